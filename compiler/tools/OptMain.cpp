@@ -8,7 +8,7 @@
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"
 
 namespace {
 

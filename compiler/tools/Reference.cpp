@@ -6,7 +6,7 @@
 #include "compiler/config/Options.h"
 #include "compiler/diag/Diag.h"
 #include "compiler/passes/Pipeline.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc::tools {
 namespace {
@@ -139,7 +139,7 @@ std::string diagnosticReference() {
         out += fmt::format("| `{}` | {} | {} |\n", view(row.info.id),
                            cell(readable(view(row.info.text))), orDash(view(row.info.group)));
   }
-  out += "\n## Findings of the plan's verifier\n\nGenerated from `runtime/plan/VerifyRules.def`; "
+  out += "\n## Findings of the plan's verifier\n\nGenerated from `runtime/verify/VerifyRules.def`; "
          "[plan.md](plan.md) says how each is proved.\n\n| id | what a plan must satisfy "
          "|\n|---|---|\n";
   for (int rule = 0; rule < plan::kRuleCount; ++rule)

@@ -18,7 +18,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {

@@ -12,10 +12,11 @@ if(TARGET shardc_mpi)
   install(TARGETS shardc_mpi LIBRARY DESTINATION lib/shardc COMPONENT shardc-mpi)
 endif()
 
-# The plan library: find_package(shardc), target shardc::plan.
+# The plan library and its verifier: find_package(shardc), targets shardc::plan and shardc::verify.
+set_target_properties(shardc_verify PROPERTIES EXPORT_NAME verify)
 set_target_properties(shardc_plan PROPERTIES EXPORT_NAME plan)
 set_target_properties(shardc_base PROPERTIES EXPORT_NAME base)
-install(TARGETS shardc_plan shardc_base EXPORT shardcTargets ARCHIVE COMPONENT shardc-dev
+install(TARGETS shardc_verify shardc_plan shardc_base EXPORT shardcTargets ARCHIVE COMPONENT shardc-dev
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shardc)
 install(EXPORT shardcTargets NAMESPACE shardc:: DESTINATION ${package_files} COMPONENT shardc-dev)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/shardcConfig.cmake.in ${CMAKE_BINARY_DIR}/shardcConfig.cmake
@@ -26,9 +27,10 @@ install(FILES ${CMAKE_BINARY_DIR}/shardcConfig.cmake ${CMAKE_BINARY_DIR}/shardcC
         DESTINATION ${package_files} COMPONENT shardc-dev)
 # Its headers, with the tables that they include. test/tools/consumer includes each by itself.
 set(plan_headers Builder.h HostCells.h Job.def Job.h JobEnums.def Kinds.def Landing.h Limits.h OpColumns.def OpInfo.h Ops.def Parser.h Plan.h Printer.h StateShare.h
-                 Summary.h Verify.h VerifyRules.def)
+                 Summary.h)
+set(verify_headers Verify.h VerifyRules.def)
 set(base_headers Attrs.def CollectiveKind.h DType.h DTypes.def Io.h Report.h Status.h)
-foreach(folder plan base)
+foreach(folder verify plan base)
   list(TRANSFORM ${folder}_headers PREPEND ${SHARDC_ROOT}/runtime/${folder}/)
   install(FILES ${${folder}_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shardc/runtime/${folder} COMPONENT shardc-dev)
 endforeach()
@@ -63,7 +65,7 @@ file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/share/shardc)
 file(CREATE_LINK ${SHARDC_ROOT}/recipes ${CMAKE_BINARY_DIR}/share/shardc/recipes SYMBOLIC)
 
 # All that is installed and has to be built.
-add_custom_target(installed DEPENDS shardc shardc-opt shardc-run shardc_plan)
+add_custom_target(installed DEPENDS shardc shardc-opt shardc-run shardc_verify)
 foreach(target shardc_mpi shardc_share)
   if(TARGET ${target})
     add_dependencies(installed ${target})

@@ -15,9 +15,9 @@
 #include "runtime/base/Reports.h"
 #include "runtime/base/Thread.h"
 #include "runtime/exec/CallShape.h"
-#include "runtime/exec/PlantedFault.h"
-#include "runtime/exec/Preflight.h"
 #include "runtime/launch/Place.h"
+#include "runtime/run/PlantedFault.h"
+#include "runtime/run/Preflight.h"
 #include "runtime/tools/BackendEntry.h"
 #include "runtime/tools/CudaOptions.h"
 #include "runtime/tools/Job.h"
@@ -57,7 +57,7 @@ private:
   const plan::Plan &plan_;
   const RunToolOptions &options_;
   ReportSink tell_;
-  std::unique_ptr<exec::PlantedRefusals> refusals_;
+  std::unique_ptr<run::PlantedRefusals> refusals_;
   std::shared_ptr<kernels::cuda::Context> kernels_;
   std::unique_ptr<PeerRendezvous> rendezvous_; ///< null: no other processes
   std::string wayOfIds_;                       ///< empty: the usual one
@@ -101,7 +101,7 @@ Result<std::unique_ptr<launch::MpiExchange>> CudaSession::beginMpi(hal::Peers &p
 
 Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers) {
   cuda::Options cudaOptions = cudaOptionsOf(plan_, options_, peers ? peers->rank() : 0);
-  refusals_ = std::make_unique<exec::PlantedRefusals>(options_.fault, cudaOptions.firstRank);
+  refusals_ = std::make_unique<run::PlantedRefusals>(options_.fault, cudaOptions.firstRank);
   kernels::cuda::ContextOptions kernelOptions = kernels::cuda::ContextOptions::fromEnvironment();
   kernelOptions.deterministic = plan_.job.model.deterministicMode;
   kernelOptions.refusals = refusals_.get();
@@ -131,14 +131,14 @@ Status CudaSession::judgeDevices(hal::Peers *peers) {
   if (!count.isOk() || *count == 0) // without any, the backend says why
     return Status::ok();
   auto localRank = static_cast<int>(peers ? peers->localRank() : 0);
-  exec::VisibleGpus gpus = {*count, cuda::nameOf(localRank < *count ? localRank : 0)};
+  run::VisibleGpus gpus = {*count, cuda::nameOf(localRank < *count ? localRank : 0)};
   Result<launch::Place> place = launch::findPlace(::getenv);
   int64_t sharing = peers ? peers->localSize() : 1;
   if (peers && place.isOk())
     sharing = launch::ranksSharingGpus(*place, *count, sharing);
-  RETURN_IF_ERROR(exec::checkGpuCount(plan_, gpus, sharing));
+  RETURN_IF_ERROR(run::checkGpuCount(plan_, gpus, sharing));
   if (!peers || peers->rank() == 0)
-    exec::judgeGpuKind(plan_, gpus, options_.console.sink());
+    run::judgeGpuKind(plan_, gpus, options_.console.sink());
   return Status::ok();
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/exec/Fault.h"
+#include "runtime/run/Fault.h"
 #include "runtime/tools/Console.h"
 
 namespace shardc::tools {
@@ -36,8 +36,8 @@ struct RunToolOptions {
   std::vector<std::string> dumps;
   std::string dumpFolder = "dump";
   int64_t dumpStep = 1;
-  exec::Fault fault; ///< SHARDC_FAULT
-  Console console;   ///< where what is to be told goes
+  run::Fault fault; ///< SHARDC_FAULT
+  Console console;  ///< where what is to be told goes
 };
 
 /// Reads the command line. Sets `status` to the exit status where the program is to end here: 0

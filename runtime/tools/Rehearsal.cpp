@@ -6,25 +6,24 @@
 
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Reports.h"
-#include "runtime/exec/JobCheck.h"
-#include "runtime/exec/Preflight.h"
-#include "runtime/exec/RunLoop.h"
+#include "runtime/run/JobCheck.h"
+#include "runtime/run/Preflight.h"
+#include "runtime/run/RunLoop.h"
 #include "runtime/tools/Signals.h"
 
 namespace shardc::tools {
 namespace {
 
 /// Leaves the ring of microbatches as it is.
-class NoData final : public exec::BatchSource {
+class NoData final : public run::BatchSource {
 public:
-  Status fill(exec::FeedKind, int64_t, int64_t, int64_t, int64_t,
-              const exec::FeedEntry &) override {
+  Status fill(run::FeedKind, int64_t, int64_t, int64_t, int64_t, const run::FeedEntry &) override {
     return Status::ok();
   }
 };
 
 /// Counts the steps that ended.
-class StepCounter final : public exec::RunObserver {
+class StepCounter final : public run::RunObserver {
 public:
   explicit StepCounter(std::atomic<uint64_t> &steps) : steps_(steps) {}
   void begin(int64_t, int64_t stepsTotal) override { total = stepsTotal; }
@@ -85,10 +84,9 @@ Status runAll(const plan::Plan &plan, const RunToolOptions &options, const Backe
                executable->role().segments.size(), counts.calls, counts.collectives, counts.copies);
   NoData data;
   StepCounter counter(crew.steps);
-  exec::RunOptions runOptions;
+  run::RunOptions runOptions;
   runOptions.stopRequest = &watchSignals(crew.member != nullptr);
-  ASSIGN_OR_RETURN(exec::RunResult result,
-                   exec::runProgram(*executable, data, counter, runOptions));
+  ASSIGN_OR_RETURN(run::RunResult result, run::runProgram(*executable, data, counter, runOptions));
   if (crew.isFirst())
     fmt::print("{} after {} of {} steps and {} evaluations; nothing was computed, so there are no "
                "losses\n",
@@ -103,7 +101,7 @@ Status runAll(const plan::Plan &plan, const RunToolOptions &options, const Backe
 int rehearse(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
              BackendSession &session, Crew &crew) {
   std::vector<Report> findings =
-      exec::preflight(plan, entry.name, entry.findKernel, {entry.traits.runsAnyPlan});
+      run::preflight(plan, entry.name, entry.findKernel, {entry.traits.runsAnyPlan});
   for (Report &finding : needsOfValues(options, entry))
     findings.push_back(std::move(finding));
   if (!findings.empty())

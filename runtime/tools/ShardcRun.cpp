@@ -10,24 +10,23 @@
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Io.h"
 #include "runtime/base/Reports.h"
-#include "runtime/exec/Dump.h"
 #include "runtime/exec/Explain.h"
-#include "runtime/exec/JobCheck.h"
-#include "runtime/exec/JobData.h"
-#include "runtime/exec/Links.h"
-#include "runtime/exec/LoadRun.h"
-#include "runtime/exec/MemoryTable.h"
-#include "runtime/exec/ModelFlops.h"
-#include "runtime/exec/PlantedFault.h"
-#include "runtime/exec/Preflight.h"
-#include "runtime/exec/ProgressOutput.h"
-#include "runtime/exec/RunLoop.h"
-#include "runtime/exec/SaveRun.h"
 #include "runtime/launch/RankReports.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Syntax.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/run/Dump.h"
+#include "runtime/run/JobCheck.h"
+#include "runtime/run/JobData.h"
+#include "runtime/run/Links.h"
+#include "runtime/run/MemoryTable.h"
+#include "runtime/run/ModelFlops.h"
+#include "runtime/run/PlantedFault.h"
+#include "runtime/run/Preflight.h"
+#include "runtime/run/ProgressOutput.h"
+#include "runtime/run/RunLoop.h"
+#include "runtime/save/Loader.h"
+#include "runtime/save/Saver.h"
 #include "runtime/tools/Backends.h"
 #include "runtime/tools/Job.h"
 #include "runtime/tools/Options.h"
@@ -37,6 +36,7 @@
 #include "runtime/tools/Watch.h"
 #include "runtime/trace/Breakdown.h"
 #include "runtime/trace/ChromeTrace.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc::tools {
 namespace {
@@ -65,10 +65,10 @@ struct Environment {
   std::unique_ptr<BackendSession> session = nullptr; ///< outlives the backend
   std::unique_ptr<hal::Backend> backend;
   std::unique_ptr<exec::FaultHooks> faults; ///< what a test plants; null: nothing
-  std::unique_ptr<exec::BatchSource> source;
-  exec::MetricsWriter metrics;
-  std::unique_ptr<exec::Saver> saver;   ///< null where the plan does not save
-  std::unique_ptr<exec::Loader> loader; ///< null where it does not load
+  std::unique_ptr<run::BatchSource> source;
+  run::MetricsWriter metrics;
+  std::unique_ptr<save::Saver> saver;   ///< null where the plan does not save
+  std::unique_ptr<save::Loader> loader; ///< null where it does not load
   /// Takes what saver and loader tell. Before the run begins it is kept.
   ReportList kept;
   ReportSink tell = kept.sink();
@@ -77,15 +77,15 @@ struct Environment {
 /// Makes what saves and loads. Saving comes first: it puts back what an interrupted save put aside.
 void prepareCheckpoints(const plan::Plan &plan, const Crew &crew, Environment &environment,
                         std::vector<Report> &findings) {
-  if (Status status = exec::checkCheckpointOptions(plan); !status.isOk())
+  if (Status status = save::checkCheckpointOptions(plan); !status.isOk())
     return findings.push_back(status.report());
   ReportSink tell = [&environment](const Report &report) { environment.tell(report); };
-  auto saver = exec::Saver::create(plan, tell, crew.member);
+  auto saver = save::Saver::create(plan, tell, crew.member);
   if (saver.isOk())
     environment.saver = std::move(*saver);
   else
     findings.push_back(saver.status().report());
-  auto loader = exec::Loader::open(plan, tell);
+  auto loader = save::Loader::open(plan, tell);
   if (loader.isOk())
     environment.loader = std::move(*loader);
   else
@@ -95,8 +95,8 @@ void prepareCheckpoints(const plan::Plan &plan, const Crew &crew, Environment &e
 /// Makes the environment; returns all that is wrong with it here.
 std::vector<Report> prepare(const plan::Plan &plan, const RunToolOptions &options, const Crew &crew,
                             Environment &environment) {
-  std::vector<Report> findings = exec::preflight(
-      plan, options.backend, environment.entry.findKernel, {options.simulateRanks > 0});
+  std::vector<Report> findings = run::preflight(plan, options.backend, environment.entry.findKernel,
+                                                {options.simulateRanks > 0});
   auto need = [&findings](const Status &status) {
     if (!status.isOk())
       findings.push_back(status.report());
@@ -104,13 +104,13 @@ std::vector<Report> prepare(const plan::Plan &plan, const RunToolOptions &option
   };
   need(checkVariables(plan, options));
   need(environment.session->judgeDevices(crew.member));
-  need(exec::checkTrace(options.backend, !options.trace.empty(), options.noGraph, options.check));
+  need(run::checkTrace(options.backend, !options.trace.empty(), options.noGraph, options.check));
   if (options.simulateRanks > 0 && options.simulateRanks != plan.worldSize())
     findings.push_back(
         makeReport(report::OtherRanksSimulated, plan.worldSize(), options.simulateRanks));
-  if (std::vector<Report> unfit = exec::checkJob(plan); !unfit.empty())
+  if (std::vector<Report> unfit = run::checkJob(plan); !unfit.empty())
     findings.insert(findings.end(), unfit.begin(), unfit.end());
-  else if (auto source = exec::openJobData(plan); need(source.status()))
+  else if (auto source = run::openJobData(plan); need(source.status()))
     environment.source = std::move(*source);
   prepareCheckpoints(plan, crew, environment, findings);
   if (!options.metrics.empty() && crew.isFirst())
@@ -134,7 +134,7 @@ void prepareBackend(const plan::Plan &plan, const Crew &crew, Environment &envir
   }
   environment.backend = std::move(*backend);
   Status memory =
-      exec::checkMemory(plan, *environment.backend, static_cast<int64_t>(crew.processesHere()));
+      run::checkMemory(plan, *environment.backend, static_cast<int64_t>(crew.processesHere()));
   if (!memory.isOk())
     findings.push_back(memory.report());
 }
@@ -172,15 +172,15 @@ Status endSetUp(const Crew &crew, Watch &watch, Environment &environment) {
   return tellWarnings(crew, environment.warnings);
 }
 
-Result<std::unique_ptr<exec::Dumper>> makeDumper(exec::Executable &executable,
-                                                 const RunToolOptions &options) {
-  std::vector<exec::DumpSpec> specs;
+Result<std::unique_ptr<run::Dumper>> makeDumper(exec::Executable &executable,
+                                                const RunToolOptions &options) {
+  std::vector<run::DumpSpec> specs;
   for (const std::string &text : options.dumps) {
-    ASSIGN_OR_RETURN(exec::DumpSpec spec, exec::DumpSpec::parse(text));
+    ASSIGN_OR_RETURN(run::DumpSpec spec, run::DumpSpec::parse(text));
     specs.push_back(std::move(spec));
   }
   ASSIGN_OR_RETURN(auto dumper,
-                   exec::Dumper::create(executable, options.dumpFolder, std::move(specs)));
+                   run::Dumper::create(executable, options.dumpFolder, std::move(specs)));
   dumper->setStep(options.dumpStep);
   return dumper;
 }
@@ -195,13 +195,13 @@ int64_t lastStep(const plan::Plan &plan, int64_t firstStep) {
 /// Where the run begins, how it gets there, and what it saves. From here on what is told goes to
 /// `tell`.
 void connectCheckpoints(Environment &environment, exec::Executable &executable,
-                        const ReportSink &tell, exec::RunOptions &options) {
+                        const ReportSink &tell, run::RunOptions &options) {
   if (!environment.saver)
     tell(makeReport(report::SavesNothing));
   for (const Report &report : environment.kept.take())
     tell(report);
   environment.tell = tell;
-  if (exec::Loader *loader = environment.loader.get(); loader && loader->hasCheckpoint()) {
+  if (save::Loader *loader = environment.loader.get(); loader && loader->hasCheckpoint()) {
     options.firstStep = loader->progress().step;
     options.batchesConsumed = loader->batchesConsumed();
     options.isFreshStart = !loader->isWhole();
@@ -209,7 +209,7 @@ void connectCheckpoints(Environment &environment, exec::Executable &executable,
     if (environment.saver)
       environment.saver->setBegin(loader->progress());
   }
-  if (exec::Saver *saver = environment.saver.get()) {
+  if (save::Saver *saver = environment.saver.get()) {
     saver->attach(executable);
     options.keeper = saver;
   }
@@ -221,14 +221,13 @@ void printMachine(exec::Executable &executable, const Environment &environment,
     for (const std::string &channel : executable.unregisteredChannels())
       console.tell(makeReport(report::ChannelNotRegistered, channel));
   double gathers = executable.measuredGatherGBs();
-  fmt::print("{}{}", exec::linkText(executable.plan(), executable.device(0).links(), gathers),
+  fmt::print("{}{}", run::linkText(executable.plan(), executable.device(0).links(), gathers),
              environment.session->meetingText());
-  exec::judgeLinks(executable.plan(), gathers, console.sink());
+  run::judgeLinks(executable.plan(), gathers, console.sink());
   fmt::print(
       "{}{}",
-      exec::memoryTable(executable.role(), executable.workspaceBytes(0),
-                        executable.landingBytes(0)),
-      exec::deviceMemoryTable(executable.plan(), executable.role(), executable.memoryStages()));
+      run::memoryTable(executable.role(), executable.workspaceBytes(0), executable.landingBytes(0)),
+      run::deviceMemoryTable(executable.plan(), executable.role(), executable.memoryStages()));
   std::fflush(stdout);
 }
 
@@ -248,31 +247,31 @@ exec::ExecutableOptions executableOptionsOf(const RunToolOptions &options, Crew 
   return out;
 }
 
-exec::ProgressOptions progressOptionsOf(const plan::Plan &plan, Crew &crew,
-                                        exec::MetricsWriter &metrics) {
-  exec::ProgressOptions out;
+run::ProgressOptions progressOptionsOf(const plan::Plan &plan, Crew &crew,
+                                       run::MetricsWriter &metrics) {
+  run::ProgressOptions out;
   out.isTerminal = ::isatty(STDOUT_FILENO) == 1;
   out.isQuiet = !crew.isFirst();
   out.steps = &crew.steps;
   out.logInterval = std::max<int64_t>(plan.job.logger.logInterval, 1);
   out.tokensPerStep = plan.job.train.globalBatchSize * plan.job.model.seqLength;
-  out.flopsPerToken = exec::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
-  out.peakFlops = exec::peakFlops(plan);
+  out.flopsPerToken = run::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
+  out.peakFlops = run::peakFlops(plan);
   out.metrics = &metrics;
   out.tell = crew.console.sink();
   return out;
 }
 
 /// Makes of this process' memory that of all ranks.
-Status gatherMemory(const Crew &crew, std::optional<exec::MemoryChange> &memory) {
+Status gatherMemory(const Crew &crew, std::optional<run::MemoryChange> &memory) {
   if (!crew.member || !memory) // all ranks have run steps, or none
     return Status::ok();
-  ASSIGN_OR_RETURN(memory, exec::gatherMemoryChange(*crew.member, *memory));
+  ASSIGN_OR_RETURN(memory, run::gatherMemoryChange(*crew.member, *memory));
   return Status::ok();
 }
 
 /// Takes what all ranks have to tell alike. Both outlive it.
-ReportSink tellOnce(const Crew &crew, exec::ProgressOutput &progress) {
+ReportSink tellOnce(const Crew &crew, run::ProgressOutput &progress) {
   return [&](const Report &report) {
     if (!crew.isFirst())
       return;
@@ -298,9 +297,9 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   if (crew.member) // the others would wait in collectives for a rank that is gone
     crew.member->onAbort([backend = environment.backend.get()] { backend->abort(); });
 
-  exec::ProgressOutput progress(progressOptionsOf(plan, crew, environment.metrics));
+  run::ProgressOutput progress(progressOptionsOf(plan, crew, environment.metrics));
   ReportSink tell = tellOnce(crew, progress);
-  exec::RunOptions runOptions;
+  run::RunOptions runOptions;
   runOptions.check = options.check;
   connectCheckpoints(environment, **executable, tell, runOptions);
   if (crew.isFirst())
@@ -316,7 +315,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
       fmt::print("{}", trace::toText(trace::breakDown(spans, rank, steps, trace::tracedOps(plan))));
       return writeFileAtomic(options.trace, trace::chromeTrace(spans));
     };
-  std::unique_ptr<exec::Dumper> dumper;
+  std::unique_ptr<run::Dumper> dumper;
   if (!options.dumps.empty()) {
     auto made = makeDumper(**executable, options);
     if (!made.isOk())
@@ -326,7 +325,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
     runOptions.wantsOps = [step = options.dumpStep](int64_t now) { return now == step; };
   }
 
-  auto result = exec::runProgram(**executable, *environment.source, progress, runOptions);
+  auto result = run::runProgram(**executable, *environment.source, progress, runOptions);
   if (environment.saver)
     environment.saver->abandon(); // after a run that ended well nothing is under way
   Status dumped = dumper ? dumper->finish() : Status::ok();
@@ -359,8 +358,8 @@ int runRanks(const plan::Plan &plan, const RunToolOptions &options, const Backen
       crew.member->leave(status);
     return status;
   }
-  if (options.fault.kind != exec::FaultKind::Nothing)
-    environment.faults = std::make_unique<exec::PlantedFault>(options.fault);
+  if (options.fault.kind != run::FaultKind::Nothing)
+    environment.faults = std::make_unique<run::PlantedFault>(options.fault);
   auto findings = findingsOfAll(crew, prepare(plan, options, crew, environment));
   if (findings.isOk() && (findings->empty() || !crew.member)) // all that is wrong in one go
     prepareBackend(plan, crew, environment, *findings);
@@ -387,7 +386,7 @@ int run(RunToolOptions options) {
     return kInputStatus;
   };
   const char *planted = std::getenv("SHARDC_FAULT");
-  Result<exec::Fault> fault = exec::Fault::parse(planted ? planted : "");
+  Result<run::Fault> fault = run::Fault::parse(planted ? planted : "");
   if (!fault.isOk())
     return refuse(fault.status());
   options.fault = *fault;

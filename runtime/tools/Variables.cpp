@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "runtime/base/Reports.h"
-#include "runtime/exec/JobVariables.h"
 #include "runtime/launch/Place.h"
+#include "runtime/run/JobVariables.h"
 
 namespace shardc::tools {
 
@@ -18,7 +18,7 @@ std::string backendNameOf(const plan::Plan &plan, const RunToolOptions &options)
 }
 
 Status setVariables(const plan::Plan &plan, const BackendEntry *backend, const Console &console) {
-  exec::JobVariables variables = exec::jobVariables(plan, ::getenv);
+  run::JobVariables variables = run::jobVariables(plan, ::getenv);
   for (const auto &[name, value] : variables.toSet)
     if (::setenv(name.c_str(), value.c_str(), /*overwrite=*/0) != 0)
       return makeStatus(report::VariableRefused, name);
@@ -34,8 +34,8 @@ Status setVariables(const plan::Plan &plan, const BackendEntry *backend, const C
 Status checkVariables(const plan::Plan &plan, const RunToolOptions &options) {
   if (backendNameOf(plan, options) != "cuda") // also where this program was built without it
     return Status::ok();
-  RETURN_IF_ERROR(exec::checkConnections(plan, ::getenv));
-  return options.noGraph ? Status::ok() : exec::checkRegistration(plan, ::getenv);
+  RETURN_IF_ERROR(run::checkConnections(plan, ::getenv));
+  return options.noGraph ? Status::ok() : run::checkRegistration(plan, ::getenv);
 }
 
 } // namespace shardc::tools

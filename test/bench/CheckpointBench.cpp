@@ -11,9 +11,9 @@
 #include <fmt/format.h>
 
 #include "runtime/base/Philox.h"
-#include "runtime/exec/LoadSource.h"
 #include "runtime/exec/Mesh.h"
-#include "runtime/exec/SaveWrite.h"
+#include "runtime/save/LoadSource.h"
+#include "runtime/save/RankSave.h"
 
 namespace shardc {
 namespace {
@@ -62,35 +62,35 @@ template <typename Work> Status forEachRank(int64_t ranks, Work work) {
   return first;
 }
 
-Status saveRank(const exec::SaveJob &job, const checkpoint::SaveTarget &target, int64_t rank,
-                const exec::Progress &progress) {
+Status saveRank(const save::SaveJob &job, const checkpoint::SaveTarget &target, int64_t rank,
+                const save::Progress &progress) {
   const std::vector<plan::Cell> &cells = job.plan->roles[0].cells;
   // What all cells hold: it is neither compressed nor looked at.
   std::vector<uint64_t> data(static_cast<size_t>(cells[0].type.bytes()) / sizeof(uint64_t));
   for (size_t i = 0; i < data.size(); ++i)
     data[i] = i * 0x9E3779B97F4A7C15ull;
-  ASSIGN_OR_RETURN(exec::RankSave file,
-                   exec::RankSave::begin(job, target, static_cast<int>(rank), progress));
+  ASSIGN_OR_RETURN(save::RankSave file,
+                   save::RankSave::begin(job, target, static_cast<int>(rank), progress));
   for (uint32_t cell = 0; cell < cells.size(); ++cell)
     RETURN_IF_ERROR(file.addCell(cell, 0, reinterpret_cast<const uint8_t *>(data.data()),
                                  cells[cell].type.bytes()));
   return file.finish();
 }
 
-Status save(const exec::SaveJob &job, const checkpoint::SaveTarget &target, int64_t ranks) {
-  exec::Progress progress;
+Status save(const save::SaveJob &job, const checkpoint::SaveTarget &target, int64_t ranks) {
+  save::Progress progress;
   progress.step = 1;
   RETURN_IF_ERROR(checkpoint::beginSave(target));
   RETURN_IF_ERROR(
       forEachRank(ranks, [&](int64_t rank) { return saveRank(job, target, rank, progress); }));
-  return exec::commitRun(job, target, progress);
+  return save::commitRun(job, target, progress);
 }
 
-Status loadRank(const exec::SaveJob &job, const std::string &folder, int64_t rank) {
-  ASSIGN_OR_RETURN(auto source, exec::LoadSource::open(folder, {"fsdp_dtensor"}, nullptr));
+Status loadRank(const save::SaveJob &job, const std::string &folder, int64_t rank) {
+  ASSIGN_OR_RETURN(auto source, save::LoadSource::open(folder, {"fsdp_dtensor"}, nullptr));
   std::vector<uint8_t> buffer;
-  ASSIGN_OR_RETURN(std::vector<exec::StatePiece> pieces, job.layout->pieces(rank));
-  for (const exec::StatePiece &piece : pieces) {
+  ASSIGN_OR_RETURN(std::vector<save::StatePiece> pieces, job.layout->pieces(rank));
+  for (const save::StatePiece &piece : pieces) {
     checkpoint::Shape shape = job.layout->shapeOf(piece.param), offset(shape.size(), 0);
     offset[0] = piece.rowBegin;
     shape[0] = piece.rowCount;
@@ -101,16 +101,16 @@ Status loadRank(const exec::SaveJob &job, const std::string &folder, int64_t ran
   return Status::ok();
 }
 
-Status load(const exec::SaveJob &job, const std::string &folder, int64_t ranks) {
+Status load(const save::SaveJob &job, const std::string &folder, int64_t ranks) {
   return forEachRank(ranks, [&](int64_t rank) { return loadRank(job, folder, rank); });
 }
 
 int run(const std::string &verb, const std::string &root, int64_t mebibytes, int64_t ranks) {
   int64_t layers = std::max<int64_t>(mebibytes / (16 * kParts), 1);
   plan::Plan plan = makePlan(layers, ranks);
-  auto layout = exec::StateLayout::create(plan);
+  auto layout = save::StateLayout::create(plan);
   auto job =
-      layout.isOk() ? exec::SaveJob::of(plan, *layout) : Result<exec::SaveJob>(layout.status());
+      layout.isOk() ? save::SaveJob::of(plan, *layout) : Result<save::SaveJob>(layout.status());
   auto start = std::chrono::steady_clock::now();
   Status status = job.status();
   auto target = checkpoint::SaveTarget::iteration(root, 1);

@@ -10,7 +10,7 @@
 #include "compiler/passes/Pipeline.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc {
 namespace {

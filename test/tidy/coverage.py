@@ -50,7 +50,7 @@ def tables(root):
     yield "report", {name: rf"\\?\[{re.escape(name)}\\?\]|[\"']{re.escape(name)}[\"']|report::{enumerator}\b"
                      for enumerator, name in rows(root, "runtime/base/Reports.def", "REPORT", r"\w+,")}
     yield by_id("rule", "compiler/config/Rules.def", "RULE", "RuleId")
-    yield by_id("plan rule", "runtime/plan/VerifyRules.def", "RULE", "Rule")
+    yield by_id("plan rule", "runtime/verify/VerifyRules.def", "RULE", "Rule")
     yield by_id("op", "runtime/plan/Ops.def", "OP", "OpKind")
     yield "pass", {flag: rf"--{flag}(?![\w-])" for _, flag in rows(root, "compiler/passes/Passes.def", "PASS")}
     options = {}

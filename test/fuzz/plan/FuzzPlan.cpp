@@ -9,12 +9,12 @@
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
 #include "runtime/base/Status.h"
-#include "runtime/exec/Preflight.h"
-#include "runtime/exec/RunLoop.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/run/Preflight.h"
+#include "runtime/run/RunLoop.h"
+#include "runtime/verify/Verify.h"
 
 using namespace shardc;
 
@@ -47,18 +47,18 @@ bool isSmall(const plan::Plan &plan) {
 }
 
 /// Batches of the first token only.
-class ZeroSource final : public exec::BatchSource {
+class ZeroSource final : public run::BatchSource {
 public:
-  Status fill(exec::FeedKind, int64_t, int64_t, int64_t, int64_t,
-              const exec::FeedEntry &entry) override {
-    int64_t words = exec::FeedEntry::words(entry.batch, entry.sequence);
+  Status fill(run::FeedKind, int64_t, int64_t, int64_t, int64_t,
+              const run::FeedEntry &entry) override {
+    int64_t words = run::FeedEntry::words(entry.batch, entry.sequence);
     std::fill_n(entry.tokens, words, 0);
     std::fill_n(entry.mask, entry.batch * entry.sequence, 1.0f);
     return Status::ok();
   }
 };
 
-class Quiet final : public exec::RunObserver {
+class Quiet final : public run::RunObserver {
   void begin(int64_t, int64_t) override {}
   void step(const StepState &) override {}
   void evaluated(const StepState &) override {}
@@ -66,7 +66,7 @@ class Quiet final : public exec::RunObserver {
 
 /// It may be refused, and its numbers may be anything; what is around its arenas stays as it was.
 void runStep(const plan::Plan &plan) {
-  if (!exec::preflight(plan, "host", kernels::findHostKernel, {.isSimulation = true}).empty())
+  if (!run::preflight(plan, "host", kernels::findHostKernel, {.isSimulation = true}).empty())
     return;
   host::Options options{.ranks = static_cast<int>(plan.worldSize()),
                         .workers = 1,
@@ -80,9 +80,9 @@ void runStep(const plan::Plan &plan) {
     return;
   ZeroSource source;
   Quiet quiet;
-  exec::RunOptions run;
+  run::RunOptions run;
   run.stepsEnd = 1;
-  static_cast<void>(exec::runProgram(**executable, source, quiet, run));
+  static_cast<void>(run::runProgram(**executable, source, quiet, run));
   Status guards = (*backend)->checkGuards();
   SHARDC_CHECK(guards.isOk(), "{}", guards.message());
 }

@@ -12,4 +12,4 @@
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/StateShare.h"
 #include "runtime/plan/Summary.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"

@@ -3,7 +3,7 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/plan/Parser.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"
 
 int main(int argc, char **argv) {
   if (argc != 2) {

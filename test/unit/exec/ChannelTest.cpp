@@ -7,8 +7,8 @@
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
 #include "runtime/exec/Executable.h"
-#include "runtime/exec/Preflight.h"
 #include "runtime/plan/Landing.h"
+#include "runtime/run/Preflight.h"
 #include "test/unit/base/Told.h"
 #include "test/unit/exec/ToyPlan.h"
 
@@ -191,14 +191,14 @@ TEST(Channels, BringTheirLargestLandingBuffer) {
 TEST(Channels, LandingBuffersCountWhereThereAreSome) {
   plan::Plan plan = toyPlan({});
   ChannelRecorder backend(2);
-  EXPECT_EQ(said(exec::checkMemory(plan, backend)), "");
+  EXPECT_EQ(said(run::checkMemory(plan, backend)), "");
   plan::Op &reduce = opOf(plan, OpKind::ReduceScatter);
   plan.roles[0].segments[1].values[reduce.results[0]].type.shape[0] = int64_t{1} << 47;
   EXPECT_THAT(
-      said(exec::checkMemory(plan, backend)),
+      said(run::checkMemory(plan, backend)),
       AllOf(HasSubstr("each needs 512.0 TiB: arenas "), HasSubstr(", landing buffers 512.0 TiB")));
   auto host = host::makeBackend({.ranks = 2});
-  EXPECT_EQ(said(exec::checkMemory(plan, **host)), "");
+  EXPECT_EQ(said(run::checkMemory(plan, **host)), "");
 }
 
 TEST(Channels, MemoryOfTheHostIsNoneOfADeviceOfItsOwn) {
@@ -206,9 +206,9 @@ TEST(Channels, MemoryOfTheHostIsNoneOfADeviceOfItsOwn) {
   plan.roles[0].arenaBytes[static_cast<size_t>(plan::Arena::Host)] = int64_t{1} << 50;
   ChannelRecorder backend(2);
   backend.sharesMemory = false;
-  EXPECT_EQ(said(exec::checkMemory(plan, backend)), "");
+  EXPECT_EQ(said(run::checkMemory(plan, backend)), "");
   auto host = host::makeBackend({.ranks = 2});
-  EXPECT_THAT(said(exec::checkMemory(plan, **host)),
+  EXPECT_THAT(said(run::checkMemory(plan, **host)),
               HasSubstr("each needs 1024.0 TiB: arenas 1024.0 TiB"));
 }
 
@@ -218,9 +218,9 @@ TEST(Channels, WhatIsPredictedBesideArenasCountsOnDevicesOfTheirOwn) {
     plan::Plan plan = toyPlan({});
     plan.job.put(fmt::format("derived.memory.{}", part), int64_t{1} << 50);
     ChannelRecorder backend(2);
-    EXPECT_EQ(said(exec::checkMemory(plan, backend)), "") << "simulated: there are none";
+    EXPECT_EQ(said(run::checkMemory(plan, backend)), "") << "simulated: there are none";
     backend.sharesMemory = false;
-    std::string text = said(exec::checkMemory(plan, backend));
+    std::string text = said(run::checkMemory(plan, backend));
     EXPECT_THAT(text, AllOf(HasSubstr("a rank needs 1024.0 TiB of memory, but "),
                             HasSubstr("[not-enough-memory]")));
     EXPECT_THAT(text, HasSubstr(fmt::format("{} 1024.0 TiB (predicted)", part)));
@@ -229,7 +229,7 @@ TEST(Channels, WhatIsPredictedBesideArenasCountsOnDevicesOfTheirOwn) {
   plan.job.derived.memoryContextBytes = int64_t{1} << 50;
   ChannelRecorder backend(2);
   backend.sharesMemory = false;
-  EXPECT_EQ(said(exec::checkMemory(plan, backend)), "") << "it has been made, and counts as used";
+  EXPECT_EQ(said(run::checkMemory(plan, backend)), "") << "it has been made, and counts as used";
 }
 
 } // namespace

@@ -2,9 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/exec/PlantedFault.h"
+#include "runtime/run/PlantedFault.h"
 
-namespace shardc::exec {
+namespace shardc::run {
 namespace {
 
 using ::testing::HasSubstr;
@@ -44,4 +44,4 @@ TEST(Fault, RefusalsAreOneRanks) {
 }
 
 } // namespace
-} // namespace shardc::exec
+} // namespace shardc::run

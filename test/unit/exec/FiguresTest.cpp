@@ -2,12 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/exec/Links.h"
-#include "runtime/exec/MemoryTable.h"
-#include "runtime/exec/ModelFlops.h"
+#include "runtime/run/Links.h"
+#include "runtime/run/MemoryTable.h"
+#include "runtime/run/ModelFlops.h"
 #include "test/unit/base/Told.h"
 
-namespace shardc::exec {
+namespace shardc::run {
 namespace {
 
 using ::testing::HasSubstr;
@@ -48,14 +48,14 @@ TEST(MemoryTable, ComparesTheDeviceWithThePlan) {
   plan::Role role;
   role.arenaBytes = {100 * kMiB, 200 * kMiB, 50 * kMiB, 7 * kMiB}; // the last is the host's
   plan::Plan plan;
-  MemoryStages stages{1000 * kMiB,
-                      500 * kMiB,
-                      850 * kMiB,
-                      868 * kMiB,
-                      892 * kMiB,
-                      900 * kMiB,
-                      {{"dp gather", 10 * kMiB}},
-                      8 * kMiB};
+  exec::MemoryStages stages{1000 * kMiB,
+                            500 * kMiB,
+                            850 * kMiB,
+                            868 * kMiB,
+                            892 * kMiB,
+                            900 * kMiB,
+                            {{"dp gather", 10 * kMiB}},
+                            8 * kMiB};
   std::string table = deviceMemoryTable(plan, role, stages);
   EXPECT_THAT(table, HasSubstr("device memory: 900.0 of 1000.0 MiB in use\n"));
   EXPECT_THAT(table, HasSubstr("arenas               350.0      350.0\n"));
@@ -130,4 +130,4 @@ TEST(ModelFlops, FollowsTheUsualConvention) {
 }
 
 } // namespace
-} // namespace shardc::exec
+} // namespace shardc::run

@@ -4,18 +4,18 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/exec/HostTimer.h"
 #include "runtime/exec/LaunchWindow.h"
+#include "runtime/run/HostTimer.h"
 
 namespace shardc::test {
 namespace {
 
-exec::HostTimer::Clock::time_point now{};
+run::HostTimer::Clock::time_point now{};
 
 void pass(int ms) { now += std::chrono::milliseconds(ms); }
 
 TEST(HostTimer, WaitsAreNoWork) {
-  exec::HostTimer timer([] { return now; });
+  run::HostTimer timer([] { return now; });
   timer.beginStep();
   pass(3);
   EXPECT_TRUE(timer

@@ -12,15 +12,15 @@
 #include "runtime/backend/host/Options.h"
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
-#include "runtime/exec/Dump.h"
 #include "runtime/exec/Explain.h"
-#include "runtime/exec/JobCheck.h"
-#include "runtime/exec/JobData.h"
-#include "runtime/exec/Metrics.h"
-#include "runtime/exec/Preflight.h"
-#include "runtime/exec/ProgressOutput.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/Printer.h"
+#include "runtime/run/Dump.h"
+#include "runtime/run/JobCheck.h"
+#include "runtime/run/JobData.h"
+#include "runtime/run/Metrics.h"
+#include "runtime/run/Preflight.h"
+#include "runtime/run/ProgressOutput.h"
 #include "test/unit/base/Told.h"
 #include "test/unit/exec/ToyPlan.h"
 #include "test/unit/support/TempFolder.h"
@@ -46,7 +46,7 @@ StepState makeState(int64_t step, double loss) {
 TEST(Metrics, LinesHaveAllDigits) {
   TempFolder folder;
   {
-    exec::MetricsWriter metrics;
+    run::MetricsWriter metrics;
     ASSERT_TRUE(metrics.open(folder.path() + "/m.jsonl").isOk());
     EXPECT_TRUE(metrics.step(makeState(1, 2.0 / 3.0), 1000).isOk());
     EXPECT_TRUE(metrics.evaluated(makeState(1, 0)).isOk());
@@ -63,9 +63,9 @@ TEST(Metrics, LinesHaveAllDigits) {
 TEST(Metrics, TheHostsWorkIsInMilliseconds) {
   TempFolder folder;
   {
-    exec::MetricsWriter metrics;
+    run::MetricsWriter metrics;
     ASSERT_TRUE(metrics.open(folder.path() + "/m.jsonl").isOk());
-    exec::Speed speed(1000);
+    run::Speed speed(1000);
     speed.host = {0.00025, 0.0095};
     EXPECT_TRUE(metrics.step(makeState(1, 2), speed).isOk());
   }
@@ -74,7 +74,7 @@ TEST(Metrics, TheHostsWorkIsInMilliseconds) {
 }
 
 TEST(Metrics, AFullDiskIsToldOnce) {
-  exec::MetricsWriter metrics;
+  run::MetricsWriter metrics;
   ASSERT_TRUE(metrics.open("/dev/full").isOk());
   Status status = metrics.step(makeState(1, 1), 1);
   EXPECT_EQ(status.code(), StatusCode::Exhausted);
@@ -84,15 +84,15 @@ TEST(Metrics, AFullDiskIsToldOnce) {
 }
 
 TEST(Metrics, FoldersThatDoNotExistAreRefused) {
-  exec::MetricsWriter metrics;
+  run::MetricsWriter metrics;
   EXPECT_EQ(metrics.open("/nonexistent/m.jsonl").code(), StatusCode::NotFound);
 }
 
-std::string outputOf(exec::ProgressOptions options, int64_t steps, int64_t first = 0,
-                     const exec::RunResult &result = {}) {
+std::string outputOf(run::ProgressOptions options, int64_t steps, int64_t first = 0,
+                     const run::RunResult &result = {}) {
   std::FILE *file = std::tmpfile();
   options.out = file;
-  exec::ProgressOutput output(options);
+  run::ProgressOutput output(options);
   output.begin(first, steps);
   for (int64_t step = first + 1; step <= steps; ++step)
     output.step(makeState(step, 4.0 / static_cast<double>(step)));
@@ -113,9 +113,9 @@ TEST(ProgressOutput, SaysThatMoreStepsAreDoneThanAskedFor) {
 TEST(ProgressOutput, RatesAreOfTheDevicesTime) {
   TempFolder folder;
   std::string path = folder.path() + "/rates.jsonl";
-  exec::MetricsWriter metrics;
+  run::MetricsWriter metrics;
   ASSERT_TRUE(metrics.open(path).isOk());
-  exec::ProgressOutput output({.tokensPerStep = 1000, .metrics = &metrics, .isQuiet = true});
+  run::ProgressOutput output({.tokensPerStep = 1000, .metrics = &metrics, .isQuiet = true});
   output.begin(0, 3);
   for (double seconds : {0.5, 0.25, 0.25}) {
     output.took(seconds);
@@ -158,19 +158,19 @@ struct ToldPeers final : hal::Peers {
 };
 
 TEST(ProgressOutput, MemoryIsTheMostOfAnyRank) {
-  exec::MemoryChange mine{1, 3 << 20, 0, 0, 2048, 2048, 100};
-  exec::MemoryChange other{1, 1 << 20, 512, 2, 1024, 1024, 7};
+  run::MemoryChange mine{1, 3 << 20, 0, 0, 2048, 2048, 100};
+  run::MemoryChange other{1, 1 << 20, 512, 2, 1024, 1024, 7};
   ToldPeers peers;
   peers.others.emplace_back(reinterpret_cast<const char *>(&other), sizeof other);
-  exec::RunResult result;
-  result.memory = *exec::gatherMemoryChange(peers, mine);
+  run::RunResult result;
+  result.memory = *run::gatherMemoryChange(peers, mine);
   std::string text = outputOf({}, 1, 0, result);
   EXPECT_THAT(text, HasSubstr("device memory 3.0 MiB in use; since the first step +512 bytes, "
                               "2 allocations\n"));
   EXPECT_THAT(text, HasSubstr("arenas of 2 ranks: 1024 to 2048 bytes, in use within 100\n"));
   EXPECT_THAT(outputOf({}, 1), Not(HasSubstr("memory"))) << "the host has none of a device";
   peers.others = {"short"};
-  EXPECT_EQ(exec::gatherMemoryChange(peers, mine).status().code(), StatusCode::Internal);
+  EXPECT_EQ(run::gatherMemoryChange(peers, mine).status().code(), StatusCode::Internal);
 }
 
 TEST(ProgressOutput, TerminalLineIsRewritten) {
@@ -180,18 +180,18 @@ TEST(ProgressOutput, TerminalLineIsRewritten) {
 }
 
 TEST(DumpSpec, FormsAreParsed) {
-  auto spec = exec::DumpSpec::parse("update:%g.*");
+  auto spec = run::DumpSpec::parse("update:%g.*");
   ASSERT_TRUE(spec.isOk());
   EXPECT_EQ(spec->segment, "update");
   EXPECT_FALSE(spec->isCell);
   EXPECT_TRUE(spec->matches("g.layers.0"));
   EXPECT_FALSE(spec->matches("gs.layers.0"));
-  EXPECT_TRUE(exec::DumpSpec::parse("micro:@w")->isCell);
-  EXPECT_FALSE(exec::DumpSpec::parse("micro").isOk());
-  EXPECT_FALSE(exec::DumpSpec::parse("micro:").isOk());
+  EXPECT_TRUE(run::DumpSpec::parse("micro:@w")->isCell);
+  EXPECT_FALSE(run::DumpSpec::parse("micro").isOk());
+  EXPECT_FALSE(run::DumpSpec::parse("micro:").isOk());
 }
 
-class Quiet final : public exec::RunObserver {
+class Quiet final : public run::RunObserver {
   void begin(int64_t, int64_t) override {}
   void step(const StepState &) override {}
   void evaluated(const StepState &) override {}
@@ -203,18 +203,18 @@ TEST(Dump, ShardsSayWhichParametersTheyHold) {
   auto backend = host::makeBackend({.ranks = 2});
   auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
   ASSERT_TRUE(executable.isOk());
-  std::vector<exec::DumpSpec> specs = {*exec::DumpSpec::parse("update:g"),
-                                       *exec::DumpSpec::parse("update:@w.b"),
-                                       *exec::DumpSpec::parse("micro:losses")};
-  auto dumper = exec::Dumper::create(**executable, folder.path(), specs);
+  std::vector<run::DumpSpec> specs = {*run::DumpSpec::parse("update:g"),
+                                      *run::DumpSpec::parse("update:@w.b"),
+                                      *run::DumpSpec::parse("micro:losses")};
+  auto dumper = run::Dumper::create(**executable, folder.path(), specs);
   ASSERT_TRUE(dumper.isOk()) << dumper.status().message();
   (*dumper)->setStep(2);
   ToySource source(8, 2);
   Quiet quiet;
-  exec::RunOptions options;
+  run::RunOptions options;
   options.opObserver = dumper->get();
   options.wantsOps = [](int64_t step) { return step == 2; };
-  ASSERT_TRUE(exec::runProgram(**executable, source, quiet, options).isOk());
+  ASSERT_TRUE(run::runProgram(**executable, source, quiet, options).isOk());
   ASSERT_TRUE((*dumper)->finish().isOk());
 
   nlohmann::json index = nlohmann::json::parse(*readFile(folder.path() + "/index.json"));
@@ -245,15 +245,15 @@ TEST(Dump, NoNameLeavesTheFolder) {
   auto backend = host::makeBackend({.ranks = 2});
   auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
   ASSERT_TRUE(executable.isOk());
-  auto dumper = exec::Dumper::create(**executable, folder.path() + "/dump",
-                                     {*exec::DumpSpec::parse("../mic\xff:losses")});
+  auto dumper = run::Dumper::create(**executable, folder.path() + "/dump",
+                                    {*run::DumpSpec::parse("../mic\xff:losses")});
   ASSERT_TRUE(dumper.isOk()) << dumper.status().message();
   ToySource source(8, 2);
   Quiet quiet;
-  exec::RunOptions options;
+  run::RunOptions options;
   options.opObserver = dumper->get();
   options.wantsOps = [](int64_t) { return true; };
-  ASSERT_TRUE(exec::runProgram(**executable, source, quiet, options).isOk());
+  ASSERT_TRUE(run::runProgram(**executable, source, quiet, options).isOk());
   ASSERT_TRUE((*dumper)->finish().isOk());
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/dump/..%2fmic%ff.0.losses.rank0.bin"));
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/dump/index.json"));
@@ -266,7 +266,7 @@ TEST(Dump, NamesThatMatchNothingAreRefused) {
   auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
   ASSERT_TRUE(executable.isOk());
   auto dumper =
-      exec::Dumper::create(**executable, folder.path(), {*exec::DumpSpec::parse("micro:nothing*")});
+      run::Dumper::create(**executable, folder.path(), {*run::DumpSpec::parse("micro:nothing*")});
   EXPECT_EQ(
       dumper.status().message(),
       "nothing to dump is called %nothing* in segment 'micro'; segments are init, micro, update");
@@ -274,22 +274,22 @@ TEST(Dump, NamesThatMatchNothingAreRefused) {
 
 TEST(Preflight, TellsEverythingInOneGo) {
   plan::Plan plan = toyPlan({});
-  EXPECT_THAT(said(exec::preflight(plan, "host", kernels::findHostKernel, {})), ElementsAre());
+  EXPECT_THAT(said(run::preflight(plan, "host", kernels::findHostKernel, {})), ElementsAre());
   plan.needsBackend = "cuda";
   auto find = [](std::string_view name) {
     return name == "sgd" ? nullptr : kernels::findHostKernel(name);
   };
-  EXPECT_THAT(said(exec::preflight(plan, "host", find, {})),
+  EXPECT_THAT(said(run::preflight(plan, "host", find, {})),
               ElementsAre("error: the plan needs backend cuda, not host [plan-for-another-backend]",
                           "error: backend host has no kernel for 'sgd' [no-kernel]"));
-  EXPECT_THAT(said(exec::preflight(plan, "host", find, {.isSimulation = true})),
+  EXPECT_THAT(said(run::preflight(plan, "host", find, {.isSimulation = true})),
               ElementsAre("error: backend host has no kernel for 'sgd' [no-kernel]"));
 }
 
 TEST(Preflight, PlansOfSeveralRolesAreRefused) {
   plan::Plan plan = toyPlan({});
   plan.roles.push_back(plan.roles[0]);
-  EXPECT_THAT(said(exec::preflight(plan, "host", kernels::findHostKernel, {})),
+  EXPECT_THAT(said(run::preflight(plan, "host", kernels::findHostKernel, {})),
               Contains("error: the plan has 2 roles; this runtime executes plans of one "
                        "[several-roles]"));
 }
@@ -297,9 +297,9 @@ TEST(Preflight, PlansOfSeveralRolesAreRefused) {
 TEST(Preflight, MemoryIsComparedWithWhatIsThere) {
   plan::Plan plan = toyPlan({});
   auto backend = host::makeBackend({.ranks = 2});
-  EXPECT_EQ(said(exec::checkMemory(plan, **backend)), "");
+  EXPECT_EQ(said(run::checkMemory(plan, **backend)), "");
   plan.roles[0].arenaBytes[0] = int64_t{1} << 50;
-  EXPECT_THAT(said(exec::checkMemory(plan, **backend)),
+  EXPECT_THAT(said(run::checkMemory(plan, **backend)),
               HasSubstr("2 ranks need 2048.0 TiB of memory"));
 }
 
@@ -311,7 +311,7 @@ TEST(Preflight, KernelsAreAskedBeforeAnythingIsAllocated) {
       if (value.name == "n" || value.name == "ss")
         value.type.dtype = DType::I32;
   std::vector<std::string> findings =
-      said(exec::preflight(plan, "host", kernels::findHostKernel, {}));
+      said(run::preflight(plan, "host", kernels::findHostKernel, {}));
   EXPECT_THAT(findings, Contains(HasSubstr("token_count %n: kernel token_count_host refuses: ")));
   EXPECT_THAT(findings, Contains(HasSubstr("loss.add %summed: kernel loss_add_host refuses: ")));
 }
@@ -321,7 +321,7 @@ TEST(Preflight, KernelsAreAskedBeforeAnythingIsAllocated) {
 TEST(Preflight, WhatBindsIsNotRefused) {
   for (const ToyOptions &options :
        {ToyOptions{.dp = 1}, {.dp = 4, .microbatches = 3}, {.evalEvery = 2}, {.squares = true}})
-    EXPECT_THAT(said(exec::preflight(toyPlan(options), "host", kernels::findHostKernel, {})),
+    EXPECT_THAT(said(run::preflight(toyPlan(options), "host", kernels::findHostKernel, {})),
                 ElementsAre());
 }
 
@@ -332,7 +332,7 @@ TEST(Preflight, AReasonIsToldOnce) {
     return name == "cast" || name == "fill" ? kernels::findHostKernel(name) : &picky;
   };
   plan::Plan plan = toyPlan({});
-  std::vector<std::string> findings = said(exec::preflight(plan, "host", find, {}));
+  std::vector<std::string> findings = said(run::preflight(plan, "host", find, {}));
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_THAT(findings[0], AllOf(HasSubstr(": kernel picky refuses: today is Monday (and "),
                                  HasSubstr("[kernel-refuses]")));
@@ -359,11 +359,11 @@ TEST(Explain, ControlCharactersAreShownAsText) {
 
 TEST(JobData, SyntheticBatchesFillTheWholeEntry) {
   plan::Plan plan = toyPlan({.evalEvery = 2});
-  auto source = exec::openJobData(plan);
+  auto source = run::openJobData(plan);
   ASSERT_TRUE(source.isOk()) << source.status().message();
-  std::vector<int32_t> words(exec::FeedEntry::words(2, 4), -1);
-  exec::FeedEntry entry = exec::FeedEntry::at(words.data(), 2, 4);
-  ASSERT_TRUE((*source)->fill(exec::FeedKind::Train, 3, 1, 2, 1, entry).isOk());
+  std::vector<int32_t> words(run::FeedEntry::words(2, 4), -1);
+  run::FeedEntry entry = run::FeedEntry::at(words.data(), 2, 4);
+  ASSERT_TRUE((*source)->fill(run::FeedKind::Train, 3, 1, 2, 1, entry).isOk());
   for (int i = 0; i < 8; ++i) {
     EXPECT_GE(entry.tokens[i], 0);
     EXPECT_LT(entry.labels[i], 8);
@@ -374,17 +374,17 @@ TEST(JobData, SyntheticBatchesFillTheWholeEntry) {
   int64_t samples[2];
   std::memcpy(samples, entry.samples, sizeof samples);
   EXPECT_THAT(samples, ElementsAre(3 * 8 + (1 * 2 + 1) * 2, 3 * 8 + (1 * 2 + 1) * 2 + 1));
-  EXPECT_TRUE((*source)->fill(exec::FeedKind::Eval, 0, 5, 6, 0, entry).isOk());
-  EXPECT_FALSE((*source)->fill(exec::FeedKind::Eval, 0, 0, 3, 0, entry).isOk())
+  EXPECT_TRUE((*source)->fill(run::FeedKind::Eval, 0, 5, 6, 0, entry).isOk());
+  EXPECT_FALSE((*source)->fill(run::FeedKind::Eval, 0, 0, 3, 0, entry).isOk())
       << "not whole batches";
 }
 
 TEST(JobCheck, WhatTheProgramTakesIsWhatTheJobGives) {
-  EXPECT_THAT(said(exec::checkJob(toyPlan({.evalEvery = 2}))), ElementsAre());
+  EXPECT_THAT(said(run::checkJob(toyPlan({.evalEvery = 2}))), ElementsAre());
   auto differing = [](std::string_view path, int64_t value) {
     plan::Plan plan = toyPlan({.evalEvery = 2});
     plan.job.put(path, value);
-    return said(exec::checkJob(plan));
+    return said(run::checkJob(plan));
   };
   EXPECT_THAT(
       differing("model.seq_length", 8),
@@ -406,11 +406,11 @@ TEST(JobCheck, WhatTheProgramTakesIsWhatTheJobGives) {
 }
 
 TEST(JobData, BatchesOfAnotherLengthAreRefused) {
-  auto source = exec::openJobData(toyPlan({}));
+  auto source = run::openJobData(toyPlan({}));
   ASSERT_TRUE(source.isOk()) << source.status().message();
-  std::vector<int32_t> words(exec::FeedEntry::words(2, 8));
-  exec::FeedEntry entry = exec::FeedEntry::at(words.data(), 2, 8);
-  EXPECT_THAT((*source)->fill(exec::FeedKind::Train, 0, 0, 2, 0, entry).message(),
+  std::vector<int32_t> words(run::FeedEntry::words(2, 8));
+  run::FeedEntry entry = run::FeedEntry::at(words.data(), 2, 8);
+  EXPECT_THAT((*source)->fill(run::FeedKind::Train, 0, 0, 2, 0, entry).message(),
               HasSubstr("2 microbatches of 2 x 8 tokens, but the job's sizes give 2 of 2 x 4"));
 }
 
@@ -427,11 +427,11 @@ TEST(JobData, DocumentsBecomeFirstPositions) {
               {"train.global_batch_size", int64_t{4}},
               {"train.micro_batch_size", int64_t{2}},
               {"train.train_iters", int64_t{4}}};
-  auto source = exec::openJobData(plan);
+  auto source = run::openJobData(plan);
   ASSERT_TRUE(source.isOk()) << source.status().message();
-  std::vector<int32_t> words(exec::FeedEntry::words(2, 200));
-  exec::FeedEntry entry = exec::FeedEntry::at(words.data(), 2, 200);
-  ASSERT_TRUE((*source)->fill(exec::FeedKind::Train, 0, 0, 1, 0, entry).isOk());
+  std::vector<int32_t> words(run::FeedEntry::words(2, 200));
+  run::FeedEntry entry = run::FeedEntry::at(words.data(), 2, 200);
+  ASSERT_TRUE((*source)->fill(run::FeedKind::Train, 0, 0, 1, 0, entry).isOk());
   constexpr int kEndToken = 256;
   for (int row = 0; row < 2; ++row)
     for (int s = 1; s < 200; ++s) {
@@ -443,7 +443,7 @@ TEST(JobData, DocumentsBecomeFirstPositions) {
 TEST(JobData, WhatIsMissingIsNamed) {
   plan::Plan plan = toyPlan({.evalEvery = 2});
   plan.job.dataset.dataPath = {"/nonexistent/corpus"};
-  EXPECT_THAT(exec::openJobData(plan).status().message(), HasSubstr("/nonexistent/corpus"));
+  EXPECT_THAT(run::openJobData(plan).status().message(), HasSubstr("/nonexistent/corpus"));
 }
 
 } // namespace

@@ -2,10 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/exec/Preflight.h"
+#include "runtime/run/Preflight.h"
 #include "test/unit/base/Told.h"
 
-namespace shardc::exec {
+namespace shardc::run {
 namespace {
 
 using test::said;
@@ -73,4 +73,4 @@ TEST(Traces, NeedGraphsOnGpus) {
 }
 
 } // namespace
-} // namespace shardc::exec
+} // namespace shardc::run

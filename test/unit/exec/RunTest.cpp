@@ -9,9 +9,9 @@
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
-#include "runtime/exec/RunLoop.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/Parser.h"
+#include "runtime/run/RunLoop.h"
 #include "test/unit/exec/HookedBackend.h"
 #include "test/unit/exec/ToyPlan.h"
 #include "test/unit/host/AllocationCount.h"
@@ -22,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 
 /// Keeps the values that it receives.
-class Recorder final : public exec::RunObserver {
+class Recorder final : public run::RunObserver {
 public:
   void begin(int64_t, int64_t) override {
     steps.reserve(1000);
@@ -46,14 +46,14 @@ public:
 struct ToyRun {
   Recorder recorder;
   Status status;
-  exec::RunResult result;
+  run::RunResult result;
   int64_t trainVisitMax = 0, evalVisitMax = 0;
 };
 
 struct Setting {
   host::Options host;
   exec::ExecutableOptions executable;
-  exec::RunOptions run;
+  run::RunOptions run;
   int64_t nanStep = -1;
 };
 
@@ -70,7 +70,7 @@ ToyRun runPlan(const plan::Plan &plan, const ToyOptions &toy, Setting setting = 
   }
   ToySource source(kToyBatch * toy.dp * toy.microbatches, toy.dp);
   source.nanStep = setting.nanStep;
-  auto result = exec::runProgram(**executable, source, run.recorder, setting.run);
+  auto result = run::runProgram(**executable, source, run.recorder, setting.run);
   run.status = result.status();
   if (result.isOk())
     run.result = *result;
@@ -271,9 +271,9 @@ TEST(Run, WriteOutsideOfBuffersNamesItsOp) {
   behindArena = arenas.base(plan::Arena::Work) + arenas.bytes(plan::Arena::Work);
   ToySource source(8, 2);
   Recorder recorder;
-  exec::RunOptions options;
+  run::RunOptions options;
   options.check = true;
-  Status status = exec::runProgram(**executable, source, recorder, options).status();
+  Status status = run::runProgram(**executable, source, recorder, options).status();
   EXPECT_THAT(status.message(),
               testing::StartsWith("step 1, microbatch 0, after 'micro: matmul %"));
   EXPECT_THAT(status.message(),
@@ -290,9 +290,9 @@ std::vector<float> weightsAfter(int64_t steps, int64_t nanStep, StatusCode expec
   ToySource source(8, 2);
   source.nanStep = nanStep;
   Recorder recorder;
-  exec::RunOptions options;
+  run::RunOptions options;
   options.stepsEnd = steps;
-  EXPECT_EQ(exec::runProgram(**executable, source, recorder, options).status().code(), expected);
+  EXPECT_EQ(run::runProgram(**executable, source, recorder, options).status().code(), expected);
   std::vector<float> weights(32);
   for (size_t rank = 0; rank < 2; ++rank) {
     const uint8_t *at = (*executable)->arenas(rank).base(plan::Arena::State) + 256;
@@ -307,7 +307,7 @@ TEST(Run, NonFiniteStepLeavesTheStateAsItBegan) {
 }
 
 /// Counts allocations from the third step on.
-class AllocationProbe final : public exec::RunObserver {
+class AllocationProbe final : public run::RunObserver {
 public:
   void begin(int64_t, int64_t stepsTotal) override { stepsTotal_ = stepsTotal; }
   void step(const StepState &state) override {
@@ -332,23 +332,23 @@ TEST(Run, StepLoopAllocatesNothing) {
   ASSERT_TRUE(executable.isOk());
   ToySource source(12, 2);
   AllocationProbe probe;
-  ASSERT_TRUE(exec::runProgram(**executable, source, probe, {}).isOk());
+  ASSERT_TRUE(run::runProgram(**executable, source, probe, {}).isOk());
   EXPECT_EQ(probe.count, 0u);
 }
 
 /// Allocates device memory after a step, as no kernel or library may.
-class Allocating final : public exec::RunObserver {
+class Allocating final : public run::RunObserver {
 public:
   Allocating(exec::Executable &executable, int64_t step) : executable_(executable), step_(step) {}
   void begin(int64_t, int64_t) override {}
-  void queued(const exec::HostTime &time) override { times.push_back(time); }
+  void queued(const run::HostTime &time) override { times.push_back(time); }
   void step(const StepState &state) override {
     if (state.step == step_)
       kept = std::move(*executable_.device(1).allocate(hal::MemoryKind::Work, 64, "late"));
   }
   void evaluated(const StepState &) override {}
   std::unique_ptr<hal::Buffer> kept;
-  std::vector<exec::HostTime> times;
+  std::vector<run::HostTime> times;
 
 private:
   exec::Executable &executable_;
@@ -369,19 +369,19 @@ TEST(Run, ReadingTheStateBackCountsAsTheHostsWork) {
   };
   ToySource source(8, 2);
   Allocating observer(**executable, -1);
-  ASSERT_TRUE(exec::runProgram(**executable, source, observer, {}).isOk());
+  ASSERT_TRUE(run::runProgram(**executable, source, observer, {}).isOk());
   ASSERT_EQ(observer.times.size(), 3u);
-  for (const exec::HostTime &time : observer.times)
+  for (const run::HostTime &time : observer.times)
     EXPECT_GE(time.work, std::chrono::duration<double>(kPause).count());
 }
 
 /// Allocates device memory while a step is queued, as a library does that meets something new.
-class AllocatingSource final : public exec::BatchSource {
+class AllocatingSource final : public run::BatchSource {
 public:
   AllocatingSource(exec::Executable &executable, int64_t visit)
       : toy_(8, 2), executable_(executable), visit_(visit) {}
-  Status fill(exec::FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches,
-              int64_t dp, const exec::FeedEntry &entry) override {
+  Status fill(run::FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches,
+              int64_t dp, const run::FeedEntry &entry) override {
     if (visit == visit_ && !kept_)
       kept_ = std::move(*executable_.device(0).allocate(hal::MemoryKind::Work, 64, "late"));
     return toy_.fill(kind, visit, microbatch, microbatches, dp, entry);
@@ -402,7 +402,7 @@ TEST(Run, AllocationsWhileAnyLaterStepIsQueuedAreCounted) {
     ASSERT_TRUE(executable.isOk());
     AllocatingSource source(**executable, visit);
     Recorder observer;
-    auto result = exec::runProgram(**executable, source, observer, {});
+    auto result = run::runProgram(**executable, source, observer, {});
     ASSERT_TRUE(result.isOk());
     ASSERT_TRUE(result->memory.has_value());
     EXPECT_EQ(result->memory->allocations, visit == 0 ? 0 : 1) << "step " << visit + 1;
@@ -417,12 +417,12 @@ TEST(Run, AllocationsOfDeviceMemoryAfterTheFirstStepAreCounted) {
     ASSERT_TRUE(executable.isOk());
     ToySource source(8, 2);
     Allocating observer(**executable, step);
-    auto result = exec::runProgram(**executable, source, observer, {});
+    auto result = run::runProgram(**executable, source, observer, {});
     ASSERT_TRUE(result.isOk());
     ASSERT_TRUE(result->memory.has_value());
     EXPECT_EQ(result->memory->allocations, step == 3 ? 1 : 0) << "after step " << step;
     EXPECT_EQ(observer.times.size(), 5u);
-    for (const exec::HostTime &time : observer.times) {
+    for (const run::HostTime &time : observer.times) {
       EXPECT_GE(time.work, 0);
       EXPECT_GE(time.waited, 0);
     }
@@ -453,7 +453,7 @@ TEST(Run, ARingFeedsOneSeriesOfMicrobatches) {
 }
 
 /// Keeps the losses of all steps.
-class Losses final : public exec::RunObserver {
+class Losses final : public run::RunObserver {
 public:
   void begin(int64_t, int64_t) override {}
   void step(const StepState &state) override { losses.push_back(state.loss); }
@@ -471,7 +471,7 @@ TEST(Run, HowMuchIsQueuedChangesNothing) {
     ASSERT_TRUE(executable.isOk());
     ToySource source(8, 2);
     Losses observer;
-    ASSERT_TRUE(exec::runProgram(**executable, source, observer, {}).isOk());
+    ASSERT_TRUE(run::runProgram(**executable, source, observer, {}).isOk());
     EXPECT_EQ(observer.losses.size(), 12u) << nodesAhead;
     found.push_back(observer.losses);
   }
@@ -480,9 +480,9 @@ TEST(Run, HowMuchIsQueuedChangesNothing) {
 }
 
 TEST(Run, FeedThatFailsEndsTheRun) {
-  class Failing final : public exec::BatchSource {
-    Status fill(exec::FeedKind, int64_t visit, int64_t, int64_t, int64_t,
-                const exec::FeedEntry &) override {
+  class Failing final : public run::BatchSource {
+    Status fill(run::FeedKind, int64_t visit, int64_t, int64_t, int64_t,
+                const run::FeedEntry &) override {
       return visit < 2
                  ? Status::ok()
                  : Status(StatusCode::InvalidInput, "tokens.bin: the file has become shorter");
@@ -493,7 +493,7 @@ TEST(Run, FeedThatFailsEndsTheRun) {
   auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
   ASSERT_TRUE(executable.isOk());
   Recorder recorder;
-  EXPECT_EQ(exec::runProgram(**executable, source, recorder, {}).status().message(),
+  EXPECT_EQ(run::runProgram(**executable, source, recorder, {}).status().message(),
             "tokens.bin: the file has become shorter");
 }
 

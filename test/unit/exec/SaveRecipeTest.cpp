@@ -2,9 +2,9 @@
 // command is one that a shell reads back.
 #include <gtest/gtest.h>
 
-#include "runtime/exec/SaveRecipe.h"
+#include "runtime/save/RecipeFiles.h"
 
-namespace shardc::exec {
+namespace shardc::save {
 namespace {
 
 using plan::Source;
@@ -57,4 +57,4 @@ TEST(SaveRecipe, GivesEachTextItsOwnFile) {
 TEST(SaveRecipe, IsNothingWithoutSources) { EXPECT_TRUE(recipeFiles(planOf({})).empty()); }
 
 } // namespace
-} // namespace shardc::exec
+} // namespace shardc::save

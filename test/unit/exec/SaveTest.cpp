@@ -9,9 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/exec/LoadRun.h"
-#include "runtime/exec/SaveRun.h"
-#include "runtime/exec/SaveTorchDist.h"
+#include "runtime/save/Loader.h"
+#include "runtime/save/Saver.h"
+#include "runtime/save/TorchDistWriter.h"
 #include "test/unit/base/Told.h"
 #include "test/unit/support/TempFolder.h"
 
@@ -19,7 +19,7 @@ namespace shardc::test {
 namespace {
 
 using checkpoint::ParamPart;
-using exec::StatePiece;
+using save::StatePiece;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -87,7 +87,7 @@ void set(plan::Plan &plan, const std::string &path, const plan::JobValue &value)
 }
 
 std::vector<StatePiece> piecesOf(const plan::Plan &plan, int64_t dp, bool toSave = false) {
-  auto layout = exec::StateLayout::create(plan);
+  auto layout = save::StateLayout::create(plan);
   EXPECT_TRUE(layout.isOk()) << layout.status().message();
   auto pieces = toSave ? layout->piecesToSave(dp) : layout->pieces(dp);
   EXPECT_TRUE(pieces.isOk()) << pieces.status().message();
@@ -160,7 +160,7 @@ TEST(StateLayout, SharesLieInTheirWindows) {
       plan.blocks[0] = {"all", -1, numel, numel};
       for (plan::Cell &cell : plan.roles[0].cells)
         cell.type = plan::Type::of(cell.type.dtype, {numel});
-      auto layout = exec::StateLayout::create(plan);
+      auto layout = save::StateLayout::create(plan);
       ASSERT_TRUE(layout.isOk());
       auto held = layout->toSnapshot(1);
       ASSERT_TRUE(held.isOk());
@@ -204,7 +204,7 @@ TEST(StateLayout, HoldsTheMomentumOfSgd) {
 TEST(StateLayout, EveryParameterIsInABlock) {
   plan::Plan plan = makePlan(2);
   plan.params[1].block = -1;
-  EXPECT_EQ(exec::StateLayout::create(plan).status().message(),
+  EXPECT_EQ(save::StateLayout::create(plan).status().message(),
             "parameter '" + kNorm +
                 "' is in no block; only parameters in blocks can be saved and loaded");
 }
@@ -213,7 +213,7 @@ TEST(StateLayout, EveryParameterIsInABlock) {
 TEST(StateLayout, OneOfEqualRanksSaves) {
   plan::Plan plan = makePlan(2);
   plan.mesh.push_back({"tp", 2});
-  auto layout = exec::StateLayout::create(plan);
+  auto layout = save::StateLayout::create(plan);
   ASSERT_TRUE(layout.isOk());
   for (int64_t rank = 0; rank < 4; ++rank) {
     std::vector<StatePiece> held = *layout->pieces(rank / 2);
@@ -224,7 +224,7 @@ TEST(StateLayout, OneOfEqualRanksSaves) {
 
 TEST(StateLayout, SaysWhatHasNoForm) {
   auto messageOf = [](const plan::Plan &plan) {
-    return exec::StateLayout::create(plan).status().message();
+    return save::StateLayout::create(plan).status().message();
   };
   plan::Plan second = makePlan(2);
   second.roles[0].cells.erase(second.roles[0].cells.begin() + 2);
@@ -234,7 +234,7 @@ TEST(StateLayout, SaysWhatHasNoForm) {
   EXPECT_THAT(messageOf(size), HasSubstr("cell @m.all has 25 elements"));
   plan::Plan cut = makePlan(2);
   cut.params[2].offset = 17;
-  auto layout = exec::StateLayout::create(cut);
+  auto layout = save::StateLayout::create(cut);
   ASSERT_TRUE(layout.isOk());
   EXPECT_THAT(layout->pieces(0).status().message(), HasSubstr("inside a row"));
 }
@@ -242,16 +242,16 @@ TEST(StateLayout, SaysWhatHasNoForm) {
 TEST(CheckpointOptions, GoWithTheFormat) {
   plan::Plan plan = makePlan(2);
   set(plan, "checkpoint.ckpt_format", std::string("zarr"));
-  EXPECT_EQ(said(exec::checkCheckpointOptions(plan)), ""); // neither saves nor loads
+  EXPECT_EQ(said(save::checkCheckpointOptions(plan)), ""); // neither saves nor loads
   set(plan, "checkpoint.load", std::string("x"));
   EXPECT_THAT(
-      said(exec::checkCheckpointOptions(plan)),
+      said(save::checkCheckpointOptions(plan)),
       AllOf(HasSubstr("format 'zarr' cannot be written"), HasSubstr("[save-format-refused]")));
   for (bool isFsdp : {true, false})
     for (std::string format : {"fsdp_dtensor", "torch_dist", "torch_dcp"}) {
       set(plan, "checkpoint.ckpt_format", format);
       set(plan, "ddp.use_megatron_fsdp", isFsdp);
-      EXPECT_EQ(said(exec::checkCheckpointOptions(plan)),
+      EXPECT_EQ(said(save::checkCheckpointOptions(plan)),
                 isFsdp == (format == "fsdp_dtensor") ? ""
                 : isFsdp ? "error: Megatron FSDP only supports fsdp_dtensor checkpoint format "
                            "[fsdp-checkpoint-format]"
@@ -266,9 +266,9 @@ TEST(TorchDist, StacksLayersThatAreAlike) {
                  param("decoder.layers.1.a", plan::Type::of(DType::F32, {2}), 2),
                  param("mtp.layers.0.a", plan::Type::of(DType::F32, {2}), 4),
                  param("mtp.layers.1.a", plan::Type::of(DType::F32, {3}), 6)};
-  EXPECT_THAT(exec::torchDistLayout(plan).layersOf, ElementsAre(::testing::Pair("decoder", 2)));
+  EXPECT_THAT(save::torchDistLayout(plan).layersOf, ElementsAre(::testing::Pair("decoder", 2)));
   plan.params[1].name = "decoder.layers.2.a";
-  EXPECT_THAT(exec::torchDistLayout(plan).layersOf, IsEmpty());
+  EXPECT_THAT(save::torchDistLayout(plan).layersOf, IsEmpty());
 }
 
 // Plain DDP's count of updates lies where the Adam that will load it looks for it.
@@ -277,7 +277,7 @@ TEST(SaveTorchDist, CountsUpdatesForTheChosenAdam) {
   auto isWithMoments = [&](const char *adam, const char *backend) {
     set(plan, "checkpoint.torch_dist_adam", std::string(adam));
     plan.needsBackend = backend;
-    std::string file = exec::torchDistCommon(plan, exec::Progress()).file; // nothing is compressed
+    std::string file = save::torchDistCommon(plan, save::Progress()).file; // nothing is compressed
     return file.find(checkpoint::kCommonStep) != std::string::npos;
   };
   EXPECT_TRUE(isWithMoments("auto", "host"));
@@ -290,22 +290,22 @@ TEST(SaveTorchDist, CountsUpdatesForTheChosenAdam) {
 
 TEST(RunState, CountsSamplesAndUpdates) {
   plan::Plan plan = makePlan(2);
-  exec::Progress begin;
+  save::Progress begin;
   begin.step = 10;
   begin.consumedTrainSamples = 100;
   StepState state{};
   state.step = 15;
   state.applied = 14;
   state.lr = 0.125F;
-  exec::Progress now = exec::progressAfter(plan, begin, state);
+  save::Progress now = save::progressAfter(plan, begin, state);
   EXPECT_EQ(now.consumedTrainSamples, 130);
-  checkpoint::RunState run = exec::runStateOf(plan, now);
+  checkpoint::RunState run = save::runStateOf(plan, now);
   EXPECT_EQ(run.iteration, 15);
   auto steps =
       std::ranges::find(run.scheduler, "num_steps", &checkpoint::PlainEntries::value_type::first);
   ASSERT_NE(steps, run.scheduler.end());
   EXPECT_EQ(*steps->second.as<int64_t>(), 14 * 6);
-  checkpoint::GroupMeta meta = exec::groupMetaOf(plan, 1, now);
+  checkpoint::GroupMeta meta = save::groupMetaOf(plan, 1, now);
   EXPECT_EQ(meta.step, 14);
   EXPECT_EQ(meta.lr, 0.125);
   EXPECT_EQ(meta.weightDecay, 0);
@@ -317,10 +317,10 @@ TEST(RunState, CountsSamplesAndUpdates) {
 void saveZeros(const plan::Plan &plan, const std::string &root, int64_t step,
                bool hasSettings = false) {
   auto target = checkpoint::SaveTarget::iteration(root, step);
-  auto layout = exec::StateLayout::create(plan);
+  auto layout = save::StateLayout::create(plan);
   ASSERT_TRUE(layout.isOk());
   ASSERT_TRUE(checkpoint::beginSave(target).isOk());
-  exec::Progress progress;
+  save::Progress progress;
   progress.step = progress.applied = step;
   progress.consumedTrainSamples = 6 * step;
   std::vector<float> zeros(48);
@@ -340,9 +340,9 @@ void saveZeros(const plan::Plan &plan, const std::string &root, int64_t step,
       ASSERT_TRUE(checkpoint::addParamSlices(slice, slices).isOk());
     }
     if (rank == 0)
-      items = checkpoint::runStateItems(exec::runStateOf(plan, progress));
+      items = checkpoint::runStateItems(save::runStateOf(plan, progress));
     for (size_t i = 0; rank == 0 && hasSettings && i < plan.params.size(); ++i) {
-      checkpoint::GroupMeta meta = exec::groupMetaOf(plan, i, progress);
+      checkpoint::GroupMeta meta = save::groupMetaOf(plan, i, progress);
       for (checkpoint::BytesItem &item : checkpoint::groupMetaItems(plan.params[i].name, meta))
         items.push_back(std::move(item));
     }
@@ -359,21 +359,21 @@ TEST(RankSave, NamesOfTheOptimizersStateAreMegatronFsdps) {
     TempFolder folder;
     plan::Plan plan = makePlan(1);
     set(plan, "model.bf16", isHalf);
-    auto layout = exec::StateLayout::create(plan);
-    auto job = exec::SaveJob::of(plan, *layout);
+    auto layout = save::StateLayout::create(plan);
+    auto job = save::SaveJob::of(plan, *layout);
     ASSERT_TRUE(job.isOk()) << job.status().message();
     auto target = checkpoint::SaveTarget::iteration(folder.path(), 7);
     ASSERT_TRUE(checkpoint::beginSave(target).isOk());
-    exec::Progress progress;
+    save::Progress progress;
     progress.step = progress.applied = 7;
-    auto save = exec::RankSave::begin(*job, target, 0, progress);
+    auto save = save::RankSave::begin(*job, target, 0, progress);
     ASSERT_TRUE(save.isOk()) << save.status().message();
     std::vector<float> zeros(48);
     for (uint32_t cell : layout->cells())
       ASSERT_TRUE(
           save->addCell(cell, 0, reinterpret_cast<const uint8_t *>(zeros.data()), 48 * 4).isOk());
     ASSERT_TRUE(save->finish().isOk());
-    ASSERT_TRUE(exec::commitRun(*job, target, progress).isOk());
+    ASSERT_TRUE(save::commitRun(*job, target, progress).isOk());
     auto reader = checkpoint::CheckpointReader::open(target.path());
     ASSERT_TRUE(reader.isOk()) << reader.status().message();
     for (const char *part : {"_w.exp_avg", "_v.exp_avg_sq", "_w.step", "_v.step"})
@@ -395,16 +395,16 @@ TEST(RankSave, NamesOfTheOptimizersStateAreMegatronFsdps) {
 /// A loader, and what opening it tells.
 class Opening {
 public:
-  explicit Opening(const plan::Plan &plan) : loader_(exec::Loader::open(plan, told_.sink())) {}
+  explicit Opening(const plan::Plan &plan) : loader_(save::Loader::open(plan, told_.sink())) {}
   bool isOk() const { return loader_.isOk(); }
   const Status &status() const { return loader_.status(); }
-  std::unique_ptr<exec::Loader> &operator*() { return *loader_; }
+  std::unique_ptr<save::Loader> &operator*() { return *loader_; }
   const std::vector<std::string> &remarks() const { return told_.lines; }
   std::string begin() const { return told_.notes.empty() ? "" : told_.notes[0]; }
 
 private:
   Told told_;
-  Result<std::unique_ptr<exec::Loader>> loader_;
+  Result<std::unique_ptr<save::Loader>> loader_;
 };
 
 TEST(Loader, SaysWhereARunBegins) {
@@ -553,11 +553,11 @@ TEST(Loader, CountsUpdatesWithTheMoments) {
   set(plan, "checkpoint.load", folder / "partial");
   Opening partial(plan);
   ASSERT_TRUE(partial.isOk()) << partial.status().message();
-  const exec::Progress &progress = (*partial)->progress();
+  const save::Progress &progress = (*partial)->progress();
   EXPECT_EQ(progress.applied, 5);
   EXPECT_THAT(progress.countOffsets, ElementsAre(-5, 0, 0));
-  EXPECT_EQ(exec::groupMetaOf(plan, 0, progress).step, 0);
-  EXPECT_EQ(exec::groupMetaOf(plan, 1, progress).step, 5);
+  EXPECT_EQ(save::groupMetaOf(plan, 0, progress).step, 0);
+  EXPECT_EQ(save::groupMetaOf(plan, 1, progress).step, 5);
   ASSERT_THAT(partial.remarks(), SizeIs(1));
   EXPECT_THAT(partial.remarks()[0], HasSubstr("missing moments start to count updates from zero"));
   set(plan, "checkpoint.load_optim", false);

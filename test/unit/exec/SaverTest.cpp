@@ -11,10 +11,10 @@
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
 #include "runtime/checkpoint/TorchDist.h"
-#include "runtime/exec/LoadRun.h"
-#include "runtime/exec/RunLoop.h"
-#include "runtime/exec/SaveRun.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/run/RunLoop.h"
+#include "runtime/save/Loader.h"
+#include "runtime/save/Saver.h"
 #include "test/unit/base/Told.h"
 #include "test/unit/checkpoint/PlantedFileFaults.h"
 #include "test/unit/exec/ToyPlan.h"
@@ -28,7 +28,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class Silent final : public exec::RunObserver {
+class Silent final : public run::RunObserver {
 public:
   void begin(int64_t, int64_t) override {}
   void step(const StepState &) override {}
@@ -38,7 +38,7 @@ public:
 };
 
 /// Notes what the loop asks for.
-class Keeper final : public exec::StateKeeper {
+class Keeper final : public run::StateKeeper {
 public:
   bool isDue(int64_t step) const override { return interval > 0 && step % interval == 0; }
   Result<bool> saveAhead(int64_t step) override {
@@ -76,14 +76,14 @@ struct Toy {
     executable = std::move(*made);
   }
   void set(const std::string &path, const plan::JobValue &value) { plan.job.put(path, value); }
-  Result<exec::RunResult> run() { return exec::runProgram(*executable, source, observer, options); }
+  Result<run::RunResult> run() { return run::runProgram(*executable, source, observer, options); }
 
   plan::Plan plan;
   std::unique_ptr<hal::Backend> backend;
   std::unique_ptr<exec::Executable> executable;
   ToySource source;
   Silent observer;
-  exec::RunOptions options;
+  run::RunOptions options;
 };
 
 /// Steps after which the toy job saves, from this step on.
@@ -157,7 +157,7 @@ protected:
   }
   /// Runs and saves; what was said and what failed are kept.
   Status run(Toy &toy, const std::function<void()> &afterOpening = {}) {
-    auto made = exec::Saver::create(
+    auto made = save::Saver::create(
         toy.plan,
         [this](const Report &report) {
           (report.severity == Severity::Error ? failed_ : said_).push_back(lineOf(report));
@@ -179,24 +179,24 @@ protected:
   /// Saves 32 weights as iteration 1, 16 of them on each of two ranks, whose bytes `add` hands
   /// over.
   void saveByHand(Toy &toy, int64_t bytesOfRank,
-                  const std::function<void(exec::RankSave &, const uint8_t *bytes)> &add) {
+                  const std::function<void(save::RankSave &, const uint8_t *bytes)> &add) {
     toy.set("checkpoint.ckpt_format", std::string("torch_dist"));
-    auto layout = exec::StateLayout::create(toy.plan);
+    auto layout = save::StateLayout::create(toy.plan);
     ASSERT_TRUE(layout.isOk());
-    auto job = exec::SaveJob::of(toy.plan, *layout);
+    auto job = save::SaveJob::of(toy.plan, *layout);
     ASSERT_TRUE(job.isOk());
     auto target = checkpoint::SaveTarget::iteration(folder_, 1);
     ASSERT_TRUE(checkpoint::beginSave(target).isOk());
     std::vector<float> values(32);
     std::iota(values.begin(), values.end(), 0.0f);
     for (int rank = 0; rank < 2; ++rank) {
-      auto save = exec::RankSave::begin(*job, target, rank, {});
+      auto save = save::RankSave::begin(*job, target, rank, {});
       ASSERT_TRUE(save.isOk()) << save.status().message();
       add(*save, reinterpret_cast<const uint8_t *>(values.data() + 16 * rank));
       ASSERT_TRUE(save->finish().isOk());
       EXPECT_EQ(save->bytesWritten(), bytesOfRank);
     }
-    ASSERT_TRUE(exec::commitRun(*job, target, {}).isOk());
+    ASSERT_TRUE(save::commitRun(*job, target, {}).isOk());
     EXPECT_EQ(weightsAt(1), values);
   }
   std::vector<int64_t> stepsThere() const {
@@ -230,7 +230,7 @@ protected:
   const std::string &folder_ = temporary_.path();
   std::vector<std::string> said_, failed_;
   std::unique_ptr<checkpoint::PlantedFileFaults> faults_; ///< null: none
-  std::unique_ptr<exec::Saver> saver_;
+  std::unique_ptr<save::Saver> saver_;
 };
 
 TEST_P(Saving, KeepsTheStateOfEachStepWhicheverWayItIsCopied) {
@@ -330,7 +330,7 @@ INSTANTIATE_TEST_SUITE_P(By, Saving, ::testing::Values(0, 1, 2), nameOf);
 TEST_F(Saving, RefusesSnapshotsThatLeaveStateOut) {
   auto toy = makeToy(4, 2);
   toy->plan.roles[0].segments.pop_back();
-  auto made = exec::Saver::create(toy->plan, [](const Report &) {});
+  auto made = save::Saver::create(toy->plan, [](const Report &) {});
   EXPECT_THAT(made.status().message(), HasSubstr("copy 32 of the 64 bytes of cell @w.b"));
 }
 
@@ -348,29 +348,29 @@ TEST_F(Saving, PlainPyTorchCheckpointsHavePyTorchsNames) {
                           "optimizer.param_groups.0.params", "opt_param_scheduler.num_steps"})
     EXPECT_NE(reader->findObject(key), nullptr) << key;
   toy->set("checkpoint.load", folder_);
-  auto loader = exec::Loader::open(toy->plan, [](const Report &) {});
+  auto loader = save::Loader::open(toy->plan, [](const Report &) {});
   ASSERT_TRUE(loader.isOk()) << loader.status().message();
   EXPECT_EQ((*loader)->progress().step, 2);
   EXPECT_EQ((*loader)->progress().applied, 2);
   EXPECT_TRUE((*loader)->isWhole());
-  auto source = exec::LoadSource::open(folder_ + "/iter_0000002", {"torch_dist"}, nullptr);
+  auto source = save::LoadSource::open(folder_ + "/iter_0000002", {"torch_dist"}, nullptr);
   EXPECT_THAT(source.status().message(), HasSubstr("is torch_dcp, and this run's checkpoints are "
                                                    "torch_dist"));
   auto converted =
-      exec::LoadSource::open(folder_ + "/iter_0000002", {"torch_dist", false, true}, nullptr);
+      save::LoadSource::open(folder_ + "/iter_0000002", {"torch_dist", false, true}, nullptr);
   ASSERT_TRUE(converted.isOk());
   EXPECT_EQ((*converted)->format(), "torch_dcp");
   toy->set("checkpoint.ckpt_format", std::string("torch_dist"));
   toy->set("checkpoint.convert_on_load", true);
   Told told;
-  ASSERT_TRUE(exec::Loader::open(toy->plan, told.sink()).isOk());
+  ASSERT_TRUE(save::Loader::open(toy->plan, told.sink()).isOk());
   EXPECT_THAT(told.lines, ::testing::Contains(HasSubstr("[converted-on-load]")));
 }
 
 TEST_F(Saving, RowsThatComeInPartsAreWhole) {
   Toy toy({});
-  saveByHand(toy, 64, [](exec::RankSave &save, const uint8_t *bytes) {
-    const exec::StatePiece piece = save.pieces()[0];
+  saveByHand(toy, 64, [](save::RankSave &save, const uint8_t *bytes) {
+    const save::StatePiece piece = save.pieces()[0];
     int64_t at = 0;
     for (int64_t part : {4, 8, 12, 20, 4, 16}) { // rows have 16 bytes
       ASSERT_TRUE(save.addCell(piece.cell, at, bytes + at, part).isOk());
@@ -388,9 +388,9 @@ TEST_F(Saving, RowsOfSeveralCellsMayCross) {
   momentum.name = "m.b";
   momentum.kind = plan::CellKind::FirstMoment;
   toy.plan.roles[0].cells.push_back(momentum);
-  auto layout = exec::StateLayout::create(toy.plan);
+  auto layout = save::StateLayout::create(toy.plan);
   ASSERT_TRUE(layout.isOk());
-  saveByHand(toy, 128, [&](exec::RankSave &save, const uint8_t *bytes) {
+  saveByHand(toy, 128, [&](save::RankSave &save, const uint8_t *bytes) {
     int64_t at = 0;
     for (int64_t part : {20, 24, 20}) { // rows have 16 bytes
       for (uint32_t cell : layout->cells())
@@ -420,9 +420,9 @@ TEST_F(Saving, SnapshotsComeByTheirPlaceInTheCell) {
   }
   piece = second;
   segments.pop_back();
-  auto layout = exec::StateLayout::create(toy->plan);
+  auto layout = save::StateLayout::create(toy->plan);
   ASSERT_TRUE(layout.isOk());
-  auto pieces = exec::snapshotPieces(toy->plan, *layout);
+  auto pieces = save::snapshotPieces(toy->plan, *layout);
   ASSERT_TRUE(pieces.isOk()) << pieces.status().message();
   ASSERT_EQ(pieces->size(), 1u);
   ASSERT_EQ((*pieces)[0].copies.size(), 2u);

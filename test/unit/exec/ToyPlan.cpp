@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "runtime/plan/Parser.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc::test {
 namespace {
@@ -149,7 +149,7 @@ Snapshots snapshotParts(int pieces, int shard, int64_t at) {
 std::string toyPlanText(const ToyOptions &o) {
   constexpr int kEvalSlots = 2; // fewer than an evaluation has microbatches
   int64_t slots = o.feedSteps * o.microbatches,
-          words = exec::FeedEntry::words(kToyBatch, kToySequence);
+          words = run::FeedEntry::words(kToyBatch, kToySequence);
   int64_t evalFeedAt = (slots * words * 4 + 63) / 64 * 64;
   int64_t stopAt = evalFeedAt + (kEvalSlots * words * 4 + 63) / 64 * 64;
   std::string forward = fmt::format(kForward, fmt::arg("slots", slots));
@@ -200,9 +200,9 @@ plan::Plan toyPlan(const ToyOptions &options) {
   return std::move(*plan);
 }
 
-Status ToySource::fill(exec::FeedKind kind, int64_t visit, int64_t microbatch, int64_t, int64_t dp,
-                       const exec::FeedEntry &entry) {
-  int64_t &visitMax = kind == exec::FeedKind::Train ? trainVisitMax : evalVisitMax;
+Status ToySource::fill(run::FeedKind kind, int64_t visit, int64_t microbatch, int64_t, int64_t dp,
+                       const run::FeedEntry &entry) {
+  int64_t &visitMax = kind == run::FeedKind::Train ? trainVisitMax : evalVisitMax;
   visitMax = std::max(visitMax, visit);
   ++fillCount;
   for (int64_t row = 0; row < entry.batch; ++row) {
@@ -212,7 +212,7 @@ Status ToySource::fill(exec::FeedKind kind, int64_t visit, int64_t microbatch, i
       auto token = static_cast<int32_t>((sample * 3 + s) % kToyVocab);
       entry.tokens[at] = token;
       entry.labels[at] = (token * 5 + 3) % kToyVocab;
-      entry.mask[at] = kind == exec::FeedKind::Train && visit == nanStep && dp + 1 == dp_
+      entry.mask[at] = kind == run::FeedKind::Train && visit == nanStep && dp + 1 == dp_
                            ? std::numeric_limits<float>::infinity()
                            : 1.0f;
       entry.positions[at] = static_cast<int32_t>(s);

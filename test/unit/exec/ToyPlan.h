@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "runtime/exec/BatchSource.h"
 #include "runtime/plan/Plan.h"
+#include "runtime/run/BatchSource.h"
 
 namespace shardc::test {
 
@@ -30,11 +30,11 @@ std::string toyPlanText(const ToyOptions &options);
 plan::Plan toyPlan(const ToyOptions &options);
 
 /// Batches in which each token follows from the one before, the same for any number of ranks.
-class ToySource final : public exec::BatchSource {
+class ToySource final : public run::BatchSource {
 public:
   explicit ToySource(int globalBatch, int dp) : globalBatch_(globalBatch), dp_(dp) {}
-  Status fill(exec::FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches,
-              int64_t dp, const exec::FeedEntry &entry) override;
+  Status fill(run::FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches,
+              int64_t dp, const run::FeedEntry &entry) override;
 
   int64_t evalVisitMax = -1, trainVisitMax = -1;
   int64_t nanStep = -1; ///< writes a mask that is not finite at this visit

@@ -4,10 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/exec/JobVariables.h"
+#include "runtime/run/JobVariables.h"
 #include "test/unit/base/Told.h"
 
-namespace shardc::exec {
+namespace shardc::run {
 namespace {
 
 using ::testing::ElementsAre;
@@ -57,4 +57,4 @@ TEST(Variables, OneQueueIsRefusedWherePlansShardByFsdp) {
 }
 
 } // namespace
-} // namespace shardc::exec
+} // namespace shardc::run

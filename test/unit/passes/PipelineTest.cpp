@@ -7,7 +7,7 @@
 #include <set>
 
 #include "runtime/plan/Parser.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc::passes {
 namespace {

@@ -6,7 +6,7 @@
 #include "TestPlans.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Printer.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc::plan {
 namespace {

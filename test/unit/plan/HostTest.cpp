@@ -5,7 +5,7 @@
 
 #include "TestPlans.h"
 #include "oracle/Oracle.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc::plan {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "Compare.h"
 #include "TestPlans.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc::plan {
 namespace {

@@ -9,7 +9,7 @@
 #include "Sums.h"
 #include "TestPlans.h"
 #include "runtime/plan/Builder.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc::plan {
 namespace {

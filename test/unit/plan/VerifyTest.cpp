@@ -11,7 +11,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/Limits.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc::plan {
 namespace {

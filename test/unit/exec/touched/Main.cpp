@@ -12,11 +12,11 @@
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
 #include "runtime/base/Io.h"
-#include "runtime/exec/JobData.h"
-#include "runtime/exec/RunLoop.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Parser.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/run/JobData.h"
+#include "runtime/run/RunLoop.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc {
 namespace {
@@ -26,7 +26,7 @@ constexpr uint8_t kPatterns[] = {0x11, 0xee};
 /// One flag a byte, by rank and arena.
 using Flags = std::vector<std::array<std::vector<bool>, plan::kArenaCount>>;
 
-class Silent final : public exec::RunObserver {
+class Silent final : public run::RunObserver {
 public:
   void begin(int64_t, int64_t) override {}
   void step(const StepState &) override {}
@@ -102,7 +102,7 @@ Status run(const plan::Plan &plan, uint8_t pattern, Flags &expected, Flags &padd
   ASSIGN_OR_RETURN(auto backend, host::makeBackend(options));
   ASSIGN_OR_RETURN(auto executable,
                    exec::Executable::create(plan, *backend, kernels::findHostKernel, {}));
-  ASSIGN_OR_RETURN(auto source, exec::openJobData(plan));
+  ASSIGN_OR_RETURN(auto source, run::openJobData(plan));
   expected = planned(*executable);
   padding = paddings(plan, *executable, expected);
   touched.resize(expected.size());
@@ -113,7 +113,7 @@ Status run(const plan::Plan &plan, uint8_t pattern, Flags &expected, Flags &padd
       touched[rank][a].resize(expected[rank][a].size());
     }
   Silent observer;
-  RETURN_IF_ERROR(exec::runProgram(*executable, *source, observer, {}).status());
+  RETURN_IF_ERROR(run::runProgram(*executable, *source, observer, {}).status());
   for (size_t rank = 0; rank < expected.size(); ++rank)
     for (size_t a = 0; a < plan::kArenaCount; ++a) {
       const uint8_t *base = executable->arenas(rank).base(static_cast<plan::Arena>(a));

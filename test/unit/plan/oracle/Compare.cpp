@@ -4,7 +4,7 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/plan/Printer.h"
-#include "runtime/plan/Verify.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc::plan::oracle {
 namespace {

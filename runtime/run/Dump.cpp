@@ -1,0 +1,228 @@
+#include "runtime/run/Dump.h"
+
+#include <filesystem>
+
+#include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
+#include "runtime/exec/Ranges.h"
+#include "runtime/plan/Syntax.h"
+
+namespace shardc::run {
+namespace {
+
+constexpr size_t kFilesMax = 100'000;
+
+nlohmann::json shapeOf(const plan::Type &type) {
+  nlohmann::json shape = nlohmann::json::array();
+  for (int d = 0; d < type.rank; ++d)
+    shape.push_back(type.shape[d]);
+  return shape;
+}
+
+/// A name of the plan as part of a file name; it may contain a slash.
+std::string fileName(std::string_view name) {
+  std::string out;
+  for (char c : name)
+    out += plan::isWordChar(c) || c == '@' ? std::string(1, c)
+                                           : fmt::format("%{:02x}", static_cast<uint8_t>(c));
+  return out;
+}
+
+} // namespace
+
+Result<DumpSpec> DumpSpec::parse(std::string_view text) {
+  DumpSpec spec;
+  size_t colon = text.find(':');
+  if (colon == std::string_view::npos || colon == 0 || colon + 1 == text.size())
+    return makeStatus(report::DumpRefused,
+                      fmt::format("'{}' is not of the form SEGMENT:VALUE or SEGMENT:@CELL", text));
+  spec.segment = text.substr(0, colon);
+  std::string_view name = text.substr(colon + 1);
+  spec.isCell = name.front() == '@';
+  if (name.front() == '@' || name.front() == '%')
+    name.remove_prefix(1);
+  spec.isPrefix = !name.empty() && name.back() == '*';
+  if (spec.isPrefix)
+    name.remove_suffix(1);
+  spec.name = name;
+  return spec;
+}
+
+bool DumpSpec::matches(std::string_view candidate) const {
+  return isPrefix ? candidate.starts_with(name) : candidate == name;
+}
+
+Result<std::unique_ptr<Dumper>> Dumper::create(exec::Executable &executable, std::string folder,
+                                               std::vector<DumpSpec> specs) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error)
+    return makeStatus(StatusCode::Io, "cannot create folder '{}': {}", folder, error.message());
+  std::unique_ptr<Dumper> dumper(new Dumper(executable, std::move(folder), std::move(specs)));
+  RETURN_IF_ERROR(dumper->checkSpecs());
+  dumper->findBlocks();
+  return dumper;
+}
+
+Status Dumper::checkSpecs() const {
+  const plan::Role &role = executable_.role();
+  for (const DumpSpec &spec : specs_) {
+    bool isFound = false;
+    std::string segments;
+    for (const plan::Segment &segment : role.segments) {
+      segments += (segments.empty() ? "" : ", ") + segment.name;
+      if (segment.name != spec.segment)
+        continue;
+      if (spec.isCell)
+        for (const plan::Cell &cell : role.cells)
+          isFound |= spec.matches(cell.name);
+      else
+        for (const plan::Value &value : segment.values)
+          isFound |= spec.matches(value.name);
+    }
+    if (!isFound)
+      return makeStatus(
+          report::DumpRefused,
+          fmt::format("nothing to dump is called {}{}{} in segment '{}'; segments are {}",
+                      spec.isCell ? '@' : '%', spec.name, spec.isPrefix ? "*" : "", spec.segment,
+                      segments));
+  }
+  return Status::ok();
+}
+
+/// An op names the block of its values; cells carry that from segment to segment.
+void Dumper::findBlocks() {
+  const plan::Role &role = executable_.role();
+  blockOfCell_.assign(role.cells.size(), -1);
+  for (const plan::Segment &segment : role.segments) {
+    std::vector<int32_t> blocks(segment.values.size(), -1);
+    for (const plan::Op &op : segment.ops) {
+      auto note = [&](plan::ValueId value, size_t index) {
+        if (blocks[value] < 0 && segment.values[value].type.rank == 1)
+          blocks[value] =
+              exec::blockOf(executable_.plan(), op, index, segment.values[value].type.numel());
+      };
+      for (size_t i = 0; i < op.operands.size(); ++i)
+        note(op.operands[i], i);
+      for (plan::ValueId result : op.results)
+        note(result, 0);
+    }
+    for (const auto *boundaries : {&segment.ins, &segment.outs})
+      for (const plan::Segment::Boundary &boundary : *boundaries)
+        if (blocks[boundary.value] >= 0)
+          blockOfCell_[boundary.cell] = blocks[boundary.value];
+    blockOfValue_.push_back(std::move(blocks));
+  }
+}
+
+bool Dumper::wants(const std::string &segment, const std::string &name, bool isCell) const {
+  for (const DumpSpec &spec : specs_)
+    if (spec.segment == segment && spec.isCell == isCell && spec.matches(name))
+      return true;
+  return false;
+}
+
+Status Dumper::afterOp(const Position &position) {
+  const plan::Segment &segment = executable_.role().segments[position.segment];
+  const plan::Op &op = segment.ops[position.op];
+  bool isAlias = plan::opInfo(op.kind).traits == plan::OpTraits::Alias;
+  if (isAlias || executable_.bound(0, position.segment, position.variant)->ops[position.op].kind !=
+                     exec::BoundOp::Nothing)
+    for (plan::ValueId id : op.results) {
+      const plan::Value &value = segment.values[id];
+      if (wants(segment.name, value.name, false))
+        RETURN_IF_ERROR(write(position, value.name, value.place, value.type,
+                              blockOfValue_[position.segment][id]));
+    }
+  return position.op + 1 == segment.ops.size() ? writeCells(position) : Status::ok();
+}
+
+Status Dumper::beforeSegment(const Position &position) {
+  const plan::Segment &segment = executable_.role().segments[position.segment];
+  for (const plan::Segment::Boundary &in : segment.ins) {
+    const plan::Value &value = segment.values[in.value];
+    if (wants(segment.name, value.name, false))
+      RETURN_IF_ERROR(write(position, value.name, value.place, value.type,
+                            blockOfValue_[position.segment][in.value]));
+  }
+  return Status::ok();
+}
+
+Status Dumper::writeCells(const Position &position) {
+  const plan::Role &role = executable_.role();
+  for (size_t c = 0; c < role.cells.size(); ++c)
+    if (wants(role.segments[position.segment].name, role.cells[c].name, true))
+      RETURN_IF_ERROR(write(position, "@" + role.cells[c].name, role.cells[c].place,
+                            role.cells[c].type, blockOfCell_[c]));
+  return Status::ok();
+}
+
+Status Dumper::write(const Position &position, const std::string &name, const plan::Place &place,
+                     const plan::Type &type, int32_t block) {
+  const std::string &segment = executable_.role().segments[position.segment].name;
+  for (size_t rank = 0; rank < executable_.rankCount(); ++rank) {
+    if (written_.size() >= kFilesMax)
+      return makeStatus(StatusCode::Exhausted, "more than {} values to dump", kFilesMax);
+    const exec::Arenas &arenas = executable_.arenas(rank);
+    ASSIGN_OR_RETURN(uint8_t * address, arenas.resolve(place, type.bytes(), name));
+    std::string bytes(static_cast<size_t>(type.bytes()), '\0');
+    RETURN_IF_ERROR(executable_.read(rank, address, type.bytes(), bytes.data()));
+    Written entry;
+    entry.file = fmt::format("{}.{}.{}.rank{}.bin", fileName(segment), position.params.microbatch,
+                             fileName(name), executable_.worldRank(rank));
+    entry.segment = segment;
+    entry.name = name;
+    entry.step = step_;
+    entry.microbatch = position.params.microbatch;
+    entry.rank = executable_.worldRank(rank);
+    entry.type = type;
+    entry.block = block;
+    entry.begin =
+        block < 0 ? -1
+                  : exec::pieceBegin(executable_.plan().blocks[block], type.numel(),
+                                     arenas.shardIndex());
+    RETURN_IF_ERROR(writeFileAtomic(folder_ + "/" + entry.file, bytes));
+    written_.push_back(std::move(entry));
+  }
+  return Status::ok();
+}
+
+Status Dumper::finish() const {
+  if (written_.empty())
+    return Status::ok();
+  const plan::Plan &plan = executable_.plan();
+  nlohmann::json index;
+  index["step"] = written_.front().step;
+  index["params"] = nlohmann::json::array();
+  for (const plan::Param &param : plan.params)
+    index["params"].push_back({{"name", param.name},
+                               {"dtype", std::string(dtypeName(param.type.dtype))},
+                               {"shape", shapeOf(param.type)}});
+  for (const Written &entry : written_) {
+    nlohmann::json tensor = {{"file", entry.file},
+                             {"segment", entry.segment},
+                             {"microbatch", entry.microbatch},
+                             {"name", entry.name},
+                             {"rank", entry.rank},
+                             {"dtype", std::string(dtypeName(entry.type.dtype))},
+                             {"shape", shapeOf(entry.type)}};
+    if (entry.begin >= 0) {
+      tensor["block"] = plan.blocks[entry.block].name;
+      tensor["parts"] = nlohmann::json::array();
+      for (const exec::ParamPart &part :
+           exec::paramParts(plan, entry.block, entry.begin, entry.type.numel()))
+        tensor["parts"].push_back({{"param", plan.params[part.param].name},
+                                   {"begin", part.begin},
+                                   {"end", part.end},
+                                   {"global_begin", part.globalBegin}});
+    }
+    index["tensors"].push_back(std::move(tensor));
+  }
+  bool isAlone = executable_.rankCount() == static_cast<size_t>(executable_.plan().worldSize());
+  std::string name =
+      isAlone ? "index.json" : fmt::format("index.rank{}.json", executable_.worldRank(0));
+  return writeFileAtomic(folder_ + "/" + name, toText(index, 1) + "\n");
+}
+
+} // namespace shardc::run

@@ -1,0 +1,72 @@
+// Writes values of chosen steps to files, to compare a run with another implementation: raw
+// elements as they are in memory, and an index in JSON that describes them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/exec/Executable.h"
+
+namespace shardc::run {
+
+/// What to write: `SEGMENT:NAME` is a value when its op has ended (or, for a live-in, when the
+/// segment begins); `SEGMENT:@NAME` is a cell when the segment has ended. A `*` at the end matches
+/// any rest.
+struct DumpSpec {
+  std::string segment;
+  std::string name;
+  bool isCell = false;
+  bool isPrefix = false;
+
+  static Result<DumpSpec> parse(std::string_view text);
+  bool matches(std::string_view candidate) const;
+};
+
+/// Writes into a folder `<segment>.<microbatch>.<name>.rank<r>.bin` for each value and rank, and
+/// `index.json`: {"step", "params": [{"name", "dtype", "shape"}], "tensors": [{"file", "segment",
+/// "microbatch", "name", "rank", "dtype", "shape", "parts": [{"param", "begin", "end",
+/// "global_begin"}]}]}. `parts` says which elements belong to which parameter, where the value is a
+/// block or a shard of one. Of several processes each writes `index.rank<r>.json`, r its first
+/// rank. Names' characters that no word has are `%NN` in names of files.
+class Dumper final : public exec::OpObserver {
+public:
+  /// Creates the folder. InvalidInput, listing what exists, if a spec matches nothing in the plan.
+  static Result<std::unique_ptr<Dumper>> create(exec::Executable &executable, std::string folder,
+                                                std::vector<DumpSpec> specs);
+  void setStep(int64_t step) { step_ = step; }
+  Status beforeSegment(const Position &position) override;
+  Status afterOp(const Position &position) override;
+  /// Writes the index; writes nothing if no value was dumped.
+  Status finish() const;
+
+private:
+  struct Written {
+    std::string file, segment, name;
+    int64_t step, microbatch;
+    int rank;
+    plan::Type type;
+    int32_t block;
+    int64_t begin; ///< in the block
+  };
+
+  Dumper(exec::Executable &executable, std::string folder, std::vector<DumpSpec> specs)
+      : executable_(executable), folder_(std::move(folder)), specs_(std::move(specs)) {}
+
+  Status checkSpecs() const;
+  void findBlocks();
+  bool wants(const std::string &segment, const std::string &name, bool isCell) const;
+  Status write(const Position &position, const std::string &name, const plan::Place &place,
+               const plan::Type &type, int32_t block);
+  Status writeCells(const Position &position);
+
+  exec::Executable &executable_;
+  std::string folder_;
+  std::vector<DumpSpec> specs_;
+  int64_t step_ = 0;
+  std::vector<std::vector<int32_t>>
+      blockOfValue_; ///< by segment and value; -1 for what is not a block
+  std::vector<int32_t> blockOfCell_;
+  std::vector<Written> written_;
+};
+
+} // namespace shardc::run

@@ -1,0 +1,54 @@
+#include "runtime/run/Fault.h"
+
+#include <charconv>
+#include <string>
+
+#include "runtime/base/Reports.h"
+
+namespace shardc::run {
+namespace {
+
+struct Row {
+  FaultKind kind;
+  std::string_view text;
+  bool isOfStep;
+};
+constexpr Row kRows[] = {
+#define FAULT(Name, text, isOfStep) {FaultKind::Name, text, isOfStep},
+#include "runtime/run/Faults.def"
+};
+
+std::string kindsText() {
+  std::string text;
+  for (const Row &row : kRows)
+    text +=
+        fmt::format("{}{}@RANK{}", text.empty() ? "" : ", ", row.text, row.isOfStep ? ":STEP" : "");
+  return text;
+}
+
+bool readNumber(std::string_view text, auto &number) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+} // namespace
+
+Result<Fault> Fault::parse(std::string_view text) {
+  Fault fault;
+  if (text.empty())
+    return fault;
+  size_t at = text.find('@'), colon = text.find(':');
+  for (const Row &row : kRows)
+    if (at != std::string_view::npos && text.substr(0, at) == row.text &&
+        (colon != std::string_view::npos) == row.isOfStep)
+      fault.kind = row.kind;
+  bool hasRank = fault.kind != FaultKind::Nothing &&
+                 readNumber(text.substr(at + 1, colon - at - 1), fault.rank) && fault.rank >= 0;
+  bool hasStep = colon == std::string_view::npos ||
+                 (readNumber(text.substr(colon + 1), fault.step) && fault.step >= 1);
+  if (!hasRank || !hasStep)
+    return makeStatus(report::FaultRefused, text, kindsText());
+  return fault;
+}
+
+} // namespace shardc::run

@@ -1,0 +1,28 @@
+// A fault that a test injects into one rank to observe the job's reaction. SHARDC_FAULT names it:
+// KIND@RANK, and for faults of a step KIND@RANK:STEP. Without it this code has no effect.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::run {
+
+enum class FaultKind : uint8_t {
+  Nothing,
+#define FAULT(Name, text, isOfStep) Name,
+#include "runtime/run/Faults.def"
+};
+
+struct Fault {
+  FaultKind kind = FaultKind::Nothing;
+  int rank = -1;
+  int64_t step = 0; ///< counted from 1 in this run
+
+  /// InvalidInput unless `text` is a fault; empty text means no fault.
+  static Result<Fault> parse(std::string_view text);
+  bool strikes(FaultKind what, int inRank) const { return kind == what && rank == inRank; }
+};
+
+} // namespace shardc::run

@@ -1,0 +1,17 @@
+#include "runtime/run/GuardCheck.h"
+
+namespace shardc::run {
+
+Status GuardCheck::afterOp(const Position &position) {
+  const exec::BoundSegment *bound = executable_.bound(0, position.segment, position.variant);
+  const exec::BoundOp &op = bound->ops[position.op];
+  if (op.kind == exec::BoundOp::Nothing)
+    return Status::ok();
+  bool isBody = executable_.role().segments[position.segment].body;
+  std::string microbatch =
+      isBody ? fmt::format(", microbatch {}", position.params.microbatch) : std::string();
+  return executable_.backend().checkGuards().withContext(
+      fmt::format("step {}{}, after '{}'", step_, microbatch, op.label));
+}
+
+} // namespace shardc::run

@@ -1,0 +1,85 @@
+#include "runtime/run/JobCheck.h"
+
+#include "runtime/base/Reports.h"
+#include "runtime/run/FeedRing.h"
+
+namespace shardc::run {
+namespace {
+
+using plan::ProgramNode;
+
+class JobCheck {
+public:
+  JobCheck(const plan::Plan &plan, const plan::Role &role, std::vector<Report> &findings)
+      : role_(role), findings_(findings), iterations_(plan.job.train.trainIters),
+        batch_(plan.job.train.microBatchSize), sequence_(plan.job.model.seqLength),
+        evalInterval_(plan.job.validation.evalInterval), evalIters_(plan.job.validation.evalIters) {
+    int64_t together = 0;
+    if (__builtin_mul_overflow(batch_, plan.groupSize(plan.dataGroup), &together))
+      together = 0;
+    int64_t global = plan.job.train.globalBatchSize;
+    if (together > 0 && global % together == 0) // others are refused where the data are opened
+      microbatches_ = global / together;
+  }
+
+  /// `interval` is in steps: how often the nodes run.
+  void check(const std::vector<ProgramNode> &nodes, int64_t interval) {
+    for (const ProgramNode &node : nodes) {
+      if (node.kind == ProgramNode::Run)
+        checkRun(node, interval);
+      if (node.kind == ProgramNode::Steps && node.count > iterations_)
+        add("the program has {} steps; train.train_iters is {}", node.count, iterations_);
+      check(node.children, node.kind == ProgramNode::Every ? node.count : interval);
+    }
+  }
+
+private:
+  template <typename... Args> void add(fmt::format_string<Args...> text, Args &&...args) {
+    findings_.push_back(
+        makeReport(report::JobDisagrees, fmt::format(text, std::forward<Args>(args)...)));
+  }
+
+  bool takes(const plan::Segment &segment, plan::CellKind kind) const {
+    for (const plan::Segment::Boundary &in : segment.ins)
+      if (role_.cells[in.cell].kind == kind)
+        return true;
+    return false;
+  }
+
+  void checkRun(const ProgramNode &node, int64_t interval) {
+    const plan::Segment &segment = role_.segments[node.segment];
+    bool isEval = takes(segment, plan::CellKind::EvalFeed);
+    if (!isEval && !takes(segment, plan::CellKind::Feed))
+      return;
+    BatchSize size = BatchSize::of(segment);
+    if (size.batch != batch_ || size.sequence != sequence_)
+      add("segment '{}' takes batches of {} x {} tokens; train.micro_batch_size is {} and "
+          "model.seq_length {}",
+          segment.name, size.batch, size.sequence, batch_, sequence_);
+    if (isEval && interval != evalInterval_)
+      add("segment '{}' evaluates every {} steps; validation.eval_interval is {}", segment.name,
+          interval, evalInterval_);
+    int64_t needed = microbatches_;
+    if (isEval && __builtin_mul_overflow(microbatches_, evalIters_, &needed))
+      needed = 0; // which no node has
+    if (microbatches_ > 0 && node.count != needed)
+      add("segment '{}' runs {} microbatches; the job's batch sizes give {}", segment.name,
+          node.count, needed);
+  }
+
+  const plan::Role &role_;
+  std::vector<Report> &findings_;
+  int64_t iterations_, batch_, sequence_, evalInterval_, evalIters_;
+  int64_t microbatches_ = 0; ///< of a step; 0 where the job's sizes do not divide
+};
+
+} // namespace
+
+std::vector<Report> checkJob(const plan::Plan &plan) {
+  std::vector<Report> findings;
+  for (const plan::Role &role : plan.roles)
+    JobCheck(plan, role, findings).check(role.program, 1);
+  return findings;
+}
+
+} // namespace shardc::run

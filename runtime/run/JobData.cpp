@@ -1,0 +1,182 @@
+#include "runtime/run/JobData.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/base/Reports.h"
+#include "runtime/data/BatchFeeder.h"
+#include "runtime/data/DataSets.h"
+
+namespace shardc::run {
+namespace {
+
+using data::Split;
+
+bool evaluates(const plan::Plan &plan) {
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Cell &cell : role.cells)
+      if (cell.kind == plan::CellKind::EvalFeed)
+        return true;
+  return false;
+}
+
+class JobData final : public BatchSource {
+public:
+  static Result<std::unique_ptr<BatchSource>>
+  open(const plan::Plan &plan, const data::DataConfig &config, const data::BatchShape &shape) {
+    std::unique_ptr<JobData> job(new JobData);
+    ASSIGN_OR_RETURN(job->sets_, data::openDataSets(config));
+    for (Split split : {Split::Train, Split::Valid}) {
+      const data::DataSource *source = job->sets_.source(split);
+      if (!source)
+        continue;
+      auto feeder = data::BatchFeeder::create(*source, shape);
+      RETURN_IF_ERROR(feeder.status());
+      job->feeders_[static_cast<size_t>(split)] = std::move(*feeder);
+    }
+    if (!job->feeders_[1] && evaluates(plan))
+      return makeStatus(
+          report::JobDisagrees,
+          fmt::format("plan '{}' evaluates, but its job has no validation data", plan.name));
+    if (!job->feeders_[0])
+      return makeStatus(report::JobDisagrees,
+                        fmt::format("plan '{}': there are no training data", plan.name));
+    job->sequence_ = config.sequenceLength;
+    return std::unique_ptr<BatchSource>(std::move(job));
+  }
+
+  Status fill(FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches,
+              int64_t dataIndex, const FeedEntry &entry) override {
+    std::optional<data::BatchFeeder> &feeder = feeders_[kind == FeedKind::Train ? 0 : 1];
+    if (!feeder)
+      return makeStatus(report::JobDisagrees,
+                        "the plan evaluates, but its job names no validation data");
+    int64_t perStep = feeder->numMicrobatches();
+    // An evaluation reads several global batches and continues where the last evaluation ended.
+    int64_t step = visit * (microbatches / perStep) + microbatch / perStep;
+    if (microbatches % perStep != 0 || entry.batch != feeder->shape().microBatch ||
+        entry.sequence != sequence_)
+      return makeStatus(
+          report::JobDisagrees,
+          fmt::format("the plan runs {} microbatches of {} x {} tokens, but the job's sizes give "
+                      "{} of {} x {}",
+                      microbatches, entry.batch, entry.sequence, perStep,
+                      feeder->shape().microBatch, sequence_));
+    auto n = static_cast<size_t>(entry.batch * entry.sequence);
+    starts_.resize(n + static_cast<size_t>(entry.batch));
+    counts_.resize(static_cast<size_t>(entry.batch));
+    data::MicroBatch out{{entry.tokens, n},    {entry.labels, n}, {entry.mask, n},
+                         {entry.positions, n}, starts_,           counts_};
+    RETURN_IF_ERROR(feeder->fill(step, microbatch % perStep, dataIndex, out));
+    writeDocs(entry);
+    for (int64_t row = 0; row < entry.batch; ++row) {
+      int64_t sample = feeder->sampleIndex(step, microbatch % perStep, dataIndex, row);
+      std::memcpy(entry.samples + row * sizeof sample, &sample, sizeof sample);
+    }
+    return Status::ok();
+  }
+
+private:
+  /// Boundaries between documents become the first position of each token's document.
+  void writeDocs(const FeedEntry &entry) const {
+    for (int64_t row = 0; row < entry.batch; ++row) {
+      const int32_t *starts = starts_.data() + row * (entry.sequence + 1);
+      int32_t *docs = entry.docs + row * entry.sequence;
+      for (int32_t d = 0; d < counts_[static_cast<size_t>(row)]; ++d)
+        std::fill(docs + starts[d], docs + starts[d + 1], starts[d]);
+    }
+  }
+
+  data::DataSets sets_;
+  std::array<std::optional<data::BatchFeeder>, 2> feeders_;
+  int64_t sequence_ = 0;                 ///< tokens
+  std::vector<int32_t> starts_, counts_; ///< of the microbatch that is being written
+};
+
+Status readBlends(const plan::Plan &plan, data::DataConfig &config) {
+  if (plan.job.dataset.kind == plan::Job::DatasetKind::Synthetic)
+    return Status::ok();
+  std::vector<std::string> blend = plan.job.dataset.blend;
+  if (blend.empty())
+    blend = plan.job.dataset.dataPath;
+  if (!blend.empty()) {
+    ASSIGN_OR_RETURN(config.blend, data::parseBlend(blend));
+    return Status::ok();
+  }
+  for (auto [split, list] : {std::pair(Split::Train, &plan.job.dataset.trainDataPath),
+                             std::pair(Split::Valid, &plan.job.dataset.validDataPath)})
+    if (!list->empty()) {
+      ASSIGN_OR_RETURN(config.blendPerSplit[static_cast<size_t>(split)], data::parseBlend(*list));
+    }
+  return Status::ok();
+}
+
+/// Says of a path that is not there which option names it and, unless it is absolute, the folder
+/// that it is relative to: a recipe says neither.
+Status nameOption(const plan::Plan &plan, const Status &status) {
+  if (status.code() != StatusCode::NotFound && status.code() != StatusCode::Io)
+    return status;
+  const plan::Job::Dataset &dataset = plan.job.dataset;
+  for (auto [option, paths] : {std::pair("dataset.blend", &dataset.blend),
+                               {"dataset.data_path", &dataset.dataPath},
+                               {"dataset.train_data_path", &dataset.trainDataPath},
+                               {"dataset.valid_data_path", &dataset.validDataPath}})
+    for (const std::string &path : *paths) {
+      if (status.message().find("'" + path) == std::string::npos)
+        continue;
+      std::error_code error;
+      std::string folder = std::filesystem::current_path(error).string();
+      bool isRelative = !error && std::filesystem::path(path).is_relative();
+      return Status(status).withMessage(
+          fmt::format("{}; '{}' names it{}", status.message(), option,
+                      isRelative ? ", relative to '" + folder + "'" : ""));
+    }
+  return status;
+}
+
+void readDocuments(const plan::Plan &plan, data::DataConfig &config) {
+  data::DocumentOptions &documents = config.documents;
+  documents.resetPositionIds = plan.job.dataset.resetPositionIds;
+  documents.resetAttentionMask = plan.job.dataset.resetAttentionMask;
+  documents.eodMaskLoss = plan.job.dataset.eodMaskLoss;
+  documents.endToken = static_cast<int32_t>(plan.job.dataset.eodToken);
+}
+
+} // namespace
+
+Result<std::unique_ptr<BatchSource>> openJobData(const plan::Plan &plan) {
+  data::DataConfig config;
+  config.sequenceLength = plan.job.model.seqLength;
+  config.vocabSize = plan.job.model.vocabSize;
+  config.seed = static_cast<uint32_t>(plan.job.has(plan::JobField::dataset_randomSeed)
+                                          ? plan.job.dataset.randomSeed
+                                          : plan.job.rng.seed);
+  config.split = plan.job.dataset.split;
+  config.dropLastPartialValidationSequence = plan.job.dataset.dropLastPartialValidationSequence;
+  config.midLevelDatasetSurplus = plan.job.dataset.midLevelDatasetSurplus;
+  using Kind = plan::Job::DatasetKind;
+  config.pathKind = plan.job.dataset.kind == Kind::Text      ? data::PathKind::Text
+                    : plan.job.dataset.kind == Kind::Indexed ? data::PathKind::Indexed
+                                                             : data::PathKind::Auto;
+  RETURN_IF_ERROR(readBlends(plan, config));
+  readDocuments(plan, config);
+
+  data::BatchShape shape;
+  shape.globalBatch = plan.job.train.globalBatchSize;
+  shape.microBatch = plan.job.train.microBatchSize;
+  shape.dataParallel = plan.groupSize(plan.dataGroup);
+  int64_t evalIters = plan.job.validation.evalIters;
+  int64_t evalInterval = plan.job.validation.evalInterval;
+  config.samples =
+      data::samplesOfRun(plan.job.train.trainIters, shape.globalBatch, evalInterval, evalIters);
+  config.samples[static_cast<size_t>(Split::Test)] = 0; // no plan runs a test
+  auto opened = JobData::open(plan, config, shape);
+  return opened.isOk() ? std::move(opened) : nameOption(plan, opened.status());
+}
+
+} // namespace shardc::run

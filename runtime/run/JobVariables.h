@@ -1,0 +1,35 @@
+// Environment variables of a run: those that the recipe's `env` section sets, and FSDP's
+// requirements on existing ones.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/Status.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::run {
+
+/// Value of an environment variable, or null.
+using GetVariable = std::function<const char *(const char *name)>;
+
+/// The variables that the plan's job sets, by name, and conflicts with the environment.
+struct JobVariables {
+  std::vector<std::pair<std::string, std::string>> toSet; ///< name and value
+  std::vector<std::string> kept; ///< names that have another value in the environment
+};
+
+/// A variable of the environment is never changed.
+JobVariables jobVariables(const plan::Plan &plan, const GetVariable &get);
+
+/// InvalidInput if a plan with exchanged sums cannot run on GPUs because the environment lets NCCL
+/// register buffers during capture: sends then hang.
+Status checkRegistration(const plan::Plan &plan, const GetVariable &get);
+
+/// InvalidInput, under the id of the recipe's rule, if a plan that shards on GPUs cannot run with
+/// the number of hardware queues that the environment, including the job's variables, allows.
+Status checkConnections(const plan::Plan &plan, const GetVariable &get);
+
+} // namespace shardc::run

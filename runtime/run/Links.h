@@ -1,0 +1,18 @@
+// Messages at the start of a run about the links that it will use.
+#pragma once
+
+#include <string>
+
+#include "runtime/base/Report.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::run {
+
+/// The links, and the measured bandwidth of all-gathers compared with the plan's prediction. Empty
+/// if neither is known.
+std::string linkText(const plan::Plan &plan, const std::string &links, double gatherGBs);
+
+/// Warns if gathers are slower than predicted by more than measurements vary.
+void judgeLinks(const plan::Plan &plan, double gatherGBs, const ReportSink &tell);
+
+} // namespace shardc::run

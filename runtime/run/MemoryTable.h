@@ -1,0 +1,21 @@
+// The memory of a rank by purpose, printed when a run starts: each arena, and the memory of kernels
+// outside the plan.
+#pragma once
+
+#include <string>
+
+#include "runtime/exec/Executable.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::run {
+
+/// One line for the total, one for each arena with bytes, and one each for `workspaceBytes` and
+/// `landingBytes`. Memory outside cells is for values that live within a segment.
+std::string memoryTable(const plan::Role &role, int64_t workspaceBytes, int64_t landingBytes);
+
+/// The device memory in use by part, as the system counts it, compared with the plan's prediction.
+/// Empty if the device has no separate memory.
+std::string deviceMemoryTable(const plan::Plan &plan, const plan::Role &role,
+                              const exec::MemoryStages &stages);
+
+} // namespace shardc::run

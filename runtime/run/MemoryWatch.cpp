@@ -1,0 +1,81 @@
+#include "runtime/run/MemoryWatch.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace shardc::run {
+namespace {
+
+/// Bytes of a rank's arenas on its device.
+int64_t arenaBytes(const exec::Arenas &arenas) {
+  int64_t bytes = 0;
+  for (int a = 0; a < plan::kArenaCount; ++a)
+    if (auto arena = static_cast<plan::Arena>(a); arena != plan::Arena::Host)
+      bytes += arenas.bytes(arena);
+  return bytes;
+}
+
+} // namespace
+
+void MemoryChange::add(const MemoryChange &others) {
+  arenasLeast = ranks == 0 ? others.arenasLeast : std::min(arenasLeast, others.arenasLeast);
+  arenasMost = std::max(arenasMost, others.arenasMost);
+  arenasOff = std::max(arenasOff, others.arenasOff);
+  used = std::max(used, others.used);
+  growth = std::max(growth, others.growth);
+  allocations = std::max(allocations, others.allocations);
+  ranks += others.ranks;
+}
+
+Result<MemoryChange> gatherMemoryChange(hal::Peers &peers, const MemoryChange &mine) {
+  ASSIGN_OR_RETURN(
+      std::vector<std::string> all,
+      peers.allGather("memory in use", {reinterpret_cast<const char *>(&mine), sizeof mine}));
+  MemoryChange sum;
+  for (const std::string &bytes : all) {
+    MemoryChange one;
+    if (bytes.size() != sizeof one)
+      return makeStatus(StatusCode::Internal, "a rank sent {} bytes about its memory instead of {}",
+                        bytes.size(), sizeof one);
+    std::memcpy(&one, bytes.data(), sizeof one);
+    sum.add(one);
+  }
+  return sum;
+}
+
+std::vector<MemoryWatch::State> MemoryWatch::look() const {
+  std::vector<State> states;
+  for (size_t r = 0; r < executable_.rankCount(); ++r) {
+    hal::Device &device = executable_.device(r);
+    states.push_back({device.memory().used, device.allocationCount()});
+  }
+  return states;
+}
+
+void MemoryWatch::stepEnded() {
+  if (first_.empty())
+    first_ = look();
+}
+
+std::optional<MemoryChange> MemoryWatch::change() const {
+  if (first_.empty())
+    return std::nullopt;
+  std::vector<State> now = look();
+  MemoryChange change;
+  for (size_t r = 0; r < now.size(); ++r) {
+    MemoryChange one;
+    one.ranks = 1;
+    one.used = now[r].used;
+    one.growth = now[r].used - first_[r].used;
+    one.allocations = now[r].allocations - first_[r].allocations;
+    if (now[r].used > 0)
+      one.arenasLeast = one.arenasMost = arenaBytes(executable_.arenas(r));
+    if (const exec::MemoryStages &stages = executable_.memoryStages(); r == 0 && stages.total > 0)
+      one.arenasOff = std::abs(stages.arenas - stages.begin - one.arenasMost);
+    change.add(one);
+  }
+  return change;
+}
+
+} // namespace shardc::run

@@ -1,0 +1,99 @@
+#include "runtime/run/Metrics.h"
+
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "runtime/base/Io.h"
+#include "runtime/base/Reports.h"
+
+namespace shardc::run {
+namespace {
+
+/// Builds one line without allocating.
+class Line {
+public:
+  template <typename... Args> Line &add(fmt::format_string<Args...> text, Args &&...args) {
+    auto result = fmt::format_to_n(buffer_.data() + size_, buffer_.size() - size_, text,
+                                   std::forward<Args>(args)...);
+    size_ = std::min(buffer_.size(), size_ + result.size);
+    return *this;
+  }
+  /// A JSON number; JSON has no infinities.
+  template <typename T> Line &number(const char *name, T value) {
+    return std::isfinite(value) ? add(",\"{}\":{}", name, value) : add(",\"{}\":null", name);
+  }
+  const char *data() const { return buffer_.data(); }
+  size_t size() const { return size_; }
+
+private:
+  std::array<char, 512> buffer_;
+  size_t size_ = 0;
+};
+
+} // namespace
+
+MetricsWriter::~MetricsWriter() {
+  if (fd_ >= 0)
+    ::close(fd_);
+}
+
+Status MetricsWriter::open(const std::string &path) {
+  path_ = path;
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ >= 0)
+    return Status::ok();
+  int error = errno;
+  return makeStatus(kindOfError(error), "cannot create '{}' for metrics: {}", path,
+                    std::strerror(error))
+      .as(report::MetricsRefused.info());
+}
+
+Status MetricsWriter::step(const StepState &state, const Speed &speed) {
+  Line line;
+  line.add("{{\"step\":{}", state.step).number("loss", state.loss).number("lr", state.lr);
+  line.number("grad_norm", state.gradNorm)
+      .add(",\"tokens\":{}", static_cast<int64_t>(state.totalTokens));
+  line.number("tokens_per_s", speed.tokensPerSecond);
+  if (speed.modelTflops > 0)
+    line.number("model_tflops", speed.modelTflops);
+  if (speed.utilization > 0)
+    line.number("mfu", speed.utilization);
+  if (speed.host.work >= 0)
+    line.number("host_ms", speed.host.work * 1e3).number("host_wait_ms", speed.host.waited * 1e3);
+  line.add("}}\n");
+  return write(line.data(), line.size());
+}
+
+Status MetricsWriter::evaluated(const StepState &state) {
+  Line line;
+  line.add("{{\"step\":{}", state.step).number("eval_loss", state.evalLoss).add("}}\n");
+  return write(line.data(), line.size());
+}
+
+Status MetricsWriter::write(const char *line, size_t bytes) {
+  if (fd_ < 0)
+    return Status::ok();
+  while (bytes > 0) {
+    ssize_t written = ::write(fd_, line, bytes);
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written < 0) {
+      int error = errno;
+      ::close(fd_); // report one failure only: later lines would leave a file with gaps
+      fd_ = -1;
+      return makeStatus(kindOfError(error),
+                        "cannot write metrics to '{}': {}; no more will be written", path_,
+                        std::strerror(error))
+          .as(report::MetricsLost.info());
+    }
+    line += written;
+    bytes -= static_cast<size_t>(written);
+  }
+  return Status::ok();
+}
+
+} // namespace shardc::run

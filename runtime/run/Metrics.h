@@ -1,0 +1,49 @@
+// The metrics file: one JSON object per step, one per line, for other programs.
+#pragma once
+
+#include <string>
+
+#include "runtime/base/Status.h"
+#include "runtime/base/StepState.h"
+#include "runtime/run/HostTimer.h"
+
+namespace shardc::run {
+
+/// Speed of a step, of the whole run and of one rank's device.
+struct Speed {
+  Speed(double tokens, double tflops = 0, double share = 0)
+      : tokensPerSecond(tokens), modelTflops(tflops), utilization(share) {}
+  double tokensPerSecond;
+  double modelTflops; ///< model operations of a device, 1e12 per second; 0: unknown
+  double utilization; ///< the same as a share of the device's peak; 0: unknown
+  HostTime host;      ///< host time to enqueue the step
+};
+
+/// Writes metrics lines one at a time. Each line is written with one call, so it is complete.
+class MetricsWriter {
+public:
+  MetricsWriter() = default;
+  ~MetricsWriter();
+  MetricsWriter(const MetricsWriter &) = delete;
+  MetricsWriter &operator=(const MetricsWriter &) = delete;
+
+  /// Creates the file, or empties it. Io, NotFound or Exhausted if that fails.
+  Status open(const std::string &path);
+  bool isOpen() const { return fd_ >= 0; }
+
+  /// {"step":3,"loss":2.5,"lr":0.001,"grad_norm":1.5,"tokens":512,"tokens_per_s":1000.0,
+  /// "model_tflops":412.5,"mfu":0.417,"host_ms":0.25,"host_wait_ms":9.5}. `tokens` is the number
+  /// that the loss counts. What is not known is left out, what is not finite is null; all digits
+  /// are written.
+  Status step(const StepState &state, const Speed &speed);
+  /// {"step":3,"eval_loss":2.5}: an evaluation after that step.
+  Status evaluated(const StepState &state);
+
+private:
+  Status write(const char *line, size_t bytes);
+
+  int fd_ = -1;
+  std::string path_;
+};
+
+} // namespace shardc::run

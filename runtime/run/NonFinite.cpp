@@ -1,0 +1,110 @@
+#include "runtime/run/NonFinite.h"
+
+#include <cmath>
+
+#include "runtime/exec/Ranges.h"
+#include "runtime/plan/Syntax.h"
+
+namespace shardc::run {
+namespace {
+
+template <typename T> int64_t findIn(const void *data, int64_t begin, int64_t end) {
+  const T *values = static_cast<const T *>(data);
+  for (int64_t i = begin; i < end; ++i)
+    if (!std::isfinite(toFloat(values[i])))
+      return i;
+  return -1;
+}
+
+int64_t findInDoubles(const void *data, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i)
+    if (!std::isfinite(static_cast<const double *>(data)[i]))
+      return i;
+  return -1;
+}
+
+std::string spell(double value) {
+  return std::isnan(value)   ? "nan"
+         : std::isinf(value) ? (value < 0 ? "-inf" : "inf")
+                             : fmt::format("{}", value);
+}
+
+} // namespace
+
+int64_t findNonFinite(DType type, const void *data, int64_t begin, int64_t end) {
+  switch (type) {
+  case DType::F64:
+    return findInDoubles(data, begin, end);
+  case DType::F32:
+    return findIn<float>(data, begin, end);
+  case DType::BF16:
+    return findIn<BF16>(data, begin, end);
+  default:
+    return -1;
+  }
+}
+
+std::string elementText(DType type, const void *data, int64_t index) {
+  switch (type) {
+  case DType::F64:
+    return spell(static_cast<const double *>(data)[index]);
+  case DType::F32:
+    return spell(static_cast<const float *>(data)[index]);
+  case DType::BF16:
+    return spell(toFloat(static_cast<const BF16 *>(data)[index]));
+  default:
+    return "?";
+  }
+}
+
+Status NonFiniteFinder::afterOp(const Position &position) {
+  const plan::Op &op = executable_.role().segments[position.segment].ops[position.op];
+  for (size_t rank = 0; rank < executable_.rankCount(); ++rank) {
+    const exec::BoundSegment *bound = executable_.bound(rank, position.segment, position.variant);
+    if (bound->ops[position.op].kind == exec::BoundOp::Nothing)
+      return Status::ok(); // the same on all ranks
+    for (plan::ValueId result : op.results)
+      RETURN_IF_ERROR(checkResult(position, rank, op, result));
+  }
+  return Status::ok();
+}
+
+Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const plan::Op &op,
+                                    plan::ValueId id) {
+  const plan::Segment &segment = executable_.role().segments[position.segment];
+  const plan::Value &value = segment.values[id];
+  DType type = value.type.dtype;
+  if (type != DType::F64 && type != DType::F32 && type != DType::BF16)
+    return Status::ok();
+  const exec::Arenas &arenas = executable_.arenas(rank);
+  ASSIGN_OR_RETURN(uint8_t * address, arenas.resolve(value.place, value.type.bytes(), value.name));
+  copy_.resize(static_cast<size_t>(value.type.bytes()));
+  RETURN_IF_ERROR(executable_.read(rank, address, value.type.bytes(), copy_.data()));
+  int64_t numel = value.type.numel(), found = -1;
+  int32_t block = exec::blockOf(executable_.plan(), op, 0, numel);
+  if (block < 0) {
+    found = findNonFinite(type, copy_.data(), 0, numel);
+  } else { // padding of a block may have any value
+    int64_t begin =
+        exec::pieceBegin(executable_.plan().blocks[block], numel, arenas.shardIndex());
+    for (const exec::ParamPart &part : exec::paramParts(executable_.plan(), block, begin, numel))
+      if (found < 0)
+        found = findNonFinite(type, copy_.data(), part.begin, part.end);
+  }
+  if (found < 0)
+    return Status::ok();
+  std::string where;
+  if (op.loc != plan::kNone) {
+    const plan::Loc &loc = executable_.plan().locs[op.loc];
+    where = fmt::format(" ({}:{}:{})", plan::printable(loc.file), loc.line, loc.column);
+  }
+  std::string microbatch =
+      segment.body ? fmt::format(", microbatch {}", position.params.microbatch) : std::string();
+  return makeStatus(StatusCode::Numeric,
+                    "step {}, rank {}, segment {}{}: element {} of %{}, made by '{}'{}, is {}",
+                    step_, executable_.worldRank(rank), plan::printable(segment.name), microbatch,
+                    found, plan::printable(value.name), plan::opInfo(op.kind).name, where,
+                    elementText(type, copy_.data(), found));
+}
+
+} // namespace shardc::run

@@ -1,0 +1,34 @@
+// Finds the first op with a result that is not finite: inspects every result after its op has
+// ended.
+#pragma once
+
+#include <vector>
+
+#include "runtime/exec/Executable.h"
+
+namespace shardc::run {
+
+/// Index of the first element in [begin, end) that is infinite or NaN; -1 if there is none, and for
+/// types without such values. `data` is host memory.
+int64_t findNonFinite(DType type, const void *data, int64_t begin, int64_t end);
+/// The element as text: `nan`, `inf`, `-inf` or a number.
+std::string elementText(DType type, const void *data, int64_t index);
+
+/// Ends a run op by op with Numeric at the first result that is not finite. Ignores the padding of
+/// blocks.
+class NonFiniteFinder final : public exec::OpObserver {
+public:
+  explicit NonFiniteFinder(exec::Executable &executable) : executable_(executable) {}
+  void setStep(int64_t step) { step_ = step; } ///< for messages
+  Status afterOp(const Position &position) override;
+
+private:
+  Status checkResult(const Position &position, size_t rank, const plan::Op &op,
+                     plan::ValueId value);
+
+  exec::Executable &executable_;
+  int64_t step_ = 0;
+  std::vector<uint8_t> copy_;
+};
+
+} // namespace shardc::run

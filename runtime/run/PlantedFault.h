@@ -1,0 +1,33 @@
+// A fault that is planted: what happens at the points where SHARDC_FAULT says so.
+#pragma once
+
+#include "runtime/base/Refusals.h"
+#include "runtime/exec/FaultHooks.h"
+#include "runtime/run/Fault.h"
+
+namespace shardc::run {
+
+/// Strikes once.
+class PlantedFault final : public exec::FaultHooks {
+public:
+  explicit PlantedFault(const Fault &fault) : fault_(fault) {}
+  void beforeChannel(int rank) override;
+  Status beforeLaunch(const exec::LaunchPoint &point) override;
+
+private:
+  const Fault fault_;
+  bool hasStruck_ = false;
+};
+
+/// What libraries refuse to one rank.
+class PlantedRefusals final : public Refusals {
+public:
+  PlantedRefusals(const Fault &fault, int rank) : fault_(fault), rank_(rank) {}
+  bool refuses(Service what) const override;
+
+private:
+  const Fault fault_;
+  const int rank_;
+};
+
+} // namespace shardc::run

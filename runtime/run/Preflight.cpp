@@ -1,0 +1,191 @@
+#include "runtime/run/Preflight.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "runtime/base/Reports.h"
+#include "runtime/exec/CallShape.h"
+#include "runtime/plan/Landing.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/plan/Summary.h"
+#include "runtime/plan/Syntax.h"
+
+namespace shardc::run {
+namespace {
+
+bool isKernel(const plan::Op &op) {
+  plan::OpTraits traits = plan::opInfo(op.kind).traits;
+  return traits == plan::OpTraits::None || traits == plan::OpTraits::Pure;
+}
+
+/// Why the kernel does not support the op, as far as types, shapes and attributes determine it;
+/// otherwise null. Ops that take a list are checked when they are bound.
+const char *refusalOf(const kernels::Kernel &kernel, const plan::Segment &segment,
+                      const plan::Op &op) {
+  constexpr int kList = 255;
+  if (!kernel.accepts || plan::opInfo(op.kind).operandsMax == kList)
+    return nullptr;
+  kernels::Call call = exec::shapeOf(segment, op);
+  for (const plan::Tie &tie : op.ties)
+    if (tie.kind == plan::Tie::Acc && tie.result < call.outCount)
+      call.out[tie.result].accumulate = true;
+  return kernel.accepts(call);
+}
+
+/// Each reason of a kernel once, with the first op that it concerns.
+std::vector<Report> refusals(const plan::Plan &plan, exec::FindKernel findKernel) {
+  struct Refusal {
+    const kernels::Kernel *kernel;
+    std::string_view why;
+    std::string label;
+    int others = 0;
+  };
+  std::vector<Refusal> found;
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments)
+      for (const plan::Op &op : segment.ops) {
+        const kernels::Kernel *kernel =
+            isKernel(op) ? findKernel(plan::opInfo(op.kind).name) : nullptr;
+        const char *why = kernel ? refusalOf(*kernel, segment, op) : nullptr;
+        if (!why)
+          continue;
+        auto same = std::ranges::find_if(found, [&](const Refusal &known) {
+          return known.kernel == kernel && known.why == why;
+        });
+        if (same == found.end())
+          found.push_back(
+              {kernel, why, fmt::format("{}: {}", segment.name, plan::opLabel(plan, segment, op))});
+        else
+          ++same->others;
+      }
+  std::vector<Report> reports;
+  for (const Refusal &refusal : found)
+    reports.push_back(
+        makeReport(report::KernelRefuses, refusal.label, refusal.kernel->name, refusal.why,
+                   refusal.others > 0 ? fmt::format(" (and {} more ops)", refusal.others) : ""));
+  return reports;
+}
+
+} // namespace
+
+std::vector<Report> preflight(const plan::Plan &plan, std::string_view backendName,
+                              exec::FindKernel findKernel, const PreflightOptions &options) {
+  std::vector<Report> findings;
+  if (plan.level != plan::Level::Placed)
+    findings.push_back(makeReport(report::PlanNotPlaced, plan::toString(plan.level)));
+  if (plan.needsBackend != backendName && !options.isSimulation)
+    findings.push_back(makeReport(report::PlanForAnotherBackend, plan.needsBackend, backendName));
+  if (plan.roles.size() != 1)
+    findings.push_back(makeReport(report::SeveralRoles, plan.roles.size()));
+  std::vector<std::string_view> missing;
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments)
+      for (const plan::Op &op : segment.ops) {
+        std::string_view name = plan::opInfo(op.kind).name;
+        if (isKernel(op) && !findKernel(name) &&
+            std::find(missing.begin(), missing.end(), name) == missing.end())
+          missing.push_back(name);
+      }
+  for (std::string_view name : missing)
+    findings.push_back(makeReport(report::NoKernel, backendName, name));
+  std::vector<Report> refused = refusals(plan, findKernel);
+  findings.insert(findings.end(), refused.begin(), refused.end());
+  return findings;
+}
+
+Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes) {
+  int64_t each = 0;
+  std::string parts;
+  auto add = [&](std::string_view name, int64_t bytes, std::string_view how = "") {
+    if (bytes <= 0)
+      return;
+    if (__builtin_add_overflow(each, bytes, &each))
+      each = std::numeric_limits<int64_t>::max();
+    parts +=
+        fmt::format("{}{} {}{}", parts.empty() ? "" : ", ", name, plan::formatBytes(bytes), how);
+  };
+  int64_t arenas = 0, landings = 0;
+  for (const plan::Role &role : plan.roles) {
+    for (size_t arena = 0; arena < role.arenaBytes.size(); ++arena)
+      if (backend.devicesShareMemory() || static_cast<plan::Arena>(arena) != plan::Arena::Host)
+        arenas += role.arenaBytes[arena];
+    landings += backend.hasLandingBuffers() ? plan::landingBytes(plan, role) : 0;
+  }
+  add("arenas", arenas);
+  add("landing buffers", landings);
+  if (!backend.devicesShareMemory()) // the context exists already
+    for (auto [name, bytes] :
+         {std::pair("communicators", plan.job.derived.memoryCommunicatorsBytes),
+          {"workspaces", plan.job.derived.memoryWorkspacesBytes},
+          {"libraries", plan.job.derived.memoryLibrariesBytes}})
+      add(name, std::max<int64_t>(bytes, 0), " (predicted)");
+  auto here = static_cast<int64_t>(backend.devices().size()) * processes;
+  int64_t ranks = backend.devicesShareMemory() ? here : 1;
+  int64_t needed = 0;
+  if (__builtin_mul_overflow(each, ranks, &needed))
+    needed = std::numeric_limits<int64_t>::max();
+  int64_t free = backend.devices().front()->bytesFree(hal::MemoryKind::Work);
+  if (needed <= free)
+    return Status::ok();
+  std::string who = ranks == 1 ? "a rank needs" : fmt::format("{} ranks need", ranks);
+  return makeStatus(report::NotEnoughMemory, who, plan::formatBytes(needed),
+                    plan::formatBytes(free), plan::formatBytes(each), parts);
+}
+
+namespace {
+
+/// The words of a driver's name for a device, in lower case: "NVIDIA H100 80GB HBM3" is nvidia,
+/// h100, 80gb and hbm3.
+std::vector<std::string> wordsOf(std::string_view name) {
+  std::vector<std::string> words(1);
+  for (char c : name)
+    if (c == ' ' || c == '-' || c == '_')
+      words.emplace_back();
+    else
+      words.back() += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  std::erase(words, "");
+  return words;
+}
+
+/// Names in the device table consist of the driver's words joined by underscores: a100_40gb.
+bool isKind(const std::string &kind, std::string_view name) {
+  std::vector<std::string> words = wordsOf(name);
+  return std::ranges::all_of(wordsOf(kind), [&](const std::string &word) {
+    return std::ranges::find(words, word) != words.end();
+  });
+}
+
+/// The device table's name of a GPU; empty if the driver's name matches none.
+std::string kindOf(std::string_view name) {
+  for (const std::string &word : wordsOf(name))
+    if (word.find_first_of("0123456789") != std::string::npos)
+      return word;
+  return "";
+}
+
+} // namespace
+
+Status checkTrace(std::string_view backendName, bool isTraced, bool withoutGraphs, bool opByOp) {
+  if (backendName != "cuda" || !isTraced || !(withoutGraphs || opByOp))
+    return Status::ok();
+  return makeStatus(report::TraceWithoutGraphs, withoutGraphs ? "--no-graph" : "--check");
+}
+
+Status checkGpuCount(const plan::Plan &plan, const VisibleGpus &gpus, int64_t ranksHere) {
+  if (gpus.count >= ranksHere)
+    return Status::ok();
+  std::string kind = isKind(plan.needsGpu, gpus.name) ? "" : kindOf(gpus.name);
+  return makeStatus(report::TooFewGpus, ranksHere, gpus.count,
+                    gpus.count == 1 ? "GPU is" : "GPUs are", gpus.count,
+                    kind.empty() ? "" : " --set cluster.gpu=" + kind,
+                    gpus.count == 1 ? "it" : "them");
+}
+
+void judgeGpuKind(const plan::Plan &plan, const VisibleGpus &gpus, const ReportSink &tell) {
+  std::string kind = kindOf(gpus.name);
+  if (!plan.needsGpu.empty() && !kind.empty() && !isKind(plan.needsGpu, gpus.name))
+    tell(makeReport(report::OtherGpuKind, plan.needsGpu, plan::printable(gpus.name), kind));
+}
+
+} // namespace shardc::run

@@ -1,0 +1,185 @@
+#include "runtime/run/ProgressOutput.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "runtime/plan/Summary.h"
+
+namespace shardc::run {
+namespace {
+
+constexpr double kRedrawSeconds = 0.1;
+
+/// Text of one line, built without allocating.
+class Text {
+public:
+  template <typename... Args> Text &add(fmt::format_string<Args...> text, Args &&...args) {
+    auto result = fmt::format_to_n(buffer_.data() + size_, buffer_.size() - size_, text,
+                                   std::forward<Args>(args)...);
+    size_ = std::min(buffer_.size(), size_ + result.size);
+    return *this;
+  }
+  /// `0:42`, `3:07:12`.
+  Text &duration(double seconds) {
+    auto total = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e9) + 0.5);
+    return total >= 3600 ? add("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60)
+                         : add("{}:{:02}", total / 60, total % 60);
+  }
+  /// `950`, `12.3k`, `4.56M`.
+  Text &amount(double value) {
+    return value >= 1e6   ? add("{:.2f}M", value / 1e6)
+           : value >= 1e3 ? add("{:.1f}k", value / 1e3)
+                          : add("{:.0f}", value);
+  }
+  void write(std::FILE *out) const { std::fwrite(buffer_.data(), 1, size_, out); }
+
+private:
+  std::array<char, 512> buffer_;
+  size_t size_ = 0;
+};
+
+double seconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+} // namespace
+
+void ProgressOutput::begin(int64_t firstStep, int64_t stepsTotal) {
+  firstStep_ = shownStep_ = firstStep;
+  stepsTotal_ = stepsTotal;
+  begin_ = last_ = Clock::now();
+  lastShown_ = begin_ - std::chrono::hours(1);
+}
+
+void ProgressOutput::step(const StepState &state) {
+  if (options_.steps)
+    options_.steps->fetch_add(1, std::memory_order_relaxed);
+  Clock::time_point now = Clock::now();
+  double took = took_.value_or(seconds(now - last_));
+  took_.reset();
+  last_ = now;
+  training_ += took;
+  if (stepsSeen_++ == 0)
+    firstLoss_ = state.loss;
+  lastLoss_ = state.loss;
+  // If the device records no time: the host reads steps back in batches, so the distance between
+  // two readings has little meaning.
+  recent_[static_cast<size_t>(stepsSeen_ - 1) % recent_.size()] = took;
+  auto counted = std::min<int64_t>(stepsSeen_, static_cast<int64_t>(recent_.size()));
+  double window = std::accumulate(recent_.begin(), recent_.begin() + counted, 0.0);
+  double tokens = static_cast<double>(counted * options_.tokensPerStep);
+  if (options_.metrics)
+    keep(options_.metrics->step(state, speedOf(window > 0 ? tokens / window : 0)));
+  bool isPlain =
+      state.step % options_.logInterval == 0 || state.step == stepsTotal_ || stepsSeen_ == 1;
+  bool isDue = options_.isTerminal && seconds(now - lastShown_) >= kRedrawSeconds;
+  if (!isPlain && !isDue)
+    return;
+  // Over all steps since the last plain line: single steps vary.
+  double since = training_ - shownTraining_;
+  auto steps = static_cast<double>(state.step - shownStep_);
+  show(state, since > 0 ? steps * static_cast<double>(options_.tokensPerStep) / since : 0);
+  lastShown_ = now;
+  if (!isPlain)
+    return;
+  shownTraining_ = training_;
+  shownStep_ = state.step;
+  clearLine();
+}
+
+Speed ProgressOutput::speedOf(double tokensPerSecond) const {
+  double flops = tokensPerSecond * options_.flopsPerToken;
+  Speed speed(tokensPerSecond, flops / 1e12,
+              options_.peakFlops > 0 ? flops / options_.peakFlops : 0);
+  speed.host = host_;
+  return speed;
+}
+
+void ProgressOutput::show(const StepState &state, double tokensPerSecond) {
+  if (options_.isQuiet)
+    return;
+  Text text;
+  if (options_.isTerminal)
+    text.add("\r");
+  text.add("step {}/{}  loss {:.4f}  lr {:.3e}  grad norm {:.3f}  ", state.step, stepsTotal_,
+           state.loss, state.lr, state.gradNorm);
+  text.amount(tokensPerSecond).add(" tokens/s  ").duration(secondsLeft(state.step)).add(" left");
+  text.add("{}", options_.isTerminal ? "\x1b[K" : "\n");
+  text.write(options_.out);
+  std::fflush(options_.out);
+  lineIsOpen_ = options_.isTerminal;
+}
+
+double ProgressOutput::secondsLeft(int64_t step) const {
+  int64_t done = step - firstStep_;
+  return done > 0 ? seconds(last_ - begin_) / static_cast<double>(done) *
+                        static_cast<double>(stepsTotal_ - step)
+                  : 0;
+}
+
+void ProgressOutput::clearLine() {
+  if (lineIsOpen_)
+    std::fputc('\n', options_.out);
+  lineIsOpen_ = false;
+}
+
+void ProgressOutput::saved() { last_ = Clock::now(); } // nor is the time of a save
+
+void ProgressOutput::evaluated(const StepState &state) {
+  last_ = Clock::now(); // the time of an evaluation is not training
+  if (options_.metrics)
+    keep(options_.metrics->evaluated(state));
+  if (options_.isQuiet)
+    return;
+  clearLine();
+  Text text;
+  text.add("evaluation after step {}  loss {:.4f}\n", state.step, state.evalLoss);
+  text.write(options_.out);
+  std::fflush(options_.out);
+}
+
+/// One message for the first metrics line that could not be written; training does not depend on
+/// it.
+void ProgressOutput::keep(Status status) {
+  if (status.isOk() || !metricsStatus_.isOk())
+    return;
+  metricsStatus_ = std::move(status);
+  clearLine();
+  options_.tell(metricsStatus_.report());
+}
+
+void ProgressOutput::end(const RunResult &result) {
+  if (options_.isQuiet)
+    return;
+  clearLine();
+  Text text;
+  if (firstStep_ > stepsTotal_)
+    text.add("done after {} steps, more than the {} asked for, in ", firstStep_, stepsTotal_);
+  else
+    text.add("{} after {} of {} steps in ", result.isStopped ? "stopped" : "done",
+             firstStep_ + stepsSeen_, stepsTotal_);
+  text.duration(seconds(Clock::now() - begin_));
+  if (stepsSeen_ > 0)
+    text.add("  loss {:.4f} -> {:.4f}", firstLoss_, lastLoss_);
+  if (training_ > 0) {
+    text.add("  ")
+        .amount(static_cast<double>(stepsSeen_ * options_.tokensPerStep) / training_)
+        .add(" tokens/s");
+  }
+  text.add("\n");
+  if (result.memory && result.memory->used > 0)
+    text.add("device memory {} in use; since the first step {:+} bytes, {} allocations\n",
+             plan::formatBytes(result.memory->used), result.memory->growth,
+             result.memory->allocations);
+  if (result.memory && result.memory->arenasMost > 0)
+    text.add("arenas of {} rank{}: {} to {} bytes, in use within {}\n", result.memory->ranks,
+             result.memory->ranks == 1 ? "" : "s", result.memory->arenasLeast,
+             result.memory->arenasMost, result.memory->arenasOff);
+  text.write(options_.out);
+  std::fflush(options_.out);
+}
+
+} // namespace shardc::run

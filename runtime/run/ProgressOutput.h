@@ -1,0 +1,70 @@
+// The progress output of a run: a line that is rewritten on a terminal, plain lines at intervals
+// elsewhere; and the metrics file.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+
+#include "runtime/run/Metrics.h"
+#include "runtime/run/RunLoop.h"
+
+namespace shardc::run {
+
+struct ProgressOptions {
+  std::FILE *out = stdout;
+  bool isTerminal = false;
+  int64_t logInterval = 100; ///< steps from one plain line to the next
+  int64_t tokensPerStep = 0; ///< processed by the model, padding included
+  double flopsPerToken = 0;  ///< of one rank: the model's divided by the number of ranks
+  double peakFlops = 0;      ///< of one rank's device; 0: unknown
+  MetricsWriter *metrics = nullptr;
+  ReportSink tell;                        ///< takes the failure to write metrics
+  bool isQuiet = false;                   ///< prints nothing, because another process does
+  std::atomic<uint64_t> *steps = nullptr; ///< counts steps that have ended
+};
+
+class ProgressOutput final : public RunObserver {
+public:
+  explicit ProgressOutput(const ProgressOptions &options) : options_(options) {}
+
+  void begin(int64_t firstStep, int64_t stepsTotal) override;
+  void step(const StepState &state) override;
+  void evaluated(const StepState &state) override;
+  void saved() override;
+  void queued(const HostTime &time) override { host_ = time; }
+  void took(double seconds) override { took_ = seconds; }
+  /// The last line: the number of steps, and how the loss fell.
+  void end(const RunResult &result);
+  /// Ends the line that is being rewritten, so that other output begins on a new one.
+  void clearLine();
+
+  /// The reason why metrics are incomplete, if they are.
+  const Status &metricsStatus() const { return metricsStatus_; }
+
+private:
+  using Clock = std::chrono::steady_clock;
+
+  Speed speedOf(double tokensPerSecond) const;
+  void show(const StepState &state, double tokensPerSecond);
+  void keep(Status status);
+  double secondsLeft(int64_t step) const;
+
+  ProgressOptions options_;
+  Status metricsStatus_;
+  int64_t firstStep_ = 0, stepsTotal_ = 0;
+  Clock::time_point begin_, last_, lastShown_;
+  double training_ = 0;      ///< seconds in steps, without evaluations
+  double shownTraining_ = 0; ///< the same at the last plain line
+  int64_t shownStep_ = 0;
+  std::array<double, 8> recent_{}; ///< seconds of the last steps, for tokens per second
+  double firstLoss_ = 0, lastLoss_ = 0;
+  int64_t stepsSeen_ = 0;
+  HostTime host_;              ///< of the step that ends next
+  std::optional<double> took_; ///< seconds of the device, of that step too
+  bool lineIsOpen_ = false;
+};
+
+} // namespace shardc::run

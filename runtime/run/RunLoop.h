@@ -1,0 +1,88 @@
+// Runs a role's program: launches segments at most two steps ahead, feeds microbatches, reads
+// the step state back, and ends after the last step, on request, or when a value is not
+// finite.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <limits>
+#include <optional>
+
+#include "runtime/base/StepState.h"
+#include "runtime/exec/Executable.h"
+#include "runtime/run/BatchSource.h"
+#include "runtime/run/HostTimer.h"
+#include "runtime/run/MemoryWatch.h"
+
+namespace shardc::run {
+
+/// Receives the results of a run. Called on the thread of the loop; must not allocate in steps.
+class RunObserver {
+public:
+  virtual ~RunObserver() = default;
+  /// Before the first step; `stepsTotal` is the job's last step.
+  virtual void begin(int64_t firstStep, int64_t stepsTotal) = 0;
+  /// A step has ended, and its update was applied.
+  virtual void step(const StepState &state) = 0;
+  /// An evaluation after this step has ended.
+  virtual void evaluated(const StepState &state) = 0;
+  /// A save has ended, successfully or not.
+  virtual void saved() {}
+  /// Before `step`: the host time to enqueue that step and to report on steps that ended
+  /// meanwhile.
+  virtual void queued(const HostTime &) {}
+  /// Before `step`: seconds of the device from the end of the previous work to the end of that
+  /// step. Not called if the backend records no time.
+  virtual void took(double) {}
+};
+
+/// Saves the state of a run while it continues. A status that is not ok ends the run.
+class StateKeeper {
+public:
+  virtual ~StateKeeper() = default;
+  virtual bool isDue(int64_t step) const = 0; ///< after this step; steps count from 1
+  /// Saves the state after a step that is queued and has not ended; `stepEnded` delivers its step
+  /// state. False if the step must end first: `save` is then called.
+  virtual Result<bool> saveAhead(int64_t step) = 0;
+  virtual Status stepEnded(const StepState &state) = 0;
+  /// Saves the state after the last step that ended; nothing is queued.
+  virtual Status save(const StepState &state) = 0;
+  /// Waits for running saves. Called when the run ends normally.
+  virtual Status finish() = 0;
+};
+
+struct RunOptions {
+  int64_t firstStep = 0; ///< number of steps of the job that are already done
+  int64_t stepsEnd =
+      std::numeric_limits<int64_t>::max(); ///< ends after this step of the job at the latest
+  bool isFreshStart = true; ///< runs the part of the program for runs without a checkpoint
+  /// If set: loads state from a checkpoint. Called once, after the segments of a fresh start and
+  /// before those of a resumed run.
+  std::function<Status()> restore;
+  /// Global batches of the job that were consumed; if unset, one for each step done.
+  std::optional<int64_t> batchesConsumed;
+  /// If set: saves the state after steps that are due, after the last one, and when the run ends on
+  /// request.
+  StateKeeper *keeper = nullptr;
+  bool check = false; ///< op by op, with a check of every result
+  /// Non-zero requests a clean end. Read once per step.
+  const std::atomic<int> *stopRequest = nullptr;
+  /// If set: steps for which `wantsOps` is true run op by op and pass each op to this observer.
+  exec::OpObserver *opObserver = nullptr;
+  std::function<bool(int64_t step)> wantsOps; ///< steps count from 1
+  /// If set: receives all work of some steps in the middle of the run, and their number.
+  std::function<Status(std::vector<trace::Span> spans, int steps)> trace;
+};
+
+struct RunResult {
+  bool isStopped = false;             ///< ended before the last step, as requested
+  StepState state{};                  ///< after the last step
+  std::optional<MemoryChange> memory; ///< empty if no step has ended
+};
+
+/// Runs the whole program. If a loss or norm is not finite: Numeric, with step, rank, op and recipe
+/// line; all state is then that of the beginning of the step.
+Result<RunResult> runProgram(exec::Executable &executable, BatchSource &source,
+                             RunObserver &observer, const RunOptions &options);
+
+} // namespace shardc::run

@@ -1,0 +1,184 @@
+// Compares a checkpoint's record of its run with this run: which differences are refused, which
+// values are taken over, and which are not, with a remark.
+#include <algorithm>
+
+#include "runtime/base/Reports.h"
+#include "runtime/save/Loader.h"
+
+namespace shardc::save {
+
+using checkpoint::findEntry;
+using checkpoint::PlainTuple;
+using checkpoint::PlainValue;
+using checkpoint::RunState;
+
+namespace {
+
+constexpr const char *kScheduled = "num_steps"; ///< samples that the schedule has counted
+
+bool isSame(const PlainValue &a, const PlainValue &b) {
+  return textOf(a) == textOf(b) || (a.number() && b.number() && *a.number() == *b.number());
+}
+
+int64_t batchOf(const plan::Plan &plan) {
+  return std::max<int64_t>(plan.job.train.globalBatchSize, 1);
+}
+
+/// Samples of a step of the run that saved; none if the checkpoint does not say.
+std::optional<int64_t> savedBatch(const RunState &state) {
+  const PlainValue *entry = findEntry(state.args, "global_batch_size");
+  std::optional<int64_t> batch = entry != nullptr ? entry->wholeNumber() : std::nullopt;
+  return batch && *batch > 0 ? batch : std::nullopt;
+}
+
+} // namespace
+
+/// What shapes do not show but makes another model of the same weights.
+Status Loader::compareArguments(const RunState &state) const {
+  const plan::Job::Model &model = plan_->job.model;
+  for (auto [name, ours] : {std::pair("num_layers", model.numLayers),
+                            {"hidden_size", model.hiddenSize},
+                            {"num_attention_heads", model.numAttentionHeads}}) {
+    const PlainValue *saved = findEntry(state.args, name);
+    if (saved && saved->as<int64_t>() && *saved->as<int64_t>() != ours)
+      return makeStatus(
+          report::CheckpointMismatch,
+          fmt::format(
+              "{} value from checkpoint ({}) is not equal to the input argument value ({}).", name,
+              *saved->as<int64_t>(), ours));
+  }
+  return Status::ok();
+}
+
+void Loader::compareSchedule(const RunState &state) {
+  for (const auto &[name, ours] : runStateOf(*plan_, progress_).scheduler) {
+    const PlainValue *saved = findEntry(state.scheduler, name);
+    if (saved && name != kScheduled && !isSame(*saved, ours))
+      tell_(makeReport(report::ScheduleChanged, name, textOf(*saved), textOf(ours)));
+  }
+}
+
+/// Upstream continues with the checkpoint's settings of the optimizer.
+Status Loader::compareOptimizer() {
+  if (plan_->params.empty() || plan_->job.optimizer.optimizer != plan::Job::OptimizerKind::Adam)
+    return Status::ok();
+  checkpoint::GroupMeta ours = groupMetaOf(*plan_, 0, progress_);
+  for (const auto &[field, value] :
+       {std::pair("betas", PlainValue(PlainTuple{{ours.beta1, ours.beta2}})),
+        std::pair("eps", PlainValue(ours.eps))}) {
+    ASSIGN_OR_RETURN(std::optional<PlainValue> saved,
+                     checkpoint_->setting(plan_->params[0].name, field));
+    if (saved && !isSame(*saved, value))
+      tell_(makeReport(report::OptimizerChanged, field, textOf(*saved), textOf(value)));
+  }
+  return Status::ok();
+}
+
+/// Padding hides a change of the vocabulary from the shapes.
+void Loader::compareVocabulary(const RunState &state) {
+  const PlainValue *entry = findEntry(state.args, "vocab_size");
+  const int64_t *saved = entry != nullptr ? entry->as<int64_t>() : nullptr;
+  int64_t ours = plan_->job.model.vocabSize;
+  if (saved == nullptr || *saved <= 0 || *saved == ours)
+    return;
+  tell_(makeReport(report::VocabularyChanged, *saved, ours, std::min(*saved, ours),
+                   *saved < ours ? "start with the values of its padding"
+                                 : "are padding in this run"));
+}
+
+/// Whether rows of padding are in the softmax is part of what the weights were trained for; only
+/// runs of ours say it, and Megatron has them in.
+void Loader::comparePadding(const RunState &state) {
+  int64_t vocab = plan_->job.model.vocabSize;
+  int64_t padded = plan_->job.has(plan::JobField::derived_paddedVocabSize)
+                       ? plan_->job.derived.paddedVocabSize
+                       : vocab;
+  if (padded == vocab || findEntry(state.args, "padded_vocab_size") == nullptr)
+    return;
+  constexpr const char *kOption = "mask_padded_vocab";
+  const PlainValue *saved = findEntry(state.args, kOption);
+  const bool *masked = saved != nullptr ? saved->as<bool>() : nullptr;
+  // Megatron has no argument of that name either: a run of ours that could not but mask.
+  bool isOurs = findEntry(state.args, "should_pad_vocab") != nullptr;
+  bool before = masked != nullptr ? *masked : isOurs;
+  bool now = plan_->job.model.maskPaddedVocab;
+  if (before != now)
+    tell_(makeReport(report::PaddingMaskChanged, padded - vocab, before ? "excluded from" : "in",
+                     now ? "excluded from" : "in", before));
+}
+
+/// Updates that the schedule has made: upstream counts their samples. None if it does not say.
+std::optional<int64_t> Loader::scheduledUpdates(const RunState &state) {
+  const PlainValue *entry = findEntry(state.scheduler, kScheduled);
+  if (entry == nullptr)
+    return std::nullopt;
+  std::optional<int64_t> samples = entry->wholeNumber();
+  if (!samples || *samples < 0) {
+    tell_(makeReport(report::ScheduleUnknown, kScheduled, textOf(*entry)));
+    return std::nullopt;
+  }
+  int64_t ours = batchOf(*plan_), batch = savedBatch(state).value_or(ours);
+  int64_t updates = *samples / batch;
+  if (updates != state.iteration || *samples % batch != 0)
+    tell_(makeReport(report::ScheduleContinues, updates, kScheduled, *samples, batch,
+                     state.iteration));
+  if (batch != ours)
+    tell_(makeReport(report::BatchChanged, batch, ours));
+  return updates;
+}
+
+/// The schedule counts for all parameters, and the moments of each count for themselves: they may
+/// have begun later.
+Status Loader::readUpdates(const RunState &state) {
+  std::vector<std::optional<int64_t>> counts(plan_->params.size());
+  std::optional<int64_t> known;
+  for (size_t p = 0; p < counts.size(); ++p) {
+    if (lacksMoments_[p]) {
+      counts[p] = 0;
+      continue;
+    }
+    ASSIGN_OR_RETURN(counts[p], checkpoint_->updates(plan_->params[p].name));
+    known = known ? known : counts[p];
+  }
+  std::optional<int64_t> scheduled = scheduledUpdates(state);
+  progress_.applied = scheduled ? *scheduled : known.value_or(state.iteration);
+  std::vector<int64_t> offsets;
+  for (const std::optional<int64_t> &count : counts)
+    offsets.push_back(count.value_or(progress_.applied) - progress_.applied);
+  if (std::ranges::any_of(offsets, [](int64_t offset) { return offset != 0; }))
+    progress_.countOffsets = std::move(offsets);
+  return Status::ok();
+}
+
+Status Loader::readProgress(const RunState &state) {
+  int64_t batch = batchOf(*plan_);
+  progress_.step = state.iteration;
+  progress_.consumedTrainSamples = state.consumedTrainSamples;
+  progress_.consumedValidSamples = state.consumedValidSamples;
+  progress_.floatingPointOperations = state.floatingPointOperations;
+  if (progress_.step < 0)
+    return makeStatus(report::CheckpointMismatch,
+                      fmt::format("checkpoint '{}' contains iteration {}", checkpoint_->folder(),
+                                  progress_.step));
+  if (loadsOptimizer_)
+    RETURN_IF_ERROR(readUpdates(state));
+  if (findEntry(state.args, "consumed_train_samples") == nullptr) {
+    progress_.consumedTrainSamples = progress_.step * batch;
+    tell_(makeReport(report::SamplesAssumed, progress_.consumedTrainSamples));
+  }
+  if (progress_.consumedTrainSamples % batch == 0)
+    return Status::ok();
+  std::optional<int64_t> before = savedBatch(state);
+  return makeStatus(
+      report::CheckpointMismatch,
+      fmt::format("checkpoint '{}' has consumed {} samples, which is not a multiple of "
+                  "train.global_batch_size, {}\nnote: {}'checkpoint.finetune = true' loads only "
+                  "the weights and starts the data from the beginning",
+                  checkpoint_->folder(), progress_.consumedTrainSamples, batch,
+                  before ? fmt::format("its run used {0}: 'train.global_batch_size = {0}' "
+                                       "continues where it stopped; ",
+                                       *before)
+                         : ""));
+}
+
+} // namespace shardc::save

@@ -1,0 +1,229 @@
+#include "runtime/save/LoadSource.h"
+
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "runtime/base/Reports.h"
+#include "runtime/checkpoint/TorchDist.h"
+
+namespace shardc::save {
+namespace {
+
+using checkpoint::CheckpointFormat;
+using checkpoint::Element;
+using checkpoint::LoadDifferences;
+using checkpoint::ParamBox;
+using checkpoint::ParamPart;
+using checkpoint::ParamRequest;
+using checkpoint::PlainValue;
+using checkpoint::RunState;
+using checkpoint::Shape;
+using checkpoint::ShapeView;
+using checkpoint::StoredPart;
+using checkpoint::TorchDistCheckpoint;
+
+class FsdpSource final : public LoadSource {
+public:
+  FsdpSource(checkpoint::FsdpCheckpoint checkpoint, CheckpointFormat format)
+      : checkpoint_(std::move(checkpoint)), format_(format) {}
+
+  std::string_view format() const override { return formatName(format_); }
+  const std::string &folder() const override { return checkpoint_.reader().folder(); }
+  std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
+    return checkpoint_.shapeOf(name, part);
+  }
+  LoadDifferences check(std::span<const ParamRequest> requests) const override {
+    return checkpoint_.check(requests);
+  }
+  Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
+              Element type, void *dst, bool padsRows) const override {
+    return checkpoint_.read(name, part, offset, shape, type, dst, padsRows);
+  }
+  Result<RunState> runState() const override {
+    return checkpoint::readRunState(checkpoint_.reader());
+  }
+  Result<std::optional<int64_t>> updates(std::string_view name) const override;
+  Result<std::optional<PlainValue>> setting(std::string_view name,
+                                            const std::string &field) const override;
+
+private:
+  checkpoint::FsdpCheckpoint checkpoint_;
+  CheckpointFormat format_; ///< fsdp_dtensor or torch_dcp, which differ in names alone
+};
+
+Result<std::optional<int64_t>> FsdpSource::updates(std::string_view name) const {
+  ASSIGN_OR_RETURN(std::optional<PlainValue> said, checkpoint_.setting(name, "step"));
+  if (!said)
+    return std::optional<int64_t>();
+  std::optional<int64_t> count = said->wholeNumber();
+  if (!count || *count < 0)
+    return makeStatus(
+        report::CheckpointDamaged,
+        fmt::format("the optimizer's step of '{}' in checkpoint '{}' is {}, not a number of "
+                    "updates",
+                    name, folder(), textOf(*said)));
+  return count;
+}
+
+Result<std::optional<PlainValue>> FsdpSource::setting(std::string_view name,
+                                                      const std::string &field) const {
+  ASSIGN_OR_RETURN(std::optional<PlainValue> said, checkpoint_.setting(name, field));
+  std::string ofGroup = fmt::format("optimizer.param_groups.0.{}", field); // of torch_dcp
+  if (said || checkpoint_.reader().findObject(ofGroup) == nullptr)
+    return said;
+  ASSIGN_OR_RETURN(PlainValue value, checkpoint::readPlainObject(checkpoint_.reader(), ofGroup));
+  return std::optional(std::move(value));
+}
+
+class TorchDistSource final : public LoadSource {
+public:
+  explicit TorchDistSource(TorchDistCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  std::string_view format() const override { return formatName(CheckpointFormat::TorchDist); }
+  const std::string &folder() const override { return checkpoint_.reader().folder(); }
+  std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
+    const ParamBox *box = checkpoint_.find(name, storedPart(name, part));
+    return box ? std::optional(box->shape()) : std::nullopt;
+  }
+  LoadDifferences check(std::span<const ParamRequest> requests) const override;
+  Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
+              Element type, void *dst, bool padsRows) const override;
+  Result<RunState> runState() const override { return checkpoint::readRunState(checkpoint_); }
+  Result<std::optional<int64_t>> updates(std::string_view name) const override {
+    return checkpoint::savedUpdates(checkpoint_, name);
+  }
+  Result<std::optional<PlainValue>> setting(std::string_view name,
+                                            const std::string &field) const override;
+
+private:
+  StoredPart storedPart(std::string_view name, ParamPart part) const {
+    switch (part) {
+    case ParamPart::Weight:
+      return checkpoint_.find(name, StoredPart::Master) ? StoredPart::Master : StoredPart::Weight;
+    case ParamPart::ExpAvg:
+      return StoredPart::ExpAvg;
+    case ParamPart::ExpAvgSq:
+      return StoredPart::ExpAvgSq;
+    case ParamPart::Momentum:
+      return StoredPart::Momentum;
+    }
+    return StoredPart::Weight;
+  }
+
+  TorchDistCheckpoint checkpoint_;
+};
+
+std::string keyText(std::string_view name, ParamPart part) {
+  return part == ParamPart::Weight
+             ? std::string(name)
+             : fmt::format("optimizer.state.{}.{}", checkpoint::momentName(part), name);
+}
+
+LoadDifferences TorchDistSource::check(std::span<const ParamRequest> requests) const {
+  LoadDifferences report;
+  std::set<std::pair<std::string, StoredPart>> wanted;
+  for (const ParamRequest &request : requests) {
+    StoredPart part = storedPart(request.name, request.part);
+    std::string plain = checkpoint::plainName(request.name);
+    wanted.insert({{plain, part}, {checkpoint::localName(plain), part}});
+    if (request.part == ParamPart::Weight) // the other form of the same weight is not surplus
+      for (const std::string &known : {plain, checkpoint::localName(plain)})
+        wanted.insert({{known, StoredPart::Weight}, {known, StoredPart::Master}});
+    std::optional<Shape> saved = shapeOf(request.name, request.part);
+    std::string key = keyText(request.name, request.part);
+    if (!saved) {
+      report.missing.push_back(key);
+      if (request.part == ParamPart::Weight)
+        report.missingWeights.push_back(key);
+    } else if (*saved != request.shape) {
+      report.mismatched.push_back(fmt::format(
+          "Size mismatch between saved torch.Size({}) and current: torch.Size({}) for {}",
+          checkpoint::shapeText(*saved), checkpoint::shapeText(request.shape), key));
+    }
+  }
+  std::set<std::string> unexpected; // stacked layers are one key
+  for (const auto &[key, box] : checkpoint_.params())
+    if (!wanted.contains(key))
+      unexpected.insert(box.tensor->name);
+  report.unexpected.assign(unexpected.begin(), unexpected.end());
+  return report;
+}
+
+Status TorchDistSource::read(std::string_view name, ParamPart part, ShapeView offset,
+                             ShapeView shape, Element type, void *dst, bool padsRows) const {
+  Shape extents(shape.begin(), shape.end());
+  std::optional<Shape> saved = shapeOf(name, part);
+  if (saved && padsRows && !extents.empty() && offset[0] + extents[0] > (*saved)[0]) {
+    int64_t rows = std::max<int64_t>((*saved)[0] - offset[0], 0);
+    int64_t row = checkpoint::tensorBytes(type, shape.subspan(1)).value_or(0);
+    std::memset(static_cast<uint8_t *>(dst) + rows * row, 0,
+                static_cast<size_t>((extents[0] - rows) * row));
+    extents[0] = rows;
+    if (rows == 0)
+      return Status::ok();
+  }
+  return checkpoint_.read(name, storedPart(name, part), offset, extents, type, dst);
+}
+
+Result<std::optional<PlainValue>> TorchDistSource::setting(std::string_view,
+                                                           const std::string &field) const {
+  if (checkpoint_.common().empty())
+    return std::optional<PlainValue>();
+  for (const auto &group : checkpoint_.paramGroups()) {
+    auto found = group.find(field);
+    if (found == group.end())
+      continue;
+    auto value = checkpoint::plainValueOf(checkpoint_.commonGraph(), found->second);
+    if (value.isOk())
+      return std::optional(std::move(*value));
+  }
+  return std::optional<PlainValue>();
+}
+
+/// The message of upstream, both formats, and what the user can do.
+Status otherFormat(const std::string &folder, CheckpointFormat found, const LoadChoice &choice) {
+  auto is = [&](CheckpointFormat format) { return choice.format == formatName(format); };
+  std::string_view rule, conversion;
+  if (is(CheckpointFormat::FsdpDtensor))
+    rule = "Megatron FSDP only supports fsdp_dtensor checkpoint format: ";
+  else if (found == CheckpointFormat::FsdpDtensor)
+    rule = "fsdp_dtensor checkpoint format only supports Megatron FSDP: ";
+  for (CheckpointFormat needed : {CheckpointFormat::FsdpDtensor, CheckpointFormat::TorchDist})
+    if (is(needed))
+      conversion = checkpoint::conversionOf(found, needed);
+  std::string text = fmt::format("{}'{}' is {}, and this run's checkpoints are {}", rule, folder,
+                                 formatName(found), choice.format);
+  if (!conversion.empty())
+    text += fmt::format("\nnote: 'shardc ckpt convert {}{} {} OUT' converts it", conversion,
+                        choice.isGated && found == CheckpointFormat::TorchDist ? " --swiglu" : "",
+                        folder);
+  return makeStatus(
+      report::CheckpointNotSupported,
+      text + "\nnote: 'checkpoint.convert_on_load = true' converts it while it is loaded");
+}
+
+} // namespace
+
+Result<std::unique_ptr<LoadSource>> LoadSource::open(const std::string &folder,
+                                                     const LoadChoice &choice, ReportSink tell) {
+  ASSIGN_OR_RETURN(CheckpointFormat found, checkpoint::detectFormat(folder));
+  if (formatName(found) != choice.format && !choice.converts)
+    return otherFormat(folder, found, choice);
+  if (found == CheckpointFormat::TorchDist) {
+    ASSIGN_OR_RETURN(TorchDistCheckpoint opened,
+                     TorchDistCheckpoint::open(folder, choice.weightsOnly,
+                                               checkpoint::Verify::Touched, std::move(tell)));
+    return std::unique_ptr<LoadSource>(new TorchDistSource(std::move(opened)));
+  }
+  ASSIGN_OR_RETURN(
+      checkpoint::CheckpointReader reader,
+      checkpoint::CheckpointReader::open(folder, checkpoint::Verify::Touched, std::move(tell)));
+  if (found == CheckpointFormat::FsdpDtensor && !choice.weightsOnly)
+    RETURN_IF_ERROR(checkpoint::checkOptimizerNames(reader));
+  ASSIGN_OR_RETURN(checkpoint::FsdpCheckpoint opened,
+                   checkpoint::FsdpCheckpoint::open(std::move(reader)));
+  return std::unique_ptr<LoadSource>(new FsdpSource(std::move(opened), found));
+}
+
+} // namespace shardc::save

@@ -1,0 +1,53 @@
+// Reads a checkpoint by parameter and moment, independently of its format.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "runtime/checkpoint/FsdpCheckpoint.h"
+#include "runtime/checkpoint/RunState.h"
+
+namespace shardc::save {
+
+/// How a run takes a checkpoint.
+struct LoadChoice {
+  std::string format;       ///< the run's own: `fsdp_dtensor`, `torch_dist` or `torch_dcp`
+  bool weightsOnly = false; ///< leaves the optimizer out
+  bool converts = false;    ///< takes the other formats too
+  bool isGated = false;     ///< the run's model has gated layers, which conversions cut in halves
+};
+
+class LoadSource {
+public:
+  virtual ~LoadSource() = default;
+
+  /// Opens a checkpoint. InvalidInput, with possible solutions, if its format is not the run's.
+  /// `tell` as in checkpoint::CheckpointReader.
+  static Result<std::unique_ptr<LoadSource>> open(const std::string &folder,
+                                                  const LoadChoice &choice, ReportSink tell);
+  /// The format that was found, by its name.
+  virtual std::string_view format() const = 0;
+
+  virtual const std::string &folder() const = 0;
+  virtual std::optional<checkpoint::Shape> shapeOf(std::string_view name,
+                                                   checkpoint::ParamPart part) const = 0;
+  virtual checkpoint::LoadDifferences
+  check(std::span<const checkpoint::ParamRequest> requests) const = 0;
+  /// Reads rows of a parameter; weights are the masters where there are any. Rows beyond those that
+  /// are saved are zeros if `padsRows` says so.
+  virtual Status read(std::string_view name, checkpoint::ParamPart part,
+                      checkpoint::ShapeView offset, checkpoint::ShapeView shape,
+                      checkpoint::Element type, void *dst, bool padsRows) const = 0;
+  virtual Result<checkpoint::RunState> runState() const = 0;
+  /// Updates that the moments of a parameter count; none if the checkpoint does not say,
+  /// InvalidInput if it says no number.
+  virtual Result<std::optional<int64_t>> updates(std::string_view name) const = 0;
+  /// A setting that the optimizer was saved with, `betas` or `eps`, of one parameter's group; none
+  /// if the checkpoint does not say.
+  virtual Result<std::optional<checkpoint::PlainValue>> setting(std::string_view name,
+                                                                const std::string &field) const = 0;
+};
+
+} // namespace shardc::save

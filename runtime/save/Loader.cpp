@@ -1,0 +1,301 @@
+#include "runtime/save/Loader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <map>
+
+#include "runtime/base/Reports.h"
+#include "runtime/checkpoint/CheckpointFormat.h"
+#include "runtime/exec/Mesh.h"
+
+namespace shardc::save {
+namespace {
+
+using checkpoint::LoadDifferences;
+using checkpoint::ParamPart;
+using checkpoint::ParamRequest;
+using checkpoint::RunState;
+using checkpoint::SavedIteration;
+using checkpoint::Shape;
+
+constexpr size_t kListed = 20;
+
+/// `\n3 tensors are missing:` and up to 20 of them; empty for none.
+std::string listed(const std::vector<std::string> &keys, std::string_view what) {
+  if (keys.empty())
+    return "";
+  std::string text = fmt::format("\n{} {}:", keys.size(), what);
+  for (size_t i = 0; i < std::min(keys.size(), kListed); ++i)
+    text += "\n  " + keys[i];
+  if (keys.size() > kListed)
+    text += fmt::format("\n  and {} more", keys.size() - kListed);
+  return text;
+}
+
+/// All that differs between what is asked for and what is there.
+std::string differences(const LoadDifferences &report) {
+  return listed(report.missing, "tensors are missing") +
+         listed(report.mismatched, "tensors have another shape") +
+         listed(report.unexpected, "tensors are in the checkpoint but not needed");
+}
+
+bool isVocabulary(std::string_view name) {
+  return name == "embedding.word_embeddings.weight" || name == "output_layer.weight" ||
+         name == "output_layer.bias";
+}
+
+/// What upstream calls the loader of a run's format.
+std::string loaderName(const plan::Plan &plan) {
+  return plan.job.checkpoint.ckptFormat == plan::Job::CkptFormat::FsdpDtensor
+             ? "Megatron-FSDP"
+             : plan.job.text(plan::JobField::checkpoint_ckptFormat);
+}
+
+bool isMoment(ParamPart part) { return part != ParamPart::Weight; }
+
+} // namespace
+
+Loader::Loader(const plan::Plan &plan, StateLayout layout, ReportSink tell)
+    : plan_(&plan), layout_(std::move(layout)), tell_(std::move(tell)),
+      isFinetune_(plan.job.checkpoint.finetune), loadsOptimizer_(plan.job.checkpoint.loadOptim),
+      lacksMoments_(plan.params.size()) {}
+
+int64_t Loader::batchesConsumed() const {
+  return progress_.consumedTrainSamples / std::max<int64_t>(1, plan_->job.train.globalBatchSize);
+}
+
+Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan, ReportSink tell) {
+  if (plan.job.checkpoint.load.empty() && plan.job.checkpoint.pretrainedCheckpoint.empty())
+    return std::unique_ptr<Loader>();
+  ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
+  ReportList remarks; // after the step at which the run begins
+  std::unique_ptr<Loader> loader(new Loader(plan, std::move(layout), remarks.sink()));
+  ASSIGN_OR_RETURN(std::optional<Choice> chosen, loader->choose());
+  if (!chosen) {
+    tell(makeReport(report::RunBegins, fmt::format("starting at step 0: there is no checkpoint in "
+                                                   "'{}'",
+                                                   plan.job.checkpoint.load)));
+    return loader;
+  }
+  LoadChoice choice{plan.job.text(plan::JobField::checkpoint_ckptFormat),
+                    loader->isFinetune_ || !loader->loadsOptimizer_,
+                    plan.job.checkpoint.convertOnLoad, plan.job.model.gatedLinearUnit};
+  ASSIGN_OR_RETURN(loader->checkpoint_, LoadSource::open(chosen->folder, choice, tell));
+  if (loader->checkpoint_->format() != choice.format)
+    loader->tell_(makeReport(report::ConvertedOnLoad, chosen->folder, loader->checkpoint_->format(),
+                             choice.format));
+  RETURN_IF_ERROR(loader->compare());
+  std::string begin = loader->isFinetune_
+                          ? "starting at step 0 with the weights of"
+                          : fmt::format("continuing after step {} from", loader->progress_.step);
+  // A copied checkpoint's folder may be called after another step.
+  tell(makeReport(report::RunBegins,
+                  fmt::format("{} '{}', {}", begin, chosen->folder, chosen->why)));
+  for (const Report &remark : remarks.take())
+    tell(remark);
+  loader->tell_ = std::move(tell);
+  return loader;
+}
+
+Result<Loader::Choice> Loader::chooseStep(const std::string &root, int64_t step) const {
+  ASSIGN_OR_RETURN(std::vector<SavedIteration> all, checkpoint::listIterations(root));
+  for (const SavedIteration &saved : all)
+    if (saved.iteration == step)
+      return Choice{saved.folder, "which checkpoint.ckpt_step names"};
+  RETURN_IF_ERROR(checkpoint::refuseUnread(fmt::format("{}/iter_{:07}", root, step)));
+  return makeStatus(
+      report::CheckpointNotFound,
+      fmt::format("checkpoint.ckpt_step: there is no complete checkpoint of step {} in '{}'", step,
+                  root));
+}
+
+/// The folder itself if it is a checkpoint, else the newest one in it.
+Result<std::optional<Loader::Choice>> Loader::chooseIn(const std::string &root,
+                                                       std::string_view option) const {
+  if (checkpoint::isCheckpoint(root))
+    return std::optional(Choice{root, fmt::format("which {} names", option)});
+  ASSIGN_OR_RETURN(std::optional<SavedIteration> saved, checkpoint::latestIteration(root));
+  RETURN_IF_ERROR(checkpoint::refuseUnreadIn(root, saved));
+  if (!saved)
+    return std::optional<Choice>();
+  bool isTracked = std::filesystem::exists(fmt::format("{}/{}", root, checkpoint::kTrackerFile));
+  return std::optional(
+      Choice{saved->folder, isTracked ? fmt::format("which {} names", checkpoint::kTrackerFile)
+                                      : "the newest complete one there"});
+}
+
+Result<std::optional<Loader::Choice>> Loader::choose() {
+  std::string root = plan_->job.checkpoint.load;
+  std::string pretrained = plan_->job.checkpoint.pretrainedCheckpoint;
+  std::optional<Choice> chosen;
+  if (int64_t step = plan_->job.checkpoint.ckptStep; !root.empty() && step >= 0) {
+    ASSIGN_OR_RETURN(chosen, chooseStep(root, step));
+  } else if (!root.empty()) {
+    ASSIGN_OR_RETURN(chosen, chooseIn(root, "checkpoint.load"));
+  }
+  if (!chosen && !pretrained.empty()) {
+    constexpr std::string_view kOption = "checkpoint.pretrained_checkpoint";
+    ASSIGN_OR_RETURN(chosen, chooseIn(pretrained, kOption));
+    if (!chosen)
+      return makeStatus(report::CheckpointNotFound,
+                        fmt::format("{}: there is no checkpoint in '{}'", kOption, pretrained));
+    chosen->why = root.empty() ? fmt::format("which {} names", kOption)
+                               : fmt::format("the pretrained one, as '{}' has none", root);
+    isFinetune_ = true;
+  }
+  if (!chosen && plan_->job.checkpoint.exitOnMissingCheckpoint)
+    return makeStatus(report::CheckpointNotFound,
+                      fmt::format("checkpoint.load: there is no checkpoint in '{}'", root));
+  return chosen;
+}
+
+Status Loader::compare() {
+  ASSIGN_OR_RETURN(RunState state, checkpoint_->runState());
+  if (!isFinetune_)
+    RETURN_IF_ERROR(compareArguments(state));
+  RETURN_IF_ERROR(compareTensors());
+  compareVocabulary(state);
+  comparePadding(state);
+  if (isFinetune_)
+    return Status::ok();
+  if (loadsOptimizer_) {
+    compareSchedule(state);
+    RETURN_IF_ERROR(compareOptimizer());
+  }
+  return readProgress(state);
+}
+
+/// Vocabularies may be padded to different numbers of rows: all real rows are in both.
+void Loader::allowPadding(std::vector<ParamRequest> &requests) {
+  int64_t real = plan_->job.model.vocabSize;
+  for (ParamRequest &request : requests) {
+    std::optional<Shape> saved = checkpoint_->shapeOf(request.name, request.part);
+    if (!saved || *saved == request.shape || !isVocabulary(request.name) || request.isGated ||
+        saved->size() != request.shape.size() || real == 0 || (*saved)[0] < real ||
+        request.shape[0] < real ||
+        !std::equal(std::next(saved->begin()), saved->end(), std::next(request.shape.begin())))
+      continue;
+    if (request.part == ParamPart::Weight)
+      tell_(makeReport(report::PaddingRows, request.name, (*saved)[0], request.shape[0], real));
+    request.shape = *saved;
+  }
+}
+
+/// Adam's moments belong together: where one is missing, both begin anew.
+void Loader::findMissingMoments(const std::vector<ParamRequest> &requests) {
+  std::map<std::string_view, size_t> paramOf;
+  for (size_t p = 0; p < plan_->params.size(); ++p)
+    paramOf[plan_->params[p].name] = p;
+  for (const ParamRequest &request : requests)
+    if (isMoment(request.part) && !checkpoint_->shapeOf(request.name, request.part))
+      lacksMoments_[paramOf.at(request.name)] = true;
+}
+
+Status Loader::compareTensors() {
+  std::vector<ParamRequest> requests = layout_.requests();
+  if (isFinetune_ || !loadsOptimizer_)
+    std::erase_if(requests, [](const ParamRequest &r) { return isMoment(r.part); });
+  else
+    findMissingMoments(requests);
+  allowPadding(requests);
+  LoadDifferences report = checkpoint_->check(requests);
+  if (isFinetune_ || !loadsOptimizer_)
+    std::erase_if(report.unexpected,
+                  [](const std::string &key) { return key.starts_with("optimizer."); });
+  using Strictness = plan::Job::CkptStrictness;
+  Strictness rule = plan_->job.checkpoint.distCkptStrictness;
+  bool isStrict = plan_->job.checkpoint.strictFsdpDtensorLoad ||
+                  rule == Strictness::RaiseUnexpected || rule == Strictness::RaiseAll;
+  LoadDifferences judged = report;
+  if (isFinetune_ || rule == Strictness::IgnoreAll)
+    judged.missingWeights.clear();
+  const std::string &folder = checkpoint_->folder();
+  if (Status status = loadStatus(judged, isStrict, /*rank=*/0, folder, loaderName(*plan_));
+      !status.isOk()) {
+    std::string reason = ": " + status.message().substr(0, status.message().find('\n'));
+    return std::move(status)
+        .withMessage(fmt::format("checkpoint '{}' does not fit this run{}{}", folder,
+                                 judged.mismatched.empty() ? reason : "", differences(report)))
+        .as(report::CheckpointMismatch.info());
+  }
+  if (rule == Strictness::RaiseAll && !report.unexpected.empty())
+    return makeStatus(report::CheckpointMismatch,
+                      fmt::format("checkpoint '{}' contains more than this run needs, and "
+                                  "checkpoint.dist_ckpt_strictness is raise_all{}",
+                                  folder, differences(report)));
+  isWhole_ = report.missing.empty() && !isFinetune_ && loadsOptimizer_;
+  if (!report.missing.empty() || !report.unexpected.empty())
+    tell_(makeReport(report::LoadedInPart, folder,
+                     std::ranges::count(lacksMoments_, true) > 0
+                         ? ", and missing moments start to count updates from zero"
+                         : "",
+                     differences(report)));
+  return Status::ok();
+}
+
+Status Loader::restore(exec::Executable &executable) const {
+  RETURN_IF_ERROR(executable.backend().synchronize());
+  std::vector<uint8_t> buffer;
+  for (size_t rank = 0; rank < executable.rankCount(); ++rank) {
+    if (isWhole_) // otherwise a fresh start has filled them
+      RETURN_IF_ERROR(clearCells(executable, rank));
+    ASSIGN_OR_RETURN(std::vector<StatePiece> pieces,
+                     layout_.pieces(exec::shardIndex(*plan_, executable.worldRank(rank))));
+    for (const StatePiece &piece : pieces)
+      RETURN_IF_ERROR(restorePiece(executable, rank, piece, buffer));
+    if (!isFinetune_)
+      RETURN_IF_ERROR(restoreStep(executable, rank));
+  }
+  return executable.backend().synchronize();
+}
+
+/// Padding is nobody's value, but collectives move it: it begins as a fresh start leaves it.
+Status Loader::clearCells(exec::Executable &executable, size_t rank) const {
+  for (uint32_t index : layout_.cells()) {
+    const plan::Cell &cell = plan_->roles[0].cells[index];
+    ASSIGN_OR_RETURN(uint8_t * address,
+                     executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
+    RETURN_IF_ERROR(
+        executable.computeStream(rank).fill(address, 0, cell.type.bytes(), "clear state"));
+  }
+  return executable.backend().synchronize();
+}
+
+Status Loader::restorePiece(exec::Executable &executable, size_t rank, const StatePiece &piece,
+                            std::vector<uint8_t> &buffer) const {
+  const std::string &name = plan_->params[piece.param].name;
+  std::optional<Shape> saved = checkpoint_->shapeOf(name, piece.part);
+  bool isLoaded =
+      !isMoment(piece.part) || (!isFinetune_ && loadsOptimizer_ && !lacksMoments_[piece.param]);
+  if (!saved || !isLoaded)
+    return Status::ok();
+  const plan::Cell &cell = plan_->roles[0].cells[piece.cell];
+  ASSIGN_OR_RETURN(uint8_t * address,
+                   executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
+  Shape shape = layout_.shapeOf(piece.param), offset(shape.size(), 0);
+  bool isPadded = shape[0] > (*saved)[0];
+  offset[0] = piece.rowBegin;
+  shape[0] = piece.rowCount;
+  buffer.resize(static_cast<size_t>(piece.bytes));
+  RETURN_IF_ERROR(checkpoint_->read(name, piece.part, offset, shape,
+                                    checkpoint::elementOf(cell.type.dtype), buffer.data(),
+                                    isPadded));
+  return executable.write(rank, address + piece.byteBegin, piece.bytes, buffer.data());
+}
+
+Status Loader::restoreStep(exec::Executable &executable, size_t rank) const {
+  const std::vector<plan::Cell> &cells = plan_->roles[0].cells;
+  auto cell = std::ranges::find(cells, "step", &plan::Cell::name);
+  if (cell == cells.end())
+    return Status::ok();
+  StepState state{};
+  state.step = progress_.step;
+  state.applied = progress_.applied;
+  ASSIGN_OR_RETURN(uint8_t * address,
+                   executable.arenas(rank).resolve(cell->place, sizeof state, "@step"));
+  return executable.write(rank, address, sizeof state, &state);
+}
+
+} // namespace shardc::save

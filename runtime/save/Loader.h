@@ -1,0 +1,74 @@
+// Loads a run's state from a checkpoint, saved by any strategy and any number of ranks: each rank
+// reads the rows that it holds. Everything is compared with the plan before anything is changed.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/Executable.h"
+#include "runtime/save/LoadSource.h"
+#include "runtime/save/RunProgress.h"
+#include "runtime/save/StateLayout.h"
+
+namespace shardc::save {
+
+class Loader {
+public:
+  /// Finds the checkpoint that the plan's options name and compares it with the plan. None if the
+  /// plan does not load. The folders are of checkpoints, or checkpoints themselves. NotFound if
+  /// the options require a checkpoint and there is none; InvalidInput if it does not fit, with
+  /// lists of tensors that are missing, surplus, or of another shape. `tell` takes the step at
+  /// which the run begins, with the reason, then remarks on differences that do not keep the
+  /// checkpoint from being loaded; and warnings of damage that cannot be seen, which restore finds,
+  /// from any thread. The plan outlives the loader.
+  static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan, ReportSink tell);
+
+  bool hasCheckpoint() const { return checkpoint_ != nullptr; }
+  /// False where some state stays as a fresh start makes it: that has to come first.
+  bool isWhole() const { return isWhole_; }
+  /// The position of the job when the state is loaded.
+  const Progress &progress() const { return progress_; }
+  /// Global batches of the run that were consumed.
+  int64_t batchesConsumed() const;
+
+  /// Writes the state of all ranks of this process; nothing may be queued.
+  Status restore(exec::Executable &executable) const;
+
+private:
+  Loader(const plan::Plan &plan, StateLayout layout, ReportSink tell);
+  /// A checkpoint's folder, and why it is the one.
+  struct Choice {
+    std::string folder, why;
+  };
+  Result<std::optional<Choice>> choose();
+  Result<Choice> chooseStep(const std::string &root, int64_t step) const;
+  Result<std::optional<Choice>> chooseIn(const std::string &root, std::string_view option) const;
+  Status compare();
+  Status compareArguments(const checkpoint::RunState &state) const;
+  void compareVocabulary(const checkpoint::RunState &state);
+  void comparePadding(const checkpoint::RunState &state);
+  void compareSchedule(const checkpoint::RunState &state);
+  Status compareOptimizer();
+  void findMissingMoments(const std::vector<checkpoint::ParamRequest> &requests);
+  Status compareTensors();
+  void allowPadding(std::vector<checkpoint::ParamRequest> &requests);
+  Status readProgress(const checkpoint::RunState &state);
+  std::optional<int64_t> scheduledUpdates(const checkpoint::RunState &state);
+  Status readUpdates(const checkpoint::RunState &state);
+  Status clearCells(exec::Executable &executable, size_t rank) const;
+  Status restorePiece(exec::Executable &executable, size_t rank, const StatePiece &piece,
+                      std::vector<uint8_t> &buffer) const;
+  Status restoreStep(exec::Executable &executable, size_t rank) const;
+
+  const plan::Plan *plan_;
+  StateLayout layout_;
+  std::unique_ptr<LoadSource> checkpoint_;
+  ReportSink tell_;
+  bool isFinetune_ = false, loadsOptimizer_ = true, isWhole_ = true;
+  std::vector<bool> lacksMoments_; ///< by parameter, where moments are asked for
+  Progress progress_;
+};
+
+} // namespace shardc::save

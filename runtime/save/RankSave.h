@@ -1,0 +1,96 @@
+// Writes one checkpoint of a run: objects, then rows of parameters and moments in the order in
+// which they arrive, from the device or from a snapshot in host memory. Handles the formats.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/TorchDist.h"
+#include "runtime/save/RunProgress.h"
+#include "runtime/save/SnapshotPieces.h"
+#include "runtime/save/StateLayout.h"
+
+namespace shardc::save {
+
+enum class SaveFormat : uint8_t { FsdpDtensor, TorchDist, TorchDcp };
+inline constexpr const char *kFsdpDtensor = "fsdp_dtensor";
+inline constexpr const char *kTorchDist = "torch_dist";
+inline constexpr const char *kTorchDcp = "torch_dcp";
+
+/// The format that the plan's checkpoints have; Unavailable for one that is not written.
+Result<SaveFormat> saveFormatOf(const plan::Plan &plan);
+
+/// What all checkpoints of a run have in common. Outlives the writers.
+struct SaveJob {
+  const plan::Plan *plan = nullptr;
+  const StateLayout *layout = nullptr;
+  SaveFormat format = SaveFormat::FsdpDtensor;
+  bool savesOptimizer = true, savesRng = true;
+  checkpoint::TorchDistLayout stacked; ///< of torch_dist
+  /// Set: counts the threads that are writing files, or removing some.
+  std::atomic<int> *writers = nullptr;
+  checkpoint::Onlookers onlookers; ///< of the files
+
+  static Result<SaveJob> of(const plan::Plan &plan, const StateLayout &layout);
+};
+
+/// The thread is writing files while this lives: that may take long, and is not a standstill.
+class Writing {
+public:
+  explicit Writing(const SaveJob &job) : writers_(job.writers) {
+    if (writers_)
+      ++*writers_;
+  }
+  ~Writing() {
+    if (writers_)
+      --*writers_;
+  }
+  Writing(const Writing &) = delete;
+  Writing &operator=(const Writing &) = delete;
+
+private:
+  std::atomic<int> *writers_;
+};
+
+/// One rank's file.
+class RankSave {
+public:
+  /// Makes the file, with the objects on rank 0.
+  static Result<RankSave> begin(const SaveJob &job, const checkpoint::SaveTarget &target,
+                                int worldRank, const Progress &progress);
+
+  /// What this rank saves, by cell and place in it.
+  const std::vector<StatePiece> &pieces() const { return pieces_; }
+  /// Adds bytes of a piece. The bytes of a piece and of a cell come from the beginning to the end.
+  /// Writes as many rows as are complete; the rest of a row is kept until the next bytes of its
+  /// cell.
+  Status add(const StatePiece &piece, int64_t from, const uint8_t *data, int64_t bytes);
+  /// Adds what the pieces have in these bytes of a cell.
+  Status addCell(uint32_t cell, int64_t byteBegin, const uint8_t *data, int64_t bytes);
+  Status finish() { return writer_.finish(); }
+  int64_t bytesWritten() const { return bytesWritten_; }
+
+private:
+  RankSave(const SaveJob &job, checkpoint::RankWriter writer)
+      : job_(&job), writer_(std::move(writer)) {}
+  Status addObjects(const Progress &progress);
+  Status addFsdpObjects(const Progress &progress);
+  Status addFsdpSettings(const Progress &progress);
+  Status addRows(const StatePiece &piece, int64_t row, int64_t rows, const uint8_t *data);
+
+  const SaveJob *job_;
+  checkpoint::RankWriter writer_;
+  std::vector<StatePiece> pieces_;
+  /// By cell, the beginning of a row whose rest has not come; not there where none has begun.
+  std::map<uint32_t, std::vector<uint8_t>> begunRows_;
+  int64_t bytesWritten_ = 0;
+};
+
+/// Files beside the ranks', then the commit.
+Status commitRun(const SaveJob &job, const checkpoint::SaveTarget &target,
+                 const Progress &progress);
+
+} // namespace shardc::save

@@ -1,0 +1,160 @@
+#include "runtime/save/RunProgress.h"
+
+#include <cmath>
+#include <map>
+
+#include "runtime/base/Json.h"
+#include "runtime/run/ModelFlops.h"
+
+namespace shardc::save {
+namespace {
+
+using checkpoint::PlainEntries;
+using checkpoint::PlainItems;
+using checkpoint::PlainValue;
+
+PlainValue plainValue(const plan::JobValue &value) {
+  if (const auto *list = std::get_if<std::vector<std::string>>(&value)) {
+    PlainItems items;
+    for (const std::string &item : *list)
+      items.emplace_back(item);
+    return items;
+  }
+  return std::visit(
+      [](const auto &v) -> PlainValue {
+        if constexpr (std::is_same_v<std::decay_t<decltype(v)>, std::vector<std::string>>)
+          return {};
+        else
+          return PlainValue(v);
+      },
+      value);
+}
+
+constexpr double kWholeMinutesMax = 1e15; ///< beyond it numbers do not tell whole ones apart
+
+/// Steps between evaluations in the program; 0 if it has none.
+int64_t evaluationInterval(const std::vector<plan::ProgramNode> &nodes) {
+  for (const plan::ProgramNode &node : nodes) {
+    if (node.kind == plan::ProgramNode::Every)
+      return node.count;
+    if (int64_t found = evaluationInterval(node.children); found > 0)
+      return found;
+  }
+  return 0;
+}
+
+PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
+  int64_t batch = plan.job.train.globalBatchSize; // upstream counts samples
+  double decay = plan.job.optimizer.weightDecay;
+  return {
+      {"max_lr", plan.job.optimizer.lr},
+      {"lr_warmup_steps", plan.job.derived.lrWarmupIters * batch},
+      {"num_steps", progress.applied * batch},
+      {"lr_decay_style", plan.job.text(plan::JobField::scheduler_lrDecayStyle)},
+      {"lr_decay_steps", plan.job.derived.lrDecayIters * batch},
+      {"min_lr", plan.job.optimizer.minLr},
+      {"start_wd", decay},
+      {"end_wd", decay},
+      {"wd_incr_style", "constant"},
+      {"wd_incr_steps", plan.job.train.trainIters * batch},
+  };
+}
+
+/// Options by the last segment of their paths, which is what Megatron calls them.
+PlainEntries argumentsOf(const plan::Plan &plan) {
+  std::map<std::string, PlainValue> args;
+  for (std::string_view section : {"train.", "optimizer.", "scheduler.", "ddp.", "dist.", "model."})
+    for (const auto &[path, value] : plan.job.entries())
+      if (path.starts_with(section))
+        args[path.substr(section.size())] = plainValue(value);
+  double minutes = plan.job.dist.distributedTimeoutMinutes; // Megatron takes whole ones
+  if (args.contains("distributed_timeout_minutes") && minutes == std::trunc(minutes) &&
+      minutes < kWholeMinutesMax)
+    args["distributed_timeout_minutes"] = static_cast<int64_t>(minutes);
+  args["swiglu"] = plan.job.model.gatedLinearUnit;
+  args["squared_relu"] = plan.job.model.activationFunc == plan::Job::Activation::SquaredRelu;
+  args["apply_layernorm_1p"] = plan.job.model.layernormZeroCenteredGamma;
+  args["add_position_embedding"] =
+      plan.job.model.positionEmbeddingType == plan::Job::PositionEmbedding::LearnedAbsolute;
+  args["padded_vocab_size"] = plan.job.derived.paddedVocabSize;
+  args["tokenizer_type"] = plan.job.text(plan::JobField::dataset_tokenizer);
+  args["ckpt_format"] = plan.job.text(plan::JobField::checkpoint_ckptFormat);
+  args["seed"] = plan.job.rng.seed;
+  args["no_save_optim"] = !plan.job.checkpoint.saveOptim; // loaders do not ask for it
+  args["no_save_rng"] = !plan.job.checkpoint.saveRng;
+  return {args.begin(), args.end()};
+}
+
+/// JSON, which YAML contains.
+std::string scalarText(const plan::JobValue &value) {
+  return std::visit([](const auto &v) { return toText(nlohmann::json(v)); }, value);
+}
+
+} // namespace
+
+Progress progressAfter(const plan::Plan &plan, const Progress &begin, const StepState &state) {
+  Progress now = begin;
+  int64_t batch = plan.job.train.globalBatchSize;
+  int64_t samples = (state.step - begin.step) * batch;
+  now.step = state.step;
+  now.applied = state.applied;
+  now.lr = state.lr;
+  now.consumedTrainSamples += samples;
+  if (int64_t interval = plan.roles.empty() ? 0 : evaluationInterval(plan.roles[0].program))
+    now.consumedValidSamples +=
+        (state.step / interval - begin.step / interval) * plan.job.validation.evalIters * batch;
+  now.floatingPointOperations += static_cast<double>(samples) *
+                                 static_cast<double>(plan.job.model.seqLength) *
+                                 run::modelFlopsPerToken(plan);
+  return now;
+}
+
+checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress) {
+  checkpoint::RunState state;
+  state.iteration = progress.step;
+  state.args = argumentsOf(plan);
+  if (plan.job.checkpoint.saveOptim)
+    state.scheduler = schedulerOf(plan, progress);
+  state.consumedTrainSamples = progress.consumedTrainSamples;
+  state.consumedValidSamples = progress.consumedValidSamples;
+  state.floatingPointOperations = progress.floatingPointOperations;
+  return state;
+}
+
+checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Progress &progress) {
+  const plan::Param &param = plan.params[index];
+  checkpoint::GroupMeta meta;
+  meta.lrMult = param.lrMult;
+  meta.weightDecayMult = param.wdMult;
+  meta.defaultConfig = param.lrMult == 1 && param.wdMult == 1;
+  meta.maxLr = plan.job.optimizer.lr;
+  meta.minLr = plan.job.optimizer.minLr;
+  meta.lr = static_cast<double>(progress.lr) * param.lrMult;
+  meta.beta1 = plan.job.optimizer.adamBeta1;
+  meta.beta2 = plan.job.optimizer.adamBeta2;
+  meta.eps = plan.job.optimizer.adamEps;
+  meta.weightDecay = plan.job.optimizer.weightDecay * param.wdMult;
+  meta.step = progress.updatesOf(index);
+  return meta;
+}
+
+checkpoint::FsdpPrecision fsdpPrecisionOf(const plan::Plan &plan) {
+  bool isHalf = plan.job.model.bf16;
+  return isHalf ? checkpoint::FsdpPrecision::Half : checkpoint::FsdpPrecision::Fp32;
+}
+
+std::string runConfigText(const plan::Plan &plan) {
+  std::map<std::string, std::string> sections;
+  for (const auto &[path, value] : plan.job.entries()) {
+    size_t dot = path.find('.');
+    std::string section = path.substr(0, dot);
+    std::string name = dot == std::string::npos ? "kind" : path.substr(dot + 1);
+    sections[section] += fmt::format("  {}: {}\n", name, scalarText(value));
+  }
+  std::string text;
+  for (const auto &[section, lines] : sections)
+    text += fmt::format("{}:\n{}", section, lines);
+  return text;
+}
+
+} // namespace shardc::save

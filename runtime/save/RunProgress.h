@@ -1,0 +1,44 @@
+// Contents of a checkpoint besides its tensors, from the plan's options and the step state:
+// counters, schedule, arguments under Megatron's names, optimizer settings of parameters.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/StepState.h"
+#include "runtime/checkpoint/FsdpCheckpoint.h"
+#include "runtime/checkpoint/RunState.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::save {
+
+/// How far a job has come, over all processes that worked on it.
+struct Progress {
+  int64_t step = 0;
+  int64_t applied = 0; ///< updates that the schedule counts, and the moments but for countOffsets
+  float lr = 0;        ///< of the last step
+  int64_t consumedTrainSamples = 0, consumedValidSamples = 0;
+  double floatingPointOperations = 0;
+  /// What the moments of each parameter count more than the schedule, by index in Plan::params;
+  /// below 0 where they began after it did. Empty: all 0.
+  std::vector<int64_t> countOffsets;
+
+  /// Updates that a parameter's moments count.
+  int64_t updatesOf(size_t param) const {
+    return applied + (countOffsets.empty() ? 0 : countOffsets[param]);
+  }
+};
+
+/// The progress after further steps: `state` is the last one's, `begin` what this process began
+/// with.
+Progress progressAfter(const plan::Plan &plan, const Progress &begin, const StepState &state);
+
+checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress);
+/// The optimizer settings of the parameter with this index in Plan::params.
+checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t param, const Progress &progress);
+/// Whether Megatron has the model of such a run in its module of bf16 and fp16.
+checkpoint::FsdpPrecision fsdpPrecisionOf(const plan::Plan &plan);
+/// The effective options as `run_config.yaml`, a section for each first segment of their paths.
+std::string runConfigText(const plan::Plan &plan);
+
+} // namespace shardc::save

@@ -1,0 +1,327 @@
+#include "runtime/save/Saver.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <thread>
+#include <unistd.h>
+
+#include "runtime/base/Reports.h"
+#include "runtime/checkpoint/CheckpointFormat.h"
+#include "runtime/checkpoint/FileOps.h"
+#include "runtime/plan/Summary.h"
+
+namespace shardc::save {
+namespace {
+
+using checkpoint::SaveTarget;
+
+/// Makes the folder that checkpoints go into, and sees that files can be made in it.
+Status makeRoot(const std::string &root) {
+  if (Status status = checkpoint::makeFolders(root); !status.isOk())
+    return std::move(status).as(report::SaveFolderRefused.info());
+  if (::access(root.c_str(), W_OK | X_OK) != 0)
+    return makeStatus(report::SaveFolderRefused,
+                      fmt::format("'{}' cannot be written into: {}", root, std::strerror(errno)));
+  return Status::ok();
+}
+
+} // namespace
+
+Status checkCheckpointOptions(const plan::Plan &plan) {
+  const char *used = nullptr;
+  for (auto [path, folder] :
+       {std::pair("checkpoint.save", &plan.job.checkpoint.save),
+        {"checkpoint.load", &plan.job.checkpoint.load},
+        {"checkpoint.pretrained_checkpoint", &plan.job.checkpoint.pretrainedCheckpoint}})
+    if (!folder->empty() && !used)
+      used = path;
+  if (!used)
+    return Status::ok();
+  Result<SaveFormat> format = saveFormatOf(plan);
+  bool isFsdp = plan.job.ddp.useMegatronFsdp;
+  if (!format.isOk())
+    return Status(format.status()).withContext(fmt::format("'{}' is set", used));
+  if (*format == SaveFormat::FsdpDtensor && !isFsdp)
+    return makeStatus(report::FsdpDtensorNeedsFsdp);
+  if (*format != SaveFormat::FsdpDtensor && isFsdp)
+    return makeStatus(report::FsdpDtensorOnly);
+  return Status(StateLayout::create(plan).status()).withContext("checkpoint");
+}
+
+Saver::Saver(const plan::Plan &plan, StateLayout layout, ReportSink tell, hal::Peers *peers)
+    : plan_(&plan), layout_(std::move(layout)), tell_(std::move(tell)), peers_(peers),
+      root_(plan.job.checkpoint.save), interval_(plan.job.checkpoint.saveInterval),
+      mostRecent_(plan.job.checkpoint.mostRecentK),
+      stopsOnError_(plan.job.checkpoint.stopOnSaveError) {}
+
+Saver::~Saver() = default;
+
+Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, ReportSink tell,
+                                             hal::Peers *peers,
+                                             const checkpoint::Onlookers &onlookers) {
+  if (plan.job.checkpoint.save.empty())
+    return std::unique_ptr<Saver>();
+  ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
+  std::unique_ptr<Saver> saver(new Saver(plan, std::move(layout), std::move(tell), peers));
+  ASSIGN_OR_RETURN(saver->job_, SaveJob::of(plan, saver->layout_));
+  saver->job_.writers = &saver->writers_;
+  saver->job_.onlookers = onlookers;
+  ASSIGN_OR_RETURN(saver->snapshot_, snapshotPieces(plan, saver->layout_));
+  RETURN_IF_ERROR(saver->agree("preparing the folder of checkpoints",
+                               saver->isFirst() ? saver->prepareRoot() : Status::ok()));
+  return saver;
+}
+
+Status Saver::prepareRoot() {
+  if (Status status = checkpoint::checkSaveRoot(root_); !status.isOk())
+    return std::move(status).withContext("checkpoint.save");
+  if (Status status = makeRoot(root_); !status.isOk())
+    return std::move(status).withContext("checkpoint.save");
+  Result<checkpoint::FolderLock> lock = checkpoint::FolderLock::take(root_, tell_);
+  if (!lock.isOk())
+    return Status(lock.status()).withContext("checkpoint.save");
+  lock_ = std::move(*lock);
+  return checkpoint::recoverInterrupted(root_, tell_, job_.onlookers);
+}
+
+/// The status of all ranks, on all ranks.
+Status Saver::agree(std::string_view what, Status mine) const {
+  return peers_ ? peers_->agree(what, mine) : mine;
+}
+
+Status Saver::needThread() {
+  using Part = SaveThread::Part;
+  if (thread_)
+    return Status::ok();
+  thread_ = std::make_unique<SaveThread>(job_, snapshot_, executable_, root_,
+                                         isFirst() ? mostRecent_ : -1,
+                                         !peers_     ? Part::Alone
+                                         : isFirst() ? Part::First
+                                                     : Part::Other);
+  Status status = thread_->start();
+  if (!status.isOk())
+    thread_.reset();
+  return status;
+}
+
+/// Tells a failure, and whether it ends the run.
+Status Saver::judge(int64_t step, Status status) {
+  lastStatus_ = std::move(status);
+  if (lastStatus_.isOk())
+    return Status::ok();
+  lastStatus_ = std::move(lastStatus_)
+                    .withContext(fmt::format("step {} is not saved", step))
+                    .as(report::StepNotSaved.info());
+  if (stopsOnError_)
+    return lastStatus_; // the caller that ends the run reports why
+  tell_(lastStatus_.report());
+  return Status::ok();
+}
+
+bool Saver::isUnderWay() { return peers_ ? isShared_ : thread_ && thread_->isBusy(); }
+
+Result<bool> Saver::saveAhead(int64_t step) {
+  // Several pieces, or a save under way, make steps wait: then the step may as well end first.
+  if (snapshot_.size() != 1 || isUnderWay())
+    return false;
+  RETURN_IF_ERROR(begin(step).status());
+  return true; // also if the save could not begin, which was reported
+}
+
+/// Begins a save with its first piece; no other is under way. False if it could not begin.
+Result<bool> Saver::begin(int64_t step) {
+  RETURN_IF_ERROR(needThread());
+  RETURN_IF_ERROR(tellOutcome());
+  if (peers_) { // others may only write once the folder is there
+    Status begun =
+        agree("beginning a save",
+              isFirst() ? checkpoint::beginSave(SaveTarget::iteration(root_, step, job_.onlookers))
+                        : Status::ok());
+    if (!begun.isOk()) {
+      RETURN_IF_ERROR(judge(step, std::move(begun)));
+      return false;
+    }
+    isShared_ = true;
+    isDecided_ = false;
+  }
+  RETURN_IF_ERROR(executable_->launchBackground(snapshot_[0].segment));
+  thread_->begin(step);
+  return true;
+}
+
+Status Saver::stepEnded(const StepState &state) {
+  if (!thread_)
+    return Status::ok();
+  if (thread_->awaitedStep() == state.step)
+    thread_->setProgress(progressAfter(*plan_, begin_, state));
+  return isShared_ ? exchange() : tellOutcome();
+}
+
+/// All ranks say how far a save is, and come to the same end of it. Called by all in the same
+/// steps.
+Status Saver::exchange() {
+  ASSIGN_OR_RETURN(std::vector<std::string> all,
+                   peers_->allGather("how far a save is", thread_->progress()));
+  auto isOf = [](std::string_view word) {
+    return [word](const std::string &said) { return said == word; };
+  };
+  if (!isDecided_) {
+    auto failed = std::ranges::find_if(
+        all, [](const std::string &said) { return said != "writing" && said != "written"; });
+    isDecided_ = failed != all.end() || std::ranges::all_of(all, isOf("written"));
+    if (isDecided_)
+      thread_->decide(failed != all.end() ? SaveThread::failureOf(*failed) : Status::ok());
+    return Status::ok();
+  }
+  if (all[0] == "written" || all[0] == "writing")
+    return Status::ok(); // the first has not committed yet
+  thread_->wait();
+  isShared_ = false;
+  std::optional<SaveThread::Outcome> outcome = thread_->takeOutcome();
+  if (!outcome)
+    return Status::ok();
+  outcome->status = all[0] == "done" ? Status::ok() : SaveThread::failureOf(all[0]);
+  return conclude(std::move(*outcome));
+}
+
+/// Waits until no save is under way. All steps that were queued have ended.
+Status Saver::await() {
+  if (std::optional<int64_t> step = thread_->awaitedStep())
+    return makeStatus(
+        report::PlanCannotRun,
+        fmt::format("step {} is not saved: the plan's steps have ended, but its step state has not "
+                    "reached this step; its ops do not count the steps",
+                    *step));
+  if (!peers_)
+    thread_->wait();
+  while (isShared_) {
+    RETURN_IF_ERROR(exchange());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return tellOutcome();
+}
+
+Status Saver::save(const StepState &state) {
+  Progress progress = progressAfter(*plan_, begin_, state);
+  return snapshot_.empty() ? saveNow(progress) : saveInBackground(progress);
+}
+
+Status Saver::saveInBackground(const Progress &progress) {
+  RETURN_IF_ERROR(needThread());
+  if (isUnderWay()) {
+    tell_(makeReport(report::SaveWaits, progress.step));
+    RETURN_IF_ERROR(await());
+  }
+  ASSIGN_OR_RETURN(bool isBegun, begin(progress.step));
+  if (!isBegun)
+    return Status::ok();
+  thread_->setProgress(progress);
+  for (size_t piece = 1; piece < snapshot_.size(); ++piece) {
+    if (!thread_->waitForPieces(piece))
+      return Status::ok(); // it has failed; the outcome says why
+    RETURN_IF_ERROR(executable_->launchBackground(snapshot_[piece].segment));
+    thread_->pieceQueued();
+  }
+  return Status::ok();
+}
+
+Status Saver::finish() {
+  if (!thread_)
+    return Status::ok();
+  RETURN_IF_ERROR(await());
+  thread_->end(); // removes what is left to be removed
+  Status status = tellOutcome();
+  thread_.reset();
+  return status;
+}
+
+void Saver::abandon() {
+  if (!thread_)
+    return;
+  thread_->end();
+  static_cast<void>(tellOutcome()); // the run has failed already
+  thread_.reset();
+}
+
+Status Saver::tellOutcome() {
+  std::optional<SaveThread::Outcome> outcome = thread_->takeOutcome();
+  return outcome ? conclude(std::move(*outcome)) : Status::ok();
+}
+
+Status Saver::conclude(SaveThread::Outcome outcome) {
+  if (!outcome.path.empty()) {
+    bool isSaved = outcome.status.isOk();
+    RETURN_IF_ERROR(judge(outcome.step, std::move(outcome.status)));
+    if (isSaved)
+      noteSaved(outcome.step, outcome.path);
+  }
+  if (!outcome.cleanup.isOk())
+    tell_(std::move(outcome.cleanup)
+              .withContext("old checkpoints are kept")
+              .as(report::OldCheckpointsKept.info())
+              .report());
+  return Status::ok();
+}
+
+void Saver::noteSaved(int64_t step, const std::string &path) {
+  tell_(makeReport(report::CheckpointSaved, step, path,
+                   plan::formatBytes(layout_.bytes(job_.savesOptimizer))));
+}
+
+Status Saver::saveNow(const Progress &progress) {
+  SaveTarget target = SaveTarget::iteration(root_, progress.step, job_.onlookers);
+  Status status = write(target, progress);
+  if (!status.isOk()) {
+    if (isFirst()) // only the first failure is reported
+      static_cast<void>(checkpoint::abandonSave(target));
+    return judge(progress.step, std::move(status));
+  }
+  lastStatus_ = Status::ok();
+  noteSaved(progress.step, target.path());
+  if (mostRecent_ < 0 || !isFirst())
+    return Status::ok();
+  RETURN_IF_ERROR(needThread());
+  RETURN_IF_ERROR(tellOutcome());
+  thread_->cleanUp();
+  return Status::ok();
+}
+
+/// Ranks of this process write one after the other; those of other processes at the same time.
+Status Saver::write(const SaveTarget &target, const Progress &progress) {
+  RETURN_IF_ERROR(executable_->backend().synchronize());
+  RETURN_IF_ERROR(
+      agree("beginning a save", isFirst() ? checkpoint::beginSave(target) : Status::ok()));
+  Status written, committed;
+  {
+    Writing writing(job_);
+    for (size_t rank = 0; rank < executable_->rankCount() && written.isOk(); ++rank)
+      written = writeRank(rank, target, progress);
+  }
+  RETURN_IF_ERROR(agree("writing a save", std::move(written)));
+  {
+    Writing writing(job_);
+    committed = isFirst() ? commitRun(job_, target, progress) : Status::ok();
+  }
+  return agree("committing a save", std::move(committed));
+}
+
+Status Saver::writeRank(size_t rank, const SaveTarget &target, const Progress &progress) {
+  ASSIGN_OR_RETURN(RankSave save,
+                   RankSave::begin(job_, target, executable_->worldRank(rank), progress));
+  for (const StatePiece &piece : save.pieces()) {
+    const plan::Cell &cell = plan_->roles[0].cells[piece.cell];
+    ASSIGN_OR_RETURN(uint8_t * address,
+                     executable_->arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
+    buffer_.resize(static_cast<size_t>(piece.bytes));
+    RETURN_IF_ERROR(
+        executable_->read(rank, address + piece.byteBegin, piece.bytes, buffer_.data()));
+    RETURN_IF_ERROR(save.add(piece, 0, buffer_.data(), piece.bytes));
+  }
+  return save.finish();
+}
+
+} // namespace shardc::save

@@ -1,0 +1,90 @@
+// Saves a run's state while it trains: which steps are due, how they are saved, and how many
+// checkpoints are kept. On request in the background: a snapshot into host memory, which a thread
+// writes. A failed save is reported once; training continues, or ends if the recipe says so.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/FolderLock.h"
+#include "runtime/exec/Executable.h"
+#include "runtime/hal/Peers.h"
+#include "runtime/run/RunLoop.h"
+#include "runtime/save/RankSave.h"
+#include "runtime/save/SaveThread.h"
+
+namespace shardc::save {
+
+/// InvalidInput or Unavailable if the plan saves or loads and its checkpoint options cannot be
+/// followed here.
+Status checkCheckpointOptions(const plan::Plan &plan);
+
+class Saver final : public run::StateKeeper {
+public:
+  /// Makes the folder if need be, locks it and clears away what interrupted saves left there.
+  /// Unavailable if another run or conversion saves there. None if the plan does not save. `tell`
+  /// takes what came of saves, on the thread that calls. The plan outlives the saver, and so do
+  /// `peers`: the ranks in other processes, all of which call this; null if there are none.
+  static Result<std::unique_ptr<Saver>> create(const plan::Plan &plan, ReportSink tell,
+                                               hal::Peers *peers = nullptr,
+                                               const checkpoint::Onlookers &onlookers = {});
+  ~Saver() override;
+
+  /// What is saved, and what the process begins with where that is not the job's first step. The
+  /// executable outlives the saver's use.
+  void attach(exec::Executable &executable) { executable_ = &executable; }
+  void setBegin(const Progress &begin) { begin_ = begin; }
+  /// The last save's failure, if it failed.
+  const Status &lastStatus() const { return lastStatus_; }
+  /// Files are being written. Any thread may ask.
+  bool isWriting() const { return writers_.load(std::memory_order_relaxed) > 0; }
+
+  bool isDue(int64_t step) const override { return interval_ > 0 && step % interval_ == 0; }
+  Result<bool> saveAhead(int64_t step) override;
+  Status stepEnded(const StepState &state) override;
+  Status save(const StepState &state) override;
+  Status finish() override;
+  /// Ends what is under way where the run has failed; what can still be saved is. The executable is
+  /// not used any more.
+  void abandon();
+
+private:
+  Saver(const plan::Plan &plan, StateLayout layout, ReportSink tell, hal::Peers *peers);
+  bool isFirst() const { return !peers_ || peers_->rank() == 0; }
+  Status agree(std::string_view what, Status mine) const;
+  Status prepareRoot();
+  Status needThread();
+  Status saveNow(const Progress &progress);
+  Status write(const checkpoint::SaveTarget &target, const Progress &progress);
+  Status writeRank(size_t rank, const checkpoint::SaveTarget &target, const Progress &progress);
+  Status saveInBackground(const Progress &progress);
+  bool isUnderWay();
+  Result<bool> begin(int64_t step);
+  Status await();
+  Status exchange();
+  Status judge(int64_t step, Status status);
+  Status tellOutcome();
+  Status conclude(SaveThread::Outcome outcome);
+  void noteSaved(int64_t step, const std::string &path);
+
+  const plan::Plan *plan_;
+  StateLayout layout_;
+  SaveJob job_;
+  std::atomic<int> writers_{0};
+  ReportSink tell_;
+  hal::Peers *peers_; ///< null if all ranks are here
+  std::string root_;
+  checkpoint::FolderLock lock_; ///< on the folder; the first rank has it for all
+  int64_t interval_ = 0, mostRecent_ = -1;
+  bool stopsOnError_ = false;
+  std::vector<SnapshotPiece> snapshot_; ///< empty: saves are not made in the background
+  exec::Executable *executable_ = nullptr;
+  Progress begin_;
+  Status lastStatus_;
+  std::vector<uint8_t> buffer_; ///< one piece
+  std::unique_ptr<SaveThread> thread_;
+  bool isShared_ = false, isDecided_ = false; ///< of a save with the peers, alike on all ranks
+};
+
+} // namespace shardc::save

@@ -1,0 +1,32 @@
+// Describes what a plan's background segments copy: which bytes of which cells of the state are
+// where in host memory afterwards.
+#pragma once
+
+#include <vector>
+
+#include "runtime/save/StateLayout.h"
+
+namespace shardc::save {
+
+/// Bytes of a cell, and where a snapshot puts them.
+struct SnapshotCopy {
+  uint32_t cell = 0; ///< index in Role::cells
+  int64_t byteBegin = 0,
+          byteStep = 0; ///< begins at `byteBegin` + `byteStep` * index in the group of shards
+  int64_t bytes = 0;
+  plan::Place place; ///< in the arena `host`
+};
+
+/// One background segment.
+struct SnapshotPiece {
+  uint32_t segment = 0;
+  std::vector<SnapshotCopy> copies; ///< by cell, then by place in the cell
+};
+
+/// The plan's background segments in their order; none if it has none. InvalidInput if together
+/// they do not copy what a rank saves of each cell of the state once, from its beginning to its
+/// end.
+Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
+                                                  const StateLayout &layout);
+
+} // namespace shardc::save

@@ -1,0 +1,82 @@
+#include "runtime/save/TorchDcpWriter.h"
+
+#include <map>
+
+#include "runtime/checkpoint/GroupOrder.h"
+
+namespace shardc::save {
+namespace {
+
+using checkpoint::ItemPath;
+using checkpoint::ParamPart;
+using checkpoint::PlainItems;
+using checkpoint::PlainTuple;
+using checkpoint::PlainValue;
+
+/// One entry of `param_groups`: parameters that the same settings hold for.
+struct Group {
+  checkpoint::GroupMeta meta;
+  PlainItems names;
+};
+
+using Groups = std::map<checkpoint::GroupKey, Group>;
+
+Groups groupsOf(const plan::Plan &plan, const Progress &progress) {
+  Groups groups;
+  for (size_t p = 0; p < plan.params.size(); ++p) {
+    const plan::Param &param = plan.params[p];
+    Group &group = groups[checkpoint::GroupKey(param.name, param.wdMult, param.lrMult)];
+    if (group.names.empty())
+      group.meta = groupMetaOf(plan, p, progress);
+    group.names.emplace_back(param.name);
+  }
+  return groups;
+}
+
+Status addGroups(const plan::Plan &plan, const Progress &progress, checkpoint::RankWriter &writer) {
+  int64_t index = 0;
+  for (const auto &[key, group] : groupsOf(plan, progress)) {
+    const std::pair<const char *, PlainValue> fields[] = {
+        {"lr", group.meta.lr},
+        {"betas", PlainTuple{{group.meta.beta1, group.meta.beta2}}},
+        {"eps", group.meta.eps},
+        {"weight_decay", group.meta.weightDecay},
+        {"wd_mult", group.meta.weightDecayMult},
+        {"lr_mult", group.meta.lrMult},
+        {"params", group.names},
+    };
+    for (const auto &[field, value] : fields)
+      RETURN_IF_ERROR(
+          writer.add(objectItem({"optimizer", "param_groups", index, std::string(field)}, value)));
+    ++index;
+  }
+  return Status::ok();
+}
+
+} // namespace
+
+Status writeTorchDcpSlice(const checkpoint::ParamSlice &slice, checkpoint::RankWriter &writer) {
+  ItemPath path = {"model", slice.name};
+  if (slice.part != ParamPart::Weight)
+    path = {"optimizer", "state", slice.name, std::string(momentName(slice.part))};
+  return writer.add(checkpoint::TensorSlice{checkpoint::nameOfPath(path), slice.dtype,
+                                            slice.globalShape, slice.offset, slice.shape,
+                                            slice.data, path});
+}
+
+Status writeTorchDcpObjects(const plan::Plan &plan, const Progress &progress,
+                            checkpoint::RankWriter &writer) {
+  for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(plan, progress)))
+    RETURN_IF_ERROR(writer.add(item));
+  if (!plan.job.checkpoint.saveOptim)
+    return Status::ok();
+  for (size_t p = 0; p < plan.params.size(); ++p) {
+    auto step = static_cast<float>(progress.updatesOf(p)); // as torch keeps it, on each parameter
+    ItemPath path = {"optimizer", "state", plan.params[p].name, "step"};
+    RETURN_IF_ERROR(writer.add(checkpoint::TensorSlice{
+        checkpoint::nameOfPath(path), checkpoint::Element::F32, {}, {}, {}, &step, path}));
+  }
+  return addGroups(plan, progress, writer);
+}
+
+} // namespace shardc::save

@@ -1,0 +1,328 @@
+#include "runtime/verify/Verify.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "runtime/base/Reports.h"
+#include "runtime/plan/HostCells.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/plan/Syntax.h"
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan {
+namespace {
+
+struct RuleInfo {
+  std::string_view id, doc;
+};
+constexpr std::array<RuleInfo, kRuleCount> kRules = {{
+#define RULE(enumerator, id, doc) {id, doc},
+#include "runtime/verify/VerifyRules.def"
+}};
+
+constexpr size_t kOpTextMax = 160; ///< characters of an op that a message shows
+
+using namespace verifier;
+
+void forEachSegment(Inspection &inspection, void (*phase)(const Scope &)) {
+  const Plan &plan = inspection.plan();
+  for (uint32_t r = 0; r < plan.roles.size(); ++r)
+    for (uint32_t s = 0; s < plan.roles[r].segments.size() && !inspection.isFull(); ++s)
+      phase(Scope{inspection, plan.roles[r], plan.roles[r].segments[s], r, s});
+}
+
+const Op *opAt(const Plan &plan, const Spot &spot) {
+  if (spot.role >= plan.roles.size() || spot.segment >= plan.roles[spot.role].segments.size())
+    return nullptr;
+  const std::vector<Op> &ops = plan.roles[spot.role].segments[spot.segment].ops;
+  return spot.op < ops.size() ? &ops[spot.op] : nullptr;
+}
+
+/// The recipe line that caused what is at this place: the op's own; where that has none, as views
+/// do, or where no op is at fault, that of an op it works with, of one of its unit, or of the
+/// segment's first.
+uint32_t locOf(const Plan &plan, const Spot &spot) {
+  const Op *own = opAt(plan, spot);
+  if (own && own->loc < plan.locs.size())
+    return own->loc;
+  if (spot.role >= plan.roles.size() || spot.segment >= plan.roles[spot.role].segments.size())
+    return kNone;
+  auto hasFirst = [](const std::vector<ValueId> &values, const std::vector<ValueId> &of) {
+    return !of.empty() && std::ranges::find(values, of.front()) != values.end();
+  };
+  auto worksWith = [&](const Op &op) {
+    return hasFirst(op.results, own->operands) || hasFirst(op.operands, own->results);
+  };
+  uint32_t loc = kNone;
+  for (int best = 0; const Op &op : plan.roles[spot.role].segments[spot.segment].ops) {
+    if (op.loc >= plan.locs.size())
+      continue;
+    int nearness = !own ? 1 : worksWith(op) ? 3 : op.unit == own->unit ? 2 : 1;
+    if (nearness > best) {
+      best = nearness;
+      loc = op.loc;
+    }
+  }
+  return loc;
+}
+
+/// `file:line:col`, or `plan` where no recipe line is known.
+std::string place(const Plan &plan, const Spot &spot) {
+  uint32_t at = locOf(plan, spot);
+  if (at == kNone)
+    return "plan";
+  const Loc &loc = plan.locs[at];
+  return fmt::format("{}:{}:{}", printable(loc.file), loc.line, loc.column);
+}
+
+/// The line below a message: role, segment, microbatch, op.
+std::string context(const Plan &plan, const Spot &spot, std::optional<Variant> variant) {
+  if (spot.role >= plan.roles.size())
+    return "";
+  const Role &role = plan.roles[spot.role];
+  std::string text = fmt::format("\n  role {}", printable(role.name));
+  if (spot.segment >= role.segments.size())
+    return text;
+  const Segment &segment = role.segments[spot.segment];
+  text += fmt::format(", segment {}", printable(segment.name));
+  if (variant && segment.body)
+    text += fmt::format(" ({} microbatch)", toString(*variant));
+  if (spot.op < segment.ops.size()) {
+    std::string op = printOp(plan, segment, spot.op);
+    if (op.size() > kOpTextMax)
+      op = op.substr(0, kOpTextMax) + "...";
+    text += fmt::format(", op {}: {}", spot.op, op);
+  }
+  return text;
+}
+
+} // namespace
+
+std::string_view ruleId(Rule rule) { return kRules[static_cast<size_t>(rule)].id; }
+std::string_view ruleDoc(Rule rule) { return kRules[static_cast<size_t>(rule)].doc; }
+
+std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visitsMax) {
+  Inspection inspection(plan, findingsMax, visitsMax);
+  checkTables(inspection);
+  if (inspection.size() == 0)
+    forEachSegment(inspection, checkForm);
+  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+    checkKinds(inspection, role);
+  if (inspection.size() != 0)
+    return inspection.take();
+  forEachSegment(inspection, checkShapes);
+  for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
+    checkBackgroundForm(inspection, role);
+  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+    checkBlockUses(inspection, role);
+  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+    checkPadding(inspection, role);
+  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+    checkJob(inspection, role);
+  if (inspection.size() != 0)
+    return inspection.take();
+  if (plan.level == Level::Placed) {
+    checkStates(inspection);
+    checkCells(inspection);
+    forEachSegment(inspection, checkPlaces);
+    checkCapacity(inspection);
+    for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+      checkHostCells(inspection, role);
+    for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+      checkSnapshots(inspection, role);
+  }
+  if (inspection.size() != 0)
+    return inspection.take();
+  forEachSegment(inspection, checkOrder);
+  checkCollectives(inspection);
+  for (uint32_t role = 0;
+       plan.level == Level::Placed && role < plan.roles.size() && inspection.size() == 0; ++role)
+    checkBackgroundBytes(inspection, role);
+  // Bytes are looked at where values are in order: otherwise each finding would come twice.
+  if (plan.level == Level::Placed && inspection.size() == 0)
+    for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
+      checkPrograms(inspection, role);
+  if (plan.level == Level::Placed && inspection.size() == 0)
+    checkSums(inspection);
+  return inspection.take();
+}
+
+std::string render(const Plan &plan, const Finding &finding) {
+  std::string text =
+      fmt::format("{}: error: {} [{}]{}", place(plan, finding.at), printable(finding.message),
+                  ruleId(finding.rule), context(plan, finding.at, finding.variant));
+  if (!finding.note.empty())
+    text +=
+        fmt::format("\n{}: note: {} [{}]{}", place(plan, finding.noteAt), printable(finding.note),
+                    ruleId(finding.rule), context(plan, finding.noteAt, std::nullopt));
+  return text;
+}
+
+Status verified(const Plan &plan) {
+  std::string text;
+  for (const Finding &finding : verify(plan))
+    text += (text.empty() ? "" : "\n") + render(plan, finding);
+  return text.empty() ? Status::ok() : makeStatus(report::PlanRefused, text);
+}
+
+namespace verifier {
+
+Inspection::Inspection(const Plan &plan, size_t findingsMax, uint64_t visitsMax)
+    : plan_(plan), findingsMax_(findingsMax), visitsMax_(visitsMax), visitsLeft_(visitsMax) {}
+
+bool Inspection::refuseWork() {
+  if (!isFull())
+    add(Rule::Index, {},
+        fmt::format("checking the plan takes more than {} visits of bytes, cells and collectives, "
+                    "the verifier's limit",
+                    visitsMax_));
+  findingsMax_ = findings_.size();
+  return false;
+}
+
+Finding *Inspection::add(Rule rule, Spot at, std::string message, std::string value) {
+  Finding finding;
+  finding.rule = rule;
+  finding.at = at;
+  finding.message = std::move(message);
+  finding.value = std::move(value);
+  return add(std::move(finding));
+}
+
+Finding *Inspection::add(Finding finding) {
+  const Spot &at = finding.at;
+  if (isFull() || !seen_.emplace(finding.rule, at.role, at.segment, at.op, finding.value).second)
+    return nullptr;
+  return &findings_.emplace_back(std::move(finding));
+}
+
+const std::vector<const Param *> &Inspection::paramsOf(int32_t block) {
+  if (paramsOf_.empty()) {
+    paramsOf_.resize(plan_.blocks.size());
+    for (const Param &param : plan_.params)
+      if (param.block >= 0)
+        paramsOf_[static_cast<size_t>(param.block)].push_back(&param);
+    for (std::vector<const Param *> &params : paramsOf_)
+      std::sort(params.begin(), params.end(),
+                [](const Param *a, const Param *b) { return a->offset < b->offset; });
+  }
+  return paramsOf_[static_cast<size_t>(block)];
+}
+
+Inspection::HeldCells &Inspection::heldCells(uint32_t role) {
+  held_.resize(plan_.roles.size());
+  if (!held_[role]) {
+    std::vector<const Block *> blocks = plan::blocksInCheckpoint(plan_, plan_.roles[role]);
+    std::vector<bool> isHeld = plan::cellsInCheckpoint(plan_.roles[role], blocks);
+    held_[role] = {std::move(blocks), std::move(isHeld)};
+  }
+  return *held_[role];
+}
+
+const std::vector<const Block *> &Inspection::blocksInCheckpoint(uint32_t role) {
+  return heldCells(role).blocks;
+}
+
+const std::vector<bool> &Inspection::cellsInCheckpoint(uint32_t role) {
+  return heldCells(role).isHeld;
+}
+
+IndexRange indicesOf(const Plan &plan, const Role &role) {
+  IndexRange indices;
+  if (plan.shardGroup < 0)
+    return indices;
+  for (uint16_t axis : plan.groups[static_cast<size_t>(plan.shardGroup)].axes) {
+    int64_t size = plan.mesh[axis].size, first = 0, last = size - 1;
+    for (const AxisRange &range : role.where)
+      if (range.axis == axis)
+        first = std::max(first, range.begin), last = std::min(last, range.end - 1);
+    indices.first = indices.first * size + first;
+    indices.last = indices.last * size + std::max(first, last);
+  }
+  return indices;
+}
+
+std::string toString(const ByteRange &range) {
+  std::string text = fmt::format("{} [{}, {})", toString(range.arena), range.begin, range.end);
+  return range.member == 0 ? text : text + fmt::format(" at index {}", range.member);
+}
+
+uint32_t Scope::opOf(ValueId id) const {
+  if (value(id).def != kNone)
+    return value(id).def;
+  for (uint32_t i = 0; i < segment.ops.size() && !inspection.isFull() && inspection.spend(1); ++i)
+    if (std::ranges::find(segment.ops[i].operands, id) != segment.ops[i].operands.end())
+      return i;
+  return kNone;
+}
+
+bool updatesBlocks(const Role &role) {
+  return std::ranges::any_of(role.segments, [](const Segment &segment) {
+    return std::ranges::any_of(segment.ops,
+                               [](const Op &op) { return opInfo(op.kind).isOptimizer(); });
+  });
+}
+
+bool executes(const Op &op, Variant variant) {
+  return opInfo(op.kind).traits != OpTraits::Alias && holds(op.pred, variant);
+}
+
+namespace {
+
+/// An `every` that is due in none of the `steps` runs nothing.
+void addVariants(const std::vector<ProgramNode> &nodes, uint32_t segment, int64_t steps,
+                 std::array<bool, 4> &taken) {
+  for (const ProgramNode &node : nodes) {
+    if (node.kind == ProgramNode::Every && node.count > steps)
+      continue;
+    addVariants(node.children, segment, node.kind == ProgramNode::Steps ? node.count : steps,
+                taken);
+    if ((node.kind != ProgramNode::Run && node.kind != ProgramNode::Start) ||
+        node.segment != segment)
+      continue;
+    bool once = node.count == 1 || node.kind == ProgramNode::Start;
+    taken[static_cast<size_t>(Variant::Only)] |= once;
+    taken[static_cast<size_t>(Variant::First)] |= !once;
+    taken[static_cast<size_t>(Variant::Last)] |= !once;
+    taken[static_cast<size_t>(Variant::Middle)] |= !once && node.count > 2;
+  }
+}
+
+} // namespace
+
+std::set<int64_t> stepsThatDiffer(const ProgramNode &steps) {
+  std::set<int64_t> found = {1};
+  for (const ProgramNode &node : steps.children) {
+    if (node.kind != ProgramNode::Every)
+      continue;
+    for (int64_t step : std::vector<int64_t>(found.begin(), found.end())) {
+      int64_t factor = node.count / std::gcd(step, node.count);
+      if (factor <= steps.count / step)
+        found.insert(step * factor);
+    }
+    if (found.size() > kStepsMax)
+      break;
+  }
+  return found;
+}
+
+std::vector<Variant> variantsOf(const Role &role, uint32_t segment) {
+  std::array<bool, 4> taken{};
+  addVariants(role.program, segment, 1, taken);
+  bool isRun = std::ranges::find(taken, true) != taken.end();
+  if (role.program.empty())
+    taken.fill(true);
+  if (!role.segments[segment].body) {
+    bool isTaken = isRun || role.program.empty() || role.segments[segment].before != kNone;
+    return isTaken ? std::vector<Variant>{Variant::Only} : std::vector<Variant>{};
+  }
+  std::vector<Variant> variants;
+  for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only})
+    if (taken[static_cast<size_t>(variant)])
+      variants.push_back(variant);
+  return variants;
+}
+
+} // namespace verifier
+} // namespace shardc::plan

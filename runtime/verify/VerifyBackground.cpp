@@ -1,0 +1,330 @@
+// Checks background segments. They are unordered with all ops between the end of a step and the
+// segment that they name. So none of these ops may write what a background segment reads, or access
+// what it writes.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "runtime/verify/VerifyContents.h"
+#include "runtime/verify/VerifyRangeIndex.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// Bytes that an op of a segment reads or writes.
+struct Touch {
+  uint32_t segment, op;
+  ValueId value;
+  Range range;
+};
+
+/// Accesses in the order of their bytes.
+class Touches {
+public:
+  explicit Touches(IndexRange indices) : indices_(indices) {}
+
+  void add(const Touch &touch) {
+    index_.add(touch.range.arena(), touch.range.hullBegin(indices_), touch.range.hullEnd(indices_),
+               touch);
+  }
+  void sort() { index_.sort(); }
+
+  /// Calls fn(touch, bytes) for each access that has bytes of the range, at some coordinate, until
+  /// it returns false.
+  template <typename Fn> void forEachIn(const Range &range, const Fn &fn) const {
+    index_.forEachIn(range.arena(), range.hullBegin(indices_), range.hullEnd(indices_),
+                     [&](const Touch &touch) {
+                       Range common = touch.range.intersect(range, indices_);
+                       std::optional<int64_t> member = common.findIndex(indices_);
+                       return !member || fn(touch, ByteRange{range.arena(), common.begin(*member),
+                                                             common.end(*member), *member});
+                     });
+  }
+
+private:
+  IndexRange indices_;
+  RangeIndex<Touch> index_;
+};
+
+/// Segments that a background segment runs beside: from a step's end to the next run of `before`,
+/// or to the program's end. A loop of one step has no other one to run beside.
+std::set<uint32_t> segmentsBeside(const Role &role, uint32_t before) {
+  std::set<uint32_t> beside;
+  auto add = [&](const ProgramNode &node, const auto &self) -> void {
+    if (node.segment != kNone)
+      beside.insert(node.segment);
+    for (const ProgramNode &child : node.children)
+      self(child, self);
+  };
+  bool isBehind = false;
+  for (const ProgramNode &node : role.program) {
+    if (isBehind)
+      add(node, add);
+    if (node.kind != ProgramNode::Steps)
+      continue;
+    isBehind = true;
+    for (const ProgramNode &child : node.children) {
+      if (node.count == 1 || (child.kind == ProgramNode::Run && child.segment == before))
+        break;
+      add(child, add);
+    }
+  }
+  return beside;
+}
+
+bool isRunInSteps(const Role &role, uint32_t segment) {
+  for (const ProgramNode &node : role.program)
+    if (node.kind == ProgramNode::Steps)
+      for (const ProgramNode &child : node.children)
+        if (child.kind == ProgramNode::Run && child.segment == segment)
+          return true;
+  return false;
+}
+
+bool isInProgram(const std::vector<ProgramNode> &nodes, uint32_t segment) {
+  return std::any_of(nodes.begin(), nodes.end(), [&](const ProgramNode &node) {
+    return node.segment == segment || isInProgram(node.children, segment);
+  });
+}
+
+/// What an op writes where it takes effect.
+template <typename Fn>
+void forEachWrite(const Scope &scope, uint32_t index, IndexRange indices, const Fn &fn) {
+  const Segment &segment = scope.segment;
+  const Op &op = segment.ops[index];
+  for (ValueId result : op.results) {
+    Range range = Range::of(segment.values[result], indices);
+    if (!gathersInPlace(scope.plan(), scope.role, segment, op)) {
+      fn(Touch{scope.segmentIndex, index, result, range});
+      continue;
+    }
+    Range own = Range::of(segment.values[op.operands[0]], indices); // stays as it is
+    fn(Touch{scope.segmentIndex, index, result, range.before(own, indices)});
+    fn(Touch{scope.segmentIndex, index, result, range.behind(own, indices)});
+  }
+}
+
+/// What a background segment may hold.
+class BackgroundFormCheck {
+public:
+  /// A segment of the program that uses the stream, if there is one.
+  using StreamUsers = std::array<const Segment *, kStreamCount>;
+
+  BackgroundFormCheck(const Scope &scope, const StreamUsers &usersOfStreams)
+      : scope_(scope), segment_(scope.segment), usersOfStreams_(usersOfStreams) {}
+
+  void run() {
+    if (segment_.before >= scope_.role.segments.size() ||
+        !isRunInSteps(scope_.role, segment_.before)) {
+      scope_.add(Rule::Background, kNone,
+                 "no step runs the segment before which this background segment ends");
+      return;
+    }
+    if (segment_.body || isInProgram(scope_.role.program, scope_.segmentIndex))
+      scope_.add(Rule::Background, kNone,
+                 "a background segment cannot be a microbatch's body or part of the program");
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i)
+      formOf(i);
+    checkHandedOver();
+    for (const Segment::Boundary &in : segment_.ins)
+      if (scope_.role.cells[in.cell].arena == Arena::Host)
+        scope_.addValue(Rule::Background, scope_.opOf(in.value), in.value,
+                        "a background segment reads cell '@{}' in arena host, which the host may "
+                        "write at any time",
+                        scope_.role.cells[in.cell].name);
+    for (const Segment::Boundary &out : segment_.outs)
+      if (scope_.role.cells[out.cell].arena != Arena::Host)
+        scope_.addValue(Rule::Background, scope_.opOf(out.value), out.value,
+                        "a background segment fills cell '@{}' in arena {}; it may fill only "
+                        "cells in arena host",
+                        scope_.role.cells[out.cell].name,
+                        toString(scope_.role.cells[out.cell].arena));
+  }
+
+private:
+  void formOf(uint32_t i) {
+    const Op &op = segment_.ops[i];
+    OpTraits traits = opInfo(op.kind).traits;
+    if (traits != OpTraits::Copy && traits != OpTraits::Alias)
+      scope_.add(Rule::Background, i,
+                 "a background segment contains '{}'; only copies, views and packs are allowed",
+                 opInfo(op.kind).name);
+    const Segment *other = usersOfStreams_[static_cast<size_t>(op.stream)];
+    if (traits != OpTraits::Alias && scope_.plan().level >= Level::Scheduled && other != nullptr)
+      scope_.add(Rule::Background, i,
+                 "a background segment and segment '{}' both use stream {}; a background segment "
+                 "needs its own streams",
+                 other->name, toString(op.stream));
+  }
+
+  /// The host takes what a snapshot copies from its place; only a cell says that it is read there.
+  void checkHandedOver() {
+    std::vector<bool> isLeft(segment_.values.size());
+    for (const Segment::Boundary &out : segment_.outs)
+      isLeft[out.value] = true;
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i)
+      for (ValueId result : segment_.ops[i].results)
+        if (opInfo(segment_.ops[i].kind).traits == OpTraits::Copy && !isLeft[result])
+          scope_.addValue(Rule::Background, i, result,
+                          "a background segment copies '%{}' but does not leave it in a cell",
+                          scope_.nameOf(result));
+  }
+
+  const Scope &scope_;
+  const Segment &segment_;
+  const StreamUsers &usersOfStreams_;
+};
+
+BackgroundFormCheck::StreamUsers findUsersOfStreams(const Role &role) {
+  BackgroundFormCheck::StreamUsers users{};
+  for (const Segment &segment : role.segments)
+    for (const Op &op : segment.ops)
+      if (segment.before == kNone && opInfo(op.kind).traits != OpTraits::Alias)
+        users[static_cast<size_t>(op.stream)] = &segment;
+  return users;
+}
+
+/// The bytes of all background segments of a role. Those that end before the same segment are
+/// looked at together, since the same runs beside them.
+class BytesCheck {
+public:
+  BytesCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
+        indices_(indicesOf(inspection.plan(), role_)), variants_(role_.segments.size()) {}
+
+  void run() {
+    std::map<uint32_t, std::vector<uint32_t>> byBefore;
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      if (role_.segments[s].before != kNone)
+        byBefore[role_.segments[s].before].push_back(s);
+    if (byBefore.empty())
+      return;
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      variants_[s] = variantsOf(role_, s);
+    indexHostCells();
+    for (const auto &[before, segments] : byBefore) {
+      Touches reads(indices_), writes(indices_);
+      for (uint32_t s : segments)
+        collect(scope(s), reads, writes);
+      reads.sort();
+      writes.sort();
+      for (uint32_t beside : segmentsBeside(role_, before))
+        checkBeside(scope(beside), reads, writes);
+    }
+  }
+
+private:
+  Scope scope(uint32_t segment) {
+    return {report_, role_, role_.segments[segment], roleIndex_, segment};
+  }
+
+  /// Cells that the host fills are written whenever it likes.
+  void indexHostCells() {
+    std::vector<bool> isSnapshot(role_.cells.size());
+    for (const Segment &segment : role_.segments)
+      if (segment.before != kNone)
+        for (const Segment::Boundary &out : segment.outs)
+          isSnapshot[out.cell] = true;
+    for (uint32_t c = 0; c < role_.cells.size(); ++c) {
+      Range range = Range::of(role_.cells[c], indices_);
+      if (role_.cells[c].arena == Arena::Host && !isSnapshot[c])
+        hostCells_.add(Arena::Host, range.hullBegin(indices_), range.hullEnd(indices_), c);
+    }
+    hostCells_.sort();
+  }
+
+  void collect(const Scope &scope, Touches &reads, Touches &writes) {
+    for (uint32_t i = 0; i < scope.segment.ops.size() && !report_.isFull(); ++i) {
+      const Op &op = scope.segment.ops[i];
+      if (opInfo(op.kind).traits == OpTraits::Alias)
+        continue;
+      for (ValueId operand : op.operands)
+        reads.add({scope.segmentIndex, i, operand, Range::of(scope.value(operand), indices_)});
+      forEachWrite(scope, i, indices_, [&](const Touch &touch) {
+        writes.add(touch);
+        checkWrite(scope, touch);
+      });
+    }
+  }
+
+  void checkWrite(const Scope &scope, const Touch &touch) {
+    if (touch.range.arena() != Arena::Host)
+      scope.addValue(
+          Rule::Background, touch.op, touch.value,
+          "a background segment writes '%{}' in arena {}; it may write only in arena host",
+          scope.nameOf(touch.value), toString(touch.range.arena()));
+    hostCells_.forEachIn(
+        touch.range.arena(), touch.range.hullBegin(indices_), touch.range.hullEnd(indices_),
+        [&](uint32_t c) {
+          Range range = Range::of(role_.cells[c], indices_);
+          if (!touch.range.intersect(range, indices_).isEmpty(indices_))
+            scope.addValue(
+                Rule::Background, touch.op, touch.value,
+                "a background segment writes '%{}' over cell '@{}', which the host fills",
+                scope.nameOf(touch.value), role_.cells[c].name);
+          return report_.spend(1);
+        });
+  }
+
+  /// Ops of the background segments against one segment that runs beside them.
+  void checkBeside(const Scope &beside, const Touches &reads, const Touches &writes) {
+    for (uint32_t i = 0; i < beside.segment.ops.size() && !report_.isFull(); ++i) {
+      const Op &op = beside.segment.ops[i];
+      bool isExecuted = std::ranges::any_of(variants_[beside.segmentIndex],
+                                            [&](Variant variant) { return executes(op, variant); });
+      if (!report_.spend(1) || !isExecuted)
+        continue;
+      forEachWrite(beside, i, indices_, [&](const Touch &touch) {
+        compare(reads, beside, touch, "reads bytes that a concurrent op writes", "written");
+        compare(writes, beside, touch, "writes bytes that a concurrent op also writes", "written");
+      });
+      for (ValueId operand : op.operands)
+        compare(writes, beside,
+                {beside.segmentIndex, i, operand, Range::of(beside.value(operand), indices_)},
+                "writes bytes that a concurrent op reads", "read");
+    }
+  }
+
+  void compare(const Touches &ours, const Scope &beside, const Touch &theirs, std::string_view what,
+               std::string_view verb) {
+    if (theirs.range.isEmpty(indices_))
+      return;
+    ours.forEachIn(theirs.range, [&](const Touch &touch, const ByteRange &bytes) {
+      Scope own = scope(touch.segment);
+      if (Finding *finding = own.addValue(Rule::Background, touch.op, touch.value,
+                                          "the background segment {}: '%{}' in {}", what,
+                                          own.nameOf(touch.value), toString(bytes))) {
+        finding->bytes = bytes;
+        finding->note = fmt::format("'%{}' is {} here, in segment {}", beside.nameOf(theirs.value),
+                                    verb, beside.segment.name);
+        finding->noteAt = beside.spot(theirs.op);
+      }
+      return report_.spend(1);
+    });
+  }
+
+  Inspection &report_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  IndexRange indices_;
+  std::vector<std::vector<Variant>> variants_; ///< of each segment, that the program takes
+  RangeIndex<uint32_t> hostCells_;             ///< that no background segment fills
+};
+
+} // namespace
+
+void checkBackgroundForm(Inspection &inspection, uint32_t role) {
+  const Role &all = inspection.plan().roles[role];
+  BackgroundFormCheck::StreamUsers users = findUsersOfStreams(all);
+  for (uint32_t s = 0; s < all.segments.size() && !inspection.isFull(); ++s)
+    if (all.segments[s].before != kNone) {
+      Scope scope{inspection, all, all.segments[s], role, s};
+      BackgroundFormCheck(scope, users).run();
+    }
+}
+
+void checkBackgroundBytes(Inspection &inspection, uint32_t role) {
+  BytesCheck(inspection, role).run();
+}
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,337 @@
+// Checks which block each value holds. Casts, gathers, reductions and the like keep a value's
+// block. Values that are joined by such ops, in all segments of a role and through its cells, form
+// a class, and ops that work on a block say which block the class is. Three things are refused,
+// since parameters would end up in the wrong place: a class that is named as two blocks, a view
+// that is neither the whole block nor this rank's shard, and a collective over other ranks than
+// those that hold the block's shards. Checks too that layers read parameters in their types.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// Whether members hold parts, which lie in the order of their coordinates, before or after it.
+bool movesShards(CollectiveKind kind) {
+  switch (kind) {
+  case CollectiveKind::AllGather:
+  case CollectiveKind::ReduceScatter:
+    return true;
+  case CollectiveKind::AllReduce:
+    return false;
+  }
+  return false;
+}
+
+/// What it takes to find the parameters in a part of a block, in the visits that are counted.
+constexpr uint64_t kVisitsOfPart = 16;
+
+class BlockCheck {
+public:
+  BlockCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
+        role_(plan_.roles[roleIndex]), shards_(plan_.groupSize(plan_.shardGroup)),
+        indices_(indicesOf(plan_, role_)) {
+    size_t nodes = role_.cells.size();
+    for (const Segment &segment : role_.segments) {
+      firstOf_.push_back(static_cast<uint32_t>(nodes));
+      nodes += segment.values.size();
+    }
+    parent_.resize(nodes);
+    std::iota(parent_.begin(), parent_.end(), 0u);
+    claims_.resize(nodes);
+    cuts_.resize(nodes);
+    findTypes();
+  }
+
+  void run() {
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      joinSegment(s);
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
+      for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i)
+        claimBlocks(s, i);
+    for (const Part &part : parts_)
+      checkPart(part);
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
+      for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i) {
+        checkGroup(s, i);
+        checkTypes(s, i);
+      }
+  }
+
+private:
+  /// What an op says that a class holds.
+  struct Claim {
+    int32_t block = -1;
+    bool isWeights = false; ///< and no gradient or moment of it
+    uint32_t segment = kNone, op = kNone;
+  };
+
+  /// A view that is neither all nor this rank's shard of what it is cut out of.
+  struct Part {
+    uint32_t segment, op;
+    ValueId whole; ///< no view
+  };
+
+  /// What a value is cut out of, through all views, and with which of its elements it begins on the
+  /// role's first and last coordinate.
+  struct Cut {
+    ValueId whole = kNone;
+    int64_t first = 0, last = 0;
+  };
+
+  uint32_t find(uint32_t node) {
+    while (parent_[node] != node)
+      node = parent_[node] = parent_[parent_[node]];
+    return node;
+  }
+  uint32_t node(uint32_t segment, ValueId value) const { return firstOf_[segment] + value; }
+  void join(uint32_t a, uint32_t b) { parent_[find(a)] = find(b); }
+  const Value &value(uint32_t segment, ValueId id) const {
+    return role_.segments[segment].values[id];
+  }
+
+  void joinSegment(uint32_t s) {
+    const Segment &segment = role_.segments[s];
+    for (const auto *boundaries : {&segment.ins, &segment.outs})
+      for (const Segment::Boundary &boundary : *boundaries)
+        join(node(s, boundary.value), boundary.cell);
+    for (uint32_t i = 0; i < segment.ops.size(); ++i)
+      if (segment.ops[i].kind == OpKind::View)
+        joinView(s, i);
+      else
+        joinOp(s, segment.ops[i]);
+  }
+
+  void joinView(uint32_t s, uint32_t i) {
+    const Op &op = role_.segments[s].ops[i];
+    ValueId result = op.results[0], from = op.operands[0];
+    auto begin = [&](int64_t member) {
+      return op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef) * member;
+    };
+    Cut own{from, begin(indices_.first), begin(indices_.last)}, cut = own;
+    if (const Cut &before = cuts_[node(s, from)]; before.whole != kNone)
+      cut = {before.whole, before.first + own.first, before.last + own.last};
+    cuts_[node(s, result)] = cut;
+    if (keepsBlock(s, result, own))
+      join(node(s, result), node(s, from));
+    else if (keepsBlock(s, result, cut))
+      join(node(s, result), node(s, cut.whole));
+    else
+      parts_.push_back({s, i, cut.whole});
+  }
+
+  bool keepsBlock(uint32_t s, ValueId result, const Cut &cut) const {
+    int64_t part = value(s, result).type.numel(), whole = value(s, cut.whole).type.numel();
+    bool isOwnShard = part * shards_ == whole && cut.first == part * indices_.first &&
+                      cut.last == part * indices_.last;
+    return part == whole || isOwnShard;
+  }
+
+  void joinOp(uint32_t s, const Op &op) {
+    for (const Tie &tie : op.ties)
+      join(node(s, op.results[tie.result]), node(s, tie.value));
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (int operand = inPlaceOperand(op, r); operand >= 0)
+        join(node(s, op.results[r]), node(s, op.operands[static_cast<size_t>(operand)]));
+    if (opInfo(op.kind).keepsBlock())
+      join(node(s, op.results[0]), node(s, op.operands[0]));
+  }
+
+  void claimBlocks(uint32_t s, uint32_t i) {
+    const Op &op = role_.segments[s].ops[i];
+    const OpInfo &info = opInfo(op.kind);
+    if (info.block == BlockUse::List)
+      return claimList(s, i);
+    if (op.attrs.empty())
+      return;
+    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    if (block < 0)
+      return;
+    for (size_t operand = 0; operand < op.operands.size(); ++operand)
+      if (info.isBlockOperand(operand))
+        claim(s, i, op.operands[operand], block, info.isWeightOperand(operand));
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (info.isBlockResult(r))
+        claim(s, i, op.results[r], block, info.isWeightResult(r));
+  }
+
+  /// Squares are added over consecutive blocks, the first of which the op names.
+  void claimList(uint32_t s, uint32_t i) {
+    const Op &op = role_.segments[s].ops[i];
+    auto first = static_cast<size_t>(std::max<int64_t>(op.getInt(AttrKey::block), 0));
+    for (size_t p = 0; p < op.operands.size() && first + p < plan_.blocks.size(); ++p) {
+      const Block &block = plan_.blocks[first + p];
+      const Type &type = value(s, op.operands[p]).type;
+      bool isSum = type.dtype == DType::F64; // of the squares of that block
+      if (isSum || type.numel() == block.shard || type.numel() == block.numel)
+        claim(s, i, op.operands[p], static_cast<int32_t>(first + p));
+    }
+  }
+
+  void claim(uint32_t s, uint32_t i, ValueId id, int32_t block, bool isWeights = false) {
+    Claim &claim = claims_[find(node(s, id))];
+    if (claim.block == -1)
+      claim = {block, false, s, i};
+    claim.isWeights |= isWeights;
+    if (claim.block == block)
+      return;
+    Finding *finding = report_.add(
+        Rule::Block, {roleIndex_, s, i},
+        fmt::format("the op takes '%{}' as block {} ('{}'); it holds block {} ('{}')",
+                    value(s, id).name, block, plan_.blocks[static_cast<size_t>(block)].name,
+                    claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name),
+        value(s, id).name);
+    if (finding == nullptr)
+      return;
+    finding->note = "the other block is named here";
+    finding->noteAt = {roleIndex_, claim.segment, claim.op};
+  }
+
+  void checkPart(const Part &part) {
+    const Op &view = role_.segments[part.segment].ops[part.op];
+    const Claim &claim = claims_[find(node(part.segment, view.results[0]))];
+    const Claim &whole = claims_[find(node(part.segment, part.whole))];
+    if (claim.block < 0 || whole.block < 0)
+      return;
+    const Value &result = value(part.segment, view.results[0]);
+    Finding *finding = report_.add(
+        Rule::Block, {roleIndex_, claim.segment, claim.op},
+        fmt::format("the op takes '%{}' as block {} ('{}'); it is a view of block {} ('{}') that "
+                    "is neither the whole block nor this rank's shard",
+                    result.name, claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name,
+                    whole.block, plan_.blocks[static_cast<size_t>(whole.block)].name),
+        result.name);
+    if (finding == nullptr)
+      return;
+    finding->note = "the view is taken here";
+    finding->noteAt = {roleIndex_, part.segment, part.op};
+  }
+
+  /// Shards of a block lie on the ranks of the group of shards, in the order of their
+  /// indices.
+  void checkGroup(uint32_t s, uint32_t i) {
+    const Op &op = role_.segments[s].ops[i];
+    if (!opInfo(op.kind).collective || !movesShards(collectiveKindOf(op)))
+      return;
+    int32_t held = claims_[find(node(s, op.results[0]))].block;
+    if (held < 0)
+      return;
+    const Block &block = plan_.blocks[static_cast<size_t>(held)];
+    const Group &group = plan_.groups[static_cast<size_t>(op.group)];
+    if (block.shard == block.numel || isOverShards(plan_, op.group))
+      return;
+    report_.add(Rule::Block, {roleIndex_, s, i},
+                fmt::format("'{}' combines shards of block {} ('{}') over group '{}'; the shards "
+                            "lie on the ranks of group '{}'",
+                            opInfo(op.kind).name, held, block.name, group.name,
+                            plan_.shardGroup < 0
+                                ? ""
+                                : plan_.groups[static_cast<size_t>(plan_.shardGroup)].name));
+  }
+
+  /// Layers compute with a parameter in its type. What keeps or moves a block may have another one.
+  void checkTypes(uint32_t s, uint32_t i) {
+    const Op &op = role_.segments[s].ops[i];
+    const OpInfo &info = opInfo(op.kind);
+    if (info.padding == Padding::Carried || info.traits == OpTraits::Alias)
+      return;
+    for (ValueId operand : op.operands) {
+      const Cut &cut = cuts_[node(s, operand)];
+      ValueId whole = cut.whole == kNone ? operand : cut.whole;
+      const Claim &claim = claims_[find(node(s, whole))];
+      if (!claim.isWeights)
+        continue;
+      DType type = value(s, operand).type.dtype;
+      if (const Param *param = findOfOtherType(claim.block, {s, i, whole}, operand))
+        report_.add(Rule::State, {roleIndex_, s, i},
+                    fmt::format("'{}' reads parameter '{}' as '%{}' of type {}; its type in the "
+                                "parameter table is {}",
+                                info.name, param->name, value(s, operand).name, dtypeName(type),
+                                dtypeName(param->type.dtype)),
+                    value(s, operand).name);
+    }
+  }
+
+  /// A parameter that has elements in the operand, which is cut out of all or this rank's shard of
+  /// the block, and another type.
+  const Param *findOfOtherType(int32_t index, const Part &part, ValueId operand) {
+    DType type = value(part.segment, operand).type.dtype;
+    const Types &types = types_[static_cast<size_t>(index)];
+    if (types.hasOne && types.first == type)
+      return nullptr; // nearly always
+    const Block &block = plan_.blocks[static_cast<size_t>(index)];
+    int64_t numel = value(part.segment, operand).type.numel();
+    bool isWhole = value(part.segment, part.whole).type.numel() == block.numel;
+    const Cut &cut = cuts_[node(part.segment, operand)];
+    int64_t coef =
+        indices_.isSole() ? 0 : (cut.last - cut.first) / (indices_.last - indices_.first);
+    for (int64_t member = indices_.first; member <= indices_.last && report_.spend(kVisitsOfPart);
+         ++member) {
+      int64_t begin =
+          cut.first + coef * (member - indices_.first) + (isWhole ? 0 : block.shard * member);
+      const std::vector<const Param *> &params = report_.paramsOf(index);
+      auto at = std::ranges::partition_point(
+          params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
+      for (; at != params.end() && (*at)->offset < begin + numel; ++at)
+        if ((*at)->type.dtype != type)
+          return *at;
+      if (isWhole && coef == 0)
+        break;
+    }
+    return nullptr;
+  }
+
+  /// Types of a block's parameters.
+  struct Types {
+    DType first = DType::F32;
+    bool isEmpty = true, hasOne = true;
+  };
+
+  void findTypes() {
+    types_.resize(plan_.blocks.size());
+    for (const Param &param : plan_.params) {
+      if (param.block < 0)
+        continue;
+      Types &types = types_[static_cast<size_t>(param.block)];
+      if (std::exchange(types.isEmpty, false))
+        types.first = param.type.dtype;
+      types.hasOne &= param.type.dtype == types.first;
+    }
+  }
+
+  Inspection &report_;
+  const Plan &plan_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  int64_t shards_; ///< of a block
+  IndexRange indices_;
+  std::vector<Part> parts_;
+  std::vector<uint32_t> firstOf_; ///< node of each segment's first value; cells stand before
+  std::vector<uint32_t> parent_;  ///< of cells, then of values
+  std::vector<Claim> claims_;     ///< of each class, at its root
+  std::vector<Cut> cuts_;         ///< of values that are views
+  std::vector<Types> types_;      ///< of each block
+};
+
+} // namespace
+
+bool isOverShards(const Plan &plan, int16_t group) {
+  auto axesOf = [&](int16_t each) {
+    std::vector<uint16_t> axes;
+    if (each >= 0)
+      axes = plan.groups[static_cast<size_t>(each)].axes;
+    std::erase_if(axes, [&](uint16_t axis) { return plan.mesh[axis].size == 1; });
+    return axes;
+  };
+  return axesOf(group) == axesOf(plan.shardGroup);
+}
+
+void checkBlockUses(Inspection &inspection, uint32_t role) {
+  if (!inspection.plan().blocks.empty())
+    BlockCheck(inspection, role).run();
+}
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,644 @@
+#include "runtime/verify/VerifyBytes.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <utility>
+
+#include "runtime/verify/VerifyShadow.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// What it takes to place a range at a coordinate, to keep a piece of a value that is made of
+/// several, and to lay out a value or cell, in the visits that are counted.
+constexpr uint64_t kVisitsOfRange = 96, kVisitsOfPiece = 64, kVisitsOfBounds = 8;
+/// What it takes to find out where two bounds meet.
+constexpr uint64_t kVisitsOfLines = 4;
+/// What it takes to keep that a window's content is lost, by the memory that it needs.
+constexpr uint64_t kVisitsOfClobber = 128;
+/// Up to so many coordinates are all looked at; of more, those where the order of bounds changes.
+constexpr int64_t kCoordinatesAll = 64;
+constexpr size_t kLinePairsMax = size_t{1} << 24;
+/// By which bytes are sorted, and how many are quicker sorted by comparisons.
+constexpr int kDigitBits = 11;
+constexpr size_t kDigits = size_t{1} << kDigitBits;
+constexpr size_t kCompared = 256;
+
+/// Intervals of an arena's boundaries.
+struct Span {
+  uint32_t first = 0, last = 0;
+};
+
+/// A window, and its intervals if it does not move.
+struct WindowSpan {
+  uint32_t window;
+  Span span;
+};
+
+/// An access to bytes that do not move, or (moving != kNone) to a range of `moving_`.
+struct PlacedAccess {
+  Access access;
+  Span span;
+  uint32_t moving = kNone;
+};
+
+/// Bytes over which something moves with the coordinate; looked at for one coordinate after the
+/// other.
+struct Zone {
+  int64_t begin, end;
+};
+
+/// Sorts by numbers from 0 on, in passes over the digits in which they differ: quicker than by
+/// comparisons where there are many.
+template <typename T, typename Number> void sortBy(std::vector<T> &items, const Number &number) {
+  if (items.size() < kCompared) {
+    std::ranges::sort(items, {}, number);
+    return;
+  }
+  int64_t varying = 0; // bits
+  for (const T &item : items)
+    varying |= number(item) ^ number(items.front());
+  std::vector<T> sorted(items.size());
+  int lowest = std::countr_zero(static_cast<uint64_t>(varying)); // places are aligned
+  for (int shift = lowest; shift < 63 && varying >> shift > 0; shift += kDigitBits) {
+    auto digit = [&](const T &item) {
+      return static_cast<size_t>(number(item) >> shift) % kDigits;
+    };
+    if (static_cast<size_t>(varying >> shift) % kDigits == 0)
+      continue;
+    std::array<uint32_t, kDigits + 1> begin{};
+    for (const T &item : items)
+      ++begin[digit(item) + 1];
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    for (const T &item : items)
+      sorted[begin[digit(item)]++] = item;
+    items.swap(sorted);
+  }
+}
+
+/// Places of values that do not move, the last few hundred: most are those of many values.
+class RecentPlaces {
+public:
+  /// An earlier value with these bytes, or the value itself, which is kept then.
+  ValueId findOrAdd(const Place &place, int64_t bytes, ValueId id) {
+    uint64_t mixed = (static_cast<uint64_t>(place.offset) ^ (static_cast<uint64_t>(bytes) << 20)) *
+                     0x9e3779b97f4a7c15u;
+    Entry &entry = entries_[mixed >> (64 - kBits)];
+    if (entry.id == kNone || entry.arena != place.arena || entry.offset != place.offset ||
+        entry.bytes != bytes)
+      entry = {place.offset, bytes, id, place.arena};
+    return entry.id;
+  }
+
+private:
+  static constexpr int kBits = 9;
+  struct Entry {
+    int64_t offset = 0, bytes = 0;
+    ValueId id = kNone;
+    Arena arena = Arena::Work;
+  };
+  std::array<Entry, size_t{1} << kBits> entries_;
+};
+
+/// Coordinates that stand for all: between two neighbours that are left out, no two bounds change
+/// places.
+std::vector<int64_t> coordinatesFor(std::vector<Line> lines, IndexRange indices) {
+  std::vector<int64_t> all;
+  std::sort(lines.begin(), lines.end());
+  lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
+  auto moving = static_cast<size_t>(
+      std::count_if(lines.begin(), lines.end(), [](const Line &line) { return line.coef != 0; }));
+  bool takeAll =
+      indices.last - indices.first < kCoordinatesAll || moving * lines.size() > kLinePairsMax;
+  std::vector<bool> isLookedAt(static_cast<size_t>(indices.last - indices.first + 1));
+  auto lookAt = [&](int64_t member) {
+    if (member >= indices.first && member <= indices.last)
+      isLookedAt[static_cast<size_t>(member - indices.first)] = true;
+  };
+  lookAt(indices.first), lookAt(indices.last);
+  for (size_t i = 0; i < lines.size() && !takeAll; ++i) {
+    if (lines[i].coef == 0)
+      continue;
+    for (const Line &other : lines) {
+      int64_t slope = lines[i].coef - other.coef;
+      if (slope == 0)
+        continue;
+      int64_t crossing = (other.offset - lines[i].offset) / slope;
+      for (int64_t member = crossing - 1; member <= crossing + 1; ++member)
+        lookAt(member);
+    }
+  }
+  for (int64_t member = indices.first; member <= indices.last; ++member)
+    if (takeAll || isLookedAt[static_cast<size_t>(member - indices.first)])
+      all.push_back(member);
+  return all;
+}
+
+} // namespace
+
+class ByteCheck::Impl {
+public:
+  Impl(const Scope &scope, CellWindows &windows)
+      : scope_(scope), segment_(scope.segment), windows_(windows),
+        windowCount_(windows.indexedCount()),
+        order_(scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex)),
+        indices_(indicesOf(scope.plan(), scope.role)), cellOf_(segment_.values.size(), kNone) {
+    for (const Segment::Boundary &in : segment_.ins)
+      cellOf_[in.value] = in.cell;
+    makeLayout();
+  }
+
+  SegmentEffect check(Variant variant);
+
+private:
+  struct ArenaLayout {
+    std::vector<int64_t> boundaries;
+    std::vector<Zone> zones;
+    std::vector<PlacedAccess> accesses; ///< of the variant under way, in order of issue
+    std::vector<Range> moving;
+    std::vector<WindowSpan> windows; ///< that it may write into, of cells that it gives no content
+  };
+
+  ArenaLayout &layout(Arena arena) { return layouts_[static_cast<size_t>(arena)]; }
+  void makeLayout();
+  struct Bound {
+    int64_t at;
+    uint32_t *index; ///< where its index among all boundaries goes
+  };
+  using Bounds = std::array<std::vector<Bound>, kArenaCount>;
+  void layOutValues(Bounds &bounds);
+  void layOutWindows(Bounds &bounds);
+  static void addFixed(const Place &place, int64_t bytes, Span &span, Bounds &bounds);
+  void addRange(const Range &range, Span &span, Bounds &bounds);
+  using Hulls = std::vector<std::pair<int64_t, int64_t>>;
+  std::array<Hulls, kArenaCount> findWritten() const;
+  void setBoundaries(std::vector<Bound> &bounds, ArenaLayout &arena);
+  void mergeZones(ArenaLayout &layout);
+  Span spanOf(const ArenaLayout &layout, int64_t begin, int64_t end) const;
+  Span cut(Span a, Span b) const { return {std::max(a.first, b.first), std::min(a.last, b.last)}; }
+
+  void collect(const Contents &contents, SegmentEffect &effect);
+  void collectOp(const Contents &contents, uint32_t index, SegmentEffect &effect);
+  void collectRead(const Contents &contents, uint32_t op, ValueId operand, Access::Kind kind,
+                   SegmentEffect &effect);
+  void collectOuts(const Contents &contents, SegmentEffect &effect);
+  void collectOut(const Contents &contents, uint32_t window, SegmentEffect::Out &out);
+  void addAccess(const Access &access, const Range &range);
+  void addNeed(SegmentEffect &effect, uint32_t window, uint32_t op, ValueId operand);
+
+  void playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect);
+  struct ZonePlay {
+    Zone zone;
+    std::vector<PlacedAccess> accesses;
+    std::vector<Line> lines;
+    std::vector<uint32_t> windows;
+  };
+  std::vector<ZonePlay> collectZones(const ArenaLayout &bytes) const;
+  void playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play, Shadow &shadow,
+                SegmentEffect &effect);
+  void addClobber(uint32_t window, const std::optional<Shadow::Written> &written,
+                  SegmentEffect &effect);
+
+  const Scope scope_;
+  const Segment &segment_;
+  CellWindows &windows_;
+  const uint32_t windowCount_; ///< that are followed; what comes upon others is made again
+  const HappensBefore &order_;
+  IndexRange indices_;
+  Variant variant_ = Variant::Only;
+  std::vector<uint32_t> cellOf_;  ///< of each live-in value
+  std::vector<Span> spans_;       ///< of each value that does not move
+  std::vector<uint8_t> isMoving_; ///< of each value
+  std::vector<ValueId> sameAs_;   ///< of each value one that lies at its place, or itself
+  std::array<ArenaLayout, kArenaCount> layouts_;
+  std::vector<WindowSpan> leftParts_; ///< parts of cells that the segment gives a content
+};
+
+void ByteCheck::Impl::mergeZones(ArenaLayout &layout) {
+  std::sort(layout.zones.begin(), layout.zones.end(),
+            [](const Zone &a, const Zone &b) { return a.begin < b.begin; });
+  std::vector<Zone> merged;
+  for (const Zone &zone : layout.zones)
+    if (!merged.empty() && zone.begin < merged.back().end)
+      merged.back().end = std::max(merged.back().end, zone.end);
+    else
+      merged.push_back(zone);
+  layout.zones = std::move(merged);
+}
+
+/// Bounds only of what the segment touches: there may be many more cells.
+void ByteCheck::Impl::makeLayout() {
+  if (!scope_.inspection.spend(segment_.values.size() * kVisitsOfBounds))
+    return;
+  Bounds bounds;
+  layOutValues(bounds);
+  layOutWindows(bounds);
+  for (size_t arena = 0; arena < layouts_.size(); ++arena) {
+    mergeZones(layouts_[arena]);
+    setBoundaries(bounds[arena], layouts_[arena]);
+  }
+  for (ValueId id = 0; id < segment_.values.size(); ++id)
+    spans_[id] = spans_[sameAs_[id]];
+}
+
+void ByteCheck::Impl::addRange(const Range &range, Span &span, Bounds &bounds) {
+  Zone hull{range.hullBegin(indices_), range.hullEnd(indices_)};
+  if (range.isFixed()) {
+    std::vector<Bound> &arena = bounds[static_cast<size_t>(range.arena())];
+    arena.push_back({hull.begin, &span.first});
+    arena.push_back({hull.end, &span.last});
+  } else if (hull.begin < hull.end) {
+    layout(range.arena()).zones.push_back(hull);
+  }
+}
+
+void ByteCheck::Impl::addFixed(const Place &place, int64_t bytes, Span &span, Bounds &bounds) {
+  std::vector<Bound> &arena = bounds[static_cast<size_t>(place.arena)];
+  arena.push_back({place.offset, &span.first});
+  arena.push_back({place.offset + bytes, &span.last});
+}
+
+void ByteCheck::Impl::layOutValues(Bounds &bounds) {
+  spans_.resize(segment_.values.size());
+  isMoving_.resize(segment_.values.size());
+  sameAs_.resize(segment_.values.size());
+  RecentPlaces places;
+  for (ValueId id = 0; id < segment_.values.size(); ++id) {
+    const Value &value = segment_.values[id];
+    sameAs_[id] = id;
+    if (value.place.coef == 0) { // nearly always
+      int64_t bytes = value.type.bytes();
+      sameAs_[id] = places.findOrAdd(value.place, bytes, id);
+      if (sameAs_[id] == id)
+        addFixed(value.place, bytes, spans_[id], bounds);
+      continue;
+    }
+    Range range = Range::of(value, indices_);
+    isMoving_[id] = !range.isFixed();
+    addRange(range, spans_[id], bounds);
+  }
+  // What a gather in place writes ends where this rank's own part begins, which moves; all of it
+  // may lie beyond the parts of the ranks that have this role.
+  for (const Op &op : segment_.ops)
+    if (op.kind == OpKind::AllGather && isMoving_[op.operands[0]] != 0 &&
+        gathersInPlace(scope_.plan(), scope_.role, segment_, op)) {
+      Range whole = Range::of(segment_.values[op.results[0]], indices_);
+      layout(whole.arena()).zones.push_back({whole.hullBegin(indices_), whole.hullEnd(indices_)});
+    }
+}
+
+/// The windows that the segment may write into, and of the cells that it gives a content the parts.
+void ByteCheck::Impl::layOutWindows(Bounds &bounds) {
+  windows_.left.clear();
+  for (const Segment::Boundary &out : segment_.outs) {
+    windows_.left.insert(out.cell);
+    windows_.forEachOf(out.cell, windowCount_, [&](uint32_t window) {
+      if (window != out.cell)
+        leftParts_.push_back({window, {}});
+    });
+  }
+  std::array<Hulls, kArenaCount> written = findWritten();
+  for (size_t a = 0; a < layouts_.size(); ++a)
+    windows_.forEachIn(static_cast<Arena>(a), written[a], [&](uint32_t window) {
+      if (!windows_.left.contains(windows_.cellOf(window)))
+        layouts_[a].windows.push_back({window, {}});
+    });
+  size_t count = leftParts_.size();
+  for (ArenaLayout &arena : layouts_)
+    count += arena.windows.size();
+  if (!scope_.inspection.spend(count * kVisitsOfBounds))
+    return;
+  for (WindowSpan &part : leftParts_)
+    addRange(windows_.rangeOf(part.window), part.span, bounds);
+  for (ArenaLayout &arena : layouts_)
+    for (WindowSpan &window : arena.windows)
+      addRange(windows_.rangeOf(window.window), window.span, bounds);
+}
+
+/// Bytes that ops of the segment write, at any coordinate: apart and in order.
+std::array<ByteCheck::Impl::Hulls, kArenaCount> ByteCheck::Impl::findWritten() const {
+  std::array<Hulls, kArenaCount> written;
+  std::vector<uint8_t> isKnown(segment_.values.size()); // by the value that stands for a place
+  for (const Op &op : segment_.ops)
+    if (opInfo(op.kind).traits != OpTraits::Alias)
+      for (ValueId result : op.results) {
+        if (std::exchange(isKnown[sameAs_[result]], 1) != 0)
+          continue;
+        const Value &value = segment_.values[result];
+        Hulls &hulls = written[static_cast<size_t>(value.place.arena)];
+        if (value.place.coef == 0) { // nearly always
+          hulls.emplace_back(value.place.offset, value.place.offset + value.type.bytes());
+          continue;
+        }
+        Range range = Range::of(value, indices_);
+        hulls.emplace_back(range.hullBegin(indices_), range.hullEnd(indices_));
+      }
+  for (Hulls &hulls : written) {
+    sortBy(hulls, [](const auto &hull) { return hull.first; });
+    Hulls merged;
+    for (auto [begin, end] : hulls)
+      if (!merged.empty() && begin <= merged.back().second)
+        merged.back().second = std::max(merged.back().second, end);
+      else
+        merged.emplace_back(begin, end);
+    hulls = std::move(merged);
+  }
+  return written;
+}
+
+/// Sorts the bounds and writes to each its index among the distinct ones.
+void ByteCheck::Impl::setBoundaries(std::vector<Bound> &bounds, ArenaLayout &arena) {
+  uint32_t unused = 0;
+  for (const Zone &zone : arena.zones)
+    bounds.insert(bounds.end(), {{zone.begin, &unused}, {zone.end, &unused}});
+  sortBy(bounds, [](const Bound &bound) { return bound.at; });
+  for (const Bound &bound : bounds) {
+    if (arena.boundaries.empty() || arena.boundaries.back() != bound.at)
+      arena.boundaries.push_back(bound.at);
+    *bound.index = static_cast<uint32_t>(arena.boundaries.size()) - 1;
+  }
+}
+
+Span ByteCheck::Impl::spanOf(const ArenaLayout &layout, int64_t begin, int64_t end) const {
+  auto index = [&](int64_t at) {
+    return static_cast<uint32_t>(
+        std::lower_bound(layout.boundaries.begin(), layout.boundaries.end(), at) -
+        layout.boundaries.begin());
+  };
+  return {index(begin), index(end)};
+}
+
+void ByteCheck::Impl::addAccess(const Access &access, const Range &range) {
+  ArenaLayout &arena = layout(range.arena());
+  PlacedAccess &placed = arena.accesses.emplace_back();
+  placed.access = access;
+  if (range.isInexact())
+    scope_.addValue(Rule::Index, access.op, access.value,
+                    "views and packs cut '%{}' into more pieces than the verifier follows",
+                    scope_.nameOf(access.value));
+  if (range.isFixed()) {
+    placed.span = spanOf(arena, range.begin(0), range.end(0));
+  } else {
+    placed.moving = static_cast<uint32_t>(arena.moving.size());
+    arena.moving.push_back(range);
+  }
+}
+
+void ByteCheck::Impl::addNeed(SegmentEffect &effect, uint32_t window, uint32_t op,
+                              ValueId operand) {
+  if (windows_.needed.insert(window))
+    effect.needs.push_back({window, op, operand});
+}
+
+void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId operand,
+                                  Access::Kind kind, SegmentEffect &effect) {
+  auto addPiece = [&](ValueId source, const Range &range, bool isWhole) {
+    bool isLiveIn = cellOf_[source] != kNone;
+    if (isLiveIn && op < segment_.ops.size()) {
+      uint32_t cell = cellOf_[source];
+      addNeed(effect, isWhole ? cell : windows_.find(cell, range), op, operand);
+    }
+    return Access{op, isLiveIn ? kInitial : source, operand, kind};
+  };
+  const Value &read = segment_.values[operand];
+  ValueId sole = contents.soleSource(operand);
+  if (sole != kNone && isMoving_[operand] == 0) { // nearly always
+    bool isCellsPart = cellOf_[sole] != kNone && contents.isNarrow(operand);
+    Access access = addPiece(sole, isCellsPart ? Range::of(read, indices_) : Range(), !isCellsPart);
+    layout(read.place.arena).accesses.push_back({access, spans_[operand], kNone});
+    return;
+  }
+  Range window = Range::of(read, indices_);
+  bool isCutOut = contents.isCutOut(operand);
+  contents.forEachPiece(operand, window, [&](ValueId source, const Range &range) {
+    if (!scope_.inspection.spend(kVisitsOfPiece))
+      return;
+    addAccess(addPiece(source, range, false), range);
+    uint32_t def = segment_.values[source].def;
+    if (isCutOut && def != kNone && !order_.ends(def, op))
+      if (Finding *f = scope_.addValue(Rule::Order, op, operand,
+                                       "the op reads '%{}' without waiting for all of it",
+                                       scope_.nameOf(operand))) {
+        f->variant = variant_;
+        f->note = fmt::format("'%{}' is defined here", scope_.nameOf(source));
+        f->noteAt = scope_.spot(def);
+      }
+  });
+}
+
+void ByteCheck::Impl::collectOp(const Contents &contents, uint32_t index, SegmentEffect &effect) {
+  const Op &op = segment_.ops[index];
+  const OpInfo &info = opInfo(op.kind);
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    bool isTaken = std::any_of(info.inPlace.begin(), info.inPlace.end(), [&](int8_t operand) {
+      return operand >= 0 && static_cast<size_t>(operand) == i;
+    });
+    collectRead(contents, index, op.operands[i], isTaken ? Access::ReadTaken : Access::Read,
+                effect);
+  }
+  for (const Tie &tie : op.ties)
+    if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
+      collectRead(contents, index, tie.value, Access::ReadTaken, effect);
+  bool inPlaceGather = gathersInPlace(scope_.plan(), scope_.role, segment_, op);
+  for (ValueId result : op.results) {
+    const Value &value = segment_.values[result];
+    Access access{index, result, result, Access::Write};
+    if (!inPlaceGather && isMoving_[result] == 0) {
+      layout(value.place.arena).accesses.push_back({access, spans_[result], kNone});
+      continue;
+    }
+    Range window = Range::of(value, indices_);
+    if (!inPlaceGather)
+      addAccess(access, window);
+    else
+      contents.forEachPiece(result, window, [&](ValueId source, const Range &range) {
+        if (source == result)
+          addAccess(access, range);
+      });
+  }
+}
+
+void ByteCheck::Impl::collectOuts(const Contents &contents, SegmentEffect &effect) {
+  for (size_t i = 0; i < segment_.outs.size() && !scope_.inspection.isFull(); ++i) {
+    const Segment::Boundary &boundary = segment_.outs[i];
+    windows_.forEachOf(boundary.cell, windowCount_, [&](uint32_t window) {
+      SegmentEffect::Out &out = effect.outs.emplace_back();
+      out.window = window;
+      out.value = boundary.value;
+      out.loss.at = scope_.spot(segment_.values[boundary.value].def);
+      out.isDefined = contents.isDefined(boundary.value);
+      out.mayDrop = boundary.mayDrop;
+      if (out.isDefined)
+        collectOut(contents, window, out);
+    });
+  }
+}
+
+/// What the window is made of, and a read of it at the segment's end.
+void ByteCheck::Impl::collectOut(const Contents &contents, uint32_t window,
+                                 SegmentEffect::Out &out) {
+  auto end = static_cast<uint32_t>(segment_.ops.size());
+  bool isWhole = windows_.cellOf(window) == window;
+  contents.forEachPiece(
+      out.value, windows_.rangeOf(window), [&](ValueId source, const Range &range) {
+        bool isLiveIn = cellOf_[source] != kNone;
+        if (isLiveIn && scope_.inspection.spend(kVisitsOfPiece))
+          out.from.push_back(windows_.find(cellOf_[source], range));
+        Access access{end + window, isLiveIn ? kInitial : source, out.value, Access::Read};
+        if (isWhole && isMoving_[out.value] == 0 && contents.soleSource(out.value) != kNone)
+          layout(range.arena()).accesses.push_back({access, spans_[out.value], kNone});
+        else
+          addAccess(access, range);
+      });
+}
+
+void ByteCheck::Impl::collect(const Contents &contents, SegmentEffect &effect) {
+  for (ArenaLayout &arena : layouts_) {
+    arena.accesses.clear();
+    arena.moving.clear();
+  }
+  windows_.needed.clear();
+  windows_.clobbered.clear();
+  for (uint32_t i = 0; i < segment_.ops.size() && !scope_.inspection.isFull(); ++i)
+    if (executes(segment_.ops[i], variant_))
+      collectOp(contents, i, effect);
+  collectOuts(contents, effect);
+}
+
+void ByteCheck::Impl::addClobber(uint32_t window, const std::optional<Shadow::Written> &written,
+                                 SegmentEffect &effect) {
+  if (written && windows_.clobbered.insert(window) && scope_.inspection.spend(kVisitsOfClobber))
+    effect.clobbers.push_back({window, {scope_.spot(written->op), written->bytes, nullptr}});
+}
+
+void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
+  ArenaLayout &bytes = layout(arena);
+  shadow.reset(bytes.boundaries, arena, indices_.first);
+  for (const Zone &zone : bytes.zones) {
+    Span span = spanOf(bytes, zone.begin, zone.end);
+    shadow.skip(span.first, span.last);
+  }
+  for (const PlacedAccess &placed : bytes.accesses)
+    if (placed.moving == kNone)
+      shadow.play(placed.access, placed.span.first, placed.span.last);
+  for (const WindowSpan &at : bytes.windows)
+    if (at.span.first < at.span.last)
+      addClobber(at.window, shadow.findWritten(at.span.first, at.span.last), effect);
+}
+
+/// What touches each zone of the arena, with bounds that may move.
+std::vector<ByteCheck::Impl::ZonePlay>
+ByteCheck::Impl::collectZones(const ArenaLayout &bytes) const {
+  std::vector<ZonePlay> plays;
+  for (const Zone &zone : bytes.zones)
+    plays.push_back({zone, {}, {{zone.begin, 0}, {zone.end, 0}}, {}});
+  // Zones are apart and in order, so those that a range touches are neighbours.
+  auto forEachZone = [&](int64_t begin, int64_t end, const auto &fn) {
+    auto at = std::partition_point(plays.begin(), plays.end(),
+                                   [&](const ZonePlay &play) { return play.zone.end <= begin; });
+    for (; at != plays.end() && at->zone.begin < end; ++at)
+      fn(*at);
+  };
+  auto addMoving = [&](const Range &range, const auto &fn) {
+    forEachZone(range.hullBegin(indices_), range.hullEnd(indices_), [&](ZonePlay &play) {
+      range.forEachLine([&](const Line &line) { play.lines.push_back(line); });
+      fn(play);
+    });
+  };
+  for (const PlacedAccess &placed : bytes.accesses) {
+    if (placed.moving != kNone) {
+      addMoving(bytes.moving[placed.moving],
+                [&](ZonePlay &play) { play.accesses.push_back(placed); });
+      continue;
+    }
+    if (placed.span.first >= placed.span.last)
+      continue;
+    int64_t begin = bytes.boundaries[placed.span.first], end = bytes.boundaries[placed.span.last];
+    forEachZone(begin, end, [&](ZonePlay &play) {
+      play.accesses.push_back(placed);
+      play.lines.push_back({begin, 0});
+      play.lines.push_back({end, 0});
+    });
+  }
+  for (const WindowSpan &at : bytes.windows)
+    addMoving(windows_.rangeOf(at.window),
+              [&](ZonePlay &play) { play.windows.push_back(at.window); });
+  return plays;
+}
+
+void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play,
+                               Shadow &shadow, SegmentEffect &effect) {
+  const Zone &zone = play.zone;
+  std::vector<Zone> ranges; // of accesses, then of windows
+  std::vector<int64_t> bounds;
+  if (!scope_.inspection.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax) *
+                               kVisitsOfLines))
+    return;
+  for (int64_t member : coordinatesFor(play.lines, indices_)) {
+    size_t ranged = play.accesses.size() + play.windows.size();
+    if (!scope_.inspection.spend(ranged * kVisitsOfRange) || scope_.inspection.isFull())
+      return;
+    ranges.clear();
+    bounds.assign({zone.begin, zone.end});
+    auto add = [&](int64_t begin, int64_t end) {
+      ranges.push_back({std::max(begin, zone.begin), std::min(end, zone.end)});
+      if (ranges.back().begin < ranges.back().end)
+        bounds.insert(bounds.end(), {ranges.back().begin, ranges.back().end});
+    };
+    for (const PlacedAccess &placed : play.accesses)
+      if (placed.moving == kNone)
+        add(bytes.boundaries[placed.span.first], bytes.boundaries[placed.span.last]);
+      else
+        add(bytes.moving[placed.moving].begin(member), bytes.moving[placed.moving].end(member));
+    for (uint32_t window : play.windows)
+      add(windows_.rangeOf(window).begin(member), windows_.rangeOf(window).end(member));
+    std::sort(bounds.begin(), bounds.end());
+    bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
+    auto index = [&](int64_t at) {
+      return static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), at) -
+                                 bounds.begin());
+    };
+    shadow.reset(bounds, arena, member);
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      if (ranges[i].begin >= ranges[i].end)
+        continue;
+      size_t first = index(ranges[i].begin), last = index(ranges[i].end);
+      if (i < play.accesses.size())
+        shadow.play(play.accesses[i].access, first, last);
+      else
+        addClobber(play.windows[i - play.accesses.size()], shadow.findWritten(first, last), effect);
+    }
+  }
+}
+
+SegmentEffect ByteCheck::Impl::check(Variant variant) {
+  variant_ = variant;
+  SegmentEffect effect;
+  if (scope_.inspection.isFull()) // perhaps there is no layout
+    return effect;
+  const Contents &contents =
+      scope_.inspection.contentsOf(scope_.roleIndex, scope_.segmentIndex, variant);
+  if (contents.isTooDeep())
+    scope_.add(Rule::Index, kNone,
+               "packs and gathers of the segment are nested deeper than the verifier follows");
+  collect(contents, effect);
+  Shadow shadow(scope_, order_, variant);
+  for (int a = 0; a < kArenaCount && !scope_.inspection.isFull(); ++a) {
+    auto arena = static_cast<Arena>(a);
+    playFixed(arena, shadow, effect);
+    for (const ZonePlay &play : collectZones(layout(arena)))
+      playZone(layout(arena), arena, play, shadow, effect);
+  }
+  for (SegmentEffect::Out &out : effect.outs)
+    if (auto found = shadow.spoiled().find(out.window); found != shadow.spoiled().end())
+      out.loss.spoiled = std::make_shared<const Finding>(found->second);
+  return effect;
+}
+
+ByteCheck::ByteCheck(const Scope &scope, CellWindows &windows)
+    : impl_(std::make_unique<Impl>(scope, windows)) {}
+ByteCheck::~ByteCheck() = default;
+SegmentEffect ByteCheck::check(Variant variant) { return impl_->check(variant); }
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,75 @@
+// Checks byte by byte what the ops of one segment read, in one variant, and what the segment does
+// to its role's cells.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/verify/VerifyContents.h"
+#include "runtime/verify/VerifyOrder.h"
+#include "runtime/verify/VerifyWindows.h"
+
+namespace shardc::plan::verifier {
+
+/// How a window comes to have no content.
+struct Loss {
+  Spot at;
+  std::optional<ByteRange> bytes; ///< that are written over; none: all of it
+  /// Why the content that is left there is incomplete; null if it is complete, which is usual.
+  std::shared_ptr<const Finding> spoiled;
+};
+
+/// What a segment, in one variant, needs of cells and leaves in them, window by window.
+struct SegmentEffect {
+  /// A window whose content at the segment's start is read.
+  struct Need {
+    uint32_t window;
+    uint32_t op;
+    ValueId operand;
+  };
+  /// A window of a cell that the segment gives a content.
+  struct Out {
+    uint32_t window;
+    ValueId value;
+    bool isDefined;             ///< false: not in this variant, so the cell has none
+    bool mayDrop;               ///< the plan says that nobody has to read it
+    Loss loss;                  ///< if it has none afterwards
+    std::vector<uint32_t> from; ///< windows whose content at the start is part of it
+  };
+  /// A window that an op writes into without giving its cell a content.
+  struct Clobber {
+    uint32_t window;
+    Loss loss;
+  };
+  std::vector<Need> needs;
+  std::vector<Out> outs;
+  std::vector<Clobber> clobbers;
+};
+
+/// By segment and variant; null where the program does not take it. Variants that execute alike
+/// share one.
+using SegmentEffects = std::vector<std::array<std::shared_ptr<const SegmentEffect>, 4>>;
+
+/// VerifyLost.cpp: contents that a role's segments leave and nobody reads.
+void checkLost(Inspection &inspection, uint32_t role, const CellWindows &windows,
+               const SegmentEffects &effects);
+
+/// Checks variants of one segment; what does not depend on the variant is made once.
+class ByteCheck {
+public:
+  /// Adds the windows that the check finds; follows those that existed before.
+  ByteCheck(const Scope &scope, CellWindows &windows);
+  ~ByteCheck();
+
+  /// Reports what breaks reads-from; returns what the variant does to cells.
+  SegmentEffect check(Variant variant);
+
+private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,422 @@
+// Checks that the collectives of different roles match and never deadlock. Ranks of one role issue
+// the same ops. If each group and channel has one order of collectives (checked for each segment),
+// they never deadlock among themselves: of all ops that are left, the one issued first is ready on
+// every rank. Roles that share groups must issue the same collectives in the same order and must
+// not wait for each other in a cycle. Therefore their programs are followed here, each role as one
+// actor over its shared collectives: once with 'start', and once without it, as after a load. The
+// collectives of a step must meet in that step. That depends only on which `every` are due, so one
+// step represents all steps in which the same are due.
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+
+#include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifyOrder.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+constexpr size_t kRunsMax = size_t{1}
+                            << 22; ///< of segments, of all roles, in the steps that are followed
+/// What it takes to find out whether two roles meet, in the visits that are counted.
+constexpr uint64_t kVisitsOfPair = 64;
+
+/// A communicator: group and channel.
+using Queue = std::pair<int16_t, Channel>;
+
+/// One run of a segment, with its collectives that other roles take part in.
+struct Instance {
+  uint32_t segment;
+  Variant variant;
+};
+
+/// Roles that have ranks in common instances of a group.
+bool meet(const Plan &plan, const Role &a, const Role &b, const Group &group) {
+  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
+    if (std::find(group.axes.begin(), group.axes.end(), axis) != group.axes.end())
+      continue;
+    auto extent = [&](const Role &role) {
+      AxisRange range{axis, 0, plan.mesh[axis].size};
+      for (const AxisRange &each : role.where)
+        if (each.axis == axis)
+          range = {axis, std::max(range.begin, each.begin), std::min(range.end, each.end)};
+      return range;
+    };
+    AxisRange x = extent(a), y = extent(b);
+    if (std::max(x.begin, y.begin) >= std::min(x.end, y.end))
+      return false;
+  }
+  return true;
+}
+
+/// A role on its way through its program, which it follows part by part: the part before a loop of
+/// steps, each of the loop's steps that differ, and the part after it.
+class Actor {
+public:
+  Actor(const Plan &plan, uint32_t roleIndex, const std::vector<bool> &isShared, bool starts)
+      : roleIndex_(roleIndex), role_(plan.roles[roleIndex]), isShared_(isShared), starts_(starts),
+        runsMax_(kRunsMax / plan.roles.size()) {
+    for (const Segment &segment : role_.segments)
+      orders_.emplace_back(segment);
+    expand(role_.program);
+    partEnds_.push_back(instances_.size());
+    enter();
+  }
+
+  uint32_t roleIndex() const { return roleIndex_; }
+  /// Nothing is left of the part under way.
+  bool isDone() const { return at_ >= partEnds_[part_]; }
+  bool isTooLong() const { return instances_.size() >= runsMax_; }
+  bool hasMoreParts() const { return part_ + 1 < partEnds_.size(); }
+  void nextPart() {
+    ++part_;
+    enter();
+  }
+  const std::map<Queue, std::deque<uint32_t>> &queues() const { return queues_; }
+
+  /// The op that the role has issued on the queue and that waits for others; kNone if there is
+  /// none.
+  uint32_t head(const Queue &queue) const {
+    auto at = queues_.find(queue);
+    if (at == queues_.end() || at->second.empty())
+      return kNone;
+    uint32_t op = at->second.front();
+    for (const auto &[other, ops] : queues_)
+      if (other != queue && !ops.empty() && order().ends(ops.front(), op))
+        return kNone;
+    return op;
+  }
+  const Op &op(uint32_t index) const { return segment().ops[index]; }
+  const Segment &segment() const { return role_.segments[instances_[at_].segment]; }
+  Spot spot(uint32_t op) const {
+    return {roleIndex_, isDone() ? kNone : instances_[at_].segment, op};
+  }
+
+  void pop(const Queue &queue) {
+    queues_[queue].pop_front();
+    bool isEnd = std::all_of(queues_.begin(), queues_.end(),
+                             [](const auto &entry) { return entry.second.empty(); });
+    if (isEnd) {
+      ++at_;
+      enter();
+    }
+  }
+
+  /// First op that is left, whether or not it is issued.
+  Spot firstLeft() const {
+    uint32_t first = kNone;
+    for (const auto &[queue, ops] : queues_)
+      if (!ops.empty())
+        first = std::min(first, ops.front());
+    return spot(first);
+  }
+
+private:
+  const HappensBefore &order() const { return orders_[instances_[at_].segment]; }
+
+  void expand(const std::vector<ProgramNode> &nodes) {
+    for (const ProgramNode &node : nodes) {
+      if (node.kind != ProgramNode::Steps) {
+        run(node);
+        continue;
+      }
+      for (int64_t step : stepsThatDiffer(node)) {
+        partEnds_.push_back(instances_.size());
+        expandStep(node, step);
+      }
+      partEnds_.push_back(instances_.size());
+    }
+  }
+
+  void expandStep(const ProgramNode &steps, int64_t step) {
+    for (const ProgramNode &node : steps.children) {
+      if (node.kind != ProgramNode::Every)
+        run(node);
+      else if (step % node.count == 0)
+        for (const ProgramNode &child : node.children)
+          run(child);
+    }
+  }
+
+  void run(const ProgramNode &node) {
+    if (node.kind == ProgramNode::Start && !starts_)
+      return;
+    bool body = role_.segments[node.segment].body;
+    for (int64_t i = 0; i < node.count && !isTooLong(); ++i) {
+      Variant variant = !body || node.count == 1 ? Variant::Only
+                        : i == 0                 ? Variant::First
+                        : i + 1 == node.count    ? Variant::Last
+                                                 : Variant::Middle;
+      instances_.push_back({node.segment, variant});
+    }
+  }
+
+  /// Queues up the shared collectives of the part's next run that has any.
+  void enter() {
+    queues_.clear();
+    for (; !isDone(); ++at_) {
+      for (uint32_t i : sharedOf(instances_[at_]))
+        queues_[{segment().ops[i].group, segment().ops[i].channel}].push_back(i);
+      if (!queues_.empty())
+        return;
+    }
+  }
+
+  const std::vector<uint32_t> &sharedOf(const Instance &instance) {
+    auto [at, isNew] = shared_.try_emplace({instance.segment, instance.variant});
+    const std::vector<Op> &ops = role_.segments[instance.segment].ops;
+    for (uint32_t i = 0; isNew && i < ops.size(); ++i)
+      if (opInfo(ops[i].kind).traits == OpTraits::Collective &&
+          executes(ops[i], instance.variant) && isShared_[static_cast<size_t>(ops[i].group)])
+        at->second.push_back(i);
+    return at->second;
+  }
+
+  uint32_t roleIndex_;
+  const Role &role_;
+  const std::vector<bool> &isShared_; ///< per group: it has members in several roles
+  bool starts_;                       ///< no checkpoint is loaded
+  std::vector<HappensBefore> orders_;
+  std::vector<Instance> instances_;
+  std::vector<size_t> partEnds_; ///< of instances_
+  size_t part_ = 0, at_ = 0;
+  size_t runsMax_;
+  std::map<std::pair<uint32_t, Variant>, std::vector<uint32_t>> shared_; ///< collectives of a run
+  std::map<Queue, std::deque<uint32_t>> queues_;                         ///< of the run under way
+};
+
+/// How long a program's loops are; equal for roles that meet.
+void loopsOf(const std::vector<ProgramNode> &nodes, std::vector<int64_t> &out) {
+  for (const ProgramNode &node : nodes)
+    if (node.kind == ProgramNode::Steps || node.kind == ProgramNode::Every) {
+      out.push_back(node.kind == ProgramNode::Steps ? node.count : -node.count);
+      loopsOf(node.children, out);
+    }
+}
+
+class Meeting {
+public:
+  explicit Meeting(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {}
+
+  void run() {
+    findMembers();
+    if (report_.isFull() || std::find(isShared_.begin(), isShared_.end(), true) == isShared_.end())
+      return;
+    checkLoops();
+    follow(true);
+    bool hasStart = std::ranges::any_of(plan_.roles, [](const Role &role) {
+      return std::ranges::find(role.program, ProgramNode::Start, &ProgramNode::kind) !=
+             role.program.end();
+    });
+    if (hasStart && report_.size() == 0)
+      follow(false);
+  }
+
+private:
+  /// The programs of all roles together, as a run takes them that loads no checkpoint, or one.
+  void follow(bool starts) {
+    starts_ = starts;
+    actors_.clear();
+    for (uint32_t r = 0; r < plan_.roles.size() && report_.size() == 0; ++r) {
+      actors_.emplace_back(plan_, r, isShared_, starts);
+      if (actors_.back().isTooLong())
+        report_.add(Rule::Index, {r, kNone, kNone},
+                    "the role's steps run more segments than the verifier follows");
+    }
+    while (report_.size() == 0) {
+      while (report_.size() == 0 && advance()) {
+      }
+      if (report_.size() == 0)
+        checkEnd();
+      if (!actors_.front().hasMoreParts())
+        return;
+      for (Actor &actor : actors_)
+        actor.nextPart();
+    }
+  }
+
+  void findMembers() {
+    for (const Group &group : plan_.groups) {
+      if (!report_.spend(plan_.roles.size() * plan_.roles.size() * kVisitsOfPair))
+        return;
+      std::vector<std::vector<uint32_t>> partners(plan_.roles.size());
+      bool isShared = false;
+      for (uint32_t a = 0; a < plan_.roles.size(); ++a)
+        for (uint32_t b = 0; b < plan_.roles.size(); ++b)
+          if (a != b && meet(plan_, plan_.roles[a], plan_.roles[b], group)) {
+            partners[a].push_back(b);
+            isShared = true;
+          }
+      isShared_.push_back(isShared);
+      std::vector<std::vector<uint32_t>> &members = members_.emplace_back(plan_.roles.size());
+      for (uint32_t role = 0; role < plan_.roles.size(); ++role)
+        if (members[role].empty())
+          for (std::vector<uint32_t> all = membersWith(role, partners); uint32_t member : all)
+            members[member] = all;
+    }
+  }
+
+  void checkLoops() {
+    for (const ProgramNode &node : plan_.roles[0].program)
+      if (node.kind == ProgramNode::Steps && stepsThatDiffer(node).size() > kStepsMax)
+        report_.add(Rule::Index, {0, kNone, kNone},
+                    fmt::format("a loop has more than {} different steps, counted by the 'every' "
+                                "parts that are due; that is the verifier's limit",
+                                kStepsMax));
+    std::vector<int64_t> first;
+    loopsOf(plan_.roles[0].program, first);
+    for (uint32_t r = 1; r < plan_.roles.size(); ++r) {
+      std::vector<int64_t> loops;
+      loopsOf(plan_.roles[r].program, loops);
+      if (loops != first)
+        report_.add(
+            Rule::Program, {r, kNone, kNone},
+            fmt::format("roles '{}' and '{}' share groups, but their loops differ in length",
+                        plan_.roles[0].name, plan_.roles[r].name));
+    }
+  }
+
+  /// Ends every collective that all its members have issued; false if there is none.
+  bool advance() {
+    bool moved = false;
+    std::vector<Queue> open;
+    for (Actor &actor : actors_) {
+      open.clear();
+      for (const auto &[queue, ops] : actor.queues())
+        if (!ops.empty())
+          open.push_back(queue);
+      for (const Queue &queue : open)
+        moved |= report_.size() == 0 && tryEnd(actor, queue);
+    }
+    return moved;
+  }
+
+  /// All roles that meet, directly or through others, on the group.
+  std::vector<uint32_t> membersWith(uint32_t role,
+                                    const std::vector<std::vector<uint32_t>> &partners) const {
+    std::set<uint32_t> members = {role};
+    std::vector<uint32_t> fresh = {role};
+    while (!fresh.empty()) {
+      uint32_t next = fresh.back();
+      fresh.pop_back();
+      for (uint32_t partner : partners[next])
+        if (members.insert(partner).second)
+          fresh.push_back(partner);
+    }
+    return {members.begin(), members.end()};
+  }
+
+  bool tryEnd(Actor &actor, const Queue &queue) {
+    if (actor.isDone())
+      return false;
+    // Heads and ends look at all queues of a role.
+    uint32_t mine = report_.spend(2 * actor.queues().size()) ? actor.head(queue) : kNone;
+    if (mine == kNone)
+      return false;
+    const std::vector<uint32_t> &members =
+        members_[static_cast<size_t>(queue.first)][actor.roleIndex()];
+    for (uint32_t member : members) {
+      Actor &other = actors_[member];
+      if (!report_.spend(2 * other.queues().size()))
+        return false;
+      uint32_t theirs = other.isDone() ? kNone : other.head(queue);
+      if (theirs == kNone || !isSame(actor, mine, other, theirs))
+        return false;
+    }
+    for (uint32_t member : members)
+      actors_[member].pop(queue);
+    return true;
+  }
+
+  bool isSame(const Actor &a, uint32_t i, const Actor &b, uint32_t j) {
+    const Op &x = a.op(i), &y = b.op(j);
+    auto type = [](const Actor &actor, ValueId id) { return actor.segment().values[id].type; };
+    auto alike = [](const Type &s, const Type &t) {
+      return s.dtype == t.dtype && s.numel() == t.numel();
+    };
+    if (x.kind == y.kind && x.transport == y.transport &&
+        x.getBool(AttrKey::average) == y.getBool(AttrKey::average) &&
+        x.getInt(AttrKey::block) == y.getInt(AttrKey::block) &&
+        alike(type(a, x.operands[0]), type(b, y.operands[0])) &&
+        alike(type(a, x.results[0]), type(b, y.results[0])))
+      return true;
+    if (Finding *f = report_.add(
+            Rule::Collective, b.spot(j),
+            fmt::format("roles '{}' and '{}' issue different collectives on group '{}', channel {}",
+                        plan_.roles[a.roleIndex()].name, plan_.roles[b.roleIndex()].name,
+                        plan_.groups[static_cast<size_t>(x.group)].name, toString(x.channel)))) {
+      f->note = "the other role's collective is here";
+      f->noteAt = a.spot(i);
+    }
+    return false;
+  }
+
+  void checkEnd() {
+    const Actor *stuck = nullptr;
+    for (const Actor &actor : actors_)
+      if (!actor.isDone() && stuck == nullptr)
+        stuck = &actor;
+    if (stuck == nullptr)
+      return;
+    Finding *f = report_.add(
+        Rule::Rendezvous, stuck->firstLeft(),
+        fmt::format(
+            "role '{}' deadlocks{}: the other members of the group never reach its collective",
+            plan_.roles[stuck->roleIndex()].name,
+            starts_ ? "" : " when a checkpoint is loaded and 'start' does not run"));
+    for (const Actor &actor : actors_) {
+      if (f == nullptr || &actor == stuck)
+        continue;
+      f->note = actor.isDone()
+                    ? fmt::format("role '{}' issues no more collectives",
+                                  plan_.roles[actor.roleIndex()].name)
+                    : fmt::format("role '{}' waits here", plan_.roles[actor.roleIndex()].name);
+      f->noteAt = actor.isDone() ? Spot{actor.roleIndex(), kNone, kNone} : actor.firstLeft();
+      return;
+    }
+  }
+
+  Inspection &report_;
+  const Plan &plan_;
+  std::vector<bool> isShared_;
+  std::vector<std::vector<std::vector<uint32_t>>> members_; ///< per group and role
+  std::deque<Actor> actors_;
+  bool starts_ = true; ///< in the programs that are followed
+};
+
+/// A communicator is configured once, so all collectives of a channel need the same transport.
+void checkWays(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  std::map<Queue, std::pair<Spot, Transport>> firsts;
+  for (uint32_t r = 0; r < plan.roles.size(); ++r)
+    for (uint32_t s = 0; s < plan.roles[r].segments.size(); ++s)
+      for (uint32_t i = 0; i < plan.roles[r].segments[s].ops.size(); ++i) {
+        const Op &op = plan.roles[r].segments[s].ops[i];
+        if (opInfo(op.kind).traits != OpTraits::Collective || op.channel == Channel::None)
+          continue;
+        auto [at, isNew] = firsts.try_emplace({op.group, op.channel}, Spot{r, s, i}, op.transport);
+        if (isNew || at->second.second == op.transport)
+          continue;
+        if (Finding *f = inspection.add(
+                Rule::Collective, {r, s, i},
+                fmt::format("the op goes via {}, but another op on group '{}', channel {} goes via "
+                            "{}; all collectives of a channel need the same transport",
+                            toString(op.transport), plan.groups[static_cast<size_t>(op.group)].name,
+                            toString(op.channel), toString(at->second.second)))) {
+          f->note = "the other op is here";
+          f->noteAt = at->second.first;
+        }
+      }
+}
+
+} // namespace
+
+void checkCollectives(Inspection &inspection) {
+  if (inspection.size() == 0)
+    checkWays(inspection);
+  if (inspection.size() == 0 && inspection.plan().roles.size() > 1)
+    Meeting(inspection).run();
+}
+
+} // namespace shardc::plan::verifier

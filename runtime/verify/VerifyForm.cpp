@@ -1,0 +1,323 @@
+// Form of one segment: indices in range, names, definitions before uses, arity, attributes, ties,
+// predicates, waits, boundaries. All later phases rely on it.
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/plan/Syntax.h"
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// Whether an op that makes a result anew can add it to an earlier value.
+bool accumulates(const OpInfo &info) { return !info.collective || isSum(info.collective->kind); }
+
+class FormCheck {
+public:
+  explicit FormCheck(const Scope &scope)
+      : scope_(scope), segment_(scope.segment), defined_(segment_.values.size(), kNone) {}
+
+  void run() {
+    if (static_cast<int64_t>(segment_.ops.size()) > limits::kOpsMax) {
+      scope_.add(Rule::Index, kNone, "the segment has {} ops; the limit is {}", segment_.ops.size(),
+                 limits::kOpsMax);
+      return;
+    }
+    checkValues();
+    checkIns();
+    for (uint32_t i = 0; i < segment_.ops.size() && !scope_.inspection.isFull(); ++i)
+      if (checkIndices(i)) {
+        checkUses(i);
+        checkAttrs(i);
+        if (checkArity(i)) // what follows may name any operand and result of the row
+          checkTies(i);
+        checkWaits(i);
+        checkCollectiveForm(i);
+        defineResults(i);
+      }
+    checkOuts();
+    checkAllDefined();
+  }
+
+private:
+  const Op &op(uint32_t index) const { return segment_.ops[index]; }
+  bool isValue(ValueId id) const { return id < defined_.size(); } // one for each value
+
+  void checkValues() {
+    NameSet names(segment_.values.size());
+    for (ValueId id = 0; id < segment_.values.size(); ++id) {
+      const Value &value = segment_.values[id];
+      if (!names.insert(value.name))
+        scope_.addValue(Rule::Definition, value.def, id,
+                        "two values of the segment have the name '%{}'", value.name);
+      checkNameLength(scope_.inspection, scope_.spot(value.def), "value", value.name);
+      if (!isTypeSane(value.type))
+        scope_.addValue(Rule::Shape, value.def, id, "the type of '%{}' has no elements or too many",
+                        value.name);
+    }
+  }
+
+  void checkIns() {
+    std::vector<bool> isTaken(scope_.role.cells.size());
+    for (const Segment::Boundary &in : segment_.ins) {
+      if (!isValue(in.value) || in.cell >= scope_.role.cells.size()) {
+        scope_.add(Rule::Index, kNone,
+                   "an 'in' names value {} of {} and cell {} of {}; both need to exist", in.value,
+                   segment_.values.size(), in.cell, scope_.role.cells.size());
+        continue;
+      }
+      const Value &value = scope_.value(in.value);
+      if (value.def != kNone || defined_[in.value] != kNone)
+        scope_.addValue(Rule::Definition, scope_.opOf(in.value), in.value,
+                        "'%{}' is a live-in, but it has another definition", value.name);
+      defined_[in.value] = 0;
+      checkBoundary(in, isTaken, "in");
+    }
+  }
+
+  void checkBoundary(const Segment::Boundary &boundary, std::vector<bool> &isTaken,
+                     std::string_view word) {
+    const Value &value = scope_.value(boundary.value);
+    const Cell &cell = scope_.role.cells[boundary.cell];
+    if (isTaken[boundary.cell])
+      scope_.addValue(Rule::Boundary, scope_.opOf(boundary.value), boundary.value,
+                      "cell '@{}' appears twice as '{}'", cell.name, word);
+    isTaken[boundary.cell] = true;
+    if (value.type != cell.type)
+      scope_.addValue(Rule::Boundary, scope_.opOf(boundary.value), boundary.value,
+                      "'%{}' has type {}; its cell '@{}' has type {}", value.name,
+                      printType(value.type), cell.name, printType(cell.type));
+  }
+
+  void checkOuts() {
+    std::vector<bool> isTaken(scope_.role.cells.size());
+    for (const Segment::Boundary &out : segment_.outs) {
+      if (!isValue(out.value) || out.cell >= scope_.role.cells.size())
+        scope_.add(Rule::Index, kNone,
+                   "an 'out' names value {} of {} and cell {} of {}; both need to exist", out.value,
+                   segment_.values.size(), out.cell, scope_.role.cells.size());
+      else
+        checkBoundary(out, isTaken, "out");
+    }
+  }
+
+  /// False if the op cannot be looked at any further.
+  bool checkIndices(uint32_t i) {
+    const Op &o = op(i);
+    const Plan &plan = scope_.plan();
+    bool ok = true;
+    auto fail = [&](std::string_view what, int64_t index, size_t count) {
+      scope_.add(Rule::Index, i, "the op names {} {}; there are {}", what, index, count);
+      ok = false;
+    };
+    auto checkIds = [&](const std::vector<ValueId> &ids) {
+      for (ValueId id : ids)
+        if (!isValue(id))
+          fail("value", id, segment_.values.size());
+    };
+    checkIds(o.operands);
+    checkIds(o.results);
+    for (const Tie &tie : o.ties)
+      if (!isValue(tie.value))
+        fail("value", tie.value, segment_.values.size());
+    if (o.group < -1 || o.group >= static_cast<int64_t>(plan.groups.size()))
+      fail("group", o.group, plan.groups.size());
+    if (o.unit < -1 || o.unit >= static_cast<int64_t>(plan.units.size()))
+      fail("unit", o.unit, plan.units.size());
+    if (o.loc != kNone && o.loc >= plan.locs.size())
+      fail("recipe location", o.loc, plan.locs.size());
+    return checkCounts(i) && ok;
+  }
+
+  /// False if the op has more of something than an op may have.
+  bool checkCounts(uint32_t i) {
+    const Op &o = op(i);
+    bool ok = true;
+    auto limit = [&](std::string_view what, size_t count, int64_t most) {
+      if (static_cast<int64_t>(count) <= most)
+        return;
+      scope_.add(Rule::Index, i, "the op has {} {}; the limit is {}", count, what, most);
+      ok = false;
+    };
+    limit("operands", o.operands.size(), limits::kOperandsMax);
+    limit("results", o.results.size(), limits::kResultsMax);
+    limit("ties", o.ties.size(), limits::kTiesMax);
+    limit("waits", o.waits.size(), limits::kWaitsMax);
+    limit("attributes", o.attrs.size(), kAttrCount);
+    return ok;
+  }
+
+  /// False if operands or results of the op's row may be missing.
+  bool checkArity(uint32_t i) {
+    const OpInfo &info = opInfo(op(i).kind);
+    return checkCount(i, "operand", op(i).operands.size(), info.operandsMin, info.operandsMax,
+                      info.operands) &&
+           checkCount(i, "result", op(i).results.size(), info.resultsMin, info.resultsMax,
+                      info.results);
+  }
+
+  bool checkCount(uint32_t i, std::string_view what, size_t count, uint8_t min, uint8_t max,
+                  std::string_view names) {
+    if (count >= min && (max == kAnyNumber || count <= max))
+      return true;
+    scope_.add(Rule::Arity, i, "'{}' has {} {}{}; it takes ({})", opInfo(op(i).kind).name, count,
+               what, count == 1 ? "" : "s", names);
+    return false;
+  }
+
+  void checkUses(uint32_t i) {
+    auto use = [&](ValueId id) {
+      if (defined_[id] == kNone)
+        scope_.addValue(Rule::Definition, i, id, "'%{}' is used before it is defined",
+                        scope_.nameOf(id));
+    };
+    for (ValueId id : op(i).operands)
+      use(id);
+    for (const Tie &tie : op(i).ties)
+      use(tie.value);
+  }
+
+  void defineResults(uint32_t i) {
+    const Op &o = op(i);
+    for (size_t r = 0; r < o.results.size(); ++r) {
+      ValueId id = o.results[r];
+      const Value &value = scope_.value(id);
+      if (defined_[id] != kNone || value.def != i || value.defResult != r)
+        scope_.addValue(Rule::Definition, i, id,
+                        "'%{}' is defined here, but its entry names result {} of op {}", value.name,
+                        value.defResult, value.def);
+      defined_[id] = i;
+    }
+  }
+
+  void checkAllDefined() {
+    for (ValueId id = 0; id < segment_.values.size(); ++id)
+      if (defined_[id] == kNone)
+        scope_.addValue(Rule::Definition, scope_.opOf(id), id, "nothing defines '%{}'",
+                        scope_.nameOf(id));
+  }
+
+  void checkAttrs(uint32_t i) {
+    const std::vector<Attr> &attrs = op(i).attrs;
+    for (size_t a = 0; a < attrs.size(); ++a) {
+      if (static_cast<int>(attrs[a].key) >= kAttrCount) {
+        scope_.add(Rule::Attribute, i, "the op has an unknown attribute");
+        return;
+      }
+      const AttrInfo &info = attrInfo(attrs[a].key);
+      if (a > 0 && attrs[a - 1].key >= attrs[a].key)
+        scope_.add(Rule::Attribute, i, "attribute '{}' is repeated or out of order", info.name);
+      if (info.type == AttrInfo::Float && !(attrs[a].f - attrs[a].f == 0))
+        scope_.add(Rule::Attribute, i, "attribute '{}' is {}, which is not finite", info.name,
+                   attrs[a].f);
+      if (info.type == AttrInfo::Bool && attrs[a].i != 0 && attrs[a].i != 1)
+        scope_.add(Rule::Attribute, i, "attribute '{}' is {}; it takes true or false", info.name,
+                   attrs[a].i);
+      if (info.type == AttrInfo::Enum && enumeratorName(info, attrs[a].i).empty())
+        scope_.add(Rule::Attribute, i, "attribute '{}' is {}; it takes {}", info.name, attrs[a].i,
+                   info.enumerators);
+    }
+    int64_t block = op(i).getInt(AttrKey::block);
+    if (block < -1 || block >= static_cast<int64_t>(scope_.plan().blocks.size()))
+      scope_.add(Rule::Index, i, "the op names block {}; there are {}", block,
+                 scope_.plan().blocks.size());
+  }
+
+  void checkTies(uint32_t i) {
+    const Op &o = op(i);
+    const OpInfo &info = opInfo(o.kind);
+    bool isAlias = info.traits == OpTraits::Alias;
+    if (isAlias && (!o.ties.empty() || o.pred != Pred::Always))
+      scope_.add(Rule::Tie, i, "'{}' executes nothing, so it cannot have ties or a predicate",
+                 info.name);
+    if (!segment_.body && o.pred != Pred::Always)
+      scope_.add(Rule::Predicate, i,
+                 "the op has a predicate, but its segment is not a microbatch's body");
+    for (size_t t = 0; t < o.ties.size(); ++t)
+      checkTie(i, t);
+  }
+
+  void checkTie(uint32_t i, size_t t) {
+    const Op &o = op(i);
+    const Tie &tie = o.ties[t];
+    const OpInfo &info = opInfo(o.kind);
+    if (tie.result >= o.results.size()) {
+      scope_.add(Rule::Tie, i, "a tie names result {}; the op has {}", tie.result,
+                 o.results.size());
+      return;
+    }
+    if (tie.kind != Tie::Acc && tie.kind != Tie::Else) {
+      scope_.add(Rule::Tie, i, "a tie is neither 'acc' nor 'else'");
+      return;
+    }
+    int operand = inPlaceOperand(o, tie.result);
+    bool inPlace = operand >= 0;
+    const std::string &name = scope_.nameOf(tie.value);
+    const Type &tied = scope_.value(tie.value).type;
+    if (const Type &type = scope_.value(o.results[tie.result]).type; tied != type)
+      scope_.addValue(Rule::Tie, i, tie.value,
+                      "'%{}' has type {}; result {}, which takes over its buffer, has type {}",
+                      name, printType(tied), tie.result, printType(type));
+    if (tie.kind == Tie::Acc && (inPlace || !accumulates(info)))
+      scope_.addValue(Rule::Tie, i, tie.value, "result {} of '{}' does not accumulate", tie.result,
+                      info.name);
+    if (inPlace && tie.kind == Tie::Else && o.operands[static_cast<size_t>(operand)] != tie.value)
+      scope_.addValue(
+          Rule::Tie, i, tie.value,
+          "result {} of '{}' is in an operand's buffer, so an 'else' tie cannot make it '%{}'",
+          tie.result, info.name, name);
+    if (tie.kind == Tie::Else && tie.pred != Pred::Always)
+      scope_.addValue(Rule::Tie, i, tie.value,
+                      "an 'else' tie uses the op's predicate and cannot have another");
+    if (tie.pred != Pred::Always && !segment_.body)
+      scope_.addValue(Rule::Predicate, i, tie.value,
+                      "the tie has a predicate, but its segment is not a microbatch's body");
+    for (size_t other = 0; other < t; ++other) {
+      const Tie &earlier = o.ties[other];
+      if (earlier.result == tie.result && (earlier.kind == tie.kind || earlier.value != tie.value))
+        scope_.addValue(Rule::Tie, i, tie.value, "result {} is tied twice", tie.result);
+    }
+  }
+
+  void checkWaits(uint32_t i) {
+    const Op &o = op(i);
+    bool isAlias = opInfo(o.kind).traits == OpTraits::Alias;
+    if (isAlias && !o.waits.empty())
+      scope_.add(Rule::Wait, i, "'{}' executes nothing, so it cannot wait", opInfo(o.kind).name);
+    for (uint32_t wait : o.waits) {
+      if (wait >= i)
+        scope_.add(Rule::Wait, i, "the op waits for op {}, which does not come before it", wait);
+      else if (opInfo(op(wait).kind).traits == OpTraits::Alias)
+        scope_.add(Rule::Wait, i, "the op waits for op {} ('{}'), which executes nothing", wait,
+                   opInfo(op(wait).kind).name);
+    }
+  }
+
+  void checkCollectiveForm(uint32_t i) {
+    const Op &o = op(i);
+    const OpInfo &info = opInfo(o.kind);
+    if (info.traits != OpTraits::Collective) {
+      if (o.group != -1 || o.channel != Channel::None)
+        scope_.add(Rule::Collective, i,
+                   "'{}' is not a collective, so it cannot have a group or a channel", info.name);
+      return;
+    }
+    if (o.group < 0)
+      scope_.add(Rule::Collective, i, "'{}' names no group", info.name);
+    if (scope_.plan().level >= Level::Scheduled && o.channel == Channel::None)
+      scope_.add(Rule::Collective, i, "'{}' names no channel", info.name);
+  }
+
+  const Scope &scope_;
+  const Segment &segment_;
+  std::vector<uint32_t> defined_; ///< defining op of each value seen so far, 0 for live-in ones
+};
+
+} // namespace
+
+void checkForm(const Scope &scope) { FormCheck(scope).run(); }
+
+} // namespace shardc::plan::verifier

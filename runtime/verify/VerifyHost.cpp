@@ -1,0 +1,275 @@
+// Checks the interface to the host: cells that the host may write at any time overlap no other cell
+// and are read only by the op that they are for; all ranks end after the same step; ops of the
+// program do not write in arena host; and 'start' fills what a load fills.
+#include "runtime/base/StepState.h"
+#include "runtime/plan/HostCells.h"
+#include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifyRange.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// The op that reads what the host writes, and the operand with which it does.
+struct Taker {
+  OpKind kind;
+  size_t operand;
+};
+Taker takerOf(CellKind cell) {
+  if (cell == CellKind::Stop)
+    return {OpKind::StepPack, 2};
+  return {OpKind::BatchLoad, 0};
+}
+
+int64_t countRuns(const std::vector<ProgramNode> &nodes, uint32_t segment) {
+  int64_t count = 0;
+  for (const ProgramNode &node : nodes)
+    count += (node.segment == segment) + countRuns(node.children, segment);
+  return count;
+}
+
+class HostCheck {
+public:
+  HostCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
+        indices_(indicesOf(inspection.plan(), role_)), isSnapshot_(role_.cells.size()),
+        isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
+    for (const Segment &segment : role_.segments)
+      if (segment.before != kNone)
+        for (const Segment::Boundary &out : segment.outs)
+          isSnapshot_[out.cell] = true;
+  }
+
+  void run() {
+    for (uint32_t c = 0; c < role_.cells.size() && !report_.isFull(); ++c)
+      checkCell(c);
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s) {
+      checkReads(scope(s));
+      checkRings(scope(s));
+    }
+    if (!report_.plan().blocks.empty()) {
+      checkStarts(role_.program);
+      for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
+        if (isRun(role_.program, s))
+          checkKept(scope(s));
+    }
+  }
+
+private:
+  template <typename... Args>
+  Finding *add(uint32_t cell, fmt::format_string<Args...> text, Args &&...args) {
+    return report_.add(Rule::Host, spotOfCell(report_, roleIndex_, cell),
+                       fmt::format(text, std::forward<Args>(args)...), role_.cells[cell].name);
+  }
+
+  void checkCell(uint32_t c) {
+    const Cell &cell = role_.cells[c];
+    CellKindInfo::Host host = cellKindInfo(cell.kind).host;
+    if (cell.arena == Arena::Host && !isWrittenByHost(cell) && !isSnapshot_[c]) {
+      add(c, "cell '@{}' is in arena host, but neither the host nor a background segment fills it",
+          cell.name);
+      return;
+    }
+    if (host != CellKindInfo::Writes && host != CellKindInfo::Reads)
+      return;
+    Arena needed = host == CellKindInfo::Writes ? Arena::Host : Arena::State;
+    if (cell.arena != needed)
+      add(c, "cell '@{}' is in arena {}; the host needs it in arena {}", cell.name,
+          toString(cell.arena), toString(needed));
+    if (cell.kind == CellKind::Step && cell.type.bytes() != static_cast<int64_t>(sizeof(StepState)))
+      add(c, "cell '@{}' has {} bytes; a step state has {}", cell.name, cell.type.bytes(),
+          sizeof(StepState));
+    if (host == CellKindInfo::Writes)
+      checkApart(c);
+  }
+
+  /// The host may write at any time.
+  void checkApart(uint32_t c) {
+    Range own = Range::of(role_.cells[c], indices_);
+    for (uint32_t other = 0; other < role_.cells.size(); ++other) {
+      const Cell &cell = role_.cells[other];
+      if (other == c || cell.arena != role_.cells[c].arena)
+        continue;
+      Range common = own.intersect(Range::of(cell, indices_), indices_);
+      std::optional<int64_t> member = common.findIndex(indices_);
+      if (!member)
+        continue;
+      ByteRange bytes{common.arena(), common.begin(*member), common.end(*member), *member};
+      if (Finding *finding =
+              add(c, "the host may write cell '@{}' at any time, but cell '@{}' overlaps it in {}",
+                  role_.cells[c].name, cell.name, toString(bytes)))
+        finding->bytes = bytes;
+    }
+  }
+
+  Scope scope(uint32_t segment) const {
+    return {report_, role_, role_.segments[segment], roleIndex_, segment};
+  }
+
+  /// While a segment runs, only the entry of the current microbatch in a ring is stable, and only
+  /// `batch.load` knows which one that is. The flag may be set at any time; `step.pack` takes it
+  /// into a sum over ranks, so all ranks see the same value.
+  void checkReads(const Scope &where) {
+    std::vector<uint32_t> cellOf; // that the value lies in; empty: none does
+    for (const Segment::Boundary &in : where.segment.ins)
+      if (isWrittenByHost(role_.cells[in.cell])) {
+        cellOf.resize(where.segment.values.size(), kNone);
+        cellOf[in.value] = in.cell;
+      }
+    for (uint32_t i = 0; i < where.segment.ops.size(); ++i) {
+      const Op &op = where.segment.ops[i];
+      if (op.kind == OpKind::StepFinish)
+        checkAgreement(where, i);
+      for (size_t operand = 0; operand < op.operands.size() && !cellOf.empty(); ++operand) {
+        uint32_t cell = cellOf[op.operands[operand]];
+        if (cell == kNone)
+          continue;
+        if (opInfo(op.kind).traits == OpTraits::Alias)
+          cellOf[op.results[0]] = cell;
+        else
+          checkRead(where, i, operand, cell);
+      }
+    }
+    for (const Segment::Boundary &out : where.segment.outs)
+      if (isWrittenByHost(role_.cells[out.cell]))
+        where.addValue(Rule::Host, where.opOf(out.value), out.value,
+                       "segment '{}' leaves '%{}' in cell '@{}', which only the host may fill",
+                       where.segment.name, where.nameOf(out.value), role_.cells[out.cell].name);
+  }
+
+  void checkRead(const Scope &where, uint32_t i, size_t operand, uint32_t c) {
+    const Op &op = where.segment.ops[i];
+    const Cell &cell = role_.cells[c];
+    Taker taker = takerOf(cell.kind);
+    const Value &read = where.value(op.operands[operand]);
+    bool isWhole = read.type == cell.type && liesAt(read.place, cell.place, indices_);
+    if (op.kind == taker.kind && operand == taker.operand && isWhole)
+      return;
+    where.addValue(Rule::Host, i, op.operands[operand],
+                   "'{}' reads {}cell '@{}', which the host may write at any time; only '{}' may "
+                   "read it, and only the whole cell",
+                   opInfo(op.kind).name, isWhole ? "" : "a part of ", cell.name,
+                   opInfo(taker.kind).name);
+  }
+
+  /// The flag is set on one rank before it is on another one. All end after the same step where all
+  /// finish steps with the same sums.
+  void checkAgreement(const Scope &where, uint32_t i) {
+    const Plan &plan = report_.plan();
+    const Op &finish = where.segment.ops[i];
+    const Value &sums = where.value(finish.operands[1]);
+    if (plan.worldSize() < 2)
+      return;
+    if (sums.def != kNone) {
+      const Op &sum = where.segment.ops[sums.def];
+      if (sum.kind == OpKind::AllReduce && plan.groupSize(sum.group) == plan.worldSize() &&
+          (sum.pred == Pred::Always || sum.pred == finish.pred))
+        return;
+    }
+    where.addValue(Rule::Host, i, finish.operands[1],
+                   "'step.finish' takes '%{}', which is not a sum over all {} ranks; the ranks "
+                   "could stop after different steps",
+                   sums.name, plan.worldSize());
+  }
+
+  /// The host follows one series of microbatches through a ring.
+  void checkRings(const Scope &where) {
+    uint32_t other = kNone;
+    for (const Segment::Boundary &in : where.segment.ins) {
+      if (!isFeed(role_.cells[in.cell]))
+        continue;
+      checkRing(where, in);
+      if (other != kNone)
+        addRing(where, in,
+                "segment '{}' takes feed cells '@{}' and '@{}'; a segment may take only one",
+                where.segment.name, role_.cells[other].name, role_.cells[in.cell].name);
+      other = in.cell;
+    }
+  }
+
+  template <typename... Args>
+  static void addRing(const Scope &where, const Segment::Boundary &in,
+                      fmt::format_string<Args...> text, Args &&...args) {
+    where.addValue(Rule::Host, where.opOf(in.value), in.value, text, std::forward<Args>(args)...);
+  }
+
+  void checkRing(const Scope &where, const Segment::Boundary &ring) {
+    const std::string &cell = role_.cells[ring.cell].name;
+    for (uint32_t s = 0; s < where.segmentIndex; ++s)
+      for (const Segment::Boundary &in : role_.segments[s].ins)
+        if (in.cell == ring.cell)
+          addRing(where, ring,
+                  "segments '{}' and '{}' both take cell '@{}'; the host fills it for one segment",
+                  role_.segments[s].name, where.segment.name, cell);
+    if (int64_t runs = countRuns(role_.program, where.segmentIndex); runs > 1)
+      addRing(where, ring,
+              "the program runs segment '{}' in {} places; the host fills cell '@{}' for 1",
+              where.segment.name, runs, cell);
+    int64_t loads = std::ranges::count(where.segment.ops, OpKind::BatchLoad, &Op::kind);
+    if (loads > 1)
+      addRing(where, ring, "segment '{}' has {} 'batch.load' ops; the host fills cell '@{}' for 1",
+              where.segment.name, loads, cell);
+  }
+
+  /// A run that loads a checkpoint does not start, and has to find the same cells filled.
+  void checkStarts(const std::vector<ProgramNode> &nodes) {
+    for (const ProgramNode &node : nodes) {
+      if (node.kind != ProgramNode::Start)
+        continue;
+      for (const Segment::Boundary &out : role_.segments[node.segment].outs)
+        if (!isHeld_[out.cell])
+          add(out.cell,
+              "'start' fills cell '@{}', which no checkpoint holds; it would be empty in a run "
+              "that loads a checkpoint",
+              role_.cells[out.cell].name);
+    }
+  }
+
+  static bool isRun(const std::vector<ProgramNode> &nodes, uint32_t segment) {
+    return std::ranges::any_of(nodes, [&](const ProgramNode &node) {
+      return (node.kind == ProgramNode::Run && node.segment == segment) ||
+             isRun(node.children, segment);
+    });
+  }
+
+  /// What a load has filled is changed by ops in place, and never filled anew.
+  void checkKept(const Scope &where) {
+    std::vector<uint32_t> cellOf(where.segment.values.size(), kNone); // of live-ins
+    for (const Segment::Boundary &in : where.segment.ins)
+      cellOf[in.value] = in.cell;
+    for (const Segment::Boundary &out : where.segment.outs)
+      if (isHeld_[out.cell] && !isMadeOf(where.segment, out.value, out.cell, cellOf))
+        where.addValue(Rule::Host, where.opOf(out.value), out.value,
+                       "segment '{}' fills cell '@{}', which a loaded checkpoint may have filled "
+                       "already; only 'start' may fill it",
+                       where.segment.name, role_.cells[out.cell].name);
+  }
+
+  /// True if the value is the cell's content, as ops in place have changed it.
+  bool isMadeOf(const Segment &segment, ValueId value, uint32_t cell,
+                const std::vector<uint32_t> &cellOf) const {
+    while (segment.values[value].def != kNone) {
+      if (!report_.spend(1))
+        return true;
+      const Op &op = segment.ops[segment.values[value].def];
+      uint8_t result = segment.values[value].defResult;
+      int operand = inPlaceOperand(op, result);
+      if (operand < 0)
+        return false;
+      value = op.operands[static_cast<size_t>(operand)];
+    }
+    return cellOf[value] == cell;
+  }
+
+  Inspection &report_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  IndexRange indices_;
+  std::vector<bool> isSnapshot_;    ///< of each cell: a background segment fills it for the host
+  const std::vector<bool> &isHeld_; ///< of each cell: a checkpoint has it
+};
+
+} // namespace
+
+void checkHostCells(Inspection &inspection, uint32_t role) { HostCheck(inspection, role).run(); }
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,201 @@
+// Internals of the verifier: the list of findings, and the phases that Verify.cpp calls in order. A
+// phase may rely on what the phases before it have checked.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/verify/Verify.h"
+#include "runtime/verify/VerifyRange.h"
+
+namespace shardc::plan::verifier {
+
+/// What an offset into an arena or a block has to be a multiple of.
+constexpr int64_t kAlignmentBytes = 16;
+
+class HappensBefore;
+class Contents;
+
+/// Collects findings up to the limit, one an op, rule and value; and keeps what several phases ask
+/// of the plan.
+class Inspection {
+public:
+  Inspection(const Plan &plan, size_t findingsMax, uint64_t visitsMax);
+
+  const Plan &plan() const { return plan_; }
+  /// Keeps the finding; null if there is one like it, or no room. Valid until the next call.
+  Finding *add(Rule rule, Spot at, std::string message, std::string value = {});
+  Finding *add(Finding finding);
+  /// Parameters of a block by offset; built at the first call.
+  const std::vector<const Param *> &paramsOf(int32_t block);
+  /// For each cell of the role the block of whose state a checkpoint holds it, or null; and whether
+  /// one holds it. Made at the first call.
+  const std::vector<const Block *> &blocksInCheckpoint(uint32_t role);
+  const std::vector<bool> &cellsInCheckpoint(uint32_t role);
+  /// VerifyOrder.cpp: the order of the segment's ops. Made at the first call.
+  const HappensBefore &orderOf(uint32_t role, uint32_t segment);
+  /// VerifyContents.cpp: what its values are made of in the variant. Made at the first call.
+  const Contents &contentsOf(uint32_t role, uint32_t segment, Variant variant);
+  bool isFull() const { return findings_.size() >= findingsMax_; }
+  /// Counts work that is not bounded by the size of the plan's text, in visits of a few
+  /// nanoseconds. False if it is too much for a plan: that is a finding, and the last one.
+  bool spend(uint64_t visits) {
+    visitsLeft_ -= std::min(visits, visitsLeft_);
+    return visitsLeft_ > 0 || refuseWork();
+  }
+  size_t size() const { return findings_.size(); }
+  std::vector<Finding> take() { return std::move(findings_); }
+
+private:
+  bool refuseWork();
+
+  const Plan &plan_;
+  size_t findingsMax_;
+  uint64_t visitsMax_, visitsLeft_;
+  std::vector<Finding> findings_;
+  std::vector<std::vector<const Param *>> paramsOf_;
+  struct HeldCells {
+    std::vector<const Block *> blocks;
+    std::vector<bool> isHeld;
+  };
+  HeldCells &heldCells(uint32_t role);
+  std::vector<std::optional<HeldCells>> held_; ///< by role
+  std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const HappensBefore>> orders_;
+  std::map<std::tuple<uint32_t, uint32_t, Variant>, std::shared_ptr<const Contents>> contents_;
+  std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;
+};
+
+/// Names seen so far, without an allocation each. They have to outlive the set.
+class NameSet {
+public:
+  explicit NameSet(size_t count) : slots_(std::bit_ceil(2 * count + 1)) {}
+
+  /// False if the name is in the set already. At most `count` names fit.
+  bool insert(std::string_view name) {
+    for (size_t i = std::hash<std::string_view>()(name);; ++i) {
+      std::string_view &slot = slots_[i & (slots_.size() - 1)];
+      if (slot.data() == nullptr) {
+        slot = name;
+        return true;
+      }
+      if (slot == name)
+        return false;
+    }
+  }
+
+private:
+  std::vector<std::string_view> slots_; ///< no data where free
+};
+
+/// One segment of one role, with what messages need.
+struct Scope {
+  Inspection &inspection;
+  const Role &role;
+  const Segment &segment;
+  uint32_t roleIndex, segmentIndex;
+
+  const Plan &plan() const { return inspection.plan(); }
+  Spot spot(uint32_t op = kNone) const { return {roleIndex, segmentIndex, op}; }
+  const Value &value(ValueId id) const { return segment.values[id]; }
+  const std::string &nameOf(ValueId id) const { return segment.values[id].name; }
+  /// The op that a message about the value shows: the one that makes it, for a live-in value the
+  /// first that takes it; kNone if there is none.
+  uint32_t opOf(ValueId id) const;
+  template <typename... Args>
+  Finding *add(Rule rule, uint32_t op, fmt::format_string<Args...> text, Args &&...args) const {
+    return inspection.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...));
+  }
+  /// The same for what is about one value.
+  template <typename... Args>
+  Finding *addValue(Rule rule, uint32_t op, ValueId id, fmt::format_string<Args...> text,
+                    Args &&...args) const {
+    return inspection.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...),
+                          nameOf(id));
+  }
+};
+
+/// True if the type has 1 to 4 dimensions, each with elements, and a size within the limits.
+bool isTypeSane(const Type &type);
+
+/// Reports a name that is longer than names may be.
+void checkNameLength(Inspection &inspection, Spot at, std::string_view what, std::string_view name);
+
+/// What is wrong with a place for `bytes` bytes by itself, on any of the coordinates.
+std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
+                                                         const Plan &plan, const Role &role,
+                                                         IndexRange indices);
+
+/// `work [0, 256) at index 2`; without the index where that is 0.
+std::string toString(const ByteRange &range);
+
+/// The op that a message about a cell shows: the first that fills it, or reads it.
+Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell);
+
+/// Indices in the plan's group of shards from the first to the last that ranks of the role have.
+IndexRange indicesOf(const Plan &plan, const Role &role);
+
+/// True if ranks have the same indices in the group and in the plan's group of shards.
+bool isOverShards(const Plan &plan, int16_t group);
+
+/// True if the op takes effect in the variant and writes anything: no alias, predicate holds.
+bool executes(const Op &op, Variant variant);
+
+/// Whether any op of the role is an optimizer.
+bool updatesBlocks(const Role &role);
+
+/// Variants of the segment that the role's program takes, or all where there is no program yet. A
+/// background segment is taken always.
+std::vector<Variant> variantsOf(const Role &role, uint32_t segment);
+
+/// The limit of steps of one loop that differ in what is due.
+inline constexpr size_t kStepsMax = 256;
+/// Steps of the loop that stand for all: in any other one the same `every` are due as in one of
+/// these. A set of them that is due at all is first due in the step that is the least common
+/// multiple of their counts. More than kStepsMax if there are too many.
+std::set<int64_t> stepsThatDiffer(const ProgramNode &steps);
+
+// Phases over the whole plan
+/// VerifyTables.cpp: mesh, groups, blocks, parameters, roles, programs.
+void checkTables(Inspection &inspection);
+/// VerifyTables.cpp: types of cells that a checkpoint holds.
+void checkStates(Inspection &inspection);
+void checkCollectives(Inspection &inspection); ///< VerifyCollectives.cpp: roles against each other
+/// VerifyBlocks.cpp: which block values of one role hold.
+void checkBlockUses(Inspection &inspection, uint32_t role);
+/// VerifyKinds.cpp: of cells, segments and ops.
+void checkKinds(Inspection &inspection, uint32_t role);
+void checkJob(Inspection &inspection, uint32_t role); ///< VerifyJob.cpp: programs against the job
+/// VerifyPadding.cpp: bytes of blocks in no parameter.
+void checkPadding(Inspection &inspection, uint32_t role);
+void checkCells(Inspection &inspection);                    ///< VerifyPlaces.cpp: places of cells
+void checkHostCells(Inspection &inspection, uint32_t role); ///< VerifyHost.cpp
+/// VerifyBackground.cpp: what background segments may hold, and their bytes against all beside
+/// them.
+void checkBackgroundForm(Inspection &inspection, uint32_t role);
+void checkBackgroundBytes(Inspection &inspection, uint32_t role);
+void checkSnapshots(Inspection &inspection, uint32_t role); ///< VerifySnapshots.cpp: what they copy
+void checkCapacity(Inspection &inspection);                 ///< VerifyPlaces.cpp
+/// VerifyProgram.cpp: bytes and cells of one role.
+void checkPrograms(Inspection &inspection, uint32_t role);
+
+void checkSums(Inspection &inspection); ///< VerifySums.cpp: what steps add up and update
+
+// Phases over one segment
+void checkForm(const Scope &scope);   ///< VerifyForm.cpp: indices, names, arity, ties, boundaries
+void checkShapes(const Scope &scope); ///< VerifyShapes.cpp
+void checkPlaces(const Scope &scope); ///< VerifyPlaces.cpp: what a place has to be by itself
+void checkOrder(const Scope &scope);  ///< VerifyOrder.cpp: happens-before over values
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,82 @@
+// Compares the program with the options of its job: the number of microbatches in a step or an
+// evaluation.
+#include <array>
+
+#include "runtime/plan/HostCells.h"
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+class JobCheck {
+public:
+  JobCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]) {
+    const Plan &plan = inspection.plan();
+    if (!plan.job.has(JobField::train_microBatchSize) ||
+        !plan.job.has(JobField::train_globalBatchSize))
+      return;
+    int64_t together = plan.job.train.microBatchSize;
+    int64_t global = plan.job.train.globalBatchSize;
+    if (together <= 0 ||
+        __builtin_mul_overflow(together, plan.groupSize(plan.dataGroup), &together) ||
+        global % together != 0)
+      return; // the data that the job opens have to fit, which is for the run to see
+    ofStep_ = global / together;
+    if (__builtin_mul_overflow(ofStep_, plan.job.validation.evalIters, &ofEvaluation_))
+      ofEvaluation_ = 0;
+  }
+
+  void run() {
+    if (ofStep_ == 0)
+      return;
+    findTaken();
+    check(role_.program);
+  }
+
+private:
+  void check(const std::vector<ProgramNode> &nodes) {
+    for (bool isEval : {false, true}) {
+      int64_t wanted = isEval ? ofEvaluation_ : ofStep_, count = 0;
+      uint32_t last = kNone, op = kNone;
+      for (const ProgramNode &node : nodes)
+        if (ValueId taken = node.kind == ProgramNode::Run ? taken_[isEval][node.segment] : kNone;
+            taken != kNone) {
+          if (__builtin_add_overflow(count, node.count, &count))
+            count = -1;
+          last = node.segment;
+          op = Scope{report_, role_, role_.segments[last], roleIndex_, last}.opOf(taken);
+        }
+      if (last != kNone && wanted > 0 && count != wanted)
+        report_.add(Rule::Job, {roleIndex_, last, op},
+                    fmt::format("segment '{}' and those in the same loop take {} microbatches; the "
+                                "job's batch sizes give {}",
+                                role_.segments[last].name, count, wanted));
+    }
+    for (const ProgramNode &node : nodes)
+      check(node.children);
+  }
+
+  void findTaken() {
+    for (std::vector<ValueId> &taken : taken_)
+      taken.assign(role_.segments.size(), kNone);
+    for (size_t s = 0; s < role_.segments.size(); ++s)
+      for (const Segment::Boundary &in : role_.segments[s].ins)
+        if (const Cell &cell = role_.cells[in.cell]; isFeed(cell))
+          taken_[cell.kind == CellKind::EvalFeed][s] = in.value;
+  }
+
+  Inspection &report_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  /// Of training and of evaluations, for each segment, the live-in of the ring; kNone if the
+  /// segment does not take it.
+  std::array<std::vector<ValueId>, 2> taken_;
+  int64_t ofStep_ = 0, ofEvaluation_ = 0; ///< microbatches; 0 where the job does not say it
+};
+
+} // namespace
+
+void checkJob(Inspection &inspection, uint32_t role) { JobCheck(inspection, role).run(); }
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,93 @@
+// Kinds: each cell has the block or parameter that its kind asks for and is the only one of its
+// kind, segments have the form of theirs, and ops a phase that their segment has.
+#include <map>
+
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+SegmentKindInfo::Form formOf(const Segment &segment) {
+  if (segment.body)
+    return SegmentKindInfo::Body;
+  return segment.before == kNone ? SegmentKindInfo::Straight : SegmentKindInfo::Background;
+}
+/// By form.
+constexpr std::string_view kForms[] = {"any", "a body", "no body and in the program",
+                                       "in the background"};
+
+class KindCheck {
+public:
+  KindCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]) {}
+
+  void run() {
+    checkCells();
+    checkSegments();
+  }
+
+private:
+  void checkCells() {
+    std::map<std::pair<CellKind, int32_t>, uint32_t> first;
+    for (uint32_t c = 0; c < role_.cells.size() && !report_.isFull(); ++c) {
+      const Cell &cell = role_.cells[c];
+      if (cell.kind == CellKind::Buffer)
+        continue;
+      auto [at, isNew] = first.try_emplace({cell.kind, cell.of}, c);
+      if (!isNew)
+        report_.add(Rule::Kind, spotOfCell(report_, roleIndex_, c),
+                    fmt::format("cells '@{}' and '@{}' are both '{}'{}; a role has one of each",
+                                role_.cells[at->second].name, cell.name,
+                                cellKindInfo(cell.kind).word, cell.of < 0 ? "" : " of the same"),
+                    cell.name);
+    }
+  }
+
+  void checkSegments() {
+    std::map<SegmentKind, uint32_t> first;
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s) {
+      const Segment &segment = role_.segments[s];
+      const SegmentKindInfo &info = segmentKindInfo(segment.kind);
+      SegmentKindInfo::Form form = formOf(segment);
+      if (info.form != SegmentKindInfo::Any && info.form != form)
+        add(s, kNone, "segment '{}' of kind '{}' is {}; it needs to be {}", segment.name, info.word,
+            kForms[form], kForms[info.form]);
+      if (info.form == SegmentKindInfo::Straight)
+        if (auto [at, isNew] = first.try_emplace(segment.kind, s); !isNew)
+          add(s, kNone, "segments '{}' and '{}' are both '{}'; a role has one of each",
+              role_.segments[at->second].name, segment.name, info.word);
+      for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i)
+        checkOp(s, i);
+    }
+  }
+
+  void checkOp(uint32_t s, uint32_t i) {
+    const Segment &segment = role_.segments[s];
+    const Op &op = segment.ops[i];
+    plan::Phase phase = segmentKindInfo(segment.kind).phase;
+    bool isBackward = segment.kind == SegmentKind::Train && op.phase == plan::Phase::Backward;
+    if (op.phase != phase && !isBackward)
+      add(s, i, "'{}' is of phase '{}'; in a segment of kind '{}' ops are of phase '{}'",
+          opInfo(op.kind).name, toString(op.phase), segmentKindInfo(segment.kind).word,
+          toString(phase));
+    else if (op.isRecomputed && !isBackward)
+      add(s, i, "'{}' is recomputed, but of phase '{}'; only the backward pass recomputes",
+          opInfo(op.kind).name, toString(op.phase));
+  }
+
+  template <typename... Args>
+  void add(uint32_t segment, uint32_t op, fmt::format_string<Args...> text, Args &&...args) {
+    report_.add(Rule::Kind, {roleIndex_, segment, op},
+                fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  Inspection &report_;
+  uint32_t roleIndex_;
+  const Role &role_;
+};
+
+} // namespace
+
+void checkKinds(Inspection &inspection, uint32_t role) { KindCheck(inspection, role).run(); }
+
+} // namespace shardc::plan::verifier

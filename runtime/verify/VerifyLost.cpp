@@ -1,0 +1,341 @@
+// Finds contents of cells that are never read. Follows the program backwards with the cells whose
+// content is read later, before it is overwritten. A content is lost if no path through the program
+// leads from it to a reader. A content that survives the end of the program is not lost if it has a
+// reader at all, because a run may end after any step.
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/plan/HostCells.h"
+#include "runtime/verify/VerifyBytes.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+class LostCheck {
+public:
+  LostCheck(Inspection &inspection, uint32_t roleIndex, const CellWindows &windows,
+            const SegmentEffects &effects)
+      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
+        windows_(windows), effects_(effects), readAtStepEnd_(role_.cells.size()),
+        isRead_(role_.cells.size()), isLive_(role_.segments.size()) {
+    findReaders();
+  }
+
+  void run() {
+    if (!updatesBlocks(role_)) // other roles may leave what they like
+      return;
+    Live live{Set(role_.cells.size()), isRead_};
+    walk(role_.program, live);
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s) {
+      for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only}) {
+        checkOuts(s, variant);
+        checkTies(s, variant);
+      }
+      checkUnused(s);
+    }
+  }
+
+private:
+  using Set = std::vector<uint8_t>; ///< of cells
+  /// Cells whose content is read later; and those, with what survives the program's end.
+  struct Live {
+    Set read, kept;
+    void joinWith(const Live &other) {
+      for (size_t c = 0; c < read.size(); ++c) {
+        read[c] |= other.read[c];
+        kept[c] |= other.kept[c];
+      }
+    }
+    void set(uint32_t cell, bool isLive) { read[cell] = kept[cell] = isLive ? 1 : 0; }
+    bool operator==(const Live &) const = default;
+  };
+
+  const SegmentEffect *effectOf(uint32_t segment, Variant variant) const {
+    return effects_[segment][static_cast<size_t>(variant)].get();
+  }
+
+  void findReaders() {
+    const std::vector<bool> &isHeld = report_.cellsInCheckpoint(roleIndex_);
+    for (uint32_t c = 0; c < role_.cells.size(); ++c)
+      readAtStepEnd_[c] = isHeld[c] ? 1 : 0;
+    for (uint32_t s = 0; s < role_.segments.size(); ++s) {
+      const SegmentEffect *last = nullptr; // variants that execute alike share theirs
+      for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only})
+        if (const SegmentEffect *effect = effectOf(s, variant); effect != nullptr && effect != last)
+          addReads(*(last = effect), role_.segments[s].before != kNone);
+    }
+    for (size_t c = 0; c < isRead_.size(); ++c)
+      isRead_[c] |= readAtStepEnd_[c];
+  }
+
+  void addReads(const SegmentEffect &effect, bool isBackground) {
+    auto add = [&](uint32_t window) {
+      isRead_[windows_.cellOf(window)] = 1;
+      if (isBackground)
+        readAtStepEnd_[windows_.cellOf(window)] = 1;
+    };
+    for (const SegmentEffect::Need &need : effect.needs)
+      add(need.window);
+    for (const SegmentEffect::Out &out : effect.outs)
+      for (uint32_t window : out.from)
+        if (windows_.cellOf(window) != windows_.cellOf(out.window))
+          add(window);
+  }
+
+  /// From the last node to the first.
+  void walk(const std::vector<ProgramNode> &nodes, Live &live) {
+    for (auto node = nodes.rbegin(); node != nodes.rend() && !report_.isFull(); ++node) {
+      if (node->kind == ProgramNode::Start)
+        apply(node->segment, Variant::Only, live);
+      else if (node->kind == ProgramNode::Run)
+        run(*node, live);
+      else if (node->kind == ProgramNode::Steps)
+        runSteps(*node, live);
+      else if (node->count <= stepsOfLoop_)
+        runEvery(*node, live);
+    }
+  }
+
+  void run(const ProgramNode &node, Live &live) {
+    bool isBody = role_.segments[node.segment].body && node.count > 1;
+    int64_t between = isBody ? node.count - 2 : node.count;
+    if (isBody)
+      apply(node.segment, Variant::Last, live);
+    Variant variant = isBody ? Variant::Middle : Variant::Only;
+    if (between > 0)
+      apply(node.segment, variant, live);
+    for (int64_t i = 1; i < between && !report_.isFull(); ++i) {
+      Live before = live;
+      apply(node.segment, variant, live);
+      if (live == before || !report_.spend(live.read.size() / 4))
+        break;
+    }
+    if (isBody)
+      apply(node.segment, Variant::First, live);
+  }
+
+  /// What only some steps leave may survive the end of all.
+  void runEvery(const ProgramNode &node, Live &live) {
+    if (node.count == 1)
+      return walk(node.children, live);
+    bool before = std::exchange(isSometimes_, true);
+    Live with = live;
+    walk(node.children, with);
+    isSometimes_ = before;
+    live.joinWith(with);
+  }
+
+  void runSteps(const ProgramNode &loop, Live &live) {
+    stepsOfLoop_ = loop.count;
+    Live end = live;
+    if (loop.count > 1)
+      end.kept = end.read; // what the last step leaves, steps before it leave for the next
+    for (size_t c = 0; c < readAtStepEnd_.size(); ++c)
+      if (readAtStepEnd_[c] != 0)
+        end.set(static_cast<uint32_t>(c), true);
+    for (;;) {
+      live = end;
+      walk(loop.children, live);
+      Live next = end;
+      next.joinWith(live);
+      if (loop.count == 1 || next == end || report_.isFull())
+        return;
+      end = std::move(next);
+    }
+  }
+
+  void apply(uint32_t segment, Variant variant, Live &live) {
+    const SegmentEffect *effect = effectOf(segment, variant);
+    if (effect == nullptr ||
+        !report_.spend(1 + effect->outs.size() + effect->needs.size() + effect->clobbers.size()))
+      return;
+    std::vector<uint8_t> &isLive = isLive_[segment][static_cast<size_t>(variant)];
+    isLive.resize(effect->outs.size() + 1);
+    isLive.back() = 1;                              // it is run
+    std::vector<std::pair<uint8_t, uint8_t>> after; // read and kept, of each cell that is left
+    for (const SegmentEffect::Out &out : effect->outs)
+      after.emplace_back(live.read[windows_.cellOf(out.window)],
+                         live.kept[windows_.cellOf(out.window)]);
+    for (const SegmentEffect::Clobber &clobber : effect->clobbers)
+      if (clobber.window < role_.cells.size())
+        live.set(clobber.window, false);
+    for (size_t i = 0; i < effect->outs.size(); ++i) {
+      uint32_t cell = windows_.cellOf(effect->outs[i].window);
+      isLive[i] |= isSometimes_ ? isRead_[cell] : after[i].second;
+      live.set(cell, false);
+    }
+    for (size_t i = 0; i < effect->outs.size(); ++i)
+      for (uint32_t window : effect->outs[i].from) {
+        live.read[windows_.cellOf(window)] |= after[i].first;
+        live.kept[windows_.cellOf(window)] |= after[i].second;
+      }
+    for (const SegmentEffect::Need &need : effect->needs)
+      live.set(windows_.cellOf(need.window), true);
+  }
+
+  void checkOuts(uint32_t s, Variant variant) {
+    const std::vector<uint8_t> &isLive = isLive_[s][static_cast<size_t>(variant)];
+    const SegmentEffect *effect = effectOf(s, variant);
+    for (size_t i = 0; i + 1 < isLive.size(); ++i) {
+      const SegmentEffect::Out &out = effect->outs[i];
+      if (isLive[i] != 0 || out.mayDrop || !out.isDefined || !out.from.empty() ||
+          out.window >= role_.cells.size() || isReadWithin(s, variant, out.value))
+        continue;
+      Scope where{report_, role_, role_.segments[s], roleIndex_, s};
+      if (Finding *finding = where.addValue(
+              Rule::Lost, where.opOf(out.value), out.value,
+              "segment '{}' leaves '%{}' in cell '@{}', which is overwritten before anything "
+              "reads it",
+              role_.segments[s].name, where.nameOf(out.value), role_.cells[out.window].name))
+        finding->variant = variant;
+    }
+  }
+
+  /// A sum takes over the buffer of what it adds to also where it does not add: what another op of
+  /// the same microbatch has computed there has to be read before.
+  void checkTies(uint32_t s, Variant variant) {
+    if (isLive_[s][static_cast<size_t>(variant)].empty())
+      return;
+    const Segment &segment = role_.segments[s];
+    for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i) {
+      const Op &op = segment.ops[i];
+      for (const Tie &tie : op.ties) {
+        if (tie.kind != Tie::Acc || holds(tie.pred, variant) || !executes(op, variant) ||
+            !isComputed(segment, tie.value, variant) || isReadWithin(s, variant, tie.value))
+          continue;
+        Scope where{report_, role_, segment, roleIndex_, s};
+        if (Finding *finding =
+                where.addValue(Rule::Lost, i, tie.value,
+                               "'{}' adds to '%{}' only {}, and otherwise overwrites it "
+                               "before anything reads it",
+                               opInfo(op.kind).name, where.nameOf(tie.value), whenOf(tie.pred)))
+          finding->variant = variant;
+      }
+    }
+  }
+
+  static std::string_view whenOf(Pred pred) {
+    switch (pred) {
+    case Pred::Always:
+      return "always";
+    case Pred::First:
+      return "in the first microbatch";
+    case Pred::NotFirst:
+      return "after the first microbatch";
+    case Pred::Last:
+      return "in the last microbatch";
+    case Pred::NotLast:
+      return "before the last microbatch";
+    }
+    return "";
+  }
+
+  /// True if an op of the segment makes it in the variant, and not another name for something else.
+  static bool isComputed(const Segment &segment, ValueId id, Variant variant) {
+    uint32_t def = segment.values[id].def;
+    return def != kNone && executes(segment.ops[def], variant);
+  }
+
+  /// True if an op of the segment reads the value, or a part of it, in the variant.
+  bool isReadWithin(uint32_t s, Variant variant, ValueId value) const {
+    const Segment &segment = role_.segments[s];
+    if (!report_.spend(segment.values.size() + 4 * segment.ops.size()))
+      return true;
+    std::vector<ValueId> same(segment.values.size()); // names of the same bytes
+    std::iota(same.begin(), same.end(), 0u);
+    auto find = [&](ValueId id) {
+      while (same[id] != id)
+        id = same[id] = same[same[id]];
+      return id;
+    };
+    for (const Op &op : segment.ops) {
+      if (opInfo(op.kind).traits == OpTraits::Alias) {
+        for (ValueId operand : op.operands)
+          same[find(operand)] = find(op.results[0]);
+      } else if (!holds(op.pred, variant)) {
+        for (const Tie &tie : op.ties)
+          if (tie.kind == Tie::Else)
+            same[find(tie.value)] = find(op.results[tie.result]);
+      }
+    }
+    ValueId wanted = find(value);
+    auto isWanted = [&](ValueId id) { return find(id) == wanted; };
+    return std::ranges::any_of(segment.ops, [&](const Op &op) {
+      return executes(op, variant) && (std::ranges::any_of(op.operands, isWanted) ||
+                                       std::ranges::any_of(op.ties, [&](const Tie &tie) {
+                                         return tie.kind == Tie::Acc && holds(tie.pred, variant) &&
+                                                isWanted(tie.value);
+                                       }));
+    });
+  }
+
+  /// A later op overwrites the complete result of an earlier one: a sum without its tie. Otherwise
+  /// an op whose results are unused may be intended, and an op with a used result may also compute
+  /// activations that nothing needs.
+  void checkUnused(uint32_t s) {
+    const Segment &segment = role_.segments[s];
+    std::vector<uint8_t> isUsed(segment.values.size());
+    for (const Op &op : segment.ops) {
+      for (ValueId operand : op.operands)
+        isUsed[operand] = 1;
+      for (const Tie &tie : op.ties)
+        isUsed[tie.value] = 1;
+    }
+    for (const Segment::Boundary &out : segment.outs)
+      isUsed[out.value] = 1;
+    for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i) {
+      const Op &op = segment.ops[i];
+      if (opInfo(op.kind).traits == OpTraits::Alias)
+        continue;
+      bool isTaken =
+          std::ranges::any_of(op.results, [&](ValueId result) { return isUsed[result] != 0; });
+      for (ValueId result : op.results)
+        if (isUsed[result] == 0 &&
+            (!isTaken || segment.values[result].purpose != Purpose::Activations))
+          checkWrittenOver(s, i, result);
+    }
+  }
+
+  void checkWrittenOver(uint32_t s, uint32_t i, ValueId result) {
+    const Segment &segment = role_.segments[s];
+    const Value &unused = segment.values[result];
+    if (!report_.spend(segment.values.size()))
+      return;
+    for (const Value &value : segment.values) {
+      if (value.def == kNone || value.def <= i || value.type != unused.type ||
+          value.place != unused.place ||
+          opInfo(segment.ops[value.def].kind).traits == OpTraits::Alias)
+        continue;
+      Scope where{report_, role_, segment, roleIndex_, s};
+      if (Finding *finding =
+              where.addValue(Rule::Lost, i, result, "no op reads '%{}' before '%{}' overwrites it",
+                             unused.name, value.name)) {
+        finding->note = "it is overwritten here";
+        finding->noteAt = where.spot(value.def);
+      }
+      return;
+    }
+  }
+
+  Inspection &report_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  const CellWindows &windows_;
+  const SegmentEffects &effects_;
+  Set readAtStepEnd_; ///< by the host, or a background segment
+  Set isRead_;        ///< by anybody at all
+  /// For each segment, variant and cell that it leaves something in, whether that is read after
+  /// some run; one more for a variant that is run.
+  std::vector<std::array<std::vector<uint8_t>, 4>> isLive_;
+  bool isSometimes_ = false;
+  int64_t stepsOfLoop_ = 0;
+};
+
+} // namespace
+
+void checkLost(Inspection &inspection, uint32_t role, const CellWindows &windows,
+               const SegmentEffects &effects) {
+  LostCheck(inspection, role, windows, effects).run();
+}
+
+} // namespace shardc::plan::verifier

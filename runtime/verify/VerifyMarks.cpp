@@ -1,0 +1,121 @@
+// Computes how ops, and joins of paths through the program, change the marks of values as parts of
+// sums.
+#include "runtime/verify/VerifySums.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+bool isBad(Cover cover) { return cover >= Cover::Missing; }
+
+/// The cover of a sum of both. Contributions of one microbatch to one parameter come from several
+/// ops.
+Cover addedCover(Cover a, Cover b) {
+  if (a > b)
+    std::swap(a, b);
+  if (isBad(b) || a == Cover::None)
+    return b;
+  if (a == Cover::New)
+    return b == Cover::New ? b : Cover::All;
+  return Cover::Twice; // of the earlier ones
+}
+
+} // namespace
+
+Mark joined(const Mark &a, const Mark &b) {
+  Mark mark;
+  mark.varies = a.varies | b.varies;
+  mark.due = a.due | b.due;
+  mark.cover = std::max(a.cover, b.cover);
+  mark.phase = a.phase == b.phase || b.phase == Phase::None ? a.phase
+               : a.phase == Phase::None                     ? b.phase
+                                                            : Phase::Unclear;
+  return mark;
+}
+
+Mark added(const Mark &a, const Mark &b) {
+  Mark mark = joined(a, b);
+  mark.cover = addedCover(a.cover, b.cover);
+  if (a.cover != Cover::None && b.cover != Cover::None && a.due != b.due && !isBad(mark.cover))
+    mark.cover = Cover::Mixed;
+  return mark;
+}
+
+Mark packed(const Mark &a, const Mark &b) {
+  Mark mark = joined(a, b);
+  if (a.cover == Cover::None || b.cover == Cover::None || isBad(mark.cover))
+    return mark;
+  if (a.cover != b.cover)
+    mark.cover = Cover::Missing;
+  else if (a.due != b.due)
+    mark.cover = Cover::Mixed;
+  return mark;
+}
+
+Mark gathered(Mark mark, Axes over) {
+  if ((mark.due & over) != 0 && mark.cover != Cover::None)
+    mark.cover = Cover::Mixed;
+  mark.varies &= ~over;
+  mark.due &= ~over;
+  return mark;
+}
+
+/// Ranks that hold the same, or sums already, are counted as often as there are; an average of what
+/// is the same is that.
+Mark reduced(Mark mark, Axes over, bool isAverage, bool isScattered) {
+  Axes counted = isAverage ? mark.varies : over;
+  if ((over & counted & ~mark.due) != 0 && mark.cover != Cover::None && !isBad(mark.cover))
+    mark.cover = Cover::Twice;
+  mark.varies &= ~over;
+  mark.due &= ~over;
+  if (isScattered)
+    mark.varies |= over;
+  return mark;
+}
+
+std::string_view whyIncomplete(Cover cover) {
+  switch (cover) {
+  case Cover::None:
+    return "has no contribution from the step's microbatches";
+  case Cover::New:
+  case Cover::Earlier:
+  case Cover::Missing:
+    return "lacks contributions from some of the step's microbatches";
+  case Cover::Mixed:
+    return "mixes values that are summed over ranks with values that are not";
+  case Cover::Twice:
+    return "counts contributions more than once";
+  case Cover::Old:
+    return "is left over from another step";
+  case Cover::All:
+    break;
+  }
+  return {};
+}
+
+Axes axesOf(const Plan &plan, int16_t group) {
+  Axes axes = 0;
+  if (group < 0)
+    return axes;
+  for (uint16_t axis : plan.groups[static_cast<size_t>(group)].axes)
+    if (plan.mesh[axis].size > 1)
+      axes |= static_cast<Axes>(1u << axis);
+  return axes;
+}
+
+Axes axesOf(const Plan &plan) {
+  Axes axes = 0;
+  for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
+    if (plan.mesh[axis].size > 1)
+      axes |= static_cast<Axes>(1u << axis);
+  return axes;
+}
+
+std::string namesOf(const Plan &plan, Axes axes) {
+  std::string names;
+  for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
+    if ((axes >> axis & 1) != 0)
+      names += fmt::format("{}'{}'", names.empty() ? "" : " and ", plan.mesh[axis].name);
+  return names;
+}
+
+} // namespace shardc::plan::verifier

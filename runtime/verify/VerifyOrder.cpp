@@ -1,0 +1,196 @@
+// Checks the order of ops by the values that they use: a definition ends before its readers start,
+// readers end before an op takes over the buffer, and collectives of one group and channel are
+// ordered. Needs no places, so it applies at every level.
+#include "runtime/verify/VerifyOrder.h"
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/verify/VerifyContents.h"
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+
+HappensBefore::HappensBefore(const Segment &segment)
+    : before_(segment.ops.size()), position_(segment.ops.size()), stream_(segment.ops.size()) {
+  std::array<Clock, kStreamCount> done{}; // of each stream: what has ended when its last op has
+  std::vector<Clock> after(segment.ops.size());
+  for (uint32_t i = 0; i < segment.ops.size(); ++i) {
+    const Op &op = segment.ops[i];
+    auto s = static_cast<size_t>(op.stream);
+    Clock clock = done[s];
+    for (uint32_t wait : op.waits)
+      for (size_t k = 0; k < clock.size(); ++k)
+        clock[k] = std::max(clock[k], after[wait][k]);
+    before_[i] = clock;
+    stream_[i] = static_cast<uint8_t>(s);
+    position_[i] = done[s][s];
+    clock[s] = position_[i] + 1;
+    after[i] = done[s] = clock;
+  }
+}
+
+namespace {
+
+class OrderCheck {
+public:
+  OrderCheck(const Scope &scope, const HappensBefore &order, Variant variant)
+      : scope_(scope), order_(order), variant_(variant),
+        contents_(scope.inspection.contentsOf(scope.roleIndex, scope.segmentIndex, variant)),
+        readers_(scope.segment.values.size(), {kNone, kNone, kNone, kNone}),
+        takenOver_(scope.segment.values.size(), kNone) {}
+
+  void run() {
+    for (uint32_t i = 0; i < scope_.segment.ops.size() && !scope_.inspection.isFull(); ++i) {
+      const Op &op = scope_.segment.ops[i];
+      if (!executes(op, variant_))
+        continue;
+      for (ValueId operand : op.operands)
+        read(i, operand);
+      for (const Tie &tie : op.ties)
+        if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
+          read(i, tie.value);
+      takeOver(i);
+    }
+    // What spoils a cell matters only if it is read afterwards; in a placed plan VerifyBytes.cpp
+    // checks that.
+    if (scope_.plan().level == Level::Placed)
+      return;
+    auto end = static_cast<uint32_t>(scope_.segment.ops.size());
+    for (const Segment::Boundary &out : scope_.segment.outs)
+      if (contents_.isDefined(out.value))
+        contents_.forEachSource(out.value,
+                                [&](ValueId source) { checkNotTaken(end, out.value, source); });
+  }
+
+private:
+  void read(uint32_t i, ValueId operand) {
+    if (!contents_.isDefined(operand)) {
+      if (Finding *f = scope_.addValue(Rule::Predicate, i, operand,
+                                       "the op reads '%{}', which this microbatch does not define",
+                                       scope_.nameOf(operand)))
+        annotate(*f, scope_.value(operand).def,
+                 "the value is defined here, only if the predicate holds");
+      return;
+    }
+    contents_.forEachSource(operand, [&](ValueId source) {
+      checkDefined(i, operand, source);
+      checkNotTaken(i, operand, source);
+      readers_[source][order_.stream(i)] = i;
+    });
+  }
+
+  void checkDefined(uint32_t i, ValueId operand, ValueId source) {
+    uint32_t def = scope_.value(source).def;
+    if (def == kNone || order_.ends(def, i))
+      return;
+    if (Finding *f =
+            scope_.addValue(Rule::Order, i, operand,
+                            "the op reads '%{}' without waiting for it: it is written on stream {} "
+                            "and read on stream {}",
+                            scope_.nameOf(operand), toString(scope_.segment.ops[def].stream),
+                            toString(scope_.segment.ops[i].stream)))
+      annotate(*f, def, fmt::format("'%{}' is defined here", scope_.nameOf(source)));
+  }
+
+  void checkNotTaken(uint32_t i, ValueId operand, ValueId source) {
+    if (takenOver_[source] == kNone)
+      return;
+    bool isEnd = i == scope_.segment.ops.size();
+    if (Finding *f = scope_.addValue(Rule::Overwrite, isEnd ? scope_.opOf(operand) : i, operand,
+                                     "'%{}' is read after another op has taken over its buffer",
+                                     scope_.nameOf(operand)))
+      annotate(*f, takenOver_[source],
+               fmt::format("the buffer of '%{}' is taken over here", scope_.nameOf(source)));
+  }
+
+  /// Results that are written into an operand's or tied value's buffer end that value.
+  void takeOver(uint32_t i) {
+    const Op &op = scope_.segment.ops[i];
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (int operand = inPlaceOperand(op, r); operand >= 0)
+        take(i, op.operands[static_cast<size_t>(operand)]);
+    // A gather in place keeps this rank's part of the old content; VerifyBytes.cpp checks that
+    // part.
+    if (gathersInPlace(scope_.plan(), scope_.role, scope_.segment, op))
+      return;
+    for (const Tie &tie : op.ties)
+      if (contents_.isDefined(tie.value) && inPlaceOperand(op, tie.result) < 0)
+        take(i, tie.value);
+  }
+
+  void take(uint32_t i, ValueId value) {
+    if (contents_.isNarrow(value))
+      return; // a part of its sources: VerifyBytes.cpp checks it
+    contents_.forEachSource(value, [&](ValueId source) {
+      for (uint32_t reader : readers_[source])
+        if (reader != kNone && reader != i && !order_.ends(reader, i))
+          if (Finding *f = scope_.addValue(
+                  Rule::Overwrite, i, value,
+                  "the op takes over the buffer of '%{}' without waiting for all of its readers",
+                  scope_.nameOf(value)))
+            annotate(*f, reader, fmt::format("'%{}' is read here", scope_.nameOf(source)));
+      takenOver_[source] = i;
+    });
+  }
+
+  void annotate(Finding &finding, uint32_t other, std::string note) {
+    finding.variant = variant_;
+    finding.note = std::move(note);
+    finding.noteAt = scope_.spot(other);
+  }
+
+  const Scope &scope_;
+  const HappensBefore &order_;
+  Variant variant_;
+  const Contents &contents_;
+  std::vector<std::array<uint32_t, kStreamCount>>
+      readers_;                     ///< last reader of each value on each stream
+  std::vector<uint32_t> takenOver_; ///< op that ended the value's content
+};
+
+/// The members of a group match the collectives of a channel by their order, so every rank needs
+/// the same order. A microbatch skips the same collectives on all ranks.
+void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Variant variant) {
+  if (scope.plan().level < Level::Scheduled)
+    return;
+  std::map<std::pair<int16_t, Channel>, uint32_t> latest;
+  for (uint32_t i = 0; i < scope.segment.ops.size(); ++i) {
+    const Op &op = scope.segment.ops[i];
+    if (opInfo(op.kind).traits != OpTraits::Collective || !executes(op, variant))
+      continue;
+    auto [at, isFirst] = latest.try_emplace({op.group, op.channel}, i);
+    uint32_t earlier = at->second;
+    at->second = i;
+    if (isFirst || order.ends(earlier, i))
+      continue;
+    if (Finding *f = scope.add(Rule::CollectiveOrder, i,
+                               "two collectives of group '{}' on channel {} are not ordered; ranks "
+                               "could start them in different orders",
+                               scope.plan().groups[static_cast<size_t>(op.group)].name,
+                               toString(op.channel))) {
+      f->variant = variant;
+      f->note = "the other collective is here";
+      f->noteAt = scope.spot(earlier);
+    }
+  }
+}
+
+} // namespace
+
+const HappensBefore &Inspection::orderOf(uint32_t role, uint32_t segment) {
+  std::shared_ptr<const HappensBefore> &order = orders_[{role, segment}];
+  if (!order)
+    order = std::make_shared<HappensBefore>(plan_.roles[role].segments[segment]);
+  return *order;
+}
+
+void checkOrder(const Scope &scope) {
+  const HappensBefore &order = scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex);
+  for (Variant variant : distinctVariants(scope.role, scope.segmentIndex)) {
+    checkCollectiveOrder(scope, order, variant);
+    OrderCheck(scope, order, variant).run();
+  }
+}
+
+} // namespace shardc::plan::verifier

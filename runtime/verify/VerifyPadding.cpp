@@ -1,0 +1,250 @@
+// Checks that no op computes with padding: bytes of a block that belong to no parameter. They are
+// never written, or not with meaningful values. Ops that carry padding copy it along or work on
+// parameters only. Their results on a block have padding in the same places, and so do casts, views
+// and cells of these results. Any other op that reads such bytes would compute with arbitrary
+// values.
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include "runtime/plan/HostCells.h"
+#include "runtime/verify/VerifyContents.h"
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// What it takes to find the tags of an op's results, in the visits that are counted.
+constexpr uint64_t kVisitsOfOp = 4;
+
+/// Which elements of a block a value's elements are, where those outside of parameters are padding.
+struct Tag {
+  int32_t block = -1; ///< -1: no padding
+  bool isAll = false; ///< what is padding is not known; any element may be
+  Line first;         ///< element of the block that the value begins with
+  bool operator==(const Tag &) const = default;
+};
+
+Tag joined(const Tag &a, const Tag &b) {
+  if (a.block < 0 || a == b)
+    return b;
+  if (b.block < 0)
+    return a;
+  return {a.block, true, {}};
+}
+
+class PaddingCheck {
+public:
+  PaddingCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
+        role_(plan_.roles[roleIndex]), indices_(indicesOf(plan_, role_)),
+        cells_(role_.cells.size()), hasPadding_(plan_.blocks.size()) {}
+
+  void run() {
+    for (size_t block = 0; block < plan_.blocks.size(); ++block)
+      hasPadding_[block] =
+          firstGap({static_cast<int32_t>(block), false, {}}, plan_.blocks[block].numel).has_value();
+    if (std::ranges::find(hasPadding_, true) == hasPadding_.end())
+      return;
+    tagLoaded();
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      variants_.push_back(distinctVariants(role_, s));
+    // What cells hold grows from round to round; the last one, which adds nothing, sees all of it.
+    for (bool isLast = false; !isLast && !report_.isFull(); isReporting_ = true) {
+      hasChanged_ = false;
+      followAll();
+      isLast = isReporting_ && !hasChanged_;
+    }
+  }
+
+private:
+  struct Gap {
+    int64_t begin, end; ///< elements of the value
+    int64_t member;
+  };
+
+  const Value &value(ValueId id) const { return segment_->values[id]; }
+  int64_t numel(ValueId id) const { return value(id).type.numel(); }
+
+  /// A load fills parameters, and leaves the rest of a block's state as it is.
+  void tagLoaded() {
+    const std::vector<const Block *> &blocks = report_.blocksInCheckpoint(roleIndex_);
+    for (uint32_t c = 0; c < role_.cells.size(); ++c)
+      if (blocks[c] != nullptr)
+        cells_[c] = ofBlock(static_cast<int32_t>(blocks[c] - plan_.blocks.data()),
+                            role_.cells[c].type.numel());
+  }
+
+  /// A value with so many elements that holds the block, whole or this rank's shard of it.
+  Tag ofBlock(int32_t index, int64_t numel) const {
+    const Block &block = plan_.blocks[static_cast<size_t>(index)];
+    if (!hasPadding_[static_cast<size_t>(index)] || (numel != block.numel && numel != block.shard))
+      return {};
+    return {index, false, {0, numel == block.numel ? 0 : block.shard}};
+  }
+
+  void followAll() {
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
+      for (Variant variant : variants_[s])
+        follow(s, variant);
+  }
+
+  void follow(uint32_t s, Variant variant) {
+    segment_ = &role_.segments[s];
+    segmentIndex_ = s, variant_ = variant;
+    tags_.assign(segment_->values.size(), {});
+    if (!report_.spend(segment_->values.size() + segment_->ops.size() * kVisitsOfOp))
+      return;
+    for (const Segment::Boundary &in : segment_->ins)
+      tags_[in.value] = cells_[in.cell];
+    for (uint32_t i = 0; i < segment_->ops.size(); ++i)
+      followOp(i);
+    for (const Segment::Boundary &out : segment_->outs) {
+      Tag tag = joined(cells_[out.cell], tags_[out.value]);
+      hasChanged_ |= tag != cells_[out.cell];
+      cells_[out.cell] = tag;
+    }
+  }
+
+  void followOp(uint32_t i) {
+    const Op &op = segment_->ops[i];
+    if (op.kind == OpKind::View) {
+      Tag tag = tags_[op.operands[0]];
+      tag.first.offset += op.getInt(AttrKey::offset);
+      tag.first.coef += op.getInt(AttrKey::coef);
+      tags_[op.results[0]] = tag.isAll ? tags_[op.operands[0]] : tag;
+    } else if (op.kind == OpKind::Pack) {
+      tags_[op.results[0]] = ofPack(op);
+    } else if (!holds(op.pred, variant_)) {
+      for (const Tie &tie : op.ties)
+        if (tie.kind == Tie::Else)
+          tags_[op.results[tie.result]] = tags_[tie.value];
+    } else if (opInfo(op.kind).padding != Padding::Refused) {
+      for (size_t r = 0; r < op.results.size(); ++r)
+        tags_[op.results[r]] = ofResult(op, r);
+    } else if (isReporting_) {
+      for (ValueId operand : op.operands)
+        if (tags_[operand].block >= 0)
+          checkRead(i, operand);
+      for (const Tie &tie : op.ties)
+        if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
+          checkRead(i, tie.value);
+    }
+  }
+
+  Tag ofPack(const Op &op) {
+    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    Tag tag = ofBlock(block, numel(op.results[0]));
+    for (ValueId part : op.operands)
+      if (firstGap(tags_[part], numel(part)))
+        return {tags_[part].block, true, {}};
+    return tag;
+  }
+
+  Tag ofResult(const Op &op, size_t r) const {
+    ValueId result = op.results[r];
+    Tag tag;
+    const OpInfo &info = opInfo(op.kind);
+    if (info.padding == Padding::Skipped) // rows that are looked up, however many elements
+      return tag;
+    if (auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+        block >= 0 && info.block != BlockUse::List)
+      tag = ofBlock(block, numel(result));
+    int taken = inPlaceOperand(op, r);
+    for (size_t i = 0; i < op.operands.size() && tag.block < 0; ++i)
+      if (taken < 0 || static_cast<size_t>(taken) == i)
+        tag = moved(op, tags_[op.operands[i]], op.operands[i], result);
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Acc && tie.result == r && holds(tie.pred, variant_))
+        tag = joined(tag, tags_[tie.value]);
+    return tag;
+  }
+
+  /// Padding of the operand in a result of an op that names no block.
+  Tag moved(const Op &op, const Tag &tag, ValueId operand, ValueId result) const {
+    if (tag.block < 0 || numel(operand) == numel(result))
+      return tag;
+    if (!opInfo(op.kind).keepsBlock() || result != op.results[0])
+      return {};
+    const Block &block = plan_.blocks[static_cast<size_t>(tag.block)];
+    bool isGather = numel(operand) < numel(result);
+    int64_t whole = numel(isGather ? result : operand), shard = numel(isGather ? operand : result);
+    Line before = isGather ? Line{0, shard} : Line{}, after = isGather ? Line{} : Line{0, shard};
+    bool isKnown = !tag.isAll && tag.first == before && whole == block.numel &&
+                   shard * plan_.groupSize(plan_.shardGroup) == whole &&
+                   isOverShards(plan_, op.group);
+    return {tag.block, !isKnown, isKnown ? after : Line{}};
+  }
+
+  /// The first elements of the value that are padding, at any coordinate.
+  std::optional<Gap> firstGap(const Tag &tag, int64_t numel) const {
+    if (tag.block < 0)
+      return std::nullopt;
+    if (tag.isAll)
+      return Gap{0, numel, 0};
+    const std::vector<const Param *> &params = report_.paramsOf(tag.block);
+    for (int64_t member = indices_.first;
+         member <= (tag.first.coef == 0 ? indices_.first : indices_.last); ++member) {
+      int64_t begin = tag.first.at(member), at = begin, end = begin + numel;
+      auto next = std::ranges::partition_point(
+          params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
+      for (; next != params.end() && (*next)->offset <= at && at < end; ++next)
+        at = (*next)->offset + (*next)->type.numel();
+      if (!report_.spend(kVisitsOfOp))
+        return std::nullopt;
+      if (at < end)
+        return Gap{at - begin,
+                   (next == params.end() ? end : std::min(end, (*next)->offset)) - begin, member};
+    }
+    return std::nullopt;
+  }
+
+  void checkRead(uint32_t op, ValueId id) {
+    std::optional<Gap> gap = firstGap(tags_[id], numel(id));
+    if (!gap)
+      return;
+    const Value &read = value(id);
+    const Block &block = plan_.blocks[static_cast<size_t>(tags_[id].block)];
+    int64_t each = dtypeBytes(read.type.dtype);
+    int64_t base = read.place.offset + read.place.coef * gap->member;
+    ByteRange bytes{read.place.arena, base + gap->begin * each, base + gap->end * each,
+                    gap->member};
+    std::string where = plan_.level == Level::Placed
+                            ? toString(bytes)
+                            : fmt::format("elements [{}, {}) of it", gap->begin, gap->end);
+    Finding *finding = report_.add(
+        Rule::Padding, {roleIndex_, segmentIndex_, op},
+        fmt::format(
+            "the op reads '%{}', which in {} holds padding of block '{}'; nothing writes padding",
+            read.name, where, block.name),
+        read.name);
+    if (finding == nullptr)
+      return;
+    finding->variant = variant_;
+    if (plan_.level == Level::Placed)
+      finding->bytes = bytes;
+  }
+
+  Inspection &report_;
+  const Plan &plan_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  IndexRange indices_;
+  std::vector<Tag> cells_;       ///< joined over all that is left in a cell
+  std::vector<bool> hasPadding_; ///< of each block
+  std::vector<std::vector<Variant>> variants_;
+  bool hasChanged_ = false, isReporting_ = false;
+  const Segment *segment_ = nullptr; ///< under way
+  uint32_t segmentIndex_ = 0;
+  Variant variant_ = Variant::Only;
+  std::vector<Tag> tags_;
+};
+
+} // namespace
+
+void checkPadding(Inspection &inspection, uint32_t role) {
+  if (!inspection.plan().blocks.empty())
+    PaddingCheck(inspection, role).run();
+}
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,180 @@
+// Requirements on single places: aligned, inside the arena on every rank, and shared by values that
+// share a buffer. VerifyBytes.cpp checks whether bytes hold what is read.
+#include "runtime/plan/Landing.h"
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// Products of hostile offsets and coordinates do not fit 64 bits.
+using Wide = __int128;
+
+class PlaceCheck {
+public:
+  explicit PlaceCheck(const Scope &scope)
+      : scope_(scope), indices_(indicesOf(scope.plan(), scope.role)) {}
+
+  void run() {
+    size_t before = scope_.inspection.size();
+    for (ValueId id = 0; id < scope_.segment.values.size() && !scope_.inspection.isFull(); ++id)
+      checkPlace(id);
+    if (scope_.inspection.size() != before)
+      return;
+    for (uint32_t i = 0; i < scope_.segment.ops.size() && !scope_.inspection.isFull(); ++i)
+      checkShared(i);
+    for (const Segment::Boundary &in : scope_.segment.ins)
+      checkBoundary(in);
+    for (const Segment::Boundary &out : scope_.segment.outs)
+      checkBoundary(out);
+  }
+
+private:
+  void checkPlace(ValueId id) {
+    const Value &value = scope_.value(id);
+    uint32_t op = value.def;
+    if (!value.place.placed) {
+      scope_.addValue(Rule::Place, op, id, "'%{}' has no place", value.name);
+      return;
+    }
+    if (auto problem =
+            placeProblem(value.place, value.type.bytes(), scope_.plan(), scope_.role, indices_))
+      scope_.addValue(problem->first, op, id, "'%{}' {}", value.name, problem->second);
+    if (value.place.arena == Arena::Host && op != kNone && scope_.segment.before == kNone &&
+        opInfo(scope_.segment.ops[op].kind).traits != OpTraits::Alias)
+      scope_.addValue(Rule::Host, op, id,
+                      "the op writes '%{}' in arena host, where only the host and background "
+                      "segments write",
+                      value.name);
+  }
+
+  bool isSame(const Place &a, const Place &b) const { return liesAt(a, b, indices_); }
+
+  /// The two values are one buffer by the op's nature.
+  void needSame(uint32_t i, ValueId result, ValueId other) {
+    const Value &a = scope_.value(result), &b = scope_.value(other);
+    if (!isSame(a.place, b.place))
+      scope_.addValue(
+          Rule::Place, i, result, "'%{}' at {} takes over the buffer of '%{}', which is at {}",
+          a.name, printPlace(scope_.plan(), a.place), b.name, printPlace(scope_.plan(), b.place));
+  }
+
+  void needAt(uint32_t i, ValueId part, ValueId whole, int64_t element, int64_t coef) {
+    const Value &a = scope_.value(part), &b = scope_.value(whole);
+    int64_t bytes = dtypeBytes(b.type.dtype);
+    Place expected = b.place;
+    expected.offset += element * bytes;
+    expected.coef += coef * bytes;
+    if (!isSame(a.place, expected))
+      scope_.addValue(
+          Rule::Place, i, part, "'%{}' is at {}; as a part of '%{}' it needs to be at {}", a.name,
+          printPlace(scope_.plan(), a.place), b.name, printPlace(scope_.plan(), expected));
+  }
+
+  void checkShared(uint32_t i) {
+    const Op &op = scope_.segment.ops[i];
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (int operand = inPlaceOperand(op, r); operand >= 0)
+        needSame(i, op.results[r], op.operands[static_cast<size_t>(operand)]);
+    for (const Tie &tie : op.ties)
+      needSame(i, op.results[tie.result], tie.value);
+    if (op.kind == OpKind::View)
+      needAt(i, op.results[0], op.operands[0], op.getInt(AttrKey::offset),
+             op.getInt(AttrKey::coef));
+    if (op.kind == OpKind::Pack) {
+      const std::vector<const Param *> &params =
+          scope_.inspection.paramsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
+      for (size_t p = 0; p < params.size(); ++p)
+        needAt(i, op.operands[p], op.results[0], params[p]->offset, 0);
+    }
+  }
+
+  void checkBoundary(const Segment::Boundary &boundary) {
+    const Value &value = scope_.value(boundary.value);
+    const Cell &cell = scope_.role.cells[boundary.cell];
+    if (!isSame(value.place, cell.place))
+      scope_.addValue(Rule::Place, scope_.opOf(boundary.value), boundary.value,
+                      "'%{}' is at {}; its cell '@{}' is at {}", value.name,
+                      printPlace(scope_.plan(), value.place), cell.name,
+                      printPlace(scope_.plan(), cell.place));
+  }
+
+  const Scope &scope_;
+  IndexRange indices_;
+};
+
+} // namespace
+
+std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
+                                                         const Plan &plan, const Role &role,
+                                                         IndexRange indices) {
+  int64_t arenaBytes = role.arenaBytes[static_cast<size_t>(place.arena)];
+  if (place.coef == 0 && place.offset >= 0 && bytes <= arenaBytes &&
+      place.offset <= arenaBytes - bytes && place.offset % kAlignmentBytes == 0)
+    return std::nullopt; // nearly always
+  Wide first = Wide(place.offset) + Wide(place.coef) * indices.first;
+  Wide last = Wide(place.offset) + Wide(place.coef) * indices.last;
+  if (first < 0 || last < 0 || first + bytes > arenaBytes || last + bytes > arenaBytes)
+    return std::pair(Rule::Arena, fmt::format("of {} bytes at {} ends beyond its arena of {} bytes",
+                                              bytes, printPlace(plan, place), arenaBytes));
+  if (first % kAlignmentBytes != 0 || (!indices.isSole() && place.coef % kAlignmentBytes != 0))
+    return std::pair(Rule::Alignment, fmt::format("is at {}, which is not a multiple of {}",
+                                                  printPlace(plan, place), kAlignmentBytes));
+  return std::nullopt;
+}
+
+void checkPlaces(const Scope &scope) { PlaceCheck(scope).run(); }
+
+Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell) {
+  const std::vector<Segment> &segments = inspection.plan().roles[role].segments;
+  for (uint32_t s = 0; s < segments.size(); ++s)
+    for (const auto *boundaries : {&segments[s].outs, &segments[s].ins})
+      for (const Segment::Boundary &boundary : *boundaries)
+        if (boundary.cell == cell) {
+          Scope scope{inspection, inspection.plan().roles[role], segments[s], role, s};
+          return scope.spot(scope.opOf(boundary.value));
+        }
+  return {role, kNone, kNone};
+}
+
+void checkCells(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  for (uint32_t r = 0; r < plan.roles.size(); ++r)
+    for (uint32_t c = 0; c < plan.roles[r].cells.size() && !inspection.isFull(); ++c) {
+      const Cell &cell = plan.roles[r].cells[c];
+      if (!cell.place.placed || cell.place.arena != cell.arena)
+        inspection.add(Rule::Place, spotOfCell(inspection, r, c),
+                       fmt::format("cell '@{}' has no place in its arena", cell.name), cell.name);
+      else if (auto problem = placeProblem(cell.place, cell.type.bytes(), plan, plan.roles[r],
+                                           indicesOf(plan, plan.roles[r])))
+        inspection.add(problem->first, spotOfCell(inspection, r, c),
+                       fmt::format("cell '@{}' {}", cell.name, problem->second), cell.name);
+    }
+}
+
+void checkCapacity(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  if (plan.deviceBytes == 0)
+    return;
+  for (uint32_t r = 0; r < plan.roles.size(); ++r) {
+    int64_t arenas = 0;
+    for (Arena arena : {Arena::State, Arena::Work, Arena::Sym})
+      arenas += plan.roles[r].arenaBytes[static_cast<size_t>(arena)];
+    if (arenas > plan.deviceBytes)
+      inspection.add(
+          Rule::Capacity, {r, kNone, kNone},
+          fmt::format("the arenas state, work and sym of role '{}' have {} bytes together; "
+                      "the device has {}",
+                      plan.roles[r].name, arenas, plan.deviceBytes));
+    else if (int64_t landings = hasLandingBuffers(plan) ? landingBytes(plan, plan.roles[r]) : 0;
+             landings > plan.deviceBytes - arenas)
+      inspection.add(
+          Rule::Capacity, {r, kNone, kNone},
+          fmt::format("the arenas state, work and sym of role '{}' have {} bytes, and its "
+                      "sums need landing buffers of {}; the device has {}",
+                      plan.roles[r].name, arenas, landings, plan.deviceBytes));
+  }
+}
+
+} // namespace shardc::plan::verifier

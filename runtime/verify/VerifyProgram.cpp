@@ -1,0 +1,515 @@
+// Follows the program and the contents of cells: which cells have a content when a segment begins.
+// Runs the byte checks of each segment, which give what the segment needs and leaves.
+//
+// The first attempt follows complete cells, and takes each `every` as due and not due in any step.
+// It is fast, and a plan that passes is correct. If it fails, the parts of cells that are read are
+// followed; if that fails too, the program is followed step by step.
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include "runtime/plan/HostCells.h"
+#include "runtime/verify/VerifyBytes.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// States of cells at one point of the program, and windows in all of them.
+constexpr size_t kStatesMax = 1024, kWindowsInStatesMax = size_t{1} << 23;
+
+/// What a copy of a window's state takes, in the visits that are counted.
+constexpr uint64_t kVisitsOfWindow = 4;
+/// What it takes to find out what is due in a step, and whether it has been run from a state.
+constexpr uint64_t kVisitsOfStep = 64;
+
+/// In which steps an `every` is taken to be due.
+enum class Due : uint8_t {
+  Any,      ///< in any, whatever else is due
+  Together, ///< in any, with the others that some step is due with
+  ByStep    ///< where its count divides the step's number
+};
+
+/// Which windows of cells have a content.
+using Validity = std::vector<bool>;
+
+/// Validity, and for messages how a window's content was lost last; null if it never had one.
+struct State {
+  Validity isValid;
+  std::vector<const Loss *> lost;
+  const Finding *spoiled(uint32_t window) const {
+    return lost[window] != nullptr ? lost[window]->spoiled.get() : nullptr;
+  }
+  Spot lostAt(uint32_t window) const { return lost[window] != nullptr ? lost[window]->at : Spot{}; }
+  bool operator<(const State &other) const { return isValid < other.isValid; }
+};
+using States = std::set<State>; ///< different validities
+
+class ProgramCheck {
+public:
+  ProgramCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
+        windows_(inspection, role_, indicesOf(inspection.plan(), role_)),
+        effects_(role_.segments.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
+    for (uint32_t c = 0; c < role_.cells.size(); ++c)
+      if (role_.cells[c].kind == CellKind::Step)
+        stepCell_ = c;
+  }
+
+  void run() {
+    checkSegments();
+    if (!isStopped())
+      follow();
+    if (report_.size() == 0)
+      checkLost(report_, roleIndex_, windows_, effects_);
+  }
+
+private:
+  void follow() {
+    if (passesTrial(Due::Any))
+      return;
+    if (windows_.hasSeenParts()) {
+      followParts();
+      if (isStopped() || passesTrial(Due::Any))
+        return;
+    }
+    if (!passesTrial(Due::Together))
+      walkProgram();
+  }
+
+  Scope scope(uint32_t segment) {
+    return {report_, role_, role_.segments[segment], roleIndex_, segment};
+  }
+
+  void checkSegments() {
+    windows_.index();
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
+      checkSegment(s);
+  }
+
+  /// A part that is read of what is left in another cell is a part of that one, and so on.
+  void followParts() {
+    windows_.followParts();
+    uint32_t known = 0;
+    while (windows_.size() != known && report_.size() == 0) {
+      known = windows_.size();
+      checkSegments();
+    }
+  }
+
+  /// True too where something has been reported.
+  bool passesTrial(Due due) {
+    due_ = due, hasFailed_ = false;
+    walkProgram();
+    due_ = Due::ByStep;
+    return !hasFailed_ || report_.size() != 0;
+  }
+
+  void walkProgram() {
+    State state{Validity(windows_.size()), std::vector<const Loss *>(windows_.size())};
+    for (uint32_t w = 0; w < windows_.size(); ++w)
+      state.isValid[w] = isWrittenByHost(role_.cells[windows_.cellOf(w)]);
+    States states = {state};
+    walk(role_.program, states);
+  }
+
+  bool isTrial() const { return due_ != Due::ByStep; }
+  bool isStopped() const { return (isTrial() && hasFailed_) || report_.size() != 0; }
+  /// True in a trial, where what fails is looked at again.
+  bool isTried() {
+    hasFailed_ = true;
+    return isTrial();
+  }
+
+  void checkSegment(uint32_t s) {
+    Scope where = scope(s);
+    ByteCheck bytes(where, windows_);
+    std::vector<Variant> distinct = distinctVariants(role_, s);
+    std::map<Variant, std::shared_ptr<const SegmentEffect>> made;
+    for (Variant variant : distinct)
+      made[variant] = std::make_shared<const SegmentEffect>(bytes.check(variant));
+    std::array<Variant, 4> standing = representatives(role_.segments[s], distinct);
+    for (size_t variant = 0; variant < standing.size(); ++variant)
+      if (auto at = made.find(standing[variant]); at != made.end())
+        effects_[s][variant] = at->second;
+  }
+
+  void walk(const std::vector<ProgramNode> &nodes, States &states) {
+    for (const ProgramNode &node : nodes) {
+      if (isStopped())
+        return;
+      switch (node.kind) {
+      case ProgramNode::Start:
+        checkStart(node.segment);
+        runSegment(node, states);
+        break;
+      case ProgramNode::Run:
+        runSegment(node, states);
+        break;
+      case ProgramNode::Steps:
+        runSteps(node, states);
+        break;
+      case ProgramNode::Every:
+        runEvery(node, states);
+        break;
+      }
+    }
+  }
+
+  void runEvery(const ProgramNode &node, States &states) {
+    readStep(states);
+    if (due_ != Due::Any && step_ % node.count != 0)
+      return;
+    for (size_t i = 0; i < states.size(); ++i)
+      if (!spend())
+        return;
+    States with = states;
+    walk(node.children, with);
+    readStep(with);
+    if (due_ == Due::Any && node.count > 1)
+      join(states, with);
+    else
+      states = std::move(with);
+  }
+
+  /// A run that loads a checkpoint does not start, and finds the same cells filled: those of the
+  /// state.
+  void checkStart(uint32_t segment) {
+    for (const Segment::Boundary &out : role_.segments[segment].outs)
+      if (role_.cells[out.cell].arena != Arena::State)
+        scope(segment).addValue(Rule::Program, scope(segment).opOf(out.value), out.value,
+                                "'start' fills cell '@{}' in arena {}; it would be empty in a run "
+                                "that loads a checkpoint",
+                                role_.cells[out.cell].name, toString(role_.cells[out.cell].arena));
+  }
+
+  /// A run that loads a checkpoint begins with any step, or after the last one, and any run may
+  /// end after a step.
+  void runSteps(const ProgramNode &loop, States &states) {
+    States ends = isTrial() ? tryManySteps(loop, states) : runEachStep(loop, states);
+    join(states, ends);
+  }
+
+  /// Any number of steps up to the loop's, in any order; where they end.
+  States tryManySteps(const ProgramNode &loop, const States &begin) {
+    std::set<int64_t> kinds = {1};
+    if (due_ == Due::Together)
+      kinds = stepsThatDiffer(loop);
+    States seen = begin, fresh = begin, ends;
+    if (kinds.size() > kStepsMax)
+      isTried();
+    for (int64_t step = 0; step < loop.count && !fresh.empty() && !isStopped(); ++step) {
+      States next;
+      for (int64_t kind : kinds)
+        for (const State &state : tryStep(loop, kind, fresh, ends))
+          if (seen.insert(state).second)
+            next.insert(state);
+      fresh = std::move(next);
+    }
+    checkStepEnds(ends);
+    return ends;
+  }
+
+  States tryStep(const ProgramNode &loop, int64_t step, const States &begin, States &ends) {
+    States states;
+    join(states, begin);
+    step_ = step;
+    walk(loop.children, states);
+    readStep(states);
+    join(ends, states);
+    return states;
+  }
+
+  /// The steps one after the other, from each state that a run may find, until they repeat; where
+  /// they end.
+  States runEachStep(const ProgramNode &loop, const States &begin) {
+    const int64_t period = periodOf(loop);
+    std::map<std::pair<std::vector<bool>, Validity>, State> made;
+    States now, ends, atPeriod;
+    for (step_ = 1; step_ <= loop.count && !isStopped(); ++step_) {
+      if (made.size() > statesMax())
+        made.clear();
+      const std::vector<bool> due = dueIn(loop, step_);
+      States starts = now, next;
+      join(starts, begin);
+      for (const State &state : starts) {
+        if (!report_.spend(kVisitsOfStep + loop.children.size()) || !spend())
+          return ends;
+        auto [at, isNew] = made.try_emplace({due, state.isValid});
+        if (isNew)
+          at->second = runStep(loop, state);
+        next.insert(at->second);
+      }
+      join(ends, next);
+      bool isRepeated = step_ % period == 0 && isSame(next, atPeriod);
+      if (isRepeated)
+        break;
+      if (step_ % period == 0)
+        atPeriod = next;
+      if (std::ranges::find(due, true) == due.end() && isSame(next, now))
+        step_ = nextDue(loop, step_) - 1;
+      now = std::move(next);
+    }
+    return ends;
+  }
+
+  State runStep(const ProgramNode &loop, const State &begin) {
+    States states = {begin};
+    walk(loop.children, states);
+    readStep(states);
+    checkStepEnds(states);
+    return *states.begin();
+  }
+
+  static bool isSame(const States &a, const States &b) {
+    return std::ranges::equal(a, b, {}, &State::isValid, &State::isValid);
+  }
+
+  /// Steps after which the same is due again; more than the loop has if that is never.
+  static int64_t periodOf(const ProgramNode &loop) {
+    int64_t period = 1;
+    for (const ProgramNode &node : loop.children)
+      if (node.kind == ProgramNode::Every) {
+        int64_t factor = node.count / std::gcd(period, node.count);
+        if (factor > loop.count / period)
+          return loop.count + 1;
+        period *= factor;
+      }
+    return period;
+  }
+
+  /// For each node of the loop whether it is an `every` that is due, and not in each step.
+  static std::vector<bool> dueIn(const ProgramNode &loop, int64_t step) {
+    std::vector<bool> due;
+    for (const ProgramNode &node : loop.children)
+      due.push_back(node.kind == ProgramNode::Every && node.count > 1 && step % node.count == 0);
+    return due;
+  }
+
+  /// The next step in which one of these is due, or one after the loop.
+  static int64_t nextDue(const ProgramNode &loop, int64_t step) {
+    int64_t next = loop.count + 1;
+    for (const ProgramNode &node : loop.children)
+      if (node.kind == ProgramNode::Every && node.count > 1)
+        next = std::min(next, (step / node.count + 1) * node.count);
+    return next;
+  }
+
+  void checkStepEnds(const States &states) {
+    checkBackground(states);
+    for (uint32_t c = 0; c < isHeld_.size(); ++c)
+      if (isHeld_[c])
+        for (const State &state : states)
+          readByHost(c, "a save reads", state);
+  }
+
+  /// The host reads the step state when a step has ended, and an `every`.
+  void readStep(const States &states) {
+    if (stepCell_ != kNone)
+      for (const State &state : states)
+        readByHost(stepCell_, "the host reads", state);
+  }
+
+  void readByHost(uint32_t cell, std::string_view who, const State &state) {
+    if (state.isValid[cell] || isTried())
+      return;
+    Spot used = spotOfCell(report_, roleIndex_, cell);
+    if (const Finding *spoiled = state.spoiled(cell)) {
+      addSpoiled(*spoiled, cell, "is used here", used);
+      return;
+    }
+    Spot lost = state.lostAt(cell);
+    ByteRange bytes = lostBytes(cell, state);
+    Finding *finding =
+        report_.add(Rule::Cell, lost.segment == kNone ? used : lost,
+                    fmt::format("{} cell '@{}' in {} at the end of a step, but it has no content",
+                                who, role_.cells[cell].name, toString(bytes)),
+                    role_.cells[cell].name);
+    if (finding == nullptr)
+      return;
+    finding->bytes = bytes;
+    if (lost.segment != kNone && used.op != kNone && used != lost) {
+      finding->note = fmt::format("cell '@{}' is used here", role_.cells[cell].name);
+      finding->noteAt = used;
+    }
+  }
+
+  /// Background segments may start where any step has ended, and the host reads all that they
+  /// leave.
+  void checkBackground(const States &states) {
+    for (uint32_t s = 0; s < role_.segments.size(); ++s) {
+      if (role_.segments[s].before == kNone)
+        continue;
+      const SegmentEffect &effect = *effects_[s][static_cast<size_t>(Variant::Only)];
+      if (!report_.spend(states.size() * effect.needs.size()))
+        return;
+      for (const State &state : states)
+        for (const SegmentEffect::Need &need : effect.needs)
+          if (!state.isValid[need.window])
+            reportNeed(s, Variant::Only, need, state);
+      for (const SegmentEffect::Out &out : effect.outs)
+        checkLeft(s, out, states);
+    }
+  }
+
+  /// What a background segment leaves in a cell.
+  void checkLeft(uint32_t s, const SegmentEffect::Out &out, const States &states) {
+    if (out.loss.spoiled && !isTried())
+      report_.add(*out.loss.spoiled);
+    if (!report_.spend(1 + states.size() * out.from.size()))
+      return;
+    if (!out.isDefined && !isTried())
+      scope(s).addValue(Rule::Cell, scope(s).opOf(out.value), out.value,
+                        "the host reads cell '@{}' after segment '{}', which leaves nothing in it",
+                        role_.cells[windows_.cellOf(out.window)].name, role_.segments[s].name);
+    for (const State &state : states)
+      for (uint32_t window : out.from)
+        if (!state.isValid[window])
+          reportNeed(s, Variant::Only, {window, scope(s).opOf(out.value), out.value}, state);
+  }
+
+  size_t statesMax() const {
+    return std::min(kStatesMax, kWindowsInStatesMax / std::max<size_t>(windows_.size(), 1));
+  }
+
+  void join(States &into, const States &from) {
+    for (const State &state : from)
+      if (into.size() <= statesMax() && spend())
+        into.insert(state);
+    if (into.size() > statesMax() && !isTried())
+      report_.add(Rule::Index, {roleIndex_, kNone, kNone},
+                  fmt::format("the program leaves its {} cells in more than {} different states, "
+                              "the verifier's limit",
+                              role_.cells.size(), statesMax()));
+  }
+
+  void runSegment(const ProgramNode &node, States &states) {
+    States results;
+    bool isCompared = states.size() > 1;
+    while (!states.empty()) {
+      State now = std::move(states.extract(states.begin()).value());
+      if (isCompared)
+        spend();
+      if (!role_.segments[node.segment].body) {
+        repeat(node.segment, Variant::Only, node.count, now);
+      } else if (node.count == 1) {
+        apply(node.segment, Variant::Only, now);
+      } else {
+        apply(node.segment, Variant::First, now);
+        repeat(node.segment, Variant::Middle, node.count - 2, now);
+        apply(node.segment, Variant::Last, now);
+      }
+      results.insert(std::move(now));
+    }
+    states = std::move(results);
+  }
+
+  /// For a look at all windows, and a copy of their state.
+  bool spend() { return report_.spend(windows_.size() * kVisitsOfWindow); }
+
+  /// A run that changes nothing changes nothing again; a cell that is lost stays lost but for the
+  /// segments' own contents, so as many runs as there are cells show all that can happen.
+  void repeat(uint32_t segment, Variant variant, int64_t count, State &state) {
+    for (int64_t i = 0; i < count && !isStopped(); ++i) {
+      if (!apply(segment, variant, state))
+        return;
+    }
+  }
+
+  /// True if a window gains or loses its content. Takes as long as there are windows that the
+  /// segment is about, not as there are windows.
+  bool apply(uint32_t segment, Variant variant, State &state) {
+    const SegmentEffect *found = effects_[segment][static_cast<size_t>(variant)].get();
+    if (found == nullptr ||
+        !report_.spend(1 + found->needs.size() + found->clobbers.size() + found->outs.size()))
+      return false;
+    for (const SegmentEffect::Need &need : found->needs)
+      if (!state.isValid[need.window])
+        reportNeed(segment, variant, need, state);
+    std::vector<const Loss *> losses; // by what was there at the start
+    for (const SegmentEffect::Out &out : found->outs)
+      losses.push_back(lossOf(out, state));
+    bool isChanged = false;
+    auto set = [&](uint32_t window, const Loss *loss) {
+      isChanged |= state.isValid[window] != (loss == nullptr);
+      state.isValid[window] = loss == nullptr;
+      state.lost[window] = loss;
+    };
+    for (const SegmentEffect::Clobber &clobber : found->clobbers)
+      set(clobber.window, &clobber.loss);
+    for (size_t i = 0; i < losses.size(); ++i)
+      set(found->outs[i].window, losses[i]);
+    return isChanged;
+  }
+
+  /// Why a segment leaves no content; null if it leaves one.
+  const Loss *lossOf(const SegmentEffect::Out &out, const State &state) {
+    if (out.loss.spoiled || !out.isDefined || !report_.spend(out.from.size()))
+      return &out.loss;
+    for (uint32_t window : out.from)
+      if (!state.isValid[window])
+        return state.spoiled(window) != nullptr ? state.lost[window] : &out.loss;
+    return nullptr;
+  }
+
+  /// The bytes of a window that hold none of its content.
+  ByteRange lostBytes(uint32_t window, const State &state) const {
+    if (state.lost[window] != nullptr && state.lost[window]->bytes)
+      return *state.lost[window]->bytes;
+    Range range = windows_.rangeOf(window);
+    int64_t member = indicesOf(report_.plan(), role_).first;
+    return {range.arena(), range.begin(member), range.end(member), member};
+  }
+
+  /// Reports what a segment left. The note shows the reader, unless it shows another op already.
+  void addSpoiled(Finding finding, uint32_t cell, std::string_view what, Spot where) {
+    if (finding.note.empty()) {
+      finding.note = fmt::format("cell '@{}' {}", role_.cells[cell].name, what);
+      finding.noteAt = where;
+    }
+    report_.add(std::move(finding));
+  }
+
+  void reportNeed(uint32_t segment, Variant variant, const SegmentEffect::Need &need,
+                  const State &state) {
+    if (isTried())
+      return;
+    if (const Finding *spoiled = state.spoiled(need.window)) {
+      addSpoiled(*spoiled, windows_.cellOf(need.window), "is read here",
+                 scope(segment).spot(need.op));
+      return;
+    }
+    const Cell &cell = role_.cells[windows_.cellOf(need.window)];
+    ByteRange bytes = lostBytes(need.window, state);
+    Finding *finding =
+        scope(segment).addValue(Rule::Cell, need.op, need.operand,
+                                "the op reads cell '@{}' in {}, which has no content at this point",
+                                cell.name, toString(bytes));
+    if (finding == nullptr)
+      return;
+    finding->variant = variant;
+    finding->bytes = bytes;
+    Spot lost = state.lostAt(need.window);
+    finding->note = lost.segment == kNone ? "nothing in the program has filled it before"
+                                          : "its bytes were last written here";
+    finding->noteAt = lost;
+  }
+
+  Inspection &report_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  CellWindows windows_;
+  SegmentEffects effects_;
+  const std::vector<bool> &isHeld_; ///< of each cell: saves read it
+  uint32_t stepCell_ = kNone;       ///< the cell with the step state
+  int64_t step_ = 0;                ///< that is run, where each one is
+  Due due_ = Due::ByStep; ///< otherwise what fails is not reported, but followed more closely
+  bool hasFailed_ = false;
+};
+
+} // namespace
+
+void checkPrograms(Inspection &inspection, uint32_t role) { ProgramCheck(inspection, role).run(); }
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,99 @@
+// An index of byte ranges in all arenas: finds the ranges that overlap a given one without a search
+// through all.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "runtime/verify/VerifyRange.h"
+
+namespace shardc::plan::verifier {
+
+/// Items with the hulls of their ranges. Items are added first, then sorted, then looked for.
+template <typename Item> class RangeIndex {
+public:
+  void add(Arena arena, int64_t begin, int64_t end, const Item &item) {
+    if (begin < end)
+      arenas_[static_cast<size_t>(arena)].entries.push_back({begin, end, item});
+  }
+
+  void sort() {
+    for (PerArena &arena : arenas_) {
+      std::stable_sort(arena.entries.begin(), arena.entries.end(),
+                       [](const Entry &a, const Entry &b) { return a.begin < b.begin; });
+      arena.leaves = std::bit_ceil(arena.entries.size());
+      arena.ends.assign(2 * arena.leaves, std::numeric_limits<int64_t>::min());
+      for (size_t i = 0; i < arena.entries.size(); ++i)
+        arena.ends[arena.leaves + i] = arena.entries[i].end;
+      for (size_t i = arena.leaves - 1; i > 0; --i)
+        arena.ends[i] = std::max(arena.ends[2 * i], arena.ends[2 * i + 1]);
+    }
+  }
+
+  /// Calls fn(item) for each item with a byte of [begin, end), by where they begin, until it
+  /// returns false.
+  template <typename Fn>
+  void forEachIn(Arena arena, int64_t begin, int64_t end, const Fn &fn) const {
+    const PerArena &all = arenas_[static_cast<size_t>(arena)];
+    if (begin < end)
+      all.visit(1, 0, all.leaves, {0, all.countBefore(end)}, begin, fn);
+  }
+
+  /// The same for [begin, end) of several ranges that are apart and in order, each item once.
+  template <typename Fn>
+  void forEachInUnion(Arena arena, const std::vector<std::pair<int64_t, int64_t>> &ranges,
+                      const Fn &fn) const {
+    const PerArena &all = arenas_[static_cast<size_t>(arena)];
+    size_t seen = 0; // what begins before the end of an earlier range and reaches this one met it
+    for (auto [begin, end] : ranges) {
+      size_t behind = all.countBefore(end);
+      if (!all.visit(1, 0, all.leaves, {seen, behind}, begin, fn))
+        return;
+      seen = behind;
+    }
+  }
+
+  template <typename Fn> void forEachOf(Arena arena, const Fn &fn) const {
+    for (const Entry &entry : arenas_[static_cast<size_t>(arena)].entries)
+      fn(entry.item);
+  }
+
+private:
+  struct Entry {
+    int64_t begin, end;
+    Item item;
+  };
+  struct PerArena {
+    std::vector<Entry> entries; ///< by begin
+    size_t leaves = 1;
+    std::vector<int64_t> ends = {0, 0}; ///< the largest of each subtree; the root is 1
+
+    size_t countBefore(int64_t end) const {
+      auto at = std::partition_point(entries.begin(), entries.end(),
+                                     [&](const Entry &entry) { return entry.begin < end; });
+      return static_cast<size_t>(at - entries.begin());
+    }
+
+    /// Entries of `wanted` below the node, whose entries begin with `first`, that end after
+    /// `begin`. False if fn had enough.
+    template <typename Fn>
+    bool visit(size_t node, size_t first, size_t count, std::pair<size_t, size_t> wanted,
+               int64_t begin, const Fn &fn) const {
+      if (first >= wanted.second || first + count <= wanted.first || ends[node] <= begin)
+        return true;
+      if (count == 1)
+        return fn(entries[first].item);
+      return visit(2 * node, first, count / 2, wanted, begin, fn) &&
+             visit(2 * node + 1, first + count / 2, count / 2, wanted, begin, fn);
+    }
+  };
+
+  std::array<PerArena, kArenaCount> arenas_;
+};
+
+} // namespace shardc::plan::verifier

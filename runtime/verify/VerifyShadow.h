@@ -1,0 +1,94 @@
+// A shadow of some bytes while the ops of a segment access them in order of issue. For each
+// interval between two boundaries it keeps the value written last and, per stream, the last op that
+// read or wrote it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifyOrder.h"
+
+namespace shardc::plan::verifier {
+
+inline constexpr uint32_t kInitial =
+    kNone - 1; ///< in place of a value: what was there at the start
+
+struct Access {
+  enum Kind : uint8_t {
+    Read,
+    ReadTaken, ///< of an operand whose buffer a result of the same op takes over
+    Write
+  };
+  uint32_t op = kNone; ///< from the number of ops on: the segment's end, for one more window each
+  uint32_t source = kNone; ///< value that the bytes hold, or from now on hold; kInitial
+  ValueId value = kNone;   ///< operand or result of the op
+  Kind kind = Read;
+};
+
+class Shadow {
+public:
+  Shadow(const Scope &scope, const HappensBefore &order, Variant variant)
+      : scope_(scope), order_(order), variant_(variant) {}
+
+  /// Starts anew over intervals between neighbouring boundaries, in the arena, at the coordinate.
+  void reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t member);
+  /// Intervals that are looked at elsewhere.
+  void skip(size_t first, size_t last) {
+    for (size_t i = first; i < last; ++i)
+      states_[i].isSkipped = true;
+  }
+  /// Plays an access on the intervals `first` to `last` - 1; reports what it finds.
+  void play(const Access &access, size_t first, size_t last) {
+    if (!scope_.inspection.spend(last - first))
+      return;
+    if (access.kind == Access::Write)
+      write(access, first, last);
+    else
+      read(access, first, last);
+  }
+  /// Findings of reads at the end of the segment, by window. They are not reported here: they
+  /// matter only if the window is read afterwards.
+  const std::map<uint32_t, Finding> &spoiled() const { return spoiled_; }
+  /// What was written last in some of the intervals.
+  struct Written {
+    uint32_t op;
+    ByteRange bytes;
+  };
+  /// The first that was written since the start, if any was.
+  std::optional<Written> findWritten(size_t first, size_t last) const;
+
+private:
+  struct State {
+    uint32_t source = kInitial;
+    uint32_t conflict = kNone;  ///< an earlier write that is unordered with the last one
+    uint32_t operandOf = kNone; ///< op that reads or writes here and does not take over the buffer
+    bool isSkipped = false;
+    uint8_t streams = 0; ///< a bit each: those with a reader or writer
+    std::array<uint32_t, kStreamCount> writers{kNone, kNone, kNone, kNone};
+    std::array<uint32_t, kStreamCount> readers{kNone, kNone, kNone, kNone};
+  };
+
+  void read(const Access &access, size_t first, size_t last);
+  void write(const Access &access, size_t first, size_t last);
+  void reportRead(const Access &access, size_t at);
+  Finding badRead(const Access &access, size_t at) const;
+  void reportRace(const Access &access, size_t at, uint32_t reader);
+  void reportOverlap(const Access &access, size_t at);
+  void annotate(Finding *finding, const Access &access, size_t at, uint32_t other,
+                std::string note);
+  ByteRange bytesAt(size_t at) const;
+
+  const Scope &scope_;
+  const HappensBefore &order_;
+  Variant variant_;
+  const std::vector<int64_t> *boundaries_ = nullptr;
+  Arena arena_ = Arena::Work;
+  int64_t member_ = 0;
+  std::vector<State> states_;
+  std::map<uint32_t, Finding> spoiled_;
+};
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,681 @@
+// Types of operands and results, op by op. Data is floating point of any width unless a row says
+// otherwise; matrices have their leading dimensions as rows, so [B,S,H] and [T,H] are the same
+// matrix.
+#include <algorithm>
+
+#include "runtime/base/StepState.h"
+#include "runtime/plan/Landing.h"
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+using Key = AttrKey;
+
+int64_t cols(const Type &type) { return type.shape[type.rank - 1]; }
+int64_t rows(const Type &type) { return type.numel() / cols(type); }
+bool sameMatrix(const Type &a, const Type &b) {
+  return a.numel() == b.numel() && cols(a) == cols(b);
+}
+
+bool isData(const Type &type) {
+  switch (type.dtype) {
+  case DType::F64:
+  case DType::F32:
+  case DType::BF16:
+  case DType::F16:
+  case DType::F8E4M3:
+  case DType::F8E5M2:
+    return true;
+  default:
+    return false;
+  }
+}
+
+/// In which models compute, and which go between ranks.
+bool isModelType(DType type) { return type == DType::F32 || type == DType::BF16; }
+
+/// A sum of squares that is there already.
+bool isPartial(const Type &type) { return type.dtype == DType::F64 && type.numel() == 1; }
+
+class ShapeCheck {
+public:
+  ShapeCheck(const Scope &scope, uint32_t index)
+      : scope_(scope), index_(index), op_(scope.segment.ops[index]) {}
+
+  void run();
+
+private:
+  const Type &in(size_t i) const { return scope_.value(op_.operands[i]).type; }
+  const Type &out(size_t i) const { return scope_.value(op_.results[i]).type; }
+  bool has(size_t i) const { return i < op_.operands.size(); }
+  bool hasOut(size_t i) const { return i < op_.results.size(); }
+
+  /// Reports `text` unless the condition holds. `types` names what is shown with its types.
+  void need(bool condition, std::string_view text) {
+    if (condition || hasFailed_)
+      return;
+    hasFailed_ = true; // an op has one finding; an op with many operands would make as many texts
+    std::string types = typesOf(op_.operands);
+    types += (types.empty() ? "-> " : " -> ") + typesOf(op_.results);
+    scope_.add(Rule::Shape, index_, "'{}' needs {}; found {}", opInfo(op_.kind).name, text, types);
+  }
+  std::string typesOf(const std::vector<ValueId> &ids) const {
+    constexpr size_t kTextMax = 200;
+    std::string types;
+    for (ValueId id : ids) {
+      if (types.size() > kTextMax)
+        return types + ", ...";
+      types += (types.empty() ? "" : ", ") + printType(scope_.value(id).type);
+    }
+    return types;
+  }
+  /// Checks the type of a value that is kept of a block, or is sent.
+  void needKnown(ValueId id, bool isKnown, std::string_view what) {
+    if (!isKnown)
+      scope_.addValue(Rule::State, index_, id, "'%{}' has type {}; '{}' supports {}",
+                      scope_.nameOf(id), dtypeName(scope_.value(id).type.dtype),
+                      opInfo(op_.kind).name, what);
+  }
+  void needVector(const Type &type, DType dtype, int64_t elements, std::string_view text) {
+    need(type.dtype == dtype && type.numel() == elements, text);
+  }
+  void needState(const Type &type) {
+    need(type.bytes() == static_cast<int64_t>(sizeof(StepState)),
+         "step states of 128 bytes as operand and result");
+  }
+  void needData() {
+    for (ValueId id : op_.operands)
+      need(isData(scope_.value(id).type), "floating point operands");
+    for (ValueId id : op_.results)
+      need(isData(scope_.value(id).type), "floating point results");
+  }
+
+#define OP(enumerator, name, operands, results, traits, doc) void check##enumerator();
+#include "runtime/plan/Ops.def"
+
+  void product();
+  void norm(size_t x, size_t vectors, size_t y, size_t statistics);
+  void normBwd(size_t statistics, size_t vectors);
+  void splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v);
+  void needWindow();
+  void attentionQkv(const Type &qkv, size_t docs, const Type &o, const Type &lse);
+  void needLabels(size_t labels, size_t mask, int64_t count);
+  void crossEntropy(size_t labels, size_t mask);
+  void lmLoss();
+  void collective();
+  void needWire();
+  void stepOp();
+  void addLosses();
+  void optimizer(size_t moments);
+  void needShard(const Type &type);
+  void needTable(const Type &shard, int64_t columns, int64_t tableRows);
+
+  const Scope &scope_;
+  uint32_t index_;
+  const Op &op_;
+  bool hasFailed_ = false;
+};
+
+void ShapeCheck::checkBatchLoad() {
+  const Type &tokens = out(0);
+  need(in(0).dtype == DType::I32 && in(0).rank == 2, "a feed of i32[slots, words]");
+  need(tokens.rank == 2 && out(1) == tokens && out(3) == tokens && out(4) == tokens &&
+           tokens.dtype == DType::I32,
+       "tokens, labels, positions and docs of i32[B, S] as results");
+  needVector(out(2), DType::F32, tokens.numel(), "a mask of f32[B, S] as a result");
+  needVector(out(5), DType::I64, tokens.shape[0], "samples of i64[B] as a result");
+  need(cols(in(0)) >= 5 * tokens.numel() + 2 * tokens.shape[0],
+       "a feed of at least 5·B·S + 2·B words");
+  int64_t slots = op_.getInt(Key::slots);
+  need(slots == 0 || slots == in(0).shape[0], "as many slots as its feed");
+}
+
+/// c = op(a)·op(b), and what it is made of.
+void ShapeCheck::product() {
+  needData();
+  int64_t m = rows(in(0)), k = cols(in(0)), k2 = rows(in(1)), n = cols(in(1));
+  if (op_.getBool(Key::trans_a))
+    std::swap(m, k);
+  if (op_.getBool(Key::trans_b))
+    std::swap(k2, n);
+  need(k == k2, "factors whose inner dimensions are equal");
+  need(rows(out(0)) == m && cols(out(0)) == n,
+       "a result with the rows of the first factor and the columns of the second");
+}
+
+void ShapeCheck::checkMatMul() {
+  product();
+  need(!has(2) || in(2).numel() == cols(out(0)), "a bias with one element per column");
+}
+
+void ShapeCheck::checkMatMulGelu() {
+  product();
+  need(!has(2) || in(2).numel() == cols(out(0)), "a bias with one element per column");
+  need(sameMatrix(out(0), out(1)), "results y and x of the same shape");
+}
+
+void ShapeCheck::checkMatMulGeluBwd() {
+  product();
+  need(sameMatrix(in(2), out(0)), "x in the shape of its gradient");
+}
+
+/// y and statistics of the norm of x with `vectors` weights after x.
+void ShapeCheck::norm(size_t x, size_t vectors, size_t y, size_t statistics) {
+  needData();
+  need(sameMatrix(in(x), out(y)), "a result in the shape of its operand");
+  for (size_t i = 1; i <= vectors; ++i)
+    need(in(x + i).numel() == cols(in(x)), "weights with one element per column");
+  for (size_t i = 1; i <= statistics; ++i)
+    needVector(out(y + i), DType::F32, rows(in(x)), "f32 statistics as results, one per row");
+}
+
+/// dy x w statistics... dres? -> dx, gradients of the vectors
+void ShapeCheck::normBwd(size_t statistics, size_t vectors) {
+  needData();
+  const Type &x = in(1);
+  need(sameMatrix(in(0), x) && sameMatrix(out(0), x), "gradients in the shape of x");
+  need(in(2).numel() == cols(x), "weights with one element per column");
+  for (size_t i = 0; i < statistics; ++i)
+    needVector(in(3 + i), DType::F32, rows(x), "f32 statistics, one per row");
+  need(!has(3 + statistics) || sameMatrix(in(3 + statistics), x),
+       "a residual's gradient in the shape of x");
+  for (size_t i = 1; i <= vectors; ++i)
+    need(out(i).numel() == cols(x), "gradients of weights with one element per column");
+}
+
+void ShapeCheck::splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v) {
+  needData();
+  need(q.rank == 4 && k.rank == 4 && v.rank == 4, "q[B,S,N,D] and k, v[B,S,G,D]");
+  if (q.rank != 4 || k.rank != 4)
+    return;
+  need(k.shape == v.shape && q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] &&
+           q.shape[3] == k.shape[3],
+       "q, k and v with the same batch, positions and channels");
+  need(q.shape[2] % k.shape[2] == 0, "the same number of query heads in each key/value group");
+  need(qkv.numel() == q.numel() + 2 * k.numel() && rows(qkv) == q.shape[0] * q.shape[1],
+       "qkv rows that hold each group's queries, key and value");
+  auto agrees = [&](Key key, int64_t extent) {
+    return op_.getInt(key) == 0 || op_.getInt(key) == extent;
+  };
+  need(agrees(Key::num_heads, q.shape[2]) && agrees(Key::num_groups, k.shape[2]) &&
+           agrees(Key::head_dim, q.shape[3]),
+       "attributes for heads, groups and channels that match its types");
+}
+
+/// A window is counted from the query backwards.
+void ShapeCheck::needWindow() {
+  int64_t window = op_.getInt(Key::window);
+  need(window == -1 || (window >= 0 && op_.getBool(Key::causal)),
+       "a window of at least 0 under a causal mask, or -1");
+}
+
+void ShapeCheck::checkAttention() {
+  needWindow();
+  const Type &q = in(0), &k = in(1);
+  need(q.rank == 4 && k.rank == 4 && in(2).shape == k.shape && in(2).rank == 4,
+       "q[B,S,N,D] and k, v[B,S,G,D]");
+  if (q.rank != 4 || k.rank != 4)
+    return;
+  need(q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] && q.shape[3] == k.shape[3] &&
+           q.shape[2] % k.shape[2] == 0,
+       "q, k and v with the same batch, positions and channels");
+  int64_t positions = q.shape[0] * q.shape[1];
+  needVector(in(3), DType::I32, positions, "docs of i32[B, S]");
+  needVector(in(4), DType::I64, q.shape[0], "samples of i64[B]");
+  need(out(0).numel() == q.numel() && isData(out(0)), "o[B, S, N·D] as a result");
+  needVector(out(1), DType::F32, positions * q.shape[2], "lse of f32[B, N, S] as a result");
+}
+
+void ShapeCheck::checkAttentionBwd() {
+  needWindow();
+  const Type &q = in(1), &k = in(2);
+  need(q.rank == 4 && k.rank == 4 && in(3).rank == 4 && in(3).shape == k.shape,
+       "q[B,S,N,D] and k, v[B,S,G,D]");
+  if (q.rank != 4 || k.rank != 4)
+    return;
+  int64_t positions = q.shape[0] * q.shape[1];
+  need(in(0).numel() == q.numel() && in(4).numel() == q.numel(), "do and o[B, S, N·D]");
+  needVector(in(5), DType::F32, positions * q.shape[2], "lse of f32[B, N, S]");
+  needVector(in(6), DType::I32, positions, "docs of i32[B, S]");
+  needVector(in(7), DType::I64, q.shape[0], "samples of i64[B]");
+  need(out(0).shape == q.shape && out(1).shape == k.shape && out(2).shape == k.shape,
+       "gradients in the shapes of q, k and v as results");
+}
+
+/// Rows of qkv, docs and samples from operand `first` on, the output and lse as they follow from
+/// the heads in the attributes.
+void ShapeCheck::attentionQkv(const Type &qkv, size_t docs, const Type &o, const Type &lse) {
+  needWindow();
+  int64_t heads = op_.getInt(Key::num_heads), groups = op_.getInt(Key::num_groups),
+          channels = op_.getInt(Key::head_dim);
+  bool named = heads > 0 && groups > 0 && channels > 0 && heads % groups == 0 &&
+               heads <= limits::kElementsMax / 3 && channels <= limits::kElementsMax / (3 * heads);
+  need(named, "attributes for heads, groups and channels, with groups that divide the heads");
+  if (!named)
+    return;
+  bool fits = isData(qkv) && qkv.rank == 3 && cols(qkv) == (heads + 2 * groups) * channels;
+  need(fits, "qkv[B, S, (N+2G)·D]");
+  if (!fits)
+    return;
+  int64_t positions = qkv.shape[0] * qkv.shape[1];
+  needVector(in(docs), DType::I32, positions, "docs of i32[B, S]");
+  needVector(in(docs + 1), DType::I64, qkv.shape[0], "samples of i64[B]");
+  need(isData(o) && rows(o) == positions && cols(o) == heads * channels, "o[B, S, N·D]");
+  needVector(lse, DType::F32, positions * heads, "lse of f32[B, N, S]");
+}
+
+void ShapeCheck::checkAttentionQkv() { attentionQkv(in(0), 1, out(0), out(1)); }
+
+void ShapeCheck::checkAttentionQkvBwd() {
+  attentionQkv(in(1), 4, in(2), in(3));
+  need(isData(in(0)) && sameMatrix(in(0), in(2)), "do in the shape of o");
+  need(isData(out(0)) && out(0).shape == in(1).shape && out(0).rank == in(1).rank,
+       "a gradient in the shape of qkv as its result");
+}
+
+void ShapeCheck::needLabels(size_t labels, size_t mask, int64_t count) {
+  needVector(in(labels), DType::I32, count, "i32 labels, one per row");
+  needVector(in(mask), DType::F32, count, "an f32 mask, one element per row");
+}
+
+void ShapeCheck::crossEntropy(size_t labels, size_t mask) {
+  need(isData(in(0)), "floating point logits");
+  needLabels(labels, mask, rows(in(0)));
+  int64_t valid = op_.getInt(Key::valid_cols);
+  need(valid >= 0 && valid <= cols(in(0)), "valid_cols between 0 and the number of columns");
+}
+
+void ShapeCheck::lmLoss() {
+  need(isData(in(0)) && isData(in(1)) && in(1).rank == 2 && cols(in(0)) == cols(in(1)),
+       "x[T,H] and w[V,H] with the same number of columns");
+  needLabels(2, 3, rows(in(0)));
+  needVector(out(0), DType::F32, rows(in(0)), "f32 losses as a result, one per row");
+  int64_t valid = op_.getInt(Key::valid_cols);
+  need(valid >= 0 && valid <= rows(in(1)), "valid_cols between 0 and the number of rows of w");
+}
+
+void ShapeCheck::checkLmLossGrad() {
+  lmLoss();
+  needVector(in(4), DType::F32, 1, "a token count of f32[1]");
+  need(sameMatrix(out(1), in(0)) && sameMatrix(out(2), in(1)) && isData(out(1)) && isData(out(2)),
+       "gradients in the shapes of x and w as results");
+}
+
+void ShapeCheck::checkView() {
+  int64_t coef = op_.getInt(Key::coef), offset = op_.getInt(Key::offset);
+  int64_t most = in(0).numel() - out(0).numel();
+  IndexRange indices = indicesOf(scope_.plan(), scope_.role);
+  need(in(0).dtype == out(0).dtype, "a result with its operand's element type");
+  bool inside = std::clamp(coef, -limits::kElementsMax, limits::kElementsMax) == coef &&
+                std::clamp(offset, -limits::kElementsMax, limits::kElementsMax) == offset;
+  // The start is affine in the coordinate, so both ends decide.
+  for (int64_t member : {indices.first, indices.last})
+    inside = inside && offset + coef * member >= 0 && offset + coef * member <= most;
+  if (!inside)
+    scope_.add(
+        Rule::Shape, index_,
+        "'view' takes {} elements from {} + {}*index (index up to {}); its operand has {} elements",
+        out(0).numel(), offset, coef, indices.last, in(0).numel());
+}
+
+void ShapeCheck::checkPack() {
+  const Plan &plan = scope_.plan();
+  int64_t block = op_.getInt(Key::block);
+  if (block < 0) {
+    scope_.add(Rule::Shape, index_, "'pack' names no block");
+    return;
+  }
+  const std::vector<const Param *> &params =
+      scope_.inspection.paramsOf(static_cast<int32_t>(block));
+  need(out(0).numel() == plan.blocks[static_cast<size_t>(block)].numel,
+       "a result with as many elements as its block");
+  if (params.size() != op_.operands.size()) {
+    scope_.add(Rule::Shape, index_, "'pack' has {} parts; block '{}' has {} parameters",
+               op_.operands.size(), plan.blocks[static_cast<size_t>(block)].name, params.size());
+    return;
+  }
+  for (size_t i = 0; i < params.size(); ++i)
+    if (in(i).numel() != params[i]->type.numel() || in(i).dtype != out(0).dtype)
+      scope_.addValue(Rule::Shape, index_, op_.operands[i],
+                      "part {} of 'pack' is {}; parameter '{}' has {} elements of {}", i,
+                      printType(in(i)), params[i]->name, params[i]->type.numel(),
+                      dtypeName(out(0).dtype));
+}
+
+void ShapeCheck::collective() {
+  int64_t members = scope_.plan().groupSize(op_.group);
+  switch (collectiveKindOf(op_)) {
+  case CollectiveKind::AllGather:
+    need(in(0).dtype == out(0).dtype, "a result with its operand's element type");
+    if (out(0).numel() != in(0).numel() * members)
+      scope_.add(Rule::Shape, index_,
+                 "'all_gather' gives {} elements; {} ranks with shards of {} have {}",
+                 out(0).numel(), members, in(0).numel(), in(0).numel() * members);
+    return;
+  case CollectiveKind::ReduceScatter:
+    need(isData(in(0)) && isData(out(0)), "floating point operands and results");
+    needWire();
+    need(dtypeBytes(out(0).dtype) >= dtypeBytes(in(0).dtype),
+         "a result type at least as wide as its operand's");
+    if (in(0).numel() != out(0).numel() * members)
+      scope_.add(Rule::Shape, index_,
+                 "'reduce_scatter' takes {} elements; {} ranks with shards of {} have {}",
+                 in(0).numel(), members, out(0).numel(), out(0).numel() * members);
+    return;
+  case CollectiveKind::AllReduce:
+    need(isData(in(0)) && in(0) == out(0),
+         "a floating point operand, and a result of the same type");
+    needWire();
+    return;
+  }
+}
+
+/// What a sum over ranks is made of, and in what it is given.
+void ShapeCheck::needWire() {
+  for (ValueId id : {op_.operands[0], op_.results[0]}) {
+    DType type = scope_.value(id).type.dtype;
+    needKnown(id, isModelType(type) || type == DType::F64, "sums of f32, bf16 and f64");
+  }
+}
+
+void ShapeCheck::needShard(const Type &type) {
+  int64_t block = op_.getInt(Key::block);
+  if (block < 0)
+    return scope_.add(Rule::Shape, index_, "'{}' names no block", opInfo(op_.kind).name), void();
+  int64_t shard = scope_.plan().blocks[static_cast<size_t>(block)].shard;
+  if (type.numel() != shard)
+    scope_.add(Rule::Shape, index_, "'{}' has {} elements; a shard of block '{}' has {}",
+               opInfo(op_.kind).name, type.numel(),
+               scope_.plan().blocks[static_cast<size_t>(block)].name, shard);
+}
+
+/// g master moments... state -> master moments... weight?
+void ShapeCheck::optimizer(size_t moments) {
+  needShard(in(1));
+  needState(in(2 + moments));
+  for (size_t i = 0; i < 2 + moments; ++i)
+    need(isData(in(i)) && in(i).numel() == in(1).numel(),
+         "gradient, master and moments of the same length");
+  for (size_t i = 0; i <= moments; ++i)
+    need(out(i) == in(1 + i), "master and moments as results, in their operands' types");
+  need(!hasOut(1 + moments) ||
+           (isData(out(1 + moments)) && out(1 + moments).numel() == in(1).numel()),
+       "a floating point weight of the master's length as a result");
+  needKnown(op_.operands[0], isModelType(in(0).dtype), "gradients of f32 and bf16");
+  for (size_t i = 1; i < 2 + moments; ++i)
+    needKnown(op_.operands[i], in(i).dtype == DType::F32, "master weights and moments of f32");
+  if (hasOut(1 + moments))
+    needKnown(op_.results[1 + moments], isModelType(out(1 + moments).dtype),
+              "weights of f32 and bf16");
+}
+
+/// Ops that read the step state and leave it changed.
+void ShapeCheck::stepOp() {
+  needState(in(0));
+  needState(out(0));
+}
+
+void ShapeCheck::addLosses() {
+  stepOp();
+  need(in(1).dtype == DType::F32, "f32 losses");
+  needVector(in(2), DType::F32, 1, "a token count of f32[1]");
+}
+
+void ShapeCheck::checkEmbedding() {
+  need(in(0).dtype == DType::I32 && in(1).rank == 2 && isData(in(1)), "i32 ids and a table [V,H]");
+  need(rows(out(0)) == in(0).numel() && cols(out(0)) == cols(in(1)) && isData(out(0)),
+       "one row of the table per id as its result");
+}
+
+/// A shard of a block that holds one table with rows of `columns` elements, none of which a
+/// boundary cuts; with `tableRows` rows unless that is negative.
+void ShapeCheck::needTable(const Type &shard, int64_t columns, int64_t tableRows) {
+  needShard(shard);
+  int64_t block = op_.getInt(Key::block);
+  if (block < 0)
+    return;
+  const std::vector<const Param *> &params =
+      scope_.inspection.paramsOf(static_cast<int32_t>(block));
+  need(params.size() == 1 && params[0]->type.rank == 2 && cols(params[0]->type) == columns &&
+           (tableRows < 0 || rows(params[0]->type) == tableRows),
+       "a block that holds one table with the op's rows and columns");
+  need(shard.numel() % columns == 0 && (params.empty() || params[0]->offset % columns == 0),
+       "shards whose boundaries lie between rows");
+}
+
+void ShapeCheck::checkEmbeddingShard() {
+  need(in(0).dtype == DType::I32 && isData(in(1)), "i32 ids and a shard of a table");
+  need(rows(out(0)) == in(0).numel() && isData(out(0)), "one row per id as its result");
+  needTable(in(1), cols(out(0)), op_.getInt(Key::table_rows));
+}
+
+void ShapeCheck::checkEmbeddingShardBwd() {
+  need(isData(in(0)) && in(1).dtype == DType::I32 && in(1).numel() == rows(in(0)),
+       "i32 ids, one per row of dx");
+  need(isData(out(0)), "a floating point result");
+  needTable(out(0), cols(in(0)), -1);
+}
+
+void ShapeCheck::checkBiasAdd() {
+  needData();
+  need(sameMatrix(in(0), out(0)) && in(1).numel() == cols(in(0)),
+       "a bias with one element per column");
+}
+
+void ShapeCheck::checkAdd() {
+  needData();
+  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)),
+       "operands and a sum of the same shape");
+}
+
+void ShapeCheck::checkGelu() {
+  needData();
+  need(sameMatrix(in(0), out(0)), "a result in the shape of its operand");
+}
+
+void ShapeCheck::checkSwiGlu() {
+  needData();
+  need(rows(in(0)) == rows(out(0)) && cols(in(0)) == 2 * cols(out(0)),
+       "operand rows twice as long as the result's");
+}
+
+void ShapeCheck::checkSquaredRelu() { checkGelu(); }
+
+void ShapeCheck::checkGeGlu() { checkSwiGlu(); }
+
+void ShapeCheck::checkRmsNorm() { norm(0, 1, 0, 1); }
+
+void ShapeCheck::checkAddRmsNorm() {
+  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)),
+       "operands and a sum of the same shape");
+  norm(1, 1, 1, 1);
+}
+
+void ShapeCheck::checkLayerNorm() { norm(0, 2, 0, 2); }
+
+void ShapeCheck::checkAddLayerNorm() {
+  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)),
+       "operands and a sum of the same shape");
+  norm(1, 2, 1, 2);
+}
+
+void ShapeCheck::checkDropout() {
+  need(isData(in(0)) && isData(out(0)) && sameMatrix(in(0), out(0)),
+       "a result in the shape of its operand");
+  need(in(1).dtype == DType::I64 && rows(in(0)) % in(1).numel() == 0,
+       "i64 samples whose number divides the rows");
+}
+
+void ShapeCheck::checkSplitQkv() { splitQkv(in(0), out(0), out(1), out(2)); }
+
+void ShapeCheck::checkSplitQkvRope() { splitQkv(in(0), out(0), out(1), out(2)); }
+
+void ShapeCheck::checkMergeQkv() { splitQkv(out(0), in(0), in(1), in(2)); }
+
+void ShapeCheck::checkMergeQkvRope() { splitQkv(out(0), in(0), in(1), in(2)); }
+
+void ShapeCheck::checkRope() {
+  needData();
+  need(in(0).rank == 4 && in(0).shape == out(0).shape, "an operand and a result of [B,S,heads,D]");
+}
+
+void ShapeCheck::checkTokenCount() {
+  need(in(0).dtype == DType::F32, "an f32 mask");
+  needVector(out(0), DType::F32, 1, "a result of f32[1]");
+}
+
+void ShapeCheck::checkCrossEntropy() {
+  crossEntropy(1, 2);
+  needVector(out(1), DType::F32, rows(in(0)), "f32 lse as a result, one per row");
+  needVector(out(0), DType::F32, rows(in(0)), "f32 losses as a result, one per row");
+}
+
+void ShapeCheck::checkCrossEntropyBwd() {
+  crossEntropy(2, 3);
+  needVector(in(1), DType::F32, rows(in(0)), "f32 lse, one per row");
+  needVector(in(4), DType::F32, 1, "a token count of f32[1]");
+  need(sameMatrix(in(0), out(0)) && isData(out(0)),
+       "a gradient in the shape of the logits as its result");
+}
+
+void ShapeCheck::checkLmLoss() { lmLoss(); }
+
+void ShapeCheck::checkEmbeddingBwd() {
+  need(isData(in(0)) && in(1).dtype == DType::I32 && in(1).numel() == rows(in(0)),
+       "i32 ids, one per row of dx");
+  need(isData(out(0)) && out(0).rank == 2 && cols(out(0)) == cols(in(0)),
+       "a table with the columns of dx as its result");
+}
+
+void ShapeCheck::checkReduceRows() {
+  needData();
+  need(out(0).numel() == cols(in(0)), "a result with one element per column");
+}
+
+void ShapeCheck::checkGeluBwd() {
+  needData();
+  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)),
+       "operands and a result of the same shape");
+}
+
+void ShapeCheck::checkSwiGluBwd() {
+  needData();
+  need(rows(in(0)) == rows(in(1)) && cols(in(1)) == 2 * cols(in(0)) && sameMatrix(in(1), out(0)),
+       "dy with rows half as long as those of x, and a result in the shape of x");
+  if (op_.results.size() > 1)
+    need(sameMatrix(in(0), out(1)) && isData(out(1)), "y in the shape of dy as a result");
+}
+
+void ShapeCheck::checkSquaredReluBwd() { checkGeluBwd(); }
+
+void ShapeCheck::checkGeGluBwd() { checkSwiGluBwd(); }
+
+void ShapeCheck::checkRmsNormBwd() {
+  normBwd(1, 1);
+  if (op_.results.size() > 2)
+    need(sameMatrix(in(0), out(2)) && isData(out(2)), "y in the shape of dy as a result");
+}
+
+void ShapeCheck::checkLayerNormBwd() { normBwd(2, 2); }
+
+void ShapeCheck::checkCast() {
+  needData();
+  need(in(0).numel() == out(0).numel(), "a result with as many elements as its operand");
+}
+
+void ShapeCheck::checkFill() {} // any type
+
+void ShapeCheck::checkAllGather() { collective(); }
+
+void ShapeCheck::checkReduceScatter() {
+  collective();
+  if (!hasOut(1))
+    return;
+  needVector(out(1), DType::F64, 1, "a sum of squares of f64[1] as a result");
+  need(out(0).dtype == DType::F32 || out(0).dtype == DType::BF16,
+       "a scattered result of f32 or bf16 to square");
+  need(std::ranges::none_of(op_.ties, [](const Tie &tie) { return tie.result == 1; }),
+       "a sum of squares without ties");
+  if (!isExchanged(scope_.plan(), scope_.segment, op_))
+    scope_.add(Rule::Shape, index_,
+               "'reduce_scatter' can return a sum of squares only if its ranks exchange parts and "
+               "add them themselves");
+  needShard(out(0));
+}
+
+void ShapeCheck::checkAllReduce() { collective(); }
+
+void ShapeCheck::checkSumSquares() {
+  needVector(out(0), DType::F64, 1, "a result of f64[1]");
+  for (size_t i = 0; has(i); ++i)
+    need(isPartial(in(i)) || (isData(in(i)) && in(i).dtype != DType::F64),
+         "shards of at most 32 bits per element, or sums of squares of f64[1]");
+}
+
+void ShapeCheck::checkAdamW() { optimizer(2); }
+
+void ShapeCheck::checkSgdMomentum() { optimizer(1); }
+
+void ShapeCheck::checkSgd() { optimizer(0); }
+
+void ShapeCheck::checkInitBlock() {
+  need(isData(out(0)), "a floating point result");
+  needKnown(op_.results[0], isModelType(out(0).dtype), "f32 and bf16");
+  needShard(out(0));
+}
+
+void ShapeCheck::checkLossAdd() { addLosses(); }
+
+void ShapeCheck::checkEvalAdd() { addLosses(); }
+
+void ShapeCheck::checkStepBegin() { stepOp(); }
+
+void ShapeCheck::checkStepPack() {
+  needState(in(0));
+  needVector(in(1), DType::F64, 1, "a sum of squares of f64[1]");
+  need(!isData(in(2)), "an integer stop flag");
+  needVector(out(0), DType::F64, kStepPartialCount, "partial sums of f64[4] as a result");
+}
+
+void ShapeCheck::checkStepFinish() {
+  stepOp();
+  needVector(in(1), DType::F64, kStepPartialCount, "partial sums of f64[4]");
+  needVector(in(2), DType::F64, 1, "a sum of squares of f64[1]");
+}
+
+void ShapeCheck::checkEvalBegin() { stepOp(); }
+
+void ShapeCheck::checkEvalPack() {
+  needState(in(0));
+  needVector(out(0), DType::F64, kEvalPartialCount, "partial sums of f64[2] as a result");
+}
+
+void ShapeCheck::checkEvalFinish() {
+  stepOp();
+  needVector(in(1), DType::F64, kEvalPartialCount, "partial sums of f64[2]");
+}
+
+void ShapeCheck::checkStepReset() { needState(out(0)); }
+
+void ShapeCheck::checkSnapshot() { need(in(0) == out(0), "a result of its operand's type"); }
+
+void ShapeCheck::run() {
+  switch (op_.kind) {
+#define OP(enumerator, name, operands, results, traits, doc)                                       \
+  case OpKind::enumerator:                                                                         \
+    return check##enumerator();
+#include "runtime/plan/Ops.def"
+  }
+}
+
+} // namespace
+
+void checkShapes(const Scope &scope) {
+  for (uint32_t i = 0; i < scope.segment.ops.size() && !scope.inspection.isFull(); ++i)
+    ShapeCheck(scope, i).run();
+}
+
+} // namespace shardc::plan::verifier

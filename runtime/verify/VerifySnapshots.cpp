@@ -1,0 +1,127 @@
+// What background segments copy: of each cell with state of a block all that a rank saves of it,
+// once. They run one after the other, and whoever writes the checkpoint takes what each of them has
+// copied when it has ended, so a cell's rows have to come in the order of the segments.
+#include <algorithm>
+
+#include "runtime/plan/HostCells.h"
+#include "runtime/plan/StateShare.h"
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+class SnapshotCheck {
+public:
+  SnapshotCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
+        role_(plan_.roles[roleIndex]), indices_(indicesOf(plan_, role_)),
+        blockOf_(inspection.blocksInCheckpoint(roleIndex)), copiesOf_(role_.cells.size()) {}
+
+  void run() {
+    if (std::ranges::count(blockOf_, nullptr) == std::ssize(blockOf_))
+      return; // nothing is saved
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
+      if (role_.segments[s].before != kNone)
+        collect(s);
+    for (uint32_t c = 0; c < role_.cells.size() && report_.size() == 0; ++c)
+      if (blockOf_[c] != nullptr)
+        checkCell(c);
+  }
+
+private:
+  /// Elements of a cell that an op copies.
+  struct Copy {
+    uint32_t segment, op;
+    CellPart part;
+    int64_t count;
+  };
+
+  /// The part's first element on the rank with the coordinate.
+  static __int128 beginOf(const CellPart &part, int64_t member) {
+    return part.offset + static_cast<__int128>(part.coef) * member;
+  }
+
+  void collect(uint32_t s) {
+    Scope where{report_, role_, role_.segments[s], roleIndex_, s};
+    if (!report_.spend(where.segment.values.size() + where.segment.ops.size()))
+      return;
+    std::vector<CellPart> parts = partsOfCells(where.segment);
+    for (uint32_t i = 0; i < where.segment.ops.size(); ++i) {
+      const Op &op = where.segment.ops[i];
+      if (op.kind != OpKind::Snapshot)
+        continue;
+      ValueId copied = op.operands[0];
+      const CellPart &part = parts[copied];
+      if (part.cell != kNone && blockOf_[part.cell] != nullptr)
+        copiesOf_[part.cell].push_back({s, i, part, where.value(copied).type.numel()});
+      else
+        where.addValue(
+            Rule::Background, i, copied,
+            "a background segment copies '%{}', which is not a part of a cell with state "
+            "of a block; nothing else is saved",
+            where.nameOf(copied));
+    }
+  }
+
+  /// What a rank saves of the cell: all of it, or its share of what all ranks hold.
+  StateShare heldOf(uint32_t c) {
+    const Block &block = *blockOf_[c];
+    StateShare share;
+    if (block.shard == block.numel) {
+      int64_t longest = 1;
+      auto index = static_cast<int32_t>(blockOf_[c] - plan_.blocks.data());
+      for (const Param *param : report_.paramsOf(index))
+        longest = std::max(longest, param->rowSize());
+      share = stateShareOf(block.numel, longest, plan_.groupSize(plan_.shardGroup));
+    }
+    return share.isShared() ? share : StateShare{0, block.shard};
+  }
+
+  void checkCell(uint32_t c) {
+    std::vector<Copy> &copies = copiesOf_[c];
+    std::ranges::stable_sort(copies, {}, [&](const Copy &copy) {
+      return std::pair(copy.segment, beginOf(copy.part, indices_.first));
+    });
+    StateShare held = heldOf(c);
+    int64_t at = 0;
+    for (const Copy &copy : copies) {
+      CellPart next{c, at, held.step};
+      if (beginOf(copy.part, indices_.first) != beginOf(next, indices_.first) ||
+          beginOf(copy.part, indices_.last) != beginOf(next, indices_.last)) {
+        report_.add(Rule::Background, {roleIndex_, copy.segment, copy.op},
+                    fmt::format("a background segment copies {} elements of cell '@{}' from {} + "
+                                "{}*index on; the next that a rank saves are from {} + {}*index on",
+                                copy.count, role_.cells[c].name, copy.part.offset, copy.part.coef,
+                                next.offset, next.coef),
+                    role_.cells[c].name);
+        return;
+      }
+      at += copy.count;
+    }
+    if (at != held.window)
+      report_.add(Rule::Background, spotOfCell(report_, roleIndex_, c),
+                  fmt::format("background segments copy {} of the {} elements of cell '@{}' that a "
+                              "rank saves",
+                              at, held.window, role_.cells[c].name),
+                  role_.cells[c].name);
+  }
+
+  Inspection &report_;
+  const Plan &plan_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  IndexRange indices_;
+  const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
+  std::vector<std::vector<Copy>> copiesOf_;   ///< each cell
+};
+
+} // namespace
+
+void checkSnapshots(Inspection &inspection, uint32_t role) {
+  const std::vector<Segment> &segments = inspection.plan().roles[role].segments;
+  if (!inspection.plan().blocks.empty() &&
+      std::ranges::any_of(segments, [](const Segment &segment) { return segment.before != kNone; }))
+    SnapshotCheck(inspection, role).run();
+}
+
+} // namespace shardc::plan::verifier

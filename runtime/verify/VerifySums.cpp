@@ -1,0 +1,764 @@
+// Checks the steps of training. The gradient that an optimizer takes must be the sum of the
+// contributions of all microbatches and of all ranks that share the block, each once. State that
+// ranks share must change in the same way on all of them. Each step begins, adds its losses, ends,
+// and updates each block, once each. Follows the program of each role for two steps, and until no
+// mark changes, with one mark for each value and cell.
+#include "runtime/verify/VerifySums.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "runtime/plan/HostCells.h"
+#include "runtime/verify/VerifyContents.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// Steps and microbatches that are followed until their marks repeat: each turn changes one of a
+/// few in a row of cells at least.
+constexpr int64_t kTurnsMax = 64;
+/// Steps in which roles are compared with each other.
+constexpr int kStepsCompared = 2;
+/// What it takes to find the marks of an op, in the visits that are counted.
+constexpr uint64_t kVisitsOfMark = 4;
+/// And to follow a sum to what it is made of, for each value.
+constexpr uint64_t kVisitsOfSource = 64;
+
+/// Combines two numbers that represent values.
+uint64_t mixed(uint64_t a, uint64_t b) {
+  uint64_t x = (a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2))) * 0xff51afd7ed558ccdu;
+  return x ^ (x >> 32);
+}
+/// Of what a load has left in a cell.
+uint64_t numberOf(CellKind kind, uint32_t which) {
+  return mixed(static_cast<uint64_t>(kind), which);
+}
+
+/// A mark, and a number: equal where roles compute the same from the same.
+struct Held {
+  Mark mark;
+  uint64_t number = 0;
+  bool operator==(const Held &) const = default;
+};
+
+class SumCheck {
+public:
+  SumCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
+        role_(plan_.roles[roleIndex]), allAxes_(axesOf(plan_)),
+        shardAxes_(axesOf(plan_, plan_.shardGroup)), dataAxes_(axesOf(plan_, plan_.dataGroup)),
+        blockOf_(inspection.blocksInCheckpoint(roleIndex)), isTraining_(role_.segments.size()),
+        hasState_(plan_.blocks.size()), updates_(plan_.blocks.size()),
+        hasNumbers_(plan_.roles.size() > 1) {
+    findTraining();
+    for (const Block *block : blockOf_)
+      if (block != nullptr)
+        hasState_[static_cast<size_t>(block - plan_.blocks.data())] = true;
+  }
+
+  /// What optimizers take, for comparisons between roles.
+  std::vector<Update> run() {
+    if (!hasStepOps())
+      return {};
+    for (uint32_t c = 0; c < role_.cells.size(); ++c)
+      if (role_.cells[c].kind == CellKind::Step)
+        stepCell_ = c;
+    std::vector<Held> cells(role_.cells.size());
+    for (uint32_t c = 0; c < cells.size(); ++c)
+      cells[c] = loaded(c);
+    walk(role_.program, cells);
+    needSteps();
+    return std::move(taken_);
+  }
+
+private:
+  Scope scope(uint32_t segment) const {
+    return {report_, role_, role_.segments[segment], roleIndex_, segment};
+  }
+  bool isSharded(int32_t block) const {
+    const Block &each = plan_.blocks[static_cast<size_t>(block)];
+    return each.shard < each.numel;
+  }
+  /// Axes over which ranks hold other parts of the block's state.
+  Axes partsOf(int32_t block) const { return isSharded(block) ? shardAxes_ : Axes{0}; }
+
+  /// A role that updates blocks, or saves what it does.
+  bool hasStepOps() const {
+    return updatesBlocks(role_) || (!plan_.job.checkpoint.save.empty() && !plan_.blocks.empty());
+  }
+
+  /// Microbatches are what the segment that takes the ring is run for; where none takes it, bodies.
+  void findTraining() {
+    bool hasRing = false;
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      for (const Segment::Boundary &in : role_.segments[s].ins)
+        if (role_.cells[in.cell].kind == CellKind::Feed)
+          hasRing = isTraining_[s] = true;
+    if (!hasRing)
+      for (uint32_t s = 0; s < role_.segments.size(); ++s)
+        isTraining_[s] = role_.segments[s].body;
+  }
+
+  /// What a load fills, or nothing.
+  Held loaded(uint32_t c) const {
+    const Cell &cell = role_.cells[c];
+    bool isBuffer = cell.kind == CellKind::Buffer; // other kinds mean the same in all roles
+    Held held{{}, numberOf(cell.kind, isBuffer ? c : static_cast<uint32_t>(cell.of))};
+    if (blockOf_[c] != nullptr && blockOf_[c]->shard < blockOf_[c]->numel)
+      held.mark.varies = shardAxes_;
+    if (c == stepCell_)
+      held.mark.phase = Phase::Ended;
+    return held;
+  }
+
+  // ---- the program ----
+
+  using Cells = std::vector<Held>;
+
+  static void join(Cells &into, const Cells &from) {
+    for (size_t c = 0; c < into.size(); ++c) {
+      if (into[c].number != from[c].number)
+        into[c].number = mixed(into[c].number, from[c].number);
+      into[c].mark = joined(into[c].mark, from[c].mark);
+    }
+  }
+
+  void walk(const std::vector<ProgramNode> &nodes, Cells &cells) {
+    for (const ProgramNode &node : nodes) {
+      if (report_.isFull())
+        return;
+      if (node.kind == ProgramNode::Start) {
+        Cells begun = cells; // or a checkpoint is loaded
+        apply(node.segment, Variant::Only, begun);
+        join(cells, begun);
+      } else if (node.kind == ProgramNode::Run) {
+        run(node, cells);
+      } else if (node.kind == ProgramNode::Steps) {
+        runSteps(node, cells);
+      } else if (node.count <= stepsOfLoop_) {
+        bool before = std::exchange(isSometimes_, isSometimes_ || node.count > 1);
+        Cells with = cells;
+        walk(node.children, with);
+        isSometimes_ = before;
+        if (node.count > 1)
+          join(cells, with);
+        else
+          cells = std::move(with);
+      }
+    }
+  }
+
+  void run(const ProgramNode &node, Cells &cells) {
+    if (!role_.segments[node.segment].body || node.count == 1) {
+      repeat(node.segment, Variant::Only, node.count, cells);
+      return;
+    }
+    apply(node.segment, Variant::First, cells);
+    repeat(node.segment, Variant::Middle, node.count - 2, cells);
+    apply(node.segment, Variant::Last, cells);
+  }
+
+  void repeat(uint32_t segment, Variant variant, int64_t count, Cells &cells) {
+    if (count > 0)
+      apply(segment, variant, cells);
+    for (int64_t i = 1; i < count && !report_.isFull(); ++i) {
+      Cells before = cells;
+      apply(segment, variant, cells);
+      bool isSame = std::ranges::equal(cells, before, {}, &Held::mark, &Held::mark);
+      if (isSame || i == kTurnsMax)
+        return;
+    }
+  }
+
+  void runSteps(const ProgramNode &loop, Cells &cells) {
+    stepsOfLoop_ = loop.count;
+    for (int64_t turn = 0; turn < std::min(loop.count, kTurnsMax) && !report_.isFull(); ++turn) {
+      Cells now = cells;
+      for (Held &held : now)
+        if (held.mark.cover != Cover::None)
+          held.mark.cover = Cover::Old;
+      std::ranges::fill(updates_, 0);
+      meetings_.clear();
+      isCompared_ = turn < kStepsCompared;
+      hasEndedStep_ = false;
+      walk(loop.children, now);
+      checkStepEnd(now);
+      bool isSame = true;
+      for (size_t c = 0; c < cells.size(); ++c)
+        isSame = isSame && joined(cells[c].mark, now[c].mark) == cells[c].mark;
+      join(cells, now);
+      if (isSame && (turn + 1 >= kStepsCompared || !hasNumbers_))
+        break;
+    }
+    stepsOfLoop_ = 0;
+  }
+
+  /// Without a loop a run would end at once without a message.
+  void needSteps() {
+    bool has = std::ranges::any_of(
+        role_.program, [](const ProgramNode &node) { return node.kind == ProgramNode::Steps; });
+    if (!has && report_.size() == 0)
+      report_.add(
+          Rule::Step, Spot{roleIndex_, kNone, kNone},
+          fmt::format(
+              "role '{}' updates blocks or saves checkpoints, but its program has no 'steps'",
+              role_.name));
+  }
+
+  /// All that a step has to do has been done by its end.
+  void checkStepEnd(const Cells &cells) {
+    if (report_.size() != 0)
+      return;
+    Spot where = stepCell_ == kNone ? Spot{roleIndex_, kNone, kNone}
+                                    : spotOfCell(report_, roleIndex_, stepCell_);
+    if (stepCell_ == kNone || !hasEndedStep_ || cells[stepCell_].mark.phase != Phase::Ended) {
+      report_.add(Rule::Step, where,
+                  fmt::format("role '{}' runs a step that does not begin with 'step.begin' and end "
+                              "with 'step.finish'; each step needs both, once",
+                              role_.name));
+      return;
+    }
+    for (size_t block = 0; block < plan_.blocks.size(); ++block)
+      if (updates_[block] == 0 && hasState_[block])
+        report_.add(
+            Rule::Step, where,
+            fmt::format("role '{}' has a step that does not update block '{}'; each step needs to",
+                        role_.name, plan_.blocks[block].name),
+            plan_.blocks[block].name);
+  }
+
+  // ---- one run of a segment ----
+
+  void apply(uint32_t s, Variant variant, Cells &cells) {
+    segment_ = &role_.segments[s];
+    segmentIndex_ = s, variant_ = variant;
+    if (!report_.spend(cells.size() + segment_->values.size() +
+                       segment_->ops.size() * kVisitsOfMark))
+      return;
+    marks_.assign(segment_->values.size(), {});
+    if (hasNumbers_)
+      numbers_.assign(segment_->values.size(), 0);
+    for (const Segment::Boundary &in : segment_->ins)
+      setLiveIn(in, cells[in.cell]);
+    for (uint32_t i = 0; i < segment_->ops.size(); ++i)
+      followOp(i);
+    std::vector<std::pair<uint32_t, Held>> left;
+    for (const Segment::Boundary &out : segment_->outs)
+      left.emplace_back(out.cell, leftBy(out.value));
+    for (const auto &[cell, held] : left)
+      cells[cell] = held;
+  }
+
+  void setLiveIn(const Segment::Boundary &in, const Held &held) {
+    Mark &mark = marks_[in.value] = held.mark;
+    if (isTraining_[segmentIndex_] && mark.cover == Cover::All)
+      mark.cover = Cover::Earlier;
+    if (hasNumbers_)
+      numbers_[in.value] = held.number;
+  }
+
+  Held leftBy(ValueId value) const {
+    Held held{marks_[value], hasNumbers_ ? numbers_[value] : 0};
+    held.mark.cover = coverAtEnd(held.mark.cover);
+    return held;
+  }
+
+  bool isFirst() const { return variant_ == Variant::First || variant_ == Variant::Only; }
+  bool isLast() const { return variant_ == Variant::Last || variant_ == Variant::Only; }
+
+  /// The cover with regard to all microbatches up to this one.
+  Cover coverAtEnd(Cover cover) const {
+    if (!isTraining_[segmentIndex_])
+      return cover;
+    if (cover == Cover::New)
+      return isFirst() ? Cover::All : Cover::Missing;
+    return cover == Cover::Earlier ? Cover::Missing : cover;
+  }
+  /// True if the value covers the complete step, so that no microbatch follows.
+  bool isComplete(Cover cover) const {
+    return coverAtEnd(cover) == Cover::All && (!isTraining_[segmentIndex_] || isLast());
+  }
+
+  void followOp(uint32_t i) {
+    const Op &op = segment_->ops[i];
+    if (opInfo(op.kind).traits != OpTraits::Alias && !holds(op.pred, variant_)) {
+      for (const Tie &tie : op.ties)
+        if (tie.kind == Tie::Else)
+          set(op.results[tie.result], marks_[tie.value], tie.value);
+      return;
+    }
+    if (opInfo(op.kind).traits == OpTraits::Collective)
+      return followCollective(op);
+    if (opInfo(op.kind).isOptimizer())
+      return followOptimizer(i);
+    Mark mark = markOf(i, op);
+    uint64_t number = hasNumbers_ ? numberOfOp(op) : 0;
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      marks_[op.results[r]] = mark;
+      if (hasNumbers_)
+        numbers_[op.results[r]] = r == 0 ? number : mixed(number, r);
+    }
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
+        addTo(op.results[tie.result], tie.value);
+  }
+
+  void set(ValueId result, const Mark &mark, ValueId from) {
+    marks_[result] = mark;
+    if (hasNumbers_)
+      numbers_[result] = numbers_[from];
+  }
+
+  void addTo(ValueId result, ValueId value) {
+    marks_[result] = added(marks_[result], marks_[value]);
+    if (hasNumbers_)
+      numbers_[result] = mixed(numbers_[result], numbers_[value]);
+  }
+
+  Mark markOf(uint32_t i, const Op &op) {
+    switch (opInfo(op.kind).sum) {
+    case SumRole::Computes:
+    case SumRole::Loads:
+    case SumRole::ComputesShard:
+      return fresh(op);
+    case SumRole::Passes:
+      return marks_[op.operands[0]];
+    case SumRole::Cuts: {
+      Mark mark = marks_[op.operands[0]];
+      if (op.getInt(AttrKey::coef) != 0)
+        mark.varies |= shardAxes_;
+      return mark;
+    }
+    case SumRole::Joins: {
+      Mark mark = op.operands.empty() ? Mark{} : marks_[op.operands[0]];
+      for (ValueId part : op.operands)
+        mark = packed(mark, marks_[part]);
+      return mark;
+    }
+    case SumRole::Constant:
+      return {};
+    case SumRole::Initial: {
+      Mark mark;
+      mark.varies = partsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
+      return mark;
+    }
+    case SumRole::Norm: {
+      Mark mark;
+      for (ValueId operand : op.operands)
+        mark.varies |= marks_[operand].varies;
+      return mark;
+    }
+    case SumRole::ResetsStep: {
+      Mark mark;
+      mark.phase = Phase::Ended;
+      return mark;
+    }
+    case SumRole::PacksStep:
+    case SumRole::PacksEval: {
+      Mark mark;
+      mark.varies = mark.due = allAxes_;
+      return mark;
+    }
+    case SumRole::BeginsStep:
+      return begun(i, op);
+    case SumRole::AddsLosses:
+      return withLosses(i, op);
+    case SumRole::FinishesStep:
+      return finished(i, op);
+    case SumRole::BeginsEval:
+    case SumRole::AddsEvalLosses:
+      return marks_[op.operands[0]];
+    case SumRole::FinishesEval: {
+      Mark mark = marks_[op.operands[0]];
+      mark.varies |= marks_[op.operands[1]].varies;
+      return mark;
+    }
+    case SumRole::Combines:
+    case SumRole::Optimizes:
+      break; // followed by themselves
+    }
+    return {};
+  }
+
+  /// A contribution of the microbatch, on each rank that computes it from something else.
+  Mark fresh(const Op &op) const {
+    Mark mark;
+    for (ValueId operand : op.operands)
+      mark.varies |= marks_[operand].varies;
+    SumRole role = opInfo(op.kind).sum;
+    if (role == SumRole::Loads)
+      mark.varies |= dataAxes_;
+    mark.due = mark.varies;
+    if (role == SumRole::ComputesShard) // rows of the whole batch, for this rank's part
+      mark.varies |= partsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
+    if (isTraining_[segmentIndex_])
+      mark.cover = Cover::New;
+    return mark;
+  }
+
+  void followCollective(const Op &op) {
+    Axes over = axesOf(plan_, op.group);
+    const Mark &operand = marks_[op.operands[0]];
+    Mark mark = combined(op, operand, over);
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Acc && holds(tie.pred, variant_)) {
+        bool isAgain = contains(tie.value, op.operands[0]);
+        mark = added(mark, marks_[tie.value]);
+        if (isAgain)
+          mark.cover = Cover::Twice;
+      }
+    uint64_t number = hasNumbers_ ? numberOfMeeting(op) : 0;
+    for (ValueId result : op.results) {
+      marks_[result] = mark;
+      if (hasNumbers_)
+        numbers_[result] = number;
+    }
+    for (const Tie &tie : op.ties)
+      if (hasNumbers_ && tie.kind == Tie::Acc && holds(tie.pred, variant_))
+        numbers_[op.results[tie.result]] = mixed(number, numbers_[tie.value]);
+  }
+
+  static Mark combined(const Op &op, const Mark &operand, Axes over) {
+    switch (collectiveKindOf(op)) {
+    case CollectiveKind::AllGather:
+      return gathered(operand, over);
+    case CollectiveKind::ReduceScatter:
+      return reduced(operand, over, op.getBool(AttrKey::average), /*isScattered=*/true);
+    case CollectiveKind::AllReduce:
+      return reduced(operand, over, op.getBool(AttrKey::average), /*isScattered=*/false);
+    }
+    return operand;
+  }
+
+  /// True if a contribution of this microbatch is in the sum and in what is added to it.
+  bool contains(ValueId sum, ValueId value) const {
+    auto hasNew = [&](ValueId id) {
+      return marks_[id].cover == Cover::New || marks_[id].cover == Cover::All;
+    };
+    if (!hasNew(sum) || !hasNew(value))
+      return false;
+    std::set<uint32_t> ours = sourcesOf(sum);
+    return std::ranges::any_of(sourcesOf(value), [&](uint32_t op) { return ours.contains(op); });
+  }
+
+  /// Whether the op's results consist of contributions that its operands have.
+  static bool handsOn(SumRole role) {
+    return role == SumRole::Passes || role == SumRole::Cuts || role == SumRole::Joins ||
+           role == SumRole::Combines;
+  }
+
+  /// The ops whose contributions a value is the sum of, in this microbatch.
+  std::set<uint32_t> sourcesOf(ValueId value) const {
+    std::set<uint32_t> ops;
+    std::set<ValueId> seen = {value};
+    for (std::vector<ValueId> left = {value}; !left.empty() && report_.spend(kVisitsOfSource);) {
+      const Value &next = segment_->values[left.back()];
+      left.pop_back();
+      if (next.def == kNone)
+        continue;
+      const Op &op = segment_->ops[next.def];
+      OpTraits traits = opInfo(op.kind).traits;
+      bool isExecuted = traits == OpTraits::Alias || holds(op.pred, variant_);
+      bool isPassed = handsOn(opInfo(op.kind).sum);
+      if (isExecuted && !isPassed)
+        ops.insert(next.def);
+      auto follow = [&](ValueId from) {
+        if (seen.insert(from).second)
+          left.push_back(from);
+      };
+      for (const Tie &tie : op.ties)
+        if (tie.result == next.defResult &&
+            (tie.kind == Tie::Else ? !isExecuted : isExecuted && holds(tie.pred, variant_)))
+          follow(tie.value);
+      for (ValueId operand : op.operands)
+        if (isExecuted && isPassed)
+          follow(operand);
+    }
+    return ops;
+  }
+
+  /// Sums of losses in a step state are each rank's own until the step ends, and no part of it.
+  uint64_t numberOfOp(const Op &op) const {
+    if (op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd)
+      return numbers_[op.operands[0]];
+    uint64_t number = mixed(static_cast<uint64_t>(op.kind), op.operands.size());
+    for (const Attr &attr : op.attrs)
+      number = mixed(mixed(number, static_cast<uint64_t>(attr.key)), static_cast<uint64_t>(attr.i));
+    for (size_t i = 0; i < op.operands.size(); ++i)
+      if (op.kind != OpKind::StepFinish || i < 2 || op.getBool(AttrKey::norm_replicated))
+        number = mixed(number, numbers_[op.operands[i]]);
+    return number;
+  }
+
+  /// What members of a group make together is the same for all of them.
+  uint64_t numberOfMeeting(const Op &op) {
+    uint64_t number = mixed(static_cast<uint64_t>(op.group), static_cast<uint64_t>(op.channel));
+    number = mixed(number, ++meetings_[{op.group, op.channel}]);
+    const std::vector<uint16_t> &axes = plan_.groups[static_cast<size_t>(op.group)].axes;
+    for (const AxisRange &range : role_.where)
+      if (std::ranges::find(axes, range.axis) == axes.end())
+        number = mixed(mixed(number, range.axis), static_cast<uint64_t>(range.begin));
+    return number;
+  }
+
+  // ---- the step ----
+
+  Mark begun(uint32_t i, const Op &op) {
+    Mark mark = marks_[op.operands[0]];
+    needEachStep(i);
+    need(i, mark.phase == Phase::Ended, "begins a step before the last one has ended");
+    mark.cover = Cover::None;
+    mark.phase = Phase::Begun;
+    return mark;
+  }
+
+  Mark withLosses(uint32_t i, const Op &op) {
+    Mark mark = marks_[op.operands[0]];
+    needEachStep(i);
+    need(i, mark.phase == Phase::Begun, "adds losses to a step that has not begun");
+    need(i, mark.cover == Cover::None || mark.cover == Cover::Earlier,
+         "adds the losses of a microbatch a second time");
+    mark.cover = addedCover(mark.cover);
+    return mark;
+  }
+
+  Mark finished(uint32_t i, const Op &op) {
+    Mark mark = marks_[op.operands[0]];
+    finish(i, op);
+    mark.cover = Cover::None;
+    mark.phase = Phase::Ended;
+    mark.varies |= marks_[op.operands[1]].varies;
+    if (op.getBool(AttrKey::norm_replicated))
+      mark.varies |= marks_[op.operands[2]].varies;
+    return mark;
+  }
+
+  Cover addedCover(Cover before) const {
+    Mark old, more;
+    old.cover = before, more.cover = isTraining_[segmentIndex_] ? Cover::New : Cover::None;
+    return added(old, more).cover;
+  }
+
+  void finish(uint32_t i, const Op &op) {
+    const Mark &state = marks_[op.operands[0]];
+    needEachStep(i);
+    need(i, state.phase == Phase::Begun, "ends a step that has not begun");
+    need(i, isComplete(state.cover), "ends a step without the losses of all its microbatches");
+    hasEndedStep_ = true;
+    const Op *pack = findPack(op.operands[1]);
+    need(i,
+         pack != nullptr && pack->operands[0] == op.operands[0] &&
+             pack->operands[1] == op.operands[2],
+         "takes sums that are not the result of 'step.pack' with the same step state and norm");
+    if (pack != nullptr)
+      need(i, cellOf(pack->operands[2]) == CellKind::Stop,
+           "takes its stop flag from a value other than cell '@stop'");
+    checkNorm(i, op.operands[2]);
+  }
+
+  /// What sums over ranks are made of.
+  const Op *findPack(ValueId value) const {
+    for (uint32_t def = segment_->values[value].def; def != kNone;
+         def = segment_->values[value].def) {
+      const Op &op = segment_->ops[def];
+      if (op.kind == OpKind::StepPack)
+        return holds(op.pred, variant_) ? &op : nullptr;
+      if (op.kind != OpKind::AllReduce || !holds(op.pred, variant_))
+        return nullptr;
+      value = op.operands[0];
+    }
+    return nullptr;
+  }
+
+  CellKind cellOf(ValueId value) const {
+    for (const Segment::Boundary &in : segment_->ins)
+      if (in.value == value)
+        return role_.cells[in.cell].kind;
+    return CellKind::Buffer;
+  }
+
+  /// The norm is that of the whole gradients of all blocks, each once.
+  void checkNorm(uint32_t i, ValueId squares) {
+    uint32_t def = segment_->values[squares].def;
+    const Op *sum = def == kNone ? nullptr : &segment_->ops[def];
+    if (sum == nullptr || sum->kind != OpKind::SumSquares || !holds(sum->pred, variant_)) {
+      need(i, false, "takes a norm that is not the result of a 'sum_squares' in its segment");
+      return;
+    }
+    auto first = static_cast<size_t>(std::max<int64_t>(sum->getInt(AttrKey::block), 0));
+    for (size_t block = 0; block < plan_.blocks.size(); ++block)
+      if (bool isIn = block >= first && block - first < sum->operands.size();
+          isIn != hasState_[block])
+        report_.add(Rule::Step, scope(segmentIndex_).spot(def),
+                    fmt::format("the norm {} block '{}', whose state the role {}",
+                                isIn ? "includes" : "leaves out", plan_.blocks[block].name,
+                                isIn ? "does not have" : "has"),
+                    plan_.blocks[block].name);
+    need(def, sum->operands.size() + first <= plan_.blocks.size(),
+         "takes more operands than there are blocks");
+    for (size_t p = 0; p < sum->operands.size() && first + p < plan_.blocks.size(); ++p)
+      checkSum(def, sum->operands[p], static_cast<int32_t>(first + p));
+  }
+
+  void followOptimizer(uint32_t i) {
+    const Op &op = segment_->ops[i];
+    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    ValueId state = op.operands.back();
+    needEachStep(i);
+    need(i, marks_[state].phase == Phase::Ended && hasEndedStep_,
+         "takes a step state that is not the result of the step's 'step.finish'");
+    need(i, updates_[static_cast<size_t>(block)]++ == 0,
+         "updates its block a second time in a step");
+    checkSum(i, op.operands[0], block);
+    for (size_t operand = 1; operand < op.operands.size(); ++operand) {
+      Axes shared =
+          static_cast<Axes>(allAxes_ & ~(operand + 1 < op.operands.size() ? partsOf(block) : 0));
+      if (Axes apart = marks_[op.operands[operand]].varies & shared; apart != 0)
+        scope(segmentIndex_)
+            .addValue(Rule::Sum, i, op.operands[operand],
+                      "'{}' takes '%{}', which may differ between ranks along {}; these ranks need "
+                      "to update block '{}' with equal values",
+                      opInfo(op.kind).name, name(op.operands[operand]), namesOf(plan_, apart),
+                      plan_.blocks[static_cast<size_t>(block)].name);
+    }
+    Mark mark;
+    mark.varies = partsOf(block);
+    uint64_t number = hasNumbers_ ? numberOfOp(op) : 0;
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      marks_[op.results[r]] = mark;
+      if (hasNumbers_)
+        numbers_[op.results[r]] = mixed(number, r);
+    }
+    if (hasNumbers_ && isCompared_)
+      taken_.push_back({block, segmentIndex_, i, number, numbers_[state]});
+  }
+
+  /// What is taken for a block's gradient is all of it.
+  void checkSum(uint32_t i, ValueId sum, int32_t block) {
+    const Mark &mark = marks_[sum];
+    const std::string &blockName = plan_.blocks[static_cast<size_t>(block)].name;
+    auto inspection = [&](std::string what) {
+      Finding *finding =
+          scope(segmentIndex_)
+              .addValue(Rule::Sum, i, sum, "'{}' takes '%{}' as the gradient of block '{}'; it {}",
+                        opInfo(segment_->ops[i].kind).name, name(sum), blockName, what);
+      if (finding == nullptr)
+        return;
+      finding->noteAt = leftAt(sum);
+      if (finding->noteAt.op != kNone)
+        finding->note = "its cell is filled here";
+    };
+    if (!isComplete(mark.cover))
+      inspection(std::string(whyIncomplete(isComplete(mark.cover)     ? Cover::All
+                                           : mark.cover == Cover::All ? Cover::Missing
+                                                                      : mark.cover)));
+    else if (mark.due != 0)
+      inspection(fmt::format("lacks contributions from other ranks: it is not summed over {}",
+                             namesOf(plan_, mark.due)));
+    else if (Axes apart = mark.varies & static_cast<Axes>(~partsOf(block)); apart != 0)
+      inspection(fmt::format(
+          "may differ between ranks along {}, which need to update the block with equal values",
+          namesOf(plan_, apart)));
+  }
+
+  /// Where the content of the value's cell comes from.
+  Spot leftAt(ValueId value) const {
+    for (const Segment::Boundary &in : segment_->ins)
+      if (in.value == value)
+        for (uint32_t s = 0; s < role_.segments.size(); ++s)
+          for (const Segment::Boundary &out : role_.segments[s].outs)
+            if (out.cell == in.cell && s != segmentIndex_)
+              return {roleIndex_, s, role_.segments[s].values[out.value].def};
+    return {};
+  }
+
+  const std::string &name(ValueId value) const { return segment_->values[value].name; }
+
+  void need(uint32_t i, bool condition, std::string_view what) {
+    if (condition)
+      return;
+    if (Finding *finding =
+            scope(segmentIndex_)
+                .add(Rule::Step, i, "'{}' {}", opInfo(segment_->ops[i].kind).name, what))
+      finding->variant = variant_;
+  }
+
+  void needEachStep(uint32_t i) {
+    need(i, stepsOfLoop_ > 0, "runs outside 'steps'");
+    need(i, !isSometimes_, "runs only in some steps; it needs to run in each");
+  }
+
+  Inspection &report_;
+  const Plan &plan_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  Axes allAxes_, shardAxes_, dataAxes_;
+  const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
+  std::vector<bool> isTraining_;              ///< of each segment
+  std::vector<bool> hasState_;                ///< of each block: the role has its state
+  uint32_t stepCell_ = kNone;
+  // State of the current step:
+  std::vector<uint8_t> updates_; ///< of each block
+  bool hasEndedStep_ = false, isSometimes_ = false, isCompared_ = false;
+  int64_t stepsOfLoop_ = 0; ///< 0 outside of loops
+  // State of the current segment:
+  const Segment *segment_ = nullptr;
+  uint32_t segmentIndex_ = 0;
+  Variant variant_ = Variant::Only;
+  std::vector<Mark> marks_; ///< of its values
+  bool hasNumbers_;         ///< several roles are held against each other
+  std::vector<uint64_t> numbers_;
+  std::map<std::pair<int16_t, Channel>, uint64_t> meetings_;
+  std::vector<Update> taken_;
+};
+
+/// True if ranks of both roles have the same part of the block's state.
+bool haveCommonState(const Plan &plan, const Role &a, const Role &b, int32_t block) {
+  const Block &each = plan.blocks[static_cast<size_t>(block)];
+  IndexRange x = indicesOf(plan, a), y = indicesOf(plan, b);
+  return each.shard == each.numel || (x.first <= y.last && y.first <= x.last);
+}
+
+/// Roles whose ranks have state in common change it alike.
+void compare(Inspection &inspection, uint32_t a, const std::vector<Update> &ours, uint32_t b,
+             const std::vector<Update> &theirs) {
+  const Plan &plan = inspection.plan();
+  std::unordered_map<int32_t, std::vector<const Update *>> byBlock;
+  for (const Update &update : theirs)
+    byBlock[update.block].push_back(&update);
+  for (const Update &mine : ours) {
+    auto at = byBlock.find(mine.block);
+    if (at == byBlock.end() || !inspection.spend(at->second.size()) ||
+        !haveCommonState(plan, plan.roles[a], plan.roles[b], mine.block))
+      continue;
+    const Update *other = at->second.front();
+    if (std::ranges::any_of(at->second, [&](const Update *each) {
+          return each->gradient == mine.gradient && each->state == mine.state;
+        }))
+      continue;
+    if (Finding *finding = inspection.add(
+            Rule::Sum, {b, other->segment, other->op},
+            fmt::format("roles '{}' and '{}' update block '{}', which their ranks share, with "
+                        "different values",
+                        plan.roles[a].name, plan.roles[b].name,
+                        plan.blocks[static_cast<size_t>(mine.block)].name))) {
+      finding->note = "the other role updates it here";
+      finding->noteAt = {a, mine.segment, mine.op};
+    }
+  }
+}
+
+} // namespace
+
+void checkSums(Inspection &inspection) {
+  std::vector<std::vector<Update>> updates;
+  for (uint32_t role = 0; role < inspection.plan().roles.size() && inspection.size() == 0; ++role)
+    updates.push_back(SumCheck(inspection, role).run());
+  for (uint32_t b = 1; b < updates.size() && inspection.size() == 0; ++b)
+    for (uint32_t a = 0; a < b && inspection.size() == 0; ++a)
+      compare(inspection, a, updates[a], b, updates[b]);
+}
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,70 @@
+// The mark of a value as a part of a sum: the mesh axes along which ranks may hold different bytes,
+// the axes over which the sum is still to be made, and the microbatches of the step whose
+// contributions it has.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+
+/// Axes of the mesh with more than one rank, a bit each.
+using Axes = uint8_t;
+
+/// The microbatches of the step, up to the current one, whose contributions a value has. An
+/// optimizer may not take a sum from `Missing` on. If two such covers are joined, the later one is
+/// the result.
+enum class Cover : uint8_t {
+  None,    ///< of none: constants, state
+  New,     ///< of the one under way
+  Earlier, ///< of all before it
+  All,     ///< of it and all before
+  Missing, ///< not of all
+  Mixed,   ///< parts that are summed over ranks, and others that are not
+  Twice,   ///< of some more than once
+  Old      ///< of another step
+};
+
+/// Where a step state is between two steps.
+enum class Phase : uint8_t { None, Ended, Begun, Unclear };
+
+struct Mark {
+  Axes varies = 0; ///< ranks that differ in these may hold other bytes
+  Axes due = 0;    ///< of these: what ranks hold are parts of one sum that nobody has made
+  Cover cover = Cover::None;
+  Phase phase = Phase::None;
+  bool operator==(const Mark &) const = default;
+};
+
+/// What holds one or the other, by the way that the program took.
+Mark joined(const Mark &a, const Mark &b);
+/// The sum of both; one of them may have no contribution at all.
+Mark added(const Mark &a, const Mark &b);
+/// Parts of one buffer.
+Mark packed(const Mark &a, const Mark &b);
+/// The result of a collective over the axes.
+Mark gathered(Mark mark, Axes over);
+Mark reduced(Mark mark, Axes over, bool isAverage, bool isScattered);
+
+/// What is wrong with a sum that is to be complete, as the end of a sentence about the value; empty
+/// if nothing is.
+std::string_view whyIncomplete(Cover cover);
+
+/// The group's axes, or all of the mesh's.
+Axes axesOf(const Plan &plan, int16_t group);
+Axes axesOf(const Plan &plan);
+/// `'dp'`, or `'tp' and 'dp'`.
+std::string namesOf(const Plan &plan, Axes axes);
+
+/// What a role's optimizers take of state and gradients, in the order of two steps: where roles
+/// have equal state, equal numbers are equal values.
+struct Update {
+  int32_t block;
+  uint32_t segment, op;
+  uint64_t gradient, state; ///< what is added to the state, and the state
+};
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,419 @@
+// Tables of the plan: mesh, groups, units, blocks, parameters, roles and programs.
+#include <algorithm>
+#include <string_view>
+
+#include "runtime/plan/HostCells.h"
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+template <typename T> bool isIndex(int64_t index, const std::vector<T> &table) {
+  return index >= 0 && index < static_cast<int64_t>(table.size());
+}
+
+template <typename... Args>
+void add(Inspection &inspection, Rule rule, fmt::format_string<Args...> text, Args &&...args) {
+  inspection.add(rule, {}, fmt::format(text, std::forward<Args>(args)...));
+}
+
+template <typename T>
+void checkNames(Inspection &inspection, const std::vector<T> &table, int64_t countMax,
+                std::string_view what) {
+  if (static_cast<int64_t>(table.size()) > countMax)
+    add(inspection, Rule::Index, "the plan has {} {}s; the limit is {}", table.size(), what,
+        countMax);
+  NameSet names(table.size());
+  for (const T &entry : table) {
+    checkNameLength(inspection, {}, what, entry.name);
+    if (!names.insert(entry.name))
+      inspection.add(Rule::Definition, {},
+                     fmt::format("{} '{}' is declared twice", what, entry.name), entry.name);
+  }
+}
+
+void checkMesh(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  checkNames(inspection, plan.mesh, limits::kMeshAxesMax, "mesh axis");
+  int64_t world = 1;
+  for (const MeshAxis &axis : plan.mesh) {
+    bool fits =
+        axis.size >= 1 && axis.size <= limits::kWorldSizeMax && world <= limits::kWorldSizeMax;
+    if (fits)
+      world *= axis.size;
+    if (!fits || world > limits::kWorldSizeMax)
+      add(inspection, Rule::Index,
+          "mesh axis '{}' of size {} makes the mesh smaller than 1 or larger than {} ranks",
+          axis.name, axis.size, limits::kWorldSizeMax);
+  }
+  checkNames(inspection, plan.groups, limits::kGroupsMax, "group");
+  for (const Group &group : plan.groups) {
+    for (size_t i = 0; i < group.axes.size(); ++i) {
+      if (!isIndex(group.axes[i], plan.mesh))
+        add(inspection, Rule::Index, "group '{}' names mesh axis {}; the mesh has {}", group.name,
+            group.axes[i], plan.mesh.size());
+      if (std::find(group.axes.begin(), group.axes.begin() + static_cast<int64_t>(i),
+                    group.axes[i]) != group.axes.begin() + static_cast<int64_t>(i))
+        add(inspection, Rule::Index, "group '{}' names mesh axis {} twice", group.name,
+            group.axes[i]);
+    }
+  }
+  for (auto [what, group] :
+       {std::pair("data", plan.dataGroup), std::pair("shards", plan.shardGroup)})
+    if (group < -1 || (group >= 0 && !isIndex(group, plan.groups)))
+      add(inspection, Rule::Index, "'{}' names group {}; there are {}", what, group,
+          plan.groups.size());
+  if (plan.deviceBytes < 0 || plan.deviceBytes > limits::kBytesMax)
+    add(inspection, Rule::Index, "the device has {} bytes; the range is 0 to {}", plan.deviceBytes,
+        limits::kBytesMax);
+}
+
+void checkBlocks(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  checkNames(inspection, plan.units, limits::kUnitsMax, "unit");
+  checkNames(inspection, plan.blocks, limits::kBlocksMax, "block");
+  for (const Block &block : plan.blocks) {
+    if (block.unit < -1 || (block.unit >= 0 && !isIndex(block.unit, plan.units)))
+      add(inspection, Rule::Index, "block '{}' names unit {}; there are {}", block.name, block.unit,
+          plan.units.size());
+    if (block.numel < 1 || block.numel > limits::kElementsMax || block.shard < 1 ||
+        block.shard > block.numel)
+      add(inspection, Rule::Parameter,
+          "block '{}' has {} elements and shards of {}; the ranges are 1 to {}, and 1 to the "
+          "block's",
+          block.name, block.numel, block.shard, limits::kElementsMax);
+    else if (block.shard != block.numel &&
+             (block.numel % block.shard != 0 ||
+              block.numel / block.shard != plan.groupSize(plan.shardGroup)))
+      add(inspection, Rule::Parameter,
+          "block '{}' of {} elements has shards of {}; shards need to be equal parts over the {} "
+          "ranks of the group of shards",
+          block.name, block.numel, block.shard, plan.groupSize(plan.shardGroup));
+  }
+}
+
+/// True if a shard boundary of the block falls inside a row. Boundaries are multiples of the shard,
+/// so the first one decides, and where there are more, whether a shard holds whole rows.
+bool cutsRow(const Block &block, const Param &param) {
+  int64_t end = param.offset + param.type.numel();
+  int64_t row = param.rowSize();
+  int64_t first = (param.offset / block.shard + 1) * block.shard;
+  if (first >= end)
+    return false;
+  return (first - param.offset) % row != 0 || (first + block.shard < end && block.shard % row != 0);
+}
+
+void checkParam(Inspection &inspection, const Param &param) {
+  const Plan &plan = inspection.plan();
+  auto broken = [&](std::string text) {
+    inspection.add(Rule::Parameter, {}, std::move(text), param.name);
+  };
+  if (!isTypeSane(param.type))
+    return broken(
+        fmt::format("the type of parameter '{}' has no elements or too many", param.name));
+  if (param.type.dtype != DType::F32 && param.type.dtype != DType::BF16) {
+    inspection.add(Rule::State, {},
+                   fmt::format("parameter '{}' has type {}; it needs to be f32 or bf16", param.name,
+                               dtypeName(param.type.dtype)),
+                   param.name);
+    return;
+  }
+  if (param.block == -1 && plan.level == Level::Placed)
+    return broken(fmt::format(
+        "parameter '{}' is not in a block; each parameter of a placed plan needs one", param.name));
+  if (param.block == -1)
+    return;
+  if (!isIndex(param.block, plan.blocks))
+    return broken(fmt::format("parameter '{}' names block {}; there are {}", param.name,
+                              param.block, plan.blocks.size()));
+  const Block &block = plan.blocks[static_cast<size_t>(param.block)];
+  if (param.offset < 0 || param.offset > block.numel ||
+      param.type.numel() > block.numel - param.offset)
+    return broken(
+        fmt::format("parameter '{}' of {} elements at {} ends beyond its block '{}' of {}",
+                    param.name, param.type.numel(), param.offset, block.name, block.numel));
+  if (param.offset * dtypeBytes(param.type.dtype) % kAlignmentBytes != 0)
+    broken(fmt::format(
+        "parameter '{}' begins at element {} of its block, byte {}, which is not a multiple of {}",
+        param.name, param.offset, param.offset * dtypeBytes(param.type.dtype), kAlignmentBytes));
+  if (block.shard < block.numel &&
+      block.shard * dtypeBytes(param.type.dtype) % kAlignmentBytes != 0)
+    broken(fmt::format("shards of block '{}', which holds parameter '{}', have {} bytes, which is "
+                       "not a multiple of {}",
+                       block.name, param.name, block.shard * dtypeBytes(param.type.dtype),
+                       kAlignmentBytes));
+  else if (cutsRow(block, param))
+    broken(fmt::format(
+        "a shard boundary of block '{}' (every {} elements) cuts a row of {} elements of parameter "
+        "'{}' at {}",
+        block.name, block.shard, param.rowSize(), param.name, param.offset));
+}
+
+void checkParams(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  checkNames(inspection, plan.params, limits::kParamsMax, "parameter");
+  size_t before = inspection.size();
+  for (const Param &param : plan.params)
+    checkParam(inspection, param);
+  if (inspection.size() != before)
+    return;
+  std::vector<const Param *> sorted;
+  for (const Param &param : plan.params)
+    if (param.block >= 0)
+      sorted.push_back(&param);
+  std::sort(sorted.begin(), sorted.end(), [](const Param *a, const Param *b) {
+    return std::pair(a->block, a->offset) < std::pair(b->block, b->offset);
+  });
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    const Param &a = *sorted[i - 1], &b = *sorted[i];
+    if (a.block == b.block && a.offset + a.type.numel() > b.offset)
+      inspection.add(
+          Rule::Parameter, {},
+          fmt::format(
+              "parameters '{}' (up to element {}) and '{}' (from element {}) overlap in block '{}'",
+              a.name, a.offset + a.type.numel(), b.name, b.offset,
+              plan.blocks[static_cast<size_t>(a.block)].name),
+          b.name);
+  }
+}
+
+/// What a program may look like: starts, runs, and one loop of steps with runs and `every` in it.
+class ProgramFormCheck {
+public:
+  ProgramFormCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), role_(inspection.plan().roles[roleIndex]), roleIndex_(roleIndex) {}
+
+  void check(const std::vector<ProgramNode> &nodes, ProgramNode::Kind parent, int depth) {
+    for (const ProgramNode &node : nodes) {
+      if (++count_ > limits::kProgramNodesMax || depth > limits::kNestingMax)
+        return fail("the program has more than {} nodes or is nested more than {} deep",
+                    limits::kProgramNodesMax, limits::kNestingMax);
+      checkNode(node, parent, depth);
+      if (report_.isFull())
+        return;
+    }
+  }
+
+private:
+  void checkNode(const ProgramNode &node, ProgramNode::Kind parent, int depth) {
+    if (node.count < 1 || node.count > limits::kCountMax)
+      fail("a program node has count {}; the range is 1 to {}", node.count, limits::kCountMax);
+    if (node.kind == ProgramNode::Start || node.kind == ProgramNode::Run) {
+      if (!isIndex(node.segment, role_.segments))
+        fail("the program names segment {}; the role has {}", node.segment, role_.segments.size());
+      if (!node.children.empty())
+        fail("a program node that runs a segment contains other nodes");
+      if (node.kind == ProgramNode::Start && (depth > 0 || node.count != 1 || begun_))
+        fail("'start' needs to come before everything else in the program and run once");
+      begun_ |= node.kind == ProgramNode::Run;
+      return;
+    }
+    begun_ = true;
+    if (node.kind == ProgramNode::Steps && depth > 0)
+      fail("'steps' needs to be at the top level of the program");
+    if (node.kind == ProgramNode::Every && parent != ProgramNode::Steps)
+      fail("'every' needs to be directly inside 'steps'");
+    check(node.children, node.kind, depth + 1);
+  }
+
+  template <typename... Args> void fail(fmt::format_string<Args...> text, Args &&...args) {
+    report_.add(Rule::Program, {roleIndex_, kNone, kNone},
+                fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  Inspection &report_;
+  const Role &role_;
+  uint32_t roleIndex_;
+  int64_t count_ = 0;
+  bool begun_ = false;
+};
+
+/// A cell names a block or a parameter where its kind has one.
+void checkSubject(Inspection &inspection, Spot spot, const Cell &cell) {
+  const CellKindInfo &info = cellKindInfo(cell.kind);
+  bool isOfBlock = info.of == CellKindInfo::Block;
+  size_t count = isOfBlock ? inspection.plan().blocks.size() : inspection.plan().params.size();
+  if (info.of == CellKindInfo::Nothing ? cell.of != -1
+                                       : cell.of < 0 || static_cast<size_t>(cell.of) >= count)
+    inspection.add(Rule::Index, spot,
+                   fmt::format("cell '@{}' of kind '{}' names {} {}; there are {}", cell.name,
+                               info.word, isOfBlock ? "block" : "parameter", cell.of,
+                               info.of == CellKindInfo::Nothing ? 0 : count),
+                   cell.name);
+}
+
+void checkRole(Inspection &inspection, uint32_t index) {
+  const Role &role = inspection.plan().roles[index];
+  Spot spot{index, kNone, kNone};
+  checkNames(inspection, role.cells, limits::kCellsMax, "cell");
+  checkNames(inspection, role.segments, limits::kSegmentsMax, "segment");
+  if (static_cast<int64_t>(role.cells.size() * role.segments.size()) > limits::kCellsBySegmentsMax)
+    inspection.add(
+        Rule::Index, spot,
+        fmt::format("the role has {} cells and {} segments; their product is limited to {}",
+                    role.cells.size(), role.segments.size(), limits::kCellsBySegmentsMax));
+  for (const Cell &cell : role.cells)
+    checkSubject(inspection, spot, cell);
+  for (const Cell &cell : role.cells)
+    if (!isTypeSane(cell.type))
+      inspection.add(Rule::Shape, spot,
+                     fmt::format("the type of cell '@{}' has no elements or too many", cell.name),
+                     cell.name);
+  for (int64_t bytes : role.arenaBytes)
+    if (bytes < 0 || bytes > limits::kBytesMax)
+      inspection.add(
+          Rule::Index, spot,
+          fmt::format("an arena has {} bytes; the range is 0 to {}", bytes, limits::kBytesMax));
+  for (const AxisRange &range : role.where)
+    if (!isIndex(range.axis, inspection.plan().mesh) || range.begin < 0 ||
+        range.begin >= range.end || range.end > inspection.plan().mesh[range.axis].size)
+      inspection.add(
+          Rule::Role, spot,
+          fmt::format("role '{}' has an empty or unknown range of a mesh axis", role.name));
+  ProgramFormCheck(inspection, index).check(role.program, ProgramNode::Run, 0);
+}
+
+/// What is kept of a block, and saved, is f32, as optimizers have it, and this rank's shard.
+void checkState(Inspection &inspection, uint32_t index) {
+  const Plan &plan = inspection.plan();
+  const Role &role = plan.roles[index];
+  const std::vector<const Block *> &blocks = inspection.blocksInCheckpoint(index);
+  for (size_t c = 0; c < blocks.size(); ++c) {
+    if (blocks[c] == nullptr)
+      continue;
+    const Cell &cell = role.cells[c];
+    if (cell.type.dtype != DType::F32 || cell.type.numel() != blocks[c]->shard)
+      inspection.add(
+          Rule::State, spotOfCell(inspection, index, static_cast<uint32_t>(c)),
+          fmt::format("cell '@{}' has type {}; checkpoints save it as {} elements of f32, this "
+                      "rank's shard of block '{}'",
+                      cell.name, printType(cell.type), blocks[c]->shard, blocks[c]->name),
+          cell.name);
+  }
+}
+
+/// Coordinates of a role on an axis.
+AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis) {
+  AxisRange extent{axis, 0, plan.mesh[axis].size};
+  for (const AxisRange &range : role.where)
+    if (range.axis == axis) {
+      extent.begin = std::max(extent.begin, range.begin);
+      extent.end = std::min(extent.end, range.end);
+    }
+  return extent;
+}
+
+bool haveCommonRank(const Plan &plan, const Role &a, const Role &b) {
+  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
+    AxisRange x = extentOf(plan, a, axis), y = extentOf(plan, b, axis);
+    if (std::max(x.begin, y.begin) >= std::min(x.end, y.end))
+      return false;
+  }
+  return true;
+}
+
+/// Boxes of the mesh that are apart and have as many ranks together as the mesh cover it.
+void checkRolesDivideMesh(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  int64_t ranks = 0;
+  for (uint32_t i = 0; i < plan.roles.size(); ++i) {
+    int64_t volume = 1;
+    for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
+      AxisRange extent = extentOf(plan, plan.roles[i], axis);
+      volume *= std::max<int64_t>(extent.end - extent.begin, 0);
+    }
+    ranks += volume;
+    for (uint32_t j = 0; j < i; ++j)
+      if (haveCommonRank(plan, plan.roles[i], plan.roles[j]))
+        inspection.add(Rule::Role, {i, kNone, kNone},
+                       fmt::format("roles '{}' and '{}' have ranks in common", plan.roles[j].name,
+                                   plan.roles[i].name));
+  }
+  if (inspection.size() == 0 && !plan.roles.empty() && ranks != plan.worldSize())
+    add(inspection, Rule::Role, "the roles cover {} of the mesh's {} ranks", ranks,
+        plan.worldSize());
+}
+
+void checkJobValue(Inspection &inspection, const std::string &path, const JobValue &value) {
+  checkNameLength(inspection, {}, "option", path);
+  auto checkText = [&](const std::string &text) {
+    if (static_cast<int64_t>(text.size()) > limits::kStringBytesMax)
+      inspection.add(Rule::Index, {},
+                     fmt::format("the text of option '{}' has {} bytes; the limit is {}", path,
+                                 text.size(), limits::kStringBytesMax),
+                     path);
+  };
+  if (const std::string *text = std::get_if<std::string>(&value))
+    return checkText(*text);
+  const auto *list = std::get_if<std::vector<std::string>>(&value);
+  if (list == nullptr)
+    return;
+  if (static_cast<int64_t>(list->size()) > limits::kJobListMax)
+    inspection.add(Rule::Index, {},
+                   fmt::format("the list of option '{}' has {} items; the limit is {}", path,
+                               list->size(), limits::kJobListMax),
+                   path);
+  for (const std::string &text : *list)
+    checkText(text);
+}
+
+void checkJobAndLocs(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  if (static_cast<int64_t>(plan.sources.size()) > limits::kSourcesMax)
+    add(inspection, Rule::Index, "the plan has {} sources; the limit is {}", plan.sources.size(),
+        limits::kSourcesMax);
+  if (static_cast<int64_t>(plan.locs.size()) > limits::kLocsMax)
+    add(inspection, Rule::Index, "the plan has {} recipe locations; the limit is {}",
+        plan.locs.size(), limits::kLocsMax);
+  if (static_cast<int64_t>(plan.job.environment.size()) > limits::kVariablesMax)
+    add(inspection, Rule::Index, "the job has {} variables; the limit is {}",
+        plan.job.environment.size(), limits::kVariablesMax);
+  for (const auto &[path, value] : plan.job.entries())
+    checkJobValue(inspection, path, value);
+}
+
+} // namespace
+
+void checkNameLength(Inspection &inspection, Spot at, std::string_view what,
+                     std::string_view name) {
+  if (static_cast<int64_t>(name.size()) > limits::kNameBytesMax)
+    inspection.add(Rule::Index, at,
+                   fmt::format("the name of {} '{}...' has {} bytes; the limit is {}", what,
+                               name.substr(0, 40), name.size(), limits::kNameBytesMax));
+}
+
+bool isTypeSane(const Type &type) {
+  if (type.rank < 1 || type.rank > type.shape.size())
+    return false;
+  int64_t bytes = dtypeBytes(type.dtype);
+  for (size_t d = 0; d < type.rank; ++d)
+    if (type.shape[d] < 1 || type.shape[d] > limits::kExtentMax ||
+        __builtin_mul_overflow(bytes, type.shape[d], &bytes) || bytes > limits::kBytesMax)
+      return false;
+  return true;
+}
+
+void checkTables(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  checkMesh(inspection);
+  if (inspection.size() != 0)
+    return;
+  checkBlocks(inspection);
+  if (inspection.size() == 0)
+    checkParams(inspection);
+  checkJobAndLocs(inspection);
+  checkNames(inspection, plan.roles, limits::kRolesMax, "role");
+  for (uint32_t i = 0; i < plan.roles.size() && !inspection.isFull(); ++i)
+    checkRole(inspection, i);
+  if (inspection.size() == 0)
+    checkRolesDivideMesh(inspection);
+}
+
+void checkStates(Inspection &inspection) {
+  for (uint32_t i = 0; i < inspection.plan().roles.size() && !inspection.isFull(); ++i)
+    checkState(inspection, i);
+}
+
+} // namespace shardc::plan::verifier

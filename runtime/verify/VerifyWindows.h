@@ -1,0 +1,126 @@
+// Windows are what the verifier follows through a program: complete cells or, if that refuses a
+// plan, the parts of cells that are read. A part keeps its content when other bytes of its cell are
+// overwritten.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifyRange.h"
+#include "runtime/verify/VerifyRangeIndex.h"
+
+namespace shardc::plan::verifier {
+
+/// A set of numbers that is emptied at once.
+class Marks {
+public:
+  void clear() { ++now_; }
+  /// False if the number is marked already.
+  bool insert(uint32_t number) {
+    if (number >= marked_.size())
+      marked_.resize(std::max<size_t>(number + 1, 2 * marked_.size()));
+    return std::exchange(marked_[number], now_) != now_;
+  }
+  bool contains(uint32_t number) const {
+    return number < marked_.size() && marked_[number] == now_;
+  }
+
+private:
+  uint64_t now_ = 1;
+  std::vector<uint64_t> marked_;
+};
+
+/// Windows are numbered: first each cell as a whole, by the cell's own index, then parts.
+class CellWindows {
+public:
+  CellWindows(Inspection &inspection, const Role &role, IndexRange indices)
+      : report_(inspection), role_(role), indices_(indices),
+        cells_(static_cast<uint32_t>(role.cells.size())) {}
+
+  uint32_t size() const { return cells_ + static_cast<uint32_t>(parts_.size()); }
+  uint32_t cellOf(uint32_t window) const {
+    return window < cells_ ? window : parts_[window - cells_].cell;
+  }
+  Range rangeOf(uint32_t window) const {
+    return window < cells_ ? Range::of(role_.cells[window], indices_)
+                           : parts_[window - cells_].range;
+  }
+
+  /// The window that stands for these bytes of the cell: the whole, unless parts are followed.
+  uint32_t find(uint32_t cell, const Range &range) {
+    if (range == Range::of(role_.cells[cell], indices_))
+      return cell;
+    hasSeenParts_ = true;
+    if (!followsParts_ || !report_.spend(partsOf_[cell].size() + 1))
+      return cell;
+    for (uint32_t part : partsOf_[cell])
+      if (rangeOf(part) == range)
+        return part;
+    partsOf_[cell].push_back(size());
+    parts_.push_back({cell, range});
+    return size() - 1;
+  }
+
+  /// Puts in order what there is by now, for `forEachIn`.
+  void index() {
+    index_ = {};
+    indexed_ = size();
+    for (uint32_t w = 0; w < indexed_; ++w) {
+      Range range = rangeOf(w);
+      index_.add(range.arena(), range.hullBegin(indices_), range.hullEnd(indices_), w);
+    }
+    index_.sort();
+  }
+  /// So many, the first ones, are in order.
+  uint32_t indexedCount() const { return indexed_; }
+  /// Calls fn(window) for each that is in order and has a byte of one of the ranges, which are
+  /// apart and in order.
+  template <typename Fn>
+  void forEachIn(Arena arena, const std::vector<std::pair<int64_t, int64_t>> &ranges,
+                 const Fn &fn) const {
+    index_.forEachInUnion(arena, ranges, [&](uint32_t window) {
+      fn(window);
+      return report_.spend(1);
+    });
+  }
+
+  /// Marks of the segment that is checked; kept here, since there are more windows than most
+  /// segments access.
+  Marks needed, clobbered, left;
+
+  /// True if something reads a part of a cell.
+  bool hasSeenParts() const { return hasSeenParts_; }
+  void followParts() {
+    followsParts_ = true;
+    partsOf_.resize(cells_);
+  }
+
+  /// Calls fn(window) for those of the first `count` windows that are the cell's; fn may find more.
+  template <typename Fn> void forEachOf(uint32_t cell, uint32_t count, const Fn &fn) const {
+    fn(cell);
+    for (size_t i = 0; followsParts_ && i < partsOf_[cell].size(); ++i)
+      if (uint32_t part = partsOf_[cell][i]; part < count)
+        fn(part);
+  }
+
+private:
+  struct Part {
+    uint32_t cell;
+    Range range;
+  };
+
+  Inspection &report_;
+  const Role &role_;
+  IndexRange indices_;
+  uint32_t cells_;
+  bool hasSeenParts_ = false, followsParts_ = false;
+  std::vector<Part> parts_;
+  std::vector<std::vector<uint32_t>> partsOf_; ///< windows by cell
+  RangeIndex<uint32_t> index_;
+  uint32_t indexed_ = 0;
+};
+
+} // namespace shardc::plan::verifier
