@@ -2,10 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/Reports.h"
 #include "runtime/save/RecipeFiles.h"
-#include "runtime/save/TorchDcpWriter.h"
-#include "runtime/save/TorchDistWriter.h"
 
 namespace shardc::save {
 
@@ -21,36 +18,12 @@ constexpr uint64_t kObjectBytes = 32 << 10; ///< of a parameter's settings, on t
 
 } // namespace
 
-Result<SaveFormat> saveFormatOf(const plan::Plan &plan) {
-  using enum plan::Job::CkptFormat;
-  switch (plan.job.checkpoint.ckptFormat) {
-  case FsdpDtensor:
-    return SaveFormat::FsdpDtensor;
-  case TorchDist:
-    return SaveFormat::TorchDist;
-  case TorchDcp:
-    return SaveFormat::TorchDcp;
-  case Torch:
-  case Zarr:
-    break;
-  }
-  return makeStatus(
-      report::SaveFormatRefused,
-      fmt::format("checkpoints of format '{}' cannot be written; the formats are '{}', '{}' and "
-                  "'{}'",
-                  plan.job.text(plan::JobField::checkpoint_ckptFormat), kFsdpDtensor, kTorchDist,
-                  kTorchDcp));
-}
-
 Result<SaveJob> SaveJob::of(const plan::Plan &plan, const StateLayout &layout) {
   SaveJob job;
   job.plan = &plan;
   job.layout = &layout;
-  ASSIGN_OR_RETURN(job.format, saveFormatOf(plan));
-  if (job.format == SaveFormat::TorchDist)
-    job.stacked = torchDistLayout(plan);
+  ASSIGN_OR_RETURN(job.format, FormatWriter::create(plan, layout));
   job.savesOptimizer = plan.job.checkpoint.saveOptim;
-  job.savesRng = plan.job.checkpoint.saveRng;
   return job;
 }
 
@@ -66,62 +39,8 @@ Result<RankSave> RankSave::begin(const SaveJob &job, const SaveTarget &target, i
   RankSave save(job, std::move(writer));
   save.pieces_ = std::move(pieces);
   if (worldRank == 0)
-    RETURN_IF_ERROR(save.addObjects(progress));
+    RETURN_IF_ERROR(job.format->addObjects(progress, save.writer_));
   return save;
-}
-
-Status RankSave::addObjects(const Progress &progress) {
-  switch (job_->format) {
-  case SaveFormat::TorchDist:
-    if (job_->savesRng) {
-      auto seed = static_cast<uint32_t>(job_->plan->job.rng.seed);
-      ASSIGN_OR_RETURN(checkpoint::BytesItem rng, checkpoint::torchDistRngItem(seed));
-      RETURN_IF_ERROR(writer_.add(rng));
-    }
-    return writeTorchDistObjects(*job_->plan, job_->stacked, progress, writer_);
-  case SaveFormat::TorchDcp:
-    return writeTorchDcpObjects(*job_->plan, progress, writer_);
-  case SaveFormat::FsdpDtensor:
-    return addFsdpObjects(progress);
-  }
-  return Status::ok();
-}
-
-Status RankSave::addFsdpObjects(const Progress &progress) {
-  const plan::Plan &plan = *job_->plan;
-  for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(plan, progress)))
-    RETURN_IF_ERROR(writer_.add(item));
-  if (job_->savesRng) {
-    ASSIGN_OR_RETURN(checkpoint::RngItems rng,
-                     checkpoint::rngItems(static_cast<uint32_t>(plan.job.rng.seed),
-                                          /*pipelineRank=*/0, /*tensorRank=*/0));
-    for (const checkpoint::BytesItem &item : rng.objects)
-      RETURN_IF_ERROR(writer_.add(item));
-    for (const checkpoint::TensorSlice &slice : rng.tensors)
-      RETURN_IF_ERROR(writer_.add(slice));
-  }
-  return job_->savesOptimizer ? addFsdpSettings(progress) : Status::ok();
-}
-
-Status RankSave::addFsdpSettings(const Progress &progress) {
-  const plan::Plan &plan = *job_->plan;
-  checkpoint::FsdpPrecision precision = fsdpPrecisionOf(plan);
-  bool isAdam = std::ranges::any_of(job_->layout->requests(), [](const auto &request) {
-    return request.part == checkpoint::ParamPart::ExpAvg;
-  });
-  for (size_t p = 0; p < plan.params.size(); ++p) {
-    const std::string &name = plan.params[p].name;
-    checkpoint::GroupMeta meta = groupMetaOf(plan, p, progress);
-    for (const checkpoint::BytesItem &item : checkpoint::groupMetaItems(name, meta, precision))
-      RETURN_IF_ERROR(writer_.add(item));
-    if (!isAdam)
-      continue;
-    auto step = static_cast<float>(meta.step);
-    for (const checkpoint::TensorSlice &slice : checkpoint::adamStepSlices(
-             name, job_->layout->isGated(static_cast<uint32_t>(p)), step, precision))
-      RETURN_IF_ERROR(writer_.add(slice));
-  }
-  return Status::ok();
 }
 
 Status RankSave::addCell(uint32_t cell, int64_t byteBegin, const uint8_t *data, int64_t bytes) {
@@ -175,27 +94,14 @@ Status RankSave::addRows(const StatePiece &piece, int64_t row, int64_t rows, con
   slice.data = data;
   slice.isGated = job_->layout->isGated(piece.param);
   bytesWritten_ += rows * (piece.bytes / piece.rowCount);
-  switch (job_->format) {
-  case SaveFormat::TorchDist:
-    return writeTorchDistSlice(plan, job_->stacked, slice, piece, writer_);
-  case SaveFormat::TorchDcp:
-    return writeTorchDcpSlice(slice, writer_);
-  case SaveFormat::FsdpDtensor:
-    break;
-  }
-  std::vector<checkpoint::TensorSlice> slices;
-  RETURN_IF_ERROR(checkpoint::addParamSlices(slice, slices, fsdpPrecisionOf(plan)));
-  for (const checkpoint::TensorSlice &part : slices)
-    RETURN_IF_ERROR(writer_.add(part));
-  return Status::ok();
+  return job_->format->addRows(slice, piece, writer_);
 }
 
 Status commitRun(const SaveJob &job, const SaveTarget &target, const Progress &progress) {
   ASSIGN_OR_RETURN(std::string trainState,
                    checkpoint::trainStateFile(runStateOf(*job.plan, progress)));
   RETURN_IF_ERROR(checkpoint::addFile(target, "train_state.pt", trainState));
-  if (job.format == SaveFormat::TorchDist)
-    RETURN_IF_ERROR(addTorchDistFiles(*job.plan, progress, target));
+  RETURN_IF_ERROR(job.format->addFiles(progress, target));
   RETURN_IF_ERROR(checkpoint::addFile(target, "run_config.yaml", runConfigText(*job.plan)));
   for (const RecipeFile &file : recipeFiles(*job.plan))
     RETURN_IF_ERROR(checkpoint::addFile(target, file.name, file.text));

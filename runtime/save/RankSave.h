@@ -1,5 +1,5 @@
 // Writes one checkpoint of a run: objects, then rows of parameters and moments in the order in
-// which they arrive, from the device or from a snapshot in host memory. Handles the formats.
+// which they arrive, from the device or from a snapshot in host memory.
 #pragma once
 
 #include <atomic>
@@ -8,28 +8,17 @@
 #include <string>
 #include <vector>
 
-#include "runtime/checkpoint/TorchDist.h"
-#include "runtime/save/RunProgress.h"
+#include "runtime/save/FormatWriter.h"
 #include "runtime/save/SnapshotPieces.h"
-#include "runtime/save/StateLayout.h"
 
 namespace shardc::save {
-
-enum class SaveFormat : uint8_t { FsdpDtensor, TorchDist, TorchDcp };
-inline constexpr const char *kFsdpDtensor = "fsdp_dtensor";
-inline constexpr const char *kTorchDist = "torch_dist";
-inline constexpr const char *kTorchDcp = "torch_dcp";
-
-/// The format that the plan's checkpoints have; Unavailable for one that is not written.
-Result<SaveFormat> saveFormatOf(const plan::Plan &plan);
 
 /// What all checkpoints of a run have in common. Outlives the writers.
 struct SaveJob {
   const plan::Plan *plan = nullptr;
   const StateLayout *layout = nullptr;
-  SaveFormat format = SaveFormat::FsdpDtensor;
-  bool savesOptimizer = true, savesRng = true;
-  checkpoint::TorchDistLayout stacked; ///< of torch_dist
+  std::unique_ptr<FormatWriter> format;
+  bool savesOptimizer = true;
   /// Set: counts the threads that are writing files, or removing some.
   std::atomic<int> *writers = nullptr;
   checkpoint::Onlookers onlookers; ///< of the files
@@ -76,9 +65,6 @@ public:
 private:
   RankSave(const SaveJob &job, checkpoint::RankWriter writer)
       : job_(&job), writer_(std::move(writer)) {}
-  Status addObjects(const Progress &progress);
-  Status addFsdpObjects(const Progress &progress);
-  Status addFsdpSettings(const Progress &progress);
   Status addRows(const StatePiece &piece, int64_t row, int64_t rows, const uint8_t *data);
 
   const SaveJob *job_;

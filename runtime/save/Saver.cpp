@@ -41,13 +41,13 @@ Status checkCheckpointOptions(const plan::Plan &plan) {
       used = path;
   if (!used)
     return Status::ok();
-  Result<SaveFormat> format = saveFormatOf(plan);
+  if (Status written = checkFormat(plan); !written.isOk())
+    return std::move(written).withContext(fmt::format("'{}' is set", used));
+  bool isFsdpFormat = plan.job.checkpoint.ckptFormat == plan::Job::CkptFormat::FsdpDtensor;
   bool isFsdp = plan.job.ddp.useMegatronFsdp;
-  if (!format.isOk())
-    return Status(format.status()).withContext(fmt::format("'{}' is set", used));
-  if (*format == SaveFormat::FsdpDtensor && !isFsdp)
+  if (isFsdpFormat && !isFsdp)
     return makeStatus(report::FsdpDtensorNeedsFsdp);
-  if (*format != SaveFormat::FsdpDtensor && isFsdp)
+  if (!isFsdpFormat && isFsdp)
     return makeStatus(report::FsdpDtensorOnly);
   return Status(StateLayout::create(plan).status()).withContext("checkpoint");
 }

@@ -1,8 +1,7 @@
-#include "runtime/save/TorchDcpWriter.h"
-
 #include <map>
 
 #include "runtime/checkpoint/GroupOrder.h"
+#include "runtime/save/FormatWriter.h"
 
 namespace shardc::save {
 namespace {
@@ -53,30 +52,46 @@ Status addGroups(const plan::Plan &plan, const Progress &progress, checkpoint::R
   return Status::ok();
 }
 
-} // namespace
+class TorchDcpWriter final : public FormatWriter {
+public:
+  explicit TorchDcpWriter(const plan::Plan &plan) : plan_(plan) {}
 
-Status writeTorchDcpSlice(const checkpoint::ParamSlice &slice, checkpoint::RankWriter &writer) {
-  ItemPath path = {"model", slice.name};
-  if (slice.part != ParamPart::Weight)
-    path = {"optimizer", "state", slice.name, std::string(momentName(slice.part))};
-  return writer.add(checkpoint::TensorSlice{checkpoint::nameOfPath(path), slice.dtype,
-                                            slice.globalShape, slice.offset, slice.shape,
-                                            slice.data, path});
+  Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const override;
+  Status addRows(const checkpoint::ParamSlice &rows, const StatePiece &piece,
+                 checkpoint::RankWriter &writer) const override;
+
+private:
+  const plan::Plan &plan_;
+};
+
+Status TorchDcpWriter::addRows(const checkpoint::ParamSlice &rows, const StatePiece &,
+                               checkpoint::RankWriter &writer) const {
+  ItemPath path = {"model", rows.name};
+  if (rows.part != ParamPart::Weight)
+    path = {"optimizer", "state", rows.name, std::string(momentName(rows.part))};
+  return writer.add(checkpoint::TensorSlice{checkpoint::nameOfPath(path), rows.dtype,
+                                            rows.globalShape, rows.offset, rows.shape, rows.data,
+                                            path});
 }
 
-Status writeTorchDcpObjects(const plan::Plan &plan, const Progress &progress,
-                            checkpoint::RankWriter &writer) {
-  for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(plan, progress)))
+Status TorchDcpWriter::addObjects(const Progress &progress, checkpoint::RankWriter &writer) const {
+  for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(plan_, progress)))
     RETURN_IF_ERROR(writer.add(item));
-  if (!plan.job.checkpoint.saveOptim)
+  if (!plan_.job.checkpoint.saveOptim)
     return Status::ok();
-  for (size_t p = 0; p < plan.params.size(); ++p) {
+  for (size_t p = 0; p < plan_.params.size(); ++p) {
     auto step = static_cast<float>(progress.updatesOf(p)); // as torch keeps it, on each parameter
-    ItemPath path = {"optimizer", "state", plan.params[p].name, "step"};
+    ItemPath path = {"optimizer", "state", plan_.params[p].name, "step"};
     RETURN_IF_ERROR(writer.add(checkpoint::TensorSlice{
         checkpoint::nameOfPath(path), checkpoint::Element::F32, {}, {}, {}, &step, path}));
   }
-  return addGroups(plan, progress, writer);
+  return addGroups(plan_, progress, writer);
+}
+
+} // namespace
+
+std::unique_ptr<FormatWriter> makeTorchDcpWriter(const plan::Plan &plan, const StateLayout &) {
+  return std::make_unique<TorchDcpWriter>(plan);
 }
 
 } // namespace shardc::save

@@ -12,16 +12,6 @@ using checkpoint::ParamPart;
 using checkpoint::ParamSlice;
 using checkpoint::StoredPart;
 
-Status writeAs(const ParamSlice &slice, StoredPart part, const checkpoint::TorchDistLayout &layout,
-               checkpoint::RankWriter &writer) {
-  ASSIGN_OR_RETURN(checkpoint::TensorSlice stored, checkpoint::torchDistSlice(slice, part, layout));
-  return writer.add(stored);
-}
-
-bool isDistributed(const plan::Plan &plan) { return plan.job.ddp.useDistributedOptimizer; }
-
-bool savesOptimizer(const plan::Plan &plan) { return plan.job.checkpoint.saveOptim; }
-
 bool hasMasters(const plan::Plan &plan) {
   return std::ranges::find(plan.roles[0].cells, plan::CellKind::Master, &plan::Cell::kind) !=
          plan.roles[0].cells.end();
@@ -35,24 +25,7 @@ bool isTorchAdam(const plan::Plan &plan) {
   return adam == Auto ? plan.needsBackend == "host" : adam == Torch;
 }
 
-/// The slice in another type.
-Status writeConverted(const ParamSlice &slice, checkpoint::Element type, StoredPart part,
-                      const checkpoint::TorchDistLayout &layout, checkpoint::RankWriter &writer) {
-  if (slice.dtype == type)
-    return writeAs(slice, part, layout, writer);
-  ParamSlice converted = slice;
-  converted.dtype = type;
-  int64_t count = checkpoint::elementCount(slice.shape).value_or(0);
-  std::vector<uint8_t> bytes(static_cast<size_t>(count * checkpoint::elementBits(type) / 8));
-  checkpoint::convertElements(slice.dtype, static_cast<const uint8_t *>(slice.data), type,
-                              bytes.data(), count);
-  converted.data = bytes.data();
-  return writeAs(converted, part, layout, writer);
-}
-
-} // namespace
-
-checkpoint::TorchDistLayout torchDistLayout(const plan::Plan &plan) {
+checkpoint::TorchDistLayout layoutOf(const plan::Plan &plan) {
   std::vector<checkpoint::ParamForm> forms;
   for (const plan::Param &param : plan.params) {
     const plan::Type &type = param.type;
@@ -61,36 +34,89 @@ checkpoint::TorchDistLayout torchDistLayout(const plan::Plan &plan) {
                      checkpoint::elementOf(type.dtype)});
   }
   checkpoint::TorchDistLayout layout = checkpoint::torchDistLayout(forms);
-  layout.isDistributed = isDistributed(plan);
+  layout.isDistributed = plan.job.ddp.useDistributedOptimizer;
   return layout;
 }
 
-Status writeTorchDistSlice(const plan::Plan &plan, const checkpoint::TorchDistLayout &layout,
-                           const ParamSlice &slice, const StatePiece &piece,
-                           checkpoint::RankWriter &writer) {
-  if (piece.part != ParamPart::Weight)
-    return writeAs(slice,
-                   piece.part == ParamPart::ExpAvg     ? StoredPart::ExpAvg
-                   : piece.part == ParamPart::ExpAvgSq ? StoredPart::ExpAvgSq
-                                                       : StoredPart::Momentum,
-                   layout, writer);
-  bool isMaster = plan.roles[0].cells[piece.cell].kind == plan::CellKind::Master;
-  // The distributed optimizer keeps masters of fp32 weights too.
-  if (savesOptimizer(plan) && (isMaster || layout.isDistributed))
-    RETURN_IF_ERROR(
-        writeConverted(slice, checkpoint::Element::F32, StoredPart::Master, layout, writer));
-  checkpoint::Element type = checkpoint::elementOf(plan.params[piece.param].type.dtype);
-  return writeConverted(slice, isMaster ? type : slice.dtype, StoredPart::Weight, layout, writer);
+StoredPart storedMoment(ParamPart part) {
+  switch (part) {
+  case ParamPart::Weight:
+    return StoredPart::Weight;
+  case ParamPart::ExpAvg:
+    return StoredPart::ExpAvg;
+  case ParamPart::ExpAvgSq:
+    return StoredPart::ExpAvgSq;
+  case ParamPart::Momentum:
+    return StoredPart::Momentum;
+  }
+  return StoredPart::Weight;
 }
 
-checkpoint::TorchDistCommon torchDistCommon(const plan::Plan &plan, const Progress &progress) {
+} // namespace
+
+TorchDistWriter::TorchDistWriter(const plan::Plan &plan)
+    : plan_(plan), layout_(layoutOf(plan)), savesOptimizer_(plan.job.checkpoint.saveOptim) {}
+
+Status TorchDistWriter::addObjects(const Progress &progress, checkpoint::RankWriter &writer) const {
+  if (plan_.job.checkpoint.saveRng) {
+    auto seed = static_cast<uint32_t>(plan_.job.rng.seed);
+    ASSIGN_OR_RETURN(checkpoint::BytesItem rng, checkpoint::torchDistRngItem(seed));
+    RETURN_IF_ERROR(writer.add(rng));
+  }
+  std::vector<std::string> names;
+  for (const plan::Param &param : plan_.params)
+    names.push_back(param.name);
+  ASSIGN_OR_RETURN(std::vector<checkpoint::BytesItem> states,
+                   checkpoint::extraStateItems(names, layout_));
+  for (const checkpoint::BytesItem &state : states)
+    RETURN_IF_ERROR(writer.add(state));
+  return writer.add(common(progress).item);
+}
+
+Status TorchDistWriter::addRows(const ParamSlice &rows, const StatePiece &piece,
+                                checkpoint::RankWriter &writer) const {
+  if (piece.part != ParamPart::Weight)
+    return addAs(rows, rows.dtype, storedMoment(piece.part), writer);
+  bool isMaster = plan_.roles[0].cells[piece.cell].kind == plan::CellKind::Master;
+  // The distributed optimizer keeps masters of fp32 weights too.
+  if (savesOptimizer_ && (isMaster || layout_.isDistributed))
+    RETURN_IF_ERROR(addAs(rows, checkpoint::Element::F32, StoredPart::Master, writer));
+  checkpoint::Element type = checkpoint::elementOf(plan_.params[piece.param].type.dtype);
+  return addAs(rows, isMaster ? type : rows.dtype, StoredPart::Weight, writer);
+}
+
+/// Adds the rows in this type.
+Status TorchDistWriter::addAs(const ParamSlice &rows, checkpoint::Element type, StoredPart part,
+                              checkpoint::RankWriter &writer) const {
+  ParamSlice converted = rows;
+  std::vector<uint8_t> bytes;
+  if (rows.dtype != type) {
+    int64_t count = checkpoint::elementCount(rows.shape).value_or(0);
+    bytes.resize(static_cast<size_t>(count * checkpoint::elementBits(type) / 8));
+    checkpoint::convertElements(rows.dtype, static_cast<const uint8_t *>(rows.data), type,
+                                bytes.data(), count);
+    converted.dtype = type;
+    converted.data = bytes.data();
+  }
+  ASSIGN_OR_RETURN(checkpoint::TensorSlice stored,
+                   checkpoint::torchDistSlice(converted, part, layout_));
+  return writer.add(stored);
+}
+
+Status TorchDistWriter::addFiles(const Progress &progress,
+                                 const checkpoint::SaveTarget &target) const {
+  RETURN_IF_ERROR(checkpoint::addFile(target, checkpoint::kCommonFile, common(progress).file));
+  return checkpoint::addFile(target, "metadata.json", checkpoint::torchDistMetadataFile());
+}
+
+checkpoint::TorchDistCommon TorchDistWriter::common(const Progress &progress) const {
   std::map<checkpoint::GroupKey, checkpoint::GroupMeta> groups;
   checkpoint::PlainEntries updates;
-  if (savesOptimizer(plan))
-    for (size_t p = 0; p < plan.params.size(); ++p) {
-      const plan::Param &param = plan.params[p];
+  if (savesOptimizer_)
+    for (size_t p = 0; p < plan_.params.size(); ++p) {
+      const plan::Param &param = plan_.params[p];
       groups.try_emplace(checkpoint::GroupKey(param.name, param.wdMult, param.lrMult),
-                         groupMetaOf(plan, p, progress));
+                         groupMetaOf(plan_, p, progress));
       updates.emplace_back(param.name, progress.updatesOf(p));
     }
   bool countsAlike = std::ranges::all_of(progress.countOffsets, [&](int64_t offset) {
@@ -99,31 +125,16 @@ checkpoint::TorchDistCommon torchDistCommon(const plan::Plan &plan, const Progre
   checkpoint::TorchDistOptimizer optimizer;
   if (!countsAlike)
     optimizer.updates = std::move(updates);
-  optimizer.isDistributed = isDistributed(plan);
-  optimizer.hasMasters = hasMasters(plan);
-  optimizer.countsWithMoments = isTorchAdam(plan);
+  optimizer.isDistributed = layout_.isDistributed;
+  optimizer.hasMasters = hasMasters(plan_);
+  optimizer.countsWithMoments = isTorchAdam(plan_);
   for (const auto &[key, group] : groups)
     optimizer.groups.push_back(group);
-  return checkpoint::torchDistCommon(runStateOf(plan, progress), optimizer);
+  return checkpoint::torchDistCommon(runStateOf(plan_, progress), optimizer);
 }
 
-Status writeTorchDistObjects(const plan::Plan &plan, const checkpoint::TorchDistLayout &layout,
-                             const Progress &progress, checkpoint::RankWriter &writer) {
-  std::vector<std::string> names;
-  for (const plan::Param &param : plan.params)
-    names.push_back(param.name);
-  ASSIGN_OR_RETURN(std::vector<checkpoint::BytesItem> states,
-                   checkpoint::extraStateItems(names, layout));
-  for (const checkpoint::BytesItem &state : states)
-    RETURN_IF_ERROR(writer.add(state));
-  return writer.add(torchDistCommon(plan, progress).item);
-}
-
-Status addTorchDistFiles(const plan::Plan &plan, const Progress &progress,
-                         const checkpoint::SaveTarget &target) {
-  RETURN_IF_ERROR(
-      checkpoint::addFile(target, checkpoint::kCommonFile, torchDistCommon(plan, progress).file));
-  return checkpoint::addFile(target, "metadata.json", checkpoint::torchDistMetadataFile());
+std::unique_ptr<FormatWriter> makeTorchDistWriter(const plan::Plan &plan, const StateLayout &) {
+  return std::make_unique<TorchDistWriter>(plan);
 }
 
 } // namespace shardc::save

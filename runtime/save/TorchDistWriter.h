@@ -1,31 +1,32 @@
-// What runs under DDP or the distributed optimizer save: Megatron's `torch_dist`, with the
-// optimizer's state as Megatron's own optimizers of that kind ask for it.
+// Writes Megatron's `torch_dist`; see makeTorchDistWriter().
 #pragma once
 
 #include "runtime/checkpoint/TorchDist.h"
-#include "runtime/save/RunProgress.h"
-#include "runtime/save/StateLayout.h"
+#include "runtime/save/FormatWriter.h"
 
 namespace shardc::save {
 
-/// How the plan's layers are stacked.
-checkpoint::TorchDistLayout torchDistLayout(const plan::Plan &plan);
+class TorchDistWriter final : public FormatWriter {
+public:
+  explicit TorchDistWriter(const plan::Plan &plan);
 
-/// Writes a slice of a parameter or moment. Weights whose masters are apart, and all under the
-/// distributed optimizer, are written twice: the masters in the optimizer's state, and the model's
-/// own, rounded to its type.
-Status writeTorchDistSlice(const plan::Plan &plan, const checkpoint::TorchDistLayout &layout,
-                           const checkpoint::ParamSlice &slice, const StatePiece &piece,
-                           checkpoint::RankWriter &writer);
+  Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const override;
+  Status addRows(const checkpoint::ParamSlice &rows, const StatePiece &piece,
+                 checkpoint::RankWriter &writer) const override;
+  Status addFiles(const Progress &progress, const checkpoint::SaveTarget &target) const override;
 
-/// The common state, with the optimizer's groups if it is saved.
-checkpoint::TorchDistCommon torchDistCommon(const plan::Plan &plan, const Progress &progress);
+  /// How the plan's layers are stacked.
+  const checkpoint::TorchDistLayout &layout() const { return layout_; }
+  /// The common state, with the optimizer's groups if it is saved.
+  checkpoint::TorchDistCommon common(const Progress &progress) const;
 
-/// The objects that the first rank saves beside tensors and generator states.
-Status writeTorchDistObjects(const plan::Plan &plan, const checkpoint::TorchDistLayout &layout,
-                             const Progress &progress, checkpoint::RankWriter &writer);
-/// The files beside the ranks'.
-Status addTorchDistFiles(const plan::Plan &plan, const Progress &progress,
-                         const checkpoint::SaveTarget &target);
+private:
+  Status addAs(const checkpoint::ParamSlice &rows, checkpoint::Element type,
+               checkpoint::StoredPart part, checkpoint::RankWriter &writer) const;
+
+  const plan::Plan &plan_;
+  checkpoint::TorchDistLayout layout_;
+  bool savesOptimizer_;
+};
 
 } // namespace shardc::save

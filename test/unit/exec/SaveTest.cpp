@@ -266,9 +266,10 @@ TEST(TorchDist, StacksLayersThatAreAlike) {
                  param("decoder.layers.1.a", plan::Type::of(DType::F32, {2}), 2),
                  param("mtp.layers.0.a", plan::Type::of(DType::F32, {2}), 4),
                  param("mtp.layers.1.a", plan::Type::of(DType::F32, {3}), 6)};
-  EXPECT_THAT(save::torchDistLayout(plan).layersOf, ElementsAre(::testing::Pair("decoder", 2)));
+  EXPECT_THAT(save::TorchDistWriter(plan).layout().layersOf,
+              ElementsAre(::testing::Pair("decoder", 2)));
   plan.params[1].name = "decoder.layers.2.a";
-  EXPECT_THAT(save::torchDistLayout(plan).layersOf, IsEmpty());
+  EXPECT_THAT(save::TorchDistWriter(plan).layout().layersOf, IsEmpty());
 }
 
 // Plain DDP's count of updates lies where the Adam that will load it looks for it.
@@ -277,7 +278,8 @@ TEST(SaveTorchDist, CountsUpdatesForTheChosenAdam) {
   auto isWithMoments = [&](const char *adam, const char *backend) {
     set(plan, "checkpoint.torch_dist_adam", std::string(adam));
     plan.needsBackend = backend;
-    std::string file = save::torchDistCommon(plan, save::Progress()).file; // nothing is compressed
+    std::string file =
+        save::TorchDistWriter(plan).common(save::Progress()).file; // nothing is compressed
     return file.find(checkpoint::kCommonStep) != std::string::npos;
   };
   EXPECT_TRUE(isWithMoments("auto", "host"));

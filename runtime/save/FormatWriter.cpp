@@ -1,0 +1,43 @@
+#include "runtime/save/FormatWriter.h"
+
+#include "runtime/base/Reports.h"
+
+namespace shardc::save {
+namespace {
+
+using Maker = std::unique_ptr<FormatWriter> (*)(const plan::Plan &, const StateLayout &);
+
+/// Null for a format that is not written.
+Maker makerOf(plan::Job::CkptFormat format) {
+  switch (format) {
+  case plan::Job::CkptFormat::FsdpDtensor:
+    return makeFsdpDtensorWriter;
+  case plan::Job::CkptFormat::TorchDist:
+    return makeTorchDistWriter;
+  case plan::Job::CkptFormat::TorchDcp:
+    return makeTorchDcpWriter;
+  case plan::Job::CkptFormat::Torch:
+  case plan::Job::CkptFormat::Zarr:
+    break;
+  }
+  return nullptr;
+}
+
+} // namespace
+
+Status checkFormat(const plan::Plan &plan) {
+  if (makerOf(plan.job.checkpoint.ckptFormat))
+    return Status::ok();
+  return makeStatus(report::SaveFormatRefused,
+                    fmt::format("checkpoints of format '{}' cannot be written; the formats are "
+                                "'fsdp_dtensor', 'torch_dist' and 'torch_dcp'",
+                                plan.job.text(plan::JobField::checkpoint_ckptFormat)));
+}
+
+Result<std::unique_ptr<FormatWriter>> FormatWriter::create(const plan::Plan &plan,
+                                                           const StateLayout &layout) {
+  RETURN_IF_ERROR(checkFormat(plan));
+  return makerOf(plan.job.checkpoint.ckptFormat)(plan, layout);
+}
+
+} // namespace shardc::save

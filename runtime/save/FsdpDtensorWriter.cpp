@@ -1,0 +1,77 @@
+#include <algorithm>
+
+#include "runtime/save/FormatWriter.h"
+
+namespace shardc::save {
+namespace {
+
+class FsdpDtensorWriter final : public FormatWriter {
+public:
+  FsdpDtensorWriter(const plan::Plan &plan, const StateLayout &layout)
+      : plan_(plan), layout_(layout), precision_(fsdpPrecisionOf(plan)) {}
+
+  Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const override;
+  Status addRows(const checkpoint::ParamSlice &rows, const StatePiece &piece,
+                 checkpoint::RankWriter &writer) const override;
+
+private:
+  Status addSettings(const Progress &progress, checkpoint::RankWriter &writer) const;
+
+  const plan::Plan &plan_;
+  const StateLayout &layout_;
+  checkpoint::FsdpPrecision precision_;
+};
+
+Status FsdpDtensorWriter::addObjects(const Progress &progress,
+                                     checkpoint::RankWriter &writer) const {
+  for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(plan_, progress)))
+    RETURN_IF_ERROR(writer.add(item));
+  if (plan_.job.checkpoint.saveRng) {
+    ASSIGN_OR_RETURN(checkpoint::RngItems rng,
+                     checkpoint::rngItems(static_cast<uint32_t>(plan_.job.rng.seed),
+                                          /*pipelineRank=*/0, /*tensorRank=*/0));
+    for (const checkpoint::BytesItem &item : rng.objects)
+      RETURN_IF_ERROR(writer.add(item));
+    for (const checkpoint::TensorSlice &slice : rng.tensors)
+      RETURN_IF_ERROR(writer.add(slice));
+  }
+  return plan_.job.checkpoint.saveOptim ? addSettings(progress, writer) : Status::ok();
+}
+
+Status FsdpDtensorWriter::addSettings(const Progress &progress,
+                                      checkpoint::RankWriter &writer) const {
+  bool isAdam = std::ranges::any_of(layout_.requests(), [](const auto &request) {
+    return request.part == checkpoint::ParamPart::ExpAvg;
+  });
+  for (size_t p = 0; p < plan_.params.size(); ++p) {
+    const std::string &name = plan_.params[p].name;
+    checkpoint::GroupMeta meta = groupMetaOf(plan_, p, progress);
+    for (const checkpoint::BytesItem &item : checkpoint::groupMetaItems(name, meta, precision_))
+      RETURN_IF_ERROR(writer.add(item));
+    if (!isAdam)
+      continue;
+    auto step = static_cast<float>(meta.step);
+    for (const checkpoint::TensorSlice &slice : checkpoint::adamStepSlices(
+             name, layout_.isGated(static_cast<uint32_t>(p)), step, precision_))
+      RETURN_IF_ERROR(writer.add(slice));
+  }
+  return Status::ok();
+}
+
+Status FsdpDtensorWriter::addRows(const checkpoint::ParamSlice &rows, const StatePiece &,
+                                  checkpoint::RankWriter &writer) const {
+  std::vector<checkpoint::TensorSlice> slices;
+  RETURN_IF_ERROR(checkpoint::addParamSlices(rows, slices, precision_));
+  for (const checkpoint::TensorSlice &slice : slices)
+    RETURN_IF_ERROR(writer.add(slice));
+  return Status::ok();
+}
+
+} // namespace
+
+std::unique_ptr<FormatWriter> makeFsdpDtensorWriter(const plan::Plan &plan,
+                                                    const StateLayout &layout) {
+  return std::make_unique<FsdpDtensorWriter>(plan, layout);
+}
+
+} // namespace shardc::save
