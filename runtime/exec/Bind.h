@@ -29,6 +29,7 @@ struct BoundOp {
   } kind = Nothing;
   plan::Stream stream = plan::Stream::Compute;
   bool isAwaited = false; ///< an op of another stream waits for it
+  uint32_t own = 0;       ///< number among the ops of its kind: its place in RankPart
   const char *label = ""; ///< for messages and profilers; owned by Labels
   const kernels::Kernel *kernel = nullptr;
   kernels::Call *call = nullptr;

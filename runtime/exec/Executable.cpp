@@ -264,6 +264,7 @@ std::vector<plan::Variant> Executable::variantsOf(uint32_t segment) const {
 Status Executable::bindAll(FindKernel findKernel) {
   for (const plan::Segment &segment : role_.segments)
     labels_.push_back(plan::opLabels(plan_, segment));
+  bound_.resize(role_.segments.size());
   for (size_t r = 0; r < ranks_.size(); ++r)
     RETURN_IF_ERROR(bindRank(r, findKernel));
   return Status::ok();
@@ -283,15 +284,34 @@ Status Executable::bindRank(size_t index, FindKernel findKernel) {
                       backend_.kernelContext()};
   rank.segments.resize(role_.segments.size());
   for (uint32_t s = 0; s < role_.segments.size(); ++s)
-    for (plan::Variant variant : variantsOf(s)) {
-      auto instance = std::make_unique<Instance>();
-      ASSIGN_OR_RETURN(instance->bound,
-                       bindSegment(context, role_.segments[s], variant, labels_[s]));
-      limitProducts(role_.segments[s], options_.productTarget, instance->bound);
-      rank.segments[s][static_cast<size_t>(variant)] = std::move(instance);
-    }
+    for (plan::Variant variant : variantsOf(s))
+      RETURN_IF_ERROR(bindInstance(context, s, variant, rank));
   RETURN_IF_ERROR(createWorkspaces(rank));
   return createEvents(rank);
+}
+
+/// The first rank's segment serves all ranks; of the others only what differs is kept.
+Status Executable::bindInstance(const BindContext &context, uint32_t segment, plan::Variant variant,
+                                Rank &rank) {
+  const plan::Segment &what = role_.segments[segment];
+  ASSIGN_OR_RETURN(BoundSegment bound, bindSegment(context, what, variant, labels_[segment]));
+  auto v = static_cast<size_t>(variant);
+  std::unique_ptr<BoundSegment> &shared = bound_[segment][v];
+  auto instance = std::make_unique<Instance>();
+  if (!shared) {
+    limitProducts(what, options_.productTarget, bound);
+    numberOwnParts(bound);
+    shared = std::make_unique<BoundSegment>(std::move(bound));
+    // Its calls stay what the others are compared with, and are read by all.
+    if (ranks_.size() > 1) {
+      ASSIGN_OR_RETURN(bound, bindSegment(context, what, variant, labels_[segment]));
+    }
+  }
+  if (ranks_.size() > 1)
+    instance->part = takePart(*shared, std::move(bound));
+  instance->bound = shared.get();
+  rank.segments[segment][v] = std::move(instance);
+  return Status::ok();
 }
 
 /// Ops of one stream run one after the other, so they share scratch of the largest size.
@@ -300,11 +320,11 @@ Status Executable::createWorkspaces(Rank &rank) {
   auto forEachCall = [&](auto visit) {
     for (auto &variants : rank.segments)
       for (std::unique_ptr<Instance> &instance : variants)
-        for (size_t i = 0; instance && i < instance->bound.ops.size(); ++i)
-          if (instance->bound.ops[i].kind == BoundOp::Kernel)
-            visit(instance->bound.ops[i], static_cast<size_t>(instance->bound.ops[i].stream));
+        for (size_t i = 0; instance && i < instance->bound->ops.size(); ++i)
+          if (BoundOp &op = instance->bound->ops[i]; op.kind == BoundOp::Kernel)
+            visit(*instance, op, static_cast<size_t>(op.stream));
   };
-  forEachCall([&](BoundOp &op, size_t stream) {
+  forEachCall([&](Instance &, BoundOp &op, size_t stream) {
     if (op.kernel->workspaceBytes)
       bytes[stream] = std::max(bytes[stream], op.kernel->workspaceBytes(*op.call));
   });
@@ -315,8 +335,9 @@ Status Executable::createWorkspaces(Rank &rank) {
           rank.workspaces[s],
           rank.device->allocate(hal::MemoryKind::Work, static_cast<int64_t>(bytes[s]), name));
     }
-  forEachCall([&](BoundOp &op, size_t stream) {
-    op.call->workspace = rank.workspaces[stream] ? rank.workspaces[stream]->data() : nullptr;
+  forEachCall([&](Instance &instance, BoundOp &op, size_t stream) {
+    void *workspace = rank.workspaces[stream] ? rank.workspaces[stream]->data() : nullptr;
+    (instance.part ? instance.part->calls[op.own].workspace : op.call->workspace) = workspace;
     op.call->workspaceBytes = bytes[stream];
   });
   return Status::ok();
@@ -326,7 +347,7 @@ Status Executable::createEvents(Rank &rank) {
   int count = 0;
   for (const auto &variants : rank.segments)
     for (const std::unique_ptr<Instance> &instance : variants)
-      count = std::max(count, instance ? instance->bound.awaitedCount : 0);
+      count = std::max(count, instance ? instance->bound->awaitedCount : 0);
   for (int i = 0; i < count; ++i) {
     ASSIGN_OR_RETURN(auto event, rank.device->createEvent());
     rank.events.push_back(std::move(event));
@@ -334,10 +355,18 @@ Status Executable::createEvents(Rank &rank) {
   return Status::ok();
 }
 
-const BoundSegment *Executable::bound(size_t rank, uint32_t segment, plan::Variant variant) const {
-  const std::unique_ptr<Instance> &instance =
-      ranks_[rank]->segments[segment][static_cast<size_t>(variant)];
-  return instance ? &instance->bound : nullptr;
+const BoundSegment *Executable::bound(uint32_t segment, plan::Variant variant) const {
+  return bound_[segment][static_cast<size_t>(variant)].get();
+}
+
+BoundOp Executable::opOf(const Instance &instance, size_t op, kernels::Call &call) const {
+  const BoundOp &shared = instance.bound->ops[op];
+  return instance.part ? opWithPart(shared, *instance.part, call) : shared;
+}
+
+BoundOp Executable::boundOp(size_t rank, uint32_t segment, plan::Variant variant, size_t op,
+                            kernels::Call &call) const {
+  return opOf(*ranks_[rank]->segments[segment][static_cast<size_t>(variant)], op, call);
 }
 
 Status Executable::read(size_t rank, const void *from, int64_t bytes, void *to) {

@@ -16,6 +16,7 @@
 #include "runtime/exec/LaunchWindow.h"
 #include "runtime/exec/ProductTarget.h"
 #include "runtime/exec/ProgressMap.h"
+#include "runtime/exec/RankPart.h"
 #include "runtime/hal/Backend.h"
 #include "runtime/plan/Plan.h"
 
@@ -123,8 +124,12 @@ public:
   /// Progress of a rank's streams: ProgressWords with the numbers of ProgressMap, by stream. All
   /// zero without the option. Any thread may call it.
   std::array<uint32_t, plan::kStreamCount> progress(size_t rank) const;
-  /// The bound segment; null for a variant that the program does not run.
-  const BoundSegment *bound(size_t rank, uint32_t segment, plan::Variant variant) const;
+  /// The bound segment, with the addresses of this process' first rank; null for a variant that the
+  /// program does not run.
+  const BoundSegment *bound(uint32_t segment, plan::Variant variant) const;
+  /// One op of it as a rank runs it; its call is put into `call`.
+  BoundOp boundOp(size_t rank, uint32_t segment, plan::Variant variant, size_t op,
+                  kernels::Call &call) const;
   /// Copies device memory of a rank to the host; waits for all queued work.
   Status read(size_t rank, const void *from, int64_t bytes, void *to);
   /// Copies from the host to device memory of a rank, after all queued work.
@@ -132,8 +137,10 @@ public:
 
 private:
   static constexpr size_t kVariants = 4;
+  /// A rank's own of a bound segment.
   struct Instance {
-    BoundSegment bound;
+    BoundSegment *bound = nullptr;      ///< of bound_: all ranks of the process share it
+    std::optional<RankPart> part;       ///< not set where the process has one rank
     std::unique_ptr<hal::Mark> nearEnd; ///< in the graph; null for small graphs
     std::unique_ptr<hal::Graph> graph;
     int64_t launches = 0;
@@ -176,7 +183,10 @@ private:
   std::vector<plan::Variant> variantsOf(uint32_t segment) const;
   Status bindAll(FindKernel findKernel);
   Status bindRank(size_t rank, FindKernel findKernel);
+  Status bindInstance(const BindContext &context, uint32_t segment, plan::Variant variant,
+                      Rank &rank);
   Status createWorkspaces(Rank &rank);
+  BoundOp opOf(const Instance &instance, size_t op, kernels::Call &call) const;
   Status createEvents(Rank &rank);
   Status captureAll();
   Result<std::unique_ptr<hal::Graph>> capture(Rank &rank, const plan::Segment &segment,
@@ -186,9 +196,12 @@ private:
 
   Status callFaultHooks(Rank &rank, const plan::Segment &segment, const Instance &instance,
                         int64_t step);
+  /// What kernels find in their calls if these are enqueued one by one.
+  Status setParams(const BoundSegment &bound, const hal::LaunchParams &params);
   Status issue(Rank &rank, const plan::Segment &segment, const Instance &instance);
-  Status issueOp(Rank &rank, const BoundOp &op);
-  Status issueMarked(Rank &rank, const BoundOp &op, uint32_t number, bool endsUnit);
+  Status issueOp(Rank &rank, const Instance &instance, const BoundOp &op);
+  Status issueMarked(Rank &rank, const Instance &instance, const BoundOp &op, uint32_t number,
+                     bool endsUnit);
   uint32_t *wordOf(Rank &rank, plan::Stream stream) const;
   Status issuePoison(Rank &rank);
   std::vector<Gap> findGaps(int64_t shardIndex) const;
@@ -200,6 +213,8 @@ private:
   std::vector<std::vector<std::string>> labels_; ///< by segment and op
   ProgressMap map_;
   std::vector<Communicator> communicators_;
+  /// By segment and variant: all that does not differ between this process' ranks.
+  std::vector<std::array<std::unique_ptr<BoundSegment>, kVariants>> bound_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   MemoryStages stages_;
   std::vector<std::string> unregistered_;

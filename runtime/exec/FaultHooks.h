@@ -15,7 +15,8 @@ namespace shardc::exec {
 struct LaunchPoint {
   int rank = 0;
   int64_t step = 0; ///< counted from 1 in this run
-  std::span<const BoundOp> ops;
+  std::span<const BoundOp> ops; ///< with addresses and channels of the process' first rank
+  std::function<hal::Channel *(size_t op)> channel; ///< of a collective, the rank's own
   hal::Backend &backend;
   hal::Stream &compute; ///< the rank's
   /// Makes the progress of an op's stream say that it is inside of the op.

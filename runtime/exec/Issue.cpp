@@ -50,7 +50,7 @@ Status Executable::captureAll() {
         std::unique_ptr<Instance> &instance = rank->segments[s][v];
         if (!instance || role_.segments[s].before != plan::kNone)
           continue; // saves are rare; their copies are enqueued separately
-        if (static_cast<int64_t>(instance->bound.ops.size() * kNearEnd) > options_.nodesAhead &&
+        if (static_cast<int64_t>(instance->bound->ops.size() * kNearEnd) > options_.nodesAhead &&
             options_.nodesAhead > 0) {
           ASSIGN_OR_RETURN(instance->nearEnd, rank->device->createMark());
         }
@@ -83,9 +83,10 @@ Status Executable::launchBackground(uint32_t segment) {
     hal::Stream &stream = *rank->streams[static_cast<size_t>(plan::Stream::Copy)];
     RETURN_IF_ERROR(rank->streams[0]->record(*rank->backgroundBegin));
     RETURN_IF_ERROR(stream.wait(*rank->backgroundBegin));
-    for (const BoundOp &op : instance.bound.ops)
-      if (op.kind == BoundOp::Copy)
-        RETURN_IF_ERROR(copyInParts(stream, op));
+    kernels::Call call;
+    for (size_t i = 0; i < instance.bound->ops.size(); ++i)
+      if (instance.bound->ops[i].kind == BoundOp::Copy)
+        RETURN_IF_ERROR(copyInParts(stream, opOf(instance, i, call)));
     RETURN_IF_ERROR(stream.record(*rank->backgroundEnd));
   }
   joinBefore_ = role_.segments[segment].before;
@@ -134,14 +135,10 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
                                              instance->nearEnd.get(), ++instance->launches));
       continue;
     }
-    // All launches of this instance share the calls, so the last launch must have read its
-    // params.
-    RETURN_IF_ERROR(backend_.synchronize());
-    for (std::unique_ptr<kernels::Call> &call : instance->bound.calls) {
-      call->step = params.step;
-      call->microbatch = params.microbatch;
-      call->microbatches = params.microbatches;
-    }
+    // All launches of this instance, and all ranks, share the calls, so the last launch must have
+    // read its params.
+    if (rank == ranks_.front())
+      RETURN_IF_ERROR(setParams(*instance->bound, params));
   }
   for (std::unique_ptr<Rank> &rank : ranks_) {
     Instance &instance = *rank->segments[segment][static_cast<size_t>(variant)];
@@ -151,22 +148,35 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
   return Status::ok();
 }
 
+Status Executable::setParams(const BoundSegment &bound, const hal::LaunchParams &params) {
+  RETURN_IF_ERROR(backend_.synchronize());
+  for (const std::unique_ptr<kernels::Call> &call : bound.calls) {
+    call->step = params.step;
+    call->microbatch = params.microbatch;
+    call->microbatches = params.microbatches;
+  }
+  return Status::ok();
+}
+
 Status Executable::callFaultHooks(Rank &rank, const plan::Segment &segment,
                                   const Instance &instance, int64_t step) {
+  const std::vector<BoundOp> &ops = instance.bound->ops;
+  kernels::Call call;
+  auto channel = [&](size_t op) { return opOf(instance, op, call).channel; };
   auto enter = [&](size_t op) {
-    return rank.words ? rank.streams[0]->writeWord(wordOf(rank, instance.bound.ops[op].stream),
+    return rank.words ? rank.streams[0]->writeWord(wordOf(rank, ops[op].stream),
                                                    ProgressWord::inside(map_.numberOf(segment, op)))
                       : Status::ok();
   };
   return options_.faults->beforeLaunch(
-      {rank.device->rank(), step, instance.bound.ops, backend_, *rank.streams[0], enter});
+      {rank.device->rank(), step, ops, channel, backend_, *rank.streams[0], enter});
 }
 
 /// Enqueues all ops of a segment. All streams start after earlier work of the compute stream, and
 /// the compute stream continues after all of them: segments are closed.
 Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instance &instance) {
   std::array<bool, plan::kStreamCount> isUsed{};
-  for (const BoundOp &op : instance.bound.ops)
+  for (const BoundOp &op : instance.bound->ops)
     isUsed[static_cast<size_t>(op.stream)] |=
         op.kind != BoundOp::Nothing || op.isAwaited || !op.waits.empty();
   if (options_.poisonBetweenSegments)
@@ -176,21 +186,21 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
     if (isUsed[s])
       RETURN_IF_ERROR(rank.streams[s]->wait(*rank.streamEvents[0]));
   std::vector<hal::Event *> eventOf(segment.ops.size());
-  std::vector<bool> endsUnit = unitEnds(segment, instance.bound);
+  std::vector<bool> endsUnit = unitEnds(segment, *instance.bound);
   size_t eventCount = 0;
   bool isNearEnd = false;
-  for (size_t i = 0; i < instance.bound.ops.size(); ++i) {
-    const BoundOp &op = instance.bound.ops[i];
+  for (size_t i = 0; i < instance.bound->ops.size(); ++i) {
+    const BoundOp &op = instance.bound->ops[i];
     hal::Stream &stream = *rank.streams[static_cast<size_t>(op.stream)];
     for (uint32_t awaited : op.waits)
       RETURN_IF_ERROR(stream.wait(*eventOf[awaited]));
-    RETURN_IF_ERROR(issueMarked(rank, op, map_.numberOf(segment, i), endsUnit[i]));
+    RETURN_IF_ERROR(issueMarked(rank, instance, op, map_.numberOf(segment, i), endsUnit[i]));
     if (op.isAwaited) {
       eventOf[i] = rank.events[eventCount++].get();
       RETURN_IF_ERROR(stream.record(*eventOf[i]));
     }
     if (instance.nearEnd && !isNearEnd && op.stream == plan::Stream::Compute &&
-        i + instance.bound.ops.size() / kNearEnd >= instance.bound.ops.size()) {
+        i + instance.bound->ops.size() / kNearEnd >= instance.bound->ops.size()) {
       RETURN_IF_ERROR(stream.mark(*instance.nearEnd));
       isNearEnd = true;
     }
@@ -208,29 +218,36 @@ uint32_t *Executable::wordOf(Rank &rank, plan::Stream stream) const {
 }
 
 /// With progress words before and after a collective, and after the last op of a unit.
-Status Executable::issueMarked(Rank &rank, const BoundOp &op, uint32_t number, bool endsUnit) {
+Status Executable::issueMarked(Rank &rank, const Instance &instance, const BoundOp &op,
+                               uint32_t number, bool endsUnit) {
   bool isCollective = op.kind == BoundOp::Collective && op.channel->size() > 1;
   if (!rank.words || (!isCollective && !endsUnit))
-    return issueOp(rank, op);
+    return issueOp(rank, instance, op);
   hal::Stream &stream = *rank.streams[static_cast<size_t>(op.stream)];
   uint32_t *word = wordOf(rank, op.stream);
   if (isCollective)
     RETURN_IF_ERROR(stream.writeWord(word, ProgressWord::inside(number)));
-  RETURN_IF_ERROR(issueOp(rank, op));
+  RETURN_IF_ERROR(issueOp(rank, instance, op));
   return stream.writeWord(word, ProgressWord::after(number));
 }
 
-Status Executable::issueOp(Rank &rank, const BoundOp &op) {
+Status Executable::issueOp(Rank &rank, const Instance &instance, const BoundOp &op) {
   hal::Stream &stream = *rank.streams[static_cast<size_t>(op.stream)];
+  const RankPart *part = instance.part ? &*instance.part : nullptr;
   switch (op.kind) {
   case BoundOp::Nothing:
     return Status::ok();
   case BoundOp::Kernel:
-    return stream.launch(op.kernel->run, *op.call, op.label);
+    return part ? stream.launchShared(op.kernel->run, *op.call, part->calls[op.own], op.label)
+                : stream.launch(op.kernel->run, *op.call, op.label);
   case BoundOp::Collective:
-    return stream.collective(*op.channel, op.collective, op.label);
+    return part ? stream.collective(*part->collectives[op.own].channel,
+                                    part->collectives[op.own].desc, op.label)
+                : stream.collective(*op.channel, op.collective, op.label);
   case BoundOp::Copy:
-    return stream.copy(op.to, op.from, op.bytes, op.label);
+    return part
+               ? stream.copy(part->copies[op.own].to, part->copies[op.own].from, op.bytes, op.label)
+               : stream.copy(op.to, op.from, op.bytes, op.label);
   }
   return Status::ok();
 }
@@ -241,21 +258,16 @@ Status Executable::runOpByOp(uint32_t segment, plan::Variant variant,
   auto instanceOf = [&](Rank &rank) -> Instance & {
     return *rank.segments[segment][static_cast<size_t>(variant)];
   };
-  for (std::unique_ptr<Rank> &rank : ranks_) {
-    if (options_.poisonBetweenSegments)
+  if (options_.poisonBetweenSegments)
+    for (std::unique_ptr<Rank> &rank : ranks_)
       RETURN_IF_ERROR(issuePoison(*rank));
-    for (std::unique_ptr<kernels::Call> &call : instanceOf(*rank).bound.calls) {
-      call->step = params.step;
-      call->microbatch = params.microbatch;
-      call->microbatches = params.microbatches;
-    }
-  }
+  RETURN_IF_ERROR(setParams(*bound_[segment][static_cast<size_t>(variant)], params));
   RETURN_IF_ERROR(backend_.synchronize());
   if (observer)
     RETURN_IF_ERROR(observer->beforeSegment({segment, variant, params, 0}));
   for (uint32_t i = 0; i < role_.segments[segment].ops.size(); ++i) {
     for (std::unique_ptr<Rank> &rank : ranks_)
-      RETURN_IF_ERROR(issueOp(*rank, instanceOf(*rank).bound.ops[i]));
+      RETURN_IF_ERROR(issueOp(*rank, instanceOf(*rank), instanceOf(*rank).bound->ops[i]));
     RETURN_IF_ERROR(backend_.synchronize());
     if (observer)
       RETURN_IF_ERROR(observer->afterOp({segment, variant, params, i}));

@@ -49,6 +49,32 @@ struct LaunchParams {
   int64_t microbatches = 1; ///< of this visit
 };
 
+/// What a rank has of its own in a call that it shares with other ranks of its process.
+struct OwnPart {
+  void *const *addresses = nullptr; ///< of the operands in order, then of the results
+  const kernels::Tensor *list = nullptr;
+  const kernels::ParamRange *ranges = nullptr;
+  const int64_t *rangesOf = nullptr;
+  int64_t rangesCount = 0;
+  void *workspace = nullptr;
+};
+
+/// The shared call as that rank makes it.
+inline kernels::Call apply(const kernels::Call &shared, const OwnPart &own) {
+  kernels::Call call = shared;
+  void *const *address = own.addresses;
+  for (int i = 0; i < call.inCount; ++i)
+    call.in[i].data = *address++;
+  for (int i = 0; i < call.outCount; ++i)
+    call.out[i].data = *address++;
+  call.list = own.list;
+  call.ranges = own.ranges;
+  call.rangesOf = own.rangesOf;
+  call.rangesCount = own.rangesCount;
+  call.workspace = own.workspace;
+  return call;
+}
+
 /// Captured work of one rank. Destroy it only when none of its launches is running.
 class Graph {
 public:
@@ -79,6 +105,13 @@ public:
   /// Enqueues a kernel. During capture the call's addresses are final; each launch provides step
   /// and microbatch.
   virtual Status launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) = 0;
+  /// The same for a call that ranks of this process share; `own` is kept by address too. This is
+  /// for backends that read calls when they are enqueued; others read both when the kernel runs.
+  virtual Status launchShared(kernels::KernelFn kernel, const kernels::Call &call,
+                              const OwnPart &own, const char *label) {
+    kernels::Call rankCall = apply(call, own);
+    return launch(kernel, rankCall, label);
+  }
   /// Enqueues a copy between any two buffers of this rank.
   virtual Status copy(void *to, const void *from, int64_t bytes, const char *label) = 0;
   /// Enqueues setting `bytes` bytes to `value`.

@@ -127,7 +127,7 @@ Status Dumper::afterOp(const Position &position) {
   const plan::Segment &segment = executable_.role().segments[position.segment];
   const plan::Op &op = segment.ops[position.op];
   bool isAlias = plan::opInfo(op.kind).traits == plan::OpTraits::Alias;
-  if (isAlias || executable_.bound(0, position.segment, position.variant)->ops[position.op].kind !=
+  if (isAlias || executable_.bound(position.segment, position.variant)->ops[position.op].kind !=
                      exec::BoundOp::Nothing)
     for (plan::ValueId id : op.results) {
       const plan::Value &value = segment.values[id];

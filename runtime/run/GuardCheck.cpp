@@ -3,7 +3,7 @@
 namespace shardc::run {
 
 Status GuardCheck::afterOp(const Position &position) {
-  const exec::BoundSegment *bound = executable_.bound(0, position.segment, position.variant);
+  const exec::BoundSegment *bound = executable_.bound(position.segment, position.variant);
   const exec::BoundOp &op = bound->ops[position.op];
   if (op.kind == exec::BoundOp::Nothing)
     return Status::ok();

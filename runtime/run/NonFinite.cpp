@@ -59,13 +59,12 @@ std::string elementText(DType type, const void *data, int64_t index) {
 
 Status NonFiniteFinder::afterOp(const Position &position) {
   const plan::Op &op = executable_.role().segments[position.segment].ops[position.op];
-  for (size_t rank = 0; rank < executable_.rankCount(); ++rank) {
-    const exec::BoundSegment *bound = executable_.bound(rank, position.segment, position.variant);
-    if (bound->ops[position.op].kind == exec::BoundOp::Nothing)
-      return Status::ok(); // the same on all ranks
+  const exec::BoundSegment *bound = executable_.bound(position.segment, position.variant);
+  if (bound->ops[position.op].kind == exec::BoundOp::Nothing)
+    return Status::ok();
+  for (size_t rank = 0; rank < executable_.rankCount(); ++rank)
     for (plan::ValueId result : op.results)
       RETURN_IF_ERROR(checkResult(position, rank, op, result));
-  }
   return Status::ok();
 }
 

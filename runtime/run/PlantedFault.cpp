@@ -44,7 +44,7 @@ Status PlantedFault::beforeLaunch(const exec::LaunchPoint &point) {
     return port->plantError(point.compute,
                             fault_.kind == FaultKind::ChannelError ? hal::PlantedError::Channel
                                                                    : hal::PlantedError::Device,
-                            *op.channel);
+                            *point.channel(i));
   }
   return Status::ok();
 }

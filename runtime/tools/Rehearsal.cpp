@@ -58,7 +58,7 @@ Counts countCalls(const exec::Executable &executable) {
   for (uint32_t s = 0; s < executable.role().segments.size(); ++s)
     for (auto variant :
          {plan::Variant::First, plan::Variant::Middle, plan::Variant::Last, plan::Variant::Only})
-      if (const exec::BoundSegment *bound = executable.bound(0, s, variant))
+      if (const exec::BoundSegment *bound = executable.bound(s, variant))
         for (const exec::BoundOp &op : bound->ops) {
           counts.calls += op.kind == exec::BoundOp::Kernel;
           counts.collectives += op.kind == exec::BoundOp::Collective;

@@ -38,7 +38,7 @@ void timeAll(exec::Executable &executable) {
   const plan::Role &role = executable.role();
   for (uint32_t s = 0; s < role.segments.size(); ++s)
     for (plan::Variant variant : kVariants) {
-      const exec::BoundSegment *bound = executable.bound(0, s, variant);
+      const exec::BoundSegment *bound = executable.bound(s, variant);
       for (size_t i = 0; bound && i < bound->ops.size(); ++i)
         if (bound->ops[i].kind == exec::BoundOp::Kernel)
           kernels::cuda::tune(plan::opInfo(role.segments[s].ops[i].kind).name, *bound->ops[i].call);

@@ -109,6 +109,37 @@ TEST_P(Conformance, GraphForksAndJoins) {
   EXPECT_EQ(get(0, z, kCount), std::vector<float>(kCount, 1113.0f));
 }
 
+/// Each rank works on its own memory, also where a graph is launched after the others' were
+/// captured.
+TEST_P(Conformance, RanksShareACall) {
+  constexpr int kRanks = 2;
+  START(kRanks);
+  const kernels::Call &shared = addCall(nullptr, nullptr, kCount, 1.0);
+  float *x[kRanks];
+  void *addresses[kRanks][2];
+  hal::OwnPart own[kRanks];
+  std::unique_ptr<hal::Graph> graphs[kRanks];
+  for (int rank = 0; rank < kRanks; ++rank) {
+    x[rank] = put<float>(rank, std::vector<float>(kCount, 10.0f * static_cast<float>(rank)));
+    addresses[rank][0] = addresses[rank][1] = x[rank];
+    own[rank].addresses = addresses[rank];
+    hal::Stream &main = stream(rank, "main");
+    ASSERT_STATUS(main.launchShared(GetParam().addValue, shared, own[rank], "add"));
+    ASSERT_STATUS(main.beginCapture());
+    ASSERT_STATUS(main.launchShared(GetParam().addValue, shared, own[rank], "add in a graph"));
+    auto graph = main.endCapture();
+    ASSERT_TRUE(graph.isOk()) << graph.status().message();
+    graphs[rank] = std::move(*graph);
+  }
+  for (int launch = 0; launch < 3; ++launch)
+    for (int rank = 0; rank < kRanks; ++rank)
+      ASSERT_STATUS(stream(rank, "main").launch(*graphs[rank], {}));
+  ASSERT_STATUS(backend->synchronize());
+  for (int rank = 0; computes() && rank < kRanks; ++rank)
+    EXPECT_EQ(get(rank, x[rank], kCount),
+              std::vector<float>(kCount, 10.0f * static_cast<float>(rank) + 4.0f));
+}
+
 TEST_P(Conformance, GraphGetsItsParams) {
   START(1);
   int64_t *x = put<int64_t>(0, {0, 0, 0});

@@ -12,8 +12,11 @@
 namespace shardc::host {
 namespace {
 
-/// Maximum number of items in a stream before the host must wait.
+/// Maximum number of items in a stream before the host must wait. Where a process has thousands of
+/// streams, each has room for a few at first, as many as graphs need.
 constexpr size_t kRingSize = 256;
+constexpr size_t kRingSizeOfMany = 16;
+constexpr int kManyRanks = 64;
 /// Looks at the queue before a worker sleeps: tens of microseconds, about what waking it would
 /// cost.
 constexpr int kSpins = 2000;
@@ -41,6 +44,7 @@ void pauseCore() {
 
 Engine::Engine(const Options &options)
     : stress_(options.scheduleSeed.has_value()), seed_(options.scheduleSeed.value_or(0)),
+      ringSize_(options.ranks > kManyRanks ? kRingSizeOfMany : kRingSize),
       workerCount_(options.workers > 0
                        ? options.workers
                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {
@@ -72,7 +76,7 @@ Lane *Engine::addStream(int rank, std::string name) {
   auto lane = std::make_unique<Lane>();
   lane->rank = rank;
   lane->name = std::move(name);
-  lane->ring.resize(kRingSize);
+  lane->ring.resize(ringSize_);
   reserveLanes(1);
   std::lock_guard lock(mutex_);
   streams_.push_back(std::move(lane));
@@ -99,7 +103,7 @@ void Engine::releaseLanes(size_t count) {
 Status Engine::submit(Lane &stream, const Item &item) {
   std::unique_lock lock(mutex_);
   noteDriver();
-  if (stream.tail - stream.head == stream.ring.size())
+  if (stream.tail - stream.head == stream.ring.size() && !widen(stream))
     RETURN_IF_ERROR(
         waitOnHost(lock, [&] { return stream.tail - stream.head < stream.ring.size(); }));
   if (failed_)
@@ -108,6 +112,17 @@ Status Engine::submit(Lane &stream, const Item &item) {
   if (stream.state == Lane::Idle)
     makeReady(stream);
   return Status::ok();
+}
+
+/// Doubles the stream's ring; false if it has its full size.
+bool Engine::widen(Lane &stream) {
+  if (stream.ring.size() == kRingSize)
+    return false;
+  std::vector<Item> wider(stream.ring.size() * 2);
+  for (uint64_t i = stream.head; i < stream.tail; ++i)
+    wider[i % wider.size()] = stream.ring[i % stream.ring.size()];
+  stream.ring.swap(wider);
+  return true;
 }
 
 template <typename Ready>
@@ -282,15 +297,26 @@ bool Engine::execute(Lane &lane, const Item &item, std::unique_lock<std::mutex> 
   return true;
 }
 
+/// A shared call is copied, since other ranks read it at the same time.
+void Engine::call(const Lane &lane, const Item &item) {
+  auto run = [&](kernels::Call &call) {
+    if (lane.graph) {
+      call.step = lane.graph->params.step;
+      call.microbatch = lane.graph->params.microbatch;
+      call.microbatches = lane.graph->params.microbatches;
+    }
+    item.kernel(call);
+  };
+  if (!item.own)
+    return run(*item.call);
+  kernels::Call own = hal::apply(*item.sharedCall, *item.own);
+  run(own);
+}
+
 bool Engine::runKernel(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
-  if (lane.graph) {
-    item.call->step = lane.graph->params.step;
-    item.call->microbatch = lane.graph->params.microbatch;
-    item.call->microbatches = lane.graph->params.microbatches;
-  }
   std::string what;
   try {
-    item.kernel(*item.call);
+    call(lane, item);
     return true;
   } catch (const std::exception &error) { // our kernels do not throw; libraries below them may
     what = error.what();

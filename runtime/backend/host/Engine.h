@@ -54,6 +54,8 @@ struct Item {
   const char *label = "";
   kernels::KernelFn kernel = nullptr;
   kernels::Call *call = nullptr;
+  const kernels::Call *sharedCall = nullptr; ///< instead of `call`, with what the rank has of it
+  const hal::OwnPart *own = nullptr;
   void *to = nullptr;
   const void *from = nullptr;
   int64_t bytes = 0;
@@ -156,6 +158,7 @@ private:
   const Item *next(Lane &lane, std::unique_lock<std::mutex> &lock);
   bool execute(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   bool runKernel(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
+  static void call(const Lane &lane, const Item &item);
   void record(const Lane &lane, const Item &item);
   void recordEvent(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   bool waitInLane(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
@@ -166,6 +169,7 @@ private:
   void finishTogether(ChannelState &channel, Lane &self);
   bool launchGraph(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   void endLane(Lane &lane);
+  static bool widen(Lane &stream);
   template <typename Ready> Status waitOnHost(std::unique_lock<std::mutex> &lock, Ready ready);
   void noteDriver();
   bool canHostGoOn() const;
@@ -179,7 +183,8 @@ private:
   void describeLane(const Lane &lane, std::string &out) const;
 
   const bool stress_;
-  const uint64_t seed_; ///< of schedules under stress
+  const uint64_t seed_;   ///< of schedules under stress
+  const size_t ringSize_; ///< of streams, at first
   const int workerCount_;
   std::mutex mutex_;
   std::condition_variable workers_; ///< work is ready

@@ -68,6 +68,17 @@ Status HostStream::launch(kernels::KernelFn kernel, kernels::Call &call, const c
   return add(item);
 }
 
+Status HostStream::launchShared(kernels::KernelFn kernel, const kernels::Call &call,
+                                const hal::OwnPart &own, const char *label) {
+  Item item;
+  item.kind = Item::Kernel;
+  item.label = label;
+  item.kernel = kernel;
+  item.sharedCall = &call;
+  item.own = &own;
+  return add(item);
+}
+
 Status HostStream::copy(void *to, const void *from, int64_t bytes, const char *label) {
   Item item;
   item.kind = Item::Copy;

@@ -99,6 +99,8 @@ public:
   ~HostStream() override;
 
   Status launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) override;
+  Status launchShared(kernels::KernelFn kernel, const kernels::Call &call, const hal::OwnPart &own,
+                      const char *label) override;
   Status copy(void *to, const void *from, int64_t bytes, const char *label) override;
   Status fill(void *to, uint8_t value, int64_t bytes, const char *label) override;
   Status collective(hal::Channel &channel, const hal::Collective &desc, const char *label) override;

@@ -1,4 +1,6 @@
 // Results of binding, and what it refuses.
+#include <deque>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,14 +26,15 @@ struct Bound {
       : plan(std::move(plan_)),
         backend(std::move(*host::makeBackend({.ranks = static_cast<int>(plan.worldSize())}))),
         executable(exec::Executable::create(plan, *backend, find, {})) {}
+  /// The first such op as the rank runs it.
   const exec::BoundOp &op(size_t rank, const char *segment, Variant variant, plan::OpKind kind) {
     uint32_t s = segmentIndex(segment);
-    const exec::BoundSegment *bound = (*executable)->bound(rank, s, variant);
-    for (size_t i = 0; i < bound->ops.size(); ++i)
-      if (plan.roles[0].segments[s].ops[i].kind == kind)
-        return bound->ops[i];
-    ADD_FAILURE() << "no such op";
-    return bound->ops[0];
+    const std::vector<plan::Op> &ops = plan.roles[0].segments[s].ops;
+    auto found = static_cast<size_t>(std::ranges::find(ops, kind, &plan::Op::kind) - ops.begin());
+    EXPECT_LT(found, ops.size()) << "no such op";
+    auto &[seen, call] = seen_.emplace_back();
+    seen = (*executable)->boundOp(rank, s, variant, found % ops.size(), call);
+    return seen;
   }
   uint32_t segmentIndex(std::string_view name) const {
     for (uint32_t s = 0; s < plan.roles[0].segments.size(); ++s)
@@ -43,6 +46,9 @@ struct Bound {
   plan::Plan plan;
   std::unique_ptr<hal::Backend> backend;
   Result<std::unique_ptr<exec::Executable>> executable;
+
+private:
+  std::deque<std::pair<exec::BoundOp, kernels::Call>> seen_;
 };
 
 plan::Op &findOp(plan::Plan &plan, plan::OpKind kind) {
@@ -67,8 +73,8 @@ TEST(Bind, VariantsDecideWhatRunsAndWhatAccumulates) {
         << "always adds";
     EXPECT_EQ(bound.op(0, "micro", variant, plan::OpKind::View).kind, BoundOp::Nothing);
   }
-  EXPECT_EQ((*bound.executable)->bound(0, bound.segmentIndex("micro"), Variant::Only), nullptr);
-  EXPECT_NE((*bound.executable)->bound(0, bound.segmentIndex("update"), Variant::Only), nullptr);
+  EXPECT_EQ((*bound.executable)->bound(bound.segmentIndex("micro"), Variant::Only), nullptr);
+  EXPECT_NE((*bound.executable)->bound(bound.segmentIndex("update"), Variant::Only), nullptr);
 }
 
 TEST(Bind, ShapesWithoutAddressesAreThoseOfBoundCalls) {
@@ -76,7 +82,7 @@ TEST(Bind, ShapesWithoutAddressesAreThoseOfBoundCalls) {
   ASSERT_TRUE(bound.executable.isOk()) << bound.executable.status().message();
   const plan::Segment &micro = bound.plan.roles[0].segments[bound.segmentIndex("micro")];
   const exec::BoundSegment *first =
-      (*bound.executable)->bound(0, bound.segmentIndex("micro"), Variant::First);
+      (*bound.executable)->bound(bound.segmentIndex("micro"), Variant::First);
   int compared = 0;
   for (size_t i = 0; i < micro.ops.size(); ++i) {
     const exec::BoundOp &op = first->ops[i];
@@ -115,6 +121,45 @@ TEST(Bind, ShardsGetTheirPartOfTheParameterTable) {
     ASSERT_EQ(squares.listCount, 1);
     EXPECT_EQ(squares.rangesOf[1], 1);
   }
+}
+
+TEST(Bind, RanksShareCallsAndHaveAddressesOfTheirOwn) {
+  Bound bound(toyPlan({.dp = 4, .microbatches = 1}));
+  ASSERT_TRUE(bound.executable.isOk()) << bound.executable.status().message();
+  exec::Executable &executable = **bound.executable;
+  const plan::Role &role = bound.plan.roles[0];
+  int compared = 0;
+  for (uint32_t s = 0; s < role.segments.size(); ++s) {
+    const plan::Segment &segment = role.segments[s];
+    const exec::BoundSegment *shared = executable.bound(s, Variant::Only);
+    for (size_t i = 0; shared && i < segment.ops.size(); ++i)
+      for (size_t rank = 0; rank < executable.rankCount(); ++rank) {
+        kernels::Call call;
+        exec::BoundOp op = executable.boundOp(rank, s, Variant::Only, i, call);
+        auto place = [&](plan::ValueId id) -> const void * {
+          const plan::Value &value = segment.values[id];
+          return *executable.arenas(rank).resolve(value.place, value.type.bytes(), value.name);
+        };
+        ASSERT_EQ(op.kind, shared->ops[i].kind);
+        ASSERT_EQ(op.kernel, shared->ops[i].kernel);
+        const plan::Op &what = segment.ops[i];
+        if (op.kind == exec::BoundOp::Collective) {
+          EXPECT_EQ(op.collective.in, place(what.operands[0])) << op.label << " of rank " << rank;
+          EXPECT_EQ(op.collective.out, place(what.results[0])) << op.label << " of rank " << rank;
+        } else if (op.kind == exec::BoundOp::Kernel) {
+          for (int k = 0; k < call.inCount; ++k)
+            EXPECT_EQ(call.in[k].data, place(what.operands[k])) << op.label << " of rank " << rank;
+          for (int64_t k = 0; k < call.listCount; ++k)
+            EXPECT_EQ(call.list[k].data, place(what.operands[k])) << op.label;
+          for (int k = 0; k < call.outCount; ++k)
+            EXPECT_EQ(call.out[k].data, place(what.results[k])) << op.label << " of rank " << rank;
+          EXPECT_EQ(call.workspaceBytes, shared->ops[i].call->workspaceBytes);
+          EXPECT_EQ(call.workspace == nullptr, call.workspaceBytes == 0);
+        }
+        ++compared;
+      }
+  }
+  EXPECT_GT(compared, 80);
 }
 
 TEST(Bind, SquaresAreOfThePartOfTheParameterTable) {

@@ -28,6 +28,12 @@ public:
       RETURN_IF_ERROR(hooks_.onLaunch(label));
     return host_->launch(kernel, call, label);
   }
+  Status launchShared(kernels::KernelFn kernel, const kernels::Call &call, const hal::OwnPart &own,
+                      const char *label) override {
+    if (hooks_.onLaunch)
+      RETURN_IF_ERROR(hooks_.onLaunch(label));
+    return host_->launchShared(kernel, call, own, label);
+  }
   Status copy(void *to, const void *from, int64_t bytes, const char *label) override {
     if (hooks_.onCopy)
       RETURN_IF_ERROR(hooks_.onCopy(label));

@@ -170,6 +170,56 @@ TEST(HostBackend, KernelThatThrowsEndsTheRun) {
   EXPECT_EQ(status.message(), "rank 1: 'matmul %y' failed: no luck");
 }
 
+/// Adds the step and the microbatch to what is there, and the first operand of the list.
+void addStep(const kernels::Call &call) {
+  for (int64_t i = 0; i < call.out[0].numel(); ++i)
+    static_cast<float *>(call.out[0].data)[i] +=
+        static_cast<float>(100 * call.step + 10 * call.microbatch) +
+        *static_cast<const float *>(call.list[0].data) + static_cast<float>(call.ranges[0].begin) +
+        *static_cast<const float *>(call.workspace);
+}
+
+/// Each rank computes with its own addresses, and with the launch's step, in graphs and without.
+TEST(HostBackend, RanksShareACall) {
+  constexpr int kRanks = 3;
+  Fixture f({.ranks = kRanks});
+  kernels::Call shared = f.call(0);
+  shared.listCount = 1;
+  shared.rangesCount = 1;
+  shared.step = 7;
+  float lists[kRanks] = {1, 2, 3}, scratch[kRanks] = {0.5, 0.25, 0.125};
+  void *addresses[kRanks];
+  kernels::Tensor tensors[kRanks];
+  kernels::ParamRange ranges[kRanks];
+  hal::OwnPart own[kRanks];
+  std::unique_ptr<hal::Graph> graphs[kRanks];
+  for (int rank = 0; rank < kRanks; ++rank) {
+    addresses[rank] = f.data(rank);
+    tensors[rank].data = &lists[rank];
+    ranges[rank].begin = 1000 * rank;
+    own[rank] = {&addresses[rank], &tensors[rank], &ranges[rank], nullptr, 1, &scratch[rank]};
+    std::fill_n(f.data(rank), 4, 0.0f);
+    ASSERT_TRUE(f.compute[rank]->launchShared(addStep, shared, own[rank], "add").isOk());
+  }
+  ASSERT_TRUE(f.backend->synchronize().isOk());
+  for (int rank = 0; rank < kRanks; ++rank)
+    EXPECT_EQ(f.data(rank)[3], 700 + lists[rank] + static_cast<float>(1000 * rank) + scratch[rank]);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ASSERT_TRUE(f.compute[rank]->beginCapture().isOk());
+    ASSERT_TRUE(f.compute[rank]->launchShared(addStep, shared, own[rank], "add").isOk());
+    graphs[rank] = std::move(*f.compute[rank]->endCapture());
+  }
+  for (int rank = 0; rank < kRanks; ++rank)
+    for (int64_t step : {1, 2})
+      ASSERT_TRUE(f.compute[rank]->launch(*graphs[rank], {step, rank, 1}).isOk());
+  ASSERT_TRUE(f.backend->synchronize().isOk());
+  for (int rank = 0; rank < kRanks; ++rank)
+    EXPECT_EQ(f.data(rank)[0],
+              1000 + 20 * rank +
+                  3 * (lists[rank] + static_cast<float>(1000 * rank) + scratch[rank]));
+  EXPECT_EQ(shared.step, 7) << "other ranks read it meanwhile";
+}
+
 TEST(HostBackend, GuardsSeeWritesOutsideOfBuffers) {
   Fixture f({.ranks = 1, .guards = true});
   EXPECT_TRUE(f.backend->checkGuards().isOk());

@@ -1,0 +1,45 @@
+// What a rank has of its own of a bound segment: addresses, its piece of the parameter table, its
+// channels. All else is bound once for all ranks of a process.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/exec/Bind.h"
+#include "runtime/hal/Stream.h"
+
+namespace shardc::exec {
+
+struct RankPart {
+  struct Collective {
+    hal::Channel *channel = nullptr;
+    hal::Collective desc;
+  };
+  struct Copy {
+    const void *from = nullptr;
+    void *to = nullptr;
+  };
+  // By BoundOp::own, which counts the ops of each kind.
+  std::vector<hal::OwnPart> calls;
+  std::vector<Collective> collectives;
+  std::vector<Copy> copies;
+
+  // What these point to.
+  std::vector<void *> addresses;
+  std::vector<std::unique_ptr<std::vector<kernels::Tensor>>> lists;
+  std::vector<std::unique_ptr<std::vector<kernels::ParamRange>>> ranges;
+  std::vector<std::unique_ptr<std::vector<int64_t>>> rangeStarts;
+  std::vector<std::unique_ptr<std::vector<ElementRange>>> valid;
+};
+
+/// Sets BoundOp::own of all ops.
+void numberOwnParts(BoundSegment &bound);
+
+/// What of `own`, which is bound for one rank, is not as in `shared`, the same segment bound for
+/// another rank of the process. `own` is not needed afterwards.
+RankPart takePart(const BoundSegment &shared, BoundSegment own);
+
+/// An op of `shared` as the rank with this part runs it, with its call, if it has one, in `call`.
+BoundOp opWithPart(const BoundOp &shared, const RankPart &part, kernels::Call &call);
+
+} // namespace shardc::exec
