@@ -34,7 +34,7 @@ std::string procText(const std::string &path) {
 }
 
 /// A row of a table of TCP connections.
-struct Connection {
+struct TcpConnection {
   std::string own, other, state, inode;
   long user = -1;
 };
@@ -42,7 +42,7 @@ struct Connection {
 /// Calls `see` for each TCP connection in a process' network, until it says that it has seen
 /// enough.
 void forConnections(const std::string &process,
-                    const std::function<bool(const Connection &)> &see) {
+                    const std::function<bool(const TcpConnection &)> &see) {
   for (const char *table : {"tcp", "tcp6"}) {
     std::istringstream lines(procText(fmt::format("/proc/{}/net/{}", process, table)));
     std::string line;
@@ -50,7 +50,7 @@ void forConnections(const std::string &process,
     while (std::getline(lines, line)) {
       std::istringstream words(line);
       std::string number, queues, timer, retransmits, timeout;
-      Connection row;
+      TcpConnection row;
       words >> number >> row.own >> row.other >> row.state >> queues >> timer >> retransmits >>
           row.user >> timeout >> row.inode;
       if (words && see(row))
@@ -78,7 +78,7 @@ bool isConnectedTo(pid_t process, const std::string &end) {
   std::string name = std::to_string(process);
   std::vector<std::string> sockets = socketsOf(name);
   bool isFound = false;
-  forConnections(name, [&](const Connection &row) {
+  forConnections(name, [&](const TcpConnection &row) {
     isFound = row.other == end && std::ranges::find(sockets, row.inode) != sockets.end();
     return isFound;
   });
@@ -164,7 +164,7 @@ std::string machineId() {
 
 std::string portHolder(int port) {
   std::string suffix = fmt::format(":{:04X}", port), text;
-  forConnections("self", [&](const Connection &row) {
+  forConnections("self", [&](const TcpConnection &row) {
     if (row.state != kListening || !row.own.ends_with(suffix))
       return false;
     text = fmt::format("{} of user {}", processWith(row.inode), userName(row.user));
@@ -177,9 +177,9 @@ std::string ownEndOf(const Socket &socket) { return endText(::getsockname, socke
 
 std::string otherEndOf(const Socket &socket) { return endText(::getpeername, socket); }
 
-void endRank(pid_t process, const std::string &hub) {
+void endRank(pid_t process, const std::string &server) {
   if (process <= 1 || process == ::getpid() || !runsThisProgram(process) ||
-      !isConnectedTo(process, hub))
+      !isConnectedTo(process, server))
     return;
   pid_t parent = stateOf(process).parent;
   ::kill(process, SIGKILL);

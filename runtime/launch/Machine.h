@@ -25,9 +25,9 @@ std::string ownEndOf(const Socket &socket);
 std::string otherEndOf(const Socket &socket);
 
 /// Ends a process of this machine at once, stopped or not, if it is a rank of the job that meets at
-/// `hub`, an end of a connection: it runs the same program as this one and is connected to there.
-/// Its parent is ended too, if that runs the program and is stopped. Whatever else is named, by
-/// mistake or not, stays as it is.
-void endRank(pid_t process, const std::string &hub);
+/// `server`, an end of a connection: it runs the same program as this one and is connected to
+/// there. Its parent is ended too, if that runs the program and is stopped. Whatever else is named,
+/// by mistake or not, stays as it is.
+void endRank(pid_t process, const std::string &server);
 
 } // namespace shardc::launch

@@ -1,6 +1,6 @@
 // Exchanges between some ranks of a job by MPI, if mpirun launched it: for NCCL's ids and the votes
 // about channels. MPI is active only between begin() and end(); rendezvous, watching and ending
-// belong to Member and Hub, over TCP.
+// belong to RendezvousClient and RendezvousServer, over TCP.
 #pragma once
 
 #include <memory>

@@ -109,7 +109,7 @@ Result<Secret> readOrMake(const fs::path &folder) {
 
 } // namespace
 
-Result<Secret> findSecret(const Place &place, const GetEnv &get, const std::string &path) {
+Result<Secret> findSecret(const JobPosition &position, const GetEnv &get, const std::string &path) {
   auto value = [&get](const char *name) -> std::string_view {
     const char *text = get(name);
     return text ? text : "";
@@ -117,7 +117,7 @@ Result<Secret> findSecret(const Place &place, const GetEnv &get, const std::stri
   if (std::string_view text = value(kSecretVariable); !text.empty())
     return secretOf(text, fmt::format("the environment's {}", kSecretVariable));
   if (std::string_view text = value(kMpiVariable);
-      place.launcher == Launcher::OpenMpi && text.size() >= kCharactersMin)
+      position.launcher == Launcher::OpenMpi && text.size() >= kCharactersMin)
     return secretOf(text, "mpirun's environment");
   std::error_code ignored;
   fs::path beside = path.empty() ? fs::path() : fs::absolute(path, ignored).parent_path();

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "runtime/base/Hmac.h"
-#include "runtime/launch/Place.h"
+#include "runtime/launch/JobPosition.h"
 
 namespace shardc::launch {
 
@@ -22,6 +22,6 @@ struct Secret {
 /// `path`, the recipe or plan, which is made where there is none; 4. `~/.shardc/secret`, where that
 /// folder cannot be written. A file that others can read or write, or that is another user's, is
 /// refused. InvalidInput with the way out where there is no secret.
-Result<Secret> findSecret(const Place &place, const GetEnv &get, const std::string &path);
+Result<Secret> findSecret(const JobPosition &position, const GetEnv &get, const std::string &path);
 
 } // namespace shardc::launch

@@ -11,7 +11,7 @@ namespace shardc::launch {
 class StallClock {
 public:
   /// What the rank says at a time in seconds. A step that has ended begins all anew.
-  void update(const Snapshot &now, double seconds) {
+  void update(const RankProgress &now, double seconds) {
     since_.resize(now.words.size(), seconds);
     for (size_t s = 0; s < now.words.size(); ++s)
       if (now.steps != last_.steps || s >= last_.words.size() || now.words[s] != last_.words[s])
@@ -26,7 +26,7 @@ public:
   }
   /// Seconds for which a channel has been in the making; 0 if none is.
   double longestMaking(double seconds) const { return longest(seconds, ProgressWord::isMaking); }
-  const Snapshot &last() const { return last_; }
+  const RankProgress &last() const { return last_; }
 
 private:
   double longest(double seconds, auto counts) const {
@@ -37,7 +37,7 @@ private:
     return longest;
   }
 
-  Snapshot last_;
+  RankProgress last_;
   std::vector<double> since_; ///< by stream
 };
 

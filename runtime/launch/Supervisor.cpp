@@ -39,10 +39,10 @@ std::string howEnded(int status) {
 class Supervisor {
 public:
   explicit Supervisor(const SupervisorOptions &options)
-      : options_(options), isLaunched_(options.place.launcher != Launcher::Plain) {}
+      : options_(options), isLaunched_(options.position.launcher != Launcher::Plain) {}
 
-  int run(const std::function<int(const WorkerPlace &)> &work) {
-    if (Status status = openHub(); !status.isOk()) {
+  int run(const std::function<int(const WorkerOptions &)> &work) {
+    if (Status status = openServer(); !status.isOk()) {
       options_.tell(status.report());
       return kInputStatus;
     }
@@ -51,7 +51,7 @@ public:
                                fmt::format("cannot wait for signals: {}", std::strerror(errno))));
       return kFailureStatus;
     }
-    int64_t first = isLaunched_ ? options_.place.rank : 0;
+    int64_t first = isLaunched_ ? options_.position.rank : 0;
     int64_t count = isLaunched_ ? 1 : options_.worldSize;
     for (int64_t rank = first; rank < first + count; ++rank)
       if (!start(rank, work))
@@ -69,45 +69,45 @@ private:
     double stoppedAt = -1;
   };
 
-  bool holdsHub() const { return !isLaunched_ || options_.place.rank == 0; }
+  bool holdsServer() const { return !isLaunched_ || options_.position.rank == 0; }
 
   /// Rank 0 listens at the address that the others use; without a launcher all processes rendezvous
   /// on this machine.
-  Status openHub() {
-    place_.job = launchName(options_.place);
-    place_.secret = isLaunched_ ? options_.secret : Secret{randomBytes32(), "this start"};
-    place_.joinSeconds = place_.timeoutSeconds = options_.timeoutSeconds;
-    place_.problem = options_.problem;
-    place_.address = isLaunched_ ? options_.place.masterAddress : "127.0.0.1";
-    place_.port = isLaunched_ ? options_.rendezvousPort : 0;
-    if (!holdsHub())
+  Status openServer() {
+    worker_.job = launchName(options_.position);
+    worker_.secret = isLaunched_ ? options_.secret : Secret{randomBytes32(), "this start"};
+    worker_.joinSeconds = worker_.timeoutSeconds = options_.timeoutSeconds;
+    worker_.problem = options_.problem;
+    worker_.address = isLaunched_ ? options_.position.masterAddress : "127.0.0.1";
+    worker_.port = isLaunched_ ? options_.rendezvousPort : 0;
+    if (!holdsServer())
       return Status::ok();
     raiseFileLimit();
-    Result<Socket> listener = listenOn(place_.address, place_.port);
+    Result<Socket> listener = listenOn(worker_.address, worker_.port);
     if (!listener.isOk())
       return listenError(listener.status());
-    place_.port = portOf(*listener);
-    HubOptions hub;
-    hub.worldSize = isLaunched_ ? options_.place.worldSize : options_.worldSize;
-    hub.planHash = options_.planHash;
-    hub.secret = place_.secret.key;
-    hub.job = place_.job;
-    hub.problem = options_.problem;
-    hub.where = endpoint(place_.address, place_.port);
-    hub.timeoutSeconds = options_.timeoutSeconds;
+    worker_.port = portOf(*listener);
+    RendezvousOptions server;
+    server.worldSize = isLaunched_ ? options_.position.worldSize : options_.worldSize;
+    server.planHash = options_.planHash;
+    server.secret = worker_.secret.key;
+    server.job = worker_.job;
+    server.problem = options_.problem;
+    server.where = endpoint(worker_.address, worker_.port);
+    server.timeoutSeconds = options_.timeoutSeconds;
     // A rank that cannot reach this place knows more than this one, and has the first word.
-    hub.joinSeconds = options_.timeoutSeconds + 2;
-    hub.explainStall = options_.explainStall;
-    hub.describe = options_.describe;
-    hub.tell = options_.tell;
-    hub_.emplace(std::move(*listener), std::move(hub));
+    server.joinSeconds = options_.timeoutSeconds + 2;
+    server.explainStall = options_.explainStall;
+    server.describe = options_.describe;
+    server.tell = options_.tell;
+    server_.emplace(std::move(*listener), std::move(server));
     return Status::ok();
   }
 
   Status listenError(const Status &status) const {
     std::string way = "MASTER_ADDR must be an address of the machine that rank 0 runs on";
     if (status.code() == StatusCode::Exhausted) {
-      std::string holder = portHolder(place_.port);
+      std::string holder = portHolder(worker_.port);
       way = fmt::format("{}choose another port by dist.rendezvous_port",
                         holder.empty() ? "" : "it is held by " + holder + "; ");
     } else if (status.code() == StatusCode::Io) {
@@ -135,7 +135,7 @@ private:
     return signals_.isOpen();
   }
 
-  bool start(int64_t rank, const std::function<int(const WorkerPlace &)> &work) {
+  bool start(int64_t rank, const std::function<int(const WorkerOptions &)> &work) {
     std::fflush(nullptr);
     pid_t parent = ::getpid();
     pid_t pid = ::fork();
@@ -144,8 +144,8 @@ private:
           report::ProcessNotStarted,
           fmt::format("cannot start a process for rank {}: {}", rank, std::strerror(errno))));
       failedToStart_ = true;
-      if (hub_)
-        hub_->stopAtOnce();
+      if (server_)
+        server_->stopAtOnce();
       return false;
     }
     if (pid > 0) {
@@ -155,25 +155,25 @@ private:
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) // it ended meanwhile
       ::_exit(kFailureStatus);
-    hub_.reset();
+    server_.reset();
     signals_.close();
     ::sigprocmask(SIG_SETMASK, &oldMask_, nullptr);
-    place_.rank = rank;
-    place_.localRank = isLaunched_ ? options_.place.localRank : rank;
-    std::exit(work(place_));
+    worker_.rank = rank;
+    worker_.localRank = isLaunched_ ? options_.position.localRank : rank;
+    std::exit(work(worker_));
   }
 
   void wait() {
     std::vector<pollfd> entries = {{signals_.fd(), POLLIN, 0}};
-    if (hub_)
-      hub_->addTo(entries);
+    if (server_)
+      server_->addTo(entries);
     ::poll(entries.data(), entries.size(), kPollMilliseconds);
     takeSignals();
     reap();
-    if (!hub_)
+    if (!server_)
       return;
-    hub_->step(secondsNow(), entries);
-    if (hub_->hasFailed() && failedAt_ < 0)
+    server_->step(secondsNow(), entries);
+    if (server_->hasFailed() && failedAt_ < 0)
       failedAt_ = secondsNow();
     if (failedAt_ >= 0 && secondsNow() - failedAt_ > kKillSeconds)
       killAll();
@@ -192,16 +192,16 @@ private:
       for (const Child &child : children_)
         if (!child.hasEnded)
           ::kill(child.pid, static_cast<int>(info.ssi_signo));
-      if (!holdsHub())
+      if (!holdsServer())
         continue;
-      if (hub_->hasFailed() || !hub_->isRunning()) { // nothing to finish, and no more to say
-        hub_->stopAtOnce();
+      if (server_->hasFailed() || !server_->isRunning()) { // nothing to finish, and no more to say
+        server_->stopAtOnce();
         isHurried_ = true;
       } else if (requests_ == 1) {
         writeNotice(report::EndsAfterStep);
       } else if (requests_ == 2) {
         writeNotice(report::StoppedAtOnce);
-        hub_->stopAtOnce();
+        server_->stopAtOnce();
       }
     }
   }
@@ -235,8 +235,8 @@ private:
     child.stoppedAt = -1;
     child.status = status;
     bool isWell = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (hub_ && !isWell)
-      hub_->rankEnded(child.pid, howEnded(status));
+    if (server_ && !isWell)
+      server_->rankEnded(child.pid, howEnded(status));
   }
 
   void killAll() {
@@ -249,12 +249,12 @@ private:
     for (const Child &child : children_)
       if (!child.hasEnded)
         return false;
-    return !hub_ || hub_->isOver() || failedToStart_ || isHurried_;
+    return !server_ || server_->isOver() || failedToStart_ || isHurried_;
   }
 
   int exitStatus() const {
-    if (hub_)
-      return failedToStart_ ? kFailureStatus : hub_->exitStatus();
+    if (server_)
+      return failedToStart_ ? kFailureStatus : server_->exitStatus();
     int status = children_.empty() ? kFailureStatus << 8 : children_.front().status;
     return WIFEXITED(status) ? WEXITSTATUS(status) : kFailureStatus;
   }
@@ -262,8 +262,8 @@ private:
   const SupervisorOptions &options_;
   bool isLaunched_, failedToStart_ = false;
   bool isHurried_ = false; ///< asked to end while it only waited for others to leave
-  WorkerPlace place_;
-  std::optional<Hub> hub_;
+  WorkerOptions worker_;
+  std::optional<RendezvousServer> server_;
   std::vector<Child> children_;
   Socket signals_;
   sigset_t oldMask_ = {};
@@ -274,7 +274,7 @@ private:
 } // namespace
 
 int supervise(const SupervisorOptions &options,
-              const std::function<int(const WorkerPlace &)> &work) {
+              const std::function<int(const WorkerOptions &)> &work) {
   return Supervisor(options).run(work);
 }
 

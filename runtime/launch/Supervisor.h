@@ -5,14 +5,14 @@
 
 #include <functional>
 
-#include "runtime/launch/Hub.h"
-#include "runtime/launch/Place.h"
+#include "runtime/launch/JobPosition.h"
+#include "runtime/launch/RendezvousServer.h"
 #include "runtime/launch/Secret.h"
 
 namespace shardc::launch {
 
 struct SupervisorOptions {
-  Place place;            ///< of this process, or Plain: then all ranks are started here
+  JobPosition position;   ///< of this process, or Plain: then all ranks are started here
   int64_t worldSize = 1;  ///< of the plan
   int rendezvousPort = 0; ///< where rank 0 of a launched job listens
   uint64_t planHash = 0;
@@ -21,12 +21,12 @@ struct SupervisorOptions {
   std::optional<Report> problem; ///< why this rank cannot take part
   ReportSink tell;               ///< takes the one failure, and warnings
   double timeoutSeconds = 600;
-  std::function<std::string(std::span<const Snapshot>, int silent)> explainStall;
-  std::function<std::string(const Snapshot &)> describe;
+  std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
+  std::function<std::string(const RankProgress &)> describe;
 };
 
 /// What a started process needs to meet the others.
-struct WorkerPlace {
+struct WorkerOptions {
   int64_t rank = 0;
   int64_t localRank = 0; ///< the launcher's, or the rank where all are started here
   std::string address;
@@ -42,6 +42,6 @@ struct WorkerPlace {
 /// this rank, where the job's other ranks have other parents). `work` runs in each of them, whose
 /// exit status is what it returns. Call it while this process has one thread.
 int supervise(const SupervisorOptions &options,
-              const std::function<int(const WorkerPlace &)> &work);
+              const std::function<int(const WorkerOptions &)> &work);
 
 } // namespace shardc::launch

@@ -157,7 +157,7 @@ std::optional<Hello> Hello::unpack(std::string_view opened) {
 }
 
 WireKeys::WireKeys(const Key &secret, const Nonce &challenge, const Nonce &hello)
-    : toHub(deriveKey(secret, {"to hub", bytesOf(challenge), bytesOf(hello)})),
+    : toServer(deriveKey(secret, {"to hub", bytesOf(challenge), bytesOf(hello)})),
       toRank(deriveKey(secret, {"to rank", bytesOf(challenge), bytesOf(hello)})) {}
 
 std::string Refusal::pack() const { return Packer().number(reason).take(); }
@@ -186,7 +186,7 @@ std::optional<Welcome> Welcome::unpack(std::string_view body) {
   return isNonce && in.isComplete() ? std::optional(welcome) : std::nullopt;
 }
 
-std::string Snapshot::pack() const {
+std::string RankProgress::pack() const {
   Packer out;
   out.number(steps).number(isAsked).number(activity).number(words.size());
   for (uint32_t word : words)
@@ -194,16 +194,16 @@ std::string Snapshot::pack() const {
   return out.take();
 }
 
-std::optional<Snapshot> Snapshot::unpack(std::string_view body) {
+std::optional<RankProgress> RankProgress::unpack(std::string_view body) {
   Unpacker in(body);
-  Snapshot snapshot;
-  snapshot.steps = in.number();
-  snapshot.isAsked = in.bounded(1) != 0;
-  snapshot.activity = in.number();
+  RankProgress position;
+  position.steps = in.number();
+  position.isAsked = in.bounded(1) != 0;
+  position.activity = in.number();
   uint64_t count = in.bounded(kStreamsMax);
   for (uint64_t i = 0; i < count; ++i)
-    snapshot.words.push_back(static_cast<uint32_t>(in.bounded(UINT32_MAX)));
-  return in.isComplete() ? std::optional(snapshot) : std::nullopt;
+    position.words.push_back(static_cast<uint32_t>(in.bounded(UINT32_MAX)));
+  return in.isComplete() ? std::optional(position) : std::nullopt;
 }
 
 Failure Failure::of(const Status &status, int exitStatus) {

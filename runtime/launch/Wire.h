@@ -113,7 +113,7 @@ struct Hello {
 
 /// The keys of a connection, from the secret and both ends' numbers.
 struct WireKeys {
-  Key toHub, toRank;
+  Key toServer, toRank;
   WireKeys(const Key &secret, const Nonce &challenge, const Nonce &hello);
 };
 
@@ -134,16 +134,16 @@ struct Welcome {
 };
 
 /// A rank's position.
-struct Snapshot {
+struct RankProgress {
   uint64_t steps = 0;          ///< that have ended
   std::vector<uint32_t> words; ///< by stream
   /// Was asked to end. From then on `activity` grows while the process does something that words do
   /// not show: it computes, or writes a save.
   bool isAsked = false;
   uint64_t activity = 0;
-  bool operator==(const Snapshot &) const = default;
+  bool operator==(const RankProgress &) const = default;
   std::string pack() const;
-  static std::optional<Snapshot> unpack(std::string_view body);
+  static std::optional<RankProgress> unpack(std::string_view body);
 };
 
 /// Why a rank cannot continue. Aborted is a consequence: the cause is elsewhere.

@@ -15,7 +15,7 @@
 #include "runtime/base/Reports.h"
 #include "runtime/base/Thread.h"
 #include "runtime/exec/CallShape.h"
-#include "runtime/launch/Place.h"
+#include "runtime/launch/JobPosition.h"
 #include "runtime/run/PlantedFault.h"
 #include "runtime/run/Preflight.h"
 #include "runtime/tools/BackendEntry.h"
@@ -88,8 +88,8 @@ void CudaSession::prepareBeside(int device) {
 /// Where mpirun has launched the job; null where ids go by the peers. Comes before threads of ours
 /// that read the environment, since MPI changes it.
 Result<std::unique_ptr<launch::MpiExchange>> CudaSession::beginMpi(hal::Peers &peers) {
-  Result<launch::Place> place = launch::findPlace(::getenv);
-  if (!place.isOk() || place->launcher != Launcher::OpenMpi)
+  Result<launch::JobPosition> position = launch::findJobPosition(::getenv);
+  if (!position.isOk() || position->launcher != Launcher::OpenMpi)
     return std::unique_ptr<launch::MpiExchange>();
   launch::MpiOptions mpiOptions;
   mpiOptions.timeoutSeconds = timeoutSeconds(plan_);
@@ -132,10 +132,10 @@ Status CudaSession::judgeDevices(hal::Peers *peers) {
     return Status::ok();
   auto localRank = static_cast<int>(peers ? peers->localRank() : 0);
   run::VisibleGpus gpus = {*count, cuda::nameOf(localRank < *count ? localRank : 0)};
-  Result<launch::Place> place = launch::findPlace(::getenv);
+  Result<launch::JobPosition> position = launch::findJobPosition(::getenv);
   int64_t sharing = peers ? peers->localSize() : 1;
-  if (peers && place.isOk())
-    sharing = launch::ranksSharingGpus(*place, *count, sharing);
+  if (peers && position.isOk())
+    sharing = launch::ranksSharingGpus(*position, *count, sharing);
   RETURN_IF_ERROR(run::checkGpuCount(plan_, gpus, sharing));
   if (!peers || peers->rank() == 0)
     run::judgeGpuKind(plan_, gpus, options_.console.sink());

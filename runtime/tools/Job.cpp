@@ -13,72 +13,72 @@ namespace {
 
 /// What a launched process needs to take part.
 struct Meeting {
-  launch::Place place;
+  launch::JobPosition position;
   int port = 0;
   launch::Secret secret;
 };
 
-/// For a plain start, only the place. Aborted where another rank tells what is wrong.
+/// For a plain start, only the position. Aborted where another rank tells what is wrong.
 Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
   auto get = [](const char *name) -> const char * { return ::getenv(name); };
   Meeting meeting;
-  ASSIGN_OR_RETURN(meeting.place, launch::findPlace(get));
-  if (meeting.place.launcher == Launcher::Plain)
+  ASSIGN_OR_RETURN(meeting.position, launch::findJobPosition(get));
+  if (meeting.position.launcher == Launcher::Plain)
     return meeting;
-  ASSIGN_OR_RETURN(meeting.port, launch::rendezvousPort(meeting.place, optionPort));
+  ASSIGN_OR_RETURN(meeting.port, launch::rendezvousPort(meeting.position, optionPort));
   const std::string &path = options.recipe.empty() ? options.planPath : options.recipe;
-  Result<launch::Secret> secret = launch::findSecret(meeting.place, get, path);
-  if (!secret.isOk() && meeting.place.localRank > 0)
+  Result<launch::Secret> secret = launch::findSecret(meeting.position, get, path);
+  if (!secret.isOk() && meeting.position.localRank > 0)
     return Status(StatusCode::Aborted, "the machine's first rank tells why there is no secret");
   ASSIGN_OR_RETURN(meeting.secret, std::move(secret));
   return meeting;
 }
 
-int joinAndWork(const launch::WorkerPlace &place, int64_t worldSize, uint64_t planHash,
-                const Console &console, const std::function<int(Crew &)> &work) {
-  launch::MemberOptions options;
-  options.address = place.address;
-  options.port = place.port;
-  options.rank = place.rank;
-  options.localRank = place.localRank;
+int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t planHash,
+                const Console &console, const std::function<int(ProcessContext &)> &work) {
+  launch::RendezvousClientOptions options;
+  options.address = worker.address;
+  options.port = worker.port;
+  options.rank = worker.rank;
+  options.localRank = worker.localRank;
   options.worldSize = worldSize;
   options.planHash = planHash;
-  options.secret = place.secret.key;
-  options.secretSource = place.secret.source;
-  options.job = place.job;
-  options.problem = place.problem;
-  options.joinSeconds = place.joinSeconds;
-  options.timeoutSeconds = place.timeoutSeconds;
+  options.secret = worker.secret.key;
+  options.secretSource = worker.secret.source;
+  options.job = worker.job;
+  options.problem = worker.problem;
+  options.joinSeconds = worker.joinSeconds;
+  options.timeoutSeconds = worker.timeoutSeconds;
   options.tell = console.sink();
-  auto member = launch::Member::join(options);
-  if (!member.isOk())
+  auto client = launch::RendezvousClient::join(options);
+  if (!client.isOk())
     return kInputStatus; // what there is to tell was told
-  Crew crew;
-  crew.console = console;
-  crew.member = member->get();
-  return work(crew);
+  ProcessContext process;
+  process.console = console;
+  process.client = client->get();
+  return work(process);
 }
 
 } // namespace
 
-int Crew::fail(const Status &status, int exitStatus) {
-  if (member)
-    return member->fail(status, exitStatus);
+int ProcessContext::fail(const Status &status, int exitStatus) {
+  if (client)
+    return client->fail(status, exitStatus);
   console.tell(status.report());
   return exitStatus;
 }
 
-int Crew::fail(const std::vector<Report> &errors, int exitStatus) {
-  if (member)
-    return member->fail(errors, exitStatus);
+int ProcessContext::fail(const std::vector<Report> &errors, int exitStatus) {
+  if (client)
+    return client->fail(errors, exitStatus);
   for (const Report &error : errors)
     console.tell(error);
   return exitStatus;
 }
 
 bool isLaunched() {
-  Result<launch::Place> place = launch::findPlace(::getenv);
-  return place.isOk() && place->launcher != Launcher::Plain;
+  Result<launch::JobPosition> position = launch::findJobPosition(::getenv);
+  return position.isOk() && position->launcher != Launcher::Plain;
 }
 
 /// Without a plan its options are unknown: the port is the usual one, and the patience short.
@@ -86,21 +86,21 @@ int refuseJob(const RunToolOptions &options) {
   constexpr double kSeconds = 30;
   Report problem = makeReport(report::RecipeRefusedHere, options.refuse);
   Result<Meeting> meeting = findMeeting(options, 0);
-  if (!meeting.isOk() || meeting->place.launcher == Launcher::Plain) {
+  if (!meeting.isOk() || meeting->position.launcher == Launcher::Plain) {
     options.console.tell(problem);
     return kInputStatus;
   }
-  launch::WorkerPlace worker;
-  worker.rank = meeting->place.rank;
-  worker.localRank = meeting->place.localRank;
-  worker.address = meeting->place.masterAddress;
+  launch::WorkerOptions worker;
+  worker.rank = meeting->position.rank;
+  worker.localRank = meeting->position.localRank;
+  worker.address = meeting->position.masterAddress;
   worker.port = meeting->port;
   worker.secret = meeting->secret;
-  worker.job = launch::launchName(meeting->place);
+  worker.job = launch::launchName(meeting->position);
   worker.joinSeconds = kSeconds;
   worker.problem = problem;
-  return joinAndWork(worker, meeting->place.worldSize, 0, options.console,
-                     [](Crew &) { return kInputStatus; });
+  return joinAndWork(worker, meeting->position.worldSize, 0, options.console,
+                     [](ProcessContext &) { return kInputStatus; });
 }
 
 double timeoutSeconds(const plan::Plan &plan) {
@@ -108,46 +108,44 @@ double timeoutSeconds(const plan::Plan &plan) {
 }
 
 int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &options,
-           const std::function<int(Crew &)> &work) {
+           const std::function<int(ProcessContext &)> &work) {
   Result<Meeting> meeting = findMeeting(options, plan.job.dist.rendezvousPort);
   if (!meeting.isOk()) {
     if (meeting.status().code() != StatusCode::Aborted)
       options.console.tell(meeting.status().report());
     return kInputStatus;
   }
-  const launch::Place &place = meeting->place;
-  bool isLaunched = place.launcher != Launcher::Plain;
+  const launch::JobPosition &position = meeting->position;
+  bool isLaunched = position.launcher != Launcher::Plain;
   // Ranks on the host are threads unless processes are asked for; a GPU has a process of its own.
   bool isOneEach =
       options.processes || (findBackend(options.backend)->traits.isOnGpus && plan.worldSize() > 1);
   if (!isLaunched && !isOneEach) {
-    Crew crew;
-    crew.console = options.console;
-    return work(crew);
+    ProcessContext process;
+    process.console = options.console;
+    return work(process);
   }
   exec::ProgressMap map(plan);
   launch::SupervisorOptions supervisor;
-  supervisor.place = place;
+  supervisor.position = position;
   supervisor.secret = meeting->secret;
   supervisor.worldSize = plan.worldSize();
   supervisor.rendezvousPort = meeting->port;
   supervisor.planHash = planHash;
   supervisor.tell = options.console.sink();
   supervisor.timeoutSeconds = timeoutSeconds(plan);
-  if (isLaunched && place.worldSize != plan.worldSize())
-    supervisor.problem = makeReport(report::OtherNumberOfRanks, toString(place.launcher),
-                                    place.worldSize, plan.worldSize());
-  supervisor.explainStall = [&map](std::span<const launch::Snapshot> snapshots, int silent) {
+  if (isLaunched && position.worldSize != plan.worldSize())
+    supervisor.problem = makeReport(report::OtherNumberOfRanks, toString(position.launcher),
+                                    position.worldSize, plan.worldSize());
+  supervisor.explainStall = [&map](std::span<const launch::RankProgress> ranks, int silent) {
     std::vector<std::vector<uint32_t>> words;
-    for (const launch::Snapshot &snapshot : snapshots)
-      words.push_back(snapshot.words);
+    for (const launch::RankProgress &rank : ranks)
+      words.push_back(rank.words);
     return map.explainStall(words, silent);
   };
-  supervisor.describe = [&map](const launch::Snapshot &snapshot) {
-    return map.place(snapshot.words);
-  };
-  int64_t worldSize = isLaunched ? place.worldSize : plan.worldSize();
-  return launch::supervise(supervisor, [&](const launch::WorkerPlace &worker) {
+  supervisor.describe = [&map](const launch::RankProgress &rank) { return map.place(rank.words); };
+  int64_t worldSize = isLaunched ? position.worldSize : plan.worldSize();
+  return launch::supervise(supervisor, [&](const launch::WorkerOptions &worker) {
     return joinAndWork(worker, worldSize, planHash, options.console, work);
   });
 }

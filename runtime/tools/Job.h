@@ -4,7 +4,7 @@
 #include <atomic>
 #include <functional>
 
-#include "runtime/launch/Member.h"
+#include "runtime/launch/RendezvousClient.h"
 #include "runtime/plan/Plan.h"
 #include "runtime/tools/Console.h"
 #include "runtime/tools/Options.h"
@@ -12,17 +12,17 @@
 namespace shardc::tools {
 
 /// This process' part in a run.
-struct Crew {
+struct ProcessContext {
   Console console;
   /// The ranks in other processes; null if this one has them all.
-  launch::Member *member = nullptr;
+  launch::RendezvousClient *client = nullptr;
   /// Steps that have ended, for whoever watches.
   std::atomic<uint64_t> steps{0};
   /// ProgressWord of the channel that is being made before the first step, or 0.
   std::atomic<uint32_t> making{0};
 
-  bool isFirst() const { return !member || member->rank() == 0; }
-  int processesHere() const { return member ? member->localSize() : 1; }
+  bool isFirst() const { return !client || client->rank() == 0; }
+  int processesHere() const { return client ? client->localSize() : 1; }
   /// Tells an error, once for all ranks, and gives the exit status.
   int fail(const Status &status, int exitStatus);
   /// The same for all errors that were found before the first step.
@@ -39,7 +39,7 @@ double timeoutSeconds(const plan::Plan &plan);
 /// of those that hold ranks. Returns the exit status of this process. `planHash` is the same in all
 /// processes that have the same plan. The options name a backend of this program.
 int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &options,
-           const std::function<int(Crew &)> &work);
+           const std::function<int(ProcessContext &)> &work);
 
 /// Tells the other ranks of a launched job why this one cannot run; the exit status.
 int refuseJob(const RunToolOptions &options);

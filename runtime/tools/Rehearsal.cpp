@@ -69,28 +69,28 @@ Counts countCalls(const exec::Executable &executable) {
 
 /// Everything of the executable is gone when it returns.
 Status runAll(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
-              hal::Backend &backend, Crew &crew) {
+              hal::Backend &backend, ProcessContext &process) {
   exec::ExecutableOptions executableOptions;
   executableOptions.progress = true;
-  executableOptions.making = &crew.making;
+  executableOptions.making = &process.making;
   executableOptions.graphs = !options.noGraph;
   ASSIGN_OR_RETURN(auto executable,
                    exec::Executable::create(plan, backend, entry.findKernel, executableOptions));
   Counts counts = countCalls(*executable);
-  if (crew.isFirst())
+  if (process.isFirst())
     fmt::print("bound {} of {} ranks on backend {}: {} segments with {} calls, {} collectives and "
                "{} copies for each rank\n",
                executable->rankCount(), plan.worldSize(), entry.name,
                executable->role().segments.size(), counts.calls, counts.collectives, counts.copies);
   NoData data;
-  StepCounter counter(crew.steps);
+  StepCounter counter(process.steps);
   run::RunOptions runOptions;
-  runOptions.stopRequest = &watchSignals(crew.member != nullptr);
+  runOptions.stopRequest = &watchSignals(process.client != nullptr);
   ASSIGN_OR_RETURN(run::RunResult result, run::runProgram(*executable, data, counter, runOptions));
-  if (crew.isFirst())
+  if (process.isFirst())
     fmt::print("{} after {} of {} steps and {} evaluations; nothing was computed, so there are no "
                "losses\n",
-               result.isStopped ? "stopped" : "done", crew.steps.load(), counter.total,
+               result.isStopped ? "stopped" : "done", process.steps.load(), counter.total,
                counter.evaluations);
   std::fflush(stdout);
   return Status::ok();
@@ -99,22 +99,22 @@ Status runAll(const plan::Plan &plan, const RunToolOptions &options, const Backe
 } // namespace
 
 int rehearse(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
-             BackendSession &session, Crew &crew) {
+             BackendSession &session, ProcessContext &process) {
   std::vector<Report> findings =
       run::preflight(plan, entry.name, entry.findKernel, {entry.traits.runsAnyPlan});
   for (Report &finding : needsOfValues(options, entry))
     findings.push_back(std::move(finding));
   if (!findings.empty())
-    return crew.fail(findings, kInputStatus);
-  auto backend = session.makeBackend(crew.member);
+    return process.fail(findings, kInputStatus);
+  auto backend = session.makeBackend(process.client);
   if (!backend.isOk())
-    return crew.fail(backend.status(), kInputStatus);
-  Status status = runAll(plan, options, entry, **backend, crew);
+    return process.fail(backend.status(), kInputStatus);
+  Status status = runAll(plan, options, entry, **backend, process);
   if (status.isOk()) // what was wrong in the end of the executable
     status = (*backend)->synchronize();
   if (!status.isOk())
-    return crew.fail(status,
-                     status.code() == StatusCode::InvalidInput ? kInputStatus : kFailureStatus);
+    return process.fail(status,
+                        status.code() == StatusCode::InvalidInput ? kInputStatus : kFailureStatus);
   return 0;
 }
 

@@ -10,6 +10,6 @@ namespace shardc::tools {
 /// Rehearses all steps of the plan on this process' ranks; the exit status. Reads no data and no
 /// checkpoint, and writes none.
 int rehearse(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
-             BackendSession &session, Crew &crew);
+             BackendSession &session, ProcessContext &process);
 
 } // namespace shardc::tools

@@ -30,10 +30,10 @@
 #include "runtime/tools/Backends.h"
 #include "runtime/tools/Job.h"
 #include "runtime/tools/Options.h"
+#include "runtime/tools/ProgressWatch.h"
 #include "runtime/tools/Rehearsal.h"
 #include "runtime/tools/Signals.h"
 #include "runtime/tools/Variables.h"
-#include "runtime/tools/Watch.h"
 #include "runtime/trace/Breakdown.h"
 #include "runtime/trace/ChromeTrace.h"
 #include "runtime/verify/Verify.h"
@@ -75,12 +75,12 @@ struct Environment {
 };
 
 /// Makes what saves and loads. Saving comes first: it puts back what an interrupted save put aside.
-void prepareCheckpoints(const plan::Plan &plan, const Crew &crew, Environment &environment,
-                        std::vector<Report> &findings) {
+void prepareCheckpoints(const plan::Plan &plan, const ProcessContext &process,
+                        Environment &environment, std::vector<Report> &findings) {
   if (Status status = save::checkCheckpointOptions(plan); !status.isOk())
     return findings.push_back(status.report());
   ReportSink tell = [&environment](const Report &report) { environment.tell(report); };
-  auto saver = save::Saver::create(plan, tell, crew.member);
+  auto saver = save::Saver::create(plan, tell, process.client);
   if (saver.isOk())
     environment.saver = std::move(*saver);
   else
@@ -93,8 +93,8 @@ void prepareCheckpoints(const plan::Plan &plan, const Crew &crew, Environment &e
 }
 
 /// Makes the environment; returns all that is wrong with it here.
-std::vector<Report> prepare(const plan::Plan &plan, const RunToolOptions &options, const Crew &crew,
-                            Environment &environment) {
+std::vector<Report> prepare(const plan::Plan &plan, const RunToolOptions &options,
+                            const ProcessContext &process, Environment &environment) {
   std::vector<Report> findings = run::preflight(plan, options.backend, environment.entry.findKernel,
                                                 {options.simulateRanks > 0});
   auto need = [&findings](const Status &status) {
@@ -103,7 +103,7 @@ std::vector<Report> prepare(const plan::Plan &plan, const RunToolOptions &option
     return status.isOk();
   };
   need(checkVariables(plan, options));
-  need(environment.session->judgeDevices(crew.member));
+  need(environment.session->judgeDevices(process.client));
   need(run::checkTrace(options.backend, !options.trace.empty(), options.noGraph, options.check));
   if (options.simulateRanks > 0 && options.simulateRanks != plan.worldSize())
     findings.push_back(
@@ -112,8 +112,8 @@ std::vector<Report> prepare(const plan::Plan &plan, const RunToolOptions &option
     findings.insert(findings.end(), unfit.begin(), unfit.end());
   else if (auto source = run::openJobData(plan); need(source.status()))
     environment.source = std::move(*source);
-  prepareCheckpoints(plan, crew, environment, findings);
-  if (!options.metrics.empty() && crew.isFirst())
+  prepareCheckpoints(plan, process, environment, findings);
+  if (!options.metrics.empty() && process.isFirst())
     need(environment.metrics.open(options.metrics));
   return findings;
 }
@@ -123,9 +123,9 @@ constexpr const char *kHostOffer =
     "'shardc run R.recipe --backend=host' compiles the recipe for this machine's processor";
 
 /// The backend comes last: making it takes all ranks.
-void prepareBackend(const plan::Plan &plan, const Crew &crew, Environment &environment,
+void prepareBackend(const plan::Plan &plan, const ProcessContext &process, Environment &environment,
                     std::vector<Report> &findings) {
-  auto backend = environment.session->makeBackend(crew.member);
+  auto backend = environment.session->makeBackend(process.client);
   if (!backend.isOk()) {
     Report finding = backend.status().report();
     if (backend.status().code() == StatusCode::Unavailable)
@@ -134,17 +134,18 @@ void prepareBackend(const plan::Plan &plan, const Crew &crew, Environment &envir
   }
   environment.backend = std::move(*backend);
   Status memory =
-      run::checkMemory(plan, *environment.backend, static_cast<int64_t>(crew.processesHere()));
+      run::checkMemory(plan, *environment.backend, static_cast<int64_t>(process.processesHere()));
   if (!memory.isOk())
     findings.push_back(memory.report());
 }
 
 /// What any rank found, each once.
-Result<std::vector<Report>> findingsOfAll(const Crew &crew, std::vector<Report> findings) {
-  if (!crew.member)
+Result<std::vector<Report>> findingsOfAll(const ProcessContext &process,
+                                          std::vector<Report> findings) {
+  if (!process.client)
     return findings;
   ASSIGN_OR_RETURN(auto byRank, launch::gatherReports(
-                                    *crew.member, "what keeps the plan from running", findings));
+                                    *process.client, "what keeps the plan from running", findings));
   std::vector<Report> merged;
   for (const std::vector<Report> &reports : byRank)
     for (const Report &report : reports)
@@ -154,22 +155,22 @@ Result<std::vector<Report>> findingsOfAll(const Crew &crew, std::vector<Report> 
 }
 
 /// Tells what there is to warn of on any rank, and on which, once.
-Status tellWarnings(const Crew &crew, ReportList &warnings) {
+Status tellWarnings(const ProcessContext &process, ReportList &warnings) {
   std::vector<std::vector<Report>> byRank = {warnings.take()};
-  if (crew.member) {
-    ASSIGN_OR_RETURN(byRank, launch::gatherReports(*crew.member, "warnings", byRank.front()));
+  if (process.client) {
+    ASSIGN_OR_RETURN(byRank, launch::gatherReports(*process.client, "warnings", byRank.front()));
   }
-  if (crew.isFirst())
+  if (process.isFirst())
     for (const Report &report : launch::mergeReports(byRank))
-      crew.console.tell(report);
+      process.console.tell(report);
   return Status::ok();
 }
 
 /// What all ranks do together once each has all that its steps take.
-Status endSetUp(const Crew &crew, Watch &watch, Environment &environment) {
+Status endSetUp(const ProcessContext &process, ProgressWatch &watch, Environment &environment) {
   RETURN_IF_ERROR(watch.start());
   RETURN_IF_ERROR(environment.session->endMeeting());
-  return tellWarnings(crew, environment.warnings);
+  return tellWarnings(process, environment.warnings);
 }
 
 Result<std::unique_ptr<run::Dumper>> makeDumper(exec::Executable &executable,
@@ -231,13 +232,13 @@ void printMachine(exec::Executable &executable, const Environment &environment,
   std::fflush(stdout);
 }
 
-exec::ExecutableOptions executableOptionsOf(const RunToolOptions &options, Crew &crew,
+exec::ExecutableOptions executableOptionsOf(const RunToolOptions &options, ProcessContext &process,
                                             const Environment &environment) {
   exec::ExecutableOptions out;
   if (environment.loader)
     out.countOffsets = environment.loader->progress().countOffsets;
   out.progress = true;
-  out.making = &crew.making;
+  out.making = &process.making;
   out.faults = environment.faults.get();
   out.graphs = !options.noGraph;
   out.nodesAhead = environment.entry.traits.queuesNodes ? options.nodesAhead : 0;
@@ -247,67 +248,68 @@ exec::ExecutableOptions executableOptionsOf(const RunToolOptions &options, Crew 
   return out;
 }
 
-run::ProgressOptions progressOptionsOf(const plan::Plan &plan, Crew &crew,
+run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &process,
                                        run::MetricsWriter &metrics) {
   run::ProgressOptions out;
   out.isTerminal = ::isatty(STDOUT_FILENO) == 1;
-  out.isQuiet = !crew.isFirst();
-  out.steps = &crew.steps;
+  out.isQuiet = !process.isFirst();
+  out.steps = &process.steps;
   out.logInterval = std::max<int64_t>(plan.job.logger.logInterval, 1);
   out.tokensPerStep = plan.job.train.globalBatchSize * plan.job.model.seqLength;
   out.flopsPerToken = run::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
   out.peakFlops = run::peakFlops(plan);
   out.metrics = &metrics;
-  out.tell = crew.console.sink();
+  out.tell = process.console.sink();
   return out;
 }
 
 /// Makes of this process' memory that of all ranks.
-Status gatherMemory(const Crew &crew, std::optional<run::MemoryChange> &memory) {
-  if (!crew.member || !memory) // all ranks have run steps, or none
+Status gatherMemory(const ProcessContext &process, std::optional<run::MemoryChange> &memory) {
+  if (!process.client || !memory) // all ranks have run steps, or none
     return Status::ok();
-  ASSIGN_OR_RETURN(memory, run::gatherMemoryChange(*crew.member, *memory));
+  ASSIGN_OR_RETURN(memory, run::gatherMemoryChange(*process.client, *memory));
   return Status::ok();
 }
 
 /// Takes what all ranks have to tell alike. Both outlive it.
-ReportSink tellOnce(const Crew &crew, run::ProgressOutput &progress) {
+ReportSink tellOnce(const ProcessContext &process, run::ProgressOutput &progress) {
   return [&](const Report &report) {
-    if (!crew.isFirst())
+    if (!process.isFirst())
       return;
     progress.clearLine();
-    crew.console.tell(report);
+    process.console.tell(report);
   };
 }
 
-int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
+int train(const plan::Plan &plan, const RunToolOptions &options, ProcessContext &process,
           Environment &environment) {
-  SetUpWatch setUp(crew);
+  SetUpWatch setUp(process);
   auto executable =
       exec::Executable::create(plan, *environment.backend, environment.entry.findKernel,
-                               executableOptionsOf(options, crew, environment));
+                               executableOptionsOf(options, process, environment));
   if (!executable.isOk())
-    return crew.fail(executable.status(), executable.status().code() == StatusCode::InvalidInput
-                                              ? kInputStatus
-                                              : kFailureStatus);
-  Watch watch(**executable, crew,
-              [saver = environment.saver.get()] { return saver != nullptr && saver->isWriting(); });
-  if (Status status = endSetUp(crew, watch, environment); !status.isOk())
-    return crew.fail(status, kFailureStatus);
-  if (crew.member) // the others would wait in collectives for a rank that is gone
-    crew.member->onAbort([backend = environment.backend.get()] { backend->abort(); });
+    return process.fail(executable.status(), executable.status().code() == StatusCode::InvalidInput
+                                                 ? kInputStatus
+                                                 : kFailureStatus);
+  ProgressWatch watch(**executable, process, [saver = environment.saver.get()] {
+    return saver != nullptr && saver->isWriting();
+  });
+  if (Status status = endSetUp(process, watch, environment); !status.isOk())
+    return process.fail(status, kFailureStatus);
+  if (process.client) // the others would wait in collectives for a rank that is gone
+    process.client->onAbort([backend = environment.backend.get()] { backend->abort(); });
 
-  run::ProgressOutput progress(progressOptionsOf(plan, crew, environment.metrics));
-  ReportSink tell = tellOnce(crew, progress);
+  run::ProgressOutput progress(progressOptionsOf(plan, process, environment.metrics));
+  ReportSink tell = tellOnce(process, progress);
   run::RunOptions runOptions;
   runOptions.check = options.check;
   connectCheckpoints(environment, **executable, tell, runOptions);
-  if (crew.isFirst())
-    printMachine(**executable, environment, crew.console);
+  if (process.isFirst())
+    printMachine(**executable, environment, process.console);
   runOptions.stepsEnd = lastStep(plan, runOptions.firstStep);
-  runOptions.stopRequest = &watchSignals(crew.member != nullptr);
+  runOptions.stopRequest = &watchSignals(process.client != nullptr);
   bool isTraced = false;
-  if (!options.trace.empty() && crew.isFirst())
+  if (!options.trace.empty() && process.isFirst())
     runOptions.trace = [&](std::vector<trace::Span> spans, int steps) -> Status {
       isTraced = true;
       int rank = (*executable)->worldRank(0);
@@ -319,7 +321,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   if (!options.dumps.empty()) {
     auto made = makeDumper(**executable, options);
     if (!made.isOk())
-      return crew.fail(made.status(), kInputStatus);
+      return process.fail(made.status(), kInputStatus);
     dumper = std::move(*made);
     runOptions.opObserver = dumper.get();
     runOptions.wantsOps = [step = options.dumpStep](int64_t now) { return now == step; };
@@ -331,17 +333,17 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   Status dumped = dumper ? dumper->finish() : Status::ok();
   if (!result.isOk()) {
     progress.clearLine();
-    return crew.fail(result.status(), kFailureStatus);
+    return process.fail(result.status(), kFailureStatus);
   }
-  if (Status status = gatherMemory(crew, result->memory); !status.isOk())
-    return crew.fail(status, kFailureStatus);
+  if (Status status = gatherMemory(process, result->memory); !status.isOk())
+    return process.fail(status, kFailureStatus);
   progress.end(*result);
   if (result->isStopped && !environment.saver)
     tell(makeReport(report::NothingSaved));
   if (runOptions.trace && !isTraced)
     tell(makeReport(report::TraceNotWritten, options.trace));
   if (!dumped.isOk())
-    return crew.fail(dumped, kFailureStatus);
+    return process.fail(dumped, kFailureStatus);
   // The messages about metrics and saves were printed when they failed.
   bool isSaved = !environment.saver || environment.saver->lastStatus().isOk();
   return progress.metricsStatus().isOk() && isSaved ? 0 : kFailureStatus;
@@ -349,27 +351,27 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
 
 /// Runs the ranks of this process.
 int runRanks(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
-             Crew &crew) {
+             ProcessContext &process) {
   Environment environment{.entry = entry};
   environment.session = entry.beginSession(plan, options, environment.warnings.sink());
   if (!entry.traits.computes) {
-    int status = rehearse(plan, options, entry, *environment.session, crew);
-    if (crew.member)
-      crew.member->leave(status);
+    int status = rehearse(plan, options, entry, *environment.session, process);
+    if (process.client)
+      process.client->leave(status);
     return status;
   }
   if (options.fault.kind != run::FaultKind::Nothing)
     environment.faults = std::make_unique<run::PlantedFault>(options.fault);
-  auto findings = findingsOfAll(crew, prepare(plan, options, crew, environment));
-  if (findings.isOk() && (findings->empty() || !crew.member)) // all that is wrong in one go
-    prepareBackend(plan, crew, environment, *findings);
+  auto findings = findingsOfAll(process, prepare(plan, options, process, environment));
+  if (findings.isOk() && (findings->empty() || !process.client)) // all that is wrong in one go
+    prepareBackend(plan, process, environment, *findings);
   if (!findings.isOk())
-    return crew.fail(findings.status(), kInputStatus);
+    return process.fail(findings.status(), kInputStatus);
   if (!findings->empty())
-    return crew.fail(*findings, kInputStatus);
-  int status = train(plan, options, crew, environment);
-  if (crew.member)
-    crew.member->leave(status);
+    return process.fail(*findings, kInputStatus);
+  int status = train(plan, options, process, environment);
+  if (process.client)
+    process.client->leave(status);
   return status;
 }
 
@@ -411,8 +413,9 @@ int run(RunToolOptions options) {
     fmt::print("{}", exec::explain(*plan, backend->findKernel));
     return 0;
   }
-  return runJob(*plan, hash, options,
-                [&](Crew &crew) { return runRanks(*plan, options, *backend, crew); });
+  return runJob(*plan, hash, options, [&](ProcessContext &process) {
+    return runRanks(*plan, options, *backend, process);
+  });
 }
 
 } // namespace

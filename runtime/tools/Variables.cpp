@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/Reports.h"
-#include "runtime/launch/Place.h"
+#include "runtime/launch/JobPosition.h"
 #include "runtime/run/JobVariables.h"
 
 namespace shardc::tools {
@@ -24,8 +24,8 @@ Status setVariables(const plan::Plan &plan, const BackendEntry *backend, const C
       return makeStatus(report::VariableRefused, name);
   if (backend && backend->setVariables)
     backend->setVariables();
-  Result<launch::Place> place = launch::findPlace(::getenv);
-  if (place.isOk() && place->rank == 0)
+  Result<launch::JobPosition> position = launch::findJobPosition(::getenv);
+  if (position.isOk() && position->rank == 0)
     for (const std::string &name : variables.kept)
       console.tell(makeReport(report::VariableKept, name));
   return Status::ok();

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "runtime/base/ExitStatus.h"
-#include "runtime/launch/Member.h"
 #include "runtime/launch/MpiExchange.h"
 #include "runtime/launch/RankReports.h"
+#include "runtime/launch/RendezvousClient.h"
 #include "runtime/launch/Supervisor.h"
 
 namespace shardc::launch {
@@ -140,32 +140,32 @@ const std::map<std::string, Status (*)(MpiExchange &, int)> kChecks = {
     {"killed", checkKilled},
     {"killed-at-end", checkKilledAtEnd}};
 
-Status runRank(const std::string &check, Member &member) {
+Status runRank(const std::string &check, RendezvousClient &client) {
   MpiOptions options;
   options.timeoutSeconds = kLimitSeconds;
-  if (check == "one-without" && member.rank() == 2)
+  if (check == "one-without" && client.rank() == 2)
     options.module = "/no/such/module.so";
-  if (check == "killed-at-begin" && member.rank() == 2) {
-    RETURN_IF_ERROR(gatherReports(member, "loading MPI", {}).status()); // so the others begin
+  if (check == "killed-at-begin" && client.rank() == 2) {
+    RETURN_IF_ERROR(gatherReports(client, "loading MPI", {}).status()); // so the others begin
     ::raise(SIGKILL);
   }
   std::string why;
   std::unique_ptr<MpiExchange> mpi;
   RETURN_IF_ERROR(checkSignals([&]() -> Status {
-    ASSIGN_OR_RETURN(mpi, MpiExchange::begin(member, options, [&](const Report &report) {
+    ASSIGN_OR_RETURN(mpi, MpiExchange::begin(client, options, [&](const Report &report) {
                        why = report.text.substr(report.text.find("ranks: ") + 7);
                      }));
     return Status::ok();
   }));
-  if (member.rank() == 0)
+  if (client.rank() == 0)
     fmt::print("{}\n", mpi ? "by " + mpi->library() : "by TCP: " + why);
   auto found = kChecks.find(check);
   if (!mpi || found == kChecks.end())
     return Status::ok();
-  RETURN_IF_ERROR(found->second(*mpi, member.rank()));
+  RETURN_IF_ERROR(found->second(*mpi, client.rank()));
   RETURN_IF_ERROR(checkSignals([&] { return mpi->end(); }));
   // MPI has no part in what follows.
-  if (check == "gather" && member.rank() == 0)
+  if (check == "gather" && client.rank() == 0)
     fmt::print("all parts are right\n");
   return Status::ok();
 }
@@ -173,29 +173,29 @@ Status runRank(const std::string &check, Member &member) {
 void printReport(const Report &report) { fmt::print(stderr, "shardc-run: {}\n", lineOf(report)); }
 
 int runJob(const std::string &check) {
-  Result<Place> place = findPlace(::getenv);
-  if (!place.isOk() || place->launcher != Launcher::OpenMpi)
+  Result<JobPosition> position = findJobPosition(::getenv);
+  if (!position.isOk() || position->launcher != Launcher::OpenMpi)
     return fmt::print(stderr, "start it by mpirun\n"), 2;
   SupervisorOptions supervisor;
-  supervisor.place = *place;
-  supervisor.worldSize = place->worldSize;
-  supervisor.rendezvousPort = *rendezvousPort(*place, 0);
+  supervisor.position = *position;
+  supervisor.worldSize = position->worldSize;
+  supervisor.rendezvousPort = *rendezvousPort(*position, 0);
   supervisor.tell = printReport;
   supervisor.timeoutSeconds = kLimitSeconds;
-  return supervise(supervisor, [&](const WorkerPlace &worker) {
-    MemberOptions options;
+  return supervise(supervisor, [&](const WorkerOptions &worker) {
+    RendezvousClientOptions options;
     options.address = worker.address;
     options.port = worker.port;
     options.rank = worker.rank;
-    options.worldSize = place->worldSize;
+    options.worldSize = position->worldSize;
     options.job = worker.job;
     options.tell = printReport;
-    auto member = Member::join(options);
-    if (!member.isOk())
+    auto client = RendezvousClient::join(options);
+    if (!client.isOk())
       return kFailureStatus;
-    if (Status status = runRank(check, **member); !status.isOk())
-      return (*member)->fail(status, kFailureStatus);
-    (*member)->leave(0);
+    if (Status status = runRank(check, **client); !status.isOk())
+      return (*client)->fail(status, kFailureStatus);
+    (*client)->leave(0);
     return 0;
   });
 }

@@ -59,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   readOpenBodies(bytes);
   readBody<Refusal>(bytes);
   readBody<Welcome>(bytes);
-  readBody<Snapshot>(bytes);
+  readBody<RankProgress>(bytes);
   readBody<Failure>(bytes);
   readBody<Abort>(bytes);
   return 0;

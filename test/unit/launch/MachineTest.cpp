@@ -53,11 +53,12 @@ private:
 };
 
 TEST(Machine, EndsRanksOfTheJobAlone) {
-  Socket hub = std::move(*listenOn("127.0.0.1", 0)), other = std::move(*listenOn("127.0.0.1", 0));
-  Process rank(portOf(hub)), stopped(portOf(hub)), another(portOf(other)), none(0);
-  Socket own = std::move(*connectTo("127.0.0.1", portOf(hub), 10));
+  Socket server = std::move(*listenOn("127.0.0.1", 0)),
+         other = std::move(*listenOn("127.0.0.1", 0));
+  Process rank(portOf(server)), stopped(portOf(server)), another(portOf(other)), none(0);
+  Socket own = std::move(*connectTo("127.0.0.1", portOf(server), 10));
   std::string where = otherEndOf(own);
-  ASSERT_EQ(where, fmt::format("0100007F:{:04X}", portOf(hub)));
+  ASSERT_EQ(where, fmt::format("0100007F:{:04X}", portOf(server)));
   ::kill(stopped.pid(), SIGSTOP);
   for (Process *process : {&rank, &stopped, &another, &none})
     endRank(process->pid(), where);

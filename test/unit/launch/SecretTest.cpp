@@ -28,11 +28,11 @@ protected:
   }
 
   Result<Secret> find(Launcher launcher = Launcher::Torchrun) {
-    Place place;
-    place.launcher = launcher;
-    place.job = "a run id is no secret";
+    JobPosition position;
+    position.launcher = launcher;
+    position.job = "a run id is no secret";
     return findSecret(
-        place,
+        position,
         [this](const char *name) -> const char * {
           auto found = variables.find(name);
           return found == variables.end() ? nullptr : found->second.c_str();

@@ -174,7 +174,7 @@ TEST(Wire, TakesWholeBodiesOnly) {
   expectWholeOnly(Challenge{});
   expectWholeOnly(Refusal{Refusal::AnotherJob});
   expectWholeOnly(Welcome{{1}, 3, true});
-  expectWholeOnly(Snapshot{4, {1, 2, 3}, true, 5});
+  expectWholeOnly(RankProgress{4, {1, 2, 3}, true, 5});
   expectWholeOnly(Failure::of(Status(StatusCode::Numeric, "text"), 3));
   Abort abort;
   abort.silent.push_back({"m", 5});
@@ -183,7 +183,7 @@ TEST(Wire, TakesWholeBodiesOnly) {
 
 TEST(Wire, BoundsCounts) {
   EXPECT_FALSE(
-      Snapshot::unpack(Packer().number(0).number(0).number(0).number(kStreamsMax + 1).take()));
+      RankProgress::unpack(Packer().number(0).number(0).number(0).number(kStreamsMax + 1).take()));
   EXPECT_FALSE(Abort::unpack(Packer().number(3).number(1 << 19).take()));
   EXPECT_FALSE(Failure::unpack(Packer().number(200).number(3).number(0).number(0).take()));
   EXPECT_FALSE(

@@ -1,4 +1,4 @@
-#include "runtime/tools/Watch.h"
+#include "runtime/tools/ProgressWatch.h"
 
 #include <algorithm>
 #include <chrono>
@@ -37,32 +37,34 @@ double secondsUsed() {
 
 } // namespace
 
-SetUpWatch::SetUpWatch(Crew &crew) : crew_(crew) {
-  if (crew.member)
-    crew.member->watch([&crew] {
-      return launch::Snapshot{.steps = 0, .words = {crew.making.load(std::memory_order_relaxed)}};
+SetUpWatch::SetUpWatch(ProcessContext &process) : process_(process) {
+  if (process.client)
+    process.client->watch([&process] {
+      return launch::RankProgress{.steps = 0,
+                                  .words = {process.making.load(std::memory_order_relaxed)}};
     });
 }
 
 SetUpWatch::~SetUpWatch() {
-  if (crew_.member)
-    crew_.member->stopWatching();
+  if (process_.client)
+    process_.client->stopWatching();
 }
 
-Watch::Watch(exec::Executable &executable, Crew &crew, std::function<bool()> isWriting)
-    : executable_(executable), crew_(crew), isWriting_(std::move(isWriting)),
+ProgressWatch::ProgressWatch(exec::Executable &executable, ProcessContext &process,
+                             std::function<bool()> isWriting)
+    : executable_(executable), process_(process), isWriting_(std::move(isWriting)),
       last_(executable.rankCount()) {}
 
-Status Watch::start() {
-  if (!crew_.member)
+Status ProgressWatch::start() {
+  if (!process_.client)
     return startThread(thread_, [this] { run(); });
-  crew_.member->watch([this] { return read(0); });
+  process_.client->watch([this] { return read(0); });
   return Status::ok();
 }
 
-Watch::~Watch() {
-  if (crew_.member)
-    crew_.member->stopWatching();
+ProgressWatch::~ProgressWatch() {
+  if (process_.client)
+    process_.client->stopWatching();
   {
     std::lock_guard lock(mutex_);
     isStopping_ = true;
@@ -72,20 +74,20 @@ Watch::~Watch() {
     thread_.join();
 }
 
-launch::Snapshot Watch::read(size_t rank) {
-  launch::Snapshot snapshot;
-  snapshot.steps = crew_.steps.load(std::memory_order_relaxed);
+launch::RankProgress ProgressWatch::read(size_t rank) {
+  launch::RankProgress position;
+  position.steps = process_.steps.load(std::memory_order_relaxed);
   auto words = executable_.progress(rank);
-  snapshot.words.assign(words.begin(), words.end());
-  snapshot.isAsked = stopRequests().load(std::memory_order_relaxed) > 0;
-  if (snapshot.isAsked)
+  position.words.assign(words.begin(), words.end());
+  position.isAsked = stopRequests().load(std::memory_order_relaxed) > 0;
+  if (position.isAsked)
     noteActivity();
-  snapshot.activity = activity_;
-  return snapshot;
+  position.activity = activity_;
+  return position;
 }
 
 /// What words do not show: kernels of minutes, a checkpoint that is read, files that are written.
-void Watch::noteActivity() {
+void ProgressWatch::noteActivity() {
   double now = nowSeconds(), used = secondsUsed();
   if (now - lookedAt_ < std::chrono::duration<double>(kBeat).count() / 2)
     return; // too short to judge by
@@ -99,7 +101,7 @@ void Watch::noteActivity() {
 /// can end that, so the process ends. Ranks share cores here, so one may wait for long while others
 /// work; only where none of them moves has work stopped. A run that was asked to end gets less
 /// patience: it would end after the step, if there were an end of it.
-void Watch::run() {
+void ProgressWatch::run() {
   sigset_t all; // signals are the main thread's
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -110,7 +112,7 @@ void Watch::run() {
     bool isInside = false, isAsked = false;
     still += beat;
     for (size_t r = 0; r < last_.size(); ++r) {
-      launch::Snapshot now = read(r);
+      launch::RankProgress now = read(r);
       if (now != last_[r])
         still = 0;
       isInside = isInside || std::ranges::any_of(now.words, ProgressWord::isInside);
@@ -126,11 +128,11 @@ void Watch::run() {
   }
 }
 
-void Watch::end(const std::string &why) {
+void ProgressWatch::end(const std::string &why) {
   std::vector<std::vector<uint32_t>> words;
-  for (const launch::Snapshot &rank : last_)
+  for (const launch::RankProgress &rank : last_)
     words.push_back(rank.words);
-  crew_.console.tell(makeReport(
+  process_.console.tell(makeReport(
       report::RankStuck,
       fmt::format("{}; {}",
                   exec::ProgressMap(executable_.plan()).explainStall(words, /*silent=*/-1), why)));

@@ -1,4 +1,4 @@
-// Ranks meet at a hub in threads of one process: exchanges, agreement, leaving.
+// Ranks meet at a server in threads of one process: exchanges, agreement, leaving.
 #include <array>
 #include <atomic>
 #include <thread>
@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/Reports.h"
-#include "runtime/launch/Hub.h"
-#include "runtime/launch/Member.h"
+#include "runtime/launch/RendezvousClient.h"
+#include "runtime/launch/RendezvousServer.h"
 
 namespace shardc::launch {
 namespace {
@@ -16,101 +16,101 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A hub that turns in a thread of its own until all ranks have left.
+/// A server that turns in a thread of its own until all ranks have left.
 class Meeting {
 public:
   explicit Meeting(int64_t ranks) {
     Socket listener = std::move(*listenOn("127.0.0.1", 0));
     port = portOf(listener);
-    HubOptions options;
+    RendezvousOptions options;
     options.worldSize = ranks;
     options.tell = [](const Report &report) { ADD_FAILURE() << report.text; };
-    hub_.emplace(std::move(listener), std::move(options));
+    server_.emplace(std::move(listener), std::move(options));
     thread_ = std::thread([this] {
-      for (double now = 0; !hub_->isOver(); now += 0.01) {
+      for (double now = 0; !server_->isOver(); now += 0.01) {
         std::vector<pollfd> entries;
-        hub_->addTo(entries);
+        server_->addTo(entries);
         ::poll(entries.data(), entries.size(), 10);
-        hub_->step(now, entries);
+        server_->step(now, entries);
       }
     });
   }
   ~Meeting() { thread_.join(); }
 
-  std::unique_ptr<Member> join(int64_t rank, int64_t ranks) {
-    MemberOptions options;
+  std::unique_ptr<RendezvousClient> join(int64_t rank, int64_t ranks) {
+    RendezvousClientOptions options;
     options.address = "127.0.0.1";
     options.port = port;
     options.rank = rank;
     options.worldSize = ranks;
     options.tell = [](const Report &report) { ADD_FAILURE() << report.text; };
-    auto member = Member::join(options);
-    EXPECT_TRUE(member.isOk());
-    return std::move(*member);
+    auto client = RendezvousClient::join(options);
+    EXPECT_TRUE(client.isOk());
+    return std::move(*client);
   }
   int port = 0;
 
 private:
-  std::optional<Hub> hub_;
+  std::optional<RendezvousServer> server_;
   std::thread thread_;
 };
 
 /// Runs `work` as each rank, in threads.
-void asRanks(int64_t ranks, const std::function<void(Member &)> &work) {
+void asRanks(int64_t ranks, const std::function<void(RendezvousClient &)> &work) {
   Meeting meeting(ranks);
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
-      std::unique_ptr<Member> member = meeting.join(rank, ranks);
-      work(*member);
-      member->leave(0);
+      std::unique_ptr<RendezvousClient> client = meeting.join(rank, ranks);
+      work(*client);
+      client->leave(0);
     });
   for (std::thread &thread : threads)
     thread.join();
 }
 
-TEST(Member, ExchangesWhatAllGive) {
-  asRanks(4, [](Member &member) {
-    EXPECT_EQ(member.localSize(), 4);
-    EXPECT_EQ(member.address(), "127.0.0.1");
+TEST(RendezvousClient, ExchangesWhatAllGive) {
+  asRanks(4, [](RendezvousClient &client) {
+    EXPECT_EQ(client.localSize(), 4);
+    EXPECT_EQ(client.address(), "127.0.0.1");
     for (int turn = 0; turn < 20; ++turn) {
-      auto all = member.allGather("numbers", fmt::format("{}.{}", turn, member.rank()));
+      auto all = client.allGather("numbers", fmt::format("{}.{}", turn, client.rank()));
       ASSERT_TRUE(all.isOk());
       for (int rank = 0; rank < 4; ++rank)
         EXPECT_EQ((*all)[rank], fmt::format("{}.{}", turn, rank));
     }
     std::string id(128, '\0'); // as an NCCL id: any bytes
     id[5] = static_cast<char>(0xff);
-    auto received = member.broadcast("id", 2, member.rank() == 2 ? id : "");
+    auto received = client.broadcast("id", 2, client.rank() == 2 ? id : "");
     ASSERT_TRUE(received.isOk());
     EXPECT_EQ(*received, id);
   });
 }
 
-TEST(Member, AgreesOnTheLowestRanksFailure) {
-  asRanks(3, [](Member &member) {
-    EXPECT_TRUE(member.agree("first", Status::ok()).isOk());
-    Status mine = member.rank() == 0
+TEST(RendezvousClient, AgreesOnTheLowestRanksFailure) {
+  asRanks(3, [](RendezvousClient &client) {
+    EXPECT_TRUE(client.agree("first", Status::ok()).isOk());
+    Status mine = client.rank() == 0
                       ? Status::ok()
-                      : makeStatus(report::StepNotSaved, fmt::format("disk {}", member.rank()));
-    Status all = member.agree("second", mine);
+                      : makeStatus(report::StepNotSaved, fmt::format("disk {}", client.rank()));
+    Status all = client.agree("second", mine);
     EXPECT_EQ(all.code(), StatusCode::Io);
     EXPECT_THAT(all.message(), HasSubstr("disk 1"));
     EXPECT_EQ(all.report().id, "step-not-saved");
-    EXPECT_TRUE(member.barrier("third").isOk());
+    EXPECT_TRUE(client.barrier("third").isOk());
   });
 }
 
-TEST(Member, RefusesWhatIsTooLongToExchange) {
-  asRanks(1, [](Member &member) {
-    EXPECT_EQ(member.allGather("x", std::string(kBlobBytesMax + 1, 'x')).status().code(),
+TEST(RendezvousClient, RefusesWhatIsTooLongToExchange) {
+  asRanks(1, [](RendezvousClient &client) {
+    EXPECT_EQ(client.allGather("x", std::string(kBlobBytesMax + 1, 'x')).status().code(),
               StatusCode::Internal);
   });
 }
 
-TEST(Member, ExchangesTextsOfAnyLength) {
+TEST(RendezvousClient, ExchangesTextsOfAnyLength) {
   constexpr size_t kPart = size_t{48} << 10; // what goes at once
-  asRanks(3, [](Member &member) {
+  asRanks(3, [](RendezvousClient &client) {
     std::array<size_t, 3> lengths = {0, 2 * kPart, 3 * kPart + 5};
     auto textOf = [&](size_t rank) {
       std::string text(lengths[rank], static_cast<char>('a' + rank));
@@ -119,7 +119,7 @@ TEST(Member, ExchangesTextsOfAnyLength) {
       return text;
     };
     for (int turn = 0; turn < 2; ++turn) { // nothing of the first is left over
-      auto all = member.allGatherLong("texts", textOf(static_cast<size_t>(member.rank())));
+      auto all = client.allGatherLong("texts", textOf(static_cast<size_t>(client.rank())));
       ASSERT_TRUE(all.isOk());
       ASSERT_EQ(all->size(), 3u);
       for (size_t rank = 0; rank < 3; ++rank)
@@ -129,15 +129,15 @@ TEST(Member, ExchangesTextsOfAnyLength) {
 }
 
 /// The system takes the connection, and nobody answers it.
-TEST(Member, TellsThatAListenerIsSilent) {
+TEST(RendezvousClient, TellsThatAListenerIsSilent) {
   Socket listener = std::move(*listenOn("127.0.0.1", 0));
   std::string said;
-  MemberOptions options;
+  RendezvousClientOptions options;
   options.address = "127.0.0.1";
   options.port = portOf(listener);
   options.joinSeconds = 1;
   options.tell = [&](const Report &report) { said += lineOf(report); };
-  EXPECT_EQ(Member::join(options).status().report().id, "run-aborted");
+  EXPECT_EQ(RendezvousClient::join(options).status().report().id, "run-aborted");
   EXPECT_THAT(said,
               HasSubstr(fmt::format("no answer from rank 0 within 1 s: the program that listens "
                                     "at 127.0.0.1:{} has sent nothing for 1 s",
@@ -145,10 +145,10 @@ TEST(Member, TellsThatAListenerIsSilent) {
   EXPECT_THAT(said, HasSubstr("[no-answer-from-rank-0]"));
 }
 
-TEST(Member, KeysDifferFromStartToStart) {
+TEST(RendezvousClient, KeysDifferFromStartToStart) {
   std::vector<Key> keys;
   for (int start = 0; start < 2; ++start)
-    asRanks(1, [&](Member &member) { keys.push_back(member.jobKey()); });
+    asRanks(1, [&](RendezvousClient &client) { keys.push_back(client.jobKey()); });
   EXPECT_NE(keys[0], keys[1]);
 }
 

@@ -16,37 +16,38 @@
 namespace shardc::tools {
 
 /// Watches the rank of a single-rank process before it has streams, until it is destroyed or a
-/// Watch replaces it. Until then, messages name the channel that is being created.
+/// ProgressWatch replaces it. Until then, messages name the channel that is being created.
 class SetUpWatch {
 public:
-  /// The crew outlives the watch.
-  explicit SetUpWatch(Crew &crew);
+  /// The context outlives the watch.
+  explicit SetUpWatch(ProcessContext &process);
   ~SetUpWatch();
 
 private:
-  Crew &crew_;
+  ProcessContext &process_;
 };
 
-class Watch {
+class ProgressWatch {
 public:
   /// All outlive the watch. `isWriting` says whether files of a save are being written; any thread
   /// calls it.
-  Watch(exec::Executable &executable, Crew &crew, std::function<bool()> isWriting);
-  ~Watch();
+  ProgressWatch(exec::Executable &executable, ProcessContext &process,
+                std::function<bool()> isWriting);
+  ~ProgressWatch();
   /// Begins to watch. Exhausted where no thread can be started for it.
   Status start();
 
 private:
   void run();
-  launch::Snapshot read(size_t rank);
+  launch::RankProgress read(size_t rank);
   void noteActivity();
   [[noreturn]] void end(const std::string &why);
 
   exec::Executable &executable_;
-  Crew &crew_;
+  ProcessContext &process_;
   std::function<bool()> isWriting_;
   // Used only by the reading thread.
-  std::vector<launch::Snapshot> last_;
+  std::vector<launch::RankProgress> last_;
   uint64_t activity_ = 0;
   double lookedAt_ = 0, usedThen_ = 0; ///< seconds of the clock, and of this process' cores
   std::mutex mutex_;

@@ -9,12 +9,12 @@
 #include <thread>
 
 #include "runtime/hal/Peers.h"
-#include "runtime/launch/Place.h"
+#include "runtime/launch/JobPosition.h"
 #include "runtime/launch/Wire.h"
 
 namespace shardc::launch {
 
-struct MemberOptions {
+struct RendezvousClientOptions {
   std::string address; ///< where rank 0's supervisor listens
   int port = 0;
   int64_t rank = 0, worldSize = 1, localRank = 0;
@@ -29,12 +29,12 @@ struct MemberOptions {
   ReportSink tell; ///< takes what no other process can tell
 };
 
-class Member final : public hal::Peers {
+class RendezvousClient final : public hal::Peers {
 public:
   /// Returns once all ranks have arrived. If the job fails before, a person was told why (by this
   /// rank, if rank 0 cannot), and the status is Aborted.
-  static Result<std::unique_ptr<Member>> join(const MemberOptions &options);
-  ~Member() override;
+  static Result<std::unique_ptr<RendezvousClient>> join(const RendezvousClientOptions &options);
+  ~RendezvousClient() override;
 
   int rank() const override { return static_cast<int>(options_.rank); }
   int worldSize() const override { return static_cast<int>(options_.worldSize); }
@@ -52,7 +52,7 @@ public:
   /// it may unblock what waits for other ranks. It has a few seconds.
   void onAbort(std::function<void()> callback);
   /// From here on `read` is called now and then by another thread, and what it gives is sent.
-  void watch(std::function<Snapshot()> read);
+  void watch(std::function<RankProgress()> read);
   /// No call of `read` is under way or will come.
   void stopWatching();
 
@@ -65,7 +65,7 @@ public:
   void leave(int exitStatus);
 
 private:
-  explicit Member(MemberOptions options) : options_(std::move(options)) {}
+  explicit RendezvousClient(RendezvousClientOptions options) : options_(std::move(options)) {}
   /// How an attempt to join has ended.
   struct Attempt {
     enum Outcome : uint8_t {
@@ -84,17 +84,17 @@ private:
   Attempt refusedBy(const std::string &where, const std::optional<Refusal> &refusal) const;
   Status misfit(Status reason) const;
   void run();
-  void watchHub(double seconds);
+  void watchServer(double seconds);
   bool serve();
   void take(const Message &message);
-  [[noreturn]] void endWithoutHub(const Report &report);
+  [[noreturn]] void endWithoutServer(const Report &report);
   void sendProgress();
   [[noreturn]] void endProcessOf(const Abort &abort);
   void send(MessageKind kind, std::string_view body);
   void sendFailure(const Failure &failure);
   int awaitEnd(int exitStatus);
 
-  MemberOptions options_;
+  RendezvousClientOptions options_;
   std::string ownAddress_, machine_;
   Welcome welcome_;
 
@@ -113,8 +113,8 @@ private:
   double heardAt_ = 0;                  ///< rank 0's supervisor
 
   std::mutex readMutex_; ///< held while `read_` runs
-  std::function<Snapshot()> read_;
-  std::optional<Snapshot> sent_;
+  std::function<RankProgress()> read_;
+  std::optional<RankProgress> sent_;
 
   Socket wakeup_; ///< of the thread
   std::thread thread_;

@@ -8,7 +8,7 @@
 
 #include "runtime/base/ProgressWord.h"
 #include "runtime/base/Reports.h"
-#include "runtime/launch/Hub.h"
+#include "runtime/launch/RendezvousServer.h"
 
 namespace shardc::launch {
 namespace {
@@ -17,12 +17,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class HubTest : public ::testing::Test {
+class RendezvousServerTest : public ::testing::Test {
 protected:
   void open(int64_t ranks) {
     Socket listener = std::move(*listenOn("127.0.0.1", 0));
     port = portOf(listener);
-    HubOptions options;
+    RendezvousOptions options;
     options.worldSize = ranks;
     options.planHash = 7;
     options.secret = kSecret;
@@ -30,18 +30,18 @@ protected:
     options.where = "here";
     options.timeoutSeconds = 60;
     options.joinSeconds = 30;
-    options.explainStall = [this](std::span<const Snapshot> all, int silent) {
+    options.explainStall = [this](std::span<const RankProgress> all, int silent) {
       explained.assign(all.begin(), all.end());
       return fmt::format("{} ranks, {} silent", all.size(), silent);
     };
-    options.describe = [](const Snapshot &last) {
+    options.describe = [](const RankProgress &last) {
       return last.words.empty() ? "" : fmt::format("in 'micro: op {}'", last.words[0]);
     };
     options.tell = [this](const Report &report) {
       (report.severity == Severity::Error ? said : warned).push_back(report.text);
       ids.insert(report.id);
     };
-    hub.emplace(std::move(listener), std::move(options));
+    server.emplace(std::move(listener), std::move(options));
   }
   static constexpr Key kSecret = {5};
   Wire connect() { return Wire(std::move(*connectTo("127.0.0.1", port, 10))); }
@@ -56,7 +56,7 @@ protected:
     hello.host = "h";
     return hello;
   }
-  /// What comes next, after some turns of the hub.
+  /// What comes next, after some turns of the server.
   std::optional<Message> read(Wire &wire) {
     for (int turn = 0; turn < 100; ++turn) {
       turnOnce();
@@ -68,7 +68,7 @@ protected:
     }
     return std::nullopt;
   }
-  /// Says hello on a new connection, as a rank does. The hub has not read it yet.
+  /// Says hello on a new connection, as a rank does. The server has not read it yet.
   Wire greet(const Hello &hello, const Key &secret = kSecret) {
     Wire wire = connect();
     std::optional<Message> message = read(wire);
@@ -76,7 +76,7 @@ protected:
     Challenge challenge = *Challenge::unpack(message->body);
     send(wire, MessageKind::Hello, hello.pack(secret, challenge.nonce));
     WireKeys keys(secret, challenge.nonce, hello.nonce);
-    wire.seal(keys.toHub, keys.toRank);
+    wire.seal(keys.toServer, keys.toRank);
     return wire;
   }
   void join(int64_t ranks) {
@@ -104,12 +104,12 @@ protected:
   }
   void turnOnce() {
     std::vector<pollfd> entries;
-    hub->addTo(entries);
+    server->addTo(entries);
     ::poll(entries.data(), entries.size(), 0);
-    hub->step(now, entries);
+    server->step(now, entries);
   }
   void progress(size_t rank, uint32_t word, uint64_t steps = 0) {
-    send(wires[rank], MessageKind::Progress, Snapshot{steps, {word}}.pack());
+    send(wires[rank], MessageKind::Progress, RankProgress{steps, {word}}.pack());
   }
   /// These ranks show life for so long, `every` so many seconds.
   void live(std::initializer_list<size_t> ranks, int seconds, int every) {
@@ -125,14 +125,14 @@ protected:
 
   int port = 0;
   double now = 100;
-  std::optional<Hub> hub;
+  std::optional<RendezvousServer> server;
   std::vector<Wire> wires;
   std::vector<std::string> said, warned;
   std::set<std::string_view> ids; ///< of all that was told
-  std::vector<Snapshot> explained;
+  std::vector<RankProgress> explained;
 };
 
-TEST_F(HubTest, LetsAllInAndEndsWithThem) {
+TEST_F(RendezvousServerTest, LetsAllInAndEndsWithThem) {
   open(3);
   join(3);
   int speakers = 0;
@@ -146,12 +146,12 @@ TEST_F(HubTest, LetsAllInAndEndsWithThem) {
   for (Wire &wire : wires)
     send(wire, MessageKind::Bye, Packer().number(0).take());
   step(0);
-  EXPECT_TRUE(hub->isOver());
-  EXPECT_EQ(hub->exitStatus(), 0);
+  EXPECT_TRUE(server->isOver());
+  EXPECT_EQ(server->exitStatus(), 0);
   EXPECT_THAT(said, IsEmpty());
 }
 
-TEST_F(HubTest, PassesExchangesOn) {
+TEST_F(RendezvousServerTest, PassesExchangesOn) {
   open(2);
   join(2);
   send(wires[1], MessageKind::Gather, Packer().text("x").text("b").take());
@@ -165,7 +165,7 @@ TEST_F(HubTest, PassesExchangesOn) {
   EXPECT_EQ(in.text(), "b");
 }
 
-TEST_F(HubTest, RanksInDifferentExchangesEndTheJob) {
+TEST_F(RendezvousServerTest, RanksInDifferentExchangesEndTheJob) {
   open(2);
   join(2);
   send(wires[1], MessageKind::Gather, Packer().text("x").text("").take());
@@ -177,17 +177,17 @@ TEST_F(HubTest, RanksInDifferentExchangesEndTheJob) {
   EXPECT_THAT(ids, ElementsAre("ranks-at-different-exchanges"));
 }
 
-TEST_F(HubTest, TellsOfRanksThatAreMissing) {
+TEST_F(RendezvousServerTest, TellsOfRanksThatAreMissing) {
   open(6);
   for (int64_t rank : {0, 2})
     wires.push_back(greet(helloOf(rank, 6)));
   step(31);
   EXPECT_THAT(said, ElementsAre("rank 1, 3-5 of 6 did not reach here within 30 s"));
   EXPECT_THAT(ids, ElementsAre("ranks-missing"));
-  EXPECT_EQ(hub->exitStatus(), 1);
+  EXPECT_EQ(server->exitStatus(), 1);
 }
 
-TEST_F(HubTest, AnotherJobOfTheSameSecretIsRefused) {
+TEST_F(RendezvousServerTest, AnotherJobOfTheSameSecretIsRefused) {
   open(1);
   Hello hello = helloOf(0, 1);
   hello.job = "another";
@@ -196,14 +196,14 @@ TEST_F(HubTest, AnotherJobOfTheSameSecretIsRefused) {
   ASSERT_TRUE(message && message->kind == MessageKind::Refused);
   EXPECT_EQ(Refusal::unpack(message->body)->reason, Refusal::AnotherJob);
   join(1);
-  EXPECT_TRUE(hub->isRunning());
+  EXPECT_TRUE(server->isRunning());
   EXPECT_THAT(said, IsEmpty());
   EXPECT_THAT(warned, IsEmpty());
 }
 
 /// Frames without sense, without a code, with another secret's, and what was said before to another
 /// challenge; before and while the job runs.
-TEST_F(HubTest, StrangersChangeNothingAndAreToldOfOnce) {
+TEST_F(RendezvousServerTest, StrangersChangeNothingAndAreToldOfOnce) {
   open(2);
   for (bool isRunning : {false, true}) {
     if (isRunning)
@@ -223,15 +223,15 @@ TEST_F(HubTest, StrangersChangeNothingAndAreToldOfOnce) {
     Wire replayed = connect();
     send(replayed, MessageKind::Hello, helloOf(1, 2).pack(kSecret, Nonce{}));
     step(12);
-    EXPECT_FALSE(hub->hasFailed());
+    EXPECT_FALSE(server->hasFailed());
   }
-  EXPECT_TRUE(hub->isRunning());
+  EXPECT_TRUE(server->isRunning());
   EXPECT_THAT(said, IsEmpty());
   EXPECT_EQ(warned.size(), 1u);
   EXPECT_THAT(ids, ElementsAre("connection-refused"));
 }
 
-TEST_F(HubTest, AFloodOfSilentConnectionsKeepsNobodyOut) {
+TEST_F(RendezvousServerTest, AFloodOfSilentConnectionsKeepsNobodyOut) {
   open(2);
   std::vector<Wire> flood;
   for (int i = 0; i < 300; ++i) {
@@ -239,20 +239,20 @@ TEST_F(HubTest, AFloodOfSilentConnectionsKeepsNobodyOut) {
     turnOnce();
   }
   std::vector<pollfd> entries;
-  hub->addTo(entries);
+  server->addTo(entries);
   EXPECT_LE(entries.size(), 200u) << "connections that have said nothing are bounded";
   join(2);
-  EXPECT_TRUE(hub->isRunning());
+  EXPECT_TRUE(server->isRunning());
   step(12);
   entries.clear();
-  hub->addTo(entries);
+  server->addTo(entries);
   EXPECT_EQ(entries.size(), 3u) << "and do not stay";
   EXPECT_THAT(said, IsEmpty());
   EXPECT_EQ(warned.size(), 1u);
 }
 
 /// A restarted rank, or a second launch that is like the first in all.
-TEST_F(HubTest, WhoComesToARunningJobIsRefused) {
+TEST_F(RendezvousServerTest, WhoComesToARunningJobIsRefused) {
   open(2);
   join(2);
   Hello misfit = helloOf(1, 5);
@@ -264,13 +264,13 @@ TEST_F(HubTest, WhoComesToARunningJobIsRefused) {
   }
   step(5);
   EXPECT_THAT(said, IsEmpty());
-  EXPECT_FALSE(hub->hasFailed());
+  EXPECT_FALSE(server->hasFailed());
 }
 
-TEST_F(HubTest, AMessageOfARankThatIsSentAgainIsItsOwnFailure) {
+TEST_F(RendezvousServerTest, AMessageOfARankThatIsSentAgainIsItsOwnFailure) {
   open(2);
   join(2);
-  wires[1].queue(MessageKind::Progress, Snapshot{1, {2}}.pack());
+  wires[1].queue(MessageKind::Progress, RankProgress{1, {2}}.pack());
   ASSERT_TRUE(wires[1].flush());
   Wire forged(Socket(::dup(wires[1].fd()))); // numbers its messages from the first
   forged.seal(Key{}, Key{});
@@ -280,7 +280,7 @@ TEST_F(HubTest, AMessageOfARankThatIsSentAgainIsItsOwnFailure) {
   EXPECT_THAT(ids, ElementsAre("rank-ended"));
 }
 
-TEST_F(HubTest, ShowsThatItLives) {
+TEST_F(RendezvousServerTest, ShowsThatItLives) {
   open(1);
   join(1);
   step(3);
@@ -293,17 +293,17 @@ TEST_F(HubTest, ShowsThatItLives) {
   EXPECT_GE(alive, 2);
 }
 
-TEST_F(HubTest, WhatAMemberHasToldIsNotToldAgain) {
+TEST_F(RendezvousServerTest, WhatAMemberHasToldIsNotToldAgain) {
   open(2);
   join(2);
   send(wires[1], MessageKind::Fail, Failure{.isTold = true}.pack());
   step(1);
-  EXPECT_TRUE(hub->hasFailed());
+  EXPECT_TRUE(server->hasFailed());
   EXPECT_THAT(said, IsEmpty());
-  EXPECT_EQ(hub->exitStatus(), 3);
+  EXPECT_EQ(server->exitStatus(), 3);
 }
 
-TEST_F(HubTest, OtherVersionsAndProblemsEndTheJob) {
+TEST_F(RendezvousServerTest, OtherVersionsAndProblemsEndTheJob) {
   for (int what = 0; what < 2; ++what) {
     said.clear();
     open(2);
@@ -319,7 +319,7 @@ TEST_F(HubTest, OtherVersionsAndProblemsEndTheJob) {
   }
 }
 
-TEST_F(HubTest, TellsTheCauseAndNotItsEffects) {
+TEST_F(RendezvousServerTest, TellsTheCauseAndNotItsEffects) {
   open(3);
   join(3);
   fail(0, StatusCode::Aborted, "rank 2 does not answer");
@@ -327,10 +327,10 @@ TEST_F(HubTest, TellsTheCauseAndNotItsEffects) {
   fail(2, StatusCode::Io, "the disk is gone");
   step(3);
   EXPECT_THAT(said, ElementsAre("rank 2: the disk is gone"));
-  EXPECT_EQ(hub->exitStatus(), 3);
+  EXPECT_EQ(server->exitStatus(), 3);
 }
 
-TEST_F(HubTest, TellsWhereAnErrorOfNcclStruck) {
+TEST_F(RendezvousServerTest, TellsWhereAnErrorOfNcclStruck) {
   for (StatusCode code : {StatusCode::Aborted, StatusCode::Internal}) {
     said.clear();
     wires.clear();
@@ -343,11 +343,11 @@ TEST_F(HubTest, TellsWhereAnErrorOfNcclStruck) {
     step(3);
     EXPECT_THAT(said, ElementsAre("rank 0: channel 'dp reduce': unhandled system error; it was in "
                                   "'micro: op 5'"));
-    EXPECT_EQ(hub->exitStatus(), 3);
+    EXPECT_EQ(server->exitStatus(), 3);
   }
 }
 
-TEST_F(HubTest, OtherFailuresSayThemselvesWhatTheyAreAbout) {
+TEST_F(RendezvousServerTest, OtherFailuresSayThemselvesWhatTheyAreAbout) {
   open(2);
   join(2);
   progress(1, 5);
@@ -356,7 +356,7 @@ TEST_F(HubTest, OtherFailuresSayThemselvesWhatTheyAreAbout) {
   EXPECT_THAT(said, ElementsAre("rank 1: the disk is gone"));
 }
 
-TEST_F(HubTest, TellsOneOfEqualFailures) {
+TEST_F(RendezvousServerTest, TellsOneOfEqualFailures) {
   open(3);
   join(3);
   for (size_t rank : {2, 1, 0})
@@ -365,12 +365,12 @@ TEST_F(HubTest, TellsOneOfEqualFailures) {
   EXPECT_THAT(said, ElementsAre("'data' has changed"));
 }
 
-TEST_F(HubTest, TellsWhereOthersWaitedForARankThatIsGone) {
+TEST_F(RendezvousServerTest, TellsWhereOthersWaitedForARankThatIsGone) {
   open(3);
   join(3);
   wires[1].close();
   send(wires[2], MessageKind::Lost, Packer().number(1).text("micro: all_gather").take());
-  hub->rankEnded(1'000'000'001, "was ended by signal 9 (Killed)");
+  server->rankEnded(1'000'000'001, "was ended by signal 9 (Killed)");
   step(3);
   EXPECT_THAT(said, ElementsAre("rank 1 (process 1000000001 on h) was ended by signal 9 (Killed); "
                                 "rank 2 waited for it in 'micro: all_gather'"));
@@ -378,7 +378,7 @@ TEST_F(HubTest, TellsWhereOthersWaitedForARankThatIsGone) {
 
 /// A rank that fails closes its connections before it says why, and a loaded machine takes its time
 /// in between.
-TEST_F(HubTest, WaitsForTheWordOfARankThatOthersHaveLost) {
+TEST_F(RendezvousServerTest, WaitsForTheWordOfARankThatOthersHaveLost) {
   open(3);
   join(3);
   std::string lost = Packer().number(1).text("connecting channels").take();
@@ -391,7 +391,7 @@ TEST_F(HubTest, WaitsForTheWordOfARankThatOthersHaveLost) {
   EXPECT_THAT(said, ElementsAre("rank 1: cannot accept a connection: Too many open files"));
 }
 
-TEST_F(HubTest, WaitsForThatWordNotForEver) {
+TEST_F(RendezvousServerTest, WaitsForThatWordNotForEver) {
   open(3);
   join(3);
   send(wires[0], MessageKind::Lost, Packer().number(1).text("connecting channels").take());
@@ -400,7 +400,7 @@ TEST_F(HubTest, WaitsForThatWordNotForEver) {
   EXPECT_THAT(ids, ElementsAre("rank-lost"));
 }
 
-TEST_F(HubTest, EndsWhatStaysInACollective) {
+TEST_F(RendezvousServerTest, EndsWhatStaysInACollective) {
   open(2);
   join(2);
   progress(0, ProgressWord::inside(4));
@@ -415,7 +415,7 @@ TEST_F(HubTest, EndsWhatStaysInACollective) {
 }
 
 /// Nobody is seen to wait for it: libraries make connections before any collective.
-TEST_F(HubTest, EndsARankThatGivesNoSignOfLife) {
+TEST_F(RendezvousServerTest, EndsARankThatGivesNoSignOfLife) {
   open(3);
   join(3);
   live({0, 2}, 58, 2);
@@ -425,10 +425,10 @@ TEST_F(HubTest, EndsARankThatGivesNoSignOfLife) {
   step(2.5);
   EXPECT_THAT(said, ElementsAre("3 ranks, 1 silent; the timeout of 1 min "
                                 "(dist.distributed_timeout_minutes) has expired"));
-  EXPECT_EQ(hub->exitStatus(), 3);
+  EXPECT_EQ(server->exitStatus(), 3);
 }
 
-TEST_F(HubTest, NamesTheExchangeThatASilentRankDoesNotComeTo) {
+TEST_F(RendezvousServerTest, NamesTheExchangeThatASilentRankDoesNotComeTo) {
   open(2);
   join(2);
   live({0}, 50, 2);
@@ -439,7 +439,7 @@ TEST_F(HubTest, NamesTheExchangeThatASilentRankDoesNotComeTo) {
   EXPECT_THAT(ids, ElementsAre("rank-stuck"));
 }
 
-TEST_F(HubTest, WhatMissesAnExchangeMayWaitForAnotherRank) {
+TEST_F(RendezvousServerTest, WhatMissesAnExchangeMayWaitForAnotherRank) {
   open(3);
   join(3);
   send(wires[0], MessageKind::Gather, Packer().text("telling warnings").text("").take());
@@ -455,7 +455,7 @@ TEST_F(HubTest, WhatMissesAnExchangeMayWaitForAnotherRank) {
   EXPECT_THAT(explained[1].words, ElementsAre(ProgressWord::making(4)));
 }
 
-TEST_F(HubTest, EndsWhatStaysInTheMakingOfAChannel) {
+TEST_F(RendezvousServerTest, EndsWhatStaysInTheMakingOfAChannel) {
   open(2);
   join(2);
   for (int second = 0; second < 62; second += 2) { // both live: one never begins
@@ -467,7 +467,7 @@ TEST_F(HubTest, EndsWhatStaysInTheMakingOfAChannel) {
                                 "(dist.distributed_timeout_minutes) has expired"));
 }
 
-TEST_F(HubTest, AStepThatEndsBeginsAnew) {
+TEST_F(RendezvousServerTest, AStepThatEndsBeginsAnew) {
   open(1);
   join(1);
   for (uint64_t steps = 0; steps < 5; ++steps) {
@@ -477,7 +477,7 @@ TEST_F(HubTest, AStepThatEndsBeginsAnew) {
   EXPECT_THAT(said, IsEmpty());
 }
 
-TEST_F(HubTest, OwnPausesDoNotCount) {
+TEST_F(RendezvousServerTest, OwnPausesDoNotCount) {
   open(1);
   join(1);
   progress(0, ProgressWord::inside(4));
@@ -488,7 +488,7 @@ TEST_F(HubTest, OwnPausesDoNotCount) {
   EXPECT_THAT(said, IsEmpty());
 }
 
-TEST_F(HubTest, EndsWhatStaysInAnExchange) {
+TEST_F(RendezvousServerTest, EndsWhatStaysInAnExchange) {
   open(3);
   join(3);
   send(wires[1], MessageKind::Gather, Packer().text("writing a save").text("").take());

@@ -1,4 +1,4 @@
-#include "runtime/launch/Place.h"
+#include "runtime/launch/JobPosition.h"
 
 #include <algorithm>
 
@@ -11,88 +11,88 @@ namespace {
 constexpr int kDefaultMasterPort = 29500;
 constexpr int kPortMax = 65535;
 
-Status readRanks(const Environment &env, const LauncherVariables &names, Place &place) {
-  place.launcher = names.launcher;
-  ASSIGN_OR_RETURN(place.rank, env.number(names.rank, 0, kLaunchedRanksMax));
-  ASSIGN_OR_RETURN(place.worldSize, env.number(names.worldSize, 1, kLaunchedRanksMax));
-  ASSIGN_OR_RETURN(place.localRank, env.number(names.localRank, 0, kLaunchedRanksMax));
+Status readRanks(const Environment &env, const LauncherVariables &names, JobPosition &position) {
+  position.launcher = names.launcher;
+  ASSIGN_OR_RETURN(position.rank, env.number(names.rank, 0, kLaunchedRanksMax));
+  ASSIGN_OR_RETURN(position.worldSize, env.number(names.worldSize, 1, kLaunchedRanksMax));
+  ASSIGN_OR_RETURN(position.localRank, env.number(names.localRank, 0, kLaunchedRanksMax));
   if (names.localSize && env.has(names.localSize)) {
-    ASSIGN_OR_RETURN(place.localSize, env.number(names.localSize, 1, kLaunchedRanksMax));
+    ASSIGN_OR_RETURN(position.localSize, env.number(names.localSize, 1, kLaunchedRanksMax));
   }
-  place.job = env.text(names.job[0]);
+  position.job = env.text(names.job[0]);
   return Status::ok();
 }
 
 /// MASTER_ADDR where it is set; otherwise what the launcher lets one conclude.
-Status readMaster(const Environment &env, Place &place) {
-  place.masterAddress = env.text("MASTER_ADDR");
-  place.masterPort = kDefaultMasterPort;
+Status readMaster(const Environment &env, JobPosition &position) {
+  position.masterAddress = env.text("MASTER_ADDR");
+  position.masterPort = kDefaultMasterPort;
   if (env.has("MASTER_PORT")) {
     ASSIGN_OR_RETURN(int64_t port, env.number("MASTER_PORT", 1, kPortMax));
-    place.masterPort = static_cast<int>(port);
+    position.masterPort = static_cast<int>(port);
   }
-  if (!place.masterAddress.empty())
+  if (!position.masterAddress.empty())
     return Status::ok();
-  bool isOneMachine = place.launcher == Launcher::OpenMpi &&
+  bool isOneMachine = position.launcher == Launcher::OpenMpi &&
                       env.text("OMPI_COMM_WORLD_LOCAL_SIZE") == env.text("OMPI_COMM_WORLD_SIZE");
-  if (place.launcher == Launcher::Slurm)
-    place.masterAddress = firstHost(env.text("SLURM_STEP_NODELIST"));
+  if (position.launcher == Launcher::Slurm)
+    position.masterAddress = firstHost(env.text("SLURM_STEP_NODELIST"));
   else if (isOneMachine)
-    place.masterAddress = "127.0.0.1";
-  if (place.masterAddress.empty())
+    position.masterAddress = "127.0.0.1";
+  if (position.masterAddress.empty())
     return makeStatus(
         report::LauncherEnvironment,
         fmt::format("the environment has no MASTER_ADDR, the address of rank 0's machine{}",
-                    place.launcher == Launcher::OpenMpi
+                    position.launcher == Launcher::OpenMpi
                         ? "; pass it with 'mpirun -x MASTER_ADDR=...'"
                         : ""));
   return Status::ok();
 }
 
 /// Jobs that share a machine get ports of their own.
-void spreadPorts(const Environment &env, Place &place) {
+void spreadPorts(const Environment &env, JobPosition &position) {
   if (env.has("MASTER_PORT"))
     return;
   if (Result<int64_t> job = env.number("SLURM_JOB_ID", 0, int64_t{1} << 40); job.isOk())
-    place.masterPort = 15000 + static_cast<int>(*job % 8000) * 2;
+    position.masterPort = 15000 + static_cast<int>(*job % 8000) * 2;
 }
 
 } // namespace
 
-std::string launchName(const Place &place) {
-  return fmt::format("{} {} {}", toString(place.launcher), place.masterPort, place.job);
+std::string launchName(const JobPosition &position) {
+  return fmt::format("{} {} {}", toString(position.launcher), position.masterPort, position.job);
 }
 
-Result<Place> findPlace(const GetEnv &get) {
+Result<JobPosition> findJobPosition(const GetEnv &get) {
   Environment env(get);
-  Place place;
+  JobPosition position;
   const LauncherVariables *names = findLauncher(env);
   if (!names)
-    return place;
-  RETURN_IF_ERROR(readRanks(env, *names, place));
-  RETURN_IF_ERROR(readMaster(env, place));
-  if (place.launcher == Launcher::Slurm) {
-    place.job += "." + env.text(names->job[1]);
-    spreadPorts(env, place);
+    return position;
+  RETURN_IF_ERROR(readRanks(env, *names, position));
+  RETURN_IF_ERROR(readMaster(env, position));
+  if (position.launcher == Launcher::Slurm) {
+    position.job += "." + env.text(names->job[1]);
+    spreadPorts(env, position);
   }
-  return place;
+  return position;
 }
 
-int64_t ranksSharingGpus(const Place &place, int64_t visible, int64_t onMachine) {
-  if (place.launcher == Launcher::Plain)
+int64_t ranksSharingGpus(const JobPosition &position, int64_t visible, int64_t onMachine) {
+  if (position.launcher == Launcher::Plain)
     return onMachine;
   if (visible == 1)
     return 1;
-  return place.localSize > 0 ? std::min(place.localSize, onMachine) : onMachine;
+  return position.localSize > 0 ? std::min(position.localSize, onMachine) : onMachine;
 }
 
-Result<int> rendezvousPort(const Place &place, int64_t optionPort) {
-  int64_t port = optionPort > 0 ? optionPort : place.masterPort + 1;
+Result<int> rendezvousPort(const JobPosition &position, int64_t optionPort) {
+  int64_t port = optionPort > 0 ? optionPort : position.masterPort + 1;
   if (port < 1 || port > kPortMax)
     return makeStatus(
         report::LauncherEnvironment,
         fmt::format("MASTER_PORT is {}, and the next is not a port; set dist.rendezvous_port",
-                    place.masterPort));
+                    position.masterPort));
   return static_cast<int>(port);
 }
 

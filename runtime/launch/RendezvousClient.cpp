@@ -1,4 +1,4 @@
-#include "runtime/launch/Member.h"
+#include "runtime/launch/RendezvousClient.h"
 
 #include <cerrno>
 #include <chrono>
@@ -40,31 +40,32 @@ Status notRankZero(const std::string &where) {
 
 } // namespace
 
-Result<std::unique_ptr<Member>> Member::join(const MemberOptions &options) {
-  std::unique_ptr<Member> member(new Member(options));
-  if (Status status = member->connect(); !status.isOk()) {
+Result<std::unique_ptr<RendezvousClient>>
+RendezvousClient::join(const RendezvousClientOptions &options) {
+  std::unique_ptr<RendezvousClient> client(new RendezvousClient(options));
+  if (Status status = client->connect(); !status.isOk()) {
     if (options.problem)
       options.tell(*options.problem);
     else if (status.code() != StatusCode::Aborted) // otherwise another rank tells it
       options.tell(status.report());
     return wasTold();
   }
-  if (Status status = member->startThread(); !status.isOk()) {
+  if (Status status = client->startThread(); !status.isOk()) {
     options.tell(std::move(status).withContext(fmt::format("rank {}", options.rank)).report());
     return wasTold();
   }
-  std::unique_lock lock(member->mutex_);
+  std::unique_lock lock(client->mutex_);
   // The supervisor has its own end of this wait and says who is missing; this one is the last
   // resort.
   auto patience = std::chrono::milliseconds(static_cast<int64_t>(options.joinSeconds * 1e3)) +
                   std::chrono::seconds(30);
-  member->changed_.wait_for(lock, patience, [&] { return member->isWelcome_ || member->isOver_; });
-  if (!member->isWelcome_)
+  client->changed_.wait_for(lock, patience, [&] { return client->isWelcome_ || client->isOver_; });
+  if (!client->isWelcome_)
     return wasTold();
-  return member;
+  return client;
 }
 
-Status Member::startThread() {
+Status RendezvousClient::startThread() {
   ASSIGN_OR_RETURN(wakeup_, makeWakeup());
   return shardc::startThread(thread_, [this] { run(); });
 }
@@ -72,7 +73,7 @@ Status Member::startThread() {
 /// Another job's rank 0, or another program, may use the port for the moment. Therefore this rank
 /// reports it only when its time is over. This job's rank 0 notices that its port is in use and
 /// reports that immediately.
-Status Member::connect() {
+Status RendezvousClient::connect() {
   machine_ = machineId();
   double begin = now(), misfitSince = -1;
   while (true) {
@@ -95,13 +96,13 @@ Status Member::connect() {
 }
 
 /// All ranks of a machine have the same secret: one tells it. Aborted on the others.
-Status Member::misfit(Status reason) const {
+Status RendezvousClient::misfit(Status reason) const {
   return options_.localRank == 0
              ? std::move(reason).withContext(fmt::format("rank {}", options_.rank))
              : wasTold();
 }
 
-Member::Attempt Member::tryToJoin(double seconds) {
+RendezvousClient::Attempt RendezvousClient::tryToJoin(double seconds) {
   Result<Socket> socket = connectTo(options_.address, options_.port, std::max(seconds, 0.0));
   if (!socket.isOk())
     return {socket.status().code() == StatusCode::Exhausted ? Attempt::Failed : Attempt::Again,
@@ -117,7 +118,7 @@ Member::Attempt Member::tryToJoin(double seconds) {
 }
 
 /// Until the other end has shown that it knows the secret and has a place for this rank.
-Member::Attempt Member::shakeHands(Wire &wire, double seconds) {
+RendezvousClient::Attempt RendezvousClient::shakeHands(Wire &wire, double seconds) {
   std::string where = endpoint(options_.address, options_.port);
   bool hasSpoken = false;
   for (double begin = now(); now() - begin < seconds;) {
@@ -143,8 +144,8 @@ Member::Attempt Member::shakeHands(Wire &wire, double seconds) {
                                      where, hasSpoken ? "nothing more" : "nothing", seconds)};
 }
 
-Member::Attempt Member::refusedBy(const std::string &where,
-                                  const std::optional<Refusal> &refusal) const {
+RendezvousClient::Attempt RendezvousClient::refusedBy(const std::string &where,
+                                                      const std::optional<Refusal> &refusal) const {
   if (!refusal)
     return {Attempt::Again, notRankZero(where)};
   switch (refusal->reason) {
@@ -170,7 +171,7 @@ Member::Attempt Member::refusedBy(const std::string &where,
 }
 
 /// Again without a reason waits for the next message.
-Member::Attempt Member::answer(Wire &wire, const Message &message) {
+RendezvousClient::Attempt RendezvousClient::answer(Wire &wire, const Message &message) {
   std::string where = endpoint(options_.address, options_.port);
   if (message.kind == MessageKind::Challenge && !wire.isSealed()) {
     std::optional<Challenge> challenge = Challenge::unpack(message.body);
@@ -198,7 +199,7 @@ Member::Attempt Member::answer(Wire &wire, const Message &message) {
     }
     wire.queue(MessageKind::Hello, hello.pack(options_.secret, challenge->nonce));
     WireKeys keys(options_.secret, challenge->nonce, hello.nonce);
-    wire.seal(keys.toHub, keys.toRank);
+    wire.seal(keys.toServer, keys.toRank);
     return {};
   }
   if (message.kind == MessageKind::Refused)
@@ -208,7 +209,7 @@ Member::Attempt Member::answer(Wire &wire, const Message &message) {
   return {message.kind == MessageKind::Admitted ? Attempt::Joined : Attempt::Again, {}};
 }
 
-Member::~Member() {
+RendezvousClient::~RendezvousClient() {
   {
     std::lock_guard lock(mutex_);
     isStopping_ = true;
@@ -218,7 +219,7 @@ Member::~Member() {
     thread_.join();
 }
 
-void Member::run() {
+void RendezvousClient::run() {
   sigset_t all; // signals are the main thread's
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -241,19 +242,19 @@ void Member::run() {
     }
     if (!serve())
       return;
-    watchHub(now());
+    watchServer(now());
   }
 }
 
 /// Rank 0's machine may fail or freeze; then nothing closes the connection.
-void Member::watchHub(double seconds) {
+void RendezvousClient::watchServer(double seconds) {
   if (lastSeconds_ >= 0)
     clock_ += std::clamp(seconds - lastSeconds_, 0.0, kLookPauseSeconds);
   lastSeconds_ = seconds;
   double silence = clock_ - heardAt_;
   if (silence <= std::max(options_.timeoutSeconds, kSupervisorSeconds))
     return;
-  endWithoutHub(makeReport(
+  endWithoutServer(makeReport(
       report::RankZeroGone,
       fmt::format("rank 0's process at {} does not respond; the timeout of {:.4g} min "
                   "(dist.distributed_timeout_minutes) has expired",
@@ -262,7 +263,7 @@ void Member::watchHub(double seconds) {
 
 /// The process that reports failures cannot report its own, so one of the others does. If rank 0's
 /// supervisor continues after all, it reports nothing more.
-void Member::endWithoutHub(const Report &report) {
+void RendezvousClient::endWithoutServer(const Report &report) {
   bool isSpeaker = false;
   {
     std::lock_guard lock(mutex_);
@@ -277,8 +278,8 @@ void Member::endWithoutHub(const Report &report) {
   endProcessOf(Abort{});
 }
 
-void Member::sendProgress() {
-  Snapshot now;
+void RendezvousClient::sendProgress() {
+  RankProgress now;
   {
     std::lock_guard lock(readMutex_);
     if (read_)
@@ -293,7 +294,7 @@ void Member::sendProgress() {
 }
 
 /// False once nothing more will come.
-bool Member::serve() {
+bool RendezvousClient::serve() {
   std::vector<Message> messages;
   bool isAlive = false, isLeaving = false;
   {
@@ -318,12 +319,12 @@ bool Member::serve() {
     changed_.notify_all();
     return false;
   }
-  endWithoutHub(makeReport(report::RankZeroGone,
-                           fmt::format("rank 0's process at {} has ended without a message",
-                                       endpoint(options_.address, options_.port))));
+  endWithoutServer(makeReport(report::RankZeroGone,
+                              fmt::format("rank 0's process at {} has ended without a message",
+                                          endpoint(options_.address, options_.port))));
 }
 
-void Member::take(const Message &message) {
+void RendezvousClient::take(const Message &message) {
   if (message.kind == MessageKind::Abort) {
     std::optional<Abort> abort = Abort::unpack(message.body);
     endProcessOf(abort.value_or(Abort{}));
@@ -346,11 +347,11 @@ void Member::take(const Message &message) {
 
 /// Ends what shares this machine and does not answer, then whatever waits in this process, then the
 /// process. If the main thread is waiting for this in fail() it leaves by itself.
-void Member::endProcessOf(const Abort &abort) {
-  std::string hub = otherEndOf(wire_.socket());
+void RendezvousClient::endProcessOf(const Abort &abort) {
+  std::string server = otherEndOf(wire_.socket());
   for (const Abort::Process &process : abort.silent)
     if (process.machine == machine_)
-      endRank(static_cast<pid_t>(process.pid), hub);
+      endRank(static_cast<pid_t>(process.pid), server);
   std::function<void()> callback;
   {
     std::lock_guard lock(mutex_);
@@ -381,7 +382,7 @@ void Member::endProcessOf(const Abort &abort) {
   ::_exit(abort.exitStatus);
 }
 
-void Member::send(MessageKind kind, std::string_view body) {
+void RendezvousClient::send(MessageKind kind, std::string_view body) {
   {
     std::lock_guard lock(mutex_);
     wire_.queue(kind, body);
@@ -389,7 +390,8 @@ void Member::send(MessageKind kind, std::string_view body) {
   wake(wakeup_);
 }
 
-Result<std::vector<std::string>> Member::allGather(std::string_view what, std::string_view mine) {
+Result<std::vector<std::string>> RendezvousClient::allGather(std::string_view what,
+                                                             std::string_view mine) {
   if (mine.size() > kBlobBytesMax)
     return makeStatus(StatusCode::Internal, "'{}': {} bytes exceed the limit of {} for an exchange",
                       what, mine.size(), kBlobBytesMax);
@@ -405,30 +407,30 @@ Result<std::vector<std::string>> Member::allGather(std::string_view what, std::s
   return std::move(gathered_);
 }
 
-void Member::reportLost(int rank, std::string_view what) {
+void RendezvousClient::reportLost(int rank, std::string_view what) {
   send(MessageKind::Lost, Packer().number(static_cast<uint64_t>(rank)).text(what).take());
 }
 
-void Member::onAbort(std::function<void()> callback) {
+void RendezvousClient::onAbort(std::function<void()> callback) {
   std::lock_guard lock(mutex_);
   onAbort_ = std::move(callback);
 }
 
-void Member::watch(std::function<Snapshot()> read) {
+void RendezvousClient::watch(std::function<RankProgress()> read) {
   std::lock_guard lock(readMutex_);
   read_ = std::move(read);
 }
 
-void Member::stopWatching() {
+void RendezvousClient::stopWatching() {
   std::lock_guard lock(readMutex_);
   read_ = nullptr;
 }
 
-void Member::reportFailure(const Status &status) {
+void RendezvousClient::reportFailure(const Status &status) {
   sendFailure(Failure::of(status, kFailureStatus));
 }
 
-void Member::sendFailure(const Failure &failure) {
+void RendezvousClient::sendFailure(const Failure &failure) {
   {
     std::lock_guard lock(readMutex_);
     if (read_) // the report includes the current position of this rank
@@ -437,25 +439,25 @@ void Member::sendFailure(const Failure &failure) {
   send(MessageKind::Fail, failure.pack());
 }
 
-int Member::fail(const Status &status, int exitStatus) {
+int RendezvousClient::fail(const Status &status, int exitStatus) {
   sendFailure(Failure::of(status, exitStatus));
   return awaitEnd(exitStatus);
 }
 
-int Member::fail(std::vector<Report> errors, int exitStatus) {
+int RendezvousClient::fail(std::vector<Report> errors, int exitStatus) {
   sendFailure(
       {.code = StatusCode::InvalidInput, .exitStatus = exitStatus, .reports = std::move(errors)});
   return awaitEnd(exitStatus);
 }
 
-int Member::awaitEnd(int exitStatus) {
+int RendezvousClient::awaitEnd(int exitStatus) {
   std::unique_lock lock(mutex_);
   // The process ends meanwhile. What is being ended must outlive that.
   changed_.wait_for(lock, kFailGrace, [&] { return isOver_ && !isAborting_; });
   return isOver_ ? exitStatus_ : exitStatus;
 }
 
-void Member::leave(int exitStatus) {
+void RendezvousClient::leave(int exitStatus) {
   {
     std::lock_guard lock(mutex_);
     isLeaving_ = true;

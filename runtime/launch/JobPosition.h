@@ -9,7 +9,7 @@
 
 namespace shardc::launch {
 
-struct Place {
+struct JobPosition {
   Launcher launcher = Launcher::Plain;
   int64_t rank = 0, worldSize = 1;
   int64_t localRank = 0;     ///< on its node, as the launcher counts
@@ -21,21 +21,21 @@ struct Place {
 
 /// Distinguishes a launch from others that may have the same secret. A launcher's name for its job
 /// may be nothing but a default; its port is its own.
-std::string launchName(const Place &place);
+std::string launchName(const JobPosition &position);
 
 /// Reads the environment. InvalidInput where variables contradict each other, are not numbers, or
 /// lack one that is needed. The rendezvous refuses a rank beyond the world size, so that the
 /// message is printed once.
-Result<Place> findPlace(const GetEnv &get);
+Result<JobPosition> findJobPosition(const GetEnv &get);
 
 /// How many ranks share the `visible` GPUs of this one, where `onMachine` ranks run on its machine.
 /// Only those of its node do: a launcher may have several nodes on one machine, each with GPUs of
 /// its own, and where one GPU is visible it may have shown each rank its own.
-int64_t ranksSharingGpus(const Place &place, int64_t visible, int64_t onMachine);
+int64_t ranksSharingGpus(const JobPosition &position, int64_t visible, int64_t onMachine);
 
 /// Where rank 0 listens: `optionPort`, or the port after the launcher's own. InvalidInput if that
 /// is not a port.
-Result<int> rendezvousPort(const Place &place, int64_t optionPort);
+Result<int> rendezvousPort(const JobPosition &position, int64_t optionPort);
 
 /// The first host of a Slurm list: `n[03-05,9],m1` begins with n03. Empty if it cannot be read.
 std::string firstHost(std::string_view list);

@@ -1,0 +1,206 @@
+#include "runtime/launch/Admission.h"
+
+#include <algorithm>
+
+#include "runtime/base/Reports.h"
+
+namespace shardc::launch {
+namespace {
+
+constexpr double kHelloSeconds = 10; ///< until a connection has said who it is
+constexpr double kFullSeconds = 0.1; ///< until it looks again where it can have no more connections
+constexpr double kShakeSeconds = 1;  ///< within which a rank has said who it is, as a rule
+constexpr int64_t kStrangersMax = 128; ///< at once; more push the oldest out
+
+constexpr const char *kNoMessage = "its data are not a message of a rank";
+
+} // namespace
+
+void Connection::addTo(std::vector<pollfd> &entries) {
+  entry = SIZE_MAX;
+  if (!wire.isOpen())
+    return;
+  entry = entries.size();
+  entries.push_back({wire.fd(), static_cast<short>(POLLIN | (wire.hasUnsent() ? POLLOUT : 0)), 0});
+}
+
+void Admission::addTo(std::vector<pollfd> &entries, double now) {
+  entries.push_back({now < acceptsFrom_ ? -1 : listener_.fd(), POLLIN, 0});
+  for (const std::unique_ptr<Connection> &stranger : strangers_)
+    stranger->addTo(entries);
+}
+
+std::optional<Admission::Arrival> Admission::next(double now, Phase phase,
+                                                  const RankConnections &ranks) {
+  for (; served_ < strangers_.size(); ++served_) {
+    std::unique_ptr<Connection> &stranger = strangers_[served_];
+    if (!stranger->wire.isOpen())
+      continue;
+    if (std::optional<Arrival> arrival = serve(*stranger, now, phase, ranks)) {
+      arrival->connection = std::move(stranger);
+      strangers_.erase(strangers_.begin() + static_cast<ptrdiff_t>(served_));
+      return arrival;
+    }
+  }
+  served_ = 0;
+  std::erase_if(strangers_, [](const auto &stranger) { return !stranger->wire.isOpen(); });
+  return std::nullopt;
+}
+
+void Admission::seeOff(std::unique_ptr<Connection> connection) {
+  connection->isLeaving = true;
+  strangers_.push_back(std::move(connection));
+}
+
+Status Admission::accept(double now) {
+  for (int64_t i = 0; i < kStrangersMax && now >= acceptsFrom_; ++i) {
+    Result<Socket> socket = acceptOne(listener_);
+    if (!socket.isOk()) {
+      // Usually because no descriptors are left. It has to wait for connections that have not
+      // identified themselves. If there are none, it may be a rank.
+      if (socket.status().code() == StatusCode::Exhausted && dropOldest(now, kShakeSeconds))
+        continue;
+      acceptsFrom_ = now + kFullSeconds;
+      return strangersThere() == 0 ? socket.status() : Status::ok();
+    }
+    if (!socket->isOpen())
+      return Status::ok();
+    if (strangersThere() >= kStrangersMax)
+      dropOldest(now, 0);
+    auto stranger = std::make_unique<Connection>();
+    stranger->address = otherAddressOf(*socket);
+    stranger->wire = Wire(std::move(*socket), kStrangerFrameBytesMax);
+    stranger->since = stranger->heardAt = now;
+    stranger->challenge = randomBytes32();
+    stranger->wire.queue(MessageKind::Challenge, Challenge{.nonce = stranger->challenge}.pack());
+    stranger->wire.flush();
+    strangers_.push_back(std::move(stranger));
+  }
+  return Status::ok();
+}
+
+int64_t Admission::strangersThere() const {
+  return std::ranges::count_if(strangers_,
+                               [](const auto &stranger) { return stranger->wire.isOpen(); });
+}
+
+/// One that has been there for so long.
+bool Admission::dropOldest(double now, double seconds) {
+  for (const std::unique_ptr<Connection> &stranger : strangers_)
+    if (stranger->wire.isOpen() && now - stranger->since >= seconds) {
+      turnAway(*stranger, "too many connections have not identified themselves");
+      return true;
+    }
+  return false;
+}
+
+std::optional<Admission::Arrival> Admission::serve(Connection &connection, double now, Phase phase,
+                                                   const RankConnections &ranks) {
+  Wire &wire = connection.wire;
+  bool isAlive = wire.receive();
+  while (std::optional<Message> message = wire.next()) {
+    connection.heardAt = now;
+    if (message->kind != MessageKind::Hello || connection.isLeaving)
+      turnAway(connection, kNoMessage);
+    else if (std::optional<Arrival> arrival = judge(connection, message->body, phase, ranks))
+      return arrival;
+    isAlive = isAlive && wire.receive();
+  }
+  isAlive = wire.flush() && isAlive;
+  bool isLate = now - connection.since > kHelloSeconds;
+  if (connection.isLeaving && (!wire.hasUnsent() || !isAlive || isLate))
+    wire.close();
+  else if (!isAlive && wire.isOpen())
+    turnAway(connection, wire.hasUnread() ? kNoMessage : "it closed before it identified itself");
+  else if (isLate && wire.isOpen())
+    turnAway(connection, "it did not identify itself within 10 s");
+  return std::nullopt;
+}
+
+/// 1. A connection that does not know the secret, or is of another launch, is refused and changes
+/// nothing. 2. A rank of this job that arrives after all ranks is refused too. 3. Before that, a
+/// rank that does not match ends the job: no rank begins.
+std::optional<Admission::Arrival> Admission::judge(Connection &connection, const std::string &body,
+                                                   Phase phase, const RankConnections &ranks) {
+  std::optional<std::string_view> opened = Hello::open(body, options_.secret, connection.challenge);
+  if (!opened) {
+    refuse(connection, Refusal::AnotherSecret);
+    return std::nullopt;
+  }
+  std::optional<Hello> hello = Hello::unpack(*opened);
+  if (!hello) {
+    turnAway(connection, kNoMessage);
+    return std::nullopt;
+  }
+  if (hello->job != options_.job) {
+    refuse(connection, Refusal::AnotherJob);
+    return std::nullopt;
+  }
+  if (hello->version == kProtocolVersion) {
+    WireKeys keys(options_.secret, connection.challenge, hello->nonce);
+    connection.wire.seal(keys.toRank, keys.toServer);
+  }
+  if (phase == Phase::Ending &&
+      connection.wire.isSealed()) // a rank that arrives late also learns it
+    return Arrival{Arrival::TooLate, {}, nullptr};
+  if (phase != Phase::Joining) {
+    refuse(connection, Refusal::Complete);
+    return std::nullopt;
+  }
+  std::vector<Report> faults = findFaults(*hello, ranks);
+  if (!faults.empty())
+    return Arrival{Arrival::Unfit, std::move(faults), nullptr};
+  connection.hello = std::move(*hello);
+  return Arrival{Arrival::Fits, {}, nullptr};
+}
+
+std::vector<Report> Admission::findFaults(const Hello &hello, const RankConnections &ranks) const {
+  if (hello.version != kProtocolVersion)
+    return {makeReport(
+        report::OtherVersion,
+        fmt::format("a rank runs another version of this program (protocol {}, rank 0 has {})",
+                    hello.version, kProtocolVersion))};
+  std::string who = fmt::format("process {} on {}", hello.pid, hello.host);
+  auto disagree = [](std::string text) -> std::vector<Report> {
+    return {makeReport(report::RanksDisagree, text)};
+  };
+  if (hello.worldSize != options_.worldSize)
+    return disagree(fmt::format("rank {} ({}) was started as one of {} ranks, rank 0 as one of {}",
+                                hello.rank, who, hello.worldSize, options_.worldSize));
+  if (hello.rank >= options_.worldSize)
+    return disagree(fmt::format("{} was started as rank {}; {} ranks are numbered 0 to {}", who,
+                                hello.rank, options_.worldSize, options_.worldSize - 1));
+  if (const auto &other = ranks[static_cast<size_t>(hello.rank)])
+    return disagree(fmt::format("two processes were started as rank {}: process {} on {} and {}",
+                                hello.rank, other->hello->pid, other->hello->host, who));
+  if (hello.problems.empty() && hello.planHash != options_.planHash)
+    return {makeReport(report::OtherPlan, hello.rank, who)};
+  std::vector<Report> problems = hello.problems;
+  for (Report &problem : problems)
+    problem.text = fmt::format("rank {}: {}", hello.rank, problem.text);
+  return problems;
+}
+
+/// Closes a connection that is not a rank's.
+void Admission::turnAway(Connection &connection, const char *why) {
+  connection.wire.close();
+  warnOnce(connection, why);
+}
+
+/// Only the first one is reported. It may be a rank that was started in a wrong way; the others may
+/// be a flood.
+void Admission::warnOnce(const Connection &connection, const char *why) {
+  if (!hasWarned_)
+    options_.tell(makeReport(report::ConnectionRefused, connection.address, options_.where, why));
+  hasWarned_ = true;
+}
+
+void Admission::refuse(Connection &connection, Refusal::Reason reason) {
+  connection.wire.queue(MessageKind::Refused, Refusal{reason}.pack());
+  connection.wire.flush();
+  connection.isLeaving = true;
+  if (reason == Refusal::AnotherSecret)
+    warnOnce(connection, "it does not know the job's secret");
+}
+
+} // namespace shardc::launch

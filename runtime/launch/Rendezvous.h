@@ -1,0 +1,59 @@
+// What the parts of the rendezvous server have in common: the job as it knows it, and connections.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+
+#include "runtime/launch/Wire.h"
+
+namespace shardc::launch {
+
+struct RendezvousOptions {
+  int64_t worldSize = 1;
+  uint64_t planHash = 0;
+  Key secret{};
+  std::string job; ///< distinguishes this launch from others that may have the same secret
+  std::optional<Report> problem; ///< why the job cannot run, told immediately
+  std::string where;             ///< address and port, for messages
+  double timeoutSeconds = 600;   ///< longest stay in one collective or exchange
+  double joinSeconds = 600;      ///< until all ranks have come
+  /// One sentence about ranks whose work has stopped: which one fell behind, where the others wait.
+  /// `silent` gives no sign of life, or is -1.
+  std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
+  /// A rank's position as text; empty if it has not begun.
+  std::function<std::string(const RankProgress &)> describe;
+  /// Takes the reports of the one failure, and of the first connection that was refused.
+  ReportSink tell;
+};
+
+/// A connection, and the rank behind it once it was admitted. Times are of the server's clock.
+struct Connection {
+  Wire wire;
+  std::string address; ///< the other end's
+  Nonce challenge{};
+  std::optional<Hello> hello; ///< of a rank
+  bool isLeaving = false;     ///< was refused: closed once the refusal is sent
+  size_t entry = SIZE_MAX;    ///< among what is waited for
+  double since = 0;           ///< connected
+  double heardAt = 0;
+  bool isDone = false, isGone = false;
+
+  bool isReady(std::span<const pollfd> entries) const {
+    return entry < entries.size() && entries[entry].revents != 0;
+  }
+  /// Adds what has to be waited for.
+  void addTo(std::vector<pollfd> &entries);
+};
+
+/// The connection of each rank of a job; null until it was admitted.
+using RankConnections = std::vector<std::unique_ptr<Connection>>;
+
+inline constexpr double kSilentSeconds = 2; ///< a rank says something this often
+
+} // namespace shardc::launch

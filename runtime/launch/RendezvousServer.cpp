@@ -1,0 +1,291 @@
+#include "runtime/launch/RendezvousServer.h"
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/base/ExitStatus.h"
+#include "runtime/base/Reports.h"
+#include "runtime/launch/Machine.h"
+#include "runtime/launch/RankReports.h"
+
+namespace shardc::launch {
+namespace {
+
+constexpr double kLeaveSeconds = 5; ///< for ranks to leave once the job has failed
+constexpr double kPauseSeconds = 1; ///< beyond this between two steps this process was stopped
+constexpr double kAliveSeconds = 1; ///< this process says something this often
+
+} // namespace
+
+RendezvousServer::RendezvousServer(Socket listener, RendezvousOptions options)
+    : options_(std::move(options)), admission_(std::move(listener), options_),
+      exchange_(options_.worldSize), progress_(options_), rootCause_(options_),
+      ranks_(static_cast<size_t>(options_.worldSize)) {}
+
+void RendezvousServer::addTo(std::vector<pollfd> &entries) {
+  admission_.addTo(entries, clock_);
+  for (const std::unique_ptr<Connection> &rank : ranks_)
+    if (rank)
+      rank->addTo(entries);
+}
+
+void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {
+  advanceClock(seconds);
+  if (options_.problem && !isEnding_)
+    end(kInputStatus, {*options_.problem});
+  for (const std::unique_ptr<Connection> &rank : ranks_)
+    if (rank && rank->wire.isOpen() && (rank->isReady(entries) || rank->wire.hasUnsent()))
+      serve(*rank);
+  receiveRanks();
+  if (isEnding_)
+    return endSilent();
+  showLife();
+  checkTimes();
+  if (isEnding_)
+    return;
+  if (std::optional<RootCause::Verdict> verdict = rootCause_.decide(ranks_, progress_, clock_))
+    end(verdict->exitStatus, verdict->reports);
+}
+
+void RendezvousServer::advanceClock(double seconds) {
+  if (lastSeconds_ >= 0)
+    clock_ += std::min(std::max(seconds - lastSeconds_, 0.0), kPauseSeconds);
+  lastSeconds_ = seconds;
+}
+
+void RendezvousServer::receiveRanks() {
+  using enum Admission::Phase;
+  auto phase = [this] { return isEnding_ ? Ending : isRunning_ ? Running : Joining; };
+  while (std::optional<Admission::Arrival> arrival = admission_.next(clock_, phase(), ranks_)) {
+    Connection &connection = *arrival->connection;
+    if (arrival->kind == Admission::Arrival::Fits) {
+      admit(std::move(arrival->connection));
+      continue;
+    }
+    if (arrival->kind == Admission::Arrival::Unfit)
+      fail({-1, StatusCode::InvalidInput, kInputStatus, std::move(arrival->faults)});
+    if (connection.wire.isSealed())
+      tellOver(connection);
+    else
+      admission_.refuse(connection, Refusal::AnotherVersion);
+    admission_.seeOff(std::move(arrival->connection));
+  }
+  Status status = admission_.accept(clock_);
+  if (!status.isOk() && phase() == Joining)
+    end(kInputStatus,
+        {makeReport(report::CannotListen,
+                    fmt::format("rank 0's supervisor: {}; {} of {} ranks have connected; it needs "
+                                "a descriptor for each ('ulimit -n')",
+                                status.message(), joined_, options_.worldSize))});
+}
+
+void RendezvousServer::admit(std::unique_ptr<Connection> connection) {
+  Connection &rank = *connection;
+  ranks_[static_cast<size_t>(rank.hello->rank)] = std::move(connection);
+  rank.wire.setBytesMax(kRankFrameBytesMax);
+  rank.wire.queue(MessageKind::Admitted, "");
+  if (++joined_ == options_.worldSize)
+    welcomeAll();
+  serve(rank); // it may have said more already
+}
+
+void RendezvousServer::welcomeAll() {
+  isRunning_ = true;
+  Welcome welcome;
+  welcome.nonce = randomBytes32();
+  std::map<std::string, int64_t> count;
+  for (const std::unique_ptr<Connection> &rank : ranks_)
+    ++count[rank->hello->machine];
+  // The rank that reports the end of this process: one on another machine, since this one may fail
+  // completely.
+  auto speaker = std::ranges::find_if(ranks_, [&](const std::unique_ptr<Connection> &rank) {
+    return rank->hello->machine != ranks_.front()->hello->machine;
+  });
+  if (speaker == ranks_.end())
+    speaker = ranks_.begin() + (ranks_.size() > 1 ? 1 : 0);
+  for (const std::unique_ptr<Connection> &rank : ranks_) {
+    welcome.localSize = count[rank->hello->machine];
+    welcome.isSpeaker = rank == *speaker;
+    rank->wire.queue(MessageKind::Welcome, welcome.pack());
+    rank->heardAt = clock_;
+  }
+}
+
+/// Answers a connection that knows the secret when the job is over or about to end.
+void RendezvousServer::tellOver(Connection &connection) {
+  Abort abort;
+  abort.exitStatus = isEnding_ ? exitStatus_ : kInputStatus;
+  connection.wire.queue(MessageKind::Abort, abort.pack());
+  connection.wire.flush();
+}
+
+void RendezvousServer::serve(Connection &rank) {
+  bool isAlive = rank.wire.receive();
+  while (std::optional<Message> message = rank.wire.next()) {
+    rank.heardAt = clock_;
+    handle(rank, *message);
+    isAlive = isAlive && rank.wire.receive();
+  }
+  if (rank.wire.flush() && isAlive)
+    return;
+  rank.wire.close();
+  if (rank.isDone || rank.isGone)
+    return;
+  rank.isGone = true;
+  fail({rank.hello->rank, StatusCode::Unavailable, kFailureStatus, {}});
+}
+
+void RendezvousServer::handle(Connection &rank, const Message &message) {
+  switch (message.kind) {
+  case MessageKind::Gather:
+    return handleGather(rank, message.body);
+  case MessageKind::Progress:
+    if (std::optional<RankProgress> position = RankProgress::unpack(message.body))
+      return progress_.note(rank.hello->rank, *position, clock_);
+    return rank.wire.close();
+  case MessageKind::Lost:
+    return handleLost(rank, message.body);
+  case MessageKind::Fail:
+    return handleFailure(rank, message.body);
+  case MessageKind::Bye:
+    return handleBye(rank, message.body);
+  default:
+    return rank.wire.close();
+  }
+}
+
+/// Ranks that are in different exchanges at the same time disagree about the program; a timeout or
+/// the failure of one of them reports it.
+void RendezvousServer::handleGather(Connection &rank, const std::string &body) {
+  int64_t number = rank.hello->rank;
+  if (!isRunning_ || !exchange_.add(number, body, clock_))
+    return rank.wire.close();
+  if (!exchange_.isComplete())
+    return;
+  if (std::optional<int64_t> other = exchange_.findOther(number))
+    return fail(
+        {*other,
+         StatusCode::Internal,
+         kFailureStatus,
+         {makeReport(report::ExchangesDiffer,
+                     fmt::format("it is at '{}', rank {} at '{}'", exchange_.part(*other)->name,
+                                 number, exchange_.part(number)->name))}});
+  std::string parts = exchange_.take();
+  for (const std::unique_ptr<Connection> &other : ranks_)
+    other->wire.queue(MessageKind::Gathered, parts);
+}
+
+void RendezvousServer::handleLost(Connection &rank, const std::string &body) {
+  Unpacker in(body);
+  auto lost = static_cast<int64_t>(in.bounded(1 << 20));
+  std::string what = in.text();
+  if (!in.isComplete())
+    return rank.wire.close();
+  if (!isEnding_)
+    rootCause_.addLost(rank.hello->rank, lost, what, clock_);
+}
+
+void RendezvousServer::handleFailure(const Connection &rank, const std::string &body) {
+  std::optional<Failure> failure = Failure::unpack(body);
+  if (!failure)
+    return;
+  if (failure->isTold && !isEnding_)
+    return end(failure->exitStatus, {});
+  fail({rank.hello->rank, failure->code, failure->exitStatus, std::move(failure->reports)});
+}
+
+void RendezvousServer::handleBye(Connection &rank, const std::string &body) {
+  Unpacker in(body);
+  exitStatus_ = std::max(exitStatus_, static_cast<int>(in.bounded(255)));
+  done_ += !rank.isDone;
+  rank.isDone = true;
+}
+
+void RendezvousServer::showLife() {
+  if (clock_ - aliveAt_ < kAliveSeconds)
+    return;
+  aliveAt_ = clock_;
+  for (const std::unique_ptr<Connection> &rank : ranks_)
+    if (rank && rank->wire.isOpen() && !rank->wire.hasUnsent())
+      rank->wire.queue(MessageKind::Alive, "");
+}
+
+void RendezvousServer::checkTimes() {
+  if (isRunning_) {
+    if (std::optional<Report> stuck = progress_.find(ranks_, exchange_, clock_))
+      end(kFailureStatus, {*stuck});
+    return;
+  }
+  if (clock_ <= options_.joinSeconds)
+    return;
+  std::vector<int64_t> missing;
+  for (size_t r = 0; r < ranks_.size(); ++r)
+    if (!ranks_[r])
+      missing.push_back(static_cast<int64_t>(r));
+  end(kInputStatus, {makeReport(report::RanksMissing, rangesOf(missing), options_.worldSize,
+                                options_.where, options_.joinSeconds)});
+}
+
+void RendezvousServer::rankEnded(int64_t pid, const std::string &how) {
+  rootCause_.noteEnd(pid, how);
+  for (const std::unique_ptr<Connection> &rank : ranks_)
+    if (rank && rank->hello->pid == pid)
+      return; // its connection says the rest
+  fail({-1,
+        StatusCode::Unavailable,
+        kFailureStatus,
+        {makeReport(report::RankEnded,
+                    fmt::format("process {} {} before it joined the other ranks", pid, how))}});
+}
+
+void RendezvousServer::stopAtOnce() {
+  if (!isEnding_)
+    end(kFailureStatus, {});
+}
+
+void RendezvousServer::fail(RootCause::Failure failure) {
+  if (!isEnding_)
+    rootCause_.add(std::move(failure), clock_);
+}
+
+void RendezvousServer::end(int exitStatus, const std::vector<Report> &reports) {
+  isEnding_ = true;
+  endedAt_ = clock_;
+  exitStatus_ = exitStatus;
+  for (const Report &report : reports)
+    options_.tell(report);
+  Abort abort;
+  abort.exitStatus = exitStatus;
+  for (const std::unique_ptr<Connection> &rank : ranks_)
+    if (rank && rank->wire.isOpen() && !rank->isDone && clock_ - rank->heardAt > kSilentSeconds)
+      abort.silent.push_back({rank->hello->machine, rank->hello->pid});
+  std::string body = abort.pack();
+  for (const std::unique_ptr<Connection> &rank : ranks_)
+    if (rank && rank->wire.isOpen()) {
+      rank->wire.queue(MessageKind::Abort, body);
+      rank->wire.flush();
+    }
+}
+
+/// Ranks of this machine that neither leave nor answer are ended from here.
+void RendezvousServer::endSilent() {
+  if (hasEndedSilent_ || clock_ - endedAt_ < kSilentSeconds)
+    return;
+  hasEndedSilent_ = true;
+  std::string here = machineId();
+  for (const std::unique_ptr<Connection> &rank : ranks_)
+    if (rank && rank->wire.isOpen() && rank->hello->machine == here && rank->heardAt < endedAt_)
+      endRank(static_cast<pid_t>(rank->hello->pid), ownEndOf(rank->wire.socket()));
+}
+
+bool RendezvousServer::isOver() const {
+  if (!isEnding_)
+    return done_ == options_.worldSize;
+  bool areAllTold = joined_ == options_.worldSize &&
+                    std::ranges::none_of(ranks_, [](const std::unique_ptr<Connection> &rank) {
+                      return rank && rank->wire.isOpen();
+                    });
+  return areAllTold || clock_ - endedAt_ > kLeaveSeconds;
+}
+
+} // namespace shardc::launch

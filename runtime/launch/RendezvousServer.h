@@ -1,0 +1,73 @@
+// The rendezvous server of a job. Rank 0's supervisor runs it, so it outlives every rank. It admits
+// ranks (Admission), forwards small exchanges between them (Exchange), follows the progress of each
+// (StallDetector), decides which failure came first (RootCause), reports that one exactly once, and
+// ends all ranks.
+#pragma once
+
+#include "runtime/launch/Admission.h"
+#include "runtime/launch/Exchange.h"
+#include "runtime/launch/RootCause.h"
+#include "runtime/launch/StallDetector.h"
+
+namespace shardc::launch {
+
+class RendezvousServer {
+public:
+  RendezvousServer(Socket listener, RendezvousOptions options);
+  RendezvousServer(const RendezvousServer &) = delete;
+  RendezvousServer &operator=(const RendezvousServer &) = delete;
+
+  /// Adds what has to be waited for.
+  void addTo(std::vector<pollfd> &entries);
+  /// Does all that can be done without waiting, where poll found something in what addTo added.
+  /// `seconds` is a clock that only grows.
+  void step(double seconds, std::span<const pollfd> entries);
+
+  /// A process of this machine that holds a rank has ended by itself; `how` says in which way.
+  void rankEnded(int64_t pid, const std::string &how);
+  /// Ends the job without a further word.
+  void stopAtOnce();
+
+  /// True once all ranks have left, or had time enough to.
+  bool isOver() const;
+  bool hasFailed() const { return isEnding_; }
+  /// All ranks have come.
+  bool isRunning() const { return isRunning_; }
+  /// The exit status of the job, once it is over.
+  int exitStatus() const { return exitStatus_; }
+
+private:
+  void advanceClock(double seconds);
+  void receiveRanks();
+  void admit(std::unique_ptr<Connection> connection);
+  void welcomeAll();
+  void tellOver(Connection &connection);
+  void serve(Connection &rank);
+  void handle(Connection &rank, const Message &message);
+  void handleGather(Connection &rank, const std::string &body);
+  void handleLost(Connection &rank, const std::string &body);
+  void handleBye(Connection &rank, const std::string &body);
+  void handleFailure(const Connection &rank, const std::string &body);
+  void showLife();
+  void checkTimes();
+
+  void fail(RootCause::Failure failure);
+  void end(int exitStatus, const std::vector<Report> &reports);
+  void endSilent();
+
+  RendezvousOptions options_;
+  Admission admission_;
+  Exchange exchange_;
+  StallDetector progress_;
+  RootCause rootCause_;
+  RankConnections ranks_;
+  int64_t joined_ = 0, done_ = 0;
+  double aliveAt_ = 0; ///< time of the last heartbeat to the ranks
+  /// Own time: a pause of this process itself does not count.
+  double clock_ = 0, lastSeconds_ = -1;
+  double endedAt_ = 0;
+  bool isRunning_ = false, isEnding_ = false, hasEndedSilent_ = false;
+  int exitStatus_ = 0;
+};
+
+} // namespace shardc::launch

@@ -1,0 +1,102 @@
+#include "runtime/launch/RootCause.h"
+
+#include <algorithm>
+
+#include "runtime/base/ExitStatus.h"
+#include "runtime/base/Reports.h"
+
+namespace shardc::launch {
+namespace {
+
+constexpr double kCauseSeconds =
+    0.5; ///< until a first failure is reported: causes may arrive later than effects
+constexpr double kEffectSeconds = 2; ///< the same where only effects were heard of
+constexpr double kAccusedSeconds =
+    20; ///< longer still for a rank that another has lost to say why, if it lives
+
+/// Causes come before effects, what a rank says itself before its silence.
+int weightOf(const RootCause::Failure &failure) {
+  return failure.isEffect() ? 2 : failure.code == StatusCode::Unavailable ? 1 : 0;
+}
+
+} // namespace
+
+void RootCause::add(Failure failure, double now) {
+  for (Failure &known : failures_)
+    if (known.rank == failure.rank && failure.rank >= 0) {
+      if (known.isEffect() && !failure.isEffect())
+        known = std::move(failure);
+      return;
+    }
+  failures_.push_back(std::move(failure));
+  if (decideAt_ < 0)
+    decideAt_ = now + kEffectSeconds;
+  if (!failures_.back().isEffect())
+    decideAt_ = std::min(decideAt_, now + kCauseSeconds);
+}
+
+void RootCause::addLost(int64_t rank, int64_t lost, const std::string &what, double now) {
+  if (lost < options_.worldSize)
+    lostIn_.emplace(lost, fmt::format("rank {} waited for it in '{}'", rank, what));
+  add({rank, StatusCode::Aborted, kFailureStatus, {makeReport(report::RankLost, lost, what)}}, now);
+}
+
+std::optional<RootCause::Verdict>
+RootCause::decide(const RankConnections &ranks, const StallDetector &progress, double now) const {
+  if (decideAt_ < 0)
+    return std::nullopt;
+  bool hasHeardAll = static_cast<int64_t>(failures_.size()) >= options_.worldSize;
+  auto first = std::ranges::min_element(failures_, [](const Failure &a, const Failure &b) {
+    return std::pair(weightOf(a), a.rank) < std::pair(weightOf(b), b.rank);
+  });
+  // Another rank may have failed alike.
+  if (now < decideAt_ && !hasHeardAll && (weightOf(*first) != 0 || first->rank >= 0))
+    return std::nullopt;
+  if (now < decideAt_ + kAccusedSeconds && first->isEffect() && isOneAccusedSilent())
+    return std::nullopt;
+  return Verdict{first->exitStatus, reportsOf(*first, ranks, progress)};
+}
+
+/// Whether a rank that another has lost has not said yet what happened to it: it closes its
+/// connections first, and under load its own word may come much later.
+bool RootCause::isOneAccusedSilent() const {
+  return std::ranges::any_of(lostIn_, [this](const auto &lost) {
+    return std::ranges::find(failures_, lost.first, &Failure::rank) == failures_.end();
+  });
+}
+
+std::vector<Report> RootCause::reportsOf(const Failure &failure, const RankConnections &ranks,
+                                         const StallDetector &progress) const {
+  if (failure.rank < 0)
+    return failure.reports;
+  std::string position = options_.describe ? options_.describe(progress.last(failure.rank)) : "";
+  if (failure.reports.empty())
+    return {reportOfEnded(*ranks[static_cast<size_t>(failure.rank)]->hello, position)};
+  bool isCommon =
+      options_.worldSize > 1 && static_cast<int64_t>(failures_.size()) == options_.worldSize &&
+      std::ranges::all_of(failures_,
+                          [&](const Failure &other) { return other.reports == failure.reports; });
+  std::vector<Report> reports = failure.reports;
+  for (Report &report : reports) {
+    if (report.text.starts_with("rank "))
+      continue;
+    if (failure.isOfDevice() && !position.empty())
+      report.text = fmt::format("rank {}: {}; it was {}", failure.rank, report.text, position);
+    else if (!isCommon)
+      report.text = fmt::format("rank {}: {}", failure.rank, report.text);
+  }
+  return reports;
+}
+
+Report RootCause::reportOfEnded(const Hello &rank, const std::string &position) const {
+  auto how = howEnded_.find(rank.pid);
+  std::string text = fmt::format("rank {} (process {} on {}) {}", rank.rank, rank.pid, rank.host,
+                                 how != howEnded_.end() ? how->second : "ended without a message");
+  if (auto lost = lostIn_.find(rank.rank); lost != lostIn_.end())
+    text += "; " + lost->second;
+  else if (!position.empty())
+    text += "; it was " + position;
+  return makeReport(report::RankEnded, text);
+}
+
+} // namespace shardc::launch

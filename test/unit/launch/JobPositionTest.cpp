@@ -1,0 +1,138 @@
+// What launchers' environments say.
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/launch/JobPosition.h"
+
+namespace shardc::launch {
+namespace {
+
+using ::testing::HasSubstr;
+using Variables = std::map<std::string, std::string>;
+
+Result<JobPosition> positionIn(const Variables &variables) {
+  return findJobPosition([&](const char *name) {
+    auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+const Variables kTorchrun = {{"RANK", "3"},          {"WORLD_SIZE", "4"},
+                             {"LOCAL_RANK", "1"},    {"MASTER_ADDR", "10.0.0.1"},
+                             {"MASTER_PORT", "400"}, {"TORCHELASTIC_RUN_ID", "j"}};
+
+TEST(JobPosition, IsPlainWithoutALauncher) {
+  auto position = positionIn({{"PATH", "/bin"}});
+  ASSERT_TRUE(position.isOk());
+  EXPECT_EQ(position->launcher, Launcher::Plain);
+  EXPECT_EQ(position->worldSize, 1);
+}
+
+TEST(JobPosition, ReadsTorchrun) {
+  auto position = positionIn(kTorchrun);
+  ASSERT_TRUE(position.isOk()) << position.status().message();
+  EXPECT_EQ(position->launcher, Launcher::Torchrun);
+  EXPECT_EQ(position->rank, 3);
+  EXPECT_EQ(position->worldSize, 4);
+  EXPECT_EQ(position->localRank, 1);
+  EXPECT_EQ(position->masterAddress, "10.0.0.1");
+  EXPECT_EQ(position->job, "j");
+  EXPECT_EQ(*rendezvousPort(*position, 0), 401);
+  EXPECT_EQ(*rendezvousPort(*position, 77), 77);
+}
+
+TEST(JobPosition, CountsTheRanksThatShareVisibleGpus) {
+  JobPosition plain;
+  EXPECT_EQ(ranksSharingGpus(plain, 1, 4), 4) << "all were started here";
+  Variables node = kTorchrun;
+  node["LOCAL_WORLD_SIZE"] = "2";
+  JobPosition position = *positionIn(node);
+  EXPECT_EQ(ranksSharingGpus(position, 2, 4), 2) << "two nodes on one machine, each with its GPUs";
+  EXPECT_EQ(ranksSharingGpus(position, 1, 4), 1) << "each rank may see its own";
+  EXPECT_EQ(ranksSharingGpus(position, 2, 1), 1);
+  position = *positionIn(kTorchrun); // says nothing of its node
+  EXPECT_EQ(ranksSharingGpus(position, 2, 4), 4);
+  node["LOCAL_WORLD_SIZE"] = "none";
+  EXPECT_THAT(positionIn(node).status().message(), HasSubstr("LOCAL_WORLD_SIZE is 'none'"));
+  position = *positionIn({{"OMPI_COMM_WORLD_RANK", "1"},
+                          {"OMPI_COMM_WORLD_SIZE", "4"},
+                          {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                          {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                          {"MASTER_ADDR", "10.0.0.1"}});
+  EXPECT_EQ(ranksSharingGpus(position, 2, 4), 2);
+}
+
+TEST(JobPosition, ReadsOpenMpiOnOneMachine) {
+  auto position = positionIn({{"OMPI_COMM_WORLD_RANK", "1"},
+                              {"OMPI_COMM_WORLD_SIZE", "2"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  ASSERT_TRUE(position.isOk()) << position.status().message();
+  EXPECT_EQ(position->launcher, Launcher::OpenMpi);
+  EXPECT_EQ(position->masterAddress, "127.0.0.1");
+}
+
+TEST(JobPosition, AsksForTheAddressWhereMpirunHasSeveralMachines) {
+  auto position = positionIn({{"OMPI_COMM_WORLD_RANK", "1"},
+                              {"OMPI_COMM_WORLD_SIZE", "2"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}});
+  EXPECT_THAT(position.status().message(), HasSubstr("mpirun -x MASTER_ADDR="));
+}
+
+TEST(JobPosition, ReadsTasksOfSlurm) {
+  Variables task = {{"SLURM_PROCID", "5"},     {"SLURM_STEP_NUM_TASKS", "16"},
+                    {"SLURM_LOCALID", "1"},    {"SLURM_STEP_NODELIST", "gpu[03-04,9],m1"},
+                    {"SLURM_JOB_ID", "12345"}, {"SLURM_STEP_ID", "2"}};
+  auto position = positionIn(task);
+  ASSERT_TRUE(position.isOk()) << position.status().message();
+  EXPECT_EQ(position->launcher, Launcher::Slurm);
+  EXPECT_EQ(position->rank, 5);
+  EXPECT_EQ(position->masterAddress, "gpu03");
+  EXPECT_EQ(position->job, "12345.2");
+  EXPECT_EQ(*rendezvousPort(*position, 0), 15000 + 12345 % 8000 * 2 + 1);
+  task["SLURM_STEP_NUM_TASKS"] = "1"; // a shell inside of an allocation
+  EXPECT_EQ(positionIn(task)->launcher, Launcher::Plain);
+  task.erase("SLURM_STEP_NUM_TASKS"); // a batch script
+  EXPECT_EQ(positionIn(task)->launcher, Launcher::Plain);
+}
+
+TEST(JobPosition, TakesTheInnermostLauncher) {
+  Variables both = kTorchrun;
+  both["SLURM_PROCID"] = "0";
+  both["SLURM_STEP_NUM_TASKS"] = "2";
+  both["SLURM_LOCALID"] = "0";
+  EXPECT_EQ(positionIn(both)->launcher, Launcher::Torchrun);
+}
+
+TEST(JobPosition, RefusesWhatIsNoPlace) {
+  for (auto [name, value, words] :
+       {std::tuple("RANK", "x", "RANK is 'x'"), std::tuple("RANK", "-1", "RANK is '-1'"),
+        std::tuple("WORLD_SIZE", "0", "WORLD_SIZE is '0'"),
+        std::tuple("MASTER_PORT", "70000", "MASTER_PORT is '70000'"),
+        std::tuple("MASTER_ADDR", "", "no MASTER_ADDR"),
+        std::tuple("LOCAL_RANK", "", "no LOCAL_RANK")}) {
+    Variables wrong = kTorchrun;
+    wrong[name] = value;
+    EXPECT_THAT(positionIn(wrong).status().message(), HasSubstr(words));
+  }
+  EXPECT_THAT(positionIn({{"RANK", "0"}}).status().message(), HasSubstr("no WORLD_SIZE"));
+  Variables last = kTorchrun;
+  last["MASTER_PORT"] = "65535";
+  EXPECT_THAT(rendezvousPort(*positionIn(last), 0).status().message(),
+              HasSubstr("dist.rendezvous_port"));
+}
+
+TEST(JobPosition, FindsTheFirstHostOfAList) {
+  EXPECT_EQ(firstHost("n1"), "n1");
+  EXPECT_EQ(firstHost("n1,n2"), "n1");
+  EXPECT_EQ(firstHost("n[007-9]"), "n007");
+  EXPECT_EQ(firstHost("n[1,3]-ib,m"), "n1-ib");
+  EXPECT_EQ(firstHost("r[1-2]n[3-4]"), "r1n3");
+  EXPECT_EQ(firstHost("n[1"), "");
+}
+
+} // namespace
+} // namespace shardc::launch
