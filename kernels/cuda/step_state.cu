@@ -84,7 +84,8 @@ struct Begin {
 
 struct Pack {
   static __device__ void run(const Scalars &p) {
-    p.packed[0] = p.attrs.norm_replicated ? 0.0 : *p.squares;
+    double part = *p.squares / static_cast<double>(p.attrs.copies);
+    p.packed[0] = p.attrs.norm_replicated ? 0.0 : part;
     p.packed[1] = p.state->lossSum;
     p.packed[2] = p.state->tokens;
     p.packed[3] = *p.stop != 0 ? 1.0 : 0.0;

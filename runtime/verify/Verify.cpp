@@ -243,6 +243,16 @@ IndexRange indicesOf(const Plan &plan, const Role &role) {
   return indices;
 }
 
+AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis) {
+  AxisRange extent{axis, 0, plan.mesh[axis].size};
+  for (const AxisRange &range : role.where)
+    if (range.axis == axis) {
+      extent.begin = std::max(extent.begin, range.begin);
+      extent.end = std::min(extent.end, range.end);
+    }
+  return extent;
+}
+
 std::string toString(const ByteRange &range) {
   std::string text = fmt::format("{} [{}, {})", toString(range.arena), range.begin, range.end);
   return range.member == 0 ? text : text + fmt::format(" at index {}", range.member);

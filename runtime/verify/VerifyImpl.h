@@ -145,6 +145,8 @@ Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell);
 
 /// Indices in the plan's group of shards from the first to the last that ranks of the role have.
 IndexRange indicesOf(const Plan &plan, const Role &role);
+/// Coordinates of a role on an axis.
+AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis);
 
 /// True if ranks have the same indices in the group and in the plan's group of shards.
 bool isOverShards(const Plan &plan, int16_t group);

@@ -759,6 +759,8 @@ void checkSums(Inspection &inspection) {
   for (uint32_t b = 1; b < updates.size() && inspection.size() == 0; ++b)
     for (uint32_t a = 0; a < b && inspection.size() == 0; ++a)
       compare(inspection, a, updates[a], b, updates[b]);
+  if (inspection.size() == 0)
+    checkNorms(inspection);
 }
 
 } // namespace shardc::plan::verifier

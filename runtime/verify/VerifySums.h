@@ -59,6 +59,9 @@ Axes axesOf(const Plan &plan);
 /// `'dp'`, or `'tp' and 'dp'`.
 std::string namesOf(const Plan &plan, Axes axes);
 
+/// Checks that each element of a gradient counts once in the norm, where steps end as they should.
+void checkNorms(Inspection &inspection);
+
 /// What a role's optimizers take of state and gradients, in the order of two steps: where roles
 /// have equal state, equal numbers are equal values.
 struct Update {

@@ -294,17 +294,6 @@ void checkState(Inspection &inspection, uint32_t index) {
   }
 }
 
-/// Coordinates of a role on an axis.
-AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis) {
-  AxisRange extent{axis, 0, plan.mesh[axis].size};
-  for (const AxisRange &range : role.where)
-    if (range.axis == axis) {
-      extent.begin = std::max(extent.begin, range.begin);
-      extent.end = std::min(extent.end, range.end);
-    }
-  return extent;
-}
-
 bool haveCommonRank(const Plan &plan, const Role &a, const Role &b) {
   for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
     AxisRange x = extentOf(plan, a, axis), y = extentOf(plan, b, axis);

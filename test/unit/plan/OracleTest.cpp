@@ -25,11 +25,12 @@ TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
 
 INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
                          testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every",
-                                         "exchange", "parts", "starts", "split", "feed", "saves"));
+                                         "exchange", "parts", "starts", "split", "feed", "saves",
+                                         "hsdp"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
   for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange",
-                           "parts", "starts", "split", "feed", "saves"})
+                           "parts", "starts", "split", "feed", "saves", "hsdp"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 

@@ -283,7 +283,7 @@ Plan split(std::string_view name, int64_t middle) {
 }
 
 TEST(Roles, MayDivideTheRanksThatShareBlocks) {
-  for (const char *name : {"ddp", "fsdp", "zero", "mesh", "exchange", "feed"}) {
+  for (const char *name : {"ddp", "fsdp", "zero", "mesh", "exchange", "feed", "hsdp"}) {
     Plan plan = split(name, 1);
     EXPECT_TRUE(verify(plan).empty()) << name << ": " << render(plan, verify(plan)[0]);
     EXPECT_EQ(oracle::findSumBreak(plan), "") << name;

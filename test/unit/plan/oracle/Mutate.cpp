@@ -694,6 +694,10 @@ private:
   std::string doChangeStepOp() {
     return StepMutator(plan_, random_, *role_, *segment_).doChangeStepOp();
   }
+  std::string doRepeatSum() { return StepMutator(plan_, random_, *role_, *segment_).doRepeatSum(); }
+  std::string doChangeCopies() {
+    return StepMutator(plan_, random_, *role_, *segment_).doChangeCopies();
+  }
   std::string doSplitRole() { return StepMutator(plan_, random_, *role_, *segment_).doSplitRole(); }
 };
 

@@ -307,6 +307,13 @@ std::string StepMutator::repeatStepOp(uint32_t i, std::string_view name) {
   const OpInfo &info = opInfo(op(i).kind);
   if (op(i).results.size() != 1 || info.inPlace[0] < 0 || !op(i).ties.empty())
     return {};
+  repeat(i);
+  return at(i, fmt::format("{} done twice", name));
+}
+
+/// A copy of an op in place behind it, which works on what it made.
+void StepMutator::repeat(uint32_t i) {
+  const OpInfo &info = opInfo(op(i).kind);
   ValueId first = op(i).results[0];
   Op copy = op(i);
   Op &again = insertOp(i + 1, copy.kind, value(first).type, value(first).place);
@@ -314,13 +321,44 @@ std::string StepMutator::repeatStepOp(uint32_t i, std::string_view name) {
   copy.results = {second};
   copy.waits.clear();
   copy.operands[static_cast<size_t>(info.inPlace[0])] = first;
+  for (Tie &tie : copy.ties)
+    tie.value = first;
   again = copy;
   for (uint32_t later = i + 2; later < segment_->ops.size(); ++later)
     std::ranges::replace(op(later).operands, first, second);
   for (Segment::Boundary &out : segment_->outs)
     if (out.value == first)
       out.value = second;
-  return at(i, fmt::format("{} done twice", name));
+}
+
+std::string StepMutator::doRepeatSum() {
+  std::vector<uint32_t> sums = opsWhere([](const Op &o) { return o.kind == OpKind::AllReduce; });
+  if (sums.empty() || plan_.groups.empty())
+    return {};
+  uint32_t i = pick(sums);
+  repeat(i);
+  if (below(2) == 0)
+    op(i + below(2)).group = static_cast<int16_t>(below(plan_.groups.size()));
+  return at(i, fmt::format("summed over groups {} and {}", op(i).group, op(i + 1).group));
+}
+
+std::string StepMutator::doChangeCopies() {
+  std::vector<uint32_t> ops = opsWhere(
+      [](const Op &o) { return o.kind == OpKind::StepPack || o.kind == OpKind::StepFinish; });
+  if (ops.empty())
+    return {};
+  uint32_t i = pick(ops);
+  if (op(i).kind == OpKind::StepFinish || below(2) == 0) {
+    bool isReplicated = !op(i).getBool(AttrKey::norm_replicated);
+    for (uint32_t each : below(2) == 0 ? ops : std::vector<uint32_t>{i})
+      op(each).set(AttrKey::norm_replicated, int64_t{isReplicated});
+    return at(i, fmt::format("norm_replicated = {}", isReplicated));
+  }
+  auto copies = static_cast<int64_t>(below(6));
+  if (copies == op(i).getInt(AttrKey::copies))
+    return {};
+  op(i).set(AttrKey::copies, copies);
+  return at(i, fmt::format("copies = {}", copies));
 }
 
 /// Along an axis of which it has several coordinates.

@@ -25,6 +25,8 @@ public:
   std::string doChangeKind();
   std::string doChangeCopy();
   std::string doChangeStepOp();
+  std::string doRepeatSum();
+  std::string doChangeCopies();
   std::string doSplitRole();
 
 private:
@@ -32,6 +34,7 @@ private:
   std::string takeOtherCell(uint32_t index);
   std::string dropStepOp(uint32_t index, std::string_view name);
   std::string repeatStepOp(uint32_t index, std::string_view name);
+  void repeat(uint32_t index);
 };
 
 } // namespace shardc::plan::oracle

@@ -9,6 +9,12 @@ namespace shardc::plan::oracle {
 
 using Number = uint64_t;
 
+inline Number mix(Number a, Number b) {
+  Number x =
+      (a + 0x632be59bd9b4e019u) * 0x9e3779b97f4a7c15u ^ (b + 0x85157af5u) * 0xc2b2ae3d27d4eb4fu;
+  return x ^ (x >> 29);
+}
+
 /// How often which terms are in the elements from `begin` to `end` - 1.
 struct Piece {
   int64_t begin, end;

@@ -19,12 +19,6 @@
 namespace shardc::plan::oracle {
 namespace {
 
-Number mix(Number a, Number b) {
-  Number x =
-      (a + 0x632be59bd9b4e019u) * 0x9e3779b97f4a7c15u ^ (b + 0x85157af5u) * 0xc2b2ae3d27d4eb4fu;
-  return x ^ (x >> 29);
-}
-
 class Sums {
 public:
   explicit Sums(const Plan &plan) : plan_(plan), members_(plan) {}
@@ -42,6 +36,8 @@ public:
     for (const Norm &norm : norms_)
       for (auto [term, block] : norm.gradients)
         checkGradient(term, block, norm.rank, norm.step);
+    if (problem_.empty())
+      problem_ = findNormBreak(plan_, terms_);
     checkAlike();
     checkLost();
     return problem_.empty() ? findTypeBreak(plan_, terms_) : problem_;
@@ -495,7 +491,11 @@ private:
   }
 
   bool meetAll() {
+    std::map<Key, int64_t> steps;
     for (const Waiting &waiting : waiting_) {
+      const int64_t step = at(waiting.term).step;
+      if (steps.try_emplace(waiting.key, step).first->second != step)
+        fail("ranks meet in different steps");
       const std::map<int64_t, int> &met = met_[waiting.key];
       if (met.size() != std::get<0>(waiting.key).size())
         return false; // somebody is stuck

@@ -46,4 +46,7 @@ struct Term {
 /// in it.
 std::string findTypeBreak(const Plan &plan, const std::vector<Term> &terms);
 
+/// Where a norm has the square of an element of a gradient not once: which, or nothing.
+std::string findNormBreak(const Plan &plan, const std::vector<Term> &terms);
+
 } // namespace shardc::plan::oracle

@@ -1,0 +1,142 @@
+// Shards inside groups of ranks, and several groups that hold the same ones: gradients are summed
+// over both, and each element counts once in the norm.
+#include <gtest/gtest.h>
+
+#include "Sums.h"
+#include "TestPlans.h"
+#include "runtime/verify/Verify.h"
+
+namespace shardc::plan {
+namespace {
+
+using test::parsed;
+using test::planText;
+using test::replaced;
+
+struct Edit {
+  const char *from, *to;
+};
+struct Broken {
+  const char *name;
+  Rule rule;
+  std::vector<Edit> edits;
+  const char *message; ///< a part of the first finding's
+};
+void PrintTo(const Broken &each, std::ostream *out) { *out << each.name; }
+
+constexpr const char *kSum =
+    "    %s1 = all_reduce %r1 {block = 1} group dp_outer channel reduce unit "
+    "layers.1 on reduce else(0 = %r1) if last : f32[8] grads at work 416\n";
+constexpr const char *kPack = "%ss, %stop {copies = 2} :";
+constexpr const char *kNorm = "%sums = all_reduce %partial group data channel misc :";
+
+const Broken kBroken[] = {
+    {"sumInsideGroupsOnly",
+     Rule::Sum,
+     {{kSum, ""}, {"out @g1 = %s1", "out @g1 = %r1"}},
+     "it is not summed over 'dp_outer'"},
+    {"sumBetweenGroupsOfEachMicrobatch",
+     Rule::Sum,
+     {{" unit layers.1 on reduce else(0 = %r1) if last", " unit layers.1 on reduce"}},
+     "mixes values that are summed over ranks with values that are not"},
+    {"sumInsideGroupsAgain",
+     Rule::Sum,
+     {{"{block = 1} group dp_outer", "{block = 1} group dp"}},
+     "counts contributions more than once"},
+    {"sumOverAllRanksAgain",
+     Rule::Sum,
+     {{"{block = 1} group dp_outer", "{block = 1} group data"}},
+     "counts contributions more than once"},
+    {"sumBetweenGroupsTwice",
+     Rule::Sum,
+     {{kSum,
+       "    %s1 = all_reduce %r1 {block = 1} group dp_outer channel reduce unit layers.1 on reduce "
+       "else(0 = %r1) if last : f32[8] grads at work 416\n"
+       "    %t1 = all_reduce %s1 {block = 1} group dp_outer channel reduce unit layers.1 on reduce "
+       "else(0 = %s1) if last : f32[8] grads at work 416\n"},
+      {"out @g1 = %s1", "out @g1 = %t1"}},
+     "counts contributions more than once"},
+    {"normOfAllCopies",
+     Rule::Step,
+     {{kPack, "%ss, %stop :"}},
+     "each rank adds 1 in 1 of its squares to the norm; 2 ranks hold the same part of block"},
+    {"normOfPartsThatNobodyHas",
+     Rule::Step,
+     {{kPack, "%ss, %stop {copies = 4} :"}},
+     "each rank adds 1 in 4 of its squares"},
+    {"normOfNothing",
+     Rule::Step,
+     {{kPack, "%ss, %stop {norm_replicated = true} :"}},
+     "sums squares over ranks, and its 'step.pack' leaves them out"},
+    {"normOfAnAverage",
+     Rule::Step,
+     {{kNorm, "%sums = all_reduce %partial {average = true} group data channel misc :"}},
+     "takes an average"},
+    {"normOfASumOfSums",
+     Rule::Step,
+     {{"    %sums = all_reduce %partial",
+       "    %inside = all_reduce %partial group dp channel misc : "
+       "f64[4] step at work 16\n    %sums = all_reduce %inside"}},
+     "count what a rank has packed more than once"},
+};
+
+class Hybrid : public testing::TestWithParam<Broken> {};
+
+TEST_P(Hybrid, PlansAreRefusedByVerifierAndOracle) {
+  std::string text = planText("hsdp");
+  for (const Edit &edit : GetParam().edits)
+    text = replaced(std::move(text), edit.from, edit.to);
+  Plan plan = parsed(text);
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(ruleId(findings[0].rule), ruleId(GetParam().rule)) << render(plan, findings[0]);
+  EXPECT_NE(findings[0].message.find(GetParam().message), std::string::npos)
+      << render(plan, findings[0]);
+  EXPECT_NE(oracle::findSumBreak(plan), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, Hybrid, testing::ValuesIn(kBroken),
+                         [](const testing::TestParamInfo<Broken> &info) {
+                           return info.param.name;
+                         });
+
+/// Of what all ranks have, each may take its own squares, or all add a part of theirs.
+TEST(Norms, OfWhatAllRanksHaveAreTheirOwnOrSums) {
+  std::string own = planText("ddp");
+  std::string sums =
+      replaced(own, "%sums, %ss {norm_replicated = true  clip = 1.0}", "%sums, %ss {clip = 1.0}");
+  std::vector<Finding> findings = verify(parsed(sums));
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(ruleId(findings[0].rule), "plan-step");
+  EXPECT_NE(oracle::findSumBreak(parsed(sums)), "");
+  for (const std::string &text : {own, sums}) {
+    Plan plan = parsed(
+        replaced(text, "%ss, %stop {norm_replicated = true} :", "%ss, %stop {copies = 2} :"));
+    EXPECT_TRUE(verify(plan).empty()) << render(plan, verify(plan)[0]);
+    EXPECT_EQ(oracle::findSumBreak(plan), "");
+  }
+}
+
+/// A shard's squares are not those of all elements.
+TEST(Norms, OfShardsAreSums) {
+  Plan plan = parsed(replaced(planText("hsdp"), "= step.finish %step, %sums, %ss :",
+                              "= step.finish %step, %sums, %ss {norm_replicated = true} :"));
+  EXPECT_FALSE(verify(plan).empty());
+  EXPECT_NE(oracle::findSumBreak(plan), "");
+}
+
+/// Each of them holds some of the copies.
+TEST(Norms, CountTheCopiesOfSeveralRoles) {
+  Plan plan = parsed(planText("hsdp"));
+  Role other = plan.roles[0];
+  plan.roles[0].where = {{0, 0, 1}};
+  other.where = {{0, 1, 2}};
+  other.name = "other";
+  plan.roles.push_back(std::move(other));
+  std::vector<Finding> findings = verify(plan);
+  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  EXPECT_EQ(oracle::findSumBreak(plan), "");
+}
+
+} // namespace
+} // namespace shardc::plan
