@@ -121,6 +121,13 @@ void ruleExpertAverage(RuleContext &ctx) {
         .fix(ctx.fixSet(Opt::DdpAverageInCollective, Value::ofBool(false), FixItKind::Recommended));
 }
 
+void ruleInstancesIdle(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (d.dataParallelOuter > 1 && !ctx.wantsFsdp() && !d.distributedOptimizer && !d.torchFsdp2)
+    ctx.report({Opt::DdpNumDistributedOptimizerInstances}, {d.dataParallelOuter})
+        .fix(ctx.fixRemove(Opt::DdpNumDistributedOptimizerInstances, FixItKind::Alternative));
+}
+
 void ruleDoubleBufferIdle(RuleContext &ctx) {
   Opt buffer = Opt::DdpFsdpDoubleBuffer;
   if (ctx.wantsFsdp() && ctx.on(buffer) && ctx.derived().strategy == ShardingStrategy::NoShard)

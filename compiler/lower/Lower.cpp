@@ -235,9 +235,7 @@ public:
 
   plan::Plan run() {
     plan_.name = config_.name();
-    plan_.mesh = {{"dp", d_.dataParallel}};
-    plan_.groups = {{"dp", {0}}};
-    plan_.dataGroup = plan_.shardGroup = 0;
+    addMesh();
     plan_.deviceBytes = d_.memoryBytes;
     if (d_.gpu.has_value()) {
       plan_.needsGpu = config::spelling(*d_.gpu).str();
@@ -263,6 +261,22 @@ private:
   int64_t evalIters() const {
     return config_.has(Opt::ValidationEvalInterval) ? config_.getIntOr(Opt::ValidationEvalIters, 0)
                                                     : 0;
+  }
+
+  /// State is divided inside each optimizer instance. The ranks of an instance are neighbours, and
+  /// ranks of all instances read different samples.
+  void addMesh() {
+    int64_t instances = d_.dataParallelOuter;
+    if (instances == 1) {
+      plan_.mesh = {{"dp", d_.dataParallel}};
+      plan_.groups = {{"dp", {0}}};
+      plan_.dataGroup = plan_.shardGroup = 0;
+      return;
+    }
+    plan_.mesh = {{"dp_outer", instances}, {"dp", d_.dataParallel / instances}};
+    plan_.groups = {{"dp", {1}}, {"data", {0, 1}}};
+    plan_.shardGroup = 0;
+    plan_.dataGroup = 1;
   }
 
   /// Every op gets a line of the recipe. If no option determines how it is done, that is the

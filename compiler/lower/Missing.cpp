@@ -91,8 +91,8 @@ std::vector<Missing> findMissing(const Config &config) {
        Opt::ModelPipelineModelParallelSize);
   need(d.contextParallel > 1, "context-parallel partitioning", Opt::ModelContextParallelSize);
   need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
-  need(d.dataParallelOuter > 1, "sharding over several optimizer instances",
-       Opt::DdpNumDistributedOptimizerInstances);
+  need(d.dataParallelOuter > 1 && d.outerStrategy == config::OuterStrategy::Optim,
+       "sharding of optimizer state over several instances", Opt::DdpOuterDpShardingStrategy);
   need(config.has(Opt::ModelNumMoeExperts), "mixture of experts", Opt::ModelNumMoeExperts);
   need(!activationOp(config),
        fmt::format("{}activation '{}'", d.gated ? "gated " : "",

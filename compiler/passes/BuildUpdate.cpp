@@ -57,8 +57,8 @@ private:
     };
     wholes_ = find(Weight);
     slots_ = find(WeightShard);
-    grads_ = find(GradientShard);
-    for (plan::CellKind kind : {ReducedGradient, Gradient}) {
+    grads_ = find(ReducedGradient);
+    for (plan::CellKind kind : {GradientShard, Gradient}) {
       std::vector<uint32_t> others = find(kind);
       for (size_t b = 0; b < grads_.size(); ++b)
         if (grads_[b] == kNone)
@@ -169,11 +169,13 @@ private:
     bool replicated = !strategy_.shardsState;
     Op pack = plan::makeOp(OpKind::StepPack, {before, ss, stop}, -1, loc_);
     pack.set(Key::norm_replicated, int64_t{replicated});
+    if (!replicated)
+      pack.set(Key::copies, strategy_.copies());
     Type type = Type::of(DType::F64, {kStepPartialCount});
     ValueId partial = plan::addValue(segment, "partial", type, plan::Purpose::Step);
     pack.results = {partial};
     plan::append(segment, std::move(pack));
-    if (strategy_.ranks > 1) {
+    if (strategy_.dataRanks > 1) {
       Op reduce = plan::makeOp(OpKind::AllReduce, {partial}, -1, loc_);
       reduce.group = plan_.dataGroup;
       reduce.channel = plan::Channel::Misc;

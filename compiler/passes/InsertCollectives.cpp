@@ -10,6 +10,9 @@
 // optim_grads_params  gathered around each use of a      reduce-scattered after each microbatch,
 //                     unit                               added to the shard
 // clang-format on
+//
+// If state is divided inside groups and several of these hold the same shards, the shard of a
+// gradient is all-reduced over the ranks that hold it, after the last microbatch.
 #include <algorithm>
 
 #include "compiler/passes/CellTable.h"
@@ -43,20 +46,40 @@ const predict::Device &deviceOf(const plan::Plan &plan) {
   return predict::device(isKnown ? *gpu : predict::Gpu::H200);
 }
 
-/// The transport of gathers of blocks, or of reductions of gradients. Each kind has one channel.
-plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, CollectiveKind kind) {
+/// The transport of gathers of blocks, of reductions of gradients, or of sums of their shards. Each
+/// has a channel.
+plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, CollectiveKind kind,
+                          int16_t group) {
   const predict::Device &device = deviceOf(plan);
   bool isGather = kind == CollectiveKind::AllGather;
+  bool ofShards = kind == CollectiveKind::AllReduce && strategy.shardsState;
   predict::Traffic traffic;
   traffic.kind = kind;
-  if (plan.shardGroup >= 0)
-    traffic.team = predict::teamOf(device, plan, plan.shardGroup);
+  if (group >= 0)
+    traffic.team = predict::teamOf(device, plan, group);
   for (const plan::Block &block : plan.blocks)
-    traffic.wholeBytes.push_back(block.numel *
+    traffic.wholeBytes.push_back((ofShards ? block.shard : block.numel) *
                                  dtypeBytes(isGather ? strategy.params : strategy.wire));
   traffic.hasWindows = plan.job.ddp.ncclUb && !plan.job.ddp.disableSymmetricRegistration;
   traffic.isDeterministic = plan.job.model.deterministicMode;
   return predict::chooseTransport(device, traffic);
+}
+
+/// The group of the ranks that hold the same shards: it is added if the plan lacks it. -1 if each
+/// shard is on one rank only.
+int16_t groupOfCopies(plan::Plan &plan, const Strategy &strategy) {
+  if (!strategy.shardsState || strategy.copies() < 2)
+    return -1;
+  plan::Group copies{"", plan.groups[static_cast<size_t>(plan.dataGroup)].axes};
+  for (uint16_t axis : plan.groups[static_cast<size_t>(plan.shardGroup)].axes)
+    std::erase(copies.axes, axis);
+  for (uint16_t axis : copies.axes)
+    copies.name += (copies.name.empty() ? "" : "_") + plan.mesh[axis].name;
+  auto found = std::ranges::find(plan.groups, copies.axes, &plan::Group::axes);
+  auto group = static_cast<int16_t>(found - plan.groups.begin());
+  if (found == plan.groups.end())
+    plan.groups.push_back(std::move(copies));
+  return group;
 }
 
 class Inserter {
@@ -67,10 +90,12 @@ public:
         numBlocks_(static_cast<uint32_t>(plan.blocks.size())),
         weightCells_(plan::findCells(role, plan::CellKind::Weight, numBlocks_)),
         gradCells_(plan::findCells(role, plan::CellKind::Gradient, numBlocks_)),
-        gathers_(chooseWay(plan, strategy_, CollectiveKind::AllGather)),
-        reductions_(chooseWay(plan, strategy_,
-                              strategy_.shardsState ? CollectiveKind::ReduceScatter
-                                                    : CollectiveKind::AllReduce)) {}
+        copyGroup_(groupOfCopies(plan, strategy_)),
+        gathers_(chooseWay(plan, strategy_, CollectiveKind::AllGather, plan.shardGroup)),
+        reductions_(strategy_.shardsState
+                        ? chooseWay(plan, strategy_, CollectiveKind::ReduceScatter, plan.shardGroup)
+                        : chooseWay(plan, strategy_, CollectiveKind::AllReduce, plan.dataGroup)),
+        sumsOfShards_(chooseWay(plan, strategy_, CollectiveKind::AllReduce, copyGroup_)) {}
 
   void run() {
     changeCells();
@@ -113,15 +138,15 @@ private:
     }
   }
 
-  Op makeCollective(OpKind kind, ValueId operand, uint32_t block, plan::Channel channel,
-                    plan::Phase phase) const {
+  Op makeCollective(OpKind kind, ValueId operand, uint32_t block, plan::Phase phase) const {
+    bool isGather = kind == OpKind::AllGather;
     Op op = plan::makeOp(kind, {operand}, plan_.blocks[block].unit, loc_);
     op.phase = phase;
-    op.group = plan_.shardGroup;
-    op.channel = channel;
+    op.group = isGather || strategy_.shardsState ? plan_.shardGroup : plan_.dataGroup;
+    op.channel = isGather ? plan::Channel::Gather : plan::Channel::Reduce;
     op.set(Key::block, static_cast<int64_t>(block));
-    op.transport = kind == OpKind::AllGather ? gathers_ : reductions_;
-    if (kind != OpKind::AllGather && strategy_.average)
+    op.transport = isGather ? gathers_ : reductions_;
+    if (!isGather && strategy_.average)
       op.set(Key::average, int64_t{1});
     return op;
   }
@@ -152,8 +177,8 @@ private:
       uint32_t b = blockOf[v];
       ValueId shard =
           plan::addLiveIn(*segment_, "ws." + plan_.blocks[b].name, role_, shardCells_[b]);
-      Op gather = makeCollective(OpKind::AllGather, shard, b, plan::Channel::Gather,
-                                 plan::segmentKindInfo(segment_->kind).phase);
+      Op gather =
+          makeCollective(OpKind::AllGather, shard, b, plan::segmentKindInfo(segment_->kind).phase);
       gather.pred = plan::Pred::First;
       Type type = segment_->values[v].type;
       whole[v] = plan::addValue(*segment_, "W." + plan_.blocks[b].name + ".all", type,
@@ -280,7 +305,7 @@ private:
 
   ValueId emitGather(std::vector<Op> &ops, uint32_t block, ValueId shard, int n,
                      plan::Phase phase) {
-    Op gather = makeCollective(OpKind::AllGather, shard, block, plan::Channel::Gather, phase);
+    Op gather = makeCollective(OpKind::AllGather, shard, block, phase);
     Type type = Type::of(segment_->values[shard].type.dtype, {plan_.blocks[block].numel});
     gather.results = {plan::addValue(*segment_,
                                      "W." + plan_.blocks[block].name + ".all" + suffix(n), type,
@@ -404,31 +429,31 @@ private:
     bool lastOnly = !strategy_.shardsGrads && strategy_.microbatches > 1;
     plan::Pred pred = lastOnly ? plan::Pred::Last : plan::Pred::Always;
     ValueId wire = whole;
-    if (strategy_.ranks > 1 && segment_->values[whole].type.dtype != strategy_.wire)
-      wire = emitCast(ops, block, whole, pred);
+    if (strategy_.dataRanks > 1 && segment_->values[whole].type.dtype != strategy_.wire)
+      wire = emitCast(ops, block, whole, pred, "G.");
     if (strategy_.shardsState)
-      return emitReduceScatter(ops, block, wire, whole, pred);
-    if (strategy_.ranks > 1)
+      return emitReduceScatter(ops, block, wire, pred);
+    if (strategy_.dataRanks > 1)
       emitAllReduce(ops, block, wire, whole, pred);
   }
 
-  ValueId emitCast(std::vector<Op> &ops, uint32_t block, ValueId whole, plan::Pred pred) {
-    Op cast = plan::makeOp(OpKind::Cast, {whole}, plan_.blocks[block].unit, loc_);
+  /// To the type in which gradients are sent; the result's name begins with `prefix`.
+  ValueId emitCast(std::vector<Op> &ops, uint32_t block, ValueId gradient, plan::Pred pred,
+                   const char *prefix) {
+    Op cast = plan::makeOp(OpKind::Cast, {gradient}, plan_.blocks[block].unit, loc_);
     cast.pred = pred;
     cast.phase = plan::Phase::Backward;
-    Type type = segment_->values[whole].type;
+    Type type = segment_->values[gradient].type;
     type.dtype = strategy_.wire;
-    cast.results = {plan::addValue(*segment_, "G." + plan_.blocks[block].name + ".wire", type,
+    cast.results = {plan::addValue(*segment_, prefix + plan_.blocks[block].name + ".wire", type,
                                    plan::Purpose::Comm)};
     ValueId result = cast.results[0];
     ops.push_back(std::move(cast));
     return result;
   }
 
-  void emitReduceScatter(std::vector<Op> &ops, uint32_t block, ValueId wire, ValueId,
-                         plan::Pred pred) {
-    Op reduce = makeCollective(OpKind::ReduceScatter, wire, block, plan::Channel::Reduce,
-                               plan::Phase::Backward);
+  void emitReduceScatter(std::vector<Op> &ops, uint32_t block, ValueId wire, plan::Pred pred) {
+    Op reduce = makeCollective(OpKind::ReduceScatter, wire, block, plan::Phase::Backward);
     reduce.pred = pred;
     uint32_t cell = gradShardCells_[block];
     ValueId shard = plan::addValue(*segment_, "gs." + plan_.blocks[block].name,
@@ -444,12 +469,47 @@ private:
       segment_->outs.push_back({shard, cell});
     else
       setOut(gradCells_[block], cell, shard);
+    if (copyGroup_ >= 0)
+      emitSumOfShards(ops, block, shard, pred);
+  }
+
+  /// Adds what the groups of shards have summed, each by itself, once all microbatches are in it.
+  void emitSumOfShards(std::vector<Op> &ops, uint32_t block, ValueId shard, plan::Pred before) {
+    bool isEach = before == plan::Pred::Always && strategy_.microbatches > 1;
+    plan::Pred pred = isEach ? plan::Pred::Last : before;
+    uint32_t cell = gradShardCells_[block];
+    bool isCast = role_.cells[cell].type.dtype != strategy_.wire;
+    ValueId wire = isCast ? emitCast(ops, block, shard, pred, "gs.") : shard;
+    Op sum = makeCollective(OpKind::AllReduce, wire, block, plan::Phase::Backward);
+    sum.group = copyGroup_;
+    sum.transport = sumsOfShards_;
+    sum.pred = pred;
+    Type type = segment_->values[wire].type;
+    ValueId reduced = plan::addValue(*segment_, "gs." + plan_.blocks[block].name + ".reduced", type,
+                                     plan::Purpose::Grads);
+    sum.results = {reduced};
+    if (!isCast) {
+      if (isEach)
+        sum.ties.push_back({plan::Tie::Else, 0, shard});
+      setOut(cell, cell, reduced);
+    } else {
+      uint32_t to = addReducedCell(block, type, plan::Arena::Work);
+      if (isEach)
+        segment_->outs.push_back({reduced, to});
+      else
+        setOut(cell, to, reduced); // no other microbatch adds to the shard
+    }
+    ops.push_back(std::move(sum));
+  }
+
+  uint32_t addReducedCell(uint32_t block, const Type &type, plan::Arena arena) {
+    return addCell(role_, "gr." + plan_.blocks[block].name,
+                   {plan::CellKind::ReducedGradient, block}, type, arena, plan::Purpose::Grads);
   }
 
   void emitAllReduce(std::vector<Op> &ops, uint32_t block, ValueId wire, ValueId whole,
                      plan::Pred pred) {
-    Op reduce = makeCollective(OpKind::AllReduce, wire, block, plan::Channel::Reduce,
-                               plan::Phase::Backward);
+    Op reduce = makeCollective(OpKind::AllReduce, wire, block, plan::Phase::Backward);
     reduce.pred = pred;
     Type type = segment_->values[wire].type;
     reduce.results = {plan::addValue(*segment_, "G." + plan_.blocks[block].name + ".reduced", type,
@@ -460,10 +520,7 @@ private:
         reduce.ties.push_back({plan::Tie::Else, 0, wire});
       setOut(gradCells_[block], gradCells_[block], reduced);
     } else {
-      uint32_t cell =
-          addCell(role_, "gr." + plan_.blocks[block].name, {plan::CellKind::ReducedGradient, block},
-                  type, plan::Arena::Sym, plan::Purpose::Grads);
-      segment_->outs.push_back({reduced, cell});
+      segment_->outs.push_back({reduced, addReducedCell(block, type, plan::Arena::Sym)});
     }
     ops.push_back(std::move(reduce));
   }
@@ -475,7 +532,8 @@ private:
   uint32_t loc_;
   uint32_t numBlocks_;
   std::vector<uint32_t> weightCells_, gradCells_; ///< by block
-  plan::Transport gathers_, reductions_;
+  int16_t copyGroup_;                             ///< of the ranks that hold the same shards
+  plan::Transport gathers_, reductions_, sumsOfShards_;
   std::vector<uint32_t> shardCells_,
       gradShardCells_; ///< by block; empty if the strategy has none
 };

@@ -55,6 +55,24 @@ private:
       else if (op.channel == plan::Channel::Reduce)
         op.stream = plan::Stream::Reduce;
     }
+    for (const Op &op : segment_.ops)
+      if (uint32_t cast = castBefore(op); cast != kNone)
+        segment_.ops[cast].stream = op.stream;
+  }
+
+  /// The op that makes the operand of a reduction.
+  uint32_t makerOf(const Op &reduction) const { return segment_.values[reduction.operands[0]].def; }
+  bool isReduction(uint32_t op) const {
+    return op != kNone && (isOfBlock(segment_.ops[op], OpKind::ReduceScatter) ||
+                           isOfBlock(segment_.ops[op], OpKind::AllReduce));
+  }
+  /// The cast of what another reduction has summed, for this one: compute does not wait for it.
+  uint32_t castBefore(const Op &op) const {
+    if (!isOfBlock(op, OpKind::AllReduce))
+      return kNone;
+    uint32_t maker = makerOf(op);
+    bool isCast = maker != kNone && segment_.ops[maker].kind == OpKind::Cast;
+    return isCast && isReduction(makerOf(segment_.ops[maker])) ? maker : kNone;
   }
 
   /// Uses of each gathered value through views.
@@ -157,25 +175,32 @@ private:
   void delayReductions() {
     std::vector<std::vector<uint32_t>> before(segment_.ops.size() + 1);
     std::vector<uint8_t> moved(segment_.ops.size(), 0);
-    std::vector<uint32_t> waiting; // reductions since the last attention
+    std::vector<uint32_t> waiting; // the latest reduction since the last attention
     std::vector<std::pair<uint32_t, uint32_t>> starts;
     uint32_t last = kNone; // compute op
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
-      if (isOfBlock(op, OpKind::ReduceScatter) || isOfBlock(op, OpKind::AllReduce)) {
-        // A reduction that another one follows starts at once, otherwise the two would queue.
-        waiting.assign(1, i);
+      if (isReduction(i)) {
+        // A reduction that another one follows starts at once, otherwise the two would queue. The
+        // sum of what it has summed belongs to it.
+        uint32_t cast = castBefore(op),
+                 maker = cast == kNone ? makerOf(op) : makerOf(segment_.ops[cast]);
+        if (waiting.empty() || waiting.back() != maker)
+          waiting.clear();
+        else if (cast != kNone)
+          waiting.push_back(cast);
+        waiting.push_back(i);
         continue;
       }
       const plan::OpWork &work = plan::opInfo(op.kind).work;
       bool isAttention = work.cost == plan::CostClass::Attention && work.isGradient;
-      if (isAttention && last != kNone)
-        for (uint32_t reduction : waiting)
-          if (reduction < last) {
-            before[i].push_back(reduction);
-            moved[reduction] = 1;
-            starts.emplace_back(reduction, last);
-          }
+      if (isAttention && last != kNone && !waiting.empty() && waiting.front() < last) {
+        for (uint32_t reduction : waiting) {
+          before[i].push_back(reduction);
+          moved[reduction] = 1;
+        }
+        starts.emplace_back(waiting.front(), last);
+      }
       if (isAttention)
         waiting.clear();
       if (op.stream == plan::Stream::Compute && !isAlias(op))

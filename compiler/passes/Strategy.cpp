@@ -5,6 +5,7 @@ namespace shardc::passes {
 Strategy readStrategy(const plan::Plan &plan) {
   Strategy strategy;
   strategy.ranks = plan.groupSize(plan.shardGroup);
+  strategy.dataRanks = plan.groupSize(plan.dataGroup);
   strategy.microbatches = plan.job.derived.numMicrobatches;
   strategy.average = plan.job.ddp.averageInCollective && !plan.job.model.calculatePerTokenLoss;
   strategy.wire = plan.job.derived.wire;

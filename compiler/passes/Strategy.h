@@ -10,7 +10,8 @@ struct Strategy {
   bool shardsState = false;  ///< optim and above
   bool shardsGrads = false;  ///< optim_grads and above
   bool shardsParams = false; ///< optim_grads_params
-  int64_t ranks = 1;         ///< of the group that shards or reduces
+  int64_t ranks = 1;         ///< of the group among whose ranks state may be divided
+  int64_t dataRanks = 1;     ///< of the group over which gradients are added
   int64_t microbatches = 1;
   bool average = false; ///< reductions divide by the ranks
   DType params = DType::F32, wire = DType::F32, mainGrads = DType::F32, master = DType::F32;
@@ -19,6 +20,8 @@ struct Strategy {
   bool accumulatesLocally() const { return !shardsGrads && microbatches > 1; }
   /// The optimizer updates the same weights that layers compute with.
   bool masterIsParam() const { return params == master && (shardsParams || !shardsState); }
+  /// Ranks that hold the same part of the state.
+  int64_t copies() const { return shardsState ? dataRanks / ranks : dataRanks; }
 };
 
 Strategy readStrategy(const plan::Plan &plan);

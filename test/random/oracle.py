@@ -652,6 +652,7 @@ WARNINGS = {
         f.has("checkpoint.dump_param_to_param_group_map")),  # V97b
     "expert-average": lambda f: f.on("ddp.average_in_collective") and f.has("model.num_moe_experts") and
     f.expert_dp != f.dp * f.cp,  # V91
+    "instances-without-sharding": lambda f: f.instances > 1 and not (f.fsdp or f.torch or f.distributed),
     "double-buffer-without-units": lambda f: f.fsdp and f.on("ddp.fsdp_double_buffer") and f.runs == "no_shard",  # V88
 }
 

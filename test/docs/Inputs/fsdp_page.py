@@ -19,6 +19,7 @@ ONE_NODE = [
     ("distributed optimizer", "llama3/llama3_8b_distopt.recipe", []),
     ("FSDP, `optim_grads`", "llama3/llama3_8b_fsdp.recipe", [STRATEGY + "optim_grads"]),
     ("FSDP, `optim_grads_params`", "llama3/llama3_8b_fsdp.recipe", []),
+    ("HSDP, two groups", "llama3/llama3_8b_fsdp.recipe", ["ddp.num_distributed_optimizer_instances=2"]),
 ]
 COMMON = ["train.micro_batch_size=1", "cluster.gpu=h200", "cluster.memory=1TiB", "model.recompute_granularity=full",
           "model.recompute_method=uniform", "model.recompute_num_layers=1"]

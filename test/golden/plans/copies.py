@@ -37,6 +37,7 @@ OVERLAY = """recipe small_copy {{
   scheduler {{ lr_warmup_iters = 2 }}
   train {{ micro_batch_size = {micro}  global_batch_size = {batch}  train_iters = {steps} }}
   logger {{ log_interval = 1 }}
+  ddp {{ num_distributed_optimizer_instances = {instances} }}
 }}
 """
 
@@ -52,11 +53,12 @@ def overlay(plan):
     """The text that makes a recipe small, from its plan."""
     job, world = plan.job, plan.mesh.world()
     heads = job["model.num_attention_heads"]
-    ranks = min(world, 4) if world <= 8 else 3
+    instances = min(dict(plan.mesh.axes).get("dp_outer", 1), 2)
+    ranks = 4 if instances > 1 else min(world, 4) if world <= 8 else 3
     micro = min(job["train.micro_batch_size"], 2)
     microbatches = min(job["train.global_batch_size"] // (job["train.micro_batch_size"] * world), 3)
     return OVERLAY.format(layers=min(job["model.num_layers"], 3), groups=max(1, 4 * job["model.num_query_groups"] // heads),
-                          ranks=ranks, micro=micro, batch=micro * ranks * microbatches, steps=STEPS)
+                          ranks=ranks, micro=micro, batch=micro * ranks * microbatches, steps=STEPS, instances=instances)
 
 
 def small_plans(bin_, recipe, options):

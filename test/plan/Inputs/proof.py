@@ -48,6 +48,7 @@ SAVE_EACH = ['checkpoint.save="saved"', "checkpoint.save_interval=1"]
 EVAL = ["validation.eval_interval=1", "validation.eval_iters=1"]
 THREE_MICROBATCHES = ["train.global_batch_size=12"]
 ONE_MICROBATCH = ["train.global_batch_size=4"]
+HYBRID = ["cluster.gpus_per_node=4", "ddp.num_distributed_optimizer_instances=2"]  # two groups of two ranks
 
 
 def variants():
@@ -71,6 +72,13 @@ def variants():
     yield "torch_fsdp2", "llama_tiny", [*TORCH_FSDP2, *THREE_MICROBATCHES]
     yield "tied", "llama_tiny", [*fsdp, *TIED, *THREE_MICROBATCHES]
     yield "optim-eval", "llama_tiny", [*STRATEGIES["optim"], *EVAL]
+    for strategy in ("optim", "optim_grads", "optim_grads_params"):
+        yield f"hybrid-{strategy}-3", "llama_tiny", [*STRATEGIES[strategy], *HYBRID, "train.global_batch_size=24"]
+    yield "hybrid-no_shard", "llama_tiny", [*HYBRID, "train.global_batch_size=16"]
+    yield "hybrid-bf16", "llama_tiny", [*fsdp, *BF16, *HYBRID, "ddp.grad_reduce_in_fp32=false",
+                                      "train.global_batch_size=24"]
+    yield "hybrid-tied", "llama_tiny", [*fsdp, *BF16, *TIED, *HYBRID, "train.global_batch_size=16"]
+    yield "background-hybrid", "llama_tiny", [*fsdp, *SAVE, *EVAL, *HYBRID, "train.global_batch_size=8"]
 
 
 SCHEDULED = ["no_shard-3", "optim-3", "optim_grads-3", "optim_grads_params-3", "bf16-3", "gpt2-optim_grads_params-3",
