@@ -240,6 +240,7 @@ public:
     if (d_.gpu.has_value()) {
       plan_.needsGpu = config::spelling(*d_.gpu).str();
       plan_.needsBackend = predict::device(*d_.gpu).isHost() ? "host" : "cuda";
+      plan_.multiprocessors = predict::device(*d_.gpu).multiprocessors;
     }
     findPlaces();
     fillJob(config_, plan_, places_);
@@ -407,8 +408,9 @@ private:
     plan::append(segment, std::move(pack));
     if (d_.dataParallel > 1) {
       Op reduce = lastOnly(OpKind::AllReduce, {partial});
-      reduce.group = plan_.dataGroup;
-      reduce.channel = plan::Channel::Misc;
+      plan::setChannel(
+          plan_, reduce,
+          plan::channelNamed(plan_, "misc", plan_.dataGroup, plan::kComputeStreamName));
       partial = plan::addValue(segment, "eval.reduced", type, plan::Purpose::Step);
       reduce.results = {partial};
       plan::append(segment, std::move(reduce));

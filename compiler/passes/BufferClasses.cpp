@@ -70,11 +70,12 @@ private:
     return static_cast<int32_t>(result_.classes.size()) - 1;
   }
 
-  /// Buffers of bulk collectives belong in the arena that peers and windows may access.
+  /// Buffers of collectives beside compute belong in the arena that peers and windows may access.
   void markSym() {
     for (const Op &op : segment_.ops) {
-      bool bulk = op.channel == plan::Channel::Gather || op.channel == plan::Channel::Reduce;
-      if (!bulk)
+      bool isBulk = op.channel != plan::kNoChannel &&
+                    plan_.channels[static_cast<size_t>(op.channel)].stream != plan::kComputeStream;
+      if (!isBulk)
         continue;
       for (ValueId operand : op.operands)
         sym_[operand] = 1;
@@ -180,7 +181,7 @@ std::vector<Lifetime> findLifetimes(const BufferClasses &classes, const plan::Se
       if (lifetime.first < 0)
         lifetime.first = static_cast<int32_t>(index);
       lifetime.last = static_cast<int32_t>(index);
-      lifetime.until[static_cast<size_t>(op.stream)] = static_cast<int32_t>(index);
+      lifetime.until[op.stream] = static_cast<int32_t>(index);
     }
   };
   for (size_t i = 0; i < segment.ops.size(); ++i) {

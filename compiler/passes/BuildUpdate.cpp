@@ -177,8 +177,9 @@ private:
     plan::append(segment, std::move(pack));
     if (strategy_.dataRanks > 1) {
       Op reduce = plan::makeOp(OpKind::AllReduce, {partial}, -1, loc_);
-      reduce.group = plan_.dataGroup;
-      reduce.channel = plan::Channel::Misc;
+      plan::setChannel(
+          plan_, reduce,
+          plan::channelNamed(plan_, "misc", plan_.dataGroup, plan::kComputeStreamName));
       partial = plan::addValue(segment, "reduced", type, plan::Purpose::Step);
       reduce.results = {partial};
       plan::append(segment, std::move(reduce));

@@ -4,11 +4,11 @@ namespace shardc::passes {
 
 std::vector<Clock> clocksAtStart(const plan::Segment &segment) {
   std::vector<Clock> start(segment.ops.size(), kClockZero), end(segment.ops.size(), kClockZero);
-  std::array<Clock, plan::kStreamCount> current;
+  std::array<Clock, plan::kStreamsMax> current;
   current.fill(kClockZero);
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     const plan::Op &op = segment.ops[i];
-    auto stream = static_cast<size_t>(op.stream);
+    size_t stream = op.stream;
     start[i] = current[stream];
     for (uint32_t wait : op.waits)
       join(start[i], end[wait]);
@@ -30,7 +30,7 @@ std::vector<Clock> definingOps(const plan::Segment &segment) {
         for (plan::ValueId operand : op.operands)
           join(defs[result], defs[operand]);
       } else {
-        defs[result][static_cast<size_t>(op.stream)] = static_cast<int32_t>(i);
+        defs[result][op.stream] = static_cast<int32_t>(i);
       }
     }
   }

@@ -57,7 +57,7 @@ plan::Type RowGathers::typeOfAll(ValueId value) const {
 ValueId RowGathers::gather(ValueId value, plan::Phase phase) {
   Op gather = plan::makeOp(OpKind::AllGather, {value}, like_.unit, like_.loc);
   gather.phase = phase;
-  gather.group = like_.group, gather.channel = like_.channel, gather.transport = like_.transport;
+  gather.group = like_.group, gather.channel = like_.channel;
   gather.results = {plan::addValue(segment_, segment_.values[value].name + ".all", typeOfAll(value),
                                    plan::Purpose::Comm)};
   ops_.push_back(gather);

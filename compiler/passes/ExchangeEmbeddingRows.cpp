@@ -111,7 +111,7 @@ private:
   bool findUses(uint32_t block) {
     uses_.clear();
     tableBytes_ = rowBytes_ = hiddenBytes_ = 0;
-    transport_.reset();
+    reductions_ = plan::kNoChannel;
     bool any = false;
     for (const Segment &segment : role_.segments) {
       std::optional<Uses> uses = UseFinder(segment, block).find();
@@ -120,10 +120,10 @@ private:
       any |= !uses->lookups.empty();
       addBytes(segment, *uses);
       if (uses->gradient.reduction != kNone)
-        transport_ = segment.ops[uses->gradient.reduction].transport;
+        reductions_ = segment.ops[uses->gradient.reduction].channel;
       uses_.push_back(std::move(*uses));
     }
-    return any && transport_ && rowBytes_ < tableBytes_ - hiddenBytes_;
+    return any && reductions_ != plan::kNoChannel && rowBytes_ < tableBytes_ - hiddenBytes_;
   }
 
   int64_t ofAllRanks(const Segment &segment, ValueId value) const {
@@ -189,7 +189,7 @@ private:
     rows.results = {plan::addValue(segment, segment.values[x].name + ".rows", gathers.typeOfAll(x),
                                    plan::Purpose::Comm)};
     Op sum = plan::makeOp(OpKind::ReduceScatter, {rows.results[0]}, lookup.unit, lookup.loc);
-    sum.group = gather.group, sum.channel = plan::Channel::Reduce, sum.transport = *transport_;
+    plan::setChannel(plan_, sum, reductions_);
     sum.results = {x};
     sum.phase = lookup.phase;
     ops.push_back(std::move(rows));
@@ -203,8 +203,8 @@ private:
   const plan::Param *table_ = nullptr;
   std::vector<Uses> uses_; ///< by segment
   int64_t tableBytes_ = 0, rowBytes_ = 0;
-  int64_t hiddenBytes_ = 0;                  ///< of the table, overlapped with other work
-  std::optional<plan::Transport> transport_; ///< of the gradient's reduction
+  int64_t hiddenBytes_ = 0;                       ///< of the table, overlapped with other work
+  plan::ChannelId reductions_ = plan::kNoChannel; ///< of the gradient's reduction
 };
 
 } // namespace

@@ -138,14 +138,15 @@ private:
     }
   }
 
-  Op makeCollective(OpKind kind, ValueId operand, uint32_t block, plan::Phase phase) const {
-    bool isGather = kind == OpKind::AllGather;
+  Op makeCollective(OpKind kind, ValueId operand, uint32_t block, plan::Phase phase) {
     Op op = plan::makeOp(kind, {operand}, plan_.blocks[block].unit, loc_);
     op.phase = phase;
-    op.group = isGather || strategy_.shardsState ? plan_.shardGroup : plan_.dataGroup;
-    op.channel = isGather ? plan::Channel::Gather : plan::Channel::Reduce;
+    bool isGather = kind == OpKind::AllGather;
+    int16_t group = isGather || strategy_.shardsState ? plan_.shardGroup : plan_.dataGroup;
+    std::string_view name = isGather ? "gather" : "reduce"; // of the channel, and of its stream
+    plan::setChannel(
+        plan_, op, plan::channelNamed(plan_, name, group, name, isGather ? gathers_ : reductions_));
     op.set(Key::block, static_cast<int64_t>(block));
-    op.transport = isGather ? gathers_ : reductions_;
     if (!isGather && strategy_.average)
       op.set(Key::average, int64_t{1});
     return op;
@@ -481,8 +482,8 @@ private:
     bool isCast = role_.cells[cell].type.dtype != strategy_.wire;
     ValueId wire = isCast ? emitCast(ops, block, shard, pred, "gs.") : shard;
     Op sum = makeCollective(OpKind::AllReduce, wire, block, plan::Phase::Backward);
-    sum.group = copyGroup_;
-    sum.transport = sumsOfShards_;
+    plan::setChannel(plan_, sum,
+                     plan::channelNamed(plan_, "outer", copyGroup_, "reduce", sumsOfShards_));
     sum.pred = pred;
     Type type = segment_->values[wire].type;
     ValueId reduced = plan::addValue(*segment_, "gs." + plan_.blocks[block].name + ".reduced", type,

@@ -9,6 +9,7 @@
 #include "compiler/passes/Clocks.h"
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/Strategy.h"
+#include "compiler/predict/Overheads.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
@@ -37,7 +38,7 @@ struct Gather {
 
 class Scheduler {
 public:
-  explicit Scheduler(plan::Segment &segment) : segment_(segment) {}
+  Scheduler(const plan::Plan &plan, plan::Segment &segment) : plan_(plan), segment_(segment) {}
 
   void run() {
     assignStreams();
@@ -49,12 +50,9 @@ public:
 
 private:
   void assignStreams() {
-    for (Op &op : segment_.ops) {
-      if (op.channel == plan::Channel::Gather)
-        op.stream = plan::Stream::Gather;
-      else if (op.channel == plan::Channel::Reduce)
-        op.stream = plan::Stream::Reduce;
-    }
+    for (Op &op : segment_.ops)
+      if (op.channel != plan::kNoChannel)
+        op.stream = plan_.channels[static_cast<size_t>(op.channel)].stream;
     for (const Op &op : segment_.ops)
       if (uint32_t cast = castBefore(op); cast != kNone)
         segment_.ops[cast].stream = op.stream;
@@ -203,7 +201,7 @@ private:
       }
       if (isAttention)
         waiting.clear();
-      if (op.stream == plan::Stream::Compute && !isAlias(op))
+      if (op.stream == plan::kComputeStream && !isAlias(op))
         last = i;
     }
     if (starts.empty())
@@ -260,10 +258,10 @@ private:
     std::vector<Clock> defs = definingOps(segment_);
     std::vector<Clock> needs(segment_.ops.size(), kClockZero);
     for (auto [op, earlier] : after_) {
-      int32_t &need = needs[op][static_cast<size_t>(segment_.ops[earlier].stream)];
+      int32_t &need = needs[op][segment_.ops[earlier].stream];
       need = std::max(need, static_cast<int32_t>(earlier));
     }
-    std::array<Clock, plan::kStreamCount> current;
+    std::array<Clock, plan::kStreamsMax> current;
     current.fill(kClockZero);
     std::vector<Clock> end(segment_.ops.size(), kClockZero);
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
@@ -275,19 +273,20 @@ private:
         join(need, defs[operand]);
       for (const plan::Tie &tie : op.ties)
         join(need, defs[tie.value]);
-      Clock now = current[static_cast<size_t>(op.stream)];
-      for (size_t s = 0; s < plan::kStreamCount; ++s) {
-        if (s == static_cast<size_t>(op.stream) || need[s] <= now[s])
+      Clock now = current[op.stream];
+      for (size_t s = 0; s < plan_.streams.size(); ++s) {
+        if (s == op.stream || need[s] <= now[s])
           continue;
         op.waits.push_back(static_cast<uint32_t>(need[s]));
         join(now, end[static_cast<size_t>(need[s])]);
       }
       std::sort(op.waits.begin(), op.waits.end());
-      now[static_cast<size_t>(op.stream)] = static_cast<int32_t>(i);
-      end[i] = current[static_cast<size_t>(op.stream)] = now;
+      now[op.stream] = static_cast<int32_t>(i);
+      end[i] = current[op.stream] = now;
     }
   }
 
+  const plan::Plan &plan_;
   plan::Segment &segment_;
   std::vector<std::pair<uint32_t, uint32_t>> after_; ///< op, earlier op that it waits for
 };
@@ -297,7 +296,13 @@ private:
 void runSchedule(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
-      Scheduler(segment).run();
+      Scheduler(plan, segment).run();
+  std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
+  if (!gpu)
+    return;
+  std::vector<int32_t> taken = predict::multiprocessorsOf(predict::device(*gpu), plan);
+  for (size_t channel = 0; channel < taken.size(); ++channel)
+    plan.channels[channel].multiprocessors = taken[channel];
 }
 
 } // namespace shardc::passes

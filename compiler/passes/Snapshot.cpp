@@ -35,8 +35,9 @@ struct Part {
 
 class SnapshotBuilder {
 public:
-  SnapshotBuilder(const plan::Plan &plan, plan::Role &role)
-      : plan_(plan), role_(role), loc_(jobLoc(plan, plan.job.derived.locCheckpoint)) {}
+  SnapshotBuilder(plan::Plan &plan, plan::Role &role)
+      : plan_(plan), role_(role), stream_(plan::streamNamed(plan, "copy")),
+        loc_(jobLoc(plan, plan.job.derived.locCheckpoint)) {}
 
   /// Makes pieces of at most `bytesMax`, or of the smallest size that gives kPiecesMax pieces.
   void run(int64_t bytesMax) {
@@ -130,7 +131,7 @@ private:
     uint32_t cell = addCell(role_, std::move(target), plan::CellKind::Buffer, type,
                             plan::Arena::Host, plan::Purpose::Data);
     Op snapshot = plan::makeOp(OpKind::Snapshot, {source}, -1, loc_);
-    snapshot.stream = plan::Stream::Copy;
+    snapshot.stream = stream_;
     plan::ValueId result = plan::addValue(segment, name + ".saved", type, plan::Purpose::Data);
     snapshot.results = {result};
     plan::append(segment, std::move(snapshot));
@@ -139,6 +140,7 @@ private:
 
   const plan::Plan &plan_;
   plan::Role &role_;
+  plan::StreamId stream_;
   uint32_t loc_, before_ = kNone;
   std::vector<Part> held_, parts_;
   int64_t bytesMax_ = 0, filled_ = 0;

@@ -8,11 +8,12 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 enum : bool { Datasheet = false, Measured = true };
 
 constexpr Device kDevices[] = {
-#define DEVICE(enumerator, name, architecture, memory, bf16, fp8, fp32, hbm, nvlink, domain, pcie, \
-               network, measured, doc)                                                             \
+#define DEVICE(enumerator, name, architecture, multiprocessors, memory, bf16, fp8, fp32, hbm,      \
+               nvlink, domain, pcie, network, measured, doc)                                       \
   {Gpu::enumerator,                                                                                \
    name,                                                                                           \
    architecture,                                                                                   \
+   multiprocessors,                                                                                \
    (memory)*kMiB,                                                                                  \
    {bf16, fp8, fp32, hbm, nvlink},                                                                 \
    {bf16, fp8, fp32, hbm, nvlink},                                                                 \

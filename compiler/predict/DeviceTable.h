@@ -30,7 +30,8 @@ struct Device {
   Gpu gpu;
   llvm::StringRef name;
   unsigned architecture; ///< compute capability times 10; 0 for the host
-  int64_t memoryBytes;   ///< that a program can allocate; 0: unlimited
+  int32_t multiprocessors;
+  int64_t memoryBytes; ///< that a program can allocate; 0: unlimited
   DeviceRates peak;
   DeviceRates sustained; ///< if not measured: the share of the peak of H200
   unsigned nvlinkDomain; ///< GPUs that one NVLink domain spans

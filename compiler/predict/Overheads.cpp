@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <utility>
+#include <vector>
 
 #include "compiler/predict/Scratch.h"
 #include "compiler/predict/StepTime.h"
@@ -33,6 +32,7 @@ constexpr int64_t kSmallCommunicator = 24 * kMiB, kCopyCommunicator = 428 * kMiB
                   kExchangeCommunicator = 734 * kMiB, kPeer = 384 * kMiB;
 /// Collectives up to this size use one multiprocessor.
 constexpr int64_t kSmallBytes = 64 << 10;
+constexpr int32_t kSmallMultiprocessors = 1;
 
 struct Use {
   int64_t bytesMax = 0;
@@ -40,34 +40,33 @@ struct Use {
   bool copyEngines = false, scattersAlone = true;
 };
 
-/// The largest collective of each communicator.
-std::map<std::pair<int16_t, plan::Channel>, Use>
-usesOf(const Device &device, const plan::Plan &plan, const plan::Role &role) {
-  std::map<std::pair<int16_t, plan::Channel>, Use> uses;
+/// What the role issues on each channel.
+std::vector<Use> usesOf(const Device &device, const plan::Plan &plan, const plan::Role &role) {
+  std::vector<Use> uses(plan.channels.size());
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops) {
-      if (op.group < 0 || plan.groupSize(op.group) < 2)
+      if (op.channel == plan::kNoChannel || plan.groupSize(op.group) < 2)
         continue;
-      Use &use = uses[{op.group, op.channel}];
+      Use &use = uses[static_cast<size_t>(op.channel)];
       use.bytesMax = std::max({use.bytesMax, segment.values[op.operands[0]].type.bytes(),
                                segment.values[op.results[0]].type.bytes()});
-      use.copyEngines |= op.kind == OpKind::AllGather && op.transport == plan::Transport::Ce;
+      CollectiveKind kind = plan::collectiveKindOf(op);
+      use.copyEngines |=
+          kind == CollectiveKind::AllGather && plan.transportOf(op) == plan::Transport::Ce;
       if (plan::isExchanged(plan, segment, op))
         use.peers = teamOf(device, plan, op.group).inNode - 1;
-      use.scattersAlone &= op.kind == OpKind::ReduceScatter;
+      use.scattersAlone &= kind == CollectiveKind::ReduceScatter;
     }
   return uses;
 }
 
-int64_t communicatorsOf(const Device &device, const plan::Plan &plan, const plan::Role &role) {
-  int64_t bytes = 0;
-  for (const auto &[key, use] : usesOf(device, plan, role))
-    bytes += use.copyEngines               ? kCopyCommunicator
-             : use.bytesMax <= kSmallBytes ? kSmallCommunicator
-             : use.peers > 0               ? kExchangeCommunicator + use.peers * kPeer
-             : use.scattersAlone           ? kScatterCommunicator
-                                           : kKernelCommunicator;
-  return bytes;
+int64_t communicatorBytes(const Use &use) {
+  return use.bytesMax == 0             ? 0
+         : use.copyEngines             ? kCopyCommunicator
+         : use.bytesMax <= kSmallBytes ? kSmallCommunicator
+         : use.peers > 0               ? kExchangeCommunicator + use.peers * kPeer
+         : use.scattersAlone           ? kScatterCommunicator
+                                       : kKernelCommunicator;
 }
 
 /// The bandwidth of the largest gather of the plan; 0 if it has none.
@@ -81,7 +80,7 @@ double largestGatherGBs(const Device &device, const plan::Plan &plan, const plan
         if (whole <= bytes)
           continue;
         bytes = whole;
-        gbs = gatherGBs(device, op.transport, whole, teamOf(device, plan, op.group));
+        gbs = gatherGBs(device, plan.transportOf(op), whole, teamOf(device, plan, op.group));
       }
   return gbs;
 }
@@ -94,12 +93,31 @@ Overheads overheadsOf(const Device &device, const plan::Plan &plan) {
   const plan::Role &role = plan.roles.front();
   Overheads overheads;
   overheads.context = kContext;
-  overheads.communicators = communicatorsOf(device, plan, role);
+  for (const Use &use : usesOf(device, plan, role)) {
+    overheads.channels.push_back(communicatorBytes(use));
+    overheads.communicators += overheads.channels.back();
+  }
   bool isDeterministic = plan.job.model.deterministicMode;
   overheads.workspaces = (workspacesOf(role, isDeterministic) + kPage - 1) / kPage * kPage;
   overheads.landings = (plan::landingBytes(plan, role) + kPage - 1) / kPage * kPage;
   overheads.libraries = kLibraries;
   return overheads;
+}
+
+std::vector<int32_t> multiprocessorsOf(const Device &device, const plan::Plan &plan) {
+  std::vector<int32_t> most(plan.channels.size());
+  if (device.isHost())
+    return most;
+  for (const plan::Role &role : plan.roles) {
+    std::vector<Use> uses = usesOf(device, plan, role);
+    for (size_t channel = 0; channel < uses.size(); ++channel)
+      if (uses[channel].bytesMax > 0)
+        most[channel] =
+            std::max(most[channel], uses[channel].bytesMax <= kSmallBytes
+                                        ? kSmallMultiprocessors
+                                        : kernelMultiprocessors(plan.channels[channel].transport));
+  }
+  return most;
 }
 
 void notePredictions(const Device &device, plan::Plan &plan) {

@@ -3,6 +3,8 @@
 // docs/benchmarks/cuda-checks.md compares them with the memory of runs.
 #pragma once
 
+#include <vector>
+
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/plan/Plan.h"
 
@@ -11,7 +13,8 @@ namespace shardc::predict {
 /// Bytes on each device.
 struct Overheads {
   int64_t context = 0;
-  int64_t communicators = 0;
+  std::vector<int64_t> channels; ///< communicators, by ChannelId; 0 for channels of one rank
+  int64_t communicators = 0;     ///< their sum
   int64_t landings = 0;   ///< buffers for the operands of sums over ranks, one per communicator
   int64_t workspaces = 0; ///< one per stream whose kernels need scratch
   int64_t libraries = 0;
@@ -21,6 +24,10 @@ struct Overheads {
 /// For the plan's first role. The plan must be scheduled, so that fusions and channels are known.
 /// All zero on the host.
 Overheads overheadsOf(const Device &device, const plan::Plan &plan);
+
+/// Multiprocessors that the kernels of each channel may take, by ChannelId: what the plan issues on
+/// it decides. 0 on the host, for copy engines and for channels of one rank.
+std::vector<int32_t> multiprocessorsOf(const Device &device, const plan::Plan &plan);
 
 /// Writes the prediction into the plan's job, so that the runtime can compare it: memory in parts,
 /// the step's time, and the bandwidth of gathers. Does nothing on the host.

@@ -74,7 +74,7 @@ int64_t scratchOf(const Segment &segment, const Op &op, bool isDeterministic) {
 }
 
 int64_t workspacesOf(const plan::Role &role, bool isDeterministic) {
-  std::map<plan::Stream, int64_t> most;
+  std::map<plan::StreamId, int64_t> most;
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops) {
       int64_t &bytes = most[op.stream];

@@ -131,17 +131,19 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
   return flops / (tflops * 1e12);
 }
 
-double collectiveSeconds(const Device &device, const Segment &segment, const Op &op,
-                         const Team &team) {
+double collectiveSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
+                         const Op &op, const Team &team) {
   const plan::Type &whole = segment.values[plan::wholeOf(op)].type;
-  return collectiveSeconds(device, plan::collectiveKindOf(op), op.transport, whole.bytes(), team);
+  return collectiveSeconds(device, plan::collectiveKindOf(op), plan.transportOf(op), whole.bytes(),
+                           team);
 }
 
 /// The slowdown that a collective causes depends on its bytes, which a slow link spreads over more
 /// time: the time that it would take between H200s of one domain, or its own time if that is less.
-double contendingSeconds(const Segment &segment, const Op &op, const Team &team, double took) {
+double contendingSeconds(const plan::Plan &plan, const Segment &segment, const Op &op,
+                         const Team &team, double took) {
   Team near = {team.members, team.members, team.members};
-  return std::min(took, collectiveSeconds(measured(), segment, op, near));
+  return std::min(took, collectiveSeconds(measured(), plan, segment, op, near));
 }
 
 bool isCollective(const Op &op) {
@@ -181,7 +183,7 @@ struct LaunchTime {
 /// Streams run concurrently, each in order, from a common start.
 LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segment &segment,
                       const Launch &launch) {
-  std::array<double, plan::kStreamCount> clock{};
+  std::array<double, plan::kStreamsMax> clock{};
   LaunchTime out;
   out.begins.resize(segment.ops.size());
   out.ends.resize(segment.ops.size());
@@ -189,7 +191,7 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
   double contending = 0;
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     const Op &op = segment.ops[i];
-    double &now = clock[static_cast<size_t>(op.stream)];
+    double &now = clock[op.stream];
     for (uint32_t awaited : op.waits)
       now = std::max(now, out.ends[awaited]);
     out.begins[i] = now;
@@ -197,7 +199,7 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
       double took = timeOf(device, plan, segment, op);
       if (isCollective(op)) {
         sum.transfers += took;
-        contending += contendingSeconds(segment, op, teamOf(device, plan, op.group), took);
+        contending += contendingSeconds(plan, segment, op, teamOf(device, plan, op.group), took);
       } else {
         took += kGapSeconds;
         sum.compute += took;
@@ -241,7 +243,7 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
               const plan::Op &op) {
   if (isCollective(op))
-    return collectiveSeconds(device, segment, op, teamOf(device, plan, op.group));
+    return collectiveSeconds(device, plan, segment, op, teamOf(device, plan, op.group));
   model::OpCost cost = model::costOf(segment, op);
   double seconds = 0;
   switch (plan::opInfo(op.kind).work.cost) {

@@ -226,6 +226,16 @@ double collectiveSeconds(const Device &device, CollectiveKind kind, Transport tr
   return link.time.at(bytesTakenIn(kind, static_cast<double>(wholeBytes), team.members));
 }
 
+int32_t kernelMultiprocessors(Transport transport) {
+  switch (transport) {
+#define MULTIPROCESSORS(way, count)                                                                \
+  case Transport::way:                                                                             \
+    return count;
+#include "compiler/predict/LinkTable.def"
+  }
+  return 0;
+}
+
 Transport chooseTransport(const Device &device, const Traffic &traffic) {
   if (traffic.isDeterministic && isSum(traffic.kind))
     return Transport::Exchange;

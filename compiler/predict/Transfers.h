@@ -34,6 +34,9 @@ struct Traffic {
   bool isDeterministic = false;    ///< sums must be bitwise equal for every transport
 };
 
+/// Multiprocessors that the kernels of a large collective may take: 0 for copy engines.
+int32_t kernelMultiprocessors(plan::Transport transport);
+
 /// Chooses their transport. All collectives of a channel use the same one: a channel is one
 /// communicator, and NCCL decides once per communicator whether to use copy engines.
 plan::Transport chooseTransport(const Device &device, const Traffic &traffic);

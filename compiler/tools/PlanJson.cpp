@@ -44,14 +44,15 @@ Json opJson(const plan::Plan &plan, const plan::Segment &segment, const plan::Op
     return list;
   };
   Json json = {{"op", plan::opInfo(op.kind).name}, {"operands", names(op.operands)},
-               {"results", names(op.results)},     {"stream", plan::toString(op.stream)},
+               {"results", names(op.results)},     {"stream", plan.streams[op.stream].name},
                {"if", plan::toString(op.pred)},    {"attrs", attrsJson(op)}};
   if (op.unit >= 0)
     json["unit"] = plan.units[static_cast<size_t>(op.unit)].name;
   if (op.group >= 0) {
     json["group"] = plan.groups[static_cast<size_t>(op.group)].name;
-    json["channel"] = plan::toString(op.channel);
-    json["transport"] = plan::toString(op.transport);
+    if (op.channel != plan::kNoChannel)
+      json["channel"] = plan.channels[static_cast<size_t>(op.channel)].name;
+    json["transport"] = plan::toString(plan.transportOf(op));
   }
   for (const plan::Tie &tie : op.ties)
     json["ties"].push_back({{"kind", tie.kind == plan::Tie::Acc ? "acc" : "else"},

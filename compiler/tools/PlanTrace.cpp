@@ -25,7 +25,7 @@ std::string planTrace(const predict::Device &device, const plan::Plan &plan) {
   for (const predict::Interval &interval : predict::timelineOf(device, plan, role, kSpansMax)) {
     const plan::Op &op = role.segments[interval.segment].ops[interval.op];
     trace::Span span;
-    span.stream = plan::toString(op.stream);
+    span.stream = plan.streams[op.stream].name;
     span.label = labels[interval.segment][interval.op];
     span.work = plan::opInfo(op.kind).name;
     span.beginNs = toNs(interval.begin);

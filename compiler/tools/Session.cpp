@@ -148,6 +148,23 @@ std::optional<config::Config> checkRecipe(Session &session, const CommonOptions 
   return config;
 }
 
+/// Memory and multiprocessors of each communicator.
+static std::string channelsText(const plan::Plan &plan, const predict::Overheads &memory) {
+  std::string text;
+  for (size_t i = 0; i < plan.channels.size(); ++i) {
+    const plan::Channel &channel = plan.channels[i];
+    if (memory.channels[i] == 0)
+      continue;
+    text += fmt::format("{}{} by {}: {}, {}", text.empty() ? "channels: " : "; ", channel.name,
+                        plan::toString(channel.transport), plan::formatBytes(memory.channels[i]),
+                        channel.multiprocessors == 0
+                            ? "no multiprocessors"
+                            : fmt::format("up to {} multiprocessor{}", channel.multiprocessors,
+                                          channel.multiprocessors == 1 ? "" : "s"));
+  }
+  return text.empty() ? "channels: none" : text;
+}
+
 std::vector<std::string> predictionText(const plan::Plan &plan) {
   std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
   if (!gpu || predict::device(*gpu).isHost())
@@ -162,6 +179,7 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
                       plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
                       plan::formatBytes(memory.communicators), plan::formatBytes(memory.landings),
                       plan::formatBytes(memory.context)),
+          channelsText(plan, memory),
           fmt::format("predicted step: {}, {} tokens/s per device; communication takes {}, of "
                       "which {} is exposed",
                       formatDuration(time.step), formatNumber(tokens / time.step),

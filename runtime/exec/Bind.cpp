@@ -191,9 +191,9 @@ private:
 
   Status bindCollective(const Op &op, CollectiveKind kind, BoundOp &out) {
     out.kind = BoundOp::Collective;
-    out.channel = op.group >= 0 ? context_.findChannel(op.group, op.channel) : nullptr;
+    out.channel = op.channel >= 0 ? context_.findChannel(op.channel) : nullptr;
     if (!out.channel)
-      return makeStatus(report::PlanCannotRun, "no group and channel to communicate on");
+      return makeStatus(report::PlanCannotRun, "no channel to communicate on");
     if (op.operands.size() != 1 || op.results.empty() || op.results.size() > 2)
       return makeStatus(report::PlanCannotRun, "a collective has one operand and one result");
     ASSIGN_OR_RETURN(kernels::Tensor in, tensor(op.operands[0]));
@@ -206,7 +206,7 @@ private:
     collective.outType = result.dtype;
     collective.average = op.getBool(AttrKey::average);
     collective.accumulate = accumulates(op, 0);
-    collective.anyOrder = isSum(kind) && plan::sumsInAnyOrder(op);
+    collective.anyOrder = isSum(kind) && plan::sumsInAnyOrder(context_.plan, op);
     int64_t members = out.channel->size();
     int64_t inWant = 0, outWant = 0;
     switch (kind) {
@@ -268,12 +268,12 @@ Result<BoundSegment> bindSegment(const BindContext &context, const plan::Segment
 void pruneWaits(const plan::Segment &segment, BoundSegment &bound) {
   // A clock holds, for each stream, how many of the segment's first ops are known to have ended
   // there.
-  using Clock = std::array<uint32_t, plan::kStreamCount>;
+  using Clock = std::array<uint32_t, plan::kStreamsMax>;
   std::vector<Clock> after(segment.ops.size());
-  std::array<Clock, plan::kStreamCount> now{};
+  std::array<Clock, plan::kStreamsMax> now{};
   for (uint32_t i = 0; i < segment.ops.size(); ++i) {
     BoundOp &op = bound.ops[i];
-    Clock &clock = now[static_cast<size_t>(op.stream)];
+    Clock &clock = now[op.stream];
     std::vector<uint32_t> needed;
     // The latest first: it often implies the others.
     std::sort(op.waits.begin(), op.waits.end(), std::greater<>());

@@ -27,7 +27,7 @@ struct BoundOp {
     Collective,
     Copy ///< `bytes` from `from` to `to`
   } kind = Nothing;
-  plan::Stream stream = plan::Stream::Compute;
+  plan::StreamId stream = plan::kComputeStream;
   bool isAwaited = false; ///< an op of another stream waits for it
   uint32_t own = 0;       ///< number among the ops of its kind: its place in RankPart
   const char *label = ""; ///< for messages and profilers; owned by Labels
@@ -58,8 +58,8 @@ struct BindContext {
   const plan::Role &role;
   const Arenas &arenas;
   FindKernel findKernel;
-  /// The rank's channel for an op's group and purpose; null if there is none.
-  std::function<hal::Channel *(int group, plan::Channel channel)> findChannel;
+  /// The rank's communicator of a channel; null if there is none.
+  std::function<hal::Channel *(plan::ChannelId channel)> findChannel;
   std::span<const int64_t> countOffsets = {};      ///< as in paramRanges
   kernels::KernelContext *kernelContext = nullptr; ///< the backend's, for the calls
 };

@@ -14,16 +14,10 @@ namespace shardc::exec {
 namespace {
 
 /// Others wait for transfers, which therefore go first where both could.
-hal::StreamUse useOf(plan::Stream stream) {
-  switch (stream) {
-  case plan::Stream::Gather:
-  case plan::Stream::Reduce:
-    return hal::StreamUse::Transfer;
-  case plan::Stream::Compute:
-  case plan::Stream::Copy:
-    return hal::StreamUse::Compute;
-  }
-  return hal::StreamUse::Compute;
+hal::StreamUse useOf(const plan::Plan &plan, plan::StreamId stream) {
+  bool isOfChannel = std::ranges::count(plan.channels, stream, &plan::Channel::stream) > 0;
+  return isOfChannel && stream != plan::kComputeStream ? hal::StreamUse::Transfer
+                                                       : hal::StreamUse::Compute;
 }
 
 /// Collects the variants of each segment that a program runs.
@@ -105,17 +99,16 @@ Status Executable::createRanks() {
     rank->device = device;
     ASSIGN_OR_RETURN(rank->arenas,
                      Arenas::allocate(role_, *device, shardIndex(plan_, device->rank())));
-    for (int s = 0; s < plan::kStreamCount; ++s) {
-      auto stream = static_cast<plan::Stream>(s);
-      ASSIGN_OR_RETURN(rank->streams[s],
-                       device->createStream(plan::toString(stream), useOf(stream)));
+    for (size_t s = 0; s < plan_.streams.size(); ++s) {
+      hal::StreamUse use = useOf(plan_, static_cast<plan::StreamId>(s));
+      ASSIGN_OR_RETURN(rank->streams[s], device->createStream(plan_.streams[s].name, use));
       ASSIGN_OR_RETURN(rank->streamEvents[s], device->createEvent());
     }
     ASSIGN_OR_RETURN(rank->backgroundBegin, device->createEvent());
     ASSIGN_OR_RETURN(rank->backgroundEnd, device->createEvent());
     ASSIGN_OR_RETURN(rank->window, LaunchWindow::create(*device, options_.nodesAhead));
     if (options_.progress) {
-      constexpr int64_t kBytes = plan::kStreamCount * sizeof(uint32_t);
+      constexpr int64_t kBytes = plan::kStreamsMax * sizeof(uint32_t);
       ASSIGN_OR_RETURN(rank->words, device->allocate(hal::MemoryKind::Host, kBytes, "progress"));
       std::memset(rank->words->data(), 0, kBytes);
     }
@@ -124,8 +117,8 @@ Status Executable::createRanks() {
   return Status::ok();
 }
 
-std::array<uint32_t, plan::kStreamCount> Executable::progress(size_t rank) const {
-  std::array<uint32_t, plan::kStreamCount> words{};
+StreamWords Executable::progress(size_t rank) const {
+  StreamWords words{};
   if (const std::unique_ptr<hal::Buffer> &buffer = ranks_[rank]->words)
     for (size_t s = 0; s < words.size(); ++s)
       words[s] = std::atomic_ref(reinterpret_cast<uint32_t *>(buffer->data())[s])
@@ -136,13 +129,13 @@ std::array<uint32_t, plan::kStreamCount> Executable::progress(size_t rank) const
 Status Executable::createChannels() {
   for (const plan::Segment &segment : role_.segments)
     for (const plan::Op &op : segment.ops) {
-      if (op.group < 0)
+      if (op.channel == plan::kNoChannel)
         continue;
       for (const std::unique_ptr<Rank> &rank : ranks_) {
         int worldRank = rank->device->rank();
-        if (findChannel(worldRank, op.group, op.channel))
+        if (findChannel(worldRank, op.channel))
           continue;
-        Communicator made{op.group, op.channel, groupMembers(plan_, op.group, worldRank), nullptr};
+        Communicator made{op.channel, groupMembers(plan_, op.group, worldRank), nullptr};
         hal::Device &first = *backend_.devices().front();
         int64_t before = first.memory().used;
         auto number = map_.numberOf(segment, static_cast<size_t>(&op - segment.ops.data()));
@@ -187,22 +180,24 @@ hal::SharedMemory Executable::lend(const Rank &rank, int64_t bytes) {
 /// The description of the channel for the backend: everything that it will carry.
 hal::ChannelDesc Executable::describe(const Communicator &made) {
   hal::ChannelDesc desc;
-  desc.name = fmt::format("{} {}", plan_.groups[made.group].name, plan::toString(made.channel));
+  const plan::Channel &channel = plan_.channels[made.channel];
+  desc.name = fmt::format("{} {}", plan_.groups[channel.group].name, channel.name);
+  desc.multiprocessors = channel.multiprocessors;
   desc.members = made.members;
   bool touchesShared = false, hasWindows = false, exchanges = false;
   for (const plan::Segment &segment : role_.segments)
     for (const plan::Op &op : segment.ops)
-      if (op.group == made.group && op.channel == made.channel) {
+      if (op.channel == made.channel) {
         const plan::Value &in = segment.values[op.operands[0]],
                           &out = segment.values[op.results[0]];
         CollectiveKind kind = plan::collectiveKindOf(op);
         desc.uses.push_back({kind, std::max(in.type.bytes(), out.type.bytes()),
-                             isSum(kind) && plan::sumsInAnyOrder(op)});
+                             isSum(kind) && plan::sumsInAnyOrder(plan_, op)});
         touchesShared |= in.place.arena == plan::Arena::Sym || out.place.arena == plan::Arena::Sym;
-        hasWindows |= kind == CollectiveKind::AllGather && op.transport == plan::Transport::Ce;
+        hasWindows |= kind == CollectiveKind::AllGather && channel.transport == plan::Transport::Ce;
         exchanges |= plan::isExchanged(plan_, segment, op);
       }
-  desc.landingBytes = plan::landingBytes(plan_, role_, made.group, made.channel);
+  desc.landingBytes = plan::landingBytes(plan_, role_, made.channel);
   if (touchesShared)
     for (const std::unique_ptr<Rank> &rank : ranks_)
       if (std::find(made.members.begin(), made.members.end(), rank->device->rank()) !=
@@ -241,9 +236,9 @@ double Executable::measuredGatherGBs() const {
   return best;
 }
 
-hal::Channel *Executable::findChannel(int worldRank, int group, plan::Channel channel) const {
+hal::Channel *Executable::findChannel(int worldRank, plan::ChannelId channel) const {
   for (const Communicator &made : communicators_)
-    if (made.group == group && made.channel == channel &&
+    if (made.channel == channel &&
         std::find(made.members.begin(), made.members.end(), worldRank) != made.members.end())
       return made.handle.get();
   return nullptr;
@@ -273,15 +268,14 @@ Status Executable::bindAll(FindKernel findKernel) {
 Status Executable::bindRank(size_t index, FindKernel findKernel) {
   Rank &rank = *ranks_[index];
   int worldRank = rank.device->rank();
-  BindContext context{plan_,
-                      role_,
-                      *rank.arenas,
-                      findKernel,
-                      [this, worldRank](int group, plan::Channel channel) {
-                        return findChannel(worldRank, group, channel);
-                      },
-                      options_.countOffsets,
-                      backend_.kernelContext()};
+  BindContext context{
+      plan_,
+      role_,
+      *rank.arenas,
+      findKernel,
+      [this, worldRank](plan::ChannelId channel) { return findChannel(worldRank, channel); },
+      options_.countOffsets,
+      backend_.kernelContext()};
   rank.segments.resize(role_.segments.size());
   for (uint32_t s = 0; s < role_.segments.size(); ++s)
     for (plan::Variant variant : variantsOf(s))
@@ -299,7 +293,7 @@ Status Executable::bindInstance(const BindContext &context, uint32_t segment, pl
   std::unique_ptr<BoundSegment> &shared = bound_[segment][v];
   auto instance = std::make_unique<Instance>();
   if (!shared) {
-    limitProducts(what, options_.productTarget, bound);
+    limitProducts(plan_, what, options_.productTarget, bound);
     numberOwnParts(bound);
     shared = std::make_unique<BoundSegment>(std::move(bound));
     // Its calls stay what the others are compared with, and are read by all.
@@ -316,13 +310,13 @@ Status Executable::bindInstance(const BindContext &context, uint32_t segment, pl
 
 /// Ops of one stream run one after the other, so they share scratch of the largest size.
 Status Executable::createWorkspaces(Rank &rank) {
-  std::array<size_t, plan::kStreamCount> bytes{};
+  std::array<size_t, plan::kStreamsMax> bytes{};
   auto forEachCall = [&](auto visit) {
     for (auto &variants : rank.segments)
       for (std::unique_ptr<Instance> &instance : variants)
         for (size_t i = 0; instance && i < instance->bound->ops.size(); ++i)
           if (BoundOp &op = instance->bound->ops[i]; op.kind == BoundOp::Kernel)
-            visit(*instance, op, static_cast<size_t>(op.stream));
+            visit(*instance, op, op.stream);
   };
   forEachCall([&](Instance &, BoundOp &op, size_t stream) {
     if (op.kernel->workspaceBytes)
@@ -330,7 +324,7 @@ Status Executable::createWorkspaces(Rank &rank) {
   });
   for (size_t s = 0; s < bytes.size(); ++s)
     if (bytes[s] > 0) {
-      std::string name = fmt::format("workspace {}", plan::toString(static_cast<plan::Stream>(s)));
+      std::string name = fmt::format("workspace {}", plan_.streams[s].name);
       ASSIGN_OR_RETURN(
           rank.workspaces[s],
           rank.device->allocate(hal::MemoryKind::Work, static_cast<int64_t>(bytes[s]), name));

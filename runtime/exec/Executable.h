@@ -24,6 +24,9 @@ namespace shardc::exec {
 
 class Executable;
 
+/// A word of each stream of a plan; 0 of those that it does not have.
+using StreamWords = std::array<uint32_t, plan::kStreamsMax>;
+
 struct ExecutableOptions {
   bool graphs = true; ///< captures segments; otherwise every op is enqueued separately
   /// Fills all memory outside cells with 0xff when a segment begins: a value that no cell passes on
@@ -123,7 +126,7 @@ public:
   double measuredGatherGBs() const;
   /// Progress of a rank's streams: ProgressWords with the numbers of ProgressMap, by stream. All
   /// zero without the option. Any thread may call it.
-  std::array<uint32_t, plan::kStreamCount> progress(size_t rank) const;
+  StreamWords progress(size_t rank) const;
   /// The bound segment, with the addresses of this process' first rank; null for a variant that the
   /// program does not run.
   const BoundSegment *bound(uint32_t segment, plan::Variant variant) const;
@@ -148,11 +151,12 @@ private:
   struct Rank {
     hal::Device *device = nullptr;
     std::optional<Arenas> arenas;
-    std::array<std::unique_ptr<hal::Stream>, plan::kStreamCount> streams;
-    std::array<std::unique_ptr<hal::Buffer>, plan::kStreamCount> workspaces;
+    std::array<std::unique_ptr<hal::Stream>, plan::kStreamsMax>
+        streams; ///< of the plan, the rest null
+    std::array<std::unique_ptr<hal::Buffer>, plan::kStreamsMax> workspaces;
     std::vector<std::unique_ptr<hal::Event>>
         events; ///< one for each op that others wait for, of the widest segment
-    std::array<std::unique_ptr<hal::Event>, plan::kStreamCount> streamEvents; ///< fork and joins
+    std::array<std::unique_ptr<hal::Event>, plan::kStreamsMax> streamEvents; ///< fork and joins
     std::vector<std::array<std::unique_ptr<Instance>, kVariants>> segments;
     std::unique_ptr<hal::Buffer> staging; ///< for read()
     std::unique_ptr<hal::Buffer> words;   ///< of progress; null without it
@@ -160,8 +164,7 @@ private:
     std::optional<LaunchWindow> window;
   };
   struct Communicator {
-    int group;
-    plan::Channel channel;
+    plan::ChannelId channel;
     std::vector<int> members;
     std::unique_ptr<hal::Channel> handle;
   };
@@ -179,7 +182,7 @@ private:
   Result<std::unique_ptr<hal::Channel>> createChannel(const Communicator &made, uint32_t firstUse);
   static hal::SharedMemory lend(const Rank &rank, int64_t bytes);
   hal::ChannelDesc describe(const Communicator &made);
-  hal::Channel *findChannel(int worldRank, int group, plan::Channel channel) const;
+  hal::Channel *findChannel(int worldRank, plan::ChannelId channel) const;
   std::vector<plan::Variant> variantsOf(uint32_t segment) const;
   Status bindAll(FindKernel findKernel);
   Status bindRank(size_t rank, FindKernel findKernel);
@@ -202,7 +205,7 @@ private:
   Status issueOp(Rank &rank, const Instance &instance, const BoundOp &op);
   Status issueMarked(Rank &rank, const Instance &instance, const BoundOp &op, uint32_t number,
                      bool endsUnit);
-  uint32_t *wordOf(Rank &rank, plan::Stream stream) const;
+  uint32_t *wordOf(Rank &rank, plan::StreamId stream) const;
   Status issuePoison(Rank &rank);
   std::vector<Gap> findGaps(int64_t shardIndex) const;
 

@@ -21,7 +21,8 @@ std::string server(const plan::Plan &plan, const plan::Op &op, FindKernel findKe
   if (info.traits == plan::OpTraits::Collective)
     return fmt::format("collective over {} by {} on {}",
                        op.group >= 0 ? plan.groups[op.group].name : "no group",
-                       plan::toString(op.transport), plan::toString(op.channel));
+                       plan::toString(plan.transportOf(op)),
+                       op.channel >= 0 ? plan.channels[op.channel].name : "no channel");
   if (info.traits == plan::OpTraits::Copy)
     return "a copy";
   const kernels::Kernel *kernel = findKernel(info.name);
@@ -43,7 +44,7 @@ std::string explain(const plan::Plan &plan, FindKernel findKernel) {
       out += fmt::format("segment {}\n", plan::printable(segment.name));
       for (const plan::Op &op : segment.ops)
         out += fmt::format(
-            "  {:<8} {}{} -> {}, reads {}, writes {}\n", plan::toString(op.stream),
+            "  {:<8} {}{} -> {}, reads {}, writes {}\n", plan.streams[op.stream].name,
             plan::opLabel(plan, segment, op),
             op.pred == plan::Pred::Always ? "" : fmt::format(" if {}", plan::toString(op.pred)),
             server(plan, op, findKernel), plan::formatBytes(bytesOf(segment, op.operands)),

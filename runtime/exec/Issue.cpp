@@ -20,12 +20,12 @@ constexpr size_t kNearEnd = 8;
 /// Which ops are the last kernels of their unit, or belong to no unit, on their stream.
 std::vector<bool> unitEnds(const plan::Segment &segment, const BoundSegment &bound) {
   std::vector<bool> ends(segment.ops.size());
-  std::array<std::optional<int32_t>, plan::kStreamCount> next; // unit of the next kernel
+  std::array<std::optional<int32_t>, plan::kStreamsMax> next; // unit of the next kernel
   for (size_t i = segment.ops.size(); i-- > 0;) {
     const BoundOp &op = bound.ops[i];
     if (op.kind != BoundOp::Kernel)
       continue;
-    std::optional<int32_t> &behind = next[static_cast<size_t>(op.stream)];
+    std::optional<int32_t> &behind = next[op.stream];
     ends[i] = behind != segment.ops[i].unit;
     behind = segment.ops[i].unit;
   }
@@ -76,11 +76,14 @@ Result<std::unique_ptr<hal::Graph>> Executable::capture(Rank &rank, const plan::
   return rank.streams[0]->endCapture();
 }
 
-/// One stream takes all copies, whichever streams they name; this preserves every order they need.
+/// The stream of the first copy takes all of them, whichever streams they name; this preserves
+/// every order that they need.
 Status Executable::launchBackground(uint32_t segment) {
   for (std::unique_ptr<Rank> &rank : ranks_) {
     const Instance &instance = *rank->segments[segment][static_cast<size_t>(plan::Variant::Only)];
-    hal::Stream &stream = *rank->streams[static_cast<size_t>(plan::Stream::Copy)];
+    auto first = std::ranges::find(instance.bound->ops, BoundOp::Copy, &BoundOp::kind);
+    bool hasCopies = first != instance.bound->ops.end();
+    hal::Stream &stream = *rank->streams[hasCopies ? first->stream : plan::kComputeStream];
     RETURN_IF_ERROR(rank->streams[0]->record(*rank->backgroundBegin));
     RETURN_IF_ERROR(stream.wait(*rank->backgroundBegin));
     kernels::Call call;
@@ -175,7 +178,7 @@ Status Executable::callFaultHooks(Rank &rank, const plan::Segment &segment,
 /// Enqueues all ops of a segment. All streams start after earlier work of the compute stream, and
 /// the compute stream continues after all of them: segments are closed.
 Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instance &instance) {
-  std::array<bool, plan::kStreamCount> isUsed{};
+  std::array<bool, plan::kStreamsMax> isUsed{};
   for (const BoundOp &op : instance.bound->ops)
     isUsed[static_cast<size_t>(op.stream)] |=
         op.kind != BoundOp::Nothing || op.isAwaited || !op.waits.empty();
@@ -199,7 +202,7 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
       eventOf[i] = rank.events[eventCount++].get();
       RETURN_IF_ERROR(stream.record(*eventOf[i]));
     }
-    if (instance.nearEnd && !isNearEnd && op.stream == plan::Stream::Compute &&
+    if (instance.nearEnd && !isNearEnd && op.stream == plan::kComputeStream &&
         i + instance.bound->ops.size() / kNearEnd >= instance.bound->ops.size()) {
       RETURN_IF_ERROR(stream.mark(*instance.nearEnd));
       isNearEnd = true;
@@ -213,7 +216,7 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
   return Status::ok();
 }
 
-uint32_t *Executable::wordOf(Rank &rank, plan::Stream stream) const {
+uint32_t *Executable::wordOf(Rank &rank, plan::StreamId stream) const {
   return reinterpret_cast<uint32_t *>(rank.words->data()) + static_cast<size_t>(stream);
 }
 

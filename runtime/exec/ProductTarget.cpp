@@ -14,7 +14,7 @@ size_t startOf(const BoundSegment &bound, size_t collective) {
   size_t start = 0;
   bool isFound = false;
   for (uint32_t awaited : bound.ops[collective].waits)
-    if (bound.ops[awaited].stream == plan::Stream::Compute) {
+    if (bound.ops[awaited].stream == plan::kComputeStream) {
       start = std::max<size_t>(start, awaited);
       isFound = true;
     }
@@ -23,18 +23,19 @@ size_t startOf(const BoundSegment &bound, size_t collective) {
 
 } // namespace
 
-void limitProducts(const plan::Segment &segment, const ProductTarget &target, BoundSegment &bound) {
+void limitProducts(const plan::Plan &plan, const plan::Segment &segment,
+                   const ProductTarget &target, BoundSegment &bound) {
   if (target.multiprocessors == 0)
     return;
   for (size_t i = 0; i < bound.ops.size(); ++i) {
     const BoundOp &collective = bound.ops[i];
     if (collective.kind != BoundOp::Collective || collective.channel->size() < 2 ||
-        segment.ops[i].transport == plan::Transport::Ce)
+        plan.transportOf(segment.ops[i]) == plan::Transport::Ce)
       continue;
     int left = target.products;
     for (size_t j = startOf(bound, i) + 1; j < bound.ops.size() && left > 0; ++j) {
       BoundOp &op = bound.ops[j];
-      if (op.kind != BoundOp::Kernel || op.stream != plan::Stream::Compute)
+      if (op.kind != BoundOp::Kernel || op.stream != plan::kComputeStream)
         continue;
       if (isOf(segment.ops[j], plan::CostClass::Attention))
         break;

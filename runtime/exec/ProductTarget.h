@@ -13,6 +13,7 @@ struct ProductTarget {
 
 /// Limits the products after the op that an NCCL collective waits for, this many or up to the next
 /// attention, to the remaining multiprocessors.
-void limitProducts(const plan::Segment &segment, const ProductTarget &target, BoundSegment &bound);
+void limitProducts(const plan::Plan &plan, const plan::Segment &segment,
+                   const ProductTarget &target, BoundSegment &bound);
 
 } // namespace shardc::exec

@@ -69,6 +69,8 @@ struct ChannelDesc {
   /// How `shared` is registered, as far as the backend supports it. All-gathers between windows do
   /// not use multiprocessors.
   Registration registration = Registration::Nothing;
+  /// Of the device, that kernels may take; 0: no limit but the backend's.
+  int32_t multiprocessors = 0;
   /// The uses for which a backend prepares; if empty, all.
   std::vector<ChannelUse> uses;
   /// Device memory besides operands and results that the uses need on each member, if the backend

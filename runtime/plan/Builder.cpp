@@ -44,6 +44,32 @@ Op makeOp(OpKind kind, std::initializer_list<ValueId> operands, int32_t unit, ui
   return op;
 }
 
+StreamId streamNamed(Plan &plan, std::string_view name) {
+  auto at = std::ranges::find(plan.streams, name, &Stream::name);
+  auto index = static_cast<StreamId>(at - plan.streams.begin());
+  if (at == plan.streams.end())
+    plan.streams.push_back({std::string(name)});
+  return index;
+}
+
+ChannelId channelNamed(Plan &plan, std::string_view name, int16_t group, std::string_view stream,
+                       Transport transport) {
+  std::string ofGroup(name);
+  auto find = [&] { return std::ranges::find(plan.channels, ofGroup, &Channel::name); };
+  if (auto at = find(); at != plan.channels.end() && at->group != group)
+    ofGroup += "." + plan.groups[static_cast<size_t>(group)].name;
+  auto at = find();
+  auto index = static_cast<ChannelId>(at - plan.channels.begin());
+  if (at == plan.channels.end())
+    plan.channels.push_back({ofGroup, group, transport, 0, streamNamed(plan, stream)});
+  return index;
+}
+
+void setChannel(const Plan &plan, Op &op, ChannelId channel) {
+  op.channel = channel;
+  op.group = plan.channels[static_cast<size_t>(channel)].group;
+}
+
 uint32_t append(Segment &segment, Op op) {
   auto index = static_cast<uint32_t>(segment.ops.size());
   if (op.phase == Phase::Other)

@@ -33,6 +33,16 @@ ValueId addLiveIn(Segment &segment, std::string name, const Role &role, uint32_t
 Op makeOp(OpKind kind, std::initializer_list<ValueId> operands, int32_t unit = -1,
           uint32_t loc = kNone);
 
+/// The plan's stream with that name, added to the plan if it has none.
+StreamId streamNamed(Plan &plan, std::string_view name);
+/// The plan's channel with that name for the group, likewise; if another group's channel has the
+/// name, it is followed by that of the group.
+ChannelId channelNamed(Plan &plan, std::string_view name, int16_t group, std::string_view stream,
+                       Transport transport = Transport::Nccl);
+
+/// Lets the op be issued on the channel, over its group.
+void setChannel(const Plan &plan, Op &op, ChannelId channel);
+
 /// Appends the op to the segment and sets its results' defs. An op of no phase gets that of the
 /// segment's kind. Returns the op's index.
 uint32_t append(Segment &segment, Op op);

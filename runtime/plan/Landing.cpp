@@ -26,7 +26,7 @@ std::optional<Reduction> reductionOf(const Plan &plan, const Segment &segment, c
   reduction.accumulates = std::any_of(op.ties.begin(), op.ties.end(), [](const Tie &tie) {
     return tie.kind == Tie::Acc && tie.result == 0;
   });
-  reduction.anyOrder = sumsInAnyOrder(op);
+  reduction.anyOrder = sumsInAnyOrder(plan, op);
   reduction.sumsSquares = scatters && op.results.size() > 1;
   return reduction;
 }
@@ -43,17 +43,17 @@ bool isExchanged(const Plan &plan, const Segment &segment, const Op &op) {
   return reduction && reduction->members > 1 && wayOf(*reduction) == ReductionWay::Exchange;
 }
 
-int64_t landingBytes(const Plan &plan, const Role &role, int group, Channel channel) {
+int64_t landingBytes(const Plan &plan, const Role &role, ChannelId channel) {
   int64_t most = 0;
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops)
-      if (op.group == group && op.channel == channel)
+      if (op.group >= 0 && op.channel == channel)
         most = std::max(most, landingBytes(plan, segment, op));
   return most;
 }
 
 int64_t landingBytes(const Plan &plan, const Role &role) {
-  std::map<std::pair<int16_t, Channel>, int64_t> most; // of each channel
+  std::map<std::pair<int16_t, ChannelId>, int64_t> most; // of each channel
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops)
       if (op.group >= 0) {

@@ -10,7 +10,9 @@ namespace shardc::plan {
 inline bool hasLandingBuffers(const Plan &plan) { return plan.needsBackend == "cuda"; }
 
 /// True if a backend may form the op's sum in the wire's type and in whatever order is fastest.
-inline bool sumsInAnyOrder(const Op &op) { return op.transport == Transport::Nccl; }
+inline bool sumsInAnyOrder(const Plan &plan, const Op &op) {
+  return plan.transportOf(op) == Transport::Nccl;
+}
 
 /// True if the op is a sum whose parts members send each other.
 bool isExchanged(const Plan &plan, const Segment &segment, const Op &op);
@@ -18,9 +20,9 @@ bool isExchanged(const Plan &plan, const Segment &segment, const Op &op);
 /// Bytes that a collective of the segment needs on each member; 0 for gathers and other ops.
 int64_t landingBytes(const Plan &plan, const Segment &segment, const Op &op);
 
-/// Bytes that the collectives of one group and channel need on each member: they run one after the
-/// other, so this is the largest.
-int64_t landingBytes(const Plan &plan, const Role &role, int group, Channel channel);
+/// Bytes that the collectives of one channel need on each member: they run one after the other, so
+/// this is the largest.
+int64_t landingBytes(const Plan &plan, const Role &role, ChannelId channel);
 
 /// Bytes of all landing buffers of a rank.
 int64_t landingBytes(const Plan &plan, const Role &role);

@@ -216,14 +216,19 @@ bool Parser::attr(Op &op) {
 
 /// The clauses between attributes and waits, in any order.
 bool Parser::clauses(Op &op) {
+  std::optional<StreamId> stream;
   while (true) {
     std::string_view word = in_.peekWord();
-    static constexpr std::string_view kWords[] = {"group", "channel", "via", "unit",
-                                                  "on",    "if",      "acc", "else"};
-    if (std::find(std::begin(kWords), std::end(kWords), word) == std::end(kWords))
+    static constexpr std::string_view kWords[] = {"group", "channel", "unit", "on",
+                                                  "if",    "acc",     "else"};
+    if (std::find(std::begin(kWords), std::end(kWords), word) == std::end(kWords)) {
+      op.stream = stream ? *stream : plan_.defaultStream(op);
       return true;
+    }
     if (!in_.word(word, "a clause") || !clause(op, word))
       return false;
+    if (word == "on")
+      stream = op.stream;
   }
 }
 
@@ -231,14 +236,20 @@ bool Parser::clause(Op &op, std::string_view word) {
   uint32_t index = 0;
   if (word == "acc" || word == "else")
     return tie(op, word == "acc" ? Tie::Acc : Tie::Else);
-  if (word == "on")
-    return enumerator(op.stream, parseStream, "stream");
+  if (word == "on") {
+    bool ok = lookUp(streams_, index, "stream");
+    op.stream = static_cast<StreamId>(index);
+    return ok;
+  }
   if (word == "if")
     return enumerator(op.pred, parsePred, "predicate");
-  if (word == "channel")
-    return enumerator(op.channel, parseChannel, "channel");
-  if (word == "via")
-    return enumerator(op.transport, parseTransport, "transport");
+  if (word == "channel") {
+    if (!lookUp(channels_, index, "channel"))
+      return false;
+    op.channel = static_cast<ChannelId>(index);
+    op.group = plan_.channels[index].group;
+    return true;
+  }
   if (word == "group") {
     bool ok = lookUp(groups_, index, "group");
     op.group = static_cast<int16_t>(index);

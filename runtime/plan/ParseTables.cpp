@@ -23,9 +23,14 @@ bool Parser::needs() {
       ok = in_.string(plan_.needsGpu, "GPU name");
     } else if (key == "device_bytes") {
       ok = in_.integer(plan_.deviceBytes, "device_bytes", 0, limits::kBytesMax);
+    } else if (key == "multiprocessors") {
+      int64_t count = 0;
+      ok = in_.integer(count, "multiprocessors", 0, limits::kMultiprocessorsMax);
+      plan_.multiprocessors = static_cast<int32_t>(count);
     } else {
       return in_.fail(at, "plan-name",
-                      "unknown key '{}' in 'needs'; it has backend, gpu and device_bytes",
+                      "unknown key '{}' in 'needs'; it has backend, gpu, device_bytes and "
+                      "multiprocessors",
                       key.substr(0, 64));
     }
     if (!ok)
@@ -169,6 +174,42 @@ bool Parser::groupOf(int16_t &out, std::string_view what) {
   if (!lookUp(groups_, index, "group"))
     return false;
   out = static_cast<int16_t>(index);
+  return true;
+}
+
+bool Parser::stream() {
+  std::string_view name;
+  if (!room(plan_.streams, static_cast<int64_t>(kStreamsMax), "streams") ||
+      !in_.name(name, "stream") ||
+      !streams_.add(in_, name, static_cast<uint32_t>(plan_.streams.size()), "stream"))
+    return false;
+  plan_.streams.push_back({std::string(name)});
+  return true;
+}
+
+/// `channel gather group dp via ce multiprocessors 0 stream gather`
+bool Parser::channel() {
+  std::string_view name;
+  Channel channel;
+  uint32_t group = 0, stream = kComputeStream;
+  if (!room(plan_.channels, limits::kChannelsMax, "channels") || !in_.name(name, "channel") ||
+      !channels_.add(in_, name, static_cast<uint32_t>(plan_.channels.size()), "channel") ||
+      !in_.expect(std::string_view("group")) || !lookUp(groups_, group, "group"))
+    return false;
+  channel.name = name;
+  channel.group = static_cast<int16_t>(group);
+  if (in_.takeIf(std::string_view("via")) &&
+      !enumerator(channel.transport, parseTransport, "transport"))
+    return false;
+  int64_t multiprocessors = 0;
+  if (in_.takeIf(std::string_view("multiprocessors")) &&
+      !in_.integer(multiprocessors, "multiprocessors", 0, limits::kMultiprocessorsMax))
+    return false;
+  channel.multiprocessors = static_cast<int32_t>(multiprocessors);
+  if (in_.takeIf(std::string_view("stream")) && !lookUp(streams_, stream, "stream"))
+    return false;
+  channel.stream = static_cast<StreamId>(stream);
+  plan_.channels.push_back(std::move(channel));
   return true;
 }
 

@@ -43,7 +43,9 @@ private:
 /// One function a construct; each returns false after an error, which the cursor keeps.
 class Parser {
 public:
-  Parser(std::string_view text, std::string_view fileName) : in_(text, fileName) {}
+  Parser(std::string_view text, std::string_view fileName) : in_(text, fileName) {
+    streams_.add(in_, kComputeStreamName, kComputeStream, "stream");
+  }
 
   bool run();
   Plan &plan() { return plan_; }
@@ -67,6 +69,8 @@ private:
   bool shards();
   bool groupOf(int16_t &out, std::string_view what);
   bool group();
+  bool stream();
+  bool channel();
   bool unit();
   bool block();
   bool param();
@@ -117,7 +121,7 @@ private:
 
   Cursor in_;
   Plan plan_;
-  NameTable jobs_, axes_, groups_, units_, blocks_, params_, roles_;
+  NameTable jobs_, axes_, groups_, streams_, channels_, units_, blocks_, params_, roles_;
   NameTable cells_, segments_; ///< of the role under way
   std::map<std::pair<CellKind, int32_t>, std::pair<uint32_t, size_t>>
       kinds_; ///< of its cells except buffers: the first one and where it begins

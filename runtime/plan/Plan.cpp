@@ -11,10 +11,8 @@ namespace {
 template <size_t N> using Names = std::array<std::string_view, N>;
 
 constexpr Names<4> kLevelNames = {"logical", "sharded", "scheduled", "placed"};
-constexpr Names<4> kStreamNames = {"compute", "gather", "reduce", "copy"};
 constexpr Names<5> kPredNames = {"always", "first", "not_first", "last", "not_last"};
 constexpr Names<4> kVariantNames = {"first", "middle", "last", "only"};
-constexpr Names<4> kChannelNames = {"none", "gather", "reduce", "misc"};
 constexpr Names<4> kTransportNames = {"nccl", "window", "ce", "exchange"};
 constexpr Names<4> kArenaNames = {"state", "work", "sym", "host"};
 constexpr Names<8> kPurposeNames = {"params",      "grads", "master_params", "optimizer_state",
@@ -84,10 +82,8 @@ constexpr std::array<AttrInfo, kAttrCount> kAttrInfos = {{
 }};
 
 std::string_view toString(Level x) { return kLevelNames[static_cast<size_t>(x)]; }
-std::string_view toString(Stream x) { return kStreamNames[static_cast<size_t>(x)]; }
 std::string_view toString(Pred x) { return kPredNames[static_cast<size_t>(x)]; }
 std::string_view toString(Variant x) { return kVariantNames[static_cast<size_t>(x)]; }
-std::string_view toString(Channel x) { return kChannelNames[static_cast<size_t>(x)]; }
 std::string_view toString(Transport x) { return kTransportNames[static_cast<size_t>(x)]; }
 std::string_view toString(Arena x) { return kArenaNames[static_cast<size_t>(x)]; }
 std::string_view toString(Purpose x) { return kPurposeNames[static_cast<size_t>(x)]; }
@@ -118,13 +114,7 @@ std::optional<Source::Kind> parseSourceKind(std::string_view text) {
 std::optional<Level> parseLevel(std::string_view text) {
   return parseEnum<Level>(kLevelNames, text);
 }
-std::optional<Stream> parseStream(std::string_view text) {
-  return parseEnum<Stream>(kStreamNames, text);
-}
 std::optional<Pred> parsePred(std::string_view text) { return parseEnum<Pred>(kPredNames, text); }
-std::optional<Channel> parseChannel(std::string_view text) {
-  return parseEnum<Channel>(kChannelNames, text);
-}
 std::optional<Transport> parseTransport(std::string_view text) {
   return parseEnum<Transport>(kTransportNames, text);
 }

@@ -60,9 +60,11 @@ struct Attr {
   };
 };
 
-/// Queues of one rank; ops of one stream run in order.
-enum class Stream : uint8_t { Compute, Gather, Reduce, Copy };
-inline constexpr int kStreamCount = 4;
+/// A queue of one rank, by its index in Plan::streams; ops of one stream run in order.
+using StreamId = uint8_t;
+inline constexpr StreamId kComputeStream = 0; ///< of ops that name none
+inline constexpr std::string_view kComputeStreamName = "compute";
+inline constexpr size_t kStreamsMax = 8;
 
 /// When an op of a microbatch body takes effect.
 enum class Pred : uint8_t { Always, First, NotFirst, Last, NotLast };
@@ -89,7 +91,8 @@ inline bool holds(Pred pred, Variant variant) {
   return true;
 }
 
-enum class Channel : uint8_t { None, Gather, Reduce, Misc };
+using ChannelId = int16_t; ///< index in Plan::channels
+inline constexpr ChannelId kNoChannel = -1;
 /// How a collective travels on GPUs: kernels of NCCL, its kernels between windows, copy engines,
 /// or everybody's version of a part by its sends and receives, added in rank order.
 enum class Transport : uint8_t { Nccl, Window, Ce, Exchange };
@@ -110,9 +113,7 @@ enum class Purpose : uint8_t {
 inline constexpr int kPurposeCount = 8;
 
 std::string_view toString(Level);
-std::string_view toString(Stream);
 std::string_view toString(Pred);
-std::string_view toString(Channel);
 std::string_view toString(Transport);
 std::string_view toString(Arena);
 std::string_view toString(Purpose);
@@ -120,9 +121,7 @@ std::string_view toString(Variant);
 std::string_view toString(UnitKind);
 std::string_view toString(Phase);
 std::optional<Level> parseLevel(std::string_view);
-std::optional<Stream> parseStream(std::string_view);
 std::optional<Pred> parsePred(std::string_view);
-std::optional<Channel> parseChannel(std::string_view);
 std::optional<Transport> parseTransport(std::string_view);
 std::optional<Arena> parseArena(std::string_view);
 std::optional<Purpose> parsePurpose(std::string_view);
@@ -226,13 +225,12 @@ struct Tie {
 
 struct Op {
   OpKind kind;
-  Stream stream = Stream::Compute;
+  StreamId stream = kComputeStream;
   Pred pred = Pred::Always;
-  Channel channel = Channel::None;
-  Transport transport = Transport::Nccl;
+  ChannelId channel = kNoChannel; ///< for collectives, once it is chosen
   Phase phase = Phase::Other;
   bool isRecomputed = false; ///< makes a value of the forward pass once more
-  int16_t group = -1;        ///< index in Plan::groups, for collectives
+  int16_t group = -1;        ///< index in Plan::groups, for collectives: that of the channel
   int32_t unit = -1;         ///< index in Plan::units, for what works on one unit
   uint32_t loc = kNone;      ///< index in Plan::locs: the recipe line that caused it
   std::vector<ValueId> operands;
@@ -326,6 +324,21 @@ struct Group {
   std::vector<uint16_t> axes;
 };
 
+/// A queue of each rank; the first one is that of ops that name none.
+struct Stream {
+  std::string name;
+};
+
+/// A communicator of a group: its collectives are matched in order, and travel alike.
+struct Channel {
+  std::string name;
+  int16_t group = -1; ///< index in Plan::groups
+  Transport transport = Transport::Nccl;
+  /// Of the device, that its kernels may take while they run; 0 where it has no kernels.
+  int32_t multiprocessors = 0;
+  StreamId stream = kComputeStream; ///< on which its collectives run
+};
+
 /// Parameters that are gathered and reduced together: a layer, the embedding, the head.
 struct Unit {
   std::string name;
@@ -385,6 +398,7 @@ struct Plan {
   std::string needsBackend = "host"; ///< host or cuda
   std::string needsGpu;              ///< name in the device table, empty for host
   int64_t deviceBytes = 0;           ///< memory of the device; the arenas must fit
+  int32_t multiprocessors = 0;       ///< of the device; 0: kernels of channels take none
   Job job;                           ///< effective options
   std::vector<MeshAxis> mesh;
   std::vector<Group> groups;
@@ -392,6 +406,8 @@ struct Plan {
   int16_t dataGroup = -1;
   /// State is divided among the ranks of this group: places and views move with the index in it.
   int16_t shardGroup = -1;
+  std::vector<Stream> streams = {{std::string(kComputeStreamName)}};
+  std::vector<Channel> channels;
   std::vector<Unit> units;
   std::vector<Block> blocks;
   std::vector<Param> params;
@@ -402,6 +418,16 @@ struct Plan {
   int64_t worldSize() const;
   /// 1 for group -1.
   int64_t groupSize(int group) const;
+  /// How a collective travels; as NCCL's kernels while it has no channel.
+  Transport transportOf(const Op &op) const {
+    return op.channel < 0 ? Transport::Nccl : channels[static_cast<size_t>(op.channel)].transport;
+  }
+  /// The stream of an op that names none: once ops are scheduled, that of its channel.
+  StreamId defaultStream(const Op &op) const {
+    bool isOfChannel = level >= Level::Scheduled && op.channel >= 0 &&
+                       static_cast<size_t>(op.channel) < channels.size();
+    return isOfChannel ? channels[static_cast<size_t>(op.channel)].stream : kComputeStream;
+  }
 };
 
 } // namespace shardc::plan

@@ -75,25 +75,23 @@ void Writer::attrs(const Op &op) {
 }
 
 void Writer::clauses(const Op &op) {
-  if (op.group >= 0) {
+  bool isOfChannel = op.channel >= 0 && static_cast<size_t>(op.channel) < plan_.channels.size() &&
+                     plan_.channels[static_cast<size_t>(op.channel)].group == op.group;
+  if (op.channel != kNoChannel) {
+    text(" channel ");
+    nameOf(plan_.channels, op.channel);
+  }
+  if (op.group >= 0 && !isOfChannel) {
     text(" group ");
     nameOf(plan_.groups, op.group);
-  }
-  if (op.channel != Channel::None) {
-    text(" channel ");
-    text(toString(op.channel));
-  }
-  if (op.transport != Transport::Nccl) {
-    text(" via ");
-    text(toString(op.transport));
   }
   if (op.unit >= 0) {
     text(" unit ");
     nameOf(plan_.units, op.unit);
   }
-  if (op.stream != Stream::Compute) {
+  if (op.stream != plan_.defaultStream(op)) {
     text(" on ");
-    text(toString(op.stream));
+    nameOf(plan_.streams, op.stream);
   }
 }
 

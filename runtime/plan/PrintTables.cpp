@@ -31,6 +31,10 @@ void Writer::needs() {
   quoted(plan_.needsGpu);
   text("  device_bytes = ");
   integer(plan_.deviceBytes);
+  if (plan_.multiprocessors != 0) {
+    text("  multiprocessors = ");
+    integer(plan_.multiprocessors);
+  }
   text(" }\njob {\n");
   for (const auto &[path, value] : plan_.job.entries()) {
     text("  ");
@@ -73,9 +77,37 @@ void Writer::meshAndGroups() {
   }
 }
 
+void Writer::channels() {
+  for (size_t stream = 1; stream < plan_.streams.size(); ++stream) {
+    text("stream ");
+    name(plan_.streams[stream].name);
+    text("\n");
+  }
+  for (const Channel &channel : plan_.channels) {
+    text("channel ");
+    name(channel.name);
+    text(" group ");
+    nameOf(plan_.groups, channel.group);
+    if (channel.transport != Transport::Nccl) {
+      text(" via ");
+      text(toString(channel.transport));
+    }
+    if (channel.multiprocessors != 0) {
+      text(" multiprocessors ");
+      integer(channel.multiprocessors);
+    }
+    if (channel.stream != kComputeStream) {
+      text(" stream ");
+      nameOf(plan_.streams, channel.stream);
+    }
+    text("\n");
+  }
+}
+
 void Writer::tables() {
   needs();
   meshAndGroups();
+  channels();
   for (const Unit &unit : plan_.units) {
     text("unit ");
     name(unit.name);

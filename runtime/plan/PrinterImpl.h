@@ -54,6 +54,7 @@ private:
   void param(const Param &param);
   void needs();
   void meshAndGroups();
+  void channels();
 
   const Plan &plan_;
   std::string out_;

@@ -269,14 +269,13 @@ void describeRole(Page &page, const Plan &plan, const Role &role) {
               plan.groups[static_cast<size_t>(row.group)].name, dtypeName(row.dtype), row.calls,
               row.fullBytes, row.sentBytes);
   for (const Segment &segment : role.segments) {
-    std::array<int64_t, kStreamCount> ops{};
+    std::array<int64_t, kStreamsMax> ops{};
     for (const Op &op : segment.ops)
-      ++ops[static_cast<size_t>(op.stream)];
+      ++ops[op.stream];
     std::string streams;
-    for (int s = 0; s < kStreamCount; ++s)
-      if (ops[static_cast<size_t>(s)] > 0)
-        streams +=
-            fmt::format(", {} {}", toString(static_cast<Stream>(s)), ops[static_cast<size_t>(s)]);
+    for (size_t s = 0; s < plan.streams.size() && s < ops.size(); ++s)
+      if (ops[s] > 0)
+        streams += fmt::format(", {} {}", plan.streams[s].name, ops[s]);
     std::string kind = segment.body ? "; a microbatch's body" : "";
     if (segment.before < role.segments.size())
       kind += fmt::format("; beside all up to {}", role.segments[segment.before].name);

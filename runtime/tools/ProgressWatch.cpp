@@ -77,8 +77,9 @@ ProgressWatch::~ProgressWatch() {
 launch::RankProgress ProgressWatch::read(size_t rank) {
   launch::RankProgress position;
   position.steps = process_.steps.load(std::memory_order_relaxed);
-  auto words = executable_.progress(rank);
-  position.words.assign(words.begin(), words.end());
+  exec::StreamWords words = executable_.progress(rank);
+  auto streams = static_cast<std::ptrdiff_t>(executable_.plan().streams.size());
+  position.words.assign(words.begin(), words.begin() + streams);
   position.isAsked = stopRequests().load(std::memory_order_relaxed) > 0;
   if (position.isAsked)
     noteActivity();

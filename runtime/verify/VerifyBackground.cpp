@@ -108,7 +108,7 @@ void forEachWrite(const Scope &scope, uint32_t index, IndexRange indices, const 
 class BackgroundFormCheck {
 public:
   /// A segment of the program that uses the stream, if there is one.
-  using StreamUsers = std::array<const Segment *, kStreamCount>;
+  using StreamUsers = std::array<const Segment *, kStreamsMax>;
 
   BackgroundFormCheck(const Scope &scope, const StreamUsers &usersOfStreams)
       : scope_(scope), segment_(scope.segment), usersOfStreams_(usersOfStreams) {}
@@ -149,12 +149,12 @@ private:
       scope_.add(Rule::Background, i,
                  "a background segment contains '{}'; only copies, views and packs are allowed",
                  opInfo(op.kind).name);
-    const Segment *other = usersOfStreams_[static_cast<size_t>(op.stream)];
+    const Segment *other = usersOfStreams_[op.stream];
     if (traits != OpTraits::Alias && scope_.plan().level >= Level::Scheduled && other != nullptr)
       scope_.add(Rule::Background, i,
                  "a background segment and segment '{}' both use stream {}; a background segment "
                  "needs its own streams",
-                 other->name, toString(op.stream));
+                 other->name, scope_.plan().streams[op.stream].name);
   }
 
   /// The host takes what a snapshot copies from its place; only a cell says that it is read there.
@@ -180,7 +180,7 @@ BackgroundFormCheck::StreamUsers findUsersOfStreams(const Role &role) {
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops)
       if (segment.before == kNone && opInfo(op.kind).traits != OpTraits::Alias)
-        users[static_cast<size_t>(op.stream)] = &segment;
+        users[op.stream] = &segment;
   return users;
 }
 

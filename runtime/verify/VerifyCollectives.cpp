@@ -1,5 +1,5 @@
 // Checks that the collectives of different roles match and never deadlock. Ranks of one role issue
-// the same ops. If each group and channel has one order of collectives (checked for each segment),
+// the same ops. If each channel has one order of collectives (checked for each segment),
 // they never deadlock among themselves: of all ops that are left, the one issued first is ready on
 // every rank. Roles that share groups must issue the same collectives in the same order and must
 // not wait for each other in a cycle. Therefore their programs are followed here, each role as one
@@ -22,8 +22,8 @@ constexpr size_t kRunsMax = size_t{1}
 /// What it takes to find out whether two roles meet, in the visits that are counted.
 constexpr uint64_t kVisitsOfPair = 64;
 
-/// A communicator: group and channel.
-using Queue = std::pair<int16_t, Channel>;
+/// A communicator: its channel, or its group before channels are chosen.
+using Queue = std::pair<int16_t, ChannelId>;
 
 /// One run of a segment, with its collectives that other roles take part in.
 struct Instance {
@@ -329,23 +329,29 @@ private:
     return true;
   }
 
+  std::string channelOf(const Op &op) const {
+    return op.channel == kNoChannel
+               ? ""
+               : fmt::format(", channel '{}'",
+                             plan_.channels[static_cast<size_t>(op.channel)].name);
+  }
+
   bool isSame(const Actor &a, uint32_t i, const Actor &b, uint32_t j) {
     const Op &x = a.op(i), &y = b.op(j);
     auto type = [](const Actor &actor, ValueId id) { return actor.segment().values[id].type; };
     auto alike = [](const Type &s, const Type &t) {
       return s.dtype == t.dtype && s.numel() == t.numel();
     };
-    if (x.kind == y.kind && x.transport == y.transport &&
-        x.getBool(AttrKey::average) == y.getBool(AttrKey::average) &&
+    if (x.kind == y.kind && x.getBool(AttrKey::average) == y.getBool(AttrKey::average) &&
         x.getInt(AttrKey::block) == y.getInt(AttrKey::block) &&
         alike(type(a, x.operands[0]), type(b, y.operands[0])) &&
         alike(type(a, x.results[0]), type(b, y.results[0])))
       return true;
     if (Finding *f = report_.add(
             Rule::Collective, b.spot(j),
-            fmt::format("roles '{}' and '{}' issue different collectives on group '{}', channel {}",
+            fmt::format("roles '{}' and '{}' issue different collectives on group '{}'{}",
                         plan_.roles[a.roleIndex()].name, plan_.roles[b.roleIndex()].name,
-                        plan_.groups[static_cast<size_t>(x.group)].name, toString(x.channel)))) {
+                        plan_.groups[static_cast<size_t>(x.group)].name, channelOf(x)))) {
       f->note = "the other role's collective is here";
       f->noteAt = a.spot(i);
     }
@@ -385,36 +391,9 @@ private:
   bool starts_ = true; ///< in the programs that are followed
 };
 
-/// A communicator is configured once, so all collectives of a channel need the same transport.
-void checkWays(Inspection &inspection) {
-  const Plan &plan = inspection.plan();
-  std::map<Queue, std::pair<Spot, Transport>> firsts;
-  for (uint32_t r = 0; r < plan.roles.size(); ++r)
-    for (uint32_t s = 0; s < plan.roles[r].segments.size(); ++s)
-      for (uint32_t i = 0; i < plan.roles[r].segments[s].ops.size(); ++i) {
-        const Op &op = plan.roles[r].segments[s].ops[i];
-        if (opInfo(op.kind).traits != OpTraits::Collective || op.channel == Channel::None)
-          continue;
-        auto [at, isNew] = firsts.try_emplace({op.group, op.channel}, Spot{r, s, i}, op.transport);
-        if (isNew || at->second.second == op.transport)
-          continue;
-        if (Finding *f = inspection.add(
-                Rule::Collective, {r, s, i},
-                fmt::format("the op goes via {}, but another op on group '{}', channel {} goes via "
-                            "{}; all collectives of a channel need the same transport",
-                            toString(op.transport), plan.groups[static_cast<size_t>(op.group)].name,
-                            toString(op.channel), toString(at->second.second)))) {
-          f->note = "the other op is here";
-          f->noteAt = at->second.first;
-        }
-      }
-}
-
 } // namespace
 
 void checkCollectives(Inspection &inspection) {
-  if (inspection.size() == 0)
-    checkWays(inspection);
   if (inspection.size() == 0 && inspection.plan().roles.size() > 1)
     Meeting(inspection).run();
 }

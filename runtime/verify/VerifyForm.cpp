@@ -125,6 +125,10 @@ private:
         fail("value", tie.value, segment_.values.size());
     if (o.group < -1 || o.group >= static_cast<int64_t>(plan.groups.size()))
       fail("group", o.group, plan.groups.size());
+    if (o.channel < kNoChannel || o.channel >= static_cast<int64_t>(plan.channels.size()))
+      fail("channel", o.channel, plan.channels.size());
+    if (o.stream >= plan.streams.size())
+      fail("stream", o.stream, plan.streams.size());
     if (o.unit < -1 || o.unit >= static_cast<int64_t>(plan.units.size()))
       fail("unit", o.unit, plan.units.size());
     if (o.loc != kNone && o.loc >= plan.locs.size())
@@ -300,15 +304,24 @@ private:
     const Op &o = op(i);
     const OpInfo &info = opInfo(o.kind);
     if (info.traits != OpTraits::Collective) {
-      if (o.group != -1 || o.channel != Channel::None)
+      if (o.group != -1 || o.channel != kNoChannel)
         scope_.add(Rule::Collective, i,
                    "'{}' is not a collective, so it cannot have a group or a channel", info.name);
       return;
     }
     if (o.group < 0)
       scope_.add(Rule::Collective, i, "'{}' names no group", info.name);
-    if (scope_.plan().level >= Level::Scheduled && o.channel == Channel::None)
+    if (scope_.plan().level >= Level::Scheduled && o.channel == kNoChannel)
       scope_.add(Rule::Collective, i, "'{}' names no channel", info.name);
+    if (o.channel == kNoChannel)
+      return;
+    const Plan &plan = scope_.plan();
+    const Channel &channel = plan.channels[static_cast<size_t>(o.channel)];
+    if (o.group >= 0 && o.group != channel.group)
+      scope_.add(Rule::Collective, i,
+                 "'{}' names group '{}' and channel '{}', which is of group '{}'", info.name,
+                 plan.groups[static_cast<size_t>(o.group)].name, channel.name,
+                 plan.groups[static_cast<size_t>(channel.group)].name);
   }
 
   const Scope &scope_;

@@ -1,5 +1,5 @@
 // Checks the order of ops by the values that they use: a definition ends before its readers start,
-// readers end before an op takes over the buffer, and collectives of one group and channel are
+// readers end before an op takes over the buffer, and collectives of one channel are
 // ordered. Needs no places, so it applies at every level.
 #include "runtime/verify/VerifyOrder.h"
 
@@ -13,7 +13,7 @@ namespace shardc::plan::verifier {
 
 HappensBefore::HappensBefore(const Segment &segment)
     : before_(segment.ops.size()), position_(segment.ops.size()), stream_(segment.ops.size()) {
-  std::array<Clock, kStreamCount> done{}; // of each stream: what has ended when its last op has
+  std::array<Clock, kStreamsMax> done{}; // of each stream: what has ended when its last op has
   std::vector<Clock> after(segment.ops.size());
   for (uint32_t i = 0; i < segment.ops.size(); ++i) {
     const Op &op = segment.ops[i];
@@ -37,7 +37,7 @@ public:
   OrderCheck(const Scope &scope, const HappensBefore &order, Variant variant)
       : scope_(scope), order_(order), variant_(variant),
         contents_(scope.inspection.contentsOf(scope.roleIndex, scope.segmentIndex, variant)),
-        readers_(scope.segment.values.size(), {kNone, kNone, kNone, kNone}),
+        readers_(scope.segment.values.size(), noOps()),
         takenOver_(scope.segment.values.size(), kNone) {}
 
   void run() {
@@ -88,9 +88,12 @@ private:
             scope_.addValue(Rule::Order, i, operand,
                             "the op reads '%{}' without waiting for it: it is written on stream {} "
                             "and read on stream {}",
-                            scope_.nameOf(operand), toString(scope_.segment.ops[def].stream),
-                            toString(scope_.segment.ops[i].stream)))
+                            scope_.nameOf(operand), streamOf(def), streamOf(i)))
       annotate(*f, def, fmt::format("'%{}' is defined here", scope_.nameOf(source)));
+  }
+
+  const std::string &streamOf(uint32_t op) const {
+    return scope_.plan().streams[scope_.segment.ops[op].stream].name;
   }
 
   void checkNotTaken(uint32_t i, ValueId operand, ValueId source) {
@@ -144,9 +147,8 @@ private:
   const HappensBefore &order_;
   Variant variant_;
   const Contents &contents_;
-  std::vector<std::array<uint32_t, kStreamCount>>
-      readers_;                     ///< last reader of each value on each stream
-  std::vector<uint32_t> takenOver_; ///< op that ended the value's content
+  std::vector<OpOfStreams> readers_; ///< last reader of each value on each stream
+  std::vector<uint32_t> takenOver_;  ///< op that ended the value's content
 };
 
 /// The members of a group match the collectives of a channel by their order, so every rank needs
@@ -154,27 +156,108 @@ private:
 void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Variant variant) {
   if (scope.plan().level < Level::Scheduled)
     return;
-  std::map<std::pair<int16_t, Channel>, uint32_t> latest;
+  std::map<ChannelId, uint32_t> latest;
   for (uint32_t i = 0; i < scope.segment.ops.size(); ++i) {
     const Op &op = scope.segment.ops[i];
     if (opInfo(op.kind).traits != OpTraits::Collective || !executes(op, variant))
       continue;
-    auto [at, isFirst] = latest.try_emplace({op.group, op.channel}, i);
+    auto [at, isFirst] = latest.try_emplace(op.channel, i);
     uint32_t earlier = at->second;
     at->second = i;
     if (isFirst || order.ends(earlier, i))
       continue;
     if (Finding *f = scope.add(Rule::CollectiveOrder, i,
-                               "two collectives of group '{}' on channel {} are not ordered; ranks "
-                               "could start them in different orders",
-                               scope.plan().groups[static_cast<size_t>(op.group)].name,
-                               toString(op.channel))) {
+                               "two collectives of channel '{}' are not ordered; ranks could start "
+                               "them in different orders",
+                               scope.plan().channels[static_cast<size_t>(op.channel)].name)) {
       f->variant = variant;
       f->note = "the other collective is here";
       f->noteAt = scope.spot(earlier);
     }
   }
 }
+
+bool hasKernelsOfChannels(const Plan &plan) {
+  return plan.level >= Level::Scheduled &&
+         (plan.multiprocessors > 0 || plan.needsBackend == "cuda");
+}
+
+/// A kernel of a communicator waits for its peers on other ranks. If ranks start kernels of several
+/// communicators in different orders, all of them need room on the device at once.
+class RoomCheck {
+public:
+  RoomCheck(const Scope &scope, const HappensBefore &order, Variant variant)
+      : scope_(scope), order_(order), variant_(variant), channels_(scope.plan().channels) {}
+
+  void run() {
+    for (uint32_t i = 0; i < scope_.segment.ops.size(); ++i)
+      add(i);
+    for (const auto &[channel, latest] : latest_)
+      check(channel);
+  }
+
+private:
+  /// The channel's ops are ordered, so that all of them have ended if the latest has.
+  void add(uint32_t i) {
+    const Op &op = scope_.segment.ops[i];
+    if (op.channel == kNoChannel || !executes(op, variant_) ||
+        scope_.plan().groupSize(op.group) < 2 || !scope_.inspection.spend(latest_.size() + 1))
+      return;
+    for (const auto &[channel, earlier] : latest_)
+      if (channel != op.channel && !order_.ends(earlier, i)) {
+        beside_[channel].try_emplace(op.channel, earlier, i);
+        beside_[op.channel].try_emplace(channel, i, earlier);
+      }
+    latest_[op.channel] = i;
+    if (collectiveKindOf(op) != CollectiveKind::AllGather ||
+        channelAt(op.channel).transport != Transport::Ce)
+      kernels_.try_emplace(op.channel, i);
+  }
+
+  const Channel &channelAt(ChannelId id) const { return channels_[static_cast<size_t>(id)]; }
+
+  void check(ChannelId channel) {
+    int64_t sum = channelAt(channel).multiprocessors;
+    std::string names = channelAt(channel).name;
+    std::pair<uint32_t, uint32_t> ops{latest_[channel], kNone};
+    for (const auto &[other, pair] : beside_[channel]) {
+      sum += channelAt(other).multiprocessors;
+      names += fmt::format(", {}", channelAt(other).name);
+      ops = pair;
+    }
+    if (channelAt(channel).multiprocessors == 0)
+      return checkNeedsNone(channel);
+    if (sum <= scope_.plan().multiprocessors)
+      return;
+    Finding *f = scope_.add(
+        Rule::CollectiveOrder, ops.first,
+        "kernels of channels that may run at once ({}) take {} multiprocessors; the device has {}, "
+        "so that ranks could wait for each other",
+        names, sum, scope_.plan().multiprocessors);
+    if (f == nullptr || ops.second == kNone)
+      return;
+    f->variant = variant_;
+    f->note = "nothing orders the op and this one";
+    f->noteAt = scope_.spot(ops.second);
+  }
+
+  void checkNeedsNone(ChannelId channel) {
+    if (auto kernel = kernels_.find(channel); kernel != kernels_.end())
+      scope_.add(Rule::CollectiveOrder, kernel->second,
+                 "kernels of channel '{}' take 0 multiprocessors; only gathers by copy engines "
+                 "need none",
+                 channelAt(channel).name);
+  }
+
+  const Scope &scope_;
+  const HappensBefore &order_;
+  Variant variant_;
+  const std::vector<Channel> &channels_;
+  std::map<ChannelId, uint32_t> latest_;  ///< op of each channel
+  std::map<ChannelId, uint32_t> kernels_; ///< first op that copy engines cannot serve
+  /// For each channel those beside it, with an op of each that nothing orders.
+  std::map<ChannelId, std::map<ChannelId, std::pair<uint32_t, uint32_t>>> beside_;
+};
 
 } // namespace
 
@@ -189,6 +272,8 @@ void checkOrder(const Scope &scope) {
   const HappensBefore &order = scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex);
   for (Variant variant : distinctVariants(scope.role, scope.segmentIndex)) {
     checkCollectiveOrder(scope, order, variant);
+    if (hasKernelsOfChannels(scope.plan()))
+      RoomCheck(scope, order, variant).run();
     OrderCheck(scope, order, variant).run();
   }
 }

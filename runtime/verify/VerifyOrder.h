@@ -10,6 +10,14 @@
 
 namespace shardc::plan::verifier {
 
+/// An op of each stream, or kNone.
+using OpOfStreams = std::array<uint32_t, kStreamsMax>;
+inline OpOfStreams noOps() {
+  OpOfStreams ops;
+  ops.fill(kNone);
+  return ops;
+}
+
 /// Which ops have ended, for certain, before which others start.
 class HappensBefore {
 public:
@@ -23,7 +31,7 @@ public:
   uint8_t stream(uint32_t op) const { return stream_[op]; }
 
 private:
-  using Clock = std::array<uint32_t, kStreamCount>;
+  using Clock = std::array<uint32_t, kStreamsMax>;
   std::vector<Clock> before_; ///< per op: how many ops of each stream have ended when it starts
   std::vector<uint32_t> position_; ///< per op: index in its stream
   std::vector<uint8_t> stream_;

@@ -58,7 +58,7 @@ void Shadow::write(const Access &access, size_t first, size_t last) {
     state.operandOf = access.op;
     state.conflict = kNone;
     bool isAlone = (state.streams & ~(1u << own)) == 0; // on its stream, as nearly always
-    for (size_t s = 0; s < kStreamCount && !isAlone; ++s) {
+    for (size_t s = 0; s < kStreamsMax && !isAlone; ++s) {
       if (s == own)
         continue;
       if (state.readers[s] != kNone && !order_.ends(state.readers[s], access.op)) [[unlikely]]

@@ -67,8 +67,7 @@ private:
     uint32_t operandOf = kNone; ///< op that reads or writes here and does not take over the buffer
     bool isSkipped = false;
     uint8_t streams = 0; ///< a bit each: those with a reader or writer
-    std::array<uint32_t, kStreamCount> writers{kNone, kNone, kNone, kNone};
-    std::array<uint32_t, kStreamCount> readers{kNone, kNone, kNone, kNone};
+    OpOfStreams writers = noOps(), readers = noOps();
   };
 
   void read(const Access &access, size_t first, size_t last);

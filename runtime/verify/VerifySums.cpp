@@ -710,7 +710,7 @@ private:
   std::vector<Mark> marks_; ///< of its values
   bool hasNumbers_;         ///< several roles are held against each other
   std::vector<uint64_t> numbers_;
-  std::map<std::pair<int16_t, Channel>, uint64_t> meetings_;
+  std::map<std::pair<int16_t, ChannelId>, uint64_t> meetings_;
   std::vector<Update> taken_;
 };
 

@@ -34,6 +34,19 @@ void checkNames(Inspection &inspection, const std::vector<T> &table, int64_t cou
   }
 }
 
+void checkChannel(Inspection &inspection, const Channel &channel) {
+  const Plan &plan = inspection.plan();
+  if (!isIndex(channel.group, plan.groups))
+    add(inspection, Rule::Index, "channel '{}' names group {}; there are {}", channel.name,
+        channel.group, plan.groups.size());
+  if (!isIndex(channel.stream, plan.streams))
+    add(inspection, Rule::Index, "channel '{}' names stream {}; there are {}", channel.name,
+        channel.stream, plan.streams.size());
+  if (channel.multiprocessors < 0 || channel.multiprocessors > limits::kMultiprocessorsMax)
+    add(inspection, Rule::Index, "channel '{}' takes {} multiprocessors; the range is 0 to {}",
+        channel.name, channel.multiprocessors, limits::kMultiprocessorsMax);
+}
+
 void checkMesh(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   checkNames(inspection, plan.mesh, limits::kMeshAxesMax, "mesh axis");
@@ -65,6 +78,15 @@ void checkMesh(Inspection &inspection) {
     if (group < -1 || (group >= 0 && !isIndex(group, plan.groups)))
       add(inspection, Rule::Index, "'{}' names group {}; there are {}", what, group,
           plan.groups.size());
+  checkNames(inspection, plan.streams, static_cast<int64_t>(kStreamsMax), "stream");
+  if (plan.streams.empty())
+    add(inspection, Rule::Index, "the plan has no streams; ops that name none need one");
+  checkNames(inspection, plan.channels, limits::kChannelsMax, "channel");
+  for (const Channel &channel : plan.channels)
+    checkChannel(inspection, channel);
+  if (plan.multiprocessors < 0 || plan.multiprocessors > limits::kMultiprocessorsMax)
+    add(inspection, Rule::Index, "the device has {} multiprocessors; the range is 0 to {}",
+        plan.multiprocessors, limits::kMultiprocessorsMax);
   if (plan.deviceBytes < 0 || plan.deviceBytes > limits::kBytesMax)
     add(inspection, Rule::Index, "the device has {} bytes; the range is 0 to {}", plan.deviceBytes,
         limits::kBytesMax);

@@ -17,6 +17,8 @@ ncclConfig_t configOf(const hal::ChannelDesc &desc, const Options &options) {
   config.commName = desc.name.c_str();
   if (desc.registration == hal::Registration::Windows)
     config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  if (desc.multiprocessors > 0)
+    config.maxCTAs = desc.multiprocessors;
   if (!desc.uses.empty() && bytesMaxOf(desc) <= kSmallBytes)
     config.minCTAs = config.maxCTAs = 1; // each costs memory for its connections
   if (options.collectiveNetwork)

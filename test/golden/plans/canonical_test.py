@@ -41,7 +41,7 @@ class Changes(unittest.TestCase):
         self.assertEqual(changed(re.sub(r"    %b = .*\n| after %b", "", PLAN)), {"segment 0", "segment 0 labels"})
 
     def test_stream(self):
-        self.check("on reduce", "on gather", "segment 0")
+        self.check("group all stream reduce", "group all stream gather", "segment 0")
 
     def test_wait(self):
         self.check("after %a ", "after %b ", "segment 0")
@@ -56,10 +56,10 @@ class Changes(unittest.TestCase):
         self.check("%a = fill : f32[16]", "%a = fill : bf16[16]", "segment 0")
 
     def test_group(self):
-        self.check("group all channel reduce", "group one channel reduce", "segment 0")
+        self.check("channel reduce group all", "channel reduce group one", "segment 0")
 
     def test_channel(self):
-        self.check("channel reduce on", "channel gather on", "segment 0")
+        self.check("channel reduce after", "channel gather on reduce after", "segment 0")
 
     def test_attribute(self):
         self.check("{value = 2.0}", "{value = 3.0}", "segment 0")
@@ -95,10 +95,16 @@ class Names(unittest.TestCase):
             self.assertEqual(changed(re.sub(rf"\b{name}\b", f'"x {name}"', PLAN)), set(), name)
 
     def test_formats(self):
-        """Format 1 says by names what format 2 says by kinds."""
+        """Format 1 says by names what format 2 says by kinds, and of each collective what format 2 says of its channel."""
         before = re.sub(r" (weight|first_moment) of b :", " :", PLAN).replace("shardc.plan 2", "shardc.plan 1")
         before = re.sub(r"(data|shards) all\n", "", before).replace("*all", "*dp").replace("{coef =", "{coef_dp =")
+        before = re.sub(r"\n(stream|channel) [^\n]*", "", before)
+        before = re.sub(r" channel (\w+)", r" group all channel \1 on \1", before)
         self.assertEqual(changed(before), set())
+
+    def test_names_of_streams_and_channels(self):
+        for name in ("gather", "reduce"):
+            self.assertEqual(changed(re.sub(rf"\b(stream|channel) {name}\b", rf'\1 "x {name}"', PLAN)), set(), name)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Reads the text of a plan of format 2, docs/plan.md, into `model`: format 1 with kinds of units, cells and segments, and phases.
+"""Reads the text of a plan of format 2, docs/plan.md, into `model`: format 1 with kinds of units, cells and segments, phases, and tables
+of streams and channels.
 
 Kinds that only passes and predictions ask for are left out of the model, and so are the phases of ops.
 """
@@ -23,6 +24,39 @@ class Reader(format1.Reader):
 
     def moving_group(self):
         return self.groups[self.name()]
+
+    def __init__(self, text):
+        super().__init__(text)
+        self.channels, self.level = {}, self.words[2]
+
+    def read_needs(self):
+        """Multiprocessors that kernels of channels may take change nothing that a run does."""
+        super().read_needs()
+        self.found["needs"].pop("multiprocessors", None)
+
+    def read_stream(self):
+        self.next()
+
+    def read_channel(self):
+        name = self.name()
+        self.expect("group")
+        group, transport, stream = self.groups[self.name()], "nccl", "compute"
+        if self.take("via"):
+            transport = self.next()
+        if self.take("multiprocessors"):
+            self.next()
+        if self.take("stream"):
+            stream = self.next()
+        self.channels[name] = group, transport, stream if self.level in ("scheduled", "placed") else "compute"
+
+    def clauses(self, op):
+        compute, op.stream = op.stream, None
+        super().clauses(op)
+        stream = compute
+        if op.channel is not None:
+            op.group, op.transport, stream = self.channels[format1.text_of(op.channel)]
+        if op.stream is None:
+            op.stream = stream
 
     def read_unit(self):
         super().read_unit()

@@ -34,6 +34,8 @@ TEST(Config, FollowsWhatAChannelIsFor) {
   EXPECT_EQ(configOf(desc, {}).maxCTAs, 1);
   desc.uses.push_back({hal::CollectiveKind::AllGather, kSmallBytes + 1});
   EXPECT_EQ(configOf(desc, {}).maxCTAs, untouched.maxCTAs);
+  desc.multiprocessors = 32;
+  EXPECT_EQ(configOf(desc, {}).maxCTAs, 32) << "what the plan lets the channel take";
   EXPECT_EQ(configOf(desc, {}).CTAPolicy, untouched.CTAPolicy);
   desc.registration = hal::Registration::Windows;
   EXPECT_EQ(configOf(desc, {}).CTAPolicy, NCCL_CTA_POLICY_ZERO);

@@ -261,7 +261,7 @@ TEST(Bind, PlansForOtherBackendsOrWorldsAreRefused) {
 TEST(Bind, WaitsThatOthersImplyAreDropped) {
   plan::Segment segment;
   exec::BoundSegment bound;
-  auto add = [&](plan::Stream stream, std::vector<uint32_t> waits) {
+  auto add = [&](plan::StreamId stream, std::vector<uint32_t> waits) {
     plan::Op op;
     op.kind = plan::OpKind::Fill;
     segment.ops.push_back(op);
@@ -270,12 +270,12 @@ TEST(Bind, WaitsThatOthersImplyAreDropped) {
     boundOp.waits = std::move(waits);
     bound.ops.push_back(std::move(boundOp));
   };
-  add(plan::Stream::Compute, {});        // 0
-  add(plan::Stream::Compute, {});        // 1
-  add(plan::Stream::Gather, {0, 1});     // 2: 1 implies 0
-  add(plan::Stream::Gather, {0});        // 3: the stream knows it already
-  add(plan::Stream::Reduce, {3, 1});     // 4: 3 implies 1
-  add(plan::Stream::Compute, {2, 4, 1}); // 5: 4 implies 2; 1 is of its own stream
+  add(0, {});        // 0
+  add(0, {});        // 1
+  add(1, {0, 1});    // 2: 1 implies 0
+  add(1, {0});       // 3: the stream knows it already
+  add(2, {3, 1});    // 4: 3 implies 1
+  add(0, {2, 4, 1}); // 5: 4 implies 2; 1 is of its own stream
   exec::pruneWaits(segment, bound);
   EXPECT_THAT(bound.ops[2].waits, ElementsAre(1));
   EXPECT_THAT(bound.ops[3].waits, ElementsAre());
@@ -370,22 +370,25 @@ std::vector<int32_t> productTargets(const exec::ProductTarget &target, plan::Tra
   public:
     explicit Channel(hal::ChannelDesc desc) : hal::Channel(std::move(desc)) {}
   } channel(desc);
+  plan::Plan plan;
+  plan.channels.push_back({"reduce", 0, transport});
   plan::Segment segment;
   exec::BoundSegment bound;
   for (OpKind kind : {OpKind::MatMul, OpKind::Gelu, OpKind::MatMulGeluBwd, OpKind::MatMul,
                       OpKind::AttentionBwd, OpKind::MatMul, OpKind::ReduceScatter}) {
     plan::Op &op = segment.ops.emplace_back();
-    op.kind = kind, op.transport = transport;
+    op.kind = kind;
+    op.channel = kind == OpKind::ReduceScatter ? 0 : plan::kNoChannel;
     exec::BoundOp &to = bound.ops.emplace_back();
     if (kind == OpKind::ReduceScatter) {
-      to.kind = exec::BoundOp::Collective, to.stream = plan::Stream::Reduce;
+      to.kind = exec::BoundOp::Collective, to.stream = 1;
       to.channel = &channel, to.waits = {0};
     } else {
       bound.calls.push_back(std::make_unique<kernels::Call>());
       to.kind = exec::BoundOp::Kernel, to.call = bound.calls.back().get();
     }
   }
-  exec::limitProducts(segment, target, bound);
+  exec::limitProducts(plan, segment, target, bound);
   std::vector<int32_t> found;
   for (const std::unique_ptr<kernels::Call> &call : bound.calls)
     found.push_back(call->multiprocessors);

@@ -54,10 +54,14 @@ plan::Op &opOf(plan::Plan &plan, OpKind kind) {
   return plan.roles[0].segments[0].ops[0];
 }
 
+plan::Channel &channelOf(plan::Plan &plan, OpKind kind) {
+  return plan.channels[static_cast<size_t>(opOf(plan, kind).channel)];
+}
+
 /// The toy with registration asked for, or not.
 plan::Plan planWith(Transport gathers, bool isRegistered, bool isSymmetric = true) {
   plan::Plan plan = toyPlan({});
-  opOf(plan, OpKind::AllGather).transport = gathers;
+  channelOf(plan, OpKind::AllGather).transport = gathers;
   plan.job.ddp.disableSymmetricRegistration = !isSymmetric;
   plan.job.ddp.ncclUb = isRegistered;
   return plan;
@@ -116,7 +120,7 @@ TEST(Channels, AreLentMemoryThatAnyOperandFitsInto) {
 TEST(Channels, ThoseThatStayUnregisteredAreTold) {
   for (bool isAsked : {false, true}) {
     plan::Plan plan = planWith(Transport::Ce, isAsked);
-    opOf(plan, OpKind::ReduceScatter).transport = Transport::Exchange;
+    channelOf(plan, OpKind::ReduceScatter).transport = Transport::Exchange;
     ChannelRecorder backend(2);
     auto executable = exec::Executable::create(plan, backend, kernels::findHostKernel, {});
     ASSERT_TRUE(executable.isOk()) << executable.status().message();
@@ -127,7 +131,7 @@ TEST(Channels, ThoseThatStayUnregisteredAreTold) {
 
 TEST(Channels, ExchangesAreNotRegistered) {
   plan::Plan plan = planWith(Transport::Ce, true);
-  opOf(plan, OpKind::ReduceScatter).transport = Transport::Exchange;
+  channelOf(plan, OpKind::ReduceScatter).transport = Transport::Exchange;
   EXPECT_THAT(registrationsOf(plan),
               ElementsAre(Registration::Windows, Registration::Nothing, Registration::Nothing));
 }
@@ -156,7 +160,7 @@ TEST(Channels, OnlySumsMayBeInAnyOrder) {
   for (Transport gathers : {Transport::Ce, Transport::Nccl})
     for (Transport sums : {Transport::Exchange, Transport::Nccl}) {
       plan::Plan plan = planWith(gathers, true);
-      opOf(plan, OpKind::ReduceScatter).transport = sums;
+      channelOf(plan, OpKind::ReduceScatter).transport = sums;
       std::vector<hal::ChannelDesc> descs = describe(plan);
       ASSERT_EQ(descs.size(), 3u);
       ASSERT_EQ(descs[0].uses.size(), 1u);
@@ -179,7 +183,7 @@ TEST(Channels, BringTheirLargestLandingBuffer) {
   plan::Plan plan = toyPlan({.evalEvery = 2}); // f64[4] and f64[2] in misc, f32[16] a shard
   EXPECT_THAT(landingsOf(plan), ElementsAre(0, 2 * 4 * 8, 16 * 4)) << "added to earlier shards";
   EXPECT_EQ(plan::landingBytes(plan, plan.roles[0]), 2 * 4 * 8 + 16 * 4);
-  opOf(plan, OpKind::ReduceScatter).transport = Transport::Exchange;
+  channelOf(plan, OpKind::ReduceScatter).transport = Transport::Exchange;
   EXPECT_THAT(landingsOf(plan), ElementsAre(0, 2 * 4 * 8, 2 * 16 * 4));
   plan::Plan squared = toyPlan({.squares = true});
   EXPECT_THAT(landingsOf(squared), ElementsAre(0, 2 * 4 * 8, 2 * 16 * 4 + 8)) << "a sum of squares";

@@ -19,7 +19,7 @@ constexpr const char *kForward = R"(
     %tokens, %labels, %mask, %positions, %docs, %samples = batch.load %feed
       {{slots = {slots}}} : i32[2,4] data at work 0, i32[2,4] data at work 64, f32[2,4] data
         at work 128, i32[2,4] data at work 192, i32[2,4] data at work 256, i64[2] data at work 320
-    %W = all_gather %w group dp channel gather unit u on gather : f32[32] comm at sym 0
+    %W = all_gather %w channel gather unit u : f32[32] comm at sym 0
     %table = view %W : f32[8,4] comm at sym 0
     %x = embedding %tokens, %table after %W : f32[2,4,4] activations at work 512 loc 0
     %logits = matmul %x, %table {{trans_b = true}} : f32[2,4,8] activations at work 1024 loc 0
@@ -42,7 +42,7 @@ constexpr const char *kMicro = R"(
     %dx = matmul %dlogits, %table : f32[2,4,4] activations at work 2560 loc 0
     %dtable = embedding_bwd %dx, %tokens acc(0 = %dhead) : f32[8,4] comm at sym 512 loc 0
     %G = pack %dtable {{block = 0}} : f32[32] comm at sym 512
-    %r{sum} = reduce_scatter %G {block}group dp channel reduce {via}unit u on reduce
+    %r{sum} = reduce_scatter %G {block}channel reduce unit u
       acc(0 = %g if not_first) after %dtable : f32[{shard}] grads at work 4096{sumType}
     out @step = %summed
     out @g = %r{sumOut}
@@ -57,7 +57,7 @@ constexpr const char *kEval = R"(
     %begun = eval.begin %s else(0 = %s) if first : u8[128] step at state 0{forward}
     %summed = eval.add %begun, %losses, %n : u8[128] step at state 0
     %partial = eval.pack %summed if last : f64[2] step at work 3072
-    %reduced = all_reduce %partial group dp channel misc if last : f64[2] step at work 3072
+    %reduced = all_reduce %partial channel misc if last : f64[2] step at work 3072
     %finished = eval.finish %summed, %reduced else(0 = %summed) if last : u8[128] step at state 0
     out @step = %finished
   }}
@@ -74,9 +74,9 @@ job {{
   train.train_iters = {steps}
 {evalJob}}}
 mesh {{ dp = {dp} }}
-groups {{ dp = [dp] }} data dp shards dp
-unit u
-block b unit u numel 32 shard {shard}
+groups {{ dp = [dp] }} data dp shards dp stream gather stream reduce stream copy
+channel gather group dp stream gather channel reduce group dp {via}stream reduce
+channel misc group dp unit u block b unit u numel 32 shard {shard}
 param "embedding.word_embeddings.weight" : f32[8,4] block b at 0 init normal {initStd}
 loc 0 "toy.recipe" 3 7
 loc 1 "toy.recipe" 4 7
@@ -100,7 +100,7 @@ role all "every rank" {{
     in %w = @w.b at state 256
 {sumIn}    %ss = sum_squares {squared} : f64[1] step at work 0
     %partial = step.pack %s, %ss, %stop : f64[4] step at work 64
-    %reduced = all_reduce %partial group dp channel misc : f64[4] step at work 64
+    %reduced = all_reduce %partial channel misc : f64[4] step at work 64
     %finished = step.finish %s, %reduced, %ss {{clip = 1.0}} : u8[128] step at state 0
     %updated = sgd %g, %w, %finished {{block = 0}} unit u : f32[{shard}] params at state 256
     out @step = %finished
@@ -155,17 +155,17 @@ std::string toyPlanText(const ToyOptions &o) {
   std::string forward = fmt::format(kForward, fmt::arg("slots", slots));
   std::string evalForward = fmt::format(kForward, fmt::arg("slots", kEvalSlots));
   auto given = [&](const char *text) { return o.squares ? text : ""; };
-  std::string micro =
-      fmt::format(kMicro, fmt::arg("lr", o.lr), fmt::arg("forward", forward),
-                  fmt::arg("lossScale", 1.0 / (o.dp * o.microbatches)),
-                  fmt::arg("shard", 32 / o.dp), fmt::arg("sum", given(", %s0")),
-                  fmt::arg("block", given("{block = 0} ")), fmt::arg("via", given("via exchange ")),
-                  fmt::arg("sumType", given(", f64[1] step at work 4352")),
-                  fmt::arg("sumOut", given("\n    out @ss = %s0 droppable")));
+  std::string micro = fmt::format(kMicro, fmt::arg("lr", o.lr), fmt::arg("forward", forward),
+                                  fmt::arg("lossScale", 1.0 / (o.dp * o.microbatches)),
+                                  fmt::arg("shard", 32 / o.dp), fmt::arg("sum", given(", %s0")),
+                                  fmt::arg("block", given("{block = 0} ")),
+                                  fmt::arg("sumType", given(", f64[1] step at work 4352")),
+                                  fmt::arg("sumOut", given("\n    out @ss = %s0 droppable")));
   std::string eval = evalParts(o, evalForward, evalFeedAt);
   Snapshots snapshots = snapshotParts(o.snapshots, 32 / o.dp, stopAt + 64);
   return fmt::format(
-      kPlan, fmt::arg("globalBatch", kToyBatch * o.dp * o.microbatches), fmt::arg("steps", o.steps),
+      kPlan, fmt::arg("via", given("via exchange ")),
+      fmt::arg("globalBatch", kToyBatch * o.dp * o.microbatches), fmt::arg("steps", o.steps),
       fmt::arg("dp", o.dp), fmt::arg("shard", 32 / o.dp), fmt::arg("initStd", o.initStd),
       fmt::arg("hostBytes", stopAt + 64 + 128), fmt::arg("snapCells", snapshots.cells),
       fmt::arg("snapshots", snapshots.segments), fmt::arg("stopAt", stopAt),

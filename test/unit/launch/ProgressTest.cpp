@@ -20,14 +20,15 @@ needs { backend = host  gpu = ""  device_bytes = 0 }
 job { }
 mesh { dp = 3 }
 groups { dp = [dp] } data dp shards dp
+channel misc group dp
 loc 0 "a.recipe" 12 3
 role all "r" {
   arenas { state = 64  work = 64  sym = 0  host = 0 }
   cell @a : f32[1] in work for grads at 0
   segment first {
     in %x = @a at work 0
-    %y = all_reduce %x group dp channel misc : f32[1] grads at work 16 loc 0
-    %z = all_reduce %y group dp channel misc : f32[1] grads at work 32 loc 0
+    %y = all_reduce %x channel misc : f32[1] grads at work 16 loc 0
+    %z = all_reduce %y channel misc : f32[1] grads at work 32 loc 0
     out @a = %x
   }
   program { run first }

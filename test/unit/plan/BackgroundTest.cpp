@@ -17,6 +17,9 @@ constexpr const char *kPlan = R"(shardc.plan 2 placed "background"
 needs { backend = host  gpu = ""  device_bytes = 4096 }
 mesh { dp = 2 }
 groups { dp = [dp] } data dp shards dp
+stream gather
+stream copy
+channel gather group dp stream gather
 role all "" {
   arenas { state = 512  work = 256  sym = 0  host = 256 }
   cell @w : f32[16] in state for params at 0
@@ -35,7 +38,7 @@ role all "" {
   segment micro {
     in %w = @w at state 0
     in %s = @s at state 128 + 64*dp
-    %W = all_gather %s group dp channel gather on gather : f32[32] params at state 128
+    %W = all_gather %s channel gather : f32[32] params at state 128
     %y = cast %w after %W : f32[16] activations at work 0
     out @W = %W
   }
@@ -153,7 +156,8 @@ std::string manySnapshots(int64_t segments, int64_t copies) {
     }
     texts += outs + "}\n";
   }
-  return "shardc.plan 2 placed \"many\"\nmesh { dp = 1 }\nrole all \"\" {\narenas { state = 64 "
+  return "shardc.plan 2 placed \"many\"\nmesh { dp = 1 }\nstream copy\nrole all \"\" {\narenas { "
+         "state = 64 "
          "work = 0 "
          "sym = 0 host = " +
          arena +

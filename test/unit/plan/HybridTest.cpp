@@ -25,10 +25,10 @@ struct Broken {
 void PrintTo(const Broken &each, std::ostream *out) { *out << each.name; }
 
 constexpr const char *kSum =
-    "    %s1 = all_reduce %r1 {block = 1} group dp_outer channel reduce unit "
-    "layers.1 on reduce else(0 = %r1) if last : f32[8] grads at work 416\n";
+    "    %s1 = all_reduce %r1 {block = 1} channel outer unit layers.1 else(0 = %r1) if last : "
+    "f32[8] grads at work 416\n";
 constexpr const char *kPack = "%ss, %stop {copies = 2} :";
-constexpr const char *kNorm = "%sums = all_reduce %partial group data channel misc :";
+constexpr const char *kNorm = "%sums = all_reduce %partial channel misc :";
 
 const Broken kBroken[] = {
     {"sumInsideGroupsOnly",
@@ -37,23 +37,23 @@ const Broken kBroken[] = {
      "it is not summed over 'dp_outer'"},
     {"sumBetweenGroupsOfEachMicrobatch",
      Rule::Sum,
-     {{" unit layers.1 on reduce else(0 = %r1) if last", " unit layers.1 on reduce"}},
+     {{" unit layers.1 else(0 = %r1) if last", " unit layers.1"}},
      "mixes values that are summed over ranks with values that are not"},
     {"sumInsideGroupsAgain",
      Rule::Sum,
-     {{"{block = 1} group dp_outer", "{block = 1} group dp"}},
+     {{"{block = 1} channel outer", "{block = 1} channel reduce"}},
      "counts contributions more than once"},
     {"sumOverAllRanksAgain",
      Rule::Sum,
-     {{"{block = 1} group dp_outer", "{block = 1} group data"}},
+     {{"channel outer group dp_outer", "channel outer group data"}},
      "counts contributions more than once"},
     {"sumBetweenGroupsTwice",
      Rule::Sum,
      {{kSum,
-       "    %s1 = all_reduce %r1 {block = 1} group dp_outer channel reduce unit layers.1 on reduce "
-       "else(0 = %r1) if last : f32[8] grads at work 416\n"
-       "    %t1 = all_reduce %s1 {block = 1} group dp_outer channel reduce unit layers.1 on reduce "
-       "else(0 = %s1) if last : f32[8] grads at work 416\n"},
+       "    %s1 = all_reduce %r1 {block = 1} channel outer unit layers.1 else(0 = %r1) if last : "
+       "f32[8] grads at work 416\n"
+       "    %t1 = all_reduce %s1 {block = 1} channel outer unit layers.1 else(0 = %s1) if last : "
+       "f32[8] grads at work 416\n"},
       {"out @g1 = %s1", "out @g1 = %t1"}},
      "counts contributions more than once"},
     {"normOfAllCopies",
@@ -70,13 +70,14 @@ const Broken kBroken[] = {
      "sums squares over ranks, and its 'step.pack' leaves them out"},
     {"normOfAnAverage",
      Rule::Step,
-     {{kNorm, "%sums = all_reduce %partial {average = true} group data channel misc :"}},
+     {{kNorm, "%sums = all_reduce %partial {average = true} channel misc :"}},
      "takes an average"},
     {"normOfASumOfSums",
      Rule::Step,
-     {{"    %sums = all_reduce %partial",
-       "    %inside = all_reduce %partial group dp channel misc : "
-       "f64[4] step at work 16\n    %sums = all_reduce %inside"}},
+     {{"channel misc group data", "channel misc group data\nchannel inside group dp"},
+      {"    %sums = all_reduce %partial",
+       "    %inside = all_reduce %partial channel inside : f64[4] step at work 16\n    %sums = "
+       "all_reduce %inside"}},
      "count what a rank has packed more than once"},
 };
 

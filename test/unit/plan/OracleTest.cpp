@@ -42,7 +42,8 @@ TEST(Oracle, SeesAMissingWaitAStuckRankAndAWrongOrder) {
   plan.roles[1].segments[0].ops[3].pred = Pred::Always;
   EXPECT_NE(oracle::findBreak(plan), "");
   plan = test::parsed(test::planText("fsdp"));
-  plan.roles[0].segments[1].ops[2].stream = Stream::Copy;
+  plan.streams.push_back({"other"});
+  plan.roles[0].segments[1].ops[2].stream = static_cast<StreamId>(plan.streams.size() - 1);
   plan.roles[0].segments[1].ops[7].waits = {2};
   EXPECT_NE(oracle::findBreak(plan).find("meet in different collectives"), std::string::npos);
 }
@@ -53,17 +54,25 @@ TEST(Oracle, SeesARankStuckAfterALoad) {
   EXPECT_NE(oracle::findBreak(plan).find("is stuck"), std::string::npos);
 }
 
+TEST(Oracle, SeesRanksThatMeetInDifferentSteps) {
+  Plan plan = test::parsed(test::planText("starts"));
+  std::swap(plan.roles[0].program[1], plan.roles[0].program[2]);
+  EXPECT_NE(oracle::findBreak(plan).find("meet in different steps"), std::string::npos);
+  EXPECT_FALSE(verify(plan).empty());
+}
+
 TEST(Oracle, SeesABlockTakenForAnotherOneBeforeItIsNamed) {
   auto withBlock = [](const std::string &block) {
     return test::parsed(
         "shardc.plan 2 placed \"late\"\nmesh { dp = 2 }\ngroups { dp = [dp] } data dp shards dp\n"
-        "unit a\nunit b\nblock a unit a numel 32 shard 16\nblock b unit b numel 32 shard 16\n"
+        "channel gather group dp\nunit a\nunit b\nblock a unit a numel 32 shard 16\n"
+        "block b unit b numel 32 shard 16\n"
         "param \"a\" : f32[4,8] block a at 0 init zeros\n"
         "param \"b\" : f32[4,8] block b at 0 init zeros\n"
         "role all \"w\" {\n  arenas { state = 0 work = 512 sym = 0 host = 0 }\n  segment s {\n"
         "    %m = fill : f32[16] optimizer_state at work 0\n"
         "    %w = cast %m : f32[16] params at work 64\n"
-        "    %W = all_gather %w {block = 0} group dp channel gather unit a : f32[32] params at "
+        "    %W = all_gather %w {block = 0} channel gather unit a : f32[32] params at "
         "work "
         "128\n"
         "    %ss = sum_squares %m {block = " +

@@ -57,8 +57,8 @@ TEST_P(Steps, AreRefusedByTheirRule) {
 
 std::string nameOfStep(const testing::TestParamInfo<BrokenStep> &info) { return info.param.name; }
 
-constexpr const char *kReduceG1 = "    %r1 = all_reduce %G1 {average = true} group dp channel "
-                                  "reduce unit layers.1 on reduce else(0 "
+constexpr const char *kReduceG1 = "    %r1 = all_reduce %G1 {average = true} channel reduce "
+                                  "unit layers.1 else(0 "
                                   "= %G1) if last after %dw1 : f32[64] grads at work 256\n";
 
 const BrokenStep kSums[] = {
@@ -100,7 +100,7 @@ const BrokenStep kSums[] = {
      Rule::Sum,
      "fsdp",
      {{"    out @step = %summed\n    out @g1 = %r1",
-       "    %r2 = all_reduce %r1 group dp channel reduce on reduce : f32[16] grads at work 2112\n"
+       "    %r2 = all_reduce %r1 channel reduce : f32[16] grads at work 2112\n"
        "    out @step = %summed\n    out @g1 = %r2"}},
      "counts contributions more than once"},
     {"gradientThatIsNone",
@@ -212,12 +212,11 @@ const BrokenStep kOthers[] = {
     {"wireThatNobodyAdds",
      Rule::State,
      "mesh",
-     {{"    %s1 = all_reduce %r1 {block = 1  average = true} group tp channel reduce unit layers.1 "
-       "on "
-       "reduce : f32[8] grads at work 416\n",
+     {{"    %s1 = all_reduce %r1 {block = 1  average = true} channel reduce.tp unit layers.1 "
+       ": f32[8] grads at work 416\n",
        "    %s1 = cast %r1 on reduce : f32[8] grads at work 416\n    %f = fill : f16[8] grads at "
        "work "
-       "544\n    %s = all_reduce %f group tp channel reduce on reduce after %f : f16[8] grads at "
+       "544\n    %s = all_reduce %f channel reduce.tp after %f : f16[8] grads at "
        "work "
        "544\n"}},
      "'all_reduce' supports sums of f32, bf16 and f64",

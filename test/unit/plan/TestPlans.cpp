@@ -33,6 +33,12 @@ uint32_t cellNamed(const Plan &plan, std::string_view name) {
   return static_cast<uint32_t>(found - cells.begin());
 }
 
+void setGroup(Plan &plan, Op &op, int16_t group) {
+  op.group = group;
+  op.channel = static_cast<ChannelId>(plan.channels.size());
+  plan.channels.push_back({"other", group});
+}
+
 Plan parsed(std::string_view text) {
   Result<Plan> plan = parse(text, "test.plan");
   EXPECT_TRUE(plan.isOk()) << plan.status().message();

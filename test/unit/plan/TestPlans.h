@@ -18,6 +18,9 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
 /// The index of the first role's cell of that name; fails the test if there is none.
 uint32_t cellNamed(const Plan &plan, std::string_view name);
 
+/// Moves a collective to another group, with a channel of it.
+void setGroup(Plan &plan, Op &op, int16_t group);
+
 /// Parses; fails the test, with the message, if that fails.
 Plan parsed(std::string_view text);
 

@@ -22,7 +22,9 @@ constexpr std::string_view kHead = "shardc.plan 2 logical \"t\"\n";
 /// A plan with one role around the lines.
 std::string withRole(std::string_view lines) {
   return std::string(kHead) +
-         "mesh { dp = 2 }\ngroups { dp = [dp] } data dp shards dp\nunit u\nrole r \"w\" {\n" +
+         "mesh { dp = 2 }\ngroups { dp = [dp] } data dp shards dp\nstream gather\nstream copy\n"
+         "channel gather group dp via window multiprocessors 16 stream gather\n"
+         "unit u\nrole r \"w\" {\n" +
          std::string(lines) + "}\n";
 }
 
@@ -65,21 +67,21 @@ TEST(PlanText, EveryOpClauseComesBack) {
       withOps("    %y = matmul %c, %c {trans_b = true  eps = 1e-05} unit u on copy acc(0 = %c if "
               "not_first) "
               "else(0 = %c) if last : f32[4] comm at sym 16 - 32*dp\n"
-              "    %z, %w = all_gather %y group dp channel gather via window on gather after %y : "
+              "    %z, %w = all_gather %y channel gather after %y : "
               "f32[4] comm, bf16[2,2,1,3] data\n    out @c = %z");
   std::string once = print(parsed(text));
   for (std::string_view part :
        {"{trans_b = true  eps = 1e-05}",
         "unit u on copy acc(0 = %c if not_first) else(0 = %c) if last", "comm at sym 16 - 32*dp",
-        "group dp channel gather via window on gather after %y", "bf16[2,2,1,3] data"})
+        "channel gather after %y", "bf16[2,2,1,3] data"})
     EXPECT_NE(once.find(part), std::string::npos) << part << "\n" << once;
   EXPECT_EQ(print(parsed(once)), once);
 }
 
 TEST(PlanText, DefaultsAreLeftOut) {
-  std::string once = print(parsed(
-      withOps("    %y = gelu %c {tanh_approx = false  loss_scale = 1} via nccl on compute if "
-              "always : f32[4] comm")));
+  std::string once =
+      print(parsed(withOps("    %y = gelu %c {tanh_approx = false  loss_scale = 1} on compute if "
+                           "always : f32[4] comm")));
   EXPECT_NE(once.find("    %y = gelu %c : f32[4] comm\n"), std::string::npos) << once;
 }
 
@@ -216,16 +218,16 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"shardc.plan 2 placed \"t\\y\"",
                 "1:24: error: expected '\"', '\\', 'n' or 'x' after '\\' [plan-syntax]"},
         Refusal{"shardc.plan 2 placed \"t\"\nmash { }",
-                "2:1: error: expected needs, job, mesh, groups, data, shards, unit, block, param, "
-                "loc, role or "
-                "source, found 'mash' [plan-syntax]"}),
+                "2:1: error: expected needs, job, mesh, groups, data, shards, stream, channel, "
+                "unit, block, param, loc, role or source, found 'mash' [plan-syntax]"}),
     nameOfRefusal);
 
 INSTANTIATE_TEST_SUITE_P(
     Tables, Refused,
     testing::Values(
         Refusal{"shardc.plan 2 placed \"t\" needs { gpus = \"a\" }",
-                "1:34: error: unknown key 'gpus' in 'needs'; it has backend, gpu and device_bytes "
+                "1:34: error: unknown key 'gpus' in 'needs'; it has backend, gpu, device_bytes and "
+                "multiprocessors "
                 "[plan-name]"},
         Refusal{"shardc.plan 2 placed \"t\" job { rng.seed = 1x }",
                 "1:43: error: expected option value as a number, found '1x' [plan-syntax]"},

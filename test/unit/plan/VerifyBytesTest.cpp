@@ -23,15 +23,15 @@ std::string firstFinding(const Plan &plan) {
 /// slot.
 std::string over(int64_t dp, std::string_view ops) {
   return "shardc.plan 2 placed \"t\"\nmesh { dp = " + std::to_string(dp) +
-         " }\ngroups { dp = [dp] } data dp shards dp\nrole r \"w\" {\n  arenas { state = 1048576 "
-         "work = 1048576 sym "
+         " }\ngroups { dp = [dp] } data dp shards dp\nstream copy\nchannel gather group dp\n"
+         "role r \"w\" {\n  arenas { state = 1048576 work = 1048576 sym "
          "= 1048576 host = 0 }\n" +
          "  segment s {\n" + std::string(ops) + "  }\n  program { run s }\n}\n";
 }
 
 TEST(MovingPlaces, AGatherInPlaceKeepsTheOwnPart) {
   std::string ops = "%w = fill : f32[4] comm at sym 0 + 16*dp\n"
-                    "%W = all_gather %w group dp channel gather : f32[64] comm at sym 0\n"
+                    "%W = all_gather %w channel gather : f32[64] comm at sym 0\n"
                     "%a = gelu %w : f32[4] comm at work 0\n"
                     "%b = gelu %W : f32[64] comm at work 16\n";
   EXPECT_EQ(firstFinding(parsed(over(16, ops))), "");
@@ -39,7 +39,7 @@ TEST(MovingPlaces, AGatherInPlaceKeepsTheOwnPart) {
 
 TEST(MovingPlaces, AnAxisOfOneRankDoesNotMatterToAGatherInPlace) {
   std::string ops = "%w = fill : f32[4] comm at sym 0 + 16*dp\n"
-                    "%W = all_gather %w group dp channel gather : f32[16] comm at sym 0\n"
+                    "%W = all_gather %w channel gather : f32[16] comm at sym 0\n"
                     "%b = gelu %W : f32[16] comm at work 16\n";
   auto over = [&](const std::string &mesh, const std::string &axes) {
     return parsed(replaced(replaced(shardc::plan::over(4, ops), "{ dp = 4 }", mesh), "[dp]", axes));
@@ -60,7 +60,7 @@ TEST(MovingPlaces, AnAxisOfOneRankDoesNotMatterToAGatherInPlace) {
 
 TEST(MovingPlaces, AGatherOverAnotherRanksPartIsRefused) {
   std::string ops = "%w = fill : f32[4] comm at sym 16 + 16*dp\n"
-                    "%W = all_gather %w group dp channel gather : f32[64] comm at sym 0\n";
+                    "%W = all_gather %w channel gather : f32[64] comm at sym 0\n";
   EXPECT_NE(firstFinding(parsed(over(16, ops))).find("[plan-overlap]"), std::string::npos);
 }
 
@@ -224,12 +224,11 @@ TEST(Packs, PaddingIsThatOfTheRolesOwnRanks) {
 Plan zeroThatTakes(const std::string &ops) {
   std::string text =
       replaced(planText("zero"), "  cell @gs : f32[24] in work for grads at 384\n", "");
-  text =
-      replaced(text,
-               "    %gs = reduce_scatter %G {block = 0} group dp channel reduce unit layers.0 on "
-               "reduce if last after %db : f32[24] grads at work 384\n",
-               "    %sum = all_reduce %G {block = 0} group dp channel reduce unit layers.0 on "
-               "reduce else(0 = %G) if last after %db : f32[96] grads at work 0\n");
+  text = replaced(text,
+                  "    %gs = reduce_scatter %G {block = 0} channel reduce unit layers.0 "
+                  "if last after %db : f32[24] grads at work 384\n",
+                  "    %sum = all_reduce %G {block = 0} channel reduce unit layers.0 "
+                  "else(0 = %G) if last after %db : f32[96] grads at work 0\n");
   text = replaced(text, "    out @g = %G\n    out @gs = %gs\n", "    out @g = %sum\n");
   const std::string stop = "    in %stop = @stop at host 336\n";
   return parsed(replaced(text, "    in %gs = @gs at work 384\n" + stop,
@@ -493,8 +492,10 @@ TEST(Streams, TwoWritesWithoutOrderSpoilTheReader) {
 TEST(Streams, AnOpThatIsLeftOutStillWaits) {
   // The reduction is left out but in the last microbatch; what waits for it has waited for the
   // gradient.
-  std::string text = replaced(planText("ddp"), "    %dh0 = matmul %h1, %v1 {trans_b = true}",
-                              "    %dh0 = matmul %h1, %v1 {trans_b = true} on copy after %r1");
+  std::string text =
+      replaced(planText("ddp"), "\nstream reduce\n", "\nstream reduce\nstream copy\n");
+  text = replaced(text, "    %dh0 = matmul %h1, %v1 {trans_b = true}",
+                  "    %dh0 = matmul %h1, %v1 {trans_b = true} on copy after %r1");
   text =
       replaced(text, "    %dw0 = matmul %x, %dh0 {trans_a = true} acc(0 = %a0 if not_first)",
                "    %dw0 = matmul %x, %dh0 {trans_a = true} acc(0 = %a0 if not_first) after %dh0");

@@ -273,7 +273,8 @@ const std::vector<Case> &tableCases() {
                    p.roles[0].segments[2].ops[0].operands[1]);
        },
        "it holds block 1 ('layers.1')"},
-      {"gatherOverAnotherAxis", Rule::Block, "mesh", [](Plan &p) { micro(p).ops[0].group = 1; },
+      {"gatherOverAnotherAxis", Rule::Block, "mesh",
+       [](Plan &p) { test::setGroup(p, micro(p).ops[0], 1); },
        "'all_gather' combines shards of block 0 ('layers.0') over group 'tp'"},
       {"readsPadding", Rule::Padding, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[4].set(AttrKey::offset, int64_t{64}); },
@@ -316,7 +317,9 @@ const std::vector<Case> &squareCases() {
        },
        "takes '%ss1' as block 0 ('layers.0'); it holds block 1 ('layers.1')"},
       {"squaresOfWhatTheLibraryAdds", Rule::Shape, "exchange",
-       [](Plan &p) { squared(p).transport = Transport::Nccl; },
+       [](Plan &p) {
+         p.channels[static_cast<size_t>(squared(p).channel)].transport = Transport::Nccl;
+       },
        "'reduce_scatter' can return a sum of squares only if"},
       {"squaresOfNoBlock", Rule::Shape, "exchange",
        [](Plan &p) { squared(p).set(AttrKey::block, int64_t{-1}); },
@@ -358,7 +361,7 @@ const std::vector<Case> &orderCases() {
       {"collectiveWithoutGroup", Rule::Collective, "fsdp",
        [](Plan &p) { micro(p).ops[1].group = -1; }, "names no group"},
       {"collectiveWithoutChannel", Rule::Collective, "fsdp",
-       [](Plan &p) { micro(p).ops[1].channel = Channel::None; }, "names no channel"},
+       [](Plan &p) { micro(p).ops[1].channel = kNoChannel; }, "names no channel"},
       {"groupOfAnOrdinaryOp", Rule::Collective, "fsdp", [](Plan &p) { micro(p).ops[7].group = 0; },
        "is not a collective"},
       {"rolesIssueDifferently", Rule::Collective, "roles",
@@ -366,7 +369,8 @@ const std::vector<Case> &orderCases() {
        "issue different collectives"},
       {"collectivesWithoutOrder", Rule::CollectiveOrder, "fsdp",
        [](Plan &p) {
-         micro(p).ops[2].stream = Stream::Copy;
+         p.streams.push_back({"other"});
+         micro(p).ops[2].stream = static_cast<StreamId>(p.streams.size() - 1);
          micro(p).ops[8].waits = {2};
        },
        "are not ordered"},
@@ -378,9 +382,6 @@ const std::vector<Case> &orderCases() {
          p.roles[1].segments[0].values.pop_back();
        },
        "deadlocks"},
-      {"waysThatMix", Rule::Collective, "fsdp",
-       [](Plan &p) { micro(p).ops[2].transport = Transport::Nccl; },
-       "the op goes via nccl, but another op on group 'dp', channel gather goes via ce"},
       {"partnerThatOnlyStarts", Rule::Rendezvous, "starts",
        [](Plan &p) { p.roles[1].program[0].kind = ProgramNode::Run; },
        "deadlocks when a checkpoint is loaded and 'start' does not run"},
@@ -585,18 +586,20 @@ TEST(Verify, EveryIsFollowedInEachStepThatDiffers) {
 /// Two roles that meet in many groups, one after the other, a million times.
 std::string manyMeetings() {
   constexpr int kGroups = 64;
-  std::string groups, ops = "    %y0 = fill : f32[8] comm at work 0\n", roles;
+  std::string groups, channels, ops = "    %y0 = fill : f32[8] comm at work 0\n", roles;
   for (int i = 0; i < kGroups; ++i) {
     groups += fmt::format("g{} = [pp] ", i);
-    ops += fmt::format(
-        "    %y{} = all_reduce %y{} group g{} channel misc : f32[8] comm at work 0\n", i + 1, i, i);
+    channels += fmt::format("channel c{0} group g{0}\n", i);
+    ops += fmt::format("    %y{} = all_reduce %y{} channel c{} : f32[8] comm at work 0\n", i + 1, i,
+                       i);
   }
   for (int r = 0; r < 2; ++r)
     roles += fmt::format("role r{0} \"w\" where {{ pp = {0} to {0} }} {{\n  arenas {{ state = 0 "
                          "work = 32 sym = 0 host = 0 }}\n  segment s {{\n{1}  }}\n  program {{ run "
                          "s 1000000 }}\n}}\n",
                          r, ops);
-  return "shardc.plan 2 placed \"t\"\nmesh { pp = 2 }\ngroups { " + groups + "}\n" + roles;
+  return "shardc.plan 2 placed \"t\"\nmesh { pp = 2 }\ngroups { " + groups + "}\n" + channels +
+         roles;
 }
 
 TEST(Verify, WorkIsBounded) {
@@ -689,6 +692,7 @@ std::string findingOfManyStates(int64_t cells, uint32_t filled) {
   plan.deviceBytes = 0;
   plan.mesh.clear();
   plan.groups.clear();
+  plan.channels.clear();
   plan.roles.resize(1);
   role.where.clear();
   role.segments.clear();

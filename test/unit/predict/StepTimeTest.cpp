@@ -235,8 +235,9 @@ plan::Plan reductionPlan(plan::Transport transport, int64_t shard) {
   reduce.operands = {0};
   reduce.results = {1};
   reduce.group = 0;
-  reduce.channel = plan::Channel::Reduce;
-  reduce.transport = transport;
+  plan.streams.push_back({"reduce"});
+  plan.channels.push_back({"reduce", 0, transport, 0, 1});
+  reduce.channel = 0;
   return plan;
 }
 
@@ -264,7 +265,7 @@ StepTime timeOfStep(int adds, int64_t nodes, bool reduces = true) {
   plan.job = {{"derived.nodes", nodes}};
   plan::Role &role = plan.roles[0];
   plan::Segment &segment = role.segments[0];
-  segment.ops[0].stream = plan::Stream::Reduce;
+  segment.ops[0].stream = 1;
   if (!reduces)
     segment.ops.clear();
   for (int i = 0; i < 3; ++i)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -286,7 +287,7 @@ private:
     auto in = [&](size_t i) { return size(op.operands[i]); };
     auto out = [&](size_t i) { return size(op.results[i]); };
     auto block = [&] { return plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))]; };
-    int64_t members = op.group >= 0 && op.channel != Channel::None ? plan_.groupSize(op.group) : 0;
+    int64_t members = op.group >= 0 && op.channel != kNoChannel ? plan_.groupSize(op.group) : 0;
     switch (factsOf(op.kind).sizes) {
     case Sizes::Free:
     case Sizes::Any:
@@ -440,14 +441,99 @@ std::string findLoopBreak(const Plan &plan) {
 
 namespace {
 
-std::string findMixedWays(const Plan &plan) {
-  std::map<std::pair<int16_t, Channel>, Transport> ways;
+std::string findOtherGroup(const Plan &plan) {
   for (const Role &role : plan.roles)
     for (const Segment &segment : role.segments)
       for (const Op &op : segment.ops)
-        if (op.channel != Channel::None &&
-            ways.try_emplace({op.group, op.channel}, op.transport).first->second != op.transport)
-          return "a channel's collectives go several ways";
+        if (op.channel != kNoChannel &&
+            op.group != plan.channels[static_cast<size_t>(op.channel)].group)
+          return "a collective is on a channel of another group";
+  return {};
+}
+
+/// Ops that have ended before each op starts: the one before it on its stream, those that it waits
+/// for, and what these had to wait for.
+std::vector<std::set<uint32_t>> endedBefore(const Segment &segment) {
+  std::vector<std::set<uint32_t>> ended(segment.ops.size());
+  std::map<StreamId, uint32_t> last;
+  for (uint32_t i = 0; i < segment.ops.size(); ++i) {
+    const Op &op = segment.ops[i];
+    std::vector<uint32_t> awaited = op.waits;
+    if (auto before = last.find(op.stream); before != last.end())
+      awaited.push_back(before->second);
+    for (uint32_t other : awaited) {
+      ended[i].insert(other);
+      ended[i].insert(ended[other].begin(), ended[other].end());
+    }
+    last[op.stream] = i;
+  }
+  return ended;
+}
+
+/// Kernels of communicators wait for their peers, so all that may run at once need room at once.
+std::string findNoRoom(const Plan &plan, const Segment &segment, Variant variant) {
+  std::vector<std::set<uint32_t>> ended = endedBefore(segment);
+  std::map<ChannelId, std::set<ChannelId>> beside;
+  auto isKernel = [&](const Op &op) {
+    return op.channel != kNoChannel && holds(op.pred, variant) && plan.groupSize(op.group) > 1;
+  };
+  for (uint32_t i = 0; i < segment.ops.size(); ++i) {
+    if (!isKernel(segment.ops[i]))
+      continue;
+    beside.try_emplace(segment.ops[i].channel);
+    for (uint32_t j = 0; j < i; ++j)
+      if (isKernel(segment.ops[j]) && segment.ops[i].channel != segment.ops[j].channel &&
+          !ended[i].contains(j)) {
+        beside[segment.ops[i].channel].insert(segment.ops[j].channel);
+        beside[segment.ops[j].channel].insert(segment.ops[i].channel);
+      }
+  }
+  auto takes = [&](ChannelId id) { return plan.channels[static_cast<size_t>(id)].multiprocessors; };
+  for (const Op &op : segment.ops)
+    if (isKernel(op) && takes(op.channel) == 0 &&
+        (op.kind != OpKind::AllGather || plan.transportOf(op) != Transport::Ce))
+      return "a kernel of " + plan.channels[static_cast<size_t>(op.channel)].name +
+             " takes nothing";
+  for (const auto &[channel, others] : beside) {
+    int64_t sum = takes(channel);
+    for (ChannelId other : others)
+      sum += takes(other);
+    if (takes(channel) > 0 && sum > plan.multiprocessors)
+      return "kernels of channel " + plan.channels[static_cast<size_t>(channel)].name +
+             " and of those beside it do not fit the device together";
+  }
+  return {};
+}
+
+/// The variants in which a list of nodes runs the segment.
+void collectVariants(const Role &role, const std::vector<ProgramNode> &nodes, uint32_t segment,
+                     std::set<Variant> &found) {
+  for (const ProgramNode &node : nodes) {
+    collectVariants(role, node.children, segment, found);
+    if (node.segment != segment)
+      continue;
+    if (!role.segments[segment].body || node.count == 1) {
+      found.insert(Variant::Only);
+      continue;
+    }
+    found.insert({Variant::First, Variant::Last});
+    if (node.count > 2)
+      found.insert(Variant::Middle);
+  }
+}
+
+std::string findNoRoom(const Plan &plan) {
+  bool isOnGpus = plan.multiprocessors > 0 || plan.needsBackend == "cuda";
+  if (!isOnGpus || plan.level < Level::Scheduled)
+    return {};
+  for (const Role &role : plan.roles)
+    for (uint32_t s = 0; s < role.segments.size(); ++s) {
+      std::set<Variant> variants;
+      collectVariants(role, role.program, s, variants);
+      for (Variant variant : variants)
+        if (std::string problem = findNoRoom(plan, role.segments[s], variant); !problem.empty())
+          return problem;
+    }
   return {};
 }
 
@@ -529,7 +615,9 @@ std::string findUnsavedStart(const Plan &plan, const Role &role,
 } // namespace
 
 std::string findContractBreak(const Plan &plan) {
-  if (std::string problem = findMixedWays(plan); !problem.empty())
+  if (std::string problem = findOtherGroup(plan); !problem.empty())
+    return problem;
+  if (std::string problem = findNoRoom(plan); !problem.empty())
     return problem;
   for (const Role &role : plan.roles)
     if (std::string problem = findOtherBatches(plan, role, role.program); !problem.empty())

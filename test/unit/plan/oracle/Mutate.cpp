@@ -112,11 +112,11 @@ private:
     if (ops.empty())
       return {};
     uint32_t i = pick(ops);
-    auto stream = static_cast<Stream>(below(kStreamCount));
+    StreamId stream = someStream();
     if (stream == op(i).stream)
       return {};
     op(i).stream = stream;
-    return at(i, fmt::format("on stream {}", toString(stream)));
+    return at(i, fmt::format("on stream {}", plan_.streams[stream].name));
   }
 
   std::string doDropOp() {
@@ -176,7 +176,20 @@ private:
     if (group == op(i).group)
       return {};
     op(i).group = group;
+    if (group >= 0 && op(i).channel != kNoChannel && below(4) > 0)
+      op(i).channel = channelOf(group, plan_.channels[static_cast<size_t>(op(i).channel)]);
     return at(i, fmt::format("group {}", group));
+  }
+
+  /// A channel of the group that is like another one.
+  ChannelId channelOf(int16_t group, Channel like) {
+    like.group = group;
+    like.name += "." + plan_.groups[static_cast<size_t>(group)].name;
+    auto found = std::ranges::find(plan_.channels, like.name, &Channel::name);
+    auto index = static_cast<ChannelId>(found - plan_.channels.begin());
+    if (found == plan_.channels.end())
+      plan_.channels.push_back(std::move(like));
+    return index;
   }
 
   std::string doChangeBlock() {
@@ -196,11 +209,41 @@ private:
     if (collectives.empty())
       return {};
     uint32_t i = pick(collectives);
-    auto channel = static_cast<Channel>(below(4));
+    auto channel =
+        static_cast<ChannelId>(static_cast<int64_t>(below(plan_.channels.size() + 2)) - 1);
     if (channel == op(i).channel)
       return {};
+    if (static_cast<size_t>(channel) == plan_.channels.size()) {
+      Channel like{"another", op(i).group};
+      if (op(i).channel != kNoChannel)
+        like = plan_.channels[static_cast<size_t>(op(i).channel)], like.name += ".2";
+      if (std::ranges::count(plan_.channels, like.name, &Channel::name) > 0)
+        return {};
+      plan_.channels.push_back(like);
+    }
     op(i).channel = channel;
-    return at(i, fmt::format("channel {}", toString(channel)));
+    return at(i, channel == kNoChannel ? "no channel"
+                                       : fmt::format("channel {}", plan_.channels[channel].name));
+  }
+
+  /// Kernels that take more of a device, or a device that has less.
+  std::string doChangeMultiprocessors() {
+    if (plan_.channels.empty())
+      return {};
+    Channel &channel = plan_.channels[below(plan_.channels.size())];
+    if (plan_.multiprocessors == 0)
+      plan_.multiprocessors = 16;
+    channel.multiprocessors = static_cast<int32_t>(below(3)) * 8;
+    return fmt::format("channel {} takes {} of {} multiprocessors", channel.name,
+                       channel.multiprocessors, plan_.multiprocessors);
+  }
+
+  /// One of four at least.
+  StreamId someStream() {
+    auto stream = static_cast<StreamId>(below(std::max<size_t>(plan_.streams.size(), 4)));
+    while (plan_.streams.size() <= stream)
+      plan_.streams.push_back({fmt::format("stream.{}", plan_.streams.size())});
+    return stream;
   }
 
   int64_t someDelta() {
@@ -426,8 +469,7 @@ private:
       return {};
     place.offset += static_cast<int64_t>(below(static_cast<size_t>(type.bytes() / 16))) * 16;
     uint32_t index = someIndex();
-    insertOp(index, OpKind::Fill, Type::of(DType::F32, {4}), place).stream =
-        static_cast<Stream>(below(kStreamCount));
+    insertOp(index, OpKind::Fill, Type::of(DType::F32, {4}), place).stream = someStream();
     return at(index, fmt::format("writes 16 bytes at {} of arena {}", place.offset,
                                  toString(place.arena)));
   }
@@ -495,7 +537,7 @@ private:
     ValueId seen = segment_->ops[index].results[0];
     Op &reader = insertOp(index + 1, OpKind::Gelu, part, {true, Arena::Work, work, 0});
     reader.operands = {seen};
-    reader.stream = static_cast<Stream>(below(kStreamCount));
+    reader.stream = someStream();
     if (uint32_t def = value(whole).def; def != kNone && !isAlias(op(def)))
       reader.waits = {def};
     work += part.bytes();

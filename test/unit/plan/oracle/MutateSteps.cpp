@@ -38,7 +38,7 @@ std::string StepMutator::doDropCollective() {
   int64_t part = value(result).type.numel();
   Op cast = op(i);
   cast.kind = OpKind::Cast;
-  cast.group = -1, cast.channel = Channel::None, cast.transport = Transport::Nccl;
+  cast.group = -1, cast.channel = kNoChannel;
   cast.attrs.clear();
   Place place = value(operand).place;
   place.coef += value(result).type.bytes();

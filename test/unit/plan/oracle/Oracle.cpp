@@ -15,6 +15,7 @@
 #include "Blocks.h"
 #include "Contract.h"
 #include "Members.h"
+#include "Rivals.h"
 #include "Sums.h"
 
 namespace shardc::plan::oracle {
@@ -61,6 +62,7 @@ struct SegmentRun {
   bool isBackground = false; ///< starts the segment beside what follows
   bool isMarked = false;     ///< the host reads the step state when it has ended
   bool isStepEnd = false;    ///< and all that it saves
+  size_t part = 0;           ///< of the program: what stands before a loop, each step, what follows
 };
 
 /// A segment under way: the program's, or a background segment beside it.
@@ -68,8 +70,8 @@ struct Lane {
   bool isActive = false;
   uint32_t segment = kNone;
   std::vector<Task> tasks;
-  std::array<std::vector<uint32_t>, kStreamCount> queues; ///< tasks that are left, first first
-  std::array<size_t, kStreamCount> heads{};
+  std::array<std::vector<uint32_t>, kStreamsMax> queues; ///< tasks that are left, first first
+  std::array<size_t, kStreamsMax> heads{};
   std::vector<Access> outs; ///< of a background segment: what its cells should hold at its end
 };
 
@@ -80,7 +82,7 @@ struct Rank {
   std::vector<bool> isSaved; ///< each cell
   std::vector<Labels> cells; ///< what each cell should hold; empty: nothing
   std::vector<SegmentRun> runs;
-  size_t at = 0;
+  size_t at = 0, parts = 0;
   Lane main, background;
 
   Lane &laneOf(const Task &task) { return task.isBackground ? background : main; }
@@ -161,11 +163,13 @@ private:
     for (const ProgramNode &node : nodes) {
       if (node.kind == ProgramNode::Steps) {
         for (int64_t s = steps_.first; s <= std::min(node.count, steps_.last); ++s) {
+          ++rank.parts;
           expand(rank, node.children, s);
           if (!rank.runs.empty())
             rank.runs.back().isMarked = rank.runs.back().isStepEnd = true;
           startBackground(rank, s);
         }
+        ++rank.parts;
       } else if (node.kind == ProgramNode::Every) {
         if (!rank.runs.empty())
           rank.runs.back().isMarked = true;
@@ -177,11 +181,13 @@ private:
         load(rank, rank.role->segments[node.segment]);
       } else {
         bool body = rank.role->segments[node.segment].body;
-        for (int64_t i = 0; i < node.count; ++i)
+        for (int64_t i = 0; i < node.count; ++i) {
           rank.runs.push_back({node.segment, !body || node.count == 1 ? Variant::Only
                                              : i == 0                 ? Variant::First
                                              : i + 1 == node.count    ? Variant::Last
                                                                       : Variant::Middle});
+          rank.runs.back().part = rank.parts;
+        }
       }
     }
   }
@@ -538,7 +544,7 @@ private:
     Task *task;
     size_t run; ///< of the rank's program
   };
-  using Communicator = std::pair<int16_t, Channel>;
+  using Communicator = std::pair<int16_t, ChannelId>;
 
   std::vector<Issue> &issues(int64_t rank, const Task &task) {
     return issued_[{rank, {task.op->group, task.op->channel}}];
@@ -558,7 +564,7 @@ private:
   void addActions(Rank &rank, Lane &lane, std::vector<Action> &actions) {
     if (!lane.isActive)
       return;
-    for (size_t s = 0; s < kStreamCount; ++s) {
+    for (size_t s = 0; s < kStreamsMax; ++s) {
       if (lane.heads[s] >= lane.queues[s].size())
         continue;
       Task &task = lane.tasks[lane.queues[s][lane.heads[s]]];
@@ -621,6 +627,10 @@ private:
       met.push_back(queue.front());
       queue.erase(queue.begin());
     }
+    for (const Issue &other : met)
+      if (partOf(other) != partOf(met.front()))
+        problem_ = fmt::format("ranks {} and {} meet in different steps", met.front().rank->index,
+                               other.rank->index);
     for (const Issue &one : met)
       for (const Issue &other : met)
         if (!isSame(*one.rank, *one.task, *other.rank, *other.task))
@@ -629,6 +639,8 @@ private:
     for (const Issue &other : met)
       end(*other.rank, *other.task);
   }
+
+  static size_t partOf(const Issue &issue) { return issue.rank->runs[issue.run].part; }
 
   /// Ranks of one role have to meet in one op, others in ops of one form.
   bool isSame(const Rank &a, const Task &x, const Rank &b, const Task &y) const {
@@ -682,7 +694,7 @@ private:
     Lane &lane = rank.laneOf(task);
     task.hasEnded = true;
     ++lane.heads[static_cast<size_t>(task.op->stream)];
-    for (size_t s = 0; s < kStreamCount; ++s)
+    for (size_t s = 0; s < kStreamsMax; ++s)
       if (lane.heads[s] < lane.queues[s].size())
         return;
     lane.isActive = false;
@@ -715,31 +727,6 @@ private:
   Label next_ = kFirstFree;
   std::string problem_;
 };
-
-/// Pairs of ops on different streams that write to the same bytes. Of two that have no order, each
-/// is run just behind the other one, before anybody reads what that has written.
-std::vector<std::pair<uint32_t, uint32_t>> rivalsIn(const Segment &segment, int64_t index) {
-  struct Written {
-    uint32_t op;
-    Arena arena;
-    int64_t begin, end;
-  };
-  std::vector<Written> all;
-  for (uint32_t i = 0; i < segment.ops.size(); ++i)
-    for (ValueId id : segment.ops[i].results)
-      if (opInfo(segment.ops[i].kind).traits != OpTraits::Alias) {
-        const Value &value = segment.values[id];
-        int64_t begin = value.place.offset + value.place.coef * index;
-        all.push_back({i, value.place.arena, begin, begin + value.type.bytes()});
-      }
-  std::set<std::pair<uint32_t, uint32_t>> rivals;
-  for (const Written &a : all)
-    for (const Written &b : all)
-      if (segment.ops[a.op].stream != segment.ops[b.op].stream && a.arena == b.arena &&
-          a.begin < b.end && b.begin < a.end)
-        rivals.emplace(a.op, b.op);
-  return {rivals.begin(), rivals.end()};
-}
 
 int64_t longestLoop(const Plan &plan) {
   int64_t count = 0;

@@ -472,8 +472,8 @@ private:
 
   // ---- meetings ----
 
-  using Key =
-      std::tuple<std::vector<int64_t>, int16_t, Channel, int64_t>; ///< members, and the how many-th
+  using Key = std::tuple<std::vector<int64_t>, int16_t, ChannelId,
+                         int64_t>; ///< members, and the how many-th
   struct Waiting {
     int term;
     Key key;
@@ -481,7 +481,7 @@ private:
 
   void meet(const Op &op, Term &term) {
     const std::vector<int64_t> &members = members_.of(rank_, op.group);
-    std::pair<int16_t, Channel> communicator{op.group, op.channel};
+    std::pair<int16_t, ChannelId> communicator{op.group, op.channel};
     key_ = {members, op.group, op.channel, meetings_[communicator]++};
     // Positions go by the group's axes in their order.
     std::vector<int64_t> coordinates = coordinatesOf(plan_, rank_);
@@ -767,7 +767,7 @@ private:
   std::map<int32_t, int> updatedInStep_;
   std::set<int64_t> batchesOfStep_;
   std::map<int32_t, int64_t> ordinals_;
-  std::map<std::pair<int16_t, Channel>, int64_t> meetings_;
+  std::map<std::pair<int16_t, ChannelId>, int64_t> meetings_;
   Key key_;
   // Of all:
   std::map<Key, std::map<int64_t, int>> met_;
