@@ -221,6 +221,8 @@ private:
     std::string names = channelAt(channel).name;
     std::pair<uint32_t, uint32_t> ops{latest_[channel], kNone};
     for (const auto &[other, pair] : beside_[channel]) {
+      if (channelAt(other).multiprocessors == 0)
+        continue;
       sum += channelAt(other).multiprocessors;
       names += fmt::format(", {}", channelAt(other).name);
       ops = pair;

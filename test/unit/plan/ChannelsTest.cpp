@@ -76,6 +76,16 @@ TEST(Channels, CopyEnginesTakeNone) {
     EXPECT_EQ(verify(plan).empty(), via == "ce");
     EXPECT_EQ(oracle::findBreak(plan).empty(), via == "ce");
   }
+  Plan plan = parsed(planText("fsdp"));
+  plan.multiprocessors = 8;
+  plan.channels[1].multiprocessors = 16;
+  plan.channels[2].multiprocessors = 8;
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0].message, "kernels of channels that may run at once (reduce) take 16 "
+                                 "multiprocessors; the device has 8, so that ranks could wait for "
+                                 "each other");
+  EXPECT_NE(oracle::findBreak(plan), "");
 }
 
 TEST(Channels, OfSeveralGroupsHaveNamesOfTheirOwn) {
