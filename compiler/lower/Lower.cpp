@@ -169,6 +169,7 @@ private:
 /// One unit and its block, without parameters.
 void addUnit(plan::Plan &plan, const std::string &name, plan::UnitKind kind) {
   plan::Block block;
+  block.group = block.stateGroup = plan.dataGroup;
   block.name = name;
   block.unit = static_cast<int32_t>(plan.units.size());
   plan.units.push_back({name, kind});
@@ -186,7 +187,7 @@ void addParam(plan::Plan &plan, const model::ParamSpec &spec, DType dtype) {
   param.block = static_cast<int32_t>(plan.blocks.size()) - 1;
   param.offset = block.numel;
   block.numel = (block.numel + param.type.numel() + kAlign - 1) / kAlign * kAlign;
-  block.shard = block.numel;
+  block.shard = block.stateShard = block.numel;
   param.wdMult =
       param.type.rank == 1 ? 0 : 1; // Megatron decays no biases and no one-dimensional parameters
   param.init = spec.init;
@@ -237,7 +238,7 @@ public:
     plan_.name = config_.name();
     plan_.mesh = {{"dp", d_.dataParallel}};
     plan_.groups = {{"dp", {0}}};
-    plan_.dataGroup = plan_.shardGroup = 0;
+    plan_.dataGroup = 0;
     plan_.deviceBytes = d_.memoryBytes;
     if (d_.gpu.has_value()) {
       plan_.needsGpu = config::spelling(*d_.gpu).str();

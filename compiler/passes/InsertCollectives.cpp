@@ -49,8 +49,8 @@ plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, Coll
   bool isGather = kind == CollectiveKind::AllGather;
   predict::Traffic traffic;
   traffic.kind = kind;
-  if (plan.shardGroup >= 0)
-    traffic.team = predict::teamOf(device, plan, plan.shardGroup);
+  if (strategy.group >= 0)
+    traffic.team = predict::teamOf(device, plan, strategy.group);
   for (const plan::Block &block : plan.blocks)
     traffic.wholeBytes.push_back(block.numel *
                                  dtypeBytes(isGather ? strategy.params : strategy.wire));
@@ -117,7 +117,7 @@ private:
                     plan::Phase phase) const {
     Op op = plan::makeOp(kind, {operand}, plan_.blocks[block].unit, loc_);
     op.phase = phase;
-    op.group = plan_.shardGroup;
+    op.group = plan_.blocks[block].group;
     op.channel = channel;
     op.set(Key::block, static_cast<int64_t>(block));
     op.transport = kind == OpKind::AllGather ? gathers_ : reductions_;

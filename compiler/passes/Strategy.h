@@ -10,7 +10,8 @@ struct Strategy {
   bool shardsState = false;  ///< optim and above
   bool shardsGrads = false;  ///< optim_grads and above
   bool shardsParams = false; ///< optim_grads_params
-  int64_t ranks = 1;         ///< of the group that shards or reduces
+  int16_t group = -1;        ///< that shards or reduces
+  int64_t ranks = 1;         ///< of this group
   int64_t microbatches = 1;
   bool average = false; ///< reductions divide by the ranks
   DType params = DType::F32, wire = DType::F32, mainGrads = DType::F32, master = DType::F32;

@@ -104,7 +104,7 @@ Status Executable::createRanks() {
     auto rank = std::make_unique<Rank>();
     rank->device = device;
     ASSIGN_OR_RETURN(rank->arenas,
-                     Arenas::allocate(role_, *device, shardIndex(plan_, device->rank())));
+                     Arenas::allocate(role_, *device, GroupIndices(plan_, device->rank())));
     for (int s = 0; s < plan::kStreamCount; ++s) {
       auto stream = static_cast<plan::Stream>(s);
       ASSIGN_OR_RETURN(rank->streams[s],

@@ -191,7 +191,7 @@ private:
   Status issueMarked(Rank &rank, const BoundOp &op, uint32_t number, bool endsUnit);
   uint32_t *wordOf(Rank &rank, plan::Stream stream) const;
   Status issuePoison(Rank &rank);
-  std::vector<Gap> findGaps(int64_t shardIndex) const;
+  std::vector<Gap> findGaps(const GroupIndices &indices) const;
 
   const plan::Plan &plan_;
   const plan::Role &role_;

@@ -54,6 +54,7 @@ private:
   void param(const Param &param);
   void needs();
   void meshAndGroups();
+  void part(std::string_view what, int64_t numel, int16_t group);
 
   const Plan &plan_;
   std::string out_;

@@ -55,9 +55,9 @@ plan::Plan makePlan(int64_t dp, bool isSharded = true) {
   plan.name = "test";
   plan.mesh = {{"dp", dp}};
   plan.groups = {{"dp", {0}}};
-  plan.dataGroup = plan.shardGroup = 0;
+  plan.dataGroup = 0;
   int64_t shard = isSharded ? 48 / dp : 48;
-  plan.blocks.push_back({"all", -1, 48, shard});
+  plan.blocks.push_back({"all", -1, 48, shard, 0, shard, 0});
   plan.params = {param(kWords, plan::Type::of(DType::BF16, {3, 4}), 0),
                  param(kNorm, plan::Type::of(DType::BF16, {4}), 12),
                  param(kFc1, plan::Type::of(DType::BF16, {6, 4}), 16)};
@@ -216,7 +216,7 @@ TEST(StateLayout, OneOfEqualRanksSaves) {
   auto layout = save::StateLayout::create(plan);
   ASSERT_TRUE(layout.isOk());
   for (int64_t rank = 0; rank < 4; ++rank) {
-    std::vector<StatePiece> held = *layout->pieces(rank / 2);
+    std::vector<StatePiece> held = *layout->pieces(rank);
     EXPECT_FALSE(held.empty());
     EXPECT_EQ(*layout->piecesToSave(rank), rank % 2 == 0 ? held : std::vector<StatePiece>());
   }

@@ -74,9 +74,9 @@ job {{
   train.train_iters = {steps}
 {evalJob}}}
 mesh {{ dp = {dp} }}
-groups {{ dp = [dp] }} data dp shards dp
+groups {{ dp = [dp] }} data dp
 unit u
-block b unit u numel 32 shard {shard}
+block b unit u numel 32 shard {shard} over dp
 param "embedding.word_embeddings.weight" : f32[8,4] block b at 0 init normal {initStd}
 loc 0 "toy.recipe" 3 7
 loc 1 "toy.recipe" 4 7

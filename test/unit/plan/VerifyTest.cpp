@@ -167,17 +167,35 @@ const std::vector<Case> &groupCases() {
   static const std::vector<Case> cases = {
       {"dataOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.dataGroup = 9; },
        "'data' names group 9; there are 3"},
-      {"shardsOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.shardGroup = 9; },
-       "'shards' names group 9; there are 3"},
+      {"shardsOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.blocks[0].group = 9; },
+       "block 'layers.0' has shards over group 9; there are 3"},
+      {"stateOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.blocks[0].stateGroup = 9; },
+       "block 'layers.0' has shards of state over group 9; there are 3"},
       {"shardsOfAnotherGroup", Rule::Block, "zero",
        [](Plan &p) {
          p.mesh.push_back({"tp", 4});
          p.groups.push_back({"tp", {1}});
-         p.shardGroup = 1;
+         p.blocks[0].group = p.blocks[0].stateGroup = 1;
        },
        "over group 'dp'; the shards lie on the ranks of group 'tp'"},
-      {"shardsOfAnotherGroupOfThatSize", Rule::Block, "mesh", [](Plan &p) { p.shardGroup = 1; },
+      {"shardsOfAnotherGroupOfThatSize", Rule::Block, "mesh",
+       [](Plan &p) { p.blocks[0].group = p.blocks[0].stateGroup = 1; },
        "over group 'dp'; the shards lie on the ranks of group 'tp'"},
+      {"stateBesideShards", Rule::Parameter, "mesh", [](Plan &p) { p.blocks[0].stateGroup = 1; },
+       "divided over group 'dp' and its state over group 'tp', whose axes do not begin with"},
+      {"stateLargerThanShards", Rule::Parameter, "mesh",
+       [](Plan &p) { p.blocks[0].stateShard = p.blocks[0].numel; },
+       "has shards of 8 and shards of state of 16; these cannot be larger"},
+      {"stateOfUnequalParts", Rule::Parameter, "mesh", [](Plan &p) { p.blocks[0].stateShard = 4; },
+       "has shards of state of 4; they need to be equal parts over the 2 ranks of group 'dp'"},
+      {"placeOfNoGroup", Rule::Index, "zero",
+       [](Plan &p) { micro(p).values[micro(p).ops[0].results[0]].place.group = 7; },
+       "moves with group 7; there are 1"},
+      {"placeThatMovesWithNoGroup", Rule::Index, "zero",
+       [](Plan &p) { micro(p).values[micro(p).ops[0].results[0]].place.group = -1; },
+       "moves with group -1"},
+      {"viewThatMovesWithNoGroup", Rule::Index, "parts",
+       [](Plan &p) { p.roles[0].segments[1].ops[3].group = -1; }, "but names none"},
   };
   return cases;
 }
@@ -208,7 +226,11 @@ const std::vector<Case> &typeCases() {
        [](Plan &p) { micro(p).ops[3].set(AttrKey::offset, int64_t{8}); },
        "'view' takes 64 elements from 8"},
       {"movingViewBeyondItsOperand", Rule::Shape, "fsdp",
-       [](Plan &p) { micro(p).ops[3].set(AttrKey::coef, int64_t{4}); }, "4*index"},
+       [](Plan &p) {
+         micro(p).ops[3].set(AttrKey::coef, int64_t{4});
+         micro(p).ops[3].group = 0;
+       },
+       "4*index"},
       {"packWithoutItsParameters", Rule::Shape, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[10].operands.pop_back(); }, "'pack' has 1 parts"},
       {"packWithoutParts", Rule::Shape, "zero",
@@ -284,7 +306,7 @@ const std::vector<Case> &tableCases() {
        },
        "'micro' and those in the same loop take 3 microbatches; the job's batch sizes give 2"},
       {"shardsOverAnotherAxis", Rule::Parameter, "mesh", [](Plan &p) { p.mesh[1].size = 1; },
-       "equal parts over the 1 ranks of the group of shards"},
+       "equal parts over the 1 ranks of group 'dp'"},
       {"startBehindARun", Rule::Program, "fsdp",
        [](Plan &p) {
          std::rotate(p.roles[0].program.begin(), p.roles[0].program.begin() + 1,
@@ -635,7 +657,7 @@ TEST(Verify, WorkMayExceedItsBoundAnywhere) {
 TEST(Verify, WorkOnCellsThatShareBytesIsBounded) {
   constexpr int64_t kCells = 40000;
   Plan plan = parsed(
-      "shardc.plan 2 placed \"t\"\nmesh { dp = 1 } groups { dp = [dp] } data dp shards dp\nrole r "
+      "shardc.plan 2 placed \"t\"\nmesh { dp = 1 } groups { dp = [dp] } data dp\nrole r "
       "\"w\" {\n  arenas { state = "
       "0 work = 640000 sym = 0 host = 0 }\n  segment s {\n    %x = fill : f32[4] comm at work "
       "639984\n  }\n  program { run s }\n}\n");
@@ -656,7 +678,7 @@ TEST(Verify, WorkOnCellsThatShareBytesIsBounded) {
 /// The first segment spoils a part of @c0 that nobody reads, each other one fills a cell.
 std::string manyCellsAndSegments(int64_t cells, int64_t segments) {
   std::string text = fmt::format("shardc.plan 2 placed \"t\"\nmesh {{ dp = 2 }} groups {{ dp = "
-                                 "[dp] }} data dp shards dp\nrole r \"w\" {{\n  arenas "
+                                 "[dp] }} data dp\nrole r \"w\" {{\n  arenas "
                                  "{{ state = 0 work = {} sym = 0 host = 0 }}\n",
                                  64 * cells);
   for (int64_t c = 0; c < cells; ++c)

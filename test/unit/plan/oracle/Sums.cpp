@@ -44,7 +44,7 @@ public:
         checkGradient(term, block, norm.rank, norm.step);
     checkAlike();
     checkLost();
-    return problem_.empty() ? findTypeBreak(plan_, terms_) : problem_;
+    return problem_.empty() ? findTypeBreak(plan_, members_.positions(), terms_) : problem_;
   }
 
 private:
@@ -95,8 +95,12 @@ private:
   }
 
   bool isSharded(int32_t block) const {
-    return block >= 0 && plan_.blocks[static_cast<size_t>(block)].shard <
+    return block >= 0 && plan_.blocks[static_cast<size_t>(block)].stateShard <
                              plan_.blocks[static_cast<size_t>(block)].numel;
+  }
+  /// The rank's position among those who own the state of the block.
+  int64_t ownerOf(int32_t block, int64_t rank) const {
+    return members_.positions().in(plan_.blocks[static_cast<size_t>(block)].stateGroup, rank);
   }
 
   int load(uint32_t c) {
@@ -318,7 +322,7 @@ private:
 
   bool isWrittenOver(const Site &site, const Role &role, uint32_t index) const {
     const Cell &cell = role.cells[index];
-    int64_t begin = cell.place.offset + cell.place.coef * shardOf(plan_, site.rank);
+    int64_t begin = members_.positions().begin(cell.place, site.rank);
     return std::ranges::any_of(written_, [&](const Written &each) {
       return each.rank == site.rank && each.run > site.run && each.arena == cell.place.arena &&
              each.begin < begin + cell.type.bytes() && begin < each.end;
@@ -352,7 +356,7 @@ private:
       noteAccesses(op, term);
     const OpInfo &info = opInfo(op.kind);
     if (op.kind == OpKind::View)
-      term.begin = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef) * shardOf(plan_, rank_);
+      term.begin = members_.positions().begin(op, rank_);
     if (isMeeting(op))
       meet(op, term);
     noteStep(op, term);
@@ -391,8 +395,7 @@ private:
       if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
         markRead(values_[tie.value]);
     auto begin = [&](ValueId id) {
-      const Place &place = segment_->values[id].place;
-      return place.offset + place.coef * shardOf(plan_, rank_);
+      return members_.positions().begin(segment_->values[id].place, rank_);
     };
     for (ValueId result : op.results) {
       const Value &value = segment_->values[result];
@@ -401,10 +404,7 @@ private:
     }
     if (op.kind == OpKind::AllGather) {
       const Value &shard = segment_->values[op.operands[0]];
-      std::vector<int64_t> coordinates = coordinatesOf(plan_, rank_);
-      int64_t position = 0;
-      for (uint16_t axis : plan_.groups[static_cast<size_t>(op.group)].axes)
-        position = position * plan_.mesh[axis].size + coordinates[axis];
+      int64_t position = members_.positions().in(op.group, rank_);
       term.isInPlace =
           shard.place.arena == segment_->values[op.results[0]].place.arena &&
           begin(op.operands[0]) == begin(op.results[0]) + position * shard.type.bytes();
@@ -530,7 +530,8 @@ private:
   Number makeNumber(const Term &term) {
     if (term.op == nullptr)
       return mix(numberOf(term.cell),
-                 term.isSharded ? static_cast<Number>(shardOf(plan_, term.rank)) + 1 : 0);
+                 term.isSharded ? static_cast<Number>(ownerOf(blockOf(*term.cell), term.rank)) + 1
+                                : 0);
     const Op &op = *term.op;
     Number number = mix(ofAttrs(op), term.result);
     if (isMeeting(op)) {
@@ -539,8 +540,9 @@ private:
       for (int member : term.members)
         number = mix(number, numberOf(member));
     } else if (op.kind == OpKind::BatchLoad) {
-      number = mix(mix(number, static_cast<Number>(indexOf(plan_, plan_.dataGroup, term.rank))),
-                   static_cast<Number>(term.batch < 0 ? term.run : term.batch));
+      number =
+          mix(mix(number, static_cast<Number>(members_.positions().in(plan_.dataGroup, term.rank))),
+              static_cast<Number>(term.batch < 0 ? term.run : term.batch));
     } else if (op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd) {
       return numberOf(term.from[0]);
     } else if (op.kind == OpKind::StepPack || op.kind == OpKind::EvalPack) {
@@ -556,13 +558,20 @@ private:
       for (int from : term.from)
         number = mix(number, numberOf(from));
       if (dependsOnPart(op))
-        number = mix(number, static_cast<Number>(shardOf(plan_, term.rank)) + 1);
+        number = mix(number, static_cast<Number>(partOfBlock(op, term)) + 1);
     }
     for (int added : term.added)
       number = mix(number, numberOf(added));
     return number;
   }
 
+  /// With which element of its block a term begins, or who has it.
+  int64_t partOfBlock(const Op &op, const Term &term) const {
+    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    return members_.positions()
+        .begin(plan_.blocks[static_cast<size_t>(block)], term.numel, term.rank)
+        .value_or(ownerOf(block, term.rank));
+  }
   bool dependsOnPart(const Op &op) const {
     return (op.kind == OpKind::InitBlock || op.kind == OpKind::EmbeddingShardBwd) &&
            isSharded(static_cast<int32_t>(op.getInt(AttrKey::block)));
@@ -670,7 +679,7 @@ private:
           gradient = static_cast<int>(other);
       sum = terms_[static_cast<size_t>(gradient)];
     }
-    int64_t first = sum.numel == block.numel ? 0 : shardOf(plan_, rank) * block.shard;
+    int64_t first = members_.positions().begin(block, sum.numel, rank).value_or(0);
     const Pieces pieces = piecesOf(gradient);
     for (const Param &param : plan_.params) {
       if (param.block != index)
@@ -740,7 +749,7 @@ private:
           return;
         if (a.block != b.block || a.ordinal != b.ordinal || a.rank >= b.rank)
           continue;
-        bool hasSame = !isSharded(a.block) || shardOf(plan_, a.rank) == shardOf(plan_, b.rank);
+        bool hasSame = !isSharded(a.block) || ownerOf(a.block, a.rank) == ownerOf(b.block, b.rank);
         for (size_t i = 0; i < a.terms.size() && i < b.terms.size(); ++i)
           if ((hasSame || i + 1 == a.terms.size()) && numberOf(a.terms[i]) != numberOf(b.terms[i]))
             fail(fmt::format("ranks {} and {} update block {} by other values", a.rank, b.rank,

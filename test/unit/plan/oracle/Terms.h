@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "Positions.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::plan::oracle {
@@ -44,6 +45,7 @@ struct Term {
 /// Where an op that computes takes a parameter in another type than the table of parameters gives
 /// it: what is wrong, or nothing. Of each term, all that it was made of stands before it or meets
 /// in it.
-std::string findTypeBreak(const Plan &plan, const std::vector<Term> &terms);
+std::string findTypeBreak(const Plan &plan, const Positions &positions,
+                          const std::vector<Term> &terms);
 
 } // namespace shardc::plan::oracle
