@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "compiler/config/Evaluate.h"
+#include "compiler/config/Mesh.h"
 #include "compiler/lower/Family.h"
 #include "compiler/model/Forward.h"
 #include "compiler/predict/DeviceTable.h"
@@ -167,9 +168,9 @@ private:
 };
 
 /// One unit and its block, without parameters.
-void addUnit(plan::Plan &plan, const std::string &name, plan::UnitKind kind) {
+void addUnit(plan::Plan &plan, const std::string &name, plan::UnitKind kind, int16_t group) {
   plan::Block block;
-  block.group = block.stateGroup = plan.dataGroup;
+  block.group = block.stateGroup = group;
   block.name = name;
   block.unit = static_cast<int32_t>(plan.units.size());
   plan.units.push_back({name, kind});
@@ -236,9 +237,7 @@ public:
 
   plan::Plan run() {
     plan_.name = config_.name();
-    plan_.mesh = {{"dp", d_.dataParallel}};
-    plan_.groups = {{"dp", {0}}};
-    plan_.dataGroup = 0;
+    addMesh();
     plan_.deviceBytes = d_.memoryBytes;
     if (d_.gpu.has_value()) {
       plan_.needsGpu = config::spelling(*d_.gpu).str();
@@ -266,6 +265,16 @@ private:
                                                     : 0;
   }
 
+  void addMesh() {
+    config::Mesh mesh = config::refine(config::denseChain(config_), config::expertChain(config_));
+    for (config::Mesh::Axis &axis : mesh.axes)
+      plan_.mesh.push_back({std::move(axis.name), axis.size});
+    for (config::Mesh::Group &group : mesh.groups)
+      plan_.groups.push_back({std::move(group.name), std::move(group.axes)});
+    plan_.dataGroup = static_cast<int16_t>(mesh.data);
+    shards_ = static_cast<int16_t>(mesh.shard);
+  }
+
   /// Every op gets a line of the recipe. If no option determines how it is done, that is the
   /// model's line, which requires it.
   void findPlaces() {
@@ -291,7 +300,7 @@ private:
   /// layout.
   void addParameters() {
     for (const model::Unit &unit : units_) {
-      addUnit(plan_, unit.name, unit.kind);
+      addUnit(plan_, unit.name, unit.kind, shards_);
       for (const model::ParamSpec &param : model::paramsOf(unit))
         addParam(plan_, param, d_.params);
     }
@@ -422,6 +431,7 @@ private:
   std::vector<model::Unit> units_; ///< of decoder_; indices are those of Plan::units
   plan::Plan plan_;
   LocTable locs_;
+  int16_t shards_ = -1; ///< the group among whose ranks parameters are divided
   Places places_;
   plan::Role *role_ = nullptr;
   uint32_t step_ = kNone, feed_ = kNone, evalFeed_ = kNone;
