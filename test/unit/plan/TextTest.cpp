@@ -241,11 +241,6 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:40: error: unknown mesh axis 'dp' [plan-name]"},
         Refusal{"shardc.plan 2 placed \"t\" data dp",
                 "1:31: error: unknown group 'dp' [plan-name]"},
-        Refusal{"shardc.plan 2 placed \"t\" block b numel 4 shard 2 over dp",
-                "1:55: error: unknown group 'dp' [plan-name]"},
-        Refusal{
-            "shardc.plan 2 placed \"t\" block b numel 4 shard 2 state over",
-            "1:56: error: expected elements of a shard as an integer, found 'over' [plan-syntax]"},
         Refusal{"shardc.plan 2 placed \"t\" mesh { a = 2 } groups { g = [a] } data g data g",
                 "1:67: error: 'data' appears twice [plan-name]"},
         Refusal{"shardc.plan 2 placed \"t\" unit a unit a",
@@ -363,6 +358,17 @@ TEST(PlanText, RefusesPlacesOfUnknownGroups) {
                   kHead));
   EXPECT_EQ(message.substr(0, message.find('\n')),
             "test.plan:4:46: error: unknown group 'ep' [plan-name]");
+}
+
+TEST(PlanText, RefusesWrongDivisions) {
+  auto error = [](std::string_view division) {
+    std::string message =
+        parseError(fmt::format("shardc.plan 2 placed \"t\" block b numel 4 shard 2 {}", division));
+    return message.substr(0, message.find('\n'));
+  };
+  EXPECT_EQ(error("over dp"), "test.plan:1:55: error: unknown group 'dp' [plan-name]");
+  EXPECT_EQ(error("state over"), "test.plan:1:56: error: expected elements of a shard as an "
+                                 "integer, found 'over' [plan-syntax]");
 }
 
 TEST(PlanText, RefusesBadPrograms) {

@@ -163,43 +163,6 @@ const std::vector<Case> &formCases() {
   return cases;
 }
 
-const std::vector<Case> &groupCases() {
-  static const std::vector<Case> cases = {
-      {"dataOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.dataGroup = 9; },
-       "'data' names group 9; there are 3"},
-      {"shardsOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.blocks[0].group = 9; },
-       "block 'layers.0' has shards over group 9; there are 3"},
-      {"stateOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.blocks[0].stateGroup = 9; },
-       "block 'layers.0' has shards of state over group 9; there are 3"},
-      {"shardsOfAnotherGroup", Rule::Block, "zero",
-       [](Plan &p) {
-         p.mesh.push_back({"tp", 4});
-         p.groups.push_back({"tp", {1}});
-         p.blocks[0].group = p.blocks[0].stateGroup = 1;
-       },
-       "over group 'dp'; the shards lie on the ranks of group 'tp'"},
-      {"shardsOfAnotherGroupOfThatSize", Rule::Block, "mesh",
-       [](Plan &p) { p.blocks[0].group = p.blocks[0].stateGroup = 1; },
-       "over group 'dp'; the shards lie on the ranks of group 'tp'"},
-      {"stateBesideShards", Rule::Parameter, "mesh", [](Plan &p) { p.blocks[0].stateGroup = 1; },
-       "divided over group 'dp' and its state over group 'tp', whose axes do not begin with"},
-      {"stateLargerThanShards", Rule::Parameter, "mesh",
-       [](Plan &p) { p.blocks[0].stateShard = p.blocks[0].numel; },
-       "has shards of 8 and shards of state of 16; these cannot be larger"},
-      {"stateOfUnequalParts", Rule::Parameter, "mesh", [](Plan &p) { p.blocks[0].stateShard = 4; },
-       "has shards of state of 4; they need to be equal parts over the 2 ranks of group 'dp'"},
-      {"placeOfNoGroup", Rule::Index, "zero",
-       [](Plan &p) { micro(p).values[micro(p).ops[0].results[0]].place.group = 7; },
-       "moves with group 7; there are 1"},
-      {"placeThatMovesWithNoGroup", Rule::Index, "zero",
-       [](Plan &p) { micro(p).values[micro(p).ops[0].results[0]].place.group = -1; },
-       "moves with group -1"},
-      {"viewThatMovesWithNoGroup", Rule::Index, "parts",
-       [](Plan &p) { p.roles[0].segments[1].ops[3].group = -1; }, "but names none"},
-  };
-  return cases;
-}
-
 const std::vector<Case> &typeCases() {
   static const std::vector<Case> cases = {
       {"attributeNotFinite", Rule::Attribute, "fsdp",
@@ -521,7 +484,6 @@ INSTANTIATE_TEST_SUITE_P(Kind, Broken, testing::ValuesIn(kindCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Form, Broken, testing::ValuesIn(formCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Types, Broken, testing::ValuesIn(typeCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Tables, Broken, testing::ValuesIn(tableCases()), nameOf);
-INSTANTIATE_TEST_SUITE_P(Groups, Broken, testing::ValuesIn(groupCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Squares, Broken, testing::ValuesIn(squareCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Order, Broken, testing::ValuesIn(orderCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Bytes, Broken, testing::ValuesIn(byteCases()), nameOf);
@@ -529,8 +491,8 @@ INSTANTIATE_TEST_SUITE_P(Host, Broken, testing::ValuesIn(hostCases()), nameOf);
 
 TEST(Verify, EveryRuleHasACase) {
   std::set<Rule> covered;
-  for (const auto *cases : {&formCases(), &groupCases(), &kindCases(), &typeCases(), &tableCases(),
-                            &orderCases(), &byteCases(), &hostCases()})
+  for (const auto *cases : {&formCases(), &kindCases(), &typeCases(), &tableCases(), &orderCases(),
+                            &byteCases(), &hostCases()})
     for (const Case &each : *cases)
       covered.insert(each.rule);
   // In StepsTest.cpp:

@@ -15,6 +15,7 @@
 #include "Blocks.h"
 #include "Contract.h"
 #include "Members.h"
+#include "Rivals.h"
 #include "Sums.h"
 
 namespace shardc::plan::oracle {
@@ -735,32 +736,6 @@ private:
   Label next_ = kFirstFree;
   std::string problem_;
 };
-
-/// Pairs of ops on different streams that write to the same bytes. Of two that have no order, each
-/// is run just behind the other one, before anybody reads what that has written.
-std::vector<std::pair<uint32_t, uint32_t>> rivalsIn(const Segment &segment,
-                                                    const Positions &positions, int64_t rank) {
-  struct Written {
-    uint32_t op;
-    Arena arena;
-    int64_t begin, end;
-  };
-  std::vector<Written> all;
-  for (uint32_t i = 0; i < segment.ops.size(); ++i)
-    for (ValueId id : segment.ops[i].results)
-      if (opInfo(segment.ops[i].kind).traits != OpTraits::Alias) {
-        const Value &value = segment.values[id];
-        int64_t begin = positions.begin(value.place, rank);
-        all.push_back({i, value.place.arena, begin, begin + value.type.bytes()});
-      }
-  std::set<std::pair<uint32_t, uint32_t>> rivals;
-  for (const Written &a : all)
-    for (const Written &b : all)
-      if (segment.ops[a.op].stream != segment.ops[b.op].stream && a.arena == b.arena &&
-          a.begin < b.end && b.begin < a.end)
-        rivals.emplace(a.op, b.op);
-  return {rivals.begin(), rivals.end()};
-}
 
 int64_t longestLoop(const Plan &plan) {
   int64_t count = 0;

@@ -94,13 +94,13 @@ private:
     });
   }
 
-  bool isSharded(int32_t block) const {
-    return block >= 0 && plan_.blocks[static_cast<size_t>(block)].stateShard <
-                             plan_.blocks[static_cast<size_t>(block)].numel;
-  }
-  /// The rank's position among those who own the state of the block.
-  int64_t ownerOf(int32_t block, int64_t rank) const {
-    return members_.positions().in(plan_.blocks[static_cast<size_t>(block)].stateGroup, rank);
+  /// Which part of the block's state the rank has; 0 for all of it.
+  Number partOf(int32_t block, int64_t rank) const {
+    if (block < 0)
+      return 0;
+    const Block &each = plan_.blocks[static_cast<size_t>(block)];
+    int64_t owner = members_.positions().in(each.stateGroup, rank);
+    return each.stateShard < each.numel ? static_cast<Number>(owner) + 1 : 0;
   }
 
   int load(uint32_t c) {
@@ -108,7 +108,6 @@ private:
     Term term;
     term.rank = rank_, term.cell = &cell, term.numel = cell.type.numel();
     term.dtype = cell.type.dtype;
-    term.isSharded = isSharded(blockOf(cell));
     return add(std::move(term));
   }
   int add(Term term) {
@@ -529,9 +528,9 @@ private:
 
   Number makeNumber(const Term &term) {
     if (term.op == nullptr)
-      return mix(numberOf(term.cell),
-                 term.isSharded ? static_cast<Number>(ownerOf(blockOf(*term.cell), term.rank)) + 1
-                                : 0);
+      return term.cell == nullptr
+                 ? mix(numberOf(term.cell), 0)
+                 : mix(numberOf(term.cell), partOf(blockOf(*term.cell), term.rank));
     const Op &op = *term.op;
     Number number = mix(ofAttrs(op), term.result);
     if (isMeeting(op)) {
@@ -557,24 +556,12 @@ private:
                      static_cast<Number>(term.numel));
       for (int from : term.from)
         number = mix(number, numberOf(from));
-      if (dependsOnPart(op))
-        number = mix(number, static_cast<Number>(partOfBlock(op, term)) + 1);
+      if (op.kind == OpKind::InitBlock || op.kind == OpKind::EmbeddingShardBwd)
+        number = mix(number, partOf(static_cast<int32_t>(op.getInt(AttrKey::block)), term.rank));
     }
     for (int added : term.added)
       number = mix(number, numberOf(added));
     return number;
-  }
-
-  /// With which element of its block a term begins, or who has it.
-  int64_t partOfBlock(const Op &op, const Term &term) const {
-    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
-    return members_.positions()
-        .begin(plan_.blocks[static_cast<size_t>(block)], term.numel, term.rank)
-        .value_or(ownerOf(block, term.rank));
-  }
-  bool dependsOnPart(const Op &op) const {
-    return (op.kind == OpKind::InitBlock || op.kind == OpKind::EmbeddingShardBwd) &&
-           isSharded(static_cast<int32_t>(op.getInt(AttrKey::block)));
   }
 
   // ---- of which contributions a term is the sum ----
@@ -749,7 +736,7 @@ private:
           return;
         if (a.block != b.block || a.ordinal != b.ordinal || a.rank >= b.rank)
           continue;
-        bool hasSame = !isSharded(a.block) || ownerOf(a.block, a.rank) == ownerOf(b.block, b.rank);
+        bool hasSame = partOf(a.block, a.rank) == partOf(b.block, b.rank);
         for (size_t i = 0; i < a.terms.size() && i < b.terms.size(); ++i)
           if ((hasSame || i + 1 == a.terms.size()) && numberOf(a.terms[i]) != numberOf(b.terms[i]))
             fail(fmt::format("ranks {} and {} update block {} by other values", a.rank, b.rank,

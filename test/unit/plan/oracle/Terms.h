@@ -32,8 +32,7 @@ struct Term {
   std::vector<int> added; ///< and of what it adds to
   int inPlaceOf = -1;
   const Cell *cell = nullptr; ///< that a load or the host filled
-  bool isSharded = false;
-  std::vector<int> members; ///< terms that meet in it, of all members, by their positions
+  std::vector<int> members;   ///< terms that meet in it, of all members, by their positions
   int64_t position = 0;
   bool isRead = false;
   bool isInPlace = false; ///< a gather that leaves this rank's part as it is
