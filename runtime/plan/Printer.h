@@ -20,7 +20,7 @@ std::string printOp(const Plan &plan, const Segment &segment, uint32_t opIndex);
 /// `bf16[2,128,64]`.
 std::string printType(const Type &type);
 
-/// `work 65536` or `state 4096 + 500*dp`, with the name of the group that it moves with; `nowhere`
+/// `work 65536` or `state 4096 + 500*all`, with the name of the group that it moves with; `nowhere`
 /// if it is not placed.
 std::string printPlace(const Plan &plan, const Place &place);
 
