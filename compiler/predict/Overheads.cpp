@@ -46,7 +46,7 @@ usesOf(const Device &device, const plan::Plan &plan, const plan::Role &role) {
   std::map<std::pair<int16_t, plan::Channel>, Use> uses;
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops) {
-      if (op.group < 0 || plan.groupSize(op.group) < 2)
+      if (!plan::opInfo(op.kind).collective || plan.groupSize(op.group) < 2)
         continue;
       Use &use = uses[{op.group, op.channel}];
       use.bytesMax = std::max({use.bytesMax, segment.values[op.operands[0]].type.bytes(),

@@ -136,7 +136,7 @@ std::array<uint32_t, plan::kStreamCount> Executable::progress(size_t rank) const
 Status Executable::createChannels() {
   for (const plan::Segment &segment : role_.segments)
     for (const plan::Op &op : segment.ops) {
-      if (op.group < 0)
+      if (!plan::opInfo(op.kind).collective || op.group < 0)
         continue;
       for (const std::unique_ptr<Rank> &rank : ranks_) {
         int worldRank = rank->device->rank();

@@ -180,6 +180,21 @@ TEST(Bind, NamesAllOpsThatKernelsRefuse) {
   EXPECT_THAT(message, HasSubstr("micro: loss.add %summed: kernel loss_add_host refuses: "));
 }
 
+/// A view names the group with whose index it moves, and communicates nothing.
+TEST(Bind, ViewsThatMoveNeedNoChannel) {
+  plan::Plan plan = toyPlan({});
+  size_t views = 0;
+  for (plan::Segment &segment : plan.roles[0].segments)
+    for (plan::Op &op : segment.ops)
+      if (op.kind == plan::OpKind::View) {
+        op.group = 0;
+        ++views;
+      }
+  ASSERT_GT(views, 0u);
+  Bound bound(std::move(plan));
+  EXPECT_TRUE(bound.executable.isOk()) << bound.executable.status().message();
+}
+
 TEST(Bind, PlacesOutsideOfTheirArenaAreRefusedOnTheRankWhereTheyAre) {
   plan::Plan plan = toyPlan({});
   for (plan::Value &value : plan.roles[0].segments[0].values)
