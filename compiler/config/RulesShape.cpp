@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "compiler/basic/Numbers.h"
+#include "compiler/config/Mesh.h"
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -22,6 +23,24 @@ int64_t product(std::initializer_list<int64_t> factors) {
 void divides(RuleContext &ctx, Opt wholeOpt, int64_t whole, Opt partOpt, int64_t part) {
   if (ctx.has(wholeOpt) && whole % part != 0)
     ctx.report({wholeOpt, partOpt}, {whole, part});
+}
+
+/// True if experts and dense layers divide the same number of ranks.
+bool hasExpertMesh(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  int64_t replica = product({d.tensorParallel, d.pipelineParallel, d.contextParallel});
+  int64_t experts = product({d.expertParallel, d.expertTensorParallel});
+  return (ctx.has(Opt::ModelNumMoeExperts) || d.expertParallel > 1) && d.worldSize % replica == 0 &&
+         d.worldSize / d.pipelineParallel % experts == 0 &&
+         d.dataParallel % d.dataParallelOuter == 0;
+}
+
+/// In this order of ranks the stages of dense layers and of experts may be of other ranks.
+bool areStagesApart(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  return ctx.on(Opt::DistUseTpPpDpMapping) && d.pipelineParallel > 1 &&
+         product({d.tensorParallel, d.contextParallel}) !=
+             product({d.expertTensorParallel, d.expertParallel});
 }
 
 } // namespace
@@ -112,6 +131,49 @@ void ruleExpertMesh(RuleContext &ctx) {
     ctx.report({Opt::ClusterNodes, Opt::ClusterGpusPerNode, Opt::ModelExpertModelParallelSize,
                 Opt::ModelExpertTensorParallelSize},
                {stage, experts, d.expertParallel, d.expertTensorParallel});
+}
+
+void ruleExpertStages(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (hasExpertMesh(ctx) && areStagesApart(ctx))
+    ctx.report({Opt::DistUseTpPpDpMapping, Opt::ModelExpertModelParallelSize,
+                Opt::ModelExpertTensorParallelSize},
+               {product({d.tensorParallel, d.contextParallel}),
+                product({d.expertTensorParallel, d.expertParallel})});
+}
+
+void ruleExpertGroups(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (!hasExpertMesh(ctx) || areStagesApart(ctx))
+    return;
+  Chain dense = denseChain(ctx.cfg());
+  std::optional<MeshConflict> conflict = findConflict(dense, expertChain(ctx.cfg()));
+  if (!conflict)
+    return;
+  RuleReport report =
+      ctx.report({Opt::ModelExpertModelParallelSize, Opt::ModelExpertTensorParallelSize,
+                  Opt::ModelTensorModelParallelSize, Opt::ModelContextParallelSize},
+                 {conflict->dense, conflict->expert});
+  // The next smaller number of ranks that works, and the next larger one.
+  auto works = [&](int64_t ranks) {
+    bool isWhole = d.worldSize / d.pipelineParallel % product({ranks, d.expertTensorParallel}) == 0;
+    return isWhole && ctx.num(Opt::ModelNumMoeExperts) % ranks == 0 &&
+           !findConflict(dense, expertChain(ctx.cfg(), ranks));
+  };
+  auto offer = [&](int64_t ranks) {
+    report.fix(
+        ctx.fixSet(Opt::ModelExpertModelParallelSize, Value::ofInt(ranks), FixItKind::Alternative));
+  };
+  int64_t smaller = d.expertParallel - 1, larger = d.expertParallel + 1;
+  int64_t most = std::min(d.worldSize / d.pipelineParallel, ctx.num(Opt::ModelNumMoeExperts));
+  while (smaller > 0 && !works(smaller))
+    --smaller;
+  while (larger <= most && !works(larger))
+    ++larger;
+  if (smaller > 0)
+    offer(smaller);
+  if (larger <= most)
+    offer(larger);
 }
 
 void ruleInstancesDivide(RuleContext &ctx) {

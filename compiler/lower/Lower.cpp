@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "compiler/config/Evaluate.h"
+#include "compiler/config/Mesh.h"
 #include "compiler/lower/Family.h"
 #include "compiler/model/Forward.h"
 #include "compiler/predict/DeviceTable.h"
@@ -167,8 +168,9 @@ private:
 };
 
 /// One unit and its block, without parameters.
-void addUnit(plan::Plan &plan, const std::string &name, plan::UnitKind kind) {
+void addUnit(plan::Plan &plan, const std::string &name, plan::UnitKind kind, int16_t group) {
   plan::Block block;
+  block.group = block.stateGroup = group;
   block.name = name;
   block.unit = static_cast<int32_t>(plan.units.size());
   plan.units.push_back({name, kind});
@@ -186,7 +188,7 @@ void addParam(plan::Plan &plan, const model::ParamSpec &spec, DType dtype) {
   param.block = static_cast<int32_t>(plan.blocks.size()) - 1;
   param.offset = block.numel;
   block.numel = (block.numel + param.type.numel() + kAlign - 1) / kAlign * kAlign;
-  block.shard = block.numel;
+  block.shard = block.stateShard = block.numel;
   param.wdMult =
       param.type.rank == 1 ? 0 : 1; // Megatron decays no biases and no one-dimensional parameters
   param.init = spec.init;
@@ -264,20 +266,14 @@ private:
                                                     : 0;
   }
 
-  /// State is divided inside each optimizer instance. The ranks of an instance are neighbours, and
-  /// ranks of all instances read different samples.
   void addMesh() {
-    int64_t instances = d_.dataParallelOuter;
-    if (instances == 1) {
-      plan_.mesh = {{"dp", d_.dataParallel}};
-      plan_.groups = {{"dp", {0}}};
-      plan_.dataGroup = plan_.shardGroup = 0;
-      return;
-    }
-    plan_.mesh = {{"dp_outer", instances}, {"dp", d_.dataParallel / instances}};
-    plan_.groups = {{"dp", {1}}, {"data", {0, 1}}};
-    plan_.shardGroup = 0;
-    plan_.dataGroup = 1;
+    config::Mesh mesh = config::refine(config::denseChain(config_), config::expertChain(config_));
+    for (config::Mesh::Axis &axis : mesh.axes)
+      plan_.mesh.push_back({std::move(axis.name), axis.size});
+    for (config::Mesh::Group &group : mesh.groups)
+      plan_.groups.push_back({std::move(group.name), std::move(group.axes)});
+    plan_.dataGroup = static_cast<int16_t>(mesh.data);
+    shards_ = static_cast<int16_t>(mesh.shard);
   }
 
   /// Every op gets a line of the recipe. If no option determines how it is done, that is the
@@ -305,7 +301,7 @@ private:
   /// layout.
   void addParameters() {
     for (const model::Unit &unit : units_) {
-      addUnit(plan_, unit.name, unit.kind);
+      addUnit(plan_, unit.name, unit.kind, shards_);
       for (const model::ParamSpec &param : model::paramsOf(unit))
         addParam(plan_, param, d_.params);
     }
@@ -437,6 +433,7 @@ private:
   std::vector<model::Unit> units_; ///< of decoder_; indices are those of Plan::units
   plan::Plan plan_;
   LocTable locs_;
+  int16_t shards_ = -1; ///< the group among whose ranks parameters are divided
   Places places_;
   plan::Role *role_ = nullptr;
   uint32_t step_ = kNone, feed_ = kNone, evalFeed_ = kNone;

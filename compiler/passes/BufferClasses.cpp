@@ -33,7 +33,7 @@ void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferCl
           role.cells[from].type.bytes() * plan.groupSize(op.group) != role.cells[to].type.bytes())
         continue;
       result.classes[from].inside = static_cast<int32_t>(to);
-      result.classes[from].insideCoef = role.cells[from].type.bytes();
+      result.classes[from].insideAt = {0, role.cells[from].type.bytes(), op.group};
       result.classes[from].arena = result.classes[to].arena;
     }
 }
@@ -48,10 +48,10 @@ public:
 
   std::vector<Slot> run() {
     for (const plan::Segment::Boundary &in : segment_.ins)
-      slots_[in.value] = {static_cast<int32_t>(in.cell), 0, 0};
+      slots_[in.value] = {static_cast<int32_t>(in.cell), {}};
     for (const plan::Segment::Boundary &out : segment_.outs)
       if (slots_[out.value].cls < 0)
-        slots_[out.value] = {static_cast<int32_t>(out.cell), 0, 0};
+        slots_[out.value] = {static_cast<int32_t>(out.cell), {}};
     markSym();
     for (size_t i = segment_.ops.size(); i-- > 0;)
       backward(segment_.ops[i]);
@@ -88,7 +88,7 @@ private:
   void backward(const Op &op) {
     for (ValueId value : op.results)
       if (slots_[value].cls < 0 && op.kind != OpKind::View)
-        slots_[value] = {tiedClass(op, value), 0, 0};
+        slots_[value] = {tiedClass(op, value), {}};
     if (op.kind == OpKind::Pack)
       return placeParts(op);
     for (const plan::Tie &tie : op.ties)
@@ -130,18 +130,17 @@ private:
     for (size_t k = 0; k < params.size(); ++k) {
       ValueId part = pack.operands[k];
       SHARDC_CHECK(slots_[part].cls < 0, "'{}' has a place of its own", segment_.values[part].name);
-      slots_[part] = {whole.cls,
-                      whole.offset +
-                          params[k]->offset * dtypeBytes(segment_.values[part].type.dtype),
-                      whole.coef};
+      slots_[part] = whole;
+      slots_[part].at.offset += params[k]->offset * dtypeBytes(segment_.values[part].type.dtype);
     }
   }
 
   void placeView(const Op &view) {
     Slot slot = slots_[view.operands[0]];
     int64_t element = dtypeBytes(segment_.values[view.operands[0]].type.dtype);
-    slot.offset += view.getInt(Key::offset) * element;
-    slot.coef += view.getInt(Key::coef) * element;
+    plan::Moving begin = plan::beginOf(view);
+    begin.offset *= element, begin.coef *= element;
+    slot.at = combined(plan_, slot.at, begin);
     slots_[view.results[0]] = slot;
   }
 
@@ -153,6 +152,13 @@ private:
 };
 
 } // namespace
+
+plan::Moving combined(const plan::Plan &plan, const plan::Moving &a, const plan::Moving &b) {
+  std::optional<plan::Moving> sum = plan::sumOf(plan, a, b);
+  SHARDC_CHECK(sum.has_value(), "a place moves with the indices in groups {} and {}", a.group,
+               b.group);
+  return *sum;
+}
 
 BufferClasses findBufferClasses(const plan::Plan &plan, const plan::Role &role) {
   BufferClasses result;

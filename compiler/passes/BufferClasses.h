@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "compiler/passes/Clocks.h"
+#include "runtime/plan/Moving.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::passes {
@@ -13,16 +14,15 @@ namespace shardc::passes {
 struct BufferClass {
   plan::Arena arena = plan::Arena::Work;
   int64_t bytes = 0;
-  int64_t offset = -1;    ///< in the arena; -1 until placed
-  int32_t inside = -1;    ///< a class whose buffer contains this one
-  int64_t insideCoef = 0; ///< bytes from that buffer's start per data-parallel coordinate
+  int64_t offset = -1;   ///< in the arena; -1 until placed
+  int32_t inside = -1;   ///< a class whose buffer contains this one
+  plan::Moving insideAt; ///< bytes from that buffer's start
 };
 
 /// A value's position in its class.
 struct Slot {
   int32_t cls = -1;
-  int64_t offset = 0;
-  int64_t coef = 0;
+  plan::Moving at; ///< bytes from the class's start
 };
 
 /// The classes of one role: of its cells and of each segment's values.
@@ -30,6 +30,9 @@ struct BufferClasses {
   std::vector<BufferClass> classes;
   std::vector<std::vector<Slot>> slots; ///< [segment][value]
 };
+
+/// The sum of what both places move by, which has to move with one group.
+plan::Moving combined(const plan::Plan &plan, const plan::Moving &a, const plan::Moving &b);
 
 BufferClasses findBufferClasses(const plan::Plan &plan, const plan::Role &role);
 

@@ -68,7 +68,7 @@ private:
 
   void addBlockCells(size_t b) {
     const plan::Block &block = plan_.blocks[b];
-    Type type = Type::of(strategy_.master, {block.shard});
+    Type type = Type::of(strategy_.master, {block.stateShard});
     BlockCells cells;
     if (strategy_.masterIsParam()) {
       cells.master = wholes_[b];

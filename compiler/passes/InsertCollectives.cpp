@@ -71,7 +71,7 @@ int16_t groupOfCopies(plan::Plan &plan, const Strategy &strategy) {
   if (!strategy.shardsState || strategy.copies() < 2)
     return -1;
   plan::Group copies{"", plan.groups[static_cast<size_t>(plan.dataGroup)].axes};
-  for (uint16_t axis : plan.groups[static_cast<size_t>(plan.shardGroup)].axes)
+  for (uint16_t axis : plan.groups[static_cast<size_t>(strategy.group)].axes)
     std::erase(copies.axes, axis);
   for (uint16_t axis : copies.axes)
     copies.name += (copies.name.empty() ? "" : "_") + plan.mesh[axis].name;
@@ -91,9 +91,9 @@ public:
         weightCells_(plan::findCells(role, plan::CellKind::Weight, numBlocks_)),
         gradCells_(plan::findCells(role, plan::CellKind::Gradient, numBlocks_)),
         copyGroup_(groupOfCopies(plan, strategy_)),
-        gathers_(chooseWay(plan, strategy_, CollectiveKind::AllGather, plan.shardGroup)),
+        gathers_(chooseWay(plan, strategy_, CollectiveKind::AllGather, strategy_.group)),
         reductions_(strategy_.shardsState
-                        ? chooseWay(plan, strategy_, CollectiveKind::ReduceScatter, plan.shardGroup)
+                        ? chooseWay(plan, strategy_, CollectiveKind::ReduceScatter, strategy_.group)
                         : chooseWay(plan, strategy_, CollectiveKind::AllReduce, plan.dataGroup)),
         sumsOfShards_(chooseWay(plan, strategy_, CollectiveKind::AllReduce, copyGroup_)) {}
 
@@ -142,7 +142,7 @@ private:
     Op op = plan::makeOp(kind, {operand}, plan_.blocks[block].unit, loc_);
     op.phase = phase;
     bool isGather = kind == OpKind::AllGather;
-    int16_t group = isGather || strategy_.shardsState ? plan_.shardGroup : plan_.dataGroup;
+    int16_t group = isGather || strategy_.shardsState ? plan_.blocks[block].group : plan_.dataGroup;
     std::string_view name = isGather ? "gather" : "reduce"; // of the channel, and of its stream
     plan::setChannel(
         plan_, op, plan::channelNamed(plan_, name, group, name, isGather ? gathers_ : reductions_));

@@ -255,15 +255,15 @@ private:
 
   plan::Place placeOf(const Slot &slot) const {
     plan::Place place;
-    place.offset = slot.offset;
-    place.coef = slot.coef;
+    plan::Moving at = slot.at;
     const BufferClass *cls = &buffers_.classes[static_cast<size_t>(slot.cls)];
     for (; cls->inside >= 0; cls = &buffers_.classes[static_cast<size_t>(cls->inside)])
-      place.coef += cls->insideCoef;
+      at = combined(plan_, cls->insideAt, at);
     SHARDC_CHECK(cls->offset >= 0, "a buffer class was never placed");
     place.placed = true;
     place.arena = cls->arena;
-    place.offset += cls->offset;
+    place.offset = cls->offset + at.offset;
+    place.coef = at.coef, place.group = at.group;
     return place;
   }
 
@@ -274,7 +274,7 @@ private:
         cls = &buffers_.classes[static_cast<size_t>(cls->inside)];
       if (cls->offset < 0) // never live: no op reads it
         makePermanent(c);
-      role_.cells[c].place = placeOf({static_cast<int32_t>(c), 0, 0});
+      role_.cells[c].place = placeOf({static_cast<int32_t>(c), {}});
       role_.cells[c].arena = role_.cells[c].place.arena;
     }
     for (size_t s = 0; s < role_.segments.size(); ++s)

@@ -23,13 +23,17 @@ using Key = plan::AttrKey;
 /// Replaces the preliminary blocks, one for each unit, by the layout for `shards` ranks.
 void makeBlocks(plan::Plan &plan, int64_t shards) {
   std::vector<std::vector<LayoutParam>> members(plan.units.size());
+  std::vector<plan::Block> preliminary = std::move(plan.blocks);
   for (size_t p = 0; p < plan.params.size(); ++p) {
     const plan::Param &param = plan.params[p];
-    int32_t unit = plan.blocks[static_cast<size_t>(param.block)].unit;
+    int32_t unit = preliminary[static_cast<size_t>(param.block)].unit;
     members[static_cast<size_t>(unit)].push_back(
         {static_cast<int>(p), param.type.numel(), param.rowSize()});
   }
   plan.blocks.clear();
+  std::vector<int16_t> groupOf(plan.units.size(), -1);
+  for (const plan::Block &block : preliminary)
+    groupOf[static_cast<size_t>(block.unit)] = block.group;
   for (size_t unit = 0; unit < plan.units.size(); ++unit) {
     if (members[unit].empty())
       continue;
@@ -41,7 +45,8 @@ void makeBlocks(plan::Plan &plan, int64_t shards) {
         block.name += fmt::format(".{}", i);
       block.unit = static_cast<int32_t>(unit);
       block.numel = layout[i].numel;
-      block.shard = layout[i].shard;
+      block.shard = block.stateShard = layout[i].shard;
+      block.group = block.stateGroup = groupOf[unit];
       for (size_t k = 0; k < layout[i].params.size(); ++k) {
         plan::Param &param = plan.params[static_cast<size_t>(layout[i].params[k])];
         param.block = static_cast<int32_t>(plan.blocks.size());

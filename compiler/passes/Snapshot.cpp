@@ -30,7 +30,8 @@ int64_t alignUp(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; 
 /// Part of a cell that one snapshot copies.
 struct Part {
   uint32_t cell;
-  int64_t begin, step, count; ///< elements from `begin` + `step` * index on
+  plan::Moving begin;
+  int64_t count; ///< elements
 };
 
 class SnapshotBuilder {
@@ -76,10 +77,12 @@ private:
     const Type &type = role_.cells[cell].type;
     plan::StateShare share;
     if (type.numel() == block.numel)
-      share = plan::stateShareOf(plan_, static_cast<int32_t>(&block - plan_.blocks.data()),
-                                 plan_.groupSize(plan_.shardGroup));
+      share = plan::stateShareOf(plan_, static_cast<int32_t>(&block - plan_.blocks.data()));
     int64_t numel = share.isShared() ? share.window : type.numel();
-    held_.push_back({cell, 0, share.step, numel});
+    plan::Moving begin;
+    if (share.isShared())
+      begin = {0, share.step, block.stateGroup};
+    held_.push_back({cell, begin, numel});
     total_ += numel * sizeOf(held_.back());
     aligned_ += alignUp(numel * sizeOf(held_.back()));
   }
@@ -94,7 +97,7 @@ private:
         continue;
       }
       int64_t count = std::min(held.count - at, room / size);
-      parts_.push_back({held.cell, at, held.step, count});
+      parts_.push_back({held.cell, {at, held.begin.coef, held.begin.group}, count});
       at += count;
       filled_ += alignUp(count * size);
     }
@@ -120,8 +123,9 @@ private:
     plan::ValueId source = plan::addLiveIn(segment, name, role_, part.cell);
     if (part.count != type.numel()) {
       Op view = plan::makeOp(OpKind::View, {source}, -1, loc_);
-      view.set(plan::AttrKey::offset, part.begin);
-      view.set(plan::AttrKey::coef, part.step);
+      view.set(plan::AttrKey::offset, part.begin.offset);
+      view.set(plan::AttrKey::coef, part.begin.coef);
+      view.group = part.begin.group;
       type = Type::of(type.dtype, {part.count});
       source = plan::addValue(segment, name + ".part", type, role_.cells[part.cell].purpose);
       view.results = {source};

@@ -4,7 +4,8 @@ namespace shardc::passes {
 
 Strategy readStrategy(const plan::Plan &plan) {
   Strategy strategy;
-  strategy.ranks = plan.groupSize(plan.shardGroup);
+  strategy.group = plan.blocks.empty() ? int16_t{-1} : plan.blocks.front().group;
+  strategy.ranks = plan.groupSize(strategy.group);
   strategy.dataRanks = plan.groupSize(plan.dataGroup);
   strategy.microbatches = plan.job.derived.numMicrobatches;
   strategy.average = plan.job.ddp.averageInCollective && !plan.job.model.calculatePerTokenLoss;

@@ -10,7 +10,8 @@ struct Strategy {
   bool shardsState = false;  ///< optim and above
   bool shardsGrads = false;  ///< optim_grads and above
   bool shardsParams = false; ///< optim_grads_params
-  int64_t ranks = 1;         ///< of the group among whose ranks state may be divided
+  int16_t group = -1;        ///< among whose ranks state may be divided
+  int64_t ranks = 1;         ///< of this group
   int64_t dataRanks = 1;     ///< of the group over which gradients are added
   int64_t microbatches = 1;
   bool average = false; ///< reductions divide by the ranks

@@ -8,10 +8,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json placeJson(const plan::Place &place) {
+Json groupJson(const plan::Plan &plan, int16_t group) {
+  return group < 0 ? Json(nullptr) : Json(plan.groups[static_cast<size_t>(group)].name);
+}
+
+Json placeJson(const plan::Plan &plan, const plan::Place &place) {
   if (!place.placed)
     return nullptr;
-  return {{"arena", plan::toString(place.arena)}, {"offset", place.offset}, {"coef", place.coef}};
+  return {{"arena", plan::toString(place.arena)},
+          {"offset", place.offset},
+          {"coef", place.coef},
+          {"group", groupJson(plan, place.group)}};
 }
 
 Json typeJson(const plan::Type &type) {
@@ -48,10 +55,10 @@ Json opJson(const plan::Plan &plan, const plan::Segment &segment, const plan::Op
                {"if", plan::toString(op.pred)},    {"attrs", attrsJson(op)}};
   if (op.unit >= 0)
     json["unit"] = plan.units[static_cast<size_t>(op.unit)].name;
-  if (op.group >= 0) {
+  if (op.group >= 0)
     json["group"] = plan.groups[static_cast<size_t>(op.group)].name;
-    if (op.channel != plan::kNoChannel)
-      json["channel"] = plan.channels[static_cast<size_t>(op.channel)].name;
+  if (op.channel != plan::kNoChannel) {
+    json["channel"] = plan.channels[static_cast<size_t>(op.channel)].name;
     json["transport"] = plan::toString(plan.transportOf(op));
   }
   for (const plan::Tie &tie : op.ties)
@@ -80,7 +87,7 @@ Json segmentJson(const plan::Plan &plan, const plan::Role &role, const plan::Seg
     json["values"].push_back({{"name", value.name},
                               {"type", typeJson(value.type)},
                               {"purpose", plan::toString(value.purpose)},
-                              {"place", placeJson(value.place)}});
+                              {"place", placeJson(plan, value.place)}});
   for (const plan::Segment::Boundary &in : segment.ins)
     json["in"].push_back(
         {{"value", segment.values[in.value].name}, {"cell", role.cells[in.cell].name}});
@@ -130,7 +137,7 @@ Json cellJson(const plan::Plan &plan, const plan::Cell &cell) {
                {"kind", kind.word},
                {"type", typeJson(cell.type)},
                {"purpose", plan::toString(cell.purpose)},
-               {"place", placeJson(cell.place)}};
+               {"place", placeJson(plan, cell.place)}};
   if (kind.of == plan::CellKindInfo::Block)
     json["block"] = plan.blocks[static_cast<size_t>(cell.of)].name;
   if (kind.of == plan::CellKindInfo::Param)
@@ -157,13 +164,22 @@ Json tablesJson(const plan::Plan &plan) {
     json["job"][path] = std::visit([](const auto &held) { return Json(held); }, value);
   for (const plan::MeshAxis &axis : plan.mesh)
     json["mesh"][axis.name] = axis.size;
+  for (const plan::Group &group : plan.groups) {
+    json["groups"][group.name] = Json::array();
+    for (uint16_t axis : group.axes)
+      json["groups"][group.name].push_back(plan.mesh[axis].name);
+  }
+  json["data"] = groupJson(plan, plan.dataGroup);
   for (const plan::Unit &unit : plan.units)
     json["units"].push_back({{"name", unit.name}, {"kind", plan::toString(unit.kind)}});
   for (const plan::Block &block : plan.blocks)
     json["blocks"].push_back({{"name", block.name},
                               {"unit", block.unit},
                               {"numel", block.numel},
-                              {"shard", block.shard}});
+                              {"shard", block.shard},
+                              {"group", groupJson(plan, block.group)},
+                              {"state_shard", block.stateShard},
+                              {"state_group", groupJson(plan, block.stateGroup)}});
   for (const plan::Param &param : plan.params)
     json["params"].push_back({{"name", param.name},
                               {"type", typeJson(param.type)},

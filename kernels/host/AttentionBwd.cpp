@@ -20,7 +20,7 @@ namespace {
 enum Operand { Do, Q, K, V, O, Lse, Docs, Samples, Operands };
 
 struct Buffers {
-  float *dOut, *q, *k, *v, *dq, *dk, *dv, *p, *dp, *factors;
+  float *dOut, *q, *k, *v, *dq, *dk, *dv, *p, *dProbs, *factors;
 
   Buffers(const Call &call, Scratch &scratch) {
     AttentionExtents extents(call.in[Q], call.in[K]);
@@ -34,7 +34,7 @@ struct Buffers {
     dk = scratch.take<float>(head);
     dv = scratch.take<float>(head);
     p = scratch.take<float>(block * extents.positions);
-    dp = scratch.take<float>(block * extents.positions);
+    dProbs = scratch.take<float>(block * extents.positions);
     factors = scratch.take<float>(extents.positions);
   }
 };
@@ -69,9 +69,9 @@ struct Task {
   const float *lse;
 };
 
-/// Scores in `p` become dropped-out probabilities, do·vᵀ in `dp` becomes the scores' gradient.
+/// Scores in `p` become dropped-out probabilities, do·vᵀ in `dProbs` becomes the scores' gradient.
 void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, KeySpan seen,
-                      float *p, float *dp) {
+                      float *p, float *dProbs) {
   int64_t n = seen.end - seen.begin;
   float lse = task.lse[query], scale = static_cast<float>(task.call.attrs.scale);
   for (int64_t i = 0; i < n; ++i)
@@ -81,11 +81,11 @@ void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, K
     dropout.factors(task.sample, task.q.head * task.extents.positions + query, seen.begin, n,
                     task.buffers.factors);
     for (int64_t i = 0; i < n; ++i)
-      dp[i] *= factors[i];
+      dProbs[i] *= factors[i];
   }
-  float mean = static_cast<float>(dot(p, dp, n));
+  float mean = static_cast<float>(dot(p, dProbs, n));
   for (int64_t i = 0; i < n; ++i)
-    dp[i] = scale * p[i] * (dp[i] - mean);
+    dProbs[i] = scale * p[i] * (dProbs[i] - mean);
   if (dropout.isOn())
     for (int64_t i = 0; i < n; ++i)
       p[i] *= factors[i];
@@ -101,23 +101,23 @@ void differentiateBlock(const Task &task, const Dropout &dropout, int64_t begin,
   Factor q = task.q.read(begin, end, buffers.q), dOut = task.dOut.read(begin, end, buffers.dOut);
   gemm(rows, width, channels, static_cast<float>(task.call.attrs.scale), q,
        {k.data, k.stride, true}, 0.0f, buffers.p, width);
-  gemm(rows, width, channels, 1.0f, dOut, vT, 0.0f, buffers.dp, width);
+  gemm(rows, width, channels, 1.0f, dOut, vT, 0.0f, buffers.dProbs, width);
   for (int64_t query = begin; query < end; ++query) {
     KeySpan seen = visibleKeys(task.call.attrs, task.docs, positions, query);
     int64_t first = seen.begin - keys.begin, last = seen.end - keys.begin;
-    for (float *matrix : {buffers.p, buffers.dp}) {
+    for (float *matrix : {buffers.p, buffers.dProbs}) {
       float *row = matrix + (query - begin) * width;
       std::fill(row, row + first, 0.0f);
       std::fill(row + last, row + width, 0.0f);
     }
     int64_t offset = (query - begin) * width + first;
-    differentiateRow(task, dropout, query, seen, buffers.p + offset, buffers.dp + offset);
+    differentiateRow(task, dropout, query, seen, buffers.p + offset, buffers.dProbs + offset);
   }
   float *dk = buffers.dk + keys.begin * channels, *dv = buffers.dv + keys.begin * channels;
   float *dq = task.dq.target(begin, buffers.dq);
   gemm(width, channels, rows, 1.0f, {buffers.p, width, true}, dOut, 1.0f, dv, channels);
-  gemm(width, channels, rows, 1.0f, {buffers.dp, width, true}, q, 1.0f, dk, channels);
-  gemm(rows, channels, width, 1.0f, {buffers.dp, width}, k, 0.0f, dq, task.dq.targetStride());
+  gemm(width, channels, rows, 1.0f, {buffers.dProbs, width, true}, q, 1.0f, dk, channels);
+  gemm(rows, channels, width, 1.0f, {buffers.dProbs, width}, k, 0.0f, dq, task.dq.targetStride());
   task.dq.write(begin, end, dq, task.dq.targetStride());
 }
 

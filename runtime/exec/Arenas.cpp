@@ -1,5 +1,7 @@
 #include "runtime/exec/Arenas.h"
 
+#include <utility>
+
 #include "runtime/base/Reports.h"
 
 namespace shardc::exec {
@@ -21,9 +23,9 @@ hal::MemoryKind kindOf(plan::Arena arena) {
 
 } // namespace
 
-Result<Arenas> Arenas::allocate(const plan::Role &role, hal::Device &device, int64_t shardIndex) {
+Result<Arenas> Arenas::allocate(const plan::Role &role, hal::Device &device, GroupIndices indices) {
   Arenas arenas;
-  arenas.shardIndex_ = shardIndex;
+  arenas.indices_ = std::move(indices);
   for (int a = 0; a < plan::kArenaCount; ++a) {
     auto arena = static_cast<plan::Arena>(a);
     ASSIGN_OR_RETURN(arenas.buffers_[a],
@@ -36,7 +38,7 @@ Result<uint8_t *> Arenas::resolve(const plan::Place &place, int64_t bytes,
                                   std::string_view what) const {
   if (!place.placed)
     return makeStatus(report::PlanCannotRun, fmt::format("{} has no place", what));
-  int64_t offset = place.offset + place.coef * shardIndex_;
+  int64_t offset = place.offset + place.coef * indices_.of(place.group);
   int64_t size = this->bytes(place.arena);
   if (offset < 0 || bytes < 0 || offset > size || bytes > size - offset)
     return makeStatus(report::PlanCannotRun,

@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 
+#include "runtime/exec/Mesh.h"
 #include "runtime/hal/Backend.h"
 #include "runtime/plan/Plan.h"
 
@@ -11,20 +12,20 @@ namespace shardc::exec {
 
 class Arenas {
 public:
-  /// Allocates the role's arenas on the device of a rank with this index in the group of shards.
-  static Result<Arenas> allocate(const plan::Role &role, hal::Device &device, int64_t shardIndex);
+  /// Allocates the role's arenas on the device of a rank with these indices.
+  static Result<Arenas> allocate(const plan::Role &role, hal::Device &device, GroupIndices indices);
 
   /// Address of `bytes` bytes at a place. InvalidInput if they are not inside the arena, so that no
   /// plan can access other memory.
   Result<uint8_t *> resolve(const plan::Place &place, int64_t bytes, std::string_view what) const;
 
-  int64_t shardIndex() const { return shardIndex_; }
+  const GroupIndices &indices() const { return indices_; }
   uint8_t *base(plan::Arena arena) const { return buffers_[static_cast<size_t>(arena)]->data(); }
   int64_t bytes(plan::Arena arena) const { return buffers_[static_cast<size_t>(arena)]->bytes(); }
 
 private:
   std::array<std::unique_ptr<hal::Buffer>, plan::kArenaCount> buffers_;
-  int64_t shardIndex_ = 0;
+  GroupIndices indices_;
 };
 
 } // namespace shardc::exec

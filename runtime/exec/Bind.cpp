@@ -177,7 +177,7 @@ private:
         return makeStatus(report::PlanCannotRun,
                           fmt::format("%{} with {} elements is neither a block nor a shard of one",
                                       value.name, numel));
-      int64_t begin = pieceBegin(context_.plan.blocks[block], numel, context_.arenas.shardIndex());
+      int64_t begin = pieceBegin(context_.plan.blocks[block], numel, context_.arenas.indices());
       std::vector<kernels::ParamRange> more =
           paramRanges(context_.plan, block, begin, numel, seed, context_.countOffsets);
       ranges.insert(ranges.end(), more.begin(), more.end());
@@ -243,7 +243,7 @@ private:
                         fmt::format("%{} with {} elements is not a shard of a block",
                                     segment_.values[op.results[0]].name, collective.count));
     int64_t begin =
-        pieceBegin(context_.plan.blocks[block], collective.count, context_.arenas.shardIndex());
+        pieceBegin(context_.plan.blocks[block], collective.count, context_.arenas.indices());
     bound_.valid.push_back(std::make_unique<std::vector<ElementRange>>(
         validElements(context_.plan, block, begin, collective.count)));
     collective.squares = static_cast<double *>(squares.data);

@@ -98,7 +98,7 @@ Status Executable::createRanks() {
     auto rank = std::make_unique<Rank>();
     rank->device = device;
     ASSIGN_OR_RETURN(rank->arenas,
-                     Arenas::allocate(role_, *device, shardIndex(plan_, device->rank())));
+                     Arenas::allocate(role_, *device, GroupIndices(plan_, device->rank())));
     for (size_t s = 0; s < plan_.streams.size(); ++s) {
       hal::StreamUse use = useOf(plan_, static_cast<plan::StreamId>(s));
       ASSIGN_OR_RETURN(rank->streams[s], device->createStream(plan_.streams[s].name, use));

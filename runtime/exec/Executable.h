@@ -207,7 +207,7 @@ private:
                      bool endsUnit);
   uint32_t *wordOf(Rank &rank, plan::StreamId stream) const;
   Status issuePoison(Rank &rank);
-  std::vector<Gap> findGaps(int64_t shardIndex) const;
+  std::vector<Gap> findGaps(const GroupIndices &indices) const;
 
   const plan::Plan &plan_;
   const plan::Role &role_;

@@ -279,13 +279,13 @@ Status Executable::runOpByOp(uint32_t segment, plan::Variant variant,
 }
 
 /// Cells may share bytes, and each rank has its own places.
-std::vector<Executable::Gap> Executable::findGaps(int64_t shardIndex) const {
+std::vector<Executable::Gap> Executable::findGaps(const GroupIndices &indices) const {
   std::vector<Gap> gaps;
   for (plan::Arena arena : {plan::Arena::Work, plan::Arena::Sym}) {
     std::vector<std::pair<int64_t, int64_t>> held;
     for (const plan::Cell &cell : role_.cells)
       if (cell.place.placed && cell.place.arena == arena) {
-        int64_t begin = cell.place.offset + cell.place.coef * shardIndex;
+        int64_t begin = cell.place.offset + cell.place.coef * indices.of(cell.place.group);
         held.emplace_back(begin, begin + cell.type.bytes());
       }
     std::sort(held.begin(), held.end());
@@ -303,7 +303,7 @@ std::vector<Executable::Gap> Executable::findGaps(int64_t shardIndex) const {
 
 Status Executable::issuePoison(Rank &rank) {
   constexpr uint8_t kPoison = 0xff;
-  for (const Gap &gap : findGaps(rank.arenas->shardIndex()))
+  for (const Gap &gap : findGaps(rank.arenas->indices()))
     RETURN_IF_ERROR(rank.streams[0]->fill(rank.arenas->base(gap.arena) + gap.begin, kPoison,
                                           gap.end - gap.begin, "poison what no cell holds"));
   for (std::unique_ptr<hal::Buffer> &workspace : rank.workspaces)

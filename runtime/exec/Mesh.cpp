@@ -23,12 +23,9 @@ int64_t indexIn(const plan::Plan &plan, int group, int64_t rank) {
   return index;
 }
 
-int64_t shardIndex(const plan::Plan &plan, int64_t rank) {
-  return indexIn(plan, plan.shardGroup, rank);
-}
-
-int64_t dataIndex(const plan::Plan &plan, int64_t rank) {
-  return indexIn(plan, plan.dataGroup, rank);
+GroupIndices::GroupIndices(const plan::Plan &plan, int64_t rank) {
+  for (size_t group = 0; group < plan.groups.size(); ++group)
+    indices_.push_back(indexIn(plan, static_cast<int>(group), rank));
 }
 
 std::vector<int> groupMembers(const plan::Plan &plan, int group, int64_t rank) {

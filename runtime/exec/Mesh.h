@@ -13,9 +13,17 @@ std::vector<int64_t> meshCoords(const plan::Plan &plan, int64_t rank);
 
 /// The rank's index among the members of its instance of a group; 0 for group -1.
 int64_t indexIn(const plan::Plan &plan, int group, int64_t rank);
-/// In the plan's group of shards, and in its group of data.
-int64_t shardIndex(const plan::Plan &plan, int64_t rank);
-int64_t dataIndex(const plan::Plan &plan, int64_t rank);
+
+/// A rank's index in each group of the plan.
+class GroupIndices {
+public:
+  GroupIndices() = default;
+  GroupIndices(const plan::Plan &plan, int64_t rank);
+  int64_t of(int group) const { return group < 0 ? 0 : indices_[static_cast<size_t>(group)]; }
+
+private:
+  std::vector<int64_t> indices_;
+};
 
 /// The ranks of the rank's instance of a group, in group order: by their coordinates on the group's
 /// axes.

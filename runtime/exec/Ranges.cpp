@@ -6,10 +6,9 @@
 
 namespace shardc::exec {
 
-int64_t pieceBegin(const plan::Block &block, int64_t numel, int64_t shardIndex) {
-  if (numel == block.numel)
-    return 0;
-  return numel == block.shard ? block.shard * shardIndex : -1;
+int64_t pieceBegin(const plan::Block &block, int64_t numel, const GroupIndices &indices) {
+  std::optional<plan::BlockPart> part = plan::partOf(block, numel);
+  return part ? numel * indices.of(part->group) : -1;
 }
 
 std::vector<ParamPart> paramParts(const plan::Plan &plan, int32_t block, int64_t begin,
@@ -74,7 +73,7 @@ std::vector<ElementRange> validElements(const plan::Plan &plan, int32_t block, i
 int32_t blockOf(const plan::Plan &plan, const plan::Op &op, size_t operandIndex, int64_t numel) {
   auto fits = [&](int64_t block) {
     return block >= 0 && block < static_cast<int64_t>(plan.blocks.size()) &&
-           pieceBegin(plan.blocks[block], numel, 0) >= 0;
+           plan::partOf(plan.blocks[block], numel).has_value();
   };
   int64_t named = op.getInt(plan::AttrKey::block);
   if (plan::opInfo(op.kind).block == plan::BlockUse::List) // consecutive blocks

@@ -7,6 +7,7 @@
 
 #include "kernels/api/Kernel.h"
 #include "runtime/base/Reduction.h"
+#include "runtime/exec/Mesh.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::exec {
@@ -18,10 +19,10 @@ struct ParamPart {
   int64_t globalBegin; ///< element of the parameter at `begin`
 };
 
-/// The block element at which a piece of `numel` elements begins on the rank with this index in the
-/// group of shards: a shard's own slot, or 0 for a whole block. -1 if a piece of this size is
+/// The block element at which a piece of `numel` elements begins on the rank with these indices:
+/// the own slot of a part of the block, or 0 for a whole block. -1 if a piece of this size is
 /// neither.
-int64_t pieceBegin(const plan::Block &block, int64_t numel, int64_t shardIndex);
+int64_t pieceBegin(const plan::Block &block, int64_t numel, const GroupIndices &indices);
 
 /// Parameters in elements [begin, begin + numel) of a block, in order of offset.
 std::vector<ParamPart> paramParts(const plan::Plan &plan, int32_t block, int64_t begin,

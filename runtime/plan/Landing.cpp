@@ -56,7 +56,7 @@ int64_t landingBytes(const Plan &plan, const Role &role) {
   std::map<std::pair<int16_t, ChannelId>, int64_t> most; // of each channel
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops)
-      if (op.group >= 0) {
+      if (opInfo(op.kind).collective) {
         int64_t &bytes = most[{op.group, op.channel}];
         bytes = std::max(bytes, landingBytes(plan, segment, op));
       }

@@ -164,13 +164,14 @@ bool Parser::group() {
   return true;
 }
 
-bool Parser::data() { return groupOf(plan_.dataGroup, "data"); }
-bool Parser::shards() { return groupOf(plan_.shardGroup, "shards"); }
+bool Parser::data() {
+  if (plan_.dataGroup >= 0)
+    return in_.fail(in_.last(), "plan-name", "'data' appears twice");
+  return groupOf(plan_.dataGroup);
+}
 
-bool Parser::groupOf(int16_t &out, std::string_view what) {
+bool Parser::groupOf(int16_t &out) {
   uint32_t index = 0;
-  if (out >= 0)
-    return in_.fail(in_.last(), "plan-name", "'{}' appears twice", what);
   if (!lookUp(groups_, index, "group"))
     return false;
   out = static_cast<int16_t>(index);
@@ -187,7 +188,7 @@ bool Parser::stream() {
   return true;
 }
 
-/// `channel gather group dp via ce multiprocessors 0 stream gather`
+/// `channel gather group all via ce multiprocessors 0 stream gather`
 bool Parser::channel() {
   std::string_view name;
   Channel channel;
@@ -211,6 +212,12 @@ bool Parser::channel() {
   channel.stream = static_cast<StreamId>(stream);
   plan_.channels.push_back(std::move(channel));
   return true;
+}
+
+/// The elements of a part of a block, and among whose ranks it is divided.
+bool Parser::part(int64_t &numel, int16_t &group) {
+  return in_.integer(numel, "elements of a shard", 0, limits::kElementsMax) &&
+         (!in_.takeIf(std::string_view("over")) || groupOf(group));
 }
 
 bool Parser::unit() {
@@ -240,8 +247,12 @@ bool Parser::block() {
   }
   bool ok = in_.expect(std::string_view("numel")) &&
             in_.integer(block.numel, "elements of a block", 0, limits::kElementsMax) &&
-            in_.expect(std::string_view("shard")) &&
-            in_.integer(block.shard, "elements of a shard", 0, limits::kElementsMax);
+            in_.expect(std::string_view("shard")) && part(block.shard, block.group);
+  bool isOther = ok && in_.takeIf(std::string_view("state"));
+  if (isOther)
+    ok = part(block.stateShard, block.stateGroup);
+  else
+    block.stateShard = block.shard, block.stateGroup = block.group;
   plan_.blocks.push_back(std::move(block));
   return ok;
 }

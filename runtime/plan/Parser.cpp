@@ -68,11 +68,11 @@ Parser::Construct Parser::constructOf(std::string_view word) {
     Construct parse;
   };
   static constexpr Entry kEntries[] = {
-      {"param", &Parser::param},   {"block", &Parser::block},     {"unit", &Parser::unit},
-      {"loc", &Parser::loc},       {"role", &Parser::role},       {"needs", &Parser::needs},
-      {"job", &Parser::job},       {"groups", &Parser::groups},   {"mesh", &Parser::mesh},
-      {"source", &Parser::source}, {"data", &Parser::data},       {"shards", &Parser::shards},
-      {"stream", &Parser::stream}, {"channel", &Parser::channel},
+      {"param", &Parser::param},     {"block", &Parser::block},   {"unit", &Parser::unit},
+      {"loc", &Parser::loc},         {"role", &Parser::role},     {"needs", &Parser::needs},
+      {"job", &Parser::job},         {"groups", &Parser::groups}, {"mesh", &Parser::mesh},
+      {"source", &Parser::source},   {"data", &Parser::data},     {"stream", &Parser::stream},
+      {"channel", &Parser::channel},
   };
   const Entry *found = std::ranges::find(kEntries, word, &Entry::word);
   return found == std::end(kEntries) ? nullptr : found->parse;
@@ -85,8 +85,8 @@ bool Parser::topLevel() {
     return (this->*parse)();
   }
   return in_.fail(in_.next(), "plan-syntax",
-                  "expected needs, job, mesh, groups, data, shards, stream, channel, unit, block, "
-                  "param, loc, role or source, found {}",
+                  "expected needs, job, mesh, groups, data, stream, channel, unit, block, param, "
+                  "loc, role or source, found {}",
                   in_.found());
 }
 
@@ -228,17 +228,11 @@ bool Parser::offset(Place &out) {
   bool minus = in_.takeIf('-');
   if (!minus && !in_.takeIf('+'))
     return true;
-  uint32_t group = 0;
   if (!in_.integer(out.coef, "coefficient of an index", 0, limits::kBytesMax) || !in_.expect('*') ||
-      !lookUp(groups_, group, "group"))
+      !groupOf(out.group))
     return false;
-  if (static_cast<int32_t>(group) != plan_.shardGroup)
-    return in_.fail(
-        in_.last(), "plan-name", "places move with the index in the group of shards{}, found '{}'",
-        plan_.shardGroup < 0
-            ? std::string(", which the plan does not name")
-            : fmt::format(" '{}'", plan_.groups[static_cast<size_t>(plan_.shardGroup)].name),
-        plan_.groups[group].name);
+  if (out.coef == 0)
+    out.group = -1;
   out.coef = minus ? -out.coef : out.coef;
   return true;
 }

@@ -66,8 +66,8 @@ private:
   bool mesh();
   bool groups();
   bool data();
-  bool shards();
-  bool groupOf(int16_t &out, std::string_view what);
+  bool groupOf(int16_t &out);
+  bool part(int64_t &numel, int16_t &group);
   bool group();
   bool stream();
   bool channel();

@@ -180,6 +180,16 @@ ValueId wholeOf(const Op &collective) {
   return isSum(collectiveKindOf(collective)) ? collective.operands[0] : collective.results[0];
 }
 
+std::optional<BlockPart> partOf(const Block &block, int64_t numel) {
+  if (numel == block.numel)
+    return BlockPart{numel, -1};
+  if (numel == block.shard)
+    return BlockPart{numel, block.group};
+  if (numel == block.stateShard)
+    return BlockPart{numel, block.stateGroup};
+  return std::nullopt;
+}
+
 int64_t Param::rowSize() const {
   return type.rank <= 1 ? 1 : type.numel() / std::max<int64_t>(type.shape[0], 1);
 }

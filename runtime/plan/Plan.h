@@ -183,12 +183,13 @@ struct Type {
   bool operator==(const Type &) const = default;
 };
 
-/// Where a value or cell lies: at `arena + offset + coef · index(shardGroup)` bytes.
+/// Where a value or cell lies: at `arena + offset + coef · index(group)` bytes.
 struct Place {
   bool placed = false;
   Arena arena = Arena::Work;
   int64_t offset = 0;
   int64_t coef = 0;
+  int16_t group = -1; ///< index in Plan::groups; -1 where coef is 0
   bool operator==(const Place &) const = default;
 };
 
@@ -230,9 +231,10 @@ struct Op {
   ChannelId channel = kNoChannel; ///< for collectives, once it is chosen
   Phase phase = Phase::Other;
   bool isRecomputed = false; ///< makes a value of the forward pass once more
-  int16_t group = -1;        ///< index in Plan::groups, for collectives: that of the channel
-  int32_t unit = -1;         ///< index in Plan::units, for what works on one unit
-  uint32_t loc = kNone;      ///< index in Plan::locs: the recipe line that caused it
+  /// Index in Plan::groups: of collectives that of the channel, of views that move theirs.
+  int16_t group = -1;
+  int32_t unit = -1;    ///< index in Plan::units, for what works on one unit
+  uint32_t loc = kNone; ///< index in Plan::locs: the recipe line that caused it
   std::vector<ValueId> operands;
   std::vector<ValueId> results;
   std::vector<Attr> attrs; ///< sorted by key; defaults are left out
@@ -345,14 +347,28 @@ struct Unit {
   UnitKind kind = UnitKind::Other;
 };
 
-/// One flat buffer of a unit: `numel` elements with padding. Where state is sharded, the rank with
-/// index i in the plan's shardGroup holds `shard` of them, from i·shard on.
+/// One flat buffer of a unit: `numel` elements with padding, of which the ranks of two groups may
+/// hold parts. A rank with index i in a group has the elements from i · part on. The axes of
+/// `stateGroup` begin with those of `group`, so that a rank's part over `stateGroup` lies inside of
+/// its part over `group`.
 struct Block {
   std::string name;
   int32_t unit = -1;
   int64_t numel = 0;
-  int64_t shard = 0; ///< numel / ranks of the group where state is sharded, else numel
+  int64_t shard = 0;       ///< numel / ranks of `group` if gathers make the block whole, else numel
+  int16_t group = -1;      ///< index in Plan::groups; -1: of one rank
+  int64_t stateShard = 0;  ///< numel / ranks of `stateGroup` if state is divided, else numel
+  int16_t stateGroup = -1; ///< who owns the optimizer's state: the same as `group`, or more ranks
 };
+
+/// Which elements of a block a value has: `numel` of them, from numel · index(group) on.
+struct BlockPart {
+  int64_t numel = 0;
+  int16_t group = -1; ///< -1: the whole block
+  bool operator==(const BlockPart &) const = default;
+};
+/// The part of the block that a value of so many elements is; nothing if it is none.
+std::optional<BlockPart> partOf(const Block &block, int64_t numel);
 
 enum class InitKind : uint8_t { Zeros, Ones, Normal };
 std::string_view toString(InitKind);
@@ -404,8 +420,6 @@ struct Plan {
   std::vector<Group> groups;
   /// Ranks with other indices in this group read other samples; -1: all read the same.
   int16_t dataGroup = -1;
-  /// State is divided among the ranks of this group: places and views move with the index in it.
-  int16_t shardGroup = -1;
   std::vector<Stream> streams = {{std::string(kComputeStreamName)}};
   std::vector<Channel> channels;
   std::vector<Unit> units;

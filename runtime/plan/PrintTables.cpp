@@ -67,12 +67,9 @@ void Writer::meshAndGroups() {
     text("]");
   }
   text(" }\n");
-  for (auto [word, group] :
-       {std::pair("data ", plan_.dataGroup), std::pair("shards ", plan_.shardGroup)}) {
-    if (group < 0)
-      continue;
-    text(word);
-    nameOf(plan_.groups, group);
+  if (plan_.dataGroup >= 0) {
+    text("data ");
+    nameOf(plan_.groups, plan_.dataGroup);
     text("\n");
   }
 }
@@ -104,6 +101,15 @@ void Writer::channels() {
   }
 }
 
+void Writer::part(std::string_view what, int64_t numel, int16_t group) {
+  text(what);
+  integer(numel);
+  if (group < 0)
+    return;
+  text(" over ");
+  nameOf(plan_.groups, group);
+}
+
 void Writer::tables() {
   needs();
   meshAndGroups();
@@ -126,8 +132,9 @@ void Writer::tables() {
     }
     text(" numel ");
     integer(block.numel);
-    text(" shard ");
-    integer(block.shard);
+    part(" shard ", block.shard, block.group);
+    if (block.stateShard != block.shard || block.stateGroup != block.group)
+      part(" state ", block.stateShard, block.stateGroup);
     text("\n");
   }
   for (const Param &each : plan_.params)

@@ -69,7 +69,7 @@ void Writer::offset(const Place &place) {
   fmt::format_int digits(place.coef < 0 ? 0 - magnitude : magnitude);
   out_.append(digits.data(), digits.size());
   text("*");
-  nameOf(plan_.groups, plan_.shardGroup);
+  nameOf(plan_.groups, place.group);
 }
 
 void Writer::place(const Place &place) {

@@ -20,8 +20,8 @@ std::string printOp(const Plan &plan, const Segment &segment, uint32_t opIndex);
 /// `bf16[2,128,64]`.
 std::string printType(const Type &type);
 
-/// `work 65536` or `state 4096 + 500*dp`, with the name of the plan's group of shards; `nowhere` if
-/// it is not placed.
+/// `work 65536` or `state 4096 + 500*all`, with the name of the group that it moves with; `nowhere`
+/// if it is not placed.
 std::string printPlace(const Plan &plan, const Place &place);
 
 /// Which op of its segment is meant, for messages: `matmul %y (a.recipe:12)`.

@@ -55,6 +55,7 @@ private:
   void needs();
   void meshAndGroups();
   void channels();
+  void part(std::string_view what, int64_t numel, int16_t group);
 
   const Plan &plan_;
   std::string out_;

@@ -19,23 +19,26 @@ StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks) {
   return {step, numel - (ranks - 1) * step};
 }
 
-StateShare stateShareOf(const Plan &plan, int32_t block, int64_t ranks) {
+StateShare stateShareOf(const Plan &plan, int32_t block) {
+  const Block &each = plan.blocks[static_cast<size_t>(block)];
+  if (each.stateShard != each.numel)
+    return {};
   int64_t longest = 1;
   for (const Param &param : plan.params)
     if (param.block == block)
       longest = std::max(longest, param.rowSize());
-  return stateShareOf(plan.blocks[static_cast<size_t>(block)].numel, longest, ranks);
+  return stateShareOf(each.numel, longest, plan.groupSize(each.stateGroup));
 }
 
-std::vector<CellPart> partsOfCells(const Segment &segment) {
+std::vector<CellPart> partsOfCells(const Plan &plan, const Segment &segment) {
   std::vector<CellPart> parts(segment.values.size());
   for (const Segment::Boundary &in : segment.ins)
     parts[in.value].cell = in.cell;
   for (const Op &op : segment.ops)
     if (op.kind == OpKind::View) {
       const CellPart &whole = parts[op.operands[0]];
-      parts[op.results[0]] = {whole.cell, whole.offset + op.getInt(AttrKey::offset),
-                              whole.coef + op.getInt(AttrKey::coef)};
+      if (std::optional<Moving> begin = sumOf(plan, whole.begin, beginOf(op)))
+        parts[op.results[0]] = {whole.cell, *begin};
     }
   return parts;
 }

@@ -4,33 +4,34 @@
 
 #include <vector>
 
+#include "runtime/plan/Moving.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::plan {
 
-/// The stretch of the rank with index i in the group of shards begins at element `step` * i and
-/// ends where the next one begins, the last at the block's end. `window` elements from its begin on
-/// hold every row that begins in it.
+/// The stretch of the rank with index i in the block's group of state begins at element `step` * i
+/// and ends where the next one begins, the last at the block's end. `window` elements from its
+/// begin on hold every row that begins in it.
 struct StateShare {
   int64_t step = 0, window = 0;
 
   bool isShared() const { return step > 0; }
 };
 
-/// The share of a block whose every element so many ranks hold; not shared if there is one rank, or
-/// the block is too small for parts of complete rows.
-StateShare stateShareOf(const Plan &plan, int32_t block, int64_t ranks);
+/// The share of a block whose every element all ranks of its group of state hold; not shared if the
+/// state is divided, if there is one rank, or if the block is too small for parts of complete rows.
+StateShare stateShareOf(const Plan &plan, int32_t block);
 /// The same for a block of so many elements whose longest row has `longestRow` of them.
 StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks);
 
-/// Elements of a cell, from `offset` + `coef` * index on.
+/// Elements of a cell.
 struct CellPart {
   uint32_t cell = kNone; ///< index in Role::cells
-  int64_t offset = 0, coef = 0;
+  Moving begin;          ///< the first of them
 };
 
 /// For each value of the segment the part of a cell that it is, as a live-in value or a view of
-/// one; no cell for values that ops compute.
-std::vector<CellPart> partsOfCells(const Segment &segment);
+/// one; no cell for values that ops compute, and for views whose begins move with no single group.
+std::vector<CellPart> partsOfCells(const Plan &plan, const Segment &segment);
 
 } // namespace shardc::plan

@@ -178,10 +178,9 @@ Status Dumper::write(const Position &position, const std::string &name, const pl
     entry.rank = executable_.worldRank(rank);
     entry.type = type;
     entry.block = block;
-    entry.begin =
-        block < 0 ? -1
-                  : exec::pieceBegin(executable_.plan().blocks[block], type.numel(),
-                                     arenas.shardIndex());
+    entry.begin = block < 0 ? -1
+                            : exec::pieceBegin(executable_.plan().blocks[block], type.numel(),
+                                               arenas.indices());
     RETURN_IF_ERROR(writeFileAtomic(folder_ + "/" + entry.file, bytes));
     written_.push_back(std::move(entry));
   }

@@ -84,8 +84,7 @@ Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const
   if (block < 0) {
     found = findNonFinite(type, copy_.data(), 0, numel);
   } else { // padding of a block may have any value
-    int64_t begin =
-        exec::pieceBegin(executable_.plan().blocks[block], numel, arenas.shardIndex());
+    int64_t begin = exec::pieceBegin(executable_.plan().blocks[block], numel, arenas.indices());
     for (const exec::ParamPart &part : exec::paramParts(executable_.plan(), block, begin, numel))
       if (found < 0)
         found = findNonFinite(type, copy_.data(), part.begin, part.end);

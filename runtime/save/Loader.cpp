@@ -241,8 +241,7 @@ Status Loader::restore(exec::Executable &executable) const {
   for (size_t rank = 0; rank < executable.rankCount(); ++rank) {
     if (isWhole_) // otherwise a fresh start has filled them
       RETURN_IF_ERROR(clearCells(executable, rank));
-    ASSIGN_OR_RETURN(std::vector<StatePiece> pieces,
-                     layout_.pieces(exec::shardIndex(*plan_, executable.worldRank(rank))));
+    ASSIGN_OR_RETURN(std::vector<StatePiece> pieces, layout_.pieces(executable.worldRank(rank)));
     for (const StatePiece &piece : pieces)
       RETURN_IF_ERROR(restorePiece(executable, rank, piece, buffer));
     if (!isFinetune_)

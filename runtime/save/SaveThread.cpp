@@ -259,7 +259,8 @@ Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> 
     for (const SnapshotCopy &copy : piece.copies) {
       ASSIGN_OR_RETURN(uint8_t * data,
                        executable_->arenas(rank).resolve(copy.place, copy.bytes, "a snapshot"));
-      int64_t begin = copy.byteBegin + copy.byteStep * executable_->arenas(rank).shardIndex();
+      int64_t begin =
+          copy.byteBegin.at(executable_->arenas(rank).indices().of(copy.byteBegin.group));
       RETURN_IF_ERROR(ranks[rank].addCell(copy.cell, begin, data, copy.bytes));
     }
   return Status::ok();

@@ -18,7 +18,7 @@ using plan::Segment;
 /// of it is there when the segment has ended, in whichever order the parts are copied.
 Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment &segment) {
   std::vector<SnapshotCopy> copies;
-  std::vector<plan::CellPart> parts = plan::partsOfCells(segment);
+  std::vector<plan::CellPart> parts = plan::partsOfCells(plan, segment);
   for (const Op &op : segment.ops) {
     if (op.kind != OpKind::Snapshot)
       continue;
@@ -30,15 +30,16 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment
                       segment.name, plan::opLabel(plan, segment, op)));
     const plan::Type &type = segment.values[op.operands[0]].type;
     int64_t size = dtypeBytes(type.dtype);
-    int64_t step = plan.worldSize() > 1 ? part.coef * size : 0; // the coordinate is 0 otherwise
-    copies.push_back(
-        {part.cell, part.offset * size, step, type.bytes(), segment.values[op.results[0]].place});
+    plan::Moving begin{part.begin.offset * size};
+    if (plan.groupSize(part.begin.group) > 1) // the index is 0 otherwise
+      begin.coef = part.begin.coef * size, begin.group = part.begin.group;
+    copies.push_back({part.cell, begin, type.bytes(), segment.values[op.results[0]].place});
   }
   std::map<uint32_t, size_t> firstOf; // the first copy of each cell
   for (size_t i = 0; i < copies.size(); ++i)
     firstOf.try_emplace(copies[i].cell, i);
   std::ranges::sort(copies, {}, [&](const SnapshotCopy &copy) {
-    return std::pair(firstOf.at(copy.cell), copy.byteBegin);
+    return std::pair(firstOf.at(copy.cell), copy.byteBegin.offset);
   });
   return copies;
 }
@@ -59,13 +60,13 @@ Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
     ASSIGN_OR_RETURN(piece.copies, copiesOf(plan, segment));
     for (const SnapshotCopy &copy : piece.copies) {
       ASSIGN_OR_RETURN(StateLayout::Held held, layout.toSnapshot(copy.cell));
-      if (copy.byteBegin != covered[copy.cell] || copy.byteStep != held.step)
+      if (copy.byteBegin != plan::Moving{covered[copy.cell], held.step, held.group})
         return makeStatus(
             report::PlanCannotRun,
             fmt::format("segment '{}' copies cell @{} from byte {} + {}*index on; {} bytes from "
                         "{}*index on are copied before",
-                        segment.name, role.cells[copy.cell].name, copy.byteBegin, copy.byteStep,
-                        covered[copy.cell], held.step));
+                        segment.name, role.cells[copy.cell].name, copy.byteBegin.offset,
+                        copy.byteBegin.coef, covered[copy.cell], held.step));
       covered[copy.cell] += copy.bytes;
     }
   }

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "runtime/plan/Moving.h"
 #include "runtime/save/StateLayout.h"
 
 namespace shardc::save {
@@ -11,8 +12,7 @@ namespace shardc::save {
 /// Bytes of a cell, and where a snapshot puts them.
 struct SnapshotCopy {
   uint32_t cell = 0; ///< index in Role::cells
-  int64_t byteBegin = 0,
-          byteStep = 0; ///< begins at `byteBegin` + `byteStep` * index in the group of shards
+  plan::Moving byteBegin;
   int64_t bytes = 0;
   plan::Place place; ///< in the arena `host`
 };

@@ -14,10 +14,12 @@ namespace {
 
 /// What one rank saves of a piece that all ranks hold: the rows that begin in its stretch of the
 /// block, or all of a piece of a block that is too small to be shared.
-std::optional<StatePiece> shareOf(const plan::Plan &plan, const StatePiece &piece, int64_t index) {
+std::optional<StatePiece> shareOf(const plan::Plan &plan, const StatePiece &piece,
+                                  const exec::GroupIndices &indices) {
   const plan::Param &param = plan.params[piece.param];
-  int64_t ranks = plan.groupSize(plan.shardGroup);
-  plan::StateShare share = plan::stateShareOf(plan, param.block, ranks);
+  int16_t group = plan.blocks[static_cast<size_t>(param.block)].stateGroup;
+  int64_t ranks = plan.groupSize(group), index = indices.of(group);
+  plan::StateShare share = plan::stateShareOf(plan, param.block);
   if (!share.isShared())
     return piece.param % ranks == index ? std::optional(piece) : std::nullopt;
   int64_t row = param.rowSize();
@@ -40,12 +42,12 @@ std::optional<StatePiece> shareOf(const plan::Plan &plan, const StatePiece &piec
   return mine;
 }
 
-/// Ranks with the same index in the group of shards hold the same state; the first of them saves
-/// it.
-bool isFirstWithIndex(const plan::Plan &plan, int64_t rank) {
+/// Ranks with the same index in the group that owns a block's state hold the same of it; the first
+/// of them saves it.
+bool isFirstWithIndex(const plan::Plan &plan, int group, int64_t rank) {
   std::vector<int64_t> coords = exec::meshCoords(plan, rank);
-  if (plan.shardGroup >= 0)
-    for (uint16_t axis : plan.groups[plan.shardGroup].axes)
+  if (group >= 0)
+    for (uint16_t axis : plan.groups[group].axes)
       coords[axis] = 0;
   return std::ranges::count(coords, 0) == std::ssize(coords);
 }
@@ -75,11 +77,11 @@ Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
 Result<uint32_t> StateLayout::findCell(int32_t block, plan::CellKind kind) const {
   const plan::Role &role = plan_->roles[0];
   uint32_t c = plan::findCell(role, kind, block);
-  if (c != plan::kNone && exec::pieceBegin(plan_->blocks[block], role.cells[c].type.numel(), 0) < 0)
+  if (c != plan::kNone && role.cells[c].type.numel() != plan_->blocks[block].stateShard)
     return makeStatus(report::PlanCannotRun,
-                      fmt::format("cell @{} has {} elements, its block {}, a shard of it {}",
+                      fmt::format("cell @{} has {} elements, its block {}, a shard of its state {}",
                                   role.cells[c].name, role.cells[c].type.numel(),
-                                  plan_->blocks[block].numel, plan_->blocks[block].shard));
+                                  plan_->blocks[block].numel, plan_->blocks[block].stateShard));
   return c;
 }
 
@@ -115,8 +117,10 @@ Result<StateLayout::Held> StateLayout::toSnapshot(uint32_t cell) const {
     int64_t size = dtypeBytes(type.dtype);
     plan::StateShare share;
     if (isReplicated(state))
-      share = plan::stateShareOf(*plan_, state.block, plan_->groupSize(plan_->shardGroup));
-    return share.isShared() ? Held{share.step * size, share.window * size} : Held{0, type.bytes()};
+      share = plan::stateShareOf(*plan_, state.block);
+    return share.isShared()
+               ? Held{share.step * size, share.window * size, plan_->blocks[state.block].stateGroup}
+               : Held{0, type.bytes()};
   }
   return makeStatus(report::PlanCannotRun, fmt::format("cell @{} is not state that is saved",
                                                        plan_->roles[0].cells[cell].name));
@@ -126,42 +130,44 @@ bool StateLayout::isReplicated(const StateCell &cell) const {
   return plan_->roles[0].cells[cell.cell].type.numel() == plan_->blocks[cell.block].numel;
 }
 
-Status StateLayout::addPieces(const StateCell &cell, int64_t index,
+Status StateLayout::addPieces(const StateCell &cell, const exec::GroupIndices &indices,
                               std::vector<StatePiece> &pieces) const {
   const plan::Type &type = plan_->roles[0].cells[cell.cell].type;
   const plan::Block &block = plan_->blocks[cell.block];
-  int64_t begin = exec::pieceBegin(block, type.numel(), index);
+  int64_t begin = exec::pieceBegin(block, type.numel(), indices);
   for (const exec::ParamPart &part : exec::paramParts(*plan_, cell.block, begin, type.numel())) {
     const plan::Param &param = plan_->params[part.param];
     int64_t row = param.rowSize(), count = part.end - part.begin;
     if (part.globalBegin % row != 0 || count % row != 0)
       return makeStatus(report::PlanCannotRun,
-                        fmt::format("the shard of rank {} of block '{}' cuts '{}' inside a row",
-                                    index, block.name, param.name));
+                        fmt::format("the shard from element {} of block '{}' on cuts '{}' inside "
+                                    "a row",
+                                    begin, block.name, param.name));
     pieces.push_back({cell.part, part.param, cell.cell, part.begin * dtypeBytes(type.dtype),
                       count * dtypeBytes(type.dtype), part.globalBegin / row, count / row});
   }
   return Status::ok();
 }
 
-Result<std::vector<StatePiece>> StateLayout::pieces(int64_t index) const {
+Result<std::vector<StatePiece>> StateLayout::pieces(int64_t rank) const {
   std::vector<StatePiece> pieces;
+  exec::GroupIndices indices(*plan_, rank);
   for (const StateCell &cell : cells_)
-    RETURN_IF_ERROR(addPieces(cell, index, pieces));
+    RETURN_IF_ERROR(addPieces(cell, indices, pieces));
   return pieces;
 }
 
 Result<std::vector<StatePiece>> StateLayout::piecesToSave(int64_t rank) const {
   std::vector<StatePiece> pieces;
-  int64_t index = exec::shardIndex(*plan_, rank);
-  if (!isFirstWithIndex(*plan_, rank))
-    return pieces;
+  exec::GroupIndices indices(*plan_, rank);
   for (const StateCell &cell : cells_) {
     std::vector<StatePiece> held;
-    RETURN_IF_ERROR(addPieces(cell, index, held));
+    if (!isFirstWithIndex(*plan_, plan_->blocks[cell.block].stateGroup, rank))
+      continue;
+    RETURN_IF_ERROR(addPieces(cell, indices, held));
     for (const StatePiece &piece : held)
       if (std::optional<StatePiece> share =
-              isReplicated(cell) ? shareOf(*plan_, piece, index) : piece)
+              isReplicated(cell) ? shareOf(*plan_, piece, indices) : piece)
         pieces.push_back(*share);
   }
   return pieces;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/FsdpCheckpoint.h"
+#include "runtime/exec/Mesh.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::save {
@@ -27,9 +28,8 @@ public:
   /// InvalidInput where cells do not fit their blocks or a parameter has none.
   static Result<StateLayout> create(const plan::Plan &plan);
 
-  /// What ranks with this index in the group of shards hold, by cell. InvalidInput where a shard
-  /// cuts a row.
-  Result<std::vector<StatePiece>> pieces(int64_t shardIndex) const;
+  /// What a rank holds, by cell. InvalidInput where a shard cuts a row.
+  Result<std::vector<StatePiece>> pieces(int64_t rank) const;
   /// The same without what another rank saves: replicated state is divided among the ranks.
   Result<std::vector<StatePiece>> piecesToSave(int64_t rank) const;
 
@@ -40,9 +40,10 @@ public:
   /// Bytes of all parameters, and of their moments if asked for.
   int64_t bytes(bool withMoments) const;
   /// The bytes of a cell of the state that hold what a rank saves of it: `bytes` from `step` *
-  /// index on.
+  /// index(group) on.
   struct Held {
     int64_t step = 0, bytes = 0;
+    int16_t group = -1; ///< -1 where step is 0
   };
   Result<Held> toSnapshot(uint32_t cell) const;
   /// Cells that hold state: all of their bytes, padding included.
@@ -59,7 +60,7 @@ private:
   Status addBlock(int32_t block);
   Result<uint32_t> findCell(int32_t block, plan::CellKind kind) const;
   bool isReplicated(const StateCell &cell) const;
-  Status addPieces(const StateCell &cell, int64_t shardIndex,
+  Status addPieces(const StateCell &cell, const exec::GroupIndices &indices,
                    std::vector<StatePiece> &pieces) const;
 
   const plan::Plan *plan_;

@@ -6,6 +6,7 @@
 
 #include "runtime/base/Reports.h"
 #include "runtime/plan/HostCells.h"
+#include "runtime/plan/Limits.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Syntax.h"
 #include "runtime/verify/VerifyImpl.h"
@@ -228,19 +229,77 @@ const std::vector<bool> &Inspection::cellsInCheckpoint(uint32_t role) {
   return heldCells(role).isHeld;
 }
 
-IndexRange indicesOf(const Plan &plan, const Role &role) {
-  IndexRange indices;
-  if (plan.shardGroup < 0)
-    return indices;
-  for (uint16_t axis : plan.groups[static_cast<size_t>(plan.shardGroup)].axes) {
-    int64_t size = plan.mesh[axis].size, first = 0, last = size - 1;
-    for (const AxisRange &range : role.where)
-      if (range.axis == axis)
-        first = std::max(first, range.begin), last = std::min(last, range.end - 1);
-    indices.first = indices.first * size + first;
-    indices.last = indices.last * size + std::max(first, last);
+namespace {
+
+/// Coordinates of the role's ranks on an axis.
+IndexRange coordinatesOf(const Plan &plan, const Role &role, uint16_t axis) {
+  IndexRange own{0, plan.mesh[axis].size - 1};
+  for (const AxisRange &range : role.where)
+    if (range.axis == axis)
+      own = {std::max(own.first, range.begin), std::min(own.last, range.end - 1)};
+  own.last = std::max(own.first, own.last);
+  return own;
+}
+
+/// A sum of multiples of coordinates. Products of hostile numbers do not fit 64 bits.
+struct Affine {
+  __int128 offset = 0;
+  std::array<__int128, limits::kMeshAxesMax> coefs{};
+  bool operator==(const Affine &) const = default;
+
+  /// Adds what moves. On an axis with one coordinate nothing does.
+  void add(const Plan &plan, const Role &role, const Moving &moving, int64_t times) {
+    offset += __int128(moving.offset) * times;
+    if (moving.isFixed() || moving.group < 0)
+      return;
+    const std::vector<uint16_t> &axes = plan.groups[static_cast<size_t>(moving.group)].axes;
+    __int128 coef = __int128(moving.coef) * times;
+    for (size_t i = axes.size(); i-- > 0; coef *= plan.mesh[axes[i]].size)
+      if (IndexRange own = coordinatesOf(plan, role, axes[i]); own.isSole())
+        offset += coef * own.first;
+      else
+        coefs[axes[i]] += coef;
   }
-  return indices;
+};
+
+Moving movingOf(const Place &place) { return {place.offset, place.coef, place.group}; }
+
+} // namespace
+
+Indices::Indices(const Plan &plan, const Role &role) : ranges_(plan.groups.size() + 1) {
+  for (size_t group = 0; group < plan.groups.size(); ++group)
+    for (uint16_t axis : plan.groups[group].axes) {
+      IndexRange &indices = ranges_[group + 1];
+      IndexRange own = coordinatesOf(plan, role, axis);
+      indices.first = indices.first * plan.mesh[axis].size + own.first;
+      indices.last = indices.last * plan.mesh[axis].size + own.last;
+    }
+}
+
+bool areSame(const Plan &plan, const Role &role, const Moving &a, const Moving &b) {
+  if (a == b)
+    return true; // nearly always
+  Affine difference;
+  difference.add(plan, role, a, 1);
+  difference.add(plan, role, b, -1);
+  return difference == Affine();
+}
+
+bool liesAt(const Plan &plan, const Role &role, const Place &a, const Place &b,
+            const Moving &apart) {
+  if (a.arena != b.arena)
+    return false;
+  if (apart == Moving())
+    return areSame(plan, role, movingOf(a), movingOf(b));
+  Affine difference;
+  difference.add(plan, role, movingOf(a), 1);
+  difference.add(plan, role, movingOf(b), -1);
+  difference.add(plan, role, apart, -1);
+  return difference == Affine();
+}
+
+Moving beginOf(const BlockPart &part) {
+  return part.group < 0 ? Moving{} : Moving{0, part.numel, part.group};
 }
 
 AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis) {

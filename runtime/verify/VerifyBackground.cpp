@@ -21,7 +21,7 @@ struct Touch {
 /// Accesses in the order of their bytes.
 class Touches {
 public:
-  explicit Touches(IndexRange indices) : indices_(indices) {}
+  explicit Touches(const Indices &indices) : indices_(indices) {}
 
   void add(const Touch &touch) {
     index_.add(touch.range.arena(), touch.range.hullBegin(indices_), touch.range.hullEnd(indices_),
@@ -42,7 +42,7 @@ public:
   }
 
 private:
-  IndexRange indices_;
+  Indices indices_;
   RangeIndex<Touch> index_;
 };
 
@@ -89,7 +89,7 @@ bool isInProgram(const std::vector<ProgramNode> &nodes, uint32_t segment) {
 
 /// What an op writes where it takes effect.
 template <typename Fn>
-void forEachWrite(const Scope &scope, uint32_t index, IndexRange indices, const Fn &fn) {
+void forEachWrite(const Scope &scope, uint32_t index, const Indices &indices, const Fn &fn) {
   const Segment &segment = scope.segment;
   const Op &op = segment.ops[index];
   for (ValueId result : op.results) {
@@ -190,7 +190,7 @@ class BytesCheck {
 public:
   BytesCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
-        indices_(indicesOf(inspection.plan(), role_)), variants_(role_.segments.size()) {}
+        indices_(inspection.plan(), role_), variants_(role_.segments.size()) {}
 
   void run() {
     std::map<uint32_t, std::vector<uint32_t>> byBefore;
@@ -306,7 +306,7 @@ private:
   Inspection &report_;
   uint32_t roleIndex_;
   const Role &role_;
-  IndexRange indices_;
+  Indices indices_;
   std::vector<std::vector<Variant>> variants_; ///< of each segment, that the program takes
   RangeIndex<uint32_t> hostCells_;             ///< that no background segment fills
 };

@@ -3,9 +3,10 @@
 // a class, and ops that work on a block say which block the class is. Three things are refused,
 // since parameters would end up in the wrong place: a class that is named as two blocks, a view
 // that is neither the whole block nor this rank's shard, and a collective over other ranks than
-// those that hold the block's shards. Checks too that layers read parameters in their types.
+// those among whom the block is divided. Checks too that layers read parameters in their types.
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "runtime/verify/VerifyImpl.h"
@@ -32,8 +33,7 @@ class BlockCheck {
 public:
   BlockCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), shards_(plan_.groupSize(plan_.shardGroup)),
-        indices_(indicesOf(plan_, role_)) {
+        role_(plan_.roles[roleIndex]), indices_(plan_, role_) {
     size_t nodes = role_.cells.size();
     for (const Segment &segment : role_.segments) {
       firstOf_.push_back(static_cast<uint32_t>(nodes));
@@ -44,6 +44,7 @@ public:
     claims_.resize(nodes);
     cuts_.resize(nodes);
     findTypes();
+    findDivisions();
   }
 
   void run() {
@@ -75,11 +76,11 @@ private:
     ValueId whole; ///< no view
   };
 
-  /// What a value is cut out of, through all views, and with which of its elements it begins on the
-  /// role's first and last coordinate.
+  /// What a value is cut out of, through all views, and with which of its elements it begins; where
+  /// that moves with several groups, no one says it.
   struct Cut {
     ValueId whole = kNone;
-    int64_t first = 0, last = 0;
+    std::optional<Moving> begin;
   };
 
   uint32_t find(uint32_t node) {
@@ -108,12 +109,9 @@ private:
   void joinView(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     ValueId result = op.results[0], from = op.operands[0];
-    auto begin = [&](int64_t member) {
-      return op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef) * member;
-    };
-    Cut own{from, begin(indices_.first), begin(indices_.last)}, cut = own;
+    Cut own{from, beginOf(op)}, cut = own;
     if (const Cut &before = cuts_[node(s, from)]; before.whole != kNone)
-      cut = {before.whole, before.first + own.first, before.last + own.last};
+      cut = {before.whole, before.begin ? sumOf(plan_, *before.begin, *own.begin) : std::nullopt};
     cuts_[node(s, result)] = cut;
     if (keepsBlock(s, result, own))
       join(node(s, result), node(s, from));
@@ -125,9 +123,27 @@ private:
 
   bool keepsBlock(uint32_t s, ValueId result, const Cut &cut) const {
     int64_t part = value(s, result).type.numel(), whole = value(s, cut.whole).type.numel();
-    bool isOwnShard = part * shards_ == whole && cut.first == part * indices_.first &&
-                      cut.last == part * indices_.last;
-    return part == whole || isOwnShard;
+    return part == whole || std::ranges::any_of(divisions_, [&](int16_t group) {
+             return part * plan_.groupSize(group) == whole && cut.begin &&
+                    areSame(plan_, role_, *cut.begin, {0, part, group});
+           });
+  }
+
+  /// Groups among whose ranks blocks, or shards of them, are divided.
+  void findDivisions() {
+    std::set<int16_t> found;
+    for (const Block &block : plan_.blocks) {
+      if (block.shard < block.numel)
+        found.insert(block.group);
+      if (block.stateShard < block.numel)
+        found.insert(block.stateGroup);
+      if (block.stateShard < block.shard && block.shard < block.numel)
+        for (size_t group = 0; group < plan_.groups.size(); ++group)
+          if (auto index = static_cast<int16_t>(group);
+              isComposedOf(plan_, block.stateGroup, block.group, index))
+            found.insert(index);
+    }
+    divisions_.assign(found.begin(), found.end());
   }
 
   void joinOp(uint32_t s, const Op &op) {
@@ -166,7 +182,7 @@ private:
       const Block &block = plan_.blocks[first + p];
       const Type &type = value(s, op.operands[p]).type;
       bool isSum = type.dtype == DType::F64; // of the squares of that block
-      if (isSum || type.numel() == block.shard || type.numel() == block.numel)
+      if (isSum || partOf(block, type.numel()))
         claim(s, i, op.operands[p], static_cast<int32_t>(first + p));
     }
   }
@@ -210,8 +226,8 @@ private:
     finding->noteAt = {roleIndex_, part.segment, part.op};
   }
 
-  /// Shards of a block lie on the ranks of the group of shards, in the order of their
-  /// indices.
+  /// Parts of a block lie on the ranks of the group among whose ranks it is divided, in the order
+  /// of their indices.
   void checkGroup(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     if (!opInfo(op.kind).collective || !movesShards(collectiveKindOf(op)))
@@ -221,15 +237,20 @@ private:
       return;
     const Block &block = plan_.blocks[static_cast<size_t>(held)];
     const Group &group = plan_.groups[static_cast<size_t>(op.group)];
-    if (block.shard == block.numel || isOverShards(plan_, op.group))
+    int64_t a = value(s, op.operands[0]).type.numel(), b = value(s, op.results[0]).type.numel();
+    std::optional<BlockPart> small = partOf(block, std::min(a, b)),
+                             big = partOf(block, std::max(a, b));
+    if (block.stateShard == block.numel)
       return;
-    report_.add(Rule::Block, {roleIndex_, s, i},
-                fmt::format("'{}' combines shards of block {} ('{}') over group '{}'; the shards "
-                            "lie on the ranks of group '{}'",
-                            opInfo(op.kind).name, held, block.name, group.name,
-                            plan_.shardGroup < 0
-                                ? ""
-                                : plan_.groups[static_cast<size_t>(plan_.shardGroup)].name));
+    bool isOver = small && big ? isComposedOf(plan_, small->group, big->group, op.group)
+                               : isComposedOf(plan_, block.group, -1, op.group);
+    int16_t needed = small ? small->group : block.group;
+    if (!isOver)
+      report_.add(Rule::Block, {roleIndex_, s, i},
+                  fmt::format("'{}' combines shards of block {} ('{}') over group '{}'; the shards "
+                              "lie on the ranks of group '{}'",
+                              opInfo(op.kind).name, held, block.name, group.name,
+                              needed < 0 ? "" : plan_.groups[static_cast<size_t>(needed)].name));
   }
 
   /// Layers compute with a parameter in its type. What keeps or moves a block may have another one.
@@ -264,24 +285,32 @@ private:
       return nullptr; // nearly always
     const Block &block = plan_.blocks[static_cast<size_t>(index)];
     int64_t numel = value(part.segment, operand).type.numel();
-    bool isWhole = value(part.segment, part.whole).type.numel() == block.numel;
-    const Cut &cut = cuts_[node(part.segment, operand)];
-    int64_t coef =
-        indices_.isSole() ? 0 : (cut.last - cut.first) / (indices_.last - indices_.first);
-    for (int64_t member = indices_.first; member <= indices_.last && report_.spend(kVisitsOfPart);
-         ++member) {
-      int64_t begin =
-          cut.first + coef * (member - indices_.first) + (isWhole ? 0 : block.shard * member);
-      const std::vector<const Param *> &params = report_.paramsOf(index);
+    const std::vector<const Param *> &params = report_.paramsOf(index);
+    std::optional<Moving> first = beginInBlock(block, part, operand);
+    if (!first) { // anywhere in the block
+      auto at = std::ranges::find_if(params,
+                                     [&](const Param *param) { return param->type.dtype != type; });
+      return at == params.end() ? nullptr : *at;
+    }
+    IndexRange own = first->isFixed() ? IndexRange{} : indices_.of(first->group);
+    for (int64_t member = own.first; member <= own.last && report_.spend(kVisitsOfPart); ++member) {
+      int64_t begin = first->at(member);
       auto at = std::ranges::partition_point(
           params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
       for (; at != params.end() && (*at)->offset < begin + numel; ++at)
         if ((*at)->type.dtype != type)
           return *at;
-      if (isWhole && coef == 0)
-        break;
     }
     return nullptr;
+  }
+
+  /// The element of the block with which an operand begins that is cut out of a part of the block.
+  std::optional<Moving> beginInBlock(const Block &block, const Part &part, ValueId operand) const {
+    std::optional<BlockPart> held = partOf(block, value(part.segment, part.whole).type.numel());
+    const Cut &cut = cuts_[node(part.segment, operand)];
+    if (!held || cut.whole == kNone || !cut.begin)
+      return held && cut.whole == kNone ? std::optional(beginOf(*held)) : std::nullopt;
+    return sumOf(plan_, beginOf(*held), *cut.begin);
   }
 
   /// Types of a block's parameters.
@@ -306,8 +335,8 @@ private:
   const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
-  int64_t shards_; ///< of a block
-  IndexRange indices_;
+  Indices indices_;
+  std::vector<int16_t> divisions_; ///< groups
   std::vector<Part> parts_;
   std::vector<uint32_t> firstOf_; ///< node of each segment's first value; cells stand before
   std::vector<uint32_t> parent_;  ///< of cells, then of values
@@ -317,17 +346,6 @@ private:
 };
 
 } // namespace
-
-bool isOverShards(const Plan &plan, int16_t group) {
-  auto axesOf = [&](int16_t each) {
-    std::vector<uint16_t> axes;
-    if (each >= 0)
-      axes = plan.groups[static_cast<size_t>(each)].axes;
-    std::erase_if(axes, [&](uint16_t axis) { return plan.mesh[axis].size == 1; });
-    return axes;
-  };
-  return axesOf(group) == axesOf(plan.shardGroup);
-}
 
 void checkBlockUses(Inspection &inspection, uint32_t role) {
   if (!inspection.plan().blocks.empty())

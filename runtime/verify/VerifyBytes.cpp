@@ -143,7 +143,7 @@ public:
       : scope_(scope), segment_(scope.segment), windows_(windows),
         windowCount_(windows.indexedCount()),
         order_(scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex)),
-        indices_(indicesOf(scope.plan(), scope.role)), cellOf_(segment_.values.size(), kNone) {
+        indices_(scope.plan(), scope.role), cellOf_(segment_.values.size(), kNone) {
     for (const Segment::Boundary &in : segment_.ins)
       cellOf_[in.value] = in.cell;
     makeLayout();
@@ -191,9 +191,11 @@ private:
   struct ZonePlay {
     Zone zone;
     std::vector<PlacedAccess> accesses;
-    std::vector<Line> lines;
+    int16_t group = -1;      ///< with whose index its ranges move
+    std::vector<Line> lines; ///< of bounds that move with this group, or with none
     std::vector<uint32_t> windows;
   };
+  Zone boundsOf(const Range &range, int16_t group, int64_t member) const;
   std::vector<ZonePlay> collectZones(const ArenaLayout &bytes) const;
   void playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play, Shadow &shadow,
                 SegmentEffect &effect);
@@ -205,7 +207,7 @@ private:
   CellWindows &windows_;
   const uint32_t windowCount_; ///< that are followed; what comes upon others is made again
   const HappensBefore &order_;
-  IndexRange indices_;
+  Indices indices_;
   Variant variant_ = Variant::Only;
   std::vector<uint32_t> cellOf_;  ///< of each live-in value
   std::vector<Span> spans_;       ///< of each value that does not move
@@ -375,7 +377,8 @@ void ByteCheck::Impl::addAccess(const Access &access, const Range &range) {
   placed.access = access;
   if (range.isInexact())
     scope_.addValue(Rule::Index, access.op, access.value,
-                    "views and packs cut '%{}' into more pieces than the verifier follows",
+                    "views and packs cut '%{}' into more pieces than the verifier follows, or "
+                    "into pieces that move with different groups",
                     scope_.nameOf(access.value));
   if (range.isFixed()) {
     placed.span = spanOf(arena, range.begin(0), range.end(0));
@@ -514,7 +517,7 @@ void ByteCheck::Impl::addClobber(uint32_t window, const std::optional<Shadow::Wr
 
 void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
   ArenaLayout &bytes = layout(arena);
-  shadow.reset(bytes.boundaries, arena, indices_.first);
+  shadow.reset(bytes.boundaries, arena, /*member=*/0);
   for (const Zone &zone : bytes.zones) {
     Span span = spanOf(bytes, zone.begin, zone.end);
     shadow.skip(span.first, span.last);
@@ -532,7 +535,7 @@ std::vector<ByteCheck::Impl::ZonePlay>
 ByteCheck::Impl::collectZones(const ArenaLayout &bytes) const {
   std::vector<ZonePlay> plays;
   for (const Zone &zone : bytes.zones)
-    plays.push_back({zone, {}, {{zone.begin, 0}, {zone.end, 0}}, {}});
+    plays.push_back({zone, {}, -1, {{zone.begin}, {zone.end}}, {}});
   // Zones are apart and in order, so those that a range touches are neighbours.
   auto forEachZone = [&](int64_t begin, int64_t end, const auto &fn) {
     auto at = std::partition_point(plays.begin(), plays.end(),
@@ -542,7 +545,10 @@ ByteCheck::Impl::collectZones(const ArenaLayout &bytes) const {
   };
   auto addMoving = [&](const Range &range, const auto &fn) {
     forEachZone(range.hullBegin(indices_), range.hullEnd(indices_), [&](ZonePlay &play) {
-      range.forEachLine([&](const Line &line) { play.lines.push_back(line); });
+      if (play.group < 0)
+        play.group = range.group();
+      if (range.group() < 0 || range.group() == play.group)
+        range.forEachLine([&](const Line &line) { play.lines.push_back(line); });
       fn(play);
     });
   };
@@ -557,14 +563,22 @@ ByteCheck::Impl::collectZones(const ArenaLayout &bytes) const {
     int64_t begin = bytes.boundaries[placed.span.first], end = bytes.boundaries[placed.span.last];
     forEachZone(begin, end, [&](ZonePlay &play) {
       play.accesses.push_back(placed);
-      play.lines.push_back({begin, 0});
-      play.lines.push_back({end, 0});
+      play.lines.push_back({begin});
+      play.lines.push_back({end});
     });
   }
   for (const WindowSpan &at : bytes.windows)
     addMoving(windows_.rangeOf(at.window),
               [&](ZonePlay &play) { play.windows.push_back(at.window); });
   return plays;
+}
+
+/// The range at an index in the group. Of a range that moves with another group, all bytes that it
+/// has at any index: whatever meets it there is taken to meet it.
+Zone ByteCheck::Impl::boundsOf(const Range &range, int16_t group, int64_t member) const {
+  if (range.group() >= 0 && range.group() != group)
+    return {range.hullBegin(indices_), range.hullEnd(indices_)};
+  return {range.begin(member), range.end(member)};
 }
 
 void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play,
@@ -575,24 +589,24 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
   if (!scope_.inspection.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax) *
                                kVisitsOfLines))
     return;
-  for (int64_t member : coordinatesFor(play.lines, indices_)) {
+  for (int64_t member : coordinatesFor(play.lines, indices_.of(play.group))) {
     size_t ranged = play.accesses.size() + play.windows.size();
     if (!scope_.inspection.spend(ranged * kVisitsOfRange) || scope_.inspection.isFull())
       return;
     ranges.clear();
     bounds.assign({zone.begin, zone.end});
-    auto add = [&](int64_t begin, int64_t end) {
-      ranges.push_back({std::max(begin, zone.begin), std::min(end, zone.end)});
+    auto add = [&](Zone bytes) {
+      ranges.push_back({std::max(bytes.begin, zone.begin), std::min(bytes.end, zone.end)});
       if (ranges.back().begin < ranges.back().end)
         bounds.insert(bounds.end(), {ranges.back().begin, ranges.back().end});
     };
     for (const PlacedAccess &placed : play.accesses)
       if (placed.moving == kNone)
-        add(bytes.boundaries[placed.span.first], bytes.boundaries[placed.span.last]);
+        add({bytes.boundaries[placed.span.first], bytes.boundaries[placed.span.last]});
       else
-        add(bytes.moving[placed.moving].begin(member), bytes.moving[placed.moving].end(member));
+        add(boundsOf(bytes.moving[placed.moving], play.group, member));
     for (uint32_t window : play.windows)
-      add(windows_.rangeOf(window).begin(member), windows_.rangeOf(window).end(member));
+      add(boundsOf(windows_.rangeOf(window), play.group, member));
     std::sort(bounds.begin(), bounds.end());
     bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
     auto index = [&](int64_t at) {

@@ -65,16 +65,12 @@ bool gathersInPlace(const Plan &plan, const Role &role, const Segment &segment, 
   const Value &shard = segment.values[op.operands[0]], &full = segment.values[op.results[0]];
   if (!shard.place.placed || !full.place.placed)
     return false;
-  IndexRange indices = indicesOf(plan, role);
-  if (plan.groupSize(op.group) == 1)
-    return liesAt(shard.place, full.place, indices);
-  return isOverShards(plan, op.group) &&
-         liesAt(shard.place, full.place, indices, shard.type.bytes());
+  return liesAt(plan, role, shard.place, full.place, {0, shard.type.bytes(), op.group});
 }
 
 Contents::Contents(const Scope &scope, Variant variant)
     : report_(scope.inspection), plan_(scope.plan()), role_(scope.role), segment_(scope.segment),
-      variant_(variant), indices_(indicesOf(scope.plan(), scope.role)),
+      variant_(variant), indices_(scope.plan(), scope.role),
       contents_(scope.segment.values.size()) {
   for (const Segment::Boundary &in : segment_.ins)
     contents_[in.value] = {Kind::Leaf, false, 0, in.value};

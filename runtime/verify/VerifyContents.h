@@ -86,7 +86,7 @@ private:
   const Role &role_;
   const Segment &segment_;
   Variant variant_;
-  IndexRange indices_;
+  Indices indices_;
   std::vector<Content> contents_;
   bool tooDeep_ = false;
 };

@@ -304,7 +304,10 @@ private:
     const Op &o = op(i);
     const OpInfo &info = opInfo(o.kind);
     if (info.traits != OpTraits::Collective) {
-      if (o.group != -1 || o.channel != kNoChannel)
+      bool moves = o.kind == OpKind::View && o.getInt(AttrKey::coef) != 0;
+      if (moves && o.group < 0)
+        scope_.add(Rule::Index, i, "'view' moves with the index in a group, but names none");
+      else if ((!moves && o.group != -1) || o.channel != kNoChannel)
         scope_.add(Rule::Collective, i,
                    "'{}' is not a collective, so it cannot have a group or a channel", info.name);
       return;

@@ -31,7 +31,7 @@ class HostCheck {
 public:
   HostCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
-        indices_(indicesOf(inspection.plan(), role_)), isSnapshot_(role_.cells.size()),
+        indices_(inspection.plan(), role_), isSnapshot_(role_.cells.size()),
         isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
     for (const Segment &segment : role_.segments)
       if (segment.before != kNone)
@@ -141,7 +141,7 @@ private:
     const Cell &cell = role_.cells[c];
     Taker taker = takerOf(cell.kind);
     const Value &read = where.value(op.operands[operand]);
-    bool isWhole = read.type == cell.type && liesAt(read.place, cell.place, indices_);
+    bool isWhole = read.type == cell.type && liesAt(report_.plan(), role_, read.place, cell.place);
     if (op.kind == taker.kind && operand == taker.operand && isWhole)
       return;
     where.addValue(Rule::Host, i, op.operands[operand],
@@ -263,7 +263,7 @@ private:
   Inspection &report_;
   uint32_t roleIndex_;
   const Role &role_;
-  IndexRange indices_;
+  Indices indices_;
   std::vector<bool> isSnapshot_;    ///< of each cell: a background segment fills it for the host
   const std::vector<bool> &isHeld_; ///< of each cell: a checkpoint has it
 };

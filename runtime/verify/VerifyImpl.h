@@ -132,10 +132,10 @@ bool isTypeSane(const Type &type);
 /// Reports a name that is longer than names may be.
 void checkNameLength(Inspection &inspection, Spot at, std::string_view what, std::string_view name);
 
-/// What is wrong with a place for `bytes` bytes by itself, on any of the coordinates.
+/// What is wrong with a place for `bytes` bytes by itself, on any rank of the role.
 std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
                                                          const Plan &plan, const Role &role,
-                                                         IndexRange indices);
+                                                         const Indices &indices);
 
 /// `work [0, 256) at index 2`; without the index where that is 0.
 std::string toString(const ByteRange &range);
@@ -143,13 +143,16 @@ std::string toString(const ByteRange &range);
 /// The op that a message about a cell shows: the first that fills it, or reads it.
 Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell);
 
-/// Indices in the plan's group of shards from the first to the last that ranks of the role have.
-IndexRange indicesOf(const Plan &plan, const Role &role);
 /// Coordinates of a role on an axis.
 AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis);
+/// True if both are the same on each rank of the role.
+bool areSame(const Plan &plan, const Role &role, const Moving &a, const Moving &b);
+/// True if both places are the same bytes on each rank of the role, `apart` bytes from each other.
+bool liesAt(const Plan &plan, const Role &role, const Place &a, const Place &b,
+            const Moving &apart = {});
 
-/// True if ranks have the same indices in the group and in the plan's group of shards.
-bool isOverShards(const Plan &plan, int16_t group);
+/// The element with which a part of a block begins.
+Moving beginOf(const BlockPart &part);
 
 /// True if the op takes effect in the variant and writes anything: no alias, predicate holds.
 bool executes(const Op &op, Variant variant);

@@ -11,9 +11,7 @@ namespace {
 
 class NormCheck {
 public:
-  explicit NormCheck(Inspection &inspection)
-      : report_(inspection), plan_(inspection.plan()),
-        shardAxes_(plan_.shardGroup < 0 ? Axes{0} : axesOf(plan_, plan_.shardGroup)) {
+  explicit NormCheck(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {
     for (uint32_t r = 0; r < plan_.roles.size(); ++r) {
       std::vector<bool> &held = held_.emplace_back(plan_.blocks.size());
       for (const Block *block : report_.blocksInCheckpoint(r))
@@ -80,12 +78,16 @@ private:
     return std::ranges::any_of(held_, [&](const std::vector<bool> &held) { return held[block]; });
   }
   bool isSharded(size_t block) const {
-    return plan_.blocks[block].shard < plan_.blocks[block].numel;
+    return plan_.blocks[block].stateShard < plan_.blocks[block].numel;
+  }
+  /// Along which ranks hold other parts of the block's state.
+  Axes axesOfParts(size_t block) const {
+    return isSharded(block) ? axesOf(plan_, plan_.blocks[block].stateGroup) : Axes{0};
   }
 
   void checkCopies(Spot at, int64_t said, size_t block) {
-    for (int64_t index : indicesThatDiffer(plan_.roles[at.role], block)) {
-      int64_t copies = copiesOf(block, index);
+    for (const Coordinates &part : partsThatDiffer(plan_.roles[at.role], block)) {
+      int64_t copies = copiesOf(block, part);
       if (!report_.spend(plan_.roles.size()) || copies == said)
         continue;
       report_.add(
@@ -98,35 +100,51 @@ private:
     }
   }
 
-  /// Indices in the group of shards that stand for those of all of the role's ranks: how many ranks
-  /// hold a part changes only where the ranks of a role begin or end.
-  std::set<int64_t> indicesThatDiffer(const Role &role, size_t block) const {
-    IndexRange own = indicesOf(plan_, role);
-    std::set<int64_t> indices = {own.first};
-    for (const Role &each : plan_.roles) {
-      IndexRange other = indicesOf(plan_, each);
-      for (int64_t index : {other.first, other.last + 1})
-        if (isSharded(block) && own.first < index && index <= own.last)
-          indices.insert(index);
+  using Coordinates = std::vector<int64_t>; ///< on each axis of the mesh
+
+  /// Parts of the block that stand for those of all of the role's ranks: how many ranks hold a part
+  /// changes only where the ranks of a role begin or end.
+  std::vector<Coordinates> partsThatDiffer(const Role &role, size_t block) {
+    Coordinates first;
+    for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
+      first.push_back(extentOf(plan_, role, axis).begin);
+    std::vector<Coordinates> parts = {first};
+    for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
+      if ((axesOfParts(block) >> axis & 1) == 0)
+        continue;
+      AxisRange own = extentOf(plan_, role, axis);
+      std::set<int64_t> cuts;
+      for (const Role &each : plan_.roles) {
+        AxisRange other = extentOf(plan_, each, axis);
+        for (int64_t cut : {other.begin, other.end})
+          if (own.begin < cut && cut < own.end)
+            cuts.insert(cut);
+      }
+      size_t before = parts.size();
+      for (int64_t cut : cuts)
+        for (size_t i = 0; i < before && report_.spend(1); ++i) {
+          Coordinates part = parts[i];
+          part[axis] = cut;
+          parts.push_back(std::move(part));
+        }
     }
-    return indices;
+    return parts;
   }
 
-  /// Ranks that hold the part of the block that belongs to the index.
-  int64_t copiesOf(size_t block, int64_t index) const {
+  /// Ranks that hold the part of the block's state with these coordinates.
+  int64_t copiesOf(size_t block, const Coordinates &part) const {
     int64_t copies = 0;
     for (size_t r = 0; r < plan_.roles.size(); ++r) {
-      const Role &role = plan_.roles[r];
-      IndexRange indices = indicesOf(plan_, role);
-      bool hasPart = !isSharded(block) || (indices.first <= index && index <= indices.last);
-      if (!hasPart || !held_[r][block])
+      if (!held_[r][block])
         continue;
       int64_t ranks = 1;
-      for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
-        if (!isSharded(block) || (shardAxes_ >> axis & 1) == 0) {
-          AxisRange extent = extentOf(plan_, role, axis);
+      for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
+        AxisRange extent = extentOf(plan_, plan_.roles[r], axis);
+        if ((axesOfParts(block) >> axis & 1) == 0)
           ranks *= extent.end - extent.begin;
-        }
+        else if (part[axis] < extent.begin || extent.end <= part[axis])
+          ranks = 0;
+      }
       copies += ranks;
     }
     return copies;
@@ -139,7 +157,6 @@ private:
 
   Inspection &report_;
   const Plan &plan_;
-  Axes shardAxes_;
   std::vector<std::vector<bool>> held_; ///< of each role, blocks whose state it has
   std::vector<Norm> norms_;
 };

@@ -37,8 +37,8 @@ class PaddingCheck {
 public:
   PaddingCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), indices_(indicesOf(plan_, role_)),
-        cells_(role_.cells.size()), hasPadding_(plan_.blocks.size()) {}
+        role_(plan_.roles[roleIndex]), indices_(plan_, role_), cells_(role_.cells.size()),
+        hasPadding_(plan_.blocks.size()) {}
 
   void run() {
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
@@ -78,9 +78,10 @@ private:
   /// A value with so many elements that holds the block, whole or this rank's shard of it.
   Tag ofBlock(int32_t index, int64_t numel) const {
     const Block &block = plan_.blocks[static_cast<size_t>(index)];
-    if (!hasPadding_[static_cast<size_t>(index)] || (numel != block.numel && numel != block.shard))
+    std::optional<BlockPart> part = partOf(block, numel);
+    if (!hasPadding_[static_cast<size_t>(index)] || !part)
       return {};
-    return {index, false, {0, numel == block.numel ? 0 : block.shard}};
+    return {index, false, beginOf(*part)};
   }
 
   void followAll() {
@@ -109,10 +110,7 @@ private:
   void followOp(uint32_t i) {
     const Op &op = segment_->ops[i];
     if (op.kind == OpKind::View) {
-      Tag tag = tags_[op.operands[0]];
-      tag.first.offset += op.getInt(AttrKey::offset);
-      tag.first.coef += op.getInt(AttrKey::coef);
-      tags_[op.results[0]] = tag.isAll ? tags_[op.operands[0]] : tag;
+      tags_[op.results[0]] = cutOf(tags_[op.operands[0]], op);
     } else if (op.kind == OpKind::Pack) {
       tags_[op.results[0]] = ofPack(op);
     } else if (!holds(op.pred, variant_)) {
@@ -130,6 +128,13 @@ private:
         if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
           checkRead(i, tie.value);
     }
+  }
+
+  Tag cutOf(const Tag &whole, const Op &view) const {
+    if (whole.isAll || whole.block < 0)
+      return whole;
+    std::optional<Moving> first = sumOf(plan_, whole.first, beginOf(view));
+    return {whole.block, !first, first.value_or(Moving())};
   }
 
   Tag ofPack(const Op &op) {
@@ -168,12 +173,12 @@ private:
       return {};
     const Block &block = plan_.blocks[static_cast<size_t>(tag.block)];
     bool isGather = numel(operand) < numel(result);
-    int64_t whole = numel(isGather ? result : operand), shard = numel(isGather ? operand : result);
-    Line before = isGather ? Line{0, shard} : Line{}, after = isGather ? Line{} : Line{0, shard};
-    bool isKnown = !tag.isAll && tag.first == before && whole == block.numel &&
-                   shard * plan_.groupSize(plan_.shardGroup) == whole &&
-                   isOverShards(plan_, op.group);
-    return {tag.block, !isKnown, isKnown ? after : Line{}};
+    std::optional<BlockPart> from = partOf(block, numel(operand)),
+                             to = partOf(block, numel(result));
+    bool isKnown = !tag.isAll && from && to && areSame(plan_, role_, tag.first, beginOf(*from)) &&
+                   isComposedOf(plan_, isGather ? from->group : to->group,
+                                isGather ? to->group : from->group, op.group);
+    return {tag.block, !isKnown, isKnown ? beginOf(*to) : Moving{}};
   }
 
   /// The first elements of the value that are padding, at any coordinate.
@@ -183,8 +188,8 @@ private:
     if (tag.isAll)
       return Gap{0, numel, 0};
     const std::vector<const Param *> &params = report_.paramsOf(tag.block);
-    for (int64_t member = indices_.first;
-         member <= (tag.first.coef == 0 ? indices_.first : indices_.last); ++member) {
+    IndexRange own = tag.first.isFixed() ? IndexRange{} : indices_.of(tag.first.group);
+    for (int64_t member = own.first; member <= own.last; ++member) {
       int64_t begin = tag.first.at(member), at = begin, end = begin + numel;
       auto next = std::ranges::partition_point(
           params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
@@ -206,7 +211,9 @@ private:
     const Value &read = value(id);
     const Block &block = plan_.blocks[static_cast<size_t>(tags_[id].block)];
     int64_t each = dtypeBytes(read.type.dtype);
-    int64_t base = read.place.offset + read.place.coef * gap->member;
+    int16_t group = read.place.group; // the first rank of the role has the gap, or this member
+    int64_t at = group == tags_[id].first.group ? gap->member : indices_.of(group).first;
+    int64_t base = read.place.offset + read.place.coef * at;
     ByteRange bytes{read.place.arena, base + gap->begin * each, base + gap->end * each,
                     gap->member};
     std::string where = plan_.level == Level::Placed
@@ -229,7 +236,7 @@ private:
   const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
-  IndexRange indices_;
+  Indices indices_;
   std::vector<Tag> cells_;       ///< joined over all that is left in a cell
   std::vector<bool> hasPadding_; ///< of each block
   std::vector<std::vector<Variant>> variants_;

@@ -13,8 +13,7 @@ using Wide = __int128;
 
 class PlaceCheck {
 public:
-  explicit PlaceCheck(const Scope &scope)
-      : scope_(scope), indices_(indicesOf(scope.plan(), scope.role)) {}
+  explicit PlaceCheck(const Scope &scope) : scope_(scope), indices_(scope.plan(), scope.role) {}
 
   void run() {
     size_t before = scope_.inspection.size();
@@ -49,7 +48,9 @@ private:
                       value.name);
   }
 
-  bool isSame(const Place &a, const Place &b) const { return liesAt(a, b, indices_); }
+  bool isSame(const Place &a, const Place &b) const {
+    return liesAt(scope_.plan(), scope_.role, a, b);
+  }
 
   /// The two values are one buffer by the op's nature.
   void needSame(uint32_t i, ValueId result, ValueId other) {
@@ -60,16 +61,21 @@ private:
           a.name, printPlace(scope_.plan(), a.place), b.name, printPlace(scope_.plan(), b.place));
   }
 
-  void needAt(uint32_t i, ValueId part, ValueId whole, int64_t element, int64_t coef) {
+  void needAt(uint32_t i, ValueId part, ValueId whole, Moving apart) {
     const Value &a = scope_.value(part), &b = scope_.value(whole);
     int64_t bytes = dtypeBytes(b.type.dtype);
+    apart.offset *= bytes, apart.coef *= bytes;
+    if (liesAt(scope_.plan(), scope_.role, a.place, b.place, apart))
+      return;
     Place expected = b.place;
-    expected.offset += element * bytes;
-    expected.coef += coef * bytes;
-    if (!isSame(a.place, expected))
-      scope_.addValue(
-          Rule::Place, i, part, "'%{}' is at {}; as a part of '%{}' it needs to be at {}", a.name,
-          printPlace(scope_.plan(), a.place), b.name, printPlace(scope_.plan(), expected));
+    std::optional<Moving> at =
+        sumOf(scope_.plan(), {b.place.offset, b.place.coef, b.place.group}, apart);
+    if (at)
+      expected.offset = at->offset, expected.coef = at->coef, expected.group = at->group;
+    scope_.addValue(Rule::Place, i, part, "'%{}' is at {}; as a part of '%{}' it needs to be at {}",
+                    a.name, printPlace(scope_.plan(), a.place), b.name,
+                    at ? printPlace(scope_.plan(), expected)
+                       : "a place that moves with several groups, which no place does");
   }
 
   void checkShared(uint32_t i) {
@@ -80,13 +86,12 @@ private:
     for (const Tie &tie : op.ties)
       needSame(i, op.results[tie.result], tie.value);
     if (op.kind == OpKind::View)
-      needAt(i, op.results[0], op.operands[0], op.getInt(AttrKey::offset),
-             op.getInt(AttrKey::coef));
+      needAt(i, op.results[0], op.operands[0], beginOf(op));
     if (op.kind == OpKind::Pack) {
       const std::vector<const Param *> &params =
           scope_.inspection.paramsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
       for (size_t p = 0; p < params.size(); ++p)
-        needAt(i, op.operands[p], op.results[0], params[p]->offset, 0);
+        needAt(i, op.operands[p], op.results[0], {params[p]->offset});
     }
   }
 
@@ -101,24 +106,29 @@ private:
   }
 
   const Scope &scope_;
-  IndexRange indices_;
+  Indices indices_;
 };
 
 } // namespace
 
 std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
                                                          const Plan &plan, const Role &role,
-                                                         IndexRange indices) {
+                                                         const Indices &indices) {
   int64_t arenaBytes = role.arenaBytes[static_cast<size_t>(place.arena)];
+  if (place.group < (place.coef == 0 ? -1 : 0) ||
+      place.group >= static_cast<int64_t>(plan.groups.size()))
+    return std::pair(Rule::Index, fmt::format("moves with group {}; there are {}", place.group,
+                                              plan.groups.size()));
   if (place.coef == 0 && place.offset >= 0 && bytes <= arenaBytes &&
       place.offset <= arenaBytes - bytes && place.offset % kAlignmentBytes == 0)
     return std::nullopt; // nearly always
-  Wide first = Wide(place.offset) + Wide(place.coef) * indices.first;
-  Wide last = Wide(place.offset) + Wide(place.coef) * indices.last;
+  IndexRange own = indices.of(place.group);
+  Wide first = Wide(place.offset) + Wide(place.coef) * own.first;
+  Wide last = Wide(place.offset) + Wide(place.coef) * own.last;
   if (first < 0 || last < 0 || first + bytes > arenaBytes || last + bytes > arenaBytes)
     return std::pair(Rule::Arena, fmt::format("of {} bytes at {} ends beyond its arena of {} bytes",
                                               bytes, printPlace(plan, place), arenaBytes));
-  if (first % kAlignmentBytes != 0 || (!indices.isSole() && place.coef % kAlignmentBytes != 0))
+  if (first % kAlignmentBytes != 0 || (!own.isSole() && place.coef % kAlignmentBytes != 0))
     return std::pair(Rule::Alignment, fmt::format("is at {}, which is not a multiple of {}",
                                                   printPlace(plan, place), kAlignmentBytes));
   return std::nullopt;
@@ -140,17 +150,19 @@ Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell) {
 
 void checkCells(Inspection &inspection) {
   const Plan &plan = inspection.plan();
-  for (uint32_t r = 0; r < plan.roles.size(); ++r)
+  for (uint32_t r = 0; r < plan.roles.size(); ++r) {
+    Indices indices(plan, plan.roles[r]);
     for (uint32_t c = 0; c < plan.roles[r].cells.size() && !inspection.isFull(); ++c) {
       const Cell &cell = plan.roles[r].cells[c];
       if (!cell.place.placed || cell.place.arena != cell.arena)
         inspection.add(Rule::Place, spotOfCell(inspection, r, c),
                        fmt::format("cell '@{}' has no place in its arena", cell.name), cell.name);
-      else if (auto problem = placeProblem(cell.place, cell.type.bytes(), plan, plan.roles[r],
-                                           indicesOf(plan, plan.roles[r])))
+      else if (auto problem =
+                   placeProblem(cell.place, cell.type.bytes(), plan, plan.roles[r], indices))
         inspection.add(problem->first, spotOfCell(inspection, r, c),
                        fmt::format("cell '@{}' {}", cell.name, problem->second), cell.name);
     }
+  }
 }
 
 void checkCapacity(Inspection &inspection) {

@@ -50,7 +50,7 @@ class ProgramCheck {
 public:
   ProgramCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
-        windows_(inspection, role_, indicesOf(inspection.plan(), role_)),
+        windows_(inspection, role_, Indices(inspection.plan(), role_)),
         effects_(role_.segments.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       if (role_.cells[c].kind == CellKind::Step)
@@ -458,7 +458,7 @@ private:
     if (state.lost[window] != nullptr && state.lost[window]->bytes)
       return *state.lost[window]->bytes;
     Range range = windows_.rangeOf(window);
-    int64_t member = indicesOf(report_.plan(), role_).first;
+    int64_t member = Indices(report_.plan(), role_).of(range.group()).first;
     return {range.arena(), range.begin(member), range.end(member), member};
   }
 

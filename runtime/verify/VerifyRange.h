@@ -1,62 +1,64 @@
-// Byte ranges of an arena whose ends may move with the index in the group of shards.
+// Byte ranges of an arena whose ends may move with the index in a group. What moves with the same
+// group is compared exactly; ranges that move with different groups, by what they cover on any
+// rank.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
+#include "runtime/plan/Moving.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::plan::verifier {
 
-/// Indices in the plan's group of shards that the ranks of a role have.
+/// Indices in a group, from the first to the last that ranks of a role have.
 struct IndexRange {
   int64_t first = 0, last = 0;
   bool isSole() const { return first == last; }
 };
 
-/// True if both places are the same bytes at each coordinate, `coef` bytes a coordinate apart.
-inline bool liesAt(const Place &a, const Place &b, IndexRange indices, int64_t coef = 0) {
-  if (coef == 0 && a.offset == b.offset && a.coef == b.coef)
-    return a.arena == b.arena; // nearly always
-  auto at = [](const Place &place, int64_t member) {
-    return place.offset + __int128(place.coef) * member;
-  };
-  return a.arena == b.arena &&
-         at(a, indices.first) == at(b, indices.first) + __int128(coef) * indices.first &&
-         at(a, indices.last) == at(b, indices.last) + __int128(coef) * indices.last;
-}
+/// Of the ranks of one role in each group of the plan.
+class Indices {
+public:
+  Indices(const Plan &plan, const Role &role);
+  /// Of group -1 there is one index.
+  IndexRange of(int16_t group) const { return ranges_[static_cast<size_t>(group + 1)]; }
 
-/// offset + coef·member
-struct Line {
-  int64_t offset = 0, coef = 0;
-  int64_t at(int64_t member) const { return offset + coef * member; }
-  bool operator==(const Line &) const = default;
-  auto operator<=>(const Line &) const = default;
+private:
+  std::vector<IndexRange> ranges_; ///< of no group, then of each
 };
+
+/// offset + coef · index(group)
+using Line = Moving;
 
 /// From the largest of some lines to the smallest of others; one line each unless ranges that move
 /// differently were cut with each other.
 class Range {
 public:
-  static Range of(const Place &place, int64_t bytes, IndexRange indices) {
+  static Range of(const Place &place, int64_t bytes, const Indices &indices) {
     Range range;
     range.arena_ = place.arena;
-    int64_t coef = indices.isSole() ? 0 : place.coef; // one coordinate only: nothing moves
-    int64_t offset = place.offset + (place.coef - coef) * indices.first;
-    range.lower_[0] = {offset, coef};
-    range.upper_[0] = {offset + bytes, coef};
+    IndexRange own = indices.of(place.group);
+    int64_t coef = own.isSole() ? 0 : place.coef; // one index only: nothing moves
+    int64_t offset = place.offset + (place.coef - coef) * own.first;
+    range.group_ = coef == 0 ? int16_t{-1} : place.group;
+    range.lower_[0] = {offset, coef, range.group_};
+    range.upper_[0] = {offset + bytes, coef, range.group_};
     return range;
   }
-  static Range of(const Value &value, IndexRange indices) {
+  static Range of(const Value &value, const Indices &indices) {
     return of(value.place, value.type.bytes(), indices);
   }
-  static Range of(const Cell &cell, IndexRange indices) {
+  static Range of(const Cell &cell, const Indices &indices) {
     return of(cell.place, cell.type.bytes(), indices);
   }
 
   Arena arena() const { return arena_; }
+  /// The group with whose index it moves; -1 if it does not.
+  int16_t group() const { return group_; }
   /// Equal lines; ranges that are the same by different lines are not found out.
   bool operator==(const Range &other) const {
     return arena_ == other.arena_ && inexact_ == other.inexact_ &&
@@ -81,18 +83,19 @@ public:
     return lowers_ == 1 && uppers_ == 1 && lower_[0].coef == 0 && upper_[0].coef == 0;
   }
   /// True if it has no byte at any coordinate, as far as single lines show.
-  bool isEmpty(IndexRange indices) const {
+  bool isEmpty(const Indices &indices) const {
+    IndexRange own = indices.of(group_);
     for (uint8_t l = 0; l < lowers_; ++l)
       for (uint8_t u = 0; u < uppers_; ++u)
-        if (lower_[l].at(indices.first) >= upper_[u].at(indices.first) &&
-            lower_[l].at(indices.last) >= upper_[u].at(indices.last))
+        if (lower_[l].at(own.first) >= upper_[u].at(own.first) &&
+            lower_[l].at(own.last) >= upper_[u].at(own.last))
           return true;
     return false;
   }
   /// A coordinate at which it has bytes, if there is one. Where an end is ahead of a begin is a
   /// matter of one inequality each.
-  std::optional<int64_t> findIndex(IndexRange indices) const {
-    int64_t first = indices.first, last = indices.last;
+  std::optional<int64_t> findIndex(const Indices &indices) const {
+    auto [first, last] = indices.of(group_);
     for (uint8_t l = 0; l < lowers_; ++l)
       for (uint8_t u = 0; u < uppers_; ++u) {
         int64_t room = upper_[u].offset - lower_[l].offset, slope = upper_[u].coef - lower_[l].coef;
@@ -111,24 +114,25 @@ public:
     return first <= last ? std::optional(first) : std::nullopt;
   }
 
-  /// True if it could not be cut exactly: too many lines. It is then larger than it should be.
+  /// True if it could not be cut exactly: too many lines, or lines that move with different groups.
+  /// It is then larger than it should be.
   bool isInexact() const { return inexact_; }
 
   /// Smallest begin and largest end over all coordinates, or wider.
-  int64_t hullBegin(IndexRange indices) const {
-    int64_t begin = std::min(lower_[0].at(indices.first), lower_[0].at(indices.last));
+  int64_t hullBegin(const Indices &indices) const {
+    int64_t begin = least(lower_[0], indices);
     for (uint8_t i = 1; i < lowers_; ++i)
-      begin = std::max(begin, std::min(lower_[i].at(indices.first), lower_[i].at(indices.last)));
+      begin = std::max(begin, least(lower_[i], indices));
     return begin;
   }
-  int64_t hullEnd(IndexRange indices) const {
-    int64_t end = std::max(upper_[0].at(indices.first), upper_[0].at(indices.last));
+  int64_t hullEnd(const Indices &indices) const {
+    int64_t end = most(upper_[0], indices);
     for (uint8_t i = 1; i < uppers_; ++i)
-      end = std::min(end, std::max(upper_[i].at(indices.first), upper_[i].at(indices.last)));
+      end = std::min(end, most(upper_[i], indices));
     return end;
   }
 
-  Range intersect(const Range &other, IndexRange indices) const {
+  Range intersect(const Range &other, const Indices &indices) const {
     Range result = *this;
     if (arena_ != other.arena_) {
       result.upper_[0] = result.lower_[0];
@@ -142,12 +146,12 @@ public:
     return result;
   }
   /// What lies before `other`, and after it.
-  Range before(const Range &other, IndexRange indices) const {
+  Range before(const Range &other, const Indices &indices) const {
     Range result = *this;
     result.addUpper(other.lower_[0], indices);
     return result;
   }
-  Range behind(const Range &other, IndexRange indices) const {
+  Range behind(const Range &other, const Indices &indices) const {
     Range result = *this;
     result.addLower(other.upper_[0], indices);
     return result;
@@ -165,22 +169,42 @@ private:
   static constexpr uint8_t kLinesMax = 4;
   using Lines = std::array<Line, kLinesMax>;
 
-  void addLower(Line line, IndexRange indices) {
-    add(lower_, lowers_, line, [&](const Line &a, const Line &b) {
-      return a.at(indices.first) >= b.at(indices.first) && a.at(indices.last) >= b.at(indices.last);
-    });
+  static int64_t least(const Line &line, const Indices &indices) {
+    IndexRange own = indices.of(line.group);
+    return std::min(line.at(own.first), line.at(own.last));
   }
-  void addUpper(Line line, IndexRange indices) {
-    add(upper_, uppers_, line, [&](const Line &a, const Line &b) {
-      return a.at(indices.first) <= b.at(indices.first) && a.at(indices.last) <= b.at(indices.last);
-    });
+  static int64_t most(const Line &line, const Indices &indices) {
+    IndexRange own = indices.of(line.group);
+    return std::max(line.at(own.first), line.at(own.last));
   }
-  /// Keeps only lines that no other one makes superfluous at all coordinates.
+  /// True if a is nowhere smaller than b. Where they move with different groups, every index in the
+  /// one may meet every index in the other.
+  static bool isNeverBelow(const Line &a, const Line &b, const Indices &indices) {
+    if (a.group != b.group && a.group >= 0 && b.group >= 0)
+      return least(a, indices) >= most(b, indices);
+    IndexRange own = indices.of(std::max(a.group, b.group));
+    return a.at(own.first) >= b.at(own.first) && a.at(own.last) >= b.at(own.last);
+  }
+
+  void addLower(const Line &line, const Indices &indices) {
+    add(lower_, lowers_, line, least(line, indices),
+        [&](const Line &a, const Line &b) { return isNeverBelow(a, b, indices); });
+  }
+  void addUpper(const Line &line, const Indices &indices) {
+    add(upper_, uppers_, line, most(line, indices),
+        [&](const Line &a, const Line &b) { return isNeverBelow(b, a, indices); });
+  }
+  /// Keeps only lines that no other one makes superfluous at all indices. Of a line that moves with
+  /// another group than the range, what it is at its `widest` is kept.
   template <typename Decides>
-  void add(Lines &lines, uint8_t &count, Line line, const Decides &decides) {
+  void add(Lines &lines, uint8_t &count, Line line, int64_t widest, const Decides &decides) {
     for (uint8_t i = 0; i < count; ++i)
       if (decides(lines[i], line))
         return;
+    if (line.group >= 0 && group_ >= 0 && line.group != group_) {
+      line = {widest};
+      inexact_ = true;
+    }
     uint8_t kept = 0;
     for (uint8_t i = 0; i < count; ++i)
       if (!decides(line, lines[i]))
@@ -190,9 +214,12 @@ private:
       inexact_ = true;
     else
       lines[count++] = line;
+    group_ = -1;
+    forEachLine([&](const Line &each) { group_ = std::max(group_, each.group); });
   }
 
   Arena arena_ = Arena::Work;
+  int16_t group_ = -1; ///< of all lines that move
   uint8_t lowers_ = 1, uppers_ = 1;
   bool inexact_ = false;
   Lines lower_{}, upper_{};

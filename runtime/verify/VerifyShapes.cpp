@@ -110,7 +110,11 @@ private:
   void stepOp();
   void addLosses();
   void optimizer(size_t moments);
-  void needShard(const Type &type);
+  void needPart(const Type &type, std::string_view what, int64_t Block::*numel);
+  void needShard(const Type &type) { needPart(type, "shard", &Block::shard); }
+  void needStateShard(const Type &type) {
+    needPart(type, "shard of the state", &Block::stateShard);
+  }
   void needTable(const Type &shard, int64_t columns, int64_t tableRows);
 
   const Scope &scope_;
@@ -307,7 +311,9 @@ void ShapeCheck::checkLmLossGrad() {
 void ShapeCheck::checkView() {
   int64_t coef = op_.getInt(Key::coef), offset = op_.getInt(Key::offset);
   int64_t most = in(0).numel() - out(0).numel();
-  IndexRange indices = indicesOf(scope_.plan(), scope_.role);
+  IndexRange indices;
+  if (coef != 0)
+    indices = Indices(scope_.plan(), scope_.role).of(op_.group);
   need(in(0).dtype == out(0).dtype, "a result with its operand's element type");
   bool inside = std::clamp(coef, -limits::kElementsMax, limits::kElementsMax) == coef &&
                 std::clamp(offset, -limits::kElementsMax, limits::kElementsMax) == offset;
@@ -381,20 +387,19 @@ void ShapeCheck::needWire() {
   }
 }
 
-void ShapeCheck::needShard(const Type &type) {
+void ShapeCheck::needPart(const Type &type, std::string_view what, int64_t Block::*numel) {
   int64_t block = op_.getInt(Key::block);
   if (block < 0)
     return scope_.add(Rule::Shape, index_, "'{}' names no block", opInfo(op_.kind).name), void();
-  int64_t shard = scope_.plan().blocks[static_cast<size_t>(block)].shard;
-  if (type.numel() != shard)
-    scope_.add(Rule::Shape, index_, "'{}' has {} elements; a shard of block '{}' has {}",
-               opInfo(op_.kind).name, type.numel(),
-               scope_.plan().blocks[static_cast<size_t>(block)].name, shard);
+  const Block &each = scope_.plan().blocks[static_cast<size_t>(block)];
+  if (type.numel() != each.*numel)
+    scope_.add(Rule::Shape, index_, "'{}' has {} elements; a {} of block '{}' has {}",
+               opInfo(op_.kind).name, type.numel(), what, each.name, each.*numel);
 }
 
 /// g master moments... state -> master moments... weight?
 void ShapeCheck::optimizer(size_t moments) {
-  needShard(in(1));
+  needStateShard(in(1));
   needState(in(2 + moments));
   for (size_t i = 0; i < 2 + moments; ++i)
     need(isData(in(i)) && in(i).numel() == in(1).numel(),
@@ -603,7 +608,7 @@ void ShapeCheck::checkReduceScatter() {
     scope_.add(Rule::Shape, index_,
                "'reduce_scatter' can return a sum of squares only if its ranks exchange parts and "
                "add them themselves");
-  needShard(out(0));
+  needStateShard(out(0));
 }
 
 void ShapeCheck::checkAllReduce() { collective(); }
@@ -624,7 +629,7 @@ void ShapeCheck::checkSgd() { optimizer(0); }
 void ShapeCheck::checkInitBlock() {
   need(isData(out(0)), "a floating point result");
   needKnown(op_.results[0], isModelType(out(0).dtype), "f32 and bf16");
-  needShard(out(0));
+  needStateShard(out(0));
 }
 
 void ShapeCheck::checkLossAdd() { addLosses(); }

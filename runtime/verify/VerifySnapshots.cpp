@@ -14,7 +14,7 @@ class SnapshotCheck {
 public:
   SnapshotCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), indices_(indicesOf(plan_, role_)),
+        role_(plan_.roles[roleIndex]), indices_(plan_, role_),
         blockOf_(inspection.blocksInCheckpoint(roleIndex)), copiesOf_(role_.cells.size()) {}
 
   void run() {
@@ -36,16 +36,17 @@ private:
     int64_t count;
   };
 
-  /// The part's first element on the rank with the coordinate.
-  static __int128 beginOf(const CellPart &part, int64_t member) {
-    return part.offset + static_cast<__int128>(part.coef) * member;
+  /// The part's first element on the first ranks of the role.
+  __int128 firstOf(const CellPart &part) const {
+    return part.begin.offset +
+           static_cast<__int128>(part.begin.coef) * indices_.of(part.begin.group).first;
   }
 
   void collect(uint32_t s) {
     Scope where{report_, role_, role_.segments[s], roleIndex_, s};
     if (!report_.spend(where.segment.values.size() + where.segment.ops.size()))
       return;
-    std::vector<CellPart> parts = partsOfCells(where.segment);
+    std::vector<CellPart> parts = partsOfCells(plan_, where.segment);
     for (uint32_t i = 0; i < where.segment.ops.size(); ++i) {
       const Op &op = where.segment.ops[i];
       if (op.kind != OpKind::Snapshot)
@@ -67,32 +68,30 @@ private:
   StateShare heldOf(uint32_t c) {
     const Block &block = *blockOf_[c];
     StateShare share;
-    if (block.shard == block.numel) {
+    if (block.stateShard == block.numel) {
       int64_t longest = 1;
       auto index = static_cast<int32_t>(blockOf_[c] - plan_.blocks.data());
       for (const Param *param : report_.paramsOf(index))
         longest = std::max(longest, param->rowSize());
-      share = stateShareOf(block.numel, longest, plan_.groupSize(plan_.shardGroup));
+      share = stateShareOf(block.numel, longest, plan_.groupSize(block.stateGroup));
     }
-    return share.isShared() ? share : StateShare{0, block.shard};
+    return share.isShared() ? share : StateShare{0, block.stateShard};
   }
 
   void checkCell(uint32_t c) {
     std::vector<Copy> &copies = copiesOf_[c];
-    std::ranges::stable_sort(copies, {}, [&](const Copy &copy) {
-      return std::pair(copy.segment, beginOf(copy.part, indices_.first));
-    });
+    std::ranges::stable_sort(
+        copies, {}, [&](const Copy &copy) { return std::pair(copy.segment, firstOf(copy.part)); });
     StateShare held = heldOf(c);
     int64_t at = 0;
     for (const Copy &copy : copies) {
-      CellPart next{c, at, held.step};
-      if (beginOf(copy.part, indices_.first) != beginOf(next, indices_.first) ||
-          beginOf(copy.part, indices_.last) != beginOf(next, indices_.last)) {
+      Moving next{at, held.step, held.step == 0 ? int16_t{-1} : blockOf_[c]->stateGroup};
+      if (!areSame(plan_, role_, copy.part.begin, next)) {
         report_.add(Rule::Background, {roleIndex_, copy.segment, copy.op},
                     fmt::format("a background segment copies {} elements of cell '@{}' from {} + "
                                 "{}*index on; the next that a rank saves are from {} + {}*index on",
-                                copy.count, role_.cells[c].name, copy.part.offset, copy.part.coef,
-                                next.offset, next.coef),
+                                copy.count, role_.cells[c].name, copy.part.begin.offset,
+                                copy.part.begin.coef, next.offset, next.coef),
                     role_.cells[c].name);
         return;
       }
@@ -110,7 +109,7 @@ private:
   const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
-  IndexRange indices_;
+  Indices indices_;
   const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
   std::vector<std::vector<Copy>> copiesOf_;   ///< each cell
 };

@@ -48,7 +48,7 @@ public:
   SumCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
         role_(plan_.roles[roleIndex]), allAxes_(axesOf(plan_)),
-        shardAxes_(axesOf(plan_, plan_.shardGroup)), dataAxes_(axesOf(plan_, plan_.dataGroup)),
+        dataAxes_(axesOf(plan_, plan_.dataGroup)),
         blockOf_(inspection.blocksInCheckpoint(roleIndex)), isTraining_(role_.segments.size()),
         hasState_(plan_.blocks.size()), updates_(plan_.blocks.size()),
         hasNumbers_(plan_.roles.size() > 1) {
@@ -79,10 +79,20 @@ private:
   }
   bool isSharded(int32_t block) const {
     const Block &each = plan_.blocks[static_cast<size_t>(block)];
-    return each.shard < each.numel;
+    return each.stateShard < each.numel;
   }
   /// Axes over which ranks hold other parts of the block's state.
-  Axes partsOf(int32_t block) const { return isSharded(block) ? shardAxes_ : Axes{0}; }
+  Axes partsOf(int32_t block) const {
+    return isSharded(block) ? axesOf(plan_, plan_.blocks[static_cast<size_t>(block)].stateGroup)
+                            : Axes{0};
+  }
+
+  /// The same of a value that is a part of the block.
+  Axes heldBy(int32_t block, ValueId value) const {
+    std::optional<BlockPart> part =
+        partOf(plan_.blocks[static_cast<size_t>(block)], segment_->values[value].type.numel());
+    return part ? axesOf(plan_, part->group) : partsOf(block);
+  }
 
   /// A role that updates blocks, or saves what it does.
   bool hasStepOps() const {
@@ -106,8 +116,8 @@ private:
     const Cell &cell = role_.cells[c];
     bool isBuffer = cell.kind == CellKind::Buffer; // other kinds mean the same in all roles
     Held held{{}, numberOf(cell.kind, isBuffer ? c : static_cast<uint32_t>(cell.of))};
-    if (blockOf_[c] != nullptr && blockOf_[c]->shard < blockOf_[c]->numel)
-      held.mark.varies = shardAxes_;
+    if (blockOf_[c] != nullptr)
+      held.mark.varies = partsOf(static_cast<int32_t>(blockOf_[c] - plan_.blocks.data()));
     if (c == stepCell_)
       held.mark.phase = Phase::Ended;
     return held;
@@ -328,7 +338,7 @@ private:
     case SumRole::Cuts: {
       Mark mark = marks_[op.operands[0]];
       if (op.getInt(AttrKey::coef) != 0)
-        mark.varies |= shardAxes_;
+        mark.varies |= axesOf(plan_, op.group);
       return mark;
     }
     case SumRole::Joins: {
@@ -392,7 +402,7 @@ private:
       mark.varies |= dataAxes_;
     mark.due = mark.varies;
     if (role == SumRole::ComputesShard) // rows of the whole batch, for this rank's part
-      mark.varies |= partsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
+      mark.varies |= heldBy(static_cast<int32_t>(op.getInt(AttrKey::block)), op.results[0]);
     if (isTraining_[segmentIndex_])
       mark.cover = Cover::New;
     return mark;
@@ -694,7 +704,7 @@ private:
   const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
-  Axes allAxes_, shardAxes_, dataAxes_;
+  Axes allAxes_, dataAxes_;
   const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
   std::vector<bool> isTraining_;              ///< of each segment
   std::vector<bool> hasState_;                ///< of each block: the role has its state
@@ -717,8 +727,8 @@ private:
 /// True if ranks of both roles have the same part of the block's state.
 bool haveCommonState(const Plan &plan, const Role &a, const Role &b, int32_t block) {
   const Block &each = plan.blocks[static_cast<size_t>(block)];
-  IndexRange x = indicesOf(plan, a), y = indicesOf(plan, b);
-  return each.shard == each.numel || (x.first <= y.last && y.first <= x.last);
+  IndexRange x = Indices(plan, a).of(each.stateGroup), y = Indices(plan, b).of(each.stateGroup);
+  return each.stateShard == each.numel || (x.first <= y.last && y.first <= x.last);
 }
 
 /// Roles whose ranks have state in common change it alike.

@@ -56,7 +56,7 @@ std::string_view whyIncomplete(Cover cover);
 /// The group's axes, or all of the mesh's.
 Axes axesOf(const Plan &plan, int16_t group);
 Axes axesOf(const Plan &plan);
-/// `'dp'`, or `'tp' and 'dp'`.
+/// `'tp'`, or `'tp' and 'cp'`.
 std::string namesOf(const Plan &plan, Axes axes);
 
 /// Checks that each element of a gradient counts once in the norm, where steps end as they should.

@@ -47,6 +47,10 @@ void checkChannel(Inspection &inspection, const Channel &channel) {
         channel.name, channel.multiprocessors, limits::kMultiprocessorsMax);
 }
 
+bool isGroup(const Plan &plan, int16_t group) {
+  return group >= -1 && group < static_cast<int64_t>(plan.groups.size());
+}
+
 void checkMesh(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   checkNames(inspection, plan.mesh, limits::kMeshAxesMax, "mesh axis");
@@ -73,11 +77,9 @@ void checkMesh(Inspection &inspection) {
             group.axes[i]);
     }
   }
-  for (auto [what, group] :
-       {std::pair("data", plan.dataGroup), std::pair("shards", plan.shardGroup)})
-    if (group < -1 || (group >= 0 && !isIndex(group, plan.groups)))
-      add(inspection, Rule::Index, "'{}' names group {}; there are {}", what, group,
-          plan.groups.size());
+  if (!isGroup(plan, plan.dataGroup))
+    add(inspection, Rule::Index, "'data' names group {}; there are {}", plan.dataGroup,
+        plan.groups.size());
   checkNames(inspection, plan.streams, static_cast<int64_t>(kStreamsMax), "stream");
   if (plan.streams.empty())
     add(inspection, Rule::Index, "the plan has no streams; ops that name none need one");
@@ -92,6 +94,42 @@ void checkMesh(Inspection &inspection) {
         limits::kBytesMax);
 }
 
+/// Parts are equal and as many as the group has ranks, or all of the block.
+bool checkPart(Inspection &inspection, const Block &block, std::string_view what, int64_t numel,
+               int16_t group) {
+  const Plan &plan = inspection.plan();
+  if (!isGroup(plan, group)) {
+    add(inspection, Rule::Index, "block '{}' has {} over group {}; there are {}", block.name, what,
+        group, plan.groups.size());
+    return false;
+  }
+  if (numel >= 1 && numel <= block.numel &&
+      (numel == block.numel ||
+       (block.numel % numel == 0 && block.numel / numel == plan.groupSize(group))))
+    return true;
+  add(inspection, Rule::Parameter,
+      "block '{}' of {} elements has {} of {}; they need to be equal parts over the {} ranks of "
+      "group '{}'",
+      block.name, block.numel, what, numel, plan.groupSize(group),
+      group < 0 ? "" : plan.groups[static_cast<size_t>(group)].name);
+  return false;
+}
+
+/// A rank's part of the state lies inside of its part of the block.
+void checkNested(Inspection &inspection, const Block &block) {
+  const Plan &plan = inspection.plan();
+  if (block.stateShard > block.shard)
+    add(inspection, Rule::Parameter,
+        "block '{}' has shards of {} and shards of state of {}; these cannot be larger", block.name,
+        block.shard, block.stateShard);
+  else if (block.shard < block.numel && !isExtendedBy(plan, block.group, block.stateGroup))
+    add(inspection, Rule::Parameter,
+        "block '{}' is divided over group '{}' and its state over group '{}', whose axes do not "
+        "begin with those of the other group",
+        block.name, plan.groups[static_cast<size_t>(block.group)].name,
+        block.stateGroup < 0 ? "" : plan.groups[static_cast<size_t>(block.stateGroup)].name);
+}
+
 void checkBlocks(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   checkNames(inspection, plan.units, limits::kUnitsMax, "unit");
@@ -100,19 +138,12 @@ void checkBlocks(Inspection &inspection) {
     if (block.unit < -1 || (block.unit >= 0 && !isIndex(block.unit, plan.units)))
       add(inspection, Rule::Index, "block '{}' names unit {}; there are {}", block.name, block.unit,
           plan.units.size());
-    if (block.numel < 1 || block.numel > limits::kElementsMax || block.shard < 1 ||
-        block.shard > block.numel)
-      add(inspection, Rule::Parameter,
-          "block '{}' has {} elements and shards of {}; the ranges are 1 to {}, and 1 to the "
-          "block's",
-          block.name, block.numel, block.shard, limits::kElementsMax);
-    else if (block.shard != block.numel &&
-             (block.numel % block.shard != 0 ||
-              block.numel / block.shard != plan.groupSize(plan.shardGroup)))
-      add(inspection, Rule::Parameter,
-          "block '{}' of {} elements has shards of {}; shards need to be equal parts over the {} "
-          "ranks of the group of shards",
-          block.name, block.numel, block.shard, plan.groupSize(plan.shardGroup));
+    if (block.numel < 1 || block.numel > limits::kElementsMax)
+      add(inspection, Rule::Parameter, "block '{}' has {} elements; the range is 1 to {}",
+          block.name, block.numel, limits::kElementsMax);
+    else if (checkPart(inspection, block, "shards", block.shard, block.group) &&
+             checkPart(inspection, block, "shards of state", block.stateShard, block.stateGroup))
+      checkNested(inspection, block);
   }
 }
 
@@ -121,10 +152,11 @@ void checkBlocks(Inspection &inspection) {
 bool cutsRow(const Block &block, const Param &param) {
   int64_t end = param.offset + param.type.numel();
   int64_t row = param.rowSize();
-  int64_t first = (param.offset / block.shard + 1) * block.shard;
+  int64_t shard = block.stateShard;
+  int64_t first = (param.offset / shard + 1) * shard;
   if (first >= end)
     return false;
-  return (first - param.offset) % row != 0 || (first + block.shard < end && block.shard % row != 0);
+  return (first - param.offset) % row != 0 || (first + shard < end && shard % row != 0);
 }
 
 void checkParam(Inspection &inspection, const Param &param) {
@@ -160,17 +192,17 @@ void checkParam(Inspection &inspection, const Param &param) {
     broken(fmt::format(
         "parameter '{}' begins at element {} of its block, byte {}, which is not a multiple of {}",
         param.name, param.offset, param.offset * dtypeBytes(param.type.dtype), kAlignmentBytes));
-  if (block.shard < block.numel &&
-      block.shard * dtypeBytes(param.type.dtype) % kAlignmentBytes != 0)
+  if (block.stateShard < block.numel &&
+      block.stateShard * dtypeBytes(param.type.dtype) % kAlignmentBytes != 0)
     broken(fmt::format("shards of block '{}', which holds parameter '{}', have {} bytes, which is "
                        "not a multiple of {}",
-                       block.name, param.name, block.shard * dtypeBytes(param.type.dtype),
+                       block.name, param.name, block.stateShard * dtypeBytes(param.type.dtype),
                        kAlignmentBytes));
   else if (cutsRow(block, param))
     broken(fmt::format(
         "a shard boundary of block '{}' (every {} elements) cuts a row of {} elements of parameter "
         "'{}' at {}",
-        block.name, block.shard, param.rowSize(), param.name, param.offset));
+        block.name, block.stateShard, param.rowSize(), param.name, param.offset));
 }
 
 void checkParams(Inspection &inspection) {
@@ -306,12 +338,12 @@ void checkState(Inspection &inspection, uint32_t index) {
     if (blocks[c] == nullptr)
       continue;
     const Cell &cell = role.cells[c];
-    if (cell.type.dtype != DType::F32 || cell.type.numel() != blocks[c]->shard)
+    if (cell.type.dtype != DType::F32 || cell.type.numel() != blocks[c]->stateShard)
       inspection.add(
           Rule::State, spotOfCell(inspection, index, static_cast<uint32_t>(c)),
           fmt::format("cell '@{}' has type {}; checkpoints save it as {} elements of f32, this "
                       "rank's shard of block '{}'",
-                      cell.name, printType(cell.type), blocks[c]->shard, blocks[c]->name),
+                      cell.name, printType(cell.type), blocks[c]->stateShard, blocks[c]->name),
           cell.name);
   }
 }

@@ -36,7 +36,7 @@ private:
 /// Windows are numbered: first each cell as a whole, by the cell's own index, then parts.
 class CellWindows {
 public:
-  CellWindows(Inspection &inspection, const Role &role, IndexRange indices)
+  CellWindows(Inspection &inspection, const Role &role, const Indices &indices)
       : report_(inspection), role_(role), indices_(indices),
         cells_(static_cast<uint32_t>(role.cells.size())) {}
 
@@ -114,7 +114,7 @@ private:
 
   Inspection &report_;
   const Role &role_;
-  IndexRange indices_;
+  Indices indices_;
   uint32_t cells_;
   bool hasSeenParts_ = false, followsParts_ = false;
   std::vector<Part> parts_;

@@ -26,19 +26,23 @@ plan::Plan makePlan(int64_t layers, int64_t ranks) {
   plan::Plan plan;
   plan.name = "bench";
   plan.mesh = {{"dp", ranks}};
+  plan.groups = {{"dp", {0}}};
   plan::Role role;
   int64_t numel = kRow * kRowsOfLayer, shard = numel / ranks;
   for (int64_t i = 0; i < layers; ++i) {
     std::string name = fmt::format("layers.{}", i);
-    plan.blocks.push_back({name, -1, numel, shard});
+    plan.blocks.push_back({name, -1, numel, shard, 0, shard, 0});
     plan::Param param;
     param.name = fmt::format("decoder.{}.mlp.linear_fc2.weight", name);
     param.type = plan::Type::of(DType::F32, {kRowsOfLayer, kRow});
     param.block = static_cast<int32_t>(i);
     plan.params.push_back(std::move(param));
-    for (const char *prefix : {"w.", "m.", "v."}) {
+    for (plan::CellKind kind :
+         {plan::CellKind::Weight, plan::CellKind::FirstMoment, plan::CellKind::SecondMoment}) {
       plan::Cell cell;
-      cell.name = prefix + name;
+      cell.name = fmt::format("{}.{}", plan::cellKindInfo(kind).word, name);
+      cell.kind = kind;
+      cell.of = static_cast<int32_t>(i);
       cell.type = plan::Type::of(DType::F32, {shard});
       role.cells.push_back(std::move(cell));
     }

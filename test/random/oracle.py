@@ -4,7 +4,9 @@ A table written from the reference of upstream's checks and from docs/rules.md's
 are computed as the reference states them: presets are copied, sizes left open are derived, adjustments come before rules.
 """
 
+import itertools
 import math
+import operator
 
 from recipes import FAMILIES, OPTIONS, parse_value
 
@@ -265,6 +267,25 @@ def divides(f, whole, part):
     return not f.has(whole) or f[whole] % part == 0
 
 
+def expert_mesh(f):
+    """Whether dense layers and experts divide the same number of ranks."""
+    return (f.has("model.num_moe_experts") or f.ep > 1) and f.world % (f.tp * f.pp * f.cp) == 0 and \
+        (f.world // f.pp) % (f.ep * f.etp) == 0 and f.dp % f.instances == 0
+
+
+def stages_apart(f):
+    return f.on("dist.use_tp_pp_dp_mapping") and f.pp > 1 and f.tp * f.cp != f.ep * f.etp
+
+
+def neighbours(f, *degrees):
+    """Numbers of neighbouring ranks that one division of the ranks puts together."""
+    first, second, data = degrees
+    outer = f.instances if data % f.instances == 0 else 1
+    behind = [data // outer, outer]
+    order = [first, second, *([f.pp, *behind] if f.on("dist.use_tp_pp_dp_mapping") else [*behind, f.pp])]
+    return list(itertools.accumulate(order, operator.mul))
+
+
 def overlap(f):
     return f.on("model.overlap_moe_expert_parallel_comm")
 
@@ -419,6 +440,9 @@ ERRORS = {
     "world-size": lambda f: f.world % (f.tp * f.pp * f.cp) != 0,  # V26
     "expert-mesh": lambda f: (f.has("model.num_moe_experts") or f.ep > 1) and f.world % f.pp == 0 and
     (f.world // f.pp) % (f.ep * f.etp) != 0,
+    "expert-stages": lambda f: expert_mesh(f) and stages_apart(f),
+    "expert-groups": lambda f: expert_mesh(f) and not stages_apart(f) and any(
+        a % b and b % a for a in neighbours(f, f.tp, f.cp, f.dp) for b in neighbours(f, f.etp, f.ep, f.expert_dp)),
     "instances-divide": lambda f: f.dp % f.instances != 0,
     "global-batch-divides": lambda f: f.world % (f.tp * f.pp * f.cp) == 0 and
     not f.on("train.decrease_batch_size_if_needed") and

@@ -274,9 +274,27 @@ def check_op_switches(tree):
                 yield f"{path}:{number}: a switch over ops has no default, so that the compiler finds where a new op is missing"
 
 
+# The word where a group, an index or a part is meant: in names, comments and texts, but not in words of recipes and of
+# checkpoints, such as outer_dp_sharding_strategy, and not in names of options.
+DATA_PARALLEL = re.compile(r"(?<![\w.])dp(?!\w)|\bdp[A-Z]\w*|\b\w*[a-z]Dp(?![a-z])\w*|\b\w*_dp\b(?<!\bouter_dp)")
+# The degrees of a recipe, of which data parallelism is one, and other programs' options.
+DEGREES = ("compiler/config/", "compiler/import/", "compiler/upstream/")
+
+
+def check_data_parallel(tree):
+    """Plans name groups; only what reads a recipe's degrees knows which of them is data parallelism."""
+    for path in tree.select(*CODE, ".def"):
+        if not path.startswith(("compiler/", "runtime/", "kernels/")) or path.startswith(DEGREES):
+            continue
+        for number, line in enumerate(tree.lines(path), 1):
+            word = DATA_PARALLEL.search(re.sub(r"\bOpt::\w+", "", line))
+            if word:
+                yield f"{path}:{number}: '{word.group()}' means data parallelism; name the group, the index or the part"
+
+
 CHECKS = [check_arrows, check_top_level, check_headers, check_names, check_todos, check_blanks, check_machine_paths,
           check_links, check_rooms, check_waits, check_job_reads, check_kinds, check_op_switches,
-          state.check_state]
+          state.check_state, check_data_parallel]
 
 
 def measure(tree):

@@ -127,6 +127,20 @@ class TidyTest(unittest.TestCase):
             "compiler/parse/A.cpp": function("  case Token::End: // and no OpKind::Add:\n    return 1;\n" + rest),
         }), [])
 
+    def test_data_parallel(self):
+        words = "means data parallelism"
+        self.expect({"runtime/exec/A.cpp": "int64_t at(int64_t dp) {\n"}, words)
+        self.expect({"runtime/exec/A.cpp": "// place.coefDp * index\n"}, words)
+        self.expect({"compiler/passes/A.cpp": "// dpSize(plan)\n"}, words)
+        self.expect({"compiler/passes/A.cpp": 'if (axis.name == "dp")\n'}, words)
+        self.expect({"kernels/host/A.cpp": "/// Elements from 4*dp on.\n"}, words)
+        self.assertEqual(self.findings({
+            "compiler/config/A.cpp": '// Degree{"dp", 4}\n',
+            "compiler/lower/A.cpp": 'ask("ddp.outer_dp_sharding_strategy", Opt::DistUseTpPpDpMapping);\n',
+            "runtime/checkpoint/A.cpp": "// dp_reshardable depth endpoint\n",
+            "test/unit/exec/A.cpp": "// dp\n",
+        }), [])
+
     def test_top_level(self):
         mine = {"scratch/a.cpp": "// TO" + "DO: later\n", "quickstart.plan": "x \n", "docs/a.md": "text\n"}
         self.assertEqual(self.findings(mine), [])

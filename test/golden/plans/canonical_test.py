@@ -97,7 +97,8 @@ class Names(unittest.TestCase):
     def test_formats(self):
         """Format 1 says by names what format 2 says by kinds, and of each collective what format 2 says of its channel."""
         before = re.sub(r" (weight|first_moment) of b :", " :", PLAN).replace("shardc.plan 2", "shardc.plan 1")
-        before = re.sub(r"(data|shards) all\n", "", before).replace("*all", "*dp").replace("{coef =", "{coef_dp =")
+        before = before.replace("data all\n", "").replace(" over all", "").replace("*all", "*dp")
+        before = before.replace("{coef = 16} group all", "{coef_dp = 16}")
         before = re.sub(r"\n(stream|channel) [^\n]*", "", before)
         before = re.sub(r" channel (\w+)", r" group all channel \1 on \1", before)
         self.assertEqual(changed(before), set())

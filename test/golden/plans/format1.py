@@ -38,8 +38,6 @@ def number_of(word):
 
 class Reader:
     VERSION = "1"
-    COEFFICIENT = "coef_dp"
-    shards = ("dp",)  # axes of the group with whose index places move
 
     def __init__(self, text):
         self.words = [word for word in TOKEN.findall(text) if not word.startswith("//")]
@@ -328,9 +326,9 @@ class Reader:
             self.expect("=")
             word = self.next()
             op.attributes[key] = word if key in WORDS else number_of(word)
-        moving = op.attributes.pop(self.COEFFICIENT, 0)
+        moving = op.attributes.pop("coef_dp", 0)
         if moving:
-            op.attributes["offset"] = model.Moving(op.attributes.get("offset", 0), ((moving, self.shards),))
+            op.attributes["offset"] = model.Moving(op.attributes.get("offset", 0), ((moving, ("dp",)),))
 
     def clauses(self, op):
         while True:

@@ -5,6 +5,7 @@ Kinds that only passes and predictions ask for are left out of the model, and so
 """
 
 import format1
+import model
 
 # Kinds of cells that a save reads, or that the host knows; of all others a run knows only their bytes.
 STATE = {"weight", "master", "first_moment", "second_moment"}
@@ -14,13 +15,22 @@ UNIT_KINDS = {"other", "embedding", "layer", "head", "prediction"}
 
 class Reader(format1.Reader):
     VERSION = "2"
-    COEFFICIENT = "coef"
 
     def read_data(self):
         self.next()
 
-    def read_shards(self):
-        self.shards = self.groups[self.name()]
+    def read_block(self):
+        super().read_block()
+        block = self.found["blocks"][-1]
+        self.take_over()
+        if self.take("state"):
+            block.state = self.integer()
+            self.take_over()
+
+    def take_over(self):
+        """The group among whose ranks a block is divided: places and collectives say it too."""
+        if self.take("over"):
+            self.next()
 
     def moving_group(self):
         return self.groups[self.name()]
@@ -57,6 +67,9 @@ class Reader(format1.Reader):
             op.group, op.transport, stream = self.channels[format1.text_of(op.channel)]
         if op.stream is None:
             op.stream = stream
+        if moving := op.attributes.pop("coef", 0):
+            op.attributes["offset"] = model.Moving(op.attributes.get("offset", 0), ((moving, op.group),))
+            op.group = None
 
     def read_unit(self):
         super().read_unit()

@@ -159,6 +159,7 @@ class Block:
     unit: int
     numel: int
     shard: int
+    state: int = None  # elements of a part of the state, where it is smaller than a shard
 
 
 @dataclasses.dataclass

@@ -6,6 +6,7 @@
 #include "runtime/plan/Job.h"
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Limits.h"
+#include "runtime/plan/Moving.h"
 #include "runtime/plan/OpInfo.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Plan.h"

@@ -184,7 +184,7 @@ TEST(Bind, SquaresAreOfThePartOfTheParameterTable) {
 
 TEST(Ranges, ValidElementsLeavePaddingOut) {
   plan::Plan plan;
-  plan.blocks = {{"b", 0, 64, 32}, {"empty", 0, 64, 32}};
+  plan.blocks = {{"b", 0, 64, 32, 0, 32, 0}, {"empty", 0, 64, 32, 0, 32, 0}};
   auto param = [&](int64_t offset, int64_t numel) {
     plan::Param param;
     param.block = 0, param.offset = offset, param.type = plan::Type::of(DType::F32, {numel});
@@ -225,12 +225,28 @@ TEST(Bind, NamesAllOpsThatKernelsRefuse) {
   EXPECT_THAT(message, HasSubstr("micro: loss.add %summed: kernel loss_add_host refuses: "));
 }
 
+/// A view names the group with whose index it moves, and communicates nothing.
+TEST(Bind, ViewsThatMoveNeedNoChannel) {
+  plan::Plan plan = toyPlan({});
+  size_t views = 0;
+  for (plan::Segment &segment : plan.roles[0].segments)
+    for (plan::Op &op : segment.ops)
+      if (op.kind == plan::OpKind::View) {
+        op.group = 0;
+        ++views;
+      }
+  ASSERT_GT(views, 0u);
+  Bound bound(std::move(plan));
+  EXPECT_TRUE(bound.executable.isOk()) << bound.executable.status().message();
+}
+
 TEST(Bind, PlacesOutsideOfTheirArenaAreRefusedOnTheRankWhereTheyAre) {
   plan::Plan plan = toyPlan({});
   for (plan::Value &value : plan.roles[0].segments[0].values)
     if (value.name == "w") {
       value.place.offset = 1024 - 64;
       value.place.coef = 16;
+      value.place.group = 0;
     }
   Bound bound(std::move(plan));
   EXPECT_THAT(bound.executable.status().message(),
@@ -290,7 +306,6 @@ plan::Plan meshPlan() {
   plan::Plan plan;
   plan.mesh = {{"dp_outer", 2}, {"dp", 3}, {"tp", 2}};
   plan.groups = {{"dp", {1}}, {"tp", {2}}, {"all", {0, 1, 2}}, {"outer", {0}}, {"data", {0, 1}}};
-  plan.shardGroup = 0;
   plan.dataGroup = 4;
   return plan;
 }
@@ -298,12 +313,17 @@ plan::Plan meshPlan() {
 TEST(Mesh, LastAxisIsTheFastest) {
   plan::Plan plan = meshPlan();
   EXPECT_THAT(exec::meshCoords(plan, 7), ElementsAre(1, 0, 1));
-  EXPECT_EQ(exec::shardIndex(plan, 4), 2);
-  EXPECT_EQ(exec::shardIndex(plan, 11), 2);
-  EXPECT_EQ(exec::dataIndex(plan, 4), 2);
-  EXPECT_EQ(exec::dataIndex(plan, 11), 5);
+  EXPECT_EQ(exec::indexIn(plan, 0, 4), 2);
+  EXPECT_EQ(exec::indexIn(plan, 0, 11), 2);
+  EXPECT_EQ(exec::indexIn(plan, 4, 4), 2);
+  EXPECT_EQ(exec::indexIn(plan, 4, 11), 5);
   EXPECT_EQ(exec::indexIn(plan, 1, 11), 1);
-  EXPECT_EQ(exec::shardIndex(plan::Plan{}, 0), 0);
+  EXPECT_EQ(exec::indexIn(plan::Plan{}, -1, 0), 0);
+  exec::GroupIndices indices(plan, 11);
+  EXPECT_EQ(indices.of(-1), 0);
+  EXPECT_EQ(indices.of(0), 2);
+  EXPECT_EQ(indices.of(1), 1);
+  EXPECT_EQ(indices.of(4), 5);
 }
 
 TEST(Mesh, GroupsAreTheRanksThatDifferInTheirAxes) {
@@ -316,8 +336,10 @@ TEST(Mesh, GroupsAreTheRanksThatDifferInTheirAxes) {
 
 TEST(Ranges, PiecesOfBlocksKnowTheirParameters) {
   plan::Plan plan;
+  plan.mesh = {{"dp", 2}, {"outer", 2}};
+  plan.groups = {{"dp", {0}}, {"all", {0, 1}}};
   plan.units = {{"u"}};
-  plan.blocks = {{"b", 0, 40, 20}, {"c", 0, 8, 4}};
+  plan.blocks = {{"b", 0, 40, 20, 0, 10, 1}, {"c", 0, 8, 4, 0, 4, 0}};
   auto param = [](const char *name, int64_t offset, int64_t rows) {
     plan::Param param;
     param.name = name;
@@ -336,15 +358,20 @@ TEST(Ranges, PiecesOfBlocksKnowTheirParameters) {
   EXPECT_EQ(parts[1].begin, 8);
   EXPECT_EQ(parts[1].end, 12);
   EXPECT_EQ(parts[1].globalBegin, 0);
-  EXPECT_EQ(exec::pieceBegin(plan.blocks[0], 20, 1), 20);
-  EXPECT_EQ(exec::pieceBegin(plan.blocks[0], 40, 1), 0);
-  EXPECT_EQ(exec::pieceBegin(plan.blocks[0], 30, 1), -1);
+  exec::GroupIndices last(plan, 3);
+  EXPECT_EQ(exec::pieceBegin(plan.blocks[0], 20, last), 20);
+  EXPECT_EQ(exec::pieceBegin(plan.blocks[0], 10, last), 30);
+  EXPECT_EQ(exec::pieceBegin(plan.blocks[0], 40, last), 0);
+  EXPECT_EQ(exec::pieceBegin(plan.blocks[0], 30, last), -1);
 }
 
 TEST(Ranges, BlocksAreKnownByAttributeListOrUnit) {
   plan::Plan plan;
   plan.units = {{"u"}, {"v"}};
-  plan.blocks = {{"b", 0, 40, 20}, {"c", 0, 8, 4}, {"d", 1, 8, 4}, {"e", 1, 8, 4}};
+  plan.blocks = {{"b", 0, 40, 20, 0, 20, 0},
+                 {"c", 0, 8, 4, 0, 4, 0},
+                 {"d", 1, 8, 4, 0, 4, 0},
+                 {"e", 1, 8, 4, 0, 4, 0}};
   plan::Op op;
   op.kind = plan::OpKind::AllGather;
   op.unit = 0;

@@ -55,9 +55,9 @@ plan::Plan makePlan(int64_t dp, bool isSharded = true) {
   plan.name = "test";
   plan.mesh = {{"dp", dp}};
   plan.groups = {{"dp", {0}}};
-  plan.dataGroup = plan.shardGroup = 0;
+  plan.dataGroup = 0;
   int64_t shard = isSharded ? 48 / dp : 48;
-  plan.blocks.push_back({"all", -1, 48, shard});
+  plan.blocks.push_back({"all", -1, 48, shard, 0, shard, 0});
   plan.params = {param(kWords, plan::Type::of(DType::BF16, {3, 4}), 0),
                  param(kNorm, plan::Type::of(DType::BF16, {4}), 12),
                  param(kFc1, plan::Type::of(DType::BF16, {6, 4}), 16)};
@@ -139,7 +139,7 @@ TEST(StateLayout, WholeStateIsSharedByStretchesOfTheBlock) {
   plan::Plan plan = makePlan(2, false);
   constexpr int64_t kRows = 262'145; // of 4 floats: a little more than 4 MiB
   plan.params = {param(kWords, plan::Type::of(DType::BF16, {kRows, 4}), 0)};
-  plan.blocks[0] = {"all", -1, 4 * kRows, 4 * kRows};
+  plan.blocks[0] = {"all", -1, 4 * kRows, 4 * kRows, 0, 4 * kRows, 0};
   for (plan::Cell &cell : plan.roles[0].cells)
     cell.type = plan::Type::of(cell.type.dtype, {4 * kRows});
   StatePiece first = piecesOf(plan, 0, true)[0], second = piecesOf(plan, 1, true)[0];
@@ -157,7 +157,7 @@ TEST(StateLayout, SharesLieInTheirWindows) {
       int64_t numel = 400 * columns + 64 + 900 * 7;
       plan.params = {param(kWords, plan::Type::of(DType::BF16, {400, columns}), 0),
                      param(kFc1, plan::Type::of(DType::BF16, {900, 7}), 400 * columns + 64)};
-      plan.blocks[0] = {"all", -1, numel, numel};
+      plan.blocks[0] = {"all", -1, numel, numel, 0, numel, 0};
       for (plan::Cell &cell : plan.roles[0].cells)
         cell.type = plan::Type::of(cell.type.dtype, {numel});
       auto layout = save::StateLayout::create(plan);
@@ -216,7 +216,7 @@ TEST(StateLayout, OneOfEqualRanksSaves) {
   auto layout = save::StateLayout::create(plan);
   ASSERT_TRUE(layout.isOk());
   for (int64_t rank = 0; rank < 4; ++rank) {
-    std::vector<StatePiece> held = *layout->pieces(rank / 2);
+    std::vector<StatePiece> held = *layout->pieces(rank);
     EXPECT_FALSE(held.empty());
     EXPECT_EQ(*layout->piecesToSave(rank), rank % 2 == 0 ? held : std::vector<StatePiece>());
   }
@@ -751,7 +751,7 @@ TEST(Loader, TakesVocabulariesPaddedOtherwise) {
   saveZeros(makePlan(3), folder.path(), 5);
   plan::Plan plan = makePlan(1);
   set(plan, "checkpoint.load", folder.path());
-  plan.blocks[0] = {"all", -1, 52, 52};
+  plan.blocks[0] = {"all", -1, 52, 52, 0, 52, 0};
   for (plan::Cell &cell : plan.roles[0].cells)
     cell.type.shape[0] = 52;
   plan.params[0].type = plan::Type::of(DType::BF16, {4, 4});

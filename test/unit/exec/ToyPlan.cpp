@@ -74,9 +74,9 @@ job {{
   train.train_iters = {steps}
 {evalJob}}}
 mesh {{ dp = {dp} }}
-groups {{ dp = [dp] }} data dp shards dp stream gather stream reduce stream copy
+groups {{ dp = [dp] }} data dp stream gather stream reduce stream copy
 channel gather group dp stream gather channel reduce group dp {via}stream reduce
-channel misc group dp unit u block b unit u numel 32 shard {shard}
+channel misc group dp unit u block b unit u numel 32 shard {shard} over dp
 param "embedding.word_embeddings.weight" : f32[8,4] block b at 0 init normal {initStd}
 loc 0 "toy.recipe" 3 7
 loc 1 "toy.recipe" 4 7

@@ -19,7 +19,7 @@ constexpr const char *kPlan = R"(shardc.plan 2 placed "p"
 needs { backend = host  gpu = ""  device_bytes = 0 }
 job { }
 mesh { dp = 3 }
-groups { dp = [dp] } data dp shards dp
+groups { dp = [dp] } data dp
 channel misc group dp
 loc 0 "a.recipe" 12 3
 role all "r" {

@@ -9,11 +9,11 @@ namespace shardc::passes {
 namespace {
 
 plan::Plan parsed(std::string_view ops) {
-  Result<plan::Plan> plan = plan::parse(
-      "shardc.plan 2 scheduled \"t\"\nmesh { dp = 2 }\ngroups { dp = [dp] } data dp shards dp\n"
-      "stream gather\nstream reduce\nstream copy\nrole all \"\" {\n segment s {\n" +
-          std::string(ops) + " }\n}\n",
-      "t");
+  Result<plan::Plan> plan =
+      plan::parse("shardc.plan 2 scheduled \"t\"\nmesh { dp = 2 }\ngroups { dp = [dp] } data dp\n"
+                  "stream gather\nstream reduce\nstream copy\nrole all \"\" {\n segment s {\n" +
+                      std::string(ops) + " }\n}\n",
+                  "t");
   EXPECT_TRUE(plan.isOk()) << plan.status().message();
   return *plan;
 }

@@ -18,9 +18,9 @@ plan::Plan smallPlan() {
       plan::parse(R"(shardc.plan 2 logical "t"
 job { derived.strategy = "optim_grads_params"  derived.num_microbatches = 2 }
 mesh { dp = 2 }
-groups { dp = [dp] } data dp shards dp
+groups { dp = [dp] } data dp
 unit embedding embedding
-block embedding unit embedding numel 128 shard 128
+block embedding unit embedding numel 128 shard 128 over dp
 param "table" : f32[16,8] block embedding at 0 init normal 0.02
 role all "" {
   cell @table param of table : f32[16,8] in state for params

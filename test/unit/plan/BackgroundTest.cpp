@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 constexpr const char *kPlan = R"(shardc.plan 2 placed "background"
 needs { backend = host  gpu = ""  device_bytes = 4096 }
 mesh { dp = 2 }
-groups { dp = [dp] } data dp shards dp
+groups { dp = [dp] } data dp
 stream gather
 stream copy
 channel gather group dp stream gather
@@ -253,18 +253,19 @@ TEST_P(RefusedSave, WithTheReason) {
 }
 
 constexpr const char *kEndPart =
-    "%part = view %w {offset = 36  coef = 64} : f32[36] params at state 272 + 256*dp";
+    "%part = view %w {offset = 36  coef = 64} group dp : f32[36] params at state 272 + 256*dp";
 
 const BackgroundCase kSaves[] = {
     {"copiesTheSameOnEachRank",
-     "%part = view %w {coef = 64} : f32[36] params at state 128 + 256*dp",
+     "%part = view %w {coef = 64} group dp : f32[36] params at state 128 + 256*dp",
      "%part = view %w : f32[36] params at state 128",
      "copies 36 elements of cell '@w.embedding' from 0 + 0*index on; the next that a rank saves "
      "are from 0 + 64*index on"},
     {"leavesElementsOut", kEndPart,
-     "%part = view %w {offset = 40  coef = 60} : f32[36] params at state 288 + 240*dp",
+     "%part = view %w {offset = 40  coef = 60} group dp : f32[36] params at state 288 + 240*dp",
      "from 40 + 60*index on; the next that a rank saves are from 36 + 64*index on"},
-    {"copiesTwice", kEndPart, "%part = view %w {coef = 64} : f32[36] params at state 128 + 256*dp",
+    {"copiesTwice", kEndPart,
+     "%part = view %w {coef = 64} group dp : f32[36] params at state 128 + 256*dp",
      "from 0 + 64*index on; the next that a rank saves are from 36 + 64*index on"},
 };
 
@@ -307,11 +308,12 @@ TEST(Background, CopiesInAnyOrder) {
       {{"  cell @snap.begin : f32[36] in host for data at 352\n",
         "  cell @snap.begin : f32[16] in host for data at 352\n"
         "  cell @snap.more : f32[20] in host for data at 416\n"},
-       {"    %part = view %w {coef = 64} : f32[36] params at state 128 + 256*dp\n"
+       {"    %part = view %w {coef = 64} group dp : f32[36] params at state 128 + 256*dp\n"
         "    %copy = snapshot %part on copy : f32[36] data at host 352\n",
-        "    %more = view %w {offset = 16  coef = 64} : f32[20] params at state 192 + 256*dp\n"
+        "    %more = view %w {offset = 16  coef = 64} group dp : f32[20] params at state 192 + "
+        "256*dp\n"
         "    %more.copy = snapshot %more on copy : f32[20] data at host 416\n"
-        "    %part = view %w {coef = 64} : f32[16] params at state 128 + 256*dp\n"
+        "    %part = view %w {coef = 64} group dp : f32[16] params at state 128 + 256*dp\n"
         "    %copy = snapshot %part on copy : f32[16] data at host 352\n"},
        {"    out @snap.begin = %copy\n",
         "    out @snap.begin = %copy\n    out @snap.more = %more.copy\n"}});

@@ -26,11 +26,11 @@ TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
 INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
                          testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every",
                                          "exchange", "parts", "starts", "split", "feed", "saves",
-                                         "hsdp"));
+                                         "hsdp", "hybrid"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
   for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange",
-                           "parts", "starts", "split", "feed", "saves", "hsdp"})
+                           "parts", "starts", "split", "feed", "saves", "hsdp", "hybrid"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 
@@ -64,9 +64,9 @@ TEST(Oracle, SeesRanksThatMeetInDifferentSteps) {
 TEST(Oracle, SeesABlockTakenForAnotherOneBeforeItIsNamed) {
   auto withBlock = [](const std::string &block) {
     return test::parsed(
-        "shardc.plan 2 placed \"late\"\nmesh { dp = 2 }\ngroups { dp = [dp] } data dp shards dp\n"
-        "channel gather group dp\nunit a\nunit b\nblock a unit a numel 32 shard 16\n"
-        "block b unit b numel 32 shard 16\n"
+        "shardc.plan 2 placed \"late\"\nmesh { dp = 2 }\ngroups { dp = [dp] } data dp\n"
+        "channel gather group dp\nunit a\nunit b\n"
+        "block a unit a numel 32 shard 16 over dp\nblock b unit b numel 32 shard 16 over dp\n"
         "param \"a\" : f32[4,8] block a at 0 init zeros\n"
         "param \"b\" : f32[4,8] block b at 0 init zeros\n"
         "role all \"w\" {\n  arenas { state = 0 work = 512 sym = 0 host = 0 }\n  segment s {\n"

@@ -320,7 +320,7 @@ std::string squaresOf(int operands) {
   std::string list = "%a";
   for (int i = 1; i < operands; ++i)
     list += ", %a";
-  return "shardc.plan 2 placed \"x\"\nmesh { dp = 1 } groups { dp = [dp] } data dp shards dp\nrole "
+  return "shardc.plan 2 placed \"x\"\nmesh { dp = 1 } groups { dp = [dp] } data dp\nrole "
          "all \"x\" {\n"
          "  arenas { state = 0 work = 64 sym = 0 host = 0 }\n  segment m {\n"
          "    %a = fill : f64[2] activations at work 0\n    %s = sum_squares " +
@@ -346,8 +346,8 @@ uint64_t visitsOf(const Plan &plan) {
 
 /// Segments that each write over all cells.
 std::string manyCells(int cells, int segments) {
-  std::string text = "shardc.plan 2 placed \"x\"\nmesh { dp = 1 } groups { dp = [dp] } data dp "
-                     "shards dp\nrole all \"x\" {\n"
+  std::string text = "shardc.plan 2 placed \"x\"\nmesh { dp = 1 } groups { dp = [dp] } data dp"
+                     "\nrole all \"x\" {\n"
                      "  arenas { state = 65536 work = 0 sym = 0 host = 0 }\n";
   for (int i = 0; i < cells; ++i)
     text += fmt::format("  cell @c{} : f32[4] in state for params at {}\n", i, 16 * i);
@@ -362,8 +362,8 @@ std::string manyCells(int cells, int segments) {
 
 /// Values that move with dp, each over what the next one has on another rank.
 std::string manyMovingPlaces(int values) {
-  std::string text = "shardc.plan 2 placed \"x\"\nmesh { dp = 16384 } groups { dp = [dp] } data dp "
-                     "shards dp\nrole all \"x\" {\n"
+  std::string text = "shardc.plan 2 placed \"x\"\nmesh { dp = 16384 } groups { dp = [dp] } data dp"
+                     "\nrole all \"x\" {\n"
                      "  arenas { state = 0 work = 1048576 sym = 0 host = 0 }\n  segment m {\n";
   for (int i = 0; i < values; ++i)
     text += fmt::format("    %v{0} = fill : f32[4] params at work {1} + 16*dp\n", i, 16 * i);

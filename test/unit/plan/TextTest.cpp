@@ -22,7 +22,7 @@ constexpr std::string_view kHead = "shardc.plan 2 logical \"t\"\n";
 /// A plan with one role around the lines.
 std::string withRole(std::string_view lines) {
   return std::string(kHead) +
-         "mesh { dp = 2 }\ngroups { dp = [dp] } data dp shards dp\nstream gather\nstream copy\n"
+         "mesh { dp = 2 }\ngroups { dp = [dp] } data dp\nstream gather\nstream copy\n"
          "channel gather group dp via window multiprocessors 16 stream gather\n"
          "unit u\nrole r \"w\" {\n" +
          std::string(lines) + "}\n";
@@ -218,8 +218,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"shardc.plan 2 placed \"t\\y\"",
                 "1:24: error: expected '\"', '\\', 'n' or 'x' after '\\' [plan-syntax]"},
         Refusal{"shardc.plan 2 placed \"t\"\nmash { }",
-                "2:1: error: expected needs, job, mesh, groups, data, shards, stream, channel, "
-                "unit, block, param, loc, role or source, found 'mash' [plan-syntax]"}),
+                "2:1: error: expected needs, job, mesh, groups, data, stream, channel, unit, "
+                "block, param, loc, role or source, found 'mash' [plan-syntax]"}),
     nameOfRefusal);
 
 INSTANTIATE_TEST_SUITE_P(
@@ -241,8 +241,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:49: error: the mesh has 2097152 ranks; the limit is 1048576 [plan-limit]"},
         Refusal{"shardc.plan 2 placed \"t\" groups { g = [dp] }",
                 "1:40: error: unknown mesh axis 'dp' [plan-name]"},
-        Refusal{"shardc.plan 2 placed \"t\" shards dp",
-                "1:33: error: unknown group 'dp' [plan-name]"},
+        Refusal{"shardc.plan 2 placed \"t\" data dp",
+                "1:31: error: unknown group 'dp' [plan-name]"},
         Refusal{"shardc.plan 2 placed \"t\" mesh { a = 2 } groups { g = [a] } data g data g",
                 "1:67: error: 'data' appears twice [plan-name]"},
         Refusal{"shardc.plan 2 placed \"t\" unit a unit a",
@@ -288,11 +288,10 @@ TEST(PlanText, RefusesBadKinds) {
       {"segment s trian body {\n}", "7:11: error: unknown segment kind 'trian' [plan-name]"},
   };
   for (const Refusal &each : cases) {
-    std::string message =
-        parseError(std::string(kHead) +
-                   "mesh { dp = 2 }\ngroups { dp = [dp] } data dp shards dp\nunit u layer\n"
-                   "block b unit u numel 4 shard 4\nrole r \"w\" {\n" +
-                   each.text + "\n}\n");
+    std::string message = parseError(std::string(kHead) +
+                                     "mesh { dp = 2 }\ngroups { dp = [dp] } data dp\nunit u layer\n"
+                                     "block b unit u numel 4 shard 4 over dp\nrole r \"w\" {\n" +
+                                     each.text + "\n}\n");
     EXPECT_EQ(message.substr(0, message.find('\n')), std::string("test.plan:") + each.error);
   }
 }
@@ -353,23 +352,25 @@ TEST(PlanText, RefusesBadSegments) {
   }
 }
 
-/// Places move with the index in one group of the plan, which it names.
-TEST(PlanText, RefusesPlacesOfOtherGroups) {
-  auto error = [](std::string_view groups, std::string_view place) {
-    std::string message = parseError(fmt::format(
-        "{}mesh {{ dp = 2  tp = 2 }} groups {{ dp = [dp]  tp = [tp] }} {}\nrole r \"w\" {{\n"
-        "cell @c : f32[4] in work for grads at {}\n}}\n",
-        kHead, groups, place));
+/// A place names the group with whose index it moves.
+TEST(PlanText, RefusesPlacesOfUnknownGroups) {
+  std::string message = parseError(
+      fmt::format("{}mesh {{ dp = 2  tp = 2 }} groups {{ dp = [dp]  tp = [tp] }}\nrole r \"w\" {{\n"
+                  "cell @c : f32[4] in work for grads at 0 + 16*ep\n}}\n",
+                  kHead));
+  EXPECT_EQ(message.substr(0, message.find('\n')),
+            "test.plan:4:46: error: unknown group 'ep' [plan-name]");
+}
+
+TEST(PlanText, RefusesWrongDivisions) {
+  auto error = [](std::string_view division) {
+    std::string message =
+        parseError(fmt::format("shardc.plan 2 placed \"t\" block b numel 4 shard 2 {}", division));
     return message.substr(0, message.find('\n'));
   };
-  EXPECT_EQ(error("shards dp", "0 + 16*tp"),
-            "test.plan:4:46: error: places move with the index in the group of shards 'dp', found "
-            "'tp' [plan-name]");
-  EXPECT_EQ(error("data dp", "0 + 16*dp"),
-            "test.plan:4:46: error: places move with the index in the group of shards, which the "
-            "plan does not name, found 'dp' [plan-name]");
-  EXPECT_EQ(error("shards dp", "0 + 16*ep"),
-            "test.plan:4:46: error: unknown group 'ep' [plan-name]");
+  EXPECT_EQ(error("over dp"), "test.plan:1:55: error: unknown group 'dp' [plan-name]");
+  EXPECT_EQ(error("state over"), "test.plan:1:56: error: expected elements of a shard as an "
+                                 "integer, found 'over' [plan-syntax]");
 }
 
 TEST(PlanText, RefusesBadPrograms) {

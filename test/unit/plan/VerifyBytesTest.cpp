@@ -23,7 +23,7 @@ std::string firstFinding(const Plan &plan) {
 /// slot.
 std::string over(int64_t dp, std::string_view ops) {
   return "shardc.plan 2 placed \"t\"\nmesh { dp = " + std::to_string(dp) +
-         " }\ngroups { dp = [dp] } data dp shards dp\nstream copy\nchannel gather group dp\n"
+         " }\ngroups { dp = [dp] } data dp\nstream copy\nchannel gather group dp\n"
          "role r \"w\" {\n  arenas { state = 1048576 work = 1048576 sym "
          "= 1048576 host = 0 }\n" +
          "  segment s {\n" + std::string(ops) + "  }\n  program { run s }\n}\n";
@@ -88,11 +88,11 @@ TEST(MovingPlaces, PlacesThatMoveAtDifferentSpeedsMeetInBetween) {
 TEST(MovingPlaces, AViewOfTheOwnPartOfAPackSeesItsParts) {
   std::string text = over(4, "%p = fill : f32[8,2] grads at work 0\n"
                              "%P = pack %p {block = 0} : f32[16] grads at work 0\n"
-                             "%own = view %P {coef = 4} : f32[4] grads at work 0 + 16*dp\n"
+                             "%own = view %P {coef = 4} group dp : f32[4] grads at work 0 + 16*dp\n"
                              "%a = gelu %own : f32[4] grads at sym 0\n");
-  text =
-      replaced(text, "role r",
-               "block b numel 16 shard 4\nparam \"p\" : f32[8,2] block b at 0 init zeros\nrole r");
+  text = replaced(
+      text, "role r",
+      "block b numel 16 shard 4 over dp\nparam \"p\" : f32[8,2] block b at 0 init zeros\nrole r");
   EXPECT_EQ(firstFinding(parsed(text)), "");
   std::string broken =
       replaced(text, "%a = gelu", "%x = fill : f32[4] grads at work 48\n%a = gelu");
@@ -196,11 +196,11 @@ std::string readerOfTable(int first, int last, const std::string &read) {
 }
 
 std::string firstFindingOfTable(const std::string &roles) {
-  return firstFinding(parsed(
-      "shardc.plan 2 placed \"rows\"\nmesh { dp = 4 }\ngroups { dp = [dp] } data dp shards dp\n"
-      "unit table\nblock table unit table numel 96 shard 24\n"
-      "param \"table\" : f32[10,8] block table at 0 init normal 0.02\n" +
-      roles));
+  return firstFinding(
+      parsed("shardc.plan 2 placed \"rows\"\nmesh { dp = 4 }\ngroups { dp = [dp] } data dp\n"
+             "unit table\nblock table unit table numel 96 shard 24 over dp\n"
+             "param \"table\" : f32[10,8] block table at 0 init normal 0.02\n" +
+             roles));
 }
 
 TEST(Packs, RowsThatAreLookedUpHoldNoPadding) {
@@ -251,12 +251,14 @@ TEST(Blocks, AViewIsTakenForTheShardThatItIs) {
         << firstFinding(plan);
     EXPECT_NE(oracle::findBreak(plan).find("or a part of it, for another"), std::string::npos);
   };
-  isAccepted("    %gs = view %g {coef = 24} : f32[24] grads at work 0 + 96*dp\n");
+  isAccepted("    %gs = view %g {coef = 24} group dp : f32[24] grads at work 0 + 96*dp\n");
   isRefused("    %gs = view %g : f32[24] grads at work 0\n", "gs");
-  isRefused("    %gs = view %g {offset = 72  coef = -24} : f32[24] grads at work 288 - 96*dp\n",
-            "gs");
-  const std::string half = "    %half = view %g {coef = 16} : f32[48] grads at work 0 + 64*dp\n";
-  isAccepted(half + "    %gs = view %half {coef = 8} : f32[24] grads at work 0 + 96*dp\n");
+  isRefused(
+      "    %gs = view %g {offset = 72  coef = -24} group dp : f32[24] grads at work 288 - 96*dp\n",
+      "gs");
+  const std::string half =
+      "    %half = view %g {coef = 16} group dp : f32[48] grads at work 0 + 64*dp\n";
+  isAccepted(half + "    %gs = view %half {coef = 8} group dp : f32[24] grads at work 0 + 96*dp\n");
   isRefused(half + "    %gs = view %half : f32[24] grads at work 0 + 64*dp\n", "gs");
   isRefused("    %part = view %g : f32[24] grads at work 0\n"
             "    %gs = cast %part : f32[24] grads at work 384\n",
@@ -316,8 +318,8 @@ TEST(Cells, WhatIsWrittenOverBeforeTheEndMattersToReadersAlone) {
 
 /// Segment a makes @g, b takes it.
 std::string twoSegments(const std::string &a, const std::string &b, const std::string &program) {
-  return "shardc.plan 2 placed \"two\"\nmesh { dp = 2 } groups { dp = [dp] } data dp shards "
-         "dp\nrole all \"w\" {\n"
+  return "shardc.plan 2 placed \"two\"\nmesh { dp = 2 } groups { dp = [dp] } data dp"
+         "\nrole all \"w\" {\n"
          "  arenas { state = 0 work = 512 sym = 0 host = 0 }\n"
          "  cell @g : f32[32] in work for grads at 0\n"
          "  segment a {\n" +
@@ -347,10 +349,10 @@ TEST(Cells, APartLastsWhereOtherBytesAreWrittenOver) {
   };
   EXPECT_EQ(withView("{offset = 0}", "0"), "");
   EXPECT_EQ(withView("{offset = 16}", "64"), "");
-  EXPECT_EQ(withView("{offset = 16  coef = 8}", "64 + 32*dp"), "");
+  EXPECT_EQ(withView("{offset = 16  coef = 8} group dp", "64 + 32*dp"), "");
   std::string at8 = "which by then hold '%t' [plan-reads-from]";
   EXPECT_NE(withView("{offset = 12}", "48").find(at8), std::string::npos);
-  EXPECT_NE(withView("{coef = 8}", "0 + 32*dp").find(at8), std::string::npos)
+  EXPECT_NE(withView("{coef = 8} group dp", "0 + 32*dp").find(at8), std::string::npos)
       << "the second rank reads what is spoiled";
 }
 
@@ -385,10 +387,11 @@ TEST(Cells, EveryIsDueWhereItsCountDividesTheStep) {
 }
 
 TEST(Cells, AFindingNamesTheBytesAndTheCoordinateAtFault) {
-  std::string text = twoSegments("%g = fill : f32[32] grads at work 0\n",
-                                 "%v = view %g {offset = 16  coef = 8} : f32[4] grads at work 64 + "
-                                 "32*dp\n%r = gelu %v : f32[4] grads at work 256\n",
-                                 "run a run over run b");
+  std::string text =
+      twoSegments("%g = fill : f32[32] grads at work 0\n",
+                  "%v = view %g {offset = 16  coef = 8} group dp : f32[4] grads at work 64 + "
+                  "32*dp\n%r = gelu %v : f32[4] grads at work 256\n",
+                  "run a run over run b");
   text = replaced(text, "  segment b",
                   "  segment over {\n    %t = fill : f32[4] grads at work 96\n  }\n  segment b");
   Plan plan = parsed(text);

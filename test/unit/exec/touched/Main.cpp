@@ -12,6 +12,7 @@
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
 #include "runtime/base/Io.h"
+#include "runtime/exec/Ranges.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/run/JobData.h"
@@ -36,7 +37,7 @@ public:
 void markPlace(const plan::Place &place, int64_t bytes, const exec::Arenas &arenas,
                std::array<std::vector<bool>, plan::kArenaCount> &flags) {
   auto &arena = flags[static_cast<size_t>(place.arena)];
-  auto begin = arena.begin() + (place.offset + place.coef * arenas.shardIndex());
+  auto begin = arena.begin() + (place.offset + place.coef * arenas.indices().of(place.group));
   std::fill(begin, begin + bytes, true);
 }
 
@@ -81,9 +82,7 @@ Flags paddings(const plan::Plan &plan, const exec::Executable &executable, const
         auto block = static_cast<size_t>(op.getInt(plan::AttrKey::block));
         std::vector<bool> padding = paddingOf(plan, block);
         const plan::Value &value = segment.values[op.results[0]];
-        int64_t first = value.type.numel() == plan.blocks[block].numel
-                            ? 0
-                            : arenas.shardIndex() * plan.blocks[block].shard;
+        int64_t first = exec::pieceBegin(plan.blocks[block], value.type.numel(), arenas.indices());
         int64_t size = dtypeBytes(value.type.dtype);
         plan::Place element = value.place;
         for (int64_t i = 0; i < value.type.numel(); ++i, element.offset += size)

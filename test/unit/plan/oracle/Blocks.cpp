@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "Facts.h"
+#include "Positions.h"
 
 namespace shardc::plan::oracle {
 
@@ -68,12 +69,6 @@ bool Blocks::settle() {
   return isOne;
 }
 
-std::optional<int64_t> beginIn(const Block &block, int64_t numel, int64_t index) {
-  if (numel == block.numel)
-    return 0;
-  return numel == block.shard ? std::optional(index * block.shard) : std::nullopt;
-}
-
 std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Segment &segment,
                                                      const Op &op) {
   std::vector<std::pair<ValueId, int32_t>> named;
@@ -83,10 +78,12 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
     for (ValueId operand : op.operands) {
       const Type &type = segment.values[operand].type;
       int64_t size = type.numel();
-      if (static_cast<size_t>(next) < plan.blocks.size() &&
-          (type.dtype == DType::F64 || plan.blocks[static_cast<size_t>(next)].shard == size ||
-           plan.blocks[static_cast<size_t>(next)].numel == size))
-        named.emplace_back(operand, next);
+      if (static_cast<size_t>(next) < plan.blocks.size()) {
+        const Block &each = plan.blocks[static_cast<size_t>(next)];
+        if (type.dtype == DType::F64 || each.shard == size || each.numel == size ||
+            each.stateShard == size)
+          named.emplace_back(operand, next);
+      }
       ++next;
     }
   } else if (block >= 0 && (op.kind == OpKind::AdamW || op.kind == OpKind::Sgd)) {
@@ -123,19 +120,18 @@ int32_t blockOf(const Cell &cell) {
   return cell.kind == CellKind::Param || cell.kind == CellKind::ParamGradient ? -1 : cell.of;
 }
 
-std::vector<bool> paddingOf(const Plan &plan, int32_t index, const Type &type, int64_t shard) {
-  const Block &block = plan.blocks[static_cast<size_t>(index)];
+std::vector<bool> paddingOf(const Plan &plan, int32_t index, const Type &type,
+                            std::optional<int64_t> begin) {
   constexpr int64_t kGranule = 16;
   int64_t each = kGranule / dtypeBytes(type.dtype), numel = type.numel();
   auto count = static_cast<size_t>((type.bytes() + kGranule - 1) / kGranule);
-  if (numel != block.numel && numel != block.shard)
+  if (!begin)
     return std::vector<bool>(count, false);
-  int64_t first = numel == block.numel ? 0 : shard * block.shard;
   std::vector<bool> isPadding(count, true);
   for (const Param &param : plan.params) {
-    int64_t begin = std::max<int64_t>(param.offset - first, 0);
-    int64_t end = std::min(param.offset + param.type.numel() - first, numel);
-    for (int64_t g = begin / each; param.block == index && g * each < end; ++g)
+    int64_t from = std::max<int64_t>(param.offset - *begin, 0);
+    int64_t end = std::min(param.offset + param.type.numel() - *begin, numel);
+    for (int64_t g = from / each; param.block == index && g * each < end; ++g)
       isPadding[static_cast<size_t>(g)] = false;
   }
   return isPadding;
@@ -148,6 +144,19 @@ std::vector<std::pair<ValueId, ValueId>> blocksKept(const Op &op) {
   if (factsOf(op.kind).keepsBlock)
     kept.emplace_back(op.results[0], op.operands[0]);
   return kept;
+}
+
+std::vector<int64_t> paddingIn(const Plan &plan, const Type &type) {
+  std::vector<int64_t> found;
+  Positions positions(plan);
+  for (size_t block = 0; block < plan.blocks.size() && found.empty(); ++block) {
+    std::vector<bool> isPadding = paddingOf(plan, static_cast<int32_t>(block), type,
+                                            positions.begin(plan.blocks[block], type.numel(), 0));
+    for (size_t g = 0; g < isPadding.size(); ++g)
+      if (isPadding[g])
+        found.push_back(static_cast<int64_t>(g));
+  }
+  return found;
 }
 
 } // namespace shardc::plan::oracle

@@ -58,16 +58,17 @@ private:
 /// Values that the op takes for a block, or makes one, with that block.
 std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Segment &segment,
                                                      const Op &op);
-/// The element of the block with which a value begins that holds all of it, or this rank's shard.
-std::optional<int64_t> beginIn(const Block &block, int64_t numel, int64_t index);
 /// True for a cell that saves read: the weights that the optimizer has of a block, its moments, the
 /// step state.
 bool isSaved(const Role &role, const Cell &cell);
 /// The block whose weights, gradients or state the cell holds; -1 if it holds nothing of a block.
 int32_t blockOf(const Cell &cell);
-/// For each 16 bytes of a value that holds the block, or this rank's shard of it, whether no
-/// parameter has any of them; all false if it is neither.
-std::vector<bool> paddingOf(const Plan &plan, int32_t block, const Type &type, int64_t shard);
+/// For each 16 bytes of a value that begins with the element of the block, whether no parameter has
+/// any of them; all false if it holds no part of the block.
+std::vector<bool> paddingOf(const Plan &plan, int32_t block, const Type &type,
+                            std::optional<int64_t> begin);
+/// Where a value of the type has padding, if it is a part of a block as rank 0 has it.
+std::vector<int64_t> paddingIn(const Plan &plan, const Type &type);
 /// Pairs of result and operand that hold the same block.
 std::vector<std::pair<ValueId, ValueId>> blocksKept(const Op &op);
 

@@ -1,13 +1,13 @@
 #include "Contract.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 
 #include <fmt/format.h>
 
 #include "Blocks.h"
+#include "Positions.h"
 #include "Saves.h"
 #include "runtime/plan/Landing.h"
 
@@ -18,8 +18,9 @@ constexpr int64_t kGranule = 16;
 
 class Contract {
 public:
-  Contract(const Plan &plan, const Role &role, const Segment &segment)
-      : plan_(plan), role_(role), segment_(segment), ends_(endsOf(plan, role)) {}
+  Contract(const Plan &plan, const Positions &positions, const Role &role, const Segment &segment)
+      : plan_(plan), positions_(positions), role_(role), segment_(segment),
+        ranks_(ranksOf(plan, role)) {}
 
   std::string find() {
     for (const Value &value : segment_.values)
@@ -63,36 +64,34 @@ private:
     if (!condition && problem_.empty())
       problem_ = text;
   }
-  /// The smallest and the largest index in the group of shards that a rank of the role has.
-  std::array<int64_t, 2> ends() const { return ends_; }
-  static std::array<int64_t, 2> endsOf(const Plan &plan, const Role &role) {
-    std::array<int64_t, 2> ends{plan.worldSize(), 0};
+  static std::vector<int64_t> ranksOf(const Plan &plan, const Role &role) {
+    std::vector<int64_t> ranks;
     for (int64_t rank = 0; rank < plan.worldSize(); ++rank)
       if (&plan.roles[roleOf(plan, rank)] == &role)
-        ends = {std::min(ends[0], shardOf(plan, rank)), std::max(ends[1], shardOf(plan, rank))};
-    return ends;
+        ranks.push_back(rank);
+    return ranks;
   }
-  bool same(const Place &a, const Place &b) const {
-    auto at = [](const Place &place, int64_t index) { return place.offset + place.coef * index; };
-    bool isSame = a.arena == b.arena;
-    for (int64_t index : ends())
-      isSame = isSame && at(a, index) == at(b, index);
-    return isSame;
+  bool same(const Place &a, const Place &b) const { return isApart(a, b, {}, 1); }
+  /// True if `a` lies behind `b` on each rank by as many bytes as the view begins elements of that
+  /// size behind its operand.
+  bool isApart(const Place &a, const Place &b, const Op &view, int64_t size) const {
+    return a.arena == b.arena && std::ranges::all_of(ranks_, [&](int64_t rank) {
+             return positions_.begin(a, rank) ==
+                    positions_.begin(b, rank) + positions_.begin(view, rank) * size;
+           });
   }
 
   void checkPlace(const std::string &name, const Place &place, int64_t bytes) {
     int64_t room = role_.arenaBytes[static_cast<size_t>(place.arena)];
-    for (int64_t index : ends()) {
-      int64_t begin = place.offset + place.coef * index;
+    for (int64_t rank : ranks_) {
+      int64_t begin = positions_.begin(place, rank);
       need(begin >= 0 && begin + bytes <= room, name + " leaves its arena");
       need(begin % kGranule == 0, name + " is not aligned");
     }
-    need(ends()[0] == ends()[1] || place.coef % kGranule == 0, name + " is not aligned");
   }
 
-  static bool overlap(const Place &a, int64_t aBytes, const Place &b, int64_t bBytes,
-                      int64_t index) {
-    int64_t aBegin = a.offset + a.coef * index, bBegin = b.offset + b.coef * index;
+  bool overlap(const Place &a, int64_t aBytes, const Place &b, int64_t bBytes, int64_t rank) const {
+    int64_t aBegin = positions_.begin(a, rank), bBegin = positions_.begin(b, rank);
     return a.arena == b.arena && aBegin < bBegin + bBytes && bBegin < aBegin + aBytes;
   }
 
@@ -113,9 +112,9 @@ private:
              value(result).name + " is written to memory of the host");
     for (const Cell &a : role_.cells)
       for (const Cell &b : role_.cells)
-        for (int64_t index : ends())
+        for (int64_t rank : ranks_)
           need(&a == &b || !isOfHost(a) ||
-                   !overlap(a.place, a.type.bytes(), b.place, b.type.bytes(), index),
+                   !overlap(a.place, a.type.bytes(), b.place, b.type.bytes(), rank),
                a.name + " of the host shares its bytes");
     for (const Segment::Boundary &out : segment_.outs)
       need(!isOfHost(role_.cells[out.cell]), role_.cells[out.cell].name + " is left by a segment");
@@ -130,9 +129,9 @@ private:
       for (const Cell &cell : role_.cells) {
         const Value &read = value(op.operands[i]);
         bool isTouched = false;
-        for (int64_t index : ends())
+        for (int64_t rank : ranks_)
           isTouched = isTouched ||
-                      overlap(read.place, read.type.bytes(), cell.place, cell.type.bytes(), index);
+                      overlap(read.place, read.type.bytes(), cell.place, cell.type.bytes(), rank);
         bool isMeant = cell.kind == CellKind::Stop ? op.kind == OpKind::StepPack && i == 2
                                                    : op.kind == OpKind::BatchLoad;
         need(!isOfHost(cell) || !isTouched ||
@@ -189,7 +188,7 @@ private:
       for (const Block &block : plan_.blocks)
         need(!isSaved(role_, cell) || cell.kind == CellKind::Step ||
                  blockOf(cell) != &block - plan_.blocks.data() ||
-                 (cell.type.dtype == DType::F32 && cell.type.numel() == block.shard),
+                 (cell.type.dtype == DType::F32 && cell.type.numel() == block.stateShard),
              cell.name + " is no state of its block");
   }
 
@@ -216,9 +215,9 @@ private:
         const Value &saved = value(result);
         need(saved.place.arena == Arena::Host, saved.name + " is saved elsewhere");
         for (size_t c = 0; c < role_.cells.size(); ++c)
-          for (int64_t index : ends())
+          for (int64_t rank : ranks_)
             need(isOwnCell(c) || !overlap(saved.place, saved.type.bytes(), role_.cells[c].place,
-                                          role_.cells[c].type.bytes(), index),
+                                          role_.cells[c].type.bytes(), rank),
                  saved.name + " lies over a cell of the host");
       }
     }
@@ -233,10 +232,7 @@ private:
       needSame(op.results[tie.result], tie.value);
     int64_t element = op.results.empty() ? 0 : dtypeBytes(value(op.results[0]).type.dtype);
     if (op.kind == OpKind::View) {
-      Place place = value(op.operands[0]).place;
-      place.offset += op.getInt(AttrKey::offset) * element;
-      place.coef += op.getInt(AttrKey::coef) * element;
-      need(same(place, value(op.results[0]).place),
+      need(isApart(value(op.results[0]).place, value(op.operands[0]).place, op, element),
            value(op.results[0]).name + " lies elsewhere than it looks");
     }
     if (op.kind == OpKind::Pack) {
@@ -277,8 +273,8 @@ private:
   }
 
   bool viewFits(const Op &op) const {
-    return std::ranges::all_of(ends(), [&](int64_t index) {
-      int64_t begin = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef) * index;
+    return std::ranges::all_of(ranks_, [&](int64_t rank) {
+      int64_t begin = positions_.begin(op, rank);
       return begin >= 0 && begin + size(op.results[0]) <= size(op.operands[0]);
     });
   }
@@ -306,7 +302,7 @@ private:
       return members > 0 && out(0) == in(0) * members;
     case Sizes::Scattered:
       return members > 0 && in(0) == out(0) * members &&
-             (op.results.size() < 2 || (out(1) == 1 && out(0) == block().shard));
+             (op.results.size() < 2 || (out(1) == 1 && out(0) == block().stateShard));
     case Sizes::Reduced:
       return members > 0 && in(0) == out(0);
     case Sizes::Squares:
@@ -314,11 +310,11 @@ private:
                return value(id).type.dtype != DType::F64 || size(id) == 1;
              });
     case Sizes::Shard:
-      return out(0) == block().shard;
+      return out(0) == block().stateShard;
     case Sizes::Sgd:
-      return in(0) == in(1) && out(0) == in(1) && in(1) == block().shard && in(2) == 128;
+      return in(0) == in(1) && out(0) == in(1) && in(1) == block().stateShard && in(2) == 128;
     case Sizes::AdamW:
-      return in(0) == in(1) && in(2) == in(1) && in(3) == in(1) && in(1) == block().shard &&
+      return in(0) == in(1) && in(2) == in(1) && in(3) == in(1) && in(1) == block().stateShard &&
              in(4) == 128 && out(0) == in(1) && out(1) == in(1) && out(2) == in(1) &&
              (op.results.size() < 4 || out(3) == in(1));
     case Sizes::StepReset:
@@ -339,9 +335,10 @@ private:
   }
 
   const Plan &plan_;
+  const Positions &positions_;
   const Role &role_;
   const Segment &segment_;
-  std::array<int64_t, 2> ends_;
+  std::vector<int64_t> ranks_;
   std::string problem_;
 };
 
@@ -381,8 +378,6 @@ int64_t indexOf(const Plan &plan, int16_t group, int64_t rank) {
   }
   return before;
 }
-
-int64_t shardOf(const Plan &plan, int64_t rank) { return indexOf(plan, plan.shardGroup, rank); }
 
 uint32_t roleOf(const Plan &plan, int64_t rank) {
   std::vector<int64_t> coordinates = coordinatesOf(plan, rank);
@@ -612,9 +607,31 @@ std::string findUnsavedStart(const Plan &plan, const Role &role,
   return {};
 }
 
+/// A block is divided among as many ranks as it has parts, and each rank's part of the state lies
+/// in its part of the block.
+std::string findWrongDivision(const Plan &plan, const Positions &positions) {
+  for (const Block &block : plan.blocks)
+    for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
+      int64_t begin = *positions.begin(block, block.shard, rank);
+      int64_t state = block.stateShard == block.numel
+                          ? 0
+                          : block.stateShard * positions.in(block.stateGroup, rank);
+      bool isEven =
+          block.shard == block.numel || block.shard * plan.groupSize(block.group) == block.numel;
+      isEven = isEven && (block.stateShard == block.numel ||
+                          block.stateShard * plan.groupSize(block.stateGroup) == block.numel);
+      if (!isEven || state < begin || state + block.stateShard > begin + block.shard)
+        return "block " + block.name + " is divided wrongly";
+    }
+  return {};
+}
+
 } // namespace
 
 std::string findContractBreak(const Plan &plan) {
+  Positions positions(plan);
+  if (std::string problem = findWrongDivision(plan, positions); !problem.empty())
+    return problem;
   if (std::string problem = findOtherGroup(plan); !problem.empty())
     return problem;
   if (std::string problem = findNoRoom(plan); !problem.empty())
@@ -637,7 +654,7 @@ std::string findContractBreak(const Plan &plan) {
     if (plan.deviceBytes > 0 && device > plan.deviceBytes)
       return "the arenas are larger than the device";
     for (const Segment &segment : role.segments)
-      if (std::string problem = Contract(plan, role, segment).find(); !problem.empty())
+      if (std::string problem = Contract(plan, positions, role, segment).find(); !problem.empty())
         return problem;
   }
   return findSaveBreak(plan);

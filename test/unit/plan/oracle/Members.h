@@ -4,15 +4,15 @@
 #include <algorithm>
 #include <vector>
 
-#include "Contract.h"
+#include "Positions.h"
 
 namespace shardc::plan::oracle {
 
 /// Who is in which group, made once for all orders: by rank and group, the ranks that differ from
-/// it in the group's axes only.
+/// it in the group's axes only, by their positions.
 class Members {
 public:
-  explicit Members(const Plan &plan) {
+  explicit Members(const Plan &plan) : positions_(plan) {
     for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
       std::vector<std::vector<int64_t>> &groups = of_.emplace_back();
       for (const Group &group : plan.groups)
@@ -23,6 +23,8 @@ public:
   const std::vector<int64_t> &of(int64_t rank, int16_t group) const {
     return of_[static_cast<size_t>(rank)][static_cast<size_t>(group)];
   }
+
+  const Positions &positions() const { return positions_; }
 
 private:
   static std::vector<int64_t> membersOf(const Plan &plan, int64_t rank, const Group &group) {
@@ -38,10 +40,18 @@ private:
       if (isMember)
         members.push_back(r);
     }
+    auto along = [&](int64_t r) {
+      std::vector<int64_t> theirs = coordinatesOf(plan, r), on;
+      for (uint16_t axis : axes)
+        on.push_back(theirs[axis]);
+      return on;
+    };
+    std::ranges::sort(members, {}, along);
     return members;
   }
 
   std::vector<std::vector<std::vector<int64_t>>> of_;
+  Positions positions_;
 };
 
 } // namespace shardc::plan::oracle

@@ -333,6 +333,50 @@ private:
     return moveBuffer(a, value(b).place.offset - value(a).place.offset);
   }
 
+  /// -1 if the plan has none.
+  int16_t someGroup() {
+    return plan_.groups.empty() ? int16_t{-1} : static_cast<int16_t>(below(plan_.groups.size()));
+  }
+
+  /// A place, or all of one buffer, follows another group.
+  std::string doChangePlaceGroup() {
+    std::vector<ValueId> moving;
+    for (ValueId id = 0; id < segment_->values.size(); ++id)
+      if (value(id).place.coef != 0)
+        moving.push_back(id);
+    if (moving.empty())
+      return {};
+    ValueId id = pick(moving);
+    int16_t before = value(id).place.group, group = someGroup();
+    std::set<Node> members = bufferOf(id);
+    if (below(2) == 0)
+      members = {{static_cast<uint32_t>(segment_ - role_->segments.data()), id}};
+    for (const Node &node : members)
+      if (placeOf(node).group == before)
+        placeOf(node).group = group;
+    if (group == before)
+      return {};
+    return at(value(id).def, fmt::format("%{} and {} more move with group {}", value(id).name,
+                                         members.size() - 1, group));
+  }
+
+  /// A block, or its state, is divided among the ranks of another group.
+  std::string doChangeDivision() {
+    if (plan_.blocks.empty())
+      return {};
+    Block &block = plan_.blocks[below(plan_.blocks.size())];
+    int16_t group = someGroup();
+    int16_t &changed = below(2) == 0 ? block.group : block.stateGroup;
+    if (changed == group)
+      return {};
+    if (below(2) == 0)
+      block.group = block.stateGroup = group;
+    else
+      changed = group;
+    return fmt::format("block {} is divided over group {}, its state over group {}", block.name,
+                       block.group, block.stateGroup);
+  }
+
   std::string doChangeCoefficient() {
     if (segment_->values.empty())
       return {};
@@ -341,8 +385,12 @@ private:
     std::set<Node> members = bufferOf(id);
     if (below(2) == 0)
       members = {{static_cast<uint32_t>(segment_ - role_->segments.data()), id}};
-    for (const Node &node : members)
-      placeOf(node).coef += delta;
+    int16_t group = someGroup();
+    for (const Node &node : members) {
+      Place &place = placeOf(node);
+      place.coef += delta;
+      place.group = place.coef == 0 ? int16_t{-1} : place.group < 0 ? group : place.group;
+    }
     return at(value(id).def, fmt::format("the coefficient of %{} and {} more changed by {}",
                                          value(id).name, members.size() - 1, delta));
   }
@@ -499,18 +547,6 @@ private:
     return fits ? id : kNone;
   }
 
-  /// Where a value of the type has padding, if it holds a block.
-  std::vector<int64_t> paddingIn(const Type &type) const {
-    std::vector<int64_t> found;
-    for (size_t block = 0; block < plan_.blocks.size() && found.empty(); ++block) {
-      std::vector<bool> isPadding = paddingOf(plan_, static_cast<int32_t>(block), type, 0);
-      for (size_t g = 0; g < isPadding.size(); ++g)
-        if (isPadding[g])
-          found.push_back(static_cast<int64_t>(g));
-    }
-    return found;
-  }
-
   std::string doReadPart() {
     uint32_t index = someIndex();
     Segment before = *segment_;
@@ -524,7 +560,7 @@ private:
     int64_t each = dtypeBytes(type.dtype), granules = type.bytes() / 16;
     auto first = static_cast<int64_t>(below(static_cast<size_t>(granules)));
     auto count = 1 + static_cast<int64_t>(below(static_cast<size_t>(granules - first)));
-    if (std::vector<int64_t> padding = paddingIn(type); !padding.empty() && below(2) == 0)
+    if (std::vector<int64_t> padding = paddingIn(plan_, type); !padding.empty() && below(2) == 0)
       first = pick(padding), count = 1;
     place.offset += first * 16;
     Type part = Type::of(type.dtype, {count * 16 / each});
@@ -662,11 +698,15 @@ private:
     int64_t offset =
         isOwn ? 0 : static_cast<int64_t>(below(static_cast<size_t>(spare + 1))) * granule;
     place.offset += offset * element;
-    place.coef += isOwn ? part.bytes() : 0;
+    int16_t group = place.coef != 0 ? place.group : someGroup();
+    isOwn = isOwn && group >= 0;
+    if (isOwn)
+      place.coef += part.bytes(), place.group = group;
     Op &view = insertOp(i, OpKind::View, part, place);
     view.operands = {whole};
     view.set(AttrKey::offset, offset);
-    view.set(AttrKey::coef, isOwn ? part.numel() : 0);
+    if (isOwn)
+      view.set(AttrKey::coef, part.numel()), view.group = group;
     op(i + 1).operands[operand] = view.results[0];
     return at(i + 1, fmt::format("takes a part of cell @{}", role_->cells[cell].name));
   }

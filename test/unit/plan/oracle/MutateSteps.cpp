@@ -41,10 +41,13 @@ std::string StepMutator::doDropCollective() {
   cast.group = -1, cast.channel = kNoChannel;
   cast.attrs.clear();
   Place place = value(operand).place;
-  place.coef += value(result).type.bytes();
+  int16_t group = op(i).group;
+  if (place.coef != 0 && place.group != group)
+    return {};
+  place.coef += value(result).type.bytes(), place.group = group;
   Op &view = insertOp(i, OpKind::View, value(result).type, place);
   view.operands = {operand};
-  view.set(AttrKey::coef, part);
+  view.set(AttrKey::coef, part), view.group = group;
   cast.operands = {view.results[0]};
   for (uint32_t &wait : cast.waits)
     wait += wait >= i ? 1 : 0;
@@ -147,7 +150,7 @@ std::string StepMutator::doChangeParamType() {
   int64_t bytes = dtypeBytes(type);
   // Whether a parameter begins and ends on 16 bytes is another matter.
   if (type == param.type.dtype || param.offset * bytes % 16 != 0 ||
-      plan_.blocks[static_cast<size_t>(param.block)].shard * bytes % 16 != 0)
+      plan_.blocks[static_cast<size_t>(param.block)].stateShard * bytes % 16 != 0)
     return {};
   param.type.dtype = type;
   return fmt::format("parameter {} is {}", param.name, dtypeName(type));
@@ -198,8 +201,12 @@ std::string StepMutator::moveCopy(uint32_t i) {
   int64_t size = dtypeBytes(taken.type.dtype);
   if (below(3) == 0) {
     int64_t coef = below(2) == 0 ? 0 : taken.type.numel();
+    if (plan_.blocks.empty() || (taken.place.coef != 0 && taken.place.group != view.group))
+      return {};
+    int16_t group = view.group < 0 ? plan_.blocks[0].stateGroup : view.group;
     taken.place.coef += (coef - view.getInt(AttrKey::coef)) * size;
-    view.set(AttrKey::coef, coef);
+    taken.place.group = taken.place.coef == 0 ? int16_t{-1} : group;
+    view.set(AttrKey::coef, coef), view.group = coef == 0 ? int16_t{-1} : group;
     return at(i, fmt::format("copies from {} more on with each rank", coef));
   }
   int64_t elements = (below(2) == 0 ? 16 : -16) / size;
@@ -224,6 +231,8 @@ std::string StepMutator::takeOtherCell(uint32_t i) {
       return {};
     in.cell = pick(others);
     const Place from = value(taken).place, to = role_->cells[in.cell].place;
+    if (from.group != to.group && (from.group >= 0 || to.group >= 0))
+      return {};
     std::set<ValueId> parts = {taken};
     for (const Op &each : segment_->ops)
       if (each.kind == OpKind::View && parts.contains(each.operands[0]))
@@ -232,6 +241,7 @@ std::string StepMutator::takeOtherCell(uint32_t i) {
       Place &place = value(part).place;
       place.arena = to.arena;
       place.offset += to.offset - from.offset, place.coef += to.coef - from.coef;
+      place.group = place.coef == 0 ? int16_t{-1} : std::max(place.group, to.group);
     }
     return at(i, fmt::format("copies cell @{}", role_->cells[in.cell].name));
   }

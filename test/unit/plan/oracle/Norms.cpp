@@ -12,7 +12,8 @@ namespace {
 
 class Norms {
 public:
-  Norms(const Plan &plan, const std::vector<Term> &terms) : plan_(plan), terms_(terms) {}
+  Norms(const Plan &plan, const Positions &positions, const std::vector<Term> &terms)
+      : plan_(plan), positions_(positions), terms_(terms) {}
 
   std::string run() {
     for (const Term &term : terms_)
@@ -45,7 +46,8 @@ private:
     const Block &block = plan_.blocks[static_cast<size_t>(index)];
     int64_t first = std::max<int64_t>(sum.op->getInt(AttrKey::block), 0);
     bool hasBlock = index >= first && index - first < std::ssize(sum.from);
-    return hasBlock && (block.shard == block.numel || shardOf(plan_, sum.rank) == part);
+    return hasBlock &&
+           (block.stateShard == block.numel || positions_.in(block.stateGroup, sum.rank) == part);
   }
 
   void checkNorm(const Term &finish) {
@@ -58,7 +60,7 @@ private:
                              finish.rank, finish.step);
     for (int32_t b = 0; b < static_cast<int32_t>(plan_.blocks.size()); ++b) {
       const Block &block = plan_.blocks[static_cast<size_t>(b)];
-      for (int64_t part = 0; part < block.numel / block.shard; ++part) {
+      for (int64_t part = 0; part < block.numel / block.stateShard; ++part) {
         double count = finish.op->getBool(AttrKey::norm_replicated) ? isIn(finish.from[2], b, part)
                                                                     : countOf(packs, b, part);
         if (problem_.empty() && !(count > 1 - 1e-9 && count < 1 + 1e-9))
@@ -81,14 +83,16 @@ private:
   }
 
   const Plan &plan_;
+  const Positions &positions_;
   const std::vector<Term> &terms_;
   std::string problem_;
 };
 
 } // namespace
 
-std::string findNormBreak(const Plan &plan, const std::vector<Term> &terms) {
-  return Norms(plan, terms).run();
+std::string findNormBreak(const Plan &plan, const Positions &positions,
+                          const std::vector<Term> &terms) {
+  return Norms(plan, positions, terms).run();
 }
 
 } // namespace shardc::plan::oracle

@@ -59,10 +59,10 @@ struct Task {
 struct SegmentRun {
   uint32_t segment;
   Variant variant;
-  bool isBackground = false; ///< starts the segment beside what follows
-  bool isMarked = false;     ///< the host reads the step state when it has ended
-  bool isStepEnd = false;    ///< and all that it saves
-  size_t part = 0;           ///< of the program: what stands before a loop, each step, what follows
+  std::pair<int, int64_t> part = {0, 0}; ///< of the program: loops before it, and its step
+  bool isBackground = false;             ///< starts the segment beside what follows
+  bool isMarked = false;                 ///< the host reads the step state when it has ended
+  bool isStepEnd = false;                ///< and all that it saves
 };
 
 /// A segment under way: the program's, or a background segment beside it.
@@ -82,7 +82,7 @@ struct Rank {
   std::vector<bool> isSaved; ///< each cell
   std::vector<Labels> cells; ///< what each cell should hold; empty: nothing
   std::vector<SegmentRun> runs;
-  size_t at = 0, parts = 0;
+  size_t at = 0;
   Lane main, background;
 
   Lane &laneOf(const Task &task) { return task.isBackground ? background : main; }
@@ -156,6 +156,7 @@ private:
       labels = fresh(cell.type);
       write(rank, place(rank, cell.place), labels);
     }
+    loops_ = 0;
     expand(rank, rank.role->program, 0);
   }
 
@@ -163,13 +164,12 @@ private:
     for (const ProgramNode &node : nodes) {
       if (node.kind == ProgramNode::Steps) {
         for (int64_t s = steps_.first; s <= std::min(node.count, steps_.last); ++s) {
-          ++rank.parts;
           expand(rank, node.children, s);
           if (!rank.runs.empty())
             rank.runs.back().isMarked = rank.runs.back().isStepEnd = true;
           startBackground(rank, s);
         }
-        ++rank.parts;
+        ++loops_;
       } else if (node.kind == ProgramNode::Every) {
         if (!rank.runs.empty())
           rank.runs.back().isMarked = true;
@@ -181,13 +181,13 @@ private:
         load(rank, rank.role->segments[node.segment]);
       } else {
         bool body = rank.role->segments[node.segment].body;
-        for (int64_t i = 0; i < node.count; ++i) {
-          rank.runs.push_back({node.segment, !body || node.count == 1 ? Variant::Only
-                                             : i == 0                 ? Variant::First
-                                             : i + 1 == node.count    ? Variant::Last
-                                                                      : Variant::Middle});
-          rank.runs.back().part = rank.parts;
-        }
+        for (int64_t i = 0; i < node.count; ++i)
+          rank.runs.push_back({node.segment,
+                               !body || node.count == 1 ? Variant::Only
+                               : i == 0                 ? Variant::First
+                               : i + 1 == node.count    ? Variant::Last
+                                                        : Variant::Middle,
+                               {loops_, step}});
       }
     }
   }
@@ -210,7 +210,7 @@ private:
         segments.push_back(s);
     for (size_t i = 0; i < segments.size(); ++i)
       rank.runs.push_back(
-          {segments[(static_cast<size_t>(step) + i) % segments.size()], Variant::Only, true});
+          {segments[(static_cast<size_t>(step) + i) % segments.size()], Variant::Only, {}, true});
   }
 
   Labels fresh(const Type &type) {
@@ -221,7 +221,7 @@ private:
   }
 
   Bytes place(const Rank &rank, const Place &place) const {
-    return {place.arena, (place.offset + place.coef * shardOf(plan_, rank.index)) / kGranule};
+    return {place.arena, members_.positions().begin(place, rank.index) / kGranule};
   }
   Label &cellAt(Rank &rank, const Bytes &at, size_t i) {
     return rank.memory[static_cast<size_t>(at.arena)][static_cast<size_t>(at.begin) + i];
@@ -300,8 +300,14 @@ private:
     Labels labels = rank.cells[cell];
     int32_t block = blockOf(rank.role->cells[cell]);
     if (rank.isSaved[cell] && block >= 0)
-      notePadding(paddingOf(plan_, block, value.type, shardOf(plan_, rank.index)), labels);
+      notePadding(paddingOf(plan_, block, value.type, beginIn(block, value.type, rank)), labels);
     return labels;
+  }
+
+  /// The element of the block with which the rank's value of that size begins.
+  std::optional<int64_t> beginIn(int32_t block, const Type &type, const Rank &rank) const {
+    return members_.positions().begin(plan_.blocks[static_cast<size_t>(block)], type.numel(),
+                                      rank.index);
   }
 
   // ---- padding: what lies between the parts of a block, and what is made of that ----
@@ -333,10 +339,8 @@ private:
       ValueId result = op.results[r];
       const Type &type = segment.values[result].type;
       bool isOfBlock = op.kind != OpKind::SumSquares && op.getInt(AttrKey::block) >= 0;
-      if (isOfBlock)
-        notePadding(paddingOf(plan_, static_cast<int32_t>(op.getInt(AttrKey::block)), type,
-                              shardOf(plan_, rank.index)),
-                    values[result]);
+      if (auto block = static_cast<int32_t>(op.getInt(AttrKey::block)); isOfBlock)
+        notePadding(paddingOf(plan_, block, type, beginIn(block, type, rank)), values[result]);
       for (size_t i = 0; i < op.operands.size() && !isOfBlock; ++i)
         notePadding(passedOn(rank, segment, op, before[i], segment.values[op.operands[i]], type),
                     values[result]);
@@ -357,9 +361,10 @@ private:
     int64_t first = 0, from = operand.type.numel(), to = type.numel();
     if (from != to && op.kind == OpKind::AllGather) {
       int32_t block = blocks_.of(labels);
-      return block < 0 || plan_.blocks[static_cast<size_t>(block)].numel != to
-                 ? std::vector<bool>(isPad.size(), true)
-                 : paddingOf(plan_, block, type, shardOf(plan_, rank.index));
+      std::optional<int64_t> begin;
+      if (block >= 0)
+        begin = beginIn(block, type, rank);
+      return begin ? paddingOf(plan_, block, type, begin) : std::vector<bool>(isPad.size(), true);
     }
     if (from != to &&
         (op.kind != OpKind::ReduceScatter || type != segment.values[op.results[0]].type))
@@ -425,9 +430,7 @@ private:
                            movedBy(rank, segment, op, result, operand)) &&
               isOne;
     for (auto [id, block] : blocksNamed(plan_, segment, op)) {
-      std::optional<int64_t> begin =
-          beginIn(plan_.blocks[static_cast<size_t>(block)], segment.values[id].type.numel(),
-                  shardOf(plan_, rank.index));
+      std::optional<int64_t> begin = beginIn(block, segment.values[id].type, rank);
       isOne = blocks_.give(values[id], block, begin, each(id)) && isOne;
     }
     if (!isOne && problem_.empty())
@@ -435,10 +438,19 @@ private:
                              rank.index, opInfo(op.kind).name);
     bool joinsShards = op.kind == OpKind::AllGather || op.kind == OpKind::ReduceScatter;
     int32_t block = joinsShards ? blocks_.of(values[op.results[0]]) : -1;
-    if (block < 0 || plan_.blocks[static_cast<size_t>(block)].shard ==
+    if (block < 0 || plan_.blocks[static_cast<size_t>(block)].stateShard ==
                          plan_.blocks[static_cast<size_t>(block)].numel)
       return;
-    if (problem_.empty() && positionIn(op.group, rank.index) != shardOf(plan_, rank.index))
+    const Type *small = &segment.values[op.operands[0]].type;
+    const Type *large = &segment.values[op.results[0]].type;
+    if (small->numel() > large->numel())
+      std::swap(small, large);
+    std::optional<int64_t> part = beginIn(block, *small, rank), all = beginIn(block, *large, rank);
+    int64_t position = positionIn(op.group, rank.index);
+    int16_t group = plan_.blocks[static_cast<size_t>(block)].group;
+    bool isInPlace = part && all ? *part == *all + position * small->numel()
+                                 : position == members_.positions().in(group, rank.index);
+    if (problem_.empty() && !isInPlace)
       problem_ = fmt::format("rank {}: '{}' puts another rank's shard in its place", rank.index,
                              opInfo(op.kind).name);
   }
@@ -446,8 +458,7 @@ private:
   Labels slice(const Rank &rank, const Segment &segment, const Op &op,
                const std::vector<Labels> &values) const {
     const Type &type = segment.values[op.results[0]].type;
-    int64_t element =
-        op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef) * shardOf(plan_, rank.index);
+    int64_t element = members_.positions().begin(op, rank.index);
     int64_t begin = element * dtypeBytes(type.dtype) / kGranule;
     const Labels &from = values[op.operands[0]];
     return Labels(from.begin() + begin, from.begin() + begin + granules(type.bytes()));
@@ -627,20 +638,17 @@ private:
       met.push_back(queue.front());
       queue.erase(queue.begin());
     }
-    for (const Issue &other : met)
-      if (partOf(other) != partOf(met.front()))
-        problem_ = fmt::format("ranks {} and {} meet in different steps", met.front().rank->index,
-                               other.rank->index);
     for (const Issue &one : met)
       for (const Issue &other : met)
         if (!isSame(*one.rank, *one.task, *other.rank, *other.task))
           problem_ = fmt::format("ranks {} and {} meet in different collectives", one.rank->index,
                                  other.rank->index);
+        else if (one.rank->runs[one.run].part != other.rank->runs[other.run].part)
+          problem_ = fmt::format("ranks {} and {} meet in different steps", one.rank->index,
+                                 other.rank->index);
     for (const Issue &other : met)
       end(*other.rank, *other.task);
   }
-
-  static size_t partOf(const Issue &issue) { return issue.rank->runs[issue.run].part; }
 
   /// Ranks of one role have to meet in one op, others in ops of one form.
   bool isSame(const Rank &a, const Task &x, const Rank &b, const Task &y) const {
@@ -720,6 +728,7 @@ private:
   Held held_;
   Steps steps_;
   std::mt19937_64 random_;
+  int loops_ = 0; ///< of the rank's program that is expanded, those that it has passed
   std::vector<Rank> ranks_;
   std::map<std::pair<int64_t, Communicator>, std::vector<Issue>> issued_;
   Blocks blocks_{kFirstFree};
@@ -770,7 +779,7 @@ std::string findBreak(const Plan &plan, const Options &options) {
       for (uint32_t op = 0; op < role.segments[s].ops.size(); ++op)
         for (bool isEnd : {false, true})
           all.push_back({rank, s, op, isEnd});
-      for (auto [op, other] : rivalsIn(role.segments[s], shardOf(plan, rank)))
+      for (auto [op, other] : rivalsIn(role.segments[s], members.positions(), rank))
         all.push_back({rank, s, op, false, other});
       for (const Held &held : all)
         if (std::string problem = Execution(plan, members, held, options.seed).run();

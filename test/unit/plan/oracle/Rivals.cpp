@@ -4,7 +4,8 @@
 
 namespace shardc::plan::oracle {
 
-std::vector<std::pair<uint32_t, uint32_t>> rivalsIn(const Segment &segment, int64_t index) {
+std::vector<std::pair<uint32_t, uint32_t>> rivalsIn(const Segment &segment,
+                                                    const Positions &positions, int64_t rank) {
   struct Written {
     uint32_t op;
     Arena arena;
@@ -15,7 +16,7 @@ std::vector<std::pair<uint32_t, uint32_t>> rivalsIn(const Segment &segment, int6
     for (ValueId id : segment.ops[i].results)
       if (opInfo(segment.ops[i].kind).traits != OpTraits::Alias) {
         const Value &value = segment.values[id];
-        int64_t begin = value.place.offset + value.place.coef * index;
+        int64_t begin = positions.begin(value.place, rank);
         all.push_back({i, value.place.arena, begin, begin + value.type.bytes()});
       }
   std::set<std::pair<uint32_t, uint32_t>> rivals;

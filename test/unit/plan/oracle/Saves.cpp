@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "Blocks.h"
-#include "Contract.h"
+#include "Positions.h"
 #include "runtime/plan/StateShare.h"
 
 namespace shardc::plan::oracle {
@@ -25,7 +25,7 @@ using Elements = std::vector<Element>;
 class RankCopies {
 public:
   RankCopies(const Plan &plan, int64_t rank)
-      : plan_(plan), shard_(shardOf(plan, rank)), role_(plan.roles[roleOf(plan, rank)]) {}
+      : plan_(plan), positions_(plan), rank_(rank), role_(plan.roles[roleOf(plan, rank)]) {}
 
   std::string find() {
     bool isSaving = false;
@@ -46,8 +46,8 @@ public:
         return "a background segment copies what is not saved";
     for (const auto &[cell, elements] : due)
       if (copied[cell] != elements)
-        return fmt::format("what the host finds of '{}' is not what the rank with shard {} saves",
-                           role_.cells[cell].name, shard_);
+        return fmt::format("what the host finds of '{}' is not what rank {} saves",
+                           role_.cells[cell].name, rank_);
     return {};
   }
 
@@ -59,9 +59,9 @@ private:
       if (!isSaved(role_, cell) || blockOf(cell) != b)
         continue;
       int64_t first = 0, count = cell.type.numel();
-      StateShare share = stateShareOf(plan_, b, plan_.groupSize(plan_.shardGroup));
-      if (block.shard == block.numel && share.isShared())
-        first = share.step * shard_, count = share.window;
+      StateShare share = stateShareOf(plan_, b);
+      if (block.stateShard == block.numel && share.isShared())
+        first = share.step * positions_.in(block.stateGroup, rank_), count = share.window;
       for (int64_t i = first; i < first + count; ++i)
         due[c].push_back({c, i});
     }
@@ -79,7 +79,7 @@ private:
     for (const Op &op : segment.ops) {
       const Elements &from = values[op.operands.empty() ? 0 : op.operands[0]];
       if (op.kind == OpKind::View) {
-        int64_t first = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef) * shard_;
+        int64_t first = positions_.begin(op, rank_);
         Elements &part = values[op.results[0]];
         std::copy_n(from.begin() + first, part.size(), part.begin());
       } else if (op.kind == OpKind::Snapshot) {
@@ -91,7 +91,8 @@ private:
   }
 
   const Plan &plan_;
-  int64_t shard_;
+  Positions positions_;
+  int64_t rank_;
   const Role &role_;
 };
 

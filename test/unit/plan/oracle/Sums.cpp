@@ -37,10 +37,10 @@ public:
       for (auto [term, block] : norm.gradients)
         checkGradient(term, block, norm.rank, norm.step);
     if (problem_.empty())
-      problem_ = findNormBreak(plan_, terms_);
+      problem_ = findNormBreak(plan_, members_.positions(), terms_);
     checkAlike();
     checkLost();
-    return problem_.empty() ? findTypeBreak(plan_, terms_) : problem_;
+    return problem_.empty() ? findTypeBreak(plan_, members_.positions(), terms_) : problem_;
   }
 
 private:
@@ -90,9 +90,13 @@ private:
     });
   }
 
-  bool isSharded(int32_t block) const {
-    return block >= 0 && plan_.blocks[static_cast<size_t>(block)].shard <
-                             plan_.blocks[static_cast<size_t>(block)].numel;
+  /// Which part of the block's state the rank has; 0 for all of it.
+  Number partOf(int32_t block, int64_t rank) const {
+    if (block < 0)
+      return 0;
+    const Block &each = plan_.blocks[static_cast<size_t>(block)];
+    int64_t owner = members_.positions().in(each.stateGroup, rank);
+    return each.stateShard < each.numel ? static_cast<Number>(owner) + 1 : 0;
   }
 
   int load(uint32_t c) {
@@ -100,7 +104,6 @@ private:
     Term term;
     term.rank = rank_, term.cell = &cell, term.numel = cell.type.numel();
     term.dtype = cell.type.dtype;
-    term.isSharded = isSharded(blockOf(cell));
     return add(std::move(term));
   }
   int add(Term term) {
@@ -314,7 +317,7 @@ private:
 
   bool isWrittenOver(const Site &site, const Role &role, uint32_t index) const {
     const Cell &cell = role.cells[index];
-    int64_t begin = cell.place.offset + cell.place.coef * shardOf(plan_, site.rank);
+    int64_t begin = members_.positions().begin(cell.place, site.rank);
     return std::ranges::any_of(written_, [&](const Written &each) {
       return each.rank == site.rank && each.run > site.run && each.arena == cell.place.arena &&
              each.begin < begin + cell.type.bytes() && begin < each.end;
@@ -348,7 +351,7 @@ private:
       noteAccesses(op, term);
     const OpInfo &info = opInfo(op.kind);
     if (op.kind == OpKind::View)
-      term.begin = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef) * shardOf(plan_, rank_);
+      term.begin = members_.positions().begin(op, rank_);
     if (isMeeting(op))
       meet(op, term);
     noteStep(op, term);
@@ -387,8 +390,7 @@ private:
       if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
         markRead(values_[tie.value]);
     auto begin = [&](ValueId id) {
-      const Place &place = segment_->values[id].place;
-      return place.offset + place.coef * shardOf(plan_, rank_);
+      return members_.positions().begin(segment_->values[id].place, rank_);
     };
     for (ValueId result : op.results) {
       const Value &value = segment_->values[result];
@@ -397,10 +399,7 @@ private:
     }
     if (op.kind == OpKind::AllGather) {
       const Value &shard = segment_->values[op.operands[0]];
-      std::vector<int64_t> coordinates = coordinatesOf(plan_, rank_);
-      int64_t position = 0;
-      for (uint16_t axis : plan_.groups[static_cast<size_t>(op.group)].axes)
-        position = position * plan_.mesh[axis].size + coordinates[axis];
+      int64_t position = members_.positions().in(op.group, rank_);
       term.isInPlace =
           shard.place.arena == segment_->values[op.results[0]].place.arena &&
           begin(op.operands[0]) == begin(op.results[0]) + position * shard.type.bytes();
@@ -529,8 +528,9 @@ private:
 
   Number makeNumber(const Term &term) {
     if (term.op == nullptr)
-      return mix(numberOf(term.cell),
-                 term.isSharded ? static_cast<Number>(shardOf(plan_, term.rank)) + 1 : 0);
+      return term.cell == nullptr
+                 ? mix(numberOf(term.cell), 0)
+                 : mix(numberOf(term.cell), partOf(blockOf(*term.cell), term.rank));
     const Op &op = *term.op;
     Number number = mix(ofAttrs(op), term.result);
     if (isMeeting(op)) {
@@ -539,8 +539,9 @@ private:
       for (int member : term.members)
         number = mix(number, numberOf(member));
     } else if (op.kind == OpKind::BatchLoad) {
-      number = mix(mix(number, static_cast<Number>(indexOf(plan_, plan_.dataGroup, term.rank))),
-                   static_cast<Number>(term.batch < 0 ? term.run : term.batch));
+      number =
+          mix(mix(number, static_cast<Number>(members_.positions().in(plan_.dataGroup, term.rank))),
+              static_cast<Number>(term.batch < 0 ? term.run : term.batch));
     } else if (op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd) {
       return numberOf(term.from[0]);
     } else if (op.kind == OpKind::StepPack || op.kind == OpKind::EvalPack) {
@@ -555,17 +556,12 @@ private:
                      static_cast<Number>(term.numel));
       for (int from : term.from)
         number = mix(number, numberOf(from));
-      if (dependsOnPart(op))
-        number = mix(number, static_cast<Number>(shardOf(plan_, term.rank)) + 1);
+      if (op.kind == OpKind::InitBlock || op.kind == OpKind::EmbeddingShardBwd)
+        number = mix(number, partOf(static_cast<int32_t>(op.getInt(AttrKey::block)), term.rank));
     }
     for (int added : term.added)
       number = mix(number, numberOf(added));
     return number;
-  }
-
-  bool dependsOnPart(const Op &op) const {
-    return (op.kind == OpKind::InitBlock || op.kind == OpKind::EmbeddingShardBwd) &&
-           isSharded(static_cast<int32_t>(op.getInt(AttrKey::block)));
   }
 
   // ---- of which contributions a term is the sum ----
@@ -670,7 +666,7 @@ private:
           gradient = static_cast<int>(other);
       sum = terms_[static_cast<size_t>(gradient)];
     }
-    int64_t first = sum.numel == block.numel ? 0 : shardOf(plan_, rank) * block.shard;
+    int64_t first = members_.positions().begin(block, sum.numel, rank).value_or(0);
     const Pieces pieces = piecesOf(gradient);
     for (const Param &param : plan_.params) {
       if (param.block != index)
@@ -740,7 +736,7 @@ private:
           return;
         if (a.block != b.block || a.ordinal != b.ordinal || a.rank >= b.rank)
           continue;
-        bool hasSame = !isSharded(a.block) || shardOf(plan_, a.rank) == shardOf(plan_, b.rank);
+        bool hasSame = partOf(a.block, a.rank) == partOf(b.block, b.rank);
         for (size_t i = 0; i < a.terms.size() && i < b.terms.size(); ++i)
           if ((hasSame || i + 1 == a.terms.size()) && numberOf(a.terms[i]) != numberOf(b.terms[i]))
             fail(fmt::format("ranks {} and {} update block {} by other values", a.rank, b.rank,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "Positions.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::plan::oracle {
@@ -31,8 +32,7 @@ struct Term {
   std::vector<int> added; ///< and of what it adds to
   int inPlaceOf = -1;
   const Cell *cell = nullptr; ///< that a load or the host filled
-  bool isSharded = false;
-  std::vector<int> members; ///< terms that meet in it, of all members, by their positions
+  std::vector<int> members;   ///< terms that meet in it, of all members, by their positions
   int64_t position = 0;
   bool isRead = false;
   bool isInPlace = false; ///< a gather that leaves this rank's part as it is
@@ -44,9 +44,11 @@ struct Term {
 /// Where an op that computes takes a parameter in another type than the table of parameters gives
 /// it: what is wrong, or nothing. Of each term, all that it was made of stands before it or meets
 /// in it.
-std::string findTypeBreak(const Plan &plan, const std::vector<Term> &terms);
+std::string findTypeBreak(const Plan &plan, const Positions &positions,
+                          const std::vector<Term> &terms);
 
 /// Where a norm has the square of an element of a gradient not once: which, or nothing.
-std::string findNormBreak(const Plan &plan, const std::vector<Term> &terms);
+std::string findNormBreak(const Plan &plan, const Positions &positions,
+                          const std::vector<Term> &terms);
 
 } // namespace shardc::plan::oracle

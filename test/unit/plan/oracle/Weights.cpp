@@ -20,7 +20,8 @@ struct Weights {
 
 class TypeCheck {
 public:
-  TypeCheck(const Plan &plan, const std::vector<Term> &terms) : plan_(plan), terms_(terms) {}
+  TypeCheck(const Plan &plan, const Positions &positions, const std::vector<Term> &terms)
+      : plan_(plan), positions_(positions), terms_(terms) {}
 
   std::string run() const {
     for (const Term &term : terms_) {
@@ -40,7 +41,7 @@ private:
   /// This rank's part of a block.
   Weights ownPart(int32_t block, const Term &term) const {
     const Block &each = plan_.blocks[static_cast<size_t>(block)];
-    return {block, each.shard < each.numel ? shardOf(plan_, term.rank) * each.shard : 0};
+    return {block, positions_.begin(each, term.numel, term.rank).value_or(0)};
   }
 
   std::optional<Weights> loaded(const Term &term) const {
@@ -92,13 +93,15 @@ private:
   }
 
   const Plan &plan_;
+  const Positions &positions_;
   const std::vector<Term> &terms_;
 };
 
 } // namespace
 
-std::string findTypeBreak(const Plan &plan, const std::vector<Term> &terms) {
-  return TypeCheck(plan, terms).run();
+std::string findTypeBreak(const Plan &plan, const Positions &positions,
+                          const std::vector<Term> &terms) {
+  return TypeCheck(plan, positions, terms).run();
 }
 
 } // namespace shardc::plan::oracle

@@ -1,0 +1,182 @@
+#include "compiler/config/Mesh.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::config {
+namespace {
+
+/// Numbers of neighbouring ranks that the chain puts together: products of its first degrees.
+std::vector<int64_t> cutsOf(const Chain &chain) {
+  std::vector<int64_t> cuts;
+  int64_t ranks = 1;
+  for (const Degree &degree : chain) {
+    if (__builtin_mul_overflow(ranks, degree.size, &ranks))
+      break; // the rule on the number of GPUs refuses it
+    cuts.push_back(ranks);
+  }
+  return cuts;
+}
+
+Chain inOrder(const Config &config, Degree tensor, Degree second, Degree data, Degree outer) {
+  Degree stages{"pp", config.derived().pipelineParallel};
+  if (config.isOn(Opt::DistUseTpPpDpMapping))
+    return {tensor, second, stages, data, outer};
+  return {tensor, second, data, outer, stages};
+}
+
+/// Builds a mesh from the numbers of ranks at which one of the chains cuts.
+class Refinement {
+public:
+  Refinement(const Chain &dense, const Chain &expert) {
+    std::set<int64_t> cuts = {1};
+    for (const Chain *chain : {&dense, &expert})
+      for (int64_t cut : cutsOf(*chain))
+        cuts.insert(cut);
+    cuts_.assign(cuts.begin(), cuts.end());
+    nameAxes(dense);
+    for (const Chain *chain : {&dense, &expert})
+      addGroups(*chain);
+    std::vector<uint16_t> every(mesh_.axes.size());
+    for (uint16_t axis = 0; axis < every.size(); ++axis)
+      every[axis] = axis;
+    std::vector<uint16_t> dp = axesOf(dense, "dp"), cp = axesOf(dense, "cp");
+    std::vector<uint16_t> outer = axesOf(dense, "dp_outer");
+    mesh_.data = groupOf("data", joined(outer, dp));
+    mesh_.shard = groupOf("shard", joined(dp, cp));
+    mesh_.state = groupOf("state", joined(joined(dp, cp), outer));
+    mesh_.all = groupOf("all", every);
+  }
+
+  Mesh take() { return std::move(mesh_); }
+
+private:
+  /// An axis for each pair of neighbouring cuts, named by the degree of dense layers that it is a
+  /// part of; the slowest first.
+  void nameAxes(const Chain &dense) {
+    std::map<std::string, int> parts;
+    std::vector<std::string> owners;
+    for (size_t i = 1; i < cuts_.size(); ++i) {
+      owners.push_back(ownerOf(dense, cuts_[i]));
+      ++parts[owners.back()];
+    }
+    std::map<std::string, int> seen;
+    for (size_t i = 1; i < cuts_.size(); ++i) {
+      std::string name = owners[i - 1];
+      int part = seen[name]++, count = parts[name];
+      if (count == 2)
+        name += part == 0 ? ".lo" : ".hi";
+      else if (count > 2)
+        name += fmt::format(".{}", part);
+      mesh_.axes.push_back({name, cuts_[i] / cuts_[i - 1]});
+    }
+    if (parts.count("dp") == 0)
+      addSingleAxis(dense);
+    std::reverse(mesh_.axes.begin(), mesh_.axes.end());
+  }
+
+  /// Plans have the axis dp even if it has one coordinate.
+  void addSingleAxis(const Chain &dense) {
+    int64_t before = 1;
+    for (const Degree &degree : dense) {
+      if (degree.name == "dp")
+        break;
+      before *= degree.size;
+    }
+    auto at = std::ranges::find(cuts_, before) - cuts_.begin();
+    mesh_.axes.insert(mesh_.axes.begin() + at, {"dp", 1});
+    cuts_.insert(cuts_.begin() + at, before);
+  }
+
+  /// The degree in which the ranks below the cut differ from those below the cut before.
+  static std::string ownerOf(const Chain &dense, int64_t cut) {
+    int64_t ranks = 1;
+    for (const Degree &degree : dense)
+      if ((ranks *= degree.size) >= cut)
+        return degree.name;
+    SHARDC_CHECK(false, "the chain of experts has more ranks");
+    return {};
+  }
+
+  void addGroups(const Chain &chain) {
+    for (const Degree &degree : chain)
+      if (degree.size > 1 || degree.name == "dp")
+        groupOf(degree.name, axesOf(chain, degree.name));
+  }
+
+  std::vector<uint16_t> axesOf(const Chain &chain, const std::string &name) const {
+    int64_t begin = 1, end = 1;
+    for (const Degree &degree : chain) {
+      begin = end, end *= degree.size;
+      if (degree.name == name)
+        break;
+    }
+    std::vector<uint16_t> axes;
+    for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+      size_t cut = mesh_.axes.size() - axis; // axes are slowest first, cuts are not
+      bool isSingle = cuts_[cut - 1] == cuts_[cut]; // it lies at the end of its neighbours, too
+      bool isInside = begin <= cuts_[cut - 1] && cuts_[cut] <= end;
+      if (isSingle ? mesh_.axes[axis].name == name : isInside)
+        axes.push_back(static_cast<uint16_t>(axis));
+    }
+    return axes;
+  }
+
+  static std::vector<uint16_t> joined(std::vector<uint16_t> slow,
+                                      const std::vector<uint16_t> &fast) {
+    slow.insert(slow.end(), fast.begin(), fast.end());
+    return slow;
+  }
+
+  size_t groupOf(const std::string &name, const std::vector<uint16_t> &axes) {
+    auto found = std::ranges::find(mesh_.groups, axes, &Mesh::Group::axes);
+    if (found == mesh_.groups.end())
+      found = mesh_.groups.insert(found, {name, axes});
+    return static_cast<size_t>(found - mesh_.groups.begin());
+  }
+
+  std::vector<int64_t> cuts_; ///< 1, and what each axis ends at, the fastest first
+  Mesh mesh_;
+};
+
+} // namespace
+
+Chain denseChain(const Config &config) {
+  const Derived &d = config.derived();
+  int64_t outer = d.dataParallelOuter;
+  return inOrder(config, {"tp", d.tensorParallel}, {"cp", d.contextParallel},
+                 {"dp", d.dataParallel / outer}, {"dp_outer", outer});
+}
+
+Chain expertChain(const Config &config, std::optional<int64_t> expertParallel) {
+  const Derived &d = config.derived();
+  if (!config.has(Opt::ModelNumMoeExperts) && d.expertParallel == 1)
+    return {};
+  int64_t experts = expertParallel.value_or(d.expertParallel);
+  int64_t copies = d.worldSize / d.pipelineParallel / d.expertTensorParallel / experts;
+  int64_t outer = copies % d.dataParallelOuter == 0 ? d.dataParallelOuter : 1;
+  return inOrder(config, {"etp", d.expertTensorParallel}, {"ep", experts}, {"edp", copies / outer},
+                 {"edp_outer", outer});
+}
+
+const Mesh::Group *Mesh::findGroup(const std::string &name) const {
+  auto found = std::ranges::find(groups, name, &Group::name);
+  return found == groups.end() ? nullptr : &*found;
+}
+
+std::optional<MeshConflict> findConflict(const Chain &dense, const Chain &expert) {
+  for (int64_t a : cutsOf(dense))
+    for (int64_t b : cutsOf(expert))
+      if (a % b != 0 && b % a != 0)
+        return MeshConflict{a, b};
+  return std::nullopt;
+}
+
+Mesh refine(const Chain &dense, const Chain &expert) { return Refinement(dense, expert).take(); }
+
+} // namespace shardc::config

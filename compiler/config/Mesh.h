@@ -1,0 +1,59 @@
+// The mesh of a job. Dense layers and experts divide the same ranks in different ways: each is a
+// chain of degrees, the fastest first. The axes of the mesh are the common refinement of both
+// chains, so that every group of either one is a set of axes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/config/Config.h"
+
+namespace shardc::config {
+
+/// One link of a chain: ranks that differ in it alone are a group. Degrees are at least 1.
+struct Degree {
+  std::string name;
+  int64_t size;
+};
+using Chain = std::vector<Degree>; ///< fastest first
+
+/// tp, cp, dp, dp_outer, pp, or with `dist.use_tp_pp_dp_mapping` tp, cp, pp, dp, dp_outer.
+Chain denseChain(const Config &config);
+/// etp, ep, edp, edp_outer, pp in the same order, with another number of ranks among whom experts
+/// are divided if one is given; empty if the model has no experts.
+Chain expertChain(const Config &config, std::optional<int64_t> expertParallel = {});
+
+/// The mesh as a plan has it: the last axis is the fastest, of the mesh and of each group.
+struct Mesh {
+  struct Axis {
+    std::string name;
+    int64_t size;
+  };
+  struct Group {
+    std::string name;
+    std::vector<uint16_t> axes;
+  };
+  std::vector<Axis> axes;    ///< `dp`, and others of several coordinates
+  std::vector<Group> groups; ///< no two have the same axes in the same order
+  size_t data = 0;           ///< the group by whose index ranks read samples
+  size_t shard = 0;          ///< whose ranks divide the parameters of dense layers
+  size_t state = 0; ///< and their state, if all instances do: begins with the axes of shard
+  size_t all = 0;   ///< every rank
+
+  /// The group of a link of a chain.
+  const Group *findGroup(const std::string &name) const;
+};
+
+/// Two sizes of which neither divides the other: one chain puts so many neighbours together, the
+/// other one so many.
+struct MeshConflict {
+  int64_t dense = 1, expert = 1;
+};
+std::optional<MeshConflict> findConflict(const Chain &dense, const Chain &expert);
+
+/// For chains of the same number of ranks without a conflict.
+Mesh refine(const Chain &dense, const Chain &expert);
+
+} // namespace shardc::config

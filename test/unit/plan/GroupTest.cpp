@@ -1,0 +1,118 @@
+// Groups that blocks, places and views name.
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "TestPlans.h"
+#include "runtime/verify/Verify.h"
+
+namespace shardc::plan {
+namespace {
+
+using test::parsed;
+using test::planText;
+
+Segment &trainOf(Plan &plan) { return plan.roles[0].segments[1]; }
+
+struct GroupCase {
+  const char *name;
+  Rule rule;
+  const char *plan;
+  std::function<void(Plan &)> edit;
+  const char *message; ///< a part of the first finding's
+};
+
+void PrintTo(const GroupCase &each, std::ostream *out) { *out << each.name; }
+
+class WrongGroup : public testing::TestWithParam<GroupCase> {};
+
+TEST_P(WrongGroup, IsRefused) {
+  Plan plan = parsed(planText(GetParam().plan));
+  ASSERT_TRUE(verify(plan).empty()) << render(plan, verify(plan)[0]);
+  GetParam().edit(plan);
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(ruleId(findings[0].rule), ruleId(GetParam().rule)) << render(plan, findings[0]);
+  EXPECT_NE(findings[0].message.find(GetParam().message), std::string::npos)
+      << render(plan, findings[0]);
+}
+
+std::string nameOfGroupCase(const testing::TestParamInfo<GroupCase> &info) {
+  return info.param.name;
+}
+
+const GroupCase kGroupCases[] = {
+    {"dataOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.dataGroup = 9; },
+     "'data' names group 9; there are 3"},
+    {"shardsOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.blocks[0].group = 9; },
+     "block 'layers.0' has shards over group 9; there are 3"},
+    {"stateOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.blocks[0].stateGroup = 9; },
+     "block 'layers.0' has shards of state over group 9; there are 3"},
+    {"shardsOfAnotherGroup", Rule::Block, "zero",
+     [](Plan &p) {
+       p.mesh.push_back({"tp", 4});
+       p.groups.push_back({"tp", {1}});
+       p.blocks[0].group = p.blocks[0].stateGroup = 1;
+     },
+     "over group 'dp'; the shards lie on the ranks of group 'tp'"},
+    {"shardsOfAnotherGroupOfThatSize", Rule::Block, "mesh",
+     [](Plan &p) { p.blocks[0].group = p.blocks[0].stateGroup = 1; },
+     "over group 'dp'; the shards lie on the ranks of group 'tp'"},
+    {"stateBesideShards", Rule::Parameter, "mesh", [](Plan &p) { p.blocks[0].stateGroup = 1; },
+     "divided over group 'dp' and its state over group 'tp', whose axes do not begin with"},
+    {"stateLargerThanShards", Rule::Parameter, "mesh",
+     [](Plan &p) { p.blocks[0].stateShard = p.blocks[0].numel; },
+     "has shards of 8 and shards of state of 16; these cannot be larger"},
+    {"stateOfUnequalParts", Rule::Parameter, "mesh", [](Plan &p) { p.blocks[0].stateShard = 4; },
+     "has shards of state of 4; they need to be equal parts over the 2 ranks of group 'dp'"},
+    {"placeOfNoGroup", Rule::Index, "zero",
+     [](Plan &p) { trainOf(p).values[trainOf(p).ops[0].results[0]].place.group = 7; },
+     "moves with group 7; there are 1"},
+    {"placeThatMovesWithNoGroup", Rule::Index, "zero",
+     [](Plan &p) { trainOf(p).values[trainOf(p).ops[0].results[0]].place.group = -1; },
+     "moves with group -1"},
+    {"viewThatMovesWithNoGroup", Rule::Index, "parts",
+     [](Plan &p) { p.roles[0].segments[1].ops[3].group = -1; }, "but names none"},
+
+};
+
+INSTANTIATE_TEST_SUITE_P(Groups, WrongGroup, testing::ValuesIn(kGroupCases), nameOfGroupCase);
+
+/// What a place or a view needs to say if both its own part and what it is a part of move.
+TEST(Groups, ViewsOfViewsMoveWithTheGroupOfBothAxes) {
+  std::string text = planText("hybrid");
+  std::string wrong =
+      test::replaced(text, "f32[16] comm at sym 128 + 64*all", "f32[16] comm at sym 128 + 64*dp");
+  std::vector<Finding> findings = verify(parsed(wrong));
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0].message, "'%part' is at sym 128 + 64*dp; as a part of '%half' it needs to "
+                                 "be at sym 128 + 64*all");
+}
+
+TEST(Groups, OnesOfTheSameAxesAreTheSame) {
+  std::string text = test::replaced(planText("hybrid"), "all = [dp, outer] }",
+                                    "all = [dp, outer] same = [dp, outer] }");
+  text =
+      test::replaced(text, "f32[16] comm at sym 128 + 64*all", "f32[16] comm at sym 128 + 64*same");
+  EXPECT_TRUE(verify(parsed(text)).empty());
+}
+
+/// Two ranges of one zone that move with different groups, on no rank over each other: what each
+/// covers on any rank is compared.
+TEST(Groups, RangesThatMoveWithOthersAreComparedByAllTheyCover) {
+  auto plan = [](int64_t second) {
+    return parsed("shardc.plan 2 placed \"t\"\nmesh { dp = 2 outer = 2 }\n"
+                  "groups { dp = [dp] outer = [outer] }\nrole r \"w\" {\n"
+                  "  arenas { state = 0 work = 512 sym = 0 host = 0 }\n  segment s {\n"
+                  "    %a = fill : f32[4] comm at work 0 + 16*dp\n"
+                  "    %b = fill : f32[4] comm at work " +
+                  std::to_string(second) +
+                  " + 16*outer\n"
+                  "    %c = add %a, %b : f32[4] comm at work 256\n  }\n  program { run s }\n}\n");
+  };
+  EXPECT_TRUE(verify(plan(32)).empty());
+  EXPECT_FALSE(verify(plan(16)).empty()); // the first rank of `outer` beside the second of `dp`
+}
+
+} // namespace
+} // namespace shardc::plan

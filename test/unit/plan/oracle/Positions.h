@@ -1,0 +1,46 @@
+// Where each rank stands in each group, and where its places and parts of blocks begin.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "Contract.h"
+
+namespace shardc::plan::oracle {
+
+/// Made once for all orders.
+class Positions {
+public:
+  explicit Positions(const Plan &plan) {
+    for (size_t group = 0; group < plan.groups.size(); ++group)
+      for (int64_t rank = 0; rank < plan.worldSize(); ++rank)
+        of_.resize(group + 1),
+            of_[group].push_back(indexOf(plan, static_cast<int16_t>(group), rank));
+  }
+
+  /// 0 in group -1.
+  int64_t in(int16_t group, int64_t rank) const {
+    return group < 0 ? 0 : of_[static_cast<size_t>(group)][static_cast<size_t>(rank)];
+  }
+  int64_t begin(const Place &place, int64_t rank) const {
+    return place.offset + place.coef * in(place.group, rank);
+  }
+  /// The first element of a view.
+  int64_t begin(const Op &view, int64_t rank) const {
+    return view.getInt(AttrKey::offset) + view.getInt(AttrKey::coef) * in(view.group, rank);
+  }
+  /// The element of the block with which a value begins that holds all of it, or the rank's part.
+  std::optional<int64_t> begin(const Block &block, int64_t numel, int64_t rank) const {
+    if (numel == block.numel)
+      return 0;
+    if (numel == block.shard)
+      return numel * in(block.group, rank);
+    return numel == block.stateShard ? std::optional(numel * in(block.stateGroup, rank))
+                                     : std::nullopt;
+  }
+
+private:
+  std::vector<std::vector<int64_t>> of_;
+};
+
+} // namespace shardc::plan::oracle
