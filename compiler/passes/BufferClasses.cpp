@@ -7,6 +7,9 @@
 namespace shardc::passes {
 namespace {
 
+/// Kernels expect operands and results at multiples of this many bytes.
+constexpr int64_t kPlaceAlign = 16;
+
 using plan::kNone;
 using plan::Op;
 using plan::OpKind;
@@ -15,7 +18,7 @@ using Key = plan::AttrKey;
 
 /// An all_gather from one cell into another, whole cell: the shard can lie in its own place of the
 /// whole, so that the gather moves only the missing parts. Not if the whole is freed after its use,
-/// since the shard must keep its bytes.
+/// since the shard must keep its bytes, and not if shards are too short for kernels to begin there.
 void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferClasses &result) {
   for (const plan::Segment &segment : role.segments)
     for (const Op &op : segment.ops) {
@@ -29,7 +32,7 @@ void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferCl
         if (out.value == op.results[0])
           to = out.cell;
       if (from == kNone || to == kNone || role.cells[to].purpose == plan::Purpose::Comm ||
-          result.classes[from].inside >= 0 ||
+          result.classes[from].inside >= 0 || role.cells[from].type.bytes() % kPlaceAlign != 0 ||
           role.cells[from].type.bytes() * plan.groupSize(op.group) != role.cells[to].type.bytes())
         continue;
       result.classes[from].inside = static_cast<int32_t>(to);

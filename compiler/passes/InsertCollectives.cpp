@@ -32,9 +32,9 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// Consecutive uses of one block: from the first op to the last.
+/// Consecutive uses of blocks that are gathered together: from the first op to the last.
 struct Span {
-  uint32_t block;
+  std::vector<uint32_t> blocks; ///< that are used, in order of their first use
   uint32_t first, last;
 };
 
@@ -217,12 +217,14 @@ private:
   bool isLayer(uint32_t block) const { return plan::isLayer(plan_, plan_.blocks[block].unit); }
 
   /// A block's uses are split if another layer is used in between, and between a layer's forward
-  /// and backward, so that no unit stays gathered after its last use.
+  /// and backward, so that no unit stays gathered after its last use. Where each parameter is a
+  /// block, a unit's blocks are gathered together, before the first use of one of them.
   std::vector<Span> findSpans(const std::vector<int32_t> &viewOf,
                               const std::vector<uint32_t> &blockOfWhole) const {
     std::vector<Span> spans;
-    std::vector<uint32_t> open(numBlocks_, kNone); // index in spans
-    std::vector<plan::Phase> phaseOf(numBlocks_, plan::Phase::Other);
+    size_t count = strategy_.byParam ? plan_.units.size() : numBlocks_;
+    std::vector<uint32_t> open(count, kNone); // index in spans
+    std::vector<plan::Phase> phaseOf(count, plan::Phase::Other);
     // The two latest uses by different layer units; they show whether another layer was used in
     // between.
     struct Use {
@@ -236,15 +238,21 @@ private:
           continue;
         uint32_t b = blockOfWhole[segment_->ops[static_cast<size_t>(viewOf[operand])].operands[0]];
         int32_t unit = plan_.blocks[b].unit;
+        size_t key = strategy_.byParam ? static_cast<size_t>(unit) : b;
+        uint32_t &span = open[key];
+        plan::Phase &phase = phaseOf[key];
         const Use &other = latest.unit == unit ? before : latest;
-        bool fresh = open[b] == kNone || (isLayer(b) && phaseOf[b] != op.phase) ||
-                     (other.unit >= 0 && other.op > spans[open[b]].last);
+        bool fresh = span == kNone || (isLayer(b) && phase != op.phase) ||
+                     (other.unit >= 0 && other.op > spans[span].last);
         if (fresh) {
-          open[b] = static_cast<uint32_t>(spans.size());
-          spans.push_back({b, i, i});
-          phaseOf[b] = op.phase;
+          span = static_cast<uint32_t>(spans.size());
+          spans.push_back({{}, i, i});
+          phase = op.phase;
         }
-        spans[open[b]].last = i;
+        std::vector<uint32_t> &blocks = spans[span].blocks;
+        if (std::find(blocks.begin(), blocks.end(), b) == blocks.end())
+          blocks.push_back(b);
+        spans[span].last = i;
         if (!isLayer(b))
           continue;
         if (latest.unit != unit)
@@ -283,11 +291,11 @@ private:
     for (uint32_t i = 0; i < old.size(); ++i) {
       if (old[i].kind == OpKind::View && viewOf[old[i].results[0]] == static_cast<int32_t>(i))
         continue;
-      for (; next < spans.size() && spans[next].first == i; ++next) {
-        uint32_t b = spans[next].block;
-        current[b] = static_cast<uint32_t>(next);
-        wholes[b] = emitGather(ops, b, shards[b], count[b]++, old[i].phase);
-      }
+      for (; next < spans.size() && spans[next].first == i; ++next)
+        for (uint32_t b : spans[next].blocks) {
+          current[b] = static_cast<uint32_t>(next);
+          wholes[b] = emitGather(ops, b, shards[b], count[b]++, old[i].phase);
+        }
       for (ValueId &operand : old[i].operands) {
         if (operand >= viewOf.size() || viewOf[operand] < 0)
           continue;

@@ -83,4 +83,14 @@ std::vector<LayoutBlock> layOut(const std::vector<LayoutParam> &params, int64_t 
   return split;
 }
 
+LayoutBlock layOutRows(const LayoutParam &param, int64_t shards) {
+  int64_t rows = param.numel / param.row;
+  LayoutBlock block;
+  block.shard = (rows + shards - 1) / shards * param.row;
+  block.numel = block.shard * shards;
+  block.params = {param.index};
+  block.offsets = {0};
+  return block;
+}
+
 } // namespace shardc::passes

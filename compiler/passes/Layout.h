@@ -31,4 +31,9 @@ inline constexpr int64_t kLayoutAlign = 8;
 /// unit over many ranks (docs/adr/0004-block-layout.md).
 std::vector<LayoutBlock> layOut(const std::vector<LayoutParam> &params, int64_t shards);
 
+/// Lays out one parameter by itself, as PyTorch's FSDP2 does: each shard has ceil(rows / shards) of
+/// its rows, the last shards fewer or none. The block's padding is at its end only
+/// (docs/adr/0011-parameters-by-themselves.md).
+LayoutBlock layOutRows(const LayoutParam &param, int64_t shards);
+
 } // namespace shardc::passes

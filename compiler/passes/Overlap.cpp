@@ -23,7 +23,8 @@ constexpr size_t kUnitsAhead = 2;
 
 class Rotator {
 public:
-  Rotator(plan::Plan &plan, plan::Role &role) : plan_(plan), role_(role) {}
+  Rotator(plan::Plan &plan, plan::Role &role, bool byParam)
+      : plan_(plan), role_(role), byParam_(byParam) {}
 
   void run() {
     uint32_t update = plan::findSegment(role_, plan::SegmentKind::Update);
@@ -57,7 +58,9 @@ private:
     }
   }
 
-  static int64_t blockOf(const Op &op) { return op.getInt(plan::AttrKey::block); }
+  static int32_t blockOf(const Op &op) {
+    return static_cast<int32_t>(op.getInt(plan::AttrKey::block));
+  }
 
   /// The first gather of the same block, or kNone.
   static uint32_t indexIn(const plan::Segment &segment, const Op &gather) {
@@ -101,7 +104,7 @@ private:
     plan::renumber(segment);
   }
 
-  /// After the op that writes the shard, or at the end if the segment does not write it.
+  /// After the op that writes the shard, or at the beginning if the segment does not write it.
   void fillCell(plan::Segment &segment, const Op &gather, uint32_t shardCell, uint32_t cell,
                 const std::string &name) {
     ValueId shard = kNone;
@@ -119,13 +122,32 @@ private:
     op.results = {whole};
     op.phase = plan::segmentKindInfo(segment.kind).phase;
     uint32_t def = segment.values[shard].def;
-    segment.ops.insert(segment.ops.begin() + (def == kNone ? 0 : def + 1), std::move(op));
+    uint32_t position = byParam_ ? behindUnit(segment, op.unit) : def == kNone ? 0 : def + 1;
+    segment.ops.insert(segment.ops.begin() + position, std::move(op));
     segment.outs.push_back({whole, cell});
     plan::renumber(segment);
   }
 
+  /// A unit's gathers stand together: behind the last op that writes one of their shards.
+  uint32_t behindUnit(const plan::Segment &segment, int32_t unit) const {
+    uint32_t position = 0;
+    for (const Op &gather : gathers_) {
+      if (gather.unit != unit)
+        continue;
+      uint32_t shard = plan::findCell(role_, plan::CellKind::Weight, blockOf(gather));
+      for (const plan::Segment::Boundary &out : segment.outs)
+        if (uint32_t def = segment.values[out.value].def; out.cell == shard && def != kNone)
+          position = std::max(position, def + 1);
+    }
+    auto isOfUnit = [&](const Op &op) { return op.kind == OpKind::AllGather && op.unit == unit; };
+    while (position < segment.ops.size() && isOfUnit(segment.ops[position]))
+      ++position;
+    return position;
+  }
+
   plan::Plan &plan_;
   plan::Role &role_;
+  bool byParam_; ///< units have a block for each parameter
   std::vector<Op> gathers_;
 };
 
@@ -136,7 +158,7 @@ void runOverlap(plan::Plan &plan, Notes &) {
   if (!strategy.shardsParams || strategy.microbatches != 1)
     return;
   for (plan::Role &role : plan.roles)
-    Rotator(plan, role).run();
+    Rotator(plan, role, strategy.byParam).run();
 }
 
 } // namespace shardc::passes

@@ -179,13 +179,16 @@ private:
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
       if (isReduction(i)) {
-        // A reduction that another one follows starts at once, otherwise the two would queue. The
-        // sum of what it has summed belongs to it.
+        // A reduction that a later one follows starts at once, otherwise the two would queue. Those
+        // of one unit that stand together stay together, and so does a sum with what it sums.
         uint32_t cast = castBefore(op),
                  maker = cast == kNone ? makerOf(op) : makerOf(segment_.ops[cast]);
-        if (waiting.empty() || waiting.back() != maker)
+        bool follows = !waiting.empty() && waiting.back() == maker;
+        bool joins = !waiting.empty() && segment_.ops[waiting.back()].unit == op.unit &&
+                     last < waiting.back();
+        if (!follows && !joins)
           waiting.clear();
-        else if (cast != kNone)
+        else if (follows && cast != kNone)
           waiting.push_back(cast);
         waiting.push_back(i);
         continue;

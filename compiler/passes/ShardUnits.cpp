@@ -20,8 +20,19 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
+/// The blocks of a unit with these parameters.
+std::vector<LayoutBlock> layOutUnit(const std::vector<LayoutParam> &members, int64_t shards,
+                                    bool byParam) {
+  if (!byParam)
+    return layOut(members, shards);
+  std::vector<LayoutBlock> blocks;
+  for (const LayoutParam &param : members)
+    blocks.push_back(layOutRows(param, shards));
+  return blocks;
+}
+
 /// Replaces the preliminary blocks, one for each unit, by the layout for `shards` ranks.
-void makeBlocks(plan::Plan &plan, int64_t shards) {
+void makeBlocks(plan::Plan &plan, int64_t shards, bool byParam) {
   std::vector<std::vector<LayoutParam>> members(plan.units.size());
   std::vector<plan::Block> preliminary = std::move(plan.blocks);
   for (size_t p = 0; p < plan.params.size(); ++p) {
@@ -37,11 +48,13 @@ void makeBlocks(plan::Plan &plan, int64_t shards) {
   for (size_t unit = 0; unit < plan.units.size(); ++unit) {
     if (members[unit].empty())
       continue;
-    std::vector<LayoutBlock> layout = layOut(members[unit], shards);
+    std::vector<LayoutBlock> layout = layOutUnit(members[unit], shards, byParam);
     for (size_t i = 0; i < layout.size(); ++i) {
       plan::Block block;
       block.name = plan.units[unit].name;
-      if (layout.size() > 1)
+      if (byParam)
+        block.name = plan.params[static_cast<size_t>(layout[i].params.front())].name;
+      else if (layout.size() > 1)
         block.name += fmt::format(".{}", i);
       block.unit = static_cast<int32_t>(unit);
       block.numel = layout[i].numel;
@@ -70,8 +83,8 @@ std::vector<std::vector<size_t>> paramsByBlock(const plan::Plan &plan) {
 
 class UnitRewriter {
 public:
-  UnitRewriter(plan::Plan &plan, plan::Role &role)
-      : plan_(plan), role_(role), byBlock_(paramsByBlock(plan)) {}
+  UnitRewriter(plan::Plan &plan, plan::Role &role, bool byParam)
+      : plan_(plan), role_(role), byParam_(byParam), byBlock_(paramsByBlock(plan)) {}
 
   void run() {
     replaceCells();
@@ -163,19 +176,34 @@ private:
     plan::replaceOps(segment, std::move(ops));
   }
 
-  /// Gradients get the type in which they are reduced; a pack follows the block's last gradient.
+  /// The op that makes the last gradient of each block; of all blocks of its unit if those are
+  /// reduced together.
+  std::vector<uint32_t> lastGrads(const plan::Segment &segment,
+                                  const std::vector<ValueId> &gradOf) const {
+    std::vector<uint32_t> ofBlock(plan_.blocks.size()), ofUnit(plan_.units.size());
+    for (size_t b = 0; b < plan_.blocks.size(); ++b)
+      for (size_t p : byBlock_[b])
+        if (gradOf[p] != kNone) {
+          uint32_t &unit = ofUnit[static_cast<size_t>(plan_.blocks[b].unit)];
+          ofBlock[b] = std::max(ofBlock[b], segment.values[gradOf[p]].def);
+          unit = std::max(unit, ofBlock[b]);
+        }
+    for (size_t b = 0; byParam_ && b < plan_.blocks.size(); ++b)
+      ofBlock[b] = ofUnit[static_cast<size_t>(plan_.blocks[b].unit)];
+    return ofBlock;
+  }
+
+  /// Gradients get the type in which they are reduced; a pack follows the last gradient.
   void addPacks(plan::Segment &segment, const std::vector<ValueId> &gradOf) {
     std::vector<std::vector<Op>> after(segment.ops.size() + 1);
+    std::vector<uint32_t> lastOf = lastGrads(segment, gradOf);
     for (size_t b = 0; b < plan_.blocks.size(); ++b) {
       Op pack = plan::makeOp(OpKind::Pack, {}, plan_.blocks[b].unit);
       pack.set(Key::block, static_cast<int64_t>(b));
-      uint32_t last = 0;
-      for (size_t p : byBlock_[b]) {
-        if (gradOf[p] == kNone)
-          continue;
-        pack.operands.push_back(gradOf[p]);
-        last = std::max(last, segment.values[gradOf[p]].def);
-      }
+      uint32_t last = lastOf[b];
+      for (size_t p : byBlock_[b])
+        if (gradOf[p] != kNone)
+          pack.operands.push_back(gradOf[p]);
       if (pack.operands.empty())
         continue;
       SHARDC_CHECK(pack.operands.size() == byBlock_[b].size(), "block '{}' lacks gradients",
@@ -209,6 +237,7 @@ private:
 
   plan::Plan &plan_;
   plan::Role &role_;
+  bool byParam_;
   std::vector<std::vector<size_t>> byBlock_;
   std::vector<int32_t> paramOf_, gradOf_; ///< parameter that an old cell holds, or its gradient
   std::vector<uint32_t> newIndex_;        ///< of the cells that stay
@@ -218,9 +247,10 @@ private:
 } // namespace
 
 void runShardUnits(plan::Plan &plan, Notes &) {
-  makeBlocks(plan, stateShards(plan));
+  bool byParam = readStrategy(plan).byParam;
+  makeBlocks(plan, stateShards(plan), byParam);
   for (plan::Role &role : plan.roles)
-    UnitRewriter(plan, role).run();
+    UnitRewriter(plan, role, byParam).run();
 }
 
 } // namespace shardc::passes

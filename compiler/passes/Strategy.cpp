@@ -9,6 +9,7 @@ Strategy readStrategy(const plan::Plan &plan) {
   strategy.dataRanks = plan.groupSize(plan.dataGroup);
   strategy.microbatches = plan.job.derived.numMicrobatches;
   strategy.average = plan.job.ddp.averageInCollective && !plan.job.model.calculatePerTokenLoss;
+  strategy.byParam = plan.job.dist.useTorchFsdp2;
   strategy.wire = plan.job.derived.wire;
   strategy.mainGrads = plan.job.derived.mainGrads;
   strategy.master = plan.job.derived.master;

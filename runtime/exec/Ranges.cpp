@@ -81,7 +81,8 @@ int32_t blockOf(const plan::Plan &plan, const plan::Op &op, size_t operandIndex,
   if (named >= 0)
     return fits(named) ? static_cast<int32_t>(named) : -1;
   int32_t found = -1;
-  for (size_t b = 0; op.unit >= 0 && b < plan.blocks.size(); ++b)
+  bool mayHold = plan::opInfo(op.kind).keepsBlock() && op.unit >= 0;
+  for (size_t b = 0; mayHold && b < plan.blocks.size(); ++b)
     if (plan.blocks[b].unit == op.unit && fits(static_cast<int64_t>(b))) {
       if (found >= 0)
         return -1;

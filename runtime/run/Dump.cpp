@@ -91,12 +91,17 @@ Status Dumper::checkSpecs() const {
   return Status::ok();
 }
 
-/// An op names the block of its values; cells carry that from segment to segment.
+/// Cells and ops name the blocks of their values.
 void Dumper::findBlocks() {
   const plan::Role &role = executable_.role();
-  blockOfCell_.assign(role.cells.size(), -1);
+  for (const plan::Cell &cell : role.cells)
+    blockOfCell_.push_back(
+        plan::cellKindInfo(cell.kind).of == plan::CellKindInfo::Block ? cell.of : -1);
   for (const plan::Segment &segment : role.segments) {
     std::vector<int32_t> blocks(segment.values.size(), -1);
+    for (const auto *boundaries : {&segment.ins, &segment.outs})
+      for (const plan::Segment::Boundary &boundary : *boundaries)
+        blocks[boundary.value] = blockOfCell_[boundary.cell];
     for (const plan::Op &op : segment.ops) {
       auto note = [&](plan::ValueId value, size_t index) {
         if (blocks[value] < 0 && segment.values[value].type.rank == 1)

@@ -192,13 +192,7 @@ void checkParam(Inspection &inspection, const Param &param) {
     broken(fmt::format(
         "parameter '{}' begins at element {} of its block, byte {}, which is not a multiple of {}",
         param.name, param.offset, param.offset * dtypeBytes(param.type.dtype), kAlignmentBytes));
-  if (block.stateShard < block.numel &&
-      block.stateShard * dtypeBytes(param.type.dtype) % kAlignmentBytes != 0)
-    broken(fmt::format("shards of block '{}', which holds parameter '{}', have {} bytes, which is "
-                       "not a multiple of {}",
-                       block.name, param.name, block.stateShard * dtypeBytes(param.type.dtype),
-                       kAlignmentBytes));
-  else if (cutsRow(block, param))
+  if (cutsRow(block, param))
     broken(fmt::format(
         "a shard boundary of block '{}' (every {} elements) cuts a row of {} elements of parameter "
         "'{}' at {}",

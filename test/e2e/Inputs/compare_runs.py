@@ -18,6 +18,9 @@ CHECK is what has to agree:
                   the first loss to the bit, since lookups are exact; 1e-3 relative, 10 steps; any schedule to the bit
     norm          squares of gradients summed where shards are formed, and by themselves, with one and three microbatches:
                   losses to the bit, 1e-12 relative in the norm; any schedule to the bit
+    fsdp2         PyTorch's FSDP2 on 1 to 5 ranks, weights freed and kept, one and three microbatches, and one rank
+                  without it: losses of 5 steps and step 1's gradient of each parameter within 1e-5 relative; freed and
+                  kept, any schedule, and a process for each rank to the bit
     tied          the head's part of a tied embedding's gradient reduced by itself, on 2 and 3 ranks likewise
 """
 
@@ -27,6 +30,9 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "golden"))
+import check_golden  # noqa: E402
 
 STRATEGIES = ["no_shard", "optim", "optim_grads", "optim_grads_params"]
 FUSIONS = ["fuse-bias", "fuse-qkv-rope", "fuse-residual-norm", "fuse-loss-head", "fuse-qkv-attention", "fuse-epilogues"]
@@ -43,6 +49,14 @@ def strategy_settings(strategy):
         "dist.use_megatron_fsdp=true",
         "ddp.use_megatron_fsdp=true",
         f"ddp.data_parallel_sharding_strategy={strategy}",
+    ]
+
+
+def fsdp2_settings(frees, ranks):
+    return [
+        "dist.use_torch_fsdp2=true",
+        f"dist.torch_fsdp2_reshard_after_forward={str(frees).lower()}",
+        f"cluster.gpus_per_node={ranks}",
     ]
 
 
@@ -70,6 +84,12 @@ class Runner:
         """Loss and gradient norm of each step."""
         records = self.metrics(["shardc", "run", self.recipe, *self.arguments(settings)])
         return [(record["loss"], record["grad_norm"]) for record in records]
+
+    def run_and_look(self, *settings):
+        """Loss and gradient norm of each step, and the gradients of step 1: name -> (shape, values)."""
+        with tempfile.TemporaryDirectory() as folder:
+            dump = [f"--dump-dir={folder}", "--dump-step=1", "--dump=update:g.*"]
+            return self.run_plan(*settings, options=dump), check_golden.read_dump(pathlib.Path(folder))
 
     def plan_text(self):
         """Of the plan that ran last."""
@@ -207,6 +227,33 @@ def check_norm(runner):
                 sys.exit(f"{name}: norms differ by {worst:.3e}")
 
 
+def check_fsdp2(runner):
+    for ranks in range(1, 6):
+        for microbatches in (1, 3):
+            name = f"{ranks} ranks, {microbatches} microbatches"
+            sizes = [f"train.global_batch_size={2 * ranks * microbatches}", "train.train_iters=5"]
+            alone, gradients = runner.run_and_look(*sizes, "cluster.gpus_per_node=1")
+            freed = [*sizes, *fsdp2_settings(True, ranks)]
+            found, sharded = runner.run_and_look(*freed)
+            if len(found) != 5:
+                sys.exit(f"{name}: {len(found)} steps")
+            close(name, found, alone, tolerance=1e-5)
+            comparison = check_golden.Comparison()
+            limits = {"gradient": 1e-5, "gradient_of_model": 1e-8}
+            check_golden.compare_gradients(gradients, sharded, limits, comparison)
+            if comparison.report() != 0:
+                sys.exit(f"{name}: gradients of {len(comparison.failures)} parameters differ")
+            equal(f"{name}, seed 1", found, runner.run_plan(*freed, options=["--seed-schedule=1"]))
+            kept, again = runner.run_and_look(*sizes, *fsdp2_settings(False, ranks))
+            equal(f"{name}, kept", found, kept)
+            if sharded != again:
+                sys.exit(f"{name}: gradients differ where weights are kept")
+    found = runner.run(*fsdp2_settings(True, 3), "train.global_batch_size=6")
+    processes = runner.metrics(["shardc", "run", runner.recipe, "--processes",
+                                *runner.arguments([*fsdp2_settings(True, 3), "train.global_batch_size=6"])])
+    equal("a process for each rank", found, [(record["loss"], record["grad_norm"]) for record in processes])
+
+
 def check_rows(runner):
     check_summed_otherwise(runner, (2, 3, 4), "embedding_shard_bwd", ["--enable-pass=exchange-embedding-rows"], [])
 
@@ -227,6 +274,7 @@ CHECKS = {
     "moves": check_moves,
     "rows": check_rows,
     "tied": check_tied,
+    "fsdp2": check_fsdp2,
     "norm": check_norm,
 }
 

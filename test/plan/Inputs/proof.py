@@ -3,7 +3,7 @@
 
     proof.py plans DIR      writes the plans
     proof.py mutations      verifier and oracle agree on every mutation of every plan (500 each in full)
-    proof.py schedules      ten of the plans lose no bit in random schedules (1,000 each in full)
+    proof.py schedules      eleven of the plans lose no bit in random schedules (1,000 each in full)
     proof.py touched        a run of each plan touches the bytes that its plan counts, and no others
     proof.py runs           accepted mutations run: losses, norms and saved state as the plan's own, and in another
                             schedule (MUTATIONS=n of each plan, 800 in full; PLANS="optim-3 eval": of these; SEED=n).
@@ -40,6 +40,8 @@ STRATEGIES = {
 }
 TORCH_FSDP2 = ["dist.use_torch_fsdp2=true", "checkpoint.ckpt_format=torch_dcp"]
 TIED = ["model.share_embeddings_and_output_weights=true"]
+UNTIED = ["model.share_embeddings_and_output_weights=false"]
+THREE_RANKS = ["cluster.gpus_per_node=3"]
 BF16 = ["mixed_precision=bf16_mixed"]
 FULL = ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"]
 SAVE = ['checkpoint.save="saved"', "checkpoint.async_save=true", "checkpoint.save_interval=1"]
@@ -63,13 +65,17 @@ def variants():
             yield f"gpt2-{strategy}-{count}", "gpt2_tiny", [*STRATEGIES[strategy], *settings]
     yield "recompute", "llama_tiny", [*fsdp, *FULL]
     yield "eval", "llama_tiny", [*fsdp, *EVAL]
-    yield "three-ranks", "llama_tiny", [*fsdp, "cluster.gpus_per_node=3", "train.global_batch_size=12"]
+    yield "three-ranks", "llama_tiny", [*fsdp, *THREE_RANKS, "train.global_batch_size=12"]
     yield "slots", "llama_tiny", [*fsdp, "ddp.fsdp_double_buffer=true"]
     yield "exchanged", "llama_tiny", [*fsdp, *THREE_MICROBATCHES, "model.deterministic_mode=true"]
     yield "background", "llama_tiny", [*fsdp, *SAVE]
     yield "background-whole", "llama_tiny", [*STRATEGIES["no_shard"], *SAVE]
     yield "background-pieces", "llama_tiny", [*STRATEGIES["optim"], *PIECES]
     yield "torch_fsdp2", "llama_tiny", [*TORCH_FSDP2, *THREE_MICROBATCHES]
+    # Over three ranks rows do not divide.
+    yield "torch_fsdp2-1", "llama_tiny", [*TORCH_FSDP2, *THREE_RANKS, "train.global_batch_size=6"]
+    yield "torch_fsdp2-kept", "gpt2_tiny", [*TORCH_FSDP2, *UNTIED, *THREE_RANKS, "train.global_batch_size=18",
+                                            "dist.torch_fsdp2_reshard_after_forward=false"]
     yield "tied", "llama_tiny", [*fsdp, *TIED, *THREE_MICROBATCHES]
     yield "optim-eval", "llama_tiny", [*STRATEGIES["optim"], *EVAL]
     for strategy in ("optim", "optim_grads", "optim_grads_params"):
@@ -82,7 +88,7 @@ def variants():
 
 
 SCHEDULED = ["no_shard-3", "optim-3", "optim_grads-3", "optim_grads_params-3", "bf16-3", "gpt2-optim_grads_params-3",
-             "recompute", "eval", "three-ranks", "slots"]
+             "recompute", "eval", "three-ranks", "slots", "torch_fsdp2-1"]
 
 
 def run(command, **options):

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <random>
 #include <set>
@@ -30,6 +31,22 @@ LayoutParam vector(int index, int64_t numel) { return {index, numel, 1}; }
 Params llamaLayer(int64_t hidden, int64_t kv, int64_t ffn) {
   return {vector(0, hidden), matrix(1, hidden + 2 * kv, hidden), matrix(2, hidden, hidden),
           vector(3, hidden), matrix(4, 2 * ffn, hidden),         matrix(5, hidden, ffn)};
+}
+
+/// PyTorch's `torch.chunk` along dimension 0: rows of each shard.
+std::vector<int64_t> rowsOfShards(const LayoutParam &param, int64_t shards) {
+  LayoutBlock block = layOutRows(param, shards);
+  EXPECT_EQ(block.numel, block.shard * shards);
+  EXPECT_EQ(block.shard % param.row, 0);
+  EXPECT_EQ(block.offsets, std::vector<int64_t>{0});
+  EXPECT_EQ(block.params, std::vector<int>{param.index});
+  std::vector<int64_t> rows;
+  for (int64_t rank = 0; rank < shards; ++rank) {
+    int64_t elements = std::clamp<int64_t>(param.numel - rank * block.shard, 0, block.shard);
+    EXPECT_EQ(elements % param.row, 0);
+    rows.push_back(elements / param.row);
+  }
+  return rows;
 }
 
 /// Expects what every layout keeps, whatever the parameters.
@@ -149,6 +166,16 @@ TEST(Layout, RandomUnitsKeepRowsWholeAndPaddingBounded) {
     bound += shards * kLayoutAlign;
     EXPECT_LE(numelOf(layOut(params, shards)), bound + bound / 64);
   }
+}
+
+TEST(Layout, RowsOfOneParameterAsTorchChunks) {
+  using Rows = std::vector<int64_t>;
+  EXPECT_EQ(rowsOfShards(matrix(3, 6, 5), 4), (Rows{2, 2, 2, 0}));
+  EXPECT_EQ(rowsOfShards(matrix(0, 257, 40), 5), (Rows{52, 52, 52, 52, 49}));
+  EXPECT_EQ(rowsOfShards(matrix(0, 2, 8), 5), (Rows{1, 1, 0, 0, 0}));
+  EXPECT_EQ(rowsOfShards(matrix(0, 8, 8), 2), (Rows{4, 4}));
+  EXPECT_EQ(rowsOfShards(vector(1, 7), 3), (Rows{3, 3, 1}));
+  EXPECT_EQ(rowsOfShards(vector(1, 7), 1), (Rows{7}));
 }
 
 } // namespace

@@ -26,11 +26,11 @@ TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
 INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
                          testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every",
                                          "exchange", "parts", "starts", "split", "feed", "saves",
-                                         "hsdp", "hybrid"));
+                                         "hsdp", "hybrid", "fsdp2"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
   for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange",
-                           "parts", "starts", "split", "feed", "saves", "hsdp", "hybrid"})
+                           "parts", "starts", "split", "feed", "saves", "hsdp", "hybrid", "fsdp2"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 
