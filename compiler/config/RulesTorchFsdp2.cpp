@@ -66,6 +66,20 @@ void ruleFsdp2Optimizer(RuleContext &ctx) {
     ctx.report({kFlag, kind}, {arg(ctx, kind)});
 }
 
+void ruleFsdp2Instances(RuleContext &ctx) {
+  Opt instances = Opt::DdpNumDistributedOptimizerInstances;
+  if (isFsdp2(ctx) && ctx.derived().dataParallelOuter > 1)
+    ctx.report({kFlag, instances}, {ctx.derived().dataParallelOuter})
+        .fix(ctx.fixSet(instances, Value::ofInt(1), FixItKind::Alternative));
+}
+
+void ruleFsdp2Gradients(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (isFsdp2(ctx) && d.params != DType::F32)
+    ctx.report({kFlag, Opt::ModelParamsDtype}, {DiagArg(std::string(dtypeName(d.wire))),
+                                                DiagArg(std::string(dtypeName(d.params)))});
+}
+
 void ruleFsdp2Experimental(RuleContext &ctx) {
   if (isFsdp2(ctx))
     ctx.report({kFlag});

@@ -625,6 +625,7 @@ ERRORS = {
     "torch-fsdp2-fp16": lambda f: f.fsdp2 and f.on("model.fp16"),  # V67
     "torch-fsdp2-max-connections": lambda f: f.fsdp2 and one_queue(f),  # V68
     "torch-fsdp2-optimizer": lambda f: f.fsdp2 and not plain_optimizer(f),  # V36
+    "torch-fsdp2-instances": lambda f: f.fsdp2 and f.instances > 1,
     "torch-dcp-tensor-parallel": lambda f: f.fsdp2 and f.format == "torch_dcp" and f.tp > 1,  # V65
     "torch-dcp-needs-fsdp": lambda f: not f.fsdp and not f.torch and f.format == "torch_dcp",  # V65
     # section 2.6: version 2
