@@ -15,6 +15,8 @@ CHECK is what has to agree:
     smoke       a first run saves, a second continues, without an error about formats
     torch       PyTorch's FSDP2: the losses of full sharding, checkpoints in torch_dcp, others refused
                 or converted
+    rows        PyTorch's FSDP2 with uneven rows, in torch_dcp and torch_dist, FSDP and one rank: each loads each
+                other's state to the bit; all pairs where SHARDC_LONG=1, else every other
     stopping    SIGTERM while a save is under way; a save that fails ends the run where it should
 """
 
@@ -213,6 +215,34 @@ def check_torch(runner, place):
     expect(len(set(rates.values())) == 1 and len(rates["ddp"]) == 4, f"learning rates after another batch size: {rates}")
 
 
+def check_rows(runner, place):
+    base = ["train.global_batch_size=120", "train.train_iters=6", "mixed_precision=bf16_mixed"]
+    replicated = ["checkpoint.ckpt_format=torch_dist"]
+    layouts = {
+        "torch_dcp on 3": under("torch_fsdp2", 3),
+        "torch_dcp on 5, kept": under("torch_fsdp2_kept", 5),
+        "torch_dist on 4": [*under("torch_fsdp2", 4), *replicated],
+        "FSDP on 2": under("optim_grads_params", 2),
+        "one rank": under("ddp", 1),
+    }
+    saved = {}
+    for name, settings in layouts.items():
+        folder = place.new()
+        more = [*saves(folder), f"train.exit_interval={STEPS}"]
+        saved[name] = (folder, run_and_look(runner, "update", STEPS, *settings, *base, *more)[0])
+    for i, (source, (folder, state)) in enumerate(saved.items()):
+        for j, (target, settings) in enumerate(layouts.items()):
+            if not LONG and (i + j) % 2 == 0:
+                continue
+            convert = "checkpoint.convert_on_load=true"
+            loaded, rest = run_and_look(runner, "micro", STEPS + 1, *settings, *base, *loads(folder), convert)
+            name = f"{source} loaded under {target}"
+            expect(len(state) > 30 and state.keys() == loaded.keys(), f"{name}: {len(state)} and {len(loaded)} tensors")
+            unlike = [key for key in state if state[key] != loaded[key]]
+            expect(not unlike and len(rest) == 6 - STEPS, f"{name}: {unlike} differ, {len(rest)} steps")
+            print(f"{name}: {len(state)} tensors equal to the bit")
+
+
 def rates_of(runner, *settings):
     said = output_of(runner, *settings)
     return tuple(re.findall(r"^step .* lr (\S+) ", said, re.MULTILINE))
@@ -340,6 +370,7 @@ CHECKS = {
     "processes": check_processes,
     "smoke": check_smoke,
     "torch": check_torch,
+    "rows": check_rows,
     "stopping": check_stopping,
 }
 

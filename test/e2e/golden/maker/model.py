@@ -153,25 +153,42 @@ def attend(x, p, layer, case, numerics, allowed):
     )
 
 
+def allowed_positions(starts):
+    """[B,S,S]: whether a token sees another one."""
+    seq = torch.arange(starts.shape[1])
+    return (seq[None, None, :] <= seq[None, :, None]) & (seq[None, None, :] >= starts[:, :, None])
+
+
+def embed(case, p, tokens, positions):
+    x = p["embedding.word_embeddings.weight"][tokens]
+    if case.family == "gpt":
+        x = x + p["embedding.position_embeddings.weight"][positions]
+    return x
+
+
+def apply_layer(case, p, layer, numerics, x, allowed):
+    """`layer` begins the names of its parameters."""
+    y = numerics.norm(x, p, f"{layer}self_attention.linear_qkv.layer_norm_", case)
+    x = x + attend(y, p, layer, case, numerics, allowed)
+    y = numerics.norm(x, p, f"{layer}mlp.linear_fc1.layer_norm_", case)
+    y = numerics.activation(numerics.linear(y, p, f"{layer}mlp.linear_fc1"), case)
+    return x + numerics.linear(y, p, f"{layer}mlp.linear_fc2")
+
+
 def losses(case, p, numerics, tokens, labels, mask, positions, starts):
     """Masked loss of each token, in at least fp32."""
     if case.module:
         logits = transformer.logits(case, p, numerics.dtype, tokens)
         return masked_losses(case, numerics, logits, labels, mask)
-    seq = torch.arange(tokens.shape[1])
-    allowed = (seq[None, None, :] <= seq[None, :, None]) & (
-        seq[None, None, :] >= starts[:, :, None]
-    )
-    x = p["embedding.word_embeddings.weight"][tokens]
-    if case.family == "gpt":
-        x = x + p["embedding.position_embeddings.weight"][positions]
+    allowed = allowed_positions(starts)
+    x = embed(case, p, tokens, positions)
     for i in range(case.num_layers):
-        layer = f"decoder.layers.{i}."
-        y = numerics.norm(x, p, f"{layer}self_attention.linear_qkv.layer_norm_", case)
-        x = x + attend(y, p, layer, case, numerics, allowed)
-        y = numerics.norm(x, p, f"{layer}mlp.linear_fc1.layer_norm_", case)
-        y = numerics.activation(numerics.linear(y, p, f"{layer}mlp.linear_fc1"), case)
-        x = x + numerics.linear(y, p, f"{layer}mlp.linear_fc2")
+        x = apply_layer(case, p, f"decoder.layers.{i}.", numerics, x, allowed)
+    return losses_of(case, p, numerics, x, labels, mask)
+
+
+def losses_of(case, p, numerics, x, labels, mask):
+    """Of what the last layer gives."""
     x = numerics.norm(x, p, "decoder.final_layernorm.", case)
     head = p["embedding.word_embeddings.weight" if case.tied else "output_layer.weight"]
     logits = numerics.linear(x, {"head.weight": head}, "head")
