@@ -158,13 +158,15 @@ TEST_P(DependentChain, Captured) {
   cudaGraphDestroy(plain);
 }
 
+std::string nameOf(const testing::TestParamInfo<DependentLaunches> &info) {
+  constexpr const char *kNames[] = {"never", "after_own", "after_kernels"};
+  return kNames[static_cast<size_t>(info.param)];
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuda, DependentChain,
                          testing::Values(DependentLaunches::Never, DependentLaunches::AfterOwn,
                                          DependentLaunches::AfterKernels),
-                         [](const testing::TestParamInfo<DependentLaunches> &info) {
-                           constexpr const char *kNames[] = {"never", "after_own", "after_kernels"};
-                           return std::string(kNames[static_cast<size_t>(info.param)]);
-                         });
+                         nameOf);
 
 } // namespace
 } // namespace shardc::kernels::test
