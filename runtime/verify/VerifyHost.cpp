@@ -208,6 +208,13 @@ private:
     if (loads > 1)
       addRing(where, ring, "segment '{}' has {} 'batch.load' ops; the host fills cell '@{}' for 1",
               where.segment.name, loads, cell);
+    SegmentKind kind = where.segment.kind;
+    CellKind filled = role_.cells[ring.cell].kind;
+    CellKind needed = kind == SegmentKind::Eval ? CellKind::EvalFeed : CellKind::Feed;
+    if ((kind == SegmentKind::Train || kind == SegmentKind::Eval) && filled != needed)
+      addRing(where, ring, "segment '{}' of kind '{}' takes '@{}' of kind '{}'; it needs '{}'",
+              where.segment.name, segmentKindInfo(kind).word, cell, cellKindInfo(filled).word,
+              cellKindInfo(needed).word);
   }
 
   /// A run that loads a checkpoint does not start, and has to find the same cells filled.

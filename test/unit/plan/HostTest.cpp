@@ -95,6 +95,17 @@ TEST(Rings, AreFilledForOneSeriesOfMicrobatches) {
             "both take cell '@feed'", "eval loads several microbatches at once");
 }
 
+/// The host knows by its kind for which of both it fills a ring.
+TEST(Rings, AreForStepsOrForEvaluations) {
+  std::vector<Finding> findings =
+      verify(parsed(replaced(planText("zero"), "cell @feed feed :", "cell @feed eval_feed :")));
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0].rule, Rule::Host);
+  EXPECT_THAT(findings[0].message,
+              HasSubstr("segment 'micro' of kind 'train' takes '@feed' of kind 'eval_feed'; it "
+                        "needs 'feed'"));
+}
+
 TEST(Rings, AreFilledByTheHostAlone) {
   isRefused(
       replaced(planText("feed"), "    out @g = %r\n", "    out @g = %r\n    out @feed = %feed\n"),
