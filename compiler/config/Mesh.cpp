@@ -23,6 +23,17 @@ std::vector<int64_t> cutsOf(const Chain &chain) {
   return cuts;
 }
 
+/// The cuts before and behind a degree, which are the same for a degree of 1.
+std::pair<int64_t, int64_t> cutsOfDegree(const Chain &chain, std::string_view name) {
+  int64_t begin = 1, end = 1;
+  for (const Degree &degree : chain) {
+    begin = end, end *= degree.size;
+    if (degree.name == name)
+      break;
+  }
+  return {begin, end};
+}
+
 Chain inOrder(const Config &config, Degree tensor, Degree second, Degree data, Degree outer) {
   Degree stages{"pp", config.derived().pipelineParallel};
   if (config.isOn(Opt::DistUseTpPpDpMapping))
@@ -82,15 +93,10 @@ private:
 
   /// Plans have the axis dp even if it has one coordinate.
   void addSingleAxis(const Chain &dense) {
-    int64_t before = 1;
-    for (const Degree &degree : dense) {
-      if (degree.name == "dp")
-        break;
-      before *= degree.size;
-    }
-    auto at = std::ranges::find(cuts_, before) - cuts_.begin();
+    int64_t cut = cutsOfDegree(dense, "dp").first;
+    auto at = std::ranges::find(cuts_, cut) - cuts_.begin();
     mesh_.axes.insert(mesh_.axes.begin() + at, {"dp", 1});
-    cuts_.insert(cuts_.begin() + at, before);
+    cuts_.insert(cuts_.begin() + at, cut);
   }
 
   /// The degree in which the ranks below the cut differ from those below the cut before.
@@ -110,15 +116,10 @@ private:
   }
 
   std::vector<uint16_t> axesOf(const Chain &chain, const std::string &name) const {
-    int64_t begin = 1, end = 1;
-    for (const Degree &degree : chain) {
-      begin = end, end *= degree.size;
-      if (degree.name == name)
-        break;
-    }
+    auto [begin, end] = cutsOfDegree(chain, name);
     std::vector<uint16_t> axes;
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-      size_t cut = mesh_.axes.size() - axis; // axes are slowest first, cuts are not
+      size_t cut = mesh_.axes.size() - axis;        // axes are slowest first, cuts are not
       bool isSingle = cuts_[cut - 1] == cuts_[cut]; // it lies at the end of its neighbours, too
       bool isInside = begin <= cuts_[cut - 1] && cuts_[cut] <= end;
       if (isSingle ? mesh_.axes[axis].name == name : isInside)

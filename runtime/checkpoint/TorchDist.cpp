@@ -74,6 +74,20 @@ bool isSkipped(std::string_view key) {
 
 } // namespace
 
+StoredPart storedPartOf(ParamPart part) {
+  switch (part) {
+  case ParamPart::Weight:
+    return StoredPart::Weight;
+  case ParamPart::ExpAvg:
+    return StoredPart::ExpAvg;
+  case ParamPart::ExpAvgSq:
+    return StoredPart::ExpAvgSq;
+  case ParamPart::Momentum:
+    return StoredPart::Momentum;
+  }
+  return StoredPart::Weight;
+}
+
 struct TorchDistCheckpoint::State {
   explicit State(CheckpointReader opened) : reader(std::move(opened)) {}
 

@@ -22,6 +22,8 @@ enum class StoredPart : uint8_t { Weight, Master, ExpAvg, ExpAvgSq, Momentum };
 inline constexpr StoredPart kStoredParts[] = {StoredPart::Weight, StoredPart::Master,
                                               StoredPart::ExpAvg, StoredPart::ExpAvgSq,
                                               StoredPart::Momentum};
+/// Where a part is stored; the weight as layers compute with it, not its master.
+StoredPart storedPartOf(ParamPart part);
 
 /// A value inside the common state with its path, which has at least one segment.
 struct CommonLeaf {

@@ -13,19 +13,26 @@ std::vector<int64_t> meshCoords(const plan::Plan &plan, int64_t rank) {
   return coords;
 }
 
-int64_t indexIn(const plan::Plan &plan, int group, int64_t rank) {
-  if (group < 0)
-    return 0;
-  std::vector<int64_t> coords = meshCoords(plan, rank);
+namespace {
+
+int64_t indexAt(const plan::Plan &plan, const plan::Group &group,
+                const std::vector<int64_t> &coords) {
   int64_t index = 0;
-  for (uint16_t axis : plan.groups[group].axes)
+  for (uint16_t axis : group.axes)
     index = index * plan.mesh[axis].size + coords[axis];
   return index;
 }
 
+} // namespace
+
+int64_t indexIn(const plan::Plan &plan, int group, int64_t rank) {
+  return group < 0 ? 0 : indexAt(plan, plan.groups[group], meshCoords(plan, rank));
+}
+
 GroupIndices::GroupIndices(const plan::Plan &plan, int64_t rank) {
-  for (size_t group = 0; group < plan.groups.size(); ++group)
-    indices_.push_back(indexIn(plan, static_cast<int>(group), rank));
+  std::vector<int64_t> coords = meshCoords(plan, rank);
+  for (const plan::Group &group : plan.groups)
+    indices_.push_back(indexAt(plan, group, coords));
 }
 
 std::vector<int> groupMembers(const plan::Plan &plan, int group, int64_t rank) {

@@ -98,17 +98,8 @@ public:
 
 private:
   StoredPart storedPart(std::string_view name, ParamPart part) const {
-    switch (part) {
-    case ParamPart::Weight:
-      return checkpoint_.find(name, StoredPart::Master) ? StoredPart::Master : StoredPart::Weight;
-    case ParamPart::ExpAvg:
-      return StoredPart::ExpAvg;
-    case ParamPart::ExpAvgSq:
-      return StoredPart::ExpAvgSq;
-    case ParamPart::Momentum:
-      return StoredPart::Momentum;
-    }
-    return StoredPart::Weight;
+    bool hasMaster = part == ParamPart::Weight && checkpoint_.find(name, StoredPart::Master);
+    return hasMaster ? StoredPart::Master : checkpoint::storedPartOf(part);
   }
 
   TorchDistCheckpoint checkpoint_;

@@ -38,20 +38,6 @@ checkpoint::TorchDistLayout layoutOf(const plan::Plan &plan) {
   return layout;
 }
 
-StoredPart storedMoment(ParamPart part) {
-  switch (part) {
-  case ParamPart::Weight:
-    return StoredPart::Weight;
-  case ParamPart::ExpAvg:
-    return StoredPart::ExpAvg;
-  case ParamPart::ExpAvgSq:
-    return StoredPart::ExpAvgSq;
-  case ParamPart::Momentum:
-    return StoredPart::Momentum;
-  }
-  return StoredPart::Weight;
-}
-
 } // namespace
 
 TorchDistWriter::TorchDistWriter(const plan::Plan &plan)
@@ -76,7 +62,7 @@ Status TorchDistWriter::addObjects(const Progress &progress, checkpoint::RankWri
 Status TorchDistWriter::addRows(const ParamSlice &rows, const StatePiece &piece,
                                 checkpoint::RankWriter &writer) const {
   if (piece.part != ParamPart::Weight)
-    return addAs(rows, rows.dtype, storedMoment(piece.part), writer);
+    return addAs(rows, rows.dtype, checkpoint::storedPartOf(piece.part), writer);
   bool isMaster = plan_.roles[0].cells[piece.cell].kind == plan::CellKind::Master;
   // The distributed optimizer keeps masters of fp32 weights too.
   if (savesOptimizer_ && (isMaster || layout_.isDistributed))

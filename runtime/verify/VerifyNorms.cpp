@@ -105,12 +105,13 @@ private:
   /// Parts of the block that stand for those of all of the role's ranks: how many ranks hold a part
   /// changes only where the ranks of a role begin or end.
   std::vector<Coordinates> partsThatDiffer(const Role &role, size_t block) {
+    Axes divided = axesOfParts(block);
     Coordinates first;
     for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
       first.push_back(extentOf(plan_, role, axis).begin);
     std::vector<Coordinates> parts = {first};
     for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
-      if ((axesOfParts(block) >> axis & 1) == 0)
+      if ((divided >> axis & 1) == 0)
         continue;
       AxisRange own = extentOf(plan_, role, axis);
       std::set<int64_t> cuts;
@@ -133,6 +134,7 @@ private:
 
   /// Ranks that hold the part of the block's state with these coordinates.
   int64_t copiesOf(size_t block, const Coordinates &part) const {
+    Axes divided = axesOfParts(block);
     int64_t copies = 0;
     for (size_t r = 0; r < plan_.roles.size(); ++r) {
       if (!held_[r][block])
@@ -140,7 +142,7 @@ private:
       int64_t ranks = 1;
       for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
         AxisRange extent = extentOf(plan_, plan_.roles[r], axis);
-        if ((axesOfParts(block) >> axis & 1) == 0)
+        if ((divided >> axis & 1) == 0)
           ranks *= extent.end - extent.begin;
         else if (part[axis] < extent.begin || extent.end <= part[axis])
           ranks = 0;
