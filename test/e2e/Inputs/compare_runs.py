@@ -279,14 +279,15 @@ CHECKS = {
 }
 
 
-def main():
+def run_check(checks):
+    """What the command line names: CHECK RECIPE [--set path=value ...]."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("check", choices=CHECKS)
+    parser.add_argument("check", choices=checks)
     parser.add_argument("recipe")
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
-    CHECKS[options.check](Runner(options.recipe, options.set))
+    checks[options.check](Runner(options.recipe, options.set))
 
 
 if __name__ == "__main__":
-    main()
+    run_check(CHECKS)

@@ -11,13 +11,12 @@ CHECK is what has to agree:
               follow within 1e-6 relative
 """
 
-import argparse
 import json
 import pathlib
 import sys
 import tempfile
 
-from compare_runs import STRATEGIES, Runner, close, equal, strategy_settings
+from compare_runs import STRATEGIES, Runner, close, equal, run_check, strategy_settings
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
 from check_golden import read_dump, unpack  # noqa: E402
@@ -128,14 +127,5 @@ def check_layouts(runner):
 CHECKS = {"one-rank": check_one_rank, "average": check_average, "layouts": check_layouts}
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("check", choices=CHECKS)
-    parser.add_argument("recipe")
-    parser.add_argument("--set", action="append", default=[])
-    options = parser.parse_args()
-    CHECKS[options.check](Runner(options.recipe, options.set))
-
-
 if __name__ == "__main__":
-    main()
+    run_check(CHECKS)

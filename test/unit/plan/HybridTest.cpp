@@ -13,16 +13,13 @@ using test::parsed;
 using test::planText;
 using test::replaced;
 
-struct Edit {
-  const char *from, *to;
-};
-struct Broken {
+struct BrokenSum {
   const char *name;
   Rule rule;
-  std::vector<Edit> edits;
+  std::vector<test::Edit> edits;
   const char *message; ///< a part of the first finding's
 };
-void PrintTo(const Broken &each, std::ostream *out) { *out << each.name; }
+void PrintTo(const BrokenSum &each, std::ostream *out) { *out << each.name; }
 
 constexpr const char *kSum =
     "    %s1 = all_reduce %r1 {block = 1} channel outer unit layers.1 else(0 = %r1) if last : "
@@ -30,7 +27,7 @@ constexpr const char *kSum =
 constexpr const char *kPack = "%ss, %stop {copies = 2} :";
 constexpr const char *kNorm = "%sums = all_reduce %partial channel misc :";
 
-const Broken kBroken[] = {
+const BrokenSum kBroken[] = {
     {"sumInsideGroupsOnly",
      Rule::Sum,
      {{kSum, ""}, {"out @g1 = %s1", "out @g1 = %r1"}},
@@ -81,23 +78,16 @@ const Broken kBroken[] = {
      "count what a rank has packed more than once"},
 };
 
-class Hybrid : public testing::TestWithParam<Broken> {};
+class Hybrid : public testing::TestWithParam<BrokenSum> {};
 
 TEST_P(Hybrid, PlansAreRefusedByVerifierAndOracle) {
-  std::string text = planText("hsdp");
-  for (const Edit &edit : GetParam().edits)
-    text = replaced(std::move(text), edit.from, edit.to);
-  Plan plan = parsed(text);
-  std::vector<Finding> findings = verify(plan);
-  ASSERT_FALSE(findings.empty());
-  EXPECT_EQ(ruleId(findings[0].rule), ruleId(GetParam().rule)) << render(plan, findings[0]);
-  EXPECT_NE(findings[0].message.find(GetParam().message), std::string::npos)
-      << render(plan, findings[0]);
+  Plan plan = parsed(test::edited("hsdp", GetParam().edits));
+  test::expectRefused(plan, GetParam().rule, GetParam().message);
   EXPECT_NE(oracle::findSumBreak(plan), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, Hybrid, testing::ValuesIn(kBroken),
-                         [](const testing::TestParamInfo<Broken> &info) {
+                         [](const testing::TestParamInfo<BrokenSum> &info) {
                            return info.param.name;
                          });
 

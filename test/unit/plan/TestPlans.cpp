@@ -26,6 +26,20 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
   return text.replace(at, from.size(), to);
 }
 
+std::string edited(std::string_view name, const std::vector<Edit> &edits) {
+  std::string text = planText(name);
+  for (const Edit &edit : edits)
+    text = replaced(std::move(text), edit.from, edit.to);
+  return text;
+}
+
+void expectRefused(const Plan &plan, Rule rule, std::string_view message) {
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(ruleId(findings[0].rule), ruleId(rule)) << render(plan, findings[0]);
+  EXPECT_NE(findings[0].message.find(message), std::string::npos) << render(plan, findings[0]);
+}
+
 uint32_t cellNamed(const Plan &plan, std::string_view name) {
   const std::vector<Cell> &cells = plan.roles[0].cells;
   auto found = std::ranges::find(cells, name, &Cell::name);

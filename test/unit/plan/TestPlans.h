@@ -3,8 +3,10 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/plan/Plan.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc::plan::test {
 
@@ -14,6 +16,15 @@ std::string planText(std::string_view name);
 /// `text` with the only occurrence of `from` replaced; fails the test if there is not exactly
 /// one.
 std::string replaced(std::string text, std::string_view from, std::string_view to);
+
+struct Edit {
+  const char *from, *to;
+};
+/// The text of plans/<name>.plan with these edits, each of its only occurrence.
+std::string edited(std::string_view name, const std::vector<Edit> &edits);
+
+/// Fails the test unless the first finding is of the rule and has the message, or a part of it.
+void expectRefused(const Plan &plan, Rule rule, std::string_view message);
 
 /// The index of the first role's cell of that name; fails the test if there is none.
 uint32_t cellNamed(const Plan &plan, std::string_view name);
