@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Registry.h"
 #include "runtime/base/StepState.h"
 #include "test/kernels/cuda/DeviceRun.h"
@@ -357,6 +358,8 @@ TEST(CudaOps, FillsEndWhereTheirResultDoes) {
   constexpr int64_t kElements = 96;
   uint16_t *device = nullptr;
   ASSERT_EQ(cudaMalloc(&device, kElements * sizeof *device), cudaSuccess);
+  cuda::Context &context = testContext();
+  cuda::Queue queue(context, nullptr);
   for (int64_t begin : {0, 1, 8})
     for (int64_t numel : {1, 7, 8, 15, 64, 71}) {
       ASSERT_EQ(cudaMemset(device, 0, kElements * sizeof *device), cudaSuccess);
@@ -367,7 +370,10 @@ TEST(CudaOps, FillsEndWhereTheirResultDoes) {
       call.out[0].rank = 1;
       call.out[0].shape[0] = numel;
       call.out[0].data = device + begin;
+      call.stream = &queue;
+      call.context = &context;
       findCudaKernel("fill")->run(call);
+      EXPECT_FALSE(queue.takeError());
       uint16_t got[kElements];
       ASSERT_EQ(cudaMemcpy(got, device, sizeof got, cudaMemcpyDeviceToHost), cudaSuccess);
       for (int64_t i = 0; i < kElements; ++i)
