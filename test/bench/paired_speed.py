@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compares our plans with other programs on the same GPUs in turns, and with the rates that the machine reaches.
 
-    paired_speed.py SHARDC_RUN FOLDER --ours NAME=PLAN ... [--peer NAME=COMMAND ...] [--probe COMMAND] [--rounds R] [--limit S]
+    paired_speed.py SHARDC_RUN FOLDER --ours NAME=[PROGRAM:]PLAN ... [--peer NAME=COMMAND ...] [--probe COMMAND] [--rounds R] [--limit S]
 
 Each round runs every --ours and every --peer once, in this order; logs, metrics and results stay in FOLDER. A peer's COMMAND
 gets `--name NAME --out FILE` behind it and writes a JSON object with tokens_per_s_gpu and memory_gib.device_used, as
-bench_torch.py does. Ours is the mean over the second half of a run's steps. The table has, of each, the median of the rounds and
+bench_torch.py does. PROGRAM:PLAN in place of PLAN runs it by another shardc-run. Ours is the mean over the second half of a run's steps. The table has, of each, the median of the rounds and
 its range, the device's memory and the ratio to each peer. The --probe gets `--out FILE` and writes the ceilings as probe.py
 does; a bound then follows for each of our plans: the terms of a dense transformer's step at the rates of this run, products at
 the one they settle at, transfers hidden. A run ends after --limit seconds: ours is sent SIGTERM, peers and the probe get `--time-limit`, as their
@@ -26,7 +26,9 @@ import time
 class Plan:
     """The options that a placed plan carries."""
 
-    def __init__(self, path):
+    def __init__(self, words):
+        program, _, path = words.rpartition(":")
+        self.program, path = program, pathlib.Path(path)
         self.path = path
         head = path.read_text(errors="replace")[:400_000]
         self.options = dict(re.findall(r"^  ([a-z_]+\.[a-z_0-9.]+) = (.+)$", head, re.MULTILINE))
@@ -91,7 +93,7 @@ class Bench:
     def run_ours(self, name, plan, round):
         metrics = self.folder / f"{name}.{round}.jsonl"
         limited = ["timeout", "--kill-after=10", self.options.limit]
-        said = self.call(f"{name}.{round}", [*limited, self.options.shardc_run, f"--metrics={metrics}", plan.path])
+        said = self.call(f"{name}.{round}", [*limited, plan.program or self.options.shardc_run, f"--metrics={metrics}", plan.path])
         if said is None:
             return
         steps = [json.loads(line) for line in metrics.read_text().splitlines()]
@@ -155,7 +157,7 @@ def main():
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     bench = Bench(options)
-    plans = {name: Plan(pathlib.Path(path)) for name, path in options.ours}
+    plans = {name: Plan(words) for name, words in options.ours}
     probed = bench.probe() if options.probe else None
     for round in range(options.rounds):
         for name, plan in plans.items():

@@ -27,11 +27,18 @@ import gpus
 
 HALF, WHOLE = 20, 40
 SHARDING = ["optim_grads_params", "optim_grads", "optim", "no_shard"]
+HYBRID = {  # outer sharding and the strategy inside, in two instances
+    "hsdp": ("no_shard", "optim_grads_params"),
+    "hsdp_optim": ("no_shard", "optim"),
+}
 REPLICATED = ["ddp", "distributed"]
 TORCH = ["torch_fsdp2", "torch_fsdp2_kept"]  # the second keeps gathered parameters until the backward pass
 
 
 def under(strategy):
+    if strategy in HYBRID:
+        outer, inner = HYBRID[strategy]
+        return [*under(inner), "ddp.num_distributed_optimizer_instances=2", f"ddp.outer_dp_sharding_strategy={outer}"]
     if strategy in TORCH:
         return [
             "dist.use_megatron_fsdp=false",

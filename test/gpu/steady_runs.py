@@ -18,9 +18,10 @@ import sys
 import tempfile
 
 import gpus
-from resume_equal import REPLICATED, SHARDING, under
+from resume_equal import HYBRID, REPLICATED, SHARDING, TORCH, under
 
 HOST_LIMIT = 1e-4  # of losses in fp32, relative
+BF16_LIMIT = 1e-2  # of losses in bf16 in another order, relative
 FAST_LOSS_LIMIT, FAST_NORM_LIMIT = 1e-3, 1e-2  # of sums in bf16 in another order, relative
 MEMORY_LIMIT_MIB = 512
 ARENA_LIMIT = 16 << 20  # bytes: the driver gives device memory in pieces of 2 MiB, to streams too
@@ -90,6 +91,21 @@ def check_host(job):
         if not worst <= HOST_LIMIT:
             sys.exit(f"{name}: losses differ by {worst}\n{losses(ours)}\n{losses(host)}")
         print(f"{name}: 20 steps, losses within {worst:.1e} of the host's", flush=True)
+
+
+def check_one_gpu(job):
+    """Four GPUs under every strategy have the losses of one GPU."""
+    gpus.need(4)
+    recipe, batch = "debug/fsdp_smoke.recipe", ["train.micro_batch_size=1", "train.global_batch_size=8", "optimizer.lr=1e-4",
+                                                "train.train_iters=20", "model.share_embeddings_and_output_weights=false"]
+    for precision, limit in (("fp32", HOST_LIMIT), ("bf16_mixed", BF16_LIMIT)):
+        same = [*batch, f"mixed_precision={precision}"]
+        one, _ = job.run(recipe, [*under("no_shard"), *same])
+        for strategy in [*SHARDING, *REPLICATED, *TORCH, *HYBRID]:
+            worst = worst_loss(job.run(recipe, [*under(strategy), *same], ranks=4)[0], one)
+            print(f"{recipe} {precision} {strategy}: 20 steps on 4 GPUs, losses within {worst:.1e} of one GPU's", flush=True)
+            if not worst <= limit:
+                sys.exit(f"{strategy}: more than {limit}")
 
 
 def check_deterministic(job):
@@ -287,7 +303,7 @@ def check_ways(job):
               flush=True)
 
 
-CHECKS = {"host": check_host, "registration": check_registration, "fast-path": check_fast_path, "attention": check_attention, "ranges": check_ranges,
+CHECKS = {"host": check_host, "one-gpu": check_one_gpu, "registration": check_registration, "fast-path": check_fast_path, "attention": check_attention, "ranges": check_ranges,
           "deterministic": check_deterministic, "memory": check_memory,
           "host-time": check_host_time, "ways": check_ways}
 
