@@ -228,10 +228,10 @@ def by_shardc(binaries, case, ranks, reshards, folder, *settings, steps=STEPS, d
 
 def rows_of(folder, ranks):
     """The shapes of each rank's parameters, of what a run left in the folder."""
-    index = json.loads((folder / "dump" / "index.json").read_text())
-    shapes = {param["name"]: param["shape"] for param in index["params"]}
+    indices = [json.loads(path.read_text()) for path in sorted((folder / "dump").glob("index*.json"))]
+    shapes = {param["name"]: param["shape"] for param in indices[0]["params"]}
     rows = [{name: [0, *shape[1:]] for name, shape in shapes.items()} for _ in range(ranks)]
-    for tensor in index["tensors"]:
+    for tensor in (tensor for index in indices for tensor in index["tensors"]):
         for part in tensor["parts"]:
             shape = rows[tensor["rank"]][part["param"]]
             shape[0] = (part["end"] - part["begin"]) // (shape[1] if len(shape) > 1 else 1)
