@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Tests that each file that lit finds is run by exactly one of ctest's tests, and that each of these runs a file.
+
+    lit_test.py CTEST BUILD
+"""
+
+import json
+import re
+import subprocess
+import sys
+import unittest
+
+CTEST = BUILD = None
+
+
+def lit_tests():
+    """{name of a test of ctest: its command}, for those that run lit."""
+    shown = subprocess.run([CTEST, "--test-dir", BUILD, "--show-only=json-v1"], capture_output=True, text=True, check=True)
+    tests = json.loads(shown.stdout)["tests"]
+    return {test["name"]: test["command"] for test in tests if test["name"].startswith("lit.")}
+
+
+class LitTest(unittest.TestCase):
+    def test_each_file_is_in_one_test(self):
+        tests = lit_tests()
+        command = [word for word in next(iter(tests.values())) if not word.startswith("--filter=")]
+        shown = subprocess.run([*command, "--show-tests"], capture_output=True, text=True, check=True).stdout
+        files = [line.strip() for line in shown.splitlines() if " :: " in line]
+        self.assertGreater(len(files), 200)
+        filters = {name: word.split("=", 1)[1] for name, command in tests.items() for word in command if word.startswith("--filter=")}
+        self.assertEqual(filters.keys(), tests.keys())
+        found = {file: [name for name, regex in filters.items() if re.search(regex, file)] for file in files}
+        self.assertEqual({file: names for file, names in found.items() if len(names) != 1}, {})
+        self.assertEqual(filters.keys() - {name for names in found.values() for name in names}, set())
+
+
+if __name__ == "__main__":
+    CTEST, BUILD = sys.argv[1:3]
+    del sys.argv[1:3]
+    unittest.main()
