@@ -91,22 +91,32 @@ Status systemStatus(StatusCode code, const char *what, const std::string &where)
   return makeStatus(code, "cannot {} {}: {}", what, where, std::strerror(errno));
 }
 
+/// The system may give a connection to a port of this machine that same port as its own. If nobody
+/// listens there, it is connected to itself.
+bool isOwnOtherEnd(int fd) {
+  sockaddr_storage own = {}, other = {};
+  socklen_t ownSize = sizeof own, otherSize = sizeof other;
+  return ::getsockname(fd, reinterpret_cast<sockaddr *>(&own), &ownSize) == 0 &&
+         ::getpeername(fd, reinterpret_cast<sockaddr *>(&other), &otherSize) == 0 &&
+         ownSize == otherSize && std::memcmp(&own, &other, ownSize) == 0;
+}
+
 /// Why there is no connection, as an errno; 0 if `socket` is open.
 int connectOnce(const addrinfo &at, const Deadline &deadline, Socket &socket) {
   socket =
       Socket(::socket(at.ai_family, at.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at.ai_protocol));
   if (!socket.isOpen())
     return errno;
-  if (::connect(socket.fd(), at.ai_addr, at.ai_addrlen) == 0)
-    return 0;
-  if (errno != EINPROGRESS)
-    return errno;
-  if (waitFor(socket.fd(), POLLOUT, deadline) <= 0)
-    return ETIMEDOUT;
-  int error = 0;
-  socklen_t size = sizeof error;
-  ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
-  return error;
+  int on = 1; // whatever port it gets, another process may listen there, also soon after its end
+  ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  int error = ::connect(socket.fd(), at.ai_addr, at.ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    if (waitFor(socket.fd(), POLLOUT, deadline) <= 0)
+      return ETIMEDOUT;
+    socklen_t size = sizeof error;
+    ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  return error == 0 && isOwnOtherEnd(socket.fd()) ? ECONNREFUSED : error;
 }
 
 template <typename Transfer>

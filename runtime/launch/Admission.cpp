@@ -110,8 +110,10 @@ std::optional<Admission::Arrival> Admission::serve(Connection &connection, doubl
   bool isLate = now - connection.since > kHelloSeconds;
   if (connection.isLeaving && (!wire.hasUnsent() || !isAlive || isLate))
     wire.close();
-  else if (!isAlive && wire.isOpen())
-    turnAway(connection, wire.hasUnread() ? kNoMessage : "it closed before it identified itself");
+  else if (!isAlive && wire.isOpen() && wire.hasUnread())
+    turnAway(connection, kNoMessage);
+  else if (!isAlive)
+    wire.close(); // a probe of the port, or a rank of another launch that ended before it spoke
   else if (isLate && wire.isOpen())
     turnAway(connection, "it did not identify itself within 10 s");
   return std::nullopt;

@@ -68,14 +68,14 @@ def check_torchrun(place):
 
 def by_mpi(process):
     said = [line for line in process.out.splitlines() if line.startswith("ids of communicators: ")]
-    expect(len(said) == 1 and "by MPI, Open MPI" in said[0], process.out + process.err)
+    expect(len(said) == 1 and "by MPI, Open MPI" in said[0], f"ids of communicators: {said}", process)
     print(said[0])
 
 
 def by_tcp(process):
     said = [line for line in process.err.splitlines() if "warning: ids of communicators are exchanged by TCP although" in line]
-    expect(len(said) == 1 and "libshardc_mpi.so" in said[0] and "[ids-by-tcp]" in said[0], process.out + process.err)
-    expect("ids of communicators: " not in process.out, process.out)
+    expect(len(said) == 1 and "libshardc_mpi.so" in said[0] and "[ids-by-tcp]" in said[0], f"warnings {said}", process)
+    expect("ids of communicators: " not in process.out, "it says that ids go by MPI", process)
     print(said[0])
 
 
@@ -91,7 +91,7 @@ def check_mpirun(place):
     if has_module:
         alone = shutil.copy(program, place.folder)
         process = launch.mpirun(place, "alone", [*wrapper, alone, place.plan(steps=2)])
-        expect(process.wait() == 0, process.out + process.err)
+        launch.expect_status(0, process)
         by_tcp(process)
     expect_free_gpus(before)
 
@@ -113,7 +113,7 @@ def check_wrong_address(place):
 def losses_of_nodes(place, plan, name, changes):
     metrics = place.metrics(name)
     processes = place.torchrun(["shardc-run", plan, f"--metrics={metrics}"], changes=changes, name=f"{name}-")
-    expect([p.wait() for p in processes] == [0] * 4, "".join(p.out + p.err for p in processes))
+    launch.expect_status(0, *processes)
     print(processes[0].out)
     return place.losses(name)
 

@@ -26,7 +26,7 @@ DAMAGED = "decoder.layers."
 def run(place, name, plan, *options):
     """A run that ends by itself and well."""
     process = place.start(name, ["shardc-run", plan, *options])
-    expect(process.wait() == 0, process.out + process.err)
+    launch.expect_status(0, process)
     return process
 
 
@@ -73,7 +73,7 @@ def expect_nan_told(place, plan, options):
     process = place.start("run", ["shardc-run", plan, *options])
     words = [f"step {STEPS + 1}, rank ", "segment micro, microbatch 0", "made by '", ".recipe:", "is nan"]
     launch.expect_end(process, 3, words)
-    expect("step 10/" not in process.out, f"it went on\n{process.out}")
+    expect("step 10/" not in process.out, "it went on", process)
 
 
 def check_nan(place):
@@ -97,15 +97,14 @@ def await_handler(process, count):
         if len(caught) == max(count, 1) and all(mask & bit for mask in caught):
             return
         time.sleep(0.02)
-    sys.exit(f"nobody waits for signals\n{process.out}{process.err}")
+    launch.fail("nobody waits for signals", process)
 
 
 def end_at_once(process, kill=os.kill):
     """Asks a run to end for the second time; it does, without more. The seconds that it took."""
     begin = time.monotonic()
     kill(process.popen.pid, signal.SIGINT)
-    status = process.wait()
-    expect(status == 3, f"status {status}\n{process.out}{process.err}")
+    launch.expect_status(3, process)
     return time.monotonic() - begin
 
 
@@ -118,10 +117,10 @@ def expect_forced(place, options, *settings, count, kill=os.kill):
     kill(process.popen.pid, signal.SIGINT)
     process.await_text("a second signal stops at once")
     time.sleep(1)
-    expect(process.popen.poll() is None, f"one request ended it\n{process.out}{process.err}")
+    expect(process.popen.poll() is None, "one request ended it", process)
     seconds = end_at_once(process, kill)
-    expect(process.err.count("stopped at once; nothing was saved") == 1, process.err)
-    expect("done after" not in process.out, process.out)
+    expect(process.err.count("stopped at once; nothing was saved") == 1, "it does not say once that it stopped", process)
+    expect("done after" not in process.out, "it went on", process)
     launch.expect_no_orphans()
     print(f"{options or 'no options'}: ended {seconds:.2f} s after the second")
 
@@ -140,7 +139,7 @@ def check_forced_stuck(place):
     os.kill(process.popen.pid, signal.SIGINT)
     process.await_text("a second signal stops at once")
     time.sleep(1)
-    expect(process.popen.poll() is None, f"one request ended it\n{process.out}{process.err}")
+    expect(process.popen.poll() is None, "one request ended it", process)
     seconds = end_at_once(process)
     launch.expect_no_orphans()
     print(f"ended {seconds:.2f} s after the second")
@@ -154,7 +153,7 @@ def check_set_up(place):
         runs[fault] = place.start(fault, ["shardc-run", plan, "--processes"], {"SHARDC_FAULT": f"{fault}@2"})
     for fault, process in runs.items():
         status = process.wait()
-        expect(status == 3, f"{fault}: status {status}\n{process.out}{process.err}")
+        expect(status == 3, f"{fault}: status {status}", process)
         words = ["rank 2 fell behind: rank", " for it creating the channel of '", "recipe:", "has expired"]
         launch.expect_one_message([process], words, [status])
     launch.expect_no_orphans()
@@ -171,7 +170,7 @@ def check_planted(place, options=("--processes",), kinds=("channel-error",), ste
         begin = time.monotonic()
         launch.expect_end(process, 3, [f"rank {rank}: ", "; it was in '", "recipe:"])
         took.append(time.monotonic() - begin)
-        expect(f"step {step}/" not in process.out, f"it went on\n{process.out}")
+        expect(f"step {step}/" not in process.out, "it went on", process)
     return took
 
 
@@ -182,7 +181,7 @@ def check_throws(place):
         process = place.start(name, ["shardc-run", place.plan(steps=launch.LONG), *options], {"SHARDC_FAULT": f"throw@{rank}:{step}"})
         words = [f"rank {rank}: 'micro: ", ".recipe:", "' failed: an exception was planted"]
         launch.expect_end(process, 3, words)
-        expect(f"step {step}/" not in process.out, f"it went on\n{process.out}")
+        expect(f"step {step}/" not in process.out, "it went on", process)
         print(name)
 
 

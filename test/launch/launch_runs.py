@@ -8,6 +8,7 @@ CHECK is what has to hold; see CHECKS. Losses are compared to the bit with a run
 starts carries a mark in its environment, and none with that mark may be left when the check ends.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -27,6 +28,7 @@ WATCHDOG = 240  # seconds; nothing here depends on it but an end that does not c
 LIMIT = 60  # seconds that a collective may take where one never ends: a loaded machine is not stopped for it
 SKIPPED = 77
 RANKS = 4
+SHOWN = 5, 15  # lines of a process' output that a failure shows, of its beginning and of its end
 SETTINGS = []  # of every plan and recipe
 GUARDS = []  # sockets that hold ports for this process
 BESIDE = ()  # warnings that have one of these do not count where one message is expected
@@ -41,29 +43,47 @@ RECIPE = """recipe launched extends "{base}" {{
 """
 
 
-def expect(condition, text):
+def shown(process):
+    """The first and the last lines of what a process has said."""
+    first, last = SHOWN
+    lines = (process.out + process.err).splitlines()
+    left_out = len(lines) - first - last
+    if left_out > 0:
+        lines[first:-last] = [f"... {left_out} lines ..."]
+    return "\n".join([f"--- {process.name}", *lines])
+
+
+def fail(reason, *processes):
+    """Ends the check. The reason comes last: of a long output only the last lines are reported."""
+    sys.exit("\n".join([*map(shown, processes), reason]))
+
+
+def expect(condition, reason, *processes):
     if not condition:
-        sys.exit(text)
+        fail(reason, *processes)
+
+
+def expect_status(wanted, *processes):
+    """Waits until all of them have ended."""
+    statuses = [process.wait() for process in processes]
+    expect(statuses == [wanted] * len(statuses), f"statuses {statuses}, not {wanted}", *processes)
 
 
 def free_port():
-    """A port that is free, as are the next two. No connection takes one of them later, for they lie below the ports that
-    the system gives to connections, and no other test, for the port before them is held until this process ends."""
-    end = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]) - 3
-    if end < 20_000:  # connections have nearly all ports here
-        end = 60_000
+    """A port that is free, as are the next two, until this process ends. It holds them, and the one before, by sockets that do not
+    listen: no connection and no other test gets them, while what listens with SO_REUSEADDR, as our programs do, still may."""
     while True:
-        base = random.SystemRandom().randrange(10_000, end) // 4 * 4
-        guard = socket.socket()
+        base = random.SystemRandom().randrange(10_000, 32_000) // 4 * 4
+        held = [socket.socket() for _ in range(4)]
         try:
-            guard.bind(("127.0.0.1", base))
-            for port in (base + 1, base + 2, base + 3):
-                with socket.socket() as tried:
-                    tried.bind(("127.0.0.1", port))
+            for number, guard in enumerate(held):
+                guard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                guard.bind(("127.0.0.1", base + number))
         except OSError:
-            guard.close()
+            for guard in held:
+                guard.close()
             continue
-        GUARDS.append(guard)
+        GUARDS.extend(held)
         return base + 1
 
 
@@ -97,7 +117,7 @@ class Process:
             return self.popen.wait(timeout=WATCHDOG)
         except subprocess.TimeoutExpired:
             os.killpg(self.popen.pid, signal.SIGKILL)
-            sys.exit(f"{self.name} did not end\n{self.out}{self.err}")
+            fail(f"{self.name} did not end within {WATCHDOG} s", self)
 
     def children(self, pid=None):
         pid = pid or self.popen.pid
@@ -110,21 +130,24 @@ class Process:
         """Until the output or the errors have the text."""
         end = time.monotonic() + WATCHDOG
         while text not in self.out and text not in self.err:
-            expect(self.popen.poll() is None, f"{self.name} ended before '{text}'\n{self.out}{self.err}")
-            expect(time.monotonic() < end, f"{self.name} never said '{text}'\n{self.out}{self.err}")
+            expect(time.monotonic() < end, f"{self.name} has not said '{text}' within {WATCHDOG} s", self)
+            if self.popen.poll() is not None:  # what it said last may have come since
+                said = text in self.out or text in self.err
+                expect(said, f"{self.name} ended with status {self.popen.poll()} before '{text}'", self)
             time.sleep(0.02)
 
 
 def marked_processes():
-    found = []
+    """{process id: its name} of what this check has started and still runs."""
+    found = {}
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             if MARK.encode() in (entry / "environ").read_bytes().split(b"\0"):
-                stat = (entry / "stat").read_text()
-                if stat.rsplit(")", 1)[1].split()[0] != "Z":
-                    found.append(int(entry.name))
+                name, rest = (entry / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+                if rest.split()[0] != "Z":
+                    found[int(entry.name)] = name
         except OSError:
             continue
     return found
@@ -134,9 +157,17 @@ def expect_no_orphans():
     end = time.monotonic() + 60
     while left := marked_processes():
         if time.monotonic() > end:
-            for pid in left:
+            fail(f"processes {left} are left")
+        time.sleep(0.05)
+
+
+def kill_marked():
+    """Ends all processes of this check, which write into its folder until then."""
+    end = time.monotonic() + 60
+    while (left := marked_processes()) and time.monotonic() < end:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            sys.exit(f"processes {left} are left")
         time.sleep(0.05)
 
 
@@ -178,7 +209,7 @@ class Place:
 
     def plain_losses(self, plan):
         process = self.start("plain", ["shardc-run", plan, f"--metrics={self.metrics('plain')}"])
-        expect(process.wait() == 0, process.out + process.err)
+        expect_status(0, process)
         return self.losses("plain")
 
     def torchrun(self, command, port=None, changes=None, address="127.0.0.1", commands=None, absent=(), name="rank"):
@@ -208,7 +239,7 @@ def end_like_torchrun(processes):
     """Waits; once one has failed the others are asked to end, as an agent does. All statuses."""
     end = time.monotonic() + WATCHDOG
     while any(process.popen.poll() is None for process in processes):
-        expect(time.monotonic() < end, "\n".join(p.name + p.out + p.err for p in processes))
+        expect(time.monotonic() < end, f"not all have ended within {WATCHDOG} s", *processes)
         if any(process.popen.poll() not in (None, 0) for process in processes):
             time.sleep(1)
             for process in processes:
@@ -223,10 +254,10 @@ def end_like_torchrun(processes):
 def expect_one_message(processes, words, statuses=None):
     lines = [line for process in processes for line in process.err.splitlines() if line.strip()]
     errors = [line for line in lines if not ("warning: " in line and any(text in line for text in BESIDE))]
-    whole = "\n".join(f"--- {process.name}\n{process.out}{process.err}" for process in processes)
-    expect(len(errors) == 1, f"not one message but {len(errors)}\n{whole}\nstatuses {statuses}")
+    told = "".join(f"\n{line}" for line in errors)
+    expect(len(errors) == 1, f"statuses {statuses}, and not one message but {len(errors)}:{told}", *processes)
     for word in words:
-        expect(word in errors[0], f"'{word}' is not in '{errors[0]}'")
+        expect(word in errors[0], f"'{word}' is not in '{errors[0]}'", *processes)
     print(errors[0])
 
 
@@ -241,8 +272,9 @@ def check_processes(place):
         plan = place.plan(strategy=strategy)
         plain = place.plain_losses(plan)
         process = place.start("processes", ["shardc-run", plan, "--processes", f"--metrics={place.metrics()}"])
-        expect(process.wait() == 0 and process.err == "", process.out + process.err)
-        expect(process.out.count("done after 12 of 12 steps") == 1, process.out)
+        expect_status(0, process)
+        expect(process.err == "", "it has written errors", process)
+        expect(process.out.count("done after 12 of 12 steps") == 1, "not one summary of 12 steps", process)
         expect_same(f"processes, {strategy}", plain, place.losses())
 
 
@@ -257,9 +289,9 @@ def check_torchrun(place, changes=None):
     recipe = run_recipe(place, f"dist.rendezvous_port={free_port()}")
     for name, command in (("plan", ["shardc-run", plan]), ("recipe", recipe)):
         processes = place.torchrun([*command, f"--metrics={place.metrics(name)}"], changes=changes)
-        expect([p.wait() for p in processes] == [0] * RANKS, "".join(p.out + p.err for p in processes))
+        expect_status(0, *processes)
         quiet = all(p.out == "" and p.err == "" for p in processes[1:])
-        expect(quiet, "ranks beside the first speak\n" + "".join(p.out + p.err for p in processes[1:]))
+        expect(quiet, "ranks beside the first speak", *processes[1:])
         expect_same(f"torchrun's environment, {name}", plain, place.losses(name))
 
 
@@ -273,7 +305,7 @@ def check_ipv6(place):
             sys.exit(SKIPPED)
     plan = place.plan(steps=2)
     processes = place.torchrun(["shardc-run", plan], address="::1")
-    expect([p.wait() for p in processes] == [0] * RANKS, "".join(p.out + p.err for p in processes))
+    expect_status(0, *processes)
 
 
 def mpirun(place, name, command, environment=None):
@@ -293,8 +325,8 @@ def check_mpirun(place, wrapper=(), expect_said=lambda process: None):
     plain = place.plain_losses(plan)
     for name, command in (("plan", ["shardc-run", plan]), ("recipe", run_recipe(place))):
         process = mpirun(place, "mpirun", [*wrapper, *command, f"--metrics={place.metrics(name)}"])
-        expect(process.wait() == 0, process.out + process.err)
-        expect(process.out.count("done after") == 1, process.out)
+        expect_status(0, process)
+        expect(process.out.count("done after") == 1, "not one summary", process)
         expect_said(process)
         expect_same(f"mpirun, {name}", plain, place.losses(name))
 
@@ -321,7 +353,7 @@ def check_wrong(place, base=None):
         commands = {} if changes else {2: ["shardc-run", other]}
         processes = place.torchrun(run, changes=merged(base, changes), commands=commands)
         statuses = end_like_torchrun(processes)
-        expect(0 not in statuses, f"{words}: statuses {statuses}")
+        expect(0 not in statuses, f"{words}: statuses {statuses}", *processes)
         expect_one_message(processes, words, statuses)
         expect_no_orphans()
 
@@ -332,10 +364,11 @@ def check_wrong_address(place, base=None):
     for address in ("192.0.2.1", "no.such.host.invalid"):
         processes = place.torchrun(["shardc-run", plan], address=address, changes=base)
         statuses = end_like_torchrun(processes)
-        expect(0 not in statuses, f"{address}: statuses {statuses}")
+        expect(0 not in statuses, f"{address}: statuses {statuses}", *processes)
         expect_one_message(processes, [address, "MASTER_ADDR must be an address of the machine", "[cannot-listen]"], statuses)
     port = free_port()
     with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", port + 1))
         held.listen()
         processes = place.torchrun(["shardc-run", plan], port=port, changes=base)
@@ -369,7 +402,7 @@ def start_long(place, options=(), settings=(), timeout=None, environment=None):
 
 def expect_end(process, status, words):
     got = process.wait()
-    expect(got == status, f"status {got}, not {status}\n{process.out}{process.err}")
+    expect(got == status, f"status {got}, not {status}", process)
     expect_one_message([process], words, [got])
     expect_no_orphans()
 
@@ -382,20 +415,19 @@ def check_killed(place):
         # Who sees it first, the parent or a rank that waits, says it.
         expect_end(process, 3, [f"rank {rank} (process", "recipe:"])
         said = "was ended by signal 9 (Killed)" in process.err or "ended without a message" in process.err
-        expect(said, process.err)
+        expect(said, "it does not say how the rank ended", process)
     plan = place.plan(steps=LONG)
     processes = place.torchrun(["shardc-run", plan])
     processes[0].await_text("step 3/")
     os.kill(processes[2].children()[0], signal.SIGKILL)
-    statuses = [process.wait() for process in processes]
-    expect(statuses == [3] * RANKS, f"statuses {statuses}")
+    expect_status(3, *processes)
     expect_one_message(processes, ["rank 2 (process", "ended without a message", "recipe:"])
     expect_no_orphans()
     processes = place.torchrun(["shardc-run", plan])
     processes[0].await_text("step 3/")
     processes[0].popen.kill()
     statuses = [process.wait() for process in processes]
-    expect(statuses == [-9, 3, 3, 3], f"statuses {statuses}")
+    expect(statuses == [-9, 3, 3, 3], f"statuses {statuses}", *processes)
     expect_one_message(processes, ["rank 0's process at 127.0.0.1:", "has ended without a message [rank-0-gone]"])
 
 
@@ -411,10 +443,10 @@ def check_stopped(place):
     # Who got the stopped rank's part before may wait elsewhere: one rank at least waits for it.
     words = ["rank 2 fell behind: rank", " for it in '", "recipe:", "distributed_timeout_minutes) has expired [rank-stuck]"]
     status = run.wait()
-    expect(status == 3, f"status {status}\n{run.out}{run.err}")
+    expect(status == 3, f"status {status}", run)
     expect_one_message([run], words, [status])
     statuses = [process.wait() for process in nodes]
-    expect(0 not in statuses, f"statuses {statuses}")
+    expect(0 not in statuses, f"statuses {statuses}", *nodes)
     expect_one_message(nodes, ["rank 1 fell behind: rank", " for it in '", "recipe:"])
 
 
@@ -436,8 +468,8 @@ def check_disk(place):
     plan = place.plan(steps=4)
     for _, options in FORMS:
         process = place.start("run", ["shardc-run", plan, "--metrics=/dev/full", *options])
-        expect(process.wait() == 3, process.out + process.err)
-        expect("done after 4 of 4 steps" in process.out, process.out)
+        expect_status(3, process)
+        expect("done after 4 of 4 steps" in process.out, "training did not continue", process)
         expect_one_message([process], ["cannot write metrics to '/dev/full': No space left on device", "[metrics-lost]"])
         expect_no_orphans()
 
@@ -449,10 +481,10 @@ def check_signals(place):
             saves = place.folder / f"saves{place.count}"
             process = start_long(place, options, [f'checkpoint.save="{saves}"'])
             kill(process.popen.pid, signal.SIGTERM)
-            expect(process.wait() == 0, process.out + process.err)
-            expect(process.out.count("stopped after") == 1, process.out)
+            expect_status(0, process)
+            expect(process.out.count("stopped after") == 1, "not one summary", process)
             step = (saves / "latest_checkpointed_iteration.txt").read_text()
-            expect(f"saved step {step} to" in process.out, process.out)
+            expect(f"saved step {step} to" in process.out, f"it does not say that step {step} is saved", process)
             expect_one_message([process], ["ending after this step"])
         expect_no_orphans()
 
@@ -536,18 +568,24 @@ class Slurm:
             time.sleep(0.1)
         self.skip("the node does not become idle")
 
+    def await_end_of_jobs(self):
+        """slurmstepd outlives its job by the time that it takes to say so, or by minutes where nobody listens any more."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end and all(daemon.popen.poll() is None for daemon in self.daemons):
+            steppers = [name for name in marked_processes().values() if name == "slurmstepd"]
+            if not steppers and not self.run_here(["squeue", "-h"]).stdout.strip():
+                return
+            time.sleep(0.1)
+
     def run_here(self, command):
         return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **self.environment})
 
     def end(self):
+        self.await_end_of_jobs()
         for daemon in reversed(self.daemons):
             daemon.popen.terminate()
         for daemon in self.daemons:
             daemon.wait()
-
-    def logs(self):
-        """The last lines of each daemon, for what a check says when it fails."""
-        return "".join(f"--- {daemon.name}\n{(daemon.out + daemon.err)[-2000:]}\n" for daemon in self.daemons)
 
     def skip(self, reason):
         self.end()
@@ -566,8 +604,8 @@ def check_srun(place):
             command = [*srun, *command, f"--metrics={place.metrics(name)}"]
             process = place.start("srun", command, slurm.environment)
             status = process.wait()
-            expect(status == 0, f"srun ended with {status}\n{process.out}{process.err}{slurm.logs()}")
-            expect(process.out.count("done after") == 1, process.out)
+            expect(status == 0, f"srun ended with {status}", *slurm.daemons, process)
+            expect(process.out.count("done after") == 1, "not one summary", *slurm.daemons, process)
             expect_same(f"srun, {name}", plain, place.losses(name))
     finally:
         slurm.end()
@@ -583,7 +621,8 @@ def check_convert(place):
 
     def end_well(command):
         process = place.start(command[0], command, slurm.environment)
-        expect(process.wait() == 0, process.out + process.err + slurm.logs())
+        status = process.wait()
+        expect(status == 0, f"{command[0]} ended with {status}", *slurm.daemons, process)
 
     try:
         for command in (run, [*convert, saved, plain]):
@@ -670,13 +709,13 @@ def run_check(checks):
         os.environ["PATH"] = os.path.abspath(sys.argv[2]) + os.pathsep + os.environ["PATH"]
     for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "PMIX_"))]:
         del os.environ[name]
+    sys.stdout.reconfigure(line_buffering=True)  # what a check prints comes before its reason to fail
     place = Place()
     try:
         checks[sys.argv[1]](place)
         expect_no_orphans()
     finally:
-        for pid in marked_processes():  # of a check that failed
-            os.kill(pid, signal.SIGKILL)
+        kill_marked()  # of a check that failed
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ def start(place, check, program=None, wrapper=()):
 
 def run_well(place, check, *arguments):
     process = start(place, check, *arguments)
-    expect(process.wait() == 0 and process.err == "", process.out + process.err)
+    launch.expect_status(0, process)
+    expect(process.err == "", "it has written errors", process)
     print(process.out, end="")
     return process.out.splitlines()
 
@@ -49,9 +50,9 @@ def check_gather(place):
 
 def expect_told(place, check):
     process = start(place, check)
-    expect(process.wait() == 3, process.out + process.err)
+    launch.expect_status(3, process)
     ours = [line for line in process.err.splitlines() if line.startswith("shardc-run: error: ")]
-    expect(len(ours) == 1 and "rank 2 (process" in ours[0], process.out + process.err)
+    expect(len(ours) == 1 and "rank 2 (process" in ours[0], f"messages {ours}", process)
     launch.expect_no_orphans()
     print(ours[0])
 

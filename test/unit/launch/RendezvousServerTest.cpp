@@ -231,6 +231,26 @@ TEST_F(RendezvousServerTest, StrangersChangeNothingAndAreToldOfOnce) {
   EXPECT_THAT(ids, ElementsAre("connection-refused"));
 }
 
+/// A probe of the port, or a rank of a second launch that is ended: nobody has to do anything.
+TEST_F(RendezvousServerTest, AConnectionThatEndsBeforeItSpeaksIsNotReported) {
+  open(2);
+  for (bool isRunning : {false, true}) {
+    if (isRunning)
+      join(2);
+    Wire probe = connect();
+    step(0);
+    ASSERT_TRUE(probe.receive()); // the challenge
+    probe.close();
+    Wire hurried = connect(); // with data that it has not read, which resets the connection
+    step(0);
+    hurried.close();
+    step(1);
+  }
+  EXPECT_FALSE(server->hasFailed());
+  EXPECT_THAT(said, IsEmpty());
+  EXPECT_THAT(warned, IsEmpty());
+}
+
 TEST_F(RendezvousServerTest, AFloodOfSilentConnectionsKeepsNobodyOut) {
   open(2);
   std::vector<Wire> flood;
