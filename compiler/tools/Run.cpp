@@ -19,7 +19,7 @@
 namespace shardc::tools {
 namespace {
 
-struct RunOptions {
+struct RunCommand {
   CommonOptions common;
   std::string program;
   std::string backend, metrics, trace; ///< the plan's own backend if empty
@@ -69,16 +69,16 @@ bool isFollower() {
 }
 
 /// Takes what is written to standard error while it lives, where that is wanted.
-class Hush {
+class StderrCapture {
 public:
-  explicit Hush(bool isWanted) {
+  explicit StderrCapture(bool isWanted) {
     if (!isWanted)
       return;
     taken_ = ::memfd_create("messages", MFD_CLOEXEC);
     before_ = ::dup(STDERR_FILENO);
     ::dup2(taken_, STDERR_FILENO);
   }
-  ~Hush() { end(); }
+  ~StderrCapture() { end(); }
   /// What was written, up to a few screens.
   std::string end() {
     if (before_ < 0)
@@ -110,7 +110,7 @@ std::optional<config::Gpu> otherDevice(const CommonOptions &common) {
 
 /// A plan is for one device. With `--backend=host` the recipe is compiled for the host, whatever
 /// device it names.
-void compileForHost(RunOptions &options) {
+void compileForHost(RunCommand &options) {
   std::optional<config::Gpu> gpu = otherDevice(options.common);
   if (!gpu)
     return;
@@ -121,7 +121,7 @@ void compileForHost(RunOptions &options) {
 }
 
 /// Compiles the recipe; the argument that hands the plan over, or the status to end with.
-ExitStatus compileRecipe(const RunOptions &options, std::string &argument) {
+ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
@@ -141,7 +141,7 @@ ExitStatus compileRecipe(const RunOptions &options, std::string &argument) {
   return kFine;
 }
 
-int runRun(RunOptions &options) {
+int runRun(RunCommand &options) {
   std::vector<std::string> arguments;
   const std::string &input = options.common.load.path;
   if (std::filesystem::path(input).extension() == ".plan") {
@@ -157,10 +157,10 @@ int runRun(RunOptions &options) {
     if (options.backend == "host" && options.simulateRanks == 0)
       compileForHost(options);
     bool follows = isFollower();
-    Hush hush(follows);
+    StderrCapture captured(follows);
     arguments.emplace_back();
     ExitStatus status = compileRecipe(options, arguments.back());
-    std::string messages = hush.end();
+    std::string messages = captured.end();
     if (status != kFine && follows) // if the first rank compiles it, it reports this
       return execute(
           findRunner(options.program),
@@ -201,7 +201,7 @@ std::string findRunner(const std::string &program) {
 }
 
 void addRun(cli::Command &app, int &status, const char *program) {
-  auto options = std::make_shared<RunOptions>();
+  auto options = std::make_shared<RunCommand>();
   options->program = program;
   cli::Command &command =
       app.addCommand("run", "compile a recipe and train, or run a compiled plan");

@@ -99,7 +99,7 @@ void noteBar(const Context &context, CudnnBar bar) {
     return context.tell(makeReport(report::AttentionDropout));
   case CudnnBar::Documents:
     return context.tell(makeReport(report::AttentionDocuments));
-  case CudnnBar::Window:
+  case CudnnBar::SlidingWindow:
     return context.tell(makeReport(report::AttentionWindow));
   case CudnnBar::Rows:
     return context.tell(makeReport(report::AttentionRows));

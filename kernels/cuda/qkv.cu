@@ -32,13 +32,13 @@ struct Qkv {
 };
 
 /// Where a head of a row's whole lies in its part.
-struct Place {
+struct HeadLocation {
   const Data *part;
   int64_t offset;
   bool rotated;
 };
 
-__device__ __forceinline__ Place placeOf(const Qkv &p, int64_t row, int head) {
+__device__ __forceinline__ HeadLocation locationOf(const Qkv &p, int64_t row, int head) {
   int group = head / (p.queries + 2), place = head % (p.queries + 2);
   int64_t ofGroup = row * p.groups + group;
   if (place < p.queries)
@@ -113,11 +113,11 @@ __device__ __forceinline__ void moveRow(const Qkv &p, int64_t row, const float2 
   for (int at = static_cast<int>(threadIdx.x); at < p.perRow * slots;
        at += static_cast<int>(blockDim.x)) {
     int head = at / slots, slot = at % slots;
-    Place place = placeOf(p, row, head);
+    HeadLocation location = locationOf(p, row, head);
     int64_t whole = (row * p.perRow + head) * p.channels;
-    const Data &from = p.split ? p.whole : *place.part, &to = p.split ? *place.part : p.whole;
-    int64_t in = p.split ? whole : place.offset, out = p.split ? place.offset : whole;
-    if (!place.rotated || slot >= rotatedSlots) {
+    const Data &from = p.split ? p.whole : *location.part, &to = p.split ? *location.part : p.whole;
+    int64_t in = p.split ? whole : location.offset, out = p.split ? location.offset : whole;
+    if (!location.rotated || slot >= rotatedSlots) {
       float x[kChunk];
       load8<M>(from, in + slot * kWidth, kWidth, x);
       store8<M>(to, out + slot * kWidth, kWidth, x);
@@ -141,7 +141,7 @@ __device__ __forceinline__ void movePairs(const Qkv &p, int64_t first, int rows,
   int items = rows * perRow, step = static_cast<int>(blockDim.x);
   for (int at = static_cast<int>(threadIdx.x); at < items; at += step * kPairsAhead) {
     float a[kPairsAhead][kChunk], b[kPairsAhead][kChunk];
-    Place place[kPairsAhead];
+    HeadLocation location[kPairsAhead];
     int64_t whole[kPairsAhead];
     const float2 *turn[kPairsAhead];
 #pragma unroll
@@ -151,12 +151,12 @@ __device__ __forceinline__ void movePairs(const Qkv &p, int64_t first, int rows,
         continue;
       int r = item / perRow, inRow = item % perRow, head = inRow / mates;
       int channel = inRow % mates * kChunk;
-      place[k] = placeOf(p, first + r, head);
-      place[k].offset += channel;
+      location[k] = locationOf(p, first + r, head);
+      location[k].offset += channel;
       whole[k] = ((first + r) * p.perRow + head) * p.channels + channel;
       turn[k] = angles + r * p.pairs + channel;
-      const Data &from = p.split ? p.whole : *place[k].part;
-      int64_t in = p.split ? whole[k] : place[k].offset;
+      const Data &from = p.split ? p.whole : *location[k].part;
+      int64_t in = p.split ? whole[k] : location[k].offset;
       load8<M>(from, in, kChunk, a[k]);
       load8<M>(from, in + half, kChunk, b[k]);
     }
@@ -164,7 +164,7 @@ __device__ __forceinline__ void movePairs(const Qkv &p, int64_t first, int rows,
     for (int k = 0; k < kPairsAhead; ++k) {
       if (at + k * step >= items)
         continue;
-      if (place[k].rotated)
+      if (location[k].rotated)
 #pragma unroll
         for (int j = 0; j < kChunk; ++j) {
           float2 angle = turn[k][j];
@@ -172,8 +172,8 @@ __device__ __forceinline__ void movePairs(const Qkv &p, int64_t first, int rows,
           b[k][j] = b[k][j] * angle.x + a[k][j] * angle.y;
           a[k][j] = low;
         }
-      const Data &to = p.split ? *place[k].part : p.whole;
-      int64_t out = p.split ? place[k].offset : whole[k];
+      const Data &to = p.split ? *location[k].part : p.whole;
+      int64_t out = p.split ? location[k].offset : whole[k];
       store8<M>(to, out, kChunk, a[k]);
       store8<M>(to, out + half, kChunk, b[k]);
     }

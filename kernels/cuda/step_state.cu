@@ -82,7 +82,7 @@ struct Begin {
   }
 };
 
-struct Pack {
+struct StepPack {
   static __device__ void run(const Scalars &p) {
     double part = *p.squares / static_cast<double>(p.attrs.copies);
     p.packed[0] = p.attrs.norm_replicated ? 0.0 : part;
@@ -92,7 +92,7 @@ struct Pack {
   }
 };
 
-struct Finish {
+struct StepFinish {
   static __device__ void run(const Scalars &p) {
     StepState &state = *p.state;
     double squares = p.attrs.norm_replicated ? *p.squares : p.partial[0];
@@ -159,7 +159,7 @@ void runStepPack(const Call &call) {
   p.squares = static_cast<const double *>(call.in[1].data);
   p.stop = static_cast<const int32_t *>(call.in[2].data);
   p.packed = static_cast<double *>(call.out[0].data);
-  launchOnState<Pack>(call, p);
+  launchOnState<StepPack>(call, p);
 }
 
 void runStepFinish(const Call &call) {
@@ -167,7 +167,7 @@ void runStepFinish(const Call &call) {
   p.state = stateOf(call.out[0]);
   p.partial = static_cast<const double *>(call.in[1].data);
   p.squares = static_cast<const double *>(call.in[2].data);
-  launchOnState<Finish>(call, p);
+  launchOnState<StepFinish>(call, p);
 }
 
 void runEvalPack(const Call &call) {

@@ -15,7 +15,7 @@ CudnnBar cudnnBarOf(const AttentionKind &kind) {
   if (kind.hasDocuments)
     return CudnnBar::Documents;
   if (kind.hasWindow)
-    return CudnnBar::Window;
+    return CudnnBar::SlidingWindow;
   // With several groups, the queries of a row do not have equal distances.
   bool isEven = kind.groups == 1 || kind.groups == kind.heads;
   if (kind.packed && (!isEven || kind.channels % kAlignedChannels != 0))

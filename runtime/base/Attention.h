@@ -22,11 +22,11 @@ struct AttentionKind {
 /// device.
 enum class CudnnBar : uint8_t {
   None,
-  Type,      ///< anything but bf16
-  Dropout,   ///< its masks differ from those of the plan
-  Documents, ///< it has no document masks
-  Window,    ///< windows are left to the hand-written kernels
-  Rows,      ///< heads do not have equal, aligned distances in their rows
+  Type,          ///< anything but bf16
+  Dropout,       ///< its masks differ from those of the plan
+  Documents,     ///< it has no document masks
+  SlidingWindow, ///< windows are left to the hand-written kernels
+  Rows,          ///< heads do not have equal, aligned distances in their rows
 };
 
 CudnnBar cudnnBarOf(const AttentionKind &kind);

@@ -73,9 +73,9 @@ Status checkSize(const GptIndexSpec &spec, int64_t epochs, int64_t samples) {
 /// Cuts the row of documents into samples; each begins at the last token of the previous one.
 void GptIndex::cutSamples(std::span<const int32_t> lengths, int64_t sequenceLength,
                           int64_t numSamples) {
-  places_.reserve(static_cast<size_t>(numSamples) + 1);
-  Place at{0, 0};
-  places_.push_back(at);
+  positions_.reserve(static_cast<size_t>(numSamples) + 1);
+  TokenPosition at{0, 0};
+  positions_.push_back(at);
   for (int64_t cut = 0; cut < numSamples; ++cut) {
     int64_t needed = sequenceLength + 1;
     while (true) {
@@ -92,7 +92,7 @@ void GptIndex::cutSamples(std::span<const int32_t> lengths, int64_t sequenceLeng
       needed -= available;
       at = {at.document + 1, 0};
     }
-    places_.push_back(at);
+    positions_.push_back(at);
   }
 }
 

@@ -32,7 +32,7 @@ struct GptIndexSpec {
 class GptIndex {
 public:
   /// A position in the concatenated sequences.
-  struct Place {
+  struct TokenPosition {
     uint32_t document; ///< position in the document order
     int32_t offset;    ///< token in that document
   };
@@ -49,12 +49,12 @@ public:
   /// The cut at position `index` of the shuffled samples.
   int64_t shuffled(int64_t index) const { return shuffle_[static_cast<size_t>(index)]; }
   /// The beginning of sample `cut`; for numSamples() the end of the last one.
-  Place place(int64_t cut) const { return places_[static_cast<size_t>(cut)]; }
+  TokenPosition position(int64_t cut) const { return positions_[static_cast<size_t>(cut)]; }
   /// The sequence of the store at a position of the document order.
   int32_t sequence(uint32_t document) const { return documents_[document]; }
 
   std::span<const int32_t> documents() const { return documents_; }
-  std::span<const Place> places() const { return places_; }
+  std::span<const TokenPosition> positions() const { return positions_; }
   std::span<const uint32_t> shuffle() const { return shuffle_; }
 
 private:
@@ -62,7 +62,7 @@ private:
   void cutSamples(std::span<const int32_t> lengths, int64_t sequenceLength, int64_t numSamples);
 
   std::vector<int32_t> documents_;
-  std::vector<Place> places_;
+  std::vector<TokenPosition> positions_;
   std::vector<uint32_t> shuffle_;
   int64_t numEpochs_ = 1;
   bool separateFinalEpoch_ = false;

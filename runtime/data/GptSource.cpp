@@ -47,7 +47,7 @@ Status GptSource::readPart(int32_t sequence, int64_t offset, int64_t count, int6
 /// cut.
 Result<int64_t> GptSource::readText(int64_t cut, std::span<int32_t> tokens,
                                     int32_t &following) const {
-  GptIndex::Place begin = index_.place(cut), end = index_.place(cut + 1);
+  GptIndex::TokenPosition begin = index_.position(cut), end = index_.position(cut + 1);
   std::span<const int32_t> lengths = store_->sequenceLengths();
   int64_t written = 0;
   for (uint32_t document = begin.document; document <= end.document; ++document) {

@@ -78,7 +78,7 @@ Status TextCorpus::addFile(const std::string &path, const TextOptions &options) 
     if (lengths_.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max()))
       return makeStatus(StatusCode::Exhausted, "the text '{}' has more than {} documents", name_,
                         std::numeric_limits<int32_t>::max());
-    places_.push_back({begin, fileIndex});
+    starts_.push_back({begin, fileIndex});
     lengths_.push_back(static_cast<int32_t>(length + 1));
     begin += length;
   }
@@ -87,8 +87,8 @@ Status TextCorpus::addFile(const std::string &path, const TextOptions &options) 
 }
 
 Status TextCorpus::read(int64_t sequence, int64_t offset, std::span<int32_t> out) const {
-  const Place &place = places_[static_cast<size_t>(sequence)];
-  const File &file = files_[place.file];
+  const DocumentStart &start = starts_[static_cast<size_t>(sequence)];
+  const File &file = files_[start.file];
   int64_t textBytes = lengths_[static_cast<size_t>(sequence)] - 1;
   auto bytes = static_cast<size_t>(
       std::clamp<int64_t>(textBytes - offset, 0, static_cast<int64_t>(out.size())));
@@ -96,7 +96,7 @@ Status TextCorpus::read(int64_t sequence, int64_t offset, std::span<int32_t> out
   for (size_t begin = 0; begin < bytes;) {
     size_t length = std::min(bytes - begin, sizeof buffer);
     RETURN_IF_ERROR(readFileAt(file.path, file.size,
-                               place.offset + static_cast<uint64_t>(offset) + begin,
+                               start.offset + static_cast<uint64_t>(offset) + begin,
                                {buffer, length}));
     std::copy_n(buffer, length, out.begin() + static_cast<ptrdiff_t>(begin));
     begin += length;

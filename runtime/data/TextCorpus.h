@@ -33,7 +33,7 @@ private:
     std::string path;
     uint64_t size;
   };
-  struct Place {
+  struct DocumentStart {
     uint64_t offset;
     uint32_t file;
   };
@@ -42,7 +42,7 @@ private:
 
   std::string name_;
   std::vector<File> files_;
-  std::vector<Place> places_;
+  std::vector<DocumentStart> starts_;
   std::vector<int32_t> lengths_;
 };
 

@@ -8,11 +8,11 @@
 
 #include "runtime/backend/cuda/Agreement.h"
 #include "runtime/backend/cuda/Check.h"
+#include "runtime/backend/cuda/CommunicatorWatch.h"
 #include "runtime/backend/cuda/Config.h"
 #include "runtime/backend/cuda/CudaChannel.h"
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/GroupCall.h"
-#include "runtime/backend/cuda/Watch.h"
 #include "runtime/base/Reports.h"
 
 namespace shardc::cuda {

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/RankSum.h"
 #include "runtime/backend/cuda/Check.h"
+#include "runtime/backend/cuda/CommunicatorWatch.h"
 #include "runtime/backend/cuda/CudaChannel.h"
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/CudaStream.h"
@@ -11,14 +12,13 @@
 #include "runtime/backend/cuda/Links.h"
 #include "runtime/backend/cuda/Options.h"
 #include "runtime/backend/cuda/Tracer.h"
-#include "runtime/backend/cuda/Watch.h"
 
 namespace shardc::cuda {
 namespace {
 
 class CudaDevice final : public hal::Device {
 public:
-  CudaDevice(int rank, int device, bool isAlone, Watch &watch,
+  CudaDevice(int rank, int device, bool isAlone, CommunicatorWatch &watch,
              std::shared_ptr<Allocations> allocations, kernels::cuda::Context &kernels)
       : isAlone_(isAlone) {
     state_.rank = rank;
@@ -149,7 +149,7 @@ private:
 
   Options options_;
   std::shared_ptr<Allocations> allocations_;
-  Watch watch_;
+  CommunicatorWatch watch_;
   std::unique_ptr<Tracer> tracer_; ///< null: no trace is wanted
   std::vector<std::unique_ptr<CudaDevice>> owned_;
   std::vector<hal::Device *> devices_;

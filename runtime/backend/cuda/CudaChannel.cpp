@@ -5,10 +5,10 @@
 
 #include "kernels/cuda/RankSum.h"
 #include "runtime/backend/cuda/Check.h"
+#include "runtime/backend/cuda/CommunicatorWatch.h"
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/GroupCall.h"
 #include "runtime/backend/cuda/Kernels.h"
-#include "runtime/backend/cuda/Watch.h"
 #include "runtime/base/Reduction.h"
 
 namespace shardc::cuda {
@@ -82,7 +82,8 @@ Status checkDesc(const Collective &desc) {
 
 Result<std::unique_ptr<CudaChannel>> CudaChannel::create(const hal::ChannelDesc &desc,
                                                          const std::vector<DeviceState *> &devices,
-                                                         const Options &options, Watch &watch) {
+                                                         const Options &options,
+                                                         CommunicatorWatch &watch) {
   std::unique_ptr<CudaChannel> channel(new CudaChannel(desc, watch));
   for (size_t i = 0; i < desc.members.size(); ++i)
     for (DeviceState *device : devices)

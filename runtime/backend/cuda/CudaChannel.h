@@ -34,7 +34,8 @@ public:
   /// Makes the communicators; all processes of the group do so together.
   static Result<std::unique_ptr<CudaChannel>> create(const hal::ChannelDesc &desc,
                                                      const std::vector<DeviceState *> &devices,
-                                                     const Options &options, Watch &watch);
+                                                     const Options &options,
+                                                     CommunicatorWatch &watch);
   ~CudaChannel() override;
 
   /// The member that a rank of this process is, or null.
@@ -45,7 +46,8 @@ public:
   Status issue(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
 
 private:
-  CudaChannel(hal::ChannelDesc desc, Watch &watch) : Channel(std::move(desc)), watch_(watch) {}
+  CudaChannel(hal::ChannelDesc desc, CommunicatorWatch &watch)
+      : Channel(std::move(desc)), watch_(watch) {}
 
   Status connect(const Options &options);
   Result<ncclUniqueId> agreeOnId(const Options &options);
@@ -70,7 +72,7 @@ private:
   Status exchange(Member &member, const void *in, void *landing, int64_t count, int64_t chunk,
                   DType type, kernels::cuda::Queue &queue);
 
-  Watch &watch_;
+  CommunicatorWatch &watch_;
   std::vector<std::unique_ptr<Member>> members_;
   double gatherGBs_ = 0;
 };

@@ -8,11 +8,11 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include "runtime/backend/cuda/Check.h"
+#include "runtime/backend/cuda/CommunicatorWatch.h"
 #include "runtime/backend/cuda/CudaChannel.h"
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/Kernels.h"
 #include "runtime/backend/cuda/Tracer.h"
-#include "runtime/backend/cuda/Watch.h"
 #include "runtime/base/Reports.h"
 
 namespace shardc::cuda {

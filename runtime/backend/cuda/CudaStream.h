@@ -18,7 +18,7 @@ namespace shardc::cuda {
 class Allocations;
 class CudaStream;
 class Tracer;
-class Watch;
+class CommunicatorWatch;
 
 /// A kernel's view of the launch that it runs in: three numbers in device memory, which the first
 /// node of a graph writes.
@@ -43,7 +43,7 @@ struct DeviceState {
   std::vector<CudaStream *> streams;
   std::shared_ptr<Allocations> allocations;
   kernels::cuda::Context *kernels = nullptr;
-  Watch *watch = nullptr;
+  CommunicatorWatch *watch = nullptr;
   Tracer *tracer = nullptr; ///< null: no trace is wanted
 };
 

@@ -31,7 +31,7 @@ void checkOrder(const IndexFile &index) {
   SHARDC_CHECK(order->numSamples() >= 3, "{} samples", order->numSamples());
   for (int64_t i = 0; i < order->numSamples(); ++i) {
     int64_t cut = order->shuffled(i);
-    GptIndex::Place begin = order->place(cut), last = order->place(cut + 1);
+    GptIndex::TokenPosition begin = order->position(cut), last = order->position(cut + 1);
     int64_t length = index.lengths()[static_cast<size_t>(order->sequence(last.document))];
     SHARDC_CHECK(begin.document <= last.document && last.offset < length, "cut {}", cut);
   }

@@ -12,7 +12,7 @@ TEST(Attention, CudnnServesBf16WithoutDropoutAndDocuments) {
   EXPECT_EQ(cudnnBarOf({.type = DType::F16}), CudnnBar::Type);
   EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .drops = true}), CudnnBar::Dropout);
   EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .hasDocuments = true}), CudnnBar::Documents);
-  EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .hasWindow = true}), CudnnBar::Window);
+  EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .hasWindow = true}), CudnnBar::SlidingWindow);
 }
 
 TEST(Attention, HeadsInCommonRowsStandAtEqualDistances) {

@@ -5,11 +5,11 @@
 namespace shardc::data {
 namespace {
 
-std::vector<int64_t> flat(std::span<const GptIndex::Place> places) {
+std::vector<int64_t> flat(std::span<const GptIndex::TokenPosition> positions) {
   std::vector<int64_t> result;
-  for (GptIndex::Place place : places) {
-    result.push_back(place.document);
-    result.push_back(place.offset);
+  for (GptIndex::TokenPosition position : positions) {
+    result.push_back(position.document);
+    result.push_back(position.offset);
   }
   return result;
 }
@@ -38,7 +38,7 @@ TEST(GptIndex, OrdersSamplesAsMegatron) {
     EXPECT_EQ(index->numEpochs(), values[6]);
     EXPECT_EQ(index->separateFinalEpoch(), values[7] != 0);
     EXPECT_EQ(asInts(index->documents()), golden("gpt." + name + ".documents"));
-    EXPECT_EQ(flat(index->places()), golden("gpt." + name + ".places"));
+    EXPECT_EQ(flat(index->positions()), golden("gpt." + name + ".places"));
     EXPECT_EQ(asInts(index->shuffle()), golden("gpt." + name + ".shuffle"));
   }
 }

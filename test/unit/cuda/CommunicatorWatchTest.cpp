@@ -2,18 +2,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/backend/cuda/Watch.h"
+#include "runtime/backend/cuda/CommunicatorWatch.h"
 
 namespace shardc::cuda {
 namespace {
 
 using ::testing::HasSubstr;
 
-TEST(Watch, TellsOfAnErrorBeforeItEndsCommunicators) {
+TEST(CommunicatorWatch, TellsOfAnErrorBeforeItEndsCommunicators) {
   std::string told;
-  const Watch *asked = nullptr;
+  const CommunicatorWatch *asked = nullptr;
   bool hadAborted = true;
-  Watch watch(60, [&](const Status &status) {
+  CommunicatorWatch watch(60, [&](const Status &status) {
     told = status.message();
     hadAborted = asked->hasFailed();
   });
@@ -25,8 +25,8 @@ TEST(Watch, TellsOfAnErrorBeforeItEndsCommunicators) {
   EXPECT_THAT(told, HasSubstr("cudaErrorLaunchFailure"));
 }
 
-TEST(Watch, FindsWhatWasPlanted) {
-  Watch watch(60, nullptr);
+TEST(CommunicatorWatch, FindsWhatWasPlanted) {
+  CommunicatorWatch watch(60, nullptr);
   watch.add(nullptr, "dp gather");
   watch.plantError("dp gather");
   Status status = watch.wait([] { return cudaErrorNotReady; }, "a step");
@@ -34,9 +34,9 @@ TEST(Watch, FindsWhatWasPlanted) {
   EXPECT_THAT(status.message(), HasSubstr("channel 'dp gather': remote process"));
 }
 
-TEST(Watch, WorkThatEndsIsNoError) {
+TEST(CommunicatorWatch, WorkThatEndsIsNoError) {
   int turns = 0;
-  Watch watch(60, [](const Status &status) { ADD_FAILURE() << status.message(); });
+  CommunicatorWatch watch(60, [](const Status &status) { ADD_FAILURE() << status.message(); });
   EXPECT_TRUE(
       watch.wait([&] { return ++turns < 3 ? cudaErrorNotReady : cudaSuccess; }, "a step").isOk());
   EXPECT_FALSE(watch.hasFailed());

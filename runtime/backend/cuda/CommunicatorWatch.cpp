@@ -1,4 +1,4 @@
-#include "runtime/backend/cuda/Watch.h"
+#include "runtime/backend/cuda/CommunicatorWatch.h"
 
 #include <thread>
 
@@ -6,18 +6,18 @@
 
 namespace shardc::cuda {
 
-void Watch::add(ncclComm_t communicator, std::string name) {
+void CommunicatorWatch::add(ncclComm_t communicator, std::string name) {
   std::lock_guard lock(mutex_);
   communicators_.push_back({communicator, std::move(name)});
 }
 
-void Watch::remove(ncclComm_t communicator) {
+void CommunicatorWatch::remove(ncclComm_t communicator) {
   std::lock_guard lock(mutex_);
   std::erase_if(communicators_,
                 [&](const Named &named) { return named.communicator == communicator; });
 }
 
-Status Watch::findError() {
+Status CommunicatorWatch::findError() {
   std::lock_guard lock(mutex_);
   for (const Named &named : communicators_) {
     ncclResult_t error = ncclSuccess, asked = ncclSuccess;
@@ -32,7 +32,7 @@ Status Watch::findError() {
   return Status::ok();
 }
 
-void Watch::abort() {
+void CommunicatorWatch::abort() {
   std::lock_guard lock(mutex_);
   failed_ = true;
   for (const Named &named : communicators_)
@@ -40,19 +40,19 @@ void Watch::abort() {
   communicators_.clear(); // aborting frees them
 }
 
-void Watch::plantError(std::string name) {
+void CommunicatorWatch::plantError(std::string name) {
   std::lock_guard lock(mutex_);
   planted_ = std::move(name);
 }
 
-Status Watch::fail(Status status) {
+Status CommunicatorWatch::fail(Status status) {
   if (report_)
     report_(status);
   abort();
   return status;
 }
 
-Status Watch::wait(const std::function<cudaError_t()> &query, const std::string &what) {
+Status CommunicatorWatch::wait(const std::function<cudaError_t()> &query, const std::string &what) {
   using Clock = std::chrono::steady_clock;
   Clock::time_point begin = Clock::now(), nextLook = begin + std::chrono::milliseconds(10);
   for (int64_t turn = 0;; ++turn) {

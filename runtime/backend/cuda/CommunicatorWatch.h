@@ -17,11 +17,11 @@
 
 namespace shardc::cuda {
 
-class Watch {
+class CommunicatorWatch {
 public:
   /// `report`, which may be empty, is called with an error before anything else happens: ending
   /// communicators takes long if a device does not respond, and the other ranks should know before.
-  Watch(double timeoutSeconds, std::function<void(const Status &)> report)
+  CommunicatorWatch(double timeoutSeconds, std::function<void(const Status &)> report)
       : timeoutSeconds_(timeoutSeconds), report_(std::move(report)) {}
 
   void add(ncclComm_t communicator, std::string name);
