@@ -3,27 +3,19 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
-#include <optional>
 
 #include "runtime/base/Reports.h"
-#include "runtime/plan/Builder.h"
-#include "runtime/plan/HostCells.h"
-#include "runtime/run/FeedRing.h"
 #include "runtime/run/GuardCheck.h"
 #include "runtime/run/NonFinite.h"
+#include "runtime/run/SegmentRunner.h"
+#include "runtime/run/StepReadback.h"
+#include "runtime/run/StepTracer.h"
+#include "runtime/run/StopFlag.h"
 
 namespace shardc::run {
 namespace {
 
 using plan::ProgramNode;
-
-/// Steps that may be queued before the first of them has ended.
-constexpr int kStepsAhead = 2;
-
-/// Steps that a trace skips at the start, and steps that it records.
-constexpr int64_t kStepsBeforeTrace = 6;
-constexpr int64_t kStepsTraced = 3;
 
 /// Passes each op to several observers.
 class OpObservers final : public exec::OpObserver {
@@ -47,9 +39,10 @@ class RunLoop {
 public:
   RunLoop(exec::Executable &executable, BatchSource &source, RunObserver &observer,
           const RunOptions &options)
-      : executable_(executable), role_(executable.role()), source_(source), observer_(observer),
-        options_(options), finder_(executable), guards_(executable), memory_(executable),
-        visits_(role_.segments.size()), feedOf_(role_.segments.size()) {
+      : executable_(executable), role_(executable.role()), observer_(observer), options_(options),
+        segments_(executable, source, timer_), readback_(executable),
+        tracer_(executable, options.trace), finder_(executable), guards_(executable),
+        memory_(executable) {
     checks_.observers = {&guards_, &finder_}; // a write outside a buffer may be the cause of a NaN
   }
 
@@ -67,97 +60,22 @@ public:
   }
 
 private:
-  /// A copy of the step state on its way to the host.
-  struct Mark {
-    enum Kind : uint8_t { Step, Evaluation } kind = Step;
-    int64_t iteration = 0;
-    HostTime host; ///< to queue the step and this
-    std::unique_ptr<hal::Event> event;
-  };
-  static constexpr size_t kMarks = 2 * (kStepsAhead + 1);
-
   Status prepare() {
-    RETURN_IF_ERROR(createFeeds());
-    uint32_t step = plan::findCell(role_, plan::CellKind::Step);
-    if (step == plan::kNone)
-      return Status::ok();
-    const plan::Cell &cell = role_.cells[step];
-    if (cell.type.bytes() != static_cast<int64_t>(sizeof(StepState)))
-      return makeStatus(report::PlanCannotRun,
-                        fmt::format("@step has {} bytes, a step state has {}", cell.type.bytes(),
-                                    sizeof(StepState)));
-    ASSIGN_OR_RETURN(stepAddress_,
-                     executable_.arenas(0).resolve(cell.place, cell.type.bytes(), "@step"));
-    hal::Device &device = executable_.device(0);
-    ASSIGN_OR_RETURN(readback_, device.allocate(hal::MemoryKind::Host, kMarks * sizeof(StepState),
-                                                "step readback"));
-    for (Mark &mark : marks_) {
-      ASSIGN_OR_RETURN(mark.event, device.createTimedEvent());
-    }
-    ASSIGN_OR_RETURN(clockStart_, device.createTimedEvent());
-    return prepareStop();
-  }
-
-  /// The flag that ops read is set in stream order, from a host buffer that holds a one.
-  Status prepareStop() {
-    uint32_t stop = plan::findCell(role_, plan::CellKind::Stop);
-    if (stop == plan::kNone)
-      return Status::ok();
-    const plan::Cell &cell = role_.cells[stop];
-    ASSIGN_OR_RETURN(stopSource_, executable_.device(0).allocate(
-                                      hal::MemoryKind::Host, cell.type.bytes(), "stop request"));
-    std::memset(stopSource_->data(), 1, static_cast<size_t>(cell.type.bytes()));
-    for (size_t r = 0; r < executable_.rankCount(); ++r) {
-      ASSIGN_OR_RETURN(uint8_t * address,
-                       executable_.arenas(r).resolve(cell.place, cell.type.bytes(), "@stop"));
-      stopAddresses_.push_back(address);
-      RETURN_IF_ERROR(
-          executable_.computeStream(r).fill(address, 0, cell.type.bytes(), "clear @stop"));
-    }
-    return Status::ok();
-  }
-
-  Status createFeeds() {
-    std::vector<bool> isTaken(role_.cells.size());
-    for (uint32_t s = 0; s < role_.segments.size(); ++s)
-      for (const plan::Segment::Boundary &in : role_.segments[s].ins) {
-        if (!plan::isFeed(role_.cells[in.cell]))
-          continue;
-        bool isTraining = role_.cells[in.cell].kind == plan::CellKind::Feed;
-        if (feedOf_[s] || countRuns(role_.program, s) > 1 || countLoads(role_.segments[s]) > 1)
-          return makeStatus(report::PlanCannotRun,
-                            fmt::format("segment {} takes more than one series of microbatches",
-                                        role_.segments[s].name));
-        if (isTaken[in.cell])
-          return makeStatus(report::PlanCannotRun,
-                            fmt::format("segment {} takes @{}, which another segment takes too",
-                                        role_.segments[s].name, role_.cells[in.cell].name));
-        isTaken[in.cell] = true;
-        ASSIGN_OR_RETURN(feedOf_[s],
-                         FeedRing::create(executable_, s, in.cell,
-                                          isTraining ? FeedKind::Train : FeedKind::Eval));
-      }
-    return Status::ok();
-  }
-
-  static int countRuns(const std::vector<ProgramNode> &nodes, uint32_t segment) {
-    int count = 0;
-    for (const ProgramNode &node : nodes)
-      count += (node.segment == segment) + countRuns(node.children, segment);
-    return count;
-  }
-
-  static int64_t countLoads(const plan::Segment &segment) {
-    return std::ranges::count(segment.ops, plan::OpKind::BatchLoad, &plan::Op::kind);
+    RETURN_IF_ERROR(segments_.createFeeds());
+    // Visits of the job before this process began: one a step.
+    segments_.setVisitsBefore(FeedKind::Train,
+                              options_.batchesConsumed.value_or(options_.firstStep));
+    RETURN_IF_ERROR(readback_.prepare());
+    return readback_.hasState() ? stop_.prepare(executable_) : Status::ok();
   }
 
   Status runTop(const ProgramNode &node) {
     switch (node.kind) {
     case ProgramNode::Start:
-      return options_.isFreshStart ? runSegments(node, options_.check ? &checks_ : nullptr)
+      return options_.isFreshStart ? segments_.run(node, options_.check ? &checks_ : nullptr)
                                    : Status::ok();
     case ProgramNode::Run:
-      return runSegments(node, options_.check ? &checks_ : nullptr);
+      return segments_.run(node, options_.check ? &checks_ : nullptr);
     case ProgramNode::Steps:
       return runSteps(node);
     case ProgramNode::Every:
@@ -192,15 +110,20 @@ private:
     }
     RETURN_IF_ERROR(settle(0));
     RETURN_IF_ERROR(save());
-    return startClock();
+    return readback_.startClock();
   }
 
   Status runSteps(const ProgramNode &steps) {
     stepsNode_ = &steps;
+    for (const ProgramNode &node : steps.children)
+      if (node.kind == ProgramNode::Every) { // one every so many steps
+        segments_.setVisitsBefore(FeedKind::Eval, options_.firstStep / node.count);
+        break;
+      }
     result_.state.step = lastSaved_ = options_.firstStep;
     int64_t end = std::min(steps.count, options_.stepsEnd);
     observer_.begin(options_.firstStep, end);
-    RETURN_IF_ERROR(startClock());
+    RETURN_IF_ERROR(readback_.startClock());
     for (int64_t i = options_.firstStep; i < end && !isEnding_; ++i) {
       timer_.beginStep();
       RETURN_IF_ERROR(requestStop());
@@ -224,29 +147,20 @@ private:
     return options_.keeper ? options_.keeper->finish() : Status::ok();
   }
 
-  /// Steps overlap inside a trace, as without one; before it all have ended.
   Status traceBefore(int64_t iteration, int64_t end) {
-    if (!options_.trace || traceEnd_ > 0)
-      return Status::ok();
-    int64_t begin = std::min(options_.firstStep + kStepsBeforeTrace, end - kStepsTraced);
-    if (iteration < begin)
+    if (!tracer_.isDueBefore(iteration, options_.firstStep, end))
       return Status::ok();
     RETURN_IF_ERROR(settle(0));
-    RETURN_IF_ERROR(executable_.backend().synchronize());
-    traceBegin_ = iteration;
-    traceEnd_ = std::min(iteration + kStepsTraced, end);
-    RETURN_IF_ERROR(executable_.backend().startTrace());
-    return startClock();
+    RETURN_IF_ERROR(tracer_.begin(iteration, end));
+    return readback_.startClock();
   }
 
   Status traceAfter(int64_t iteration) {
-    if (!options_.trace || iteration + 1 != traceEnd_)
+    if (!tracer_.isDueAfter(iteration))
       return Status::ok();
     RETURN_IF_ERROR(settle(0));
-    RETURN_IF_ERROR(executable_.backend().synchronize());
-    ASSIGN_OR_RETURN(std::vector<trace::Span> spans, executable_.backend().stopTrace());
-    RETURN_IF_ERROR(options_.trace(std::move(spans), static_cast<int>(traceEnd_ - traceBegin_)));
-    return startClock();
+    RETURN_IF_ERROR(tracer_.end());
+    return readback_.startClock();
   }
 
   Status runIteration(const ProgramNode &steps, int64_t iteration) {
@@ -263,122 +177,47 @@ private:
     for (const ProgramNode &node : steps.children) {
       if (node.kind == ProgramNode::Every) {
         if (!isMarked)
-          RETURN_IF_ERROR(mark(Mark::Step, iteration));
+          RETURN_IF_ERROR(readBack(StepReadback::Kind::Step, iteration));
         isMarked = true;
         if ((iteration + 1) % node.count == 0)
           RETURN_IF_ERROR(runEvery(node, iteration, observer));
         continue;
       }
-      RETURN_IF_ERROR(runSegments(node, observer));
+      RETURN_IF_ERROR(segments_.run(node, observer));
     }
-    return isMarked ? Status::ok() : mark(Mark::Step, iteration);
+    return isMarked ? Status::ok() : readBack(StepReadback::Kind::Step, iteration);
   }
 
   Status runEvery(const ProgramNode &every, int64_t iteration, exec::OpObserver *observer) {
     for (const ProgramNode &node : every.children)
-      RETURN_IF_ERROR(runSegments(node, observer));
-    return mark(Mark::Evaluation, iteration);
+      RETURN_IF_ERROR(segments_.run(node, observer));
+    return readBack(StepReadback::Kind::Evaluation, iteration);
   }
 
-  /// Runs all microbatches of a body, or a segment `count` times; with an observer, op by op.
-  Status runSegments(const ProgramNode &node, exec::OpObserver *observer) {
-    if (node.kind != ProgramNode::Run && node.kind != ProgramNode::Start)
-      return makeStatus(report::PlanCannotRun,
-                        "a step contains something other than 'run' and 'every'");
-    int64_t visit = visits_[node.segment]++;
-    for (int64_t i = 0; i < node.count; ++i)
-      RETURN_IF_ERROR(runMicrobatch(node, visit, i, observer));
-    return Status::ok();
-  }
-
-  Status runMicrobatch(const ProgramNode &node, int64_t visit, int64_t microbatch,
-                       exec::OpObserver *observer) {
-    const plan::Segment &segment = role_.segments[node.segment];
-    plan::Variant variant = plan::Variant::Only;
-    if (segment.body && node.count > 1)
-      variant = microbatch == 0                ? plan::Variant::First
-                : microbatch == node.count - 1 ? plan::Variant::Last
-                                               : plan::Variant::Middle;
-    hal::LaunchParams params{visit, microbatch, node.count};
-    std::optional<FeedRing> &feed = feedOf_[node.segment];
-    if (feed) {
-      RETURN_IF_ERROR(
-          timer_.wait([&] { return feed->waitForSlot(visit, microbatch, node.count); }));
-      RETURN_IF_ERROR(
-          feed->write(source_, visit, visit + visitsBefore(*feed), microbatch, node.count));
-    }
-    if (observer) {
-      RETURN_IF_ERROR(executable_.runOpByOp(node.segment, variant, params, observer));
-    } else {
-      RETURN_IF_ERROR(timer_.wait([&] { return executable_.makeRoom(node.segment, variant); }));
-      RETURN_IF_ERROR(executable_.launch(node.segment, variant, params));
-    }
-    return feed ? feed->markQueued(visit, microbatch, node.count) : Status::ok();
-  }
-
-  /// Visits of the job before this process began: one a step, or one every so many steps.
-  int64_t visitsBefore(const FeedRing &feed) const {
-    if (feed.kind() == FeedKind::Train)
-      return options_.batchesConsumed.value_or(options_.firstStep);
-    for (const ProgramNode &node : stepsNode_ ? stepsNode_->children : role_.program)
-      if (node.kind == ProgramNode::Every)
-        return options_.firstStep / node.count;
-    return 0;
-  }
-
-  /// With empty queues: host work in between does not belong to a step.
-  Status startClock() {
-    if (!stepAddress_)
-      return Status::ok();
-    clockStartsAt_ = marked_;
-    return executable_.computeStream(0).record(*clockStart_);
-  }
-
-  Status mark(Mark::Kind kind, int64_t iteration) {
-    if (!stepAddress_)
-      return Status::ok();
-    // A step with many evaluations: times are measured from the mark before the oldest.
-    if (marked_ - settled_ == kMarks - 1)
+  Status readBack(StepReadback::Kind kind, int64_t iteration) {
+    if (readback_.isFull()) // a step with many evaluations
       RETURN_IF_ERROR(settleOldest());
-    size_t slot = marked_ % kMarks;
-    marks_[slot].kind = kind;
-    marks_[slot].iteration = iteration;
-    hal::Stream &stream = executable_.computeStream(0);
-    RETURN_IF_ERROR(stream.copy(readback_->data() + slot * sizeof(StepState), stepAddress_,
-                                sizeof(StepState), "read the step state back"));
-    RETURN_IF_ERROR(stream.record(*marks_[slot].event));
-    marks_[slot].host = timer_.step();
-    ++marked_;
-    stepsMarked_ += kind == Mark::Step;
-    return Status::ok();
+    return readback_.queue(kind, iteration, timer_);
   }
 
   /// Waits until at most this many steps are running, and reports those that have ended.
   Status settle(int stepsLeft) {
-    while (settled_ < marked_ && (stepsMarked_ > stepsLeft || stepsLeft == 0))
+    while (!readback_.isEmpty() && (readback_.stepsQueued() > stepsLeft || stepsLeft == 0))
       RETURN_IF_ERROR(settleOldest());
     return Status::ok();
   }
 
   Status settleOldest() {
-    Mark &mark = marks_[settled_ % kMarks];
-    RETURN_IF_ERROR(timer_.wait([&] { return mark.event->synchronize(); }));
-    StepState state;
-    std::memcpy(&state, readback_->data() + (settled_ % kMarks) * sizeof state, sizeof state);
-    hal::Event &before =
-        settled_ == clockStartsAt_ ? *clockStart_ : *marks_[(settled_ - 1) % kMarks].event;
-    double took = mark.event->secondsSince(before);
-    ++settled_;
-    if (mark.kind == Mark::Evaluation) {
-      result_.state = state;
-      observer_.evaluated(state);
+    ASSIGN_OR_RETURN(StepReadback::Copy copy, readback_.take(timer_));
+    if (copy.kind == StepReadback::Kind::Evaluation) {
+      result_.state = copy.state;
+      observer_.evaluated(copy.state);
       return Status::ok();
     }
-    --stepsMarked_;
-    observer_.queued(mark.host);
-    if (!std::isnan(took))
-      observer_.took(took);
-    return endStep(mark.iteration, state);
+    observer_.queued(copy.host);
+    if (!std::isnan(copy.took))
+      observer_.took(copy.took);
+    return endStep(copy.iteration, copy.state);
   }
 
   Status endStep(int64_t iteration, const StepState &state) {
@@ -402,8 +241,7 @@ private:
     int64_t visit = iteration - options_.firstStep;
     for (const ProgramNode &node : stepsNode_->children)
       if (node.kind == ProgramNode::Run)
-        for (int64_t i = 0; i < node.count; ++i)
-          RETURN_IF_ERROR(runMicrobatch(node, visit, i, &finder_));
+        RETURN_IF_ERROR(segments_.runVisit(node, visit, &finder_));
     return makeStatus(StatusCode::Numeric,
                       "step {}: loss {}, gradient norm {}; the same microbatches, run again op by "
                       "op, gave finite "
@@ -416,43 +254,31 @@ private:
         options_.stopRequest->load(std::memory_order_relaxed) == 0)
       return Status::ok();
     isStopRequested_ = true;
-    if (stopAddresses_.empty()) { // a plan without the flag: only this process decides
+    if (!stop_.isThere()) { // only this process decides
       isEnding_ = true;
       return Status::ok();
     }
-    for (size_t r = 0; r < stopAddresses_.size(); ++r)
-      RETURN_IF_ERROR(executable_.computeStream(r).copy(stopAddresses_[r], stopSource_->data(),
-                                                        stopSource_->bytes(), "set @stop"));
-    return Status::ok();
+    return stop_.set(executable_);
   }
 
   exec::Executable &executable_;
   const plan::Role &role_;
-  BatchSource &source_;
   RunObserver &observer_;
   const RunOptions &options_;
+  HostTimer timer_;
+  SegmentRunner segments_;
+  StepReadback readback_;
+  StopFlag stop_;
+  StepTracer tracer_;
   NonFiniteFinder finder_;
   GuardCheck guards_;
   OpObservers checks_; ///< both
   MemoryWatch memory_;
   RunResult result_;
 
-  std::vector<int64_t> visits_;                 ///< by segment
-  std::vector<std::optional<FeedRing>> feedOf_; ///< by segment
   const ProgramNode *stepsNode_ = nullptr;
-
-  const uint8_t *stepAddress_ = nullptr; ///< on the first rank of this process
-  std::unique_ptr<hal::Buffer> readback_, stopSource_;
-  std::vector<uint8_t *> stopAddresses_;
-  std::array<Mark, kMarks> marks_;
-  std::unique_ptr<hal::Event> clockStart_; ///< mark clockStartsAt_ is measured from it
-  size_t clockStartsAt_ = 0;
-  size_t marked_ = 0, settled_ = 0;
-  int stepsMarked_ = 0; ///< step marks under way
+  int64_t lastSaved_ = 0; ///< step
   bool isStopRequested_ = false, isEnding_ = false, isRestored_ = false;
-  HostTimer timer_;
-  int64_t lastSaved_ = 0;                 ///< step
-  int64_t traceBegin_ = 0, traceEnd_ = 0; ///< steps; an end of 0: no trace has begun
 };
 
 } // namespace

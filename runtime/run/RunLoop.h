@@ -13,6 +13,7 @@
 #include "runtime/run/BatchSource.h"
 #include "runtime/run/HostTimer.h"
 #include "runtime/run/MemoryWatch.h"
+#include "runtime/run/StepTracer.h"
 
 namespace shardc::run {
 
@@ -70,8 +71,7 @@ struct RunOptions {
   /// If set: steps for which `wantsOps` is true run op by op and pass each op to this observer.
   exec::OpObserver *opObserver = nullptr;
   std::function<bool(int64_t step)> wantsOps; ///< steps count from 1
-  /// If set: receives all work of some steps in the middle of the run, and their number.
-  std::function<Status(std::vector<trace::Span> spans, int steps)> trace;
+  StepTracer::Take trace;                     ///< if set, some steps are traced
 };
 
 struct RunResult {

@@ -1,0 +1,67 @@
+#include "runtime/run/StepReadback.h"
+
+#include <cstring>
+
+#include "runtime/base/Reports.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::run {
+
+Status StepReadback::prepare() {
+  const plan::Role &role = executable_.role();
+  uint32_t step = plan::findCell(role, plan::CellKind::Step);
+  if (step == plan::kNone)
+    return Status::ok();
+  const plan::Cell &cell = role.cells[step];
+  if (cell.type.bytes() != static_cast<int64_t>(sizeof(StepState)))
+    return makeStatus(report::PlanCannotRun, fmt::format("@step has {} bytes, a step state has {}",
+                                                         cell.type.bytes(), sizeof(StepState)));
+  ASSIGN_OR_RETURN(address_, executable_.arenas(0).resolve(cell.place, cell.type.bytes(), "@step"));
+  hal::Device &device = executable_.device(0);
+  ASSIGN_OR_RETURN(buffer_, device.allocate(hal::MemoryKind::Host, kCopies * sizeof(StepState),
+                                            "step readback"));
+  for (Slot &slot : slots_) {
+    ASSIGN_OR_RETURN(slot.event, device.createTimedEvent());
+  }
+  ASSIGN_OR_RETURN(clockStart_, device.createTimedEvent());
+  return Status::ok();
+}
+
+Status StepReadback::startClock() {
+  if (!hasState())
+    return Status::ok();
+  clockStartsAt_ = queued_;
+  return executable_.computeStream(0).record(*clockStart_);
+}
+
+Status StepReadback::queue(Kind kind, int64_t iteration, const HostTimer &timer) {
+  if (!hasState())
+    return Status::ok();
+  Slot &slot = slots_[queued_ % kCopies];
+  slot.kind = kind;
+  slot.iteration = iteration;
+  hal::Stream &stream = executable_.computeStream(0);
+  RETURN_IF_ERROR(stream.copy(buffer_->data() + queued_ % kCopies * sizeof(StepState), address_,
+                              sizeof(StepState), "read the step state back"));
+  RETURN_IF_ERROR(stream.record(*slot.event));
+  slot.host = timer.step();
+  ++queued_;
+  stepsQueued_ += kind == Kind::Step;
+  return Status::ok();
+}
+
+Result<StepReadback::Copy> StepReadback::take(HostTimer &timer) {
+  Slot &slot = slots_[taken_ % kCopies];
+  RETURN_IF_ERROR(timer.wait([&] { return slot.event->synchronize(); }));
+  Copy copy{slot.kind, slot.iteration, {}, slot.host};
+  std::memcpy(&copy.state, buffer_->data() + taken_ % kCopies * sizeof(StepState),
+              sizeof(StepState));
+  hal::Event &before =
+      taken_ == clockStartsAt_ ? *clockStart_ : *slots_[(taken_ - 1) % kCopies].event;
+  copy.took = slot.event->secondsSince(before);
+  ++taken_;
+  stepsQueued_ -= slot.kind == Kind::Step;
+  return copy;
+}
+
+} // namespace shardc::run

@@ -1,0 +1,67 @@
+// Copies of the step state on their way from the device to the host, in the order in which they
+// were queued.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "runtime/base/StepState.h"
+#include "runtime/exec/Executable.h"
+#include "runtime/run/HostTimer.h"
+
+namespace shardc::run {
+
+/// Steps that may be queued before the first of them has ended.
+inline constexpr int kStepsAhead = 2;
+
+class StepReadback {
+public:
+  /// The executable outlives it.
+  explicit StepReadback(exec::Executable &executable) : executable_(executable) {}
+
+  /// Finds the step state. Without one in the plan there is nothing to copy, and startClock() and
+  /// queue() do nothing.
+  Status prepare();
+  bool hasState() const { return address_ != nullptr; }
+
+  enum class Kind : uint8_t { Step, Evaluation };
+  /// Times are measured from here on: host work until now belongs to no step.
+  Status startClock();
+  /// Queues a copy after all that is queued on the first rank of this process. Not if isFull().
+  Status queue(Kind kind, int64_t iteration, const HostTimer &timer);
+
+  bool isFull() const { return queued_ - taken_ == kCopies - 1; }
+  bool isEmpty() const { return taken_ == queued_; }
+  int stepsQueued() const { return stepsQueued_; }
+
+  struct Copy {
+    Kind kind = Kind::Step;
+    int64_t iteration = 0;
+    StepState state{};
+    HostTime host;   ///< to queue the step and this
+    double took = 0; ///< seconds of the device since the copy before or the clock's start; or NaN
+  };
+  /// Waits for the oldest copy.
+  Result<Copy> take(HostTimer &timer);
+
+private:
+  struct Slot {
+    Kind kind = Kind::Step;
+    int64_t iteration = 0;
+    HostTime host;
+    std::unique_ptr<hal::Event> event;
+  };
+  /// Times are measured from the copy before the oldest, so one slot more than copies under way.
+  static constexpr size_t kCopies = 2 * (kStepsAhead + 1);
+
+  exec::Executable &executable_;
+  const uint8_t *address_ = nullptr; ///< on the first rank of this process
+  std::unique_ptr<hal::Buffer> buffer_;
+  std::array<Slot, kCopies> slots_;
+  std::unique_ptr<hal::Event> clockStart_; ///< copy clockStartsAt_ is measured from it
+  size_t clockStartsAt_ = 0;
+  size_t queued_ = 0, taken_ = 0;
+  int stepsQueued_ = 0;
+};
+
+} // namespace shardc::run
