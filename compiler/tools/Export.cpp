@@ -1,5 +1,5 @@
 // shardc export: a recipe as Megatron-LM's command line or Megatron-Bridge's overrides.
-#include "compiler/import/Export.h"
+#include "compiler/upstream/Export.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
@@ -24,14 +24,14 @@ int runExport(const ExportCommand &command) {
     return kInputErrors;
   }
   bool isArgs = command.format == "megatron-args";
-  importer::ExportTarget target =
-      isArgs ? importer::ExportTarget::MegatronArgs : importer::ExportTarget::BridgeOverrides;
+  upstream::ExportTarget target =
+      isArgs ? upstream::ExportTarget::MegatronArgs : upstream::ExportTarget::BridgeOverrides;
   std::vector<std::string> fired;
   for (const Diagnostic &diagnostic : session.diags().pending())
     fired.push_back(diagnostic.id);
-  importer::judgeExport(*config, fired, target, session.diags());
-  std::string text = isArgs ? importer::exportMegatronArgs(*config, session.diags())
-                            : importer::exportBridgeOverrides(*config, session.diags());
+  upstream::judgeExport(*config, fired, target, session.diags());
+  std::string text = isArgs ? upstream::exportMegatronArgs(*config, session.diags())
+                            : upstream::exportBridgeOverrides(*config, session.diags());
   ExitStatus status = session.finish();
   return status == kFine ? writeOutput(command.output, text) : status;
 }

@@ -1,6 +1,6 @@
 // shardc import: launch lines, stored arguments and configurations of Megatron-LM and
 // Megatron-Bridge to recipes.
-#include "compiler/import/Import.h"
+#include "compiler/upstream/Import.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
 #include "compiler/tools/StoredArgs.h"
@@ -39,11 +39,11 @@ std::optional<BufferId> readInput(const std::string &path, Session &session) {
 }
 
 std::optional<std::string> importInput(const ImportCommand &command,
-                                       const importer::ImportOptions &options, Session &session) {
+                                       const upstream::ImportOptions &options, Session &session) {
   if (command.format == "megatron-args" && isCheckpoint(command.input)) {
-    Result<importer::TreePtr> args = readStoredArgs(command.input);
+    Result<upstream::TreePtr> args = readStoredArgs(command.input);
     if (args.isOk())
-      return importer::importStoredArgs(**args, options, session.diags());
+      return upstream::importStoredArgs(**args, options, session.diags());
     session.diags().report(diag::ImportMalformed, SourceRange(), args.status().message());
     return std::nullopt;
   }
@@ -51,20 +51,20 @@ std::optional<std::string> importInput(const ImportCommand &command,
   if (!input)
     return std::nullopt;
   if (command.format == "megatron-args")
-    return importer::importMegatronArgs(*input, options, session.diags());
+    return upstream::importMegatronArgs(*input, options, session.diags());
   if (command.format == "bridge-yaml")
-    return importer::importBridgeYaml(*input, options, session.diags());
-  return importer::importBridgeOverrides(*input, options, session.diags());
+    return upstream::importBridgeYaml(*input, options, session.diags());
+  return upstream::importBridgeOverrides(*input, options, session.diags());
 }
 
 int runImport(const ImportCommand &command) {
   Session session(command.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
-  importer::ImportOptions options;
+  upstream::ImportOptions options;
   options.name = command.name.empty()
-                     ? importer::recipeNameOf(command.input == "-" ? "imported" : command.input)
-                     : importer::recipeNameOf(command.name);
+                     ? upstream::recipeNameOf(command.input == "-" ? "imported" : command.input)
+                     : upstream::recipeNameOf(command.name);
   options.source =
       command.input == "-" ? "standard input" : command.input.substr(command.input.rfind('/') + 1);
   for (const std::string &variable : command.variables) {

@@ -16,8 +16,8 @@ using checkpoint::kNoPy;
 using checkpoint::PyGraph;
 using checkpoint::PyId;
 using checkpoint::PyKind;
-using importer::Tree;
-using importer::TreePtr;
+using upstream::Tree;
+using upstream::TreePtr;
 
 constexpr unsigned kDepthMax = 40;
 constexpr size_t kNodesMax = 200'000;

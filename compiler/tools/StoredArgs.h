@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "compiler/import/Tree.h"
+#include "compiler/upstream/Tree.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::tools {
@@ -13,6 +13,6 @@ bool isCheckpoint(const std::string &path);
 
 /// The `args` of a checkpoint: of a folder with `.metadata` or `common.pt`, of a folder above such
 /// folders (the latest counts), or of a `.pt` file. NotFound or InvalidInput with what is missing.
-Result<importer::TreePtr> readStoredArgs(const std::string &path);
+Result<upstream::TreePtr> readStoredArgs(const std::string &path);
 
 } // namespace shardc::tools

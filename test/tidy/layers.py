@@ -22,13 +22,13 @@ ARROWS = {
                        "runtime/plan"],
     # Passes read plans alone, so that each runs on plan text.
     "compiler/passes": ["compiler/model", "compiler/predict", "runtime/base", "runtime/plan"],
-    "compiler/import": ["compiler/ast", "compiler/basic", "compiler/config", "compiler/diag", "compiler/parse",
+    "compiler/upstream": ["compiler/ast", "compiler/basic", "compiler/config", "compiler/diag", "compiler/parse",
                         "runtime/base"],
     "compiler/shrink": ["compiler/basic", "compiler/config", "compiler/diag", "compiler/parse", "runtime/base"],
     # The language server compiles by a function that the tool hands in.
     "compiler/lsp": ["compiler/basic", "compiler/config", "compiler/diag", "compiler/parse", "runtime/base"],
     # Tools also link what `shardc data` and `shardc ckpt` work with, and the form of traces.
-    "compiler/tools": ["compiler/ast", "compiler/basic", "compiler/config", "compiler/diag", "compiler/import",
+    "compiler/tools": ["compiler/ast", "compiler/basic", "compiler/config", "compiler/diag", "compiler/upstream",
                        "compiler/lower", "compiler/lsp", "compiler/model", "compiler/parse", "compiler/passes",
                        "compiler/predict", "compiler/shrink", "runtime/base", "runtime/plan", "runtime/verify",
                        "runtime/data", "runtime/checkpoint", "runtime/trace"],

@@ -278,7 +278,7 @@ def check_op_switches(tree):
 # checkpoints, such as outer_dp_sharding_strategy, and not in names of options.
 DATA_PARALLEL = re.compile(r"(?<![\w.])dp(?!\w)|\bdp[A-Z]\w*|\b\w*[a-z]Dp(?![a-z])\w*|\b\w*_dp\b(?<!\bouter_dp)")
 # The degrees of a recipe, of which data parallelism is one, and other programs' options.
-DEGREES = ("compiler/config/", "compiler/import/", "compiler/upstream/")
+DEGREES = ("compiler/config/", "compiler/upstream/")
 
 
 def check_data_parallel(tree):

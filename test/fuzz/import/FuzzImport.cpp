@@ -4,22 +4,22 @@
 #include <cstdint>
 #include <string>
 
-#include "compiler/import/Import.h"
-#include "compiler/import/Pattern.h"
 #include "compiler/parse/Format.h"
+#include "compiler/upstream/Import.h"
+#include "compiler/upstream/Pattern.h"
 
 namespace shardc {
 namespace {
 
 std::optional<std::string> import(char form, BufferId input, DiagEngine &diags) {
-  importer::ImportOptions options{"fuzz", "fuzz", {{"SET", "--lr 3e-4"}}};
+  upstream::ImportOptions options{"fuzz", "fuzz", {{"SET", "--lr 3e-4"}}};
   switch (form) {
   case 'y':
-    return importer::importBridgeYaml(input, options, diags);
+    return upstream::importBridgeYaml(input, options, diags);
   case 'o':
-    return importer::importBridgeOverrides(input, options, diags);
+    return upstream::importBridgeOverrides(input, options, diags);
   default:
-    return importer::importMegatronArgs(input, options, diags);
+    return upstream::importMegatronArgs(input, options, diags);
   }
 }
 
@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (size == 0)
     return 0;
   std::string text(reinterpret_cast<const char *>(data + 1), size - 1);
-  shardc::importer::readPattern(text);
+  shardc::upstream::readPattern(text);
   shardc::run(text, static_cast<char>(data[0]));
   return 0;
 }

@@ -2,13 +2,13 @@
 #include <gtest/gtest.h>
 
 #include "compiler/config/Evaluate.h"
-#include "compiler/import/FlagTable.h"
-#include "compiler/import/Pattern.h"
-#include "compiler/import/Python.h"
-#include "compiler/import/ReadValue.h"
-#include "compiler/import/Shell.h"
+#include "compiler/upstream/FlagTable.h"
+#include "compiler/upstream/Pattern.h"
+#include "compiler/upstream/Python.h"
+#include "compiler/upstream/ReadValue.h"
+#include "compiler/upstream/Shell.h"
 
-namespace shardc::importer {
+namespace shardc::upstream {
 namespace {
 
 using config::Opt;
@@ -32,7 +32,7 @@ TEST(FlagTable, OtherNamesLeadToFlags) {
   };
   constexpr Row kRows[] = {
 #define FLAG_ALIAS(other, flag) {other, flag},
-#include "compiler/import/UpstreamFlags.def"
+#include "compiler/upstream/UpstreamFlags.def"
   };
   for (const Row &row : kRows) {
     EXPECT_EQ(canonicalFlag(row.other), row.flag);
@@ -145,4 +145,4 @@ TEST(ReadValue, TakesUpstreamsSpellings) {
 }
 
 } // namespace
-} // namespace shardc::importer
+} // namespace shardc::upstream

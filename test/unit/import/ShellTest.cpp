@@ -8,10 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include "compiler/import/Shell.h"
+#include "compiler/upstream/Shell.h"
 #include "test/unit/support/TempFolder.h"
 
-namespace shardc::importer {
+namespace shardc::upstream {
 namespace {
 
 constexpr unsigned kScripts = 1000;
@@ -307,4 +307,4 @@ TEST(Shell, GivesTheWordsThatBashGives) {
 }
 
 } // namespace
-} // namespace shardc::importer
+} // namespace shardc::upstream

@@ -1,0 +1,42 @@
+// Converts settings of Megatron-Bridge's configuration, by dotted path, for the recipe.
+#pragma once
+
+#include "compiler/upstream/RecipeBuilder.h"
+
+namespace shardc::upstream {
+
+class BridgeSettings {
+public:
+  /// `isComplete` if the input names every field, whether it matters or not.
+  BridgeSettings(RecipeBuilder &recipe, bool isComplete)
+      : recipe_(recipe), isComplete_(isComplete) {}
+
+  /// One setting; maps are taken apart.
+  void set(llvm::StringRef path, const Tree &value);
+  /// Whether the dotted path begins with a section of Bridge's configuration.
+  static bool isPath(llvm::StringRef path);
+
+  /// Conclusions from all settings together.
+  void finish();
+
+private:
+  void setMap(llvm::StringRef path, const Tree &map, unsigned depth);
+  void setLeaf(llvm::StringRef path, const Tree &value);
+  bool setSpecial(llvm::StringRef path, const Tree &value);
+  void setPreset(const Tree &value);
+  void setFamily(const Tree &provider);
+  void setVariables(const Tree &map);
+  void noteForeign(llvm::StringRef path, const Tree &value);
+
+  RecipeBuilder &recipe_;
+  bool isComplete_;
+  std::string tokenizer_;
+  SourceRange tokenizerRange_;
+  std::optional<int64_t> tokenizerVocab_;
+  size_t numSettings_ = 0;
+};
+
+/// One override, `a.b=value`, with the marks that Hydra puts before it; false if it is none.
+bool readOverride(llvm::StringRef word, SourceRange range, BridgeSettings &settings);
+
+} // namespace shardc::upstream

@@ -1,0 +1,294 @@
+// Writes Megatron-LM's command line from a configuration.
+#include "compiler/upstream/Export.h"
+
+#include <set>
+
+#include "compiler/basic/Format.h"
+#include "compiler/config/Evaluate.h"
+#include "compiler/upstream/FlagTable.h"
+#include "llvm/ADT/STLExtras.h"
+
+namespace shardc::upstream {
+namespace {
+
+using config::Config;
+using config::Opt;
+using config::Origin;
+using config::Value;
+using config::ValueType;
+
+class ArgsWriter {
+public:
+  ArgsWriter(const Config &config, DiagEngine &diags) : config_(config), diags_(diags) {}
+
+  std::string run() {
+    for (const config::OptionInfo &option : config::options())
+      if (!writeSpecial(option.opt))
+        writeOption(option);
+    return text();
+  }
+
+private:
+  // --- flags ---
+  void add(llvm::StringRef flag, std::vector<std::string> values = {}) {
+    if (!seen_.insert(flag.str()).second)
+      return;
+    std::string line = flag.str();
+    for (const std::string &value : values)
+      line += " " + shellQuoted(value);
+    flags_.push_back(std::move(line));
+  }
+
+  void leaveOut(Opt opt) {
+    diags_.report(diag::ExportNoCounterpart, config_.range(opt), config::info(opt).path,
+                  toRecipeText(config_, opt), targetName(ExportTarget::MegatronArgs));
+  }
+
+  /// The value without the flag; null if there is none.
+  std::optional<Value> cliDefault(Opt opt) const {
+    auto get = [&](Opt other) { return config_.has(other) ? &config_[other].value : nullptr; };
+    for (const CliDefault &row : cliDefaults())
+      if (row.opt == opt)
+        return row.matters(get)
+                   ? std::optional(config::parseTableValue(row.value, config::info(opt)))
+                   : std::nullopt;
+    return std::nullopt;
+  }
+
+  Value silentValue(const config::OptionInfo &option) const {
+    if (std::optional<Value> value = cliDefault(option.opt))
+      return *value;
+    return option.hasDefault() ? config::parseTableValue(option.defaultText, option) : Value();
+  }
+
+  void writeOption(const config::OptionInfo &option) {
+    if (option.flag.empty()) {
+      bool isElsewhere = option.section == config::Section::Cluster ||
+                         option.section == config::Section::Env ||
+                         option.section == config::Section::MixedPrecision;
+      if (config_.isWritten(option.opt) && config_.has(option.opt) && !isElsewhere &&
+          !(config_[option.opt].value == silentValue(option)))
+        leaveOut(option.opt);
+      return;
+    }
+    if (option.type.type == ValueType::Bool)
+      writeSwitch(option);
+    else
+      writeValue(option);
+  }
+
+  /// Whether silence on the command line would mean something else than silence in the recipe.
+  bool differsInSilence(const config::OptionInfo &option) const {
+    return config_[option.opt].from.origin == Origin::Default &&
+           option.status != config::OptionStatus::CheckedOnly && cliDefault(option.opt);
+  }
+
+  /// One flag may stand for several options: it is given if one of them that the recipe mentions
+  /// asks for it.
+  void writeSwitch(const config::OptionInfo &option) {
+    if (!isExported(config_, option.opt) && !differsInSilence(option))
+      return;
+    bool given = !option.flagNegates;
+    if (config_.isOn(option.opt) == given && silentValue(option) != Value::ofBool(given))
+      add(option.flag);
+    else if (config_.isOn(option.opt) != given && silentValue(option) == Value::ofBool(given) &&
+             config_.isWritten(option.opt))
+      leaveOut(option.opt);
+  }
+
+  void writeValue(const config::OptionInfo &option) {
+    bool isMentioned = isExported(config_, option.opt) || isNeededByMegatron(option.opt);
+    if (!config_.has(option.opt) || (!isMentioned && !differsInSilence(option)))
+      return;
+    const Value &value = config_[option.opt].value;
+    // The command line's own default need not be repeated where it is not the recipe's.
+    if (std::optional<Value> silent = cliDefault(option.opt); silent && value == *silent)
+      return;
+    std::vector<std::string> words;
+    if (const Value::List *list = value.asList()) {
+      for (const Value &element : *list)
+        words.push_back(megatronText(element, option.type));
+      if (words.empty())
+        return;
+    } else {
+      words.push_back(megatronText(value, option.type));
+    }
+    add(option.flag, std::move(words));
+  }
+
+  // --- what the table's columns cannot say ---
+  bool writeSpecial(Opt opt) {
+    switch (opt) {
+    case Opt::ModelFamily:
+    case Opt::ModelGatedLinearUnit:
+    case Opt::DdpGradReduceInFp32:
+    case Opt::DatasetTokenizer:
+    case Opt::DatasetDataPath:
+    case Opt::DatasetBlend:
+    case Opt::ModelParamsDtype:
+    case Opt::ModelPipelineDtype:
+      return true;
+    case Opt::ModelSequenceParallel:
+      writeSequenceParallel();
+      return true;
+    case Opt::ModelActivationFunc:
+      writeActivation();
+      return true;
+    case Opt::MixedPrecisionGradReduceInFp32:
+      writeGradReduction();
+      return true;
+    case Opt::ModelNumQueryGroups:
+      writeQueryGroups();
+      return true;
+    case Opt::ModelFfnHiddenSize:
+      return writeFfnSize();
+    case Opt::ModelMoeLayerFreq:
+      if (isExported(config_, opt))
+        add("--moe-layer-freq", {patternText(config_.getList(opt))});
+      return true;
+    case Opt::ModelWindowSize:
+      writeWindow();
+      return true;
+    case Opt::DatasetKind:
+      writeData();
+      return true;
+    case Opt::ModelShouldPadVocab:
+      if (config_.has(opt) && !config_.getBool(opt))
+        add("--no-pad-vocab-size");
+      return true;
+    case Opt::TrainTrainIters:
+      if (!config_.has(Opt::TrainTrainSamples) && config_.has(opt))
+        add("--train-iters", {std::to_string(config_.getInt(opt))});
+      return true;
+    case Opt::TrainGlobalBatchSize:
+      return !config_.isWritten(opt);
+    default:
+      return false;
+    }
+  }
+
+  /// Megatron-LM switches it off by itself without tensor parallelism, as shardc does.
+  void writeSequenceParallel() {
+    const config::Setting &setting = config_[Opt::ModelSequenceParallel];
+    bool wasOn = llvm::any_of(setting.history, [](const auto &past) {
+      return past.second.isWritten() && past.first == Value::ofBool(true);
+    });
+    if (config_.isOn(Opt::ModelSequenceParallel) || wasOn)
+      add("--sequence-parallel");
+  }
+
+  void writeActivation() {
+    using config::Activation;
+    Activation activation = config_.getEnumOr(Opt::ModelActivationFunc, Activation::Gelu);
+    bool gated = config_.isOn(Opt::ModelGatedLinearUnit);
+    if (activation == Activation::Silu && gated)
+      add("--swiglu");
+    else if (activation == Activation::QuickGelu && gated)
+      add("--quick-geglu");
+    else if (activation == Activation::SquaredRelu && !gated)
+      add("--squared-relu");
+    else if (activation != Activation::Gelu || gated)
+      leaveOut(Opt::ModelActivationFunc);
+    Opt fusion = Opt::ModelBiasActivationFusion;
+    if (config_.isWritten(fusion) && !config_.isOn(fusion))
+      add(activation == Activation::Silu ? "--no-bias-swiglu-fusion" : "--no-bias-gelu-fusion");
+  }
+
+  /// Under bf16 Megatron-LM reduces in fp32 unless a flag says otherwise; without bf16 it is the
+  /// reverse.
+  void writeGradReduction() {
+    Opt opt = Opt::DdpGradReduceInFp32;
+    bool isOn = config_.isOn(opt), isBf16 = config_.isOn(Opt::ModelBf16);
+    if (isBf16 && !isOn)
+      add("--grad-reduce-in-bf16");
+    if (isOn && (!isBf16 || config_.isWritten(opt)))
+      add("--accumulate-allreduce-grads-in-fp32");
+  }
+
+  void writeQueryGroups() {
+    if (!isExported(config_, Opt::ModelNumQueryGroups))
+      return;
+    add("--group-query-attention");
+    add("--num-query-groups", {std::to_string(config_.getInt(Opt::ModelNumQueryGroups))});
+  }
+
+  /// If the width of a gated layer is unset, Megatron-LM uses a different default than a recipe.
+  bool writeFfnSize() {
+    Opt opt = Opt::ModelFfnHiddenSize;
+    int64_t hidden = config_.getIntOr(Opt::ModelHiddenSize, 0);
+    bool isGated = config_.isOn(Opt::ModelGatedLinearUnit);
+    int64_t width = config_.getIntOr(opt, 0);
+    int64_t silent = isGated ? swigluWidth(hidden) : 4 * hidden;
+    if (width > 0 && width != silent)
+      add("--ffn-hidden-size", {std::to_string(width)});
+    else if (width > 0 && config_.isWritten(opt) && !isGated)
+      add("--ffn-hidden-size", {std::to_string(width)});
+    return true;
+  }
+
+  void writeWindow() {
+    if (!isExported(config_, Opt::ModelWindowSize))
+      return;
+    std::string text;
+    for (const Value &element : config_.getList(Opt::ModelWindowSize))
+      text += (text.empty() ? "" : ",") + megatronText(element, {ValueType::Int});
+    add("--window-size", {text});
+  }
+
+  void writeData() {
+    using config::DatasetKind;
+    DatasetKind kind = config_.getEnumOr(Opt::DatasetKind, DatasetKind::Synthetic);
+    if (kind == DatasetKind::Text)
+      leaveOut(Opt::DatasetKind);
+    // Synthetic data is `--mock-data` there.
+    if (kind == DatasetKind::Synthetic)
+      add("--mock-data");
+    for (Opt paths : {Opt::DatasetBlend, Opt::DatasetDataPath}) {
+      if (!config_.has(paths) || kind == DatasetKind::Text)
+        continue;
+      std::vector<std::string> words;
+      for (const Value &element : config_.getList(paths))
+        words.push_back(megatronText(element, {ValueType::String}));
+      add("--data-path", std::move(words));
+    }
+    if (!config_.has(Opt::DatasetTokenizerType))
+      add("--tokenizer-type", {"NullTokenizer"});
+  }
+
+  // --- the script ---
+  void writeVariable(llvm::StringRef name, const config::Setting &setting, std::string &out) const {
+    if (setting.value.isNone() && setting.from.isWritten())
+      out += fmt::format("unset {}\n", name.str());
+    else if (const std::string *value = setting.value.asString())
+      out += fmt::format("export {}={}\n", name.str(), shellQuoted(*value));
+  }
+
+  std::string text() const {
+    std::string out = "#!/bin/bash\n";
+    for (const config::OptionInfo &option : config::options())
+      if (option.section == config::Section::Env)
+        writeVariable(option.name, config_[option.opt], out);
+    for (const config::EnvVariable &variable : config_.env())
+      writeVariable(variable.name, variable.setting, out);
+    out += "\nARGS=(\n";
+    for (const std::string &flag : flags_)
+      out += "    " + flag + "\n";
+    const config::Derived &d = config_.derived();
+    return out + fmt::format(")\n\ntorchrun --nnodes={} --nproc_per_node={} pretrain_gpt.py "
+                             "\"${{ARGS[@]}}\"\n",
+                             d.nodes, d.gpusPerNode);
+  }
+
+  const Config &config_;
+  DiagEngine &diags_;
+  std::set<std::string> seen_;
+  std::vector<std::string> flags_;
+};
+
+} // namespace
+
+std::string exportMegatronArgs(const Config &config, DiagEngine &diags) {
+  return ArgsWriter(config, diags).run();
+}
+
+} // namespace shardc::upstream

@@ -1,0 +1,231 @@
+// Values and decisions that both exports share, and the overrides.
+#include "compiler/basic/Format.h"
+#include "compiler/config/Rules.h"
+#include "compiler/upstream/Export.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/Twine.h"
+
+namespace shardc::upstream {
+namespace {
+
+using config::Config;
+using config::EnumKind;
+using config::Opt;
+using config::OptionType;
+using config::Origin;
+using config::Value;
+using config::ValueType;
+
+enum class Verdict : uint8_t { Refused, Differs };
+
+struct VerdictRow {
+  config::RuleId rule;
+  Verdict verdicts[2]; ///< by ExportTarget
+  llvm::StringRef what;
+};
+
+llvm::ArrayRef<VerdictRow> verdictRows() {
+  constexpr Verdict refused = Verdict::Refused, differs = Verdict::Differs;
+  static constexpr VerdictRow kRows[] = {
+#define EXPORT_VERDICT(rule, megatronLm, bridge, what)                                             \
+  {config::RuleId::rule, {megatronLm, bridge}, what},
+#include "compiler/upstream/UpstreamFlags.def"
+  };
+  return kRows;
+}
+
+/// Options that upstream needs under FSDP, whoever set them.
+bool isNeededByFsdp(const Config &config, Opt opt) {
+  constexpr Opt kNeeded[] = {Opt::DistUseMegatronFsdp,
+                             Opt::DdpUseMegatronFsdp,
+                             Opt::DdpDataParallelShardingStrategy,
+                             Opt::ModelGradientAccumulationFusion,
+                             Opt::DdpUseDistributedOptimizer,
+                             Opt::OptimizerUseDistributedOptimizer,
+                             Opt::CheckpointCkptFormat};
+  return config.derived().fsdp && llvm::is_contained(kNeeded, opt);
+}
+
+} // namespace
+
+bool isNeededByMegatron(Opt opt) {
+  constexpr Opt kNeeded[] = {Opt::ModelNumLayers,
+                             Opt::ModelHiddenSize,
+                             Opt::ModelNumAttentionHeads,
+                             Opt::ModelSeqLength,
+                             Opt::ModelMaxPositionEmbeddings,
+                             Opt::ModelVocabSize,
+                             Opt::TrainMicroBatchSize,
+                             Opt::TrainGlobalBatchSize,
+                             Opt::OptimizerLr};
+  return llvm::is_contained(kNeeded, opt);
+}
+
+namespace {
+
+bool isFloatType(EnumKind kind) {
+  return kind == EnumKind::FloatType || kind == EnumKind::FloatTypeOrAuto;
+}
+
+std::string numberText(double number) {
+  std::string text = fmt::format("{}", number);
+  return text;
+}
+
+std::string torchType(llvm::StringRef word) {
+  if (word == "fp32")
+    return "torch.float32";
+  if (word == "bf16")
+    return "torch.bfloat16";
+  return word == "fp16" ? "torch.float16" : word == "auto" ? "null" : word.str();
+}
+
+/// A word of an override; quoted where Hydra would read it otherwise.
+std::string overrideWord(llvm::StringRef text) {
+  bool isPlain = !text.empty() && llvm::all_of(text, [](char c) {
+    return llvm::isAlnum(c) || llvm::StringRef("_-./+").contains(c);
+  });
+  double number = 0;
+  bool isNumber = !text.getAsDouble(number);
+  std::string lower = text.lower();
+  if (isPlain && !isNumber && lower != "true" && lower != "false" && lower != "null")
+    return text.str();
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\')
+      out += '\\';
+    out += c;
+  }
+  return out + "\"";
+}
+
+} // namespace
+
+llvm::StringRef targetName(ExportTarget target) {
+  return target == ExportTarget::MegatronArgs ? "Megatron-LM" : "Megatron-Bridge";
+}
+
+void judgeExport(const Config &config, const std::vector<std::string> &fired, ExportTarget target,
+                 DiagEngine &diags) {
+  for (const VerdictRow &row : verdictRows()) {
+    if (!llvm::is_contained(fired, info(row.rule).id))
+      continue;
+    if (row.verdicts[static_cast<size_t>(target)] == Verdict::Refused)
+      diags.report(diag::ExportRefused, SourceRange(), targetName(target), row.what,
+                   info(row.rule).id);
+    else
+      diags.report(diag::ExportDiffers, SourceRange(), targetName(target), row.what,
+                   info(row.rule).id);
+  }
+  for (Opt opt : {Opt::DdpFsdpDoubleBuffer, Opt::DdpNcclUb})
+    if (config.derived().fsdp && config.isOn(opt) && config.isWritten(opt))
+      diags.report(diag::ExportMegatronOnly, config.range(opt), config::info(opt).path);
+  if (config.derived().torchFsdp2 && target == ExportTarget::BridgeOverrides)
+    diags.report(diag::ExportTorchFsdp2, config.range(Opt::DistUseTorchFsdp2));
+}
+
+bool isExported(const Config &config, Opt opt) {
+  if (!config.has(opt))
+    return false;
+  const config::Setting &setting = config[opt];
+  bool wasWritten =
+      llvm::any_of(setting.history, [](const auto &past) { return past.second.isWritten(); });
+  return setting.from.isWritten() || wasWritten || setting.from.origin == Origin::Family ||
+         setting.from.origin == Origin::Preset || isNeededByFsdp(config, opt);
+}
+
+std::string megatronText(const Value &value, const OptionType &type) {
+  if (const bool *held = value.asBool())
+    return *held ? "true" : "false";
+  if (const int64_t *held = value.asInt())
+    return type.type == ValueType::Duration
+               ? numberText(static_cast<double>(*held) / static_cast<double>(unitMs(type.unit)))
+               : std::to_string(*held);
+  if (const double *held = value.asFloat())
+    return numberText(*held);
+  if (const std::string *held = value.asString())
+    return *held;
+  if (const Value::Enumerator *held = value.asEnum())
+    return config::enumSpellings(type.enumKind)[held->index].str();
+  return "none";
+}
+
+std::string overrideText(const Value &value, const OptionType &type) {
+  if (value.isNone())
+    return "null";
+  if (const Value::List *list = value.asList()) {
+    std::string out = "[";
+    for (size_t i = 0; i < list->size(); ++i)
+      out += (i == 0 ? "" : ",") + overrideText((*list)[i], type);
+    return out + "]";
+  }
+  std::string text = megatronText(value, type);
+  if (value.asEnum() != nullptr && isFloatType(type.enumKind))
+    return torchType(text);
+  return value.asString() != nullptr || value.asEnum() != nullptr ? overrideWord(text) : text;
+}
+
+std::string shellQuoted(llvm::StringRef text) {
+  bool isPlain = !text.empty() && llvm::all_of(text, [](char c) {
+    return llvm::isAlnum(c) || llvm::StringRef("_-./+,:=@%").contains(c);
+  });
+  if (isPlain)
+    return text.str();
+  std::string out = "'";
+  for (char c : text)
+    out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string patternText(const Value::List &list) {
+  std::string out;
+  for (size_t i = 0; i < list.size();) {
+    size_t end = i;
+    while (end < list.size() && list[end] == list[i])
+      ++end;
+    out += fmt::format("{}[{}]*{}", i == 0 ? "" : "+", *list[i].asInt(), end - i);
+    i = end;
+  }
+  return "(" + out + ")";
+}
+
+std::string exportBridgeOverrides(const Config &config, DiagEngine &diags) {
+  std::string out;
+  for (const config::OptionInfo &option : config::options()) {
+    bool isPreset = config[option.opt].from.origin == Origin::Preset &&
+                    option.section != config::Section::MixedPrecision;
+    bool isKind = option.opt == Opt::ModelFamily || option.section == config::Section::Cluster ||
+                  option.opt == Opt::DatasetKind || option.opt == Opt::DatasetTokenizer;
+    bool isNone = !config.has(option.opt) && config.isWritten(option.opt);
+    if (isKind || (!isExported(config, option.opt) && !isNone))
+      continue;
+    // What a preset sets, Megatron-Bridge's preset of the same name sets as well.
+    if (isPreset && config.has(Opt::MixedPrecisionPreset))
+      continue;
+    if (option.bridge.empty()) {
+      bool isTheirs = option.opt == Opt::ModelMaskPaddedVocab && !config.isOn(option.opt);
+      if (config.isWritten(option.opt) && !isTheirs)
+        diags.report(diag::ExportNoCounterpart, config.range(option.opt), option.path,
+                     toRecipeText(config, option.opt), targetName(ExportTarget::BridgeOverrides));
+      continue;
+    }
+    bool isField = option.section == config::Section::MixedPrecision &&
+                   option.opt != Opt::MixedPrecisionPreset;
+    if (isField && !config.isWritten(option.opt))
+      continue;
+    out += fmt::format("{}{}={}\n", option.section == config::Section::Env ? "+" : "",
+                       option.bridge.str(), overrideText(config[option.opt].value, option.type));
+  }
+  // Data without a tokenizer have their vocabulary from its stand-in.
+  bool isNull =
+      llvm::StringRef(config.getStringOr(Opt::DatasetTokenizerType, "")).startswith("Null");
+  if (isNull && config.has(Opt::ModelVocabSize))
+    out += fmt::format("tokenizer.vocab_size={}\n", config.getInt(Opt::ModelVocabSize));
+  for (const config::EnvVariable &variable : config.env())
+    out += fmt::format("+env_vars.{}={}\n", variable.name,
+                       overrideText(variable.setting.value, {ValueType::String}));
+  return out;
+}
+
+} // namespace shardc::upstream

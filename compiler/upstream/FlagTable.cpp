@@ -1,0 +1,186 @@
+#include "compiler/upstream/FlagTable.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "compiler/config/Evaluate.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/Twine.h"
+
+namespace shardc::upstream {
+namespace {
+
+using config::Opt;
+using config::Value;
+using Getter = std::function<const Value *(Opt)>;
+
+struct Row {
+  llvm::StringRef flag;
+  llvm::StringRef text;
+};
+
+struct SetsRow {
+  llvm::StringRef flag;
+  Opt opt;
+  llvm::StringRef value;
+};
+
+constexpr Row kAliases[] = {
+#define FLAG_ALIAS(other, flag) {other, flag},
+#include "compiler/upstream/UpstreamFlags.def"
+};
+constexpr Row kIdle[] = {
+#define FLAG_IDLE(flag, why) {flag, why},
+#include "compiler/upstream/UpstreamFlags.def"
+};
+constexpr SetsRow kSets[] = {
+#define FLAG_SETS(flag, option, value) {flag, Opt::option, value},
+#include "compiler/upstream/UpstreamFlags.def"
+};
+
+/// Lookup tables by name, created on first use.
+struct Tables {
+  llvm::StringMap<std::vector<FlagEffect>> byFlag;
+  llvm::StringMap<llvm::StringRef> aliases, idle, flagByAttribute;
+  llvm::StringMap<std::vector<Opt>> byAttribute, byBridge;
+
+  Tables() {
+    for (const config::OptionInfo &option : config::options()) {
+      if (!option.bridge.empty())
+        byBridge[option.bridge].push_back(option.opt);
+      if (option.flag.empty())
+        continue;
+      byFlag[option.flag].push_back({option.opt, option.flagNegates, {}});
+      flagByAttribute.try_emplace(attributeOf(option.flag), option.flag);
+      byAttribute[option.name].push_back(option.opt);
+    }
+    for (const SetsRow &row : kSets) {
+      byFlag[row.flag].push_back({row.opt, false, row.value});
+      flagByAttribute.try_emplace(attributeOf(row.flag), row.flag);
+    }
+    for (const Row &row : kAliases)
+      aliases[row.flag] = row.text;
+    for (const Row &row : kIdle)
+      idle[row.flag] = row.text;
+  }
+};
+
+const Tables &tables() {
+  static const Tables kTables;
+  return kTables;
+}
+
+bool isOn(const Getter &get, Opt opt) {
+  const Value *value = get(opt);
+  return value != nullptr && value->asBool() != nullptr && *value->asBool();
+}
+
+} // namespace
+
+llvm::StringRef canonicalFlag(llvm::StringRef flag) {
+  auto found = tables().aliases.find(flag);
+  return found == tables().aliases.end() ? flag : found->second;
+}
+
+llvm::ArrayRef<FlagEffect> findFlag(llvm::StringRef flag) {
+  auto found = tables().byFlag.find(flag);
+  if (found == tables().byFlag.end() && canonicalFlag(flag) != flag)
+    found = tables().byFlag.find(canonicalFlag(flag));
+  if (found == tables().byFlag.end())
+    return {};
+  return found->second;
+}
+
+llvm::StringRef idleReason(llvm::StringRef flag) { return tables().idle.lookup(flag); }
+
+std::string attributeOf(llvm::StringRef flag) {
+  std::string attribute = flag.ltrim('-').str();
+  for (char &c : attribute)
+    if (c == '-')
+      c = '_';
+  return attribute;
+}
+
+llvm::StringRef flagOfAttribute(llvm::StringRef attribute, bool &given) {
+  given = true;
+  llvm::StringRef flag = tables().flagByAttribute.lookup(attribute);
+  if (!flag.empty())
+    return flag;
+  given = false;
+  return tables().flagByAttribute.lookup(("no_" + attribute).str());
+}
+
+llvm::ArrayRef<Opt> findAttribute(llvm::StringRef attribute) {
+  auto found = tables().byAttribute.find(attribute);
+  if (found == tables().byAttribute.end())
+    return {};
+  return found->second;
+}
+
+llvm::SmallVector<Opt, 2> findBridgePath(llvm::StringRef path) {
+  auto found = tables().byBridge.find(path);
+  if (found != tables().byBridge.end())
+    return {found->second.begin(), found->second.end()};
+  const config::AliasInfo *alias = config::findAlias(path);
+  if (alias != nullptr && alias->targets.size() == 1 &&
+      !config::info(alias->targets.front()).bridge.empty())
+    return {alias->targets.front()};
+  return {};
+}
+
+bool mayPadVocabulary(const Getter &get) {
+  constexpr int64_t kDivisor = 128, kFactorMax = int64_t{1} << 30;
+  auto integer = [&](Opt opt) {
+    const Value *value = get(opt);
+    return value != nullptr ? value->asInt() : nullptr;
+  };
+  auto factor = [&](Opt opt, int64_t preset) {
+    const int64_t *value = integer(opt);
+    return value != nullptr ? std::clamp(*value, int64_t{1}, kFactorMax) : preset;
+  };
+  const Value *pads = get(Opt::ModelShouldPadVocab);
+  if (pads != nullptr && pads->asBool() != nullptr && !*pads->asBool())
+    return false;
+  const int64_t *vocab = integer(Opt::ModelVocabSize);
+  return vocab == nullptr || *vocab % (factor(Opt::ModelMakeVocabSizeDivisibleBy, kDivisor) *
+                                       factor(Opt::ModelTensorModelParallelSize, 1)) !=
+                                 0;
+}
+
+llvm::ArrayRef<CliDefault> cliDefaults() {
+// The gates of the table, each a condition on what is set.
+#define always [](const Getter &) { return true; }
+#define on(option) [](const Getter &get) { return isOn(get, Opt::option); }
+#define given(option) [](const Getter &get) { return get(Opt::option) != nullptr; }
+#define pipeline                                                                                   \
+  [](const Getter &get) {                                                                          \
+    const Value *stages = get(Opt::ModelPipelineModelParallelSize);                                \
+    return stages != nullptr && stages->asInt() != nullptr && *stages->asInt() > 1;                \
+  }
+#define rotary                                                                                     \
+  [](const Getter &get) {                                                                          \
+    const Value *kind = get(Opt::ModelPositionEmbeddingType);                                      \
+    return kind != nullptr && *kind == Value::ofEnum(config::PositionEmbedding::Rope);             \
+  }
+#define muon                                                                                       \
+  [](const Getter &get) {                                                                          \
+    const Value *kind = get(Opt::OptimizerOptimizer);                                              \
+    return kind != nullptr && *kind == Value::ofEnum(config::OptimizerKind::Muon);                 \
+  }
+#define padded mayPadVocabulary
+  static const CliDefault kDefaults[] = {
+#define CLI_DEFAULT(option, value, gate) {Opt::option, value, gate},
+#include "compiler/upstream/UpstreamFlags.def"
+  };
+#undef always
+#undef on
+#undef given
+#undef pipeline
+#undef rotary
+#undef muon
+#undef padded
+  return kDefaults;
+}
+
+} // namespace shardc::upstream

@@ -1,0 +1,45 @@
+// Converts launch lines, scripts, stored arguments and configuration files of Megatron-LM and
+// Megatron-Bridge to recipes with the same meaning. Nothing is dropped silently: settings without a
+// counterpart are reported and listed in the recipe.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "compiler/diag/Engine.h"
+#include "compiler/upstream/Tree.h"
+
+namespace shardc::upstream {
+
+/// Largest input that is read.
+inline constexpr size_t kInputBytesMax = size_t{4} << 20;
+
+struct ImportOptions {
+  std::string name;                             ///< of the recipe
+  std::string source;                           ///< what the recipe says it came from
+  std::map<std::string, std::string> variables; ///< of the shell that would run a script
+};
+
+/// A launch line, a block of flags, a shell script or an sbatch script. Like the others, gives the
+/// formatted recipe, or nothing after an error.
+std::optional<std::string> importMegatronArgs(BufferId input, const ImportOptions &options,
+                                              DiagEngine &diags);
+
+/// The arguments that Megatron-LM stores in its checkpoints, as a map from attribute to value.
+std::optional<std::string> importStoredArgs(const Tree &args, const ImportOptions &options,
+                                            DiagEngine &diags);
+
+/// Megatron-Bridge's run_config.yaml, or another YAML file with its sections.
+std::optional<std::string> importBridgeYaml(BufferId input, const ImportOptions &options,
+                                            DiagEngine &diags);
+
+/// Overrides of Megatron-Bridge: `ddp.use_megatron_fsdp=true`, one or several in a line, and lines
+/// of Python with literals: `cfg.dist.use_megatron_fsdp = True`.
+std::optional<std::string> importBridgeOverrides(BufferId input, const ImportOptions &options,
+                                                 DiagEngine &diags);
+
+/// A recipe's name from a path: letters, digits and underscores.
+std::string recipeNameOf(llvm::StringRef path);
+
+} // namespace shardc::upstream

@@ -1,0 +1,162 @@
+#include "compiler/upstream/ImportedRecipe.h"
+
+#include "compiler/basic/Format.h"
+#include "compiler/basic/Utf8.h"
+#include "compiler/config/Evaluate.h"
+#include "compiler/parse/Format.h"
+#include "compiler/upstream/FlagTable.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/Twine.h"
+
+namespace shardc::upstream {
+namespace {
+
+using config::Opt;
+using config::Value;
+
+/// A pattern of layers is not written out for models with more layers than this.
+constexpr int64_t kLayersMax = 100'000;
+
+void completeQueryGroups(RecipeBuilder &recipe, const MegatronFacts &facts) {
+  Opt groups = Opt::ModelNumQueryGroups;
+  if (facts.groupsQueries && !recipe.has(groups))
+    recipe.set(groups, Value::ofInt(1), {});
+  if (facts.groupsQueries || !recipe.has(groups))
+    return;
+  // Part of a launch line may rely on the rest of it.
+  if (!facts.isWhole)
+    return;
+  recipe.leaveOutIdle(fmt::format("--num-query-groups {}", *recipe.integer(groups)),
+                      "upstream ignores it without --group-query-attention", facts.queryGroups);
+  recipe.clear(groups);
+}
+
+void completeVirtualStages(RecipeBuilder &recipe, const MegatronFacts &facts) {
+  if (!facts.layersPerVirtualStage || *facts.layersPerVirtualStage < 1)
+    return;
+  int64_t layers = recipe.integer(Opt::ModelNumLayers).value_or(0);
+  int64_t stages = recipe.integer(Opt::ModelPipelineModelParallelSize).value_or(1);
+  int64_t chunk = *facts.layersPerVirtualStage;
+  if (stages < 1 || layers % stages != 0 || (layers / stages) % chunk != 0 || layers == 0)
+    recipe.ask(fmt::format("--num-layers-per-virtual-pipeline-stage {}", chunk),
+               Opt::ModelVirtualPipelineModelParallelSize, {});
+  else
+    recipe.set(Opt::ModelVirtualPipelineModelParallelSize, Value::ofInt(layers / stages / chunk),
+               {});
+}
+
+/// Every n-th layer is one of experts, the first of each n.
+void completeExpertLayers(RecipeBuilder &recipe, const MegatronFacts &facts) {
+  if (!facts.moeLayerEvery || *facts.moeLayerEvery <= 1)
+    return;
+  int64_t layers = recipe.integer(Opt::ModelNumLayers).value_or(0);
+  if (layers < 1 || layers > kLayersMax)
+    return recipe.ask(fmt::format("--moe-layer-freq {}", *facts.moeLayerEvery),
+                      Opt::ModelMoeLayerFreq, {});
+  Value::List list;
+  for (int64_t i = 0; i < layers; ++i)
+    list.push_back(Value::ofInt(i % *facts.moeLayerEvery == 0 ? 1 : 0));
+  recipe.set(Opt::ModelMoeLayerFreq, Value::ofList(std::move(list)), {});
+}
+
+void completeVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
+  if (!recipe.has(Opt::ModelVocabSize) && !facts.tokenizer.empty())
+    recipe.ask(fmt::format("the vocabulary of {}", facts.tokenizer), Opt::ModelVocabSize,
+               facts.tokenizerRange);
+}
+
+/// Data given by path is always Megatron's indexed kind, whatever its name.
+void completeData(RecipeBuilder &recipe) {
+  for (Opt paths : {Opt::DatasetDataPath, Opt::DatasetTrainDataPath, Opt::DatasetBlend})
+    if (recipe.has(paths) && !recipe.has(Opt::DatasetKind))
+      recipe.setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, recipe.range(paths));
+}
+
+/// Sizes that Megatron-LM derives otherwise than a recipe does.
+void completeSizes(RecipeBuilder &recipe) {
+  std::optional<int64_t> hidden = recipe.integer(Opt::ModelHiddenSize);
+  bool isSwiglu = recipe.isOn(Opt::ModelGatedLinearUnit) &&
+                  recipe.is(Opt::ModelActivationFunc, config::Activation::Silu);
+  if (isSwiglu && !recipe.has(Opt::ModelFfnHiddenSize) && hidden && *hidden > 0 &&
+      *hidden < (int64_t{1} << 50))
+    recipe.setUpstreamDefault(Opt::ModelFfnHiddenSize, Value::ofInt(swigluWidth(*hidden)));
+}
+
+void completeFsdp(RecipeBuilder &recipe) {
+  if (recipe.isOn(Opt::DistUseMegatronFsdp) && !recipe.has(Opt::CheckpointCkptFormat))
+    recipe.meant(
+        "Megatron-LM refuses FSDP without '--ckpt-format fsdp_dtensor'; a recipe uses that "
+        "format by default",
+        recipe.range(Opt::DistUseMegatronFsdp));
+}
+
+} // namespace
+
+void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
+  completeQueryGroups(recipe, facts);
+  completeVirtualStages(recipe, facts);
+  completeExpertLayers(recipe, facts);
+  completeData(recipe);
+  // The preset says it, with what belongs to it.
+  if (recipe.has(Opt::MixedPrecisionPreset)) {
+    recipe.clear(Opt::ModelBf16);
+    recipe.clear(Opt::ModelFp16);
+  }
+  if (!facts.isWhole)
+    return;
+  completeVocabulary(recipe, facts);
+  completeSizes(recipe);
+  completeFsdp(recipe);
+  auto get = [&](Opt opt) { return recipe.get(opt); };
+  for (const CliDefault &row : cliDefaults())
+    if (row.matters(get))
+      recipe.setUpstreamDefault(row.opt, config::parseTableValue(row.value, config::info(row.opt)));
+}
+
+bool checkInput(BufferId input, DiagEngine &diags) {
+  llvm::StringRef text = diags.sources().text(input);
+  SourceRange begin(diags.sources().loc(input, 0));
+  if (text.size() > kInputBytesMax) {
+    diags.report(diag::ImportTooLarge, begin, text.size(), kInputBytesMax);
+    return false;
+  }
+  if (std::optional<size_t> bad = findInvalidUtf8(text)) {
+    diags.report(diag::NotUtf8, SourceRange(diags.sources().loc(input, *bad)), *bad);
+    return false;
+  }
+  return true;
+}
+
+std::optional<std::string> printRecipe(const RecipeBuilder &recipe, const ImportOptions &options,
+                                       DiagEngine &diags) {
+  if (diags.hasErrors())
+    return std::nullopt;
+  if (recipe.isEmpty()) {
+    diags.report(diag::ImportNothing, SourceRange());
+    return std::nullopt;
+  }
+  std::string text = recipe.print(options.name, options.source);
+  SourceManager sources;
+  DiagEngine quiet(sources);
+  std::optional<std::string> formatted = formatRecipe(sources.addBuffer("<imported>", text), quiet);
+  // Only a text that cannot be a recipe, such as one that is too long, is not formatted.
+  if (!formatted)
+    diags.report(diag::ImportMalformed, SourceRange(),
+                 "the recipe would exceed the limits of a recipe");
+  return formatted;
+}
+
+std::string recipeNameOf(llvm::StringRef path) {
+  llvm::StringRef stem = path.substr(path.rfind('/') + 1);
+  stem = stem.substr(0, stem.find('.'));
+  std::string name;
+  for (char c : stem)
+    name += llvm::isAlnum(c) ? c : '_';
+  if (name.empty() || llvm::isDigit(name.front()) || name.find_first_not_of('_') == name.npos)
+    name = "imported_" + name;
+  while (name.size() > 1 && name.back() == '_')
+    name.pop_back();
+  return name;
+}
+
+} // namespace shardc::upstream

@@ -1,0 +1,233 @@
+#include "compiler/upstream/ReadValue.h"
+
+#include <cmath>
+
+#include "compiler/upstream/Pattern.h"
+#include "llvm/ADT/SmallVector.h"
+
+namespace shardc::upstream {
+namespace {
+
+using config::OptionType;
+using config::Value;
+using config::ValueType;
+
+std::optional<Value> readBool(const Tree &tree) {
+  if (tree.kind == Tree::Kind::Bool)
+    return Value::ofBool(tree.boolean);
+  if (tree.kind == Tree::Kind::Int && (tree.integer == 0 || tree.integer == 1))
+    return Value::ofBool(tree.integer == 1);
+  if (!tree.isWord())
+    return std::nullopt;
+  std::string word = llvm::StringRef(tree.text).lower();
+  if (word == "true" || word == "1" || word == "yes")
+    return Value::ofBool(true);
+  if (word == "false" || word == "0" || word == "no")
+    return Value::ofBool(false);
+  return std::nullopt;
+}
+
+std::optional<double> numberOf(const Tree &tree) {
+  double value = 0;
+  if (tree.kind == Tree::Kind::Int)
+    return static_cast<double>(tree.integer);
+  if (tree.kind == Tree::Kind::Float)
+    return tree.number;
+  if (tree.isWord() && readNumber(tree.text, value))
+    return value;
+  return std::nullopt;
+}
+
+std::optional<int64_t> integerOf(const Tree &tree) {
+  int64_t value = 0;
+  if (tree.kind == Tree::Kind::Int)
+    return tree.integer;
+  if (tree.isWord() && readInteger(tree.text, value))
+    return value;
+  std::optional<double> number = numberOf(tree);
+  if (number && std::floor(*number) == *number && std::abs(*number) < 9e15)
+    return static_cast<int64_t>(*number);
+  return std::nullopt;
+}
+
+/// The word that names an enumerator: the last part of a Python name, of `_target_`, or of a call
+/// that makes an enumerator out of its word.
+std::string enumeratorWord(const Tree &tree) {
+  if (tree.isWord())
+    return tree.text;
+  if (tree.kind == Tree::Kind::Bool)
+    return tree.boolean ? "true" : "false";
+  if (tree.kind != Tree::Kind::Map)
+    return {};
+  if (tree.items.size() == 1 && tree.items.front()->isWord())
+    return tree.items.front()->text;
+  return tree.items.empty() ? tree.callName().str() : std::string();
+}
+
+/// Upstream keeps its attention backends as an enumeration whose numbers are stored.
+std::optional<size_t> byNumber(config::EnumKind kind, const Tree &tree) {
+  using config::AttentionBackend;
+  constexpr AttentionBackend kBackends[] = {AttentionBackend::Flash, AttentionBackend::Fused,
+                                            AttentionBackend::Unfused, AttentionBackend::Local,
+                                            AttentionBackend::Auto};
+  if (kind != config::EnumKind::AttentionBackend || tree.kind != Tree::Kind::Map ||
+      tree.items.size() != 1)
+    return std::nullopt;
+  std::optional<int64_t> number = integerOf(*tree.items.front());
+  if (!number || *number < 1 || *number > static_cast<int64_t>(std::size(kBackends)))
+    return std::nullopt;
+  return static_cast<size_t>(kBackends[*number - 1]);
+}
+
+std::optional<Value> readEnum(config::EnumKind kind, const Tree &tree) {
+  if (std::optional<size_t> index = byNumber(kind, tree))
+    return Value::ofIndex(*index);
+  std::string word = tree.isNone() ? "none" : enumeratorWord(tree);
+  for (const std::string &form :
+       {word, lastPart(word).str(), llvm::StringRef(word).lower(), lastPart(word).lower()})
+    if (!form.empty())
+      if (std::optional<size_t> index = config::findEnumerator(kind, form))
+        return Value::ofIndex(*index);
+  return std::nullopt;
+}
+
+/// Lists as they come: a list, one word with commas or blanks, or a single element.
+std::vector<TreePtr> elementsOf(const Tree &tree) {
+  if (tree.kind == Tree::Kind::List)
+    return tree.items;
+  std::vector<TreePtr> elements;
+  if (!tree.isWord()) {
+    elements.push_back(std::make_shared<Tree>(tree));
+    return elements;
+  }
+  llvm::SmallVector<llvm::StringRef> parts;
+  llvm::StringRef(tree.text).trim("()[]").split(parts, ',', -1, false);
+  for (llvm::StringRef part : parts)
+    elements.push_back(makeText(part.trim(" '\""), tree.range));
+  return elements;
+}
+
+std::optional<Value> readIntList(const Tree &tree) {
+  Value::List list;
+  if (tree.isWord())
+    if (std::optional<std::vector<int64_t>> pattern = readPattern(tree.text)) {
+      for (int64_t number : *pattern)
+        list.push_back(Value::ofInt(number));
+      return Value::ofList(std::move(list));
+    }
+  for (const TreePtr &element : elementsOf(tree)) {
+    std::optional<int64_t> number = integerOf(*element);
+    if (!number)
+      return std::nullopt;
+    list.push_back(Value::ofInt(*number));
+  }
+  return Value::ofList(std::move(list));
+}
+
+template <typename Read> std::optional<Value> readList(const Tree &tree, Read read) {
+  Value::List list;
+  for (const TreePtr &element : elementsOf(tree)) {
+    std::optional<Value> value = read(*element);
+    if (!value)
+      return std::nullopt;
+    list.push_back(std::move(*value));
+  }
+  return Value::ofList(std::move(list));
+}
+
+std::optional<Value> readString(const Tree &tree) {
+  if (tree.isWord())
+    return Value::ofString(tree.text);
+  if (tree.kind == Tree::Kind::Int)
+    return Value::ofString(std::to_string(tree.integer));
+  if (tree.kind == Tree::Kind::Bool)
+    return Value::ofString(tree.boolean ? "true" : "false");
+  // A path object, say: one word makes it.
+  if (tree.kind == Tree::Kind::Map && tree.items.size() == 1 && tree.items.front()->isWord())
+    return Value::ofString(tree.items.front()->text);
+  if (tree.kind == Tree::Kind::Float)
+    return Value::ofString(describe(tree));
+  return std::nullopt;
+}
+
+/// Paths, or weights and paths in turn; also in Megatron-Core's form, a list of paths and one of
+/// weights.
+std::optional<Value> readBlend(const Tree &tree) {
+  std::vector<TreePtr> flat = elementsOf(tree);
+  if (flat.size() == 2 && flat[0]->kind == Tree::Kind::List &&
+      (flat[1]->kind == Tree::Kind::List || flat[1]->isNone())) {
+    std::vector<TreePtr> paths = flat[0]->items, weights = flat[1]->items;
+    if (!weights.empty() && weights.size() != paths.size())
+      return std::nullopt;
+    flat.clear();
+    for (size_t i = 0; i < paths.size(); ++i) {
+      if (!weights.empty())
+        flat.push_back(weights[i]);
+      flat.push_back(paths[i]);
+    }
+  }
+  Value::List list;
+  for (const TreePtr &element : flat) {
+    std::optional<double> weight = numberOf(*element);
+    std::optional<Value> path = readString(*element);
+    if (!weight && !path)
+      return std::nullopt;
+    list.push_back(weight ? Value::ofFloat(*weight) : *path);
+  }
+  return Value::ofList(std::move(list));
+}
+
+std::optional<Value> readDuration(const OptionType &type, const Tree &tree) {
+  std::optional<double> number = numberOf(tree);
+  if (!number)
+    return std::nullopt;
+  double ms = *number * static_cast<double>(config::unitMs(type.unit));
+  if (std::floor(ms) != ms || std::abs(ms) > 9e15)
+    return std::nullopt;
+  return Value::ofInt(static_cast<int64_t>(ms));
+}
+
+} // namespace
+
+std::optional<Value> readValue(const OptionType &type, const Tree &tree) {
+  switch (type.type) {
+  case ValueType::Bool:
+    return readBool(tree);
+  case ValueType::Int:
+  case ValueType::Size: {
+    std::optional<int64_t> number = integerOf(tree);
+    return number ? std::optional(Value::ofInt(*number)) : std::nullopt;
+  }
+  case ValueType::Float: {
+    std::optional<double> number = numberOf(tree);
+    return number ? std::optional(Value::ofFloat(*number)) : std::nullopt;
+  }
+  case ValueType::String:
+    return readString(tree);
+  case ValueType::Duration:
+    return readDuration(type, tree);
+  case ValueType::Enum:
+    return readEnum(type.enumKind, tree);
+  case ValueType::IntList:
+    return readIntList(tree);
+  case ValueType::FloatList:
+    return readList(tree, [](const Tree &element) -> std::optional<Value> {
+      std::optional<double> number = numberOf(element);
+      return number ? std::optional(Value::ofFloat(*number)) : std::nullopt;
+    });
+  case ValueType::StringList:
+    return readList(tree, readString);
+  case ValueType::EnumList:
+    return readList(tree, [&](const Tree &element) { return readEnum(type.enumKind, element); });
+  case ValueType::Blend:
+    return readBlend(tree);
+  }
+  return std::nullopt;
+}
+
+bool isForeignEnumerator(const OptionType &type, const Tree &tree) {
+  bool takesWords = type.type == ValueType::Enum || type.type == ValueType::EnumList;
+  return takesWords && tree.kind != Tree::Kind::Bool && !readValue(type, tree);
+}
+
+} // namespace shardc::upstream

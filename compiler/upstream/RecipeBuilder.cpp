@@ -1,0 +1,209 @@
+#include "compiler/upstream/RecipeBuilder.h"
+
+#include "compiler/basic/Format.h"
+#include "compiler/config/Evaluate.h"
+#include "compiler/upstream/ReadValue.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/Twine.h"
+
+namespace shardc::upstream {
+namespace {
+
+using config::Opt;
+using config::Value;
+
+/// Maximum line length in the list of omitted settings.
+constexpr size_t kCommentMax = 90;
+
+/// One line of text that is valid in a comment.
+std::string commentText(llvm::StringRef text) {
+  std::string out;
+  for (char c : text) {
+    bool isInsideCodePoint = (static_cast<unsigned char>(c) & 0xc0) == 0x80;
+    if (out.size() >= kCommentMax && !isInsideCodePoint)
+      return out + " ...";
+    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+  }
+  return out;
+}
+
+struct FamilyRow {
+  config::ModelFamily family;
+  Opt opt;
+  llvm::StringRef value;
+};
+
+llvm::ArrayRef<FamilyRow> familyRows() {
+  static constexpr FamilyRow kRows[] = {
+#define FAMILY(family, option, value) {config::ModelFamily::family, Opt::option, value},
+#include "compiler/config/Families.def"
+  };
+  return kRows;
+}
+
+/// What the option is where a recipe with this family is silent.
+Value silentValue(const config::OptionInfo &option, const Value *family) {
+  if (family != nullptr)
+    for (const FamilyRow &row : familyRows())
+      if (row.opt == option.opt && *family == Value::ofEnum(row.family))
+        return config::parseTableValue(row.value, option);
+  return option.hasDefault() ? config::parseTableValue(option.defaultText, option) : Value();
+}
+
+bool equalNumbers(const Value &a, const Value &b) {
+  const double *x = a.asFloat(), *y = b.asFloat();
+  return x != nullptr && y != nullptr && *x == *y;
+}
+
+bool hasReference(const Tree &tree) {
+  if (tree.isWord())
+    return llvm::StringRef(tree.text).contains("${");
+  for (const TreePtr &item : tree.items)
+    if (item->isWord() && hasReference(*item))
+      return true;
+  return false;
+}
+
+} // namespace
+
+void RecipeBuilder::set(Opt opt, Value value, SourceRange range) {
+  items_[index(opt)] = Item{std::move(value), range, false};
+}
+
+bool RecipeBuilder::read(Opt opt, const Tree &tree, llvm::StringRef name) {
+  const config::OptionInfo &option = config::info(opt);
+  bool isText = option.type.type == config::ValueType::String ||
+                option.type.type == config::ValueType::StringList ||
+                option.type.type == config::ValueType::Blend;
+  if (hasReference(tree) && !isText) {
+    ask(fmt::format("{} {}", name.str(), describe(tree)), opt, tree.range);
+    return false;
+  }
+  if (std::optional<Value> value = readValue(option.type, tree)) {
+    set(opt, std::move(*value), tree.range);
+    return true;
+  }
+  if (isForeignEnumerator(option.type, tree))
+    leaveOut(fmt::format("{} {}", name.str(), describe(tree)), tree.range);
+  else
+    diags_.report(diag::ImportValue, tree.range, name, config::describeType(option.type),
+                  describe(tree));
+  return false;
+}
+
+void RecipeBuilder::setUpstreamDefault(Opt opt, Value value) {
+  if (!has(opt))
+    items_[index(opt)] = Item{std::move(value), {}, true};
+}
+
+const Value *RecipeBuilder::get(Opt opt) const {
+  const std::optional<Item> &item = items_[index(opt)];
+  return item ? &item->value : nullptr;
+}
+
+SourceRange RecipeBuilder::range(Opt opt) const {
+  const std::optional<Item> &item = items_[index(opt)];
+  return item ? item->range : SourceRange();
+}
+
+bool RecipeBuilder::isOn(Opt opt) const {
+  const Value *value = get(opt);
+  return value != nullptr && value->asBool() != nullptr && *value->asBool();
+}
+
+std::optional<int64_t> RecipeBuilder::integer(Opt opt) const {
+  const Value *value = get(opt);
+  return value != nullptr && value->asInt() != nullptr ? std::optional(*value->asInt())
+                                                       : std::nullopt;
+}
+
+void RecipeBuilder::setVariable(llvm::StringRef name, Value value, SourceRange range) {
+  if (std::optional<Opt> opt = config::findOption(("env." + name).str()))
+    set(*opt, std::move(value), range);
+  else
+    variables_[name.str()] = Item{std::move(value), range, false};
+}
+
+void RecipeBuilder::leaveOut(llvm::StringRef text, SourceRange range) {
+  diags_.report(diag::ImportNoCounterpart, range, commentText(text));
+  leftOut_.push_back(commentText(text));
+}
+
+void RecipeBuilder::leaveOutIdle(llvm::StringRef text, llvm::StringRef why, SourceRange range) {
+  diags_.report(diag::ImportIdle, range, commentText(text), why);
+  leftOut_.push_back(commentText((text + ": " + why).str()));
+}
+
+void RecipeBuilder::ask(llvm::StringRef what, Opt opt, SourceRange range) {
+  diags_.report(diag::ImportUnknown, range, commentText(what), config::info(opt).path);
+  asked_.push_back(commentText((config::info(opt).path + ": " + what).str()));
+}
+
+void RecipeBuilder::meant(llvm::StringRef text, SourceRange range) {
+  diags_.report(diag::ImportMeant, range, text);
+}
+
+void RecipeBuilder::dropDefaults() {
+  const Value *family = get(Opt::ModelFamily);
+  for (const config::OptionInfo &option : config::options()) {
+    const Value *value = get(option.opt);
+    if (value == nullptr || option.opt == Opt::ModelFamily)
+      continue;
+    Value silent = silentValue(option, family);
+    if (*value == silent || equalNumbers(*value, silent))
+      clear(option.opt);
+  }
+}
+
+bool RecipeBuilder::isEmpty() const {
+  return variables_.empty() &&
+         llvm::none_of(items_, [](const std::optional<Item> &item) { return item.has_value(); });
+}
+
+std::string RecipeBuilder::printSection(const config::SectionInfo &section,
+                                        bool upstreamDefaults) const {
+  std::string kind, body;
+  for (const config::OptionInfo &option : config::options()) {
+    const std::optional<Item> &item = items_[index(option.opt)];
+    if (option.section != section.section || !item || item->isUpstreamDefault != upstreamDefaults)
+      continue;
+    std::string text = toRecipeText(item->value, option.type);
+    bool isWord = text != "none" && text.front() != '"';
+    if (section.kind == option.opt && isWord)
+      kind = text;
+    else if (option.name == option.path)
+      body += fmt::format("{} = {}\n", info(section.section).name, text);
+    else
+      body += fmt::format("{} = {}\n", option.name, text);
+  }
+  if (section.section == config::Section::Env && !upstreamDefaults)
+    for (const auto &[name, item] : variables_)
+      body += fmt::format("{} = {}\n", name, toRecipeText(item.value, {config::ValueType::String}));
+  if (body.empty() && kind.empty())
+    return {};
+  return fmt::format("{}{}{} {{\n{}}}\n", section.name, kind.empty() ? "" : " ", kind, body);
+}
+
+std::string RecipeBuilder::print(llvm::StringRef name, llvm::StringRef source) const {
+  std::string out = fmt::format("// Imported from {}.\n", commentText(source));
+  if (!asked_.empty())
+    out += "//\n// Fill in these settings, which the input does not contain:\n";
+  for (const std::string &line : asked_)
+    out += "//   " + line + "\n";
+  if (!leftOut_.empty())
+    out += "//\n// Left out, because a recipe has no counterpart:\n";
+  for (const std::string &line : leftOut_)
+    out += "//   " + line + "\n";
+  out += fmt::format("recipe {} {{\n", name);
+  for (const config::SectionInfo &section : config::sections())
+    out += printSection(section, false);
+  std::string defaults;
+  for (const config::SectionInfo &section : config::sections())
+    defaults += printSection(section, true);
+  if (!defaults.empty())
+    out += "\n// Upstream's defaults that the input relies on and that differ from shardc's.\n" +
+           defaults;
+  return out + "}\n";
+}
+
+} // namespace shardc::upstream

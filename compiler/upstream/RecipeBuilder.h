@@ -1,0 +1,86 @@
+// The unfinished recipe of an importer: the settings understood so far, by option, and those that
+// could not be converted. Reports each finding at its location in the input and lists it in the
+// recipe, so that nothing is dropped silently.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/config/Config.h"
+#include "compiler/diag/Engine.h"
+#include "compiler/upstream/Tree.h"
+
+namespace shardc::upstream {
+
+class RecipeBuilder {
+public:
+  explicit RecipeBuilder(DiagEngine &diags) : diags_(diags), items_(config::kNumOptions) {}
+
+  DiagEngine &diags() { return diags_; }
+
+  /// What the input says; later values replace earlier ones.
+  void set(config::Opt opt, config::Value value, SourceRange range);
+  template <typename E> void setEnum(config::Opt opt, E value, SourceRange range) {
+    set(opt, config::Value::ofEnum(value), range);
+  }
+  void setBool(config::Opt opt, bool value, SourceRange range) {
+    set(opt, config::Value::ofBool(value), range);
+  }
+  /// Reads the value; reports what cannot be read. `name` is the option's name in the input.
+  bool read(config::Opt opt, const Tree &tree, llvm::StringRef name);
+  /// What upstream does where the input is silent and shardc would do otherwise.
+  void setUpstreamDefault(config::Opt opt, config::Value value);
+  void clear(config::Opt opt) { items_[index(opt)].reset(); }
+
+  bool has(config::Opt opt) const { return items_[index(opt)].has_value(); }
+  /// The value, or null.
+  const config::Value *get(config::Opt opt) const;
+  SourceRange range(config::Opt opt) const;
+  bool isOn(config::Opt opt) const;
+  std::optional<int64_t> integer(config::Opt opt) const;
+  template <typename E> bool is(config::Opt opt, E value) const {
+    const config::Value *held = get(opt);
+    return held != nullptr && *held == config::Value::ofEnum(value);
+  }
+
+  /// Options of the env section, and other variables by their name. `none` where the input unsets
+  /// one.
+  void setVariable(llvm::StringRef name, config::Value value, SourceRange range);
+
+  /// A part of the input without counterpart in a recipe: a warning, and a line of the recipe.
+  void leaveOut(llvm::StringRef text, SourceRange range);
+  /// The same for what has no effect in a recipe, with the reason: a remark.
+  void leaveOutIdle(llvm::StringRef text, llvm::StringRef why, SourceRange range);
+  /// Something that the input does not say and the recipe needs.
+  void ask(llvm::StringRef what, config::Opt opt, SourceRange range);
+  /// What was meant is taken over, and upstream takes it otherwise.
+  void meant(llvm::StringRef text, SourceRange range);
+
+  /// Drops what shardc does anyway, from input that names every option whether it matters or not.
+  void dropDefaults();
+  /// Whether anything was understood.
+  bool isEmpty() const;
+
+  /// The recipe, not yet formatted.
+  std::string print(llvm::StringRef name, llvm::StringRef source) const;
+
+private:
+  struct Item {
+    config::Value value;
+    SourceRange range;
+    bool isUpstreamDefault = false;
+  };
+
+  static size_t index(config::Opt opt) { return static_cast<size_t>(opt); }
+  std::string printSection(const config::SectionInfo &section, bool upstreamDefaults) const;
+
+  DiagEngine &diags_;
+  std::vector<std::optional<Item>> items_;
+  std::map<std::string, Item> variables_;
+  std::vector<std::string> leftOut_;
+  std::vector<std::string> asked_;
+};
+
+} // namespace shardc::upstream

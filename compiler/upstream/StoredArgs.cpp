@@ -1,0 +1,135 @@
+// Reads the arguments in a checkpoint of Megatron-LM: all of them, given or not, by attribute.
+#include "compiler/basic/Format.h"
+#include "compiler/config/Evaluate.h"
+#include "compiler/upstream/FlagTable.h"
+#include "compiler/upstream/ImportedRecipe.h"
+
+namespace shardc::upstream {
+namespace {
+
+using config::Opt;
+using config::Value;
+
+/// Most attributes without counterpart that the recipe lists.
+constexpr size_t kListedMax = 400;
+
+class StoredArgs {
+public:
+  StoredArgs(RecipeBuilder &recipe, const Tree &args) : recipe_(recipe), args_(args) {}
+
+  void import() {
+    for (const auto &[attribute, value] : args_.entries)
+      if (!value->isNone() && !readSpecial(attribute, *value) && !readFlag(attribute, *value) &&
+          !readOption(attribute, *value))
+        noteForeign(attribute, *value);
+    completeVocabulary();
+    facts_.isWhole = true;
+    // Arguments that shardc stored itself have no such switch.
+    facts_.groupsQueries |=
+        args_.find("group_query_attention") == nullptr && args_.find("num_query_groups") != nullptr;
+    applyMegatronFacts(recipe_, facts_);
+    recipe_.dropDefaults();
+  }
+
+private:
+  static bool isOn(const Tree &value) { return value.kind == Tree::Kind::Bool && value.boolean; }
+
+  bool readSpecial(llvm::StringRef attribute, const Tree &value) {
+    if (attribute == "group_query_attention") {
+      facts_.groupsQueries = isOn(value);
+    } else if (attribute == "padded_vocab_size" && value.kind == Tree::Kind::Int) {
+      paddedVocab_ = value.integer;
+    } else if (attribute == "world_size" && value.kind == Tree::Kind::Int) {
+      setWorld(value.integer);
+    } else if (attribute == "moe_layer_freq" && value.kind == Tree::Kind::Int) {
+      facts_.moeLayerEvery = value.integer;
+    } else if (attribute == "params_dtype" || attribute == "iteration" || attribute == "rank" ||
+               attribute == "local_rank" || attribute == "consumed_train_samples" ||
+               attribute == "skipped_train_samples" || attribute == "consumed_valid_samples") {
+      return true; // follows from other attributes, or is the moment's
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  void setWorld(int64_t ranks) {
+    constexpr int64_t kGpusPerNode = 8;
+    bool isSmall = ranks <= kGpusPerNode || ranks % kGpusPerNode != 0;
+    recipe_.set(Opt::ClusterNodes, Value::ofInt(isSmall ? 1 : ranks / kGpusPerNode), {});
+    recipe_.set(Opt::ClusterGpusPerNode, Value::ofInt(isSmall ? ranks : kGpusPerNode), {});
+    if (ranks > kGpusPerNode)
+      recipe_.ask(fmt::format("{} ranks on an unknown number of nodes", ranks), Opt::ClusterNodes,
+                  {});
+  }
+
+  /// A switch: whatever its flag sets, or the opposite.
+  bool readFlag(llvm::StringRef attribute, const Tree &value) {
+    bool given = true;
+    llvm::StringRef flag = flagOfAttribute(attribute, given);
+    if (flag.empty() || value.kind != Tree::Kind::Bool)
+      return false;
+    bool isGiven = value.boolean == given;
+    for (const FlagEffect &effect : findFlag(flag)) {
+      const config::OptionInfo &option = config::info(effect.opt);
+      if (!effect.fixed.empty() && isGiven)
+        recipe_.set(effect.opt, config::parseTableValue(effect.fixed, option), args_.range);
+      else if (effect.fixed.empty() && option.type.type == config::ValueType::Bool)
+        recipe_.setBool(effect.opt, isGiven != effect.negates, args_.range);
+    }
+    return true;
+  }
+
+  bool readOption(llvm::StringRef attribute, const Tree &value) {
+    bool given = true;
+    llvm::StringRef flag = flagOfAttribute(attribute, given);
+    bool wasRead = false;
+    for (const FlagEffect &effect : findFlag(flag)) {
+      recipe_.read(effect.opt, value, attribute);
+      wasRead = true;
+    }
+    if (wasRead)
+      return true;
+    for (Opt opt : findAttribute(attribute)) {
+      recipe_.read(opt, value, attribute);
+      wasRead = true;
+    }
+    return wasRead;
+  }
+
+  /// Attributes that are off or empty say nothing that a recipe would not.
+  void noteForeign(llvm::StringRef attribute, const Tree &value) {
+    bool isIdle = (value.kind == Tree::Kind::Bool && !value.boolean) ||
+                  (value.kind == Tree::Kind::List && value.items.empty()) ||
+                  (value.isWord() && value.text.empty());
+    if (!isIdle && ++numForeign_ <= kListedMax)
+      recipe_.leaveOut(fmt::format("{} = {}", attribute.str(), describe(value)), args_.range);
+  }
+
+  /// Stored is the vocabulary as it was padded; unpadded it is known only for data without a
+  /// tokenizer.
+  void completeVocabulary() {
+    if (recipe_.has(Opt::ModelVocabSize) || paddedVocab_ <= 0)
+      return;
+    recipe_.set(Opt::ModelVocabSize, Value::ofInt(paddedVocab_), args_.range);
+    recipe_.meant("only the padded size of the vocabulary is stored; it is used as the size",
+                  args_.range);
+  }
+
+  RecipeBuilder &recipe_;
+  const Tree &args_;
+  MegatronFacts facts_;
+  int64_t paddedVocab_ = 0;
+  size_t numForeign_ = 0;
+};
+
+} // namespace
+
+std::optional<std::string> importStoredArgs(const Tree &args, const ImportOptions &options,
+                                            DiagEngine &diags) {
+  RecipeBuilder recipe(diags);
+  StoredArgs(recipe, args).import();
+  return printRecipe(recipe, options, diags);
+}
+
+} // namespace shardc::upstream

@@ -1,0 +1,142 @@
+#include "compiler/upstream/Tree.h"
+
+#include <cmath>
+#include <cstdlib>
+
+#include "compiler/basic/Format.h"
+#include "llvm/ADT/STLExtras.h"
+
+namespace shardc::upstream {
+namespace {
+
+/// Maximum length of the description of a value in a message.
+constexpr size_t kDescriptionMax = 120;
+
+void describeInto(const Tree &tree, std::string &out) {
+  if (out.size() > kDescriptionMax)
+    return;
+  switch (tree.kind) {
+  case Tree::Kind::None:
+    out += "none";
+    return;
+  case Tree::Kind::Bool:
+    out += tree.boolean ? "true" : "false";
+    return;
+  case Tree::Kind::Int:
+    out += std::to_string(tree.integer);
+    return;
+  case Tree::Kind::Float:
+    out += fmt::format("{}", tree.number);
+    return;
+  case Tree::Kind::Text:
+  case Tree::Kind::Name:
+    out += tree.text;
+    return;
+  case Tree::Kind::List:
+    out += "[";
+    for (size_t i = 0; i < tree.items.size() && out.size() <= kDescriptionMax; ++i) {
+      out += i == 0 ? "" : ", ";
+      describeInto(*tree.items[i], out);
+    }
+    out += "]";
+    return;
+  case Tree::Kind::Map:
+    out += tree.call.empty() ? "{...}" : tree.call + "(...)";
+    return;
+  }
+}
+
+bool isDigit(char c) { return c >= '0' && c <= '9'; }
+
+/// Digits with single `_` between them removed; empty if it is written otherwise.
+std::string withoutSeparators(llvm::StringRef text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '_') {
+      out += text[i];
+      continue;
+    }
+    bool isBetween = i > 0 && i + 1 < text.size() && isDigit(text[i - 1]) && isDigit(text[i + 1]);
+    if (!isBetween)
+      return {};
+  }
+  return out;
+}
+
+} // namespace
+
+const Tree *Tree::find(llvm::StringRef key) const {
+  for (const auto &[name, value] : entries)
+    if (name == key)
+      return value.get();
+  return nullptr;
+}
+
+llvm::StringRef Tree::callName() const { return lastPart(call); }
+
+TreePtr makeText(llvm::StringRef text, SourceRange range, Tree::Kind kind) {
+  auto tree = std::make_shared<Tree>();
+  tree->kind = kind;
+  tree->text = text.str();
+  tree->range = range;
+  return tree;
+}
+
+TreePtr makeScalar(llvm::StringRef text, SourceRange range) {
+  auto tree = std::make_shared<Tree>();
+  tree->range = range;
+  std::string lower = text.lower();
+  if (lower.empty() || lower == "null" || lower == "~" || text == "None")
+    return tree;
+  if (lower == "true" || lower == "false") {
+    tree->kind = Tree::Kind::Bool;
+    tree->boolean = lower == "true";
+    return tree;
+  }
+  if (readInteger(text, tree->integer)) {
+    tree->kind = Tree::Kind::Int;
+    return tree;
+  }
+  if (readNumber(text, tree->number)) {
+    tree->kind = Tree::Kind::Float;
+    return tree;
+  }
+  tree->kind = Tree::Kind::Text;
+  tree->text = text.str();
+  return tree;
+}
+
+bool readInteger(llvm::StringRef text, int64_t &value) {
+  std::string plain = withoutSeparators(text);
+  llvm::StringRef digits(plain);
+  digits.consume_front("+");
+  return !digits.empty() && (isDigit(digits.back())) && !digits.getAsInteger(10, value);
+}
+
+bool readNumber(llvm::StringRef text, double &value) {
+  std::string plain = withoutSeparators(text);
+  // strtod also takes words and hexadecimal numbers, which are none here.
+  bool isPlain = !plain.empty() && llvm::all_of(plain, [](char c) {
+    return isDigit(c) || c == '+' || c == '-' || c == '.' || c == 'e' || c == 'E';
+  });
+  if (!isPlain || llvm::none_of(plain, isDigit))
+    return false;
+  char *end = nullptr;
+  value = std::strtod(plain.c_str(), &end);
+  return *end == '\0' && std::isfinite(value);
+}
+
+std::string describe(const Tree &tree) {
+  std::string out;
+  describeInto(tree, out);
+  if (out.size() > kDescriptionMax)
+    out = out.substr(0, kDescriptionMax) + "...";
+  return out;
+}
+
+llvm::StringRef lastPart(llvm::StringRef dotted) {
+  size_t dot = dotted.rfind('.');
+  return dot == llvm::StringRef::npos ? dotted : dotted.substr(dot + 1);
+}
+
+} // namespace shardc::upstream

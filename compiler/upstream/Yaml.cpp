@@ -1,0 +1,153 @@
+#include "compiler/upstream/Yaml.h"
+
+#include <map>
+
+#include "llvm/ADT/SmallString.h"
+#include "llvm/Support/SourceMgr.h"
+#include "llvm/Support/YAMLParser.h"
+
+namespace shardc::upstream {
+namespace {
+
+constexpr unsigned kYamlDepthMax = 60;
+constexpr size_t kNodesMax = 200'000;
+
+class Converter {
+public:
+  Converter(BufferId input, DiagEngine &diags)
+      : input_(input), diags_(diags), text_(diags.sources().text(input)) {}
+
+  TreePtr run() {
+    llvm::SourceMgr manager;
+    manager.setDiagHandler(&Converter::note, this);
+    llvm::yaml::Stream stream(text_, manager, /*ShowColors=*/false);
+    auto document = stream.begin();
+    TreePtr tree;
+    if (document != stream.end())
+      if (llvm::yaml::Node *root = document->getRoot())
+        tree = convert(*root);
+    if (stream.failed() && !failed_)
+      fail({}, "it is not YAML");
+    if (!failed_ && tree == nullptr)
+      tree = std::make_shared<Tree>();
+    return failed_ ? nullptr : tree;
+  }
+
+private:
+  static void note(const llvm::SMDiagnostic &diagnostic, void *self) {
+    auto *converter = static_cast<Converter *>(self);
+    converter->fail({diagnostic.getLoc(), diagnostic.getLoc()}, diagnostic.getMessage());
+  }
+
+  SourceRange range(llvm::SMRange place) const {
+    const char *begin = place.Start.getPointer(), *end = place.End.getPointer();
+    bool isInside = begin != nullptr && begin >= text_.begin() && begin <= text_.end();
+    if (!isInside)
+      return SourceRange(diags_.sources().loc(input_, 0));
+    end = end < begin || end > text_.end() ? begin : end;
+    return diags_.sources().range(input_, begin - text_.begin(), end - text_.begin());
+  }
+
+  void fail(llvm::SMRange place, llvm::StringRef what) {
+    if (!failed_)
+      diags_.report(diag::ImportMalformed, range(place), what);
+    failed_ = true;
+  }
+
+  TreePtr convert(llvm::yaml::Node &node) {
+    if (failed_ || ++numNodes_ > kNodesMax || depth_ > kYamlDepthMax) {
+      fail(node.getSourceRange(), "it is nested too deep, or has too many values");
+      return nullptr;
+    }
+    ++depth_;
+    TreePtr tree = convertAny(node);
+    --depth_;
+    if (tree != nullptr && !node.getAnchor().empty())
+      anchors_[node.getAnchor().str()] = tree;
+    return tree;
+  }
+
+  TreePtr convertAny(llvm::yaml::Node &node) {
+    using namespace llvm::yaml;
+    if (auto *scalar = llvm::dyn_cast<ScalarNode>(&node)) {
+      llvm::SmallString<64> storage;
+      llvm::StringRef raw = scalar->getRawValue(), value = scalar->getValue(storage);
+      bool isQuoted = !raw.empty() && (raw.front() == '"' || raw.front() == '\'');
+      SourceRange place = range(scalar->getSourceRange());
+      return isQuoted ? makeText(value, place) : makeScalar(value, place);
+    }
+    if (auto *block = llvm::dyn_cast<BlockScalarNode>(&node))
+      return makeText(block->getValue(), range(block->getSourceRange()));
+    if (auto *sequence = llvm::dyn_cast<SequenceNode>(&node))
+      return convertSequence(*sequence);
+    if (auto *mapping = llvm::dyn_cast<MappingNode>(&node))
+      return convertMapping(*mapping);
+    if (auto *alias = llvm::dyn_cast<AliasNode>(&node)) {
+      auto found = anchors_.find(alias->getName().str());
+      if (found != anchors_.end())
+        return found->second;
+      fail(alias->getSourceRange(), "an alias has no anchor before it");
+      return nullptr;
+    }
+    auto none = std::make_shared<Tree>();
+    none->range = range(node.getSourceRange());
+    return none;
+  }
+
+  TreePtr convertSequence(llvm::yaml::SequenceNode &sequence) {
+    auto list = std::make_shared<Tree>();
+    list->kind = Tree::Kind::List;
+    list->range = range(sequence.getSourceRange());
+    for (llvm::yaml::Node &element : sequence) {
+      TreePtr item = convert(element);
+      if (item == nullptr)
+        return nullptr;
+      list->items.push_back(std::move(item));
+    }
+    return list;
+  }
+
+  TreePtr convertMapping(llvm::yaml::MappingNode &mapping) {
+    auto map = std::make_shared<Tree>();
+    map->kind = Tree::Kind::Map;
+    map->range = range(mapping.getSourceRange());
+    for (llvm::yaml::KeyValueNode &entry : mapping) {
+      llvm::yaml::Node *keyNode = entry.getKey();
+      TreePtr key = keyNode == nullptr ? nullptr : convert(*keyNode);
+      llvm::yaml::Node *valueNode = failed_ ? nullptr : entry.getValue();
+      TreePtr value = valueNode == nullptr ? nullptr : convert(*valueNode);
+      if (key == nullptr || value == nullptr || failed_) {
+        fail(mapping.getSourceRange(), "a mapping has no key or no value");
+        return nullptr;
+      }
+      addEntry(*map, describe(*key), std::move(value));
+    }
+    return map;
+  }
+
+  static void addEntry(Tree &map, std::string key, TreePtr value) {
+    if (key == "_target_")
+      map.call = value->text;
+    else if (key == "_args_")
+      map.items = value->items;
+    else if (key == "<<")
+      for (const auto &[inner, held] : value->entries)
+        map.entries.emplace_back(inner, held);
+    else if (key != "_partial_" && key != "_call_" && key != "_recursive_" && key != "_convert_")
+      map.entries.emplace_back(std::move(key), std::move(value));
+  }
+
+  BufferId input_;
+  DiagEngine &diags_;
+  llvm::StringRef text_;
+  std::map<std::string, TreePtr> anchors_;
+  unsigned depth_ = 0;
+  size_t numNodes_ = 0;
+  bool failed_ = false;
+};
+
+} // namespace
+
+TreePtr readYaml(BufferId input, DiagEngine &diags) { return Converter(input, diags).run(); }
+
+} // namespace shardc::upstream
