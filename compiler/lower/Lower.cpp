@@ -89,7 +89,8 @@ plan::JobValue toJobValue(const config::Value &value, const config::OptionType &
   return config::toRecipeText(value, type);
 }
 
-void fillJob(const Config &config, plan::Plan &plan, const Places &places) {
+void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy strategy,
+             const Places &places) {
   for (const config::OptionInfo &info : config::options())
     if (belongsToJob(info) && config.has(info.opt))
       plan.job.put(info.path.str(), toJobValue(config[info.opt].value, info.type));
@@ -98,7 +99,7 @@ void fillJob(const Config &config, plan::Plan &plan, const Places &places) {
       plan.job.put("env." + variable.name, *value);
   const config::Derived &d = config.derived();
   auto add = [&](JobField field, const plan::JobValue &value) { plan.job.put(field, value); };
-  add(JobField::derived_strategy, config::spelling(d.strategy).str());
+  add(JobField::derived_strategy, config::spelling(strategy).str());
   add(JobField::derived_numMicrobatches, d.numMicrobatches);
   add(JobField::derived_nodes, d.nodes);
   add(JobField::derived_evalMicrobatches,
@@ -168,12 +169,12 @@ private:
 };
 
 /// One unit and its block, without parameters.
-void addUnit(plan::Plan &plan, const std::string &name, plan::UnitKind kind, int16_t group) {
+void addUnit(plan::Plan &plan, const model::Unit &unit, int16_t group, int16_t stateGroup) {
   plan::Block block;
-  block.group = block.stateGroup = group;
-  block.name = name;
+  block.group = group, block.stateGroup = stateGroup;
+  block.name = unit.name;
   block.unit = static_cast<int32_t>(plan.units.size());
-  plan.units.push_back({name, kind});
+  plan.units.push_back({unit.name, unit.kind});
   plan.blocks.push_back(std::move(block));
 }
 
@@ -233,7 +234,7 @@ class Lowering {
 public:
   Lowering(const Config &config, const SourceManager &sources)
       : config_(config), d_(config.derived()), decoder_(decoderOf(config)),
-        units_(decoder_.units()), locs_(config, sources, plan_) {}
+        units_(decoder_.units()), locs_(config, sources, plan_), strategy_(d_.strategy) {}
 
   plan::Plan run() {
     plan_.name = config_.name();
@@ -245,7 +246,7 @@ public:
       plan_.multiprocessors = predict::device(*d_.gpu).multiprocessors;
     }
     findPlaces();
-    fillJob(config_, plan_, places_);
+    fillJob(config_, plan_, strategy_, places_);
     addParameters();
     plan_.roles.emplace_back();
     role_ = &plan_.roles.back();
@@ -273,7 +274,14 @@ private:
     for (config::Mesh::Group &group : mesh.groups)
       plan_.groups.push_back({std::move(group.name), std::move(group.axes)});
     plan_.dataGroup = static_cast<int16_t>(mesh.data);
-    shards_ = static_cast<int16_t>(mesh.shard);
+    shards_ = states_ = static_cast<int16_t>(mesh.shard);
+    if (d_.fsdp && d_.outerStrategy == config::OuterStrategy::Optim)
+      states_ = static_cast<int16_t>(mesh.state);
+    // Inside instances of one rank nothing is divided; between them, state alone is.
+    if (plan_.groupSize(shards_) == 1 && plan_.groupSize(states_) > 1) {
+      shards_ = states_;
+      strategy_ = config::ShardingStrategy::Optim;
+    }
   }
 
   /// Every op gets a line of the recipe. If no option determines how it is done, that is the
@@ -301,7 +309,7 @@ private:
   /// layout.
   void addParameters() {
     for (const model::Unit &unit : units_) {
-      addUnit(plan_, unit.name, unit.kind, shards_);
+      addUnit(plan_, unit, shards_, states_);
       for (const model::ParamSpec &param : model::paramsOf(unit))
         addParam(plan_, param, d_.params);
     }
@@ -433,7 +441,9 @@ private:
   std::vector<model::Unit> units_; ///< of decoder_; indices are those of Plan::units
   plan::Plan plan_;
   LocTable locs_;
+  config::ShardingStrategy strategy_;
   int16_t shards_ = -1; ///< the group among whose ranks parameters are divided
+  int16_t states_ = -1; ///< the group among whose ranks their state is divided
   Places places_;
   plan::Role *role_ = nullptr;
   uint32_t step_ = kNone, feed_ = kNone, evalFeed_ = kNone;

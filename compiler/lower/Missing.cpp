@@ -37,7 +37,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
 
 /// Options that refine those that findMissing names, or that are valid only together with them.
 constexpr llvm::StringLiteral kPlanned[] = {
-    "ddp.outer_dp_sharding_strategy",
     "model.account_for_",
     "model.cpu_offloading_",
     "model.dsa_",
@@ -91,8 +90,6 @@ std::vector<Missing> findMissing(const Config &config) {
        Opt::ModelPipelineModelParallelSize);
   need(d.contextParallel > 1, "context-parallel partitioning", Opt::ModelContextParallelSize);
   need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
-  need(d.dataParallelOuter > 1 && d.outerStrategy == config::OuterStrategy::Optim,
-       "sharding of optimizer state over several instances", Opt::DdpOuterDpShardingStrategy);
   need(config.has(Opt::ModelNumMoeExperts), "mixture of experts", Opt::ModelNumMoeExperts);
   need(!activationOp(config),
        fmt::format("{}activation '{}'", d.gated ? "gated " : "",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "compiler/passes/Strategy.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::passes {
@@ -45,8 +46,9 @@ void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferCl
 /// must end up (a cell, a block) determines the places of its predecessors in the same bytes.
 class SlotFinder {
 public:
-  SlotFinder(const plan::Plan &plan, const plan::Segment &segment, BufferClasses &result)
-      : plan_(plan), segment_(segment), result_(result), slots_(segment.values.size()),
+  SlotFinder(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
+             BufferClasses &result)
+      : plan_(plan), role_(role), segment_(segment), result_(result), slots_(segment.values.size()),
         sym_(segment.values.size(), 0) {}
 
   std::vector<Slot> run() {
@@ -74,14 +76,17 @@ private:
   }
 
   /// Buffers of collectives beside compute belong in the arena that peers and windows may access.
+  /// Shards of gradients do not, where activations leave room for them during the backward pass.
   void markSym() {
     for (const Op &op : segment_.ops) {
       bool isBulk = op.channel != plan::kNoChannel &&
                     plan_.channels[static_cast<size_t>(op.channel)].stream != plan::kComputeStream;
       if (!isBulk)
         continue;
+      bool isOfShard = op.kind == OpKind::ReduceScatter && op.getInt(Key::block) >= 0 &&
+                       !movesWhole(plan_, segment_, op);
       for (ValueId operand : op.operands)
-        sym_[operand] = 1;
+        sym_[operand] = isOfShard ? sym_[operand] : 1;
       if (op.kind != OpKind::ReduceScatter)
         for (ValueId value : op.results)
           sym_[value] = 1;
@@ -99,6 +104,20 @@ private:
     for (size_t r = 0; r < op.results.size(); ++r)
       if (int operand = plan::inPlaceOperand(op, r); operand >= 0)
         share(op.results[r], op.operands[static_cast<size_t>(operand)]);
+    if (op.kind == OpKind::AllGather)
+      placeShard(op);
+  }
+
+  /// What a segment makes itself to fill a kept cell lies in its own place of it.
+  void placeShard(const Op &gather) {
+    Slot &shard = slots_[gather.operands[0]];
+    const Slot &whole = slots_[gather.results[0]];
+    int64_t bytes = segment_.values[gather.operands[0]].type.bytes();
+    bool isKept = whole.cls >= 0 && static_cast<size_t>(whole.cls) < role_.cells.size() &&
+                  role_.cells[static_cast<size_t>(whole.cls)].purpose == plan::Purpose::Params;
+    if (shard.cls >= 0 || !isKept || !whole.at.isFixed() || bytes % kPlaceAlign != 0)
+      return;
+    shard = {whole.cls, combined(plan_, whole.at, {0, bytes, gather.group})};
   }
 
   /// The class of the operand that the result takes over, if it has one already (a live-in);
@@ -148,6 +167,7 @@ private:
   }
 
   const plan::Plan &plan_;
+  const plan::Role &role_;
   const plan::Segment &segment_;
   BufferClasses &result_;
   std::vector<Slot> slots_;
@@ -173,7 +193,7 @@ BufferClasses findBufferClasses(const plan::Plan &plan, const plan::Role &role) 
   }
   findInPlaceGathers(plan, role, result);
   for (const plan::Segment &segment : role.segments)
-    result.slots.push_back(SlotFinder(plan, segment, result).run());
+    result.slots.push_back(SlotFinder(plan, role, segment, result).run());
   return result;
 }
 

@@ -37,8 +37,9 @@ struct Uses {
 
 class UseFinder {
 public:
-  UseFinder(const Segment &segment, uint32_t block)
-      : segment_(segment), users_(segment), block_(block), isTable_(segment.values.size(), 0) {}
+  UseFinder(const plan::Plan &plan, const Segment &segment, uint32_t block)
+      : plan_(plan), segment_(segment), users_(segment), block_(block),
+        isTable_(segment.values.size(), 0) {}
 
   /// Nothing if an op other than lookups and their gradients reads or makes a part of the block.
   std::optional<Uses> find() {
@@ -56,7 +57,7 @@ private:
     const Op &op = segment_.ops[i];
     if (op.kind == OpKind::Pack && isOfBlock(op))
       return followGradient(i);
-    if (op.kind == OpKind::AllGather && isOfBlock(op)) {
+    if (op.kind == OpKind::AllGather && isOfBlock(op) && movesWhole(plan_, segment_, op)) {
       uses_.gathers.push_back(i);
       isTable_[op.results[0]] = 1;
       return op.pred == plan::Pred::Always && op.ties.empty();
@@ -87,6 +88,7 @@ private:
 
   bool isOfBlock(const Op &op) const { return op.getInt(Key::block) == block_; }
 
+  const plan::Plan &plan_;
   const Segment &segment_;
   plan::Users users_;
   uint32_t block_;
@@ -114,7 +116,7 @@ private:
     reductions_ = plan::kNoChannel;
     bool any = false;
     for (const Segment &segment : role_.segments) {
-      std::optional<Uses> uses = UseFinder(segment, block).find();
+      std::optional<Uses> uses = UseFinder(plan_, segment, block).find();
       if (!uses || (uses->gradient.reduction != kNone && uses->gathers.empty()))
         return false;
       any |= !uses->lookups.empty();

@@ -80,7 +80,7 @@ private:
     const plan::Type &type = segment.values[op.results[0]].type;
     bool isSummed = type.dtype == DType::F32 || type.dtype == DType::BF16;
     return isSummed && op.getInt(Key::block) == static_cast<int64_t>(block) &&
-           type.numel() == plan_.blocks[block].shard && plan::isExchanged(plan_, segment, op);
+           type.numel() == plan_.blocks[block].stateShard && plan::isExchanged(plan_, segment, op);
   }
 
   /// The sum of squares in the segment `reader`.

@@ -11,8 +11,9 @@
 //                     unit                               added to the shard
 // clang-format on
 //
-// If state is divided inside groups and several of these hold the same shards, the shard of a
-// gradient is all-reduced over the ranks that hold it, after the last microbatch.
+// Several groups may hold the same shards. Then the shard of a gradient is all-reduced over the
+// ranks that hold it, after the last microbatch. If these divide the state of a shard, its gradient
+// is reduce-scattered instead, and the shard of the weights is gathered before the first forward.
 #include <algorithm>
 
 #include "compiler/passes/CellTable.h"
@@ -46,19 +47,20 @@ const predict::Device &deviceOf(const plan::Plan &plan) {
   return predict::device(isKnown ? *gpu : predict::Gpu::H200);
 }
 
-/// The transport of gathers of blocks, of reductions of gradients, or of sums of their shards. Each
-/// has a channel.
+/// Whether a collective makes or takes whole blocks, or shards of them.
+enum class Scope { Whole, Shard };
+
+/// The transport of gathers, reductions or sums of blocks or of their shards.
 plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, CollectiveKind kind,
-                          int16_t group) {
+                          int16_t group, Scope scope = Scope::Whole) {
   const predict::Device &device = deviceOf(plan);
   bool isGather = kind == CollectiveKind::AllGather;
-  bool ofShards = kind == CollectiveKind::AllReduce && strategy.shardsState;
   predict::Traffic traffic;
   traffic.kind = kind;
   if (group >= 0)
     traffic.team = predict::teamOf(device, plan, group);
   for (const plan::Block &block : plan.blocks)
-    traffic.wholeBytes.push_back((ofShards ? block.shard : block.numel) *
+    traffic.wholeBytes.push_back((scope == Scope::Shard ? block.shard : block.numel) *
                                  dtypeBytes(isGather ? strategy.params : strategy.wire));
   traffic.hasWindows = plan.job.ddp.ncclUb && !plan.job.ddp.disableSymmetricRegistration;
   traffic.isDeterministic = plan.job.model.deterministicMode;
@@ -68,7 +70,7 @@ plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, Coll
 /// The group of the ranks that hold the same shards: it is added if the plan lacks it. -1 if each
 /// shard is on one rank only.
 int16_t groupOfCopies(plan::Plan &plan, const Strategy &strategy) {
-  if (!strategy.shardsState || strategy.copies() < 2)
+  if (!strategy.shardsState || strategy.dataRanks == strategy.ranks)
     return -1;
   plan::Group copies{"", plan.groups[static_cast<size_t>(plan.dataGroup)].axes};
   for (uint16_t axis : plan.groups[static_cast<size_t>(strategy.group)].axes)
@@ -95,7 +97,12 @@ public:
         reductions_(strategy_.shardsState
                         ? chooseWay(plan, strategy_, CollectiveKind::ReduceScatter, strategy_.group)
                         : chooseWay(plan, strategy_, CollectiveKind::AllReduce, plan.dataGroup)),
-        sumsOfShards_(chooseWay(plan, strategy_, CollectiveKind::AllReduce, copyGroup_)) {}
+        shardReductions_(chooseWay(plan, strategy_,
+                                   strategy_.dividesShards() ? CollectiveKind::ReduceScatter
+                                                             : CollectiveKind::AllReduce,
+                                   copyGroup_, Scope::Shard)),
+        shardGathers_(
+            chooseWay(plan, strategy_, CollectiveKind::AllGather, copyGroup_, Scope::Shard)) {}
 
   void run() {
     changeCells();
@@ -116,18 +123,16 @@ private:
       const plan::Block &block = plan_.blocks[b];
       Type shard = Type::of(strategy_.mainGrads, {block.shard});
       plan::Cell &weight = role_.cells[weightCells_[b]];
-      if (strategy_.shardsParams) {
+      if (strategy_.dividesShards()) {
+        addSlot(b, block.shard, block.stateShard);
+      } else if (strategy_.shardsParams) {
         weight.type.shape[0] = block.shard;
         // Both ends of a gather by copy engines must be registered. A weight that is its own master
         // stays with the state that is saved.
         if (gathers_ == plan::Transport::Ce && !strategy_.masterIsParam())
           weight.arena = plan::Arena::Sym;
       } else if (strategy_.shardsState) {
-        weight.arena = plan::Arena::Sym; // the target of gathers
-        Type type = weight.type;
-        type.shape[0] = block.shard;
-        shardCells_.push_back(addCell(role_, "ws." + block.name, {plan::CellKind::WeightShard, b},
-                                      type, plan::Arena::Sym, plan::Purpose::Params));
+        addSlot(b, block.numel, block.shard);
       }
       if (strategy_.shardsState)
         gradShardCells_.push_back(addCell(role_, "gs." + block.name,
@@ -138,18 +143,46 @@ private:
     }
   }
 
-  Op makeCollective(OpKind kind, ValueId operand, uint32_t block, plan::Phase phase) {
+  /// The block's weights are kept, and gathered once a step from what each rank updates.
+  void addSlot(uint32_t block, int64_t kept, int64_t updated) {
+    plan::Cell &weight = role_.cells[weightCells_[block]];
+    weight.arena = plan::Arena::Sym; // the target of gathers
+    weight.type.shape[0] = kept;
+    Type type = weight.type;
+    type.shape[0] = updated;
+    shardCells_.push_back(addCell(role_, "ws." + plan_.blocks[block].name,
+                                  {plan::CellKind::WeightShard, block}, type, plan::Arena::Sym,
+                                  plan::Purpose::Params));
+  }
+
+  Op makeCollective(OpKind kind, ValueId operand, uint32_t block, plan::Phase phase,
+                    Scope scope = Scope::Whole) {
     Op op = plan::makeOp(kind, {operand}, plan_.blocks[block].unit, loc_);
     op.phase = phase;
     bool isGather = kind == OpKind::AllGather;
-    int16_t group = isGather || strategy_.shardsState ? plan_.blocks[block].group : plan_.dataGroup;
-    std::string_view name = isGather ? "gather" : "reduce"; // of the channel, and of its stream
-    plan::setChannel(
-        plan_, op, plan::channelNamed(plan_, name, group, name, isGather ? gathers_ : reductions_));
+    plan::setChannel(plan_, op,
+                     scope == Scope::Shard ? channelOfShards(isGather)
+                                           : channelOfWholes(isGather, plan_.blocks[block].group));
     op.set(Key::block, static_cast<int64_t>(block));
     if (!isGather && strategy_.average)
       op.set(Key::average, int64_t{1});
     return op;
+  }
+
+  plan::ChannelId channelOfWholes(bool isGather, int16_t group) {
+    if (!isGather && !strategy_.shardsState)
+      group = plan_.dataGroup;
+    std::string_view name = isGather ? "gather" : "reduce"; // of the channel, and of its stream
+    return plan::channelNamed(plan_, name, group, name, isGather ? gathers_ : reductions_);
+  }
+
+  /// Sums of shards follow the reductions that make these. Where shards are gathered as well, both
+  /// run beside what moves inside the groups, and share a communicator if their transport is one.
+  plan::ChannelId channelOfShards(bool isGather) {
+    std::string_view stream = strategy_.dividesShards() ? "outer" : "reduce";
+    bool isOwn = isGather && shardGathers_ != shardReductions_;
+    return plan::channelNamed(plan_, isOwn ? "outer_gather" : "outer", copyGroup_, stream,
+                              isGather ? shardGathers_ : shardReductions_);
   }
 
   /// The block that a cell of this kind is of; kNone for cells of other kinds.
@@ -168,6 +201,22 @@ private:
 
   // ---- optim, optim_grads: one gather per block and step, into the persistent whole ----
 
+  /// Gathers what is kept from one step to the next, as the optimizer has left its parts.
+  ValueId gatherKept(std::vector<Op> &ops, uint32_t block, ValueId kept, std::string part,
+                     std::string name, Scope scope) {
+    ValueId from = plan::addLiveIn(*segment_, std::move(part), role_, shardCells_[block]);
+    Op gather = makeCollective(OpKind::AllGather, from, block,
+                               plan::segmentKindInfo(segment_->kind).phase, scope);
+    gather.pred = plan::Pred::First;
+    Type type = segment_->values[kept].type;
+    ValueId gathered = plan::addValue(*segment_, std::move(name), type, plan::Purpose::Params);
+    gather.results = {gathered};
+    gather.ties.push_back({plan::Tie::Else, 0, kept});
+    ops.push_back(std::move(gather));
+    segment_->outs.push_back({gathered, weightCells_[block]});
+    return gathered;
+  }
+
   void gatherOnce() {
     std::vector<Op> ops;
     std::vector<uint32_t> blockOf = blocksOfLiveIns();
@@ -175,19 +224,9 @@ private:
     for (size_t v = 0, end = blockOf.size(); v < end; ++v) {
       if (blockOf[v] == kNone)
         continue;
-      uint32_t b = blockOf[v];
-      ValueId shard =
-          plan::addLiveIn(*segment_, "ws." + plan_.blocks[b].name, role_, shardCells_[b]);
-      Op gather =
-          makeCollective(OpKind::AllGather, shard, b, plan::segmentKindInfo(segment_->kind).phase);
-      gather.pred = plan::Pred::First;
-      Type type = segment_->values[v].type;
-      whole[v] = plan::addValue(*segment_, "W." + plan_.blocks[b].name + ".all", type,
-                                plan::Purpose::Params);
-      gather.results = {whole[v]};
-      gather.ties.push_back({plan::Tie::Else, 0, static_cast<ValueId>(v)});
-      ops.push_back(std::move(gather));
-      segment_->outs.push_back({whole[v], weightCells_[b]});
+      const std::string &name = plan_.blocks[blockOf[v]].name;
+      whole[v] = gatherKept(ops, blockOf[v], static_cast<ValueId>(v), "ws." + name,
+                            "W." + name + ".all", Scope::Whole);
     }
     for (Op &op : segment_->ops) {
       if (op.kind == OpKind::View && op.operands[0] < whole.size() &&
@@ -211,7 +250,21 @@ private:
     }
     std::vector<Span> spans = findSpans(viewOf, blockOfWhole);
     std::vector<ValueId> shards = replaceLiveIns();
-    rewriteSpans(spans, viewOf, blockOfWhole, shards);
+    std::vector<Op> ops;
+    if (strategy_.dividesShards())
+      ops = gatherShards(shards);
+    rewriteSpans(spans, viewOf, blockOfWhole, shards, std::move(ops));
+  }
+
+  /// Before all others, in order of the blocks. From here on the results are the shards.
+  std::vector<Op> gatherShards(std::vector<ValueId> &shards) {
+    std::vector<Op> ops;
+    for (uint32_t b = 0; b < numBlocks_; ++b)
+      if (shards[b] != kNone) {
+        std::string name = "ws." + plan_.blocks[b].name;
+        shards[b] = gatherKept(ops, b, shards[b], name + ".part", name + ".all", Scope::Shard);
+      }
+    return ops;
   }
 
   bool isLayer(uint32_t block) const { return plan::isLayer(plan_, plan_.blocks[block].unit); }
@@ -278,10 +331,10 @@ private:
   }
 
   void rewriteSpans(const std::vector<Span> &spans, const std::vector<int32_t> &viewOf,
-                    const std::vector<uint32_t> &blockOfWhole, const std::vector<ValueId> &shards) {
+                    const std::vector<uint32_t> &blockOfWhole, const std::vector<ValueId> &shards,
+                    std::vector<Op> ops) {
     std::vector<Op> old = std::move(segment_->ops);
-    std::vector<Op> ops;
-    ops.reserve(old.size() + 2 * spans.size());
+    ops.reserve(ops.size() + old.size() + 2 * spans.size());
     std::vector<uint32_t> current(numBlocks_, kNone); // current span
     std::vector<ValueId> wholes(numBlocks_, kNone);
     std::vector<std::pair<uint32_t, ValueId>> made(viewOf.size(),
@@ -479,25 +532,27 @@ private:
     else
       setOut(gradCells_[block], cell, shard);
     if (copyGroup_ >= 0)
-      emitSumOfShards(ops, block, shard, pred);
+      reduceShard(ops, block, shard, pred);
   }
 
   /// Adds what the groups of shards have summed, each by itself, once all microbatches are in it.
-  void emitSumOfShards(std::vector<Op> &ops, uint32_t block, ValueId shard, plan::Pred before) {
+  void reduceShard(std::vector<Op> &ops, uint32_t block, ValueId shard, plan::Pred before) {
     bool isEach = before == plan::Pred::Always && strategy_.microbatches > 1;
     plan::Pred pred = isEach ? plan::Pred::Last : before;
     uint32_t cell = gradShardCells_[block];
     bool isCast = role_.cells[cell].type.dtype != strategy_.wire;
     ValueId wire = isCast ? emitCast(ops, block, shard, pred, "gs.") : shard;
-    Op sum = makeCollective(OpKind::AllReduce, wire, block, plan::Phase::Backward);
-    plan::setChannel(plan_, sum,
-                     plan::channelNamed(plan_, "outer", copyGroup_, "reduce", sumsOfShards_));
+    bool isDivided = strategy_.dividesShards();
+    Op sum = makeCollective(isDivided ? OpKind::ReduceScatter : OpKind::AllReduce, wire, block,
+                            plan::Phase::Backward, Scope::Shard);
     sum.pred = pred;
     Type type = segment_->values[wire].type;
+    if (isDivided)
+      type = Type::of(strategy_.mainGrads, {plan_.blocks[block].stateShard});
     ValueId reduced = plan::addValue(*segment_, "gs." + plan_.blocks[block].name + ".reduced", type,
                                      plan::Purpose::Grads);
     sum.results = {reduced};
-    if (!isCast) {
+    if (!isCast && !isDivided) {
       if (isEach)
         sum.ties.push_back({plan::Tie::Else, 0, shard});
       setOut(cell, cell, reduced);
@@ -542,7 +597,7 @@ private:
   uint32_t numBlocks_;
   std::vector<uint32_t> weightCells_, gradCells_; ///< by block
   int16_t copyGroup_;                             ///< of the ranks that hold the same shards
-  plan::Transport gathers_, reductions_, sumsOfShards_;
+  plan::Transport gathers_, reductions_, shardReductions_, shardGathers_;
   std::vector<uint32_t> shardCells_,
       gradShardCells_; ///< by block; empty if the strategy has none
 };

@@ -2,8 +2,10 @@
 // preceding segment, where they overlap the optimizer instead of delaying the first product. Cells
 // keep the units that are gathered at the beginning of a step: `update` and `prologue` fill them,
 // and training and evaluation read them. This applies only if a step has one microbatch; otherwise
-// these units would have to stay gathered through all microbatches.
+// these units would have to stay gathered through all microbatches. Shards of these units that are
+// gathered themselves move with them: first the shard, then the unit.
 #include <algorithm>
+#include <optional>
 
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/Passes.h"
@@ -40,6 +42,7 @@ public:
           return; // bodies with different beginnings
     for (const Op &gather : gathers_)
       rotate(gather, role_.segments[update], role_.segments[prologue]);
+    dropUnusedCells(role_);
   }
 
 private:
@@ -62,15 +65,68 @@ private:
     return static_cast<int32_t>(op.getInt(plan::AttrKey::block));
   }
 
-  /// The first gather of the same block, or kNone.
-  static uint32_t indexIn(const plan::Segment &segment, const Op &gather) {
-    for (uint32_t i = 0; i < segment.ops.size(); ++i)
-      if (segment.ops[i].kind == OpKind::AllGather && blockOf(segment.ops[i]) == blockOf(gather))
+  /// The first gather of the same block that has the predicate, or kNone.
+  static uint32_t indexOf(const plan::Segment &segment, int32_t block, plan::Pred pred) {
+    for (uint32_t i = 0; i < segment.ops.size(); ++i) {
+      const Op &op = segment.ops[i];
+      if (op.kind == OpKind::AllGather && blockOf(op) == block && op.pred == pred)
         return i;
+    }
     return kNone;
+  }
+  static uint32_t indexIn(const plan::Segment &segment, const Op &gather) {
+    return indexOf(segment, blockOf(gather), gather.pred);
+  }
+
+  /// Moves the gather of the block's shard, if bodies have one.
+  void rotateShard(int32_t block, plan::Segment &update, plan::Segment &prologue) {
+    uint32_t slot = plan::findCell(role_, plan::CellKind::WeightShard, block);
+    uint32_t shard = plan::findCell(role_, plan::CellKind::Weight, block);
+    std::optional<Op> gather;
+    for (plan::Segment &segment : role_.segments)
+      if (uint32_t at = indexOf(segment, block, plan::Pred::First); at != kNone && slot != kNone) {
+        gather = segment.ops[at];
+        removeGather(segment, at, slot, shard);
+      }
+    if (!gather)
+      return;
+    gather->pred = plan::Pred::Always;
+    gather->ties.clear();
+    for (plan::Segment *segment : {&update, &prologue})
+      fillShard(*segment, *gather, slot, shard);
+  }
+
+  /// Bodies find the whole shard in its cell.
+  static void removeGather(plan::Segment &segment, uint32_t at, uint32_t slot, uint32_t shard) {
+    ValueId gathered = segment.ops[at].results[0], kept = segment.ops[at].ties[0].value;
+    segment.ops.erase(segment.ops.begin() + at);
+    for (Op &op : segment.ops)
+      std::ranges::replace(op.operands, gathered, kept);
+    std::erase_if(segment.ins, [&](const plan::Segment::Boundary &in) { return in.cell == slot; });
+    std::erase_if(segment.outs,
+                  [&](const plan::Segment::Boundary &out) { return out.cell == shard; });
+    plan::renumber(segment);
+  }
+
+  /// What the segment left in the slot is gathered at once; nothing else reads the slot.
+  void fillShard(plan::Segment &segment, Op gather, uint32_t slot, uint32_t shard) {
+    for (plan::Segment::Boundary &out : segment.outs) {
+      if (out.cell != slot)
+        continue;
+      const plan::Cell &cell = role_.cells[shard];
+      gather.operands = {out.value};
+      gather.results = {plan::addValue(segment, cell.name + ".all", cell.type, cell.purpose)};
+      gather.phase = plan::segmentKindInfo(segment.kind).phase;
+      out = {gather.results[0], shard};
+      segment.ops.insert(segment.ops.begin() + segment.values[gather.operands[0]].def + 1,
+                         std::move(gather));
+      plan::renumber(segment);
+      return;
+    }
   }
 
   void rotate(const Op &gather, plan::Segment &update, plan::Segment &prologue) {
+    rotateShard(blockOf(gather), update, prologue);
     auto of = static_cast<size_t>(blockOf(gather));
     const plan::Block &block = plan_.blocks[of];
     uint32_t shard = plan::findCell(role_, plan::CellKind::Weight, static_cast<int32_t>(of));

@@ -11,6 +11,7 @@
 #include "compiler/passes/BufferClasses.h"
 #include "compiler/passes/Liveness.h"
 #include "compiler/passes/Passes.h"
+#include "compiler/passes/Strategy.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 
@@ -129,7 +130,8 @@ private:
       std::array<int32_t, 2> unit = {-1, -1}; // latest of each kind; both kinds interleave
       for (const Op &op : role_.segments[s].ops) {
         bool gather = op.kind == OpKind::AllGather && op.pred == plan::Pred::Always;
-        if ((!gather && op.kind != OpKind::ReduceScatter) || !plan::isLayer(plan_, op.unit))
+        if ((!gather && op.kind != OpKind::ReduceScatter) || !plan::isLayer(plan_, op.unit) ||
+            !movesWhole(plan_, role_.segments[s], op))
           continue;
         int32_t index = buffers_.slots[s][gather ? op.results[0] : op.operands[0]].cls;
         if (isCell(static_cast<size_t>(index)))

@@ -31,13 +31,13 @@ struct Chain : GradientChain {
   uint32_t gather = kNone; ///< of the table; the op's index
 };
 
-std::optional<Chain> findChain(const Segment &segment, uint32_t block) {
+std::optional<Chain> findChain(const plan::Plan &plan, const Segment &segment, uint32_t block) {
   uint32_t gather = kNone, pack = kNone;
   for (uint32_t i = 0; i < segment.ops.size(); ++i) {
     const Op &op = segment.ops[i];
     if (op.getInt(Key::block) != block)
       continue;
-    if (op.kind == OpKind::AllGather)
+    if (op.kind == OpKind::AllGather && movesWhole(plan, segment, op))
       gather = i;
     if (op.kind == OpKind::Pack)
       pack = i;
@@ -64,7 +64,7 @@ public:
       : plan_(plan), strategy_(strategy), notes_(notes) {}
 
   void run(Segment &segment, uint32_t block) {
-    std::optional<Chain> chain = findChain(segment, block);
+    std::optional<Chain> chain = findChain(plan_, segment, block);
     if (!chain)
       return;
     const Op &lookups = segment.ops[chain->lookups];

@@ -2,7 +2,8 @@
 // Gathers go to the gather stream, one use ahead: a unit's gather is issued as soon as the unit
 // before the previous one is no longer used, so at most two units are gathered at a time.
 // Reductions go to the reduce stream after the gradients that they read. A unit's gradients are not
-// started before the reduction two units back has ended, so at most two of them are whole as well.
+// started before the reduction two units back has ended, so at most two of them are whole as well;
+// and likewise shards of gradients that are scattered further.
 // Waits are added where the data, or these limits, need them and stream order does not imply them.
 #include <algorithm>
 
@@ -45,6 +46,7 @@ public:
     orderGathers();
     delayReductions();
     limitGradients();
+    limitShards();
     addWaits();
   }
 
@@ -66,7 +68,7 @@ private:
   }
   /// The cast of what another reduction has summed, for this one: compute does not wait for it.
   uint32_t castBefore(const Op &op) const {
-    if (!isOfBlock(op, OpKind::AllReduce))
+    if (!isOfBlock(op, OpKind::AllReduce) && !isOfBlock(op, OpKind::ReduceScatter))
       return kNone;
     uint32_t maker = makerOf(op);
     bool isCast = maker != kNone && segment_.ops[maker].kind == OpKind::Cast;
@@ -226,7 +228,7 @@ private:
     int32_t unit = -1;
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
-      if (isOfBlock(op, OpKind::ReduceScatter)) {
+      if (op.kind == OpKind::ReduceScatter && movesWhole(plan_, segment_, op)) {
         if (op.unit != unit || reductions.empty()) {
           reductions.push_back(i);
           firstGrad.push_back(kNone);
@@ -239,6 +241,35 @@ private:
     for (size_t k = 2; k < reductions.size(); ++k)
       if (firstGrad[k] != kNone && reductions[k - 2] < firstGrad[k])
         after_.push_back({firstGrad[k], reductions[k - 2]});
+  }
+
+  /// A shard that no later microbatch adds to lives until it is scattered. A unit's first one waits
+  /// for that of the shards two units back.
+  void limitShards() {
+    std::vector<uint32_t> made, scattered; // the unit's first shard, its last part; in order
+    int32_t unit = -1;
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
+      const Op &op = segment_.ops[i];
+      if (!isOfBlock(op, OpKind::ReduceScatter) || movesWhole(plan_, segment_, op))
+        continue;
+      uint32_t cast = castBefore(op), maker = makerOf(cast == kNone ? op : segment_.ops[cast]);
+      if (!isReduction(maker) || isKept(segment_.ops[maker].results[0]))
+        continue;
+      if (op.unit != unit || made.empty()) {
+        made.push_back(maker);
+        scattered.push_back(i);
+        unit = op.unit;
+      }
+      scattered.back() = i;
+    }
+    for (size_t k = 2; k < made.size(); ++k)
+      if (scattered[k - 2] < made[k])
+        after_.push_back({made[k], scattered[k - 2]});
+  }
+
+  bool isKept(ValueId value) const {
+    return std::ranges::any_of(
+        segment_.outs, [&](const plan::Segment::Boundary &out) { return out.value == value; });
   }
 
   /// The earliest op that writes bytes of a packed gradient.

@@ -31,8 +31,8 @@ std::vector<LayoutBlock> layOutUnit(const std::vector<LayoutParam> &members, int
   return blocks;
 }
 
-/// Replaces the preliminary blocks, one for each unit, by the layout for `shards` ranks.
-void makeBlocks(plan::Plan &plan, int64_t shards, bool byParam) {
+/// Replaces the preliminary blocks, one for each unit, by the layout for so many ranks.
+void makeBlocks(plan::Plan &plan, const Division &division, bool byParam) {
   std::vector<std::vector<LayoutParam>> members(plan.units.size());
   std::vector<plan::Block> preliminary = std::move(plan.blocks);
   for (size_t p = 0; p < plan.params.size(); ++p) {
@@ -42,13 +42,14 @@ void makeBlocks(plan::Plan &plan, int64_t shards, bool byParam) {
         {static_cast<int>(p), param.type.numel(), param.rowSize()});
   }
   plan.blocks.clear();
-  std::vector<int16_t> groupOf(plan.units.size(), -1);
+  std::vector<const plan::Block *> before(plan.units.size());
   for (const plan::Block &block : preliminary)
-    groupOf[static_cast<size_t>(block.unit)] = block.group;
+    before[static_cast<size_t>(block.unit)] = &block;
   for (size_t unit = 0; unit < plan.units.size(); ++unit) {
     if (members[unit].empty())
       continue;
-    std::vector<LayoutBlock> layout = layOutUnit(members[unit], shards, byParam);
+    std::vector<LayoutBlock> layout =
+        layOutUnit(members[unit], division.shards * division.parts, byParam);
     for (size_t i = 0; i < layout.size(); ++i) {
       plan::Block block;
       block.name = plan.units[unit].name;
@@ -58,8 +59,10 @@ void makeBlocks(plan::Plan &plan, int64_t shards, bool byParam) {
         block.name += fmt::format(".{}", i);
       block.unit = static_cast<int32_t>(unit);
       block.numel = layout[i].numel;
-      block.shard = block.stateShard = layout[i].shard;
-      block.group = block.stateGroup = groupOf[unit];
+      block.shard = layout[i].shard * division.parts;
+      block.group = before[unit]->group;
+      block.stateShard = layout[i].shard;
+      block.stateGroup = division.parts > 1 ? before[unit]->stateGroup : block.group;
       for (size_t k = 0; k < layout[i].params.size(); ++k) {
         plan::Param &param = plan.params[static_cast<size_t>(layout[i].params[k])];
         param.block = static_cast<int32_t>(plan.blocks.size());
@@ -248,7 +251,7 @@ private:
 
 void runShardUnits(plan::Plan &plan, Notes &) {
   bool byParam = readStrategy(plan).byParam;
-  makeBlocks(plan, stateShards(plan), byParam);
+  makeBlocks(plan, divisionOf(plan), byParam);
   for (plan::Role &role : plan.roles)
     UnitRewriter(plan, role, byParam).run();
 }

@@ -22,12 +22,22 @@ Strategy readStrategy(const plan::Plan &plan) {
     strategy.shardsGrads = strategy.shardsParams || asked == OptimGrads;
     strategy.shardsState = strategy.shardsGrads || asked == Optim;
   }
+  strategy.stateRanks =
+      strategy.shardsParams ? plan.groupSize(plan.blocks.front().stateGroup) : strategy.ranks;
   return strategy;
 }
 
-int64_t stateShards(const plan::Plan &plan) {
+Division divisionOf(const plan::Plan &plan) {
   Strategy strategy = readStrategy(plan);
-  return strategy.shardsState ? strategy.ranks : 1;
+  if (!strategy.shardsState)
+    return {};
+  return {strategy.ranks, strategy.stateRanks / strategy.ranks};
+}
+
+bool movesWhole(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &collective) {
+  int64_t block = collective.getInt(plan::AttrKey::block);
+  return block >= 0 && segment.values[plan::wholeOf(collective)].type.numel() ==
+                           plan.blocks[static_cast<size_t>(block)].numel;
 }
 
 } // namespace shardc::passes

@@ -12,6 +12,7 @@ struct Strategy {
   bool shardsParams = false; ///< optim_grads_params
   int16_t group = -1;        ///< among whose ranks state may be divided
   int64_t ranks = 1;         ///< of this group
+  int64_t stateRanks = 1;    ///< among whom state is divided: these, or more
   int64_t dataRanks = 1;     ///< of the group over which gradients are added
   int64_t microbatches = 1;
   bool average = false; ///< reductions divide by the ranks
@@ -21,14 +22,24 @@ struct Strategy {
   /// Gradients of several microbatches are summed on each rank before they are reduced.
   bool accumulatesLocally() const { return !shardsGrads && microbatches > 1; }
   /// The optimizer updates the same weights that layers compute with.
-  bool masterIsParam() const { return params == master && (shardsParams || !shardsState); }
+  bool masterIsParam() const {
+    return params == master && !dividesShards() && (shardsParams || !shardsState);
+  }
+  /// Each rank has the state of a part of its shard; others that hold this shard have the rest.
+  bool dividesShards() const { return stateRanks > ranks; }
   /// Ranks that hold the same part of the state.
-  int64_t copies() const { return shardsState ? dataRanks / ranks : dataRanks; }
+  int64_t copies() const { return shardsState ? dataRanks / stateRanks : dataRanks; }
 };
 
 Strategy readStrategy(const plan::Plan &plan);
 
-/// The number of shards of a block.
-int64_t stateShards(const plan::Plan &plan);
+/// Into how many shards a block is divided, and into how many parts each of these.
+struct Division {
+  int64_t shards = 1, parts = 1;
+};
+Division divisionOf(const plan::Plan &plan);
+
+/// Whether the collective makes or takes a whole block: not a shard of one, and no other data.
+bool movesWhole(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &collective);
 
 } // namespace shardc::passes

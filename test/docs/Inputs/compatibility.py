@@ -90,6 +90,12 @@ PROOFS = [
     ("checkpoint, default format", ("HSDP",), "test/e2e/hybrid-layouts.test", "tested on host"),
     ("tied embeddings", ("HSDP",), "test/e2e/hybrid-agrees.test", "tested on host"),
     ("loss per token", ("HSDP",), "test/e2e/hybrid-average-agrees.test", "tested on host"),
+    ("bf16", ("HFSDP",), "test/e2e/hybrid-divided-same.test", "tested on host"),
+    ("double buffer", ("HFSDP",), "test/e2e/hybrid-divided-same.test", "tested on host"),
+    ("checkpoint, default format", ("HFSDP",), "test/e2e/hybrid-layouts.test", "tested on host"),
+    ("asynchronous save", ("HFSDP",), "test/e2e/hybrid-formats.test", "tested on host"),
+    ("tied embeddings", ("HFSDP",), "test/e2e/hybrid-divided.test", "tested on host"),
+    ("loss per token", ("HFSDP",), "test/e2e/hybrid-divided-average.test", "tested on host"),
 ]
 REMARKS = {"upstream-differs", "upstream-only", "wrong-upstream"}
 

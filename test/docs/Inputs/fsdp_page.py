@@ -14,12 +14,14 @@ import sys
 
 # What is compared: name, recipe, settings.
 STRATEGY = "ddp.data_parallel_sharding_strategy="
+HYBRID = ["ddp.num_distributed_optimizer_instances=2"]
 ONE_NODE = [
     ("DDP", "llama3/llama3_8b.recipe", ["ddp.use_distributed_optimizer=false"]),
     ("distributed optimizer", "llama3/llama3_8b_distopt.recipe", []),
     ("FSDP, `optim_grads`", "llama3/llama3_8b_fsdp.recipe", [STRATEGY + "optim_grads"]),
     ("FSDP, `optim_grads_params`", "llama3/llama3_8b_fsdp.recipe", []),
-    ("HSDP, two groups", "llama3/llama3_8b_fsdp.recipe", ["ddp.num_distributed_optimizer_instances=2"]),
+    ("HSDP, two groups", "llama3/llama3_8b_fsdp.recipe", HYBRID),
+    ("HFSDP, two groups", "llama3/llama3_8b_fsdp.recipe", [*HYBRID, "ddp.outer_dp_sharding_strategy=optim"]),
 ]
 COMMON = ["train.micro_batch_size=1", "cluster.gpu=h200", "cluster.memory=1TiB", "model.recompute_granularity=full",
           "model.recompute_method=uniform", "model.recompute_num_layers=1"]

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Trains small recipes with state sharded inside groups of ranks and replicated between them. Needs only Python.
+"""Trains small recipes with state sharded inside groups of ranks, and replicated or sharded between them. Needs only
+Python.
 
     hybrid_runs.py CHECK RECIPE [--set path=value ...]
 
@@ -7,8 +8,14 @@ CHECK is what has to agree:
     one-rank  2 groups of 2 and of 4 ranks, every strategy inside, one and three microbatches, and one rank:
               losses of 5 steps, and gradients of the first, within 1e-5 relative
     average   sums scaled before and averages in the collectives: likewise
+    divided   optimizer state sharded between groups as well, 2 groups of 1, 2 and 4 ranks and 3 of 2: likewise
+    average-divided  both
+    same      state sharded between groups: any schedule, two slots for units, other places of gathers and a process for each
+              rank to the bit
+    bf16      the same in bf16: losses of 5 steps as without sharding between groups, within 1e-3 relative
     layouts   saved under one layout, loaded under another: weights and moments to the bit, the losses that
               follow within 1e-6 relative
+    formats   likewise, from and to layouts with other checkpoint formats
 """
 
 import json
@@ -26,9 +33,14 @@ TOLERANCE = 1e-5
 STATE = {"weights": ("w.", "master."), "first moments": ("m.",), "second moments": ("v.",)}
 
 
-def layout(strategy, ranks, groups=1):
+def layout(strategy, ranks, groups=1, outer="no_shard"):
     return [*strategy_settings(strategy), f"cluster.gpus_per_node={ranks}",
-            f"ddp.num_distributed_optimizer_instances={groups}", f"train.micro_batch_size={MICRO_BATCH}"]
+            f"ddp.num_distributed_optimizer_instances={groups}", f"ddp.outer_dp_sharding_strategy={outer}",
+            f"train.micro_batch_size={MICRO_BATCH}"]
+
+
+def divided(ranks, groups):
+    return layout("optim_grads_params", ranks, groups, outer="optim")
 
 
 def batch(samples, steps=STEPS):
@@ -77,6 +89,49 @@ def check_average(runner):
     check_one_rank(runner, ["ddp.average_in_collective=true"])
 
 
+def check_divided(runner, settings=()):
+    for ranks, groups in ((2, 2), (4, 2), (6, 3), (8, 2)):
+        for microbatches in (1, 3):
+            samples = batch(MICRO_BATCH * ranks * microbatches)
+            expected = with_gradients(runner, *samples, *layout("no_shard", 1))
+            found = with_gradients(runner, *samples, *divided(ranks, groups), *settings)
+            text = runner.plan_text()
+            needs(text, f"mesh {{ dp_outer = {groups} dp = {ranks // groups} }}")
+            if ranks > groups:
+                needs(text, " over dp state ")
+                needs(text, "channel outer group dp_outer stream outer")
+            compare(f"{groups} groups of {ranks // groups}, divided, {microbatches} microbatches", found, expected)
+
+
+def check_average_divided(runner):
+    check_divided(runner, ["ddp.average_in_collective=true"])
+
+
+def check_same(runner):
+    """Whatever moves ops or buffers leaves the results alone."""
+    for microbatches in (1, 3):
+        name = f"{microbatches} microbatches"
+        settings = [*batch(MICRO_BATCH * 4 * microbatches), *divided(4, 2), "validation.eval_interval=2", "validation.eval_iters=2"]
+        expected = runner.run_plan(*settings)
+        for seed in (1, 2, 3):
+            equal(f"{name}, seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
+        equal(f"{name}, not overlapped", expected, runner.run_plan(*settings, compile_options=["--disable-pass=overlap"]))
+        equal(f"{name}, two slots", expected, runner.run_plan(*settings, "ddp.fsdp_double_buffer=true"))
+        records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
+        equal(f"{name}, a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
+
+
+def check_bf16(runner):
+    for microbatches in (1, 3):
+        for wire in ("true", "false"):
+            name = f"bf16, {microbatches} microbatches, grad_reduce_in_fp32 = {wire}"
+            settings = [*batch(MICRO_BATCH * 4 * microbatches), "mixed_precision=bf16_mixed", f"ddp.grad_reduce_in_fp32={wire}"]
+            expected = runner.run_plan(*settings, *layout("optim_grads_params", 4))
+            found = runner.run_plan(*settings, *divided(4, 2))
+            equal(f"{name}, seed 1", found, runner.run_plan(*settings, *divided(4, 2), options=["--seed-schedule=1"]))
+            close(name, found, expected, tolerance=1e-3)
+
+
 def with_state(runner, settings):
     """Losses and norms of the steps after a load, and weights and moments as it leaves them, on all ranks together."""
     plan = pathlib.Path(runner.folder.name) / "job.plan"
@@ -99,24 +154,45 @@ def with_state(runner, settings):
     return [(record["loss"], record["grad_norm"]) for record in records], state
 
 
-def under(strategy, ranks, groups=1):
+def under(strategy, ranks, groups=1, outer="no_shard"):
     fsdp = strategy_settings("optim_grads_params")[:2]
-    return [*layout(strategy, ranks, groups), *fsdp, f"ddp.data_parallel_sharding_strategy={strategy}"]
+    return [*layout(strategy, ranks, groups, outer), *fsdp, f"ddp.data_parallel_sharding_strategy={strategy}"]
 
 
 def check_layouts(runner):
     layouts = {"one rank": under("optim_grads_params", 1), "FSDP on 3": under("optim_grads_params", 3),
                "2 groups of 2": under("optim_grads_params", 4, groups=2), "3 groups of 2": under("optim", 6, groups=3),
-               "2 groups of 3, replicated": under("no_shard", 6, groups=2)}
+               "2 groups of 3, replicated": under("no_shard", 6, groups=2),
+               "2 groups of 2, divided": under("optim_grads_params", 4, groups=2, outer="optim"),
+               "3 groups of 2, divided": under("optim_grads_params", 6, groups=3, outer="optim"),
+               "3 groups of 1, divided": under("optim_grads_params", 3, groups=3, outer="optim")}
+    compare_layouts(runner, layouts, ("one rank", "FSDP on 3", "2 groups of 2", "3 groups of 2", "3 groups of 2, divided"))
+
+
+def check_formats(runner):
+    fsdp2 = ["dist.use_torch_fsdp2=true", "cluster.gpus_per_node=3", f"train.micro_batch_size={MICRO_BATCH}"]
+    layouts = {"2 groups of 2, divided": under("optim_grads_params", 4, groups=2, outer="optim"),
+               "3 groups of 2, divided": under("optim_grads_params", 6, groups=3, outer="optim"),
+               "torch_dist": [*layout("optim", 3), "checkpoint.ckpt_format=torch_dist"],
+               "torch_dist of 2 groups": [*layout("optim", 4, groups=2), "checkpoint.ckpt_format=torch_dist"],
+               "torch_dist of FSDP2": [*fsdp2, "checkpoint.ckpt_format=torch_dist"],
+               "torch_dcp of FSDP2": [*fsdp2, "checkpoint.ckpt_format=torch_dcp"]}
+    in_pieces = {"3 groups of 2, divided": ["checkpoint.async_save=true", "checkpoint.snapshot_limit=4096"]}
+    sources = ("3 groups of 2, divided", "torch_dist", "torch_dcp of FSDP2")
+    compare_layouts(runner, layouts, sources, in_pieces, ["checkpoint.convert_on_load=true"])
+
+
+def compare_layouts(runner, layouts, sources, saving={}, loading=()):
+    """Each layout loads what the sources save, which may have settings for it."""
     samples = batch(24, steps=SAVED + 2)
-    for source in ("one rank", "FSDP on 3", "2 groups of 2", "3 groups of 2"):
+    for source in sources:
         saved = [*samples, *layouts[source]]
         with tempfile.TemporaryDirectory() as folder:
             whole = runner.run(*saved)
-            runner.run(*saved, f'checkpoint.save="{folder}/c"', f"train.exit_interval={SAVED}")
+            runner.run(*saved, f'checkpoint.save="{folder}/c"', f"train.exit_interval={SAVED}", *saving.get(source, []))
             expected = None
             for target, loaded in layouts.items():
-                rest, state = with_state(runner, [*samples, *loaded, f'checkpoint.load="{folder}/c"'])
+                rest, state = with_state(runner, [*samples, *loaded, f'checkpoint.load="{folder}/c"', *loading])
                 expected = expected or state
                 if state != expected:
                     sys.exit(f"{source} to {target}: state differs")
@@ -124,7 +200,9 @@ def check_layouts(runner):
             print(f"{source}: {len(expected)} elements of state are the same under {len(layouts)} layouts")
 
 
-CHECKS = {"one-rank": check_one_rank, "average": check_average, "layouts": check_layouts}
+CHECKS = {"one-rank": check_one_rank, "average": check_average, "divided": check_divided,
+          "average-divided": check_average_divided, "same": check_same, "bf16": check_bf16, "layouts": check_layouts,
+          "formats": check_formats}
 
 
 if __name__ == "__main__":

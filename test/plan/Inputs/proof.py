@@ -3,7 +3,7 @@
 
     proof.py plans DIR      writes the plans
     proof.py mutations      verifier and oracle agree on every mutation of every plan (500 each in full)
-    proof.py schedules      eleven of the plans lose no bit in random schedules (1,000 each in full)
+    proof.py schedules      thirteen of the plans lose no bit in random schedules (1,000 each in full)
     proof.py touched        a run of each plan touches the bytes that its plan counts, and no others
     proof.py runs           accepted mutations run: losses, norms and saved state as the plan's own, and in another
                             schedule (MUTATIONS=n of each plan, 800 in full; PLANS="optim-3 eval": of these; SEED=n).
@@ -85,10 +85,18 @@ def variants():
                                       "train.global_batch_size=24"]
     yield "hybrid-tied", "llama_tiny", [*fsdp, *BF16, *TIED, *HYBRID, "train.global_batch_size=16"]
     yield "background-hybrid", "llama_tiny", [*fsdp, *SAVE, *EVAL, *HYBRID, "train.global_batch_size=8"]
+    divided = [*fsdp, *HYBRID, "ddp.outer_dp_sharding_strategy=optim"]  # state over all four ranks
+    yield "hfsdp-1", "llama_tiny", [*divided, *EVAL, "train.global_batch_size=8"]
+    yield "hfsdp-3", "llama_tiny", [*divided, "train.global_batch_size=24"]
+    yield "hfsdp-bf16", "llama_tiny", [*divided, *BF16, "ddp.grad_reduce_in_fp32=false", "train.global_batch_size=24"]
+    yield "hfsdp-tied", "llama_tiny", [*divided, *BF16, *TIED, *EVAL, "train.global_batch_size=16"]
+    yield "hfsdp-exchanged", "llama_tiny", [*divided, "model.deterministic_mode=true", "train.global_batch_size=24"]
+    yield "hfsdp-slots", "llama_tiny", [*divided, "ddp.fsdp_double_buffer=true", "train.global_batch_size=8"]
+    yield "background-hfsdp", "llama_tiny", [*divided, *SAVE, *EVAL, "train.global_batch_size=8"]
 
 
 SCHEDULED = ["no_shard-3", "optim-3", "optim_grads-3", "optim_grads_params-3", "bf16-3", "gpt2-optim_grads_params-3",
-             "recompute", "eval", "three-ranks", "slots", "torch_fsdp2-1"]
+             "recompute", "eval", "three-ranks", "slots", "torch_fsdp2-1", "hfsdp-1", "hfsdp-3"]
 
 
 def run(command, **options):
