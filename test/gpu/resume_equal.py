@@ -30,6 +30,7 @@ SHARDING = ["optim_grads_params", "optim_grads", "optim", "no_shard"]
 HYBRID = {  # outer sharding and the strategy inside, in two instances
     "hsdp": ("no_shard", "optim_grads_params"),
     "hsdp_optim": ("no_shard", "optim"),
+    "hfsdp": ("optim", "optim_grads_params"),
 }
 REPLICATED = ["ddp", "distributed"]
 TORCH = ["torch_fsdp2", "torch_fsdp2_kept"]  # the second keeps gathered parameters until the backward pass
