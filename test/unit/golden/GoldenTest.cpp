@@ -89,10 +89,10 @@ TEST(Golden, IndicesAreThoseOfTheGoldenRuns) {
               order["document_index"]);
     EXPECT_EQ(nlohmann::json(std::vector(index.shuffle().begin(), index.shuffle().end())),
               order["shuffle_index"]);
-    nlohmann::json places;
-    for (GptIndex::Place place : index.places())
-      places.push_back({place.document, place.offset});
-    EXPECT_EQ(places, order["sample_index"]);
+    nlohmann::json positions;
+    for (GptIndex::TokenPosition position : index.positions())
+      positions.push_back({position.document, position.offset});
+    EXPECT_EQ(positions, order["sample_index"]);
   }
 }
 
