@@ -12,6 +12,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -106,6 +107,27 @@ def check_one_gpu(job):
             print(f"{recipe} {precision} {strategy}: 20 steps on 4 GPUs, losses within {worst:.1e} of one GPU's", flush=True)
             if not worst <= limit:
                 sys.exit(f"{strategy}: more than {limit}")
+
+
+def check_elsewhere(job):
+    """A job that is stopped every five steps and continues under another strategy has the losses of one that is not."""
+    gpus.need(4)
+    recipe, batch = "debug/fsdp_smoke.recipe", ["train.micro_batch_size=1", "train.global_batch_size=8", "optimizer.lr=1e-4",
+                                                "train.train_iters=20", "model.share_embeddings_and_output_weights=false"]
+    saved = job.folder / "saved"
+    stops = [f'checkpoint.save="{saved}"', f'checkpoint.load="{saved}"', "checkpoint.convert_on_load=true", "train.exit_interval=5"]
+    for precision, limit in (("fp32", HOST_LIMIT), ("bf16_mixed", BF16_LIMIT)):
+        same = [*batch, f"mixed_precision={precision}"]
+        whole, _ = job.run(recipe, [*under("optim_grads_params"), *same], ranks=4)
+        for order in (["hfsdp", "torch_fsdp2", "hsdp", "distributed"], ["ddp", "hfsdp", "optim", "torch_fsdp2"]):
+            parts = [job.run(recipe, [*under(strategy), *same, *stops], ranks=4)[0] for strategy in order]
+            if [len(losses(part)) for part in parts] != [5] * len(order):
+                sys.exit(f"{order}: {[len(losses(part)) for part in parts]} steps")
+            worst = worst_loss([step for part in parts for step in part if "loss" in step], whole)
+            print(f"{recipe} {precision}: {', '.join(order)} in turn: losses within {worst:.1e} of FSDP's", flush=True)
+            if not worst <= limit:
+                sys.exit(f"more than {limit}")
+            shutil.rmtree(saved)
 
 
 def check_deterministic(job):
@@ -303,7 +325,8 @@ def check_ways(job):
               flush=True)
 
 
-CHECKS = {"host": check_host, "one-gpu": check_one_gpu, "registration": check_registration, "fast-path": check_fast_path, "attention": check_attention, "ranges": check_ranges,
+CHECKS = {"host": check_host, "one-gpu": check_one_gpu, "elsewhere": check_elsewhere,
+          "registration": check_registration, "fast-path": check_fast_path, "attention": check_attention, "ranges": check_ranges,
           "deterministic": check_deterministic, "memory": check_memory,
           "host-time": check_host_time, "ways": check_ways}
 

@@ -57,7 +57,15 @@ def strategy(random_):
     return random_.choice([
         {}, {"ddp.use_distributed_optimizer": True}, {"dist.use_torch_fsdp2": True},
         {"dist.use_megatron_fsdp": True, "ddp.data_parallel_sharding_strategy": sharding},
-        {"dist.use_megatron_fsdp": True, "ddp.data_parallel_sharding_strategy": sharding}])
+        {"dist.use_megatron_fsdp": True, "ddp.data_parallel_sharding_strategy": sharding}, hybrid(random_)])
+
+
+def hybrid(random_):
+    """Two groups of ranks, if their number is even; between them state is replicated or divided."""
+    outer = random_.choice(["no_shard", "optim"])
+    inner = random_.choice(["no_shard", "optim", "optim_grads", "optim_grads_params"])
+    return {"dist.use_megatron_fsdp": True, "ddp.num_distributed_optimizer_instances": 2, "ddp.outer_dp_sharding_strategy": outer,
+            "ddp.data_parallel_sharding_strategy": inner if outer == "no_shard" else "optim_grads_params"}
 
 
 def precision(random_):

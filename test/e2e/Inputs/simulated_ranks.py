@@ -17,6 +17,8 @@ import sys
 import tempfile
 
 TOLERANCE = 1e-5
+ONE_RANK = ["cluster.nodes=1", "cluster.gpus_per_node=1", "ddp.num_distributed_optimizer_instances=1",
+            "ddp.outer_dp_sharding_strategy=no_shard"]
 
 
 def peak_of_children():
@@ -47,7 +49,7 @@ def main():
     program = peak_of_children()
     many = losses(options.recipe, options.set, f"--simulate-ranks={options.ranks}")
     peak = peak_of_children() - program
-    one = losses(options.recipe, [*options.set, "cluster.nodes=1", "cluster.gpus_per_node=1"], "--simulate-ranks=1")
+    one = losses(options.recipe, [*options.set, *ONE_RANK], "--simulate-ranks=1")
 
     if len(many) != len(one) or len(many) < 2 or many[0] == many[-1]:
         sys.exit(f"the losses of {options.ranks} ranks and of one are not those of several steps: {many} and {one}")
