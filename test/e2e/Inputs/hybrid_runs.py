@@ -10,8 +10,8 @@ CHECK is what has to agree:
     average   sums scaled before and averages in the collectives: likewise
     divided   optimizer state sharded between groups as well, 2 groups of 1, 2 and 4 ranks and 3 of 2: likewise
     average-divided  both
-    same      state sharded between groups: any schedule, two slots for units, other places of gathers and a process for each
-              rank to the bit
+    same      state sharded between groups: any schedule, two slots for units, recomputation, other places of gathers and a
+              process for each rank to the bit
     bf16      the same in bf16: losses of 5 steps as without sharding between groups, within 1e-3 relative
     layouts   saved under one layout, loaded under another: weights and moments to the bit, the losses that
               follow within 1e-6 relative
@@ -23,7 +23,7 @@ import pathlib
 import sys
 import tempfile
 
-from compare_runs import STRATEGIES, Runner, close, equal, run_check, strategy_settings
+from compare_runs import FULL, STRATEGIES, Runner, close, equal, run_check, strategy_settings
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
 from check_golden import read_dump, unpack  # noqa: E402
@@ -117,6 +117,9 @@ def check_same(runner):
             equal(f"{name}, seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
         equal(f"{name}, not overlapped", expected, runner.run_plan(*settings, compile_options=["--disable-pass=overlap"]))
         equal(f"{name}, two slots", expected, runner.run_plan(*settings, "ddp.fsdp_double_buffer=true"))
+        equal(f"{name}, all layers computed again", expected, runner.run_plan(*settings, *FULL))
+        selective = ["model.recompute_granularity=selective", "model.recompute_modules=[core_attn, layernorm, mlp]"]
+        equal(f"{name}, parts of layers computed again", expected, runner.run_plan(*settings, *selective))
         records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
         equal(f"{name}, a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
 
