@@ -50,6 +50,7 @@ class Job:
     def run(self, recipe, settings, *options, ranks=1):
         """Metrics of each step, and what was said."""
         metrics = self.folder / "metrics.jsonl"
+        metrics.unlink(missing_ok=True)
         sets = [f"--set={s}" for s in [*on(ranks), *settings]]
         command = [self.shardc, "run", self.recipes / recipe, *sets, f"--metrics={metrics}", *options]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
