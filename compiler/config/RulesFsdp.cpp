@@ -238,6 +238,12 @@ void ruleStrategyIgnored(RuleContext &ctx) {
              {arg(ctx, kStrategy), DiagArg(spelling(ctx.derived().strategy))});
 }
 
+void ruleOuterStrategyIgnored(RuleContext &ctx) {
+  if (!ctx.wantsFsdp() && ctx.derived().outerStrategy == OuterStrategy::Optim)
+    ctx.report(
+        {Opt::DdpOuterDpShardingStrategy, Opt::DistUseMegatronFsdp, Opt::DdpUseMegatronFsdp});
+}
+
 void ruleFsdpWithTensorOrContext(RuleContext &ctx) {
   std::optional<Opt> degree = splitDegree(ctx);
   if (!ctx.wantsFsdp() || !degree || !isBeforeBlackwell(ctx))

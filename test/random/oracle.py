@@ -659,6 +659,7 @@ WARNINGS = {
     "no-shard-under-fsdp": lambda f: f.fsdp and f.runs == "no_shard",  # V83
     "strategy-ignored": lambda f: not f.fsdp and f.is_written("ddp.data_parallel_sharding_strategy") and
     f["ddp.data_parallel_sharding_strategy"] != f.runs,  # V83
+    "outer-strategy-ignored": lambda f: not f.fsdp and f["ddp.outer_dp_sharding_strategy"] == "optim",
     "fsdp-with-tensor-or-context-parallel": lambda f: f.fsdp and (f.tp > 1 or f.cp > 1) and old_gpu(f),  # V44
     "tensor-parallel-max-connections": lambda f: not f.fsdp and not f.torch and (f.tp > 1 or f.cp > 1) and
     old_gpu(f) and f.variable("CUDA_DEVICE_MAX_CONNECTIONS") not in (None, "1"),  # V44
