@@ -158,6 +158,21 @@ Json roleJson(const plan::Plan &plan, const plan::Role &role) {
   return json;
 }
 
+Json splitsJson(const plan::Plan &plan, const plan::Param &param) {
+  Json json = Json::array();
+  for (const plan::Split &split : param.splits)
+    json.push_back(
+        {{"dim", split.dim}, {"group", groupJson(plan, split.group)}, {"parts", split.parts}});
+  return json;
+}
+
+Json copiesJson(const plan::Plan &plan, const plan::Param &param) {
+  Json json = Json::array();
+  for (int16_t group : param.copies)
+    json.push_back(groupJson(plan, group));
+  return json;
+}
+
 Json tablesJson(const plan::Plan &plan) {
   Json json = Json::object();
   for (const auto &[path, value] : plan.job.entries())
@@ -183,6 +198,10 @@ Json tablesJson(const plan::Plan &plan) {
   for (const plan::Param &param : plan.params)
     json["params"].push_back({{"name", param.name},
                               {"type", typeJson(param.type)},
+                              {"stacked_row", param.stackedRow},
+                              {"whole", typeJson(param.wholeType())},
+                              {"splits", splitsJson(plan, param)},
+                              {"copies", copiesJson(plan, param)},
                               {"block", param.block},
                               {"offset", param.offset},
                               {"lr_mult", param.lrMult},

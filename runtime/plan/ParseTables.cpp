@@ -264,10 +264,53 @@ bool Parser::param() {
       !params_.add(in_, name, static_cast<uint32_t>(plan_.params.size()), "parameter"))
     return false;
   param.name = name;
-  if (!in_.expect(':') || !type(param.type) || !paramClauses(param))
+  if (!in_.expect(':') || !type(param.type) || !paramParts(param) || !paramClauses(param))
     return false;
   plan_.params.push_back(std::move(param));
   return true;
+}
+
+/// `stacked row 16 of [8,64,16] split 0 over ep split 1 over etp parts 2 copies [cp]`: what this
+/// rank has of a parameter.
+bool Parser::paramParts(Param &param) {
+  if (in_.takeIf(std::string_view("stacked")) &&
+      !(in_.expect(std::string_view("row")) &&
+        in_.integer(param.stackedRow, "elements of a row", 1, limits::kElementsMax)))
+    return false;
+  if (in_.takeIf(std::string_view("of"))) {
+    param.whole.dtype = param.type.dtype;
+    if (!shape(param.whole, in_.next()) || !in_.expect(std::string_view("split")) || !split(param))
+      return false;
+    while (in_.takeIf(std::string_view("split")))
+      if (!split(param))
+        return false;
+  }
+  return !in_.takeIf(std::string_view("copies")) || copies(param);
+}
+
+bool Parser::split(Param &param) {
+  Split split;
+  int64_t dim = 0;
+  if (!room(param.splits, param.type.rank, "splits of a parameter") ||
+      !in_.integer(dim, "dimension of a parameter", 0, param.type.rank - 1) ||
+      !in_.expect(std::string_view("over")) || !groupOf(split.group) ||
+      (in_.takeIf(std::string_view("parts")) &&
+       !in_.integer(split.parts, "parts of a dimension", 1, limits::kExtentMax)))
+    return false;
+  split.dim = static_cast<uint8_t>(dim);
+  param.splits.push_back(split);
+  return true;
+}
+
+bool Parser::copies(Param &param) {
+  if (!in_.expect('['))
+    return false;
+  do {
+    if (!room(param.copies, limits::kGroupsMax, "groups of copies") ||
+        !groupOf(param.copies.emplace_back()))
+      return false;
+  } while (in_.takeIf(','));
+  return in_.expect(']');
 }
 
 bool Parser::paramClauses(Param &param) {
@@ -330,7 +373,11 @@ bool Parser::source() {
 
 bool Parser::type(Type &out) {
   size_t at = in_.next();
-  if (!enumerator(out.dtype, parseDType, "element type") || !in_.expect('['))
+  return enumerator(out.dtype, parseDType, "element type") && shape(out, at);
+}
+
+bool Parser::shape(Type &out, size_t at) {
+  if (!in_.expect('['))
     return false;
   out.rank = 0;
   int64_t elementsMax = limits::kBytesMax / dtypeBytes(out.dtype);

@@ -74,11 +74,15 @@ private:
   bool unit();
   bool block();
   bool param();
+  bool paramParts(Param &param);
+  bool split(Param &param);
+  bool copies(Param &param);
   bool paramClauses(Param &param);
   bool paramInit(Param &param);
   bool loc();
   bool source();
   bool type(Type &out);
+  bool shape(Type &out, size_t at);
   bool lookUp(const NameTable &table, uint32_t &out, std::string_view what);
   template <typename E>
   bool enumerator(E &out, std::optional<E> (*parseName)(std::string_view), std::string_view what);

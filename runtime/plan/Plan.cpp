@@ -191,7 +191,23 @@ std::optional<BlockPart> partOf(const Block &block, int64_t numel) {
 }
 
 int64_t Param::rowSize() const {
+  if (isStacked())
+    return stackedRow;
   return type.rank <= 1 ? 1 : type.numel() / std::max<int64_t>(type.shape[0], 1);
+}
+
+Type Param::tensorType() const {
+  Type tensor = wholeType();
+  if (isStacked()) {
+    std::rotate(tensor.shape.begin(), tensor.shape.begin() + 1, tensor.shape.end());
+    tensor.shape.back() = 0;
+    --tensor.rank;
+  }
+  return tensor;
+}
+
+std::string Param::tensorName(int64_t number) const {
+  return isStacked() ? name + std::to_string(number) : name;
 }
 
 int64_t Plan::worldSize() const {

@@ -374,18 +374,46 @@ enum class InitKind : uint8_t { Zeros, Ones, Normal };
 std::string_view toString(InitKind);
 std::optional<InitKind> parseInitKind(std::string_view);
 
+/// A dimension of a parameter that is cut among the ranks of a group. The dimension consists of
+/// `parts` equal parts, each of which is cut into as many pieces as the group has ranks; the rank
+/// with index i has the i-th piece of each.
+struct Split {
+  uint8_t dim = 0;
+  int16_t group = -1; ///< index in Plan::groups
+  int64_t parts = 1;
+  bool operator==(const Split &) const = default;
+};
+
 /// One row of the global parameter table, under Megatron-Core's name.
 struct Param {
   std::string name;
-  Type type; ///< of the weight as the model computes with it
+  Type type; ///< of the weight as the model computes with it: this rank's elements
+  /// More than 0: the first dimension counts tensors that have the name of the parameter and their
+  /// number behind it, the experts of a layer. Then this is the elements of one of their rows.
+  int64_t stackedRow = 0;
+  Type whole;                ///< of all elements where there are splits; rank 0 otherwise
+  std::vector<Split> splits; ///< one for each dimension that is cut
+  /// Groups whose ranks all have the same elements, in which others have parts of a split
+  /// parameter: the rank with index 0 counts them in norms.
+  std::vector<int16_t> copies;
   int32_t block = -1;
   int64_t offset = 0; ///< first element in its block
   double lrMult = 1, wdMult = 1;
   InitKind init = InitKind::Zeros;
   double initStd = 0;
 
-  /// Elements of one row: shards cut between rows only.
+  /// Elements of one row of this rank's part: shards cut between rows only.
   int64_t rowSize() const;
+  bool isStacked() const { return stackedRow > 0; }
+  /// The dimension that counts rows.
+  uint8_t rowDim() const { return isStacked() ? 1 : 0; }
+  /// Of the elements of all ranks together.
+  const Type &wholeType() const { return splits.empty() ? type : whole; }
+  /// What checkpoints have of it: the tensors of a stack, or one of its own name.
+  int64_t tensorCount() const { return isStacked() ? wholeType().shape[0] : 1; }
+  std::string tensorName(int64_t number) const;
+  /// With the elements of all ranks.
+  Type tensorType() const;
 };
 
 struct Loc {

@@ -172,11 +172,39 @@ void Writer::sources() {
   }
 }
 
+void Writer::paramParts(const Param &param) {
+  if (param.isStacked()) {
+    text(" stacked row ");
+    integer(param.stackedRow);
+  }
+  if (!param.splits.empty()) {
+    text(" of ");
+    shape(param.whole);
+  }
+  for (const Split &split : param.splits) {
+    text(" split ");
+    integer(split.dim);
+    text(" over ");
+    nameOf(plan_.groups, split.group);
+    if (split.parts != 1) {
+      text(" parts ");
+      integer(split.parts);
+    }
+  }
+  for (size_t i = 0; i < param.copies.size(); ++i) {
+    text(i == 0 ? " copies [" : ", ");
+    nameOf(plan_.groups, param.copies[i]);
+  }
+  if (!param.copies.empty())
+    text("]");
+}
+
 void Writer::param(const Param &param) {
   text("param ");
   quoted(param.name);
   text(" : ");
   type(param.type);
+  paramParts(param);
   if (param.block >= 0) {
     text(" block ");
     nameOf(plan_.blocks, param.block);

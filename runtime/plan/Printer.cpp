@@ -80,6 +80,10 @@ void Writer::place(const Place &place) {
 
 void Writer::type(const Type &type) {
   text(dtypeName(type.dtype));
+  shape(type);
+}
+
+void Writer::shape(const Type &type) {
   text("[");
   for (size_t d = 0; d < type.rank && d < type.shape.size(); ++d) {
     if (d > 0)

@@ -26,6 +26,7 @@ public:
   void role(const Role &role);
   void op(const Segment &segment, const Op &op);
   void type(const Type &type);
+  void shape(const Type &type);
   void place(const Place &place);
   void text(std::string_view s) { out_ += s; }
   void reserve(size_t bytes) { out_.reserve(bytes); }
@@ -52,6 +53,7 @@ private:
   void where(const Role &role);
   void program(const Role &role, const std::vector<ProgramNode> &nodes, int depth);
   void param(const Param &param);
+  void paramParts(const Param &param);
   void needs();
   void meshAndGroups();
   void channels();

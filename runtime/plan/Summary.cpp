@@ -228,11 +228,12 @@ void describeJob(Page &page, const Plan &plan) {
   for (const MeshAxis &axis : plan.mesh)
     mesh += fmt::format("{}{} = {}", mesh.empty() ? "" : ", ", axis.name, axis.size);
   page.line("mesh       {}; {} ranks", mesh, plan.worldSize());
-  int64_t elements = 0;
-  for (const Param &param : plan.params)
-    elements += param.type.numel();
-  page.line("parameters {} in {} tensors, {} units", elements, plan.params.size(),
-            plan.units.size());
+  int64_t elements = 0, tensors = 0;
+  for (const Param &param : plan.params) {
+    elements += param.wholeType().numel();
+    tensors += param.tensorCount();
+  }
+  page.line("parameters {} in {} tensors, {} units", elements, tensors, plan.units.size());
 }
 
 void describeMemory(Page &page, const Plan &plan, const Role &role) {

@@ -16,7 +16,7 @@ double modelFlopsPerToken(const plan::Plan &plan) {
   double weights = 0;
   for (const plan::Param &param : plan.params)
     if (param.type.rank > 1 && !isTable(plan, param))
-      weights += static_cast<double>(param.type.numel());
+      weights += static_cast<double>(param.wholeType().numel());
   if (model.shareEmbeddingsAndOutputWeights) // the output projection takes the tokens' table
     weights += static_cast<double>(plan.job.derived.paddedVocabSize) *
                static_cast<double>(model.hiddenSize);

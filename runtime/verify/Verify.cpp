@@ -132,6 +132,8 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
       checkHostCells(inspection, role);
     for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
       checkSnapshots(inspection, role);
+    if (inspection.size() == 0)
+      checkSaved(inspection);
   }
   if (inspection.size() != 0)
     return inspection.take();

@@ -174,6 +174,10 @@ std::set<int64_t> stepsThatDiffer(const ProgramNode &steps);
 // Phases over the whole plan
 /// VerifyTables.cpp: mesh, groups, blocks, parameters, roles, programs.
 void checkTables(Inspection &inspection);
+/// VerifySplits.cpp: this rank's part of a parameter against the whole, and its copies.
+void checkSplits(Inspection &inspection, const Param &param);
+/// VerifySplits.cpp: names of tensors, and that some rank has each of their elements.
+void checkSaved(Inspection &inspection);
 /// VerifyTables.cpp: types of cells that a checkpoint holds.
 void checkStates(Inspection &inspection);
 void checkCollectives(Inspection &inspection); ///< VerifyCollectives.cpp: roles against each other

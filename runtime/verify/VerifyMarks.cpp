@@ -24,7 +24,9 @@ Cover addedCover(Cover a, Cover b) {
 Mark joined(const Mark &a, const Mark &b) {
   Mark mark;
   mark.varies = a.varies | b.varies;
+  mark.split = a.split | b.split;
   mark.due = a.due | b.due;
+  mark.block = a.block < 0 || a.block == b.block ? b.block : b.block < 0 ? a.block : -1;
   mark.cover = std::max(a.cover, b.cover);
   mark.phase = a.phase == b.phase || b.phase == Phase::None ? a.phase
                : a.phase == Phase::None                     ? b.phase
@@ -62,7 +64,7 @@ Mark gathered(Mark mark, Axes over) {
 /// Ranks that hold the same, or sums already, are counted as often as there are; an average of what
 /// is the same is that.
 Mark reduced(Mark mark, Axes over, bool isAverage, bool isScattered) {
-  Axes counted = isAverage ? mark.varies : over;
+  Axes counted = isAverage ? mark.varies | mark.split : over;
   if ((over & counted & ~mark.due) != 0 && mark.cover != Cover::None && !isBad(mark.cover))
     mark.cover = Cover::Twice;
   mark.varies &= ~over;

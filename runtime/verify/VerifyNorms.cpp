@@ -2,6 +2,7 @@
 // elements and take their own squares, or each rank adds a part of its squares: one of as many as
 // there are ranks that hold the same elements.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "runtime/verify/VerifySums.h"
@@ -9,6 +10,11 @@
 namespace shardc::plan::verifier {
 namespace {
 
+/// Parameters of a block that are split over the same axes and have copies along the same.
+struct Class {
+  Axes splits = 0, copies = 0;
+  auto operator<=>(const Class &) const = default;
+};
 class NormCheck {
 public:
   explicit NormCheck(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {
@@ -69,7 +75,8 @@ private:
       if (isSummed && isHeld)
         checkCopies(norm.at, norm.pack->getInt(AttrKey::copies), block);
       if (norm.isOwn && isHeldByAny(block))
-        need(norm.at, isHeld && !isSharded(block),
+        need(norm.at,
+             isHeld && !isSharded(block) && classesOf(block) == Classes{{Class{}, nullptr}},
              "takes the squares of this rank's part for those of all elements");
     }
   }
@@ -85,27 +92,44 @@ private:
     return isSharded(block) ? axesOf(plan_, plan_.blocks[block].stateGroup) : Axes{0};
   }
 
+  using Classes = std::map<Class, const Param *>; ///< with one of its parameters
+
+  Classes classesOf(size_t block) {
+    Classes classes;
+    for (const Param *param : report_.paramsOf(static_cast<int32_t>(block)))
+      if (!param->splits.empty() || !param->copies.empty())
+        classes.emplace(Class{splitAxesOf(plan_, *param), copyAxesOf(plan_, *param)}, param);
+      else
+        classes.emplace(Class{}, nullptr);
+    if (classes.empty())
+      classes.emplace(Class{}, nullptr);
+    return classes;
+  }
+
   void checkCopies(Spot at, int64_t said, size_t block) {
-    for (const Coordinates &part : partsThatDiffer(plan_.roles[at.role], block)) {
-      int64_t copies = copiesOf(block, part);
-      if (!report_.spend(plan_.roles.size()) || copies == said)
-        continue;
-      report_.add(
-          Rule::Step, at,
-          fmt::format("each rank adds 1 in {} of its squares to the norm; {} ranks hold the "
-                      "same part of block '{}'",
-                      said, copies, plan_.blocks[block].name),
-          plan_.blocks[block].name);
-      return;
-    }
+    for (const auto &[each, param] : classesOf(block))
+      for (const Coordinates &part : partsThatDiffer(plan_.roles[at.role], block, each)) {
+        int64_t copies = copiesOf(block, part, each);
+        if (!report_.spend(plan_.roles.size()) || copies == said)
+          continue;
+        std::string what =
+            param == nullptr
+                ? fmt::format("hold the same part of block '{}'", plan_.blocks[block].name)
+                : fmt::format("count the same elements of parameter '{}'", param->name);
+        report_.add(Rule::Step, at,
+                    fmt::format("each rank adds 1 in {} of its squares to the norm; {} ranks {}",
+                                said, copies, what),
+                    plan_.blocks[block].name);
+        return;
+      }
   }
 
   using Coordinates = std::vector<int64_t>; ///< on each axis of the mesh
 
   /// Parts of the block that stand for those of all of the role's ranks: how many ranks hold a part
   /// changes only where the ranks of a role begin or end.
-  std::vector<Coordinates> partsThatDiffer(const Role &role, size_t block) {
-    Axes divided = axesOfParts(block);
+  std::vector<Coordinates> partsThatDiffer(const Role &role, size_t block, const Class &of) {
+    Axes divided = axesOfParts(block) | of.splits;
     Coordinates first;
     for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
       first.push_back(extentOf(plan_, role, axis).begin);
@@ -132,9 +156,10 @@ private:
     return parts;
   }
 
-  /// Ranks that hold the part of the block's state with these coordinates.
-  int64_t copiesOf(size_t block, const Coordinates &part) const {
-    Axes divided = axesOfParts(block);
+  /// Ranks that hold the part of the block's state with these coordinates, and count the squares of
+  /// parameters of the class: of copies the first does.
+  int64_t copiesOf(size_t block, const Coordinates &part, const Class &of) const {
+    Axes divided = axesOfParts(block) | of.splits;
     int64_t copies = 0;
     for (size_t r = 0; r < plan_.roles.size(); ++r) {
       if (!held_[r][block])
@@ -142,7 +167,9 @@ private:
       int64_t ranks = 1;
       for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
         AxisRange extent = extentOf(plan_, plan_.roles[r], axis);
-        if ((divided >> axis & 1) == 0)
+        if ((of.copies >> axis & 1) != 0)
+          ranks *= extent.begin == 0 ? 1 : 0;
+        else if ((divided >> axis & 1) == 0)
           ranks *= extent.end - extent.begin;
         else if (part[axis] < extent.begin || extent.end <= part[axis])
           ranks = 0;

@@ -50,7 +50,7 @@ public:
         role_(plan_.roles[roleIndex]), allAxes_(axesOf(plan_)),
         dataAxes_(axesOf(plan_, plan_.dataGroup)),
         blockOf_(inspection.blocksInCheckpoint(roleIndex)), isTraining_(role_.segments.size()),
-        hasState_(plan_.blocks.size()), updates_(plan_.blocks.size()),
+        hasState_(plan_.blocks.size()), updates_(plan_.blocks.size()), splits_(inspection),
         hasNumbers_(plan_.roles.size() > 1) {
     findTraining();
     for (const Block *block : blockOf_)
@@ -94,6 +94,15 @@ private:
     return part ? axesOf(plan_, part->group) : partsOf(block);
   }
 
+  /// Of this rank's part of the block's state.
+  Mark markOfState(int32_t block) const {
+    Mark mark;
+    mark.varies = partsOf(block);
+    mark.split = splits_.of(block);
+    mark.block = block;
+    return mark;
+  }
+
   /// A role that updates blocks, or saves what it does.
   bool hasStepOps() const {
     return updatesBlocks(role_) || (!plan_.job.checkpoint.save.empty() && !plan_.blocks.empty());
@@ -117,7 +126,7 @@ private:
     bool isBuffer = cell.kind == CellKind::Buffer; // other kinds mean the same in all roles
     Held held{{}, numberOf(cell.kind, isBuffer ? c : static_cast<uint32_t>(cell.of))};
     if (blockOf_[c] != nullptr)
-      held.mark.varies = partsOf(static_cast<int32_t>(blockOf_[c] - plan_.blocks.data()));
+      held.mark = markOfState(static_cast<int32_t>(blockOf_[c] - plan_.blocks.data()));
     if (c == stepCell_)
       held.mark.phase = Phase::Ended;
     return held;
@@ -327,6 +336,14 @@ private:
       numbers_[result] = mixed(numbers_[result], numbers_[value]);
   }
 
+  Mark partOfPack(const Op &op, size_t k) {
+    return splits_.packed(marks_[op.operands[k]], blockNamedBy(op), k);
+  }
+
+  static int32_t blockNamedBy(const Op &op) {
+    return op.attrs.empty() ? -1 : static_cast<int32_t>(op.getInt(AttrKey::block));
+  }
+
   Mark markOf(uint32_t i, const Op &op) {
     switch (opInfo(op.kind).sum) {
     case SumRole::Computes:
@@ -334,30 +351,24 @@ private:
     case SumRole::ComputesShard:
       return fresh(op);
     case SumRole::Passes:
-      return marks_[op.operands[0]];
-    case SumRole::Cuts: {
-      Mark mark = marks_[op.operands[0]];
-      if (op.getInt(AttrKey::coef) != 0)
-        mark.varies |= axesOf(plan_, op.group);
-      return mark;
-    }
+      return splits_.asBlock(marks_[op.operands[0]], blockNamedBy(op));
+    case SumRole::Cuts:
+      return splits_.viewed(marks_[op.operands[0]], op, segment_->values);
     case SumRole::Joins: {
-      Mark mark = op.operands.empty() ? Mark{} : marks_[op.operands[0]];
-      for (ValueId part : op.operands)
-        mark = packed(mark, marks_[part]);
+      Mark mark = op.operands.empty() ? Mark{} : partOfPack(op, 0);
+      for (size_t k = 0; k < op.operands.size(); ++k)
+        mark = packed(mark, partOfPack(op, k));
+      mark.block = blockNamedBy(op);
       return mark;
     }
     case SumRole::Constant:
       return {};
-    case SumRole::Initial: {
-      Mark mark;
-      mark.varies = partsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
-      return mark;
-    }
+    case SumRole::Initial:
+      return markOfState(blockNamedBy(op));
     case SumRole::Norm: {
       Mark mark;
       for (ValueId operand : op.operands)
-        mark.varies |= marks_[operand].varies;
+        mark.varies |= marks_[operand].varies | marks_[operand].split;
       return mark;
     }
     case SumRole::ResetsStep: {
@@ -396,7 +407,7 @@ private:
   Mark fresh(const Op &op) const {
     Mark mark;
     for (ValueId operand : op.operands)
-      mark.varies |= marks_[operand].varies;
+      mark.varies |= marks_[operand].varies | marks_[operand].split;
     SumRole role = opInfo(op.kind).sum;
     if (role == SumRole::Loads)
       mark.varies |= dataAxes_;
@@ -410,8 +421,7 @@ private:
 
   void followCollective(const Op &op) {
     Axes over = axesOf(plan_, op.group);
-    const Mark &operand = marks_[op.operands[0]];
-    Mark mark = combined(op, operand, over);
+    Mark mark = combined(op, splits_.asBlock(marks_[op.operands[0]], blockNamedBy(op)), over);
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Acc && holds(tie.pred, variant_)) {
         bool isAgain = contains(tie.value, op.operands[0]);
@@ -623,9 +633,8 @@ private:
          "updates its block a second time in a step");
     checkSum(i, op.operands[0], block);
     for (size_t operand = 1; operand < op.operands.size(); ++operand) {
-      Axes shared =
-          static_cast<Axes>(allAxes_ & ~(operand + 1 < op.operands.size() ? partsOf(block) : 0));
-      if (Axes apart = marks_[op.operands[operand]].varies & shared; apart != 0)
+      bool isOfBlock = operand + 1 < op.operands.size();
+      if (Axes apart = apartIn(marks_[op.operands[operand]], isOfBlock ? block : -1); apart != 0)
         scope(segmentIndex_)
             .addValue(Rule::Sum, i, op.operands[operand],
                       "'{}' takes '%{}', which may differ between ranks along {}; these ranks need "
@@ -633,8 +642,7 @@ private:
                       opInfo(op.kind).name, name(op.operands[operand]), namesOf(plan_, apart),
                       plan_.blocks[static_cast<size_t>(block)].name);
     }
-    Mark mark;
-    mark.varies = partsOf(block);
+    Mark mark = markOfState(block);
     uint64_t number = hasNumbers_ ? numberOfOp(op) : 0;
     for (size_t r = 0; r < op.results.size(); ++r) {
       marks_[op.results[r]] = mark;
@@ -645,9 +653,17 @@ private:
       taken_.push_back({block, segmentIndex_, i, number, numbers_[state]});
   }
 
+  /// Axes along which ranks with the same elements of a block may hold other bytes; of no block,
+  /// all along which they may.
+  Axes apartIn(const Mark &mark, int32_t block) const {
+    Axes parts = block < 0 ? Axes{0} : partsOf(block);
+    Axes splits = block < 0 ? Axes{0} : splits_.of(block);
+    return static_cast<Axes>((mark.varies & ~parts) | (mark.split & ~splits));
+  }
+
   /// What is taken for a block's gradient is all of it.
   void checkSum(uint32_t i, ValueId sum, int32_t block) {
-    const Mark &mark = marks_[sum];
+    const Mark mark = splits_.asBlock(marks_[sum], block);
     const std::string &blockName = plan_.blocks[static_cast<size_t>(block)].name;
     auto inspection = [&](std::string what) {
       Finding *finding =
@@ -667,7 +683,7 @@ private:
     else if (mark.due != 0)
       inspection(fmt::format("lacks contributions from other ranks: it is not summed over {}",
                              namesOf(plan_, mark.due)));
-    else if (Axes apart = mark.varies & static_cast<Axes>(~partsOf(block)); apart != 0)
+    else if (Axes apart = apartIn(mark, block); apart != 0)
       inspection(fmt::format(
           "may differ between ranks along {}, which need to update the block with equal values",
           namesOf(plan_, apart)));
@@ -718,7 +734,8 @@ private:
   uint32_t segmentIndex_ = 0;
   Variant variant_ = Variant::Only;
   std::vector<Mark> marks_; ///< of its values
-  bool hasNumbers_;         ///< several roles are held against each other
+  BlockSplits splits_;
+  bool hasNumbers_; ///< several roles are held against each other
   std::vector<uint64_t> numbers_;
   std::map<std::pair<int16_t, ChannelId>, uint64_t> meetings_;
   std::vector<Update> taken_;

@@ -32,12 +32,19 @@ enum class Cover : uint8_t {
 enum class Phase : uint8_t { None, Ended, Begun, Unclear };
 
 struct Mark {
-  Axes varies = 0; ///< ranks that differ in these may hold other bytes
+  Axes varies = 0; ///< ranks that differ in these may hold other bytes of the same elements
+  Axes split = 0;  ///< ranks that differ in these hold other elements of split parameters
   Axes due = 0;    ///< of these: what ranks hold are parts of one sum that nobody has made
   Cover cover = Cover::None;
   Phase phase = Phase::None;
+  int32_t block = -1; ///< of which this is all, or a rank's part; -1: of none, or not known
   bool operator==(const Mark &) const = default;
 };
+
+/// Axes along which ranks have other elements of a parameter by its splits, and those along which
+/// they have the same by its copies.
+Axes splitAxesOf(const Plan &plan, const Param &param);
+Axes copyAxesOf(const Plan &plan, const Param &param);
 
 /// What holds one or the other, by the way that the program took.
 Mark joined(const Mark &a, const Mark &b);
@@ -58,6 +65,27 @@ Axes axesOf(const Plan &plan, int16_t group);
 Axes axesOf(const Plan &plan);
 /// `'tp'`, or `'tp' and 'cp'`.
 std::string namesOf(const Plan &plan, Axes axes);
+
+/// How marks change where values become blocks with split parameters, and parts of them. Ranks
+/// along a parameter's splits hold other elements of it, and no parts of a sum.
+class BlockSplits {
+public:
+  explicit BlockSplits(Inspection &inspection);
+
+  /// Of all parameters of the block.
+  Axes of(int32_t block) const { return axes_.empty() ? Axes{0} : axes_[size_t(block)]; }
+  /// What an op takes as a block, if it was not known as one.
+  Mark asBlock(Mark mark, int32_t block);
+  /// The k-th parameter of a block, in a pack of it.
+  Mark packed(const Mark &mark, int32_t block, size_t k);
+  /// A view has the splits of the parameters in it, if it is of a whole block.
+  Mark viewed(Mark mark, const Op &view, const std::vector<Value> &values);
+
+private:
+  Inspection &report_;
+  const Plan &plan_;
+  std::vector<Axes> axes_; ///< by block; empty if no parameter is split
+};
 
 /// Checks that each element of a gradient counts once in the norm, where steps end as they should.
 void checkNorms(Inspection &inspection);

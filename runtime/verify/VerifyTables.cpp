@@ -174,6 +174,7 @@ void checkParam(Inspection &inspection, const Param &param) {
                    param.name);
     return;
   }
+  checkSplits(inspection, param);
   if (param.block == -1 && plan.level == Level::Placed)
     return broken(fmt::format(
         "parameter '{}' is not in a block; each parameter of a placed plan needs one", param.name));

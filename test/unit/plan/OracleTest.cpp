@@ -26,11 +26,12 @@ TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
 INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
                          testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every",
                                          "exchange", "parts", "starts", "split", "feed", "saves",
-                                         "hsdp", "hybrid", "fsdp2"));
+                                         "hsdp", "hybrid", "fsdp2", "tensor"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
-  for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange",
-                           "parts", "starts", "split", "feed", "saves", "hsdp", "hybrid", "fsdp2"})
+  for (const char *name :
+       {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange", "parts", "starts",
+        "split", "feed", "saves", "hsdp", "hybrid", "fsdp2", "tensor"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 

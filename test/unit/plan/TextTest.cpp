@@ -60,7 +60,8 @@ TEST(PlanText, AnEditBelowTheHeadIsRefusedUnlessTheHashIsTakenOut) {
   EXPECT_NE(print(parsed(edited)), printed);
 }
 
-INSTANTIATE_TEST_SUITE_P(Plans, Files, testing::Values("fsdp", "zero", "ddp", "slots", "roles"));
+INSTANTIATE_TEST_SUITE_P(Plans, Files,
+                         testing::Values("fsdp", "zero", "ddp", "slots", "roles", "tensor"));
 
 TEST(PlanText, EveryOpClauseComesBack) {
   std::string text =

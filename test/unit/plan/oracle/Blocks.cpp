@@ -120,6 +120,18 @@ int32_t blockOf(const Cell &cell) {
   return cell.kind == CellKind::Param || cell.kind == CellKind::ParamGradient ? -1 : cell.of;
 }
 
+std::vector<int64_t> ranksWith(const Plan &plan, int32_t block) {
+  std::vector<int64_t> ranks;
+  for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
+    const Role &role = plan.roles[roleOf(plan, rank)];
+    if (std::ranges::any_of(role.cells, [&](const Cell &cell) {
+          return isSaved(role, cell) && blockOf(cell) == block;
+        }))
+      ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 std::vector<bool> paddingOf(const Plan &plan, int32_t index, const Type &type,
                             std::optional<int64_t> begin) {
   constexpr int64_t kGranule = 16;

@@ -63,6 +63,9 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
 bool isSaved(const Role &role, const Cell &cell);
 /// The block whose weights, gradients or state the cell holds; -1 if it holds nothing of a block.
 int32_t blockOf(const Cell &cell);
+/// Ranks with the block's state.
+std::vector<int64_t> ranksWith(const Plan &plan, int32_t block);
+
 /// For each 16 bytes of a value that begins with the element of the block, whether no parameter has
 /// any of them; all false if it holds no part of the block.
 std::vector<bool> paddingOf(const Plan &plan, int32_t block, const Type &type,

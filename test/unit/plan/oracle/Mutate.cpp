@@ -770,6 +770,9 @@ private:
   std::string doChangeParamType() {
     return StepMutator(plan_, random_, *role_, *segment_).doChangeParamType();
   }
+  std::string doChangeSplit() {
+    return StepMutator(plan_, random_, *role_, *segment_).doChangeSplit();
+  }
   std::string doChangeCopy() {
     return StepMutator(plan_, random_, *role_, *segment_).doChangeCopy();
   }

@@ -155,6 +155,34 @@ std::string StepMutator::doChangeParamType() {
   return fmt::format("parameter {} is {}", param.name, dtypeName(type));
 }
 
+/// Another group is one that divides neither the parameter nor its block.
+std::string StepMutator::doChangeSplit() {
+  if (plan_.params.empty() || plan_.groups.empty())
+    return {};
+  Param &param = plan_.params[below(plan_.params.size())];
+  if (!param.splits.empty()) {
+    param.splits.clear();
+    return fmt::format("parameter {} is split no longer", param.name);
+  }
+  if (!param.copies.empty()) {
+    param.copies.clear();
+    return fmt::format("parameter {} has no copies", param.name);
+  }
+  auto group = static_cast<int16_t>(below(plan_.groups.size()));
+  const std::vector<uint16_t> &axes = plan_.groups[static_cast<size_t>(group)].axes;
+  auto uses = [&](int16_t other) {
+    return other >= 0 &&
+           std::ranges::any_of(plan_.groups[static_cast<size_t>(other)].axes,
+                               [&](uint16_t axis) { return std::ranges::count(axes, axis) != 0; });
+  };
+  if (param.block >= 0)
+    if (const Block &block = plan_.blocks[static_cast<size_t>(param.block)];
+        uses(block.group) || uses(block.stateGroup))
+      return {};
+  param.copies = {group};
+  return fmt::format("parameter {} has copies in group {}", param.name, group);
+}
+
 std::string StepMutator::doChangeCopy() {
   std::vector<Segment *> backgrounds;
   for (Segment &each : role_->segments)

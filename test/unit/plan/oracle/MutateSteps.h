@@ -22,6 +22,7 @@ public:
   std::string doMoveTie();
   std::string doChangeNode();
   std::string doChangeParamType();
+  std::string doChangeSplit();
   std::string doChangeKind();
   std::string doChangeCopy();
   std::string doChangeStepOp();

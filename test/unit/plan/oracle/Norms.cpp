@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "Contract.h"
+#include "Splits.h"
 #include "Terms.h"
 
 namespace shardc::plan::oracle {
@@ -13,7 +14,7 @@ namespace {
 class Norms {
 public:
   Norms(const Plan &plan, const Positions &positions, const std::vector<Term> &terms)
-      : plan_(plan), positions_(positions), terms_(terms) {}
+      : plan_(plan), positions_(positions), splits_(plan, positions), terms_(terms) {}
 
   std::string run() {
     for (const Term &term : terms_)
@@ -38,16 +39,19 @@ private:
       countPacked(member, weight, packs);
   }
 
-  /// Whether a rank has squared the part of the block.
-  bool isIn(int squares, int32_t index, int64_t part) const {
+  /// Whether a rank has squared what `like` has of the block's state, or of its parameter.
+  bool isIn(int squares, int32_t index, const Param *param, int64_t like) const {
     const Term &sum = at(squares);
     if (sum.op == nullptr || sum.op->kind != OpKind::SumSquares)
       return false;
     const Block &block = plan_.blocks[static_cast<size_t>(index)];
     int64_t first = std::max<int64_t>(sum.op->getInt(AttrKey::block), 0);
     bool hasBlock = index >= first && index - first < std::ssize(sum.from);
-    return hasBlock &&
-           (block.stateShard == block.numel || positions_.in(block.stateGroup, sum.rank) == part);
+    bool hasPart = block.stateShard == block.numel || positions_.in(block.stateGroup, sum.rank) ==
+                                                          positions_.in(block.stateGroup, like);
+    bool hasParam = param == nullptr ||
+                    (splits_.areSame(*param, sum.rank, like) && splits_.counts(*param, sum.rank));
+    return hasBlock && hasPart && hasParam;
   }
 
   void checkNorm(const Term &finish) {
@@ -59,23 +63,38 @@ private:
       problem_ = fmt::format("rank {}: step {} counts what ranks have packed otherwise than once",
                              finish.rank, finish.step);
     for (int32_t b = 0; b < static_cast<int32_t>(plan_.blocks.size()); ++b) {
-      const Block &block = plan_.blocks[static_cast<size_t>(b)];
-      for (int64_t part = 0; part < block.numel / block.stateShard; ++part) {
-        double count = finish.op->getBool(AttrKey::norm_replicated) ? isIn(finish.from[2], b, part)
-                                                                    : countOf(packs, b, part);
-        if (problem_.empty() && !(count > 1 - 1e-9 && count < 1 + 1e-9))
-          problem_ = fmt::format("rank {}: the norm of step {} counts part {} of block {} {} times",
-                                 finish.rank, finish.step, part, b, count);
-      }
+      checkPart(finish, packs, b, nullptr);
+      for (const Param &param : plan_.params)
+        if (param.block == b)
+          checkPart(finish, packs, b, &param);
     }
   }
 
-  double countOf(const std::map<int, double> &packs, int32_t block, int64_t part) const {
+  /// Of a block that has no parameters, the padding counts like them.
+  void checkPart(const Term &finish, const std::map<int, double> &packs, int32_t block,
+                 const Param *param) {
+    bool hasParams =
+        std::ranges::any_of(plan_.params, [&](const Param &each) { return each.block == block; });
+    if (param == nullptr && hasParams)
+      return;
+    for (int64_t like = 0; like < plan_.worldSize() && problem_.empty(); ++like) {
+      bool isOwn = finish.op->getBool(AttrKey::norm_replicated);
+      double count =
+          isOwn ? isIn(finish.from[2], block, param, like) : countOf(packs, block, param, like);
+      if (!(count > 1 - 1e-9 && count < 1 + 1e-9))
+        problem_ = fmt::format("rank {}: the norm of step {} counts what rank {} has of block {} "
+                               "{} times",
+                               finish.rank, finish.step, like, block, count);
+    }
+  }
+
+  double countOf(const std::map<int, double> &packs, int32_t block, const Param *param,
+                 int64_t like) const {
     double count = 0;
     for (auto [id, weight] : packs) {
       const Term &pack = at(id);
       if (pack.op == nullptr || pack.op->kind != OpKind::StepPack ||
-          pack.op->getBool(AttrKey::norm_replicated) || !isIn(pack.from[1], block, part))
+          pack.op->getBool(AttrKey::norm_replicated) || !isIn(pack.from[1], block, param, like))
         continue;
       count += weight / static_cast<double>(pack.op->getInt(AttrKey::copies));
     }
@@ -84,6 +103,7 @@ private:
 
   const Plan &plan_;
   const Positions &positions_;
+  Splits splits_;
   const std::vector<Term> &terms_;
   std::string problem_;
 };

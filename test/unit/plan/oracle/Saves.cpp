@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "Blocks.h"
 #include "Positions.h"
+#include "Splits.h"
 #include "runtime/plan/StateShare.h"
 
 namespace shardc::plan::oracle {
@@ -98,7 +101,40 @@ private:
 
 } // namespace
 
+namespace {
+
+/// Elements of a block's parameters that no rank has, or tensors of one name.
+std::string findUnsaved(const Plan &plan) {
+  Positions positions(plan);
+  Splits splits(plan, positions);
+  std::set<std::string> names;
+  for (const Param &param : plan.params) {
+    if (param.block < 0)
+      continue;
+    const Block &block = plan.blocks[static_cast<size_t>(param.block)];
+    int64_t tensors = param.isStacked() ? param.wholeType().shape[0] : 1;
+    for (int64_t i = 0; i < tensors; ++i)
+      if (!names.insert(param.name + (param.isStacked() ? std::to_string(i) : "")).second)
+        return param.name + " has the name of another tensor";
+    for (int64_t like = 0; like < plan.worldSize(); ++like) {
+      bool isThere = std::ranges::any_of(ranksWith(plan, param.block), [&](int64_t rank) {
+        bool hasPart = block.stateShard == block.numel ||
+                       positions.in(block.stateGroup, rank) == positions.in(block.stateGroup, like);
+        return hasPart && splits.areSame(param, rank, like);
+      });
+      if (!isThere)
+        return fmt::format("nobody saves what rank {} would have of {}", like, param.name);
+    }
+  }
+  return {};
+}
+
+} // namespace
+
 std::string findSaveBreak(const Plan &plan) {
+  if (!plan.job.checkpoint.save.empty())
+    if (std::string problem = findUnsaved(plan); !problem.empty())
+      return problem;
   for (int64_t rank = 0; rank < plan.worldSize(); ++rank)
     if (std::string problem = RankCopies(plan, rank).find(); !problem.empty())
       return problem;

@@ -14,6 +14,7 @@
 #include "Contract.h"
 #include "Members.h"
 #include "Pieces.h"
+#include "Splits.h"
 #include "Terms.h"
 
 namespace shardc::plan::oracle {
@@ -21,7 +22,8 @@ namespace {
 
 class Sums {
 public:
-  explicit Sums(const Plan &plan) : plan_(plan), members_(plan) {}
+  explicit Sums(const Plan &plan)
+      : plan_(plan), members_(plan), splits_(plan, members_.positions()) {}
 
   std::string run() {
     for (int64_t rank = 0; rank < plan_.worldSize() && problem_.empty(); ++rank)
@@ -375,7 +377,7 @@ private:
         waiting_.push_back({values_[op.results[r]], key_});
     }
     if (isUpdate(op)) {
-      auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+      int32_t block = blockNamed(op);
       ++updatedInStep_[block];
       updates_.push_back({rank_, step_, block, term.from, ordinals_[block]++});
       if (step_ == 0 || !hasFinished_ || at(term.from.back()).isBegun)
@@ -512,27 +514,13 @@ private:
     return numbers_[term] = makeNumber(terms_[static_cast<size_t>(term)]);
   }
 
-  Number ofAttrs(const Op &op) {
-    Number number = mix(static_cast<Number>(op.kind), 7);
-    for (const Attr &attr : op.attrs)
-      number = mix(mix(number, static_cast<Number>(attr.key)), static_cast<Number>(attr.i));
-    return number;
-  }
-
-  /// Of what a load fills, or the host writes.
-  static Number numberOf(const Cell *cell) {
-    return cell == nullptr
-               ? 0
-               : mix(static_cast<Number>(cell->kind) + 1, static_cast<Number>(cell->of) + 1);
-  }
-
   Number makeNumber(const Term &term) {
     if (term.op == nullptr)
       return term.cell == nullptr
-                 ? mix(numberOf(term.cell), 0)
-                 : mix(numberOf(term.cell), partOf(blockOf(*term.cell), term.rank));
+                 ? mix(numberOfCell(term.cell), 0)
+                 : mix(numberOfCell(term.cell), partOf(blockOf(*term.cell), term.rank));
     const Op &op = *term.op;
-    Number number = mix(ofAttrs(op), term.result);
+    Number number = mix(numberOfAttrs(op), term.result);
     if (isMeeting(op)) {
       number = mix(static_cast<Number>(op.kind),
                    op.kind == OpKind::ReduceScatter ? static_cast<Number>(term.position) : 0);
@@ -546,6 +534,8 @@ private:
       return numberOf(term.from[0]);
     } else if (op.kind == OpKind::StepPack || op.kind == OpKind::EvalPack) {
       number = mix(mix(number, static_cast<Number>(term.rank)), static_cast<Number>(term.run));
+    } else if (isUpdate(op) && splits_.any()) { // ranks are compared by what they take
+      number = mix(mix(number, partOf(blockNamed(op), term.rank)), static_cast<Number>(term.run));
     } else if (op.kind == OpKind::StepFinish) {
       number = mix(mix(number, numberOf(term.from[0])), numberOf(term.from[1]));
       if (op.getBool(AttrKey::norm_replicated))
@@ -555,23 +545,25 @@ private:
         number = mix(mix(static_cast<Number>(op.kind), static_cast<Number>(term.begin)),
                      static_cast<Number>(term.numel));
       for (int from : term.from)
-        number = mix(number, numberOf(from));
+        number = mix(number, mix(numberOf(from), splitsOf(op, from)));
       if (op.kind == OpKind::InitBlock || op.kind == OpKind::EmbeddingShardBwd)
-        number = mix(number, partOf(static_cast<int32_t>(op.getInt(AttrKey::block)), term.rank));
+        number = mix(number, partOf(blockNamed(op), term.rank));
     }
     for (int added : term.added)
       number = mix(number, numberOf(added));
     return number;
   }
 
-  // ---- of which contributions a term is the sum ----
-
-  /// What a microbatch computes.
-  static bool isContribution(const Term &term) {
-    return term.op != nullptr && term.batch >= 0 && !isAlias(*term.op) && !isMeeting(*term.op) &&
-           term.op->kind != OpKind::Cast && term.op->kind != OpKind::Snapshot &&
-           term.op->kind != OpKind::Fill && term.op->kind != OpKind::InitBlock;
+  /// What an op that computes takes of split parameters.
+  Number splitsOf(const Op &op, int from) const {
+    if (!splits_.any() || isAlias(op) || factsOf(op.kind).movesPadding)
+      return 0;
+    std::optional<Weights> held = weightsOf(plan_, members_.positions(), terms_, from);
+    const Term &term = terms_[static_cast<size_t>(from)];
+    return held ? splits_.of(held->block, held->begin, term.numel, term.rank) : 0;
   }
+
+  // ---- of which contributions a term is the sum ----
 
   const Pieces &piecesOf(int term) {
     if (auto found = pieces_.find(term); found != pieces_.end())
@@ -633,18 +625,6 @@ private:
 
   // ---- what optimizers take ----
 
-  std::vector<int64_t> ranksWith(int32_t block) const {
-    std::vector<int64_t> ranks;
-    for (int64_t rank = 0; rank < plan_.worldSize(); ++rank) {
-      const Role &role = plan_.roles[roleOf(plan_, rank)];
-      if (std::ranges::any_of(role.cells, [&](const Cell &cell) {
-            return isSaved(role, cell) && blockOf(cell) == block;
-          }))
-        ranks.push_back(rank);
-    }
-    return ranks;
-  }
-
   std::set<int64_t> batchesOf(int64_t rank, int64_t step) const {
     std::set<int64_t> batches;
     for (const Term &term : terms_)
@@ -674,13 +654,14 @@ private:
       int64_t begin = std::max<int64_t>(param.offset - first, 0);
       int64_t end = std::min(param.offset + param.type.numel() - first, sum.numel);
       for (int64_t element = begin; element < end && problem_.empty();)
-        element = checkPiece(pieces, element, index, rank, step);
+        element = checkPiece(pieces, element, param, rank, step);
     }
   }
 
   /// Of the element; returns the next one that may be made of something else.
-  int64_t checkPiece(const Pieces &pieces, int64_t element, int32_t index, int64_t rank,
+  int64_t checkPiece(const Pieces &pieces, int64_t element, const Param &param, int64_t rank,
                      int64_t step) {
+    int32_t index = param.block;
     auto wrong = [&](std::string_view what) {
       fail(fmt::format("rank {}, step {}: the gradient of block {} {} at element {}", rank, step,
                        index, what, element));
@@ -698,9 +679,14 @@ private:
       for (auto [maker, batch] : makers_[number])
         if (batchesIn(maker, step).count(batch) == 0)
           return wrong("holds a contribution of another step");
+      if (std::ranges::none_of(makers_[number], [&](const auto &each) {
+            return splits_.areSame(param, each.first, rank);
+          }))
+        return wrong("holds a contribution to other elements");
     }
     for (int64_t other : ranksOf(index))
-      for (int64_t batch : batchesIn(other, step)) {
+      for (int64_t batch :
+           splits_.areSame(param, other, rank) ? batchesIn(other, step) : std::set<int64_t>()) {
         bool isIn = std::ranges::any_of(piece->counts, [&](const auto &each) {
           return makers_[each.first].count({other, batch}) > 0;
         });
@@ -719,7 +705,7 @@ private:
   const std::vector<int64_t> &ranksOf(int32_t block) {
     auto [at, isNew] = ranks_.try_emplace(block);
     if (isNew)
-      at->second = ranksWith(block);
+      at->second = ranksWith(plan_, block);
     return at->second;
   }
 
@@ -736,7 +722,10 @@ private:
           return;
         if (a.block != b.block || a.ordinal != b.ordinal || a.rank >= b.rank)
           continue;
-        bool hasSame = partOf(a.block, a.rank) == partOf(b.block, b.rank);
+        bool hasPart = partOf(a.block, a.rank) == partOf(b.block, b.rank);
+        bool hasSame = hasPart && splits_.areSame(a.block, a.rank, b.rank);
+        if (hasPart && !hasSame)
+          checkCommon(a, b);
         for (size_t i = 0; i < a.terms.size() && i < b.terms.size(); ++i)
           if ((hasSame || i + 1 == a.terms.size()) && numberOf(a.terms[i]) != numberOf(b.terms[i]))
             fail(fmt::format("ranks {} and {} update block {} by other values", a.rank, b.rank,
@@ -744,8 +733,20 @@ private:
       }
   }
 
+  /// Of a part of a block with split parameters, the others are the same.
+  void checkCommon(const Update &a, const Update &b) {
+    int64_t numel = at(a.terms[0]).numel;
+    const Block &block = plan_.blocks[static_cast<size_t>(a.block)];
+    int64_t first = members_.positions().begin(block, numel, a.rank).value_or(0);
+    for (const Param *param : splits_.shared(a.block, a.rank, b.rank))
+      if (!areAlike(piecesOf(a.terms[0]), piecesOf(b.terms[0]), param->offset - first,
+                    param->type.numel()))
+        fail(fmt::format("ranks {} and {} update {} by other values", a.rank, b.rank, param->name));
+  }
+
   const Plan &plan_;
   Members members_;
+  Splits splits_;
   std::vector<Term> terms_;
   std::vector<Update> updates_;
   std::vector<Norm> norms_;

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "Pieces.h"
 #include "Positions.h"
 #include "runtime/plan/Plan.h"
 
@@ -40,6 +42,40 @@ struct Term {
   bool isBegun = false;
   std::set<int64_t> losses; ///< microbatches
 };
+
+inline int32_t blockNamed(const Op &op) { return static_cast<int32_t>(op.getInt(AttrKey::block)); }
+
+/// Stands for what an op does, whatever it takes.
+inline Number numberOfAttrs(const Op &op) {
+  Number number = mix(static_cast<Number>(op.kind), 7);
+  for (const Attr &attr : op.attrs)
+    number = mix(mix(number, static_cast<Number>(attr.key)), static_cast<Number>(attr.i));
+  return number;
+}
+
+/// Stands for what a load fills, or the host writes.
+inline Number numberOfCell(const Cell *cell) {
+  return cell == nullptr
+             ? 0
+             : mix(static_cast<Number>(cell->kind) + 1, static_cast<Number>(cell->of) + 1);
+}
+
+/// What a microbatch computes.
+inline bool isContribution(const Term &term) {
+  return term.op != nullptr && term.batch >= 0 && !isAlias(*term.op) && !isMeeting(*term.op) &&
+         term.op->kind != OpKind::Cast && term.op->kind != OpKind::Snapshot &&
+         term.op->kind != OpKind::Fill && term.op->kind != OpKind::InitBlock;
+}
+
+/// Elements of a block from one on.
+struct Weights {
+  int32_t block;
+  int64_t begin;
+};
+/// Of which block's weights a term has elements, if it is no gradient, moment or activation. All
+/// that it was made of stands before it or meets in it.
+std::optional<Weights> weightsOf(const Plan &plan, const Positions &positions,
+                                 const std::vector<Term> &terms, int term);
 
 /// Where an op that computes takes a parameter in another type than the table of parameters gives
 /// it: what is wrong, or nothing. Of each term, all that it was made of stands before it or meets

@@ -12,12 +12,6 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// Elements of a block from one on.
-struct Weights {
-  int32_t block;
-  int64_t begin;
-};
-
 class TypeCheck {
 public:
   TypeCheck(const Plan &plan, const Positions &positions, const std::vector<Term> &terms)
@@ -34,6 +28,8 @@ public:
     }
     return {};
   }
+
+  std::optional<Weights> weightsOf(int term) const { return weightsOf(at(term)); }
 
 private:
   const Term &at(int term) const { return terms_[static_cast<size_t>(term)]; }
@@ -98,6 +94,11 @@ private:
 };
 
 } // namespace
+
+std::optional<Weights> weightsOf(const Plan &plan, const Positions &positions,
+                                 const std::vector<Term> &terms, int term) {
+  return TypeCheck(plan, positions, terms).weightsOf(term);
+}
 
 std::string findTypeBreak(const Plan &plan, const Positions &positions,
                           const std::vector<Term> &terms) {

@@ -1,0 +1,62 @@
+#include "runtime/verify/VerifySums.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+Mark withSplits(Mark mark, Axes splits) {
+  mark.split |= mark.varies & splits;
+  mark.varies &= ~splits;
+  mark.due &= ~splits;
+  return mark;
+}
+
+} // namespace
+
+BlockSplits::BlockSplits(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {
+  for (const Param &param : plan_.params)
+    if (Axes axes = splitAxesOf(plan_, param); param.block >= 0 && axes != 0) {
+      axes_.resize(plan_.blocks.size());
+      axes_[static_cast<size_t>(param.block)] |= axes;
+    }
+}
+
+Mark BlockSplits::asBlock(Mark mark, int32_t block) {
+  if (axes_.empty() || block < 0 || mark.block >= 0)
+    return mark;
+  Axes common = of(block);
+  for (const Param *param : report_.paramsOf(block))
+    common &= splitAxesOf(plan_, *param);
+  mark = withSplits(mark, common);
+  mark.block = block;
+  return mark;
+}
+
+Mark BlockSplits::packed(const Mark &mark, int32_t block, size_t k) {
+  if (axes_.empty() || block < 0 || k >= report_.paramsOf(block).size())
+    return mark;
+  return withSplits(mark, splitAxesOf(plan_, *report_.paramsOf(block)[k]));
+}
+
+Mark BlockSplits::viewed(Mark mark, const Op &view, const std::vector<Value> &values) {
+  bool moves = view.getInt(AttrKey::coef) != 0;
+  if (moves)
+    mark.varies |= axesOf(plan_, view.group);
+  int64_t numel = values[view.results[0]].type.numel();
+  int64_t from = values[view.operands[0]].type.numel();
+  if (mark.split == 0 || mark.block < 0 || numel == from)
+    return mark;
+  const Block &block = plan_.blocks[static_cast<size_t>(mark.block)];
+  bool isShard = moves && partOf(block, numel).has_value();
+  if (!moves && from == block.numel) {
+    int64_t begin = view.getInt(AttrKey::offset);
+    mark.split = 0;
+    for (const Param *param : report_.paramsOf(mark.block))
+      if (param->offset < begin + numel && begin < param->offset + param->type.numel())
+        mark.split |= splitAxesOf(plan_, *param);
+  }
+  if (!isShard)
+    mark.block = -1;
+  return mark;
+}
+
+} // namespace shardc::plan::verifier

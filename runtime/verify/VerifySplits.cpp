@@ -1,0 +1,241 @@
+// Checks parameters of which ranks have parts: the part against the whole, the axes of the mesh
+// that divide it, and that a save finds each element of each tensor once.
+#include <set>
+#include <string>
+
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/verify/VerifySums.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// What it takes to compare a name with others, in the visits that are counted.
+constexpr uint64_t kVisitsOfName = 64;
+
+class SplitCheck {
+public:
+  SplitCheck(Inspection &inspection, const Param &param)
+      : report_(inspection), plan_(inspection.plan()), param_(param) {}
+
+  void run() {
+    if (!checkIndices())
+      return;
+    if (param_.isStacked())
+      checkStack();
+    if (!param_.splits.empty())
+      checkWhole();
+    checkDims();
+    checkAxes();
+  }
+
+private:
+  /// What later checks look up.
+  bool checkIndices() {
+    size_t before = report_.size();
+    auto needGroup = [&](int16_t group, std::string_view what) {
+      if (group < 0 || static_cast<size_t>(group) >= plan_.groups.size())
+        report_.add(Rule::Index, {},
+                    fmt::format("parameter '{}' names group {} for {}; there are {}", param_.name,
+                                group, what, plan_.groups.size()),
+                    param_.name);
+    };
+    for (const Split &split : param_.splits) {
+      needGroup(split.group, "a split");
+      if (split.dim >= param_.type.rank)
+        report_.add(Rule::Index, {},
+                    fmt::format("parameter '{}' has a split of dimension {}; it has {}",
+                                param_.name, split.dim, param_.type.rank),
+                    param_.name);
+    }
+    for (int16_t group : param_.copies)
+      needGroup(group, "copies");
+    return report_.size() == before;
+  }
+
+  void checkStack() {
+    const Type &type = param_.type;
+    int64_t row = 1;
+    for (size_t d = 2; d < type.rank; ++d)
+      row *= type.shape[d];
+    if (type.rank < 2)
+      broken("is stacked and has {} dimension; it needs one for tensors and one for rows",
+             type.rank);
+    else if (param_.stackedRow != row)
+      broken("of shape {} is stacked with rows of {} elements; each row of its tensors has {}",
+             shapeText(type), param_.stackedRow, row);
+  }
+
+  void checkWhole() {
+    const Type &type = param_.type, &whole = param_.whole;
+    if (whole.rank != type.rank || whole.dtype != type.dtype || !isTypeSane(whole))
+      return broken("has the type {} of {}; both need the same number of dimensions, and elements",
+                    printType(type), printType(whole));
+    for (uint8_t d = 0; d < type.rank; ++d) {
+      int64_t ranks = 1;
+      for (const Split &split : param_.splits)
+        ranks *= split.dim == d ? plan_.groupSize(split.group) : 1;
+      if (whole.shape[d] % type.shape[d] != 0 || whole.shape[d] / type.shape[d] != ranks)
+        broken("has {} of {} elements in dimension {}, which is cut among {} ranks", type.shape[d],
+               whole.shape[d], d, ranks);
+    }
+  }
+
+  /// Parts are of rows, since a rank's elements are stored row by row.
+  void checkDims() {
+    std::set<uint8_t> dims;
+    int columns = 0;
+    for (const Split &split : param_.splits) {
+      if (!dims.insert(split.dim).second)
+        broken("has two splits of dimension {}", split.dim);
+      columns += split.dim > param_.rowDim();
+      int64_t extent = param_.type.shape[split.dim];
+      if (split.parts < 1 || extent % split.parts != 0)
+        broken("has {} elements in dimension {}, which are not {} equal parts", extent, split.dim,
+               split.parts);
+      else if (split.parts != 1 && split.dim != param_.rowDim())
+        broken("has a split of dimension {} in {} parts; only dimension {}, of its rows, can have "
+               "several",
+               split.dim, split.parts, param_.rowDim());
+    }
+    if (columns > 1)
+      broken("has {} splits inside of a row; there can be one", columns);
+  }
+
+  /// Ranks that differ in an axis have other elements for one reason at most.
+  void checkAxes() {
+    Axes taken = 0;
+    auto take = [&](int16_t group, std::string_view what) {
+      Axes axes = axesOf(plan_, group);
+      if (Axes twice = taken & axes; twice != 0)
+        broken("uses the mesh axis {} for {}, and for a split, for other copies or to divide its "
+               "block, too",
+               namesOf(plan_, twice), what);
+      taken |= axes;
+    };
+    if (param_.block >= 0 && static_cast<size_t>(param_.block) < plan_.blocks.size()) {
+      const Block &block = plan_.blocks[static_cast<size_t>(param_.block)];
+      taken = axesOf(plan_, block.group) | axesOf(plan_, block.stateGroup);
+    }
+    for (const Split &split : param_.splits)
+      take(split.group, "a split");
+    for (int16_t group : param_.copies)
+      take(group, "copies");
+  }
+
+  static std::string shapeText(const Type &type) {
+    std::string text = printType(type);
+    return text.substr(text.find('['));
+  }
+
+  template <typename... Args> void broken(fmt::format_string<Args...> text, Args &&...args) {
+    report_.add(Rule::Split, {},
+                fmt::format("parameter '{}' {}", param_.name,
+                            fmt::format(text, std::forward<Args>(args)...)),
+                param_.name);
+  }
+
+  Inspection &report_;
+  const Plan &plan_;
+  const Param &param_;
+};
+
+/// Whether ranks of some role with the block's state are at each coordinate of these axes.
+class CoverCheck {
+public:
+  CoverCheck(Inspection &inspection, const Block *block, Axes axes)
+      : report_(inspection), plan_(inspection.plan()), axes_(axes) {
+    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
+      if (std::ranges::count(report_.blocksInCheckpoint(r), block) != 0)
+        roles_.push_back(&plan_.roles[r]);
+  }
+
+  bool isWhole() { return !roles_.empty() && isWhole(0, roles_); }
+
+private:
+  /// From the axis on, of the roles that have ranks at the coordinates chosen so far.
+  bool isWhole(uint16_t axis, const std::vector<const Role *> &roles) {
+    while (axis < plan_.mesh.size() && (axes_ >> axis & 1) == 0)
+      ++axis;
+    if (axis == plan_.mesh.size())
+      return !roles.empty();
+    std::set<int64_t> begins = {0};
+    for (const Role *role : roles)
+      for (AxisRange own = extentOf(plan_, *role, axis); int64_t cut : {own.begin, own.end})
+        if (cut < plan_.mesh[axis].size)
+          begins.insert(cut);
+    for (int64_t begin : begins) {
+      std::vector<const Role *> there;
+      for (const Role *role : roles)
+        if (AxisRange own = extentOf(plan_, *role, axis); own.begin <= begin && begin < own.end)
+          there.push_back(role);
+      if (!report_.spend(roles.size()) || !isWhole(axis + 1, there))
+        return false;
+    }
+    return true;
+  }
+
+  Inspection &report_;
+  const Plan &plan_;
+  Axes axes_;
+  std::vector<const Role *> roles_;
+};
+
+/// Tensors of a stack have names that no other one has.
+void checkTensorNames(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  if (std::ranges::none_of(plan.params, &Param::isStacked))
+    return;
+  std::set<std::string> names;
+  for (const Param &param : plan.params)
+    for (int64_t number = 0; number < param.tensorCount() && inspection.spend(kVisitsOfName);
+         ++number)
+      if (std::string name = param.tensorName(number); !names.insert(name).second)
+        inspection.add(Rule::Save, {},
+                       fmt::format("tensor '{}' of parameter '{}' has the name of another one",
+                                   name, param.name),
+                       param.name);
+}
+
+} // namespace
+
+Axes splitAxesOf(const Plan &plan, const Param &param) {
+  Axes axes = 0;
+  for (const Split &split : param.splits)
+    axes |= axesOf(plan, split.group);
+  return axes;
+}
+
+Axes copyAxesOf(const Plan &plan, const Param &param) {
+  Axes axes = 0;
+  for (int16_t group : param.copies)
+    axes |= axesOf(plan, group);
+  return axes;
+}
+
+void checkSplits(Inspection &inspection, const Param &param) {
+  if (param.isStacked() || !param.splits.empty() || !param.copies.empty())
+    SplitCheck(inspection, param).run();
+}
+
+void checkSaved(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  if (plan.job.checkpoint.save.empty())
+    return;
+  checkTensorNames(inspection);
+  std::set<std::pair<int32_t, Axes>> seen;
+  for (const Param &param : plan.params) {
+    const Block &block = plan.blocks[static_cast<size_t>(param.block)];
+    Axes axes = splitAxesOf(plan, param);
+    if (block.stateShard < block.numel)
+      axes |= axesOf(plan, block.stateGroup);
+    if (seen.emplace(param.block, axes).second && !CoverCheck(inspection, &block, axes).isWhole())
+      inspection.add(Rule::Save, {},
+                     fmt::format("the plan saves, and no rank has the state of some elements of "
+                                 "parameter '{}'",
+                                 param.name),
+                     param.name);
+  }
+}
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,294 @@
+// Parameters of which ranks have parts, and copies of those that they all have: text, form, sums of
+// gradients, norms and saves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "Compare.h"
+#include "Oracle.h"
+#include "Saves.h"
+#include "Sums.h"
+#include "TestPlans.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/verify/Verify.h"
+
+namespace shardc::plan {
+namespace {
+
+using test::edited;
+using test::parsed;
+using test::parseError;
+using test::planText;
+using ::testing::HasSubstr;
+
+/// Parameters of each form over one data axis and axes for tensors and experts.
+std::string tables(std::string_view params, std::string_view blocks = "numel 256 shard 128 over dp",
+                   std::string_view rest = "") {
+  return fmt::format(
+      "shardc.plan 2 logical \"t\"\nmesh {{ dp = 2 ep = 2 etp = 2 tp = 2 one = 1 }}\n"
+      "groups {{ dp = [dp] ep = [ep] etp = [etp] tp = [tp] one = [one] "
+      "all = [dp, ep, etp, tp] }}\nblock b {}\n{}{}",
+      blocks, params, rest);
+}
+
+TEST(Splits, ComeBackAsText) {
+  std::string experts =
+      "param \"fc1.weight\" : f32[2,4,16] stacked row 16 of [4,8,16] split 0 over "
+      "ep split 1 over etp parts 2 copies [tp] block b at 0 init normal 0.02\n";
+  std::string columns =
+      "param \"down\" : f32[4,4] of [4,8] split 1 over tp block b at 128 init ones\n";
+  Plan plan = parsed(tables(experts + columns));
+  EXPECT_THAT(print(plan), HasSubstr(experts + columns));
+  EXPECT_EQ(print(parsed(print(plan))), print(plan));
+  const Param &stack = plan.params[0];
+  EXPECT_EQ(stack.rowSize(), 16);
+  EXPECT_EQ(stack.wholeType(), Type::of(DType::F32, {4, 8, 16}));
+  EXPECT_EQ(stack.tensorName(3), "fc1.weight3");
+  EXPECT_EQ(plan.params[1].tensorName(0), "down");
+  EXPECT_EQ(plan.params[1].rowSize(), 4);
+  std::vector<Finding> findings = verify(plan);
+  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+}
+
+struct BadText {
+  const char *name, *param, *message;
+};
+void PrintTo(const BadText &each, std::ostream *out) { *out << each.name; }
+
+class BadSplits : public testing::TestWithParam<BadText> {};
+
+TEST_P(BadSplits, AreRefusedAsText) {
+  EXPECT_THAT(
+      parseError(tables(fmt::format("param \"p\" : f32[4,4] {} init zeros\n", GetParam().param))),
+      HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Texts, BadSplits,
+    testing::Values(BadText{"wholeWithoutSplits", "of [8,4]", "expected 'split'"},
+                    BadText{"splitWithoutWhole", "split 0 over tp", "expected 'init'"},
+                    BadText{"unknownGroup", "of [8,4] split 0 over cp",
+                            "unknown group 'cp' [plan-name]"},
+                    BadText{"dimensionBeyondTheType", "of [8,4] split 2 over tp", "[plan-limit]"},
+                    BadText{"noParts", "of [8,4] split 0 over tp parts 0", "[plan-limit]"},
+                    BadText{"moreSplitsThanDimensions",
+                            "of [8,4] split 0 over tp split 1 over ep split 0 over etp",
+                            "more than 2 splits of a parameter"},
+                    BadText{"copiesOfNobody", "copies []", "group"},
+                    BadText{"emptyRow", "stacked row 0", "[plan-limit]"}),
+    [](const auto &info) { return info.param.name; });
+
+struct BadForm {
+  const char *name, *param, *message;
+};
+void PrintTo(const BadForm &each, std::ostream *out) { *out << each.name; }
+
+class BadForms : public testing::TestWithParam<BadForm> {};
+
+TEST_P(BadForms, AreRefused) {
+  Plan plan =
+      parsed(tables(fmt::format("param \"p\" : {} block b at 0 init zeros\n", GetParam().param)));
+  test::expectRefused(plan, Rule::Split, GetParam().message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plans, BadForms,
+    testing::Values(
+        BadForm{"partOfAnotherSize", "f32[4,4] of [12,4] split 0 over tp",
+                "has 4 of 12 elements in dimension 0, which is cut among 2 ranks"},
+        BadForm{"cutWithoutASplit", "f32[4,4] of [8,8] split 0 over tp",
+                "has 4 of 8 elements in dimension 1, which is cut among 1 ranks"},
+        BadForm{"otherDimensions", "f32[4,4] of [8] split 0 over tp",
+                "both need the same number of dimensions"},
+        BadForm{"dimensionSplitTwice", "f32[4,4] of [16,4] split 0 over tp split 0 over ep",
+                "has two splits of dimension 0"},
+        BadForm{"twoSplitsOfARow", "f32[4,2,2] of [4,4,4] split 1 over tp split 2 over ep",
+                "has 2 splits inside of a row"},
+        BadForm{"unevenParts", "f32[4,4] of [8,4] split 0 over tp parts 3",
+                "has 4 elements in dimension 0, which are not 3 equal parts"},
+        BadForm{"partsOfColumns", "f32[4,4] of [4,8] split 1 over tp parts 2",
+                "only dimension 0, of its rows, can have several"},
+        BadForm{"splitOverTheAxesOfItsBlock", "f32[4,4] of [8,4] split 0 over dp",
+                "uses the mesh axis 'dp' for a split"},
+        BadForm{"splitAndCopiedOverOneAxis", "f32[4,4] of [8,4] split 0 over tp copies [tp]",
+                "uses the mesh axis 'tp' for copies"},
+        BadForm{"copiedTwice", "f32[4,4] copies [tp, tp]", "uses the mesh axis 'tp' for copies"},
+        BadForm{"copiedOverTheAxesOfItsBlock", "f32[4,4] copies [all]",
+                "uses the mesh axis 'dp' for copies"},
+        BadForm{"stackOfNumbers", "f32[16] stacked row 1", "is stacked and has 1 dimension"},
+        BadForm{"rowsOfAnotherSize", "f32[2,4,8] stacked row 4",
+                "is stacked with rows of 4 elements; each row of its tensors has 8"}),
+    [](const auto &info) { return info.param.name; });
+
+TEST(Splits, NameGroupsAndDimensionsThatAreThere) {
+  auto broken = [](auto edit) {
+    Plan plan = parsed(
+        tables("param \"p\" : f32[4,4] of [8,4] split 0 over tp copies [ep] block b at 0 init "
+               "zeros\n"));
+    edit(plan.params[0]);
+    return plan;
+  };
+  test::expectRefused(broken([](Param &p) { p.splits[0].group = 9; }), Rule::Index,
+                      "names group 9 for a split");
+  test::expectRefused(broken([](Param &p) { p.copies[0] = -1; }), Rule::Index,
+                      "names group -1 for copies");
+  test::expectRefused(broken([](Param &p) { p.splits[0].dim = 4; }), Rule::Index,
+                      "has a split of dimension 4");
+}
+
+/// Rows of a stack's tensors are not cut, the tensors are.
+TEST(Splits, ShardsCutStacksBetweenRows) {
+  constexpr const char *kStack =
+      "param \"p\" : f32[2,5,8] stacked row 8 block b at {} init zeros\n";
+  Plan fits = parsed(tables(fmt::format(fmt::runtime(kStack), 0), "numel 96 shard 48 over dp"));
+  EXPECT_TRUE(verify(fits).empty()) << render(fits, verify(fits)[0]);
+  Plan cut = parsed(tables(fmt::format(fmt::runtime(kStack), 4), "numel 96 shard 48 over dp"));
+  test::expectRefused(cut, Rule::Parameter, "cuts a row of 8 elements of parameter 'p'");
+}
+
+// ---- training ----
+
+struct BadStep {
+  const char *name;
+  Rule rule;
+  std::vector<test::Edit> edits;
+  const char *message; ///< a part of the first finding's
+};
+void PrintTo(const BadStep &each, std::ostream *out) { *out << each.name; }
+
+constexpr const char *kTable = "\"table\" : f32[4,4] copies [tp] block";
+constexpr const char *kUp = "\"up\" : f32[4,4] of [8,4] split 0 over tp parts 2 block";
+constexpr const char *kDown = "\"down\" : f32[4,4] of [4,8] split 1 over tp block";
+constexpr const char *kMixed = "mixes values that are summed over ranks with values that are not";
+
+const BadStep kBadSteps[] = {
+    {"copiesThatAllRanksCount",
+     Rule::Step,
+     {{kTable, "\"table\" : f32[4,4] block"}},
+     "each rank adds 1 in 1 of its squares to the norm; 2 ranks hold the same part of block "
+     "'layer'"},
+    {"partsThatAreCountedAsCopies",
+     Rule::Step,
+     {{"%ss, %stop :", "%ss, %stop {copies = 2} :"}},
+     "1 ranks"},
+    {"normOfItsOwn",
+     Rule::Sum,
+     {{"= step.finish %step, %sums, %ss :",
+       "= step.finish %step, %sums, %ss {norm_replicated = true} :"},
+      {"%ss, %stop :", "%ss, %stop {norm_replicated = true} :"}},
+     "takes '%finished', which may differ between ranks along 'dp' and 'tp'"},
+    {"gradientOfACopyInParts",
+     Rule::Sum,
+     {{"    %dxs = all_reduce %dx channel rows : f32[4,4] activations at work 512\n", ""},
+      {"matmul %x, %dxs {trans_a", "matmul %x, %dx {trans_a"}},
+     kMixed},
+    {"partsOfACopy", Rule::Sum, {{kDown, "\"down\" : f32[4,4] copies [tp] block"}}, kMixed},
+    {"gradientSummedOverItsSplit",
+     Rule::Sum,
+     {{"    %r = reduce_scatter %G",
+       "    %S = all_reduce %G {block = 0} channel rows after %dtable : f32[48] grads at work 256\n"
+       "    %r = reduce_scatter %S"},
+      {"acc(0 = %a if not_first) after %dtable", "acc(0 = %a if not_first) after %S"}},
+     "counts contributions more than once"},
+    {"gradientOfAnAverageOverItsSplit",
+     Rule::Sum,
+     {{"    %r = reduce_scatter %G",
+       "    %S = all_reduce %G {average = true  block = 0} channel rows after %dtable : f32[48] "
+       "grads at work 256\n"
+       "    %r = reduce_scatter %S"},
+      {"acc(0 = %a if not_first) after %dtable", "acc(0 = %a if not_first) after %S"}},
+     "counts contributions more than once"},
+};
+
+class Tensor : public testing::TestWithParam<BadStep> {};
+
+TEST_P(Tensor, PlansAreRefusedByVerifierAndOracle) {
+  Plan plan = parsed(edited("tensor", GetParam().edits));
+  test::expectRefused(plan, GetParam().rule, GetParam().message);
+  EXPECT_NE(oracle::findSumBreak(plan), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, Tensor, testing::ValuesIn(kBadSteps),
+                         [](const auto &info) { return info.param.name; });
+
+TEST(Tensor, IsAcceptedByVerifierAndOracle) {
+  Plan plan = parsed(planText("tensor"));
+  std::vector<Finding> findings = verify(plan);
+  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  EXPECT_EQ(oracle::findBreak(plan), "");
+}
+
+/// Copies that all have and one counts are no rank's own squares.
+TEST(Tensor, NormsOfCopiesAreSums) {
+  Plan plan = parsed(
+      edited("ddp", {{"mesh { dp = 2 }", "mesh { dp = 2 tp = 2 }"},
+                     {"groups { dp = [dp] }", "groups { dp = [dp] tp = [tp] all = [dp, tp] }"},
+                     {"channel misc group dp", "channel misc group all"},
+                     {"\"layers.0.weight\" : f32[8,8] block",
+                      "\"layers.0.weight\" : f32[8,8] copies [tp] block"}}));
+  test::expectRefused(plan, Rule::Step,
+                      "takes the squares of this rank's part for those of all elements");
+  EXPECT_NE(oracle::findSumBreak(plan), "");
+}
+
+// ---- saves ----
+
+constexpr test::Edit kSaving = {"job {\n", "job {\n  checkpoint.save = \"ckpt\"\n"};
+
+TEST(Saved, ElementsAreThere) {
+  Plan plan = parsed(edited("tensor", {kSaving}));
+  EXPECT_TRUE(verify(plan).empty()) << render(plan, verify(plan)[0]);
+  EXPECT_EQ(oracle::findSaveBreak(plan), "");
+}
+
+/// Ranks of two roles, of which the second one has a cell of this kind.
+Plan withRoles(std::string_view kind, std::string_view param) {
+  constexpr std::string_view kRoles =
+      R"(shardc.plan 2 placed "roles"
+needs {{ backend = host  gpu = ""  device_bytes = 65536 }}
+job {{
+  checkpoint.save = "ckpt"
+}}
+mesh {{ dp = 2 tp = 2 }}
+groups {{ dp = [dp] tp = [tp] }}
+block b numel 32 shard 16 over dp
+param "p" : f32[8,4] {} block b at 0 init zeros
+role first "w" where {{ tp = 0 to 0 }} {{
+  arenas {{ state = 64  work = 0  sym = 0  host = 0 }}
+  cell @w weight of b : f32[16] in state for params at 0
+  program {{ }}
+}}
+role second "w" where {{ tp = 1 to 1 }} {{
+  arenas {{ state = 64  work = 0  sym = 0  host = 0 }}
+  cell @w {} of b : f32[16] in state for params at 0
+  program {{ }}
+}}
+)";
+  return parsed(fmt::format(kRoles, param, kind));
+}
+
+TEST(Saved, ElementsThatNoRoleHasAreRefused) {
+  Plan split = withRoles("weight_shard", "of [16,4] split 0 over tp");
+  test::expectRefused(split, Rule::Save, "no rank has the state of some elements of parameter 'p'");
+  EXPECT_NE(oracle::findSaveBreak(split), "");
+  for (const Plan &plan : {withRoles("weight_shard", "copies [tp]"),
+                           withRoles("weight", "of [16,4] split 0 over tp")}) {
+    std::vector<Finding> findings = verify(plan);
+    bool isMissing = std::ranges::any_of(
+        findings, [](const Finding &finding) { return finding.rule == Rule::Save; });
+    EXPECT_FALSE(isMissing) << render(plan, findings[0]);
+    EXPECT_EQ(oracle::findSaveBreak(plan), "");
+  }
+}
+
+TEST(Saved, TensorsOfAStackHaveNamesOfTheirOwn) {
+  Plan plan = parsed(edited("tensor", {kSaving,
+                                       {"\"table\" : f32[4,4] copies [tp]",
+                                        "\"up\" : f32[2,2,4] stacked row 4 copies [tp]"},
+                                       {"\"up\" : f32[4,4] of", "\"up1\" : f32[4,4] of"}}));
+  test::expectRefused(plan, Rule::Save,
+                      "tensor 'up1' of parameter 'up1' has the name of another one");
+  EXPECT_NE(oracle::findSaveBreak(plan), "");
+}
+
+} // namespace
+} // namespace shardc::plan
