@@ -41,7 +41,10 @@ struct Attrs {
 struct ParamRange {
   enum Init : uint8_t { Zeros, Ones, Normal };
   int64_t begin = 0, end = 0; ///< elements of the shard
-  int64_t globalBegin = 0;    ///< index in the whole parameter of element `begin`
+  int64_t globalBegin = 0;    ///< index in the whole tensor of element `begin`
+  /// More than 0: the elements are parts of rows of the tensor, each of so many elements, and each
+  /// begins `stride` elements of the tensor behind the one before.
+  int64_t columns = 0, stride = 0;
   uint64_t key = 0;           ///< Philox key of the parameter's initial values
   float lrMult = 1, wdMult = 1;
   /// The moments of the parameter count this many updates more than state.applied does: fewer,

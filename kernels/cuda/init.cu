@@ -1,4 +1,4 @@
-// init_block: initial values of a shard. Element i of a parameter is std·normalAt(key, i), one or
+// init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i), one or
 // zero, by its row of the parameter table; elements outside of all ranges are zero. f32 or bf16,
 // rounded once. The numbers are those of runtime/base/Philox.h: Box-Muller in fp64 on the words of
 // one Philox block for two elements. Mapping: a thread draws one pair; one launch a range. Limited
@@ -17,16 +17,23 @@ constexpr double kTwoPi = 6.283185307179586476925;
 struct Draw {
   Data x;
   int64_t begin, end, globalBegin;
+  int64_t columns, stride; ///< of a part of a row: its elements, and from one to the next
   uint64_t key;
   float std;
   bool normal; ///< else ones
 };
 
+/// Pairs with an element in so many elements that follow each other, at most.
+__host__ __device__ int64_t pairsOf(int64_t columns) { return columns / 2 + 1; }
+
 __global__ void __launch_bounds__(256) drawPairs(const Draw p) {
   awaitPrevious();
-  int64_t pair = p.globalBegin / 2 + static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  int64_t at = p.begin + 2 * pair - p.globalBegin; // of the pair's first element; may be begin - 1
-  if (at >= p.end)
+  int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  int64_t row = thread / pairsOf(p.columns), begin = p.begin + row * p.columns;
+  int64_t end = begin + p.columns, globalBegin = p.globalBegin + row * p.stride;
+  int64_t pair = globalBegin / 2 + thread % pairsOf(p.columns);
+  int64_t at = begin + 2 * pair - globalBegin; // of the pair's first element; may be begin - 1
+  if (begin >= p.end || at >= end)
     return;
   float values[2] = {1.0f, 1.0f};
   if (p.normal) {
@@ -41,7 +48,7 @@ __global__ void __launch_bounds__(256) drawPairs(const Draw p) {
     values[1] = p.std * static_cast<float>(radius * sine);
   }
   for (int half = 0; half < 2; ++half)
-    if (at + half >= p.begin && at + half < p.end)
+    if (at + half >= begin && at + half < end)
       setElement(p.x, at + half, values[half]);
 }
 
@@ -52,14 +59,18 @@ void runInitBlock(const Call &call) {
   for (const ParamRange &range : host::rangesOfShard(call, 0)) {
     if (range.init == ParamRange::Zeros || range.begin == range.end)
       continue;
+    int64_t columns = range.columns > 0 ? range.columns : range.end - range.begin;
+    int64_t rows = (range.end - range.begin) / columns;
     Draw p = {dataOf(x),
               range.begin,
               range.end,
               range.globalBegin,
+              columns,
+              range.stride,
               range.key,
               static_cast<float>(range.initStd),
               range.init == ParamRange::Normal};
-    auto blocks = static_cast<unsigned>(ceilDiv((range.end - range.begin) / 2 + 1, 256));
+    auto blocks = static_cast<unsigned>(ceilDiv(rows * pairsOf(columns), 256));
     launchKernel(drawPairs, blocks, 256, 0, queueOf(call), p);
   }
 }

@@ -72,7 +72,7 @@ const char *checkShard(const Call &call, const Tensor &ids, const Tensor &shard,
   SHARDC_REQUIRE_OK(checkRanges(call, 0, shard));
   SHARDC_REQUIRE(rangesOfShard(call, 0).size() <= 1, "the shard holds more than a table");
   for (const ParamRange &range : rangesOfShard(call, 0))
-    SHARDC_REQUIRE(range.begin % x.cols() == 0 && range.end % x.cols() == 0 &&
+    SHARDC_REQUIRE(range.columns == 0 && range.begin % x.cols() == 0 && range.end % x.cols() == 0 &&
                        range.globalBegin % x.cols() == 0,
                    "the shard cuts a row of the table");
   return nullptr;

@@ -1,4 +1,4 @@
-// init_block: initial values of a shard. Element i of a parameter is std·normalAt(key, i) in fp32,
+// init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i) in fp32,
 // one or zero, according to its row of the parameter table; elements outside all ranges are zero.
 // f32 or bf16, rounded once. Limited by the logarithm and the sines, two elements at a time.
 #include "kernels/host/Check.h"
@@ -21,6 +21,9 @@ const char *acceptsInitBlock(const Call &call) {
   SHARDC_REQUIRE_OK(checkRanges(call, 0, call.out[0]));
   for (const ParamRange &range : rangesOfShard(call, 0)) {
     SHARDC_REQUIRE(range.globalBegin >= 0, "a range begins before its parameter");
+    SHARDC_REQUIRE(range.columns == 0 || (range.columns > 0 && range.columns <= range.stride &&
+                                          (range.end - range.begin) % range.columns == 0),
+                   "a range does not consist of equal parts of rows");
     SHARDC_REQUIRE(range.init == ParamRange::Zeros || range.init == ParamRange::Ones ||
                        range.init == ParamRange::Normal,
                    "a parameter's kind of initial values is not known");
@@ -39,21 +42,30 @@ void drawNormals(uint64_t key, uint64_t begin, int64_t n, float std, float *valu
   }
 }
 
+/// Elements of x from `from` to `end` - 1, which are those of the tensor from `globalBegin` on.
+void fillRow(const Tensor &x, const ParamRange &range, int64_t from, int64_t end,
+             int64_t globalBegin) {
+  float values[kBlock];
+  std::fill_n(values, kBlock, 1.0f);
+  for (int64_t begin = from; begin < end; begin += kBlock) {
+    int64_t n = std::min(kBlock, end - begin);
+    if (range.init == ParamRange::Normal)
+      drawNormals(range.key, static_cast<uint64_t>(globalBegin + begin - from), n,
+                  static_cast<float>(range.initStd), values);
+    writeF32(x, begin, n, values);
+  }
+}
+
 void runInitBlock(const Call &call) {
   const Tensor &x = call.out[0];
   std::memset(x.data, 0, static_cast<size_t>(x.numel() * dtypeBytes(x.dtype)));
-  float values[kBlock];
   for (const ParamRange &range : rangesOfShard(call, 0)) {
     if (range.init == ParamRange::Zeros)
       continue;
-    std::fill_n(values, kBlock, 1.0f);
-    for (int64_t begin = range.begin; begin < range.end; begin += kBlock) {
-      int64_t n = std::min(kBlock, range.end - begin);
-      if (range.init == ParamRange::Normal)
-        drawNormals(range.key, static_cast<uint64_t>(range.globalBegin + begin - range.begin), n,
-                    static_cast<float>(range.initStd), values);
-      writeF32(x, begin, n, values);
-    }
+    int64_t columns = range.columns > 0 ? range.columns : range.end - range.begin;
+    for (int64_t begin = range.begin, global = range.globalBegin; begin < range.end;
+         begin += columns, global += range.stride)
+      fillRow(x, range, begin, begin + columns, global);
   }
 }
 

@@ -164,7 +164,8 @@ private:
     bound_.rangeStarts.push_back(std::make_unique<std::vector<int64_t>>(1, 0));
     std::vector<kernels::ParamRange> &ranges = *bound_.ranges.back();
     std::vector<int64_t> &starts = *bound_.rangeStarts.back();
-    auto seed = static_cast<uint64_t>(call.attrs.seed);
+    RangeContext context{static_cast<uint64_t>(call.attrs.seed), context_.countOffsets,
+                         plan::opInfo(op.kind).sum == plan::SumRole::Norm};
     for (size_t i = 0; i < shards.size(); ++i) {
       const plan::Value &value = segment_.values[shards[i]];
       int64_t numel = value.type.numel();
@@ -177,9 +178,10 @@ private:
         return makeStatus(report::PlanCannotRun,
                           fmt::format("%{} with {} elements is neither a block nor a shard of one",
                                       value.name, numel));
-      int64_t begin = pieceBegin(context_.plan.blocks[block], numel, context_.arenas.indices());
+      const GroupIndices &indices = context_.arenas.indices();
+      int64_t begin = pieceBegin(context_.plan.blocks[block], numel, indices);
       std::vector<kernels::ParamRange> more =
-          paramRanges(context_.plan, block, begin, numel, seed, context_.countOffsets);
+          paramRanges(context_.plan, block, begin, numel, indices, context);
       ranges.insert(ranges.end(), more.begin(), more.end());
       starts.push_back(static_cast<int64_t>(ranges.size()));
     }
@@ -242,10 +244,10 @@ private:
       return makeStatus(report::PlanCannotRun,
                         fmt::format("%{} with {} elements is not a shard of a block",
                                     segment_.values[op.results[0]].name, collective.count));
-    int64_t begin =
-        pieceBegin(context_.plan.blocks[block], collective.count, context_.arenas.indices());
+    const GroupIndices &indices = context_.arenas.indices();
+    int64_t begin = pieceBegin(context_.plan.blocks[block], collective.count, indices);
     bound_.valid.push_back(std::make_unique<std::vector<ElementRange>>(
-        validElements(context_.plan, block, begin, collective.count)));
+        countedElements(context_.plan, block, begin, collective.count, indices)));
     collective.squares = static_cast<double *>(squares.data);
     collective.valid = *bound_.valid.back();
     return Status::ok();

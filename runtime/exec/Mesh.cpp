@@ -25,6 +25,18 @@ int64_t indexAt(const plan::Plan &plan, const plan::Group &group,
 
 } // namespace
 
+uint32_t roleOf(const plan::Plan &plan, int64_t rank) {
+  std::vector<int64_t> coords = meshCoords(plan, rank);
+  auto has = [&](const plan::Role &role) {
+    return std::ranges::all_of(role.where, [&](const plan::AxisRange &range) {
+      return range.begin <= coords[range.axis] && coords[range.axis] < range.end;
+    });
+  };
+  auto at = std::ranges::find_if(plan.roles, has);
+  SHARDC_CHECK(at != plan.roles.end(), "rank {} has no role", rank);
+  return static_cast<uint32_t>(at - plan.roles.begin());
+}
+
 int64_t indexIn(const plan::Plan &plan, int group, int64_t rank) {
   return group < 0 ? 0 : indexAt(plan, plan.groups[group], meshCoords(plan, rank));
 }

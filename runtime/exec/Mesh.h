@@ -11,6 +11,9 @@ namespace shardc::exec {
 /// ranks differ.
 std::vector<int64_t> meshCoords(const plan::Plan &plan, int64_t rank);
 
+/// The role of a rank: index in Plan::roles. Roles divide the mesh.
+uint32_t roleOf(const plan::Plan &plan, int64_t rank);
+
 /// The rank's index among the members of its instance of a group; 0 for group -1.
 int64_t indexIn(const plan::Plan &plan, int group, int64_t rank);
 

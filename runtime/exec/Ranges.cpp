@@ -28,42 +28,157 @@ std::vector<ParamPart> paramParts(const plan::Plan &plan, int32_t block, int64_t
   return parts;
 }
 
+namespace {
+
+/// Where a dimension's elements of the rank with these indices are among all.
+struct Cut {
+  int64_t index = 0, ranks = 1, parts = 1;
+
+  static Cut of(const plan::Plan &plan, const plan::Param &param, uint8_t dim,
+                const GroupIndices &indices) {
+    for (const plan::Split &split : param.splits)
+      if (split.dim == dim)
+        return {indices.of(split.group), plan.groupSize(split.group), split.parts};
+    return {};
+  }
+};
+
+/// Follows the rows of one parameter through the splits of its dimensions.
+class BoxMaker {
+public:
+  BoxMaker(const plan::Plan &plan, const plan::Param &param, const GroupIndices &indices)
+      : param_(param), first_(param.rowDim()), rows_(Cut::of(plan, param, first_, indices)),
+        rowCount_(param.type.shape[first_]), partRows_(rowCount_ / rows_.parts) {
+    box_.rank = static_cast<uint8_t>(param.type.rank - first_);
+    if (param.isStacked()) {
+      Cut stack = Cut::of(plan, param, 0, indices);
+      firstTensor_ = stack.index * param.type.shape[0];
+    }
+    const plan::Type &whole = param.wholeType();
+    for (uint8_t d = first_ + 1; d < param.type.rank; ++d) {
+      Cut cut = Cut::of(plan, param, d, indices);
+      rowSize_ *= whole.shape[d];
+      inRow_ = inRow_ * whole.shape[d] + cut.index * param.type.shape[d];
+      box_.offset[d - first_] = cut.index * param.type.shape[d];
+      box_.shape[d - first_] = param.type.shape[d];
+      box_.columns *= param.type.shape[d];
+      box_.stride *= whole.shape[d];
+      if (cut.ranks == 1)
+        continue;
+      box_.columns = param.type.shape[d]; // the elements inside of what is cut follow each other
+      box_.stride = whole.shape[d];
+      isCut_ = true;
+    }
+    if (!isCut_)
+      box_.columns = box_.stride = 0;
+  }
+
+  /// The box that begins with a row of this rank's, and ends before row `end` at the latest.
+  TensorBox from(int64_t row, int64_t end) const {
+    TensorBox box = box_;
+    int64_t inTensor = row % rowCount_, part = inTensor / partRows_;
+    int64_t tensorBegin = row - inTensor;
+    box.shape[0] = std::min(end, tensorBegin + (part + 1) * partRows_) - row;
+    box.offset[0] = (part * rows_.ranks + rows_.index) * partRows_ + inTensor % partRows_;
+    box.number = param_.isStacked() ? firstTensor_ + row / rowCount_ : 0;
+    box.globalBegin = box.offset[0] * rowSize_ + inRow_;
+    return box;
+  }
+
+private:
+  const plan::Param &param_;
+  uint8_t first_; ///< dimension that counts rows
+  Cut rows_;
+  int64_t rowCount_, partRows_; ///< of one tensor on this rank
+  int64_t firstTensor_ = 0;
+  int64_t rowSize_ = 1, inRow_ = 0; ///< of a whole tensor's row, and what is before this rank's
+  bool isCut_ = false;
+  TensorBox box_{.columns = 1, .stride = 1};
+};
+
+} // namespace
+
+std::vector<TensorBox> tensorBoxes(const plan::Plan &plan, const ParamPart &part,
+                                   const GroupIndices &indices) {
+  const plan::Param &param = plan.params[part.param];
+  BoxMaker maker(plan, param, indices);
+  std::vector<TensorBox> boxes;
+  int64_t size = param.rowSize(), begin = part.begin;
+  int64_t row = part.globalBegin / size, end = (part.globalBegin + part.end - part.begin) / size;
+  while (row < end) {
+    TensorBox box = maker.from(row, end);
+    box.param = part.param;
+    box.begin = begin;
+    box.end = begin += box.shape[0] * size;
+    row += box.shape[0];
+    boxes.push_back(box);
+  }
+  return boxes;
+}
+
+bool isCounted(const plan::Param &param, const GroupIndices &indices) {
+  return std::ranges::all_of(param.copies, [&](int16_t group) { return indices.of(group) == 0; });
+}
+
+namespace {
+
+/// Without its place in the shard.
+kernels::ParamRange rangeOf(const plan::Param &param, const RangeContext &context,
+                            int64_t countOffset, int64_t number) {
+  kernels::ParamRange range;
+  range.key = streamKey(context.seed, param.tensorName(number));
+  range.lrMult = static_cast<float>(param.lrMult);
+  range.wdMult = static_cast<float>(param.wdMult);
+  range.countOffset = countOffset;
+  switch (param.init) {
+  case plan::InitKind::Zeros:
+    range.init = kernels::ParamRange::Zeros;
+    break;
+  case plan::InitKind::Ones:
+    range.init = kernels::ParamRange::Ones;
+    break;
+  case plan::InitKind::Normal:
+    range.init = kernels::ParamRange::Normal;
+    break;
+  }
+  range.initStd = param.initStd;
+  return range;
+}
+
+} // namespace
+
 std::vector<kernels::ParamRange> paramRanges(const plan::Plan &plan, int32_t block, int64_t begin,
-                                             int64_t numel, uint64_t seed,
-                                             std::span<const int64_t> countOffsets) {
+                                             int64_t numel, const GroupIndices &indices,
+                                             const RangeContext &context) {
   std::vector<kernels::ParamRange> ranges;
   for (const ParamPart &part : paramParts(plan, block, begin, numel)) {
     const plan::Param &param = plan.params[part.param];
-    kernels::ParamRange range;
-    range.begin = part.begin;
-    range.end = part.end;
-    range.globalBegin = part.globalBegin;
-    range.key = streamKey(seed, param.name);
-    range.lrMult = static_cast<float>(param.lrMult);
-    range.wdMult = static_cast<float>(param.wdMult);
-    range.countOffset = countOffsets.empty() ? 0 : countOffsets[part.param];
-    switch (param.init) {
-    case plan::InitKind::Zeros:
-      range.init = kernels::ParamRange::Zeros;
-      break;
-    case plan::InitKind::Ones:
-      range.init = kernels::ParamRange::Ones;
-      break;
-    case plan::InitKind::Normal:
-      range.init = kernels::ParamRange::Normal;
-      break;
+    if (context.isNorm && !isCounted(param, indices))
+      continue;
+    int64_t offset = context.countOffsets.empty() ? 0 : context.countOffsets[part.param];
+    if (param.splits.empty() && !param.isStacked()) {
+      kernels::ParamRange &range = ranges.emplace_back(rangeOf(param, context, offset, 0));
+      range.begin = part.begin, range.end = part.end;
+      range.globalBegin = part.globalBegin;
+      continue;
     }
-    range.initStd = param.initStd;
-    ranges.push_back(range);
+    for (const TensorBox &box : tensorBoxes(plan, part, indices)) {
+      kernels::ParamRange &range = ranges.emplace_back(rangeOf(param, context, offset, box.number));
+      range.begin = box.begin, range.end = box.end;
+      range.globalBegin = box.globalBegin;
+      range.columns = box.columns, range.stride = box.stride;
+    }
   }
   return ranges;
 }
 
-std::vector<ElementRange> validElements(const plan::Plan &plan, int32_t block, int64_t begin,
-                                        int64_t numel) {
+std::vector<ElementRange> countedElements(const plan::Plan &plan, int32_t block, int64_t begin,
+                                          int64_t numel, const GroupIndices &indices) {
   std::vector<ElementRange> ranges;
   for (const ParamPart &part : paramParts(plan, block, begin, numel))
-    if (!ranges.empty() && ranges.back().end == part.begin)
+    if (!isCounted(plan.params[part.param], indices))
+      continue;
+    else if (!ranges.empty() && ranges.back().end == part.begin)
       ranges.back().end = part.end;
     else
       ranges.push_back({part.begin, part.end});

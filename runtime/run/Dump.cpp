@@ -29,6 +29,25 @@ std::string fileName(std::string_view name) {
   return out;
 }
 
+/// The tensors that a rank's piece of a block has elements of. Where these are parts of rows,
+/// `columns` elements follow each other, and the next ones are `stride` elements of the tensor on.
+nlohmann::json partsOf(const plan::Plan &plan, int32_t block, int64_t begin, int64_t numel,
+                       int64_t rank) {
+  nlohmann::json parts = nlohmann::json::array();
+  exec::GroupIndices indices(plan, rank);
+  for (const exec::ParamPart &part : exec::paramParts(plan, block, begin, numel))
+    for (const exec::TensorBox &box : exec::tensorBoxes(plan, part, indices)) {
+      nlohmann::json &each = parts.emplace_back();
+      each = {{"param", plan.params[part.param].tensorName(box.number)},
+              {"begin", box.begin},
+              {"end", box.end},
+              {"global_begin", box.globalBegin}};
+      if (box.columns > 0)
+        each.update({{"columns", box.columns}, {"stride", box.stride}});
+    }
+  return parts;
+}
+
 } // namespace
 
 Result<DumpSpec> DumpSpec::parse(std::string_view text) {
@@ -200,9 +219,10 @@ Status Dumper::finish() const {
   index["step"] = written_.front().step;
   index["params"] = nlohmann::json::array();
   for (const plan::Param &param : plan.params)
-    index["params"].push_back({{"name", param.name},
-                               {"dtype", std::string(dtypeName(param.type.dtype))},
-                               {"shape", shapeOf(param.type)}});
+    for (int64_t number = 0; number < param.tensorCount(); ++number)
+      index["params"].push_back({{"name", param.tensorName(number)},
+                                 {"dtype", std::string(dtypeName(param.type.dtype))},
+                                 {"shape", shapeOf(param.tensorType())}});
   for (const Written &entry : written_) {
     nlohmann::json tensor = {{"file", entry.file},
                              {"segment", entry.segment},
@@ -213,13 +233,7 @@ Status Dumper::finish() const {
                              {"shape", shapeOf(entry.type)}};
     if (entry.begin >= 0) {
       tensor["block"] = plan.blocks[entry.block].name;
-      tensor["parts"] = nlohmann::json::array();
-      for (const exec::ParamPart &part :
-           exec::paramParts(plan, entry.block, entry.begin, entry.type.numel()))
-        tensor["parts"].push_back({{"param", plan.params[part.param].name},
-                                   {"begin", part.begin},
-                                   {"end", part.end},
-                                   {"global_begin", part.globalBegin}});
+      tensor["parts"] = partsOf(plan, entry.block, entry.begin, entry.type.numel(), entry.rank);
     }
     index["tensors"].push_back(std::move(tensor));
   }

@@ -256,6 +256,39 @@ TEST(Init, ShardsOfAParameterFitTogether) {
   EXPECT_EQ(parts, whole);
 }
 
+/// Parts of rows are the same elements of the whole tensor, whether pairs begin with them or not.
+TEST(Init, PartsOfRowsAreThoseOfTheWhole) {
+  constexpr int64_t kRows = 37, kStride = 613;
+  KernelRun all("init_block");
+  all.ranges = {normalRange(0, kRows * kStride, 0)};
+  Array whole = all.out(DType::F32, {kRows * kStride}).run()[0];
+  for (auto [first, columns] :
+       {std::pair<int64_t, int64_t>{0, 300}, {300, 313}, {7, 1}, {5, 598}}) {
+    KernelRun run("init_block");
+    ParamRange range = normalRange(3, 3 + kRows * columns, first);
+    range.columns = columns;
+    range.stride = kStride;
+    run.ranges = {range};
+    Array x = run.out(DType::F32, {kRows * columns + 5}).run()[0];
+    for (int64_t row = 0; row < kRows; ++row)
+      for (int64_t c = 0; c < columns; ++c)
+        ASSERT_EQ(x[3 + row * columns + c], whole[row * kStride + first + c]) << row << " " << c;
+    EXPECT_EQ(x[2], 0);
+    EXPECT_EQ(x[3 + kRows * columns], 0);
+  }
+}
+
+TEST(Init, RefusesPartsThatAreNotEqual) {
+  for (auto [columns, stride] : {std::pair<int64_t, int64_t>{7, 8}, {8, 7}, {-1, 8}}) {
+    KernelRun run("init_block");
+    run.ranges = {normalRange(0, 16, 0)};
+    run.ranges[0].columns = columns;
+    run.ranges[0].stride = stride;
+    EXPECT_STREQ(run.out(DType::F32, {16}).refusal(),
+                 "a range does not consist of equal parts of rows");
+  }
+}
+
 TEST(Init, IsNormal) {
   KernelRun run("init_block");
   int64_t n = 40000;

@@ -182,7 +182,7 @@ TEST(Bind, SquaresAreOfThePartOfTheParameterTable) {
   EXPECT_EQ(squares.rangesCount, 0);
 }
 
-TEST(Ranges, ValidElementsLeavePaddingOut) {
+TEST(Ranges, CountedElementsLeavePaddingOut) {
   plan::Plan plan;
   plan.blocks = {{"b", 0, 64, 32, 0, 32, 0}, {"empty", 0, 64, 32, 0, 32, 0}};
   auto param = [&](int64_t offset, int64_t numel) {
@@ -193,7 +193,7 @@ TEST(Ranges, ValidElementsLeavePaddingOut) {
   param(16, 24), param(0, 12), param(40, 4);
   auto at = [&](int32_t block, int64_t begin) {
     std::vector<std::pair<int64_t, int64_t>> found;
-    for (ElementRange range : exec::validElements(plan, block, begin, 32))
+    for (ElementRange range : exec::countedElements(plan, block, begin, 32, {}))
       found.emplace_back(range.begin, range.end);
     return found;
   };
