@@ -23,7 +23,7 @@ public:
   /// What the first rank saves beside its tensors: the state of the run and of its random numbers,
   /// and if the optimizer is saved, its settings.
   virtual Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const = 0;
-  /// Rows of a parameter or of a moment, which are in the cell of `piece`.
+  /// Rows of a tensor or of a moment of it, which are in the cell of `piece`.
   virtual Status addRows(const checkpoint::ParamSlice &rows, const StatePiece &piece,
                          checkpoint::RankWriter &writer) const = 0;
   /// Files of this format beside those of the ranks.

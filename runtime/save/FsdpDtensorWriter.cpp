@@ -16,6 +16,9 @@ public:
 
 private:
   Status addSettings(const Progress &progress, checkpoint::RankWriter &writer) const;
+  /// Those of one tensor.
+  Status addSettings(uint32_t param, const std::string &name, bool isAdam, const Progress &progress,
+                     checkpoint::RankWriter &writer) const;
 
   const plan::Plan &plan_;
   const StateLayout &layout_;
@@ -43,18 +46,24 @@ Status FsdpDtensorWriter::addSettings(const Progress &progress,
   bool isAdam = std::ranges::any_of(layout_.requests(), [](const auto &request) {
     return request.part == checkpoint::ParamPart::ExpAvg;
   });
-  for (size_t p = 0; p < plan_.params.size(); ++p) {
-    const std::string &name = plan_.params[p].name;
-    checkpoint::GroupMeta meta = groupMetaOf(plan_, p, progress);
-    for (const checkpoint::BytesItem &item : checkpoint::groupMetaItems(name, meta, precision_))
-      RETURN_IF_ERROR(writer.add(item));
-    if (!isAdam)
-      continue;
-    auto step = static_cast<float>(meta.step);
-    for (const checkpoint::TensorSlice &slice : checkpoint::adamStepSlices(
-             name, layout_.isGated(static_cast<uint32_t>(p)), step, precision_))
-      RETURN_IF_ERROR(writer.add(slice));
-  }
+  for (uint32_t p = 0; p < plan_.params.size(); ++p)
+    for (int64_t i = 0; i < plan_.params[p].tensorCount(); ++i)
+      RETURN_IF_ERROR(addSettings(p, plan_.params[p].tensorName(i), isAdam, progress, writer));
+  return Status::ok();
+}
+
+Status FsdpDtensorWriter::addSettings(uint32_t param, const std::string &name, bool isAdam,
+                                      const Progress &progress,
+                                      checkpoint::RankWriter &writer) const {
+  checkpoint::GroupMeta meta = groupMetaOf(plan_, param, progress);
+  for (const checkpoint::BytesItem &item : checkpoint::groupMetaItems(name, meta, precision_))
+    RETURN_IF_ERROR(writer.add(item));
+  if (!isAdam)
+    return Status::ok();
+  auto step = static_cast<float>(meta.step);
+  for (const checkpoint::TensorSlice &slice :
+       checkpoint::adamStepSlices(name, layout_.isGated(param), step, precision_))
+    RETURN_IF_ERROR(writer.add(slice));
   return Status::ok();
 }
 

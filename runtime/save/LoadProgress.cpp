@@ -67,7 +67,7 @@ Status Loader::compareOptimizer() {
        {std::pair("betas", PlainValue(PlainTuple{{ours.beta1, ours.beta2}})),
         std::pair("eps", PlainValue(ours.eps))}) {
     ASSIGN_OR_RETURN(std::optional<PlainValue> saved,
-                     checkpoint_->setting(plan_->params[0].name, field));
+                     checkpoint_->setting(plan_->params[0].tensorName(0), field));
     if (saved && !isSame(*saved, value))
       tell_(makeReport(report::OptimizerChanged, field, textOf(*saved), textOf(value)));
   }
@@ -137,7 +137,7 @@ Status Loader::readUpdates(const RunState &state) {
       counts[p] = 0;
       continue;
     }
-    ASSIGN_OR_RETURN(counts[p], checkpoint_->updates(plan_->params[p].name));
+    ASSIGN_OR_RETURN(counts[p], checkpoint_->updates(plan_->params[p].tensorName(0)));
     known = known ? known : counts[p];
   }
   std::optional<int64_t> scheduled = scheduledUpdates(state);

@@ -9,6 +9,7 @@
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/exec/Mesh.h"
+#include "runtime/plan/Builder.h"
 
 namespace shardc::save {
 namespace {
@@ -185,9 +186,10 @@ void Loader::allowPadding(std::vector<ParamRequest> &requests) {
 
 /// Adam's moments belong together: where one is missing, both begin anew.
 void Loader::findMissingMoments(const std::vector<ParamRequest> &requests) {
-  std::map<std::string_view, size_t> paramOf;
+  std::map<std::string, size_t> paramOf;
   for (size_t p = 0; p < plan_->params.size(); ++p)
-    paramOf[plan_->params[p].name] = p;
+    for (int64_t i = 0; i < plan_->params[p].tensorCount(); ++i)
+      paramOf[plan_->params[p].tensorName(i)] = p;
   for (const ParamRequest &request : requests)
     if (isMoment(request.part) && !checkpoint_->shapeOf(request.name, request.part))
       lacksMoments_[paramOf.at(request.name)] = true;
@@ -252,8 +254,9 @@ Status Loader::restore(exec::Executable &executable) const {
 
 /// Padding is nobody's value, but collectives move it: it begins as a fresh start leaves it.
 Status Loader::clearCells(exec::Executable &executable, size_t rank) const {
-  for (uint32_t index : layout_.cells()) {
-    const plan::Cell &cell = plan_->roles[0].cells[index];
+  uint32_t role = exec::roleOf(*plan_, executable.worldRank(rank));
+  for (uint32_t index : layout_.cells(role)) {
+    const plan::Cell &cell = plan_->roles[role].cells[index];
     ASSIGN_OR_RETURN(uint8_t * address,
                      executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
     RETURN_IF_ERROR(
@@ -264,36 +267,40 @@ Status Loader::clearCells(exec::Executable &executable, size_t rank) const {
 
 Status Loader::restorePiece(exec::Executable &executable, size_t rank, const StatePiece &piece,
                             std::vector<uint8_t> &buffer) const {
-  const std::string &name = plan_->params[piece.param].name;
+  ASSIGN_OR_RETURN(bool isThere, read(piece, buffer));
+  if (!isThere)
+    return Status::ok();
+  const plan::Cell &cell = layout_.cellOf(piece);
+  ASSIGN_OR_RETURN(uint8_t * address,
+                   executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
+  return executable.write(rank, address + piece.byteBegin, piece.bytes, buffer.data());
+}
+
+Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) const {
+  std::string name = layout_.nameOf(piece);
   std::optional<Shape> saved = checkpoint_->shapeOf(name, piece.part);
   bool isLoaded =
       !isMoment(piece.part) || (!isFinetune_ && loadsOptimizer_ && !lacksMoments_[piece.param]);
   if (!saved || !isLoaded)
-    return Status::ok();
-  const plan::Cell &cell = plan_->roles[0].cells[piece.cell];
-  ASSIGN_OR_RETURN(uint8_t * address,
-                   executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
-  Shape shape = layout_.shapeOf(piece.param), offset(shape.size(), 0);
-  bool isPadded = shape[0] > (*saved)[0];
-  offset[0] = piece.rowBegin;
-  shape[0] = piece.rowCount;
-  buffer.resize(static_cast<size_t>(piece.bytes));
-  RETURN_IF_ERROR(checkpoint_->read(name, piece.part, offset, shape,
-                                    checkpoint::elementOf(cell.type.dtype), buffer.data(),
-                                    isPadded));
-  return executable.write(rank, address + piece.byteBegin, piece.bytes, buffer.data());
+    return false;
+  bool isPadded = layout_.shapeOf(piece.param)[0] > (*saved)[0];
+  bytes.resize(static_cast<size_t>(piece.bytes));
+  RETURN_IF_ERROR(checkpoint_->read(name, piece.part, piece.offset, piece.shape,
+                                    checkpoint::elementOf(layout_.cellOf(piece).type.dtype),
+                                    bytes.data(), isPadded));
+  return true;
 }
 
 Status Loader::restoreStep(exec::Executable &executable, size_t rank) const {
-  const std::vector<plan::Cell> &cells = plan_->roles[0].cells;
-  auto cell = std::ranges::find(cells, "step", &plan::Cell::name);
-  if (cell == cells.end())
+  const plan::Role &role = plan_->roles[exec::roleOf(*plan_, executable.worldRank(rank))];
+  uint32_t index = plan::findCell(role, plan::CellKind::Step);
+  if (index == plan::kNone)
     return Status::ok();
   StepState state{};
   state.step = progress_.step;
   state.applied = progress_.applied;
   ASSIGN_OR_RETURN(uint8_t * address,
-                   executable.arenas(rank).resolve(cell->place, sizeof state, "@step"));
+                   executable.arenas(rank).resolve(role.cells[index].place, sizeof state, "@step"));
   return executable.write(rank, address, sizeof state, &state);
 }
 

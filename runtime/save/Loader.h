@@ -35,6 +35,9 @@ public:
 
   /// Writes the state of all ranks of this process; nothing may be queued.
   Status restore(exec::Executable &executable) const;
+  /// Reads what the checkpoint has of a piece of the plan's StateLayout. False if the piece keeps
+  /// what a start gives it: moments that are not there, or not loaded.
+  Result<bool> read(const StatePiece &piece, std::vector<uint8_t> &bytes) const;
 
 private:
   Loader(const plan::Plan &plan, StateLayout layout, ReportSink tell);

@@ -14,7 +14,7 @@ namespace {
 
 // Roughly what a file has beside the state's own bytes.
 constexpr uint64_t kRecordBytes = 4 << 10;  ///< of a piece, in two records at most
-constexpr uint64_t kObjectBytes = 32 << 10; ///< of a parameter's settings, on the first rank
+constexpr uint64_t kObjectBytes = 32 << 10; ///< of a tensor's settings, on the first rank
 
 } // namespace
 
@@ -32,7 +32,9 @@ Result<RankSave> RankSave::begin(const SaveJob &job, const SaveTarget &target, i
   ASSIGN_OR_RETURN(std::vector<StatePiece> pieces, job.layout->piecesToSave(worldRank));
   if (!job.savesOptimizer)
     std::erase_if(pieces, [](const StatePiece &piece) { return piece.part != ParamPart::Weight; });
-  uint64_t bytes = worldRank == 0 ? kObjectBytes * job.plan->params.size() : 0;
+  uint64_t bytes = 0;
+  for (const plan::Param &param : job.plan->params)
+    bytes += worldRank == 0 ? kObjectBytes * static_cast<uint64_t>(param.tensorCount()) : 0;
   for (const StatePiece &piece : pieces)
     bytes += static_cast<uint64_t>(piece.bytes) + kRecordBytes;
   ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(target, worldRank, bytes));
@@ -56,12 +58,12 @@ Status RankSave::addCell(uint32_t cell, int64_t byteBegin, const uint8_t *data, 
 }
 
 Status RankSave::add(const StatePiece &piece, int64_t from, const uint8_t *data, int64_t bytes) {
-  int64_t rowBytes = piece.bytes / piece.rowCount;
+  int64_t rowBytes = piece.bytes / piece.shape[0];
   auto begun = begunRows_.find(piece.cell);
   int64_t there = begun == begunRows_.end() ? 0 : static_cast<int64_t>(begun->second.size());
   if (from % rowBytes != there)
     return makeStatus(StatusCode::Internal, "rows of '{}' arrive out of order",
-                      job_->plan->params[piece.param].name);
+                      job_->layout->nameOf(piece));
   if (there > 0) {
     std::vector<uint8_t> &row = begun->second;
     int64_t rest = std::min(rowBytes - there, bytes);
@@ -82,18 +84,18 @@ Status RankSave::add(const StatePiece &piece, int64_t from, const uint8_t *data,
 }
 
 Status RankSave::addRows(const StatePiece &piece, int64_t row, int64_t rows, const uint8_t *data) {
-  const plan::Plan &plan = *job_->plan;
   checkpoint::ParamSlice slice;
-  slice.name = plan.params[piece.param].name;
+  slice.name = job_->layout->nameOf(piece);
   slice.part = piece.part;
-  slice.dtype = checkpoint::elementOf(plan.roles[0].cells[piece.cell].type.dtype);
-  slice.globalShape = slice.shape = job_->layout->shapeOf(piece.param);
-  slice.offset.assign(slice.shape.size(), 0);
-  slice.offset[0] = piece.rowBegin + row;
+  slice.dtype = checkpoint::elementOf(job_->layout->cellOf(piece).type.dtype);
+  slice.globalShape = job_->layout->shapeOf(piece.param);
+  slice.offset = piece.offset;
+  slice.shape = piece.shape;
+  slice.offset[0] += row;
   slice.shape[0] = rows;
   slice.data = data;
   slice.isGated = job_->layout->isGated(piece.param);
-  bytesWritten_ += rows * (piece.bytes / piece.rowCount);
+  bytesWritten_ += rows * (piece.bytes / piece.shape[0]);
   return job_->format->addRows(slice, piece, writer_);
 }
 

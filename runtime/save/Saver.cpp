@@ -313,7 +313,7 @@ Status Saver::writeRank(size_t rank, const SaveTarget &target, const Progress &p
   ASSIGN_OR_RETURN(RankSave save,
                    RankSave::begin(job_, target, executable_->worldRank(rank), progress));
   for (const StatePiece &piece : save.pieces()) {
-    const plan::Cell &cell = plan_->roles[0].cells[piece.cell];
+    const plan::Cell &cell = layout_.cellOf(piece);
     ASSIGN_OR_RETURN(uint8_t * address,
                      executable_->arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
     buffer_.resize(static_cast<size_t>(piece.bytes));

@@ -2,65 +2,79 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "runtime/base/Reports.h"
-#include "runtime/exec/Mesh.h"
-#include "runtime/exec/Ranges.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/StateShare.h"
 
 namespace shardc::save {
 namespace {
 
-/// What one rank saves of a piece that all ranks hold: the rows that begin in its stretch of the
-/// block, or all of a piece of a block that is too small to be shared.
-std::optional<StatePiece> shareOf(const plan::Plan &plan, const StatePiece &piece,
-                                  const exec::GroupIndices &indices) {
-  const plan::Param &param = plan.params[piece.param];
+/// Of a part of a parameter that all ranks hold, what one of them saves: the rows that begin in its
+/// stretch of the block, or all of a part of a block that is too small to be shared.
+std::optional<exec::ParamPart> shareOf(const plan::Plan &plan, const exec::ParamPart &part,
+                                       const exec::GroupIndices &indices) {
+  const plan::Param &param = plan.params[part.param];
   int16_t group = plan.blocks[static_cast<size_t>(param.block)].stateGroup;
   int64_t ranks = plan.groupSize(group), index = indices.of(group);
   plan::StateShare share = plan::stateShareOf(plan, param.block);
   if (!share.isShared())
-    return piece.param % ranks == index ? std::optional(piece) : std::nullopt;
-  int64_t row = param.rowSize();
+    return part.param % ranks == index ? std::optional(part) : std::nullopt;
+  int64_t row = param.rowSize(), count = part.end - part.begin;
   // The first row of the parameter that begins at an element of the block or after it.
   auto rowAt = [&](int64_t element) {
     int64_t inside = std::max<int64_t>(element - param.offset, 0);
-    return std::clamp((inside + row - 1) / row, piece.rowBegin, piece.rowBegin + piece.rowCount);
+    return std::clamp((inside + row - 1) / row * row, part.globalBegin, part.globalBegin + count);
   };
   int64_t begin = rowAt(share.step * index);
-  int64_t end =
-      index + 1 < ranks ? rowAt(share.step * (index + 1)) : piece.rowBegin + piece.rowCount;
+  int64_t end = index + 1 < ranks ? rowAt(share.step * (index + 1)) : part.globalBegin + count;
   if (begin >= end)
     return std::nullopt;
-  int64_t rowBytes = piece.bytes / piece.rowCount;
-  StatePiece mine = piece;
-  mine.byteBegin += (begin - piece.rowBegin) * rowBytes;
-  mine.rowBegin = begin;
-  mine.rowCount = end - begin;
-  mine.bytes = mine.rowCount * rowBytes;
+  exec::ParamPart mine = part;
+  mine.begin += begin - part.globalBegin;
+  mine.end = mine.begin + end - begin;
+  mine.globalBegin = begin;
   return mine;
 }
 
-/// Ranks with the same index in the group that owns a block's state hold the same of it; the first
-/// of them saves it.
-bool isFirstWithIndex(const plan::Plan &plan, int group, int64_t rank) {
-  std::vector<int64_t> coords = exec::meshCoords(plan, rank);
-  if (group >= 0)
-    for (uint16_t axis : plan.groups[group].axes)
-      coords[axis] = 0;
-  return std::ranges::count(coords, 0) == std::ssize(coords);
+/// For each axis of the mesh, whether ranks that differ in it hold other elements of the parameter,
+/// or divide the saving of it.
+std::vector<bool> axesOfParts(const plan::Plan &plan, const plan::Param &param) {
+  std::vector<bool> axes(plan.mesh.size());
+  auto add = [&](int16_t group) {
+    if (group >= 0)
+      for (uint16_t axis : plan.groups[static_cast<size_t>(group)].axes)
+        axes[axis] = true;
+  };
+  add(plan.blocks[static_cast<size_t>(param.block)].stateGroup);
+  for (const plan::Split &split : param.splits)
+    add(split.group);
+  return axes;
+}
+
+/// The first rank of a role with these coordinates on some axes; nothing if it has none.
+std::optional<std::vector<int64_t>> firstOf(const plan::Plan &plan, const plan::Role &role,
+                                            const std::vector<int64_t> &coords,
+                                            const std::vector<bool> &axes) {
+  std::vector<int64_t> first(plan.mesh.size(), 0);
+  std::vector<int64_t> ends;
+  for (const plan::MeshAxis &axis : plan.mesh)
+    ends.push_back(axis.size);
+  for (const plan::AxisRange &range : role.where)
+    first[range.axis] = range.begin, ends[range.axis] = range.end;
+  for (size_t axis = 0; axis < first.size(); ++axis)
+    if (axes[axis]) {
+      if (coords[axis] < first[axis] || coords[axis] >= ends[axis])
+        return std::nullopt;
+      first[axis] = coords[axis];
+    }
+  return first;
 }
 
 } // namespace
 
 Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
-  if (plan.roles.size() != 1)
-    return makeStatus(
-        report::PlanCannotRun,
-        fmt::format("the plan has {} roles; only the state of a plan with one role can be saved "
-                    "and loaded",
-                    plan.roles.size()));
   for (const plan::Param &param : plan.params)
     if (param.block < 0)
       return makeStatus(
@@ -69,13 +83,27 @@ Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
                       "loaded",
                       param.name));
   StateLayout layout(plan);
-  for (size_t b = 0; b < plan.blocks.size(); ++b)
-    RETURN_IF_ERROR(layout.addBlock(static_cast<int32_t>(b)));
+  for (size_t b = 0; b < plan.blocks.size(); ++b) {
+    auto block = static_cast<int32_t>(b);
+    bool isThere = false;
+    for (uint32_t role = 0; role < plan.roles.size(); ++role) {
+      RETURN_IF_ERROR(layout.addBlock(role, block));
+      isThere = isThere || layout.hasBlock(role, block);
+    }
+    if (!isThere)
+      return makeStatus(
+          report::PlanCannotRun,
+          fmt::format("block '{}' has no cell with its weights", plan.blocks[b].name));
+  }
   return layout;
 }
 
-Result<uint32_t> StateLayout::findCell(int32_t block, plan::CellKind kind) const {
-  const plan::Role &role = plan_->roles[0];
+bool StateLayout::hasBlock(uint32_t role, int32_t block) const {
+  return std::ranges::find(cells_[role], block, &StateCell::block) != cells_[role].end();
+}
+
+Result<uint32_t> StateLayout::findCell(uint32_t index, int32_t block, plan::CellKind kind) const {
+  const plan::Role &role = plan_->roles[index];
   uint32_t c = plan::findCell(role, kind, block);
   if (c != plan::kNone && role.cells[c].type.numel() != plan_->blocks[block].stateShard)
     return makeStatus(report::PlanCannotRun,
@@ -85,127 +113,163 @@ Result<uint32_t> StateLayout::findCell(int32_t block, plan::CellKind kind) const
   return c;
 }
 
-Status StateLayout::addBlock(int32_t block) {
-  ASSIGN_OR_RETURN(uint32_t weight, findCell(block, plan::CellKind::Master));
+/// Adds the cells of the block that the role has.
+Status StateLayout::addBlock(uint32_t role, int32_t block) {
+  ASSIGN_OR_RETURN(uint32_t weight, findCell(role, block, plan::CellKind::Master));
   if (weight == plan::kNone) {
-    ASSIGN_OR_RETURN(weight, findCell(block, plan::CellKind::Weight));
+    ASSIGN_OR_RETURN(weight, findCell(role, block, plan::CellKind::Weight));
   }
-  ASSIGN_OR_RETURN(uint32_t first, findCell(block, plan::CellKind::FirstMoment));
-  ASSIGN_OR_RETURN(uint32_t second, findCell(block, plan::CellKind::SecondMoment));
   if (weight == plan::kNone)
-    return makeStatus(report::PlanCannotRun, fmt::format("block '{}' has no cell with its weights",
-                                                         plan_->blocks[block].name));
+    return Status::ok();
+  ASSIGN_OR_RETURN(uint32_t first, findCell(role, block, plan::CellKind::FirstMoment));
+  ASSIGN_OR_RETURN(uint32_t second, findCell(role, block, plan::CellKind::SecondMoment));
   if (first == plan::kNone && second != plan::kNone)
     return makeStatus(
         report::PlanCannotRun,
         fmt::format("block '{}' has a second moment but no first one", plan_->blocks[block].name));
-  cells_.push_back({checkpoint::ParamPart::Weight, block, weight});
+  cells_[role].push_back({checkpoint::ParamPart::Weight, block, weight});
   if (second != plan::kNone) {
-    cells_.push_back({checkpoint::ParamPart::ExpAvg, block, first});
-    cells_.push_back({checkpoint::ParamPart::ExpAvgSq, block, second});
+    cells_[role].push_back({checkpoint::ParamPart::ExpAvg, block, first});
+    cells_[role].push_back({checkpoint::ParamPart::ExpAvgSq, block, second});
   } else if (first != plan::kNone) { // SGD's
-    cells_.push_back({checkpoint::ParamPart::Momentum, block, first});
+    cells_[role].push_back({checkpoint::ParamPart::Momentum, block, first});
   }
   return Status::ok();
 }
 
-Result<StateLayout::Held> StateLayout::toSnapshot(uint32_t cell) const {
-  for (const StateCell &state : cells_) {
+Result<StateLayout::Held> StateLayout::toSnapshot(uint32_t cell, uint32_t role) const {
+  for (const StateCell &state : cells_[role]) {
     if (state.cell != cell)
       continue;
-    const plan::Type &type = plan_->roles[0].cells[cell].type;
+    const plan::Type &type = typeOf(role, state);
     int64_t size = dtypeBytes(type.dtype);
     plan::StateShare share;
-    if (isReplicated(state))
+    if (isReplicated(role, state))
       share = plan::stateShareOf(*plan_, state.block);
     return share.isShared()
                ? Held{share.step * size, share.window * size, plan_->blocks[state.block].stateGroup}
                : Held{0, type.bytes()};
   }
   return makeStatus(report::PlanCannotRun, fmt::format("cell @{} is not state that is saved",
-                                                       plan_->roles[0].cells[cell].name));
+                                                       plan_->roles[role].cells[cell].name));
 }
 
-bool StateLayout::isReplicated(const StateCell &cell) const {
-  return plan_->roles[0].cells[cell.cell].type.numel() == plan_->blocks[cell.block].numel;
+bool StateLayout::isReplicated(uint32_t role, const StateCell &cell) const {
+  return typeOf(role, cell).numel() == plan_->blocks[cell.block].numel;
 }
 
-Status StateLayout::addPieces(const StateCell &cell, const exec::GroupIndices &indices,
+/// Whether it is the first of the ranks of all roles that have the same of the parameter.
+bool StateLayout::isFirstWith(const plan::Param &param, int64_t rank) const {
+  std::vector<bool> axes = axesOfParts(*plan_, param);
+  std::vector<int64_t> coords = exec::meshCoords(*plan_, rank);
+  for (uint32_t role = 0; role < plan_->roles.size(); ++role)
+    if (hasBlock(role, param.block))
+      if (auto first = firstOf(*plan_, plan_->roles[role], coords, axes); first && *first < coords)
+        return false;
+  return true;
+}
+
+Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool isToSave,
                               std::vector<StatePiece> &pieces) const {
-  const plan::Type &type = plan_->roles[0].cells[cell.cell].type;
+  const auto &[rank, role, indices] = holder;
+  const plan::Type &type = typeOf(role, cell);
   const plan::Block &block = plan_->blocks[cell.block];
-  int64_t begin = exec::pieceBegin(block, type.numel(), indices);
-  for (const exec::ParamPart &part : exec::paramParts(*plan_, cell.block, begin, type.numel())) {
+  int64_t begin = exec::pieceBegin(block, type.numel(), indices), size = dtypeBytes(type.dtype);
+  for (exec::ParamPart part : exec::paramParts(*plan_, cell.block, begin, type.numel())) {
     const plan::Param &param = plan_->params[part.param];
-    int64_t row = param.rowSize(), count = part.end - part.begin;
-    if (part.globalBegin % row != 0 || count % row != 0)
+    if (part.globalBegin % param.rowSize() != 0 || (part.end - part.begin) % param.rowSize() != 0)
       return makeStatus(report::PlanCannotRun,
                         fmt::format("the shard from element {} of block '{}' on cuts '{}' inside "
                                     "a row",
                                     begin, block.name, param.name));
-    pieces.push_back({cell.part, part.param, cell.cell, part.begin * dtypeBytes(type.dtype),
-                      count * dtypeBytes(type.dtype), part.globalBegin / row, count / row});
+    if (isToSave && !isFirstWith(param, rank))
+      continue;
+    if (isToSave && isReplicated(role, cell)) {
+      std::optional<exec::ParamPart> share = shareOf(*plan_, part, indices);
+      if (!share)
+        continue;
+      part = *share;
+    }
+    for (const exec::TensorBox &box : exec::tensorBoxes(*plan_, part, indices))
+      pieces.push_back({cell.part,
+                        part.param,
+                        cell.cell,
+                        box.begin * size,
+                        (box.end - box.begin) * size,
+                        {box.offset.begin(), box.offset.begin() + box.rank},
+                        {box.shape.begin(), box.shape.begin() + box.rank},
+                        box.number,
+                        role});
   }
   return Status::ok();
 }
 
-Result<std::vector<StatePiece>> StateLayout::pieces(int64_t rank) const {
+Result<std::vector<StatePiece>> StateLayout::pieces(int64_t rank, bool isToSave) const {
   std::vector<StatePiece> pieces;
-  exec::GroupIndices indices(*plan_, rank);
-  for (const StateCell &cell : cells_)
-    RETURN_IF_ERROR(addPieces(cell, indices, pieces));
+  Holder holder{rank, exec::roleOf(*plan_, rank), exec::GroupIndices(*plan_, rank)};
+  for (const StateCell &cell : cells_[holder.role])
+    RETURN_IF_ERROR(addPieces(cell, holder, isToSave, pieces));
   return pieces;
 }
 
+Result<std::vector<StatePiece>> StateLayout::pieces(int64_t rank) const {
+  return pieces(rank, /*isToSave=*/false);
+}
+
 Result<std::vector<StatePiece>> StateLayout::piecesToSave(int64_t rank) const {
-  std::vector<StatePiece> pieces;
-  exec::GroupIndices indices(*plan_, rank);
-  for (const StateCell &cell : cells_) {
-    std::vector<StatePiece> held;
-    if (!isFirstWithIndex(*plan_, plan_->blocks[cell.block].stateGroup, rank))
-      continue;
-    RETURN_IF_ERROR(addPieces(cell, indices, held));
-    for (const StatePiece &piece : held)
-      if (std::optional<StatePiece> share =
-              isReplicated(cell) ? shareOf(*plan_, piece, indices) : piece)
-        pieces.push_back(*share);
-  }
-  return pieces;
+  return pieces(rank, /*isToSave=*/true);
 }
 
 std::vector<checkpoint::ParamRequest> StateLayout::requests() const {
   std::vector<checkpoint::ParamRequest> requests;
-  for (const StateCell &cell : cells_)
-    for (uint32_t p = 0; p < plan_->params.size(); ++p)
-      if (plan_->params[p].block == cell.block)
-        requests.push_back({plan_->params[p].name, cell.part, shapeOf(p), isGated(p)});
+  std::set<std::pair<int32_t, checkpoint::ParamPart>> seen; // of roles before
+  for (const std::vector<StateCell> &cells : cells_)
+    for (const StateCell &cell : cells) {
+      if (!seen.emplace(cell.block, cell.part).second)
+        continue;
+      for (uint32_t p = 0; p < plan_->params.size(); ++p)
+        for (int64_t i = 0;
+             plan_->params[p].block == cell.block && i < plan_->params[p].tensorCount(); ++i)
+          requests.push_back({plan_->params[p].tensorName(i), cell.part, shapeOf(p), isGated(p)});
+    }
   return requests;
 }
 
+std::string StateLayout::nameOf(const StatePiece &piece) const {
+  return plan_->params[piece.param].tensorName(piece.number);
+}
+
+const plan::Cell &StateLayout::cellOf(const StatePiece &piece) const {
+  return plan_->roles[piece.role].cells[piece.cell];
+}
+
 bool StateLayout::isGated(uint32_t param) const {
-  return plan_->job.model.gatedLinearUnit && checkpoint::isGateable(plan_->params[param].name);
+  return plan_->job.model.gatedLinearUnit &&
+         checkpoint::isGateable(plan_->params[param].tensorName(0));
 }
 
 checkpoint::Shape StateLayout::shapeOf(uint32_t param) const {
-  const plan::Type &type = plan_->params[param].type;
+  plan::Type type = plan_->params[param].tensorType();
   return {type.shape.begin(), type.shape.begin() + type.rank};
 }
 
 int64_t StateLayout::bytes(bool withMoments) const {
-  std::vector<int64_t> elements(plan_->blocks.size()); // of parameters, without padding
+  std::vector<int64_t> elements(plan_->blocks.size()); // of tensors, without padding
   for (const plan::Param &param : plan_->params)
-    elements[static_cast<size_t>(param.block)] += param.type.numel();
+    elements[static_cast<size_t>(param.block)] += param.wholeType().numel();
   int64_t bytes = 0;
-  for (const StateCell &cell : cells_)
-    if (withMoments || cell.part == checkpoint::ParamPart::Weight)
-      bytes += elements[static_cast<size_t>(cell.block)] *
-               dtypeBytes(plan_->roles[0].cells[cell.cell].type.dtype);
+  std::set<std::pair<int32_t, checkpoint::ParamPart>> seen; // of roles before
+  for (uint32_t role = 0; role < cells_.size(); ++role)
+    for (const StateCell &cell : cells_[role])
+      if ((withMoments || cell.part == checkpoint::ParamPart::Weight) &&
+          seen.emplace(cell.block, cell.part).second)
+        bytes += elements[static_cast<size_t>(cell.block)] * dtypeBytes(typeOf(role, cell).dtype);
   return bytes;
 }
 
-std::vector<uint32_t> StateLayout::cells() const {
+std::vector<uint32_t> StateLayout::cells(uint32_t role) const {
   std::vector<uint32_t> cells;
-  for (const StateCell &cell : cells_)
+  for (const StateCell &cell : cells_[role])
     cells.push_back(cell.cell);
   return cells;
 }

@@ -1,43 +1,51 @@
-// Maps a rank's state to rows of parameters, for saves and loads. Shards cut blocks between rows,
-// so a rank holds a part of a parameter, several parameters, or none.
+// Maps a rank's state to boxes of the tensors that checkpoints have, for saves and loads. Shards
+// cut blocks between rows, and parameters may be split or stacked, so a rank holds boxes of one
+// tensor, of several, or none.
 #pragma once
 
 #include <vector>
 
 #include "runtime/checkpoint/FsdpCheckpoint.h"
 #include "runtime/exec/Mesh.h"
+#include "runtime/exec/Ranges.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::save {
 
-/// Rows of one parameter, or of one of its moments, in a cell of a rank.
+/// A box of one tensor, or of one of its moments, row by row in a cell of a rank.
 struct StatePiece {
   checkpoint::ParamPart part = checkpoint::ParamPart::Weight;
-  uint32_t param = 0;                 ///< index in Plan::params
-  uint32_t cell = 0;                  ///< index in Role::cells
-  int64_t byteBegin = 0, bytes = 0;   ///< in the cell
-  int64_t rowBegin = 0, rowCount = 0; ///< of the parameter
+  uint32_t param = 0;               ///< index in Plan::params
+  uint32_t cell = 0;                ///< index in Role::cells
+  int64_t byteBegin = 0, bytes = 0; ///< in the cell
+  checkpoint::Shape offset, shape;  ///< of the box in the tensor
+  int64_t number = 0;               ///< of the tensor, if the parameter is a stack
+  uint32_t role = 0;                ///< of the rank: index in Plan::roles
 
   bool operator==(const StatePiece &) const = default;
 };
 
 class StateLayout {
 public:
-  /// Finds the cells of master weights and moments. The plan outlives the layout. Unavailable
-  /// where the state has no form in a checkpoint: several roles;
-  /// InvalidInput where cells do not fit their blocks or a parameter has none.
+  /// Finds the cells of master weights and moments of all roles. The plan outlives the layout.
+  /// InvalidInput where cells do not fit their blocks, a parameter has no block, or a block no
+  /// cells.
   static Result<StateLayout> create(const plan::Plan &plan);
 
   /// What a rank holds, by cell. InvalidInput where a shard cuts a row.
   Result<std::vector<StatePiece>> pieces(int64_t rank) const;
-  /// The same without what another rank saves: replicated state is divided among the ranks.
+  /// The same without what another rank saves: of the ranks of all roles that hold the same
+  /// elements, the first one saves them; replicated state is divided among the ranks.
   Result<std::vector<StatePiece>> piecesToSave(int64_t rank) const;
 
   /// Every tensor of the state.
   std::vector<checkpoint::ParamRequest> requests() const;
+  std::string nameOf(const StatePiece &piece) const;
+  const plan::Cell &cellOf(const StatePiece &piece) const;
   bool isGated(uint32_t param) const;
+  /// Of the parameter's tensor, or of each of its stack.
   checkpoint::Shape shapeOf(uint32_t param) const;
-  /// Bytes of all parameters, and of their moments if asked for.
+  /// Bytes of all tensors, and of their moments if asked for.
   int64_t bytes(bool withMoments) const;
   /// The bytes of a cell of the state that hold what a rank saves of it: `bytes` from `step` *
   /// index(group) on.
@@ -45,9 +53,9 @@ public:
     int64_t step = 0, bytes = 0;
     int16_t group = -1; ///< -1 where step is 0
   };
-  Result<Held> toSnapshot(uint32_t cell) const;
-  /// Cells that hold state: all of their bytes, padding included.
-  std::vector<uint32_t> cells() const;
+  Result<Held> toSnapshot(uint32_t cell, uint32_t role = 0) const;
+  /// Cells of a role that hold state: all of their bytes, padding included.
+  std::vector<uint32_t> cells(uint32_t role = 0) const;
 
 private:
   struct StateCell {
@@ -56,15 +64,27 @@ private:
     uint32_t cell;
   };
 
-  explicit StateLayout(const plan::Plan &plan) : plan_(&plan) {}
-  Status addBlock(int32_t block);
-  Result<uint32_t> findCell(int32_t block, plan::CellKind kind) const;
-  bool isReplicated(const StateCell &cell) const;
-  Status addPieces(const StateCell &cell, const exec::GroupIndices &indices,
+  struct Holder {
+    int64_t rank;
+    uint32_t role;
+    exec::GroupIndices indices;
+  };
+
+  explicit StateLayout(const plan::Plan &plan) : plan_(&plan), cells_(plan.roles.size()) {}
+  Status addBlock(uint32_t role, int32_t block);
+  Result<uint32_t> findCell(uint32_t role, int32_t block, plan::CellKind kind) const;
+  bool hasBlock(uint32_t role, int32_t block) const;
+  const plan::Type &typeOf(uint32_t role, const StateCell &cell) const {
+    return plan_->roles[role].cells[cell.cell].type;
+  }
+  bool isReplicated(uint32_t role, const StateCell &cell) const;
+  bool isFirstWith(const plan::Param &param, int64_t rank) const;
+  Result<std::vector<StatePiece>> pieces(int64_t rank, bool isToSave) const;
+  Status addPieces(const StateCell &cell, const Holder &holder, bool isToSave,
                    std::vector<StatePiece> &pieces) const;
 
   const plan::Plan *plan_;
-  std::vector<StateCell> cells_;
+  std::vector<std::vector<StateCell>> cells_; ///< by role
 };
 
 } // namespace shardc::save

@@ -27,7 +27,8 @@ Groups groupsOf(const plan::Plan &plan, const Progress &progress) {
     Group &group = groups[checkpoint::GroupKey(param.name, param.wdMult, param.lrMult)];
     if (group.names.empty())
       group.meta = groupMetaOf(plan, p, progress);
-    group.names.emplace_back(param.name);
+    for (int64_t i = 0; i < param.tensorCount(); ++i)
+      group.names.emplace_back(param.tensorName(i));
   }
   return groups;
 }
@@ -81,9 +82,11 @@ Status TorchDcpWriter::addObjects(const Progress &progress, checkpoint::RankWrit
     return Status::ok();
   for (size_t p = 0; p < plan_.params.size(); ++p) {
     auto step = static_cast<float>(progress.updatesOf(p)); // as torch keeps it, on each parameter
-    ItemPath path = {"optimizer", "state", plan_.params[p].name, "step"};
-    RETURN_IF_ERROR(writer.add(checkpoint::TensorSlice{
-        checkpoint::nameOfPath(path), checkpoint::Element::F32, {}, {}, {}, &step, path}));
+    for (int64_t i = 0; i < plan_.params[p].tensorCount(); ++i) {
+      ItemPath path = {"optimizer", "state", plan_.params[p].tensorName(i), "step"};
+      RETURN_IF_ERROR(writer.add(checkpoint::TensorSlice{
+          checkpoint::nameOfPath(path), checkpoint::Element::F32, {}, {}, {}, &step, path}));
+    }
   }
   return addGroups(plan_, progress, writer);
 }

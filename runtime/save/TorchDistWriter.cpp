@@ -13,8 +13,9 @@ using checkpoint::ParamSlice;
 using checkpoint::StoredPart;
 
 bool hasMasters(const plan::Plan &plan) {
-  return std::ranges::find(plan.roles[0].cells, plan::CellKind::Master, &plan::Cell::kind) !=
-         plan.roles[0].cells.end();
+  return std::ranges::any_of(plan.roles, [](const plan::Role &role) {
+    return std::ranges::count(role.cells, plan::CellKind::Master, &plan::Cell::kind) != 0;
+  });
 }
 
 /// Without Transformer Engine and Apex, which GPUs have and the host has not, Megatron takes
@@ -28,10 +29,11 @@ bool isTorchAdam(const plan::Plan &plan) {
 checkpoint::TorchDistLayout layoutOf(const plan::Plan &plan) {
   std::vector<checkpoint::ParamForm> forms;
   for (const plan::Param &param : plan.params) {
-    const plan::Type &type = param.type;
-    forms.push_back({param.name,
-                     {type.shape.begin(), type.shape.begin() + type.rank},
-                     checkpoint::elementOf(type.dtype)});
+    plan::Type type = param.tensorType();
+    for (int64_t i = 0; i < param.tensorCount(); ++i)
+      forms.push_back({param.tensorName(i),
+                       {type.shape.begin(), type.shape.begin() + type.rank},
+                       checkpoint::elementOf(type.dtype)});
   }
   checkpoint::TorchDistLayout layout = checkpoint::torchDistLayout(forms);
   layout.isDistributed = plan.job.ddp.useDistributedOptimizer;
@@ -51,7 +53,8 @@ Status TorchDistWriter::addObjects(const Progress &progress, checkpoint::RankWri
   }
   std::vector<std::string> names;
   for (const plan::Param &param : plan_.params)
-    names.push_back(param.name);
+    for (int64_t i = 0; i < param.tensorCount(); ++i)
+      names.push_back(param.tensorName(i));
   ASSIGN_OR_RETURN(std::vector<checkpoint::BytesItem> states,
                    checkpoint::extraStateItems(names, layout_));
   for (const checkpoint::BytesItem &state : states)
@@ -63,7 +66,7 @@ Status TorchDistWriter::addRows(const ParamSlice &rows, const StatePiece &piece,
                                 checkpoint::RankWriter &writer) const {
   if (piece.part != ParamPart::Weight)
     return addAs(rows, rows.dtype, checkpoint::storedPartOf(piece.part), writer);
-  bool isMaster = plan_.roles[0].cells[piece.cell].kind == plan::CellKind::Master;
+  bool isMaster = plan_.roles[piece.role].cells[piece.cell].kind == plan::CellKind::Master;
   // The distributed optimizer keeps masters of fp32 weights too.
   if (savesOptimizer_ && (isMaster || layout_.isDistributed))
     RETURN_IF_ERROR(addAs(rows, checkpoint::Element::F32, StoredPart::Master, writer));
@@ -103,7 +106,8 @@ checkpoint::TorchDistCommon TorchDistWriter::common(const Progress &progress) co
       const plan::Param &param = plan_.params[p];
       groups.try_emplace(checkpoint::GroupKey(param.name, param.wdMult, param.lrMult),
                          groupMetaOf(plan_, p, progress));
-      updates.emplace_back(param.name, progress.updatesOf(p));
+      for (int64_t i = 0; i < param.tensorCount(); ++i)
+        updates.emplace_back(param.tensorName(i), progress.updatesOf(p));
     }
   bool countsAlike = std::ranges::all_of(progress.countOffsets, [&](int64_t offset) {
     return offset == progress.countOffsets.front();

@@ -102,11 +102,15 @@ TEST(StateLayout, AShardHoldsPartOfAParameterSeveralOrNone) {
     return pieces;
   };
   constexpr uint32_t kMaster = 1; // the cell with masters, not the weights computed with
-  EXPECT_THAT(weights(0), ElementsAre(StatePiece{ParamPart::Weight, 0, kMaster, 0, 48, 0, 3}));
-  EXPECT_THAT(weights(1), ElementsAre(StatePiece{ParamPart::Weight, 1, kMaster, 0, 16, 0, 4},
-                                      StatePiece{ParamPart::Weight, 2, kMaster, 16, 32, 0, 2}));
-  EXPECT_THAT(weights(2), ElementsAre(StatePiece{ParamPart::Weight, 2, kMaster, 0, 48, 2, 3}));
-  EXPECT_THAT(weights(3), ElementsAre(StatePiece{ParamPart::Weight, 2, kMaster, 0, 16, 5, 1}));
+  EXPECT_THAT(weights(0),
+              ElementsAre(StatePiece{ParamPart::Weight, 0, kMaster, 0, 48, {0, 0}, {3, 4}}));
+  EXPECT_THAT(weights(1),
+              ElementsAre(StatePiece{ParamPart::Weight, 1, kMaster, 0, 16, {0}, {4}},
+                          StatePiece{ParamPart::Weight, 2, kMaster, 16, 32, {0, 0}, {2, 4}}));
+  EXPECT_THAT(weights(2),
+              ElementsAre(StatePiece{ParamPart::Weight, 2, kMaster, 0, 48, {2, 0}, {3, 4}}));
+  EXPECT_THAT(weights(3),
+              ElementsAre(StatePiece{ParamPart::Weight, 2, kMaster, 0, 16, {5, 0}, {1, 4}}));
   EXPECT_THAT(piecesOf(plan, 3), SizeIs(3)); // the same of both moments
 }
 
@@ -119,8 +123,8 @@ TEST(StateLayout, EveryRowIsSavedOnceAtAnySize) {
         for (const StatePiece &piece : piecesOf(plan, rank, true)) {
           auto &rows = saved[{piece.part, piece.param}];
           rows.resize(static_cast<size_t>(plan.params[piece.param].type.shape[0]));
-          for (int64_t r = 0; r < piece.rowCount; ++r)
-            ++rows[static_cast<size_t>(piece.rowBegin + r)];
+          for (int64_t r = 0; r < piece.shape[0]; ++r)
+            ++rows[static_cast<size_t>(piece.offset[0] + r)];
         }
       EXPECT_THAT(saved, SizeIs(9));
       for (const auto &[key, rows] : saved)
@@ -143,9 +147,10 @@ TEST(StateLayout, WholeStateIsSharedByStretchesOfTheBlock) {
   for (plan::Cell &cell : plan.roles[0].cells)
     cell.type = plan::Type::of(cell.type.dtype, {4 * kRows});
   StatePiece first = piecesOf(plan, 0, true)[0], second = piecesOf(plan, 1, true)[0];
-  EXPECT_EQ(first, (StatePiece{ParamPart::Weight, 0, 1, 0, 131'072 * 16, 0, 131'072}));
+  EXPECT_EQ(first, (StatePiece{ParamPart::Weight, 0, 1, 0, 131'072 * 16, {0, 0}, {131'072, 4}}));
   EXPECT_EQ(second,
-            (StatePiece{ParamPart::Weight, 0, 1, 131'072 * 16, 131'073 * 16, 131'072, 131'073}));
+            (StatePiece{
+                ParamPart::Weight, 0, 1, 131'072 * 16, 131'073 * 16, {131'072, 0}, {131'073, 4}}));
 }
 
 /// Every rank finds all that it saves in its window, every row is saved once, and nobody has much
@@ -175,7 +180,7 @@ TEST(StateLayout, SharesLieInTheirWindows) {
           EXPECT_GE(piece.byteBegin, held->step * dp);
           EXPECT_LE(piece.byteBegin + piece.bytes, held->step * dp + held->bytes);
           bytes += piece.bytes;
-          for (int64_t row = piece.rowBegin; row < piece.rowBegin + piece.rowCount; ++row)
+          for (int64_t row = piece.offset[0]; row < piece.offset[0] + piece.shape[0]; ++row)
             ++saved[piece.param][static_cast<size_t>(row)];
         }
         EXPECT_NEAR(static_cast<double>(bytes), 4.0 * static_cast<double>(numel / ranks),
@@ -333,10 +338,9 @@ void saveZeros(const plan::Plan &plan, const std::string &root, int64_t step,
       checkpoint::ParamSlice slice;
       slice.name = plan.params[piece.param].name;
       slice.part = piece.part;
-      slice.globalShape = slice.shape = layout->shapeOf(piece.param);
-      slice.offset.assign(slice.shape.size(), 0);
-      slice.offset[0] = piece.rowBegin;
-      slice.shape[0] = piece.rowCount;
+      slice.globalShape = layout->shapeOf(piece.param);
+      slice.offset = piece.offset;
+      slice.shape = piece.shape;
       slice.data = zeros.data();
       slice.isGated = layout->isGated(piece.param);
       ASSERT_TRUE(checkpoint::addParamSlices(slice, slices).isOk());
