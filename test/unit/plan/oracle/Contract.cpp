@@ -332,6 +332,11 @@ private:
   void checkSizes(const Op &op) {
     bool fits = sizesFit(op);
     need(fits, std::string(opInfo(op.kind).name) + " has sizes that do not fit each other");
+    // Squares are formed where parts are added one by one, which NCCL's kernels do not show.
+    need(op.kind != OpKind::ReduceScatter || op.results.size() < 2 ||
+             plan_.transportOf(op) != Transport::Nccl ||
+             value(op.operands[0]).type.dtype == DType::F64,
+         "squares of a sum that a library makes");
   }
 
   const Plan &plan_;
