@@ -34,7 +34,7 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 2  global_batch_size = 8  train_iters = 10 }
        optimizer.lr = 1e-3)",
-    // Llama with grouped queries and windows, sharded, in bf16, on GPUs.
+    // Llama with grouped queries and windows, sharded in two instances, in bf16, on GPUs.
     R"(model llama { num_layers = 2  hidden_size = 32  num_attention_heads = 4  num_query_groups = 2
                      seq_length = 8  vocab_size = 61  rope_scaling = true
                      rope_scaling_factor = 8.0  window_size = [3, 0] }
@@ -42,7 +42,8 @@ constexpr const char *kContexts[] = {
        train { micro_batch_size = 1  global_batch_size = 16  train_iters = 10 }
        optimizer { lr = 1e-3 }
        dist.use_megatron_fsdp = true
-       ddp.data_parallel_sharding_strategy = optim_grads_params
+       ddp { data_parallel_sharding_strategy = optim_grads_params
+             num_distributed_optimizer_instances = 2 }
        mixed_precision = bf16_mixed)",
     // Recomputation, evaluation, documents and a schedule with all its parts, by precision of its
     // own.
