@@ -8,6 +8,7 @@
 #include "compiler/model/OpCost.h"
 #include "compiler/predict/Attention.h"
 #include "compiler/predict/Transfers.h"
+#include "runtime/plan/Coalesced.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::predict {
@@ -131,19 +132,23 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
   return flops / (tflops * 1e12);
 }
 
+/// Of collectives that are issued as one.
 double collectiveSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
-                         const Op &op, const Team &team) {
-  const plan::Type &whole = segment.values[plan::wholeOf(op)].type;
-  return collectiveSeconds(device, plan::collectiveKindOf(op), plan.transportOf(op), whole.bytes(),
+                         const std::vector<uint32_t> &together, const Team &team) {
+  const Op &first = segment.ops[together.front()];
+  int64_t bytes = 0;
+  for (uint32_t op : together)
+    bytes += segment.values[plan::wholeOf(segment.ops[op])].type.bytes();
+  return collectiveSeconds(device, plan::collectiveKindOf(first), plan.transportOf(first), bytes,
                            team);
 }
 
 /// The slowdown that a collective causes depends on its bytes, which a slow link spreads over more
 /// time: the time that it would take between H200s of one domain, or its own time if that is less.
-double contendingSeconds(const plan::Plan &plan, const Segment &segment, const Op &op,
-                         const Team &team, double took) {
+double contendingSeconds(const plan::Plan &plan, const Segment &segment,
+                         const std::vector<uint32_t> &together, const Team &team, double took) {
   Team near = {team.members, team.members, team.members};
-  return std::min(took, collectiveSeconds(measured(), plan, segment, op, near));
+  return std::min(took, collectiveSeconds(measured(), plan, segment, together, near));
 }
 
 bool isCollective(const Op &op) {
@@ -188,20 +193,25 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
   out.begins.resize(segment.ops.size());
   out.ends.resize(segment.ops.size());
   StepTime &sum = out.sum;
+  std::vector<std::vector<uint32_t>> together = plan::issuedTogether(plan, segment);
   double contending = 0;
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     const Op &op = segment.ops[i];
     double &now = clock[op.stream];
-    for (uint32_t awaited : op.waits)
-      now = std::max(now, out.ends[awaited]);
+    for (uint32_t member : together[i])
+      for (uint32_t awaited : segment.ops[member].waits)
+        now = std::max(now, out.ends[awaited]);
     out.begins[i] = now;
-    if (!takesNoTime(op) && holds(op.pred, launch.isFirst, launch.isLast)) {
-      double took = timeOf(device, plan, segment, op);
+    bool isIssued = !together[i].empty() && !takesNoTime(op);
+    if (isIssued && holds(op.pred, launch.isFirst, launch.isLast)) {
+      double took = 0;
       if (isCollective(op)) {
+        Team team = teamOf(device, plan, op.group);
+        took = collectiveSeconds(device, plan, segment, together[i], team);
         sum.transfers += took;
-        contending += contendingSeconds(plan, segment, op, teamOf(device, plan, op.group), took);
+        contending += contendingSeconds(plan, segment, together[i], team, took);
       } else {
-        took += kGapSeconds;
+        took = timeOf(device, plan, segment, op) + kGapSeconds;
         sum.compute += took;
       }
       now += took;
@@ -243,7 +253,9 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
               const plan::Op &op) {
   if (isCollective(op))
-    return collectiveSeconds(device, plan, segment, op, teamOf(device, plan, op.group));
+    return collectiveSeconds(device, plan::collectiveKindOf(op), plan.transportOf(op),
+                             segment.values[plan::wholeOf(op)].type.bytes(),
+                             teamOf(device, plan, op.group));
   model::OpCost cost = model::costOf(segment, op);
   double seconds = 0;
   switch (plan::opInfo(op.kind).work.cost) {

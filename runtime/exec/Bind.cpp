@@ -6,6 +6,7 @@
 #include "runtime/base/Reports.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/exec/Ranges.h"
+#include "runtime/plan/Coalesced.h"
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Syntax.h"
 
@@ -56,6 +57,7 @@ public:
     if (refusedCount > 0)
       return makeStatus(report::PlanCannotRun, std::move(refused));
     pruneWaits(segment_, bound_);
+    bound_.together = plan::issuedTogether(context_.plan, segment_);
     return std::move(bound_);
   }
 

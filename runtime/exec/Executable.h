@@ -205,6 +205,8 @@ private:
   Status issueOp(Rank &rank, const Instance &instance, const BoundOp &op);
   Status issueMarked(Rank &rank, const Instance &instance, const BoundOp &op, uint32_t number,
                      bool endsUnit);
+  Status issueTogether(Rank &rank, const plan::Segment &segment, const Instance &instance,
+                       std::span<const uint32_t> gathers);
   uint32_t *wordOf(Rank &rank, plan::StreamId stream) const;
   Status issuePoison(Rank &rank);
   std::vector<Gap> findGaps(const GroupIndices &indices) const;

@@ -195,13 +195,19 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
   for (size_t i = 0; i < instance.bound->ops.size(); ++i) {
     const BoundOp &op = instance.bound->ops[i];
     hal::Stream &stream = *rank.streams[static_cast<size_t>(op.stream)];
-    for (uint32_t awaited : op.waits)
-      RETURN_IF_ERROR(stream.wait(*eventOf[awaited]));
-    RETURN_IF_ERROR(issueMarked(rank, instance, op, map_.numberOf(segment, i), endsUnit[i]));
-    if (op.isAwaited) {
-      eventOf[i] = rank.events[eventCount++].get();
-      RETURN_IF_ERROR(stream.record(*eventOf[i]));
-    }
+    const std::vector<uint32_t> &together = instance.bound->together[i];
+    for (uint32_t member : together)
+      for (uint32_t awaited : instance.bound->ops[member].waits)
+        RETURN_IF_ERROR(stream.wait(*eventOf[awaited]));
+    if (together.size() > 1)
+      RETURN_IF_ERROR(issueTogether(rank, segment, instance, together));
+    else if (!together.empty())
+      RETURN_IF_ERROR(issueMarked(rank, instance, op, map_.numberOf(segment, i), endsUnit[i]));
+    for (uint32_t member : together)
+      if (instance.bound->ops[member].isAwaited) {
+        eventOf[member] = rank.events[eventCount++].get();
+        RETURN_IF_ERROR(stream.record(*eventOf[member]));
+      }
     if (instance.nearEnd && !isNearEnd && op.stream == plan::kComputeStream &&
         i + instance.bound->ops.size() / kNearEnd >= instance.bound->ops.size()) {
       RETURN_IF_ERROR(stream.mark(*instance.nearEnd));
@@ -214,6 +220,31 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
       RETURN_IF_ERROR(rank.streams[0]->wait(*rank.streamEvents[s]));
     }
   return Status::ok();
+}
+
+/// As one part of the stream, with progress words before the first and after the last.
+Status Executable::issueTogether(Rank &rank, const plan::Segment &segment, const Instance &instance,
+                                 std::span<const uint32_t> gathers) {
+  const BoundOp &first = instance.bound->ops[gathers.front()];
+  if (first.kind != BoundOp::Collective) // skipped in this variant, as are the others
+    return Status::ok();
+  const RankPart *own = instance.part ? &*instance.part : nullptr;
+  hal::Channel &channel = own ? *own->collectives[first.own].channel : *first.channel;
+  std::vector<hal::Part> parts;
+  for (uint32_t gather : gathers) {
+    const BoundOp &op = instance.bound->ops[gather];
+    parts.push_back({own ? &own->collectives[op.own].desc : &op.collective, op.label});
+  }
+  hal::Stream &stream = *rank.streams[static_cast<size_t>(first.stream)];
+  bool isMarked = rank.words && channel.size() > 1;
+  uint32_t *word = isMarked ? wordOf(rank, first.stream) : nullptr;
+  if (isMarked)
+    RETURN_IF_ERROR(
+        stream.writeWord(word, ProgressWord::inside(map_.numberOf(segment, gathers.front()))));
+  RETURN_IF_ERROR(stream.gathers(channel, parts));
+  return isMarked
+             ? stream.writeWord(word, ProgressWord::after(map_.numberOf(segment, gathers.back())))
+             : Status::ok();
 }
 
 uint32_t *Executable::wordOf(Rank &rank, plan::StreamId stream) const {

@@ -16,4 +16,10 @@ std::string_view toString(MemoryKind kind) {
   return "";
 }
 
+Status Stream::gathers(Channel &channel, std::span<const Part> parts) {
+  for (const Part &part : parts)
+    RETURN_IF_ERROR(collective(channel, *part.desc, part.label));
+  return Status::ok();
+}
+
 } // namespace shardc::hal

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "kernels/api/Kernel.h"
@@ -93,6 +94,12 @@ private:
   int64_t nodes_ = 0;
 };
 
+/// A collective among several that are issued together.
+struct Part {
+  const Collective *desc = nullptr;
+  const char *label = "";
+};
+
 /// What a stream is for: a backend may let transfers begin first where both could.
 enum class StreamUse : uint8_t { Compute, Transfer };
 
@@ -118,6 +125,10 @@ public:
   virtual Status fill(void *to, uint8_t value, int64_t bytes, const char *label) = 0;
   /// Enqueues this rank's part in a collective of one of its channels.
   virtual Status collective(Channel &channel, const Collective &desc, const char *label) = 0;
+  /// Enqueues its parts in several gathers of one channel, none of which reads what another one
+  /// writes: as one transfer where the backend can, otherwise one after the other. All members
+  /// issue the same ones together.
+  virtual Status gathers(Channel &channel, std::span<const Part> parts);
 
   /// Enqueues writing a word of `Host` memory with the progress of the stream, which other threads
   /// read meanwhile. A backend without support leaves the word unchanged.

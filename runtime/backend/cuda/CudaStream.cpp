@@ -11,6 +11,7 @@
 #include "runtime/backend/cuda/CommunicatorWatch.h"
 #include "runtime/backend/cuda/CudaChannel.h"
 #include "runtime/backend/cuda/CudaMemory.h"
+#include "runtime/backend/cuda/GroupCall.h"
 #include "runtime/backend/cuda/Kernels.h"
 #include "runtime/backend/cuda/Tracer.h"
 #include "runtime/base/Reports.h"
@@ -179,12 +180,8 @@ Status CudaStream::fill(void *to, uint8_t value, int64_t bytes, const char *labe
 
 /// A rank's collectives on one channel run in the order in which they are issued, also where they
 /// are issued on several streams.
-Status CudaStream::collective(hal::Channel &channel, const hal::Collective &desc,
-                              const char *label) {
-  Range range(label);
-  RETURN_IF_ERROR(useForOther(label));
-  auto &cudaChannel = static_cast<CudaChannel &>(channel);
-  CudaChannel::Member *member = cudaChannel.memberOf(device_.rank);
+Status CudaStream::enter(CudaChannel &channel) {
+  CudaChannel::Member *member = channel.memberOf(device_.rank);
   if (!member)
     return makeStatus(StatusCode::Internal, "rank {} is not a member of channel '{}'", device_.rank,
                       channel.desc().name);
@@ -195,9 +192,36 @@ Status CudaStream::collective(hal::Channel &channel, const hal::Collective &desc
   }
   member->lastStream = this;
   member->lastCapture = captureId;
-  Status issued = cudaChannel.issue(*member, desc, queue_);
+  return Status::ok();
+}
+
+Status CudaStream::collective(hal::Channel &channel, const hal::Collective &desc,
+                              const char *label) {
+  Range range(label);
+  RETURN_IF_ERROR(useForOther(label));
+  auto &cudaChannel = static_cast<CudaChannel &>(channel);
+  RETURN_IF_ERROR(enter(cudaChannel));
+  Status issued = cudaChannel.issue(*cudaChannel.memberOf(device_.rank), desc, queue_);
   queue_.noteOther();
   return std::move(issued).withContext(label);
+}
+
+/// NCCL moves the gathers of a group with one kernel.
+Status CudaStream::gathers(hal::Channel &channel, std::span<const hal::Part> parts) {
+  const char *label = parts.front().label;
+  Range range(label);
+  RETURN_IF_ERROR(useForOther(label));
+  auto &cudaChannel = static_cast<CudaChannel &>(channel);
+  RETURN_IF_ERROR(enter(cudaChannel));
+  CudaChannel::Member &member = *cudaChannel.memberOf(device_.rank);
+  GroupCall group;
+  RETURN_IF_CUDA_ERROR(group.begin());
+  for (const hal::Part &part : parts)
+    if (Status issued = cudaChannel.issue(member, *part.desc, queue_); !issued.isOk())
+      return std::move(issued).withContext(part.label);
+  RETURN_IF_CUDA_ERROR(group.end());
+  queue_.noteOther();
+  return Status::ok();
 }
 
 /// The device's front end writes it, without a kernel; under capture it becomes a node.

@@ -16,6 +16,7 @@
 namespace shardc::cuda {
 
 class Allocations;
+class CudaChannel;
 class CudaStream;
 class Tracer;
 class CommunicatorWatch;
@@ -107,6 +108,7 @@ public:
   Status copy(void *to, const void *from, int64_t bytes, const char *label) override;
   Status fill(void *to, uint8_t value, int64_t bytes, const char *label) override;
   Status collective(hal::Channel &channel, const hal::Collective &desc, const char *label) override;
+  Status gathers(hal::Channel &channel, std::span<const hal::Part> parts) override;
   Status writeWord(uint32_t *to, uint32_t value) override;
   Status plantError(hal::PlantedError error, const hal::Channel &channel);
   Status record(hal::Event &event) override;
@@ -127,6 +129,8 @@ private:
   Status use(const char *label) const;
   /// Queues something else than a kernel: the next one is launched when it has ended.
   Status useForOther(const char *label = nullptr);
+  /// The stream behind this rank's earlier collectives on the channel, whatever their streams.
+  Status enter(CudaChannel &channel);
   Status captureParams();
   cudaError_t leaveCapture(cudaGraph_t *graph);
 

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "kernels/host/Registry.h"
+#include "runtime/base/Io.h"
 #include "runtime/exec/Executable.h"
+#include "runtime/plan/Parser.h"
 #include "test/unit/exec/HookedBackend.h"
 #include "test/unit/exec/ToyPlan.h"
 
@@ -34,6 +36,18 @@ TEST(Capture, WhatFailsInItIsTheOnlyCauseThatIsTold) {
   launchesLeft = 1 << 20;
   auto executable = exec::Executable::create(plan, backend, kernels::findHostKernel, {});
   EXPECT_TRUE(executable.isOk()) << "the backend is as good as before";
+}
+
+/// Two of the three gathers are of one unit; there are three ranks, and three variants of the body.
+TEST(Capture, GathersOfAUnitAreIssuedTogether) {
+  Result<std::string> text = readFile(std::string(SHARDC_TEST_PLANS) + "/fsdp2.plan");
+  ASSERT_TRUE(text.isOk());
+  Result<plan::Plan> plan = plan::parse(*text, "fsdp2.plan");
+  ASSERT_TRUE(plan.isOk()) << plan.status().message();
+  HookedBackend backend(3);
+  auto executable = exec::Executable::create(*plan, backend, kernels::findHostKernel, {});
+  ASSERT_TRUE(executable.isOk()) << executable.status().message();
+  EXPECT_EQ(backend.hooks.gathers, std::vector<size_t>(9, 2));
 }
 
 } // namespace

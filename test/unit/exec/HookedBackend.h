@@ -15,6 +15,7 @@ struct Hooks {
   int openCaptures = 0;
   /// Set: are called first; what they return, if it is not ok, becomes of the call.
   std::function<Status(const char *label)> onLaunch, onCopy;
+  std::vector<size_t> gathers; ///< how many were issued together, each time
 };
 
 /// A stream of the host backend with hooks before its work.
@@ -45,6 +46,10 @@ public:
   Status collective(hal::Channel &channel, const hal::Collective &desc,
                     const char *label) override {
     return host_->collective(channel, desc, label);
+  }
+  Status gathers(hal::Channel &channel, std::span<const hal::Part> parts) override {
+    hooks_.gathers.push_back(parts.size());
+    return host_->gathers(channel, parts);
   }
   Status record(hal::Event &event) override { return host_->record(event); }
   Status wait(hal::Event &event) override { return host_->wait(event); }

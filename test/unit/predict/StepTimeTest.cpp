@@ -309,5 +309,32 @@ TEST(Steps, SlowLinksSpreadWhatTransfersCost) {
   EXPECT_NEAR(far.step - alone.step, near.step - alone.step, 1e-9);
 }
 
+/// A step of two gathers of 64 MiB, of one unit or of two.
+double secondsOfGathers(int32_t secondUnit) {
+  plan::Plan plan = reductionPlan(Transport::Nccl, 32 * kMiB);
+  plan::Role &role = plan.roles[0];
+  plan::Segment &segment = role.segments[0];
+  segment.values[0].type = plan::Type::of(DType::BF16, {8 * kMiB});
+  segment.values[1].type = plan::Type::of(DType::BF16, {32 * kMiB});
+  plan::Op gather = segment.ops[0];
+  gather.kind = OpKind::AllGather;
+  gather.operands = {0};
+  gather.results = {1};
+  gather.unit = 0;
+  segment.ops = {gather, gather};
+  segment.ops[1].unit = secondUnit;
+  plan::ProgramNode &steps = role.program.emplace_back();
+  steps.kind = plan::ProgramNode::Steps;
+  steps.children.push_back({plan::ProgramNode::Run, 0, 1, {}});
+  return predictStep(device(Gpu::H200), plan, role).transfers;
+}
+
+TEST(Steps, GathersThatAreIssuedTogetherStartOnce) {
+  Measured gather = {CollectiveKind::AllGather, Transport::Nccl, 4, 0, 0};
+  EXPECT_NEAR(secondsOfGathers(0), micros(gather, 128 * kMiB) * 1e-6, 1e-12);
+  EXPECT_NEAR(secondsOfGathers(1), 2 * micros(gather, 64 * kMiB) * 1e-6, 1e-12);
+  EXPECT_LT(secondsOfGathers(0), secondsOfGathers(1));
+}
+
 } // namespace
 } // namespace shardc::predict
