@@ -103,12 +103,12 @@ private:
 
 /// Coordinates that stand for all: between two neighbours that are left out, no two bounds change
 /// places.
-std::vector<int64_t> coordinatesFor(std::vector<Line> lines, IndexRange indices) {
+std::vector<int64_t> coordinatesFor(std::vector<Moving> lines, IndexRange indices) {
   std::vector<int64_t> all;
   std::sort(lines.begin(), lines.end());
   lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
   auto moving = static_cast<size_t>(
-      std::count_if(lines.begin(), lines.end(), [](const Line &line) { return line.coef != 0; }));
+      std::count_if(lines.begin(), lines.end(), [](const Moving &line) { return line.coef != 0; }));
   bool takeAll =
       indices.last - indices.first < kCoordinatesAll || moving * lines.size() > kLinePairsMax;
   std::vector<bool> isLookedAt(static_cast<size_t>(indices.last - indices.first + 1));
@@ -120,7 +120,7 @@ std::vector<int64_t> coordinatesFor(std::vector<Line> lines, IndexRange indices)
   for (size_t i = 0; i < lines.size() && !takeAll; ++i) {
     if (lines[i].coef == 0)
       continue;
-    for (const Line &other : lines) {
+    for (const Moving &other : lines) {
       int64_t slope = lines[i].coef - other.coef;
       if (slope == 0)
         continue;
@@ -191,8 +191,8 @@ private:
   struct ZonePlay {
     Zone zone;
     std::vector<PlacedAccess> accesses;
-    int16_t group = -1;      ///< with whose index its ranges move
-    std::vector<Line> lines; ///< of bounds that move with this group, or with none
+    int16_t group = -1;        ///< with whose index its ranges move
+    std::vector<Moving> lines; ///< of bounds that move with this group, or with none
     std::vector<uint32_t> windows;
   };
   Zone boundsOf(const Range &range, int16_t group, int64_t member) const;
@@ -548,7 +548,7 @@ ByteCheck::Impl::collectZones(const ArenaLayout &bytes) const {
       if (play.group < 0)
         play.group = range.group();
       if (range.group() < 0 || range.group() == play.group)
-        range.forEachLine([&](const Line &line) { play.lines.push_back(line); });
+        range.forEachLine([&](const Moving &line) { play.lines.push_back(line); });
       fn(play);
     });
   };

@@ -21,7 +21,7 @@ constexpr uint64_t kVisitsOfOp = 4;
 struct Tag {
   int32_t block = -1; ///< -1: no padding
   bool isAll = false; ///< what is padding is not known; any element may be
-  Line first;         ///< element of the block that the value begins with
+  Moving first;       ///< element of the block that the value begins with
   bool operator==(const Tag &) const = default;
 };
 

@@ -31,11 +31,8 @@ private:
   std::vector<IndexRange> ranges_; ///< of no group, then of each
 };
 
-/// offset + coef · index(group)
-using Line = Moving;
-
-/// From the largest of some lines to the smallest of others; one line each unless ranges that move
-/// differently were cut with each other.
+/// From the largest of some bounds to the smallest of others; one bound each unless ranges that
+/// move differently were cut with each other. As the index grows, each bound follows a line.
 class Range {
 public:
   static Range of(const Place &place, int64_t bytes, const Indices &indices) {
@@ -167,37 +164,37 @@ public:
 
 private:
   static constexpr uint8_t kLinesMax = 4;
-  using Lines = std::array<Line, kLinesMax>;
+  using Lines = std::array<Moving, kLinesMax>;
 
-  static int64_t least(const Line &line, const Indices &indices) {
+  static int64_t least(const Moving &line, const Indices &indices) {
     IndexRange own = indices.of(line.group);
     return std::min(line.at(own.first), line.at(own.last));
   }
-  static int64_t most(const Line &line, const Indices &indices) {
+  static int64_t most(const Moving &line, const Indices &indices) {
     IndexRange own = indices.of(line.group);
     return std::max(line.at(own.first), line.at(own.last));
   }
   /// True if a is nowhere smaller than b. Where they move with different groups, every index in the
   /// one may meet every index in the other.
-  static bool isNeverBelow(const Line &a, const Line &b, const Indices &indices) {
+  static bool isNeverBelow(const Moving &a, const Moving &b, const Indices &indices) {
     if (a.group != b.group && a.group >= 0 && b.group >= 0)
       return least(a, indices) >= most(b, indices);
     IndexRange own = indices.of(std::max(a.group, b.group));
     return a.at(own.first) >= b.at(own.first) && a.at(own.last) >= b.at(own.last);
   }
 
-  void addLower(const Line &line, const Indices &indices) {
+  void addLower(const Moving &line, const Indices &indices) {
     add(lower_, lowers_, line, least(line, indices),
-        [&](const Line &a, const Line &b) { return isNeverBelow(a, b, indices); });
+        [&](const Moving &a, const Moving &b) { return isNeverBelow(a, b, indices); });
   }
-  void addUpper(const Line &line, const Indices &indices) {
+  void addUpper(const Moving &line, const Indices &indices) {
     add(upper_, uppers_, line, most(line, indices),
-        [&](const Line &a, const Line &b) { return isNeverBelow(b, a, indices); });
+        [&](const Moving &a, const Moving &b) { return isNeverBelow(b, a, indices); });
   }
   /// Keeps only lines that no other one makes superfluous at all indices. Of a line that moves with
   /// another group than the range, what it is at its `widest` is kept.
   template <typename Decides>
-  void add(Lines &lines, uint8_t &count, Line line, int64_t widest, const Decides &decides) {
+  void add(Lines &lines, uint8_t &count, Moving line, int64_t widest, const Decides &decides) {
     for (uint8_t i = 0; i < count; ++i)
       if (decides(lines[i], line))
         return;
@@ -215,7 +212,7 @@ private:
     else
       lines[count++] = line;
     group_ = -1;
-    forEachLine([&](const Line &each) { group_ = std::max(group_, each.group); });
+    forEachLine([&](const Moving &each) { group_ = std::max(group_, each.group); });
   }
 
   Arena arena_ = Arena::Work;
