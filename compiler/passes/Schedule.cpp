@@ -169,55 +169,73 @@ private:
     return now;
   }
 
+  /// Reductions that start together, later than they could.
+  struct Delay {
+    std::vector<uint32_t> ops;
+    uint32_t behind; ///< compute op that the first of them waits for
+    uint32_t before; ///< op before which they are issued
+  };
+
   /// NCCL's reductions occupy multiprocessors. A product is cut into one wave for all
   /// multiprocessors and takes twice as long if some are missing. Attention consists of many small
   /// pieces and loses only the share that is taken. So a reduction waits for the next attention op.
-  void delayReductions() {
-    std::vector<std::vector<uint32_t>> before(segment_.ops.size() + 1);
-    std::vector<uint8_t> moved(segment_.ops.size(), 0);
-    std::vector<uint32_t> waiting; // the latest reduction since the last attention
-    std::vector<std::pair<uint32_t, uint32_t>> starts;
-    uint32_t last = kNone; // compute op
+  std::vector<Delay> findDelays() const {
+    std::vector<Delay> delays;
+    std::vector<uint32_t> waiting; // the latest reductions since the last attention
+    uint32_t last = kNone;         // compute op
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
       if (isReduction(i)) {
-        // A reduction that a later one follows starts at once, otherwise the two would queue. Those
-        // of one unit that stand together stay together, and so does a sum with what it sums.
-        uint32_t cast = castBefore(op),
-                 maker = cast == kNone ? makerOf(op) : makerOf(segment_.ops[cast]);
-        bool follows = !waiting.empty() && waiting.back() == maker;
-        bool joins = !waiting.empty() && segment_.ops[waiting.back()].unit == op.unit &&
-                     last < waiting.back();
-        if (!follows && !joins)
-          waiting.clear();
-        else if (follows && cast != kNone)
-          waiting.push_back(cast);
-        waiting.push_back(i);
+        addReduction(i, last, waiting);
         continue;
       }
       const plan::OpWork &work = plan::opInfo(op.kind).work;
       bool isAttention = work.cost == plan::CostClass::Attention && work.isGradient;
-      if (isAttention && last != kNone && !waiting.empty() && waiting.front() < last) {
-        for (uint32_t reduction : waiting) {
-          before[i].push_back(reduction);
-          moved[reduction] = 1;
-        }
-        starts.emplace_back(waiting.front(), last);
-      }
+      if (isAttention && last != kNone && !waiting.empty() && waiting.front() < last)
+        delays.push_back({waiting, last, i});
       if (isAttention)
         waiting.clear();
       if (op.stream == plan::kComputeStream && !isAlias(op))
         last = i;
     }
-    if (starts.empty())
+    return delays;
+  }
+
+  /// A reduction that a later one follows starts at once, otherwise the two would queue. Those of
+  /// one unit that stand together stay together, and so does a sum with what it sums. `last` is the
+  /// compute op before it.
+  void addReduction(uint32_t reduction, uint32_t last, std::vector<uint32_t> &waiting) const {
+    const Op &op = segment_.ops[reduction];
+    uint32_t cast = castBefore(op);
+    uint32_t maker = cast == kNone ? makerOf(op) : makerOf(segment_.ops[cast]);
+    bool follows = !waiting.empty() && waiting.back() == maker;
+    bool joins =
+        !waiting.empty() && segment_.ops[waiting.back()].unit == op.unit && last < waiting.back();
+    if (!follows && !joins)
+      waiting.clear();
+    else if (follows && cast != kNone)
+      waiting.push_back(cast);
+    waiting.push_back(reduction);
+  }
+
+  void delayReductions() {
+    std::vector<Delay> delays = findDelays();
+    if (delays.empty())
       return;
+    std::vector<std::vector<uint32_t>> before(segment_.ops.size() + 1);
+    std::vector<uint8_t> moved(segment_.ops.size(), 0);
+    for (const Delay &delay : delays) {
+      before[delay.before] = delay.ops;
+      for (uint32_t reduction : delay.ops)
+        moved[reduction] = 1;
+    }
     std::vector<uint32_t> now = rebuild(before, moved);
     for (auto &[op, earlier] : after_) {
       op = now[op];
       earlier = now[earlier];
     }
-    for (auto [reduction, earlier] : starts)
-      after_.push_back({now[reduction], now[earlier]});
+    for (const Delay &delay : delays)
+      after_.push_back({now[delay.ops.front()], now[delay.behind]});
   }
 
   /// A unit's first gradient waits for the reduction two units back, if that was issued before
