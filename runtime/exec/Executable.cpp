@@ -292,17 +292,15 @@ Status Executable::bindInstance(const BindContext &context, uint32_t segment, pl
   auto v = static_cast<size_t>(variant);
   std::unique_ptr<BoundSegment> &shared = bound_[segment][v];
   auto instance = std::make_unique<Instance>();
-  if (!shared) {
+  if (shared) {
+    instance->part = takePart(*shared, std::move(bound));
+  } else {
     limitProducts(plan_, what, options_.productTarget, bound);
     numberOwnParts(bound);
     shared = std::make_unique<BoundSegment>(std::move(bound));
-    // Its calls stay what the others are compared with, and are read by all.
-    if (ranks_.size() > 1) {
-      ASSIGN_OR_RETURN(bound, bindSegment(context, what, variant, labels_[segment]));
-    }
+    if (ranks_.size() > 1)
+      instance->part = partOf(*shared, *shared);
   }
-  if (ranks_.size() > 1)
-    instance->part = takePart(*shared, std::move(bound));
   instance->bound = shared.get();
   rank.segments[segment][v] = std::move(instance);
   return Status::ok();

@@ -25,7 +25,7 @@ void numberOwnParts(BoundSegment &bound) {
     op.own = counts[op.kind]++;
 }
 
-RankPart takePart(const BoundSegment &shared, BoundSegment own) {
+RankPart partOf(const BoundSegment &shared, const BoundSegment &own) {
   SHARDC_CHECK(own.ops.size() == shared.ops.size(), "{} and {} ops of one segment", own.ops.size(),
                shared.ops.size());
   RankPart part;
@@ -52,6 +52,11 @@ RankPart takePart(const BoundSegment &shared, BoundSegment own) {
   part.addresses.shrink_to_fit();
   for (size_t i = 0; i < begins.size(); ++i)
     part.calls[i].addresses = part.addresses.data() + begins[i];
+  return part;
+}
+
+RankPart takePart(const BoundSegment &shared, BoundSegment own) {
+  RankPart part = partOf(shared, own);
   part.lists = std::move(own.lists);
   part.ranges = std::move(own.ranges);
   part.rangeStarts = std::move(own.rangeStarts);

@@ -24,8 +24,9 @@ struct RankPart {
   std::vector<Collective> collectives;
   std::vector<Copy> copies;
 
-  // What these point to.
-  std::vector<void *> addresses;
+  std::vector<void *> addresses; ///< of all calls
+
+  // What calls and collectives point to, unless the bound segment itself holds it.
   std::vector<std::unique_ptr<std::vector<kernels::Tensor>>> lists;
   std::vector<std::unique_ptr<std::vector<kernels::ParamRange>>> ranges;
   std::vector<std::unique_ptr<std::vector<int64_t>>> rangeStarts;
@@ -35,8 +36,10 @@ struct RankPart {
 /// Sets BoundOp::own of all ops.
 void numberOwnParts(BoundSegment &bound);
 
-/// What of `own`, which is bound for one rank, is not as in `shared`, the same segment bound for
-/// another rank of the process. `own` is not needed afterwards.
+/// What of `own`, which is bound for one rank, may not be as in `shared`, the same segment bound
+/// for any rank of the process. The part points into `own`, which outlives it.
+RankPart partOf(const BoundSegment &shared, const BoundSegment &own);
+/// The same where `own` is not needed otherwise: the part holds what it points to.
 RankPart takePart(const BoundSegment &shared, BoundSegment own);
 
 /// An op of `shared` as the rank with this part runs it, with its call, if it has one, in `call`.
