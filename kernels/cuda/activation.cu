@@ -120,58 +120,6 @@ void runGeluBwd(const Call &call) {
   launchFlat(call, modeOf({&dy, &x, &dx}, 0), op, dx.numel());
 }
 
-struct SwiGluOp {
-  Data x, y;
-  int64_t cols; ///< of y
-  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
-    float gate[kChunk], up[kChunk];
-    load8<M>(x, row * 2 * cols + c, n, gate);
-    load8<M>(x, row * 2 * cols + cols + c, n, up);
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j)
-      gate[j] = gate[j] * sigmoid(gate[j]) * up[j];
-    store8<M>(y, row * cols + c, n, gate);
-  }
-};
-
-void runSwiGlu(const Call &call) {
-  const Tensor &x = call.in[0], &y = call.out[0];
-  SwiGluOp op = {dataOf(x), dataOf(y), y.cols()};
-  launchRows(call, modeOf({&x, &y}, y.cols()), op, y.rows(), y.cols());
-}
-
-struct SwiGluBwdOp {
-  Data dy, x, dx, y;
-  int64_t cols; ///< of dy
-  bool hasY;
-  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
-    float d[kChunk], gate[kChunk], up[kChunk], again[kChunk];
-    int64_t offset = row * 2 * cols + c;
-    load8<M>(dy, row * cols + c, n, d);
-    load8<M>(x, offset, n, gate);
-    load8<M>(x, offset + cols, n, up);
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j) {
-      float s = sigmoid(gate[j]);
-      again[j] = gate[j] * s * up[j];
-      up[j] = d[j] * up[j] * s * (1.0f + gate[j] * (1.0f - s));
-      gate[j] = d[j] * gate[j] * s;
-    }
-    store8<M>(dx, offset, n, up);
-    store8<M>(dx, offset + cols, n, gate);
-    if (hasY)
-      store8<M>(y, row * cols + c, n, again);
-  }
-};
-
-void runSwiGluBwd(const Call &call) {
-  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
-  bool hasY = call.outCount > 1;
-  const Tensor &y = hasY ? call.out[1] : dx;
-  SwiGluBwdOp op = {dataOf(dy), dataOf(x), dataOf(dx), dataOf(y), dy.cols(), hasY};
-  launchRows(call, modeOf({&dy, &x, &dx, &y}, dy.cols()), op, dy.rows(), dy.cols());
-}
-
 /// max(x, 0), and NaN of a NaN.
 __device__ __forceinline__ float relu(float x) { return x <= 0.0f ? 0.0f : x; }
 
@@ -212,7 +160,55 @@ void runSquaredReluBwd(const Call &call) {
   launchFlat(call, modeOf({&dy, &x, &dx}, 0), op, dx.numel());
 }
 
-struct GeGluOp {
+/// What a gated op makes of 8 elements: gate becomes y.
+struct SwiGlu {
+  template <Mode M>
+  static __device__ void forward(float (&gate)[kChunk], const float (&up)[kChunk], bool) {
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      gate[j] = gate[j] * sigmoid(gate[j]) * up[j];
+  }
+  /// gate and up become their gradients, y what forward makes.
+  template <Mode M>
+  static __device__ void backward(const float (&d)[kChunk], float (&gate)[kChunk],
+                                  float (&up)[kChunk], float (&y)[kChunk], bool) {
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      float s = sigmoid(gate[j]);
+      y[j] = gate[j] * s * up[j];
+      float dgate = d[j] * up[j] * s * (1.0f + gate[j] * (1.0f - s));
+      up[j] = d[j] * gate[j] * s;
+      gate[j] = dgate;
+    }
+  }
+};
+
+struct GeGlu {
+  template <Mode M>
+  static __device__ void forward(float (&gate)[kChunk], const float (&up)[kChunk],
+                                 bool tanhApprox) {
+    byGelu<M>(tanhApprox, [&]<Gelu kBy>() {
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        gate[j] = gelu<kBy>(gate[j]) * up[j];
+    });
+  }
+  template <Mode M>
+  static __device__ void backward(const float (&d)[kChunk], float (&gate)[kChunk],
+                                  float (&up)[kChunk], float (&y)[kChunk], bool tanhApprox) {
+    byGelu<M>(tanhApprox, [&]<Gelu kBy>() {
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        float activated = gelu<kBy>(gate[j]);
+        y[j] = activated * up[j];
+        gate[j] = d[j] * up[j] * geluSlope<kBy>(gate[j]);
+        up[j] = d[j] * activated;
+      }
+    });
+  }
+};
+
+template <typename Gated> struct GatedOp {
   Data x, y;
   int64_t cols; ///< of y
   bool tanhApprox;
@@ -220,22 +216,18 @@ struct GeGluOp {
     float gate[kChunk], up[kChunk];
     load8<M>(x, row * 2 * cols + c, n, gate);
     load8<M>(x, row * 2 * cols + cols + c, n, up);
-    byGelu<M>(tanhApprox, [&]<Gelu kBy>() {
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j)
-        gate[j] = gelu<kBy>(gate[j]) * up[j];
-    });
+    Gated::template forward<M>(gate, up, tanhApprox);
     store8<M>(y, row * cols + c, n, gate);
   }
 };
 
-void runGeGlu(const Call &call) {
+template <typename Gated> void runGated(const Call &call) {
   const Tensor &x = call.in[0], &y = call.out[0];
-  GeGluOp op = {dataOf(x), dataOf(y), y.cols(), call.attrs.tanh_approx};
+  GatedOp<Gated> op = {dataOf(x), dataOf(y), y.cols(), call.attrs.tanh_approx};
   launchRows(call, modeOf({&x, &y}, y.cols()), op, y.rows(), y.cols());
 }
 
-struct GeGluBwdOp {
+template <typename Gated> struct GatedBwdOp {
   Data dy, x, dx, y;
   int64_t cols; ///< of dy
   bool hasY, tanhApprox;
@@ -245,15 +237,7 @@ struct GeGluBwdOp {
     load8<M>(dy, row * cols + c, n, d);
     load8<M>(x, offset, n, gate);
     load8<M>(x, offset + cols, n, up);
-    byGelu<M>(tanhApprox, [&]<Gelu kBy>() {
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        float activated = gelu<kBy>(gate[j]);
-        again[j] = activated * up[j];
-        gate[j] = d[j] * up[j] * geluSlope<kBy>(gate[j]);
-        up[j] = d[j] * activated;
-      }
-    });
+    Gated::template backward<M>(d, gate, up, again, tanhApprox);
     store8<M>(dx, offset, n, gate);
     store8<M>(dx, offset + cols, n, up);
     if (hasY)
@@ -261,11 +245,11 @@ struct GeGluBwdOp {
   }
 };
 
-void runGeGluBwd(const Call &call) {
+template <typename Gated> void runGatedBwd(const Call &call) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   bool hasY = call.outCount > 1;
   const Tensor &y = hasY ? call.out[1] : dx;
-  GeGluBwdOp op = {
+  GatedBwdOp<Gated> op = {
       dataOf(dy), dataOf(x), dataOf(dx), dataOf(y), dy.cols(), hasY, call.attrs.tanh_approx};
   launchRows(call, modeOf({&dy, &x, &dx, &y}, dy.cols()), op, dy.rows(), dy.cols());
 }
@@ -277,9 +261,9 @@ const Kernel kGeluBwd = {"gelu_bwd_cuda", runGeluBwd, acceptsAs<&host::kGeluBwd>
 const Kernel kSquaredRelu = {"squared_relu_cuda", runSquaredRelu, acceptsAs<&host::kSquaredRelu>};
 const Kernel kSquaredReluBwd = {"squared_relu_bwd_cuda", runSquaredReluBwd,
                                 acceptsAs<&host::kSquaredReluBwd>};
-const Kernel kSwiGlu = {"swiglu_cuda", runSwiGlu, acceptsAs<&host::kSwiGlu>};
-const Kernel kSwiGluBwd = {"swiglu_bwd_cuda", runSwiGluBwd, acceptsAs<&host::kSwiGluBwd>};
-const Kernel kGeGlu = {"geglu_cuda", runGeGlu, acceptsAs<&host::kGeGlu>};
-const Kernel kGeGluBwd = {"geglu_bwd_cuda", runGeGluBwd, acceptsAs<&host::kGeGluBwd>};
+const Kernel kSwiGlu = {"swiglu_cuda", runGated<SwiGlu>, acceptsAs<&host::kSwiGlu>};
+const Kernel kSwiGluBwd = {"swiglu_bwd_cuda", runGatedBwd<SwiGlu>, acceptsAs<&host::kSwiGluBwd>};
+const Kernel kGeGlu = {"geglu_cuda", runGated<GeGlu>, acceptsAs<&host::kGeGlu>};
+const Kernel kGeGluBwd = {"geglu_bwd_cuda", runGatedBwd<GeGlu>, acceptsAs<&host::kGeGluBwd>};
 
 } // namespace shardc::kernels::cuda
