@@ -242,7 +242,8 @@ def check_kinds(tree):
     by_name = re.compile(
         rf'\b{thing}_?(?:\[[^;{{}}]*?\])*\)?(?:\.|->|\(\)\.)name\)?\s*(?:[=!]=\s*"|\.(?:starts_with|ends_with|find|rfind|substr|compare)\()'
         rf'|"\s*[=!]=\s*\w*{thing}(?:\[[^;{{}}]*?\])*\.name\b'
-        r'|\bfind(?:Cell|Segment)\([^;{}()]*"')
+        r'|\bfind(?:Cell|Segment)\([^;{}()]*"'
+        r'|"\w*",\s*&(?:plan::)?(?:Cell|Unit|Segment|Value|Role|Stream)::name\b')
     for path in tree.select(*CODE):
         if not path.startswith(("compiler/lower/", "compiler/model/", "compiler/passes/", "compiler/predict/", "kernels/", "runtime/")):
             continue

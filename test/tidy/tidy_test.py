@@ -104,6 +104,7 @@ class TidyTest(unittest.TestCase):
         words = "what this is, its kind says"
         for line in ('if (cell.name == "stop") {}', 'if ("stop" == cell.name) {}', 'return plan.units[unit].name.starts_with("layers.");',
                      'std::string_view(role_.cells[c].name).starts_with("grad.");', 'findCell(role, "w." + block.name);',
+                     'auto cell = std::ranges::find(cells, "step", &plan::Cell::name);',
                      'plan.roles[0].segments[s].name != "init"', 'return name(role->cells[c].name.substr(2));'):
             self.expect({"compiler/passes/A.cpp": f"void f() {{\n  {line}\n}}\n"}, words)
             self.expect({"runtime/exec/A.cpp": f"void f() {{\n  {line}\n}}\n"}, words)
