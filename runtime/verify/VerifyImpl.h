@@ -176,6 +176,8 @@ std::set<int64_t> stepsThatDiffer(const ProgramNode &steps);
 void checkTables(Inspection &inspection);
 /// VerifySplits.cpp: this rank's part of a parameter against the whole, and its copies.
 void checkSplits(Inspection &inspection, const Param &param);
+/// VerifySplits.cpp: that the ranks along splits and copies have one role.
+void checkSplitRoles(Inspection &inspection);
 /// VerifySplits.cpp: names of tensors, and that some rank has each of their elements.
 void checkSaved(Inspection &inspection);
 /// VerifyTables.cpp: types of cells that a checkpoint holds.

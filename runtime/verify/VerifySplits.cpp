@@ -218,6 +218,25 @@ void checkSplits(Inspection &inspection, const Param &param) {
     SplitCheck(inspection, param).run();
 }
 
+void checkSplitRoles(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  if (plan.roles.size() < 2)
+    return;
+  for (const Param &param : plan.params) {
+    Axes axes = splitAxesOf(plan, param) | copyAxesOf(plan, param);
+    for (uint16_t axis = 0; axes >> axis != 0; ++axis)
+      for (uint32_t r = 0; (axes >> axis & 1) != 0 && r < plan.roles.size(); ++r)
+        if (AxisRange own = extentOf(plan, plan.roles[r], axis);
+            inspection.spend(1) && own.end - own.begin < plan.mesh[axis].size)
+          inspection.add(Rule::Split, {r, kNone, kNone},
+                         fmt::format("role '{}' has {} of {} ranks along '{}', over which "
+                                     "parameter '{}' is split or copied; it needs all of them",
+                                     plan.roles[r].name, own.end - own.begin, plan.mesh[axis].size,
+                                     plan.mesh[axis].name, param.name),
+                         param.name);
+  }
+}
+
 void checkSaved(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   if (plan.job.checkpoint.save.empty())

@@ -447,6 +447,8 @@ void checkTables(Inspection &inspection) {
     checkRole(inspection, i);
   if (inspection.size() == 0)
     checkRolesDivideMesh(inspection);
+  if (inspection.size() == 0)
+    checkSplitRoles(inspection);
 }
 
 void checkStates(Inspection &inspection) {

@@ -252,12 +252,12 @@ mesh {{ dp = 2 tp = 2 }}
 groups {{ dp = [dp] tp = [tp] }}
 block b numel 32 shard 16 over dp
 param "p" : f32[8,4] {} block b at 0 init zeros
-role first "w" where {{ tp = 0 to 0 }} {{
+role first "w" where {{ dp = 0 to 0 }} {{
   arenas {{ state = 64  work = 0  sym = 0  host = 0 }}
   cell @w weight of b : f32[16] in state for params at 0
   program {{ }}
 }}
-role second "w" where {{ tp = 1 to 1 }} {{
+role second "w" where {{ dp = 1 to 1 }} {{
   arenas {{ state = 64  work = 0  sym = 0  host = 0 }}
   cell @w {} of b : f32[16] in state for params at 0
   program {{ }}
@@ -267,16 +267,34 @@ role second "w" where {{ tp = 1 to 1 }} {{
 }
 
 TEST(Saved, ElementsThatNoRoleHasAreRefused) {
-  Plan split = withRoles("weight_shard", "of [16,4] split 0 over tp");
-  test::expectRefused(split, Rule::Save, "no rank has the state of some elements of parameter 'p'");
-  EXPECT_NE(oracle::findSaveBreak(split), "");
-  for (const Plan &plan : {withRoles("weight_shard", "copies [tp]"),
-                           withRoles("weight", "of [16,4] split 0 over tp")}) {
-    std::vector<Finding> findings = verify(plan);
-    bool isMissing = std::ranges::any_of(
-        findings, [](const Finding &finding) { return finding.rule == Rule::Save; });
-    EXPECT_FALSE(isMissing) << render(plan, findings[0]);
-    EXPECT_EQ(oracle::findSaveBreak(plan), "");
+  for (const char *param : {"of [16,4] split 0 over tp", "copies [tp]", ""}) {
+    Plan plan = withRoles("weight_shard", param);
+    test::expectRefused(plan, Rule::Save,
+                        "no rank has the state of some elements of parameter 'p'");
+    EXPECT_NE(oracle::findSaveBreak(plan), "");
+    Plan whole = withRoles("weight", param);
+    std::vector<Finding> findings = verify(whole);
+    bool isMissing = std::ranges::count(findings, Rule::Save, &Finding::rule) != 0;
+    EXPECT_FALSE(isMissing) << render(whole, findings[0]);
+    EXPECT_EQ(oracle::findSaveBreak(whole), "");
+  }
+}
+
+TEST(Splits, AreOverRanksOfOneRole) {
+  for (uint16_t axis : {0, 1}) { // roles may divide `dp`
+    Plan plan = parsed(planText("tensor"));
+    Role other = plan.roles[0];
+    other.name = "other";
+    plan.roles[0].where = {{axis, 0, 1}};
+    other.where = {{axis, 1, 2}};
+    plan.roles.push_back(std::move(other));
+    EXPECT_EQ(oracle::findBreak(plan) == "", axis == 0);
+    if (axis == 1)
+      test::expectRefused(plan, Rule::Split,
+                          "role 'all' has 1 of 2 ranks along 'tp', over which parameter 'table' is "
+                          "split or copied; it needs all of them");
+    else
+      EXPECT_TRUE(verify(plan).empty()) << render(plan, verify(plan)[0]);
   }
 }
 

@@ -43,6 +43,7 @@ public:
       need(param.type.dtype == DType::F32 || param.type.dtype == DType::BF16,
            param.name + " is of a type that no model has");
     checkStateTypes();
+    checkSplitRoles();
     for (const Cell &a : role_.cells)
       for (const Cell &b : role_.cells)
         need(&a == &b || a.kind == CellKind::Buffer || a.kind != b.kind || a.of != b.of,
@@ -190,6 +191,27 @@ private:
                  blockOf(cell) != &block - plan_.blocks.data() ||
                  (cell.type.dtype == DType::F32 && cell.type.numel() == block.stateShard),
              cell.name + " is no state of its block");
+  }
+
+  /// Ranks that differ in what they have of a split parameter, or count copies, do the same.
+  void checkSplitRoles() {
+    auto check = [&](const Param &param, int16_t group) {
+      const std::vector<uint16_t> &axes = plan_.groups[static_cast<size_t>(group)].axes;
+      for (int64_t rank : ranks_)
+        for (int64_t other = 0; other < plan_.worldSize(); ++other) {
+          std::vector<int64_t> mine = coordinatesOf(plan_, rank), its = coordinatesOf(plan_, other);
+          for (uint16_t axis : axes)
+            its[axis] = mine[axis];
+          need(its != mine || roleOf(plan_, rank) == roleOf(plan_, other),
+               "ranks with parts or copies of " + param.name + " have several roles");
+        }
+    };
+    for (const Param &param : plan_.params) {
+      for (const Split &split : param.splits)
+        check(param, split.group);
+      for (int16_t group : param.copies)
+        check(param, group);
+    }
   }
 
   /// Only copies, on streams of its own, into memory that the host does not fill.
