@@ -71,10 +71,9 @@ Json valueOf(const CheckpointReader &reader, const std::string &name) {
 
 /// The elements of a small tensor; null for types that are not numbers here.
 Json elementsOf(const CheckpointReader &reader, const TensorMeta &tensor) {
-  Shape origin(tensor.shape.size(), 0);
   auto count = static_cast<size_t>(*elementCount(tensor.shape));
   auto read = [&](Element type, void *values) {
-    return reader.read(tensor.name, origin, tensor.shape, type, values).isOk();
+    return reader.read(tensor.name, Box::whole(tensor.shape), type, values).isOk();
   };
   Json array = Json::array();
   std::vector<double> numbers(count);
@@ -96,8 +95,8 @@ Json elementsOf(const CheckpointReader &reader, const TensorMeta &tensor) {
 Json tensorJson(const CheckpointReader &reader, const TensorMeta &tensor) {
   Json chunks = Json::array();
   for (const Chunk &chunk : tensor.chunks)
-    chunks.push_back({{"offset", chunk.offset},
-                      {"shape", chunk.shape},
+    chunks.push_back({{"offset", chunk.box.offset},
+                      {"shape", chunk.box.shape},
                       {"file", chunk.record.file},
                       {"at", chunk.record.offset},
                       {"bytes", chunk.record.length}});

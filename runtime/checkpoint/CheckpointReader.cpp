@@ -31,39 +31,13 @@ Status explainMissing(const std::string &folder) {
                     fmt::format("'{}' is not a DCP checkpoint: it has no '.metadata'", folder));
 }
 
-bool isInside(ShapeView shape, ShapeView offset, ShapeView extents) {
-  for (size_t i = 0; i < shape.size(); ++i)
-    if (extents[i] < 0 || offset[i] < 0 || extents[i] > shape[i] ||
-        offset[i] > shape[i] - extents[i])
-      return false;
-  return true;
-}
-
-/// The part of a chunk that a request wants.
-struct Overlap {
-  Shape inChunk, inRequest, extents;
+/// The box that a request reads, and the array that it goes to.
+struct Request {
+  Box box;
+  Element type;
+  Shape strides;
+  uint8_t *dst;
 };
-
-std::optional<Overlap> overlapOf(const Chunk &chunk, ShapeView offset, ShapeView shape) {
-  Overlap overlap;
-  for (size_t i = 0; i < offset.size(); ++i) {
-    int64_t low = std::max(chunk.offset[i], offset[i]);
-    int64_t high = std::min(chunk.offset[i] + chunk.shape[i], offset[i] + shape[i]);
-    if (low >= high)
-      return std::nullopt;
-    overlap.inChunk.push_back(low - chunk.offset[i]);
-    overlap.inRequest.push_back(low - offset[i]);
-    overlap.extents.push_back(high - low);
-  }
-  return overlap;
-}
-
-int64_t dot(ShapeView a, ShapeView b) {
-  int64_t sum = 0;
-  for (size_t i = 0; i < a.size(); ++i)
-    sum += a[i] * b[i];
-  return sum;
-}
 
 /// Bytes from a box's first element to the end of its last.
 uint64_t spanBytes(const TensorView &view, ShapeView extents) {
@@ -87,8 +61,8 @@ struct CheckpointReader::State {
   const std::string &folder() const { return files.folder().path(); }
   Status load();
   Result<TensorView> openChunk(const TensorMeta &tensor, const Chunk &chunk, OpenRecord &record);
-  Status readOverlap(const TensorMeta &tensor, const Chunk &chunk, const Overlap &overlap,
-                     const BoxSide &to, uint8_t *dst);
+  Status readPart(const TensorMeta &tensor, const Chunk &chunk, const Box &part,
+                  const Request &request);
   Status withPlace(Status status, std::string_view name, const RecordRef &record) const;
 };
 
@@ -132,29 +106,30 @@ Result<TensorView> CheckpointReader::State::openChunk(const TensorMeta &tensor, 
   RETURN_IF_ERROR(file.ensure(chunk.record.offset, dataBegin - chunk.record.offset));
   RETURN_IF_ERROR(
       file.ensure(dataBegin + view.storage.size(), end - dataBegin - view.storage.size()));
-  if (view.shape != chunk.shape)
+  if (view.shape != chunk.box.shape)
     return damaged("the record has shape {} but the metadata says {}", shapeText(view.shape),
-                   shapeText(chunk.shape));
+                   shapeText(chunk.box.shape));
   if (view.type != tensor.type)
     return damaged("the record has type {} but the metadata says {}", torchName(view.type),
                    torchName(tensor.type));
   return view;
 }
 
-Status CheckpointReader::State::readOverlap(const TensorMeta &tensor, const Chunk &chunk,
-                                            const Overlap &overlap, const BoxSide &to,
-                                            uint8_t *dst) {
+/// What a chunk has of the request.
+Status CheckpointReader::State::readPart(const TensorMeta &tensor, const Chunk &chunk,
+                                         const Box &part, const Request &request) {
   OpenRecord record;
   ASSIGN_OR_RETURN(TensorView view, openChunk(tensor, chunk, record));
-  const uint8_t *src =
-      view.origin() + dot(overlap.inChunk, view.strides) * elementBits(view.type) / 8;
-  uint64_t length = spanBytes(view, overlap.extents);
+  const uint8_t *src = view.origin() + distance(chunk.box.offset, part.offset, view.strides) *
+                                           elementBits(view.type) / 8;
+  uint64_t length = spanBytes(view, part.shape);
   auto begin = static_cast<uint64_t>(src - record.file->bytes().data());
   if (!record.isInMemory)
     record.file->prefetch(begin, length);
   RETURN_IF_ERROR(record.file->ensure(begin, length));
-  uint8_t *target = dst + dot(overlap.inRequest, to.strides) * elementBits(to.type) / 8;
-  copyBox(overlap.extents, {view.type, view.strides}, src, to, target);
+  int64_t behind = distance(request.box.offset, part.offset, request.strides);
+  copyBox(part.shape, {view.type, view.strides}, src, {request.type, request.strides},
+          request.dst + behind * elementBits(request.type) / 8);
   files.touch(length);
   return Status::ok();
 }
@@ -189,41 +164,34 @@ const ObjectMeta *CheckpointReader::findObject(std::string_view name) const {
   return found != state_->objects.end() ? found->second : nullptr;
 }
 
-Status CheckpointReader::read(std::string_view name, ShapeView offset, ShapeView shape,
-                              Element type, void *dst) const {
-  return readStrided(name, offset, shape, type, denseStrides(shape), dst);
-}
-
-Status CheckpointReader::readStrided(std::string_view name, ShapeView offset, ShapeView shape,
-                                     Element type, ShapeView strides, void *dst) const {
+Status CheckpointReader::read(std::string_view name, const Box &box, Element type,
+                              void *dst) const {
   const TensorMeta *tensor = findTensor(name);
   if (tensor == nullptr && findObject(name) != nullptr)
     return damaged("'{}' is an object in checkpoint '{}', not a tensor", name, folder());
   if (tensor == nullptr)
     return makeStatus(report::TensorsMissing,
                       fmt::format("Missing key in checkpoint state_dict: {}.", name));
-  if (offset.size() != tensor->shape.size() || shape.size() != offset.size() ||
-      strides.size() != offset.size() || !isInside(tensor->shape, offset, shape))
-    return damaged("the box at {} of shape {} is not inside '{}' of shape {}", shapeText(offset),
-                   shapeText(shape), name, shapeText(tensor->shape));
+  if (!box.isInside(tensor->shape))
+    return damaged("the box at {} is not inside '{}' of shape {}", boxText(box), name,
+                   shapeText(tensor->shape));
   if (!isConvertible(tensor->type, type))
     return damaged("'{}' has type {}, which cannot be converted to {}", name,
                    torchName(tensor->type), torchName(type));
-  int64_t wanted = elementCount(shape).value_or(0), got = 0;
+  Request request = {box, type, denseStrides(box.shape), static_cast<uint8_t *>(dst)};
+  int64_t wanted = elementCount(box.shape).value_or(0), got = 0;
   for (const Chunk &chunk : tensor->chunks) {
-    std::optional<Overlap> overlap = overlapOf(chunk, offset, shape);
-    if (!overlap || wanted == 0)
+    std::optional<Box> part = intersect(chunk.box, box);
+    if (!part || wanted == 0)
       continue;
-    Status status =
-        state_->readOverlap(*tensor, chunk, *overlap, {type, strides}, static_cast<uint8_t *>(dst));
+    Status status = state_->readPart(*tensor, chunk, *part, request);
     if (!status.isOk())
       return state_->withPlace(std::move(status), name, chunk.record);
-    got += *elementCount(overlap->extents);
+    got += *elementCount(part->shape);
   }
   if (got != wanted) // chunks do not overlap, so counting is enough
-    return damaged("'{}' in '{}/.metadata': the saved chunks contain {} of the {} elements at {} "
-                   "of shape {}",
-                   name, folder(), got, wanted, shapeText(offset), shapeText(shape));
+    return damaged("'{}' in '{}/.metadata': the saved chunks contain {} of the {} elements at {}",
+                   name, folder(), got, wanted, boxText(box));
   return Status::ok();
 }
 
@@ -268,7 +236,7 @@ Status CheckpointReader::verifyTensor(const TensorMeta &tensor) const {
       status = state_->files.verify(chunk.record);
     if (!status.isOk())
       return state_->withPlace(std::move(status), tensor.name, chunk.record);
-    covered += elementCount(chunk.shape).value_or(0);
+    covered += elementCount(chunk.box.shape).value_or(0);
   }
   int64_t wanted = elementCount(tensor.shape).value_or(0);
   if (covered != wanted)

@@ -61,14 +61,9 @@ public:
   const TensorMeta *findTensor(std::string_view name) const;
   const ObjectMeta *findObject(std::string_view name) const;
 
-  /// Reads the box at `offset` with `shape` of a tensor into the dense array `dst` of `type`,
-  /// converting if need be. Fails if the tensor is missing, the box leaves it, or the saved chunks
-  /// do not cover the box.
-  Status read(std::string_view name, ShapeView offset, ShapeView shape, Element type,
-              void *dst) const;
-  /// The same into an array with strides, in elements.
-  Status readStrided(std::string_view name, ShapeView offset, ShapeView shape, Element type,
-                     ShapeView strides, void *dst) const;
+  /// Reads a box of a tensor into the dense array `dst` of `type`, converting if need be. Fails if
+  /// the tensor is missing, the box leaves it, or the saved chunks do not cover the box.
+  Status read(std::string_view name, const Box &box, Element type, void *dst) const;
 
   /// The bytes of an object's record: a torch archive, all entries of which were checked.
   Result<std::span<const uint8_t>> readObjectRecord(std::string_view name) const;

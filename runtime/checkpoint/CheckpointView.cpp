@@ -19,21 +19,20 @@ std::vector<ViewTensor> paramsOf(const FsdpCheckpoint &fsdp) {
       std::optional<Element> type = fsdp.typeOf(name, part);
       if (!shape || !type)
         continue;
-      list.push_back(
-          {viewName(name, part), *type, *shape,
-           [&fsdp, name, part](ShapeView offset, ShapeView extents, Element to, void *dst) {
-             return fsdp.read(name, part, offset, extents, to, dst);
-           }});
+      list.push_back({viewName(name, part), *type, *shape,
+                      [&fsdp, name, part](const Box &box, Element to, void *dst) {
+                        return fsdp.read(name, part, box, to, dst);
+                      }});
     }
   return list;
 }
 
 std::vector<ViewTensor> paramsOf(const TorchDistCheckpoint &dist) {
   std::vector<ViewTensor> list;
-  for (const auto &[key, box] : dist.params()) {
+  for (const auto &[key, param] : dist.params()) {
     const auto &[name, stored] = key;
-    auto read = [&dist, owner = key](ShapeView offset, ShapeView extents, Element to, void *dst) {
-      return dist.read(owner.first, owner.second, offset, extents, to, dst);
+    auto read = [&dist, owner = key](const Box &box, Element to, void *dst) {
+      return dist.read(owner.first, owner.second, box, to, dst);
     };
     if (stored == StoredPart::Weight && dist.find(name, StoredPart::Master) != nullptr)
       continue;
@@ -41,7 +40,7 @@ std::vector<ViewTensor> paramsOf(const TorchDistCheckpoint &dist) {
                      : stored == StoredPart::ExpAvgSq ? ParamPart::ExpAvgSq
                      : stored == StoredPart::Momentum ? ParamPart::Momentum
                                                       : ParamPart::Weight;
-    list.push_back({viewName(name, part), box.tensor->type, box.shape(), read});
+    list.push_back({viewName(name, part), param.tensor->type, param.shape(), read});
   }
   return list;
 }
@@ -107,8 +106,8 @@ std::vector<ViewTensor> CheckpointView::tensors() const {
   const CheckpointReader &from = reader();
   for (const TensorMeta &tensor : from.metadata().tensors)
     list.push_back({tensor.name, tensor.type, tensor.shape,
-                    [&from, &tensor](ShapeView offset, ShapeView extents, Element to, void *dst) {
-                      return from.read(tensor.name, offset, extents, to, dst);
+                    [&from, &tensor](const Box &box, Element to, void *dst) {
+                      return from.read(tensor.name, box, to, dst);
                     }});
   std::ranges::sort(list, {}, &ViewTensor::name);
   return list;

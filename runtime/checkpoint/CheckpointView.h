@@ -17,7 +17,7 @@ struct ViewTensor {
   std::string name;
   Element type = Element::F32;
   Shape shape;
-  std::function<Status(ShapeView offset, ShapeView shape, Element type, void *dst)> read;
+  std::function<Status(const Box &box, Element type, void *dst)> read;
 };
 
 class CheckpointView {

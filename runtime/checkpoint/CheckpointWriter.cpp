@@ -36,23 +36,11 @@ std::string dataName(int rank) { return fmt::format("__{}_0.distcp", rank); }
 std::string itemsName(int rank) { return fmt::format(".rank_{}.items", rank); }
 std::string sumsName(int rank) { return fmt::format(".rank_{}.sums", rank); }
 
-bool isEmptySlice(const TensorSlice &slice) {
-  return std::ranges::find(slice.shape, 0) != slice.shape.end();
-}
-
 Status checkSlice(const TensorSlice &slice) {
-  size_t dims = slice.globalShape.size();
-  bool isInside = slice.offset.size() == dims && slice.shape.size() == dims &&
-                  tensorBytes(slice.dtype, slice.globalShape);
-  for (size_t i = 0; isInside && i < dims; ++i)
-    isInside = slice.shape[i] >= 0 && slice.offset[i] >= 0 &&
-               slice.shape[i] <= slice.globalShape[i] &&
-               slice.offset[i] <= slice.globalShape[i] - slice.shape[i];
-  if (!isInside)
+  if (!tensorBytes(slice.dtype, slice.globalShape) || !slice.box.isInside(slice.globalShape))
     return makeStatus(StatusCode::InvalidInput,
-                      "slice of '{}' at {} of shape {} is not inside the tensor's shape {}",
-                      slice.name, shapeText(slice.offset), shapeText(slice.shape),
-                      shapeText(slice.globalShape));
+                      "slice of '{}' at {} is not inside the tensor's shape {}", slice.name,
+                      boxText(slice.box), shapeText(slice.globalShape));
   return Status::ok();
 }
 
@@ -86,7 +74,7 @@ private:
                         tensor.name, torchName(all.type), shapeText(all.shape),
                         torchName(tensor.type), shapeText(tensor.shape));
     for (Chunk &chunk : tensor.chunks) {
-      std::string key = tensor.name + shapeText(chunk.offset) + shapeText(chunk.shape);
+      std::string key = tensor.name + boxText(chunk.box);
       if (chunks_.insert({std::move(key), 0}).second)
         all.chunks.push_back(std::move(chunk));
     }
@@ -101,7 +89,7 @@ Status checkCoverage(const Metadata &metadata) {
   for (const TensorMeta &tensor : metadata.tensors) {
     int64_t covered = 0, wanted = *elementCount(tensor.shape);
     for (const Chunk &chunk : tensor.chunks)
-      covered += *elementCount(chunk.shape);
+      covered += *elementCount(chunk.box.shape);
     if (covered != wanted)
       return makeStatus(StatusCode::InvalidInput, "the ranks saved {} of the {} elements of '{}'",
                         covered, wanted, tensor.name);
@@ -124,8 +112,7 @@ Status addEmptyTensors(const SaveTarget &target, Metadata &metadata, IntegrityTa
     }
     uint64_t begin = file->size();
     RETURN_IF_ERROR(writeTensorRecord(*file, tensor.type, tensor.shape, {}));
-    tensor.chunks.push_back(
-        {Shape(tensor.shape.size(), 0), tensor.shape, {kName, begin, file->size() - begin}});
+    tensor.chunks.push_back({Box::whole(tensor.shape), {kName, begin, file->size() - begin}});
   }
   if (!file)
     return Status::ok();
@@ -275,15 +262,15 @@ Status RankWriter::add(const TensorSlice &slice) {
                       "two slices of '{}' differ in the tensor's type or shape", slice.name);
   if (!slice.path.empty())
     state_->written.paths[slice.name] = slice.path;
-  if (isEmptySlice(slice))
+  if (slice.box.isEmpty())
     return Status::ok();
   RETURN_IF_ERROR(state_->openFile());
   uint64_t begin = state_->file->size();
   std::string_view data(static_cast<const char *>(slice.data),
-                        static_cast<size_t>(*tensorBytes(slice.dtype, slice.shape)));
-  RETURN_IF_ERROR(writeTensorRecord(*state_->file, slice.dtype, slice.shape, {&data, 1}));
+                        static_cast<size_t>(*tensorBytes(slice.dtype, slice.box.shape)));
+  RETURN_IF_ERROR(writeTensorRecord(*state_->file, slice.dtype, slice.box.shape, {&data, 1}));
   RecordRef record{dataName(state_->rank), begin, state_->file->size() - begin};
-  tensor.chunks.push_back({slice.offset, slice.shape, std::move(record)});
+  tensor.chunks.push_back({slice.box, std::move(record)});
   return Status::ok();
 }
 

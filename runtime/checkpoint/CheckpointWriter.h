@@ -22,7 +22,8 @@ namespace shardc::checkpoint {
 struct TensorSlice {
   std::string name;
   Element dtype = Element::F32;
-  Shape globalShape, offset, shape;
+  Shape globalShape; ///< of the tensor
+  Box box;
   const void *data = nullptr;
   ItemPath path = {}; ///< in the nested state dict; one segment, the name, if empty
 };

@@ -52,7 +52,7 @@ private:
   bool isTaken(std::string_view name, StoredPart part) const;
   ItemPath targetPath(const std::string &name, ParamPart part) const;
   std::string targetName(const std::string &name) const;
-  ConvertJob jobOf(const std::string &name, StoredPart part, const ParamBox &box) const;
+  ConvertJob jobOf(const std::string &name, StoredPart part, const StoredParam &param) const;
   Status add(RankWriter &writer, Result<BytesItem> item);
   std::string placeOf(const ObjectMeta &object) const;
   Status writeCommon(RankWriter &writer);
@@ -106,7 +106,7 @@ Status ToFsdp::checkGates() const {
     size_t at = name.find(kFirst);
     if (key.second != StoredPart::Weight || at == std::string::npos || !isGated(name))
       continue;
-    const ParamBox *second =
+    const StoredParam *second =
         source_.find(name.replace(at, kFirst.size(), kSecond), StoredPart::Weight);
     if (second == nullptr || first.shape().size() != 2 || second->shape().size() != 2)
       continue;
@@ -156,23 +156,22 @@ ItemPath ToFsdp::targetPath(const std::string &name, ParamPart part) const {
   return {fmt::format("{}.{}.{}", options_.optimizerPrefix, name, momentName(part))};
 }
 
-ConvertJob ToFsdp::jobOf(const std::string &name, StoredPart part, const ParamBox &box) const {
+ConvertJob ToFsdp::jobOf(const std::string &name, StoredPart part, const StoredParam &param) const {
   ParamPart target = part == StoredPart::ExpAvg     ? ParamPart::ExpAvg
                      : part == StoredPart::ExpAvgSq ? ParamPart::ExpAvgSq
                      : part == StoredPart::Momentum ? ParamPart::Momentum
                                                     : ParamPart::Weight;
-  ConvertJob job{name, box.tensor->type, box.shape(), {}, {}};
-  job.read = [this, box, type = job.type](ShapeView offset, ShapeView shape, void *dst) {
-    return readParamBox(source_.reader(), box, offset, shape, type, dst);
+  ConvertJob job{name, param.tensor->type, param.shape(), {}, {}};
+  job.read = [this, param, type = job.type](const Box &box, void *dst) {
+    return readStoredParam(source_.reader(), param, box, type, dst);
   };
-  job.write = [this, target, name, type = job.type, whole = job.shape](
-                  RankWriter &writer, const Shape &offset, const Shape &shape, const void *data) {
+  job.write = [this, target](RankWriter &writer, const TensorSlice &slice) {
     std::vector<TensorSlice> slices;
-    ParamSlice param{name, target, type, whole, offset, shape, data, isGated(name)};
-    RETURN_IF_ERROR(addParamSlices(param, slices));
+    RETURN_IF_ERROR(addParamSlices(slice, target, isGated(slice.name), slices));
     bool isSplit = slices.size() == 2;
     for (size_t i = 0; i < slices.size(); ++i) {
-      slices[i].path = targetPath(targetName(isSplit ? splitNames(name)[i] : name), target);
+      const std::string name = isSplit ? splitNames(slice.name)[i] : slice.name;
+      slices[i].path = targetPath(targetName(name), target);
       slices[i].name = nameOfPath(slices[i].path);
       RETURN_IF_ERROR(writer.add(slices[i]));
     }
@@ -189,7 +188,7 @@ Result<std::vector<ConvertJob>> ToFsdp::jobs() const {
     if (!isTaken(key.first, key.second))
       continue;
     if (key.second != StoredPart::Weight) {
-      const ParamBox *weight = source_.find(key.first, StoredPart::Weight);
+      const StoredParam *weight = source_.find(key.first, StoredPart::Weight);
       if (weight != nullptr && weight->shape() != box.shape())
         return cannotConvert(
             "'{}' has the shape {} but its model tensor {}; its true shape is not in the "

@@ -68,15 +68,12 @@ Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source,
       if (!isConvertible(*saved, type))
         type = *saved;
       ConvertJob job{name, type, *source.shapeOf(name, from), {}, {}};
-      job.read = [&source, name, from, type](ShapeView offset, ShapeView shape, void *dst) {
-        return source.read(name, from, offset, shape, type, dst);
+      job.read = [&source, name, from, type](const Box &box, void *dst) {
+        return source.read(name, from, box, type, dst);
       };
-      job.write = [name, part, type, layout,
-                   whole = job.shape](RankWriter &writer, const Shape &offset, const Shape &shape,
-                                      const void *data) {
-        ParamSlice param{name, ParamPart::Weight, type, whole, offset, shape, data};
-        ASSIGN_OR_RETURN(TensorSlice slice, torchDistSlice(param, part, *layout));
-        return writer.add(slice);
+      job.write = [part, layout](RankWriter &writer, const TensorSlice &slice) {
+        ASSIGN_OR_RETURN(TensorSlice stored, torchDistSlice(slice, part, *layout));
+        return writer.add(stored);
       };
       jobs.push_back(std::move(job));
     }

@@ -30,23 +30,6 @@ std::vector<size_t> shareOf(const std::vector<ConvertJob> &jobs, int rank, int w
   return mine;
 }
 
-/// Calls `visit` for boxes of about `bytesMax` that make up the job's tensor. The first dim is cut
-/// by rows; a row that is too large by itself is one piece.
-Status forPieces(const ConvertJob &job, int64_t bytesMax,
-                 const std::function<Status(const Shape &, const Shape &)> &visit) {
-  Shape offset(job.shape.size(), 0), shape = job.shape;
-  if (job.shape.empty() || bytesOfJob(job) <= bytesMax)
-    return visit(offset, shape);
-  int64_t rows = job.shape[0], rowBytes = bytesOfJob(job) / rows;
-  int64_t step = std::max<int64_t>(1, bytesMax / std::max<int64_t>(rowBytes, 1));
-  for (int64_t row = 0; row < rows; row += step) {
-    offset[0] = row;
-    shape[0] = std::min(step, rows - row);
-    RETURN_IF_ERROR(visit(offset, shape));
-  }
-  return Status::ok();
-}
-
 /// What all of one process's threads share.
 struct Work {
   const SaveTarget &out;
@@ -67,16 +50,17 @@ Status writeShare(const Work &work, int fileRank, const std::vector<size_t> &min
   std::vector<uint8_t> buffer;
   for (size_t index : mine) {
     const ConvertJob &job = work.jobs[index];
-    RETURN_IF_ERROR(forPieces(job, work.pieceBytes, [&](const Shape &offset, const Shape &shape) {
+    auto move = [&](const Box &box) {
       if (isFailed)
         return Status(StatusCode::Aborted, "another thread failed");
-      int64_t bytes = *tensorBytes(job.type, shape);
+      int64_t bytes = *tensorBytes(job.type, box.shape);
       buffer.resize(static_cast<size_t>(bytes));
-      RETURN_IF_ERROR(job.read(offset, shape, buffer.data()));
-      RETURN_IF_ERROR(job.write(writer, offset, shape, buffer.data()));
+      RETURN_IF_ERROR(job.read(box, buffer.data()));
+      RETURN_IF_ERROR(job.write(writer, {job.name, job.type, job.shape, box, buffer.data()}));
       work.progress.add(bytes);
       return Status::ok();
-    }));
+    };
+    RETURN_IF_ERROR(forEachPiece(Box::whole(job.shape), job.type, work.pieceBytes, move));
   }
   return writer.finish();
 }

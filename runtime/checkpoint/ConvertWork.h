@@ -16,12 +16,10 @@ struct ConvertJob {
   std::string name;
   Element type = Element::F32;
   Shape shape;
-  /// Reads the box at `offset` of `shape` into `dst`.
-  std::function<Status(ShapeView offset, ShapeView shape, void *dst)> read;
-  /// Saves it.
-  std::function<Status(RankWriter &writer, const Shape &offset, const Shape &shape,
-                       const void *data)>
-      write;
+  /// Reads a box into `dst`.
+  std::function<Status(const Box &box, void *dst)> read;
+  /// Saves it: a slice of the job's tensor, under the job's name.
+  std::function<Status(RankWriter &writer, const TensorSlice &slice)> write;
 };
 
 /// Tells how far several threads have come together.

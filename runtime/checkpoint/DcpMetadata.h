@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "runtime/base/Status.h"
-#include "runtime/checkpoint/Element.h"
+#include "runtime/checkpoint/Box.h"
 
 namespace shardc::checkpoint {
 
@@ -27,8 +27,9 @@ struct RecordRef {
   uint64_t offset = 0, length = 0;
 };
 
+/// A box of a tensor, and the record that holds it.
 struct Chunk {
-  Shape offset, shape;
+  Box box;
   RecordRef record;
 };
 

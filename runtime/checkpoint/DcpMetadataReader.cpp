@@ -186,10 +186,11 @@ Status MetadataReader::readChunk(TensorMeta &tensor, PyId id) {
   if (!graph_.isObjectOf(id, kMetadataModule, "ChunkStorageMetadata"))
     return damaged("'{}': a chunk is not a ChunkStorageMetadata", tensor.name);
   Chunk chunk;
-  ASSIGN_OR_RETURN(chunk.offset,
+  ASSIGN_OR_RETURN(chunk.box.offset,
                    readShape(graph_.lookup(id, "offsets"), tensor.name, "chunk offset"));
-  ASSIGN_OR_RETURN(chunk.shape, readShape(graph_.lookup(id, "sizes"), tensor.name, "chunk shape"));
-  ASSIGN_OR_RETURN(chunk.record, takeRecord(tensor.name, &chunk.offset));
+  ASSIGN_OR_RETURN(chunk.box.shape,
+                   readShape(graph_.lookup(id, "sizes"), tensor.name, "chunk shape"));
+  ASSIGN_OR_RETURN(chunk.record, takeRecord(tensor.name, &chunk.box.offset));
   tensor.chunks.push_back(std::move(chunk));
   return Status::ok();
 }
@@ -301,44 +302,32 @@ Result<Metadata> MetadataReader::run(PyId root) {
   return std::move(result_);
 }
 
-/// Whether two boxes of equal rank have an element in common.
-bool doOverlap(const Chunk &a, const Chunk &b) {
-  for (size_t i = 0; i < a.offset.size(); ++i)
-    if (a.offset[i] + a.shape[i] <= b.offset[i] || b.offset[i] + b.shape[i] <= a.offset[i])
-      return false;
-  return true;
-}
-
-bool isEmptyChunk(const Chunk &chunk) {
-  return std::ranges::find(chunk.shape, 0) != chunk.shape.end();
-}
-
 /// Sweeps the chunks along the dim with the most different starts, so that few pairs meet.
 Status checkOverlap(const TensorMeta &tensor) {
   size_t sweep = 0, most = 0;
   for (size_t dim = 0; dim < tensor.shape.size(); ++dim) {
     std::unordered_set<int64_t> starts;
     for (const Chunk &chunk : tensor.chunks)
-      starts.insert(chunk.offset[dim]);
+      starts.insert(chunk.box.offset[dim]);
     if (starts.size() > most)
       most = starts.size(), sweep = dim;
   }
-  std::vector<const Chunk *> sorted;
+  std::vector<const Box *> sorted;
   for (const Chunk &chunk : tensor.chunks)
-    if (!isEmptyChunk(chunk))
-      sorted.push_back(&chunk);
+    if (!chunk.box.isEmpty())
+      sorted.push_back(&chunk.box);
   if (tensor.shape.empty())
     return sorted.size() <= 1
                ? Status::ok()
                : damaged("'{}': a scalar with {} chunks", tensor.name, sorted.size());
-  std::ranges::sort(sorted, {}, [&](const Chunk *chunk) { return chunk->offset[sweep]; });
+  std::ranges::sort(sorted, {}, [&](const Box *box) { return box->offset[sweep]; });
   uint64_t pairs = 0;
   for (size_t i = 0; i < sorted.size(); ++i)
     for (size_t j = i + 1;
          j < sorted.size() &&
          sorted[j]->offset[sweep] < sorted[i]->offset[sweep] + sorted[i]->shape[sweep];
          ++j) {
-      if (doOverlap(*sorted[i], *sorted[j]))
+      if (overlap(*sorted[i], *sorted[j]))
         return damaged("'{}': its chunks at {} and {} overlap", tensor.name,
                        shapeText(sorted[i]->offset), shapeText(sorted[j]->offset));
       if (++pairs > 100'000'000)
@@ -353,13 +342,13 @@ Status checkTensor(const TensorMeta &tensor) {
   if (!tensorBytes(tensor.type, tensor.shape))
     return damaged("'{}': shape {} is too large", tensor.name, shapeText(tensor.shape));
   for (const Chunk &chunk : tensor.chunks) {
-    if (chunk.offset.size() != tensor.shape.size() || chunk.shape.size() != tensor.shape.size())
-      return damaged("'{}': a chunk at {} of shape {} in a tensor of shape {}", tensor.name,
-                     shapeText(chunk.offset), shapeText(chunk.shape), shapeText(tensor.shape));
-    for (size_t i = 0; i < tensor.shape.size(); ++i)
-      if (chunk.shape[i] > tensor.shape[i] || chunk.offset[i] > tensor.shape[i] - chunk.shape[i])
-        return damaged("'{}': its chunk at {} of shape {} reaches out of the shape {}", tensor.name,
-                       shapeText(chunk.offset), shapeText(chunk.shape), shapeText(tensor.shape));
+    const auto &[offset, shape] = chunk.box;
+    if (offset.size() != tensor.shape.size() || shape.size() != tensor.shape.size())
+      return damaged("'{}': a chunk at {} in a tensor of shape {}", tensor.name, boxText(chunk.box),
+                     shapeText(tensor.shape));
+    if (!chunk.box.isInside(tensor.shape))
+      return damaged("'{}': its chunk at {} reaches out of the shape {}", tensor.name,
+                     boxText(chunk.box), shapeText(tensor.shape));
   }
   return checkOverlap(tensor);
 }

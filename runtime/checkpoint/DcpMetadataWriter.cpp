@@ -34,9 +34,9 @@ void writeTensor(PickleBytes &out, const TensorMeta &tensor) {
   for (const Chunk &chunk : tensor.chunks) {
     newObject(out, kMetadataModule, "ChunkStorageMetadata").op('}').op('(');
     out.str("offsets");
-    writeSize(out, chunk.offset);
+    writeSize(out, chunk.box.offset);
     out.str("sizes");
-    writeSize(out, chunk.shape);
+    writeSize(out, chunk.box.shape);
     out.op('u').op('b');
   }
   if (!tensor.chunks.empty())
@@ -125,7 +125,7 @@ std::string writeMetadata(const Metadata &metadata) {
       writeRecord(out, object.name, nullptr, 0, object.record);
     for (const TensorMeta &tensor : metadata.tensors)
       for (size_t i = 0; i < tensor.chunks.size(); ++i)
-        writeRecord(out, tensor.name, &tensor.chunks[i].offset, i, tensor.chunks[i].record);
+        writeRecord(out, tensor.name, &tensor.chunks[i].box.offset, i, tensor.chunks[i].record);
   }
   out.str("storage_meta");
   newObject(out, kMetadataModule, "StorageMeta").op('}').op('(');

@@ -89,22 +89,16 @@ Status compareTensors(const ViewTensor &a, const ViewTensor &b, int64_t pieceByt
                                   torchName(b.type), shapeText(b.shape));
     return Status::ok();
   }
-  Shape offset(a.shape.size(), 0), shape = a.shape;
-  int64_t rows = a.shape.empty() ? 1 : a.shape[0];
-  int64_t rowBytes = rows > 0 ? tensorBytes(*type, a.shape).value_or(0) / rows : 0;
-  int64_t step = std::max<int64_t>(1, pieceBytes / std::max<int64_t>(rowBytes, 1));
   std::vector<uint8_t> left, right;
-  for (int64_t row = 0; row < rows; row += step) {
-    if (!shape.empty()) {
-      offset[0] = row;
-      shape[0] = std::min(step, rows - row);
-    }
-    left.resize(static_cast<size_t>(*tensorBytes(*type, shape)));
+  auto compareBox = [&](const Box &box) {
+    left.resize(static_cast<size_t>(*tensorBytes(*type, box.shape)));
     right.resize(left.size());
-    RETURN_IF_ERROR(a.read(offset, shape, *type, left.data()));
-    RETURN_IF_ERROR(b.read(offset, shape, *type, right.data()));
-    compare(*type, left.data(), right.data(), *elementCount(shape), difference);
-  }
+    RETURN_IF_ERROR(a.read(box, *type, left.data()));
+    RETURN_IF_ERROR(b.read(box, *type, right.data()));
+    compare(*type, left.data(), right.data(), *elementCount(box.shape), difference);
+    return Status::ok();
+  };
+  RETURN_IF_ERROR(forEachPiece(Box::whole(a.shape), *type, pieceBytes, compareBox));
   if (difference.elements > 0) {
     difference.isOfValues = true;
     difference.what =

@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/FsdpCheckpoint.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "runtime/base/Reports.h"
@@ -28,36 +27,35 @@ int64_t rowBytes(Element type, ShapeView shape) {
 
 } // namespace
 
-Status addParamSlices(const ParamSlice &param, std::vector<TensorSlice> &slices,
-                      FsdpPrecision precision) {
-  auto add = [&](const std::string &name, Shape globalShape, Shape offset, Shape shape,
-                 const void *data) {
-    ItemPath path = tensorPath(name, param.part, precision);
-    slices.push_back({nameOfPath(path), param.dtype, std::move(globalShape), std::move(offset),
-                      std::move(shape), data, path});
+Status addParamSlices(const TensorSlice &param, ParamPart part, bool isGated,
+                      std::vector<TensorSlice> &slices, FsdpPrecision precision) {
+  auto add = [&](const std::string &name, Shape globalShape, Box box, const void *data) {
+    ItemPath path = tensorPath(name, part, precision);
+    slices.push_back(
+        {nameOfPath(path), param.dtype, std::move(globalShape), std::move(box), data, path});
   };
-  if (!param.isGated || !isGateable(param.name)) {
-    add(param.name, param.globalShape, param.offset, param.shape, param.data);
+  const Shape &whole = param.globalShape;
+  const Box &box = param.box;
+  if (!isGated || !isGateable(param.name)) {
+    add(param.name, whole, box, param.data);
     return Status::ok();
   }
-  bool isInside = !param.globalShape.empty() && param.offset.size() == param.globalShape.size() &&
-                  param.shape.size() == param.globalShape.size();
-  if (!isInside || param.globalShape[0] % 2 != 0 ||
-      param.offset[0] + param.shape[0] > param.globalShape[0])
-    return notSupported("gated '{}' of shape {} cannot be split into halves at {} of shape {}",
-                        param.name, shapeText(param.globalShape), shapeText(param.offset),
-                        shapeText(param.shape));
-  int64_t half = param.globalShape[0] / 2, begin = param.offset[0], end = begin + param.shape[0];
+  if (whole.empty() || !box.isInside(whole) || whole[0] % 2 != 0)
+    return notSupported("gated '{}' of shape {} cannot be split into halves at {}", param.name,
+                        shapeText(whole), boxText(box));
+  int64_t half = whole[0] / 2, begin = box.offset[0], end = begin + box.shape[0];
   std::array<std::string, 2> names = splitNames(param.name);
   for (int64_t i = 0; i < 2; ++i) {
     RowRange rows = rowsIn(begin, end, i * half, half);
-    Shape globalShape = param.globalShape, offset = param.offset, shape = param.shape;
-    globalShape[0] = half;
-    offset[0] = rows.begin - i * half;
-    shape[0] = rows.end - rows.begin;
+    Shape halfShape = whole;
+    halfShape[0] = half;
+    Box inHalf = box;
+    inHalf.offset[0] = rows.begin - i * half;
+    inHalf.shape[0] = rows.end - rows.begin;
     const auto *data = static_cast<const uint8_t *>(param.data);
-    add(names[static_cast<size_t>(i)], std::move(globalShape), std::move(offset), shape,
-        shape[0] != 0 ? data + (rows.begin - begin) * rowBytes(param.dtype, shape) : nullptr);
+    add(names[static_cast<size_t>(i)], std::move(halfShape), inHalf,
+        inHalf.shape[0] != 0 ? data + (rows.begin - begin) * rowBytes(param.dtype, box.shape)
+                             : nullptr);
   }
   return Status::ok();
 }
@@ -107,7 +105,7 @@ std::vector<TensorSlice> adamStepSlices(std::string_view name, bool isGated, con
   std::vector<TensorSlice> slices;
   for (const std::string &tensor : tensors) {
     ItemPath path = adamStepPath(tensor, precision);
-    slices.push_back({nameOfPath(path), Element::F32, {}, {}, {}, &step, path});
+    slices.push_back({nameOfPath(path), Element::F32, {}, {}, &step, path});
   }
   return slices;
 }
@@ -204,42 +202,31 @@ LoadDifferences FsdpCheckpoint::check(std::span<const ParamRequest> requests) co
   return report;
 }
 
-Status FsdpCheckpoint::readRows(const TensorMeta &tensor, ShapeView offset, ShapeView shape,
-                                Element type, uint8_t *dst) const {
-  return std::ranges::find(shape, 0) != shape.end()
-             ? Status::ok()
-             : reader_.read(tensor.name, offset, shape, type, dst);
-}
-
-Status FsdpCheckpoint::read(std::string_view name, ParamPart part, ShapeView offset,
-                            ShapeView shape, Element type, void *dst, bool padsRows) const {
+Status FsdpCheckpoint::read(std::string_view name, ParamPart part, const Box &box, Element type,
+                            void *dst, bool padsRows) const {
   auto *target = static_cast<uint8_t *>(dst);
   std::optional<Shape> saved = shapeOf(name, part);
   if (!saved)
     return makeStatus(report::TensorsMissing,
                       fmt::format("Missing key in checkpoint state_dict: {}.", keyOf(name, part)));
-  if (saved->size() != offset.size() || shape.size() != offset.size())
-    return notSupported("the box at {} of shape {} is not inside '{}' of shape {}",
-                        shapeText(offset), shapeText(shape), name, shapeText(*saved));
-  Shape box(shape.begin(), shape.end()), at(offset.begin(), offset.end());
-  if (padsRows && !box.empty() && at[0] + box[0] > (*saved)[0]) {
-    int64_t rows = std::max<int64_t>((*saved)[0] - at[0], 0);
-    std::memset(target + rows * rowBytes(type, shape), 0,
-                static_cast<size_t>((box[0] - rows) * rowBytes(type, shape)));
-    box[0] = rows;
-    at[0] = std::min(at[0], (*saved)[0]);
-  }
+  if (saved->size() != box.offset.size() || box.shape.size() != box.offset.size())
+    return notSupported("the box at {} is not inside '{}' of shape {}", boxText(box), name,
+                        shapeText(*saved));
+  Box there = padsRows ? clearPadding(box, (*saved)[0], type, target) : box;
+  auto readRows = [&](const TensorMeta &tensor, const Box &rows, uint8_t *to) {
+    return rows.isEmpty() ? Status::ok() : reader_.read(tensor.name, rows, type, to);
+  };
   if (const TensorMeta *whole = find(name, part))
-    return readRows(*whole, at, box, type, target);
+    return readRows(*whole, there, target);
   std::array<std::string, 2> names = splitNames(name);
-  int64_t half = (*saved)[0] / 2;
+  int64_t half = (*saved)[0] / 2, begin = there.offset[0];
   for (int64_t i = 0; i < 2; ++i) {
-    RowRange rows = rowsIn(at[0], at[0] + box[0], i * half, half);
-    Shape from = at, extents = box;
-    from[0] = rows.begin - i * half;
-    extents[0] = rows.end - rows.begin;
-    RETURN_IF_ERROR(readRows(*find(names[static_cast<size_t>(i)], part), from, extents, type,
-                             target + (rows.begin - at[0]) * rowBytes(type, box)));
+    RowRange rows = rowsIn(begin, begin + there.shape[0], i * half, half);
+    Box inHalf = there;
+    inHalf.offset[0] = rows.begin - i * half;
+    inHalf.shape[0] = rows.end - rows.begin;
+    RETURN_IF_ERROR(readRows(*find(names[static_cast<size_t>(i)], part), inHalf,
+                             target + (rows.begin - begin) * rowBytes(type, there.shape)));
   }
   return Status::ok();
 }
@@ -268,7 +255,7 @@ Result<std::optional<PlainValue>> FsdpCheckpoint::adamStep(std::string_view name
     if (found == adamSteps_.end())
       continue;
     float step = 0;
-    RETURN_IF_ERROR(reader_.read(found->second->name, {}, {}, Element::F32, &step));
+    RETURN_IF_ERROR(reader_.read(found->second->name, {}, Element::F32, &step));
     return std::optional(PlainValue(static_cast<double>(step)));
   }
   return std::optional<PlainValue>();

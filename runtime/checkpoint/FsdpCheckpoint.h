@@ -15,20 +15,13 @@
 
 namespace shardc::checkpoint {
 
-/// A rank's part of a parameter, in the parameter's own shape: a gated layer's rows are the gate's,
-/// then the up projection's.
-struct ParamSlice {
-  std::string name; ///< Megatron-Core's, `decoder.layers.0.mlp.linear_fc1.weight`
-  ParamPart part = ParamPart::Weight;
-  Element dtype = Element::F32;
-  Shape globalShape, offset, shape;
-  const void *data = nullptr;
-  bool isGated = false; ///< of a gated linear unit; only isGateable names are split
-};
-
-/// Adds the tensors that a parameter's slice is saved as: one, or up to two of a gated layer.
-/// InvalidInput if a gated tensor's rows are odd or the slice is not inside.
-Status addParamSlices(const ParamSlice &param, std::vector<TensorSlice> &slices,
+/// Adds the tensors that a slice of a parameter is saved as: one, or up to two of a gated layer.
+/// The slice has Megatron-Core's name of the parameter (`decoder.layers.0.mlp.linear_fc1.weight`)
+/// and the parameter's own shape: a gated layer's rows are the gate's, then the up projection's.
+/// `isGated`: of a gated linear unit; only isGateable names are split. InvalidInput if a gated
+/// tensor's rows are odd or the slice is not inside.
+Status addParamSlices(const TensorSlice &param, ParamPart part, bool isGated,
+                      std::vector<TensorSlice> &slices,
                       FsdpPrecision precision = FsdpPrecision::Half);
 
 /// The optimizer settings of a parameter, as Megatron keeps them with each.
@@ -85,8 +78,8 @@ public:
   LoadDifferences check(std::span<const ParamRequest> requests) const;
   /// Reads a box of a parameter. Rows beyond what is saved are zeros if `padsRows` says so (for
   /// vocabularies padded to another multiple); otherwise they are an error.
-  Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
-              Element type, void *dst, bool padsRows = false) const;
+  Status read(std::string_view name, ParamPart part, const Box &box, Element type, void *dst,
+              bool padsRows = false) const;
   /// The settings of a parameter; NotFound without them or without one of `lr, step, betas, eps,
   /// weight_decay, wd_mult`, InvalidInput where what is there cannot be read.
   Result<GroupMeta> groupMeta(std::string_view name) const;
@@ -100,8 +93,6 @@ private:
   const TensorMeta *find(std::string_view name, ParamPart part) const;
   const GroupFields *settingsOf(std::string_view name) const;
   Result<std::optional<PlainValue>> adamStep(std::string_view name) const;
-  Status readRows(const TensorMeta &tensor, ShapeView offset, ShapeView shape, Element type,
-                  uint8_t *dst) const;
 
   CheckpointReader reader_;
   std::map<std::pair<std::string, ParamPart>, const TensorMeta *, std::less<>> tensors_;

@@ -35,10 +35,9 @@ Status notNumber(const CheckpointReader &reader, const std::string &name) {
 Result<int64_t> numberIn(const CheckpointReader &reader, const std::string &name) {
   if (const TensorMeta *tensor = reader.findTensor(name)) {
     int64_t value = 0;
-    Shape origin(tensor->shape.size(), 0);
     if (tensor->type != Element::I64 || elementCount(tensor->shape) != 1)
       return notNumber(reader, name);
-    RETURN_IF_ERROR(reader.read(name, origin, tensor->shape, Element::I64, &value));
+    RETURN_IF_ERROR(reader.read(name, Box::whole(tensor->shape), Element::I64, &value));
     return value;
   }
   ASSIGN_OR_RETURN(ObjectValue object, reader.readObject(name));

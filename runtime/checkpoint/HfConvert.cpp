@@ -210,10 +210,11 @@ private:
 
 /// Reads rows of a parameter from the segments that hold them; padded rows are zeros.
 Status readParam(const HfSource &source, const HfParam &param,
-                 const std::vector<HfSegment> &segments, int64_t columns, ShapeView offset,
-                 ShapeView shape, Element type, uint8_t *dst) {
-  int64_t first = offset[0], end = first + shape[0], rowBytes = columns * elementBits(type) / 8;
-  std::fill_n(dst, static_cast<size_t>(shape[0] * rowBytes), uint8_t{0});
+                 const std::vector<HfSegment> &segments, int64_t columns, const Box &box,
+                 Element type, uint8_t *dst) {
+  int64_t first = box.offset[0], end = first + box.shape[0];
+  int64_t rowBytes = columns * elementBits(type) / 8;
+  std::fill_n(dst, static_cast<size_t>(box.shape[0] * rowBytes), uint8_t{0});
   for (const HfSegment &segment : segments) {
     int64_t low = std::max(first, segment.row), high = std::min(end, segment.row + segment.rows);
     if (low < high)
@@ -240,19 +241,15 @@ Result<ConvertJob> importJob(const HfSource &source, const HfConfig &config, con
   bool isBuffer = param.name.ends_with(".expert_bias"); // stays fp32
   Element type = isBuffer ? Element::F32 : options.weightType;
   ConvertJob job{param.name, type, first.isVector ? Shape{padded} : Shape{padded, columns}, {}, {}};
-  job.read = [&source, param, segments, columns, type](ShapeView offset, ShapeView shape,
-                                                       void *dst) {
-    return readParam(source, param, segments, columns, offset, shape, type,
-                     static_cast<uint8_t *>(dst));
+  job.read = [&source, param, segments, columns, type](const Box &box, void *dst) {
+    return readParam(source, param, segments, columns, box, type, static_cast<uint8_t *>(dst));
   };
   bool isGated = config.family != HfFamily::Gpt2;
-  job.write = [name = param.name, type, whole = job.shape, isGated](
-                  RankWriter &writer, const Shape &offset, const Shape &shape, const void *data) {
+  job.write = [isGated](RankWriter &writer, const TensorSlice &slice) {
     std::vector<TensorSlice> slices;
-    RETURN_IF_ERROR(addParamSlices(
-        {name, ParamPart::Weight, type, whole, offset, shape, data, isGated}, slices));
-    for (const TensorSlice &slice : slices)
-      RETURN_IF_ERROR(writer.add(slice));
+    RETURN_IF_ERROR(addParamSlices(slice, ParamPart::Weight, isGated, slices));
+    for (const TensorSlice &each : slices)
+      RETURN_IF_ERROR(writer.add(each));
     return Status::ok();
   };
   return job;
@@ -284,12 +281,12 @@ Status writeTarget(const FsdpCheckpoint &source, const HfTarget &target, Element
     std::swap(rows, columns);
   int64_t bytes = elementBits(type) / 8;
   auto readPart = [&](const HfTarget::Part &part, int64_t first, int64_t count, uint8_t *dst) {
-    Shape offset = {part.row + first}, shape = {count};
+    Box box = {{part.row + first}, {count}};
     if (!isVector) {
-      offset.push_back(0);
-      shape.push_back(columns);
+      box.offset.push_back(0);
+      box.shape.push_back(columns);
     }
-    return source.read(part.name, ParamPart::Weight, offset, shape, type, dst);
+    return source.read(part.name, ParamPart::Weight, box, type, dst);
   };
   std::vector<uint8_t> buffer;
   if (target.isTransposed) { // small models only: the whole tensor at once

@@ -14,25 +14,19 @@ Status copyRows(const CheckpointReader &reader, const TensorMeta &tensor, RowRan
                 int64_t pieceBytes, RankWriter &writer) {
   auto found = reader.metadata().paths.find(tensor.name);
   ItemPath path = found != reader.metadata().paths.end() ? found->second : ItemPath();
-  Shape offset(tensor.shape.size(), 0), shape = tensor.shape;
-  int64_t allRows = shape.empty() ? 1 : std::max<int64_t>(shape[0], 1);
-  int64_t rowBytes = tensorBytes(tensor.type, tensor.shape).value_or(0) / allRows;
-  int64_t step = std::max<int64_t>(1, pieceBytes / std::max<int64_t>(rowBytes, 1));
-  std::vector<uint8_t> buffer;
-  for (int64_t row = rows.begin; row < rows.end; row += step) {
-    if (!shape.empty()) {
-      offset[0] = row;
-      shape[0] = std::min(step, rows.end - row);
-    }
-    buffer.resize(static_cast<size_t>(*tensorBytes(tensor.type, shape)));
-    RETURN_IF_ERROR(reader.read(tensor.name, offset, shape, tensor.type, buffer.data()));
-    RETURN_IF_ERROR(
-        writer.add({tensor.name, tensor.type, tensor.shape, offset, shape, buffer.data(), path}));
-  }
   if (elementCount(tensor.shape) == 0) // only its name and shape are to be known
-    return writer.add({tensor.name, tensor.type, tensor.shape, Shape(shape.size(), 0), tensor.shape,
-                       nullptr, path});
-  return Status::ok();
+    return writer.add(
+        {tensor.name, tensor.type, tensor.shape, Box::whole(tensor.shape), nullptr, path});
+  if (rows.begin == rows.end)
+    return Status::ok();
+  Box mine =
+      tensor.shape.empty() ? Box() : Box::rows(tensor.shape, rows.begin, rows.end - rows.begin);
+  std::vector<uint8_t> buffer;
+  return forEachPiece(mine, tensor.type, pieceBytes, [&](const Box &box) {
+    buffer.resize(static_cast<size_t>(*tensorBytes(tensor.type, box.shape)));
+    RETURN_IF_ERROR(reader.read(tensor.name, box, tensor.type, buffer.data()));
+    return writer.add({tensor.name, tensor.type, tensor.shape, box, buffer.data(), path});
+  });
 }
 
 Status copyObject(const CheckpointReader &reader, const std::string &name, const KeptNames &kept,

@@ -142,7 +142,8 @@ Result<RngItems> rngItems(uint32_t seed, int pipelineRank, int tensorRank) {
   auto addTensor = [&](ItemPath path, std::string bytes) {
     const std::string &kept = items.storage.emplace_back(std::move(bytes));
     Shape shape = {static_cast<int64_t>(kept.size())};
-    items.tensors.push_back({nameOfPath(path), Element::U8, shape, {0}, shape, kept.data(), path});
+    items.tensors.push_back(
+        {nameOfPath(path), Element::U8, shape, Box::whole(shape), kept.data(), path});
   };
   PyGraph graph;
   ASSIGN_OR_RETURN(BytesItem python,

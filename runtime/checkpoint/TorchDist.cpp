@@ -93,7 +93,7 @@ struct TorchDistCheckpoint::State {
 
   CheckpointReader reader;
   bool weightsOnly = false;
-  std::map<std::pair<std::string, StoredPart>, ParamBox, std::less<>> params;
+  std::map<std::pair<std::string, StoredPart>, StoredParam, std::less<>> params;
   std::vector<const ObjectMeta *> otherObjects;
   std::unique_ptr<CheckedFile> commonFile; ///< what the common archive points into, if it is one
   std::optional<ObjectValue> common;
@@ -102,10 +102,10 @@ struct TorchDistCheckpoint::State {
 
   Status indexTensors();
   Status indexTensor(const TensorMeta &tensor);
-  Status originalShape(const TensorMeta &tensor, std::string_view name, ParamBox &box) const;
-  Status split(std::string name, StoredPart part, ParamBox box);
-  Status splitLayers(std::string_view name, StoredPart part, const ParamBox &box);
-  Status splitExperts(std::string_view name, StoredPart part, const ParamBox &box);
+  Status originalShape(const TensorMeta &tensor, std::string_view name, StoredParam &box) const;
+  Status split(std::string name, StoredPart part, StoredParam box);
+  Status splitLayers(std::string_view name, StoredPart part, const StoredParam &box);
+  Status splitExperts(std::string_view name, StoredPart part, const StoredParam &box);
   Status indexObjects();
   Status loadCommon();
   Status flatten(PyId value, ItemPath &path);
@@ -114,7 +114,7 @@ struct TorchDistCheckpoint::State {
 
 /// Whether the tensor is stored flattened, and of which shape it was.
 Status TorchDistCheckpoint::State::originalShape(const TensorMeta &tensor, std::string_view name,
-                                                 ParamBox &box) const {
+                                                 StoredParam &box) const {
   auto listed = reader.metadata().originalShapes.find(tensor.name);
   const TensorMeta *weight = reader.findTensor(name);
   if (listed != reader.metadata().originalShapes.end())
@@ -128,7 +128,7 @@ Status TorchDistCheckpoint::State::originalShape(const TensorMeta &tensor, std::
   return checkFragments(tensor, box.original);
 }
 
-Status TorchDistCheckpoint::State::split(std::string name, StoredPart part, ParamBox box) {
+Status TorchDistCheckpoint::State::split(std::string name, StoredPart part, StoredParam box) {
   std::optional<Cut> layers = cutAt(name, ".layers.");
   if (layers && !isNumber(firstSegment(layers->after)))
     return splitLayers(name, part, box);
@@ -141,14 +141,14 @@ Status TorchDistCheckpoint::State::split(std::string name, StoredPart part, Para
 }
 
 Status TorchDistCheckpoint::State::splitLayers(std::string_view name, StoredPart part,
-                                               const ParamBox &box) {
+                                               const StoredParam &box) {
   Cut cut = *cutAt(name, ".layers.");
   Shape shape = box.shape();
   if (shape.empty() || shape[0] > kStackMax)
     return notSupported("'{}' has no dimension of layers to split: its shape is {}",
                         box.tensor->name, shapeText(shape));
   for (int64_t layer = 0; layer < shape[0]; ++layer) {
-    ParamBox one = box;
+    StoredParam one = box;
     one.fixed.push_back(layer);
     RETURN_IF_ERROR(
         split(fmt::format("{}.layers.{}.{}", cut.before, layer, cut.after), part, std::move(one)));
@@ -157,7 +157,7 @@ Status TorchDistCheckpoint::State::splitLayers(std::string_view name, StoredPart
 }
 
 Status TorchDistCheckpoint::State::splitExperts(std::string_view name, StoredPart part,
-                                                const ParamBox &box) {
+                                                const StoredParam &box) {
   Cut cut = *cutAt(name, ".experts.experts.");
   std::string_view first = firstSegment(cut.after);
   if (isNumber(first)) { // one tensor an expert, its number in the name
@@ -171,7 +171,7 @@ Status TorchDistCheckpoint::State::splitExperts(std::string_view name, StoredPar
     return notSupported("'{}' has no dimension of experts to split: its shape is {}",
                         box.tensor->name, shapeText(shape));
   for (int64_t expert = 0; expert < shape[0]; ++expert) {
-    ParamBox one = box;
+    StoredParam one = box;
     one.fixed.push_back(expert);
     RETURN_IF_ERROR(split(
         fmt::format("{}.experts.{}", cut.before, withExpert(cut.after, std::to_string(expert))),
@@ -195,7 +195,7 @@ Status TorchDistCheckpoint::State::indexTensor(const TensorMeta &tensor) {
   if (!part || rest.size() <= state.size() + 1)
     return notSupported("'{}' is optimizer state '{}', which is unknown", tensor.name, state);
   rest.remove_prefix(state.size() + 1);
-  ParamBox box{&tensor};
+  StoredParam box{&tensor};
   RETURN_IF_ERROR(originalShape(tensor, rest, box));
   return split(std::string(rest), *part, std::move(box));
 }
@@ -316,12 +316,12 @@ Result<TorchDistCheckpoint> TorchDistCheckpoint::open(const std::string &folder,
 
 const CheckpointReader &TorchDistCheckpoint::reader() const { return state_->reader; }
 
-const std::map<std::pair<std::string, StoredPart>, ParamBox, std::less<>> &
+const std::map<std::pair<std::string, StoredPart>, StoredParam, std::less<>> &
 TorchDistCheckpoint::params() const {
   return state_->params;
 }
 
-const ParamBox *TorchDistCheckpoint::find(std::string_view name, StoredPart part) const {
+const StoredParam *TorchDistCheckpoint::find(std::string_view name, StoredPart part) const {
   std::string plain = plainName(name);
   auto found = state_->params.find(std::pair(plain, part));
   if (found == state_->params.end())
@@ -329,13 +329,13 @@ const ParamBox *TorchDistCheckpoint::find(std::string_view name, StoredPart part
   return found != state_->params.end() ? &found->second : nullptr;
 }
 
-Status TorchDistCheckpoint::read(std::string_view name, StoredPart part, ShapeView offset,
-                                 ShapeView shape, Element type, void *dst) const {
-  const ParamBox *box = find(name, part);
-  if (box == nullptr)
+Status TorchDistCheckpoint::read(std::string_view name, StoredPart part, const Box &box,
+                                 Element type, void *dst) const {
+  const StoredParam *param = find(name, part);
+  if (param == nullptr)
     return makeStatus(report::TensorsMissing,
                       fmt::format("Missing key in checkpoint state_dict: {}.", name));
-  return readParamBox(state_->reader, *box, offset, shape, type, dst);
+  return readStoredParam(state_->reader, *param, box, type, dst);
 }
 
 const std::vector<const ObjectMeta *> &TorchDistCheckpoint::otherObjects() const {

@@ -12,8 +12,8 @@
 
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/FsdpCheckpoint.h"
-#include "runtime/checkpoint/ParamBox.h"
 #include "runtime/checkpoint/RunState.h"
+#include "runtime/checkpoint/StoredParam.h"
 
 namespace shardc::checkpoint {
 
@@ -44,10 +44,10 @@ public:
 
   const CheckpointReader &reader() const;
   /// Every parameter by its plain name, layers and experts separate, gated layers not split.
-  const std::map<std::pair<std::string, StoredPart>, ParamBox, std::less<>> &params() const;
-  const ParamBox *find(std::string_view name, StoredPart part) const;
-  Status read(std::string_view name, StoredPart part, ShapeView offset, ShapeView shape,
-              Element type, void *dst) const;
+  const std::map<std::pair<std::string, StoredPart>, StoredParam, std::less<>> &params() const;
+  const StoredParam *find(std::string_view name, StoredPart part) const;
+  Status read(std::string_view name, StoredPart part, const Box &box, Element type,
+              void *dst) const;
   /// Objects that are neither common state, generator state nor extra state of modules.
   const std::vector<const ObjectMeta *> &otherObjects() const;
 
@@ -93,9 +93,9 @@ struct ParamForm {
 /// A block is stacked if all its layers have the same parameters of the same shapes and types, and
 /// are numbered without a gap; those of `mtp` never are.
 TorchDistLayout torchDistLayout(std::span<const ParamForm> params);
-/// The tensor that a parameter's slice is saved as. `part` Weight is the model's own tensor, Master
-/// the fp32 one in the optimizer.
-Result<TensorSlice> torchDistSlice(const ParamSlice &param, StoredPart part,
+/// The tensor that a parameter's slice, under Megatron-Core's name, is saved as. `part` Weight is
+/// the model's own tensor, Master the fp32 one in the optimizer.
+Result<TensorSlice> torchDistSlice(const TensorSlice &param, StoredPart part,
                                    const TorchDistLayout &layout);
 /// `metadata.json`, which makes a folder a torch_dist checkpoint.
 std::string torchDistMetadataFile();

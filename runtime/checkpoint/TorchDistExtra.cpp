@@ -70,12 +70,12 @@ Result<std::vector<BytesItem>> extraStateItems(std::span<const std::string> para
   const std::string record = emptyState();
   std::vector<BytesItem> items;
   for (const std::string &weight : weightsOf(params)) { // placed as the module's parameters are
-    ASSIGN_OR_RETURN(TensorSlice slice,
-                     torchDistSlice({.name = weight, .globalShape = {}, .offset = {}, .shape = {}},
-                                    StoredPart::Weight, layout));
+    ASSIGN_OR_RETURN(
+        TensorSlice slice,
+        torchDistSlice({.name = weight, .globalShape = {}, .box = {}}, StoredPart::Weight, layout));
     std::string module = slice.name.substr(0, slice.name.size() - kWeight.size());
     std::string name =
-        fmt::format("{}_extra_state/shard_{}_{}", module, joinedNumbers(slice.offset, "0"),
+        fmt::format("{}_extra_state/shard_{}_{}", module, joinedNumbers(slice.box.offset, "0"),
                     joinedNumbers(slice.globalShape, "1"));
     items.push_back({name, record, {name}});
   }

@@ -37,8 +37,8 @@ Status stack(TensorSlice &slice, int64_t at, int64_t extent) {
   if (at >= extent)
     return makeStatus(StatusCode::InvalidInput, "'{}' is number {} of {}", slice.name, at, extent);
   slice.globalShape.insert(slice.globalShape.begin(), extent);
-  slice.offset.insert(slice.offset.begin(), at);
-  slice.shape.insert(slice.shape.begin(), 1);
+  slice.box.offset.insert(slice.box.offset.begin(), at);
+  slice.box.shape.insert(slice.box.shape.begin(), 1);
   return Status::ok();
 }
 
@@ -112,10 +112,9 @@ TorchDistLayout torchDistLayout(std::span<const ParamForm> params) {
   return layout;
 }
 
-Result<TensorSlice> torchDistSlice(const ParamSlice &param, StoredPart part,
+Result<TensorSlice> torchDistSlice(const TensorSlice &param, StoredPart part,
                                    const TorchDistLayout &layout) {
-  TensorSlice slice{param.name,   param.dtype, param.globalShape,
-                    param.offset, param.shape, param.data};
+  TensorSlice slice = param;
   RETURN_IF_ERROR(stackExpert(slice, layout.experts));
   RETURN_IF_ERROR(stackLayer(slice, layout.layersOf));
   if (part != StoredPart::Weight)

@@ -24,7 +24,7 @@ public:
   /// and if the optimizer is saved, its settings.
   virtual Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const = 0;
   /// Rows of a tensor or of a moment of it, which are in the cell of `piece`.
-  virtual Status addRows(const checkpoint::ParamSlice &rows, const StatePiece &piece,
+  virtual Status addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,
                          checkpoint::RankWriter &writer) const = 0;
   /// Files of this format beside those of the ranks.
   virtual Status addFiles(const Progress &, const checkpoint::SaveTarget &) const {

@@ -11,7 +11,7 @@ public:
       : plan_(plan), layout_(layout), precision_(fsdpPrecisionOf(plan)) {}
 
   Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const override;
-  Status addRows(const checkpoint::ParamSlice &rows, const StatePiece &piece,
+  Status addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,
                  checkpoint::RankWriter &writer) const override;
 
 private:
@@ -67,10 +67,11 @@ Status FsdpDtensorWriter::addSettings(uint32_t param, const std::string &name, b
   return Status::ok();
 }
 
-Status FsdpDtensorWriter::addRows(const checkpoint::ParamSlice &rows, const StatePiece &,
+Status FsdpDtensorWriter::addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,
                                   checkpoint::RankWriter &writer) const {
   std::vector<checkpoint::TensorSlice> slices;
-  RETURN_IF_ERROR(checkpoint::addParamSlices(rows, slices, precision_));
+  RETURN_IF_ERROR(checkpoint::addParamSlices(rows, piece.part, layout_.isGated(piece.param), slices,
+                                             precision_));
   for (const checkpoint::TensorSlice &slice : slices)
     RETURN_IF_ERROR(writer.add(slice));
   return Status::ok();

@@ -1,6 +1,5 @@
 #include "runtime/save/LoadSource.h"
 
-#include <cstring>
 #include <map>
 #include <set>
 
@@ -10,16 +9,16 @@
 namespace shardc::save {
 namespace {
 
+using checkpoint::Box;
 using checkpoint::CheckpointFormat;
 using checkpoint::Element;
 using checkpoint::LoadDifferences;
-using checkpoint::ParamBox;
 using checkpoint::ParamPart;
 using checkpoint::ParamRequest;
 using checkpoint::PlainValue;
 using checkpoint::RunState;
 using checkpoint::Shape;
-using checkpoint::ShapeView;
+using checkpoint::StoredParam;
 using checkpoint::StoredPart;
 using checkpoint::TorchDistCheckpoint;
 
@@ -36,9 +35,9 @@ public:
   LoadDifferences check(std::span<const ParamRequest> requests) const override {
     return checkpoint_.check(requests);
   }
-  Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
-              Element type, void *dst, bool padsRows) const override {
-    return checkpoint_.read(name, part, offset, shape, type, dst, padsRows);
+  Status read(std::string_view name, ParamPart part, const Box &box, Element type, void *dst,
+              bool padsRows) const override {
+    return checkpoint_.read(name, part, box, type, dst, padsRows);
   }
   Result<RunState> runState() const override {
     return checkpoint::readRunState(checkpoint_.reader());
@@ -83,12 +82,12 @@ public:
   std::string_view format() const override { return formatName(CheckpointFormat::TorchDist); }
   const std::string &folder() const override { return checkpoint_.reader().folder(); }
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
-    const ParamBox *box = checkpoint_.find(name, storedPart(name, part));
-    return box ? std::optional(box->shape()) : std::nullopt;
+    const StoredParam *param = checkpoint_.find(name, storedPart(name, part));
+    return param ? std::optional(param->shape()) : std::nullopt;
   }
   LoadDifferences check(std::span<const ParamRequest> requests) const override;
-  Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
-              Element type, void *dst, bool padsRows) const override;
+  Status read(std::string_view name, ParamPart part, const Box &box, Element type, void *dst,
+              bool padsRows) const override;
   Result<RunState> runState() const override { return checkpoint::readRunState(checkpoint_); }
   Result<std::optional<int64_t>> updates(std::string_view name) const override {
     return checkpoint::savedUpdates(checkpoint_, name);
@@ -141,20 +140,11 @@ LoadDifferences TorchDistSource::check(std::span<const ParamRequest> requests) c
   return report;
 }
 
-Status TorchDistSource::read(std::string_view name, ParamPart part, ShapeView offset,
-                             ShapeView shape, Element type, void *dst, bool padsRows) const {
-  Shape extents(shape.begin(), shape.end());
+Status TorchDistSource::read(std::string_view name, ParamPart part, const Box &box, Element type,
+                             void *dst, bool padsRows) const {
   std::optional<Shape> saved = shapeOf(name, part);
-  if (saved && padsRows && !extents.empty() && offset[0] + extents[0] > (*saved)[0]) {
-    int64_t rows = std::max<int64_t>((*saved)[0] - offset[0], 0);
-    int64_t row = checkpoint::tensorBytes(type, shape.subspan(1)).value_or(0);
-    std::memset(static_cast<uint8_t *>(dst) + rows * row, 0,
-                static_cast<size_t>((extents[0] - rows) * row));
-    extents[0] = rows;
-    if (rows == 0)
-      return Status::ok();
-  }
-  return checkpoint_.read(name, storedPart(name, part), offset, extents, type, dst);
+  Box there = saved && padsRows ? clearPadding(box, (*saved)[0], type, dst) : box;
+  return checkpoint_.read(name, storedPart(name, part), there, type, dst);
 }
 
 Result<std::optional<PlainValue>> TorchDistSource::setting(std::string_view,

@@ -37,8 +37,7 @@ public:
   check(std::span<const checkpoint::ParamRequest> requests) const = 0;
   /// Reads rows of a parameter; weights are the masters where there are any. Rows beyond those that
   /// are saved are zeros if `padsRows` says so.
-  virtual Status read(std::string_view name, checkpoint::ParamPart part,
-                      checkpoint::ShapeView offset, checkpoint::ShapeView shape,
+  virtual Status read(std::string_view name, checkpoint::ParamPart part, const checkpoint::Box &box,
                       checkpoint::Element type, void *dst, bool padsRows) const = 0;
   virtual Result<checkpoint::RunState> runState() const = 0;
   /// Updates that the moments of a parameter count; none if the checkpoint does not say,

@@ -285,7 +285,7 @@ Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) 
     return false;
   bool isPadded = layout_.shapeOf(piece.param)[0] > (*saved)[0];
   bytes.resize(static_cast<size_t>(piece.bytes));
-  RETURN_IF_ERROR(checkpoint_->read(name, piece.part, piece.offset, piece.shape,
+  RETURN_IF_ERROR(checkpoint_->read(name, piece.part, piece.box,
                                     checkpoint::elementOf(layout_.cellOf(piece).type.dtype),
                                     bytes.data(), isPadded));
   return true;

@@ -58,7 +58,7 @@ Status RankSave::addCell(uint32_t cell, int64_t byteBegin, const uint8_t *data, 
 }
 
 Status RankSave::add(const StatePiece &piece, int64_t from, const uint8_t *data, int64_t bytes) {
-  int64_t rowBytes = piece.bytes / piece.shape[0];
+  int64_t rowBytes = piece.bytes / piece.box.shape[0];
   auto begun = begunRows_.find(piece.cell);
   int64_t there = begun == begunRows_.end() ? 0 : static_cast<int64_t>(begun->second.size());
   if (from % rowBytes != there)
@@ -84,19 +84,15 @@ Status RankSave::add(const StatePiece &piece, int64_t from, const uint8_t *data,
 }
 
 Status RankSave::addRows(const StatePiece &piece, int64_t row, int64_t rows, const uint8_t *data) {
-  checkpoint::ParamSlice slice;
-  slice.name = job_->layout->nameOf(piece);
-  slice.part = piece.part;
-  slice.dtype = checkpoint::elementOf(job_->layout->cellOf(piece).type.dtype);
-  slice.globalShape = job_->layout->shapeOf(piece.param);
-  slice.offset = piece.offset;
-  slice.shape = piece.shape;
-  slice.offset[0] += row;
-  slice.shape[0] = rows;
-  slice.data = data;
-  slice.isGated = job_->layout->isGated(piece.param);
-  bytesWritten_ += rows * (piece.bytes / piece.shape[0]);
-  return job_->format->addRows(slice, piece, writer_);
+  const StateLayout &layout = *job_->layout;
+  checkpoint::Box box = piece.box;
+  box.offset[0] += row;
+  box.shape[0] = rows;
+  checkpoint::Element type = checkpoint::elementOf(layout.cellOf(piece).type.dtype);
+  bytesWritten_ += rows * (piece.bytes / piece.box.shape[0]);
+  return job_->format->addRows(
+      {layout.nameOf(piece), type, layout.shapeOf(piece.param), std::move(box), data}, piece,
+      writer_);
 }
 
 Status commitRun(const SaveJob &job, const SaveTarget &target, const Progress &progress) {

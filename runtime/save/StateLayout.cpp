@@ -196,8 +196,8 @@ Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool 
                         cell.cell,
                         box.begin * size,
                         (box.end - box.begin) * size,
-                        {box.offset.begin(), box.offset.begin() + box.rank},
-                        {box.shape.begin(), box.shape.begin() + box.rank},
+                        {{box.offset.begin(), box.offset.begin() + box.rank},
+                         {box.shape.begin(), box.shape.begin() + box.rank}},
                         box.number,
                         role});
   }

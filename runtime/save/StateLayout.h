@@ -18,7 +18,7 @@ struct StatePiece {
   uint32_t param = 0;               ///< index in Plan::params
   uint32_t cell = 0;                ///< index in Role::cells
   int64_t byteBegin = 0, bytes = 0; ///< in the cell
-  checkpoint::Shape offset, shape;  ///< of the box in the tensor
+  checkpoint::Box box;              ///< of the tensor
   int64_t number = 0;               ///< of the tensor, if the parameter is a stack
   uint32_t role = 0;                ///< of the rank: index in Plan::roles
 

@@ -58,21 +58,21 @@ public:
   explicit TorchDcpWriter(const plan::Plan &plan) : plan_(plan) {}
 
   Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const override;
-  Status addRows(const checkpoint::ParamSlice &rows, const StatePiece &piece,
+  Status addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,
                  checkpoint::RankWriter &writer) const override;
 
 private:
   const plan::Plan &plan_;
 };
 
-Status TorchDcpWriter::addRows(const checkpoint::ParamSlice &rows, const StatePiece &,
+Status TorchDcpWriter::addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,
                                checkpoint::RankWriter &writer) const {
-  ItemPath path = {"model", rows.name};
-  if (rows.part != ParamPart::Weight)
-    path = {"optimizer", "state", rows.name, std::string(momentName(rows.part))};
-  return writer.add(checkpoint::TensorSlice{checkpoint::nameOfPath(path), rows.dtype,
-                                            rows.globalShape, rows.offset, rows.shape, rows.data,
-                                            path});
+  checkpoint::TensorSlice slice = rows;
+  slice.path = {"model", rows.name};
+  if (piece.part != ParamPart::Weight)
+    slice.path = {"optimizer", "state", rows.name, std::string(momentName(piece.part))};
+  slice.name = checkpoint::nameOfPath(slice.path);
+  return writer.add(slice);
 }
 
 Status TorchDcpWriter::addObjects(const Progress &progress, checkpoint::RankWriter &writer) const {
@@ -85,7 +85,7 @@ Status TorchDcpWriter::addObjects(const Progress &progress, checkpoint::RankWrit
     for (int64_t i = 0; i < plan_.params[p].tensorCount(); ++i) {
       ItemPath path = {"optimizer", "state", plan_.params[p].tensorName(i), "step"};
       RETURN_IF_ERROR(writer.add(checkpoint::TensorSlice{
-          checkpoint::nameOfPath(path), checkpoint::Element::F32, {}, {}, {}, &step, path}));
+          checkpoint::nameOfPath(path), checkpoint::Element::F32, {}, {}, &step, path}));
     }
   }
   return addGroups(plan_, progress, writer);

@@ -9,8 +9,8 @@ namespace shardc::save {
 namespace {
 
 using checkpoint::ParamPart;
-using checkpoint::ParamSlice;
 using checkpoint::StoredPart;
+using checkpoint::TensorSlice;
 
 bool hasMasters(const plan::Plan &plan) {
   return std::ranges::any_of(plan.roles, [](const plan::Role &role) {
@@ -62,7 +62,7 @@ Status TorchDistWriter::addObjects(const Progress &progress, checkpoint::RankWri
   return writer.add(common(progress).item);
 }
 
-Status TorchDistWriter::addRows(const ParamSlice &rows, const StatePiece &piece,
+Status TorchDistWriter::addRows(const TensorSlice &rows, const StatePiece &piece,
                                 checkpoint::RankWriter &writer) const {
   if (piece.part != ParamPart::Weight)
     return addAs(rows, rows.dtype, checkpoint::storedPartOf(piece.part), writer);
@@ -75,20 +75,19 @@ Status TorchDistWriter::addRows(const ParamSlice &rows, const StatePiece &piece,
 }
 
 /// Adds the rows in this type.
-Status TorchDistWriter::addAs(const ParamSlice &rows, checkpoint::Element type, StoredPart part,
+Status TorchDistWriter::addAs(const TensorSlice &rows, checkpoint::Element type, StoredPart part,
                               checkpoint::RankWriter &writer) const {
-  ParamSlice converted = rows;
+  TensorSlice converted = rows;
   std::vector<uint8_t> bytes;
   if (rows.dtype != type) {
-    int64_t count = checkpoint::elementCount(rows.shape).value_or(0);
+    int64_t count = checkpoint::elementCount(rows.box.shape).value_or(0);
     bytes.resize(static_cast<size_t>(count * checkpoint::elementBits(type) / 8));
     checkpoint::convertElements(rows.dtype, static_cast<const uint8_t *>(rows.data), type,
                                 bytes.data(), count);
     converted.dtype = type;
     converted.data = bytes.data();
   }
-  ASSIGN_OR_RETURN(checkpoint::TensorSlice stored,
-                   checkpoint::torchDistSlice(converted, part, layout_));
+  ASSIGN_OR_RETURN(TensorSlice stored, checkpoint::torchDistSlice(converted, part, layout_));
   return writer.add(stored);
 }
 

@@ -11,7 +11,7 @@ public:
   explicit TorchDistWriter(const plan::Plan &plan);
 
   Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const override;
-  Status addRows(const checkpoint::ParamSlice &rows, const StatePiece &piece,
+  Status addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,
                  checkpoint::RankWriter &writer) const override;
   Status addFiles(const Progress &progress, const checkpoint::SaveTarget &target) const override;
 
@@ -21,7 +21,7 @@ public:
   checkpoint::TorchDistCommon common(const Progress &progress) const;
 
 private:
-  Status addAs(const checkpoint::ParamSlice &rows, checkpoint::Element type,
+  Status addAs(const checkpoint::TensorSlice &rows, checkpoint::Element type,
                checkpoint::StoredPart part, checkpoint::RankWriter &writer) const;
 
   const plan::Plan &plan_;

@@ -95,12 +95,10 @@ Status loadRank(const save::SaveJob &job, const std::string &folder, int64_t ran
   std::vector<uint8_t> buffer;
   ASSIGN_OR_RETURN(std::vector<save::StatePiece> pieces, job.layout->pieces(rank));
   for (const save::StatePiece &piece : pieces) {
-    checkpoint::Shape shape = job.layout->shapeOf(piece.param), offset(shape.size(), 0);
-    offset[0] = piece.rowBegin;
-    shape[0] = piece.rowCount;
     buffer.resize(static_cast<size_t>(piece.bytes));
-    RETURN_IF_ERROR(source->read(job.plan->params[piece.param].name, piece.part, offset, shape,
-                                 checkpoint::Element::F32, buffer.data(), /*padsRows=*/false));
+    RETURN_IF_ERROR(source->read(job.plan->params[piece.param].name, piece.part,
+                                 job.layout->boxOf(piece), checkpoint::Element::F32, buffer.data(),
+                                 /*padsRows=*/false));
   }
   return Status::ok();
 }

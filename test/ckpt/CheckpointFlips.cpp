@@ -66,15 +66,14 @@ Outcome loadRank(const std::string &folder, int rank, int ranks) {
     tensors.push_back(std::move(param));
   std::string all;
   for (const ViewTensor &tensor : tensors) {
-    Shape offset(tensor.shape.size(), 0), shape = tensor.shape;
-    if (!shape.empty()) {
-      RowRange rows = shareOfRows(shape[0], rank, ranks);
-      offset[0] = rows.begin;
-      shape[0] = rows.end - rows.begin;
+    Box box;
+    if (!tensor.shape.empty()) {
+      RowRange rows = shareOfRows(tensor.shape[0], rank, ranks);
+      box = Box::rows(tensor.shape, rows.begin, rows.end - rows.begin);
     }
     size_t at = all.size();
-    all.resize(at + static_cast<size_t>(tensorBytes(tensor.type, shape).value_or(0)));
-    RETURN_IF_ERROR(tensor.read(offset, shape, tensor.type, all.data() + at));
+    all.resize(at + static_cast<size_t>(tensorBytes(tensor.type, box.shape).value_or(0)));
+    RETURN_IF_ERROR(tensor.read(box, tensor.type, all.data() + at));
   }
   for (const ObjectMeta &object : view.reader().metadata().objects) {
     ASSIGN_OR_RETURN(ObjectValue value, view.reader().readObject(object.name));

@@ -23,8 +23,7 @@ using Args = std::vector<std::string>;
 
 Result<std::string> readWhole(const CheckpointReader &reader, const TensorMeta &tensor) {
   std::string bytes(static_cast<size_t>(*tensorBytes(tensor.type, tensor.shape)), '\0');
-  Shape origin(tensor.shape.size(), 0);
-  RETURN_IF_ERROR(reader.read(tensor.name, origin, tensor.shape, tensor.type, bytes.data()));
+  RETURN_IF_ERROR(reader.read(tensor.name, Box::whole(tensor.shape), tensor.type, bytes.data()));
   return bytes;
 }
 
@@ -57,13 +56,13 @@ Status box(const Args &args) {
   Shape numbers;
   for (size_t i = 3; i < args.size(); ++i)
     numbers.push_back(std::stoll(args[i]));
-  Shape offset(numbers.begin(), numbers.begin() + static_cast<ptrdiff_t>(numbers.size() / 2));
-  Shape shape(numbers.begin() + static_cast<ptrdiff_t>(numbers.size() / 2), numbers.end());
+  auto middle = numbers.begin() + static_cast<ptrdiff_t>(numbers.size() / 2);
+  Box box = {{numbers.begin(), middle}, {middle, numbers.end()}};
   std::optional<Element> type = elementOfTorchName(args.at(2));
   if (!type)
     return makeStatus(StatusCode::InvalidInput, "unknown type '{}'", args.at(2));
-  std::vector<uint8_t> bytes(static_cast<size_t>(*tensorBytes(*type, shape)));
-  RETURN_IF_ERROR(reader.read(args.at(1), offset, shape, *type, bytes.data()));
+  std::vector<uint8_t> bytes(static_cast<size_t>(*tensorBytes(*type, box.shape)));
+  RETURN_IF_ERROR(reader.read(args.at(1), box, *type, bytes.data()));
   fmt::print("{:02x}\n", fmt::join(bytes, ""));
   return Status::ok();
 }
@@ -84,18 +83,16 @@ Status copy(const Args &args) {
     std::vector<BytesItem> items;
     for (size_t i = 0; i < data.size(); ++i) {
       const TensorMeta &tensor = reader.metadata().tensors[i];
-      Shape offset(tensor.shape.size(), 0), shape = tensor.shape;
-      if (shape.empty() && rank != 0)
+      if (tensor.shape.empty() && rank != 0)
         continue;
-      if (!shape.empty()) {
-        RowRange rows = shareOfRows(shape[0], rank, ranks);
-        offset[0] = rows.begin;
-        shape[0] = rows.end - rows.begin;
+      Box box;
+      const char *at = data[i].data();
+      if (!tensor.shape.empty()) {
+        RowRange rows = shareOfRows(tensor.shape[0], rank, ranks);
+        box = Box::rows(tensor.shape, rows.begin, rows.end - rows.begin);
+        at += rows.begin * *tensorBytes(tensor.type, ShapeView(tensor.shape).subspan(1));
       }
-      int64_t rowBytes =
-          shape.empty() ? 0 : *tensorBytes(tensor.type, ShapeView(tensor.shape).subspan(1));
-      const void *at = data[i].data() + (offset.empty() ? 0 : offset[0] * rowBytes);
-      slices.push_back({tensor.name, tensor.type, tensor.shape, offset, shape, at,
+      slices.push_back({tensor.name, tensor.type, tensor.shape, box, at,
                         reader.metadata().paths.at(tensor.name)});
     }
     for (size_t i = static_cast<size_t>(rank); i < reader.metadata().objects.size();
@@ -119,11 +116,9 @@ void addParam(std::deque<std::vector<float>> &storage, std::vector<TensorSlice> 
     std::vector<float> &values = storage.emplace_back();
     for (int64_t i = rows.begin * rowSize; i < rows.end * rowSize; ++i)
       values.push_back(static_cast<float>(i) + 1000.0f * static_cast<float>(part));
-    Shape offset(shape.size(), 0), local = shape;
-    offset[0] = rows.begin;
-    local[0] = rows.end - rows.begin;
-    Status status = addParamSlices(
-        {name, part, Element::F32, shape, offset, local, values.data(), isGated}, slices);
+    Box box = Box::rows(shape, rows.begin, rows.end - rows.begin);
+    Status status =
+        addParamSlices({name, Element::F32, shape, box, values.data()}, part, isGated, slices);
     SHARDC_CHECK(status.isOk(), "{}", status.message());
   }
 }
@@ -190,7 +185,8 @@ Status types(const Args &args) {
   std::vector<TensorSlice> slices;
 #define ELEMENT(enumerator, torchName, storage, safetensors, bits)                                 \
   if (std::strlen(torchName) != 0)                                                                 \
-    slices.push_back({"t." torchName, Element::enumerator, {2, 3}, {0, 0}, {2, 3}, bytes.data()});
+    slices.push_back(                                                                              \
+        {"t." torchName, Element::enumerator, {2, 3}, Box::whole({2, 3}), bytes.data()});
 #include "runtime/checkpoint/ElementTypes.def"
   return save(targetOf(args.at(0)), 0, 1, slices, {});
 }

@@ -51,8 +51,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!bytes || *bytes > (1 << 20))
       continue;
     std::string values(static_cast<size_t>(*bytes), '\0');
-    Shape origin(tensor.shape.size(), 0);
-    static_cast<void>(reader->read(tensor.name, origin, tensor.shape, tensor.type, values.data()));
+    static_cast<void>(
+        reader->read(tensor.name, Box::whole(tensor.shape), tensor.type, values.data()));
   }
   for (const ObjectMeta &object : reader->metadata().objects)
     static_cast<void>(reader->verifyObject(object));

@@ -92,8 +92,7 @@ bool isSmall(const Metadata &metadata) {
 
 std::string valuesOf(const CheckpointReader &reader, const TensorMeta &tensor) {
   std::string values(static_cast<size_t>(*tensorBytes(tensor.type, tensor.shape)), '\0');
-  Shape origin(tensor.shape.size(), 0);
-  Status status = reader.read(tensor.name, origin, tensor.shape, tensor.type, values.data());
+  Status status = reader.read(tensor.name, Box::whole(tensor.shape), tensor.type, values.data());
   require(status.isOk());
   return values;
 }

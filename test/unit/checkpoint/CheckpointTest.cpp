@@ -28,8 +28,7 @@ void saveRows(const SaveTarget &target, const std::vector<int64_t> &cuts, int64_
     TensorSlice slice{"w",
                       Element::F32,
                       {rows, columns},
-                      {cuts[at], 0},
-                      {cuts[at + 1] - cuts[at], columns},
+                      {{cuts[at], 0}, {cuts[at + 1] - cuts[at], columns}},
                       values.data() + cuts[at] * columns};
     std::vector<BytesItem> items;
     if (rank == 0)
@@ -81,7 +80,7 @@ TEST(Checkpoint, TilesOfFourDimsReadBack) {
       for (int64_t i = 0; i < 2; ++i)
         for (int64_t k = 0; k < 10; ++k)
           tile.push_back(values[static_cast<size_t>(((a + i) * 3 + b) * 10 + k)]);
-      slices.push_back({"t", Element::F32, {4, 3, 2, 5}, {a, b, 0, 0}, {2, 1, 2, 5}, nullptr});
+      slices.push_back({"t", Element::F32, {4, 3, 2, 5}, {{a, b, 0, 0}, {2, 1, 2, 5}}, nullptr});
     }
   for (size_t i = 0; i < tiles.size(); ++i)
     slices[i].data = tiles[i].data();
@@ -120,8 +119,7 @@ TEST(Checkpoint, SavesByThreadsWithABarrier) {
       TensorSlice slice{"w",
                         Element::F32,
                         {10, 4},
-                        {rows.begin, 0},
-                        {rows.end - rows.begin, 4},
+                        {{rows.begin, 0}, {rows.end - rows.begin, 4}},
                         values.data() + rows.begin * 4};
       EXPECT_OK(save(target, rank, kRanks, {&slice, 1}, {}, barrier));
     });
@@ -143,8 +141,7 @@ TEST(Checkpoint, ParallelReadsAgree) {
   std::vector<std::thread> threads;
   for (int64_t at = 0; at < 300; at += 60)
     threads.emplace_back([&, at] {
-      EXPECT_OK(
-          reader->read("w", Shape{at, 0}, Shape{60, 50}, Element::F32, values.data() + at * 50));
+      EXPECT_OK(reader->read("w", {{at, 0}, {60, 50}}, Element::F32, values.data() + at * 50));
     });
   for (std::thread &thread : threads)
     thread.join();
@@ -160,7 +157,7 @@ TEST(Checkpoint, ConvertsWhileReading) {
   std::vector<uint16_t> halves = readBox<uint16_t>(*reader, "w", {0, 0}, {2, 3}, Element::BF16);
   EXPECT_EQ(halves[5], 0x40a0); // 5.0
   std::vector<int64_t> wrong(6);
-  EXPECT_FAILS(reader->read("w", Shape{0, 0}, Shape{2, 3}, Element::I64, wrong.data()),
+  EXPECT_FAILS(reader->read("w", {{0, 0}, {2, 3}}, Element::I64, wrong.data()),
                "cannot be converted to int64");
 }
 
@@ -171,12 +168,12 @@ TEST(Checkpoint, MissingNamesAndBoxesAreExplained) {
   Result<CheckpointReader> reader = CheckpointReader::open(target.path());
   ASSERT_TRUE(reader.isOk());
   float value[6];
-  EXPECT_FAILS(reader->read("v", Shape{0}, Shape{1}, Element::F32, value),
+  EXPECT_FAILS(reader->read("v", {{0}, {1}}, Element::F32, value),
                "Missing key in checkpoint state_dict: v. [tensors-missing]");
-  EXPECT_FAILS(reader->read("w", Shape{0, 1}, Shape{2, 3}, Element::F32, value),
+  EXPECT_FAILS(reader->read("w", {{0, 1}, {2, 3}}, Element::F32, value),
                "is not inside 'w' of shape [2, 3]");
-  EXPECT_FAILS(reader->read("w", Shape{0}, Shape{2}, Element::F32, value), "is not inside");
-  EXPECT_FAILS(reader->read("iteration", Shape{}, Shape{}, Element::F32, value), "is an object");
+  EXPECT_FAILS(reader->read("w", {{0}, {2}}, Element::F32, value), "is not inside");
+  EXPECT_FAILS(reader->read("iteration", {{}, {}}, Element::F32, value), "is an object");
   EXPECT_FAILS(reader->readObject("w").status(), "is a tensor");
 }
 
@@ -184,7 +181,7 @@ TEST(Checkpoint, HolesAreFoundWhenSavingAndWhenReading) {
   TempFolder folder;
   SaveTarget target{folder.path(), "c"};
   float values[8] = {};
-  TensorSlice slice{"w", Element::F32, {4, 2}, {0, 0}, {3, 2}, values};
+  TensorSlice slice{"w", Element::F32, {4, 2}, {{0, 0}, {3, 2}}, values};
   EXPECT_FAILS(save(target, 0, 1, {&slice, 1}, {}), "saved 6 of the 8 elements of 'w'");
   EXPECT_FALSE(std::filesystem::exists(target.path()));
   // A checkpoint of another program may have one; reading around it works, across it does not.
@@ -199,7 +196,7 @@ TEST(Checkpoint, HolesAreFoundWhenSavingAndWhenReading) {
   ASSERT_TRUE(reader.isOk()) << reader.status().message();
   readBox<float>(*reader, "model.module.even", {0, 0}, {4, 3}, Element::F32);
   float box[24];
-  EXPECT_FAILS(reader->read("model.module.even", Shape{0, 0}, Shape{4, 6}, Element::F32, box),
+  EXPECT_FAILS(reader->read("model.module.even", {{0, 0}, {4, 6}}, Element::F32, box),
                "contain 18 of the 24 elements");
 }
 
@@ -207,17 +204,17 @@ TEST(Checkpoint, RanksMustAgree) {
   TempFolder folder;
   SaveTarget target{folder.path(), "c"};
   float values[8] = {};
-  TensorSlice a{"w", Element::F32, {4, 2}, {0, 0}, {2, 2}, values},
-      b{"w", Element::BF16, {4, 2}, {2, 0}, {2, 2}, values};
+  TensorSlice a{"w", Element::F32, {4, 2}, {{0, 0}, {2, 2}}, values},
+      b{"w", Element::BF16, {4, 2}, {{2, 0}, {2, 2}}, values};
   ASSERT_OK(beginSave(target));
   ASSERT_OK(writeRank(target, 0, {&a, 1}, {}));
   EXPECT_FAILS(commitSave(target, 2), "rank 1 did not finish");
   ASSERT_OK(writeRank(target, 1, {&b, 1}, {}));
   EXPECT_FAILS(commitSave(target, 2), "ranks disagree on 'w'");
-  b = {"w", Element::F32, {4, 2}, {1, 0}, {3, 2}, values};
+  b = {"w", Element::F32, {4, 2}, {{1, 0}, {3, 2}}, values};
   ASSERT_OK(writeRank(target, 1, {&b, 1}, {}));
   EXPECT_FAILS(commitSave(target, 2), "overlap");
-  b = {"w", Element::F32, {4, 2}, {3, 0}, {2, 2}, values};
+  b = {"w", Element::F32, {4, 2}, {{3, 0}, {2, 2}}, values};
   EXPECT_FAILS(writeRank(target, 1, {&b, 1}, {}), "not inside the tensor's shape");
 }
 
@@ -225,7 +222,7 @@ TEST(Checkpoint, WhatRanksSaveAlikeIsKeptOnce) {
   TempFolder folder;
   SaveTarget target{folder.path(), "c"};
   std::vector<float> values = counted(4);
-  TensorSlice slice{"w", Element::F32, {4}, {0}, {4}, values.data()};
+  TensorSlice slice{"w", Element::F32, {4}, {{0}, {4}}, values.data()};
   BytesItem item = objectItem({"a", "b"}, PlainValue("x"));
   ASSERT_OK(beginSave(target));
   for (int rank = 0; rank < 3; ++rank)
@@ -242,9 +239,9 @@ TEST(Checkpoint, EmptyTensorsAndEmptyRanksAreFine) {
   TempFolder folder;
   SaveTarget target{folder.path(), "c"};
   std::vector<float> values = counted(4);
-  std::vector<TensorSlice> all = {{"w", Element::F32, {4}, {0}, {4}, values.data()},
-                                  {"none", Element::F32, {0, 3}, {0, 0}, {0, 3}, nullptr}};
-  std::vector<TensorSlice> nothing = {{"w", Element::F32, {4}, {4}, {0}, nullptr}};
+  std::vector<TensorSlice> all = {{"w", Element::F32, {4}, {{0}, {4}}, values.data()},
+                                  {"none", Element::F32, {0, 3}, {{0, 0}, {0, 3}}, nullptr}};
+  std::vector<TensorSlice> nothing = {{"w", Element::F32, {4}, {{4}, {0}}, nullptr}};
   ASSERT_OK(beginSave(target));
   ASSERT_OK(writeRank(target, 0, nothing, {}));
   ASSERT_OK(writeRank(target, 1, all, {}));
@@ -262,7 +259,7 @@ TEST(Checkpoint, FilesBesideTheRecordsHaveChecksums) {
   TempFolder folder;
   SaveTarget target = SaveTarget::iteration(folder.path(), 1);
   std::vector<float> values = counted(4);
-  TensorSlice slice{"w", Element::F32, {4}, {0}, {4}, values.data()};
+  TensorSlice slice{"w", Element::F32, {4}, {{0}, {4}}, values.data()};
   for (const char *name : {"notes.txt", "recipe/a.recipe", "recipe/in here/100% 50%20.recipe",
                            "recipe/two\nlines", "recipe/\xc3\xa9", "recipe/nothing"}) {
     ASSERT_OK(beginSave(target));

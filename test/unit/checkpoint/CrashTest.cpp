@@ -21,7 +21,7 @@ Status saveValues(const std::string &root, int64_t iteration, FileFaults *faults
   BytesItem item = objectItem({"iteration"}, PlainValue(iteration));
   RETURN_IF_ERROR(beginSave(target));
   for (int rank = 0; rank < 2; ++rank) {
-    TensorSlice slice{"w", Element::F32, {4, 4}, {2 * rank, 0}, {2, 4}, values.data()};
+    TensorSlice slice{"w", Element::F32, {4, 4}, {{2 * rank, 0}, {2, 4}}, values.data()};
     RETURN_IF_ERROR(writeRank(target, rank, {&slice, 1}, {&item, 1}));
   }
   RETURN_IF_ERROR(addFile(target, "train_state.pt", "state"));

@@ -27,8 +27,7 @@ Status readItems(const std::string &folder, Items &items) {
     std::string bytes;
     if (status.isOk()) {
       bytes.resize(static_cast<size_t>(*tensorBytes(tensor.type, tensor.shape)));
-      Shape origin(tensor.shape.size(), 0);
-      status = reader.read(tensor.name, origin, tensor.shape, tensor.type, bytes.data());
+      status = reader.read(tensor.name, Box::whole(tensor.shape), tensor.type, bytes.data());
     }
     if (status.isOk())
       items[tensor.name] =
@@ -102,8 +101,7 @@ void saveRanks(const std::string &root) {
     std::vector<TensorSlice> slices = {{"model.module.w",
                                         Element::F32,
                                         {8, 8},
-                                        {rows.begin, 0},
-                                        {rows.end - rows.begin, 8},
+                                        {{rows.begin, 0}, {rows.end - rows.begin, 8}},
                                         values.data()}};
     RunState state;
     state.iteration = 5;
@@ -122,8 +120,8 @@ void saveRanks(const std::string &root) {
 void saveSmall(const std::string &root) {
   std::vector<float> values(24, 1.5f);
   std::vector<TensorSlice> slices = {
-      {"model.w", Element::F32, {6, 4}, {0, 0}, {6, 4}, values.data()},
-      {"model.b", Element::BF16, {3}, {0}, {3}, values.data()}};
+      {"model.w", Element::F32, {6, 4}, {{0, 0}, {6, 4}}, values.data()},
+      {"model.b", Element::BF16, {3}, {{0}, {3}}, values.data()}};
   std::vector<BytesItem> items = {
       objectItem({"iteration"}, PlainValue(100)),
       objectItem({"group"}, PlainEntries{{"lr", 1e-3}, {"betas", PlainTuple{{0.9, 0.95}}}})};
@@ -322,8 +320,7 @@ TEST(Damage, MessageNamesFileAndPlace) {
   Result<CheckpointReader> reader = CheckpointReader::open(folder / "c");
   ASSERT_TRUE(reader.isOk());
   float values[24];
-  EXPECT_FAILS(reader->read("model.w", Shape{0, 0}, Shape{6, 4}, Element::F32, values),
-               "__0_0.distcp");
+  EXPECT_FAILS(reader->read("model.w", {{0, 0}, {6, 4}}, Element::F32, values), "__0_0.distcp");
 }
 
 TEST(Damage, AnyPartOfATorchRecordIsRefusedByTheWholeRecordsChecksum) {
@@ -339,8 +336,7 @@ TEST(Damage, AnyPartOfATorchRecordIsRefusedByTheWholeRecordsChecksum) {
     Result<CheckpointReader> reader = CheckpointReader::open(folder / "c", verify);
     for (int round = 0; round < 2; ++round) // a second reader gets the error too
       for (int64_t row : {0, 1})
-        EXPECT_FAILS(reader->read("a", Shape{row, 0}, Shape{1, 3}, Element::F32, values),
-                     "checksum");
+        EXPECT_FAILS(reader->read("a", {{row, 0}, {1, 3}}, Element::F32, values), "checksum");
   }
 }
 

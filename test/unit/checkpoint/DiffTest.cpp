@@ -17,10 +17,9 @@ struct Contents {
 };
 
 std::string saved(const TempFolder &folder, const std::string &name, const Contents &contents) {
-  Shape origin(contents.shape.size(), 0);
   std::vector<TensorSlice> slices = {
-      {"w", Element::F32, contents.shape, origin, contents.shape, contents.weight.data()},
-      {"n", Element::I64, {3}, {0}, {3}, contents.counts.data()}};
+      {"w", Element::F32, contents.shape, Box::whole(contents.shape), contents.weight.data()},
+      {"n", Element::I64, {3}, Box::whole({3}), contents.counts.data()}};
   std::vector<BytesItem> items = {objectItem({"iteration"}, PlainValue(contents.iteration))};
   EXPECT_OK(save({folder.path(), name}, 0, 1, slices, items));
   return folder / name;
@@ -89,8 +88,8 @@ TEST(Diff, TypesThatConvertAreComparedByValue) {
   TempFolder folder;
   float wide[] = {1, 2};
   uint16_t narrow[] = {0x3f80, 0x4000}; // 1 and 2 in bf16
-  std::vector<TensorSlice> a = {{"w", Element::F32, {2}, {0}, {2}, wide}},
-                           b = {{"w", Element::BF16, {2}, {0}, {2}, narrow}};
+  std::vector<TensorSlice> a = {{"w", Element::F32, {2}, {{0}, {2}}, wide}},
+                           b = {{"w", Element::BF16, {2}, {{0}, {2}}, narrow}};
   ASSERT_OK(save({folder.path(), "a"}, 0, 1, a, {}));
   ASSERT_OK(save({folder.path(), "b"}, 0, 1, b, {}));
   CheckpointDiff diff = diffOf(folder / "a", folder / "b");

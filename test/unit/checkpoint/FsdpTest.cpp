@@ -89,14 +89,11 @@ void saveParam(const SaveTarget &target, const std::string &name, const Shape &s
       parts.push_back(values);
     }
     RowRange rows = shareOfRows(shape[0], rank, ranks);
-    Shape offset(shape.size(), 0), local = shape;
-    offset[0] = rows.begin;
-    local[0] = rows.end - rows.begin;
-    for (ParamPart part : kParamParts)
-      ASSERT_OK(
-          addParamSlices({name, part, Element::F32, shape, offset, local,
-                          parts[static_cast<size_t>(part)].data() + rows.begin * rowSize, isGated},
-                         slices));
+    Box box = Box::rows(shape, rows.begin, rows.end - rows.begin);
+    for (ParamPart part : kParamParts) {
+      const float *data = parts[static_cast<size_t>(part)].data() + rows.begin * rowSize;
+      ASSERT_OK(addParamSlices({name, Element::F32, shape, box, data}, part, isGated, slices));
+    }
     std::vector<BytesItem> items;
     if (rank == 0) {
       GroupMeta meta;
@@ -129,8 +126,8 @@ TEST(FsdpCheckpoint, GatedLayersAreSplitAndJoinedAtAnyCut) {
     for (int64_t begin = 0; begin < 12; ++begin)
       for (int64_t rows = 0; rows <= 12 - begin; ++rows) {
         std::vector<float> got(static_cast<size_t>(rows * 3));
-        ASSERT_OK(checkpoint->read(kFc1, ParamPart::ExpAvg, Shape{begin, 0}, Shape{rows, 3},
-                                   Element::F32, got.data()));
+        ASSERT_OK(checkpoint->read(kFc1, ParamPart::ExpAvg, {{begin, 0}, {rows, 3}}, Element::F32,
+                                   got.data()));
         for (size_t i = 0; i < got.size(); ++i)
           ASSERT_EQ(got[i], static_cast<float>(1000 + begin * 3) + static_cast<float>(i));
       }
@@ -149,10 +146,10 @@ TEST(FsdpCheckpoint, UngatedLayersStayWhole) {
 TEST(FsdpCheckpoint, OddGatedLayersAreRefused) {
   float values[10] = {};
   std::vector<TensorSlice> slices;
-  EXPECT_FAILS(
-      addParamSlices({kFc1, ParamPart::Weight, Element::F32, {5, 2}, {0, 0}, {5, 2}, values, true},
-                     slices),
-      "cannot be split into halves");
+  EXPECT_FAILS(addParamSlices({kFc1, Element::F32, {5, 2}, Box::whole({5, 2}), values},
+                              ParamPart::Weight,
+                              /*isGated=*/true, slices),
+               "cannot be split into halves");
 }
 
 TEST(FsdpCheckpoint, GroupMetadataComeBack) {
@@ -180,18 +177,11 @@ PlainEntries wholeSettings(int64_t step) {
 void saveOldLayout(const SaveTarget &target, const std::vector<BytesItem> &items) {
   const float values[8] = {};
   std::vector<TensorSlice> slices;
-  ASSERT_OK(addParamSlices({kFc1,
-                            ParamPart::Weight,
-                            Element::F32,
-                            {4, 2},
-                            {0, 0},
-                            {4, 2},
-                            values,
-                            /*isGated=*/true},
-                           slices));
-  ASSERT_OK(addParamSlices(
-      {"decoder.final_layernorm.weight", ParamPart::Weight, Element::F32, {8}, {0}, {8}, values},
-      slices));
+  ASSERT_OK(addParamSlices({kFc1, Element::F32, {4, 2}, Box::whole({4, 2}), values},
+                           ParamPart::Weight, /*isGated=*/true, slices));
+  ASSERT_OK(
+      addParamSlices({"decoder.final_layernorm.weight", Element::F32, {8}, Box::whole({8}), values},
+                     ParamPart::Weight, /*isGated=*/false, slices));
   ASSERT_OK(save(target, 0, 1, slices, items));
 }
 
@@ -239,9 +229,8 @@ TEST(FsdpCheckpoint, UpdatesThatAreCountedWithTheMomentsAreRead) {
     const float step = 12, values[8] = {};
     std::vector<TensorSlice> slices = adamStepSlices(kFc1, /*isGated=*/true, step, precision);
     ASSERT_EQ(slices.size(), 2u);
-    ASSERT_OK(addParamSlices(
-        {kFc1, ParamPart::Weight, Element::F32, {4, 2}, {0, 0}, {4, 2}, values, true}, slices,
-        precision));
+    ASSERT_OK(addParamSlices({kFc1, Element::F32, {4, 2}, Box::whole({4, 2}), values},
+                             ParamPart::Weight, /*isGated=*/true, slices, precision));
     for (const TensorSlice &slice : adamStepSlices("decoder.layers.0.input_layernorm.weight",
                                                    /*isGated=*/true, step, precision))
       slices.push_back(slice);
@@ -310,15 +299,15 @@ TEST(FsdpCheckpoint, PaddedRowsAreZeros) {
   ASSERT_TRUE(checkpoint.isOk());
   const std::string kName = "embedding.word_embeddings.weight";
   std::vector<float> got(6, 9.0f);
-  ASSERT_OK(checkpoint->read(kName, ParamPart::Weight, Shape{2, 0}, Shape{3, 2}, Element::F32,
-                             got.data(), true));
+  ASSERT_OK(
+      checkpoint->read(kName, ParamPart::Weight, {{2, 0}, {3, 2}}, Element::F32, got.data(), true));
   EXPECT_EQ(got, (std::vector<float>{4, 5, 0, 0, 0, 0}));
-  ASSERT_OK(checkpoint->read(kName, ParamPart::Weight, Shape{4, 0}, Shape{3, 2}, Element::F32,
-                             got.data(), true));
+  ASSERT_OK(
+      checkpoint->read(kName, ParamPart::Weight, {{4, 0}, {3, 2}}, Element::F32, got.data(), true));
   EXPECT_EQ(got, std::vector<float>(6, 0.0f));
-  EXPECT_FAILS(checkpoint->read(kName, ParamPart::Weight, Shape{2, 0}, Shape{3, 2}, Element::F32,
-                                got.data()),
-               "is not inside");
+  EXPECT_FAILS(
+      checkpoint->read(kName, ParamPart::Weight, {{2, 0}, {3, 2}}, Element::F32, got.data()),
+      "is not inside");
 }
 
 TEST(FsdpCheckpoint, ReportsAllThatDoesNotFit) {
@@ -354,7 +343,7 @@ TEST(FsdpCheckpoint, ReportsAllThatDoesNotFit) {
 TEST(FsdpCheckpoint, StageLocalLayersAreRefused) {
   TempFolder folder;
   float value = 1;
-  TensorSlice slice{"model0.module.decoder.x", Element::F32, {1}, {0}, {1}, &value};
+  TensorSlice slice{"model0.module.decoder.x", Element::F32, {1}, {{0}, {1}}, &value};
   ASSERT_OK(save({folder.path(), "c"}, 0, 1, {&slice, 1}, {}));
   EXPECT_FAILS(openFsdp(folder / "c").status(), "virtual pipeline stages");
 }
@@ -396,7 +385,7 @@ TEST(RunState, GeneratorStatesHaveTheirShapes) {
   Result<RngItems> items = rngItems(1234, 0, 1);
   ASSERT_TRUE(items.isOk()) << items.status().message();
   EXPECT_EQ(items->tensors[0].name, "rng_state.(0, 1).0.torch_rng_state");
-  EXPECT_EQ(items->tensors[0].shape, Shape{5056});
+  EXPECT_EQ(items->tensors[0].box.shape, Shape{5056});
   EXPECT_EQ(items->objects.size(), 2u);
   uint64_t words[3];
   std::memcpy(words, static_cast<const char *>(items->tensors[0].data) + 24, sizeof words);

@@ -96,8 +96,8 @@ std::vector<float> paramOf(const FsdpCheckpoint &checkpoint, const std::string &
   std::optional<Shape> shape = checkpoint.shapeOf(name, ParamPart::Weight);
   EXPECT_TRUE(shape.has_value()) << name;
   std::vector<float> values(static_cast<size_t>(*elementCount(*shape)));
-  EXPECT_OK(checkpoint.read(name, ParamPart::Weight, Shape(shape->size(), 0), *shape, Element::F32,
-                            values.data()));
+  EXPECT_OK(
+      checkpoint.read(name, ParamPart::Weight, Box::whole(*shape), Element::F32, values.data()));
   return values;
 }
 

@@ -11,12 +11,12 @@ using namespace std::string_literals;
 
 Metadata sampleMetadata() {
   Metadata metadata;
-  metadata.tensors.push_back(
-      {"w",
-       Element::BF16,
-       {6, 4},
-       {{{0, 0}, {3, 4}, {"__0_0.distcp", 0, 1600}}, {{3, 0}, {3, 4}, {"__1_0.distcp", 7, 1600}}}});
-  metadata.tensors.push_back({"s", Element::F8E4M3, {}, {{{}, {}, {"__0_0.distcp", 1600, 1500}}}});
+  metadata.tensors.push_back({"w",
+                              Element::BF16,
+                              {6, 4},
+                              {{{{0, 0}, {3, 4}}, {"__0_0.distcp", 0, 1600}},
+                               {{{3, 0}, {3, 4}}, {"__1_0.distcp", 7, 1600}}}});
+  metadata.tensors.push_back({"s", Element::F8E4M3, {}, {{{}, {"__0_0.distcp", 1600, 1500}}}});
   metadata.objects.push_back({"a.b", {"__0_0.distcp", 3100, int64_t{1} << 40}});
   metadata.paths["a.b"] = {"a", "b"};
   metadata.saveId = "id";
@@ -31,7 +31,7 @@ TEST(Metadata, ReadsWhatItWrites) {
   ASSERT_TRUE(read.isOk()) << read.status().message();
   ASSERT_EQ(read->tensors.size(), 2u);
   EXPECT_EQ(read->tensors[0].type, Element::BF16);
-  EXPECT_EQ(read->tensors[0].chunks[1].offset, (Shape{3, 0}));
+  EXPECT_EQ(read->tensors[0].chunks[1].box.offset, (Shape{3, 0}));
   EXPECT_EQ(read->tensors[0].chunks[1].record.file, "__1_0.distcp");
   EXPECT_EQ(read->tensors[1].shape, Shape{});
   EXPECT_EQ(read->objects[0].record.length, uint64_t{1} << 40);
@@ -80,13 +80,13 @@ TEST(Metadata, TakesPropertiesWithFieldsAppended) { // torch 2.15 appends the st
 
 TEST(Metadata, RefusesChunksThatOverlapOrLeaveTheTensor) {
   Metadata metadata = sampleMetadata();
-  metadata.tensors[0].chunks[1].offset = {2, 0};
+  metadata.tensors[0].chunks[1].box.offset = {2, 0};
   EXPECT_FAILS(metadataStatus(writeMetadata(metadata)), "chunks at [0, 0] and [2, 0] overlap");
-  metadata.tensors[0].chunks[1].offset = {4, 0};
+  metadata.tensors[0].chunks[1].box.offset = {4, 0};
   EXPECT_FAILS(metadataStatus(writeMetadata(metadata)), "reaches out of the shape [6, 4]");
-  metadata.tensors[0].chunks[1].offset = {3};
+  metadata.tensors[0].chunks[1].box.offset = {3};
   EXPECT_FAILS(metadataStatus(writeMetadata(metadata)), "in a tensor of shape");
-  metadata.tensors[0].chunks[1].offset = {0, 0};
+  metadata.tensors[0].chunks[1].box.offset = {0, 0};
   EXPECT_FAILS(metadataStatus(writeMetadata(metadata)), "two records");
 }
 
@@ -140,7 +140,7 @@ TEST(Metadata, ManyChunksAreCheckedQuickly) {
   metadata.tensors.push_back({"w", Element::F32, {300, 300}, {}});
   for (int64_t i = 0; i < 300; ++i)
     for (int64_t j = 0; j < 300; j += 3)
-      metadata.tensors[0].chunks.push_back({{i, j}, {1, 3}, {"f", 0, 0}});
+      metadata.tensors[0].chunks.push_back({{{i, j}, {1, 3}}, {"f", 0, 0}});
   EXPECT_OK(checkMetadata(metadata));
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 void saveAt(const std::string &root, int64_t iteration) {
   float value = 1;
-  TensorSlice slice{"w", Element::F32, {}, {}, {}, &value};
+  TensorSlice slice{"w", Element::F32, {}, {}, &value};
   ASSERT_OK(save(SaveTarget::iteration(root, iteration), 0, 1, {&slice, 1}, {}));
 }
 

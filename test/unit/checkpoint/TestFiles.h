@@ -44,7 +44,7 @@ template <typename T>
 std::vector<T> readBox(const CheckpointReader &reader, std::string_view name, Shape offset,
                        Shape shape, Element type) {
   std::vector<T> values(static_cast<size_t>(*elementCount(shape)));
-  Status status = reader.read(name, offset, shape, type, values.data());
+  Status status = reader.read(name, {offset, shape}, type, values.data());
   EXPECT_TRUE(status.isOk()) << status.message();
   return values;
 }

@@ -23,8 +23,7 @@ public:
       convertElements(Element::F32, reinterpret_cast<const uint8_t *>(&value), type,
                       reinterpret_cast<uint8_t *>(bytes.data()) + i * elementBits(type) / 8, 1);
     }
-    Shape origin(shape.size(), 0);
-    slices_.push_back({key, type, shape, origin, shape, bytes.data()});
+    slices_.push_back({key, type, shape, Box::whole(shape), bytes.data()});
   }
   void add(BytesItem item) { items_.push_back(std::move(item)); }
 
@@ -53,11 +52,11 @@ std::vector<float> counted(size_t count, float first) {
 
 std::vector<float> readParam(const TorchDistCheckpoint &checkpoint, const std::string &name,
                              StoredPart part) {
-  const ParamBox *box = checkpoint.find(name, part);
-  EXPECT_NE(box, nullptr) << name;
-  Shape shape = box->shape(), origin(shape.size(), 0);
+  const StoredParam *param = checkpoint.find(name, part);
+  EXPECT_NE(param, nullptr) << name;
+  Shape shape = param->shape();
   std::vector<float> values(static_cast<size_t>(*elementCount(shape)));
-  EXPECT_OK(checkpoint.read(name, part, origin, shape, Element::F32, values.data()));
+  EXPECT_OK(checkpoint.read(name, part, Box::whole(shape), Element::F32, values.data()));
   return values;
 }
 
@@ -156,8 +155,7 @@ TEST(TorchDist, FlattenedFragmentsBecomeTensorsAgain) {
       EXPECT_EQ(got[6 * i + j],
                 static_cast<float>(((i / 2) * 3 + j / 2) * 4 + (i % 2) * 2 + j % 2));
   std::vector<float> box(4);
-  ASSERT_OK(checkpoint->read("w", StoredPart::ExpAvg, Shape{1, 1}, Shape{2, 2}, Element::F32,
-                             box.data()));
+  ASSERT_OK(checkpoint->read("w", StoredPart::ExpAvg, {{1, 1}, {2, 2}}, Element::F32, box.data()));
   EXPECT_EQ(box, (std::vector<float>{got[7], got[8], got[13], got[14]}));
 }
 
@@ -445,8 +443,8 @@ TEST(Convert, GroupsWithWeightDecayComeFirstAndThoseOfExpertsLast) {
   std::vector<BytesItem> items;
   const float values[] = {1, 2};
   for (const auto &[name, decay] : params) {
-    ASSERT_OK(
-        addParamSlices({name, ParamPart::Weight, Element::F32, {2}, {0}, {2}, values}, slices));
+    ASSERT_OK(addParamSlices({name, Element::F32, {2}, Box::whole({2}), values}, ParamPart::Weight,
+                             /*isGated=*/false, slices));
     GroupMeta meta;
     meta.weightDecayMult = decay;
     for (BytesItem &item : groupMetaItems(name, meta))
@@ -462,14 +460,9 @@ TEST(Convert, HalvesThatLackTheOtherAreRefused) {
   SaveTarget target{folder.path(), "fsdp"};
   std::vector<TensorSlice> slices;
   const float values[] = {1, 2};
-  ASSERT_OK(addParamSlices({"decoder.layers.0.mlp.linear_fc1.weight_w",
-                            ParamPart::Weight,
-                            Element::F32,
-                            {2},
-                            {0},
-                            {2},
-                            values},
-                           slices));
+  ASSERT_OK(addParamSlices(
+      {"decoder.layers.0.mlp.linear_fc1.weight_w", Element::F32, {2}, Box::whole({2}), values},
+      ParamPart::Weight, /*isGated=*/false, slices));
   ASSERT_OK(save(target, 0, 1, slices, {}));
   EXPECT_FAILS(convertFsdpToTorchDist(target.path(), {folder.path(), "dist"}, {}),
                "'decoder.layers.0.mlp.linear_fc1.weight_w' and "
@@ -494,11 +487,10 @@ TEST(Convert, ReshardingKeepsEverything) {
                              after = CheckpointReader::open(folder / "out");
     ASSERT_TRUE(after.isOk()) << after.status().message();
     for (const TensorMeta &tensor : before->metadata().tensors) {
-      Shape origin(tensor.shape.size(), 0);
       auto bytes = static_cast<size_t>(*tensorBytes(tensor.type, tensor.shape));
       std::string a(bytes, '\0'), b(bytes, '\1');
-      ASSERT_OK(before->read(tensor.name, origin, tensor.shape, tensor.type, a.data()));
-      ASSERT_OK(after->read(tensor.name, origin, tensor.shape, tensor.type, b.data()));
+      ASSERT_OK(before->read(tensor.name, Box::whole(tensor.shape), tensor.type, a.data()));
+      ASSERT_OK(after->read(tensor.name, Box::whole(tensor.shape), tensor.type, b.data()));
       EXPECT_EQ(a, b) << tensor.name;
     }
     EXPECT_EQ(before->metadata().paths, after->metadata().paths);

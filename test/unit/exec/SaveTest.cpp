@@ -123,8 +123,8 @@ TEST(StateLayout, EveryRowIsSavedOnceAtAnySize) {
         for (const StatePiece &piece : piecesOf(plan, rank, true)) {
           auto &rows = saved[{piece.part, piece.param}];
           rows.resize(static_cast<size_t>(plan.params[piece.param].type.shape[0]));
-          for (int64_t r = 0; r < piece.shape[0]; ++r)
-            ++rows[static_cast<size_t>(piece.offset[0] + r)];
+          for (int64_t r = 0; r < piece.box.shape[0]; ++r)
+            ++rows[static_cast<size_t>(piece.box.offset[0] + r)];
         }
       EXPECT_THAT(saved, SizeIs(9));
       for (const auto &[key, rows] : saved)
@@ -180,7 +180,8 @@ TEST(StateLayout, SharesLieInTheirWindows) {
           EXPECT_GE(piece.byteBegin, held->step * dp);
           EXPECT_LE(piece.byteBegin + piece.bytes, held->step * dp + held->bytes);
           bytes += piece.bytes;
-          for (int64_t row = piece.offset[0]; row < piece.offset[0] + piece.shape[0]; ++row)
+          for (int64_t row = piece.box.offset[0]; row < piece.box.offset[0] + piece.box.shape[0];
+               ++row)
             ++saved[piece.param][static_cast<size_t>(row)];
         }
         EXPECT_NEAR(static_cast<double>(bytes), 4.0 * static_cast<double>(numel / ranks),
@@ -335,15 +336,11 @@ void saveZeros(const plan::Plan &plan, const std::string &root, int64_t step,
     std::vector<checkpoint::TensorSlice> slices;
     std::vector<checkpoint::BytesItem> items;
     for (const StatePiece &piece : piecesOf(plan, rank, true)) {
-      checkpoint::ParamSlice slice;
-      slice.name = plan.params[piece.param].name;
-      slice.part = piece.part;
-      slice.globalShape = layout->shapeOf(piece.param);
-      slice.offset = piece.offset;
-      slice.shape = piece.shape;
-      slice.data = zeros.data();
-      slice.isGated = layout->isGated(piece.param);
-      ASSERT_TRUE(checkpoint::addParamSlices(slice, slices).isOk());
+      checkpoint::TensorSlice slice{plan.params[piece.param].name, checkpoint::Element::F32,
+                                    layout->shapeOf(piece.param), piece.box, zeros.data()};
+      ASSERT_TRUE(
+          checkpoint::addParamSlices(slice, piece.part, layout->isGated(piece.param), slices)
+              .isOk());
     }
     if (rank == 0)
       items = checkpoint::runStateItems(save::runStateOf(plan, progress));
@@ -391,7 +388,7 @@ TEST(RankSave, NamesOfTheOptimizersStateAreMegatronFsdps) {
           << wrappers << field;
     float step = 0;
     ASSERT_TRUE(reader
-                    ->read("optimizer.state." + wrappers + kNorm + ".step", {}, {},
+                    ->read("optimizer.state." + wrappers + kNorm + ".step", {},
                            checkpoint::Element::F32, &step)
                     .isOk());
     EXPECT_EQ(step, 7);
@@ -534,7 +531,7 @@ void saveState(const plan::Plan &plan, const std::string &root,
   for (const checkpoint::TensorMeta &tensor : reader->metadata().tensors)
     if (!tensor.name.ends_with(without))
       slices.push_back({tensor.name, tensor.type, tensor.shape,
-                        checkpoint::Shape(tensor.shape.size()), tensor.shape, zeros.data(),
+                        checkpoint::Box::whole(tensor.shape), zeros.data(),
                         reader->metadata().paths.at(tensor.name)});
   ASSERT_TRUE(checkpoint::save(target, 0, 1, slices, items).isOk());
 }

@@ -215,8 +215,7 @@ protected:
     if (!opened.isOk())
       return weights;
     Status status = opened->read("embedding.word_embeddings.weight", checkpoint::StoredPart::Weight,
-                                 checkpoint::Shape{0, 0}, checkpoint::Shape{8, 4},
-                                 checkpoint::Element::F32, weights.data());
+                                 {{0, 0}, {8, 4}}, checkpoint::Element::F32, weights.data());
     EXPECT_TRUE(status.isOk()) << status.message();
     return weights;
   }

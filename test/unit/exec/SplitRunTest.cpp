@@ -148,9 +148,9 @@ void readTensors(exec::Executable &executable, Trained &trained) {
       checkpoint::Shape whole = layout->shapeOf(piece.param);
       std::vector<float> &tensor = trained.tensors[layout->nameOf(piece)];
       tensor.resize(static_cast<size_t>(whole[0] * whole[1]));
-      for (int64_t r = 0; r < piece.shape[0]; ++r)
-        std::copy_n(values.begin() + r * piece.shape[1], piece.shape[1],
-                    tensor.begin() + (piece.offset[0] + r) * whole[1] + piece.offset[1]);
+      for (int64_t r = 0; r < piece.box.shape[0]; ++r)
+        std::copy_n(values.begin() + r * piece.box.shape[1], piece.box.shape[1],
+                    tensor.begin() + (piece.box.offset[0] + r) * whole[1] + piece.box.offset[1]);
     }
   }
 }

@@ -248,7 +248,8 @@ TEST_P(Splits, StartWithTheValuesOfTheWholeTensors) {
       const plan::Cell &cell = layout.cellOf(piece);
       std::vector<float> values = initialOf(plan, cell, rank);
       uint64_t key = streamKey(static_cast<uint64_t>(cell.kind), layout.nameOf(piece));
-      checkpoint::Shape whole = layout.shapeOf(piece.param), shape = piece.shape, at = piece.offset;
+      checkpoint::Shape whole = layout.shapeOf(piece.param), shape = piece.box.shape,
+                        at = piece.box.offset;
       if (whole.size() == 1)
         whole.push_back(1), shape.push_back(1), at.push_back(0);
       for (int64_t r = 0; r < shape[0]; ++r)
@@ -275,10 +276,10 @@ TEST_P(Splits, EachElementIsSavedOnce) {
     for (int64_t rank = 0; rank < plan.worldSize(); ++rank)
       for (const StatePiece &piece : savedBy(layout, rank)) {
         std::vector<int> &counts = saved.at({layout.nameOf(piece), piece.part});
-        int64_t columns = piece.shape.size() == 1 ? 1 : layout.shapeOf(piece.param)[1];
-        int64_t first = piece.shape.size() == 1 ? 0 : piece.offset[1];
-        int64_t count = piece.shape.size() == 1 ? 1 : piece.shape[1];
-        for (int64_t r = piece.offset[0]; r < piece.offset[0] + piece.shape[0]; ++r)
+        int64_t columns = piece.box.shape.size() == 1 ? 1 : layout.shapeOf(piece.param)[1];
+        int64_t first = piece.box.shape.size() == 1 ? 0 : piece.box.offset[1];
+        int64_t count = piece.box.shape.size() == 1 ? 1 : piece.box.shape[1];
+        for (int64_t r = piece.box.offset[0]; r < piece.box.offset[0] + piece.box.shape[0]; ++r)
           for (int64_t c = first; c < first + count; ++c)
             ++counts.at(static_cast<size_t>(r * columns + c));
       }

@@ -9,7 +9,7 @@
 
 namespace shardc::checkpoint {
 
-struct ParamBox {
+struct StoredParam {
   const TensorMeta *tensor = nullptr;
   Shape fixed = {}; ///< indices into the leading dims: layer, expert
   /// The tensor's shape before it was cut into flattened fragments; empty if it was not.
@@ -22,8 +22,8 @@ struct ParamBox {
 /// Checks that a flattened tensor's stored shape belongs to its original one.
 Status checkFragments(const TensorMeta &tensor, ShapeView original);
 
-/// Reads the box at `offset` with `shape` of the parameter into the dense array `dst` of `type`.
-Status readParamBox(const CheckpointReader &reader, const ParamBox &box, ShapeView offset,
-                    ShapeView shape, Element type, void *dst);
+/// Reads a box of the parameter into the dense array `dst` of `type`.
+Status readStoredParam(const CheckpointReader &reader, const StoredParam &param, const Box &box,
+                       Element type, void *dst);
 
 } // namespace shardc::checkpoint

@@ -1,0 +1,46 @@
+// A box of a tensor: what a rank saves of it, a record holds, a load reads, a conversion moves.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "runtime/checkpoint/Element.h"
+
+namespace shardc::checkpoint {
+
+/// `shape` elements in each dim, from `offset` on.
+struct Box {
+  Shape offset, shape;
+
+  /// All of a tensor.
+  static Box whole(Shape shape);
+  /// Rows of a tensor: `count` from `first` on. It has at least one dim.
+  static Box rows(Shape shape, int64_t first, int64_t count);
+
+  bool isEmpty() const;
+  /// True if it has as many dims as the tensor and reaches out of none.
+  bool isInside(ShapeView tensor) const;
+  bool operator==(const Box &) const = default;
+};
+
+/// `[2, 0] of shape [2, 3]`, for messages.
+std::string boxText(const Box &box);
+
+/// True if boxes with equally many dims have an element in common.
+bool overlap(const Box &a, const Box &b);
+/// What they have in common; nothing if that is no element.
+std::optional<Box> intersect(const Box &a, const Box &b);
+/// How many elements the point `to` lies behind `from` in an array with these strides.
+int64_t distance(ShapeView from, ShapeView to, ShapeView strides);
+
+/// Visits the box, cut between rows into boxes of at most `bytesMax`; a larger row is one by
+/// itself.
+Status forEachPiece(const Box &box, Element type, int64_t bytesMax,
+                    const std::function<Status(const Box &)> &visit);
+
+/// Fills the rows of a dense array of the box that lie behind a tensor's last row with zeros.
+/// Returns the box of the others.
+Box clearPadding(const Box &box, int64_t rows, Element type, void *dst);
+
+} // namespace shardc::checkpoint
