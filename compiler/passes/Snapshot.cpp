@@ -78,7 +78,7 @@ private:
     plan::StateShare share;
     if (type.numel() == block.numel)
       share = plan::stateShareOf(plan_, static_cast<int32_t>(&block - plan_.blocks.data()));
-    int64_t numel = share.isShared() ? share.window : type.numel();
+    int64_t numel = share.isShared() ? share.length : type.numel();
     plan::Moving begin;
     if (share.isShared())
       begin = {0, share.step, block.stateGroup};

@@ -106,7 +106,7 @@ Status Executable::createRanks() {
     }
     ASSIGN_OR_RETURN(rank->backgroundBegin, device->createEvent());
     ASSIGN_OR_RETURN(rank->backgroundEnd, device->createEvent());
-    ASSIGN_OR_RETURN(rank->window, LaunchWindow::create(*device, options_.nodesAhead));
+    ASSIGN_OR_RETURN(rank->queue, LaunchQueue::create(*device, options_.nodesAhead));
     if (options_.progress) {
       constexpr int64_t kBytes = plan::kStreamsMax * sizeof(uint32_t);
       ASSIGN_OR_RETURN(rank->words, device->allocate(hal::MemoryKind::Host, kBytes, "progress"));

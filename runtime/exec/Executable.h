@@ -13,7 +13,7 @@
 #include "runtime/exec/Arenas.h"
 #include "runtime/exec/Bind.h"
 #include "runtime/exec/FaultHooks.h"
-#include "runtime/exec/LaunchWindow.h"
+#include "runtime/exec/LaunchQueue.h"
 #include "runtime/exec/ProductTarget.h"
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/exec/RankPart.h"
@@ -161,7 +161,7 @@ private:
     std::unique_ptr<hal::Buffer> staging; ///< for read()
     std::unique_ptr<hal::Buffer> words;   ///< of progress; null without it
     std::unique_ptr<hal::Event> backgroundBegin, backgroundEnd;
-    std::optional<LaunchWindow> window;
+    std::optional<LaunchQueue> queue;
   };
   struct Communicator {
     plan::ChannelId channel;

@@ -115,7 +115,7 @@ Status Executable::makeRoom(uint32_t segment, plan::Variant variant) {
     if (const std::unique_ptr<Instance> &instance =
             rank->segments[segment][static_cast<size_t>(variant)];
         instance && instance->graph)
-      RETURN_IF_ERROR(rank->window->makeRoom(instance->graph->nodes()));
+      RETURN_IF_ERROR(rank->queue->makeRoom(instance->graph->nodes()));
   return Status::ok();
 }
 
@@ -134,8 +134,8 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
                  plan::toString(variant));
     if (instance->graph) {
       RETURN_IF_ERROR(rank->streams[0]->launch(*instance->graph, params));
-      RETURN_IF_ERROR(rank->window->launched(*rank->streams[0], *instance->graph,
-                                             instance->nearEnd.get(), ++instance->launches));
+      RETURN_IF_ERROR(rank->queue->launched(*rank->streams[0], *instance->graph,
+                                            instance->nearEnd.get(), ++instance->launches));
       continue;
     }
     // All launches of this instance, and all ranks, share the calls, so the last launch must have

@@ -10,10 +10,10 @@
 namespace shardc::plan {
 
 /// The stretch of the rank with index i in the block's group of state begins at element `step` * i
-/// and ends where the next one begins, the last at the block's end. `window` elements from its
+/// and ends where the next one begins, the last at the block's end. `length` elements from its
 /// begin on hold every row that begins in it.
 struct StateShare {
-  int64_t step = 0, window = 0;
+  int64_t step = 0, length = 0;
 
   bool isShared() const { return step > 0; }
 };

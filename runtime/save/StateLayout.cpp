@@ -147,7 +147,7 @@ Result<StateLayout::Held> StateLayout::toSnapshot(uint32_t cell, uint32_t role) 
     if (isReplicated(role, state))
       share = plan::stateShareOf(*plan_, state.block);
     return share.isShared()
-               ? Held{share.step * size, share.window * size, plan_->blocks[state.block].stateGroup}
+               ? Held{share.step * size, share.length * size, plan_->blocks[state.block].stateGroup}
                : Held{0, type.bytes()};
   }
   return makeStatus(report::PlanCannotRun, fmt::format("cell @{} is not state that is saved",

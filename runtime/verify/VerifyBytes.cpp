@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kVisitsOfRange = 96, kVisitsOfPiece = 64, kVisitsOfBounds = 8;
 /// What it takes to find out where two bounds meet.
 constexpr uint64_t kVisitsOfLines = 4;
-/// What it takes to keep that a window's content is lost, by the memory that it needs.
+/// What it takes to keep that a region's content is lost, by the memory that it needs.
 constexpr uint64_t kVisitsOfClobber = 128;
 /// Up to so many coordinates are all looked at; of more, those where the order of bounds changes.
 constexpr int64_t kCoordinatesAll = 64;
@@ -30,9 +30,9 @@ struct Span {
   uint32_t first = 0, last = 0;
 };
 
-/// A window, and its intervals if it does not move.
-struct WindowSpan {
-  uint32_t window;
+/// A region, and its intervals if it does not move.
+struct RegionSpan {
+  uint32_t region;
   Span span;
 };
 
@@ -139,9 +139,9 @@ std::vector<int64_t> coordinatesFor(std::vector<Moving> lines, IndexRange indice
 
 class ByteCheck::Impl {
 public:
-  Impl(const Scope &scope, CellWindows &windows)
-      : scope_(scope), segment_(scope.segment), windows_(windows),
-        windowCount_(windows.indexedCount()),
+  Impl(const Scope &scope, CellRegions &regions)
+      : scope_(scope), segment_(scope.segment), regions_(regions),
+        regionCount_(regions.indexedCount()),
         order_(scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex)),
         indices_(scope.plan(), scope.role), cellOf_(segment_.values.size(), kNone) {
     for (const Segment::Boundary &in : segment_.ins)
@@ -157,7 +157,7 @@ private:
     std::vector<Zone> zones;
     std::vector<PlacedAccess> accesses; ///< of the variant under way, in order of issue
     std::vector<Range> moving;
-    std::vector<WindowSpan> windows; ///< that it may write into, of cells that it gives no content
+    std::vector<RegionSpan> regions; ///< that it may write into, of cells that it gives no content
   };
 
   ArenaLayout &layout(Arena arena) { return layouts_[static_cast<size_t>(arena)]; }
@@ -168,7 +168,7 @@ private:
   };
   using Bounds = std::array<std::vector<Bound>, kArenaCount>;
   void layOutValues(Bounds &bounds);
-  void layOutWindows(Bounds &bounds);
+  void layOutRegions(Bounds &bounds);
   static void addFixed(const Place &place, int64_t bytes, Span &span, Bounds &bounds);
   void addRange(const Range &range, Span &span, Bounds &bounds);
   using Hulls = std::vector<std::pair<int64_t, int64_t>>;
@@ -183,9 +183,9 @@ private:
   void collectRead(const Contents &contents, uint32_t op, ValueId operand, Access::Kind kind,
                    SegmentEffect &effect);
   void collectOuts(const Contents &contents, SegmentEffect &effect);
-  void collectOut(const Contents &contents, uint32_t window, SegmentEffect::Out &out);
+  void collectOut(const Contents &contents, uint32_t region, SegmentEffect::Out &out);
   void addAccess(const Access &access, const Range &range);
-  void addNeed(SegmentEffect &effect, uint32_t window, uint32_t op, ValueId operand);
+  void addNeed(SegmentEffect &effect, uint32_t region, uint32_t op, ValueId operand);
 
   void playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect);
   struct ZonePlay {
@@ -193,19 +193,19 @@ private:
     std::vector<PlacedAccess> accesses;
     int16_t group = -1;        ///< with whose index its ranges move
     std::vector<Moving> lines; ///< of bounds that move with this group, or with none
-    std::vector<uint32_t> windows;
+    std::vector<uint32_t> regions;
   };
   Zone boundsOf(const Range &range, int16_t group, int64_t member) const;
   std::vector<ZonePlay> collectZones(const ArenaLayout &bytes) const;
   void playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play, Shadow &shadow,
                 SegmentEffect &effect);
-  void addClobber(uint32_t window, const std::optional<Shadow::Written> &written,
+  void addClobber(uint32_t region, const std::optional<Shadow::Written> &written,
                   SegmentEffect &effect);
 
   const Scope scope_;
   const Segment &segment_;
-  CellWindows &windows_;
-  const uint32_t windowCount_; ///< that are followed; what comes upon others is made again
+  CellRegions &regions_;
+  const uint32_t regionCount_; ///< that are followed; what comes upon others is made again
   const HappensBefore &order_;
   Indices indices_;
   Variant variant_ = Variant::Only;
@@ -214,7 +214,7 @@ private:
   std::vector<uint8_t> isMoving_; ///< of each value
   std::vector<ValueId> sameAs_;   ///< of each value one that lies at its place, or itself
   std::array<ArenaLayout, kArenaCount> layouts_;
-  std::vector<WindowSpan> leftParts_; ///< parts of cells that the segment gives a content
+  std::vector<RegionSpan> leftParts_; ///< parts of cells that the segment gives a content
 };
 
 void ByteCheck::Impl::mergeZones(ArenaLayout &layout) {
@@ -235,7 +235,7 @@ void ByteCheck::Impl::makeLayout() {
     return;
   Bounds bounds;
   layOutValues(bounds);
-  layOutWindows(bounds);
+  layOutRegions(bounds);
   for (size_t arena = 0; arena < layouts_.size(); ++arena) {
     mergeZones(layouts_[arena]);
     setBoundaries(bounds[arena], layouts_[arena]);
@@ -290,32 +290,32 @@ void ByteCheck::Impl::layOutValues(Bounds &bounds) {
     }
 }
 
-/// The windows that the segment may write into, and of the cells that it gives a content the parts.
-void ByteCheck::Impl::layOutWindows(Bounds &bounds) {
-  windows_.left.clear();
+/// The regions that the segment may write into, and of the cells that it gives a content the parts.
+void ByteCheck::Impl::layOutRegions(Bounds &bounds) {
+  regions_.left.clear();
   for (const Segment::Boundary &out : segment_.outs) {
-    windows_.left.insert(out.cell);
-    windows_.forEachOf(out.cell, windowCount_, [&](uint32_t window) {
-      if (window != out.cell)
-        leftParts_.push_back({window, {}});
+    regions_.left.insert(out.cell);
+    regions_.forEachOf(out.cell, regionCount_, [&](uint32_t region) {
+      if (region != out.cell)
+        leftParts_.push_back({region, {}});
     });
   }
   std::array<Hulls, kArenaCount> written = findWritten();
   for (size_t a = 0; a < layouts_.size(); ++a)
-    windows_.forEachIn(static_cast<Arena>(a), written[a], [&](uint32_t window) {
-      if (!windows_.left.contains(windows_.cellOf(window)))
-        layouts_[a].windows.push_back({window, {}});
+    regions_.forEachIn(static_cast<Arena>(a), written[a], [&](uint32_t region) {
+      if (!regions_.left.contains(regions_.cellOf(region)))
+        layouts_[a].regions.push_back({region, {}});
     });
   size_t count = leftParts_.size();
   for (ArenaLayout &arena : layouts_)
-    count += arena.windows.size();
+    count += arena.regions.size();
   if (!scope_.inspection.spend(count * kVisitsOfBounds))
     return;
-  for (WindowSpan &part : leftParts_)
-    addRange(windows_.rangeOf(part.window), part.span, bounds);
+  for (RegionSpan &part : leftParts_)
+    addRange(regions_.rangeOf(part.region), part.span, bounds);
   for (ArenaLayout &arena : layouts_)
-    for (WindowSpan &window : arena.windows)
-      addRange(windows_.rangeOf(window.window), window.span, bounds);
+    for (RegionSpan &region : arena.regions)
+      addRange(regions_.rangeOf(region.region), region.span, bounds);
 }
 
 /// Bytes that ops of the segment write, at any coordinate: apart and in order.
@@ -388,10 +388,10 @@ void ByteCheck::Impl::addAccess(const Access &access, const Range &range) {
   }
 }
 
-void ByteCheck::Impl::addNeed(SegmentEffect &effect, uint32_t window, uint32_t op,
+void ByteCheck::Impl::addNeed(SegmentEffect &effect, uint32_t region, uint32_t op,
                               ValueId operand) {
-  if (windows_.needed.insert(window))
-    effect.needs.push_back({window, op, operand});
+  if (regions_.needed.insert(region))
+    effect.needs.push_back({region, op, operand});
 }
 
 void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId operand,
@@ -400,7 +400,7 @@ void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId
     bool isLiveIn = cellOf_[source] != kNone;
     if (isLiveIn && op < segment_.ops.size()) {
       uint32_t cell = cellOf_[source];
-      addNeed(effect, isWhole ? cell : windows_.find(cell, range), op, operand);
+      addNeed(effect, isWhole ? cell : regions_.find(cell, range), op, operand);
     }
     return Access{op, isLiveIn ? kInitial : source, operand, kind};
   };
@@ -412,9 +412,9 @@ void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId
     layout(read.place.arena).accesses.push_back({access, spans_[operand], kNone});
     return;
   }
-  Range window = Range::of(read, indices_);
+  Range region = Range::of(read, indices_);
   bool isCutOut = contents.isCutOut(operand);
-  contents.forEachPiece(operand, window, [&](ValueId source, const Range &range) {
+  contents.forEachPiece(operand, region, [&](ValueId source, const Range &range) {
     if (!scope_.inspection.spend(kVisitsOfPiece))
       return;
     addAccess(addPiece(source, range, false), range);
@@ -451,11 +451,11 @@ void ByteCheck::Impl::collectOp(const Contents &contents, uint32_t index, Segmen
       layout(value.place.arena).accesses.push_back({access, spans_[result], kNone});
       continue;
     }
-    Range window = Range::of(value, indices_);
+    Range region = Range::of(value, indices_);
     if (!inPlaceGather)
-      addAccess(access, window);
+      addAccess(access, region);
     else
-      contents.forEachPiece(result, window, [&](ValueId source, const Range &range) {
+      contents.forEachPiece(result, region, [&](ValueId source, const Range &range) {
         if (source == result)
           addAccess(access, range);
       });
@@ -465,30 +465,30 @@ void ByteCheck::Impl::collectOp(const Contents &contents, uint32_t index, Segmen
 void ByteCheck::Impl::collectOuts(const Contents &contents, SegmentEffect &effect) {
   for (size_t i = 0; i < segment_.outs.size() && !scope_.inspection.isFull(); ++i) {
     const Segment::Boundary &boundary = segment_.outs[i];
-    windows_.forEachOf(boundary.cell, windowCount_, [&](uint32_t window) {
+    regions_.forEachOf(boundary.cell, regionCount_, [&](uint32_t region) {
       SegmentEffect::Out &out = effect.outs.emplace_back();
-      out.window = window;
+      out.region = region;
       out.value = boundary.value;
       out.loss.at = scope_.spot(segment_.values[boundary.value].def);
       out.isDefined = contents.isDefined(boundary.value);
       out.mayDrop = boundary.mayDrop;
       if (out.isDefined)
-        collectOut(contents, window, out);
+        collectOut(contents, region, out);
     });
   }
 }
 
-/// What the window is made of, and a read of it at the segment's end.
-void ByteCheck::Impl::collectOut(const Contents &contents, uint32_t window,
+/// What the region is made of, and a read of it at the segment's end.
+void ByteCheck::Impl::collectOut(const Contents &contents, uint32_t region,
                                  SegmentEffect::Out &out) {
   auto end = static_cast<uint32_t>(segment_.ops.size());
-  bool isWhole = windows_.cellOf(window) == window;
+  bool isWhole = regions_.cellOf(region) == region;
   contents.forEachPiece(
-      out.value, windows_.rangeOf(window), [&](ValueId source, const Range &range) {
+      out.value, regions_.rangeOf(region), [&](ValueId source, const Range &range) {
         bool isLiveIn = cellOf_[source] != kNone;
         if (isLiveIn && scope_.inspection.spend(kVisitsOfPiece))
-          out.from.push_back(windows_.find(cellOf_[source], range));
-        Access access{end + window, isLiveIn ? kInitial : source, out.value, Access::Read};
+          out.from.push_back(regions_.find(cellOf_[source], range));
+        Access access{end + region, isLiveIn ? kInitial : source, out.value, Access::Read};
         if (isWhole && isMoving_[out.value] == 0 && contents.soleSource(out.value) != kNone)
           layout(range.arena()).accesses.push_back({access, spans_[out.value], kNone});
         else
@@ -501,18 +501,18 @@ void ByteCheck::Impl::collect(const Contents &contents, SegmentEffect &effect) {
     arena.accesses.clear();
     arena.moving.clear();
   }
-  windows_.needed.clear();
-  windows_.clobbered.clear();
+  regions_.needed.clear();
+  regions_.clobbered.clear();
   for (uint32_t i = 0; i < segment_.ops.size() && !scope_.inspection.isFull(); ++i)
     if (executes(segment_.ops[i], variant_))
       collectOp(contents, i, effect);
   collectOuts(contents, effect);
 }
 
-void ByteCheck::Impl::addClobber(uint32_t window, const std::optional<Shadow::Written> &written,
+void ByteCheck::Impl::addClobber(uint32_t region, const std::optional<Shadow::Written> &written,
                                  SegmentEffect &effect) {
-  if (written && windows_.clobbered.insert(window) && scope_.inspection.spend(kVisitsOfClobber))
-    effect.clobbers.push_back({window, {scope_.spot(written->op), written->bytes, nullptr}});
+  if (written && regions_.clobbered.insert(region) && scope_.inspection.spend(kVisitsOfClobber))
+    effect.clobbers.push_back({region, {scope_.spot(written->op), written->bytes, nullptr}});
 }
 
 void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
@@ -525,9 +525,9 @@ void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effe
   for (const PlacedAccess &placed : bytes.accesses)
     if (placed.moving == kNone)
       shadow.play(placed.access, placed.span.first, placed.span.last);
-  for (const WindowSpan &at : bytes.windows)
+  for (const RegionSpan &at : bytes.regions)
     if (at.span.first < at.span.last)
-      addClobber(at.window, shadow.findWritten(at.span.first, at.span.last), effect);
+      addClobber(at.region, shadow.findWritten(at.span.first, at.span.last), effect);
 }
 
 /// What touches each zone of the arena, with bounds that may move.
@@ -567,9 +567,9 @@ ByteCheck::Impl::collectZones(const ArenaLayout &bytes) const {
       play.lines.push_back({end});
     });
   }
-  for (const WindowSpan &at : bytes.windows)
-    addMoving(windows_.rangeOf(at.window),
-              [&](ZonePlay &play) { play.windows.push_back(at.window); });
+  for (const RegionSpan &at : bytes.regions)
+    addMoving(regions_.rangeOf(at.region),
+              [&](ZonePlay &play) { play.regions.push_back(at.region); });
   return plays;
 }
 
@@ -584,13 +584,13 @@ Zone ByteCheck::Impl::boundsOf(const Range &range, int16_t group, int64_t member
 void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play,
                                Shadow &shadow, SegmentEffect &effect) {
   const Zone &zone = play.zone;
-  std::vector<Zone> ranges; // of accesses, then of windows
+  std::vector<Zone> ranges; // of accesses, then of regions
   std::vector<int64_t> bounds;
   if (!scope_.inspection.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax) *
                                kVisitsOfLines))
     return;
   for (int64_t member : coordinatesFor(play.lines, indices_.of(play.group))) {
-    size_t ranged = play.accesses.size() + play.windows.size();
+    size_t ranged = play.accesses.size() + play.regions.size();
     if (!scope_.inspection.spend(ranged * kVisitsOfRange) || scope_.inspection.isFull())
       return;
     ranges.clear();
@@ -605,8 +605,8 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
         add({bytes.boundaries[placed.span.first], bytes.boundaries[placed.span.last]});
       else
         add(boundsOf(bytes.moving[placed.moving], play.group, member));
-    for (uint32_t window : play.windows)
-      add(boundsOf(windows_.rangeOf(window), play.group, member));
+    for (uint32_t region : play.regions)
+      add(boundsOf(regions_.rangeOf(region), play.group, member));
     std::sort(bounds.begin(), bounds.end());
     bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
     auto index = [&](int64_t at) {
@@ -621,7 +621,7 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
       if (i < play.accesses.size())
         shadow.play(play.accesses[i].access, first, last);
       else
-        addClobber(play.windows[i - play.accesses.size()], shadow.findWritten(first, last), effect);
+        addClobber(play.regions[i - play.accesses.size()], shadow.findWritten(first, last), effect);
     }
   }
 }
@@ -645,13 +645,13 @@ SegmentEffect ByteCheck::Impl::check(Variant variant) {
       playZone(layout(arena), arena, play, shadow, effect);
   }
   for (SegmentEffect::Out &out : effect.outs)
-    if (auto found = shadow.spoiled().find(out.window); found != shadow.spoiled().end())
+    if (auto found = shadow.spoiled().find(out.region); found != shadow.spoiled().end())
       out.loss.spoiled = std::make_shared<const Finding>(found->second);
   return effect;
 }
 
-ByteCheck::ByteCheck(const Scope &scope, CellWindows &windows)
-    : impl_(std::make_unique<Impl>(scope, windows)) {}
+ByteCheck::ByteCheck(const Scope &scope, CellRegions &regions)
+    : impl_(std::make_unique<Impl>(scope, regions)) {}
 ByteCheck::~ByteCheck() = default;
 SegmentEffect ByteCheck::check(Variant variant) { return impl_->check(variant); }
 

@@ -10,11 +10,11 @@
 
 #include "runtime/verify/VerifyContents.h"
 #include "runtime/verify/VerifyOrder.h"
-#include "runtime/verify/VerifyWindows.h"
+#include "runtime/verify/VerifyRegions.h"
 
 namespace shardc::plan::verifier {
 
-/// How a window comes to have no content.
+/// How a region comes to have no content.
 struct Loss {
   Spot at;
   std::optional<ByteRange> bytes; ///< that are written over; none: all of it
@@ -22,26 +22,26 @@ struct Loss {
   std::shared_ptr<const Finding> spoiled;
 };
 
-/// What a segment, in one variant, needs of cells and leaves in them, window by window.
+/// What a segment, in one variant, needs of cells and leaves in them, region by region.
 struct SegmentEffect {
-  /// A window whose content at the segment's start is read.
+  /// A region whose content at the segment's start is read.
   struct Need {
-    uint32_t window;
+    uint32_t region;
     uint32_t op;
     ValueId operand;
   };
-  /// A window of a cell that the segment gives a content.
+  /// A region of a cell that the segment gives a content.
   struct Out {
-    uint32_t window;
+    uint32_t region;
     ValueId value;
     bool isDefined;             ///< false: not in this variant, so the cell has none
     bool mayDrop;               ///< the plan says that nobody has to read it
     Loss loss;                  ///< if it has none afterwards
-    std::vector<uint32_t> from; ///< windows whose content at the start is part of it
+    std::vector<uint32_t> from; ///< regions whose content at the start is part of it
   };
-  /// A window that an op writes into without giving its cell a content.
+  /// A region that an op writes into without giving its cell a content.
   struct Clobber {
-    uint32_t window;
+    uint32_t region;
     Loss loss;
   };
   std::vector<Need> needs;
@@ -54,14 +54,14 @@ struct SegmentEffect {
 using SegmentEffects = std::vector<std::array<std::shared_ptr<const SegmentEffect>, 4>>;
 
 /// VerifyLost.cpp: contents that a role's segments leave and nobody reads.
-void checkLost(Inspection &inspection, uint32_t role, const CellWindows &windows,
+void checkLost(Inspection &inspection, uint32_t role, const CellRegions &regions,
                const SegmentEffects &effects);
 
 /// Checks variants of one segment; what does not depend on the variant is made once.
 class ByteCheck {
 public:
-  /// Adds the windows that the check finds; follows those that existed before.
-  ByteCheck(const Scope &scope, CellWindows &windows);
+  /// Adds the regions that the check finds; follows those that existed before.
+  ByteCheck(const Scope &scope, CellRegions &regions);
   ~ByteCheck();
 
   /// Reports what breaks reads-from; returns what the variant does to cells.

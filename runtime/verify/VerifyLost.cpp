@@ -13,10 +13,10 @@ namespace {
 
 class LostCheck {
 public:
-  LostCheck(Inspection &inspection, uint32_t roleIndex, const CellWindows &windows,
+  LostCheck(Inspection &inspection, uint32_t roleIndex, const CellRegions &regions,
             const SegmentEffects &effects)
       : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
-        windows_(windows), effects_(effects), readAtStepEnd_(role_.cells.size()),
+        regions_(regions), effects_(effects), readAtStepEnd_(role_.cells.size()),
         isRead_(role_.cells.size()), isLive_(role_.segments.size()) {
     findReaders();
   }
@@ -69,17 +69,17 @@ private:
   }
 
   void addReads(const SegmentEffect &effect, bool isBackground) {
-    auto add = [&](uint32_t window) {
-      isRead_[windows_.cellOf(window)] = 1;
+    auto add = [&](uint32_t region) {
+      isRead_[regions_.cellOf(region)] = 1;
       if (isBackground)
-        readAtStepEnd_[windows_.cellOf(window)] = 1;
+        readAtStepEnd_[regions_.cellOf(region)] = 1;
     };
     for (const SegmentEffect::Need &need : effect.needs)
-      add(need.window);
+      add(need.region);
     for (const SegmentEffect::Out &out : effect.outs)
-      for (uint32_t window : out.from)
-        if (windows_.cellOf(window) != windows_.cellOf(out.window))
-          add(window);
+      for (uint32_t region : out.from)
+        if (regions_.cellOf(region) != regions_.cellOf(out.region))
+          add(region);
   }
 
   /// From the last node to the first.
@@ -154,23 +154,23 @@ private:
     isLive.back() = 1;                              // it is run
     std::vector<std::pair<uint8_t, uint8_t>> after; // read and kept, of each cell that is left
     for (const SegmentEffect::Out &out : effect->outs)
-      after.emplace_back(live.read[windows_.cellOf(out.window)],
-                         live.kept[windows_.cellOf(out.window)]);
+      after.emplace_back(live.read[regions_.cellOf(out.region)],
+                         live.kept[regions_.cellOf(out.region)]);
     for (const SegmentEffect::Clobber &clobber : effect->clobbers)
-      if (clobber.window < role_.cells.size())
-        live.set(clobber.window, false);
+      if (clobber.region < role_.cells.size())
+        live.set(clobber.region, false);
     for (size_t i = 0; i < effect->outs.size(); ++i) {
-      uint32_t cell = windows_.cellOf(effect->outs[i].window);
+      uint32_t cell = regions_.cellOf(effect->outs[i].region);
       isLive[i] |= isSometimes_ ? isRead_[cell] : after[i].second;
       live.set(cell, false);
     }
     for (size_t i = 0; i < effect->outs.size(); ++i)
-      for (uint32_t window : effect->outs[i].from) {
-        live.read[windows_.cellOf(window)] |= after[i].first;
-        live.kept[windows_.cellOf(window)] |= after[i].second;
+      for (uint32_t region : effect->outs[i].from) {
+        live.read[regions_.cellOf(region)] |= after[i].first;
+        live.kept[regions_.cellOf(region)] |= after[i].second;
       }
     for (const SegmentEffect::Need &need : effect->needs)
-      live.set(windows_.cellOf(need.window), true);
+      live.set(regions_.cellOf(need.region), true);
   }
 
   void checkOuts(uint32_t s, Variant variant) {
@@ -179,14 +179,14 @@ private:
     for (size_t i = 0; i + 1 < isLive.size(); ++i) {
       const SegmentEffect::Out &out = effect->outs[i];
       if (isLive[i] != 0 || out.mayDrop || !out.isDefined || !out.from.empty() ||
-          out.window >= role_.cells.size() || isReadWithin(s, variant, out.value))
+          out.region >= role_.cells.size() || isReadWithin(s, variant, out.value))
         continue;
       Scope where{report_, role_, role_.segments[s], roleIndex_, s};
       if (Finding *finding = where.addValue(
               Rule::Lost, where.opOf(out.value), out.value,
               "segment '{}' leaves '%{}' in cell '@{}', which is overwritten before anything "
               "reads it",
-              role_.segments[s].name, where.nameOf(out.value), role_.cells[out.window].name))
+              role_.segments[s].name, where.nameOf(out.value), role_.cells[out.region].name))
         finding->variant = variant;
     }
   }
@@ -320,7 +320,7 @@ private:
   Inspection &report_;
   uint32_t roleIndex_;
   const Role &role_;
-  const CellWindows &windows_;
+  const CellRegions &regions_;
   const SegmentEffects &effects_;
   Set readAtStepEnd_; ///< by the host, or a background segment
   Set isRead_;        ///< by anybody at all
@@ -333,9 +333,9 @@ private:
 
 } // namespace
 
-void checkLost(Inspection &inspection, uint32_t role, const CellWindows &windows,
+void checkLost(Inspection &inspection, uint32_t role, const CellRegions &regions,
                const SegmentEffects &effects) {
-  LostCheck(inspection, role, windows, effects).run();
+  LostCheck(inspection, role, regions, effects).run();
 }
 
 } // namespace shardc::plan::verifier

@@ -16,11 +16,11 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// States of cells at one point of the program, and windows in all of them.
-constexpr size_t kStatesMax = 1024, kWindowsInStatesMax = size_t{1} << 23;
+/// States of cells at one point of the program, and regions in all of them.
+constexpr size_t kStatesMax = 1024, kRegionsInStatesMax = size_t{1} << 23;
 
-/// What a copy of a window's state takes, in the visits that are counted.
-constexpr uint64_t kVisitsOfWindow = 4;
+/// What a copy of a region's state takes, in the visits that are counted.
+constexpr uint64_t kVisitsOfRegion = 4;
 /// What it takes to find out what is due in a step, and whether it has been run from a state.
 constexpr uint64_t kVisitsOfStep = 64;
 
@@ -31,17 +31,17 @@ enum class Due : uint8_t {
   ByStep    ///< where its count divides the step's number
 };
 
-/// Which windows of cells have a content.
+/// Which regions of cells have a content.
 using Validity = std::vector<bool>;
 
-/// Validity, and for messages how a window's content was lost last; null if it never had one.
+/// Validity, and for messages how a region's content was lost last; null if it never had one.
 struct State {
   Validity isValid;
   std::vector<const Loss *> lost;
-  const Finding *spoiled(uint32_t window) const {
-    return lost[window] != nullptr ? lost[window]->spoiled.get() : nullptr;
+  const Finding *spoiled(uint32_t region) const {
+    return lost[region] != nullptr ? lost[region]->spoiled.get() : nullptr;
   }
-  Spot lostAt(uint32_t window) const { return lost[window] != nullptr ? lost[window]->at : Spot{}; }
+  Spot lostAt(uint32_t region) const { return lost[region] != nullptr ? lost[region]->at : Spot{}; }
   bool operator<(const State &other) const { return isValid < other.isValid; }
 };
 using States = std::set<State>; ///< different validities
@@ -50,7 +50,7 @@ class ProgramCheck {
 public:
   ProgramCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
-        windows_(inspection, role_, Indices(inspection.plan(), role_)),
+        regions_(inspection, role_, Indices(inspection.plan(), role_)),
         effects_(role_.segments.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       if (role_.cells[c].kind == CellKind::Step)
@@ -62,14 +62,14 @@ public:
     if (!isStopped())
       follow();
     if (report_.size() == 0)
-      checkLost(report_, roleIndex_, windows_, effects_);
+      checkLost(report_, roleIndex_, regions_, effects_);
   }
 
 private:
   void follow() {
     if (passesTrial(Due::Any))
       return;
-    if (windows_.hasSeenParts()) {
+    if (regions_.hasSeenParts()) {
       followParts();
       if (isStopped() || passesTrial(Due::Any))
         return;
@@ -83,17 +83,17 @@ private:
   }
 
   void checkSegments() {
-    windows_.index();
+    regions_.index();
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
       checkSegment(s);
   }
 
   /// A part that is read of what is left in another cell is a part of that one, and so on.
   void followParts() {
-    windows_.followParts();
+    regions_.followParts();
     uint32_t known = 0;
-    while (windows_.size() != known && report_.size() == 0) {
-      known = windows_.size();
+    while (regions_.size() != known && report_.size() == 0) {
+      known = regions_.size();
       checkSegments();
     }
   }
@@ -107,9 +107,9 @@ private:
   }
 
   void walkProgram() {
-    State state{Validity(windows_.size()), std::vector<const Loss *>(windows_.size())};
-    for (uint32_t w = 0; w < windows_.size(); ++w)
-      state.isValid[w] = isWrittenByHost(role_.cells[windows_.cellOf(w)]);
+    State state{Validity(regions_.size()), std::vector<const Loss *>(regions_.size())};
+    for (uint32_t w = 0; w < regions_.size(); ++w)
+      state.isValid[w] = isWrittenByHost(role_.cells[regions_.cellOf(w)]);
     States states = {state};
     walk(role_.program, states);
   }
@@ -124,7 +124,7 @@ private:
 
   void checkSegment(uint32_t s) {
     Scope where = scope(s);
-    ByteCheck bytes(where, windows_);
+    ByteCheck bytes(where, regions_);
     std::vector<Variant> distinct = distinctVariants(role_, s);
     std::map<Variant, std::shared_ptr<const SegmentEffect>> made;
     for (Variant variant : distinct)
@@ -346,7 +346,7 @@ private:
         return;
       for (const State &state : states)
         for (const SegmentEffect::Need &need : effect.needs)
-          if (!state.isValid[need.window])
+          if (!state.isValid[need.region])
             reportNeed(s, Variant::Only, need, state);
       for (const SegmentEffect::Out &out : effect.outs)
         checkLeft(s, out, states);
@@ -362,15 +362,15 @@ private:
     if (!out.isDefined && !isTried())
       scope(s).addValue(Rule::Cell, scope(s).opOf(out.value), out.value,
                         "the host reads cell '@{}' after segment '{}', which leaves nothing in it",
-                        role_.cells[windows_.cellOf(out.window)].name, role_.segments[s].name);
+                        role_.cells[regions_.cellOf(out.region)].name, role_.segments[s].name);
     for (const State &state : states)
-      for (uint32_t window : out.from)
-        if (!state.isValid[window])
-          reportNeed(s, Variant::Only, {window, scope(s).opOf(out.value), out.value}, state);
+      for (uint32_t region : out.from)
+        if (!state.isValid[region])
+          reportNeed(s, Variant::Only, {region, scope(s).opOf(out.value), out.value}, state);
   }
 
   size_t statesMax() const {
-    return std::min(kStatesMax, kWindowsInStatesMax / std::max<size_t>(windows_.size(), 1));
+    return std::min(kStatesMax, kRegionsInStatesMax / std::max<size_t>(regions_.size(), 1));
   }
 
   void join(States &into, const States &from) {
@@ -405,8 +405,8 @@ private:
     states = std::move(results);
   }
 
-  /// For a look at all windows, and a copy of their state.
-  bool spend() { return report_.spend(windows_.size() * kVisitsOfWindow); }
+  /// For a look at all regions, and a copy of their state.
+  bool spend() { return report_.spend(regions_.size() * kVisitsOfRegion); }
 
   /// A run that changes nothing changes nothing again; a cell that is lost stays lost but for the
   /// segments' own contents, so as many runs as there are cells show all that can happen.
@@ -417,29 +417,29 @@ private:
     }
   }
 
-  /// True if a window gains or loses its content. Takes as long as there are windows that the
-  /// segment is about, not as there are windows.
+  /// True if a region gains or loses its content. Takes as long as there are regions that the
+  /// segment is about, not as there are regions.
   bool apply(uint32_t segment, Variant variant, State &state) {
     const SegmentEffect *found = effects_[segment][static_cast<size_t>(variant)].get();
     if (found == nullptr ||
         !report_.spend(1 + found->needs.size() + found->clobbers.size() + found->outs.size()))
       return false;
     for (const SegmentEffect::Need &need : found->needs)
-      if (!state.isValid[need.window])
+      if (!state.isValid[need.region])
         reportNeed(segment, variant, need, state);
     std::vector<const Loss *> losses; // by what was there at the start
     for (const SegmentEffect::Out &out : found->outs)
       losses.push_back(lossOf(out, state));
     bool isChanged = false;
-    auto set = [&](uint32_t window, const Loss *loss) {
-      isChanged |= state.isValid[window] != (loss == nullptr);
-      state.isValid[window] = loss == nullptr;
-      state.lost[window] = loss;
+    auto set = [&](uint32_t region, const Loss *loss) {
+      isChanged |= state.isValid[region] != (loss == nullptr);
+      state.isValid[region] = loss == nullptr;
+      state.lost[region] = loss;
     };
     for (const SegmentEffect::Clobber &clobber : found->clobbers)
-      set(clobber.window, &clobber.loss);
+      set(clobber.region, &clobber.loss);
     for (size_t i = 0; i < losses.size(); ++i)
-      set(found->outs[i].window, losses[i]);
+      set(found->outs[i].region, losses[i]);
     return isChanged;
   }
 
@@ -447,17 +447,17 @@ private:
   const Loss *lossOf(const SegmentEffect::Out &out, const State &state) {
     if (out.loss.spoiled || !out.isDefined || !report_.spend(out.from.size()))
       return &out.loss;
-    for (uint32_t window : out.from)
-      if (!state.isValid[window])
-        return state.spoiled(window) != nullptr ? state.lost[window] : &out.loss;
+    for (uint32_t region : out.from)
+      if (!state.isValid[region])
+        return state.spoiled(region) != nullptr ? state.lost[region] : &out.loss;
     return nullptr;
   }
 
-  /// The bytes of a window that hold none of its content.
-  ByteRange lostBytes(uint32_t window, const State &state) const {
-    if (state.lost[window] != nullptr && state.lost[window]->bytes)
-      return *state.lost[window]->bytes;
-    Range range = windows_.rangeOf(window);
+  /// The bytes of a region that hold none of its content.
+  ByteRange lostBytes(uint32_t region, const State &state) const {
+    if (state.lost[region] != nullptr && state.lost[region]->bytes)
+      return *state.lost[region]->bytes;
+    Range range = regions_.rangeOf(region);
     int64_t member = Indices(report_.plan(), role_).of(range.group()).first;
     return {range.arena(), range.begin(member), range.end(member), member};
   }
@@ -475,13 +475,13 @@ private:
                   const State &state) {
     if (isTried())
       return;
-    if (const Finding *spoiled = state.spoiled(need.window)) {
-      addSpoiled(*spoiled, windows_.cellOf(need.window), "is read here",
+    if (const Finding *spoiled = state.spoiled(need.region)) {
+      addSpoiled(*spoiled, regions_.cellOf(need.region), "is read here",
                  scope(segment).spot(need.op));
       return;
     }
-    const Cell &cell = role_.cells[windows_.cellOf(need.window)];
-    ByteRange bytes = lostBytes(need.window, state);
+    const Cell &cell = role_.cells[regions_.cellOf(need.region)];
+    ByteRange bytes = lostBytes(need.region, state);
     Finding *finding =
         scope(segment).addValue(Rule::Cell, need.op, need.operand,
                                 "the op reads cell '@{}' in {}, which has no content at this point",
@@ -490,7 +490,7 @@ private:
       return;
     finding->variant = variant;
     finding->bytes = bytes;
-    Spot lost = state.lostAt(need.window);
+    Spot lost = state.lostAt(need.region);
     finding->note = lost.segment == kNone ? "nothing in the program has filled it before"
                                           : "its bytes were last written here";
     finding->noteAt = lost;
@@ -499,7 +499,7 @@ private:
   Inspection &report_;
   uint32_t roleIndex_;
   const Role &role_;
-  CellWindows windows_;
+  CellRegions regions_;
   SegmentEffects effects_;
   const std::vector<bool> &isHeld_; ///< of each cell: saves read it
   uint32_t stepCell_ = kNone;       ///< the cell with the step state

@@ -22,7 +22,7 @@ struct Access {
     ReadTaken, ///< of an operand whose buffer a result of the same op takes over
     Write
   };
-  uint32_t op = kNone; ///< from the number of ops on: the segment's end, for one more window each
+  uint32_t op = kNone; ///< from the number of ops on: the segment's end, for one more region each
   uint32_t source = kNone; ///< value that the bytes hold, or from now on hold; kInitial
   ValueId value = kNone;   ///< operand or result of the op
   Kind kind = Read;
@@ -49,8 +49,8 @@ public:
     else
       read(access, first, last);
   }
-  /// Findings of reads at the end of the segment, by window. They are not reported here: they
-  /// matter only if the window is read afterwards.
+  /// Findings of reads at the end of the segment, by region. They are not reported here: they
+  /// matter only if the region is read afterwards.
   const std::map<uint32_t, Finding> &spoiled() const { return spoiled_; }
   /// What was written last in some of the intervals.
   struct Written {

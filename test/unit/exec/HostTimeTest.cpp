@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/exec/LaunchWindow.h"
+#include "runtime/exec/LaunchQueue.h"
 #include "runtime/run/HostTimer.h"
 
 namespace shardc::test {
@@ -118,22 +118,20 @@ struct FakeGraph final : hal::Graph {
   explicit FakeGraph(int64_t nodes) { setNodes(nodes); }
 };
 
-/// A window, and launches through it as an executable makes them.
+/// A queue, and launches through it as an executable makes them.
 class Launches : public testing::Test {
 protected:
-  void open(int64_t nodesMax) {
-    window_ = std::move(*exec::LaunchWindow::create(device_, nodesMax));
-  }
+  void open(int64_t nodesMax) { queue_ = std::move(*exec::LaunchQueue::create(device_, nodesMax)); }
   void launch(const FakeGraph &graph, FakeMark *nearEnd = nullptr) {
-    EXPECT_TRUE(window_.makeRoom(graph.nodes()).isOk());
+    EXPECT_TRUE(queue_.makeRoom(graph.nodes()).isOk());
     int64_t number = nearEnd ? ++nearEnd->launched : 1;
-    EXPECT_TRUE(window_.launched(stream_, graph, nearEnd, number).isOk());
+    EXPECT_TRUE(queue_.launched(stream_, graph, nearEnd, number).isOk());
   }
   std::deque<std::string> waits() { return std::exchange(device_.waits, {}); }
 
   FakeDevice device_;
   FakeStream stream_;
-  exec::LaunchWindow window_;
+  exec::LaunchQueue queue_;
   FakeGraph micro_{900}, update_{50};
 };
 

@@ -64,7 +64,7 @@ private:
       int64_t first = 0, count = cell.type.numel();
       StateShare share = stateShareOf(plan_, b);
       if (block.stateShard == block.numel && share.isShared())
-        first = share.step * positions_.in(block.stateGroup, rank_), count = share.window;
+        first = share.step * positions_.in(block.stateGroup, rank_), count = share.length;
       for (int64_t i = first; i < first + count; ++i)
         due[c].push_back({c, i});
     }

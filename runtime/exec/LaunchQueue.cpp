@@ -1,18 +1,18 @@
-#include "runtime/exec/LaunchWindow.h"
+#include "runtime/exec/LaunchQueue.h"
 
 namespace shardc::exec {
 
-Result<LaunchWindow> LaunchWindow::create(hal::Device &device, int64_t nodesMax) {
-  LaunchWindow window;
-  window.nodesMax_ = nodesMax;
+Result<LaunchQueue> LaunchQueue::create(hal::Device &device, int64_t nodesMax) {
+  LaunchQueue queue;
+  queue.nodesMax_ = nodesMax;
   if (nodesMax > 0)
-    for (Launch &launch : window.launches_) {
+    for (Launch &launch : queue.launches_) {
       ASSIGN_OR_RETURN(launch.end, device.createEvent());
     }
-  return window;
+  return queue;
 }
 
-Status LaunchWindow::makeRoom(int64_t nodes) {
+Status LaunchQueue::makeRoom(int64_t nodes) {
   if (nodesMax_ == 0)
     return Status::ok();
   for (; first_ < end_; ++first_) {
@@ -28,8 +28,8 @@ Status LaunchWindow::makeRoom(int64_t nodes) {
   return Status::ok();
 }
 
-Status LaunchWindow::launched(hal::Stream &stream, const hal::Graph &graph, hal::Mark *nearEnd,
-                              int64_t number) {
+Status LaunchQueue::launched(hal::Stream &stream, const hal::Graph &graph, hal::Mark *nearEnd,
+                             int64_t number) {
   if (nodesMax_ == 0)
     return Status::ok();
   SHARDC_CHECK(end_ - first_ < kLaunchesMax, "{} launches are under way", kLaunchesMax);

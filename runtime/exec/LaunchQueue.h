@@ -10,10 +10,10 @@
 
 namespace shardc::exec {
 
-class LaunchWindow {
+class LaunchQueue {
 public:
   /// At most `nodesMax` nodes of graphs; 0 is unlimited.
-  static Result<LaunchWindow> create(hal::Device &device, int64_t nodesMax);
+  static Result<LaunchQueue> create(hal::Device &device, int64_t nodesMax);
 
   /// Waits until this number of nodes may be enqueued. Returns earlier if only one launch is
   /// running and has no mark near its end, so that the limit never makes the device idle.

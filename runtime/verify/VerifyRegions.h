@@ -1,4 +1,4 @@
-// Windows are what the verifier follows through a program: complete cells or, if that refuses a
+// Regions are what the verifier follows through a program: complete cells or, if that refuses a
 // plan, the parts of cells that are read. A part keeps its content when other bytes of its cell are
 // overwritten.
 #pragma once
@@ -33,23 +33,23 @@ private:
   std::vector<uint64_t> marked_;
 };
 
-/// Windows are numbered: first each cell as a whole, by the cell's own index, then parts.
-class CellWindows {
+/// Regions are numbered: first each cell as a whole, by the cell's own index, then parts.
+class CellRegions {
 public:
-  CellWindows(Inspection &inspection, const Role &role, const Indices &indices)
+  CellRegions(Inspection &inspection, const Role &role, const Indices &indices)
       : report_(inspection), role_(role), indices_(indices),
         cells_(static_cast<uint32_t>(role.cells.size())) {}
 
   uint32_t size() const { return cells_ + static_cast<uint32_t>(parts_.size()); }
-  uint32_t cellOf(uint32_t window) const {
-    return window < cells_ ? window : parts_[window - cells_].cell;
+  uint32_t cellOf(uint32_t region) const {
+    return region < cells_ ? region : parts_[region - cells_].cell;
   }
-  Range rangeOf(uint32_t window) const {
-    return window < cells_ ? Range::of(role_.cells[window], indices_)
-                           : parts_[window - cells_].range;
+  Range rangeOf(uint32_t region) const {
+    return region < cells_ ? Range::of(role_.cells[region], indices_)
+                           : parts_[region - cells_].range;
   }
 
-  /// The window that stands for these bytes of the cell: the whole, unless parts are followed.
+  /// The region that stands for these bytes of the cell: the whole, unless parts are followed.
   uint32_t find(uint32_t cell, const Range &range) {
     if (range == Range::of(role_.cells[cell], indices_))
       return cell;
@@ -76,18 +76,18 @@ public:
   }
   /// So many, the first ones, are in order.
   uint32_t indexedCount() const { return indexed_; }
-  /// Calls fn(window) for each that is in order and has a byte of one of the ranges, which are
+  /// Calls fn(region) for each that is in order and has a byte of one of the ranges, which are
   /// apart and in order.
   template <typename Fn>
   void forEachIn(Arena arena, const std::vector<std::pair<int64_t, int64_t>> &ranges,
                  const Fn &fn) const {
-    index_.forEachInUnion(arena, ranges, [&](uint32_t window) {
-      fn(window);
+    index_.forEachInUnion(arena, ranges, [&](uint32_t region) {
+      fn(region);
       return report_.spend(1);
     });
   }
 
-  /// Marks of the segment that is checked; kept here, since there are more windows than most
+  /// Marks of the segment that is checked; kept here, since there are more regions than most
   /// segments access.
   Marks needed, clobbered, left;
 
@@ -98,7 +98,7 @@ public:
     partsOf_.resize(cells_);
   }
 
-  /// Calls fn(window) for those of the first `count` windows that are the cell's; fn may find more.
+  /// Calls fn(region) for those of the first `count` regions that are the cell's; fn may find more.
   template <typename Fn> void forEachOf(uint32_t cell, uint32_t count, const Fn &fn) const {
     fn(cell);
     for (size_t i = 0; followsParts_ && i < partsOf_[cell].size(); ++i)
@@ -118,7 +118,7 @@ private:
   uint32_t cells_;
   bool hasSeenParts_ = false, followsParts_ = false;
   std::vector<Part> parts_;
-  std::vector<std::vector<uint32_t>> partsOf_; ///< windows by cell
+  std::vector<std::vector<uint32_t>> partsOf_; ///< regions by cell
   RangeIndex<uint32_t> index_;
   uint32_t indexed_ = 0;
 };
