@@ -99,10 +99,9 @@ Status verifyIntegrityJson(const UntrustedFolder &folder, Findings &findings, bo
     hash.update(llvm::ArrayRef<uint8_t>(file->bytes().data(), file->bytes().size()));
     std::string found = llvm::toHex(hash.final(), /*LowerCase=*/true);
     if (found != digest.get<std::string>())
-      findings.add(
-          makeStatus(report::CheckpointDamaged,
-                     fmt::format("'{}/{}' is damaged: its SHA-256 is {}, '{}' says {}",
-                                 folder.path(), name, found, path, digest.get<std::string>())));
+      findings.add(makeStatus(report::CheckpointDamaged,
+                              "'{}/{}' is damaged: its SHA-256 is {}, '{}' says {}", folder.path(),
+                              name, found, path, digest.get<std::string>()));
   }
   return Status::ok();
 }

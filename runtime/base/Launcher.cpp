@@ -40,14 +40,13 @@ std::string_view toString(Launcher launcher) {
 
 Result<int64_t> Environment::number(const char *name, int64_t least, int64_t most) const {
   if (!has(name))
-    return makeStatus(report::LauncherEnvironment, fmt::format("the environment has no {}", name));
+    return makeStatus(report::LauncherEnvironment, "the environment has no {}", name);
   std::string value = text(name);
   int64_t number = 0;
   auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (error != std::errc() || *end != '\0' || number < least || number > most)
-    return makeStatus(
-        report::LauncherEnvironment,
-        fmt::format("{} is '{}'; it must be a number from {} to {}", name, value, least, most));
+    return makeStatus(report::LauncherEnvironment, "{} is '{}'; it must be a number from {} to {}",
+                      name, value, least, most);
   return number;
 }
 

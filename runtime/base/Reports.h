@@ -32,10 +32,23 @@ template <typename Row, typename... Args> Report makeReport(Row, Args &&...args)
           fmt::format(fmt::format_string<Args...>(Row::kText), std::forward<Args>(args)...)};
 }
 
-template <typename Row, typename... Args>
-requires(Row::kIsError) Status makeStatus(Row, Args &&...args) {
+template <typename Row>
+concept ErrorRow = Row::kIsError;
+/// Its text is nothing but what the call says.
+template <typename Row>
+concept FreeErrorRow = ErrorRow<Row> && Row::kText == "{}";
+
+template <ErrorRow Row, typename... Args>
+requires(!FreeErrorRow<Row> || sizeof...(Args) == 1) Status makeStatus(Row, Args &&...args) {
   return Status(Row::info(),
                 fmt::format(fmt::format_string<Args...>(Row::kText), std::forward<Args>(args)...));
+}
+
+/// With a format string for what the call says.
+template <FreeErrorRow Row, typename Arg, typename... Args>
+Status makeStatus(Row, fmt::format_string<Arg, Args...> text, Arg &&arg, Args &&...args) {
+  return Status(Row::info(),
+                fmt::format(text, std::forward<Arg>(arg), std::forward<Args>(args)...));
 }
 
 } // namespace shardc

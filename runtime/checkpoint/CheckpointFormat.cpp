@@ -179,7 +179,7 @@ Status checkOutside(const std::string &path) {
 Result<std::string> findCheckpoint(const std::string &path) {
   std::error_code error;
   if (!fs::is_directory(path, error))
-    return makeStatus(report::CheckpointNotFound, fmt::format("'{}' is not a folder", path));
+    return makeStatus(report::CheckpointNotFound, "'{}' is not a folder", path);
   if (isCheckpoint(path))
     return path;
   ASSIGN_OR_RETURN(std::optional<SavedIteration> saved, latestIteration(path));

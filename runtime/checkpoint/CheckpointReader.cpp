@@ -19,7 +19,7 @@ constexpr uint64_t kMetadataBytesMax = uint64_t{4} << 30;
 Status explainMissing(const std::string &folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
-    return makeStatus(report::CheckpointNotFound, fmt::format("'{}' is not a folder", folder));
+    return makeStatus(report::CheckpointNotFound, "'{}' is not a folder", folder);
   if (fs::exists(folder + "/.metadata.tmp", error))
     return damaged("'{}' is an interrupted save: it has '.metadata.tmp' but no '.metadata'",
                    folder);
@@ -28,7 +28,7 @@ Status explainMissing(const std::string &folder) {
                    "supported; save it with torch's collective planner",
                    folder);
   return makeStatus(report::CheckpointNotFound,
-                    fmt::format("'{}' is not a DCP checkpoint: it has no '.metadata'", folder));
+                    "'{}' is not a DCP checkpoint: it has no '.metadata'", folder);
 }
 
 /// The box that a request reads, and the array that it goes to.
@@ -170,8 +170,7 @@ Status CheckpointReader::read(std::string_view name, const Box &box, Element typ
   if (tensor == nullptr && findObject(name) != nullptr)
     return damaged("'{}' is an object in checkpoint '{}', not a tensor", name, folder());
   if (tensor == nullptr)
-    return makeStatus(report::TensorsMissing,
-                      fmt::format("Missing key in checkpoint state_dict: {}.", name));
+    return makeStatus(report::TensorsMissing, "Missing key in checkpoint state_dict: {}.", name);
   if (!box.isInside(tensor->shape))
     return damaged("the box at {} is not inside '{}' of shape {}", boxText(box), name,
                    shapeText(tensor->shape));
@@ -200,8 +199,7 @@ Result<std::span<const uint8_t>> CheckpointReader::readObjectRecord(std::string_
   if (object == nullptr && findTensor(name) != nullptr)
     return damaged("'{}' is a tensor in checkpoint '{}', not an object", name, folder());
   if (object == nullptr)
-    return makeStatus(report::TensorsMissing,
-                      fmt::format("Missing key in checkpoint state_dict: {}.", name));
+    return makeStatus(report::TensorsMissing, "Missing key in checkpoint state_dict: {}.", name);
   const RecordRef &place = object->record;
   Result<OpenRecord> record = state_->files.open(place);
   Status status =

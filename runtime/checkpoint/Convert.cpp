@@ -280,8 +280,8 @@ Status ToFsdp::writeGroups(RankWriter &writer) {
       continue;
     auto group = options_.groups->find(name);
     if (group == options_.groups->end())
-      return makeStatus(report::TensorsMissing,
-                        fmt::format("Missing param group for {}.{}", options_.modelPrefix, name));
+      return makeStatus(report::TensorsMissing, "Missing param group for {}.{}",
+                        options_.modelPrefix, name);
     if (group->second < 0 || static_cast<size_t>(group->second) >= groups.size())
       return cannotConvert("Invalid param group id {} for {}.{}; the checkpoint has {} groups",
                            group->second, options_.modelPrefix, name, groups.size());

@@ -32,8 +32,8 @@ Result<std::vector<ParamForm>> formsOf(const FsdpCheckpoint &source) {
     std::optional<Element> type = source.typeOf(name, ParamPart::Weight);
     if (!shape || !type)
       return makeStatus(report::CannotConvert,
-                        fmt::format("'{}_w' and '{}_v' are not two halves of one shape in '{}'",
-                                    name, name, source.reader().folder()));
+                        "'{}_w' and '{}_v' are not two halves of one shape in '{}'", name, name,
+                        source.reader().folder());
     forms.push_back({name, std::move(*shape), *type});
   }
   return forms;

@@ -91,9 +91,8 @@ constexpr int kFoldersMax = 16; ///< inside each other
 Status copyFolder(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
                   const KeptNames &kept, int depth) {
   if (depth > kFoldersMax)
-    return makeStatus(report::CannotConvert,
-                      fmt::format("'{}/{}': folders are nested more than {} deep", from.folder(),
-                                  name, kFoldersMax));
+    return makeStatus(report::CannotConvert, "'{}/{}': folders are nested more than {} deep",
+                      from.folder(), name, kFoldersMax);
   RETURN_IF_ERROR(makeFolder(out.onlookers, fmt::format("{}/{}", out.stagingPath(), name)));
   ASSIGN_OR_RETURN(std::vector<UntrustedFolder::Entry> entries, from.files().list(name));
   for (const UntrustedFolder::Entry &entry : entries) {
@@ -109,11 +108,10 @@ Status copyFolder(const CheckpointReader &from, const std::string &name, const S
 Status checkNames(const Pickle &pickle, const std::string &what, const KeptNames &kept) {
   for (const std::string &name : pickle.unknownNames)
     if (std::ranges::find(kept, name) == kept.end())
-      return makeStatus(
-          report::CannotConvert,
-          fmt::format("{} uses '{}', which is unknown and could run any code when a copy is "
-                      "loaded; '--keep-name {}' copies it anyway",
-                      what, name, name));
+      return makeStatus(report::CannotConvert,
+                        "{} uses '{}', which is unknown and could run any code when a copy is "
+                        "loaded; '--keep-name {}' copies it anyway",
+                        what, name, name);
   return Status::ok();
 }
 

@@ -94,8 +94,8 @@ Result<FolderLock> FolderLock::takeFile(const std::string &parent, const std::st
     if (fd >= 0 && refused == EWOULDBLOCK)
       return makeStatus(report::FolderInUse, what, holder);
     if (fd < 0 && (refused == EACCES || refused == EROFS || refused == ENOSPC || refused == EDQUOT))
-      return makeStatus(report::SaveFolderRefused, fmt::format("'{}' cannot be written into: {}",
-                                                               parent, std::strerror(refused)));
+      return makeStatus(report::SaveFolderRefused, "'{}' cannot be written into: {}", parent,
+                        std::strerror(refused));
     tell(makeReport(report::CannotLock, lock.path_, std::strerror(refused)));
     return lock;
   }

@@ -207,8 +207,8 @@ Status FsdpCheckpoint::read(std::string_view name, ParamPart part, const Box &bo
   auto *target = static_cast<uint8_t *>(dst);
   std::optional<Shape> saved = shapeOf(name, part);
   if (!saved)
-    return makeStatus(report::TensorsMissing,
-                      fmt::format("Missing key in checkpoint state_dict: {}.", keyOf(name, part)));
+    return makeStatus(report::TensorsMissing, "Missing key in checkpoint state_dict: {}.",
+                      keyOf(name, part));
   if (saved->size() != box.offset.size() || box.shape.size() != box.offset.size())
     return notSupported("the box at {} is not inside '{}' of shape {}", boxText(box), name,
                         shapeText(*saved));
@@ -265,7 +265,7 @@ Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
   const GroupFields *saved = settingsOf(name);
   if (saved == nullptr)
     return makeStatus(report::TensorsMissing,
-                      fmt::format("Parameter {} not found in param_to_group_meta mapping.", name));
+                      "Parameter {} not found in param_to_group_meta mapping.", name);
   std::map<std::string, PlainValue> fields;
   for (const auto &[fieldName, field] : *saved) {
     ASSIGN_OR_RETURN(std::optional<PlainValue> value, readGroupField(reader_, field));
@@ -296,9 +296,7 @@ Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
       !betas->items[1].number())
     return makeStatus(
         report::TensorsMissing,
-        fmt::format(
-            "the group metadata of '{}' lack one of lr, step, betas, eps, weight_decay, wd_mult",
-            name));
+        "the group metadata of '{}' lack one of lr, step, betas, eps, weight_decay, wd_mult", name);
   meta.step = static_cast<int64_t>(step);
   meta.beta1 = *betas->items[0].number();
   meta.beta2 = *betas->items[1].number();
@@ -315,24 +313,22 @@ Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
 Status loadStatus(const LoadDifferences &report, bool isStrict, int rank, const std::string &folder,
                   std::string_view loader) {
   if (!report.mismatched.empty())
-    return makeStatus(report::CheckpointMismatch, fmt::format("checkpoint '{}' does not fit:{}",
-                                                              folder, listed(report.mismatched)));
+    return makeStatus(report::CheckpointMismatch, "checkpoint '{}' does not fit:{}", folder,
+                      listed(report.mismatched));
   if (isStrict && !report.missing.empty()) {
     std::string first = fmt::format("Missing key in checkpoint state_dict: {}.", report.missing[0]);
     return report.missing.size() == 1
                ? makeStatus(report::TensorsMissing, first)
-               : makeStatus(report::TensorsMissing,
-                            fmt::format("{} In all {} keys are missing in '{}':{}", first,
-                                        report.missing.size(), folder, listed(report.missing)));
+               : makeStatus(report::TensorsMissing, "{} In all {} keys are missing in '{}':{}",
+                            first, report.missing.size(), folder, listed(report.missing));
   }
   if (!report.missingWeights.empty())
-    return makeStatus(
-        report::TensorsMissing,
-        fmt::format("{} checkpoint load is incomplete: rank {} requests {} model "
-                    "parameter(s) not present in "
-                    "the checkpoint at {}, which would silently keep their initialized values.{}",
-                    loader, rank, report.missingWeights.size(), folder,
-                    listed(report.missingWeights)));
+    return makeStatus(report::TensorsMissing,
+                      "{} checkpoint load is incomplete: rank {} requests {} model "
+                      "parameter(s) not present in "
+                      "the checkpoint at {}, which would silently keep their initialized values.{}",
+                      loader, rank, report.missingWeights.size(), folder,
+                      listed(report.missingWeights));
   return Status::ok();
 }
 

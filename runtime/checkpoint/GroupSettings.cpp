@@ -41,8 +41,8 @@ Status takeAll(const CheckpointReader &reader, GroupSettings &settings) {
     const auto *entries = value.as<PlainEntries>();
     if (entries == nullptr)
       return makeStatus(report::CheckpointDamaged,
-                        fmt::format("'{}' in '{}': the settings of '{}' are {}, not a dictionary",
-                                    key, reader.folder(), name, textOf(value)));
+                        "'{}' in '{}': the settings of '{}' are {}, not a dictionary", key,
+                        reader.folder(), name, textOf(value));
     takeEntries(key, *entries, settings[plainName(name)]);
   }
   return Status::ok();
@@ -65,9 +65,8 @@ Result<PlainEntries> readDictionary(const CheckpointReader &reader, const std::s
     return Status(value.status()).withContext(fmt::format("'{}' in '{}'", name, reader.folder()));
   const auto *entries = value->as<PlainEntries>();
   if (entries == nullptr)
-    return makeStatus(
-        report::CheckpointDamaged,
-        fmt::format("'{}' in '{}' is {}, not a dictionary", name, reader.folder(), textOf(*value)));
+    return makeStatus(report::CheckpointDamaged, "'{}' in '{}' is {}, not a dictionary", name,
+                      reader.folder(), textOf(*value));
   return *entries;
 }
 

@@ -70,7 +70,7 @@ void HfSource::touch(int64_t bytes) const {
 Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed) const {
   auto found = plain_.find(name);
   if (found == plain_.end())
-    return makeStatus(report::TensorsMissing, fmt::format("the model has no tensor '{}'", name));
+    return makeStatus(report::TensorsMissing, "the model has no tensor '{}'", name);
   const SafeTensor *tensor = model_.find(found->second);
   if (elementBits(tensor->type) < 8 || tensor->shape.empty())
     return cannotConvert("'{}' has a type or shape that is not imported", name);
@@ -372,10 +372,9 @@ Status collectTargets(const FsdpCheckpoint &source, const HfConfig &config,
     addTargets(config, param, *shape, order, targets);
   }
   if (!missing.empty())
-    return makeStatus(
-        report::TensorsMissing,
-        fmt::format("the checkpoint '{}' does not contain {} parameters of the model:{}",
-                    source.reader().folder(), missing.size(), listed(missing)));
+    return makeStatus(report::TensorsMissing,
+                      "the checkpoint '{}' does not contain {} parameters of the model:{}",
+                      source.reader().folder(), missing.size(), listed(missing));
   if (std::vector<std::string> left = withoutPlace(source, params); !left.empty())
     return cannotConvert(
         "the model of config.json has no place for {} parameters of the checkpoint "
@@ -434,9 +433,8 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
     jobs.push_back(std::move(job));
   }
   if (!missing.empty())
-    return makeStatus(report::TensorsMissing,
-                      fmt::format("the model in '{}' does not contain {} tensors:{}", in,
-                                  missing.size(), listed(missing)));
+    return makeStatus(report::TensorsMissing, "the model in '{}' does not contain {} tensors:{}",
+                      in, missing.size(), listed(missing));
   RETURN_IF_ERROR(taken.check(source));
   if (unused != nullptr)
     *unused = source.unused(taken.names(), config);

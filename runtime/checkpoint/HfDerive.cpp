@@ -201,26 +201,24 @@ Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
                                  file.status().message()));
   Options model(textIn(**file), "model");
   if (model.isEmpty())
-    return makeStatus(
-        report::CannotConvert,
-        fmt::format("'{}' has no section 'model'; give a folder with the model's config.json "
-                    "with --config",
-                    path));
+    return makeStatus(report::CannotConvert,
+                      "'{}' has no section 'model'; give a folder with the model's config.json "
+                      "with --config",
+                      path);
   std::vector<std::string> against = obstacles(model);
   bool isLlama = isLlamaLike(model);
   if (!against.empty() || (!isLlama && !isGpt2Like(model)))
-    return makeStatus(
-        report::CannotConvert,
-        fmt::format("no config.json can be derived for the model in '{}': {}; give a folder that "
-                    "has one with --config",
-                    path,
-                    !against.empty() ? "it has " + joinedWords(against)
-                                     : "its architecture is neither that of llama, qwen2 and "
-                                       "qwen3 nor that of GPT-2 with tied embeddings"));
+    return makeStatus(report::CannotConvert,
+                      "no config.json can be derived for the model in '{}': {}; give a folder that "
+                      "has one with --config",
+                      path,
+                      !against.empty() ? "it has " + joinedWords(against)
+                                       : "its architecture is neither that of llama, qwen2 and "
+                                         "qwen3 nor that of GPT-2 with tied embeddings");
   json config = isLlama ? llamaLike(model) : gpt2Like(model);
   if (!model.missing().empty())
-    return makeStatus(report::CannotConvert,
-                      fmt::format("'{}' does not set {}", path, joinedWords(model.missing())));
+    return makeStatus(report::CannotConvert, "'{}' does not set {}", path,
+                      joinedWords(model.missing()));
   config["torch_dtype"] = torchType;
   return toText(config, 2) + "\n";
 }

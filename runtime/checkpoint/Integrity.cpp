@@ -52,9 +52,9 @@ bool unescape(std::string_view text, std::string &name) {
 }
 
 Status damaged() {
-  return makeStatus(
-      report::CheckpointDamaged,
-      fmt::format("'{}' is damaged; the checkpoint's checksums cannot be trusted", kIntegrityFile));
+  return makeStatus(report::CheckpointDamaged,
+                    "'{}' is damaged; the checkpoint's checksums cannot be trusted",
+                    kIntegrityFile);
 }
 
 constexpr uint64_t kWorthAdvice = uint64_t{1} << 20;
@@ -140,9 +140,8 @@ Result<std::unique_ptr<CheckedFile>> CheckedFile::open(MappedFile map,
   if (checksums == nullptr)
     return file;
   if (checksums->size() != file->bytes().size())
-    return makeStatus(report::CheckpointDamaged,
-                      fmt::format("'{}' has {} bytes but {} were written", file->path(),
-                                  file->bytes().size(), checksums->size()));
+    return makeStatus(report::CheckpointDamaged, "'{}' has {} bytes but {} were written",
+                      file->path(), file->bytes().size(), checksums->size());
   file->checksums_ = checksums;
   file->isGood_ = std::make_unique<std::atomic<bool>[]>(checksums->blocks().size());
   return file;
@@ -159,10 +158,9 @@ Status CheckedFile::ensure(uint64_t offset, uint64_t length) {
     std::span<const uint8_t> data =
         bytes().subspan(at, std::min(kIntegrityBlock, bytes().size() - at));
     if (crc32(0, data.data(), data.size()) != checksums_->blocks()[block])
-      return makeStatus(
-          report::CheckpointDamaged,
-          fmt::format("'{}' is damaged between bytes {} and {}: its checksum is wrong", map_.path(),
-                      at, at + data.size()));
+      return makeStatus(report::CheckpointDamaged,
+                        "'{}' is damaged between bytes {} and {}: its checksum is wrong",
+                        map_.path(), at, at + data.size());
     isGood_[block].store(true, std::memory_order_relaxed);
   }
   return Status::ok();

@@ -63,7 +63,7 @@ private:
   Status stepMemo(uint8_t op);
 
   Status fail(std::string what) const {
-    return makeStatus(report::CheckpointDamaged, fmt::format("pickle byte {}: {}", opAt_, what));
+    return makeStatus(report::CheckpointDamaged, "pickle byte {}: {}", opAt_, what);
   }
   Status take(uint64_t count, std::span<const uint8_t> &out);
   Result<uint64_t> takeUnsigned(size_t width);
@@ -563,9 +563,8 @@ Status Machine::step(uint8_t op) {
 
 Result<Pickle> Machine::run() {
   if (bytes_.size() > limits_.bytesMax)
-    return makeStatus(
-        report::CheckpointDamaged,
-        fmt::format("a pickle of {} bytes; the limit is {}", bytes_.size(), limits_.bytesMax));
+    return makeStatus(report::CheckpointDamaged, "a pickle of {} bytes; the limit is {}",
+                      bytes_.size(), limits_.bytesMax);
   if (bytes_.size() < 3 || bytes_[0] != kProto)
     return makeStatus(report::CheckpointDamaged,
                       "no pickle of protocol 2 or newer: it does not begin with PROTO");

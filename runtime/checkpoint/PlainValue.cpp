@@ -89,8 +89,8 @@ public:
   Result<PlainValue> convert(PyId id) {
     if (++count_ > kValuesMax || ++depth_ > kValueDepthMax)
       return makeStatus(report::CheckpointDamaged,
-                        fmt::format("an object with more than {} values or {} levels", kValuesMax,
-                                    kValueDepthMax));
+                        "an object with more than {} values or {} levels", kValuesMax,
+                        kValueDepthMax);
     Result<PlainValue> value = convertKind(id);
     --depth_;
     return value;
@@ -145,8 +145,8 @@ Result<PlainValue> Converter::convertObject(PyId id) {
   if (object.callable != kNoPy)
     name = fmt::format("{}.{}", graph_.global(object.callable).module,
                        graph_.global(object.callable).name);
-  return makeStatus(report::CheckpointDamaged,
-                    fmt::format("an object of '{}', which is not a plain value", name));
+  return makeStatus(report::CheckpointDamaged, "an object of '{}', which is not a plain value",
+                    name);
 }
 
 Result<PlainValue> Converter::convertKind(PyId id) {
@@ -185,9 +185,8 @@ Result<PlainValue> Converter::convertKind(PyId id) {
         global.module == "torch" ? elementOfTorchName(global.name) : std::nullopt;
     if (type)
       return PlainValue(*type);
-    return makeStatus(
-        report::CheckpointDamaged,
-        fmt::format("the class '{}.{}', which is not a plain value", global.module, global.name));
+    return makeStatus(report::CheckpointDamaged, "the class '{}.{}', which is not a plain value",
+                      global.module, global.name);
   }
   case PyKind::Object:
     return convertObject(id);
@@ -285,9 +284,8 @@ Result<BytesItem> objectItem(ItemPath path, const PyGraph &graph, PyId root,
     std::string name = fmt::format("data/{}", graph.text(graph.items(graph.object(id).args)[2]));
     const ArchiveEntry *entry = archive != nullptr ? archive->find(name) : nullptr;
     if (entry == nullptr)
-      return makeStatus(
-          report::CheckpointDamaged,
-          fmt::format("'{}' refers to a storage '{}' that is not there", nameOfPath(path), name));
+      return makeStatus(report::CheckpointDamaged,
+                        "'{}' refers to a storage '{}' that is not there", nameOfPath(path), name);
     if (names.insert(name).second)
       entries.push_back(*entry);
   }

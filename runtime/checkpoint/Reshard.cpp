@@ -101,11 +101,10 @@ Status reshard(const std::string &in, const SaveTarget &out, const ReshardOption
   ASSIGN_OR_RETURN(CheckpointReader reader,
                    CheckpointReader::open(in, Verify::Touched, options.tell));
   if (!reader.metadata().originalShapes.empty())
-    return makeStatus(
-        report::CheckpointNotSupported,
-        fmt::format("'{}' keeps optimizer tensors flattened, with their shapes in a field of old "
-                    "Megatron's; convert it to fsdp_dtensor instead",
-                    in));
+    return makeStatus(report::CheckpointNotSupported,
+                      "'{}' keeps optimizer tensors flattened, with their shapes in a field of old "
+                      "Megatron's; convert it to fsdp_dtensor instead",
+                      in);
   RETURN_IF_ERROR(makeFolders(out.root));
   RETURN_IF_ERROR(beginSave(out));
   ProgressSum progress(options.progress, allBytes(reader.metadata()));

@@ -33,8 +33,8 @@ Result<int64_t> counterIn(const PlainEntries &entries, std::string_view key,
   std::optional<int64_t> count = entry->wholeNumber();
   if (!count || *count < 0)
     return makeStatus(report::CheckpointDamaged,
-                      fmt::format("{} in checkpoint '{}' is {}, not a number of samples", key,
-                                  folder, textOf(*entry)));
+                      "{} in checkpoint '{}' is {}, not a number of samples", key, folder,
+                      textOf(*entry));
   return *count;
 }
 
@@ -131,8 +131,8 @@ Result<RunState> readRunState(const CheckpointReader &reader) {
   ASSIGN_OR_RETURN(PlainValue iteration, readPlainObject(reader, "iteration"));
   if (iteration.as<int64_t>() == nullptr)
     return makeStatus(report::CheckpointDamaged,
-                      fmt::format("'iteration' in checkpoint '{}' is {}, not a number",
-                                  reader.folder(), textOf(iteration)));
+                      "'iteration' in checkpoint '{}' is {}, not a number", reader.folder(),
+                      textOf(iteration));
   state.iteration = *iteration.as<int64_t>();
   if (reader.findObject("checkpoint_version") != nullptr) {
     ASSIGN_OR_RETURN(PlainValue version, readPlainObject(reader, "checkpoint_version"));
@@ -169,9 +169,8 @@ Result<std::string> tensorDictFile(std::string_view stem, std::span<const NamedT
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensorBytes(tensors[i].type, tensors[i].shape) !=
         static_cast<int64_t>(tensors[i].bytes.size()))
-      return makeStatus(report::CheckpointDamaged,
-                        fmt::format("tensor '{}' of shape {} has {} bytes", tensors[i].name,
-                                    shapeText(tensors[i].shape), tensors[i].bytes.size()));
+      return makeStatus(report::CheckpointDamaged, "tensor '{}' of shape {} has {} bytes",
+                        tensors[i].name, shapeText(tensors[i].shape), tensors[i].bytes.size());
     entries.push_back(graph.str(tensors[i].name));
     entries.push_back(tensorNode(graph, words, tensors[i], i));
   }
@@ -211,8 +210,7 @@ Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> fil
     // Strides may repeat elements, so the dense size is not bounded by the file's.
     std::optional<int64_t> bytes = tensorBytes(view.type, view.shape);
     if (!bytes || static_cast<uint64_t>(*bytes) > view.storage.size())
-      return makeStatus(report::CheckpointDamaged,
-                        fmt::format("tensor '{}' is larger than its storage", *name));
+      return makeStatus(report::CheckpointDamaged, "tensor '{}' is larger than its storage", *name);
     tensor.bytes.resize(static_cast<size_t>(*bytes));
     copyBox(view.shape, {view.type, view.strides}, view.origin(),
             {view.type, denseStrides(view.shape)},

@@ -235,9 +235,8 @@ Result<SafeTensorsModel> SafeTensorsModel::open(const std::string &folder) {
       paths.push_back(at->path().string());
   }
   if (paths.empty())
-    return makeStatus(
-        report::CheckpointNotFound,
-        fmt::format("'{}' contains no model.safetensors and no parts of one", folder));
+    return makeStatus(report::CheckpointNotFound,
+                      "'{}' contains no model.safetensors and no parts of one", folder);
   std::ranges::sort(paths);
   RETURN_IF_ERROR(model.readAll(paths));
   return model;

@@ -69,14 +69,14 @@ Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) 
     saved = {*iteration, fmt::format("{}/iter_{:07}", root, *iteration)};
   } else {
     return makeStatus(report::CheckpointDamaged,
-                      fmt::format("'{}' contains '{}', which is neither an iteration nor 'release'",
-                                  path, word.substr(0, 40)));
+                      "'{}' contains '{}', which is neither an iteration nor 'release'", path,
+                      word.substr(0, 40));
   }
   std::error_code error;
   if (!fs::is_directory(saved.folder, error))
     return makeStatus(report::CheckpointNotFound,
-                      fmt::format("'{}' names iteration '{}', but '{}' does not exist", path, word,
-                                  saved.folder));
+                      "'{}' names iteration '{}', but '{}' does not exist", path, word,
+                      saved.folder);
   return std::optional(saved);
 }
 

@@ -62,8 +62,8 @@ Status checkFragments(const TensorMeta &tensor, ShapeView original) {
   if (fits && tensor.shape.back() == count)
     return Status::ok();
   return makeStatus(report::CheckpointDamaged,
-                    fmt::format("'{}' of stored shape {} is not a flattened form of the shape {}",
-                                tensor.name, shapeText(tensor.shape), shapeText(original)));
+                    "'{}' of stored shape {} is not a flattened form of the shape {}", tensor.name,
+                    shapeText(tensor.shape), shapeText(original));
 }
 
 Status readStoredParam(const CheckpointReader &reader, const StoredParam &param, const Box &box,
@@ -75,9 +75,8 @@ Status readStoredParam(const CheckpointReader &reader, const StoredParam &param,
   if (param.original.empty())
     return reader.read(param.tensor->name, all, type, dst);
   if (!all.isInside(param.original) || !isConvertible(param.tensor->type, type))
-    return makeStatus(report::CheckpointDamaged,
-                      fmt::format("the box at {} is not inside '{}' of shape {}", boxText(all),
-                                  param.tensor->name, shapeText(param.original)));
+    return makeStatus(report::CheckpointDamaged, "the box at {} is not inside '{}' of shape {}",
+                      boxText(all), param.tensor->name, shapeText(param.original));
   Shape local = fragmentShape(*param.tensor, param.original), first, last, fragment;
   for (size_t i = 0; i < local.size(); ++i) {
     first.push_back(all.offset[i] / local[i]);

@@ -333,8 +333,7 @@ Status TorchDistCheckpoint::read(std::string_view name, StoredPart part, const B
                                  Element type, void *dst) const {
   const StoredParam *param = find(name, part);
   if (param == nullptr)
-    return makeStatus(report::TensorsMissing,
-                      fmt::format("Missing key in checkpoint state_dict: {}.", name));
+    return makeStatus(report::TensorsMissing, "Missing key in checkpoint state_dict: {}.", name);
   return readStoredParam(state_->reader, *param, box, type, dst);
 }
 

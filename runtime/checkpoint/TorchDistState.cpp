@@ -31,10 +31,9 @@ void takeLeaf(const ItemPath &path, PlainValue value, RunState &state, bool &has
 Result<int64_t> countOf(const PlainValue &value, const TorchDistCheckpoint &checkpoint) {
   std::optional<int64_t> count = value.wholeNumber();
   if (!count || *count < 0)
-    return makeStatus(
-        report::CheckpointDamaged,
-        fmt::format("the optimizer's step in checkpoint '{}' is {}, not a number of updates",
-                    checkpoint.reader().folder(), textOf(value)));
+    return makeStatus(report::CheckpointDamaged,
+                      "the optimizer's step in checkpoint '{}' is {}, not a number of updates",
+                      checkpoint.reader().folder(), textOf(value));
   return *count;
 }
 
@@ -89,9 +88,8 @@ Result<RunState> readRunState(const TorchDistCheckpoint &checkpoint) {
       takeLeaf(leaf.path, std::move(*value), state, hasIteration);
   }
   if (!hasIteration)
-    return makeStatus(report::CheckpointDamaged,
-                      fmt::format("checkpoint '{}' does not contain its iteration",
-                                  checkpoint.reader().folder()));
+    return makeStatus(report::CheckpointDamaged, "checkpoint '{}' does not contain its iteration",
+                      checkpoint.reader().folder());
   RETURN_IF_ERROR(takeCounters(state, checkpoint.reader().folder()));
   return state;
 }

@@ -56,10 +56,9 @@ Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
                    out.lossMask.size() == rows * width,
                "arrays of {} tokens for {} rows of {}", out.tokens.size(), rows, width);
   if (step < 0 || step >= numSteps())
-    return makeStatus(
-        report::DataTooShort,
-        fmt::format("{} has {} samples, enough for {} steps of {}; step {} needs more",
-                    source_->name(), source_->numSamples(), numSteps(), shape_.globalBatch, step));
+    return makeStatus(report::DataTooShort,
+                      "{} has {} samples, enough for {} steps of {}; step {} needs more",
+                      source_->name(), source_->numSamples(), numSteps(), shape_.globalBatch, step);
   for (size_t row = 0; row < rows; ++row) {
     Sample sample{rowOf(out.tokens, row, width), rowOf(out.labels, row, width),
                   rowOf(out.lossMask, row, width), rowOf(out.positionIds, row, width),

@@ -66,16 +66,16 @@ std::string_view splitName(Split split) {
 Result<SplitShares> makeSplit(std::span<const double> weights) {
   if (weights.empty() || weights.size() > kNumSplits)
     return makeStatus(report::DataRefused,
-                      fmt::format("a split has {} weights; the limit is {} (train, valid, test)",
-                                  weights.size(), kNumSplits));
+                      "a split has {} weights; the limit is {} (train, valid, test)",
+                      weights.size(), kNumSplits);
   std::array<double, kNumSplits> shares = {};
   std::copy(weights.begin(), weights.end(), shares.begin());
   for (double weight : shares)
     if (!(weight >= 0.0) || !std::isfinite(weight))
-      return makeStatus(report::DataRefused, fmt::format("{} is not a weight of a split", weight));
+      return makeStatus(report::DataRefused, "{} is not a weight of a split", weight);
   double sum = numpySum(shares);
   if (!(sum > 0.0) || !std::isfinite(sum))
-    return makeStatus(report::DataRefused, fmt::format("the weights of a split add up to {}", sum));
+    return makeStatus(report::DataRefused, "the weights of a split add up to {}", sum);
   SplitShares result;
   double begin = 0.0;
   for (size_t i = 0; i < kNumSplits; ++i) {
@@ -99,9 +99,9 @@ Result<SplitShares> parseSplit(std::string_view text) {
     if (!parseNumber(item, weight))
       return makeStatus(
           report::DataRefused,
-          fmt::format("'{}' is not a number in the split '{}'; expected up to three weights, as in "
-                      "'969,30,1'",
-                      item, text));
+          "'{}' is not a number in the split '{}'; expected up to three weights, as in "
+          "'969,30,1'",
+          item, text);
     weights.push_back(weight);
     if (comma == std::string_view::npos)
       break;
@@ -129,9 +129,8 @@ Result<Blend> parseBlend(std::span<const std::string> list) {
   for (size_t i = 0; i < list.size(); ++i) {
     bool weightHere = weighted && i % 2 == 0;
     if (weightHere && !parseNumber(trim(list[i]), weight))
-      return makeStatus(
-          report::DataRefused,
-          fmt::format("the blend has '{}' instead of the weight of '{}'", list[i], list[i + 1]));
+      return makeStatus(report::DataRefused, "the blend has '{}' instead of the weight of '{}'",
+                        list[i], list[i + 1]);
     if (weightHere)
       blend.weights.push_back(weight);
     else
@@ -145,23 +144,22 @@ Status checkBlend(const Blend &blend) {
   if (blend.paths.empty())
     return makeStatus(report::DataRefused, "the blend names no dataset");
   if (blend.paths.size() > kBlendSizeMax)
-    return makeStatus(report::DataRefused,
-                      fmt::format("the blend names {} datasets; the limit is {}",
-                                  blend.paths.size(), kBlendSizeMax));
+    return makeStatus(report::DataRefused, "the blend names {} datasets; the limit is {}",
+                      blend.paths.size(), kBlendSizeMax);
   for (const std::string &path : blend.paths)
     if (path.empty())
       return makeStatus(report::DataRefused, "the blend names a dataset with an empty path");
   if (blend.weights.empty())
     return Status::ok();
   if (blend.weights.size() != blend.paths.size())
-    return makeStatus(report::DataRefused, fmt::format("the blend has {} datasets but {} weights",
-                                                       blend.paths.size(), blend.weights.size()));
+    return makeStatus(report::DataRefused, "the blend has {} datasets but {} weights",
+                      blend.paths.size(), blend.weights.size());
   for (size_t i = 0; i < blend.weights.size(); ++i)
     if (!(blend.weights[i] > 0.0) || !std::isfinite(blend.weights[i]))
       return makeStatus(
           report::DataRefused,
-          fmt::format("the blend gives '{}' the weight {}; leave it out or give it a positive one",
-                      blend.paths[i], blend.weights[i]));
+          "the blend gives '{}' the weight {}; leave it out or give it a positive one",
+          blend.paths[i], blend.weights[i]);
   return Status::ok();
 }
 

@@ -19,17 +19,17 @@ BlendedSource::create(const std::string &name, std::vector<std::unique_ptr<DataS
   for (size_t i = 0; i < sources.size(); ++i)
     if (needed[i] > sources[i]->numSamples())
       return makeStatus(report::DataRefused,
-                        fmt::format("{}: the blend takes {} samples of '{}', which has {}; raise "
-                                    "'mid_level_dataset_surplus'",
-                                    name, needed[i], sources[i]->name(), sources[i]->numSamples()));
+                        "{}: the blend takes {} samples of '{}', which has {}; raise "
+                        "'mid_level_dataset_surplus'",
+                        name, needed[i], sources[i]->name(), sources[i]->numSamples());
   return std::unique_ptr<BlendedSource>(
       new BlendedSource(name, std::move(sources), std::move(index)));
 }
 
 Status BlendedSource::sample(int64_t index, Sample &out) const {
   if (index < 0 || index >= numSamples())
-    return makeStatus(report::DataRefused, fmt::format("{} has {} samples, there is no sample {}",
-                                                       name_, numSamples(), index));
+    return makeStatus(report::DataRefused, "{} has {} samples, there is no sample {}", name_,
+                      numSamples(), index);
   auto at = static_cast<size_t>(index);
   return sources_[static_cast<size_t>(index_.dataset[at])]->sample(index_.sample[at], out);
 }

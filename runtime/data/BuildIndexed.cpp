@@ -99,15 +99,15 @@ Result<BuildSummary> build(std::span<const std::string> inputs, const std::strin
   ASSIGN_OR_RETURN(std::vector<std::string> files, expandInputs(inputs));
   for (const std::string &file : files)
     if (file == outPrefix + ".bin" || file == outPrefix + ".idx")
-      return makeStatus(report::DataRefused, fmt::format("'{}' is both input and output", file));
+      return makeStatus(report::DataRefused, "'{}' is both input and output", file);
   ASSIGN_OR_RETURN(IndexedBuilder builder,
                    IndexedBuilder::create(outPrefix, tokenTypeFor(kByteVocabSize)));
   DatasetWriter writer(builder, options);
   for (const std::string &file : files)
     RETURN_IF_ERROR(writer.addFile(file));
   if (builder.numTokens() == 0)
-    return makeStatus(report::DataRefused,
-                      fmt::format("the input contains no text; '{}' was not written", outPrefix));
+    return makeStatus(report::DataRefused, "the input contains no text; '{}' was not written",
+                      outPrefix);
   RETURN_IF_ERROR(builder.finalize());
   return writer.summary();
 }

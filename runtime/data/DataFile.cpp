@@ -44,11 +44,10 @@ Status syncFolderOf(const std::string &path) {
 Status endedEarly(int fd, const std::string &path, uint64_t size, uint64_t needed) {
   struct stat info = {};
   uint64_t now = ::fstat(fd, &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
-  return makeStatus(
-      report::DataChanged,
-      fmt::format("'{}' has {} bytes, but had {} when it was opened and {} are needed; it was "
-                  "changed while in use",
-                  path, now, size, needed));
+  return makeStatus(report::DataChanged,
+                    "'{}' has {} bytes, but had {} when it was opened and {} are needed; it was "
+                    "changed while in use",
+                    path, now, size, needed);
 }
 
 Status readFully(int fd, const std::string &path, uint64_t size, uint64_t offset,
@@ -89,7 +88,7 @@ Result<DataFile> DataFile::open(const std::string &path) {
   if (::fstat(fd, &info) != 0)
     return systemError("read", path);
   if (!S_ISREG(info.st_mode))
-    return makeStatus(report::DataRefused, fmt::format("'{}' is not a regular file", path));
+    return makeStatus(report::DataRefused, "'{}' is not a regular file", path);
   file.size_ = static_cast<uint64_t>(info.st_size);
   return file;
 }
@@ -121,10 +120,10 @@ Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::
   if (::fstat(fd, &info) != 0)
     status = systemError("read", path);
   else if (static_cast<uint64_t>(info.st_size) != size)
-    status = makeStatus(
-        report::DataChanged,
-        fmt::format("'{}' has {} bytes, but had {} when it was opened; it was changed while in use",
-                    path, static_cast<uint64_t>(info.st_size), size));
+    status =
+        makeStatus(report::DataChanged,
+                   "'{}' has {} bytes, but had {} when it was opened; it was changed while in use",
+                   path, static_cast<uint64_t>(info.st_size), size);
   else
     status = readFully(fd, path, size, offset, out);
   ::close(fd);

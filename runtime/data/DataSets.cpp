@@ -60,11 +60,10 @@ Result<OpenStore> Opener::openStore(const std::string &path) {
     Result<TextCorpus> text = TextCorpus::open(path, {&path, 1}, config_.text);
     if (!text.isOk() && text.status().code() == StatusCode::NotFound &&
         config_.pathKind == PathKind::Auto)
-      return makeStatus(
-          report::DataNotFound,
-          fmt::format("there is no dataset '{0}': neither the pair '{0}.idx' and '{0}.bin' nor a "
-                      "text file or folder of that name",
-                      path));
+      return makeStatus(report::DataNotFound,
+                        "there is no dataset '{0}': neither the pair '{0}.idx' and '{0}.bin' nor a "
+                        "text file or folder of that name",
+                        path);
     if (!text.isOk())
       return text.status();
     result.store = std::make_shared<TextCorpus>(std::move(*text));
@@ -83,10 +82,10 @@ Result<std::unique_ptr<GptSource>> Opener::openOne(const std::string &path, Spli
   std::tie(spec.firstSequence, spec.endSequence) = splitDocuments(range, numSequences);
   if (spec.firstSequence == spec.endSequence)
     return makeStatus(report::DataRefused,
-                      fmt::format("the split '{}' gives the {} data none of the {} documents of "
-                                  "'{}'; increase its weight, "
-                                  "or use no such data",
-                                  config_.split, splitName(split), numSequences, path));
+                      "the split '{}' gives the {} data none of the {} documents of "
+                      "'{}'; increase its weight, "
+                      "or use no such data",
+                      config_.split, splitName(split), numSequences, path);
   spec.sequenceLength = config_.sequenceLength;
   spec.numSamples = numSamples;
   spec.seed = config_.seed;
@@ -98,10 +97,9 @@ Result<std::unique_ptr<GptSource>> Opener::openOne(const std::string &path, Spli
   if (open.isText && config_.vocabSize > 0 && config_.vocabSize < kByteVocabSize)
     return makeStatus(
         report::DataRefused,
-        fmt::format(
-            "the text '{}' needs a vocabulary of {} (bytes and an end token), the model has "
-            "{}",
-            path, kByteVocabSize, config_.vocabSize));
+        "the text '{}' needs a vocabulary of {} (bytes and an end token), the model has "
+        "{}",
+        path, kByteVocabSize, config_.vocabSize);
   return GptSource::create(open.store, spec, documents, config_.vocabSize);
 }
 
@@ -116,8 +114,8 @@ Result<std::unique_ptr<DataSource>> Opener::openBlend(const Blend &blend, Split 
   bool weighted = !blend.weights.empty();
   if (weighted && !target)
     return makeStatus(report::DataRefused,
-                      fmt::format("a blend with weights has no end; set the number of {} samples",
-                                  splitName(split)));
+                      "a blend with weights has no end; set the number of {} samples",
+                      splitName(split));
   std::vector<double> weights = normalizeWeights(blend.weights);
   std::vector<std::unique_ptr<DataSource>> sources;
   std::vector<int64_t> sizes;
@@ -132,8 +130,8 @@ Result<std::unique_ptr<DataSource>> Opener::openBlend(const Blend &blend, Split 
     sizes.push_back(source->numSamples());
     if (sizes.back() == 0)
       return makeStatus(report::DataTooShort,
-                        fmt::format("the {} data of '{}' are too short for one sample of {} tokens",
-                                    splitName(split), blend.paths[i], config_.sequenceLength + 1));
+                        "the {} data of '{}' are too short for one sample of {} tokens",
+                        splitName(split), blend.paths[i], config_.sequenceLength + 1);
     total += sizes.back();
     sources.push_back(std::move(source));
   }
@@ -176,8 +174,8 @@ Status Opener::open(DataSets &sets) {
     return openSynthetic(sets);
   if (!(config_.midLevelDatasetSurplus >= 0.0 && config_.midLevelDatasetSurplus <= 1000.0))
     return makeStatus(report::DataRefused,
-                      fmt::format("'mid_level_dataset_surplus' is {}; it must be from 0 to 1000",
-                                  config_.midLevelDatasetSurplus));
+                      "'mid_level_dataset_surplus' is {}; it must be from 0 to 1000",
+                      config_.midLevelDatasetSurplus);
   SplitShares shares = {SplitRange{0, 1}, SplitRange{0, 1}, SplitRange{0, 1}};
   if (!perSplit) {
     ASSIGN_OR_RETURN(shares, parseSplit(config_.split));
@@ -192,8 +190,8 @@ Status Opener::open(DataSets &sets) {
     ASSIGN_OR_RETURN(sets.sources[i], openBlend(*blend, split, *shares[i], single));
     if (sets.sources[i]->numSamples() == 0)
       return makeStatus(report::DataTooShort,
-                        fmt::format("the {} data of '{}' are too short for one sample of {} tokens",
-                                    splitName(split), blend->paths[0], config_.sequenceLength + 1));
+                        "the {} data of '{}' are too short for one sample of {} tokens",
+                        splitName(split), blend->paths[0], config_.sequenceLength + 1);
   }
   return Status::ok();
 }
@@ -209,9 +207,8 @@ int64_t product(int64_t a, int64_t b) {
 Result<DataSets> openDataSets(const DataConfig &config) {
   for (const std::optional<int64_t> &samples : config.samples)
     if (samples && (*samples < 0 || *samples > kSamplesMax))
-      return makeStatus(
-          report::DataRefused,
-          fmt::format("{} samples are requested; the limit is {}", *samples, kSamplesMax));
+      return makeStatus(report::DataRefused, "{} samples are requested; the limit is {}", *samples,
+                        kSamplesMax);
   try {
     DataSets sets;
     RETURN_IF_ERROR(Opener(config).open(sets));

@@ -128,16 +128,14 @@ Result<GptIndex> GptIndex::build(std::span<const int32_t> lengths, const GptInde
                    spec.endSequence <= static_cast<int64_t>(lengths.size()),
                "sequences {} to {} of {}", spec.firstSequence, spec.endSequence, lengths.size());
   if (spec.sequenceLength < 1 || spec.sequenceLength >= std::numeric_limits<int32_t>::max())
-    return makeStatus(report::DataRefused,
-                      fmt::format("a sequence length of {} is not between 1 and {}",
-                                  spec.sequenceLength, std::numeric_limits<int32_t>::max() - 1));
+    return makeStatus(report::DataRefused, "a sequence length of {} is not between 1 and {}",
+                      spec.sequenceLength, std::numeric_limits<int32_t>::max() - 1);
   int64_t tokensPerEpoch = 0;
   for (int64_t i = spec.firstSequence; i < spec.endSequence; ++i)
     tokensPerEpoch += lengths[static_cast<size_t>(i)];
   if (tokensPerEpoch == 0)
-    return makeStatus(report::DataRefused,
-                      fmt::format("the {} sequences of '{}' contain no tokens",
-                                  spec.endSequence - spec.firstSequence, name));
+    return makeStatus(report::DataRefused, "the {} sequences of '{}' contain no tokens",
+                      spec.endSequence - spec.firstSequence, name);
   try {
     GptIndex index;
     RETURN_IF_ERROR(

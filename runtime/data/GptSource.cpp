@@ -12,15 +12,13 @@ Result<std::unique_ptr<GptSource>> GptSource::create(std::shared_ptr<const Token
                                                      int64_t vocabSize) {
   bool usesEnd = options.resetPositionIds || options.resetAttentionMask || options.eodMaskLoss;
   if (usesEnd && options.endToken < 0)
-    return makeStatus(
-        report::DataRefused,
-        fmt::format("'{}': options for document ends are set, but no token ends documents",
-                    store->name()));
+    return makeStatus(report::DataRefused,
+                      "'{}': options for document ends are set, but no token ends documents",
+                      store->name());
   if (vocabSize > 0 && options.endToken >= vocabSize)
-    return makeStatus(
-        report::DataRefused,
-        fmt::format("'{}': the token {} that ends documents is outside of the vocabulary of {}",
-                    store->name(), options.endToken, vocabSize));
+    return makeStatus(report::DataRefused,
+                      "'{}': the token {} that ends documents is outside of the vocabulary of {}",
+                      store->name(), options.endToken, vocabSize);
   ASSIGN_OR_RETURN(GptIndex index, GptIndex::build(store->sequenceLengths(), spec, store->name()));
   std::unique_ptr<GptSource> source(new GptSource(std::move(store), std::move(index)));
   source->options_ = options;
@@ -63,15 +61,14 @@ Result<int64_t> GptSource::readText(int64_t cut, std::span<int32_t> tokens,
 }
 
 Status GptSource::badToken(int32_t token) const {
-  return makeStatus(report::DataRefused,
-                    fmt::format("'{}' holds the token {}, outside of the vocabulary of {}", name(),
-                                token, vocabSize_));
+  return makeStatus(report::DataRefused, "'{}' holds the token {}, outside of the vocabulary of {}",
+                    name(), token, vocabSize_);
 }
 
 Status GptSource::sample(int64_t index, Sample &out) const {
   if (index < 0 || index >= numSamples())
-    return makeStatus(report::DataRefused, fmt::format("'{}' has {} samples, there is no sample {}",
-                                                       name(), numSamples(), index));
+    return makeStatus(report::DataRefused, "'{}' has {} samples, there is no sample {}", name(),
+                      numSamples(), index);
   SHARDC_CHECK(static_cast<int64_t>(out.tokens.size()) == sequenceLength_,
                "a sample of {} tokens for sequences of {}", out.tokens.size(), sequenceLength_);
   int32_t following = 0;

@@ -231,8 +231,7 @@ Status IndexParser::checkDocuments() {
 Result<IndexFile> IndexFile::parse(const std::string &name, uint64_t indexBytes, uint64_t binBytes,
                                    const Reader &read) {
   if (binBytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-    return makeStatus(report::DataRefused,
-                      fmt::format("'{}': its .bin file has {} bytes", name, binBytes));
+    return makeStatus(report::DataRefused, "'{}': its .bin file has {} bytes", name, binBytes);
   try {
     return IndexParser(name, indexBytes, binBytes, read).parse();
   } catch (const std::bad_alloc &) {

@@ -52,8 +52,7 @@ int64_t narrowAs(TokenType type, std::span<const int32_t> tokens, uint8_t *out) 
 
 Result<IndexedBuilder> IndexedBuilder::create(const std::string &prefix, TokenType type) {
   if (type == TokenType::Float32 || type == TokenType::Float64)
-    return makeStatus(report::DataRefused,
-                      fmt::format("tokens are integers, not {}", tokenTypeName(type)));
+    return makeStatus(report::DataRefused, "tokens are integers, not {}", tokenTypeName(type));
   IndexedBuilder builder;
   builder.prefix_ = prefix;
   builder.type_ = type;
@@ -63,18 +62,16 @@ Result<IndexedBuilder> IndexedBuilder::create(const std::string &prefix, TokenTy
 
 Status IndexedBuilder::addTokens(std::span<const int32_t> tokens) {
   if (openTokens_ + static_cast<int64_t>(tokens.size()) > std::numeric_limits<int32_t>::max())
-    return makeStatus(
-        report::DataRefused,
-        fmt::format("sequence {} has more than the {} tokens that an index can record",
-                    lengths_.size(), std::numeric_limits<int32_t>::max()));
+    return makeStatus(report::DataRefused,
+                      "sequence {} has more than the {} tokens that an index can record",
+                      lengths_.size(), std::numeric_limits<int32_t>::max());
   constexpr size_t kChunk = 2048;
   uint8_t buffer[kChunk * sizeof(int64_t)];
   for (size_t begin = 0; begin < tokens.size(); begin += kChunk) {
     std::span<const int32_t> chunk = tokens.subspan(begin, std::min(kChunk, tokens.size() - begin));
     if (int64_t bad = narrowAs(type_, chunk, buffer); bad >= 0)
-      return makeStatus(report::DataRefused, fmt::format("token {} does not fit {} in '{}'",
-                                                         chunk[static_cast<size_t>(bad)],
-                                                         tokenTypeName(type_), bin_.path()));
+      return makeStatus(report::DataRefused, "token {} does not fit {} in '{}'",
+                        chunk[static_cast<size_t>(bad)], tokenTypeName(type_), bin_.path());
     RETURN_IF_ERROR(bin_.append({reinterpret_cast<const char *>(buffer),
                                  chunk.size() * static_cast<size_t>(tokenBytes(type_))}));
   }

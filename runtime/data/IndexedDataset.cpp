@@ -76,10 +76,8 @@ Status IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int32_t>
     RETURN_IF_ERROR(bin_.readAt(position + begin * width, {buffer, length * width}));
     size_t bad = 0;
     if (!widenAs(index_.type(), buffer, out.subspan(begin, length), bad))
-      return makeStatus(report::DataRefused,
-                        fmt::format("'{}': token {} of sequence {} does not fit 32 bits",
-                                    bin_.path(), static_cast<uint64_t>(offset) + begin + bad,
-                                    sequence));
+      return makeStatus(report::DataRefused, "'{}': token {} of sequence {} does not fit 32 bits",
+                        bin_.path(), static_cast<uint64_t>(offset) + begin + bad, sequence);
     begin += length;
   }
   return Status::ok();

@@ -37,7 +37,7 @@ Status addPattern(const std::string &pattern, std::vector<std::string> &files) {
   int rc = ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &matches);
   Status status;
   if (rc == GLOB_NOMATCH)
-    status = makeStatus(report::DataNotFound, fmt::format("no file matches '{}'", pattern));
+    status = makeStatus(report::DataNotFound, "no file matches '{}'", pattern);
   else if (rc != 0)
     status = makeStatus(StatusCode::Io, "cannot list the files that match '{}'", pattern);
   std::error_code ignored;
@@ -46,7 +46,7 @@ Status addPattern(const std::string &pattern, std::vector<std::string> &files) {
       files.emplace_back(matches.gl_pathv[i]);
   ::globfree(&matches);
   if (status.isOk() && files.empty())
-    status = makeStatus(report::DataNotFound, fmt::format("only folders match '{}'", pattern));
+    status = makeStatus(report::DataNotFound, "only folders match '{}'", pattern);
   return status;
 }
 
@@ -56,8 +56,7 @@ Status addInput(const std::string &input, std::vector<std::string> &files) {
   if (fs::is_directory(info)) {
     RETURN_IF_ERROR(addFolder(input, files));
     if (files.empty())
-      return makeStatus(report::DataNotFound,
-                        fmt::format("the folder '{}' contains no files", input));
+      return makeStatus(report::DataNotFound, "the folder '{}' contains no files", input);
     return Status::ok();
   }
   if (fs::is_regular_file(info)) {
@@ -65,28 +64,25 @@ Status addInput(const std::string &input, std::vector<std::string> &files) {
     return Status::ok();
   }
   if (fs::exists(info))
-    return makeStatus(report::DataRefused,
-                      fmt::format("'{}' is neither a file nor a folder", input));
+    return makeStatus(report::DataRefused, "'{}' is neither a file nor a folder", input);
   if (input.find_first_of("*?[") != std::string::npos)
     return addPattern(input, files);
-  return makeStatus(report::DataNotFound, fmt::format("there is no file or folder '{}'", input));
+  return makeStatus(report::DataNotFound, "there is no file or folder '{}'", input);
 }
 
 /// Refuses files that are certainly not text; as bytes, the model would only learn noise from them.
 Status checkIsText(const std::string &file) {
   for (std::string_view suffix : {".gz", ".bz2", ".xz", ".zst", ".zip"})
     if (file.ends_with(suffix))
-      return makeStatus(report::DataRefused,
-                        fmt::format("'{}' is compressed; unpack it first", file));
+      return makeStatus(report::DataRefused, "'{}' is compressed; unpack it first", file);
   if (!file.ends_with(".bin") && !file.ends_with(".idx"))
     return Status::ok();
   std::string prefix = file.substr(0, file.size() - 4);
   std::error_code ignored;
   if (fs::exists(prefix + ".idx", ignored) && fs::exists(prefix + ".bin", ignored))
-    return makeStatus(
-        report::DataRefused,
-        fmt::format("'{}' belongs to an indexed dataset, which is named by its prefix '{}'", file,
-                    prefix));
+    return makeStatus(report::DataRefused,
+                      "'{}' belongs to an indexed dataset, which is named by its prefix '{}'", file,
+                      prefix);
   return Status::ok();
 }
 

@@ -72,8 +72,8 @@ public:
 
   bool parse_error(std::size_t position, const std::string &,
                    const Json::exception &error) override {
-    status = makeStatus(report::DataRefused, fmt::format("malformed JSON at column {}: {}",
-                                                         position, reason(error.what())));
+    status = makeStatus(report::DataRefused, "malformed JSON at column {}: {}", position,
+                        reason(error.what()));
     return false;
   }
 
@@ -90,12 +90,12 @@ private:
   /// A value that is not text: an error at the top level and under the key, ignored elsewhere.
   bool other(const char *what) {
     if (depth_ == 0)
-      status = makeStatus(report::DataRefused, fmt::format("the line is {}, not an object", what));
+      status = makeStatus(report::DataRefused, "the line is {}, not an object", what);
     else if (takes())
       status = makeStatus(report::DataRefused,
-                          fmt::format("'{}' holds {}; needed is a string or a list of "
-                                      "strings",
-                                      key_, what));
+                          "'{}' holds {}; needed is a string or a list of "
+                          "strings",
+                          key_, what);
     return status.isOk();
   }
 
@@ -126,11 +126,11 @@ Status extractTexts(std::string_view line, std::string_view key, std::vector<std
     return makeStatus(StatusCode::Exhausted, "not enough memory for a line of {} bytes",
                       line.size());
   } catch (const std::exception &error) {
-    return makeStatus(report::DataRefused, fmt::format("malformed JSON: {}", error.what()));
+    return makeStatus(report::DataRefused, "malformed JSON: {}", error.what());
   }
   RETURN_IF_ERROR(handler.status);
   if (!handler.found)
-    return makeStatus(report::DataRefused, fmt::format("the object has no key '{}'", key));
+    return makeStatus(report::DataRefused, "the object has no key '{}'", key);
   return Status::ok();
 }
 
@@ -143,9 +143,8 @@ Status forEachLine(const std::string &path, uint64_t lineBytesMax,
   auto visitLine = [&](std::string_view line) {
     ++lineNumber;
     if (line.size() > lineBytesMax)
-      return makeStatus(report::DataRefused,
-                        fmt::format("'{}:{}': the line has more than {} bytes, the limit", path,
-                                    lineNumber, lineBytesMax));
+      return makeStatus(report::DataRefused, "'{}:{}': the line has more than {} bytes, the limit",
+                        path, lineNumber, lineBytesMax);
     if (isBlank(line))
       return Status::ok();
     return visit(line).withContext(fmt::format("'{}:{}'", path, lineNumber));

@@ -22,14 +22,12 @@ Result<SyntheticSource> SyntheticSource::create(int64_t vocabSize, int64_t seque
                                                 uint64_t seed, Split split) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   if (vocabSize < 1 || vocabSize > kMax)
-    return makeStatus(
-        report::DataRefused,
-        fmt::format("synthetic data of a vocabulary of {} tokens; it must have from 1 to {}",
-                    vocabSize, kMax));
+    return makeStatus(report::DataRefused,
+                      "synthetic data of a vocabulary of {} tokens; it must have from 1 to {}",
+                      vocabSize, kMax);
   if (sequenceLength < 1 || sequenceLength >= kMax)
-    return makeStatus(
-        report::DataRefused,
-        fmt::format("a sequence length of {} is not between 1 and {}", sequenceLength, kMax - 1));
+    return makeStatus(report::DataRefused, "a sequence length of {} is not between 1 and {}",
+                      sequenceLength, kMax - 1);
   SyntheticSource source;
   source.name_ = fmt::format("synthetic {} data", splitName(split));
   source.vocabSize_ = vocabSize;
@@ -40,7 +38,7 @@ Result<SyntheticSource> SyntheticSource::create(int64_t vocabSize, int64_t seque
 
 Status SyntheticSource::sample(int64_t index, Sample &out) const {
   if (index < 0)
-    return makeStatus(report::DataRefused, fmt::format("{} have no sample {}", name_, index));
+    return makeStatus(report::DataRefused, "{} have no sample {}", name_, index);
   SHARDC_CHECK(static_cast<int64_t>(out.tokens.size()) == sequenceLength_,
                "a sample of {} tokens for sequences of {}", out.tokens.size(), sequenceLength_);
   auto sample = static_cast<uint64_t>(index);

@@ -49,16 +49,15 @@ Result<TextCorpus> TextCorpus::open(const std::string &name, std::span<const std
   if (options.documentBytes < 0 || options.documentBytes > kDocumentBytesMax)
     return makeStatus(
         report::DataRefused,
-        fmt::format(
-            "documents of {} bytes are requested; the size must be from 0 (whole files) to {}",
-            options.documentBytes, kDocumentBytesMax));
+        "documents of {} bytes are requested; the size must be from 0 (whole files) to {}",
+        options.documentBytes, kDocumentBytesMax);
   ASSIGN_OR_RETURN(std::vector<std::string> paths, expandInputs(inputs));
   TextCorpus corpus;
   corpus.name_ = name;
   for (const std::string &path : paths)
     RETURN_IF_ERROR(corpus.addFile(path, options));
   if (corpus.lengths_.empty())
-    return makeStatus(report::DataRefused, fmt::format("the text '{}' is empty", name));
+    return makeStatus(report::DataRefused, "the text '{}' is empty", name);
   return corpus;
 }
 
@@ -67,10 +66,9 @@ Status TextCorpus::addFile(const std::string &path, const TextOptions &options) 
   auto bytesMax =
       static_cast<uint64_t>(options.documentBytes == 0 ? kDocumentBytesMax : options.documentBytes);
   if (options.documentBytes == 0 && file.size() > bytesMax)
-    return makeStatus(
-        report::DataRefused,
-        fmt::format("'{}' has {} bytes; the limit of a document that is not split is {}", path,
-                    file.size(), bytesMax));
+    return makeStatus(report::DataRefused,
+                      "'{}' has {} bytes; the limit of a document that is not split is {}", path,
+                      file.size(), bytesMax);
   std::vector<uint8_t> scratch;
   auto fileIndex = static_cast<uint32_t>(files_.size());
   for (uint64_t begin = 0; begin < file.size();) {

@@ -37,13 +37,13 @@ Result<Arenas> Arenas::allocate(const plan::Role &role, hal::Device &device, Gro
 Result<uint8_t *> Arenas::resolve(const plan::Place &place, int64_t bytes,
                                   std::string_view what) const {
   if (!place.placed)
-    return makeStatus(report::PlanCannotRun, fmt::format("{} has no place", what));
+    return makeStatus(report::PlanCannotRun, "{} has no place", what);
   int64_t offset = place.offset + place.coef * indices_.of(place.group);
   int64_t size = this->bytes(place.arena);
   if (offset < 0 || bytes < 0 || offset > size || bytes > size - offset)
     return makeStatus(report::PlanCannotRun,
-                      fmt::format("{}: bytes {} to {} do not lie in arena {} of {} bytes", what,
-                                  offset, offset + bytes, plan::toString(place.arena), size));
+                      "{}: bytes {} to {} do not lie in arena {} of {} bytes", what, offset,
+                      offset + bytes, plan::toString(place.arena), size);
   return base(place.arena) + offset;
 }
 

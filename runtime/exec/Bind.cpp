@@ -111,8 +111,7 @@ private:
     out.kind = BoundOp::Kernel;
     out.kernel = context_.findKernel(info.name);
     if (!out.kernel)
-      return makeStatus(report::PlanCannotRun,
-                        fmt::format("the backend has no kernel for '{}'", info.name));
+      return makeStatus(report::PlanCannotRun, "the backend has no kernel for '{}'", info.name);
     bound_.calls.push_back(std::make_unique<kernels::Call>());
     kernels::Call &call = *bound_.calls.back();
     out.call = &call;
@@ -120,9 +119,8 @@ private:
     call.attrs = attrsOf(op);
     RETURN_IF_ERROR(bindOperands(op, info, call));
     if (op.results.size() > static_cast<size_t>(kernels::kResultsMax))
-      return makeStatus(
-          report::PlanCannotRun,
-          fmt::format("{} results are more than {}", op.results.size(), kernels::kResultsMax));
+      return makeStatus(report::PlanCannotRun, "{} results are more than {}", op.results.size(),
+                        kernels::kResultsMax);
     call.outCount = static_cast<uint8_t>(op.results.size());
     for (size_t r = 0; r < op.results.size(); ++r) {
       ASSIGN_OR_RETURN(call.out[r], tensor(op.results[r]));
@@ -131,8 +129,7 @@ private:
     if (info.takesRanges())
       RETURN_IF_ERROR(bindRanges(op, call));
     if (const char *why = out.kernel->accepts ? out.kernel->accepts(call) : nullptr)
-      return makeStatus(report::PlanCannotRun,
-                        fmt::format("kernel {} refuses: {}", out.kernel->name, why));
+      return makeStatus(report::PlanCannotRun, "kernel {} refuses: {}", out.kernel->name, why);
     return Status::ok();
   }
 
@@ -149,9 +146,8 @@ private:
       return Status::ok();
     }
     if (op.operands.size() > static_cast<size_t>(kernels::kOperandsMax))
-      return makeStatus(
-          report::PlanCannotRun,
-          fmt::format("{} operands are more than {}", op.operands.size(), kernels::kOperandsMax));
+      return makeStatus(report::PlanCannotRun, "{} operands are more than {}", op.operands.size(),
+                        kernels::kOperandsMax);
     call.inCount = static_cast<uint8_t>(op.operands.size());
     for (size_t i = 0; i < op.operands.size(); ++i) {
       ASSIGN_OR_RETURN(call.in[i], tensor(op.operands[i]));
@@ -227,9 +223,8 @@ private:
       break;
     }
     if (in.numel() != inWant || result.numel() != outWant)
-      return makeStatus(report::PlanCannotRun,
-                        fmt::format("{} elements in and {} out do not fit {} members", in.numel(),
-                                    result.numel(), members));
+      return makeStatus(report::PlanCannotRun, "{} elements in and {} out do not fit {} members",
+                        in.numel(), result.numel(), members);
     if (collective.accumulate && kind != CollectiveKind::ReduceScatter)
       return makeStatus(report::PlanCannotRun, "only reduce_scatter adds to what is there");
     return op.results.size() > 1 ? bindSquares(op, collective) : Status::ok();

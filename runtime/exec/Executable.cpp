@@ -84,12 +84,11 @@ Result<std::unique_ptr<Executable>> Executable::create(const plan::Plan &plan,
 
 Status Executable::checkPlan() const {
   if (plan_.level != plan::Level::Placed)
-    return makeStatus(report::PlanCannotRun,
-                      fmt::format("the plan is {}, not placed", plan::toString(plan_.level)));
+    return makeStatus(report::PlanCannotRun, "the plan is {}, not placed",
+                      plan::toString(plan_.level));
   if (plan_.worldSize() != backend_.worldSize())
-    return makeStatus(report::PlanCannotRun,
-                      fmt::format("the plan is for {} ranks, the backend has {}", plan_.worldSize(),
-                                  backend_.worldSize()));
+    return makeStatus(report::PlanCannotRun, "the plan is for {} ranks, the backend has {}",
+                      plan_.worldSize(), backend_.worldSize());
   return Status::ok();
 }
 

@@ -42,10 +42,8 @@ Status readMaster(const Environment &env, JobPosition &position) {
   if (position.masterAddress.empty())
     return makeStatus(
         report::LauncherEnvironment,
-        fmt::format("the environment has no MASTER_ADDR, the address of rank 0's machine{}",
-                    position.launcher == Launcher::OpenMpi
-                        ? "; pass it with 'mpirun -x MASTER_ADDR=...'"
-                        : ""));
+        "the environment has no MASTER_ADDR, the address of rank 0's machine{}",
+        position.launcher == Launcher::OpenMpi ? "; pass it with 'mpirun -x MASTER_ADDR=...'" : "");
   return Status::ok();
 }
 
@@ -89,10 +87,9 @@ int64_t ranksSharingGpus(const JobPosition &position, int64_t visible, int64_t o
 Result<int> rendezvousPort(const JobPosition &position, int64_t optionPort) {
   int64_t port = optionPort > 0 ? optionPort : position.masterPort + 1;
   if (port < 1 || port > kPortMax)
-    return makeStatus(
-        report::LauncherEnvironment,
-        fmt::format("MASTER_PORT is {}, and the next is not a port; set dist.rendezvous_port",
-                    position.masterPort));
+    return makeStatus(report::LauncherEnvironment,
+                      "MASTER_PORT is {}, and the next is not a port; set dist.rendezvous_port",
+                      position.masterPort);
   return static_cast<int>(port);
 }
 

@@ -163,8 +163,8 @@ Result<std::vector<std::string>> MpiExchange::gather(const std::string &key,
   int self = peers_.rank(), first = members.front();
   auto differs = [](int rank, const std::string &its, int other, const std::string &others) {
     return makeStatus(report::ExchangesDiffer,
-                      fmt::format("creating communicators: rank {} is at '{}', rank {} at '{}'",
-                                  rank, its, other, others));
+                      "creating communicators: rank {} is at '{}', rank {} at '{}'", rank, its,
+                      other, others);
   };
   Frame all = {.key = key};
   if (self != first) {

@@ -152,14 +152,14 @@ RendezvousClient::Attempt RendezvousClient::refusedBy(const std::string &where,
   case Refusal::AnotherSecret:
     return {Attempt::Misfit,
             makeStatus(report::OtherSecret,
-                       fmt::format("rank 0 at {} uses another secret than this rank, which takes "
-                                   "its secret from {}; set SHARDC_JOB_SECRET to the same text "
-                                   "for all ranks, or copy the file to all machines",
-                                   where, options_.secretSource))};
+                       "rank 0 at {} uses another secret than this rank, which takes "
+                       "its secret from {}; set SHARDC_JOB_SECRET to the same text "
+                       "for all ranks, or copy the file to all machines",
+                       where, options_.secretSource)};
   case Refusal::AnotherVersion:
     return {Attempt::Misfit,
-            makeStatus(report::OtherVersion,
-                       fmt::format("rank 0 at {} runs another version of this program", where))};
+            makeStatus(report::OtherVersion, "rank 0 at {} runs another version of this program",
+                       where)};
   case Refusal::AnotherJob:
     return {Attempt::Again,
             makeStatus(StatusCode::Unavailable, "{} is used by another job", where)};
@@ -180,9 +180,9 @@ RendezvousClient::Attempt RendezvousClient::answer(Wire &wire, const Message &me
     if (challenge->version != kProtocolVersion)
       return {Attempt::Misfit,
               makeStatus(report::OtherVersion,
-                         fmt::format("rank 0 at {} runs another version of this program (protocol "
-                                     "{}, this one has {})",
-                                     where, challenge->version, kProtocolVersion))};
+                         "rank 0 at {} runs another version of this program (protocol "
+                         "{}, this one has {})",
+                         where, challenge->version, kProtocolVersion)};
     Hello hello;
     hello.job = options_.job;
     hello.nonce = randomBytes32();

@@ -35,8 +35,8 @@ Result<Secret> secretOf(std::string_view text, std::string source) {
   text = withoutBlanks(text);
   if (text.size() < kCharactersMin)
     return makeStatus(report::NoJobSecret,
-                      fmt::format("{} has a secret of {} characters; at least {} are needed",
-                                  source, text.size(), kCharactersMin));
+                      "{} has a secret of {} characters; at least {} are needed", source,
+                      text.size(), kCharactersMin);
   return Secret{keyOf(text), std::move(source)};
 }
 
@@ -50,14 +50,12 @@ Result<Secret> readSecret(const std::string &path) {
   if (!isLink && ::fstat(file.fd(), &found) != 0)
     return systemError("read", path, errno);
   if (isLink || !S_ISREG(found.st_mode) || found.st_uid != ::geteuid())
-    return makeStatus(
-        report::NoJobSecret,
-        fmt::format("'{}' is not a regular file of this user; remove it, or {}", path, kWayOut));
+    return makeStatus(report::NoJobSecret,
+                      "'{}' is not a regular file of this user; remove it, or {}", path, kWayOut);
   if ((found.st_mode & 077) != 0)
-    return makeStatus(
-        report::NoJobSecret,
-        fmt::format("'{}' holds the secret of jobs and has mode {:04o}; 'chmod 600' it, or {}",
-                    path, found.st_mode & 07777, kWayOut));
+    return makeStatus(report::NoJobSecret,
+                      "'{}' holds the secret of jobs and has mode {:04o}; 'chmod 600' it, or {}",
+                      path, found.st_mode & 07777, kWayOut);
   ASSIGN_OR_RETURN(std::string text, readDescriptor(file.fd(), kBytesMax));
   return secretOf(text, fmt::format("'{}'", path));
 }
@@ -131,8 +129,7 @@ Result<Secret> findSecret(const JobPosition &position, const GetEnv &get, const 
     if (folder == beside)
       first = secret.status();
   }
-  return makeStatus(report::NoJobSecret,
-                    fmt::format("the job has no secret: {}; {}", first.message(), kWayOut));
+  return makeStatus(report::NoJobSecret, "the job has no secret: {}; {}", first.message(), kWayOut);
 }
 
 } // namespace shardc::launch

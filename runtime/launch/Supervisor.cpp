@@ -113,7 +113,7 @@ private:
     } else if (status.code() == StatusCode::Io) {
       way = "it needs a descriptor for each rank ('ulimit -n')";
     }
-    return makeStatus(report::CannotListen, fmt::format("rank 0 {}; {}", status.message(), way));
+    return makeStatus(report::CannotListen, "rank 0 {}; {}", status.message(), way);
   }
 
   /// A connection a rank.

@@ -272,8 +272,8 @@ bool Parser::programNode(Role &role, ProgramNode &node, int depth) {
 Result<Plan> parse(std::string_view text, std::string_view fileName) {
   if (static_cast<int64_t>(text.size()) > limits::kTextBytesMax)
     return makeStatus(report::PlanRefused,
-                      fmt::format("{}: error: the plan has {} bytes; the limit is {} [plan-limit]",
-                                  fileName, text.size(), limits::kTextBytesMax));
+                      "{}: error: the plan has {} bytes; the limit is {} [plan-limit]", fileName,
+                      text.size(), limits::kTextBytesMax);
   Parser parser(text, fileName);
   if (!parser.run())
     return parser.status();

@@ -54,8 +54,8 @@ Result<DumpSpec> DumpSpec::parse(std::string_view text) {
   DumpSpec spec;
   size_t colon = text.find(':');
   if (colon == std::string_view::npos || colon == 0 || colon + 1 == text.size())
-    return makeStatus(report::DumpRefused,
-                      fmt::format("'{}' is not of the form SEGMENT:VALUE or SEGMENT:@CELL", text));
+    return makeStatus(report::DumpRefused, "'{}' is not of the form SEGMENT:VALUE or SEGMENT:@CELL",
+                      text);
   spec.segment = text.substr(0, colon);
   std::string_view name = text.substr(colon + 1);
   spec.isCell = name.front() == '@';
@@ -102,10 +102,8 @@ Status Dumper::checkSpecs() const {
     }
     if (!isFound)
       return makeStatus(
-          report::DumpRefused,
-          fmt::format("nothing to dump is called {}{}{} in segment '{}'; segments are {}",
-                      spec.isCell ? '@' : '%', spec.name, spec.isPrefix ? "*" : "", spec.segment,
-                      segments));
+          report::DumpRefused, "nothing to dump is called {}{}{} in segment '{}'; segments are {}",
+          spec.isCell ? '@' : '%', spec.name, spec.isPrefix ? "*" : "", spec.segment, segments);
   }
   return Status::ok();
 }

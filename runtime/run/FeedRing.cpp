@@ -41,10 +41,9 @@ Result<FeedRing> FeedRing::create(exec::Executable &executable, uint32_t segment
       feed.type.dtype == DType::I32 && feed.type.rank == 2 && feed.arena == plan::Arena::Host;
   if (!isRing || feed.type.shape[0] < 1 || ring.batch_ < 1 ||
       feed.type.shape[1] != FeedEntry::words(ring.batch_, ring.sequence_))
-    return makeStatus(
-        report::PlanCannotRun,
-        fmt::format("@{} is not a ring of batches of {} x {} tokens in the host arena", feed.name,
-                    ring.batch_, ring.sequence_));
+    return makeStatus(report::PlanCannotRun,
+                      "@{} is not a ring of batches of {} x {} tokens in the host arena", feed.name,
+                      ring.batch_, ring.sequence_);
   ring.slots_ = feed.type.shape[0];
   ring.wordsPerEntry_ = feed.type.shape[1];
   for (size_t r = 0; r < executable.rankCount(); ++r) {

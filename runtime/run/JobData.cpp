@@ -40,12 +40,10 @@ public:
       job->feeders_[static_cast<size_t>(split)] = std::move(*feeder);
     }
     if (!job->feeders_[1] && evaluates(plan))
-      return makeStatus(
-          report::JobDisagrees,
-          fmt::format("plan '{}' evaluates, but its job has no validation data", plan.name));
-    if (!job->feeders_[0])
       return makeStatus(report::JobDisagrees,
-                        fmt::format("plan '{}': there are no training data", plan.name));
+                        "plan '{}' evaluates, but its job has no validation data", plan.name);
+    if (!job->feeders_[0])
+      return makeStatus(report::JobDisagrees, "plan '{}': there are no training data", plan.name);
     job->sequence_ = config.sequenceLength;
     return std::unique_ptr<BatchSource>(std::move(job));
   }
@@ -61,12 +59,11 @@ public:
     int64_t step = visit * (microbatches / perStep) + microbatch / perStep;
     if (microbatches % perStep != 0 || entry.batch != feeder->shape().microBatch ||
         entry.sequence != sequence_)
-      return makeStatus(
-          report::JobDisagrees,
-          fmt::format("the plan runs {} microbatches of {} x {} tokens, but the job's sizes give "
-                      "{} of {} x {}",
-                      microbatches, entry.batch, entry.sequence, perStep,
-                      feeder->shape().microBatch, sequence_));
+      return makeStatus(report::JobDisagrees,
+                        "the plan runs {} microbatches of {} x {} tokens, but the job's sizes give "
+                        "{} of {} x {}",
+                        microbatches, entry.batch, entry.sequence, perStep,
+                        feeder->shape().microBatch, sequence_);
     auto n = static_cast<size_t>(entry.batch * entry.sequence);
     starts_.resize(n + static_cast<size_t>(entry.batch));
     counts_.resize(static_cast<size_t>(entry.batch));

@@ -32,12 +32,12 @@ Status SegmentRunner::createFeeds() {
         continue;
       if (feedOf_[s] || countRuns(role.program, s) > 1 || countLoads(role.segments[s]) > 1)
         return makeStatus(report::PlanCannotRun,
-                          fmt::format("segment {} takes more than one series of microbatches",
-                                      role.segments[s].name));
+                          "segment {} takes more than one series of microbatches",
+                          role.segments[s].name);
       if (isTaken[in.cell])
         return makeStatus(report::PlanCannotRun,
-                          fmt::format("segment {} takes @{}, which another segment takes too",
-                                      role.segments[s].name, role.cells[in.cell].name));
+                          "segment {} takes @{}, which another segment takes too",
+                          role.segments[s].name, role.cells[in.cell].name);
       isTaken[in.cell] = true;
       RETURN_IF_ERROR(createFeed(s, in.cell));
     }

@@ -14,8 +14,8 @@ Status StepReadback::prepare() {
     return Status::ok();
   const plan::Cell &cell = role.cells[step];
   if (cell.type.bytes() != static_cast<int64_t>(sizeof(StepState)))
-    return makeStatus(report::PlanCannotRun, fmt::format("@step has {} bytes, a step state has {}",
-                                                         cell.type.bytes(), sizeof(StepState)));
+    return makeStatus(report::PlanCannotRun, "@step has {} bytes, a step state has {}",
+                      cell.type.bytes(), sizeof(StepState));
   ASSIGN_OR_RETURN(address_, executable_.arenas(0).resolve(cell.place, cell.type.bytes(), "@step"));
   hal::Device &device = executable_.device(0);
   ASSIGN_OR_RETURN(buffer_, device.allocate(hal::MemoryKind::Host, kCopies * sizeof(StepState),

@@ -29,9 +29,9 @@ Status checkFormat(const plan::Plan &plan) {
   if (makerOf(plan.job.checkpoint.ckptFormat))
     return Status::ok();
   return makeStatus(report::SaveFormatRefused,
-                    fmt::format("checkpoints of format '{}' cannot be written; the formats are "
-                                "'fsdp_dtensor', 'torch_dist' and 'torch_dcp'",
-                                plan.job.text(plan::JobField::checkpoint_ckptFormat)));
+                    "checkpoints of format '{}' cannot be written; the formats are "
+                    "'fsdp_dtensor', 'torch_dist' and 'torch_dcp'",
+                    plan.job.text(plan::JobField::checkpoint_ckptFormat));
 }
 
 Result<std::unique_ptr<FormatWriter>> FormatWriter::create(const plan::Plan &plan,

@@ -43,9 +43,8 @@ Status Loader::compareArguments(const RunState &state) const {
     if (saved && saved->as<int64_t>() && *saved->as<int64_t>() != ours)
       return makeStatus(
           report::CheckpointMismatch,
-          fmt::format(
-              "{} value from checkpoint ({}) is not equal to the input argument value ({}).", name,
-              *saved->as<int64_t>(), ours));
+          "{} value from checkpoint ({}) is not equal to the input argument value ({}).", name,
+          *saved->as<int64_t>(), ours);
   }
   return Status::ok();
 }
@@ -157,9 +156,8 @@ Status Loader::readProgress(const RunState &state) {
   progress_.consumedValidSamples = state.consumedValidSamples;
   progress_.floatingPointOperations = state.floatingPointOperations;
   if (progress_.step < 0)
-    return makeStatus(report::CheckpointMismatch,
-                      fmt::format("checkpoint '{}' contains iteration {}", checkpoint_->folder(),
-                                  progress_.step));
+    return makeStatus(report::CheckpointMismatch, "checkpoint '{}' contains iteration {}",
+                      checkpoint_->folder(), progress_.step);
   if (loadsOptimizer_)
     RETURN_IF_ERROR(readUpdates(state));
   if (findEntry(state.args, "consumed_train_samples") == nullptr) {
@@ -169,16 +167,15 @@ Status Loader::readProgress(const RunState &state) {
   if (progress_.consumedTrainSamples % batch == 0)
     return Status::ok();
   std::optional<int64_t> before = savedBatch(state);
-  return makeStatus(
-      report::CheckpointMismatch,
-      fmt::format("checkpoint '{}' has consumed {} samples, which is not a multiple of "
-                  "train.global_batch_size, {}\nnote: {}'checkpoint.finetune = true' loads only "
-                  "the weights and starts the data from the beginning",
-                  checkpoint_->folder(), progress_.consumedTrainSamples, batch,
-                  before ? fmt::format("its run used {0}: 'train.global_batch_size = {0}' "
-                                       "continues where it stopped; ",
-                                       *before)
-                         : ""));
+  return makeStatus(report::CheckpointMismatch,
+                    "checkpoint '{}' has consumed {} samples, which is not a multiple of "
+                    "train.global_batch_size, {}\nnote: {}'checkpoint.finetune = true' loads only "
+                    "the weights and starts the data from the beginning",
+                    checkpoint_->folder(), progress_.consumedTrainSamples, batch,
+                    before ? fmt::format("its run used {0}: 'train.global_batch_size = {0}' "
+                                         "continues where it stopped; ",
+                                         *before)
+                           : "");
 }
 
 } // namespace shardc::save

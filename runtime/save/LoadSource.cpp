@@ -57,11 +57,10 @@ Result<std::optional<int64_t>> FsdpSource::updates(std::string_view name) const 
     return std::optional<int64_t>();
   std::optional<int64_t> count = said->wholeNumber();
   if (!count || *count < 0)
-    return makeStatus(
-        report::CheckpointDamaged,
-        fmt::format("the optimizer's step of '{}' in checkpoint '{}' is {}, not a number of "
-                    "updates",
-                    name, folder(), textOf(*said)));
+    return makeStatus(report::CheckpointDamaged,
+                      "the optimizer's step of '{}' in checkpoint '{}' is {}, not a number of "
+                      "updates",
+                      name, folder(), textOf(*said));
   return count;
 }
 

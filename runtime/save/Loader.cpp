@@ -106,10 +106,9 @@ Result<Loader::Choice> Loader::chooseStep(const std::string &root, int64_t step)
     if (saved.iteration == step)
       return Choice{saved.folder, "which checkpoint.ckpt_step names"};
   RETURN_IF_ERROR(checkpoint::refuseUnread(fmt::format("{}/iter_{:07}", root, step)));
-  return makeStatus(
-      report::CheckpointNotFound,
-      fmt::format("checkpoint.ckpt_step: there is no complete checkpoint of step {} in '{}'", step,
-                  root));
+  return makeStatus(report::CheckpointNotFound,
+                    "checkpoint.ckpt_step: there is no complete checkpoint of step {} in '{}'",
+                    step, root);
 }
 
 /// The folder itself if it is a checkpoint, else the newest one in it.
@@ -140,15 +139,15 @@ Result<std::optional<Loader::Choice>> Loader::choose() {
     constexpr std::string_view kOption = "checkpoint.pretrained_checkpoint";
     ASSIGN_OR_RETURN(chosen, chooseIn(pretrained, kOption));
     if (!chosen)
-      return makeStatus(report::CheckpointNotFound,
-                        fmt::format("{}: there is no checkpoint in '{}'", kOption, pretrained));
+      return makeStatus(report::CheckpointNotFound, "{}: there is no checkpoint in '{}'", kOption,
+                        pretrained);
     chosen->why = root.empty() ? fmt::format("which {} names", kOption)
                                : fmt::format("the pretrained one, as '{}' has none", root);
     isFinetune_ = true;
   }
   if (!chosen && plan_->job.checkpoint.exitOnMissingCheckpoint)
-    return makeStatus(report::CheckpointNotFound,
-                      fmt::format("checkpoint.load: there is no checkpoint in '{}'", root));
+    return makeStatus(report::CheckpointNotFound, "checkpoint.load: there is no checkpoint in '{}'",
+                      root);
   return chosen;
 }
 
@@ -224,9 +223,9 @@ Status Loader::compareTensors() {
   }
   if (rule == Strictness::RaiseAll && !report.unexpected.empty())
     return makeStatus(report::CheckpointMismatch,
-                      fmt::format("checkpoint '{}' contains more than this run needs, and "
-                                  "checkpoint.dist_ckpt_strictness is raise_all{}",
-                                  folder, differences(report)));
+                      "checkpoint '{}' contains more than this run needs, and "
+                      "checkpoint.dist_ckpt_strictness is raise_all{}",
+                      folder, differences(report));
   isWhole_ = report.missing.empty() && !isFinetune_ && loadsOptimizer_;
   if (!report.missing.empty() || !report.unexpected.empty())
     tell_(makeReport(report::LoadedInPart, folder,

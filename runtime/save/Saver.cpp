@@ -24,8 +24,8 @@ Status makeRoot(const std::string &root) {
   if (Status status = checkpoint::makeFolders(root); !status.isOk())
     return std::move(status).as(report::SaveFolderRefused.info());
   if (::access(root.c_str(), W_OK | X_OK) != 0)
-    return makeStatus(report::SaveFolderRefused,
-                      fmt::format("'{}' cannot be written into: {}", root, std::strerror(errno)));
+    return makeStatus(report::SaveFolderRefused, "'{}' cannot be written into: {}", root,
+                      std::strerror(errno));
   return Status::ok();
 }
 
@@ -193,9 +193,9 @@ Status Saver::await() {
   if (std::optional<int64_t> step = thread_->awaitedStep())
     return makeStatus(
         report::PlanCannotRun,
-        fmt::format("step {} is not saved: the plan's steps have ended, but its step state has not "
-                    "reached this step; its ops do not count the steps",
-                    *step));
+        "step {} is not saved: the plan's steps have ended, but its step state has not "
+        "reached this step; its ops do not count the steps",
+        *step);
   if (!peers_)
     thread_->wait();
   while (isShared_) {

@@ -24,10 +24,9 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment
       continue;
     const plan::CellPart &part = parts[op.operands[0]];
     if (part.cell == plan::kNone)
-      return makeStatus(
-          report::PlanCannotRun,
-          fmt::format("'{}: {}' copies what an op computes; it needs to copy a part of a cell",
-                      segment.name, plan::opLabel(plan, segment, op)));
+      return makeStatus(report::PlanCannotRun,
+                        "'{}: {}' copies what an op computes; it needs to copy a part of a cell",
+                        segment.name, plan::opLabel(plan, segment, op));
     const plan::Type &type = segment.values[op.operands[0]].type;
     int64_t size = dtypeBytes(type.dtype);
     plan::Moving begin{part.begin.offset * size};
@@ -61,12 +60,11 @@ Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
     for (const SnapshotCopy &copy : piece.copies) {
       ASSIGN_OR_RETURN(StateLayout::Held held, layout.toSnapshot(copy.cell));
       if (copy.byteBegin != plan::Moving{covered[copy.cell], held.step, held.group})
-        return makeStatus(
-            report::PlanCannotRun,
-            fmt::format("segment '{}' copies cell @{} from byte {} + {}*index on; {} bytes from "
-                        "{}*index on are copied before",
-                        segment.name, role.cells[copy.cell].name, copy.byteBegin.offset,
-                        copy.byteBegin.coef, covered[copy.cell], held.step));
+        return makeStatus(report::PlanCannotRun,
+                          "segment '{}' copies cell @{} from byte {} + {}*index on; {} bytes from "
+                          "{}*index on are copied before",
+                          segment.name, role.cells[copy.cell].name, copy.byteBegin.offset,
+                          copy.byteBegin.coef, covered[copy.cell], held.step);
       covered[copy.cell] += copy.bytes;
     }
   }
@@ -75,10 +73,9 @@ Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
   for (uint32_t cell : layout.cells()) {
     ASSIGN_OR_RETURN(StateLayout::Held held, layout.toSnapshot(cell));
     if (covered[cell] != held.bytes)
-      return makeStatus(
-          report::PlanCannotRun,
-          fmt::format("background segments copy {} of the {} bytes of cell @{} that a rank saves",
-                      covered[cell], held.bytes, role.cells[cell].name));
+      return makeStatus(report::PlanCannotRun,
+                        "background segments copy {} of the {} bytes of cell @{} that a rank saves",
+                        covered[cell], held.bytes, role.cells[cell].name);
   }
   return pieces;
 }

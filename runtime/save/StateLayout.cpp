@@ -77,11 +77,10 @@ std::optional<std::vector<int64_t>> firstOf(const plan::Plan &plan, const plan::
 Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
   for (const plan::Param &param : plan.params)
     if (param.block < 0)
-      return makeStatus(
-          report::PlanCannotRun,
-          fmt::format("parameter '{}' is in no block; only parameters in blocks can be saved and "
-                      "loaded",
-                      param.name));
+      return makeStatus(report::PlanCannotRun,
+                        "parameter '{}' is in no block; only parameters in blocks can be saved and "
+                        "loaded",
+                        param.name);
   StateLayout layout(plan);
   for (size_t b = 0; b < plan.blocks.size(); ++b) {
     auto block = static_cast<int32_t>(b);
@@ -107,9 +106,9 @@ Result<uint32_t> StateLayout::findCell(uint32_t index, int32_t block, plan::Cell
   uint32_t c = plan::findCell(role, kind, block);
   if (c != plan::kNone && role.cells[c].type.numel() != plan_->blocks[block].stateShard)
     return makeStatus(report::PlanCannotRun,
-                      fmt::format("cell @{} has {} elements, its block {}, a shard of its state {}",
-                                  role.cells[c].name, role.cells[c].type.numel(),
-                                  plan_->blocks[block].numel, plan_->blocks[block].stateShard));
+                      "cell @{} has {} elements, its block {}, a shard of its state {}",
+                      role.cells[c].name, role.cells[c].type.numel(), plan_->blocks[block].numel,
+                      plan_->blocks[block].stateShard);
   return c;
 }
 

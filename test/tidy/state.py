@@ -23,7 +23,7 @@ THREAD = re.compile(r"^\s*(?:static\s+|inline\s+)*thread_local\b[^();={]*?\b" + 
 LOCAL = re.compile(r"^\s+static\s+(?!const\b|constexpr\b|inline\b|_)(?:[^();={]|\([^()]*\)(?=\s*>))*?[\w>*&\]]\s*[*&\s]" + NAME)
 # Code is formatted, so that what begins in column 0 is in a namespace.
 GLOBAL = re.compile(r"^(?:static\s+|inline\s+|extern\s+)*(?!const\b|constexpr\b|using\b|return\b|typedef\b|template\b|namespace\b|"
-                    r"struct\b|class\b|enum\b|union\b|friend\b|public\b|private\b|protected\b|case\b|default\b|goto\b|else\b|"
+                    r"struct\b|class\b|concept\b|enum\b|union\b|friend\b|public\b|private\b|protected\b|case\b|default\b|goto\b|else\b|"
                     r"do\b|try\b|extern\b|static\b|inline\b|asm\b|__)"
                     r"[A-Za-z_][^();={}]*?[\w>*&\]]\s*[*&\s](?:\w+::)*" + NAME)
 

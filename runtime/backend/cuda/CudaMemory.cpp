@@ -97,13 +97,13 @@ Status CudaBuffer::checkGuards(std::vector<uint8_t> &copy) const {
   for (size_t before = 1; before <= block_.guardBytes; ++before)
     if (copy[block_.guardBytes - before] != kGuardByte)
       return makeStatus(report::WriteOutOfBounds,
-                        fmt::format("device {} {}: a write {} bytes before its first byte", device_,
-                                    name_, before));
+                        "device {} {}: a write {} bytes before its first byte", device_, name_,
+                        before);
   for (size_t past = 0; past < above; ++past)
     if (copy[block_.guardBytes + past] != kGuardByte)
       return makeStatus(report::WriteOutOfBounds,
-                        fmt::format("device {} {}: a write {} bytes past its {} bytes", device_,
-                                    name_, past, bytes()));
+                        "device {} {}: a write {} bytes past its {} bytes", device_, name_, past,
+                        bytes());
   return Status::ok();
 }
 

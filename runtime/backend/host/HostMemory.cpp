@@ -73,14 +73,12 @@ Status HostBuffer::checkGuards() const {
   const uint8_t *begin = data(), *end = data() + bytes();
   for (const uint8_t *at = begin - 1; at >= map_; --at)
     if (*at != kGuardByte)
-      return makeStatus(
-          report::WriteOutOfBounds,
-          fmt::format("{}: a write {} bytes before its first byte", name_, begin - at));
+      return makeStatus(report::WriteOutOfBounds, "{}: a write {} bytes before its first byte",
+                        name_, begin - at);
   for (const uint8_t *at = end; at < map_ + mapBytes_; ++at)
     if (*at != kGuardByte)
-      return makeStatus(
-          report::WriteOutOfBounds,
-          fmt::format("{}: a write {} bytes past its {} bytes", name_, at - end, bytes()));
+      return makeStatus(report::WriteOutOfBounds, "{}: a write {} bytes past its {} bytes", name_,
+                        at - end, bytes());
   return Status::ok();
 }
 

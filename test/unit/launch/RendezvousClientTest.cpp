@@ -90,9 +90,8 @@ TEST(RendezvousClient, ExchangesWhatAllGive) {
 TEST(RendezvousClient, AgreesOnTheLowestRanksFailure) {
   asRanks(3, [](RendezvousClient &client) {
     EXPECT_TRUE(client.agree("first", Status::ok()).isOk());
-    Status mine = client.rank() == 0
-                      ? Status::ok()
-                      : makeStatus(report::StepNotSaved, fmt::format("disk {}", client.rank()));
+    Status mine = client.rank() == 0 ? Status::ok()
+                                     : makeStatus(report::StepNotSaved, "disk {}", client.rank());
     Status all = client.agree("second", mine);
     EXPECT_EQ(all.code(), StatusCode::Io);
     EXPECT_THAT(all.message(), HasSubstr("disk 1"));
