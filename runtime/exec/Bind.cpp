@@ -174,8 +174,8 @@ private:
       int32_t block = blockOf(context_.plan, op, i, numel);
       if (block < 0)
         return makeStatus(report::PlanCannotRun,
-                          fmt::format("%{} with {} elements is neither a block nor a shard of one",
-                                      value.name, numel));
+                          "%{} with {} elements is neither a block nor a shard of one", value.name,
+                          numel);
       const GroupIndices &indices = context_.arenas.indices();
       int64_t begin = pieceBegin(context_.plan.blocks[block], numel, indices);
       std::vector<kernels::ParamRange> more =
@@ -238,9 +238,8 @@ private:
       return makeStatus(report::PlanCannotRun, "a second result is the f64 squares of a shard");
     int32_t block = blockOf(context_.plan, op, 0, collective.count);
     if (block < 0)
-      return makeStatus(report::PlanCannotRun,
-                        fmt::format("%{} with {} elements is not a shard of a block",
-                                    segment_.values[op.results[0]].name, collective.count));
+      return makeStatus(report::PlanCannotRun, "%{} with {} elements is not a shard of a block",
+                        segment_.values[op.results[0]].name, collective.count);
     const GroupIndices &indices = context_.arenas.indices();
     int64_t begin = pieceBegin(context_.plan.blocks[block], collective.count, indices);
     bound_.valid.push_back(std::make_unique<std::vector<ElementRange>>(

@@ -90,9 +90,8 @@ Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
       isThere = isThere || layout.hasBlock(role, block);
     }
     if (!isThere)
-      return makeStatus(
-          report::PlanCannotRun,
-          fmt::format("block '{}' has no cell with its weights", plan.blocks[b].name));
+      return makeStatus(report::PlanCannotRun, "block '{}' has no cell with its weights",
+                        plan.blocks[b].name);
   }
   return layout;
 }
@@ -123,9 +122,8 @@ Status StateLayout::addBlock(uint32_t role, int32_t block) {
   ASSIGN_OR_RETURN(uint32_t first, findCell(role, block, plan::CellKind::FirstMoment));
   ASSIGN_OR_RETURN(uint32_t second, findCell(role, block, plan::CellKind::SecondMoment));
   if (first == plan::kNone && second != plan::kNone)
-    return makeStatus(
-        report::PlanCannotRun,
-        fmt::format("block '{}' has a second moment but no first one", plan_->blocks[block].name));
+    return makeStatus(report::PlanCannotRun, "block '{}' has a second moment but no first one",
+                      plan_->blocks[block].name);
   cells_[role].push_back({checkpoint::ParamPart::Weight, block, weight});
   if (second != plan::kNone) {
     cells_[role].push_back({checkpoint::ParamPart::ExpAvg, block, first});
@@ -149,8 +147,8 @@ Result<StateLayout::Held> StateLayout::toSnapshot(uint32_t cell, uint32_t role) 
                ? Held{share.step * size, share.length * size, plan_->blocks[state.block].stateGroup}
                : Held{0, type.bytes()};
   }
-  return makeStatus(report::PlanCannotRun, fmt::format("cell @{} is not state that is saved",
-                                                       plan_->roles[role].cells[cell].name));
+  return makeStatus(report::PlanCannotRun, "cell @{} is not state that is saved",
+                    plan_->roles[role].cells[cell].name);
 }
 
 bool StateLayout::isReplicated(uint32_t role, const StateCell &cell) const {
@@ -178,9 +176,9 @@ Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool 
     const plan::Param &param = plan_->params[part.param];
     if (part.globalBegin % param.rowSize() != 0 || (part.end - part.begin) % param.rowSize() != 0)
       return makeStatus(report::PlanCannotRun,
-                        fmt::format("the shard from element {} of block '{}' on cuts '{}' inside "
-                                    "a row",
-                                    begin, block.name, param.name));
+                        "the shard from element {} of block '{}' on cuts '{}' inside "
+                        "a row",
+                        begin, block.name, param.name);
     if (isToSave && !isFirstWith(param, rank))
       continue;
     if (isToSave && isReplicated(role, cell)) {
