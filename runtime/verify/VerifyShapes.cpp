@@ -100,7 +100,7 @@ private:
   void norm(size_t x, size_t vectors, size_t y, size_t statistics);
   void normBwd(size_t statistics, size_t vectors);
   void splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v);
-  void needRegion();
+  void needWindow();
   void attentionQkv(const Type &qkv, size_t docs, const Type &o, const Type &lse);
   void needLabels(size_t labels, size_t mask, int64_t count);
   void crossEntropy(size_t labels, size_t mask);
@@ -209,15 +209,15 @@ void ShapeCheck::splitQkv(const Type &qkv, const Type &q, const Type &k, const T
        "attributes for heads, groups and channels that match its types");
 }
 
-/// A region is counted from the query backwards.
-void ShapeCheck::needRegion() {
-  int64_t region = op_.getInt(Key::region);
-  need(region == -1 || (region >= 0 && op_.getBool(Key::causal)),
-       "a region of at least 0 under a causal mask, or -1");
+/// A window is counted from the query backwards.
+void ShapeCheck::needWindow() {
+  int64_t window = op_.getInt(Key::window);
+  need(window == -1 || (window >= 0 && op_.getBool(Key::causal)),
+       "a window of at least 0 under a causal mask, or -1");
 }
 
 void ShapeCheck::checkAttention() {
-  needRegion();
+  needWindow();
   const Type &q = in(0), &k = in(1);
   need(q.rank == 4 && k.rank == 4 && in(2).shape == k.shape && in(2).rank == 4,
        "q[B,S,N,D] and k, v[B,S,G,D]");
@@ -234,7 +234,7 @@ void ShapeCheck::checkAttention() {
 }
 
 void ShapeCheck::checkAttentionBwd() {
-  needRegion();
+  needWindow();
   const Type &q = in(1), &k = in(2);
   need(q.rank == 4 && k.rank == 4 && in(3).rank == 4 && in(3).shape == k.shape,
        "q[B,S,N,D] and k, v[B,S,G,D]");
@@ -252,7 +252,7 @@ void ShapeCheck::checkAttentionBwd() {
 /// Rows of qkv, docs and samples from operand `first` on, the output and lse as they follow from
 /// the heads in the attributes.
 void ShapeCheck::attentionQkv(const Type &qkv, size_t docs, const Type &o, const Type &lse) {
-  needRegion();
+  needWindow();
   int64_t heads = op_.getInt(Key::num_heads), groups = op_.getInt(Key::num_groups),
           channels = op_.getInt(Key::head_dim);
   bool named = heads > 0 && groups > 0 && channels > 0 && heads % groups == 0 &&

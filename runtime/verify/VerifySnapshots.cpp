@@ -97,11 +97,11 @@ private:
       }
       at += copy.count;
     }
-    if (at != held.region)
+    if (at != held.length)
       report_.add(Rule::Background, spotOfCell(report_, roleIndex_, c),
                   fmt::format("background segments copy {} of the {} elements of cell '@{}' that a "
                               "rank saves",
-                              at, held.region, role_.cells[c].name),
+                              at, held.length, role_.cells[c].name),
                   role_.cells[c].name);
   }
 
