@@ -62,8 +62,11 @@ role all "every rank does the same" {{
     in %feed = @feed at host 0
     in %w = @w at state 128
     in %g = @g at work 15360
-    %begun = step.begin %s {{lr = 0.5  min_lr = 0.5}} else(0 = %s) if first : u8[128] step at state 0
-    %tokens, %labels, %mask, %positions, %docs, %samples = batch.load %feed {{slots = 4}} : i32[2,4] data at work 0, i32[2,4] data at work 64, f32[2,4] data at work 128, i32[2,4] data at work 192, i32[2,4] data at work 256, i64[2] data at work 320
+    %begun = step.begin %s {{lr = 0.5  min_lr = 0.5}} else(0 = %s) if first : u8[128] step at
+      state 0
+    %tokens, %labels, %mask, %positions, %docs, %samples = batch.load %feed {{slots = 4}} :
+      i32[2,4] data at work 0, i32[2,4] data at work 64, f32[2,4] data at work 128, i32[2,4] data
+      at work 192, i32[2,4] data at work 256, i64[2] data at work 320
     %W = all_gather %w {{block = 0}} channel gather unit u : f32[{numel}] comm at sym 0
     %table = view %W : f32[8,4] comm at sym 0
     %up = view %W {{offset = 32}} : f32[{twice},4] comm at sym 128
@@ -74,10 +77,12 @@ role all "every rank does the same" {{
     %y = matmul %a, %down {{trans_b = true}} after %W : f32[2,4,4] activations at work 2560
     %ys = all_reduce %y channel rows : f32[2,4,4] activations at work 2560
     %logits = matmul %ys, %table {{trans_b = true}} after %W : f32[2,4,8] activations at work 3072
-    %losses, %lse = cross_entropy %logits, %labels, %mask {{valid_cols = 8}} : f32[8] activations at work 3584, f32[8] activations at work 3648
+    %losses, %lse = cross_entropy %logits, %labels, %mask {{valid_cols = 8}} : f32[8] activations
+      at work 3584, f32[8] activations at work 3648
     %n = token_count %mask : f32[1] activations at work 3712
     %summed = loss.add %begun, %losses, %n : u8[128] step at state 0
-    %dlogits = cross_entropy_bwd %logits, %lse, %labels, %mask, %n {{valid_cols = 8}} : f32[2,4,8] activations at work 4096
+    %dlogits = cross_entropy_bwd %logits, %lse, %labels, %mask, %n {{valid_cols = 8}} : f32[2,4,8]
+      activations at work 4096
     %dhead = matmul %dlogits, %ys {{trans_a = true}} : f32[8,4] grads at work 10240
     %dy = matmul %dlogits, %table after %W : f32[2,4,4] activations at work 4608
     %ddown = matmul %dy, %a {{trans_a = true}} : f32[4,{inner}] grads at work {ddownAt}
@@ -88,7 +93,8 @@ role all "every rank does the same" {{
     %dxs = all_reduce %dx channel rows : f32[2,4,4] activations at work 7168
     %dtable = embedding_bwd %dxs, %tokens acc(0 = %dhead) : f32[8,4] grads at work 10240
     %G = pack %dtable, %dup, %ddown {{block = 0}} : f32[{numel}] grads at work 10240
-    %r = reduce_scatter %G {{block = 0}} channel reduce unit u acc(0 = %g if not_first) after %dtable : f32[{shard}] grads at work 15360
+    %r = reduce_scatter %G {{block = 0}} channel reduce unit u acc(0 = %g if not_first) after
+      %dtable : f32[{shard}] grads at work 15360
     out @step = %summed
     out @g = %r
   }}
