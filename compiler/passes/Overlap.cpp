@@ -65,11 +65,13 @@ private:
     return static_cast<int32_t>(op.getInt(plan::AttrKey::block));
   }
 
-  /// The first gather of the same block that has the predicate, or kNone.
+  /// The first gather of the block that has the predicate, and has a result whether it is skipped
+  /// or not; kNone if there is none.
   static uint32_t indexOf(const plan::Segment &segment, int32_t block, plan::Pred pred) {
     for (uint32_t i = 0; i < segment.ops.size(); ++i) {
       const Op &op = segment.ops[i];
-      if (op.kind == OpKind::AllGather && blockOf(op) == block && op.pred == pred)
+      bool hasResult = pred == plan::Pred::Always || op.ties.size() == 1;
+      if (op.kind == OpKind::AllGather && blockOf(op) == block && op.pred == pred && hasResult)
         return i;
     }
     return kNone;
