@@ -96,8 +96,8 @@ Status loadRank(const save::SaveJob &job, const std::string &folder, int64_t ran
   ASSIGN_OR_RETURN(std::vector<save::StatePiece> pieces, job.layout->pieces(rank));
   for (const save::StatePiece &piece : pieces) {
     buffer.resize(static_cast<size_t>(piece.bytes));
-    RETURN_IF_ERROR(source->read(job.plan->params[piece.param].name, piece.part,
-                                 job.layout->boxOf(piece), checkpoint::Element::F32, buffer.data(),
+    RETURN_IF_ERROR(source->read(job.layout->nameOf(piece), piece.part, piece.box,
+                                 checkpoint::Element::F32, buffer.data(),
                                  /*padsRows=*/false));
   }
   return Status::ok();
