@@ -103,14 +103,14 @@ TEST(StateLayout, AShardHoldsPartOfAParameterSeveralOrNone) {
   };
   constexpr uint32_t kMaster = 1; // the cell with masters, not the weights computed with
   EXPECT_THAT(weights(0),
-              ElementsAre(StatePiece{ParamPart::Weight, 0, kMaster, 0, 48, {0, 0}, {3, 4}}));
+              ElementsAre(StatePiece{ParamPart::Weight, 0, kMaster, 0, 48, {{0, 0}, {3, 4}}}));
   EXPECT_THAT(weights(1),
-              ElementsAre(StatePiece{ParamPart::Weight, 1, kMaster, 0, 16, {0}, {4}},
-                          StatePiece{ParamPart::Weight, 2, kMaster, 16, 32, {0, 0}, {2, 4}}));
+              ElementsAre(StatePiece{ParamPart::Weight, 1, kMaster, 0, 16, {{0}, {4}}},
+                          StatePiece{ParamPart::Weight, 2, kMaster, 16, 32, {{0, 0}, {2, 4}}}));
   EXPECT_THAT(weights(2),
-              ElementsAre(StatePiece{ParamPart::Weight, 2, kMaster, 0, 48, {2, 0}, {3, 4}}));
+              ElementsAre(StatePiece{ParamPart::Weight, 2, kMaster, 0, 48, {{2, 0}, {3, 4}}}));
   EXPECT_THAT(weights(3),
-              ElementsAre(StatePiece{ParamPart::Weight, 2, kMaster, 0, 16, {5, 0}, {1, 4}}));
+              ElementsAre(StatePiece{ParamPart::Weight, 2, kMaster, 0, 16, {{5, 0}, {1, 4}}}));
   EXPECT_THAT(piecesOf(plan, 3), SizeIs(3)); // the same of both moments
 }
 
@@ -147,10 +147,11 @@ TEST(StateLayout, WholeStateIsSharedByStretchesOfTheBlock) {
   for (plan::Cell &cell : plan.roles[0].cells)
     cell.type = plan::Type::of(cell.type.dtype, {4 * kRows});
   StatePiece first = piecesOf(plan, 0, true)[0], second = piecesOf(plan, 1, true)[0];
-  EXPECT_EQ(first, (StatePiece{ParamPart::Weight, 0, 1, 0, 131'072 * 16, {0, 0}, {131'072, 4}}));
-  EXPECT_EQ(second,
-            (StatePiece{
-                ParamPart::Weight, 0, 1, 131'072 * 16, 131'073 * 16, {131'072, 0}, {131'073, 4}}));
+  EXPECT_EQ(first, (StatePiece{ParamPart::Weight, 0, 1, 0, 131'072 * 16, {{0, 0}, {131'072, 4}}}));
+  EXPECT_EQ(
+      second,
+      (StatePiece{
+          ParamPart::Weight, 0, 1, 131'072 * 16, 131'073 * 16, {{131'072, 0}, {131'073, 4}}}));
 }
 
 /// Every rank finds all that it saves in its window, every row is saved once, and nobody has much
