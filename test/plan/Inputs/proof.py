@@ -148,7 +148,7 @@ def schedules(folder):
 
 # Kinds of mutations that docs/plan.md leaves to the compiler: which operand an op takes, how many steps there are.
 LEFT_TO_THE_COMPILER = {"change-operand": "operands", "change-out": "operands", "take-part": "operands",
-                        "move-tie": "operands", "change-every": "the job", "change-kind": "kinds"}
+                        "move-tie": "operands", "change-view": "operands", "change-every": "the job", "change-kind": "kinds"}
 NOT_OF_THIS_RUNTIME = re.compile("the plan has [0-9]+ roles; this runtime executes plans of one")
 ONE_OF_TWO_SUMMANDS = re.compile(r": embedding_bwd dropped \[drop-op\]")
 OTHER_STEPS_THAN_THE_JOB = re.compile("the program has [0-9]+ steps; train.train_iters is [0-9]+|"

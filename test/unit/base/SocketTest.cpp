@@ -24,8 +24,7 @@ TEST(Socket, IsNeverConnectedToItself) {
   }
 }
 
-/// A rank's connection to anywhere does not keep rank 0 from listening, nor does one that has
-/// ended.
+/// A rank's connection does not keep rank 0 from listening, nor does one that has ended.
 TEST(Socket, APortThatAConnectionWasGivenCanBeListenedOn) {
   constexpr int kTries = 20; // the system may give one port to connections of several programs
   Socket server = std::move(*listenOn("127.0.0.1", 0));

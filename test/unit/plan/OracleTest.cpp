@@ -62,6 +62,26 @@ TEST(Oracle, SeesRanksThatMeetInDifferentSteps) {
   EXPECT_FALSE(verify(plan).empty());
 }
 
+TEST(Oracle, SeesABackgroundSegmentThatEndsBeforeNothing) {
+  Plan plan = test::parsed(test::planText("parts"));
+  plan.roles[0].program[1].children.erase(plan.roles[0].program[1].children.begin() + 1);
+  EXPECT_NE(oracle::findBreak(plan).find("ends before what no step runs"), std::string::npos);
+  EXPECT_FALSE(verify(plan).empty());
+}
+
+TEST(Oracle, SeesCellsOfTheHostThatOthersFillOrThatAreForOthers) {
+  auto withKind = [](const char *name, std::string_view cell, CellKind kind) {
+    Plan plan = test::parsed(test::planText(name));
+    std::ranges::find(plan.roles[0].cells, cell, &Cell::name)->kind = kind;
+    EXPECT_FALSE(verify(plan).empty()) << name;
+    return oracle::findBreak(plan);
+  };
+  EXPECT_NE(withKind("saves", "snap.layer", CellKind::EvalFeed).find("goes elsewhere"),
+            std::string::npos);
+  EXPECT_NE(withKind("fsdp2", "feed", CellKind::EvalFeed).find("batches of another series"),
+            std::string::npos);
+}
+
 TEST(Oracle, SeesABlockTakenForAnotherOneBeforeItIsNamed) {
   auto withBlock = [](const std::string &block) {
     return test::parsed(

@@ -216,10 +216,12 @@ private:
 
   /// Only copies, on streams of its own, into memory that the host does not fill.
   void checkBackground() {
+    need(isInEachStep(segment_.before), segment_.name + " ends before what no step runs");
     for (const Segment::Boundary &in : segment_.ins)
       need(role_.cells[in.cell].arena != Arena::Host, "what is saved is the host's");
     for (const Segment::Boundary &out : segment_.outs)
-      need(role_.cells[out.cell].arena == Arena::Host, "what is saved goes elsewhere");
+      need(role_.cells[out.cell].arena == Arena::Host && !isOfHost(role_.cells[out.cell]),
+           "what is saved goes elsewhere");
     for (const Op &op : segment_.ops) {
       if (op.kind == OpKind::View)
         continue;
@@ -243,6 +245,15 @@ private:
                  saved.name + " lies over a cell of the host");
       }
     }
+  }
+
+  bool isInEachStep(uint32_t segment) const {
+    return std::ranges::any_of(role_.program, [&](const ProgramNode &loop) {
+      return loop.kind == ProgramNode::Steps &&
+             std::ranges::any_of(loop.children, [&](const ProgramNode &node) {
+               return node.kind == ProgramNode::Run && node.segment == segment;
+             });
+    });
   }
 
   void checkShared(const Op &op) {
@@ -615,6 +626,9 @@ std::string findSharedRing(const Role &role) {
       }
     if (rings > 1 || (rings == 1 && loads > 1))
       return segment.name + " loads several microbatches at once";
+    if ((segment.kind == SegmentKind::Train && takesCell(role, segment, CellKind::EvalFeed)) ||
+        (segment.kind == SegmentKind::Eval && takesCell(role, segment, CellKind::Feed)))
+      return segment.name + " takes batches of another series";
   }
   for (const auto &[ring, count] : places)
     if (count > 1)

@@ -11,6 +11,7 @@
 #include "Blocks.h"
 #include "Contract.h"
 #include "Edits.h"
+#include "MutateParts.h"
 #include "MutateSteps.h"
 
 namespace shardc::plan::oracle {
@@ -756,34 +757,23 @@ private:
     return at(i, fmt::format("reads %{}", value(operand).name));
   }
 
-  std::string doDropCollective() {
-    return StepMutator(plan_, random_, *role_, *segment_).doDropCollective();
-  }
-  std::string doMoveTie() { return StepMutator(plan_, random_, *role_, *segment_).doMoveTie(); }
-  std::string doChangeNode() {
-    return StepMutator(plan_, random_, *role_, *segment_).doChangeNode();
-  }
-  std::string doChangeKind() {
-    return StepMutator(plan_, random_, *role_, *segment_).doChangeKind();
-  }
+  StepMutator steps() { return {plan_, random_, *role_, *segment_}; }
+  std::string doDropCollective() { return steps().doDropCollective(); }
+  std::string doMoveTie() { return steps().doMoveTie(); }
+  std::string doChangeNode() { return steps().doChangeNode(); }
+  std::string doChangeKind() { return steps().doChangeKind(); }
+  std::string doChangeParamType() { return steps().doChangeParamType(); }
+  std::string doChangeCopy() { return steps().doChangeCopy(); }
+  std::string doChangeStepOp() { return steps().doChangeStepOp(); }
+  std::string doRepeatSum() { return steps().doRepeatSum(); }
+  std::string doChangeCopies() { return steps().doChangeCopies(); }
+  std::string doSplitRole() { return steps().doSplitRole(); }
 
-  std::string doChangeParamType() {
-    return StepMutator(plan_, random_, *role_, *segment_).doChangeParamType();
-  }
-  std::string doChangeSplit() {
-    return StepMutator(plan_, random_, *role_, *segment_).doChangeSplit();
-  }
-  std::string doChangeCopy() {
-    return StepMutator(plan_, random_, *role_, *segment_).doChangeCopy();
-  }
-  std::string doChangeStepOp() {
-    return StepMutator(plan_, random_, *role_, *segment_).doChangeStepOp();
-  }
-  std::string doRepeatSum() { return StepMutator(plan_, random_, *role_, *segment_).doRepeatSum(); }
-  std::string doChangeCopies() {
-    return StepMutator(plan_, random_, *role_, *segment_).doChangeCopies();
-  }
-  std::string doSplitRole() { return StepMutator(plan_, random_, *role_, *segment_).doSplitRole(); }
+  std::string doChangeSplit() { return steps().doChangeSplit(); }
+
+  PartMutator parts() { return {plan_, random_, *role_, *segment_}; }
+  std::string doChangeView() { return parts().doChangeView(); }
+  std::string doChangeChannelGroup() { return parts().doChangeChannelGroup(); }
 };
 
 } // namespace

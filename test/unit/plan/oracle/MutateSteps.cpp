@@ -294,8 +294,9 @@ std::string StepMutator::doChangeStepOp() {
   case 3: {
     if (op(i).kind != OpKind::SumSquares)
       return {};
-    op(i).operands.pop_back();
-    return at(i, "squares of one block less");
+    std::vector<ValueId> &squared = op(i).operands;
+    below(2) == 0 ? squared.push_back(squared.back()) : squared.pop_back();
+    return at(i, fmt::format("squares of {} blocks", squared.size()));
   }
   default: {
     std::vector<ValueId> states;

@@ -1,0 +1,26 @@
+// Changes of which part of a whole a rank takes, and of the ranks that a channel joins.
+#pragma once
+
+#include <random>
+#include <string>
+
+#include "Edits.h"
+
+namespace shardc::plan::oracle {
+
+/// Each change returns what was done, or nothing and leaves the plan as it was.
+class PartMutator : private Edits {
+public:
+  PartMutator(Plan &plan, std::mt19937_64 &random, Role &role, Segment &segment)
+      : Edits(plan, random) {
+    role_ = &role, segment_ = &segment;
+  }
+
+  std::string doChangeView();
+  std::string doChangeChannelGroup();
+
+private:
+  int16_t someGroup();
+};
+
+} // namespace shardc::plan::oracle
