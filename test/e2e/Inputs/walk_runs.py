@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Walks at random from layout to layout by saves and loads: what is saved under one is loaded under the next, to the bit. Needs
+only Python.
+
+    walk_runs.py RECIPE [--set path=value ...]
+
+Each run loads a checkpoint, trains a step and saves another one. Before its step it holds the weights and moments that the run
+before it held after its own, on all ranks together; tools reshard and convert some checkpoints in between. Layouts are drawn
+from strategies, numbers of ranks, groups of ranks that hold the state once each, and formats: 50 with SHARDC_LONG=1, else 5, of
+the walk that SEED=n names (1 by default).
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import random
+import subprocess
+import tempfile
+
+from compare_runs import Runner
+from resume_runs import REPLICATED, SHARDING, TORCH, Place, expect, loads, saves, under
+
+RESHARDS = 50 if os.environ.get("SHARDC_LONG") == "1" else 5
+RANKS = (1, 2, 3, 4, 6, 8)  # which divide the samples of a step
+CELLS = {"master": "weight", "m": "first moment", "v": "second moment"}
+SETTINGS = [
+    "mixed_precision=bf16_mixed", "train.micro_batch_size=1", "train.global_batch_size=24", "train.train_iters=1000",
+    "train.exit_interval=1", "model.seq_length=8", "model.share_embeddings_and_output_weights=false",
+    # Rows that no number of ranks divides.
+    "model.hidden_size=40", "model.ffn_hidden_size=70", "model.make_vocab_size_divisible_by=1",
+]
+
+
+class Layout:
+    """How a run lays out its state, and what its checkpoints are."""
+
+    def __init__(self, draw):
+        self.strategy = draw.choice([*SHARDING, *REPLICATED, *TORCH])
+        self.ranks = draw.choice(RANKS)
+        self.groups, self.outer, self.format = 1, "no_shard", None
+        counts = [count for count in range(2, self.ranks) if self.ranks % count == 0]
+        if self.strategy in SHARDING and counts and draw.random() < 0.7:
+            self.groups = draw.choice(counts)
+            if self.strategy == "optim_grads_params" and draw.random() < 0.6:
+                self.outer = "optim"
+        if self.strategy in TORCH:
+            self.format = draw.choice(["torch_dcp", "torch_dist"])
+        self.saves_beside = self.strategy not in TORCH and draw.random() < 0.5
+
+    def settings(self):
+        found = under(self.strategy, self.ranks)
+        if self.groups > 1:
+            found += [f"ddp.num_distributed_optimizer_instances={self.groups}", f"ddp.outer_dp_sharding_strategy={self.outer}"]
+        if self.format:
+            found.append(f"checkpoint.ckpt_format={self.format}")
+        return found + (["checkpoint.async_save=true"] if self.saves_beside else [])
+
+    def __str__(self):
+        text = f"{self.strategy} on {self.ranks}"
+        if self.groups > 1:
+            text += f" in {self.groups} groups" + (", state divided between them" if self.outer == "optim" else "")
+        return text + (f", {self.format}" if self.format else "")
+
+
+def agree(is_there, old, new):
+    """Whether the bytes are the same where there were some."""
+    if all(is_there) or not any(is_there):
+        return not any(is_there) or old == new
+    return all(not known or a == b for known, a, b in zip(is_there, old, new))
+
+
+def state_of(folder, segment):
+    """(parameter, what) -> bytes of the whole, of which ranks that hold the same element agree."""
+    index = json.loads((folder / "index.json").read_text())
+    sizes = {}
+    for param in index["params"]:
+        sizes[param["name"]] = 4
+        for extent in param["shape"]:
+            sizes[param["name"]] *= extent
+    state = {(param, what): bytearray(size) for param, size in sizes.items() for what in CELLS.values()}
+    there = {key: bytearray(len(values)) for key, values in state.items()}
+    for tensor in index["tensors"]:
+        if tensor["segment"] != segment:
+            continue
+        data = (folder / tensor["file"]).read_bytes()
+        what = CELLS[tensor["name"].lstrip("@").split(".")[0]]
+        for part in tensor["parts"]:
+            key, begin = (part["param"], what), 4 * part["global_begin"]
+            values = data[4 * part["begin"]:4 * part["end"]]
+            place = slice(begin, begin + len(values))
+            expect(agree(there[key][place], state[key][place], values), f"{tensor['file']}: ranks hold different elements of {key}")
+            state[key][place], there[key][place] = values, b"\1" * len(values)
+    for key, seen in there.items():
+        expect(all(seen), f"{segment}: no rank holds all of {key}")
+    return state
+
+
+def step_under(runner, layout, step, more):
+    """State before and after a step."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        looks = [f"--dump={segment}:@{cell}.*" for segment in ("micro", "update") for cell in CELLS]
+        options = [f"--dump-dir={folder / 'dump'}", f"--dump-step={step}", *looks]
+        steps = runner.run_plan(*SETTINGS, *layout.settings(), *more, options=options)
+        expect(len(steps) == 1, f"{layout}: {len(steps)} steps")
+        return state_of(folder / "dump", "micro"), state_of(folder / "dump", "update")
+
+
+def tool(*words):
+    done = subprocess.run(["shardc", "ckpt", *map(str, words)], capture_output=True, text=True)
+    expect(done.returncode == 0, f"{words}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def by_tools(draw, place, folder):
+    """The checkpoint as other ranks would have saved it, in another format or in its own; and what was done."""
+    found = json.loads(tool("inspect", folder, "--json"))["format"]
+    conversion = {"fsdp_dtensor": ["fsdp-dtensor-to-torch-dist"],
+                  "torch_dist": ["torch-dist-to-fsdp-dtensor", "--swiglu"]}.get(found)
+    changed = place.new()
+    if conversion and draw.random() < 0.5:
+        tool("convert", *conversion, folder, changed)
+        return changed, f", {conversion[0]}"
+    ranks = draw.randrange(1, 9)
+    tool("reshard", folder, changed, f"--ranks={ranks}")
+    return changed, f", as {ranks} ranks would save it"
+
+
+def walk(runner):
+    seed = int(os.environ.get("SEED", "1"))
+    draw, place = random.Random(seed), Place()
+    layout, folder, state, how = Layout(draw), None, None, ""
+    met = collections.Counter()
+    for step in range(1, RESHARDS + 2):
+        begin = [*loads(folder), "checkpoint.convert_on_load=true"] if folder else []
+        kept = place.new()
+        loaded, after = step_under(runner, layout, step, [*begin, *saves(kept)])
+        if state is not None:
+            expect(len(state) > 30 and state.keys() == loaded.keys(), f"{len(state)} and {len(loaded)} tensors")
+            unlike = [key for key in state if state[key] != loaded[key]]
+            expect(not unlike, f"seed {seed}, step {step}: {how} to {layout}: {unlike} differ")
+            print(f"{how} to {layout}: {len(state)} tensors equal to the bit", flush=True)
+        expect(after != loaded, f"{layout}: step {step} changes nothing")
+        met[str(layout)] += 1
+        state, folder, how = after, kept, str(layout)
+        if draw.random() < 0.3:
+            folder, what = by_tools(draw, place, folder)
+            how += what
+        layout = Layout(draw)
+    print(f"{RESHARDS} reshards among {len(met)} layouts, seed {seed}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("recipe")
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args()
+    walk(Runner(options.recipe, options.set))
+
+
+if __name__ == "__main__":
+    main()
