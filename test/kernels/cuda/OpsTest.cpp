@@ -452,11 +452,15 @@ TEST(CudaOps, ManyRangesTakeSeveralLaunches) {
 
 TEST(CudaOps, InitialValuesAreTheHosts) {
   SKIP_WITHOUT_GPU();
-  for (DType data : {DType::F32, DType::BF16}) {
-    DeviceRun run("init_block", data, bench::kSmallModel);
-    makeRanges(run, run.call().out[0].numel());
-    run.compare(1e-6, 3e-3);
-  }
+  for (DType data : {DType::F32, DType::BF16})
+    for (int64_t columns : {0, 1, 36, 37}) { // of rows of 1001
+      DeviceRun run("init_block", data, bench::kSmallModel);
+      makeRanges(run, run.call().out[0].numel());
+      ParamRange &range = run.data().ranges[1];
+      range.columns = columns, range.stride = columns > 0 ? 1001 : 0;
+      range.end -= columns > 0 ? (range.end - range.begin) % columns : 0;
+      run.compare(1e-6, 3e-3);
+    }
 }
 
 TEST(CudaOps, LearningRatesOfEverySchedule) {
