@@ -1,0 +1,251 @@
+// Gathers weights: into what is kept from one step to the next before its first use, or a unit
+// around each of its uses.
+#include <algorithm>
+
+#include "compiler/passes/BlockCollectives.h"
+#include "runtime/base/Status.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+
+/// Consecutive uses of blocks that are gathered together: from the first op to the last.
+struct Span {
+  std::vector<uint32_t> blocks; ///< that are used, in order of their first use
+  uint32_t first, last;
+};
+
+class WeightGatherer {
+public:
+  WeightGatherer(plan::Plan &plan, plan::Role &role, plan::Segment &segment,
+                 BlockCollectives &blocks)
+      : plan_(plan), role_(role), segment_(segment), blocks_(blocks), strategy_(blocks.strategy()) {
+  }
+
+  void run() {
+    if (strategy_.shardsParams)
+      gatherAroundUses();
+    else if (strategy_.shardsState)
+      gatherOnce();
+  }
+
+private:
+  /// Block of each live-in weight value; kNone for all other values.
+  std::vector<uint32_t> blocksOfLiveIns() const {
+    std::vector<uint32_t> blocks(segment_.values.size(), kNone);
+    for (const plan::Segment::Boundary &in : segment_.ins)
+      blocks[in.value] = blocks_.blockOf(plan::CellKind::Weight, in.cell);
+    return blocks;
+  }
+
+  // ---- optim, optim_grads: one gather per block and step, into the persistent whole ----
+
+  /// Gathers what is kept from one step to the next, as the optimizer has left its parts.
+  ValueId gatherKept(std::vector<Op> &ops, uint32_t block, ValueId kept, std::string part,
+                     std::string name, Scope scope) {
+    ValueId from = plan::addLiveIn(segment_, std::move(part), role_, blocks_.shardCell(block));
+    Op gather = blocks_.make(OpKind::AllGather, from, block,
+                             plan::segmentKindInfo(segment_.kind).phase, scope);
+    gather.pred = plan::Pred::First;
+    Type type = segment_.values[kept].type;
+    ValueId gathered = plan::addValue(segment_, std::move(name), type, plan::Purpose::Params);
+    gather.results = {gathered};
+    gather.ties.push_back({plan::Tie::Else, 0, kept});
+    ops.push_back(std::move(gather));
+    segment_.outs.push_back({gathered, blocks_.weightCell(block)});
+    return gathered;
+  }
+
+  void gatherOnce() {
+    std::vector<Op> ops;
+    std::vector<uint32_t> blockOf = blocksOfLiveIns();
+    std::vector<ValueId> whole(segment_.values.size(), kNone);
+    for (size_t v = 0, end = blockOf.size(); v < end; ++v) {
+      if (blockOf[v] == kNone)
+        continue;
+      const std::string &name = plan_.blocks[blockOf[v]].name;
+      whole[v] = gatherKept(ops, blockOf[v], static_cast<ValueId>(v), "ws." + name,
+                            "W." + name + ".all", Scope::Whole);
+    }
+    for (Op &op : segment_.ops) {
+      if (op.kind == OpKind::View && op.operands[0] < whole.size() &&
+          whole[op.operands[0]] != kNone)
+        op.operands[0] = whole[op.operands[0]];
+      ops.push_back(std::move(op));
+    }
+    plan::replaceOps(segment_, std::move(ops));
+  }
+
+  // ---- optim_grads_params: a gather for each span of uses ----
+
+  void gatherAroundUses() {
+    std::vector<uint32_t> blockOfWhole = blocksOfLiveIns();
+    // Views of live-in weights are created again in each span; the old ones are removed.
+    std::vector<int32_t> viewOf(segment_.values.size(), -1); // index of the view op
+    for (size_t i = 0; i < segment_.ops.size(); ++i) {
+      const Op &op = segment_.ops[i];
+      if (op.kind == OpKind::View && blockOfWhole[op.operands[0]] != kNone)
+        viewOf[op.results[0]] = static_cast<int32_t>(i);
+    }
+    std::vector<Span> spans = findSpans(viewOf, blockOfWhole);
+    std::vector<ValueId> shards = replaceLiveIns();
+    std::vector<Op> ops;
+    if (strategy_.dividesShards())
+      ops = gatherShards(shards);
+    rewriteSpans(spans, viewOf, blockOfWhole, shards, std::move(ops));
+  }
+
+  /// Before all others, in order of the blocks. From here on the results are the shards.
+  std::vector<Op> gatherShards(std::vector<ValueId> &shards) {
+    std::vector<Op> ops;
+    for (uint32_t b = 0; b < blocks_.size(); ++b)
+      if (shards[b] != kNone) {
+        std::string name = "ws." + plan_.blocks[b].name;
+        shards[b] = gatherKept(ops, b, shards[b], name + ".part", name + ".all", Scope::Shard);
+      }
+    return ops;
+  }
+
+  bool isLayer(uint32_t block) const { return plan::isLayer(plan_, plan_.blocks[block].unit); }
+
+  /// A block's uses are split if another layer is used in between, and between a layer's forward
+  /// and backward, so that no unit stays gathered after its last use. Where each parameter is a
+  /// block, a unit's blocks are gathered together, before the first use of one of them.
+  std::vector<Span> findSpans(const std::vector<int32_t> &viewOf,
+                              const std::vector<uint32_t> &blockOfWhole) const {
+    std::vector<Span> spans;
+    size_t count = strategy_.byParam ? plan_.units.size() : blocks_.size();
+    std::vector<uint32_t> open(count, kNone); // index in spans
+    std::vector<plan::Phase> phaseOf(count, plan::Phase::Other);
+    // The two latest uses by different layer units; they show whether another layer was used in
+    // between.
+    struct Use {
+      int32_t unit = -1;
+      uint32_t op = 0;
+    } latest, before;
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
+      const Op &op = segment_.ops[i];
+      for (ValueId operand : op.operands) {
+        if (operand >= viewOf.size() || viewOf[operand] < 0)
+          continue;
+        uint32_t b = blockOfWhole[segment_.ops[static_cast<size_t>(viewOf[operand])].operands[0]];
+        int32_t unit = plan_.blocks[b].unit;
+        size_t key = strategy_.byParam ? static_cast<size_t>(unit) : b;
+        uint32_t &span = open[key];
+        plan::Phase &phase = phaseOf[key];
+        const Use &other = latest.unit == unit ? before : latest;
+        bool fresh = span == kNone || (isLayer(b) && phase != op.phase) ||
+                     (other.unit >= 0 && other.op > spans[span].last);
+        if (fresh) {
+          span = static_cast<uint32_t>(spans.size());
+          spans.push_back({{}, i, i});
+          phase = op.phase;
+        }
+        std::vector<uint32_t> &blocks = spans[span].blocks;
+        if (std::find(blocks.begin(), blocks.end(), b) == blocks.end())
+          blocks.push_back(b);
+        spans[span].last = i;
+        if (!isLayer(b))
+          continue;
+        if (latest.unit != unit)
+          before = latest;
+        latest = {unit, i};
+      }
+    }
+    return spans;
+  }
+
+  /// Live-in wholes become live-in shards. Returns the shard value of each block.
+  std::vector<ValueId> replaceLiveIns() {
+    std::vector<ValueId> shards(blocks_.size(), kNone);
+    for (plan::Segment::Boundary &in : segment_.ins) {
+      uint32_t b = blocks_.blockOf(plan::CellKind::Weight, in.cell);
+      if (b == kNone)
+        continue;
+      shards[b] = plan::addValue(segment_, "ws." + plan_.blocks[b].name, role_.cells[in.cell].type,
+                                 plan::Purpose::Params);
+      in.value = shards[b];
+    }
+    return shards;
+  }
+
+  void rewriteSpans(const std::vector<Span> &spans, const std::vector<int32_t> &viewOf,
+                    const std::vector<uint32_t> &blockOfWhole, const std::vector<ValueId> &shards,
+                    std::vector<Op> ops) {
+    std::vector<Op> old = std::move(segment_.ops);
+    ops.reserve(ops.size() + old.size() + 2 * spans.size());
+    std::vector<uint32_t> current(blocks_.size(), kNone); // current span
+    std::vector<ValueId> wholes(blocks_.size(), kNone);
+    std::vector<std::pair<uint32_t, ValueId>> made(viewOf.size(),
+                                                   {kNone, kNone}); // view's span and value
+    std::vector<int> count(blocks_.size(), 0);
+    size_t next = 0;
+    for (uint32_t i = 0; i < old.size(); ++i) {
+      if (old[i].kind == OpKind::View && viewOf[old[i].results[0]] == static_cast<int32_t>(i))
+        continue;
+      for (; next < spans.size() && spans[next].first == i; ++next)
+        for (uint32_t b : spans[next].blocks) {
+          current[b] = static_cast<uint32_t>(next);
+          wholes[b] = emitGather(ops, b, shards[b], count[b]++, old[i].phase);
+        }
+      for (ValueId &operand : old[i].operands) {
+        if (operand >= viewOf.size() || viewOf[operand] < 0)
+          continue;
+        const Op &view = old[static_cast<size_t>(viewOf[operand])];
+        uint32_t b = blockOfWhole[view.operands[0]];
+        if (made[operand].first != current[b])
+          made[operand] = {current[b], emitView(ops, view, wholes[b], count[b] - 1, old[i].phase)};
+        operand = made[operand].second;
+      }
+      ops.push_back(std::move(old[i]));
+    }
+    plan::replaceOps(segment_, std::move(ops));
+  }
+
+  static std::string suffix(int n) { return n == 0 ? "" : fmt::format(".{}", n + 1); }
+
+  ValueId emitGather(std::vector<Op> &ops, uint32_t block, ValueId shard, int n,
+                     plan::Phase phase) {
+    Op gather = blocks_.make(OpKind::AllGather, shard, block, phase);
+    Type type = Type::of(segment_.values[shard].type.dtype, {plan_.blocks[block].numel});
+    gather.results = {plan::addValue(segment_, "W." + plan_.blocks[block].name + ".all" + suffix(n),
+                                     type, plan::Purpose::Comm)};
+    ValueId whole = gather.results[0];
+    ops.push_back(std::move(gather));
+    return whole;
+  }
+
+  ValueId emitView(std::vector<Op> &ops, const Op &view, ValueId whole, int n, plan::Phase phase) {
+    Op copy = view;
+    copy.phase = phase;
+    copy.operands = {whole};
+    const plan::Value &old = segment_.values[view.results[0]];
+    Type type = old.type;
+    std::string name = old.name + ".all" + suffix(n);
+    copy.results = {plan::addValue(segment_, std::move(name), type, plan::Purpose::Comm)};
+    ValueId result = copy.results[0];
+    ops.push_back(std::move(copy));
+    return result;
+  }
+
+  plan::Plan &plan_;
+  plan::Role &role_;
+  plan::Segment &segment_;
+  BlockCollectives &blocks_;
+  const Strategy &strategy_;
+};
+
+} // namespace
+
+void gatherWeights(plan::Plan &plan, plan::Role &role, plan::Segment &segment,
+                   BlockCollectives &blocks) {
+  WeightGatherer(plan, role, segment, blocks).run();
+}
+
+} // namespace shardc::passes
