@@ -154,9 +154,9 @@ TEST(StateLayout, WholeStateIsSharedByStretchesOfTheBlock) {
           ParamPart::Weight, 0, 1, 131'072 * 16, 131'073 * 16, {{131'072, 0}, {131'073, 4}}}));
 }
 
-/// Every rank finds all that it saves in its window, every row is saved once, and nobody has much
+/// Every rank finds all that it saves in its stretch, every row is saved once, and nobody has much
 /// more to save than others, whatever the rows' lengths are.
-TEST(StateLayout, SharesLieInTheirWindows) {
+TEST(StateLayout, SharesLieInTheirStretches) {
   for (int64_t ranks : {2, 3, 5, 8})
     for (int64_t columns : {1, 3, 40, 333}) {
       plan::Plan plan = makePlan(ranks, false);
