@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "Compare.h"
 #include "Oracle.h"
 #include "Saves.h"
 #include "Sums.h"
