@@ -626,14 +626,15 @@ std::string findSharedRing(const Role &role) {
       }
     if (rings > 1 || (rings == 1 && loads > 1))
       return segment.name + " loads several microbatches at once";
-    if ((segment.kind == SegmentKind::Train && takesCell(role, segment, CellKind::EvalFeed)) ||
-        (segment.kind == SegmentKind::Eval && takesCell(role, segment, CellKind::Feed)))
-      return segment.name + " takes batches of another series";
   }
   for (const auto &[ring, count] : places)
     if (count > 1)
       return fmt::format("{} is filled for one series of microbatches and read by {}",
                          cellKindInfo(ring).word, count);
+  for (const Segment &segment : role.segments)
+    if ((segment.kind == SegmentKind::Train && takesCell(role, segment, CellKind::EvalFeed)) ||
+        (segment.kind == SegmentKind::Eval && takesCell(role, segment, CellKind::Feed)))
+      return segment.name + " takes batches of another series";
   return {};
 }
 
