@@ -45,9 +45,10 @@ struct Held {
 
 class SumCheck {
 public:
-  SumCheck(Inspection &inspection, uint32_t roleIndex)
+  /// Of a part of the role's ranks.
+  SumCheck(Inspection &inspection, uint32_t roleIndex, const Role &part)
       : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), allAxes_(axesOf(plan_)),
+        role_(plan_.roles[roleIndex]), part_(part), allAxes_(axesOf(plan_)),
         dataAxes_(axesOf(plan_, plan_.dataGroup)),
         blockOf_(inspection.blocksInCheckpoint(roleIndex)), isTraining_(role_.segments.size()),
         hasState_(plan_.blocks.size()), updates_(plan_.blocks.size()), splits_(inspection),
@@ -517,7 +518,7 @@ private:
     uint64_t number = mixed(static_cast<uint64_t>(op.group), static_cast<uint64_t>(op.channel));
     number = mixed(number, ++meetings_[{op.group, op.channel}]);
     const std::vector<uint16_t> &axes = plan_.groups[static_cast<size_t>(op.group)].axes;
-    for (const AxisRange &range : role_.where)
+    for (const AxisRange &range : part_.where)
       if (std::ranges::find(axes, range.axis) == axes.end())
         number = mixed(mixed(number, range.axis), static_cast<uint64_t>(range.begin));
     return number;
@@ -719,7 +720,7 @@ private:
   Inspection &report_;
   const Plan &plan_;
   uint32_t roleIndex_;
-  const Role &role_;
+  const Role &role_, &part_;
   Axes allAxes_, dataAxes_;
   const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
   std::vector<bool> isTraining_;              ///< of each segment
@@ -741,51 +742,18 @@ private:
   std::vector<Update> taken_;
 };
 
-/// True if ranks of both roles have the same part of the block's state.
-bool haveCommonState(const Plan &plan, const Role &a, const Role &b, int32_t block) {
-  const Block &each = plan.blocks[static_cast<size_t>(block)];
-  IndexRange x = Indices(plan, a).of(each.stateGroup), y = Indices(plan, b).of(each.stateGroup);
-  return each.stateShard == each.numel || (x.first <= y.last && y.first <= x.last);
-}
-
-/// Roles whose ranks have state in common change it alike.
-void compare(Inspection &inspection, uint32_t a, const std::vector<Update> &ours, uint32_t b,
-             const std::vector<Update> &theirs) {
-  const Plan &plan = inspection.plan();
-  std::unordered_map<int32_t, std::vector<const Update *>> byBlock;
-  for (const Update &update : theirs)
-    byBlock[update.block].push_back(&update);
-  for (const Update &mine : ours) {
-    auto at = byBlock.find(mine.block);
-    if (at == byBlock.end() || !inspection.spend(at->second.size()) ||
-        !haveCommonState(plan, plan.roles[a], plan.roles[b], mine.block))
-      continue;
-    const Update *other = at->second.front();
-    if (std::ranges::any_of(at->second, [&](const Update *each) {
-          return each->gradient == mine.gradient && each->state == mine.state;
-        }))
-      continue;
-    if (Finding *finding = inspection.add(
-            Rule::Sum, {b, other->segment, other->op},
-            fmt::format("roles '{}' and '{}' update block '{}', which their ranks share, with "
-                        "different values",
-                        plan.roles[a].name, plan.roles[b].name,
-                        plan.blocks[static_cast<size_t>(mine.block)].name))) {
-      finding->note = "the other role updates it here";
-      finding->noteAt = {a, mine.segment, mine.op};
-    }
-  }
-}
-
 } // namespace
 
 void checkSums(Inspection &inspection) {
-  std::vector<std::vector<Update>> updates;
-  for (uint32_t role = 0; role < inspection.plan().roles.size() && inspection.size() == 0; ++role)
-    updates.push_back(SumCheck(inspection, role).run());
-  for (uint32_t b = 1; b < updates.size() && inspection.size() == 0; ++b)
-    for (uint32_t a = 0; a < b && inspection.size() == 0; ++a)
-      compare(inspection, a, updates[a], b, updates[b]);
+  std::vector<PartUpdates> updates;
+  for (uint32_t r = 0; r < inspection.plan().roles.size(); ++r)
+    for (Role &part : partsOfRole(inspection, r)) {
+      if (inspection.size() != 0)
+        return;
+      std::vector<Update> taken = SumCheck(inspection, r, part).run();
+      updates.push_back({r, std::move(part), std::move(taken)});
+    }
+  compareRoles(inspection, updates);
   if (inspection.size() == 0)
     checkNorms(inspection);
 }

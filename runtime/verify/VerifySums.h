@@ -98,4 +98,18 @@ struct Update {
   uint64_t gradient, state; ///< what is added to the state, and the state
 };
 
+/// What optimizers take on a part of a role's ranks.
+struct PartUpdates {
+  uint32_t role;
+  Role part;
+  std::vector<Update> updates;
+};
+
+/// The ranks of a role, cut along each axis where ranks of any role begin or end. Each part says
+/// where it is, on the same axes, and has nothing else of the role.
+std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role);
+
+/// Roles whose ranks have state in common change it alike.
+void compareRoles(Inspection &inspection, const std::vector<PartUpdates> &updates);
+
 } // namespace shardc::plan::verifier

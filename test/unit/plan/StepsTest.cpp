@@ -275,6 +275,33 @@ TEST(Roles, MayDivideTheRanksThatShareBlocks) {
   }
 }
 
+/// One role has both ranks of dp at one end of the other axis, two have one rank each at the other.
+Plan splitTwice(std::string_view name) {
+  Plan plan = parsed(planText(name));
+  for (int64_t rank : {0, 1}) {
+    plan.roles.push_back(plan.roles[0]);
+    plan.roles.back().name = fmt::format("rank {}", rank);
+    plan.roles.back().where = {{0, 1, 2}, {1, rank, rank + 1}};
+  }
+  plan.roles[0].where = {{0, 0, 1}};
+  return plan;
+}
+
+TEST(Roles, AreComparedWhereTheirRanksAre) {
+  for (const char *name : {"mesh", "hsdp"}) {
+    Plan plan = splitTwice(name);
+    EXPECT_TRUE(verify(plan).empty()) << name << ": " << render(plan, verify(plan)[0]);
+    EXPECT_EQ(oracle::findSumBreak(plan), "") << name;
+  }
+  Plan plan = splitTwice("mesh");
+  plan.roles[2].segments[2].ops[4].set(AttrKey::weight_decay, 0.5);
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_FALSE(findings.empty());
+  EXPECT_NE(findings[0].message.find("roles 'all' and 'rank 1' update block 'layers.0'"),
+            std::string::npos)
+      << render(plan, findings[0]);
+}
+
 TEST(Roles, ChangeCommonStateAlike) {
   Plan plan = split("ddp", 1);
   plan.roles[1].segments[2].ops[4].set(AttrKey::weight_decay, 0.5);

@@ -1,0 +1,84 @@
+// Holds roles against each other: ranks that share state of a block change it alike. A role may
+// have ranks at several coordinates of an axis that other roles divide, where sums over other axes
+// differ, so ranks are compared part by part.
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "runtime/verify/VerifySums.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// True if ranks of both roles have the same part of the block's state.
+bool haveCommonState(const Plan &plan, const Role &a, const Role &b, int32_t block) {
+  const Block &each = plan.blocks[static_cast<size_t>(block)];
+  IndexRange x = Indices(plan, a).of(each.stateGroup), y = Indices(plan, b).of(each.stateGroup);
+  return each.stateShard == each.numel || (x.first <= y.last && y.first <= x.last);
+}
+
+/// Roles whose ranks have state in common change it alike.
+void compare(Inspection &inspection, const PartUpdates &a, const PartUpdates &b) {
+  const Plan &plan = inspection.plan();
+  std::unordered_map<int32_t, std::vector<const Update *>> byBlock;
+  for (const Update &update : b.updates)
+    byBlock[update.block].push_back(&update);
+  for (const Update &mine : a.updates) {
+    auto at = byBlock.find(mine.block);
+    if (at == byBlock.end() || !inspection.spend(at->second.size()) ||
+        !haveCommonState(plan, a.part, b.part, mine.block))
+      continue;
+    const Update *other = at->second.front();
+    if (std::ranges::any_of(at->second, [&](const Update *each) {
+          return each->gradient == mine.gradient && each->state == mine.state;
+        }))
+      continue;
+    if (Finding *finding = inspection.add(
+            Rule::Sum, {b.role, other->segment, other->op},
+            fmt::format("roles '{}' and '{}' update block '{}', which their ranks share, with "
+                        "different values",
+                        plan.roles[a.role].name, plan.roles[b.role].name,
+                        plan.blocks[static_cast<size_t>(mine.block)].name))) {
+      finding->note = "the other role updates it here";
+      finding->noteAt = {a.role, mine.segment, mine.op};
+    }
+  }
+}
+
+} // namespace
+
+std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role) {
+  const Plan &plan = inspection.plan();
+  std::vector<Role> parts(1);
+  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
+    AxisRange own = extentOf(plan, plan.roles[role], axis);
+    std::set<int64_t> cuts;
+    for (const Role &each : plan.roles)
+      for (const AxisRange &range : each.where)
+        if (range.axis == axis)
+          cuts.insert({std::clamp(range.begin, own.begin, own.end),
+                       std::clamp(range.end, own.begin, own.end)});
+    if (cuts.empty())
+      continue;
+    cuts.insert({own.begin, own.end});
+    if (!inspection.spend(parts.size() * cuts.size()))
+      break;
+    std::vector<Role> finer;
+    for (const Role &part : parts)
+      for (auto begin = cuts.begin(), end = std::next(begin); end != cuts.end(); ++begin, ++end) {
+        finer.push_back(part);
+        finer.back().where.push_back({axis, *begin, *end});
+      }
+    parts = std::move(finer);
+  }
+  return parts;
+}
+
+void compareRoles(Inspection &inspection, const std::vector<PartUpdates> &updates) {
+  for (size_t b = 1; b < updates.size() && inspection.size() == 0; ++b)
+    for (size_t a = 0; a < b && inspection.size() == 0; ++a)
+      if (updates[a].role != updates[b].role)
+        compare(inspection, updates[a], updates[b]);
+}
+
+} // namespace shardc::plan::verifier
