@@ -376,7 +376,7 @@ void ByteCheck::Impl::addAccess(const Access &access, const Range &range) {
   PlacedAccess &placed = arena.accesses.emplace_back();
   placed.access = access;
   if (range.isInexact())
-    scope_.addValue(Rule::Index, access.op, access.value,
+    scope_.addValue(Rule::Followed, access.op, access.value,
                     "views and packs cut '%{}' into more pieces than the verifier follows, or "
                     "into pieces that move with different groups",
                     scope_.nameOf(access.value));

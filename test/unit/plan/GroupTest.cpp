@@ -69,7 +69,13 @@ const GroupCase kGroupCases[] = {
      "moves with group -1"},
     {"viewThatMovesWithNoGroup", Rule::Index, "parts",
      [](Plan &p) { p.roles[0].segments[1].ops[3].group = -1; }, "but names none"},
-
+    {"viewThatMovesOtherwiseThanItsValue", Rule::Followed, "hybrid",
+     [](Plan &p) {
+       Segment &eval = p.roles[0].segments.back();
+       Op &own = eval.ops[4];
+       own.group = eval.values[own.results[0]].place.group = 0;
+     },
+     "views and packs cut '%own' into more pieces than the verifier follows"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Groups, WrongGroup, testing::ValuesIn(kGroupCases), nameOfGroupCase);

@@ -492,8 +492,9 @@ TEST(Verify, EveryRuleHasACase) {
                             &byteCases(), &hostCases()})
     for (const Case &each : *cases)
       covered.insert(each.rule);
-  // In StepsTest.cpp and SplitTest.cpp:
-  covered.insert({Rule::State, Rule::Sum, Rule::Step, Rule::Lost, Rule::Split, Rule::Save});
+  // In StepsTest.cpp, SplitTest.cpp and GroupTest.cpp:
+  covered.insert(
+      {Rule::State, Rule::Sum, Rule::Step, Rule::Lost, Rule::Split, Rule::Save, Rule::Followed});
   for (int rule = 0; rule < kRuleCount; ++rule)
     EXPECT_TRUE(covered.count(static_cast<Rule>(rule))) << ruleId(static_cast<Rule>(rule));
 }

@@ -30,6 +30,7 @@ public:
     for (const Op &op : segment_.ops) {
       checkSizes(op);
       checkShared(op);
+      checkOwnSlot(op);
       checkReadsOfHost(op);
       if (op.kind == OpKind::StepFinish)
         checkEnd(op);
@@ -119,6 +120,26 @@ private:
                a.name + " of the host shares its bytes");
     for (const Segment::Boundary &out : segment_.outs)
       need(!isOfHost(role_.cells[out.cell]), role_.cells[out.cell].name + " is left by a segment");
+  }
+
+  /// A rank's part of a gather or a scatter lies in its own slot of the whole on all ranks, or is
+  /// apart from the whole on all.
+  void checkOwnSlot(const Op &op) {
+    bool isGather = op.kind == OpKind::AllGather;
+    if (!isGather && op.kind != OpKind::ReduceScatter)
+      return;
+    const Value &part = value(isGather ? op.operands[0] : op.results[0]);
+    const Value &whole = value(isGather ? op.results[0] : op.operands[0]);
+    bool isApart = true, isInside = true;
+    for (int64_t rank : ranks_) {
+      int64_t slot = positions_.begin(whole.place, rank) +
+                     positions_.begin(Place{.coef = part.type.bytes(), .group = op.group}, rank);
+      isApart =
+          isApart && !overlap(part.place, part.type.bytes(), whole.place, whole.type.bytes(), rank);
+      isInside = isInside && part.place.arena == whole.place.arena &&
+                 positions_.begin(part.place, rank) == slot;
+    }
+    need(isApart || isInside, part.name + " lies in its slot of " + whole.name + " on some ranks");
   }
 
   /// The host writes rings and flag beside the ops; a load finds the entry that stays, and all
