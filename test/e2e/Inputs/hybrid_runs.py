@@ -19,6 +19,7 @@ CHECK is what has to agree:
 """
 
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from compare_runs import FULL, STRATEGIES, Runner, close, equal, run_check, stra
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
 from check_golden import read_dump, unpack  # noqa: E402
 
+LONG = os.environ.get("SHARDC_LONG") == "1"
 MICRO_BATCH, STEPS, SAVED = 2, 5, 3
 TOLERANCE = 1e-5
 STATE = {"weights": ("w.", "master."), "first moments": ("m.",), "second moments": ("v.",)}
@@ -186,21 +188,24 @@ def check_formats(runner):
 
 
 def compare_layouts(runner, layouts, sources, saving={}, loading=()):
-    """Each layout loads what the sources save, which may have settings for it."""
+    """Each layout loads what the sources save, which may have settings for it; a third of them unless SHARDC_LONG=1."""
     samples = batch(24, steps=SAVED + 2)
     for source in sources:
         saved = [*samples, *layouts[source]]
         with tempfile.TemporaryDirectory() as folder:
             whole = runner.run(*saved)
             runner.run(*saved, f'checkpoint.save="{folder}/c"', f"train.exit_interval={SAVED}", *saving.get(source, []))
-            expected = None
-            for target, loaded in layouts.items():
+            expected, count = None, 0
+            for index, (target, loaded) in enumerate(layouts.items()):
+                if not LONG and source != target and (index + sources.index(source)) % 3 != 0:
+                    continue
+                count += 1
                 rest, state = with_state(runner, [*samples, *loaded, f'checkpoint.load="{folder}/c"', *loading])
                 expected = expected or state
                 if state != expected:
                     sys.exit(f"{source} to {target}: state differs")
                 (equal if source == target else close)(f"{source} to {target}", whole[SAVED:], rest)
-            print(f"{source}: {len(expected)} elements of state are the same under {len(layouts)} layouts")
+            print(f"{source}: {len(expected)} elements of state are the same under {count} layouts")
 
 
 CHECKS = {"one-rank": check_one_rank, "average": check_average, "divided": check_divided,
