@@ -13,7 +13,7 @@ Each form runs on a minimal Debian 12 with nothing else installed:
 
   quickstart   ./dev quickstart as root
   test         ./dev test as root
-  offline      both again without a network, on the machine of 'quickstart' and 'test'
+  offline      both again without a network, where 'test' or 'blanks' has run them
   blanks       both in a folder whose path has blanks
   user         both as a user who may not become root: told what is missing, then with these packages installed
   runtime      cmake -S runtime from a source tree that cannot be written, and a run with what it built
@@ -175,8 +175,12 @@ form_test() {
 # What tests of launches need has brought daemons; none may start with the machine.
 daemons_off="! ls /etc/systemd/system/*.wants | grep -E '^(munge|slurm)' && test ! -e /usr/sbin/policy-rc.d"
 
+# Where the tests have run in an earlier call or form, in /src/shardc otherwise.
 form_offline() {
-  local source=/src/shardc
+  local source
+  for source in "$with_blanks" /src/shardc; do
+    [ ! -e "$fresh/root$source/build/release/results.xml" ] || break
+  done
   if [ ! -e "$fresh/root$source/build/release/results.xml" ]; then
     form_quickstart
     form_test
@@ -185,11 +189,12 @@ form_offline() {
   record offline "dev test" within root root "$source" "./dev test$(test_words)" offline
 }
 
+with_blanks="/srv/a folder with blanks/shardc"
 form_blanks() {
   make_machine root
-  copy_source root "/srv/a folder with blanks/shardc"
-  record blanks "dev quickstart" within root root "/srv/a folder with blanks/shardc" "./dev quickstart"
-  record blanks "dev test" within root root "/srv/a folder with blanks/shardc" "./dev test$(test_words)"
+  copy_source root "$with_blanks"
+  record blanks "dev quickstart" within root root "$with_blanks" "./dev quickstart"
+  record blanks "dev test" within root root "$with_blanks" "./dev test$(test_words)"
 }
 
 # refused COMMAND...: it has to end with status 1 and the one message that says what to install.
