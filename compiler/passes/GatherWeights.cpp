@@ -2,8 +2,9 @@
 // around each of its uses.
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "compiler/passes/BlockCollectives.h"
-#include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {

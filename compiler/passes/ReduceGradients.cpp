@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "compiler/passes/BlockCollectives.h"
-#include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {

@@ -176,9 +176,8 @@ Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool 
     const plan::Param &param = plan_->params[part.param];
     if (part.globalBegin % param.rowSize() != 0 || (part.end - part.begin) % param.rowSize() != 0)
       return makeStatus(report::PlanCannotRun,
-                        "the shard from element {} of block '{}' on cuts '{}' inside "
-                        "a row",
-                        begin, block.name, param.name);
+                        "the shard from element {} of block '{}' on cuts '{}' inside a row", begin,
+                        block.name, param.name);
     if (isToSave && !isFirstWith(param, rank))
       continue;
     if (isToSave && isReplicated(role, cell)) {

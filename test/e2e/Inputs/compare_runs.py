@@ -26,6 +26,7 @@ CHECK is what has to agree:
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -37,6 +38,7 @@ import check_golden  # noqa: E402
 STRATEGIES = ["no_shard", "optim", "optim_grads", "optim_grads_params"]
 FUSIONS = ["fuse-bias", "fuse-qkv-rope", "fuse-residual-norm", "fuse-loss-head", "fuse-qkv-attention", "fuse-epilogues"]
 COMPARED_STEPS = 10
+LONG = os.environ.get("SHARDC_LONG") == "1"  # all is tried, also by the scripts beside this one
 FULL = ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"]
 
 

@@ -25,10 +25,9 @@ import sys
 import tempfile
 import time
 
-from compare_runs import Runner
+from compare_runs import LONG, Runner
 from resume_runs import TRACKER, expect, loads, newest, saves, under
 
-LONG = os.environ.get("SHARDC_LONG") == "1"
 STEPS = 8
 FEW = 4  # of the calls, where not all are tried
 ASYNC = "checkpoint.async_save=true"

@@ -19,17 +19,15 @@ CHECK is what has to agree:
 """
 
 import json
-import os
 import pathlib
 import sys
 import tempfile
 
-from compare_runs import FULL, STRATEGIES, Runner, close, equal, run_check, strategy_settings
+from compare_runs import FULL, LONG, STRATEGIES, Runner, close, equal, run_check, strategy_settings
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
 from check_golden import read_dump, unpack  # noqa: E402
 
-LONG = os.environ.get("SHARDC_LONG") == "1"
 MICRO_BATCH, STEPS, SAVED = 2, 5, 3
 TOLERANCE = 1e-5
 STATE = {"weights": ("w.", "master."), "first moments": ("m.",), "second moments": ("v.",)}

@@ -30,12 +30,11 @@ import subprocess
 import sys
 import tempfile
 
-from compare_runs import Runner, close, equal
+from compare_runs import LONG, Runner, close, equal
 from resume_runs import (
     REPLICATED, SHARDING, TORCH, expect, limit_files, loads, main, newest, refused, saves, signal_when_saved, under,
 )
 
-LONG = os.environ.get("SHARDC_LONG") == "1"
 ASYNC = ["checkpoint.async_save=true"]
 PIECES = [*ASYNC, "checkpoint.snapshot_limit=4096"]
 STEPS = 4

@@ -19,10 +19,10 @@ import random
 import subprocess
 import tempfile
 
-from compare_runs import Runner
+from compare_runs import LONG, Runner
 from resume_runs import REPLICATED, SHARDING, TORCH, Place, expect, loads, saves, under
 
-RESHARDS = 50 if os.environ.get("SHARDC_LONG") == "1" else 5
+RESHARDS = 50 if LONG else 5
 RANKS = (1, 2, 3, 4, 6, 8)  # which divide the samples of a step
 CELLS = {"master": "weight", "m": "first moment", "v": "second moment"}
 SETTINGS = [

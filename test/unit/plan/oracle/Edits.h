@@ -19,6 +19,10 @@ protected:
   Edits(Plan &plan, std::mt19937_64 &random) : plan_(plan), random_(random) {}
 
   size_t below(size_t n) { return n == 0 ? 0 : static_cast<size_t>(random_() % n); }
+  /// -1 if the plan has none.
+  int16_t someGroup() {
+    return plan_.groups.empty() ? int16_t{-1} : static_cast<int16_t>(below(plan_.groups.size()));
+  }
   template <typename T> T pick(const std::vector<T> &from) { return from[below(from.size())]; }
 
   template <typename Fn> std::vector<uint32_t> opsWhere(const Fn &fn) const {

@@ -334,11 +334,6 @@ private:
     return moveBuffer(a, value(b).place.offset - value(a).place.offset);
   }
 
-  /// -1 if the plan has none.
-  int16_t someGroup() {
-    return plan_.groups.empty() ? int16_t{-1} : static_cast<int16_t>(below(plan_.groups.size()));
-  }
-
   /// A place, or all of one buffer, follows another group.
   std::string doChangePlaceGroup() {
     std::vector<ValueId> moving;

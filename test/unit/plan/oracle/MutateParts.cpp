@@ -2,11 +2,6 @@
 
 namespace shardc::plan::oracle {
 
-/// -1 if the plan has none.
-int16_t PartMutator::someGroup() {
-  return plan_.groups.empty() ? int16_t{-1} : static_cast<int16_t>(below(plan_.groups.size()));
-}
-
 /// The bytes follow: the view lies where it looks, and looks at other elements.
 std::string PartMutator::doChangeView() {
   std::vector<uint32_t> views = opsWhere([](const Op &o) { return o.kind == OpKind::View; });

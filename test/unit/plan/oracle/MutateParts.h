@@ -18,9 +18,6 @@ public:
 
   std::string doChangeView();
   std::string doChangeChannelGroup();
-
-private:
-  int16_t someGroup();
 };
 
 } // namespace shardc::plan::oracle
