@@ -11,9 +11,9 @@ int64_t pieceBegin(const plan::Block &block, int64_t numel, const GroupIndices &
   return part ? numel * indices.of(part->group) : -1;
 }
 
-std::vector<ParamPart> paramParts(const plan::Plan &plan, int32_t block, int64_t begin,
-                                  int64_t numel) {
-  std::vector<ParamPart> parts;
+std::vector<ParamPiece> paramPieces(const plan::Plan &plan, int32_t block, int64_t begin,
+                                    int64_t numel) {
+  std::vector<ParamPiece> parts;
   for (uint32_t p = 0; p < plan.params.size(); ++p) {
     const plan::Param &param = plan.params[p];
     if (param.block != block)
@@ -24,7 +24,7 @@ std::vector<ParamPart> paramParts(const plan::Plan &plan, int32_t block, int64_t
       parts.push_back({p, from - begin, to - begin, from - param.offset});
   }
   std::sort(parts.begin(), parts.end(),
-            [](const ParamPart &a, const ParamPart &b) { return a.begin < b.begin; });
+            [](const ParamPiece &a, const ParamPiece &b) { return a.begin < b.begin; });
   return parts;
 }
 
@@ -98,7 +98,7 @@ private:
 
 } // namespace
 
-std::vector<TensorBox> tensorBoxes(const plan::Plan &plan, const ParamPart &part,
+std::vector<TensorBox> tensorBoxes(const plan::Plan &plan, const ParamPiece &part,
                                    const GroupIndices &indices) {
   const plan::Param &param = plan.params[part.param];
   BoxMaker maker(plan, param, indices);
@@ -151,7 +151,7 @@ std::vector<kernels::ParamRange> paramRanges(const plan::Plan &plan, int32_t blo
                                              int64_t numel, const GroupIndices &indices,
                                              const RangeContext &context) {
   std::vector<kernels::ParamRange> ranges;
-  for (const ParamPart &part : paramParts(plan, block, begin, numel)) {
+  for (const ParamPiece &part : paramPieces(plan, block, begin, numel)) {
     const plan::Param &param = plan.params[part.param];
     if (context.isNorm && !isCounted(param, indices))
       continue;
@@ -175,7 +175,7 @@ std::vector<kernels::ParamRange> paramRanges(const plan::Plan &plan, int32_t blo
 std::vector<ElementRange> countedElements(const plan::Plan &plan, int32_t block, int64_t begin,
                                           int64_t numel, const GroupIndices &indices) {
   std::vector<ElementRange> ranges;
-  for (const ParamPart &part : paramParts(plan, block, begin, numel))
+  for (const ParamPiece &part : paramPieces(plan, block, begin, numel))
     if (!isCounted(plan.params[part.param], indices))
       continue;
     else if (!ranges.empty() && ranges.back().end == part.begin)

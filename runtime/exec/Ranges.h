@@ -14,7 +14,7 @@
 namespace shardc::exec {
 
 /// Part of one parameter inside a piece of a block.
-struct ParamPart {
+struct ParamPiece {
   uint32_t param;      ///< index in Plan::params
   int64_t begin, end;  ///< elements of the piece
   int64_t globalBegin; ///< element of the parameter at `begin`
@@ -37,12 +37,12 @@ struct TensorBox {
 int64_t pieceBegin(const plan::Block &block, int64_t numel, const GroupIndices &indices);
 
 /// Parameters in elements [begin, begin + numel) of a block, in order of offset.
-std::vector<ParamPart> paramParts(const plan::Plan &plan, int32_t block, int64_t begin,
-                                  int64_t numel);
+std::vector<ParamPiece> paramPieces(const plan::Plan &plan, int32_t block, int64_t begin,
+                                    int64_t numel);
 
 /// The boxes that a part of a parameter consists of on the rank with these indices, in order. The
 /// part begins and ends between rows where the parameter is split or stacked.
-std::vector<TensorBox> tensorBoxes(const plan::Plan &plan, const ParamPart &part,
+std::vector<TensorBox> tensorBoxes(const plan::Plan &plan, const ParamPiece &part,
                                    const GroupIndices &indices);
 
 /// Whether the rank with these indices counts the parameter in norms: of copies one rank does.

@@ -35,7 +35,7 @@ nlohmann::json partsOf(const plan::Plan &plan, int32_t block, int64_t begin, int
                        int64_t rank) {
   nlohmann::json parts = nlohmann::json::array();
   exec::GroupIndices indices(plan, rank);
-  for (const exec::ParamPart &part : exec::paramParts(plan, block, begin, numel))
+  for (const exec::ParamPiece &part : exec::paramPieces(plan, block, begin, numel))
     for (const exec::TensorBox &box : exec::tensorBoxes(plan, part, indices)) {
       nlohmann::json &each = parts.emplace_back();
       each = {{"param", plan.params[part.param].tensorName(box.number)},
@@ -112,8 +112,8 @@ Status Dumper::checkSpecs() const {
 void Dumper::findBlocks() {
   const plan::Role &role = executable_.role();
   for (const plan::Cell &cell : role.cells)
-    blockOfCell_.push_back(
-        plan::cellKindInfo(cell.kind).of == plan::CellKindInfo::Block ? cell.of : -1);
+    blockOfCell_.push_back(plan::cellKindInfo(cell.kind).of == plan::CellKindInfo::Block ? cell.of
+                                                                                         : -1);
   for (const plan::Segment &segment : role.segments) {
     std::vector<int32_t> blocks(segment.values.size(), -1);
     for (const auto *boundaries : {&segment.ins, &segment.outs})

@@ -85,7 +85,7 @@ Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const
     found = findNonFinite(type, copy_.data(), 0, numel);
   } else { // padding of a block may have any value
     int64_t begin = exec::pieceBegin(executable_.plan().blocks[block], numel, arenas.indices());
-    for (const exec::ParamPart &part : exec::paramParts(executable_.plan(), block, begin, numel))
+    for (const exec::ParamPiece &part : exec::paramPieces(executable_.plan(), block, begin, numel))
       if (found < 0)
         found = findNonFinite(type, copy_.data(), part.begin, part.end);
   }

@@ -13,8 +13,8 @@ namespace {
 
 /// Of a part of a parameter that all ranks hold, what one of them saves: the rows that begin in its
 /// stretch of the block, or all of a part of a block that is too small to be shared.
-std::optional<exec::ParamPart> shareOf(const plan::Plan &plan, const exec::ParamPart &part,
-                                       const exec::GroupIndices &indices) {
+std::optional<exec::ParamPiece> shareOf(const plan::Plan &plan, const exec::ParamPiece &part,
+                                        const exec::GroupIndices &indices) {
   const plan::Param &param = plan.params[part.param];
   int16_t group = plan.blocks[static_cast<size_t>(param.block)].stateGroup;
   int64_t ranks = plan.groupSize(group), index = indices.of(group);
@@ -31,7 +31,7 @@ std::optional<exec::ParamPart> shareOf(const plan::Plan &plan, const exec::Param
   int64_t end = index + 1 < ranks ? rowAt(share.step * (index + 1)) : part.globalBegin + count;
   if (begin >= end)
     return std::nullopt;
-  exec::ParamPart mine = part;
+  exec::ParamPiece mine = part;
   mine.begin += begin - part.globalBegin;
   mine.end = mine.begin + end - begin;
   mine.globalBegin = begin;
@@ -172,7 +172,7 @@ Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool 
   const plan::Type &type = typeOf(role, cell);
   const plan::Block &block = plan_->blocks[cell.block];
   int64_t begin = exec::pieceBegin(block, type.numel(), indices), size = dtypeBytes(type.dtype);
-  for (exec::ParamPart part : exec::paramParts(*plan_, cell.block, begin, type.numel())) {
+  for (exec::ParamPiece part : exec::paramPieces(*plan_, cell.block, begin, type.numel())) {
     const plan::Param &param = plan_->params[part.param];
     if (part.globalBegin % param.rowSize() != 0 || (part.end - part.begin) % param.rowSize() != 0)
       return makeStatus(report::PlanCannotRun,
@@ -181,7 +181,7 @@ Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool 
     if (isToSave && !isFirstWith(param, rank))
       continue;
     if (isToSave && isReplicated(role, cell)) {
-      std::optional<exec::ParamPart> share = shareOf(*plan_, part, indices);
+      std::optional<exec::ParamPiece> share = shareOf(*plan_, part, indices);
       if (!share)
         continue;
       part = *share;

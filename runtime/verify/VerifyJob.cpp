@@ -8,9 +8,9 @@
 namespace shardc::plan::verifier {
 namespace {
 
-class JobCheck {
+class MicrobatchCheck {
 public:
-  JobCheck(Inspection &inspection, uint32_t roleIndex)
+  MicrobatchCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]) {
     const Plan &plan = inspection.plan();
     if (!plan.job.has(JobField::train_microBatchSize) ||
@@ -77,6 +77,6 @@ private:
 
 } // namespace
 
-void checkJob(Inspection &inspection, uint32_t role) { JobCheck(inspection, role).run(); }
+void checkJob(Inspection &inspection, uint32_t role) { MicrobatchCheck(inspection, role).run(); }
 
 } // namespace shardc::plan::verifier

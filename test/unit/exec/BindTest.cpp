@@ -349,7 +349,7 @@ TEST(Ranges, PiecesOfBlocksKnowTheirParameters) {
     return param;
   };
   plan.params = {param("late", 24, 2), param("early", 0, 5)}; // 20..24 and 32..40 are padding
-  std::vector<exec::ParamPart> parts = exec::paramParts(plan, 0, 16, 12);
+  std::vector<exec::ParamPiece> parts = exec::paramPieces(plan, 0, 16, 12);
   ASSERT_EQ(parts.size(), 2u);
   EXPECT_EQ(parts[0].param, 1u);
   EXPECT_EQ(parts[0].begin, 0);
