@@ -78,7 +78,13 @@ BlockCollectives::BlockCollectives(plan::Plan &plan, plan::Role &role)
           chooseWay(plan, strategy_, CollectiveKind::AllGather, copyGroup_, Scope::Shard)) {}
 
 void BlockCollectives::changeCells() {
+  if (strategy_.shardsState)
+    gradShardCells_.assign(numBlocks_, plan::kNone);
+  if (strategy_.dividesShards() || (strategy_.shardsState && !strategy_.shardsParams))
+    shardCells_.assign(numBlocks_, plan::kNone);
   for (uint32_t b = 0; b < numBlocks_; ++b) {
+    if (weightCells_[b] == plan::kNone)
+      continue; // another role has the block
     const plan::Block &block = plan_.blocks[b];
     Type shard = Type::of(strategy_.mainGrads, {block.shard});
     plan::Cell &weight = role_.cells[weightCells_[b]];
@@ -94,9 +100,8 @@ void BlockCollectives::changeCells() {
       addSlot(b, block.numel, block.shard);
     }
     if (strategy_.shardsState)
-      gradShardCells_.push_back(addCell(role_, "gs." + block.name,
-                                        {plan::CellKind::GradientShard, b}, shard,
-                                        plan::Arena::Work, plan::Purpose::Grads));
+      gradShardCells_[b] = addCell(role_, "gs." + block.name, {plan::CellKind::GradientShard, b},
+                                   shard, plan::Arena::Work, plan::Purpose::Grads);
     if (strategy_.accumulatesLocally())
       role_.cells[gradCells_[b]].type.dtype = strategy_.mainGrads;
   }
@@ -109,9 +114,9 @@ void BlockCollectives::addSlot(uint32_t block, int64_t kept, int64_t updated) {
   weight.type.shape[0] = kept;
   Type type = weight.type;
   type.shape[0] = updated;
-  shardCells_.push_back(addCell(role_, "ws." + plan_.blocks[block].name,
-                                {plan::CellKind::WeightShard, block}, type, plan::Arena::Sym,
-                                plan::Purpose::Params));
+  shardCells_[block] =
+      addCell(role_, "ws." + plan_.blocks[block].name, {plan::CellKind::WeightShard, block}, type,
+              plan::Arena::Sym, plan::Purpose::Params);
 }
 
 Op BlockCollectives::make(OpKind kind, ValueId operand, uint32_t block, plan::Phase phase,

@@ -47,7 +47,7 @@ private:
   Strategy strategy_;
   uint32_t loc_;
   uint32_t numBlocks_;
-  std::vector<uint32_t> weightCells_, gradCells_; ///< by block
+  std::vector<uint32_t> weightCells_, gradCells_; ///< by block; kNone of blocks of other roles
   int16_t copyGroup_;                             ///< of the ranks that hold the same shards
   plan::Transport gathers_, reductions_, shardReductions_, shardGathers_;
   std::vector<uint32_t> shardCells_,

@@ -36,7 +36,7 @@ public:
     step_ = plan::findCell(role_, plan::CellKind::Step);
     stop_ = plan::findCell(role_, plan::CellKind::Stop);
     findBlockCells();
-    for (size_t b = 0; b < plan_.blocks.size(); ++b)
+    for (size_t b : blocks_)
       addBlockCells(b);
     buildInit();
     buildPrologue();
@@ -64,6 +64,10 @@ private:
         if (grads_[b] == kNone)
           grads_[b] = others[b];
     }
+    for (size_t b = 0; b < wholes_.size(); ++b)
+      if (wholes_[b] != kNone)
+        blocks_.push_back(b);
+    cells_.resize(wholes_.size());
   }
 
   void addBlockCells(size_t b) {
@@ -86,7 +90,7 @@ private:
                         plan::Arena::State, plan::Purpose::OptimizerState);
     cells.grad = grads_[b];
     SHARDC_CHECK(cells.grad != kNone, "block '{}' has no gradient", block.name);
-    cells_.push_back(cells);
+    cells_[b] = cells;
   }
 
   plan::Segment &addSegment(plan::SegmentKind kind) {
@@ -116,7 +120,7 @@ private:
     Op reset = plan::makeOp(OpKind::StepReset, {}, -1, loc_);
     define(segment, reset, "step", step_);
     plan::append(segment, std::move(reset));
-    for (size_t b = 0; b < cells_.size(); ++b) {
+    for (size_t b : blocks_) {
       const std::string &name = plan_.blocks[b].name;
       Op init = blockOp(OpKind::InitBlock, b);
       init.set(Key::seed, plan_.job.rng.seed);
@@ -134,7 +138,7 @@ private:
 
   void buildPrologue() {
     plan::Segment &segment = addSegment(plan::SegmentKind::Prologue);
-    for (size_t b = 0; b < cells_.size(); ++b) {
+    for (size_t b : blocks_) {
       if (cells_[b].weight == kNone)
         continue;
       const std::string &name = plan_.blocks[b].name;
@@ -148,11 +152,11 @@ private:
 
   void buildUpdate() {
     plan::Segment &segment = addSegment(plan::SegmentKind::Update);
-    std::vector<ValueId> grads;
-    for (size_t b = 0; b < cells_.size(); ++b)
-      grads.push_back(plan::addLiveIn(segment, "g." + plan_.blocks[b].name, role_, cells_[b].grad));
+    std::vector<ValueId> grads(cells_.size(), kNone);
+    for (size_t b : blocks_)
+      grads[b] = plan::addLiveIn(segment, "g." + plan_.blocks[b].name, role_, cells_[b].grad);
     ValueId state = buildNorm(segment, grads);
-    for (size_t b = 0; b < cells_.size(); ++b)
+    for (size_t b : blocks_)
       buildOptimizer(segment, b, grads[b], state);
   }
 
@@ -161,12 +165,19 @@ private:
     ValueId before = plan::addLiveIn(segment, "step", role_, step_);
     ValueId stop = plan::addLiveIn(segment, "stop", role_, stop_);
     Op squares = plan::makeOp(OpKind::SumSquares, {}, -1, loc_);
-    squares.operands = grads;
+    std::vector<const plan::Role *> counts = firstRoles(plan_);
+    for (size_t b : blocks_) {
+      if (counts[b] != &role_)
+        continue;
+      if (squares.operands.empty() && b > 0)
+        squares.set(Key::block, static_cast<int64_t>(b)); // consecutive blocks from here on
+      squares.operands.push_back(grads[b]);
+    }
     ValueId ss = plan::addValue(segment, "squares", Type::of(DType::F64, {1}), plan::Purpose::Step);
     squares.results = {ss};
     plan::append(segment, std::move(squares));
 
-    bool replicated = !strategy_.shardsState;
+    bool replicated = !strategy_.shardsState && plan_.roles.size() == 1;
     Op pack = plan::makeOp(OpKind::StepPack, {before, ss, stop}, -1, loc_);
     pack.set(Key::norm_replicated, int64_t{replicated});
     if (!replicated)
@@ -175,11 +186,10 @@ private:
     ValueId partial = plan::addValue(segment, "partial", type, plan::Purpose::Step);
     pack.results = {partial};
     plan::append(segment, std::move(pack));
-    if (strategy_.dataRanks > 1) {
+    if (int16_t group = groupOfSteps(plan_); plan_.groupSize(group) > 1) {
       Op reduce = plan::makeOp(OpKind::AllReduce, {partial}, -1, loc_);
-      plan::setChannel(
-          plan_, reduce,
-          plan::channelNamed(plan_, "misc", plan_.dataGroup, plan::kComputeStreamName));
+      plan::setChannel(plan_, reduce,
+                       plan::channelNamed(plan_, "misc", group, plan::kComputeStreamName));
       partial = plan::addValue(segment, "reduced", type, plan::Purpose::Step);
       reduce.results = {partial};
       plan::append(segment, std::move(reduce));
@@ -232,7 +242,7 @@ private:
     for (ProgramNode &node : role_.program)
       if (node.kind == ProgramNode::Steps)
         node.children.insert(
-            node.children.begin() + 1,
+            std::ranges::find(node.children, ProgramNode::Every, &ProgramNode::kind),
             ProgramNode{ProgramNode::Run, segment(plan::SegmentKind::Update), 1, {}});
     role_.program.insert(
         role_.program.begin(),
@@ -247,6 +257,7 @@ private:
   Optimizer optimizer_ = Optimizer::AdamW;
   uint32_t step_ = kNone, stop_ = kNone;
   std::vector<uint32_t> wholes_, slots_, grads_; ///< by block
+  std::vector<size_t> blocks_;                   ///< that the role has
   std::vector<BlockCells> cells_;
 };
 

@@ -1,5 +1,10 @@
 #include "compiler/passes/CellTable.h"
 
+#include <algorithm>
+
+#include "runtime/base/Status.h"
+#include "runtime/plan/Builder.h"
+
 namespace shardc::passes {
 
 void dropUnusedCells(plan::Role &role) {
@@ -14,7 +19,7 @@ void dropUnusedCells(plan::Role &role) {
   std::vector<plan::Cell> cells;
   for (size_t c = 0; c < role.cells.size(); ++c) {
     // The host writes its flag from outside, so the flag stays even if no op reads it yet.
-    if (used[c] == 0 && role.cells[c].arena != plan::Arena::Host)
+    if (used[c] == 0 && role.cells[c].kind != plan::CellKind::Stop)
       continue;
     index[c] = static_cast<uint32_t>(cells.size());
     cells.push_back(std::move(role.cells[c]));
@@ -31,6 +36,24 @@ void dropUnusedCells(plan::Role &role) {
 uint32_t jobLoc(const plan::Plan &plan, int64_t loc) {
   return loc < 0 || loc >= static_cast<int64_t>(plan.locs.size()) ? plan::kNone
                                                                   : static_cast<uint32_t>(loc);
+}
+
+std::vector<const plan::Role *> firstRoles(const plan::Plan &plan) {
+  std::vector<const plan::Role *> first(plan.blocks.size());
+  for (size_t r = plan.roles.size(); r-- > 0;)
+    for (const plan::Cell &cell : plan.roles[r].cells)
+      if (cell.kind == plan::CellKind::Weight)
+        first[static_cast<size_t>(cell.of)] = &plan.roles[r];
+  return first;
+}
+
+int16_t groupOfSteps(const plan::Plan &plan) {
+  if (plan.roles.size() == 1)
+    return plan.dataGroup;
+  auto all = std::ranges::find(plan.groups, plan.mesh.size(),
+                               [](const plan::Group &group) { return group.axes.size(); });
+  SHARDC_CHECK(all != plan.groups.end(), "a plan with several roles has a group of all ranks");
+  return static_cast<int16_t>(all - plan.groups.begin());
 }
 
 } // namespace shardc::passes

@@ -11,4 +11,11 @@ void dropUnusedCells(plan::Role &role);
 /// An index in Plan::locs that lowering stored in the job table, or kNone.
 uint32_t jobLoc(const plan::Plan &plan, int64_t loc);
 
+/// For each block the first role that has its weights: this one counts it in norms and saves it.
+std::vector<const plan::Role *> firstRoles(const plan::Plan &plan);
+
+/// The group over which the sums of a step are made: the ranks with other samples, and those of
+/// all roles.
+int16_t groupOfSteps(const plan::Plan &plan);
+
 } // namespace shardc::passes

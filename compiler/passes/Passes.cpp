@@ -12,6 +12,34 @@ constexpr PassInfo kPasses[] = {
 #include "compiler/passes/Passes.def"
 };
 
+Status missingCell(const PassInfo &pass, const plan::Role &role, plan::CellKind kind,
+                   const plan::Block &block) {
+  return makeStatus(StatusCode::InvalidInput, "--{} needs a cell '{} of {}'; role '{}' has none",
+                    pass.flag, plan::cellKindInfo(kind).word, block.name, role.name);
+}
+
+/// Each block has its weights and its gradient in the roles that have it, one at least.
+Status checkBlockCells(const PassInfo &pass, const plan::Plan &plan) {
+  size_t count = plan.blocks.size();
+  std::vector<uint8_t> found(count);
+  for (const plan::Role &role : plan.roles) {
+    std::vector<uint32_t> weights = plan::findCells(role, plan::CellKind::Weight, count);
+    std::vector<uint32_t> gradients = plan::findCells(role, plan::CellKind::Gradient, count);
+    for (size_t b = 0; b < count; ++b) {
+      bool hasWeight = weights[b] != plan::kNone, hasGradient = gradients[b] != plan::kNone;
+      if (hasWeight != hasGradient)
+        return missingCell(pass, role,
+                           hasWeight ? plan::CellKind::Gradient : plan::CellKind::Weight,
+                           plan.blocks[b]);
+      found[b] |= static_cast<uint8_t>(hasWeight);
+    }
+  }
+  for (size_t b = 0; b < count && !plan.roles.empty(); ++b)
+    if (found[b] == 0)
+      return missingCell(pass, plan.roles.front(), plan::CellKind::Weight, plan.blocks[b]);
+  return Status::ok();
+}
+
 } // namespace
 
 const PassInfo &passInfo(PassId id) { return kPasses[static_cast<size_t>(id)]; }
@@ -42,21 +70,7 @@ Status checkInput(PassId id, const plan::Plan &plan) {
       return makeStatus(StatusCode::InvalidInput,
                         "--{} needs parameters in blocks of units; '{}' is in no block", pass.flag,
                         param.name);
-  if (id == PassId::InsertCollectives)
-    for (const plan::Role &role : plan.roles) {
-      size_t count = plan.blocks.size();
-      std::vector<uint32_t> weights = plan::findCells(role, plan::CellKind::Weight, count);
-      std::vector<uint32_t> gradients = plan::findCells(role, plan::CellKind::Gradient, count);
-      for (size_t b = 0; b < count; ++b)
-        if (weights[b] == plan::kNone || gradients[b] == plan::kNone) {
-          plan::CellKind kind =
-              weights[b] == plan::kNone ? plan::CellKind::Weight : plan::CellKind::Gradient;
-          return makeStatus(StatusCode::InvalidInput,
-                            "--{} needs a cell '{} of {}'; role '{}' has none", pass.flag,
-                            plan::cellKindInfo(kind).word, plan.blocks[b].name, role.name);
-        }
-    }
-  return Status::ok();
+  return id == PassId::InsertCollectives ? checkBlockCells(pass, plan) : Status::ok();
 }
 
 size_t countForwardOps(const plan::Segment &segment) {

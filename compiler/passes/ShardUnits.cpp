@@ -3,6 +3,8 @@
 // into one value. No data moves between ranks yet: cells `w.<block>` and `g.<block>` hold whole
 // blocks.
 #include <algorithm>
+#include <iterator>
+#include <map>
 
 #include "compiler/passes/Layout.h"
 #include "compiler/passes/Passes.h"
@@ -20,14 +22,42 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
+/// For each parameter the roles that have it, as one number for each set of them.
+std::vector<size_t> setsOfRoles(const plan::Plan &plan) {
+  std::vector<std::vector<uint8_t>> has(plan.params.size(),
+                                        std::vector<uint8_t>(plan.roles.size()));
+  for (size_t r = 0; r < plan.roles.size(); ++r)
+    for (const plan::Cell &cell : plan.roles[r].cells)
+      if (cell.kind == plan::CellKind::Param)
+        has[static_cast<size_t>(cell.of)][r] = 1;
+  std::map<std::vector<uint8_t>, size_t> numbers;
+  std::vector<size_t> sets;
+  for (const std::vector<uint8_t> &roles : has)
+    sets.push_back(numbers.emplace(roles, numbers.size()).first->second);
+  return sets;
+}
+
 /// The blocks of a unit with these parameters.
-std::vector<LayoutBlock> layOutUnit(const std::vector<LayoutParam> &members, int64_t shards,
-                                    bool byParam) {
+std::vector<LayoutBlock> layOutTogether(const std::vector<LayoutParam> &members, int64_t shards,
+                                        bool byParam) {
   if (!byParam)
     return layOut(members, shards);
   std::vector<LayoutBlock> blocks;
   for (const LayoutParam &param : members)
     blocks.push_back(layOutRows(param, shards));
+  return blocks;
+}
+
+/// A role has a block or it does not: parameters that other roles have lie in blocks of their own.
+std::vector<LayoutBlock> layOutUnit(const std::vector<LayoutParam> &members,
+                                    const std::vector<size_t> &setOf, int64_t shards,
+                                    bool byParam) {
+  std::map<size_t, std::vector<LayoutParam>> bySet;
+  for (const LayoutParam &param : members)
+    bySet[setOf[static_cast<size_t>(param.index)]].push_back(param);
+  std::vector<LayoutBlock> blocks;
+  for (const auto &[set, together] : bySet)
+    std::ranges::move(layOutTogether(together, shards, byParam), std::back_inserter(blocks));
   return blocks;
 }
 
@@ -42,6 +72,7 @@ void makeBlocks(plan::Plan &plan, const Division &division, bool byParam) {
         {static_cast<int>(p), param.type.numel(), param.rowSize()});
   }
   plan.blocks.clear();
+  std::vector<size_t> setOf = setsOfRoles(plan);
   std::vector<const plan::Block *> before(plan.units.size());
   for (const plan::Block &block : preliminary)
     before[static_cast<size_t>(block.unit)] = &block;
@@ -49,7 +80,7 @@ void makeBlocks(plan::Plan &plan, const Division &division, bool byParam) {
     if (members[unit].empty())
       continue;
     std::vector<LayoutBlock> layout =
-        layOutUnit(members[unit], division.shards * division.parts, byParam);
+        layOutUnit(members[unit], setOf, division.shards * division.parts, byParam);
     for (size_t i = 0; i < layout.size(); ++i) {
       plan::Block block;
       block.name = plan.units[unit].name;
@@ -99,11 +130,16 @@ private:
   /// Parameter and gradient cells become block cells; the others keep their order after them.
   void replaceCells() {
     std::vector<plan::Cell> cells;
+    std::vector<uint8_t> hasBlock(plan_.blocks.size());
+    for (const plan::Cell &cell : role_.cells)
+      if (cell.kind == plan::CellKind::Param)
+        hasBlock[static_cast<size_t>(plan_.params[static_cast<size_t>(cell.of)].block)] = 1;
     paramOf_.assign(role_.cells.size(), -1);
     gradOf_.assign(role_.cells.size(), -1);
     for (plan::CellKind kind : {plan::CellKind::Weight, plan::CellKind::Gradient})
       for (size_t b = 0; b < plan_.blocks.size(); ++b)
-        cells.push_back(makeCell(kind, b));
+        if (hasBlock[b] != 0)
+          cells.push_back(makeCell(kind, b));
     newIndex_.assign(role_.cells.size(), kNone);
     for (size_t c = 0; c < role_.cells.size(); ++c) {
       const plan::Cell &cell = role_.cells[c];

@@ -49,8 +49,11 @@ public:
     };
     std::vector<uint32_t> masters = find(Master), weights = find(Weight);
     std::vector<uint32_t> first = find(FirstMoment), second = find(SecondMoment);
+    std::vector<const plan::Role *> saver = firstRoles(plan_);
     for (size_t b = 0; b < plan_.blocks.size(); ++b) {
       const plan::Block &block = plan_.blocks[b];
+      if (saver[b] != &role_)
+        continue; // another role has it, or saves it
       add(block, masters[b] != kNone ? masters[b] : weights[b]);
       add(block, first[b]);
       add(block, second[b]);

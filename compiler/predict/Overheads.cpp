@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "compiler/predict/Scratch.h"
@@ -87,10 +88,17 @@ double largestGatherGBs(const Device &device, const plan::Plan &plan, const plan
 
 } // namespace
 
+const plan::Role &largestRole(const plan::Plan &plan) {
+  auto bytesOf = [](const plan::Role &role) {
+    return std::accumulate(role.arenaBytes.begin(), role.arenaBytes.end(), int64_t{0});
+  };
+  return *std::ranges::max_element(plan.roles, {}, bytesOf);
+}
+
 Overheads overheadsOf(const Device &device, const plan::Plan &plan) {
   if (device.isHost() || plan.roles.empty())
     return {};
-  const plan::Role &role = plan.roles.front();
+  const plan::Role &role = largestRole(plan);
   Overheads overheads;
   overheads.context = kContext;
   for (const Use &use : usesOf(device, plan, role)) {

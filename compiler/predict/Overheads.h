@@ -21,7 +21,10 @@ struct Overheads {
   int64_t total() const { return context + communicators + landings + workspaces + libraries; }
 };
 
-/// For the plan's first role. The plan must be scheduled, so that fusions and channels are known.
+/// The role whose ranks need the most memory for their arenas. The plan has one at least.
+const plan::Role &largestRole(const plan::Plan &plan);
+
+/// For the largest role. The plan must be scheduled, so that fusions and channels are known.
 /// All zero on the host.
 Overheads overheadsOf(const Device &device, const plan::Plan &plan);
 

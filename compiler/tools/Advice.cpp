@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "compiler/predict/Overheads.h"
 #include "compiler/tools/FitCheck.h"
 #include "runtime/plan/Summary.h"
 
@@ -95,7 +96,7 @@ private:
 
   /// Bytes that grow with the micro batch, at their peak.
   int64_t activationBytes() const {
-    plan::MemoryByPurpose memory = plan::memoryByPurpose(plan_.roles.front());
+    plan::MemoryByPurpose memory = plan::memoryByPurpose(predict::largestRole(plan_));
     auto index = static_cast<size_t>(plan::Purpose::Activations);
     return memory.cells[index] + memory.transient[index];
   }

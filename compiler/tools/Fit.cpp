@@ -3,6 +3,7 @@
 
 #include "compiler/lower/Lower.h"
 #include "compiler/predict/DeviceTable.h"
+#include "compiler/predict/Overheads.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/FitCheck.h"
 #include "runtime/base/CommandLine.h"
@@ -13,7 +14,9 @@ namespace shardc::tools {
 namespace {
 
 void printMemory(const plan::Plan &plan) {
-  const plan::Role &role = plan.roles.front();
+  const plan::Role &role = predict::largestRole(plan);
+  if (plan.roles.size() > 1)
+    llvm::outs() << fmt::format("of the role that needs most, {}: {}\n", role.name, role.why);
   plan::MemoryByPurpose memory = plan::memoryByPurpose(role);
   llvm::outs() << fmt::format("{:<18} {:>14} {:>14}\n", "purpose", "kept", "at the peak");
   for (int p = 0; p < plan::kPurposeCount; ++p) {

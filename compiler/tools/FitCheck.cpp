@@ -173,7 +173,7 @@ bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine 
     place = config.range(Opt::TrainMicroBatchSize);
   DiagBuilder report = diags.report(diag::DoesNotFit, place, plan::formatBytes(needed),
                                     config::spelling(*d.gpu), plan::formatBytes(d.memoryBytes));
-  plan::MemoryByPurpose memory = plan::memoryByPurpose(plan.roles.front());
+  plan::MemoryByPurpose memory = plan::memoryByPurpose(predict::largestRole(plan));
   int64_t largest = 0;
   plan::Purpose leads = plan::Purpose::Params;
   for (int p = 0; p < plan::kPurposeCount; ++p) {

@@ -187,7 +187,7 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
 }
 
 std::string planText(const Compiled &compiled) {
-  const plan::Role &role = compiled.plan.roles.front();
+  const plan::Role &role = predict::largestRole(compiled.plan);
   model::OpCost cost = model::costOfStep(compiled.plan, role);
   std::vector<std::string> more = {fmt::format(
       "a step of a rank: {} TFLOP, of which the model's are {}; {} GB of memory traffic",
