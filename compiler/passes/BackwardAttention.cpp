@@ -33,6 +33,7 @@ void backAttention(Gradients &gradients, const Op &op) {
     return;
   Op back = gradients.makeOp(OpKind::AttentionBwd, {dout});
   back.attrs = op.attrs;
+  back.group = op.group;
   ValueId docs = op.operands[3], samples = op.operands[4];
   back.operands.insert(back.operands.end(), {op.operands[0], op.operands[1], op.operands[2],
                                              op.results[0], op.results[1], docs, samples});

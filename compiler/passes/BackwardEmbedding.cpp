@@ -7,9 +7,12 @@ using plan::OpKind;
 using plan::ValueId;
 
 void backEmbedding(Gradients &gradients, const plan::Op &op) {
-  if (ValueId dx = gradients.of(op.results[0]); dx != plan::kNone)
-    gradients.emitForParam(op.operands[1],
-                           gradients.makeOp(OpKind::EmbeddingBwd, {dx, op.operands[0]}));
+  ValueId dx = gradients.of(op.results[0]);
+  if (dx == plan::kNone)
+    return;
+  plan::Op back = gradients.makeOp(OpKind::EmbeddingBwd, {dx, op.operands[0]});
+  back.group = op.group;
+  gradients.emitForParam(op.operands[1], std::move(back));
 }
 
 } // namespace shardc::passes

@@ -15,6 +15,17 @@ void backCrossEntropy(Gradients &gradients, const Op &op) {
   gradients.emitFor(op.operands[0], std::move(back));
 }
 
+/// The statistics have no gradient of their own: that of the logits follows from them all.
+void backVocabLoss(Gradients &gradients, const Op &op) {
+  const Op stats = gradients.statsOf(op);
+  Op back = gradients.makeOp(OpKind::CrossEntropyBwd,
+                             {stats.operands[0], op.results[1], stats.operands[1], op.operands[1],
+                              gradients.tokenCount()});
+  back.attrs = op.attrs;
+  back.group = stats.group;
+  gradients.emitFor(stats.operands[0], std::move(back));
+}
+
 /// Forward and gradient of the fused head are one op: it replaces the forward op in its place.
 void backLmLoss(Gradients &gradients, const Op &op) {
   Op both = op;

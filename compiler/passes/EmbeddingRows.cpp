@@ -35,7 +35,8 @@ std::optional<GradientChain> gradientChain(const plan::Segment &segment, const p
   if (whole.operands.size() != 1 || users.count(whole.operands[0]) != 1)
     return std::nullopt;
   GradientChain chain{.lookups = segment.values[whole.operands[0]].def, .pack = pack};
-  if (chain.lookups == plan::kNone || segment.ops[chain.lookups].kind != OpKind::EmbeddingBwd)
+  if (chain.lookups == plan::kNone || segment.ops[chain.lookups].kind != OpKind::EmbeddingBwd ||
+      segment.ops[chain.lookups].group >= 0)
     return std::nullopt;
   uint32_t next = soleUser(whole);
   if (next != plan::kNone && segment.ops[next].kind == OpKind::Cast) {

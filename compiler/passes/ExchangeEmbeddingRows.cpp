@@ -68,7 +68,7 @@ private:
       if (op.kind == OpKind::View) {
         uses_.views.push_back(i);
         isTable_[op.results[0]] = 1;
-      } else if (op.kind == OpKind::Embedding && k == 1) {
+      } else if (op.kind == OpKind::Embedding && k == 1 && op.group < 0) {
         uses_.lookups.push_back(i);
       } else {
         return false;

@@ -115,6 +115,15 @@ void Gradients::emitForParam(ValueId of, Op op) {
   append(std::move(op));
 }
 
+Op Gradients::statsOf(const Op &loss) const {
+  uint32_t def = segment_.values[loss.operands[0]].def;
+  while (def != kNone && segment_.ops[def].kind == OpKind::AllGather)
+    def = segment_.values[segment_.ops[def].operands[0]].def;
+  SHARDC_CHECK(def != kNone && segment_.ops[def].kind == OpKind::VocabStats,
+               "a loss over parts of the vocabulary takes gathered statistics");
+  return segment_.ops[def];
+}
+
 ValueId Gradients::tokenCount() const {
   for (const Op &op : segment_.ops)
     if (op.kind == OpKind::TokenCount)

@@ -47,6 +47,9 @@ public:
   /// Puts the op in the place of the forward op whose rule runs.
   void replaceForward(plan::Op op) { segment_.ops[index_] = std::move(op); }
 
+  /// The statistics of this rank's columns from which `vocab_loss` is made.
+  plan::Op statsOf(const plan::Op &loss) const;
+
   /// The microbatch's token count.
   plan::ValueId tokenCount() const;
 

@@ -187,6 +187,10 @@ std::string opColumns() {
   out += fmt::format("| `{}` | {} | {} | {} |\n", nameOf(plan::OpKind::op), holds,                 \
                      orDash(weights), orDash(ranges));
 #include "runtime/plan/Ops.def"
+  out += "\nOps that may name a group, and what a rank with an index in it has: of n members one "
+         "n-th of\n\n| op | the rank with index i has the i-th of n equal parts: |\n|---|---|\n";
+#define INDEXED(op, part) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), part);
+#include "runtime/plan/Ops.def"
   out += "\nCollectives. The conjugate makes the gradient of the operand from that of the "
          "result.\n\n| op | conjugate |\n|---|---|\n";
   for (const plan::OpInfo &op : plan::kOpInfos)

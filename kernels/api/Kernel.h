@@ -45,7 +45,7 @@ struct ParamRange {
   /// More than 0: the elements are parts of rows of the tensor, each of so many elements, and each
   /// begins `stride` elements of the tensor behind the one before.
   int64_t columns = 0, stride = 0;
-  uint64_t key = 0;           ///< Philox key of the parameter's initial values
+  uint64_t key = 0; ///< Philox key of the parameter's initial values
   float lrMult = 1, wdMult = 1;
   /// The moments of the parameter count this many updates more than state.applied does: fewer,
   /// below zero, where they began after the schedule did.
@@ -72,6 +72,8 @@ struct Call {
   const Tensor *list = nullptr;
   int64_t listCount = 0;
   Attrs attrs;
+  /// This rank's index in the op's group, and the group's size: an op of whole operands has 0 of 1.
+  int64_t index = 0, groupSize = 1;
   /// Ranges of the shard in each operand of a list, or of the single shard: rangesOf[i] to
   /// rangesOf[i+1].
   const ParamRange *ranges = nullptr;

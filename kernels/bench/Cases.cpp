@@ -43,6 +43,12 @@ public:
   Builder &to(DType dtype, Shape shape) { return out(place(dtype, shape)); }
   Builder &update(int operand) { return out(case_.call.in[operand]); }
 
+  /// What a rank with this index in a group of so many has.
+  Builder &member(int64_t index, int64_t members) {
+    case_.call.index = index, case_.call.groupSize = members;
+    return *this;
+  }
+
   Builder &flops(int64_t m, int64_t n, int64_t k, double products = 1) {
     case_.flops +=
         2.0 * products * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
@@ -341,6 +347,18 @@ void makeCrossEntropyBwd(Builder &b) {
   b.ones({m.rows()}).ones({1}).toData({m.rows(), m.vocabulary});
 }
 
+/// The second of two members.
+void makeVocabStats(Builder &b) {
+  const Model &m = b.model;
+  b.member(1, 2).attrs().valid_cols = 2 * m.vocabulary - 1;
+  b.data({m.rows(), m.vocabulary}).ids({m.rows()}, 2 * m.vocabulary - 1).toFloats({3, m.rows()});
+}
+
+void makeVocabLoss(Builder &b) {
+  int64_t rows = b.model.rows();
+  b.ones({6, rows}).ones({rows}).toFloats({rows}).toFloats({rows});
+}
+
 void makeLmLoss(Builder &b) {
   const Model &m = b.model;
   b.attrs().valid_cols = m.vocabulary - 1;
@@ -431,6 +449,8 @@ constexpr Maker kMakers[] = {
     {"attention_qkv", makeAttentionQkv},
     {"token_count", makeTokenCount},
     {"cross_entropy", makeCrossEntropy},
+    {"vocab_stats", makeVocabStats},
+    {"vocab_loss", makeVocabLoss},
     {"lm_loss", makeLmLoss},
     {"loss.add", makeLosses},
     {"eval.add", makeLosses},

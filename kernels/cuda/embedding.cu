@@ -1,6 +1,7 @@
 // embedding: x[t,:] = table[ids[t],:]; a row whose id is not in the table becomes NaN, so that bad
 // data stop the run. embedding_bwd: dtable[v,:] (+)= sum of dx[t,:] over the rows t with ids[t] =
-// v; rows with ids outside the table add nothing. Tables and rows are f32 or bf16 each, ids i32.
+// v; rows with ids outside the table add nothing. Tables and rows are f32 or bf16 each, ids i32. Of
+// a group, the table is this member's of as many tables of equal size, one behind the other.
 // embedding_shard and embedding_shard_bwd do the same with the table's rows in a flat shard. Rows
 // of other shards become -0, so that a sum over all shards is bitwise equal to the row. The
 // gradient is the sum times `scale`, and 0 where the shard holds no row of the table.
@@ -29,7 +30,10 @@ struct TableRows {
   int64_t first, count;
 };
 
-TableRows wholeTable(const Tensor &table) { return {table, 0, table.shape[0]}; }
+/// The whole table, or this member's rows of it.
+TableRows rowsOfMember(const Call &call, const Tensor &table) {
+  return {table, call.index * table.shape[0], table.shape[0]};
+}
 
 /// A shard holds one piece of the table, or padding alone.
 TableRows rowsOfShard(const Call &call, const Tensor &shard, int64_t cols) {
@@ -73,7 +77,10 @@ void lookUp(const Call &call, const TableRows &table, int64_t vocabulary) {
   launchRows(call, modeOf({&table.data, &x}, x.cols()), op, x.rows(), x.cols());
 }
 
-void runEmbedding(const Call &call) { lookUp(call, wholeTable(call.in[1]), call.in[1].shape[0]); }
+void runEmbedding(const Call &call) {
+  const Tensor &table = call.in[1];
+  lookUp(call, rowsOfMember(call, table), table.shape[0] * call.groupSize);
+}
 
 void runEmbeddingShard(const Call &call) {
   lookUp(call, rowsOfShard(call, call.in[1], call.out[0].cols()), call.attrs.table_rows);
@@ -254,7 +261,7 @@ void addRows(const Call &call, const TableRows &table, float scale) {
   });
 }
 
-void runEmbeddingBwd(const Call &call) { addRows(call, wholeTable(call.out[0]), 1.0f); }
+void runEmbeddingBwd(const Call &call) { addRows(call, rowsOfMember(call, call.out[0]), 1.0f); }
 
 void runEmbeddingShardBwd(const Call &call) {
   addRows(call, rowsOfShard(call, call.out[0], call.in[0].cols()),

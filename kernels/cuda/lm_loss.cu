@@ -113,8 +113,8 @@ void lossesOfChunk(const Work &work, const void *x, int64_t begin, int64_t rows,
   p.mask = static_cast<const float *>(call.in[Mask].data) + begin;
   p.n = gradients ? static_cast<const float *>(call.in[N].data) : nullptr;
   p.losses = static_cast<float *>(call.out[0].data) + begin;
-  p.rows = rows, p.cols = work.vocabulary;
-  p.valid = validCols(call.attrs, p.cols);
+  p.rows = rows;
+  setColumns(p, call, work.vocabulary);
   p.lossScale = static_cast<float>(call.attrs.loss_scale);
   p.perToken = call.attrs.per_token;
   p.gradients = gradients;

@@ -2,10 +2,12 @@
 // mask[t]·(lse[t] - logits[t,labels[t]]). cross_entropy_bwd: dlogits =
 // loss_scale·mask/max(n,1)·(softmax - onehot), without the division if per_token; padded columns 0.
 // Logits f32 or bf16, labels i32, all else f32. A label outside of the valid columns counts 0 where
-// the mask is 0 and gives NaN elsewhere. Mapping: one block of up to 1024 threads a row; each keeps
-// a running maximum and sum over its chunks of 8 columns, then the block joins them. A bf16 row
-// that is short enough for two blocks a multiprocessor lies in shared memory, one block's on its
-// way while the other's gradient is formed; of longer ones a thread keeps its first eight chunks in
+// the mask is 0 and gives NaN elsewhere. vocab_stats and vocab_loss are the same of columns that
+// the ranks of a group have in equal parts (kernels/host/VocabLoss.cpp), and so is
+// cross_entropy_bwd of a group. Mapping: one block of up to 1024 threads a row; each keeps a
+// running maximum and sum over its chunks of 8 columns, then the block joins them. A bf16 row that
+// is short enough for two blocks a multiprocessor lies in shared memory, one block's on its way
+// while the other's gradient is formed; of longer ones a thread keeps its first eight chunks in
 // registers, and what is beyond them is read a second time. Limited by memory: logits read once
 // (beyond 65536 columns twice with gradients), dlogits written once: 2.8 TB/s, 2.5 with gradients,
 // of a copy's 4.24 on an H200, 2026-11.
@@ -30,10 +32,15 @@ struct Held {
   uint4 chunk[kHeld];
 };
 
-/// log of the row's sum of exponentials, in all threads; `held` gets the thread's first chunks if
-/// kHolds.
+/// The largest of a row, and the sum of exp(logit - largest).
+struct RowSum {
+  float largest, total;
+  __device__ __forceinline__ float lse() const { return largest + logf(total); }
+};
+
+/// In all threads; `held` gets the thread's first chunks if kHolds.
 template <Mode M, bool kHolds>
-__device__ __forceinline__ float lseOfRow(const LossRows &p, int64_t base, Held &held) {
+__device__ __forceinline__ RowSum sumOfRow(const LossRows &p, int64_t base, Held &held) {
   __shared__ float warpLargest[kWarp];
   float largest = -INFINITY, v[kChunk], total[1] = {0.0f};
   int64_t stride = static_cast<int64_t>(blockDim.x) * kChunk;
@@ -81,7 +88,19 @@ __device__ __forceinline__ float lseOfRow(const LossRows &p, int64_t base, Held 
   // infinities.
   total[0] = mine == -INFINITY && total[0] == 0.0f ? 0.0f : total[0] * __expf(mine - largest);
   blockSum(total);
-  return largest + logf(total[0]);
+  return {largest, total[0]};
+}
+
+/// The label's column of this rank's logits.
+struct Label {
+  int64_t column;
+  bool isValid, isHere;
+};
+
+__device__ __forceinline__ Label labelOf(const LossRows &p, int64_t row) {
+  int64_t label = p.labels[row], column = label - p.first;
+  bool isValid = label >= 0 && label < p.vocabulary;
+  return {column, isValid, isValid && column >= 0 && column < p.valid};
 }
 
 /// By one thread of the row. `target` is the label's logit.
@@ -105,14 +124,14 @@ __device__ float factorOf(const LossRows &p, float mask, bool inside) {
 template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRows p) {
   awaitPrevious();
   int64_t row = blockIdx.x, base = row * p.cols;
-  int32_t label = p.labels[row];
-  bool inside = label >= 0 && label < p.valid;
+  Label label = labelOf(p, row);
+  bool inside = label.isValid;
   float mask = p.mask[row];
-  float target = inside ? element(p.logits, base + label) : 0.0f;
+  float target = label.isHere ? element(p.logits, base + label.column) : 0.0f;
   constexpr bool kHolds = M == Mode::Bf16;
   Held held;
   bool isHeld = kHolds && !p.lseIn;
-  float lse = p.lseIn ? p.lseIn[row] : lseOfRow<M, kHolds>(p, base, held);
+  float lse = p.lseIn ? p.lseIn[row] : sumOfRow<M, kHolds>(p, base, held).lse();
   __syncthreads(); // the label's logit is read before a gradient takes its place
   if (threadIdx.x == 0)
     writeLoss(p, row, lse, mask, inside ? target : mask == 0.0f ? lse : kNan);
@@ -125,7 +144,7 @@ template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRow
   auto differentiate = [&](int n) {
 #pragma unroll
     for (int j = 0; j < kChunk; ++j) {
-      float d = factor * __expf(v[j] - lse) - (c + j == label ? factor : 0.0f);
+      float d = factor * __expf(v[j] - lse) - (c + j == label.column ? factor : 0.0f);
       v[j] = c + j < p.valid ? d : 0.0f;
     }
     store8<M>(p.dlogits, base + c, n, v);
@@ -143,6 +162,48 @@ template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRow
     load8<M>(p.logits, base + c, n, v);
     differentiate(n);
   }
+}
+
+/// vocab_stats of one row.
+template <Mode M>
+__global__ void __launch_bounds__(1024) statsOfRows(const LossRows p, float *stats) {
+  awaitPrevious();
+  int64_t row = blockIdx.x, base = row * p.cols;
+  Held held;
+  RowSum sum = sumOfRow<M, false>(p, base, held);
+  if (threadIdx.x != 0)
+    return;
+  Label label = labelOf(p, row);
+  stats[row] = sum.largest, stats[p.rows + row] = sum.total;
+  stats[2 * p.rows + row] = label.isHere    ? element(p.logits, base + label.column)
+                            : label.isValid ? -INFINITY
+                                            : kNan;
+}
+
+/// vocab_loss: a thread a row.
+__global__ void __launch_bounds__(256)
+    joinStats(const float *stats, const float *mask, int64_t rows, int members, float *losses,
+              float *lse) {
+  awaitPrevious();
+  int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row >= rows)
+    return;
+  float largest = -INFINITY, target = -INFINITY;
+  for (int m = 0; m < members; ++m) {
+    const float *member = stats + 3 * m * rows + row;
+    largest = fmaxf(largest, member[0]);
+    float other = member[2 * rows];
+    target = other > target || isnan(other) ? other : target;
+  }
+  double total = 0;
+  for (int m = 0; m < members; ++m) {
+    const float *member = stats + 3 * m * rows + row;
+    if (member[rows] != 0.0f) // otherwise it has nothing to add, and its largest is -inf
+      total += member[rows] * exp(static_cast<double>(member[0]) - static_cast<double>(largest));
+  }
+  float sum = static_cast<float>(largest + log(total));
+  lse[row] = sum;
+  losses[row] = mask[row] * (sum - (mask[row] == 0.0f && isnan(target) ? sum : target));
 }
 
 // ---- bf16 rows in shared memory ----
@@ -299,8 +360,8 @@ LossRows rowsOf(const Call &call) {
   LossRows rows = {};
   const Tensor &logits = call.in[0];
   rows.logits = dataOf(logits);
-  rows.rows = logits.rows(), rows.cols = logits.cols();
-  rows.valid = validCols(call.attrs, rows.cols);
+  rows.rows = logits.rows();
+  setColumns(rows, call, logits.cols());
   rows.lossScale = static_cast<float>(call.attrs.loss_scale);
   rows.perToken = call.attrs.per_token;
   return rows;
@@ -326,11 +387,33 @@ void runCrossEntropyBwd(const Call &call) {
   launchLossRows(rows, modeOf({&call.in[0], &call.out[0]}, rows.cols), queueOf(call));
 }
 
+void runVocabStats(const Call &call) {
+  LossRows rows = rowsOf(call);
+  rows.labels = static_cast<const int32_t *>(call.in[1].data);
+  auto *stats = static_cast<float *>(call.out[0].data);
+  int threads = threadsForRow(rows.cols, 1024);
+  forMode(modeOf({&call.in[0]}, rows.cols), [&]<Mode M>() {
+    launchKernel(statsOfRows<M>, static_cast<unsigned>(rows.rows), threads, 0, queueOf(call), rows,
+                 stats);
+  });
+}
+
+void runVocabLoss(const Call &call) {
+  int64_t rows = call.in[0].cols();
+  launchKernel(joinStats, static_cast<unsigned>(ceilDiv(rows, 256)), 256, 0, queueOf(call),
+               static_cast<const float *>(call.in[0].data),
+               static_cast<const float *>(call.in[1].data), rows,
+               static_cast<int>(call.in[0].shape[0] / 3), static_cast<float *>(call.out[0].data),
+               static_cast<float *>(call.out[1].data));
+}
+
 } // namespace
 
 const Kernel kCrossEntropy = {"cross_entropy_cuda", runCrossEntropy,
                               acceptsAs<&host::kCrossEntropy>};
 const Kernel kCrossEntropyBwd = {"cross_entropy_bwd_cuda", runCrossEntropyBwd,
                                  acceptsAs<&host::kCrossEntropyBwd>};
+const Kernel kVocabStats = {"vocab_stats_cuda", runVocabStats, acceptsAs<&host::kVocabStats>};
+const Kernel kVocabLoss = {"vocab_loss_cuda", runVocabLoss, acceptsAs<&host::kVocabLoss>};
 
 } // namespace shardc::kernels::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/common.cuh"
+#include "kernels/host/Loss.h"
 
 namespace shardc::kernels::cuda {
 
@@ -12,7 +13,9 @@ struct LossRows {
   const float *mask, *n;
   const float *lseIn; ///< if given, the sum over the row is not computed again
   float *losses, *lse;
-  int64_t rows, cols, valid;
+  int64_t rows, cols;
+  int64_t valid;             ///< columns here that count, the first ones
+  int64_t first, vocabulary; ///< the column of the vocabulary here first, and all that count
   float lossScale;
   bool perToken, gradients;
 };
@@ -20,9 +23,11 @@ struct LossRows {
 /// One block per row. Writes losses and lse if requested, then dlogits if `gradients`.
 void launchLossRows(const LossRows &rows, Mode mode, Queue &queue);
 
-/// Columns that count: valid_cols, or all of `cols` if it is 0.
-inline int64_t validCols(const Attrs &attrs, int64_t cols) {
-  return attrs.valid_cols == 0 ? cols : attrs.valid_cols;
+/// Sets the columns of rows of this rank's logits: all, or those of one member of a group.
+inline void setColumns(LossRows &rows, const Call &call, int64_t cols) {
+  host::Columns columns(call, cols);
+  rows.cols = cols, rows.valid = columns.validHere();
+  rows.first = columns.first, rows.vocabulary = columns.valid;
 }
 
 } // namespace shardc::kernels::cuda

@@ -25,7 +25,8 @@ struct Attention {
   const int32_t *docs;
   const int64_t *samples;
   int positions, heads, groups, channels;
-  int window; ///< keys before its own that a query sees; negative: all
+  uint32_t firstHead; ///< of all ranks' heads, the first one here
+  int window;         ///< keys before its own that a query sees; negative: all
   float scale;
   bool causal, resetMask;
   DropoutMask mask;
@@ -34,6 +35,12 @@ struct Attention {
 struct Span {
   int begin, end;
 };
+
+/// Row of dropout's mask, as kernels/host/Attention.h defines it.
+__device__ __forceinline__ uint32_t dropoutRow(const Attention &p, int head, int query) {
+  return (p.firstHead + static_cast<uint32_t>(head)) * static_cast<uint32_t>(p.positions) +
+         static_cast<uint32_t>(query);
+}
 
 /// Keys visible to a query, as kernels/host/Attention.h defines them. Never empty.
 __device__ __forceinline__ Span visible(const Attention &p, const int32_t *docs, int query) {
@@ -162,7 +169,7 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attentio
       for (int c = 0; c < kColumns; ++c)
         sums[r][c] *= shrink;
       if (p.mask.threshold > 0 && seen)
-        prob *= p.mask.factor(p.samples[sample], static_cast<uint32_t>(head * p.positions + query),
+        prob *= p.mask.factor(p.samples[sample], dropoutRow(p, head, query),
                               static_cast<uint32_t>(key));
       scores[r] = prob;
     }
@@ -207,11 +214,9 @@ __device__ __forceinline__ Element differentiate(const Attention &p, float score
                                                  float lse, float delta, int sample, int head,
                                                  int query, int key) {
   float prob = __expf(score * p.scale - lse);
-  float factor =
-      p.mask.threshold > 0
-          ? p.mask.factor(p.samples[sample], static_cast<uint32_t>(head * p.positions + query),
-                          static_cast<uint32_t>(key))
-          : 1.0f;
+  float factor = p.mask.threshold > 0 ? p.mask.factor(p.samples[sample], dropoutRow(p, head, query),
+                                                      static_cast<uint32_t>(key))
+                                      : 1.0f;
   return {prob * factor, p.scale * prob * (dProb * factor - delta)};
 }
 
@@ -312,6 +317,7 @@ Attention describe(const Call &call, const Tensor &q, const Tensor &k, const Ten
   p.samples = static_cast<const int64_t *>(samples.data);
   p.positions = static_cast<int>(q.shape[1]), p.heads = static_cast<int>(q.shape[2]);
   p.groups = static_cast<int>(k.shape[2]), p.channels = static_cast<int>(q.shape[3]);
+  p.firstHead = static_cast<uint32_t>(call.index * q.shape[2]);
   p.scale = static_cast<float>(call.attrs.scale);
   p.causal = call.attrs.causal, p.resetMask = call.attrs.reset_mask;
   p.window = static_cast<int>(std::clamp<int64_t>(call.attrs.window, -1, p.positions));

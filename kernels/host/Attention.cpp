@@ -83,7 +83,7 @@ const char *checkAttention(const Call &call, const Tensor &q, const Tensor &k, c
                  "docs are not i32[B, S]");
   SHARDC_REQUIRE(samples.dtype == DType::I64 && isVector(samples, extents.batch),
                  "samples are not i64[B]");
-  SHARDC_REQUIRE(extents.heads * extents.positions < (int64_t{1} << 32) &&
+  SHARDC_REQUIRE(call.groupSize * extents.heads * extents.positions < (int64_t{1} << 32) &&
                      extents.heads * extents.channels < (int64_t{1} << 31),
                  "heads times positions or channels are too many");
   const Attrs &attrs = call.attrs;
@@ -155,8 +155,8 @@ void probabilities(const Task &task, const Dropout &dropout, int64_t begin, int6
     task.lse[query] = softmax(first, last - first);
     if (!dropout.isOn())
       continue;
-    dropout.factors(task.sample, task.q.head * task.extents.positions + query, seen.begin,
-                    last - first, task.buffers.factors);
+    dropout.factors(task.sample, dropoutRow(task.call, task.extents, task.q.head, query),
+                    seen.begin, last - first, task.buffers.factors);
     for (int64_t i = 0; i < last - first; ++i)
       first[i] *= task.buffers.factors[i];
   }

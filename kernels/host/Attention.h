@@ -22,6 +22,12 @@ struct AttentionExtents {
         channels(q.shape[3]) {}
 };
 
+/// Row of dropout's mask of a query of one of this rank's heads, which are those of its index.
+inline int64_t dropoutRow(const Call &call, const AttentionExtents &extents, int64_t head,
+                          int64_t query) {
+  return (call.index * extents.heads + head) * extents.positions + query;
+}
+
 /// Keys [begin, end).
 struct KeySpan {
   int64_t begin, end;

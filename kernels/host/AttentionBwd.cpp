@@ -78,8 +78,8 @@ void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, K
     p[i] = std::exp(p[i] - lse);
   const float *factors = task.buffers.factors;
   if (dropout.isOn()) {
-    dropout.factors(task.sample, task.q.head * task.extents.positions + query, seen.begin, n,
-                    task.buffers.factors);
+    dropout.factors(task.sample, dropoutRow(task.call, task.extents, task.q.head, query),
+                    seen.begin, n, task.buffers.factors);
     for (int64_t i = 0; i < n; ++i)
       dProbs[i] *= factors[i];
   }

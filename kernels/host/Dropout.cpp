@@ -1,5 +1,6 @@
 // dropout: y = x·factor over x of B·S rows, factor 0 with probability p and 1/(1-p) otherwise, a
-// function of (seed, salt, sample, position, channel); see Dropout.h. Applied to dy it gives dx.
+// function of (seed, salt, sample, position, channel); see Dropout.h. Of a group, x has this
+// member's of as many equal parts of the rows. Applied to dy it gives dx.
 // Data are f32 or bf16 each. Limited by the generator: ten rounds for four elements.
 #include "kernels/host/Dropout.h"
 
@@ -50,22 +51,26 @@ const char *acceptsDropout(const Call &call) {
   SHARDC_REQUIRE(isData(x) && isData(y), "dropout takes f32 and bf16");
   SHARDC_REQUIRE(sameMatrix(x, y), "x and y differ in shape");
   SHARDC_REQUIRE(samples.dtype == DType::I64 && samples.rank == 1, "samples are not i64[B]");
-  SHARDC_REQUIRE(x.rank != 3 || x.shape[0] == samples.shape[0], "x has not as many samples");
-  SHARDC_REQUIRE(x.rows() % samples.shape[0] == 0, "the samples do not divide the rows of x");
+  SHARDC_REQUIRE(call.groupSize > 1 || x.rank != 3 || x.shape[0] == samples.shape[0],
+                 "x has not as many samples");
+  SHARDC_REQUIRE(x.rows() * call.groupSize % samples.shape[0] == 0,
+                 "the samples do not divide the rows of x");
   return checkDropout(call.attrs);
 }
 
 void runDropout(const Call &call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   const int64_t *samples = static_cast<const int64_t *>(call.in[1].data);
-  int64_t rows = x.rows(), cols = x.cols(), positions = rows / call.in[1].shape[0];
+  int64_t rows = x.rows(), cols = x.cols(), first = call.index * rows;
+  int64_t positions = rows * call.groupSize / call.in[1].shape[0];
   Dropout dropout(call.attrs);
   float buffer[kBlock], factors[kBlock], to[kBlock];
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
       int64_t n = std::min(kBlock, cols - begin), offset = row * cols + begin;
       const float *from = readF32(x, offset, n, buffer);
-      dropout.factors(samples[row / positions], row % positions, begin, n, factors);
+      int64_t ofAll = first + row;
+      dropout.factors(samples[ofAll / positions], ofAll % positions, begin, n, factors);
       // A cleared element is zero even where x is not finite.
       for (int64_t i = 0; i < n; ++i)
         to[i] = factors[i] == 0.0f ? 0.0f : from[i] * factors[i];

@@ -1,7 +1,8 @@
 // embedding: x[t,:] = table[ids[t],:]; a row whose id is not in the table becomes NaN, so that bad
 // data stop the run. embedding_bwd: dtable[v,:] = sum of dx[t,:] over the rows t with ids[t] = v,
 // in row order and fp64; may accumulate; rows with ids outside the table add nothing. Tables and
-// rows are f32 or bf16 each, ids i32. Limited by memory.
+// rows are f32 or bf16 each, ids i32. Limited by memory. Of a group, the table is this member's of
+// as many tables of equal size, one behind the other; rows of other members become -0.
 // embedding_shard and embedding_shard_bwd do the same with the table's rows in a flat shard. Rows
 // of other shards become -0: adding -0 to any number leaves it bitwise unchanged, so the sum over
 // all shards is the row. The gradient is the sum times `scale`; elements of the shard that belong
@@ -34,20 +35,6 @@ const char *acceptsEmbedding(const Call &call) {
   return checkLookup(call.in[0], call.in[1], call.out[0]);
 }
 
-void runEmbedding(const Call &call) {
-  const int32_t *ids = static_cast<const int32_t *>(call.in[0].data);
-  const Tensor &table = call.in[1], &x = call.out[0];
-  float buffer[kBlock], nan[kBlock];
-  std::fill_n(nan, kBlock, std::numeric_limits<float>::quiet_NaN());
-  for (int64_t row = 0, rows = x.rows(), cols = x.cols(); row < rows; ++row)
-    for (int64_t begin = 0; begin < cols; begin += kBlock) {
-      int64_t n = std::min(kBlock, cols - begin);
-      bool inside = ids[row] >= 0 && ids[row] < table.shape[0];
-      writeF32(x, row * cols + begin, n,
-               inside ? readF32(table, ids[row] * cols + begin, n, buffer) : nan);
-    }
-}
-
 /// The rows of a table that lie in one tensor, from element `offset` on.
 struct TableRows {
   int64_t first = 0, count = 0, offset = 0;
@@ -55,7 +42,10 @@ struct TableRows {
   bool has(int64_t id) const { return id >= first && id - first < count; }
 };
 
-TableRows wholeTable(const Tensor &table) { return {0, table.shape[0], 0}; }
+/// The whole table, or this member's rows of it.
+TableRows rowsOfMember(const Call &call, const Tensor &table) {
+  return {call.index * table.shape[0], table.shape[0], 0};
+}
 
 /// A shard holds one piece of the table, or padding alone.
 TableRows rowsOfShard(const Call &call, int64_t cols) {
@@ -88,21 +78,30 @@ const char *acceptsEmbeddingShard(const Call &call) {
   return nullptr;
 }
 
-void runEmbeddingShard(const Call &call) {
+/// Rows of a table with so many of them, of which `table` are here.
+void lookUp(const Call &call, const TableRows &table, int64_t tableRows) {
   const int32_t *ids = static_cast<const int32_t *>(call.in[0].data);
-  const Tensor &shard = call.in[1], &x = call.out[0];
+  const Tensor &from = call.in[1], &x = call.out[0];
   float buffer[kBlock], nan[kBlock], nothing[kBlock];
   std::fill_n(nan, kBlock, std::numeric_limits<float>::quiet_NaN());
   std::fill_n(nothing, kBlock, -0.0f);
-  TableRows table = rowsOfShard(call, x.cols());
   for (int64_t row = 0, rows = x.rows(), cols = x.cols(); row < rows; ++row)
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
       int64_t n = std::min(kBlock, cols - begin);
-      const float *from = ids[row] >= 0 && ids[row] < call.attrs.table_rows ? nothing : nan;
+      const float *values = ids[row] >= 0 && ids[row] < tableRows ? nothing : nan;
       if (table.has(ids[row]))
-        from = readF32(shard, table.offset + (ids[row] - table.first) * cols + begin, n, buffer);
-      writeF32(x, row * cols + begin, n, from);
+        values = readF32(from, table.offset + (ids[row] - table.first) * cols + begin, n, buffer);
+      writeF32(x, row * cols + begin, n, values);
     }
+}
+
+void runEmbedding(const Call &call) {
+  const Tensor &table = call.in[1];
+  lookUp(call, rowsOfMember(call, table), table.shape[0] * call.groupSize);
+}
+
+void runEmbeddingShard(const Call &call) {
+  lookUp(call, rowsOfShard(call, call.out[0].cols()), call.attrs.table_rows);
 }
 
 struct Buffers {
@@ -167,7 +166,7 @@ void addRows(const Call &call, const TableRows &table, double scale, const Buffe
 
 void runEmbeddingBwd(const Call &call) {
   Scratch scratch(call);
-  addRows(call, wholeTable(call.out[0]), 1.0, Buffers(call, scratch));
+  addRows(call, rowsOfMember(call, call.out[0]), 1.0, Buffers(call, scratch));
 }
 
 void runEmbeddingShardBwd(const Call &call) {

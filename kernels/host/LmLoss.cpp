@@ -50,7 +50,7 @@ const char *checkOperands(const Call &call) {
   SHARDC_REQUIRE(x.rank >= 2 && x.rows() < (int64_t{1} << 31), "x is not [T, H] with T below 2^31");
   SHARDC_REQUIRE(losses.dtype == DType::F32 && losses.numel() == x.rows(), "losses are not f32[T]");
   SHARDC_REQUIRE(call.attrs.chunk_rows >= 0, "chunk_rows is negative");
-  return checkLabels(call.attrs, x.rows(), w.shape[0], call.in[Labels], call.in[Mask]);
+  return checkLabels(call, x.rows(), w.shape[0], call.in[Labels], call.in[Mask]);
 }
 
 const char *acceptsLmLoss(const Call &call) {
@@ -74,7 +74,7 @@ const char *acceptsLmLossGrad(const Call &call) {
 void lossesOfChunk(const Call &call, const float *x, const float *w, int64_t begin, int64_t end,
                    bool withGradients, float *logits) {
   int64_t hidden = call.in[W].cols(), cols = call.in[W].shape[0];
-  int64_t valid = validCols(call.attrs, cols);
+  Columns columns(call, cols);
   const int32_t *labels = static_cast<const int32_t *>(call.in[Labels].data);
   const float *mask = static_cast<const float *>(call.in[Mask].data);
   float *losses = static_cast<float *>(call.out[0].data);
@@ -82,10 +82,10 @@ void lossesOfChunk(const Call &call, const float *x, const float *w, int64_t beg
   gemm(end - begin, cols, hidden, 1.0f, {x, hidden}, {w, hidden, true}, 0.0f, logits, cols);
   for (int64_t row = begin; row < end; ++row) {
     float *logit = logits + (row - begin) * cols;
-    float lse = lseOfRow(logit, valid);
-    losses[row] = lossOfRow(logit, valid, lse, labels[row], mask[row]);
+    float lse = lseOfRow(logit, columns.valid);
+    losses[row] = lossOfRow(logit, columns.valid, lse, labels[row], mask[row]);
     if (withGradients)
-      gradientOfRow(logit, valid, cols, lse, labels[row], gradientFactor(call.attrs, mask[row], n),
+      gradientOfRow(logit, columns, lse, labels[row], gradientFactor(call.attrs, mask[row], n),
                     logit);
   }
 }

@@ -1,7 +1,8 @@
 // cross_entropy: lse[t] = log(sum over the valid columns of exp(logits[t,:])), losses[t] =
 // mask[t]·(lse[t] - logits[t,labels[t]]). cross_entropy_bwd: dlogits =
 // loss_scale·mask/max(n,1)·(softmax - onehot), without the division if per_token. Logits are f32 or
-// bf16, labels i32, all else f32. Limited by exp.
+// bf16, labels i32, all else f32. Limited by exp. Of a group, cross_entropy_bwd has the logits of
+// this member's of as many equal parts of the columns.
 #include "kernels/host/Loss.h"
 
 #include "kernels/host/Check.h"
@@ -22,11 +23,11 @@ bool isValid(int32_t label, int64_t valid) { return label >= 0 && label < valid;
 
 } // namespace
 
-int64_t validCols(const Attrs &attrs, int64_t cols) {
-  return attrs.valid_cols == 0 ? cols : attrs.valid_cols;
+int64_t validCols(const Call &call, int64_t cols) {
+  return call.attrs.valid_cols == 0 ? cols * call.groupSize : call.attrs.valid_cols;
 }
 
-float lseOfRow(const float *logits, int64_t valid) {
+Exponentials exponentialsOfRow(const float *logits, int64_t valid) {
   float top = largest(logits, valid);
   float exponentials[kBlock];
   double total = 0;
@@ -36,7 +37,12 @@ float lseOfRow(const float *logits, int64_t valid) {
       exponentials[i] = std::exp(logits[begin + i] - top);
     total += sum(exponentials, n);
   }
-  return static_cast<float>(static_cast<double>(top) + std::log(total));
+  return {top, total};
+}
+
+float lseOfRow(const float *logits, int64_t valid) {
+  Exponentials row = exponentialsOfRow(logits, valid);
+  return static_cast<float>(static_cast<double>(row.largest) + std::log(row.sum));
 }
 
 float lossOfRow(const float *logits, int64_t valid, float lse, int32_t label, float mask) {
@@ -49,24 +55,29 @@ float gradientFactor(const Attrs &attrs, float mask, float n) {
   return attrs.per_token ? factor : factor / std::max(n, 1.0f);
 }
 
-void gradientOfRow(const float *logits, int64_t valid, int64_t cols, float lse, int32_t label,
+void gradientOfRow(const float *logits, const Columns &columns, float lse, int32_t label,
                    float factor, float *d) {
-  if (factor != 0.0f && !isValid(label, valid))
+  if (factor != 0.0f && !columns.isValid(label))
     factor = kNan;
+  int64_t valid = columns.validHere();
   for (int64_t i = 0; i < valid; ++i)
     d[i] = factor * std::exp(logits[i] - lse);
-  std::fill(d + valid, d + cols, 0.0f);
-  if (isValid(label, valid))
-    d[label] -= factor;
+  std::fill(d + valid, d + columns.count, 0.0f);
+  if (columns.has(label))
+    d[label - columns.first] -= factor;
 }
 
-const char *checkLabels(const Attrs &attrs, int64_t rows, int64_t cols, const Tensor &labels,
-                        const Tensor &mask) {
+const char *checkColumns(const Call &call, int64_t rows, int64_t cols, const Tensor &labels) {
   SHARDC_REQUIRE(labels.dtype == DType::I32 && labels.numel() == rows, "labels are not i32[T]");
-  SHARDC_REQUIRE(mask.dtype == DType::F32 && mask.numel() == rows, "the mask is not f32[T]");
-  SHARDC_REQUIRE(attrs.valid_cols >= 0 && attrs.valid_cols <= cols,
+  SHARDC_REQUIRE(call.attrs.valid_cols >= 0 && call.attrs.valid_cols <= cols * call.groupSize,
                  "valid_cols is not from 0 to the columns of the logits");
   return nullptr;
+}
+
+const char *checkLabels(const Call &call, int64_t rows, int64_t cols, const Tensor &labels,
+                        const Tensor &mask) {
+  SHARDC_REQUIRE(mask.dtype == DType::F32 && mask.numel() == rows, "the mask is not f32[T]");
+  return checkColumns(call, rows, cols, labels);
 }
 
 namespace {
@@ -88,7 +99,7 @@ const char *acceptsCrossEntropy(const Call &call) {
   for (int r = 0; r < 2; ++r)
     SHARDC_REQUIRE(call.out[r].dtype == DType::F32 && call.out[r].numel() == logits.rows(),
                    "losses or lse are not f32[T]");
-  return checkLabels(call.attrs, logits.rows(), logits.cols(), call.in[1], call.in[2]);
+  return checkLabels(call, logits.rows(), logits.cols(), call.in[1], call.in[2]);
 }
 
 void runCrossEntropy(const Call &call) {
@@ -99,7 +110,7 @@ void runCrossEntropy(const Call &call) {
   const float *mask = static_cast<const float *>(call.in[2].data);
   float *losses = static_cast<float *>(call.out[0].data);
   float *lse = static_cast<float *>(call.out[1].data);
-  int64_t cols = logits.cols(), valid = validCols(call.attrs, cols);
+  int64_t cols = logits.cols(), valid = validCols(call, cols);
   for (int64_t row = 0, rows = logits.rows(); row < rows; ++row) {
     const float *x = readF32(logits, row * cols, cols, buffers.logits);
     lse[row] = lseOfRow(x, valid);
@@ -114,7 +125,7 @@ const char *acceptsCrossEntropyBwd(const Call &call) {
   SHARDC_REQUIRE(sameMatrix(logits, dlogits), "logits and dlogits differ in shape");
   SHARDC_REQUIRE(lse.dtype == DType::F32 && lse.numel() == logits.rows(), "lse is not f32[T]");
   SHARDC_REQUIRE(isScalar(n, DType::F32), "the token count is not one f32");
-  return checkLabels(call.attrs, logits.rows(), logits.cols(), call.in[2], call.in[3]);
+  return checkLabels(call, logits.rows(), logits.cols(), call.in[2], call.in[3]);
 }
 
 void runCrossEntropyBwd(const Call &call) {
@@ -125,12 +136,12 @@ void runCrossEntropyBwd(const Call &call) {
   const int32_t *labels = static_cast<const int32_t *>(call.in[2].data);
   const float *mask = static_cast<const float *>(call.in[3].data);
   float n = *static_cast<const float *>(call.in[4].data);
-  int64_t cols = logits.cols(), valid = validCols(call.attrs, cols);
+  int64_t cols = logits.cols();
+  Columns columns(call, cols);
   for (int64_t row = 0, rows = logits.rows(); row < rows; ++row) {
     const float *x = readF32(logits, row * cols, cols, buffers.logits);
     float *to = targetF32(dlogits, row * cols, buffers.dlogits);
-    gradientOfRow(x, valid, cols, lse[row], labels[row], gradientFactor(call.attrs, mask[row], n),
-                  to);
+    gradientOfRow(x, columns, lse[row], labels[row], gradientFactor(call.attrs, mask[row], n), to);
     writeF32(dlogits, row * cols, cols, to);
   }
 }

@@ -2,14 +2,39 @@
 // in chunks share it, so that both give the same numbers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/api/Kernel.h"
 
 namespace shardc::kernels::host {
 
-/// Columns that count: valid_cols, or all of `cols` if it is 0.
-int64_t validCols(const Attrs &attrs, int64_t cols);
+/// Columns of the whole vocabulary that count, of whose members each has `cols`: valid_cols, or all
+/// if it is 0.
+int64_t validCols(const Call &call, int64_t cols);
+
+/// The columns of the vocabulary that a row of logits has: all, or those of one member of a group.
+struct Columns {
+  int64_t first, count;
+  int64_t valid; ///< of the whole vocabulary
+
+  explicit Columns(const Call &call, int64_t cols)
+      : first(call.index * cols), count(cols), valid(validCols(call, cols)) {}
+
+  /// Those that count are the first ones here.
+  int64_t validHere() const { return std::clamp<int64_t>(valid - first, 0, count); }
+  bool isValid(int64_t label) const { return label >= 0 && label < valid; }
+  bool has(int64_t label) const {
+    return isValid(label) && label >= first && label - first < count;
+  }
+};
+
+/// The largest of the valid logits, and the sum of exp(logit - largest), which is fp64.
+struct Exponentials {
+  float largest;
+  double sum;
+};
+Exponentials exponentialsOfRow(const float *logits, int64_t valid);
 
 /// log of the sum of exp(logits) over the valid columns; the sum is fp64.
 float lseOfRow(const float *logits, int64_t valid);
@@ -23,11 +48,13 @@ float gradientFactor(const Attrs &attrs, float mask, float n);
 
 /// d = factor·(softmax - onehot(label)), 0 in the padded columns; `d` may be `logits`. NaN if the
 /// factor is not 0 and the label is not a valid column.
-void gradientOfRow(const float *logits, int64_t valid, int64_t cols, float lse, int32_t label,
+void gradientOfRow(const float *logits, const Columns &columns, float lse, int32_t label,
                    float factor, float *d);
 
-/// Null, or the reason why labels, mask and valid_cols do not match `rows` rows of `cols` logits.
-const char *checkLabels(const Attrs &attrs, int64_t rows, int64_t cols, const Tensor &labels,
+/// Null, or the reason why labels and valid_cols do not match `rows` rows of `cols` logits.
+const char *checkColumns(const Call &call, int64_t rows, int64_t cols, const Tensor &labels);
+/// The same, and why the mask does not.
+const char *checkLabels(const Call &call, int64_t rows, int64_t cols, const Tensor &labels,
                         const Tensor &mask);
 
 } // namespace shardc::kernels::host

@@ -117,6 +117,10 @@ private:
     out.call = &call;
     call.context = context_.kernelContext;
     call.attrs = attrsOf(op);
+    if (info.takesIndex()) {
+      call.index = context_.arenas.indices().of(op.group);
+      call.groupSize = context_.plan.groupSize(op.group);
+    }
     RETURN_IF_ERROR(bindOperands(op, info, call));
     if (op.results.size() > static_cast<size_t>(kernels::kResultsMax))
       return makeStatus(report::PlanCannotRun, "{} results are more than {}", op.results.size(),

@@ -12,6 +12,7 @@ void addCall(const kernels::Call &call, RankPart &part) {
   for (int i = 0; i < call.outCount; ++i)
     part.addresses.push_back(call.out[i].data);
   own.list = call.list;
+  own.index = call.index;
   own.ranges = call.ranges;
   own.rangesOf = call.rangesOf;
   own.rangesCount = call.rangesCount;

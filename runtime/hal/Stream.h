@@ -54,6 +54,7 @@ struct LaunchParams {
 struct OwnPart {
   void *const *addresses = nullptr; ///< of the operands in order, then of the results
   const kernels::Tensor *list = nullptr;
+  int64_t index = 0; ///< in the op's group
   const kernels::ParamRange *ranges = nullptr;
   const int64_t *rangesOf = nullptr;
   int64_t rangesCount = 0;
@@ -69,6 +70,7 @@ inline kernels::Call apply(const kernels::Call &shared, const OwnPart &own) {
   for (int i = 0; i < call.outCount; ++i)
     call.out[i].data = *address++;
   call.list = own.list;
+  call.index = own.index;
   call.ranges = own.ranges;
   call.rangesOf = own.rangesOf;
   call.rangesCount = own.rangesCount;

@@ -40,7 +40,7 @@ constexpr void countNames(std::string_view names, uint8_t &min, uint8_t &max) {
 
 /// What the rows of an op leave to check.
 struct RowCounts {
-  int facts = 0, blocks = 0, norms = 0, collectives = 0;
+  int facts = 0, blocks = 0, norms = 0, indices = 0, collectives = 0;
   bool hasUnknownName = false;
 };
 
@@ -110,6 +110,9 @@ constexpr OpTable makeOpTable() {
 #define NORM(enumerator, norm_)                                                                    \
   table.info(OpKind::enumerator).norm = OpKind::norm_;                                             \
   ++table.countsAt(OpKind::enumerator).norms;
+#define INDEXED(enumerator, part)                                                                  \
+  table.info(OpKind::enumerator).indexed = part;                                                   \
+  ++table.countsAt(OpKind::enumerator).indices;
 #define COLLECTIVE(enumerator, kind_, conjugate_)                                                  \
   table.info(OpKind::enumerator).collective = {CollectiveKind::kind_, conjugate_};                 \
   ++table.countsAt(OpKind::enumerator).collectives;
@@ -165,6 +168,7 @@ constexpr bool isConsistent(OpKind kind) {
          (info.sum == SumRole::Combines) == isCollective(kind) &&
          (info.work.cost == CostClass::Nothing) == isAliasOp(kind) &&
          (info.traffic == OpTraffic::Nothing) == isAliasOp(kind) &&
+         (info.indexed.empty() || info.sum == SumRole::Computes) &&
          (info.work.cost != CostClass::Attention || info.queries >= 0);
 }
 
@@ -179,6 +183,8 @@ constexpr bool isConsistent(OpKind kind) {
   static_assert(countsOf(OpKind::enumerator).norms ==                                              \
                     (rowOf(OpKind::enumerator).recompute == Recompute::FusedNorm ? 1 : 0),         \
                 "op " #enumerator " has a NORM row if it is a FusedNorm");                         \
+  static_assert(countsOf(OpKind::enumerator).indices <= 1,                                         \
+                "op " #enumerator " has at most one INDEXED row");                                 \
   static_assert(countsOf(OpKind::enumerator).collectives ==                                        \
                     (isCollective(OpKind::enumerator) ? 1 : 0),                                    \
                 "op " #enumerator " has a COLLECTIVE row if it is a collective");                  \
@@ -186,7 +192,8 @@ constexpr bool isConsistent(OpKind kind) {
                 "op " #enumerator " has an INPLACE row for a result with an operand's name");      \
   static_assert(isConsistent(OpKind::enumerator),                                                  \
                 "op " #enumerator ": collectives are transfer() and Combines; aliases are "        \
-                "nothing() and move Nothing; attention takes 'q' or 'qkv'");
+                "nothing() and move Nothing; attention takes 'q' or 'qkv'; indexed ops are "       \
+                "Computes");
 #include "runtime/plan/Ops.def"
 
 } // namespace

@@ -123,10 +123,13 @@ struct OpInfo {
   uint8_t weightOperands = 0, weightResults = 0;
   uint8_t rangeOperands = 0, rangeResults = 0;
   std::optional<CollectiveInfo> collective; ///< for OpTraits::Collective
-  std::optional<OpKind> norm;               ///< for Recompute::FusedNorm: the norm of the sum
+  /// What a rank has of the whole by its index in the op's group; empty: no group may be named.
+  std::string_view indexed;
+  std::optional<OpKind> norm;  ///< for Recompute::FusedNorm: the norm of the sum
   int8_t queries = -1;         ///< for CostClass::Attention: the operand with the queries
   bool hasPackedHeads = false; ///< that operand also has keys and values
 
+  bool takesIndex() const { return !indexed.empty(); }
   bool isOptimizer() const { return sum == SumRole::Optimizes; }
   bool keepsBlock() const { return block == BlockUse::Keeps || block == BlockUse::NamedKeeps; }
   bool isBlockOperand(size_t i) const { return isIn(blockOperands, i); }

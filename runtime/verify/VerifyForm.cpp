@@ -307,7 +307,7 @@ private:
       bool moves = o.kind == OpKind::View && o.getInt(AttrKey::coef) != 0;
       if (moves && o.group < 0)
         scope_.add(Rule::Index, i, "'view' moves with the index in a group, but names none");
-      else if ((!moves && o.group != -1) || o.channel != kNoChannel)
+      else if (o.channel != kNoChannel || (o.group != -1 && !moves && !info.takesIndex()))
         scope_.add(Rule::Collective, i,
                    "'{}' is not a collective, so it cannot have a group or a channel", info.name);
       return;

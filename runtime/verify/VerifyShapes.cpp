@@ -102,7 +102,10 @@ private:
   void splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v);
   void needWindow();
   void attentionQkv(const Type &qkv, size_t docs, const Type &o, const Type &lse);
+  /// Of an op whose ranks have parts of the whole by their index.
+  int64_t members() const { return scope_.plan().groupSize(op_.group); }
   void needLabels(size_t labels, size_t mask, int64_t count);
+  void needValidCols(int64_t columns);
   void crossEntropy(size_t labels, size_t mask);
   void lmLoss();
   void collective();
@@ -288,8 +291,14 @@ void ShapeCheck::needLabels(size_t labels, size_t mask, int64_t count) {
 void ShapeCheck::crossEntropy(size_t labels, size_t mask) {
   need(isData(in(0)), "floating point logits");
   needLabels(labels, mask, rows(in(0)));
+  needValidCols(cols(in(0)));
+}
+
+/// Of the vocabulary, of which this rank has so many columns.
+void ShapeCheck::needValidCols(int64_t columns) {
   int64_t valid = op_.getInt(Key::valid_cols);
-  need(valid >= 0 && valid <= cols(in(0)), "valid_cols between 0 and the number of columns");
+  need(valid >= 0 && valid <= columns * members(),
+       "valid_cols between 0 and the number of columns of all members");
 }
 
 void ShapeCheck::lmLoss() {
@@ -510,8 +519,8 @@ void ShapeCheck::checkAddLayerNorm() {
 void ShapeCheck::checkDropout() {
   need(isData(in(0)) && isData(out(0)) && sameMatrix(in(0), out(0)),
        "a result in the shape of its operand");
-  need(in(1).dtype == DType::I64 && rows(in(0)) % in(1).numel() == 0,
-       "i64 samples whose number divides the rows");
+  need(in(1).dtype == DType::I64 && rows(in(0)) * members() % in(1).numel() == 0,
+       "i64 samples whose number divides the rows of all members");
 }
 
 void ShapeCheck::checkSplitQkv() { splitQkv(in(0), out(0), out(1), out(2)); }
@@ -536,6 +545,24 @@ void ShapeCheck::checkCrossEntropy() {
   crossEntropy(1, 2);
   needVector(out(1), DType::F32, rows(in(0)), "f32 lse as a result, one per row");
   needVector(out(0), DType::F32, rows(in(0)), "f32 losses as a result, one per row");
+}
+
+void ShapeCheck::checkVocabStats() {
+  need(isData(in(0)), "floating point logits");
+  needVector(in(1), DType::I32, rows(in(0)), "i32 labels, one per row");
+  needValidCols(cols(in(0)));
+  need(out(0).dtype == DType::F32 && out(0).rank == 2 && out(0).shape[0] == 3 &&
+           out(0).shape[1] == rows(in(0)),
+       "stats of f32[3, T] as a result");
+}
+
+void ShapeCheck::checkVocabLoss() {
+  const Type &stats = in(0);
+  bool has = stats.dtype == DType::F32 && stats.rank == 2 && stats.shape[0] % 3 == 0;
+  need(has, "stats of f32[3·n, T]");
+  needVector(in(1), DType::F32, cols(stats), "an f32 mask, one element per row of logits");
+  needVector(out(0), DType::F32, cols(stats), "f32 losses as a result, one per row of logits");
+  needVector(out(1), DType::F32, cols(stats), "f32 lse as a result, one per row of logits");
 }
 
 void ShapeCheck::checkCrossEntropyBwd() {

@@ -412,6 +412,8 @@ private:
     SumRole role = opInfo(op.kind).sum;
     if (role == SumRole::Loads)
       mark.varies |= dataAxes_;
+    if (opInfo(op.kind).takesIndex())
+      mark.varies |= axesOf(plan_, op.group);
     mark.due = mark.varies;
     if (role == SumRole::ComputesShard) // rows of the whole batch, for this rank's part
       mark.varies |= heldBy(static_cast<int32_t>(op.getInt(AttrKey::block)), op.results[0]);
@@ -505,6 +507,8 @@ private:
     if (op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd)
       return numbers_[op.operands[0]];
     uint64_t number = mixed(static_cast<uint64_t>(op.kind), op.operands.size());
+    if (opInfo(op.kind).takesIndex())
+      number = mixed(number, static_cast<uint64_t>(op.group));
     for (const Attr &attr : op.attrs)
       number = mixed(mixed(number, static_cast<uint64_t>(attr.key)), static_cast<uint64_t>(attr.i));
     for (size_t i = 0; i < op.operands.size(); ++i)

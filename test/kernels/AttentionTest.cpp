@@ -236,6 +236,54 @@ TEST(Attention, ASampleDoesNotDependOnItsNeighbours) {
   EXPECT_EQ(outputs[0], outputs[1]);
 }
 
+/// Heads [begin, end) of a tensor of heads, whose rows are `heads` of `channels`.
+Array headsOf(const Array &all, int64_t heads, int64_t begin, int64_t end) {
+  Array part = {all.dtype, all.shape, {}};
+  int64_t channels = all.shape[3];
+  part.shape[2] = end - begin;
+  for (int64_t i = 0; i < all.numel(); ++i)
+    if (int64_t head = i / channels % heads; head >= begin && head < end)
+      part.values.push_back(all[i]);
+  return part;
+}
+
+/// Only dropout depends on which heads a member has.
+TEST(Attention, OfAMembersHeadsIsThatOfAll) {
+  Case all = makeCase({2, 9, 6, 3, 4}, DType::F32, true, true, 0.3);
+  const Shape &s = all.shape;
+  auto whole = [&] {
+    KernelRun run("attention");
+    run.attrs = all.attrs;
+    run.in(all.q).in(all.k).in(all.v).in(all.docs).in(all.samples);
+    run.out(DType::F32, s.q()).out(DType::F32, s.lse());
+    return run.run();
+  }();
+  Array dOut = randoms(DType::F32, s.q(), 4);
+  KernelRun wholeBack("attention_bwd");
+  wholeBack.attrs = all.attrs;
+  wholeBack.in(dOut).in(all.q).in(all.k).in(all.v).in(whole[0]).in(whole[1]);
+  wholeBack.in(all.docs).in(all.samples);
+  std::vector<Array> wants =
+      wholeBack.out(DType::F32, s.q()).out(DType::F32, s.k()).out(DType::F32, s.k()).run();
+  for (int64_t index = 0; index < 3; ++index) {
+    auto queries = [&](const Array &x) { return headsOf(x, 6, 2 * index, 2 * index + 2); };
+    auto keys = [&](const Array &x) { return headsOf(x, 3, index, index + 1); };
+    Array q = queries(all.q), k = keys(all.k), v = keys(all.v);
+    KernelRun run("attention"), back("attention_bwd");
+    run.attrs = back.attrs = all.attrs;
+    run.index = back.index = index, run.groupSize = back.groupSize = 3;
+    run.in(q).in(k).in(v).in(all.docs).in(all.samples);
+    std::vector<Array> got = run.out(DType::F32, q.shape).out(DType::F32, {2, 2, 9}).run();
+    EXPECT_EQ(got[0].values, queries(whole[0]).values);
+    back.in(queries(dOut)).in(q).in(k).in(v).in(got[0]).in(got[1]).in(all.docs).in(all.samples);
+    std::vector<Array> gradients =
+        back.out(DType::F32, q.shape).out(DType::F32, k.shape).out(DType::F32, k.shape).run();
+    EXPECT_EQ(gradients[0].values, queries(wants[0]).values);
+    EXPECT_EQ(gradients[1].values, keys(wants[1]).values);
+    EXPECT_EQ(gradients[2].values, keys(wants[2]).values);
+  }
+}
+
 TEST(Attention, DocumentStartsOutOfRangeAreHarmless) {
   Case c = makeCase({1, 5, 1, 1, 2}, DType::F32, true, true, 0);
   c.docs.values = {-7, 4, 99, 1, 1 << 30};

@@ -49,6 +49,34 @@ TEST(Dropout, FollowsTheRule) {
   }
 }
 
+/// Rows of members need not begin at samples.
+TEST(Dropout, OfAMembersRowsIsThatOfTheWhole) {
+  Attrs attrs = attrsOf(0.25, 4, 42);
+  for (int64_t members : {2, 3, 6})
+    for (DType dtype : kDataTypes) {
+      Array x = randoms(dtype, {2, 9, 21}, 1), samples = array(DType::I64, {2}, {9, 8589934599.0});
+      std::vector<double> want = drop(attrs, x, samples).values, got;
+      int64_t part = x.numel() / members;
+      for (int64_t index = 0; index < members; ++index) {
+        KernelRun run("dropout");
+        run.attrs = attrs;
+        run.index = index, run.groupSize = members;
+        auto begin = x.values.begin() + index * part;
+        run.in(array(dtype, {18 / members, 21}, {begin, begin + part})).in(samples);
+        std::vector<double> rows = run.out(dtype, {18 / members, 21}).run()[0].values;
+        got.insert(got.end(), rows.begin(), rows.end());
+      }
+      EXPECT_EQ(got, want) << members;
+    }
+}
+
+TEST(Dropout, RowsOfAllMembersAreThoseOfTheSamples) {
+  KernelRun run("dropout");
+  run.groupSize = 2;
+  run.in(constant(DType::F32, {2, 4}, 1)).in(constant(DType::I64, {3}, 0));
+  EXPECT_STREQ(run.out(DType::F32, {2, 4}).refusal(), "the samples do not divide the rows of x");
+}
+
 TEST(Dropout, ClearsTheShareThatIsAsked) {
   Array x = constant(DType::F32, {1, 64, 512}, 1), samples = constant(DType::I64, {1}, 0);
   for (double p : {0.0, 0.1, 0.5, 0.9}) {

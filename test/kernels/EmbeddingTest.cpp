@@ -59,6 +59,59 @@ TEST(Embedding, AnIdOutsideOfTheTableGivesNanAndNoGradient) {
             (std::vector<double>{0, 0, 1, 1}));
 }
 
+/// Rows [begin, end) of a matrix.
+Array rowsOf(const Array &table, int64_t begin, int64_t end) {
+  int64_t cols = table.shape[1];
+  return array(table.dtype, {end - begin, cols},
+               {table.values.begin() + begin * cols, table.values.begin() + end * cols});
+}
+
+TEST(Embedding, RowsOfAllMembersAddUpToThoseOfTheTable) {
+  for (int64_t members : {2, 4})
+    for (DType typeTable : kDataTypes)
+      for (DType typeX : kDataTypes) {
+        Array ids = indices(DType::I32, {2, 9}, 1, 12);
+        ids.values[3] = 12, ids.values[7] = -1; // beyond the table of all members
+        Array table = randoms(typeTable, {12, 5}, 2);
+        table.values[0] = -0.0; // keeps its sign
+        KernelRun whole("embedding");
+        Array want = whole.in(ids).in(table).out(typeX, {2, 9, 5}).run()[0];
+        std::vector<double> sum(want.values.size(), -0.0);
+        for (int64_t index = 0, rows = 12 / members; index < members; ++index) {
+          KernelRun run("embedding");
+          run.index = index, run.groupSize = members;
+          run.in(ids).in(rowsOf(table, index * rows, (index + 1) * rows));
+          Array x = run.out(typeX, want.shape).run()[0];
+          for (size_t i = 0; i < sum.size(); ++i)
+            sum[i] += x.values[i];
+        }
+        for (size_t i = 0; i < sum.size(); ++i) {
+          ASSERT_TRUE(std::isnan(want.values[i]) ? std::isnan(sum[i]) : sum[i] == want.values[i]);
+          ASSERT_TRUE(std::isnan(sum[i]) || std::signbit(sum[i]) == std::signbit(want.values[i]));
+        }
+      }
+}
+
+TEST(Embedding, GradientsOfAllMembersAreThoseOfTheTable) {
+  for (DType dtype : kDataTypes) {
+    Array ids = indices(DType::I32, {2, 9}, 3, 12), dx = randoms(dtype, {2, 9, 5}, 4);
+    ids.values[3] = 12, ids.values[7] = -1;
+    KernelRun whole("embedding_bwd");
+    Array want = whole.in(dx).in(ids).out(dtype, {12, 5}).run()[0];
+    for (int64_t index = 0; index < 3; ++index) {
+      KernelRun plain("embedding_bwd"), adding("embedding_bwd");
+      plain.index = adding.index = index, plain.groupSize = adding.groupSize = 3;
+      Array got = plain.in(dx).in(ids).out(dtype, {4, 5}).run()[0];
+      EXPECT_EQ(got.values, rowsOf(want, 4 * index, 4 * index + 4).values);
+      Array old = randoms(dtype, got.shape, 5);
+      KernelRun f32("embedding_bwd");
+      f32.index = index, f32.groupSize = 3;
+      Array exact = f32.in(dx).in(ids).out(DType::F32, {4, 5}).run()[0];
+      expectAccumulated(adding.in(dx).in(ids).accumulate(old).run()[0], exact, old);
+    }
+  }
+}
+
 /// A table cut between rows into shards, the last of them with padding behind its rows.
 struct Shards {
   int64_t rows, cols, rowsOfShard;

@@ -45,8 +45,8 @@ Array parseArray(DType dtype, const std::string &shape, std::istream &line) {
   std::istringstream extents(shape);
   for (std::string extent; std::getline(extents, extent, ',');)
     result.shape.push_back(std::stoll(extent));
-  for (double value; line >> value;)
-    result.values.push_back(roundTo(dtype, value));
+  for (std::string value; line >> value;) // also -inf, which streams do not read
+    result.values.push_back(roundTo(dtype, std::stod(value)));
   return result;
 }
 
@@ -73,6 +73,9 @@ void parseLine(const std::string &text, std::vector<GoldenCase> &cases) {
     double value = 0;
     line >> value;
     setAttr(current.run.attrs, first, value);
+  } else if (kind == "index") {
+    line >> second >> current.run.groupSize;
+    current.run.index = std::stoll(first);
   } else if (kind == "state") {
     std::istringstream rest(text.substr(text.find(' ')));
     current.run.in(stateArray(rest));

@@ -215,6 +215,7 @@ struct KernelRun::Memory {
     call.ranges = run.ranges.data();
     call.rangesCount = static_cast<int64_t>(run.ranges.size());
     call.rangesOf = run.rangesOf.empty() ? nullptr : run.rangesOf.data();
+    call.index = run.index, call.groupSize = run.groupSize;
     call.step = run.step;
     call.microbatch = run.microbatch;
     call.microbatches = run.microbatches;

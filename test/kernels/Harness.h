@@ -43,6 +43,7 @@ public:
   std::vector<ParamRange> ranges;
   std::vector<int64_t> rangesOf; ///< empty: one shard
   int64_t step = 0, microbatch = 0, microbatches = 1;
+  int64_t index = 0, groupSize = 1;
 
   KernelRun &in(Array operand);
   KernelRun &listed(Array operand); ///< of a list

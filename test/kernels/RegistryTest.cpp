@@ -219,7 +219,8 @@ constexpr FreeExtent kFreeExtents[] = {
     {"cross_entropy", "i0", 1}, {"lm_loss", "i1", 0},          {"reduce_rows", "i0", 0},
     {"token_count", "i0", -1},  {"loss.add", "i1", -1},        {"eval.add", "i1", -1},
     {"fill", "r0", -1},         {"init_block", "r0", -1},      {"sum_squares", "l0", -1},
-    {"sum_squares", "l1", -1},  {"embedding_shard", "i1", -1}, {"embedding_shard_bwd", "r0", -1}};
+    {"sum_squares", "l1", -1},  {"embedding_shard", "i1", -1}, {"embedding_shard_bwd", "r0", -1},
+    {"vocab_stats", "i0", 1}};
 
 TEST(Registry, ExtentsThatDoNotFitTheOthersAreRefused) {
   for (const OpRow &op : kOps)

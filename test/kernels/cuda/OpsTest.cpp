@@ -46,6 +46,7 @@ Tolerances tolerancesOf(std::string_view op) {
       {"attention", {1e-5, 6e-3}},       {"rmsnorm_bwd", {1e-5, 4e-3}},
       {"layernorm_bwd", {1e-5, 4e-3}},   {"reduce_rows", {1e-5, 4e-3}},
       {"gelu_bwd", {5e-6, 3e-3}},        {"init_block", {1e-6, 3e-3}},
+      {"vocab_stats", {1e-5, 1e-5}},     {"vocab_loss", {1e-5, 1e-5}},
   };
   auto at = kOthers.find(op);
   return at == kOthers.end() ? Tolerances{3e-6, 3e-3} : at->second;
@@ -294,6 +295,38 @@ TEST(CudaOps, DropoutDrawsTheHostsMask) {
     auto *samples = static_cast<int64_t *>(run.call().in[1].data);
     samples[0] = 5, samples[1] = int64_t{1} << 40, samples[2] = 7;
     EXPECT_TRUE(run.onDevice() == run.onHost()) << p;
+  }
+}
+
+/// What the second of four members has of the whole. Some ids, labels and columns are beyond it.
+TEST(CudaOps, MembersOfAGroupHaveTheirParts) {
+  SKIP_WITHOUT_GPU();
+  for (std::string_view op :
+       {"embedding", "embedding_bwd", "dropout", "attention", "cross_entropy_bwd", "vocab_stats"})
+    for (int64_t validCols : {0, 1500, 4012})
+      for (DType data : {DType::F32, DType::BF16}) {
+        DeviceRun run(op, data, kOddModel);
+        Call &call = run.call();
+        call.index = 1, call.groupSize = 4;
+        call.attrs.p = 0.25;
+        call.attrs.valid_cols = validCols;
+        for (int i = 0; i < call.inCount; ++i) // ids and labels of all members' rows or columns
+          if (call.in[i].dtype == DType::I32)
+            for (int64_t at = 0; at < call.in[i].numel(); ++at)
+              static_cast<int32_t *>(call.in[i].data)[at] =
+                  op == "attention" ? 0 : static_cast<int32_t>(at * 37 % 4020);
+        SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data) << ' ' << validCols);
+        Tolerances tolerances = tolerancesOf(op);
+        run.compare(tolerances.f32, tolerances.bf16);
+      }
+}
+
+TEST(CudaOps, StatisticsOfMembersWithoutValidColumns) {
+  SKIP_WITHOUT_GPU();
+  for (DType data : {DType::F32, DType::BF16}) {
+    DeviceRun run("vocab_stats", data, bench::kSmallModel);
+    run.call().attrs.valid_cols = 5; // all of the first member
+    run.compare(1e-6);
   }
 }
 

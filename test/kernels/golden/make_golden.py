@@ -2,8 +2,8 @@
 
     python make_golden.py > golden.txt
 
-One line a fact: `case NAME OP`, `attr NAME VALUE`, `in DTYPE SHAPE: VALUES`, `state LR SCALE APPLIED`
-(a StepState operand), `out DTYPE SHAPE TOLERANCE: VALUES` (expected) or `place OPERAND SHAPE TOLERANCE:
+One line a fact: `case NAME OP`, `attr NAME VALUE`, `index I OF N` (what a rank has by its index in a group),
+`in DTYPE SHAPE: VALUES`, `state LR SCALE APPLIED` (a StepState operand), `out DTYPE SHAPE TOLERANCE: VALUES` (expected) or `place OPERAND SHAPE TOLERANCE:
 VALUES` (expected of a result in an operand's place). Inputs are exact in their type.
 """
 
@@ -41,6 +41,10 @@ class Case:
     def given(self, t, dtype=F32):
         dtype = t.dtype if t.dtype in (torch.int32, torch.int64) else dtype
         print(f"in {NAMES[dtype]} {shape_of(t)}: {values_of(t)}")
+        return self
+
+    def index(self, index, members):
+        print(f"index {index} of {members}")
         return self
 
     def state(self, lr, scale, applied):
@@ -302,6 +306,32 @@ def sgd(momentum):
         Case("sgd", "sgd", **attrs).given(g).given(old).state(lr, 1, 2).updated(1, w, 1e-6)
 
 
+def vocabulary(dtype):
+    """A loss over columns of which three ranks have four each, the last two of them padding."""
+    rows, members, cols, valid = 5, 3, 4, 10
+    labels = torch.tensor([0, 9, 5, 3, 4])
+    mask = torch.tensor([1, 1, 1, 0, 1], dtype=F64)
+    logits = rand(dtype, rows, members * cols, scale=3)
+    ll = leaf(logits)
+    losses = F.cross_entropy(ll[:, :valid], labels, reduction="none") * mask
+    (losses.sum() / mask.sum()).backward()
+    lse = logits[:, :valid].logsumexp(1)
+    name, ints, n = NAMES[dtype], labels.to(torch.int32), mask.sum().reshape(1)
+    stats = []
+    for i in range(members):
+        first, part = i * cols, logits[:, i * cols:min((i + 1) * cols, valid)]
+        largest = part.max(1).values
+        is_here = (labels >= first) & (labels < first + cols)
+        own = logits.gather(1, labels[:, None])[:, 0].masked_fill(~is_here, float("-inf"))
+        stats += [largest, (part - largest[:, None]).exp().sum(1), own]
+        columns = slice(first, first + cols)
+        Case(f"cross_entropy_bwd_{name}_of_{i}", "cross_entropy_bwd", valid_cols=valid) \
+            .index(i, members).given(logits[:, columns], dtype).given(lse).given(ints).given(mask) \
+            .given(n).wanted(ll.grad[:, columns], 1e-6, dtype)
+    Case(f"vocab_loss_{name}", "vocab_loss").given(torch.stack(stats)).given(mask) \
+        .wanted(losses, 2e-6).wanted(lse, 2e-6)
+
+
 for data in (F32, BF16):
     norms(data)
     activations(data)
@@ -324,3 +354,5 @@ for data in (F32, BF16):
     geglu(data)
     for keys in (0, 3):
         window(data, keys)
+for data in (F32, BF16):
+    vocabulary(data)

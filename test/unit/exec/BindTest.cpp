@@ -162,6 +162,23 @@ TEST(Bind, RanksShareCallsAndHaveAddressesOfTheirOwn) {
   EXPECT_GT(compared, 80);
 }
 
+TEST(Bind, OpsOfAGroupGetTheRanksIndexInIt) {
+  plan::Plan plan = toyPlan({.dp = 4, .microbatches = 1});
+  findOp(plan, plan::OpKind::Embedding).group = 0;
+  Bound bound(plan);
+  ASSERT_TRUE(bound.executable.isOk()) << bound.executable.status().message();
+  for (int rank = 0; rank < 4; ++rank) {
+    const kernels::Call &parts =
+        *bound.op(rank, "micro", Variant::Only, plan::OpKind::Embedding).call;
+    EXPECT_EQ(parts.index, rank);
+    EXPECT_EQ(parts.groupSize, 4);
+    const kernels::Call &whole =
+        *bound.op(rank, "micro", Variant::Only, plan::OpKind::EmbeddingBwd).call;
+    EXPECT_EQ(whole.index, 0);
+    EXPECT_EQ(whole.groupSize, 1);
+  }
+}
+
 TEST(Bind, SquaresAreOfThePartOfTheParameterTable) {
   plan::Plan plan = toyPlan({.dp = 4, .microbatches = 2, .squares = true});
   Bound bound(plan);

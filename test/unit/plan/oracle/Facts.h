@@ -42,6 +42,7 @@ struct Facts {
   bool keepsBlock = false;   ///< the first result holds the operand's block
   bool isOfStep = false;     ///< one of the ops that each step does once
   StepPart step = StepPart::None;
+  bool hasOwnPart = false; ///< computes what its rank has by its index in the group
   WeightSource weights = WeightSource::None;
 };
 Facts factsOf(OpKind kind);

@@ -768,6 +768,7 @@ private:
 
   PartMutator parts() { return {plan_, random_, *role_, *segment_}; }
   std::string doChangeView() { return parts().doChangeView(); }
+  std::string doChangeIndex() { return parts().doChangeIndex(); }
   std::string doChangeChannelGroup() { return parts().doChangeChannelGroup(); }
 };
 

@@ -1,5 +1,7 @@
 #include "MutateParts.h"
 
+#include "Facts.h"
+
 namespace shardc::plan::oracle {
 
 /// The bytes follow: the view lies where it looks, and looks at other elements.
@@ -39,6 +41,18 @@ std::string PartMutator::doChangeView() {
   part.place.coef = whole.coef + coef * bytes;
   part.place.group = part.place.coef == 0 ? int16_t{-1} : coef != 0 ? group : whole.group;
   return at(i, fmt::format("the view begins at {} + {} of group {}", offset, coef, op(i).group));
+}
+
+std::string PartMutator::doChangeIndex() {
+  std::vector<uint32_t> ops = opsWhere([](const Op &o) { return factsOf(o.kind).hasOwnPart; });
+  if (ops.empty())
+    return {};
+  uint32_t i = pick(ops);
+  int16_t group = below(2) == 0 ? int16_t{-1} : someGroup();
+  if (group == op(i).group)
+    return {};
+  op(i).group = group;
+  return at(i, fmt::format("by the index in group {}", group));
 }
 
 /// Alone, or with all collectives on it.

@@ -17,6 +17,7 @@ public:
   }
 
   std::string doChangeView();
+  std::string doChangeIndex();
   std::string doChangeChannelGroup();
 };
 

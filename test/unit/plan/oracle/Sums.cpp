@@ -546,6 +546,8 @@ private:
                      static_cast<Number>(term.numel));
       for (int from : term.from)
         number = mix(number, mix(numberOf(from), splitsOf(op, from)));
+      if (factsOf(op.kind).hasOwnPart && op.group >= 0)
+        number = mix(number, static_cast<Number>(members_.positions().in(op.group, term.rank)) + 1);
       if (op.kind == OpKind::InitBlock || op.kind == OpKind::EmbeddingShardBwd)
         number = mix(number, partOf(blockNamed(op), term.rank));
     }

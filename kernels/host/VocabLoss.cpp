@@ -1,0 +1,123 @@
+// cross_entropy where the ranks of a group have equal parts of the columns. vocab_stats gives for
+// each row of this member's logits the largest one, the sum of exp(logit - largest), and the
+// label's logit: -inf where its column is another member's, NaN where the label is no valid column.
+// A member whose valid columns are all -inf, or that has none, gives -inf, 0 and -inf. vocab_loss
+// joins the statistics of all members: lse = M + log(sum over members of sum·exp(largest - M)), M
+// the largest of all, and losses = mask·(lse - target). Logits are f32 or bf16, labels i32, all
+// else f32; sums of exponentials and their join are fp64, rounded once each. Limited by exp.
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Loss.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace shardc::kernels::host {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+constexpr int64_t kStats = 3;
+
+struct Buffers {
+  float *logits;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    logits = scratch.takeUnlessF32(call.in[0], call.in[0].cols());
+  }
+};
+
+Exponentials exponentialsHere(const float *logits, int64_t valid) {
+  if (std::all_of(logits, logits + valid, [](float logit) { return logit == kNothing; }))
+    return {kNothing, 0};
+  return exponentialsOfRow(logits, valid);
+}
+
+const char *acceptsStats(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  const Tensor &logits = call.in[0], &stats = call.out[0];
+  SHARDC_REQUIRE(isData(logits), "logits are not f32 or bf16");
+  SHARDC_REQUIRE(stats.dtype == DType::F32 && stats.rank == 2 && stats.shape[0] == kStats &&
+                     stats.cols() == logits.rows(),
+                 "stats are not f32[3, T]");
+  return checkColumns(call, logits.rows(), logits.cols(), call.in[1]);
+}
+
+void runStats(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &logits = call.in[0];
+  const int32_t *labels = static_cast<const int32_t *>(call.in[1].data);
+  int64_t rows = logits.rows(), cols = logits.cols();
+  float *largest = static_cast<float *>(call.out[0].data);
+  float *sums = largest + rows, *targets = sums + rows;
+  Columns columns(call, cols);
+  for (int64_t row = 0; row < rows; ++row) {
+    const float *x = readF32(logits, row * cols, cols, buffers.logits);
+    Exponentials here = exponentialsHere(x, columns.validHere());
+    largest[row] = here.largest;
+    sums[row] = static_cast<float>(here.sum);
+    targets[row] = columns.has(labels[row])       ? x[labels[row] - columns.first]
+                   : columns.isValid(labels[row]) ? kNothing
+                                                  : kNan;
+  }
+}
+
+const char *acceptsLoss(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 2, 2}));
+  const Tensor &stats = call.in[0], &mask = call.in[1];
+  SHARDC_REQUIRE(stats.dtype == DType::F32 && stats.rank == 2 && stats.shape[0] % kStats == 0,
+                 "stats are not f32[3·n, T]");
+  SHARDC_REQUIRE(mask.dtype == DType::F32 && mask.numel() == stats.cols(),
+                 "the mask is not f32[T]");
+  for (int r = 0; r < 2; ++r)
+    SHARDC_REQUIRE(call.out[r].dtype == DType::F32 && call.out[r].numel() == stats.cols(),
+                   "losses or lse are not f32[T]");
+  return nullptr;
+}
+
+/// One row of all members' statistics, each `stride` numbers behind the one before.
+struct Row {
+  float largest = kNothing, target = kNothing;
+  double sum = 0;
+
+  Row(const float *stats, int64_t members, int64_t rows) {
+    for (int64_t m = 0; m < members; ++m) {
+      const float *member = stats + m * kStats * rows;
+      largest = std::max(largest, member[0]);
+      // Of the targets at most one is a number; NaN stays.
+      float other = member[2 * rows];
+      target = other > target || std::isnan(other) ? other : target;
+    }
+    for (int64_t m = 0; m < members; ++m) {
+      const float *member = stats + m * kStats * rows;
+      if (member[rows] != 0.0f) // otherwise it has nothing to add, and its largest is -inf
+        sum += static_cast<double>(member[rows]) *
+               std::exp(static_cast<double>(member[0]) - static_cast<double>(largest));
+    }
+  }
+};
+
+void runLoss(const Call &call) {
+  const float *stats = static_cast<const float *>(call.in[0].data);
+  const float *mask = static_cast<const float *>(call.in[1].data);
+  float *losses = static_cast<float *>(call.out[0].data);
+  float *lse = static_cast<float *>(call.out[1].data);
+  int64_t rows = call.in[0].cols(), members = call.in[0].shape[0] / kStats;
+  for (int64_t t = 0; t < rows; ++t) {
+    Row row(stats + t, members, rows);
+    lse[t] = static_cast<float>(static_cast<double>(row.largest) + std::log(row.sum));
+    bool isFree = mask[t] == 0.0f && std::isnan(row.target); // a label that does not count
+    losses[t] = mask[t] * (lse[t] - (isFree ? lse[t] : row.target));
+  }
+}
+
+} // namespace
+
+const Kernel kVocabStats = {"vocab_stats_host", runStats, acceptsStats, workspaceOf<Buffers>};
+const Kernel kVocabLoss = {"vocab_loss_host", runLoss, acceptsLoss};
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,93 @@
+// Ops that compute what a rank has by its index in a group: text, form, shapes, and the sums that
+// they are a part of.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "Oracle.h"
+#include "TestPlans.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/verify/Verify.h"
+
+namespace shardc::plan {
+namespace {
+
+using test::edited;
+using test::parsed;
+using test::planText;
+using ::testing::HasSubstr;
+
+TEST(Indices, ComeBackAsText) {
+  std::string text = print(parsed(planText("vocab")));
+  EXPECT_THAT(text, HasSubstr("%e = embedding %tokens, %table group tp after %W :"));
+  EXPECT_THAT(text, HasSubstr("%d = dropout %es, %samples {p = 0.25} group tp :"));
+  EXPECT_EQ(print(parsed(text)), text);
+}
+
+struct Wrong {
+  const char *name;
+  Rule rule;
+  test::Edit edit;
+  const char *message;
+};
+void PrintTo(const Wrong &each, std::ostream *out) { *out << each.name; }
+
+class WrongIndex : public testing::TestWithParam<Wrong> {};
+
+TEST_P(WrongIndex, IsRefused) {
+  test::expectRefused(parsed(edited("vocab", {GetParam().edit})), GetParam().rule,
+                      GetParam().message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ops, WrongIndex,
+    testing::Values(
+        Wrong{"opWithoutParts",
+              Rule::Collective,
+              {"matmul %dl, %head", "matmul %dl, %head group tp"},
+              "'matmul' is not a collective, so it cannot have a group or a channel"},
+        Wrong{"channel",
+              Rule::Collective,
+              {"%tokens, %table group tp", "%tokens, %table channel rows"},
+              "'embedding' is not a collective, so it cannot have a group or a channel"},
+        Wrong{"columnsBeyondAllMembers",
+              Rule::Shape,
+              {"vocab_stats %l, %labels group tp",
+               "vocab_stats %l, %labels {valid_cols = 9} group tp"},
+              "'vocab_stats' needs valid_cols between 0 and the number of columns of all members"},
+        Wrong{"columnsBeyondThisRank",
+              Rule::Shape,
+              {"vocab_stats %l, %labels group tp", "vocab_stats %l, %labels {valid_cols = 5}"},
+              "'vocab_stats' needs valid_cols between 0 and the number of columns of all members"},
+        Wrong{"gradientOfColumnsBeyondAllMembers",
+              Rule::Shape,
+              {"%mask, %n group tp", "%mask, %n {valid_cols = 9} group tp"},
+              "'cross_entropy_bwd' needs valid_cols between 0 and the number of columns of all"},
+        Wrong{"otherStatistics",
+              Rule::Shape,
+              {"group tp : f32[3,4] activations", "group tp : f32[4,3] activations"},
+              "'vocab_stats' needs stats of f32[3, T] as a result"},
+        Wrong{
+            "lossesOfOtherRows",
+            Rule::Shape,
+            {"= all_gather %s channel rows : f32[6,4]", "= all_gather %s channel rows : f32[12,2]"},
+            "'vocab_loss' needs an f32 mask, one element per row of logits"}),
+    [](const auto &info) { return info.param.name; });
+
+TEST(Indices, ColumnsOfAllMembersMayBeValid) {
+  EXPECT_TRUE(
+      verify(parsed(edited("vocab", {{"vocab_stats %l, %labels group tp",
+                                      "vocab_stats %l, %labels {valid_cols = 8} group tp"}})))
+          .empty());
+}
+
+/// The ranks of `tp` hold the same ids and the same table: without the index, the same rows.
+TEST(Indices, WhatMembersMakeOfTheSameIsAPartOfASum) {
+  Plan plan = parsed(edited(
+      "tensor", {{"embedding %tokens, %table after", "embedding %tokens, %table group tp after"}}));
+  test::expectRefused(plan, Rule::Sum,
+                      "it mixes values that are summed over ranks with values that are not");
+  EXPECT_NE(oracle::findBreak(plan), "");
+}
+
+} // namespace
+} // namespace shardc::plan
