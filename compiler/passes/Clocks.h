@@ -11,8 +11,11 @@ namespace shardc::passes {
 
 /// For each stream the latest op (index in the segment) that has ended; -1 for none.
 using Clock = std::array<int32_t, plan::kStreamsMax>;
-inline constexpr Clock kClockZero = {-1, -1, -1, -1, -1, -1, -1, -1};
-static_assert(kClockZero.back() == -1);
+inline constexpr Clock kClockZero = [] {
+  Clock clock{};
+  clock.fill(-1);
+  return clock;
+}();
 
 inline void join(Clock &into, const Clock &other) {
   for (size_t s = 0; s < into.size(); ++s)

@@ -39,6 +39,7 @@ private:
     case plan::ProgramNode::Start:
     case plan::ProgramNode::Run:
       return run(node, std::move(from));
+    case plan::ProgramNode::Loop:
     case plan::ProgramNode::Steps: {
       Exits exits = walk(node.children, from);
       walk(node.children, exits); // the back edge from one step to the next

@@ -49,8 +49,9 @@ std::vector<Use> usesOf(const Device &device, const plan::Plan &plan, const plan
       if (op.channel == plan::kNoChannel || plan.groupSize(op.group) < 2)
         continue;
       Use &use = uses[static_cast<size_t>(op.channel)];
-      use.bytesMax = std::max({use.bytesMax, segment.values[op.operands[0]].type.bytes(),
-                               segment.values[op.results[0]].type.bytes()});
+      for (const std::vector<plan::ValueId> *values : {&op.operands, &op.results})
+        if (!values->empty())
+          use.bytesMax = std::max(use.bytesMax, segment.values[values->front()].type.bytes());
       CollectiveKind kind = plan::collectiveKindOf(op);
       use.copyEngines |=
           kind == CollectiveKind::AllGather && plan.transportOf(op) == plan::Transport::Ce;

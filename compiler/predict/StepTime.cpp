@@ -157,18 +157,20 @@ bool isCollective(const Op &op) {
 
 bool takesNoTime(const Op &op) { return plan::opInfo(op.kind).traits == plan::OpTraits::Alias; }
 
-bool holds(plan::Pred pred, bool isFirst, bool isLast) {
-  switch (pred) {
-  case plan::Pred::Always:
+bool holds(const plan::Pred &pred, bool isFirst, bool isLast) {
+  switch (pred.kind) {
+  case plan::Pred::Kind::Always:
     return true;
-  case plan::Pred::First:
+  case plan::Pred::Kind::First:
     return isFirst;
-  case plan::Pred::NotFirst:
+  case plan::Pred::Kind::NotFirst:
     return !isFirst;
-  case plan::Pred::Last:
+  case plan::Pred::Kind::Last:
     return isLast;
-  case plan::Pred::NotLast:
+  case plan::Pred::Kind::NotLast:
     return !isLast;
+  case plan::Pred::Kind::Within: // numbers come with pipelines, whose steps are not predicted yet
+    return true;
   }
   return true;
 }

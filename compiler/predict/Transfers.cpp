@@ -53,7 +53,8 @@ constexpr bool isMeasured(CollectiveKind kind, Transport transport) {
 }
 constexpr bool areAllMeasured() {
   for (size_t kind = 0; kind < kCollectiveKindCount; ++kind)
-    if (!isMeasured(static_cast<CollectiveKind>(kind), Transport::Nccl))
+    if (!isPointToPoint(static_cast<CollectiveKind>(kind)) &&
+        !isMeasured(static_cast<CollectiveKind>(kind), Transport::Nccl))
       return false;
   return true;
 }
@@ -69,6 +70,9 @@ double bytesTakenIn(CollectiveKind kind, double wholeBytes, int64_t members) {
     return moved;
   case CollectiveKind::AllReduce:
     return 2 * moved;
+  case CollectiveKind::Send:
+  case CollectiveKind::Recv:
+    return wholeBytes;
   }
   return moved;
 }
@@ -133,6 +137,10 @@ Curve measuredTime(CollectiveKind kind, Transport transport, int64_t members) {
 
 /// Between H200s of one NVLink domain; as NCCL's kernels if the transport was not measured.
 Link measuredLink(CollectiveKind kind, Transport transport, int64_t members) {
+  // Transfers between two ranks were not measured: a gather of two members moves as much over the
+  // same links.
+  if (isPointToPoint(kind))
+    return measuredLink(CollectiveKind::AllGather, Transport::Nccl, 2);
   Transport way = isMeasured(kind, transport) ? transport : Transport::Nccl;
   const LostRow *row = llvm::find_if(
       kLost, [&](const LostRow &row) { return row.kind == kind && row.transport == way; });

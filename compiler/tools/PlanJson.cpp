@@ -15,10 +15,13 @@ Json groupJson(const plan::Plan &plan, int16_t group) {
 Json placeJson(const plan::Plan &plan, const plan::Place &place) {
   if (!place.placed)
     return nullptr;
-  return {{"arena", plan::toString(place.arena)},
-          {"offset", place.offset},
-          {"coef", place.coef},
-          {"group", groupJson(plan, place.group)}};
+  Json json = {{"arena", plan::toString(place.arena)},
+               {"offset", place.offset},
+               {"coef", place.coef},
+               {"group", groupJson(plan, place.group)}};
+  if (place.slots > 1)
+    json.update({{"slots", place.slots}, {"stride", place.stride}, {"shift", place.shift}});
+  return json;
 }
 
 Json typeJson(const plan::Type &type) {
@@ -88,24 +91,32 @@ Json segmentJson(const plan::Plan &plan, const plan::Role &role, const plan::Seg
                               {"type", typeJson(value.type)},
                               {"purpose", plan::toString(value.purpose)},
                               {"place", placeJson(plan, value.place)}});
-  for (const plan::Segment::Boundary &in : segment.ins)
+  for (const plan::Segment::Boundary &in : segment.ins) {
     json["in"].push_back(
         {{"value", segment.values[in.value].name}, {"cell", role.cells[in.cell].name}});
+    if (in.shift != 0)
+      json["in"].back()["shift"] = in.shift;
+  }
   for (const plan::Op &op : segment.ops)
     json["ops"].push_back(opJson(plan, segment, op));
-  for (const plan::Segment::Boundary &out : segment.outs)
+  for (const plan::Segment::Boundary &out : segment.outs) {
     json["out"].push_back(
         {{"cell", role.cells[out.cell].name}, {"value", segment.values[out.value].name}});
+    if (out.shift != 0)
+      json["out"].back()["shift"] = out.shift;
+  }
   return json;
 }
 
 Json programJson(const plan::Role &role, const std::vector<plan::ProgramNode> &nodes) {
-  static constexpr const char *kKinds[] = {"start", "run", "steps", "every"};
+  static constexpr const char *kKinds[] = {"start", "run", "steps", "every", "loop"};
   Json list = Json::array();
   for (const plan::ProgramNode &node : nodes) {
     Json json = {{"kind", kKinds[node.kind]}, {"count", node.count}};
     if (node.segment != plan::kNone)
       json["segment"] = role.segments[node.segment].name;
+    if (node.microbatch)
+      json["microbatch"] = {{"coef", node.microbatch->coef}, {"base", node.microbatch->base}};
     if (!node.children.empty())
       json["children"] = programJson(role, node.children);
     list.push_back(std::move(json));
@@ -138,6 +149,8 @@ Json cellJson(const plan::Plan &plan, const plan::Cell &cell) {
                {"type", typeJson(cell.type)},
                {"purpose", plan::toString(cell.purpose)},
                {"place", placeJson(plan, cell.place)}};
+  if (cell.isRing())
+    json["slots"] = cell.slots;
   if (kind.of == plan::CellKindInfo::Block)
     json["block"] = plan.blocks[static_cast<size_t>(cell.of)].name;
   if (kind.of == plan::CellKindInfo::Param)

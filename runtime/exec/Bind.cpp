@@ -193,11 +193,30 @@ private:
     return Status::ok();
   }
 
+  Status bindTransfer(const Op &op, CollectiveKind kind, BoundOp &out) {
+    bool sends = kind == CollectiveKind::Send;
+    const std::vector<ValueId> &values = sends ? op.operands : op.results;
+    if (values.size() != 1 || out.channel->size() != 2)
+      return makeStatus(report::PlanCannotRun, "a transfer has one value and two members");
+    ASSIGN_OR_RETURN(kernels::Tensor given, tensor(values[0]));
+    hal::Collective &collective = out.collective;
+    collective.kind = kind;
+    if (sends)
+      collective.in = given.data;
+    else
+      collective.out = given.data;
+    collective.inType = collective.outType = given.dtype;
+    collective.count = given.numel();
+    return Status::ok();
+  }
+
   Status bindCollective(const Op &op, CollectiveKind kind, BoundOp &out) {
     out.kind = BoundOp::Collective;
     out.channel = op.channel >= 0 ? context_.findChannel(op.channel) : nullptr;
     if (!out.channel)
       return makeStatus(report::PlanCannotRun, "no channel to communicate on");
+    if (isPointToPoint(kind))
+      return bindTransfer(op, kind, out);
     if (op.operands.size() != 1 || op.results.empty() || op.results.size() > 2)
       return makeStatus(report::PlanCannotRun, "a collective has one operand and one result");
     ASSIGN_OR_RETURN(kernels::Tensor in, tensor(op.operands[0]));
@@ -225,6 +244,9 @@ private:
     case CollectiveKind::AllReduce:
       collective.count = inWant = outWant = result.numel();
       break;
+    case CollectiveKind::Send:
+    case CollectiveKind::Recv:
+      break; // bound by bindTransfer
     }
     if (in.numel() != inWant || result.numel() != outWant)
       return makeStatus(report::PlanCannotRun, "{} elements in and {} out do not fit {} members",

@@ -9,6 +9,7 @@
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Printer.h"
+#include "runtime/plan/Variants.h"
 
 namespace shardc::exec {
 namespace {
@@ -18,28 +19,6 @@ hal::StreamUse useOf(const plan::Plan &plan, plan::StreamId stream) {
   bool isOfChannel = std::ranges::count(plan.channels, stream, &plan::Channel::stream) > 0;
   return isOfChannel && stream != plan::kComputeStream ? hal::StreamUse::Transfer
                                                        : hal::StreamUse::Compute;
-}
-
-/// Collects the variants of each segment that a program runs.
-void collectVariants(const std::vector<plan::ProgramNode> &nodes,
-                     const std::vector<plan::Segment> &segments,
-                     std::vector<std::array<bool, 4>> &taken) {
-  auto take = [&](uint32_t segment, plan::Variant variant) {
-    taken[segment][static_cast<size_t>(variant)] = true;
-  };
-  for (const plan::ProgramNode &node : nodes) {
-    collectVariants(node.children, segments, taken);
-    if (node.segment == plan::kNone)
-      continue;
-    if (!segments[node.segment].body || node.count == 1) {
-      take(node.segment, plan::Variant::Only);
-      continue;
-    }
-    take(node.segment, plan::Variant::First);
-    take(node.segment, plan::Variant::Last);
-    if (node.count > 2)
-      take(node.segment, plan::Variant::Middle);
-  }
 }
 
 } // namespace
@@ -243,18 +222,6 @@ hal::Channel *Executable::findChannel(int worldRank, plan::ChannelId channel) co
   return nullptr;
 }
 
-std::vector<plan::Variant> Executable::variantsOf(uint32_t segment) const {
-  std::vector<std::array<bool, 4>> taken(role_.segments.size());
-  collectVariants(role_.program, role_.segments, taken);
-  std::vector<plan::Variant> variants;
-  if (role_.segments[segment].before != plan::kNone)
-    taken[segment][static_cast<size_t>(plan::Variant::Only)] = true;
-  for (size_t v = 0; v < kVariants; ++v)
-    if (taken[segment][v])
-      variants.push_back(static_cast<plan::Variant>(v));
-  return variants;
-}
-
 Status Executable::bindAll(FindKernel findKernel) {
   for (const plan::Segment &segment : role_.segments)
     labels_.push_back(plan::opLabels(plan_, segment));
@@ -276,8 +243,9 @@ Status Executable::bindRank(size_t index, FindKernel findKernel) {
       options_.countOffsets,
       backend_.kernelContext()};
   rank.segments.resize(role_.segments.size());
+  std::vector<std::vector<plan::Variant>> variants = plan::variantsOfProgram(role_);
   for (uint32_t s = 0; s < role_.segments.size(); ++s)
-    for (plan::Variant variant : variantsOf(s))
+    for (plan::Variant variant : variants[s])
       RETURN_IF_ERROR(bindInstance(context, s, variant, rank));
   RETURN_IF_ERROR(createWorkspaces(rank));
   return createEvents(rank);
@@ -288,20 +256,19 @@ Status Executable::bindInstance(const BindContext &context, uint32_t segment, pl
                                 Rank &rank) {
   const plan::Segment &what = role_.segments[segment];
   ASSIGN_OR_RETURN(BoundSegment bound, bindSegment(context, what, variant, labels_[segment]));
-  auto v = static_cast<size_t>(variant);
-  std::unique_ptr<BoundSegment> &shared = bound_[segment][v];
+  BoundSegment *shared = bound_[segment].find(variant);
   auto instance = std::make_unique<Instance>();
   if (shared) {
     instance->part = takePart(*shared, std::move(bound));
   } else {
     limitProducts(plan_, what, options_.productTarget, bound);
     numberOwnParts(bound);
-    shared = std::make_unique<BoundSegment>(std::move(bound));
+    shared = &bound_[segment].add(variant, std::make_unique<BoundSegment>(std::move(bound)));
     if (ranks_.size() > 1)
       instance->part = partOf(*shared, *shared);
   }
-  instance->bound = shared.get();
-  rank.segments[segment][v] = std::move(instance);
+  instance->bound = shared;
+  rank.segments[segment].add(variant, std::move(instance));
   return Status::ok();
 }
 
@@ -310,8 +277,8 @@ Status Executable::createWorkspaces(Rank &rank) {
   std::array<size_t, plan::kStreamsMax> bytes{};
   auto forEachCall = [&](auto visit) {
     for (auto &variants : rank.segments)
-      for (std::unique_ptr<Instance> &instance : variants)
-        for (size_t i = 0; instance && i < instance->bound->ops.size(); ++i)
+      for (const auto &[variant, instance] : variants)
+        for (size_t i = 0; i < instance->bound->ops.size(); ++i)
           if (BoundOp &op = instance->bound->ops[i]; op.kind == BoundOp::Kernel)
             visit(*instance, op, op.stream);
   };
@@ -337,8 +304,8 @@ Status Executable::createWorkspaces(Rank &rank) {
 Status Executable::createEvents(Rank &rank) {
   int count = 0;
   for (const auto &variants : rank.segments)
-    for (const std::unique_ptr<Instance> &instance : variants)
-      count = std::max(count, instance ? instance->bound->awaitedCount : 0);
+    for (const auto &[variant, instance] : variants)
+      count = std::max(count, instance->bound->awaitedCount);
   for (int i = 0; i < count; ++i) {
     ASSIGN_OR_RETURN(auto event, rank.device->createEvent());
     rank.events.push_back(std::move(event));
@@ -347,7 +314,7 @@ Status Executable::createEvents(Rank &rank) {
 }
 
 const BoundSegment *Executable::bound(uint32_t segment, plan::Variant variant) const {
-  return bound_[segment][static_cast<size_t>(variant)].get();
+  return bound_[segment].find(variant);
 }
 
 BoundOp Executable::opOf(const Instance &instance, size_t op, kernels::Call &call) const {
@@ -357,7 +324,7 @@ BoundOp Executable::opOf(const Instance &instance, size_t op, kernels::Call &cal
 
 BoundOp Executable::boundOp(size_t rank, uint32_t segment, plan::Variant variant, size_t op,
                             kernels::Call &call) const {
-  return opOf(*ranks_[rank]->segments[segment][static_cast<size_t>(variant)], op, call);
+  return opOf(*ranks_[rank]->segments[segment].find(variant), op, call);
 }
 
 Status Executable::read(size_t rank, const void *from, int64_t bytes, void *to) {

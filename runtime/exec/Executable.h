@@ -75,6 +75,32 @@ public:
   virtual Status afterOp(const Position &position) = 0;
 };
 
+/// What there is once for each variant of a segment.
+template <typename T> class ByVariant {
+public:
+  /// Null if there is none.
+  T *find(const plan::Variant &variant) const {
+    for (const Entry &entry : entries_)
+      if (entry.variant == variant)
+        return entry.item.get();
+    return nullptr;
+  }
+  T &add(const plan::Variant &variant, std::unique_ptr<T> item) {
+    entries_.push_back({variant, std::move(item)});
+    return *entries_.back().item;
+  }
+
+  struct Entry {
+    plan::Variant variant;
+    std::unique_ptr<T> item;
+  };
+  auto begin() const { return entries_.begin(); }
+  auto end() const { return entries_.end(); }
+
+private:
+  std::vector<Entry> entries_;
+};
+
 class Executable {
 public:
   /// `plan` is placed and verified, and must outlive the executable; so must the backend.
@@ -139,7 +165,6 @@ public:
   Status write(size_t rank, void *to, int64_t bytes, const void *from);
 
 private:
-  static constexpr size_t kVariants = 4;
   /// A rank's own of a bound segment.
   struct Instance {
     BoundSegment *bound = nullptr;      ///< of bound_: all ranks of the process share it
@@ -157,7 +182,7 @@ private:
     std::vector<std::unique_ptr<hal::Event>>
         events; ///< one for each op that others wait for, of the widest segment
     std::array<std::unique_ptr<hal::Event>, plan::kStreamsMax> streamEvents; ///< fork and joins
-    std::vector<std::array<std::unique_ptr<Instance>, kVariants>> segments;
+    std::vector<ByVariant<Instance>> segments;
     std::unique_ptr<hal::Buffer> staging; ///< for read()
     std::unique_ptr<hal::Buffer> words;   ///< of progress; null without it
     std::unique_ptr<hal::Event> backgroundBegin, backgroundEnd;
@@ -183,7 +208,6 @@ private:
   static hal::SharedMemory lend(const Rank &rank, int64_t bytes);
   hal::ChannelDesc describe(const Communicator &made);
   hal::Channel *findChannel(int worldRank, plan::ChannelId channel) const;
-  std::vector<plan::Variant> variantsOf(uint32_t segment) const;
   Status bindAll(FindKernel findKernel);
   Status bindRank(size_t rank, FindKernel findKernel);
   Status bindInstance(const BindContext &context, uint32_t segment, plan::Variant variant,
@@ -219,7 +243,7 @@ private:
   ProgressMap map_;
   std::vector<Communicator> communicators_;
   /// By segment and variant: all that does not differ between this process' ranks.
-  std::vector<std::array<std::unique_ptr<BoundSegment>, kVariants>> bound_;
+  std::vector<ByVariant<BoundSegment>> bound_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   MemoryStages stages_;
   std::vector<std::string> unregistered_;

@@ -46,9 +46,8 @@ Status copyInParts(hal::Stream &stream, const BoundOp &op) {
 Status Executable::captureAll() {
   for (std::unique_ptr<Rank> &rank : ranks_)
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
-      for (size_t v = 0; v < kVariants; ++v) {
-        std::unique_ptr<Instance> &instance = rank->segments[s][v];
-        if (!instance || role_.segments[s].before != plan::kNone)
+      for (const auto &[variant, instance] : rank->segments[s]) {
+        if (role_.segments[s].before != plan::kNone)
           continue; // saves are rare; their copies are enqueued separately
         if (static_cast<int64_t>(instance->bound->ops.size() * kNearEnd) > options_.nodesAhead &&
             options_.nodesAhead > 0) {
@@ -56,10 +55,9 @@ Status Executable::captureAll() {
         }
         ASSIGN_OR_RETURN(instance->graph, capture(*rank, role_.segments[s], *instance));
         const plan::Segment &segment = role_.segments[s];
-        instance->graph->setLabel(
-            segment.body
-                ? fmt::format("{} {}", segment.name, plan::toString(static_cast<plan::Variant>(v)))
-                : segment.name);
+        instance->graph->setLabel(segment.body
+                                      ? fmt::format("{} {}", segment.name, plan::toString(variant))
+                                      : segment.name);
       }
   return Status::ok();
 }
@@ -80,7 +78,7 @@ Result<std::unique_ptr<hal::Graph>> Executable::capture(Rank &rank, const plan::
 /// every order that they need.
 Status Executable::launchBackground(uint32_t segment) {
   for (std::unique_ptr<Rank> &rank : ranks_) {
-    const Instance &instance = *rank->segments[segment][static_cast<size_t>(plan::Variant::Only)];
+    const Instance &instance = *rank->segments[segment].find(plan::Variant::Only);
     auto first = std::ranges::find(instance.bound->ops, BoundOp::Copy, &BoundOp::kind);
     bool hasCopies = first != instance.bound->ops.end();
     hal::Stream &stream = *rank->streams[hasCopies ? first->stream : plan::kComputeStream];
@@ -112,8 +110,7 @@ Status Executable::joinBackground(uint32_t segment) {
 
 Status Executable::makeRoom(uint32_t segment, plan::Variant variant) {
   for (std::unique_ptr<Rank> &rank : ranks_)
-    if (const std::unique_ptr<Instance> &instance =
-            rank->segments[segment][static_cast<size_t>(variant)];
+    if (const Instance *instance = rank->segments[segment].find(variant);
         instance && instance->graph)
       RETURN_IF_ERROR(rank->queue->makeRoom(instance->graph->nodes()));
   return Status::ok();
@@ -126,10 +123,9 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
   for (std::unique_ptr<Rank> &rank : ranks_) // before any rank starts work that another waits for
     if (options_.faults)
       RETURN_IF_ERROR(callFaultHooks(*rank, role_.segments[segment],
-                                     *rank->segments[segment][static_cast<size_t>(variant)],
-                                     params.step + 1));
+                                     *rank->segments[segment].find(variant), params.step + 1));
   for (std::unique_ptr<Rank> &rank : ranks_) {
-    Instance *instance = rank->segments[segment][static_cast<size_t>(variant)].get();
+    Instance *instance = rank->segments[segment].find(variant);
     SHARDC_CHECK(instance, "segment {} is not bound for variant {}", segment,
                  plan::toString(variant));
     if (instance->graph) {
@@ -144,7 +140,7 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
       RETURN_IF_ERROR(setParams(*instance->bound, params));
   }
   for (std::unique_ptr<Rank> &rank : ranks_) {
-    Instance &instance = *rank->segments[segment][static_cast<size_t>(variant)];
+    Instance &instance = *rank->segments[segment].find(variant);
     if (!instance.graph)
       RETURN_IF_ERROR(issue(*rank, role_.segments[segment], instance));
   }
@@ -289,13 +285,11 @@ Status Executable::issueOp(Rank &rank, const Instance &instance, const BoundOp &
 Status Executable::runOpByOp(uint32_t segment, plan::Variant variant,
                              const hal::LaunchParams &params, OpObserver *observer) {
   RETURN_IF_ERROR(backend_.synchronize());
-  auto instanceOf = [&](Rank &rank) -> Instance & {
-    return *rank.segments[segment][static_cast<size_t>(variant)];
-  };
+  auto instanceOf = [&](Rank &rank) -> Instance & { return *rank.segments[segment].find(variant); };
   if (options_.poisonBetweenSegments)
     for (std::unique_ptr<Rank> &rank : ranks_)
       RETURN_IF_ERROR(issuePoison(*rank));
-  RETURN_IF_ERROR(setParams(*bound_[segment][static_cast<size_t>(variant)], params));
+  RETURN_IF_ERROR(setParams(*bound_[segment].find(variant), params));
   RETURN_IF_ERROR(backend_.synchronize());
   if (observer)
     RETURN_IF_ERROR(observer->beforeSegment({segment, variant, params, 0}));

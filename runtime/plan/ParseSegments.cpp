@@ -68,7 +68,8 @@ bool Parser::boundaryIn(Role &role, Segment &segment) {
   if (!in_.expect('%') || !in_.name(name, "value"))
     return false;
   size_t at = in_.last();
-  if (!in_.expect('=') || !in_.expect('@') || !lookUp(cells_, cell, "cell"))
+  int64_t distance = 0;
+  if (!in_.expect('=') || !in_.expect('@') || !lookUp(cells_, cell, "cell") || !shift(distance))
     return false;
   Value value;
   value.type = role.cells[cell].type;
@@ -77,7 +78,7 @@ bool Parser::boundaryIn(Role &role, Segment &segment) {
     return false;
   if (in_.takeIf(std::string_view("at")) && !place(value.place))
     return false;
-  Segment::Boundary boundary{kNone, cell};
+  Segment::Boundary boundary{kNone, cell, false, distance};
   if (!define(segment, name, at, std::move(value), boundary.value))
     return false;
   segment.ins.push_back(boundary);
@@ -87,7 +88,8 @@ bool Parser::boundaryIn(Role &role, Segment &segment) {
 bool Parser::boundaryOut(Segment &segment) {
   Segment::Boundary boundary{};
   if (!room(segment.outs, limits::kCellsMax, "'out' lines") || !in_.expect('@') ||
-      !lookUp(cells_, boundary.cell, "cell") || !in_.expect('=') || !valueUse(boundary.value))
+      !lookUp(cells_, boundary.cell, "cell") || !in_.expect('=') || !valueUse(boundary.value) ||
+      !shift(boundary.shift))
     return false;
   boundary.mayDrop = in_.takeIf(std::string_view("droppable"));
   segment.outs.push_back(boundary);
@@ -242,7 +244,7 @@ bool Parser::clause(Op &op, std::string_view word) {
     return ok;
   }
   if (word == "if")
-    return enumerator(op.pred, parsePred, "predicate");
+    return predicate(op.pred);
   if (word == "channel") {
     if (!lookUp(channels_, index, "channel"))
       return false;
@@ -260,6 +262,16 @@ bool Parser::clause(Op &op, std::string_view word) {
   return ok;
 }
 
+/// `first`, or `mb 2 to 5` with both ends included.
+bool Parser::predicate(Pred &out) {
+  if (!in_.takeIf(std::string_view("mb")))
+    return enumerator(out, parsePred, "predicate");
+  out.kind = Pred::Kind::Within;
+  return in_.integer(out.begin, "first microbatch", 0, limits::kMicrobatchesMax) &&
+         in_.expect(std::string_view("to")) &&
+         in_.integer(out.last, "last microbatch", out.begin, limits::kMicrobatchesMax);
+}
+
 bool Parser::tie(Op &op, Tie::Kind kind) {
   Tie tie{};
   tie.kind = kind;
@@ -270,7 +282,7 @@ bool Parser::tie(Op &op, Tie::Kind kind) {
       !valueUse(tie.value))
     return false;
   tie.result = static_cast<uint8_t>(result);
-  if (in_.takeIf(std::string_view("if")) && !enumerator(tie.pred, parsePred, "predicate"))
+  if (in_.takeIf(std::string_view("if")) && !predicate(tie.pred))
     return false;
   op.ties.push_back(tie);
   return in_.expect(')');

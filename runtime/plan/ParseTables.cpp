@@ -188,7 +188,8 @@ bool Parser::stream() {
   return true;
 }
 
-/// `channel gather group all via ce multiprocessors 0 stream gather`
+/// `channel gather group all via ce multiprocessors 0 stream gather`, or with `pair 0 1` after the
+/// group.
 bool Parser::channel() {
   std::string_view name;
   Channel channel;
@@ -199,6 +200,8 @@ bool Parser::channel() {
     return false;
   channel.name = name;
   channel.group = static_cast<int16_t>(group);
+  if (in_.takeIf(std::string_view("pair")) && !pair(channel))
+    return false;
   if (in_.takeIf(std::string_view("via")) &&
       !enumerator(channel.transport, parseTransport, "transport"))
     return false;
@@ -212,6 +215,18 @@ bool Parser::channel() {
   channel.stream = static_cast<StreamId>(stream);
   plan_.channels.push_back(std::move(channel));
   return true;
+}
+
+bool Parser::pair(Channel &channel) {
+  int64_t last = plan_.groupSize(channel.group) - 1;
+  for (int32_t &member : channel.pair) {
+    int64_t index = 0;
+    if (!in_.integer(index, "index in the group", 0, last))
+      return false;
+    member = static_cast<int32_t>(index);
+  }
+  return channel.pair[0] != channel.pair[1] ||
+         in_.fail(in_.last(), "plan-limit", "the members of a pair need to differ");
 }
 
 /// The elements of a part of a block, and among whose ranks it is divided.

@@ -166,15 +166,26 @@ bool Parser::cell(Role &role) {
       !cells_.add(in_, name, static_cast<uint32_t>(role.cells.size()), "cell"))
     return false;
   cell.name = name;
-  if (!cellKind(role, cell) || !in_.expect(':') || !type(cell.type) ||
-      !in_.expect(std::string_view("in")) || !enumerator(cell.arena, parseArena, "arena") ||
-      !in_.expect(std::string_view("for")) || !enumerator(cell.purpose, parsePurpose, "purpose"))
+  int64_t slots = 1;
+  if (!cellKind(role, cell) ||
+      (in_.takeIf(std::string_view("slots")) &&
+       !in_.integer(slots, "slots of a ring", 2, limits::kSlotsMax)) ||
+      !in_.expect(':') || !type(cell.type) || !in_.expect(std::string_view("in")) ||
+      !enumerator(cell.arena, parseArena, "arena") || !in_.expect(std::string_view("for")) ||
+      !enumerator(cell.purpose, parsePurpose, "purpose"))
     return false;
+  cell.slots = static_cast<int32_t>(slots);
   if (in_.takeIf(std::string_view("at"))) {
     cell.place.arena = cell.arena;
     bool named = parseArena(in_.peekWord()).has_value();
-    if (!(named ? place(cell.place) : offset(cell.place)))
+    if ((named && !enumerator(cell.place.arena, parseArena, "arena")) || !offset(cell.place))
       return false;
+    if (cell.isRing()) {
+      cell.place.slots = cell.slots;
+      if (!in_.expect(std::string_view("stride")) ||
+          !in_.integer(cell.place.stride, "bytes from slot to slot", 0, limits::kBytesMax))
+        return false;
+    }
   }
   role.cells.push_back(std::move(cell));
   return true;
@@ -182,7 +193,7 @@ bool Parser::cell(Role &role) {
 
 /// `weight of layers.0`, or nothing for a buffer.
 bool Parser::cellKind(const Role &role, Cell &cell) {
-  if (in_.peek() == ':')
+  if (in_.peek() == ':' || in_.peekWord() == "slots")
     return true;
   size_t at = in_.last();
   if (!enumerator(cell.kind, parseCellKind, "cell kind"))
@@ -219,7 +230,38 @@ bool Parser::cellKind(const Role &role, Cell &cell) {
   return false;
 }
 
-bool Parser::place(Place &out) { return enumerator(out.arena, parseArena, "arena") && offset(out); }
+bool Parser::place(Place &out) {
+  return enumerator(out.arena, parseArena, "arena") && offset(out) && ring(out);
+}
+
+/// `slots 3 stride 256 mb + 1`: in which slot of a ring.
+bool Parser::ring(Place &out) {
+  if (!in_.takeIf(std::string_view("slots")))
+    return true;
+  int64_t slots = 1;
+  if (!in_.integer(slots, "slots of a ring", 2, limits::kSlotsMax) ||
+      !in_.expect(std::string_view("stride")) ||
+      !in_.integer(out.stride, "bytes from slot to slot", 0, limits::kBytesMax))
+    return false;
+  out.slots = static_cast<int32_t>(slots);
+  return shift(out.shift);
+}
+
+/// `+ 3` or `- 3`, or nothing.
+bool Parser::signedTerm(int64_t &out, std::string_view what) {
+  bool minus = in_.takeIf('-');
+  if (!minus && !in_.takeIf('+'))
+    return true;
+  if (!in_.integer(out, what, 0, limits::kMicrobatchesMax))
+    return false;
+  out = minus ? -out : out;
+  return true;
+}
+
+/// `mb + 1`, or nothing.
+bool Parser::shift(int64_t &out) {
+  return !in_.takeIf(std::string_view("mb")) || signedTerm(out, "distance between microbatches");
+}
 
 bool Parser::offset(Place &out) {
   out.placed = true;
@@ -252,21 +294,49 @@ bool Parser::programNode(Role &role, ProgramNode &node, int depth) {
     return in_.fail(in_.next(), "plan-limit", "more than {} program nodes",
                     limits::kProgramNodesMax);
   std::string_view word;
-  if (!in_.word(word, "start, run, steps, every or '}'"))
+  if (!in_.word(word, "start, run, steps, every, loop or '}'"))
     return false;
   if (word == "start" || word == "run") {
     node.kind = word == "start" ? ProgramNode::Start : ProgramNode::Run;
-    if (!lookUp(segments_, node.segment, "segment"))
-      return false;
-    char c = in_.peek();
-    return c < '0' || c > '9' || in_.integer(node.count, "number of runs", 1, limits::kCountMax);
+    return run(node);
   }
-  if (word != "steps" && word != "every")
+  if (word != "steps" && word != "every" && word != "loop")
     return in_.fail(in_.last(), "plan-syntax",
-                    "expected start, run, steps, every or '}}', found '{}'", word.substr(0, 64));
-  node.kind = word == "steps" ? ProgramNode::Steps : ProgramNode::Every;
-  return in_.integer(node.count, "number of steps", 1, limits::kCountMax) && in_.expect('{') &&
-         program(role, node.children, depth + 1);
+                    "expected start, run, steps, every, loop or '}}', found '{}'",
+                    word.substr(0, 64));
+  node.kind = word == "steps"   ? ProgramNode::Steps
+              : word == "every" ? ProgramNode::Every
+                                : ProgramNode::Loop;
+  return in_.integer(node.count, word == "loop" ? "number of turns" : "number of steps", 1,
+                     limits::kCountMax) &&
+         in_.expect('{') && program(role, node.children, depth + 1);
+}
+
+/// `micro 4`, or `forward mb 2*i + 1`.
+bool Parser::run(ProgramNode &node) {
+  if (!lookUp(segments_, node.segment, "segment"))
+    return false;
+  if (in_.takeIf(std::string_view("mb")))
+    return microbatch(node.microbatch.emplace());
+  char c = in_.peek();
+  return c < '0' || c > '9' || in_.integer(node.count, "number of runs", 1, limits::kCountMax);
+}
+
+/// `3`, `i`, `i + 3`, `2*i - 1`
+bool Parser::microbatch(MicrobatchNumber &out) {
+  if (in_.takeIf(std::string_view("i"))) {
+    out.coef = 1;
+    return signedTerm(out.base, "microbatch");
+  }
+  int64_t number = 0;
+  if (!in_.integer(number, "microbatch", 0, limits::kMicrobatchesMax))
+    return false;
+  if (!in_.takeIf('*')) {
+    out.base = number;
+    return true;
+  }
+  out.coef = number;
+  return in_.expect(std::string_view("i")) && signedTerm(out.base, "microbatch");
 }
 
 Result<Plan> parse(std::string_view text, std::string_view fileName) {

@@ -71,6 +71,7 @@ private:
   bool group();
   bool stream();
   bool channel();
+  bool pair(Channel &channel);
   bool unit();
   bool block();
   bool param();
@@ -96,8 +97,13 @@ private:
   bool cellKind(const Role &role, Cell &cell);
   bool place(Place &out);
   bool offset(Place &out);
+  bool ring(Place &out);
+  bool signedTerm(int64_t &out, std::string_view what);
+  bool shift(int64_t &out);
   bool program(Role &role, std::vector<ProgramNode> &out, int depth);
   bool programNode(Role &role, ProgramNode &node, int depth);
+  bool run(ProgramNode &node);
+  bool microbatch(MicrobatchNumber &out);
 
   // segments and ops
   bool segment(Role &role);
@@ -112,6 +118,7 @@ private:
   bool attr(Op &op);
   bool clauses(Op &op);
   bool clause(Op &op, std::string_view word);
+  bool predicate(Pred &out);
   bool tie(Op &op, Tie::Kind kind);
   bool waits(const Segment &segment, Op &op);
   bool results(Segment &segment, Op &op);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "runtime/base/Status.h"
 
 namespace shardc::plan {
@@ -12,7 +14,6 @@ template <size_t N> using Names = std::array<std::string_view, N>;
 
 constexpr Names<4> kLevelNames = {"logical", "sharded", "scheduled", "placed"};
 constexpr Names<5> kPredNames = {"always", "first", "not_first", "last", "not_last"};
-constexpr Names<4> kVariantNames = {"first", "middle", "last", "only"};
 constexpr Names<4> kTransportNames = {"nccl", "window", "ce", "exchange"};
 constexpr Names<4> kArenaNames = {"state", "work", "sym", "host"};
 constexpr Names<8> kPurposeNames = {"params",      "grads", "master_params", "optimizer_state",
@@ -82,8 +83,19 @@ constexpr std::array<AttrInfo, kAttrCount> kAttrInfos = {{
 }};
 
 std::string_view toString(Level x) { return kLevelNames[static_cast<size_t>(x)]; }
-std::string_view toString(Pred x) { return kPredNames[static_cast<size_t>(x)]; }
-std::string_view toString(Variant x) { return kVariantNames[static_cast<size_t>(x)]; }
+std::string toString(const Pred &x) {
+  if (x.kind == Pred::Kind::Within)
+    return fmt::format("mb {} to {}", x.begin, x.last);
+  return std::string(kPredNames[static_cast<size_t>(x.kind)]);
+}
+std::string toString(const Variant &x) {
+  if (x == Variant::First || x == Variant::Middle || x == Variant::Last || x == Variant::Only)
+    return x == Variant::Middle ? "middle"
+           : x == Variant::Only ? "only"
+           : x.isFirst()        ? "first"
+                                : "last";
+  return fmt::format("like {} of {}", x.microbatch, x.count);
+}
 std::string_view toString(Transport x) { return kTransportNames[static_cast<size_t>(x)]; }
 std::string_view toString(Arena x) { return kArenaNames[static_cast<size_t>(x)]; }
 std::string_view toString(Purpose x) { return kPurposeNames[static_cast<size_t>(x)]; }
@@ -114,7 +126,10 @@ std::optional<Source::Kind> parseSourceKind(std::string_view text) {
 std::optional<Level> parseLevel(std::string_view text) {
   return parseEnum<Level>(kLevelNames, text);
 }
-std::optional<Pred> parsePred(std::string_view text) { return parseEnum<Pred>(kPredNames, text); }
+std::optional<Pred> parsePred(std::string_view text) {
+  std::optional<Pred::Kind> kind = parseEnum<Pred::Kind>(kPredNames, text);
+  return kind ? std::optional(Pred{*kind}) : std::nullopt;
+}
 std::optional<Transport> parseTransport(std::string_view text) {
   return parseEnum<Transport>(kTransportNames, text);
 }
@@ -177,7 +192,9 @@ CollectiveKind collectiveKindOf(const Op &collective) {
 }
 
 ValueId wholeOf(const Op &collective) {
-  return isSum(collectiveKindOf(collective)) ? collective.operands[0] : collective.results[0];
+  CollectiveKind kind = collectiveKindOf(collective);
+  bool isOperand = isSum(kind) || kind == CollectiveKind::Send;
+  return isOperand ? collective.operands[0] : collective.results[0];
 }
 
 std::optional<BlockPart> partOf(const Block &block, int64_t numel) {

@@ -64,29 +64,56 @@ struct Attr {
 using StreamId = uint8_t;
 inline constexpr StreamId kComputeStream = 0; ///< of ops that name none
 inline constexpr std::string_view kComputeStreamName = "compute";
-inline constexpr size_t kStreamsMax = 8;
+inline constexpr size_t kStreamsMax = 16;
 
-/// When an op of a microbatch body takes effect.
-enum class Pred : uint8_t { Always, First, NotFirst, Last, NotLast };
+/// In which microbatches an op of a body takes effect.
+struct Pred {
+  enum class Kind : uint8_t { Always, First, NotFirst, Last, NotLast, Within };
+  Kind kind = Kind::Always;
+  int64_t begin = 0, last = 0; ///< Within: from the one number to the other, both included
+  bool operator==(const Pred &) const = default;
 
-/// Which microbatch of its loop a body stands for; Only is first and last at once.
-enum class Variant : uint8_t { First, Middle, Last, Only };
+  static const Pred Always, First, NotFirst, Last, NotLast;
+  static constexpr Pred within(int64_t begin, int64_t last) { return {Kind::Within, begin, last}; }
+};
+inline constexpr Pred Pred::Always{Kind::Always};
+inline constexpr Pred Pred::First{Kind::First};
+inline constexpr Pred Pred::NotFirst{Kind::NotFirst};
+inline constexpr Pred Pred::Last{Kind::Last};
+inline constexpr Pred Pred::NotLast{Kind::NotLast};
+
+/// Which microbatches a body stands for: those that execute like number `microbatch` of `count`.
+/// VariantTable in Variants.h says which these are.
+struct Variant {
+  int64_t microbatch = 0, count = 1;
+  bool isFirst() const { return microbatch == 0; }
+  bool isLast() const { return microbatch == count - 1; }
+  bool operator==(const Variant &) const = default;
+  auto operator<=>(const Variant &) const = default;
+
+  /// Those of bodies that tell only the first and the last microbatch from others. Only is both.
+  static const Variant First, Middle, Last, Only;
+};
+inline constexpr Variant Variant::First{0, 3};
+inline constexpr Variant Variant::Middle{1, 3};
+inline constexpr Variant Variant::Last{2, 3};
+inline constexpr Variant Variant::Only{0, 1};
 
 /// True if the predicate holds in the variant.
-inline bool holds(Pred pred, Variant variant) {
-  bool first = variant == Variant::First || variant == Variant::Only;
-  bool last = variant == Variant::Last || variant == Variant::Only;
-  switch (pred) {
-  case Pred::Always:
+inline bool holds(const Pred &pred, const Variant &variant) {
+  switch (pred.kind) {
+  case Pred::Kind::Always:
     return true;
-  case Pred::First:
-    return first;
-  case Pred::NotFirst:
-    return !first;
-  case Pred::Last:
-    return last;
-  case Pred::NotLast:
-    return !last;
+  case Pred::Kind::First:
+    return variant.isFirst();
+  case Pred::Kind::NotFirst:
+    return !variant.isFirst();
+  case Pred::Kind::Last:
+    return variant.isLast();
+  case Pred::Kind::NotLast:
+    return !variant.isLast();
+  case Pred::Kind::Within:
+    return variant.microbatch >= pred.begin && variant.microbatch <= pred.last;
   }
   return true;
 }
@@ -113,11 +140,11 @@ enum class Purpose : uint8_t {
 inline constexpr int kPurposeCount = 8;
 
 std::string_view toString(Level);
-std::string_view toString(Pred);
+std::string toString(const Pred &);
 std::string_view toString(Transport);
 std::string_view toString(Arena);
 std::string_view toString(Purpose);
-std::string_view toString(Variant);
+std::string toString(const Variant &);
 std::string_view toString(UnitKind);
 std::string_view toString(Phase);
 std::optional<Level> parseLevel(std::string_view);
@@ -183,14 +210,28 @@ struct Type {
   bool operator==(const Type &) const = default;
 };
 
-/// Where a value or cell lies: at `arena + offset + coef · index(group)` bytes.
+/// Where a value or cell lies: at `arena + offset + coef · index(group)` bytes, in a ring
+/// `slot · stride` bytes on, where slot is the microbatch plus `shift`, modulo `slots`.
 struct Place {
   bool placed = false;
   Arena arena = Arena::Work;
   int64_t offset = 0;
   int64_t coef = 0;
   int16_t group = -1; ///< index in Plan::groups; -1 where coef is 0
+  int32_t slots = 1;  ///< of the ring that it lies in; 1: in none
+  int64_t stride = 0; ///< bytes from a slot to the next
+  int64_t shift = 0;  ///< from the microbatch under way to the one that the slot is for
   bool operator==(const Place &) const = default;
+
+  /// The slot that it is in for a microbatch.
+  int64_t slotOf(int64_t microbatch) const {
+    int64_t slot = (microbatch + shift) % slots;
+    return slot < 0 ? slot + slots : slot;
+  }
+  /// Without the part that moves with an index.
+  int64_t offsetFor(int64_t microbatch) const {
+    return slots == 1 ? offset : offset + slotOf(microbatch) * stride;
+  }
 };
 
 struct Value {
@@ -202,15 +243,23 @@ struct Value {
   uint8_t defResult = 0;
 };
 
-/// A buffer that holds a value where segments meet. Every live-in value is a cell's content.
+/// A buffer that holds a value where segments meet. Every live-in value is a cell's content. A ring
+/// holds one value for each microbatch in flight: that of number n in slot n modulo `slots`.
 struct Cell {
   std::string name; ///< without the leading @; unique in its role
   CellKind kind = CellKind::Buffer;
   int32_t of = -1; ///< index in Plan::blocks or Plan::params, as the kind says
-  Type type;
+  Type type;       ///< of a slot
+  int32_t slots = 1;
   Arena arena = Arena::State;
   Purpose purpose = Purpose::Params;
-  Place place;
+  Place place; ///< of the first slot
+
+  bool isRing() const { return slots > 1; }
+  /// From its first byte to its last, with all slots.
+  int64_t bytes() const {
+    return isRing() ? (slots - 1) * place.stride + type.bytes() : type.bytes();
+  }
 };
 
 /// Ties a result to a value whose buffer it takes over.
@@ -264,17 +313,19 @@ CollectiveKind collectiveKindOf(const Op &collective);
 /// is summed.
 ValueId wholeOf(const Op &collective);
 
-/// A straight line of ops; all have ended when it ends. `body` segments have four variants.
+/// A straight line of ops; all have ended when it ends.
 struct Segment {
   struct Boundary {
     ValueId value;
     uint32_t cell; ///< index in Role::cells
     /// For an `out`: the content may be overwritten before it is read.
     bool mayDrop = false;
+    /// Of a ring: from the microbatch under way to the one that the value is of.
+    int64_t shift = 0;
   };
   std::string name;
   SegmentKind kind = SegmentKind::Other;
-  bool body = false; ///< runs once per microbatch, with First/Middle/Last/Only
+  bool body = false; ///< runs once per microbatch
   /// Set: a background segment, in no program. It may start where a step has ended, and has ended
   /// before this segment, by index, begins; it is unordered with all that runs between.
   uint32_t before = kNone;
@@ -284,17 +335,27 @@ struct Segment {
   std::vector<Boundary> outs; ///< values that are cells' contents at the end
 };
 
+/// A microbatch number: `coef · i + base`, where i counts the turns of the innermost loop from 0
+/// on.
+struct MicrobatchNumber {
+  int64_t coef = 0, base = 0;
+  int64_t at(int64_t turn) const { return coef * turn + base; }
+  bool operator==(const MicrobatchNumber &) const = default;
+};
+
 /// How segments follow each other.
 struct ProgramNode {
   enum Kind : uint8_t {
     Start, ///< once, where no checkpoint is loaded
-    Run,   ///< `count` times, a body's variants by position
+    Run,   ///< `count` times, a body for microbatches 0 to count - 1; or once for `microbatch`
     Steps, ///< children, `count` times
-    Every  ///< children, after each `count`-th step
+    Every, ///< children, after each `count`-th step
+    Loop   ///< children, `count` times inside of a step
   } kind;
   uint32_t segment = kNone;
   int64_t count = 1;
   std::vector<ProgramNode> children;
+  std::optional<MicrobatchNumber> microbatch; ///< that a run of a body is for
 };
 
 /// Coordinates `begin` to `end` - 1 on one axis of the mesh.
@@ -331,7 +392,8 @@ struct Stream {
   std::string name;
 };
 
-/// A communicator of a group: its collectives are matched in order, and travel alike.
+/// A communicator of a group, or of two of its members: its collectives are matched in order, and
+/// travel alike.
 struct Channel {
   std::string name;
   int16_t group = -1; ///< index in Plan::groups
@@ -339,6 +401,10 @@ struct Channel {
   /// Of the device, that its kernels may take while they run; 0 where it has no kernels.
   int32_t multiprocessors = 0;
   StreamId stream = kComputeStream; ///< on which its collectives run
+  /// Its members by their index in the group; -1: all. Only such a channel has sends.
+  std::array<int32_t, 2> pair{-1, -1};
+
+  bool isPair() const { return pair[0] >= 0; }
 };
 
 /// Parameters that are gathered and reduced together: a layer, the embedding, the head.
@@ -460,6 +526,12 @@ struct Plan {
   int64_t worldSize() const;
   /// 1 for group -1.
   int64_t groupSize(int group) const;
+  /// Ranks that take part in a collective: two where its channel is of a pair.
+  int64_t membersOf(const Op &collective) const {
+    bool isOfPair =
+        collective.channel >= 0 && channels[static_cast<size_t>(collective.channel)].isPair();
+    return isOfPair ? 2 : groupSize(collective.group);
+  }
   /// How a collective travels; as NCCL's kernels while it has no channel.
   Transport transportOf(const Op &op) const {
     return op.channel < 0 ? Transport::Nccl : channels[static_cast<size_t>(op.channel)].transport;

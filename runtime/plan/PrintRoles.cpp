@@ -18,6 +18,10 @@ void Writer::cell(const Cell &cell) {
         nameOf(plan_.blocks, cell.of);
     }
   }
+  if (cell.isRing()) {
+    text(" slots ");
+    integer(cell.slots);
+  }
   text(" : ");
   type(cell.type);
   text(" in ");
@@ -26,10 +30,15 @@ void Writer::cell(const Cell &cell) {
   text(toString(cell.purpose));
   if (cell.place.placed) {
     text(" at ");
-    if (cell.place.arena != cell.arena)
-      place(cell.place);
-    else
-      offset(cell.place);
+    if (cell.place.arena != cell.arena) {
+      text(toString(cell.place.arena));
+      text(" ");
+    }
+    offset(cell.place);
+    if (cell.isRing()) {
+      text(" stride ");
+      integer(cell.place.stride);
+    }
   }
   text("\n");
 }
@@ -180,6 +189,7 @@ void Writer::boundaryIn(const Role &role, const Segment &segment, const Segment:
   value(segment, in.value);
   text(" = @");
   nameOf(role.cells, in.cell);
+  shift(in.shift);
   if (in.value < segment.values.size() && in.cell < role.cells.size()) {
     const Value &live = segment.values[in.value];
     const Cell &cell = role.cells[in.cell];
@@ -223,18 +233,34 @@ void Writer::segment(const Role &role, const Segment &segment) {
     nameOf(role.cells, boundary.cell);
     text(" = ");
     value(segment, boundary.value);
+    shift(boundary.shift);
     text(boundary.mayDrop ? " droppable\n" : "\n");
   }
   text("  }\n");
+}
+
+/// ` mb 3`, ` mb i + 3`, ` mb 2*i - 1`
+void Writer::microbatch(const MicrobatchNumber &number) {
+  text(" mb ");
+  if (number.coef == 0)
+    return integer(number.base);
+  if (number.coef != 1) {
+    integer(number.coef);
+    text("*");
+  }
+  text("i");
+  signedTerm(number.base);
 }
 
 void Writer::program(const Role &role, const std::vector<ProgramNode> &nodes, int depth) {
   for (const ProgramNode &node : nodes) {
     for (int i = 0; i < depth; ++i)
       text("  ");
-    bool nested = node.kind == ProgramNode::Steps || node.kind == ProgramNode::Every;
+    bool nested = node.kind != ProgramNode::Start && node.kind != ProgramNode::Run;
     if (nested) {
-      text(node.kind == ProgramNode::Steps ? "steps " : "every ");
+      text(node.kind == ProgramNode::Steps   ? "steps "
+           : node.kind == ProgramNode::Every ? "every "
+                                             : "loop ");
       integer(node.count);
       text(" {\n");
       program(role, node.children, depth + 1);
@@ -248,6 +274,8 @@ void Writer::program(const Role &role, const std::vector<ProgramNode> &nodes, in
         text(" ");
         integer(node.count);
       }
+      if (node.microbatch)
+        microbatch(*node.microbatch);
     }
     text("\n");
   }

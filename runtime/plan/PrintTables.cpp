@@ -85,6 +85,12 @@ void Writer::channels() {
     name(channel.name);
     text(" group ");
     nameOf(plan_.groups, channel.group);
+    if (channel.isPair()) {
+      text(" pair ");
+      integer(channel.pair[0]);
+      text(" ");
+      integer(channel.pair[1]);
+    }
     if (channel.transport != Transport::Nccl) {
       text(" via ");
       text(toString(channel.transport));

@@ -76,6 +76,28 @@ void Writer::place(const Place &place) {
   text(toString(place.arena));
   text(" ");
   offset(place);
+  if (place.slots == 1)
+    return;
+  text(" slots ");
+  integer(place.slots);
+  text(" stride ");
+  integer(place.stride);
+  shift(place.shift);
+}
+
+/// ` + 3` or ` - 3`; nothing for 0.
+void Writer::signedTerm(int64_t value) {
+  if (value == 0)
+    return;
+  text(value < 0 ? " - " : " + ");
+  integer(value < 0 ? -value : value);
+}
+
+void Writer::shift(int64_t value) {
+  if (value == 0)
+    return;
+  text(" mb");
+  signedTerm(value);
 }
 
 void Writer::type(const Type &type) {

@@ -40,6 +40,9 @@ private:
   template <typename T> void nameOf(const std::vector<T> &table, int64_t index);
   void value(const Segment &segment, ValueId id);
   void offset(const Place &place);
+  void signedTerm(int64_t value);
+  void shift(int64_t value);
+  void microbatch(const MicrobatchNumber &number);
   void jobValue(const JobValue &value);
   void attrs(const Op &op);
   void attr(const Attr &attr);

@@ -59,7 +59,7 @@ std::vector<bool> nestedCells(const Role &role) {
   std::iota(order.begin(), order.end(), 0u);
   auto key = [&](uint32_t c) {
     const Cell &cell = role.cells[c];
-    return std::tuple(cell.place.arena, cell.place.offset, -cell.type.bytes(), c);
+    return std::tuple(cell.place.arena, cell.place.offset, -cell.bytes(), c);
   };
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
   std::vector<bool> isNested(role.cells.size());
@@ -69,7 +69,7 @@ std::vector<bool> nestedCells(const Role &role) {
     if (!cell.place.placed)
       continue;
     int64_t &last = end[static_cast<size_t>(cell.place.arena)];
-    int64_t mine = cell.place.offset + cell.type.bytes();
+    int64_t mine = cell.place.offset + cell.bytes();
     isNested[c] = mine <= last;
     last = std::max(last, mine);
   }
@@ -90,7 +90,7 @@ CellPlaces placesOf(const Role &role) {
 /// True for a value that needs no additional bytes: a cell's content, or a rank's own slot in a
 /// complete block.
 bool isWithinCell(const CellPlaces &cells, const Value &value) {
-  if (value.def == kNone || value.place.coef != 0)
+  if (value.def == kNone || value.place.coef != 0 || value.place.slots > 1)
     return true;
   return value.place.placed &&
          cells.count({value.place.arena, value.place.offset, value.type.bytes()}) > 0;
@@ -165,6 +165,10 @@ int64_t sentBytes(CollectiveKind kind, int64_t full, int64_t members) {
     return others;
   case CollectiveKind::AllReduce: // a sum of parts, then a gather of them
     return 2 * others;
+  case CollectiveKind::Send:
+    return full;
+  case CollectiveKind::Recv:
+    return 0;
   }
   return others;
 }
@@ -172,10 +176,12 @@ int64_t sentBytes(CollectiveKind kind, int64_t full, int64_t members) {
 void addOpTraffic(const Plan &plan, const Segment &segment, const Op &op, int64_t times,
                   std::vector<TrafficRow> &rows) {
   const std::optional<CollectiveInfo> &collective = opInfo(op.kind).collective;
-  if (!collective || op.group < 0 || op.operands.empty() || op.results.empty() || times == 0)
+  bool isGiven = collective && isPointToPoint(collective->kind);
+  if (!collective || op.group < 0 || times == 0 ||
+      (!isGiven && (op.operands.empty() || op.results.empty())))
     return;
-  const Type &operand = segment.values[op.operands[0]].type;
-  int64_t members = plan.groupSize(op.group);
+  const Type &operand = segment.values[isGiven ? wholeOf(op) : op.operands[0]].type;
+  int64_t members = plan.membersOf(op);
   int64_t full = segment.values[wholeOf(op)].type.bytes();
   int64_t sent = sentBytes(collective->kind, full, members);
   auto row = std::find_if(rows.begin(), rows.end(), [&](const TrafficRow &r) {
@@ -186,6 +192,23 @@ void addOpTraffic(const Plan &plan, const Segment &segment, const Op &op, int64_
   row->calls = addTimes(row->calls, 1, times);
   row->fullBytes = addTimes(row->fullBytes, full, times);
   row->sentBytes = addTimes(row->sentBytes, sent, times);
+}
+
+/// The segments that the nodes run, as they come first.
+std::vector<size_t> segmentsInOrder(const std::vector<ProgramNode> &nodes) {
+  std::vector<size_t> segments;
+  auto add = [&](size_t segment) {
+    if (std::ranges::find(segments, segment) == segments.end())
+      segments.push_back(segment);
+  };
+  for (const ProgramNode &node : nodes) {
+    if (node.kind == ProgramNode::Loop)
+      for (size_t segment : segmentsInOrder(node.children))
+        add(segment);
+    else if (node.kind == ProgramNode::Run)
+      add(node.segment);
+  }
+  return segments;
 }
 
 const std::vector<ProgramNode> *stepsOf(const Role &role) {
@@ -299,25 +322,40 @@ MemoryByPurpose memoryByPurpose(const Role &role) {
   std::vector<bool> isNested = nestedCells(role);
   for (size_t c = 0; c < role.cells.size(); ++c)
     if (!isNested[c])
-      memory.cells[static_cast<size_t>(role.cells[c].purpose)] += role.cells[c].type.bytes();
+      memory.cells[static_cast<size_t>(role.cells[c].purpose)] +=
+          role.cells[c].slots * role.cells[c].type.bytes();
   CellPlaces places = placesOf(role);
   for (uint32_t i = 0; i < role.segments.size(); ++i)
     addPeak(places, role.segments[i], i, memory);
   return memory;
 }
 
-int64_t timesOf(Pred pred, int64_t count) {
-  switch (pred) {
-  case Pred::Always:
+int64_t timesOf(const Pred &pred, int64_t count) {
+  switch (pred.kind) {
+  case Pred::Kind::Always:
     return count;
-  case Pred::First:
-  case Pred::Last:
+  case Pred::Kind::First:
+  case Pred::Kind::Last:
     return std::min<int64_t>(count, 1);
-  case Pred::NotFirst:
-  case Pred::NotLast:
+  case Pred::Kind::NotFirst:
+  case Pred::Kind::NotLast:
     return std::max<int64_t>(count - 1, 0);
+  case Pred::Kind::Within:
+    return std::max<int64_t>(std::min(pred.last, count - 1) - pred.begin + 1, 0);
   }
   return count;
+}
+
+std::vector<int64_t> runsOf(const Role &role, const std::vector<ProgramNode> &nodes) {
+  std::vector<int64_t> runs(role.segments.size());
+  for (const ProgramNode &node : nodes) {
+    if (node.kind == ProgramNode::Loop)
+      for (std::vector<int64_t> inside = runsOf(role, node.children); int64_t & count : runs)
+        count = addTimes(count, inside[static_cast<size_t>(&count - runs.data())], node.count);
+    else if (node.kind == ProgramNode::Run)
+      runs[node.segment] = addTimes(runs[node.segment], 1, node.count);
+  }
+  return runs;
 }
 
 std::vector<TrafficRow> trafficOfStep(const Plan &plan, const Role &role) {
@@ -325,13 +363,11 @@ std::vector<TrafficRow> trafficOfStep(const Plan &plan, const Role &role) {
   const std::vector<ProgramNode> *steps = stepsOf(role);
   if (steps == nullptr)
     return rows;
-  for (const ProgramNode &node : *steps) {
-    if (node.kind != ProgramNode::Run)
-      continue;
-    const Segment &segment = role.segments[node.segment];
+  std::vector<int64_t> runs = runsOf(role, *steps);
+  for (size_t s : segmentsInOrder(*steps)) {
+    const Segment &segment = role.segments[s];
     for (const Op &op : segment.ops)
-      addOpTraffic(plan, segment, op, segment.body ? timesOf(op.pred, node.count) : node.count,
-                   rows);
+      addOpTraffic(plan, segment, op, segment.body ? timesOf(op.pred, runs[s]) : runs[s], rows);
   }
   return rows;
 }

@@ -39,7 +39,9 @@ struct TrafficRow {
 std::vector<TrafficRow> trafficOfStep(const Plan &plan, const Role &role);
 
 /// How often an op with the predicate takes effect in `count` microbatches.
-int64_t timesOf(Pred pred, int64_t count);
+int64_t timesOf(const Pred &pred, int64_t count);
+/// How often the nodes run each segment of the role, without what is in an `every`.
+std::vector<int64_t> runsOf(const Role &role, const std::vector<ProgramNode> &nodes);
 
 /// The comment page: strategy, mesh, memory, traffic, roles, segments, and `more` at its end, one
 /// comment line each. For print()'s `page`.

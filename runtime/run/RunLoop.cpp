@@ -79,7 +79,8 @@ private:
     case ProgramNode::Steps:
       return runSteps(node);
     case ProgramNode::Every:
-      return makeStatus(report::PlanCannotRun, "'every' is outside 'steps'");
+    case ProgramNode::Loop:
+      return makeStatus(report::PlanCannotRun, "'every' or 'loop' is outside 'steps'");
     }
     return Status::ok();
   }

@@ -10,6 +10,7 @@
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Syntax.h"
 #include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifyRings.h"
 
 namespace shardc::plan {
 namespace {
@@ -98,6 +99,8 @@ std::string context(const Plan &plan, const Spot &spot, std::optional<Variant> v
   return text;
 }
 
+std::vector<Finding> verifyFlat(Inspection &inspection);
+
 } // namespace
 
 std::string_view ruleId(Rule rule) { return kRules[static_cast<size_t>(rule)].id; }
@@ -108,11 +111,27 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
   checkTables(inspection);
   if (inspection.size() == 0)
     forEachSegment(inspection, checkForm);
+  if (inspection.size() == 0)
+    checkRings(inspection);
+  if (inspection.size() != 0 || !hasRings(plan))
+    return verifyFlat(inspection);
+  FlatPlan flat = flattened(plan);
+  Inspection ofSlots(flat.plan, findingsMax, visitsMax);
+  ofSlots.setRings(flat.rings);
+  return verifyFlat(ofSlots);
+}
+
+namespace {
+
+/// Without rings, in form.
+std::vector<Finding> verifyFlat(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkKinds(inspection, role);
   if (inspection.size() != 0)
     return inspection.take();
   forEachSegment(inspection, checkShapes);
+  forEachSegment(inspection, checkMicrobatches);
   for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
     checkBackgroundForm(inspection, role);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
@@ -150,6 +169,8 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
     checkSums(inspection);
   return inspection.take();
 }
+
+} // namespace
 
 std::string render(const Plan &plan, const Finding &finding) {
   std::string text =
@@ -335,32 +356,9 @@ bool updatesBlocks(const Role &role) {
   });
 }
 
-bool executes(const Op &op, Variant variant) {
+bool executes(const Op &op, const Variant &variant) {
   return opInfo(op.kind).traits != OpTraits::Alias && holds(op.pred, variant);
 }
-
-namespace {
-
-/// An `every` that is due in none of the `steps` runs nothing.
-void addVariants(const std::vector<ProgramNode> &nodes, uint32_t segment, int64_t steps,
-                 std::array<bool, 4> &taken) {
-  for (const ProgramNode &node : nodes) {
-    if (node.kind == ProgramNode::Every && node.count > steps)
-      continue;
-    addVariants(node.children, segment, node.kind == ProgramNode::Steps ? node.count : steps,
-                taken);
-    if ((node.kind != ProgramNode::Run && node.kind != ProgramNode::Start) ||
-        node.segment != segment)
-      continue;
-    bool once = node.count == 1 || node.kind == ProgramNode::Start;
-    taken[static_cast<size_t>(Variant::Only)] |= once;
-    taken[static_cast<size_t>(Variant::First)] |= !once;
-    taken[static_cast<size_t>(Variant::Last)] |= !once;
-    taken[static_cast<size_t>(Variant::Middle)] |= !once && node.count > 2;
-  }
-}
-
-} // namespace
 
 std::set<int64_t> stepsThatDiffer(const ProgramNode &steps) {
   std::set<int64_t> found = {1};
@@ -378,21 +376,18 @@ std::set<int64_t> stepsThatDiffer(const ProgramNode &steps) {
   return found;
 }
 
-std::vector<Variant> variantsOf(const Role &role, uint32_t segment) {
-  std::array<bool, 4> taken{};
-  addVariants(role.program, segment, 1, taken);
-  bool isRun = std::ranges::find(taken, true) != taken.end();
-  if (role.program.empty())
-    taken.fill(true);
-  if (!role.segments[segment].body) {
-    bool isTaken = isRun || role.program.empty() || role.segments[segment].before != kNone;
-    return isTaken ? std::vector<Variant>{Variant::Only} : std::vector<Variant>{};
-  }
-  std::vector<Variant> variants;
-  for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only})
-    if (taken[static_cast<size_t>(variant)])
-      variants.push_back(variant);
-  return variants;
+const std::vector<Variant> &Inspection::variantsOf(uint32_t role, uint32_t segment) {
+  variants_.resize(plan_.roles.size());
+  std::vector<std::vector<Variant>> &variants = variants_[role];
+  const Role &of = plan_.roles[role];
+  if (variants.empty() && !of.program.empty())
+    variants = variantsOfProgram(of);
+  if (variants.empty())
+    for (const Segment &each : of.segments)
+      variants.push_back(
+          each.body ? std::vector{Variant::First, Variant::Middle, Variant::Last, Variant::Only}
+                    : std::vector{Variant::Only});
+  return variants[segment];
 }
 
 } // namespace verifier

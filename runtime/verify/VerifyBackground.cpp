@@ -200,7 +200,7 @@ public:
     if (byBefore.empty())
       return;
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
-      variants_[s] = variantsOf(role_, s);
+      variants_[s] = report_.variantsOf(roleIndex_, s);
     indexHostCells();
     for (const auto &[before, segments] : byBefore) {
       Touches reads(indices_), writes(indices_);

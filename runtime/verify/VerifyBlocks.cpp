@@ -21,6 +21,8 @@ bool movesShards(CollectiveKind kind) {
   case CollectiveKind::ReduceScatter:
     return true;
   case CollectiveKind::AllReduce:
+  case CollectiveKind::Send:
+  case CollectiveKind::Recv:
     return false;
   }
   return false;

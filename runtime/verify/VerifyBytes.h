@@ -51,7 +51,33 @@ struct SegmentEffect {
 
 /// By segment and variant; null where the program does not take it. Variants that execute alike
 /// share one.
-using SegmentEffects = std::vector<std::array<std::shared_ptr<const SegmentEffect>, 4>>;
+class SegmentEffects {
+public:
+  using Effect = std::shared_ptr<const SegmentEffect>;
+  explicit SegmentEffects(size_t segments) : effects_(segments) {}
+
+  void set(uint32_t segment, const Variant &variant, Effect effect) {
+    for (auto &[each, own] : effects_[segment])
+      if (each == variant) {
+        own = std::move(effect);
+        return;
+      }
+    effects_[segment].emplace_back(variant, std::move(effect));
+  }
+  const SegmentEffect *find(uint32_t segment, const Variant &variant) const {
+    for (const auto &[each, effect] : effects_[segment])
+      if (each == variant)
+        return effect.get();
+    return nullptr;
+  }
+  /// With the variant of each.
+  const std::vector<std::pair<Variant, Effect>> &of(uint32_t segment) const {
+    return effects_[segment];
+  }
+
+private:
+  std::vector<std::vector<std::pair<Variant, Effect>>> effects_;
+};
 
 /// VerifyLost.cpp: contents that a role's segments leave and nobody reads.
 void checkLost(Inspection &inspection, uint32_t role, const CellRegions &regions,

@@ -29,6 +29,7 @@ using Queue = std::pair<int16_t, ChannelId>;
 struct Instance {
   uint32_t segment;
   Variant variant;
+  int64_t microbatch;
 };
 
 /// Roles that have ranks in common instances of a group.
@@ -55,10 +56,10 @@ bool meet(const Plan &plan, const Role &a, const Role &b, const Group &group) {
 class Actor {
 public:
   Actor(const Plan &plan, uint32_t roleIndex, const std::vector<bool> &isShared, bool starts)
-      : roleIndex_(roleIndex), role_(plan.roles[roleIndex]), isShared_(isShared), starts_(starts),
-        runsMax_(kRunsMax / plan.roles.size()) {
+      : plan_(plan), roleIndex_(roleIndex), role_(plan.roles[roleIndex]), isShared_(isShared),
+        starts_(starts), runsMax_(kRunsMax / plan.roles.size()) {
     for (const Segment &segment : role_.segments)
-      orders_.emplace_back(segment);
+      orders_.emplace_back(segment), tables_.emplace_back(segment);
     expand(role_.program);
     partEnds_.push_back(instances_.size());
     enter();
@@ -88,6 +89,8 @@ public:
     return op;
   }
   const Op &op(uint32_t index) const { return segment().ops[index]; }
+  uint32_t segmentIndex() const { return instances_[at_].segment; }
+  int64_t microbatch() const { return instances_[at_].microbatch; }
   const Segment &segment() const { return role_.segments[instances_[at_].segment]; }
   Spot spot(uint32_t op) const {
     return {roleIndex_, isDone() ? kNone : instances_[at_].segment, op};
@@ -118,7 +121,7 @@ private:
   void expand(const std::vector<ProgramNode> &nodes) {
     for (const ProgramNode &node : nodes) {
       if (node.kind != ProgramNode::Steps) {
-        run(node);
+        run(node, 0, {});
         continue;
       }
       for (int64_t step : stepsThatDiffer(node)) {
@@ -130,26 +133,39 @@ private:
   }
 
   void expandStep(const ProgramNode &steps, int64_t step) {
+    const std::vector<int64_t> counts = namedRuns(role_, steps.children);
     for (const ProgramNode &node : steps.children) {
       if (node.kind != ProgramNode::Every)
-        run(node);
+        run(node, 0, counts);
       else if (step % node.count == 0)
-        for (const ProgramNode &child : node.children)
-          run(child);
+        runAll(node.children, 0, namedRuns(role_, node.children));
     }
   }
 
-  void run(const ProgramNode &node) {
+  void runAll(const std::vector<ProgramNode> &nodes, int64_t turn,
+              const std::vector<int64_t> &counts) {
+    for (const ProgramNode &node : nodes)
+      run(node, turn, counts);
+  }
+
+  /// In a turn of the innermost loop; `counts` are named runs of each segment.
+  void run(const ProgramNode &node, int64_t turn, const std::vector<int64_t> &counts) {
     if (node.kind == ProgramNode::Start && !starts_)
       return;
-    bool body = role_.segments[node.segment].body;
-    for (int64_t i = 0; i < node.count && !isTooLong(); ++i) {
-      Variant variant = !body || node.count == 1 ? Variant::Only
-                        : i == 0                 ? Variant::First
-                        : i + 1 == node.count    ? Variant::Last
-                                                 : Variant::Middle;
-      instances_.push_back({node.segment, variant});
+    if (node.kind == ProgramNode::Loop) {
+      for (int64_t i = 0; i < node.count && !isTooLong(); ++i)
+        runAll(node.children, i, counts);
+      return;
     }
+    if (node.microbatch) {
+      int64_t microbatch = node.microbatch->at(turn);
+      instances_.push_back(
+          {node.segment, tables_[node.segment].of(microbatch, counts[node.segment]), microbatch});
+      return;
+    }
+    bool body = role_.segments[node.segment].body;
+    for (int64_t i = 0; i < node.count && !isTooLong(); ++i)
+      instances_.push_back({node.segment, tables_[node.segment].of(i, node.count), body ? i : 0});
   }
 
   /// Queues up the shared collectives of the part's next run that has any.
@@ -168,16 +184,23 @@ private:
     const std::vector<Op> &ops = role_.segments[instance.segment].ops;
     for (uint32_t i = 0; isNew && i < ops.size(); ++i)
       if (opInfo(ops[i].kind).traits == OpTraits::Collective &&
-          executes(ops[i], instance.variant) && isShared_[static_cast<size_t>(ops[i].group)])
+          executes(ops[i], instance.variant) && isShared(ops[i]))
         at->second.push_back(i);
     return at->second;
   }
 
+  bool isShared(const Op &op) const {
+    bool isOfPair = op.channel >= 0 && plan_.channels[static_cast<size_t>(op.channel)].isPair();
+    return isOfPair || isShared_[static_cast<size_t>(op.group)];
+  }
+
+  const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
   const std::vector<bool> &isShared_; ///< per group: it has members in several roles
   bool starts_;                       ///< no checkpoint is loaded
   std::vector<HappensBefore> orders_;
+  std::vector<VariantTable> tables_;
   std::vector<Instance> instances_;
   std::vector<size_t> partEnds_; ///< of instances_
   size_t part_ = 0, at_ = 0;
@@ -200,8 +223,12 @@ public:
   explicit Meeting(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {}
 
   void run() {
+    checkPairs();
+    if (report_.size() != 0 || plan_.roles.size() < 2)
+      return;
     findMembers();
-    if (report_.isFull() || std::find(isShared_.begin(), isShared_.end(), true) == isShared_.end())
+    bool isAnyShared = std::find(isShared_.begin(), isShared_.end(), true) != isShared_.end();
+    if (report_.isFull() || (!isAnyShared && !hasPairs_))
       return;
     checkLoops();
     follow(true);
@@ -236,7 +263,66 @@ private:
     }
   }
 
+  /// The two ranks of a pair have roles of their own.
+  void checkPairs() {
+    for (uint32_t r = 0; r < plan_.roles.size(); ++r) {
+      Indices indices(plan_, plan_.roles[r]);
+      for (uint32_t s = 0; s < plan_.roles[r].segments.size(); ++s)
+        for (uint32_t i = 0; i < plan_.roles[r].segments[s].ops.size(); ++i)
+          checkPair(indices, {r, s, i});
+    }
+  }
+
+  void checkPair(const Indices &indices, Spot at) {
+    const Op &op = plan_.roles[at.role].segments[at.segment].ops[at.op];
+    if (op.channel < 0 || !plan_.channels[static_cast<size_t>(op.channel)].isPair())
+      return;
+    const Channel &channel = plan_.channels[static_cast<size_t>(op.channel)];
+    IndexRange own = indices.of(channel.group);
+    if (!own.isSole() || (own.first != channel.pair[0] && own.first != channel.pair[1]))
+      report_.add(
+          Rule::Collective, at,
+          fmt::format(
+              "channel '{}' is between ranks {} and {} of group '{}'; role '{}' has ranks {} "
+              "to {}, and needs to have one of the two alone",
+              channel.name, channel.pair[0], channel.pair[1],
+              plan_.groups[static_cast<size_t>(channel.group)].name, plan_.roles[at.role].name,
+              own.first, own.last));
+  }
+
   void findMembers() {
+    findGroups();
+    for (ChannelId id = 0; id < static_cast<ChannelId>(plan_.channels.size()); ++id) {
+      std::vector<std::vector<uint32_t>> &members = ofPair_.emplace_back();
+      if (const Channel &channel = plan_.channels[static_cast<size_t>(id)]; channel.isPair())
+        members = membersOfPair(channel);
+    }
+  }
+
+  /// Of each role that has a rank of the pair those with which it meets.
+  std::vector<std::vector<uint32_t>> membersOfPair(const Channel &channel) {
+    hasPairs_ = true;
+    std::vector<bool> isOne;
+    for (const Role &role : plan_.roles) {
+      IndexRange own = Indices(plan_, role).of(channel.group);
+      isOne.push_back(own.isSole() &&
+                      (own.first == channel.pair[0] || own.first == channel.pair[1]));
+    }
+    std::vector<std::vector<uint32_t>> partners(plan_.roles.size());
+    const Group &group = plan_.groups[static_cast<size_t>(channel.group)];
+    for (uint32_t a = 0; a < plan_.roles.size(); ++a)
+      for (uint32_t b = 0; b < plan_.roles.size() && isOne[a]; ++b)
+        if (a != b && isOne[b] && report_.spend(kVisitsOfPair) &&
+            meet(plan_, plan_.roles[a], plan_.roles[b], group))
+          partners[a].push_back(b);
+    std::vector<std::vector<uint32_t>> members(plan_.roles.size());
+    for (uint32_t role = 0; role < plan_.roles.size(); ++role)
+      if (isOne[role])
+        members[role] = membersWith(role, partners);
+    return members;
+  }
+
+  void findGroups() {
     for (const Group &group : plan_.groups) {
       if (!report_.spend(plan_.roles.size() * plan_.roles.size() * kVisitsOfPair))
         return;
@@ -314,8 +400,10 @@ private:
     uint32_t mine = report_.spend(2 * actor.queues().size()) ? actor.head(queue) : kNone;
     if (mine == kNone)
       return false;
+    bool isOfPair = queue.second >= 0 && plan_.channels[static_cast<size_t>(queue.second)].isPair();
     const std::vector<uint32_t> &members =
-        members_[static_cast<size_t>(queue.first)][actor.roleIndex()];
+        isOfPair ? ofPair_[static_cast<size_t>(queue.second)][actor.roleIndex()]
+                 : members_[static_cast<size_t>(queue.first)][actor.roleIndex()];
     for (uint32_t member : members) {
       Actor &other = actors_[member];
       if (!report_.spend(2 * other.queues().size()))
@@ -342,17 +430,51 @@ private:
     auto alike = [](const Type &s, const Type &t) {
       return s.dtype == t.dtype && s.numel() == t.numel();
     };
-    if (x.kind == y.kind && x.getBool(AttrKey::average) == y.getBool(AttrKey::average) &&
-        x.getInt(AttrKey::block) == y.getInt(AttrKey::block) &&
-        alike(type(a, x.operands[0]), type(b, y.operands[0])) &&
-        alike(type(a, x.results[0]), type(b, y.results[0])))
+    if (isTransfer(x) && isTransfer(y)) {
+      bool isOtherSide = indexOf(a, x) != indexOf(b, y);
+      if ((x.kind != y.kind) == isOtherSide && alike(type(a, wholeOf(x)), type(b, wholeOf(y))))
+        return isOfOneMicrobatch(a, i, b, j);
+    } else if (!isTransfer(x) && !isTransfer(y) && x.kind == y.kind &&
+               x.getBool(AttrKey::average) == y.getBool(AttrKey::average) &&
+               x.getInt(AttrKey::block) == y.getInt(AttrKey::block) &&
+               alike(type(a, x.operands[0]), type(b, y.operands[0])) &&
+               alike(type(a, x.results[0]), type(b, y.results[0]))) {
       return true;
+    }
     if (Finding *f = report_.add(
             Rule::Collective, b.spot(j),
             fmt::format("roles '{}' and '{}' issue different collectives on group '{}'{}",
                         plan_.roles[a.roleIndex()].name, plan_.roles[b.roleIndex()].name,
                         plan_.groups[static_cast<size_t>(x.group)].name, channelOf(x)))) {
       f->note = "the other role's collective is here";
+      f->noteAt = a.spot(i);
+    }
+    return false;
+  }
+
+  static bool isTransfer(const Op &op) {
+    return op.kind == OpKind::Send || op.kind == OpKind::Recv;
+  }
+
+  int64_t indexOf(const Actor &actor, const Op &op) const {
+    return Indices(plan_, plan_.roles[actor.roleIndex()]).of(op.group).first;
+  }
+
+  /// What one side gives is of the microbatch of which the other side takes it.
+  bool isOfOneMicrobatch(const Actor &a, uint32_t i, const Actor &b, uint32_t j) {
+    auto of = [&](const Actor &actor, uint32_t op) {
+      return actor.microbatch() +
+             report_.shiftOf(actor.roleIndex(), actor.segmentIndex(), wholeOf(actor.op(op)));
+    };
+    int64_t mine = of(a, i), theirs = of(b, j);
+    if (mine == theirs)
+      return true;
+    if (Finding *f = report_.add(
+            Rule::Collective, b.spot(j),
+            fmt::format("'{}' is for microbatch {}, and the other side of the transfer for "
+                        "microbatch {}",
+                        opInfo(b.op(j).kind).name, theirs, mine))) {
+      f->note = "the other side is here";
       f->noteAt = a.spot(i);
     }
     return false;
@@ -387,6 +509,8 @@ private:
   const Plan &plan_;
   std::vector<bool> isShared_;
   std::vector<std::vector<std::vector<uint32_t>>> members_; ///< per group and role
+  std::vector<std::vector<std::vector<uint32_t>>> ofPair_;  ///< per channel and role
+  bool hasPairs_ = false;
   std::deque<Actor> actors_;
   bool starts_ = true; ///< in the programs that are followed
 };
@@ -394,7 +518,7 @@ private:
 } // namespace
 
 void checkCollectives(Inspection &inspection) {
-  if (inspection.size() == 0 && inspection.plan().roles.size() > 1)
+  if (inspection.size() == 0)
     Meeting(inspection).run();
 }
 

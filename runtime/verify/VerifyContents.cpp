@@ -7,56 +7,45 @@ namespace {
 
 constexpr uint8_t kDepthMax = 4;
 
-struct PredUse {
-  bool first = false, last = false;
-  void add(Pred pred) {
-    first |= pred == Pred::First || pred == Pred::NotFirst;
-    last |= pred == Pred::Last || pred == Pred::NotLast;
-  }
-};
-
-PredUse predsOf(const Segment &segment) {
-  PredUse use;
+/// Different predicates of the segment's ops and ties.
+std::vector<Pred> predsOf(const Segment &segment) {
+  std::vector<Pred> preds;
+  auto add = [&](const Pred &pred) {
+    if (pred != Pred::Always && std::ranges::find(preds, pred) == preds.end())
+      preds.push_back(pred);
+  };
   for (const Op &op : segment.ops) {
-    use.add(op.pred);
+    add(op.pred);
     for (const Tie &tie : op.ties)
-      use.add(tie.pred);
+      add(tie.pred);
   }
-  return use;
-}
-
-bool executeAlike(PredUse use, Variant a, Variant b) {
-  return (!use.first || holds(Pred::First, a) == holds(Pred::First, b)) &&
-         (!use.last || holds(Pred::Last, a) == holds(Pred::Last, b));
+  return preds;
 }
 
 } // namespace
 
-std::vector<Variant> distinctVariants(const Role &role, uint32_t segment) {
-  if (!role.segments[segment].body)
-    return variantsOf(role, segment);
-  PredUse use = predsOf(role.segments[segment]);
-  std::vector<Variant> distinct;
-  for (Variant variant : variantsOf(role, segment))
-    if (std::none_of(distinct.begin(), distinct.end(),
-                     [&](Variant v) { return executeAlike(use, v, variant); }))
-      distinct.push_back(variant);
-  return distinct;
+std::vector<std::pair<Variant, Variant>> representatives(Inspection &inspection, uint32_t role,
+                                                         uint32_t segment) {
+  std::vector<Pred> preds = predsOf(inspection.plan().roles[role].segments[segment]);
+  auto isAlike = [&](const Variant &a, const Variant &b) {
+    return std::ranges::all_of(preds,
+                               [&](const Pred &pred) { return holds(pred, a) == holds(pred, b); });
+  };
+  std::vector<std::pair<Variant, Variant>> standing;
+  for (const Variant &variant : inspection.variantsOf(role, segment)) {
+    auto at = std::ranges::find_if(
+        standing, [&](const auto &entry) { return isAlike(entry.second, variant); });
+    standing.emplace_back(variant, at == standing.end() ? variant : at->second);
+  }
+  return standing;
 }
 
-std::array<Variant, 4> representatives(const Segment &segment,
-                                       const std::vector<Variant> &distinct) {
-  std::array<Variant, 4> all = {Variant::First, Variant::Middle, Variant::Last, Variant::Only};
-  if (!segment.body)
-    return all;
-  PredUse use = predsOf(segment);
-  for (Variant &variant : all)
-    for (Variant v : distinct)
-      if (executeAlike(use, v, variant)) {
-        variant = v;
-        break;
-      }
-  return all;
+std::vector<Variant> distinctVariants(Inspection &inspection, uint32_t role, uint32_t segment) {
+  std::vector<Variant> distinct;
+  for (const auto &[variant, standing] : representatives(inspection, role, segment))
+    if (variant == standing)
+      distinct.push_back(variant);
+  return distinct;
 }
 
 bool gathersInPlace(const Plan &plan, const Role &role, const Segment &segment, const Op &op) {

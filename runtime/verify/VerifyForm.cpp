@@ -1,6 +1,7 @@
 // Form of one segment: indices in range, names, definitions before uses, arity, attributes, ties,
 // predicates, waits, boundaries. All later phases rely on it.
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -61,7 +62,7 @@ private:
   }
 
   void checkIns() {
-    std::vector<bool> isTaken(scope_.role.cells.size());
+    Taken isTaken;
     for (const Segment::Boundary &in : segment_.ins) {
       if (!isValue(in.value) || in.cell >= scope_.role.cells.size()) {
         scope_.add(Rule::Index, kNone,
@@ -78,14 +79,16 @@ private:
     }
   }
 
-  void checkBoundary(const Segment::Boundary &boundary, std::vector<bool> &isTaken,
-                     std::string_view word) {
+  /// Cells, and of rings the slots.
+  using Taken = std::set<std::pair<uint32_t, int64_t>>;
+
+  void checkBoundary(const Segment::Boundary &boundary, Taken &isTaken, std::string_view word) {
     const Value &value = scope_.value(boundary.value);
     const Cell &cell = scope_.role.cells[boundary.cell];
-    if (isTaken[boundary.cell])
+    int64_t slot = boundary.shift % std::max(cell.slots, 1);
+    if (!isTaken.insert({boundary.cell, slot < 0 ? slot + cell.slots : slot}).second)
       scope_.addValue(Rule::Boundary, scope_.opOf(boundary.value), boundary.value,
                       "cell '@{}' appears twice as '{}'", cell.name, word);
-    isTaken[boundary.cell] = true;
     if (value.type != cell.type)
       scope_.addValue(Rule::Boundary, scope_.opOf(boundary.value), boundary.value,
                       "'%{}' has type {}; its cell '@{}' has type {}", value.name,
@@ -93,7 +96,7 @@ private:
   }
 
   void checkOuts() {
-    std::vector<bool> isTaken(scope_.role.cells.size());
+    Taken isTaken;
     for (const Segment::Boundary &out : segment_.outs) {
       if (!isValue(out.value) || out.cell >= scope_.role.cells.size())
         scope_.add(Rule::Index, kNone,
@@ -316,10 +319,23 @@ private:
       scope_.add(Rule::Collective, i, "'{}' names no group", info.name);
     if (scope_.plan().level >= Level::Scheduled && o.channel == kNoChannel)
       scope_.add(Rule::Collective, i, "'{}' names no channel", info.name);
-    if (o.channel == kNoChannel)
+    if (o.channel == kNoChannel) {
+      if (isPointToPoint(info.collective->kind))
+        scope_.add(Rule::Collective, i, "'{}' names no channel, whose pair it is between",
+                   info.name);
       return;
+    }
     const Plan &plan = scope_.plan();
     const Channel &channel = plan.channels[static_cast<size_t>(o.channel)];
+    CollectiveKind kind = info.collective->kind;
+    if (isPointToPoint(kind) && !channel.isPair())
+      scope_.add(Rule::Collective, i,
+                 "'{}' names channel '{}', which is of a group; a transfer needs one of a pair",
+                 info.name, channel.name);
+    if (channel.isPair() && !isPointToPoint(kind) && kind != CollectiveKind::AllReduce)
+      scope_.add(Rule::Collective, i,
+                 "'{}' names channel '{}' of a pair, which has transfers and 'all_reduce' only",
+                 info.name, channel.name);
     if (o.group >= 0 && o.group != channel.group)
       scope_.add(Rule::Collective, i,
                  "'{}' names group '{}' and channel '{}', which is of group '{}'", info.name,

@@ -20,10 +20,22 @@ Taker takerOf(CellKind cell) {
   return {OpKind::BatchLoad, 0};
 }
 
-int64_t countRuns(const std::vector<ProgramNode> &nodes, uint32_t segment) {
-  int64_t count = 0;
-  for (const ProgramNode &node : nodes)
-    count += (node.segment == segment) + countRuns(node.children, segment);
+bool hasNamedRun(const std::vector<ProgramNode> &nodes, uint32_t segment) {
+  return std::ranges::any_of(nodes, [&](const ProgramNode &node) {
+    return (node.segment == segment && node.microbatch) ||
+           (node.kind == ProgramNode::Loop && hasNamedRun(node.children, segment));
+  });
+}
+
+/// Series of microbatches for which the segment runs. Runs that name theirs are one in each step.
+int64_t countSeries(const std::vector<ProgramNode> &nodes, uint32_t segment) {
+  int64_t count = hasNamedRun(nodes, segment) ? 1 : 0;
+  for (const ProgramNode &node : nodes) {
+    if (node.segment == segment && !node.microbatch)
+      ++count;
+    if (node.kind != ProgramNode::Loop)
+      count += countSeries(node.children, segment);
+  }
   return count;
 }
 
@@ -200,7 +212,7 @@ private:
           addRing(where, ring,
                   "segments '{}' and '{}' both take cell '@{}'; the host fills it for one segment",
                   role_.segments[s].name, where.segment.name, cell);
-    if (int64_t runs = countRuns(role_.program, where.segmentIndex); runs > 1)
+    if (int64_t runs = countSeries(role_.program, where.segmentIndex); runs > 1)
       addRing(where, ring,
               "the program runs segment '{}' in {} places; the host fills cell '@{}' for 1",
               where.segment.name, runs, cell);
@@ -210,8 +222,11 @@ private:
               where.segment.name, loads, cell);
     SegmentKind kind = where.segment.kind;
     CellKind filled = role_.cells[ring.cell].kind;
-    CellKind needed = kind == SegmentKind::Eval ? CellKind::EvalFeed : CellKind::Feed;
-    if ((kind == SegmentKind::Train || kind == SegmentKind::Eval) && filled != needed)
+    bool isEval = kind == SegmentKind::Eval;
+    bool isTraining = kind == SegmentKind::Train || kind == SegmentKind::Forward ||
+                      kind == SegmentKind::Backward || kind == SegmentKind::Steady;
+    CellKind needed = isEval ? CellKind::EvalFeed : CellKind::Feed;
+    if ((isTraining || isEval) && filled != needed)
       addRing(where, ring, "segment '{}' of kind '{}' takes '@{}' of kind '{}'; it needs '{}'",
               where.segment.name, segmentKindInfo(kind).word, cell, cellKindInfo(filled).word,
               cellKindInfo(needed).word);

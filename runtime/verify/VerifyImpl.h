@@ -17,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/plan/Variants.h"
 #include "runtime/verify/Verify.h"
 #include "runtime/verify/VerifyRange.h"
 
@@ -27,6 +28,10 @@ constexpr int64_t kAlignmentBytes = 16;
 
 class HappensBefore;
 class Contents;
+class RoleRings;
+
+/// In place of the distance between microbatches: of no single one.
+inline constexpr int64_t kOfNone = INT64_MIN;
 
 /// Collects findings up to the limit, one an op, rule and value; and keeps what several phases ask
 /// of the plan.
@@ -44,10 +49,21 @@ public:
   /// one holds it. Made at the first call.
   const std::vector<const Block *> &blocksInCheckpoint(uint32_t role);
   const std::vector<bool> &cellsInCheckpoint(uint32_t role);
+  /// Variants of the segment that the role's program takes, or all where there is no program yet. A
+  /// background segment is taken always. Made at the first call.
+  const std::vector<Variant> &variantsOf(uint32_t role, uint32_t segment);
   /// VerifyOrder.cpp: the order of the segment's ops. Made at the first call.
   const HappensBefore &orderOf(uint32_t role, uint32_t segment);
   /// VerifyContents.cpp: what its values are made of in the variant. Made at the first call.
   const Contents &contentsOf(uint32_t role, uint32_t segment, Variant variant);
+  /// VerifyRings.h: the slots among the cells of a role; the rings outlive it.
+  void setRings(const std::vector<RoleRings> &rings) { rings_ = &rings; }
+  const RoleRings &ringsOf(uint32_t role) const;
+  /// VerifyMicrobatches.cpp: how far the microbatch of each value is from the segment's own, or
+  /// kOfNone. Empty where all are of the own one. Made, and checked, at the first call.
+  const std::vector<int64_t> &shiftsOf(uint32_t role, uint32_t segment);
+  /// The same of one value, where those of none count as of the own one.
+  int64_t shiftOf(uint32_t role, uint32_t segment, ValueId value);
   bool isFull() const { return findings_.size() >= findingsMax_; }
   /// Counts work that is not bounded by the size of the plan's text, in visits of a few
   /// nanoseconds. False if it is too much for a plan: that is a finding, and the last one.
@@ -71,7 +87,10 @@ private:
     std::vector<bool> isHeld;
   };
   HeldCells &heldCells(uint32_t role);
-  std::vector<std::optional<HeldCells>> held_; ///< by role
+  std::vector<std::optional<HeldCells>> held_;    ///< by role
+  const std::vector<RoleRings> *rings_ = nullptr; ///< by role
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<int64_t>> shifts_;
+  std::vector<std::vector<std::vector<Variant>>> variants_; ///< by role and segment
   std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const HappensBefore>> orders_;
   std::map<std::tuple<uint32_t, uint32_t, Variant>, std::shared_ptr<const Contents>> contents_;
   std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;
@@ -155,14 +174,10 @@ bool liesAt(const Plan &plan, const Role &role, const Place &a, const Place &b,
 Moving beginOf(const BlockPart &part);
 
 /// True if the op takes effect in the variant and writes anything: no alias, predicate holds.
-bool executes(const Op &op, Variant variant);
+bool executes(const Op &op, const Variant &variant);
 
 /// Whether any op of the role is an optimizer.
 bool updatesBlocks(const Role &role);
-
-/// Variants of the segment that the role's program takes, or all where there is no program yet. A
-/// background segment is taken always.
-std::vector<Variant> variantsOf(const Role &role, uint32_t segment);
 
 /// The limit of steps of one loop that differ in what is due.
 inline constexpr size_t kStepsMax = 256;
@@ -182,6 +197,8 @@ void checkSplitRoles(Inspection &inspection);
 void checkSaved(Inspection &inspection);
 /// VerifyTables.cpp: types of cells that a checkpoint holds.
 void checkStates(Inspection &inspection);
+/// VerifyRings.cpp: what rings need so that their slots may be taken for cells.
+void checkRings(Inspection &inspection);
 void checkCollectives(Inspection &inspection); ///< VerifyCollectives.cpp: roles against each other
 /// VerifyBlocks.cpp: which block values of one role hold.
 void checkBlockUses(Inspection &inspection, uint32_t role);
@@ -207,6 +224,7 @@ void checkSums(Inspection &inspection); ///< VerifySums.cpp: what steps add up a
 void checkForm(const Scope &scope);   ///< VerifyForm.cpp: indices, names, arity, ties, boundaries
 void checkShapes(const Scope &scope); ///< VerifyShapes.cpp
 void checkPlaces(const Scope &scope); ///< VerifyPlaces.cpp: what a place has to be by itself
-void checkOrder(const Scope &scope);  ///< VerifyOrder.cpp: happens-before over values
+void checkMicrobatches(const Scope &scope); ///< VerifyMicrobatches.cpp: of which each value is
+void checkOrder(const Scope &scope);        ///< VerifyOrder.cpp: happens-before over values
 
 } // namespace shardc::plan::verifier

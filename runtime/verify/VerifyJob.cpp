@@ -36,17 +36,24 @@ public:
 
 private:
   void check(const std::vector<ProgramNode> &nodes) {
+    std::vector<int64_t> named = namedRuns(role_, nodes);
     for (bool isEval : {false, true}) {
       int64_t wanted = isEval ? ofEvaluation_ : ofStep_, count = 0;
       uint32_t last = kNone, op = kNone;
+      auto add = [&](uint32_t segment, int64_t runs) {
+        ValueId taken = taken_[isEval][segment];
+        if (taken == kNone || runs == 0)
+          return;
+        if (__builtin_add_overflow(count, runs, &count))
+          count = -1;
+        last = segment;
+        op = Scope{report_, role_, role_.segments[last], roleIndex_, last}.opOf(taken);
+      };
       for (const ProgramNode &node : nodes)
-        if (ValueId taken = node.kind == ProgramNode::Run ? taken_[isEval][node.segment] : kNone;
-            taken != kNone) {
-          if (__builtin_add_overflow(count, node.count, &count))
-            count = -1;
-          last = node.segment;
-          op = Scope{report_, role_, role_.segments[last], roleIndex_, last}.opOf(taken);
-        }
+        if (node.kind == ProgramNode::Run && !node.microbatch)
+          add(node.segment, node.count);
+      for (uint32_t s = 0; s < role_.segments.size(); ++s)
+        add(s, named[s]);
       if (last != kNone && wanted > 0 && count != wanted)
         report_.add(Rule::Job, {roleIndex_, last, op},
                     fmt::format("segment '{}' and those in the same loop take {} microbatches; the "
@@ -54,7 +61,8 @@ private:
                                 role_.segments[last].name, count, wanted));
     }
     for (const ProgramNode &node : nodes)
-      check(node.children);
+      if (node.kind != ProgramNode::Loop) // its runs are those of the step
+        check(node.children);
   }
 
   void findTaken() {

@@ -65,7 +65,9 @@ private:
     const Segment &segment = role_.segments[s];
     const Op &op = segment.ops[i];
     plan::Phase phase = segmentKindInfo(segment.kind).phase;
-    bool isBackward = segment.kind == SegmentKind::Train && op.phase == plan::Phase::Backward;
+    bool hasBoth = segment.kind == SegmentKind::Train || segment.kind == SegmentKind::Steady;
+    bool isBackward =
+        (hasBoth || phase == plan::Phase::Backward) && op.phase == plan::Phase::Backward;
     if (op.phase != phase && !isBackward)
       add(s, i, "'{}' is of phase '{}'; in a segment of kind '{}' ops are of phase '{}'",
           opInfo(op.kind).name, toString(op.phase), segmentKindInfo(segment.kind).word,

@@ -3,10 +3,12 @@
 // leads from it to a reader. A content that survives the end of the program is not lost if it has a
 // reader at all, because a run may end after any step.
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyBytes.h"
+#include "runtime/verify/VerifyRings.h"
 
 namespace shardc::plan::verifier {
 namespace {
@@ -17,7 +19,12 @@ public:
             const SegmentEffects &effects)
       : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
         regions_(regions), effects_(effects), readAtStepEnd_(role_.cells.size()),
-        isRead_(role_.cells.size()), isLive_(role_.segments.size()) {
+        isRead_(role_.cells.size()), isLive_(role_.segments.size()),
+        rings_(inspection.ringsOf(roleIndex)) {
+    for (const Segment &segment : role_.segments) {
+      tables_.emplace_back(segment);
+      usesRings_.push_back(touchesRings(rings_, segment));
+    }
     findReaders();
   }
 
@@ -27,7 +34,7 @@ public:
     Live live{Set(role_.cells.size()), isRead_};
     walk(role_.program, live);
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s) {
-      for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only}) {
+      for (const auto &[variant, effect] : effects_.of(s)) {
         checkOuts(s, variant);
         checkTies(s, variant);
       }
@@ -50,8 +57,8 @@ private:
     bool operator==(const Live &) const = default;
   };
 
-  const SegmentEffect *effectOf(uint32_t segment, Variant variant) const {
-    return effects_[segment][static_cast<size_t>(variant)].get();
+  const SegmentEffect *effectOf(uint32_t segment, const Variant &variant) const {
+    return effects_.find(segment, variant);
   }
 
   void findReaders() {
@@ -60,9 +67,9 @@ private:
       readAtStepEnd_[c] = isHeld[c] ? 1 : 0;
     for (uint32_t s = 0; s < role_.segments.size(); ++s) {
       const SegmentEffect *last = nullptr; // variants that execute alike share theirs
-      for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only})
-        if (const SegmentEffect *effect = effectOf(s, variant); effect != nullptr && effect != last)
-          addReads(*(last = effect), role_.segments[s].before != kNone);
+      for (const auto &[variant, effect] : effects_.of(s))
+        if (effect.get() != last)
+          addReads(*(last = effect.get()), role_.segments[s].before != kNone);
     }
     for (size_t c = 0; c < isRead_.size(); ++c)
       isRead_[c] |= readAtStepEnd_[c];
@@ -70,9 +77,11 @@ private:
 
   void addReads(const SegmentEffect &effect, bool isBackground) {
     auto add = [&](uint32_t region) {
-      isRead_[regions_.cellOf(region)] = 1;
+      uint32_t cell = regions_.cellOf(region);
+      for (int64_t turn = 0; turn < (rings_.isSlot(cell) ? rings_.period() : 1); ++turn)
+        isRead_[rings_.at(cell, turn)] = 1;
       if (isBackground)
-        readAtStepEnd_[regions_.cellOf(region)] = 1;
+        readAtStepEnd_[cell] = 1;
     };
     for (const SegmentEffect::Need &need : effect.needs)
       add(need.region);
@@ -91,12 +100,28 @@ private:
         run(*node, live);
       else if (node->kind == ProgramNode::Steps)
         runSteps(*node, live);
+      else if (node->kind == ProgramNode::Loop)
+        walkLoop(*node, live);
       else if (node->count <= stepsOfLoop_)
         runEvery(*node, live);
     }
   }
 
+  void walkLoop(const ProgramNode &loop, Live &live) {
+    int64_t before = turn_;
+    for (turn_ = loop.count - 1; turn_ >= 0 && !report_.isFull(); --turn_)
+      walk(loop.children, live);
+    turn_ = before;
+  }
+
   void run(const ProgramNode &node, Live &live) {
+    if (node.microbatch)
+      return applyFor(node.segment, node.microbatch->at(turn_), counts_[node.segment], live);
+    if (usesRings_[node.segment]) {
+      for (int64_t i = node.count; i-- > 0 && !report_.isFull();)
+        applyFor(node.segment, i, node.count, live);
+      return;
+    }
     bool isBody = role_.segments[node.segment].body && node.count > 1;
     int64_t between = isBody ? node.count - 2 : node.count;
     if (isBody)
@@ -117,10 +142,10 @@ private:
   /// What only some steps leave may survive the end of all.
   void runEvery(const ProgramNode &node, Live &live) {
     if (node.count == 1)
-      return walk(node.children, live);
+      return walkAnew(node.children, live);
     bool before = std::exchange(isSometimes_, true);
     Live with = live;
-    walk(node.children, with);
+    walkAnew(node.children, with);
     isSometimes_ = before;
     live.joinWith(with);
   }
@@ -135,7 +160,7 @@ private:
         end.set(static_cast<uint32_t>(c), true);
     for (;;) {
       live = end;
-      walk(loop.children, live);
+      walkAnew(loop.children, live);
       Live next = end;
       next.joinWith(live);
       if (loop.count == 1 || next == end || report_.isFull())
@@ -144,37 +169,53 @@ private:
     }
   }
 
+  /// The nodes of a step or an `every`.
+  void walkAnew(const std::vector<ProgramNode> &nodes, Live &live) {
+    std::vector<int64_t> before = std::exchange(counts_, namedRuns(role_, nodes));
+    walk(nodes, live);
+    counts_ = std::move(before);
+  }
+
+  /// Microbatch `microbatch` of `count`.
+  void applyFor(uint32_t segment, int64_t microbatch, int64_t count, Live &live) {
+    microbatch_ = role_.segments[segment].body ? microbatch : 0;
+    apply(segment, tables_[segment].of(microbatch, count), live);
+    microbatch_ = 0;
+  }
+
+  /// The cell of a region, where slots have changed places.
+  uint32_t cellAt(uint32_t region) const { return rings_.at(regions_.cellOf(region), microbatch_); }
+
   void apply(uint32_t segment, Variant variant, Live &live) {
     const SegmentEffect *effect = effectOf(segment, variant);
     if (effect == nullptr ||
         !report_.spend(1 + effect->outs.size() + effect->needs.size() + effect->clobbers.size()))
       return;
-    std::vector<uint8_t> &isLive = isLive_[segment][static_cast<size_t>(variant)];
+    std::vector<uint8_t> &isLive = isLive_[segment][variant];
     isLive.resize(effect->outs.size() + 1);
     isLive.back() = 1;                              // it is run
     std::vector<std::pair<uint8_t, uint8_t>> after; // read and kept, of each cell that is left
     for (const SegmentEffect::Out &out : effect->outs)
-      after.emplace_back(live.read[regions_.cellOf(out.region)],
-                         live.kept[regions_.cellOf(out.region)]);
+      after.emplace_back(live.read[cellAt(out.region)], live.kept[cellAt(out.region)]);
     for (const SegmentEffect::Clobber &clobber : effect->clobbers)
       if (clobber.region < role_.cells.size())
-        live.set(clobber.region, false);
+        live.set(cellAt(clobber.region), false);
     for (size_t i = 0; i < effect->outs.size(); ++i) {
-      uint32_t cell = regions_.cellOf(effect->outs[i].region);
+      uint32_t cell = cellAt(effect->outs[i].region);
       isLive[i] |= isSometimes_ ? isRead_[cell] : after[i].second;
       live.set(cell, false);
     }
     for (size_t i = 0; i < effect->outs.size(); ++i)
       for (uint32_t region : effect->outs[i].from) {
-        live.read[regions_.cellOf(region)] |= after[i].first;
-        live.kept[regions_.cellOf(region)] |= after[i].second;
+        live.read[cellAt(region)] |= after[i].first;
+        live.kept[cellAt(region)] |= after[i].second;
       }
     for (const SegmentEffect::Need &need : effect->needs)
-      live.set(regions_.cellOf(need.region), true);
+      live.set(cellAt(need.region), true);
   }
 
   void checkOuts(uint32_t s, Variant variant) {
-    const std::vector<uint8_t> &isLive = isLive_[s][static_cast<size_t>(variant)];
+    const std::vector<uint8_t> &isLive = isLive_[s][variant];
     const SegmentEffect *effect = effectOf(s, variant);
     for (size_t i = 0; i + 1 < isLive.size(); ++i) {
       const SegmentEffect::Out &out = effect->outs[i];
@@ -194,7 +235,7 @@ private:
   /// A sum takes over the buffer of what it adds to also where it does not add: what another op of
   /// the same microbatch has computed there has to be read before.
   void checkTies(uint32_t s, Variant variant) {
-    if (isLive_[s][static_cast<size_t>(variant)].empty())
+    if (isLive_[s][variant].empty())
       return;
     const Segment &segment = role_.segments[s];
     for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i) {
@@ -214,18 +255,20 @@ private:
     }
   }
 
-  static std::string_view whenOf(Pred pred) {
-    switch (pred) {
-    case Pred::Always:
+  static std::string whenOf(const Pred &pred) {
+    switch (pred.kind) {
+    case Pred::Kind::Always:
       return "always";
-    case Pred::First:
+    case Pred::Kind::First:
       return "in the first microbatch";
-    case Pred::NotFirst:
+    case Pred::Kind::NotFirst:
       return "after the first microbatch";
-    case Pred::Last:
+    case Pred::Kind::Last:
       return "in the last microbatch";
-    case Pred::NotLast:
+    case Pred::Kind::NotLast:
       return "before the last microbatch";
+    case Pred::Kind::Within:
+      return fmt::format("in microbatches {} to {}", pred.begin, pred.last);
     }
     return "";
   }
@@ -326,9 +369,15 @@ private:
   Set isRead_;        ///< by anybody at all
   /// For each segment, variant and cell that it leaves something in, whether that is read after
   /// some run; one more for a variant that is run.
-  std::vector<std::array<std::vector<uint8_t>, 4>> isLive_;
+  std::vector<std::map<Variant, std::vector<uint8_t>>> isLive_;
   bool isSometimes_ = false;
   int64_t stepsOfLoop_ = 0;
+  const RoleRings &rings_;
+  std::vector<VariantTable> tables_; ///< of each segment
+  std::vector<bool> usesRings_;      ///< of each segment
+  std::vector<int64_t> counts_;      ///< of each segment: its named runs in the step or `every`
+  int64_t turn_ = 0;                 ///< of the loop under way
+  int64_t microbatch_ = 0;           ///< by which slots have changed places
 };
 
 } // namespace

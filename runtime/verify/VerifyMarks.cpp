@@ -5,18 +5,24 @@
 namespace shardc::plan::verifier {
 namespace {
 
-bool isBad(Cover cover) { return cover >= Cover::Missing; }
+Cover joined(const Cover &a, const Cover &b) {
+  if (a.kind != b.kind)
+    return a.kind > b.kind ? a : b;
+  return a == b ? a : Cover{Cover::Missing};
+}
 
-/// The cover of a sum of both. Contributions of one microbatch to one parameter come from several
-/// ops.
-Cover addedCover(Cover a, Cover b) {
-  if (a > b)
-    std::swap(a, b);
-  if (isBad(b) || a == Cover::None)
-    return b;
-  if (a == Cover::New)
-    return b == Cover::New ? b : Cover::All;
-  return Cover::Twice; // of the earlier ones
+/// The cover of a sum of both.
+Cover added(const Cover &a, const Cover &b, int64_t microbatch) {
+  if (a.kind != Cover::Some || b.kind != Cover::Some)
+    return a.kind > b.kind ? a : b;
+  const Cover &first = a.begin < b.begin || (a.begin == b.begin && a.end > b.end) ? a : b;
+  const Cover &second = &first == &a ? b : a;
+  if (first.end == second.begin)
+    return {Cover::Some, first.begin, second.end};
+  if (first.end < second.begin)
+    return {Cover::Missing};
+  bool isSameAgain = second == Cover::of(microbatch) && first.end == second.end;
+  return isSameAgain ? first : Cover{Cover::Twice};
 }
 
 } // namespace
@@ -27,35 +33,34 @@ Mark joined(const Mark &a, const Mark &b) {
   mark.split = a.split | b.split;
   mark.due = a.due | b.due;
   mark.block = a.block < 0 || a.block == b.block ? b.block : b.block < 0 ? a.block : -1;
-  mark.cover = std::max(a.cover, b.cover);
+  mark.cover = joined(a.cover, b.cover);
   mark.phase = a.phase == b.phase || b.phase == Phase::None ? a.phase
                : a.phase == Phase::None                     ? b.phase
                                                             : Phase::Unclear;
   return mark;
 }
 
-Mark added(const Mark &a, const Mark &b) {
+Mark added(const Mark &a, const Mark &b, int64_t microbatch) {
   Mark mark = joined(a, b);
-  mark.cover = addedCover(a.cover, b.cover);
-  if (a.cover != Cover::None && b.cover != Cover::None && a.due != b.due && !isBad(mark.cover))
-    mark.cover = Cover::Mixed;
+  mark.cover = added(a.cover, b.cover, microbatch);
+  if (a.cover.kind != Cover::None && b.cover.kind != Cover::None && a.due != b.due &&
+      !mark.cover.isBad())
+    mark.cover = {Cover::Mixed};
   return mark;
 }
 
 Mark packed(const Mark &a, const Mark &b) {
   Mark mark = joined(a, b);
-  if (a.cover == Cover::None || b.cover == Cover::None || isBad(mark.cover))
+  if (a.cover.kind == Cover::None || b.cover.kind == Cover::None || mark.cover.isBad())
     return mark;
-  if (a.cover != b.cover)
-    mark.cover = Cover::Missing;
-  else if (a.due != b.due)
-    mark.cover = Cover::Mixed;
+  if (a.due != b.due)
+    mark.cover = {Cover::Mixed};
   return mark;
 }
 
 Mark gathered(Mark mark, Axes over) {
-  if ((mark.due & over) != 0 && mark.cover != Cover::None)
-    mark.cover = Cover::Mixed;
+  if ((mark.due & over) != 0 && mark.cover.kind != Cover::None)
+    mark.cover = {Cover::Mixed};
   mark.varies &= ~over;
   mark.due &= ~over;
   return mark;
@@ -65,8 +70,8 @@ Mark gathered(Mark mark, Axes over) {
 /// is the same is that.
 Mark reduced(Mark mark, Axes over, bool isAverage, bool isScattered) {
   Axes counted = isAverage ? mark.varies | mark.split : over;
-  if ((over & counted & ~mark.due) != 0 && mark.cover != Cover::None && !isBad(mark.cover))
-    mark.cover = Cover::Twice;
+  if ((over & counted & ~mark.due) != 0 && mark.cover.kind == Cover::Some)
+    mark.cover = {Cover::Twice};
   mark.varies &= ~over;
   mark.due &= ~over;
   if (isScattered)
@@ -74,12 +79,11 @@ Mark reduced(Mark mark, Axes over, bool isAverage, bool isScattered) {
   return mark;
 }
 
-std::string_view whyIncomplete(Cover cover) {
+std::string_view whyIncomplete(Cover::Kind cover) {
   switch (cover) {
   case Cover::None:
     return "has no contribution from the step's microbatches";
-  case Cover::New:
-  case Cover::Earlier:
+  case Cover::Some:
   case Cover::Missing:
     return "lacks contributions from some of the step's microbatches";
   case Cover::Mixed:
@@ -88,8 +92,6 @@ std::string_view whyIncomplete(Cover cover) {
     return "counts contributions more than once";
   case Cover::Old:
     return "is left over from another step";
-  case Cover::All:
-    break;
   }
   return {};
 }

@@ -200,8 +200,8 @@ private:
   /// The channel's ops are ordered, so that all of them have ended if the latest has.
   void add(uint32_t i) {
     const Op &op = scope_.segment.ops[i];
-    if (op.channel == kNoChannel || !executes(op, variant_) ||
-        scope_.plan().groupSize(op.group) < 2 || !scope_.inspection.spend(latest_.size() + 1))
+    if (op.channel == kNoChannel || !executes(op, variant_) || scope_.plan().membersOf(op) < 2 ||
+        !scope_.inspection.spend(latest_.size() + 1))
       return;
     for (const auto &[channel, earlier] : latest_)
       if (channel != op.channel && !order_.ends(earlier, i)) {
@@ -272,7 +272,7 @@ const HappensBefore &Inspection::orderOf(uint32_t role, uint32_t segment) {
 
 void checkOrder(const Scope &scope) {
   const HappensBefore &order = scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex);
-  for (Variant variant : distinctVariants(scope.role, scope.segmentIndex)) {
+  for (Variant variant : distinctVariants(scope.inspection, scope.roleIndex, scope.segmentIndex)) {
     checkCollectiveOrder(scope, order, variant);
     if (hasKernelsOfChannels(scope.plan()))
       RoomCheck(scope, order, variant).run();

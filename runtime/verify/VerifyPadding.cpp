@@ -48,7 +48,7 @@ public:
       return;
     tagLoaded();
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
-      variants_.push_back(distinctVariants(role_, s));
+      variants_.push_back(distinctVariants(report_, roleIndex_, s));
     // What cells hold grows from round to round; the last one, which adds nothing, sees all of it.
     for (bool isLast = false; !isLast && !report_.isFull(); isReporting_ = true) {
       hasChanged_ = false;

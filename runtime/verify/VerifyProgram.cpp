@@ -12,6 +12,7 @@
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyBytes.h"
+#include "runtime/verify/VerifyRings.h"
 
 namespace shardc::plan::verifier {
 namespace {
@@ -34,15 +35,22 @@ enum class Due : uint8_t {
 /// Which regions of cells have a content.
 using Validity = std::vector<bool>;
 
-/// Validity, and for messages how a region's content was lost last; null if it never had one.
+/// Validity, of slots of rings the microbatch that they hold, and for messages how a region's
+/// content was lost last; null if it never had one.
 struct State {
   Validity isValid;
+  std::vector<int64_t> microbatches; ///< by cell; empty without rings
   std::vector<const Loss *> lost;
   const Finding *spoiled(uint32_t region) const {
     return lost[region] != nullptr ? lost[region]->spoiled.get() : nullptr;
   }
   Spot lostAt(uint32_t region) const { return lost[region] != nullptr ? lost[region]->at : Spot{}; }
-  bool operator<(const State &other) const { return isValid < other.isValid; }
+  bool operator<(const State &other) const {
+    return std::tie(isValid, microbatches) < std::tie(other.isValid, other.microbatches);
+  }
+  bool isSame(const State &other) const {
+    return isValid == other.isValid && microbatches == other.microbatches;
+  }
 };
 using States = std::set<State>; ///< different validities
 
@@ -51,7 +59,12 @@ public:
   ProgramCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
         regions_(inspection, role_, Indices(inspection.plan(), role_)),
-        effects_(role_.segments.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
+        effects_(role_.segments.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)),
+        rings_(inspection.ringsOf(roleIndex)) {
+    for (const Segment &segment : role_.segments) {
+      tables_.emplace_back(segment);
+      usesRings_.push_back(touchesRings(rings_, segment));
+    }
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       if (role_.cells[c].kind == CellKind::Step)
         stepCell_ = c;
@@ -69,7 +82,7 @@ private:
   void follow() {
     if (passesTrial(Due::Any))
       return;
-    if (regions_.hasSeenParts()) {
+    if (regions_.hasSeenParts() && !rings_.hasRings()) { // slots change places as a whole
       followParts();
       if (isStopped() || passesTrial(Due::Any))
         return;
@@ -107,7 +120,9 @@ private:
   }
 
   void walkProgram() {
-    State state{Validity(regions_.size()), std::vector<const Loss *>(regions_.size())};
+    State state{Validity(regions_.size()),
+                std::vector<int64_t>(rings_.hasRings() ? role_.cells.size() : 0),
+                std::vector<const Loss *>(regions_.size())};
     for (uint32_t w = 0; w < regions_.size(); ++w)
       state.isValid[w] = isWrittenByHost(role_.cells[regions_.cellOf(w)]);
     States states = {state};
@@ -125,14 +140,12 @@ private:
   void checkSegment(uint32_t s) {
     Scope where = scope(s);
     ByteCheck bytes(where, regions_);
-    std::vector<Variant> distinct = distinctVariants(role_, s);
     std::map<Variant, std::shared_ptr<const SegmentEffect>> made;
-    for (Variant variant : distinct)
-      made[variant] = std::make_shared<const SegmentEffect>(bytes.check(variant));
-    std::array<Variant, 4> standing = representatives(role_.segments[s], distinct);
-    for (size_t variant = 0; variant < standing.size(); ++variant)
-      if (auto at = made.find(standing[variant]); at != made.end())
-        effects_[s][variant] = at->second;
+    for (const auto &[variant, standing] : representatives(report_, roleIndex_, s)) {
+      if (variant == standing)
+        made[variant] = std::make_shared<const SegmentEffect>(bytes.check(variant));
+      effects_.set(s, variant, made[standing]);
+    }
   }
 
   void walk(const std::vector<ProgramNode> &nodes, States &states) {
@@ -153,8 +166,18 @@ private:
       case ProgramNode::Every:
         runEvery(node, states);
         break;
+      case ProgramNode::Loop:
+        walkLoop(node, states);
+        break;
       }
     }
+  }
+
+  void walkLoop(const ProgramNode &loop, States &states) {
+    int64_t before = turn_;
+    for (turn_ = 0; turn_ < loop.count && !isStopped(); ++turn_)
+      walk(loop.children, states);
+    turn_ = before;
   }
 
   void runEvery(const ProgramNode &node, States &states) {
@@ -165,12 +188,37 @@ private:
       if (!spend())
         return;
     States with = states;
-    walk(node.children, with);
+    walkAnew(node.children, with);
     readStep(with);
     if (due_ == Due::Any && node.count > 1)
       join(states, with);
     else
       states = std::move(with);
+  }
+
+  /// The nodes of a step or an `every`, which begin with empty rings and leave them empty.
+  void walkAnew(const std::vector<ProgramNode> &nodes, States &states) {
+    std::vector<int64_t> before = std::exchange(counts_, namedRuns(role_, nodes));
+    emptyRings(states);
+    walk(nodes, states);
+    emptyRings(states);
+    counts_ = std::move(before);
+  }
+
+  void emptyRings(States &states) {
+    if (!rings_.hasRings())
+      return;
+    States emptied;
+    for (State state : states) {
+      for (uint32_t c = 0; c < role_.cells.size(); ++c)
+        if (rings_.isSlot(c)) {
+          state.isValid[c] = false;
+          state.microbatches[c] = 0;
+          state.lost[c] = nullptr;
+        }
+      emptied.insert(std::move(state));
+    }
+    states = std::move(emptied);
   }
 
   /// A run that loads a checkpoint does not start, and finds the same cells filled: those of the
@@ -215,7 +263,7 @@ private:
     States states;
     join(states, begin);
     step_ = step;
-    walk(loop.children, states);
+    walkAnew(loop.children, states);
     readStep(states);
     join(ends, states);
     return states;
@@ -225,6 +273,7 @@ private:
   /// they end.
   States runEachStep(const ProgramNode &loop, const States &begin) {
     const int64_t period = periodOf(loop);
+    // Rings are empty where steps meet, so what is valid is all that a step begins with.
     std::map<std::pair<std::vector<bool>, Validity>, State> made;
     States now, ends, atPeriod;
     for (step_ = 1; step_ <= loop.count && !isStopped(); ++step_) {
@@ -256,14 +305,14 @@ private:
 
   State runStep(const ProgramNode &loop, const State &begin) {
     States states = {begin};
-    walk(loop.children, states);
+    walkAnew(loop.children, states);
     readStep(states);
     checkStepEnds(states);
     return *states.begin();
   }
 
   static bool isSame(const States &a, const States &b) {
-    return std::ranges::equal(a, b, {}, &State::isValid, &State::isValid);
+    return std::ranges::equal(a, b, [](const State &x, const State &y) { return x.isSame(y); });
   }
 
   /// Steps after which the same is due again; more than the loop has if that is never.
@@ -341,7 +390,7 @@ private:
     for (uint32_t s = 0; s < role_.segments.size(); ++s) {
       if (role_.segments[s].before == kNone)
         continue;
-      const SegmentEffect &effect = *effects_[s][static_cast<size_t>(Variant::Only)];
+      const SegmentEffect &effect = *effects_.find(s, Variant::Only);
       if (!report_.spend(states.size() * effect.needs.size()))
         return;
       for (const State &state : states)
@@ -391,7 +440,12 @@ private:
       State now = std::move(states.extract(states.begin()).value());
       if (isCompared)
         spend();
-      if (!role_.segments[node.segment].body) {
+      if (node.microbatch) {
+        applyFor(node.segment, node.microbatch->at(turn_), counts_[node.segment], now);
+      } else if (usesRings_[node.segment]) {
+        for (int64_t i = 0; i < node.count && !isStopped(); ++i)
+          applyFor(node.segment, i, node.count, now);
+      } else if (!role_.segments[node.segment].body) {
         repeat(node.segment, Variant::Only, node.count, now);
       } else if (node.count == 1) {
         apply(node.segment, Variant::Only, now);
@@ -417,21 +471,46 @@ private:
     }
   }
 
+  /// Microbatch `microbatch` of `count`.
+  void applyFor(uint32_t segment, int64_t microbatch, int64_t count, State &state) {
+    microbatch_ = role_.segments[segment].body ? microbatch : 0;
+    apply(segment, tables_[segment].of(microbatch, count), state);
+    microbatch_ = 0;
+  }
+
+  /// The region at the place where the effect of the segment has this one.
+  uint32_t regionAt(uint32_t region) const { return rings_.at(region, microbatch_); }
+
+  /// How far the microbatch of what a segment takes from a slot, or leaves in it, is from its own.
+  static int64_t shiftOf(const std::vector<Segment::Boundary> &boundaries, uint32_t cell) {
+    auto at = std::ranges::find(boundaries, cell, &Segment::Boundary::cell);
+    return at == boundaries.end() ? 0 : at->shift;
+  }
+
+  /// True if the content is there that the segment takes from a region.
+  bool isThere(uint32_t segment, uint32_t region, const State &state) const {
+    uint32_t at = regionAt(region);
+    return state.isValid[at] &&
+           (!rings_.isSlot(at) ||
+            state.microbatches[at] == microbatch_ + shiftOf(role_.segments[segment].ins, region));
+  }
+
   /// True if a region gains or loses its content. Takes as long as there are regions that the
   /// segment is about, not as there are regions.
   bool apply(uint32_t segment, Variant variant, State &state) {
-    const SegmentEffect *found = effects_[segment][static_cast<size_t>(variant)].get();
+    const SegmentEffect *found = effects_.find(segment, variant);
     if (found == nullptr ||
         !report_.spend(1 + found->needs.size() + found->clobbers.size() + found->outs.size()))
       return false;
     for (const SegmentEffect::Need &need : found->needs)
-      if (!state.isValid[need.region])
+      if (!isThere(segment, need.region, state))
         reportNeed(segment, variant, need, state);
     std::vector<const Loss *> losses; // by what was there at the start
     for (const SegmentEffect::Out &out : found->outs)
-      losses.push_back(lossOf(out, state));
+      losses.push_back(lossOf(segment, out, state));
     bool isChanged = false;
-    auto set = [&](uint32_t region, const Loss *loss) {
+    auto set = [&](uint32_t given, const Loss *loss) {
+      uint32_t region = regionAt(given);
       isChanged |= state.isValid[region] != (loss == nullptr);
       state.isValid[region] = loss == nullptr;
       state.lost[region] = loss;
@@ -440,16 +519,20 @@ private:
       set(clobber.region, &clobber.loss);
     for (size_t i = 0; i < losses.size(); ++i)
       set(found->outs[i].region, losses[i]);
+    for (const SegmentEffect::Out &out : found->outs)
+      if (uint32_t at = regionAt(out.region); rings_.isSlot(at))
+        state.microbatches[at] = microbatch_ + shiftOf(role_.segments[segment].outs, out.region);
     return isChanged;
   }
 
   /// Why a segment leaves no content; null if it leaves one.
-  const Loss *lossOf(const SegmentEffect::Out &out, const State &state) {
+  const Loss *lossOf(uint32_t segment, const SegmentEffect::Out &out, const State &state) {
     if (out.loss.spoiled || !out.isDefined || !report_.spend(out.from.size()))
       return &out.loss;
     for (uint32_t region : out.from)
-      if (!state.isValid[region])
-        return state.spoiled(region) != nullptr ? state.lost[region] : &out.loss;
+      if (!isThere(segment, region, state))
+        return state.spoiled(regionAt(region)) != nullptr ? state.lost[regionAt(region)]
+                                                          : &out.loss;
     return nullptr;
   }
 
@@ -471,10 +554,13 @@ private:
     report_.add(std::move(finding));
   }
 
-  void reportNeed(uint32_t segment, Variant variant, const SegmentEffect::Need &need,
-                  const State &state) {
+  void reportNeed(uint32_t segment, Variant variant, SegmentEffect::Need need, const State &state) {
     if (isTried())
       return;
+    int64_t wanted = microbatch_ + shiftOf(role_.segments[segment].ins, need.region);
+    need.region = regionAt(need.region);
+    if (state.isValid[need.region])
+      return reportOther(segment, variant, need, wanted, state.microbatches[need.region]);
     if (const Finding *spoiled = state.spoiled(need.region)) {
       addSpoiled(*spoiled, regions_.cellOf(need.region), "is read here",
                  scope(segment).spot(need.op));
@@ -496,14 +582,31 @@ private:
     finding->noteAt = lost;
   }
 
+  /// A slot holds another microbatch than the one that is taken.
+  void reportOther(uint32_t segment, const Variant &variant, const SegmentEffect::Need &need,
+                   int64_t wanted, int64_t held) {
+    Finding *finding = scope(segment).addValue(
+        Rule::Cell, need.op, need.operand,
+        "the op reads cell '@{}' for microbatch {}, which holds that of microbatch {}",
+        role_.cells[need.region].name, wanted, held);
+    if (finding != nullptr)
+      finding->variant = variant;
+  }
+
   Inspection &report_;
   uint32_t roleIndex_;
   const Role &role_;
   CellRegions regions_;
   SegmentEffects effects_;
   const std::vector<bool> &isHeld_; ///< of each cell: saves read it
-  uint32_t stepCell_ = kNone;       ///< the cell with the step state
-  int64_t step_ = 0;                ///< that is run, where each one is
+  const RoleRings &rings_;
+  std::vector<VariantTable> tables_; ///< of each segment
+  std::vector<bool> usesRings_;      ///< of each segment
+  std::vector<int64_t> counts_;      ///< of each segment: its named runs in the step or `every`
+  int64_t turn_ = 0;                 ///< of the loop under way
+  int64_t microbatch_ = 0;           ///< by which slots have changed places
+  uint32_t stepCell_ = kNone;        ///< the cell with the step state
+  int64_t step_ = 0;                 ///< that is run, where each one is
   Due due_ = Due::ByStep; ///< otherwise what fails is not reported, but followed more closely
   bool hasFailed_ = false;
 };

@@ -361,7 +361,7 @@ void ShapeCheck::checkPack() {
 }
 
 void ShapeCheck::collective() {
-  int64_t members = scope_.plan().groupSize(op_.group);
+  int64_t members = scope_.plan().membersOf(op_);
   switch (collectiveKindOf(op_)) {
   case CollectiveKind::AllGather:
     need(in(0).dtype == out(0).dtype, "a result with its operand's element type");
@@ -384,6 +384,9 @@ void ShapeCheck::collective() {
     need(isData(in(0)) && in(0) == out(0),
          "a floating point operand, and a result of the same type");
     needWire();
+    return;
+  case CollectiveKind::Send: // of any type; the other member's is compared where both meet
+  case CollectiveKind::Recv:
     return;
   }
 }
@@ -639,6 +642,10 @@ void ShapeCheck::checkReduceScatter() {
 }
 
 void ShapeCheck::checkAllReduce() { collective(); }
+
+void ShapeCheck::checkSend() { collective(); }
+
+void ShapeCheck::checkRecv() { collective(); }
 
 void ShapeCheck::checkSumSquares() {
   needVector(out(0), DType::F64, 1, "a result of f64[1]");

@@ -11,7 +11,9 @@
 #include <unordered_map>
 
 #include "runtime/plan/HostCells.h"
+#include "runtime/plan/Summary.h"
 #include "runtime/verify/VerifyContents.h"
+#include "runtime/verify/VerifyRings.h"
 
 namespace shardc::plan::verifier {
 namespace {
@@ -52,8 +54,11 @@ public:
         dataAxes_(axesOf(plan_, plan_.dataGroup)),
         blockOf_(inspection.blocksInCheckpoint(roleIndex)), isTraining_(role_.segments.size()),
         hasState_(plan_.blocks.size()), updates_(plan_.blocks.size()), splits_(inspection),
-        hasNumbers_(plan_.roles.size() > 1) {
+        hasNumbers_(plan_.roles.size() > 1), rings_(inspection.ringsOf(roleIndex)) {
     findTraining();
+    findStages();
+    for (const Segment &segment : role_.segments)
+      tables_.emplace_back(segment);
     for (const Block *block : blockOf_)
       if (block != nullptr)
         hasState_[static_cast<size_t>(block - plan_.blocks.data())] = true;
@@ -69,7 +74,7 @@ public:
     std::vector<Held> cells(role_.cells.size());
     for (uint32_t c = 0; c < cells.size(); ++c)
       cells[c] = loaded(c);
-    walk(role_.program, cells);
+    walkAnew(role_.program, cells);
     needSteps();
     return std::move(taken_);
   }
@@ -109,16 +114,58 @@ private:
     return updatesBlocks(role_) || (!plan_.job.checkpoint.save.empty() && !plan_.blocks.empty());
   }
 
-  /// Microbatches are what the segment that takes the ring is run for; where none takes it, bodies.
+  /// Microbatches are what the segment that takes the ring is run for, and what segments compute
+  /// for them that say so by their kind; where there is none, bodies.
   void findTraining() {
     bool hasRing = false;
-    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+    for (uint32_t s = 0; s < role_.segments.size(); ++s) {
+      SegmentKind kind = role_.segments[s].kind;
+      if (kind == SegmentKind::Forward || kind == SegmentKind::Backward ||
+          kind == SegmentKind::Steady)
+        hasRing = isTraining_[s] = true;
       for (const Segment::Boundary &in : role_.segments[s].ins)
         if (role_.cells[in.cell].kind == CellKind::Feed)
           hasRing = isTraining_[s] = true;
+    }
     if (!hasRing)
       for (uint32_t s = 0; s < role_.segments.size(); ++s)
         isTraining_[s] = role_.segments[s].body;
+  }
+
+  /// Along the axes of its transfers, ranks compute different things: what this one contributes to
+  /// a block that others have as well is a part of the sum.
+  void findStages() {
+    for (const Segment &segment : role_.segments)
+      for (const Op &op : segment.ops)
+        if (op.channel >= 0 && plan_.channels[static_cast<size_t>(op.channel)].isPair())
+          stageAxes_ |= axesOf(plan_, op.group);
+    for (size_t block = 0; block < plan_.blocks.size(); ++block)
+      sharedBy_.push_back(axesOfHolders(block));
+    addsLosses_ = addsLosses(role_);
+    isAddedElsewhere_ = std::ranges::any_of(plan_.roles, addsLosses);
+  }
+
+  static bool addsLosses(const Role &role) {
+    return std::ranges::any_of(role.segments, [](const Segment &segment) {
+      return std::ranges::any_of(
+          segment.ops, [](const Op &op) { return opInfo(op.kind).sum == SumRole::AddsLosses; });
+    });
+  }
+
+  /// Axes of stages along which other roles have state of the block.
+  Axes axesOfHolders(size_t block) const {
+    Axes axes = 0;
+    for (uint32_t r = 0; r < plan_.roles.size() && stageAxes_ != 0; ++r) {
+      const std::vector<const Block *> &held = report_.blocksInCheckpoint(r);
+      if (r == roleIndex_ || std::ranges::find(held, &plan_.blocks[block]) == held.end())
+        continue;
+      for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
+        AxisRange own = extentOf(plan_, part_, axis), other = extentOf(plan_, plan_.roles[r], axis);
+        if (own.begin != other.begin || own.end != other.end)
+          axes |= static_cast<Axes>(1u << axis);
+      }
+    }
+    return axes & stageAxes_;
   }
 
   /// What a load fills, or nothing.
@@ -155,12 +202,17 @@ private:
         join(cells, begun);
       } else if (node.kind == ProgramNode::Run) {
         run(node, cells);
+      } else if (node.kind == ProgramNode::Loop) {
+        int64_t before = turn_;
+        for (turn_ = 0; turn_ < node.count && !report_.isFull(); ++turn_)
+          walk(node.children, cells);
+        turn_ = before;
       } else if (node.kind == ProgramNode::Steps) {
         runSteps(node, cells);
       } else if (node.count <= stepsOfLoop_) {
         bool before = std::exchange(isSometimes_, isSometimes_ || node.count > 1);
         Cells with = cells;
-        walk(node.children, with);
+        walkAnew(node.children, with);
         isSometimes_ = before;
         if (node.count > 1)
           join(cells, with);
@@ -171,39 +223,104 @@ private:
   }
 
   void run(const ProgramNode &node, Cells &cells) {
-    if (!role_.segments[node.segment].body || node.count == 1) {
-      repeat(node.segment, Variant::Only, node.count, cells);
+    uint32_t s = node.segment;
+    if (node.microbatch)
+      return applyFor(s, node.microbatch->at(turn_), counts_[s], cells);
+    if (!role_.segments[s].body) {
+      repeatStraight(s, node.count, cells);
       return;
     }
-    apply(node.segment, Variant::First, cells);
-    repeat(node.segment, Variant::Middle, node.count - 2, cells);
-    apply(node.segment, Variant::Last, cells);
+    int64_t begin = std::exchange(runs_[s], runs_[s] + node.count);
+    for (int64_t i = 0; i < node.count && !report_.isFull(); ++i) {
+      Cells before = cells;
+      microbatch_ = begin + i;
+      apply(s, tables_[s].of(i, node.count), cells);
+      // What is left of the microbatches changes nothing but the numbers up to which sums go.
+      bool isInside = i > 1 && i + 2 < node.count &&
+                      tables_[s].of(i, node.count) == tables_[s].of(node.count - 2, node.count) &&
+                      tables_[s].of(i - 1, node.count) == tables_[s].of(i, node.count);
+      if (!isInside || touchesRings(rings_, role_.segments[s]))
+        continue;
+      bool isSteady = std::ranges::equal(
+          before, cells, [](const Held &a, const Held &b) { return isMovedOn(a.mark, b.mark); });
+      int64_t left = node.count - 2 - i;
+      if (isSteady || i == kTurnsMax) {
+        for (size_t c = 0; c < cells.size(); ++c)
+          moveOn(before[c].mark.cover, cells[c].mark.cover, left);
+        i += left;
+      }
+    }
+    microbatch_ = 0;
   }
 
-  void repeat(uint32_t segment, Variant variant, int64_t count, Cells &cells) {
-    if (count > 0)
-      apply(segment, variant, cells);
-    for (int64_t i = 1; i < count && !report_.isFull(); ++i) {
+  /// The same but for a sum that goes up to the next microbatch.
+  static bool isMovedOn(const Mark &before, const Mark &after) {
+    Mark moved = before;
+    moved.cover = after.cover;
+    int64_t begin = after.cover.begin - before.cover.begin;
+    int64_t end = after.cover.end - before.cover.end;
+    return moved == after && before.cover.kind == after.cover.kind && (begin == 0 || begin == 1) &&
+           (end == 0 || end == 1);
+  }
+
+  static void moveOn(const Cover &before, Cover &after, int64_t microbatches) {
+    if (after.kind != Cover::Some || before.kind != Cover::Some)
+      return;
+    int64_t begin = after.begin - before.begin, end = after.end - before.end;
+    after.begin += begin * microbatches;
+    after.end += end * microbatches;
+  }
+
+  void repeatStraight(uint32_t segment, int64_t count, Cells &cells) {
+    for (int64_t i = 0; i < count && !report_.isFull(); ++i) {
       Cells before = cells;
-      apply(segment, variant, cells);
+      apply(segment, Variant::Only, cells);
       bool isSame = std::ranges::equal(cells, before, {}, &Held::mark, &Held::mark);
-      if (isSame || i == kTurnsMax)
+      if ((i > 0 && isSame) || i == kTurnsMax)
         return;
     }
   }
 
+  /// Microbatch `microbatch` of `count`.
+  void applyFor(uint32_t segment, int64_t microbatch, int64_t count, Cells &cells) {
+    microbatch_ = microbatch;
+    apply(segment, tables_[segment].of(microbatch, count), cells);
+    microbatch_ = 0;
+  }
+
+  /// The nodes of a step or an `every`.
+  void walkAnew(const std::vector<ProgramNode> &nodes, Cells &cells) {
+    auto before = std::pair(std::move(counts_), std::move(runs_));
+    counts_ = namedRuns(role_, nodes);
+    runs_.assign(role_.segments.size(), 0);
+    walk(nodes, cells);
+    std::tie(counts_, runs_) = std::move(before);
+  }
+
+  /// How many microbatches a step has.
+  static int64_t countOf(const Role &role, const std::vector<bool> &isTraining,
+                         const ProgramNode &steps) {
+    std::vector<int64_t> runs = runsOf(role, steps.children);
+    int64_t most = 0;
+    for (size_t s = 0; s < runs.size(); ++s)
+      if (isTraining[s])
+        most = std::max(most, role.segments[s].body ? runs[s] : std::min<int64_t>(runs[s], 1));
+    return most;
+  }
+
   void runSteps(const ProgramNode &loop, Cells &cells) {
     stepsOfLoop_ = loop.count;
+    microbatches_ = countOf(role_, isTraining_, loop);
     for (int64_t turn = 0; turn < std::min(loop.count, kTurnsMax) && !report_.isFull(); ++turn) {
       Cells now = cells;
       for (Held &held : now)
-        if (held.mark.cover != Cover::None)
-          held.mark.cover = Cover::Old;
+        if (held.mark.cover.kind != Cover::None)
+          held.mark.cover = {Cover::Old};
       std::ranges::fill(updates_, 0);
       meetings_.clear();
       isCompared_ = turn < kStepsCompared;
       hasEndedStep_ = false;
-      walk(loop.children, now);
+      walkAnew(loop.children, now);
       checkStepEnd(now);
       bool isSame = true;
       for (size_t c = 0; c < cells.size(); ++c)
@@ -260,45 +377,35 @@ private:
     marks_.assign(segment_->values.size(), {});
     if (hasNumbers_)
       numbers_.assign(segment_->values.size(), 0);
+    int64_t moved = segment_->body ? microbatch_ : 0; // by which slots have changed places
     for (const Segment::Boundary &in : segment_->ins)
-      setLiveIn(in, cells[in.cell]);
+      setLiveIn(in, cells[rings_.at(in.cell, moved)]);
     for (uint32_t i = 0; i < segment_->ops.size(); ++i)
       followOp(i);
     std::vector<std::pair<uint32_t, Held>> left;
     for (const Segment::Boundary &out : segment_->outs)
-      left.emplace_back(out.cell, leftBy(out.value));
+      left.emplace_back(rings_.at(out.cell, moved), leftBy(out.value));
     for (const auto &[cell, held] : left)
       cells[cell] = held;
   }
 
   void setLiveIn(const Segment::Boundary &in, const Held &held) {
-    Mark &mark = marks_[in.value] = held.mark;
-    if (isTraining_[segmentIndex_] && mark.cover == Cover::All)
-      mark.cover = Cover::Earlier;
+    marks_[in.value] = held.mark;
     if (hasNumbers_)
       numbers_[in.value] = held.number;
   }
 
-  Held leftBy(ValueId value) const {
-    Held held{marks_[value], hasNumbers_ ? numbers_[value] : 0};
-    held.mark.cover = coverAtEnd(held.mark.cover);
-    return held;
-  }
+  Held leftBy(ValueId value) const { return {marks_[value], hasNumbers_ ? numbers_[value] : 0}; }
 
-  bool isFirst() const { return variant_ == Variant::First || variant_ == Variant::Only; }
-  bool isLast() const { return variant_ == Variant::Last || variant_ == Variant::Only; }
-
-  /// The cover with regard to all microbatches up to this one.
-  Cover coverAtEnd(Cover cover) const {
-    if (!isTraining_[segmentIndex_])
-      return cover;
-    if (cover == Cover::New)
-      return isFirst() ? Cover::All : Cover::Missing;
-    return cover == Cover::Earlier ? Cover::Missing : cover;
+  /// True if the value covers the complete step.
+  bool isComplete(const Cover &cover) const {
+    return cover == Cover{Cover::Some, 0, microbatches_};
   }
-  /// True if the value covers the complete step, so that no microbatch follows.
-  bool isComplete(Cover cover) const {
-    return coverAtEnd(cover) == Cover::All && (!isTraining_[segmentIndex_] || isLast());
+  /// The microbatch of what an op computes.
+  int64_t microbatchOf(const Op &op) const {
+    return op.results.empty()
+               ? microbatch_
+               : microbatch_ + report_.shiftOf(roleIndex_, segmentIndex_, op.results[0]);
   }
 
   void followOp(uint32_t i) {
@@ -322,7 +429,7 @@ private:
     }
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
-        addTo(op.results[tie.result], tie.value);
+        addTo(op, op.results[tie.result], tie.value);
   }
 
   void set(ValueId result, const Mark &mark, ValueId from) {
@@ -331,8 +438,8 @@ private:
       numbers_[result] = numbers_[from];
   }
 
-  void addTo(ValueId result, ValueId value) {
-    marks_[result] = added(marks_[result], marks_[value]);
+  void addTo(const Op &op, ValueId result, ValueId value) {
+    marks_[result] = added(marks_[result], marks_[value], microbatchOf(op));
     if (hasNumbers_)
       numbers_[result] = mixed(numbers_[result], numbers_[value]);
   }
@@ -414,23 +521,39 @@ private:
       mark.varies |= dataAxes_;
     if (opInfo(op.kind).takesIndex())
       mark.varies |= axesOf(plan_, op.group);
-    mark.due = mark.varies;
+    mark.due = mark.varies | stageAxes_;
     if (role == SumRole::ComputesShard) // rows of the whole batch, for this rank's part
       mark.varies |= heldBy(static_cast<int32_t>(op.getInt(AttrKey::block)), op.results[0]);
     if (isTraining_[segmentIndex_])
-      mark.cover = Cover::New;
+      mark.cover = Cover::of(microbatchOf(op));
     return mark;
   }
 
+  /// What another stage has computed of the same data.
+  void followRecv(const Op &op) {
+    Mark mark;
+    mark.varies = mark.due = dataAxes_;
+    mark.due |= stageAxes_;
+    if (isTraining_[segmentIndex_])
+      mark.cover = Cover::of(microbatchOf(op));
+    marks_[op.results[0]] = mark;
+    if (hasNumbers_)
+      numbers_[op.results[0]] = numberOfMeeting(op);
+  }
+
   void followCollective(const Op &op) {
+    if (op.kind == OpKind::Recv)
+      return followRecv(op);
+    if (op.kind == OpKind::Send)
+      return;
     Axes over = axesOf(plan_, op.group);
     Mark mark = combined(op, splits_.asBlock(marks_[op.operands[0]], blockNamedBy(op)), over);
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Acc && holds(tie.pred, variant_)) {
-        bool isAgain = contains(tie.value, op.operands[0]);
-        mark = added(mark, marks_[tie.value]);
+        bool isAgain = contains(op, tie.value, op.operands[0]);
+        mark = added(mark, marks_[tie.value], microbatchOf(op));
         if (isAgain)
-          mark.cover = Cover::Twice;
+          mark.cover = {Cover::Twice};
       }
     uint64_t number = hasNumbers_ ? numberOfMeeting(op) : 0;
     for (ValueId result : op.results) {
@@ -451,15 +574,16 @@ private:
       return reduced(operand, over, op.getBool(AttrKey::average), /*isScattered=*/true);
     case CollectiveKind::AllReduce:
       return reduced(operand, over, op.getBool(AttrKey::average), /*isScattered=*/false);
+    case CollectiveKind::Send:
+    case CollectiveKind::Recv:
+      return operand; // followed by themselves
     }
     return operand;
   }
 
   /// True if a contribution of this microbatch is in the sum and in what is added to it.
-  bool contains(ValueId sum, ValueId value) const {
-    auto hasNew = [&](ValueId id) {
-      return marks_[id].cover == Cover::New || marks_[id].cover == Cover::All;
-    };
+  bool contains(const Op &op, ValueId sum, ValueId value) const {
+    auto hasNew = [&](ValueId id) { return marks_[id].cover.has(microbatchOf(op)); };
     if (!hasNew(sum) || !hasNew(value))
       return false;
     std::set<uint32_t> ours = sourcesOf(sum);
@@ -534,7 +658,7 @@ private:
     Mark mark = marks_[op.operands[0]];
     needEachStep(i);
     need(i, mark.phase == Phase::Ended, "begins a step before the last one has ended");
-    mark.cover = Cover::None;
+    mark.cover = {};
     mark.phase = Phase::Begun;
     return mark;
   }
@@ -543,16 +667,22 @@ private:
     Mark mark = marks_[op.operands[0]];
     needEachStep(i);
     need(i, mark.phase == Phase::Begun, "adds losses to a step that has not begun");
-    need(i, mark.cover == Cover::None || mark.cover == Cover::Earlier,
-         "adds the losses of a microbatch a second time");
-    mark.cover = addedCover(mark.cover);
+    int64_t microbatch = microbatch_;
+    for (ValueId operand : op.operands)
+      if (int64_t shift = report_.shiftOf(roleIndex_, segmentIndex_, operand); shift != 0)
+        microbatch = microbatch_ + shift;
+    need(i, !mark.cover.has(microbatch), "adds the losses of a microbatch a second time");
+    Mark more;
+    if (isTraining_[segmentIndex_])
+      more.cover = Cover::of(microbatch);
+    mark.cover = added(mark, more, microbatch).cover;
     return mark;
   }
 
   Mark finished(uint32_t i, const Op &op) {
     Mark mark = marks_[op.operands[0]];
     finish(i, op);
-    mark.cover = Cover::None;
+    mark.cover = {};
     mark.phase = Phase::Ended;
     mark.varies |= marks_[op.operands[1]].varies;
     if (op.getBool(AttrKey::norm_replicated))
@@ -560,17 +690,13 @@ private:
     return mark;
   }
 
-  Cover addedCover(Cover before) const {
-    Mark old, more;
-    old.cover = before, more.cover = isTraining_[segmentIndex_] ? Cover::New : Cover::None;
-    return added(old, more).cover;
-  }
-
   void finish(uint32_t i, const Op &op) {
     const Mark &state = marks_[op.operands[0]];
     needEachStep(i);
     need(i, state.phase == Phase::Begun, "ends a step that has not begun");
-    need(i, isComplete(state.cover), "ends a step without the losses of all its microbatches");
+    bool isOfOthers = stageAxes_ != 0 && !addsLosses_ && isAddedElsewhere_;
+    need(i, isComplete(state.cover) || (isOfOthers && state.cover.kind == Cover::None),
+         "ends a step without the losses of all its microbatches");
     hasEndedStep_ = true;
     const Op *pack = findPack(op.operands[1]);
     need(i,
@@ -681,13 +807,12 @@ private:
       if (finding->noteAt.op != kNone)
         finding->note = "its cell is filled here";
     };
+    Axes due = mark.due & ~(stageAxes_ & ~sharedBy_[static_cast<size_t>(block)]);
     if (!isComplete(mark.cover))
-      inspection(std::string(whyIncomplete(isComplete(mark.cover)     ? Cover::All
-                                           : mark.cover == Cover::All ? Cover::Missing
-                                                                      : mark.cover)));
-    else if (mark.due != 0)
+      inspection(std::string(whyIncomplete(mark.cover.kind)));
+    else if (due != 0)
       inspection(fmt::format("lacks contributions from other ranks: it is not summed over {}",
-                             namesOf(plan_, mark.due)));
+                             namesOf(plan_, due)));
     else if (Axes apart = apartIn(mark, block); apart != 0)
       inspection(fmt::format(
           "may differ between ranks along {}, which need to update the block with equal values",
@@ -739,9 +864,20 @@ private:
   uint32_t segmentIndex_ = 0;
   Variant variant_ = Variant::Only;
   std::vector<Mark> marks_; ///< of its values
+  int64_t microbatch_ = 0;  ///< of the step, that it runs for
   BlockSplits splits_;
-  bool hasNumbers_; ///< several roles are held against each other
+  Axes stageAxes_ = 0;               ///< along which ranks are other stages
+  std::vector<Axes> sharedBy_;       ///< of each block: along which of them others have it
+  bool addsLosses_ = false;          ///< the role does
+  bool isAddedElsewhere_ = false;    ///< some role does
+  int64_t microbatches_ = 0;         ///< of a step
+  std::vector<int64_t> counts_;      ///< of each segment: its named runs in the step or `every`
+  std::vector<int64_t> runs_;        ///< of each segment: other runs of it in it so far
+  int64_t turn_ = 0;                 ///< of the loop under way
+  std::vector<VariantTable> tables_; ///< of each segment
+  bool hasNumbers_;                  ///< several roles are held against each other
   std::vector<uint64_t> numbers_;
+  const RoleRings &rings_;
   std::map<std::pair<int16_t, ChannelId>, uint64_t> meetings_;
   std::vector<Update> taken_;
 };

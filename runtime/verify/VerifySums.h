@@ -14,18 +14,27 @@ namespace shardc::plan::verifier {
 /// Axes of the mesh with more than one rank, a bit each.
 using Axes = uint8_t;
 
-/// The microbatches of the step, up to the current one, whose contributions a value has. An
-/// optimizer may not take a sum from `Missing` on. If two such covers are joined, the later one is
-/// the result.
-enum class Cover : uint8_t {
-  None,    ///< of none: constants, state
-  New,     ///< of the one under way
-  Earlier, ///< of all before it
-  All,     ///< of it and all before
-  Missing, ///< not of all
-  Mixed,   ///< parts that are summed over ranks, and others that are not
-  Twice,   ///< of some more than once
-  Old      ///< of another step
+/// The microbatches of the step whose contributions a value has. If two covers are joined that
+/// differ, the one of the later kind is the result.
+struct Cover {
+  enum Kind : uint8_t {
+    None,    ///< of none: constants, state
+    Some,    ///< of those from `begin` on, before `end`, each once
+    Missing, ///< not of all
+    Mixed,   ///< parts that are summed over ranks, and others that are not
+    Twice,   ///< of some more than once
+    Old      ///< of another step
+  };
+  Kind kind = None;
+  int64_t begin = 0, end = 0;
+
+  static Cover of(int64_t microbatch) { return {Some, microbatch, microbatch + 1}; }
+  /// From `Missing` on an optimizer may not take the sum.
+  bool isBad() const { return kind >= Missing; }
+  bool has(int64_t microbatch) const {
+    return kind == Some && begin <= microbatch && microbatch < end;
+  }
+  bool operator==(const Cover &) const = default;
 };
 
 /// Where a step state is between two steps.
@@ -35,7 +44,7 @@ struct Mark {
   Axes varies = 0; ///< ranks that differ in these may hold other bytes of the same elements
   Axes split = 0;  ///< ranks that differ in these hold other elements of split parameters
   Axes due = 0;    ///< of these: what ranks hold are parts of one sum that nobody has made
-  Cover cover = Cover::None;
+  Cover cover;
   Phase phase = Phase::None;
   int32_t block = -1; ///< of which this is all, or a rank's part; -1: of none, or not known
   bool operator==(const Mark &) const = default;
@@ -48,8 +57,9 @@ Axes copyAxesOf(const Plan &plan, const Param &param);
 
 /// What holds one or the other, by the way that the program took.
 Mark joined(const Mark &a, const Mark &b);
-/// The sum of both; one of them may have no contribution at all.
-Mark added(const Mark &a, const Mark &b);
+/// The sum of both, which an op makes of its microbatch; one of them may have no contribution at
+/// all. Several ops may contribute to the same microbatch.
+Mark added(const Mark &a, const Mark &b, int64_t microbatch);
 /// Parts of one buffer.
 Mark packed(const Mark &a, const Mark &b);
 /// The result of a collective over the axes.
@@ -58,7 +68,7 @@ Mark reduced(Mark mark, Axes over, bool isAverage, bool isScattered);
 
 /// What is wrong with a sum that is to be complete, as the end of a sentence about the value; empty
 /// if nothing is.
-std::string_view whyIncomplete(Cover cover);
+std::string_view whyIncomplete(Cover::Kind cover);
 
 /// The group's axes, or all of the mesh's.
 Axes axesOf(const Plan &plan, int16_t group);

@@ -42,6 +42,14 @@ void checkChannel(Inspection &inspection, const Channel &channel) {
   if (!isIndex(channel.stream, plan.streams))
     add(inspection, Rule::Index, "channel '{}' names stream {}; there are {}", channel.name,
         channel.stream, plan.streams.size());
+  if (channel.pair != std::array<int32_t, 2>{-1, -1} && isIndex(channel.group, plan.groups)) {
+    int64_t size = plan.groupSize(channel.group);
+    auto [first, second] = channel.pair;
+    if (first < 0 || second < 0 || first >= size || second >= size || first == second)
+      add(inspection, Rule::Index,
+          "channel '{}' is of the pair {} and {}; they need to be two of the {} ranks of its group",
+          channel.name, first, second, size);
+  }
   if (channel.multiprocessors < 0 || channel.multiprocessors > limits::kMultiprocessorsMax)
     add(inspection, Rule::Index, "channel '{}' takes {} multiprocessors; the range is 0 to {}",
         channel.name, channel.multiprocessors, limits::kMultiprocessorsMax);
@@ -228,7 +236,38 @@ void checkParams(Inspection &inspection) {
   }
 }
 
-/// What a program may look like: starts, runs, and one loop of steps with runs and `every` in it.
+/// True for what pipelines need.
+bool isOfPipeline(const Role &role) {
+  auto isNamed = [](const auto &self, const std::vector<ProgramNode> &nodes) -> bool {
+    return std::ranges::any_of(nodes, [&](const ProgramNode &node) {
+      return node.kind == ProgramNode::Loop || node.microbatch || self(self, node.children);
+    });
+  };
+  auto isWithin = [](const Pred &pred) { return pred.kind == Pred::Kind::Within; };
+  auto hasTransfer = [&](const Op &op) {
+    return op.kind == OpKind::Send || op.kind == OpKind::Recv || isWithin(op.pred) ||
+           std::ranges::any_of(op.ties, isWithin, &Tie::pred);
+  };
+  return isNamed(isNamed, role.program) || std::ranges::any_of(role.cells, &Cell::isRing) ||
+         std::ranges::any_of(role.segments, [&](const Segment &segment) {
+           return std::ranges::any_of(segment.ops, hasTransfer) ||
+                  std::ranges::any_of(segment.values,
+                                      [](const Value &v) { return v.place.slots != 1; });
+         });
+}
+
+void refusePipelines(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  bool hasPair = std::ranges::any_of(plan.channels, &Channel::isPair);
+  for (uint32_t r = 0; r < plan.roles.size(); ++r)
+    if (hasPair || isOfPipeline(plan.roles[r]))
+      inspection.add(Rule::Followed, {r, kNone, kNone},
+                     "the role has several microbatches in flight, or gives values to other roles, "
+                     "which the verifier does not follow yet");
+}
+
+/// What a program may look like: starts, runs, and one loop of steps with runs, loops and `every`
+/// in it.
 class ProgramFormCheck {
 public:
   ProgramFormCheck(Inspection &inspection, uint32_t roleIndex)
@@ -246,6 +285,8 @@ public:
   }
 
 private:
+  static constexpr int64_t kTurnsMax = int64_t{1} << 20;
+
   void checkNode(const ProgramNode &node, ProgramNode::Kind parent, int depth) {
     if (node.count < 1 || node.count > limits::kCountMax)
       fail("a program node has count {}; the range is 1 to {}", node.count, limits::kCountMax);
@@ -254,6 +295,7 @@ private:
         fail("the program names segment {}; the role has {}", node.segment, role_.segments.size());
       if (!node.children.empty())
         fail("a program node that runs a segment contains other nodes");
+      checkMicrobatch(node, parent);
       if (node.kind == ProgramNode::Start && (depth > 0 || node.count != 1 || begun_))
         fail("'start' needs to come before everything else in the program and run once");
       begun_ |= node.kind == ProgramNode::Run;
@@ -264,7 +306,70 @@ private:
       fail("'steps' needs to be at the top level of the program");
     if (node.kind == ProgramNode::Every && parent != ProgramNode::Steps)
       fail("'every' needs to be directly inside 'steps'");
+    if (node.kind == ProgramNode::Loop && depth == 0)
+      fail("'loop' needs to be inside 'steps'");
+    if (node.microbatch)
+      fail("a program node other than 'run' names a microbatch");
     check(node.children, node.kind, depth + 1);
+    if (node.kind != ProgramNode::Loop && report_.size() == 0)
+      checkNumbers(node);
+  }
+
+  void checkMicrobatch(const ProgramNode &node, ProgramNode::Kind parent) {
+    if (!isIndex(node.segment, role_.segments))
+      return;
+    const Segment &segment = role_.segments[node.segment];
+    bool isInside = parent != ProgramNode::Run; // of steps
+    if (node.microbatch &&
+        (!segment.body || node.count != 1 || !isInside || node.kind == ProgramNode::Start))
+      fail("the program names a microbatch for segment '{}'; that is for single runs of bodies in "
+           "'steps'",
+           segment.name);
+    if (!node.microbatch && parent == ProgramNode::Loop)
+      fail("a loop runs segment '{}' without naming its microbatch", segment.name);
+  }
+
+  /// Turns of loops and runs in them that are followed; too many are refused.
+  static int64_t turnsOf(const std::vector<ProgramNode> &nodes) {
+    int64_t turns = 0;
+    for (const ProgramNode &node : nodes) {
+      int64_t own = node.kind == ProgramNode::Run ? 1 : 0;
+      if (node.kind == ProgramNode::Loop &&
+          __builtin_mul_overflow(turnsOf(node.children) + 1, node.count, &own))
+        own = kTurnsMax;
+      turns = std::min(turns + own, kTurnsMax);
+    }
+    return turns;
+  }
+
+  /// Where runs name their microbatch, each number up to their count comes once.
+  void checkNumbers(const ProgramNode &parent) {
+    if (turnsOf(parent.children) >= kTurnsMax)
+      return fail("loops of the program have more than {} turns", kTurnsMax);
+    std::vector<int64_t> counts = namedRuns(role_, parent.children);
+    std::vector<std::vector<bool>> isTaken(counts.size());
+    for (size_t s = 0; s < counts.size(); ++s)
+      isTaken[s].resize(static_cast<size_t>(counts[s]));
+    forEachRun(parent.children, [&](const ProgramNode &node, int64_t turn) {
+      std::vector<bool> &taken = isTaken[node.segment];
+      int64_t number = node.microbatch ? node.microbatch->at(turn) : 0;
+      bool isWrong = node.microbatch ? number < 0 || number >= counts[node.segment] ||
+                                           taken[static_cast<size_t>(number)]
+                                     : !taken.empty();
+      if (isWrong)
+        report_.add(
+            Rule::Step, {roleIndex_, node.segment, kNone},
+            node.microbatch
+                ? fmt::format("segment '{}' runs for microbatch {}; its {} runs take each number "
+                              "from 0 to {} once",
+                              role_.segments[node.segment].name, number, counts[node.segment],
+                              counts[node.segment] - 1)
+                : fmt::format("segment '{}' runs with and without naming its microbatch",
+                              role_.segments[node.segment].name));
+      else if (node.microbatch)
+        taken[static_cast<size_t>(number)] = true;
+      return !isWrong;
+    });
   }
 
   template <typename... Args> void fail(fmt::format_string<Args...> text, Args &&...args) {
@@ -449,6 +554,8 @@ void checkTables(Inspection &inspection) {
     checkRolesDivideMesh(inspection);
   if (inspection.size() == 0)
     checkSplitRoles(inspection);
+  if (inspection.size() == 0)
+    refusePipelines(inspection);
 }
 
 void checkStates(Inspection &inspection) {

@@ -212,6 +212,7 @@ int64_t CudaChannel::sharedBytes() const {
 Status CudaChannel::warmUp() {
   using Kind = hal::CollectiveKind;
   bool sumsInOrder = isUsedFor(Kind::ReduceScatter, false) || isUsedFor(Kind::AllReduce, false);
+  bool sends = sumsInOrder || isUsedFor(Kind::Send, false) || isUsedFor(Kind::Recv, false);
   bool allReduces = isUsedFor(Kind::AllReduce, true);
   // NCCL has another algorithm for other sizes.
   int64_t part = kWarmUpBytes, whole = part * size(), most = allReduces ? bytesMaxOf(desc()) : 0;
@@ -257,7 +258,7 @@ Status CudaChannel::warmUp() {
         return ncclAllReduce(base, base, static_cast<size_t>(count / 2), ncclBfloat16, ncclSum,
                              member.communicator, memory.stream());
       }));
-    RETURN_IF_ERROR(eachMember(sumsInOrder, [&](Member &member, Scratch &memory) {
+    RETURN_IF_ERROR(eachMember(sends, [&](Member &member, Scratch &memory) {
       std::byte *base = baseOf(sumsShare, member, memory);
       ncclResult_t result = ncclSuccess;
       for (int p = 0; p < size() && result == ncclSuccess; ++p) {

@@ -161,6 +161,9 @@ Status CudaChannel::issue(Member &member, const Collective &desc, Queue &queue) 
   switch (desc.kind) {
   case CollectiveKind::AllGather:
     return allGather(member, desc, queue);
+  case CollectiveKind::Send:
+  case CollectiveKind::Recv:
+    return transfer(member, desc, queue);
   case CollectiveKind::ReduceScatter:
   case CollectiveKind::AllReduce:
     break;
@@ -194,6 +197,20 @@ Status CudaChannel::allGather(Member &member, const Collective &desc, Queue &que
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
   RETURN_IF_CUDA_ERROR(ncclAllGather(desc.in, desc.out, static_cast<size_t>(desc.count), type,
                                      member.communicator, queue));
+  return Status::ok();
+}
+
+/// To the other one of the two members, or from it.
+Status CudaChannel::transfer(Member &member, const Collective &desc, Queue &queue) {
+  if (size() != 2)
+    return makeStatus(StatusCode::InvalidInput, "channel '{}': {} of {} members; it needs two",
+                      this->desc().name, hal::toString(desc.kind), size());
+  ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
+  auto count = static_cast<size_t>(desc.count);
+  int other = 1 - member.index;
+  RETURN_IF_CUDA_ERROR(desc.kind == CollectiveKind::Send
+                           ? ncclSend(desc.in, count, type, other, member.communicator, queue)
+                           : ncclRecv(desc.out, count, type, other, member.communicator, queue));
   return Status::ok();
 }
 

@@ -130,6 +130,29 @@ void allReducePart(Members members, int part) {
   }
 }
 
+/// The receiver's part: what the other one of the two gives.
+void receivePart(Members members, int part) {
+  const Collective &mine = *members[static_cast<size_t>(part)];
+  if (mine.kind != CollectiveKind::Recv)
+    return;
+  const Collective &other = *members[static_cast<size_t>(1 - part)];
+  std::memcpy(mine.out, other.in, static_cast<size_t>(mine.count * dtypeBytes(mine.outType)));
+}
+
+/// One of two members gives what the other one receives.
+Status checkTransfer(Members members) {
+  const Collective &first = *members[0], &other = *members.back();
+  if (members.size() > 2)
+    return makeStatus(StatusCode::InvalidInput, "{} of {} members; it needs two",
+                      hal::toString(first.kind), members.size());
+  bool isPair = members.size() == 1 || (isPointToPoint(other.kind) && first.kind != other.kind);
+  if (!isPair || first.count != other.count || first.inType != other.inType)
+    return makeStatus(StatusCode::InvalidInput, "members disagree: {} of {} {} and {} of {} {}",
+                      hal::toString(first.kind), first.count, dtypeName(first.inType),
+                      hal::toString(other.kind), other.count, dtypeName(other.inType));
+  return Status::ok();
+}
+
 bool canSum(DType in, DType out) {
   auto isFloat = [](DType type) { return type == DType::F32 || type == DType::BF16; };
   return (isFloat(in) && isFloat(out)) || (in == DType::F64 && out == DType::F64);
@@ -140,6 +163,8 @@ bool canSum(DType in, DType out) {
 Status checkMembers(Members members) {
   const Collective &first = *members[0];
   constexpr StatusCode kCode = StatusCode::InvalidInput;
+  if (isPointToPoint(first.kind))
+    return checkTransfer(members);
   for (const Collective *member : members)
     if (member->kind != first.kind || member->count != first.count ||
         member->inType != first.inType || member->outType != first.outType ||
@@ -168,6 +193,9 @@ void runPart(Members members, int part) {
     return reduceScatterPart(members, part);
   case CollectiveKind::AllReduce:
     return allReducePart(members, part);
+  case CollectiveKind::Send:
+  case CollectiveKind::Recv:
+    return receivePart(members, part);
   }
 }
 
@@ -181,6 +209,9 @@ int64_t bytesTouched(Members members) {
     return each * size * size;
   case CollectiveKind::AllReduce:
     return each * size;
+  case CollectiveKind::Send:
+  case CollectiveKind::Recv:
+    return each;
   }
   return 0;
 }

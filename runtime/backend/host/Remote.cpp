@@ -42,8 +42,12 @@ struct RemoteMember::Head {
 
   bool agreesWith(const Head &other) const {
     return sequence == other.sequence && count == other.count && phase == other.phase &&
-           kind == other.kind && inType == other.inType && outType == other.outType &&
+           isOtherSideOf(other) && inType == other.inType && outType == other.outType &&
            average == other.average;
+  }
+  bool isOtherSideOf(const Head &other) const {
+    auto mine = static_cast<CollectiveKind>(kind), theirs = static_cast<CollectiveKind>(other.kind);
+    return isPointToPoint(mine) ? isPointToPoint(theirs) && mine != theirs : mine == theirs;
   }
 };
 
@@ -139,7 +143,9 @@ void RemoteMember::reserve(const Collective &collective) {
   auto size = static_cast<int64_t>(members_.size());
   int64_t slot = bytesOf(collective.count, collective.inType);
   switch (collective.kind) {
-  case CollectiveKind::AllGather: // it needs no landing buffer
+  case CollectiveKind::AllGather: // these need no landing buffer
+  case CollectiveKind::Send:
+  case CollectiveKind::Recv:
     return;
   case CollectiveKind::ReduceScatter:
     break;
@@ -218,6 +224,9 @@ Status RemoteMember::perform(const Collective &collective, const char *label) {
     return bytesOf(collective.count, collective.inType) <= kSmallBytes
                ? allReduceSmall(collective, label)
                : allReduce(collective, label);
+  case CollectiveKind::Send:
+  case CollectiveKind::Recv:
+    return transfer(collective, label);
   }
   return Status::ok();
 }
@@ -251,6 +260,20 @@ Status RemoteMember::gather(const Collective &collective, const char *label) {
   }
   if (out + index_ * bytes != collective.in) // otherwise it lies in its own slot
     std::memcpy(out + index_ * bytes, collective.in, static_cast<size_t>(bytes));
+  return exchange(label);
+}
+
+/// To the other one of the two members, or from it.
+Status RemoteMember::transfer(const Collective &collective, const char *label) {
+  bool sends = collective.kind == CollectiveKind::Send;
+  begin(collective, label, 0);
+  Peer &peer = *others_.front();
+  int64_t bytes = bytesOf(collective.count, collective.inType);
+  (sends ? peer.sendBytes : peer.receiveBytes) = bytes;
+  if (sends)
+    peer.send = static_cast<const uint8_t *>(collective.in);
+  else
+    peer.receive = static_cast<uint8_t *>(collective.out);
   return exchange(label);
 }
 

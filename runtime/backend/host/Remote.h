@@ -103,6 +103,7 @@ private:
   Status gather(const hal::Collective &collective, const char *label);
   Status reduceScatter(const hal::Collective &collective, const char *label);
   Status allReduce(const hal::Collective &collective, const char *label);
+  Status transfer(const hal::Collective &collective, const char *label);
   Status allReduceSmall(const hal::Collective &collective, const char *label);
   void sumInto(const hal::Collective &like, const void *mine, int64_t count, void *out,
                bool accumulate);

@@ -29,16 +29,23 @@ KindFacts factsOf(CollectiveKind kind) {
     return {.isWholeIn = true, .isWholeOut = false, .sums = true, .accumulates = true};
   case CollectiveKind::AllReduce: // its count is of the whole
     return {.isWholeIn = false, .isWholeOut = false, .sums = true, .accumulates = false};
+  case CollectiveKind::Send:
+  case CollectiveKind::Recv:
+    return {.isWholeIn = false, .isWholeOut = false, .sums = false, .accumulates = false};
   }
   return {};
 }
 
 Extent operandOf(const Collective &desc, int members) {
+  if (desc.kind == CollectiveKind::Recv)
+    return {nullptr, 0};
   int64_t parts = factsOf(desc.kind).isWholeIn ? members : 1;
   return {static_cast<const uint8_t *>(desc.in), desc.count * parts * dtypeBytes(desc.inType)};
 }
 
 Extent resultOf(const Collective &desc, int members) {
+  if (desc.kind == CollectiveKind::Send)
+    return {nullptr, 0};
   int64_t parts = factsOf(desc.kind).isWholeOut ? members : 1;
   return {static_cast<const uint8_t *>(desc.out), desc.count * parts * dtypeBytes(desc.outType)};
 }
@@ -53,6 +60,8 @@ bool areApart(const Collective &desc, const Extent &in, const Extent &out, int64
   case CollectiveKind::AllReduce:
     return in.begin == out.begin && in.bytes == out.bytes;
   case CollectiveKind::ReduceScatter:
+  case CollectiveKind::Send:
+  case CollectiveKind::Recv:
     return false;
   }
   return false;
@@ -67,7 +76,10 @@ bool canSum(DType in, DType out) {
 
 Issued issuedOf(const Collective &desc) {
   uint64_t digest = 0xcbf29ce484222325;
-  for (auto part : {static_cast<uint64_t>(desc.kind), static_cast<uint64_t>(desc.count),
+  // Both sides of a transfer count as the same.
+  bool isTransfer = isPointToPoint(desc.kind);
+  CollectiveKind kind = isTransfer ? CollectiveKind::Send : desc.kind;
+  for (auto part : {static_cast<uint64_t>(kind), static_cast<uint64_t>(desc.count),
                     static_cast<uint64_t>(desc.inType), static_cast<uint64_t>(desc.outType),
                     static_cast<uint64_t>(desc.average), static_cast<uint64_t>(desc.anyOrder)})
     digest = (digest ^ part) * 0x100000001b3;
@@ -200,10 +212,19 @@ Result<std::vector<std::shared_ptr<Block>>> NullChannel::check(int rank,
   if (desc.count < 0 || desc.count > kCountMax / size())
     return Ledger::refuse("a collective of {} elements", desc.count);
   RETURN_IF_ERROR(checkTypes(desc));
+  if (isPointToPoint(desc.kind) && size() != 2)
+    return Ledger::refuse("{} on channel '{}' of {} members; it needs two",
+                          hal::toString(desc.kind), this->desc().name, size());
   Extent in = operandOf(desc, size()), out = resultOf(desc, size());
-  ASSIGN_OR_RETURN(auto operand, ledger_->find(rank, in.begin, in.bytes, "the operand"));
-  ASSIGN_OR_RETURN(auto result, ledger_->find(rank, out.begin, out.bytes, "the result"));
-  std::vector<std::shared_ptr<Block>> used = {operand, result};
+  std::vector<std::shared_ptr<Block>> used;
+  if (desc.kind != CollectiveKind::Recv) {
+    ASSIGN_OR_RETURN(auto operand, ledger_->find(rank, in.begin, in.bytes, "the operand"));
+    used.push_back(std::move(operand));
+  }
+  if (desc.kind != CollectiveKind::Send) {
+    ASSIGN_OR_RETURN(auto result, ledger_->find(rank, out.begin, out.bytes, "the result"));
+    used.push_back(std::move(result));
+  }
   if (desc.squares) {
     ASSIGN_OR_RETURN(auto squares, ledger_->find(rank, desc.squares, sizeof(double), "squares"));
     used.push_back(std::move(squares));

@@ -8,6 +8,7 @@
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Syntax.h"
+#include "runtime/plan/Variants.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc::plan {
@@ -38,6 +39,110 @@ class Files : public testing::TestWithParam<const char *> {};
 TEST_P(Files, PrintParsePrintIsTheIdentity) {
   std::string once = print(parsed(planText(GetParam())));
   EXPECT_EQ(print(parsed(once)), once);
+}
+
+/// With rings, transfers, intervals of microbatches and loops.
+constexpr std::string_view kPipeline = R"(shardc.plan 2 placed "p"
+mesh { pp = 2 }
+groups { pp = [pp] }
+stream up
+stream down
+channel up group pp pair 0 1 stream up
+channel down group pp pair 1 0 multiprocessors 2 stream down
+role first "stage 0" where { pp = 0 to 0 } {
+  arenas { state = 0  work = 4096  sym = 0  host = 0 }
+  cell @x slots 3 : f32[8] in work for activations at 1024 + 0*pp stride 64
+  cell @y step slots 2 : f32[8] in work for activations at 2048 + 16*pp stride 32
+  segment forward.0 forward body {
+    in %x = @x at work 1024 slots 3 stride 64
+    %y = gelu %x if mb 0 to 1 : f32[8] activations at work 1024 slots 3 stride 64 mb + 1
+    send %y channel up if mb 0 to 1 after %y
+    %z = recv channel down acc(0 = %x if mb 2 to 7) : f32[8] activations at work 0
+    out @x = %y mb + 1
+    out @y = %z mb - 2 droppable
+  }
+  program {
+    steps 10 {
+      run forward.0 mb 0
+      loop 3 {
+        run forward.0 mb 2*i + 1
+        run forward.0 mb i
+        loop 2 {
+          run forward.0 mb 2*i - 1
+          run forward.0 mb 3*i
+        }
+      }
+    }
+  }
+}
+)";
+
+TEST(PlanText, PipelinesPrintAsTheyWereRead) {
+  Plan plan = parsed(std::string(kPipeline));
+  std::string once = print(plan);
+  EXPECT_EQ(print(parsed(once)), once);
+  std::string body = once.substr(once.find('\n'));
+  std::string wanted(kPipeline.substr(kPipeline.find('\n')));
+  for (std::string_view kept :
+       {"channel up group pp pair 0 1 stream up", "slots 3 : f32[8]", "stride 32",
+        "work 1024 slots 3 stride 64 mb + 1", "if mb 0 to 1", "if mb 2 to 7", "out @x = %y mb + 1",
+        "out @y = %z mb - 2 droppable", "run forward.0 mb 2*i + 1", "run forward.0 mb 2*i - 1",
+        "run forward.0 mb i\n", "run forward.0 mb 0\n", "loop 2 {", "send %y channel up"}) {
+    EXPECT_NE(wanted.find(kept), std::string::npos) << kept;
+    EXPECT_NE(body.find(kept), std::string::npos) << kept << "\n" << body;
+  }
+  const Role &role = plan.roles[0];
+  EXPECT_EQ(role.cells[0].bytes(), 2 * 64 + 32);
+  EXPECT_EQ(role.segments[0].outs[1].shift, -2);
+  EXPECT_EQ(role.segments[0].values[1].place.offsetFor(4), 1024 + 2 * 64);
+  EXPECT_EQ(role.program[0].children[1].children[0].microbatch->at(2), 5);
+  EXPECT_EQ(plan.channels[1].pair, (std::array<int32_t, 2>{1, 0}));
+}
+
+TEST(PlanText, RefusesPipelinesThatCannotBeRead) {
+  auto with = [](std::string_view from, std::string_view to) {
+    std::string text(kPipeline);
+    text.replace(text.find(from), from.size(), to);
+    return parseError(text);
+  };
+  EXPECT_NE(with("pair 0 1", "pair 0 2").find("[plan-limit]"), std::string::npos);
+  EXPECT_NE(with("pair 0 1", "pair 1 1").find("need to differ"), std::string::npos);
+  EXPECT_NE(with("if mb 0 to 1", "if mb 2 to 1").find("[plan-limit]"), std::string::npos);
+  EXPECT_NE(with("slots 3 :", "slots 1 :").find("[plan-limit]"), std::string::npos);
+  EXPECT_NE(with("at 1024 + 0*pp stride 64", "at 1024").find("expected 'stride'"),
+            std::string::npos);
+  EXPECT_NE(with("mb 2*i + 1", "mb 2*j + 1").find("expected 'i'"), std::string::npos);
+}
+
+TEST(Variants, MicrobatchesThatExecuteAlikeShareOne) {
+  Plan plan = parsed(std::string(kPipeline));
+  VariantTable table(plan.roles[0].segments[0]);
+  EXPECT_EQ(table.of(0, 9), (Variant{0, 9}));
+  EXPECT_EQ(table.of(1, 9), (Variant{1, 9}));
+  for (int64_t microbatch : {2, 3, 7})
+    EXPECT_EQ(table.of(microbatch, 10), (Variant{2, 10})) << microbatch;
+  EXPECT_EQ(table.of(8, 10), (Variant{8, 10}));
+  EXPECT_EQ(table.of(9, 10), (Variant{9, 10}));
+  Segment plain = plan.roles[0].segments[0];
+  plain.ops.clear();
+  VariantTable four(plain);
+  EXPECT_EQ(four.of(0, 1), Variant::Only);
+  EXPECT_EQ(four.of(0, 7), Variant::First);
+  EXPECT_EQ(four.of(3, 7), Variant::Middle);
+  EXPECT_EQ(four.of(6, 7), Variant::Last);
+  EXPECT_EQ(slotsOf(plan.roles[0], plan.roles[0].segments[0]), 6);
+}
+
+TEST(Variants, RunsAreCountedWithTheirLoops) {
+  Plan plan = parsed(std::string(kPipeline));
+  const std::vector<ProgramNode> &steps = plan.roles[0].program[0].children;
+  EXPECT_EQ(namedRuns(plan.roles[0], steps)[0], 1 + 3 * (2 + 2 * 2));
+  std::vector<int64_t> numbers;
+  forEachRun(steps, [&](const ProgramNode &run, int64_t turn) {
+    numbers.push_back(run.microbatch->at(turn));
+    return numbers.size() < 9;
+  });
+  EXPECT_EQ(numbers, (std::vector<int64_t>{0, 1, 0, -1, 0, 1, 3, 3, 1}));
 }
 
 TEST(PlanText, TheHashCoversAllButHeadAndPage) {

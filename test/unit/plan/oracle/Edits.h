@@ -91,8 +91,9 @@ protected:
   }
 
   Pred otherPred(Pred pred) {
-    auto other = static_cast<Pred>(below(5));
-    return other == pred ? static_cast<Pred>((static_cast<int>(pred) + 1) % 5) : other;
+    auto of = [](size_t kind) { return Pred{static_cast<Pred::Kind>(kind)}; };
+    Pred other = of(below(5));
+    return other == pred ? of((static_cast<size_t>(pred.kind) + 1) % 5) : other;
   }
 
   ValueId addValue(Type type, Place place, uint32_t def) {

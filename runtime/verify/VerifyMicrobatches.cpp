@@ -1,0 +1,106 @@
+// Checks of which microbatch each value of a segment is. What lies in a ring is of the one that its
+// slot is for, what an op computes is of that of its operands, and what it receives of that which
+// it is left for. An op works on values of one microbatch.
+#include <algorithm>
+
+#include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifyRings.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+class MicrobatchCheck {
+public:
+  explicit MicrobatchCheck(const Scope &scope)
+      : scope_(scope), segment_(scope.segment), rings_(scope.inspection.ringsOf(scope.roleIndex)),
+        shifts_(segment_.values.size(), kOfNone), wanted_(segment_.values.size(), kOfNone) {}
+
+  std::vector<int64_t> run() {
+    for (const Segment::Boundary &in : segment_.ins)
+      if (rings_.isSlot(in.cell))
+        shifts_[in.value] = in.shift;
+    for (const Segment::Boundary &out : segment_.outs)
+      if (rings_.isSlot(out.cell))
+        wanted_[out.value] = out.shift;
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i)
+      follow(i);
+    for (const Segment::Boundary &out : segment_.outs)
+      checkOut(out);
+    return std::move(shifts_);
+  }
+
+private:
+  void follow(uint32_t i) {
+    const Op &op = segment_.ops[i];
+    int64_t shift = op.kind == OpKind::Recv || op.kind == OpKind::BatchLoad ? 0 : kOfNone;
+    if (op.kind == OpKind::Recv && wanted_[op.results[0]] != kOfNone)
+      shift = wanted_[op.results[0]];
+    for (ValueId operand : op.operands) {
+      int64_t other = shifts_[operand];
+      if (other == kOfNone || other == shift)
+        continue;
+      if (shift != kOfNone)
+        scope_.addValue(Rule::Ring, i, operand,
+                        "'{}' takes '%{}' of microbatch {}, and another operand of microbatch {}, "
+                        "counted from the "
+                        "segment's own; an op works on one",
+                        opInfo(op.kind).name, scope_.nameOf(operand), other, shift);
+      shift = other;
+    }
+    for (ValueId result : op.results)
+      shifts_[result] = shift;
+    for (const Tie &tie : op.ties)
+      if (int64_t tied = shifts_[tie.value]; tied != kOfNone && shift != kOfNone && tied != shift)
+        scope_.addValue(Rule::Ring, i, tie.value,
+                        "a result of '{}' takes over '%{}' of microbatch {}; it is of microbatch "
+                        "{}, counted from the segment's own",
+                        opInfo(op.kind).name, scope_.nameOf(tie.value), tied, shift);
+  }
+
+  void checkOut(const Segment::Boundary &out) {
+    int64_t shift = shifts_[out.value];
+    if (!rings_.isSlot(out.cell) || shift == kOfNone || shift == out.shift)
+      return;
+    scope_.addValue(
+        Rule::Ring, scope_.opOf(out.value), out.value,
+        "'%{}' of microbatch {} is left for microbatch {}, counted from the segment's own",
+        scope_.nameOf(out.value), shift, out.shift);
+  }
+
+  const Scope &scope_;
+  const Segment &segment_;
+  const RoleRings &rings_;
+  std::vector<int64_t> shifts_; ///< of each value
+  std::vector<int64_t> wanted_; ///< of each value: that of the slot in which it is left
+};
+
+bool hasTransfers(const Segment &segment) {
+  return std::ranges::any_of(
+      segment.ops, [](const Op &op) { return op.kind == OpKind::Send || op.kind == OpKind::Recv; });
+}
+
+} // namespace
+
+const RoleRings &Inspection::ringsOf(uint32_t role) const {
+  static const RoleRings kNoRings;
+  return rings_ == nullptr ? kNoRings : (*rings_)[role];
+}
+
+const std::vector<int64_t> &Inspection::shiftsOf(uint32_t role, uint32_t segment) {
+  auto [at, isNew] = shifts_.try_emplace({role, segment});
+  const Role &of = plan_.roles[role];
+  if (isNew && (ringsOf(role).hasRings() || hasTransfers(of.segments[segment])))
+    at->second = MicrobatchCheck(Scope{*this, of, of.segments[segment], role, segment}).run();
+  return at->second;
+}
+
+int64_t Inspection::shiftOf(uint32_t role, uint32_t segment, ValueId value) {
+  const std::vector<int64_t> &shifts = shiftsOf(role, segment);
+  return shifts.empty() || shifts[value] == kOfNone ? 0 : shifts[value];
+}
+
+void checkMicrobatches(const Scope &scope) {
+  scope.inspection.shiftsOf(scope.roleIndex, scope.segmentIndex);
+}
+
+} // namespace shardc::plan::verifier
