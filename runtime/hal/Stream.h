@@ -54,11 +54,11 @@ struct LaunchParams {
 struct OwnPart {
   void *const *addresses = nullptr; ///< of the operands in order, then of the results
   const kernels::Tensor *list = nullptr;
-  int64_t index = 0; ///< in the op's group
   const kernels::ParamRange *ranges = nullptr;
   const int64_t *rangesOf = nullptr;
   int64_t rangesCount = 0;
   void *workspace = nullptr;
+  int64_t index = 0; ///< in the op's group
 };
 
 /// The shared call as that rank makes it.

@@ -8,9 +8,9 @@
 namespace shardc::plan::verifier {
 namespace {
 
-class MicrobatchCheck {
+class MicrobatchCountCheck {
 public:
-  MicrobatchCheck(Inspection &inspection, uint32_t roleIndex)
+  MicrobatchCountCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]) {
     const Plan &plan = inspection.plan();
     if (!plan.job.has(JobField::train_microBatchSize) ||
@@ -85,6 +85,8 @@ private:
 
 } // namespace
 
-void checkJob(Inspection &inspection, uint32_t role) { MicrobatchCheck(inspection, role).run(); }
+void checkJob(Inspection &inspection, uint32_t role) {
+  MicrobatchCountCheck(inspection, role).run();
+}
 
 } // namespace shardc::plan::verifier

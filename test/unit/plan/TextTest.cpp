@@ -486,7 +486,7 @@ TEST(PlanText, RefusesBadPrograms) {
   EXPECT_NE(program("run t").find("unknown segment 't'"), std::string::npos);
   EXPECT_NE(program("run s 0").find("number of runs is 0; it needs to be between 1 and"),
             std::string::npos);
-  EXPECT_NE(program("walk s").find("expected start, run, steps, every or '}', found 'walk'"),
+  EXPECT_NE(program("walk s").find("expected start, run, steps, every, loop or '}', found 'walk'"),
             std::string::npos);
   std::string deep;
   for (int i = 0; i < 20; ++i)

@@ -460,6 +460,7 @@ const std::vector<Case> &hostCases() {
                                      CellKind::Step,
                                      -1,
                                      Type::of(DType::U8, {128}),
+                                     1,
                                      Arena::State,
                                      Purpose::Step,
                                      {true, Arena::State, 512, 0}});
@@ -492,9 +493,9 @@ TEST(Verify, EveryRuleHasACase) {
                             &byteCases(), &hostCases()})
     for (const Case &each : *cases)
       covered.insert(each.rule);
-  // In StepsTest.cpp, SplitTest.cpp and GroupTest.cpp:
-  covered.insert(
-      {Rule::State, Rule::Sum, Rule::Step, Rule::Lost, Rule::Split, Rule::Save, Rule::Followed});
+  // In StepsTest.cpp, SplitTest.cpp, GroupTest.cpp and PipelineTest.cpp:
+  covered.insert({Rule::State, Rule::Sum, Rule::Step, Rule::Lost, Rule::Split, Rule::Save,
+                  Rule::Followed, Rule::Ring});
   for (int rule = 0; rule < kRuleCount; ++rule)
     EXPECT_TRUE(covered.count(static_cast<Rule>(rule))) << ruleId(static_cast<Rule>(rule));
 }
@@ -628,6 +629,7 @@ TEST(Verify, WorkOnCellsThatShareBytesIsBounded) {
                                    CellKind::Buffer,
                                    -1,
                                    Type::of(DType::F32, {4 * (kCells - i)}),
+                                   1,
                                    Arena::Work,
                                    Purpose::Comm,
                                    {true, Arena::Work, i * 16, 0}});
@@ -684,6 +686,7 @@ std::string findingOfManyStates(int64_t cells, uint32_t filled) {
                           CellKind::Buffer,
                           -1,
                           Type::of(DType::F32, {4}),
+                          1,
                           Arena::Work,
                           Purpose::Comm,
                           {true, Arena::Work, i * 16, 0}});
