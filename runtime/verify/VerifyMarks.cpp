@@ -58,6 +58,23 @@ Mark packed(const Mark &a, const Mark &b) {
   return mark;
 }
 
+bool isMovedOn(const Mark &before, const Mark &after) {
+  Mark moved = before;
+  moved.cover = after.cover;
+  int64_t begin = after.cover.begin - before.cover.begin;
+  int64_t end = after.cover.end - before.cover.end;
+  return moved == after && before.cover.kind == after.cover.kind && (begin == 0 || begin == 1) &&
+         (end == 0 || end == 1);
+}
+
+void moveOn(const Cover &before, Cover &after, int64_t microbatches) {
+  if (after.kind != Cover::Some || before.kind != Cover::Some)
+    return;
+  int64_t begin = after.begin - before.begin, end = after.end - before.end;
+  after.begin += begin * microbatches;
+  after.end += end * microbatches;
+}
+
 Mark gathered(Mark mark, Axes over) {
   if ((mark.due & over) != 0 && mark.cover.kind != Cover::None)
     mark.cover = {Cover::Mixed};

@@ -6,14 +6,13 @@
 #include "runtime/verify/VerifySums.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
-#include <unordered_map>
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/verify/VerifyContents.h"
 #include "runtime/verify/VerifyRings.h"
+#include "runtime/verify/VerifySumNumbers.h"
 
 namespace shardc::plan::verifier {
 namespace {
@@ -25,14 +24,7 @@ constexpr int64_t kTurnsMax = 64;
 constexpr int kStepsCompared = 2;
 /// What it takes to find the marks of an op, in the visits that are counted.
 constexpr uint64_t kVisitsOfMark = 4;
-/// And to follow a sum to what it is made of, for each value.
-constexpr uint64_t kVisitsOfSource = 64;
 
-/// Combines two numbers that represent values.
-uint64_t mixed(uint64_t a, uint64_t b) {
-  uint64_t x = (a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2))) * 0xff51afd7ed558ccdu;
-  return x ^ (x >> 32);
-}
 /// Of what a load has left in a cell.
 uint64_t numberOf(CellKind kind, uint32_t which) {
   return mixed(static_cast<uint64_t>(kind), which);
@@ -54,9 +46,9 @@ public:
         dataAxes_(axesOf(plan_, plan_.dataGroup)),
         blockOf_(inspection.blocksInCheckpoint(roleIndex)), isTraining_(role_.segments.size()),
         hasState_(plan_.blocks.size()), updates_(plan_.blocks.size()), splits_(inspection),
-        hasNumbers_(plan_.roles.size() > 1), rings_(inspection.ringsOf(roleIndex)) {
+        stages_(stagesOf(inspection, roleIndex, part)), numbers_(plan_, part),
+        rings_(inspection.ringsOf(roleIndex)) {
     findTraining();
-    findStages();
     for (const Segment &segment : role_.segments)
       tables_.emplace_back(segment);
     for (const Block *block : blockOf_)
@@ -130,42 +122,6 @@ private:
     if (!hasRing)
       for (uint32_t s = 0; s < role_.segments.size(); ++s)
         isTraining_[s] = role_.segments[s].body;
-  }
-
-  /// Along the axes of its transfers, ranks compute different things: what this one contributes to
-  /// a block that others have as well is a part of the sum.
-  void findStages() {
-    for (const Segment &segment : role_.segments)
-      for (const Op &op : segment.ops)
-        if (op.channel >= 0 && plan_.channels[static_cast<size_t>(op.channel)].isPair())
-          stageAxes_ |= axesOf(plan_, op.group);
-    for (size_t block = 0; block < plan_.blocks.size(); ++block)
-      sharedBy_.push_back(axesOfHolders(block));
-    addsLosses_ = addsLosses(role_);
-    isAddedElsewhere_ = std::ranges::any_of(plan_.roles, addsLosses);
-  }
-
-  static bool addsLosses(const Role &role) {
-    return std::ranges::any_of(role.segments, [](const Segment &segment) {
-      return std::ranges::any_of(
-          segment.ops, [](const Op &op) { return opInfo(op.kind).sum == SumRole::AddsLosses; });
-    });
-  }
-
-  /// Axes of stages along which other roles have state of the block.
-  Axes axesOfHolders(size_t block) const {
-    Axes axes = 0;
-    for (uint32_t r = 0; r < plan_.roles.size() && stageAxes_ != 0; ++r) {
-      const std::vector<const Block *> &held = report_.blocksInCheckpoint(r);
-      if (r == roleIndex_ || std::ranges::find(held, &plan_.blocks[block]) == held.end())
-        continue;
-      for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
-        AxisRange own = extentOf(plan_, part_, axis), other = extentOf(plan_, plan_.roles[r], axis);
-        if (own.begin != other.begin || own.end != other.end)
-          axes |= static_cast<Axes>(1u << axis);
-      }
-    }
-    return axes & stageAxes_;
   }
 
   /// What a load fills, or nothing.
@@ -253,24 +209,6 @@ private:
     microbatch_ = 0;
   }
 
-  /// The same but for a sum that goes up to the next microbatch.
-  static bool isMovedOn(const Mark &before, const Mark &after) {
-    Mark moved = before;
-    moved.cover = after.cover;
-    int64_t begin = after.cover.begin - before.cover.begin;
-    int64_t end = after.cover.end - before.cover.end;
-    return moved == after && before.cover.kind == after.cover.kind && (begin == 0 || begin == 1) &&
-           (end == 0 || end == 1);
-  }
-
-  static void moveOn(const Cover &before, Cover &after, int64_t microbatches) {
-    if (after.kind != Cover::Some || before.kind != Cover::Some)
-      return;
-    int64_t begin = after.begin - before.begin, end = after.end - before.end;
-    after.begin += begin * microbatches;
-    after.end += end * microbatches;
-  }
-
   void repeatStraight(uint32_t segment, int64_t count, Cells &cells) {
     for (int64_t i = 0; i < count && !report_.isFull(); ++i) {
       Cells before = cells;
@@ -317,7 +255,7 @@ private:
         if (held.mark.cover.kind != Cover::None)
           held.mark.cover = {Cover::Old};
       std::ranges::fill(updates_, 0);
-      meetings_.clear();
+      numbers_.beginStep();
       isCompared_ = turn < kStepsCompared;
       hasEndedStep_ = false;
       walkAnew(loop.children, now);
@@ -326,7 +264,7 @@ private:
       for (size_t c = 0; c < cells.size(); ++c)
         isSame = isSame && joined(cells[c].mark, now[c].mark) == cells[c].mark;
       join(cells, now);
-      if (isSame && (turn + 1 >= kStepsCompared || !hasNumbers_))
+      if (isSame && (turn + 1 >= kStepsCompared || !numbers_.isOn()))
         break;
     }
     stepsOfLoop_ = 0;
@@ -375,8 +313,7 @@ private:
                        segment_->ops.size() * kVisitsOfMark))
       return;
     marks_.assign(segment_->values.size(), {});
-    if (hasNumbers_)
-      numbers_.assign(segment_->values.size(), 0);
+    numbers_.beginSegment(*segment_);
     int64_t moved = segment_->body ? microbatch_ : 0; // by which slots have changed places
     for (const Segment::Boundary &in : segment_->ins)
       setLiveIn(in, cells[rings_.at(in.cell, moved)]);
@@ -391,11 +328,10 @@ private:
 
   void setLiveIn(const Segment::Boundary &in, const Held &held) {
     marks_[in.value] = held.mark;
-    if (hasNumbers_)
-      numbers_[in.value] = held.number;
+    numbers_.set(in.value, held.number);
   }
 
-  Held leftBy(ValueId value) const { return {marks_[value], hasNumbers_ ? numbers_[value] : 0}; }
+  Held leftBy(ValueId value) const { return {marks_[value], numbers_.of(value)}; }
 
   /// True if the value covers the complete step.
   bool isComplete(const Cover &cover) const {
@@ -421,12 +357,9 @@ private:
     if (opInfo(op.kind).isOptimizer())
       return followOptimizer(i);
     Mark mark = markOf(i, op);
-    uint64_t number = hasNumbers_ ? numberOfOp(op) : 0;
-    for (size_t r = 0; r < op.results.size(); ++r) {
-      marks_[op.results[r]] = mark;
-      if (hasNumbers_)
-        numbers_[op.results[r]] = r == 0 ? number : mixed(number, r);
-    }
+    for (ValueId result : op.results)
+      marks_[result] = mark;
+    numbers_.setResults(op, numbers_.ofOp(op));
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
         addTo(op, op.results[tie.result], tie.value);
@@ -434,14 +367,12 @@ private:
 
   void set(ValueId result, const Mark &mark, ValueId from) {
     marks_[result] = mark;
-    if (hasNumbers_)
-      numbers_[result] = numbers_[from];
+    numbers_.set(result, numbers_.of(from));
   }
 
   void addTo(const Op &op, ValueId result, ValueId value) {
     marks_[result] = added(marks_[result], marks_[value], microbatchOf(op));
-    if (hasNumbers_)
-      numbers_[result] = mixed(numbers_[result], numbers_[value]);
+    numbers_.add(result, value);
   }
 
   Mark partOfPack(const Op &op, size_t k) {
@@ -521,7 +452,7 @@ private:
       mark.varies |= dataAxes_;
     if (opInfo(op.kind).takesIndex())
       mark.varies |= axesOf(plan_, op.group);
-    mark.due = mark.varies | stageAxes_;
+    mark.due = mark.varies | stages_.axes;
     if (role == SumRole::ComputesShard) // rows of the whole batch, for this rank's part
       mark.varies |= heldBy(static_cast<int32_t>(op.getInt(AttrKey::block)), op.results[0]);
     if (isTraining_[segmentIndex_])
@@ -533,12 +464,11 @@ private:
   void followRecv(const Op &op) {
     Mark mark;
     mark.varies = mark.due = dataAxes_;
-    mark.due |= stageAxes_;
+    mark.due |= stages_.axes;
     if (isTraining_[segmentIndex_])
       mark.cover = Cover::of(microbatchOf(op));
     marks_[op.results[0]] = mark;
-    if (hasNumbers_)
-      numbers_[op.results[0]] = numberOfMeeting(op);
+    numbers_.set(op.results[0], numbers_.ofMeeting(op));
   }
 
   void followCollective(const Op &op) {
@@ -555,15 +485,14 @@ private:
         if (isAgain)
           mark.cover = {Cover::Twice};
       }
-    uint64_t number = hasNumbers_ ? numberOfMeeting(op) : 0;
+    uint64_t number = numbers_.ofMeeting(op);
     for (ValueId result : op.results) {
       marks_[result] = mark;
-      if (hasNumbers_)
-        numbers_[result] = number;
+      numbers_.set(result, number);
     }
     for (const Tie &tie : op.ties)
-      if (hasNumbers_ && tie.kind == Tie::Acc && holds(tie.pred, variant_))
-        numbers_[op.results[tie.result]] = mixed(number, numbers_[tie.value]);
+      if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
+        numbers_.add(op.results[tie.result], tie.value);
   }
 
   static Mark combined(const Op &op, const Mark &operand, Axes over) {
@@ -586,70 +515,9 @@ private:
     auto hasNew = [&](ValueId id) { return marks_[id].cover.has(microbatchOf(op)); };
     if (!hasNew(sum) || !hasNew(value))
       return false;
-    std::set<uint32_t> ours = sourcesOf(sum);
-    return std::ranges::any_of(sourcesOf(value), [&](uint32_t op) { return ours.contains(op); });
-  }
-
-  /// Whether the op's results consist of contributions that its operands have.
-  static bool handsOn(SumRole role) {
-    return role == SumRole::Passes || role == SumRole::Cuts || role == SumRole::Joins ||
-           role == SumRole::Combines;
-  }
-
-  /// The ops whose contributions a value is the sum of, in this microbatch.
-  std::set<uint32_t> sourcesOf(ValueId value) const {
-    std::set<uint32_t> ops;
-    std::set<ValueId> seen = {value};
-    for (std::vector<ValueId> left = {value}; !left.empty() && report_.spend(kVisitsOfSource);) {
-      const Value &next = segment_->values[left.back()];
-      left.pop_back();
-      if (next.def == kNone)
-        continue;
-      const Op &op = segment_->ops[next.def];
-      OpTraits traits = opInfo(op.kind).traits;
-      bool isExecuted = traits == OpTraits::Alias || holds(op.pred, variant_);
-      bool isPassed = handsOn(opInfo(op.kind).sum);
-      if (isExecuted && !isPassed)
-        ops.insert(next.def);
-      auto follow = [&](ValueId from) {
-        if (seen.insert(from).second)
-          left.push_back(from);
-      };
-      for (const Tie &tie : op.ties)
-        if (tie.result == next.defResult &&
-            (tie.kind == Tie::Else ? !isExecuted : isExecuted && holds(tie.pred, variant_)))
-          follow(tie.value);
-      for (ValueId operand : op.operands)
-        if (isExecuted && isPassed)
-          follow(operand);
-    }
-    return ops;
-  }
-
-  /// Sums of losses in a step state are each rank's own until the step ends, and no part of it.
-  uint64_t numberOfOp(const Op &op) const {
-    if (op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd)
-      return numbers_[op.operands[0]];
-    uint64_t number = mixed(static_cast<uint64_t>(op.kind), op.operands.size());
-    if (opInfo(op.kind).takesIndex())
-      number = mixed(number, static_cast<uint64_t>(op.group));
-    for (const Attr &attr : op.attrs)
-      number = mixed(mixed(number, static_cast<uint64_t>(attr.key)), static_cast<uint64_t>(attr.i));
-    for (size_t i = 0; i < op.operands.size(); ++i)
-      if (op.kind != OpKind::StepFinish || i < 2 || op.getBool(AttrKey::norm_replicated))
-        number = mixed(number, numbers_[op.operands[i]]);
-    return number;
-  }
-
-  /// What members of a group make together is the same for all of them.
-  uint64_t numberOfMeeting(const Op &op) {
-    uint64_t number = mixed(static_cast<uint64_t>(op.group), static_cast<uint64_t>(op.channel));
-    number = mixed(number, ++meetings_[{op.group, op.channel}]);
-    const std::vector<uint16_t> &axes = plan_.groups[static_cast<size_t>(op.group)].axes;
-    for (const AxisRange &range : part_.where)
-      if (std::ranges::find(axes, range.axis) == axes.end())
-        number = mixed(mixed(number, range.axis), static_cast<uint64_t>(range.begin));
-    return number;
+    std::set<uint32_t> ours = contributorsOf(report_, *segment_, variant_, sum);
+    return std::ranges::any_of(contributorsOf(report_, *segment_, variant_, value),
+                               [&](uint32_t op) { return ours.contains(op); });
   }
 
   // ---- the step ----
@@ -694,8 +562,7 @@ private:
     const Mark &state = marks_[op.operands[0]];
     needEachStep(i);
     need(i, state.phase == Phase::Begun, "ends a step that has not begun");
-    bool isOfOthers = stageAxes_ != 0 && !addsLosses_ && isAddedElsewhere_;
-    need(i, isComplete(state.cover) || (isOfOthers && state.cover.kind == Cover::None),
+    need(i, isComplete(state.cover) || (stages_.othersAddLosses && state.cover.kind == Cover::None),
          "ends a step without the losses of all its microbatches");
     hasEndedStep_ = true;
     const Op *pack = findPack(op.operands[1]);
@@ -774,14 +641,12 @@ private:
                       plan_.blocks[static_cast<size_t>(block)].name);
     }
     Mark mark = markOfState(block);
-    uint64_t number = hasNumbers_ ? numberOfOp(op) : 0;
-    for (size_t r = 0; r < op.results.size(); ++r) {
-      marks_[op.results[r]] = mark;
-      if (hasNumbers_)
-        numbers_[op.results[r]] = mixed(number, r);
-    }
-    if (hasNumbers_ && isCompared_)
-      taken_.push_back({block, segmentIndex_, i, number, numbers_[state]});
+    for (ValueId result : op.results)
+      marks_[result] = mark;
+    uint64_t number = numbers_.ofOp(op);
+    numbers_.setResults(op, number);
+    if (numbers_.isOn() && isCompared_)
+      taken_.push_back({block, segmentIndex_, i, number, numbers_.of(state)});
   }
 
   /// Axes along which ranks with the same elements of a block may hold other bytes; of no block,
@@ -807,7 +672,7 @@ private:
       if (finding->noteAt.op != kNone)
         finding->note = "its cell is filled here";
     };
-    Axes due = mark.due & ~(stageAxes_ & ~sharedBy_[static_cast<size_t>(block)]);
+    Axes due = mark.due & ~(stages_.axes & ~stages_.sharedBy[static_cast<size_t>(block)]);
     if (!isComplete(mark.cover))
       inspection(std::string(whyIncomplete(mark.cover.kind)));
     else if (due != 0)
@@ -866,19 +731,14 @@ private:
   std::vector<Mark> marks_; ///< of its values
   int64_t microbatch_ = 0;  ///< of the step, that it runs for
   BlockSplits splits_;
-  Axes stageAxes_ = 0;               ///< along which ranks are other stages
-  std::vector<Axes> sharedBy_;       ///< of each block: along which of them others have it
-  bool addsLosses_ = false;          ///< the role does
-  bool isAddedElsewhere_ = false;    ///< some role does
+  Stages stages_;
   int64_t microbatches_ = 0;         ///< of a step
   std::vector<int64_t> counts_;      ///< of each segment: its named runs in the step or `every`
   std::vector<int64_t> runs_;        ///< of each segment: other runs of it in it so far
   int64_t turn_ = 0;                 ///< of the loop under way
   std::vector<VariantTable> tables_; ///< of each segment
-  bool hasNumbers_;                  ///< several roles are held against each other
-  std::vector<uint64_t> numbers_;
+  ValueNumbers numbers_;
   const RoleRings &rings_;
-  std::map<std::pair<int16_t, ChannelId>, uint64_t> meetings_;
   std::vector<Update> taken_;
 };
 

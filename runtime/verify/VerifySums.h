@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -62,6 +63,10 @@ Mark joined(const Mark &a, const Mark &b);
 Mark added(const Mark &a, const Mark &b, int64_t microbatch);
 /// Parts of one buffer.
 Mark packed(const Mark &a, const Mark &b);
+/// The same but for a sum that goes up to the next microbatch.
+bool isMovedOn(const Mark &before, const Mark &after);
+/// Moves a sum on as often as it was from the one to the other.
+void moveOn(const Cover &before, Cover &after, int64_t microbatches);
 /// The result of a collective over the axes.
 Mark gathered(Mark mark, Axes over);
 Mark reduced(Mark mark, Axes over, bool isAverage, bool isScattered);
@@ -96,6 +101,20 @@ private:
   const Plan &plan_;
   std::vector<Axes> axes_; ///< by block; empty if no parameter is split
 };
+
+/// The ops of a segment whose contributions a value is the sum of, in a microbatch.
+std::set<uint32_t> contributorsOf(Inspection &inspection, const Segment &segment, Variant variant,
+                                  ValueId value);
+
+/// The axes of a role's transfers. Along them ranks compute different things, so that what one
+/// contributes to a block that others have as well is a part of the sum.
+struct Stages {
+  Axes axes = 0;
+  std::vector<Axes> sharedBy;   ///< of each block: along which of them other roles have its state
+  bool othersAddLosses = false; ///< the role adds none, and another one does
+};
+/// Of a part of the role's ranks.
+Stages stagesOf(Inspection &inspection, uint32_t role, const Role &part);
 
 /// Checks that each element of a gradient counts once in the norm, where steps end as they should.
 void checkNorms(Inspection &inspection);
