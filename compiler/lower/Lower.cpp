@@ -412,9 +412,9 @@ private:
     plan::append(segment, std::move(pack));
     if (d_.dataParallel > 1) {
       Op reduce = lastOnly(OpKind::AllReduce, {partial});
-      plan::setChannel(
-          plan_, reduce,
-          plan::channelNamed(plan_, "misc", plan_.dataGroup, plan::kComputeStreamName));
+      plan::setChannel(plan_, reduce,
+                       plan::channelOf(plan_, plan_.dataGroup, plan::StreamKind::Compute,
+                                       plan::Transport::Nccl, "misc"));
       partial = plan::addValue(segment, "eval.reduced", type, plan::Purpose::Step);
       reduce.results = {partial};
       plan::append(segment, std::move(reduce));

@@ -136,17 +136,19 @@ Op BlockCollectives::make(OpKind kind, ValueId operand, uint32_t block, plan::Ph
 plan::ChannelId BlockCollectives::channelOfWholes(bool isGather, int16_t group) {
   if (!isGather && !strategy_.shardsState)
     group = plan_.dataGroup;
-  std::string_view name = isGather ? "gather" : "reduce"; // of the channel, and of its stream
-  return plan::channelNamed(plan_, name, group, name, isGather ? gathers_ : reductions_);
+  plan::StreamKind stream = isGather ? plan::StreamKind::Gather : plan::StreamKind::Reduce;
+  return plan::channelOf(plan_, group, stream, isGather ? gathers_ : reductions_,
+                         plan::toString(stream));
 }
 
 /// Sums of shards follow the reductions that make these. Where shards are gathered as well, both
 /// run beside what moves inside the groups, and share a communicator if their transport is one.
 plan::ChannelId BlockCollectives::channelOfShards(bool isGather) {
-  std::string_view stream = strategy_.dividesShards() ? "outer" : "reduce";
+  plan::StreamKind stream =
+      strategy_.dividesShards() ? plan::StreamKind::Outer : plan::StreamKind::Reduce;
   bool isOwn = isGather && shardGathers_ != shardReductions_;
-  return plan::channelNamed(plan_, isOwn ? "outer_gather" : "outer", copyGroup_, stream,
-                            isGather ? shardGathers_ : shardReductions_);
+  return plan::channelOf(plan_, copyGroup_, stream, isGather ? shardGathers_ : shardReductions_,
+                         isOwn ? "outer_gather" : "outer");
 }
 
 uint32_t BlockCollectives::blockOf(plan::CellKind kind, uint32_t cell) const {

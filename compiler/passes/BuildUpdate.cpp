@@ -188,8 +188,9 @@ private:
     plan::append(segment, std::move(pack));
     if (int16_t group = groupOfSteps(plan_); plan_.groupSize(group) > 1) {
       Op reduce = plan::makeOp(OpKind::AllReduce, {partial}, -1, loc_);
-      plan::setChannel(plan_, reduce,
-                       plan::channelNamed(plan_, "misc", group, plan::kComputeStreamName));
+      plan::setChannel(
+          plan_, reduce,
+          plan::channelOf(plan_, group, plan::StreamKind::Compute, plan::Transport::Nccl, "misc"));
       partial = plan::addValue(segment, "reduced", type, plan::Purpose::Step);
       reduce.results = {partial};
       plan::append(segment, std::move(reduce));

@@ -37,7 +37,7 @@ struct Part {
 class SnapshotBuilder {
 public:
   SnapshotBuilder(plan::Plan &plan, plan::Role &role)
-      : plan_(plan), role_(role), stream_(plan::streamNamed(plan, "copy")),
+      : plan_(plan), role_(role), stream_(plan::streamOf(plan, plan::StreamKind::Copy)),
         loc_(jobLoc(plan, plan.job.derived.locCheckpoint)) {}
 
   /// Makes pieces of at most `bytesMax`, or of the smallest size that gives kPiecesMax pieces.

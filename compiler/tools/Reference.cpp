@@ -263,6 +263,9 @@ std::string kindReference() {
   table("Units", "kind | what its parameters are", "---|---");
 #define UNIT_KIND(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
 #include "runtime/plan/Kinds.def"
+  table("Streams", "kind | what runs on it", "---|---");
+#define STREAM_KIND(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
+#include "runtime/plan/Kinds.def"
   table("Segments", "kind | form | phase of its ops | what it does", "---|---|---|---");
   constexpr std::string_view kForm[] = {"any", "body", "straight", "in the background"};
 #define SEGMENT_KIND(enumerator, word, form, phase, doc)                                           \

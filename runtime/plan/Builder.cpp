@@ -44,24 +44,32 @@ Op makeOp(OpKind kind, std::initializer_list<ValueId> operands, int32_t unit, ui
   return op;
 }
 
-StreamId streamNamed(Plan &plan, std::string_view name) {
-  auto at = std::ranges::find(plan.streams, name, &Stream::name);
+StreamId streamOf(Plan &plan, StreamKind kind) {
+  auto at = std::ranges::find(plan.streams, kind, &Stream::kind);
   auto index = static_cast<StreamId>(at - plan.streams.begin());
-  if (at == plan.streams.end())
-    plan.streams.push_back({std::string(name)});
+  if (at != plan.streams.end())
+    return index;
+  std::string name(toString(kind));
+  while (std::ranges::find(plan.streams, name, &Stream::name) != plan.streams.end())
+    name += "_"; // another kind's, in a plan that somebody wrote
+  plan.streams.push_back({std::move(name), kind});
   return index;
 }
 
-ChannelId channelNamed(Plan &plan, std::string_view name, int16_t group, std::string_view stream,
-                       Transport transport) {
-  std::string ofGroup(name);
-  auto find = [&] { return std::ranges::find(plan.channels, ofGroup, &Channel::name); };
-  if (auto at = find(); at != plan.channels.end() && at->group != group)
-    ofGroup += "." + plan.groups[static_cast<size_t>(group)].name;
-  auto at = find();
+ChannelId channelOf(Plan &plan, int16_t group, StreamKind stream, Transport transport,
+                    std::string_view name) {
+  StreamId on = streamOf(plan, stream);
+  auto at = std::ranges::find_if(plan.channels, [&](const Channel &each) {
+    return each.group == group && each.stream == on && each.transport == transport &&
+           !each.isPair();
+  });
   auto index = static_cast<ChannelId>(at - plan.channels.begin());
-  if (at == plan.channels.end())
-    plan.channels.push_back({ofGroup, group, transport, 0, streamNamed(plan, stream)});
+  if (at != plan.channels.end())
+    return index;
+  std::string own(name);
+  if (std::ranges::find(plan.channels, own, &Channel::name) != plan.channels.end())
+    own += "." + plan.groups[static_cast<size_t>(group)].name;
+  plan.channels.push_back({std::move(own), group, transport, 0, on});
   return index;
 }
 

@@ -33,12 +33,13 @@ ValueId addLiveIn(Segment &segment, std::string name, const Role &role, uint32_t
 Op makeOp(OpKind kind, std::initializer_list<ValueId> operands, int32_t unit = -1,
           uint32_t loc = kNone);
 
-/// The plan's stream with that name, added to the plan if it has none.
-StreamId streamNamed(Plan &plan, std::string_view name);
-/// The plan's channel with that name for the group, likewise; if another group's channel has the
-/// name, it is followed by that of the group.
-ChannelId channelNamed(Plan &plan, std::string_view name, int16_t group, std::string_view stream,
-                       Transport transport = Transport::Nccl);
+/// The plan's stream of the kind, which is not Other; added to the plan if it has none.
+StreamId streamOf(Plan &plan, StreamKind kind);
+/// The plan's channel of the group that runs on the stream of this kind and travels like this,
+/// likewise. A channel that is added gets the name, followed by that of the group if another one
+/// has it.
+ChannelId channelOf(Plan &plan, int16_t group, StreamKind stream, Transport transport,
+                    std::string_view name);
 
 /// Lets the op be issued on the channel, over its group.
 void setChannel(const Plan &plan, Op &op, ChannelId channel);

@@ -184,8 +184,10 @@ bool Parser::stream() {
       !in_.name(name, "stream") ||
       !streams_.add(in_, name, static_cast<uint32_t>(plan_.streams.size()), "stream"))
     return false;
-  plan_.streams.push_back({std::string(name)});
-  return true;
+  Stream stream{std::string(name)};
+  bool ok = endsHere() || enumerator(stream.kind, parseStreamKind, "stream kind");
+  plan_.streams.push_back(std::move(stream));
+  return ok;
 }
 
 /// `channel gather group all via ce multiprocessors 0 stream gather`, or with `pair 0 1` after the
@@ -235,14 +237,16 @@ bool Parser::part(int64_t &numel, int16_t &group) {
          (!in_.takeIf(std::string_view("over")) || groupOf(group));
 }
 
+/// Whether the next word begins another construct of the plan.
+bool Parser::endsHere() { return in_.peekWord().empty() || constructOf(in_.peekWord()) != nullptr; }
+
 bool Parser::unit() {
   std::string_view name;
   if (!room(plan_.units, limits::kUnitsMax, "units") || !in_.name(name, "unit") ||
       !units_.add(in_, name, static_cast<uint32_t>(plan_.units.size()), "unit"))
     return false;
   Unit unit{std::string(name)};
-  bool isPlain = in_.peekWord().empty() || constructOf(in_.peekWord()) != nullptr;
-  bool ok = isPlain || enumerator(unit.kind, parseUnitKind, "unit kind");
+  bool ok = endsHere() || enumerator(unit.kind, parseUnitKind, "unit kind");
   plan_.units.push_back(std::move(unit));
   return ok;
 }

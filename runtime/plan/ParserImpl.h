@@ -75,6 +75,7 @@ private:
   bool unit();
   bool block();
   bool param();
+  bool endsHere();
   bool paramParts(Param &param);
   bool split(Param &param);
   bool copies(Param &param);

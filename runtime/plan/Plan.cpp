@@ -22,6 +22,10 @@ constexpr Names<5> kUnitKindNames = {
 #define UNIT_KIND(enumerator, word, doc) word,
 #include "runtime/plan/Kinds.def"
 };
+constexpr Names<6> kStreamKindNames = {
+#define STREAM_KIND(enumerator, word, doc) word,
+#include "runtime/plan/Kinds.def"
+};
 constexpr Names<4> kPhaseNames = {
 #define PHASE(enumerator, word, doc) word,
 #include "runtime/plan/Kinds.def"
@@ -100,6 +104,7 @@ std::string_view toString(Transport x) { return kTransportNames[static_cast<size
 std::string_view toString(Arena x) { return kArenaNames[static_cast<size_t>(x)]; }
 std::string_view toString(Purpose x) { return kPurposeNames[static_cast<size_t>(x)]; }
 std::string_view toString(UnitKind x) { return kUnitKindNames[static_cast<size_t>(x)]; }
+std::string_view toString(StreamKind x) { return kStreamKindNames[static_cast<size_t>(x)]; }
 std::string_view toString(Phase x) { return kPhaseNames[static_cast<size_t>(x)]; }
 std::string_view toString(Source::Kind x) { return kSourceKindNames[static_cast<size_t>(x)]; }
 std::string_view toString(InitKind x) { return kInitNames[static_cast<size_t>(x)]; }
@@ -116,6 +121,9 @@ std::optional<SegmentKind> parseSegmentKind(std::string_view word) {
 }
 std::optional<UnitKind> parseUnitKind(std::string_view text) {
   return parseEnum<UnitKind>(kUnitKindNames, text);
+}
+std::optional<StreamKind> parseStreamKind(std::string_view text) {
+  return parseEnum<StreamKind>(kStreamKindNames, text);
 }
 std::optional<Phase> parsePhase(std::string_view text) {
   return parseEnum<Phase>(kPhaseNames, text);

@@ -32,6 +32,11 @@ enum class UnitKind : uint8_t {
 #include "runtime/plan/Kinds.def"
 };
 
+enum class StreamKind : uint8_t {
+#define STREAM_KIND(enumerator, word, doc) enumerator,
+#include "runtime/plan/Kinds.def"
+};
+
 enum class SegmentKind : uint8_t {
 #define SEGMENT_KIND(enumerator, word, form, phase, doc) enumerator,
 #include "runtime/plan/Kinds.def"
@@ -146,6 +151,7 @@ std::string_view toString(Arena);
 std::string_view toString(Purpose);
 std::string toString(const Variant &);
 std::string_view toString(UnitKind);
+std::string_view toString(StreamKind);
 std::string_view toString(Phase);
 std::optional<Level> parseLevel(std::string_view);
 std::optional<Pred> parsePred(std::string_view);
@@ -153,6 +159,7 @@ std::optional<Transport> parseTransport(std::string_view);
 std::optional<Arena> parseArena(std::string_view);
 std::optional<Purpose> parsePurpose(std::string_view);
 std::optional<UnitKind> parseUnitKind(std::string_view);
+std::optional<StreamKind> parseStreamKind(std::string_view);
 std::optional<Phase> parsePhase(std::string_view);
 
 /// One row of Kinds.def.
@@ -390,6 +397,7 @@ struct Group {
 /// A queue of each rank; the first one is that of ops that name none.
 struct Stream {
   std::string name;
+  StreamKind kind = StreamKind::Other;
 };
 
 /// A communicator of a group, or of two of its members: its collectives are matched in order, and
@@ -514,7 +522,7 @@ struct Plan {
   std::vector<Group> groups;
   /// Ranks with other indices in this group read other samples; -1: all read the same.
   int16_t dataGroup = -1;
-  std::vector<Stream> streams = {{std::string(kComputeStreamName)}};
+  std::vector<Stream> streams = {{std::string(kComputeStreamName), StreamKind::Compute}};
   std::vector<Channel> channels;
   std::vector<Unit> units;
   std::vector<Block> blocks;

@@ -78,6 +78,10 @@ void Writer::channels() {
   for (size_t stream = 1; stream < plan_.streams.size(); ++stream) {
     text("stream ");
     name(plan_.streams[stream].name);
+    if (StreamKind kind = plan_.streams[stream].kind; kind != StreamKind::Other) {
+      text(" ");
+      text(toString(kind));
+    }
     text("\n");
   }
   for (const Channel &channel : plan_.channels) {

@@ -126,6 +126,7 @@ namespace {
 /// Without rings, in form.
 std::vector<Finding> verifyFlat(Inspection &inspection) {
   const Plan &plan = inspection.plan();
+  checkStreamKinds(inspection);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkKinds(inspection, role);
   if (inspection.size() != 0)

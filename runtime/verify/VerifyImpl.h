@@ -204,6 +204,7 @@ void checkCollectives(Inspection &inspection); ///< VerifyCollectives.cpp: roles
 void checkBlockUses(Inspection &inspection, uint32_t role);
 /// VerifyKinds.cpp: of cells, segments and ops.
 void checkKinds(Inspection &inspection, uint32_t role);
+void checkStreamKinds(Inspection &inspection);
 void checkJob(Inspection &inspection, uint32_t role); ///< VerifyJob.cpp: programs against the job
 /// VerifyPadding.cpp: bytes of blocks in no parameter.
 void checkPadding(Inspection &inspection, uint32_t role);

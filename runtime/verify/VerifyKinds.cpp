@@ -1,5 +1,7 @@
 // Kinds: each cell has the block or parameter that its kind asks for and is the only one of its
-// kind, segments have the form of theirs, and ops a phase that their segment has.
+// kind, segments have the form of theirs, ops a phase that their segment has, and a plan has one
+// stream of a kind.
+#include <algorithm>
 #include <map>
 
 #include "runtime/verify/VerifyImpl.h"
@@ -89,6 +91,19 @@ private:
 };
 
 } // namespace
+
+void checkStreamKinds(Inspection &inspection) {
+  const std::vector<Stream> &streams = inspection.plan().streams;
+  for (size_t s = 0; s < streams.size(); ++s) {
+    StreamKind kind = streams[s].kind;
+    auto first = std::ranges::find(streams, kind, &Stream::kind) - streams.begin();
+    if (kind != StreamKind::Other && static_cast<size_t>(first) < s)
+      inspection.add(Rule::Kind, Spot{},
+                     fmt::format("streams '{}' and '{}' are both '{}'; a plan has one of each",
+                                 streams[static_cast<size_t>(first)].name, streams[s].name,
+                                 toString(kind)));
+  }
+}
 
 void checkKinds(Inspection &inspection, uint32_t role) { KindCheck(inspection, role).run(); }
 

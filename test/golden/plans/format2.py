@@ -11,6 +11,7 @@ import model
 STATE = {"weight", "master", "first_moment", "second_moment"}
 PHASES = {"other", "forward", "backward", "update"}
 UNIT_KINDS = {"other", "embedding", "layer", "head", "prediction"}
+STREAM_KINDS = {"other", "compute", "gather", "reduce", "outer", "copy"}
 
 
 class Reader(format1.Reader):
@@ -46,6 +47,8 @@ class Reader(format1.Reader):
 
     def read_stream(self):
         self.next()
+        if self.peek() in STREAM_KINDS:
+            self.next()
 
     def read_channel(self):
         name = self.name()

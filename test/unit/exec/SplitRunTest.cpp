@@ -33,8 +33,8 @@ job {{
 mesh {{ dp = 2 tp = {tp} }}
 groups {{ dp = [dp] tp = [tp] all = [dp, tp] }}
 data dp
-stream gather
-stream reduce
+stream gather gather
+stream reduce reduce
 channel gather group dp stream gather
 channel reduce group dp stream reduce
 channel rows group tp

@@ -17,8 +17,8 @@ constexpr const char *kPlan = R"(shardc.plan 2 placed "background"
 needs { backend = host  gpu = ""  device_bytes = 4096 }
 mesh { dp = 2 }
 groups { dp = [dp] } data dp
-stream gather
-stream copy
+stream gather gather
+stream copy copy
 channel gather group dp stream gather
 role all "" {
   arenas { state = 512  work = 256  sym = 0  host = 256 }

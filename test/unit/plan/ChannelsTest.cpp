@@ -91,10 +91,12 @@ TEST(Channels, CopyEnginesTakeNone) {
 TEST(Channels, OfSeveralGroupsHaveNamesOfTheirOwn) {
   Plan plan;
   plan.groups = {{"dp", {}}, {"tp", {}}};
-  ChannelId first = channelNamed(plan, "gather", 0, "gather", Transport::Ce);
-  ChannelId other = channelNamed(plan, "gather", 1, "gather");
-  EXPECT_EQ(channelNamed(plan, "gather", 0, "gather"), first);
-  EXPECT_EQ(channelNamed(plan, "gather", 1, "gather"), other);
+  auto channel = [&](int16_t group, Transport transport) {
+    return channelOf(plan, group, StreamKind::Gather, transport, "gather");
+  };
+  ChannelId first = channel(0, Transport::Ce), other = channel(1, Transport::Nccl);
+  EXPECT_EQ(channel(0, Transport::Ce), first);
+  EXPECT_EQ(channel(1, Transport::Nccl), other);
   ASSERT_EQ(plan.channels.size(), 2u);
   EXPECT_EQ(plan.channels[0].name, "gather");
   EXPECT_EQ(plan.channels[0].transport, Transport::Ce);
@@ -119,6 +121,8 @@ TEST(Channels, NameWhatThereIs) {
        "channel 'gather' is declared twice"},
       {[](Plan &p) { p.channels[0].multiprocessors = -1; }, Rule::Index,
        "channel 'gather' takes -1 multiprocessors; the range is 0 to 65536"},
+      {[](Plan &p) { p.streams[2].kind = p.streams[1].kind; }, Rule::Kind,
+       "streams 'gather' and 'reduce' are both 'gather'; a plan has one of each"},
       {[](Plan &p) { p.streams[1].name = "compute"; }, Rule::Definition,
        "stream 'compute' is declared twice"},
       {[](Plan &p) { p.roles[0].segments[1].ops[2].stream = 7; }, Rule::Index,

@@ -496,7 +496,7 @@ TEST(Streams, AnOpThatIsLeftOutStillWaits) {
   // The reduction is left out but in the last microbatch; what waits for it has waited for the
   // gradient.
   std::string text =
-      replaced(planText("ddp"), "\nstream reduce\n", "\nstream reduce\nstream copy\n");
+      replaced(planText("ddp"), "\nstream reduce reduce\n", "\nstream reduce reduce\nstream copy copy\n");
   text = replaced(text, "    %dh0 = matmul %h1, %v1 {trans_b = true}",
                   "    %dh0 = matmul %h1, %v1 {trans_b = true} on copy after %r1");
   text =
