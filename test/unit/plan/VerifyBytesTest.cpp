@@ -495,8 +495,8 @@ TEST(Streams, TwoWritesWithoutOrderSpoilTheReader) {
 TEST(Streams, AnOpThatIsLeftOutStillWaits) {
   // The reduction is left out but in the last microbatch; what waits for it has waited for the
   // gradient.
-  std::string text =
-      replaced(planText("ddp"), "\nstream reduce reduce\n", "\nstream reduce reduce\nstream copy copy\n");
+  std::string text = replaced(planText("ddp"), "\nstream reduce reduce\n",
+                              "\nstream reduce reduce\nstream copy copy\n");
   text = replaced(text, "    %dh0 = matmul %h1, %v1 {trans_b = true}",
                   "    %dh0 = matmul %h1, %v1 {trans_b = true} on copy after %r1");
   text =
