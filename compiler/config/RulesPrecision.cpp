@@ -2,6 +2,11 @@
 #include "compiler/config/RulePredicates.h"
 #include "runtime/base/Attention.h"
 
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
 namespace shardc::config {
 
 namespace {
@@ -171,6 +176,30 @@ void ruleHalfMainParams(RuleContext &ctx) {
         .fix(ctx.fixSet(main, Value::ofEnum(FloatTypeOrAuto::Fp32)));
 }
 
+void ruleLossScaleRange(RuleContext &ctx) {
+  constexpr double kMax = std::numeric_limits<float>::max();
+  for (Opt opt :
+       {Opt::OptimizerLossScale, Opt::OptimizerInitialLossScale, Opt::OptimizerMinLossScale})
+    if (ctx.cfg().getFloatOr(opt, 0) > kMax)
+      ctx.report({opt}, {pathOf(opt), arg(ctx, opt), DiagArg(fmt::format("{:.4g}", kMax))});
+}
+
+void ruleLossScaleMinimum(RuleContext &ctx) {
+  Opt least = Opt::OptimizerMinLossScale, first = Opt::OptimizerInitialLossScale;
+  bool isDynamic = ctx.on(Opt::ModelFp16) && !ctx.has(Opt::OptimizerLossScale);
+  if (isDynamic && ctx.cfg().getFloatOr(least, 0) > ctx.cfg().getFloatOr(first, 0))
+    ctx.report({least, first}, {pathOf(least), arg(ctx, least), arg(ctx, first)});
+}
+
+void ruleLossScaleWindow(RuleContext &ctx) {
+  Opt window = Opt::OptimizerLossScaleWindow;
+  double steps = ctx.cfg().getFloatOr(window, 1);
+  bool isDynamic = ctx.on(Opt::ModelFp16) && !ctx.has(Opt::OptimizerLossScale);
+  constexpr double kStepsMax = 1LL << 31;
+  if (isDynamic && (steps != std::trunc(steps) || steps >= kStepsMax))
+    ctx.report({window}, {pathOf(window), arg(ctx, window)});
+}
+
 void ruleReuseBufferNeeds(RuleContext &ctx) {
   if (ctx.on(Opt::DdpReuseGradBufForMxfp8ParamAg) && !ctx.on(Opt::DdpFp8ParamGather))
     ctx.report({Opt::DdpReuseGradBufForMxfp8ParamAg, Opt::DdpFp8ParamGather})
@@ -228,14 +257,15 @@ bool hasWindow(RuleContext &ctx) {
 
 void ruleCudaCoreAttention(RuleContext &ctx) {
   const Derived &d = ctx.derived();
-  if (!d.gpu || predict::device(*d.gpu).isHost() || d.compute != DType::BF16)
+  if (!d.gpu || predict::device(*d.gpu).isHost() || dtypeBytes(d.compute) != 2)
     return;
   auto judge = [&](const AttentionKind &kind, Opt opt, const std::optional<Value> &without) {
     if (cudnnBarOf(kind) == CudnnBar::None || ctx.cfg()[opt].isPoisoned)
       return;
     SourceRange place = ctx.placeOf(opt); // dropout is on by default, without a model written too
     RuleReport report = ctx.reportAt(place.isValid() ? place : ctx.cfg().range(Opt::ClusterGpu),
-                                     {pathOf(opt), arg(ctx, opt), arg(ctx, Opt::ClusterGpu)});
+                                     {pathOf(opt), arg(ctx, opt), arg(ctx, Opt::ClusterGpu),
+                                      DiagArg(d.compute == DType::BF16 ? "bf16" : "fp16")});
     if (without)
       report.fix(ctx.fixSet(opt, *without, FixItKind::Recommended));
   };

@@ -119,7 +119,7 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
   if (d.gpu && !predict::device(*d.gpu).isHost()) { // the peak for the utilisation
     const predict::DeviceRates &peak = predict::device(*d.gpu).peak;
     add(JobField::derived_peakTflops,
-        config.isOn(Opt::ModelBf16) ? peak.bf16Tflops : peak.fp32Tflops);
+        d.compute != DType::F32 ? peak.bf16Tflops : peak.fp32Tflops);
   }
 }
 

@@ -101,7 +101,6 @@ std::vector<Missing> findMissing(const Config &config) {
        Opt::ModelSeqLenInterpolationFactor);
   need(config.isOn(Opt::ModelMultiLatentAttention), "latent attention",
        Opt::ModelMultiLatentAttention);
-  need(config.isOn(Opt::ModelFp16), "loss scaling", Opt::ModelFp16);
   need(dtypeBytes(d.params) < 2, "fp8 as type of weights", Opt::ModelParamsDtype);
   need(d.params == DType::F16 && !config.isOn(Opt::ModelFp16), "fp16 as type of weights",
        Opt::ModelParamsDtype);
@@ -120,13 +119,9 @@ std::vector<Missing> findMissing(const Config &config) {
   need(optimizer != OptimizerKind::Adam && optimizer != OptimizerKind::Sgd,
        fmt::format("optimizer '{}'", config::toRecipeText(config, Opt::OptimizerOptimizer)),
        Opt::OptimizerOptimizer);
-  // Optimizers update weights and moments in fp32, and gradients are fp32 or bf16.
+  // Optimizers update weights and moments in fp32, and gradients are fp32, bf16 or fp16.
   need(d.master != DType::F32, "a type of master weights other than fp32",
        Opt::DdpMegatronFsdpMainParamsDtype);
-  need(d.mainGrads == DType::F16, "accumulation of gradients in fp16",
-       Opt::DdpMegatronFsdpMainGradsDtype);
-  need(d.wire == DType::F16 && d.mainGrads != DType::F16, "reduction of gradients in fp16",
-       Opt::DdpMegatronFsdpGradCommDtype);
   need(d.expAvg != DType::F32, "a type of moments other than fp32", Opt::OptimizerExpAvgDtype);
   need(d.expAvgSq != DType::F32, "a type of moments other than fp32", Opt::OptimizerExpAvgSqDtype);
   return missing;

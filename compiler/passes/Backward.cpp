@@ -32,7 +32,7 @@ void runBackward(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
       if (segment.kind == plan::SegmentKind::Train) {
-        Gradients gradients(role, segment);
+        Gradients gradients(plan, role, segment);
         gradients.write();
         exportGradients(plan, role, segment, gradients);
         plan::renumber(segment);

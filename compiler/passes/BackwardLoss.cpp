@@ -12,6 +12,7 @@ void backCrossEntropy(Gradients &gradients, const Op &op) {
       gradients.makeOp(OpKind::CrossEntropyBwd, {op.operands[0], op.results[1], op.operands[1],
                                                  op.operands[2], gradients.tokenCount()});
   back.attrs = op.attrs;
+  gradients.scale(back, /*isAppended=*/true);
   gradients.emitFor(op.operands[0], std::move(back));
 }
 
@@ -23,6 +24,7 @@ void backVocabLoss(Gradients &gradients, const Op &op) {
                               gradients.tokenCount()});
   back.attrs = op.attrs;
   back.group = stats.group;
+  gradients.scale(back, /*isAppended=*/true);
   gradients.emitFor(stats.operands[0], std::move(back));
 }
 
@@ -31,6 +33,7 @@ void backLmLoss(Gradients &gradients, const Op &op) {
   Op both = op;
   both.kind = OpKind::LmLossGrad;
   both.operands.push_back(gradients.tokenCount());
+  gradients.scale(both, /*isAppended=*/false);
   ValueId dx = gradients.contribute(both, op.operands[0]);
   gradients.contribute(both, op.operands[1]);
   gradients.replaceForward(std::move(both));

@@ -9,6 +9,7 @@
 #include "runtime/base/Status.h"
 #include "runtime/base/StepState.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/LossScale.h"
 
 namespace shardc::passes {
 namespace {
@@ -118,6 +119,9 @@ private:
   void buildInit() {
     plan::Segment &segment = addSegment(plan::SegmentKind::Init);
     Op reset = plan::makeOp(OpKind::StepReset, {}, -1, loc_);
+    reset.set(Key::loss_scale, plan::firstLossScale(plan_.job));
+    if (plan::scalingOf(plan_.job) == plan::Scaling::Dynamic)
+      reset.set(Key::hysteresis, plan_.job.optimizer.hysteresis);
     define(segment, reset, "step", step_);
     plan::append(segment, std::move(reset));
     for (size_t b : blocks_) {
@@ -199,9 +203,21 @@ private:
     finish.set(Key::norm_replicated, int64_t{replicated});
     finish.set(Key::clip, plan_.job.optimizer.clipGrad);
     finish.set(Key::per_token, int64_t{plan_.job.model.calculatePerTokenLoss});
+    setLossScaling(finish);
     ValueId after = define(segment, finish, "step.finished", step_);
     plan::append(segment, std::move(finish));
     return after;
+  }
+
+  void setLossScaling(Op &finish) const {
+    plan::Scaling scaling = plan::scalingOf(plan_.job);
+    finish.set(Key::scaling, static_cast<int64_t>(scaling));
+    if (scaling != plan::Scaling::Dynamic)
+      return;
+    const plan::Job::Optimizer &optimizer = plan_.job.optimizer;
+    finish.set(Key::min_scale, optimizer.minLossScale);
+    finish.set(Key::growth_interval, static_cast<int64_t>(optimizer.lossScaleWindow));
+    finish.set(Key::hysteresis, optimizer.hysteresis);
   }
 
   void buildOptimizer(plan::Segment &segment, size_t b, ValueId grad, ValueId state) {

@@ -78,8 +78,7 @@ private:
     if (op.kind != OpKind::ReduceScatter || op.results.size() != 1 || !isLast)
       return false;
     const plan::Type &type = segment.values[op.results[0]].type;
-    bool isSummed = type.dtype == DType::F32 || type.dtype == DType::BF16;
-    return isSummed && op.getInt(Key::block) == static_cast<int64_t>(block) &&
+    return isComputeType(type.dtype) && op.getInt(Key::block) == static_cast<int64_t>(block) &&
            type.numel() == plan_.blocks[block].stateShard && plan::isExchanged(plan_, segment, op);
   }
 

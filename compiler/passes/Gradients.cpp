@@ -4,6 +4,7 @@
 #include <array>
 
 #include "runtime/base/Status.h"
+#include "runtime/plan/LossScale.h"
 
 namespace shardc::passes {
 
@@ -29,9 +30,10 @@ static_assert(std::ranges::all_of(kRowsOfOps, [](int rows) { return rows == 1; }
 
 } // namespace
 
-Gradients::Gradients(const plan::Role &role, plan::Segment &segment)
-    : segment_(segment), grads_(segment.values.size(), kNone),
-      contributions_(segment.values.size(), 0), paramOf_(segment.values.size(), -1) {
+Gradients::Gradients(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment)
+    : segment_(segment), isScaled_(plan::scalingOf(plan.job) != plan::Scaling::None),
+      grads_(segment.values.size(), kNone), contributions_(segment.values.size(), 0),
+      paramOf_(segment.values.size(), -1) {
   for (const plan::Segment::Boundary &in : segment.ins)
     if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param)
       paramOf_[in.value] = cell.of;
@@ -129,6 +131,17 @@ ValueId Gradients::tokenCount() const {
     if (op.kind == OpKind::TokenCount)
       return op.results[0];
   SHARDC_CHECK(false, "a training body counts its tokens");
+}
+
+void Gradients::scale(Op &op, bool isAppended) const {
+  if (!isScaled_)
+    return;
+  for (const Op &add : segment_.ops)
+    if (add.kind == OpKind::LossAdd) {
+      op.operands.push_back(isAppended ? add.results[0] : add.operands[0]);
+      return;
+    }
+  SHARDC_CHECK(false, "a training body adds its losses");
 }
 
 } // namespace shardc::passes

@@ -11,7 +11,7 @@ namespace shardc::passes {
 
 class Gradients {
 public:
-  Gradients(const plan::Role &role, plan::Segment &segment);
+  Gradients(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment);
 
   /// Appends the backward ops of the segment, in reverse order.
   void write();
@@ -53,11 +53,16 @@ public:
   /// The microbatch's token count.
   plan::ValueId tokenCount() const;
 
+  /// Gives an op that starts gradients the step state, if that has a loss scale for them: as it is
+  /// at the op, which is appended or takes the forward op's place.
+  void scale(plan::Op &op, bool isAppended) const;
+
 private:
   plan::ValueId newGrad(plan::ValueId of);
   void applyRule(const plan::Op &op);
 
   plan::Segment &segment_;
+  bool isScaled_;                    ///< the loss has a scale
   std::vector<plan::ValueId> grads_; ///< gradient of each forward value so far
   std::vector<int> contributions_;   ///< number of values created for it
   std::vector<int32_t> paramOf_;     ///< parameter whose content a live-in value is, or -1

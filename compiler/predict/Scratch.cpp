@@ -22,10 +22,10 @@ int64_t headScratch(const Segment &segment, const Op &op) {
   const plan::Type &w = segment.values[op.operands[1]].type;
   int64_t rows = x.numel() / std::max<int64_t>(x.shape[x.rank - 1], 1);
   int64_t chunk = std::min(std::max<int64_t>(op.getInt(Key::chunk_rows), 1), rows);
-  bool isNarrow = x.dtype == DType::BF16 && w.dtype == DType::BF16;
+  bool isNarrow = x.dtype == w.dtype && dtypeBytes(x.dtype) == 2;
   int64_t bytes = chunk * w.shape[0] * (isNarrow ? 2 : 4) + kGemm;
   bool sums = op.results.size() > 2 && // a gradient of the weight
-              segment.values[op.results[2]].type.dtype == DType::BF16 && chunk < rows;
+              segment.values[op.results[2]].type.dtype != DType::F32 && chunk < rows;
   return bytes + (sums ? w.numel() * 4 : 0);
 }
 

@@ -34,6 +34,7 @@ public:
     state.applied = 25;
     state.lr = 1e-3f;
     state.gradScale = 1;
+    state.lossScale = 2;
     std::memcpy(tensor.data, &state, sizeof state);
     return in(tensor);
   }
@@ -93,8 +94,10 @@ private:
           static_cast<float>(2 * uniformAt(case_.memory.size(), static_cast<uint64_t>(i)) - 1);
       if (dtype == DType::F32)
         static_cast<float *>(tensor.data)[i] = value;
-      else
+      else if (dtype == DType::BF16)
         static_cast<BF16 *>(tensor.data)[i] = toBF16(value);
+      else
+        static_cast<F16 *>(tensor.data)[i] = toF16(value);
     }
     return tensor;
   }
@@ -344,7 +347,7 @@ void makeCrossEntropyBwd(Builder &b) {
   const Model &m = b.model;
   b.attrs().valid_cols = m.vocabulary - 1;
   b.data({m.rows(), m.vocabulary}).ones({m.rows()}).ids({m.rows()}, m.vocabulary - 1);
-  b.ones({m.rows()}).ones({1}).toData({m.rows(), m.vocabulary});
+  b.ones({m.rows()}).ones({1}).state().toData({m.rows(), m.vocabulary});
 }
 
 /// The second of two members.
@@ -371,7 +374,7 @@ void makeLmLoss(Builder &b) {
 void makeLmLossGrad(Builder &b) {
   const Model &m = b.model;
   makeLmLoss(b);
-  b.ones({1}).toData({m.rows(), m.hidden()}).toFloats({m.vocabulary, m.hidden()});
+  b.ones({1}).state().toData({m.rows(), m.hidden()}).toFloats({m.vocabulary, m.hidden()});
   b.flops(m.rows(), m.vocabulary, m.hidden(), 2);
 }
 

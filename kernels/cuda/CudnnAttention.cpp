@@ -28,7 +28,7 @@ struct Key {
   int64_t batch, positions, heads, groups, channels;
   double scale;
   uint8_t causal, backward, deterministic, packed;
-  int32_t device;
+  uint16_t device, isF16;
 
   bool operator==(const Key &other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
@@ -85,11 +85,12 @@ Key keyOf(const Call &call, AttentionOp op) {
   key.deterministic = contextOf(call).options().deterministic;
   int device = 0;
   cudaGetDevice(&device);
-  key.device = device;
+  key.device = static_cast<uint16_t>(device);
+  key.isF16 = first.dtype == DType::F16;
   return key;
 }
 
-/// Warns for bf16; other types are not expected to be supported.
+/// Warns for 16-bit types; others are not expected to be supported.
 void noteBar(const Context &context, CudnnBar bar) {
   switch (bar) {
   case CudnnBar::None:
@@ -117,22 +118,23 @@ bool fits(const Call &call, AttentionOp op) {
   noteBar(contextOf(call), bar);
   if (bar != CudnnBar::None)
     return false;
-  auto isBf16 = [](const Tensor &t) {
-    return t.dtype == DType::BF16 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+  DType type = call.in[op.backward ? 1 : 0].dtype;
+  auto isServed = [type](const Tensor &t) {
+    return t.dtype == type && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
   };
   int parts = op.packed ? 1 : 3; // number of tensors that hold q, k and v
   bool all = true;
   for (int i = 0; i < (op.backward ? 2 + parts : parts); ++i)
-    all &= isBf16(call.in[i]);
+    all &= isServed(call.in[i]);
   for (int i = 0; i < (op.backward ? parts : 1); ++i)
-    all &= isBf16(call.out[i]);
+    all &= isServed(call.out[i]);
   return all;
 }
 
 class Builder {
 public:
   explicit Builder(const Key &key) : key_(key), graph_(std::make_unique<fe::graph::Graph>()) {
-    graph_->set_io_data_type(fe::DataType_t::BFLOAT16)
+    graph_->set_io_data_type(key.isF16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
   }
@@ -263,7 +265,7 @@ using Addresses = std::unordered_map<int64_t, void *>;
 
 /// First elements of queries, keys and values in shared rows.
 void addParts(Addresses &data, const Key &key, void *rows, Uid q, Uid k, Uid v) {
-  auto *first = static_cast<BF16 *>(rows);
+  auto *first = static_cast<uint16_t *>(rows); // of either type
   int64_t queries = key.heads / key.groups;
   data[q] = first;
   data[k] = first + queries * key.channels;

@@ -139,7 +139,9 @@ Key keyOf(const Gemm &g, int device) {
   return key;
 }
 
-cudaDataType typeOf(DType type) { return type == DType::BF16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType typeOf(DType type) {
+  return type == DType::BF16 ? CUDA_R_16BF : type == DType::F16 ? CUDA_R_16F : CUDA_R_32F;
+}
 
 template <typename T>
 bool setOp(Library &lib, const Plan &plan, cublasLtMatmulDescAttributes_t attribute, T value) {

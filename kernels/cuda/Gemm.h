@@ -26,7 +26,7 @@ enum class Epilogue : uint8_t {
 };
 
 /// c[m,n] = op(a)[m,k]·op(b)[k,n] + bias[n], added to c if `accumulate`. The factors have one type;
-/// c may be fp32 with bf16 factors; the bias has c's type. Rows are contiguous.
+/// c may be fp32 with factors of 16 bits; the bias has c's type. Rows are contiguous.
 struct Gemm {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void *c = nullptr;

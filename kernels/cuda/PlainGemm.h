@@ -1,5 +1,5 @@
-// Products of extents that cuBLASLt does not support (odd rows of bf16), and the steps after a
-// product that its epilogues do not support.
+// Products of extents that cuBLASLt does not support (odd rows of 16-bit numbers), and the steps
+// after a product that its epilogues do not support.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -13,8 +13,8 @@
 namespace shardc::kernels::cuda {
 
 /// out (+)= sum over p of piece p, divided by their number if `average`; in fp32, or fp64 for f64,
-/// in the order of p. For f32 and bf16 also computes the sum of the squares of the valid elements
-/// of `out` afterwards, in fp64.
+/// in the order of p. For f32, bf16 and f16 also computes the sum of the squares of the valid
+/// elements of `out` afterwards, in fp64.
 struct RankSum {
   const void *pieces = nullptr; ///< piece p at p·stride elements
   const void *own = nullptr;    ///< replaces piece `index`

@@ -1,7 +1,7 @@
 // gelu: y = x·Phi(x), by erf or by its tanh approximation. squared_relu: y = max(x, 0)². swiglu and
 // geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. Backward: dx =
 // dy·gelu'(x), dx = dy·2·max(x, 0); dgate = dy·up·s·(1 + gate·(1 - s)), dup = dy·gate·s with s =
-// sigmoid(gate); dgate = dy·up·gelu'(gate), dup = dy·gelu(gate). Data are f32 or bf16 each,
+// sigmoid(gate); dgate = dy·up·gelu'(gate), dup = dy·gelu(gate). Data are f32, bf16 or f16 each,
 // computed in fp32 and rounded once. Mapping: a thread moves one chunk of 8 elements of each
 // tensor; gelu and squared_relu flat, the gated ones one block column a row. Limited by memory:
 // swiglu 4.0, swiglu_bwd 3.6, gelu 3.2 and gelu_bwd 3.7 of a copy's 4.24 TB/s on an H200, 2026-11

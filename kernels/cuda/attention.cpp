@@ -1,9 +1,9 @@
 // attention, attention_qkv and their gradients. cuDNN's fused kernels are used if they support the
-// call (bf16, no dropout, no documents), otherwise the hand-written kernels of plain_attention.cu.
-// cuDNN reads and writes heads in place in the rows of q, k and v; for the others, heads are copied
-// to scratch. H200, 2026-11, in TFLOP/s (a product reaches 801): 4,096 positions, 32 heads of 128,
-// 8 groups: 531 forward, 437 backward, 392 deterministic; GPT-2's 1,024 positions, heads of 64:
-// 288, 228, 204.
+// call (bf16 or f16, no dropout, no documents), otherwise the hand-written kernels of
+// plain_attention.cu. cuDNN reads and writes heads in place in the rows of q, k and v; for the
+// others, heads are copied to scratch. H200, 2026-11, in TFLOP/s (a product reaches 801): 4,096
+// positions, 32 heads of 128, 8 groups: 531 forward, 437 backward, 392 deterministic; GPT-2's 1,024
+// positions, heads of 64: 288, 228, 204.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/CudnnAttention.h"
 #include "kernels/cuda/PlainAttention.h"
@@ -17,7 +17,7 @@ namespace shardc::kernels::cuda {
 #ifndef SHARDC_HAS_CUDNN
 std::shared_ptr<AttentionLibrary> makeAttentionLibrary() { return nullptr; }
 bool hasCudnnAttention(const Call &call, AttentionOp) {
-  if (call.in[0].dtype == DType::BF16 && !contextOf(call).options().ownKernels)
+  if (call.in[0].dtype != DType::F32 && !contextOf(call).options().ownKernels)
     contextOf(call).tell(makeReport(report::NoCudnn));
   return false;
 }

@@ -1,9 +1,10 @@
-// Building blocks of the hand-written kernels: data of two types in chunks of eight elements,
-// reductions in a fixed order, launches. A thread moves 16 bytes of bf16, or 32 of fp32, at a time.
-// Arithmetic is fp32 and rounds once on writing, like the host kernels.
+// Building blocks of the hand-written kernels: data of three types in chunks of eight elements,
+// reductions in a fixed order, launches. A thread moves 16 bytes of bf16 or f16, or 32 of fp32, at
+// a time. Arithmetic is fp32 and rounds once on writing, like the host kernels.
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -18,34 +19,46 @@ namespace shardc::kernels::cuda {
 inline constexpr int kChunk = 8; ///< elements that a thread moves at a time
 inline constexpr int kWarp = 32;
 
-/// f32 or bf16 elements.
+/// Elements of one of the types in which models compute.
+enum class Format : uint8_t { F32, Bf16, F16 };
+
+inline Format formatOf(DType type) {
+  return type == DType::BF16 ? Format::Bf16 : type == DType::F16 ? Format::F16 : Format::F32;
+}
+
 struct Data {
   void *p = nullptr;
-  bool bf16 = false;
+  Format format = Format::F32;
   bool accumulate = false; ///< results only
 };
 
-inline Data dataOf(const Tensor &t) { return {t.data, t.dtype == DType::BF16, t.accumulate}; }
+inline Data dataOf(const Tensor &t) { return {t.data, formatOf(t.dtype), t.accumulate}; }
 
-/// How a kernel instance reads and writes: whole chunks of bf16 only; whole chunks of either type;
-/// or single elements, if rows or addresses are not multiples of 16 bytes.
-enum class Mode { Bf16, Mixed, Scalar };
+/// How a kernel instance reads and writes: whole chunks of bf16 only, or of f16 only; whole chunks
+/// of any type; or single elements, if rows or addresses are not multiples of 16 bytes.
+enum class Mode { Bf16, F16, Mixed, Scalar };
+
+/// Chunks of 16 bytes only.
+template <Mode M> inline constexpr bool kIsNarrow = M == Mode::Bf16 || M == Mode::F16;
 
 /// The fastest mode for tensors with rows of `cols` elements; 0 for a flat run of elements.
 inline Mode modeOf(std::initializer_list<const Tensor *> tensors, int64_t cols) {
-  bool all16 = true;
+  bool allBf16 = true, allF16 = true;
   for (const Tensor *t : tensors) {
     if (reinterpret_cast<uintptr_t>(t->data) % 16 != 0 || cols % kChunk != 0)
       return Mode::Scalar;
-    all16 &= t->dtype == DType::BF16;
+    allBf16 &= t->dtype == DType::BF16;
+    allF16 &= t->dtype == DType::F16;
   }
-  return all16 ? Mode::Bf16 : Mode::Mixed;
+  return allBf16 ? Mode::Bf16 : allF16 ? Mode::F16 : Mode::Mixed;
 }
 
 /// Calls launch.operator()<mode>().
 template <typename Launch> void forMode(Mode mode, Launch launch) {
   if (mode == Mode::Bf16)
     launch.template operator()<Mode::Bf16>();
+  else if (mode == Mode::F16)
+    launch.template operator()<Mode::F16>();
   else if (mode == Mode::Mixed)
     launch.template operator()<Mode::Mixed>();
   else
@@ -61,25 +74,48 @@ inline int threadsForRow(int64_t cols, int threadsMax) {
 }
 
 __device__ __forceinline__ float element(const Data &d, int64_t i) {
-  return d.bf16 ? __bfloat162float(static_cast<const __nv_bfloat16 *>(d.p)[i])
-                : static_cast<const float *>(d.p)[i];
+  return d.format == Format::Bf16  ? __bfloat162float(static_cast<const __nv_bfloat16 *>(d.p)[i])
+         : d.format == Format::F16 ? __half2float(static_cast<const __half *>(d.p)[i])
+                                   : static_cast<const float *>(d.p)[i];
 }
 
 __device__ __forceinline__ void setElement(const Data &d, int64_t i, float value) {
   float sum = d.accumulate ? element(d, i) + value : value;
-  if (d.bf16)
+  if (d.format == Format::Bf16)
     static_cast<__nv_bfloat16 *>(d.p)[i] = __float2bfloat16_rn(sum);
+  else if (d.format == Format::F16)
+    static_cast<__half *>(d.p)[i] = __float2half_rn(sum);
   else
     static_cast<float *>(d.p)[i] = sum;
 }
 
 /// `value` after rounding to the data's type.
 __device__ __forceinline__ float rounded(const Data &d, float value) {
-  return d.bf16 ? __bfloat162float(__float2bfloat16_rn(value)) : value;
+  return d.format == Format::Bf16  ? __bfloat162float(__float2bfloat16_rn(value))
+         : d.format == Format::F16 ? __half2float(__float2half_rn(value))
+                                   : value;
 }
 
-__device__ __forceinline__ void unpack(uint4 raw, float (&v)[kChunk]) {
+/// Whether data that a kernel instance moves in chunks are of 16 bits, and then which.
+template <Mode M> __device__ __forceinline__ bool isNarrow(const Data &d) {
+  return kIsNarrow<M> || d.format != Format::F32;
+}
+template <Mode M> __device__ __forceinline__ bool isF16(const Data &d) {
+  return M == Mode::F16 || (M != Mode::Bf16 && d.format == Format::F16);
+}
+
+/// A chunk of 16 bytes as floats.
+template <Mode M>
+__device__ __forceinline__ void unpack(const Data &d, uint4 raw, float (&v)[kChunk]) {
   const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+  if (isF16<M>(d)) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float2 pair = __half22float2(*reinterpret_cast<const __half2 *>(&words[j]));
+      v[2 * j] = pair.x, v[2 * j + 1] = pair.y;
+    }
+    return;
+  }
 #pragma unroll
   for (int j = 0; j < 4; ++j) { // a bf16 number is the upper half of a float
     v[2 * j] = __uint_as_float(words[j] << 16);
@@ -87,9 +123,24 @@ __device__ __forceinline__ void unpack(uint4 raw, float (&v)[kChunk]) {
   }
 }
 
-__device__ __forceinline__ uint32_t packPair(float low, float high) {
-  __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<uint32_t *>(&pair);
+template <Mode M> __device__ __forceinline__ uint4 pack(const Data &d, const float (&v)[kChunk]) {
+  uint32_t words[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (isF16<M>(d)) {
+      __half2 pair = __floats2half2_rn(v[2 * j], v[2 * j + 1]);
+      words[j] = *reinterpret_cast<uint32_t *>(&pair);
+    } else {
+      __nv_bfloat162 pair = __floats2bfloat162_rn(v[2 * j], v[2 * j + 1]);
+      words[j] = *reinterpret_cast<uint32_t *>(&pair);
+    }
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+/// Where a chunk of 16 bytes begins.
+__device__ __forceinline__ uint4 *chunkOf(const Data &d, int64_t i) {
+  return reinterpret_cast<uint4 *>(static_cast<uint16_t *>(d.p) + i);
 }
 
 /// Elements [i, i + n), n up to 8; the rest of v is zero.
@@ -99,8 +150,8 @@ __device__ __forceinline__ void load8(const Data &d, int64_t i, int n, float (&v
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
       v[j] = j < n ? element(d, i + j) : 0.0f;
-  } else if (M == Mode::Bf16 || d.bf16) {
-    unpack(*reinterpret_cast<const uint4 *>(static_cast<const __nv_bfloat16 *>(d.p) + i), v);
+  } else if (isNarrow<M>(d)) {
+    unpack<M>(d, *chunkOf(d, i), v);
   } else {
     const float4 *from = reinterpret_cast<const float4 *>(static_cast<const float *>(d.p) + i);
     float4 a = from[0], b = from[1];
@@ -123,10 +174,8 @@ __device__ __forceinline__ void store8(const Data &d, int64_t i, int n, const fl
 #pragma unroll
   for (int j = 0; j < kChunk; ++j)
     sum[j] = d.accumulate ? sum[j] + v[j] : v[j];
-  if (M == Mode::Bf16 || d.bf16) {
-    uint4 raw = {packPair(sum[0], sum[1]), packPair(sum[2], sum[3]), packPair(sum[4], sum[5]),
-                 packPair(sum[6], sum[7])};
-    *reinterpret_cast<uint4 *>(static_cast<__nv_bfloat16 *>(d.p) + i) = raw;
+  if (isNarrow<M>(d)) {
+    *chunkOf(d, i) = pack<M>(d, sum);
   } else {
     float4 *to = reinterpret_cast<float4 *>(static_cast<float *>(d.p) + i);
     to[0] = {sum[0], sum[1], sum[2], sum[3]};

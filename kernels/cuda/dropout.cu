@@ -1,6 +1,6 @@
 // dropout: y = x·factor over x of B·S rows; the factor is 0 with probability p and 1/(1-p)
 // otherwise. The counters are those of kernels/host/Dropout.h, so that host and device draw the
-// same mask. Data f32 or bf16 each. Mapping: a thread draws two Philox blocks for a chunk of 8
+// same mask. Data f32, bf16 or f16 each. Mapping: a thread draws two Philox blocks for a chunk of 8
 // channels; one block column per row. Limited by memory, closely followed by ten Philox rounds for
 // four elements: 2.4 of a copy's 4.24 TB/s on an H200, 2026-11.
 #include "kernels/cuda/Accepts.h"

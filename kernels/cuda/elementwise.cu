@@ -1,5 +1,5 @@
 // Elementwise ops: c = a + b, y[t,:] = x[t,:] + bias, y = x in another type, x = value.
-// Data are f32 or bf16 each; add and cast may accumulate (old + value in fp32, rounded once).
+// Data are f32, bf16 or f16 each; add and cast may accumulate (old + value in fp32, rounded once).
 // Mapping: a thread moves one chunk of 8 elements; flat runs in blocks of 256 threads, bias_add one
 // block a row. Limited by memory: bytes of operands and results, each touched once.
 // H200, 2026-11: cast 4.1, bias_add 3.7, add 3.5 of a copy's 4.24 TB/s.
@@ -108,6 +108,8 @@ void runFill(const Call &call) {
     return fillTensor(call, static_cast<float>(value));
   case DType::BF16:
     return fillTensor(call, toBF16(static_cast<float>(value)).bits);
+  case DType::F16:
+    return fillTensor(call, toF16(static_cast<float>(value)).bits);
   case DType::F64:
     return fillTensor(call, value);
   case DType::I32:

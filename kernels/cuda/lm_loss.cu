@@ -1,11 +1,11 @@
 // lm_loss: losses = cross_entropy(x·wᵀ) in chunks of chunk_rows rows (0: all at once), so that the
 // complete logits never exist; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw (+)=
-// dlogitsᵀ·x. x, w, dx, dw are f32 or bf16 each. For each chunk: 1. logits = x·wᵀ; 2. one block a
-// row makes lse, loss and, in the logits' place, their gradient; 3. dw += dlogitsᵀ·x in fp32; 4. dx
-// = dlogits·w. Where x and w are bf16, logits and their gradients are bf16 too (products on tensor
-// cores, half the bytes); else all is fp32. Limited by the products; the row kernel by memory:
-// logits are read twice and written once. H200, 2026-11, of a product's 801 TFLOP/s: lm_loss 727
-// and lm_loss_grad 737 with rows of 4,096, 533 and 543 with GPT-2's of 768.
+// dlogitsᵀ·x. x, w, dx, dw are f32, bf16 or f16 each. For each chunk: 1. logits = x·wᵀ; 2. one
+// block a row makes lse, loss and, in the logits' place, their gradient; 3. dw += dlogitsᵀ·x in
+// fp32; 4. dx = dlogits·w. Where x and w are both bf16 or both f16, logits and their gradients are
+// too (products on tensor cores, half the bytes); else all is fp32. Limited by the products; the
+// row kernel by memory: logits are read twice and written once. H200, 2026-11, of a product's 801
+// TFLOP/s: lm_loss 727 and lm_loss_grad 737 with rows of 4,096, 533 and 543 with GPT-2's of 768.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/PlainGemm.h"
@@ -16,7 +16,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-enum Operand { X, W, Labels, Mask, N };
+enum Operand { X, W, Labels, Mask, N, State };
 
 int64_t chunkRows(const Call &call) {
   int64_t rows = call.in[X].rows(), chunk = call.attrs.chunk_rows;
@@ -25,8 +25,7 @@ int64_t chunkRows(const Call &call) {
 
 /// Type of the products' factors and of the logits.
 DType innerType(const Call &call) {
-  bool bf16 = call.in[X].dtype == DType::BF16 && call.in[W].dtype == DType::BF16;
-  return bf16 ? DType::BF16 : DType::F32;
+  return call.in[X].dtype == call.in[W].dtype ? call.in[X].dtype : DType::F32;
 }
 
 struct Buffers {
@@ -46,10 +45,11 @@ struct Buffers {
     gemm = scratch.take<std::byte>(kGemmWorkspace);
     if (!gradients)
       return;
-    if (inner == DType::F32 && call.out[1].dtype == DType::BF16)
+    if (call.out[1].dtype != inner && call.out[1].dtype != DType::F32)
       dx = scratch.take<float>(chunk * hidden);
-    // Several chunks are summed in fp32; one chunk of bf16 goes straight to its place.
-    if (call.out[2].dtype == DType::BF16 && (inner == DType::F32 || chunk < call.in[X].rows()))
+    // Several chunks are summed in fp32; one chunk of 16-bit numbers goes straight to its place.
+    DType dwType = call.out[2].dtype;
+    if (dwType != DType::F32 && (dwType != inner || chunk < call.in[X].rows()))
       dw = scratch.take<float>(vocabulary * hidden);
   }
 };
@@ -108,7 +108,7 @@ void lossesOfChunk(const Work &work, const void *x, int64_t begin, int64_t rows,
   if (work.isPreparing)
     return;
   LossRows p = {};
-  p.logits = p.dlogits = {work.buffers.logits, work.inner == DType::BF16};
+  p.logits = p.dlogits = {work.buffers.logits, formatOf(work.inner)};
   p.labels = static_cast<const int32_t *>(call.in[Labels].data) + begin;
   p.mask = static_cast<const float *>(call.in[Mask].data) + begin;
   p.n = gradients ? static_cast<const float *>(call.in[N].data) : nullptr;
@@ -116,10 +116,13 @@ void lossesOfChunk(const Work &work, const void *x, int64_t begin, int64_t rows,
   p.rows = rows;
   setColumns(p, call, work.vocabulary);
   p.lossScale = static_cast<float>(call.attrs.loss_scale);
+  if (gradients && call.inCount > State)
+    p.state = static_cast<const StepState *>(call.in[State].data);
   p.perToken = call.attrs.per_token;
   p.gradients = gradients;
   Mode mode = work.vocabulary % kChunk != 0 ? Mode::Scalar
-              : p.logits.bf16               ? Mode::Bf16
+              : work.inner == DType::BF16   ? Mode::Bf16
+              : work.inner == DType::F16    ? Mode::F16
                                             : Mode::Mixed;
   launchLossRows(p, mode, work.queue);
 }

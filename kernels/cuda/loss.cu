@@ -1,16 +1,17 @@
 // cross_entropy: lse[t] = log(sum over the valid columns of exp(logits[t,:])), losses[t] =
 // mask[t]·(lse[t] - logits[t,labels[t]]). cross_entropy_bwd: dlogits =
-// loss_scale·mask/max(n,1)·(softmax - onehot), without the division if per_token; padded columns 0.
-// Logits f32 or bf16, labels i32, all else f32. A label outside of the valid columns counts 0 where
-// the mask is 0 and gives NaN elsewhere. vocab_stats and vocab_loss are the same of columns that
-// the ranks of a group have in equal parts (kernels/host/VocabLoss.cpp), and so is
-// cross_entropy_bwd of a group. Mapping: one block of up to 1024 threads a row; each keeps a
-// running maximum and sum over its chunks of 8 columns, then the block joins them. A bf16 row that
-// is short enough for two blocks a multiprocessor lies in shared memory, one block's on its way
-// while the other's gradient is formed; of longer ones a thread keeps its first eight chunks in
-// registers, and what is beyond them is read a second time. Limited by memory: logits read once
-// (beyond 65536 columns twice with gradients), dlogits written once: 2.8 TB/s, 2.5 with gradients,
-// of a copy's 4.24 on an H200, 2026-11.
+// loss_scale·mask/max(n,1)·(softmax - onehot), times the step state's loss scale if that is given,
+// without the division if per_token; padded columns 0. Logits f32, bf16 or f16, labels i32, all
+// else f32. A label outside of the valid columns counts 0 where the mask is 0 and gives NaN
+// elsewhere. vocab_stats and vocab_loss are the same of columns that the ranks of a group have in
+// equal parts (kernels/host/VocabLoss.cpp), and so is cross_entropy_bwd of a group. Mapping: one
+// block of up to 1024 threads a row; each keeps a running maximum and sum over its chunks of 8
+// columns, then the block joins them. A row of 16-bit numbers that is short enough for two blocks a
+// multiprocessor lies in shared memory, one block's on its way while the other's gradient is
+// formed; of longer ones a thread keeps its first eight chunks in registers, and what is beyond
+// them is read a second time. Limited by memory: logits read once (beyond 65536 columns twice with
+// gradients), dlogits written once: 2.8 TB/s, 2.5 with gradients, of a copy's 4.24 on an H200,
+// 2026-11.
 #include "kernels/cuda/loss.cuh"
 
 #include "kernels/cuda/Accepts.h"
@@ -25,7 +26,7 @@ __device__ __forceinline__ int countAt(int64_t c, int64_t cols) {
   return static_cast<int>(cols - c < kChunk ? cols - c : kChunk);
 }
 
-constexpr int kHeld = 8; ///< chunks of a bf16 row that a thread keeps for the gradient
+constexpr int kHeld = 8; ///< chunks of a row of 16-bit numbers that a thread keeps for the gradient
 
 /// The first chunks of a thread, as they lie in memory.
 struct Held {
@@ -63,12 +64,11 @@ __device__ __forceinline__ RowSum sumOfRow(const LossRows &p, int64_t base, Held
 #pragma unroll
     for (int k = 0; k < kHeld; ++k)
       if (c + k * stride < p.cols)
-        held.chunk[k] = *reinterpret_cast<const uint4 *>(
-            static_cast<const __nv_bfloat16 *>(p.logits.p) + base + c + k * stride);
+        held.chunk[k] = *chunkOf(p.logits, base + c + k * stride);
 #pragma unroll
     for (int k = 0; k < kHeld; ++k, c += stride)
       if (c < p.valid) {
-        unpack(held.chunk[k], v);
+        unpack<M>(p.logits, held.chunk[k], v);
         add(countAt(c, p.valid));
       }
   }
@@ -113,7 +113,7 @@ __device__ void writeLoss(const LossRows &p, int64_t row, float lse, float mask,
 
 /// The factor of the row's gradients; NaN if a label that counts is invalid.
 __device__ float factorOf(const LossRows &p, float mask, bool inside) {
-  float factor = p.lossScale * mask;
+  float factor = p.lossScale * (p.state ? p.state->lossScale : 1.0f) * mask;
   if (!p.perToken)
     factor /= fmaxf(*p.n, 1.0f);
   return factor != 0.0f && !inside ? kNan : factor;
@@ -128,7 +128,7 @@ template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRow
   bool inside = label.isValid;
   float mask = p.mask[row];
   float target = label.isHere ? element(p.logits, base + label.column) : 0.0f;
-  constexpr bool kHolds = M == Mode::Bf16;
+  constexpr bool kHolds = kIsNarrow<M>;
   Held held;
   bool isHeld = kHolds && !p.lseIn;
   float lse = p.lseIn ? p.lseIn[row] : sumOfRow<M, kHolds>(p, base, held).lse();
@@ -153,7 +153,7 @@ template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRow
 #pragma unroll
     for (int k = 0; k < kHeld; ++k, c += stride)
       if (c < p.cols) {
-        unpack(held.chunk[k], v);
+        unpack<M>(p.logits, held.chunk[k], v);
         differentiate(kChunk);
       }
   }
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(256)
   losses[row] = mask[row] * (sum - (mask[row] == 0.0f && isnan(target) ? sum : target));
 }
 
-// ---- bf16 rows in shared memory ----
+// ---- rows of 16-bit numbers in shared memory ----
 
 constexpr int kSharedThreads = 512;
 constexpr int kParts = 4; ///< of a row: the first is summed while the others are on their way
@@ -231,9 +231,9 @@ template <int kPending> __device__ __forceinline__ void awaitCopies() {
 struct Exponentials {
   float largest = -INFINITY, total = 0;
 
-  __device__ __forceinline__ void add(const uint4 &raw, int n) {
+  template <Mode M> __device__ __forceinline__ void add(const Data &logits, uint4 raw, int n) {
     float v[kChunk], chunk = -INFINITY;
-    unpack(raw, v);
+    unpack<M>(logits, raw, v);
 #pragma unroll
     for (int j = 0; j < kChunk; ++j) {
       v[j] = j < n ? v[j] : -INFINITY;
@@ -279,12 +279,12 @@ __device__ __forceinline__ float joinExponentials(const Exponentials &mine) {
 
 /// One row of whole chunks: what lossRows does. Up to the sums a thread reads what it copied
 /// itself.
+template <Mode M>
 __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRows p) {
   awaitPrevious();
   extern __shared__ uint4 held[];
   int64_t row = blockIdx.x, base = row * p.cols;
-  const auto *logits =
-      reinterpret_cast<const uint4 *>(static_cast<const __nv_bfloat16 *>(p.logits.p) + base);
+  const uint4 *logits = chunkOf(p.logits, base);
   int chunks = static_cast<int>(p.cols / kChunk), valid = static_cast<int>(p.valid);
   int perPart = (chunks + kParts - 1) / kParts;
   copyRow(logits, chunks, perPart, held);
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
     int end = min((part + 1) * perPart, chunks);
     for (int k = part * perPart + static_cast<int>(threadIdx.x); k < end; k += kSharedThreads)
       if (k * kChunk < valid)
-        mine.add(held[k], valid - k * kChunk);
+        mine.add<M>(p.logits, held[k], valid - k * kChunk);
   };
   awaitCopies<3>(), addPart(0);
   awaitCopies<2>(), addPart(1);
@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
   // All threads' copies have come: each waited for its own before the barriers of the sums.
   for (int k = static_cast<int>(threadIdx.x); k < chunks; k += kSharedThreads) {
     float v[kChunk];
-    unpack(held[k], v);
+    unpack<M>(p.logits, held[k], v);
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
       v[j] = factor * powerOfTwo(v[j] * kLog2E - shift);
@@ -325,30 +325,39 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
         v[j] -= k * kChunk + j == label ? factor : 0.0f;
         v[j] = k * kChunk + j < valid ? v[j] : 0.0f;
       }
-    store8<Mode::Bf16>(p.dlogits, base + static_cast<int64_t>(k) * kChunk, kChunk, v);
+    store8<M>(p.dlogits, base + static_cast<int64_t>(k) * kChunk, kChunk, v);
   }
 }
 
 /// Bytes of a row in shared memory, or 0 where rows do not go there.
-size_t sharedRowBytes(const LossRows &rows, Mode mode) {
+template <Mode M> size_t sharedRowBytes(const LossRows &rows) {
   constexpr int64_t kBytesMax = 112 << 10; // two of a multiprocessor's 227 KiB
   int64_t bytes = rows.cols * 2;
-  bool fits = mode == Mode::Bf16 && !rows.lseIn && bytes <= kBytesMax &&
+  bool fits = kIsNarrow<M> && !rows.lseIn && bytes <= kBytesMax &&
               rows.cols >= kSharedThreads * kChunk && !rows.dlogits.accumulate;
-  return fits && cudaFuncSetAttribute(lossRowsShared, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  return fits && cudaFuncSetAttribute(lossRowsShared<M>,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(bytes)) == cudaSuccess
              ? static_cast<size_t>(bytes)
              : 0;
 }
 
+/// False, and nothing is enqueued, where rows do not go to shared memory.
+template <Mode M> bool launchShared(const LossRows &rows, Queue &queue) {
+  size_t bytes = sharedRowBytes<M>(rows);
+  if (bytes > 0)
+    launchKernel(lossRowsShared<M>, static_cast<unsigned>(rows.rows), kSharedThreads, bytes, queue,
+                 rows);
+  return bytes > 0;
+}
+
 } // namespace
 
 void launchLossRows(const LossRows &rows, Mode mode, Queue &queue) {
-  if (size_t bytes = sharedRowBytes(rows, mode); bytes > 0) {
-    launchKernel(lossRowsShared, static_cast<unsigned>(rows.rows), kSharedThreads, bytes, queue,
-                 rows);
+  if (mode == Mode::Bf16 && launchShared<Mode::Bf16>(rows, queue))
     return;
-  }
+  if (mode == Mode::F16 && launchShared<Mode::F16>(rows, queue))
+    return;
   int threads = threadsForRow(rows.cols, 1024);
   auto blocks = static_cast<unsigned>(rows.rows);
   forMode(mode, [&]<Mode M>() { launchKernel(lossRows<M>, blocks, threads, 0, queue, rows); });
@@ -382,6 +391,7 @@ void runCrossEntropyBwd(const Call &call) {
   rows.labels = static_cast<const int32_t *>(call.in[2].data);
   rows.mask = static_cast<const float *>(call.in[3].data);
   rows.n = static_cast<const float *>(call.in[4].data);
+  rows.state = call.inCount > 5 ? static_cast<const StepState *>(call.in[5].data) : nullptr;
   rows.dlogits = dataOf(call.out[0]);
   rows.gradients = true;
   launchLossRows(rows, modeOf({&call.in[0], &call.out[0]}, rows.cols), queueOf(call));

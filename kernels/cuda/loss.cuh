@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/common.cuh"
 #include "kernels/host/Loss.h"
+#include "runtime/base/StepState.h"
 
 namespace shardc::kernels::cuda {
 
@@ -17,6 +18,7 @@ struct LossRows {
   int64_t valid;             ///< columns here that count, the first ones
   int64_t first, vocabulary; ///< the column of the vocabulary here first, and all that count
   float lossScale;
+  const StepState *state; ///< if given, its loss scale is a factor too
   bool perToken, gradients;
 };
 

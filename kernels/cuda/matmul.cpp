@@ -1,12 +1,12 @@
 // c[M,N] (+)= op(a)·op(b) + bias[N]; leading dimensions of a, b and c are rows. Operands and result
-// are f32 or bf16 each, sums fp32. Factors of one type go to cuBLASLt directly, with bias and
-// accumulation in its epilogue. If types are mixed, separate passes widen bf16 factors and round a
-// bf16 result, so that the product is fp32 as on the host. GELU and its gradient are part of the
-// epilogue if all types are bf16 and the library supports it; otherwise gelu and gelu_bwd follow
-// the product. The row sums for a bias gradient are not: the library (13.1) computes them in a
-// kernel after the product, which took 4.8 ms where reduce_rows takes 3.7.
-// H200, 2026-11, TFLOP/s of 801 for 8192 by 8192 by 8192, bf16: 4096 by 14336 by 4096 with bias
-// 784, with GELU 716, with its gradient 709; GPT-2's 16384 by 3072 by 768 639, 495, 478. fp32 49.
+// are f32, bf16 or f16 each, sums fp32. Factors of one type go to cuBLASLt directly, with bias and
+// accumulation in its epilogue. If types are mixed, separate passes widen factors of 16 bits and
+// round a narrow result, so that the product is fp32 as on the host. GELU and its gradient are part
+// of the epilogue if all types are bf16, or all f16, and the library supports it; otherwise gelu
+// and gelu_bwd follow the product. The row sums for a bias gradient are not: the library (13.1)
+// computes them in a kernel after the product, which took 4.8 ms where reduce_rows takes 3.7. H200,
+// 2026-11, TFLOP/s of 801 for 8192 by 8192 by 8192, bf16: 4096 by 14336 by 4096 with bias 784, with
+// GELU 716, with its gradient 709; GPT-2's 16384 by 3072 by 768 639, 495, 478. fp32 49.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/PlainGemm.h"
@@ -24,10 +24,11 @@ struct Route {
   explicit Route(const Call &call) {
     const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
     if (a.dtype != b.dtype) {
-      widenA = a.dtype == DType::BF16;
-      widenB = b.dtype == DType::BF16;
+      widenA = a.dtype != DType::F32;
+      widenB = b.dtype != DType::F32;
     }
-    bool narrowResult = c.dtype == DType::BF16 && (a.dtype == DType::F32 || b.dtype == DType::F32);
+    DType factors = a.dtype == b.dtype ? a.dtype : DType::F32;
+    bool narrowResult = c.dtype != DType::F32 && c.dtype != factors;
     bool foreignBias = call.inCount > 2 && call.in[2].dtype != c.dtype;
     viaFloats = narrowResult || foreignBias;
   }
@@ -73,10 +74,12 @@ Gemm gemmOf(const Call &call, const Buffers &buffers) {
 /// approximation of GELU that it has.
 bool canJoin(const Call &call) {
   bool all = call.attrs.tanh_approx;
+  DType type = call.in[0].dtype;
+  all &= type != DType::F32;
   for (int i = 0; i < call.inCount; ++i)
-    all &= call.in[i].dtype == DType::BF16;
+    all &= call.in[i].dtype == type;
   for (int i = 0; i < call.outCount; ++i)
-    all &= call.out[i].dtype == DType::BF16;
+    all &= call.out[i].dtype == type;
   return all;
 }
 

@@ -1,12 +1,12 @@
 // rmsnorm over the last dimension: rstd[t] = 1/sqrt(mean(x[t,:]²) + eps), y = x·rstd·w (w + 1 if
 // zero_centered). layernorm in two passes: mean, then rstd of (x - mean); y = (x - mean)·rstd·w +
-// bias. add_* normalise the sum a + b as it is stored. Data f32 or bf16 each, statistics f32 sums.
-// Mapping: bf16 rows of whole chunks up to 1024 elements have one warp, which needs no barrier;
-// other rows a block, one chunk of 8 elements a thread. Both hold the row in registers between the
-// passes; chunks beyond the block's width (rows over 8192 elements) are read again, from cache.
-// Limited by memory: x (or a, b) read once, y (and sum) written once.
-// H200, 2026-11, of a copy's 4.24 TB/s, rows of 4096 / 768: rmsnorm 2.1 / 2.9, add_rmsnorm 2.4 /
-// 3.3, layernorm 1.5 / 2.4, add_layernorm 2.2 / 3.2.
+// bias. add_* normalise the sum a + b as it is stored. Data f32, bf16 or f16 each, statistics f32
+// sums. Mapping: bf16 rows of whole chunks up to 1024 elements have one warp, which needs no
+// barrier; other rows a block, one chunk of 8 elements a thread. Both hold the row in registers
+// between the passes; chunks beyond the block's width (rows over 8192 elements) are read again,
+// from cache. Limited by memory: x (or a, b) read once, y (and sum) written once. H200, 2026-11, of
+// a copy's 4.24 TB/s, rows of 4096 / 768: rmsnorm 2.1 / 2.9, add_rmsnorm 2.4 / 3.3, layernorm 1.5
+// / 2.4, add_layernorm 2.2 / 3.2.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -111,11 +111,10 @@ __global__ void __launch_bounds__(1024) normForward(const Forward p) {
 // ---- rows of whole chunks that a warp holds ----
 
 /// A row of up to 256 times kHeld elements. All loads go before the first store.
-template <bool kCentered, bool kAdd, int kHeld>
+template <Mode M, bool kCentered, bool kAdd, int kHeld>
 __global__ void __launch_bounds__(kRowWarps *kWarp)
     normForwardWarps(const Forward p, int64_t rows) {
   awaitPrevious();
-  constexpr Mode M = Mode::Bf16;
   int64_t row = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / kWarp;
   if (row >= rows)
     return;
@@ -162,11 +161,11 @@ __global__ void __launch_bounds__(kRowWarps *kWarp)
       output<M, kCentered>(p, base, place.column(slot), kChunk, mean, rstd, x[slot]);
 }
 
-template <bool kCentered, bool kAdd>
+template <Mode M, bool kCentered, bool kAdd>
 void launchWarps(const Forward &p, int64_t rows, Queue &queue) {
-  auto kernel = p.cols <= int64_t{kWarp} * kChunk       ? normForwardWarps<kCentered, kAdd, 1>
-                : p.cols <= int64_t{3} * kWarp * kChunk ? normForwardWarps<kCentered, kAdd, 3>
-                                                        : normForwardWarps<kCentered, kAdd, 4>;
+  auto kernel = p.cols <= int64_t{kWarp} * kChunk       ? normForwardWarps<M, kCentered, kAdd, 1>
+                : p.cols <= int64_t{3} * kWarp * kChunk ? normForwardWarps<M, kCentered, kAdd, 3>
+                                                        : normForwardWarps<M, kCentered, kAdd, 4>;
   auto blocks = static_cast<unsigned>(ceilDiv(rows, kRowWarps));
   launchKernel(kernel, blocks, kRowWarps * kWarp, 0, queue, p, rows);
 }
@@ -187,8 +186,11 @@ template <bool kCentered, bool kAdd> void runNorm(const Call &call) {
   p.plus = call.attrs.zero_centered ? 1.0f : 0.0f;
   Mode mode =
       modeOf({&a, &call.in[kAdd ? 1 : 0], &call.out[0], &w, &in[kCentered ? 2 : 1], &y}, p.cols);
-  if (mode == Mode::Bf16 && RowLayout(p.cols).warpRows)
-    return launchWarps<kCentered, kAdd>(p, a.rows(), queueOf(call));
+  bool hasWarpRows = RowLayout(p.cols).warpRows;
+  if (mode == Mode::Bf16 && hasWarpRows)
+    return launchWarps<Mode::Bf16, kCentered, kAdd>(p, a.rows(), queueOf(call));
+  if (mode == Mode::F16 && hasWarpRows)
+    return launchWarps<Mode::F16, kCentered, kAdd>(p, a.rows(), queueOf(call));
   int threads = threadsForRow(p.cols, 1024);
   auto rows = static_cast<unsigned>(a.rows());
   forMode(mode, [&]<Mode M>() {

@@ -2,7 +2,7 @@
 //   dx = rstd·(g - mean(g) - h·mean(g·h)) + dres      (rmsnorm: without mean(g))
 //   dw (+)= sum over rows of dy·h, dbias (+)= sum over rows of dy
 //   y = h·w again where rmsnorm is asked for it
-// Data f32 or bf16 each, statistics and sums f32.
+// Data f32, bf16 or f16 each, statistics and sums f32.
 // Mapping: a fixed number of blocks take rows in turn; a thread keeps its columns' sums in
 // registers over all its rows, and blocks' sums are partials that a second kernel adds in order.
 // Rows of whole chunks, up to 8192 elements, have one thread a chunk, which loads the next row's
@@ -146,8 +146,8 @@ struct Raw {
 
 template <Mode M> __device__ __forceinline__ Raw loadRaw(const Data &d, int64_t i) {
   Raw raw = {};
-  if (M == Mode::Bf16 || d.bf16) {
-    raw.low = *reinterpret_cast<const uint4 *>(static_cast<const __nv_bfloat16 *>(d.p) + i);
+  if (isNarrow<M>(d)) {
+    raw.low = *chunkOf(d, i);
   } else {
     const uint4 *from = reinterpret_cast<const uint4 *>(static_cast<const float *>(d.p) + i);
     raw.low = from[0], raw.high = from[1];
@@ -157,8 +157,8 @@ template <Mode M> __device__ __forceinline__ Raw loadRaw(const Data &d, int64_t 
 
 template <Mode M>
 __device__ __forceinline__ void toFloats(const Data &d, const Raw &raw, float (&v)[kChunk]) {
-  if (M == Mode::Bf16 || d.bf16)
-    return unpack(raw.low, v);
+  if (isNarrow<M>(d))
+    return unpack<M>(d, raw.low, v);
   const uint32_t words[kChunk] = {raw.low.x,  raw.low.y,  raw.low.z,  raw.low.w,
                                   raw.high.x, raw.high.y, raw.high.z, raw.high.w};
 #pragma unroll
@@ -286,6 +286,8 @@ void launchChunks(const Backward &p, Mode mode, const Tensor &x, Queue &queue) {
   };
   if (mode == Mode::Bf16)
     launch.template operator()<Mode::Bf16>();
+  else if (mode == Mode::F16)
+    launch.template operator()<Mode::F16>();
   else
     launch.template operator()<Mode::Mixed>();
 }

@@ -7,12 +7,12 @@
 //   sgd           w -= lr·(g + wd·w)
 //   sgd_momentum  m = momentum·m + g, w -= lr·(m + wd·w)
 // Unless decoupled, decay is in the gradient. While state.nonfinite nothing but the weight is
-// written. Gradient and weight f32 or bf16, w, m and v f32; padding between ranges is left alone.
-// Mapping: tiles of 2048 elements of one range, a block a tile, a chunk of 8 a thread; the table's
-// rows travel in the launch's parameters, 64 at a time. Limited by memory: for adamw with gradients
-// and weights in bf16 14 bytes read and 14 written an element: 4.03 of a copy's 4.24 TB/s on an
-// H200, 2026-11, with fp32 gradients (16 and 14) 4.06. Loads that are issued before the powers are
-// computed cost registers, and 7 % of that.
+// written. Gradient and weight f32, bf16 or f16, w, m and v f32; padding between ranges is left
+// alone. Mapping: tiles of 2048 elements of one range, a block a tile, a chunk of 8 a thread; the
+// table's rows travel in the launch's parameters, 64 at a time. Limited by memory: for adamw with
+// gradients and weights in bf16 14 bytes read and 14 written an element: 4.03 of a copy's 4.24 TB/s
+// on an H200, 2026-11, with fp32 gradients (16 and 14) 4.06. Loads that are issued before the
+// powers are computed cost registers, and 7 % of that.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"

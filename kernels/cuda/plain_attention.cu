@@ -2,12 +2,13 @@
 // lse[b,n,s]. Backward with delta = do·o, P = exp(scale·q·kᵀ - lse), M dropout's factors and dP =
 // M·(do·vᵀ):
 //   dv = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q, summed over a group's heads.
-// q[B,S,N,D], k and v[B,S,G,D], o[B,S,N·D] f32 or bf16 each, lse f32. Online softmax over tiles of
-// 32 keys; all arithmetic fp32 on the CUDA cores, sums in a fixed order, no atomics: dq has a
-// kernel over query tiles, dk and dv one over key tiles. Mapping: a block of 8 warps holds 32 rows
-// of one head; a warp has 4 rows, a lane one column of a tile's scores, then every 32nd channel of
-// the results. Limited by fp32 arithmetic and shared memory: right for every type and mask rather
-// than fast. 6.8 TFLOP/s forward and 4.4 backward on an H200, 2026-11, where cuDNN has 531 and 437.
+// q[B,S,N,D], k and v[B,S,G,D], o[B,S,N·D] f32, bf16 or f16 each, lse f32. Online softmax over
+// tiles of 32 keys; all arithmetic fp32 on the CUDA cores, sums in a fixed order, no atomics: dq
+// has a kernel over query tiles, dk and dv one over key tiles. Mapping: a block of 8 warps holds 32
+// rows of one head; a warp has 4 rows, a lane one column of a tile's scores, then every 32nd
+// channel of the results. Limited by fp32 arithmetic and shared memory: right for every type and
+// mask rather than fast. 6.8 TFLOP/s forward and 4.4 backward on an H200, 2026-11, where cuDNN has
+// 531 and 437.
 #include "kernels/cuda/PlainAttention.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/dropout.cuh"

@@ -1,7 +1,7 @@
-// c[m,n] (+)= op(a)[m,k]·op(b)[k,n] + bias[n], f32 or bf16, fp32 sums in the order of k. Mapping: a
-// block of 16 by 16 threads computes 16 by 16 elements from tiles of 16 columns of k in shared
-// memory, whose bandwidth limits it. Only for small odd extents. Also has the passes around a
-// product whose types cuBLASLt does not mix; those are limited by memory.
+// c[m,n] (+)= op(a)[m,k]·op(b)[k,n] + bias[n], f32, bf16 or f16, fp32 sums in the order of k.
+// Mapping: a block of 16 by 16 threads computes 16 by 16 elements from tiles of 16 columns of k in
+// shared memory, whose bandwidth limits it. Only for small odd extents. Also has the passes around
+// a product whose types cuBLASLt does not mix; those are limited by memory.
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/common.cuh"
 
@@ -85,7 +85,7 @@ struct ToFloatsOp {
 
 void launchPlainGemm(const Gemm &g, Queue &queue) {
   auto data = [](const void *address, DType type) {
-    return Data{const_cast<void *>(address), type == DType::BF16};
+    return Data{const_cast<void *>(address), formatOf(type)};
   };
   Product p = {data(g.a, g.in), data(g.b, g.in), data(g.bias, g.out), data(g.c, g.out)};
   p.m = g.m, p.n = g.n, p.k = g.k;

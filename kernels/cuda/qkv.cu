@@ -1,10 +1,10 @@
 // split_qkv takes rows of [G, N/G + 2, D] apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts
 // them together again. rope rotates the leading rotary_dim channels of x[B,S,heads,D] by the angle
 // s·base^(-2i/rotary_dim), scaled by rotary_scaling: halves (i, i + rotary_dim/2) or, interleaved,
-// neighbours. `inverse` rotates backwards. Data f32 or bf16 each, rounded once. Mapping: a block
-// has up to eight positions; it first computes their cosines and sines into shared memory, once for
-// all heads (a power in fp64 for each of rotary_dim/2 pairs, a sine in fp32 for each pair and
-// position), then its threads take chunks of 8 channels with their mates half a rotation away.
+// neighbours. `inverse` rotates backwards. Data f32, bf16 or f16 each, rounded once. Mapping: a
+// block has up to eight positions; it first computes their cosines and sines into shared memory,
+// once for all heads (a power in fp64 for each of rotary_dim/2 pairs, a sine in fp32 for each pair
+// and position), then its threads take chunks of 8 channels with their mates half a rotation away.
 // Limited by memory: each element read once and written once. H200, 2026-11, of a copy's 4.24
 // TB/s: split_qkv and merge_qkv 2.3, rope 1.9, both together 2.1; indices are computed for each
 // chunk.

@@ -1,5 +1,5 @@
 // out (+)= piece 0 + piece 1 + ... in rank order, which makes a sum over ranks independent of its
-// transport. Pieces are f32 or bf16 with fp32 sums, or f64; the result may be wider than the
+// transport. Pieces are f32, bf16 or f16 with fp32 sums, or f64; the result may be wider than the
 // pieces. Mapping: a thread adds one chunk of 8 elements of all pieces. Limited by memory: each
 // piece is read once, the result is written once (and read once if it accumulates).
 //
@@ -67,7 +67,7 @@ struct SquaredSum {
       for (int j = 0; j < kChunk; ++j)
         v[j] = old[j] + v[j];
     }
-    store8<M>(Data{sum.out.p, sum.out.bf16, false}, i, n, v);
+    store8<M>(Data{sum.out.p, sum.out.format, false}, i, n, v);
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
       v[j] = rounded(sum.out, v[j]);
@@ -164,7 +164,7 @@ cudaError_t loadRankSum() {
   cudaError_t status = cudaFuncGetAttributes(&unused, sumDoubles);
   if (status == cudaSuccess)
     status = cudaFuncGetAttributes(&unused, addSquares);
-  for (Mode mode : {Mode::Bf16, Mode::Mixed, Mode::Scalar})
+  for (Mode mode : {Mode::Bf16, Mode::F16, Mode::Mixed, Mode::Scalar})
     forMode(mode, [&]<Mode M>() {
       if (status == cudaSuccess)
         status = cudaFuncGetAttributes(&unused, mapFlat<M, SumOp>);

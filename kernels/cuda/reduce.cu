@@ -1,6 +1,6 @@
 // Reductions: reduce_rows y[C] (+)= sum of x's rows; token_count n = sum of the mask; sum_squares
 // ss = sum of squares of the valid elements of a list of shards, in fp64. An f64[1] in the list is
-// already such a sum. Data f32 or bf16 each.
+// already such a sum. Data f32, bf16 or f16 each.
 // Mapping: reduce_rows takes slabs of rows in blocks of 256 columns by 8 rows, then adds the slabs
 // in order. sum_squares cuts all shards' ranges into tiles of 2048 elements; 528 blocks take every
 // 528th tile, and one block adds their sums in order, so the norm is deterministic. One block

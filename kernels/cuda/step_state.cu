@@ -12,7 +12,8 @@ namespace {
 
 constexpr double kPi = 3.141592653589793238463;
 
-/// In the order of decay_style's and wsd_decay_style's rows in Attrs.def.
+/// In the order of the words of scaling, decay_style and wsd_decay_style in Attrs.def.
+enum LossScaling { NoScaling, ConstantScaling, DynamicScaling };
 enum DecayStyle { Constant, Linear, Cosine, InverseSquareRoot, WarmupStableDecay };
 enum FinalStyle { FinalExponential, FinalLinear, FinalCosine, FinalMinusSqrt };
 
@@ -70,7 +71,11 @@ struct Scalars {
 };
 
 struct Reset {
-  static __device__ void run(const Scalars &p) { *p.state = StepState{}; }
+  static __device__ void run(const Scalars &p) {
+    *p.state = StepState{};
+    p.state->lossScale = static_cast<float>(p.attrs.loss_scale);
+    p.state->hysteresisTracker = static_cast<int32_t>(p.attrs.hysteresis);
+  }
 };
 
 struct Begin {
@@ -92,6 +97,21 @@ struct StepPack {
   }
 };
 
+__device__ void updateLossScale(const Attrs &attrs, bool finite, StepState &state) {
+  if (!finite) {
+    state.growthTracker = 0;
+    if (--state.hysteresisTracker <= 0)
+      state.lossScale = fmaxf(state.lossScale * 0.5f, static_cast<float>(attrs.min_scale));
+    return;
+  }
+  if (++state.growthTracker < attrs.growth_interval)
+    return;
+  state.growthTracker = 0;
+  state.hysteresisTracker = static_cast<int32_t>(attrs.hysteresis);
+  if (isfinite(state.lossScale * 2.0f))
+    state.lossScale *= 2.0f;
+}
+
 struct StepFinish {
   static __device__ void run(const Scalars &p) {
     StepState &state = *p.state;
@@ -99,18 +119,22 @@ struct StepFinish {
     double gradientTokens = p.attrs.per_token ? fmax(p.partial[2], 1.0) : 1.0;
     state.totalTokens = p.partial[2];
     state.loss = meanLoss(p.partial[1], p.partial[2]);
-    state.gradNorm = static_cast<float>(sqrt(squares) / gradientTokens);
+    double divisor = gradientTokens * (p.attrs.scaling == NoScaling ? 1.0 : state.lossScale);
+    state.gradNorm = static_cast<float>(sqrt(squares) / divisor);
+    bool finite = isfinite(state.gradNorm) && isfinite(state.loss);
     // A halt persists: the host may have enqueued further steps, which must not change the
     // state.
-    state.halt |= !isfinite(state.gradNorm) || !isfinite(state.loss);
-    state.nonfinite = state.halt;
+    state.halt |= !finite && p.attrs.scaling != DynamicScaling;
+    state.nonfinite = state.halt || !finite;
     state.stop = p.partial[3] != 0;
     // Megatron's clipping: the factor is applied only where it shrinks.
     double factor =
         p.attrs.clip > 0 ? p.attrs.clip / (static_cast<double>(state.gradNorm) + 1e-6) : 1.0;
-    state.gradScale = static_cast<float>(fmin(factor, 1.0) / gradientTokens);
+    state.gradScale = static_cast<float>(fmin(factor, 1.0) / divisor);
     if (!state.nonfinite)
       ++state.applied;
+    if (p.attrs.scaling == DynamicScaling)
+      updateLossScale(p.attrs, finite, state);
   }
 };
 

@@ -1,6 +1,6 @@
 // gelu: y = x·Phi(x), by erf or by its tanh approximation. squared_relu: y = max(x, 0)². swiglu and
 // geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. Operands and results
-// are f32 or bf16 each, computed in fp32 and rounded once. Limited by exp, erf and tanh;
+// are f32, bf16 or f16 each, computed in fp32 and rounded once. Limited by exp, erf and tanh;
 // squared_relu by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -15,7 +15,7 @@ namespace {
 
 const char *acceptsPointwise(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
-  SHARDC_REQUIRE(isData(call.in[0]) && isData(call.out[0]), "activations take f32 and bf16");
+  SHARDC_REQUIRE(isData(call.in[0]) && isData(call.out[0]), "activations take f32, bf16 and f16");
   SHARDC_REQUIRE(call.in[0].numel() == call.out[0].numel(), "x and y differ in size");
   return nullptr;
 }
@@ -35,7 +35,7 @@ template <typename Function> void runPointwise(const Call &call, Function functi
 const char *acceptsPointwiseBwd(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
-  SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "activations take f32 and bf16");
+  SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "activations take f32, bf16 and f16");
   SHARDC_REQUIRE(dy.numel() == x.numel() && dx.numel() == x.numel(), "dy, x and dx differ in size");
   return nullptr;
 }
@@ -67,7 +67,7 @@ void runSquaredReluBwd(const Call &call) { runPointwiseBwd(call, squaredReluSlop
 const char *acceptsGated(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
   const Tensor &x = call.in[0], &y = call.out[0];
-  SHARDC_REQUIRE(isData(x) && isData(y), "gated activations take f32 and bf16");
+  SHARDC_REQUIRE(isData(x) && isData(y), "gated activations take f32, bf16 and f16");
   SHARDC_REQUIRE(x.cols() == 2 * y.cols() && x.rows() == y.rows(),
                  "a row of x is not a gate and an up of y's length");
   return nullptr;
@@ -91,7 +91,7 @@ template <typename Combine> void runGated(const Call &call, Combine combine) {
 const char *acceptsGatedBwd(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 2}));
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
-  SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "gated activations take f32 and bf16");
+  SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "gated activations take f32, bf16 and f16");
   SHARDC_REQUIRE(x.cols() == 2 * dy.cols() && x.rows() == dy.rows(),
                  "a row of x is not a gate and an up of dy's length");
   SHARDC_REQUIRE(sameMatrix(x, dx), "x and dx differ in shape");

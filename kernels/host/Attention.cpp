@@ -1,6 +1,6 @@
 // o[b,s,n,:] = sum over visible keys j of dropout(P[j])·v[b,j,g,:], P = softmax(scale·q·k_j), with
 // g = n/(N/G); lse[b,n,s] = log of the sum of exp(scale·q·k_j). q[B,S,N,D], k and v[B,S,G,D],
-// o[B,S,N·D] are f32 or bf16 each, lse is f32. A query sees the keys up to its own position if
+// o[B,S,N·D] are f32, bf16 or f16 each, lse is f32. A query sees the keys up to its own position if
 // causal, no more than `window` before its own, and of its own document if reset_mask. Products are
 // fp32 through BLAS, sums of exponentials fp64. Limited by exp at small D and by BLAS' rate at
 // large D.
@@ -63,7 +63,7 @@ const char *checkAttention(const Call &call, const Tensor &q, const Tensor &k, c
                            const Tensor &o, const Tensor &lse, const Tensor &docs,
                            const Tensor &samples) {
   SHARDC_REQUIRE(isData(q) && isData(k) && isData(v) && isData(o),
-                 "queries, keys, values or outputs are not f32 or bf16");
+                 "queries, keys, values or outputs are not f32, bf16 or f16");
   SHARDC_REQUIRE(q.rank == 4 && k.rank == 4 && v.rank == 4, "q, k or v is not [B, S, heads, D]");
   AttentionExtents extents(q, k);
   SHARDC_REQUIRE(std::equal(k.shape, k.shape + 4, v.shape), "k and v differ in shape");

@@ -1,9 +1,9 @@
 // Gradients of attention (Attention.cpp). With P = exp(scale·q·kᵀ - lse) over visible keys, M
 // dropout's factors and dP = M·(do·vᵀ): dv += (M·P)ᵀ·do, dS = scale·P·(dP - sum_j P_j·dP_j), dq =
 // dS·k, dk += dSᵀ·q, summed over the queries of a group. The sum is computed from the probabilities
-// themselves and not as do·o, so that o's rounding does not affect it. Data are f32 or bf16 each;
-// products are fp32 through BLAS, dk and dv are summed in fp32 in query order and rounded once.
-// Limiter: as for attention.
+// themselves and not as do·o, so that o's rounding does not affect it. Data are f32, bf16 or f16
+// each; products are fp32 through BLAS, dk and dv are summed in fp32 in query order and rounded
+// once. Limiter: as for attention.
 #include "kernels/host/Attention.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -48,9 +48,9 @@ const char *acceptsAttentionBwd(const Call &call) {
   SHARDC_REQUIRE_OK(checkAttention(call, call.in[Q], call.in[K], call.in[V], call.in[O],
                                    call.in[Lse], call.in[Docs], call.in[Samples]));
   SHARDC_REQUIRE(isData(call.in[Do]) && sameShape(call.in[Do], call.in[O]),
-                 "do is not f32 or bf16 in the output's shape");
+                 "do is not f32, bf16 or f16 in the output's shape");
   for (int r = 0; r < 3; ++r) {
-    SHARDC_REQUIRE(isData(call.out[r]), "a gradient is not f32 or bf16");
+    SHARDC_REQUIRE(isData(call.out[r]), "a gradient is not f32, bf16 or f16");
     SHARDC_REQUIRE(sameShape(call.out[r], call.in[Q + r]),
                    "a gradient differs in shape from what it belongs to");
   }

@@ -1,7 +1,7 @@
 // o, lse of attention over queries, keys and values in rows of [G, N/G + 2, D], and its gradient in
 // rows of the same layout. Runs split_qkv, attention or attention_bwd, and merge_qkv, with the
-// parts in scratch. Data are f32 or bf16 each; parts have the type of the rows that they belong to.
-// Limiter: as for attention.
+// parts in scratch. Data are f32, bf16 or f16 each; parts have the type of the rows that they
+// belong to. Limiter: as for attention.
 #include "kernels/host/AttentionQkv.h"
 
 #include "kernels/host/Check.h"

@@ -43,7 +43,7 @@ const char *checkStateSize(const Tensor &state);
 /// Null if operand `in` is a StepState and result 0 has the same address, otherwise the reason.
 const char *checkState(const Call &call, int in);
 
-inline bool isData(const Tensor &t) { return t.dtype == DType::F32 || t.dtype == DType::BF16; }
+inline bool isData(const Tensor &t) { return isComputeType(t.dtype); }
 inline bool isVector(const Tensor &t, int64_t n) { return t.rank == 1 && t.shape[0] == n; }
 inline bool isScalar(const Tensor &t, DType type) { return t.dtype == type && t.numel() == 1; }
 

@@ -16,6 +16,31 @@ SHARDC_CLONES void addBF16s(const float *values, int64_t n, BF16 *to) {
     to[i] = toBF16(toFloat(to[i]) + values[i]);
 }
 
+SHARDC_CLONES void addF16s(const float *values, int64_t n, F16 *to) {
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = toF16(toFloat(to[i]) + values[i]);
+}
+
+SHARDC_CLONES void fromBF16s(const BF16 *from, int64_t n, float *to) {
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = toFloat(from[i]);
+}
+
+SHARDC_CLONES void fromF16s(const F16 *from, int64_t n, float *to) {
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = toFloat(from[i]);
+}
+
+SHARDC_CLONES void toBF16s(const float *from, int64_t n, BF16 *to) {
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = toBF16(from[i]);
+}
+
+SHARDC_CLONES void toF16s(const float *from, int64_t n, F16 *to) {
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = toF16(from[i]);
+}
+
 /// The sums' fixed order: element i goes to lane i mod 8, lanes are added pairwise.
 constexpr int kLanes = 8;
 
@@ -26,14 +51,14 @@ double addLanes(const double *lanes) {
 
 } // namespace
 
-SHARDC_CLONES void toFloats(const BF16 *from, int64_t n, float *to) {
-  for (int64_t i = 0; i < n; ++i)
-    to[i] = toFloat(from[i]);
-}
-
-SHARDC_CLONES void toBF16s(const float *from, int64_t n, BF16 *to) {
-  for (int64_t i = 0; i < n; ++i)
-    to[i] = toBF16(from[i]);
+const float *readF32(const Tensor &t, int64_t offset, int64_t n, float *buffer) {
+  if (t.dtype == DType::F32)
+    return static_cast<const float *>(t.data) + offset;
+  if (t.dtype == DType::BF16)
+    fromBF16s(static_cast<const BF16 *>(t.data) + offset, n, buffer);
+  else
+    fromF16s(static_cast<const F16 *>(t.data) + offset, n, buffer);
+  return buffer;
 }
 
 void writeF32(const Tensor &t, int64_t offset, int64_t n, const float *values) {
@@ -45,8 +70,13 @@ void writeF32(const Tensor &t, int64_t offset, int64_t n, const float *values) {
       std::memcpy(to, values, static_cast<size_t>(n) * sizeof(float));
     return;
   }
-  BF16 *to = static_cast<BF16 *>(t.data) + offset;
-  t.accumulate ? addBF16s(values, n, to) : toBF16s(values, n, to);
+  if (t.dtype == DType::BF16) {
+    BF16 *to = static_cast<BF16 *>(t.data) + offset;
+    t.accumulate ? addBF16s(values, n, to) : toBF16s(values, n, to);
+    return;
+  }
+  F16 *to = static_cast<F16 *>(t.data) + offset;
+  t.accumulate ? addF16s(values, n, to) : toF16s(values, n, to);
 }
 
 SHARDC_CLONES double dot(const float *a, const float *b, int64_t n) {

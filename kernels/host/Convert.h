@@ -20,16 +20,9 @@ namespace shardc::kernels::host {
 /// Elements that elementwise kernels convert at a time; buffers of this size are on the stack.
 inline constexpr int64_t kBlock = 512;
 
-void toFloats(const BF16 *from, int64_t n, float *to);
-void toBF16s(const float *from, int64_t n, BF16 *to);
-
-/// Elements [offset, offset + n) of an f32 or bf16 tensor: in place if f32, otherwise in `buffer`.
-inline const float *readF32(const Tensor &t, int64_t offset, int64_t n, float *buffer) {
-  if (t.dtype == DType::F32)
-    return static_cast<const float *>(t.data) + offset;
-  toFloats(static_cast<const BF16 *>(t.data) + offset, n, buffer);
-  return buffer;
-}
+/// Elements [offset, offset + n) of an f32, bf16 or f16 tensor: in place if f32, otherwise in
+/// `buffer`.
+const float *readF32(const Tensor &t, int64_t offset, int64_t n, float *buffer);
 
 /// The address where the elements from `offset` on are to be computed before `writeF32`: the tensor
 /// itself if they need no further processing, otherwise `buffer`.

@@ -1,7 +1,7 @@
 // dropout: y = x·factor over x of B·S rows, factor 0 with probability p and 1/(1-p) otherwise, a
 // function of (seed, salt, sample, position, channel); see Dropout.h. Of a group, x has this
 // member's of as many equal parts of the rows. Applied to dy it gives dx.
-// Data are f32 or bf16 each. Limited by the generator: ten rounds for four elements.
+// Data are f32, bf16 or f16 each. Limited by the generator: ten rounds for four elements.
 #include "kernels/host/Dropout.h"
 
 #include "kernels/host/Check.h"
@@ -48,7 +48,7 @@ namespace {
 const char *acceptsDropout(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
   const Tensor &x = call.in[0], &samples = call.in[1], &y = call.out[0];
-  SHARDC_REQUIRE(isData(x) && isData(y), "dropout takes f32 and bf16");
+  SHARDC_REQUIRE(isData(x) && isData(y), "dropout takes f32, bf16 and f16");
   SHARDC_REQUIRE(sameMatrix(x, y), "x and y differ in shape");
   SHARDC_REQUIRE(samples.dtype == DType::I64 && samples.rank == 1, "samples are not i64[B]");
   SHARDC_REQUIRE(call.groupSize > 1 || x.rank != 3 || x.shape[0] == samples.shape[0],

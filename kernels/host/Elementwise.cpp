@@ -1,6 +1,6 @@
 // Elementwise ops: c = a + b, y[t,:] = x[t,:] + bias, y = x in another type, x = value. Operands
-// and results are f32 or bf16 each, computed in fp32 and rounded once; add and cast may accumulate.
-// Limited by memory.
+// and results are f32, bf16 or f16 each, computed in fp32 and rounded once; add and cast may
+// accumulate. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
@@ -18,7 +18,7 @@ SHARDC_CLONES void addBlock(const float *a, const float *b, int64_t n, float *c)
 const char *acceptsAdd(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1, 1}));
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
-  SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "add takes f32 and bf16");
+  SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "add takes f32, bf16 and f16");
   SHARDC_REQUIRE(a.numel() == c.numel() && b.numel() == c.numel(),
                  "the terms and the sum differ in size");
   return nullptr;
@@ -37,7 +37,7 @@ void runAdd(const Call &call) {
 const char *acceptsBiasAdd(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
   const Tensor &x = call.in[0], &bias = call.in[1], &y = call.out[0];
-  SHARDC_REQUIRE(isData(x) && isData(bias) && isData(y), "bias_add takes f32 and bf16");
+  SHARDC_REQUIRE(isData(x) && isData(bias) && isData(y), "bias_add takes f32, bf16 and f16");
   SHARDC_REQUIRE(sameMatrix(x, y), "x and y differ in shape");
   SHARDC_REQUIRE(isVector(bias, x.cols()), "the bias is not as long as a row");
   return nullptr;
@@ -60,7 +60,7 @@ void runBiasAdd(const Call &call) {
 
 const char *acceptsCast(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1, 1}));
-  SHARDC_REQUIRE(isData(call.in[0]) && isData(call.out[0]), "cast takes f32 and bf16");
+  SHARDC_REQUIRE(isData(call.in[0]) && isData(call.out[0]), "cast takes f32, bf16 and f16");
   SHARDC_REQUIRE(call.in[0].numel() == call.out[0].numel(), "x and y differ in size");
   return nullptr;
 }
@@ -78,7 +78,7 @@ const char *acceptsFill(const Call &call) {
   DType type = call.out[0].dtype;
   SHARDC_REQUIRE(isData(call.out[0]) || type == DType::F64 || type == DType::I32 ||
                      type == DType::I64,
-                 "fill writes f32, bf16, f64, i32 and i64");
+                 "fill writes f32, bf16, f16, f64, i32 and i64");
   // Integers are given as a float attribute, so only those that a float represents exactly.
   bool integral = type == DType::I32 || type == DType::I64;
   double value = call.attrs.value, limit = type == DType::I32 ? 0x1p31 : 0x1p53;
@@ -99,6 +99,8 @@ void runFill(const Call &call) {
     fill(x, static_cast<float>(value));
   else if (x.dtype == DType::BF16)
     fill(x, toBF16(static_cast<float>(value)));
+  else if (x.dtype == DType::F16)
+    fill(x, toF16(static_cast<float>(value)));
   else if (x.dtype == DType::F64)
     fill(x, value);
   else if (x.dtype == DType::I32)

@@ -1,8 +1,8 @@
 // embedding: x[t,:] = table[ids[t],:]; a row whose id is not in the table becomes NaN, so that bad
 // data stop the run. embedding_bwd: dtable[v,:] = sum of dx[t,:] over the rows t with ids[t] = v,
 // in row order and fp64; may accumulate; rows with ids outside the table add nothing. Tables and
-// rows are f32 or bf16 each, ids i32. Limited by memory. Of a group, the table is this member's of
-// as many tables of equal size, one behind the other; rows of other members become -0.
+// rows are f32, bf16 or f16 each, ids i32. Limited by memory. Of a group, the table is this
+// member's of as many tables of equal size, one behind the other; rows of other members become -0.
 // embedding_shard and embedding_shard_bwd do the same with the table's rows in a flat shard. Rows
 // of other shards become -0: adding -0 to any number leaves it bitwise unchanged, so the sum over
 // all shards is the row. The gradient is the sum times `scale`; elements of the shard that belong
@@ -23,7 +23,7 @@ namespace {
 
 const char *checkLookup(const Tensor &ids, const Tensor &table, const Tensor &x) {
   SHARDC_REQUIRE(ids.dtype == DType::I32, "ids are not i32");
-  SHARDC_REQUIRE(isData(table) && isData(x), "an embedding's data are not f32 or bf16");
+  SHARDC_REQUIRE(isData(table) && isData(x), "an embedding's data are not f32, bf16 or f16");
   SHARDC_REQUIRE(table.rank == 2, "the table is not [V, H]");
   SHARDC_REQUIRE(x.cols() == table.cols(), "a row of x is not as long as one of the table");
   SHARDC_REQUIRE(x.rows() == ids.numel(), "x does not have one row for each id");
@@ -56,7 +56,7 @@ TableRows rowsOfShard(const Call &call, int64_t cols) {
 
 const char *checkShard(const Call &call, const Tensor &ids, const Tensor &shard, const Tensor &x) {
   SHARDC_REQUIRE(ids.dtype == DType::I32, "ids are not i32");
-  SHARDC_REQUIRE(isData(shard) && isData(x), "an embedding's data are not f32 or bf16");
+  SHARDC_REQUIRE(isData(shard) && isData(x), "an embedding's data are not f32, bf16 or f16");
   SHARDC_REQUIRE(shard.rank == 1, "the shard is not flat");
   SHARDC_REQUIRE(x.rows() == ids.numel(), "x does not have one row for each id");
   SHARDC_REQUIRE_OK(checkRanges(call, 0, shard));

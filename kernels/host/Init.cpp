@@ -1,6 +1,6 @@
 // init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i) in fp32,
 // one or zero, according to its row of the parameter table; elements outside all ranges are zero.
-// f32 or bf16, rounded once. Limited by the logarithm and the sines, two elements at a time.
+// f32, bf16 or f16, rounded once. Limited by the logarithm and the sines, two elements at a time.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"
@@ -17,7 +17,7 @@ namespace {
 
 const char *acceptsInitBlock(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 1}));
-  SHARDC_REQUIRE(isData(call.out[0]), "init_block writes f32 and bf16");
+  SHARDC_REQUIRE(isData(call.out[0]), "init_block writes f32, bf16 and f16");
   SHARDC_REQUIRE_OK(checkRanges(call, 0, call.out[0]));
   for (const ParamRange &range : rangesOfShard(call, 0)) {
     SHARDC_REQUIRE(range.globalBegin >= 0, "a range begins before its parameter");

@@ -1,6 +1,6 @@
 // layernorm over the last dimension, in two passes: mean, then rstd = 1/sqrt(mean((x-mean)²) +
-// eps); y = (x - mean)·rstd·w + bias (w + 1 if zero_centered). Data are f32 or bf16 each, mean and
-// rstd f32; sums over a row and over rows are fp64. add_layernorm normalises the sum as it is
+// eps); y = (x - mean)·rstd·w + bias (w + 1 if zero_centered). Data are f32, bf16 or f16 each, mean
+// and rstd f32; sums over a row and over rows are fp64. add_layernorm normalises the sum as it is
 // stored. Backward, with g = dy·w and h = (x - mean)·rstd: dx = rstd·(g - mean(g) - h·mean(g·h)) +
 // dres; dw = sum of dy·h, dbias = sum of dy over rows, which may accumulate. Limited by memory.
 #include "kernels/host/Norm.h"

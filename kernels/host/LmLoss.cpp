@@ -1,7 +1,7 @@
 // lm_loss: losses = cross_entropy(x·wᵀ) in chunks of chunk_rows rows (0: all at once), so that the
 // logits are never whole; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw = dlogitsᵀ·x,
-// which may accumulate. x, w, dx, dw are f32 or bf16 each; logits and their gradients stay fp32,
-// row functions are those of cross_entropy (Loss.h). Limited by BLAS' rate.
+// which may accumulate. x, w, dx, dw are f32, bf16 or f16 each; logits and their gradients stay
+// fp32, row functions are those of cross_entropy (Loss.h). Limited by BLAS' rate.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -14,7 +14,7 @@
 namespace shardc::kernels::host {
 namespace {
 
-enum Operand { X, W, Labels, Mask, N };
+enum Operand { X, W, Labels, Mask, N, State };
 
 int64_t chunkRows(const Call &call) {
   int64_t rows = call.in[X].rows(), chunk = call.attrs.chunk_rows;
@@ -45,7 +45,7 @@ struct GradBuffers : Buffers {
 
 const char *checkOperands(const Call &call) {
   const Tensor &x = call.in[X], &w = call.in[W], &losses = call.out[0];
-  SHARDC_REQUIRE(isData(x) && isData(w), "lm_loss' data are not f32 or bf16");
+  SHARDC_REQUIRE(isData(x) && isData(w), "lm_loss' data are not f32, bf16 or f16");
   SHARDC_REQUIRE(w.rank == 2 && w.cols() == x.cols(), "w is not [V, H] with H as in x");
   SHARDC_REQUIRE(x.rank >= 2 && x.rows() < (int64_t{1} << 31), "x is not [T, H] with T below 2^31");
   SHARDC_REQUIRE(losses.dtype == DType::F32 && losses.numel() == x.rows(), "losses are not f32[T]");
@@ -59,10 +59,11 @@ const char *acceptsLmLoss(const Call &call) {
 }
 
 const char *acceptsLmLossGrad(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 3, 3, 4}));
+  SHARDC_REQUIRE_OK(checkArity(call, {5, 6, 3, 3, 4}));
   SHARDC_REQUIRE_OK(checkOperands(call));
   const Tensor &dx = call.out[1], &dw = call.out[2];
   SHARDC_REQUIRE(isScalar(call.in[N], DType::F32), "the token count is not one f32");
+  SHARDC_REQUIRE_OK(checkScaleState(call, State));
   SHARDC_REQUIRE(isData(dx) && sameMatrix(dx, call.in[X]), "dx is not data in the shape of x");
   SHARDC_REQUIRE(isData(dw) && dw.rank == 2 && sameMatrix(dw, call.in[W]),
                  "dw is not data in the shape of w");
@@ -79,14 +80,15 @@ void lossesOfChunk(const Call &call, const float *x, const float *w, int64_t beg
   const float *mask = static_cast<const float *>(call.in[Mask].data);
   float *losses = static_cast<float *>(call.out[0].data);
   float n = withGradients ? *static_cast<const float *>(call.in[N].data) : 0.0f;
+  float scale = withGradients ? lossScale(call, State) : 0.0f;
   gemm(end - begin, cols, hidden, 1.0f, {x, hidden}, {w, hidden, true}, 0.0f, logits, cols);
   for (int64_t row = begin; row < end; ++row) {
     float *logit = logits + (row - begin) * cols;
     float lse = lseOfRow(logit, columns.valid);
     losses[row] = lossOfRow(logit, columns.valid, lse, labels[row], mask[row]);
     if (withGradients)
-      gradientOfRow(logit, columns, lse, labels[row], gradientFactor(call.attrs, mask[row], n),
-                    logit);
+      gradientOfRow(logit, columns, lse, labels[row],
+                    gradientFactor(call.attrs, scale, mask[row], n), logit);
   }
 }
 

@@ -1,14 +1,16 @@
 // cross_entropy: lse[t] = log(sum over the valid columns of exp(logits[t,:])), losses[t] =
 // mask[t]·(lse[t] - logits[t,labels[t]]). cross_entropy_bwd: dlogits =
-// loss_scale·mask/max(n,1)·(softmax - onehot), without the division if per_token. Logits are f32 or
-// bf16, labels i32, all else f32. Limited by exp. Of a group, cross_entropy_bwd has the logits of
-// this member's of as many equal parts of the columns.
+// loss_scale·mask/max(n,1)·(softmax - onehot), without the division if per_token; if there is a
+// step state, times its loss scale. Logits are f32, bf16 or f16, labels i32, all else f32. Limited
+// by exp. Of a group, cross_entropy_bwd has the logits of this member's of as many equal parts of
+// the columns.
 #include "kernels/host/Loss.h"
 
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
 #include "kernels/host/Scratch.h"
+#include "runtime/base/StepState.h"
 
 #include <algorithm>
 #include <cmath>
@@ -50,8 +52,19 @@ float lossOfRow(const float *logits, int64_t valid, float lse, int32_t label, fl
   return mask * (lse - target);
 }
 
-float gradientFactor(const Attrs &attrs, float mask, float n) {
-  float factor = static_cast<float>(attrs.loss_scale) * mask;
+float lossScale(const Call &call, int state) {
+  auto scale = static_cast<float>(call.attrs.loss_scale);
+  if (call.inCount <= state)
+    return scale;
+  return scale * static_cast<const StepState *>(call.in[state].data)->lossScale;
+}
+
+const char *checkScaleState(const Call &call, int state) {
+  return call.inCount > state ? checkStateSize(call.in[state]) : nullptr;
+}
+
+float gradientFactor(const Attrs &attrs, float scale, float mask, float n) {
+  float factor = scale * mask;
   return attrs.per_token ? factor : factor / std::max(n, 1.0f);
 }
 
@@ -95,7 +108,7 @@ struct Buffers {
 const char *acceptsCrossEntropy(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 2, 2}));
   const Tensor &logits = call.in[0];
-  SHARDC_REQUIRE(isData(logits), "logits are not f32 or bf16");
+  SHARDC_REQUIRE(isData(logits), "logits are not f32, bf16 or f16");
   for (int r = 0; r < 2; ++r)
     SHARDC_REQUIRE(call.out[r].dtype == DType::F32 && call.out[r].numel() == logits.rows(),
                    "losses or lse are not f32[T]");
@@ -119,12 +132,13 @@ void runCrossEntropy(const Call &call) {
 }
 
 const char *acceptsCrossEntropyBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 1, 1}));
+  SHARDC_REQUIRE_OK(checkArity(call, {5, 6, 1, 1}));
   const Tensor &logits = call.in[0], &lse = call.in[1], &n = call.in[4], &dlogits = call.out[0];
-  SHARDC_REQUIRE(isData(logits) && isData(dlogits), "logits or dlogits are not f32 or bf16");
+  SHARDC_REQUIRE(isData(logits) && isData(dlogits), "logits or dlogits are not f32, bf16 or f16");
   SHARDC_REQUIRE(sameMatrix(logits, dlogits), "logits and dlogits differ in shape");
   SHARDC_REQUIRE(lse.dtype == DType::F32 && lse.numel() == logits.rows(), "lse is not f32[T]");
   SHARDC_REQUIRE(isScalar(n, DType::F32), "the token count is not one f32");
+  SHARDC_REQUIRE_OK(checkScaleState(call, 5));
   return checkLabels(call, logits.rows(), logits.cols(), call.in[2], call.in[3]);
 }
 
@@ -135,13 +149,14 @@ void runCrossEntropyBwd(const Call &call) {
   const float *lse = static_cast<const float *>(call.in[1].data);
   const int32_t *labels = static_cast<const int32_t *>(call.in[2].data);
   const float *mask = static_cast<const float *>(call.in[3].data);
-  float n = *static_cast<const float *>(call.in[4].data);
+  float n = *static_cast<const float *>(call.in[4].data), scale = lossScale(call, 5);
   int64_t cols = logits.cols();
   Columns columns(call, cols);
   for (int64_t row = 0, rows = logits.rows(); row < rows; ++row) {
     const float *x = readF32(logits, row * cols, cols, buffers.logits);
     float *to = targetF32(dlogits, row * cols, buffers.dlogits);
-    gradientOfRow(x, columns, lse[row], labels[row], gradientFactor(call.attrs, mask[row], n), to);
+    gradientOfRow(x, columns, lse[row], labels[row],
+                  gradientFactor(call.attrs, scale, mask[row], n), to);
     writeF32(dlogits, row * cols, cols, to);
   }
 }

@@ -43,8 +43,15 @@ float lseOfRow(const float *logits, int64_t valid);
 /// and gives NaN elsewhere, so that bad data stop the run.
 float lossOfRow(const float *logits, int64_t valid, float lse, int32_t label, float mask);
 
-/// Factor on (softmax - onehot): loss_scale·mask, divided by max(n, 1) unless per_token.
-float gradientFactor(const Attrs &attrs, float mask, float n);
+/// Factor on the loss where its gradient starts: loss_scale, times that of the step state, which
+/// is operand `state` if there are so many.
+float lossScale(const Call &call, int state);
+
+/// Null, or the reason why operand `state`, if there is one, is no step state.
+const char *checkScaleState(const Call &call, int state);
+
+/// Factor on (softmax - onehot): scale·mask, divided by max(n, 1) unless per_token.
+float gradientFactor(const Attrs &attrs, float scale, float mask, float n);
 
 /// d = factor·(softmax - onehot(label)), 0 in the padded columns; `d` may be `logits`. NaN if the
 /// factor is not 0 and the label is not a valid column.

@@ -1,6 +1,6 @@
 // c[M,N] = op(a)·op(b) + bias[N]: leading dimensions of a, b and c are rows. Operands and result
-// are f32 or bf16 each; the product is fp32 through BLAS, rounded once. An accumulating result is
-// old + product. matmul_gelu: x = the product, y = gelu of the product before it is rounded;
+// are f32, bf16 or f16 each; the product is fp32 through BLAS, rounded once. An accumulating result
+// is old + product. matmul_gelu: x = the product, y = gelu of the product before it is rounded;
 // matmul_gelu_bwd: dx = product·gelu'(x). Limited by BLAS' rate; conversions touch each element
 // once.
 #include "kernels/host/Blas.h"
@@ -49,7 +49,7 @@ struct Buffers {
 /// What all products have in common: factors and the first result.
 const char *checkProduct(const Call &call) {
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
-  SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "matmul takes f32 and bf16");
+  SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "matmul takes f32, bf16 and f16");
   SHARDC_REQUIRE(a.rank >= 2 && b.rank >= 2 && c.rank >= 2, "a factor or product is not a matrix");
   Extents extents(call);
   int64_t extentMax = std::max({a.rows(), b.rows(), a.cols(), b.cols()});
@@ -63,7 +63,7 @@ const char *checkProduct(const Call &call) {
 const char *checkBias(const Call &call) {
   if (call.inCount > 2)
     SHARDC_REQUIRE(isData(call.in[2]) && isVector(call.in[2], Extents(call).n),
-                   "the bias is not an f32 or bf16 vector as long as a row");
+                   "the bias is not an f32, bf16 or f16 vector as long as a row");
   return nullptr;
 }
 

@@ -13,7 +13,8 @@ const float *normWeight(const Call &call, const Tensor &weight, float *buffer);
 
 /// Null, or the reason why these are not an input, a result like it, a weight and statistics.
 inline const char *checkNorm(const Tensor &x, const Tensor &y, const Tensor &weight) {
-  SHARDC_REQUIRE(isData(x) && isData(y) && isData(weight), "a norm's data are not f32 or bf16");
+  SHARDC_REQUIRE(isData(x) && isData(y) && isData(weight),
+                 "a norm's data are not f32, bf16 or f16");
   SHARDC_REQUIRE(sameMatrix(x, y), "a norm's operands and results differ in shape");
   SHARDC_REQUIRE(isVector(weight, x.cols()), "a norm's weight or bias is not as long as a row");
   return nullptr;

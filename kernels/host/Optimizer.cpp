@@ -7,7 +7,7 @@
 //   sgd_momentum  m = momentum·m + g, w -= lr·(m + wd·w)
 // Unless decoupled, decay is in the gradient: g + wd·w takes the place of g. The weight, if wanted,
 // is w in its type. While state.nonfinite nothing but the weight is written. Gradient and weight
-// are f32 or bf16, w, m and v f32; arithmetic is fp32. Limited by memory.
+// are f32, bf16 or f16, w, m and v f32; arithmetic is fp32. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"
@@ -84,7 +84,7 @@ SHARDC_CLONES void momentumBlock(const Step &step, const float *grad, int64_t n,
 const char *checkOptimizer(const Call &call, int moments) {
   SHARDC_REQUIRE_OK(checkArity(call, {3 + moments, 3 + moments, 1 + moments, 2 + moments}));
   const Tensor &g = call.in[0];
-  SHARDC_REQUIRE(isData(g), "the gradient is not f32 or bf16");
+  SHARDC_REQUIRE(isData(g), "the gradient is not f32, bf16 or f16");
   for (int i = 0; i <= moments; ++i) {
     const Tensor &old = call.in[1 + i], &updated = call.out[i];
     SHARDC_REQUIRE(old.dtype == DType::F32 && updated.dtype == DType::F32,
@@ -95,7 +95,7 @@ const char *checkOptimizer(const Call &call, int moments) {
   }
   if (call.outCount > 1 + moments)
     SHARDC_REQUIRE(isData(call.out[1 + moments]) && call.out[1 + moments].numel() == g.numel(),
-                   "the weight is not f32 or bf16 in the gradient's size");
+                   "the weight is not f32, bf16 or f16 in the gradient's size");
   SHARDC_REQUIRE_OK(checkStateSize(call.in[2 + moments]));
   return checkRanges(call, 0, g);
 }

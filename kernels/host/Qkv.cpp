@@ -95,7 +95,7 @@ const char *checkRotation(const Call &call, int64_t channels) {
 const char *acceptsRope(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
   const Tensor &x = call.in[0], &y = call.out[0];
-  SHARDC_REQUIRE(isData(x) && isData(y), "rope takes f32 and bf16");
+  SHARDC_REQUIRE(isData(x) && isData(y), "rope takes f32, bf16 and f16");
   SHARDC_REQUIRE(x.rank == 4, "x is not [B, S, heads, D]");
   SHARDC_REQUIRE(y.rank == 4 && std::equal(x.shape, x.shape + 4, y.shape),
                  "x and y differ in shape");
@@ -118,7 +118,7 @@ void runRope(const Call &call) {
 const char *checkParts(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
                        const Tensor &qkv) {
   SHARDC_REQUIRE(isData(q) && isData(k) && isData(v) && isData(qkv),
-                 "queries, keys and values are not f32 or bf16");
+                 "queries, keys and values are not f32, bf16 or f16");
   SHARDC_REQUIRE(q.rank == 4 && k.rank == 4 && v.rank == 4, "q, k or v is not [B, S, heads, D]");
   SHARDC_REQUIRE(std::equal(k.shape, k.shape + 4, v.shape), "k and v differ in shape");
   SHARDC_REQUIRE(q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] && q.shape[3] == k.shape[3],

@@ -28,7 +28,7 @@ struct Buffers {
 
 const char *acceptsReduceRows(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1, 1}));
-  SHARDC_REQUIRE(isData(call.in[0]) && isData(call.out[0]), "reduce_rows takes f32 and bf16");
+  SHARDC_REQUIRE(isData(call.in[0]) && isData(call.out[0]), "reduce_rows takes f32, bf16 and f16");
   SHARDC_REQUIRE(isVector(call.out[0], call.in[0].cols()), "the sum is not as long as a row");
   return nullptr;
 }
@@ -65,7 +65,7 @@ const char *acceptsSumSquares(const Call &call) {
   for (int64_t i = 0; i < call.listCount; ++i) {
     SHARDC_REQUIRE_OK(checkTensor(call.list[i]));
     SHARDC_REQUIRE(isData(call.list[i]) || isScalar(call.list[i], DType::F64),
-                   "sum_squares takes f32 and bf16, and sums as f64[1]");
+                   "sum_squares takes f32, bf16 and f16, and sums as f64[1]");
     SHARDC_REQUIRE_OK(checkRanges(call, i, call.list[i]));
     SHARDC_REQUIRE(isData(call.list[i]) || rangesOfShard(call, i).empty(),
                    "a sum of squares has ranges");

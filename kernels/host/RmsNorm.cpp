@@ -1,5 +1,5 @@
 // rmsnorm over the last dimension: rstd[t] = 1/sqrt(mean(x[t,:]²) + eps), y = x·rstd·w (w + 1 if
-// zero_centered). Data are f32 or bf16 each, rstd f32; sums over a row and over rows are fp64.
+// zero_centered). Data are f32, bf16 or f16 each, rstd f32; sums over a row and over rows are fp64.
 // add_rmsnorm normalises the sum as it is stored, so that fusing changes no bit. Backward, with
 // g = dy·w and h = x·rstd: dx = rstd·(g - h·mean(g·h)) + dres, dw = sum over rows of dy·h, which
 // may accumulate. Limited by memory.

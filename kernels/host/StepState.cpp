@@ -1,6 +1,8 @@
 // The ops on StepState: counters, learning rate, sums of losses and tokens, norm, clipping factor.
 // All are updated in place; sums are fp64. A norm or loss that is not finite sets nonfinite and
-// halt, and the update does not count as applied. The cost is negligible: a few numbers per step.
+// halt, and the update does not count as applied; with a dynamic loss scale it sets nonfinite only.
+// Gradients are multiples of the loss scale, by which norm and update divide. The cost is
+// negligible: a few numbers per step.
 #include "runtime/base/StepState.h"
 
 #include "kernels/host/Check.h"
@@ -13,6 +15,9 @@
 
 namespace shardc::kernels::host {
 namespace {
+
+/// In the order of scaling's words in Attrs.def.
+enum Scaling { None, Constant, Dynamic };
 
 StepState &stateOf(const Call &call) { return *static_cast<StepState *>(call.out[0].data); }
 
@@ -28,10 +33,16 @@ const char *acceptsStateAlone(const Call &call) {
 
 const char *acceptsStepReset(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 1}));
+  SHARDC_REQUIRE(call.attrs.loss_scale > 0, "the loss scale is not positive");
   return checkStateSize(call.out[0]);
 }
 
-void runStepReset(const Call &call) { stateOf(call) = StepState{}; }
+void runStepReset(const Call &call) {
+  StepState &state = stateOf(call);
+  state = StepState{};
+  state.lossScale = static_cast<float>(call.attrs.loss_scale);
+  state.hysteresisTracker = static_cast<int32_t>(call.attrs.hysteresis);
+}
 
 const char *acceptsStepBegin(const Call &call) {
   SHARDC_REQUIRE_OK(acceptsStateAlone(call));
@@ -93,7 +104,28 @@ const char *acceptsStepFinish(const Call &call) {
                  "the partial sums are not f64[4]");
   SHARDC_REQUIRE(isScalar(call.in[2], DType::F64), "the sum of squares is not one f64");
   SHARDC_REQUIRE(call.attrs.clip >= 0, "the largest norm is negative");
+  if (call.attrs.scaling == Dynamic)
+    SHARDC_REQUIRE(call.attrs.growth_interval >= 1 && call.attrs.hysteresis >= 1 &&
+                       call.attrs.min_scale > 0,
+                   "the loss scale grows, bears overflows or ends at less than it can");
   return nullptr;
+}
+
+/// Megatron's DynamicGradScaler; with a hysteresis of 1 PyTorch's GradScaler. As the latter's, a
+/// scale does not grow beyond what an f32 holds.
+void updateLossScale(const Attrs &attrs, bool isFinite, StepState &state) {
+  if (!isFinite) {
+    state.growthTracker = 0;
+    if (--state.hysteresisTracker <= 0)
+      state.lossScale = std::max(state.lossScale * 0.5f, static_cast<float>(attrs.min_scale));
+    return;
+  }
+  if (++state.growthTracker < attrs.growth_interval)
+    return;
+  state.growthTracker = 0;
+  state.hysteresisTracker = static_cast<int32_t>(attrs.hysteresis);
+  if (std::isfinite(state.lossScale * 2.0f))
+    state.lossScale *= 2.0f;
 }
 
 void runStepFinish(const Call &call) {
@@ -104,16 +136,20 @@ void runStepFinish(const Call &call) {
   double gradientTokens = attrs.per_token ? std::max(partial[2], 1.0) : 1.0;
   state.totalTokens = partial[2];
   state.loss = meanLoss(partial[1], partial[2]);
-  state.gradNorm = static_cast<float>(std::sqrt(squares) / gradientTokens);
+  double divisor = gradientTokens * (attrs.scaling == None ? 1.0 : state.lossScale);
+  state.gradNorm = static_cast<float>(std::sqrt(squares) / divisor);
+  bool isFinite = std::isfinite(state.gradNorm) && std::isfinite(state.loss);
   // A halt persists: the host may have enqueued further steps, which must not change the state.
-  state.halt |= !std::isfinite(state.gradNorm) || !std::isfinite(state.loss);
-  state.nonfinite = state.halt;
+  state.halt |= !isFinite && attrs.scaling != Dynamic;
+  state.nonfinite = state.halt || !isFinite;
   state.stop = partial[3] != 0;
   // Megatron's clipping: the factor is applied only where it shrinks.
   double factor = attrs.clip > 0 ? attrs.clip / (static_cast<double>(state.gradNorm) + 1e-6) : 1.0;
-  state.gradScale = static_cast<float>(std::min(factor, 1.0) / gradientTokens);
+  state.gradScale = static_cast<float>(std::min(factor, 1.0) / divisor);
   if (!state.nonfinite)
     ++state.applied;
+  if (attrs.scaling == Dynamic)
+    updateLossScale(attrs, isFinite, state);
 }
 
 void runEvalBegin(const Call &call) {

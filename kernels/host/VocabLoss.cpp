@@ -3,8 +3,8 @@
 // label's logit: -inf where its column is another member's, NaN where the label is no valid column.
 // A member whose valid columns are all -inf, or that has none, gives -inf, 0 and -inf. vocab_loss
 // joins the statistics of all members: lse = M + log(sum over members of sum·exp(largest - M)), M
-// the largest of all, and losses = mask·(lse - target). Logits are f32 or bf16, labels i32, all
-// else f32; sums of exponentials and their join are fp64, rounded once each. Limited by exp.
+// the largest of all, and losses = mask·(lse - target). Logits are f32, bf16 or f16, labels i32,
+// all else f32; sums of exponentials and their join are fp64, rounded once each. Limited by exp.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Loss.h"
@@ -39,7 +39,7 @@ Exponentials exponentialsHere(const float *logits, int64_t valid) {
 const char *acceptsStats(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
   const Tensor &logits = call.in[0], &stats = call.out[0];
-  SHARDC_REQUIRE(isData(logits), "logits are not f32 or bf16");
+  SHARDC_REQUIRE(isData(logits), "logits are not f32, bf16 or f16");
   SHARDC_REQUIRE(stats.dtype == DType::F32 && stats.rank == 2 && stats.shape[0] == kStats &&
                      stats.cols() == logits.rows(),
                  "stats are not f32[3, T]");

@@ -3,12 +3,12 @@
 namespace shardc {
 namespace {
 
-constexpr int64_t kAlignedChannels = 8; ///< 16 bytes of bf16
+constexpr int64_t kAlignedChannels = 8; ///< 16 bytes of bf16 or f16
 
 } // namespace
 
 CudnnBar cudnnBarOf(const AttentionKind &kind) {
-  if (kind.type != DType::BF16)
+  if (kind.type != DType::BF16 && kind.type != DType::F16)
     return CudnnBar::Type;
   if (kind.drops)
     return CudnnBar::Dropout;

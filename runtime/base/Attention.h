@@ -22,7 +22,7 @@ struct AttentionKind {
 /// device.
 enum class CudnnBar : uint8_t {
   None,
-  Type,          ///< anything but bf16
+  Type,          ///< anything but bf16 and f16
   Dropout,       ///< its masks differ from those of the plan
   Documents,     ///< it has no document masks
   SlidingWindow, ///< windows are left to the hand-written kernels

@@ -44,9 +44,41 @@ inline BF16 toBF16(float x) {
   return {static_cast<uint16_t>((bits + rounding) >> 16)};
 }
 
-/// Converts to T's precision; for templates over float and BF16.
+/// An IEEE half-precision number as its 16 bits.
+struct F16 {
+  uint16_t bits;
+};
+
+inline float toFloat(F16 x) {
+  uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
+  // With the fields in their places, the exponent is 112 too small; the product is exact, also of
+  // numbers without a leading one.
+  uint32_t bits = std::bit_cast<uint32_t>(std::bit_cast<float>(rest << 13) * 0x1p112f);
+  if (rest >= 0x7c00u)
+    bits = 0x7f800000u | (rest << 13) | (rest > 0x7c00u ? 0x400000u : 0u);
+  return std::bit_cast<float>(bits | sign);
+}
+
+inline F16 toF16(float x) {
+  uint32_t bits = std::bit_cast<uint32_t>(x), rest = bits & 0x7fffffffu;
+  uint32_t half = ((rest + 0xfffu + ((rest >> 13) & 1u)) >> 13) - (112u << 10);
+  // Below 2^-14 a number is a multiple of 2^-24: the sum with 0.5 has these as its last bits.
+  uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(rest) + 0.5f) - 0x3f000000u;
+  half = rest < 0x38800000u ? small : half;
+  half = rest >= 0x477ff000u ? 0x7c00u : half;
+  half = rest > 0x7f800000u ? 0x7e00u | ((rest >> 13) & 0x1ffu) : half;
+  return {static_cast<uint16_t>(half | ((bits >> 16) & 0x8000u))};
+}
+
+/// The types in which models compute and collectives add, each in fp32 or what is converted to it.
+constexpr bool isComputeType(DType type) {
+  return type == DType::F32 || type == DType::BF16 || type == DType::F16;
+}
+
+/// Converts to T's precision; for templates over float, BF16 and F16.
 template <typename T> T fromFloat(float x);
 template <> inline float fromFloat<float>(float x) { return x; }
 template <> inline BF16 fromFloat<BF16>(float x) { return toBF16(x); }
+template <> inline F16 fromFloat<F16>(float x) { return toF16(x); }
 
 } // namespace shardc

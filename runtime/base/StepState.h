@@ -22,9 +22,12 @@ struct StepState {
   float gradNorm;     ///< global norm, before clipping, of the last finished step
   float gradScale;    ///< update ops multiply gradients by it: clipping and 1/tokens
   int32_t nonfinite;  ///< norm or loss was not finite: update ops leave the state unchanged
-  int32_t halt;       ///< the run cannot continue
+  int32_t halt;       ///< the run cannot continue; a dynamic loss scale shrinks instead
   int32_t stop;       ///< a rank asked to stop
-  int32_t reserved[8];
+  float lossScale;           ///< the loss is multiplied by it where its gradient starts
+  int32_t growthTracker;     ///< finite steps in a row since the scale changed
+  int32_t hysteresisTracker; ///< overflows until the scale shrinks
+  int32_t reserved[5];
 };
 static_assert(sizeof(StepState) == 128 && std::is_trivially_copyable_v<StepState>);
 

@@ -113,6 +113,8 @@ std::vector<BytesItem> runStateItems(const RunState &state) {
   items.push_back(objectItem({"iteration"}, state.iteration));
   for (const auto &[field, value] : state.scheduler)
     items.push_back(objectItem({kScheduler, field}, value));
+  for (const auto &[field, value] : state.gradScaler)
+    items.push_back(objectItem({"optimizer", "grad_scaler", field}, value));
   items.push_back(objectItem({kFlops}, wholeNumber(state.floatingPointOperations)));
   return items;
 }
@@ -144,14 +146,19 @@ Result<RunState> readRunState(const CheckpointReader &reader) {
   }
   RETURN_IF_ERROR(takeCounters(state, reader.folder()));
   std::string prefix = std::string(kScheduler) + ".";
+  constexpr std::string_view kScaler = "optimizer.grad_scaler.";
   for (const ObjectMeta &object : reader.metadata().objects) {
     if (object.name == kScheduler) { // one object up to torch 2.3
       ASSIGN_OR_RETURN(state.scheduler, readDictionary(reader, object.name));
     }
-    if (!object.name.starts_with(prefix))
+    bool isScaler = object.name.starts_with(kScaler);
+    if (!isScaler && !object.name.starts_with(prefix))
       continue;
     ASSIGN_OR_RETURN(PlainValue value, readPlainObject(reader, object.name));
-    state.scheduler.emplace_back(object.name.substr(prefix.size()), std::move(value));
+    if (isScaler)
+      state.gradScaler.emplace_back(object.name.substr(kScaler.size()), std::move(value));
+    else
+      state.scheduler.emplace_back(object.name.substr(prefix.size()), std::move(value));
   }
   if (reader.findObject(kFlops) != nullptr) {
     ASSIGN_OR_RETURN(PlainValue flops, readPlainObject(reader, kFlops));

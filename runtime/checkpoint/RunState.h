@@ -20,13 +20,16 @@ struct RunState {
   double checkpointVersion = 3.0;
   PlainEntries args;      ///< Megatron's arguments; LM compares some of them on resume
   PlainEntries scheduler; ///< max_lr, num_steps and so on; empty if there is none
+  PlainEntries
+      gradScaler; ///< scale, growth_tracker, hysteresis_tracker; empty without dynamic scale
   int64_t consumedTrainSamples = 0, skippedTrainSamples = 0, consumedValidSamples = 0;
   double floatingPointOperations = 0;
   bool doTrain = true, doValid = true, doTest = true;
 };
 
-/// The objects `args`, `checkpoint_version`, `iteration`, `opt_param_scheduler.*` and
-/// `num_floating_point_operations_so_far`. The counters of samples join `args`.
+/// The objects `args`, `checkpoint_version`, `iteration`, `opt_param_scheduler.*`,
+/// `optimizer.grad_scaler.*` and `num_floating_point_operations_so_far`. The counters of samples
+/// join `args`.
 std::vector<BytesItem> runStateItems(const RunState &state);
 /// The state that a checkpoint's objects hold; InvalidInput without `iteration`.
 Result<RunState> readRunState(const CheckpointReader &reader);

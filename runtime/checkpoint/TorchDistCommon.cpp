@@ -9,6 +9,8 @@ namespace shardc::checkpoint {
 namespace {
 
 constexpr const char *kStepStorage = "0";
+constexpr const char *kScaleStorage = "1";
+constexpr std::string_view kScale = "scale"; ///< a tensor, where other entries are numbers
 
 PlainValue groupValue(const GroupMeta &group) {
   return PlainEntries{{"wd_mult", group.weightDecayMult},
@@ -51,9 +53,22 @@ PlainEntries stateEntries(const RunState &state, bool isDistributed) {
   return entries;
 }
 
+/// The state of Megatron's DynamicGradScaler.
+PyId scalerNode(PyGraph &graph, const PlainEntries &scaler) {
+  constexpr int64_t kOne[] = {1};
+  std::vector<PyId> pairs;
+  for (const auto &[field, value] : scaler) {
+    pairs.push_back(graph.str(field));
+    pairs.push_back(field == kScale ? addTensorToGraph(graph, Element::F32, kOne, kScaleStorage)
+                                    : addToGraph(graph, value));
+  }
+  return graph.dict(pairs);
+}
+
 /// The optimizer's part. Lists of groups have to be as long as the loader's, and have no
 /// parameters, which are the loader's own.
-PyId optimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer) {
+PyId optimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
+                   const PlainEntries &scaler) {
   PlainItems values;
   for (const GroupMeta &group : optimizer.groups)
     values.push_back(groupValue(group));
@@ -68,12 +83,16 @@ PyId optimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer) {
   inner.push_back(graph.str("param_groups"));
   inner.push_back(addToGraph(graph, values));
   PyId torchState = graph.dict(inner);
-  if (!optimizer.isDistributed && !optimizer.hasMasters)
+  if (!optimizer.isDistributed && !optimizer.hasMasters && scaler.empty())
     return torchState;
   std::vector<PyId> outer = {graph.str("optimizer"), torchState};
   if (optimizer.isDistributed) {
     outer.push_back(graph.str("param_state_sharding_type"));
     outer.push_back(graph.str("fully_reshardable"));
+  }
+  if (!scaler.empty()) {
+    outer.push_back(graph.str("grad_scaler"));
+    outer.push_back(scalerNode(graph, scaler));
   }
   return graph.dict(outer);
 }
@@ -95,10 +114,14 @@ TorchDistCommon torchDistCommon(const RunState &state, const TorchDistOptimizer 
   float step = optimizer.groups.empty() ? 0 : static_cast<float>(optimizer.groups[0].step);
   if (!optimizer.groups.empty()) {
     pairs.push_back(graph.str("optimizer"));
-    pairs.push_back(optimizerNode(graph, optimizer));
+    pairs.push_back(optimizerNode(graph, optimizer, state.gradScaler));
     if (!optimizer.isDistributed && optimizer.countsWithMoments)
       storages.push_back({"data/0", {reinterpret_cast<const uint8_t *>(&step), sizeof step}});
   }
+  const PlainValue *saved = findEntry(state.gradScaler, kScale);
+  auto scale = static_cast<float>(saved != nullptr ? saved->number().value_or(0) : 0);
+  if (saved != nullptr && !optimizer.groups.empty())
+    storages.push_back({"data/1", {reinterpret_cast<const uint8_t *>(&scale), sizeof scale}});
   PyId root = graph.dict(pairs);
   auto record = [&](PyId value, std::string_view prefix) {
     Result<std::string> pickle = writePickle(graph, value);

@@ -37,10 +37,17 @@ Result<int64_t> countOf(const PlainValue &value, const TorchDistCheckpoint &chec
   return *count;
 }
 
+/// Whether the path leads to what Megatron's DynamicGradScaler keeps.
+bool isOfScaler(const ItemPath &path) {
+  return path.size() >= 3 && path.front() == PathSegment("optimizer") &&
+         path[path.size() - 2] == PathSegment("grad_scaler") &&
+         std::get_if<std::string>(&path.back()) != nullptr;
+}
+
 /// A tensor of one number in the common state; None for anything else.
 PlainValue scalarOf(const TorchDistCheckpoint &checkpoint, PyId value) {
   Result<TensorView> view = tensorOf(checkpoint.commonArchive(), checkpoint.commonGraph(), value);
-  if (!view.isOk() || !view->shape.empty() || !isConvertible(view->type, Element::F32))
+  if (!view.isOk() || elementCount(view->shape) != 1 || !isConvertible(view->type, Element::F32))
     return {};
   float number = 0;
   convertElements(view->type, view->origin(), Element::F32, reinterpret_cast<uint8_t *>(&number),
@@ -84,7 +91,11 @@ Result<RunState> readRunState(const TorchDistCheckpoint &checkpoint) {
     if (nameOfPath(leaf.path) == "args")
       state.args = plainArguments(checkpoint.commonGraph(), leaf.value);
     Result<PlainValue> value = plainValueOf(checkpoint.commonGraph(), leaf.value);
-    if (value.isOk()) // others are classes that mean nothing to us
+    if (isOfScaler(leaf.path))
+      state.gradScaler.emplace_back(std::get<std::string>(leaf.path.back()),
+                                    value.isOk() ? std::move(*value)
+                                                 : scalarOf(checkpoint, leaf.value));
+    else if (value.isOk()) // others are classes that mean nothing to us
       takeLeaf(leaf.path, std::move(*value), state, hasIteration);
   }
   if (!hasIteration)

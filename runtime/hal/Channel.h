@@ -31,8 +31,8 @@ struct Collective {
   bool accumulate = false;    ///< ReduceScatter: adds the sum to the old content of `out`
   /// For sums: the backend may add in the operand's type and in the fastest order.
   bool anyOrder = false;
-  /// ReduceScatter in rank order, into f32 or bf16: receives the sum of the squares of the result's
-  /// valid elements after the operation; null if not requested.
+  /// ReduceScatter in rank order, into f32, bf16 or f16: receives the sum of the squares of the
+  /// result's valid elements after the operation; null if not requested.
   double *squares = nullptr;
   /// In order and disjoint; must outlive every launch of the graph that captured the collective.
   std::span<const ElementRange> valid;

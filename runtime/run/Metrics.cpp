@@ -52,11 +52,14 @@ Status MetricsWriter::open(const std::string &path) {
       .as(report::MetricsRefused.info());
 }
 
-Status MetricsWriter::step(const StepState &state, const Speed &speed) {
+Status MetricsWriter::step(const StepState &state, const Speed &speed, bool isLossScaled) {
   Line line;
   line.add("{{\"step\":{}", state.step).number("loss", state.loss).number("lr", state.lr);
   line.number("grad_norm", state.gradNorm)
       .add(",\"tokens\":{}", static_cast<int64_t>(state.totalTokens));
+  if (isLossScaled)
+    line.number("loss_scale", static_cast<double>(state.lossScale))
+        .add(",\"skipped\":{}", state.nonfinite != 0 ? 1 : 0);
   line.number("tokens_per_s", speed.tokensPerSecond);
   if (speed.modelTflops > 0)
     line.number("model_tflops", speed.modelTflops);

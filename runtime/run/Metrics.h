@@ -33,9 +33,10 @@ public:
 
   /// {"step":3,"loss":2.5,"lr":0.001,"grad_norm":1.5,"tokens":512,"tokens_per_s":1000.0,
   /// "model_tflops":412.5,"mfu":0.417,"host_ms":0.25,"host_wait_ms":9.5}. `tokens` is the number
-  /// that the loss counts. What is not known is left out, what is not finite is null; all digits
-  /// are written.
-  Status step(const StepState &state, const Speed &speed);
+  /// that the loss counts. If the loss is scaled, also "loss_scale":65536.0,"skipped":0: the scale
+  /// of the next step, and whether this one's gradients were not finite. What is not known is left
+  /// out, what is not finite is null; all digits are written.
+  Status step(const StepState &state, const Speed &speed, bool isLossScaled = false);
   /// {"step":3,"eval_loss":2.5}: an evaluation after that step.
   Status evaluated(const StepState &state);
 

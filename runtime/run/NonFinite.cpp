@@ -39,6 +39,8 @@ int64_t findNonFinite(DType type, const void *data, int64_t begin, int64_t end) 
     return findIn<float>(data, begin, end);
   case DType::BF16:
     return findIn<BF16>(data, begin, end);
+  case DType::F16:
+    return findIn<F16>(data, begin, end);
   default:
     return -1;
   }
@@ -52,6 +54,8 @@ std::string elementText(DType type, const void *data, int64_t index) {
     return spell(static_cast<const float *>(data)[index]);
   case DType::BF16:
     return spell(toFloat(static_cast<const BF16 *>(data)[index]));
+  case DType::F16:
+    return spell(toFloat(static_cast<const F16 *>(data)[index]));
   default:
     return "?";
   }
@@ -73,7 +77,7 @@ Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const
   const plan::Segment &segment = executable_.role().segments[position.segment];
   const plan::Value &value = segment.values[id];
   DType type = value.type.dtype;
-  if (type != DType::F64 && type != DType::F32 && type != DType::BF16)
+  if (type != DType::F64 && !isComputeType(type))
     return Status::ok();
   const exec::Arenas &arenas = executable_.arenas(rank);
   ASSIGN_OR_RETURN(uint8_t * address, arenas.resolve(value.place, value.type.bytes(), value.name));

@@ -6,12 +6,15 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/Reports.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::run {
 namespace {
 
 constexpr double kRedrawSeconds = 0.1;
+/// More than it takes from the first loss scale of Megatron, 2^32, to one that fits any model.
+constexpr int64_t kSkippedInRowMax = 50;
 
 /// Text of one line, built without allocating.
 class Text {
@@ -65,6 +68,7 @@ void ProgressOutput::step(const StepState &state) {
   if (stepsSeen_++ == 0)
     firstLoss_ = state.loss;
   lastLoss_ = state.loss;
+  countSkipped(state);
   // If the device records no time: the host reads steps back in batches, so the distance between
   // two readings has little meaning.
   recent_[static_cast<size_t>(stepsSeen_ - 1) % recent_.size()] = took;
@@ -72,7 +76,8 @@ void ProgressOutput::step(const StepState &state) {
   double window = std::accumulate(recent_.begin(), recent_.begin() + counted, 0.0);
   double tokens = static_cast<double>(counted * options_.tokensPerStep);
   if (options_.metrics)
-    keep(options_.metrics->step(state, speedOf(window > 0 ? tokens / window : 0)));
+    keep(options_.metrics->step(state, speedOf(window > 0 ? tokens / window : 0),
+                                options_.isLossScaled));
   bool isPlain =
       state.step % options_.logInterval == 0 || state.step == stepsTotal_ || stepsSeen_ == 1;
   bool isDue = options_.isTerminal && seconds(now - lastShown_) >= kRedrawSeconds;
@@ -88,6 +93,19 @@ void ProgressOutput::step(const StepState &state) {
   shownTraining_ = training_;
   shownStep_ = state.step;
   clearLine();
+}
+
+/// Overflows of a loss scale that is too large are part of a run; many in a row are not.
+void ProgressOutput::countSkipped(const StepState &state) {
+  if (!state.nonfinite) {
+    skippedInRow_ = 0;
+    return;
+  }
+  ++skipped_;
+  if (++skippedInRow_ % kSkippedInRowMax != 0 || options_.isQuiet)
+    return;
+  clearLine();
+  options_.tell(makeReport(report::StepsSkipped, state.step, skippedInRow_, state.lossScale));
 }
 
 Speed ProgressOutput::speedOf(double tokensPerSecond) const {
@@ -106,6 +124,8 @@ void ProgressOutput::show(const StepState &state, double tokensPerSecond) {
     text.add("\r");
   text.add("step {}/{}  loss {:.4f}  lr {:.3e}  grad norm {:.3f}  ", state.step, stepsTotal_,
            state.loss, state.lr, state.gradNorm);
+  if (options_.isLossScaled)
+    text.add("loss scale {:g}  skipped {}  ", state.lossScale, skipped_);
   text.amount(tokensPerSecond).add(" tokens/s  ").duration(secondsLeft(state.step)).add(" left");
   text.add("{}", options_.isTerminal ? "\x1b[K" : "\n");
   text.write(options_.out);

@@ -22,6 +22,7 @@ struct ProgressOptions {
   double peakFlops = 0;      ///< of one rank's device; 0: unknown
   MetricsWriter *metrics = nullptr;
   ReportSink tell;                        ///< takes the failure to write metrics
+  bool isLossScaled = false;              ///< tells the loss scale and the steps that were skipped
   bool isQuiet = false;                   ///< prints nothing, because another process does
   std::atomic<uint64_t> *steps = nullptr; ///< counts steps that have ended
 };
@@ -50,6 +51,7 @@ private:
   Speed speedOf(double tokensPerSecond) const;
   void show(const StepState &state, double tokensPerSecond);
   void keep(Status status);
+  void countSkipped(const StepState &state);
   double secondsLeft(int64_t step) const;
 
   ProgressOptions options_;
@@ -62,8 +64,9 @@ private:
   std::array<double, 8> recent_{}; ///< seconds of the last steps, for tokens per second
   double firstLoss_ = 0, lastLoss_ = 0;
   int64_t stepsSeen_ = 0;
-  HostTime host_;              ///< of the step that ends next
-  std::optional<double> took_; ///< seconds of the device, of that step too
+  int64_t skipped_ = 0, skippedInRow_ = 0; ///< steps whose gradients were not finite
+  HostTime host_;                          ///< of the step that ends next
+  std::optional<double> took_;             ///< seconds of the device, of that step too
   bool lineIsOpen_ = false;
 };
 

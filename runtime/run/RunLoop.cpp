@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/base/Reports.h"
+#include "runtime/plan/LossScale.h"
 #include "runtime/run/GuardCheck.h"
 #include "runtime/run/NonFinite.h"
 #include "runtime/run/SegmentRunner.h"
@@ -43,7 +44,10 @@ public:
         segments_(executable, source, timer_), readback_(executable),
         tracer_(executable, options.trace), finder_(executable), guards_(executable),
         memory_(executable) {
-    checks_.observers = {&guards_, &finder_}; // a write outside a buffer may be the cause of a NaN
+    checks_.observers[0] = &guards_; // a write outside a buffer may be the cause of a NaN
+    if (plan::scalingOf(executable.plan().job) !=
+        plan::Scaling::Dynamic) // whose overflows are meant
+      checks_.observers[1] = &finder_;
   }
 
   Result<RunResult> run() {
@@ -222,7 +226,8 @@ private:
   }
 
   Status endStep(int64_t iteration, const StepState &state) {
-    if (state.nonfinite)
+    bool isSkipped = state.nonfinite && !state.halt; // overflowed; the loss scale has changed
+    if (state.nonfinite && !isSkipped)
       return explainNonFinite(iteration, state);
     result_.state = state;
     observer_.step(state);

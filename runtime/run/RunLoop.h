@@ -23,7 +23,7 @@ public:
   virtual ~RunObserver() = default;
   /// Before the first step; `stepsTotal` is the job's last step.
   virtual void begin(int64_t firstStep, int64_t stepsTotal) = 0;
-  /// A step has ended, and its update was applied.
+  /// A step has ended, and its update was applied, or skipped if `state.nonfinite`.
   virtual void step(const StepState &state) = 0;
   /// An evaluation after this step has ended.
   virtual void evaluated(const StepState &state) = 0;

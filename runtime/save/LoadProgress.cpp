@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/Reports.h"
+#include "runtime/plan/LossScale.h"
 #include "runtime/save/Loader.h"
 
 namespace shardc::save {
@@ -149,6 +150,14 @@ Status Loader::readUpdates(const RunState &state) {
   return Status::ok();
 }
 
+void Loader::readLossScale(const RunState &state) {
+  if (!loadsOptimizer_ || plan::scalingOf(plan_->job) != plan::Scaling::Dynamic)
+    return;
+  progress_.lossScaler = lossScalerOf(state);
+  if (!progress_.lossScaler)
+    tell_(makeReport(report::LossScaleUnknown, plan::firstLossScale(plan_->job)));
+}
+
 Status Loader::readProgress(const RunState &state) {
   int64_t batch = batchOf(*plan_);
   progress_.step = state.iteration;
@@ -160,6 +169,7 @@ Status Loader::readProgress(const RunState &state) {
                       checkpoint_->folder(), progress_.step);
   if (loadsOptimizer_)
     RETURN_IF_ERROR(readUpdates(state));
+  readLossScale(state);
   if (findEntry(state.args, "consumed_train_samples") == nullptr) {
     progress_.consumedTrainSamples = progress_.step * batch;
     tell_(makeReport(report::SamplesAssumed, progress_.consumedTrainSamples));

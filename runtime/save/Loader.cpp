@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/LossScale.h"
 
 namespace shardc::save {
 namespace {
@@ -298,6 +299,12 @@ Status Loader::restoreStep(exec::Executable &executable, size_t rank) const {
   StepState state{};
   state.step = progress_.step;
   state.applied = progress_.applied;
+  LossScaler first{static_cast<float>(plan::firstLossScale(plan_->job)), 0,
+                   static_cast<int32_t>(plan_->job.optimizer.hysteresis)};
+  LossScaler scaler = progress_.lossScaler.value_or(first);
+  state.lossScale = scaler.scale;
+  state.growthTracker = scaler.growthTracker;
+  state.hysteresisTracker = scaler.hysteresisTracker;
   ASSIGN_OR_RETURN(uint8_t * address,
                    executable.arenas(rank).resolve(role.cells[index].place, sizeof state, "@step"));
   return executable.write(rank, address, sizeof state, &state);

@@ -60,6 +60,7 @@ private:
   Status readProgress(const checkpoint::RunState &state);
   std::optional<int64_t> scheduledUpdates(const checkpoint::RunState &state);
   Status readUpdates(const checkpoint::RunState &state);
+  void readLossScale(const checkpoint::RunState &state);
   Status clearCells(exec::Executable &executable, size_t rank) const;
   Status restorePiece(exec::Executable &executable, size_t rank, const StatePiece &piece,
                       std::vector<uint8_t> &buffer) const;

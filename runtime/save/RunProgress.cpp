@@ -1,9 +1,11 @@
 #include "runtime/save/RunProgress.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "runtime/base/Json.h"
+#include "runtime/plan/LossScale.h"
 #include "runtime/run/ModelFlops.h"
 
 namespace shardc::save {
@@ -29,6 +31,11 @@ PlainValue plainValue(const plan::JobValue &value) {
       },
       value);
 }
+
+// Fields of the state of Megatron's DynamicGradScaler.
+constexpr const char *kScale = "scale";
+constexpr const char *kGrowth = "growth_tracker";
+constexpr const char *kHysteresis = "hysteresis_tracker";
 
 constexpr double kWholeMinutesMax = 1e15; ///< beyond it numbers do not tell whole ones apart
 
@@ -99,6 +106,8 @@ Progress progressAfter(const plan::Plan &plan, const Progress &begin, const Step
   now.step = state.step;
   now.applied = state.applied;
   now.lr = state.lr;
+  if (plan::scalingOf(plan.job) == plan::Scaling::Dynamic)
+    now.lossScaler = {state.lossScale, state.growthTracker, state.hysteresisTracker};
   now.consumedTrainSamples += samples;
   if (int64_t interval = plan.roles.empty() ? 0 : evaluationInterval(plan.roles[0].program))
     now.consumedValidSamples +=
@@ -115,10 +124,29 @@ checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress
   state.args = argumentsOf(plan);
   if (plan.job.checkpoint.saveOptim)
     state.scheduler = schedulerOf(plan, progress);
+  if (plan.job.checkpoint.saveOptim && progress.lossScaler)
+    state.gradScaler = {{kScale, static_cast<double>(progress.lossScaler->scale)},
+                        {kGrowth, int64_t{progress.lossScaler->growthTracker}},
+                        {kHysteresis, int64_t{progress.lossScaler->hysteresisTracker}}};
   state.consumedTrainSamples = progress.consumedTrainSamples;
   state.consumedValidSamples = progress.consumedValidSamples;
   state.floatingPointOperations = progress.floatingPointOperations;
   return state;
+}
+
+std::optional<LossScaler> lossScalerOf(const checkpoint::RunState &state) {
+  auto numberOf = [&](std::string_view field) {
+    const PlainValue *value = checkpoint::findEntry(state.gradScaler, field);
+    return value != nullptr ? value->number() : std::nullopt;
+  };
+  std::optional<double> scale = numberOf(kScale);
+  if (!scale || !(*scale > 0) || !std::isfinite(static_cast<float>(*scale)))
+    return std::nullopt;
+  auto trackerOf = [&](std::string_view field) {
+    constexpr double kTrackerMax = 1e9;
+    return static_cast<int32_t>(std::clamp(numberOf(field).value_or(0), -kTrackerMax, kTrackerMax));
+  };
+  return LossScaler{static_cast<float>(*scale), trackerOf(kGrowth), trackerOf(kHysteresis)};
 }
 
 checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Progress &progress) {
@@ -139,7 +167,7 @@ checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Pr
 }
 
 checkpoint::FsdpPrecision fsdpPrecisionOf(const plan::Plan &plan) {
-  bool isHalf = plan.job.model.bf16;
+  bool isHalf = plan.job.model.bf16 || plan.job.model.fp16;
   return isHalf ? checkpoint::FsdpPrecision::Half : checkpoint::FsdpPrecision::Fp32;
 }
 

@@ -2,6 +2,7 @@
 // counters, schedule, arguments under Megatron's names, optimizer settings of parameters.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,11 +13,18 @@
 
 namespace shardc::save {
 
+/// What a dynamic loss scale has come to.
+struct LossScaler {
+  float scale = 0;
+  int32_t growthTracker = 0, hysteresisTracker = 0;
+};
+
 /// How far a job has come, over all processes that worked on it.
 struct Progress {
   int64_t step = 0;
   int64_t applied = 0; ///< updates that the schedule counts, and the moments but for countOffsets
   float lr = 0;        ///< of the last step
+  std::optional<LossScaler> lossScaler; ///< none: that of a new run
   int64_t consumedTrainSamples = 0, consumedValidSamples = 0;
   double floatingPointOperations = 0;
   /// What the moments of each parameter count more than the schedule, by index in Plan::params;
@@ -34,6 +42,8 @@ struct Progress {
 Progress progressAfter(const plan::Plan &plan, const Progress &begin, const StepState &state);
 
 checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress);
+/// What the checkpoint of a run says of its loss scale; none if that is not dynamic or not known.
+std::optional<LossScaler> lossScalerOf(const checkpoint::RunState &state);
 /// The optimizer settings of the parameter with this index in Plan::params.
 checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t param, const Progress &progress);
 /// Whether Megatron has the model of such a run in its module of bf16 and fp16.

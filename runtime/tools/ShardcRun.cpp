@@ -13,6 +13,7 @@
 #include "runtime/exec/Explain.h"
 #include "runtime/launch/RankReports.h"
 #include "runtime/plan/Limits.h"
+#include "runtime/plan/LossScale.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Syntax.h"
 #include "runtime/run/Dump.h"
@@ -259,6 +260,7 @@ run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &p
   out.flopsPerToken = run::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
   out.peakFlops = run::peakFlops(plan);
   out.metrics = &metrics;
+  out.isLossScaled = plan::scalingOf(plan.job) != plan::Scaling::None;
   out.tell = process.console.sink();
   return out;
 }

@@ -34,9 +34,6 @@ bool isData(const Type &type) {
   }
 }
 
-/// In which models compute, and which go between ranks.
-bool isModelType(DType type) { return type == DType::F32 || type == DType::BF16; }
-
 /// A sum of squares that is there already.
 bool isPartial(const Type &type) { return type.dtype == DType::F64 && type.numel() == 1; }
 
@@ -85,6 +82,12 @@ private:
   void needState(const Type &type) {
     need(type.bytes() == static_cast<int64_t>(sizeof(StepState)),
          "step states of 128 bytes as operand and result");
+  }
+  /// Of ops that start gradients: with the loss scale.
+  void needScaleState() {
+    if (has(5))
+      need(in(5).bytes() == static_cast<int64_t>(sizeof(StepState)),
+           "a step state of 128 bytes as the last operand");
   }
   void needData() {
     for (ValueId id : op_.operands)
@@ -313,6 +316,7 @@ void ShapeCheck::lmLoss() {
 void ShapeCheck::checkLmLossGrad() {
   lmLoss();
   needVector(in(4), DType::F32, 1, "a token count of f32[1]");
+  needScaleState();
   need(sameMatrix(out(1), in(0)) && sameMatrix(out(2), in(1)) && isData(out(1)) && isData(out(2)),
        "gradients in the shapes of x and w as results");
 }
@@ -395,7 +399,7 @@ void ShapeCheck::collective() {
 void ShapeCheck::needWire() {
   for (ValueId id : {op_.operands[0], op_.results[0]}) {
     DType type = scope_.value(id).type.dtype;
-    needKnown(id, isModelType(type) || type == DType::F64, "sums of f32, bf16 and f64");
+    needKnown(id, isComputeType(type) || type == DType::F64, "sums of f32, bf16, f16 and f64");
   }
 }
 
@@ -421,12 +425,12 @@ void ShapeCheck::optimizer(size_t moments) {
   need(!hasOut(1 + moments) ||
            (isData(out(1 + moments)) && out(1 + moments).numel() == in(1).numel()),
        "a floating point weight of the master's length as a result");
-  needKnown(op_.operands[0], isModelType(in(0).dtype), "gradients of f32 and bf16");
+  needKnown(op_.operands[0], isComputeType(in(0).dtype), "gradients of f32, bf16 and f16");
   for (size_t i = 1; i < 2 + moments; ++i)
     needKnown(op_.operands[i], in(i).dtype == DType::F32, "master weights and moments of f32");
   if (hasOut(1 + moments))
-    needKnown(op_.results[1 + moments], isModelType(out(1 + moments).dtype),
-              "weights of f32 and bf16");
+    needKnown(op_.results[1 + moments], isComputeType(out(1 + moments).dtype),
+              "weights of f32, bf16 and f16");
 }
 
 /// Ops that read the step state and leave it changed.
@@ -572,6 +576,7 @@ void ShapeCheck::checkCrossEntropyBwd() {
   crossEntropy(2, 3);
   needVector(in(1), DType::F32, rows(in(0)), "f32 lse, one per row");
   needVector(in(4), DType::F32, 1, "a token count of f32[1]");
+  needScaleState();
   need(sameMatrix(in(0), out(0)) && isData(out(0)),
        "a gradient in the shape of the logits as its result");
 }
@@ -630,8 +635,7 @@ void ShapeCheck::checkReduceScatter() {
   if (!hasOut(1))
     return;
   needVector(out(1), DType::F64, 1, "a sum of squares of f64[1] as a result");
-  need(out(0).dtype == DType::F32 || out(0).dtype == DType::BF16,
-       "a scattered result of f32 or bf16 to square");
+  need(isComputeType(out(0).dtype), "a scattered result of f32, bf16 or f16 to square");
   need(std::ranges::none_of(op_.ties, [](const Tie &tie) { return tie.result == 1; }),
        "a sum of squares without ties");
   if (!isExchanged(scope_.plan(), scope_.segment, op_))
@@ -662,7 +666,7 @@ void ShapeCheck::checkSgd() { optimizer(0); }
 
 void ShapeCheck::checkInitBlock() {
   need(isData(out(0)), "a floating point result");
-  needKnown(op_.results[0], isModelType(out(0).dtype), "f32 and bf16");
+  needKnown(op_.results[0], isComputeType(out(0).dtype), "f32, bf16 and f16");
   needStateShard(out(0));
 }
 

@@ -754,8 +754,10 @@ void checkSums(Inspection &inspection) {
       updates.push_back({r, std::move(part), std::move(taken)});
     }
   compareRoles(inspection, updates);
-  if (inspection.size() == 0)
-    checkNorms(inspection);
+  if (inspection.size() != 0)
+    return;
+  checkNorms(inspection);
+  checkScales(inspection);
 }
 
 } // namespace shardc::plan::verifier

@@ -119,6 +119,9 @@ Stages stagesOf(Inspection &inspection, uint32_t role, const Role &part);
 /// Checks that each element of a gradient counts once in the norm, where steps end as they should.
 void checkNorms(Inspection &inspection);
 
+/// Gradients are multiples of the loss scale exactly where steps end with a division by it.
+void checkScales(Inspection &inspection);
+
 /// What a role's optimizers take of state and gradients, in the order of two steps: where roles
 /// have equal state, equal numbers are equal values.
 struct Update {

@@ -175,10 +175,10 @@ void checkParam(Inspection &inspection, const Param &param) {
   if (!isTypeSane(param.type))
     return broken(
         fmt::format("the type of parameter '{}' has no elements or too many", param.name));
-  if (param.type.dtype != DType::F32 && param.type.dtype != DType::BF16) {
+  if (!isComputeType(param.type.dtype)) {
     inspection.add(Rule::State, {},
-                   fmt::format("parameter '{}' has type {}; it needs to be f32 or bf16", param.name,
-                               dtypeName(param.type.dtype)),
+                   fmt::format("parameter '{}' has type {}; it needs to be f32, bf16 or f16",
+                               param.name, dtypeName(param.type.dtype)),
                    param.name);
     return;
   }

@@ -29,10 +29,12 @@ std::vector<Sum> sums() {
   using enum DType;
   std::vector<Sum> all;
   for (bool average : {false, true}) {
-    for (auto [in, out] : {std::pair(F32, F32), std::pair(BF16, BF16), std::pair(BF16, F32)})
+    for (auto [in, out] : {std::pair(F32, F32), std::pair(BF16, BF16), std::pair(BF16, F32),
+                           std::pair(F16, F16), std::pair(F16, F32)})
       for (bool accumulate : {false, true})
         all.push_back({CollectiveKind::ReduceScatter, in, out, average, accumulate});
-    for (auto [in, out] : {std::pair(F32, F32), std::pair(BF16, BF16), std::pair(BF16, F32)})
+    for (auto [in, out] : {std::pair(F32, F32), std::pair(BF16, BF16), std::pair(BF16, F32),
+                           std::pair(F16, F16), std::pair(F16, F32)})
       for (bool inPlace : {false, true})
         if (in == out || !inPlace)
           all.push_back({CollectiveKind::AllReduce, in, out, average, false, inPlace});
@@ -47,30 +49,41 @@ std::string nameOf(const Sum &sum, int64_t count) {
 }
 
 /// Half the distance of a number to the next, relative.
-double roundoff(DType type) { return type == DType::BF16 ? 0x1p-8 : 0x1p-24; }
+double roundoff(DType type) {
+  return type == DType::BF16 ? 0x1p-8 : type == DType::F16 ? 0x1p-11 : 0x1p-24;
+}
 
-/// Of both signs, and exact in bf16; ranks differ by about as much as elements do.
+/// Of both signs, and exact in bf16 and f16; ranks differ by about as much as elements do.
 float valueOf(int rank, int64_t i) {
   return toFloat(toBF16(0.37f * static_cast<float>((i * 7 + rank * 31) % 97 - 48)));
 }
 
-uint8_t *putValues(Conformance &test, int rank, DType type, const std::vector<float> &values) {
-  if (type == DType::F32)
-    return reinterpret_cast<uint8_t *>(test.put(rank, values));
-  std::vector<BF16> narrow(values.size());
-  std::ranges::transform(values, narrow.begin(), toBF16);
+template <typename T>
+uint8_t *putNarrow(Conformance &test, int rank, const std::vector<float> &values) {
+  std::vector<T> narrow(values.size());
+  std::ranges::transform(values, narrow.begin(), fromFloat<T>);
   return reinterpret_cast<uint8_t *>(test.put(rank, narrow));
+}
+
+uint8_t *putValues(Conformance &test, int rank, DType type, const std::vector<float> &values) {
+  return type == DType::F32    ? putNarrow<float>(test, rank, values)
+         : type == DType::BF16 ? putNarrow<BF16>(test, rank, values)
+                               : putNarrow<F16>(test, rank, values);
+}
+
+template <typename T>
+std::vector<float> getNarrow(Conformance &test, int rank, const uint8_t *from, int64_t count) {
+  std::vector<float> wide(static_cast<size_t>(count));
+  std::ranges::transform(test.get(rank, reinterpret_cast<const T *>(from), wide.size()),
+                         wide.begin(), [](T value) { return toFloat(value); });
+  return wide;
 }
 
 std::vector<float> getValues(Conformance &test, int rank, DType type, const uint8_t *from,
                              int64_t count) {
-  auto size = static_cast<size_t>(count);
-  if (type == DType::F32)
-    return test.get(rank, reinterpret_cast<const float *>(from), size);
-  std::vector<float> wide(size);
-  std::ranges::transform(test.get(rank, reinterpret_cast<const BF16 *>(from), size), wide.begin(),
-                         [](BF16 value) { return toFloat(value); });
-  return wide;
+  return type == DType::F32    ? getNarrow<float>(test, rank, from, count)
+         : type == DType::BF16 ? getNarrow<BF16>(test, rank, from, count)
+                               : getNarrow<F16>(test, rank, from, count);
 }
 
 /// Distance from the exact result in units of what rounding allows. Each of the additions rounds

@@ -36,7 +36,8 @@ std::vector<SquaredSum> squaredSums(std::initializer_list<int64_t> counts) {
   std::vector<SquaredSum> all;
   for (int64_t count : counts)
     for (const std::vector<ElementRange> &valid : validOf(count))
-      for (auto [in, out] : {std::pair(F32, F32), std::pair(BF16, BF16), std::pair(BF16, F32)})
+      for (auto [in, out] : {std::pair(F32, F32), std::pair(BF16, BF16), std::pair(BF16, F32),
+                             std::pair(F16, F16), std::pair(F16, F32)})
         for (bool average : {false, true})
           for (bool accumulate : {false, true})
             all.push_back({in, out, average, accumulate, count, valid});
@@ -53,23 +54,32 @@ float valueOf(int rank, int64_t i) {
   return 0.013f * static_cast<float>((i * 7 + rank * 31) % 997 - 498);
 }
 
-uint8_t *putValues(Conformance &test, int rank, DType type, const std::vector<float> &values) {
-  if (type == DType::F32)
-    return reinterpret_cast<uint8_t *>(test.put(rank, values));
-  std::vector<BF16> narrow(values.size());
-  std::ranges::transform(values, narrow.begin(), toBF16);
+template <typename T>
+uint8_t *putNarrow(Conformance &test, int rank, const std::vector<float> &values) {
+  std::vector<T> narrow(values.size());
+  std::ranges::transform(values, narrow.begin(), fromFloat<T>);
   return reinterpret_cast<uint8_t *>(test.put(rank, narrow));
+}
+
+uint8_t *putValues(Conformance &test, int rank, DType type, const std::vector<float> &values) {
+  return type == DType::F32    ? putNarrow<float>(test, rank, values)
+         : type == DType::BF16 ? putNarrow<BF16>(test, rank, values)
+                               : putNarrow<F16>(test, rank, values);
+}
+
+template <typename T>
+std::vector<float> getNarrow(Conformance &test, int rank, const uint8_t *from, int64_t count) {
+  std::vector<float> wide(static_cast<size_t>(count));
+  std::ranges::transform(test.get(rank, reinterpret_cast<const T *>(from), wide.size()),
+                         wide.begin(), [](T value) { return toFloat(value); });
+  return wide;
 }
 
 std::vector<float> getValues(Conformance &test, int rank, DType type, const uint8_t *from,
                              int64_t count) {
-  auto size = static_cast<size_t>(count);
-  if (type == DType::F32)
-    return test.get(rank, reinterpret_cast<const float *>(from), size);
-  std::vector<float> wide(size);
-  std::ranges::transform(test.get(rank, reinterpret_cast<const BF16 *>(from), size), wide.begin(),
-                         [](BF16 value) { return toFloat(value); });
-  return wide;
+  return type == DType::F32    ? getNarrow<float>(test, rank, from, count)
+         : type == DType::BF16 ? getNarrow<BF16>(test, rank, from, count)
+                               : getNarrow<F16>(test, rank, from, count);
 }
 
 /// In more digits than backends have, which add tens of thousands in fp64 in orders of their own.

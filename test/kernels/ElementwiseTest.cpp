@@ -75,7 +75,7 @@ TEST(Elementwise, CastAddsExactly) {
 }
 
 TEST(Elementwise, FillWritesEveryElement) {
-  for (DType dtype : {DType::F32, DType::BF16, DType::F64, DType::I32, DType::I64}) {
+  for (DType dtype : {DType::F32, DType::BF16, DType::F16, DType::F64, DType::I32, DType::I64}) {
     KernelRun run("fill");
     run.attrs.value = -3;
     EXPECT_EQ(run.out(dtype, {5, 101}).run()[0].values, constant(dtype, {505}, -3).values);
@@ -166,7 +166,7 @@ TEST(Reduce, SumsOfSquaresRefuseRangesAndVectors) {
   EXPECT_STREQ(ranges.refusal(), "a sum of squares has ranges");
   KernelRun vector("sum_squares");
   vector.listed(constant(DType::F64, {2}, 0)).out(DType::F64, {1});
-  EXPECT_STREQ(vector.refusal(), "sum_squares takes f32 and bf16, and sums as f64[1]");
+  EXPECT_STREQ(vector.refusal(), "sum_squares takes f32, bf16 and f16, and sums as f64[1]");
 }
 
 TEST(Reduce, SquaresRefuseRangesOutsideOfTheShard) {

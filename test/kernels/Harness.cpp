@@ -34,6 +34,8 @@ void store(DType dtype, double value, std::byte *at) {
     return put(at, static_cast<float>(value));
   case DType::BF16:
     return put(at, toBF16(static_cast<float>(value)));
+  case DType::F16:
+    return put(at, toF16(static_cast<float>(value)));
   case DType::I64:
     return put(at, static_cast<int64_t>(value));
   case DType::I32:
@@ -53,6 +55,8 @@ double load(DType dtype, const std::byte *at) {
     return static_cast<double>(get<float>(at));
   case DType::BF16:
     return static_cast<double>(toFloat(get<BF16>(at)));
+  case DType::F16:
+    return static_cast<double>(toFloat(get<F16>(at)));
   case DType::I64:
     return static_cast<double>(get<int64_t>(at));
   case DType::I32:
@@ -272,7 +276,10 @@ std::vector<Array> KernelRun::run() {
 void expectClose(const Array &got, const std::vector<double> &want, Tolerance tolerance,
                  const std::string &what) {
   ASSERT_EQ(got.values.size(), want.size()) << what;
-  double eps = got.dtype == DType::BF16 ? 0x1p-8 : got.dtype == DType::F64 ? 0x1p-52 : 0x1p-23;
+  double eps = got.dtype == DType::BF16  ? 0x1p-8
+               : got.dtype == DType::F16 ? 0x1p-11
+               : got.dtype == DType::F64 ? 0x1p-52
+                                         : 0x1p-23;
   for (size_t i = 0; i < want.size(); ++i) {
     double allowed = tolerance.abs + std::abs(want[i]) * tolerance.factor * eps;
     // Written so that a NaN fails.

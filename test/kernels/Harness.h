@@ -101,6 +101,6 @@ void expectGradient(const Array &got, const std::vector<double> &x, const Functi
 /// Sum of a[i]·b[i].
 double inner(const std::vector<double> &a, const std::vector<double> &b);
 
-inline constexpr DType kDataTypes[] = {DType::F32, DType::BF16};
+inline constexpr DType kDataTypes[] = {DType::F32, DType::BF16, DType::F16};
 
 } // namespace shardc::kernels::test

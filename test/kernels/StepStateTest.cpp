@@ -7,8 +7,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <numbers>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -68,8 +70,13 @@ TEST(StepState, ResetClearsEverything) {
   const Kernel *kernel = findHostKernel("step.reset");
   ASSERT_EQ(kernel->accepts(call), nullptr);
   kernel->run(call);
-  StepState zero = {};
-  EXPECT_EQ(std::memcmp(&state, &zero, sizeof state), 0);
+  StepState begun = {};
+  begun.lossScale = 1;
+  EXPECT_EQ(std::memcmp(&state, &begun, sizeof state), 0);
+  call.attrs.loss_scale = 65536, call.attrs.hysteresis = 2;
+  kernel->run(call);
+  begun.lossScale = 65536, begun.hysteresisTracker = 2;
+  EXPECT_EQ(std::memcmp(&state, &begun, sizeof state), 0);
 }
 
 TEST(StepState, AStepGoesThroughItsOps) {
@@ -172,6 +179,78 @@ TEST(StepState, AHaltStays) {
   EXPECT_EQ(f.state.nonfinite, 1);
   EXPECT_EQ(f.state.halt, 1);
   EXPECT_EQ(f.state.applied, 0);
+}
+
+enum Scaling { ConstantScale = 1, DynamicScale };
+
+TEST(StepState, NormAndUpdateDivideByTheLossScale) {
+  for (int scaling : {ConstantScale, DynamicScale}) {
+    Fixture f;
+    f.attrs.scaling = scaling, f.attrs.clip = 0.25, f.attrs.per_token = true;
+    f.attrs.growth_interval = 10, f.attrs.hysteresis = 1, f.attrs.min_scale = 1;
+    f.state.lossScale = 1024;
+    f.partial[0] = 64.0 * 1024 * 1024, f.partial[2] = 16;
+    f.finish();
+    EXPECT_EQ(f.state.gradNorm, 0.5f);
+    EXPECT_EQ(f.state.gradScale, static_cast<float>(0.25 / (0.5 + 1e-6) / 16 / 1024));
+    EXPECT_EQ(f.state.lossScale, 1024);
+  }
+}
+
+TEST(StepState, AConstantLossScaleStaysAndAnOverflowEndsTheRun) {
+  Fixture f;
+  f.attrs.scaling = ConstantScale;
+  f.state.lossScale = 1024;
+  f.partial[0] = std::numeric_limits<double>::infinity();
+  f.finish();
+  EXPECT_EQ(f.state.halt, 1);
+  EXPECT_EQ(f.state.lossScale, 1024);
+}
+
+TEST(StepState, AnOverflowOfADynamicLossScaleSkipsTheStepOnly) {
+  for (int which : {0, 1}) {
+    Fixture f;
+    f.attrs.scaling = DynamicScale;
+    f.attrs.growth_interval = 2, f.attrs.hysteresis = 1, f.attrs.min_scale = 1;
+    f.state.lossScale = 4;
+    f.partial[which] = std::numeric_limits<double>::quiet_NaN();
+    f.finish();
+    EXPECT_EQ(f.state.nonfinite, 1);
+    EXPECT_EQ(f.state.halt, 0);
+    EXPECT_EQ(f.state.applied, 0);
+    EXPECT_EQ(f.state.lossScale, 2);
+    f.partial[which] = 1;
+    f.finish();
+    EXPECT_EQ(f.state.nonfinite, 0);
+    EXPECT_EQ(f.state.applied, 1);
+  }
+}
+
+/// 200 steps by PyTorch's GradScaler, and by Megatron's with a hysteresis.
+TEST(StepState, TheLossScaleHasThePeersHistory) {
+  std::ifstream file(SHARDC_LOSS_SCALES);
+  ASSERT_TRUE(file);
+  std::string word, overflows;
+  int histories = 0;
+  for (; file >> word && word == "history"; ++histories) {
+    Fixture f;
+    f.attrs.scaling = DynamicScale;
+    file >> f.state.lossScale >> f.attrs.min_scale >> f.attrs.growth_interval >>
+        f.attrs.hysteresis >> overflows;
+    f.state.hysteresisTracker = static_cast<int32_t>(f.attrs.hysteresis);
+    ASSERT_EQ(overflows.size(), 200u);
+    int64_t applied = 0;
+    for (char overflow : overflows) {
+      f.partial[0] = overflow == '1' ? std::numeric_limits<double>::infinity() : 1.0;
+      applied += overflow == '0';
+      f.finish();
+      float scale = 0;
+      file >> scale;
+      ASSERT_EQ(f.state.lossScale, scale) << "history " << histories << ", update " << applied;
+    }
+    EXPECT_EQ(f.state.applied, applied);
+  }
+  EXPECT_EQ(histories, 6);
 }
 
 TEST(StepState, AStepWithoutTokensHasNoLoss) {

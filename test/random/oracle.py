@@ -571,6 +571,13 @@ ERRORS = {
     ("bf16", "fp16") and f["ddp.megatron_fsdp_grad_comm_dtype"] == "fp32",  # the plan's limit
     "master-weights-in-fp16": lambda f: f.fsdp and
     f["ddp.megatron_fsdp_main_params_dtype"] == "fp16",  # no optimizer takes them
+    "loss-scale-range": lambda f: any(
+        f.has(f"optimizer.{name}") and f[f"optimizer.{name}"] > 3.4028234663852886e38
+        for name in ("loss_scale", "initial_loss_scale", "min_loss_scale")),  # the scale is an f32
+    "loss-scale-minimum": lambda f: f.on("model.fp16") and not f.has("optimizer.loss_scale") and
+    f["optimizer.min_loss_scale"] > f["optimizer.initial_loss_scale"],  # an assertion of DynamicGradScaler
+    "loss-scale-window": lambda f: f.on("model.fp16") and not f.has("optimizer.loss_scale") and
+    (f["optimizer.loss_scale_window"] % 1 != 0 or f["optimizer.loss_scale_window"] >= 2**31),  # a count never equals it
     "schedule-too-short": lambda f: f.has("scheduler.max_steps") and
     f["scheduler.max_steps"] < f.num("train.train_iters"),  # V25
     "warmup-twice": lambda f: f.has("scheduler.lr_warmup_fraction") and any(
@@ -667,7 +674,8 @@ WARNINGS = {
     f.variable("NVTE_CPU_OFFLOAD_V1") != "1",  # V29
     "te-cross-entropy": lambda f: f.on("model.cross_entropy_loss_fusion") and
     f["model.cross_entropy_fusion_impl"] == "te",  # V78
-    "attention-on-cuda-cores": lambda f: f["cluster.gpu"] not in (None, "host") and f.on("model.bf16") and (
+    "attention-on-cuda-cores": lambda f: f["cluster.gpu"] not in (None, "host") and
+    (f.on("model.bf16") or f.on("model.fp16")) and (
         f.num("model.attention_dropout") > 0 or f.on("dataset.reset_attention_mask") or
         f.has("model.window_size") and f["model.window_size"][:1] > [-1] and f["model.window_attn_skip_freq"] != 1),
     "save-interval-without-save": lambda f: f.has("checkpoint.save_interval") and not f.has("checkpoint.save"),

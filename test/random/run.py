@@ -70,7 +70,7 @@ def hybrid(random_):
 
 def precision(random_):
     types = ["auto", "fp32", "bf16", "fp16"]
-    out = random_.choice([{}, {"mixed_precision": "bf16_mixed"}, {"model.bf16": True, "model.params_dtype": "bf16"},
+    out = random_.choice([{}, {"mixed_precision": "bf16_mixed"}, {"mixed_precision": "fp16_mixed"}, {"model.bf16": True, "model.params_dtype": "bf16"},
                           {"model.bf16": True}])
     for path in ("main_params_dtype", "main_grads_dtype", "grad_comm_dtype"):
         if random_.random() < 0.25:

@@ -52,8 +52,7 @@ Result<ncclDataType_t> ncclType(DType type) {
 }
 
 bool canSum(DType in, DType out) {
-  auto isFloat = [](DType type) { return type == DType::F32 || type == DType::BF16; };
-  return (isFloat(in) && isFloat(out)) || (in == DType::F64 && out == DType::F64);
+  return (isComputeType(in) && isComputeType(out)) || (in == DType::F64 && out == DType::F64);
 }
 
 std::byte *at(const void *base, int64_t elements, DType type) {

@@ -31,6 +31,8 @@ void addBlock(float *sum, const void *from, int64_t begin, int64_t n, bool first
 void addBlock(DType type, float *sum, const void *from, int64_t begin, int64_t n, bool first) {
   if (type == DType::BF16)
     addBlock<BF16>(sum, from, begin, n, first);
+  else if (type == DType::F16)
+    addBlock<F16>(sum, from, begin, n, first);
   else
     addBlock<float>(sum, from, begin, n, first);
 }
@@ -49,6 +51,8 @@ void storeBlock(const float *sum, void *to, int64_t begin, int64_t n, bool accum
 void storeBlock(DType type, const float *sum, void *to, int64_t begin, int64_t n, bool accumulate) {
   if (type == DType::BF16)
     storeBlock<BF16>(sum, to, begin, n, accumulate);
+  else if (type == DType::F16)
+    storeBlock<F16>(sum, to, begin, n, accumulate);
   else
     storeBlock<float>(sum, to, begin, n, accumulate);
 }
@@ -80,7 +84,7 @@ void gatherPart(Members members, int part) {
       std::memcpy(out + bytes * m, members[m]->in, static_cast<size_t>(bytes));
 }
 
-template <typename T> double squaresOf(const Collective &mine) {
+template <typename T> double squaresIn(const Collective &mine) {
   const T *out = static_cast<const T *>(mine.out);
   double sum = 0;
   for (const ElementRange &range : mine.valid)
@@ -89,6 +93,12 @@ template <typename T> double squaresOf(const Collective &mine) {
       sum += value * value;
     }
   return sum;
+}
+
+double squaresOf(const Collective &mine) {
+  return mine.outType == DType::BF16  ? squaresIn<BF16>(mine)
+         : mine.outType == DType::F16 ? squaresIn<F16>(mine)
+                                      : squaresIn<float>(mine);
 }
 
 void reduceScatterPart(Members members, int part) {
@@ -107,7 +117,7 @@ void reduceScatterPart(Members members, int part) {
     storeBlock(mine.outType, sum, mine.out, at, n, mine.accumulate);
   }
   if (mine.squares)
-    *mine.squares = mine.outType == DType::BF16 ? squaresOf<BF16>(mine) : squaresOf<float>(mine);
+    *mine.squares = squaresOf(mine);
 }
 
 void allReducePart(Members members, int part) {
@@ -154,8 +164,7 @@ Status checkTransfer(Members members) {
 }
 
 bool canSum(DType in, DType out) {
-  auto isFloat = [](DType type) { return type == DType::F32 || type == DType::BF16; };
-  return (isFloat(in) && isFloat(out)) || (in == DType::F64 && out == DType::F64);
+  return (isComputeType(in) && isComputeType(out)) || (in == DType::F64 && out == DType::F64);
 }
 
 } // namespace

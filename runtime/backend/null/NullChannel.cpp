@@ -68,8 +68,7 @@ bool areApart(const Collective &desc, const Extent &in, const Extent &out, int64
 }
 
 bool canSum(DType in, DType out) {
-  auto isFloat = [](DType type) { return type == DType::F32 || type == DType::BF16; };
-  return (isFloat(in) && isFloat(out)) || (in == DType::F64 && out == DType::F64);
+  return (isComputeType(in) && isComputeType(out)) || (in == DType::F64 && out == DType::F64);
 }
 
 } // namespace
@@ -177,7 +176,7 @@ Status NullChannel::checkTypes(const Collective &desc) const {
     return Ledger::refuse("{} does not add to what is there", hal::toString(desc.kind));
   if (desc.squares && (!facts.accumulates || desc.anyOrder || desc.outType == DType::F64))
     return Ledger::refuse(
-        "squares are of sums in rank order, into a part of f32 or bf16; not of {}",
+        "squares are of sums in rank order, into a part of f32, bf16 or f16; not of {}",
         hal::toString(desc.kind));
   int64_t at = 0;
   for (const ElementRange &range : desc.valid) {

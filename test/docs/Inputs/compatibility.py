@@ -80,6 +80,7 @@ MEASURED = "docs/benchmarks/cuda-multi-gpu.md"
 PROOFS = [
     ("bf16", ("optim_grads_params",), MEASURED, "measured"),
     ("bf16", ("no_shard", "optim_grads_params"), "test/e2e/golden-bf16.test", "tested on host"),
+    ("fp16, dynamic loss scale", SHARDINGS, "test/e2e/golden-fp16.test", "tested on host"),
     ("selective recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
     ("full recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
     ("checkpoint, default format", (*SHARDINGS, "torch FSDP2"), "test/e2e/resume-agrees.test", "tested on host"),

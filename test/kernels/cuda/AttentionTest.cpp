@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/Registry.h"
+#include "test/kernels/Harness.h"
 #include "test/kernels/cuda/DeviceRun.h"
 
 namespace shardc::kernels::test {
@@ -111,8 +112,8 @@ void expectGradientsOfRows(const Setting &setting, DType data, bool inOrder) {
 
 TEST_P(CudaAttention, AgreesWithTheHost) {
   SKIP_WITHOUT_GPU();
-  const Setting &setting = kSettings[GetParam() / 2];
-  DType data = GetParam() % 2 ? DType::BF16 : DType::F32;
+  const Setting &setting = kSettings[GetParam() / 3];
+  DType data = kDataTypes[GetParam() % 3];
   DeviceRun forward("attention", data, setting.model);
   for (int i = 0; i < 3; ++i)
     forward.fill(forward.call().in[i], 40 + i, 2.0);
@@ -125,8 +126,8 @@ TEST_P(CudaAttention, AgreesWithTheHost) {
 /// On rows of q, k and v: the parts' attention, whoever moves the heads.
 TEST_P(CudaAttention, OfCommonRowsAgreesWithTheHost) {
   SKIP_WITHOUT_GPU();
-  const Setting &setting = kSettings[GetParam() / 2];
-  DType data = GetParam() % 2 ? DType::BF16 : DType::F32;
+  const Setting &setting = kSettings[GetParam() / 3];
+  DType data = kDataTypes[GetParam() % 3];
   DeviceRun forward("attention_qkv", data, setting.model);
   forward.fill(forward.call().in[0], 40, 2.0);
   apply(setting, forward.call(), 1);
@@ -137,14 +138,14 @@ TEST_P(CudaAttention, OfCommonRowsAgreesWithTheHost) {
 /// As runs have it unless they ask for the same bits: gradients of queries are added in any order.
 TEST_P(CudaAttention, NondeterministicGradientsAgreeToo) {
   SKIP_WITHOUT_GPU();
-  const Setting &setting = kSettings[GetParam() / 2];
-  DType data = GetParam() % 2 ? DType::BF16 : DType::F32;
+  const Setting &setting = kSettings[GetParam() / 3];
+  DType data = kDataTypes[GetParam() % 3];
   expectGradients(setting, data, false);
   expectGradientsOfRows(setting, data, false);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttention,
-                         testing::Range(0, 2 * static_cast<int>(std::size(kSettings))));
+                         testing::Range(0, 3 * static_cast<int>(std::size(kSettings))));
 
 /// What bf16 loses by dropout, by masks of documents or by windows is told once, as soon as a plan
 /// is bound; no GPU is asked.
@@ -190,7 +191,8 @@ TEST(CudaAttentionTypical, GradientsAgreeEitherWay) {
   SKIP_WITHOUT_GPU();
   const Setting setting = {{1, 2048, 8, 2, 128, 8, 8}};
   for (bool deterministic : {true, false})
-    expectGradientsOfRows(setting, DType::BF16, deterministic);
+    for (DType data : {DType::BF16, DType::F16})
+      expectGradientsOfRows(setting, data, deterministic);
 }
 
 } // namespace

@@ -70,6 +70,8 @@ double elementOf(DType dtype, const std::byte *at) {
     return static_cast<double>(as(float{}));
   case DType::BF16:
     return static_cast<double>(toFloat(as(BF16{})));
+  case DType::F16:
+    return static_cast<double>(toFloat(as(F16{})));
   case DType::I64:
     return static_cast<double>(as(int64_t{}));
   case DType::I32:
@@ -108,6 +110,7 @@ void expectNear(const Tensor &tensor, const std::vector<std::byte> &got,
                 const std::vector<std::byte> &want, double f32Tolerance, double bf16Tolerance,
                 const std::string &what) {
   double tolerance = tensor.dtype == DType::BF16  ? bf16Tolerance
+                     : tensor.dtype == DType::F16 ? bf16Tolerance / 4
                      : tensor.dtype == DType::F32 ? f32Tolerance
                      : tensor.dtype == DType::F64 ? f32Tolerance / 10
                                                   : 0.0;
@@ -150,8 +153,10 @@ void DeviceRun::fill(Tensor &tensor, uint64_t seed, double scale) {
     auto value = static_cast<float>(scale * (2 * uniformAt(seed, static_cast<uint64_t>(i)) - 1));
     if (tensor.dtype == DType::F32)
       static_cast<float *>(tensor.data)[i] = value;
-    else
+    else if (tensor.dtype == DType::BF16)
       static_cast<BF16 *>(tensor.data)[i] = toBF16(value);
+    else
+      static_cast<F16 *>(tensor.data)[i] = toF16(value);
   }
 }
 

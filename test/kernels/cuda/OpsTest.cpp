@@ -11,6 +11,7 @@
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Registry.h"
 #include "runtime/base/StepState.h"
+#include "test/kernels/Harness.h"
 #include "test/kernels/cuda/DeviceRun.h"
 
 namespace shardc::kernels::test {
@@ -68,8 +69,8 @@ TEST_P(Ops, AgreeWithTheHost) {
     GTEST_SKIP() << "its operands must belong together: see AttentionTest.cpp";
   Tolerances tolerances = tolerancesOf(row.op);
   for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel})
-    for (DType data : {DType::F32, DType::BF16}) {
-      if (data == DType::BF16 && row.dtypes == "fixed")
+    for (DType data : kDataTypes) {
+      if (data != DType::F32 && row.dtypes == "fixed")
         continue;
       SCOPED_TRACE(testing::Message() << dtypeName(data) << " hidden " << model.hidden());
       DeviceRun run(row.op, data, model);
@@ -116,7 +117,7 @@ TEST(CudaOps, AccumulateOntoWhatIsThere) {
                                                                 {"lm_loss_grad", {2}}};
   for (auto &[op, which] : results)
     for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel})
-      for (DType data : {DType::F32, DType::BF16}) {
+      for (DType data : kDataTypes) {
         SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data));
         DeviceRun run(op, data, model);
         scaleLogits(run, op);
@@ -129,9 +130,9 @@ TEST(CudaOps, AccumulateOntoWhatIsThere) {
 
 TEST(CudaOps, MatmulMixesTypesAndOrientations) {
   SKIP_WITHOUT_GPU();
-  for (DType a : {DType::F32, DType::BF16})
-    for (DType b : {DType::F32, DType::BF16})
-      for (DType c : {DType::F32, DType::BF16})
+  for (DType a : kDataTypes)
+    for (DType b : kDataTypes)
+      for (DType c : kDataTypes)
         for (int variant = 0; variant < 16; ++variant) {
           bool transA = variant & 1, transB = variant & 2, accumulates = variant & 4;
           int64_t m = variant & 8 ? 96 : 21, n = variant & 8 ? 160 : 13, k = variant & 8 ? 64 : 35;
@@ -162,7 +163,7 @@ TEST(CudaOps, MatmulEndsInEitherGelu) {
   for (std::string_view op : {"matmul_gelu", "matmul_gelu_bwd"})
     for (bool tanh : {false, true})
       for (bool hasBias : {false, true}) {
-        DeviceRun run(op, DType::BF16, model);
+        DeviceRun run(op, hasBias ? DType::BF16 : DType::F16, model);
         run.call().attrs.tanh_approx = tanh;
         if (!hasBias && op == "matmul_gelu")
           run.call().inCount = 2;
@@ -177,7 +178,7 @@ TEST(CudaOps, EmbeddingGradientsOfFrequentIds) {
   constexpr bench::Model models[] = {{2, 515, 1, 1, 67, 8, 12}, {3, 512, 1, 1, 128, 8, 1500}};
   for (int kind = 0; kind < 4; ++kind)
     for (int variant = 0; variant < 6; ++variant)
-      for (DType data : {DType::F32, DType::BF16}) {
+      for (DType data : kDataTypes) {
         bool ofShard = kind & 2;
         DeviceRun run(ofShard ? "embedding_shard_bwd" : "embedding_bwd", data, models[kind & 1]);
         Call &call = run.call();
@@ -206,9 +207,11 @@ TEST(CudaOps, EmbeddingGradientsOfFrequentIds) {
 TEST(CudaOps, LossesOfLargeVocabularies) {
   SKIP_WITHOUT_GPU();
   for (int64_t vocabulary : {4104, 50304, 57352, 128256})
-    for (std::string_view op : {"cross_entropy", "lm_loss", "lm_loss_grad"}) {
+    for (int which = 0; which < 6; ++which) {
+      const char *ops[] = {"cross_entropy", "lm_loss", "lm_loss_grad"};
+      std::string_view op = ops[which / 2];
       bench::Model model = {1, 67, 2, 2, 32, 8, vocabulary};
-      DeviceRun run(op, DType::BF16, model);
+      DeviceRun run(op, which % 2 ? DType::F16 : DType::BF16, model);
       scaleLogits(run, op);
       run.call().attrs.valid_cols = vocabulary - 47;
       run.call().attrs.chunk_rows = 64;
@@ -219,9 +222,9 @@ TEST(CudaOps, LossesOfLargeVocabularies) {
 
 TEST(CudaOps, LmLossGradOfOtherTypes) {
   SKIP_WITHOUT_GPU();
-  for (DType x : {DType::F32, DType::BF16})
-    for (DType w : {DType::F32, DType::BF16})
-      for (DType d : {DType::F32, DType::BF16})
+  for (DType x : kDataTypes)
+    for (DType w : kDataTypes)
+      for (DType d : kDataTypes)
         for (int variant = 0; variant < 8; ++variant) {
           SCOPED_TRACE(testing::Message()
                        << dtypeName(x) << dtypeName(w) << dtypeName(d) << ' ' << variant);
@@ -247,7 +250,7 @@ TEST(CudaOps, NormsOfRowsBeyondABlock) {
   for (std::string_view op :
        {"rmsnorm", "layernorm", "add_rmsnorm", "add_layernorm", "rmsnorm_bwd", "layernorm_bwd"})
     for (const bench::Model &model : {longRows, longWhole})
-      for (DType data : {DType::F32, DType::BF16}) {
+      for (DType data : kDataTypes) {
         SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data));
         DeviceRun run(op, data, model);
         run.call().attrs.zero_centered = true;
@@ -366,7 +369,7 @@ TEST(CudaOps, OptimizersKeepToTheirRanges) {
   SKIP_WITHOUT_GPU();
   const std::map<std::string_view, int> moments = {{"adamw", 2}, {"sgd", 0}, {"sgd_momentum", 1}};
   for (auto &[op, count] : moments)
-    for (DType data : {DType::F32, DType::BF16})
+    for (DType data : kDataTypes)
       for (int variant = 0; variant < 8; ++variant) {
         DeviceRun run(op, data, bench::kSmallModel);
         Call &call = run.call();
@@ -485,7 +488,7 @@ TEST(CudaOps, ManyRangesTakeSeveralLaunches) {
 
 TEST(CudaOps, InitialValuesAreTheHosts) {
   SKIP_WITHOUT_GPU();
-  for (DType data : {DType::F32, DType::BF16})
+  for (DType data : kDataTypes)
     for (int64_t columns : {0, 1, 36, 37}) { // of rows of 1001
       DeviceRun run("init_block", data, bench::kSmallModel);
       makeRanges(run, run.call().out[0].numel());

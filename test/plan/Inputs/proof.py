@@ -43,6 +43,7 @@ TIED = ["model.share_embeddings_and_output_weights=true"]
 UNTIED = ["model.share_embeddings_and_output_weights=false"]
 THREE_RANKS = ["cluster.gpus_per_node=3"]
 BF16 = ["mixed_precision=bf16_mixed"]
+FP16 = ["mixed_precision=fp16_mixed", "optimizer.initial_loss_scale=1024"]
 FULL = ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"]
 SAVE = ['checkpoint.save="saved"', "checkpoint.async_save=true", "checkpoint.save_interval=1"]
 PIECES = [*SAVE, "checkpoint.snapshot_limit=4096"]
@@ -63,6 +64,8 @@ def variants():
         yield f"bf16-{count}", "llama_tiny", [*fsdp, *BF16, *settings]
         for strategy in ("no_shard", "optim", "optim_grads_params"):
             yield f"gpt2-{strategy}-{count}", "gpt2_tiny", [*STRATEGIES[strategy], *settings]
+    yield "fp16-3", "llama_tiny", [*fsdp, *FP16, *THREE_MICROBATCHES]
+    yield "gpt2-fp16-1", "gpt2_tiny", [*STRATEGIES["optim"], *FP16, *ONE_MICROBATCH]
     yield "recompute", "llama_tiny", [*fsdp, *FULL]
     yield "eval", "llama_tiny", [*fsdp, *EVAL]
     yield "three-ranks", "llama_tiny", [*fsdp, *THREE_RANKS, "train.global_batch_size=12"]
@@ -83,6 +86,7 @@ def variants():
     yield "hybrid-no_shard", "llama_tiny", [*HYBRID, "train.global_batch_size=16"]
     yield "hybrid-bf16", "llama_tiny", [*fsdp, *BF16, *HYBRID, "ddp.grad_reduce_in_fp32=false",
                                       "train.global_batch_size=24"]
+    yield "hybrid-fp16", "llama_tiny", [*fsdp, *FP16, *HYBRID, "train.global_batch_size=24"]
     yield "hybrid-tied", "llama_tiny", [*fsdp, *BF16, *TIED, *HYBRID, "train.global_batch_size=16"]
     yield "background-hybrid", "llama_tiny", [*fsdp, *SAVE, *EVAL, *HYBRID, "train.global_batch_size=8"]
     divided = [*fsdp, *HYBRID, "ddp.outer_dp_sharding_strategy=optim"]  # state over all four ranks

@@ -6,10 +6,10 @@
 namespace shardc {
 namespace {
 
-TEST(Attention, CudnnServesBf16WithoutDropoutAndDocuments) {
+TEST(Attention, CudnnServesHalvesWithoutDropoutAndDocuments) {
   EXPECT_EQ(cudnnBarOf({.type = DType::BF16}), CudnnBar::None);
   EXPECT_EQ(cudnnBarOf({.type = DType::F32}), CudnnBar::Type);
-  EXPECT_EQ(cudnnBarOf({.type = DType::F16}), CudnnBar::Type);
+  EXPECT_EQ(cudnnBarOf({.type = DType::F16}), CudnnBar::None);
   EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .drops = true}), CudnnBar::Dropout);
   EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .hasDocuments = true}), CudnnBar::Documents);
   EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .hasWindow = true}), CudnnBar::SlidingWindow);

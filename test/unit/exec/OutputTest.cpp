@@ -73,6 +73,19 @@ TEST(Metrics, TheHostsWorkIsInMilliseconds) {
               HasSubstr("\"host_ms\":0.25,\"host_wait_ms\":9.5}\n"));
 }
 
+TEST(Metrics, ALossScaleIsToldWithWhatWasSkipped) {
+  TempFolder folder;
+  {
+    run::MetricsWriter metrics;
+    ASSERT_TRUE(metrics.open(folder.path() + "/m.jsonl").isOk());
+    StepState state = makeState(1, 2);
+    state.lossScale = 32768, state.nonfinite = 1;
+    EXPECT_TRUE(metrics.step(state, run::Speed(1000), /*isLossScaled=*/true).isOk());
+  }
+  EXPECT_THAT(*readFile(folder.path() + "/m.jsonl"),
+              HasSubstr("\"loss_scale\":32768,\"skipped\":1,"));
+}
+
 TEST(Metrics, AFullDiskIsToldOnce) {
   run::MetricsWriter metrics;
   ASSERT_TRUE(metrics.open("/dev/full").isOk());
@@ -107,6 +120,28 @@ std::string outputOf(run::ProgressOptions options, int64_t steps, int64_t first 
 
 TEST(ProgressOutput, SaysThatMoreStepsAreDoneThanAskedFor) {
   EXPECT_THAT(outputOf({}, 2, 4), HasSubstr("done after 4 steps, more than the 2 asked for, in "));
+}
+
+TEST(ProgressOutput, CountsSkippedStepsAndWarnsOfManyInARow) {
+  std::FILE *file = std::tmpfile();
+  ReportList reports;
+  run::ProgressOutput output(
+      {.out = file, .logInterval = 1, .tell = reports.sink(), .isLossScaled = true});
+  output.begin(0, 200);
+  for (int64_t step = 1; step <= 200; ++step) {
+    StepState state = makeState(step, 1.0);
+    state.lossScale = 1024;
+    state.nonfinite = step <= 40 || step > 100 ? 1 : 0;
+    output.step(state);
+  }
+  std::string text(static_cast<size_t>(std::ftell(file)), '\0');
+  std::rewind(file);
+  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
+  std::fclose(file);
+  EXPECT_THAT(text, HasSubstr("loss scale 1024  skipped 140  "));
+  std::vector<Report> warnings = reports.take();
+  ASSERT_EQ(warnings.size(), 2u); // after 50 and 100 in a row, not for the first 40
+  EXPECT_EQ(warnings[0].id, "steps-skipped");
 }
 
 /// What the host saw, and when, is nothing beside what the device says.

@@ -66,6 +66,19 @@ constexpr const char *kContexts[] = {
        optimizer { lr = 1e-3 }
        scheduler.lr_warmup_fraction = 0.1
        dist.use_torch_fsdp2 = true)",
+    // fp16, whose loss has a scale.
+    R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                     vocab_size = 61 }
+       cluster { gpu = host  gpus_per_node = 2 }
+       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 }
+       mixed_precision = fp16_mixed)",
+};
+
+/// Where the fields of mixed_precision go.
+constexpr std::pair<Opt, Opt> kCopies[] = {
+#define COPY(field, option) {Opt::field, Opt::option},
+#include "compiler/config/Presets.def"
 };
 
 /// Values of an option's type, as recipe text.
@@ -216,6 +229,8 @@ public:
   OptionStatus of(const OptionInfo &option) const {
     std::string path = option.path.str();
     bool isRead = read_.count(path) != 0;
+    for (auto [field, copy] : kCopies)
+      isRead |= field == option.opt && read_.count(config::info(copy).path.str()) != 0;
     // The runtime passes every variable of the job on to NCCL, CUDA and whoever asks.
     bool isVariable =
         option.section == config::Section::Env && names_.count("job.environment") != 0;

@@ -193,19 +193,20 @@ const BrokenStep kOthers[] = {
      Rule::State,
      "fsdp",
      {{"\"layers.0.weight\" : f32[8,8]", "\"layers.0.weight\" : i32[8,8]"}},
-     "parameter 'layers.0.weight' has type i32; it needs to be f32 or bf16",
+     "parameter 'layers.0.weight' has type i32; it needs to be f32, bf16 or f16",
      false},
     {"wireThatNobodyAdds",
      Rule::State,
      "mesh",
      {{"    %s1 = all_reduce %r1 {block = 1  average = true} channel reduce.tp unit layers.1 "
        ": f32[8] grads at work 416\n",
-       "    %s1 = cast %r1 on reduce : f32[8] grads at work 416\n    %f = fill : f16[8] grads at "
+       "    %s1 = cast %r1 on reduce : f32[8] grads at work 416\n    %f = fill : f8e4m3[8] grads "
+       "at "
        "work "
-       "544\n    %s = all_reduce %f channel reduce.tp after %f : f16[8] grads at "
+       "544\n    %s = all_reduce %f channel reduce.tp after %f : f8e4m3[8] grads at "
        "work "
        "544\n"}},
-     "'all_reduce' supports sums of f32, bf16 and f64",
+     "'all_reduce' supports sums of f32, bf16, f16 and f64",
      false},
     {"contentForNobody",
      Rule::Lost,

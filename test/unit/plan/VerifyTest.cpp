@@ -310,7 +310,7 @@ const std::vector<Case> &squareCases() {
        "a sum of squares of f64[1] as a result"},
       {"squaresOfDoubles", Rule::Shape, "exchange",
        [](Plan &p) { retypeCell(p, "g0", Type::of(DType::F64, {8})); },
-       "a scattered result of f32 or bf16 to square"},
+       "a scattered result of f32, bf16 or f16 to square"},
       {"squaresThatTakeOver", Rule::Shape, "exchange",
        [](Plan &p) {
          ValueId before = addLiveIn(micro(p), "before", p.roles[0], cellNamed(p, "ss0"));

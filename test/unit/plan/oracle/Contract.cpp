@@ -41,7 +41,7 @@ public:
       checkHost();
     checkUnread();
     for (const Param &param : plan_.params)
-      need(param.type.dtype == DType::F32 || param.type.dtype == DType::BF16,
+      need(isComputeType(param.type.dtype),
            param.name + " is of a type that no model has");
     checkStateTypes();
     checkSplitRoles();

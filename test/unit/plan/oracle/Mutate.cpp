@@ -538,7 +538,7 @@ private:
       id = static_cast<ValueId>(below(segment_->values.size()));
     }
     bool fits = id != kNone && (value(id).def == kNone || value(id).def < index) &&
-                (value(id).type.dtype == DType::F32 || value(id).type.dtype == DType::BF16) &&
+                isComputeType(value(id).type.dtype) &&
                 value(id).type.bytes() >= 32;
     return fits ? id : kNone;
   }

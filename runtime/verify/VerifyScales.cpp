@@ -1,0 +1,90 @@
+// Checks loss scales: where steps end with gradients divided by the step state's scale, each op
+// that starts gradients takes that scale, and nowhere else. All ranks change the scale alike.
+#include "runtime/verify/VerifySums.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// The operand that has the loss scale, of ops that start gradients; -1 for others.
+int scaleOperandOf(OpKind kind) {
+  return kind == OpKind::CrossEntropyBwd || kind == OpKind::LmLossGrad ? 5 : -1;
+}
+
+class ScaleCheck {
+public:
+  explicit ScaleCheck(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {}
+
+  void run() {
+    forEachOp([&](Spot at, const Segment &, const Op &op) {
+      if (op.kind == OpKind::StepFinish)
+        compare(at, op);
+    });
+    if (!finish_)
+      return;
+    bool isScaled = finish_->getInt(AttrKey::scaling) != 0;
+    forEachOp([&](Spot at, const Segment &segment, const Op &op) {
+      if (int operand = scaleOperandOf(op.kind); operand >= 0)
+        checkStart(at, segment, op, static_cast<size_t>(operand), isScaled);
+    });
+  }
+
+private:
+  template <typename Use> void forEachOp(Use use) {
+    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
+      for (uint32_t s = 0; s < plan_.roles[r].segments.size(); ++s) {
+        const Segment &segment = plan_.roles[r].segments[s];
+        for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i)
+          use({r, s, i}, segment, segment.ops[i]);
+      }
+  }
+
+  /// All steps end by the same rule.
+  void compare(Spot at, const Op &op) {
+    if (!finish_)
+      finish_ = &op;
+    for (AttrKey key : {AttrKey::scaling, AttrKey::growth_interval, AttrKey::hysteresis})
+      if (op.getInt(key) != finish_->getInt(key))
+        return differs(at);
+    if (op.getFloat(AttrKey::min_scale) != finish_->getFloat(AttrKey::min_scale))
+      differs(at);
+  }
+  void differs(Spot at) {
+    report_.add(Rule::Step, at,
+                "'step.finish' changes the loss scale otherwise than another one does");
+  }
+
+  void checkStart(Spot at, const Segment &segment, const Op &op, size_t operand, bool isScaled) {
+    std::string_view name = opInfo(op.kind).name;
+    if ((op.operands.size() > operand) != isScaled)
+      report_.add(
+          Rule::Step, at,
+          isScaled ? fmt::format("'{}' takes no loss scale, by which 'step.finish' divides", name)
+                   : fmt::format("'{}' takes a loss scale, and 'step.finish' does not divide by it",
+                                 name));
+    else if (isScaled && !isStepState(at, segment, op.operands[operand]))
+      report_.add(
+          Rule::Step, at,
+          fmt::format("'{}' takes its loss scale from a value that is not the step state", name));
+  }
+
+  bool isStepState(Spot at, const Segment &segment, ValueId value) const {
+    if (uint32_t def = segment.values[value].def; def != kNone) {
+      OpKind kind = segment.ops[def].kind;
+      return kind == OpKind::StepBegin || kind == OpKind::LossAdd;
+    }
+    for (const Segment::Boundary &in : segment.ins)
+      if (in.value == value)
+        return plan_.roles[at.role].cells[in.cell].kind == CellKind::Step;
+    return false;
+  }
+
+  Inspection &report_;
+  const Plan &plan_;
+  const Op *finish_ = nullptr; ///< the first
+};
+
+} // namespace
+
+void checkScales(Inspection &inspection) { ScaleCheck(inspection).run(); }
+
+} // namespace shardc::plan::verifier
