@@ -34,11 +34,11 @@ Result<Arenas> Arenas::allocate(const plan::Role &role, hal::Device &device, Gro
   return arenas;
 }
 
-Result<uint8_t *> Arenas::resolve(const plan::Place &place, int64_t bytes,
-                                  std::string_view what) const {
+Result<uint8_t *> Arenas::resolve(const plan::Place &place, int64_t bytes, std::string_view what,
+                                  int64_t microbatch) const {
   if (!place.placed)
     return makeStatus(report::PlanCannotRun, "{} has no place", what);
-  int64_t offset = place.offset + place.coef * indices_.of(place.group);
+  int64_t offset = place.offsetFor(microbatch) + place.coef * indices_.of(place.group);
   int64_t size = this->bytes(place.arena);
   if (offset < 0 || bytes < 0 || offset > size || bytes > size - offset)
     return makeStatus(report::PlanCannotRun,

@@ -17,7 +17,9 @@ public:
 
   /// Address of `bytes` bytes at a place. InvalidInput if they are not inside the arena, so that no
   /// plan can access other memory.
-  Result<uint8_t *> resolve(const plan::Place &place, int64_t bytes, std::string_view what) const;
+  /// In a ring, in the slot for the microbatch.
+  Result<uint8_t *> resolve(const plan::Place &place, int64_t bytes, std::string_view what,
+                            int64_t microbatch = 0) const;
 
   const GroupIndices &indices() const { return indices_; }
   uint8_t *base(plan::Arena arena) const { return buffers_[static_cast<size_t>(arena)]->data(); }

@@ -95,8 +95,9 @@ private:
   Result<kernels::Tensor> tensor(ValueId id) const {
     const plan::Value &value = segment_.values[id];
     kernels::Tensor tensor = tensorOf(value.type);
-    ASSIGN_OR_RETURN(tensor.data, context_.arenas.resolve(value.place, value.type.bytes(),
-                                                          fmt::format("%{}", value.name)));
+    ASSIGN_OR_RETURN(tensor.data,
+                     context_.arenas.resolve(value.place, value.type.bytes(),
+                                             fmt::format("%{}", value.name), context_.microbatch));
     return tensor;
   }
 

@@ -64,6 +64,7 @@ struct BindContext {
   std::function<hal::Channel *(plan::ChannelId channel)> findChannel;
   std::span<const int64_t> countOffsets = {};      ///< as in paramRanges
   kernels::KernelContext *kernelContext = nullptr; ///< the backend's, for the calls
+  int64_t microbatch = 0;                          ///< for which addresses in rings are
 };
 
 /// Binds the segment. InvalidInput, listing all unsupported ops, if a kernel is missing or refuses

@@ -25,7 +25,15 @@ hal::StreamUse useOf(const plan::Plan &plan, plan::StreamId stream) {
 
 Executable::Executable(const plan::Plan &plan, hal::Backend &backend,
                        const ExecutableOptions &options)
-    : plan_(plan), role_(plan.roles.front()), backend_(backend), options_(options), map_(plan) {}
+    : plan_(plan), backend_(backend), options_(options), map_(plan),
+      ranksOfRole_(plan.roles.size()) {
+  for (uint32_t r = 0; r < plan.roles.size(); ++r) {
+    firstOf_.push_back(static_cast<uint32_t>(segments_.size()));
+    for (const plan::Segment &segment : plan.roles[r].segments)
+      segments_.push_back(
+          {&segment, r, plan::VariantTable(segment), plan::slotsOf(plan.roles[r], segment)});
+  }
+}
 
 Executable::~Executable() {
   // Queued work still uses our memory. A failure was reported to the thread that waited for it.
@@ -39,8 +47,6 @@ Executable::~Executable() {
 Result<std::unique_ptr<Executable>> Executable::create(const plan::Plan &plan,
                                                        hal::Backend &backend, FindKernel findKernel,
                                                        const ExecutableOptions &options) {
-  if (plan.roles.size() != 1)
-    return makeStatus(report::SeveralRoles, plan.roles.size());
   std::unique_ptr<Executable> executable(new Executable(plan, backend, options));
   RETURN_IF_ERROR(executable->checkPlan());
   hal::Device &device = *backend.devices().front();
@@ -75,8 +81,12 @@ Status Executable::createRanks() {
   for (hal::Device *device : backend_.devices()) {
     auto rank = std::make_unique<Rank>();
     rank->device = device;
-    ASSIGN_OR_RETURN(rank->arenas,
-                     Arenas::allocate(role_, *device, GroupIndices(plan_, device->rank())));
+    rank->role = exec::roleOf(plan_, device->rank());
+    if (ranksOfRole_[rank->role].empty())
+      rolesHere_.push_back(rank->role);
+    ranksOfRole_[rank->role].push_back(ranks_.size());
+    ASSIGN_OR_RETURN(rank->arenas, Arenas::allocate(plan_.roles[rank->role], *device,
+                                                    GroupIndices(plan_, device->rank())));
     for (size_t s = 0; s < plan_.streams.size(); ++s) {
       hal::StreamUse use = useOf(plan_, static_cast<plan::StreamId>(s));
       ASSIGN_OR_RETURN(rank->streams[s], device->createStream(plan_.streams[s].name, use));
@@ -104,29 +114,40 @@ StreamWords Executable::progress(size_t rank) const {
   return words;
 }
 
+/// In the order in which the plan comes upon channels, and of a channel by the ranks that have it:
+/// the same order in all processes.
 Status Executable::createChannels() {
-  for (const plan::Segment &segment : role_.segments)
-    for (const plan::Op &op : segment.ops) {
-      if (op.channel == plan::kNoChannel)
+  std::vector<bool> isMade(plan_.channels.size());
+  for (const Numbered &of : segments_)
+    for (const plan::Op &op : of.segment->ops) {
+      if (op.channel == plan::kNoChannel || isMade[static_cast<size_t>(op.channel)])
         continue;
-      for (const std::unique_ptr<Rank> &rank : ranks_) {
-        int worldRank = rank->device->rank();
-        if (findChannel(worldRank, op.channel))
-          continue;
-        Communicator made{op.channel, groupMembers(plan_, op.group, worldRank), nullptr};
-        hal::Device &first = *backend_.devices().front();
-        int64_t before = first.memory().used;
-        auto number = map_.numberOf(segment, static_cast<size_t>(&op - segment.ops.data()));
-        ASSIGN_OR_RETURN(made.handle, createChannel(made, number));
-        bool isMember =
-            std::find(made.members.begin(), made.members.end(), first.rank()) != made.members.end();
-        int64_t landing = isMember ? made.handle->landingBytes() : 0;
-        stages_.landings += landing;
-        if (int64_t bytes = first.memory().used - before - landing; bytes > 0)
-          stages_.communicators.emplace_back(made.handle->desc().name, bytes);
-        communicators_.push_back(std::move(made));
-      }
+      isMade[static_cast<size_t>(op.channel)] = true;
+      auto number = map_.numberOf(*of.segment, static_cast<size_t>(&op - of.segment->ops.data()));
+      RETURN_IF_ERROR(createChannelsOf(op, number));
     }
+  return Status::ok();
+}
+
+/// Those of the op's channel that ranks of this process are members of.
+Status Executable::createChannelsOf(const plan::Op &op, uint32_t number) {
+  for (const std::unique_ptr<Rank> &rank : ranks_) {
+    int worldRank = rank->device->rank();
+    Communicator made{op.channel, channelMembers(plan_, op.channel, worldRank), nullptr};
+    bool isOne = std::ranges::find(made.members, worldRank) != made.members.end();
+    if (!isOne || findChannel(worldRank, op.channel))
+      continue;
+    hal::Device &first = *backend_.devices().front();
+    int64_t before = first.memory().used;
+    ASSIGN_OR_RETURN(made.handle, createChannel(made, number));
+    bool isMember =
+        std::find(made.members.begin(), made.members.end(), first.rank()) != made.members.end();
+    int64_t landing = isMember ? made.handle->landingBytes() : 0;
+    stages_.landings += landing;
+    if (int64_t bytes = first.memory().used - before - landing; bytes > 0)
+      stages_.communicators.emplace_back(made.handle->desc().name, bytes);
+    communicators_.push_back(std::move(made));
+  }
   return Status::ok();
 }
 
@@ -163,19 +184,21 @@ hal::ChannelDesc Executable::describe(const Communicator &made) {
   desc.multiprocessors = channel.multiprocessors;
   desc.members = made.members;
   bool touchesShared = false, hasWindows = false, exchanges = false;
-  for (const plan::Segment &segment : role_.segments)
-    for (const plan::Op &op : segment.ops)
+  for (const Numbered &of : segments_)
+    for (const plan::Op &op : of.segment->ops)
       if (op.channel == made.channel) {
-        const plan::Value &in = segment.values[op.operands[0]],
-                          &out = segment.values[op.results[0]];
+        const plan::Segment &segment = *of.segment;
         CollectiveKind kind = plan::collectiveKindOf(op);
+        const plan::Value &in = segment.values[(op.operands.empty() ? op.results : op.operands)[0]],
+                          &out = segment.values[(op.results.empty() ? op.operands : op.results)[0]];
         desc.uses.push_back({kind, std::max(in.type.bytes(), out.type.bytes()),
                              isSum(kind) && plan::sumsInAnyOrder(plan_, op)});
         touchesShared |= in.place.arena == plan::Arena::Sym || out.place.arena == plan::Arena::Sym;
         hasWindows |= kind == CollectiveKind::AllGather && channel.transport == plan::Transport::Ce;
         exchanges |= plan::isExchanged(plan_, segment, op);
       }
-  desc.landingBytes = plan::landingBytes(plan_, role_, made.channel);
+  for (const plan::Role &role : plan_.roles)
+    desc.landingBytes = std::max(desc.landingBytes, plan::landingBytes(plan_, role, made.channel));
   if (touchesShared)
     for (const std::unique_ptr<Rank> &rank : ranks_)
       if (std::find(made.members.begin(), made.members.end(), rank->device->rank()) !=
@@ -223,9 +246,9 @@ hal::Channel *Executable::findChannel(int worldRank, plan::ChannelId channel) co
 }
 
 Status Executable::bindAll(FindKernel findKernel) {
-  for (const plan::Segment &segment : role_.segments)
-    labels_.push_back(plan::opLabels(plan_, segment));
-  bound_.resize(role_.segments.size());
+  for (const Numbered &of : segments_)
+    labels_.push_back(plan::opLabels(plan_, *of.segment));
+  bound_.resize(segments_.size());
   for (size_t r = 0; r < ranks_.size(); ++r)
     RETURN_IF_ERROR(bindRank(r, findKernel));
   return Status::ok();
@@ -236,39 +259,43 @@ Status Executable::bindRank(size_t index, FindKernel findKernel) {
   int worldRank = rank.device->rank();
   BindContext context{
       plan_,
-      role_,
+      plan_.roles[rank.role],
       *rank.arenas,
       findKernel,
       [this, worldRank](plan::ChannelId channel) { return findChannel(worldRank, channel); },
       options_.countOffsets,
       backend_.kernelContext()};
-  rank.segments.resize(role_.segments.size());
-  std::vector<std::vector<plan::Variant>> variants = plan::variantsOfProgram(role_);
-  for (uint32_t s = 0; s < role_.segments.size(); ++s)
-    for (plan::Variant variant : variants[s])
-      RETURN_IF_ERROR(bindInstance(context, s, variant, rank));
+  rank.segments.resize(segments_.size());
+  std::vector<std::vector<plan::SegmentInstance>> instances =
+      plan::instancesOfProgram(plan_.roles[rank.role]);
+  for (uint32_t s = 0; s < instances.size(); ++s)
+    for (const plan::SegmentInstance &key : instances[s]) {
+      context.microbatch = key.slot;
+      RETURN_IF_ERROR(bindInstance(context, numberOf(rank.role, s), key, rank));
+    }
   RETURN_IF_ERROR(createWorkspaces(rank));
   return createEvents(rank);
 }
 
-/// The first rank's segment serves all ranks; of the others only what differs is kept.
-Status Executable::bindInstance(const BindContext &context, uint32_t segment, plan::Variant variant,
-                                Rank &rank) {
-  const plan::Segment &what = role_.segments[segment];
-  ASSIGN_OR_RETURN(BoundSegment bound, bindSegment(context, what, variant, labels_[segment]));
-  BoundSegment *shared = bound_[segment].find(variant);
+/// The segment of the role's first rank serves all its ranks; of the others only what differs is
+/// kept.
+Status Executable::bindInstance(const BindContext &context, uint32_t segment,
+                                const plan::SegmentInstance &key, Rank &rank) {
+  const plan::Segment &what = *segments_[segment].segment;
+  ASSIGN_OR_RETURN(BoundSegment bound, bindSegment(context, what, key.variant, labels_[segment]));
+  BoundSegment *shared = bound_[segment].find(key);
   auto instance = std::make_unique<Instance>();
   if (shared) {
     instance->part = takePart(*shared, std::move(bound));
   } else {
     limitProducts(plan_, what, options_.productTarget, bound);
     numberOwnParts(bound);
-    shared = &bound_[segment].add(variant, std::make_unique<BoundSegment>(std::move(bound)));
-    if (ranks_.size() > 1)
+    shared = &bound_[segment].add(key, std::make_unique<BoundSegment>(std::move(bound)));
+    if (ranksOfRole_[rank.role].size() > 1)
       instance->part = partOf(*shared, *shared);
   }
   instance->bound = shared;
-  rank.segments[segment].add(variant, std::move(instance));
+  rank.segments[segment].add(key, std::move(instance));
   return Status::ok();
 }
 
@@ -277,7 +304,7 @@ Status Executable::createWorkspaces(Rank &rank) {
   std::array<size_t, plan::kStreamsMax> bytes{};
   auto forEachCall = [&](auto visit) {
     for (auto &variants : rank.segments)
-      for (const auto &[variant, instance] : variants)
+      for (const auto &[key, instance] : variants)
         for (size_t i = 0; i < instance->bound->ops.size(); ++i)
           if (BoundOp &op = instance->bound->ops[i]; op.kind == BoundOp::Kernel)
             visit(*instance, op, op.stream);
@@ -304,7 +331,7 @@ Status Executable::createWorkspaces(Rank &rank) {
 Status Executable::createEvents(Rank &rank) {
   int count = 0;
   for (const auto &variants : rank.segments)
-    for (const auto &[variant, instance] : variants)
+    for (const auto &[key, instance] : variants)
       count = std::max(count, instance->bound->awaitedCount);
   for (int i = 0; i < count; ++i) {
     ASSIGN_OR_RETURN(auto event, rank.device->createEvent());
@@ -313,8 +340,9 @@ Status Executable::createEvents(Rank &rank) {
   return Status::ok();
 }
 
-const BoundSegment *Executable::bound(uint32_t segment, plan::Variant variant) const {
-  return bound_[segment].find(variant);
+const BoundSegment *Executable::bound(uint32_t segment,
+                                      const plan::SegmentInstance &instance) const {
+  return bound_[segment].find(instance);
 }
 
 BoundOp Executable::opOf(const Instance &instance, size_t op, kernels::Call &call) const {
@@ -322,9 +350,9 @@ BoundOp Executable::opOf(const Instance &instance, size_t op, kernels::Call &cal
   return instance.part ? opWithPart(shared, *instance.part, call) : shared;
 }
 
-BoundOp Executable::boundOp(size_t rank, uint32_t segment, plan::Variant variant, size_t op,
-                            kernels::Call &call) const {
-  return opOf(*ranks_[rank]->segments[segment].find(variant), op, call);
+BoundOp Executable::boundOp(size_t rank, uint32_t segment, const plan::SegmentInstance &instance,
+                            size_t op, kernels::Call &call) const {
+  return opOf(*ranks_[rank]->segments[segment].find(instance), op, call);
 }
 
 Status Executable::read(size_t rank, const void *from, int64_t bytes, void *to) {

@@ -19,6 +19,7 @@
 #include "runtime/exec/RankPart.h"
 #include "runtime/hal/Backend.h"
 #include "runtime/plan/Plan.h"
+#include "runtime/plan/Variants.h"
 
 namespace shardc::exec {
 
@@ -65,8 +66,8 @@ class OpObserver {
 public:
   virtual ~OpObserver() = default;
   struct Position {
-    uint32_t segment;
-    plan::Variant variant;
+    uint32_t segment; ///< as Executable numbers them
+    plan::SegmentInstance instance;
     hal::LaunchParams params;
     uint32_t op;
   };
@@ -75,23 +76,23 @@ public:
   virtual Status afterOp(const Position &position) = 0;
 };
 
-/// What there is once for each variant of a segment.
-template <typename T> class ByVariant {
+/// What there is once for each instance of a segment.
+template <typename T> class ByInstance {
 public:
   /// Null if there is none.
-  T *find(const plan::Variant &variant) const {
+  T *find(const plan::SegmentInstance &key) const {
     for (const Entry &entry : entries_)
-      if (entry.variant == variant)
+      if (entry.key == key)
         return entry.item.get();
     return nullptr;
   }
-  T &add(const plan::Variant &variant, std::unique_ptr<T> item) {
-    entries_.push_back({variant, std::move(item)});
+  T &add(const plan::SegmentInstance &key, std::unique_ptr<T> item) {
+    entries_.push_back({key, std::move(item)});
     return *entries_.back().item;
   }
 
   struct Entry {
-    plan::Variant variant;
+    plan::SegmentInstance key;
     std::unique_ptr<T> item;
   };
   auto begin() const { return entries_.begin(); }
@@ -101,6 +102,8 @@ private:
   std::vector<Entry> entries_;
 };
 
+/// Ranks of one process may have several roles. Segments are numbered over all roles of the plan,
+/// one role after the other: what runs one of them runs it on the ranks with its role.
 class Executable {
 public:
   /// `plan` is placed and verified, and must outlive the executable; so must the backend.
@@ -112,22 +115,43 @@ public:
   ~Executable();
 
   const plan::Plan &plan() const { return plan_; }
-  const plan::Role &role() const { return role_; }
+  /// Of this process' first rank.
+  const plan::Role &role() const { return roleOf(0); }
+  const plan::Role &roleOf(size_t rank) const { return plan_.roles[ranks_[rank]->role]; }
+  /// Indices of the roles that ranks of this process have.
+  const std::vector<uint32_t> &rolesHere() const { return rolesHere_; }
+  /// The number of a role's segment, the segment with a number, and its role.
+  uint32_t numberOf(uint32_t role, uint32_t segment) const { return firstOf_[role] + segment; }
+  const plan::Segment &segment(uint32_t number) const { return *segments_[number].segment; }
+  const plan::Role &roleOfSegment(uint32_t number) const {
+    return plan_.roles[segments_[number].role];
+  }
+  uint32_t segmentCount() const { return static_cast<uint32_t>(segments_.size()); }
+  /// Of this process the ranks that run the segment.
+  const std::vector<size_t> &ranksOf(uint32_t segment) const {
+    return ranksOfRole_[segments_[segment].role];
+  }
+  /// The instance that runs for a microbatch of so many.
+  plan::SegmentInstance instanceFor(uint32_t segment, int64_t microbatch, int64_t count) const {
+    const Numbered &of = segments_[segment];
+    return {of.variants.of(microbatch, count), of.segment->body ? microbatch % of.slots : 0};
+  }
   hal::Backend &backend() { return backend_; }
   size_t rankCount() const { return ranks_.size(); } ///< of this process
 
   /// Waits until the queues of all ranks of this process have room for the segment's graphs.
-  Status makeRoom(uint32_t segment, plan::Variant variant);
-  /// Enqueues a segment on all ranks of this process.
-  Status launch(uint32_t segment, plan::Variant variant, const hal::LaunchParams &params);
-  /// Enqueues a background segment on all ranks of this process, after all queued work. It ends
+  Status makeRoom(uint32_t segment, const plan::SegmentInstance &instance);
+  /// Enqueues a segment on all ranks of this process that have its role.
+  Status launch(uint32_t segment, const plan::SegmentInstance &instance,
+                const hal::LaunchParams &params);
+  /// Enqueues a background segment on all these ranks, after all queued work. It ends
   /// before the segment that it names begins; nothing here waits for it. One at a time.
   Status launchBackground(uint32_t segment);
   /// True if no background segment is queued or running. Any thread may call it.
   bool isBackgroundDone() const;
   /// Runs a segment op by op: each op has ended on all ranks before the next one begins.
-  Status runOpByOp(uint32_t segment, plan::Variant variant, const hal::LaunchParams &params,
-                   OpObserver *observer);
+  Status runOpByOp(uint32_t segment, const plan::SegmentInstance &instance,
+                   const hal::LaunchParams &params, OpObserver *observer);
 
   // The process' ranks, by index.
   int worldRank(size_t rank) const { return ranks_[rank]->device->rank(); }
@@ -153,11 +177,17 @@ public:
   /// Progress of a rank's streams: ProgressWords with the numbers of ProgressMap, by stream. All
   /// zero without the option. Any thread may call it.
   StreamWords progress(size_t rank) const;
-  /// The bound segment, with the addresses of this process' first rank; null for a variant that the
-  /// program does not run.
-  const BoundSegment *bound(uint32_t segment, plan::Variant variant) const;
+  /// The bound segment, with the addresses of the first of its ranks; null for an instance that
+  /// the program does not run, or a role that no rank of this process has.
+  const BoundSegment *bound(uint32_t segment, const plan::SegmentInstance &instance) const;
+  /// Calls fn(bound, segment) for each bound instance of all segments.
+  template <typename Fn> void forEachBound(const Fn &fn) const {
+    for (uint32_t s = 0; s < bound_.size(); ++s)
+      for (const auto &[key, bound] : bound_[s])
+        fn(*bound, *segments_[s].segment);
+  }
   /// One op of it as a rank runs it; its call is put into `call`.
-  BoundOp boundOp(size_t rank, uint32_t segment, plan::Variant variant, size_t op,
+  BoundOp boundOp(size_t rank, uint32_t segment, const plan::SegmentInstance &instance, size_t op,
                   kernels::Call &call) const;
   /// Copies device memory of a rank to the host; waits for all queued work.
   Status read(size_t rank, const void *from, int64_t bytes, void *to);
@@ -171,10 +201,12 @@ private:
     std::optional<RankPart> part;       ///< not set where the process has one rank
     std::unique_ptr<hal::Mark> nearEnd; ///< in the graph; null for small graphs
     std::unique_ptr<hal::Graph> graph;
+    std::unique_ptr<hal::Event> ended; ///< of the last launch without a graph
     int64_t launches = 0;
   };
   struct Rank {
     hal::Device *device = nullptr;
+    uint32_t role = 0;
     std::optional<Arenas> arenas;
     std::array<std::unique_ptr<hal::Stream>, plan::kStreamsMax>
         streams; ///< of the plan, the rest null
@@ -182,9 +214,9 @@ private:
     std::vector<std::unique_ptr<hal::Event>>
         events; ///< one for each op that others wait for, of the widest segment
     std::array<std::unique_ptr<hal::Event>, plan::kStreamsMax> streamEvents; ///< fork and joins
-    std::vector<ByVariant<Instance>> segments;
-    std::unique_ptr<hal::Buffer> staging; ///< for read()
-    std::unique_ptr<hal::Buffer> words;   ///< of progress; null without it
+    std::vector<ByInstance<Instance>> segments; ///< by number; none of other roles
+    std::unique_ptr<hal::Buffer> staging;       ///< for read()
+    std::unique_ptr<hal::Buffer> words;         ///< of progress; null without it
     std::unique_ptr<hal::Event> backgroundBegin, backgroundEnd;
     std::optional<LaunchQueue> queue;
   };
@@ -208,10 +240,11 @@ private:
   static hal::SharedMemory lend(const Rank &rank, int64_t bytes);
   hal::ChannelDesc describe(const Communicator &made);
   hal::Channel *findChannel(int worldRank, plan::ChannelId channel) const;
+  Status createChannelsOf(const plan::Op &op, uint32_t number);
   Status bindAll(FindKernel findKernel);
   Status bindRank(size_t rank, FindKernel findKernel);
-  Status bindInstance(const BindContext &context, uint32_t segment, plan::Variant variant,
-                      Rank &rank);
+  Status bindInstance(const BindContext &context, uint32_t segment,
+                      const plan::SegmentInstance &key, Rank &rank);
   Status createWorkspaces(Rank &rank);
   BoundOp opOf(const Instance &instance, size_t op, kernels::Call &call) const;
   Status createEvents(Rank &rank);
@@ -224,7 +257,7 @@ private:
   Status callFaultHooks(Rank &rank, const plan::Segment &segment, const Instance &instance,
                         int64_t step);
   /// What kernels find in their calls if these are enqueued one by one.
-  Status setParams(const BoundSegment &bound, const hal::LaunchParams &params);
+  static void setParams(const BoundSegment &bound, const hal::LaunchParams &params);
   Status issue(Rank &rank, const plan::Segment &segment, const Instance &instance);
   Status issueOp(Rank &rank, const Instance &instance, const BoundOp &op);
   Status issueMarked(Rank &rank, const Instance &instance, const BoundOp &op, uint32_t number,
@@ -233,21 +266,33 @@ private:
                        std::span<const uint32_t> gathers);
   uint32_t *wordOf(Rank &rank, plan::StreamId stream) const;
   Status issuePoison(Rank &rank);
-  std::vector<Gap> findGaps(const GroupIndices &indices) const;
+  static std::vector<Gap> findGaps(const plan::Role &role, const GroupIndices &indices);
+
+  /// A segment by its number.
+  struct Numbered {
+    const plan::Segment *segment;
+    uint32_t role;
+    plan::VariantTable variants;
+    int64_t slots; ///< plan::slotsOf
+    /// A running background segment ends before it.
+    bool isJoined = false;
+  };
 
   const plan::Plan &plan_;
-  const plan::Role &role_;
   hal::Backend &backend_;
   ExecutableOptions options_;
-  std::vector<std::vector<std::string>> labels_; ///< by segment and op
+  std::vector<std::vector<std::string>> labels_; ///< by segment's number and op
   ProgressMap map_;
   std::vector<Communicator> communicators_;
-  /// By segment and variant: all that does not differ between this process' ranks.
-  std::vector<ByVariant<BoundSegment>> bound_;
+  /// By segment's number and instance: all that does not differ between this process' ranks.
+  std::vector<ByInstance<BoundSegment>> bound_;
+  std::vector<Numbered> segments_;
+  std::vector<uint32_t> firstOf_; ///< by role: the number of its first segment
+  std::vector<uint32_t> rolesHere_;
+  std::vector<std::vector<size_t>> ranksOfRole_; ///< by role: ranks of this process
   std::vector<std::unique_ptr<Rank>> ranks_;
   MemoryStages stages_;
   std::vector<std::string> unregistered_;
-  uint32_t joinBefore_ = plan::kNone; ///< a running background segment ends before it
 };
 
 } // namespace shardc::exec

@@ -1,5 +1,6 @@
 // Enqueues a bound segment: as a captured graph, op by op, or op by op with a wait after each.
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/ProgressWord.h"
 #include "runtime/exec/Executable.h"
@@ -45,19 +46,20 @@ Status copyInParts(hal::Stream &stream, const BoundOp &op) {
 
 Status Executable::captureAll() {
   for (std::unique_ptr<Rank> &rank : ranks_)
-    for (uint32_t s = 0; s < role_.segments.size(); ++s)
-      for (const auto &[variant, instance] : rank->segments[s]) {
-        if (role_.segments[s].before != plan::kNone)
+    for (uint32_t s = 0; s < segments_.size(); ++s)
+      for (const auto &[key, instance] : rank->segments[s]) {
+        const plan::Segment &segment = *segments_[s].segment;
+        if (segment.before != plan::kNone)
           continue; // saves are rare; their copies are enqueued separately
         if (static_cast<int64_t>(instance->bound->ops.size() * kNearEnd) > options_.nodesAhead &&
             options_.nodesAhead > 0) {
           ASSIGN_OR_RETURN(instance->nearEnd, rank->device->createMark());
         }
-        ASSIGN_OR_RETURN(instance->graph, capture(*rank, role_.segments[s], *instance));
-        const plan::Segment &segment = role_.segments[s];
-        instance->graph->setLabel(segment.body
-                                      ? fmt::format("{} {}", segment.name, plan::toString(variant))
-                                      : segment.name);
+        ASSIGN_OR_RETURN(instance->graph, capture(*rank, segment, *instance));
+        std::string slot = segments_[s].slots > 1 ? fmt::format(" slot {}", key.slot) : "";
+        instance->graph->setLabel(
+            segment.body ? fmt::format("{} {}{}", segment.name, plan::toString(key.variant), slot)
+                         : segment.name);
       }
   return Status::ok();
 }
@@ -77,20 +79,21 @@ Result<std::unique_ptr<hal::Graph>> Executable::capture(Rank &rank, const plan::
 /// The stream of the first copy takes all of them, whichever streams they name; this preserves
 /// every order that they need.
 Status Executable::launchBackground(uint32_t segment) {
-  for (std::unique_ptr<Rank> &rank : ranks_) {
-    const Instance &instance = *rank->segments[segment].find(plan::Variant::Only);
+  for (size_t r : ranksOf(segment)) {
+    Rank &rank = *ranks_[r];
+    const Instance &instance = *rank.segments[segment].find({plan::Variant::Only});
     auto first = std::ranges::find(instance.bound->ops, BoundOp::Copy, &BoundOp::kind);
     bool hasCopies = first != instance.bound->ops.end();
-    hal::Stream &stream = *rank->streams[hasCopies ? first->stream : plan::kComputeStream];
-    RETURN_IF_ERROR(rank->streams[0]->record(*rank->backgroundBegin));
-    RETURN_IF_ERROR(stream.wait(*rank->backgroundBegin));
+    hal::Stream &stream = *rank.streams[hasCopies ? first->stream : plan::kComputeStream];
+    RETURN_IF_ERROR(rank.streams[0]->record(*rank.backgroundBegin));
+    RETURN_IF_ERROR(stream.wait(*rank.backgroundBegin));
     kernels::Call call;
     for (size_t i = 0; i < instance.bound->ops.size(); ++i)
       if (instance.bound->ops[i].kind == BoundOp::Copy)
         RETURN_IF_ERROR(copyInParts(stream, opOf(instance, i, call)));
-    RETURN_IF_ERROR(stream.record(*rank->backgroundEnd));
+    RETURN_IF_ERROR(stream.record(*rank.backgroundEnd));
   }
-  joinBefore_ = role_.segments[segment].before;
+  segments_[numberOf(segments_[segment].role, segments_[segment].segment->before)].isJoined = true;
   return Status::ok();
 }
 
@@ -100,61 +103,68 @@ bool Executable::isBackgroundDone() const {
 }
 
 Status Executable::joinBackground(uint32_t segment) {
-  if (joinBefore_ == plan::kNone || segment != joinBefore_)
+  if (!std::exchange(segments_[segment].isJoined, false))
     return Status::ok();
-  for (std::unique_ptr<Rank> &rank : ranks_)
-    RETURN_IF_ERROR(rank->streams[0]->wait(*rank->backgroundEnd));
-  joinBefore_ = plan::kNone;
+  for (size_t r : ranksOf(segment))
+    RETURN_IF_ERROR(ranks_[r]->streams[0]->wait(*ranks_[r]->backgroundEnd));
   return Status::ok();
 }
 
-Status Executable::makeRoom(uint32_t segment, plan::Variant variant) {
-  for (std::unique_ptr<Rank> &rank : ranks_)
-    if (const Instance *instance = rank->segments[segment].find(variant);
+Status Executable::makeRoom(uint32_t segment, const plan::SegmentInstance &key) {
+  for (size_t r : ranksOf(segment))
+    if (const Instance *instance = ranks_[r]->segments[segment].find(key);
         instance && instance->graph)
-      RETURN_IF_ERROR(rank->queue->makeRoom(instance->graph->nodes()));
+      RETURN_IF_ERROR(ranks_[r]->queue->makeRoom(instance->graph->nodes()));
   return Status::ok();
 }
 
-Status Executable::launch(uint32_t segment, plan::Variant variant,
+Status Executable::launch(uint32_t segment, const plan::SegmentInstance &key,
                           const hal::LaunchParams &params) {
-  RETURN_IF_ERROR(makeRoom(segment, variant));
+  RETURN_IF_ERROR(makeRoom(segment, key));
   RETURN_IF_ERROR(joinBackground(segment));
-  for (std::unique_ptr<Rank> &rank : ranks_) // before any rank starts work that another waits for
+  const plan::Segment &what = *segments_[segment].segment;
+  for (size_t r : ranksOf(segment)) // before any rank starts work that another waits for
     if (options_.faults)
-      RETURN_IF_ERROR(callFaultHooks(*rank, role_.segments[segment],
-                                     *rank->segments[segment].find(variant), params.step + 1));
-  for (std::unique_ptr<Rank> &rank : ranks_) {
-    Instance *instance = rank->segments[segment].find(variant);
-    SHARDC_CHECK(instance, "segment {} is not bound for variant {}", segment,
-                 plan::toString(variant));
+      RETURN_IF_ERROR(callFaultHooks(*ranks_[r], what, *ranks_[r]->segments[segment].find(key),
+                                     params.step + 1));
+  for (size_t r : ranksOf(segment)) {
+    Rank &rank = *ranks_[r];
+    Instance *instance = rank.segments[segment].find(key);
+    SHARDC_CHECK(instance, "segment {} is not bound for variant {}, slot {}", segment,
+                 plan::toString(key.variant), key.slot);
     if (instance->graph) {
-      RETURN_IF_ERROR(rank->streams[0]->launch(*instance->graph, params));
-      RETURN_IF_ERROR(rank->queue->launched(*rank->streams[0], *instance->graph,
-                                            instance->nearEnd.get(), ++instance->launches));
+      RETURN_IF_ERROR(rank.streams[0]->launch(*instance->graph, params));
+      RETURN_IF_ERROR(rank.queue->launched(*rank.streams[0], *instance->graph,
+                                           instance->nearEnd.get(), ++instance->launches));
       continue;
     }
     // All launches of this instance, and all ranks, share the calls, so the last launch must have
-    // read its params.
-    if (rank == ranks_.front())
-      RETURN_IF_ERROR(setParams(*instance->bound, params));
+    // read its params. Other segments may wait for what is not launched yet.
+    if (instance->ended)
+      RETURN_IF_ERROR(instance->ended->synchronize());
   }
-  for (std::unique_ptr<Rank> &rank : ranks_) {
-    Instance &instance = *rank->segments[segment].find(variant);
-    if (!instance.graph)
-      RETURN_IF_ERROR(issue(*rank, role_.segments[segment], instance));
+  if (const Instance &first = *ranks_[ranksOf(segment).front()]->segments[segment].find(key);
+      !first.graph)
+    setParams(*first.bound, params);
+  for (size_t r : ranksOf(segment)) {
+    Instance &instance = *ranks_[r]->segments[segment].find(key);
+    if (instance.graph)
+      continue;
+    RETURN_IF_ERROR(issue(*ranks_[r], what, instance));
+    if (!instance.ended) {
+      ASSIGN_OR_RETURN(instance.ended, ranks_[r]->device->createEvent());
+    }
+    RETURN_IF_ERROR(ranks_[r]->streams[0]->record(*instance.ended));
   }
   return Status::ok();
 }
 
-Status Executable::setParams(const BoundSegment &bound, const hal::LaunchParams &params) {
-  RETURN_IF_ERROR(backend_.synchronize());
+void Executable::setParams(const BoundSegment &bound, const hal::LaunchParams &params) {
   for (const std::unique_ptr<kernels::Call> &call : bound.calls) {
     call->step = params.step;
     call->microbatch = params.microbatch;
     call->microbatches = params.microbatches;
   }
-  return Status::ok();
 }
 
 Status Executable::callFaultHooks(Rank &rank, const plan::Segment &segment,
@@ -282,36 +292,39 @@ Status Executable::issueOp(Rank &rank, const Instance &instance, const BoundOp &
   return Status::ok();
 }
 
-Status Executable::runOpByOp(uint32_t segment, plan::Variant variant,
+Status Executable::runOpByOp(uint32_t segment, const plan::SegmentInstance &key,
                              const hal::LaunchParams &params, OpObserver *observer) {
   RETURN_IF_ERROR(backend_.synchronize());
-  auto instanceOf = [&](Rank &rank) -> Instance & { return *rank.segments[segment].find(variant); };
+  const std::vector<size_t> &ranks = ranksOf(segment);
+  auto instanceOf = [&](Rank &rank) -> Instance & { return *rank.segments[segment].find(key); };
   if (options_.poisonBetweenSegments)
-    for (std::unique_ptr<Rank> &rank : ranks_)
-      RETURN_IF_ERROR(issuePoison(*rank));
-  RETURN_IF_ERROR(setParams(*bound_[segment].find(variant), params));
+    for (size_t r : ranks)
+      RETURN_IF_ERROR(issuePoison(*ranks_[r]));
   RETURN_IF_ERROR(backend_.synchronize());
+  setParams(*bound_[segment].find(key), params);
   if (observer)
-    RETURN_IF_ERROR(observer->beforeSegment({segment, variant, params, 0}));
-  for (uint32_t i = 0; i < role_.segments[segment].ops.size(); ++i) {
-    for (std::unique_ptr<Rank> &rank : ranks_)
-      RETURN_IF_ERROR(issueOp(*rank, instanceOf(*rank), instanceOf(*rank).bound->ops[i]));
+    RETURN_IF_ERROR(observer->beforeSegment({segment, key, params, 0}));
+  for (uint32_t i = 0; i < segments_[segment].segment->ops.size(); ++i) {
+    for (size_t r : ranks)
+      RETURN_IF_ERROR(
+          issueOp(*ranks_[r], instanceOf(*ranks_[r]), instanceOf(*ranks_[r]).bound->ops[i]));
     RETURN_IF_ERROR(backend_.synchronize());
     if (observer)
-      RETURN_IF_ERROR(observer->afterOp({segment, variant, params, i}));
+      RETURN_IF_ERROR(observer->afterOp({segment, key, params, i}));
   }
   return Status::ok();
 }
 
 /// Cells may share bytes, and each rank has its own places.
-std::vector<Executable::Gap> Executable::findGaps(const GroupIndices &indices) const {
+std::vector<Executable::Gap> Executable::findGaps(const plan::Role &role,
+                                                  const GroupIndices &indices) {
   std::vector<Gap> gaps;
   for (plan::Arena arena : {plan::Arena::Work, plan::Arena::Sym}) {
     std::vector<std::pair<int64_t, int64_t>> held;
-    for (const plan::Cell &cell : role_.cells)
+    for (const plan::Cell &cell : role.cells)
       if (cell.place.placed && cell.place.arena == arena) {
         int64_t begin = cell.place.offset + cell.place.coef * indices.of(cell.place.group);
-        held.emplace_back(begin, begin + cell.type.bytes());
+        held.emplace_back(begin, begin + cell.bytes());
       }
     std::sort(held.begin(), held.end());
     int64_t at = 0;
@@ -320,7 +333,7 @@ std::vector<Executable::Gap> Executable::findGaps(const GroupIndices &indices) c
         gaps.push_back({arena, at, begin});
       at = std::max(at, end);
     }
-    if (int64_t size = role_.arenaBytes[static_cast<size_t>(arena)]; at < size)
+    if (int64_t size = role.arenaBytes[static_cast<size_t>(arena)]; at < size)
       gaps.push_back({arena, at, size});
   }
   return gaps;
@@ -328,7 +341,7 @@ std::vector<Executable::Gap> Executable::findGaps(const GroupIndices &indices) c
 
 Status Executable::issuePoison(Rank &rank) {
   constexpr uint8_t kPoison = 0xff;
-  for (const Gap &gap : findGaps(rank.arenas->indices()))
+  for (const Gap &gap : findGaps(plan_.roles[rank.role], rank.arenas->indices()))
     RETURN_IF_ERROR(rank.streams[0]->fill(rank.arenas->base(gap.arena) + gap.begin, kPoison,
                                           gap.end - gap.begin, "poison what no cell holds"));
   for (std::unique_ptr<hal::Buffer> &workspace : rank.workspaces)

@@ -67,4 +67,12 @@ std::vector<int> groupMembers(const plan::Plan &plan, int group, int64_t rank) {
   }
 }
 
+std::vector<int> channelMembers(const plan::Plan &plan, plan::ChannelId channel, int64_t rank) {
+  const plan::Channel &of = plan.channels[static_cast<size_t>(channel)];
+  std::vector<int> members = groupMembers(plan, of.group, rank);
+  if (!of.isPair())
+    return members;
+  return {members[static_cast<size_t>(of.pair[0])], members[static_cast<size_t>(of.pair[1])]};
+}
+
 } // namespace shardc::exec

@@ -34,18 +34,18 @@ bool isInAny(std::span<const uint32_t> words) {
 } // namespace
 
 ProgressMap::ProgressMap(const plan::Plan &plan) : plan_(plan) {
-  if (plan.roles.empty())
-    return;
   uint32_t begin = 0;
-  for (const plan::Segment &segment : plan.roles.front().segments) {
-    begins_.push_back(begin);
-    begin += static_cast<uint32_t>(segment.ops.size());
-  }
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments) {
+      segments_.push_back(&segment);
+      begins_.push_back(begin);
+      begin += static_cast<uint32_t>(segment.ops.size());
+    }
 }
 
 uint32_t ProgressMap::numberOf(const plan::Segment &segment, size_t op) const {
-  auto index = static_cast<size_t>(&segment - plan_.roles.front().segments.data());
-  return begins_[index] + static_cast<uint32_t>(op);
+  auto at = std::ranges::find(segments_, &segment);
+  return begins_[static_cast<size_t>(at - segments_.begin())] + static_cast<uint32_t>(op);
 }
 
 bool ProgressMap::find(uint32_t number, At &at) const {
@@ -54,7 +54,7 @@ bool ProgressMap::find(uint32_t number, At &at) const {
     return false;
   at.segment = static_cast<uint32_t>(after - begins_.begin() - 1);
   at.op = number - begins_[at.segment];
-  return at.op < plan_.roles.front().segments[at.segment].ops.size();
+  return at.op < segments_[at.segment]->ops.size();
 }
 
 /// Like the labels of bound ops.
@@ -62,7 +62,7 @@ std::string ProgressMap::label(uint32_t number) const {
   At at{};
   if (!find(number, at))
     return "?";
-  const plan::Segment &segment = plan_.roles.front().segments[at.segment];
+  const plan::Segment &segment = *segments_[at.segment];
   return fmt::format("{}: {}", plan::printable(segment.name),
                      plan::opLabel(plan_, segment, segment.ops[at.op]));
 }
@@ -91,8 +91,10 @@ std::vector<int> ProgressMap::membersOf(uint32_t word, int rank) const {
   At at{};
   if (!ProgressWord::isInside(word) || !find(ProgressWord::op(word), at))
     return {};
-  int16_t group = plan_.roles.front().segments[at.segment].ops[at.op].group;
-  return group < 0 ? std::vector<int>() : groupMembers(plan_, group, rank);
+  const plan::Op &op = segments_[at.segment]->ops[at.op];
+  return op.channel >= 0 ? channelMembers(plan_, op.channel, rank)
+         : op.group >= 0 ? groupMembers(plan_, op.group, rank)
+                         : std::vector<int>();
 }
 
 /// States that others wait for `rank` in a collective, or for its part in a channel.

@@ -30,7 +30,7 @@ public:
 
 private:
   struct At {
-    uint32_t segment, op;
+    uint32_t segment, op; ///< by segments_
   };
   std::string explain(std::span<const std::vector<uint32_t>> words, int rank,
                       uint32_t waitedIn) const;
@@ -40,7 +40,8 @@ private:
   std::string label(uint32_t number) const;
 
   const plan::Plan &plan_;
-  std::vector<uint32_t> begins_; ///< by segment: number of its first op
+  std::vector<const plan::Segment *> segments_; ///< of all roles
+  std::vector<uint32_t> begins_;                ///< by segment: number of its first op
 };
 
 } // namespace shardc::exec

@@ -72,8 +72,10 @@ namespace {
 class Collector {
 public:
   explicit Collector(const Role &role) : role_(role), taken_(role.segments.size()) {
-    for (const Segment &segment : role.segments)
+    for (const Segment &segment : role.segments) {
       tables_.emplace_back(segment);
+      slots_.push_back(slotsOf(role, segment));
+    }
   }
 
   void collect(const std::vector<ProgramNode> &nodes, int64_t steps) {
@@ -95,13 +97,14 @@ public:
     }
   }
 
-  std::vector<std::vector<Variant>> finish() {
+  std::vector<std::vector<SegmentInstance>> finish() {
     for (size_t s = 0; s < taken_.size(); ++s) {
       if (role_.segments[s].before != kNone)
         take(static_cast<uint32_t>(s), 0, 1);
       // In order of their microbatches, where Only is last.
-      std::ranges::sort(taken_[s], {}, [](const Variant &v) {
-        return std::tuple(v == Variant::Only, v.microbatch, v.count);
+      std::ranges::sort(taken_[s], {}, [](const SegmentInstance &each) {
+        const Variant &v = each.variant;
+        return std::tuple(v == Variant::Only, v.microbatch, v.count, each.slot);
       });
     }
     return std::move(taken_);
@@ -110,27 +113,43 @@ public:
 private:
   void takePlain(const ProgramNode &node) {
     int64_t count = role_.segments[node.segment].body ? node.count : 1;
-    for (int64_t number : tables_[node.segment].numbersFor(count))
-      take(node.segment, number, count);
+    if (slots_[node.segment] == 1)
+      for (int64_t number : tables_[node.segment].numbersFor(count))
+        take(node.segment, number, count);
+    else
+      for (int64_t number = 0; number < count; ++number)
+        take(node.segment, number, count);
   }
 
   void take(uint32_t segment, int64_t microbatch, int64_t count) {
-    Variant variant = tables_[segment].of(microbatch, count);
-    if (std::ranges::find(taken_[segment], variant) == taken_[segment].end())
-      taken_[segment].push_back(variant);
+    SegmentInstance instance{tables_[segment].of(microbatch, count), microbatch % slots_[segment]};
+    if (std::ranges::find(taken_[segment], instance) == taken_[segment].end())
+      taken_[segment].push_back(instance);
   }
 
   const Role &role_;
   std::vector<VariantTable> tables_;
-  std::vector<std::vector<Variant>> taken_;
+  std::vector<int64_t> slots_; ///< of each segment
+  std::vector<std::vector<SegmentInstance>> taken_;
 };
 
 } // namespace
 
-std::vector<std::vector<Variant>> variantsOfProgram(const Role &role) {
+std::vector<std::vector<SegmentInstance>> instancesOfProgram(const Role &role) {
   Collector collector(role);
   collector.collect(role.program, 1);
   return collector.finish();
+}
+
+std::vector<std::vector<Variant>> variantsOfProgram(const Role &role) {
+  std::vector<std::vector<Variant>> variants;
+  for (const std::vector<SegmentInstance> &instances : instancesOfProgram(role)) {
+    std::vector<Variant> &own = variants.emplace_back();
+    for (const SegmentInstance &instance : instances)
+      if (std::ranges::find(own, instance.variant) == own.end())
+        own.push_back(instance.variant);
+  }
+  return variants;
 }
 
 int64_t slotsOf(const Role &role, const Segment &segment) {

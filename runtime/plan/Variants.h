@@ -34,6 +34,16 @@ std::vector<int64_t> namedRuns(const Role &role, const std::vector<ProgramNode> 
 /// The variants of each segment of the role that its program runs; of a background segment Only.
 std::vector<std::vector<Variant>> variantsOfProgram(const Role &role);
 
+/// Microbatches that execute alike, at the same places: where segments work in rings, those whose
+/// numbers have the same rest modulo slotsOf.
+struct SegmentInstance {
+  Variant variant;
+  int64_t slot = 0;
+  bool operator==(const SegmentInstance &) const = default;
+};
+/// The instances of each segment of the role that its program runs.
+std::vector<std::vector<SegmentInstance>> instancesOfProgram(const Role &role);
+
 /// Calls fn(run, turn) for each run among the nodes and in their loops, in order, where `turn` is
 /// that of the innermost loop. Stops where fn returns false.
 template <typename Fn>

@@ -146,10 +146,10 @@ bool Dumper::wants(const std::string &segment, const std::string &name, bool isC
 }
 
 Status Dumper::afterOp(const Position &position) {
-  const plan::Segment &segment = executable_.role().segments[position.segment];
+  const plan::Segment &segment = executable_.segment(position.segment);
   const plan::Op &op = segment.ops[position.op];
   bool isAlias = plan::opInfo(op.kind).traits == plan::OpTraits::Alias;
-  if (isAlias || executable_.bound(position.segment, position.variant)->ops[position.op].kind !=
+  if (isAlias || executable_.bound(position.segment, position.instance)->ops[position.op].kind !=
                      exec::BoundOp::Nothing)
     for (plan::ValueId id : op.results) {
       const plan::Value &value = segment.values[id];
@@ -161,7 +161,7 @@ Status Dumper::afterOp(const Position &position) {
 }
 
 Status Dumper::beforeSegment(const Position &position) {
-  const plan::Segment &segment = executable_.role().segments[position.segment];
+  const plan::Segment &segment = executable_.segment(position.segment);
   for (const plan::Segment::Boundary &in : segment.ins) {
     const plan::Value &value = segment.values[in.value];
     if (wants(segment.name, value.name, false))
@@ -182,12 +182,13 @@ Status Dumper::writeCells(const Position &position) {
 
 Status Dumper::write(const Position &position, const std::string &name, const plan::Place &place,
                      const plan::Type &type, int32_t block) {
-  const std::string &segment = executable_.role().segments[position.segment].name;
-  for (size_t rank = 0; rank < executable_.rankCount(); ++rank) {
+  const std::string &segment = executable_.segment(position.segment).name;
+  for (size_t rank : executable_.ranksOf(position.segment)) {
     if (written_.size() >= kFilesMax)
       return makeStatus(StatusCode::Exhausted, "more than {} values to dump", kFilesMax);
     const exec::Arenas &arenas = executable_.arenas(rank);
-    ASSIGN_OR_RETURN(uint8_t * address, arenas.resolve(place, type.bytes(), name));
+    ASSIGN_OR_RETURN(uint8_t * address,
+                     arenas.resolve(place, type.bytes(), name, position.instance.slot));
     std::string bytes(static_cast<size_t>(type.bytes()), '\0');
     RETURN_IF_ERROR(executable_.read(rank, address, type.bytes(), bytes.data()));
     Written entry;

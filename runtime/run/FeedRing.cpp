@@ -30,11 +30,11 @@ BatchSize BatchSize::of(const plan::Segment &segment) {
 
 Result<FeedRing> FeedRing::create(exec::Executable &executable, uint32_t segment, uint32_t cell,
                                   FeedKind kind) {
-  const plan::Cell &feed = executable.role().cells[cell];
+  const plan::Cell &feed = executable.roleOfSegment(segment).cells[cell];
   FeedRing ring;
   ring.executable_ = &executable;
   ring.kind_ = kind;
-  BatchSize size = BatchSize::of(executable.role().segments[segment]);
+  BatchSize size = BatchSize::of(executable.segment(segment));
   ring.batch_ = size.batch;
   ring.sequence_ = size.sequence;
   bool isRing =
@@ -46,7 +46,7 @@ Result<FeedRing> FeedRing::create(exec::Executable &executable, uint32_t segment
                       ring.batch_, ring.sequence_);
   ring.slots_ = feed.type.shape[0];
   ring.wordsPerEntry_ = feed.type.shape[1];
-  for (size_t r = 0; r < executable.rankCount(); ++r) {
+  for (size_t r : executable.ranksOf(segment)) {
     const exec::Arenas &arenas = executable.arenas(r);
     ASSIGN_OR_RETURN(uint8_t * base,
                      arenas.resolve(feed.place, feed.type.bytes(), "@" + feed.name));

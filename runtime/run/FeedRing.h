@@ -18,8 +18,8 @@ struct BatchSize {
 
 class FeedRing {
 public:
-  /// The ring in a cell that batch.load ops of `segment` read. InvalidInput if its entries do not
-  /// have the size of a batch.
+  /// The ring in a cell that batch.load ops of `segment`, by its number, read. InvalidInput if its
+  /// entries do not have the size of a batch.
   static Result<FeedRing> create(exec::Executable &executable, uint32_t segment, uint32_t cell,
                                  FeedKind kind);
 

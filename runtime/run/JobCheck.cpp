@@ -1,6 +1,7 @@
 #include "runtime/run/JobCheck.h"
 
 #include "runtime/base/Reports.h"
+#include "runtime/plan/Variants.h"
 #include "runtime/run/FeedRing.h"
 
 namespace shardc::run {
@@ -24,9 +25,15 @@ public:
 
   /// `interval` is in steps: how often the nodes run.
   void check(const std::vector<ProgramNode> &nodes, int64_t interval) {
+    std::vector<int64_t> named = plan::namedRuns(role_, nodes);
+    for (uint32_t s = 0; s < named.size(); ++s)
+      if (named[s] > 0)
+        checkRun(s, named[s], interval);
     for (const ProgramNode &node : nodes) {
-      if (node.kind == ProgramNode::Run)
-        checkRun(node, interval);
+      if (node.kind == ProgramNode::Loop)
+        continue; // its runs name their microbatches
+      if (node.kind == ProgramNode::Run && !node.microbatch)
+        checkRun(node.segment, node.count, interval);
       if (node.kind == ProgramNode::Steps && node.count > iterations_)
         add("the program has {} steps; train.train_iters is {}", node.count, iterations_);
       check(node.children, node.kind == ProgramNode::Every ? node.count : interval);
@@ -46,8 +53,8 @@ private:
     return false;
   }
 
-  void checkRun(const ProgramNode &node, int64_t interval) {
-    const plan::Segment &segment = role_.segments[node.segment];
+  void checkRun(uint32_t index, int64_t count, int64_t interval) {
+    const plan::Segment &segment = role_.segments[index];
     bool isEval = takes(segment, plan::CellKind::EvalFeed);
     if (!isEval && !takes(segment, plan::CellKind::Feed))
       return;
@@ -62,9 +69,9 @@ private:
     int64_t needed = microbatches_;
     if (isEval && __builtin_mul_overflow(microbatches_, evalIters_, &needed))
       needed = 0; // which no node has
-    if (microbatches_ > 0 && node.count != needed)
-      add("segment '{}' runs {} microbatches; the job's batch sizes give {}", segment.name,
-          node.count, needed);
+    if (microbatches_ > 0 && count != needed)
+      add("segment '{}' runs {} microbatches; the job's batch sizes give {}", segment.name, count,
+          needed);
   }
 
   const plan::Role &role_;

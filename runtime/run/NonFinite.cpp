@@ -62,11 +62,11 @@ std::string elementText(DType type, const void *data, int64_t index) {
 }
 
 Status NonFiniteFinder::afterOp(const Position &position) {
-  const plan::Op &op = executable_.role().segments[position.segment].ops[position.op];
-  const exec::BoundSegment *bound = executable_.bound(position.segment, position.variant);
+  const plan::Op &op = executable_.segment(position.segment).ops[position.op];
+  const exec::BoundSegment *bound = executable_.bound(position.segment, position.instance);
   if (bound->ops[position.op].kind == exec::BoundOp::Nothing)
     return Status::ok();
-  for (size_t rank = 0; rank < executable_.rankCount(); ++rank)
+  for (size_t rank : executable_.ranksOf(position.segment))
     for (plan::ValueId result : op.results)
       RETURN_IF_ERROR(checkResult(position, rank, op, result));
   return Status::ok();
@@ -74,13 +74,14 @@ Status NonFiniteFinder::afterOp(const Position &position) {
 
 Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const plan::Op &op,
                                     plan::ValueId id) {
-  const plan::Segment &segment = executable_.role().segments[position.segment];
+  const plan::Segment &segment = executable_.segment(position.segment);
   const plan::Value &value = segment.values[id];
   DType type = value.type.dtype;
   if (type != DType::F64 && !isComputeType(type))
     return Status::ok();
   const exec::Arenas &arenas = executable_.arenas(rank);
-  ASSIGN_OR_RETURN(uint8_t * address, arenas.resolve(value.place, value.type.bytes(), value.name));
+  ASSIGN_OR_RETURN(uint8_t * address, arenas.resolve(value.place, value.type.bytes(), value.name,
+                                                     position.instance.slot));
   copy_.resize(static_cast<size_t>(value.type.bytes()));
   RETURN_IF_ERROR(executable_.read(rank, address, value.type.bytes(), copy_.data()));
   int64_t numel = value.type.numel(), found = -1;

@@ -76,8 +76,6 @@ std::vector<Report> preflight(const plan::Plan &plan, std::string_view backendNa
     findings.push_back(makeReport(report::PlanNotPlaced, plan::toString(plan.level)));
   if (plan.needsBackend != backendName && !options.isSimulation)
     findings.push_back(makeReport(report::PlanForAnotherBackend, plan.needsBackend, backendName));
-  if (plan.roles.size() != 1)
-    findings.push_back(makeReport(report::SeveralRoles, plan.roles.size()));
   std::vector<std::string_view> missing;
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments)

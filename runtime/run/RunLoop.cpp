@@ -40,7 +40,7 @@ class RunLoop {
 public:
   RunLoop(exec::Executable &executable, BatchSource &source, RunObserver &observer,
           const RunOptions &options)
-      : executable_(executable), role_(executable.role()), observer_(observer), options_(options),
+      : executable_(executable), observer_(observer), options_(options),
         segments_(executable, source, timer_), readback_(executable),
         tracer_(executable, options.trace), finder_(executable), guards_(executable),
         memory_(executable) {
@@ -52,11 +52,7 @@ public:
 
   Result<RunResult> run() {
     RETURN_IF_ERROR(prepare());
-    for (const ProgramNode &node : role_.program) {
-      if (node.kind != ProgramNode::Start)
-        RETURN_IF_ERROR(restore());
-      RETURN_IF_ERROR(runTop(node));
-    }
+    RETURN_IF_ERROR(runTop());
     RETURN_IF_ERROR(executable_.backend().synchronize());
     result_.memory = memory_.change();
     RETURN_IF_ERROR(executable_.backend().checkGuards());
@@ -65,6 +61,8 @@ public:
 
 private:
   Status prepare() {
+    if (executable_.plan().roles.size() > 1 && (options_.check || options_.opObserver))
+      return makeStatus(report::SeveralRoles, executable_.plan().roles.size());
     RETURN_IF_ERROR(segments_.createFeeds());
     // Visits of the job before this process began: one a step.
     segments_.setVisitsBefore(FeedKind::Train,
@@ -73,18 +71,70 @@ private:
     return readback_.hasState() ? stop_.prepare(executable_) : Status::ok();
   }
 
-  Status runTop(const ProgramNode &node) {
-    switch (node.kind) {
-    case ProgramNode::Start:
-      return options_.isFreshStart ? segments_.run(node, options_.check ? &checks_ : nullptr)
-                                   : Status::ok();
-    case ProgramNode::Run:
-      return segments_.run(node, options_.check ? &checks_ : nullptr);
-    case ProgramNode::Steps:
-      return runSteps(node);
-    case ProgramNode::Every:
-    case ProgramNode::Loop:
-      return makeStatus(report::PlanCannotRun, "'every' or 'loop' is outside 'steps'");
+  using Part = SegmentRunner::Part;
+
+  /// The programs of this process' roles.
+  std::vector<Part> programs() const {
+    std::vector<Part> parts;
+    for (uint32_t role : executable_.rolesHere())
+      parts.push_back({role, executable_.plan().roles[role].program});
+    return parts;
+  }
+
+  /// Cuts off what comes before the next node of a kind in each part, which all of them have, or
+  /// none: `parts` begin with that node then, or are empty.
+  static std::vector<Part> takeUpTo(std::vector<Part> &parts, ProgramNode::Kind kind) {
+    std::vector<Part> before = parts;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      std::span<const ProgramNode> nodes = parts[i].nodes;
+      auto at = std::ranges::find(nodes, kind, &ProgramNode::kind);
+      auto count = static_cast<size_t>(at - nodes.begin());
+      before[i].nodes = nodes.first(count);
+      parts[i].nodes = nodes.subspan(count);
+    }
+    return before;
+  }
+
+  /// The first node of each part, which they are left without.
+  static std::vector<const ProgramNode *> takeFirst(std::vector<Part> &parts) {
+    std::vector<const ProgramNode *> first;
+    for (Part &part : parts) {
+      first.push_back(part.nodes.empty() ? nullptr : &part.nodes.front());
+      if (first.back() != nullptr)
+        part.nodes = part.nodes.subspan(1);
+    }
+    return first;
+  }
+
+  static std::vector<Part> childrenOf(const std::vector<Part> &parts,
+                                      const std::vector<const ProgramNode *> &nodes) {
+    std::vector<Part> children;
+    for (size_t i = 0; i < parts.size(); ++i)
+      if (nodes[i] != nullptr)
+        children.push_back({parts[i].role, nodes[i]->children});
+    return children;
+  }
+
+  Status runTop() {
+    exec::OpObserver *observer = options_.check ? &checks_ : nullptr;
+    std::vector<Part> left = programs();
+    std::vector<Part> begin = takeUpTo(left, ProgramNode::Steps);
+    std::vector<Part> starts = begin;
+    for (Part &part : begin) { // 'start' is first, if there is one
+      Part &start = starts[static_cast<size_t>(&part - begin.data())];
+      bool hasStart = !part.nodes.empty() && part.nodes.front().kind == ProgramNode::Start;
+      start.nodes = part.nodes.first(hasStart ? 1 : 0);
+      part.nodes = part.nodes.subspan(start.nodes.size());
+    }
+    if (options_.isFreshStart)
+      RETURN_IF_ERROR(segments_.run(starts, observer));
+    RETURN_IF_ERROR(restore());
+    RETURN_IF_ERROR(segments_.run(begin, observer));
+    while (!left.empty() && !left.front().nodes.empty()) {
+      std::vector<const ProgramNode *> steps = takeFirst(left);
+      RETURN_IF_ERROR(runSteps(*steps.front(), childrenOf(left, steps)));
+      std::vector<Part> after = takeUpTo(left, ProgramNode::Steps);
+      RETURN_IF_ERROR(segments_.run(after, observer));
     }
     return Status::ok();
   }
@@ -118,8 +168,8 @@ private:
     return readback_.startClock();
   }
 
-  Status runSteps(const ProgramNode &steps) {
-    stepsNode_ = &steps;
+  Status runSteps(const ProgramNode &steps, const std::vector<Part> &nodes) {
+    stepsNodes_ = nodes;
     for (const ProgramNode &node : steps.children)
       if (node.kind == ProgramNode::Every) { // one every so many steps
         segments_.setVisitsBefore(FeedKind::Eval, options_.firstStep / node.count);
@@ -137,7 +187,7 @@ private:
       if (isEnding_)
         break;
       RETURN_IF_ERROR(traceBefore(i, end));
-      if (Status status = runIteration(steps, i); !status.isOk()) {
+      if (Status status = runIteration(i); !status.isOk()) {
         // Steps before this one have their results; that they cannot be had either adds nothing.
         static_cast<void>(settle(0));
         return status;
@@ -168,7 +218,7 @@ private:
     return readback_.startClock();
   }
 
-  Status runIteration(const ProgramNode &steps, int64_t iteration) {
+  Status runIteration(int64_t iteration) {
     OpObservers observers;
     bool wantsOps = options_.opObserver && options_.wantsOps && options_.wantsOps(iteration + 1);
     if (wantsOps)
@@ -179,23 +229,23 @@ private:
     guards_.setStep(iteration + 1);
     exec::OpObserver *observer = wantsOps || options_.check ? &observers : nullptr;
     bool isMarked = false;
-    for (const ProgramNode &node : steps.children) {
-      if (node.kind == ProgramNode::Every) {
-        if (!isMarked)
-          RETURN_IF_ERROR(readBack(StepReadback::Kind::Step, iteration));
-        isMarked = true;
-        if ((iteration + 1) % node.count == 0)
-          RETURN_IF_ERROR(runEvery(node, iteration, observer));
-        continue;
-      }
-      RETURN_IF_ERROR(segments_.run(node, observer));
+    std::vector<Part> left = stepsNodes_;
+    while (true) {
+      std::vector<Part> runs = takeUpTo(left, ProgramNode::Every);
+      RETURN_IF_ERROR(segments_.run(runs, observer));
+      std::vector<const ProgramNode *> every = takeFirst(left);
+      if (!isMarked)
+        RETURN_IF_ERROR(readBack(StepReadback::Kind::Step, iteration));
+      isMarked = true;
+      if (every.empty() || every.front() == nullptr)
+        return Status::ok();
+      if ((iteration + 1) % every.front()->count == 0)
+        RETURN_IF_ERROR(runEvery(childrenOf(left, every), iteration, observer));
     }
-    return isMarked ? Status::ok() : readBack(StepReadback::Kind::Step, iteration);
   }
 
-  Status runEvery(const ProgramNode &every, int64_t iteration, exec::OpObserver *observer) {
-    for (const ProgramNode &node : every.children)
-      RETURN_IF_ERROR(segments_.run(node, observer));
+  Status runEvery(const std::vector<Part> &nodes, int64_t iteration, exec::OpObserver *observer) {
+    RETURN_IF_ERROR(segments_.run(nodes, observer));
     return readBack(StepReadback::Kind::Evaluation, iteration);
   }
 
@@ -244,10 +294,11 @@ private:
   Status explainNonFinite(int64_t iteration, const StepState &state) {
     RETURN_IF_ERROR(executable_.backend().synchronize());
     finder_.setStep(iteration + 1);
+    if (executable_.plan().roles.size() > 1) // whose ops wait for each other
+      return makeStatus(StatusCode::Numeric, "step {}: loss {}, gradient norm {}", iteration + 1,
+                        state.loss, state.gradNorm);
     int64_t visit = iteration - options_.firstStep;
-    for (const ProgramNode &node : stepsNode_->children)
-      if (node.kind == ProgramNode::Run)
-        RETURN_IF_ERROR(segments_.runVisit(node, visit, &finder_));
+    RETURN_IF_ERROR(segments_.runVisit(stepsNodes_, visit, &finder_));
     return makeStatus(StatusCode::Numeric,
                       "step {}: loss {}, gradient norm {}; the same microbatches, run again op by "
                       "op, gave finite "
@@ -268,7 +319,6 @@ private:
   }
 
   exec::Executable &executable_;
-  const plan::Role &role_;
   RunObserver &observer_;
   const RunOptions &options_;
   HostTimer timer_;
@@ -282,8 +332,8 @@ private:
   MemoryWatch memory_;
   RunResult result_;
 
-  const ProgramNode *stepsNode_ = nullptr;
-  int64_t lastSaved_ = 0; ///< step
+  std::vector<SegmentRunner::Part> stepsNodes_; ///< of the loop under way
+  int64_t lastSaved_ = 0;                       ///< step
   bool isStopRequested_ = false, isEnding_ = false, isRestored_ = false;
 };
 

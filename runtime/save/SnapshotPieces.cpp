@@ -48,6 +48,8 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment
 Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
                                                   const StateLayout &layout) {
   std::vector<SnapshotPiece> pieces;
+  if (plan.roles.size() > 1) // roles would have to begin and end their copies together
+    return pieces;
   const plan::Role &role = plan.roles[0];
   std::map<uint32_t, int64_t> covered; ///< bytes by cell
   for (uint32_t s = 0; s < role.segments.size(); ++s) {

@@ -55,15 +55,13 @@ struct Counts {
 /// What the first rank's segments consist of, in all variants.
 Counts countCalls(const exec::Executable &executable) {
   Counts counts;
-  for (uint32_t s = 0; s < executable.role().segments.size(); ++s)
-    for (auto variant :
-         {plan::Variant::First, plan::Variant::Middle, plan::Variant::Last, plan::Variant::Only})
-      if (const exec::BoundSegment *bound = executable.bound(s, variant))
-        for (const exec::BoundOp &op : bound->ops) {
-          counts.calls += op.kind == exec::BoundOp::Kernel;
-          counts.collectives += op.kind == exec::BoundOp::Collective;
-          counts.copies += op.kind == exec::BoundOp::Copy;
-        }
+  executable.forEachBound([&](const exec::BoundSegment &bound, const plan::Segment &) {
+    for (const exec::BoundOp &op : bound.ops) {
+      counts.calls += op.kind == exec::BoundOp::Kernel;
+      counts.collectives += op.kind == exec::BoundOp::Collective;
+      counts.copies += op.kind == exec::BoundOp::Copy;
+    }
+  });
   return counts;
 }
 

@@ -33,16 +33,11 @@ std::string cachePath(kernels::cuda::Context &kernels) {
 }
 
 void timeAll(exec::Executable &executable) {
-  constexpr plan::Variant kVariants[] = {plan::Variant::First, plan::Variant::Middle,
-                                         plan::Variant::Last, plan::Variant::Only};
-  const plan::Role &role = executable.role();
-  for (uint32_t s = 0; s < role.segments.size(); ++s)
-    for (plan::Variant variant : kVariants) {
-      const exec::BoundSegment *bound = executable.bound(s, variant);
-      for (size_t i = 0; bound && i < bound->ops.size(); ++i)
-        if (bound->ops[i].kind == exec::BoundOp::Kernel)
-          kernels::cuda::tune(plan::opInfo(role.segments[s].ops[i].kind).name, *bound->ops[i].call);
-    }
+  executable.forEachBound([](const exec::BoundSegment &bound, const plan::Segment &segment) {
+    for (size_t i = 0; i < bound.ops.size(); ++i)
+      if (bound.ops[i].kind == exec::BoundOp::Kernel)
+        kernels::cuda::tune(plan::opInfo(segment.ops[i].kind).name, *bound.ops[i].call);
+  });
 }
 
 } // namespace

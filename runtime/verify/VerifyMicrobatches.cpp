@@ -49,8 +49,11 @@ private:
     }
     for (ValueId result : op.results)
       shifts_[result] = shift;
-    for (const Tie &tie : op.ties)
-      if (int64_t tied = shifts_[tie.value]; tied != kOfNone && shift != kOfNone && tied != shift)
+    for (const Tie &tie : op.ties) // what an else tie keeps, keeps its microbatch
+      if (tie.kind == Tie::Else)
+        continue;
+      else if (int64_t tied = shifts_[tie.value];
+               tied != kOfNone && shift != kOfNone && tied != shift)
         scope_.addValue(Rule::Ring, i, tie.value,
                         "a result of '{}' takes over '%{}' of microbatch {}; it is of microbatch "
                         "{}, counted from the segment's own",

@@ -495,6 +495,15 @@ private:
             state.microbatches[at] == microbatch_ + shiftOf(role_.segments[segment].ins, region));
   }
 
+  /// That of the content. What was there at the start keeps its own.
+  int64_t microbatchLeft(uint32_t segment, const SegmentEffect::Out &out,
+                         const State &state) const {
+    for (uint32_t region : out.from)
+      if (uint32_t at = regionAt(region); rings_.isSlot(at))
+        return state.microbatches[at];
+    return microbatch_ + shiftOf(role_.segments[segment].outs, out.region);
+  }
+
   /// True if a region gains or loses its content. Takes as long as there are regions that the
   /// segment is about, not as there are regions.
   bool apply(uint32_t segment, Variant variant, State &state) {
@@ -507,7 +516,11 @@ private:
         reportNeed(segment, variant, need, state);
     std::vector<const Loss *> losses; // by what was there at the start
     for (const SegmentEffect::Out &out : found->outs)
-      losses.push_back(lossOf(segment, out, state));
+      losses.push_back(lossOf(out, state));
+    std::vector<std::pair<uint32_t, int64_t>> left; // slots, and the microbatch that they hold then
+    for (const SegmentEffect::Out &out : found->outs)
+      if (uint32_t at = regionAt(out.region); rings_.isSlot(at))
+        left.emplace_back(at, microbatchLeft(segment, out, state));
     bool isChanged = false;
     auto set = [&](uint32_t given, const Loss *loss) {
       uint32_t region = regionAt(given);
@@ -519,18 +532,17 @@ private:
       set(clobber.region, &clobber.loss);
     for (size_t i = 0; i < losses.size(); ++i)
       set(found->outs[i].region, losses[i]);
-    for (const SegmentEffect::Out &out : found->outs)
-      if (uint32_t at = regionAt(out.region); rings_.isSlot(at))
-        state.microbatches[at] = microbatch_ + shiftOf(role_.segments[segment].outs, out.region);
+    for (const auto &[cell, microbatch] : left)
+      state.microbatches[cell] = microbatch;
     return isChanged;
   }
 
   /// Why a segment leaves no content; null if it leaves one.
-  const Loss *lossOf(uint32_t segment, const SegmentEffect::Out &out, const State &state) {
+  const Loss *lossOf(const SegmentEffect::Out &out, const State &state) {
     if (out.loss.spoiled || !out.isDefined || !report_.spend(out.from.size()))
       return &out.loss;
     for (uint32_t region : out.from)
-      if (!isThere(segment, region, state))
+      if (!state.isValid[regionAt(region)])
         return state.spoiled(regionAt(region)) != nullptr ? state.lost[regionAt(region)]
                                                           : &out.loss;
     return nullptr;

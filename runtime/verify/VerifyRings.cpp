@@ -10,13 +10,14 @@ namespace shardc::plan::verifier {
 
 void RoleRings::add(const std::vector<uint32_t> &cells) {
   numbers_.resize(rings_.size());
-  for (uint32_t cell : cells) {
+  for (size_t slot = 0; slot < cells.size(); ++slot) {
+    uint32_t cell = cells[slot];
     if (cell >= rings_.size()) {
       rings_.resize(cell + 1, -1);
       numbers_.resize(cell + 1);
     }
     rings_[cell] = static_cast<int32_t>(slots_.size());
-    numbers_[cell] = &cell - cells.data();
+    numbers_[cell] = static_cast<int64_t>(slot);
   }
   slots_.push_back(cells);
   period_ = std::lcm(period_, static_cast<int64_t>(cells.size()));
@@ -27,9 +28,28 @@ bool touchesRings(const RoleRings &rings, const Segment &segment) {
   return std::ranges::any_of(segment.ins, isSlot) || std::ranges::any_of(segment.outs, isSlot);
 }
 
+namespace {
+
+/// Of each cell whether it is followed which microbatch its content is of.
+std::vector<bool> followedCells(const Role &role) {
+  std::vector<bool> isFollowed;
+  for (const Cell &cell : role.cells)
+    isFollowed.push_back(cell.isRing());
+  for (const Segment &segment : role.segments)
+    for (const std::vector<Segment::Boundary> *boundaries : {&segment.ins, &segment.outs})
+      for (const Segment::Boundary &boundary : *boundaries)
+        if (boundary.shift != 0)
+          isFollowed[boundary.cell] = true;
+  return isFollowed;
+}
+
+} // namespace
+
 bool hasRings(const Plan &plan) {
-  return std::ranges::any_of(
-      plan.roles, [](const Role &role) { return std::ranges::any_of(role.cells, &Cell::isRing); });
+  return std::ranges::any_of(plan.roles, [](const Role &role) {
+    std::vector<bool> isFollowed = followedCells(role);
+    return std::ranges::find(isFollowed, true) != isFollowed.end();
+  });
 }
 
 namespace {
@@ -50,6 +70,7 @@ uint32_t slotCell(const std::vector<std::vector<uint32_t>> &slots,
 
 RoleRings flatten(Role &role) {
   RoleRings rings(role.cells.size());
+  const std::vector<bool> isFollowed = followedCells(role);
   std::vector<std::vector<uint32_t>> slots(role.cells.size()); // of each cell, itself first
   const size_t count = role.cells.size();
   for (uint32_t c = 0; c < count; ++c) {
@@ -66,7 +87,7 @@ RoleRings flatten(Role &role) {
     }
     role.cells[c].slots = 1;
     flatten(role.cells[c].place);
-    if (own.isRing())
+    if (isFollowed[c])
       rings.add(slots[c]);
   }
   for (Segment &segment : role.segments) {
@@ -185,13 +206,14 @@ private:
 
   void checkBoundary(const Scope &scope, const Segment::Boundary &boundary) {
     const Cell &cell = role_.cells[boundary.cell];
-    if (boundary.shift == 0 || (cell.isRing() && std::abs(boundary.shift) < cell.slots))
+    bool isPlain = cell.kind == CellKind::Buffer && cell.arena != Arena::Host;
+    if (boundary.shift == 0 || (isPlain && std::abs(boundary.shift) <= limits::kMicrobatchesMax))
       return;
-    scope.addValue(Rule::Ring, scope.opOf(boundary.value), boundary.value,
-                   "'%{}' is of a microbatch {} from the segment's own, in cell '@{}' of {}; the "
-                   "distance needs to "
-                   "be less than the slots of a ring",
-                   scope.nameOf(boundary.value), boundary.shift, cell.name, cell.slots);
+    scope.addValue(
+        Rule::Ring, scope.opOf(boundary.value), boundary.value,
+        "'%{}' is of a microbatch {} from the segment's own, in cell '@{}' of kind '{}'; "
+        "only buffers pass on what is of others",
+        scope.nameOf(boundary.value), boundary.shift, cell.name, cellKindInfo(cell.kind).word);
   }
 
   void checkValue(const Scope &scope, ValueId id) {

@@ -1,7 +1,8 @@
-// Rings: cells with a slot for each microbatch in flight. The verifier looks at a plan in which
-// each slot is a cell of its own, at the place that it has in microbatch 0. In another microbatch
-// the slots of each ring have changed places, and nothing else has: since a ring's bytes are its
-// own, all that holds of the bytes in microbatch 0 holds in every one.
+// Rings: cells with a slot for each microbatch in flight. A cell is followed like a ring of one
+// slot if it passes on what is of another microbatch than the one under way. The verifier looks at
+// a plan in which each slot is a cell of its own, at the place that it has in microbatch 0. In
+// another microbatch the slots of each ring have changed places, and nothing else has: since a
+// ring's bytes are its own, all that holds of the bytes in microbatch 0 holds in every one.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +50,7 @@ struct FlatPlan {
   std::vector<RoleRings> rings;
 };
 
+/// True if a role has one, or a cell that is followed like one.
 bool hasRings(const Plan &plan);
 /// Slots become cells: the first of a ring is the ring's own, the others are behind all cells.
 /// Boundaries name slots, and keep their distances between microbatches.

@@ -236,36 +236,6 @@ void checkParams(Inspection &inspection) {
   }
 }
 
-/// True for what pipelines need.
-bool isOfPipeline(const Role &role) {
-  auto isNamed = [](const auto &self, const std::vector<ProgramNode> &nodes) -> bool {
-    return std::ranges::any_of(nodes, [&](const ProgramNode &node) {
-      return node.kind == ProgramNode::Loop || node.microbatch || self(self, node.children);
-    });
-  };
-  auto isWithin = [](const Pred &pred) { return pred.kind == Pred::Kind::Within; };
-  auto hasTransfer = [&](const Op &op) {
-    return op.kind == OpKind::Send || op.kind == OpKind::Recv || isWithin(op.pred) ||
-           std::ranges::any_of(op.ties, isWithin, &Tie::pred);
-  };
-  return isNamed(isNamed, role.program) || std::ranges::any_of(role.cells, &Cell::isRing) ||
-         std::ranges::any_of(role.segments, [&](const Segment &segment) {
-           return std::ranges::any_of(segment.ops, hasTransfer) ||
-                  std::ranges::any_of(segment.values,
-                                      [](const Value &v) { return v.place.slots != 1; });
-         });
-}
-
-void refusePipelines(Inspection &inspection) {
-  const Plan &plan = inspection.plan();
-  bool hasPair = std::ranges::any_of(plan.channels, &Channel::isPair);
-  for (uint32_t r = 0; r < plan.roles.size(); ++r)
-    if (hasPair || isOfPipeline(plan.roles[r]))
-      inspection.add(Rule::Followed, {r, kNone, kNone},
-                     "the role has several microbatches in flight, or gives values to other roles, "
-                     "which the verifier does not follow yet");
-}
-
 /// What a program may look like: starts, runs, and one loop of steps with runs, loops and `every`
 /// in it.
 class ProgramFormCheck {
@@ -554,8 +524,6 @@ void checkTables(Inspection &inspection) {
     checkRolesDivideMesh(inspection);
   if (inspection.size() == 0)
     checkSplitRoles(inspection);
-  if (inspection.size() == 0)
-    refusePipelines(inspection);
 }
 
 void checkStates(Inspection &inspection) {

@@ -33,7 +33,7 @@ struct Bound {
     auto found = static_cast<size_t>(std::ranges::find(ops, kind, &plan::Op::kind) - ops.begin());
     EXPECT_LT(found, ops.size()) << "no such op";
     auto &[seen, call] = seen_.emplace_back();
-    seen = (*executable)->boundOp(rank, s, variant, found % ops.size(), call);
+    seen = (*executable)->boundOp(rank, s, {variant}, found % ops.size(), call);
     return seen;
   }
   uint32_t segmentIndex(std::string_view name) const {
@@ -73,8 +73,8 @@ TEST(Bind, VariantsDecideWhatRunsAndWhatAccumulates) {
         << "always adds";
     EXPECT_EQ(bound.op(0, "micro", variant, plan::OpKind::View).kind, BoundOp::Nothing);
   }
-  EXPECT_EQ((*bound.executable)->bound(bound.segmentIndex("micro"), Variant::Only), nullptr);
-  EXPECT_NE((*bound.executable)->bound(bound.segmentIndex("update"), Variant::Only), nullptr);
+  EXPECT_EQ((*bound.executable)->bound(bound.segmentIndex("micro"), {Variant::Only}), nullptr);
+  EXPECT_NE((*bound.executable)->bound(bound.segmentIndex("update"), {Variant::Only}), nullptr);
 }
 
 TEST(Bind, ShapesWithoutAddressesAreThoseOfBoundCalls) {
@@ -82,7 +82,7 @@ TEST(Bind, ShapesWithoutAddressesAreThoseOfBoundCalls) {
   ASSERT_TRUE(bound.executable.isOk()) << bound.executable.status().message();
   const plan::Segment &micro = bound.plan.roles[0].segments[bound.segmentIndex("micro")];
   const exec::BoundSegment *first =
-      (*bound.executable)->bound(bound.segmentIndex("micro"), Variant::First);
+      (*bound.executable)->bound(bound.segmentIndex("micro"), {Variant::First});
   int compared = 0;
   for (size_t i = 0; i < micro.ops.size(); ++i) {
     const exec::BoundOp &op = first->ops[i];
@@ -131,11 +131,11 @@ TEST(Bind, RanksShareCallsAndHaveAddressesOfTheirOwn) {
   int compared = 0;
   for (uint32_t s = 0; s < role.segments.size(); ++s) {
     const plan::Segment &segment = role.segments[s];
-    const exec::BoundSegment *shared = executable.bound(s, Variant::Only);
+    const exec::BoundSegment *shared = executable.bound(s, {Variant::Only});
     for (size_t i = 0; shared && i < segment.ops.size(); ++i)
       for (size_t rank = 0; rank < executable.rankCount(); ++rank) {
         kernels::Call call;
-        exec::BoundOp op = executable.boundOp(rank, s, Variant::Only, i, call);
+        exec::BoundOp op = executable.boundOp(rank, s, {Variant::Only}, i, call);
         auto place = [&](plan::ValueId id) -> const void * {
           const plan::Value &value = segment.values[id];
           return *executable.arenas(rank).resolve(value.place, value.type.bytes(), value.name);

@@ -321,14 +321,6 @@ TEST(Preflight, TellsEverythingInOneGo) {
               ElementsAre("error: backend host has no kernel for 'sgd' [no-kernel]"));
 }
 
-TEST(Preflight, PlansOfSeveralRolesAreRefused) {
-  plan::Plan plan = toyPlan({});
-  plan.roles.push_back(plan.roles[0]);
-  EXPECT_THAT(said(run::preflight(plan, "host", kernels::findHostKernel, {})),
-              Contains("error: the plan has 2 roles; this runtime executes plans of one "
-                       "[several-roles]"));
-}
-
 TEST(Preflight, MemoryIsComparedWithWhatIsThere) {
   plan::Plan plan = toyPlan({});
   auto backend = host::makeBackend({.ranks = 2});

@@ -1,0 +1,22 @@
+// A model of an embedding, three layers and a head that stages compute one after the other, with
+// one forward and one backward pass in turns (1F1B). Each stage has a block of its own, divided
+// over the ranks that read other samples.
+#pragma once
+
+#include <string>
+
+namespace shardc::test {
+
+struct PipelineOptions {
+  int stages = 2;
+  int microbatches = 3;
+  int steps = 4;
+  int dp = 2;
+};
+
+inline constexpr int kPipelineLayers = 3;
+
+/// The plan as text. With one stage nothing is sent.
+std::string pipelinePlanText(const PipelineOptions &options);
+
+} // namespace shardc::test

@@ -1,0 +1,219 @@
+// Pipelines: what the verifier accepts of them, and what it refuses.
+#include <gtest/gtest.h>
+
+#include "TestPlans.h"
+#include "runtime/plan/Builder.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/verify/Verify.h"
+#include "test/unit/exec/PipelinePlan.h"
+
+namespace shardc::plan {
+namespace {
+
+using shardc::test::PipelineOptions;
+using shardc::test::pipelinePlanText;
+using test::expectRefused;
+using test::parsed;
+
+Plan pipeline(int stages, int microbatches) {
+  return parsed(pipelinePlanText({.stages = stages, .microbatches = microbatches, .steps = 2}));
+}
+
+Segment &segmentOf(Plan &plan, size_t role, SegmentKind kind) {
+  return plan.roles[role].segments[findSegment(plan.roles[role], kind)];
+}
+
+/// The n-th op of a kind in the segment.
+Op &opOf(Segment &segment, OpKind kind, size_t n = 0) {
+  for (Op &op : segment.ops)
+    if (op.kind == kind && n-- == 0)
+      return op;
+  ADD_FAILURE() << "no such op";
+  return segment.ops.front();
+}
+
+Cell &cellOf(Role &role, std::string_view name) {
+  return *std::ranges::find(role.cells, name, &Cell::name);
+}
+
+TEST(Pipeline, IsAcceptedForAnyStagesAndMicrobatches) {
+  for (int stages : {1, 2, 3})
+    for (int microbatches : {1, 2, 3, 4, 7}) {
+      Plan plan = pipeline(stages, microbatches);
+      std::string once = print(plan);
+      EXPECT_EQ(print(parsed(once)), once);
+      std::vector<Finding> findings = verify(plan);
+      for (const Finding &finding : findings)
+        ADD_FAILURE() << stages << " stages, " << microbatches
+                      << " microbatches: " << render(plan, finding);
+    }
+}
+
+TEST(Pipeline, ARingThatIsASlotShortIsRefused) {
+  for (std::string_view name : {"x0", "u0", "tokens"}) {
+    Plan plan = pipeline(3, 5);
+    Cell &ring = cellOf(plan.roles[0], name);
+    int32_t slots = --ring.slots;
+    int64_t begin = ring.place.offset, end = begin + ring.bytes();
+    auto narrow = [&](Place &place) {
+      if (place.placed && place.arena == Arena::Work && place.offset >= begin && place.offset < end)
+        place.slots = slots;
+    };
+    narrow(ring.place);
+    for (Segment &segment : plan.roles[0].segments)
+      for (Value &value : segment.values)
+        narrow(value.place);
+    if (slots > 2 || name != "x0") // the first stage receives nothing ahead
+      expectRefused(plan, Rule::Cell, "");
+  }
+}
+
+TEST(Pipeline, AMissingReceiveIsRefused) {
+  Plan plan = pipeline(2, 3);
+  Op &recv = opOf(segmentOf(plan, 1, SegmentKind::Backward), OpKind::Recv);
+  recv.pred = Pred::within(0, 0); // instead of 0 to 1
+  expectRefused(plan, Rule::Rendezvous, "deadlocks");
+}
+
+TEST(Pipeline, AStageThatRunsAMicrobatchMoreIsRefused) {
+  Plan plan = pipeline(3, 4);
+  plan.roles[1] = pipeline(3, 5).roles[1];
+  expectRefused(plan, Rule::Rendezvous, "deadlocks");
+}
+
+TEST(Pipeline, MicrobatchesComeOnce) {
+  Plan plan = pipeline(2, 3);
+  for (ProgramNode &node : plan.roles[0].program[1].children)
+    if (node.kind == ProgramNode::Loop && node.children.size() == 2)
+      node.children[0].microbatch->base = 0; // the first comes twice
+  expectRefused(plan, Rule::Step, "runs for microbatch 0");
+}
+
+TEST(Pipeline, OrdersThatDeadlockOnlyInTheSteadyStateAreRefused) {
+  // Each waits with what it gives for what it gets.
+  auto withWaits = [](int microbatches) {
+    Plan plan = pipeline(2, microbatches);
+    for (auto [role, kind] : {std::pair(0, SegmentKind::Forward), {1, SegmentKind::Backward}}) {
+      Segment &segment = segmentOf(plan, static_cast<size_t>(role), kind);
+      auto isOf = [](OpKind wanted) {
+        return [wanted](const Op &op) { return op.kind == wanted; };
+      };
+      auto recv = std::ranges::find_if(segment.ops, isOf(OpKind::Recv));
+      auto send = std::ranges::find_if(segment.ops, isOf(OpKind::Send));
+      if (recv == segment.ops.end())
+        continue;
+      // The receive comes first in the text, and the send waits for it.
+      auto from = static_cast<uint32_t>(recv - segment.ops.begin());
+      auto to = static_cast<uint32_t>(send - segment.ops.begin());
+      if (from > to) {
+        std::rotate(send, recv, recv + 1);
+        for (uint32_t i = 0; i < segment.ops.size(); ++i) {
+          for (ValueId result : segment.ops[i].results)
+            segment.values[result].def = i;
+          for (uint32_t &wait : segment.ops[i].waits)
+            wait = wait >= to && wait < from ? wait + 1 : wait;
+        }
+        segment.ops[to + 1].waits.push_back(to);
+      }
+    }
+    return plan;
+  };
+  Plan one = withWaits(1);
+  EXPECT_TRUE(verify(one).empty());
+  expectRefused(withWaits(3), Rule::Rendezvous, "deadlocks");
+}
+
+TEST(Pipeline, WhatIsReceivedForAnotherMicrobatchIsRefused) {
+  Plan plan = pipeline(2, 4);
+  Segment &backward = segmentOf(plan, 1, SegmentKind::Backward);
+  for (Segment::Boundary &out : backward.outs)
+    if (out.shift == 1) {
+      out.shift = 2;
+      backward.values[out.value].place.shift = 2;
+    }
+  expectRefused(plan, Rule::Collective, "the other side of the transfer for microbatch");
+}
+
+TEST(Pipeline, TwoSendsDoNotMeet) {
+  Plan plan = pipeline(2, 2);
+  Segment &backward = segmentOf(plan, 1, SegmentKind::Backward);
+  Op &send = opOf(backward, OpKind::Send);
+  send.channel = 3; // that on which it receives
+  for (size_t c = 0; c < plan.channels.size(); ++c)
+    if (plan.channels[c].name == "up.0")
+      send.channel = static_cast<ChannelId>(c);
+  EXPECT_FALSE(verify(plan).empty());
+}
+
+TEST(Pipeline, ValuesOfTwoMicrobatchesAreNotMixed) {
+  Plan plan = pipeline(3, 5);
+  Segment &backward = segmentOf(plan, 0, SegmentKind::Backward);
+  for (Segment::Boundary &in : backward.ins)
+    if (plan.roles[0].cells[in.cell].name == "u0") {
+      in.shift = 1;
+      backward.values[in.value].place.shift = 1;
+    }
+  expectRefused(plan, Rule::Ring, "an op works on one");
+}
+
+TEST(Pipeline, BytesOfARingAreItsOwn) {
+  Plan plan = pipeline(2, 3);
+  Role &role = plan.roles[0];
+  Cell &ring = cellOf(role, "u0"), &other = cellOf(role, "g");
+  int64_t before = other.place.offset;
+  other.place.offset = ring.place.offset + ring.place.stride;
+  for (Segment &segment : role.segments)
+    for (Value &value : segment.values)
+      if (value.place.arena == Arena::Work && value.place.offset == before)
+        value.place.offset = other.place.offset;
+  expectRefused(plan, Rule::Ring, "which are its own");
+}
+
+TEST(Pipeline, APlaceInARingSaysItsSlot) {
+  Plan plan = pipeline(2, 3);
+  Segment &forward = segmentOf(plan, 0, SegmentKind::Forward);
+  for (Value &value : forward.values)
+    if (value.place.slots > 1 && value.def != kNone)
+      value.place.slots = 1;
+  expectRefused(plan, Rule::Ring, "does not say in which slot");
+}
+
+TEST(Pipeline, TransfersNeedAPair) {
+  Plan plan = pipeline(2, 2);
+  Op &send = opOf(segmentOf(plan, 0, SegmentKind::Forward), OpKind::Send);
+  send.channel = 0;
+  send.group = plan.channels[0].group;
+  expectRefused(plan, Rule::Collective, "a transfer needs one of a pair");
+}
+
+TEST(Pipeline, LoopsAreInStepsAndNameMicrobatches) {
+  Plan plan = pipeline(2, 3);
+  ProgramNode loop{ProgramNode::Loop, kNone, 2, {}};
+  plan.roles[0].program.push_back(loop);
+  expectRefused(plan, Rule::Program, "'loop' needs to be inside 'steps'");
+  plan = pipeline(2, 3);
+  for (ProgramNode &node : plan.roles[0].program[1].children)
+    if (node.kind == ProgramNode::Loop)
+      node.children[0].microbatch.reset();
+  expectRefused(plan, Rule::Program, "without naming its microbatch");
+}
+
+TEST(Pipeline, TheLossesOfAllMicrobatchesCount) {
+  Plan plan = pipeline(2, 3);
+  opOf(segmentOf(plan, 1, SegmentKind::Forward), OpKind::LossAdd).pred = Pred::within(0, 1);
+  Segment &forward = segmentOf(plan, 1, SegmentKind::Forward);
+  Op &add = opOf(forward, OpKind::LossAdd);
+  add.ties.push_back({Tie::Else, 0, add.operands[0]});
+  expectRefused(plan, Rule::Step, "without the losses of all its microbatches");
+}
+
+TEST(Pipeline, GradientsOfAllMicrobatchesCount) {
+  Plan plan = pipeline(2, 3);
+  Op &sum = opOf(segmentOf(plan, 0, SegmentKind::Backward), OpKind::ReduceScatter);
+  sum.ties[0].pred = Pred::within(1, 1);
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_FALSE(findings.empty());
+}
+
+} // namespace
+} // namespace shardc::plan
