@@ -1,4 +1,6 @@
 // What collectives compute, in which types, and in which order of ranks.
+#include <cstring>
+
 #include "test/conformance/Conformance.h"
 
 namespace shardc::conformance {
@@ -171,6 +173,88 @@ TEST_P(Conformance, ChannelKeepsIssueOrderAcrossStreams) {
     EXPECT_EQ(get(rank, x[rank], 1)[0], 256.0f);
     EXPECT_EQ(get(rank, y[rank], 1)[0], 2560.0f);
   }
+}
+
+/// A channel of each two neighbours among so many ranks.
+std::vector<std::vector<int>> neighbours(int ranks) {
+  std::vector<std::vector<int>> pairs;
+  for (int rank = 0; rank + 1 < ranks; ++rank)
+    pairs.push_back({rank, rank + 1});
+  return pairs;
+}
+
+TEST_P(Conformance, TransfersGoFromOneRankToTheOther) {
+  START(3);
+  std::vector<std::unique_ptr<hal::Channel>> channels;
+  for (const std::vector<int> &pair : neighbours(3)) {
+    auto channel = backend->createChannel({"pp up", pair});
+    ASSERT_TRUE(channel.isOk());
+    channels.push_back(std::move(*channel));
+  }
+  for (int64_t count : kShardSizes) {
+    std::vector<BF16 *> buffers;
+    std::vector<BF16> first(count);
+    for (int64_t i = 0; i < count; ++i)
+      first[i] = toBF16(valueOf(0, i));
+    for (int rank = 0; rank < 3; ++rank)
+      buffers.push_back(put(rank, rank == 0 ? first : std::vector<BF16>(count)));
+    auto transfer = [&](int rank, CollectiveKind kind, hal::Channel &channel) {
+      bool sends = kind == CollectiveKind::Send;
+      Collective desc{kind, sends ? buffers[rank] : nullptr, sends ? nullptr : buffers[rank],
+                      count};
+      desc.inType = desc.outType = DType::BF16;
+      return stream(rank, "transfers").collective(channel, desc, "transfer");
+    };
+    ASSERT_STATUS(transfer(2, CollectiveKind::Recv, *channels[1])); // waits for the others
+    ASSERT_STATUS(transfer(1, CollectiveKind::Recv, *channels[0]));
+    ASSERT_STATUS(transfer(1, CollectiveKind::Send, *channels[1]));
+    ASSERT_STATUS(transfer(0, CollectiveKind::Send, *channels[0]));
+    ASSERT_STATUS(backend->synchronize());
+    for (int rank = 0; computes() && rank < 3; ++rank)
+      EXPECT_EQ(std::memcmp(get(rank, buffers[rank], count).data(), first.data(),
+                            static_cast<size_t>(count) * sizeof(BF16)),
+                0)
+          << rank;
+  }
+}
+
+/// Both directions at once, on a channel and a stream each: neither end waits for its own receive
+/// before it sends.
+TEST_P(Conformance, TransfersBothWaysRunInGraphs) {
+  START(2);
+  auto up = backend->createChannel({"pp up", {0, 1}});
+  auto down = backend->createChannel({"pp down", {1, 0}});
+  ASSERT_TRUE(up.isOk() && down.isOk());
+  std::vector<float *> given, taken;
+  std::vector<std::unique_ptr<hal::Graph>> graphs;
+  for (int rank = 0; rank < 2; ++rank) {
+    given.push_back(put<float>(rank, {1.0f + static_cast<float>(rank), 5.0f}));
+    taken.push_back(put<float>(rank, {0.0f, 0.0f}));
+    hal::Stream &main = stream(rank, "a"), &out = stream(rank, "out"), &in = stream(rank, "in");
+    std::unique_ptr<hal::Event> fork = event(rank), sent = event(rank), received = event(rank);
+    ASSERT_STATUS(main.beginCapture());
+    ASSERT_STATUS(main.record(*fork));
+    ASSERT_STATUS(out.wait(*fork));
+    ASSERT_STATUS(in.wait(*fork));
+    Collective send{CollectiveKind::Send, given[rank], nullptr, 2};
+    Collective receive{CollectiveKind::Recv, nullptr, taken[rank], 2};
+    ASSERT_STATUS(in.collective(rank == 0 ? **down : **up, receive, "receive"));
+    ASSERT_STATUS(out.collective(rank == 0 ? **up : **down, send, "send"));
+    ASSERT_STATUS(out.record(*sent));
+    ASSERT_STATUS(in.record(*received));
+    ASSERT_STATUS(main.wait(*sent));
+    ASSERT_STATUS(main.wait(*received));
+    auto graph = main.endCapture();
+    ASSERT_TRUE(graph.isOk()) << graph.status().message();
+    graphs.push_back(std::move(*graph));
+  }
+  for (int launch = 0; launch < 3; ++launch)
+    for (int rank = 0; rank < 2; ++rank)
+      ASSERT_STATUS(stream(rank, "a").launch(*graphs[rank], {}));
+  ASSERT_STATUS(backend->synchronize());
+  for (int rank = 0; computes() && rank < 2; ++rank)
+    EXPECT_EQ(get(rank, taken[rank], 2),
+              (std::vector<float>{2.0f - static_cast<float>(rank), 5.0f}));
 }
 
 } // namespace

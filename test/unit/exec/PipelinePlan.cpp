@@ -218,11 +218,14 @@ private:
     if (isLast_) {
       ins += "    in %s = @step at state 0\n";
       ops += fmt::format(
-          R"(    %logits = matmul %x{0}, %head {{trans_b = true}} after %W : f32[2,4,8] activations at work {1}
-    %losses, %lse = cross_entropy %logits, %labels, %mask {{valid_cols = 8}} : f32[8] activations at work {2}, f32[8] activations at work {3}
+          R"(    %logits = matmul %x{0}, %head {{trans_b = true}} after %W :
+      f32[2,4,8] activations at work {1}
+    %losses, %lse = cross_entropy %logits, %labels, %mask {{valid_cols = 8}} :
+      f32[8] activations at work {2}, f32[8] activations at work {3}
     %n = token_count %mask : f32[1] activations at work {4}
     %summed = loss.add %s, %losses, %n : u8[128] step at state 0
-    %dlogits = cross_entropy_bwd %logits, %lse, %labels, %mask, %n {{valid_cols = 8  loss_scale = {5}}} : f32[2,4,8] activations {6}
+    %dlogits = cross_entropy_bwd %logits, %lse, %labels, %mask, %n
+      {{valid_cols = 8  loss_scale = {5}}} : f32[2,4,8] activations {6}
 )",
           end_, take(256), take(32), take(32), take(4), 1.0 / (o_.dp * o_.microbatches),
           dlogits_.place());
@@ -282,7 +285,8 @@ private:
           fmt::format("    send %{0} channel down.{1} on to_before after %{0}\n", dy, stage_ - 1);
     }
     ops += fmt::format(R"(    %G = pack {0} {{block = {1}}} : f32[{2}] grads at work {3}
-    %r = reduce_scatter %G {{block = {1}}} channel reduce unit u{1} acc(0 = %g if not_first) after %{4} : f32[{5}] grads at work {6}
+    %r = reduce_scatter %G {{block = {1}}} channel reduce unit u{1}
+      acc(0 = %g if not_first) after %{4} : f32[{5}] grads at work {6}
     out @g = %r
 )",
                        parts.substr(2), stage_, numel_, grads_, last, shard_, g_);

@@ -8,6 +8,7 @@
 
 #include "Blocks.h"
 #include "Positions.h"
+#include "Runs.h"
 #include "Saves.h"
 #include "runtime/plan/Landing.h"
 
@@ -53,7 +54,7 @@ public:
       for (const Segment::Boundary &boundary : *boundaries) {
         const Value &value = segment_.values[boundary.value];
         const Cell &cell = role_.cells[boundary.cell];
-        need(value.type == cell.type && same(value.place, cell.place),
+        need(value.type == cell.type && isInCell(value.place, cell, boundary.shift),
              value.name + " is not like its cell");
       }
     return problem_;
@@ -72,6 +73,14 @@ private:
       if (&plan.roles[roleOf(plan, rank)] == &role)
         ranks.push_back(rank);
     return ranks;
+  }
+  /// In the slot for that microbatch, where it has slots.
+  bool isInCell(Place place, const Cell &cell, int64_t shift) const {
+    if (place.slots != cell.slots || place.stride != cell.place.stride ||
+        slotFor(place.slots, place.shift) != slotFor(place.slots, place.slots == 1 ? 0 : shift))
+      return false;
+    place.shift = 0;
+    return same(place, cell.place);
   }
   bool same(const Place &a, const Place &b) const { return isApart(a, b, {}, 1); }
   /// True if `a` lies behind `b` on each rank by as many bytes as the view begins elements of that
@@ -609,13 +618,17 @@ std::string findOtherBatches(const Plan &plan, const Role &role,
     return {};
   int64_t trained = 0, evaluated = 0;
   for (const ProgramNode &node : nodes) {
-    if (std::string problem = findOtherBatches(plan, role, node.children); !problem.empty())
-      return problem;
-    if (node.kind != ProgramNode::Run)
-      continue;
-    const Segment &segment = role.segments[node.segment];
-    trained += takesCell(role, segment, CellKind::Feed) ? node.count : 0;
-    evaluated += takesCell(role, segment, CellKind::EvalFeed) ? node.count : 0;
+    if (node.kind == ProgramNode::Steps || node.kind == ProgramNode::Every) {
+      if (std::string problem = findOtherBatches(plan, role, node.children); !problem.empty())
+        return problem;
+    } else if (node.kind != ProgramNode::Start) {
+      for (const OneRun &run : runsOf(role, node, nodes)) {
+        const Segment &segment = role.segments[run.segment];
+        bool isCounted = segment.body || node.kind == ProgramNode::Run;
+        trained += isCounted && takesCell(role, segment, CellKind::Feed) ? 1 : 0;
+        evaluated += isCounted && takesCell(role, segment, CellKind::EvalFeed) ? 1 : 0;
+      }
+    }
   }
   int64_t inEvaluation = all / each * plan.job.validation.evalIters;
   if ((trained > 0 && trained != all / each) ||
@@ -624,11 +637,20 @@ std::string findOtherBatches(const Plan &plan, const Role &role,
   return {};
 }
 
-int64_t countRuns(const std::vector<ProgramNode> &nodes, uint32_t segment) {
+/// Runs of a step that name their microbatch are one series.
+int64_t countSeries(const Role &role, const std::vector<ProgramNode> &nodes, uint32_t segment) {
   int64_t count = 0;
-  for (const ProgramNode &node : nodes)
-    count += (node.segment == segment ? 1 : 0) + countRuns(node.children, segment);
-  return count;
+  bool hasNamed = false;
+  for (const ProgramNode &node : nodes) {
+    if (node.kind == ProgramNode::Steps || node.kind == ProgramNode::Every)
+      count += countSeries(role, node.children, segment);
+    else if (node.kind == ProgramNode::Loop || node.microbatch)
+      for (const OneRun &run : runsOf(role, node, nodes))
+        hasNamed = hasNamed || run.segment == segment;
+    else
+      count += node.segment == segment ? 1 : 0;
+  }
+  return count + (hasNamed ? 1 : 0);
 }
 
 /// The host fills a ring ahead of one place in the program, whose segment loads one entry each
@@ -643,7 +665,7 @@ std::string findSharedRing(const Role &role) {
     for (CellKind ring : {CellKind::Feed, CellKind::EvalFeed})
       if (takesCell(role, segment, ring)) {
         ++rings;
-        places[ring] += std::max<int64_t>(countRuns(role.program, s), 1);
+        places[ring] += std::max<int64_t>(countSeries(role, role.program, s), 1);
       }
     if (rings > 1 || (rings == 1 && loads > 1))
       return segment.name + " loads several microbatches at once";

@@ -8,108 +8,21 @@
 #include <random>
 #include <set>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "Blocks.h"
 #include "Contract.h"
+#include "Execution.h"
 #include "Members.h"
 #include "Rivals.h"
+#include "Runs.h"
 #include "Sums.h"
 
 namespace shardc::plan::oracle {
 namespace {
-
-constexpr int64_t kGranule = 16; ///< bytes that carry one name; places are multiples of it
-
-using Label = uint64_t;
-constexpr Label kNothing = 0; ///< never written
-constexpr Label kMissing = 1; ///< of a value that is not there: matches nothing
-constexpr Label kPadding = 2; ///< between parts of a pack: never written, so it matches everything
-constexpr Label kFirstFree = 3;
-
-using Labels = std::vector<Label>;
-
-int64_t granules(int64_t bytes) { return (bytes + kGranule - 1) / kGranule; }
-
-/// A piece of one rank's memory.
-struct Bytes {
-  Arena arena;
-  int64_t begin; ///< granule
-};
-
-struct Access {
-  Bytes at;
-  Labels labels;
-  bool isTaken = false; ///< a result of the op takes over the buffer
-  const Value *value;
-};
-
-/// An op of a segment that a rank is in.
-struct Task {
-  const Op *op;
-  uint32_t index;
-  bool isBackground;
-  bool executes;
-  bool hasStarted = false, hasEnded = false;
-  std::vector<Access> reads, writes;
-};
-
-struct SegmentRun {
-  uint32_t segment;
-  Variant variant;
-  std::pair<int, int64_t> part = {0, 0}; ///< of the program: loops before it, and its step
-  bool isBackground = false;             ///< starts the segment beside what follows
-  bool isMarked = false;                 ///< the host reads the step state when it has ended
-  bool isStepEnd = false;                ///< and all that it saves
-};
-
-/// A segment under way: the program's, or a background segment beside it.
-struct Lane {
-  bool isActive = false;
-  uint32_t segment = kNone;
-  std::vector<Task> tasks;
-  std::array<std::vector<uint32_t>, kStreamsMax> queues; ///< tasks that are left, first first
-  std::array<size_t, kStreamsMax> heads{};
-  std::vector<Access> outs; ///< of a background segment: what its cells should hold at its end
-};
-
-struct Rank {
-  int64_t index;
-  const Role *role;
-  std::array<Labels, kArenaCount> memory;
-  std::vector<bool> isSaved; ///< each cell
-  std::vector<Labels> cells; ///< what each cell should hold; empty: nothing
-  std::vector<SegmentRun> runs;
-  size_t at = 0;
-  Lane main, background;
-
-  Lane &laneOf(const Task &task) { return task.isBackground ? background : main; }
-};
-
-/// What the scheduler may do next: start or end a rank's task.
-struct Action {
-  Rank *rank;
-  Task *task;
-  bool isEnd;
-};
-
-/// An op that is held back while anything else can be done, or until another op has ended: then it
-/// comes first.
-struct Held {
-  int64_t rank = -1;
-  uint32_t segment = kNone, op = kNone;
-  bool isEnd = false;
-  uint32_t until = kNone;
-};
-
-/// Steps of its loops that a run executes: it may begin with any, where a checkpoint is loaded, and
-/// end after any.
-struct Steps {
-  int64_t first = 1, last = std::numeric_limits<int64_t>::max();
-  bool isLoaded = false; ///< nothing starts: the same cells are filled beforehand
-};
 
 class Execution {
 public:
@@ -156,7 +69,8 @@ private:
       labels = fresh(cell.type);
       write(rank, place(rank, cell.place), labels);
     }
-    loops_ = 0;
+    rank.isFollowed = followedCells(*rank.role);
+    loops_ = epoch_ = 0;
     expand(rank, rank.role->program, 0);
   }
 
@@ -164,6 +78,7 @@ private:
     for (const ProgramNode &node : nodes) {
       if (node.kind == ProgramNode::Steps) {
         for (int64_t s = steps_.first; s <= std::min(node.count, steps_.last); ++s) {
+          ++epoch_;
           expand(rank, node.children, s);
           if (!rank.runs.empty())
             rank.runs.back().isMarked = rank.runs.back().isStepEnd = true;
@@ -173,21 +88,17 @@ private:
       } else if (node.kind == ProgramNode::Every) {
         if (!rank.runs.empty())
           rank.runs.back().isMarked = true;
+        ++epoch_;
         if (step % node.count == 0)
           expand(rank, node.children, step);
+        ++epoch_;
         if (!rank.runs.empty())
           rank.runs.back().isMarked = true;
       } else if (node.kind == ProgramNode::Start && steps_.isLoaded) {
         load(rank, rank.role->segments[node.segment]);
       } else {
-        bool body = rank.role->segments[node.segment].body;
-        for (int64_t i = 0; i < node.count; ++i)
-          rank.runs.push_back({node.segment,
-                               !body || node.count == 1 ? Variant::Only
-                               : i == 0                 ? Variant::First
-                               : i + 1 == node.count    ? Variant::Last
-                                                        : Variant::Middle,
-                               {loops_, step}});
+        for (const OneRun &run : runsOf(*rank.role, node, nodes))
+          rank.runs.push_back({run, epoch_, {loops_, step}});
       }
     }
   }
@@ -210,7 +121,7 @@ private:
         segments.push_back(s);
     for (size_t i = 0; i < segments.size(); ++i)
       rank.runs.push_back(
-          {segments[(static_cast<size_t>(step) + i) % segments.size()], Variant::Only, {}, true});
+          {{segments[(static_cast<size_t>(step) + i) % segments.size()]}, 0, {}, true});
   }
 
   Labels fresh(const Type &type) {
@@ -221,7 +132,7 @@ private:
   }
 
   Bytes place(const Rank &rank, const Place &place) const {
-    return {place.arena, members_.positions().begin(place, rank.index) / kGranule};
+    return {place.arena, members_.positions().begin(place, rank.index, microbatch_) / kGranule};
   }
   Label &cellAt(Rank &rank, const Bytes &at, size_t i) {
     return rank.memory[static_cast<size_t>(at.arena)][static_cast<size_t>(at.begin) + i];
@@ -239,7 +150,7 @@ private:
       const SegmentRun &run = rank.runs[rank.at];
       const Lane &beside = rank.background;
       if (beside.isActive &&
-          (run.isBackground || run.segment == rank.role->segments[beside.segment].before))
+          (run.isBackground || run.run.segment == rank.role->segments[beside.segment].before))
         return;
       Lane &lane = run.isBackground ? rank.background : rank.main;
       lane.isActive = prepare(rank, run, lane);
@@ -266,11 +177,20 @@ private:
 
   /// False if the run has nothing to execute. (It still hands on its contents.)
   bool prepare(Rank &rank, const SegmentRun &run, Lane &lane) {
-    const Segment &segment = rank.role->segments[run.segment];
+    const Segment &segment = rank.role->segments[run.run.segment];
     std::vector<Labels> values(segment.values.size());
+    if (std::exchange(rank.epoch, run.epoch) != run.epoch && !run.isBackground)
+      rank.slots.held.clear();
+    microbatch_ = run.run.microbatch;
+    foreign_.clear();
+    batches_ = batchesOf(*rank.role, rank.isFollowed, run.run);
+    if (problem_.empty())
+      problem_ = batches_.problem;
     for (const Segment::Boundary &in : segment.ins)
-      values[in.value] = contentOf(rank, in.cell, segment.values[in.value]);
-    lane.segment = run.segment;
+      values[in.value] = rank.isFollowed[in.cell]
+                             ? slotContent(rank, in, segment.values[in.value])
+                             : contentOf(rank, in.cell, segment.values[in.value]);
+    lane.segment = run.run.segment;
     lane.tasks.clear();
     lane.outs.clear();
     lane.heads.fill(0);
@@ -278,19 +198,49 @@ private:
       queue.clear();
     for (uint32_t i = 0; i < segment.ops.size(); ++i)
       addTask(rank, lane, run, i, values);
+    const Slots<Labels> before = rank.slots;
     std::vector<Labels> cells = rank.cells;
     for (const Segment::Boundary &out : segment.outs) {
       bool isThere = std::find(values[out.value].begin(), values[out.value].end(), kMissing) ==
                      values[out.value].end();
+      if (rank.isFollowed[out.cell]) {
+        leaveInSlot(rank, out, before, isThere ? values[out.value] : Labels());
+        continue;
+      }
       cells[out.cell] = isThere && !run.isBackground ? values[out.value] : Labels();
       if (run.isBackground)
         lane.outs.push_back({place(rank, segment.values[out.value].place), values[out.value], false,
                              &segment.values[out.value]});
     }
     rank.cells = std::move(cells);
+    microbatch_ = 0;
     return std::any_of(lane.tasks.begin(), lane.tasks.end(), [](const Task &task) {
       return opInfo(task.op->kind).traits != OpTraits::Alias;
     });
+  }
+
+  /// What is of another microbatch than the one that it is taken for may be passed on, not read.
+  Labels slotContent(Rank &rank, const Segment::Boundary &in, const Value &value) {
+    auto at = rank.slots.held.find(rank.slots.key(*rank.role, in, microbatch_));
+    if (at == rank.slots.held.end())
+      return missing(value);
+    if (at->second.microbatch != microbatch_ + in.shift)
+      foreign_.insert(at->second.content.begin(), at->second.content.end());
+    return at->second.content;
+  }
+
+  /// What was there before keeps its microbatch.
+  void leaveInSlot(Rank &rank, const Segment::Boundary &out, const Slots<Labels> &before,
+                   const Labels &labels) {
+    auto key = rank.slots.key(*rank.role, out, microbatch_);
+    rank.slots.held.erase(key);
+    if (labels.empty())
+      return;
+    int64_t microbatch = microbatch_ + out.shift;
+    for (const auto &[other, held] : before.held)
+      if (held.content == labels)
+        microbatch = held.microbatch;
+    rank.slots.held[key] = {labels, microbatch};
   }
 
   /// Of the state of a block a load fills parameters alone.
@@ -388,14 +338,17 @@ private:
 
   void addTask(Rank &rank, Lane &lane, const SegmentRun &run, uint32_t index,
                std::vector<Labels> &values) {
-    const Segment &segment = rank.role->segments[run.segment];
+    const Segment &segment = rank.role->segments[run.run.segment];
+    const Variant variant = run.run.variant();
     const Op &op = segment.ops[index];
     bool isAlias = opInfo(op.kind).traits == OpTraits::Alias;
     Task &task = lane.tasks.emplace_back();
     task.op = &op;
     task.index = index;
     task.isBackground = run.isBackground;
-    task.executes = !isAlias && holds(op.pred, run.variant);
+    task.executes = !isAlias && holds(op.pred, variant);
+    if (isTransfer(op))
+      task.microbatch = batches_.of[givenBy(op)];
     task.hasEnded = isAlias;
     if (!isAlias)
       lane.queues[static_cast<size_t>(op.stream)].push_back(index);
@@ -404,7 +357,7 @@ private:
     else if (op.kind == OpKind::Pack)
       values[op.results[0]] = whole(segment, op, values);
     else if (task.executes)
-      addAccesses(rank, segment, task, run.variant, values);
+      addAccesses(rank, segment, task, variant, values);
     else
       leaveOut(segment, op, values);
     if (isAlias || task.executes)
@@ -495,6 +448,9 @@ private:
     auto read = [&](ValueId id, bool isTaken) {
       const Value &value = segment.values[id];
       task.reads.push_back({place(rank, value.place), values[id], isTaken, &value});
+      if (problem_.empty() &&
+          std::ranges::any_of(values[id], [&](Label label) { return foreign_.contains(label); }))
+        problem_ = fmt::format("'{}' is read for another microbatch", value.name);
       refusePadding(rank, segment, task, task.reads.back());
     };
     std::vector<Labels> before;
@@ -561,15 +517,19 @@ private:
     return issued_[{rank, {task.op->group, task.op->channel}}];
   }
 
+  std::vector<int64_t> membersOfTask(const Rank &rank, const Task &task) const {
+    return membersOf(plan_, *task.op, members_.of(rank.index, task.op->group), rank.index);
+  }
+
   /// All members have issued what is first on the communicator.
   bool canMeet(Rank &rank, Task &task) {
     std::vector<Issue> &mine = issues(rank.index, task);
     if (mine.empty() || mine.front().task != &task)
       return false;
-    for (int64_t member : members_.of(rank.index, task.op->group))
-      if (issues(member, task).empty())
-        return false;
-    return true;
+    std::vector<int64_t> members = membersOfTask(rank, task);
+    return !members.empty() && std::ranges::none_of(members, [&](int64_t member) {
+      return issues(member, task).empty();
+    });
   }
 
   void addActions(Rank &rank, Lane &lane, std::vector<Action> &actions) {
@@ -633,7 +593,7 @@ private:
 
   void meet(Rank &rank, Task &task) {
     std::vector<Issue> met;
-    for (int64_t member : members_.of(rank.index, task.op->group)) {
+    for (int64_t member : membersOfTask(rank, task)) {
       std::vector<Issue> &queue = issues(member, task);
       met.push_back(queue.front());
       queue.erase(queue.begin());
@@ -652,14 +612,18 @@ private:
 
   /// Ranks of one role have to meet in one op, others in ops of one form.
   bool isSame(const Rank &a, const Task &x, const Rank &b, const Task &y) const {
+    bool isOfPair = isTransfer(*x.op) && &a != &b;
     if (a.role == b.role)
-      return x.op == y.op;
+      return x.op == y.op && !isOfPair;
     auto type = [](const Rank &rank, ValueId id) {
       return rank.role->segments[rank.main.segment].values[id].type;
     };
     auto alike = [](const Type &s, const Type &t) {
       return s.numel() == t.numel() && s.dtype == t.dtype;
     };
+    if (isOfPair)
+      return isTransfer(*y.op) && x.op->kind != y.op->kind && x.microbatch == y.microbatch &&
+             alike(type(a, givenBy(*x.op)), type(b, givenBy(*y.op)));
     return x.op->kind == y.op->kind &&
            x.op->getBool(AttrKey::average) == y.op->getBool(AttrKey::average) &&
            x.op->getInt(AttrKey::block) == y.op->getInt(AttrKey::block) &&
@@ -728,6 +692,10 @@ private:
   Held held_;
   Steps steps_;
   std::mt19937_64 random_;
+  int64_t microbatch_ = 0; ///< of the run that is prepared
+  Batches batches_;
+  std::unordered_set<Label> foreign_; ///< of other microbatches than it takes them for
+  int epoch_ = 0;
   int loops_ = 0; ///< of the rank's program that is expanded, those that it has passed
   std::vector<Rank> ranks_;
   std::map<std::pair<int64_t, Communicator>, std::vector<Issue>> issued_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "Contract.h"
+#include "Runs.h"
 
 namespace shardc::plan::oracle {
 
@@ -22,8 +23,10 @@ public:
   int64_t in(int16_t group, int64_t rank) const {
     return group < 0 ? 0 : of_[static_cast<size_t>(group)][static_cast<size_t>(rank)];
   }
-  int64_t begin(const Place &place, int64_t rank) const {
-    return place.offset + place.coef * in(place.group, rank);
+  /// In a ring where the slot for the microbatch is.
+  int64_t begin(const Place &place, int64_t rank, int64_t microbatch = 0) const {
+    return place.offset + place.coef * in(place.group, rank) +
+           slotFor(place.slots, microbatch + place.shift) * place.stride;
   }
   /// The first element of a view.
   int64_t begin(const Op &view, int64_t rank) const {

@@ -14,6 +14,7 @@
 #include "Contract.h"
 #include "Members.h"
 #include "Pieces.h"
+#include "Runs.h"
 #include "Splits.h"
 #include "Terms.h"
 
@@ -46,17 +47,6 @@ public:
   }
 
 private:
-  struct Update {
-    int64_t rank, step;
-    int32_t block;
-    std::vector<int> terms; ///< of its operands: gradient, state, step state
-    int64_t ordinal;        ///< among updates of the block on the rank
-  };
-  struct Norm {
-    int64_t rank, step;
-    std::vector<std::pair<int, int32_t>> gradients; ///< terms, blocks
-  };
-
   void fail(const std::string &text) {
     if (problem_.empty())
       problem_ = text;
@@ -73,7 +63,8 @@ private:
     cells_.assign(role_->cells.size(), -1);
     hasRing_ = false;
     for (const Segment &segment : role_->segments)
-      hasRing_ = hasRing_ || takes(segment, CellKind::Feed);
+      hasRing_ = hasRing_ || isTrained(segment);
+    isFollowed_ = followedCells(*role_);
     for (size_t c = 0; c < cells_.size(); ++c)
       if (isSaved(*role_, role_->cells[c]))
         cells_[c] = load(static_cast<uint32_t>(c));
@@ -86,6 +77,10 @@ private:
       fail(fmt::format("rank {}: no step is run", rank_));
   }
 
+  bool isTrained(const Segment &segment) const {
+    return takes(segment, CellKind::Feed) || segment.kind == SegmentKind::Forward ||
+           segment.kind == SegmentKind::Backward || segment.kind == SegmentKind::Steady;
+  }
   bool takes(const Segment &segment, CellKind kind) const {
     return std::ranges::any_of(segment.ins, [&](const Segment::Boundary &in) {
       return role_->cells[in.cell].kind == kind;
@@ -121,6 +116,8 @@ private:
         for (step_ = 1; step_ <= node.count; ++step_) {
           updatedInStep_.clear();
           batchesOfStep_.clear();
+          slots_.held.clear();
+          firstOfStep_ = batch_ + 1;
           ++stepsRun_;
           hasFinished_ = false;
           walk(node.children);
@@ -135,15 +132,10 @@ private:
         isSeldom_ = before;
       } else {
         node_ = &node;
-        bool body = role_->segments[node.segment].body;
-        bool isStart = node.kind == ProgramNode::Start;
-        for (int64_t i = 0; i < node.count; ++i, ++run_)
-          runSegment(node.segment,
-                     !body || node.count == 1 ? Variant::Only
-                     : i == 0                 ? Variant::First
-                     : i + 1 == node.count    ? Variant::Last
-                                              : Variant::Middle,
-                     isStart);
+        for (const OneRun &run : runsOf(*role_, node, nodes)) {
+          runSegment(run, node.kind == ProgramNode::Start);
+          ++run_;
+        }
       }
     }
   }
@@ -174,15 +166,22 @@ private:
                          updatedInStep_[block], step_));
   }
 
-  void runSegment(uint32_t s, Variant variant, bool isStart) {
+  void runSegment(const OneRun &run, bool isStart) {
+    const uint32_t s = run.segment;
     const Segment &segment = role_->segments[s];
-    variant_ = variant, segment_ = &segment;
-    isTraining_ = hasRing_ ? takes(segment, CellKind::Feed) : segment.body;
+    variant_ = run.variant(), segment_ = &segment, microbatch_ = run.microbatch;
+    isTraining_ = hasRing_ ? isTrained(segment) : segment.body;
+    own_ = run.isNamed ? firstOfStep_ + run.microbatch : batch_ + 1;
+    batch_ = std::max(batch_, isTraining_ ? own_ : batch_);
     if (isTraining_)
-      batchesOfStep_.insert(++batch_);
+      batchesOfStep_.insert(own_);
     values_.assign(segment.values.size(), -1);
     for (const Segment::Boundary &in : segment.ins) {
       values_[in.value] = cells_[in.cell];
+      if (isFollowed_[in.cell])
+        if (auto at = slots_.held.find(slots_.key(*role_, in, microbatch_));
+            at != slots_.held.end())
+          values_[in.value] = at->second.content;
       const Cell &cell = role_->cells[in.cell];
       if (isOfHost(cell)) {
         Term term;
@@ -201,10 +200,14 @@ private:
       int now = values_[out.value];
       if (!isStart && isSaved(*role_, role_->cells[out.cell]) && !isMadeOf(now, cells_[out.cell]))
         fail(fmt::format("rank {}: '{}' is filled again", rank_, role_->cells[out.cell].name));
-      cells[out.cell] = now;
+      if (isFollowed_[out.cell])
+        slots_.held[slots_.key(*role_, out, microbatch_)] = {now, 0};
+      else
+        cells[out.cell] = now;
     }
     for (const Segment::Boundary &out : segment.outs)
-      leave(s, out, values_[out.value]);
+      if (!isFollowed_[out.cell]) // the terms of slots are read, or not, by themselves
+        leave(s, out, values_[out.value]);
     cells_ = std::move(cells);
   }
 
@@ -311,12 +314,6 @@ private:
                          std::get<0>(key)->cells[std::get<3>(key)].name));
   }
 
-  struct Site {
-    std::vector<int> terms;
-    bool isSeldom = false, isRepeated = false;
-    int64_t rank = 0, run = 0;
-  };
-
   bool isWrittenOver(const Site &site, const Role &role, uint32_t index) const {
     const Cell &cell = role.cells[index];
     int64_t begin = members_.positions().begin(cell.place, site.rank);
@@ -341,7 +338,7 @@ private:
     }
     Term term;
     term.rank = rank_, term.op = &op, term.run = run_, term.step = step_;
-    term.batch = isTraining_ ? batch_ : -1;
+    term.batch = isTraining_ ? own_ : -1;
     for (ValueId operand : op.operands) {
       term.from.push_back(values_[operand]);
       if (values_[operand] < 0) {
@@ -392,7 +389,7 @@ private:
       if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
         markRead(values_[tie.value]);
     auto begin = [&](ValueId id) {
-      return members_.positions().begin(segment_->values[id].place, rank_);
+      return members_.positions().begin(segment_->values[id].place, rank_, microbatch_);
     };
     for (ValueId result : op.results) {
       const Value &value = segment_->values[result];
@@ -439,8 +436,10 @@ private:
 
   void finish(const Term &term) {
     const Term state = at(term.from[0]);
-    if (!state.isBegun || step_ == 0 || state.losses != batchesOfStep_ ||
-        (isTraining_ && variant_ != Variant::Only && variant_ != Variant::Last))
+    bool isOfOthers = state.losses.empty() && hasTransfers(*role_) && !addsLosses(*role_) &&
+                      std::ranges::any_of(plan_.roles, addsLosses);
+    if (!state.isBegun || step_ == 0 || (state.losses != batchesOfStep_ && !isOfOthers) ||
+        (isTraining_ && !variant_.isLast()))
       fail(fmt::format("rank {}: step {} ends wrongly", rank_, step_));
     hasFinished_ = true;
     int pack = term.from[1];
@@ -481,7 +480,7 @@ private:
   };
 
   void meet(const Op &op, Term &term) {
-    const std::vector<int64_t> &members = members_.of(rank_, op.group);
+    const std::vector<int64_t> members = membersOf(plan_, op, members_.of(rank_, op.group), rank_);
     std::pair<int16_t, ChannelId> communicator{op.group, op.channel};
     key_ = {members, op.group, op.channel, meetings_[communicator]++};
     // Positions go by the group's axes in their order.
@@ -526,6 +525,8 @@ private:
                    op.kind == OpKind::ReduceScatter ? static_cast<Number>(term.position) : 0);
       for (int member : term.members)
         number = mix(number, numberOf(member));
+    } else if (op.kind == OpKind::Recv) {
+      number = mix(mix(number, static_cast<Number>(term.rank)), static_cast<Number>(term.run));
     } else if (op.kind == OpKind::BatchLoad) {
       number =
           mix(mix(number, static_cast<Number>(members_.positions().in(plan_.dataGroup, term.rank))),
@@ -756,6 +757,10 @@ private:
   bool isOpen_ = false; ///< something is taken that is not there
   // Of the rank under way:
   int64_t rank_ = 0, run_ = 0, batch_ = 0, step_ = 0, stepsRun_ = 0;
+  int64_t microbatch_ = 0, own_ = 0; ///< of the run: its number, and its name among all of the rank
+  int64_t firstOfStep_ = 0;          ///< the name of the first microbatch
+  std::vector<bool> isFollowed_;     ///< of each cell
+  Slots<int> slots_;
   const Role *role_ = nullptr;
   const Segment *segment_ = nullptr;
   Variant variant_ = Variant::Only;
@@ -776,11 +781,6 @@ private:
   std::unordered_map<Number, std::set<std::pair<int64_t, int64_t>>> makers_; ///< rank, microbatch
   std::map<std::pair<int64_t, int64_t>, std::set<int64_t>> batches_;
   std::map<int32_t, std::vector<int64_t>> ranks_;
-  struct Written {
-    int64_t rank, run;
-    Arena arena;
-    int64_t begin, end;
-  };
   std::vector<Written> written_;
   std::map<std::tuple<const Role *, uint32_t, Variant, uint32_t, const ProgramNode *>, Site> sites_;
   std::map<const Value *, std::vector<int>> overwritten_;

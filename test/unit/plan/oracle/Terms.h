@@ -67,6 +67,31 @@ inline bool isContribution(const Term &term) {
          term.op->kind != OpKind::Fill && term.op->kind != OpKind::InitBlock;
 }
 
+// What the program has done with terms.
+struct Update {
+  int64_t rank, step;
+  int32_t block;
+  std::vector<int> terms; ///< of its operands: gradient, state, step state
+  int64_t ordinal;        ///< among updates of the block on the rank
+};
+
+struct Norm {
+  int64_t rank, step;
+  std::vector<std::pair<int, int32_t>> gradients; ///< terms, blocks
+};
+
+struct Site {
+  std::vector<int> terms;
+  bool isSeldom = false, isRepeated = false;
+  int64_t rank = 0, run = 0;
+};
+
+struct Written {
+  int64_t rank, run;
+  Arena arena;
+  int64_t begin, end;
+};
+
 /// Elements of a block from one on.
 struct Weights {
   int32_t block;

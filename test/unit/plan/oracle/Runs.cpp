@@ -1,0 +1,123 @@
+#include "Runs.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace shardc::plan::oracle {
+namespace {
+
+int64_t namedIn(const std::vector<ProgramNode> &nodes, uint32_t segment) {
+  int64_t count = 0;
+  for (const ProgramNode &node : nodes) {
+    if (node.microbatch && node.segment == segment)
+      ++count;
+    if (node.kind == ProgramNode::Loop)
+      count += node.count * namedIn(node.children, segment);
+  }
+  return count;
+}
+
+void add(const Role &role, const ProgramNode &node, const std::vector<ProgramNode> &all,
+         int64_t turn, std::vector<OneRun> &runs) {
+  if (node.kind == ProgramNode::Loop) {
+    for (int64_t i = 0; i < node.count; ++i)
+      for (const ProgramNode &child : node.children)
+        add(role, child, all, i, runs);
+  } else if (node.microbatch) {
+    runs.push_back({node.segment, node.microbatch->coef * turn + node.microbatch->base,
+                    namedIn(all, node.segment), true, &node});
+  } else {
+    bool isBody = role.segments[node.segment].body;
+    for (int64_t i = 0; i < node.count; ++i)
+      runs.push_back({node.segment, isBody ? i : 0, isBody ? node.count : 1, false, &node});
+  }
+}
+
+} // namespace
+
+std::vector<OneRun> runsOf(const Role &role, const ProgramNode &node,
+                           const std::vector<ProgramNode> &all) {
+  std::vector<OneRun> runs;
+  add(role, node, all, 0, runs);
+  return runs;
+}
+
+std::vector<bool> followedCells(const Role &role) {
+  std::vector<bool> isFollowed;
+  for (const Cell &cell : role.cells)
+    isFollowed.push_back(cell.slots > 1);
+  for (const Segment &segment : role.segments) {
+    for (const Segment::Boundary &in : segment.ins)
+      isFollowed[in.cell] = isFollowed[in.cell] || in.shift != 0;
+    for (const Segment::Boundary &out : segment.outs)
+      isFollowed[out.cell] = isFollowed[out.cell] || out.shift != 0;
+  }
+  return isFollowed;
+}
+
+Batches batchesOf(const Role &role, const std::vector<bool> &isFollowed, const OneRun &run) {
+  const Segment &segment = role.segments[run.segment];
+  Batches batches;
+  batches.of.resize(segment.values.size());
+  std::vector<std::optional<int64_t>> left(segment.values.size()); // by the cell that it goes to
+  for (const Segment::Boundary &in : segment.ins)
+    if (isFollowed[in.cell])
+      batches.of[in.value] = run.microbatch + in.shift;
+  for (const Segment::Boundary &out : segment.outs)
+    if (isFollowed[out.cell])
+      left[out.value] = run.microbatch + out.shift;
+  auto fail = [&](const Op &op) {
+    batches.problem =
+        fmt::format("'{}' of segment {} mixes microbatches", opInfo(op.kind).name, segment.name);
+  };
+  for (const Op &op : segment.ops) {
+    std::optional<int64_t> own;
+    if (op.kind == OpKind::BatchLoad || op.kind == OpKind::Recv)
+      own = run.microbatch;
+    if (op.kind == OpKind::Recv && left[op.results[0]])
+      own = left[op.results[0]];
+    for (ValueId operand : op.operands) {
+      const std::optional<int64_t> &its = batches.of[operand];
+      if (own && its && *own != *its)
+        fail(op);
+      own = its ? its : own;
+    }
+    for (ValueId result : op.results)
+      batches.of[result] = own;
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Acc && own && batches.of[tie.value] && *own != *batches.of[tie.value])
+        fail(op);
+  }
+  for (const Segment::Boundary &out : segment.outs)
+    if (isFollowed[out.cell] && batches.of[out.value] && batches.of[out.value] != left[out.value])
+      batches.problem =
+          fmt::format("'{}' is left for another microbatch", segment.values[out.value].name);
+  return batches;
+}
+
+bool hasTransfers(const Role &role) {
+  return std::ranges::any_of(role.segments, [](const Segment &segment) {
+    return std::ranges::any_of(segment.ops, isTransfer);
+  });
+}
+
+bool addsLosses(const Role &role) {
+  return std::ranges::any_of(role.segments, [](const Segment &segment) {
+    return std::ranges::find(segment.ops, OpKind::LossAdd, &Op::kind) != segment.ops.end();
+  });
+}
+
+std::vector<int64_t> membersOf(const Plan &plan, const Op &op, const std::vector<int64_t> &group,
+                               int64_t rank) {
+  if (op.channel < 0 || plan.channels[static_cast<size_t>(op.channel)].pair[0] < 0)
+    return group;
+  std::vector<int64_t> members;
+  for (int32_t index : plan.channels[static_cast<size_t>(op.channel)].pair)
+    if (static_cast<size_t>(index) < group.size())
+      members.push_back(group[static_cast<size_t>(index)]);
+  bool isOne = members.size() == 2 && std::ranges::find(members, rank) != members.end();
+  return isOne ? members : std::vector<int64_t>();
+}
+
+} // namespace shardc::plan::oracle
