@@ -5,6 +5,7 @@
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/run/RunLoop.h"
@@ -105,6 +106,33 @@ TEST(Pipeline, StagesTrainLikeOneRole) {
       expectAlike(train(options), one);
     }
   }
+}
+
+/// Ops of several roles wait for each other.
+TEST(Pipeline, IsNotRunOpByOp) {
+  plan::Plan plan = *plan::parse(pipelinePlanText({}), "pipeline.plan");
+  auto backend = host::makeBackend({.ranks = static_cast<int>(plan.worldSize())});
+  auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
+  ASSERT_TRUE(executable.isOk()) << executable.status().message();
+  ToySource source(12, 2);
+  Trained observer;
+  run::RunOptions options;
+  options.check = true;
+  auto result = run::runProgram(**executable, source, observer, options);
+  ASSERT_FALSE(result.isOk());
+  EXPECT_EQ(result.status().report().id, "several-roles");
+}
+
+/// One graph for each microbatches that execute alike, and each slot of rings.
+TEST(Pipeline, BindsAnInstanceForEachSlot) {
+  plan::Plan plan = *plan::parse(pipelinePlanText({.stages = 3, .microbatches = 7}), "p.plan");
+  const plan::Role &role = plan.roles[0];
+  std::vector<std::vector<plan::SegmentInstance>> instances = plan::instancesOfProgram(role);
+  uint32_t forward = plan::findSegment(role, plan::SegmentKind::Forward);
+  // Rings of 4, 3 and 2 slots: 7 microbatches fall on 7 of 12 places.
+  EXPECT_EQ(plan::slotsOf(role, role.segments[forward]), 12);
+  EXPECT_EQ(instances[forward].size(), 7u);
+  EXPECT_EQ(instances[plan::findSegment(role, plan::SegmentKind::Update)].size(), 1u);
 }
 
 TEST(Pipeline, RunsWithoutGraphs) {

@@ -681,6 +681,24 @@ std::string findSharedRing(const Role &role) {
   return {};
 }
 
+/// Runs that name their microbatch are for one, and take each of the step's once.
+std::string findWrongNumbers(const Role &role, const std::vector<ProgramNode> &nodes) {
+  std::map<uint32_t, std::set<int64_t>> numbers;
+  for (const ProgramNode &node : nodes) {
+    if (node.kind == ProgramNode::Steps || node.kind == ProgramNode::Every) {
+      if (std::string problem = findWrongNumbers(role, node.children); !problem.empty())
+        return problem;
+      continue;
+    }
+    for (const OneRun &run : runsOf(role, node, nodes))
+      if (run.isNamed &&
+          (run.node->count != 1 || run.microbatch < 0 || run.microbatch >= run.count ||
+           !numbers[run.segment].insert(run.microbatch).second))
+        return role.segments[run.segment].name + " is not run for each microbatch once";
+  }
+  return {};
+}
+
 /// A run that loads a checkpoint has to find all that a fresh one starts with.
 std::string findUnsavedStart(const Plan &plan, const Role &role,
                              const std::vector<ProgramNode> &nodes) {
@@ -723,6 +741,9 @@ std::string findContractBreak(const Plan &plan) {
     return problem;
   for (const Role &role : plan.roles)
     if (std::string problem = findOtherBatches(plan, role, role.program); !problem.empty())
+      return problem;
+  for (const Role &role : plan.roles)
+    if (std::string problem = findWrongNumbers(role, role.program); !problem.empty())
       return problem;
   for (const Role &role : plan.roles)
     if (std::string problem = findSharedRing(role); !problem.empty())

@@ -46,7 +46,7 @@ struct Task {
   uint32_t index;
   bool isBackground;
   bool executes;
-  std::optional<int64_t> microbatch; ///< of what a transfer gives or takes
+  int64_t microbatch = 0; ///< of what a transfer gives or takes
   bool hasStarted = false, hasEnded = false;
   std::vector<Access> reads, writes;
 };

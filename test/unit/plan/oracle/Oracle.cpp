@@ -348,7 +348,7 @@ private:
     task.isBackground = run.isBackground;
     task.executes = !isAlias && holds(op.pred, variant);
     if (isTransfer(op))
-      task.microbatch = batches_.of[givenBy(op)];
+      task.microbatch = batches_.of[givenBy(op)].value_or(microbatch_);
     task.hasEnded = isAlias;
     if (!isAlias)
       lane.queues[static_cast<size_t>(op.stream)].push_back(index);
