@@ -55,7 +55,7 @@ std::vector<Use> usesOf(const Device &device, const plan::Plan &plan, const plan
       CollectiveKind kind = plan::collectiveKindOf(op);
       use.copyEngines |=
           kind == CollectiveKind::AllGather && plan.transportOf(op) == plan::Transport::Ce;
-      if (plan::isExchanged(plan, segment, op))
+      if (plan::isExchanged(plan, segment, op) || isBySends(kind))
         use.peers = teamOf(device, plan, op.group).inNode - 1;
       use.scattersAlone &= kind == CollectiveKind::ReduceScatter;
     }

@@ -51,10 +51,30 @@ constexpr bool isMeasured(CollectiveKind kind, Transport transport) {
     hasLost |= row.kind == kind && row.transport == transport;
   return hasTime && hasLost;
 }
+/// The collective whose measured times stand for it: one that moves as many bytes over the same
+/// links.
+constexpr CollectiveKind measuredAs(CollectiveKind kind) {
+  switch (kind) {
+  case CollectiveKind::AllReduceMax:
+    return CollectiveKind::AllReduce;
+  case CollectiveKind::AllToAll:
+  case CollectiveKind::Shift: // these are gathers of two members
+  case CollectiveKind::Send:
+  case CollectiveKind::Recv:
+    return CollectiveKind::AllGather;
+  case CollectiveKind::AllGather:
+  case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllReduce:
+    return kind;
+  }
+  return kind;
+}
+constexpr bool isOfTwo(CollectiveKind kind) {
+  return isPointToPoint(kind) || kind == CollectiveKind::Shift;
+}
 constexpr bool areAllMeasured() {
   for (size_t kind = 0; kind < kCollectiveKindCount; ++kind)
-    if (!isPointToPoint(static_cast<CollectiveKind>(kind)) &&
-        !isMeasured(static_cast<CollectiveKind>(kind), Transport::Nccl))
+    if (!isMeasured(measuredAs(static_cast<CollectiveKind>(kind)), Transport::Nccl))
       return false;
   return true;
 }
@@ -67,11 +87,14 @@ double bytesTakenIn(CollectiveKind kind, double wholeBytes, int64_t members) {
   switch (kind) {
   case CollectiveKind::AllGather:
   case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllToAll:
     return moved;
   case CollectiveKind::AllReduce:
+  case CollectiveKind::AllReduceMax:
     return 2 * moved;
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
+  case CollectiveKind::Shift:
     return wholeBytes;
   }
   return moved;
@@ -137,10 +160,8 @@ Curve measuredTime(CollectiveKind kind, Transport transport, int64_t members) {
 
 /// Between H200s of one NVLink domain; as NCCL's kernels if the transport was not measured.
 Link measuredLink(CollectiveKind kind, Transport transport, int64_t members) {
-  // Transfers between two ranks were not measured: a gather of two members moves as much over the
-  // same links.
-  if (isPointToPoint(kind))
-    return measuredLink(CollectiveKind::AllGather, Transport::Nccl, 2);
+  if (CollectiveKind like = measuredAs(kind); like != kind)
+    return measuredLink(like, Transport::Nccl, isOfTwo(kind) ? 2 : members);
   Transport way = isMeasured(kind, transport) ? transport : Transport::Nccl;
   const LostRow *row = llvm::find_if(
       kLost, [&](const LostRow &row) { return row.kind == kind && row.transport == way; });

@@ -14,13 +14,17 @@ enum class CollectiveKind : uint8_t {
   ReduceScatter, ///< every member gets its part of the sum over members
   AllReduce,     ///< every member gets the sum over members
   Send,          ///< one of two members gives a value to the other, which receives
-  Recv           ///< the other side of a send
+  Recv,          ///< the other side of a send
+  AllReduceMax,  ///< every member gets the largest of members, element by element
+  AllToAll,      ///< every member gets its part of what each member has, in rank order
+  Shift          ///< every member gets what the one so many positions before it has
 };
-inline constexpr size_t kCollectiveKindCount = 5;
+inline constexpr size_t kCollectiveKindCount = 8;
 
 constexpr std::string_view toString(CollectiveKind kind) {
   constexpr std::array<std::string_view, kCollectiveKindCount> kNames = {
-      "all_gather", "reduce_scatter", "all_reduce", "send", "recv"};
+      "all_gather", "reduce_scatter", "all_reduce", "send",
+      "recv",       "all_reduce_max", "all_to_all", "shift"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -30,6 +34,9 @@ constexpr bool isSum(CollectiveKind kind) {
   case CollectiveKind::AllGather:
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
+  case CollectiveKind::AllReduceMax:
+  case CollectiveKind::AllToAll:
+  case CollectiveKind::Shift:
     return false;
   case CollectiveKind::ReduceScatter:
   case CollectiveKind::AllReduce:
@@ -41,6 +48,28 @@ constexpr bool isSum(CollectiveKind kind) {
 /// Whether it is one side of a transfer between two members, and not the same op on all.
 constexpr bool isPointToPoint(CollectiveKind kind) {
   return kind == CollectiveKind::Send || kind == CollectiveKind::Recv;
+}
+
+/// Whether each member sends to several ones, or to one of several, and receives from them.
+constexpr bool isBySends(CollectiveKind kind) {
+  switch (kind) {
+  case CollectiveKind::AllToAll:
+  case CollectiveKind::Shift:
+    return true;
+  case CollectiveKind::AllGather:
+  case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllReduce:
+  case CollectiveKind::AllReduceMax:
+  case CollectiveKind::Send:
+  case CollectiveKind::Recv:
+    return false;
+  }
+  return false;
+}
+
+/// The member that is `by` positions behind the one with this index, around the group.
+constexpr int64_t memberBehind(int64_t index, int64_t by, int64_t members) {
+  return ((index + by) % members + members) % members;
 }
 
 } // namespace shardc

@@ -243,12 +243,19 @@ private:
       inWant = collective.count * members;
       break;
     case CollectiveKind::AllReduce:
+    case CollectiveKind::AllReduceMax:
+    case CollectiveKind::Shift:
       collective.count = inWant = outWant = result.numel();
       break;
     case CollectiveKind::Send:
     case CollectiveKind::Recv:
       break; // bound by bindTransfer
+    case CollectiveKind::AllToAll:
+      collective.count = result.numel() / members;
+      inWant = outWant = collective.count * members;
+      break;
     }
+    collective.by = op.getInt(AttrKey::by);
     if (in.numel() != inWant || result.numel() != outWant)
       return makeStatus(report::PlanCannotRun, "{} elements in and {} out do not fit {} members",
                         in.numel(), result.numel(), members);

@@ -195,7 +195,7 @@ hal::ChannelDesc Executable::describe(const Communicator &made) {
                              isSum(kind) && plan::sumsInAnyOrder(plan_, op)});
         touchesShared |= in.place.arena == plan::Arena::Sym || out.place.arena == plan::Arena::Sym;
         hasWindows |= kind == CollectiveKind::AllGather && channel.transport == plan::Transport::Ce;
-        exchanges |= plan::isExchanged(plan_, segment, op);
+        exchanges |= plan::isExchanged(plan_, segment, op) || isBySends(kind);
       }
   for (const plan::Role &role : plan_.roles)
     desc.landingBytes = std::max(desc.landingBytes, plan::landingBytes(plan_, role, made.channel));

@@ -22,9 +22,10 @@ using shardc::toString;
 struct Collective {
   CollectiveKind kind = CollectiveKind::AllGather;
   const void *in = nullptr;
-  void *out = nullptr; ///< AllGather: `in` may lie at the member's own slot of `out`; AllReduce:
-                       ///< may equal `in`
-  int64_t count = 0;   ///< elements of a shard, or of the whole for AllReduce
+  void *out = nullptr; ///< AllGather: `in` may lie at the member's own slot of `out`; AllReduce and
+                       ///< AllReduceMax: may equal `in`
+  int64_t count = 0;   ///< elements of a part for AllGather, ReduceScatter and AllToAll, otherwise
+                       ///< of operand and result
   DType inType = DType::F32;
   DType outType = DType::F32; ///< may be wider than inType for sums
   bool average = false;       ///< divides the sum by the number of members
@@ -34,6 +35,7 @@ struct Collective {
   /// ReduceScatter in rank order, into f32, bf16 or f16: receives the sum of the squares of the
   /// result's valid elements after the operation; null if not requested.
   double *squares = nullptr;
+  int64_t by = 0; ///< Shift: `out` is `in` of the member so many positions before this one
   /// In order and disjoint; must outlive every launch of the graph that captured the collective.
   std::span<const ElementRange> valid;
 };

@@ -162,13 +162,17 @@ int64_t sentBytes(CollectiveKind kind, int64_t full, int64_t members) {
   switch (kind) {
   case CollectiveKind::AllGather:
   case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllToAll:
     return others;
   case CollectiveKind::AllReduce: // a sum of parts, then a gather of them
+  case CollectiveKind::AllReduceMax:
     return 2 * others;
   case CollectiveKind::Send:
     return full;
   case CollectiveKind::Recv:
     return 0;
+  case CollectiveKind::Shift:
+    return members > 1 ? full : 0;
   }
   return others;
 }

@@ -23,6 +23,9 @@ bool movesShards(CollectiveKind kind) {
   case CollectiveKind::AllReduce:
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
+  case CollectiveKind::AllReduceMax: // these have no block
+  case CollectiveKind::AllToAll:
+  case CollectiveKind::Shift:
     return false;
   }
   return false;

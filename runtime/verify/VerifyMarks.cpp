@@ -96,6 +96,29 @@ Mark reduced(Mark mark, Axes over, bool isAverage, bool isScattered) {
   return mark;
 }
 
+/// A gradient it is not: the elements of parameters are others, or the contributions not added.
+Mark exchanged(Mark mark, Axes over, bool isApart) {
+  if (mark.cover.kind == Cover::Some)
+    mark.cover = {Cover::Mixed};
+  mark.varies = static_cast<Axes>(isApart ? mark.varies | over : mark.varies & ~over);
+  mark.split &= ~over;
+  mark.due &= ~over;
+  mark.block = -1;
+  return mark;
+}
+
+/// What all members have is moved to where it was.
+Mark shifted(Mark mark, Axes over) {
+  if (((mark.varies | mark.split) & over) == 0)
+    return mark;
+  if (mark.cover.kind == Cover::Some)
+    mark.cover = {Cover::Mixed};
+  mark.varies |= mark.split & over;
+  mark.split &= ~over;
+  mark.block = -1;
+  return mark;
+}
+
 std::string_view whyIncomplete(Cover::Kind cover) {
   switch (cover) {
   case Cover::None:
@@ -104,7 +127,7 @@ std::string_view whyIncomplete(Cover::Kind cover) {
   case Cover::Missing:
     return "lacks contributions from some of the step's microbatches";
   case Cover::Mixed:
-    return "mixes values that are summed over ranks with values that are not";
+    return "mixes values that are summed over ranks with values that are not, or of other ranks";
   case Cover::Twice:
     return "counts contributions more than once";
   case Cover::Old:

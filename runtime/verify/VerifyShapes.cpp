@@ -392,6 +392,29 @@ void ShapeCheck::collective() {
   case CollectiveKind::Send: // of any type; the other member's is compared where both meet
   case CollectiveKind::Recv:
     return;
+  case CollectiveKind::AllReduceMax:
+    need(isData(in(0)) && in(0) == out(0),
+         "a floating point operand, and a result of the same type");
+    needKnown(op_.operands[0], isModelType(in(0).dtype) || in(0).dtype == DType::F64,
+              "f32, bf16 and f64");
+    return;
+  case CollectiveKind::AllToAll:
+    need(in(0).dtype == out(0).dtype && in(0).numel() == out(0).numel(),
+         "a result with its operand's elements and type");
+    if (in(0).numel() % members != 0)
+      scope_.add(Rule::Shape, index_,
+                 "'all_to_all' takes {} elements; they need to be equal parts for {} ranks",
+                 in(0).numel(), members);
+    return;
+  case CollectiveKind::Shift: {
+    need(in(0).dtype == out(0).dtype && in(0).numel() == out(0).numel(),
+         "a result with its operand's elements and type");
+    int64_t by = op_.getInt(Key::by);
+    if (std::clamp(by, -limits::kElementsMax, limits::kElementsMax) != by)
+      scope_.add(Rule::Shape, index_, "'shift' moves by {} positions; the limit is {}", by,
+                 limits::kElementsMax);
+    return;
+  }
   }
 }
 
@@ -650,6 +673,12 @@ void ShapeCheck::checkAllReduce() { collective(); }
 void ShapeCheck::checkSend() { collective(); }
 
 void ShapeCheck::checkRecv() { collective(); }
+
+void ShapeCheck::checkAllReduceMax() { collective(); }
+
+void ShapeCheck::checkAllToAll() { collective(); }
+
+void ShapeCheck::checkShift() { collective(); }
 
 void ShapeCheck::checkSumSquares() {
   needVector(out(0), DType::F64, 1, "a result of f64[1]");

@@ -506,6 +506,12 @@ private:
     case CollectiveKind::Send:
     case CollectiveKind::Recv:
       return operand; // followed by themselves
+    case CollectiveKind::AllReduceMax:
+      return exchanged(operand, over, /*isApart=*/false);
+    case CollectiveKind::AllToAll:
+      return exchanged(operand, over, /*isApart=*/true);
+    case CollectiveKind::Shift:
+      return shifted(operand, over);
     }
     return operand;
   }

@@ -70,6 +70,10 @@ void moveOn(const Cover &before, Cover &after, int64_t microbatches);
 /// The result of a collective over the axes.
 Mark gathered(Mark mark, Axes over);
 Mark reduced(Mark mark, Axes over, bool isAverage, bool isScattered);
+/// What is made of all members' values, and is no sum of them; `isApart`: another on each member.
+Mark exchanged(Mark mark, Axes over, bool isApart);
+/// Another member's value.
+Mark shifted(Mark mark, Axes over);
 
 /// What is wrong with a sum that is to be complete, as the end of a sentence about the value; empty
 /// if nothing is.

@@ -3,6 +3,8 @@
 
 #include "test/conformance/Conformance.h"
 
+#include <algorithm>
+
 namespace shardc::conformance {
 namespace {
 
@@ -104,6 +106,94 @@ TEST_P(Conformance, AllReduceInPlaceAddsInRankOrder) {
     for (int rank = 0; computes() && rank < 4; ++rank)
       EXPECT_EQ(get(rank, x[rank], count), expected);
   }
+}
+
+TEST_P(Conformance, AllReduceMaxTakesTheLargest) {
+  START(3);
+  auto channel = backend->createChannel({"dp misc", allRanks(3)});
+  ASSERT_TRUE(channel.isOk());
+  for (int64_t count : kShardSizes)
+    for (bool inPlace : {false, true}) {
+      std::vector<std::vector<BF16>> in(3, std::vector<BF16>(count));
+      std::vector<BF16 *> x, y;
+      for (int rank = 0; rank < 3; ++rank) {
+        for (int64_t i = 0; i < count; ++i)
+          in[rank][i] = toBF16(valueOf(rank, i + 31 * rank) * (i % 5 == rank ? -1.0f : 1.0f));
+        x.push_back(put(rank, in[rank]));
+        y.push_back(inPlace ? x[rank] : put(rank, std::vector<BF16>(count)));
+      }
+      for (int rank = 0; rank < 3; ++rank) {
+        Collective desc{CollectiveKind::AllReduceMax, x[rank], y[rank], count, DType::BF16,
+                        DType::BF16};
+        ASSERT_STATUS(stream(rank, "compute").collective(**channel, desc, "max"));
+      }
+      ASSERT_STATUS(backend->synchronize());
+      for (int rank = 0; computes() && rank < 3; ++rank) {
+        std::vector<BF16> got = get(rank, y[rank], count);
+        for (int64_t i = 0; i < count; ++i)
+          ASSERT_EQ(toFloat(got[i]),
+                    std::max({toFloat(in[0][i]), toFloat(in[1][i]), toFloat(in[2][i])}))
+              << i;
+      }
+    }
+}
+
+/// Of any type, with as many bytes as another one.
+TEST_P(Conformance, AllToAllGivesEachMemberItsPart) {
+  START(3);
+  auto channel = backend->createChannel({"cp exchange", allRanks(3)});
+  ASSERT_TRUE(channel.isOk());
+  for (int64_t part : kShardSizes) {
+    std::vector<int32_t *> x, y;
+    for (int rank = 0; rank < 3; ++rank) {
+      std::vector<int32_t> mine(3 * part);
+      for (int64_t i = 0; i < 3 * part; ++i)
+        mine[i] = static_cast<int32_t>(1000000 * rank + i);
+      x.push_back(put(rank, mine));
+      y.push_back(put(rank, std::vector<int32_t>(3 * part, -1)));
+    }
+    for (int rank = 0; rank < 3; ++rank) {
+      Collective desc{CollectiveKind::AllToAll, x[rank], y[rank], part, DType::I32, DType::I32};
+      ASSERT_STATUS(stream(rank, "exchange").collective(**channel, desc, "exchange"));
+    }
+    ASSERT_STATUS(backend->synchronize());
+    for (int rank = 0; computes() && rank < 3; ++rank) {
+      std::vector<int32_t> expected;
+      for (int64_t from = 0; from < 3; ++from)
+        for (int64_t i = 0; i < part; ++i)
+          expected.push_back(static_cast<int32_t>(1000000 * from + rank * part + i));
+      EXPECT_EQ(get(rank, y[rank], 3 * part), expected);
+    }
+  }
+}
+
+TEST_P(Conformance, ShiftTakesWhatAMemberBeforeHas) {
+  START(4);
+  auto channel = backend->createChannel({"cp ring", allRanks(4)});
+  ASSERT_TRUE(channel.isOk());
+  for (int64_t count : kShardSizes)
+    for (int64_t by : {1, 2, -1, 3, 4, 0, -7}) {
+      std::vector<float *> x, y;
+      for (int rank = 0; rank < 4; ++rank) {
+        std::vector<float> mine(count);
+        for (int64_t i = 0; i < count; ++i)
+          mine[i] = valueOf(rank, i);
+        x.push_back(put(rank, mine));
+        y.push_back(put(rank, std::vector<float>(count, -1.0f)));
+      }
+      for (int rank = 0; rank < 4; ++rank) {
+        Collective desc{CollectiveKind::Shift, x[rank], y[rank], count};
+        desc.by = by;
+        ASSERT_STATUS(stream(rank, "ring").collective(**channel, desc, "shift"));
+      }
+      ASSERT_STATUS(backend->synchronize());
+      for (int rank = 0; computes() && rank < 4; ++rank) {
+        std::vector<float> expected(count);
+        for (int64_t i = 0; i < count; ++i)
+          expected[i] = valueOf(static_cast<int>((rank - by + 8) % 4), i);
+        EXPECT_EQ(get(rank, y[rank], count), expected) << by;
+      }
+    }
 }
 
 TEST_P(Conformance, AllReduceOfDoublesKeepsTheirPrecision) {

@@ -212,8 +212,9 @@ int64_t CudaChannel::sharedBytes() const {
 Status CudaChannel::warmUp() {
   using Kind = hal::CollectiveKind;
   bool sumsInOrder = isUsedFor(Kind::ReduceScatter, false) || isUsedFor(Kind::AllReduce, false);
-  bool sends = sumsInOrder || isUsedFor(Kind::Send, false) || isUsedFor(Kind::Recv, false);
-  bool allReduces = isUsedFor(Kind::AllReduce, true);
+  bool sends = sumsInOrder || isUsedFor(Kind::Send, false) || isUsedFor(Kind::Recv, false) ||
+               isUsedFor(Kind::AllToAll, false) || isUsedFor(Kind::Shift, false);
+  bool allReduces = isUsedFor(Kind::AllReduce, true) || isUsedFor(Kind::AllReduceMax, false);
   // NCCL has another algorithm for other sizes.
   int64_t part = kWarmUpBytes, whole = part * size(), most = allReduces ? bytesMaxOf(desc()) : 0;
   int64_t needed = std::max(2 * whole, most);

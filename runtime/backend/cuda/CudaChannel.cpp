@@ -66,11 +66,14 @@ Status addUp(const RankSum &sum, Queue &queue) {
 }
 
 Status checkDesc(const Collective &desc) {
+  if (!isSum(desc.kind) && desc.inType != desc.outType)
+    return makeStatus(StatusCode::InvalidInput, "{} does not convert between types",
+                      hal::toString(desc.kind));
+  if (desc.kind == CollectiveKind::AllReduceMax && !canSum(desc.inType, desc.outType))
+    return makeStatus(StatusCode::InvalidInput, "{} cannot compare {}", hal::toString(desc.kind),
+                      dtypeName(desc.inType));
   if (!isSum(desc.kind))
-    return desc.inType == desc.outType
-               ? Status::ok()
-               : makeStatus(StatusCode::InvalidInput, "{} does not convert between types",
-                            hal::toString(desc.kind));
+    return Status::ok();
   if (!canSum(desc.inType, desc.outType) || (desc.squares && desc.inType == DType::F64))
     return makeStatus(StatusCode::InvalidInput, "{} cannot sum {} into {}",
                       hal::toString(desc.kind), dtypeName(desc.inType), dtypeName(desc.outType));
@@ -163,6 +166,12 @@ Status CudaChannel::issue(Member &member, const Collective &desc, Queue &queue) 
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
     return transfer(member, desc, queue);
+  case CollectiveKind::AllReduceMax:
+    return allReduceByNccl(member, desc, queue);
+  case CollectiveKind::AllToAll:
+    return allToAll(member, desc, queue);
+  case CollectiveKind::Shift:
+    return shift(member, desc, queue);
   case CollectiveKind::ReduceScatter:
   case CollectiveKind::AllReduce:
     break;
@@ -283,11 +292,46 @@ Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, Queue &
   return addUp(sum, queue);
 }
 
-/// NCCL's own, in the wire's type and order.
+/// By sends and receives; the own part is copied.
+Status CudaChannel::allToAll(Member &member, const Collective &desc, Queue &queue) {
+  int64_t own = member.index * desc.count;
+  RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(at(desc.out, own, desc.outType),
+                                       at(desc.in, own, desc.inType),
+                                       static_cast<size_t>(desc.count * dtypeBytes(desc.inType)),
+                                       cudaMemcpyDeviceToDevice, queue));
+  if (size() == 1)
+    return Status::ok();
+  return exchange(member, desc.in, desc.out, size() * desc.count, desc.count, desc.inType, queue);
+}
+
+Status CudaChannel::shift(Member &member, const Collective &desc, Queue &queue) {
+  auto to = static_cast<int>(memberBehind(member.index, desc.by, size()));
+  auto from = static_cast<int>(memberBehind(member.index, -desc.by, size()));
+  if (from == member.index) {
+    RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(
+        desc.out, desc.in, static_cast<size_t>(desc.count * dtypeBytes(desc.inType)),
+        cudaMemcpyDeviceToDevice, queue));
+    return Status::ok();
+  }
+  ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
+  GroupCall group;
+  RETURN_IF_CUDA_ERROR(group.begin());
+  RETURN_IF_CUDA_ERROR(ncclSend(desc.in, static_cast<size_t>(desc.count), type, to,
+                                member.communicator, queue));
+  RETURN_IF_CUDA_ERROR(ncclRecv(desc.out, static_cast<size_t>(desc.count), type, from,
+                                member.communicator, queue));
+  RETURN_IF_CUDA_ERROR(group.end());
+  return Status::ok();
+}
+
+/// NCCL's own, in the wire's type and order; a largest value does not depend on it.
 Status CudaChannel::allReduceByNccl(Member &member, const Collective &desc, Queue &queue) {
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
-  RETURN_IF_CUDA_ERROR(ncclAllReduce(desc.in, desc.out, static_cast<size_t>(desc.count), type,
-                                     desc.average ? ncclAvg : ncclSum, member.communicator, queue));
+  ncclRedOp_t op = desc.kind == CollectiveKind::AllReduceMax ? ncclMax
+                   : desc.average                            ? ncclAvg
+                                                             : ncclSum;
+  RETURN_IF_CUDA_ERROR(ncclAllReduce(desc.in, desc.out, static_cast<size_t>(desc.count), type, op,
+                                     member.communicator, queue));
   return Status::ok();
 }
 

@@ -69,6 +69,8 @@ private:
   Status allReduce(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status allReduceByNccl(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status transfer(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
+  Status allToAll(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
+  Status shift(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status allReduceSmall(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status exchange(Member &member, const void *in, void *landing, int64_t count, int64_t chunk,
                   DType type, kernels::cuda::Queue &queue);

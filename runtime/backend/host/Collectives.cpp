@@ -1,6 +1,7 @@
 #include "runtime/backend/host/Collectives.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -163,6 +164,50 @@ Status checkTransfer(Members members) {
   return Status::ok();
 }
 
+/// The larger one; a number that is none stays.
+template <typename T> T larger(T a, T b) {
+  return toFloat(b) > toFloat(a) || std::isnan(toFloat(b)) ? b : a;
+}
+template <> double larger(double a, double b) { return b > a || std::isnan(b) ? b : a; }
+
+template <typename T> void maxPart(Members members, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    T most = static_cast<const T *>(members[0]->in)[i];
+    for (const Collective *member : members)
+      most = larger(most, static_cast<const T *>(member->in)[i]);
+    for (const Collective *member : members)
+      static_cast<T *>(member->out)[i] = most;
+  }
+}
+
+void allReduceMaxPart(Members members, int part) {
+  int64_t count = members[0]->count, size = static_cast<int64_t>(members.size());
+  int64_t begin = count * part / size, end = count * (part + 1) / size;
+  if (members[0]->inType == DType::F64)
+    maxPart<double>(members, begin, end);
+  else if (members[0]->inType == DType::BF16)
+    maxPart<BF16>(members, begin, end);
+  else
+    maxPart<float>(members, begin, end);
+}
+
+void allToAllPart(Members members, int part) {
+  const Collective &mine = *members[static_cast<size_t>(part)];
+  int64_t bytes = mine.count * dtypeBytes(mine.inType);
+  auto *out = static_cast<uint8_t *>(mine.out);
+  for (size_t m = 0; m < members.size(); ++m)
+    std::memcpy(out + bytes * static_cast<int64_t>(m),
+                static_cast<const uint8_t *>(members[m]->in) + bytes * part,
+                static_cast<size_t>(bytes));
+}
+
+void shiftPart(Members members, int part) {
+  const Collective &mine = *members[static_cast<size_t>(part)];
+  int64_t from = memberBehind(part, -mine.by, static_cast<int64_t>(members.size()));
+  std::memcpy(mine.out, members[static_cast<size_t>(from)]->in,
+              static_cast<size_t>(mine.count * dtypeBytes(mine.inType)));
+}
+
 bool canSum(DType in, DType out) {
   return (isComputeType(in) && isComputeType(out)) || (in == DType::F64 && out == DType::F64);
 }
@@ -177,14 +222,17 @@ Status checkMembers(Members members) {
   for (const Collective *member : members)
     if (member->kind != first.kind || member->count != first.count ||
         member->inType != first.inType || member->outType != first.outType ||
-        member->average != first.average)
+        member->average != first.average || member->by != first.by)
       return makeStatus(kCode, "members disagree: {} of {} {} elements and {} of {} {} elements",
                         hal::toString(first.kind), first.count, dtypeName(first.inType),
                         hal::toString(member->kind), member->count, dtypeName(member->inType));
+  if (!isSum(first.kind) && first.inType != first.outType)
+    return makeStatus(kCode, "{} does not convert between types", hal::toString(first.kind));
+  if (first.kind == CollectiveKind::AllReduceMax && !canSum(first.inType, first.outType))
+    return makeStatus(kCode, "{} cannot compare {}", hal::toString(first.kind),
+                      dtypeName(first.inType));
   if (!isSum(first.kind))
-    return first.inType == first.outType
-               ? Status::ok()
-               : makeStatus(kCode, "{} does not convert between types", hal::toString(first.kind));
+    return Status::ok();
   if (!canSum(first.inType, first.outType))
     return makeStatus(kCode, "{} cannot sum {} into {}", hal::toString(first.kind),
                       dtypeName(first.inType), dtypeName(first.outType));
@@ -205,6 +253,12 @@ void runPart(Members members, int part) {
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
     return receivePart(members, part);
+  case CollectiveKind::AllReduceMax:
+    return allReduceMaxPart(members, part);
+  case CollectiveKind::AllToAll:
+    return allToAllPart(members, part);
+  case CollectiveKind::Shift:
+    return shiftPart(members, part);
   }
 }
 
@@ -215,8 +269,11 @@ int64_t bytesTouched(Members members) {
   switch (first.kind) {
   case CollectiveKind::AllGather:
   case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllToAll:
     return each * size * size;
   case CollectiveKind::AllReduce:
+  case CollectiveKind::AllReduceMax:
+  case CollectiveKind::Shift:
     return each * size;
   case CollectiveKind::Send:
   case CollectiveKind::Recv:

@@ -38,12 +38,13 @@ struct RemoteMember::Head {
   int64_t count;
   uint32_t phase;
   uint8_t kind, inType, outType, average;
+  int64_t by;
   std::array<char, 96> label;
 
   bool agreesWith(const Head &other) const {
     return sequence == other.sequence && count == other.count && phase == other.phase &&
            isOtherSideOf(other) && inType == other.inType && outType == other.outType &&
-           average == other.average;
+           average == other.average && by == other.by;
   }
   bool isOtherSideOf(const Head &other) const {
     auto mine = static_cast<CollectiveKind>(kind), theirs = static_cast<CollectiveKind>(other.kind);
@@ -146,10 +147,13 @@ void RemoteMember::reserve(const Collective &collective) {
   case CollectiveKind::AllGather: // these need no landing buffer
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
+  case CollectiveKind::AllToAll:
+  case CollectiveKind::Shift:
     return;
   case CollectiveKind::ReduceScatter:
     break;
   case CollectiveKind::AllReduce:
+  case CollectiveKind::AllReduceMax:
     if (slot > kSmallBytes)
       slot = bytesOf((collective.count + size - 1) / size, collective.inType);
     break;
@@ -221,12 +225,17 @@ Status RemoteMember::perform(const Collective &collective, const char *label) {
   case CollectiveKind::ReduceScatter:
     return reduceScatter(collective, label);
   case CollectiveKind::AllReduce:
+  case CollectiveKind::AllReduceMax:
     return bytesOf(collective.count, collective.inType) <= kSmallBytes
                ? allReduceSmall(collective, label)
                : allReduce(collective, label);
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
     return transfer(collective, label);
+  case CollectiveKind::AllToAll:
+    return allToAll(collective, label);
+  case CollectiveKind::Shift:
+    return shift(collective, label);
   }
   return Status::ok();
 }
@@ -242,6 +251,7 @@ void RemoteMember::begin(const Collective &collective, const char *label, uint32
   head.inType = static_cast<uint8_t>(collective.inType);
   head.outType = static_cast<uint8_t>(collective.outType);
   head.average = collective.average;
+  head.by = collective.by;
   std::strncpy(head.label.data(), label, head.label.size() - 1);
   for (std::unique_ptr<Peer> &peer : others_) {
     peer->out = head;
@@ -277,18 +287,54 @@ Status RemoteMember::transfer(const Collective &collective, const char *label) {
   return exchange(label);
 }
 
-/// Adds what lies in the landing slots and `mine` in rank order, as the collective says.
+Status RemoteMember::allToAll(const Collective &collective, const char *label) {
+  int64_t bytes = bytesOf(collective.count, collective.inType);
+  auto *in = static_cast<const uint8_t *>(collective.in);
+  auto *out = static_cast<uint8_t *>(collective.out);
+  begin(collective, label, 0);
+  for (std::unique_ptr<Peer> &peer : others_) {
+    peer->send = in + peer->member * bytes;
+    peer->receive = out + peer->member * bytes;
+    peer->sendBytes = peer->receiveBytes = bytes;
+  }
+  std::memcpy(out + index_ * bytes, in + index_ * bytes, static_cast<size_t>(bytes));
+  return exchange(label);
+}
+
+/// All members exchange heads, so that those that disagree are named.
+Status RemoteMember::shift(const Collective &collective, const char *label) {
+  auto size = static_cast<int64_t>(members_.size());
+  int64_t bytes = bytesOf(collective.count, collective.inType);
+  int64_t to = memberBehind(index_, collective.by, size);
+  int64_t from = memberBehind(index_, -collective.by, size);
+  begin(collective, label, 0);
+  for (std::unique_ptr<Peer> &peer : others_) {
+    if (peer->member == to)
+      peer->send = static_cast<const uint8_t *>(collective.in), peer->sendBytes = bytes;
+    if (peer->member == from)
+      peer->receive = static_cast<uint8_t *>(collective.out), peer->receiveBytes = bytes;
+  }
+  if (from == index_)
+    std::memcpy(collective.out, collective.in, static_cast<size_t>(bytes));
+  return exchange(label);
+}
+
+/// Adds or compares what lies in the landing slots and `mine`, in rank order, as the collective says.
 void RemoteMember::sumInto(const Collective &like, const void *mine, int64_t count, void *out,
                            bool accumulate) {
+  bool isSummed = isSum(like.kind);
   for (size_t m = 0; m < members_.size(); ++m) {
     parts_[m] = like;
-    parts_[m].kind = CollectiveKind::ReduceScatter;
+    if (isSummed)
+      parts_[m].kind = CollectiveKind::ReduceScatter;
     parts_[m].in = static_cast<int>(m) == index_ ? mine : landing(static_cast<int>(m));
     parts_[m].out = out;
     parts_[m].count = count;
     parts_[m].accumulate = accumulate;
   }
-  runPart(partOf_, 0); // the first part begins at the first element, for everybody
+  // The first part of a sum begins at the first element, for everybody.
+  for (size_t part = 0; part < (isSummed ? 1 : members_.size()); ++part)
+    runPart(partOf_, static_cast<int>(part));
 }
 
 Status RemoteMember::reduceScatter(const Collective &collective, const char *label) {

@@ -105,6 +105,8 @@ private:
   Status allReduce(const hal::Collective &collective, const char *label);
   Status transfer(const hal::Collective &collective, const char *label);
   Status allReduceSmall(const hal::Collective &collective, const char *label);
+  Status allToAll(const hal::Collective &collective, const char *label);
+  Status shift(const hal::Collective &collective, const char *label);
   void sumInto(const hal::Collective &like, const void *mine, int64_t count, void *out,
                bool accumulate);
   void begin(const hal::Collective &collective, const char *label, uint32_t phase);

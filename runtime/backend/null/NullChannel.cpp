@@ -32,6 +32,11 @@ KindFacts factsOf(CollectiveKind kind) {
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
     return {.isWholeIn = false, .isWholeOut = false, .sums = false, .accumulates = false};
+  case CollectiveKind::AllReduceMax:
+  case CollectiveKind::Shift:
+    return {.isWholeIn = false, .isWholeOut = false, .sums = false, .accumulates = false};
+  case CollectiveKind::AllToAll:
+    return {.isWholeIn = true, .isWholeOut = true, .sums = false, .accumulates = false};
   }
   return {};
 }
@@ -58,10 +63,13 @@ bool areApart(const Collective &desc, const Extent &in, const Extent &out, int64
   case CollectiveKind::AllGather: // at the member's own slot
     return in.begin == out.begin + index * in.bytes;
   case CollectiveKind::AllReduce:
+  case CollectiveKind::AllReduceMax:
     return in.begin == out.begin && in.bytes == out.bytes;
   case CollectiveKind::ReduceScatter:
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
+  case CollectiveKind::AllToAll:
+  case CollectiveKind::Shift:
     return false;
   }
   return false;
@@ -80,7 +88,8 @@ Issued issuedOf(const Collective &desc) {
   CollectiveKind kind = isTransfer ? CollectiveKind::Send : desc.kind;
   for (auto part : {static_cast<uint64_t>(kind), static_cast<uint64_t>(desc.count),
                     static_cast<uint64_t>(desc.inType), static_cast<uint64_t>(desc.outType),
-                    static_cast<uint64_t>(desc.average), static_cast<uint64_t>(desc.anyOrder)})
+                    static_cast<uint64_t>(desc.average), static_cast<uint64_t>(desc.anyOrder),
+                    static_cast<uint64_t>(desc.by)})
     digest = (digest ^ part) * 0x100000001b3;
   Issued issued;
   issued.count = 1;
@@ -172,6 +181,10 @@ Status NullChannel::checkTypes(const Collective &desc) const {
                           dtypeName(desc.outType));
   if (!facts.sums && (desc.average || desc.anyOrder))
     return Ledger::refuse("{} sums nothing", hal::toString(desc.kind));
+  if (desc.kind == CollectiveKind::AllReduceMax && !canSum(desc.inType, desc.outType))
+    return Ledger::refuse("{} of {}", hal::toString(desc.kind), dtypeName(desc.inType));
+  if (desc.by != 0 && desc.kind != CollectiveKind::Shift)
+    return Ledger::refuse("{} by {} positions", hal::toString(desc.kind), desc.by);
   if (desc.accumulate && !facts.accumulates)
     return Ledger::refuse("{} does not add to what is there", hal::toString(desc.kind));
   if (desc.squares && (!facts.accumulates || desc.anyOrder || desc.outType == DType::F64))

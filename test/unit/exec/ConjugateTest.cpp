@@ -18,6 +18,20 @@ using Values = std::vector<std::vector<float>>; ///< of each member
 int64_t operandSize(CollectiveKind kind) {
   return kind == CollectiveKind::AllGather ? kShard : kWhole;
 }
+/// What a channel counts.
+int64_t countOf(CollectiveKind kind) {
+  switch (kind) {
+  case CollectiveKind::AllGather:
+  case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllToAll:
+    return kShard;
+  case CollectiveKind::AllReduce:
+  case CollectiveKind::AllReduceMax:
+  case CollectiveKind::Shift:
+    return kWhole;
+  }
+  return 0;
+}
 int64_t resultSize(CollectiveKind kind) {
   return kind == CollectiveKind::ReduceScatter ? kShard : kWhole;
 }
@@ -31,7 +45,7 @@ Values numbers(int64_t size, int seed) {
   return values;
 }
 
-Values resultOf(CollectiveKind kind, Values in) {
+Values resultOf(CollectiveKind kind, Values in, int64_t by = 0) {
   auto backend = std::move(*host::makeBackend({.ranks = kMembers}));
   hal::ChannelDesc desc{"members", {0, 1, 2}};
   auto channel = std::move(*backend->createChannel(desc));
@@ -40,8 +54,8 @@ Values resultOf(CollectiveKind kind, Values in) {
   for (int member = 0; member < kMembers; ++member) {
     streams.push_back(
         std::move(*backend->devices()[member]->createStream("stream", hal::StreamUse::Compute)));
-    hal::Collective collective{kind, in[member].data(), out[member].data(),
-                               kind == CollectiveKind::AllReduce ? kWhole : kShard};
+    hal::Collective collective{kind, in[member].data(), out[member].data(), countOf(kind)};
+    collective.by = by;
     EXPECT_TRUE(streams.back()->collective(*channel, collective, "collective").isOk());
   }
   EXPECT_TRUE(backend->synchronize().isOk());
@@ -64,13 +78,14 @@ TEST(Conjugates, MakeTheGradientOfTheOperand) {
     ASSERT_TRUE(back.collective) << op.name;
     Values x = numbers(operandSize(op.collective->kind), 1);
     Values y = numbers(resultSize(op.collective->kind), 2);
-    double forward = product(resultOf(op.collective->kind, x), y);
+    int64_t by = op.collective->kind == CollectiveKind::Shift ? 1 : 0;
+    double forward = product(resultOf(op.collective->kind, x, by), y);
     EXPECT_NE(forward, 0) << op.name;
-    EXPECT_EQ(forward, product(x, resultOf(back.collective->kind, y))) << op.name;
+    EXPECT_EQ(forward, product(x, resultOf(back.collective->kind, y, -by))) << op.name;
     EXPECT_EQ(back.collective->conjugate, plan::parseOpKind(op.name)) << "and the other way";
     ++count;
   }
-  EXPECT_EQ(count, 2);
+  EXPECT_EQ(count, 4);
 }
 
 /// All members compute the same from the result, which counts once.

@@ -87,13 +87,18 @@ struct Case {
   DType in, out;
   int64_t count;
   bool average = false, accumulate = false, inPlace = false;
+  int64_t by = 0;
 };
 
 int64_t inCount(const Case &c) {
-  return c.kind == hal::CollectiveKind::ReduceScatter ? c.count * kRanks : c.count;
+  return c.kind == hal::CollectiveKind::ReduceScatter || c.kind == hal::CollectiveKind::AllToAll
+             ? c.count * kRanks
+             : c.count;
 }
 int64_t outCount(const Case &c) {
-  return c.kind == hal::CollectiveKind::AllGather ? c.count * kRanks : c.count;
+  return c.kind == hal::CollectiveKind::AllGather || c.kind == hal::CollectiveKind::AllToAll
+             ? c.count * kRanks
+             : c.count;
 }
 
 /// Values whose sums depend on the order.
@@ -126,8 +131,11 @@ struct Part {
     fill(out->data(), c.out, outCount(c), seed + 100);
   }
   hal::Collective desc(const Case &c) const {
-    return {c.kind,    in->data(),  c.inPlace ? in->data() : out->data(), c.count, c.in, c.out,
-            c.average, c.accumulate};
+    hal::Collective desc{
+        c.kind,    in->data(),  c.inPlace ? in->data() : out->data(), c.count, c.in, c.out,
+        c.average, c.accumulate};
+    desc.by = c.by;
+    return desc;
   }
   std::string result(const Case &c) const {
     const hal::Buffer &to = c.inPlace ? *in : *out;
@@ -182,7 +190,14 @@ TEST(Remote, GivesTheBitsOfOneProcess) {
         Case{AllReduce, DType::F32, DType::F32, 5, true},
         Case{AllReduce, DType::F64, DType::F64, 4, false, false, true},
         Case{AllReduce, DType::F32, DType::F32, 100'003, false, false, true},
-        Case{AllReduce, DType::BF16, DType::F32, 50'001, true}}) {
+        Case{AllReduce, DType::BF16, DType::F32, 50'001, true},
+        Case{AllReduceMax, DType::F32, DType::F32, 5, false, false, true},
+        Case{AllReduceMax, DType::BF16, DType::BF16, 50'001},
+        Case{AllReduceMax, DType::F64, DType::F64, 7}, Case{AllToAll, DType::F32, DType::F32, 1},
+        Case{AllToAll, DType::BF16, DType::BF16, 40'000},
+        Case{Shift, DType::F32, DType::F32, 1000, false, false, false, 1},
+        Case{Shift, DType::BF16, DType::BF16, 40'001, false, false, false, -1},
+        Case{Shift, DType::F32, DType::F32, 9, false, false, false, 3}}) {
     std::vector<std::string> expected = together(c), results(kRanks);
     Exchange exchange;
     apart(exchange, [&](int rank, hal::Backend &backend, hal::Channel &channel) {

@@ -240,6 +240,34 @@ TEST_F(Null, CollectivesAreAsTheirChannelWasMade) {
   expectRefused(issue(part), "valid elements 2 to 4 after 3 of 4");
 }
 
+TEST_F(Null, ExchangesMoveBytesBetweenPlacesApart) {
+  auto dp = channel();
+  auto x = buffer(400);
+  auto s = stream();
+  using hal::CollectiveKind;
+  auto issue = [&](const hal::Collective &part) { return s->collective(*dp, part, "exchange"); };
+  hal::Collective part = {CollectiveKind::AllToAll, x->data(), x->data() + 32, 4};
+  EXPECT_TRUE(issue(part).isOk());
+  part.out = x->data() + 28;
+  expectRefused(issue(part), "operand and result of all_to_all overlap");
+  part = {CollectiveKind::Shift, x->data(), x->data() + 16, 4};
+  part.by = -1;
+  EXPECT_TRUE(issue(part).isOk());
+  part.out = x->data();
+  expectRefused(issue(part), "operand and result of shift overlap");
+  part.out = x->data() + 16;
+  part.average = true;
+  expectRefused(issue(part), "shift sums nothing");
+  part = {CollectiveKind::AllReduceMax, x->data(), x->data(), 4};
+  EXPECT_TRUE(issue(part).isOk());
+  part.by = 1;
+  expectRefused(issue(part), "all_reduce_max by 1 positions");
+  part = {CollectiveKind::AllReduceMax, x->data(), x->data(), 4, DType::I32, DType::I32};
+  expectRefused(issue(part), "all_reduce_max of i32");
+  part = {CollectiveKind::AllToAll, x->data(), x->data() + 32, 4, DType::F32, DType::BF16};
+  expectRefused(issue(part), "all_to_all of f32 into bf16");
+}
+
 TEST_F(Null, MembersIssueTheSame) {
   auto dp = channel();
   auto x = buffer(64), y = buffer(64, hal::MemoryKind::Work, 1);

@@ -44,10 +44,16 @@ std::string PartMutator::doChangeView() {
 }
 
 std::string PartMutator::doChangeIndex() {
-  std::vector<uint32_t> ops = opsWhere([](const Op &o) { return factsOf(o.kind).hasOwnPart; });
+  std::vector<uint32_t> ops = opsWhere(
+      [](const Op &o) { return factsOf(o.kind).hasOwnPart || o.kind == OpKind::Shift; });
   if (ops.empty())
     return {};
   uint32_t i = pick(ops);
+  if (op(i).kind == OpKind::Shift) {
+    int64_t by = op(i).getInt(AttrKey::by) + (below(2) == 0 ? 1 : -1);
+    op(i).set(AttrKey::by, by);
+    return at(i, fmt::format("shifted by {}", by));
+  }
   int16_t group = below(2) == 0 ? int16_t{-1} : someGroup();
   if (group == op(i).group)
     return {};

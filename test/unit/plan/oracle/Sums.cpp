@@ -520,9 +520,12 @@ private:
                  : mix(numberOfCell(term.cell), partOf(blockOf(*term.cell), term.rank));
     const Op &op = *term.op;
     Number number = mix(numberOfAttrs(op), term.result);
-    if (isMeeting(op)) {
-      number = mix(static_cast<Number>(op.kind),
-                   op.kind == OpKind::ReduceScatter ? static_cast<Number>(term.position) : 0);
+    if (op.kind == OpKind::Shift) {
+      return numberOf(shiftedFrom(term));
+    } else if (isMeeting(op)) {
+      bool isApart = op.kind == OpKind::ReduceScatter || op.kind == OpKind::AllToAll;
+      number =
+          mix(static_cast<Number>(op.kind), isApart ? static_cast<Number>(term.position) : 0);
       for (int member : term.members)
         number = mix(number, numberOf(member));
     } else if (op.kind == OpKind::Recv) {
@@ -555,6 +558,13 @@ private:
     for (int added : term.added)
       number = mix(number, numberOf(added));
     return number;
+  }
+
+  /// What another member had.
+  static int shiftedFrom(const Term &term) {
+    auto members = static_cast<int64_t>(term.members.size());
+    int64_t from = (term.position - term.op->getInt(AttrKey::by) % members + members) % members;
+    return term.members[static_cast<size_t>(from)];
   }
 
   /// What an op that computes takes of split parameters.
@@ -607,6 +617,10 @@ private:
   Pieces meetingOf(const Term &term, const Op &op) {
     if (term.result == 1) // squares of the other result
       return {{0, 1, {}}};
+    if (op.kind == OpKind::Shift && numberOf(shiftedFrom(term)) == numberOf(term.from[0]))
+      return piecesOf(term.from[0]);
+    if (op.kind == OpKind::Shift || op.kind == OpKind::AllToAll || op.kind == OpKind::AllReduceMax)
+      return {}; // no sum of what this rank's elements get
     Pieces all;
     bool isSame = true;
     int64_t each = terms_[static_cast<size_t>(term.from[0])].numel, position = 0;

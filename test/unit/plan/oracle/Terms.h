@@ -17,7 +17,8 @@ namespace shardc::plan::oracle {
 inline bool isAlias(const Op &op) { return op.kind == OpKind::View || op.kind == OpKind::Pack; }
 inline bool isMeeting(const Op &op) {
   return op.kind == OpKind::AllGather || op.kind == OpKind::ReduceScatter ||
-         op.kind == OpKind::AllReduce;
+         op.kind == OpKind::AllReduce || op.kind == OpKind::AllReduceMax ||
+         op.kind == OpKind::AllToAll || op.kind == OpKind::Shift;
 }
 
 /// One value of one rank, of one run of a segment.
