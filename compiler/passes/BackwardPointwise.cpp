@@ -48,6 +48,16 @@ void backGeGlu(Gradients &gradients, const Op &op) { activation(gradients, op, O
 
 void backDropout(Gradients &gradients, const Op &op) { linear(gradients, op, false); }
 
+void backTranspose(Gradients &gradients, const Op &op) {
+  ValueId dy = gradients.of(op.results[0]);
+  if (dy == kNone)
+    return;
+  Op back = gradients.makeOp(OpKind::Transpose, {dy});
+  back.set(plan::AttrKey::outer, op.getInt(plan::AttrKey::inner));
+  back.set(plan::AttrKey::inner, op.getInt(plan::AttrKey::outer));
+  gradients.emitFor(op.operands[0], std::move(back));
+}
+
 void backRope(Gradients &gradients, const Op &op) { linear(gradients, op, true); }
 
 } // namespace shardc::passes

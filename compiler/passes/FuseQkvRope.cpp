@@ -1,4 +1,6 @@
 // Fuses split_qkv with the only readers of q and k, two ropes with equal attributes, into one op.
+#include <algorithm>
+
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
 
@@ -9,12 +11,23 @@ using plan::Op;
 using plan::OpKind;
 using Key = plan::AttrKey;
 
+/// Behind x: the positions, or nothing.
+bool samePositions(const Op &a, const Op &b) {
+  return std::equal(a.operands.begin() + 1, a.operands.end(), b.operands.begin() + 1,
+                    b.operands.end());
+}
+
 bool sameRotation(const Op &a, const Op &b) {
-  return a.getFloat(Key::rotary_base) == b.getFloat(Key::rotary_base) &&
+  return samePositions(a, b) && a.getFloat(Key::rotary_base) == b.getFloat(Key::rotary_base) &&
          a.getFloat(Key::rotary_scaling) == b.getFloat(Key::rotary_scaling) &&
          a.getInt(Key::rotary_dim) == b.getInt(Key::rotary_dim) &&
          a.getBool(Key::rotary_interleaved) == b.getBool(Key::rotary_interleaved) &&
          !a.getBool(Key::inverse) && !b.getBool(Key::inverse);
+}
+
+bool isBefore(const plan::Segment &segment, plan::ValueId value, size_t op) {
+  uint32_t def = segment.values[value].def;
+  return def == plan::kNone || def < op;
 }
 
 /// The rope that is the only reader of the value, or none.
@@ -37,6 +50,10 @@ void fuseQkvRope(plan::Segment &segment) {
     if (q == plan::kNone || k == plan::kNone || !sameRotation(segment.ops[q], segment.ops[k]))
       continue;
     const Op &rope = segment.ops[q];
+    if (!std::all_of(rope.operands.begin() + 1, rope.operands.end(),
+                     [&](plan::ValueId id) { return isBefore(segment, id, i); }))
+      continue;
+    split.operands.insert(split.operands.end(), rope.operands.begin() + 1, rope.operands.end());
     split.kind = OpKind::SplitQkvRope;
     split.set(Key::rotary_base, rope.getFloat(Key::rotary_base));
     split.set(Key::rotary_scaling, rope.getFloat(Key::rotary_scaling));

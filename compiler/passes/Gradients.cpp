@@ -117,6 +117,12 @@ void Gradients::emitForParam(ValueId of, Op op) {
   append(std::move(op));
 }
 
+Op Gradients::makerOf(ValueId value) const {
+  uint32_t def = segment_.values[value].def;
+  SHARDC_CHECK(def != kNone, "'{}' is made by no op of the segment", segment_.values[value].name);
+  return segment_.ops[def];
+}
+
 Op Gradients::statsOf(const Op &loss) const {
   uint32_t def = segment_.values[loss.operands[0]].def;
   while (def != kNone && segment_.ops[def].kind == OpKind::AllGather)

@@ -47,6 +47,8 @@ public:
   /// Puts the op in the place of the forward op whose rule runs.
   void replaceForward(plan::Op op) { segment_.ops[index_] = std::move(op); }
 
+  /// The forward op that makes the value.
+  plan::Op makerOf(plan::ValueId value) const;
   /// The statistics of this rank's columns from which `vocab_loss` is made.
   plan::Op statsOf(const plan::Op &loss) const;
 

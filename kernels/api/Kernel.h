@@ -61,7 +61,7 @@ public:
   virtual ~KernelContext() = default;
 };
 
-inline constexpr int kOperandsMax = 8;
+inline constexpr int kOperandsMax = 12;
 inline constexpr int kResultsMax = 6;
 
 struct Call {

@@ -253,30 +253,36 @@ template <bool kCentered> void makeNormBwd(Builder &b) {
 void makeDropout(Builder &b) {
   const Model &m = b.model;
   b.attrs().p = 0.1;
-  b.data({m.batch, m.positions, m.hidden()}).samples().toData({m.batch, m.positions, m.hidden()});
+  b.data({m.batch, m.positions, m.hidden()}).samples().ids({m.batch, m.positions}, m.positions);
+  b.toData({m.batch, m.positions, m.hidden()});
 }
 
-void makeSplit(Builder &b) {
+template <bool kRotated> void makeSplit(Builder &b) {
   const Model &m = b.model;
   b.attrs().rotary_dim = m.channels;
-  b.data({m.batch, m.positions, m.qkv()}).toData({m.batch, m.positions, m.heads, m.channels});
+  b.data({m.batch, m.positions, m.qkv()});
+  if (kRotated)
+    b.ids({m.batch, m.positions}, m.positions);
+  b.toData({m.batch, m.positions, m.heads, m.channels});
   for (int i = 0; i < 2; ++i)
     b.toData({m.batch, m.positions, m.groups, m.channels});
 }
 
-void makeMerge(Builder &b) {
+template <bool kRotated> void makeMerge(Builder &b) {
   const Model &m = b.model;
   b.attrs().rotary_dim = m.channels;
   b.data({m.batch, m.positions, m.heads, m.channels});
   for (int i = 0; i < 2; ++i)
     b.data({m.batch, m.positions, m.groups, m.channels});
+  if (kRotated)
+    b.ids({m.batch, m.positions}, m.positions);
   b.toData({m.batch, m.positions, m.qkv()});
 }
 
 void makeRope(Builder &b) {
   const Model &m = b.model;
   b.attrs().rotary_dim = m.channels;
-  b.data({m.batch, m.positions, m.heads, m.channels});
+  b.data({m.batch, m.positions, m.heads, m.channels}).ids({m.batch, m.positions}, m.positions);
   b.toData({m.batch, m.positions, m.heads, m.channels});
 }
 
@@ -332,6 +338,53 @@ void makeAttentionQkvBwd(Builder &b) {
   b.data({m.batch, m.positions, m.hidden()}).data({m.batch, m.positions, m.qkv()});
   b.data({m.batch, m.positions, m.hidden()}).ones({m.batch, m.heads, m.positions});
   b.ids({m.batch, m.positions}, 1).samples().toData({m.batch, m.positions, m.qkv()});
+}
+
+/// Slices of half a sequence, of which the keys are the second half.
+void sliceOperands(Builder &b, double products) {
+  const Model &m = b.model;
+  b.attrs().positions = 2 * m.positions;
+  attentionOperands(b, products);
+}
+
+void sliceWords(Builder &b) {
+  const Model &m = b.model;
+  for (int i = 0; i < 2; ++i)
+    b.ids({m.batch, m.positions}, 2 * m.positions);
+  for (int i = 0; i < 2; ++i)
+    b.ids({m.batch, m.positions}, 1);
+  b.samples();
+}
+
+void makeAttentionPart(Builder &b) {
+  const Model &m = b.model;
+  sliceOperands(b, 2);
+  sliceWords(b);
+  b.toData({m.batch, m.positions, m.hidden()}).toFloats({m.batch, m.heads, m.positions});
+}
+
+void makeAttentionPartBwd(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.batch, m.positions, m.hidden()});
+  sliceOperands(b, 5);
+  b.data({m.batch, m.positions, m.hidden()}).ones({m.batch, m.heads, m.positions});
+  sliceWords(b);
+  b.toData({m.batch, m.positions, m.heads, m.channels});
+  for (int i = 0; i < 2; ++i)
+    b.toData({m.batch, m.positions, m.groups, m.channels});
+}
+
+void makeAttentionJoin(Builder &b) {
+  const Model &m = b.model;
+  for (int i = 0; i < 2; ++i)
+    b.data({m.batch, m.positions, m.hidden()}).floats({m.batch, m.heads, m.positions});
+  b.toData({m.batch, m.positions, m.hidden()}).toFloats({m.batch, m.heads, m.positions});
+}
+
+void makeTranspose(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().outer = m.rows(), b.attrs().inner = m.groups;
+  b.data({m.batch, m.positions, m.hidden()}).toData({m.groups, m.rows(), m.hidden() / m.groups});
 }
 
 void makeTokenCount(Builder &b) { b.ones({b.model.batch, b.model.positions}).toFloats({1}); }
@@ -445,11 +498,14 @@ constexpr Maker kMakers[] = {
     {"layernorm", makeNorm<true, false>},
     {"add_layernorm", makeNorm<true, true>},
     {"dropout", makeDropout},
-    {"split_qkv", makeSplit},
+    {"split_qkv", makeSplit<false>},
     {"rope", makeRope},
-    {"split_qkv_rope", makeSplit},
+    {"split_qkv_rope", makeSplit<true>},
     {"attention", makeAttention},
     {"attention_qkv", makeAttentionQkv},
+    {"attention_part", makeAttentionPart},
+    {"attention_join", makeAttentionJoin},
+    {"transpose", makeTranspose},
     {"token_count", makeTokenCount},
     {"cross_entropy", makeCrossEntropy},
     {"vocab_stats", makeVocabStats},
@@ -468,10 +524,11 @@ constexpr Maker kMakers[] = {
     {"geglu_bwd", makeSwiGluBwd},
     {"rmsnorm_bwd", makeNormBwd<false>},
     {"layernorm_bwd", makeNormBwd<true>},
-    {"merge_qkv", makeMerge},
-    {"merge_qkv_rope", makeMerge},
+    {"merge_qkv", makeMerge<false>},
+    {"merge_qkv_rope", makeMerge<true>},
     {"attention_bwd", makeAttentionBwd},
     {"attention_qkv_bwd", makeAttentionQkvBwd},
+    {"attention_part_bwd", makeAttentionPartBwd},
     {"cross_entropy_bwd", makeCrossEntropyBwd},
     {"lm_loss_grad", makeLmLossGrad},
     {"cast", makeCast},

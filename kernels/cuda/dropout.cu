@@ -14,14 +14,15 @@ namespace {
 struct DropoutOp {
   Data x, y;
   const int64_t *samples;
-  int64_t first; ///< row of the whole that is the first one here
+  const int32_t *given; ///< positions of rows, or null
+  int64_t first;        ///< row of the whole that is the first one here
   int64_t positions, cols;
   DropoutMask mask;
 
   template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
     float v[kChunk];
     load8<M>(x, row * cols + c, n, v);
-    auto position = static_cast<uint32_t>((first + row) % positions);
+    auto position = static_cast<uint32_t>(given ? given[first + row] : (first + row) % positions);
     int64_t sample = samples[(first + row) / positions];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -40,6 +41,7 @@ void runDropout(const Call &call) {
   DropoutOp op = {dataOf(x),
                   dataOf(y),
                   static_cast<const int64_t *>(samples.data),
+                  call.inCount > 2 ? static_cast<const int32_t *>(call.in[2].data) : nullptr,
                   call.index * x.rows(),
                   x.rows() * call.groupSize / samples.shape[0],
                   x.cols(),

@@ -24,6 +24,7 @@ constexpr int64_t kBlocksMin = 1056; ///< eight for each multiprocessor of an H2
 struct Qkv {
   Data whole, q, k, v;
   int64_t positions;
+  const int32_t *given; ///< positions of rows, or null
   int perRow, groups, queries, channels;
   int pairs; ///< 0: nothing is rotated
   float base, factor, sign;
@@ -98,7 +99,8 @@ __device__ __forceinline__ void makeAngles(const Qkv &p, int64_t first, int rows
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < rows * p.pairs;
        i += static_cast<int>(blockDim.x)) {
-    auto position = static_cast<float>((first + i / p.pairs) % p.positions);
+    int64_t row = first + i / p.pairs;
+    auto position = static_cast<float>(p.given ? p.given[row] : row % p.positions);
     float sine, cosine;
     sincosf(position * angles[i].x, &sine, &cosine);
     angles[i] = {cosine, p.sign * sine};
@@ -231,9 +233,16 @@ Qkv partsOf(const Tensor &whole, const Tensor &q, const Tensor &k, const Tensor 
   return p;
 }
 
+/// Behind the first `operands` ones.
+void setPositions(Qkv &p, const Call &call, int operands) {
+  p.given =
+      call.inCount > operands ? static_cast<const int32_t *>(call.in[operands].data) : nullptr;
+}
+
 template <bool kRotated> void runSplit(const Call &call) {
   const Tensor &qkv = call.in[0], &q = call.out[0], &k = call.out[1], &v = call.out[2];
   Qkv p = partsOf(qkv, q, k, v, true);
+  setPositions(p, call, 1);
   if (kRotated)
     setRotation(p, call.attrs, call.attrs.inverse);
   launch(call, p, modeOf({&qkv, &q, &k, &v}, p.channels), q.shape[0] * q.shape[1]);
@@ -242,6 +251,7 @@ template <bool kRotated> void runSplit(const Call &call) {
 template <bool kRotated> void runMerge(const Call &call) {
   const Tensor &q = call.in[0], &k = call.in[1], &v = call.in[2], &qkv = call.out[0];
   Qkv p = partsOf(qkv, q, k, v, false);
+  setPositions(p, call, 3);
   if (kRotated) // the inverse of what split_qkv_rope does with the same attributes
     setRotation(p, call.attrs, !call.attrs.inverse);
   launch(call, p, modeOf({&qkv, &q, &k, &v}, p.channels), q.shape[0] * q.shape[1]);
@@ -255,6 +265,7 @@ void runRope(const Call &call) {
   p.perRow = p.queries = static_cast<int>(x.shape[2]);
   p.channels = static_cast<int>(x.cols());
   p.split = true;
+  setPositions(p, call, 1);
   setRotation(p, call.attrs, call.attrs.inverse);
   launch(call, p, modeOf({&x, &y}, p.channels), x.shape[0] * x.shape[1]);
 }

@@ -1,7 +1,8 @@
 // dropout: y = x·factor over x of B·S rows, factor 0 with probability p and 1/(1-p) otherwise, a
 // function of (seed, salt, sample, position, channel); see Dropout.h. Of a group, x has this
-// member's of as many equal parts of the rows. Applied to dy it gives dx.
-// Data are f32, bf16 or f16 each. Limited by the generator: ten rounds for four elements.
+// member's of as many equal parts of the rows. With positions i32[B,S] as an operand, a row has the
+// position that they give it. Applied to dy it gives dx. Data are f32, bf16 or f16 each. Limited by the
+// generator: ten rounds for four elements.
 #include "kernels/host/Dropout.h"
 
 #include "kernels/host/Check.h"
@@ -46,7 +47,7 @@ void Dropout::factors(int64_t sample, int64_t position, int64_t channelBegin, in
 namespace {
 
 const char *acceptsDropout(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1}));
   const Tensor &x = call.in[0], &samples = call.in[1], &y = call.out[0];
   SHARDC_REQUIRE(isData(x) && isData(y), "dropout takes f32, bf16 and f16");
   SHARDC_REQUIRE(sameMatrix(x, y), "x and y differ in shape");
@@ -55,6 +56,11 @@ const char *acceptsDropout(const Call &call) {
                  "x has not as many samples");
   SHARDC_REQUIRE(x.rows() * call.groupSize % samples.shape[0] == 0,
                  "the samples do not divide the rows of x");
+  const Tensor &positions = call.in[2];
+  SHARDC_REQUIRE(call.inCount < 3 || (positions.dtype == DType::I32 && positions.rank == 2 &&
+                                      positions.shape[0] == samples.shape[0] &&
+                                      positions.numel() == x.rows() * call.groupSize),
+                 "positions are not i32[B, S]");
   return checkDropout(call.attrs);
 }
 
@@ -63,6 +69,7 @@ void runDropout(const Call &call) {
   const int64_t *samples = static_cast<const int64_t *>(call.in[1].data);
   int64_t rows = x.rows(), cols = x.cols(), first = call.index * rows;
   int64_t positions = rows * call.groupSize / call.in[1].shape[0];
+  const auto *given = call.inCount > 2 ? static_cast<const int32_t *>(call.in[2].data) : nullptr;
   Dropout dropout(call.attrs);
   float buffer[kBlock], factors[kBlock], to[kBlock];
   for (int64_t row = 0; row < rows; ++row)
@@ -70,7 +77,8 @@ void runDropout(const Call &call) {
       int64_t n = std::min(kBlock, cols - begin), offset = row * cols + begin;
       const float *from = readF32(x, offset, n, buffer);
       int64_t ofAll = first + row;
-      dropout.factors(samples[ofAll / positions], ofAll % positions, begin, n, factors);
+      dropout.factors(samples[ofAll / positions], given ? given[ofAll] : ofAll % positions, begin,
+                      n, factors);
       // A cleared element is zero even where x is not finite.
       for (int64_t i = 0; i < n; ++i)
         to[i] = factors[i] == 0.0f ? 0.0f : from[i] * factors[i];

@@ -3,7 +3,8 @@
 // rotary_dim channels of x[B,S,heads,D] by the angle s·base^(-2i/rotary_dim), computed in fp32 like
 // PyTorch. It pairs halves (i, i + rotary_dim/2) or, if interleaved, neighbours (2i, 2i + 1), and
 // copies the other channels. A rotary_scaling other than 1 lowers the frequencies of long waves as
-// Llama 3.1 does. `inverse` rotates backwards, which is the gradient. Operands and results are f32
+// Llama 3.1 does. With positions i32[B,S] as the last operand, s is the position that they give a
+// row. `inverse` rotates backwards, which is the gradient. Operands and results are f32
 // or bf16 each, rounded once. Limited by memory, and by the sines of a table of S·rotary_dim/2
 // angles per call.
 #include "kernels/host/Check.h"
@@ -18,13 +19,20 @@
 namespace shardc::kernels::host {
 namespace {
 
+/// The positions that follow the operands that every call has, or null.
+const Tensor *positionsOf(const Call &call) {
+  int operands = call.outCount == 1 && call.out[0].rank != 4 ? 3 : 1;
+  return call.inCount > operands ? &call.in[operands] : nullptr;
+}
+
 struct Buffers {
   float *cosines, *sines, *from, *to;
 
   Buffers(const Call &call, Scratch &scratch) {
     // The one 4-dimensional tensor that every op here has: x, dq or the result q.
     const Tensor &heads = call.in[0].rank == 4 ? call.in[0] : call.out[0];
-    int64_t angles = heads.shape[1] * (call.attrs.rotary_dim / 2);
+    int64_t rows = heads.shape[1] * (positionsOf(call) != nullptr ? heads.shape[0] : 1);
+    int64_t angles = rows * (call.attrs.rotary_dim / 2);
     cosines = scratch.take<float>(angles);
     sines = scratch.take<float>(angles);
     from = scratch.take<float>(heads.cols());
@@ -35,7 +43,8 @@ struct Buffers {
 /// The rotation of a call: its angles, and how channels pair up.
 struct Rotation {
   const float *cosines, *sines;
-  int64_t pairs; ///< 0: nothing is rotated
+  int64_t pairs;  ///< 0: nothing is rotated
+  int64_t period; ///< rows after which angles repeat
   bool interleaved;
 };
 
@@ -53,25 +62,31 @@ float scaled(float frequency, float factor) {
   return (1.0f - ramp) * frequency / factor + ramp * frequency;
 }
 
-Rotation makeRotation(const Call &call, int64_t positions, bool inverse, const Buffers &buffers) {
-  int64_t pairs = call.attrs.rotary_dim / 2;
+Rotation makeRotation(const Call &call, const Tensor &heads, bool inverse, const Buffers &buffers) {
+  int64_t pairs = call.attrs.rotary_dim / 2, period = heads.shape[1];
+  const int32_t *given = nullptr;
+  if (const Tensor *positions = positionsOf(call)) {
+    given = static_cast<const int32_t *>(positions->data);
+    period *= heads.shape[0];
+  }
   auto base = static_cast<float>(call.attrs.rotary_base);
   auto factor = static_cast<float>(call.attrs.rotary_scaling);
   for (int64_t i = 0; i < pairs; ++i) {
     float exponent = static_cast<float>(2 * i) / static_cast<float>(call.attrs.rotary_dim);
     float frequency = scaled(1.0f / std::pow(base, exponent), factor);
-    for (int64_t s = 0; s < positions; ++s) {
-      float angle = static_cast<float>(s) * frequency;
+    for (int64_t s = 0; s < period; ++s) {
+      float angle = static_cast<float>(given ? given[s] : s) * frequency;
       float sine = std::sin(angle);
       buffers.cosines[s * pairs + i] = std::cos(angle);
       buffers.sines[s * pairs + i] = inverse ? -sine : sine;
     }
   }
-  return {buffers.cosines, buffers.sines, pairs, call.attrs.rotary_interleaved};
+  return {buffers.cosines, buffers.sines, pairs, period, call.attrs.rotary_interleaved};
 }
 
-/// Rotates one head's n channels at position s.
-void rotate(const Rotation &rotation, int64_t s, const float *x, int64_t n, float *y) {
+/// Rotates one head's n channels of a row.
+void rotate(const Rotation &rotation, int64_t row, const float *x, int64_t n, float *y) {
+  int64_t s = row % rotation.period;
   const float *cosines = rotation.cosines + s * rotation.pairs;
   const float *sines = rotation.sines + s * rotation.pairs;
   int64_t stride = rotation.interleaved ? 2 : 1, mate = rotation.interleaved ? 1 : rotation.pairs;
@@ -81,6 +96,15 @@ void rotate(const Rotation &rotation, int64_t s, const float *x, int64_t n, floa
     y[i * stride + mate] = second * cosines[i] + first * sines[i];
   }
   std::copy(x + 2 * rotation.pairs, x + n, y + 2 * rotation.pairs);
+}
+
+const char *checkPositions(const Call &call, const Tensor &heads) {
+  const Tensor *positions = positionsOf(call);
+  SHARDC_REQUIRE(positions == nullptr || (positions->dtype == DType::I32 && positions->rank == 2 &&
+                                          positions->shape[0] == heads.shape[0] &&
+                                          positions->shape[1] == heads.shape[1]),
+                 "positions are not i32[B, S]");
+  return nullptr;
 }
 
 const char *checkRotation(const Call &call, int64_t channels) {
@@ -93,12 +117,13 @@ const char *checkRotation(const Call &call, int64_t channels) {
 }
 
 const char *acceptsRope(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 2, 1, 1}));
   const Tensor &x = call.in[0], &y = call.out[0];
   SHARDC_REQUIRE(isData(x) && isData(y), "rope takes f32, bf16 and f16");
   SHARDC_REQUIRE(x.rank == 4, "x is not [B, S, heads, D]");
   SHARDC_REQUIRE(y.rank == 4 && std::equal(x.shape, x.shape + 4, y.shape),
                  "x and y differ in shape");
+  SHARDC_REQUIRE_OK(checkPositions(call, x));
   return checkRotation(call, x.cols());
 }
 
@@ -106,10 +131,10 @@ void runRope(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
   const Tensor &x = call.in[0];
-  int64_t positions = x.shape[1], heads = x.shape[2], n = x.cols();
-  Rotation rotation = makeRotation(call, positions, call.attrs.inverse, buffers);
+  int64_t heads = x.shape[2], n = x.cols();
+  Rotation rotation = makeRotation(call, x, call.attrs.inverse, buffers);
   for (int64_t row = 0, rows = x.rows(); row < rows; ++row) {
-    rotate(rotation, row / heads % positions, readF32(x, row * n, n, buffers.from), n, buffers.to);
+    rotate(rotation, row / heads, readF32(x, row * n, n, buffers.from), n, buffers.to);
     writeF32(call.out[0], row * n, n, buffers.to);
   }
 }
@@ -142,17 +167,17 @@ public:
       : q_(q), k_(k), v_(v), channels_(q.cols()), groups_(k.shape[2]),
         queries_(q.shape[2] / k.shape[2]), perRow_(q.shape[2] + 2 * k.shape[2]) {}
 
-  /// Calls move(part, offset in the part, offset in qkv, is it rotated, position) for every head.
+  /// Calls move(part, offset in the part, offset in qkv, is it rotated, row) for every head.
   template <typename Move> void forEach(Move move) const {
     for (int64_t row = 0, rows = q_.shape[0] * q_.shape[1]; row < rows; ++row)
       for (int64_t head = 0; head < perRow_; ++head) {
         int64_t group = head / (queries_ + 2), place = head % (queries_ + 2);
-        int64_t whole = (row * perRow_ + head) * channels_, position = row % q_.shape[1];
+        int64_t whole = (row * perRow_ + head) * channels_;
         int64_t ofGroup = (row * groups_ + group) * channels_;
         if (place < queries_)
-          move(q_, ((row * groups_ + group) * queries_ + place) * channels_, whole, true, position);
+          move(q_, ((row * groups_ + group) * queries_ + place) * channels_, whole, true, row);
         else
-          move(place == queries_ ? k_ : v_, ofGroup, whole, place == queries_, position);
+          move(place == queries_ ? k_ : v_, ofGroup, whole, place == queries_, row);
       }
   }
 
@@ -161,25 +186,31 @@ private:
   int64_t channels_, groups_, queries_, perRow_;
 };
 
-const char *acceptsSplit(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 3, 3}));
+const char *checkSplit(const Call &call, int operandsMax) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, operandsMax, 3, 3}));
   SHARDC_REQUIRE(call.in[0].rank == 2 || call.in[0].rank == 3, "qkv is not rows of heads");
   return checkParts(call, call.out[0], call.out[1], call.out[2], call.in[0]);
 }
 
+const char *acceptsSplit(const Call &call) { return checkSplit(call, 1); }
+
 const char *acceptsSplitRope(const Call &call) {
-  SHARDC_REQUIRE_OK(acceptsSplit(call));
+  SHARDC_REQUIRE_OK(checkSplit(call, 2));
+  SHARDC_REQUIRE_OK(checkPositions(call, call.out[0]));
   return checkRotation(call, call.out[0].cols());
 }
 
-const char *acceptsMerge(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
+const char *checkMerge(const Call &call, int operandsMax) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, operandsMax, 1, 1}));
   SHARDC_REQUIRE(call.out[0].rank == 2 || call.out[0].rank == 3, "qkv is not rows of heads");
   return checkParts(call, call.in[0], call.in[1], call.in[2], call.out[0]);
 }
 
+const char *acceptsMerge(const Call &call) { return checkMerge(call, 3); }
+
 const char *acceptsMergeRope(const Call &call) {
-  SHARDC_REQUIRE_OK(acceptsMerge(call));
+  SHARDC_REQUIRE_OK(checkMerge(call, 4));
+  SHARDC_REQUIRE_OK(checkPositions(call, call.in[0]));
   return checkRotation(call, call.in[0].cols());
 }
 
@@ -189,12 +220,12 @@ template <bool kRotated> void runSplit(const Call &call) {
   const Tensor &qkv = call.in[0], &q = call.out[0];
   Rotation rotation = {};
   if (kRotated)
-    rotation = makeRotation(call, q.shape[1], call.attrs.inverse, buffers);
+    rotation = makeRotation(call, q, call.attrs.inverse, buffers);
   Heads(q, call.out[1], call.out[2])
-      .forEach([&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t s) {
+      .forEach([&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t row) {
         const float *x = readF32(qkv, whole, q.cols(), buffers.from);
         if (kRotated && rotated) {
-          rotate(rotation, s, x, q.cols(), buffers.to);
+          rotate(rotation, row, x, q.cols(), buffers.to);
           x = buffers.to;
         }
         writeF32(part, offset, q.cols(), x);
@@ -207,12 +238,12 @@ template <bool kRotated> void runMerge(const Call &call) {
   const Tensor &qkv = call.out[0], &q = call.in[0];
   Rotation rotation = {};
   if (kRotated) // the inverse of what split_qkv_rope does with the same attributes
-    rotation = makeRotation(call, q.shape[1], !call.attrs.inverse, buffers);
+    rotation = makeRotation(call, q, !call.attrs.inverse, buffers);
   Heads(q, call.in[1], call.in[2])
-      .forEach([&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t s) {
+      .forEach([&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t row) {
         const float *x = readF32(part, offset, q.cols(), buffers.from);
         if (kRotated && rotated) {
-          rotate(rotation, s, x, q.cols(), buffers.to);
+          rotate(rotation, row, x, q.cols(), buffers.to);
           x = buffers.to;
         }
         writeF32(qkv, whole, q.cols(), x);

@@ -104,6 +104,8 @@ private:
   void normBwd(size_t statistics, size_t vectors);
   void splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v);
   void needWindow();
+  void attentionPart(size_t first, size_t words, const Type &o, const Type &lse);
+  void needPositions(size_t operand, const Type &heads);
   void attentionQkv(const Type &qkv, size_t docs, const Type &o, const Type &lse);
   /// Of an op whose ranks have parts of the whole by their index.
   int64_t members() const { return scope_.plan().groupSize(op_.group); }
@@ -197,7 +199,7 @@ void ShapeCheck::normBwd(size_t statistics, size_t vectors) {
 }
 
 void ShapeCheck::splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v) {
-  needData();
+  need(isData(qkv) && isData(q) && isData(k) && isData(v), "floating point operands and results");
   need(q.rank == 4 && k.rank == 4 && v.rank == 4, "q[B,S,N,D] and k, v[B,S,G,D]");
   if (q.rank != 4 || k.rank != 4)
     return;
@@ -237,6 +239,62 @@ void ShapeCheck::checkAttention() {
   needVector(in(4), DType::I64, q.shape[0], "samples of i64[B]");
   need(out(0).numel() == q.numel() && isData(out(0)), "o[B, S, N·D] as a result");
   needVector(out(1), DType::F32, positions * q.shape[2], "lse of f32[B, N, S] as a result");
+}
+
+/// Queries, keys and values, their positions and documents from operand `first` on and from `words`
+/// on, and o and lse.
+void ShapeCheck::attentionPart(size_t first, size_t words, const Type &o, const Type &lse) {
+  needWindow();
+  const Type &q = in(first), &k = in(first + 1), &v = in(first + 2);
+  need(q.rank == 4 && k.rank == 4 && v.rank == 4 && v.shape == k.shape,
+       "q[B,S,N,D] and k, v[B,K,G,D]");
+  if (q.rank != 4 || k.rank != 4)
+    return;
+  need(isData(q) && isData(k) && isData(v) && q.shape[0] == k.shape[0] &&
+           q.shape[3] == k.shape[3] && q.shape[2] % k.shape[2] == 0,
+       "q, k and v with the same batch and channels");
+  int64_t queries = q.shape[0] * q.shape[1], keys = k.shape[0] * k.shape[1];
+  needVector(in(words), DType::I32, queries, "positions of queries of i32[B, S]");
+  needVector(in(words + 1), DType::I32, keys, "positions of keys of i32[B, K]");
+  needVector(in(words + 2), DType::I32, queries, "docs of queries of i32[B, S]");
+  needVector(in(words + 3), DType::I32, keys, "docs of keys of i32[B, K]");
+  needVector(in(words + 4), DType::I64, q.shape[0], "samples of i64[B]");
+  need(isData(o) && o.numel() == q.numel(), "o[B, S, N·D]");
+  needVector(lse, DType::F32, queries * q.shape[2], "lse of f32[B, N, S]");
+  need(op_.getFloat(Key::p) == 0 || op_.getInt(Key::positions) > 0,
+       "attribute 'positions' where it has dropout");
+}
+
+void ShapeCheck::checkAttentionPart() { attentionPart(0, 3, out(0), out(1)); }
+
+void ShapeCheck::checkAttentionPartBwd() {
+  attentionPart(1, 6, in(4), in(5));
+  need(isData(in(0)) && in(0).numel() == in(4).numel(), "do in the shape of o");
+  for (size_t r = 0; r < 3; ++r)
+    need(isData(out(r)) && out(r).rank == in(1 + r).rank && out(r).shape == in(1 + r).shape,
+         "gradients in the shapes of q, k and v as results");
+}
+
+void ShapeCheck::checkAttentionJoin() {
+  needData();
+  need(in(0).rank == in(2).rank && in(0).shape == in(2).shape && in(0).rank == out(0).rank &&
+           in(0).shape == out(0).shape,
+       "outputs of the same shape");
+  need(in(1) == in(3) && in(1) == out(1) && in(1).dtype == DType::F32 && in(1).rank == 3,
+       "lse of f32[B, N, S]");
+  need(in(0).rank >= 3 && in(1).rank == 3 && in(0).shape[0] == in(1).shape[0] &&
+           in(0).shape[1] == in(1).shape[2] && in(0).numel() % in(1).numel() == 0,
+       "o[B, S, N·D] for lse of f32[B, N, S]");
+}
+
+void ShapeCheck::checkTranspose() {
+  needData();
+  need(in(0).dtype == out(0).dtype && in(0).numel() == out(0).numel(),
+       "a result with its operand's elements and type");
+  int64_t outer = op_.getInt(Key::outer), inner = op_.getInt(Key::inner), numel = in(0).numel();
+  need(outer > 0 && inner > 0 && outer <= numel && inner <= numel / outer &&
+           numel % (outer * inner) == 0,
+       "outer and inner parts that divide the elements");
 }
 
 void ShapeCheck::checkAttentionBwd() {
@@ -551,18 +609,34 @@ void ShapeCheck::checkDropout() {
        "a result in the shape of its operand");
   need(in(1).dtype == DType::I64 && rows(in(0)) * members() % in(1).numel() == 0,
        "i64 samples whose number divides the rows of all members");
+  need(!has(2) || (in(2).dtype == DType::I32 && in(2).numel() == rows(in(0)) * members()),
+       "i32 positions, one for each row of all members");
 }
 
 void ShapeCheck::checkSplitQkv() { splitQkv(in(0), out(0), out(1), out(2)); }
 
-void ShapeCheck::checkSplitQkvRope() { splitQkv(in(0), out(0), out(1), out(2)); }
+void ShapeCheck::checkSplitQkvRope() {
+  splitQkv(in(0), out(0), out(1), out(2));
+  needPositions(1, out(0));
+}
 
 void ShapeCheck::checkMergeQkv() { splitQkv(out(0), in(0), in(1), in(2)); }
 
-void ShapeCheck::checkMergeQkvRope() { splitQkv(out(0), in(0), in(1), in(2)); }
+void ShapeCheck::checkMergeQkvRope() {
+  splitQkv(out(0), in(0), in(1), in(2));
+  needPositions(3, in(0));
+}
+
+/// Where there is such an operand: one for each row of heads[B,S,...].
+void ShapeCheck::needPositions(size_t operand, const Type &heads) {
+  need(!has(operand) || (in(operand).dtype == DType::I32 && heads.rank == 4 &&
+                         in(operand).numel() == heads.shape[0] * heads.shape[1]),
+       "positions of i32[B, S]");
+}
 
 void ShapeCheck::checkRope() {
-  needData();
+  need(isData(in(0)) && isData(out(0)), "a floating point operand and result");
+  needPositions(1, in(0));
   need(in(0).rank == 4 && in(0).shape == out(0).shape, "an operand and a result of [B,S,heads,D]");
 }
 

@@ -123,8 +123,8 @@ TEST_P(Conformance, AllReduceMaxTakesTheLargest) {
         y.push_back(inPlace ? x[rank] : put(rank, std::vector<BF16>(count)));
       }
       for (int rank = 0; rank < 3; ++rank) {
-        Collective desc{CollectiveKind::AllReduceMax, x[rank], y[rank], count, DType::BF16,
-                        DType::BF16};
+        Collective desc{
+            CollectiveKind::AllReduceMax, x[rank], y[rank], count, DType::BF16, DType::BF16};
         ASSERT_STATUS(stream(rank, "compute").collective(**channel, desc, "max"));
       }
       ASSERT_STATUS(backend->synchronize());

@@ -295,10 +295,9 @@ Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, Queue &
 /// By sends and receives; the own part is copied.
 Status CudaChannel::allToAll(Member &member, const Collective &desc, Queue &queue) {
   int64_t own = member.index * desc.count;
-  RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(at(desc.out, own, desc.outType),
-                                       at(desc.in, own, desc.inType),
-                                       static_cast<size_t>(desc.count * dtypeBytes(desc.inType)),
-                                       cudaMemcpyDeviceToDevice, queue));
+  RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(
+      at(desc.out, own, desc.outType), at(desc.in, own, desc.inType),
+      static_cast<size_t>(desc.count * dtypeBytes(desc.inType)), cudaMemcpyDeviceToDevice, queue));
   if (size() == 1)
     return Status::ok();
   return exchange(member, desc.in, desc.out, size() * desc.count, desc.count, desc.inType, queue);
@@ -308,18 +307,18 @@ Status CudaChannel::shift(Member &member, const Collective &desc, Queue &queue) 
   auto to = static_cast<int>(memberBehind(member.index, desc.by, size()));
   auto from = static_cast<int>(memberBehind(member.index, -desc.by, size()));
   if (from == member.index) {
-    RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(
-        desc.out, desc.in, static_cast<size_t>(desc.count * dtypeBytes(desc.inType)),
-        cudaMemcpyDeviceToDevice, queue));
+    RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(desc.out, desc.in,
+                                         static_cast<size_t>(desc.count * dtypeBytes(desc.inType)),
+                                         cudaMemcpyDeviceToDevice, queue));
     return Status::ok();
   }
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
   GroupCall group;
   RETURN_IF_CUDA_ERROR(group.begin());
-  RETURN_IF_CUDA_ERROR(ncclSend(desc.in, static_cast<size_t>(desc.count), type, to,
-                                member.communicator, queue));
-  RETURN_IF_CUDA_ERROR(ncclRecv(desc.out, static_cast<size_t>(desc.count), type, from,
-                                member.communicator, queue));
+  RETURN_IF_CUDA_ERROR(
+      ncclSend(desc.in, static_cast<size_t>(desc.count), type, to, member.communicator, queue));
+  RETURN_IF_CUDA_ERROR(
+      ncclRecv(desc.out, static_cast<size_t>(desc.count), type, from, member.communicator, queue));
   RETURN_IF_CUDA_ERROR(group.end());
   return Status::ok();
 }

@@ -105,8 +105,8 @@ std::string networkOf(const std::string &classFolder) {
   for (const fs::path &adapter : entriesOf(fs::path(classFolder) / "net"))
     if (fs::exists(adapter / "device", ignored)) { // not the loopback, nor what is made of software
       std::string speed = firstLine(adapter / "speed");
-      add(adapter.filename(), speed.empty() || speed[0] == '-' ? "of unknown speed"
-                                                               : speed + " Mb/sec");
+      add(adapter.filename(),
+          speed.empty() || speed[0] == '-' ? "of unknown speed" : speed + " Mb/sec");
     }
   return text.empty() ? "no network adapters" : text;
 }

@@ -35,9 +35,9 @@ void Engine::startTrace() {
 std::vector<trace::Span> Engine::stopTrace() {
   std::lock_guard lock(traceMutex_);
   isTracing_ = false;
-  std::stable_sort(
-      spans_.begin(), spans_.end(),
-      [](const trace::Span &a, const trace::Span &b) { return a.beginNs < b.beginNs; });
+  std::stable_sort(spans_.begin(), spans_.end(), [](const trace::Span &a, const trace::Span &b) {
+    return a.beginNs < b.beginNs;
+  });
   return std::move(spans_);
 }
 

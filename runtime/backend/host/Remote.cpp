@@ -319,7 +319,8 @@ Status RemoteMember::shift(const Collective &collective, const char *label) {
   return exchange(label);
 }
 
-/// Adds or compares what lies in the landing slots and `mine`, in rank order, as the collective says.
+/// Adds or compares what lies in the landing slots and `mine`, in rank order, as the collective
+/// says.
 void RemoteMember::sumInto(const Collective &like, const void *mine, int64_t count, void *out,
                            bool accumulate) {
   bool isSummed = isSum(like.kind);

@@ -67,6 +67,8 @@ TEST_P(Ops, AgreeWithTheHost) {
   const Row &row = GetParam();
   if (row.op == "attention_bwd" || row.op == "attention_qkv_bwd")
     GTEST_SKIP() << "its operands must belong together: see AttentionTest.cpp";
+  if (row.op.starts_with("attention_part"))
+    GTEST_SKIP() << "it refuses every call: see RefusesSlicesOfKeys";
   Tolerances tolerances = tolerancesOf(row.op);
   for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel})
     for (DType data : kDataTypes) {
@@ -95,6 +97,11 @@ TEST(CudaOps, EveryRowOfTheHostHasItsTwin) {
 #include "kernels/Kernels.def"
        })
     EXPECT_NE(findCudaKernel(op), nullptr) << op;
+}
+
+TEST(CudaOps, RefusesSlicesOfKeys) {
+  for (std::string_view op : {"attention_part", "attention_part_bwd"})
+    EXPECT_STREQ(findCudaKernel(op)->accepts({}), "slices of keys have no kernel on GPUs");
 }
 
 /// Result `result` adds to numbers of its own.
@@ -311,6 +318,8 @@ TEST(CudaOps, MembersOfAGroupHaveTheirParts) {
         DeviceRun run(op, data, kOddModel);
         Call &call = run.call();
         call.index = 1, call.groupSize = 4;
+        if (op == "dropout")
+          --call.inCount; // positions of this member's rows alone
         call.attrs.p = 0.25;
         call.attrs.valid_cols = validCols;
         for (int i = 0; i < call.inCount; ++i) // ids and labels of all members' rows or columns
@@ -331,6 +340,18 @@ TEST(CudaOps, StatisticsOfMembersWithoutValidColumns) {
     run.call().attrs.valid_cols = 5; // all of the first member
     run.compare(1e-6);
   }
+}
+
+TEST(CudaOps, PositionsMayBeLeftOut) {
+  SKIP_WITHOUT_GPU();
+  for (std::string_view op : {"rope", "split_qkv_rope", "merge_qkv_rope", "dropout"})
+    for (DType data : {DType::F32, DType::BF16}) {
+      DeviceRun run(op, data, kOddModel);
+      --run.call().inCount;
+      run.call().attrs.p = 0.25;
+      SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data));
+      run.compare(2e-5, 3e-3);
+    }
 }
 
 TEST(CudaOps, BadIdsAndLabelsBecomeNan) {

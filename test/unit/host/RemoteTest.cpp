@@ -131,9 +131,9 @@ struct Part {
     fill(out->data(), c.out, outCount(c), seed + 100);
   }
   hal::Collective desc(const Case &c) const {
-    hal::Collective desc{
-        c.kind,    in->data(),  c.inPlace ? in->data() : out->data(), c.count, c.in, c.out,
-        c.average, c.accumulate};
+    hal::Collective desc{c.kind,    in->data(),  c.inPlace ? in->data() : out->data(),
+                         c.count,   c.in,        c.out,
+                         c.average, c.accumulate};
     desc.by = c.by;
     return desc;
   }

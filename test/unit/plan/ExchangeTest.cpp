@@ -59,33 +59,42 @@ TEST_P(WrongExchange, IsRefused) {
 INSTANTIATE_TEST_SUITE_P(
     Ops, WrongExchange,
     testing::Values(
-        Wrong{"unequalParts", Rule::Shape,
+        Wrong{"unequalParts",
+              Rule::Shape,
               {"%h = all_to_all %y channel ring : f32[4,4]",
                "%v = view %y : f32[15] activations at work 368\n    %w15 = all_to_all %v channel "
                "ring : f32[15] activations at work 432\n    %h = gelu %y : f32[4,4]"},
               "'all_to_all' takes 15 elements; they need to be equal parts for 2 ranks"},
-        Wrong{"otherElements", Rule::Shape,
+        Wrong{"otherElements",
+              Rule::Shape,
               {"%h = all_to_all %y channel ring : f32[4,4]",
                "%v = all_to_all %y channel ring : f32[4,2] activations at work 432\n    %h = gelu "
                "%y : f32[4,4]"},
               "'all_to_all' needs a result with its operand's elements and type"},
-        Wrong{"shiftOfOtherType", Rule::Shape,
-              {"%k = shift %own {by = 1} channel ring : f32[4,4]",
-               "%v = shift %own {by = 1} channel ring : bf16[4,4] activations at work 304\n    %k = "
-               "gelu %own : f32[4,4]"},
-              "'shift' needs a result with its operand's elements and type"},
-        Wrong{"shiftTooFar", Rule::Shape, {"{by = -1}", "{by = -9223372036854775807}"},
+        Wrong{
+            "shiftOfOtherType",
+            Rule::Shape,
+            {"%k = shift %own {by = 1} channel ring : f32[4,4]",
+             "%v = shift %own {by = 1} channel ring : bf16[4,4] activations at work 304\n    %k = "
+             "gelu %own : f32[4,4]"},
+            "'shift' needs a result with its operand's elements and type"},
+        Wrong{"shiftTooFar",
+              Rule::Shape,
+              {"{by = -1}", "{by = -9223372036854775807}"},
               "'shift' moves by -9223372036854775807 positions"},
-        Wrong{"largestOfWords", Rule::Shape,
+        Wrong{"largestOfWords",
+              Rule::Shape,
               {"%dtable = embedding_bwd %dx, %ids",
                "%i = all_reduce_max %tokens channel ring : i32[1,8] data at work 0\n    %dtable = "
                "embedding_bwd %dx, %ids"},
               "'all_reduce_max' needs a floating point operand"},
-        Wrong{"resultOverOperand", Rule::Overlap,
+        Wrong{"resultOverOperand",
+              Rule::Overlap,
               {"%dk = shift %dy {by = -1} channel ring : f32[4,4] activations at work 624",
                "%dk = shift %dy {by = -1} channel ring : f32[4,4] activations at work 608"},
               "%dk"},
-        Wrong{"accumulates", Rule::Tie,
+        Wrong{"accumulates",
+              Rule::Tie,
               {"%dk = shift %dy {by = -1} channel ring : f32[4,4] activations at work 624",
                "%dk = shift %dy {by = -1} channel ring acc(0 = %dh) : f32[4,4] activations at work "
                "496"},
@@ -98,11 +107,12 @@ TEST(Exchanges, MakeNoGradients) {
                            "shift %dtable {by = 1} channel ring : f32[4,4] grads at work 304",
                            "all_reduce_max %dtable channel ring : f32[4,4] grads at work 752"}) {
     bool isInPlace = std::string_view(made).ends_with("752");
-    std::string pack = fmt::format("%d = {}\n    %G = pack %d {{block = 0}} : f32[16] grads at work {}",
-                                   made, isInPlace ? 752 : 304);
-    Plan plan = parsed(edited("ring", {{"%G = pack %dtable {block = 0} : f32[16] grads at work 752",
-                                        pack.c_str()},
-                                       {"if not_first) after %dtable", "if not_first) after %d"}}));
+    std::string pack =
+        fmt::format("%d = {}\n    %G = pack %d {{block = 0}} : f32[16] grads at work {}", made,
+                    isInPlace ? 752 : 304);
+    Plan plan = parsed(
+        edited("ring", {{"%G = pack %dtable {block = 0} : f32[16] grads at work 752", pack.c_str()},
+                        {"if not_first) after %dtable", "if not_first) after %d"}}));
     test::expectRefused(plan, Rule::Sum, "as the gradient of block 'layer'");
     EXPECT_NE(oracle::findBreak(plan), "") << made;
   }

@@ -44,8 +44,8 @@ std::string PartMutator::doChangeView() {
 }
 
 std::string PartMutator::doChangeIndex() {
-  std::vector<uint32_t> ops = opsWhere(
-      [](const Op &o) { return factsOf(o.kind).hasOwnPart || o.kind == OpKind::Shift; });
+  std::vector<uint32_t> ops =
+      opsWhere([](const Op &o) { return factsOf(o.kind).hasOwnPart || o.kind == OpKind::Shift; });
   if (ops.empty())
     return {};
   uint32_t i = pick(ops);

@@ -524,8 +524,7 @@ private:
       return numberOf(shiftedFrom(term));
     } else if (isMeeting(op)) {
       bool isApart = op.kind == OpKind::ReduceScatter || op.kind == OpKind::AllToAll;
-      number =
-          mix(static_cast<Number>(op.kind), isApart ? static_cast<Number>(term.position) : 0);
+      number = mix(static_cast<Number>(op.kind), isApart ? static_cast<Number>(term.position) : 0);
       for (int member : term.members)
         number = mix(number, numberOf(member));
     } else if (op.kind == OpKind::Recv) {

@@ -1,0 +1,110 @@
+// Ops on slices of a sequence. attention_join puts the attention of the same queries to two sets of
+// keys together by their log-sum-exp: a warp a row of one head, all arithmetic fp32. transpose
+// moves runs of elements: x as [outer, inner, n] becomes y as [inner, outer, n]; a block column a
+// run. Both are limited by memory. attention_part and its gradient have no kernel here: they refuse
+// every call.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/common.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+struct Join {
+  Data a, b, to;
+  const float *lseA, *lseB;
+  float *lse;
+  int64_t rows, positions;
+  int heads, channels;
+};
+
+/// Rows of [B, S, N], whose statistics are [B, N, S].
+__global__ void __launch_bounds__(256) joinRows(const Join p) {
+  awaitPrevious();
+  int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+  int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (row >= p.rows)
+    return;
+  int64_t head = row % p.heads, position = row / p.heads % p.positions;
+  int64_t sample = row / p.heads / p.positions;
+  int64_t at = (sample * p.heads + head) * p.positions + position;
+  float a = p.lseA[at], b = p.lseB[at], top = fmaxf(a, b);
+  bool isEmpty = top == -INFINITY;
+  float shareA = isEmpty ? 0.0f : expf(a - top), shareB = isEmpty ? 0.0f : expf(b - top);
+  float total = isEmpty ? 1.0f : shareA + shareB;
+  if (lane == 0)
+    p.lse[at] = isEmpty ? -INFINITY : top + logf(total);
+  for (int d = lane; d < p.channels; d += kWarp) {
+    int64_t i = row * p.channels + d;
+    setElement(p.to, i, (shareA * element(p.a, i) + shareB * element(p.b, i)) / total);
+  }
+}
+
+void runJoin(const Call &call) {
+  const Tensor &lse = call.in[1];
+  Join p = {};
+  p.a = dataOf(call.in[0]), p.b = dataOf(call.in[2]), p.to = dataOf(call.out[0]);
+  p.lseA = static_cast<const float *>(lse.data);
+  p.lseB = static_cast<const float *>(call.in[3].data);
+  p.lse = static_cast<float *>(call.out[1].data);
+  p.rows = lse.numel(), p.positions = lse.shape[2];
+  p.heads = static_cast<int>(lse.shape[1]);
+  p.channels = static_cast<int>(call.in[0].numel() / p.rows);
+  launchKernel(joinRows, static_cast<unsigned>(ceilDiv(p.rows, 256 / kWarp)), 256, 0, queueOf(call),
+               p);
+}
+
+/// `T` is as wide as whole runs allow; `n` of them are a run.
+template <typename T>
+__global__ void __launch_bounds__(256)
+    moveRuns(const T *from, T *to, int64_t outer, int64_t inner, int64_t n) {
+  awaitPrevious();
+  int64_t run = blockIdx.x;
+  int64_t target = run % inner * outer + run / inner;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+    to[target * n + i] = from[run * n + i];
+}
+
+template <typename T> void moveAs(const Call &call, int64_t bytes) {
+  int64_t outer = call.attrs.outer, inner = call.attrs.inner;
+  auto n = bytes / static_cast<int64_t>(sizeof(T));
+  int threads = static_cast<int>(std::clamp<int64_t>(ceilDiv(n, kWarp) * kWarp, kWarp, 256));
+  launchKernel(moveRuns<T>, static_cast<unsigned>(outer * inner), threads, 0, queueOf(call),
+               static_cast<const T *>(call.in[0].data), static_cast<T *>(call.out[0].data), outer,
+               inner, n);
+}
+
+void runTranspose(const Call &call) {
+  const Tensor &x = call.in[0];
+  int64_t bytes = x.numel() / (call.attrs.outer * call.attrs.inner) * dtypeBytes(x.dtype);
+  auto isAligned = [&](int64_t to) {
+    return bytes % to == 0 &&
+           (reinterpret_cast<uintptr_t>(x.data) | reinterpret_cast<uintptr_t>(call.out[0].data)) %
+                   static_cast<uintptr_t>(to) ==
+               0;
+  };
+  if (isAligned(16))
+    moveAs<uint4>(call, bytes);
+  else if (isAligned(4))
+    moveAs<uint32_t>(call, bytes);
+  else
+    moveAs<uint16_t>(call, bytes);
+}
+
+const char *acceptsTranspose(const Call &call) {
+  if (const char *reason = host::kTranspose.accepts(call))
+    return reason;
+  return call.attrs.outer * call.attrs.inner > INT32_MAX ? "there are 2^31 runs or more" : nullptr;
+}
+
+const char *refusesParts(const Call &) { return "slices of keys have no kernel on GPUs"; }
+void runNothing(const Call &) {}
+
+} // namespace
+
+const Kernel kAttentionJoin = {"attention_join_cuda", runJoin, acceptsAs<&host::kAttentionJoin>};
+const Kernel kTranspose = {"transpose_cuda", runTranspose, acceptsTranspose};
+const Kernel kAttentionPart = {"attention_part_cuda", runNothing, refusesParts};
+const Kernel kAttentionPartBwd = {"attention_part_bwd_cuda", runNothing, refusesParts};
+
+} // namespace shardc::kernels::cuda

@@ -1,0 +1,408 @@
+// Attention of a slice of queries to a slice of keys, with their positions in the sequence as
+// operands. attention_part: o and lse of attention (Attention.cpp) as if the keys here were all
+// there are; a query that sees none of them has o = 0 and lse = -inf. attention_join puts two
+// results for the same queries together: lse = log(exp(a) + exp(b)), o = exp(a - lse)·oa + exp(b -
+// lse)·ob. attention_part_bwd: what the keys here add to the gradients, from o and lse of all parts
+// joined: with P = exp(scale·q·kᵀ - lse), M dropout's factors, dP = M·(do·vᵀ) and delta = do·o: dv
+// = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q. Dropout counts by positions, so
+// that masks are those of the whole sequence. Data are f32 or bf16 each, products fp32 through
+// BLAS, sums of exponentials fp64. Limited as attention is.
+#include "kernels/host/Attention.h"
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Dropout.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace shardc::kernels::host {
+namespace {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+/// Operands that both ops have, the first at `first`, the others behind o and lse where they are.
+struct Operands {
+  const Tensor &q, &k, &v, &queryPositions, &keyPositions, &queryDocs, &keyDocs, &samples;
+
+  Operands(const Call &call, bool isBackward)
+      : q(call.in[isBackward]), k(call.in[1 + isBackward]), v(call.in[2 + isBackward]),
+        queryPositions(call.in[isBackward ? 6 : 3]), keyPositions(call.in[isBackward ? 7 : 4]),
+        queryDocs(call.in[isBackward ? 8 : 5]), keyDocs(call.in[isBackward ? 9 : 6]),
+        samples(call.in[isBackward ? 10 : 7]) {}
+};
+
+struct Extents {
+  int64_t batch, queries, keys, heads, groups, channels;
+
+  Extents(const Tensor &q, const Tensor &k)
+      : batch(q.shape[0]), queries(q.shape[1]), keys(k.shape[1]), heads(q.shape[2]),
+        groups(k.shape[2]), channels(q.shape[3]) {}
+};
+
+bool isWords(const Tensor &t, int64_t rows, int64_t cols) {
+  return t.dtype == DType::I32 && t.rank == 2 && t.shape[0] == rows && t.shape[1] == cols;
+}
+
+const char *checkPart(const Call &call, const Operands &in, const Tensor &o, const Tensor &lse) {
+  SHARDC_REQUIRE(isData(in.q) && isData(in.k) && isData(in.v) && isData(o),
+                 "queries, keys, values or outputs are not f32 or bf16");
+  SHARDC_REQUIRE(in.q.rank == 4 && in.k.rank == 4 && in.v.rank == 4,
+                 "q, k or v is not [B, S, heads, D]");
+  Extents e(in.q, in.k);
+  SHARDC_REQUIRE(std::equal(in.k.shape, in.k.shape + 4, in.v.shape), "k and v differ in shape");
+  SHARDC_REQUIRE(in.k.shape[0] == e.batch && in.k.shape[3] == e.channels,
+                 "q and k differ in batch or channels");
+  SHARDC_REQUIRE(e.heads % e.groups == 0, "key/value heads do not divide the query heads");
+  SHARDC_REQUIRE(o.rank >= 3 && o.shape[0] == e.batch && o.shape[1] == e.queries &&
+                     o.numel() == in.q.numel(),
+                 "the output is not [B, S, N·D]");
+  SHARDC_REQUIRE(lse.dtype == DType::F32 && lse.rank == 3 && lse.shape[0] == e.batch &&
+                     lse.shape[1] == e.heads && lse.shape[2] == e.queries,
+                 "lse is not f32[B, N, S]");
+  SHARDC_REQUIRE(isWords(in.queryPositions, e.batch, e.queries) &&
+                     isWords(in.queryDocs, e.batch, e.queries),
+                 "positions or docs of queries are not i32[B, S]");
+  SHARDC_REQUIRE(isWords(in.keyPositions, e.batch, e.keys) && isWords(in.keyDocs, e.batch, e.keys),
+                 "positions or docs of keys are not i32[B, S]");
+  SHARDC_REQUIRE(in.samples.dtype == DType::I64 && isVector(in.samples, e.batch),
+                 "samples are not i64[B]");
+  const Attrs &attrs = call.attrs;
+  SHARDC_REQUIRE(attrs.window < 0 || attrs.causal, "a window has no causal mask");
+  SHARDC_REQUIRE(attrs.p == 0 || attrs.positions > 0,
+                 "dropout does not know how many positions a sequence has");
+  SHARDC_REQUIRE(attrs.positions >= 0 &&
+                     attrs.positions <= (int64_t{1} << 32) / (call.groupSize * e.heads),
+                 "heads times positions are too many");
+  return checkDropout(attrs);
+}
+
+/// What the queries of one sample and head see of its keys.
+class Pairs {
+public:
+  Pairs(const Call &call, const Operands &in, const Extents &extents, int64_t sample, int64_t head)
+      : attrs_(call.attrs), keys_(extents.keys),
+        queryAt_(words(in.queryPositions) + sample * extents.queries),
+        keyAt_(words(in.keyPositions) + sample * extents.keys),
+        queryDoc_(words(in.queryDocs) + sample * extents.queries),
+        keyDoc_(words(in.keyDocs) + sample * extents.keys),
+        sample_(static_cast<const int64_t *>(in.samples.data)[sample]),
+        firstRow_((call.index * extents.heads + head) * call.attrs.positions) {}
+
+  bool sees(int64_t query, int64_t key) const {
+    int64_t back = int64_t{queryAt_[query]} - keyAt_[key];
+    return (!attrs_.causal || back >= 0) && (attrs_.window < 0 || back <= attrs_.window) &&
+           (!attrs_.reset_mask || queryDoc_[query] == keyDoc_[key]);
+  }
+
+  /// Dropout's factors of a query's keys, by runs of keys whose positions follow each other.
+  void factors(const Dropout &dropout, int64_t query, float *factors) const {
+    for (int64_t begin = 0, end = 0; begin < keys_; begin = end) {
+      for (end = begin + 1; end < keys_ && keyAt_[end] == keyAt_[end - 1] + 1;)
+        ++end;
+      dropout.factors(sample_, firstRow_ + queryAt_[query], keyAt_[begin], end - begin,
+                      factors + begin);
+    }
+  }
+
+private:
+  static const int32_t *words(const Tensor &t) { return static_cast<const int32_t *>(t.data); }
+
+  const Attrs &attrs_;
+  int64_t keys_;
+  const int32_t *queryAt_, *keyAt_, *queryDoc_, *keyDoc_;
+  int64_t sample_, firstRow_;
+};
+
+Head headOf(const Tensor &tensor, int64_t sample, int64_t head, int64_t positions, int64_t heads,
+            int64_t channels) {
+  return {tensor, sample, head, positions, heads, channels};
+}
+
+/// One sample and query head.
+struct Task {
+  const Extents &extents;
+  Pairs pairs;
+  float scale;
+  Head q;
+  Factor k, v;
+};
+
+// ---- forward ----
+
+struct Buffers {
+  float *q, *k, *v, *o, *scores, *factors;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    Extents e(call.in[0], call.in[1]);
+    int64_t block = std::min(kQueryBlock, e.queries);
+    q = scratch.takeUnlessF32(call.in[0], block * e.channels);
+    k = scratch.takeUnlessF32(call.in[1], e.keys * e.channels);
+    v = scratch.takeUnlessF32(call.in[2], e.keys * e.channels);
+    o = scratch.takeUnlessF32(call.out[0], block * e.channels);
+    scores = scratch.take<float>(block * e.keys);
+    factors = scratch.take<float>(e.keys);
+  }
+};
+
+const char *acceptsPart(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {8, 8, 2, 2}));
+  return checkPart(call, Operands(call, false), call.out[0], call.out[1]);
+}
+
+/// Turns a query's scores into dropped-out probabilities; gives the log of the sum of their
+/// exponentials.
+float makeProbabilities(const Task &task, const Dropout &dropout, int64_t query, float *scores,
+                        float *factors) {
+  int64_t keys = task.extents.keys;
+  float top = kNothing;
+  for (int64_t key = 0; key < keys; ++key) {
+    if (!task.pairs.sees(query, key))
+      scores[key] = kNothing;
+    top = std::isnan(scores[key]) ? scores[key] : std::max(top, scores[key]);
+  }
+  if (top == kNothing) {
+    std::fill_n(scores, keys, 0.0f);
+    return kNothing;
+  }
+  for (int64_t key = 0; key < keys; ++key)
+    scores[key] = std::exp(scores[key] - top); // 0 of what is not seen
+  double total = sum(scores, keys);
+  auto share = static_cast<float>(1.0 / total);
+  for (int64_t key = 0; key < keys; ++key)
+    scores[key] *= share;
+  if (dropout.isOn()) {
+    task.pairs.factors(dropout, query, factors);
+    for (int64_t key = 0; key < keys; ++key)
+      scores[key] *= factors[key];
+  }
+  return static_cast<float>(static_cast<double>(top) + std::log(total));
+}
+
+void attendHead(const Task &task, const Buffers &buffers, const Dropout &dropout, const Head &o,
+                float *lse) {
+  const Extents &e = task.extents;
+  for (int64_t begin = 0; begin < e.queries; begin += kQueryBlock) {
+    int64_t end = std::min(begin + kQueryBlock, e.queries);
+    gemm(end - begin, e.keys, e.channels, task.scale, task.q.read(begin, end, buffers.q),
+         {task.k.data, task.k.stride, true}, 0.0f, buffers.scores, e.keys);
+    for (int64_t query = begin; query < end; ++query)
+      lse[query] = makeProbabilities(task, dropout, query,
+                                     buffers.scores + (query - begin) * e.keys, buffers.factors);
+    float *to = o.target(begin, buffers.o);
+    gemm(end - begin, e.channels, e.keys, 1.0f, {buffers.scores, e.keys}, task.v, 0.0f, to,
+         o.targetStride());
+    o.write(begin, end, to, o.targetStride());
+  }
+}
+
+void runPart(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  Operands in(call, false);
+  Extents e(in.q, in.k);
+  Dropout dropout(call.attrs);
+  auto *lse = static_cast<float *>(call.out[1].data);
+  auto scale = static_cast<float>(call.attrs.scale);
+  int64_t perGroup = e.heads / e.groups;
+  for (int64_t b = 0; b < e.batch; ++b)
+    for (int64_t group = 0; group < e.groups; ++group) {
+      Factor k = headOf(in.k, b, group, e.keys, e.groups, e.channels).read(0, e.keys, buffers.k);
+      Factor v = headOf(in.v, b, group, e.keys, e.groups, e.channels).read(0, e.keys, buffers.v);
+      for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head) {
+        Task task = {e,     Pairs(call, in, e, b, head),
+                     scale, headOf(in.q, b, head, e.queries, e.heads, e.channels),
+                     k,     v};
+        attendHead(task, buffers, dropout,
+                   headOf(call.out[0], b, head, e.queries, e.heads, e.channels),
+                   lse + (b * e.heads + head) * e.queries);
+      }
+    }
+}
+
+// ---- backward ----
+
+enum BwdOperand { Do, Q, K, V, O, Lse, BwdOperands = 11 };
+
+struct BwdBuffers {
+  float *dOut, *o, *q, *k, *v, *dq, *dk, *dv, *p, *dProbs, *factors;
+
+  BwdBuffers(const Call &call, Scratch &scratch) {
+    Extents e(call.in[Q], call.in[K]);
+    int64_t block = std::min(kQueryBlock, e.queries);
+    int64_t ofBlock = block * e.channels, ofKeys = e.keys * e.channels;
+    dOut = scratch.takeUnlessF32(call.in[Do], ofBlock);
+    o = scratch.takeUnlessF32(call.in[O], ofBlock);
+    q = scratch.takeUnlessF32(call.in[Q], ofBlock);
+    k = scratch.takeUnlessF32(call.in[K], ofKeys);
+    v = scratch.takeUnlessF32(call.in[V], ofKeys);
+    dq = scratch.takeUnlessF32(call.out[0], ofBlock);
+    dk = scratch.take<float>(ofKeys);
+    dv = scratch.take<float>(ofKeys);
+    p = scratch.take<float>(block * e.keys);
+    dProbs = scratch.take<float>(block * e.keys);
+    factors = scratch.take<float>(e.keys);
+  }
+};
+
+bool sameShape(const Tensor &a, const Tensor &b) {
+  return a.rank == b.rank && std::equal(a.shape, a.shape + a.rank, b.shape);
+}
+
+const char *acceptsPartBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {BwdOperands, BwdOperands, 3, 3}));
+  SHARDC_REQUIRE_OK(checkPart(call, Operands(call, true), call.in[O], call.in[Lse]));
+  SHARDC_REQUIRE(isData(call.in[Do]) && sameShape(call.in[Do], call.in[O]),
+                 "do is not f32 or bf16 in the output's shape");
+  for (int r = 0; r < 3; ++r) {
+    SHARDC_REQUIRE(isData(call.out[r]), "a gradient is not f32 or bf16");
+    SHARDC_REQUIRE(sameShape(call.out[r], call.in[Q + r]),
+                   "a gradient differs in shape from what it belongs to");
+  }
+  return nullptr;
+}
+
+/// Scores in `p` become dropped-out probabilities, do·vᵀ in `dProbs` becomes the scores' gradient.
+void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, float lse,
+                      float delta, const BwdBuffers &buffers, float *p, float *dProbs) {
+  int64_t keys = task.extents.keys;
+  if (dropout.isOn())
+    task.pairs.factors(dropout, query, buffers.factors);
+  for (int64_t key = 0; key < keys; ++key) {
+    if (!task.pairs.sees(query, key)) {
+      p[key] = dProbs[key] = 0.0f;
+      continue;
+    }
+    float prob = std::exp(p[key] - lse), factor = dropout.isOn() ? buffers.factors[key] : 1.0f;
+    dProbs[key] = task.scale * prob * (dProbs[key] * factor - delta);
+    p[key] = prob * factor;
+  }
+}
+
+void differentiateHead(const Task &task, const BwdBuffers &buffers, const Dropout &dropout,
+                       const Head &dOut, const Head &o, const Head &dq, const float *lse) {
+  const Extents &e = task.extents;
+  for (int64_t begin = 0; begin < e.queries; begin += kQueryBlock) {
+    int64_t end = std::min(begin + kQueryBlock, e.queries), rows = end - begin;
+    Factor q = task.q.read(begin, end, buffers.q), dRows = dOut.read(begin, end, buffers.dOut);
+    Factor oRows = o.read(begin, end, buffers.o);
+    gemm(rows, e.keys, e.channels, task.scale, q, {task.k.data, task.k.stride, true}, 0.0f,
+         buffers.p, e.keys);
+    gemm(rows, e.keys, e.channels, 1.0f, dRows, {task.v.data, task.v.stride, true}, 0.0f,
+         buffers.dProbs, e.keys);
+    for (int64_t query = begin; query < end; ++query) {
+      int64_t row = query - begin;
+      auto delta = static_cast<float>(
+          dot(dRows.data + row * dRows.stride, oRows.data + row * oRows.stride, e.channels));
+      differentiateRow(task, dropout, query, lse[query], delta, buffers, buffers.p + row * e.keys,
+                       buffers.dProbs + row * e.keys);
+    }
+    float *to = dq.target(begin, buffers.dq);
+    gemm(e.keys, e.channels, rows, 1.0f, {buffers.p, e.keys, true}, dRows, 1.0f, buffers.dv,
+         e.channels);
+    gemm(e.keys, e.channels, rows, 1.0f, {buffers.dProbs, e.keys, true}, q, 1.0f, buffers.dk,
+         e.channels);
+    gemm(rows, e.channels, e.keys, 1.0f, {buffers.dProbs, e.keys}, task.k, 0.0f, to,
+         dq.targetStride());
+    dq.write(begin, end, to, dq.targetStride());
+  }
+}
+
+void runPartBwd(const Call &call) {
+  Scratch scratch(call);
+  BwdBuffers buffers(call, scratch);
+  Operands in(call, true);
+  Extents e(in.q, in.k);
+  Dropout dropout(call.attrs);
+  const auto *lse = static_cast<const float *>(call.in[Lse].data);
+  auto scale = static_cast<float>(call.attrs.scale);
+  int64_t perGroup = e.heads / e.groups;
+  auto ofQueries = [&](const Tensor &tensor, int64_t b, int64_t head) {
+    return headOf(tensor, b, head, e.queries, e.heads, e.channels);
+  };
+  for (int64_t b = 0; b < e.batch; ++b)
+    for (int64_t group = 0; group < e.groups; ++group) {
+      auto ofKeys = [&](const Tensor &tensor) {
+        return headOf(tensor, b, group, e.keys, e.groups, e.channels);
+      };
+      Factor k = ofKeys(in.k).read(0, e.keys, buffers.k);
+      Factor v = ofKeys(in.v).read(0, e.keys, buffers.v);
+      std::fill_n(buffers.dk, e.keys * e.channels, 0.0f);
+      std::fill_n(buffers.dv, e.keys * e.channels, 0.0f);
+      for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head) {
+        Task task = {e, Pairs(call, in, e, b, head), scale, ofQueries(in.q, b, head), k, v};
+        differentiateHead(task, buffers, dropout, ofQueries(call.in[Do], b, head),
+                          ofQueries(call.in[O], b, head), ofQueries(call.out[0], b, head),
+                          lse + (b * e.heads + head) * e.queries);
+      }
+      ofKeys(call.out[1]).write(0, e.keys, buffers.dk, e.channels);
+      ofKeys(call.out[2]).write(0, e.keys, buffers.dv, e.channels);
+    }
+}
+
+// ---- joining ----
+
+struct JoinBuffers {
+  float *a, *b, *to;
+
+  JoinBuffers(const Call &call, Scratch &scratch) {
+    int64_t channels = call.in[0].numel() / call.in[1].numel();
+    a = scratch.take<float>(channels);
+    b = scratch.take<float>(channels);
+    to = scratch.take<float>(channels);
+  }
+};
+
+const char *acceptsJoin(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {4, 4, 2, 2}));
+  const Tensor &o = call.in[0], &lse = call.in[1];
+  SHARDC_REQUIRE(isData(o) && isData(call.in[2]) && isData(call.out[0]),
+                 "outputs are not f32 or bf16");
+  SHARDC_REQUIRE(sameShape(o, call.in[2]) && sameShape(o, call.out[0]), "outputs differ in shape");
+  SHARDC_REQUIRE(lse.dtype == DType::F32 && call.in[3].dtype == DType::F32 &&
+                     call.out[1].dtype == DType::F32 && lse.rank == 3 &&
+                     sameShape(lse, call.in[3]) && sameShape(lse, call.out[1]),
+                 "lse is not f32[B, N, S]");
+  SHARDC_REQUIRE(o.rank >= 3 && o.shape[0] == lse.shape[0] && o.shape[1] == lse.shape[2] &&
+                     o.numel() % lse.numel() == 0,
+                 "the output is not [B, S, N·D]");
+  return nullptr;
+}
+
+void runJoin(const Call &call) {
+  Scratch scratch(call);
+  JoinBuffers buffers(call, scratch);
+  int64_t heads = call.in[1].shape[1], positions = call.in[1].shape[2];
+  int64_t rows = call.in[1].numel(), channels = call.in[0].numel() / rows;
+  const auto *lseA = static_cast<const float *>(call.in[1].data);
+  const auto *lseB = static_cast<const float *>(call.in[3].data);
+  auto *lse = static_cast<float *>(call.out[1].data);
+  for (int64_t row = 0; row < rows; ++row) { // of [B, S, N]
+    int64_t b = row / heads / positions, s = row / heads % positions, n = row % heads;
+    int64_t at = (b * heads + n) * positions + s;
+    float top = std::max(lseA[at], lseB[at]);
+    double shareA = top == kNothing ? 0 : std::exp(double{lseA[at]} - double{top});
+    double shareB = top == kNothing ? 0 : std::exp(double{lseB[at]} - double{top});
+    double total = shareA + shareB;
+    auto weightA = static_cast<float>(top == kNothing ? 0 : shareA / total);
+    auto weightB = static_cast<float>(top == kNothing ? 0 : shareB / total);
+    lse[at] = top == kNothing ? kNothing : static_cast<float>(double{top} + std::log(total));
+    const float *a = readF32(call.in[0], row * channels, channels, buffers.a);
+    const float *other = readF32(call.in[2], row * channels, channels, buffers.b);
+    for (int64_t i = 0; i < channels; ++i)
+      buffers.to[i] = weightA * a[i] + weightB * other[i];
+    writeF32(call.out[0], row * channels, channels, buffers.to);
+  }
+}
+
+} // namespace
+
+const Kernel kAttentionPart = {"attention_part_host", runPart, acceptsPart, workspaceOf<Buffers>};
+const Kernel kAttentionPartBwd = {"attention_part_bwd_host", runPartBwd, acceptsPartBwd,
+                                  workspaceOf<BwdBuffers>};
+const Kernel kAttentionJoin = {"attention_join_host", runJoin, acceptsJoin,
+                               workspaceOf<JoinBuffers>};
+
+} // namespace shardc::kernels::host
