@@ -3,8 +3,9 @@
     python make_golden.py > golden.txt
 
 One line a fact: `case NAME OP`, `attr NAME VALUE`, `index I OF N` (what a rank has by its index in a group),
-`in DTYPE SHAPE: VALUES`, `state LR SCALE APPLIED` (a StepState operand), `out DTYPE SHAPE TOLERANCE: VALUES` (expected) or `place OPERAND SHAPE TOLERANCE:
-VALUES` (expected of a result in an operand's place). Inputs are exact in their type.
+`in DTYPE SHAPE: VALUES`, `state LR SCALE APPLIED` (a StepState operand), `out DTYPE SHAPE TOLERANCE:
+VALUES` (expected) or `place OPERAND SHAPE TOLERANCE: VALUES` (expected of a result in an operand's place).
+Inputs are exact in their type.
 """
 
 import math
@@ -332,6 +333,51 @@ def vocabulary(dtype):
         .wanted(losses, 2e-6).wanted(lse, 2e-6)
 
 
+def slices(dtype):
+    """Queries of one rank of two, with mirrored slices, and the keys of both: what each set of keys adds."""
+    b, n, g, d = 2, 4, 2, 3
+    own, other = torch.tensor([2, 3, 4, 5]), torch.tensor([0, 1, 6, 7])
+    q, do = rand(dtype, b, 4, n, d), rand(dtype, b, 4, n * d)
+    samples, docs = torch.zeros(b, dtype=torch.int64), torch.zeros(b, 4, dtype=torch.int32)
+    parts = [(keys, leaf(q), leaf(rand(dtype, b, 4, g, d)), leaf(rand(dtype, b, 4, g, d))) for keys in (own, other)]
+    scores, values, seen = [], [], []
+    for keys, lq, lk, lv in parts:
+        heads = lk.repeat_interleave(n // g, dim=2)
+        seen.append(own[:, None] >= keys[None, :])
+        scores.append(torch.einsum("bsnd,btnd->bnst", lq, heads) * d**-0.5)
+        values.append(lv.repeat_interleave(n // g, dim=2))
+    masked = torch.cat(scores, -1).masked_fill(~torch.cat(seen, -1), float("-inf"))
+    o = torch.einsum("bnst,btnd->bsnd", masked.softmax(-1), torch.cat(values, 1)).reshape(b, 4, n * d)
+    lse = masked.logsumexp(-1).detach()
+    o.backward(do)
+    o = o.detach()
+    name, attrs = NAMES[dtype], {"causal": True, "scale": d**-0.5}
+    outputs = []
+
+    def words(case, keys):
+        for positions in (own, keys):
+            case.given(positions.to(torch.int32).expand(b, 4))
+        return case.given(docs).given(docs).given(samples)
+
+    for (keys, lq, lk, lv), mask, at in zip(parts, seen, ("own", "other")):
+        k, v = lk.detach(), lv.detach()
+        heads = [t.transpose(1, 2) for t in (q, k, v)]
+        part = F.scaled_dot_product_attention(*heads, attn_mask=mask, enable_gqa=True)
+        part = part.transpose(1, 2).reshape(b, 4, n * d)
+        row = torch.einsum("bsnd,btnd->bnst", q, k.repeat_interleave(n // g, dim=2)) * d**-0.5
+        outputs.append((part, row.masked_fill(~mask, float("-inf")).logsumexp(-1)))
+        case = Case(f"attention_part_{at}_{name}", "attention_part", **attrs).given(q, dtype) \
+            .given(k, dtype).given(v, dtype)
+        words(case, keys).wanted(part, 2e-6, dtype).wanted(outputs[-1][1], 2e-6)
+        case = Case(f"attention_part_bwd_{at}_{name}", "attention_part_bwd", **attrs).given(do, dtype) \
+            .given(q, dtype).given(k, dtype).given(v, dtype).given(o).given(lse)
+        words(case, keys).wanted(lq.grad, 4e-6, dtype).wanted(lk.grad, 4e-6, dtype).wanted(lv.grad, 4e-6, dtype)
+    case = Case(f"attention_join_{name}", "attention_join")
+    for part, statistics in outputs:
+        case.given(part).given(statistics)
+    case.wanted(o, 2e-6).wanted(lse, 2e-6)
+
+
 for data in (F32, BF16):
     norms(data)
     activations(data)
@@ -356,3 +402,5 @@ for data in (F32, BF16):
         window(data, keys)
 for data in (F32, BF16):
     vocabulary(data)
+for data in (F32, BF16):
+    slices(data)

@@ -179,6 +179,26 @@ TEST(Bind, OpsOfAGroupGetTheRanksIndexInIt) {
   }
 }
 
+TEST(Bind, ExchangesSayHowMuchTheyMoveAndWhere) {
+  plan::Plan plan = toyPlan({.dp = 4, .microbatches = 1});
+  std::vector<plan::Op> &update = plan.roles[0].segments.back().ops;
+  plan::Op &sum = *std::ranges::find(update, plan::OpKind::AllReduce, &plan::Op::kind);
+  sum.kind = plan::OpKind::Shift;
+  sum.set(plan::AttrKey::by, int64_t{-1});
+  Bound shifts(plan);
+  ASSERT_TRUE(shifts.executable.isOk()) << shifts.executable.status().message();
+  const hal::Collective &shift =
+      shifts.op(1, "update", Variant::Only, plan::OpKind::Shift).collective;
+  EXPECT_EQ(shift.kind, CollectiveKind::Shift);
+  EXPECT_EQ(shift.count, 4); // the numbers of step.pack
+  EXPECT_EQ(shift.by, -1);
+  sum.kind = plan::OpKind::AllToAll;
+  sum.attrs.clear();
+  Bound parts(plan);
+  ASSERT_TRUE(parts.executable.isOk()) << parts.executable.status().message();
+  EXPECT_EQ(parts.op(1, "update", Variant::Only, plan::OpKind::AllToAll).collective.count, 1);
+}
+
 TEST(Bind, SquaresAreOfThePartOfTheParameterTable) {
   plan::Plan plan = toyPlan({.dp = 4, .microbatches = 2, .squares = true});
   Bound bound(plan);
