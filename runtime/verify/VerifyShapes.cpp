@@ -453,7 +453,7 @@ void ShapeCheck::collective() {
   case CollectiveKind::AllReduceMax:
     need(isData(in(0)) && in(0) == out(0),
          "a floating point operand, and a result of the same type");
-    needKnown(op_.operands[0], isModelType(in(0).dtype) || in(0).dtype == DType::F64,
+    needKnown(op_.operands[0], isComputeType(in(0).dtype) || in(0).dtype == DType::F64,
               "f32, bf16 and f64");
     return;
   case CollectiveKind::AllToAll:
