@@ -178,13 +178,18 @@ void addUnit(plan::Plan &plan, const model::Unit &unit, int16_t group, int16_t s
   plan.blocks.push_back(std::move(block));
 }
 
-/// Puts the parameter behind the others of the last block.
-void addParam(plan::Plan &plan, const model::ParamSpec &spec, DType dtype) {
+/// Puts the parameter behind the others of the last block. `tensor`: the group of tensor-parallel
+/// ranks, among whom partition cuts it; -1 if there is none.
+void addParam(plan::Plan &plan, const model::ParamSpec &spec, DType dtype, int16_t tensor) {
   plan::Param param;
   param.name = spec.name;
   param.type.dtype = dtype;
   param.type.rank = static_cast<uint8_t>(spec.shape.size());
   std::copy(spec.shape.begin(), spec.shape.end(), param.type.shape.begin());
+  if (tensor >= 0 && spec.split)
+    param.splits.push_back({spec.split->dim, tensor, spec.split->parts});
+  else if (tensor >= 0)
+    param.copies.push_back(tensor);
   plan::Block &block = plan.blocks.back();
   param.block = static_cast<int32_t>(plan.blocks.size()) - 1;
   param.offset = block.numel;
@@ -251,7 +256,9 @@ public:
     plan_.roles.emplace_back();
     role_ = &plan_.roles.back();
     role_->name = "all";
-    role_->why = fmt::format("data-parallel ranks 0 to {}", d_.dataParallel - 1);
+    role_->why =
+        tensor_ < 0 ? fmt::format("data-parallel ranks 0 to {}", d_.dataParallel - 1)
+                    : fmt::format("data- and tensor-parallel ranks 0 to {}", plan_.worldSize() - 1);
     addCells();
     role_->segments.reserve(2);
     addBody("micro", /*training=*/true);
@@ -269,11 +276,14 @@ private:
 
   void addMesh() {
     config::Mesh mesh = config::refine(config::denseChain(config_), config::expertChain(config_));
+    if (d_.tensorParallel > 1)
+      tensor_ = static_cast<int16_t>(mesh.findGroup("tp") - mesh.groups.data());
     for (config::Mesh::Axis &axis : mesh.axes)
       plan_.mesh.push_back({std::move(axis.name), axis.size});
     for (config::Mesh::Group &group : mesh.groups)
       plan_.groups.push_back({std::move(group.name), std::move(group.axes)});
     plan_.dataGroup = static_cast<int16_t>(mesh.data);
+    all_ = static_cast<int16_t>(mesh.all);
     shards_ = states_ = static_cast<int16_t>(mesh.shard);
     if (d_.fsdp && d_.outerStrategy == config::OuterStrategy::Optim)
       states_ = static_cast<int16_t>(mesh.state);
@@ -311,7 +321,7 @@ private:
     for (const model::Unit &unit : units_) {
       addUnit(plan_, unit, shards_, states_);
       for (const model::ParamSpec &param : model::paramsOf(unit))
-        addParam(plan_, param, d_.params);
+        addParam(plan_, param, d_.params, tensor_);
     }
   }
 
@@ -410,11 +420,11 @@ private:
     plan::ValueId partial = plan::addValue(segment, "eval.partial", type, plan::Purpose::Step);
     pack.results = {partial};
     plan::append(segment, std::move(pack));
-    if (d_.dataParallel > 1) {
+    if (plan_.worldSize() > 1) { // ranks with the same samples count them alike
       Op reduce = lastOnly(OpKind::AllReduce, {partial});
-      plan::setChannel(plan_, reduce,
-                       plan::channelOf(plan_, plan_.dataGroup, plan::StreamKind::Compute,
-                                       plan::Transport::Nccl, "misc"));
+      plan::setChannel(
+          plan_, reduce,
+          plan::channelOf(plan_, all_, plan::StreamKind::Compute, plan::Transport::Nccl, "misc"));
       partial = plan::addValue(segment, "eval.reduced", type, plan::Purpose::Step);
       reduce.results = {partial};
       plan::append(segment, std::move(reduce));
@@ -442,6 +452,8 @@ private:
   plan::Plan plan_;
   LocTable locs_;
   config::ShardingStrategy strategy_;
+  int16_t all_ = -1;    ///< the group of all ranks
+  int16_t tensor_ = -1; ///< the group of tensor-parallel ranks, if there are several
   int16_t shards_ = -1; ///< the group among whose ranks parameters are divided
   int16_t states_ = -1; ///< the group among whose ranks their state is divided
   Places places_;

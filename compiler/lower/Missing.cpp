@@ -56,7 +56,6 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.qk_clip_",
     "model.qk_head_dim",
     "model.qk_pos_emb_head_dim",
-    "model.sequence_parallel",
     "model.v_head_dim",
     "model.virtual_pipeline_model_parallel_size",
     "model.yarn_",
@@ -85,7 +84,8 @@ std::vector<Missing> findMissing(const Config &config) {
     if (asked)
       missing.push_back({std::move(what), option});
   };
-  need(d.tensorParallel > 1, "tensor-parallel partitioning", Opt::ModelTensorModelParallelSize);
+  need(d.tensorParallel > d.numGroups, "fewer key/value groups than tensor-parallel ranks",
+       Opt::ModelNumQueryGroups);
   need(d.pipelineParallel > 1, "pipeline-parallel partitioning",
        Opt::ModelPipelineModelParallelSize);
   need(d.contextParallel > 1, "context-parallel partitioning", Opt::ModelContextParallelSize);

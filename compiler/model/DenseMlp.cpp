@@ -9,9 +9,11 @@ using plan::Type;
 using plan::ValueId;
 
 DenseMlp::DenseMlp(const MlpSettings &settings, const std::string &stem)
-    : s_(settings), fc1_{stem + "linear_fc1", s_.gated ? times(2, s_.width) : s_.width, s_.hidden,
-                         s_.hasBias, s_.initStd},
-      fc2_{stem + "linear_fc2", s_.hidden, s_.width, s_.hasBias, s_.residualStd} {}
+    : s_(settings), fc1_{stem + "linear_fc1", s_.gated ? times(2, s_.width) : s_.width,
+                         s_.hidden,           s_.hasBias,
+                         s_.initStd,          Linear::Columns,
+                         s_.gated ? 2 : 1},
+      fc2_{stem + "linear_fc2", s_.hidden, s_.width, s_.hasBias, s_.residualStd, Linear::Sum} {}
 
 void DenseMlp::declare(Params &params) const {
   fc1_.declare(params);

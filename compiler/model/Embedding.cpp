@@ -9,7 +9,7 @@ using plan::OpKind;
 using plan::ValueId;
 
 void Embedding::declare(Params &params) const {
-  params.push_back({kWords, {s_.vocab, s_.hidden}, InitKind::Normal, s_.initStd});
+  params.push_back({kWords, {s_.vocab, s_.hidden}, InitKind::Normal, s_.initStd, TensorSplit{}});
   if (s_.positions > 0)
     params.push_back({kPositions, {s_.positions, s_.hidden}, InitKind::Normal, s_.initStd});
 }

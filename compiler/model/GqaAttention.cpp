@@ -16,7 +16,8 @@ GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
   int64_t queries = times(s_.heads, s_.headSize), keys = times(s_.groups, s_.headSize);
   int64_t rows = plus(plus(queries, s_.hasGate ? queries : 0), times(2, keys));
   qkv_ = {"self_attention.linear_qkv", rows, s_.hidden, s_.qkvBias, s_.initStd};
-  proj_ = {"self_attention.linear_proj", s_.hidden, queries, s_.projBias, s_.residualStd};
+  proj_ = {
+      "self_attention.linear_proj", s_.hidden, queries, s_.projBias, s_.residualStd, Linear::Sum};
   if (s_.qkNorm) {
     queryNorm_.emplace(*s_.qkNorm, s_.headSize, "self_attention.q_layernorm.",
                        s_.rope ? "q.normed" : "q");
@@ -32,8 +33,11 @@ void GqaAttention::declare(Params &params) const {
     keyNorm_->declare(params);
   }
   if (s_.hasSinks)
-    params.push_back(
-        {"self_attention.core_attention.softmax_offset", {s_.heads}, InitKind::Zeros, 0});
+    params.push_back({"self_attention.core_attention.softmax_offset",
+                      {s_.heads},
+                      InitKind::Zeros,
+                      0,
+                      TensorSplit{}});
   proj_.declare(params);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,12 +15,19 @@ namespace shardc::model {
 
 class Forward;
 
+/// Which dimension of a parameter tensor-parallel ranks cut, in how many equal parts.
+struct TensorSplit {
+  uint8_t dim = 0;
+  int64_t parts = 1;
+};
+
 /// One parameter. All of a model's parameters have the type of the weights.
 struct ParamSpec {
   std::string name; ///< Megatron-Core's, without the prefix of the unit
   std::vector<int64_t> shape;
   plan::InitKind init = plan::InitKind::Zeros;
-  double initStd = 0; ///< for InitKind::Normal
+  double initStd = 0;               ///< for InitKind::Normal
+  std::optional<TensorSplit> split; ///< none: tensor-parallel ranks have all of it
 };
 using Params = std::vector<ParamSpec>;
 

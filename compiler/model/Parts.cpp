@@ -27,9 +27,14 @@ ValueId Declared::forward(Forward &, ValueId) const {
 }
 
 void Linear::declare(Params &params) const {
-  params.push_back({stem + ".weight", {out, in}, InitKind::Normal, initStd});
-  if (hasBias)
-    params.push_back({stem + ".bias", {out}, InitKind::Zeros, 0});
+  const TensorSplit columns{0, parts}, summed{1};
+  params.push_back(
+      {stem + ".weight", {out, in}, InitKind::Normal, initStd, cut == Columns ? columns : summed});
+  if (!hasBias)
+    return;
+  params.push_back({stem + ".bias", {out}, InitKind::Zeros, 0});
+  if (cut == Columns)
+    params.back().split = columns;
 }
 
 ValueId Linear::apply(Forward &to, ValueId x, const char *what) const {

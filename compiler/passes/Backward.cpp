@@ -1,5 +1,7 @@
 // Appends the backward ops of every training body, in reverse order, with one rule per op
 // (BackwardRules.def). A parameter's gradient leaves the body through the cell `grad.<parameter>`.
+#include <algorithm>
+
 #include "compiler/passes/Gradients.h"
 #include "compiler/passes/Passes.h"
 
@@ -26,17 +28,37 @@ void exportGradients(const plan::Plan &plan, plan::Role &role, plan::Segment &se
   }
 }
 
+/// Views of what a group shares have told where gradients are parts of a sum.
+void dropSharedViews(plan::Segment &segment) {
+  std::vector<uint8_t> dead(segment.ops.size(), 0);
+  std::vector<ValueId> operandOf(segment.values.size(), kNone);
+  for (size_t i = 0; i < segment.ops.size(); ++i) {
+    plan::Op &op = segment.ops[i];
+    for (ValueId &operand : op.operands)
+      if (operandOf[operand] != kNone)
+        operand = operandOf[operand];
+    if (op.kind == plan::OpKind::View && op.getBool(plan::AttrKey::shared)) {
+      operandOf[op.results[0]] = op.operands[0];
+      dead[i] = 1;
+    }
+  }
+  if (std::ranges::find(dead, 1) != dead.end())
+    plan::eraseOps(segment, dead);
+}
+
 } // namespace
 
 void runBackward(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
-    for (plan::Segment &segment : role.segments)
+    for (plan::Segment &segment : role.segments) {
       if (segment.kind == plan::SegmentKind::Train) {
         Gradients gradients(plan, role, segment);
         gradients.write();
         exportGradients(plan, role, segment, gradients);
         plan::renumber(segment);
       }
+      dropSharedViews(segment);
+    }
 }
 
 } // namespace shardc::passes

@@ -10,7 +10,9 @@ using plan::OpKind;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// c = a·bᵀ (+ bias): weight gradient first, to end the live range of `a` as early as possible.
+/// c = a·bᵀ (+ bias): weight gradient first, to end the live range of `a` as early as possible. But
+/// where ranks sum the gradient of `a`, that comes first, so that the sum is made beside the other
+/// product.
 void backMatMul(Gradients &gradients, const Op &op) {
   ValueId dc = gradients.of(op.results[0]);
   if (dc == kNone)
@@ -19,10 +21,14 @@ void backMatMul(Gradients &gradients, const Op &op) {
   SHARDC_CHECK(op.getBool(Key::trans_b) && !op.getBool(Key::trans_a), "forward products are x·wᵀ");
   if (op.operands.size() == 3)
     gradients.emitForParam(op.operands[2], gradients.makeOp(OpKind::ReduceRows, {dc}));
+  bool isSummed = gradients.isBetweenRanks(a);
+  if (isSummed)
+    gradients.emitFor(a, gradients.makeOp(OpKind::MatMul, {dc, b}));
   Op weight = gradients.makeOp(OpKind::MatMul, {dc, a});
   weight.set(Key::trans_a, int64_t{1});
   gradients.emitForParam(b, std::move(weight));
-  gradients.emitFor(a, gradients.makeOp(OpKind::MatMul, {dc, b}));
+  if (!isSummed)
+    gradients.emitFor(a, gradients.makeOp(OpKind::MatMul, {dc, b}));
 }
 
 void backBiasAdd(Gradients &gradients, const Op &op) {

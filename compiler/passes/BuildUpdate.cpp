@@ -181,11 +181,12 @@ private:
     squares.results = {ss};
     plan::append(segment, std::move(squares));
 
-    bool replicated = !strategy_.shardsState && plan_.roles.size() == 1;
+    bool replicated = !strategy_.shardsState && !strategy_.cutsParams && plan_.roles.size() == 1;
     Op pack = plan::makeOp(OpKind::StepPack, {before, ss, stop}, -1, loc_);
     pack.set(Key::norm_replicated, int64_t{replicated});
     if (!replicated)
       pack.set(Key::copies, strategy_.copies());
+    pack.set(Key::loss_copies, ranksOf(plan_, role_) / strategy_.dataRanks);
     Type type = Type::of(DType::F64, {kStepPartialCount});
     ValueId partial = plan::addValue(segment, "partial", type, plan::Purpose::Step);
     pack.results = {partial};

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
@@ -47,13 +46,26 @@ std::vector<const plan::Role *> firstRoles(const plan::Plan &plan) {
   return first;
 }
 
-int16_t groupOfSteps(const plan::Plan &plan) {
-  if (plan.roles.size() == 1)
+int16_t groupOfSteps(plan::Plan &plan) {
+  if (plan.groupSize(plan.dataGroup) == plan.worldSize())
     return plan.dataGroup;
   auto all = std::ranges::find(plan.groups, plan.mesh.size(),
                                [](const plan::Group &group) { return group.axes.size(); });
-  SHARDC_CHECK(all != plan.groups.end(), "a plan with several roles has a group of all ranks");
-  return static_cast<int16_t>(all - plan.groups.begin());
+  auto group = static_cast<int16_t>(all - plan.groups.begin());
+  if (all != plan.groups.end())
+    return group;
+  plan::Group ranks{"all", {}};
+  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis)
+    ranks.axes.push_back(axis);
+  plan.groups.push_back(std::move(ranks));
+  return group;
+}
+
+int64_t ranksOf(const plan::Plan &plan, const plan::Role &role) {
+  int64_t ranks = plan.worldSize();
+  for (const plan::AxisRange &range : role.where)
+    ranks = ranks / plan.mesh[range.axis].size * (range.end - range.begin);
+  return ranks;
 }
 
 } // namespace shardc::passes

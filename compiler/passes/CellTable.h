@@ -14,8 +14,10 @@ uint32_t jobLoc(const plan::Plan &plan, int64_t loc);
 /// For each block the first role that has its weights: this one counts it in norms and saves it.
 std::vector<const plan::Role *> firstRoles(const plan::Plan &plan);
 
-/// The group over which the sums of a step are made: the ranks with other samples, and those of
-/// all roles.
-int16_t groupOfSteps(const plan::Plan &plan);
+/// The group over which the sums of a step are made: all ranks. Added to the plan if it has none.
+int16_t groupOfSteps(plan::Plan &plan);
+
+/// How many ranks have the role.
+int64_t ranksOf(const plan::Plan &plan, const plan::Role &role);
 
 } // namespace shardc::passes

@@ -37,6 +37,9 @@ Gradients::Gradients(const plan::Plan &plan, const plan::Role &role, plan::Segme
   for (const plan::Segment::Boundary &in : segment.ins)
     if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param)
       paramOf_[in.value] = cell.of;
+  for (const Op &op : segment.ops)
+    if (op.kind == OpKind::View && op.getBool(plan::AttrKey::shared))
+      paramOf_[op.results[0]] = paramOf_[op.operands[0]];
 }
 
 void Gradients::write() {
@@ -108,7 +111,8 @@ ValueId Gradients::take(ValueId of) { return std::exchange(grads_[of], kNone); }
 void Gradients::emitFor(ValueId of, Op op) {
   ValueId value = contribute(op, of);
   append(std::move(op));
-  settle(of, value);
+  if (paramOf_[of] < 0)
+    settle(of, value);
 }
 
 void Gradients::emitForParam(ValueId of, Op op) {
@@ -130,6 +134,12 @@ Op Gradients::statsOf(const Op &loss) const {
   SHARDC_CHECK(def != kNone && segment_.ops[def].kind == OpKind::VocabStats,
                "a loss over parts of the vocabulary takes gathered statistics");
   return segment_.ops[def];
+}
+
+bool Gradients::isBetweenRanks(ValueId value) const {
+  uint32_t def = segment_.values[value].def;
+  return def != kNone && (segment_.ops[def].kind == OpKind::AllGather ||
+                          segment_.ops[def].getBool(plan::AttrKey::shared));
 }
 
 ValueId Gradients::tokenCount() const {

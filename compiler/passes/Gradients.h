@@ -38,7 +38,8 @@ public:
   /// Takes the gradient of an activation away: the caller's op adds it to its contribution.
   plan::ValueId take(plan::ValueId of);
 
-  /// Appends an op whose only result is a contribution to the gradient of an activation.
+  /// Appends an op whose only result is a contribution to the gradient of an activation, or of a
+  /// parameter.
   void emitFor(plan::ValueId of, plan::Op op);
   /// Appends an op whose only result is a contribution to the gradient of a parameter.
   void emitForParam(plan::ValueId of, plan::Op op);
@@ -51,6 +52,9 @@ public:
   plan::Op makerOf(plan::ValueId value) const;
   /// The statistics of this rank's columns from which `vocab_loss` is made.
   plan::Op statsOf(const plan::Op &loss) const;
+  /// Whether a value was made from parts that ranks have, or each rank makes a part of its
+  /// gradient.
+  bool isBetweenRanks(plan::ValueId value) const;
 
   /// The microbatch's token count.
   plan::ValueId tokenCount() const;
@@ -67,7 +71,7 @@ private:
   bool isScaled_;                    ///< the loss has a scale
   std::vector<plan::ValueId> grads_; ///< gradient of each forward value so far
   std::vector<int> contributions_;   ///< number of values created for it
-  std::vector<int32_t> paramOf_;     ///< parameter whose content a live-in value is, or -1
+  std::vector<int32_t> paramOf_;     ///< parameter whose content a value is, or -1
   size_t index_ = 0;                 ///< of the forward op whose rule runs
   int32_t unit_ = -1;
   uint32_t loc_ = plan::kNone;

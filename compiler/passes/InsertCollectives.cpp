@@ -17,11 +17,33 @@
 #include "compiler/passes/BlockCollectives.h"
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/Passes.h"
+#include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
+namespace {
+
+/// Collectives inside of layers have a stream of their own, so that they never queue behind those
+/// of blocks.
+void chooseChannels(plan::Plan &plan, plan::Segment &segment) {
+  for (plan::Op &op : segment.ops) {
+    bool isCollective = plan::opInfo(op.kind).traits == plan::OpTraits::Collective;
+    if (!isCollective || op.channel != plan::kNoChannel)
+      continue;
+    // Sums in the order of ranks where runs have to repeat to the bit.
+    plan::Transport transport =
+        plan.job.model.deterministicMode ? plan::Transport::Exchange : plan::Transport::Nccl;
+    const std::string name = plan.groups[static_cast<size_t>(op.group)].name;
+    plan::setChannel(plan, op,
+                     plan::channelOf(plan, op.group, plan::StreamKind::Layer, transport, name));
+  }
+}
+
+} // namespace
 
 void runInsertCollectives(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles) {
+    for (plan::Segment &segment : role.segments)
+      chooseChannels(plan, segment);
     BlockCollectives blocks(plan, role);
     blocks.changeCells();
     for (plan::Segment &segment : role.segments) {

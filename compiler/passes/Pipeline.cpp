@@ -6,6 +6,9 @@ namespace shardc::passes {
 namespace {
 
 constexpr PassId kOrder[] = {
+    // Before all others, which work on what one rank computes: a bias behind a sum over ranks stays
+    // there, and no fusion joins what a collective is between.
+    PassId::Partition,
     // Biases first: the other fusions look for products and norms without a bias op between them.
     PassId::FuseBias,
     PassId::FuseQkvRope,

@@ -3,6 +3,9 @@
 // the values that the region keeps. The copies are the same ops with the same attributes, so
 // results are bitwise equal.
 //
+// What ranks have gathered of their parts is gathered again, rather than kept, without being asked
+// for.
+//
 // full: a region is `recompute_num_layers` layers (method uniform), or each of the first
 // `recompute_num_layers` layers (method block); it keeps its input. selective: only the ops of the
 // chosen modules are recomputed, from their operands.
@@ -90,7 +93,11 @@ private:
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];
       int32_t region = regionOfOp(op);
-      if (region < 0)
+      if (isGather(op)) {
+        remade_[op.results[0]] = 1;
+        regionOf_[op.results[0]] = region;
+      }
+      if (region < 0 || isGather(op))
         continue;
       bool entry = entered[static_cast<size_t>(region)] == 0;
       entered[static_cast<size_t>(region)] = 1;
@@ -107,6 +114,9 @@ private:
     keepRegionInputs();
     markMlp();
   }
+
+  /// Of activations: ranks keep their parts.
+  static bool isGather(const Op &op) { return op.kind == plan::OpKind::AllGather; }
 
   int32_t regionOfOp(const Op &op) const {
     return op.unit < 0 ? -1 : request_.region[static_cast<size_t>(op.unit)];
@@ -216,16 +226,21 @@ private:
   std::vector<uint8_t> remade_;
 };
 
+bool hasGathers(const plan::Segment &segment) {
+  return std::ranges::any_of(segment.ops, [](const Op &op) {
+    return op.kind == plan::OpKind::AllGather && op.phase == plan::Phase::Forward;
+  });
+}
+
 } // namespace
 
 void runRecompute(plan::Plan &plan, Notes &) {
   Request request = readRequest(plan);
-  if (std::all_of(request.region.begin(), request.region.end(),
-                  [](int32_t region) { return region < 0; }))
-    return;
+  bool isAsked = std::ranges::any_of(request.region, [](int32_t region) { return region >= 0; });
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
-      if (segment.body && countForwardOps(segment) < segment.ops.size())
+      if (segment.body && countForwardOps(segment) < segment.ops.size() &&
+          (isAsked || hasGathers(segment)))
         Rewriter(segment, request, countForwardOps(segment)).run();
 }
 

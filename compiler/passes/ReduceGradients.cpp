@@ -53,8 +53,41 @@ private:
         value.purpose = plan::Purpose::Comm;
   }
 
+  /// A sum over ranks is in its operand's buffer. It is copied to where microbatches are added.
+  void copySums() {
+    std::vector<uint8_t> isPacked(segment_.values.size(), 0);
+    for (const Op &op : segment_.ops)
+      if (op.kind == OpKind::Pack)
+        for (ValueId part : op.operands)
+          isPacked[part] = segment_.ops[segment_.values[part].def].kind == OpKind::AllReduce;
+    if (std::ranges::find(isPacked, 1) == isPacked.end())
+      return;
+    std::vector<ValueId> copyOf(segment_.values.size(), kNone);
+    std::vector<Op> ops;
+    for (Op &op : segment_.ops) {
+      ValueId sum = op.results.empty() ? kNone : op.results[0];
+      if (op.kind == OpKind::Pack)
+        for (ValueId &part : op.operands)
+          part = isPacked[part] != 0 ? copyOf[part] : part;
+      ops.push_back(std::move(op));
+      if (sum == kNone || isPacked[sum] == 0)
+        continue;
+      Op cast = plan::makeOp(OpKind::Cast, {sum}, ops.back().unit, ops.back().loc);
+      cast.phase = ops.back().phase;
+      Type type = segment_.values[sum].type;
+      std::string name = segment_.values[sum].name + ".own";
+      copyOf[sum] = plan::addValue(segment_, std::move(name), type, plan::Purpose::Grads);
+      cast.results = {copyOf[sum]};
+      isPacked.resize(segment_.values.size(), 0);
+      copyOf.resize(segment_.values.size(), kNone);
+      ops.push_back(std::move(cast));
+    }
+    plan::replaceOps(segment_, std::move(ops));
+  }
+
   /// The first contribution to each parameter's gradient adds to the sum of earlier microbatches.
   void accumulateLocally() {
+    copySums();
     std::vector<ValueId> before(segment_.values.size(),
                                 kNone); // by gradient value: the view to add to
     std::vector<Op> views;

@@ -122,7 +122,7 @@ private:
           position = std::max(position, freed.lastUse + 1);
       }
       if (gathers[k].firstUse != kNone)
-        position = std::max(position, behindExchanges(gathers[k].firstUse));
+        position = std::max(position, behindExchanges(gathers[k]));
       for (uint32_t op : gathers[k].ops) {
         // A shard that the segment computes itself does not exist earlier.
         if (uint32_t def = segment_.values[segment_.ops[op].operands[0]].def; def != kNone)
@@ -140,10 +140,12 @@ private:
     }
   }
 
-  /// After the last gather of a microbatch's data before `op`, since everything waits for that.
-  uint32_t behindExchanges(uint32_t op) const {
-    for (uint32_t i = op; i-- > 0;)
-      if (segment_.ops[i].kind == OpKind::AllGather &&
+  /// After the last gather of a microbatch's data on its channel before its first use, since
+  /// everything waits for that.
+  uint32_t behindExchanges(const Gather &gather) const {
+    plan::ChannelId channel = segment_.ops[gather.ops.front()].channel;
+    for (uint32_t i = gather.firstUse; i-- > 0;)
+      if (segment_.ops[i].kind == OpKind::AllGather && segment_.ops[i].channel == channel &&
           !isOfBlock(segment_.ops[i], OpKind::AllGather))
         return i + 1;
     return 0;

@@ -1,5 +1,7 @@
 #include "compiler/passes/Strategy.h"
 
+#include <algorithm>
+
 namespace shardc::passes {
 
 Strategy readStrategy(const plan::Plan &plan) {
@@ -10,6 +12,8 @@ Strategy readStrategy(const plan::Plan &plan) {
   strategy.microbatches = plan.job.derived.numMicrobatches;
   strategy.average = plan.job.ddp.averageInCollective && !plan.job.model.calculatePerTokenLoss;
   strategy.byParam = plan.job.dist.useTorchFsdp2;
+  strategy.cutsParams = std::ranges::any_of(
+      plan.params, [](const plan::Param &param) { return !param.splits.empty(); });
   strategy.wire = plan.job.derived.wire;
   strategy.mainGrads = plan.job.derived.mainGrads;
   strategy.master = plan.job.derived.master;

@@ -15,8 +15,9 @@ struct Strategy {
   int64_t stateRanks = 1;    ///< among whom state is divided: these, or more
   int64_t dataRanks = 1;     ///< of the group over which gradients are added
   int64_t microbatches = 1;
-  bool average = false; ///< reductions divide by the ranks
-  bool byParam = false; ///< each parameter is a block: PyTorch's FSDP2
+  bool average = false;    ///< reductions divide by the ranks
+  bool cutsParams = false; ///< ranks that see the same samples have parts of parameters
+  bool byParam = false;    ///< each parameter is a block: PyTorch's FSDP2
   DType params = DType::F32, wire = DType::F32, mainGrads = DType::F32, master = DType::F32;
 
   /// Gradients of several microbatches are summed on each rank before they are reduced.

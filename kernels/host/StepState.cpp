@@ -84,6 +84,7 @@ const char *acceptsStepPack(const Call &call) {
   SHARDC_REQUIRE(call.out[0].dtype == DType::F64 && isVector(call.out[0], kStepPartialCount),
                  "the partial sums are not f64[4]");
   SHARDC_REQUIRE(call.attrs.copies >= 1, "there are fewer than 1 copies of the gradients");
+  SHARDC_REQUIRE(call.attrs.loss_copies >= 1, "there are fewer than 1 copies of the losses");
   return nullptr;
 }
 
@@ -92,8 +93,8 @@ void runStepPack(const Call &call) {
   double *partial = static_cast<double *>(call.out[0].data);
   double part = *dataOf<double>(call.in[1]) / static_cast<double>(call.attrs.copies);
   partial[0] = call.attrs.norm_replicated ? 0.0 : part;
-  partial[1] = state.lossSum;
-  partial[2] = state.tokens;
+  partial[1] = state.lossSum / static_cast<double>(call.attrs.loss_copies);
+  partial[2] = state.tokens / static_cast<double>(call.attrs.loss_copies);
   partial[3] = *dataOf<int32_t>(call.in[2]) != 0 ? 1.0 : 0.0;
 }
 

@@ -290,7 +290,7 @@ bool Parser::param() {
 }
 
 /// `stacked row 16 of [8,64,16] split 0 over ep split 1 over etp parts 2 copies [cp]`: what this
-/// rank has of a parameter.
+/// rank has of a parameter. Without `of`, the splits are still to be made.
 bool Parser::paramParts(Param &param) {
   if (in_.takeIf(std::string_view("stacked")) &&
       !(in_.expect(std::string_view("row")) &&
@@ -300,10 +300,10 @@ bool Parser::paramParts(Param &param) {
     param.whole.dtype = param.type.dtype;
     if (!shape(param.whole, in_.next()) || !in_.expect(std::string_view("split")) || !split(param))
       return false;
-    while (in_.takeIf(std::string_view("split")))
-      if (!split(param))
-        return false;
   }
+  while (in_.takeIf(std::string_view("split")))
+    if (!split(param))
+      return false;
   return !in_.takeIf(std::string_view("copies")) || copies(param);
 }
 

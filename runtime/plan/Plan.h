@@ -465,7 +465,7 @@ struct Param {
   /// More than 0: the first dimension counts tensors that have the name of the parameter and their
   /// number behind it, the experts of a layer. Then this is the elements of one of their rows.
   int64_t stackedRow = 0;
-  Type whole;                ///< of all elements where there are splits; rank 0 otherwise
+  Type whole;                ///< of all elements where splits are made; rank 0 otherwise
   std::vector<Split> splits; ///< one for each dimension that is cut
   /// Groups whose ranks all have the same elements, in which others have parts of a split
   /// parameter: the rank with index 0 counts them in norms.
@@ -482,7 +482,9 @@ struct Param {
   /// The dimension that counts rows.
   uint8_t rowDim() const { return isStacked() ? 1 : 0; }
   /// Of the elements of all ranks together.
-  const Type &wholeType() const { return splits.empty() ? type : whole; }
+  const Type &wholeType() const { return whole.rank == 0 ? type : whole; }
+  /// Its splits are still to be made: `type` is that of all elements. Only in logical plans.
+  bool isUncut() const { return !splits.empty() && whole.rank == 0; }
   /// What checkpoints have of it: the tensors of a stack, or one of its own name.
   int64_t tensorCount() const { return isStacked() ? wholeType().shape[0] : 1; }
   std::string tensorName(int64_t number) const;

@@ -187,7 +187,7 @@ void Writer::paramParts(const Param &param) {
     text(" stacked row ");
     integer(param.stackedRow);
   }
-  if (!param.splits.empty()) {
+  if (!param.splits.empty() && !param.isUncut()) {
     text(" of ");
     shape(param.whole);
   }

@@ -21,12 +21,14 @@ bool isKernel(const plan::Op &op) {
 
 /// Why the kernel does not support the op, as far as types, shapes and attributes determine it;
 /// otherwise null. Ops that take a list are checked when they are bound.
-const char *refusalOf(const kernels::Kernel &kernel, const plan::Segment &segment,
-                      const plan::Op &op) {
+const char *refusalOf(const kernels::Kernel &kernel, const plan::Plan &plan,
+                      const plan::Segment &segment, const plan::Op &op) {
   constexpr int kList = 255;
   if (!kernel.accepts || plan::opInfo(op.kind).operandsMax == kList)
     return nullptr;
   kernels::Call call = exec::shapeOf(segment, op);
+  if (plan::opInfo(op.kind).takesIndex())
+    call.groupSize = plan.groupSize(op.group);
   for (const plan::Tie &tie : op.ties)
     if (tie.kind == plan::Tie::Acc && tie.result < call.outCount)
       call.out[tie.result].accumulate = true;
@@ -47,7 +49,7 @@ std::vector<Report> refusals(const plan::Plan &plan, exec::FindKernel findKernel
       for (const plan::Op &op : segment.ops) {
         const kernels::Kernel *kernel =
             isKernel(op) ? findKernel(plan::opInfo(op.kind).name) : nullptr;
-        const char *why = kernel ? refusalOf(*kernel, segment, op) : nullptr;
+        const char *why = kernel ? refusalOf(*kernel, plan, segment, op) : nullptr;
         if (!why)
           continue;
         auto same = std::ranges::find_if(found, [&](const Refusal &known) {

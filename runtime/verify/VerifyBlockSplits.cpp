@@ -1,7 +1,6 @@
 #include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {
-namespace {
 
 Mark withSplits(Mark mark, Axes splits) {
   mark.split |= mark.varies & splits;
@@ -9,8 +8,6 @@ Mark withSplits(Mark mark, Axes splits) {
   mark.due &= ~splits;
   return mark;
 }
-
-} // namespace
 
 BlockSplits::BlockSplits(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {
   for (const Param &param : plan_.params)

@@ -307,10 +307,18 @@ private:
     const Op &o = op(i);
     const OpInfo &info = opInfo(o.kind);
     if (info.traits != OpTraits::Collective) {
-      bool moves = o.kind == OpKind::View && o.getInt(AttrKey::coef) != 0;
+      bool isView = o.kind == OpKind::View;
+      bool moves = isView && o.getInt(AttrKey::coef) != 0;
+      bool isShared = isView && o.getBool(AttrKey::shared);
       if (moves && o.group < 0)
         scope_.add(Rule::Index, i, "'view' moves with the index in a group, but names none");
-      else if (o.channel != kNoChannel || (o.group != -1 && !moves && !info.takesIndex()))
+      else if (isShared && (o.group < 0 || moves || scope_.plan().level != Level::Logical))
+        scope_.add(
+            Rule::Index, i,
+            "'view' is of what a group shares; it needs a group, a place that does not move, "
+            "and a logical plan, since the backward pass makes a sum of it");
+      else if (o.channel != kNoChannel ||
+               (o.group != -1 && !moves && !isShared && !info.takesIndex()))
         scope_.add(Rule::Collective, i,
                    "'{}' is not a collective, so it cannot have a group or a channel", info.name);
       return;

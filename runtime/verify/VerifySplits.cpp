@@ -23,7 +23,9 @@ public:
       return;
     if (param_.isStacked())
       checkStack();
-    if (!param_.splits.empty())
+    if (param_.isUncut())
+      checkUncut();
+    else if (!param_.splits.empty())
       checkWhole();
     checkDims();
     checkAxes();
@@ -64,6 +66,19 @@ private:
     else if (param_.stackedRow != row)
       broken("of shape {} is stacked with rows of {} elements; each row of its tensors has {}",
              shapeText(type), param_.stackedRow, row);
+  }
+
+  /// Splits that are still to be made.
+  void checkUncut() {
+    if (plan_.level != Level::Logical)
+      broken(
+          "has splits without 'of'; only logical plans have parameters that are still to be cut");
+    for (const Split &split : param_.splits) {
+      int64_t extent = param_.type.shape[split.dim], ranks = plan_.groupSize(split.group);
+      if (split.parts > 0 && (extent % split.parts != 0 || extent / split.parts % ranks != 0))
+        broken("has {} elements in dimension {}, which {} ranks cannot cut in {} equal parts",
+               extent, split.dim, ranks, split.parts);
+    }
   }
 
   void checkWhole() {

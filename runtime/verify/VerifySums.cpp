@@ -370,8 +370,10 @@ private:
     numbers_.set(result, numbers_.of(from));
   }
 
+  /// What is added to a split parameter's gradient is of the same elements.
   void addTo(const Op &op, ValueId result, ValueId value) {
-    marks_[result] = added(marks_[result], marks_[value], microbatchOf(op));
+    Mark contribution = withSplits(marks_[result], marks_[value].split);
+    marks_[result] = added(contribution, marks_[value], microbatchOf(op));
     numbers_.add(result, value);
   }
 

@@ -75,6 +75,10 @@ Mark exchanged(Mark mark, Axes over, bool isApart);
 /// Another member's value.
 Mark shifted(Mark mark, Axes over);
 
+/// What holds elements that differ along the axes of splits: none of it is a part of a sum over
+/// them.
+Mark withSplits(Mark mark, Axes splits);
+
 /// What is wrong with a sum that is to be complete, as the end of a sentence about the value; empty
 /// if nothing is.
 std::string_view whyIncomplete(Cover::Kind cover);

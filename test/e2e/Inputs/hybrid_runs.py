@@ -26,7 +26,7 @@ import tempfile
 from compare_runs import FULL, LONG, STRATEGIES, Runner, close, equal, run_check, strategy_settings
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
-from check_golden import read_dump, unpack  # noqa: E402
+from check_golden import places_of, read_dump, unpack  # noqa: E402
 
 MICRO_BATCH, STEPS, SAVED = 2, 5, 3
 TOLERANCE = 1e-5
@@ -150,8 +150,8 @@ def with_state(runner, settings):
             prefix = entry["name"].removeprefix("@").split(".")[0] + "."
             what = next(what for what, each in STATE.items() if prefix in each)
             for part in entry["parts"]:
-                for i in range(part["begin"], part["end"]):
-                    key = (what, part["param"], part["global_begin"] + i - part["begin"])
+                for i, place in enumerate(places_of(part), part["begin"]):
+                    key = (what, part["param"], place)
                     if state.setdefault(key, values[i]) != values[i]:
                         sys.exit(f"ranks hold different {key}")
     return [(record["loss"], record["grad_norm"]) for record in records], state

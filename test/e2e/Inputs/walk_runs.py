@@ -71,6 +71,14 @@ def agree(is_there, old, new):
     return all(not known or a == b for known, a, b in zip(is_there, old, new))
 
 
+def pieces_of(part, data):
+    """Where in the whole tensor the bytes of a part are: all in a row, or some of the columns of each row."""
+    values, count = data[4 * part["begin"]:4 * part["end"]], part["end"] - part["begin"]
+    columns = part.get("columns", count)
+    for row in range(count // columns):
+        yield 4 * (part["global_begin"] + row * part.get("stride", columns)), values[4 * row * columns:4 * (row + 1) * columns]
+
+
 def state_of(folder, segment):
     """(parameter, what) -> bytes of the whole, of which ranks that hold the same element agree."""
     index = json.loads((folder / "index.json").read_text())
@@ -87,11 +95,11 @@ def state_of(folder, segment):
         data = (folder / tensor["file"]).read_bytes()
         what = CELLS[tensor["name"].lstrip("@").split(".")[0]]
         for part in tensor["parts"]:
-            key, begin = (part["param"], what), 4 * part["global_begin"]
-            values = data[4 * part["begin"]:4 * part["end"]]
-            place = slice(begin, begin + len(values))
-            expect(agree(there[key][place], state[key][place], values), f"{tensor['file']}: ranks hold different elements of {key}")
-            state[key][place], there[key][place] = values, b"\1" * len(values)
+            key = (part["param"], what)
+            for begin, values in pieces_of(part, data):
+                place = slice(begin, begin + len(values))
+                expect(agree(there[key][place], state[key][place], values), f"{tensor['file']}: ranks hold different elements of {key}")
+                state[key][place], there[key][place] = values, b"\1" * len(values)
     for key, seen in there.items():
         expect(all(seen), f"{segment}: no rank holds all of {key}")
     return state

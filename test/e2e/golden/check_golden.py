@@ -57,6 +57,14 @@ def read_npz(path):
     return tensors
 
 
+def places_of(part):
+    """Where each element of a part is in the whole tensor: ranks may have some of the columns of each row."""
+    count, begin = part["end"] - part["begin"], part["global_begin"]
+    columns = part.get("columns", count)
+    stride = part.get("stride", columns)
+    return [begin + i // columns * stride + i % columns for i in range(count)]
+
+
 def read_dump(folder):
     """Name -> (shape, values) of the parameters that dumped blocks, or their shards, make up."""
     index = json.loads((folder / "index.json").read_text())
@@ -67,13 +75,12 @@ def read_dump(folder):
         if len(values) != math.prod(entry["shape"]):
             raise Mismatch(f"{entry['file']}: {len(values)} elements for {entry['shape']}")
         for part in entry["parts"]:
-            begin, target = part["global_begin"], tensors[part["param"]]
-            piece = values[part["begin"] : part["end"]]
+            target = tensors[part["param"]]
             # Replicas hold bitwise equal gradients.
-            for i, value in enumerate(piece, begin):
+            for i, value in zip(places_of(part), values[part["begin"] : part["end"]]):
                 if target[i] not in (None, value):
                     raise Mismatch(f"{entry['file']}: element {i} of '{part['param']}' differs")
-            target[begin : begin + len(piece)] = piece
+                target[i] = value
     for name, values in tensors.items():
         if None in values:
             raise Mismatch(f"element {values.index(None)} of '{name}' was not dumped")

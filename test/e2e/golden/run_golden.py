@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Trains golden cases with shardc and compares them with their values. Needs nothing but Python.
 
-    run_golden.py CASE... [--ranks N...] [--strategies S...] [--bf16 WIRE...]
+    run_golden.py CASE... [--ranks N...] [--strategies S...] [--bf16 WIRE...] [--tensor N]
 
 Every case runs at every number of ranks under every strategy. With --bf16 it trains in bf16 and
-gradients travel as WIRE, fp32 or bf16.
+gradients travel as WIRE, fp32 or bf16. With --tensor, layers are cut among so many of the ranks, with
+sequence parallelism.
 """
 
 import argparse
@@ -40,11 +41,18 @@ def call(*command):
         )
 
 
-def run(case, ranks, strategy, wire):
+def run(case, ranks, strategy, wire, tensor):
     """Trains and compares; the exit status of the comparison."""
     settings = [f"cluster.gpus_per_node={ranks}", *STRATEGIES[strategy], *WIRES[wire]]
+    if tensor > 1:  # the vocabulary is padded as it is on one rank
+        settings += [
+            f"model.tensor_model_parallel_size={tensor}",
+            "model.sequence_parallel=true",
+            f"model.make_vocab_size_divisible_by={128 // tensor}",
+        ]
     print(
-        f"{case}, ranks {ranks}, {strategy}{f', bf16 with {wire} gradients' if wire else ''}",
+        f"{case}, ranks {ranks}, {strategy}{f', bf16 with {wire} gradients' if wire else ''}"
+        f"{f', layers cut among {tensor}' if tensor > 1 else ''}",
         flush=True,
     )
     with tempfile.TemporaryDirectory() as name:
@@ -68,8 +76,11 @@ def main():
     parser.add_argument("--ranks", nargs="+", type=int, default=[1])
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=["no_shard"])
     parser.add_argument("--bf16", nargs="+", choices=("fp32", "bf16"), default=[None])
+    parser.add_argument("--tensor", type=int, default=1)
     args = parser.parse_args()
-    combinations = itertools.product(args.cases, args.ranks, args.strategies, args.bf16)
+    combinations = itertools.product(
+        args.cases, args.ranks, args.strategies, args.bf16, [args.tensor]
+    )
     return max([run(*combination) for combination in combinations])
 
 

@@ -54,11 +54,15 @@ def overlay(plan):
     job, world = plan.job, plan.mesh.world()
     heads = job["model.num_attention_heads"]
     instances = min(dict(plan.mesh.axes).get("dp_outer", 1), 2)
-    ranks = 4 if instances > 1 else min(world, 4) if world <= 8 else 3
+    tensor = job.get("model.tensor_model_parallel_size", 1)
+    data, parts = world // tensor, min(tensor, 2)
+    ranks = 4 if instances > 1 or tensor > 1 else min(world, 4) if world <= 8 else 3
     micro = min(job["train.micro_batch_size"], 2)
-    microbatches = min(job["train.global_batch_size"] // (job["train.micro_batch_size"] * world), 3)
-    return OVERLAY.format(layers=min(job["model.num_layers"], 3), groups=max(1, 4 * job["model.num_query_groups"] // heads),
-                          ranks=ranks, micro=micro, batch=micro * ranks * microbatches, steps=STEPS, instances=instances)
+    microbatches = min(job["train.global_batch_size"] // (job["train.micro_batch_size"] * data), 3)
+    small = OVERLAY.format(layers=min(job["model.num_layers"], 3), groups=max(parts, 4 * job["model.num_query_groups"] // heads),
+                           ranks=ranks, micro=micro, batch=micro * (ranks // parts) * microbatches, steps=STEPS,
+                           instances=instances)
+    return small if tensor == 1 else small.replace("model {", f"model {{ tensor_model_parallel_size = {parts} ", 1)
 
 
 def small_plans(bin_, recipe, options):

@@ -135,6 +135,7 @@ class Reader:
         name = self.name()
         self.expect(":")
         param = model.Param(name, self.type(), None, 0, 1.0, 1.0, "")
+        param.parts = self.parts()
         if self.take("block"):
             param.block = self.blocks[self.name()]
             self.expect("at")
@@ -148,6 +149,10 @@ class Reader:
         if param.init == "normal":
             param.init += f" {float(self.next())!r}"
         self.found["params"].append(param)
+
+    def parts(self):
+        """What a rank has of a parameter; all in this format."""
+        return ""
 
     def read_loc(self):
         self.at += 4  # index, file, line, column

@@ -28,6 +28,12 @@ class Reader(format1.Reader):
             block.state = self.integer()
             self.take_over()
 
+    def parts(self):
+        said = []
+        while self.peek() not in ("block", "lr", "wd", "init"):
+            said.append(self.next())
+        return " ".join(said)
+
     def take_over(self):
         """The group among whose ranks a block is divided: places and collectives say it too."""
         if self.take("over"):

@@ -171,6 +171,7 @@ class Param:
     lr: float
     wd: float
     init: str
+    parts: str = ""  # what a rank has of it, if not all
 
 
 @dataclasses.dataclass

@@ -49,6 +49,11 @@ INSTANTIATE_TEST_SUITE_P(
               Rule::Collective,
               {"%tokens, %table group tp", "%tokens, %table channel rows"},
               "'embedding' is not a collective, so it cannot have a group or a channel"},
+        Wrong{"sharedBehindTheBackwardPass",
+              Rule::Index,
+              {"%table = view %W", "%table = view %W {shared = true} group tp"},
+              "'view' is of what a group shares; it needs a group, a place that does not move, and "
+              "a logical plan"},
         Wrong{"columnsBeyondAllMembers",
               Rule::Shape,
               {"vocab_stats %l, %labels group tp",

@@ -48,6 +48,20 @@ TEST(Splits, ComeBackAsText) {
   EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
 }
 
+TEST(Splits, MayStillBeToBeMadeInLogicalPlans) {
+  std::string uncut =
+      "param \"up\" : f32[8,4] split 0 over tp parts 2 block b at 0 init normal 0.02\n";
+  Plan plan = parsed(tables(uncut));
+  EXPECT_THAT(print(plan), HasSubstr(uncut));
+  EXPECT_TRUE(plan.params[0].isUncut());
+  EXPECT_EQ(plan.params[0].wholeType(), Type::of(DType::F32, {8, 4}));
+  std::vector<Finding> findings = verify(plan);
+  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  plan.level = Level::Sharded;
+  test::expectRefused(plan, Rule::Split,
+                      "only logical plans have parameters that are still to be cut");
+}
+
 struct BadText {
   const char *name, *param, *message;
 };
@@ -64,7 +78,6 @@ TEST_P(BadSplits, AreRefusedAsText) {
 INSTANTIATE_TEST_SUITE_P(
     Texts, BadSplits,
     testing::Values(BadText{"wholeWithoutSplits", "of [8,4]", "expected 'split'"},
-                    BadText{"splitWithoutWhole", "split 0 over tp", "expected 'init'"},
                     BadText{"unknownGroup", "of [8,4] split 0 over cp",
                             "unknown group 'cp' [plan-name]"},
                     BadText{"dimensionBeyondTheType", "of [8,4] split 2 over tp", "[plan-limit]"},
@@ -96,6 +109,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "has 4 of 12 elements in dimension 0, which is cut among 2 ranks"},
         BadForm{"cutWithoutASplit", "f32[4,4] of [8,8] split 0 over tp",
                 "has 4 of 8 elements in dimension 1, which is cut among 1 ranks"},
+        BadForm{"moreRanksThanRows", "f32[6,4] split 0 over tp parts 2",
+                "has 6 elements in dimension 0, which 2 ranks cannot cut in 2 equal parts"},
         BadForm{"otherDimensions", "f32[4,4] of [8] split 0 over tp",
                 "both need the same number of dimensions"},
         BadForm{"dimensionSplitTwice", "f32[4,4] of [16,4] split 0 over tp split 0 over ep",

@@ -1,0 +1,403 @@
+// Cuts layers among tensor-parallel ranks. The parameter table says which dimension of each weight
+// is to be cut; the ops follow: from whole shapes to those of one rank, with the collectives
+// between products. Megatron-LM's arrangement: a product by columns takes all of its operand, one
+// by rows leaves parts of a sum. With sequence parallelism, what lies between a sum and the next
+// product by columns is divided by rows of batch × sequence, which is contiguous where a part of a
+// sequence would not be. `backward` makes the collectives of gradients from those that stand here.
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "compiler/passes/Passes.h"
+#include "runtime/base/Status.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+/// How an op is cut: the macros of PartitionRules.def.
+enum class Rule : uint8_t { Lookup, Product, Rowwise, Heads, Loss, Whole, Later };
+
+struct RuleRow {
+  int rows = 0;
+  Rule rule = Rule::Later;
+};
+
+constexpr std::array<RuleRow, plan::kOpCount> rulesOfOps() {
+  std::array<RuleRow, plan::kOpCount> table{};
+  auto set = [&](OpKind kind, Rule rule) {
+    RuleRow &row = table[static_cast<size_t>(kind)];
+    ++row.rows;
+    row.rule = rule;
+  };
+#define LOOKUP(op) set(OpKind::op, Rule::Lookup);
+#define PRODUCT(op) set(OpKind::op, Rule::Product);
+#define ROWWISE(op) set(OpKind::op, Rule::Rowwise);
+#define HEADS(op) set(OpKind::op, Rule::Heads);
+#define LOSS(op) set(OpKind::op, Rule::Loss);
+#define WHOLE(op) set(OpKind::op, Rule::Whole);
+#define LATER(op) set(OpKind::op, Rule::Later);
+#include "compiler/passes/PartitionRules.def"
+  return table;
+}
+constexpr std::array<RuleRow, plan::kOpCount> kRules = rulesOfOps();
+static_assert(std::ranges::all_of(kRules, [](const RuleRow &row) { return row.rows == 1; }),
+              "each op of Ops.def has one row in PartitionRules.def");
+
+/// What a rank has of a value.
+enum class Part : uint8_t {
+  Whole,   ///< all of it, the same on all ranks
+  Rows,    ///< some of the rows of batch × sequence
+  Columns, ///< some of the columns, or of the heads
+};
+
+/// Alignment of a parameter's start in elements: 16 bytes in 16-bit types.
+constexpr int64_t kParamAlign = 8;
+
+/// The group among whose ranks parameters are still to be cut; -1 if there is none.
+int16_t groupToCut(const plan::Plan &plan) {
+  for (const plan::Param &param : plan.params)
+    if (param.isUncut())
+      return param.splits.front().group;
+  return -1;
+}
+
+/// Gives parameters the types of a rank's part, and blocks their size.
+void cutParams(plan::Plan &plan) {
+  for (plan::Block &block : plan.blocks)
+    block.numel = 0;
+  for (plan::Param &param : plan.params) {
+    if (param.isUncut()) {
+      param.whole = param.type;
+      for (const plan::Split &split : param.splits)
+        param.type.shape[split.dim] /= plan.groupSize(split.group);
+    }
+    plan::Block &block = plan.blocks[static_cast<size_t>(param.block)];
+    param.offset = block.numel;
+    block.numel = (block.numel + param.type.numel() + kParamAlign - 1) / kParamAlign * kParamAlign;
+    block.shard = block.stateShard = block.numel;
+  }
+}
+
+class Partitioner {
+public:
+  Partitioner(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment, int16_t group)
+      : plan_(plan), segment_(segment), group_(group), ranks_(plan.groupSize(group)),
+        byRows_(plan.job.model.sequenceParallel), parts_(segment.values.size(), Part::Whole),
+        params_(segment.values.size(), nullptr), shared_(segment.values.size(), kNone),
+        gathered_(segment.values.size(), kNone) {
+    for (const plan::Segment::Boundary &in : segment.ins)
+      if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param) {
+        params_[in.value] = &plan.params[static_cast<size_t>(cell.of)];
+        segment.values[in.value].type = cell.type;
+      }
+  }
+
+  void run() {
+    std::vector<Op> old = std::move(segment_.ops);
+    for (Op &op : old) {
+      unit_ = op.unit, loc_ = op.loc;
+      cut(std::move(op));
+    }
+    plan::replaceOps(segment_, std::move(ops_));
+  }
+
+private:
+  void cut(Op op) {
+    switch (kRules[static_cast<size_t>(op.kind)].rule) {
+    case Rule::Lookup:
+      return cutLookup(std::move(op));
+    case Rule::Product:
+      return cutProduct(std::move(op));
+    case Rule::Rowwise:
+      return cutRowwise(std::move(op));
+    case Rule::Heads:
+      return cutHeads(std::move(op));
+    case Rule::Loss:
+      return cutLoss(std::move(op));
+    case Rule::Whole:
+      ops_.push_back(std::move(op));
+      return;
+    case Rule::Later:
+      break;
+    }
+    SHARDC_CHECK(false, "op '{}' stands before partition", plan::opInfo(op.kind).name);
+  }
+
+  // ---- values ----
+
+  Part partOf(ValueId value) const { return value < parts_.size() ? parts_[value] : Part::Whole; }
+  /// The dimension that the parameter's value is cut in; nothing for activations, and if ranks have
+  /// all of it.
+  std::optional<uint8_t> cutOf(ValueId value) const {
+    const plan::Param *param = value < params_.size() ? params_[value] : nullptr;
+    if (param != nullptr)
+      for (const plan::Split &split : param->splits)
+        if (split.group == group_)
+          return split.dim;
+    return std::nullopt;
+  }
+  bool isParam(ValueId value) const { return value < params_.size() && params_[value] != nullptr; }
+
+  const Type &typeOf(ValueId value) const { return segment_.values[value].type; }
+  const std::string &nameOf(ValueId value) const { return segment_.values[value].name; }
+
+  static int64_t rowsOf(const Type &type) {
+    return type.numel() / std::max<int64_t>(type.shape[type.rank - 1u], 1);
+  }
+  Type rowsOfRank(const Type &type) const {
+    return Type::of(type.dtype, {rowsOf(type) / ranks_, type.shape[type.rank - 1u]});
+  }
+  /// Of a rank's part, where `heads` is the dimension that counts heads or columns.
+  Type columnsOfRank(Type type, uint8_t dim) const {
+    SHARDC_CHECK(type.shape[dim] % ranks_ == 0, "{} columns for {} ranks", type.shape[dim], ranks_);
+    type.shape[dim] /= ranks_;
+    return type;
+  }
+  void become(ValueId value, Part part, const Type &type) {
+    parts_[value] = part;
+    segment_.values[value].type = type;
+  }
+
+  ValueId addValue(std::string name, const Type &type) {
+    ValueId value = plan::addValue(segment_, std::move(name), type);
+    parts_.resize(segment_.values.size(), Part::Whole);
+    params_.resize(segment_.values.size(), nullptr);
+    shared_.resize(segment_.values.size(), kNone);
+    gathered_.resize(segment_.values.size(), kNone);
+    return value;
+  }
+
+  // ---- ops between ranks ----
+
+  void append(Op op) {
+    op.phase = plan::segmentKindInfo(segment_.kind).phase;
+    ops_.push_back(std::move(op));
+  }
+
+  /// The channel is chosen where all collectives of a step are known.
+  Op collective(OpKind kind, ValueId operand) const {
+    Op op = plan::makeOp(kind, {operand}, unit_, loc_);
+    op.group = group_;
+    return op;
+  }
+
+  /// A value that all ranks have, as ops take it that give it a part of its gradient.
+  ValueId shared(ValueId value) {
+    if (shared_[value] != kNone)
+      return shared_[value];
+    Op view = plan::makeOp(OpKind::View, {value}, unit_, loc_);
+    view.set(Key::shared, int64_t{1});
+    view.group = group_;
+    ValueId result = addValue(nameOf(value) + ".shared", typeOf(value));
+    view.results = {result};
+    append(std::move(view));
+    return shared_[value] = result;
+  }
+
+  /// All rows of a value that is divided by rows.
+  ValueId gathered(ValueId value) {
+    if (gathered_[value] != kNone)
+      return gathered_[value];
+    Op gather = collective(OpKind::AllGather, value);
+    Type type = typeOf(value);
+    type.shape[0] *= ranks_;
+    ValueId result = addValue(nameOf(value) + ".all", type);
+    gather.results = {result};
+    append(std::move(gather));
+    return gathered_[value] = result;
+  }
+
+  /// What a product by columns takes.
+  ValueId wholeOf(ValueId value) {
+    SHARDC_CHECK(partOf(value) != Part::Columns, "'{}' is cut by columns", nameOf(value));
+    return partOf(value) == Part::Rows ? gathered(value) : shared(value);
+  }
+
+  /// Appends an op whose result is a part of a sum, and makes the sum under the result's name.
+  void appendSummed(Op op) {
+    ValueId sum = op.results[0];
+    Type type = typeOf(sum);
+    ValueId part = addValue(nameOf(sum) + ".part", type);
+    op.results = {part};
+    ops_.push_back(std::move(op));
+    Op reduce = collective(byRows_ ? OpKind::ReduceScatter : OpKind::AllReduce, part);
+    reduce.results = {sum};
+    append(std::move(reduce));
+    if (byRows_)
+      become(sum, Part::Rows, rowsOfRank(type));
+  }
+
+  // ---- families of ops ----
+
+  void cutLookup(Op op) {
+    if (cutOf(op.operands[1])) {
+      op.group = group_;
+      return appendSummed(std::move(op));
+    }
+    if (byRows_) {
+      op.operands[0] = rowsOfIds(op.operands[0]);
+      op.operands[1] = shared(op.operands[1]);
+      become(op.results[0], Part::Rows, rowsOfRank(typeOf(op.results[0])));
+    }
+    ops_.push_back(std::move(op));
+  }
+
+  /// This rank's rows of what each position has one of.
+  ValueId rowsOfIds(ValueId ids) {
+    if (gathered_[ids] != kNone)
+      return gathered_[ids];
+    int64_t rows = typeOf(ids).numel() / ranks_;
+    Op view = plan::makeOp(OpKind::View, {ids}, unit_, loc_);
+    view.set(Key::coef, rows);
+    view.group = group_;
+    ValueId result = addValue(nameOf(ids) + ".rows", Type::of(typeOf(ids).dtype, {rows}));
+    segment_.values[result].purpose = segment_.values[ids].purpose;
+    view.results = {result};
+    append(std::move(view));
+    return gathered_[ids] = result;
+  }
+
+  void cutProduct(Op op) {
+    std::optional<uint8_t> cut = cutOf(op.operands[1]);
+    if (!cut)
+      return cutRowwise(std::move(op));
+    if (*cut == 0) {
+      ValueId product = op.results[0];
+      op.operands[0] = wholeOf(op.operands[0]);
+      ops_.push_back(std::move(op));
+      const Type &type = typeOf(product);
+      return become(product, Part::Columns, columnsOfRank(type, type.rank - 1u));
+    }
+    SHARDC_CHECK(partOf(op.operands[0]) == Part::Columns, "'{}' is not cut by columns",
+                 nameOf(op.operands[0]));
+    ValueId bias = op.operands.size() > 2 ? op.operands[2] : kNone;
+    if (bias == kNone)
+      return appendSummed(std::move(op));
+    // A bias counts once, so the sum over ranks comes first.
+    ValueId result = op.results[0];
+    op.operands.resize(2);
+    op.results = {addValue(nameOf(result) + ".product", typeOf(result))};
+    ValueId product = op.results[0];
+    appendSummed(std::move(op));
+    Op add = plan::makeOp(OpKind::BiasAdd, {product, bias}, unit_, loc_);
+    add.phase = plan::segmentKindInfo(segment_.kind).phase;
+    add.results = {result};
+    cutRowwise(std::move(add));
+  }
+
+  void cutRowwise(Op op) {
+    Part part = partOf(op.operands[0]);
+    for (ValueId &operand : op.operands)
+      if (isParam(operand)) {
+        if (part != Part::Whole && !cutOf(operand))
+          operand = shared(operand);
+      } else if (operand != op.operands[0] && op.kind == OpKind::Add) {
+        SHARDC_CHECK(partOf(operand) == part, "'{}' and '{}' are cut otherwise", nameOf(operand),
+                     nameOf(op.operands[0]));
+      }
+    if (op.kind == OpKind::Dropout && part == Part::Rows)
+      op.group = group_; // the mask follows from the row among all rows
+    for (ValueId result : op.results)
+      becomeLike(result, part);
+    ops_.push_back(std::move(op));
+  }
+
+  /// Statistics have one element for each row or head.
+  void becomeLike(ValueId value, Part part) {
+    const Type &type = typeOf(value);
+    if (part == Part::Whole)
+      return;
+    if (type.rank == 1)
+      return become(value, part, columnsOfRank(type, 0));
+    if (part == Part::Rows)
+      return become(value, part, rowsOfRank(type));
+    become(value, part, columnsOfRank(type, type.rank == 4 ? 2 : type.rank - 1u));
+  }
+
+  void cutHeads(Op op) {
+    if (partOf(op.operands[0]) != Part::Columns) {
+      SHARDC_CHECK(partOf(op.operands[0]) == Part::Whole, "heads of a part of the rows");
+      ops_.push_back(std::move(op));
+      return;
+    }
+    if (op.kind == OpKind::SplitQkv)
+      for (Key key : {Key::num_heads, Key::num_groups})
+        op.set(key, op.getInt(key) / ranks_);
+    bool isAttention = op.kind == OpKind::Attention;
+    if (isAttention && op.getFloat(Key::p) > 0)
+      op.group = group_; // the mask follows from the head among all heads
+    for (ValueId result : op.results)
+      becomeLike(result, Part::Columns);
+    if (isAttention) { // statistics of [batch, heads, sequence]
+      Type type = typeOf(op.results[1]);
+      type.shape[type.rank - 1u] *= ranks_;
+      become(op.results[1], Part::Columns, columnsOfRank(type, 1));
+    }
+    ops_.push_back(std::move(op));
+  }
+
+  /// Ranks gather three numbers of each row, and never logits.
+  void cutLoss(Op op) {
+    ValueId logits = op.operands[0];
+    SHARDC_CHECK(partOf(logits) != Part::Rows, "logits of a part of the rows");
+    if (partOf(logits) == Part::Whole) {
+      ops_.push_back(std::move(op));
+      return;
+    }
+    constexpr int64_t kStatistics = 3;
+    const std::string name = nameOf(op.results[0]);
+    int64_t rows = rowsOf(typeOf(logits));
+    Op stats = plan::makeOp(OpKind::VocabStats, {logits, op.operands[1]}, unit_, loc_);
+    stats.set(Key::valid_cols, op.getInt(Key::valid_cols));
+    stats.group = group_;
+    stats.results = {addValue(name + ".stats", Type::of(DType::F32, {kStatistics, rows}))};
+    Op gather = collective(OpKind::AllGather, stats.results[0]);
+    gather.results = {
+        addValue(name + ".stats.all", Type::of(DType::F32, {kStatistics * ranks_, rows}))};
+    op.kind = OpKind::VocabLoss;
+    op.operands = {gather.results[0], op.operands[2]};
+    append(std::move(stats));
+    append(std::move(gather));
+    ops_.push_back(std::move(op));
+  }
+
+  const plan::Plan &plan_;
+  plan::Segment &segment_;
+  int16_t group_;
+  int64_t ranks_;
+  bool byRows_; ///< between products
+  int32_t unit_ = -1;
+  uint32_t loc_ = kNone;
+  std::vector<Op> ops_;
+  // By value:
+  std::vector<Part> parts_;
+  std::vector<const plan::Param *> params_; ///< whose content it is
+  std::vector<ValueId> shared_, gathered_;  ///< views and gathers of it so far
+};
+
+} // namespace
+
+void runPartition(plan::Plan &plan, Notes &) {
+  int16_t group = groupToCut(plan);
+  if (group < 0)
+    return;
+  cutParams(plan);
+  for (plan::Role &role : plan.roles) {
+    for (plan::Cell &cell : role.cells)
+      if (cell.kind == plan::CellKind::Param)
+        cell.type = plan.params[static_cast<size_t>(cell.of)].type;
+    for (plan::Segment &segment : role.segments)
+      if (segment.body)
+        Partitioner(plan, role, segment, group).run();
+  }
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Trains small recipes with layers cut among tensor-parallel ranks. Needs only Python.
+
+    tensor_runs.py CHECK RECIPE [--set path=value ...]
+
+CHECK is what has to agree:
+    one-rank  tensor-parallel sizes, sequence parallelism, strategies, groups of data-parallel ranks, microbatches,
+              recomputation, tied tables, losses per token, and one rank: losses of 5 steps, and gradients of the first,
+              within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. A part of
+              them runs unless SHARDC_LONG=1.
+    same      any schedule, selective and full recomputation, and a process for each rank to the bit
+    layouts   saved under one layout, loaded under another: weights and moments to the bit
+"""
+
+import itertools
+import os
+import random
+
+from compare_runs import FULL, LONG, STRATEGIES, equal, fsdp2_settings, run_check, strategy_settings
+from hybrid_runs import compare, compare_layouts, with_gradients
+
+ROWS = 8  # of the table, unless all run
+MICRO_BATCH, STEPS = 2, 5
+SELECTIVE = ["model.recompute_granularity=selective", "model.recompute_modules=[core_attn, layernorm, mlp]"]
+SIZES = ["model.num_attention_heads=8", "model.num_query_groups=4",
+         "model.vocab_size=251", "model.make_vocab_size_divisible_by=64"]  # which pads alike for 1, 2 and 4 ranks
+AXES = {
+    "tensor": (2, 4),
+    "rows": (False, True),
+    "strategy": (*STRATEGIES, "torch_fsdp2"),
+    "data": (1, 2, 4),
+    "instances": (1, 2),
+    "outer": ("no_shard", "optim"),  # of state between instances
+    "microbatches": (1, 3),
+    "recompute": ("none", "selective", "full"),
+    "tied": (False, True),
+    "per_token": (False, True),
+}
+RECOMPUTE = {"none": [], "selective": SELECTIVE, "full": FULL}
+
+
+def is_valid(row):
+    """Whether no rule refuses the row, as far as it is chosen."""
+    if row.get("instances", 1) > 1 and (row.get("data", 2) < 2 or row.get("strategy") in ("no_shard", "torch_fsdp2")):
+        return False
+    if row.get("outer", "no_shard") == "optim" and (row.get("instances", 2) == 1 or row.get("strategy") != "optim_grads_params"):
+        return False
+    return not (row.get("tied") and row.get("strategy") == "torch_fsdp2")
+
+
+def pairs_of(row):
+    return set(itertools.combinations(sorted(row.items()), 2))
+
+
+def pairwise(draw):
+    """Rows in which each pair of values occurs that a valid row can have."""
+    rows = [dict(zip(AXES, values)) for values in itertools.product(*AXES.values())]
+    rows = [row for row in rows if is_valid(row)]
+    left = set().union(*map(pairs_of, rows))
+    while left:
+        row = max(draw.sample(rows, 200), key=lambda each: len(pairs_of(each) & left))
+        if new := pairs_of(row) & left:
+            left -= new
+            yield row
+
+
+def layout(tensor=1, rows=False, strategy="no_shard", data=1, instances=1, outer="no_shard"):
+    ranks = tensor * data
+    if strategy == "torch_fsdp2":
+        found = [*fsdp2_settings(True, ranks), "checkpoint.ckpt_format=torch_dist"]
+    else:
+        found = [*strategy_settings(strategy), f"cluster.gpus_per_node={ranks}"]
+    return [*found, f"model.tensor_model_parallel_size={tensor}", f"model.sequence_parallel={str(rows).lower()}",
+            f"ddp.num_distributed_optimizer_instances={instances}", f"ddp.outer_dp_sharding_strategy={outer}",
+            f"train.micro_batch_size={MICRO_BATCH}"]
+
+
+def model(row):
+    return [*SIZES, f"model.share_embeddings_and_output_weights={str(row['tied']).lower()}",
+            f"model.calculate_per_token_loss={str(row['per_token']).lower()}",
+            f"train.global_batch_size={MICRO_BATCH * row['data'] * row['microbatches']}", f"train.train_iters={STEPS}"]
+
+
+def check_one_rank(runner):
+    draw = random.Random(int(os.environ.get("SEED", "1")))
+    rows = list(pairwise(draw))
+    chosen = rows if LONG else rows[:ROWS]
+    for row in chosen:
+        name = ", ".join(f"{axis} {value}" for axis, value in row.items())
+        expected = with_gradients(runner, *model(row), *layout())
+        own = layout(*(row[axis] for axis in ("tensor", "rows", "strategy", "data", "instances", "outer")))
+        compare(name, with_gradients(runner, *model(row), *own, *RECOMPUTE[row["recompute"]]), expected)
+    print(f"{len(chosen)} of {len(rows)} rows")
+
+
+def check_same(runner):
+    for rows in (False, True):
+        name = "by rows" if rows else "whole"
+        settings = [*SIZES, "train.global_batch_size=8", "train.train_iters=4",
+                    *layout(2, rows, "optim_grads_params", 2), "validation.eval_interval=2", "validation.eval_iters=2"]
+        expected = runner.run_plan(*settings)
+        for seed in (1, 2):
+            equal(f"{name}, seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
+        equal(f"{name}, all layers computed again", expected, runner.run_plan(*settings, *FULL))
+        equal(f"{name}, parts of layers computed again", expected, runner.run_plan(*settings, *SELECTIVE))
+        records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
+        equal(f"{name}, a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
+
+
+def check_layouts(runner):
+    def under(*axes):
+        return [*SIZES, *layout(*axes), *strategy_settings("optim_grads_params")[:2]]
+
+    layouts = {"one rank": under(1, False, "optim_grads_params", 1), "FSDP on 3": under(1, False, "optim_grads_params", 3),
+               "tensor 2": under(2, False, "optim_grads_params", 1), "tensor 4 by rows": under(4, True, "optim_grads_params", 1),
+               "tensor 2 by rows, FSDP 3": under(2, True, "optim_grads_params", 3)}
+    compare_layouts(runner, layouts, ("one rank", "tensor 2", "tensor 2 by rows, FSDP 3"))
+
+
+if __name__ == "__main__":
+    run_check({"one-rank": check_one_rank, "same": check_same, "layouts": check_layouts})
