@@ -6,6 +6,7 @@
 #include "compiler/basic/Numbers.h"
 #include "compiler/config/Mesh.h"
 #include "compiler/config/RulePredicates.h"
+#include "compiler/model/Stages.h"
 
 namespace shardc::config {
 
@@ -286,6 +287,39 @@ void ruleUnevenStages(RuleContext &ctx) {
   if (!fits)
     ctx.report({Opt::ModelNumLayers, Opt::ModelPipelineModelParallelSize, first, last},
                {layers, stages});
+}
+
+void ruleVirtualStagesAlone(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  Opt opt = Opt::ModelVirtualPipelineModelParallelSize;
+  if (d.virtualStages > 1 && d.pipelineParallel == 1)
+    ctx.report({opt, Opt::ModelPipelineModelParallelSize}, {d.virtualStages})
+        .fix(ctx.fixRemove(opt));
+}
+
+void rulePipelineStages(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  Opt layout = Opt::ModelPipelineModelParallelLayout;
+  if (d.pipelineParallel == 1 || !ctx.has(Opt::ModelNumLayers) ||
+      (d.virtualStages > 1 && !ctx.has(layout)))
+    return;
+  model::StageRequest request;
+  request.layers = d.numLayers;
+  request.stages = product({d.pipelineParallel, d.virtualStages});
+  request.first = ctx.num(Opt::ModelNumLayersInFirstPipelineStage);
+  request.last = ctx.num(Opt::ModelNumLayersInLastPipelineStage);
+  request.countsEmbedding = ctx.on(Opt::ModelAccountForEmbeddingInPipelineSplit);
+  request.countsLoss = ctx.on(Opt::ModelAccountForLossInPipelineSplit);
+  std::string text = ctx.has(layout) ? ctx.text(layout) : "";
+  request.layout = text;
+  model::StageLayout stages = model::divideLayers(request);
+  // Other rules say which numbers leave a remainder.
+  if (stages.isValid() || stages.fault == model::StageLayout::Fault::Remainder)
+    return;
+  ctx.report({Opt::ModelNumLayers, Opt::ModelPipelineModelParallelSize,
+              Opt::ModelNumLayersInFirstPipelineStage, Opt::ModelNumLayersInLastPipelineStage,
+              layout},
+             {d.numLayers, request.stages, stages.problem});
 }
 
 void ruleSequenceDividesContext(RuleContext &ctx) {

@@ -252,6 +252,8 @@ public:
     }
     findPlaces();
     fillJob(config_, plan_, strategy_, places_);
+    if (stages_ >= 0)
+      plan_.job.put(JobField::derived_stageGroup, int64_t{stages_});
     addParameters();
     plan_.roles.emplace_back();
     role_ = &plan_.roles.back();
@@ -280,8 +282,11 @@ private:
       tensor_ = static_cast<int16_t>(mesh.findGroup("tp") - mesh.groups.data());
     for (config::Mesh::Axis &axis : mesh.axes)
       plan_.mesh.push_back({std::move(axis.name), axis.size});
-    for (config::Mesh::Group &group : mesh.groups)
+    for (config::Mesh::Group &group : mesh.groups) {
+      if (d_.pipelineParallel > 1 && &group == mesh.findGroup("pp"))
+        stages_ = static_cast<int16_t>(plan_.groups.size());
       plan_.groups.push_back({std::move(group.name), std::move(group.axes)});
+    }
     plan_.dataGroup = static_cast<int16_t>(mesh.data);
     all_ = static_cast<int16_t>(mesh.all);
     shards_ = states_ = static_cast<int16_t>(mesh.shard);
@@ -453,6 +458,7 @@ private:
   LocTable locs_;
   config::ShardingStrategy strategy_;
   int16_t all_ = -1;    ///< the group of all ranks
+  int16_t stages_ = -1; ///< the group of the stages of a pipeline
   int16_t tensor_ = -1; ///< the group of tensor-parallel ranks, if there are several
   int16_t shards_ = -1; ///< the group among whose ranks parameters are divided
   int16_t states_ = -1; ///< the group among whose ranks their state is divided

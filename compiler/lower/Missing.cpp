@@ -37,7 +37,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
 
 /// Options that refine those that findMissing names, or that are valid only together with them.
 constexpr llvm::StringLiteral kPlanned[] = {
-    "model.account_for_",
     "model.cpu_offloading_",
     "model.dsa_",
     "model.expert_model_parallel_size",
@@ -50,7 +49,6 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.moe_",
     "model.mtp_",
     "model.mup_",
-    "model.num_layers_in_",
     "model.peft",
     "model.q_lora_rank",
     "model.qk_clip_",
@@ -86,8 +84,11 @@ std::vector<Missing> findMissing(const Config &config) {
   };
   need(d.tensorParallel > d.numGroups, "fewer key/value groups than tensor-parallel ranks",
        Opt::ModelNumQueryGroups);
+  // Passes make plans of pipelines, which the verifier does not follow yet.
   need(d.pipelineParallel > 1, "pipeline-parallel partitioning",
        Opt::ModelPipelineModelParallelSize);
+  need(d.virtualStages > 1, "interleaved pipeline stages",
+       Opt::ModelVirtualPipelineModelParallelSize);
   need(d.contextParallel > 1, "context-parallel partitioning", Opt::ModelContextParallelSize);
   need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
   need(config.has(Opt::ModelNumMoeExperts), "mixture of experts", Opt::ModelNumMoeExperts);

@@ -120,11 +120,30 @@ double bytesOf(const Segment &segment, const Op &op) {
   return 0;
 }
 
+bool isOfStep(plan::SegmentKind kind) {
+  switch (kind) {
+  case plan::SegmentKind::Train:
+  case plan::SegmentKind::Forward:
+  case plan::SegmentKind::Backward:
+  case plan::SegmentKind::Steady:
+  case plan::SegmentKind::Begin:
+  case plan::SegmentKind::Update:
+    return true;
+  case plan::SegmentKind::Other:
+  case plan::SegmentKind::Eval:
+  case plan::SegmentKind::Init:
+  case plan::SegmentKind::Prologue:
+  case plan::SegmentKind::Snapshot:
+    return false;
+  }
+  return false;
+}
+
 template <typename Visit>
 void forEachOpOfStep(const plan::Plan &plan, const plan::Role &role, Visit visit) {
   int64_t microbatches = plan.job.derived.numMicrobatches;
   for (const Segment &segment : role.segments) {
-    if (segment.kind != plan::SegmentKind::Train && segment.kind != plan::SegmentKind::Update)
+    if (!isOfStep(segment.kind))
       continue;
     for (const Op &op : segment.ops)
       visit(segment, op,

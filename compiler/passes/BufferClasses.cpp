@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "compiler/passes/Allocator.h"
 #include "compiler/passes/Strategy.h"
 #include "runtime/base/Status.h"
 
@@ -53,10 +54,10 @@ public:
 
   std::vector<Slot> run() {
     for (const plan::Segment::Boundary &in : segment_.ins)
-      slots_[in.value] = {static_cast<int32_t>(in.cell), {}};
+      slots_[in.value] = slotOf(in);
     for (const plan::Segment::Boundary &out : segment_.outs)
       if (slots_[out.value].cls < 0)
-        slots_[out.value] = {static_cast<int32_t>(out.cell), {}};
+        slots_[out.value] = slotOf(out);
     markSym();
     for (size_t i = segment_.ops.size(); i-- > 0;)
       backward(segment_.ops[i]);
@@ -67,6 +68,11 @@ public:
   }
 
 private:
+  Slot slotOf(const plan::Segment::Boundary &boundary) const {
+    bool isRing = role_.cells[boundary.cell].isRing();
+    return {static_cast<int32_t>(boundary.cell), {}, isRing ? boundary.shift : 0};
+  }
+
   int32_t newClass(ValueId value) {
     BufferClass cls;
     cls.arena = sym_[value] != 0 ? plan::Arena::Sym : plan::Arena::Work;
@@ -75,11 +81,15 @@ private:
     return static_cast<int32_t>(result_.classes.size()) - 1;
   }
 
+  static bool isBetweenStages(const Op &op) {
+    return op.kind == OpKind::Send || op.kind == OpKind::Recv;
+  }
+
   /// Buffers of collectives beside compute belong in the arena that peers and windows may access.
   /// Shards of gradients do not, where activations leave room for them during the backward pass.
   void markSym() {
     for (const Op &op : segment_.ops) {
-      bool isBulk = op.channel != plan::kNoChannel &&
+      bool isBulk = op.channel != plan::kNoChannel && !isBetweenStages(op) &&
                     plan_.channels[static_cast<size_t>(op.channel)].stream != plan::kComputeStream;
       if (!isBulk)
         continue;
@@ -189,6 +199,11 @@ BufferClasses findBufferClasses(const plan::Plan &plan, const plan::Role &role) 
     BufferClass cls;
     cls.arena = cell.arena;
     cls.bytes = cell.type.bytes();
+    if (cell.isRing()) {
+      cls.slots = cell.slots;
+      cls.stride = (cls.bytes + kBufferAlign - 1) / kBufferAlign * kBufferAlign;
+      cls.bytes = cls.stride * cell.slots;
+    }
     result.classes.push_back(cls);
   }
   findInPlaceGathers(plan, role, result);

@@ -13,7 +13,9 @@ namespace shardc::passes {
 /// Bytes that are placed as one unit. The classes of cells come first, with the index of the cell.
 struct BufferClass {
   plan::Arena arena = plan::Arena::Work;
-  int64_t bytes = 0;
+  int64_t bytes = 0;     ///< of all slots of a ring
+  int32_t slots = 1;     ///< more for rings
+  int64_t stride = 0;    ///< bytes from a slot to the next
   int64_t offset = -1;   ///< in the arena; -1 until placed
   int32_t inside = -1;   ///< a class whose buffer contains this one
   plan::Moving insideAt; ///< bytes from that buffer's start
@@ -22,7 +24,8 @@ struct BufferClass {
 /// A value's position in its class.
 struct Slot {
   int32_t cls = -1;
-  plan::Moving at; ///< bytes from the class's start
+  plan::Moving at;   ///< bytes from the class's start, or from that of a slot of a ring
+  int64_t shift = 0; ///< of a ring: from the microbatch under way to the one that the slot is for
 };
 
 /// The classes of one role: of its cells and of each segment's values.

@@ -159,9 +159,42 @@ private:
     std::vector<ValueId> grads(cells_.size(), kNone);
     for (size_t b : blocks_)
       grads[b] = plan::addLiveIn(segment, "g." + plan_.blocks[b].name, role_, cells_[b].grad);
+    std::vector<std::vector<int32_t>> stages = stagesOfBlocks();
+    for (size_t b : blocks_)
+      if (stages[b].size() > 1)
+        grads[b] = sumOverStages(segment, b, grads[b], stages[b]);
     ValueId state = buildNorm(segment, grads);
     for (size_t b : blocks_)
       buildOptimizer(segment, b, grads[b], state);
+  }
+
+  /// By block the stages that have it, where there are several roles.
+  std::vector<std::vector<int32_t>> stagesOfBlocks() const {
+    std::vector<std::vector<int32_t>> stages(plan_.blocks.size());
+    for (const plan::Role &role : plan_.roles)
+      for (const plan::Cell &cell : role.cells)
+        if (cell.kind == plan::CellKind::Weight && !role.where.empty())
+          stages[static_cast<size_t>(cell.of)].push_back(
+              static_cast<int32_t>(role.where.front().begin));
+    return stages;
+  }
+
+  /// The gradient of a block with a copy on another stage.
+  ValueId sumOverStages(plan::Segment &segment, size_t block, ValueId gradient,
+                        const std::vector<int32_t> &stages) {
+    SHARDC_CHECK(stages.size() == 2, "block '{}' is on more than two stages",
+                 plan_.blocks[block].name);
+    Op reduce = blockOp(OpKind::AllReduce, block);
+    reduce.operands = {gradient};
+    plan::setChannel(plan_, reduce,
+                     plan::pairChannelOf(plan_, static_cast<int16_t>(plan_.job.derived.stageGroup),
+                                         {stages[0], stages[1]}, plan::StreamKind::Compute,
+                                         "tied"));
+    plan::Value sum = segment.values[gradient];
+    ValueId result = plan::addValue(segment, sum.name + ".sum", sum.type, sum.purpose);
+    reduce.results = {result};
+    plan::append(segment, std::move(reduce));
+    return result;
   }
 
   /// Norm over all gradients, clipping factor, reported loss: the values on which all ranks agree.

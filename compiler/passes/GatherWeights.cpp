@@ -32,11 +32,14 @@ public:
   void run() {
     if (strategy_.shardsParams)
       gatherAroundUses();
-    else if (strategy_.shardsState)
+    else if (strategy_.shardsState && !findsKept())
       gatherOnce();
   }
 
 private:
+  /// The forward pass of a microbatch has gathered what is kept before the backward pass begins.
+  bool findsKept() const { return segment_.kind == plan::SegmentKind::Backward; }
+
   /// Block of each live-in weight value; kNone for all other values.
   std::vector<uint32_t> blocksOfLiveIns() const {
     std::vector<uint32_t> blocks(segment_.values.size(), kNone);
@@ -97,7 +100,7 @@ private:
     std::vector<Span> spans = findSpans(viewOf, blockOfWhole);
     std::vector<ValueId> shards = replaceLiveIns();
     std::vector<Op> ops;
-    if (strategy_.dividesShards())
+    if (strategy_.dividesShards() && !findsKept())
       ops = gatherShards(shards);
     rewriteSpans(spans, viewOf, blockOfWhole, shards, std::move(ops));
   }

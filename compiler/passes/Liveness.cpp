@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compiler/passes/Clocks.h"
+#include "runtime/plan/Variants.h"
 
 namespace shardc::passes {
 namespace {
@@ -22,16 +23,36 @@ struct Node {
 
 class ProgramGraph {
 public:
-  explicit ProgramGraph(const plan::Role &role) : role_(role) { walk(role.program, {}); }
+  explicit ProgramGraph(const plan::Role &role) : role_(role) {
+    for (const plan::Segment &segment : role.segments)
+      variants_.emplace_back(segment);
+    walk(role.program, {});
+  }
   const std::vector<Node> &nodes() const { return nodes_; }
 
 private:
   using Exits = std::vector<size_t>;
 
   Exits walk(const std::vector<plan::ProgramNode> &list, Exits from) {
+    std::vector<int64_t> counts = plan::namedRuns(role_, list);
     for (const plan::ProgramNode &node : list)
-      from = walk(node, std::move(from));
+      from = node.kind == plan::ProgramNode::Loop || node.microbatch
+                 ? walkNamed(node, counts, std::move(from))
+                 : walk(node, std::move(from));
     return from;
+  }
+
+  /// A run that names its microbatch, of `counts` for each segment, or a loop of such runs.
+  Exits walkNamed(const plan::ProgramNode &node, const std::vector<int64_t> &counts, Exits from,
+                  int64_t turn = 0) {
+    if (node.kind == plan::ProgramNode::Loop) {
+      for (int64_t i = 0; i < node.count; ++i)
+        for (const plan::ProgramNode &child : node.children)
+          from = walkNamed(child, counts, std::move(from), i);
+      return from;
+    }
+    const plan::VariantTable &variants = variants_[node.segment];
+    return {visit(node, variants.of(node.microbatch->at(turn), counts[node.segment]), from)};
   }
 
   Exits walk(const plan::ProgramNode &node, Exits from) {
@@ -39,7 +60,6 @@ private:
     case plan::ProgramNode::Start:
     case plan::ProgramNode::Run:
       return run(node, std::move(from));
-    case plan::ProgramNode::Loop:
     case plan::ProgramNode::Steps: {
       Exits exits = walk(node.children, from);
       walk(node.children, exits); // the back edge from one step to the next
@@ -50,6 +70,8 @@ private:
       exits.insert(exits.end(), from.begin(), from.end());
       return exits;
     }
+    case plan::ProgramNode::Loop: // its runs name their microbatch
+      break;
     }
     return from;
   }
@@ -86,6 +108,7 @@ private:
   }
 
   const plan::Role &role_;
+  std::vector<plan::VariantTable> variants_; ///< by segment
   std::vector<Node> nodes_;
 };
 
@@ -97,7 +120,7 @@ struct Effect {
 class EffectFinder {
 public:
   EffectFinder(const plan::Role &role, const plan::Segment &segment, plan::Variant variant)
-      : segment_(segment), variant_(variant), cellOf_(segment.values.size(), kNone),
+      : role_(role), segment_(segment), variant_(variant), cellOf_(segment.values.size(), kNone),
         same_(segment.values.size()) {
     effect_.uses.assign(role.cells.size(), 0);
     effect_.defines.assign(role.cells.size(), 0);
@@ -119,12 +142,16 @@ public:
             same_[op.results[tie.result]] = same_[tie.value];
     }
     for (const plan::Segment::Boundary &out : segment_.outs)
-      if (cellOf_[same_[out.value]] != out.cell)
+      if (cellOf_[same_[out.value]] != out.cell && isWhole(out.cell))
         effect_.defines[out.cell] = 1;
     return std::move(effect_);
   }
 
 private:
+  /// What is left in a cell replaces all of its content. In a ring it is that of one microbatch,
+  /// and of those before only the first one of a step finds none.
+  bool isWhole(uint32_t cell) const { return !role_.cells[cell].isRing() || variant_.isFirst(); }
+
   void execute(const Op &op) {
     for (ValueId operand : op.operands)
       use(operand);
@@ -143,6 +170,7 @@ private:
         use(operand);
   }
 
+  const plan::Role &role_;
   const plan::Segment &segment_;
   plan::Variant variant_;
   std::vector<uint32_t> cellOf_; ///< cell whose content a live-in value is

@@ -34,11 +34,11 @@ public:
     if (update == kNone || prologue == kNone)
       return;
     for (const plan::Segment &segment : role_.segments)
-      if (segment.body && gathers_.empty())
+      if (beginsWithGathers(segment) && gathers_.empty())
         findGathers(segment);
     for (const Op &gather : gathers_)
       for (const plan::Segment &segment : role_.segments)
-        if (segment.body && indexIn(segment, gather) == kNone)
+        if (beginsWithGathers(segment) && indexIn(segment, gather) == kNone)
           return; // bodies with different beginnings
     for (const Op &gather : gathers_)
       rotate(gather, role_.segments[update], role_.segments[prologue]);
@@ -46,6 +46,11 @@ public:
   }
 
 private:
+  /// The body begins with what is gathered ahead: a backward pass follows a forward one.
+  static bool beginsWithGathers(const plan::Segment &segment) {
+    return segment.body && segment.kind != plan::SegmentKind::Backward;
+  }
+
   /// The gathers of the first units, in order.
   void findGathers(const plan::Segment &body) {
     std::vector<int32_t> units;
@@ -138,7 +143,7 @@ private:
     uint32_t cell = addCell(role_, "W." + block.name, {plan::CellKind::GatheredWeight, of}, type,
                             plan::Arena::Sym, plan::Purpose::Comm);
     for (plan::Segment &segment : role_.segments)
-      if (segment.body)
+      if (beginsWithGathers(segment))
         takeFromCell(segment, gather, cell, "W." + block.name);
     for (plan::Segment *segment : {&update, &prologue})
       fillCell(*segment, gather, shard, cell, "W." + block.name);

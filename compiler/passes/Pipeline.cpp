@@ -25,6 +25,9 @@ constexpr PassId kOrder[] = {
     // After Recompute, which selects among the ops that these two fuse.
     PassId::FuseQkvAttention,
     PassId::FuseEpilogues,
+    // After the passes that look at forward and backward ops together, and before parameters get
+    // blocks, which stages have or have not.
+    PassId::SplitStages,
     PassId::ShardUnits,
     PassId::InsertCollectives,
     // After InsertCollectives: these two find the table by its collectives and replace them.

@@ -66,7 +66,8 @@ private:
 
   bool livesEverywhere(size_t cell) const {
     Arena arena = role_.cells[cell].arena;
-    if (arena == Arena::State || arena == Arena::Host)
+    // Rings share their bytes with nothing, so that one microbatch can stand for the others.
+    if (arena == Arena::State || arena == Arena::Host || role_.cells[cell].isRing())
       return true;
     // Buffers that all bodies and the update need at both ends, such as weights that stay gathered.
     for (size_t s = 0; s < liveness_.size(); ++s)
@@ -266,6 +267,11 @@ private:
     place.arena = cls->arena;
     place.offset = cls->offset + at.offset;
     place.coef = at.coef, place.group = at.group;
+    if (const BufferClass &own = buffers_.classes[static_cast<size_t>(slot.cls)]; own.slots > 1) {
+      place.slots = own.slots;
+      place.stride = own.stride;
+      place.shift = slot.shift;
+    }
     return place;
   }
 

@@ -6,12 +6,13 @@
 // What ranks have gathered of their parts is gathered again, rather than kept, without being asked
 // for.
 //
-// full: a region is `recompute_num_layers` layers (method uniform), or each of the first
-// `recompute_num_layers` layers (method block); it keeps its input. selective: only the ops of the
-// chosen modules are recomputed, from their operands.
+// full: a region is `recompute_num_layers` layers of a stage (method uniform), or each of the first
+// `recompute_num_layers` layers of a stage (method block); it keeps its input. selective: only the
+// ops of the chosen modules are recomputed, from their operands.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
+#include "compiler/passes/PipelineStages.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
@@ -41,16 +42,18 @@ Request readRequest(const plan::Plan &plan) {
   request.full = model.recomputeGranularity == Job::RecomputeGranularity::Full;
   bool block = model.recomputeMethod == Job::RecomputeMethod::Block;
   int64_t count = model.recomputeNumLayers;
-  int64_t layer = 0;
+  PipelineStages stages = readStages(plan);
+  int64_t layer = 0; // of the stage
+  int32_t stage = 0, regions = 0;
   for (size_t unit = 0; unit < plan.units.size(); ++unit) {
     if (!isLayer(plan, static_cast<int32_t>(unit)))
       continue;
-    if (!request.full)
-      request.region[unit] = static_cast<int32_t>(layer);
-    else if (block)
-      request.region[unit] = layer < count ? static_cast<int32_t>(layer) : -1;
-    else
-      request.region[unit] = static_cast<int32_t>(layer / count);
+    layer = stages.ofUnit[unit] == stage ? layer : 0;
+    stage = stages.ofUnit[unit];
+    bool isIn = !request.full || !block || layer < count;
+    bool begins = !request.full || block || layer % count == 0;
+    regions += isIn && begins ? 1 : 0;
+    request.region[unit] = isIn ? regions - 1 : -1;
     ++layer;
   }
   auto has = [&](Job::RecomputeModule module) {

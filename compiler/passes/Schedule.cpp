@@ -52,8 +52,8 @@ public:
 
 private:
   void assignStreams() {
-    for (Op &op : segment_.ops)
-      if (op.channel != plan::kNoChannel)
+    for (Op &op : segment_.ops) // both ends of a pair name their own streams
+      if (op.channel != plan::kNoChannel && op.stream == plan::kComputeStream)
         op.stream = plan_.channels[static_cast<size_t>(op.channel)].stream;
     for (const Op &op : segment_.ops)
       if (uint32_t cast = castBefore(op); cast != kNone)
@@ -310,6 +310,7 @@ private:
 
   void addWaits() {
     std::vector<Clock> defs = definingOps(segment_);
+    std::vector<Clock> readers(segment_.values.size(), kClockZero); // the latest so far
     std::vector<Clock> needs(segment_.ops.size(), kClockZero);
     for (auto [op, earlier] : after_) {
       int32_t &need = needs[op][segment_.ops[earlier].stream];
@@ -325,8 +326,13 @@ private:
       Clock need = needs[i];
       for (ValueId operand : op.operands)
         join(need, defs[operand]);
-      for (const plan::Tie &tie : op.ties)
+      for (const plan::Tie &tie : op.ties) {
         join(need, defs[tie.value]);
+        if (tie.kind == plan::Tie::Else)
+          join(need, readers[tie.value]); // the buffer is overwritten
+      }
+      for (ValueId operand : op.operands)
+        readers[operand][op.stream] = static_cast<int32_t>(i);
       Clock now = current[op.stream];
       for (size_t s = 0; s < plan_.streams.size(); ++s) {
         if (s == op.stream || need[s] <= now[s])

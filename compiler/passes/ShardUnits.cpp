@@ -179,13 +179,13 @@ private:
       if (paramOf_[in.cell] >= 0)
         weightOf[static_cast<size_t>(paramOf_[in.cell])] = in.value;
       else
-        ins.push_back({in.value, newIndex_[in.cell]});
+        ins.emplace_back(in).cell = newIndex_[in.cell];
     }
     for (const plan::Segment::Boundary &out : segment.outs) {
       if (gradOf_[out.cell] >= 0)
         gradOf[static_cast<size_t>(gradOf_[out.cell])] = out.value;
       else
-        outs.push_back({out.value, newIndex_[out.cell]});
+        outs.emplace_back(out).cell = newIndex_[out.cell];
     }
     segment.ins = std::move(ins);
     segment.outs = std::move(outs);

@@ -34,11 +34,21 @@ constexpr int64_t kSmallCommunicator = 24 * kMiB, kCopyCommunicator = 428 * kMiB
 /// Collectives up to this size use one multiprocessor.
 constexpr int64_t kSmallBytes = 64 << 10;
 constexpr int32_t kSmallMultiprocessors = 1;
+/// Transfers between stages hide behind a whole pass, so they take few; chosen, not measured.
+constexpr int32_t kTransferMultiprocessors = 8;
 
 struct Use {
   int64_t bytesMax = 0;
   int64_t peers = 0; ///< members of the node to which it sends parts of sums
-  bool copyEngines = false, scattersAlone = true;
+  bool copyEngines = false, scattersAlone = true, transfersAlone = true;
+
+  int32_t multiprocessors(plan::Transport transport) const {
+    if (bytesMax == 0)
+      return 0;
+    if (bytesMax <= kSmallBytes)
+      return kSmallMultiprocessors;
+    return transfersAlone ? kTransferMultiprocessors : kernelMultiprocessors(transport);
+  }
 };
 
 /// What the role issues on each channel.
@@ -58,6 +68,7 @@ std::vector<Use> usesOf(const Device &device, const plan::Plan &plan, const plan
       if (plan::isExchanged(plan, segment, op) || isBySends(kind))
         use.peers = teamOf(device, plan, op.group).inNode - 1;
       use.scattersAlone &= kind == CollectiveKind::ReduceScatter;
+      use.transfersAlone &= isPointToPoint(kind);
     }
   return uses;
 }
@@ -97,9 +108,12 @@ const plan::Role &largestRole(const plan::Plan &plan) {
 }
 
 Overheads overheadsOf(const Device &device, const plan::Plan &plan) {
-  if (device.isHost() || plan.roles.empty())
+  return plan.roles.empty() ? Overheads{} : overheadsOf(device, plan, largestRole(plan));
+}
+
+Overheads overheadsOf(const Device &device, const plan::Plan &plan, const plan::Role &role) {
+  if (device.isHost())
     return {};
-  const plan::Role &role = largestRole(plan);
   Overheads overheads;
   overheads.context = kContext;
   for (const Use &use : usesOf(device, plan, role)) {
@@ -120,11 +134,8 @@ std::vector<int32_t> multiprocessorsOf(const Device &device, const plan::Plan &p
   for (const plan::Role &role : plan.roles) {
     std::vector<Use> uses = usesOf(device, plan, role);
     for (size_t channel = 0; channel < uses.size(); ++channel)
-      if (uses[channel].bytesMax > 0)
-        most[channel] =
-            std::max(most[channel], uses[channel].bytesMax <= kSmallBytes
-                                        ? kSmallMultiprocessors
-                                        : kernelMultiprocessors(plan.channels[channel].transport));
+      most[channel] =
+          std::max(most[channel], uses[channel].multiprocessors(plan.channels[channel].transport));
   }
   return most;
 }
@@ -144,7 +155,7 @@ void notePredictions(const Device &device, plan::Plan &plan) {
   auto rounded = [](double value) { return std::round(value * 100) / 100; };
   plan.job.put(JobField::derived_predictedGatherGBs, rounded(largestGatherGBs(device, plan, role)));
   plan.job.put(JobField::derived_predictedStepMs,
-               rounded(predictStep(device, plan, role).step * 1e3));
+               rounded(predictSteps(device, plan).front().step * 1e3));
 }
 
 } // namespace shardc::predict

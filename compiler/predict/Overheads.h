@@ -27,6 +27,8 @@ const plan::Role &largestRole(const plan::Plan &plan);
 /// For the largest role. The plan must be scheduled, so that fusions and channels are known.
 /// All zero on the host.
 Overheads overheadsOf(const Device &device, const plan::Plan &plan);
+/// The same for another role.
+Overheads overheadsOf(const Device &device, const plan::Plan &plan, const plan::Role &role);
 
 /// Multiprocessors that the kernels of each channel may take, by ChannelId: what the plan issues on
 /// it decides. 0 on the host, for copy engines and for channels of one rank.

@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include "compiler/model/OpCost.h"
 #include "compiler/predict/Attention.h"
+#include "compiler/predict/PipelineTime.h"
 #include "compiler/predict/Transfers.h"
 #include "runtime/plan/Coalesced.h"
 #include "runtime/plan/Summary.h"
+#include "runtime/plan/Variants.h"
 
 namespace shardc::predict {
 namespace {
@@ -132,6 +136,14 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
   return flops / (tflops * 1e12);
 }
 
+/// Those of a pair are near each other if there are two of the group where they are.
+Team membersOf(const Device &device, const plan::Plan &plan, const Op &op) {
+  Team team = teamOf(device, plan, op.group);
+  if (plan.membersOf(op) < team.members)
+    team = {2, std::min<int64_t>(team.inNode, 2), std::min<int64_t>(team.inDomain, 2)};
+  return team;
+}
+
 /// Of collectives that are issued as one.
 double collectiveSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
                          const std::vector<uint32_t> &together, const Team &team) {
@@ -155,30 +167,16 @@ bool isCollective(const Op &op) {
   return plan::opInfo(op.kind).traits == plan::OpTraits::Collective;
 }
 
-bool takesNoTime(const Op &op) { return plan::opInfo(op.kind).traits == plan::OpTraits::Alias; }
+/// What moves between stages ends when both of them are ready for it: see meetingsOf.
+bool isBetweenStages(const Op &op) { return op.kind == OpKind::Send || op.kind == OpKind::Recv; }
 
-bool holds(const plan::Pred &pred, bool isFirst, bool isLast) {
-  switch (pred.kind) {
-  case plan::Pred::Kind::Always:
-    return true;
-  case plan::Pred::Kind::First:
-    return isFirst;
-  case plan::Pred::Kind::NotFirst:
-    return !isFirst;
-  case plan::Pred::Kind::Last:
-    return isLast;
-  case plan::Pred::Kind::NotLast:
-    return !isLast;
-  case plan::Pred::Kind::Within: // numbers come with pipelines, whose steps are not predicted yet
-    return true;
-  }
-  return true;
-}
+bool takesNoTime(const Op &op) { return plan::opInfo(op.kind).traits == plan::OpTraits::Alias; }
 
 /// A launch of a segment in a step.
 struct Launch {
   uint32_t segment;
-  bool isFirst, isLast;
+  plan::Variant variant;
+  auto operator<=>(const Launch &) const = default;
 };
 
 /// The end of each op of a launch, and the duration of the launch.
@@ -205,10 +203,10 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
         now = std::max(now, out.ends[awaited]);
     out.begins[i] = now;
     bool isIssued = !together[i].empty() && !takesNoTime(op);
-    if (isIssued && holds(op.pred, launch.isFirst, launch.isLast)) {
+    if (isIssued && plan::holds(op.pred, launch.variant) && !isBetweenStages(op)) {
       double took = 0;
       if (isCollective(op)) {
-        Team team = teamOf(device, plan, op.group);
+        Team team = membersOf(device, plan, op);
         took = collectiveSeconds(device, plan, segment, together[i], team);
         sum.transfers += took;
         contending += contendingSeconds(plan, segment, together[i], team, took);
@@ -232,22 +230,78 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
 
 /// Calls `run` with each launch of a step and its number of repetitions.
 template <typename Run> void forEachLaunch(const plan::Role &role, const Run &run) {
+  using plan::Variant;
   for (const plan::ProgramNode &top : role.program) {
     if (top.kind != plan::ProgramNode::Steps)
       continue;
-    for (const plan::ProgramNode &node : top.children) {
-      if (node.kind != plan::ProgramNode::Run)
-        continue;
-      if (!role.segments[node.segment].body || node.count == 1) {
-        run(Launch{node.segment, true, true}, node.count);
-        continue;
-      }
-      run(Launch{node.segment, true, false}, 1);
-      if (node.count > 2)
-        run(Launch{node.segment, false, false}, node.count - 2);
-      run(Launch{node.segment, false, true}, 1);
-    }
+    std::vector<int64_t> named = plan::namedRuns(role, top.children);
+    std::vector<plan::VariantTable> variants;
+    for (const Segment &segment : role.segments)
+      variants.emplace_back(segment);
+    auto runAll = [&](uint32_t s, int64_t count) {
+      run(Launch{s, variants[s].of(0, count)}, 1);
+      if (count > 2)
+        run(Launch{s, variants[s].of(1, count)}, count - 2);
+      run(Launch{s, variants[s].of(count - 1, count)}, 1);
+    };
+    plan::forEachRun(top.children, [&](const plan::ProgramNode &node, int64_t turn) {
+      uint32_t s = node.segment;
+      if (node.microbatch)
+        run(Launch{s, variants[s].of(node.microbatch->at(turn), named[s])}, 1);
+      else if (!role.segments[s].body || node.count == 1)
+        run(Launch{s, Variant::Only}, node.count);
+      else
+        runAll(s, node.count);
+      return true;
+    });
   }
+}
+
+/// The transfers to and from other stages that a launch takes part in. What another op of the
+/// segment reads, the launch cannot do without.
+std::vector<Meeting> meetingsOf(const Device &device, const plan::Plan &plan,
+                                const Segment &segment, const Launch &launch,
+                                const LaunchTime &time) {
+  std::vector<uint8_t> isRead(segment.values.size());
+  for (const Op &op : segment.ops)
+    for (plan::ValueId operand : op.operands)
+      isRead[operand] = 1;
+  std::vector<Meeting> meetings;
+  for (size_t i = 0; i < segment.ops.size(); ++i) {
+    const Op &op = segment.ops[i];
+    if (!isBetweenStages(op) || !plan::holds(op.pred, launch.variant))
+      continue;
+    bool isSend = op.kind == OpKind::Send;
+    meetings.push_back({op.channel, isSend, time.begins[i], timeOf(device, plan, segment, op),
+                        !isSend && isRead[op.results[0]] != 0});
+  }
+  std::ranges::stable_partition(meetings, [](const Meeting &meeting) { return meeting.isFirst; });
+  return meetings;
+}
+
+/// The launches of a step of one role, one by one.
+struct RoleLaunches {
+  std::map<Launch, LaunchTime> times;
+  std::vector<Launch> launches;
+  std::vector<Pass> passes; ///< of each launch
+};
+
+RoleLaunches launchesOf(const Device &device, const plan::Plan &plan, const plan::Role &role) {
+  RoleLaunches result;
+  std::map<Launch, Pass> passes;
+  forEachLaunch(role, [&](const Launch &launch, int64_t count) {
+    const Segment &segment = role.segments[launch.segment];
+    auto [at, isNew] = result.times.try_emplace(launch);
+    if (isNew) {
+      at->second = timeLaunch(device, plan, segment, launch);
+      passes[launch] = {at->second.sum.step, meetingsOf(device, plan, segment, launch, at->second)};
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      result.launches.push_back(launch);
+      result.passes.push_back(passes[launch]);
+    }
+  });
+  return result;
 }
 
 } // namespace
@@ -257,7 +311,7 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
   if (isCollective(op))
     return collectiveSeconds(device, plan::collectiveKindOf(op), plan.transportOf(op),
                              segment.values[plan::wholeOf(op)].type.bytes(),
-                             teamOf(device, plan, op.group));
+                             membersOf(device, plan, op));
   model::OpCost cost = model::costOf(segment, op);
   double seconds = 0;
   switch (plan::opInfo(op.kind).work.cost) {
@@ -298,27 +352,69 @@ StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::R
   return sum;
 }
 
-/// The slowdown of kernels by overlapping transfers is spread evenly over a launch.
-std::vector<Interval> timelineOf(const Device &device, const plan::Plan &plan,
-                                 const plan::Role &role, size_t countMax) {
-  std::vector<Interval> timeline;
-  double begin = 0;
-  forEachLaunch(role, [&](const Launch &launch, int64_t count) {
-    LaunchTime time = timeLaunch(device, plan, role.segments[launch.segment], launch);
-    double longest = 0;
-    for (double end : time.ends)
-      longest = std::max(longest, end);
-    double stretch = longest > 0 ? (time.sum.step - kLaunchSeconds) / longest : 1;
-    for (int64_t i = 0; i < count && timeline.size() < countMax; ++i) {
-      begin += kLaunchSeconds;
-      for (uint32_t op = 0; op < time.ends.size() && timeline.size() < countMax; ++op)
-        if (time.ends[op] > time.begins[op])
-          timeline.push_back({launch.segment, op, begin + stretch * time.begins[op],
-                              begin + stretch * time.ends[op]});
-      begin += stretch * longest;
+std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan) {
+  if (plan.roles.size() == 1)
+    return {predictStep(device, plan, plan.roles.front())};
+  std::vector<StepTime> steps;
+  std::vector<std::vector<Pass>> actors;
+  for (const plan::Role &role : plan.roles) {
+    RoleLaunches own = launchesOf(device, plan, role);
+    StepTime sum;
+    for (const Launch &launch : own.launches) {
+      const StepTime &one = own.times[launch].sum;
+      sum.waiting -= one.step;
+      sum.compute += one.compute;
+      sum.transfers += one.transfers;
+      sum.exposed += one.exposed;
     }
-  });
-  return timeline;
+    steps.push_back(sum);
+    actors.push_back(std::move(own.passes));
+  }
+  double end = 0;
+  if (std::optional<std::vector<std::vector<PassTime>>> times = timesOf(actors))
+    for (const std::vector<PassTime> &own : *times)
+      end = std::max(end, own.empty() ? 0 : own.back().end);
+  for (StepTime &step : steps) {
+    step.step = end;
+    step.waiting = std::max(step.waiting + end, 0.0);
+  }
+  return steps;
+}
+
+namespace {
+
+/// The slowdown of kernels by overlapping transfers is spread evenly over a launch.
+void addIntervals(std::vector<Interval> &timeline, const Launch &launch, const LaunchTime &time,
+                  double begin, size_t countMax) {
+  double longest = *std::ranges::max_element(time.ends);
+  double stretch = longest > 0 ? (time.sum.step - kLaunchSeconds) / longest : 1;
+  for (uint32_t op = 0; op < time.ends.size() && timeline.size() < countMax; ++op)
+    if (time.ends[op] > time.begins[op])
+      timeline.push_back(
+          {launch.segment, op, begin + stretch * time.begins[op], begin + stretch * time.ends[op]});
+}
+
+} // namespace
+
+std::vector<std::vector<Interval>> timelinesOf(const Device &device, const plan::Plan &plan,
+                                               size_t countMax) {
+  std::vector<RoleLaunches> roles;
+  std::vector<std::vector<Pass>> actors;
+  for (const plan::Role &role : plan.roles) {
+    roles.push_back(launchesOf(device, plan, role));
+    actors.push_back(roles.back().passes);
+  }
+  std::optional<std::vector<std::vector<PassTime>>> times = timesOf(actors);
+  std::vector<std::vector<Interval>> timelines(roles.size());
+  for (size_t r = 0; times && r < roles.size(); ++r)
+    for (size_t i = 0; i < roles[r].launches.size(); ++i) {
+      const LaunchTime &time = roles[r].times[roles[r].launches[i]];
+      double held = (*times)[r][i].end - (*times)[r][i].begin - time.sum.step; // by another stage
+      bool isHeldFirst = !actors[r][i].meetings.empty() && actors[r][i].meetings[0].isFirst;
+      double begin = (*times)[r][i].begin + kLaunchSeconds + (isHeldFirst ? held : 0);
+      addIntervals(timelines[r], roles[r].launches[i], time, begin, countMax / roles.size());
+    }
+  return timelines;
 }
 
 } // namespace shardc::predict

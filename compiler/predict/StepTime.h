@@ -17,6 +17,7 @@ struct StepTime {
   double compute = 0;   ///< kernels on the compute stream, including their slowdown by overlap
   double transfers = 0; ///< of all collectives
   double exposed = 0;   ///< exposed communication: a collective runs and no kernel does
+  double waiting = 0;   ///< for other stages of a pipeline
 };
 
 /// Seconds of one op without overlap.
@@ -29,12 +30,17 @@ struct Interval {
   double begin, end;    ///< seconds since the step began
 };
 
-/// The plan must be scheduled, so that streams and waits are known.
+/// Of the role alone, as if nobody had to wait for another role. The plan must be scheduled, so
+/// that streams and waits are known.
 StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::Role &role);
 
-/// The same step op by op, in the order of the program. Omits ops that take no time, and everything
-/// after the first `countMax` intervals.
-std::vector<Interval> timelineOf(const Device &device, const plan::Plan &plan,
-                                 const plan::Role &role, size_t countMax);
+/// Of each role. A step takes as long as its slowest role, and all roles wait for what they take
+/// from others.
+std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan);
+
+/// The same step op by op, of each role, in the order of its program. Omits ops that take no time,
+/// transfers between stages, and everything after the first `countMax` intervals.
+std::vector<std::vector<Interval>> timelinesOf(const Device &device, const plan::Plan &plan,
+                                               size_t countMax);
 
 } // namespace shardc::predict

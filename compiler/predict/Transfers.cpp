@@ -181,7 +181,8 @@ Link farLink(const Device &device, const Team &team, const Link &near) {
   }
   Curve time;
   time.add(0, kFarSeconds);
-  time.add(kMiB, kFarSeconds + kMiB / (gbs * 1e9));
+  constexpr int64_t kSecond = int64_t{1} << 20; // bytes of the second point
+  time.add(kSecond, kFarSeconds + kSecond / (gbs * 1e9));
   return {time, near.lost};
 }
 

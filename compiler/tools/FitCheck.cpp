@@ -133,10 +133,10 @@ int64_t deviceBytesOf(const plan::Plan &plan) {
     int64_t bytes = isHost ? role.arenaBytes[static_cast<size_t>(plan::Arena::Host)] : 0;
     for (plan::Arena arena : {plan::Arena::State, plan::Arena::Work, plan::Arena::Sym})
       bytes += role.arenaBytes[static_cast<size_t>(arena)];
+    if (gpu)
+      bytes += predict::overheadsOf(predict::device(*gpu), plan, role).total();
     largest = std::max(largest, bytes);
   }
-  if (gpu)
-    largest += predict::overheadsOf(predict::device(*gpu), plan).total();
   return largest;
 }
 

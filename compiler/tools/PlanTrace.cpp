@@ -14,23 +14,40 @@ constexpr size_t kSpansMax = size_t{1} << 22;
 
 int64_t toNs(double seconds) { return std::llround(seconds * 1e9); }
 
+/// The first rank of a role stands for the others.
+int32_t firstRank(const plan::Plan &plan, const plan::Role &role) {
+  int64_t rank = 0;
+  for (const plan::AxisRange &range : role.where) {
+    int64_t stride = 1;
+    for (size_t axis = plan.mesh.size() - 1; axis > range.axis; --axis)
+      stride *= plan.mesh[axis].size;
+    rank += range.begin * stride;
+  }
+  return static_cast<int32_t>(rank);
+}
+
 } // namespace
 
 std::string planTrace(const predict::Device &device, const plan::Plan &plan) {
-  const plan::Role &role = plan.roles.front();
-  std::vector<std::vector<std::string>> labels; // by segment and op
-  for (const plan::Segment &segment : role.segments)
-    labels.push_back(plan::opLabels(plan, segment));
+  std::vector<std::vector<predict::Interval>> timelines =
+      predict::timelinesOf(device, plan, kSpansMax);
   std::vector<trace::Span> spans;
-  for (const predict::Interval &interval : predict::timelineOf(device, plan, role, kSpansMax)) {
-    const plan::Op &op = role.segments[interval.segment].ops[interval.op];
-    trace::Span span;
-    span.stream = plan.streams[op.stream].name;
-    span.label = labels[interval.segment][interval.op];
-    span.work = plan::opInfo(op.kind).name;
-    span.beginNs = toNs(interval.begin);
-    span.endNs = toNs(interval.end);
-    spans.push_back(std::move(span));
+  for (size_t r = 0; r < plan.roles.size(); ++r) {
+    const plan::Role &role = plan.roles[r];
+    std::vector<std::vector<std::string>> labels; // by segment and op
+    for (const plan::Segment &segment : role.segments)
+      labels.push_back(plan::opLabels(plan, segment));
+    for (const predict::Interval &interval : timelines[r]) {
+      const plan::Op &op = role.segments[interval.segment].ops[interval.op];
+      trace::Span span;
+      span.rank = firstRank(plan, role);
+      span.stream = plan.streams[op.stream].name;
+      span.label = labels[interval.segment][interval.op];
+      span.work = plan::opInfo(op.kind).name;
+      span.beginNs = toNs(interval.begin);
+      span.endNs = toNs(interval.end);
+      spans.push_back(std::move(span));
+    }
   }
   return trace::chromeTrace(spans);
 }

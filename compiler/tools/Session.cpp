@@ -1,5 +1,6 @@
 #include "compiler/tools/Session.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "compiler/basic/Numbers.h"
@@ -165,25 +166,40 @@ static std::string channelsText(const plan::Plan &plan, const predict::Overheads
   return text.empty() ? "channels: none" : text;
 }
 
+/// How long each role of a pipeline waits for others.
+static std::string stagesText(const plan::Plan &plan, const std::vector<predict::StepTime> &times) {
+  std::string text = "waiting for other stages: ";
+  for (size_t r = 0; r < times.size(); ++r)
+    text += fmt::format("{}{} {} ({:.0f} %)", r == 0 ? "" : ", ", plan.roles[r].name,
+                        formatDuration(times[r].waiting), 100 * times[r].waiting / times[r].step);
+  return text;
+}
+
 std::vector<std::string> predictionText(const plan::Plan &plan) {
   std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
   if (!gpu || predict::device(*gpu).isHost())
     return {};
   const predict::Device &device = predict::device(*gpu);
   predict::Overheads memory = predict::overheadsOf(device, plan);
-  predict::StepTime time = predict::predictStep(device, plan, plan.roles.front());
+  std::vector<predict::StepTime> times = predict::predictSteps(device, plan);
+  auto slowest = std::ranges::max_element(times, {}, &predict::StepTime::compute);
+  const predict::StepTime &time = *slowest;
   double tokens = static_cast<double>(plan.job.train.globalBatchSize * plan.job.model.seqLength) /
                   static_cast<double>(plan.worldSize());
-  return {fmt::format("beside the arenas: {}, of which workspaces {}, communicators {}, landing "
-                      "buffers {}, context {}",
-                      plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
-                      plan::formatBytes(memory.communicators), plan::formatBytes(memory.landings),
-                      plan::formatBytes(memory.context)),
-          channelsText(plan, memory),
-          fmt::format("predicted step: {}, {} tokens/s per device; communication takes {}, of "
-                      "which {} is exposed",
-                      formatDuration(time.step), formatNumber(tokens / time.step),
-                      formatDuration(time.transfers), formatDuration(time.exposed))};
+  std::vector<std::string> lines = {
+      fmt::format("beside the arenas: {}, of which workspaces {}, communicators {}, landing "
+                  "buffers {}, context {}",
+                  plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
+                  plan::formatBytes(memory.communicators), plan::formatBytes(memory.landings),
+                  plan::formatBytes(memory.context)),
+      channelsText(plan, memory),
+      fmt::format("predicted step: {}, {} tokens/s per device; communication takes {}, of "
+                  "which {} is exposed",
+                  formatDuration(time.step), formatNumber(tokens / time.step),
+                  formatDuration(time.transfers), formatDuration(time.exposed))};
+  if (times.size() > 1)
+    lines.push_back(stagesText(plan, times));
+  return lines;
 }
 
 std::string planText(const Compiled &compiled) {

@@ -73,6 +73,24 @@ ChannelId channelOf(Plan &plan, int16_t group, StreamKind stream, Transport tran
   return index;
 }
 
+ChannelId pairChannelOf(Plan &plan, int16_t group, std::array<int32_t, 2> pair, StreamKind stream,
+                        std::string name) {
+  StreamId on = streamOf(plan, stream);
+  auto at = std::ranges::find_if(plan.channels, [&](const Channel &each) {
+    return each.group == group && each.stream == on && each.pair == pair;
+  });
+  auto index = static_cast<ChannelId>(at - plan.channels.begin());
+  if (at == plan.channels.end()) {
+    Channel channel;
+    channel.name = std::move(name);
+    channel.group = group;
+    channel.pair = pair;
+    channel.stream = on;
+    plan.channels.push_back(std::move(channel));
+  }
+  return index;
+}
+
 void setChannel(const Plan &plan, Op &op, ChannelId channel) {
   op.channel = channel;
   op.group = plan.channels[static_cast<size_t>(channel)].group;

@@ -41,6 +41,10 @@ StreamId streamOf(Plan &plan, StreamKind kind);
 ChannelId channelOf(Plan &plan, int16_t group, StreamKind stream, Transport transport,
                     std::string_view name);
 
+/// Likewise of two members of the group.
+ChannelId pairChannelOf(Plan &plan, int16_t group, std::array<int32_t, 2> pair, StreamKind stream,
+                        std::string name);
+
 /// Lets the op be issued on the channel, over its group.
 void setChannel(const Plan &plan, Op &op, ChannelId channel);
 

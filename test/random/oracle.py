@@ -318,6 +318,14 @@ def uneven(f):
     return not (layers >= 0 and layers % stages == 0 if stages > 0 else layers == 0 and stages == 0)
 
 
+def empty_stage(f):
+    """A stage between the first and the last one without a layer; layouts are not drawn."""
+    first, last = "model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage"
+    if f.pp < 3 or f.vp > 1 or not f.has("model.num_layers") or not (f.has(first) or f.has(last)) or uneven(f):
+        return False
+    return f["model.num_layers"] - f.num(first) - f.num(last) == 0
+
+
 def split_evenly(f):
     if f.has("model.num_layers_in_first_pipeline_stage") or f.has("model.num_layers_in_last_pipeline_stage"):
         return True
@@ -463,6 +471,8 @@ ERRORS = {
     "tensor-parallel-divides-hidden": lambda f: not divides(f, "model.hidden_size", f.tp),
     "stages-divide-layers": lambda f: not split_evenly(f),
     "uneven-stages": uneven,
+    "virtual-stages-alone": lambda f: f.vp > 1 and f.pp == 1,
+    "pipeline-stages": empty_stage,
     "context-parallel-divides-sequence": lambda f: f.cp > 1 and f["model.seq_length"] % (2 * f.cp) != 0,  # V22
     "finetuning-context-per-token-loss": lambda f: f.on("dataset.finetuning") and f.cp > 1 and
     not f.on("model.calculate_per_token_loss"),  # V23

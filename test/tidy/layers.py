@@ -15,8 +15,8 @@ ARROWS = {
     "compiler/parse": ["compiler/ast", "compiler/basic", "compiler/diag", "grammar", "runtime/base"],
     "compiler/predict": ["compiler/basic", "compiler/model", "runtime/base", "runtime/plan"],
     # Of plans the words of their job, which are those of options.
-    "compiler/config": ["compiler/ast", "compiler/basic", "compiler/diag", "compiler/parse", "compiler/predict",
-                        "runtime/base", "runtime/plan"],
+    "compiler/config": ["compiler/ast", "compiler/basic", "compiler/diag", "compiler/model", "compiler/parse",
+                        "compiler/predict", "runtime/base", "runtime/plan"],
     "compiler/model": ["runtime/base", "runtime/plan"],
     "compiler/lower": ["compiler/basic", "compiler/config", "compiler/model", "compiler/predict", "runtime/base",
                        "runtime/plan"],

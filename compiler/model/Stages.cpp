@@ -1,0 +1,166 @@
+#include "compiler/model/Stages.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+
+#include <fmt/format.h>
+
+namespace shardc::model {
+namespace {
+
+/// No recipe has more layers than this, so no layout is longer.
+constexpr size_t kLengthMax = size_t{1} << 20;
+
+using Fault = StageLayout::Fault;
+
+StageLayout refused(Fault fault, std::string problem) { return {{}, fault, std::move(problem)}; }
+
+/// Refuses a division in which a stage has neither layers nor anything else.
+StageLayout withoutEmptyStages(StageLayout layout) {
+  for (size_t s = 1; s + 1 < layout.layers.size(); ++s)
+    if (layout.layers[s] < 1)
+      return refused(Fault::Empty, fmt::format("stage {} would have no layer", s));
+  return layout;
+}
+
+/// Writes a layout without repetitions: one letter for each part, and the ends of stages.
+class Expander {
+public:
+  explicit Expander(std::string_view text) : text_(text) {}
+
+  /// Nothing if the text is not a layout; problem() says why.
+  std::optional<std::string> run() {
+    std::optional<std::string> parts = list();
+    if (parts && at_ < text_.size())
+      return fail(fmt::format("'{}' has no parenthesis to close", text_.substr(at_)));
+    return parts;
+  }
+  const std::string &problem() const { return problem_; }
+
+private:
+  std::optional<std::string> fail(std::string problem) {
+    if (problem_.empty())
+      problem_ = std::move(problem);
+    return std::nullopt;
+  }
+
+  static bool isFiller(char c) { return c == ',' || c == ' ' || c == '\t' || c == '\n'; }
+
+  std::optional<std::string> list() {
+    std::string parts;
+    for (; at_ < text_.size() && text_[at_] != ')';) {
+      if (isFiller(text_[at_])) {
+        ++at_;
+        continue;
+      }
+      std::optional<std::string> item = repeated();
+      if (!item || parts.size() + item->size() > kLengthMax)
+        return fail("it is too long");
+      parts += *item;
+    }
+    return parts;
+  }
+
+  std::optional<std::string> repeated() {
+    std::optional<std::string> item = single();
+    if (!item || at_ >= text_.size() || text_[at_] != '*')
+      return item;
+    size_t begin = ++at_, times = 0;
+    for (; at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])) != 0; ++at_)
+      times = std::min(times * 10 + static_cast<size_t>(text_[at_] - '0'), kLengthMax);
+    if (begin == at_ || item->size() * times > kLengthMax)
+      return fail("'*' stands before the number of repetitions");
+    std::string all;
+    for (size_t i = 0; i < times; ++i)
+      all += *item;
+    return all;
+  }
+
+  std::optional<std::string> single() {
+    char c = text_[at_++];
+    if (c != '(') {
+      if (c == 'E' || c == 't' || c == 'L' || c == '|')
+        return std::string(1, c);
+      return fail(fmt::format("it has '{}', and stages have 'E', 't' and 'L'", c));
+    }
+    std::optional<std::string> inside = list();
+    if (!inside || at_ >= text_.size())
+      return fail("a parenthesis is not closed");
+    ++at_;
+    return inside;
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+  std::string problem_;
+};
+
+StageLayout divideByText(const StageRequest &request) {
+  Expander expander(request.layout);
+  std::optional<std::string> parts = expander.run();
+  if (!parts)
+    return refused(Fault::Text, expander.problem());
+  if (!parts->empty() && parts->back() == '|')
+    parts->pop_back();
+  auto stages = 1 + std::count(parts->begin(), parts->end(), '|');
+  if (stages != request.stages)
+    return refused(Fault::Text, fmt::format("it has {} stages of {}", stages, request.stages));
+  if (!parts->starts_with('E') || std::count(parts->begin(), parts->end(), 'E') != 1)
+    return refused(Fault::Text, "the embedding, 'E', comes first, and once");
+  if (!parts->ends_with('L') || std::count(parts->begin(), parts->end(), 'L') != 1)
+    return refused(Fault::Text, "the loss, 'L', comes last, and once");
+  auto layers = std::count(parts->begin(), parts->end(), 't');
+  if (layers != request.layers)
+    return refused(Fault::Text, fmt::format("it has {} layers of {}", layers, request.layers));
+  StageLayout layout;
+  layout.layers.resize(static_cast<size_t>(stages));
+  size_t stage = 0;
+  for (char part : *parts) {
+    stage += part == '|' ? 1 : 0;
+    layout.layers[stage] += part == 't' ? 1 : 0;
+  }
+  return layout;
+}
+
+/// The first and the last stage as they are asked for, the others with equal numbers.
+StageLayout divideBetween(const StageRequest &request) {
+  int64_t between = request.stages - (request.first > 0) - (request.last > 0);
+  int64_t layers = request.layers - request.first - request.last;
+  bool fits = between > 0 ? layers >= 0 && layers % between == 0 : between == 0 && layers == 0;
+  if (!fits)
+    return refused(Fault::Remainder, fmt::format("{} layers are left for {} stages", layers,
+                                                 std::max<int64_t>(between, 0)));
+  StageLayout layout;
+  layout.layers.assign(static_cast<size_t>(request.stages), between > 0 ? layers / between : 0);
+  if (request.first > 0)
+    layout.layers.front() = request.first;
+  if (request.last > 0)
+    layout.layers.back() = request.last;
+  return layout;
+}
+
+StageLayout divideEvenly(const StageRequest &request) {
+  int64_t counted = request.layers + request.countsEmbedding + request.countsLoss;
+  if (counted % request.stages != 0)
+    return refused(Fault::Remainder,
+                   fmt::format("{} is not divisible by {} stages", counted, request.stages));
+  StageLayout layout;
+  layout.layers.assign(static_cast<size_t>(request.stages), counted / request.stages);
+  layout.layers.front() -= request.countsEmbedding;
+  layout.layers.back() -= request.countsLoss;
+  return layout;
+}
+
+} // namespace
+
+StageLayout divideLayers(const StageRequest &request) {
+  if (request.stages < 1)
+    return refused(Fault::Remainder, "there is no stage");
+  if (!request.layout.empty())
+    return withoutEmptyStages(divideByText(request));
+  bool isUneven = request.first > 0 || request.last > 0;
+  return withoutEmptyStages(isUneven ? divideBetween(request) : divideEvenly(request));
+}
+
+} // namespace shardc::model

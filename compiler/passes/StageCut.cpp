@@ -1,0 +1,140 @@
+#include "compiler/passes/StageCut.h"
+
+#include <algorithm>
+
+#include "runtime/base/Status.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Tie;
+using plan::ValueId;
+
+namespace {
+
+/// Adds the losses of a microbatch to the step state. Where there are no losses, the state stays.
+bool addsLosses(const Op &op) {
+  plan::SumRole sum = plan::opInfo(op.kind).sum;
+  return sum == plan::SumRole::AddsLosses || sum == plan::SumRole::AddsEvalLosses;
+}
+
+const Tie *sumTie(const Op &op, uint8_t result) {
+  for (const Tie &tie : op.ties)
+    if (tie.kind == Tie::Acc && tie.result == result)
+      return &tie;
+  return nullptr;
+}
+
+} // namespace
+
+StageCut::StageCut(const plan::Role &role, plan::Segment &body, const PipelineStages &stages)
+    : body_(body), inputs_(static_cast<size_t>(stages.count)),
+      gradients_(static_cast<size_t>(stages.count)) {
+  separateSums(stages);
+  assign(role, stages);
+  findCrossings();
+}
+
+/// The sum of the residual stream that begins a stage is made by the stage before it, so that one
+/// value moves and not two.
+void StageCut::separateSums(const PipelineStages &stages) {
+  auto stageOfUnit = [&](int32_t unit) {
+    return unit < 0 ? kEveryStage : stages.ofUnit[static_cast<size_t>(unit)];
+  };
+  std::vector<int32_t> unitOf(body_.values.size(), -1); // of the op that makes a value
+  std::vector<Op> ops;
+  for (Op &op : body_.ops) {
+    for (ValueId result : op.results)
+      unitOf[result] = op.unit;
+    bool isFused = plan::opInfo(op.kind).recompute == plan::Recompute::FusedNorm;
+    if (isFused && stageOfUnit(unitOf[op.operands[1]]) != stageOfUnit(op.unit)) {
+      Op add = plan::makeOp(OpKind::Add, {op.operands[0], op.operands[1]}, unitOf[op.operands[1]],
+                            op.loc);
+      add.phase = op.phase;
+      add.results = {op.results[0]};
+      ops.push_back(std::move(add));
+      op.kind = *plan::opInfo(op.kind).norm;
+      op.operands.erase(op.operands.begin());
+      op.operands[0] = op.results[0];
+      op.results.erase(op.results.begin());
+    }
+    ops.push_back(std::move(op));
+  }
+  plan::replaceOps(body_, std::move(ops));
+}
+
+void StageCut::assign(const plan::Role &role, const PipelineStages &stages) {
+  ofValue_.assign(body_.values.size(), kEveryStage);
+  isParam_.assign(body_.values.size(), 0);
+  for (const plan::Segment::Boundary &in : body_.ins)
+    isParam_[in.value] = role.cells[in.cell].kind == plan::CellKind::Param ? 1 : 0;
+  ofOp_.reserve(body_.ops.size());
+  for (const Op &op : body_.ops) {
+    int32_t stage = stageOf(op, stages);
+    ofOp_.push_back(stage);
+    for (ValueId result : op.results)
+      ofValue_[result] = addsLosses(op) ? kEveryStage : stage;
+  }
+}
+
+int32_t StageCut::stageOf(const Op &op, const PipelineStages &stages) const {
+  int32_t ofOperand = kEveryStage;
+  bool readsParam = false;
+  for (ValueId operand : op.operands) {
+    ofOperand = std::max(ofOperand, ofValue_[operand]);
+    readsParam |= isParam_[operand] != 0;
+  }
+  if (ofOperand == kEveryStage && !readsParam)
+    return kEveryStage;
+  return op.unit < 0 ? ofOperand : stages.ofUnit[static_cast<size_t>(op.unit)];
+}
+
+void StageCut::findCrossings() {
+  for (size_t i = 0; i < body_.ops.size(); ++i) {
+    const Op &op = body_.ops[i];
+    if (ofOp_[i] == kEveryStage)
+      continue;
+    for (ValueId operand : op.operands)
+      cross(op, operand, ofOp_[i]);
+    for (const Tie &tie : op.ties)
+      if (tie.kind != Tie::Acc || body_.values[tie.value].purpose != plan::Purpose::Grads)
+        cross(op, tie.value, ofOp_[i]);
+  }
+}
+
+/// Notes that the stage has an op that reads the value.
+void StageCut::cross(const Op &op, ValueId value, int32_t stage) {
+  int32_t from = ofValue_[value];
+  if (from == kEveryStage || from == stage)
+    return;
+  bool isBackward = body_.ops[body_.values[value].def].phase == plan::Phase::Backward;
+  SHARDC_CHECK(from == (isBackward ? stage + 1 : stage - 1),
+               "'{}' of stage {} reads '{}' of stage {}", plan::opInfo(op.kind).name, stage,
+               body_.values[value].name, from);
+  std::vector<ValueId> &taken = isBackward ? gradients_[at(stage)] : inputs_[at(stage)];
+  if (std::ranges::find(taken, value) == taken.end())
+    taken.push_back(value);
+}
+
+ValueId StageCut::contribution(ValueId gradient, int32_t stage) const {
+  while (gradient != kNone && ofValue_[gradient] != stage) {
+    const plan::Value &value = body_.values[gradient];
+    const Tie *tie = value.def == kNone ? nullptr : sumTie(body_.ops[value.def], value.defResult);
+    gradient = tie == nullptr ? kNone : tie->value;
+  }
+  return gradient;
+}
+
+Op StageCut::opFor(size_t index, int32_t stage) const {
+  Op op = body_.ops[index];
+  for (Tie &tie : op.ties)
+    if (tie.kind == Tie::Acc && body_.values[tie.value].purpose == plan::Purpose::Grads)
+      tie.value = contribution(tie.value, stage);
+  std::erase_if(op.ties, [](const Tie &tie) { return tie.value == kNone; });
+  return op;
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,45 @@
+// Where a body is cut into stages: which ops each of them has, and what it takes from its
+// neighbours. Ops that read only what the host feeds and the step state are those of every stage.
+#pragma once
+
+#include <vector>
+
+#include "compiler/passes/PipelineStages.h"
+
+namespace shardc::passes {
+
+/// The stage of what every stage has.
+inline constexpr int32_t kEveryStage = -1;
+
+class StageCut {
+public:
+  /// Separates sums of the body that are fused with what the next stage makes of them.
+  StageCut(const plan::Role &role, plan::Segment &body, const PipelineStages &stages);
+
+  int32_t stageOfOp(size_t op) const { return ofOp_[op]; }
+  int32_t stageOf(plan::ValueId value) const { return ofValue_[value]; }
+  /// Values of the forward pass that the stage takes from the one before it.
+  const std::vector<plan::ValueId> &inputs(int32_t stage) const { return inputs_[at(stage)]; }
+  /// Values of the backward pass that the stage takes from the one behind it.
+  const std::vector<plan::ValueId> &gradients(int32_t stage) const { return gradients_[at(stage)]; }
+  /// The last contribution of the stage to the gradient of a parameter, of which the value is the
+  /// last of all stages; kNone if it has none.
+  plan::ValueId contribution(plan::ValueId gradient, int32_t stage) const;
+  /// The op as the stage has it: it adds to contributions of its own stage only.
+  plan::Op opFor(size_t op, int32_t stage) const;
+
+private:
+  static size_t at(int32_t stage) { return static_cast<size_t>(stage); }
+  void separateSums(const PipelineStages &stages);
+  void assign(const plan::Role &role, const PipelineStages &stages);
+  int32_t stageOf(const plan::Op &op, const PipelineStages &stages) const;
+  void findCrossings();
+  void cross(const plan::Op &op, plan::ValueId value, int32_t stage);
+
+  plan::Segment &body_;
+  std::vector<int32_t> ofOp_, ofValue_;
+  std::vector<uint8_t> isParam_; ///< by value
+  std::vector<std::vector<plan::ValueId>> inputs_, gradients_;
+};
+
+} // namespace shardc::passes

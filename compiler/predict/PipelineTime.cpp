@@ -1,0 +1,99 @@
+#include "compiler/predict/PipelineTime.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+namespace shardc::predict {
+namespace {
+
+/// The two ends of the transfers of one channel, in the order in which they were issued.
+struct Queue {
+  std::vector<double> sends, receives; ///< when each was ready
+};
+
+class Follower {
+public:
+  explicit Follower(const std::vector<std::vector<Pass>> &actors)
+      : actors_(actors), state_(actors.size()), times_(actors.size()) {}
+
+  std::optional<std::vector<std::vector<PassTime>>> run() {
+    for (bool moves = true; moves;) {
+      moves = false;
+      for (size_t actor = 0; actor < actors_.size(); ++actor)
+        while (advance(actor))
+          moves = true;
+    }
+    for (size_t actor = 0; actor < actors_.size(); ++actor)
+      if (state_[actor].pass < actors_[actor].size())
+        return std::nullopt;
+    return std::move(times_);
+  }
+
+private:
+  /// Where an actor is: in this pass, of which so many meetings were issued.
+  struct State {
+    size_t pass = 0, issued = 0;
+    double begin = 0, now = 0;  ///< of the pass; what holds it back has ended
+    std::vector<size_t> places; ///< of its meetings in their queues
+  };
+
+  /// One step of an actor; false if it has to wait, or has ended.
+  bool advance(size_t actor) {
+    State &state = state_[actor];
+    if (state.pass == actors_[actor].size())
+      return false;
+    const Pass &pass = actors_[actor][state.pass];
+    if (state.issued < pass.meetings.size()) {
+      // What holds back the pass has to end before anything else is issued.
+      if (state.issued > 0 && pass.meetings[state.issued - 1].isFirst) {
+        std::optional<double> end = endOf(pass, state, state.issued - 1);
+        if (!end)
+          return false;
+        state.now = std::max(state.now, *end);
+      }
+      issue(pass.meetings[state.issued], state);
+      return true;
+    }
+    double end = state.now + pass.seconds;
+    for (size_t i = 0; i < pass.meetings.size(); ++i) {
+      std::optional<double> met = endOf(pass, state, i);
+      if (!met)
+        return false;
+      end = std::max(end, pass.meetings[i].isFirst ? *met + pass.seconds : *met);
+    }
+    times_[actor].push_back({state.begin, end});
+    state = {state.pass + 1, 0, end, end, {}};
+    return true;
+  }
+
+  void issue(const Meeting &meeting, State &state) {
+    Queue &queue = queues_[meeting.channel];
+    std::vector<double> &ends = meeting.isSend ? queue.sends : queue.receives;
+    state.places.push_back(ends.size());
+    ends.push_back(state.now + meeting.after);
+    ++state.issued;
+  }
+
+  std::optional<double> endOf(const Pass &pass, const State &state, size_t meeting) {
+    const Queue &queue = queues_[pass.meetings[meeting].channel];
+    size_t place = state.places[meeting];
+    if (place >= queue.sends.size() || place >= queue.receives.size())
+      return std::nullopt;
+    return std::max(queue.sends[place], queue.receives[place]) + pass.meetings[meeting].seconds;
+  }
+
+  const std::vector<std::vector<Pass>> &actors_;
+  std::vector<State> state_;
+  std::vector<std::vector<PassTime>> times_;
+  std::map<int32_t, Queue> queues_;
+};
+
+} // namespace
+
+std::optional<std::vector<std::vector<PassTime>>>
+timesOf(const std::vector<std::vector<Pass>> &actors) {
+  return Follower(actors).run();
+}
+
+} // namespace shardc::predict
