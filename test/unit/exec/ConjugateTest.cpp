@@ -29,6 +29,9 @@ int64_t countOf(CollectiveKind kind) {
   case CollectiveKind::AllReduceMax:
   case CollectiveKind::Shift:
     return kWhole;
+  case CollectiveKind::Send:
+  case CollectiveKind::Recv:
+    break; // of pairs
   }
   return 0;
 }
