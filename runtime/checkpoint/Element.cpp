@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/base/Float8.h"
+
 namespace shardc::checkpoint {
 namespace {
 
@@ -40,55 +42,8 @@ float smallFloat(uint32_t bits, int exponentBits, int mantissaBits, int bias) {
   return negative ? -value : value;
 }
 
-float fromF8E4M3(uint8_t bits) { return (bits & 0x7f) == 0x7f ? NAN : smallFloat(bits, 4, 3, 7); }
-
-float fromF8E5M2(uint8_t bits) {
-  if ((bits & 0x7c) != 0x7c)
-    return smallFloat(bits, 5, 2, 15);
-  float value = (bits & 3) != 0 ? NAN : INFINITY;
-  return (bits & 0x80) != 0 ? -value : value;
-}
-
 float fromFnuz(uint8_t bits, int exponentBits, int mantissaBits, int bias) {
   return bits == 0x80 ? NAN : smallFloat(bits, exponentBits, mantissaBits, bias);
-}
-
-float fromF16(uint16_t bits) {
-  if ((bits & 0x7c00) != 0x7c00)
-    return smallFloat(bits, 5, 10, 15);
-  float value = (bits & 0x3ff) != 0 ? NAN : INFINITY;
-  return (bits & 0x8000) != 0 ? -value : value;
-}
-
-/// Rounds to a format with few bits, ties to even. `limit` is the first encoding (without sign)
-/// past the finite numbers; what rounds there or beyond becomes `overflow`.
-uint32_t toSmallFloat(float value, int mantissaBits, int bias, uint32_t limit, uint32_t overflow,
-                      int signShift) {
-  uint32_t sign = std::signbit(value) ? 1u << signShift : 0;
-  float magnitude = std::fabs(value);
-  if (magnitude == 0.0f)
-    return sign;
-  if (std::isinf(magnitude))
-    return sign | overflow;
-  int exponent = 0;
-  std::frexp(magnitude, &exponent);
-  int unit = std::max(exponent - 1, 1 - bias) - mantissaBits; // exponent of the last place
-  // The quotient is below 2^(mantissaBits+1) and exact, so nearbyint rounds once, ties to even.
-  auto steps = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, -unit)));
-  uint32_t field = static_cast<uint32_t>(unit + mantissaBits + bias - 1) << mantissaBits;
-  uint32_t bits = field + steps;
-  return sign | (bits >= limit ? overflow : bits);
-}
-
-uint16_t toF16(float value) {
-  return std::isnan(value) ? 0x7e00
-                           : static_cast<uint16_t>(toSmallFloat(value, 10, 15, 0x7c00, 0x7c00, 15));
-}
-uint8_t toF8E4M3(float value) {
-  return std::isnan(value) ? 0x7f : static_cast<uint8_t>(toSmallFloat(value, 3, 7, 0x7f, 0x7f, 7));
-}
-uint8_t toF8E5M2(float value) {
-  return std::isnan(value) ? 0x7f : static_cast<uint8_t>(toSmallFloat(value, 2, 15, 0x7c, 0x7c, 7));
 }
 
 template <typename T> void storeAt(uint8_t *dst, int64_t index, T value) {
@@ -105,11 +60,11 @@ double loadNumber(Element type, const uint8_t *src, int64_t index) {
   case Element::BF16:
     return toFloat(BF16{loadAt<uint16_t>(src, index)});
   case Element::F16:
-    return fromF16(loadAt<uint16_t>(src, index));
+    return toFloat(F16{loadAt<uint16_t>(src, index)});
   case Element::F8E4M3:
-    return fromF8E4M3(src[index]);
+    return toFloat(F8E4M3{src[index]});
   case Element::F8E5M2:
-    return fromF8E5M2(src[index]);
+    return toFloat(F8E5M2{src[index]});
   case Element::F8E4M3Fnuz:
     return fromFnuz(src[index], 4, 3, 8);
   case Element::F8E5M2Fnuz:
@@ -131,11 +86,11 @@ void storeNumber(Element type, uint8_t *dst, int64_t index, double value) {
   case Element::BF16:
     return storeAt(dst, index, toBF16(static_cast<float>(value)).bits);
   case Element::F16:
-    return storeAt(dst, index, toF16(static_cast<float>(value)));
+    return storeAt(dst, index, toF16(static_cast<float>(value)).bits);
   case Element::F8E4M3:
-    return storeAt(dst, index, toF8E4M3(static_cast<float>(value)));
+    return storeAt(dst, index, toF8E4M3(static_cast<float>(value)).bits);
   case Element::F8E5M2:
-    return storeAt(dst, index, toF8E5M2(static_cast<float>(value)));
+    return storeAt(dst, index, toF8E5M2(static_cast<float>(value)).bits);
   default:
     break;
   }
