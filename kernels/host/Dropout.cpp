@@ -1,8 +1,8 @@
 // dropout: y = x·factor over x of B·S rows, factor 0 with probability p and 1/(1-p) otherwise, a
 // function of (seed, salt, sample, position, channel); see Dropout.h. Of a group, x has this
 // member's of as many equal parts of the rows. With positions i32[B,S] as an operand, a row has the
-// position that they give it. Applied to dy it gives dx. Data are f32, bf16 or f16 each. Limited by the
-// generator: ten rounds for four elements.
+// position that they give it. Applied to dy it gives dx. Data are f32, bf16 or f16 each. Limited by
+// the generator: ten rounds for four elements.
 #include "kernels/host/Dropout.h"
 
 #include "kernels/host/Check.h"

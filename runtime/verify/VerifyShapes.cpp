@@ -1,135 +1,14 @@
 // Types of operands and results, op by op. Data is floating point of any width unless a row says
 // otherwise; matrices have their leading dimensions as rows, so [B,S,H] and [T,H] are the same
 // matrix.
+#include "runtime/verify/VerifyShapes.h"
+
 #include <algorithm>
 
-#include "runtime/base/StepState.h"
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Limits.h"
-#include "runtime/plan/Printer.h"
-#include "runtime/verify/VerifyImpl.h"
 
 namespace shardc::plan::verifier {
-namespace {
-
-using Key = AttrKey;
-
-int64_t cols(const Type &type) { return type.shape[type.rank - 1]; }
-int64_t rows(const Type &type) { return type.numel() / cols(type); }
-bool sameMatrix(const Type &a, const Type &b) {
-  return a.numel() == b.numel() && cols(a) == cols(b);
-}
-
-bool isData(const Type &type) {
-  switch (type.dtype) {
-  case DType::F64:
-  case DType::F32:
-  case DType::BF16:
-  case DType::F16:
-  case DType::F8E4M3:
-  case DType::F8E5M2:
-    return true;
-  default:
-    return false;
-  }
-}
-
-/// A sum of squares that is there already.
-bool isPartial(const Type &type) { return type.dtype == DType::F64 && type.numel() == 1; }
-
-class ShapeCheck {
-public:
-  ShapeCheck(const Scope &scope, uint32_t index)
-      : scope_(scope), index_(index), op_(scope.segment.ops[index]) {}
-
-  void run();
-
-private:
-  const Type &in(size_t i) const { return scope_.value(op_.operands[i]).type; }
-  const Type &out(size_t i) const { return scope_.value(op_.results[i]).type; }
-  bool has(size_t i) const { return i < op_.operands.size(); }
-  bool hasOut(size_t i) const { return i < op_.results.size(); }
-
-  /// Reports `text` unless the condition holds. `types` names what is shown with its types.
-  void need(bool condition, std::string_view text) {
-    if (condition || hasFailed_)
-      return;
-    hasFailed_ = true; // an op has one finding; an op with many operands would make as many texts
-    std::string types = typesOf(op_.operands);
-    types += (types.empty() ? "-> " : " -> ") + typesOf(op_.results);
-    scope_.add(Rule::Shape, index_, "'{}' needs {}; found {}", opInfo(op_.kind).name, text, types);
-  }
-  std::string typesOf(const std::vector<ValueId> &ids) const {
-    constexpr size_t kTextMax = 200;
-    std::string types;
-    for (ValueId id : ids) {
-      if (types.size() > kTextMax)
-        return types + ", ...";
-      types += (types.empty() ? "" : ", ") + printType(scope_.value(id).type);
-    }
-    return types;
-  }
-  /// Checks the type of a value that is kept of a block, or is sent.
-  void needKnown(ValueId id, bool isKnown, std::string_view what) {
-    if (!isKnown)
-      scope_.addValue(Rule::State, index_, id, "'%{}' has type {}; '{}' supports {}",
-                      scope_.nameOf(id), dtypeName(scope_.value(id).type.dtype),
-                      opInfo(op_.kind).name, what);
-  }
-  void needVector(const Type &type, DType dtype, int64_t elements, std::string_view text) {
-    need(type.dtype == dtype && type.numel() == elements, text);
-  }
-  void needState(const Type &type) {
-    need(type.bytes() == static_cast<int64_t>(sizeof(StepState)),
-         "step states of 128 bytes as operand and result");
-  }
-  /// Of ops that start gradients: with the loss scale.
-  void needScaleState() {
-    if (has(5))
-      need(in(5).bytes() == static_cast<int64_t>(sizeof(StepState)),
-           "a step state of 128 bytes as the last operand");
-  }
-  void needData() {
-    for (ValueId id : op_.operands)
-      need(isData(scope_.value(id).type), "floating point operands");
-    for (ValueId id : op_.results)
-      need(isData(scope_.value(id).type), "floating point results");
-  }
-
-#define OP(enumerator, name, operands, results, traits, doc) void check##enumerator();
-#include "runtime/plan/Ops.def"
-
-  void product();
-  void norm(size_t x, size_t vectors, size_t y, size_t statistics);
-  void normBwd(size_t statistics, size_t vectors);
-  void splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v);
-  void needWindow();
-  void attentionPart(size_t first, size_t words, const Type &o, const Type &lse);
-  void needPositions(size_t operand, const Type &heads);
-  void attentionQkv(const Type &qkv, size_t docs, const Type &o, const Type &lse);
-  /// Of an op whose ranks have parts of the whole by their index.
-  int64_t members() const { return scope_.plan().groupSize(op_.group); }
-  void needLabels(size_t labels, size_t mask, int64_t count);
-  void needValidCols(int64_t columns);
-  void crossEntropy(size_t labels, size_t mask);
-  void lmLoss();
-  void collective();
-  void needWire();
-  void stepOp();
-  void addLosses();
-  void optimizer(size_t moments);
-  void needPart(const Type &type, std::string_view what, int64_t Block::*numel);
-  void needShard(const Type &type) { needPart(type, "shard", &Block::shard); }
-  void needStateShard(const Type &type) {
-    needPart(type, "shard of the state", &Block::stateShard);
-  }
-  void needTable(const Type &shard, int64_t columns, int64_t tableRows);
-
-  const Scope &scope_;
-  uint32_t index_;
-  const Op &op_;
-  bool hasFailed_ = false;
-};
 
 void ShapeCheck::checkBatchLoad() {
   const Type &tokens = out(0);
@@ -196,152 +75,6 @@ void ShapeCheck::normBwd(size_t statistics, size_t vectors) {
        "a residual's gradient in the shape of x");
   for (size_t i = 1; i <= vectors; ++i)
     need(out(i).numel() == cols(x), "gradients of weights with one element per column");
-}
-
-void ShapeCheck::splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v) {
-  need(isData(qkv) && isData(q) && isData(k) && isData(v), "floating point operands and results");
-  need(q.rank == 4 && k.rank == 4 && v.rank == 4, "q[B,S,N,D] and k, v[B,S,G,D]");
-  if (q.rank != 4 || k.rank != 4)
-    return;
-  need(k.shape == v.shape && q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] &&
-           q.shape[3] == k.shape[3],
-       "q, k and v with the same batch, positions and channels");
-  need(q.shape[2] % k.shape[2] == 0, "the same number of query heads in each key/value group");
-  need(qkv.numel() == q.numel() + 2 * k.numel() && rows(qkv) == q.shape[0] * q.shape[1],
-       "qkv rows that hold each group's queries, key and value");
-  auto agrees = [&](Key key, int64_t extent) {
-    return op_.getInt(key) == 0 || op_.getInt(key) == extent;
-  };
-  need(agrees(Key::num_heads, q.shape[2]) && agrees(Key::num_groups, k.shape[2]) &&
-           agrees(Key::head_dim, q.shape[3]),
-       "attributes for heads, groups and channels that match its types");
-}
-
-/// A window is counted from the query backwards.
-void ShapeCheck::needWindow() {
-  int64_t window = op_.getInt(Key::window);
-  need(window == -1 || (window >= 0 && op_.getBool(Key::causal)),
-       "a window of at least 0 under a causal mask, or -1");
-}
-
-void ShapeCheck::checkAttention() {
-  needWindow();
-  const Type &q = in(0), &k = in(1);
-  need(q.rank == 4 && k.rank == 4 && in(2).shape == k.shape && in(2).rank == 4,
-       "q[B,S,N,D] and k, v[B,S,G,D]");
-  if (q.rank != 4 || k.rank != 4)
-    return;
-  need(q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] && q.shape[3] == k.shape[3] &&
-           q.shape[2] % k.shape[2] == 0,
-       "q, k and v with the same batch, positions and channels");
-  int64_t positions = q.shape[0] * q.shape[1];
-  needVector(in(3), DType::I32, positions, "docs of i32[B, S]");
-  needVector(in(4), DType::I64, q.shape[0], "samples of i64[B]");
-  need(out(0).numel() == q.numel() && isData(out(0)), "o[B, S, N·D] as a result");
-  needVector(out(1), DType::F32, positions * q.shape[2], "lse of f32[B, N, S] as a result");
-}
-
-/// Queries, keys and values, their positions and documents from operand `first` on and from `words`
-/// on, and o and lse.
-void ShapeCheck::attentionPart(size_t first, size_t words, const Type &o, const Type &lse) {
-  needWindow();
-  const Type &q = in(first), &k = in(first + 1), &v = in(first + 2);
-  need(q.rank == 4 && k.rank == 4 && v.rank == 4 && v.shape == k.shape,
-       "q[B,S,N,D] and k, v[B,K,G,D]");
-  if (q.rank != 4 || k.rank != 4)
-    return;
-  need(isData(q) && isData(k) && isData(v) && q.shape[0] == k.shape[0] &&
-           q.shape[3] == k.shape[3] && q.shape[2] % k.shape[2] == 0,
-       "q, k and v with the same batch and channels");
-  int64_t queries = q.shape[0] * q.shape[1], keys = k.shape[0] * k.shape[1];
-  needVector(in(words), DType::I32, queries, "positions of queries of i32[B, S]");
-  needVector(in(words + 1), DType::I32, keys, "positions of keys of i32[B, K]");
-  needVector(in(words + 2), DType::I32, queries, "docs of queries of i32[B, S]");
-  needVector(in(words + 3), DType::I32, keys, "docs of keys of i32[B, K]");
-  needVector(in(words + 4), DType::I64, q.shape[0], "samples of i64[B]");
-  need(isData(o) && o.numel() == q.numel(), "o[B, S, N·D]");
-  needVector(lse, DType::F32, queries * q.shape[2], "lse of f32[B, N, S]");
-  need(op_.getFloat(Key::p) == 0 || op_.getInt(Key::positions) > 0,
-       "attribute 'positions' where it has dropout");
-}
-
-void ShapeCheck::checkAttentionPart() { attentionPart(0, 3, out(0), out(1)); }
-
-void ShapeCheck::checkAttentionPartBwd() {
-  attentionPart(1, 6, in(4), in(5));
-  need(isData(in(0)) && in(0).numel() == in(4).numel(), "do in the shape of o");
-  for (size_t r = 0; r < 3; ++r)
-    need(isData(out(r)) && out(r).rank == in(1 + r).rank && out(r).shape == in(1 + r).shape,
-         "gradients in the shapes of q, k and v as results");
-}
-
-void ShapeCheck::checkAttentionJoin() {
-  needData();
-  need(in(0).rank == in(2).rank && in(0).shape == in(2).shape && in(0).rank == out(0).rank &&
-           in(0).shape == out(0).shape,
-       "outputs of the same shape");
-  need(in(1) == in(3) && in(1) == out(1) && in(1).dtype == DType::F32 && in(1).rank == 3,
-       "lse of f32[B, N, S]");
-  need(in(0).rank >= 3 && in(1).rank == 3 && in(0).shape[0] == in(1).shape[0] &&
-           in(0).shape[1] == in(1).shape[2] && in(0).numel() % in(1).numel() == 0,
-       "o[B, S, N·D] for lse of f32[B, N, S]");
-}
-
-void ShapeCheck::checkTranspose() {
-  needData();
-  need(in(0).dtype == out(0).dtype && in(0).numel() == out(0).numel(),
-       "a result with its operand's elements and type");
-  int64_t outer = op_.getInt(Key::outer), inner = op_.getInt(Key::inner), numel = in(0).numel();
-  need(outer > 0 && inner > 0 && outer <= numel && inner <= numel / outer &&
-           numel % (outer * inner) == 0,
-       "outer and inner parts that divide the elements");
-}
-
-void ShapeCheck::checkAttentionBwd() {
-  needWindow();
-  const Type &q = in(1), &k = in(2);
-  need(q.rank == 4 && k.rank == 4 && in(3).rank == 4 && in(3).shape == k.shape,
-       "q[B,S,N,D] and k, v[B,S,G,D]");
-  if (q.rank != 4 || k.rank != 4)
-    return;
-  int64_t positions = q.shape[0] * q.shape[1];
-  need(in(0).numel() == q.numel() && in(4).numel() == q.numel(), "do and o[B, S, N·D]");
-  needVector(in(5), DType::F32, positions * q.shape[2], "lse of f32[B, N, S]");
-  needVector(in(6), DType::I32, positions, "docs of i32[B, S]");
-  needVector(in(7), DType::I64, q.shape[0], "samples of i64[B]");
-  need(out(0).shape == q.shape && out(1).shape == k.shape && out(2).shape == k.shape,
-       "gradients in the shapes of q, k and v as results");
-}
-
-/// Rows of qkv, docs and samples from operand `first` on, the output and lse as they follow from
-/// the heads in the attributes.
-void ShapeCheck::attentionQkv(const Type &qkv, size_t docs, const Type &o, const Type &lse) {
-  needWindow();
-  int64_t heads = op_.getInt(Key::num_heads), groups = op_.getInt(Key::num_groups),
-          channels = op_.getInt(Key::head_dim);
-  bool named = heads > 0 && groups > 0 && channels > 0 && heads % groups == 0 &&
-               heads <= limits::kElementsMax / 3 && channels <= limits::kElementsMax / (3 * heads);
-  need(named, "attributes for heads, groups and channels, with groups that divide the heads");
-  if (!named)
-    return;
-  bool fits = isData(qkv) && qkv.rank == 3 && cols(qkv) == (heads + 2 * groups) * channels;
-  need(fits, "qkv[B, S, (N+2G)·D]");
-  if (!fits)
-    return;
-  int64_t positions = qkv.shape[0] * qkv.shape[1];
-  needVector(in(docs), DType::I32, positions, "docs of i32[B, S]");
-  needVector(in(docs + 1), DType::I64, qkv.shape[0], "samples of i64[B]");
-  need(isData(o) && rows(o) == positions && cols(o) == heads * channels, "o[B, S, N·D]");
-  needVector(lse, DType::F32, positions * heads, "lse of f32[B, N, S]");
-}
-
-void ShapeCheck::checkAttentionQkv() { attentionQkv(in(0), 1, out(0), out(1)); }
-
-void ShapeCheck::checkAttentionQkvBwd() {
-  attentionQkv(in(1), 4, in(2), in(3));
-  need(isData(in(0)) && sameMatrix(in(0), in(2)), "do in the shape of o");
-  need(isData(out(0)) && out(0).shape == in(1).shape && out(0).rank == in(1).rank,
-       "a gradient in the shape of qkv as its result");
 }
 
 void ShapeCheck::needLabels(size_t labels, size_t mask, int64_t count) {
@@ -613,33 +346,6 @@ void ShapeCheck::checkDropout() {
        "i32 positions, one for each row of all members");
 }
 
-void ShapeCheck::checkSplitQkv() { splitQkv(in(0), out(0), out(1), out(2)); }
-
-void ShapeCheck::checkSplitQkvRope() {
-  splitQkv(in(0), out(0), out(1), out(2));
-  needPositions(1, out(0));
-}
-
-void ShapeCheck::checkMergeQkv() { splitQkv(out(0), in(0), in(1), in(2)); }
-
-void ShapeCheck::checkMergeQkvRope() {
-  splitQkv(out(0), in(0), in(1), in(2));
-  needPositions(3, in(0));
-}
-
-/// Where there is such an operand: one for each row of heads[B,S,...].
-void ShapeCheck::needPositions(size_t operand, const Type &heads) {
-  need(!has(operand) || (in(operand).dtype == DType::I32 && heads.rank == 4 &&
-                         in(operand).numel() == heads.shape[0] * heads.shape[1]),
-       "positions of i32[B, S]");
-}
-
-void ShapeCheck::checkRope() {
-  need(isData(in(0)) && isData(out(0)), "a floating point operand and result");
-  needPositions(1, in(0));
-  need(in(0).rank == 4 && in(0).shape == out(0).shape, "an operand and a result of [B,S,heads,D]");
-}
-
 void ShapeCheck::checkTokenCount() {
   need(in(0).dtype == DType::F32, "an f32 mask");
   needVector(out(0), DType::F32, 1, "a result of f32[1]");
@@ -816,8 +522,6 @@ void ShapeCheck::run() {
 #include "runtime/plan/Ops.def"
   }
 }
-
-} // namespace
 
 void checkShapes(const Scope &scope) {
   for (uint32_t i = 0; i < scope.segment.ops.size() && !scope.inspection.isFull(); ++i)

@@ -13,8 +13,8 @@ namespace shardc::host {
 Status checkMembers(std::span<const hal::Collective *const> members);
 
 /// Does part `part` of a collective: all_gather fills member `part`'s whole; reduce_scatter forms
-/// member `part`'s shard and, on request, the sum of its squares; all_reduce and all_reduce_max form
-/// chunk `part` and write it to all members; all_to_all and shift fill member `part`'s result.
+/// member `part`'s shard and, on request, the sum of its squares; all_reduce and all_reduce_max
+/// form chunk `part` and write it to all members; all_to_all and shift fill member `part`'s result.
 ///
 /// All members have arrived before the first part begins; none continues before the last part has
 /// ended.

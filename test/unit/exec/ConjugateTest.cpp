@@ -28,6 +28,8 @@ int64_t countOf(CollectiveKind kind) {
   case CollectiveKind::AllReduce:
   case CollectiveKind::AllReduceMax:
   case CollectiveKind::Shift:
+  case CollectiveKind::Send:
+  case CollectiveKind::Recv:
     return kWhole;
   case CollectiveKind::Send:
   case CollectiveKind::Recv:

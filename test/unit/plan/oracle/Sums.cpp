@@ -520,11 +520,11 @@ private:
                  : mix(numberOfCell(term.cell), partOf(blockOf(*term.cell), term.rank));
     const Op &op = *term.op;
     Number number = mix(numberOfAttrs(op), term.result);
-    if (op.kind == OpKind::Shift) {
+    if (op.kind == OpKind::Shift)
       return numberOf(shiftedFrom(term));
-    } else if (isMeeting(op)) {
-      bool isApart = op.kind == OpKind::ReduceScatter || op.kind == OpKind::AllToAll;
-      number = mix(static_cast<Number>(op.kind), isApart ? static_cast<Number>(term.position) : 0);
+    if (isMeeting(op)) {
+      Number position = isApart(op) ? static_cast<Number>(term.position) : 0;
+      number = mix(static_cast<Number>(op.kind), position);
       for (int member : term.members)
         number = mix(number, numberOf(member));
     } else if (op.kind == OpKind::Recv) {
@@ -557,13 +557,6 @@ private:
     for (int added : term.added)
       number = mix(number, numberOf(added));
     return number;
-  }
-
-  /// What another member had.
-  static int shiftedFrom(const Term &term) {
-    auto members = static_cast<int64_t>(term.members.size());
-    int64_t from = (term.position - term.op->getInt(AttrKey::by) % members + members) % members;
-    return term.members[static_cast<size_t>(from)];
   }
 
   /// What an op that computes takes of split parameters.
@@ -604,7 +597,7 @@ private:
           for (Piece &piece : moved(piecesOf(term.from[part++]), offset))
             pieces.push_back(std::move(piece));
     } else if (isMeeting(op)) {
-      pieces = meetingOf(term, op);
+      pieces = meetingOf(term, op, id);
     } else if (isContribution(term)) {
       pieces = {{0, term.numel, {{numberOf(id), 1}}}};
     }
@@ -613,13 +606,11 @@ private:
     return pieces;
   }
 
-  Pieces meetingOf(const Term &term, const Op &op) {
+  Pieces meetingOf(const Term &term, const Op &op, int id) {
     if (term.result == 1) // squares of the other result
       return {{0, 1, {}}};
-    if (op.kind == OpKind::Shift && numberOf(shiftedFrom(term)) == numberOf(term.from[0]))
-      return piecesOf(term.from[0]);
-    if (op.kind == OpKind::Shift || op.kind == OpKind::AllToAll || op.kind == OpKind::AllReduceMax)
-      return {}; // no sum of what this rank's elements get
+    if (isExchange(op)) // no sum of what this rank's elements get, unless nothing has changed
+      return numberOf(id) == numberOf(term.from[0]) ? piecesOf(term.from[0]) : Pieces();
     Pieces all;
     bool isSame = true;
     int64_t each = terms_[static_cast<size_t>(term.from[0])].numel, position = 0;

@@ -21,6 +21,14 @@ inline bool isMeeting(const Op &op) {
          op.kind == OpKind::AllToAll || op.kind == OpKind::Shift;
 }
 
+/// Members have other results.
+inline bool isApart(const Op &meeting) {
+  return meeting.kind == OpKind::ReduceScatter || meeting.kind == OpKind::AllToAll;
+}
+inline bool isExchange(const Op &op) {
+  return op.kind == OpKind::Shift || op.kind == OpKind::AllToAll || op.kind == OpKind::AllReduceMax;
+}
+
 /// One value of one rank, of one run of a segment.
 struct Term {
   int64_t rank = 0;
@@ -43,6 +51,13 @@ struct Term {
   bool isBegun = false;
   std::set<int64_t> losses; ///< microbatches
 };
+
+/// Of a shift, what another member had.
+inline int shiftedFrom(const Term &shift) {
+  auto members = static_cast<int64_t>(shift.members.size());
+  int64_t from = (shift.position - shift.op->getInt(AttrKey::by) % members + members) % members;
+  return shift.members[static_cast<size_t>(from)];
+}
 
 inline int32_t blockNamed(const Op &op) { return static_cast<int32_t>(op.getInt(AttrKey::block)); }
 

@@ -1,0 +1,129 @@
+// What the checks of operands' and results' types share: each op has a function of ShapeCheck.
+#pragma once
+
+#include "runtime/base/StepState.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+
+using Key = AttrKey;
+
+inline int64_t cols(const Type &type) { return type.shape[type.rank - 1]; }
+inline int64_t rows(const Type &type) { return type.numel() / cols(type); }
+inline bool sameMatrix(const Type &a, const Type &b) {
+  return a.numel() == b.numel() && cols(a) == cols(b);
+}
+
+inline bool isData(const Type &type) {
+  switch (type.dtype) {
+  case DType::F64:
+  case DType::F32:
+  case DType::BF16:
+  case DType::F16:
+  case DType::F8E4M3:
+  case DType::F8E5M2:
+    return true;
+  default:
+    return false;
+  }
+}
+
+/// A sum of squares that is there already.
+inline bool isPartial(const Type &type) { return type.dtype == DType::F64 && type.numel() == 1; }
+
+class ShapeCheck {
+public:
+  ShapeCheck(const Scope &scope, uint32_t index)
+      : scope_(scope), index_(index), op_(scope.segment.ops[index]) {}
+
+  void run();
+
+private:
+  const Type &in(size_t i) const { return scope_.value(op_.operands[i]).type; }
+  const Type &out(size_t i) const { return scope_.value(op_.results[i]).type; }
+  bool has(size_t i) const { return i < op_.operands.size(); }
+  bool hasOut(size_t i) const { return i < op_.results.size(); }
+
+  /// Reports `text` unless the condition holds. `types` names what is shown with its types.
+  void need(bool condition, std::string_view text) {
+    if (condition || hasFailed_)
+      return;
+    hasFailed_ = true; // an op has one finding; an op with many operands would make as many texts
+    std::string types = typesOf(op_.operands);
+    types += (types.empty() ? "-> " : " -> ") + typesOf(op_.results);
+    scope_.add(Rule::Shape, index_, "'{}' needs {}; found {}", opInfo(op_.kind).name, text, types);
+  }
+  std::string typesOf(const std::vector<ValueId> &ids) const {
+    constexpr size_t kTextMax = 200;
+    std::string types;
+    for (ValueId id : ids) {
+      if (types.size() > kTextMax)
+        return types + ", ...";
+      types += (types.empty() ? "" : ", ") + printType(scope_.value(id).type);
+    }
+    return types;
+  }
+  /// Checks the type of a value that is kept of a block, or is sent.
+  void needKnown(ValueId id, bool isKnown, std::string_view what) {
+    if (!isKnown)
+      scope_.addValue(Rule::State, index_, id, "'%{}' has type {}; '{}' supports {}",
+                      scope_.nameOf(id), dtypeName(scope_.value(id).type.dtype),
+                      opInfo(op_.kind).name, what);
+  }
+  void needVector(const Type &type, DType dtype, int64_t elements, std::string_view text) {
+    need(type.dtype == dtype && type.numel() == elements, text);
+  }
+  void needState(const Type &type) {
+    need(type.bytes() == static_cast<int64_t>(sizeof(StepState)),
+         "step states of 128 bytes as operand and result");
+  }
+  /// Of ops that start gradients: with the loss scale.
+  void needScaleState() {
+    if (has(5))
+      need(in(5).bytes() == static_cast<int64_t>(sizeof(StepState)),
+           "a step state of 128 bytes as the last operand");
+  }
+  void needData() {
+    for (ValueId id : op_.operands)
+      need(isData(scope_.value(id).type), "floating point operands");
+    for (ValueId id : op_.results)
+      need(isData(scope_.value(id).type), "floating point results");
+  }
+
+#define OP(enumerator, name, operands, results, traits, doc) void check##enumerator();
+#include "runtime/plan/Ops.def"
+
+  void product();
+  void norm(size_t x, size_t vectors, size_t y, size_t statistics);
+  void normBwd(size_t statistics, size_t vectors);
+  void splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v);
+  void needWindow();
+  void attentionPart(size_t first, size_t words, const Type &o, const Type &lse);
+  void needPositions(size_t operand, const Type &heads);
+  void attentionQkv(const Type &qkv, size_t docs, const Type &o, const Type &lse);
+  /// Of an op whose ranks have parts of the whole by their index.
+  int64_t members() const { return scope_.plan().groupSize(op_.group); }
+  void needLabels(size_t labels, size_t mask, int64_t count);
+  void needValidCols(int64_t columns);
+  void crossEntropy(size_t labels, size_t mask);
+  void lmLoss();
+  void collective();
+  void needWire();
+  void stepOp();
+  void addLosses();
+  void optimizer(size_t moments);
+  void needPart(const Type &type, std::string_view what, int64_t Block::*numel);
+  void needShard(const Type &type) { needPart(type, "shard", &Block::shard); }
+  void needStateShard(const Type &type) {
+    needPart(type, "shard of the state", &Block::stateShard);
+  }
+  void needTable(const Type &shard, int64_t columns, int64_t tableRows);
+
+  const Scope &scope_;
+  uint32_t index_;
+  const Op &op_;
+  bool hasFailed_ = false;
+};
+
+} // namespace shardc::plan::verifier
