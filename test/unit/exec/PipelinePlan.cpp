@@ -80,7 +80,11 @@ private:
   void place() {
     g_ = take(4 * shard_);
     grads_ = take(4 * numel_);
-    x0_ = ring(kRowBytes, ahead_ + 2); // received ahead of the pass that takes it
+    // Received ahead of the pass that takes it. What is not received in the last ones leaves the
+    // next slot empty, which no microbatch may be in.
+    x0_ = ring(kRowBytes, ahead_ + 2);
+    if (o_.microbatches > 1 && x0_.slots < ahead_ + 2)
+      x0_ = {take((ahead_ + 2) * x0_.stride), x0_.stride, ahead_ + 2};
     dy_ = ring(kRowBytes, 2);
     tokens_ = ring(kTokenBytes, ahead_ + 1);
     for (int layer = begin_; layer < end_; ++layer) {
