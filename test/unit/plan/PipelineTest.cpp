@@ -1,4 +1,6 @@
 // Pipelines: what the verifier accepts of them, and what it refuses.
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "Oracle.h"
