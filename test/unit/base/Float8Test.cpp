@@ -29,7 +29,7 @@ template <> struct Format<F8E5M2> {
   static constexpr uint32_t ofCodes = 0xd73df2ea, ofSpread = 0x1224a676, ofMiddles = 0xfc8b3b45;
 };
 
-template <typename T> uint32_t checksum(const std::vector<T> &values) {
+template <typename T> uint32_t checksumOf(const std::vector<T> &values) {
   return crc32(0, values.data(), values.size() * sizeof(T));
 }
 
@@ -50,14 +50,14 @@ TYPED_TEST(Float8, EveryCodeIsPyTorchsFloat) {
     EXPECT_TRUE(std::isnan(value) ||
                 Format<TypeParam>::narrow(value, Overflow::Special).bits == code);
   }
-  EXPECT_EQ(checksum(floats), Format<TypeParam>::ofCodes);
+  EXPECT_EQ(checksumOf(floats), Format<TypeParam>::ofCodes);
 }
 
 TYPED_TEST(Float8, FloatsRoundAsPyTorchs) {
   std::vector<uint8_t> codes(10'000'000);
   for (uint32_t i = 0; i < codes.size(); ++i)
     codes[i] = codeOf<TypeParam>(std::bit_cast<float>(i * 2654435761u));
-  EXPECT_EQ(checksum(codes), Format<TypeParam>::ofSpread);
+  EXPECT_EQ(checksumOf(codes), Format<TypeParam>::ofSpread);
 }
 
 TYPED_TEST(Float8, FloatsBetweenCodesRoundToEven) {
@@ -71,7 +71,7 @@ TYPED_TEST(Float8, FloatsBetweenCodesRoundToEven) {
     for (float middle : middles)
       codes.push_back(
           codeOf<TypeParam>(std::isnan(towards) ? middle : std::nextafter(middle, towards)));
-  EXPECT_EQ(checksum(codes), Format<TypeParam>::ofMiddles);
+  EXPECT_EQ(checksumOf(codes), Format<TypeParam>::ofMiddles);
 }
 
 TYPED_TEST(Float8, WhatIsTooLargeBecomesTheLargest) {

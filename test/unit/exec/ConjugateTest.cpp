@@ -31,9 +31,6 @@ int64_t countOf(CollectiveKind kind) {
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
     return kWhole;
-  case CollectiveKind::Send:
-  case CollectiveKind::Recv:
-    break; // of pairs
   }
   return 0;
 }
