@@ -73,6 +73,13 @@ private:
 
   using Part = SegmentRunner::Part;
 
+  /// Runs of a step, and those behind them in every so many steps; 0: in none.
+  struct StepPart {
+    SegmentRunner::Series runs;
+    int64_t every;
+    SegmentRunner::Series after;
+  };
+
   /// The programs of this process' roles.
   std::vector<Part> programs() const {
     std::vector<Part> parts;
@@ -127,14 +134,14 @@ private:
       part.nodes = part.nodes.subspan(start.nodes.size());
     }
     if (options_.isFreshStart)
-      RETURN_IF_ERROR(segments_.run(starts, observer));
+      RETURN_IF_ERROR(segments_.run(segments_.seriesOf(starts), observer));
     RETURN_IF_ERROR(restore());
-    RETURN_IF_ERROR(segments_.run(begin, observer));
+    RETURN_IF_ERROR(segments_.run(segments_.seriesOf(begin), observer));
     while (!left.empty() && !left.front().nodes.empty()) {
       std::vector<const ProgramNode *> steps = takeFirst(left);
       RETURN_IF_ERROR(runSteps(*steps.front(), childrenOf(left, steps)));
       std::vector<Part> after = takeUpTo(left, ProgramNode::Steps);
-      RETURN_IF_ERROR(segments_.run(after, observer));
+      RETURN_IF_ERROR(segments_.run(segments_.seriesOf(after), observer));
     }
     return Status::ok();
   }
@@ -168,8 +175,24 @@ private:
     return readback_.startClock();
   }
 
+  /// The runs of a step, up to each `every` in turn.
+  void prepareSteps(const std::vector<Part> &nodes) {
+    step_.clear();
+    inStep_ = segments_.seriesOf(nodes);
+    std::vector<Part> left = nodes;
+    while (true) {
+      std::vector<Part> runs = takeUpTo(left, ProgramNode::Every);
+      step_.push_back({segments_.seriesOf(runs), 0, {}});
+      std::vector<const ProgramNode *> every = takeFirst(left);
+      if (every.empty() || every.front() == nullptr)
+        return;
+      step_.back().every = every.front()->count;
+      step_.back().after = segments_.seriesOf(childrenOf(nodes, every));
+    }
+  }
+
   Status runSteps(const ProgramNode &steps, const std::vector<Part> &nodes) {
-    stepsNodes_ = nodes;
+    prepareSteps(nodes);
     for (const ProgramNode &node : steps.children)
       if (node.kind == ProgramNode::Every) { // one every so many steps
         segments_.setVisitsBefore(FeedKind::Eval, options_.firstStep / node.count);
@@ -229,24 +252,17 @@ private:
     guards_.setStep(iteration + 1);
     exec::OpObserver *observer = wantsOps || options_.check ? &observers : nullptr;
     bool isMarked = false;
-    std::vector<Part> left = stepsNodes_;
-    while (true) {
-      std::vector<Part> runs = takeUpTo(left, ProgramNode::Every);
-      RETURN_IF_ERROR(segments_.run(runs, observer));
-      std::vector<const ProgramNode *> every = takeFirst(left);
+    for (const StepPart &part : step_) {
+      RETURN_IF_ERROR(segments_.run(part.runs, observer));
       if (!isMarked)
         RETURN_IF_ERROR(readBack(StepReadback::Kind::Step, iteration));
       isMarked = true;
-      if (every.empty() || every.front() == nullptr)
-        return Status::ok();
-      if ((iteration + 1) % every.front()->count == 0)
-        RETURN_IF_ERROR(runEvery(childrenOf(left, every), iteration, observer));
+      if (part.every == 0 || (iteration + 1) % part.every != 0)
+        continue;
+      RETURN_IF_ERROR(segments_.run(part.after, observer));
+      RETURN_IF_ERROR(readBack(StepReadback::Kind::Evaluation, iteration));
     }
-  }
-
-  Status runEvery(const std::vector<Part> &nodes, int64_t iteration, exec::OpObserver *observer) {
-    RETURN_IF_ERROR(segments_.run(nodes, observer));
-    return readBack(StepReadback::Kind::Evaluation, iteration);
+    return Status::ok();
   }
 
   Status readBack(StepReadback::Kind kind, int64_t iteration) {
@@ -298,7 +314,7 @@ private:
       return makeStatus(StatusCode::Numeric, "step {}: loss {}, gradient norm {}", iteration + 1,
                         state.loss, state.gradNorm);
     int64_t visit = iteration - options_.firstStep;
-    RETURN_IF_ERROR(segments_.runVisit(stepsNodes_, visit, &finder_));
+    RETURN_IF_ERROR(segments_.runVisit(inStep_, visit, &finder_));
     return makeStatus(StatusCode::Numeric,
                       "step {}: loss {}, gradient norm {}; the same microbatches, run again op by "
                       "op, gave finite "
@@ -332,8 +348,10 @@ private:
   MemoryWatch memory_;
   RunResult result_;
 
-  std::vector<SegmentRunner::Part> stepsNodes_; ///< of the loop under way
-  int64_t lastSaved_ = 0;                       ///< step
+  // Of the loop under way:
+  std::vector<StepPart> step_;
+  SegmentRunner::Series inStep_; ///< its runs, without those of `every`
+  int64_t lastSaved_ = 0;        ///< step
   bool isStopRequested_ = false, isEnding_ = false, isRestored_ = false;
 };
 

@@ -69,44 +69,28 @@ Status SegmentRunner::createFeed(uint32_t segment, uint32_t cell) {
   return Status::ok();
 }
 
-Status SegmentRunner::run(std::span<const Part> parts, exec::OpObserver *observer) {
-  std::vector<std::vector<Run>> runs;
-  for (const Part &part : parts)
-    runs.push_back(runsOf(part, std::nullopt));
-  return runAll(runs, observer);
-}
-
-Status SegmentRunner::runVisit(std::span<const Part> parts, int64_t visit,
-                               exec::OpObserver *observer) {
-  std::vector<std::vector<Run>> runs;
-  for (const Part &part : parts)
-    runs.push_back(runsOf(part, visit));
-  return runAll(runs, observer);
-}
-
 /// In the order of the program. Runs that name their microbatch are one visit of their segment.
 std::vector<SegmentRunner::Run> SegmentRunner::runsOf(const Part &part,
-                                                      std::optional<int64_t> visit) {
+                                                      std::vector<int64_t> &visits) const {
   const plan::Role &role = executable_.plan().roles[part.role];
   std::vector<ProgramNode> nodes(part.nodes.begin(), part.nodes.end());
   std::vector<int64_t> named = plan::namedRuns(role, nodes);
   std::vector<std::optional<int64_t>> visitOf(role.segments.size());
   std::vector<Run> runs;
-  auto next = [&](uint32_t number) { return visit ? *visit : visits_[number]++; };
   auto add = [&](const ProgramNode &node, int64_t turn) {
     uint32_t number = executable_.numberOf(part.role, node.segment);
     if (node.microbatch) {
       std::optional<int64_t> &own = visitOf[node.segment];
-      own = own ? own : next(number);
+      own = own ? own : visits[number]++;
       runs.push_back({number, *own, node.microbatch->at(turn), named[node.segment]});
       return true;
     }
-    int64_t own = next(number);
+    int64_t own = visits[number]++;
     for (int64_t i = 0; i < node.count; ++i)
       runs.push_back({number, own, i, node.count});
     return true;
   };
-  for (const ProgramNode &node : part.nodes) {
+  for (const ProgramNode &node : nodes) {
     if (node.kind == ProgramNode::Start)
       add(node, 0);
     else if (node.kind == ProgramNode::Run || node.kind == ProgramNode::Loop)
@@ -115,15 +99,40 @@ std::vector<SegmentRunner::Run> SegmentRunner::runsOf(const Part &part,
   return runs;
 }
 
-Status SegmentRunner::runAll(const std::vector<std::vector<Run>> &runs,
-                             exec::OpObserver *observer) {
+SegmentRunner::Series SegmentRunner::seriesOf(std::span<const Part> parts) const {
+  std::vector<int64_t> visits(visits_.size());
+  std::vector<std::vector<Run>> runs;
   size_t most = 0;
-  for (const std::vector<Run> &each : runs)
-    most = std::max(most, each.size());
+  for (const Part &part : parts) {
+    runs.push_back(runsOf(part, visits));
+    most = std::max(most, runs.back().size());
+  }
+  Series series;
   for (size_t i = 0; i < most; ++i)
     for (const std::vector<Run> &each : runs)
       if (i < each.size())
-        RETURN_IF_ERROR(runOne(each[i], observer));
+        series.runs.push_back(each[i]);
+  for (uint32_t segment = 0; segment < visits.size(); ++segment)
+    if (visits[segment] > 0)
+      series.visits.emplace_back(segment, visits[segment]);
+  return series;
+}
+
+Status SegmentRunner::run(const Series &series, exec::OpObserver *observer) {
+  for (Run run : series.runs) {
+    run.visit += visits_[run.segment];
+    RETURN_IF_ERROR(runOne(run, observer));
+  }
+  for (const auto &[segment, count] : series.visits)
+    visits_[segment] += count;
+  return Status::ok();
+}
+
+Status SegmentRunner::runVisit(const Series &series, int64_t visit, exec::OpObserver *observer) {
+  for (Run run : series.runs) {
+    run.visit = visit;
+    RETURN_IF_ERROR(runOne(run, observer));
+  }
   return Status::ok();
 }
 

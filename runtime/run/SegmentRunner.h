@@ -29,23 +29,29 @@ public:
     uint32_t role;
     std::span<const plan::ProgramNode> nodes;
   };
-  /// The runs and loops of all parts, which may wait for each other; with an observer, op by op.
-  /// Parts are enqueued in turns, a run of each: none gets further ahead than its program does.
-  Status run(std::span<const Part> parts, exec::OpObserver *observer);
-  /// The same for visits that have a number already: the `visit`-th of this process.
-  Status runVisit(std::span<const Part> parts, int64_t visit, exec::OpObserver *observer);
-
-private:
   /// One run of a segment.
   struct Run {
     uint32_t segment; ///< as Executable numbers them
-    int64_t visit, microbatch, microbatches;
+    int64_t visit;    ///< of the segment, since the series began
+    int64_t microbatch, microbatches;
   };
+  /// Runs in the order in which they are enqueued, which is found once.
+  struct Series {
+    std::vector<Run> runs;
+    std::vector<std::pair<uint32_t, int64_t>> visits; ///< how often each segment is visited
+  };
+  /// The runs and loops of all parts, which may wait for each other. Parts take turns, a run of
+  /// each: none gets further ahead than its program does.
+  Series seriesOf(std::span<const Part> parts) const;
+  /// With an observer, op by op.
+  Status run(const Series &series, exec::OpObserver *observer);
+  /// The same for visits that have a number already: the `visit`-th of this process.
+  Status runVisit(const Series &series, int64_t visit, exec::OpObserver *observer);
 
+private:
   Status createFeedsOf(uint32_t role);
   Status createFeed(uint32_t segment, uint32_t cell);
-  std::vector<Run> runsOf(const Part &part, std::optional<int64_t> visit);
-  Status runAll(const std::vector<std::vector<Run>> &runs, exec::OpObserver *observer);
+  std::vector<Run> runsOf(const Part &part, std::vector<int64_t> &visits) const;
   Status runOne(const Run &run, exec::OpObserver *observer);
   int64_t &visitsBefore(FeedKind kind) { return visitsBefore_[static_cast<size_t>(kind)]; }
 
