@@ -662,6 +662,21 @@ TEST(Loader, TellsEachDifferenceByItsId) {
   }
 }
 
+TEST(Loader, TellsThatALossScaleBeginsAnew) {
+  TempFolder folder;
+  plan::Plan plan = makePlan(2);
+  saveState(plan, folder.path(), [](PlainEntries &, PlainEntries &) {});
+  set(plan, "checkpoint.load", folder.path());
+  set(plan, "model.fp16", true);
+  set(plan, "optimizer.initial_loss_scale", 1024.0);
+  Opening opened(plan);
+  ASSERT_TRUE(opened.isOk()) << opened.status().message();
+  EXPECT_THAT(opened.remarks(),
+              ::testing::Contains(
+                  HasSubstr("does not contain the state of the loss scale; it begins at 1024, as "
+                            "in a new run [loss-scale-unknown]")));
+}
+
 // Megatron continues with the checkpoint's betas and eps, a run of ours with the recipe's.
 TEST(Loader, TellsWhichSettingsOfAdamItDoesNotFollow) {
   TempFolder folder;
