@@ -335,12 +335,10 @@ private:
     if (isAttention && op.getFloat(Key::p) > 0)
       op.group = group_; // the mask follows from the head among all heads
     for (ValueId result : op.results)
-      becomeLike(result, Part::Columns);
-    if (isAttention) { // statistics of [batch, heads, sequence]
-      Type type = typeOf(op.results[1]);
-      type.shape[type.rank - 1u] *= ranks_;
-      become(op.results[1], Part::Columns, columnsOfRank(type, 1));
-    }
+      if (isAttention && result != op.results[0]) // statistics of [batch, heads, sequence]
+        become(result, Part::Columns, columnsOfRank(typeOf(result), 1));
+      else
+        becomeLike(result, Part::Columns);
     ops_.push_back(std::move(op));
   }
 
