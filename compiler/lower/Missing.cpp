@@ -64,6 +64,20 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "optimizer.muon_",
 };
 
+/// What the verifier's rule on alignment wants of each place, in bytes.
+constexpr int64_t kPlaceAlign = 16;
+
+/// Whether a rank of a sequence-parallel group would read learned positions from a place that is
+/// not aligned: it reads its rows where all of them stand.
+bool splitsPositionsUnaligned(const Config &config) {
+  const config::Derived &d = config.derived();
+  if (d.tensorParallel == 1 || !config.isOn(Opt::ModelSequenceParallel) ||
+      !config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::LearnedAbsolute))
+    return false;
+  int64_t bytes = d.microBatch * d.seqLength * static_cast<int64_t>(dtypeBytes(DType::I32));
+  return bytes / d.tensorParallel % kPlaceAlign != 0;
+}
+
 /// Whether the option differs from its default.
 bool asksFor(const Config &config, Opt option) {
   if (!config.has(option) || config[option].from.origin == config::Origin::Default)
@@ -84,6 +98,9 @@ std::vector<Missing> findMissing(const Config &config) {
   };
   need(d.tensorParallel > d.numGroups, "fewer key/value groups than tensor-parallel ranks",
        Opt::ModelNumQueryGroups);
+  need(splitsPositionsUnaligned(config),
+       "a number of learned positions on each tensor-parallel rank that 4 does not divide",
+       Opt::ModelSequenceParallel);
   // Passes make plans of pipelines, which the verifier does not follow yet.
   need(d.pipelineParallel > 1, "pipeline-parallel partitioning",
        Opt::ModelPipelineModelParallelSize);
