@@ -30,7 +30,7 @@ int64_t Allocator::allocate(int64_t bytes, const Clock &now) {
     }
   };
   for (const auto &[offset, extent] : free_) {
-    bool usable = covers(now, extent.until);
+    bool usable = covers(now, extent.until, streams_);
     if (!usable || runStart < 0 || offset != runEnd) {
       consider();
       runStart = usable ? offset : -1;

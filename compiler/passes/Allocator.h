@@ -14,6 +14,9 @@ inline constexpr int64_t kBufferAlign = 256;
 
 class Allocator {
 public:
+  /// For a plan with so many streams.
+  explicit Allocator(size_t streams = plan::kStreamsMax) : streams_(streams) {}
+
   /// Reserves a range that is free or beyond the end.
   void reserve(int64_t offset, int64_t bytes);
 
@@ -35,6 +38,7 @@ private:
   /// Removes [offset, offset + bytes) from the free extents.
   void take(int64_t offset, int64_t bytes);
 
+  size_t streams_;
   std::map<int64_t, Extent> free_; ///< by offset; neighbours may touch
   int64_t end_ = 0;
 };

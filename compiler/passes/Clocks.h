@@ -22,9 +22,9 @@ inline void join(Clock &into, const Clock &other) {
     into[s] = into[s] > other[s] ? into[s] : other[s];
 }
 
-/// Whether everything in `earlier` has ended where `at` holds.
-inline bool covers(const Clock &at, const Clock &earlier) {
-  for (size_t s = 0; s < at.size(); ++s)
+/// Whether everything in `earlier` has ended where `at` holds; of so many streams, the first ones.
+inline bool covers(const Clock &at, const Clock &earlier, size_t streams = plan::kStreamsMax) {
+  for (size_t s = 0; s < streams; ++s)
     if (earlier[s] > at[s])
       return false;
   return true;

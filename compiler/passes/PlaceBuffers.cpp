@@ -52,7 +52,7 @@ private:
   BufferClass &cls(size_t index) { return buffers_.classes[index]; }
   bool isCell(size_t index) const { return index < role_.cells.size(); }
   Allocator fresh(Arena arena) const {
-    Allocator allocator;
+    Allocator allocator(plan_.streams.size());
     if (permanentBytes_[static_cast<size_t>(arena)] > 0)
       allocator.reserve(0, permanentBytes_[static_cast<size_t>(arena)]);
     return allocator;

@@ -214,14 +214,17 @@ void dropUnusedValues(Segment &segment) {
     mark(in.value);
   for (const Segment::Boundary &out : segment.outs)
     mark(out.value);
-  std::vector<Value> values;
+  ValueId kept = 0;
   for (size_t v = 0; v < segment.values.size(); ++v) {
     if (index[v] == kNone)
       continue;
-    index[v] = static_cast<ValueId>(values.size());
-    values.push_back(std::move(segment.values[v]));
+    if (kept != v)
+      segment.values[kept] = std::move(segment.values[v]);
+    index[v] = kept++;
   }
-  segment.values = std::move(values);
+  if (kept == segment.values.size())
+    return; // all are used
+  segment.values.resize(kept);
   auto rename = [&](ValueId &value) { value = index[value]; };
   for (Op &op : segment.ops) {
     std::for_each(op.operands.begin(), op.operands.end(), rename);

@@ -155,12 +155,14 @@ std::vector<std::vector<Variant>> variantsOfProgram(const Role &role) {
 int64_t slotsOf(const Role &role, const Segment &segment) {
   int64_t slots = 1;
   auto add = [&](const Segment::Boundary &boundary) {
-    slots = std::lcm(slots, int64_t{role.cells[boundary.cell].slots});
+    if (int64_t own = role.cells[boundary.cell].slots; own > 1)
+      slots = std::lcm(slots, own);
   };
   std::ranges::for_each(segment.ins, add);
   std::ranges::for_each(segment.outs, add);
   for (const Value &value : segment.values)
-    slots = std::lcm(slots, int64_t{value.place.slots});
+    if (value.place.slots > 1)
+      slots = std::lcm(slots, int64_t{value.place.slots});
   return slots;
 }
 

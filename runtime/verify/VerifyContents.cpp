@@ -24,8 +24,10 @@ std::vector<Pred> predsOf(const Segment &segment) {
 
 } // namespace
 
-std::vector<std::pair<Variant, Variant>> representatives(Inspection &inspection, uint32_t role,
-                                                         uint32_t segment) {
+namespace {
+
+std::vector<std::pair<Variant, Variant>> findRepresentatives(Inspection &inspection, uint32_t role,
+                                                             uint32_t segment) {
   std::vector<Pred> preds = predsOf(inspection.plan().roles[role].segments[segment]);
   auto isAlike = [&](const Variant &a, const Variant &b) {
     return std::ranges::all_of(preds,
@@ -40,9 +42,19 @@ std::vector<std::pair<Variant, Variant>> representatives(Inspection &inspection,
   return standing;
 }
 
+} // namespace
+
+const std::vector<std::pair<Variant, Variant>> &Inspection::representativesOf(uint32_t role,
+                                                                              uint32_t segment) {
+  auto [at, isNew] = representatives_.try_emplace({role, segment});
+  if (isNew)
+    at->second = findRepresentatives(*this, role, segment);
+  return at->second;
+}
+
 std::vector<Variant> distinctVariants(Inspection &inspection, uint32_t role, uint32_t segment) {
   std::vector<Variant> distinct;
-  for (const auto &[variant, standing] : representatives(inspection, role, segment))
+  for (const auto &[variant, standing] : inspection.representativesOf(role, segment))
     if (variant == standing)
       distinct.push_back(variant);
   return distinct;

@@ -15,9 +15,6 @@ namespace shardc::plan::verifier {
 
 /// Variants of the segment that its program takes, one of each set that executes the same.
 std::vector<Variant> distinctVariants(Inspection &inspection, uint32_t role, uint32_t segment);
-/// For each variant that the program takes the one of `distinctVariants` that stands for it.
-std::vector<std::pair<Variant, Variant>> representatives(Inspection &inspection, uint32_t role,
-                                                         uint32_t segment);
 
 /// True if the gather's operand is this rank's own part of its result, which it then leaves as it
 /// is.

@@ -62,7 +62,7 @@ private:
   }
 
   void checkIns() {
-    Taken isTaken;
+    Taken isTaken{std::vector<bool>(scope_.role.cells.size()), {}};
     for (const Segment::Boundary &in : segment_.ins) {
       if (!isValue(in.value) || in.cell >= scope_.role.cells.size()) {
         scope_.add(Rule::Index, kNone,
@@ -79,14 +79,27 @@ private:
     }
   }
 
-  /// Cells, and of rings the slots.
-  using Taken = std::set<std::pair<uint32_t, int64_t>>;
+  /// Which cells are taken, and of rings which slots.
+  struct Taken {
+    std::vector<bool> cells;
+    std::set<std::pair<uint32_t, int64_t>> slots;
+  };
+
+  /// False if it is taken already.
+  static bool take(Taken &taken, const Segment::Boundary &boundary, const Cell &cell) {
+    if (cell.slots <= 1) {
+      bool wasTaken = taken.cells[boundary.cell];
+      taken.cells[boundary.cell] = true;
+      return !wasTaken;
+    }
+    int64_t slot = boundary.shift % cell.slots;
+    return taken.slots.insert({boundary.cell, slot < 0 ? slot + cell.slots : slot}).second;
+  }
 
   void checkBoundary(const Segment::Boundary &boundary, Taken &isTaken, std::string_view word) {
     const Value &value = scope_.value(boundary.value);
     const Cell &cell = scope_.role.cells[boundary.cell];
-    int64_t slot = boundary.shift % std::max(cell.slots, 1);
-    if (!isTaken.insert({boundary.cell, slot < 0 ? slot + cell.slots : slot}).second)
+    if (!take(isTaken, boundary, cell))
       scope_.addValue(Rule::Boundary, scope_.opOf(boundary.value), boundary.value,
                       "cell '@{}' appears twice as '{}'", cell.name, word);
     if (value.type != cell.type)
@@ -96,7 +109,7 @@ private:
   }
 
   void checkOuts() {
-    Taken isTaken;
+    Taken isTaken{std::vector<bool>(scope_.role.cells.size()), {}};
     for (const Segment::Boundary &out : segment_.outs) {
       if (!isValue(out.value) || out.cell >= scope_.role.cells.size())
         scope_.add(Rule::Index, kNone,

@@ -56,6 +56,10 @@ public:
   const HappensBefore &orderOf(uint32_t role, uint32_t segment);
   /// VerifyContents.cpp: what its values are made of in the variant. Made at the first call.
   const Contents &contentsOf(uint32_t role, uint32_t segment, Variant variant);
+  /// VerifyContents.cpp: for each variant that the program takes, one that executes the same and
+  /// stands for it. Made at the first call.
+  const std::vector<std::pair<Variant, Variant>> &representativesOf(uint32_t role,
+                                                                    uint32_t segment);
   /// VerifyRings.h: the slots among the cells of a role; the rings outlive it.
   void setRings(const std::vector<RoleRings> &rings) { rings_ = &rings; }
   const RoleRings &ringsOf(uint32_t role) const;
@@ -90,6 +94,8 @@ private:
   std::vector<std::optional<HeldCells>> held_;    ///< by role
   const std::vector<RoleRings> *rings_ = nullptr; ///< by role
   std::map<std::pair<uint32_t, uint32_t>, std::vector<int64_t>> shifts_;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<Variant, Variant>>>
+      representatives_;
   std::vector<std::vector<std::vector<Variant>>> variants_; ///< by role and segment
   std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const HappensBefore>> orders_;
   std::map<std::tuple<uint32_t, uint32_t, Variant>, std::shared_ptr<const Contents>> contents_;

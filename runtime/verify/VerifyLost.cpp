@@ -21,6 +21,7 @@ public:
         regions_(regions), effects_(effects), readAtStepEnd_(role_.cells.size()),
         isRead_(role_.cells.size()), isLive_(role_.segments.size()),
         rings_(inspection.ringsOf(roleIndex)) {
+    tables_.reserve(role_.segments.size());
     for (const Segment &segment : role_.segments) {
       tables_.emplace_back(segment);
       usesRings_.push_back(touchesRings(rings_, segment));

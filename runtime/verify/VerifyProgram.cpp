@@ -61,6 +61,7 @@ public:
         regions_(inspection, role_, Indices(inspection.plan(), role_)),
         effects_(role_.segments.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)),
         rings_(inspection.ringsOf(roleIndex)) {
+    tables_.reserve(role_.segments.size());
     for (const Segment &segment : role_.segments) {
       tables_.emplace_back(segment);
       usesRings_.push_back(touchesRings(rings_, segment));
@@ -141,7 +142,7 @@ private:
     Scope where = scope(s);
     ByteCheck bytes(where, regions_);
     std::map<Variant, std::shared_ptr<const SegmentEffect>> made;
-    for (const auto &[variant, standing] : representatives(report_, roleIndex_, s)) {
+    for (const auto &[variant, standing] : report_.representativesOf(roleIndex_, s)) {
       if (variant == standing)
         made[variant] = std::make_shared<const SegmentEffect>(bytes.check(variant));
       effects_.set(s, variant, made[standing]);

@@ -49,6 +49,7 @@ public:
         stages_(stagesOf(inspection, roleIndex, part)), numbers_(plan_, part),
         rings_(inspection.ringsOf(roleIndex)) {
     findTraining();
+    tables_.reserve(role_.segments.size());
     for (const Segment &segment : role_.segments)
       tables_.emplace_back(segment);
     for (const Block *block : blockOf_)
@@ -314,6 +315,7 @@ private:
       return;
     marks_.assign(segment_->values.size(), {});
     numbers_.beginSegment(*segment_);
+    shifts_ = &report_.shiftsOf(roleIndex_, s);
     int64_t moved = segment_->body ? microbatch_ : 0; // by which slots have changed places
     for (const Segment::Boundary &in : segment_->ins)
       setLiveIn(in, cells[rings_.at(in.cell, moved)]);
@@ -337,11 +339,13 @@ private:
   bool isComplete(const Cover &cover) const {
     return cover == Cover{Cover::Some, 0, microbatches_};
   }
+  /// From the microbatch under way to that of the value.
+  int64_t shiftOf(ValueId value) const {
+    return shifts_->empty() ? 0 : report_.shiftOf(roleIndex_, segmentIndex_, value);
+  }
   /// The microbatch of what an op computes.
   int64_t microbatchOf(const Op &op) const {
-    return op.results.empty()
-               ? microbatch_
-               : microbatch_ + report_.shiftOf(roleIndex_, segmentIndex_, op.results[0]);
+    return op.results.empty() ? microbatch_ : microbatch_ + shiftOf(op.results[0]);
   }
 
   void followOp(uint32_t i) {
@@ -545,7 +549,7 @@ private:
     need(i, mark.phase == Phase::Begun, "adds losses to a step that has not begun");
     int64_t microbatch = microbatch_;
     for (ValueId operand : op.operands)
-      if (int64_t shift = report_.shiftOf(roleIndex_, segmentIndex_, operand); shift != 0)
+      if (int64_t shift = shiftOf(operand); shift != 0)
         microbatch = microbatch_ + shift;
     need(i, !mark.cover.has(microbatch), "adds the losses of a microbatch a second time");
     Mark more;
@@ -736,8 +740,9 @@ private:
   const Segment *segment_ = nullptr;
   uint32_t segmentIndex_ = 0;
   Variant variant_ = Variant::Only;
-  std::vector<Mark> marks_; ///< of its values
-  int64_t microbatch_ = 0;  ///< of the step, that it runs for
+  std::vector<Mark> marks_;                      ///< of its values
+  const std::vector<int64_t> *shifts_ = nullptr; ///< of its values, or empty
+  int64_t microbatch_ = 0;                       ///< of the step, that it runs for
   BlockSplits splits_;
   Stages stages_;
   int64_t microbatches_ = 0;         ///< of a step
