@@ -3,12 +3,6 @@
 #include "runtime/base/Status.h"
 
 namespace shardc::passes {
-namespace {
-
-int64_t aligned(int64_t bytes) { return (bytes + kBufferAlign - 1) / kBufferAlign * kBufferAlign; }
-
-} // namespace
-
 void Allocator::reserve(int64_t offset, int64_t bytes) {
   bytes = aligned(bytes);
   if (offset + bytes > end_) {

@@ -20,10 +20,10 @@ void splitQkv(Gradients &gradients, const Op &op, OpKind kind) {
   gradients.emitFor(op.operands[0], std::move(merge));
 }
 
-/// What the keys of a part add to the gradients of what it took, from the gradient, the output and
-/// the statistics of the attention that it is a part of.
-void part(Gradients &gradients, const Op &op, ValueId dout, const Op &whole) {
-  Op back = gradients.makeOp(OpKind::AttentionPartBwd, {dout});
+/// What an op's keys add to the gradients of what it took, from the gradient, the output and the
+/// statistics of the attention that it is, or is a part of.
+void attention(Gradients &gradients, OpKind kind, const Op &op, ValueId dout, const Op &whole) {
+  Op back = gradients.makeOp(kind, {dout});
   back.attrs = op.attrs;
   back.group = op.group;
   back.operands.insert(back.operands.end(), op.operands.begin(), op.operands.begin() + 3);
@@ -44,7 +44,7 @@ void joined(Gradients &gradients, const Op &join, ValueId dout, const Op &whole)
     if (maker.kind == OpKind::AttentionJoin)
       joined(gradients, maker, dout, whole);
     else
-      part(gradients, maker, dout, whole);
+      attention(gradients, OpKind::AttentionPartBwd, maker, dout, whole);
   }
 }
 
@@ -52,7 +52,7 @@ void joined(Gradients &gradients, const Op &join, ValueId dout, const Op &whole)
 
 void backAttentionPart(Gradients &gradients, const Op &op) {
   if (ValueId dout = gradients.of(op.results[0]); dout != kNone)
-    part(gradients, op, dout, op);
+    attention(gradients, OpKind::AttentionPartBwd, op, dout, op);
 }
 
 void backAttentionJoin(Gradients &gradients, const Op &op) {
@@ -67,21 +67,8 @@ void backSplitQkvRope(Gradients &gradients, const Op &op) {
 }
 
 void backAttention(Gradients &gradients, const Op &op) {
-  ValueId dout = gradients.of(op.results[0]);
-  if (dout == kNone)
-    return;
-  Op back = gradients.makeOp(OpKind::AttentionBwd, {dout});
-  back.attrs = op.attrs;
-  back.group = op.group;
-  ValueId docs = op.operands[3], samples = op.operands[4];
-  back.operands.insert(back.operands.end(), {op.operands[0], op.operands[1], op.operands[2],
-                                             op.results[0], op.results[1], docs, samples});
-  ValueId d[3];
-  for (size_t i = 0; i < 3; ++i)
-    d[i] = gradients.contribute(back, op.operands[i]);
-  gradients.append(std::move(back));
-  for (size_t i = 0; i < 3; ++i)
-    gradients.settle(op.operands[i], d[i]);
+  if (ValueId dout = gradients.of(op.results[0]); dout != kNone)
+    attention(gradients, OpKind::AttentionBwd, op, dout, op);
 }
 
 } // namespace shardc::passes

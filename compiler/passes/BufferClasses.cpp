@@ -201,7 +201,7 @@ BufferClasses findBufferClasses(const plan::Plan &plan, const plan::Role &role) 
     cls.bytes = cell.type.bytes();
     if (cell.isRing()) {
       cls.slots = cell.slots;
-      cls.stride = (cls.bytes + kBufferAlign - 1) / kBufferAlign * kBufferAlign;
+      cls.stride = aligned(cls.bytes);
       cls.bytes = cls.stride * cell.slots;
     }
     result.classes.push_back(cls);

@@ -120,7 +120,7 @@ private:
     fixed_[index] = 1;
     int64_t &end = permanentBytes_[static_cast<size_t>(cls(index).arena)];
     cls(index).offset = end;
-    end += (cls(index).bytes + kBufferAlign - 1) / kBufferAlign * kBufferAlign;
+    end += aligned(cls(index).bytes);
   }
 
   // ---- double buffering: two slots for the layers' gathered weights, two for their gradients ----

@@ -39,10 +39,6 @@ struct Buffers {
   }
 };
 
-bool sameShape(const Tensor &a, const Tensor &b) {
-  return a.rank == b.rank && std::equal(a.shape, a.shape + a.rank, b.shape);
-}
-
 const char *acceptsAttentionBwd(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {Operands, Operands, 3, 3}));
   SHARDC_REQUIRE_OK(checkAttention(call, call.in[Q], call.in[K], call.in[V], call.in[O],

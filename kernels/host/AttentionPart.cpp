@@ -5,7 +5,7 @@
 // lse)·ob. attention_part_bwd: what the keys here add to the gradients, from o and lse of all parts
 // joined: with P = exp(scale·q·kᵀ - lse), M dropout's factors, dP = M·(do·vᵀ) and delta = do·o: dv
 // = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q. Dropout counts by positions, so
-// that masks are those of the whole sequence. Data are f32 or bf16 each, products fp32 through
+// that masks are those of the whole sequence. Data are f32, bf16 or f16 each, products fp32 through
 // BLAS, sums of exponentials fp64. Limited as attention is.
 #include "kernels/host/Attention.h"
 #include "kernels/host/Check.h"
@@ -48,7 +48,7 @@ bool isWords(const Tensor &t, int64_t rows, int64_t cols) {
 
 const char *checkPart(const Call &call, const Operands &in, const Tensor &o, const Tensor &lse) {
   SHARDC_REQUIRE(isData(in.q) && isData(in.k) && isData(in.v) && isData(o),
-                 "queries, keys, values or outputs are not f32 or bf16");
+                 "queries, keys, values or outputs are not f32, bf16 or f16");
   SHARDC_REQUIRE(in.q.rank == 4 && in.k.rank == 4 && in.v.rank == 4,
                  "q, k or v is not [B, S, heads, D]");
   Extents e(in.q, in.k);
@@ -247,17 +247,13 @@ struct BwdBuffers {
   }
 };
 
-bool sameShape(const Tensor &a, const Tensor &b) {
-  return a.rank == b.rank && std::equal(a.shape, a.shape + a.rank, b.shape);
-}
-
 const char *acceptsPartBwd(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {BwdOperands, BwdOperands, 3, 3}));
   SHARDC_REQUIRE_OK(checkPart(call, Operands(call, true), call.in[O], call.in[Lse]));
   SHARDC_REQUIRE(isData(call.in[Do]) && sameShape(call.in[Do], call.in[O]),
-                 "do is not f32 or bf16 in the output's shape");
+                 "do is not f32, bf16 or f16 in the output's shape");
   for (int r = 0; r < 3; ++r) {
-    SHARDC_REQUIRE(isData(call.out[r]), "a gradient is not f32 or bf16");
+    SHARDC_REQUIRE(isData(call.out[r]), "a gradient is not f32, bf16 or f16");
     SHARDC_REQUIRE(sameShape(call.out[r], call.in[Q + r]),
                    "a gradient differs in shape from what it belongs to");
   }
@@ -359,7 +355,7 @@ const char *acceptsJoin(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {4, 4, 2, 2}));
   const Tensor &o = call.in[0], &lse = call.in[1];
   SHARDC_REQUIRE(isData(o) && isData(call.in[2]) && isData(call.out[0]),
-                 "outputs are not f32 or bf16");
+                 "outputs are not f32, bf16 or f16");
   SHARDC_REQUIRE(sameShape(o, call.in[2]) && sameShape(o, call.out[0]), "outputs differ in shape");
   SHARDC_REQUIRE(lse.dtype == DType::F32 && call.in[3].dtype == DType::F32 &&
                      call.out[1].dtype == DType::F32 && lse.rank == 3 &&

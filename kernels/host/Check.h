@@ -1,6 +1,7 @@
 // Checks for the `accepts` functions: each condition that `run` relies on, with its reason.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/api/Kernel.h"
@@ -46,6 +47,10 @@ const char *checkState(const Call &call, int in);
 inline bool isData(const Tensor &t) { return isComputeType(t.dtype); }
 inline bool isVector(const Tensor &t, int64_t n) { return t.rank == 1 && t.shape[0] == n; }
 inline bool isScalar(const Tensor &t, DType type) { return t.dtype == type && t.numel() == 1; }
+
+inline bool sameShape(const Tensor &a, const Tensor &b) {
+  return a.rank == b.rank && std::equal(a.shape, a.shape + a.rank, b.shape);
+}
 
 /// Whether both have the same number of rows of the same length; leading dimensions may differ.
 inline bool sameMatrix(const Tensor &a, const Tensor &b) {

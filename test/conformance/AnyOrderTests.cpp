@@ -58,34 +58,6 @@ float valueOf(int rank, int64_t i) {
   return toFloat(toBF16(0.37f * static_cast<float>((i * 7 + rank * 31) % 97 - 48)));
 }
 
-template <typename T>
-uint8_t *putNarrow(Conformance &test, int rank, const std::vector<float> &values) {
-  std::vector<T> narrow(values.size());
-  std::ranges::transform(values, narrow.begin(), fromFloat<T>);
-  return reinterpret_cast<uint8_t *>(test.put(rank, narrow));
-}
-
-uint8_t *putValues(Conformance &test, int rank, DType type, const std::vector<float> &values) {
-  return type == DType::F32    ? putNarrow<float>(test, rank, values)
-         : type == DType::BF16 ? putNarrow<BF16>(test, rank, values)
-                               : putNarrow<F16>(test, rank, values);
-}
-
-template <typename T>
-std::vector<float> getNarrow(Conformance &test, int rank, const uint8_t *from, int64_t count) {
-  std::vector<float> wide(static_cast<size_t>(count));
-  std::ranges::transform(test.get(rank, reinterpret_cast<const T *>(from), wide.size()),
-                         wide.begin(), [](T value) { return toFloat(value); });
-  return wide;
-}
-
-std::vector<float> getValues(Conformance &test, int rank, DType type, const uint8_t *from,
-                             int64_t count) {
-  return type == DType::F32    ? getNarrow<float>(test, rank, from, count)
-         : type == DType::BF16 ? getNarrow<BF16>(test, rank, from, count)
-                               : getNarrow<F16>(test, rank, from, count);
-}
-
 /// Distance from the exact result in units of what rounding allows. Each of the additions rounds
 /// once, and so do the factor of an average and its product, in the type in which the backend adds;
 /// the store and the addition to the result round in its own.

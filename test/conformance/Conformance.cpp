@@ -1,8 +1,40 @@
 #include "test/conformance/Conformance.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace shardc::conformance {
+namespace {
+
+template <typename T>
+uint8_t *putNarrow(Conformance &test, int rank, const std::vector<float> &values) {
+  std::vector<T> narrow(values.size());
+  std::ranges::transform(values, narrow.begin(), fromFloat<T>);
+  return reinterpret_cast<uint8_t *>(test.put(rank, narrow));
+}
+
+template <typename T>
+std::vector<float> getNarrow(Conformance &test, int rank, const uint8_t *from, int64_t count) {
+  std::vector<float> wide(static_cast<size_t>(count));
+  std::ranges::transform(test.get(rank, reinterpret_cast<const T *>(from), wide.size()),
+                         wide.begin(), [](T value) { return toFloat(value); });
+  return wide;
+}
+
+} // namespace
+
+uint8_t *putValues(Conformance &test, int rank, DType type, const std::vector<float> &values) {
+  return type == DType::F32    ? putNarrow<float>(test, rank, values)
+         : type == DType::BF16 ? putNarrow<BF16>(test, rank, values)
+                               : putNarrow<F16>(test, rank, values);
+}
+
+std::vector<float> getValues(Conformance &test, int rank, DType type, const uint8_t *from,
+                             int64_t count) {
+  return type == DType::F32    ? getNarrow<float>(test, rank, from, count)
+         : type == DType::BF16 ? getNarrow<BF16>(test, rank, from, count)
+                               : getNarrow<F16>(test, rank, from, count);
+}
 
 void Conformance::startWith(const std::function<Result<std::unique_ptr<hal::Backend>>(int)> &make,
                             int ranks) {

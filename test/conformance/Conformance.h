@@ -78,6 +78,11 @@ private:
   std::vector<Named> streams_;
 };
 
+/// Puts numbers into a rank's memory, and gets them, as f32, bf16 or f16.
+uint8_t *putValues(Conformance &test, int rank, DType type, const std::vector<float> &values);
+std::vector<float> getValues(Conformance &test, int rank, DType type, const uint8_t *from,
+                             int64_t count);
+
 /// Starts the backend, or leaves the test.
 #define START(ranks)                                                                               \
   do {                                                                                             \

@@ -54,34 +54,6 @@ float valueOf(int rank, int64_t i) {
   return 0.013f * static_cast<float>((i * 7 + rank * 31) % 997 - 498);
 }
 
-template <typename T>
-uint8_t *putNarrow(Conformance &test, int rank, const std::vector<float> &values) {
-  std::vector<T> narrow(values.size());
-  std::ranges::transform(values, narrow.begin(), fromFloat<T>);
-  return reinterpret_cast<uint8_t *>(test.put(rank, narrow));
-}
-
-uint8_t *putValues(Conformance &test, int rank, DType type, const std::vector<float> &values) {
-  return type == DType::F32    ? putNarrow<float>(test, rank, values)
-         : type == DType::BF16 ? putNarrow<BF16>(test, rank, values)
-                               : putNarrow<F16>(test, rank, values);
-}
-
-template <typename T>
-std::vector<float> getNarrow(Conformance &test, int rank, const uint8_t *from, int64_t count) {
-  std::vector<float> wide(static_cast<size_t>(count));
-  std::ranges::transform(test.get(rank, reinterpret_cast<const T *>(from), wide.size()),
-                         wide.begin(), [](T value) { return toFloat(value); });
-  return wide;
-}
-
-std::vector<float> getValues(Conformance &test, int rank, DType type, const uint8_t *from,
-                             int64_t count) {
-  return type == DType::F32    ? getNarrow<float>(test, rank, from, count)
-         : type == DType::BF16 ? getNarrow<BF16>(test, rank, from, count)
-                               : getNarrow<F16>(test, rank, from, count);
-}
-
 /// In more digits than backends have, which add tens of thousands in fp64 in orders of their own.
 double squaresOf(const std::vector<float> &values, const std::vector<ElementRange> &valid) {
   long double sum = 0;
