@@ -391,5 +391,14 @@ const std::vector<Variant> &Inspection::variantsOf(uint32_t role, uint32_t segme
   return variants[segment];
 }
 
+const std::vector<VariantTable> &Inspection::variantTablesOf(uint32_t role) {
+  variantTables_.resize(plan_.roles.size());
+  std::vector<VariantTable> &tables = variantTables_[role];
+  if (tables.empty())
+    for (const Segment &segment : plan_.roles[role].segments)
+      tables.emplace_back(segment);
+  return tables;
+}
+
 } // namespace verifier
 } // namespace shardc::plan

@@ -52,6 +52,8 @@ public:
   /// Variants of the segment that the role's program takes, or all where there is no program yet. A
   /// background segment is taken always. Made at the first call.
   const std::vector<Variant> &variantsOf(uint32_t role, uint32_t segment);
+  /// Which microbatches of each segment of the role execute alike. Made at the first call.
+  const std::vector<VariantTable> &variantTablesOf(uint32_t role);
   /// VerifyOrder.cpp: the order of the segment's ops. Made at the first call.
   const HappensBefore &orderOf(uint32_t role, uint32_t segment);
   /// VerifyContents.cpp: what its values are made of in the variant. Made at the first call.
@@ -97,6 +99,7 @@ private:
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<Variant, Variant>>>
       representatives_;
   std::vector<std::vector<std::vector<Variant>>> variants_; ///< by role and segment
+  std::vector<std::vector<VariantTable>> variantTables_;    ///< by role and segment
   std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const HappensBefore>> orders_;
   std::map<std::tuple<uint32_t, uint32_t, Variant>, std::shared_ptr<const Contents>> contents_;
   std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;

@@ -20,12 +20,9 @@ public:
       : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
         regions_(regions), effects_(effects), readAtStepEnd_(role_.cells.size()),
         isRead_(role_.cells.size()), isLive_(role_.segments.size()),
-        rings_(inspection.ringsOf(roleIndex)) {
-    tables_.reserve(role_.segments.size());
-    for (const Segment &segment : role_.segments) {
-      tables_.emplace_back(segment);
+        rings_(inspection.ringsOf(roleIndex)), tables_(inspection.variantTablesOf(roleIndex)) {
+    for (const Segment &segment : role_.segments)
       usesRings_.push_back(touchesRings(rings_, segment));
-    }
     findReaders();
   }
 
@@ -374,11 +371,11 @@ private:
   bool isSometimes_ = false;
   int64_t stepsOfLoop_ = 0;
   const RoleRings &rings_;
-  std::vector<VariantTable> tables_; ///< of each segment
-  std::vector<bool> usesRings_;      ///< of each segment
-  std::vector<int64_t> counts_;      ///< of each segment: its named runs in the step or `every`
-  int64_t turn_ = 0;                 ///< of the loop under way
-  int64_t microbatch_ = 0;           ///< by which slots have changed places
+  const std::vector<VariantTable> &tables_; ///< of each segment
+  std::vector<bool> usesRings_;             ///< of each segment
+  std::vector<int64_t> counts_; ///< of each segment: its named runs in the step or `every`
+  int64_t turn_ = 0;            ///< of the loop under way
+  int64_t microbatch_ = 0;      ///< by which slots have changed places
 };
 
 } // namespace

@@ -60,12 +60,9 @@ public:
       : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
         regions_(inspection, role_, Indices(inspection.plan(), role_)),
         effects_(role_.segments.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)),
-        rings_(inspection.ringsOf(roleIndex)) {
-    tables_.reserve(role_.segments.size());
-    for (const Segment &segment : role_.segments) {
-      tables_.emplace_back(segment);
+        rings_(inspection.ringsOf(roleIndex)), tables_(inspection.variantTablesOf(roleIndex)) {
+    for (const Segment &segment : role_.segments)
       usesRings_.push_back(touchesRings(rings_, segment));
-    }
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       if (role_.cells[c].kind == CellKind::Step)
         stepCell_ = c;
@@ -613,14 +610,14 @@ private:
   SegmentEffects effects_;
   const std::vector<bool> &isHeld_; ///< of each cell: saves read it
   const RoleRings &rings_;
-  std::vector<VariantTable> tables_; ///< of each segment
-  std::vector<bool> usesRings_;      ///< of each segment
-  std::vector<int64_t> counts_;      ///< of each segment: its named runs in the step or `every`
-  int64_t turn_ = 0;                 ///< of the loop under way
-  int64_t microbatch_ = 0;           ///< by which slots have changed places
-  uint32_t stepCell_ = kNone;        ///< the cell with the step state
-  int64_t step_ = 0;                 ///< that is run, where each one is
-  Due due_ = Due::ByStep; ///< otherwise what fails is not reported, but followed more closely
+  const std::vector<VariantTable> &tables_; ///< of each segment
+  std::vector<bool> usesRings_;             ///< of each segment
+  std::vector<int64_t> counts_; ///< of each segment: its named runs in the step or `every`
+  int64_t turn_ = 0;            ///< of the loop under way
+  int64_t microbatch_ = 0;      ///< by which slots have changed places
+  uint32_t stepCell_ = kNone;   ///< the cell with the step state
+  int64_t step_ = 0;            ///< that is run, where each one is
+  Due due_ = Due::ByStep;       ///< otherwise what fails is not reported, but followed more closely
   bool hasFailed_ = false;
 };
 

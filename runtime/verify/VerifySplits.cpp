@@ -158,12 +158,8 @@ private:
 /// Whether ranks of some role with the block's state are at each coordinate of these axes.
 class CoverCheck {
 public:
-  CoverCheck(Inspection &inspection, const Block *block, Axes axes)
-      : report_(inspection), plan_(inspection.plan()), axes_(axes) {
-    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
-      if (std::ranges::count(report_.blocksInCheckpoint(r), block) != 0)
-        roles_.push_back(&plan_.roles[r]);
-  }
+  CoverCheck(Inspection &inspection, const std::vector<const Role *> &roles, Axes axes)
+      : report_(inspection), plan_(inspection.plan()), roles_(roles), axes_(axes) {}
 
   bool isWhole() { return !roles_.empty() && isWhole(0, roles_); }
 
@@ -192,9 +188,24 @@ private:
 
   Inspection &report_;
   const Plan &plan_;
+  const std::vector<const Role *> &roles_; ///< that have the block's state
   Axes axes_;
-  std::vector<const Role *> roles_;
 };
+
+/// For each block the roles of which a checkpoint holds it.
+std::vector<std::vector<const Role *>> savingRoles(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  std::vector<std::vector<const Role *>> found(plan.blocks.size());
+  for (uint32_t r = 0; r < plan.roles.size(); ++r)
+    for (const Block *block : inspection.blocksInCheckpoint(r)) {
+      if (block == nullptr)
+        continue;
+      std::vector<const Role *> &roles = found[static_cast<size_t>(block - plan.blocks.data())];
+      if (roles.empty() || roles.back() != &plan.roles[r])
+        roles.push_back(&plan.roles[r]);
+    }
+  return found;
+}
 
 /// Tensors of a stack have names that no other one has.
 void checkTensorNames(Inspection &inspection) {
@@ -257,13 +268,16 @@ void checkSaved(Inspection &inspection) {
   if (plan.job.checkpoint.save.empty())
     return;
   checkTensorNames(inspection);
+  const std::vector<std::vector<const Role *>> roles = savingRoles(inspection);
   std::set<std::pair<int32_t, Axes>> seen;
   for (const Param &param : plan.params) {
-    const Block &block = plan.blocks[static_cast<size_t>(param.block)];
+    const auto index = static_cast<size_t>(param.block);
+    const Block &block = plan.blocks[index];
     Axes axes = splitAxesOf(plan, param);
     if (block.stateShard < block.numel)
       axes |= axesOf(plan, block.stateGroup);
-    if (seen.emplace(param.block, axes).second && !CoverCheck(inspection, &block, axes).isWhole())
+    if (seen.emplace(param.block, axes).second &&
+        !CoverCheck(inspection, roles[index], axes).isWhole())
       inspection.add(Rule::Save, {},
                      fmt::format("the plan saves, and no rank has the state of some elements of "
                                  "parameter '{}'",

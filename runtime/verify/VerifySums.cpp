@@ -47,11 +47,8 @@ public:
         blockOf_(inspection.blocksInCheckpoint(roleIndex)), isTraining_(role_.segments.size()),
         hasState_(plan_.blocks.size()), updates_(plan_.blocks.size()), splits_(inspection),
         stages_(stagesOf(inspection, roleIndex, part)), numbers_(plan_, part),
-        rings_(inspection.ringsOf(roleIndex)) {
+        rings_(inspection.ringsOf(roleIndex)), tables_(inspection.variantTablesOf(roleIndex)) {
     findTraining();
-    tables_.reserve(role_.segments.size());
-    for (const Segment &segment : role_.segments)
-      tables_.emplace_back(segment);
     for (const Block *block : blockOf_)
       if (block != nullptr)
         hasState_[static_cast<size_t>(block - plan_.blocks.data())] = true;
@@ -745,13 +742,13 @@ private:
   int64_t microbatch_ = 0;                       ///< of the step, that it runs for
   BlockSplits splits_;
   Stages stages_;
-  int64_t microbatches_ = 0;         ///< of a step
-  std::vector<int64_t> counts_;      ///< of each segment: its named runs in the step or `every`
-  std::vector<int64_t> runs_;        ///< of each segment: other runs of it in it so far
-  int64_t turn_ = 0;                 ///< of the loop under way
-  std::vector<VariantTable> tables_; ///< of each segment
+  int64_t microbatches_ = 0;    ///< of a step
+  std::vector<int64_t> counts_; ///< of each segment: its named runs in the step or `every`
+  std::vector<int64_t> runs_;   ///< of each segment: other runs of it in it so far
+  int64_t turn_ = 0;            ///< of the loop under way
   ValueNumbers numbers_;
   const RoleRings &rings_;
+  const std::vector<VariantTable> &tables_; ///< of each segment
   std::vector<Update> taken_;
 };
 
