@@ -11,6 +11,7 @@
 #include "runtime/base/CollectiveKind.h"
 #include "runtime/base/DType.h"
 #include "runtime/base/Reduction.h"
+#include "runtime/base/Status.h"
 
 namespace shardc::hal {
 
@@ -79,6 +80,9 @@ struct ChannelDesc {
   /// uses landing buffers for sums. Without uses, the backend allocates on demand.
   int64_t landingBytes = 0;
 };
+
+/// An error if there are no members, or one is not a rank or there twice.
+Status checkMembers(const ChannelDesc &desc, int worldSize);
 
 /// A communicator of one group. Each member must issue the same collectives in the same order on
 /// it. The collectives of a rank on one channel run one after the other, whatever their streams.

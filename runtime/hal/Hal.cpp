@@ -1,5 +1,7 @@
 #include "runtime/hal/Backend.h"
 
+#include <algorithm>
+
 namespace shardc::hal {
 
 std::string_view toString(MemoryKind kind) {
@@ -14,6 +16,20 @@ std::string_view toString(MemoryKind kind) {
     return "host";
   }
   return "";
+}
+
+Status checkMembers(const ChannelDesc &desc, int worldSize) {
+  if (desc.members.empty())
+    return makeStatus(StatusCode::InvalidInput, "channel '{}' has no members", desc.name);
+  for (auto here = desc.members.begin(); here != desc.members.end(); ++here) {
+    if (*here < 0 || *here >= worldSize)
+      return makeStatus(StatusCode::InvalidInput, "channel '{}': rank {} is not one of {} ranks",
+                        desc.name, *here, worldSize);
+    if (std::find(desc.members.begin(), here, *here) != here)
+      return makeStatus(StatusCode::InvalidInput, "channel '{}': rank {} is a member twice",
+                        desc.name, *here);
+  }
+  return Status::ok();
 }
 
 Status Stream::gathers(Channel &channel, std::span<const Part> parts) {

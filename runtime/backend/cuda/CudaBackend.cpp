@@ -91,18 +91,7 @@ public:
   std::span<hal::Device *const> devices() const override { return devices_; }
 
   Result<std::unique_ptr<hal::Channel>> createChannel(const hal::ChannelDesc &desc) override {
-    if (desc.members.empty())
-      return makeStatus(StatusCode::InvalidInput, "channel '{}' has no members", desc.name);
-    for (size_t i = 0; i < desc.members.size(); ++i) {
-      int rank = desc.members[i];
-      if (rank < 0 || rank >= options_.worldSize)
-        return makeStatus(StatusCode::InvalidInput, "channel '{}': rank {} is not one of {} ranks",
-                          desc.name, rank, options_.worldSize);
-      auto here = desc.members.begin() + static_cast<std::ptrdiff_t>(i);
-      if (std::find(desc.members.begin(), here, rank) != here)
-        return makeStatus(StatusCode::InvalidInput, "channel '{}': rank {} is a member twice",
-                          desc.name, rank);
-    }
+    RETURN_IF_ERROR(hal::checkMembers(desc, options_.worldSize));
     std::vector<DeviceState *> states;
     for (std::unique_ptr<CudaDevice> &device : owned_)
       states.push_back(&device->state());

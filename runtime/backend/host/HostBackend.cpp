@@ -110,18 +110,7 @@ public:
   std::span<hal::Device *const> devices() const override { return devices_; }
 
   Result<std::unique_ptr<hal::Channel>> createChannel(const hal::ChannelDesc &desc) override {
-    if (desc.members.empty())
-      return makeStatus(StatusCode::InvalidInput, "channel '{}' has no members", desc.name);
-    for (size_t i = 0; i < desc.members.size(); ++i) {
-      int rank = desc.members[i];
-      if (rank < 0 || rank >= options_.ranks)
-        return makeStatus(StatusCode::InvalidInput, "channel '{}': rank {} is not one of {} ranks",
-                          desc.name, rank, options_.ranks);
-      if (std::find(desc.members.begin(), desc.members.begin() + i, rank) !=
-          desc.members.begin() + i)
-        return makeStatus(StatusCode::InvalidInput, "channel '{}': rank {} is a member twice",
-                          desc.name, rank);
-    }
+    RETURN_IF_ERROR(hal::checkMembers(desc, options_.ranks));
     if (!options_.peers || desc.members.size() == 1)
       return std::unique_ptr<hal::Channel>(new HostChannel(desc));
     ASSIGN_OR_RETURN(std::vector<Socket> sockets, meeting_->connect(desc.members));

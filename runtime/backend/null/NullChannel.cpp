@@ -104,22 +104,14 @@ Result<std::unique_ptr<NullChannel>> NullChannel::create(const hal::ChannelDesc 
   auto invalid = [&desc](const std::string &why) {
     return makeStatus(StatusCode::InvalidInput, "channel '{}': {}", desc.name, why);
   };
-  if (desc.members.empty())
-    return makeStatus(StatusCode::InvalidInput, "channel '{}' has no members", desc.name);
-  std::set<int> seen;
-  for (int rank : desc.members) {
-    if (rank < 0 || rank >= worldSize)
-      return invalid(fmt::format("rank {} is not one of {} ranks", rank, worldSize));
-    if (!seen.insert(rank).second)
-      return invalid(fmt::format("rank {} is a member twice", rank));
-  }
+  RETURN_IF_ERROR(hal::checkMembers(desc, worldSize));
   std::unique_ptr<NullChannel> channel(new NullChannel(desc, ledger));
   std::lock_guard lock(ledger->mutex);
   RETURN_IF_ERROR(ledger->checkOpen());
   channel->line_->name = desc.name;
   channel->line_->members = desc.members;
   for (int rank : ranksHere)
-    if (seen.contains(rank))
+    if (std::ranges::find(desc.members, rank) != desc.members.end())
       channel->line_->issued[rank] = {};
   if (channel->line_->issued.empty())
     return invalid("no member is in this process");

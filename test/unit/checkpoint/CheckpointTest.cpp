@@ -99,19 +99,7 @@ TEST(Checkpoint, SavesByThreadsWithABarrier) {
   SaveTarget target = SaveTarget::iteration(folder.path(), 3);
   constexpr int kRanks = 4;
   std::vector<float> values = counted(40);
-  std::mutex mutex;
-  std::condition_variable arrived;
-  int waiting = 0, generation = 0;
-  bool isOk = true;
-  auto barrier = [&](Status status) {
-    std::unique_lock lock(mutex);
-    isOk = isOk && status.isOk();
-    int mine = generation;
-    if (++waiting == kRanks)
-      waiting = 0, ++generation, arrived.notify_all();
-    arrived.wait(lock, [&] { return generation != mine; });
-    return isOk ? Status::ok() : Status(StatusCode::Aborted, "another rank failed");
-  };
+  ThreadBarrier barrier(kRanks);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] {
@@ -121,7 +109,7 @@ TEST(Checkpoint, SavesByThreadsWithABarrier) {
                         {10, 4},
                         {{rows.begin, 0}, {rows.end - rows.begin, 4}},
                         values.data() + rows.begin * 4};
-      EXPECT_OK(save(target, rank, kRanks, {&slice, 1}, {}, barrier));
+      EXPECT_OK(save(target, rank, kRanks, {&slice, 1}, {}, std::ref(barrier)));
     });
   for (std::thread &thread : threads)
     thread.join();

@@ -1,6 +1,8 @@
 // What the checkpoint tests share: fixture files, temporary folders, pickles by hand.
 #pragma once
 
+#include <atomic>
+#include <barrier>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -25,6 +27,23 @@ class TempFolder : public test::TempFolder {
 public:
   TempFolder();
   using test::TempFolder::TempFolder;
+};
+
+/// Where ranks that are threads wait for all, and learn whether one has failed.
+class ThreadBarrier {
+public:
+  explicit ThreadBarrier(int ranks) : barrier_(ranks) {}
+
+  Status operator()(const Status &status) {
+    if (!status.isOk())
+      hasFailed_ = true;
+    barrier_.arrive_and_wait();
+    return hasFailed_ ? Status(StatusCode::Aborted, "another rank failed") : Status::ok();
+  }
+
+private:
+  std::barrier<> barrier_;
+  std::atomic<bool> hasFailed_ = false;
 };
 
 inline std::span<const uint8_t> bytesOf(std::string_view text) {

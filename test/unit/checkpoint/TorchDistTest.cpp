@@ -282,24 +282,12 @@ TEST(Convert, RanksTogetherGiveTheSameTensors) {
   options.pieceBytes = 24;
   ASSERT_OK(convertTorchDistToFsdp(in, {folder.path(), "one"}, options));
   constexpr int kRanks = 8;
-  std::mutex mutex;
-  std::condition_variable arrived;
-  int waiting = 0, generation = 0;
-  bool isOk = true;
-  auto barrier = [&](Status status) {
-    std::unique_lock lock(mutex);
-    isOk = isOk && status.isOk();
-    int mine = generation;
-    if (++waiting == kRanks)
-      waiting = 0, ++generation, arrived.notify_all();
-    arrived.wait(lock, [&] { return generation != mine; });
-    return isOk ? std::move(status) : Status(StatusCode::Aborted, "another rank failed");
-  };
+  ThreadBarrier barrier(kRanks);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] {
       EXPECT_OK(convertTorchDistToFsdp(in, {folder.path(), "eight"}, options,
-                                       {rank, kRanks, 2, barrier}));
+                                       {rank, kRanks, 2, std::ref(barrier)}));
     });
   for (std::thread &thread : threads)
     thread.join();

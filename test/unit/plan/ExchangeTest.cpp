@@ -17,6 +17,7 @@ namespace {
 using test::edited;
 using test::parsed;
 using test::planText;
+using test::WrongEdit;
 using ::testing::HasSubstr;
 
 TEST(Exchanges, ComeBackAsText) {
@@ -41,15 +42,7 @@ TEST(Exchanges, AreTraffic) {
   EXPECT_EQ(sent(OpKind::AllReduceMax), 64);
 }
 
-struct WrongMove {
-  const char *name;
-  Rule rule;
-  test::Edit edit;
-  const char *message;
-};
-void PrintTo(const WrongMove &each, std::ostream *out) { *out << each.name; }
-
-class WrongExchange : public testing::TestWithParam<WrongMove> {};
+class WrongExchange : public testing::TestWithParam<WrongEdit> {};
 
 TEST_P(WrongExchange, IsRefused) {
   test::expectRefused(parsed(edited("ring", {GetParam().edit})), GetParam().rule,
@@ -59,44 +52,44 @@ TEST_P(WrongExchange, IsRefused) {
 INSTANTIATE_TEST_SUITE_P(
     Ops, WrongExchange,
     testing::Values(
-        WrongMove{
+        WrongEdit{
             "unequalParts",
             Rule::Shape,
             {"%h = all_to_all %y channel ring : f32[4,4]",
              "%v = view %y : f32[15] activations at work 368\n    %w15 = all_to_all %v channel "
              "ring : f32[15] activations at work 432\n    %h = gelu %y : f32[4,4]"},
             "'all_to_all' takes 15 elements; they need to be equal parts for 2 ranks"},
-        WrongMove{
+        WrongEdit{
             "otherElements",
             Rule::Shape,
             {"%h = all_to_all %y channel ring : f32[4,4]",
              "%v = all_to_all %y channel ring : f32[4,2] activations at work 432\n    %h = gelu "
              "%y : f32[4,4]"},
             "'all_to_all' needs a result with its operand's elements and type"},
-        WrongMove{
+        WrongEdit{
             "shiftOfOtherType",
             Rule::Shape,
             {"%k = shift %own {by = 1} channel ring : f32[4,4]",
              "%v = shift %own {by = 1} channel ring : bf16[4,4] activations at work 304\n    %k = "
              "gelu %own : f32[4,4]"},
             "'shift' needs a result with its operand's elements and type"},
-        WrongMove{"shiftTooFar",
+        WrongEdit{"shiftTooFar",
                   Rule::Shape,
                   {"{by = -1}", "{by = -9223372036854775807}"},
                   "'shift' moves by -9223372036854775807 positions"},
-        WrongMove{
+        WrongEdit{
             "largestOfWords",
             Rule::Shape,
             {"%dtable = embedding_bwd %dx, %ids",
              "%i = all_reduce_max %tokens channel ring : i32[1,8] data at work 0\n    %dtable = "
              "embedding_bwd %dx, %ids"},
             "'all_reduce_max' needs a floating point operand"},
-        WrongMove{"resultOverOperand",
+        WrongEdit{"resultOverOperand",
                   Rule::Overlap,
                   {"%dk = shift %dy {by = -1} channel ring : f32[4,4] activations at work 624",
                    "%dk = shift %dy {by = -1} channel ring : f32[4,4] activations at work 608"},
                   "%dk"},
-        WrongMove{
+        WrongEdit{
             "accumulates",
             Rule::Tie,
             {"%dk = shift %dy {by = -1} channel ring : f32[4,4] activations at work 624",

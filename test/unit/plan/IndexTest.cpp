@@ -14,6 +14,7 @@ namespace {
 using test::edited;
 using test::parsed;
 using test::planText;
+using test::WrongEdit;
 using ::testing::HasSubstr;
 
 TEST(Indices, ComeBackAsText) {
@@ -23,15 +24,7 @@ TEST(Indices, ComeBackAsText) {
   EXPECT_EQ(print(parsed(text)), text);
 }
 
-struct Wrong {
-  const char *name;
-  Rule rule;
-  test::Edit edit;
-  const char *message;
-};
-void PrintTo(const Wrong &each, std::ostream *out) { *out << each.name; }
-
-class WrongIndex : public testing::TestWithParam<Wrong> {};
+class WrongIndex : public testing::TestWithParam<WrongEdit> {};
 
 TEST_P(WrongIndex, IsRefused) {
   test::expectRefused(parsed(edited("vocab", {GetParam().edit})), GetParam().rule,
@@ -41,37 +34,41 @@ TEST_P(WrongIndex, IsRefused) {
 INSTANTIATE_TEST_SUITE_P(
     Ops, WrongIndex,
     testing::Values(
-        Wrong{"opWithoutParts",
-              Rule::Collective,
-              {"matmul %dl, %head", "matmul %dl, %head group tp"},
-              "'matmul' is not a collective, so it cannot have a group or a channel"},
-        Wrong{"channel",
-              Rule::Collective,
-              {"%tokens, %table group tp", "%tokens, %table channel rows"},
-              "'embedding' is not a collective, so it cannot have a group or a channel"},
-        Wrong{"sharedBehindTheBackwardPass",
-              Rule::Index,
-              {"%table = view %W", "%table = view %W {shared = true} group tp"},
-              "'view' is of what a group shares; it needs a group, a place that does not move, and "
-              "a logical plan"},
-        Wrong{"columnsBeyondAllMembers",
-              Rule::Shape,
-              {"vocab_stats %l, %labels group tp",
-               "vocab_stats %l, %labels {valid_cols = 9} group tp"},
-              "'vocab_stats' needs valid_cols between 0 and the number of columns of all members"},
-        Wrong{"columnsBeyondThisRank",
-              Rule::Shape,
-              {"vocab_stats %l, %labels group tp", "vocab_stats %l, %labels {valid_cols = 5}"},
-              "'vocab_stats' needs valid_cols between 0 and the number of columns of all members"},
-        Wrong{"gradientOfColumnsBeyondAllMembers",
-              Rule::Shape,
-              {"%mask, %n group tp", "%mask, %n {valid_cols = 9} group tp"},
-              "'cross_entropy_bwd' needs valid_cols between 0 and the number of columns of all"},
-        Wrong{"otherStatistics",
-              Rule::Shape,
-              {"group tp : f32[3,4] activations", "group tp : f32[4,3] activations"},
-              "'vocab_stats' needs stats of f32[3, T] as a result"},
-        Wrong{
+        WrongEdit{"opWithoutParts",
+                  Rule::Collective,
+                  {"matmul %dl, %head", "matmul %dl, %head group tp"},
+                  "'matmul' is not a collective, so it cannot have a group or a channel"},
+        WrongEdit{"channel",
+                  Rule::Collective,
+                  {"%tokens, %table group tp", "%tokens, %table channel rows"},
+                  "'embedding' is not a collective, so it cannot have a group or a channel"},
+        WrongEdit{
+            "sharedBehindTheBackwardPass",
+            Rule::Index,
+            {"%table = view %W", "%table = view %W {shared = true} group tp"},
+            "'view' is of what a group shares; it needs a group, a place that does not move, and "
+            "a logical plan"},
+        WrongEdit{
+            "columnsBeyondAllMembers",
+            Rule::Shape,
+            {"vocab_stats %l, %labels group tp",
+             "vocab_stats %l, %labels {valid_cols = 9} group tp"},
+            "'vocab_stats' needs valid_cols between 0 and the number of columns of all members"},
+        WrongEdit{
+            "columnsBeyondThisRank",
+            Rule::Shape,
+            {"vocab_stats %l, %labels group tp", "vocab_stats %l, %labels {valid_cols = 5}"},
+            "'vocab_stats' needs valid_cols between 0 and the number of columns of all members"},
+        WrongEdit{
+            "gradientOfColumnsBeyondAllMembers",
+            Rule::Shape,
+            {"%mask, %n group tp", "%mask, %n {valid_cols = 9} group tp"},
+            "'cross_entropy_bwd' needs valid_cols between 0 and the number of columns of all"},
+        WrongEdit{"otherStatistics",
+                  Rule::Shape,
+                  {"group tp : f32[3,4] activations", "group tp : f32[4,3] activations"},
+                  "'vocab_stats' needs stats of f32[3, T] as a result"},
+        WrongEdit{
             "lossesOfOtherRows",
             Rule::Shape,
             {"= all_gather %s channel rows : f32[6,4]", "= all_gather %s channel rows : f32[12,2]"},

@@ -33,6 +33,8 @@ std::string edited(std::string_view name, const std::vector<Edit> &edits) {
   return text;
 }
 
+void PrintTo(const WrongEdit &each, std::ostream *out) { *out << each.name; }
+
 void expectRefused(const Plan &plan, Rule rule, std::string_view message) {
   std::vector<Finding> findings = verify(plan);
   ASSERT_FALSE(findings.empty());

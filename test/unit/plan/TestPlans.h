@@ -20,6 +20,15 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
 struct Edit {
   const char *from, *to;
 };
+/// An edit after which a plan is refused.
+struct WrongEdit {
+  const char *name; ///< of the test
+  Rule rule;
+  Edit edit;
+  const char *message; ///< of the first finding, or a part of it
+};
+void PrintTo(const WrongEdit &each, std::ostream *out);
+
 /// The text of plans/<name>.plan with these edits, each of its only occurrence.
 std::string edited(std::string_view name, const std::vector<Edit> &edits);
 
