@@ -118,7 +118,7 @@ void ruleFp8Device(RuleContext &ctx) {
   if (!isFp8On(ctx) || !ctx.derived().gpu)
     return;
   const predict::Device &device = predict::device(*ctx.derived().gpu);
-  if (!device.hasFp8())
+  if (!device.hasFp8() && !device.isHost()) // the host has models of the formats
     ctx.report({Opt::ClusterGpu, fp8Cause(ctx)}, {DiagArg(device.name)});
 }
 

@@ -22,6 +22,9 @@ constexpr PassId kOrder[] = {
     // On the whole body, forward and backward, but before ShardUnits: recomputed ops read weights,
     // and gathers must be placed around these reads too.
     PassId::Recompute,
+    // After Recompute, which selects products and moves gradients of weights, and before
+    // FuseEpilogues, which fuses products that stay as they are.
+    PassId::Quantize,
     // After Recompute, which selects among the ops that these two fuse.
     PassId::FuseQkvAttention,
     PassId::FuseEpilogues,

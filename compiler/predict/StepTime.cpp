@@ -60,6 +60,8 @@ double matmulScale(const Device &device, DType type) {
   const DeviceRates &base = measured().sustained;
   if (type == DType::BF16 || type == DType::F16)
     return device.sustained.bf16Tflops / base.bf16Tflops;
+  if (type == DType::F8E4M3 || type == DType::F8E5M2)
+    return device.sustained.fp8Tflops / base.bf16Tflops;
   return device.sustained.fp32Tflops * 0.85 / base.bf16Tflops; // plain kernels
 }
 
@@ -110,7 +112,8 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   double inner = flops / 2 / static_cast<double>(out.numel());
   double least = std::min({static_cast<double>(rows), static_cast<double>(cols), inner});
   double rate = productTflops(least) * matmulScale(device, in.dtype);
-  if (op.operands.size() > 2)
+  bool isScaled = op.kind == OpKind::MatMulScaled; // the scales are read once
+  if (op.operands.size() > (isScaled ? 4u : 2u))
     rate *= kBiasFactor;
   return kRampSeconds + flops / (rate * 1e12);
 }

@@ -1,5 +1,6 @@
 #include "kernels/bench/Cases.h"
 
+#include "runtime/base/Float8.h"
 #include "runtime/base/Philox.h"
 #include "runtime/base/StepState.h"
 
@@ -25,6 +26,16 @@ public:
   Builder &data(Shape shape) { return in(randoms(data_, shape)); }
   Builder &floats(Shape shape) { return in(randoms(DType::F32, shape)); }
   Builder &doubles(Shape shape) { return in(place(DType::F64, shape)); }
+  /// Numbers of 8 bits: none is infinite, or NaN.
+  Builder &bytes8(Shape shape) {
+    Tensor tensor = place(DType::F8E4M3, shape);
+    for (int64_t i = 0; i < tensor.numel(); ++i) {
+      auto value =
+          static_cast<float>(2 * uniformAt(case_.memory.size(), static_cast<uint64_t>(i)) - 1);
+      static_cast<F8E4M3 *>(tensor.data)[i] = toF8E4M3(value);
+    }
+    return in(tensor);
+  }
   Builder &ids(Shape shape, int64_t bound) { return in(integers(shape, bound)); }
   Builder &samples() { return in(place(DType::I64, {model.batch})); }
   Builder &ones(Shape shape) { return in(filled(shape, 1.0f)); }
@@ -192,6 +203,21 @@ void makeMatMulGeluBwd(Builder &b) {
   b.attrs().tanh_approx = true;
   b.data({m.rows(), m.hidden()}).data({m.hidden(), m.ffn}).data({m.rows(), m.ffn});
   b.toData({m.rows(), m.ffn}).flops(m.rows(), m.ffn, m.hidden());
+}
+
+void makeMatMulScaled(Builder &b) {
+  const Model &m = b.model;
+  b.bytes8({m.batch, m.positions, m.hidden()}).bytes8({m.ffn, m.hidden()}).ones({1}).ones({1});
+  b.data({m.ffn}).toData({m.batch, m.positions, m.ffn}).flops(m.rows(), m.ffn, m.hidden());
+}
+
+void makeAmax(Builder &b) { b.data({b.model.batch, b.model.positions, b.model.ffn}).toFloats({1}); }
+
+void makeQuantize(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.batch, m.positions, m.ffn}).ones({1});
+  b.to(DType::F8E4M3, {m.batch, m.positions, m.ffn}).toFloats({1});
+  b.to(DType::F8E4M3, {m.ffn, m.rows()});
 }
 
 void makeBiasAdd(Builder &b) {
@@ -487,6 +513,9 @@ constexpr Maker kMakers[] = {
     {"embedding", makeEmbedding},
     {"matmul", makeMatMul},
     {"matmul_gelu", makeMatMulGelu},
+    {"matmul_scaled", makeMatMulScaled},
+    {"amax", makeAmax},
+    {"quantize", makeQuantize},
     {"bias_add", makeBiasAdd},
     {"add", makeAdd},
     {"gelu", makeGelu},

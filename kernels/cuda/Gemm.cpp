@@ -31,9 +31,9 @@ constexpr int64_t kWorkspaceUsed = kGemmWorkspace - kWorkspaceAlign;
 struct Key {
   int64_t m, n, k;
   uint32_t alignA, alignB, alignC, alignBias, alignOther;
-  uint8_t transA, transB, accumulate, hasBias, in, out, epilogue, unused;
+  uint8_t transA, transB, accumulate, hasBias, in, out, epilogue, inB; ///< inB 0: not scaled
   uint32_t device;
-  int32_t multiprocessors, none;
+  int32_t multiprocessors, fastAccum;
 
   bool operator==(const Key &other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
@@ -134,13 +134,19 @@ Key keyOf(const Gemm &g, int device) {
   key.hasBias = g.bias != nullptr;
   key.in = static_cast<uint8_t>(g.in), key.out = static_cast<uint8_t>(g.out);
   key.epilogue = static_cast<uint8_t>(g.epilogue);
+  key.inB = g.isScaled ? static_cast<uint8_t>(g.inB) : 0;
+  key.fastAccum = g.fastAccum;
   key.device = static_cast<uint32_t>(device);
   key.multiprocessors = g.multiprocessors;
   return key;
 }
 
 cudaDataType typeOf(DType type) {
-  return type == DType::BF16 ? CUDA_R_16BF : type == DType::F16 ? CUDA_R_16F : CUDA_R_32F;
+  return type == DType::BF16     ? CUDA_R_16BF
+         : type == DType::F16    ? CUDA_R_16F
+         : type == DType::F8E4M3 ? CUDA_R_8F_E4M3
+         : type == DType::F8E5M2 ? CUDA_R_8F_E5M2
+                                 : CUDA_R_32F;
 }
 
 template <typename T>
@@ -172,7 +178,9 @@ cublasLtEpilogue_t epilogueOf(const Gemm &g) {
 bool point(Library &lib, const Gemm &g, const Plan &plan) {
   return (!g.bias || setOp(lib, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias)) &&
          (g.epilogue == Epilogue::Plain ||
-          setOp(lib, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.other));
+          setOp(lib, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.other)) &&
+         (!g.isScaled || (setOp(lib, plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g.scaleB) &&
+                          setOp(lib, plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g.scaleA)));
 }
 
 /// cuBLASLt is column-major: it computes cᵀ[n,m] = op(b)ᵀ·op(a)ᵀ. A row-major matrix is already its
@@ -190,6 +198,8 @@ bool describe(Library &lib, const Gemm &g, Plan &plan) {
     good = good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.n);
   if (g.multiprocessors > 0)
     good = good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, g.multiprocessors);
+  if (g.isScaled)
+    good = good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{g.fastAccum});
   good =
       good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogueOf(g)) && point(lib, g, plan);
   auto rows = [](int64_t count) { return static_cast<uint64_t>(count); };
@@ -198,7 +208,7 @@ bool describe(Library &lib, const Gemm &g, Plan &plan) {
         good && lib.ok(cublasLtMatrixLayoutCreate(to, typeOf(type), rows(cols), rows(count), cols),
                        "cublasLtMatrixLayoutCreate");
   };
-  layout(&plan.first, g.in, g.transB ? g.k : g.n, g.transB ? g.n : g.k);
+  layout(&plan.first, g.isScaled ? g.inB : g.in, g.transB ? g.k : g.n, g.transB ? g.n : g.k);
   layout(&plan.second, g.in, g.transA ? g.m : g.k, g.transA ? g.k : g.m);
   layout(&plan.result, g.out, g.n, g.m);
   return good;
@@ -396,7 +406,8 @@ void tuneGemm(const Gemm &gemm, void *workspace, Queue &queue, const std::functi
       candidates.empty() || !point(lib, gemm, *plan))
     return;
   launchRandom(const_cast<void *>(gemm.a), gemm.in, gemm.m * gemm.k, queue);
-  launchRandom(const_cast<void *>(gemm.b), gemm.in, gemm.k * gemm.n, queue);
+  launchRandom(const_cast<void *>(gemm.b), gemm.isScaled ? gemm.inB : gemm.in, gemm.k * gemm.n,
+               queue);
   if (gemm.epilogue == Epilogue::GeluBwd)
     launchRandom(gemm.other, gemm.out, gemm.m * gemm.n, queue);
   std::vector<Way> ways;

@@ -25,7 +25,8 @@ enum class Epilogue : uint8_t {
   GeluBwd, ///< c = product·gelu'(other[m,n])
 };
 
-/// c[m,n] = op(a)[m,k]·op(b)[k,n] + bias[n], added to c if `accumulate`. The factors have one type;
+/// c[m,n] = op(a)[m,k]·op(b)[k,n] + bias[n], added to c if `accumulate`. The factors have one type
+/// unless they are scaled;
 /// c may be fp32 with factors of 16 bits; the bias has c's type. Rows are contiguous.
 struct Gemm {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
@@ -34,6 +35,12 @@ struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   bool transA = false, transB = false, accumulate = false;
   DType in = DType::F32, out = DType::F32;
+  /// Factors of 8 bits, each of a type of its own (`in` is a's) and with a scale in device memory,
+  /// which the product is multiplied by. a is not transposed, b is.
+  bool isScaled = false;
+  DType inB = DType::F32;
+  const float *scaleA = nullptr, *scaleB = nullptr;
+  bool fastAccum = false; ///< products may be added with fewer bits
   Epilogue epilogue = Epilogue::Plain;
   int32_t multiprocessors = 0; ///< the number that it may use; 0: all
 };

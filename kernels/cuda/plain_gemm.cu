@@ -2,6 +2,8 @@
 // Mapping: a block of 16 by 16 threads computes 16 by 16 elements from tiles of 16 columns of k in
 // shared memory, whose bandwidth limits it. Only for small odd extents. Also has the passes around
 // a product whose types cuBLASLt does not mix; those are limited by memory.
+#include <cuda_fp8.h>
+
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/common.cuh"
 
@@ -40,6 +42,44 @@ __global__ void __launch_bounds__(kEdge *kEdge) plainGemm(const Product p) {
     setElement(p.c, row * p.n + col, sum + (p.hasBias ? element(p.bias, col) : 0.0f));
 }
 
+struct ScaledProduct {
+  const uint8_t *a, *b;
+  const float *scaleA, *scaleB;
+  Data bias, c;
+  int64_t m, n, k;
+  bool isE5M2A, isE5M2B, hasBias;
+};
+
+__device__ __forceinline__ float numberOf(uint8_t code, bool isE5M2) {
+  __half_raw half = __nv_cvt_fp8_to_halfraw(code, isE5M2 ? __NV_E5M2 : __NV_E4M3);
+  return __half2float(__half(half));
+}
+
+/// The same of factors of 8 bits, b transposed.
+__global__ void __launch_bounds__(kEdge *kEdge) plainScaledGemm(const ScaledProduct p) {
+  awaitPrevious();
+  __shared__ float a[kEdge][kEdge + 1], b[kEdge][kEdge + 1];
+  int64_t row = static_cast<int64_t>(blockIdx.y) * kEdge + threadIdx.y;
+  int64_t col = static_cast<int64_t>(blockIdx.x) * kEdge + threadIdx.x;
+  int64_t rowOfB = static_cast<int64_t>(blockIdx.x) * kEdge + threadIdx.y;
+  float sum = 0;
+  for (int64_t k0 = 0; k0 < p.k; k0 += kEdge) {
+    int64_t k = k0 + threadIdx.x;
+    a[threadIdx.y][threadIdx.x] =
+        row < p.m && k < p.k ? numberOf(p.a[row * p.k + k], p.isE5M2A) : 0.0f;
+    b[threadIdx.y][threadIdx.x] =
+        rowOfB < p.n && k < p.k ? numberOf(p.b[rowOfB * p.k + k], p.isE5M2B) : 0.0f;
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < kEdge; ++j)
+      sum += a[threadIdx.y][j] * b[threadIdx.x][j];
+    __syncthreads();
+  }
+  if (row < p.m && col < p.n)
+    setElement(p.c, row * p.n + col,
+               sum * (*p.scaleA * *p.scaleB) + (p.hasBias ? element(p.bias, col) : 0.0f));
+}
+
 struct FinishOp {
   Data product, bias, c;
   int64_t cols;
@@ -71,6 +111,18 @@ struct RandomOp {
   }
 };
 
+/// Codes of 8 bits, of small numbers in both formats.
+struct RandomBytesOp {
+  uint8_t *x;
+  template <Mode M> __device__ void run(int64_t i, int n) const {
+    for (int j = 0; j < n; ++j) {
+      uint32_t bits = static_cast<uint32_t>(i + j) * 2654435761u;
+      bits = (bits ^ bits >> 15) * 2246822519u;
+      x[i + j] = static_cast<uint8_t>((bits >> 13 & 0x3fu) | (bits >> 24 & 0x80u));
+    }
+  }
+};
+
 struct ToFloatsOp {
   Data from, to;
   int64_t offset;
@@ -83,7 +135,26 @@ struct ToFloatsOp {
 
 } // namespace
 
+namespace {
+
+void launchPlainScaled(const Gemm &g, Queue &queue) {
+  ScaledProduct p = {};
+  p.a = static_cast<const uint8_t *>(g.a), p.b = static_cast<const uint8_t *>(g.b);
+  p.scaleA = g.scaleA, p.scaleB = g.scaleB;
+  p.bias = {const_cast<void *>(g.bias), formatOf(g.out)};
+  p.c = {g.c, formatOf(g.out), g.accumulate};
+  p.m = g.m, p.n = g.n, p.k = g.k;
+  p.isE5M2A = g.in == DType::F8E5M2, p.isE5M2B = g.inB == DType::F8E5M2;
+  p.hasBias = g.bias != nullptr;
+  dim3 grid(static_cast<unsigned>(ceilDiv(g.n, kEdge)), static_cast<unsigned>(ceilDiv(g.m, kEdge)));
+  launchKernel(plainScaledGemm, grid, dim3(kEdge, kEdge), 0, queue, p);
+}
+
+} // namespace
+
 void launchPlainGemm(const Gemm &g, Queue &queue) {
+  if (g.isScaled)
+    return launchPlainScaled(g, queue);
   auto data = [](const void *address, DType type) {
     return Data{const_cast<void *>(address), formatOf(type)};
   };
@@ -110,6 +181,8 @@ void launchRandom(void *data, DType type, int64_t count, Queue &queue) {
   call.stream = &queue;
   Tensor x;
   x.data = data, x.dtype = type;
+  if (dtypeBytes(type) == 1)
+    return launchFlat(call, Mode::Scalar, RandomBytesOp{static_cast<uint8_t *>(data)}, count);
   launchFlat(call, modeOf({&x}, 0), RandomOp{dataOf(x)}, count);
 }
 

@@ -138,6 +138,8 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkBlockUses(inspection, role);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+    checkFactorScales(inspection, role);
+  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkPadding(inspection, role);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkJob(inspection, role);

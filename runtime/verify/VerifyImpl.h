@@ -214,6 +214,8 @@ void checkBlockUses(Inspection &inspection, uint32_t role);
 /// VerifyKinds.cpp: of cells, segments and ops.
 void checkKinds(Inspection &inspection, uint32_t role);
 void checkStreamKinds(Inspection &inspection);
+/// VerifyQuantized.cpp: that factors of 8 bits come with their scales.
+void checkFactorScales(Inspection &inspection, uint32_t role);
 void checkJob(Inspection &inspection, uint32_t role); ///< VerifyJob.cpp: programs against the job
 /// VerifyPadding.cpp: bytes of blocks in no parameter.
 void checkPadding(Inspection &inspection, uint32_t role);

@@ -29,6 +29,10 @@ inline bool isData(const Type &type) {
   }
 }
 
+inline bool isFloat8(const Type &type) {
+  return type.dtype == DType::F8E4M3 || type.dtype == DType::F8E5M2;
+}
+
 /// A sum of squares that is there already.
 inline bool isPartial(const Type &type) { return type.dtype == DType::F64 && type.numel() == 1; }
 

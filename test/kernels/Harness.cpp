@@ -1,6 +1,7 @@
 #include "test/kernels/Harness.h"
 
 #include "kernels/host/Registry.h"
+#include "runtime/base/Float8.h"
 #include "runtime/base/Philox.h"
 
 #include <cmath>
@@ -36,6 +37,10 @@ void store(DType dtype, double value, std::byte *at) {
     return put(at, toBF16(static_cast<float>(value)));
   case DType::F16:
     return put(at, toF16(static_cast<float>(value)));
+  case DType::F8E4M3:
+    return put(at, toF8E4M3(static_cast<float>(value)));
+  case DType::F8E5M2:
+    return put(at, toF8E5M2(static_cast<float>(value)));
   case DType::I64:
     return put(at, static_cast<int64_t>(value));
   case DType::I32:
@@ -57,6 +62,10 @@ double load(DType dtype, const std::byte *at) {
     return static_cast<double>(toFloat(get<BF16>(at)));
   case DType::F16:
     return static_cast<double>(toFloat(get<F16>(at)));
+  case DType::F8E4M3:
+    return static_cast<double>(toFloat(get<F8E4M3>(at)));
+  case DType::F8E5M2:
+    return static_cast<double>(toFloat(get<F8E5M2>(at)));
   case DType::I64:
     return static_cast<double>(get<int64_t>(at));
   case DType::I32:

@@ -535,7 +535,7 @@ ERRORS = {
         f[f"optimizer.{name}_dtype"] not in (None, "fp32") for name in
         ("main_grads", "main_params", "exp_avg", "exp_avg_sq")),  # V79
     "fp8-and-fp4": lambda f: f.has("model.fp8") and f.has("model.fp4"),  # V47
-    "fp8-device": lambda f: f.has("model.fp8") and f["cluster.gpu"] in NO_FP8,
+    "fp8-device": lambda f: f.has("model.fp8") and f["cluster.gpu"] in NO_FP8 - {"host"},
     "mxfp-device": lambda f: f.has("cluster.gpu") and f["cluster.gpu"] not in BLACKWELL and (
         f.has("model.fp4") or f.has("model.fp8") and f["model.fp8_recipe"] == "mxfp8" and
         f["cluster.gpu"] not in NO_FP8),

@@ -40,14 +40,23 @@ struct Tolerances {
 /// order have more; logits of bf16 models are rounded to bf16 here and stay fp32 on the host.
 Tolerances tolerancesOf(std::string_view op) {
   static const std::map<std::string_view, Tolerances> kOthers = {
-      {"matmul", {1e-5, 4e-3}},          {"matmul_gelu", {1e-5, 4e-3}},
-      {"matmul_gelu_bwd", {1e-5, 6e-3}}, {"attention_qkv", {1e-5, 6e-3}},
-      {"lm_loss", {5e-3, 5e-3}},         {"lm_loss_grad", {1e-2, 1e-2}},
-      {"cross_entropy", {1e-5, 1e-5}},   {"cross_entropy_bwd", {1e-5, 5e-3}},
-      {"attention", {1e-5, 6e-3}},       {"rmsnorm_bwd", {1e-5, 4e-3}},
-      {"layernorm_bwd", {1e-5, 4e-3}},   {"reduce_rows", {1e-5, 4e-3}},
-      {"gelu_bwd", {5e-6, 3e-3}},        {"init_block", {1e-6, 3e-3}},
-      {"vocab_stats", {1e-5, 1e-5}},     {"vocab_loss", {1e-5, 1e-5}},
+      {"matmul", {1e-5, 4e-3}},
+      {"matmul_gelu", {1e-5, 4e-3}},
+      {"matmul_gelu_bwd", {1e-5, 6e-3}},
+      {"matmul_scaled", {1e-3, 4e-3}},
+      {"attention_qkv", {1e-5, 6e-3}},
+      {"lm_loss", {5e-3, 5e-3}},
+      {"lm_loss_grad", {1e-2, 1e-2}},
+      {"cross_entropy", {1e-5, 1e-5}},
+      {"cross_entropy_bwd", {1e-5, 5e-3}},
+      {"attention", {1e-5, 6e-3}},
+      {"rmsnorm_bwd", {1e-5, 4e-3}},
+      {"layernorm_bwd", {1e-5, 4e-3}},
+      {"reduce_rows", {1e-5, 4e-3}},
+      {"gelu_bwd", {5e-6, 3e-3}},
+      {"init_block", {1e-6, 3e-3}},
+      {"vocab_stats", {1e-5, 1e-5}},
+      {"vocab_loss", {1e-5, 1e-5}},
   };
   auto at = kOthers.find(op);
   return at == kOthers.end() ? Tolerances{3e-6, 3e-3} : at->second;
@@ -113,15 +122,11 @@ void accumulate(DeviceRun &run, int result) {
 
 TEST(CudaOps, AccumulateOntoWhatIsThere) {
   SKIP_WITHOUT_GPU();
-  const std::map<std::string_view, std::vector<int>> results = {{"add", {0}},
-                                                                {"cast", {0}},
-                                                                {"matmul", {0}},
-                                                                {"embedding_bwd", {0}},
-                                                                {"embedding_shard_bwd", {0}},
-                                                                {"reduce_rows", {0}},
-                                                                {"rmsnorm_bwd", {1}},
-                                                                {"layernorm_bwd", {1, 2}},
-                                                                {"lm_loss_grad", {2}}};
+  const std::map<std::string_view, std::vector<int>> results = {
+      {"add", {0}},           {"cast", {0}},          {"matmul", {0}},
+      {"matmul_scaled", {0}}, {"embedding_bwd", {0}}, {"embedding_shard_bwd", {0}},
+      {"reduce_rows", {0}},   {"rmsnorm_bwd", {1}},   {"layernorm_bwd", {1, 2}},
+      {"lm_loss_grad", {2}}};
   for (auto &[op, which] : results)
     for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel})
       for (DType data : kDataTypes) {
@@ -133,6 +138,79 @@ TEST(CudaOps, AccumulateOntoWhatIsThere) {
         Tolerances tolerances = tolerancesOf(op);
         run.compare(tolerances.f32, tolerances.bf16);
       }
+}
+
+/// The bytes of a result.
+void expectSameBytes(const Results &got, const Results &want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t r = 0; r < got.size(); ++r)
+    EXPECT_TRUE(got[r] == want[r]) << "result " << r;
+}
+
+TEST(CudaOps, QuantizesToTheBit) {
+  SKIP_WITHOUT_GPU();
+  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel})
+    for (DType data : kDataTypes)
+      for (DType type : {DType::F8E4M3, DType::F8E5M2})
+        for (float amax : {1.0f, 0.37f, 0.0f, 1e-40f, INFINITY, NAN})
+          for (int forms = 0; forms < 3; ++forms) { // as it is, with a transpose, that alone
+            SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << dtypeName(type) << " amax "
+                                            << amax << " forms " << forms);
+            DeviceRun run("quantize", data, model);
+            Call &call = run.call();
+            std::memcpy(call.in[1].data, &amax, sizeof amax);
+            run.retype(call.out[0], type, false);
+            run.retype(call.out[2], type, false);
+            if (forms == 2)
+              call.out[0] = call.out[2];
+            call.attrs.transposed = forms == 2;
+            call.outCount = forms == 1 ? 3 : 2;
+            expectSameBytes(run.onDevice(), run.onHost());
+          }
+}
+
+TEST(CudaOps, AmaxSeesWhatIsNotFinite) {
+  SKIP_WITHOUT_GPU();
+  for (DType data : kDataTypes)
+    for (int special = 0; special < 3; ++special) {
+      DeviceRun run("amax", data, kOddModel);
+      Tensor &x = run.call().in[0];
+      run.fill(x, 4, 100);
+      if (special > 0) {
+        auto *last = static_cast<std::byte *>(x.data) + (x.numel() - 1) * dtypeBytes(data);
+        float value = special == 1 ? INFINITY : NAN;
+        uint16_t bits = data == DType::BF16 ? toBF16(value).bits : toF16(value).bits;
+        if (data == DType::F32)
+          std::memcpy(last, &value, sizeof value);
+        else
+          std::memcpy(last, &bits, sizeof bits);
+      }
+      expectSameBytes(run.onDevice(), run.onHost());
+    }
+}
+
+TEST(CudaOps, ScaledProductsMixTypes) {
+  SKIP_WITHOUT_GPU();
+  for (const bench::Model &model : {kOddModel, bench::kSmallModel})
+    for (int formats = 0; formats < 3; ++formats) // the one e5m2, the other, neither
+      for (DType out : kDataTypes)
+        for (int variant = 0; variant < 8; ++variant) {
+          DeviceRun run("matmul_scaled", out, model);
+          Call &call = run.call();
+          if (formats < 2)
+            call.in[formats].dtype = DType::F8E5M2; // the codes are numbers there too
+          float scales[2] = {0.5f, 3.0f};
+          for (int i = 0; i < 2; ++i)
+            std::memcpy(call.in[2 + i].data, &scales[i], sizeof scales[i]);
+          if (variant & 1)
+            call.inCount = 4;
+          if (variant & 2)
+            accumulate(run, 0);
+          call.attrs.fast_accum = variant & 4;
+          SCOPED_TRACE(testing::Message()
+                       << dtypeName(out) << " formats " << formats << " variant " << variant);
+          run.compare(5e-3, 8e-3);
+        }
 }
 
 TEST(CudaOps, MatmulMixesTypesAndOrientations) {

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 
 F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
-NAMES = {F32: "f32", BF16: "bf16", torch.int32: "i32", torch.int64: "i64"}
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+NAMES = {F32: "f32", BF16: "bf16", E4M3: "f8e4m3", E5M2: "f8e5m2", torch.int32: "i32", torch.int64: "i64"}
 torch.manual_seed(2024)
 
 
@@ -404,3 +405,34 @@ for data in (F32, BF16):
     vocabulary(data)
 for data in (F32, BF16):
     slices(data)
+
+
+def quantised(x, dtype):
+    """What one scale makes of x: its numbers in `dtype`, and by what a product of them is multiplied."""
+    largest = torch.finfo(dtype).max
+    amax = x.to(F32).abs().max()
+    by = largest / amax if amax > 0 else torch.tensor(1.0)
+    q = (x.to(F32) * by).clamp(-largest, largest).to(dtype)
+    return q, amax, 1 / by
+
+
+def products_of_8_bits(data, first, second):
+    """quantize in its three forms, and matmul_scaled of what it makes, with a bias."""
+    name = f"{NAMES[data]}_{NAMES[first]}_{NAMES[second]}"
+    x, w, bias = rand(data, 2, 11, 19, scale=3), rand(data, 13, 19, scale=0.02), rand(data, 13)
+    x[0, 0, 0] = 0
+    (a, amax, a_scale), (b, _, b_scale) = quantised(x, first), quantised(w, second)
+    Case(f"amax_{name}", "amax").given(x, data).wanted(amax, 0)
+    rows = a.reshape(-1, 19)
+    case = Case(f"quantize_{name}", "quantize").given(x, data).given(amax)
+    case.wanted(a, 0, first).wanted(a_scale, 0).wanted(rows.T, 0, first)
+    case = Case(f"quantize_transposed_{name}", "quantize", transposed=True).given(x, data).given(amax)
+    case.wanted(rows.T, 0, first).wanted(a_scale, 0)
+    product = (a.to(F64) @ b.to(F64).T) * (a_scale.to(F64) * b_scale.to(F64))
+    case = Case(f"matmul_scaled_{name}", "matmul_scaled").given(a, first).given(b, second)
+    case.given(a_scale).given(b_scale).given(bias, data).wanted(product + bias, 2e-6, data)
+
+
+for data in (F32, BF16):
+    for first, second in ((E4M3, E4M3), (E5M2, E4M3), (E4M3, E5M2)):
+        products_of_8_bits(data, first, second)

@@ -73,6 +73,14 @@ constexpr const char *kContexts[] = {
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 }
        mixed_precision = fp16_mixed)",
+    // Products of layers in fp8.
+    R"(model llama { num_layers = 3  hidden_size = 32  num_attention_heads = 4  seq_length = 16
+                     vocab_size = 61 }
+       cluster { gpu = host  gpus_per_node = 2 }
+       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 }
+       ddp.use_megatron_fsdp = true
+       mixed_precision bf16_mixed { fp8 = hybrid  fp8_recipe = tensorwise })",
 };
 
 /// Where the fields of mixed_precision go.

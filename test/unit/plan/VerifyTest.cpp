@@ -496,9 +496,9 @@ TEST(Verify, EveryRuleHasACase) {
                             &byteCases(), &hostCases()})
     for (const Case &each : *cases)
       covered.insert(each.rule);
-  // In StepsTest.cpp, SplitTest.cpp, GroupTest.cpp and PipelineTest.cpp:
+  // In StepsTest.cpp, SplitTest.cpp, GroupTest.cpp, PipelineTest.cpp and QuantizedTest.cpp:
   covered.insert({Rule::State, Rule::Sum, Rule::Step, Rule::Lost, Rule::Split, Rule::Save,
-                  Rule::Followed, Rule::Ring});
+                  Rule::Followed, Rule::Ring, Rule::Scale});
   for (int rule = 0; rule < kRuleCount; ++rule)
     EXPECT_TRUE(covered.count(static_cast<Rule>(rule))) << ruleId(static_cast<Rule>(rule));
 }

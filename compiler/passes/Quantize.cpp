@@ -1,0 +1,248 @@
+// Lets the products of layers take factors of 8 bits, by the job's fp8 recipe. A product x·wᵀ and
+// the two of its gradients become products of quantised factors, each with one scale: the largest
+// magnitude of a tensor, now, is the largest number that its copy holds (recipe tensorwise). Under
+// `hybrid`, gradients are e5m2 and all else is e4m3.
+//
+// GPUs multiply factors whose rows run along the products' sums, so weights and activations are
+// also copied transposed. A copy is made where it is first read, from the value as it lies there,
+// and all its forms at once. The backward pass makes its own
+//   - of weights, unless they are to be kept (`keep_fp8_transpose_cache`): it has them again;
+//   - of activations that it reads otherwise too, which are there whatever their copies do.
+// Magnitudes are those of the forward pass, so that both quantise alike. Where ranks have parts of
+// weights and activations, the largest is taken over these ranks: all of them have the same scale.
+#include <map>
+#include <optional>
+
+#include "compiler/passes/Passes.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::Job;
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+/// What the job asks for.
+struct Recipe {
+  DType gradients = DType::F8E4M3;
+  bool weightGradients = true;
+  bool keepsTransposed = false;
+  std::vector<uint8_t> isQuantised; ///< by unit
+  int16_t group = -1;               ///< whose ranks have parts of layers; -1: none
+
+  bool holds(int32_t unit) const {
+    return unit >= 0 && isQuantised[static_cast<size_t>(unit)] != 0;
+  }
+};
+
+/// The layers without the first and last ones that stay as they are.
+std::vector<uint8_t> quantisedUnits(const plan::Plan &plan) {
+  const Job::Model &model = plan.job.model;
+  std::vector<size_t> layers;
+  for (size_t unit = 0; unit < plan.units.size(); ++unit)
+    if (plan::isLayer(plan, static_cast<int32_t>(unit)))
+      layers.push_back(unit);
+  auto count = static_cast<int64_t>(layers.size());
+  int64_t first = model.firstLastLayersBf16 ? model.numLayersAtStartInBf16 : 0;
+  int64_t last = count - (model.firstLastLayersBf16 ? model.numLayersAtEndInBf16 : 0);
+  std::vector<uint8_t> isQuantised(plan.units.size(), 0);
+  for (int64_t layer = first; layer < last; ++layer)
+    isQuantised[layers[static_cast<size_t>(layer)]] = 1;
+  return isQuantised;
+}
+
+/// The group among whose ranks parameters are cut.
+int16_t groupOfParts(const plan::Plan &plan) {
+  for (const plan::Param &param : plan.params)
+    if (!param.splits.empty() && plan.groupSize(param.splits.front().group) > 1)
+      return param.splits.front().group;
+  return -1;
+}
+
+std::optional<Recipe> readRecipe(const plan::Plan &plan) {
+  const Job::Model &model = plan.job.model;
+  if (!model.fp8 || model.fp8Recipe != Job::Fp8Recipe::Tensorwise)
+    return std::nullopt;
+  Recipe recipe;
+  recipe.gradients = *model.fp8 == Job::Fp8Format::Hybrid ? DType::F8E5M2 : DType::F8E4M3;
+  recipe.weightGradients = model.fp8Wgrad;
+  recipe.keepsTransposed = plan.job.ddp.keepFp8TransposeCache;
+  recipe.isQuantised = quantisedUnits(plan);
+  recipe.group = groupOfParts(plan);
+  return recipe;
+}
+
+/// A value in 8 bits: its copy in one of the two passes, as it is and transposed.
+struct Copy {
+  ValueId of = kNone;
+  DType type = DType::F8E4M3;
+  bool isBackward = false; ///< made in the backward pass, of a value that there is before
+  auto operator<=>(const Copy &) const = default;
+};
+struct Forms {
+  bool needsPlain = false, needsTransposed = false;
+  ValueId plain = kNone, transposed = kNone, scale = kNone; ///< once they are made
+};
+
+/// One factor of a product.
+struct Factor {
+  Copy copy;
+  bool isTransposed = false;
+};
+
+class Quantizer {
+public:
+  Quantizer(const plan::Role &role, plan::Segment &segment, const Recipe &recipe)
+      : segment_(segment), recipe_(recipe), isWeight_(segment.values.size(), 0),
+        staysForBackward_(segment.values.size(), 0) {
+    for (const plan::Segment::Boundary &in : segment.ins)
+      isWeight_[in.value] = role.cells[in.cell].kind == plan::CellKind::Param;
+    for (const Op &op : segment.ops)
+      if (isBackward(op) && !isProduct(op))
+        for (ValueId operand : op.operands)
+          staysForBackward_[operand] = 1;
+  }
+
+  void run() {
+    for (const Op &op : segment_.ops)
+      if (isProduct(op))
+        for (size_t i = 0; i < 2; ++i) {
+          Factor factor = factorOf(op, i);
+          Forms &forms = forms_[factor.copy];
+          (factor.isTransposed ? forms.needsTransposed : forms.needsPlain) = true;
+        }
+    if (forms_.empty())
+      return;
+    std::vector<Op> old = std::move(segment_.ops);
+    for (Op &op : old) {
+      if (isProduct(op))
+        replace(op);
+      ops_.push_back(std::move(op));
+    }
+    plan::replaceOps(segment_, std::move(ops_));
+  }
+
+private:
+  static bool isBackward(const Op &op) { return op.phase == plan::Phase::Backward; }
+
+  bool isProduct(const Op &op) const {
+    bool isWeightGradient = op.getBool(Key::trans_a);
+    return op.kind == OpKind::MatMul && recipe_.holds(op.unit) &&
+           (!isWeightGradient || recipe_.weightGradients);
+  }
+  /// Products of gradients take them first.
+  static bool isForward(const Op &product) { return product.getBool(Key::trans_b); }
+
+  /// The sum runs along the rows of both factors of the new product.
+  Factor factorOf(const Op &op, size_t i) const {
+    ValueId value = op.operands[i];
+    bool isTransposed = i == 0 ? op.getBool(Key::trans_a) : !op.getBool(Key::trans_b);
+    bool isGradient = i == 0 && !isForward(op);
+    bool isAgain = isWeight_[value] ? !recipe_.keepsTransposed : staysForBackward_[value] != 0;
+    DType type = isGradient ? recipe_.gradients : DType::F8E4M3;
+    return {{value, type, isAgain && isBackward(op)}, isTransposed};
+  }
+
+  void replace(Op &op) {
+    std::vector<ValueId> factors, scales;
+    for (size_t i = 0; i < 2; ++i) {
+      Factor factor = factorOf(op, i);
+      Forms &forms = forms_[factor.copy];
+      if (forms.scale == kNone)
+        quantise(factor.copy, forms, op);
+      factors.push_back(factor.isTransposed ? forms.transposed : forms.plain);
+      scales.push_back(forms.scale);
+    }
+    bool isFast = isForward(op);
+    op.kind = OpKind::MatMulScaled;
+    op.operands.erase(op.operands.begin(), op.operands.begin() + 2);
+    op.operands.insert(op.operands.begin(), scales.begin(), scales.end());
+    op.operands.insert(op.operands.begin(), factors.begin(), factors.end());
+    op.attrs.clear();
+    if (isFast) // as Transformer Engine: gradients are added with all bits
+      op.set(Key::fast_accum, int64_t{1});
+  }
+
+  /// Makes the forms of a copy before the product that is the first to take one.
+  void quantise(const Copy &copy, Forms &forms, const Op &product) {
+    const plan::Value value = segment_.values[copy.of];
+    std::string name = value.name + (copy.isBackward ? ".again" : "");
+    bool onlyTransposed = !forms.needsPlain;
+    Op op = opLike(product, OpKind::Quantize, {copy.of, magnitudeOf(copy.of, product)});
+    if (onlyTransposed)
+      op.set(Key::transposed, int64_t{1});
+    Type plain = value.type;
+    plain.dtype = copy.type;
+    int64_t cols = plain.shape[plain.rank - 1];
+    Type transposed = Type::of(copy.type, {cols, plain.numel() / cols});
+    if (onlyTransposed)
+      forms.transposed = addResult(op, name + ".qt", transposed);
+    else
+      forms.plain = addResult(op, name + ".q", plain);
+    forms.scale = addResult(op, name + ".scale", Type::of(DType::F32, {1}));
+    if (forms.needsPlain && forms.needsTransposed)
+      forms.transposed = addResult(op, name + ".qt", transposed);
+    ops_.push_back(std::move(op));
+  }
+
+  /// The largest magnitude in the value, on all ranks that have parts of it: computed once.
+  ValueId magnitudeOf(ValueId value, const Op &product) {
+    auto [at, isNew] = magnitudes_.try_emplace(value, kNone);
+    if (!isNew)
+      return at->second;
+    std::string name = segment_.values[value].name + ".amax";
+    Type scalar = Type::of(DType::F32, {1});
+    Op own = opLike(product, OpKind::Amax, {value});
+    ValueId largest = addResult(own, name, scalar);
+    ops_.push_back(std::move(own));
+    if (recipe_.group >= 0) {
+      Op all = opLike(product, OpKind::AllReduceMax, {largest});
+      all.group = recipe_.group;
+      largest = addResult(all, name + ".all", scalar);
+      ops_.push_back(std::move(all));
+    }
+    return magnitudes_[value] = largest;
+  }
+
+  ValueId addResult(Op &op, std::string name, const Type &type) {
+    ValueId result = plan::addValue(segment_, std::move(name), type);
+    op.results.push_back(result);
+    return result;
+  }
+
+  /// An op of the same unit, phase and recipe line as the product.
+  static Op opLike(const Op &product, OpKind kind, std::initializer_list<ValueId> operands) {
+    Op op = plan::makeOp(kind, operands, product.unit, product.loc);
+    op.phase = product.phase;
+    op.isRecomputed = product.isRecomputed;
+    op.pred = product.pred;
+    return op;
+  }
+
+  plan::Segment &segment_;
+  const Recipe &recipe_;
+  std::vector<uint8_t> isWeight_;         ///< by value
+  std::vector<uint8_t> staysForBackward_; ///< by value: other ops of the backward pass read it
+  std::map<Copy, Forms> forms_;
+  std::map<ValueId, ValueId> magnitudes_;
+  std::vector<Op> ops_;
+};
+
+} // namespace
+
+void runQuantize(plan::Plan &plan, Notes &) {
+  std::optional<Recipe> recipe = readRecipe(plan);
+  if (!recipe)
+    return;
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      if (segment.body)
+        Quantizer(role, segment, *recipe).run();
+}
+
+} // namespace shardc::passes

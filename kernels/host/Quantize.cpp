@@ -1,0 +1,211 @@
+// Products of 8-bit floats. amax: m = the largest magnitude in x. quantize: q = x·m rounded to
+// nearest even, saturated as GPUs convert, with m = limit/amax in fp32, limit the largest number of
+// q's type; m = 1 where amax is 0, the largest f32 where the quotient overflows, and NaN where amax
+// is not finite, so that what is not finite stays so. scale = 1/m. NaNs become 0x7f. t = qᵀ, and
+// with `transposed` q is that. matmul_scaled: c[M,N] (+)= ascale·bscale·(a[M,K]·b[N,K]ᵀ) + bias[N],
+// summed in fp32, scaled and rounded once. Factors are e4m3 or e5m2, not both e5m2, as on GPUs.
+#include "kernels/host/Blas.h"
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "runtime/base/Float8.h"
+
+namespace shardc::kernels::host {
+namespace {
+
+bool isFloat8(const Tensor &t) { return t.dtype == DType::F8E4M3 || t.dtype == DType::F8E5M2; }
+
+/// Of the types in which numbers have 8 bits.
+float limitOf(DType type) { return type == DType::F8E5M2 ? 57344.0f : 448.0f; }
+
+/// What numbers are multiplied with before they are rounded.
+float multiplierOf(float amax, DType type) {
+  if (!std::isfinite(amax))
+    return std::numeric_limits<float>::quiet_NaN();
+  if (amax == 0)
+    return 1;
+  float quotient = limitOf(type) / amax;
+  return std::isinf(quotient) ? std::numeric_limits<float>::max() : quotient;
+}
+
+uint8_t toBits(float x, DType type) {
+  constexpr uint8_t kNan = 0x7f;
+  if (std::isnan(x))
+    return kNan;
+  return type == DType::F8E5M2 ? toF8E5M2(x, Overflow::Saturate).bits
+                               : toF8E4M3(x, Overflow::Saturate).bits;
+}
+
+// amax
+
+/// Without their sign, the bits of floats are ordered as the numbers are, and NaNs are the largest.
+SHARDC_CLONES uint32_t largestBits(const float *x, int64_t n) {
+  uint32_t most = 0;
+  for (int64_t i = 0; i < n; ++i)
+    most = std::max(most, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
+  return most;
+}
+
+const char *acceptsAmax(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
+  SHARDC_REQUIRE(isData(call.in[0]), "amax takes f32, bf16 and f16");
+  SHARDC_REQUIRE(isScalar(call.out[0], DType::F32), "the largest magnitude is not one f32");
+  return nullptr;
+}
+
+void runAmax(const Call &call) {
+  float buffer[kBlock];
+  uint32_t most = 0;
+  for (int64_t begin = 0, numel = call.in[0].numel(); begin < numel; begin += kBlock) {
+    int64_t n = std::min(kBlock, numel - begin);
+    most = std::max(most, largestBits(readF32(call.in[0], begin, n, buffer), n));
+  }
+  *static_cast<float *>(call.out[0].data) = std::bit_cast<float>(most);
+}
+
+// quantize
+
+bool isTransposeOf(const Tensor &t, const Tensor &x) {
+  return t.rank == 2 && t.rows() == x.cols() && t.cols() == x.rows();
+}
+
+const char *acceptsQuantize(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 2, 3}));
+  const Tensor &x = call.in[0], &q = call.out[0];
+  bool transposed = call.attrs.transposed;
+  SHARDC_REQUIRE(isData(x), "quantize takes f32, bf16 and f16");
+  SHARDC_REQUIRE(x.rank >= 2, "what is quantised is not a matrix");
+  SHARDC_REQUIRE(isScalar(call.in[1], DType::F32), "the largest magnitude is not one f32");
+  SHARDC_REQUIRE(isFloat8(q), "quantize makes f8e4m3 and f8e5m2");
+  SHARDC_REQUIRE(isScalar(call.out[1], DType::F32), "the scale is not one f32");
+  SHARDC_REQUIRE(transposed ? isTransposeOf(q, x) : sameMatrix(q, x),
+                 "what is quantised and the result differ in shape");
+  if (call.outCount > 2) {
+    const Tensor &t = call.out[2];
+    SHARDC_REQUIRE(!transposed, "a transposed result has no transposed copy");
+    SHARDC_REQUIRE(t.dtype == q.dtype && isTransposeOf(t, x),
+                   "the copy is not the result's transpose");
+  }
+  return nullptr;
+}
+
+void runQuantize(const Call &call) {
+  const Tensor &x = call.in[0], &q = call.out[0];
+  float multiplier = multiplierOf(*static_cast<const float *>(call.in[1].data), q.dtype);
+  auto *plain = call.attrs.transposed ? nullptr : static_cast<uint8_t *>(q.data);
+  auto *turned = call.attrs.transposed ? static_cast<uint8_t *>(q.data)
+                 : call.outCount > 2   ? static_cast<uint8_t *>(call.out[2].data)
+                                       : nullptr;
+  int64_t rows = x.rows(), cols = x.cols();
+  float buffer[kBlock];
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t begin = 0; begin < cols; begin += kBlock) {
+      int64_t n = std::min(kBlock, cols - begin);
+      const float *from = readF32(x, row * cols + begin, n, buffer);
+      for (int64_t i = 0; i < n; ++i) {
+        uint8_t bits = toBits(from[i] * multiplier, q.dtype);
+        if (plain)
+          plain[row * cols + begin + i] = bits;
+        if (turned)
+          turned[(begin + i) * rows + row] = bits;
+      }
+    }
+  *static_cast<float *>(call.out[1].data) = 1.0f / multiplier;
+}
+
+// matmul_scaled
+
+struct Buffers {
+  float *a, *b, *bias, *panel;
+  int64_t panelRows;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    int64_t n = call.out[0].cols();
+    a = scratch.take<float>(call.in[0].numel());
+    b = scratch.take<float>(call.in[1].numel());
+    bias = call.inCount > 4 ? scratch.takeUnlessF32(call.in[4], n) : nullptr;
+    // As in matmul, the same panels always: their edges can change a product's last bit.
+    constexpr int64_t panelElements = int64_t{1} << 22, panelRowsMin = 128;
+    panelRows = std::min(call.out[0].rows(), std::max(panelRowsMin, panelElements / n));
+    panel = scratch.take<float>(panelRows * n);
+  }
+};
+
+const char *acceptsMatMulScaled(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {4, 5, 1, 1, 1}));
+  const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
+  SHARDC_REQUIRE(isFloat8(a) && isFloat8(b), "matmul_scaled takes f8e4m3 and f8e5m2");
+  SHARDC_REQUIRE(a.dtype == DType::F8E4M3 || b.dtype == DType::F8E4M3,
+                 "both factors are f8e5m2, which no device multiplies");
+  SHARDC_REQUIRE(isData(c), "matmul_scaled makes f32, bf16 and f16");
+  SHARDC_REQUIRE(a.rank >= 2 && b.rank >= 2 && c.rank >= 2, "a factor or product is not a matrix");
+  int64_t extentMax = std::max({a.rows(), b.rows(), a.cols(), b.cols()});
+  SHARDC_REQUIRE(extentMax < (int64_t{1} << 31), "a matrix has 2^31 rows or more");
+  SHARDC_REQUIRE(a.cols() == b.cols(), "the factors' inner extents differ");
+  SHARDC_REQUIRE(c.rows() == a.rows() && c.cols() == b.rows(),
+                 "the product's shape is not that of the factors");
+  for (int i = 2; i < 4; ++i)
+    SHARDC_REQUIRE(isScalar(call.in[i], DType::F32), "a scale is not one f32");
+  if (call.inCount > 4)
+    SHARDC_REQUIRE(isData(call.in[4]) && isVector(call.in[4], c.cols()),
+                   "the bias is not an f32, bf16 or f16 vector as long as a row");
+  return nullptr;
+}
+
+/// The numbers of all codes of the type.
+std::array<float, 256> numbersOf(DType type) {
+  std::array<float, 256> numbers{};
+  for (size_t code = 0; code < numbers.size(); ++code) {
+    auto bits = static_cast<uint8_t>(code);
+    numbers[code] = type == DType::F8E5M2 ? toFloat(F8E5M2{bits}) : toFloat(F8E4M3{bits});
+  }
+  return numbers;
+}
+
+const float *widen(const Tensor &t, float *to) {
+  std::array<float, 256> numbers = numbersOf(t.dtype);
+  const auto *bits = static_cast<const uint8_t *>(t.data);
+  for (int64_t i = 0, n = t.numel(); i < n; ++i)
+    to[i] = numbers[bits[i]];
+  return to;
+}
+
+SHARDC_CLONES void finish(float *product, int64_t n, float scale, const float *bias) {
+  for (int64_t i = 0; i < n; ++i)
+    product[i] = product[i] * scale + (bias ? bias[i] : 0.0f);
+}
+
+void runMatMulScaled(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &c = call.out[0];
+  int64_t m = c.rows(), n = c.cols(), k = call.in[0].cols();
+  const float *a = widen(call.in[0], buffers.a), *b = widen(call.in[1], buffers.b);
+  const float *bias = call.inCount > 4 ? readF32(call.in[4], 0, n, buffers.bias) : nullptr;
+  float scale =
+      *static_cast<const float *>(call.in[2].data) * *static_cast<const float *>(call.in[3].data);
+  for (int64_t row = 0; row < m; row += buffers.panelRows) {
+    int64_t rows = std::min(buffers.panelRows, m - row);
+    gemm(rows, n, k, 1.0f, {a + row * k, k, false}, {b, k, true}, 0.0f, buffers.panel, n);
+    for (int64_t r = 0; r < rows; ++r)
+      finish(buffers.panel + r * n, n, scale, bias);
+    writeF32(c, row * n, rows * n, buffers.panel);
+  }
+}
+
+} // namespace
+
+const Kernel kAmax = {"amax_host", runAmax, acceptsAmax};
+const Kernel kQuantize = {"quantize_host", runQuantize, acceptsQuantize};
+const Kernel kMatMulScaled = {"matmul_scaled_host", runMatMulScaled, acceptsMatMulScaled,
+                              workspaceOf<Buffers>};
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,137 @@
+// Products of factors of 8 bits: types of operands and results, and that each factor comes with the
+// scale that it was quantised with, in the segment that made both or through cells.
+#include "runtime/verify/VerifyShapes.h"
+
+namespace shardc::plan::verifier {
+
+void ShapeCheck::checkMatMulScaled() {
+  const Type &a = in(0), &b = in(1);
+  need(isFloat8(a) && isFloat8(b) && (a.dtype == DType::F8E4M3 || b.dtype == DType::F8E4M3),
+       "factors of f8e4m3 and f8e5m2, one of f8e4m3 at least");
+  need(cols(a) == cols(b), "factors whose rows have equal length");
+  need(isData(out(0)) && !isFloat8(out(0)), "a floating point result of 16 bits or more");
+  need(rows(out(0)) == rows(a) && cols(out(0)) == rows(b),
+       "a result with the rows of the first factor and as many columns as the second has rows");
+  for (size_t i : {size_t{2}, size_t{3}})
+    needVector(in(i), DType::F32, 1, "scales of f32[1]");
+  need(!has(4) || (isData(in(4)) && in(4).numel() == cols(out(0))),
+       "a bias with one element per column");
+}
+
+void ShapeCheck::checkAmax() {
+  need(isData(in(0)) && !isFloat8(in(0)), "a floating point operand of 16 bits or more");
+  needVector(out(0), DType::F32, 1, "a result of f32[1]");
+}
+
+void ShapeCheck::checkQuantize() {
+  const Type &x = in(0), &q = out(0);
+  auto isTranspose = [&](const Type &t) { return rows(t) == cols(x) && cols(t) == rows(x); };
+  bool transposed = op_.getBool(Key::transposed);
+  need(isData(x) && !isFloat8(x), "a floating point operand of 16 bits or more");
+  needVector(in(1), DType::F32, 1, "a largest magnitude of f32[1]");
+  needVector(out(1), DType::F32, 1, "a scale of f32[1]");
+  need(isFloat8(q) && (transposed ? isTranspose(q) : sameMatrix(q, x)),
+       "a result of 8 bits in the shape of its operand, or of its transpose");
+  need(!hasOut(2) || (!transposed && out(2).dtype == q.dtype && isTranspose(out(2))),
+       "a copy that is the transpose of a result that is none");
+}
+
+namespace {
+
+/// Results of `quantize`.
+constexpr uint8_t kScaleResult = 1;
+/// Operands of `matmul_scaled`: two factors, and the scale of each as many operands on.
+constexpr size_t kFactors = 2;
+
+/// A pair of cells from which a segment takes a factor and its scale.
+struct CellPair {
+  uint32_t factor, scale;
+  int64_t factorShift, scaleShift;
+  Spot at;
+};
+
+class ScaleOfFactorCheck {
+public:
+  ScaleOfFactorCheck(Inspection &report, uint32_t role)
+      : report_(report), roleIndex_(role), role_(report.plan().roles[role]) {}
+
+  void run() {
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      checkSegment(s);
+    for (const Segment &segment : role_.segments)
+      checkLeft(segment);
+  }
+
+private:
+  using Boundary = Segment::Boundary;
+
+  void checkSegment(uint32_t s) {
+    const Segment &segment = role_.segments[s];
+    if (std::ranges::none_of(segment.ops,
+                             [](const Op &op) { return op.kind == OpKind::MatMulScaled; }))
+      return;
+    std::vector<const Boundary *> entered(segment.values.size(), nullptr);
+    for (const Boundary &in : segment.ins)
+      entered[in.value] = &in;
+    for (uint32_t i = 0; i < segment.ops.size(); ++i) {
+      const Op &op = segment.ops[i];
+      for (size_t f = 0; op.kind == OpKind::MatMulScaled && f < kFactors; ++f) {
+        ValueId factor = op.operands[f], scale = op.operands[f + kFactors];
+        const Boundary *factorIn = entered[factor], *scaleIn = entered[scale];
+        if (factorIn && scaleIn)
+          pairs_.push_back(
+              {factorIn->cell, scaleIn->cell, factorIn->shift, scaleIn->shift, {roleIndex_, s, i}});
+        else if (!areOfOne(segment, factor, scale))
+          refuse({roleIndex_, s, i}, segment, factor, scale);
+      }
+    }
+  }
+
+  /// What a segment leaves in the cells of a pair belongs together.
+  void checkLeft(const Segment &segment) {
+    if (pairs_.empty())
+      return;
+    std::vector<const Boundary *> left(role_.cells.size(), nullptr);
+    for (const Boundary &out : segment.outs)
+      left[out.cell] = &out;
+    for (const CellPair &pair : pairs_) {
+      const Boundary *factor = left[pair.factor], *scale = left[pair.scale];
+      bool isPair = factor && scale && areOfOne(segment, factor->value, scale->value) &&
+                    factor->shift - pair.factorShift == scale->shift - pair.scaleShift;
+      if ((factor || scale) && !isPair)
+        report_.add(Rule::Scale, pair.at,
+                    fmt::format("segment '{}' leaves no factor and scale of one 'quantize' in the "
+                                "cells '@{}' and '@{}'",
+                                segment.name, role_.cells[pair.factor].name,
+                                role_.cells[pair.scale].name));
+    }
+  }
+
+  /// Whether one op has quantised the factor and made the scale.
+  static bool areOfOne(const Segment &segment, ValueId factor, ValueId scale) {
+    const Value &q = segment.values[factor], &by = segment.values[scale];
+    return q.def != kNone && q.def == by.def && segment.ops[q.def].kind == OpKind::Quantize &&
+           q.defResult != kScaleResult && by.defResult == kScaleResult;
+  }
+
+  void refuse(Spot at, const Segment &segment, ValueId factor, ValueId scale) {
+    report_.add(Rule::Scale, at,
+                fmt::format("'matmul_scaled' takes '%{}' with the scale '%{}', which no 'quantize' "
+                            "has made with it",
+                            segment.values[factor].name, segment.values[scale].name),
+                segment.values[factor].name);
+  }
+
+  Inspection &report_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  std::vector<CellPair> pairs_;
+};
+
+} // namespace
+
+void checkFactorScales(Inspection &inspection, uint32_t role) {
+  ScaleOfFactorCheck(inspection, role).run();
+}
+
+} // namespace shardc::plan::verifier

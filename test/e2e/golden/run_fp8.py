@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Trains golden cases in fp8 and compares losses and norms with PyTorch's. Needs nothing but Python.
+
+    run_fp8.py values CASE [--variants V...] [--ranks N...] [--strategies S...]   PyTorch's losses and norms
+    run_fp8.py resume CASE FORMAT...                                              a run from a checkpoint goes on to the bit
+"""
+
+import argparse
+import itertools
+import json
+import pathlib
+import sys
+import tempfile
+
+from run_golden import HERE, STRATEGIES, call
+
+FP8 = ["mixed_precision=bf16_mixed", "mixed_precision.grad_reduce_in_fp32=true", "mixed_precision.fp8=hybrid",
+       "mixed_precision.fp8_recipe=tensorwise"]
+VARIANTS = {
+    "hybrid": [],
+    "e4m3": ["mixed_precision.fp8=e4m3"],
+    "bf16_wgrad": ["mixed_precision.fp8_wgrad=false"],
+    "bf16_ends": ["mixed_precision.first_last_layers_bf16=true"],
+    # The same numbers by other ways.
+    "recomputed": ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"],
+    "kept": ["ddp.keep_fp8_transpose_cache=true"],
+}
+SAME_AS = {"recomputed": "hybrid", "kept": "hybrid"}
+SAVES = {"torch_dist": "optim", "fsdp_dtensor": "optim_grads_params"}
+
+
+def train(case, settings, folder):
+    """The metrics of a run's steps."""
+    plan, metrics = folder / "job.plan", folder / "metrics"
+    merged = {s.split("=", 1)[0]: s for s in [*FP8, *settings]}
+    call("shardc", "dump-plan", f"{case}.recipe", "-o", plan, *(f"--set={s}" for s in merged.values()))
+    call("shardc-run", plan, f"--metrics={metrics}")
+    return [row for row in map(json.loads, metrics.read_text().splitlines()) if "grad_norm" in row]
+
+
+def expect(condition, text):
+    if not condition:
+        sys.exit(text)
+
+
+def check_values(case, variant, ranks, strategy):
+    golden = json.loads((HERE / "values" / f"{case}_fp8.json").read_text())
+    want, bf16 = golden["variants"][SAME_AS.get(variant, variant)], golden["bf16"]
+    settings = [*STRATEGIES[strategy], *VARIANTS[variant], f"cluster.gpus_per_node={ranks}", f"train.train_iters={len(bf16)}"]
+    with tempfile.TemporaryDirectory() as folder:
+        rows = train(case, settings, pathlib.Path(folder))
+    expect(len(rows) == len(bf16), f"{len(rows)} steps")
+    worst = {}
+    for key, allowed in want["tolerance"].items():
+        pairs = list(zip((row[key] for row in rows), want[key]))[:golden["compared_steps"]]
+        worst[key] = max(abs(got - value) / abs(value) for got, value in pairs)
+        expect(worst[key] <= allowed, f"{case} {variant}: {key} is off by {worst[key]:.1e}, allowed {allowed:.1e}")
+    apart = sum(abs(row["loss"] - value) / value for row, value in zip(rows, bf16)) / len(rows)
+    expect(apart <= want["from_bf16"], f"{case} {variant}: losses are {apart:.1e} from bf16's, allowed {want['from_bf16']:.1e}")
+    print(f"{case} {variant}, ranks {ranks}, {strategy}: loss off by {worst['loss']:.1e}, norm by {worst['grad_norm']:.1e}; "
+          f"{apart:.1e} from bf16", flush=True)
+    return [row["loss"] for row in rows]
+
+
+def check_resume(case, format_):
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        settings = [*STRATEGIES[SAVES[format_]], f"checkpoint.ckpt_format={format_}", "cluster.gpus_per_node=2",
+                    "train.train_iters=12", f'checkpoint.save="{folder}/saved"', "checkpoint.save_interval=5"]
+        rows = train(case, settings, folder)
+        again = train(case, [*settings[:-2], f'checkpoint.load="{folder}/saved"', "checkpoint.ckpt_step=5"], folder)
+    keys = ("step", "loss", "grad_norm", "lr")
+    want, got = ([[row[key] for key in keys] for row in part] for part in (rows[5:], again))
+    for a, b in itertools.zip_longest(want, got):
+        expect(a == b, f"{format_}: {b} instead of {a}")
+    print(f"{case}, {format_}: {len(got)} steps after the checkpoint are the same", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("values", "resume"))
+    parser.add_argument("case")
+    parser.add_argument("formats", nargs="*", choices=[*SAVES, []])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["hybrid"])
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1])
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=["no_shard"])
+    args = parser.parse_args()
+    if args.what == "resume":
+        for format_ in args.formats:
+            check_resume(args.case, format_)
+        return
+    first = {}
+    for variant, ranks, strategy in itertools.product(args.variants, args.ranks, args.strategies):
+        loss = check_values(args.case, variant, ranks, strategy)[0]
+        # What is computed for a sample is the same in each layout; only sums over samples are rounded otherwise.
+        want = first.setdefault(SAME_AS.get(variant, variant), loss)
+        expect(abs(loss - want) <= 1e-6 * want, f"{variant}: the first loss is {loss}, and was {want}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+// Numbers of 8 bits where no golden value is: what is not finite, the ends of ranges, accumulation,
+// calls that are refused.
+#include "test/kernels/Harness.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+namespace shardc::kernels::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+std::vector<Array> quantized(std::vector<double> x, double amax, DType type) {
+  KernelRun run("quantize");
+  auto count = static_cast<int64_t>(x.size());
+  run.in(array(DType::F32, {1, count}, std::move(x))).in(array(DType::F32, {1}, {amax}));
+  run.out(type, {1, count}).out(DType::F32, {1});
+  return run.run();
+}
+
+TEST(Quantize, SaturatesBeyondTheAmax) {
+  std::vector<Array> got = quantized({1, 2, -3, 0, -0.0}, 1, DType::F8E4M3);
+  EXPECT_EQ(got[0].values, (std::vector<double>{448, 448, -448, 0, -0.0}));
+  EXPECT_EQ(got[1][0], static_cast<double>(1 / 448.0f));
+  EXPECT_EQ(quantized({1, 2, -kInfinity}, 1, DType::F8E5M2)[0].values,
+            (std::vector<double>{57344, 57344, -57344}));
+}
+
+TEST(Quantize, OfNothingHasAScaleOfOne) {
+  std::vector<Array> got = quantized({0, 0}, 0, DType::F8E4M3);
+  EXPECT_EQ(got[0].values, (std::vector<double>{0, 0}));
+  EXPECT_EQ(got[1][0], 1);
+}
+
+TEST(Quantize, OfVerySmallNumbersHasAFiniteScale) {
+  float least = std::numeric_limits<float>::denorm_min();
+  std::vector<Array> got = quantized({least}, least, DType::F8E5M2);
+  EXPECT_GT(got[1][0], 0);
+  EXPECT_TRUE(std::isfinite(got[0][0]));
+}
+
+TEST(Quantize, KeepsWhatIsNotFiniteSo) {
+  for (double amax : {kInfinity, kNan})
+    for (DType type : {DType::F8E4M3, DType::F8E5M2}) {
+      std::vector<Array> got = quantized({1, 0}, amax, type);
+      EXPECT_TRUE(std::isnan(got[0][0]) && std::isnan(got[0][1]) && std::isnan(got[1][0]));
+    }
+  EXPECT_TRUE(std::isnan(quantized({kNan, 1}, 1, DType::F8E5M2)[0][0]));
+}
+
+TEST(Amax, SeesInfinityAndNan) {
+  auto amaxOf = [](std::vector<double> x) {
+    KernelRun run("amax");
+    auto count = static_cast<int64_t>(x.size());
+    run.in(array(DType::BF16, {count}, std::move(x))).out(DType::F32, {1});
+    return run.run()[0][0];
+  };
+  EXPECT_EQ(amaxOf({1, -2.5, 0.5}), 2.5);
+  EXPECT_EQ(amaxOf({1, -kInfinity}), kInfinity);
+  EXPECT_TRUE(std::isnan(amaxOf({1, kNan, kInfinity})));
+}
+
+TEST(MatMulScaled, AddsExactly) {
+  Array a = randoms(DType::F8E5M2, {40, 70}, 1), b = randoms(DType::F8E4M3, {30, 70}, 2);
+  Array scale = array(DType::F32, {1}, {0.37}), old = randoms(DType::F32, {40, 30}, 3, 5);
+  KernelRun plain("matmul_scaled"), accumulating("matmul_scaled");
+  plain.in(a).in(b).in(scale).in(scale).out(DType::F32, {40, 30});
+  accumulating.in(a).in(b).in(scale).in(scale).accumulate(old);
+  expectAccumulated(accumulating.run()[0], plain.run()[0], old);
+}
+
+TEST(MatMulScaled, PanelsOfRowsFitTogether) {
+  // More than one panel: 2^22 elements hold 128 rows of 2^15.
+  int64_t n = 1 << 15;
+  Array a = randoms(DType::F8E4M3, {131, 2}, 4), b = randoms(DType::F8E4M3, {n, 2}, 5);
+  Array scale = array(DType::F32, {1}, {2});
+  KernelRun run("matmul_scaled");
+  run.in(a).in(b).in(scale).in(scale).out(DType::F32, {131, n});
+  std::vector<double> want;
+  for (int64_t i = 0; i < 131; ++i)
+    for (int64_t j = 0; j < n; ++j)
+      want.push_back(4 * (a[2 * i] * b[2 * j] + a[2 * i + 1] * b[2 * j + 1]));
+  expectClose(run.run()[0], want, {2 * 0x1p-24, 1}, "c");
+}
+
+TEST(MatMulScaled, RefusesWhatDoesNotFit) {
+  auto refusal = [](DType a, DType b, std::vector<int64_t> scale, std::vector<int64_t> c) {
+    KernelRun run("matmul_scaled");
+    run.in(constant(a, {2, 3}, 0)).in(constant(b, {4, 3}, 0));
+    run.in(constant(DType::F32, scale, 1)).in(constant(DType::F32, {1}, 1)).out(DType::F32, c);
+    return run.refusal();
+  };
+  EXPECT_EQ(refusal(DType::F8E5M2, DType::F8E4M3, {1}, {2, 4}), nullptr);
+  EXPECT_STREQ(refusal(DType::F8E5M2, DType::F8E5M2, {1}, {2, 4}),
+               "both factors are f8e5m2, which no device multiplies");
+  EXPECT_STREQ(refusal(DType::BF16, DType::F8E4M3, {1}, {2, 4}),
+               "matmul_scaled takes f8e4m3 and f8e5m2");
+  EXPECT_STREQ(refusal(DType::F8E4M3, DType::F8E4M3, {2}, {2, 4}), "a scale is not one f32");
+  EXPECT_STREQ(refusal(DType::F8E4M3, DType::F8E4M3, {1}, {4, 2}),
+               "the product's shape is not that of the factors");
+}
+
+} // namespace
+} // namespace shardc::kernels::test

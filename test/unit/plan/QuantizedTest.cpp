@@ -1,0 +1,89 @@
+// Products of factors of 8 bits: what the verifier refuses.
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "TestPlans.h"
+#include "runtime/verify/Verify.h"
+
+namespace shardc::plan {
+namespace {
+
+using test::parsed;
+using test::planText;
+
+Segment &first(Plan &plan) { return plan.roles[0].segments[0]; }
+Segment &second(Plan &plan) { return plan.roles[0].segments[1]; }
+
+ValueId named(const Segment &segment, std::string_view name) {
+  for (ValueId value = 0; value < segment.values.size(); ++value)
+    if (segment.values[value].name == name)
+      return value;
+  ADD_FAILURE() << "no value " << name;
+  return 0;
+}
+
+struct Case {
+  const char *name;
+  Rule rule;
+  std::function<void(Plan &)> edit;
+  const char *message; ///< a part of the first finding's
+};
+
+void PrintTo(const Case &each, std::ostream *out) { *out << each.name; }
+
+class Quantized : public testing::TestWithParam<Case> {};
+
+TEST_P(Quantized, IsRefused) {
+  Plan plan = parsed(planText("quantized"));
+  ASSERT_TRUE(verify(plan).empty()) << render(plan, verify(plan)[0]);
+  GetParam().edit(plan);
+  test::expectRefused(plan, GetParam().rule, GetParam().message);
+}
+
+const Case kCases[] = {
+    {"scalesSwapped", Rule::Scale,
+     [](Plan &p) { std::swap(first(p).ops[4].operands[2], first(p).ops[4].operands[3]); },
+     "'matmul_scaled' takes '%q' with the scale '%r', which no 'quantize' has made with it"},
+    {"amaxForAScale", Rule::Scale,
+     [](Plan &p) { first(p).ops[4].operands[3] = named(first(p), "n"); },
+     "'matmul_scaled' takes '%p' with the scale '%n'"},
+    {"scaleOfAnotherFactorInACell", Rule::Scale,
+     [](Plan &p) { first(p).outs[1].value = named(first(p), "r"); },
+     "segment 'first' leaves no factor and scale of one 'quantize' in the cells '@xt' and '@xs'"},
+    {"scaleNotLeft", Rule::Scale, [](Plan &p) { first(p).outs.pop_back(); },
+     "segment 'first' leaves no factor and scale of one 'quantize'"},
+    {"scaleOfTheSegmentForAFactorOfACell", Rule::Scale,
+     [](Plan &p) { second(p).ops[2].operands[3] = named(second(p), "r"); },
+     "'matmul_scaled' takes '%xt' with the scale '%r'"},
+    {"twoFactorsOfE5m2", Rule::Shape,
+     [](Plan &p) {
+       for (const char *name : {"q", "t", "p"})
+         first(p).values[named(first(p), name)].type.dtype = DType::F8E5M2;
+       p.roles[0].cells[2].type.dtype = DType::F8E5M2;
+       second(p).values[named(second(p), "xt")].type.dtype = DType::F8E5M2;
+     },
+     "factors of f8e4m3 and f8e5m2, one of f8e4m3 at least"},
+    {"factorsOf16Bits", Rule::Shape,
+     [](Plan &p) { first(p).ops[4].operands[0] = named(first(p), "x"); },
+     "factors of f8e4m3 and f8e5m2"},
+    {"copyOfAnotherFormat", Rule::Shape,
+     [](Plan &p) { first(p).values[named(first(p), "q")].type.dtype = DType::F8E5M2; },
+     "a copy that is the transpose of a result that is none"},
+    {"notTransposed", Rule::Shape, [](Plan &p) { second(p).ops[1].attrs.clear(); },
+     "a result of 8 bits in the shape of its operand, or of its transpose"},
+    {"largestOfNumbersOf8Bits", Rule::Shape,
+     [](Plan &p) { second(p).ops[0].operands[0] = named(second(p), "xt"); },
+     "'amax' needs a floating point operand of 16 bits or more"},
+    {"scaleOfWords", Rule::Shape,
+     [](Plan &p) { second(p).values[named(second(p), "r")].type.dtype = DType::I32; },
+     "a scale of f32[1]"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Plans, Quantized, testing::ValuesIn(kCases),
+                         [](const testing::TestParamInfo<Case> &info) {
+                           return std::string(info.param.name);
+                         });
+
+} // namespace
+} // namespace shardc::plan
