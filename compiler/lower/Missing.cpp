@@ -123,10 +123,9 @@ std::vector<Missing> findMissing(const Config &config) {
   need(splitsPositionsUnaligned(config),
        "a number of learned positions on each tensor-parallel rank that 4 does not divide",
        Opt::ModelSequenceParallel);
-  // Passes make plans of pipelines, and runs of them train; but a block on several stages is
-  // counted on each in norms, and saves in the background know one role.
-  need(d.pipelineParallel > 1, "pipeline-parallel partitioning",
-       Opt::ModelPipelineModelParallelSize);
+  need(d.pipelineParallel > 1 && config.isOn(Opt::CheckpointAsyncSave) &&
+           config.has(Opt::CheckpointSave),
+       "saving in the background from several pipeline stages", Opt::CheckpointAsyncSave);
   need(d.virtualStages > 1, "interleaved pipeline stages",
        Opt::ModelVirtualPipelineModelParallelSize);
   need(d.contextParallel > 1, "context-parallel partitioning", Opt::ModelContextParallelSize);

@@ -157,9 +157,12 @@ private:
   void buildUpdate() {
     plan::Segment &segment = addSegment(plan::SegmentKind::Update);
     std::vector<ValueId> grads(cells_.size(), kNone);
-    for (size_t b : blocks_)
-      grads[b] = plan::addLiveIn(segment, "g." + plan_.blocks[b].name, role_, cells_[b].grad);
     std::vector<std::vector<int32_t>> stages = stagesOfBlocks();
+    for (size_t b : blocks_) {
+      bool isPart = stages[b].size() > 1; // of what two stages sum
+      grads[b] = plan::addLiveIn(segment, (isPart ? "part." : "g.") + plan_.blocks[b].name, role_,
+                                 cells_[b].grad);
+    }
     for (size_t b : blocks_)
       if (stages[b].size() > 1)
         grads[b] = sumOverStages(segment, b, grads[b], stages[b]);
@@ -191,7 +194,8 @@ private:
                                          {stages[0], stages[1]}, plan::StreamKind::Compute,
                                          "tied"));
     plan::Value sum = segment.values[gradient];
-    ValueId result = plan::addValue(segment, sum.name + ".sum", sum.type, sum.purpose);
+    ValueId result =
+        plan::addValue(segment, "g." + plan_.blocks[block].name, sum.type, sum.purpose);
     reduce.results = {result};
     plan::append(segment, std::move(reduce));
     return result;

@@ -31,11 +31,12 @@ const Tie *sumTie(const Op &op, uint8_t result) {
 } // namespace
 
 StageCut::StageCut(const plan::Role &role, plan::Segment &body, const PipelineStages &stages)
-    : body_(body), inputs_(static_cast<size_t>(stages.count)),
-      gradients_(static_cast<size_t>(stages.count)) {
+    : body_(body), inputs_(static_cast<size_t>(stages.count * stages.chunks)),
+      gradients_(inputs_.size()) {
   separateSums(stages);
   assign(role, stages);
   findCrossings();
+  findWeightsOnly();
 }
 
 /// The sum of the residual stream that begins a stage is made by the stage before it, so that one
@@ -102,6 +103,26 @@ void StageCut::findCrossings() {
     for (const Tie &tie : op.ties)
       if (tie.kind != Tie::Acc || body_.values[tie.value].purpose != plan::Purpose::Grads)
         cross(op, tie.value, ofOp_[i]);
+  }
+}
+
+void StageCut::findWeightsOnly() {
+  std::vector<uint8_t> isSent(body_.values.size());
+  for (const std::vector<ValueId> &values : gradients_)
+    for (ValueId value : values)
+      isSent[value] = 1;
+  isWeightsOnly_.assign(body_.ops.size(), 0);
+  for (size_t i = body_.ops.size(); i-- > 0;) {
+    const Op &op = body_.ops[i];
+    if (op.phase != plan::Phase::Backward)
+      continue;
+    bool isAwaited =
+        std::ranges::any_of(op.results, [&](ValueId each) { return isSent[each] != 0; });
+    isWeightsOnly_[i] = isAwaited ? 0 : 1;
+    for (ValueId operand : op.operands)
+      isSent[operand] |= static_cast<uint8_t>(isAwaited);
+    for (const Tie &tie : op.ties)
+      isSent[tie.value] |= static_cast<uint8_t>(isAwaited);
   }
 }
 

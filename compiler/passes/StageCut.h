@@ -25,6 +25,9 @@ public:
   /// The last contribution of the stage to the gradient of a parameter, of which the value is the
   /// last of all stages; kNone if it has none.
   plan::ValueId contribution(plan::ValueId gradient, int32_t stage) const;
+  /// Whether no stage waits for what the op of the backward pass makes: no gradient that the stage
+  /// before takes is made from it.
+  bool isWeightsOnly(size_t op) const { return isWeightsOnly_[op] != 0; }
   /// The op as the stage has it: it adds to contributions of its own stage only.
   plan::Op opFor(size_t op, int32_t stage) const;
 
@@ -34,11 +37,13 @@ private:
   void assign(const plan::Role &role, const PipelineStages &stages);
   int32_t stageOf(const plan::Op &op, const PipelineStages &stages) const;
   void findCrossings();
+  void findWeightsOnly();
   void cross(const plan::Op &op, plan::ValueId value, int32_t stage);
 
   plan::Segment &body_;
   std::vector<int32_t> ofOp_, ofValue_;
-  std::vector<uint8_t> isParam_; ///< by value
+  std::vector<uint8_t> isParam_;       ///< by value
+  std::vector<uint8_t> isWeightsOnly_; ///< by op
   std::vector<std::vector<plan::ValueId>> inputs_, gradients_;
 };
 

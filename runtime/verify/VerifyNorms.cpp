@@ -1,6 +1,6 @@
 // Checks that each element of a gradient counts once in the norm. Either all ranks have all
 // elements and take their own squares, or each rank adds a part of its squares: one of as many as
-// there are ranks that hold the same elements.
+// there are ranks that count the same elements. A role may leave out a block that another one has.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -41,8 +41,13 @@ private:
   /// How a role ends its steps.
   struct Norm {
     Spot at;
-    const Op *pack;
+    const Op *pack, *squares;
     bool isOwn; ///< it takes this rank's squares, and not the sum over ranks
+
+    bool counts(size_t block) const {
+      auto first = static_cast<size_t>(std::max<int64_t>(squares->getInt(AttrKey::block), 0));
+      return block >= first && block - first < squares->operands.size();
+    }
   };
 
   void findPack(Spot at) {
@@ -56,8 +61,11 @@ private:
            "takes an average, or sums that count what a rank has packed more than once");
       summed |= over;
     }
-    if (op != nullptr && op->kind == OpKind::StepPack)
-      norms_.push_back({at, op, finish.getBool(AttrKey::norm_replicated)});
+    if (op == nullptr || op->kind != OpKind::StepPack)
+      return;
+    const Op *squares = makerOf(segment, op->operands[1]);
+    if (squares != nullptr && squares->kind == OpKind::SumSquares)
+      norms_.push_back({at, op, squares, finish.getBool(AttrKey::norm_replicated)});
   }
 
   static const Op *makerOf(const Segment &segment, ValueId value) {
@@ -73,10 +81,11 @@ private:
     for (size_t block = 0; block < plan_.blocks.size() && !report_.isFull(); ++block) {
       bool isHeld = held_[norm.at.role][block];
       if (isSummed && isHeld)
-        checkCopies(norm.at, norm.pack->getInt(AttrKey::copies), block);
+        checkCopies(norm, block);
       if (norm.isOwn && isHeldByAny(block))
         need(norm.at,
-             isHeld && !isSharded(block) && classesOf(block) == Classes{{Class{}, nullptr}},
+             norm.counts(block) && !isSharded(block) &&
+                 classesOf(block) == Classes{{Class{}, nullptr}},
              "takes the squares of this rank's part for those of all elements");
     }
   }
@@ -106,20 +115,23 @@ private:
     return classes;
   }
 
-  void checkCopies(Spot at, int64_t said, size_t block) {
+  void checkCopies(const Norm &norm, size_t block) {
+    int64_t said = norm.pack->getInt(AttrKey::copies);
     for (const auto &[each, param] : classesOf(block))
-      for (const Coordinates &part : partsThatDiffer(plan_.roles[at.role], block, each)) {
+      for (const Coordinates &part : partsThatDiffer(plan_.roles[norm.at.role], block, each)) {
         int64_t copies = copiesOf(block, part, each);
-        if (!report_.spend(plan_.roles.size()) || copies == said)
+        bool isRight = norm.counts(block) ? copies == said : copies > 0;
+        if (!report_.spend(plan_.roles.size()) || isRight)
           continue;
-        std::string what =
-            param == nullptr
-                ? fmt::format("hold the same part of block '{}'", plan_.blocks[block].name)
-                : fmt::format("count the same elements of parameter '{}'", param->name);
-        report_.add(Rule::Step, at,
-                    fmt::format("each rank adds 1 in {} of its squares to the norm; {} ranks {}",
+        const std::string &name = plan_.blocks[block].name;
+        std::string what = param == nullptr
+                               ? fmt::format("the same part of block '{}'", name)
+                               : fmt::format("the same elements of parameter '{}'", param->name);
+        report_.add(Rule::Step, norm.at,
+                    fmt::format("each rank adds 1 in {} of its squares to the norm; {} ranks count "
+                                "{}",
                                 said, copies, what),
-                    plan_.blocks[block].name);
+                    name);
         return;
       }
   }
@@ -156,13 +168,20 @@ private:
     return parts;
   }
 
-  /// Ranks that hold the part of the block's state with these coordinates, and count the squares of
+  /// Whether the role has the block, and its norm is of it.
+  bool counts(size_t role, size_t block) const {
+    return held_[role][block] && std::ranges::any_of(norms_, [&](const Norm &norm) {
+             return norm.at.role == role && norm.counts(block);
+           });
+  }
+
+  /// Ranks that count the part of the block's state with these coordinates, and the squares of
   /// parameters of the class: of copies the first does.
   int64_t copiesOf(size_t block, const Coordinates &part, const Class &of) const {
     Axes divided = axesOfParts(block) | of.splits;
     int64_t copies = 0;
     for (size_t r = 0; r < plan_.roles.size(); ++r) {
-      if (!held_[r][block])
+      if (!counts(r, block))
         continue;
       int64_t ranks = 1;
       for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {

@@ -14,22 +14,34 @@ bool addsLosses(const Role &role) {
   });
 }
 
-/// Of those axes, along which other roles have state of the block.
-Axes axesOfHolders(Inspection &inspection, uint32_t role, const Role &part, size_t block,
-                   Axes among) {
+/// By block, other roles that have its state.
+std::vector<std::vector<uint32_t>> holdersBeside(Inspection &inspection, uint32_t role) {
   const Plan &plan = inspection.plan();
-  Axes axes = 0;
-  for (uint32_t r = 0; r < plan.roles.size() && among != 0; ++r) {
-    const std::vector<const Block *> &held = inspection.blocksInCheckpoint(r);
-    if (r == role || std::ranges::find(held, &plan.blocks[block]) == held.end())
+  std::vector<std::vector<uint32_t>> holders(plan.blocks.size());
+  for (uint32_t r = 0; r < plan.roles.size(); ++r) {
+    if (r == role)
       continue;
+    for (const Block *block : inspection.blocksInCheckpoint(r)) {
+      if (block == nullptr)
+        continue;
+      std::vector<uint32_t> &of = holders[static_cast<size_t>(block - plan.blocks.data())];
+      if (of.empty() || of.back() != r)
+        of.push_back(r);
+    }
+  }
+  return holders;
+}
+
+/// Axes along which the roles have other ranks than the part.
+Axes axesApart(const Plan &plan, const Role &part, const std::vector<uint32_t> &roles) {
+  Axes axes = 0;
+  for (uint32_t r : roles)
     for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
       AxisRange own = extentOf(plan, part, axis), other = extentOf(plan, plan.roles[r], axis);
       if (own.begin != other.begin || own.end != other.end)
         axes |= static_cast<Axes>(1u << axis);
     }
-  }
-  return axes & among;
+  return axes;
 }
 
 } // namespace
@@ -41,8 +53,10 @@ Stages stagesOf(Inspection &inspection, uint32_t role, const Role &part) {
     for (const Op &op : segment.ops)
       if (op.channel >= 0 && plan.channels[static_cast<size_t>(op.channel)].isPair())
         stages.axes |= axesOf(plan, op.group);
-  for (size_t block = 0; block < plan.blocks.size(); ++block)
-    stages.sharedBy.push_back(axesOfHolders(inspection, role, part, block, stages.axes));
+  for (const std::vector<uint32_t> &holders : holdersBeside(inspection, role)) {
+    stages.sharedBy.push_back(axesApart(plan, part, holders) & stages.axes);
+    stages.isHeldByOthers.push_back(!holders.empty());
+  }
   stages.othersAddLosses = stages.axes != 0 && !addsLosses(plan.roles[role]) &&
                            std::ranges::any_of(plan.roles, addsLosses);
   return stages;

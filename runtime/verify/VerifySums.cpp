@@ -606,7 +606,8 @@ private:
     return CellKind::Buffer;
   }
 
-  /// The norm is that of the whole gradients of all blocks, each once.
+  /// The norm is that of the whole gradients of all blocks, each once. Of those that other roles
+  /// have, too, see checkNorms.
   void checkNorm(uint32_t i, ValueId squares) {
     uint32_t def = segment_->values[squares].def;
     const Op *sum = def == kNone ? nullptr : &segment_->ops[def];
@@ -617,7 +618,7 @@ private:
     auto first = static_cast<size_t>(std::max<int64_t>(sum->getInt(AttrKey::block), 0));
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
       if (bool isIn = block >= first && block - first < sum->operands.size();
-          isIn != hasState_[block])
+          isIn != hasState_[block] && (isIn || !stages_.isHeldByOthers[block]))
         report_.add(Rule::Step, scope(segmentIndex_).spot(def),
                     fmt::format("the norm {} block '{}', whose state the role {}",
                                 isIn ? "includes" : "leaves out", plan_.blocks[block].name,

@@ -118,8 +118,9 @@ std::set<uint32_t> contributorsOf(Inspection &inspection, const Segment &segment
 /// contributes to a block that others have as well is a part of the sum.
 struct Stages {
   Axes axes = 0;
-  std::vector<Axes> sharedBy;   ///< of each block: along which of them other roles have its state
-  bool othersAddLosses = false; ///< the role adds none, and another one does
+  std::vector<Axes> sharedBy; ///< of each block: along which of them other roles have its state
+  std::vector<bool> isHeldByOthers; ///< each block: another role has its state
+  bool othersAddLosses = false;     ///< the role adds none, and another one does
 };
 /// Of a part of the role's ranks.
 Stages stagesOf(Inspection &inspection, uint32_t role, const Role &part);

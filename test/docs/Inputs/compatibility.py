@@ -91,6 +91,7 @@ PROOFS = [
     ("tied embeddings", ("optim", "optim_grads", "optim_grads_params"), "test/e2e/golden-strategies.test", "tested on host"),
     ("loss per token", SHARDINGS, "test/e2e/strategies-agree.test", "tested on host"),
     ("TP with SP", (*SHARDINGS, "HSDP", "HFSDP"), "test/e2e/tensor-agrees.test", "tested on host"),
+    ("PP", (*SHARDINGS, "HSDP"), "test/e2e/pipelines-agree.test", "tested on host"),
     ("checkpoint, default format", ("HSDP",), "test/e2e/hybrid-layouts.test", "tested on host"),
     ("tied embeddings", ("HSDP",), "test/e2e/hybrid-agrees.test", "tested on host"),
     ("loss per token", ("HSDP",), "test/e2e/hybrid-average-agrees.test", "tested on host"),

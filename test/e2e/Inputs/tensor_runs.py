@@ -12,12 +12,12 @@ CHECK is what has to agree:
     layouts   saved under one layout, loaded under another: weights and moments to the bit
 """
 
-import itertools
 import os
 import random
 
 from compare_runs import FULL, LONG, STRATEGIES, equal, fsdp2_settings, run_check, strategy_settings
 from hybrid_runs import compare, compare_layouts, with_gradients
+from matrix import name_of, pairwise
 
 ROWS = 8  # of the table, unless all run
 MICRO_BATCH, STEPS = 2, 5
@@ -48,22 +48,6 @@ def is_valid(row):
     return not (row.get("tied") and row.get("strategy") == "torch_fsdp2")
 
 
-def pairs_of(row):
-    return set(itertools.combinations(sorted(row.items()), 2))
-
-
-def pairwise(draw):
-    """Rows in which each pair of values occurs that a valid row can have."""
-    rows = [dict(zip(AXES, values)) for values in itertools.product(*AXES.values())]
-    rows = [row for row in rows if is_valid(row)]
-    left = set().union(*map(pairs_of, rows))
-    while left:
-        row = max(draw.sample(rows, 200), key=lambda each: len(pairs_of(each) & left))
-        if new := pairs_of(row) & left:
-            left -= new
-            yield row
-
-
 def layout(tensor=1, rows=False, strategy="no_shard", data=1, instances=1, outer="no_shard"):
     ranks = tensor * data
     if strategy == "torch_fsdp2":
@@ -83,13 +67,12 @@ def model(row):
 
 def check_one_rank(runner):
     draw = random.Random(int(os.environ.get("SEED", "1")))
-    rows = list(pairwise(draw))
+    rows = list(pairwise(AXES, is_valid, draw))
     chosen = rows if LONG else rows[:ROWS]
     for row in chosen:
-        name = ", ".join(f"{axis} {value}" for axis, value in row.items())
         expected = with_gradients(runner, *model(row), *layout())
         own = layout(*(row[axis] for axis in ("tensor", "rows", "strategy", "data", "instances", "outer")))
-        compare(name, with_gradients(runner, *model(row), *own, *RECOMPUTE[row["recompute"]]), expected)
+        compare(name_of(row), with_gradients(runner, *model(row), *own, *RECOMPUTE[row["recompute"]]), expected)
     print(f"{len(chosen)} of {len(rows)} rows")
 
 

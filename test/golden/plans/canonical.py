@@ -75,7 +75,9 @@ class RoleWriter:
         return f"{of.dtype}[{','.join(map(str, of.shape))}]"
 
     def place(self, of):
-        return "nowhere" if of is None else f"{of.arena} {self.moving(of.offset)}"
+        if of is None:
+            return "nowhere"
+        return f"{of.arena} {self.moving(of.offset)}{' of ' if of.slots else ''}{of.slots}"
 
     def members(self, group):
         if group not in self.moved:
@@ -140,7 +142,7 @@ class RoleWriter:
             cell = self.role.cells[index]
             found = blocks[index] if cell.kind == "buffer" else {cell.block} - {None}
             lines[number_] = (f"cell {number_} {cell.kind} of blocks {sorted(found)}: {self.type(cell.type)} in {cell.arena} at "
-                              f"{self.place(cell.place)}")
+                              f"{self.place(cell.place)}{' in ' if cell.slots else ''}{cell.slots}")
         return [lines[number_] for number_ in sorted(lines)]
 
     def blocks_of_cells(self):
@@ -174,14 +176,14 @@ class RoleWriter:
             return f"v{values[id(of)]} {self.type(of.type)} {self.place(of.place)}"
         before = f" before segment {self.segments[segment.before]}" if segment.before is not None else ""
         ops, labels = [f"{'body' if segment.body else 'once'}{before}"], []
-        for live, cell in sorted(segment.ins, key=lambda each: self.cells[each[1]]):
-            ops.append(f"in cell {self.cells[cell]} -> {define(live)}")
+        for live, cell, *shift in sorted(segment.ins, key=lambda each: self.cells[each[1]]):
+            ops.append(f"in cell {' '.join((str(self.cells[cell]), *shift))} -> {define(live)}")
             labels.append(f"in cell {self.cells[cell]} {live.purpose}")
         for op in segment.ops:
             ops.append(self.op(op, value, define, positions, lengths))
             labels.append(f"{op.kind} unit {op.unit} {' '.join(result.purpose for result in op.results)}")
-        for left, cell, droppable in sorted(segment.outs, key=lambda each: self.cells[each[1]]):
-            ops.append(f"out cell {self.cells[cell]} <- {value(left)}{' droppable' if droppable else ''}")
+        for left, cell, droppable, *shift in sorted(segment.outs, key=lambda each: self.cells[each[1]]):
+            ops.append(f"out cell {' '.join((str(self.cells[cell]), *shift))} <- {value(left)}{' droppable' if droppable else ''}")
         return ops, labels
 
     def op(self, op, value, define, positions, lengths):

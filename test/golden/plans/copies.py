@@ -55,14 +55,18 @@ def overlay(plan):
     heads = job["model.num_attention_heads"]
     instances = min(dict(plan.mesh.axes).get("dp_outer", 1), 2)
     tensor = job.get("model.tensor_model_parallel_size", 1)
-    data, parts = world // tensor, min(tensor, 2)
-    ranks = 4 if instances > 1 or tensor > 1 else min(world, 4) if world <= 8 else 3
+    pipeline = job.get("model.pipeline_model_parallel_size", 1)
+    data, parts, stages = world // (tensor * pipeline), min(tensor, 2), min(pipeline, 2)
+    ranks = stages * (4 if instances > 1 or tensor > 1 else min(world // pipeline, 4) if world <= 8 else 3)
+    layers = min(job["model.num_layers"], 3 if pipeline == 1 else 4)
     micro = min(job["train.micro_batch_size"], 2)
     microbatches = min(job["train.global_batch_size"] // (job["train.micro_batch_size"] * data), 3)
-    small = OVERLAY.format(layers=min(job["model.num_layers"], 3), groups=max(parts, 4 * job["model.num_query_groups"] // heads),
-                           ranks=ranks, micro=micro, batch=micro * (ranks // parts) * microbatches, steps=STEPS,
+    small = OVERLAY.format(layers=layers, groups=max(parts, 4 * job["model.num_query_groups"] // heads),
+                           ranks=ranks, micro=micro, batch=micro * (ranks // (parts * stages)) * microbatches, steps=STEPS,
                            instances=instances)
-    return small if tensor == 1 else small.replace("model {", f"model {{ tensor_model_parallel_size = {parts} ", 1)
+    sizes = {"tensor_model_parallel_size": (tensor, parts), "pipeline_model_parallel_size": (pipeline, stages)}
+    said = "".join(f"{option} = {own} " for option, (whole, own) in sizes.items() if whole > 1)
+    return small.replace("model {", f"model {{ {said}", 1) if said else small
 
 
 def small_plans(bin_, recipe, options):

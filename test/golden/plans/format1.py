@@ -255,6 +255,8 @@ class Reader:
                 node.segment = self.segments[self.name()]
                 if self.peek().isdigit():
                     node.count = self.integer()
+                elif self.take("mb"):
+                    node.count = self.microbatch()
             else:
                 node.count = self.integer()
                 self.expect("{")
@@ -276,7 +278,8 @@ class Reader:
             elif self.take("out"):
                 cell = self.cells[self.name()]
                 self.expect("=")
-                segment.outs.append((self.values[self.next()], cell, self.take("droppable")))
+                value, shift = self.values[self.next()], self.shift()
+                segment.outs.append((value, cell, self.take("droppable"), *shift))
             else:
                 segment.ops.append(self.op(segment))
         return segment
@@ -286,13 +289,24 @@ class Reader:
         self.expect("=")
         index = self.cells[self.name()]
         cell = role.cells[index]
+        shift = self.shift()
         value = model.Value(cell.type, cell.purpose)
         if self.take(":"):
             value.type, value.purpose = self.type(), self.next()
         if self.take("at"):
             value.place = self.place()
         self.values[name] = value
-        return value, index
+        return (value, index, *shift)
+
+    def shift(self):
+        """From the microbatch under way to that of a cell's content, where they differ; never in this format."""
+        return ()
+
+    def microbatch(self):
+        raise ValueError("runs name no microbatches in this format")
+
+    def predicate(self):
+        return self.next()
 
     def op(self, segment):
         names = []
@@ -344,7 +358,7 @@ class Reader:
                 result = self.integer()
                 self.expect("=")
                 value = self.values[self.next()]
-                op.ties.append(model.Tie(word, result, value, self.next() if self.take("if") else "always"))
+                op.ties.append(model.Tie(word, result, value, self.predicate() if self.take("if") else "always"))
                 self.expect(")")
             elif word == "group":
                 self.at += 1
@@ -352,9 +366,12 @@ class Reader:
             elif word == "unit":
                 self.at += 1
                 op.unit = self.units[self.name()]
-            elif word in ("channel", "via", "on", "if"):
+            elif word == "if":
                 self.at += 1
-                setattr(op, {"via": "transport", "on": "stream", "if": "predicate"}.get(word, word), self.next())
+                op.predicate = self.predicate()
+            elif word in ("channel", "via", "on"):
+                self.at += 1
+                setattr(op, {"via": "transport", "on": "stream"}.get(word, word), self.next())
             else:
                 return
 

@@ -60,21 +60,25 @@ class Reader(format1.Reader):
     def read_channel(self):
         name = self.name()
         self.expect("group")
-        group, transport, stream = self.groups[self.name()], "nccl", "compute"
+        group, transport, stream, pair = self.groups[self.name()], "nccl", "compute", None
+        if self.take("pair"):
+            pair = f"{self.next()} {self.next()}"
         if self.take("via"):
             transport = self.next()
         if self.take("multiprocessors"):
             self.next()
         if self.take("stream"):
             stream = self.next()
-        self.channels[name] = group, transport, stream if self.level in ("scheduled", "placed") else "compute"
+        self.channels[name] = group, transport, stream if self.level in ("scheduled", "placed") else "compute", pair
 
     def clauses(self, op):
         compute, op.stream = op.stream, None
         super().clauses(op)
         stream = compute
         if op.channel is not None:
-            op.group, op.transport, stream = self.channels[format1.text_of(op.channel)]
+            op.group, op.transport, stream, pair = self.channels[format1.text_of(op.channel)]
+            if pair is not None:
+                op.attributes["pair"] = pair
         if op.stream is None:
             op.stream = stream
         if moving := op.attributes.pop("coef", 0):
@@ -89,18 +93,51 @@ class Reader(format1.Reader):
     def cell(self):
         at = len(self.cells)
         name = self.next()
-        kind, of = "buffer", None
-        if self.peek() != ":":
+        kind, of, slots = "buffer", None, ""
+        if self.peek() not in (":", "slots"):
             kind = self.next()
             if self.take("of"):
                 of = self.name()
+        if self.take("slots"):
+            slots = f"{self.next()} slots"
         self.at -= 1
         self.words[self.at] = name
         cell = super().cell()
+        if self.take("stride"):
+            slots += f", {self.next()} bytes apart"
+        cell.slots = slots
         assert self.cells[format1.text_of(name)] == at
         if kind in format1.HOST_CELLS or kind in STATE:
             cell.kind, cell.block = kind, self.blocks[of] if of in self.blocks else None
         return cell
+
+    def place(self, arena=None):
+        place = super().place(arena)
+        if self.take("slots"):
+            place.slots = f"{self.next()} slots"
+            self.expect("stride")
+            place.slots += f", {self.next()} bytes apart{' '.join(('', *self.shift()))}"
+        return place
+
+    def shift(self):
+        if not self.take("mb"):
+            return ()
+        sign = self.next()
+        return (f"mb {sign} {self.next()}",)
+
+    def microbatch(self):
+        said = []
+        while self.peek() not in ("run", "loop", "every", "}"):
+            said.append(self.next())
+        return f"mb {''.join(said)}"
+
+    def predicate(self):
+        word = self.next()
+        if word != "mb":
+            return word
+        first = self.next()
+        self.expect("to")
+        return f"mb {first} to {self.next()}"
 
     def say_kinds(self, role):
         """Weights beside master weights are buffers like others."""

@@ -60,6 +60,7 @@ class Moving:
 class Place:
     arena: str
     offset: Moving
+    slots: str = ""  # of a ring, and which of them
 
 
 @dataclasses.dataclass
@@ -85,6 +86,7 @@ class Cell:
     arena: str
     purpose: str
     place: Place = None
+    slots: str = ""  # of a ring
 
 
 @dataclasses.dataclass
@@ -115,18 +117,18 @@ class Op:
 class Segment:
     body: bool
     before: int  # index of a segment, of a background segment only
-    ins: list  # of (value, index of a cell)
+    ins: list  # of (value, index of a cell), and of which other microbatch
     ops: list
-    outs: list  # of (value, index of a cell, droppable)
+    outs: list  # of (value, index of a cell, droppable), and of which other microbatch
 
 
 @dataclasses.dataclass
 class Node:
-    """Of a program: start or run a segment `count` times, or steps or every with `children`."""
+    """Of a program: start or run a segment `count` times, or steps, every or loop with `children`."""
 
     kind: str
     segment: int
-    count: int
+    count: int  # or the microbatch that a run is for
     children: list
 
 

@@ -56,7 +56,7 @@ const BrokenSum kBroken[] = {
     {"normOfAllCopies",
      Rule::Step,
      {{kPack, "%ss, %stop :"}},
-     "each rank adds 1 in 1 of its squares to the norm; 2 ranks hold the same part of block"},
+     "each rank adds 1 in 1 of its squares to the norm; 2 ranks count the same part of block"},
     {"normOfPartsThatNobodyHas",
      Rule::Step,
      {{kPack, "%ss, %stop {copies = 4} :"}},

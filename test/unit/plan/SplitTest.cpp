@@ -178,7 +178,7 @@ const BadStep kBadSteps[] = {
     {"copiesThatAllRanksCount",
      Rule::Step,
      {{kTable, "\"table\" : f32[4,4] block"}},
-     "each rank adds 1 in 1 of its squares to the norm; 2 ranks hold the same part of block "
+     "each rank adds 1 in 1 of its squares to the norm; 2 ranks count the same part of block "
      "'layer'"},
     {"partsThatAreCountedAsCopies",
      Rule::Step,

@@ -120,6 +120,16 @@ int32_t blockOf(const Cell &cell) {
   return cell.kind == CellKind::Param || cell.kind == CellKind::ParamGradient ? -1 : cell.of;
 }
 
+bool isNormOf(const Plan &plan, const Role &role, const std::set<int32_t> &blocks) {
+  std::set<int32_t> own, others;
+  for (const Role &each : plan.roles)
+    for (const Cell &cell : each.cells)
+      if (int32_t block = blockOf(cell); block >= 0 && isSaved(each, cell))
+        (&each == &role ? own : others).insert(block);
+  auto isRight = [&](int32_t block) { return blocks.contains(block) || others.contains(block); };
+  return std::ranges::includes(own, blocks) && std::ranges::all_of(own, isRight);
+}
+
 std::vector<int64_t> ranksWith(const Plan &plan, int32_t block) {
   std::vector<int64_t> ranks;
   for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -63,6 +64,9 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
 bool isSaved(const Role &role, const Cell &cell);
 /// The block whose weights, gradients or state the cell holds; -1 if it holds nothing of a block.
 int32_t blockOf(const Cell &cell);
+/// Whether these are the blocks whose state the role has. Those that another role has as well may
+/// be left out: findNormBreak says whether one of both counts them.
+bool isNormOf(const Plan &plan, const Role &role, const std::set<int32_t> &blocks);
 /// Ranks with the block's state.
 std::vector<int64_t> ranksWith(const Plan &plan, int32_t block);
 

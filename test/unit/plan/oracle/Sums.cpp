@@ -454,7 +454,7 @@ private:
     if (norm.op == nullptr || norm.op->kind != OpKind::SumSquares || norm.run != run_)
       return fail(fmt::format("rank {}: step {} has no norm", rank_, step_));
     Norm taken{rank_, step_, {}};
-    std::set<int32_t> blocks, held;
+    std::set<int32_t> blocks;
     auto block = static_cast<int32_t>(std::max<int64_t>(norm.op->getInt(AttrKey::block), 0));
     for (int gradient : norm.from) {
       blocks.insert(block);
@@ -462,10 +462,7 @@ private:
         taken.gradients.emplace_back(gradient, block);
       ++block;
     }
-    for (const Cell &cell : role_->cells)
-      if (int32_t own = blockOf(cell); own >= 0 && isSaved(*role_, cell))
-        held.insert(own);
-    if (blocks != held)
+    if (!isNormOf(plan_, *role_, blocks))
       fail(fmt::format("rank {}: the norm of step {} is of other blocks", rank_, step_));
     norms_.push_back(std::move(taken));
   }

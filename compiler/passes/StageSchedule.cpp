@@ -1,0 +1,367 @@
+#include "compiler/passes/StageSchedule.h"
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::passes {
+
+using plan::Pred;
+using plan::ProgramNode;
+
+namespace {
+
+/// A pass of layers backward takes twice the time that it takes forward.
+double secondsOf(PassKind kind) {
+  switch (kind) {
+  case PassKind::Forward:
+  case PassKind::Inputs:
+  case PassKind::Weights:
+    return 1;
+  case PassKind::Backward:
+    return 2;
+  case PassKind::Both:
+    return 3;
+  }
+  return 0;
+}
+
+/// A piece of a program: passes that are repeated, each time of microbatches `step` behind those of
+/// the time before.
+struct Repetition {
+  size_t length = 1, count = 1;
+  int64_t step = 0;
+
+  /// Lines of text.
+  size_t lines() const { return length + (count > 1 ? 1 : 0); }
+};
+
+/// The most often that the passes from `first` on are repeated.
+Repetition repetitionAt(const std::vector<StagePass> &passes, size_t first, size_t length) {
+  Repetition found{length, 1, 0};
+  if (first + length >= passes.size())
+    return found;
+  found.step = passes[first + length].microbatch - passes[first].microbatch;
+  auto isLike = [&](const StagePass &before, const StagePass &now) {
+    return before.part == now.part && before.microbatch + found.step == now.microbatch;
+  };
+  while (first + (found.count + 1) * length <= passes.size() &&
+         std::equal(passes.begin() + static_cast<ptrdiff_t>(first + (found.count - 1) * length),
+                    passes.begin() + static_cast<ptrdiff_t>(first + found.count * length),
+                    passes.begin() + static_cast<ptrdiff_t>(first + found.count * length), isLike))
+    ++found.count;
+  return found;
+}
+
+/// The shortest program, from each pass on its first piece.
+std::vector<Repetition> shortestOf(const std::vector<StagePass> &passes, size_t longest) {
+  std::vector<Repetition> best(passes.size());
+  std::vector<size_t> lines(passes.size() + 1);
+  for (size_t i = passes.size(); i-- > 0;) {
+    lines[i] = lines[i + 1] + 1;
+    for (size_t length = 1; length <= longest && i + 2 * length <= passes.size(); ++length)
+      for (Repetition found = repetitionAt(passes, i, length); found.count > 1; --found.count)
+        if (size_t all = found.lines() + lines[i + length * found.count]; all < lines[i])
+          lines[i] = all, best[i] = found;
+  }
+  return best;
+}
+
+} // namespace
+
+bool hasForward(PassKind kind) { return kind == PassKind::Forward || kind == PassKind::Both; }
+
+bool hasInputs(PassKind kind) {
+  return kind == PassKind::Backward || kind == PassKind::Inputs || kind == PassKind::Both;
+}
+
+StageSchedule::StageSchedule(const PipelineShape &shape)
+    : shape_(shape), passes_(static_cast<size_t>(shape.stages)) {}
+
+/// Microbatches come in groups of as many as there are stages. Each chunk runs all of a group
+/// before the next chunk does, so that the first chunk of the last stage has made what the next
+/// chunk of the first stage takes when that is at its turn.
+std::vector<StagePass> StageSchedule::forwards() const {
+  std::vector<StagePass> order;
+  int64_t group = shape_.chunks == 1 ? 1 : shape_.stages;
+  for (int64_t begin = 0; begin < shape_.microbatches; begin += group)
+    for (int32_t chunk = 0; chunk < shape_.chunks; ++chunk)
+      for (int64_t i = begin; i < std::min(begin + group, shape_.microbatches); ++i)
+        order.push_back({{PassKind::Forward, chunk}, i});
+  return order;
+}
+
+void StageSchedule::add(int32_t stage, PassKind kind, const StagePass &like) {
+  int32_t chunk = hasForward(kind) ? like.part.chunk : mirrored(like);
+  passes_[at(stage)].push_back({{kind, chunk}, like.microbatch});
+}
+
+StageSchedule StageSchedule::oneForwardOneBackward(const PipelineShape &shape) {
+  StageSchedule schedule(shape);
+  for (int32_t stage = 0; stage < shape.stages; ++stage) {
+    std::vector<StagePass> order = schedule.forwards();
+    int64_t behind = shape.stages - 1 - stage;
+    int64_t ahead = shape.chunks == 1 ? behind : 2 * behind + (shape.chunks - 1) * shape.stages;
+    auto first = std::min(static_cast<size_t>(ahead), order.size());
+    for (size_t i = 0; i < order.size() + first; ++i) {
+      // At the end of the model, the backward pass is that of the microbatch that has just come.
+      if (i < order.size()) {
+        bool isEnd = schedule.isLastChunk(stage, order[i].part.chunk);
+        schedule.add(stage, isEnd ? PassKind::Both : PassKind::Forward, order[i]);
+      }
+      if (i >= first && !schedule.isLastChunk(stage, schedule.mirrored(order[i - first])))
+        schedule.add(stage, PassKind::Backward, order[i - first]);
+    }
+  }
+  schedule.finish();
+  return schedule;
+}
+
+/// What is left of a backward pass runs when as many forward passes are behind it as the first
+/// stage runs ahead, so that each stage holds what the first one holds under 1F1B.
+StageSchedule StageSchedule::zeroBubble(const PipelineShape &shape) {
+  StageSchedule schedule(shape);
+  for (int32_t stage = 0; stage < shape.stages; ++stage) {
+    std::vector<StagePass> order = schedule.forwards();
+    auto ahead = static_cast<size_t>(shape.stages - 1 - stage), late = static_cast<size_t>(stage);
+    size_t first = std::min(ahead, order.size());
+    for (size_t i = 0; i < order.size() + first + late; ++i) {
+      if (i < order.size())
+        schedule.add(stage, PassKind::Forward, order[i]);
+      // No stage waits for the first one.
+      if (i >= first && i - first < order.size())
+        schedule.add(stage, stage == 0 ? PassKind::Backward : PassKind::Inputs, order[i - first]);
+      if (stage > 0 && i >= first + late && i - first - late < order.size())
+        schedule.add(stage, PassKind::Weights, order[i - first - late]);
+    }
+  }
+  schedule.finish();
+  return schedule;
+}
+
+StageSchedule StageSchedule::forwardOnly(const PipelineShape &shape) {
+  StageSchedule schedule(shape);
+  for (int32_t stage = 0; stage < shape.stages; ++stage)
+    for (const StagePass &pass : schedule.forwards())
+      schedule.add(stage, PassKind::Forward, pass);
+  schedule.finish();
+  return schedule;
+}
+
+void StageSchedule::finish() {
+  auto chunks = static_cast<size_t>(lastChunk() + 1);
+  forward_.assign(chunks, std::vector<size_t>(static_cast<size_t>(shape_.microbatches), kNoPass));
+  gradient_ = forward_;
+  for (int32_t stage = 0; stage < shape_.stages; ++stage)
+    for (size_t i = 0; i < passes(stage).size(); ++i) {
+      const StagePass &pass = passes(stage)[i];
+      auto chunk = static_cast<size_t>(pass.part.chunk * shape_.stages + stage);
+      auto microbatch = static_cast<size_t>(pass.microbatch);
+      if (hasForward(pass.part.kind))
+        forward_[chunk][microbatch] = i;
+      if (hasInputs(pass.part.kind))
+        gradient_[chunk][microbatch] = i;
+    }
+  findTimes();
+  placeReceives();
+}
+
+/// Where what the pass takes of another stage is made.
+std::optional<StageSchedule::Place> StageSchedule::makerOf(int32_t stage,
+                                                           const StagePass &pass) const {
+  int64_t chunk = pass.part.chunk * shape_.stages + stage;
+  auto microbatch = static_cast<size_t>(pass.microbatch);
+  auto stageOf = [&](int64_t of) { return static_cast<int32_t>(of % shape_.stages); };
+  if (hasForward(pass.part.kind) && chunk > 0)
+    return Place{stageOf(chunk - 1), forward_[static_cast<size_t>(chunk - 1)][microbatch]};
+  if (!hasForward(pass.part.kind) && hasInputs(pass.part.kind) && chunk < lastChunk())
+    return Place{stageOf(chunk + 1), gradient_[static_cast<size_t>(chunk + 1)][microbatch]};
+  return std::nullopt;
+}
+
+/// As early as possible, with transfers that take no time and that nobody waits for but who takes
+/// what moves.
+void StageSchedule::findTimes() {
+  begins_.assign(passes_.size(), {});
+  ends_ = begins_;
+  for (bool hasMoved = true; hasMoved;) {
+    hasMoved = false;
+    for (int32_t stage = 0; stage < shape_.stages; ++stage) {
+      std::vector<double> &ends = ends_[at(stage)];
+      while (ends.size() < passes(stage).size()) {
+        const StagePass &pass = passes(stage)[ends.size()];
+        std::optional<Place> maker = makerOf(stage, pass);
+        if (maker && ends_[at(maker->stage)].size() <= maker->pass)
+          break;
+        double begin = ends.empty() ? 0 : ends.back();
+        if (maker)
+          begin = std::max(begin, ends_[at(maker->stage)][maker->pass]);
+        begins_[at(stage)].push_back(begin);
+        ends.push_back(begin + secondsOf(pass.part.kind));
+        hasMoved = true;
+      }
+    }
+  }
+  for (int32_t stage = 0; stage < shape_.stages; ++stage)
+    SHARDC_CHECK(ends_[at(stage)].size() == passes(stage).size(), "stages wait for each other");
+}
+
+/// A pass that is under way when the value is made receives it: neither of both has to wait.
+void StageSchedule::placeReceives() {
+  receivedBy_.assign(passes_.size(), {});
+  for (int32_t stage = 0; stage < shape_.stages; ++stage)
+    for (size_t i = 0; i < passes(stage).size(); ++i) {
+      std::optional<Place> maker = makerOf(stage, passes(stage)[i]);
+      size_t by = kNoPass;
+      if (maker) {
+        double made = ends_[at(maker->stage)][maker->pass];
+        by = i == 0 ? 0 : i - 1;
+        while (by > 0 && begins_[at(stage)][by] >= made)
+          --by;
+      }
+      receivedBy_[at(stage)].push_back(by);
+    }
+}
+
+std::vector<StagePart> StageSchedule::parts(int32_t stage) const {
+  std::set<StagePart> parts;
+  for (const StagePass &pass : passes(stage))
+    parts.insert(pass.part);
+  return {parts.begin(), parts.end()};
+}
+
+std::vector<Receive> StageSchedule::receives(int32_t stage, StagePart by) const {
+  struct Found {
+    size_t after; ///< so many passes later it is taken
+    std::vector<int64_t> microbatches;
+  };
+  std::map<std::pair<StagePart, int64_t>, Found> all;
+  for (size_t i = 0; i < passes(stage).size(); ++i) {
+    size_t during = receivedBy_[at(stage)][i];
+    if (during == kNoPass || during == i || passes(stage)[during].part != by)
+      continue;
+    const StagePass &pass = passes(stage)[i];
+    int64_t now = passes(stage)[during].microbatch;
+    Found &found = all.try_emplace({pass.part, pass.microbatch - now}, i - during).first->second;
+    found.after = std::min(found.after, i - during);
+    found.microbatches.push_back(now);
+  }
+  std::vector<std::pair<size_t, Receive>> order;
+  for (auto &[what, found] : all) {
+    std::ranges::sort(found.microbatches);
+    order.push_back({found.after, {what.first, what.second, predsOf(found.microbatches)}});
+  }
+  // The other end sends in the order in which passes take what it sends.
+  std::ranges::stable_sort(order, {}, &std::pair<size_t, Receive>::first);
+  std::vector<Receive> receives;
+  for (auto &[after, receive] : order)
+    receives.push_back(std::move(receive));
+  return receives;
+}
+
+/// Predicates for numbers that stand in order.
+std::vector<Pred> StageSchedule::predsOf(const std::vector<int64_t> &microbatches) const {
+  int64_t last = shape_.microbatches - 1;
+  auto within = [&](int64_t begin, int64_t end) -> Pred {
+    if (begin == 0 && end == last)
+      return Pred::Always;
+    if (begin == 0 && end == 0)
+      return Pred::First;
+    if (end == last && begin == last)
+      return Pred::Last;
+    if (begin == 0 && end == last - 1)
+      return Pred::NotLast;
+    if (end == last && begin == 1)
+      return Pred::NotFirst;
+    return Pred::within(begin, end);
+  };
+  std::vector<Pred> preds;
+  for (size_t i = 0, begin = 0; i < microbatches.size(); ++i)
+    if (i + 1 == microbatches.size() || microbatches[i + 1] != microbatches[i] + 1) {
+      preds.push_back(within(microbatches[begin], microbatches[i]));
+      begin = i + 1;
+    }
+  return preds;
+}
+
+bool StageSchedule::receivesOwn(int32_t stage, StagePart part) const {
+  return passes(stage).front().part == part && receivedBy_[at(stage)].front() == 0;
+}
+
+int32_t StageSchedule::slotsOfReceived(int32_t stage, StagePart of) const {
+  const std::vector<StagePass> &all = passes(stage);
+  std::vector<int32_t> arrivals(all.size());
+  auto isReceivedAhead = [&](size_t i) {
+    size_t by = receivedBy_[at(stage)][i];
+    return all[i].part == of && by != kNoPass && by != i;
+  };
+  for (size_t i = 0; i < all.size(); ++i)
+    if (isReceivedAhead(i))
+      ++arrivals[receivedBy_[at(stage)][i]];
+  int32_t most = 0, waiting = 0;
+  for (size_t now = 0; now < all.size(); ++now) {
+    waiting += arrivals[now] - (isReceivedAhead(now) ? 1 : 0);
+    most = std::max(most, waiting);
+  }
+  if (most == 0)
+    return 0;
+  // What one pass receives into a ring it receives into different slots, and not into that from
+  // which it takes its own.
+  auto areApart = [&](int32_t slots) {
+    for (StagePart by : parts(stage)) {
+      std::set<int64_t> taken;
+      if (by == of && slots > 1)
+        taken.insert(0);
+      for (const Receive &receive : receives(stage, by))
+        if (receive.of == of && !taken.insert((receive.shift % slots + slots) % slots).second)
+          return false;
+    }
+    return true;
+  };
+  while (!areApart(most))
+    ++most;
+  return most;
+}
+
+int32_t StageSchedule::slotsBetween(int32_t stage, StagePart from, StagePart to) const {
+  int32_t most = 0, held = 0;
+  for (const StagePass &pass : passes(stage)) {
+    held += pass.part == from ? 1 : 0;
+    most = std::max(most, held);
+    held -= pass.part == to ? 1 : 0;
+  }
+  return most;
+}
+
+std::vector<ProgramNode>
+StageSchedule::program(int32_t stage, const std::map<StagePart, uint32_t> &segmentOf) const {
+  const std::vector<StagePass> &all = passes(stage);
+  if (parts(stage).size() == 1)
+    return {{ProgramNode::Run, segmentOf.at(all.front().part), shape_.microbatches, {}, {}}};
+  auto run = [&](const StagePass &pass, int64_t step) {
+    return ProgramNode{ProgramNode::Run,
+                       segmentOf.at(pass.part),
+                       1,
+                       {},
+                       plan::MicrobatchNumber{step, pass.microbatch}};
+  };
+  // With one chunk no more than three parts take turns.
+  auto longest = static_cast<size_t>(shape_.chunks == 1 ? 3 : 2 * shape_.stages * shape_.chunks);
+  std::vector<Repetition> pieces = shortestOf(all, longest);
+  std::vector<ProgramNode> nodes;
+  for (size_t i = 0; i < all.size(); i += pieces[i].length * pieces[i].count) {
+    const Repetition &piece = pieces[i];
+    std::vector<ProgramNode> runs;
+    for (size_t k = 0; k < piece.length; ++k)
+      runs.push_back(run(all[i + k], piece.step));
+    if (piece.count > 1)
+      nodes.push_back(
+          {ProgramNode::Loop, plan::kNone, static_cast<int64_t>(piece.count), std::move(runs), {}});
+    else
+      std::ranges::move(runs, std::back_inserter(nodes));
+  }
+  return nodes;
+}
+
+} // namespace shardc::passes

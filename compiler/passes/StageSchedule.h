@@ -1,0 +1,125 @@
+// What the stages of a pipeline do when: which passes of which microbatches each of them runs in
+// which order, and during which pass it receives what a later one takes.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::passes {
+
+/// What runs at once of a microbatch. Backward is Inputs and Weights in one.
+enum class PassKind : uint8_t {
+  Forward,
+  Backward,
+  Both,    ///< forward and backward, at the end of the model
+  Inputs,  ///< of the backward pass, what leads to the gradients that the stage before takes
+  Weights, ///< the rest of it
+};
+
+bool hasForward(PassKind kind);
+/// Whether it takes the gradient of what the layers make, unless it makes that itself.
+bool hasInputs(PassKind kind);
+
+/// A pass through one of the chunks of layers that a stage has; the runs of a segment.
+struct StagePart {
+  PassKind kind = PassKind::Forward;
+  int32_t chunk = 0;
+  auto operator<=>(const StagePart &) const = default;
+};
+
+struct StagePass {
+  StagePart part;
+  int64_t microbatch = 0;
+};
+
+/// What passes receive for later ones of their stage: the pass `of` of the microbatch that is
+/// `shift` behind the one under way takes it.
+struct Receive {
+  StagePart of;
+  int64_t shift = 0;
+  std::vector<plan::Pred> when; ///< one of them holds in the microbatches that receive it
+};
+
+struct PipelineShape {
+  int64_t stages = 1;
+  int64_t chunks =
+      1; ///< of layers, on each stage: chunk c of stage s is the one with c * stages + s
+  int64_t microbatches = 1;
+};
+
+/// The passes of all stages. They may run any number of forward passes ahead as far as the order of
+/// a stage says so; a stage that is ready early waits for the next one to receive.
+class StageSchedule {
+public:
+  /// 1F1B: a stage runs as many forward passes ahead as it has stages behind it, and then one
+  /// forward and one backward pass in turn. With chunks it runs more ahead, so that it has
+  /// something to do while the other stages have its microbatch: Megatron's interleaved schedule.
+  static StageSchedule oneForwardOneBackward(const PipelineShape &shape);
+  /// Like 1F1B, but only what other stages wait for comes first. What is left of the backward
+  /// passes fills the time in which a stage would wait: ZB-H1.
+  static StageSchedule zeroBubble(const PipelineShape &shape);
+  static StageSchedule forwardOnly(const PipelineShape &shape);
+
+  const PipelineShape &shape() const { return shape_; }
+  const std::vector<StagePass> &passes(int32_t stage) const { return passes_[at(stage)]; }
+  /// Parts that the stage runs, in order.
+  std::vector<StagePart> parts(int32_t stage) const;
+
+  /// What passes of the part receive.
+  std::vector<Receive> receives(int32_t stage, StagePart by) const;
+  /// Whether the first pass of the stage is one of the part, and takes what it has to receive
+  /// itself.
+  bool receivesOwn(int32_t stage, StagePart part) const;
+  /// Slots for what has been received and not taken yet by passes of the part; 0 if none is.
+  int32_t slotsOfReceived(int32_t stage, StagePart of) const;
+  /// Slots for what passes of `from` leave to those of `to`.
+  int32_t slotsBetween(int32_t stage, StagePart from, StagePart to) const;
+
+  /// The runs of the stage; `segmentOf` has the segment of each part.
+  std::vector<plan::ProgramNode> program(int32_t stage,
+                                         const std::map<StagePart, uint32_t> &segmentOf) const;
+
+private:
+  explicit StageSchedule(const PipelineShape &shape);
+
+  static constexpr size_t kNoPass = std::numeric_limits<size_t>::max();
+
+  struct Place {
+    int32_t stage;
+    size_t pass;
+  };
+
+  static size_t at(int32_t index) { return static_cast<size_t>(index); }
+  /// The order in which chunks take turns, forward.
+  std::vector<StagePass> forwards() const;
+  /// The chunk that takes this one's turn backward.
+  int32_t mirrored(const StagePass &pass) const {
+    return static_cast<int32_t>(shape_.chunks) - 1 - pass.part.chunk;
+  }
+  void add(int32_t stage, PassKind kind, const StagePass &like);
+  void finish();
+  std::optional<Place> makerOf(int32_t stage, const StagePass &pass) const;
+  void findTimes();
+  void placeReceives();
+  int64_t lastChunk() const { return shape_.chunks * shape_.stages - 1; }
+  bool isLastChunk(int32_t stage, int32_t chunk) const {
+    return chunk * shape_.stages + stage == lastChunk();
+  }
+  std::vector<plan::Pred> predsOf(const std::vector<int64_t> &microbatches) const;
+
+  PipelineShape shape_;
+  std::vector<std::vector<StagePass>> passes_; ///< by stage
+  /// By the number of the chunk in the model and the microbatch: the pass that runs it forward, and
+  /// the one that makes its gradient.
+  std::vector<std::vector<size_t>> forward_, gradient_;
+  std::vector<std::vector<double>> begins_, ends_; ///< of passes that take one unit forward
+  /// By stage and pass: the pass that receives what it takes, itself, or none.
+  std::vector<std::vector<size_t>> receivedBy_;
+};
+
+} // namespace shardc::passes

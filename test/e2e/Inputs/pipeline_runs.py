@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Trains small recipes in pipelines. Needs only Python.
+
+    pipeline_runs.py CHECK RECIPE [--set path=value ...]
+
+CHECK is what has to agree:
+    one-rank  stages, microbatches, strategies, ranks of a stage, groups of them, tensor-parallel ranks, tied tables,
+              recomputation, evaluations, and one rank: losses and norms of 5 steps within 1e-5 relative. Each pair of
+              values occurs in a row; SEED=n (1 by default) draws the rows. A part of them runs unless SHARDC_LONG=1.
+    same      any schedule, recomputation, and a process for each rank to the bit
+    layouts   saved by one pipeline, loaded by another one or by none: weights and moments to the bit
+"""
+
+import os
+import random
+import sys
+import tempfile
+
+from compare_runs import FULL, LONG, STRATEGIES, equal, run_check, strategy_settings
+from hybrid_runs import SAVED, TOLERANCE, batch, close, under, with_state
+from matrix import name_of, pairwise
+from tensor_runs import SIZES
+
+ROWS = 6  # of the table, unless all run
+STEPS = 5
+LAYERS = 12  # divisible by every number of stages
+SELECTIVE = ["model.recompute_granularity=selective", "model.recompute_modules=[core_attn, layernorm, mlp]"]
+RECOMPUTE = {"none": [], "selective": SELECTIVE, "full": FULL}
+AXES = {
+    "stages": (2, 3, 4),
+    "microbatches": (1, 2, 3, 5, 8),
+    "strategy": tuple(STRATEGIES),
+    "data": (1, 2, 4),
+    "instances": (1, 2),
+    "tensor": (1, 2),
+    "tied": (False, True),
+    "recompute": tuple(RECOMPUTE),
+    "per_token": (False, True),
+    "evaluates": (False, True),
+}
+
+
+def is_valid(row):
+    if row["instances"] > 1 and (row["data"] < 2 or row["strategy"] == "no_shard"):
+        return False
+    return row["stages"] * row["data"] * row["tensor"] <= 8
+
+
+def pipeline(stages=1, strategy="no_shard", data=1, instances=1, tensor=1):
+    return [*strategy_settings(strategy), f"model.pipeline_model_parallel_size={stages}",
+            f"model.tensor_model_parallel_size={tensor}", f"cluster.gpus_per_node={stages * data * tensor}",
+            f"ddp.num_distributed_optimizer_instances={instances}"]
+
+
+def model(row):
+    settings = [*SIZES, f"model.num_layers={LAYERS}", f"train.train_iters={STEPS}", "train.micro_batch_size=1",
+                f"train.global_batch_size={row['microbatches'] * row['data']}",
+                f"model.share_embeddings_and_output_weights={str(row['tied']).lower()}",
+                f"model.calculate_per_token_loss={str(row['per_token']).lower()}"]
+    return settings + (["validation.eval_interval=2", "validation.eval_iters=3"] if row["evaluates"] else [])
+
+
+def worst_of(found, expected):
+    """Largest relative distance of losses and norms."""
+    return max(abs(x / y - 1) for each in zip(found, expected, strict=True) for x, y in zip(*each))
+
+
+def check_one_rank(runner):
+    rows = list(pairwise(AXES, is_valid, random.Random(int(os.environ.get("SEED", "1")))))
+    chosen = rows if LONG else rows[:ROWS]
+    worst = 0
+    for row in chosen:
+        expected = runner.run(*model(row), *pipeline())
+        own = pipeline(*(row[axis] for axis in ("stages", "strategy", "data", "instances", "tensor")))
+        found = runner.run(*model(row), *own, *RECOMPUTE[row["recompute"]])
+        close(name_of(row), found, expected, tolerance=TOLERANCE)
+        close(f"{name_of(row)}: norms", [(norm, 0) for _, norm in found], [(norm, 0) for _, norm in expected],
+              tolerance=TOLERANCE)
+        worst = max(worst, worst_of(found, expected))
+    print(f"{len(chosen)} of {len(rows)} rows, largest distance {worst:.3e}")
+
+
+def check_same(runner):
+    for stages, microbatches in ((2, 3), (4, 5)):
+        name = f"{stages} stages, {microbatches} microbatches"
+        settings = [f"model.num_layers={LAYERS}", "train.micro_batch_size=1", f"train.global_batch_size={2 * microbatches}",
+                    "train.train_iters=4", *pipeline(stages, "optim_grads_params", 2),
+                    "validation.eval_interval=2", "validation.eval_iters=2"]
+        expected = runner.run_plan(*settings)
+        for seed in (1, 2):
+            equal(f"{name}, seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
+        equal(f"{name}, all layers computed again", expected, runner.run_plan(*settings, *FULL))
+        records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
+        equal(f"{name}, a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
+
+
+def check_layouts(runner):
+    """A plan of one role can show what it has loaded; of the others the losses that follow are compared."""
+    sizes = [*SIZES, *batch(24, steps=SAVED + 2), f"model.num_layers={LAYERS // 2}", "train.micro_batch_size=2"]
+    stages = "model.pipeline_model_parallel_size="
+    whole = {"one rank": under("optim_grads_params", 1), "FSDP on 3": under("optim_grads_params", 3)}
+    layouts = {**whole, "6 stages": [*under("no_shard", 6), f"{stages}6"],
+               "2 stages of 2": [*under("optim_grads_params", 4), f"{stages}2"],
+               "2 stages of 3 in torch_dist": [*pipeline(2, "optim", 3), "checkpoint.ckpt_format=torch_dist"],
+               "3 stages of 2 groups of 2": [*under("optim_grads", 12, groups=2), f"{stages}3"]}
+    for source in ("6 stages",) if not LONG else layouts:
+        saved = [*sizes, *layouts[source]]
+        with tempfile.TemporaryDirectory() as folder:
+            steps = runner.run(*saved)
+            runner.run(*saved, f'checkpoint.save="{folder}/c"', f"train.exit_interval={SAVED}")
+            states = []
+            for target, settings in layouts.items():
+                loading = [*sizes, *settings, f'checkpoint.load="{folder}/c"', "checkpoint.convert_on_load=true"]
+                if target in whole:
+                    rest, state = with_state(runner, loading)
+                    states.append(state)
+                else:
+                    rest = runner.run(*loading)
+                (equal if source == target else close)(f"{source} to {target}", steps[SAVED:], rest)
+            if any(state != states[0] for state in states):
+                sys.exit(f"{source}: state differs")
+            print(f"{source}: {len(states[0])} elements of state are the same under {len(states)} layouts")
+
+
+if __name__ == "__main__":
+    run_check({"one-rank": check_one_rank, "same": check_same, "layouts": check_layouts})
