@@ -5,6 +5,7 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <llvm/ADT/STLExtras.h>
 
 #include "runtime/base/Status.h"
 
@@ -44,8 +45,8 @@ Chain inOrder(const Config &config, Degree tensor, Degree second, Degree data, D
 /// Builds a mesh from the numbers of ranks at which one of the chains cuts.
 class Refinement {
 public:
-  Refinement(const Chain &dense, const Chain &expert) {
-    std::set<int64_t> cuts = {1};
+  Refinement(const Chain &dense, const Chain &expert, int64_t innerContext) {
+    std::set<int64_t> cuts = {1, cutsOfDegree(dense, "cp").first * innerContext};
     for (const Chain *chain : {&dense, &expert})
       for (int64_t cut : cutsOf(*chain))
         cuts.insert(cut);
@@ -178,6 +179,18 @@ std::optional<MeshConflict> findConflict(const Chain &dense, const Chain &expert
   return std::nullopt;
 }
 
-Mesh refine(const Chain &dense, const Chain &expert) { return Refinement(dense, expert).take(); }
+int64_t innerContext(const Config &config) {
+  Opt sizes = Opt::ModelHierarchicalContextParallelSizes, types = Opt::ModelCpCommType;
+  int64_t ranks = config.derived().contextParallel;
+  if (ranks == 1 || !config.has(sizes) || !config.has(types) || config.getList(sizes).empty() ||
+      !llvm::is_contained(config.getEnums<CpCommType>(types), CpCommType::A2aP2p))
+    return 1;
+  int64_t inner = *config.getList(sizes).front().asInt();
+  return inner > 0 && ranks % inner == 0 ? inner : 1; // rules refuse others
+}
+
+Mesh refine(const Chain &dense, const Chain &expert, int64_t innerContext) {
+  return Refinement(dense, expert, innerContext).take();
+}
 
 } // namespace shardc::config

@@ -53,7 +53,11 @@ struct MeshConflict {
 };
 std::optional<MeshConflict> findConflict(const Chain &dense, const Chain &expert);
 
-/// For chains of the same number of ranks without a conflict.
-Mesh refine(const Chain &dense, const Chain &expert);
+/// The inner level of context-parallel ranks, where they exchange in two; 1 if they do not.
+int64_t innerContext(const Config &config);
+
+/// For chains of the same number of ranks without a conflict. The axes of context-parallel ranks
+/// are cut between levels too, of which the inner one has so many.
+Mesh refine(const Chain &dense, const Chain &expert, int64_t innerContext = 1);
 
 } // namespace shardc::config

@@ -1,4 +1,7 @@
 // Rules on experts, overlap of their communication, context parallelism's levels, weight shards.
+#include <algorithm>
+
+#include "compiler/config/Mesh.h"
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -170,6 +173,41 @@ void ruleContextSizesProduct(RuleContext &ctx) {
       product = 0;
   if (product != ctx.derived().contextParallel)
     ctx.report({sizes, Opt::ModelContextParallelSize}, {product, ctx.derived().contextParallel});
+}
+
+void ruleContextLevelsTwo(RuleContext &ctx) {
+  Opt sizes = Opt::ModelHierarchicalContextParallelSizes;
+  if (ctx.derived().contextParallel > 1 && usesLevels(ctx) && ctx.has(sizes) &&
+      ctx.cfg().getList(sizes).size() != 2)
+    ctx.report({sizes, Opt::ModelCpCommType},
+               {static_cast<int64_t>(ctx.cfg().getList(sizes).size())});
+}
+
+void ruleContextTypesPerLayer(RuleContext &ctx) {
+  if (ctx.derived().contextParallel == 1 || !ctx.has(Opt::ModelCpCommType))
+    return;
+  auto types = static_cast<int64_t>(ctx.cfg().getList(Opt::ModelCpCommType).size());
+  if (types > 1 && types != ctx.derived().numLayers)
+    ctx.report({Opt::ModelCpCommType, Opt::ModelNumLayers}, {types, ctx.derived().numLayers});
+}
+
+void ruleContextHeads(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (d.contextParallel == 1 || !ctx.has(Opt::ModelCpCommType))
+    return;
+  int64_t heads = ctx.num(Opt::ModelNumAttentionHeads) / d.tensorParallel;
+  int64_t groups = std::max<int64_t>(d.numGroups / d.tensorParallel, 1);
+  for (CpCommType type : ctx.cfg().getEnums<CpCommType>(Opt::ModelCpCommType)) {
+    int64_t ranks = type == CpCommType::A2a      ? d.contextParallel
+                    : type == CpCommType::A2aP2p ? innerContext(ctx.cfg())
+                                                 : 1;
+    if (heads % ranks == 0 && groups % ranks == 0)
+      continue;
+    ctx.report({Opt::ModelCpCommType, Opt::ModelNumAttentionHeads, Opt::ModelNumQueryGroups,
+                Opt::ModelContextParallelSize},
+               {spelling(type), heads, groups, ranks});
+    return;
+  }
 }
 
 void ruleWeightShardsFormat(RuleContext &ctx) {

@@ -118,8 +118,7 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
   add(JobField::derived_master, std::string(dtypeName(d.master)));
   if (d.gpu && !predict::device(*d.gpu).isHost()) { // the peak for the utilisation
     const predict::DeviceRates &peak = predict::device(*d.gpu).peak;
-    add(JobField::derived_peakTflops,
-        d.compute != DType::F32 ? peak.bf16Tflops : peak.fp32Tflops);
+    add(JobField::derived_peakTflops, d.compute != DType::F32 ? peak.bf16Tflops : peak.fp32Tflops);
   }
 }
 
@@ -254,13 +253,19 @@ public:
     fillJob(config_, plan_, strategy_, places_);
     if (stages_ >= 0)
       plan_.job.put(JobField::derived_stageGroup, int64_t{stages_});
+    if (context_ >= 0)
+      plan_.job.put(JobField::derived_contextGroup, int64_t{context_});
     addParameters();
     plan_.roles.emplace_back();
     role_ = &plan_.roles.back();
     role_->name = "all";
-    role_->why =
-        tensor_ < 0 ? fmt::format("data-parallel ranks 0 to {}", d_.dataParallel - 1)
-                    : fmt::format("data- and tensor-parallel ranks 0 to {}", plan_.worldSize() - 1);
+    const bool isOfData = tensor_ < 0 && context_ < 0;
+    role_->why = fmt::format("{}parallel ranks 0 to {}",
+                             isOfData       ? "data-"
+                             : context_ < 0 ? "data- and tensor-"
+                             : tensor_ < 0  ? "data- and context-"
+                                            : "data-, context- and tensor-",
+                             isOfData ? d_.dataParallel - 1 : plan_.worldSize() - 1);
     addCells();
     role_->segments.reserve(2);
     addBody("micro", /*training=*/true);
@@ -277,7 +282,10 @@ private:
   }
 
   void addMesh() {
-    config::Mesh mesh = config::refine(config::denseChain(config_), config::expertChain(config_));
+    config::Mesh mesh = config::refine(config::denseChain(config_), config::expertChain(config_),
+                                       config::innerContext(config_));
+    if (d_.contextParallel > 1)
+      context_ = static_cast<int16_t>(mesh.findGroup("cp") - mesh.groups.data());
     if (d_.tensorParallel > 1)
       tensor_ = static_cast<int16_t>(mesh.findGroup("tp") - mesh.groups.data());
     for (config::Mesh::Axis &axis : mesh.axes)
@@ -409,6 +417,8 @@ private:
         scale /= static_cast<double>(d_.numMicrobatches);
         if (!config_.isOn(Opt::DdpAverageInCollective))
           scale /= static_cast<double>(d_.dataParallel);
+        else // gradients of slices are parts of a sum
+          scale *= static_cast<double>(d_.contextParallel);
       }
       op.set(Key::loss_scale, scale).set(Key::per_token, int64_t{perToken});
     }
@@ -457,11 +467,12 @@ private:
   plan::Plan plan_;
   LocTable locs_;
   config::ShardingStrategy strategy_;
-  int16_t all_ = -1;    ///< the group of all ranks
-  int16_t stages_ = -1; ///< the group of the stages of a pipeline
-  int16_t tensor_ = -1; ///< the group of tensor-parallel ranks, if there are several
-  int16_t shards_ = -1; ///< the group among whose ranks parameters are divided
-  int16_t states_ = -1; ///< the group among whose ranks their state is divided
+  int16_t all_ = -1;     ///< the group of all ranks
+  int16_t stages_ = -1;  ///< the group of the stages of a pipeline
+  int16_t tensor_ = -1;  ///< the group of tensor-parallel ranks, if there are several
+  int16_t context_ = -1; ///< the group of context-parallel ranks, likewise
+  int16_t shards_ = -1;  ///< the group among whose ranks parameters are divided
+  int16_t states_ = -1;  ///< the group among whose ranks their state is divided
   Places places_;
   plan::Role *role_ = nullptr;
   uint32_t step_ = kNone, feed_ = kNone, evalFeed_ = kNone;

@@ -82,7 +82,8 @@ bool splitsPositionsUnaligned(const Config &config) {
   if (d.tensorParallel == 1 || !config.isOn(Opt::ModelSequenceParallel) ||
       !config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::LearnedAbsolute))
     return false;
-  int64_t bytes = d.microBatch * d.seqLength * static_cast<int64_t>(dtypeBytes(DType::I32));
+  int64_t bytes =
+      d.microBatch * d.seqLength / d.contextParallel * static_cast<int64_t>(dtypeBytes(DType::I32));
   return bytes / d.tensorParallel % kPlaceAlign != 0;
 }
 
@@ -98,6 +99,18 @@ int64_t extentUnfitForFp8(const config::Derived &d) {
     if (extent % kFp8Extent != 0)
       return extent;
   return 0;
+}
+
+/// What slices of sequences cannot do.
+template <typename Need> void needOfContext(const Config &config, const Need &need) {
+  const config::Derived &d = config.derived();
+  need(d.contextParallel > 1 && d.pipelineParallel > 1, "context parallelism in a pipeline",
+       Opt::ModelContextParallelSize);
+  need(config.isOn(Opt::ModelHybridContextParallel),
+       "context parallelism that depends on the length of the sequence",
+       Opt::ModelHybridContextParallel);
+  need(config.getIntOr(Opt::DistEvalContextParallelSize, d.contextParallel) != d.contextParallel,
+       "an evaluation with another context-parallel size", Opt::DistEvalContextParallelSize);
 }
 
 /// Whether the option differs from its default.
@@ -128,7 +141,7 @@ std::vector<Missing> findMissing(const Config &config) {
        "saving in the background from several pipeline stages", Opt::CheckpointAsyncSave);
   need(d.virtualStages > 1, "interleaved pipeline stages",
        Opt::ModelVirtualPipelineModelParallelSize);
-  need(d.contextParallel > 1, "context-parallel partitioning", Opt::ModelContextParallelSize);
+  needOfContext(config, need);
   need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
   need(config.has(Opt::ModelNumMoeExperts), "mixture of experts", Opt::ModelNumMoeExperts);
   need(!activationOp(config),

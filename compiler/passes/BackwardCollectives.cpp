@@ -20,6 +20,8 @@ void collective(Gradients &gradients, const Op &op) {
     return gradients.settle(op.operands[0], dy);
   Op back = gradients.makeOp(*conjugate, {dy});
   back.group = op.group;
+  if (op.kind == OpKind::Shift)
+    back.set(plan::AttrKey::by, -op.getInt(plan::AttrKey::by));
   gradients.emitFor(op.operands[0], std::move(back));
 }
 
@@ -30,6 +32,10 @@ void backAllGather(Gradients &gradients, const Op &op) { collective(gradients, o
 void backReduceScatter(Gradients &gradients, const Op &op) { collective(gradients, op); }
 
 void backAllReduce(Gradients &gradients, const Op &op) { collective(gradients, op); }
+
+void backAllToAll(Gradients &gradients, const Op &op) { collective(gradients, op); }
+
+void backShift(Gradients &gradients, const Op &op) { collective(gradients, op); }
 
 /// Each member has computed a part of the gradient of what it shares.
 void backView(Gradients &gradients, const Op &op) {

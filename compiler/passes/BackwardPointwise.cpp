@@ -58,6 +58,16 @@ void backTranspose(Gradients &gradients, const Op &op) {
   gradients.emitFor(op.operands[0], std::move(back));
 }
 
+void backMergeSlices(Gradients &gradients, const Op &op) {
+  ValueId dy = gradients.of(op.results[0]);
+  if (dy == kNone)
+    return;
+  Op back = gradients.makeOp(OpKind::MergeSlices, {dy});
+  back.attrs = op.attrs;
+  back.set(plan::AttrKey::inverse, int64_t{!op.getBool(plan::AttrKey::inverse)});
+  gradients.emitFor(op.operands[0], std::move(back));
+}
+
 void backRope(Gradients &gradients, const Op &op) { linear(gradients, op, true); }
 
 } // namespace shardc::passes

@@ -45,7 +45,7 @@ plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, Coll
 int16_t groupOfCopies(plan::Plan &plan, const Strategy &strategy) {
   if (!strategy.shardsState || strategy.dataRanks == strategy.ranks)
     return -1;
-  plan::Group copies{"", plan.groups[static_cast<size_t>(plan.dataGroup)].axes};
+  plan::Group copies{"", plan.groups[static_cast<size_t>(groupOfGradients(plan))].axes};
   for (uint16_t axis : plan.groups[static_cast<size_t>(strategy.group)].axes)
     std::erase(copies.axes, axis);
   for (uint16_t axis : copies.axes)
@@ -65,11 +65,11 @@ BlockCollectives::BlockCollectives(plan::Plan &plan, plan::Role &role)
       numBlocks_(static_cast<uint32_t>(plan.blocks.size())),
       weightCells_(plan::findCells(role, plan::CellKind::Weight, numBlocks_)),
       gradCells_(plan::findCells(role, plan::CellKind::Gradient, numBlocks_)),
-      copyGroup_(groupOfCopies(plan, strategy_)),
+      sumGroup_(groupOfGradients(plan)), copyGroup_(groupOfCopies(plan, strategy_)),
       gathers_(chooseWay(plan, strategy_, CollectiveKind::AllGather, strategy_.group)),
       reductions_(strategy_.shardsState
                       ? chooseWay(plan, strategy_, CollectiveKind::ReduceScatter, strategy_.group)
-                      : chooseWay(plan, strategy_, CollectiveKind::AllReduce, plan.dataGroup)),
+                      : chooseWay(plan, strategy_, CollectiveKind::AllReduce, sumGroup_)),
       shardReductions_(chooseWay(plan, strategy_,
                                  strategy_.dividesShards() ? CollectiveKind::ReduceScatter
                                                            : CollectiveKind::AllReduce,
@@ -135,7 +135,7 @@ Op BlockCollectives::make(OpKind kind, ValueId operand, uint32_t block, plan::Ph
 
 plan::ChannelId BlockCollectives::channelOfWholes(bool isGather, int16_t group) {
   if (!isGather && !strategy_.shardsState)
-    group = plan_.dataGroup;
+    group = sumGroup_;
   plan::StreamKind stream = isGather ? plan::StreamKind::Gather : plan::StreamKind::Reduce;
   return plan::channelOf(plan_, group, stream, isGather ? gathers_ : reductions_,
                          plan::toString(stream));

@@ -48,6 +48,7 @@ private:
   uint32_t loc_;
   uint32_t numBlocks_;
   std::vector<uint32_t> weightCells_, gradCells_; ///< by block; kNone of blocks of other roles
+  int16_t sumGroup_;                              ///< over which gradients are added
   int16_t copyGroup_;                             ///< of the ranks that hold the same shards
   plan::Transport gathers_, reductions_, shardReductions_, shardGathers_;
   std::vector<uint32_t> shardCells_,

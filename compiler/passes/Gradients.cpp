@@ -31,7 +31,7 @@ static_assert(std::ranges::all_of(kRowsOfOps, [](int rows) { return rows == 1; }
 } // namespace
 
 Gradients::Gradients(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment)
-    : segment_(segment), isScaled_(plan::scalingOf(plan.job) != plan::Scaling::None),
+    : plan_(plan), segment_(segment), isScaled_(plan::scalingOf(plan.job) != plan::Scaling::None),
       grads_(segment.values.size(), kNone), contributions_(segment.values.size(), 0),
       paramOf_(segment.values.size(), -1) {
   for (const plan::Segment::Boundary &in : segment.ins)
@@ -127,6 +127,20 @@ Op Gradients::makerOf(ValueId value) const {
   return segment_.ops[def];
 }
 
+std::optional<Op> Gradients::findMaker(ValueId value) const {
+  uint32_t def = segment_.values[value].def;
+  return def == kNone ? std::nullopt : std::optional(segment_.ops[def]);
+}
+
+ValueId Gradients::makeAgain(ValueId value, Op op) {
+  const plan::Value like = segment_.values[value];
+  op.results = {plan::addValue(segment_, "again." + like.name, like.type, like.purpose)};
+  op.isRecomputed = true;
+  ValueId result = op.results[0];
+  append(std::move(op));
+  return result;
+}
+
 Op Gradients::statsOf(const Op &loss) const {
   uint32_t def = segment_.values[loss.operands[0]].def;
   while (def != kNone && segment_.ops[def].kind == OpKind::AllGather)
@@ -143,10 +157,16 @@ bool Gradients::isBetweenRanks(ValueId value) const {
 }
 
 ValueId Gradients::tokenCount() const {
+  ValueId count = kNone;
   for (const Op &op : segment_.ops)
-    if (op.kind == OpKind::TokenCount)
+    if (std::optional<Op> summed =
+            op.kind == OpKind::AllReduce ? findMaker(op.operands[0]) : std::nullopt;
+        summed && summed->kind == OpKind::TokenCount)
       return op.results[0];
-  SHARDC_CHECK(false, "a training body counts its tokens");
+    else if (op.kind == OpKind::TokenCount && count == kNone)
+      count = op.results[0];
+  SHARDC_CHECK(count != kNone, "a training body counts its tokens");
+  return count;
 }
 
 void Gradients::scale(Op &op, bool isAppended) const {

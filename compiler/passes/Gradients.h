@@ -3,6 +3,7 @@
 // contributions accumulate. An activation's gradient is summed if it has several users.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "runtime/plan/Builder.h"
@@ -50,13 +51,18 @@ public:
 
   /// The forward op that makes the value.
   plan::Op makerOf(plan::ValueId value) const;
+  /// The same, or nothing if the segment begins with it.
+  std::optional<plan::Op> findMaker(plan::ValueId value) const;
+  /// Appends an op that makes a forward value once more.
+  plan::ValueId makeAgain(plan::ValueId value, plan::Op op);
+  int64_t groupSize(int16_t group) const { return plan_.groupSize(group); }
   /// The statistics of this rank's columns from which `vocab_loss` is made.
   plan::Op statsOf(const plan::Op &loss) const;
   /// Whether a value was made from parts that ranks have, or each rank makes a part of its
   /// gradient.
   bool isBetweenRanks(plan::ValueId value) const;
 
-  /// The microbatch's token count.
+  /// The microbatch's token count, over all slices of its sequences.
   plan::ValueId tokenCount() const;
 
   /// Gives an op that starts gradients the step state, if that has a loss scale for them: as it is
@@ -67,6 +73,7 @@ private:
   plan::ValueId newGrad(plan::ValueId of);
   void applyRule(const plan::Op &op);
 
+  const plan::Plan &plan_;
   plan::Segment &segment_;
   bool isScaled_;                    ///< the loss has a scale
   std::vector<plan::ValueId> grads_; ///< gradient of each forward value so far

@@ -14,6 +14,8 @@
 // Several groups may hold the same shards. Then the shard of a gradient is all-reduced over the
 // ranks that hold it, after the last microbatch. If these divide the state of a shard, its gradient
 // is reduce-scattered instead, and the shard of the weights is gathered before the first forward.
+#include <algorithm>
+
 #include "compiler/passes/BlockCollectives.h"
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/Passes.h"
@@ -23,7 +25,20 @@ namespace shardc::passes {
 namespace {
 
 /// Collectives inside of layers have a stream of their own, so that they never queue behind those
-/// of blocks.
+/// of blocks; what moves between slices of sequences has another one, beside attention.
+plan::StreamKind streamOf(const plan::Plan &plan, int16_t group) {
+  if (plan.job.derived.contextGroup < 0)
+    return plan::StreamKind::Layer;
+  auto axesOf = [&](int64_t which) -> const std::vector<uint16_t> & {
+    return plan.groups[static_cast<size_t>(which)].axes;
+  };
+  bool isOfContext = std::ranges::all_of(axesOf(group), [&](uint16_t axis) {
+    return std::ranges::find(axesOf(plan.job.derived.contextGroup), axis) !=
+           axesOf(plan.job.derived.contextGroup).end();
+  });
+  return isOfContext ? plan::StreamKind::Context : plan::StreamKind::Layer;
+}
+
 void chooseChannels(plan::Plan &plan, plan::Segment &segment) {
   for (plan::Op &op : segment.ops) {
     bool isCollective = plan::opInfo(op.kind).traits == plan::OpTraits::Collective;
@@ -34,7 +49,7 @@ void chooseChannels(plan::Plan &plan, plan::Segment &segment) {
         plan.job.model.deterministicMode ? plan::Transport::Exchange : plan::Transport::Nccl;
     const std::string name = plan.groups[static_cast<size_t>(op.group)].name;
     plan::setChannel(plan, op,
-                     plan::channelOf(plan, op.group, plan::StreamKind::Layer, transport, name));
+                     plan::channelOf(plan, op.group, streamOf(plan, op.group), transport, name));
   }
 }
 

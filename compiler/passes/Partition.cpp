@@ -1,13 +1,14 @@
-// Cuts layers among tensor-parallel ranks. The parameter table says which dimension of each weight
-// is to be cut; the ops follow: from whole shapes to those of one rank, with the collectives
-// between products. Megatron-LM's arrangement: a product by columns takes all of its operand, one
-// by rows leaves parts of a sum. With sequence parallelism, what lies between a sum and the next
-// product by columns is divided by rows of batch × sequence, which is contiguous where a part of a
-// sequence would not be. `backward` makes the collectives of gradients from those that stand here.
+// Cuts sequences among context-parallel ranks (SequenceSlices.cpp, ContextAttention.cpp), and
+// layers among tensor-parallel ranks. The parameter table says which dimension of each weight is to
+// be cut; the ops follow: from whole shapes to those of one rank, with the collectives between
+// products. Megatron-LM's arrangement: a product by columns takes all of its operand, one by rows
+// leaves parts of a sum. With sequence parallelism, what lies between a sum and the next product by
+// columns is divided by rows of batch × sequence, which is contiguous where a part of a sequence
+// would not be. `backward` makes the collectives of gradients from those that stand here.
 #include <algorithm>
-#include <array>
 #include <optional>
 
+#include "compiler/passes/Partition.h"
 #include "compiler/passes/Passes.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
@@ -22,34 +23,7 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// How an op is cut: the macros of PartitionRules.def.
-enum class Rule : uint8_t { Lookup, Product, Rowwise, Heads, Loss, Whole, Later };
-
-struct RuleRow {
-  int rows = 0;
-  Rule rule = Rule::Later;
-};
-
-constexpr std::array<RuleRow, plan::kOpCount> rulesOfOps() {
-  std::array<RuleRow, plan::kOpCount> table{};
-  auto set = [&](OpKind kind, Rule rule) {
-    RuleRow &row = table[static_cast<size_t>(kind)];
-    ++row.rows;
-    row.rule = rule;
-  };
-#define LOOKUP(op) set(OpKind::op, Rule::Lookup);
-#define PRODUCT(op) set(OpKind::op, Rule::Product);
-#define ROWWISE(op) set(OpKind::op, Rule::Rowwise);
-#define HEADS(op) set(OpKind::op, Rule::Heads);
-#define LOSS(op) set(OpKind::op, Rule::Loss);
-#define WHOLE(op) set(OpKind::op, Rule::Whole);
-#define LATER(op) set(OpKind::op, Rule::Later);
-#include "compiler/passes/PartitionRules.def"
-  return table;
-}
-constexpr std::array<RuleRow, plan::kOpCount> kRules = rulesOfOps();
-static_assert(std::ranges::all_of(kRules, [](const RuleRow &row) { return row.rows == 1; }),
-              "each op of Ops.def has one row in PartitionRules.def");
+using Rule = PartitionRule;
 
 /// What a rank has of a value.
 enum class Part : uint8_t {
@@ -111,7 +85,7 @@ public:
 
 private:
   void cut(Op op) {
-    switch (kRules[static_cast<size_t>(op.kind)].rule) {
+    switch (partitionRuleOf(op.kind)) {
     case Rule::Lookup:
       return cutLookup(std::move(op));
     case Rule::Product:
@@ -384,18 +358,21 @@ private:
 } // namespace
 
 void runPartition(plan::Plan &plan, Notes &) {
-  int16_t group = groupToCut(plan);
-  if (group < 0)
-    return;
-  cutParams(plan);
-  for (plan::Role &role : plan.roles) {
-    for (plan::Cell &cell : role.cells)
-      if (cell.kind == plan::CellKind::Param)
-        cell.type = plan.params[static_cast<size_t>(cell.of)].type;
-    for (plan::Segment &segment : role.segments)
-      if (segment.body)
-        Partitioner(plan, role, segment, group).run();
+  // Attention of slices is written last, with the heads that a rank then has.
+  bool hasSlices = cutSequences(plan);
+  if (int16_t group = groupToCut(plan); group >= 0) {
+    cutParams(plan);
+    for (plan::Role &role : plan.roles) {
+      for (plan::Cell &cell : role.cells)
+        if (cell.kind == plan::CellKind::Param)
+          cell.type = plan.params[static_cast<size_t>(cell.of)].type;
+      for (plan::Segment &segment : role.segments)
+        if (segment.body)
+          Partitioner(plan, role, segment, group).run();
+    }
   }
+  if (hasSlices)
+    attendToSlices(plan);
 }
 
 } // namespace shardc::passes

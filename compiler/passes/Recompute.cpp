@@ -96,11 +96,11 @@ private:
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];
       int32_t region = regionOfOp(op);
-      if (isGather(op)) {
+      if (isBrought(op)) {
         remade_[op.results[0]] = 1;
         regionOf_[op.results[0]] = region;
       }
-      if (region < 0 || isGather(op))
+      if (region < 0 || isBrought(op))
         continue;
       bool entry = entered[static_cast<size_t>(region)] == 0;
       entered[static_cast<size_t>(region)] = 1;
@@ -118,8 +118,15 @@ private:
     markMlp();
   }
 
-  /// Of activations: ranks keep their parts.
-  static bool isGather(const Op &op) { return op.kind == plan::OpKind::AllGather; }
+  /// Of activations: ranks keep their parts, and not those of others, in whatever order.
+  bool isBrought(const Op &op) const {
+    if (op.kind == plan::OpKind::MergeSlices) {
+      uint32_t def = segment_.values[op.operands[0]].def;
+      return def != kNone && isBrought(segment_.ops[def]);
+    }
+    return (op.kind == plan::OpKind::AllGather || op.kind == plan::OpKind::Shift) &&
+           segment_.values[op.results[0]].purpose != plan::Purpose::Data;
+  }
 
   int32_t regionOfOp(const Op &op) const {
     return op.unit < 0 ? -1 : request_.region[static_cast<size_t>(op.unit)];
@@ -231,7 +238,8 @@ private:
 
 bool hasGathers(const plan::Segment &segment) {
   return std::ranges::any_of(segment.ops, [](const Op &op) {
-    return op.kind == plan::OpKind::AllGather && op.phase == plan::Phase::Forward;
+    return (op.kind == plan::OpKind::AllGather || op.kind == plan::OpKind::Shift) &&
+           op.phase == plan::Phase::Forward;
   });
 }
 

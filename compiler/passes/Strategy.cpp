@@ -4,11 +4,37 @@
 
 namespace shardc::passes {
 
+namespace {
+
+/// Of the ranks that have other tokens.
+std::vector<uint16_t> axesOfTokens(const plan::Plan &plan) {
+  std::vector<uint16_t> axes = plan.groups[static_cast<size_t>(plan.dataGroup)].axes;
+  if (int64_t context = plan.job.derived.contextGroup; context >= 0) {
+    const std::vector<uint16_t> &more = plan.groups[static_cast<size_t>(context)].axes;
+    axes.insert(axes.end(), more.begin(), more.end());
+  }
+  return axes;
+}
+
+} // namespace
+
+int16_t groupOfGradients(plan::Plan &plan) {
+  std::vector<uint16_t> axes = axesOfTokens(plan);
+  auto found = std::ranges::find(plan.groups, axes, &plan::Group::axes);
+  auto group = static_cast<int16_t>(found - plan.groups.begin());
+  if (found == plan.groups.end())
+    plan.groups.push_back({"tokens", std::move(axes)});
+  return group;
+}
+
 Strategy readStrategy(const plan::Plan &plan) {
   Strategy strategy;
   strategy.group = plan.blocks.empty() ? int16_t{-1} : plan.blocks.front().group;
   strategy.ranks = plan.groupSize(strategy.group);
-  strategy.dataRanks = plan.groupSize(plan.dataGroup);
+  strategy.dataRanks = 1;
+  if (plan.dataGroup >= 0)
+    for (uint16_t axis : axesOfTokens(plan))
+      strategy.dataRanks *= plan.mesh[axis].size;
   strategy.microbatches = plan.job.derived.numMicrobatches;
   strategy.average = plan.job.ddp.averageInCollective && !plan.job.model.calculatePerTokenLoss;
   strategy.byParam = plan.job.dist.useTorchFsdp2;

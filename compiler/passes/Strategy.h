@@ -34,6 +34,10 @@ struct Strategy {
 
 Strategy readStrategy(const plan::Plan &plan);
 
+/// The group over which gradients are added: of all ranks that have other tokens, of other samples
+/// or of the same ones. It is added if the plan lacks it.
+int16_t groupOfGradients(plan::Plan &plan);
+
 /// Into how many shards a block is divided, and into how many parts each of these.
 struct Division {
   int64_t shards = 1, parts = 1;

@@ -62,7 +62,7 @@ public:
 };
 
 inline constexpr int kOperandsMax = 12;
-inline constexpr int kResultsMax = 6;
+inline constexpr int kResultsMax = 7;
 
 struct Call {
   Tensor in[kOperandsMax];

@@ -143,10 +143,10 @@ private:
 void makeBatchLoad(Builder &b) {
   const Model &m = b.model;
   b.attrs().slots = 3;
-  b.ids({3, 5 * m.rows() + 2 * m.batch}, m.vocabulary);
+  b.ids({3, 6 * m.rows() + 2 * m.batch}, m.vocabulary);
   for (DType dtype : {DType::I32, DType::I32, DType::F32, DType::I32, DType::I32})
     b.to(dtype, {m.batch, m.positions});
-  b.to(DType::I64, {m.batch});
+  b.to(DType::I64, {m.batch}).to(DType::I32, {m.batch, m.positions});
 }
 
 void makeEmbedding(Builder &b) {
@@ -413,6 +413,12 @@ void makeTranspose(Builder &b) {
   b.data({m.batch, m.positions, m.hidden()}).toData({m.groups, m.rows(), m.hidden() / m.groups});
 }
 
+void makeMergeSlices(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().outer = m.batch, b.attrs().inner = 2;
+  b.data({2, m.batch, m.positions, m.hidden()}).toData({m.batch, 2 * m.positions, m.hidden()});
+}
+
 void makeTokenCount(Builder &b) { b.ones({b.model.batch, b.model.positions}).toFloats({1}); }
 
 void makeCrossEntropy(Builder &b) {
@@ -535,6 +541,7 @@ constexpr Maker kMakers[] = {
     {"attention_part", makeAttentionPart},
     {"attention_join", makeAttentionJoin},
     {"transpose", makeTranspose},
+    {"merge_slices", makeMergeSlices},
     {"token_count", makeTokenCount},
     {"cross_entropy", makeCrossEntropy},
     {"vocab_stats", makeVocabStats},

@@ -1,9 +1,10 @@
 // batch.load: copies entry (step·microbatches + microbatch) mod slots of the ring that the host
-// fills, from pinned memory straight into the six results. Step and microbatch are read on the
+// fills, from pinned memory straight into the results. Step and microbatch are read on the
 // device if the call points to them, so that a captured graph works for every launch. An entry has
-// tokens, labels i32, mask f32, positions, docs i32 of B·S each and samples i64[B], in 4-byte
-// words. Mapping: one thread per word. Limited by PCIe or C2C, at 20 bytes per token: 80 KiB in 4.2
-// us of a captured step on an H200, 2026-11 (19 GB/s, mostly bus latency).
+// tokens, labels i32, mask f32, positions, docs i32 of B·S each, samples i64[B] and, of slices of
+// sequences, their places i32 of B·S, in 4-byte words. Mapping: one thread per word. Limited by
+// PCIe or C2C, at 20 bytes per token: 80 KiB in 4.2 us of a captured step on an H200, 2026-11 (19
+// GB/s, mostly bus latency).
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -11,7 +12,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int kFields = 6;
+constexpr int kFields = 7;
 
 struct Copy {
   const uint32_t *feed;
@@ -48,8 +49,9 @@ void runBatchLoad(const Call &call) {
             feed.shape[0],
             feed.cols()};
   for (int f = 0; f < kFields; ++f) {
-    p.to[f] = static_cast<uint32_t *>(call.out[f].data);
-    p.begin[f + 1] = p.begin[f] + call.out[f].numel() * dtypeBytes(call.out[f].dtype) / 4;
+    int64_t words = f < call.outCount ? call.out[f].numel() * dtypeBytes(call.out[f].dtype) / 4 : 0;
+    p.to[f] = words > 0 ? static_cast<uint32_t *>(call.out[f].data) : nullptr;
+    p.begin[f + 1] = p.begin[f] + words;
   }
   auto blocks = static_cast<unsigned>(ceilDiv(p.words, 256));
   launchKernel(copyEntry, blocks, 256, 0, queueOf(call), p);

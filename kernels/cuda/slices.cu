@@ -1,8 +1,9 @@
 // Ops on slices of a sequence. attention_join puts the attention of the same queries to two sets of
 // keys together by their log-sum-exp: a warp a row of one head, all arithmetic fp32. transpose
 // moves runs of elements: x as [outer, inner, n] becomes y as [inner, outer, n]; a block column a
-// run. Both are limited by memory. attention_part and its gradient have no kernel here: they refuse
-// every call.
+// run. merge_slices moves chunks of the slices of members to their place in the sequence; block
+// columns a chunk. All are limited by memory. attention_part and its gradient have no kernel here:
+// they refuse every call.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -91,6 +92,57 @@ void runTranspose(const Call &call) {
     moveAs<uint16_t>(call, bytes);
 }
 
+/// Chunks of `words` words: block column c is the c-th of the sequences.
+template <typename T>
+__global__ void __launch_bounds__(256)
+    moveChunks(const T *from, T *to, int64_t samples, int64_t members, int64_t n, bool isInverse) {
+  awaitPrevious();
+  int64_t merged = blockIdx.x, chunk = merged % (2 * members), sample = merged / (2 * members);
+  int64_t half = chunk < members ? 0 : 1;
+  int64_t member = half == 0 ? chunk : 2 * members - 1 - chunk;
+  int64_t sliced = (member * samples + sample) * 2 + half;
+  const T *source = from + (isInverse ? merged : sliced) * n;
+  T *target = to + (isInverse ? sliced : merged) * n;
+  for (int64_t i = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x; i < n;
+       i += static_cast<int64_t>(gridDim.y) * blockDim.x)
+    target[i] = source[i];
+}
+
+template <typename T> void moveChunksAs(const Call &call, int64_t bytes) {
+  constexpr int kThreads = 256, kColumnsMax = 1024;
+  int64_t samples = call.attrs.outer, members = call.attrs.inner;
+  auto n = bytes / static_cast<int64_t>(sizeof(T));
+  dim3 grid(static_cast<unsigned>(samples * members * 2),
+            static_cast<unsigned>(std::min<int64_t>(ceilDiv(n, kThreads), kColumnsMax)));
+  launchKernel(moveChunks<T>, grid, kThreads, 0, queueOf(call),
+               static_cast<const T *>(call.in[0].data), static_cast<T *>(call.out[0].data), samples,
+               members, n, call.attrs.inverse);
+}
+
+void runMerge(const Call &call) {
+  const Tensor &x = call.in[0];
+  int64_t bytes = x.numel() / (call.attrs.outer * call.attrs.inner * 2) * dtypeBytes(x.dtype);
+  auto isAligned = [&](int64_t to) {
+    return bytes % to == 0 &&
+           (reinterpret_cast<uintptr_t>(x.data) | reinterpret_cast<uintptr_t>(call.out[0].data)) %
+                   static_cast<uintptr_t>(to) ==
+               0;
+  };
+  if (isAligned(16))
+    moveChunksAs<uint4>(call, bytes);
+  else if (isAligned(4))
+    moveChunksAs<uint32_t>(call, bytes);
+  else
+    moveChunksAs<uint16_t>(call, bytes);
+}
+
+const char *acceptsMerge(const Call &call) {
+  if (const char *reason = host::kMergeSlices.accepts(call))
+    return reason;
+  return call.attrs.outer * call.attrs.inner > INT32_MAX / 2 ? "there are 2^31 chunks or more"
+                                                             : nullptr;
+}
+
 const char *acceptsTranspose(const Call &call) {
   if (const char *reason = host::kTranspose.accepts(call))
     return reason;
@@ -104,6 +156,7 @@ void runNothing(const Call &) {}
 
 const Kernel kAttentionJoin = {"attention_join_cuda", runJoin, acceptsAs<&host::kAttentionJoin>};
 const Kernel kTranspose = {"transpose_cuda", runTranspose, acceptsTranspose};
+const Kernel kMergeSlices = {"merge_slices_cuda", runMerge, acceptsMerge};
 const Kernel kAttentionPart = {"attention_part_cuda", runNothing, refusesParts};
 const Kernel kAttentionPartBwd = {"attention_part_bwd_cuda", runNothing, refusesParts};
 

@@ -73,6 +73,8 @@ const char *checkPart(const Call &call, const Operands &in, const Tensor &o, con
   SHARDC_REQUIRE(attrs.window < 0 || attrs.causal, "a window has no causal mask");
   SHARDC_REQUIRE(attrs.p == 0 || attrs.positions > 0,
                  "dropout does not know how many positions a sequence has");
+  SHARDC_REQUIRE(attrs.slices >= 0 && (attrs.slices == 0 || call.groupSize % attrs.slices == 0),
+                 "the ranks with slices are not those of the group");
   SHARDC_REQUIRE(attrs.positions >= 0 &&
                      attrs.positions <= (int64_t{1} << 32) / (call.groupSize * e.heads),
                  "heads times positions are too many");
@@ -89,7 +91,7 @@ public:
         queryDoc_(words(in.queryDocs) + sample * extents.queries),
         keyDoc_(words(in.keyDocs) + sample * extents.keys),
         sample_(static_cast<const int64_t *>(in.samples.data)[sample]),
-        firstRow_((call.index * extents.heads + head) * call.attrs.positions) {}
+        firstRow_((headPart(call) * extents.heads + head) * call.attrs.positions) {}
 
   bool sees(int64_t query, int64_t key) const {
     int64_t back = int64_t{queryAt_[query]} - keyAt_[key];
@@ -109,6 +111,11 @@ public:
 
 private:
   static const int32_t *words(const Tensor &t) { return static_cast<const int32_t *>(t.data); }
+  /// Which part of the heads: members with the same slice are neighbours.
+  static int64_t headPart(const Call &call) {
+    int64_t slices = std::max<int64_t>(call.attrs.slices, 1);
+    return call.index % (call.groupSize / slices);
+  }
 
   const Attrs &attrs_;
   int64_t keys_;

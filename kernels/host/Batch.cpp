@@ -1,6 +1,7 @@
 // batch.load: copies entry (step·microbatches + microbatch) mod slots of the ring that the host
 // fills. An entry is tokens[B·S], labels[B·S] i32, mask[B·S] f32 bits, positions[B·S], docs[B·S]
-// i32, samples[B] i64 as two words each. Limited by memory.
+// i32, samples[B] i64 as two words each, and where it has them places in the sequence at[B·S] i32.
+// Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Rows.h"
 
@@ -9,10 +10,10 @@
 namespace shardc::kernels::host {
 namespace {
 
-enum Result { Tokens, Labels, Mask, Positions, Docs, Samples, Results };
+enum Result { Tokens, Labels, Mask, Positions, Docs, Samples, At, Results };
 
 const char *acceptsBatchLoad(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, Results, Results}));
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, At, Results}));
   const Tensor &feed = call.in[0], &tokens = call.out[Tokens], &samples = call.out[Samples];
   SHARDC_REQUIRE(feed.dtype == DType::I32 && feed.rank == 2, "the feed is not i32[slots, words]");
   SHARDC_REQUIRE(tokens.rank == 2, "tokens are not [B, S]");
@@ -24,7 +25,11 @@ const char *acceptsBatchLoad(const Call &call) {
   }
   SHARDC_REQUIRE(samples.dtype == DType::I64 && isVector(samples, tokens.shape[0]),
                  "samples are not i64[B]");
-  SHARDC_REQUIRE(feed.cols() == Samples * tokens.numel() + 2 * samples.numel(),
+  bool hasPlaces = call.outCount > At;
+  SHARDC_REQUIRE(!hasPlaces || (call.out[At].dtype == DType::I32 && call.out[At].rank == 2 &&
+                                sameMatrix(call.out[At], tokens)),
+                 "places are not i32[B, S]");
+  SHARDC_REQUIRE(feed.cols() == (Samples + hasPlaces) * tokens.numel() + 2 * samples.numel(),
                  "an entry of the ring is not as long as a batch");
   SHARDC_REQUIRE(call.attrs.slots == 0 || call.attrs.slots == feed.shape[0],
                  "the ring does not have as many entries as slots says");
@@ -37,7 +42,7 @@ void runBatchLoad(const Call &call) {
   const Tensor &feed = call.in[0];
   int64_t entry = (call.step * call.microbatches + call.microbatch) % feed.shape[0];
   const int32_t *words = static_cast<const int32_t *>(feed.data) + entry * feed.cols();
-  for (int r = Tokens; r < Results; ++r) {
+  for (int r = Tokens; r < call.outCount; ++r) {
     const Tensor &to = call.out[r];
     int64_t bytes = to.numel() * dtypeBytes(to.dtype);
     std::memcpy(to.data, words, static_cast<size_t>(bytes));

@@ -1,5 +1,7 @@
 // transpose: x as [outer, inner, n] becomes y as [inner, outer, n]; elements are moved as they are,
-// so operand and result have one type, f32 or bf16. Limited by memory.
+// so operand and result have one type, f32, bf16 or f16. merge_slices: x as [inner, outer, 2, n],
+// the slices of `inner` members, becomes y as [outer, 2·inner, n], whole sequences: member i has
+// the chunks i and 2·inner-1-i; `inverse` makes x of y. Also of i32. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Rows.h"
 
@@ -8,10 +10,10 @@
 namespace shardc::kernels::host {
 namespace {
 
-const char *accepts(const Call &call) {
+const char *acceptsMoves(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
   const Tensor &x = call.in[0], &y = call.out[0];
-  SHARDC_REQUIRE(isData(x) && x.dtype == y.dtype, "x and y are not both f32 or both bf16");
+  SHARDC_REQUIRE(x.dtype == y.dtype, "x and y differ in type");
   SHARDC_REQUIRE(x.numel() == y.numel(), "x and y differ in elements");
   const Attrs &attrs = call.attrs;
   SHARDC_REQUIRE(attrs.outer > 0 && attrs.inner > 0 && attrs.outer <= x.numel() &&
@@ -19,6 +21,39 @@ const char *accepts(const Call &call) {
                      x.numel() % (attrs.outer * attrs.inner) == 0,
                  "outer and inner do not divide the elements of x");
   return nullptr;
+}
+
+const char *accepts(const Call &call) {
+  SHARDC_REQUIRE_OK(acceptsMoves(call));
+  SHARDC_REQUIRE(isData(call.in[0]), "x is not f32, bf16 or f16");
+  return nullptr;
+}
+
+const char *acceptsMerge(const Call &call) {
+  SHARDC_REQUIRE_OK(acceptsMoves(call));
+  const Tensor &x = call.in[0];
+  SHARDC_REQUIRE(isData(x) || x.dtype == DType::I32, "x is not f32, bf16, f16 or i32");
+  SHARDC_REQUIRE(x.numel() / (call.attrs.outer * call.attrs.inner) % 2 == 0,
+                 "slices are not two chunks of the same size");
+  return nullptr;
+}
+
+void runMerge(const Call &call) {
+  const Tensor &x = call.in[0];
+  int64_t samples = call.attrs.outer, members = call.attrs.inner;
+  int64_t bytes = x.numel() / (samples * members * 2) * dtypeBytes(x.dtype);
+  const auto *from = static_cast<const std::byte *>(x.data);
+  auto *to = static_cast<std::byte *>(call.out[0].data);
+  for (int64_t member = 0; member < members; ++member)
+    for (int64_t sample = 0; sample < samples; ++sample)
+      for (int64_t half = 0; half < 2; ++half) {
+        int64_t sliced = (member * samples + sample) * 2 + half;
+        int64_t chunk = half == 0 ? member : 2 * members - 1 - member;
+        int64_t merged = sample * 2 * members + chunk;
+        int64_t source = call.attrs.inverse ? merged : sliced;
+        int64_t target = call.attrs.inverse ? sliced : merged;
+        std::memcpy(to + target * bytes, from + source * bytes, static_cast<size_t>(bytes));
+      }
 }
 
 void run(const Call &call) {
@@ -36,5 +71,6 @@ void run(const Call &call) {
 } // namespace
 
 const Kernel kTranspose = {"transpose_host", run, accepts};
+const Kernel kMergeSlices = {"merge_slices_host", runMerge, acceptsMerge};
 
 } // namespace shardc::kernels::host

@@ -168,7 +168,7 @@ constexpr bool isConsistent(OpKind kind) {
          (info.sum == SumRole::Combines) == isCollective(kind) &&
          (info.work.cost == CostClass::Nothing) == isAliasOp(kind) &&
          (info.traffic == OpTraffic::Nothing) == isAliasOp(kind) &&
-         (info.indexed.empty() || info.sum == SumRole::Computes) &&
+         (info.indexed.empty() || info.sum == SumRole::Computes || info.sum == SumRole::Loads) &&
          (info.work.cost != CostClass::Attention || info.queries >= 0);
 }
 
@@ -193,7 +193,7 @@ constexpr bool isConsistent(OpKind kind) {
   static_assert(isConsistent(OpKind::enumerator),                                                  \
                 "op " #enumerator ": collectives are transfer() and Combines; aliases are "        \
                 "nothing() and move Nothing; attention takes 'q' or 'qkv'; indexed ops are "       \
-                "Computes");
+                "Computes or Loads");
 #include "runtime/plan/Ops.def"
 
 } // namespace

@@ -97,7 +97,7 @@ struct CollectiveInfo {
   std::optional<OpKind> conjugate; ///< empty: the gradient is the same
 };
 
-inline constexpr size_t kResultsOfOpMax = 6;
+inline constexpr size_t kResultsOfOpMax = 7;
 /// Of operands or results, where a row has a list.
 inline constexpr uint8_t kAnyNumber = 255;
 

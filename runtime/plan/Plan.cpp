@@ -22,7 +22,7 @@ constexpr Names<5> kUnitKindNames = {
 #define UNIT_KIND(enumerator, word, doc) word,
 #include "runtime/plan/Kinds.def"
 };
-constexpr Names<11> kStreamKindNames = {
+constexpr Names<12> kStreamKindNames = {
 #define STREAM_KIND(enumerator, word, doc) word,
 #include "runtime/plan/Kinds.def"
 };

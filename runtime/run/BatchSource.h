@@ -12,22 +12,31 @@ namespace shardc::run {
 /// The ring of the plan that is fed: the cell @feed or @eval_feed.
 enum class FeedKind : uint8_t { Train, Eval };
 
-/// One entry of a ring, field by field, for B sequences of S tokens.
+/// What a rank has of each sequence: of 2·count equal chunks those with the numbers `index` and
+/// 2·count-1-index, so that all ranks have as much work under a causal mask; all of it if count is
+/// 1.
+struct SequenceSlice {
+  int64_t index = 0, count = 1;
+};
+
+/// One entry of a ring, field by field, for B sequences, or slices of them, of S tokens.
 struct FeedEntry {
   int64_t batch = 0, sequence = 0; ///< B and S
-  int32_t *tokens = nullptr;       ///< B * S
-  int32_t *labels = nullptr;       ///< B * S
-  float *mask = nullptr;           ///< B * S
-  int32_t *positions = nullptr;    ///< B * S
-  int32_t *docs = nullptr;         ///< B * S: position at which the token's document begins
-  uint8_t *samples = nullptr;      ///< B int64, unaligned: the sample's index in the run
+  SequenceSlice slice;
+  int32_t *tokens = nullptr;    ///< B * S
+  int32_t *labels = nullptr;    ///< B * S
+  float *mask = nullptr;        ///< B * S
+  int32_t *positions = nullptr; ///< B * S
+  int32_t *docs = nullptr;      ///< B * S: position at which the token's document begins
+  uint8_t *samples = nullptr;   ///< B int64, unaligned: the sample's index in the run
+  int32_t *places = nullptr;    ///< B * S: the token's place in its sequence; null: none
 
   /// Size of an entry in words of 4 bytes.
-  static constexpr int64_t words(int64_t batch, int64_t sequence) {
-    return 5 * batch * sequence + 2 * batch;
+  static constexpr int64_t words(int64_t batch, int64_t sequence, bool hasPlaces = false) {
+    return (hasPlaces ? 6 : 5) * batch * sequence + 2 * batch;
   }
   /// The entry at an address.
-  static FeedEntry at(int32_t *words, int64_t batch, int64_t sequence);
+  static FeedEntry at(int32_t *words, int64_t batch, int64_t sequence, bool hasPlaces = false);
 };
 
 class BatchSource {

@@ -4,8 +4,14 @@
 #include "runtime/exec/Mesh.h"
 
 namespace shardc::run {
+namespace {
 
-FeedEntry FeedEntry::at(int32_t *words, int64_t batch, int64_t sequence) {
+/// Which result of batch.load has the places of tokens.
+constexpr size_t kPlacesOfLoad = 6;
+
+} // namespace
+
+FeedEntry FeedEntry::at(int32_t *words, int64_t batch, int64_t sequence, bool hasPlaces) {
   int64_t n = batch * sequence;
   FeedEntry entry;
   entry.batch = batch;
@@ -16,6 +22,8 @@ FeedEntry FeedEntry::at(int32_t *words, int64_t batch, int64_t sequence) {
   entry.positions = words + 3 * n;
   entry.docs = words + 4 * n;
   entry.samples = reinterpret_cast<uint8_t *>(words + 5 * n);
+  if (hasPlaces)
+    entry.places = words + 5 * n + 2 * batch;
   return entry;
 }
 
@@ -23,7 +31,9 @@ BatchSize BatchSize::of(const plan::Segment &segment) {
   for (const plan::Op &op : segment.ops)
     if (op.kind == plan::OpKind::BatchLoad && !op.results.empty()) {
       const plan::Type &tokens = segment.values[op.results[0]].type;
-      return tokens.rank == 2 ? BatchSize{tokens.shape[0], tokens.shape[1]} : BatchSize();
+      if (tokens.rank != 2)
+        return {};
+      return {tokens.shape[0], tokens.shape[1], op.group, op.results.size() > kPlacesOfLoad};
     }
   return {};
 }
@@ -34,16 +44,14 @@ Result<FeedRing> FeedRing::create(exec::Executable &executable, uint32_t segment
   FeedRing ring;
   ring.executable_ = &executable;
   ring.kind_ = kind;
-  BatchSize size = BatchSize::of(executable.segment(segment));
-  ring.batch_ = size.batch;
-  ring.sequence_ = size.sequence;
+  const BatchSize size = ring.size_ = BatchSize::of(executable.segment(segment));
   bool isRing =
       feed.type.dtype == DType::I32 && feed.type.rank == 2 && feed.arena == plan::Arena::Host;
-  if (!isRing || feed.type.shape[0] < 1 || ring.batch_ < 1 ||
-      feed.type.shape[1] != FeedEntry::words(ring.batch_, ring.sequence_))
+  if (!isRing || feed.type.shape[0] < 1 || size.batch < 1 ||
+      feed.type.shape[1] != FeedEntry::words(size.batch, size.sequence, size.hasPlaces))
     return makeStatus(report::PlanCannotRun,
                       "@{} is not a ring of batches of {} x {} tokens in the host arena", feed.name,
-                      ring.batch_, ring.sequence_);
+                      size.batch, size.sequence);
   ring.slots_ = feed.type.shape[0];
   ring.wordsPerEntry_ = feed.type.shape[1];
   for (size_t r : executable.ranksOf(segment)) {
@@ -53,6 +61,8 @@ Result<FeedRing> FeedRing::create(exec::Executable &executable, uint32_t segment
     RankRing rank{
         r,
         exec::indexIn(executable.plan(), executable.plan().dataGroup, executable.worldRank(r)),
+        {exec::indexIn(executable.plan(), size.slices, executable.worldRank(r)),
+         executable.plan().groupSize(size.slices)},
         reinterpret_cast<int32_t *>(base),
         {}};
     for (int64_t slot = 0; slot < ring.slots_; ++slot) {
@@ -75,7 +85,9 @@ Status FeedRing::write(BatchSource &source, int64_t visit, int64_t jobVisit, int
                        int64_t microbatches) {
   int64_t slot = (visit * microbatches + microbatch) % slots_;
   for (RankRing &rank : ranks_) {
-    FeedEntry entry = FeedEntry::at(rank.words + slot * wordsPerEntry_, batch_, sequence_);
+    FeedEntry entry = FeedEntry::at(rank.words + slot * wordsPerEntry_, size_.batch, size_.sequence,
+                                    size_.hasPlaces);
+    entry.slice = rank.slice;
     RETURN_IF_ERROR(source.fill(kind_, jobVisit, microbatch, microbatches, rank.dataIndex, entry));
   }
   return Status::ok();

@@ -13,6 +13,8 @@ namespace shardc::run {
 /// Number of sequences, and of tokens in each, that a segment's batch.load reads, or zeros.
 struct BatchSize {
   int64_t batch = 0, sequence = 0;
+  int16_t slices = -1;    ///< the group whose ranks have slices of the sequences, if any
+  bool hasPlaces = false; ///< and the places of tokens
   static BatchSize of(const plan::Segment &segment);
 };
 
@@ -38,13 +40,15 @@ private:
   struct RankRing {
     size_t rank;
     int64_t dataIndex;
+    SequenceSlice slice;
     int32_t *words;
     std::vector<std::unique_ptr<hal::Event>> consumed; ///< by slot
   };
 
   exec::Executable *executable_ = nullptr;
   FeedKind kind_ = FeedKind::Train;
-  int64_t slots_ = 0, wordsPerEntry_ = 0, batch_ = 0, sequence_ = 0;
+  int64_t slots_ = 0, wordsPerEntry_ = 0;
+  BatchSize size_;
   std::vector<RankRing> ranks_;
 };
 

@@ -12,7 +12,7 @@ using plan::ProgramNode;
 class JobCheck {
 public:
   JobCheck(const plan::Plan &plan, const plan::Role &role, std::vector<Report> &findings)
-      : role_(role), findings_(findings), iterations_(plan.job.train.trainIters),
+      : plan_(plan), role_(role), findings_(findings), iterations_(plan.job.train.trainIters),
         batch_(plan.job.train.microBatchSize), sequence_(plan.job.model.seqLength),
         evalInterval_(plan.job.validation.evalInterval), evalIters_(plan.job.validation.evalIters) {
     int64_t together = 0;
@@ -59,10 +59,16 @@ private:
     if (!isEval && !takes(segment, plan::CellKind::Feed))
       return;
     BatchSize size = BatchSize::of(segment);
-    if (size.batch != batch_ || size.sequence != sequence_)
+    int64_t slices = plan_.groupSize(size.slices), tokens = 0;
+    bool isWhole = !__builtin_mul_overflow(size.sequence, slices, &tokens) && tokens == sequence_;
+    if (size.batch != batch_ || !isWhole)
       add("segment '{}' takes batches of {} x {} tokens; train.micro_batch_size is {} and "
           "model.seq_length {}",
-          segment.name, size.batch, size.sequence, batch_, sequence_);
+          segment.name, size.batch, isWhole ? tokens : size.sequence, batch_, sequence_);
+    if (slices > 1 && (size.sequence % 2 != 0 || !size.hasPlaces))
+      add("segment '{}' takes slices of {} tokens of each sequence; they need to be two chunks, "
+          "with their places",
+          segment.name, size.sequence);
     if (isEval && interval != evalInterval_)
       add("segment '{}' evaluates every {} steps; validation.eval_interval is {}", segment.name,
           interval, evalInterval_);
@@ -74,6 +80,7 @@ private:
           needed);
   }
 
+  const plan::Plan &plan_;
   const plan::Role &role_;
   std::vector<Report> &findings_;
   int64_t iterations_, batch_, sequence_, evalInterval_, evalIters_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -58,19 +59,26 @@ public:
     // An evaluation reads several global batches and continues where the last evaluation ended.
     int64_t step = visit * (microbatches / perStep) + microbatch / perStep;
     if (microbatches % perStep != 0 || entry.batch != feeder->shape().microBatch ||
-        entry.sequence != sequence_)
+        entry.sequence * entry.slice.count != sequence_)
       return makeStatus(report::JobDisagrees,
                         "the plan runs {} microbatches of {} x {} tokens, but the job's sizes give "
                         "{} of {} x {}",
-                        microbatches, entry.batch, entry.sequence, perStep,
+                        microbatches, entry.batch, entry.sequence * entry.slice.count, perStep,
                         feeder->shape().microBatch, sequence_);
-    auto n = static_cast<size_t>(entry.batch * entry.sequence);
-    starts_.resize(n + static_cast<size_t>(entry.batch));
-    counts_.resize(static_cast<size_t>(entry.batch));
-    data::MicroBatch out{{entry.tokens, n},    {entry.labels, n}, {entry.mask, n},
-                         {entry.positions, n}, starts_,           counts_};
+    const bool isWhole = entry.slice.count == 1;
+    FeedEntry whole = isWhole ? entry : sequences(entry.batch);
+    auto n = static_cast<size_t>(whole.batch * whole.sequence);
+    starts_.resize(n + static_cast<size_t>(whole.batch));
+    counts_.resize(static_cast<size_t>(whole.batch));
+    data::MicroBatch out{{whole.tokens, n},    {whole.labels, n}, {whole.mask, n},
+                         {whole.positions, n}, starts_,           counts_};
     RETURN_IF_ERROR(feeder->fill(step, microbatch % perStep, dataIndex, out));
-    writeDocs(entry);
+    writeDocs(whole);
+    if (whole.places != nullptr)
+      for (int64_t row = 0; row < whole.batch; ++row)
+        std::iota(whole.places + row * sequence_, whole.places + (row + 1) * sequence_, 0);
+    if (!isWhole)
+      writeSlices(whole, entry);
     for (int64_t row = 0; row < entry.batch; ++row) {
       int64_t sample = feeder->sampleIndex(step, microbatch % perStep, dataIndex, row);
       std::memcpy(entry.samples + row * sizeof sample, &sample, sizeof sample);
@@ -89,10 +97,38 @@ private:
     }
   }
 
+  /// Memory for whole sequences, of which an entry gets slices.
+  FeedEntry sequences(int64_t batch) {
+    whole_.resize(static_cast<size_t>(FeedEntry::words(batch, sequence_, true)));
+    return FeedEntry::at(whole_.data(), batch, sequence_, true);
+  }
+
+  /// The two chunks of each sequence that the entry is for.
+  static void writeSlices(const FeedEntry &from, const FeedEntry &to) {
+    int64_t chunk = to.sequence / 2;
+    int64_t chunks[] = {to.slice.index, 2 * to.slice.count - 1 - to.slice.index};
+    for (int64_t row = 0; row < to.batch; ++row)
+      for (int64_t half = 0; half < 2; ++half) {
+        int64_t source = row * from.sequence + chunks[half] * chunk;
+        int64_t target = row * to.sequence + half * chunk;
+        auto copy = [&](const auto *all, auto *part) {
+          if (part != nullptr)
+            std::copy_n(all + source, chunk, part + target);
+        };
+        copy(from.tokens, to.tokens);
+        copy(from.labels, to.labels);
+        copy(from.mask, to.mask);
+        copy(from.positions, to.positions);
+        copy(from.docs, to.docs);
+        copy(from.places, to.places);
+      }
+  }
+
   data::DataSets sets_;
   std::array<std::optional<data::BatchFeeder>, 2> feeders_;
   int64_t sequence_ = 0;                 ///< tokens
   std::vector<int32_t> starts_, counts_; ///< of the microbatch that is being written
+  std::vector<int32_t> whole_;           ///< its sequences, where ranks have slices
 };
 
 Status readBlends(const plan::Plan &plan, data::DataConfig &config) {

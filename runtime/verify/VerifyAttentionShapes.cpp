@@ -103,6 +103,16 @@ void ShapeCheck::checkTranspose() {
        "outer and inner parts that divide the elements");
 }
 
+void ShapeCheck::checkMergeSlices() {
+  need(isData(in(0)) || in(0).dtype == DType::I32, "a floating point operand, or one of i32");
+  need(in(0).dtype == out(0).dtype && in(0).numel() == out(0).numel(),
+       "a result with its operand's elements and type");
+  int64_t outer = op_.getInt(Key::outer), inner = op_.getInt(Key::inner), numel = in(0).numel();
+  need(outer > 0 && inner > 0 && outer <= numel && inner <= numel / outer &&
+           numel % (outer * inner) == 0 && numel / (outer * inner) % 2 == 0,
+       "samples and members with two equal chunks each");
+}
+
 void ShapeCheck::checkAttentionBwd() {
   needWindow();
   const Type &q = in(1), &k = in(2);

@@ -18,8 +18,10 @@ void ShapeCheck::checkBatchLoad() {
        "tokens, labels, positions and docs of i32[B, S] as results");
   needVector(out(2), DType::F32, tokens.numel(), "a mask of f32[B, S] as a result");
   needVector(out(5), DType::I64, tokens.shape[0], "samples of i64[B] as a result");
-  need(cols(in(0)) >= 5 * tokens.numel() + 2 * tokens.shape[0],
-       "a feed of at least 5·B·S + 2·B words");
+  if (hasOut(6))
+    needVector(out(6), DType::I32, tokens.numel(), "places of i32[B, S] as a result");
+  need(cols(in(0)) >= (hasOut(6) ? 6 : 5) * tokens.numel() + 2 * tokens.shape[0],
+       "a feed of at least 5·B·S + 2·B words, and B·S of places");
   int64_t slots = op_.getInt(Key::slots);
   need(slots == 0 || slots == in(0).shape[0], "as many slots as its feed");
 }

@@ -215,6 +215,38 @@ TEST(Transpose, MovesRunsThereAndBack) {
   }
 }
 
+/// Rows of whole sequences, of slices of three members one after the other, and back.
+TEST(MergeSlices, PutsChunksInTheOrderOfSequences) {
+  constexpr int64_t kMembers = 3, kSamples = 2, kPositions = 24, kColumns = 5;
+  for (DType dtype : {DType::F32, DType::BF16, DType::F16, DType::I32}) {
+    Array whole = randoms(DType::F32, {kSamples, kPositions, kColumns}, 1);
+    for (size_t i = 0; i < whole.values.size(); ++i)
+      whole.values[i] = static_cast<double>(i % 199);
+    whole.dtype = dtype;
+    Array sliced = whole;
+    sliced.shape = {kMembers, kSamples, kPositions / kMembers, kColumns};
+    size_t to = 0;
+    for (int64_t member = 0; member < kMembers; ++member)
+      for (int64_t sample = 0; sample < kSamples; ++sample)
+        for (int64_t position : zigzag(kPositions, kMembers, member))
+          for (int64_t i = 0; i < kColumns; ++i)
+            sliced.values[to++] = whole[(sample * kPositions + position) * kColumns + i];
+    KernelRun merge("merge_slices"), split("merge_slices");
+    merge.attrs.outer = split.attrs.outer = kSamples;
+    merge.attrs.inner = split.attrs.inner = kMembers;
+    split.attrs.inverse = true;
+    EXPECT_EQ(merge.in(sliced).out(dtype, whole.shape).run()[0].values, whole.values);
+    EXPECT_EQ(split.in(whole).out(dtype, sliced.shape).run()[0].values, sliced.values);
+  }
+}
+
+TEST(MergeSlices, RefusesSlicesWithoutHalves) {
+  KernelRun run("merge_slices");
+  run.attrs.outer = 2, run.attrs.inner = 3;
+  run.in(randoms(DType::F32, {3, 2, 5}, 1)).out(DType::F32, {2, 15});
+  EXPECT_STREQ(run.refusal(), "slices are not two chunks of the same size");
+}
+
 /// Slices of a sequence turn as they do in the whole; so do gradients, the other way.
 TEST(Positions, SlicesAreRotatedAndDroppedAsInTheWhole) {
   Slice slice = zigzag(24, 3, 1);

@@ -57,6 +57,24 @@ TEST(Batch, TakesTheEntryOfTheMicrobatch) {
   }
 }
 
+/// Behind all else an entry has the places of tokens in their sequences.
+TEST(Batch, TakesPlacesWhereTheyAreAsked) {
+  constexpr int64_t kSlots = 2, kBatch = 3, kPositions = 4;
+  constexpr int64_t kWords = 6 * kBatch * kPositions + 2 * kBatch;
+  Array feed = {DType::I32, {kSlots, kWords}, {}};
+  for (int64_t i = 0; i < kSlots * kWords; ++i)
+    feed.values.push_back(static_cast<double>(i));
+  KernelRun run("batch.load");
+  run.in(feed);
+  for (int field = 0; field < 5; ++field)
+    run.out(field == 2 ? DType::F32 : DType::I32, {kBatch, kPositions});
+  run.out(DType::I64, {kBatch}).out(DType::I32, {kBatch, kPositions});
+  run.microbatch = 1, run.microbatches = 2;
+  Array places = run.run()[6];
+  for (int64_t i = 0; i < kBatch * kPositions; ++i)
+    ASSERT_EQ(places[i], static_cast<double>(2 * kWords - kBatch * kPositions + i));
+}
+
 TEST(Batch, RefusesARingOfAnotherShape) {
   KernelRun run = loadRun(2, 3, 5);
   run.attrs.slots = 3;

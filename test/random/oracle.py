@@ -383,6 +383,17 @@ def levels(f):
     return "a2a+p2p" in (f["model.cp_comm_type"] or [])
 
 
+def exchanged(f, way):
+    """Ranks that exchange heads for positions; those of levels that are refused count as one."""
+    inner = (f["model.hierarchical_context_parallel_sizes"] or [1])[0]
+    return {"a2a": f.cp, "a2a+p2p": inner if levels(f) and f.cp % inner == 0 else 1}.get(way, 1)
+
+
+def heads_of_rank(f):
+    heads = f.num("model.num_attention_heads")
+    return heads // f.tp, max(f.num("model.num_query_groups", heads) // f.tp, 1)
+
+
 def weight_shards(f):
     return f.num("model.tensor_parallel_num_weight_shards") > 1 or \
         f.num("model.expert_tensor_parallel_num_weight_shards") > 1
@@ -627,6 +638,11 @@ ERRORS = {
     "context-parallel-levels": lambda f: levels(f) and not f.has("model.hierarchical_context_parallel_sizes"),  # V33
     "context-parallel-levels-product": lambda f: levels(f) and f.has("model.hierarchical_context_parallel_sizes") and
     math.prod(f["model.hierarchical_context_parallel_sizes"]) != f.cp,  # V33
+    "context-parallel-two-levels": lambda f: f.cp > 1 and levels(f) and
+    len(f["model.hierarchical_context_parallel_sizes"] or [0, 0]) != 2,
+    "context-parallel-types": lambda f: f.cp > 1 and len(f["model.cp_comm_type"] or []) not in (0, 1, f["model.num_layers"]),
+    "context-parallel-heads": lambda f: f.cp > 1 and any(
+        count % exchanged(f, way) for way in f["model.cp_comm_type"] or [] for count in heads_of_rank(f)),
     "weight-shards-format": lambda f: weight_shards(f) and f.format not in ("torch", "torch_dist"),  # V48
     "weight-shards-average": lambda f: weight_shards(f) and f.on("ddp.average_in_collective"),  # V48
     "tensor-overlap-needs": lambda f: f.on("model.tp_comm_overlap") and

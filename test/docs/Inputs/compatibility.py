@@ -90,6 +90,7 @@ PROOFS = [
     ("double buffer", ("optim_grads_params",), "test/e2e/schedules-agree.test", "tested on host"),
     ("tied embeddings", ("optim", "optim_grads", "optim_grads_params"), "test/e2e/golden-strategies.test", "tested on host"),
     ("loss per token", SHARDINGS, "test/e2e/strategies-agree.test", "tested on host"),
+    ("CP", (*SHARDINGS, "HSDP", "HFSDP", "torch FSDP2"), "test/e2e/context-agrees.test", "tested on host"),
     ("TP with SP", (*SHARDINGS, "HSDP", "HFSDP"), "test/e2e/tensor-agrees.test", "tested on host"),
     ("PP", (*SHARDINGS, "HSDP"), "test/e2e/pipelines-agree.test", "tested on host"),
     ("checkpoint, default format", ("HSDP",), "test/e2e/hybrid-layouts.test", "tested on host"),

@@ -56,15 +56,17 @@ def overlay(plan):
     instances = min(dict(plan.mesh.axes).get("dp_outer", 1), 2)
     tensor = job.get("model.tensor_model_parallel_size", 1)
     pipeline = job.get("model.pipeline_model_parallel_size", 1)
-    data, parts, stages = world // (tensor * pipeline), min(tensor, 2), min(pipeline, 2)
-    ranks = stages * (4 if instances > 1 or tensor > 1 else min(world // pipeline, 4) if world <= 8 else 3)
+    context = job.get("model.context_parallel_size", 1)
+    data, parts, stages, slices = world // (tensor * pipeline * context), min(tensor, 2), min(pipeline, 2), min(context, 2)
+    ranks = stages * slices * (4 if instances > 1 or tensor * context > 1 else min(world // pipeline, 4) if world <= 8 else 3)
     layers = min(job["model.num_layers"], 3 if pipeline == 1 else 4)
     micro = min(job["train.micro_batch_size"], 2)
     microbatches = min(job["train.global_batch_size"] // (job["train.micro_batch_size"] * data), 3)
     small = OVERLAY.format(layers=layers, groups=max(parts, 4 * job["model.num_query_groups"] // heads),
-                           ranks=ranks, micro=micro, batch=micro * (ranks // (parts * stages)) * microbatches, steps=STEPS,
-                           instances=instances)
-    sizes = {"tensor_model_parallel_size": (tensor, parts), "pipeline_model_parallel_size": (pipeline, stages)}
+                           ranks=ranks, micro=micro, batch=micro * (ranks // (parts * stages * slices)) * microbatches,
+                           steps=STEPS, instances=instances)
+    sizes = {"tensor_model_parallel_size": (tensor, parts), "pipeline_model_parallel_size": (pipeline, stages),
+             "context_parallel_size": (context, slices)}
     said = "".join(f"{option} = {own} " for option, (whole, own) in sizes.items() if whole > 1)
     return small.replace("model {", f"model {{ {said}", 1) if said else small
 

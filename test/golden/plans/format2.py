@@ -11,7 +11,7 @@ import model
 STATE = {"weight", "master", "first_moment", "second_moment"}
 PHASES = {"other", "forward", "backward", "update"}
 UNIT_KINDS = {"other", "embedding", "layer", "head", "prediction"}
-STREAM_KINDS = {"other", "compute", "gather", "reduce", "outer", "layer", "copy", "send_forward",
+STREAM_KINDS = {"other", "compute", "gather", "reduce", "outer", "layer", "context", "copy", "send_forward",
                 "recv_forward", "send_backward", "recv_backward"}
 
 

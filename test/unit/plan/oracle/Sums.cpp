@@ -359,7 +359,7 @@ private:
       each.result = static_cast<uint32_t>(r);
       each.numel = segment_->values[op.results[r]].type.numel();
       each.dtype = segment_->values[op.results[r]].type.dtype;
-      if (r < 6 && info.inPlace[r] >= 0)
+      if (r < info.inPlace.size() && info.inPlace[r] >= 0)
         each.inPlaceOf = term.from[static_cast<size_t>(info.inPlace[r])];
       for (const Tie &tie : op.ties)
         if (tie.kind == Tie::Acc && tie.result == r && holds(tie.pred, variant_))
@@ -527,9 +527,9 @@ private:
     } else if (op.kind == OpKind::Recv) {
       number = mix(mix(number, static_cast<Number>(term.rank)), static_cast<Number>(term.run));
     } else if (op.kind == OpKind::BatchLoad) {
-      number =
-          mix(mix(number, static_cast<Number>(members_.positions().in(plan_.dataGroup, term.rank))),
-              static_cast<Number>(term.batch < 0 ? term.run : term.batch));
+      for (int16_t group : {plan_.dataGroup, op.group})
+        number = mix(number, static_cast<Number>(members_.positions().in(group, term.rank)));
+      number = mix(number, static_cast<Number>(term.batch < 0 ? term.run : term.batch));
     } else if (op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd) {
       return numberOf(term.from[0]);
     } else if (op.kind == OpKind::StepPack || op.kind == OpKind::EvalPack) {

@@ -1,0 +1,441 @@
+// Attention of slices of sequences: each layer's attention becomes what `model.cp_comm_type` says.
+//
+// clang-format off
+//   p2p         keys and values go around a ring, one member further while attention of what came
+//               before is computed; results are joined by their log-sum-exp
+//   all_gather  ranks gather all keys and values
+//   a2a         ranks exchange heads for positions: each has some heads of whole sequences
+//   a2a+p2p     the inner level exchanges heads for positions, whose slices go around the outer one
+// clang-format on
+//
+// What members exchange is `[member, sample, two chunks, ...]`; merge_slices puts chunks in order.
+// `backward` makes the way back from the ops that stand here.
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+
+#include "compiler/passes/Partition.h"
+#include "runtime/base/Status.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+using Key = plan::AttrKey;
+using Way = plan::Job::CpCommType;
+
+constexpr int16_t kNoGroup = -1;
+
+/// The group with these axes in this order; added if the plan lacks it.
+int16_t groupOf(plan::Plan &plan, std::vector<uint16_t> axes) {
+  auto found = std::ranges::find(plan.groups, axes, &plan::Group::axes);
+  auto group = static_cast<int16_t>(found - plan.groups.begin());
+  if (found != plan.groups.end())
+    return group;
+  std::string name;
+  for (uint16_t axis : axes)
+    name += (name.empty() ? "" : "_") + plan.mesh[axis].name;
+  plan.groups.push_back({std::move(name), std::move(axes)});
+  return group;
+}
+
+/// The levels in which a layer exchanges; a level of no group is left out.
+struct Levels {
+  int16_t heads = kNoGroup; ///< exchange heads for positions
+  int16_t ring = kNoGroup;  ///< pass keys and values on
+  int16_t all = kNoGroup;   ///< gather keys and values
+};
+
+/// What the context-parallel ranks of a plan exchange.
+class ContextRanks {
+public:
+  explicit ContextRanks(plan::Plan &plan)
+      : plan_(plan), group_(static_cast<int16_t>(plan.job.derived.contextGroup)),
+        tensor_(tensorGroup(plan)), ways_(plan.job.model.cpCommType) {
+    if (std::ranges::find(ways_, Way::A2aP2p) != ways_.end())
+      cutLevels(plan.job.model.hierarchicalContextParallelSizes);
+    int64_t layer = 0;
+    for (size_t unit = 0; unit < plan.units.size(); ++unit)
+      layerOf_.push_back(plan::isLayer(plan, static_cast<int32_t>(unit)) ? layer++ : -1);
+  }
+
+  Levels levelsOf(int32_t unit) const {
+    switch (wayOf(unit)) {
+    case Way::P2p:
+      return {.ring = group_};
+    case Way::AllGather:
+      return {.all = group_};
+    case Way::A2a:
+      return {.heads = group_};
+    case Way::A2aP2p:
+      return {.heads = inner_, .ring = outer_};
+    }
+    return {};
+  }
+
+  /// The group whose index says which heads a rank has, and before them which slice.
+  int16_t groupOfHeads(const Levels &levels) {
+    std::vector<uint16_t> axes;
+    for (int16_t group : {levels.ring, levels.all, tensor_, levels.heads})
+      if (group >= 0)
+        axes.insert(axes.end(), axesOf(group).begin(), axesOf(group).end());
+    return groupOf(plan_, std::move(axes));
+  }
+
+private:
+  const std::vector<uint16_t> &axesOf(int16_t group) const {
+    return plan_.groups[static_cast<size_t>(group)].axes;
+  }
+
+  /// The group among whose ranks parameters, and so heads, are cut.
+  static int16_t tensorGroup(const plan::Plan &plan) {
+    for (const plan::Param &param : plan.params)
+      if (!param.splits.empty())
+        return param.splits.front().group;
+    return kNoGroup;
+  }
+
+  Way wayOf(int32_t unit) const {
+    if (ways_.empty())
+      return Way::P2p;
+    int64_t layer = unit < 0 ? -1 : layerOf_[static_cast<size_t>(unit)];
+    bool isListed = ways_.size() > 1 && layer >= 0;
+    return ways_[isListed ? std::min(static_cast<size_t>(layer), ways_.size() - 1) : 0];
+  }
+
+  /// The fastest axes are those of the inner level.
+  void cutLevels(const std::vector<std::string> &sizes) {
+    int64_t inner = 0, ranks = 1;
+    const std::string innerText = sizes.empty() ? "1" : sizes.front();
+    std::from_chars(innerText.data(), innerText.data() + innerText.size(), inner);
+    const std::vector<uint16_t> axes = axesOf(group_);
+    auto cut = axes.end();
+    while (ranks < inner && cut != axes.begin())
+      ranks *= plan_.mesh[*--cut].size;
+    SHARDC_CHECK(ranks == inner, "no axes have the {} ranks of the inner level", inner);
+    if (cut != axes.end())
+      inner_ = groupOf(plan_, {cut, axes.end()});
+    if (cut != axes.begin())
+      outer_ = groupOf(plan_, {axes.begin(), cut});
+  }
+
+  plan::Plan &plan_;
+  int16_t group_, tensor_;
+  int16_t inner_ = kNoGroup, outer_ = kNoGroup; ///< levels of a2a+p2p
+  std::vector<Way> ways_;
+  std::vector<int64_t> layerOf_; ///< of each unit; -1 of others
+};
+
+class AttentionWriter {
+public:
+  AttentionWriter(plan::Plan &plan, ContextRanks &ranks, plan::Segment &segment)
+      : plan_(plan), ranks_(ranks), segment_(segment) {}
+
+  void run() {
+    std::vector<Op> old = std::move(segment_.ops);
+    for (Op &op : old) {
+      if (op.kind == OpKind::Attention) {
+        attend(op);
+        continue;
+      }
+      if (op.kind == OpKind::BatchLoad)
+        load_ = op;
+      ops_.push_back(std::move(op));
+    }
+    // Places and documents of others are exchanged where a microbatch begins.
+    auto begin = std::ranges::find(ops_, OpKind::BatchLoad, &Op::kind);
+    SHARDC_CHECK(begin != ops_.end() || words_.empty(), "a body loads no batch");
+    if (!words_.empty())
+      ops_.insert(begin + 1, words_.begin(), words_.end());
+    plan::replaceOps(segment_, std::move(ops_));
+  }
+
+private:
+  /// Results of batch.load.
+  enum Loaded : size_t { Docs = 4, Samples = 5, Places = 6 };
+
+  /// Queries, keys and values of the same positions.
+  struct Heads {
+    ValueId q, k, v;
+  };
+  /// Places and documents of tokens.
+  struct Words {
+    ValueId places, docs;
+  };
+  /// Keys, and whose they are: of the member that many positions before.
+  struct Keys {
+    ValueId k, v;
+    Words words;
+    int64_t by = 0;
+  };
+  struct Result {
+    ValueId o, lse;
+  };
+
+  const Type &typeOf(ValueId value) const { return segment_.values[value].type; }
+  const std::string &nameOf(ValueId value) const { return segment_.values[value].name; }
+  int64_t sizeOf(int16_t group) const { return plan_.groupSize(group); }
+
+  /// Appends an op with one result to the list.
+  ValueId emit(std::vector<Op> &to, Op op, std::string name, const Type &type,
+               plan::Purpose purpose) {
+    op.phase = plan::segmentKindInfo(segment_.kind).phase;
+    op.results = {plan::addValue(segment_, std::move(name), type, purpose)};
+    ValueId result = op.results[0];
+    to.push_back(std::move(op));
+    return result;
+  }
+  ValueId emit(Op op, std::string name, const Type &type) {
+    return emit(ops_, std::move(op), std::move(name), type, plan::Purpose::Activations);
+  }
+  Op collective(OpKind kind, ValueId operand, int16_t group) const {
+    Op op = plan::makeOp(kind, {operand}, unit_, loc_);
+    op.group = group;
+    return op;
+  }
+  Op moves(OpKind kind, ValueId operand, int64_t outer, int64_t inner) const {
+    Op op = plan::makeOp(kind, {operand}, unit_, loc_);
+    op.set(Key::outer, outer).set(Key::inner, inner);
+    return op;
+  }
+
+  // ---- attention of a layer ----
+
+  void attend(const Op &attention) {
+    unit_ = attention.unit, loc_ = attention.loc;
+    name_ = nameOf(attention.results[0]);
+    Levels levels = ranks_.levelsOf(unit_);
+    Heads heads{attention.operands[0], attention.operands[1], attention.operands[2]};
+    if (levels.heads >= 0)
+      for (ValueId *each : {&heads.q, &heads.k, &heads.v})
+        *each = withAllPositions(*each, levels.heads);
+    Op part = attention;
+    part.group = attention.getFloat(Key::p) > 0 ? ranks_.groupOfHeads(levels) : kNoGroup;
+    ValueId o = attention.results[0];
+    if (levels.heads >= 0)
+      o = plan::addValue(segment_, name_ + ".heads", typeOfOutput(heads.q));
+    if (levels.ring >= 0)
+      attendAround(part, heads, levels, o);
+    else if (levels.all >= 0)
+      attendToAll(part, heads, levels.all, o);
+    else
+      attendToWhole(part, heads, levels.heads, o);
+    if (levels.heads >= 0)
+      withAllHeads(o, levels.heads, attention.results[0]);
+  }
+
+  /// Each rank has the heads of whole sequences.
+  void attendToWhole(Op attention, const Heads &heads, int16_t group, ValueId o) {
+    attention.operands = {heads.q, heads.k, heads.v, docsOf(group), load_.results[Samples]};
+    attention.results = {o, plan::addValue(segment_, name_ + ".lse", typeOfStats(heads.q))};
+    ops_.push_back(std::move(attention));
+  }
+
+  void attendToAll(const Op &attention, const Heads &heads, int16_t group, ValueId o) {
+    Words own = wordsOf(kNoGroup);
+    Keys keys{gathered(heads.k, group), gathered(heads.v, group), wordsOf(group)};
+    part(attention, heads.q, own, keys, group, {o, addStats(heads.q, "")});
+  }
+
+  void attendAround(const Op &attention, const Heads &heads, const Levels &levels, ValueId o) {
+    int64_t members = sizeOf(levels.ring);
+    Words own = wordsOf(levels.heads);
+    Keys keys{heads.k, heads.v, own};
+    Result sum{};
+    for (int64_t by = 0; by < members; ++by) {
+      Keys next = keys;
+      if (by + 1 < members)
+        next = shifted(keys, levels, by + 1);
+      bool isLast = by + 1 == members;
+      Result each{isLast && by == 0 ? o : addOutput(heads.q, by, typeOf(o).dtype),
+                  addStats(heads.q, fmt::format(".{}", by))};
+      part(attention, heads.q, own, keys, levels.ring, each);
+      sum = by == 0 ? each : joined(sum, each, heads.q, by, isLast ? o : kNone);
+      keys = next;
+    }
+  }
+
+  void part(Op attention, ValueId q, const Words &own, const Keys &keys, int16_t slices,
+            const Result &result) {
+    attention.kind = OpKind::AttentionPart;
+    attention.operands = {q,
+                          keys.k,
+                          keys.v,
+                          own.places,
+                          keys.words.places,
+                          own.docs,
+                          keys.words.docs,
+                          load_.results[Samples]};
+    attention.results = {result.o, result.lse};
+    if (attention.getFloat(Key::p) > 0)
+      attention.set(Key::positions, plan_.job.model.seqLength);
+    if (attention.group < 0)
+      attention.group = slices;
+    attention.set(Key::slices, sizeOf(slices)).set(Key::by, keys.by);
+    ops_.push_back(std::move(attention));
+  }
+
+  /// Sums are fp32 until all parts are in them, and then under the name `o`, if it is given.
+  Result joined(const Result &a, const Result &b, ValueId q, int64_t by, ValueId o) {
+    Op join = plan::makeOp(OpKind::AttentionJoin, {a.o, a.lse, b.o, b.lse}, unit_, loc_);
+    join.phase = plan::segmentKindInfo(segment_.kind).phase;
+    if (o == kNone) {
+      Type type = typeOf(b.o);
+      type.dtype = DType::F32;
+      o = plan::addValue(segment_, fmt::format("{}.sum.{}", name_, by), type);
+    }
+    Result sum{o, addStats(q, fmt::format(".sum.{}", by))};
+    join.results = {sum.o, sum.lse};
+    ops_.push_back(std::move(join));
+    return sum;
+  }
+
+  static Type withType(Type type, DType dtype) {
+    type.dtype = dtype;
+    return type;
+  }
+  /// o[B,S,N·D] of q[B,S,N,D].
+  Type typeOfOutput(ValueId q) const {
+    const Type &type = typeOf(q);
+    return Type::of(type.dtype, {type.shape[0], type.shape[1], type.shape[2] * type.shape[3]});
+  }
+  Type typeOfStats(ValueId q) const {
+    const Type &type = typeOf(q);
+    return Type::of(DType::F32, {type.shape[0], type.shape[2], type.shape[1]});
+  }
+  ValueId addOutput(ValueId q, int64_t by, DType dtype) {
+    return plan::addValue(segment_, fmt::format("{}.{}", name_, by),
+                          withType(typeOfOutput(q), dtype));
+  }
+  ValueId addStats(ValueId q, const std::string &which) {
+    return plan::addValue(segment_, name_ + ".lse" + which, typeOfStats(q));
+  }
+
+  // ---- what moves ----
+
+  Keys shifted(const Keys &keys, const Levels &levels, int64_t by) {
+    auto shift = [&](ValueId value) {
+      Op op = collective(OpKind::Shift, value, levels.ring);
+      op.set(Key::by, int64_t{1});
+      return emit(std::move(op), ringName(value, by), typeOf(value));
+    };
+    ValueId k = shift(keys.k), v = shift(keys.v);
+    return {k, v, shiftedWords(levels, by), by};
+  }
+
+  /// The name of what came to the ring, and how far it has gone.
+  std::string ringName(ValueId value, int64_t by) const {
+    const std::string &name = nameOf(value);
+    return by == 1 ? fmt::format("{}.ring.1", name)
+                   : fmt::format("{}.{}", name.substr(0, name.rfind('.')), by);
+  }
+
+  /// All positions of keys or values, in their order.
+  ValueId gathered(ValueId value, int16_t group) {
+    Type type = typeOf(value);
+    type.shape[1] *= sizeOf(group);
+    ValueId all = emit(collective(OpKind::AllGather, value, group), nameOf(value) + ".all", type);
+    return emit(moves(OpKind::MergeSlices, all, type.shape[0], sizeOf(group)),
+                nameOf(value) + ".merged", type);
+  }
+
+  /// Of x[B,S,N,D] some of the heads, of the positions of all members.
+  ValueId withAllPositions(ValueId value, int16_t group) {
+    const Type type = typeOf(value);
+    int64_t members = sizeOf(group), batch = type.shape[0], rows = batch * type.shape[1];
+    const std::string name = nameOf(value);
+    ValueId parts = emit(moves(OpKind::Transpose, value, rows, members), name + ".parts", type);
+    ValueId taken = emit(collective(OpKind::AllToAll, parts, group), name + ".taken", type);
+    Type all = Type::of(type.dtype,
+                        {batch, type.shape[1] * members, type.shape[2] / members, type.shape[3]});
+    return emit(moves(OpKind::MergeSlices, taken, batch, members), name + ".heads", all);
+  }
+
+  /// The other way, of o[B,S,N·D].
+  void withAllHeads(ValueId value, int16_t group, ValueId to) {
+    const Type type = typeOf(to);
+    int64_t members = sizeOf(group), batch = type.shape[0], rows = batch * type.shape[1];
+    Op slice = moves(OpKind::MergeSlices, value, batch, members);
+    slice.set(Key::inverse, int64_t{1});
+    ValueId slices = emit(std::move(slice), name_ + ".slices", type);
+    ValueId taken = emit(collective(OpKind::AllToAll, slices, group), name_ + ".taken", type);
+    Op join = moves(OpKind::Transpose, taken, members, rows);
+    join.phase = plan::segmentKindInfo(segment_.kind).phase;
+    join.results = {to};
+    ops_.push_back(std::move(join));
+  }
+
+  // ---- places and documents: once for all layers of a microbatch ----
+
+  /// Of what a rank has after it has exchanged with the members of the group, in order.
+  Words wordsOf(int16_t group) { return {placesOf(group), docsOf(group)}; }
+  ValueId placesOf(int16_t group) { return merged(load_.results[Places], group); }
+  ValueId docsOf(int16_t group) { return merged(load_.results[Docs], group); }
+
+  ValueId merged(ValueId value, int16_t group) {
+    if (group < 0)
+      return value;
+    if (auto found = merged_.find({value, group}); found != merged_.end())
+      return found->second;
+    auto [unit, loc] = std::pair(std::exchange(unit_, load_.unit), std::exchange(loc_, load_.loc));
+    Type type = typeOf(value);
+    type.shape[1] *= sizeOf(group);
+    std::string name = nameOf(value) + "." + plan_.groups[static_cast<size_t>(group)].name;
+    ValueId all = emit(words_, collective(OpKind::AllGather, value, group), name + ".all", type,
+                       plan::Purpose::Data);
+    ValueId merged = emit(words_, moves(OpKind::MergeSlices, all, type.shape[0], sizeOf(group)),
+                          name, type, plan::Purpose::Data);
+    unit_ = unit, loc_ = loc;
+    return merged_[{value, group}] = merged;
+  }
+
+  /// Of the keys that have gone so far around the ring.
+  Words shiftedWords(const Levels &levels, int64_t by) {
+    auto [found, isNew] = shifted_.try_emplace({levels.ring, by});
+    if (!isNew)
+      return found->second;
+    Words before = by == 1 ? wordsOf(levels.heads) : shifted_.at({levels.ring, by - 1});
+    auto [unit, loc] = std::pair(std::exchange(unit_, load_.unit), std::exchange(loc_, load_.loc));
+    auto shift = [&](ValueId value) {
+      Op op = collective(OpKind::Shift, value, levels.ring);
+      op.set(Key::by, int64_t{1});
+      std::string name =
+          by == 1 ? fmt::format("{}.{}.1", nameOf(value),
+                                plan_.groups[static_cast<size_t>(levels.ring)].name)
+                  : fmt::format("{}.{}", nameOf(value).substr(0, nameOf(value).rfind('.')), by);
+      return emit(words_, std::move(op), std::move(name), typeOf(value), plan::Purpose::Data);
+    };
+    Words words{shift(before.places), shift(before.docs)};
+    unit_ = unit, loc_ = loc;
+    return shifted_[{levels.ring, by}] = words;
+  }
+
+  plan::Plan &plan_;
+  ContextRanks &ranks_;
+  plan::Segment &segment_;
+  Op load_;
+  int32_t unit_ = -1;
+  uint32_t loc_ = kNone;
+  std::string name_; ///< of the layer's output
+  std::vector<Op> ops_, words_;
+  std::map<std::pair<ValueId, int16_t>, ValueId> merged_;
+  std::map<std::pair<int16_t, int64_t>, Words> shifted_;
+};
+
+} // namespace
+
+void attendToSlices(plan::Plan &plan) {
+  ContextRanks ranks(plan);
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      if (segment.body)
+        AttentionWriter(plan, ranks, segment).run();
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,19 @@
+// The parts of the pass `partition`: how each op is cut, and what cuts sequences.
+#pragma once
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::passes {
+
+/// How an op is cut: the macros of PartitionRules.def.
+enum class PartitionRule : uint8_t { Lookup, Product, Rowwise, Heads, Loss, Whole, Later };
+PartitionRule partitionRuleOf(plan::OpKind kind);
+
+/// Gives each context-parallel rank two mirrored chunks of each sequence. Attention is left as it
+/// is, of what a rank has: no op before `attendToSlices`. False if ranks have whole sequences.
+bool cutSequences(plan::Plan &plan);
+
+/// Lets attention of slices see all keys, by what `model.cp_comm_type` says of each layer.
+void attendToSlices(plan::Plan &plan);
+
+} // namespace shardc::passes
