@@ -46,6 +46,7 @@ double productFlops(const Segment &segment, const Op &op) {
 }
 
 /// Keys that a query sees on average: all, half of them under a causal mask, fewer with a window.
+/// So it is of mirrored slices too, whichever they are.
 double visibleKeys(const Op &op, double positions) {
   if (!op.getBool(Key::causal))
     return positions;
@@ -59,13 +60,14 @@ double visibleKeys(const Op &op, double positions) {
 double attentionFlops(const Segment &segment, const Op &op) {
   const plan::OpInfo &info = plan::opInfo(op.kind);
   plan::ValueId query = op.operands[static_cast<size_t>(info.queries)];
+  plan::ValueId key = op.operands[static_cast<size_t>(info.keys)];
   const plan::Type &q = segment.values[query].type; // [B,S,N,D] or [B,S,(N+2G)·D]
   auto positions = static_cast<double>(q.shape[1]);
   double queries = info.hasPackedHeads ? static_cast<double>(q.shape[0]) * positions *
                                              static_cast<double>(op.getInt(Key::num_heads)) *
                                              static_cast<double>(op.getInt(Key::head_dim))
                                        : numel(segment, query);
-  return 4 * queries * visibleKeys(op, positions);
+  return 4 * queries * visibleKeys(op, static_cast<double>(segment.values[key].type.shape[1]));
 }
 
 /// x·wᵀ once: logits of all rows.

@@ -31,6 +31,9 @@ constexpr PassId kOrder[] = {
     // After the passes that look at forward and backward ops together, and before parameters get
     // blocks, which stages have or have not.
     PassId::SplitStages,
+    // After SplitStages, which cuts between layers, and before a pack follows the last gradient of
+    // each unit.
+    PassId::DelayWeightGrads,
     PassId::ShardUnits,
     PassId::InsertCollectives,
     // After InsertCollectives: these two find the table by its collectives and replace them.
@@ -69,7 +72,9 @@ bool isOptional(PassId id) {
   }
 }
 
-bool isOnRequest(PassId id) { return id == PassId::ExchangeEmbeddingRows; }
+bool isOnRequest(PassId id) {
+  return id == PassId::DelayWeightGrads || id == PassId::ExchangeEmbeddingRows;
+}
 
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
   std::vector<PassTime> times;

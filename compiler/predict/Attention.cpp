@@ -7,6 +7,10 @@ using Key = plan::AttrKey;
 
 bool isAttentionBwd(OpKind kind) { return plan::opInfo(kind).work.isGradient; }
 
+const plan::Type &keysOf(const plan::Segment &segment, const plan::Op &op) {
+  return segment.values[op.operands[static_cast<size_t>(plan::opInfo(op.kind).keys)]].type;
+}
+
 const plan::Type &queriesOf(const plan::Segment &segment, const plan::Op &op) {
   return segment.values[op.operands[static_cast<size_t>(plan::opInfo(op.kind).queries)]].type;
 }
@@ -19,14 +23,15 @@ AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op) 
   kind.hasDocuments = op.getBool(Key::reset_mask);
   kind.hasWindow = op.getInt(Key::window) >= 0;
   kind.packed = plan::opInfo(op.kind).hasPackedHeads;
+  kind.hasUnknownOrder =
+      plan::opInfo(op.kind).hasSlices && op.getBool(Key::causal) && op.getInt(Key::slices) == 0;
   if (kind.packed) {
     kind.heads = op.getInt(Key::num_heads);
     kind.groups = op.getInt(Key::num_groups);
     kind.channels = op.getInt(Key::head_dim);
   } else {
     kind.heads = q.shape[2];
-    auto keys = static_cast<size_t>(plan::opInfo(op.kind).queries) + 1;
-    kind.groups = segment.values[op.operands[keys]].type.shape[2];
+    kind.groups = keysOf(segment, op).shape[2];
     kind.channels = q.shape[3];
   }
   return kind;

@@ -12,6 +12,9 @@ bool isAttentionBwd(plan::OpKind kind);
 /// The queries, [B,S,N,D], or the rows that hold them with keys and values, [B,S,(N+2G)·D].
 const plan::Type &queriesOf(const plan::Segment &segment, const plan::Op &op);
 
+/// The keys, or the rows that hold them with queries and values.
+const plan::Type &keysOf(const plan::Segment &segment, const plan::Op &op);
+
 AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op);
 
 } // namespace shardc::predict

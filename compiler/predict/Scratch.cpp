@@ -34,16 +34,15 @@ int64_t roundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 /// cuDNN's backward attention: a sum for each query's row, the gradient of queries in fp32, and
 /// those of keys and values for every head if heads share them. In a deterministic run, each tile
 /// of keys keeps its own gradient of the queries; tiles have 256 keys, or 128 for small heads.
-int64_t cudnnBackward(const AttentionKind &h, int64_t batch, int64_t positions,
+int64_t cudnnBackward(const AttentionKind &h, int64_t batch, int64_t queries, int64_t keys,
                       bool isDeterministic) {
-  int64_t head = batch * h.heads * positions, shared = head * h.channels * 4;
-  int64_t queries = shared;
+  int64_t row = batch * h.heads * h.channels * 4, ofQueries = row * queries;
   if (isDeterministic) {
-    int64_t keys = h.channels <= 64 ? 128 : 256;
-    queries = batch * h.heads * roundUp(positions, 64) * roundUp(h.channels, 64) * 4 *
-              ((positions + keys - 1) / keys);
+    int64_t tile = h.channels <= 64 ? 128 : 256;
+    ofQueries = batch * h.heads * roundUp(queries, 64) * roundUp(h.channels, 64) * 4 *
+                ((keys + tile - 1) / tile);
   }
-  return head * 4 + queries + (h.groups == h.heads ? 0 : shared) + 320;
+  return batch * h.heads * queries * 4 + ofQueries + (h.groups == h.heads ? 0 : row * keys) + 320;
 }
 
 /// Hand-written kernels read separate queries, keys and values, and write separate gradients.
@@ -52,9 +51,27 @@ int64_t attentionScratch(const Segment &segment, const Op &op, bool isDeterminis
   AttentionKind kind = attentionKindOf(segment, op);
   bool isBackward = isAttentionBwd(op.kind);
   if (cudnnBarOf(kind) == CudnnBar::None)
-    return isBackward ? cudnnBackward(kind, q.shape[0], q.shape[1], isDeterministic) : 0;
+    return isBackward ? cudnnBackward(kind, q.shape[0], q.shape[1], q.shape[1], isDeterministic)
+                      : 0;
   int64_t parts = kind.packed ? q.bytes() : 0;
   return isBackward ? 2 * parts + q.shape[0] * kind.heads * q.shape[1] * 4 : parts;
+}
+
+/// By cuDNN: statistics of some of the queries; where a rank's two chunks have keys of all ranks
+/// before them, one after the other, gradients of the keys by the second one too.
+int64_t partScratch(const Segment &segment, const Op &op, bool isDeterministic) {
+  const plan::Type &q = queriesOf(segment, op), &k = keysOf(segment, op);
+  AttentionKind kind = attentionKindOf(segment, op);
+  bool isBackward = isAttentionBwd(op.kind);
+  int64_t statistics = q.shape[0] * kind.heads * q.shape[1] * 4;
+  if (cudnnBarOf(kind) != CudnnBar::None)
+    return isBackward ? statistics : 0;
+  if (!isBackward)
+    return statistics;
+  bool hasChunks = op.getBool(Key::causal) && k.shape[1] > q.shape[1];
+  int64_t queries = hasChunks ? q.shape[1] / 2 : q.shape[1];
+  return statistics + cudnnBackward(kind, q.shape[0], queries, k.shape[1], isDeterministic) +
+         (hasChunks ? 2 * k.bytes() : 0);
 }
 
 } // namespace
@@ -66,7 +83,8 @@ int64_t scratchOf(const Segment &segment, const Op &op, bool isDeterministic) {
   case plan::Workspace::Product:
     return kGemm;
   case plan::Workspace::Attention:
-    return attentionScratch(segment, op, isDeterministic);
+    return plan::opInfo(op.kind).hasSlices ? partScratch(segment, op, isDeterministic)
+                                           : attentionScratch(segment, op, isDeterministic);
   case plan::Workspace::Head:
     return headScratch(segment, op);
   }

@@ -25,14 +25,15 @@ constexpr int kDevicesMax = 64;
 enum Uid : int64_t { Q = 1, K, V, O, Stats, DO, DQ, DK, DV };
 
 struct Key {
-  int64_t batch, positions, heads, groups, channels;
+  int64_t batch, queries, keys, heads, groups, channels;
+  int64_t queryRows, keyRows; ///< of a sample in memory, of which those are some
   double scale;
   uint8_t causal, backward, deterministic, packed;
   uint16_t device, isF16;
 
   bool operator==(const Key &other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
-static_assert(sizeof(Key) == 56, "keys are compared and hashed as bytes: no padding");
+static_assert(sizeof(Key) == 80, "keys are compared and hashed as bytes: no padding");
 
 struct KeyHash {
   size_t operator()(const Key &key) const {
@@ -79,9 +80,15 @@ Key keyOf(const Call &call, AttentionOp op) {
     key.heads = first.shape[2], key.channels = first.shape[3];
     key.groups = call.in[op.backward ? 2 : 1].shape[2];
   }
-  key.batch = first.shape[0], key.positions = first.shape[1];
+  key.batch = first.shape[0];
+  key.queries = key.queryRows = first.shape[1];
+  key.keys = key.keyRows = op.packed ? key.queries : call.in[op.backward ? 2 : 1].shape[1];
   key.scale = call.attrs.scale;
   key.causal = call.attrs.causal, key.backward = op.backward, key.packed = op.packed;
+  if (op.piece) {
+    key.queries = op.piece->queries, key.keys = op.piece->keys;
+    key.causal = op.piece->causal;
+  }
   key.deterministic = contextOf(call).options().deterministic;
   int device = 0;
   cudaGetDevice(&device);
@@ -104,6 +111,8 @@ void noteBar(const Context &context, CudnnBar bar) {
     return context.tell(makeReport(report::AttentionWindow));
   case CudnnBar::Rows:
     return context.tell(makeReport(report::AttentionRows));
+  case CudnnBar::Positions:
+    return context.tell(makeReport(report::AttentionPositions));
   }
 }
 
@@ -112,9 +121,15 @@ bool fits(const Call &call, AttentionOp op) {
   if (contextOf(call).options().ownKernels)
     return false;
   const Attrs &attrs = call.attrs;
-  CudnnBar bar =
-      cudnnBarOf({call.in[op.backward ? 1 : 0].dtype, attrs.p > 0, attrs.reset_mask,
-                  attrs.window >= 0, op.packed, attrs.num_heads, attrs.num_groups, attrs.head_dim});
+  CudnnBar bar = cudnnBarOf({.type = call.in[op.backward ? 1 : 0].dtype,
+                             .drops = attrs.p > 0,
+                             .hasDocuments = attrs.reset_mask,
+                             .hasWindow = attrs.window >= 0,
+                             .packed = op.packed,
+                             .hasUnknownOrder = op.piece && attrs.causal && attrs.slices == 0,
+                             .heads = attrs.num_heads,
+                             .groups = attrs.num_groups,
+                             .channels = attrs.head_dim});
   noteBar(contextOf(call), bar);
   if (bar != CudnnBar::None)
     return false;
@@ -154,70 +169,79 @@ public:
 private:
   using Handle = std::shared_ptr<Tensors>;
 
+  /// Heads, and rows that are read or written of those that a sample has in memory.
+  struct Side {
+    int64_t heads, rows, rowsOfSample;
+  };
+  Side queries() const { return {key_.heads, key_.queries, key_.queryRows}; }
+  bool isSquare() const { return key_.queries == key_.keys; }
+  Side keys() const { return {key_.groups, key_.keys, key_.keyRows}; }
+
   /// [B, S, heads, D] in memory, [B, heads, S, D] for cuDNN.
-  std::vector<int64_t> dims(int64_t heads) const {
-    return {key_.batch, heads, key_.positions, key_.channels};
+  std::vector<int64_t> dims(const Side &side) const {
+    return {key_.batch, side.heads, side.rows, key_.channels};
   }
-  std::vector<int64_t> strides(int64_t heads) const {
-    int64_t row = heads * key_.channels;
-    return {key_.positions * row, key_.channels, row, 1};
+  std::vector<int64_t> strides(const Side &side) const {
+    int64_t row = side.heads * key_.channels;
+    return {side.rowsOfSample * row, key_.channels, row, 1};
   }
   /// The same for queries, keys or values, which may share rows: each group has its queries, its
   /// key and its value.
-  std::vector<int64_t> stridesOfPart(int64_t heads) const {
+  std::vector<int64_t> stridesOfPart(const Side &side) const {
     if (!key_.packed)
-      return strides(heads);
+      return strides(side);
     int64_t row = (key_.heads + 2 * key_.groups) * key_.channels;
     int64_t head = key_.groups == key_.heads ? 3 * key_.channels : key_.channels;
-    return {key_.positions * row, head, row, 1};
+    return {side.rowsOfSample * row, head, row, 1};
   }
-  Handle input(Uid uid, int64_t heads) {
-    return graph_->tensor(Tensors().set_uid(uid).set_dim(dims(heads)).set_stride(strides(heads)));
+  Handle input(Uid uid, const Side &side) {
+    return graph_->tensor(Tensors().set_uid(uid).set_dim(dims(side)).set_stride(strides(side)));
   }
-  Handle part(Uid uid, int64_t heads) {
+  Handle part(Uid uid, const Side &side) {
     return graph_->tensor(
-        Tensors().set_uid(uid).set_dim(dims(heads)).set_stride(stridesOfPart(heads)));
+        Tensors().set_uid(uid).set_dim(dims(side)).set_stride(stridesOfPart(side)));
   }
-  void output(const Handle &tensor, Uid uid, int64_t heads) {
-    tensor->set_output(true).set_uid(uid).set_dim(dims(heads)).set_stride(strides(heads));
+  void output(const Handle &tensor, Uid uid, const Side &side) {
+    tensor->set_output(true).set_uid(uid).set_dim(dims(side)).set_stride(strides(side));
   }
-  void outputPart(const Handle &tensor, Uid uid, int64_t heads) {
-    tensor->set_output(true).set_uid(uid).set_dim(dims(heads)).set_stride(stridesOfPart(heads));
+  void outputPart(const Handle &tensor, Uid uid, const Side &side) {
+    tensor->set_output(true).set_uid(uid).set_dim(dims(side)).set_stride(stridesOfPart(side));
   }
   void statistics(Tensors &tensor) const {
     tensor.set_uid(Stats)
         .set_data_type(fe::DataType_t::FLOAT)
-        .set_dim({key_.batch, key_.heads, key_.positions, 1})
-        .set_stride({key_.heads * key_.positions, key_.positions, 1, 1});
+        .set_dim({key_.batch, key_.heads, key_.queries, 1})
+        .set_stride({key_.heads * key_.queries, key_.queries, 1, 1});
   }
 
   void addForward() {
     auto options = fe::graph::SDPA_attributes()
                        .set_name("attention")
                        .set_generate_stats(true)
-                       .set_causal_mask(key_.causal)
+                       .set_causal_mask(key_.causal && isSquare())
+                       .set_causal_mask_bottom_right(key_.causal && !isSquare())
                        .set_attn_scale(static_cast<float>(key_.scale));
-    auto [o, stats] =
-        graph_->sdpa(part(Q, key_.heads), part(K, key_.groups), part(V, key_.groups), options);
-    output(o, O, key_.heads);
+    auto [o, stats] = graph_->sdpa(part(Q, queries()), part(K, keys()), part(V, keys()), options);
+    output(o, O, queries());
     stats->set_output(true);
     statistics(*stats);
   }
 
   void addBackward() {
-    Handle q = part(Q, key_.heads), k = part(K, key_.groups), v = part(V, key_.groups);
-    Handle o = input(O, key_.heads), dOut = input(DO, key_.heads);
+    Handle q = part(Q, queries()), k = part(K, keys()), v = part(V, keys());
+    Handle o = input(O, queries()), dOut = input(DO, queries());
     Tensors stats;
     statistics(stats);
     auto options = fe::graph::SDPA_backward_attributes()
                        .set_name("attention_bwd")
-                       .set_causal_mask(key_.causal)
+                       .set_causal_mask(key_.causal && isSquare())
+                       .set_causal_mask_bottom_right(key_.causal && !isSquare())
                        .set_deterministic_algorithm(key_.deterministic)
                        .set_attn_scale(static_cast<float>(key_.scale));
     auto [dq, dk, dv] = graph_->sdpa_backward(q, k, v, o, dOut, graph_->tensor(stats), options);
-    outputPart(dq, DQ, key_.heads);
-    outputPart(dk, DK, key_.groups);
-    outputPart(dv, DV, key_.groups);
+    outputPart(dq, DQ, queries());
+    outputPart(dk, DK, keys());
+    outputPart(dv, DV, keys());
   }
 
   const Key key_;
@@ -240,7 +264,7 @@ cudnnHandle_t handleOf(Library &lib, int device, std::string &message) {
 /// Slower kernels replace cuDNN for a call that it was expected to support.
 Report refusalOf(const Key &key, const std::string &message) {
   return makeReport(report::AttentionRefused, key.backward ? "attention_bwd" : "attention",
-                    key.batch, key.positions, key.heads, key.channels, key.groups,
+                    key.batch, key.queries, key.heads, key.channels, key.groups,
                     message.empty() ? "it gives no reason" : message);
 }
 
@@ -272,6 +296,15 @@ void addParts(Addresses &data, const Key &key, void *rows, Uid q, Uid k, Uid v) 
   data[v] = first + (queries + 1) * key.channels;
 }
 
+/// From the first rows of the operands to those of a piece, whose statistics lie apart.
+void moveTo(const AttentionPiece &piece, const Key &key, Addresses &data) {
+  for (Uid uid : {Q, O, DO, DQ})
+    if (auto at = data.find(uid); at != data.end())
+      at->second =
+          static_cast<uint16_t *>(at->second) + piece.firstQuery * key.heads * key.channels;
+  data[Stats] = piece.statistics;
+}
+
 Addresses addressesOf(const Call &call, AttentionOp op, const Key &key) {
   const Tensor *in = call.in, *out = call.out;
   Addresses data;
@@ -290,6 +323,8 @@ Addresses addressesOf(const Call &call, AttentionOp op, const Key &key) {
     data = {
         {Q, in[0].data}, {K, in[1].data}, {V, in[2].data}, {O, out[0].data}, {Stats, out[1].data}};
   }
+  if (op.piece)
+    moveTo(*op.piece, key, data);
   return data;
 }
 

@@ -8,10 +8,11 @@ namespace shardc::kernels::cuda {
 
 inline constexpr int64_t kPlainChannelsMax = 256;
 
-/// Operands and results as those of the op `attention`.
-void launchPlainAttention(const Call &call);
+/// Operands and results as those of the op `attention`, or of `attention_part`.
+void launchPlainAttention(const Call &call, bool isPart = false);
 
-/// Operands and results as those of `attention_bwd`; `delta` has room for f32[B,N,S].
-void launchPlainAttentionBwd(const Call &call, float *delta);
+/// Operands and results as those of `attention_bwd`, or of `attention_part_bwd`; `delta` has room
+/// for f32[B,N,S].
+void launchPlainAttentionBwd(const Call &call, float *delta, bool isPart = false);
 
 } // namespace shardc::kernels::cuda

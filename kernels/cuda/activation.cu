@@ -21,9 +21,9 @@ constexpr float kCubic = 0.044715f;
 /// At most two units in the last place off; exact division would take most of a chunk's time.
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
-/// How gelu is computed. fp32 results use the library's functions. The others use approximations
-/// whose error is far below bf16's: (1 + tanh(u))/2 as a sigmoid, and the error function to 1.5e-7
-/// (Abramowitz and Stegun, 7.1.26) from the exponential that its slope needs too.
+/// How gelu is computed. fp32 results use the library's functions. 16-bit ones have (1 + tanh(u))/2
+/// as a sigmoid, and those of bf16 the error function to 1.5e-7 (Abramowitz and Stegun, 7.1.26)
+/// from the exponential that its slope needs too: below -3.8 that is more than a unit of f16.
 enum class Gelu { Erf, Tanh, FastErf, FastTanh };
 
 /// Phi(x), and exp(-x²/2).
@@ -70,11 +70,10 @@ template <Gelu kBy> __device__ __forceinline__ float geluSlope(float x) {
 
 /// Calls use.operator()<kBy>().
 template <Mode M, typename Use> __device__ __forceinline__ void byGelu(bool tanhApprox, Use use) {
-  constexpr bool kFast = M == Mode::Bf16;
   if (tanhApprox)
-    use.template operator()<kFast ? Gelu::FastTanh : Gelu::Tanh>();
+    use.template operator()<kIsNarrow<M> ? Gelu::FastTanh : Gelu::Tanh>();
   else
-    use.template operator()<kFast ? Gelu::FastErf : Gelu::Erf>();
+    use.template operator()<M == Mode::Bf16 ? Gelu::FastErf : Gelu::Erf>();
 }
 
 struct GeluOp {

@@ -4,7 +4,9 @@
 //   dv = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q, summed over a group's heads.
 // q[B,S,N,D], k and v[B,S,G,D], o[B,S,N·D] f32, bf16 or f16 each, lse f32. Online softmax over
 // tiles of 32 keys; all arithmetic fp32 on the CUDA cores, sums in a fixed order, no atomics: dq
-// has a kernel over query tiles, dk and dv one over key tiles. Mapping: a block of 8 warps holds 32
+// has a kernel over query tiles, dk and dv one over key tiles. Of slices of a sequence, queries and
+// keys differ in number, each has its position, and tiles in which nothing is seen are left out; a
+// query that sees nothing has o = 0 and lse = -inf. Mapping: a block of 8 warps holds 32
 // rows of one head; a warp has 4 rows, a lane one column of a tile's scores, then every 32nd
 // channel of the results. Limited by fp32 arithmetic and shared memory: right for every type and
 // mask rather than fast. 6.8 TFLOP/s forward and 4.4 backward on an H200, 2026-11, where cuDNN has
@@ -12,6 +14,7 @@
 #include "kernels/cuda/PlainAttention.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/dropout.cuh"
+#include "kernels/host/Slices.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -23,9 +26,10 @@ constexpr int kRows = kTile / kWarps; ///< of a warp
 struct Attention {
   Data q, k, v, o, dOut, dq, dk, dv;
   float *lse, *delta;
-  const int32_t *docs;
+  const int32_t *docs, *keyDocs, *queryAt, *keyAt; ///< the latter three of slices alone
   const int64_t *samples;
-  int positions, heads, groups, channels;
+  int queries, keys, heads, groups, channels;
+  uint32_t positions; ///< of a whole sequence, which dropout counts
   uint32_t firstHead; ///< of all ranks' heads, the first one here
   int window;         ///< keys before its own that a query sees; negative: all
   float scale;
@@ -37,36 +41,82 @@ struct Span {
   int begin, end;
 };
 
-/// Row of dropout's mask, as kernels/host/Attention.h defines it.
-__device__ __forceinline__ uint32_t dropoutRow(const Attention &p, int head, int query) {
-  return (p.firstHead + static_cast<uint32_t>(head)) * static_cast<uint32_t>(p.positions) +
-         static_cast<uint32_t>(query);
+/// What the queries of one sample see of its keys, as the host's kernels define it.
+template <bool kParts> struct Sight {
+  const Attention &p;
+  const int32_t *docs, *keyDocs = nullptr, *queryAt = nullptr, *keyAt = nullptr;
+
+  __device__ __forceinline__ Sight(const Attention &attention, int sample)
+      : p(attention), docs(p.docs + static_cast<int64_t>(sample) * p.queries) {
+    if constexpr (kParts) {
+      keyDocs = p.keyDocs + static_cast<int64_t>(sample) * p.keys;
+      queryAt = p.queryAt + static_cast<int64_t>(sample) * p.queries;
+      keyAt = p.keyAt + static_cast<int64_t>(sample) * p.keys;
+    }
+  }
+
+  /// Keys outside of which a query sees none. Never empty.
+  __device__ __forceinline__ Span span(int query) const {
+    if constexpr (kParts)
+      return {0, p.keys};
+    Span span = {0, p.causal ? query + 1 : p.keys};
+    if (p.window >= 0)
+      span.begin = max(query - p.window, 0);
+    if (!p.resetMask)
+      return span;
+    span.begin = max(span.begin, min(max(docs[query], 0), query));
+    if (!p.causal)
+      for (span.end = query + 1; span.end < p.keys && docs[span.end] == docs[query];)
+        ++span.end;
+    return span;
+  }
+
+  /// Whether it sees a key of its span.
+  __device__ __forceinline__ bool sees(int query, int key) const {
+    if constexpr (!kParts)
+      return true;
+    int back = queryAt[query] - keyAt[key];
+    return (!p.causal || back >= 0) && (p.window < 0 || back <= p.window) &&
+           (!p.resetMask || docs[query] == keyDocs[key]);
+  }
+
+  /// Row and column of dropout's mask.
+  __device__ __forceinline__ uint32_t dropoutRow(int head, int query) const {
+    return (p.firstHead + static_cast<uint32_t>(head)) * p.positions +
+           static_cast<uint32_t>(kParts ? queryAt[query] : query);
+  }
+  __device__ __forceinline__ uint32_t dropoutColumn(int key) const {
+    return static_cast<uint32_t>(kParts ? keyAt[key] : key);
+  }
+};
+
+/// Ends the use of tiles in shared memory; false if the next ones are not needed: no thread sees
+/// any of their pairs.
+template <bool kParts> __device__ __forceinline__ bool nextTiles(bool seesAny) {
+  if constexpr (kParts)
+    return __syncthreads_or(seesAny) != 0;
+  __syncthreads();
+  return true;
 }
 
-/// Keys visible to a query, as kernels/host/Attention.h defines them. Never empty.
-__device__ __forceinline__ Span visible(const Attention &p, const int32_t *docs, int query) {
-  Span span = {0, p.causal ? query + 1 : p.positions};
-  if (p.window >= 0)
-    span.begin = max(query - p.window, 0);
-  if (!p.resetMask)
-    return span;
-  span.begin = max(span.begin, min(max(docs[query], 0), query));
-  if (!p.causal)
-    for (span.end = query + 1; span.end < p.positions && docs[span.end] == docs[query];)
-      ++span.end;
-  return span;
-}
+/// One head of a sample's queries, or of its keys.
+struct Side {
+  int sample, rows, heads, head;
+
+  __device__ __forceinline__ int64_t offset(int row, int channels) const {
+    return ((static_cast<int64_t>(sample) * rows + row) * heads + head) * channels;
+  }
+};
 
 /// Rows [first, first + 32) of one head into shared memory, `pitch` floats apart; rows past the end
 /// are zero.
-__device__ __forceinline__ void loadTile(const Data &x, const Attention &p, int sample, int head,
-                                         int heads, int first, float *tile, int pitch) {
-  for (int at = static_cast<int>(threadIdx.x); at < kTile * p.channels;
+__device__ __forceinline__ void loadTile(const Data &x, const Side &side, int channels, int first,
+                                         float *tile, int pitch) {
+  for (int at = static_cast<int>(threadIdx.x); at < kTile * channels;
        at += static_cast<int>(blockDim.x)) {
-    int row = at / p.channels, d = at % p.channels, position = first + row;
-    int64_t offset =
-        ((static_cast<int64_t>(sample) * p.positions + position) * heads + head) * p.channels + d;
-    tile[row * pitch + d] = position < p.positions ? element(x, offset) : 0.0f;
+    int row = at / channels, d = at % channels, position = first + row;
+    tile[row * pitch + d] =
+        position < side.rows ? element(x, side.offset(position, channels) + d) : 0.0f;
   }
 }
 
@@ -106,32 +156,30 @@ __device__ __forceinline__ void addProducts(const float (&factors)[kRows], const
 }
 
 template <int kColumns>
-__device__ __forceinline__ void writeRows(const Data &x, const Attention &p, int sample, int head,
-                                          int heads, int first, int warp, int lane,
+__device__ __forceinline__ void writeRows(const Data &x, const Side &side, int channels, int first,
+                                          int warp, int lane,
                                           const float (&rows)[kRows][kColumns]) {
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     int position = first + warp + r * kWarps;
-    if (position >= p.positions)
+    if (position >= side.rows)
       continue;
-    int64_t offset =
-        ((static_cast<int64_t>(sample) * p.positions + position) * heads + head) * p.channels;
+    int64_t offset = side.offset(position, channels);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c)
-      if (lane + c * kWarp < p.channels)
+      if (lane + c * kWarp < channels)
         setElement(x, offset + lane + c * kWarp, rows[r][c]);
   }
 }
 
 /// The keys visible to any of the block's queries.
-__device__ __forceinline__ Span visibleToTile(const Attention &p, const int32_t *docs, int first,
-                                              int lane) {
-  int query = min(first + lane, p.positions - 1);
-  Span span = visible(p, docs, query);
+template <bool kParts>
+__device__ __forceinline__ Span spanOfTile(const Sight<kParts> &sight, int first, int lane) {
+  Span span = sight.span(min(first + lane, sight.p.queries - 1));
   return {__reduce_min_sync(0xffffffffu, span.begin), __reduce_max_sync(0xffffffffu, span.end)};
 }
 
-template <int kColumns>
+template <int kColumns, bool kParts>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attention p) {
   awaitPrevious();
   extern __shared__ float shared[];
@@ -139,39 +187,47 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attentio
   float *q = shared, *k = q + kTile * pitch, *v = k + kTile * pitch;
   int first = static_cast<int>(blockIdx.x) * kTile, head = static_cast<int>(blockIdx.y);
   int sample = static_cast<int>(blockIdx.z), group = head / (p.heads / p.groups);
-  const int32_t *docs = p.docs + static_cast<int64_t>(sample) * p.positions;
-  loadTile(p.q, p, sample, head, p.heads, first, q, pitch);
-  Span spans[kRows], all = visibleToTile(p, docs, first, lane);
+  Side queries = {sample, p.queries, p.heads, head}, keys = {sample, p.keys, p.groups, group};
+  Sight<kParts> sight(p, sample);
+  loadTile(p.q, queries, p.channels, first, q, pitch);
+  Span spans[kRows], all = spanOfTile(sight, first, lane);
   float largest[kRows], total[kRows], sums[kRows][kColumns] = {};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    spans[r] = visible(p, docs, min(first + warp + r * kWarps, p.positions - 1));
+    spans[r] = sight.span(min(first + warp + r * kWarps, p.queries - 1));
     largest[r] = -INFINITY, total[r] = 0.0f;
   }
   for (int key0 = all.begin / kTile * kTile; key0 < all.end; key0 += kTile) {
-    __syncthreads();
-    loadTile(p.k, p, sample, group, p.groups, key0, k, pitch);
-    loadTile(p.v, p, sample, group, p.groups, key0, v, pitch);
+    bool seen[kRows], seesAny = false;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      int key = key0 + lane, query = min(first + warp + r * kWarps, p.queries - 1);
+      seen[r] = key >= spans[r].begin && key < spans[r].end && sight.sees(query, key);
+      seesAny |= seen[r];
+    }
+    if (!nextTiles<kParts>(seesAny))
+      continue;
+    loadTile(p.k, keys, p.channels, key0, k, pitch);
+    loadTile(p.v, keys, p.channels, key0, v, pitch);
     __syncthreads();
     float scores[kRows];
     dotRows(q, k, pitch, p.channels, warp, lane, scores);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      int key = key0 + lane, query = first + warp + r * kWarps;
-      bool seen = key >= spans[r].begin && key < spans[r].end;
-      float score = seen ? scores[r] * p.scale : -INFINITY;
+      int key = key0 + lane, query = min(first + warp + r * kWarps, p.queries - 1);
+      float score = seen[r] ? scores[r] * p.scale : -INFINITY;
       float newLargest = fmaxf(largest[r], warpMax(score));
       // Tiles before the first visible key change nothing.
       float shrink = newLargest == -INFINITY ? 1.0f : __expf(largest[r] - newLargest);
-      float prob = seen ? __expf(score - newLargest) : 0.0f;
+      float prob = seen[r] ? __expf(score - newLargest) : 0.0f;
       total[r] = total[r] * shrink + warpSum(prob);
       largest[r] = newLargest;
 #pragma unroll
       for (int c = 0; c < kColumns; ++c)
         sums[r][c] *= shrink;
-      if (p.mask.threshold > 0 && seen)
-        prob *= p.mask.factor(p.samples[sample], dropoutRow(p, head, query),
-                              static_cast<uint32_t>(key));
+      if (p.mask.threshold > 0 && seen[r])
+        prob *= p.mask.factor(p.samples[sample], sight.dropoutRow(head, query),
+                              sight.dropoutColumn(key));
       scores[r] = prob;
     }
     addProducts(scores, v, pitch, p.channels, lane, sums);
@@ -179,14 +235,15 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attentio
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     int query = first + warp + r * kWarps;
-    if (lane == 0 && query < p.positions)
-      p.lse[(static_cast<int64_t>(sample) * p.heads + head) * p.positions + query] =
-          largest[r] + logf(total[r]);
+    bool seesNone = kParts && largest[r] == -INFINITY;
+    if (lane == 0 && query < p.queries)
+      p.lse[(static_cast<int64_t>(sample) * p.heads + head) * p.queries + query] =
+          seesNone ? -INFINITY : largest[r] + logf(total[r]);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c)
-      sums[r][c] /= total[r];
+      sums[r][c] /= seesNone ? 1.0f : total[r];
   }
-  writeRows(p.o, p, sample, head, p.heads, first, warp, lane, sums);
+  writeRows(p.o, queries, p.channels, first, warp, lane, sums);
 }
 
 /// delta[b,n,s] = sum over channels of do·o; a warp a row.
@@ -200,10 +257,10 @@ __global__ void __launch_bounds__(256) rowProducts(const Attention p, int64_t ro
   for (int d = lane; d < p.channels; d += kWarp)
     sum += element(p.dOut, row * p.channels + d) * element(p.o, row * p.channels + d);
   sum = warpSum(sum);
-  int64_t head = row % p.heads, position = row / p.heads % p.positions;
-  int64_t sample = row / p.heads / p.positions;
+  int64_t head = row % p.heads, position = row / p.heads % p.queries;
+  int64_t sample = row / p.heads / p.queries;
   if (lane == 0)
-    p.delta[(sample * p.heads + head) * p.positions + position] = sum;
+    p.delta[(sample * p.heads + head) * p.queries + position] = sum;
 }
 
 /// For one query and key: the probability after dropout, and the gradient of the scaled score.
@@ -211,17 +268,20 @@ struct Element {
   float prob, dScore;
 };
 
-__device__ __forceinline__ Element differentiate(const Attention &p, float score, float dProb,
-                                                 float lse, float delta, int sample, int head,
-                                                 int query, int key) {
+template <bool kParts>
+__device__ __forceinline__ Element differentiate(const Sight<kParts> &sight, float score,
+                                                 float dProb, float lse, float delta, int sample,
+                                                 int head, int query, int key) {
+  const Attention &p = sight.p;
   float prob = __expf(score * p.scale - lse);
-  float factor = p.mask.threshold > 0 ? p.mask.factor(p.samples[sample], dropoutRow(p, head, query),
-                                                      static_cast<uint32_t>(key))
-                                      : 1.0f;
+  float factor = p.mask.threshold > 0
+                     ? p.mask.factor(p.samples[sample], sight.dropoutRow(head, query),
+                                     sight.dropoutColumn(key))
+                     : 1.0f;
   return {prob * factor, p.scale * prob * (dProb * factor - delta)};
 }
 
-template <int kColumns>
+template <int kColumns, bool kParts>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdQueries(const Attention p) {
   awaitPrevious();
   extern __shared__ float shared[];
@@ -229,22 +289,32 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdQueries(const Atten
   float *q = shared, *dOut = q + kTile * pitch, *k = dOut + kTile * pitch, *v = k + kTile * pitch;
   int first = static_cast<int>(blockIdx.x) * kTile, head = static_cast<int>(blockIdx.y);
   int sample = static_cast<int>(blockIdx.z), group = head / (p.heads / p.groups);
-  const int32_t *docs = p.docs + static_cast<int64_t>(sample) * p.positions;
-  int64_t statistics = (static_cast<int64_t>(sample) * p.heads + head) * p.positions;
-  loadTile(p.q, p, sample, head, p.heads, first, q, pitch);
-  loadTile(p.dOut, p, sample, head, p.heads, first, dOut, pitch);
-  Span spans[kRows], all = visibleToTile(p, docs, first, lane);
+  Side queries = {sample, p.queries, p.heads, head}, keys = {sample, p.keys, p.groups, group};
+  Sight<kParts> sight(p, sample);
+  int64_t statistics = (static_cast<int64_t>(sample) * p.heads + head) * p.queries;
+  loadTile(p.q, queries, p.channels, first, q, pitch);
+  loadTile(p.dOut, queries, p.channels, first, dOut, pitch);
+  Span spans[kRows], all = spanOfTile(sight, first, lane);
   float lse[kRows], delta[kRows], sums[kRows][kColumns] = {};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    int query = min(first + warp + r * kWarps, p.positions - 1);
-    spans[r] = visible(p, docs, query);
+    int query = min(first + warp + r * kWarps, p.queries - 1);
+    spans[r] = sight.span(query);
     lse[r] = p.lse[statistics + query], delta[r] = p.delta[statistics + query];
   }
   for (int key0 = all.begin / kTile * kTile; key0 < all.end; key0 += kTile) {
-    __syncthreads();
-    loadTile(p.k, p, sample, group, p.groups, key0, k, pitch);
-    loadTile(p.v, p, sample, group, p.groups, key0, v, pitch);
+    bool seen[kRows], seesAny = false;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      int key = key0 + lane, query = first + warp + r * kWarps;
+      seen[r] = key >= spans[r].begin && key < spans[r].end && query < p.queries &&
+                sight.sees(query, key);
+      seesAny |= seen[r];
+    }
+    if (!nextTiles<kParts>(seesAny))
+      continue;
+    loadTile(p.k, keys, p.channels, key0, k, pitch);
+    loadTile(p.v, keys, p.channels, key0, v, pitch);
     __syncthreads();
     float scores[kRows], dProbs[kRows];
     dotRows(q, k, pitch, p.channels, warp, lane, scores);
@@ -252,18 +322,17 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdQueries(const Atten
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       int key = key0 + lane, query = first + warp + r * kWarps;
-      bool seen = key >= spans[r].begin && key < spans[r].end && query < p.positions;
-      scores[r] =
-          seen ? differentiate(p, scores[r], dProbs[r], lse[r], delta[r], sample, head, query, key)
-                     .dScore
-               : 0.0f;
+      scores[r] = seen[r] ? differentiate(sight, scores[r], dProbs[r], lse[r], delta[r], sample,
+                                          head, query, key)
+                                .dScore
+                          : 0.0f;
     }
     addProducts(scores, k, pitch, p.channels, lane, sums);
   }
-  writeRows(p.dq, p, sample, head, p.heads, first, warp, lane, sums);
+  writeRows(p.dq, queries, p.channels, first, warp, lane, sums);
 }
 
-template <int kColumns>
+template <int kColumns, bool kParts>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attention p) {
   awaitPrevious();
   extern __shared__ float shared[];
@@ -271,26 +340,37 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attentio
   float *k = shared, *v = k + kTile * pitch, *q = v + kTile * pitch, *dOut = q + kTile * pitch;
   int first = static_cast<int>(blockIdx.x) * kTile, group = static_cast<int>(blockIdx.y);
   int sample = static_cast<int>(blockIdx.z), perGroup = p.heads / p.groups;
-  const int32_t *docs = p.docs + static_cast<int64_t>(sample) * p.positions;
-  loadTile(p.k, p, sample, group, p.groups, first, k, pitch);
-  loadTile(p.v, p, sample, group, p.groups, first, v, pitch);
+  Side keys = {sample, p.keys, p.groups, group};
+  Sight<kParts> sight(p, sample);
+  loadTile(p.k, keys, p.channels, first, k, pitch);
+  loadTile(p.v, keys, p.channels, first, v, pitch);
   float dk[kRows][kColumns] = {}, dv[kRows][kColumns] = {};
-  // The last query that sees a key of the tile, and the next.
-  int end = p.window < 0 ? p.positions : min(p.positions, first + kTile + p.window);
+  // The first query that may see a key of the tile, the last one, and the next.
+  int begin = p.causal && !kParts ? first : 0;
+  int end = p.window < 0 || kParts ? p.queries : min(p.queries, first + kTile + p.window);
   for (int head = group * perGroup; head < (group + 1) * perGroup; ++head) {
-    int64_t statistics = (static_cast<int64_t>(sample) * p.heads + head) * p.positions;
-    for (int query0 = p.causal ? first : 0; query0 < end; query0 += kTile) {
-      __syncthreads();
-      loadTile(p.q, p, sample, head, p.heads, query0, q, pitch);
-      loadTile(p.dOut, p, sample, head, p.heads, query0, dOut, pitch);
-      __syncthreads();
+    Side queries = {sample, p.queries, p.heads, head};
+    int64_t statistics = (static_cast<int64_t>(sample) * p.heads + head) * p.queries;
+    for (int query0 = begin; query0 < end; query0 += kTile) {
       int query = query0 + lane;
       Span span = {0, 0};
       float lse = 0, delta = 0;
-      if (query < p.positions) {
-        span = visible(p, docs, query);
+      if (query < p.queries) {
+        span = sight.span(query);
         lse = p.lse[statistics + query], delta = p.delta[statistics + query];
       }
+      bool seen[kRows], seesAny = false;
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        int key = first + warp + r * kWarps;
+        seen[r] = key >= span.begin && key < span.end && sight.sees(query, key);
+        seesAny |= seen[r];
+      }
+      if (!nextTiles<kParts>(seesAny))
+        continue;
+      loadTile(p.q, queries, p.channels, query0, q, pitch);
+      loadTile(p.dOut, queries, p.channels, query0, dOut, pitch);
+      __syncthreads();
       float scores[kRows], dProbs[kRows];
       dotRows(k, q, pitch, p.channels, warp, lane, scores);
       dotRows(v, dOut, pitch, p.channels, warp, lane, dProbs);
@@ -298,77 +378,93 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attentio
       for (int r = 0; r < kRows; ++r) {
         int key = first + warp + r * kWarps;
         Element e = {0.0f, 0.0f};
-        if (key >= span.begin && key < span.end)
-          e = differentiate(p, scores[r], dProbs[r], lse, delta, sample, head, query, key);
+        if (seen[r])
+          e = differentiate(sight, scores[r], dProbs[r], lse, delta, sample, head, query, key);
         scores[r] = e.prob, dProbs[r] = e.dScore;
       }
       addProducts(scores, dOut, pitch, p.channels, lane, dv);
       addProducts(dProbs, q, pitch, p.channels, lane, dk);
     }
   }
-  writeRows(p.dk, p, sample, group, p.groups, first, warp, lane, dk);
-  writeRows(p.dv, p, sample, group, p.groups, first, warp, lane, dv);
+  writeRows(p.dk, keys, p.channels, first, warp, lane, dk);
+  writeRows(p.dv, keys, p.channels, first, warp, lane, dv);
 }
 
-Attention describe(const Call &call, const Tensor &q, const Tensor &k, const Tensor &docs,
-                   const Tensor &samples) {
+/// Attention of queries, keys and words from these operands on: documents of a whole sequence, or
+/// positions of queries and keys and their documents; samples follow.
+Attention describe(const Call &call, int queries, int words, bool isPart) {
+  const Tensor &q = call.in[queries], &k = call.in[queries + 1];
+  auto wordsOf = [&](int operand) { return static_cast<const int32_t *>(call.in[operand].data); };
   Attention p = {};
-  p.q = dataOf(q), p.k = dataOf(k);
-  p.docs = static_cast<const int32_t *>(docs.data);
-  p.samples = static_cast<const int64_t *>(samples.data);
-  p.positions = static_cast<int>(q.shape[1]), p.heads = static_cast<int>(q.shape[2]);
+  p.q = dataOf(q), p.k = dataOf(k), p.v = dataOf(call.in[queries + 2]);
+  p.queries = static_cast<int>(q.shape[1]), p.keys = static_cast<int>(k.shape[1]);
+  p.heads = static_cast<int>(q.shape[2]);
   p.groups = static_cast<int>(k.shape[2]), p.channels = static_cast<int>(q.shape[3]);
-  p.firstHead = static_cast<uint32_t>(call.index * q.shape[2]);
+  if (isPart) {
+    p.queryAt = wordsOf(words), p.keyAt = wordsOf(words + 1);
+    p.docs = wordsOf(words + 2), p.keyDocs = wordsOf(words + 3);
+  } else {
+    p.docs = wordsOf(words);
+  }
+  p.samples = static_cast<const int64_t *>(call.in[isPart ? words + 4 : words + 1].data);
+  p.positions = static_cast<uint32_t>(isPart ? call.attrs.positions : q.shape[1]);
+  p.firstHead = static_cast<uint32_t>(host::Slices::headPart(call) * q.shape[2]);
   p.scale = static_cast<float>(call.attrs.scale);
   p.causal = call.attrs.causal, p.resetMask = call.attrs.reset_mask;
-  p.window = static_cast<int>(std::clamp<int64_t>(call.attrs.window, -1, p.positions));
+  p.window = static_cast<int>(std::clamp<int64_t>(call.attrs.window, -1, INT32_MAX / 2));
   p.mask = dropoutMask(call.attrs);
   return p;
 }
 
-/// Calls launch.operator()<channels/32, rounded up to a power of two>().
-template <typename Launch> void forColumns(int channels, Launch launch) {
+/// Calls launch.operator()<channels/32 rounded up to a power of two, whether of slices>().
+template <typename Launch> void forColumns(int channels, bool isPart, Launch launch) {
+  auto of = [&]<int kColumns>() {
+    isPart ? launch.template operator()<kColumns, true>()
+           : launch.template operator()<kColumns, false>();
+  };
   if (channels <= 2 * kWarp)
-    launch.template operator()<2>();
+    of.template operator()<2>();
   else if (channels <= 4 * kWarp)
-    launch.template operator()<4>();
+    of.template operator()<4>();
   else
-    launch.template operator()<8>();
+    of.template operator()<8>();
 }
 
 template <typename Kernel>
-void launchTiles(Kernel kernel, const Attention &p, int heads, int64_t samples, int tiles,
+void launchTiles(Kernel kernel, const Attention &p, int rows, int heads, int64_t samples, int tiles,
                  Queue &queue) {
   int shared = tiles * kTile * (p.channels + 1) * static_cast<int>(sizeof(float));
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-  dim3 grid(static_cast<unsigned>(ceilDiv(p.positions, kTile)), static_cast<unsigned>(heads),
+  dim3 grid(static_cast<unsigned>(ceilDiv(rows, kTile)), static_cast<unsigned>(heads),
             static_cast<unsigned>(samples));
   launchKernel(kernel, grid, kWarps * kWarp, static_cast<size_t>(shared), queue, p);
 }
 
 } // namespace
 
-void launchPlainAttention(const Call &call) {
-  Attention p = describe(call, call.in[0], call.in[1], call.in[3], call.in[4]);
-  p.v = dataOf(call.in[2]), p.o = dataOf(call.out[0]);
+void launchPlainAttention(const Call &call, bool isPart) {
+  Attention p = describe(call, 0, 3, isPart);
+  p.o = dataOf(call.out[0]);
   p.lse = static_cast<float *>(call.out[1].data);
-  forColumns(p.channels, [&]<int kColumns>() {
-    launchTiles(attentionForward<kColumns>, p, p.heads, call.in[0].shape[0], 3, queueOf(call));
+  forColumns(p.channels, isPart, [&]<int kColumns, bool kParts>() {
+    launchTiles(attentionForward<kColumns, kParts>, p, p.queries, p.heads, call.in[0].shape[0], 3,
+                queueOf(call));
   });
 }
 
-void launchPlainAttentionBwd(const Call &call, float *delta) {
-  Attention p = describe(call, call.in[1], call.in[2], call.in[6], call.in[7]);
-  p.dOut = dataOf(call.in[0]), p.v = dataOf(call.in[3]), p.o = dataOf(call.in[4]);
+void launchPlainAttentionBwd(const Call &call, float *delta, bool isPart) {
+  Attention p = describe(call, 1, 6, isPart);
+  p.dOut = dataOf(call.in[0]), p.o = dataOf(call.in[4]);
   p.lse = static_cast<float *>(call.in[5].data);
   p.dq = dataOf(call.out[0]), p.dk = dataOf(call.out[1]), p.dv = dataOf(call.out[2]);
   p.delta = delta;
-  int64_t samples = call.in[1].shape[0], rows = samples * p.positions * p.heads;
+  int64_t samples = call.in[1].shape[0], rows = samples * p.queries * p.heads;
   auto blocks = static_cast<unsigned>(ceilDiv(rows, 256 / kWarp));
   launchKernel(rowProducts, blocks, 256, 0, queueOf(call), p, rows);
-  forColumns(p.channels, [&]<int kColumns>() {
-    launchTiles(attentionBwdKeys<kColumns>, p, p.groups, samples, 4, queueOf(call));
-    launchTiles(attentionBwdQueries<kColumns>, p, p.heads, samples, 4, queueOf(call));
+  forColumns(p.channels, isPart, [&]<int kColumns, bool kParts>() {
+    launchTiles(attentionBwdKeys<kColumns, kParts>, p, p.keys, p.groups, samples, 4, queueOf(call));
+    launchTiles(attentionBwdQueries<kColumns, kParts>, p, p.queries, p.heads, samples, 4,
+                queueOf(call));
   });
 }
 

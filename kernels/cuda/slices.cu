@@ -2,10 +2,11 @@
 // keys together by their log-sum-exp: a warp a row of one head, all arithmetic fp32. transpose
 // moves runs of elements: x as [outer, inner, n] becomes y as [inner, outer, n]; a block column a
 // run. merge_slices moves chunks of the slices of members to their place in the sequence; block
-// columns a chunk. All are limited by memory. attention_part and its gradient have no kernel here:
-// they refuse every call.
+// columns a chunk. All are limited by memory, as is what attention of a half leaves to do for the
+// other one: rows to clear, and statistics to move, an element a thread.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/SliceRows.h"
 #include "kernels/cuda/common.cuh"
 
 namespace shardc::kernels::cuda {
@@ -149,15 +150,64 @@ const char *acceptsTranspose(const Call &call) {
   return call.attrs.outer * call.attrs.inner > INT32_MAX ? "there are 2^31 runs or more" : nullptr;
 }
 
-const char *refusesParts(const Call &) { return "slices of keys have no kernel on GPUs"; }
-void runNothing(const Call &) {}
+__global__ void __launch_bounds__(256)
+    clearRows(char *x, int64_t sampleBytes, int64_t firstByte, int64_t bytes) {
+  awaitPrevious();
+  int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 2;
+  if (i < bytes)
+    *reinterpret_cast<uint16_t *>(x + blockIdx.y * sampleBytes + firstByte + i) = 0;
+}
+
+/// Row blockIdx.y of [B·N, positions], of which [first, first + n) are those of `part`.
+struct Statistics {
+  float *all, *part;
+  int64_t positions, first, n;
+};
+
+__global__ void __launch_bounds__(256) putStatistics(const Statistics p, bool fillsRest) {
+  awaitPrevious();
+  int64_t s = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, at = s - p.first;
+  bool isPart = at >= 0 && at < p.n;
+  if (s < p.positions && (isPart || fillsRest))
+    p.all[blockIdx.y * p.positions + s] = isPart ? p.part[blockIdx.y * p.n + at] : -INFINITY;
+}
+
+__global__ void __launch_bounds__(256) takeStatistics(const Statistics p) {
+  awaitPrevious();
+  int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at < p.n)
+    p.part[blockIdx.y * p.n + at] = p.all[blockIdx.y * p.positions + p.first + at];
+}
+
+dim3 gridOf(const Tensor &lse, int64_t columns) {
+  return {static_cast<unsigned>(ceilDiv(columns, 256)),
+          static_cast<unsigned>(lse.shape[0] * lse.shape[1])};
+}
 
 } // namespace
+
+void launchClearRows(const Tensor &x, int64_t first, int64_t rows, Queue &queue) {
+  int64_t sample = x.numel() / x.shape[0] * dtypeBytes(x.dtype), row = sample / x.shape[1];
+  dim3 grid(static_cast<unsigned>(ceilDiv(rows * row, 256 * 2)), static_cast<unsigned>(x.shape[0]));
+  launchKernel(clearRows, grid, 256, 0, queue, static_cast<char *>(x.data), sample, first * row,
+               rows * row);
+}
+
+void launchPutStatistics(const float *from, int64_t first, int64_t queries, const Tensor &lse,
+                         bool fillsRest, Queue &queue) {
+  Statistics p = {static_cast<float *>(lse.data), const_cast<float *>(from), lse.shape[2], first,
+                  queries};
+  launchKernel(putStatistics, gridOf(lse, p.positions), 256, 0, queue, p, fillsRest);
+}
+
+void launchTakeStatistics(const Tensor &lse, int64_t first, int64_t queries, float *to,
+                          Queue &queue) {
+  Statistics p = {static_cast<float *>(lse.data), to, lse.shape[2], first, queries};
+  launchKernel(takeStatistics, gridOf(lse, queries), 256, 0, queue, p);
+}
 
 const Kernel kAttentionJoin = {"attention_join_cuda", runJoin, acceptsAs<&host::kAttentionJoin>};
 const Kernel kTranspose = {"transpose_cuda", runTranspose, acceptsTranspose};
 const Kernel kMergeSlices = {"merge_slices_cuda", runMerge, acceptsMerge};
-const Kernel kAttentionPart = {"attention_part_cuda", runNothing, refusesParts};
-const Kernel kAttentionPartBwd = {"attention_part_bwd_cuda", runNothing, refusesParts};
 
 } // namespace shardc::kernels::cuda

@@ -5,14 +5,16 @@
 // lse)·ob. attention_part_bwd: what the keys here add to the gradients, from o and lse of all parts
 // joined: with P = exp(scale·q·kᵀ - lse), M dropout's factors, dP = M·(do·vᵀ) and delta = do·o: dv
 // = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q. Dropout counts by positions, so
-// that masks are those of the whole sequence. Data are f32, bf16 or f16 each, products fp32 through
-// BLAS, sums of exponentials fp64. Limited as attention is.
+// that masks are those of the whole sequence. Where ranks have mirrored slices (Slices.h), the
+// positions follow from that, and not from the operands. Data are f32, bf16 or f16 each, products
+// fp32 through BLAS, sums of exponentials fp64. Limited as attention is.
 #include "kernels/host/Attention.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Dropout.h"
 #include "kernels/host/Rows.h"
 #include "kernels/host/Scratch.h"
+#include "kernels/host/Slices.h"
 
 #include <algorithm>
 #include <cmath>
@@ -76,22 +78,62 @@ const char *checkPart(const Call &call, const Operands &in, const Tensor &o, con
   SHARDC_REQUIRE(attrs.slices >= 0 && (attrs.slices == 0 || call.groupSize % attrs.slices == 0),
                  "the ranks with slices are not those of the group");
   SHARDC_REQUIRE(attrs.positions >= 0 &&
-                     attrs.positions <= (int64_t{1} << 32) / (call.groupSize * e.heads),
+                     attrs.positions <= (int64_t{1} << 32) / (Slices::headParts(call) * e.heads),
                  "heads times positions are too many");
+  if (attrs.slices > 0) {
+    SHARDC_REQUIRE(e.keys == e.queries || e.keys == attrs.slices * e.queries,
+                   "keys are neither of one slice nor of all");
+    SHARDC_REQUIRE(attrs.slices == 1 || e.queries % 2 == 0, "a slice has no halves");
+    SHARDC_REQUIRE(attrs.by >= 0 && attrs.by < attrs.slices, "there are not so many slices");
+  }
   return checkDropout(attrs);
 }
+
+/// Positions of a call's queries and keys in the sequence, for each sample.
+class Positions {
+public:
+  static int64_t room(const Call &call, const Extents &e) {
+    return call.attrs.slices > 0 ? e.queries + e.keys : 0;
+  }
+
+  /// `buffer` has that room.
+  Positions(const Call &call, const Operands &in, const Extents &e, int32_t *buffer)
+      : queries_(words(in.queryPositions)), keys_(words(in.keyPositions)), queryStride_(e.queries),
+        keyStride_(e.keys) {
+    if (call.attrs.slices == 0)
+      return;
+    Slices slices(call, in.q);
+    bool hasAll = e.keys > e.queries;
+    for (int64_t row = 0; row < e.queries; ++row)
+      buffer[row] = static_cast<int32_t>(slices.positionOf(slices.index, row));
+    for (int64_t key = 0; key < e.keys; ++key)
+      buffer[e.queries + key] =
+          static_cast<int32_t>(hasAll ? key : slices.positionOf(slices.owner(), key));
+    queries_ = buffer, keys_ = buffer + e.queries;
+    queryStride_ = keyStride_ = 0;
+  }
+
+  const int32_t *queries(int64_t sample) const { return queries_ + sample * queryStride_; }
+  const int32_t *keys(int64_t sample) const { return keys_ + sample * keyStride_; }
+
+  static const int32_t *words(const Tensor &t) { return static_cast<const int32_t *>(t.data); }
+
+private:
+  const int32_t *queries_, *keys_;
+  int64_t queryStride_, keyStride_;
+};
 
 /// What the queries of one sample and head see of its keys.
 class Pairs {
 public:
-  Pairs(const Call &call, const Operands &in, const Extents &extents, int64_t sample, int64_t head)
-      : attrs_(call.attrs), keys_(extents.keys),
-        queryAt_(words(in.queryPositions) + sample * extents.queries),
-        keyAt_(words(in.keyPositions) + sample * extents.keys),
-        queryDoc_(words(in.queryDocs) + sample * extents.queries),
-        keyDoc_(words(in.keyDocs) + sample * extents.keys),
+  Pairs(const Call &call, const Operands &in, const Positions &positions, const Extents &extents,
+        int64_t sample, int64_t head)
+      : attrs_(call.attrs), keys_(extents.keys), queryAt_(positions.queries(sample)),
+        keyAt_(positions.keys(sample)),
+        queryDoc_(Positions::words(in.queryDocs) + sample * extents.queries),
+        keyDoc_(Positions::words(in.keyDocs) + sample * extents.keys),
         sample_(static_cast<const int64_t *>(in.samples.data)[sample]),
-        firstRow_((headPart(call) * extents.heads + head) * call.attrs.positions) {}
+        firstRow_((Slices::headPart(call) * extents.heads + head) * call.attrs.positions) {}
 
   bool sees(int64_t query, int64_t key) const {
     int64_t back = int64_t{queryAt_[query]} - keyAt_[key];
@@ -110,13 +152,6 @@ public:
   }
 
 private:
-  static const int32_t *words(const Tensor &t) { return static_cast<const int32_t *>(t.data); }
-  /// Which part of the heads: members with the same slice are neighbours.
-  static int64_t headPart(const Call &call) {
-    int64_t slices = std::max<int64_t>(call.attrs.slices, 1);
-    return call.index % (call.groupSize / slices);
-  }
-
   const Attrs &attrs_;
   int64_t keys_;
   const int32_t *queryAt_, *keyAt_, *queryDoc_, *keyDoc_;
@@ -141,6 +176,7 @@ struct Task {
 
 struct Buffers {
   float *q, *k, *v, *o, *scores, *factors;
+  int32_t *positions;
 
   Buffers(const Call &call, Scratch &scratch) {
     Extents e(call.in[0], call.in[1]);
@@ -151,6 +187,7 @@ struct Buffers {
     o = scratch.takeUnlessF32(call.out[0], block * e.channels);
     scores = scratch.take<float>(block * e.keys);
     factors = scratch.take<float>(e.keys);
+    positions = scratch.take<int32_t>(Positions::room(call, e));
   }
 };
 
@@ -210,6 +247,7 @@ void runPart(const Call &call) {
   Buffers buffers(call, scratch);
   Operands in(call, false);
   Extents e(in.q, in.k);
+  Positions positions(call, in, e, buffers.positions);
   Dropout dropout(call.attrs);
   auto *lse = static_cast<float *>(call.out[1].data);
   auto scale = static_cast<float>(call.attrs.scale);
@@ -219,7 +257,7 @@ void runPart(const Call &call) {
       Factor k = headOf(in.k, b, group, e.keys, e.groups, e.channels).read(0, e.keys, buffers.k);
       Factor v = headOf(in.v, b, group, e.keys, e.groups, e.channels).read(0, e.keys, buffers.v);
       for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head) {
-        Task task = {e,     Pairs(call, in, e, b, head),
+        Task task = {e,     Pairs(call, in, positions, e, b, head),
                      scale, headOf(in.q, b, head, e.queries, e.heads, e.channels),
                      k,     v};
         attendHead(task, buffers, dropout,
@@ -235,6 +273,7 @@ enum BwdOperand { Do, Q, K, V, O, Lse, BwdOperands = 11 };
 
 struct BwdBuffers {
   float *dOut, *o, *q, *k, *v, *dq, *dk, *dv, *p, *dProbs, *factors;
+  int32_t *positions;
 
   BwdBuffers(const Call &call, Scratch &scratch) {
     Extents e(call.in[Q], call.in[K]);
@@ -251,6 +290,7 @@ struct BwdBuffers {
     p = scratch.take<float>(block * e.keys);
     dProbs = scratch.take<float>(block * e.keys);
     factors = scratch.take<float>(e.keys);
+    positions = scratch.take<int32_t>(Positions::room(call, e));
   }
 };
 
@@ -318,6 +358,7 @@ void runPartBwd(const Call &call) {
   BwdBuffers buffers(call, scratch);
   Operands in(call, true);
   Extents e(in.q, in.k);
+  Positions positions(call, in, e, buffers.positions);
   Dropout dropout(call.attrs);
   const auto *lse = static_cast<const float *>(call.in[Lse].data);
   auto scale = static_cast<float>(call.attrs.scale);
@@ -335,7 +376,8 @@ void runPartBwd(const Call &call) {
       std::fill_n(buffers.dk, e.keys * e.channels, 0.0f);
       std::fill_n(buffers.dv, e.keys * e.channels, 0.0f);
       for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head) {
-        Task task = {e, Pairs(call, in, e, b, head), scale, ofQueries(in.q, b, head), k, v};
+        Task task = {e, Pairs(call, in, positions, e, b, head), scale, ofQueries(in.q, b, head), k,
+                     v};
         differentiateHead(task, buffers, dropout, ofQueries(call.in[Do], b, head),
                           ofQueries(call.in[O], b, head), ofQueries(call.out[0], b, head),
                           lse + (b * e.heads + head) * e.queries);

@@ -15,6 +15,7 @@ struct AttentionKind {
   bool hasDocuments = false; ///< masks of documents
   bool hasWindow = false;    ///< a query sees a number of keys before its own
   bool packed = false;       ///< queries, keys and values share rows
+  bool hasUnknownOrder = false; ///< causal, of slices whose positions only operands tell
   int64_t heads = 1, groups = 1, channels = 64;
 };
 
@@ -27,6 +28,7 @@ enum class CudnnBar : uint8_t {
   Documents,     ///< it has no document masks
   SlidingWindow, ///< windows are left to the hand-written kernels
   Rows,          ///< heads do not have equal, aligned distances in their rows
+  Positions,     ///< which keys a query sees follows from operands
 };
 
 CudnnBar cudnnBarOf(const AttentionKind &kind);

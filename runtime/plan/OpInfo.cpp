@@ -84,6 +84,8 @@ constexpr OpTable makeOpTable() {
     countNames(results_, info.resultsMin, info.resultsMax);                                        \
     info.hasPackedHeads = positionOf(operands_, "qkv") >= 0;                                       \
     info.queries = static_cast<int8_t>(positionOf(operands_, info.hasPackedHeads ? "qkv" : "q"));  \
+    info.keys = static_cast<int8_t>(positionOf(operands_, info.hasPackedHeads ? "qkv" : "k"));     \
+    info.hasSlices = positionOf(operands_, "kpos") >= 0;                                           \
   }
 #define INPLACE(enumerator, result, operand)                                                       \
   table.info(OpKind::enumerator).inPlace[result] = operand;

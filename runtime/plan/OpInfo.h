@@ -127,7 +127,9 @@ struct OpInfo {
   std::string_view indexed;
   std::optional<OpKind> norm;  ///< for Recompute::FusedNorm: the norm of the sum
   int8_t queries = -1;         ///< for CostClass::Attention: the operand with the queries
-  bool hasPackedHeads = false; ///< that operand also has keys and values
+  int8_t keys = -1;            ///< for CostClass::Attention: the operand with the keys
+  bool hasPackedHeads = false; ///< one operand has queries, keys and values
+  bool hasSlices = false;      ///< queries and keys are slices of sequences, each with positions
 
   bool takesIndex() const { return !indexed.empty(); }
   bool isOptimizer() const { return sum == SumRole::Optimizes; }

@@ -69,6 +69,14 @@ void ShapeCheck::attentionPart(size_t first, size_t words, const Type &o, const 
   needVector(lse, DType::F32, queries * q.shape[2], "lse of f32[B, N, S]");
   need(op_.getFloat(Key::p) == 0 || op_.getInt(Key::positions) > 0,
        "attribute 'positions' where it has dropout");
+  int64_t slices = op_.getInt(Key::slices);
+  need(slices == 0 ||
+           (slices > 0 && members() % slices == 0 && (slices == 1 || q.shape[1] % 2 == 0)),
+       "mirrored slices of the members of its group");
+  need(slices == 0 || k.shape[1] == q.shape[1] || k.shape[1] == slices * q.shape[1],
+       "keys of one slice or of all");
+  need(slices == 0 || (op_.getInt(Key::by) >= 0 && op_.getInt(Key::by) < slices),
+       "attribute 'by' below the number of slices");
 }
 
 void ShapeCheck::checkAttentionPart() { attentionPart(0, 3, out(0), out(1)); }

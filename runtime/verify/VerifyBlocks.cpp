@@ -231,13 +231,21 @@ private:
     finding->noteAt = {roleIndex_, part.segment, part.op};
   }
 
+  /// The block that an op moves, or some elements of; -1: activations.
+  int32_t blockMovedBy(uint32_t s, const Op &op) {
+    if (int32_t held = claims_[find(node(s, op.results[0]))].block; held >= 0)
+      return held;
+    ValueId whole = cuts_[node(s, op.operands[0])].whole;
+    return whole == kNone ? -1 : claims_[find(node(s, whole))].block;
+  }
+
   /// Parts of a block lie on the ranks of the group among whose ranks it is divided, in the order
   /// of their indices.
   void checkGroup(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     if (!opInfo(op.kind).collective || !movesShards(collectiveKindOf(op)))
       return;
-    int32_t held = claims_[find(node(s, op.results[0]))].block;
+    int32_t held = blockMovedBy(s, op);
     if (held < 0)
       return;
     const Block &block = plan_.blocks[static_cast<size_t>(held)];

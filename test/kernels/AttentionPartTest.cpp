@@ -135,6 +135,31 @@ struct Mask {
 constexpr Mask kMasks[] = {
     {false, false, -1}, {true, false, -1}, {true, true, -1}, {false, true, -1}, {true, false, 5}};
 
+/// Where ranks have mirrored slices, the op knows their positions itself.
+TEST(AttentionPart, OfMirroredSlicesNeedsNoPositions) {
+  Whole whole(DType::F32, true, false, -1, 0.3);
+  constexpr int64_t kMembers = 3;
+  Slice all(Whole::kPositions);
+  std::iota(all.begin(), all.end(), 0);
+  for (int64_t rank = 0; rank < kMembers; ++rank)
+    for (int64_t by = 0; by <= kMembers; ++by) { // one more: all keys
+      Slice queries = zigzag(Whole::kPositions, kMembers, rank);
+      Slice keys = by == kMembers
+                       ? all
+                       : zigzag(Whole::kPositions, kMembers, (rank - by + kMembers) % kMembers);
+      std::vector<Array> want = whole.part(queries, keys);
+      KernelRun run("attention_part");
+      run.in(rowsAt(whole.q, queries)).in(rowsAt(whole.k, keys)).in(rowsAt(whole.v, keys));
+      whole.words(run, Slice(queries.size(), 0), Slice(keys.size(), 0));
+      run.attrs.slices = kMembers, run.attrs.by = by % kMembers;
+      run.index = rank, run.groupSize = kMembers;
+      run.out(want[0].dtype, want[0].shape).out(want[1].dtype, want[1].shape);
+      std::vector<Array> got = run.run();
+      EXPECT_EQ(got[0].values, want[0].values) << rank << ' ' << by;
+      EXPECT_EQ(got[1].values, want[1].values) << rank << ' ' << by;
+    }
+}
+
 /// A ring of members with mirrored slices: each query meets all keys, slice by slice.
 TEST(AttentionPart, JoinedAreThoseOfTheWhole) {
   for (int64_t members : {1, 2, 3})

@@ -6,7 +6,7 @@ only Python.
 
 Each run loads a checkpoint, trains a step and saves another one. Before its step it holds the weights and moments that the run
 before it held after its own, on all ranks together; tools reshard and convert some checkpoints in between. Layouts are drawn
-from strategies, numbers of ranks, groups of ranks that hold the state once each, and formats: 50 with SHARDC_LONG=1, else 5, of
+from strategies, numbers of ranks, groups of ranks that hold the state once each, tensor-parallel ranks, and formats: 50 with SHARDC_LONG=1, else 5, of
 the walk that SEED=n names (1 by default).
 """
 
@@ -24,12 +24,13 @@ from resume_runs import REPLICATED, SHARDING, TORCH, Place, expect, loads, saves
 
 RESHARDS = 50 if LONG else 5
 RANKS = (1, 2, 3, 4, 6, 8)  # which divide the samples of a step
+RANKS_MAX = 8
 CELLS = {"master": "weight", "m": "first moment", "v": "second moment"}
 SETTINGS = [
     "mixed_precision=bf16_mixed", "train.micro_batch_size=1", "train.global_batch_size=24", "train.train_iters=1000",
     "train.exit_interval=1", "model.seq_length=8", "model.share_embeddings_and_output_weights=false",
     # Rows that no number of ranks divides.
-    "model.hidden_size=40", "model.ffn_hidden_size=70", "model.make_vocab_size_divisible_by=1",
+    "model.hidden_size=40", "model.ffn_hidden_size=70", "model.make_vocab_size_divisible_by=2", "model.vocab_size=260",
 ]
 
 
@@ -47,10 +48,16 @@ class Layout:
                 self.outer = "optim"
         if self.strategy in TORCH:
             self.format = draw.choice(["torch_dcp", "torch_dist"])
+        self.tensor, self.by_rows = 1, False
+        if self.strategy not in TORCH and 2 * self.ranks <= RANKS_MAX and draw.random() < 0.5:
+            self.tensor, self.by_rows = 2, draw.random() < 0.5
         self.saves_beside = self.strategy not in TORCH and draw.random() < 0.5
 
     def settings(self):
-        found = under(self.strategy, self.ranks)
+        found = under(self.strategy, self.ranks * self.tensor)
+        if self.tensor > 1:
+            rows = str(self.by_rows).lower()
+            found += [f"model.tensor_model_parallel_size={self.tensor}", f"model.sequence_parallel={rows}"]
         if self.groups > 1:
             found += [f"ddp.num_distributed_optimizer_instances={self.groups}", f"ddp.outer_dp_sharding_strategy={self.outer}"]
         if self.format:
@@ -61,6 +68,8 @@ class Layout:
         text = f"{self.strategy} on {self.ranks}"
         if self.groups > 1:
             text += f" in {self.groups} groups" + (", state divided between them" if self.outer == "optim" else "")
+        if self.tensor > 1:
+            text += f" times {self.tensor} tensor-parallel" + (", by rows between products" if self.by_rows else "")
         return text + (f", {self.format}" if self.format else "")
 
 

@@ -186,6 +186,26 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
   }
 }
 
+/// So is what it loses where only operands tell which positions slices have.
+TEST(CudaAttentionFallback, IsToldOfSlicesInUnknownOrder) {
+  ReportList reports;
+  cuda::ContextOptions options;
+  options.tell = reports.sink();
+  cuda::Context context(options);
+  Call call;
+  call.context = &context;
+  for (int i = 0; i < 3; ++i)
+    call.in[i] = {nullptr, DType::BF16, 4, false, {1, 64, 4, 64}};
+  call.out[0] = {nullptr, DType::BF16, 3, false, {1, 64, 256}};
+  call.out[1] = {nullptr, DType::F32, 3, false, {1, 4, 64}};
+  call.attrs.causal = true;
+  findCudaKernel("attention_part")->workspaceBytes(call);
+  std::vector<Report> warnings = reports.take();
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(warnings[0].id == "no-cudnn" || warnings[0].id == "attention-by-positions")
+      << warnings[0].id;
+}
+
 /// Long rows, many tiles of keys: as models have them.
 TEST(CudaAttentionTypical, GradientsAgreeEitherWay) {
   SKIP_WITHOUT_GPU();

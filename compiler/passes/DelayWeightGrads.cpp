@@ -1,0 +1,137 @@
+// Moves weight gradients of the backward pass behind transfers between the ranks of a layer, which
+// would otherwise be waited for: nothing else of the pass needs them. A layer's chain is product,
+// sum over ranks, norm, gather, product; its weight gradients stand beside the sum and the gather.
+// Sums of weight gradients follow the transfer that others wait for, so that they do not delay it.
+#include <algorithm>
+#include <deque>
+
+#include "compiler/passes/Passes.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::Op;
+using plan::ValueId;
+
+class Delayer {
+public:
+  explicit Delayer(plan::Segment &segment) : segment_(segment), users_(segment) {}
+
+  void run() {
+    findRoles();
+    if (std::ranges::find(roles_, Role::Transfer) == roles_.end())
+      return;
+    std::vector<size_t> ahead = countAhead();
+    std::vector<Op> ops;
+    ops.reserve(segment_.ops.size());
+    for (size_t i = 0; i < segment_.ops.size(); ++i) {
+      Op &op = segment_.ops[i];
+      if (roles_[i] == Role::Gradient) {
+        gradients_.push_back(std::move(op));
+      } else if (roles_[i] == Role::Sum) {
+        sums_.push_back(std::move(op));
+      } else {
+        ops.push_back(std::move(op));
+        if (roles_[i] == Role::Transfer)
+          emit(ops, (gradients_.size() + ahead[i] - 1) / ahead[i]);
+      }
+    }
+    emit(ops, gradients_.size());
+    plan::replaceOps(segment_, std::move(ops));
+  }
+
+private:
+  enum class Role : uint8_t {
+    Other,
+    Transfer, ///< what follows waits for it
+    Gradient, ///< a product that makes that of a weight, which nothing in the segment reads
+    Sum,      ///< of a gradient over ranks
+  };
+
+  void findRoles() {
+    roles_.assign(segment_.ops.size(), Role::Other);
+    for (size_t i = segment_.ops.size(); i-- > 0;) {
+      const Op &op = segment_.ops[i];
+      if (op.phase != plan::Phase::Backward)
+        continue;
+      const plan::OpInfo &info = plan::opInfo(op.kind);
+      bool isTransfer = info.collective && !isPointToPoint(info.collective->kind) && op.group >= 0;
+      if (isTransfer)
+        roles_[i] = isAwaited(op) ? Role::Transfer : isLeaf(op) ? Role::Sum : Role::Other;
+      else if (info.work.cost == plan::CostClass::Product && isLeaf(op))
+        roles_[i] = Role::Gradient;
+    }
+  }
+
+  /// Whether it makes gradients of weights that nothing in the segment reads or overwrites, and
+  /// nothing overwrites what it reads.
+  bool isLeaf(const Op &op) const {
+    auto isFinal = [&](ValueId result) {
+      return users_.count(result) == 0 && segment_.values[result].purpose == plan::Purpose::Grads;
+    };
+    return op.ties.empty() && std::ranges::all_of(op.results, isFinal) &&
+           std::ranges::none_of(op.operands, [&](ValueId value) {
+             return std::any_of(users_.begin(value), users_.end(value), [&](uint32_t user) {
+               const Op &other = segment_.ops[user];
+               return &other != &op && overwrites(other, value);
+             });
+           });
+  }
+
+  static bool overwrites(const Op &op, ValueId value) {
+    const plan::OpInfo &info = plan::opInfo(op.kind);
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (int operand = info.inPlace[r];
+          operand >= 0 && op.operands[static_cast<size_t>(operand)] == value)
+        return true;
+    return std::ranges::any_of(op.ties, [&](const plan::Tie &tie) { return tie.value == value; });
+  }
+
+  /// Whether an op reads it that is not delayed.
+  bool isAwaited(const Op &op) const {
+    return std::ranges::any_of(op.results, [&](ValueId result) {
+      return std::any_of(users_.begin(result), users_.end(result),
+                         [&](uint32_t user) { return roles_[user] == Role::Other; });
+    });
+  }
+
+  /// For each transfer: how many there are, with this one, before the next gradient is made. They
+  /// share those that were made before.
+  std::vector<size_t> countAhead() const {
+    std::vector<size_t> ahead(segment_.ops.size(), 0);
+    size_t count = 0;
+    for (size_t i = segment_.ops.size(); i-- > 0;)
+      if (roles_[i] == Role::Gradient)
+        count = 0;
+      else if (roles_[i] == Role::Transfer)
+        ahead[i] = ++count;
+    return ahead;
+  }
+
+  void emit(std::vector<Op> &ops, size_t count) {
+    for (; count > 0; --count) {
+      ops.push_back(std::move(gradients_.front()));
+      gradients_.pop_front();
+    }
+    std::ranges::move(sums_, std::back_inserter(ops));
+    sums_.clear();
+  }
+
+  plan::Segment &segment_;
+  plan::Users users_;
+  std::vector<Role> roles_; ///< by op
+  std::deque<Op> gradients_;
+  std::vector<Op> sums_;
+};
+
+} // namespace
+
+void runDelayWeightGrads(plan::Plan &plan, Notes &) {
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      if (segment.body)
+        Delayer(segment).run();
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,208 @@
+// attention_part and its gradient. Where ranks have mirrored slices of each sequence, the masks are
+// such as cuDNN has. Of one rank's keys: of its own, causal row by row; of an earlier rank's, all
+// queries see the first half; the second half of the queries sees all of a later rank's. Of all
+// keys, in the order of positions: each half of the queries, which is one chunk of the sequence,
+// sees the keys up to its own end, causal from there backwards. Without a causal mask all see all.
+// Everything else is done by the hand-written kernels, from positions.
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/CudnnAttention.h"
+#include "kernels/cuda/PlainAttention.h"
+#include "kernels/cuda/Queue.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/SliceRows.h"
+#include "kernels/host/Slices.h"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+using host::Slices;
+
+/// How a call is divided: queries and the keys that they see. Queries of no piece see nothing.
+class Pieces {
+public:
+  Pieces(const Call &call, const Tensor &q, const Tensor &k)
+      : slices_(call, q), queries_(q.shape[1]), keys_(k.shape[1]),
+        isMasked_(call.attrs.causal && slices_.count > 0), hasAll_(isMasked_ && keys_ > queries_) {}
+
+  std::vector<AttentionPiece> here() const {
+    if (!isMasked_)
+      return {all(false)};
+    if (hasAll_) // the larger one first
+      return {chunk(2 * slices_.count - 1 - slices_.index, half()), chunk(slices_.index, 0)};
+    int64_t owner = slices_.owner();
+    return {owner == slices_.index ? all(true) : owner < slices_.index ? earlier() : later()};
+  }
+
+  /// The largest of those that any rank has: all need the same scratch.
+  std::vector<AttentionPiece> anywhere() const {
+    if (hasAll_)
+      return {chunk(2 * slices_.count - 1, half())};
+    if (isMasked_ && slices_.by > 0)
+      return {earlier(), later()};
+    return {all(isMasked_)};
+  }
+
+  int64_t countMax() const { return hasAll_ ? 2 : 1; }
+  bool isWhole(const AttentionPiece &piece) const { return piece.queries == queries_; }
+
+private:
+  int64_t half() const { return queries_ / 2; }
+  AttentionPiece all(bool causal) const { return {0, queries_, keys_, causal}; }
+  AttentionPiece earlier() const { return {0, queries_, half(), false}; }
+  AttentionPiece later() const { return {half(), half(), keys_, false}; }
+  /// The queries from a row on, which are this chunk of the sequence.
+  AttentionPiece chunk(int64_t index, int64_t first) const {
+    return {first, half(), (index + 1) * half(), true};
+  }
+
+  Slices slices_;
+  int64_t queries_, keys_;
+  bool isMasked_, hasAll_;
+};
+
+/// Whether cuDNN has all pieces of a call, and the scratch that the largest needs.
+struct Support {
+  bool byCudnn = true;
+  int64_t workspace = 0;
+
+  Support(const Call &call, const Pieces &pieces, bool isBackward) {
+    auto ask = [&](const AttentionPiece &piece) {
+      byCudnn = byCudnn && hasCudnnAttention(call, {isBackward, false, &piece});
+      if (byCudnn)
+        workspace = std::max(workspace, cudnnAttentionWorkspace(call, {isBackward, false, &piece}));
+    };
+    std::ranges::for_each(pieces.anywhere(), ask);
+    std::ranges::for_each(pieces.here(), ask);
+  }
+};
+
+// ---- forward ----
+
+struct Buffers {
+  Pieces pieces;
+  Support support;
+  std::byte *cudnn = nullptr;
+  float *statistics = nullptr;
+
+  Buffers(const Call &call, Scratch &scratch)
+      : pieces(call, call.in[0], call.in[1]), support(call, pieces, false) {
+    if (!support.byCudnn)
+      return;
+    cudnn = scratch.take<std::byte>(support.workspace);
+    statistics = scratch.take<float>(call.out[1].numel());
+  }
+};
+
+void run(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  if (!buffers.support.byCudnn)
+    return launchPlainAttention(call, true);
+  const Tensor &o = call.out[0], &lse = call.out[1];
+  Queue &queue = queueOf(call);
+  std::vector<AttentionPiece> pieces = buffers.pieces.here();
+  for (AttentionPiece &piece : pieces) {
+    bool isWhole = buffers.pieces.isWhole(piece);
+    piece.statistics = isWhole ? static_cast<float *>(lse.data) : buffers.statistics;
+    runCudnnAttention(call, {false, false, &piece}, buffers.cudnn);
+    if (isWhole)
+      continue;
+    bool isOnly = pieces.size() == 1;
+    if (isOnly)
+      launchClearRows(o, 0, piece.firstQuery, queue);
+    launchPutStatistics(piece.statistics, piece.firstQuery, piece.queries, lse, isOnly, queue);
+  }
+}
+
+const char *accepts(const Call &call) {
+  if (const char *reason = host::kAttentionPart.accepts(call))
+    return reason;
+  return call.in[0].cols() > kPlainChannelsMax ? "a head has more than 256 channels" : nullptr;
+}
+
+// ---- backward ----
+
+enum Operand { Do, Q, K, V, O, Lse };
+enum Result { Dq, Dk, Dv };
+
+struct BwdBuffers {
+  Pieces pieces;
+  Support support;
+  std::byte *cudnn = nullptr;
+  float *statistics = nullptr;
+  std::byte *dk = nullptr, *dv = nullptr; ///< by a second piece
+  float *delta = nullptr;                 ///< of the hand-written kernels
+
+  BwdBuffers(const Call &call, Scratch &scratch)
+      : pieces(call, call.in[Q], call.in[K]), support(call, pieces, true) {
+    if (!support.byCudnn) {
+      delta = scratch.take<float>(call.in[Lse].numel());
+      return;
+    }
+    cudnn = scratch.take<std::byte>(support.workspace);
+    statistics = scratch.take<float>(call.in[Lse].numel());
+    if (pieces.countMax() == 1)
+      return;
+    for (std::byte **gradient : {&dk, &dv})
+      *gradient = scratch.take<std::byte>(call.in[K].numel() * dtypeBytes(call.out[Dk].dtype));
+  }
+};
+
+/// A piece's part of the gradient of queries, and the gradients of keys by it alone.
+void differentiate(const Call &call, const BwdBuffers &buffers, AttentionPiece piece) {
+  Queue &queue = queueOf(call);
+  piece.statistics = static_cast<float *>(call.in[Lse].data);
+  if (!buffers.pieces.isWhole(piece)) {
+    launchTakeStatistics(call.in[Lse], piece.firstQuery, piece.queries, buffers.statistics, queue);
+    piece.statistics = buffers.statistics;
+  }
+  runCudnnAttention(call, {true, false, &piece}, buffers.cudnn);
+  int64_t unseen = call.in[K].shape[1] - piece.keys;
+  for (Result gradient : {Dk, Dv})
+    if (unseen > 0)
+      launchClearRows(call.out[gradient], piece.keys, unseen, queue);
+}
+
+/// to += from.
+void addTo(const Call &call, const Tensor &from, Tensor to) {
+  Call cast = call;
+  to.accumulate = true;
+  cast.inCount = cast.outCount = 1;
+  cast.in[0] = from, cast.out[0] = to;
+  kCast.run(cast);
+}
+
+void runBwd(const Call &call) {
+  Scratch scratch(call);
+  BwdBuffers buffers(call, scratch);
+  if (!buffers.support.byCudnn)
+    return launchPlainAttentionBwd(call, buffers.delta, true);
+  std::vector<AttentionPiece> pieces = buffers.pieces.here();
+  differentiate(call, buffers, pieces.front());
+  if (pieces.size() > 1) {
+    Call second = call;
+    second.out[Dk].data = buffers.dk, second.out[Dv].data = buffers.dv;
+    differentiate(second, buffers, pieces.back());
+    for (Result gradient : {Dk, Dv})
+      addTo(call, second.out[gradient], call.out[gradient]);
+  } else if (!buffers.pieces.isWhole(pieces.front())) {
+    launchClearRows(call.out[Dq], 0, pieces.front().firstQuery, queueOf(call));
+  }
+}
+
+const char *acceptsBwd(const Call &call) {
+  if (const char *reason = host::kAttentionPartBwd.accepts(call))
+    return reason;
+  return call.in[Q].cols() > kPlainChannelsMax ? "a head has more than 256 channels" : nullptr;
+}
+
+} // namespace
+
+const Kernel kAttentionPart = {"attention_part_cuda", run, accepts, workspaceOf<Buffers>};
+const Kernel kAttentionPartBwd = {"attention_part_bwd_cuda", runBwd, acceptsBwd,
+                                  workspaceOf<BwdBuffers>};
+
+} // namespace shardc::kernels::cuda

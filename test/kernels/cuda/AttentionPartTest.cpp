@@ -1,0 +1,144 @@
+// Attention of slices of a sequence and its gradients against the host's: mirrored slices of one
+// rank's keys and of all, without them by positions; masks, grouped queries, dropout, documents,
+// all types. Does not test whether cuDNN or a hand-written kernel computes a call.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "kernels/host/Slices.h"
+#include "test/kernels/Harness.h"
+#include "test/kernels/cuda/DeviceRun.h"
+
+namespace shardc::kernels::test {
+namespace {
+
+struct Setting {
+  bench::Model model;      ///< positions are those of a slice
+  int64_t slices, index;   ///< ranks with slices, and which one this is
+  int64_t by = 0;          ///< keys are those of the rank with index - by
+  bool hasAllKeys = false; ///< or those of all
+  bool saysSlices = true;  ///< the call is told, or positions alone tell
+  bool causal = true, documents = false;
+  double p = 0;
+  int64_t window = -1;
+  int64_t headParts = 1;
+};
+
+const Setting kSettings[] = {
+    // a rank's own keys, those of an earlier and of a later one
+    {{2, 64, 4, 2, 64, 8, 8}, 2, 0},
+    {{2, 64, 4, 2, 64, 8, 8}, 2, 1, 1},
+    {{2, 64, 4, 2, 64, 8, 8}, 2, 0, 1},
+    {{1, 256, 8, 2, 128, 8, 8}, 4, 1, 1},
+    {{1, 256, 8, 8, 128, 8, 8}, 4, 1, 2},
+    {{2, 130, 4, 1, 64, 8, 8}, 4, 3, 3},
+    {{1, 37, 2, 1, 40, 8, 8}, 1, 0},
+    // all keys
+    {{2, 64, 4, 2, 64, 8, 8}, 2, 0, 0, true},
+    {{2, 64, 4, 2, 64, 8, 8}, 2, 1, 0, true},
+    {{1, 128, 8, 2, 128, 8, 8}, 4, 2, 0, true},
+    {{1, 66, 2, 2, 32, 8, 8}, 3, 1, 0, true},
+    // no mask
+    {{2, 64, 4, 2, 64, 8, 8}, 2, 1, 1, false, true, false},
+    {{2, 64, 4, 2, 64, 8, 8}, 2, 1, 0, true, false, false},
+    // by positions
+    {{2, 70, 4, 2, 64, 8, 8}, 2, 1, 1, false, false},
+    {{2, 70, 4, 2, 40, 8, 8}, 2, 0, 0, true, false},
+    {{2, 70, 2, 2, 32, 8, 8}, 2, 1, 0, true, true, true, true},
+    {{2, 70, 2, 2, 32, 8, 8}, 2, 1, 1, false, true, true, false, 0.2},
+    {{2, 70, 4, 2, 32, 8, 8}, 2, 1, 0, true, true, true, false, 0.2, -1, 2},
+    {{2, 70, 2, 2, 32, 8, 8}, 2, 0, 0, true, false, false, true, 0.1},
+    {{1, 66, 2, 1, 200, 8, 8}, 3, 2, 0, true, true, true, false, 0, 50},
+    {{1, 66, 2, 1, 40, 8, 8}, 3, 2, 1, false, true, true, true, 0.1, 20},
+};
+
+int32_t *wordsOf(Tensor &t) { return static_cast<int32_t *>(t.data); }
+
+/// Attributes, as many keys, positions and documents; q, k and v from operand `q` on, positions
+/// from `words` on. Fills with the same numbers whichever op it is.
+void apply(const Setting &setting, DeviceRun &run, int q, int words) {
+  Call &call = run.call();
+  Attrs &attrs = call.attrs;
+  attrs.causal = setting.causal, attrs.reset_mask = setting.documents;
+  attrs.p = setting.p, attrs.window = setting.window, attrs.salt = 3;
+  attrs.slices = setting.slices, attrs.by = setting.by;
+  attrs.positions = setting.slices * setting.model.positions;
+  call.groupSize = setting.slices * setting.headParts;
+  call.index = setting.index * setting.headParts + setting.headParts - 1;
+  host::Slices slices(call, call.in[q]);
+  int64_t batch = setting.model.batch, queries = setting.model.positions;
+  int64_t keys = setting.hasAllKeys ? setting.slices * queries : queries;
+  for (int i : {q + 1, q + 2, words + 1, words + 3}) {
+    Tensor &ofKeys = call.in[i];
+    ofKeys.shape[1] = keys;
+    run.retype(ofKeys, ofKeys.dtype, i < words);
+  }
+  for (int i = 0; i < 3; ++i)
+    run.fill(call.in[q + i], 40 + static_cast<uint64_t>(i), 2.0);
+  auto set = [&](int64_t sample, int64_t row, int64_t rows, int64_t position, int side) {
+    wordsOf(call.in[words + side])[sample * rows + row] = static_cast<int32_t>(position);
+    wordsOf(call.in[words + 2 + side])[sample * rows + row] =
+        setting.documents ? static_cast<int32_t>(position / 23 * 23) : 0;
+  };
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t row = 0; row < queries; ++row)
+      set(b, row, queries, slices.positionOf(setting.index, row), 0);
+    for (int64_t key = 0; key < keys; ++key)
+      set(b, key, keys, setting.hasAllKeys ? key : slices.positionOf(slices.owner(), key), 1);
+    static_cast<int64_t *>(call.in[words + 4].data)[b] = 11 + b;
+  }
+  attrs.slices = setting.saysSlices ? setting.slices : 0;
+  if (!setting.saysSlices)
+    call.groupSize = 1, call.index = 0;
+}
+
+class CudaAttentionPart : public testing::TestWithParam<int> {
+protected:
+  const Setting &setting() const { return kSettings[GetParam() / 3]; }
+  DType data() const { return kDataTypes[GetParam() % 3]; }
+};
+
+TEST_P(CudaAttentionPart, AgreesWithTheHost) {
+  SKIP_WITHOUT_GPU();
+  DeviceRun run("attention_part", data(), setting().model);
+  apply(setting(), run, 0, 3);
+  run.compare(1e-5, 6e-3);
+}
+
+/// Of a query that sees other keys too, which weigh as much as those that are here.
+TEST_P(CudaAttentionPart, GradientsAgreeWithTheHost) {
+  SKIP_WITHOUT_GPU();
+  DeviceRun forward("attention_part", data(), setting().model);
+  apply(setting(), forward, 0, 3);
+  Results part = forward.onHost();
+  for (bool inOrder : {true, false}) {
+    DeviceRun backward("attention_part_bwd", data(), setting().model);
+    apply(setting(), backward, 1, 6);
+    Call &call = backward.call();
+    for (int i = 0; i < 2; ++i) {
+      call.out[1 + i].shape[1] = call.in[2].shape[1];
+      backward.retype(call.out[1 + i], call.out[1 + i].dtype, false);
+    }
+    backward.fill(call.in[0], 50, 1.0);
+    std::memcpy(call.in[4].data, part[0].data(), part[0].size());
+    std::memcpy(call.in[5].data, part[1].data(), part[1].size());
+    auto *lse = static_cast<float *>(call.in[5].data);
+    std::transform(lse, lse + call.in[5].numel(), lse,
+                   [](float x) { return std::isinf(x) ? 1.0f : x + std::log(2.0f); });
+    if (!inOrder)
+      backward.inAnyOrder();
+    Results want = backward.onHost(), got = backward.onDevice(inOrder);
+    ASSERT_EQ(got.size(), 3u);
+    for (int r = 0; r < 3; ++r)
+      expectNear(call.out[r], got[static_cast<size_t>(r)], want[static_cast<size_t>(r)], 3e-5, 2e-2,
+                 "gradient " + std::to_string(r));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttentionPart,
+                         testing::Range(0, 3 * static_cast<int>(std::size(kSettings))));
+
+} // namespace
+} // namespace shardc::kernels::test
