@@ -17,6 +17,8 @@
 namespace shardc::kernels::cuda {
 namespace {
 
+constexpr unsigned kNan = 0x7fc00000u;
+
 template <Mode M>
 __global__ void __launch_bounds__(256) findLargest(const Data x, int64_t numel, unsigned *largest) {
   awaitPrevious();
@@ -38,7 +40,7 @@ __global__ void __launch_bounds__(256) findLargest(const Data x, int64_t numel, 
   if (threadIdx.x < kWarp) {
     most = __reduce_max_sync(0xffffffffu, threadIdx.x < 256 / kWarp ? parts[threadIdx.x] : 0u);
     if (threadIdx.x == 0)
-      atomicMax(largest, most);
+      atomicMax(largest, most > 0x7f800000u ? kNan : most); // one NaN for all
   }
 }
 
@@ -67,10 +69,15 @@ struct Target {
 __device__ __forceinline__ float multiplierOf(const Target &to) {
   float amax = *to.amax;
   if (!isfinite(amax))
-    return __uint_as_float(0x7fc00000u);
+    return __uint_as_float(kNan);
   if (amax == 0)
     return 1.0f;
   return fminf(__fdiv_rn(to.isE5M2 ? 57344.0f : 448.0f, amax), FLT_MAX);
+}
+
+/// With the host's NaN: a division here makes another one.
+__device__ __forceinline__ float reciprocal(float multiplier) {
+  return isnan(multiplier) ? __uint_as_float(kNan) : __fdiv_rn(1.0f, multiplier);
 }
 
 /// Eight numbers in their order.
@@ -111,7 +118,7 @@ struct QuantizeOp {
     load8<M>(x, i, n, v);
     storeRow<M>(to.q, i, n, convert(to, multiplier, v));
     if (i == 0)
-      *to.scale = __fdiv_rn(1.0f, multiplier);
+      *to.scale = reciprocal(multiplier);
   }
 };
 
@@ -167,7 +174,7 @@ __global__ void __launch_bounds__(256)
       at[r] = static_cast<uint8_t>(word >> (8 * r));
   }
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
-    *to.scale = __fdiv_rn(1.0f, multiplier);
+    *to.scale = reciprocal(multiplier);
 }
 
 void runQuantize(const Call &call) {

@@ -68,7 +68,9 @@ void runAmax(const Call &call) {
     int64_t n = std::min(kBlock, numel - begin);
     most = std::max(most, largestBits(readF32(call.in[0], begin, n, buffer), n));
   }
-  *static_cast<float *>(call.out[0].data) = std::bit_cast<float>(most);
+  constexpr uint32_t kInfinity = 0x7f800000u;
+  *static_cast<float *>(call.out[0].data) =
+      most > kInfinity ? std::numeric_limits<float>::quiet_NaN() : std::bit_cast<float>(most);
 }
 
 // quantize

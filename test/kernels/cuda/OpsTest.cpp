@@ -86,7 +86,10 @@ TEST_P(Ops, AgreeWithTheHost) {
       SCOPED_TRACE(testing::Message() << dtypeName(data) << " hidden " << model.hidden());
       DeviceRun run(row.op, data, model);
       scaleLogits(run, row.op);
-      run.compare(data == DType::F32 ? std::min(tolerances.f32, 2e-5) : tolerances.f32,
+      // Hopper's tensor cores add products of 8 bits with about 14 bits.
+      bool isOf8Bits = row.op == "matmul_scaled";
+      run.compare(data == DType::F32 && !isOf8Bits ? std::min(tolerances.f32, 2e-5)
+                                                   : tolerances.f32,
                   tolerances.bf16);
     }
 }
