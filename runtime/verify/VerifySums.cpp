@@ -463,10 +463,23 @@ private:
     return mark;
   }
 
+  /// Along which ranks have other tokens: of other samples, or slices of the same.
+  Axes tokenAxes() {
+    if (!tokenAxes_) {
+      tokenAxes_ = dataAxes_;
+      for (const Role &role : plan_.roles)
+        for (const Segment &segment : role.segments)
+          for (const Op &op : segment.ops)
+            if (op.kind == OpKind::BatchLoad)
+              *tokenAxes_ |= axesOf(plan_, op.group);
+    }
+    return *tokenAxes_;
+  }
+
   /// What another stage has computed of the same data.
   void followRecv(const Op &op) {
     Mark mark;
-    mark.varies = mark.due = dataAxes_;
+    mark.varies = mark.due = tokenAxes();
     mark.due |= stages_.axes;
     if (isTraining_[segmentIndex_])
       mark.cover = Cover::of(microbatchOf(op));
@@ -726,6 +739,7 @@ private:
   uint32_t roleIndex_;
   const Role &role_, &part_;
   Axes allAxes_, dataAxes_;
+  std::optional<Axes> tokenAxes_;             ///< found where a stage receives
   const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
   std::vector<bool> isTraining_;              ///< of each segment
   std::vector<bool> hasState_;                ///< of each block: the role has its state

@@ -406,6 +406,29 @@ TEST(JobData, SyntheticBatchesFillTheWholeEntry) {
       << "not whole batches";
 }
 
+/// The rank with index i of n has the chunks i and 2n-1-i of each sequence, and where they are.
+TEST(JobData, SlicesAreMirroredChunksOfTheWhole) {
+  auto source = run::openJobData(toyPlan({}));
+  ASSERT_TRUE(source.isOk()) << source.status().message();
+  std::vector<int32_t> all(run::FeedEntry::words(2, 4)), part(run::FeedEntry::words(2, 2, true));
+  run::FeedEntry whole = run::FeedEntry::at(all.data(), 2, 4);
+  ASSERT_TRUE((*source)->fill(run::FeedKind::Train, 1, 1, 2, 1, whole).isOk());
+  for (int64_t rank : {0, 1}) {
+    run::FeedEntry slice = run::FeedEntry::at(part.data(), 2, 2, true);
+    slice.slice = {rank, 2};
+    ASSERT_TRUE((*source)->fill(run::FeedKind::Train, 1, 1, 2, 1, slice).isOk());
+    for (int64_t row : {0, 1})
+      for (int64_t half : {0, 1}) {
+        int64_t place = half == 0 ? rank : 3 - rank, to = row * 2 + half, from = row * 4 + place;
+        EXPECT_EQ(slice.places[to], place);
+        EXPECT_EQ(slice.tokens[to], whole.tokens[from]);
+        EXPECT_EQ(slice.labels[to], whole.labels[from]);
+        EXPECT_EQ(slice.positions[to], whole.positions[from]);
+      }
+    EXPECT_EQ(std::memcmp(slice.samples, whole.samples, 2 * sizeof(int64_t)), 0);
+  }
+}
+
 TEST(JobCheck, WhatTheProgramTakesIsWhatTheJobGives) {
   EXPECT_THAT(said(run::checkJob(toyPlan({.evalEvery = 2}))), ElementsAre());
   auto differing = [](std::string_view path, int64_t value) {
