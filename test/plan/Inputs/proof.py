@@ -97,11 +97,12 @@ def variants():
     yield "hfsdp-exchanged", "llama_tiny", [*divided, "model.deterministic_mode=true", "train.global_batch_size=24"]
     yield "hfsdp-slots", "llama_tiny", [*divided, "ddp.fsdp_double_buffer=true", "train.global_batch_size=8"]
     yield "background-hfsdp", "llama_tiny", [*divided, *SAVE, *EVAL, "train.global_batch_size=8"]
-    context = ["cluster.gpus_per_node=4", "model.context_parallel_size=2"]  # two ranks with slices of each sequence
-    yield "context-ring", "llama_tiny", [*fsdp, *context, *EVAL, *THREE_MICROBATCHES]
+    context = ["cluster.gpus_per_node=2", "model.context_parallel_size=2"]  # both have slices of each sequence
+    yield "context-ring", "llama_tiny", [*fsdp, *context, *EVAL, "train.global_batch_size=6"]
     yield "context-heads", "llama_tiny", [*fsdp, *context, "model.cp_comm_type=[a2a]", "model.num_query_groups=2",
-                                         *ONE_MICROBATCH]
-    yield "context-gathered", "gpt2_tiny", [*STRATEGIES["optim"], *context, "model.cp_comm_type=[all_gather]", *ONE_MICROBATCH]
+                                         "train.global_batch_size=2"]
+    yield "context-gathered", "gpt2_tiny", [*STRATEGIES["optim"], *context, "cluster.gpus_per_node=4",
+                                            "model.cp_comm_type=[all_gather]", *ONE_MICROBATCH]
 
 
 SCHEDULED = ["no_shard-3", "optim-3", "optim_grads-3", "optim_grads_params-3", "bf16-3", "gpt2-optim_grads_params-3",
