@@ -6,12 +6,8 @@ only Python.
 
 Each run loads a checkpoint, trains a step and saves another one. Before its step it holds the weights and moments that the run
 before it held after its own, on all ranks together; tools reshard and convert some checkpoints in between. Layouts are drawn
-<<<<<<< HEAD
-from strategies, numbers of ranks, groups of ranks that hold the state once each, tensor-parallel ranks, and formats: 50 with SHARDC_LONG=1, else 5, of
-=======
-from strategies, numbers of ranks, groups of ranks that hold the state once each, slices of sequences, and formats: 50 with SHARDC_LONG=1, else 5, of
->>>>>>> 127b90c8 (Say what context parallelism asks for, and prove small plans of it)
-the walk that SEED=n names (1 by default).
+from strategies, numbers of ranks, groups of ranks that hold the state once each, tensor- and context-parallel ranks, and formats:
+50 with SHARDC_LONG=1, else 5, of the walk that SEED=n names (1 by default).
 """
 
 import argparse
@@ -52,13 +48,10 @@ class Layout:
                 self.outer = "optim"
         if self.strategy in TORCH:
             self.format = draw.choice(["torch_dcp", "torch_dist"])
-<<<<<<< HEAD
         self.tensor, self.by_rows = 1, False
         if self.strategy not in TORCH and 2 * self.ranks <= RANKS_MAX and draw.random() < 0.5:
             self.tensor, self.by_rows = 2, draw.random() < 0.5
-=======
         self.context = draw.choice([1, 2]) if self.ranks % (2 * self.groups) == 0 else 1
->>>>>>> 127b90c8 (Say what context parallelism asks for, and prove small plans of it)
         self.saves_beside = self.strategy not in TORCH and draw.random() < 0.5
 
     def settings(self):
@@ -78,12 +71,9 @@ class Layout:
         text = f"{self.strategy} on {self.ranks}"
         if self.groups > 1:
             text += f" in {self.groups} groups" + (", state divided between them" if self.outer == "optim" else "")
-<<<<<<< HEAD
         if self.tensor > 1:
             text += f" times {self.tensor} tensor-parallel" + (", by rows between products" if self.by_rows else "")
-=======
         text += f", in slices for {self.context}" if self.context > 1 else ""
->>>>>>> 127b90c8 (Say what context parallelism asks for, and prove small plans of it)
         return text + (f", {self.format}" if self.format else "")
 
 
