@@ -9,6 +9,7 @@
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Printer.h"
+#include "runtime/plan/Stages.h"
 #include "runtime/plan/Variants.h"
 
 namespace shardc::exec {
@@ -25,8 +26,8 @@ hal::StreamUse useOf(const plan::Plan &plan, plan::StreamId stream) {
 
 Executable::Executable(const plan::Plan &plan, hal::Backend &backend,
                        const ExecutableOptions &options)
-    : plan_(plan), backend_(backend), options_(options), map_(plan),
-      ranksOfRole_(plan.roles.size()) {
+    : plan_(plan), isPipeline_(plan::isPipeline(plan)), backend_(backend), options_(options),
+      map_(plan), ranksOfRole_(plan.roles.size()) {
   for (uint32_t r = 0; r < plan.roles.size(); ++r) {
     firstOf_.push_back(static_cast<uint32_t>(segments_.size()));
     for (const plan::Segment &segment : plan.roles[r].segments)
@@ -96,7 +97,7 @@ Status Executable::createRanks() {
     ASSIGN_OR_RETURN(rank->backgroundEnd, device->createEvent());
     ASSIGN_OR_RETURN(rank->queue, LaunchQueue::create(*device, options_.nodesAhead));
     if (options_.progress) {
-      constexpr int64_t kBytes = plan::kStreamsMax * sizeof(uint32_t);
+      constexpr int64_t kBytes = sizeof(RankWords);
       ASSIGN_OR_RETURN(rank->words, device->allocate(hal::MemoryKind::Host, kBytes, "progress"));
       std::memset(rank->words->data(), 0, kBytes);
     }
@@ -105,8 +106,8 @@ Status Executable::createRanks() {
   return Status::ok();
 }
 
-StreamWords Executable::progress(size_t rank) const {
-  StreamWords words{};
+RankWords Executable::progress(size_t rank) const {
+  RankWords words{};
   if (const std::unique_ptr<hal::Buffer> &buffer = ranks_[rank]->words)
     for (size_t s = 0; s < words.size(); ++s)
       words[s] = std::atomic_ref(reinterpret_cast<uint32_t *>(buffer->data())[s])
@@ -357,11 +358,30 @@ BoundOp Executable::boundOp(size_t rank, uint32_t segment, const plan::SegmentIn
 
 Status Executable::read(size_t rank, const void *from, int64_t bytes, void *to) {
   Rank &r = *ranks_[rank];
-  if (!r.staging || r.staging->bytes() < bytes) {
-    ASSIGN_OR_RETURN(r.staging, r.device->allocate(hal::MemoryKind::Host, bytes, "staging"));
-  }
+  RETURN_IF_ERROR(needStaging(r, bytes));
   RETURN_IF_ERROR(r.streams[0]->copy(r.staging->data(), from, bytes, "copy to the host"));
   RETURN_IF_ERROR(backend_.synchronize());
+  std::memcpy(to, r.staging->data(), static_cast<size_t>(bytes));
+  return Status::ok();
+}
+
+Status Executable::needStaging(Rank &rank, int64_t bytes) {
+  if (!rank.staging || rank.staging->bytes() < bytes) {
+    ASSIGN_OR_RETURN(rank.staging, rank.device->allocate(hal::MemoryKind::Host, bytes, "staging"));
+  }
+  return Status::ok();
+}
+
+Status Executable::readBeside(size_t rank, const void *from, int64_t bytes, void *to) {
+  Rank &r = *ranks_[rank];
+  if (!r.reading) {
+    ASSIGN_OR_RETURN(r.reading, r.device->createStream("reading", hal::StreamUse::Compute));
+    ASSIGN_OR_RETURN(r.isRead, r.device->createEvent());
+  }
+  RETURN_IF_ERROR(needStaging(r, bytes));
+  RETURN_IF_ERROR(r.reading->copy(r.staging->data(), from, bytes, "copy to the host"));
+  RETURN_IF_ERROR(r.reading->record(*r.isRead));
+  RETURN_IF_ERROR(r.isRead->synchronize());
   std::memcpy(to, r.staging->data(), static_cast<size_t>(bytes));
   return Status::ok();
 }
@@ -369,9 +389,7 @@ Status Executable::read(size_t rank, const void *from, int64_t bytes, void *to) 
 Status Executable::write(size_t rank, void *to, int64_t bytes, const void *from) {
   Rank &r = *ranks_[rank];
   RETURN_IF_ERROR(backend_.synchronize());
-  if (!r.staging || r.staging->bytes() < bytes) {
-    ASSIGN_OR_RETURN(r.staging, r.device->allocate(hal::MemoryKind::Host, bytes, "staging"));
-  }
+  RETURN_IF_ERROR(needStaging(r, bytes));
   std::memcpy(r.staging->data(), from, static_cast<size_t>(bytes));
   RETURN_IF_ERROR(r.streams[0]->copy(to, r.staging->data(), bytes, "copy from the host"));
   return backend_.synchronize();

@@ -25,8 +25,9 @@ namespace shardc::exec {
 
 class Executable;
 
-/// A word of each stream of a plan; 0 of those that it does not have.
-using StreamWords = std::array<uint32_t, plan::kStreamsMax>;
+/// A word of each stream of a plan, 0 of those that it does not have; and one that says which
+/// microbatch is under way, 0 where that is not told.
+using RankWords = std::array<uint32_t, plan::kStreamsMax + 1>;
 
 struct ExecutableOptions {
   bool graphs = true; ///< captures segments; otherwise every op is enqueued separately
@@ -58,7 +59,9 @@ struct MemoryStages {
   int64_t end = 0; ///< memory of libraries, kernels, graphs
   /// Bytes of each, without its landing buffer.
   std::vector<std::pair<std::string, int64_t>> communicators;
-  int64_t landings = 0; ///< bytes of landing buffers, in use after channels were created
+  int64_t landings = 0;          ///< bytes of landing buffers, in use after channels were created
+  int64_t graphs = 0, nodes = 0; ///< that the first rank has captured
+  double captureSeconds = 0;     ///< of all ranks of this process
 };
 
 /// Observes each op in a run op by op, after it has ended on all ranks of this process.
@@ -118,6 +121,7 @@ public:
   /// Of this process' first rank.
   const plan::Role &role() const { return roleOf(0); }
   const plan::Role &roleOf(size_t rank) const { return plan_.roles[ranks_[rank]->role]; }
+  uint32_t roleIndexOf(size_t rank) const { return ranks_[rank]->role; }
   /// Indices of the roles that ranks of this process have.
   const std::vector<uint32_t> &rolesHere() const { return rolesHere_; }
   /// The number of a role's segment, the segment with a number, and its role.
@@ -149,9 +153,14 @@ public:
   Status launchBackground(uint32_t segment);
   /// True if no background segment is queued or running. Any thread may call it.
   bool isBackgroundDone() const;
-  /// Runs a segment op by op: each op has ended on all ranks before the next one begins.
-  Status runOpByOp(uint32_t segment, const plan::SegmentInstance &instance,
-                   const hal::LaunchParams &params, OpObserver *observer);
+  // What OpByOp runs a segment with, on all ranks of this process that have its role.
+  /// Before the first op. Nothing of these ranks is running but background segments.
+  Status prepareOps(uint32_t segment, const plan::SegmentInstance &instance,
+                    const hal::LaunchParams &params);
+  /// Enqueues one op, and lets `eventsOf` tell when it has ended.
+  Status issueAlone(uint32_t segment, const plan::SegmentInstance &instance, size_t op);
+  /// Of each rank the event behind the op that `issueAlone` has enqueued last on the stream.
+  std::vector<hal::Event *> eventsOf(uint32_t segment, plan::StreamId stream) const;
 
   // The process' ranks, by index.
   int worldRank(size_t rank) const { return ranks_[rank]->device->rank(); }
@@ -174,9 +183,9 @@ public:
   const MemoryStages &memoryStages() const { return stages_; }
   /// GB/s of the plan's largest all-gather, measured when its channel was created; 0: unknown.
   double measuredGatherGBs() const;
-  /// Progress of a rank's streams: ProgressWords with the numbers of ProgressMap, by stream. All
+  /// Progress of a rank: ProgressWords with the numbers of ProgressMap, by stream. All
   /// zero without the option. Any thread may call it.
-  StreamWords progress(size_t rank) const;
+  RankWords progress(size_t rank) const;
   /// The bound segment, with the addresses of the first of its ranks; null for an instance that
   /// the program does not run, or a role that no rank of this process has.
   const BoundSegment *bound(uint32_t segment, const plan::SegmentInstance &instance) const;
@@ -191,6 +200,8 @@ public:
                   kernels::Call &call) const;
   /// Copies device memory of a rank to the host; waits for all queued work.
   Status read(size_t rank, const void *from, int64_t bytes, void *to);
+  /// The same beside what is queued, which does not write these bytes.
+  Status readBeside(size_t rank, const void *from, int64_t bytes, void *to);
   /// Copies from the host to device memory of a rank, after all queued work.
   Status write(size_t rank, void *to, int64_t bytes, const void *from);
 
@@ -215,8 +226,11 @@ private:
         events; ///< one for each op that others wait for, of the widest segment
     std::array<std::unique_ptr<hal::Event>, plan::kStreamsMax> streamEvents; ///< fork and joins
     std::vector<ByInstance<Instance>> segments; ///< by number; none of other roles
-    std::unique_ptr<hal::Buffer> staging;       ///< for read()
-    std::unique_ptr<hal::Buffer> words;         ///< of progress; null without it
+    std::unique_ptr<hal::Buffer> staging;       ///< for reads and writes
+    std::unique_ptr<hal::Stream> reading;       ///< for readBeside(); null before the first one
+    std::unique_ptr<hal::Event> isRead;
+    std::unique_ptr<hal::Buffer> words; ///< of progress; null without it
+    uint32_t microbatch = 0;            ///< what the last of these words becomes
     std::unique_ptr<hal::Event> backgroundBegin, backgroundEnd;
     std::optional<LaunchQueue> queue;
   };
@@ -248,6 +262,7 @@ private:
   Status createWorkspaces(Rank &rank);
   BoundOp opOf(const Instance &instance, size_t op, kernels::Call &call) const;
   Status createEvents(Rank &rank);
+  static Status needStaging(Rank &rank, int64_t bytes);
   Status captureAll();
   Result<std::unique_ptr<hal::Graph>> capture(Rank &rank, const plan::Segment &segment,
                                               const Instance &instance);
@@ -264,7 +279,8 @@ private:
                      bool endsUnit);
   Status issueTogether(Rank &rank, const plan::Segment &segment, const Instance &instance,
                        std::span<const uint32_t> gathers);
-  uint32_t *wordOf(Rank &rank, plan::StreamId stream) const;
+  uint32_t *wordOf(Rank &rank, size_t word) const;
+  Status markMicrobatch(Rank &rank, const plan::Segment &segment, int64_t microbatch);
   Status issuePoison(Rank &rank);
   static std::vector<Gap> findGaps(const plan::Role &role, const GroupIndices &indices);
 
@@ -279,6 +295,7 @@ private:
   };
 
   const plan::Plan &plan_;
+  const bool isPipeline_;
   hal::Backend &backend_;
   ExecutableOptions options_;
   std::vector<std::vector<std::string>> labels_; ///< by segment's number and op

@@ -1,5 +1,6 @@
 #include "runtime/exec/Explain.h"
 
+#include "runtime/plan/Graphs.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Syntax.h"
@@ -39,7 +40,7 @@ std::string explain(const plan::Plan &plan, FindKernel findKernel) {
     for (int a = 0; a < plan::kArenaCount; ++a)
       out += fmt::format("  {} {}", plan::toString(static_cast<plan::Arena>(a)),
                          plan::formatBytes(role.arenaBytes[a]));
-    out += "\n";
+    out += fmt::format("\ngraphs: {}\n", plan::toString(plan::graphsOf(role)));
     for (const plan::Segment &segment : role.segments) {
       out += fmt::format("segment {}\n", plan::printable(segment.name));
       for (const plan::Op &op : segment.ops)

@@ -1,5 +1,6 @@
 // Enqueues a bound segment: as a captured graph, op by op, or op by op with a wait after each.
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "runtime/base/ProgressWord.h"
@@ -45,6 +46,7 @@ Status copyInParts(hal::Stream &stream, const BoundOp &op) {
 } // namespace
 
 Status Executable::captureAll() {
+  auto begin = std::chrono::steady_clock::now();
   for (std::unique_ptr<Rank> &rank : ranks_)
     for (uint32_t s = 0; s < segments_.size(); ++s)
       for (const auto &[key, instance] : rank->segments[s]) {
@@ -60,7 +62,11 @@ Status Executable::captureAll() {
         instance->graph->setLabel(
             segment.body ? fmt::format("{} {}{}", segment.name, plan::toString(key.variant), slot)
                          : segment.name);
+        if (rank == ranks_.front())
+          ++stages_.graphs, stages_.nodes += instance->graph->nodes();
       }
+  stages_.captureSeconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return Status::ok();
 }
 
@@ -133,6 +139,7 @@ Status Executable::launch(uint32_t segment, const plan::SegmentInstance &key,
     SHARDC_CHECK(instance, "segment {} is not bound for variant {}, slot {}", segment,
                  plan::toString(key.variant), key.slot);
     if (instance->graph) {
+      RETURN_IF_ERROR(markMicrobatch(rank, what, params.microbatch));
       RETURN_IF_ERROR(rank.streams[0]->launch(*instance->graph, params));
       RETURN_IF_ERROR(rank.queue->launched(*rank.streams[0], *instance->graph,
                                            instance->nearEnd.get(), ++instance->launches));
@@ -150,6 +157,7 @@ Status Executable::launch(uint32_t segment, const plan::SegmentInstance &key,
     Instance &instance = *ranks_[r]->segments[segment].find(key);
     if (instance.graph)
       continue;
+    RETURN_IF_ERROR(markMicrobatch(*ranks_[r], what, params.microbatch));
     RETURN_IF_ERROR(issue(*ranks_[r], what, instance));
     if (!instance.ended) {
       ASSIGN_OR_RETURN(instance.ended, ranks_[r]->device->createEvent());
@@ -253,8 +261,19 @@ Status Executable::issueTogether(Rank &rank, const plan::Segment &segment, const
              : Status::ok();
 }
 
-uint32_t *Executable::wordOf(Rank &rank, plan::StreamId stream) const {
-  return reinterpret_cast<uint32_t *>(rank.words->data()) + static_cast<size_t>(stream);
+uint32_t *Executable::wordOf(Rank &rank, size_t word) const {
+  return reinterpret_cast<uint32_t *>(rank.words->data()) + word;
+}
+
+/// Of pipelines, whose stages are in different microbatches at the same time. One graph serves many
+/// microbatches, so this is no part of it.
+Status Executable::markMicrobatch(Rank &rank, const plan::Segment &segment, int64_t microbatch) {
+  if (!rank.words || !isPipeline_)
+    return Status::ok();
+  uint32_t word = segment.body ? ProgressWord::ofMicrobatch(microbatch) : 0;
+  if (std::exchange(rank.microbatch, word) == word)
+    return Status::ok();
+  return rank.streams[0]->writeWord(wordOf(rank, plan::kStreamsMax), word);
 }
 
 /// With progress words before and after a collective, and after the last op of a unit.
@@ -292,27 +311,39 @@ Status Executable::issueOp(Rank &rank, const Instance &instance, const BoundOp &
   return Status::ok();
 }
 
-Status Executable::runOpByOp(uint32_t segment, const plan::SegmentInstance &key,
-                             const hal::LaunchParams &params, OpObserver *observer) {
-  RETURN_IF_ERROR(backend_.synchronize());
-  const std::vector<size_t> &ranks = ranksOf(segment);
-  auto instanceOf = [&](Rank &rank) -> Instance & { return *rank.segments[segment].find(key); };
+Status Executable::prepareOps(uint32_t segment, const plan::SegmentInstance &key,
+                              const hal::LaunchParams &params) {
+  RETURN_IF_ERROR(joinBackground(segment));
   if (options_.poisonBetweenSegments)
-    for (size_t r : ranks)
+    for (size_t r : ranksOf(segment))
       RETURN_IF_ERROR(issuePoison(*ranks_[r]));
-  RETURN_IF_ERROR(backend_.synchronize());
+  for (size_t r : ranksOf(segment)) {
+    Rank &rank = *ranks_[r];
+    RETURN_IF_ERROR(markMicrobatch(rank, *segments_[segment].segment, params.microbatch));
+    RETURN_IF_ERROR(rank.streams[0]->record(*rank.streamEvents[0]));
+    RETURN_IF_ERROR(rank.streamEvents[0]->synchronize());
+  }
   setParams(*bound_[segment].find(key), params);
-  if (observer)
-    RETURN_IF_ERROR(observer->beforeSegment({segment, key, params, 0}));
-  for (uint32_t i = 0; i < segments_[segment].segment->ops.size(); ++i) {
-    for (size_t r : ranks)
-      RETURN_IF_ERROR(
-          issueOp(*ranks_[r], instanceOf(*ranks_[r]), instanceOf(*ranks_[r]).bound->ops[i]));
-    RETURN_IF_ERROR(backend_.synchronize());
-    if (observer)
-      RETURN_IF_ERROR(observer->afterOp({segment, key, params, i}));
+  return Status::ok();
+}
+
+Status Executable::issueAlone(uint32_t segment, const plan::SegmentInstance &key, size_t op) {
+  uint32_t number = map_.numberOf(*segments_[segment].segment, op);
+  for (size_t r : ranksOf(segment)) {
+    Rank &rank = *ranks_[r];
+    const Instance &instance = *rank.segments[segment].find(key);
+    const BoundOp &bound = instance.bound->ops[op];
+    RETURN_IF_ERROR(issueMarked(rank, instance, bound, number, /*endsUnit=*/false));
+    RETURN_IF_ERROR(rank.streams[bound.stream]->record(*rank.streamEvents[bound.stream]));
   }
   return Status::ok();
+}
+
+std::vector<hal::Event *> Executable::eventsOf(uint32_t segment, plan::StreamId stream) const {
+  std::vector<hal::Event *> events;
+  for (size_t r : ranksOf(segment))
+    events.push_back(ranks_[r]->streamEvents[stream].get());
+  return events;
 }
 
 /// Cells may share bytes, and each rank has its own places.

@@ -8,6 +8,7 @@
 #include "runtime/exec/Bind.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Printer.h"
+#include "runtime/plan/Stages.h"
 #include "runtime/plan/Syntax.h"
 
 namespace shardc::exec {
@@ -84,7 +85,29 @@ std::string ProgressMap::place(std::span<const uint32_t> words) const {
     if (ProgressWord::isBegun(word) && std::pair(ProgressWord::isInside(word), word) >
                                            std::pair(ProgressWord::isInside(best), best))
       best = word;
-  return place(best);
+  return place(best) + microbatchOf(words, best);
+}
+
+/// ` of microbatch 5` of a word of a rank that is in a body, where the rank says which it is in.
+std::string ProgressMap::microbatchOf(std::span<const uint32_t> words, uint32_t word) const {
+  auto own = std::ranges::find_if(words, ProgressWord::isMicrobatch);
+  At at{};
+  if (own == words.end() || !ProgressWord::isBegun(word) || word == ProgressWord::kExchanging ||
+      !find(ProgressWord::op(word), at) || !segments_[at.segment]->body)
+    return "";
+  return fmt::format(" of microbatch {}", ProgressWord::microbatch(*own));
+}
+
+std::string ProgressMap::stageOf(int64_t rank) const {
+  return plan::isPipeline(plan_) && rank < plan_.worldSize()
+             ? plan::stageOf(plan_, exec::roleOf(plan_, rank))
+             : "";
+}
+
+/// As the subject of a sentence: what is said of the rank ends with a comma.
+std::string ProgressMap::nameOf(int rank) const {
+  std::string stage = stageOf(rank);
+  return fmt::format("rank {}{}{}", rank, stage, stage.empty() ? "" : ",");
 }
 
 std::vector<int> ProgressMap::membersOf(uint32_t word, int rank) const {
@@ -97,16 +120,18 @@ std::vector<int> ProgressMap::membersOf(uint32_t word, int rank) const {
                          : std::vector<int>();
 }
 
-/// States that others wait for `rank` in a collective, or for its part in a channel.
-std::string ProgressMap::explain(std::span<const std::vector<uint32_t>> words, int rank,
+/// States that others, of which `waiter` is one, wait for `rank` in a collective, or for its part
+/// in a channel.
+std::string ProgressMap::explain(std::span<const std::vector<uint32_t>> words, int rank, int waiter,
                                  uint32_t waitedIn) const {
   std::vector<int> waiting;
   for (size_t r = 0; r < words.size(); ++r)
     if (static_cast<int>(r) != rank && isIn(words[r], waitedIn))
       waiting.push_back(static_cast<int>(r));
   std::string last = place(words[static_cast<size_t>(rank)]);
-  return fmt::format("rank {} fell behind: {} {} for it {}; {}", rank, listOf(waiting),
+  return fmt::format("{} fell behind: {} {} for it {}{}; {}", nameOf(rank), listOf(waiting),
                      waiting.size() == 1 ? "waits" : "wait", place(waitedIn),
+                     microbatchOf(words[static_cast<size_t>(waiter)], waitedIn),
                      last.empty() ? "it has not reported yet" : "it was last seen " + last);
 }
 
@@ -127,16 +152,16 @@ std::string ProgressMap::explainStall(std::span<const std::vector<uint32_t>> wor
                          : pass == Idle ? !isInAny(words[index])
                                         : !isIn(words[index], word);
           if (isFirst)
-            return explain(words, member, word);
+            return explain(words, member, static_cast<int>(waiter), word);
         }
   if (silent >= 0) {
     std::string last = place(words[static_cast<size_t>(silent)]);
-    return fmt::format("rank {} does not respond; {}", silent,
+    return fmt::format("{} does not respond; {}", nameOf(silent),
                        last.empty() ? "it has not reported yet" : "it was last seen " + last);
   }
   for (size_t rank = 0; rank < words.size(); ++rank)
     if (isInAny(words[rank]))
-      return fmt::format("rank {} is stuck in {}: it is {}", rank,
+      return fmt::format("{} is stuck in {}: it is {}", nameOf(static_cast<int>(rank)),
                          std::ranges::any_of(words[rank], ProgressWord::isMaking) ? "its set-up"
                                                                                   : "a collective",
                          place(words[rank]));

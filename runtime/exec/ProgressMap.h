@@ -21,19 +21,25 @@ public:
   /// `in 'micro: all_gather %W (a.recipe:12)'`, `after '…'`, `making the channel of '…'`; empty for
   /// a word without information.
   std::string place(uint32_t word) const;
-  /// The most advanced stream of a rank that has information, collectives first.
+  /// The most advanced stream of a rank that has information, collectives first; and the microbatch
+  /// of it, where one of the words says which is under way.
   std::string place(std::span<const uint32_t> words) const;
   /// Names the first rank that fell behind, the collective where others wait for it, and its last
   /// known position. `words` has each rank's words by stream; all are stuck. `silent` is a rank
   /// without a heartbeat, or -1; it is named even if nobody waits for it.
   std::string explainStall(std::span<const std::vector<uint32_t>> words, int silent) const;
 
+  /// `, stage 2 of 4` of a rank of a pipeline, to stand behind its number; empty otherwise.
+  std::string stageOf(int64_t rank) const;
+
 private:
   struct At {
     uint32_t segment, op; ///< by segments_
   };
-  std::string explain(std::span<const std::vector<uint32_t>> words, int rank,
+  std::string explain(std::span<const std::vector<uint32_t>> words, int rank, int waiter,
                       uint32_t waitedIn) const;
+  std::string nameOf(int rank) const;
+  std::string microbatchOf(std::span<const uint32_t> words, uint32_t word) const;
   /// Members of the group of a collective of `rank`.
   std::vector<int> membersOf(uint32_t word, int rank) const;
   bool find(uint32_t number, At &at) const;

@@ -64,6 +64,11 @@ public:
   virtual Result<std::unique_ptr<Channel>> createChannel(const ChannelDesc &desc) = 0;
   /// Waits until all queued work on all devices of this process has ended, or cannot end.
   virtual Status synchronize() = 0;
+  /// Blocks until one of the events, at least one, has been reached. Returns the reason if that
+  /// cannot be any more. A backend whose work has ended once it is enqueued needs nothing else.
+  virtual Status waitForAny(std::span<Event *const> events) {
+    return events.front()->synchronize();
+  }
   /// Releases everything that waits for ranks that will not answer. Any thread may call it; the
   /// backend cannot be used afterwards.
   virtual void abort() {}

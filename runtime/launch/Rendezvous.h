@@ -28,6 +28,8 @@ struct RendezvousOptions {
   std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
   /// A rank's position as text; empty if it has not begun.
   std::function<std::string(const RankProgress &)> describe;
+  /// What distinguishes a rank beside its number, as `, stage 2 of 4`; empty if nothing does.
+  std::function<std::string(int64_t rank)> stageOf;
   /// Takes the reports of the one failure, and of the first connection that was refused.
   ReportSink tell;
 };

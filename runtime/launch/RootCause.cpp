@@ -37,8 +37,14 @@ void RootCause::add(Failure failure, double now) {
 
 void RootCause::addLost(int64_t rank, int64_t lost, const std::string &what, double now) {
   if (lost < options_.worldSize)
-    lostIn_.emplace(lost, fmt::format("rank {} waited for it in '{}'", rank, what));
+    lostIn_.emplace(lost, fmt::format("{} waited for it in '{}'", nameOf(rank), what));
   add({rank, StatusCode::Aborted, kFailureStatus, {makeReport(report::RankLost, lost, what)}}, now);
+}
+
+/// As the subject of a sentence.
+std::string RootCause::nameOf(int64_t rank) const {
+  std::string stage = options_.stageOf ? options_.stageOf(rank) : "";
+  return fmt::format("rank {}{}{}", rank, stage, stage.empty() ? "" : ",");
 }
 
 std::optional<RootCause::Verdict>
@@ -80,21 +86,27 @@ std::vector<Report> RootCause::reportsOf(const Failure &failure, const RankConne
   for (Report &report : reports) {
     if (report.text.starts_with("rank "))
       continue;
+    std::string stage = options_.stageOf ? options_.stageOf(failure.rank) : "";
     if (failure.isOfDevice() && !position.empty())
-      report.text = fmt::format("rank {}: {}; it was {}", failure.rank, report.text, position);
+      report.text =
+          fmt::format("rank {}{}: {}; it was {}", failure.rank, stage, report.text, position);
     else if (!isCommon)
-      report.text = fmt::format("rank {}: {}", failure.rank, report.text);
+      report.text = fmt::format("rank {}{}: {}", failure.rank, stage, report.text);
   }
   return reports;
 }
 
 Report RootCause::reportOfEnded(const Hello &rank, const std::string &position) const {
   auto how = howEnded_.find(rank.pid);
-  std::string text = fmt::format("rank {} (process {} on {}) {}", rank.rank, rank.pid, rank.host,
-                                 how != howEnded_.end() ? how->second : "ended without a message");
-  if (auto lost = lostIn_.find(rank.rank); lost != lostIn_.end())
+  std::string stage = options_.stageOf ? options_.stageOf(rank.rank) : "";
+  std::string text =
+      fmt::format("rank {} (process {} on {}{}) {}", rank.rank, rank.pid, rank.host, stage,
+                  how != howEnded_.end() ? how->second : "ended without a message");
+  auto lost = lostIn_.find(rank.rank);
+  if (lost != lostIn_.end())
     text += "; " + lost->second;
-  else if (!position.empty())
+  // Of a stage also its own microbatch counts, which is another one than that of who waits.
+  if (!position.empty() && (lost == lostIn_.end() || !stage.empty()))
     text += "; it was " + position;
   return makeReport(report::RankEnded, text);
 }

@@ -99,6 +99,7 @@ private:
     server.joinSeconds = options_.timeoutSeconds + 2;
     server.explainStall = options_.explainStall;
     server.describe = options_.describe;
+    server.stageOf = options_.stageOf;
     server.tell = options_.tell;
     server_.emplace(std::move(*listener), std::move(server));
     return Status::ok();

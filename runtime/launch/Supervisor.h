@@ -23,6 +23,8 @@ struct SupervisorOptions {
   double timeoutSeconds = 600;
   std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
   std::function<std::string(const RankProgress &)> describe;
+  /// What distinguishes a rank beside its number, as `, stage 2 of 4`; empty if nothing does.
+  std::function<std::string(int64_t rank)> stageOf;
 };
 
 /// What a started process needs to meet the others.

@@ -200,7 +200,7 @@ std::optional<RankProgress> RankProgress::unpack(std::string_view body) {
   position.steps = in.number();
   position.isAsked = in.bounded(1) != 0;
   position.activity = in.number();
-  uint64_t count = in.bounded(kStreamsMax);
+  uint64_t count = in.bounded(kWordsMax);
   for (uint64_t i = 0; i < count; ++i)
     position.words.push_back(static_cast<uint32_t>(in.bounded(UINT32_MAX)));
   return in.isComplete() ? std::optional(position) : std::nullopt;

@@ -17,14 +17,14 @@
 
 namespace shardc::launch {
 
-inline constexpr uint32_t kProtocolVersion = 4;
+inline constexpr uint32_t kProtocolVersion = 5;
 inline constexpr size_t kBlobBytesMax = 64 << 10; ///< of one rank in one exchange
 inline constexpr size_t kFrameBytesMax = 64 << 20;
 inline constexpr size_t kRankFrameBytesMax = 256 << 10;    ///< of what a rank sends
 inline constexpr size_t kStrangerFrameBytesMax = 16 << 10; ///< of who has not said who it is
 /// A job that was asked to end, and in which nothing moves for so long, cannot come to its end.
 inline constexpr double kAskedSeconds = 20;
-inline constexpr size_t kStreamsMax = 16;  ///< progress words of a rank
+inline constexpr size_t kWordsMax = 17;    ///< progress words of a rank
 inline constexpr size_t kReportsMax = 100; ///< of a rank that cannot continue
 
 enum class MessageKind : uint32_t {
@@ -136,7 +136,7 @@ struct Welcome {
 /// A rank's position.
 struct RankProgress {
   uint64_t steps = 0;          ///< that have ended
-  std::vector<uint32_t> words; ///< by stream
+  std::vector<uint32_t> words; ///< by stream, and of the microbatch if it is told
   /// Was asked to end. From then on `activity` grows while the process does something that words do
   /// not show: it computes, or writes a save.
   bool isAsked = false;

@@ -177,8 +177,9 @@ std::string printPlace(const Plan &plan, const Place &place) {
 
 std::string opLabel(const Plan &plan, const Segment &segment, const Op &op) {
   std::string label(opInfo(op.kind).name);
-  if (!op.results.empty())
-    label += fmt::format(" %{}", segment.values[op.results[0]].name);
+  const std::vector<ValueId> &values = op.results.empty() ? op.operands : op.results;
+  if (!values.empty()) // of what is sent, what it is
+    label += fmt::format(" %{}", segment.values[values[0]].name);
   if (op.loc != kNone)
     label += fmt::format(" ({}:{})", plan.locs[op.loc].file, plan.locs[op.loc].line);
   return printable(label);

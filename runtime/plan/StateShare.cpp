@@ -7,6 +7,38 @@ namespace {
 
 constexpr int64_t kStepMultiple = 64; ///< elements: stretches begin on 256 bytes in fp32
 
+bool hasState(const Role &role, int32_t block) {
+  return std::ranges::any_of(role.cells, [&](const Cell &cell) {
+    return cell.of == block && (cell.kind == CellKind::Master || cell.kind == CellKind::Weight);
+  });
+}
+
+/// The axes of the mesh along which ranks have other elements of the block, or divide its saving.
+std::vector<bool> axesOfParts(const Plan &plan, int32_t block) {
+  std::vector<bool> axes(plan.mesh.size());
+  auto add = [&](int16_t group) {
+    if (group >= 0)
+      for (uint16_t axis : plan.groups[static_cast<size_t>(group)].axes)
+        axes[axis] = true;
+  };
+  add(plan.blocks[static_cast<size_t>(block)].stateGroup);
+  for (const Param &param : plan.params)
+    if (param.block == block)
+      for (const Split &split : param.splits)
+        add(split.group);
+  return axes;
+}
+
+/// Of each axis of the mesh the role's coordinates.
+std::vector<AxisRange> boxOf(const Plan &plan, const Role &role) {
+  std::vector<AxisRange> box;
+  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis)
+    box.push_back({axis, 0, plan.mesh[axis].size});
+  for (const AxisRange &range : role.where)
+    box[range.axis] = range;
+  return box;
+}
+
 } // namespace
 
 StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks) {
@@ -28,6 +60,26 @@ StateShare stateShareOf(const Plan &plan, int32_t block) {
     if (param.block == block)
       longest = std::max(longest, param.rowSize());
   return stateShareOf(each.numel, longest, plan.groupSize(each.stateGroup));
+}
+
+bool savesBlock(const Plan &plan, uint32_t role, int32_t block) {
+  std::vector<bool> isOfParts = axesOfParts(plan, block);
+  std::vector<AxisRange> own = boxOf(plan, plan.roles[role]);
+  return std::ranges::none_of(plan.roles, [&](const Role &other) {
+    if (&other == &plan.roles[role] || !hasState(other, block))
+      return false;
+    std::vector<AxisRange> box = boxOf(plan, other);
+    bool isBefore = false, isBehind = false; // whichever holds first
+    for (size_t axis = 0; axis < box.size(); ++axis) {
+      if (isOfParts[axis] && (box[axis].begin > own[axis].begin || box[axis].end < own[axis].end))
+        return false; // has other elements
+      if (!isOfParts[axis] && !isBehind)
+        isBefore = isBefore || box[axis].begin < own[axis].begin;
+      if (!isOfParts[axis] && !isBefore)
+        isBehind = isBehind || box[axis].begin > own[axis].begin;
+    }
+    return isBefore;
+  });
 }
 
 std::vector<CellPart> partsOfCells(const Plan &plan, const Segment &segment) {

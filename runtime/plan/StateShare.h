@@ -24,6 +24,10 @@ StateShare stateShareOf(const Plan &plan, int32_t block);
 /// The same for a block of so many elements whose longest row has `longestRow` of them.
 StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks);
 
+/// Whether ranks of the role save what they have of a block. They do not where ranks of another
+/// role have the same of it, and come before them.
+bool savesBlock(const Plan &plan, uint32_t role, int32_t block);
+
 /// Elements of a cell.
 struct CellPart {
   uint32_t cell = kNone; ///< index in Role::cells

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <tuple>
+
+#include "runtime/plan/Limits.h"
 
 namespace shardc::plan {
 
@@ -123,13 +126,14 @@ private:
 
   void take(uint32_t segment, int64_t microbatch, int64_t count) {
     SegmentInstance instance{tables_[segment].of(microbatch, count), microbatch % slots_[segment]};
-    if (std::ranges::find(taken_[segment], instance) == taken_[segment].end())
+    if (seen_.emplace(segment, instance.variant, instance.slot).second)
       taken_[segment].push_back(instance);
   }
 
   const Role &role_;
   std::vector<VariantTable> tables_;
   std::vector<int64_t> slots_; ///< of each segment
+  std::set<std::tuple<uint32_t, Variant, int64_t>> seen_;
   std::vector<std::vector<SegmentInstance>> taken_;
 };
 
@@ -154,15 +158,16 @@ std::vector<std::vector<Variant>> variantsOfProgram(const Role &role) {
 
 int64_t slotsOf(const Role &role, const Segment &segment) {
   int64_t slots = 1;
-  auto add = [&](const Segment::Boundary &boundary) {
-    if (int64_t own = role.cells[boundary.cell].slots; own > 1)
-      slots = std::lcm(slots, own);
+  // Beyond the largest number of microbatches all of them are at places of their own.
+  auto join = [&](int64_t own) {
+    if (own > 1)
+      slots = std::min(std::lcm(slots, own), limits::kMicrobatchesMax);
   };
+  auto add = [&](const Segment::Boundary &boundary) { join(role.cells[boundary.cell].slots); };
   std::ranges::for_each(segment.ins, add);
   std::ranges::for_each(segment.outs, add);
   for (const Value &value : segment.values)
-    if (value.place.slots > 1)
-      slots = std::lcm(slots, int64_t{value.place.slots});
+    join(value.place.slots);
   return slots;
 }
 

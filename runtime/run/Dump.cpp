@@ -1,6 +1,9 @@
 #include "runtime/run/Dump.h"
 
+#include <algorithm>
 #include <filesystem>
+
+#include <fmt/ranges.h>
 
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
@@ -84,58 +87,72 @@ Result<std::unique_ptr<Dumper>> Dumper::create(exec::Executable &executable, std
   return dumper;
 }
 
-Status Dumper::checkSpecs() const {
-  const plan::Role &role = executable_.role();
-  for (const DumpSpec &spec : specs_) {
-    bool isFound = false;
-    std::string segments;
-    for (const plan::Segment &segment : role.segments) {
-      segments += (segments.empty() ? "" : ", ") + segment.name;
-      if (segment.name != spec.segment)
-        continue;
-      if (spec.isCell)
-        for (const plan::Cell &cell : role.cells)
-          isFound |= spec.matches(cell.name);
-      else
-        for (const plan::Value &value : segment.values)
-          isFound |= spec.matches(value.name);
-    }
-    if (!isFound)
-      return makeStatus(
-          report::DumpRefused, "nothing to dump is called {}{}{} in segment '{}'; segments are {}",
-          spec.isCell ? '@' : '%', spec.name, spec.isPrefix ? "*" : "", spec.segment, segments);
+/// The names of all segments, each once: roles may have segments of one name.
+std::string Dumper::segmentNames() const {
+  std::vector<std::string_view> names;
+  for (uint32_t s = 0; s < executable_.segmentCount(); ++s)
+    if (std::ranges::find(names, executable_.segment(s).name) == names.end())
+      names.push_back(executable_.segment(s).name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+bool Dumper::isThere(const DumpSpec &spec) const {
+  auto isMeant = [&](const auto &named) { return spec.matches(named.name); };
+  for (uint32_t s = 0; s < executable_.segmentCount(); ++s) {
+    const plan::Segment &segment = executable_.segment(s);
+    if (segment.name == spec.segment &&
+        (spec.isCell ? std::ranges::any_of(executable_.roleOfSegment(s).cells, isMeant)
+                     : std::ranges::any_of(segment.values, isMeant)))
+      return true;
   }
+  return false;
+}
+
+Status Dumper::checkSpecs() const {
+  for (const DumpSpec &spec : specs_)
+    if (!isThere(spec))
+      return makeStatus(report::DumpRefused,
+                        "nothing to dump is called {}{}{} in segment '{}'; segments are {}",
+                        spec.isCell ? '@' : '%', spec.name, spec.isPrefix ? "*" : "", spec.segment,
+                        segmentNames());
   return Status::ok();
 }
 
 /// Cells and ops name the blocks of their values.
 void Dumper::findBlocks() {
-  const plan::Role &role = executable_.role();
-  for (const plan::Cell &cell : role.cells)
-    blockOfCell_.push_back(plan::cellKindInfo(cell.kind).of == plan::CellKindInfo::Block ? cell.of
-                                                                                         : -1);
-  for (const plan::Segment &segment : role.segments) {
-    std::vector<int32_t> blocks(segment.values.size(), -1);
-    for (const auto *boundaries : {&segment.ins, &segment.outs})
-      for (const plan::Segment::Boundary &boundary : *boundaries)
-        blocks[boundary.value] = blockOfCell_[boundary.cell];
-    for (const plan::Op &op : segment.ops) {
-      auto note = [&](plan::ValueId value, size_t index) {
-        if (blocks[value] < 0 && segment.values[value].type.rank == 1)
-          blocks[value] =
-              exec::blockOf(executable_.plan(), op, index, segment.values[value].type.numel());
-      };
-      for (size_t i = 0; i < op.operands.size(); ++i)
-        note(op.operands[i], i);
-      for (plan::ValueId result : op.results)
-        note(result, 0);
-    }
-    for (const auto *boundaries : {&segment.ins, &segment.outs})
-      for (const plan::Segment::Boundary &boundary : *boundaries)
-        if (blocks[boundary.value] >= 0)
-          blockOfCell_[boundary.cell] = blocks[boundary.value];
-    blockOfValue_.push_back(std::move(blocks));
+  for (const plan::Role &role : executable_.plan().roles) {
+    std::vector<int32_t> &ofCells = blockOfCell_[&role];
+    for (const plan::Cell &cell : role.cells)
+      ofCells.push_back(plan::cellKindInfo(cell.kind).of == plan::CellKindInfo::Block ? cell.of
+                                                                                      : -1);
+    for (const plan::Segment &segment : role.segments)
+      blockOfValue_.push_back(blocksOf(segment, ofCells));
   }
+}
+
+/// The block of each value of a segment; adds what it says of the blocks of cells.
+std::vector<int32_t> Dumper::blocksOf(const plan::Segment &segment,
+                                      std::vector<int32_t> &ofCells) const {
+  std::vector<int32_t> blocks(segment.values.size(), -1);
+  for (const auto *boundaries : {&segment.ins, &segment.outs})
+    for (const plan::Segment::Boundary &boundary : *boundaries)
+      blocks[boundary.value] = ofCells[boundary.cell];
+  for (const plan::Op &op : segment.ops) {
+    auto note = [&](plan::ValueId value, size_t index) {
+      if (blocks[value] < 0 && segment.values[value].type.rank == 1)
+        blocks[value] =
+            exec::blockOf(executable_.plan(), op, index, segment.values[value].type.numel());
+    };
+    for (size_t i = 0; i < op.operands.size(); ++i)
+      note(op.operands[i], i);
+    for (plan::ValueId result : op.results)
+      note(result, 0);
+  }
+  for (const auto *boundaries : {&segment.ins, &segment.outs})
+    for (const plan::Segment::Boundary &boundary : *boundaries)
+      if (blocks[boundary.value] >= 0)
+        ofCells[boundary.cell] = blocks[boundary.value];
+  return blocks;
 }
 
 bool Dumper::wants(const std::string &segment, const std::string &name, bool isCell) const {
@@ -172,11 +189,11 @@ Status Dumper::beforeSegment(const Position &position) {
 }
 
 Status Dumper::writeCells(const Position &position) {
-  const plan::Role &role = executable_.role();
+  const plan::Role &role = executable_.roleOfSegment(position.segment);
   for (size_t c = 0; c < role.cells.size(); ++c)
-    if (wants(role.segments[position.segment].name, role.cells[c].name, true))
+    if (wants(executable_.segment(position.segment).name, role.cells[c].name, true))
       RETURN_IF_ERROR(write(position, "@" + role.cells[c].name, role.cells[c].place,
-                            role.cells[c].type, blockOfCell_[c]));
+                            role.cells[c].type, blockOfCell_.at(&role)[c]));
   return Status::ok();
 }
 
@@ -190,7 +207,7 @@ Status Dumper::write(const Position &position, const std::string &name, const pl
     ASSIGN_OR_RETURN(uint8_t * address,
                      arenas.resolve(place, type.bytes(), name, position.instance.slot));
     std::string bytes(static_cast<size_t>(type.bytes()), '\0');
-    RETURN_IF_ERROR(executable_.read(rank, address, type.bytes(), bytes.data()));
+    RETURN_IF_ERROR(executable_.readBeside(rank, address, type.bytes(), bytes.data()));
     Written entry;
     entry.file = fmt::format("{}.{}.{}.rank{}.bin", fileName(segment), position.params.microbatch,
                              fileName(name), executable_.worldRank(rank));

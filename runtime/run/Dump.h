@@ -2,6 +2,7 @@
 // elements as they are in memory, and an index in JSON that describes them.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,10 @@ private:
       : executable_(executable), folder_(std::move(folder)), specs_(std::move(specs)) {}
 
   Status checkSpecs() const;
+  bool isThere(const DumpSpec &spec) const;
+  std::string segmentNames() const;
   void findBlocks();
+  std::vector<int32_t> blocksOf(const plan::Segment &segment, std::vector<int32_t> &ofCells) const;
   bool wants(const std::string &segment, const std::string &name, bool isCell) const;
   Status write(const Position &position, const std::string &name, const plan::Place &place,
                const plan::Type &type, int32_t block);
@@ -64,8 +68,8 @@ private:
   std::vector<DumpSpec> specs_;
   int64_t step_ = 0;
   std::vector<std::vector<int32_t>>
-      blockOfValue_; ///< by segment and value; -1 for what is not a block
-  std::vector<int32_t> blockOfCell_;
+      blockOfValue_; ///< by segment's number and value; -1 for what is not a block
+  std::map<const plan::Role *, std::vector<int32_t>> blockOfCell_;
   std::vector<Written> written_;
 };
 

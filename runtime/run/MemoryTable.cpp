@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/plan/Graphs.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::run {
@@ -17,7 +18,7 @@ int64_t bytesKept(const plan::Role &role, plan::Arena arena) {
   std::vector<std::pair<int64_t, int64_t>> held;
   for (const plan::Cell &cell : role.cells)
     if (cell.place.placed && cell.place.arena == arena)
-      held.emplace_back(cell.place.offset, cell.place.offset + cell.type.bytes());
+      held.emplace_back(cell.place.offset, cell.place.offset + cell.bytes());
   std::ranges::sort(held);
   int64_t at = 0, kept = 0;
   for (auto [begin, end] : held) {
@@ -31,7 +32,7 @@ std::string purposesOf(const plan::Role &role, plan::Arena arena) {
   std::array<int64_t, plan::kPurposeCount> bytes{};
   for (const plan::Cell &cell : role.cells)
     if (cell.place.placed && cell.place.arena == arena)
-      bytes[static_cast<size_t>(cell.purpose)] += cell.type.bytes();
+      bytes[static_cast<size_t>(cell.purpose)] += cell.bytes();
   std::string text;
   auto add = [&](std::string_view name, int64_t count) {
     if (count > 0)
@@ -97,6 +98,10 @@ std::string deviceMemoryTable(const plan::Plan &plan, const plan::Role &role,
   if (isPredicted)
     head += fmt::format("; {:.1f} predicted, {:+.1f}", mib(predictedTotal),
                         mib(stages.end - predictedTotal));
+  if (stages.graphs > 0)
+    rows +=
+        fmt::format("graphs: {} with {} nodes, captured in {:.2f} s; predicted {}\n", stages.graphs,
+                    stages.nodes, stages.captureSeconds, plan::toString(plan::graphsOf(role)));
   return fmt::format("{}\n  {:<15} {:>10}{}\n{}", head, "MiB", "in use",
                      isPredicted ? fmt::format(" {:>10}", "predicted") : "", rows);
 }

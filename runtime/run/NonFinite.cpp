@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "runtime/exec/Ranges.h"
+#include "runtime/plan/Stages.h"
 #include "runtime/plan/Syntax.h"
 
 namespace shardc::run {
@@ -83,7 +84,7 @@ Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const
   ASSIGN_OR_RETURN(uint8_t * address, arenas.resolve(value.place, value.type.bytes(), value.name,
                                                      position.instance.slot));
   copy_.resize(static_cast<size_t>(value.type.bytes()));
-  RETURN_IF_ERROR(executable_.read(rank, address, value.type.bytes(), copy_.data()));
+  RETURN_IF_ERROR(executable_.readBeside(rank, address, value.type.bytes(), copy_.data()));
   int64_t numel = value.type.numel(), found = -1;
   int32_t block = exec::blockOf(executable_.plan(), op, 0, numel);
   if (block < 0) {
@@ -104,10 +105,11 @@ Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const
   std::string microbatch =
       segment.body ? fmt::format(", microbatch {}", position.params.microbatch) : std::string();
   return makeStatus(StatusCode::Numeric,
-                    "step {}, rank {}, segment {}{}: element {} of %{}, made by '{}'{}, is {}",
-                    step_, executable_.worldRank(rank), plan::printable(segment.name), microbatch,
-                    found, plan::printable(value.name), plan::opInfo(op.kind).name, where,
-                    elementText(type, copy_.data(), found));
+                    "step {}, rank {}{}, segment {}{}: element {} of %{}, made by '{}'{}, is {}",
+                    step_, executable_.worldRank(rank),
+                    plan::stageOf(executable_.plan(), executable_.roleIndexOf(rank)),
+                    plan::printable(segment.name), microbatch, found, plan::printable(value.name),
+                    plan::opInfo(op.kind).name, where, elementText(type, copy_.data(), found));
 }
 
 } // namespace shardc::run

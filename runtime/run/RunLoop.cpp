@@ -61,8 +61,6 @@ public:
 
 private:
   Status prepare() {
-    if (executable_.plan().roles.size() > 1 && (options_.check || options_.opObserver))
-      return makeStatus(report::SeveralRoles, executable_.plan().roles.size());
     RETURN_IF_ERROR(segments_.createFeeds());
     // Visits of the job before this process began: one a step.
     segments_.setVisitsBefore(FeedKind::Train,
@@ -310,9 +308,6 @@ private:
   Status explainNonFinite(int64_t iteration, const StepState &state) {
     RETURN_IF_ERROR(executable_.backend().synchronize());
     finder_.setStep(iteration + 1);
-    if (executable_.plan().roles.size() > 1) // whose ops wait for each other
-      return makeStatus(StatusCode::Numeric, "step {}: loss {}, gradient norm {}", iteration + 1,
-                        state.loss, state.gradNorm);
     int64_t visit = iteration - options_.firstStep;
     RETURN_IF_ERROR(segments_.runVisit(inStep_, visit, &finder_));
     return makeStatus(StatusCode::Numeric,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/Reports.h"
+#include "runtime/exec/OpByOp.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Variants.h"
 
@@ -119,40 +120,67 @@ SegmentRunner::Series SegmentRunner::seriesOf(std::span<const Part> parts) const
 }
 
 Status SegmentRunner::run(const Series &series, exec::OpObserver *observer) {
-  for (Run run : series.runs) {
-    run.visit += visits_[run.segment];
-    RETURN_IF_ERROR(runOne(run, observer));
-  }
+  RETURN_IF_ERROR(runAll(
+      series, [this](const Run &run) { return visits_[run.segment] + run.visit; }, observer));
   for (const auto &[segment, count] : series.visits)
     visits_[segment] += count;
   return Status::ok();
 }
 
 Status SegmentRunner::runVisit(const Series &series, int64_t visit, exec::OpObserver *observer) {
+  return runAll(
+      series, [visit](const Run &) { return visit; }, observer);
+}
+
+template <typename VisitOf>
+Status SegmentRunner::runAll(const Series &series, VisitOf visitOf, exec::OpObserver *observer) {
+  if (observer)
+    return runOpByOp(series, visitOf, *observer);
   for (Run run : series.runs) {
-    run.visit = visit;
-    RETURN_IF_ERROR(runOne(run, observer));
+    run.visit = visitOf(run);
+    RETURN_IF_ERROR(feed(run));
+    plan::SegmentInstance instance = instanceOf(run);
+    RETURN_IF_ERROR(timer_.wait([&] { return executable_.makeRoom(run.segment, instance); }));
+    RETURN_IF_ERROR(executable_.launch(run.segment, instance, paramsOf(run)));
+    RETURN_IF_ERROR(markQueued(run));
   }
   return Status::ok();
 }
 
-Status SegmentRunner::runOne(const Run &run, exec::OpObserver *observer) {
-  plan::SegmentInstance instance =
-      executable_.instanceFor(run.segment, run.microbatch, run.microbatches);
-  hal::LaunchParams params{run.visit, run.microbatch, run.microbatches};
+template <typename VisitOf>
+Status SegmentRunner::runOpByOp(const Series &series, VisitOf visitOf, exec::OpObserver &observer) {
+  std::vector<Run> runs = series.runs;
+  std::vector<exec::OpByOp::Run> steps;
+  for (Run &run : runs) {
+    run.visit = visitOf(run);
+    steps.push_back({run.segment, instanceOf(run), paramsOf(run)});
+  }
+  exec::OpByOp ops(executable_, &observer);
+  return ops.run(steps, {[&](size_t i) { return feed(runs[i]); },
+                         [&](size_t i) { return markQueued(runs[i]); }});
+}
+
+plan::SegmentInstance SegmentRunner::instanceOf(const Run &run) const {
+  return executable_.instanceFor(run.segment, run.microbatch, run.microbatches);
+}
+
+hal::LaunchParams SegmentRunner::paramsOf(const Run &run) {
+  return {run.visit, run.microbatch, run.microbatches};
+}
+
+/// Writes the batch that the run reads, if it reads one.
+Status SegmentRunner::feed(const Run &run) {
   std::optional<FeedRing> &feed = feedOf_[run.segment];
-  if (feed) {
-    RETURN_IF_ERROR(timer_.wait(
-        [&] { return feed->waitForSlot(run.visit, run.microbatch, run.microbatches); }));
-    RETURN_IF_ERROR(feed->write(source_, run.visit, run.visit + visitsBefore(feed->kind()),
-                                run.microbatch, run.microbatches));
-  }
-  if (observer) {
-    RETURN_IF_ERROR(executable_.runOpByOp(run.segment, instance, params, observer));
-  } else {
-    RETURN_IF_ERROR(timer_.wait([&] { return executable_.makeRoom(run.segment, instance); }));
-    RETURN_IF_ERROR(executable_.launch(run.segment, instance, params));
-  }
+  if (!feed)
+    return Status::ok();
+  RETURN_IF_ERROR(
+      timer_.wait([&] { return feed->waitForSlot(run.visit, run.microbatch, run.microbatches); }));
+  return feed->write(source_, run.visit, run.visit + visitsBefore(feed->kind()), run.microbatch,
+                     run.microbatches);
+}
+
+Status SegmentRunner::markQueued(const Run &run) {
+  std::optional<FeedRing> &feed = feedOf_[run.segment];
   return feed ? feed->markQueued(run.visit, run.microbatch, run.microbatches) : Status::ok();
 }
 

@@ -52,7 +52,14 @@ private:
   Status createFeedsOf(uint32_t role);
   Status createFeed(uint32_t segment, uint32_t cell);
   std::vector<Run> runsOf(const Part &part, std::vector<int64_t> &visits) const;
-  Status runOne(const Run &run, exec::OpObserver *observer);
+  template <typename VisitOf>
+  Status runAll(const Series &series, VisitOf visitOf, exec::OpObserver *observer);
+  template <typename VisitOf>
+  Status runOpByOp(const Series &series, VisitOf visitOf, exec::OpObserver &observer);
+  plan::SegmentInstance instanceOf(const Run &run) const;
+  static hal::LaunchParams paramsOf(const Run &run);
+  Status feed(const Run &run);
+  Status markQueued(const Run &run);
   int64_t &visitsBefore(FeedKind kind) { return visitsBefore_[static_cast<size_t>(kind)]; }
 
   exec::Executable &executable_;

@@ -255,14 +255,14 @@ Status SaveThread::waitForCopies() {
 
 Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> &ranks) {
   Writing writing(job_);
-  for (size_t rank = 0; rank < ranks.size(); ++rank)
-    for (const SnapshotCopy &copy : piece.copies) {
-      ASSIGN_OR_RETURN(uint8_t * data,
-                       executable_->arenas(rank).resolve(copy.place, copy.bytes, "a snapshot"));
-      int64_t begin =
-          copy.byteBegin.at(executable_->arenas(rank).indices().of(copy.byteBegin.group));
-      RETURN_IF_ERROR(ranks[rank].addCell(copy.cell, begin, data, copy.bytes));
-    }
+  for (const RoleSnapshot &role : piece.roles)
+    for (size_t rank : executable_->ranksOf(role.segment))
+      for (const SnapshotCopy &copy : role.copies) {
+        const exec::Arenas &arenas = executable_->arenas(rank);
+        ASSIGN_OR_RETURN(uint8_t * data, arenas.resolve(copy.place, copy.bytes, "a snapshot"));
+        int64_t begin = copy.byteBegin.at(arenas.indices().of(copy.byteBegin.group));
+        RETURN_IF_ERROR(ranks[rank].addCell(copy.cell, begin, data, copy.bytes));
+      }
   return Status::ok();
 }
 

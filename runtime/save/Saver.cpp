@@ -148,9 +148,16 @@ Result<bool> Saver::begin(int64_t step) {
     isShared_ = true;
     isDecided_ = false;
   }
-  RETURN_IF_ERROR(executable_->launchBackground(snapshot_[0].segment));
+  RETURN_IF_ERROR(copyPiece(0));
   thread_->begin(step);
   return true;
+}
+
+/// Queues the copies of a piece, of all roles that ranks here have.
+Status Saver::copyPiece(size_t piece) {
+  for (const RoleSnapshot &role : snapshot_[piece].roles)
+    RETURN_IF_ERROR(executable_->launchBackground(role.segment));
+  return Status::ok();
 }
 
 Status Saver::stepEnded(const StepState &state) {
@@ -223,7 +230,7 @@ Status Saver::saveInBackground(const Progress &progress) {
   for (size_t piece = 1; piece < snapshot_.size(); ++piece) {
     if (!thread_->waitForPieces(piece))
       return Status::ok(); // it has failed; the outcome says why
-    RETURN_IF_ERROR(executable_->launchBackground(snapshot_[piece].segment));
+    RETURN_IF_ERROR(copyPiece(piece));
     thread_->pieceQueued();
   }
   return Status::ok();

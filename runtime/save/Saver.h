@@ -61,6 +61,7 @@ private:
   Status saveInBackground(const Progress &progress);
   bool isUnderWay();
   Result<bool> begin(int64_t step);
+  Status copyPiece(size_t piece);
   Status await();
   Status exchange();
   Status judge(int64_t step, Status status);

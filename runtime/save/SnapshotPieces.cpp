@@ -43,42 +43,74 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment
   return copies;
 }
 
+/// Checks that the background segments of a role copy the cells of its state from their begins to
+/// their ends.
+class Coverage {
+public:
+  Coverage(const plan::Plan &plan, const StateLayout &layout, uint32_t role)
+      : plan_(plan), layout_(layout), roleIndex_(role), role_(plan.roles[role]) {}
+
+  Status add(const Segment &segment, const std::vector<SnapshotCopy> &copies) {
+    for (const SnapshotCopy &copy : copies) {
+      ASSIGN_OR_RETURN(StateLayout::Held held, layout_.toSnapshot(copy.cell, roleIndex_));
+      int64_t &covered = covered_[copy.cell];
+      if (copy.byteBegin != plan::Moving{covered, held.step, held.group})
+        return makeStatus(report::PlanCannotRun,
+                          "segment '{}' copies cell @{} from byte {} + {}*index on; {} bytes from "
+                          "{}*index on are copied before",
+                          segment.name, role_.cells[copy.cell].name, copy.byteBegin.offset,
+                          copy.byteBegin.coef, covered, held.step);
+      covered += copy.bytes;
+    }
+    return Status::ok();
+  }
+
+  /// What another role saves may be left out.
+  Status finish() {
+    for (uint32_t cell : layout_.cells(roleIndex_)) {
+      int64_t covered = covered_[cell];
+      ASSIGN_OR_RETURN(StateLayout::Held held, layout_.toSnapshot(cell, roleIndex_));
+      bool isLeftOut = covered == 0 && !plan::savesBlock(plan_, roleIndex_, role_.cells[cell].of);
+      if (covered != held.bytes && !isLeftOut)
+        return makeStatus(
+            report::PlanCannotRun,
+            "background segments copy {} of the {} bytes of cell @{} that a rank saves", covered,
+            held.bytes, role_.cells[cell].name);
+    }
+    return Status::ok();
+  }
+
+private:
+  const plan::Plan &plan_;
+  const StateLayout &layout_;
+  uint32_t roleIndex_;
+  const plan::Role &role_;
+  std::map<uint32_t, int64_t> covered_; ///< bytes by cell
+};
+
 } // namespace
 
 Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
                                                   const StateLayout &layout) {
   std::vector<SnapshotPiece> pieces;
-  if (plan.roles.size() > 1) // roles would have to begin and end their copies together
-    return pieces;
-  const plan::Role &role = plan.roles[0];
-  std::map<uint32_t, int64_t> covered; ///< bytes by cell
-  for (uint32_t s = 0; s < role.segments.size(); ++s) {
-    const Segment &segment = role.segments[s];
-    if (segment.before == plan::kNone)
-      continue;
-    SnapshotPiece &piece = pieces.emplace_back();
-    piece.segment = s;
-    ASSIGN_OR_RETURN(piece.copies, copiesOf(plan, segment));
-    for (const SnapshotCopy &copy : piece.copies) {
-      ASSIGN_OR_RETURN(StateLayout::Held held, layout.toSnapshot(copy.cell));
-      if (copy.byteBegin != plan::Moving{covered[copy.cell], held.step, held.group})
-        return makeStatus(report::PlanCannotRun,
-                          "segment '{}' copies cell @{} from byte {} + {}*index on; {} bytes from "
-                          "{}*index on are copied before",
-                          segment.name, role.cells[copy.cell].name, copy.byteBegin.offset,
-                          copy.byteBegin.coef, covered[copy.cell], held.step);
-      covered[copy.cell] += copy.bytes;
+  std::vector<Coverage> coverage;
+  uint32_t number = 0;
+  for (uint32_t r = 0; r < plan.roles.size(); ++r) {
+    Coverage &covered = coverage.emplace_back(plan, layout, r);
+    size_t ofRole = 0;
+    for (const Segment &segment : plan.roles[r].segments) {
+      uint32_t own = number++;
+      if (segment.before == plan::kNone)
+        continue;
+      ASSIGN_OR_RETURN(std::vector<SnapshotCopy> copies, copiesOf(plan, segment));
+      RETURN_IF_ERROR(covered.add(segment, copies));
+      if (ofRole == pieces.size())
+        pieces.emplace_back();
+      pieces[ofRole++].roles.push_back({own, std::move(copies)});
     }
   }
-  if (pieces.empty())
-    return pieces;
-  for (uint32_t cell : layout.cells()) {
-    ASSIGN_OR_RETURN(StateLayout::Held held, layout.toSnapshot(cell));
-    if (covered[cell] != held.bytes)
-      return makeStatus(report::PlanCannotRun,
-                        "background segments copy {} of the {} bytes of cell @{} that a rank saves",
-                        covered[cell], held.bytes, role.cells[cell].name);
-  }
+  for (size_t r = 0; r < coverage.size() && !pieces.empty(); ++r)
+    RETURN_IF_ERROR(coverage[r].finish());
   return pieces;
 }
 

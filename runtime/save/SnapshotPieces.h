@@ -17,10 +17,15 @@ struct SnapshotCopy {
   plan::Place place; ///< in the arena `host`
 };
 
-/// One background segment.
-struct SnapshotPiece {
-  uint32_t segment = 0;
+/// What a background segment of one role copies.
+struct RoleSnapshot {
+  uint32_t segment = 0;             ///< as exec::Executable numbers them
   std::vector<SnapshotCopy> copies; ///< by cell, then by place in the cell
+};
+
+/// What is copied together: of each role its next background segment, if it has one more.
+struct SnapshotPiece {
+  std::vector<RoleSnapshot> roles;
 };
 
 /// The plan's background segments in their order; none if it has none. InvalidInput if together

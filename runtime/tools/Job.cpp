@@ -144,6 +144,7 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
     return map.explainStall(words, silent);
   };
   supervisor.describe = [&map](const launch::RankProgress &rank) { return map.place(rank.words); };
+  supervisor.stageOf = [&map](int64_t rank) { return map.stageOf(rank); };
   int64_t worldSize = isLaunched ? position.worldSize : plan.worldSize();
   return launch::supervise(supervisor, [&](const launch::WorkerOptions &worker) {
     return joinAndWork(worker, worldSize, planHash, options.console, work);

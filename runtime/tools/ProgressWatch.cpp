@@ -77,9 +77,11 @@ ProgressWatch::~ProgressWatch() {
 launch::RankProgress ProgressWatch::read(size_t rank) {
   launch::RankProgress position;
   position.steps = process_.steps.load(std::memory_order_relaxed);
-  exec::StreamWords words = executable_.progress(rank);
+  exec::RankWords words = executable_.progress(rank);
   auto streams = static_cast<std::ptrdiff_t>(executable_.plan().streams.size());
   position.words.assign(words.begin(), words.begin() + streams);
+  if (words.back() != 0)
+    position.words.push_back(words.back());
   position.isAsked = stopRequests().load(std::memory_order_relaxed) > 0;
   if (position.isAsked)
     noteActivity();

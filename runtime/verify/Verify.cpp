@@ -129,6 +129,8 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   checkStreamKinds(inspection);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkKinds(inspection, role);
+  if (plan.level == Level::Placed && inspection.size() == 0)
+    checkGraphs(inspection);
   if (inspection.size() != 0)
     return inspection.take();
   forEachSegment(inspection, checkShapes);

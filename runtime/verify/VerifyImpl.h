@@ -227,6 +227,7 @@ void checkBackgroundForm(Inspection &inspection, uint32_t role);
 void checkBackgroundBytes(Inspection &inspection, uint32_t role);
 void checkSnapshots(Inspection &inspection, uint32_t role); ///< VerifySnapshots.cpp: what they copy
 void checkCapacity(Inspection &inspection);                 ///< VerifyPlaces.cpp
+void checkGraphs(Inspection &inspection);                   ///< VerifyPlaces.cpp
 /// VerifyProgram.cpp: bytes and cells of one role.
 void checkPrograms(Inspection &inspection, uint32_t role);
 

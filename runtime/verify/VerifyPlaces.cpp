@@ -1,5 +1,8 @@
 // Requirements on single places: aligned, inside the arena on every rank, and shared by values that
 // share a buffer. VerifyBytes.cpp checks whether bytes hold what is read.
+#include <algorithm>
+
+#include "runtime/plan/Graphs.h"
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Printer.h"
@@ -162,6 +165,21 @@ void checkCells(Inspection &inspection) {
         inspection.add(problem->first, spotOfCell(inspection, r, c),
                        fmt::format("cell '@{}' {}", cell.name, problem->second), cell.name);
     }
+  }
+}
+
+void checkGraphs(Inspection &inspection) {
+  for (uint32_t r = 0; r < inspection.plan().roles.size(); ++r) {
+    const Role &role = inspection.plan().roles[r];
+    bool hasRings = std::ranges::any_of(role.cells, &Cell::isRing);
+    if (!hasRings) // then there are few variants, and limits of ops are enough
+      continue;
+    if (GraphNeed need = graphsOf(role); need.nodes > limits::kGraphNodesMax)
+      inspection.add(
+          Rule::Graphs, {r, kNone, kNone},
+          fmt::format("each slot of the rings of role '{}' has graphs of its own, which makes {}; "
+                      "{} nodes are allowed",
+                      role.name, toString(need), limits::kGraphNodesMax));
   }
 }
 

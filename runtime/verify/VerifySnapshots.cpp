@@ -97,7 +97,8 @@ private:
       }
       at += copy.count;
     }
-    if (at != held.length)
+    bool isLeftOut = copies.empty() && !savesBlock(plan_, roleIndex_, role_.cells[c].of);
+    if (at != held.length && !isLeftOut)
       report_.add(Rule::Background, spotOfCell(report_, roleIndex_, c),
                   fmt::format("background segments copy {} of the {} elements of cell '@{}' that a "
                               "rank saves",
@@ -117,9 +118,11 @@ private:
 } // namespace
 
 void checkSnapshots(Inspection &inspection, uint32_t role) {
-  const std::vector<Segment> &segments = inspection.plan().roles[role].segments;
-  if (!inspection.plan().blocks.empty() &&
-      std::ranges::any_of(segments, [](const Segment &segment) { return segment.before != kNone; }))
+  const Plan &plan = inspection.plan();
+  bool hasSome = std::ranges::any_of(plan.roles, [](const Role &each) {
+    return std::ranges::any_of(each.segments, [](const Segment &s) { return s.before != kNone; });
+  });
+  if (!plan.blocks.empty() && hasSome)
     SnapshotCheck(inspection, role).run();
 }
 

@@ -53,6 +53,9 @@ Stages stagesOf(Inspection &inspection, uint32_t role, const Role &part) {
     for (const Op &op : segment.ops)
       if (op.channel >= 0 && plan.channels[static_cast<size_t>(op.channel)].isPair())
         stages.axes |= axesOf(plan, op.group);
+  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis)
+    if (AxisRange own = extentOf(plan, part, axis); own.end - own.begin > 1)
+      stages.axes &= static_cast<Axes>(~(1u << axis));
   for (const std::vector<uint32_t> &holders : holdersBeside(inspection, role)) {
     stages.sharedBy.push_back(axesApart(plan, part, holders) & stages.axes);
     stages.isHeldByOthers.push_back(!holders.empty());

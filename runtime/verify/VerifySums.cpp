@@ -677,7 +677,14 @@ private:
   Axes apartIn(const Mark &mark, int32_t block) const {
     Axes parts = block < 0 ? Axes{0} : partsOf(block);
     Axes splits = block < 0 ? Axes{0} : splits_.of(block);
-    return static_cast<Axes>((mark.varies & ~parts) | (mark.split & ~splits));
+    return static_cast<Axes>(((mark.varies & ~parts) | (mark.split & ~splits)) & ~alone(block));
+  }
+
+  /// Axes along which no other ranks have the block.
+  Axes alone(int32_t block) const {
+    return block < 0
+               ? Axes{0}
+               : static_cast<Axes>(stages_.axes & ~stages_.sharedBy[static_cast<size_t>(block)]);
   }
 
   /// What is taken for a block's gradient is all of it.
@@ -695,7 +702,7 @@ private:
       if (finding->noteAt.op != kNone)
         finding->note = "its cell is filled here";
     };
-    Axes due = mark.due & ~(stages_.axes & ~stages_.sharedBy[static_cast<size_t>(block)]);
+    Axes due = static_cast<Axes>(mark.due & ~alone(block));
     if (!isComplete(mark.cover))
       inspection(std::string(whyIncomplete(mark.cover.kind)));
     else if (due != 0)

@@ -114,8 +114,9 @@ private:
 std::set<uint32_t> contributorsOf(Inspection &inspection, const Segment &segment, Variant variant,
                                   ValueId value);
 
-/// The axes of a role's transfers. Along them ranks compute different things, so that what one
-/// contributes to a block that others have as well is a part of the sum.
+/// The axes of a role's transfers along which it has one coordinate. Along them ranks compute
+/// different things, so that what one contributes to a block that others have as well is a part of
+/// the sum.
 struct Stages {
   Axes axes = 0;
   std::vector<Axes> sharedBy; ///< of each block: along which of them other roles have its state

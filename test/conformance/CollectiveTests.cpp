@@ -347,5 +347,38 @@ TEST_P(Conformance, TransfersBothWaysRunInGraphs) {
               (std::vector<float>{2.0f - static_cast<float>(rank), 5.0f}));
 }
 
+/// Whichever of several transfers ends first, the host goes on.
+TEST_P(Conformance, TheHostWaitsForAnyOfSeveralEvents) {
+  START(2);
+  if (!computes())
+    GTEST_SKIP() << "nothing takes time";
+  auto up = backend->createChannel({"pp up", {0, 1}});
+  auto down = backend->createChannel({"pp down", {1, 0}});
+  ASSERT_TRUE(up.isOk() && down.isOk());
+  hal::Channel *channels[] = {up->get(), down->get()}; // by the rank that sends
+  std::vector<std::unique_ptr<hal::Event>> received;
+  auto transfer = [&](int rank, bool sends) {
+    auto *data = put<float>(rank, {1.0f, 2.0f});
+    Collective desc{sends ? CollectiveKind::Send : CollectiveKind::Recv, sends ? data : nullptr,
+                    sends ? nullptr : data, 2};
+    return stream(rank, sends ? "out" : "in")
+        .collective(*channels[sends ? rank : 1 - rank], desc, "transfer");
+  };
+  for (int rank = 0; rank < 2; ++rank) {
+    received.push_back(event(rank));
+    ASSERT_STATUS(transfer(rank, false));
+    ASSERT_STATUS(stream(rank, "in").record(*received[rank]));
+  }
+  std::vector<hal::Event *> events = {received[0].get(), received[1].get()};
+  for (int first : {0, 1}) { // sends
+    ASSERT_STATUS(transfer(first, true));
+    ASSERT_STATUS(backend->waitForAny(events));
+    EXPECT_TRUE(received[1 - first]->isDone());
+    EXPECT_EQ(received[first]->isDone(), first == 1);
+    std::erase(events, received[1 - first].get());
+  }
+  ASSERT_STATUS(backend->synchronize());
+}
+
 } // namespace
 } // namespace shardc::conformance

@@ -130,6 +130,16 @@ public:
     return Status::ok();
   }
 
+  Status waitForAny(std::span<hal::Event *const> events) override {
+    return watch_.wait(
+        [&] {
+          bool isOneDone = std::ranges::any_of(events, [](hal::Event *e) { return e->isDone(); });
+          cudaError_t error = cudaPeekAtLastError(); // a query that fails leaves it
+          return isOneDone ? cudaSuccess : error == cudaSuccess ? cudaErrorNotReady : error;
+        },
+        "one of several events");
+  }
+
 private:
   Status plantError(hal::Stream &stream, hal::PlantedError error,
                     const hal::Channel &channel) override {

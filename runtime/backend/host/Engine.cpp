@@ -167,6 +167,16 @@ Status Engine::wait(EventState &event, uint64_t ticket) {
   return status;
 }
 
+Status Engine::waitForAny(std::span<const Awaited> events) {
+  std::unique_lock lock(mutex_);
+  for (const Awaited &each : events)
+    each.event->waiterCount.fetch_add(1);
+  Status status = waitOnHost(lock, [&] { return std::ranges::any_of(events, &Awaited::isOver); });
+  for (const Awaited &each : events)
+    each.event->waiterCount.fetch_sub(1);
+  return status;
+}
+
 Status Engine::waitIdle() {
   std::unique_lock lock(mutex_);
   RETURN_IF_ERROR(waitOnHost(lock, [&] { return active_ == 0 && blocked_ == 0; }));

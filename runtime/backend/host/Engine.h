@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -135,6 +136,14 @@ public:
   Status submit(Lane &stream, const Item &item);
   /// Blocks until the event has reached the ticket, or returns why it never will.
   Status wait(EventState &event, uint64_t ticket);
+  /// An event and one of its tickets.
+  struct Awaited {
+    EventState *event;
+    uint64_t ticket;
+    bool isOver() const { return event->done.load(std::memory_order_acquire) >= ticket; }
+  };
+  /// Blocks until one of the events has reached its ticket, or returns why none ever will.
+  Status waitForAny(std::span<const Awaited> events);
   /// Blocks until nothing is queued.
   Status waitIdle();
 

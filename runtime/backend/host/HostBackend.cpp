@@ -130,6 +130,12 @@ public:
   }
 
   Status synchronize() override { return engine_.waitIdle(); }
+  Status waitForAny(std::span<hal::Event *const> events) override {
+    std::vector<Engine::Awaited> awaited;
+    for (hal::Event *event : events)
+      awaited.push_back(static_cast<HostEvent *>(event)->awaited());
+    return engine_.waitForAny(awaited);
+  }
   Status checkGuards() override { return buffers_->check(); }
   hal::TestPort *testPort() override { return this; }
   Status startTrace() override {

@@ -45,6 +45,7 @@ public:
   bool isDone() override { return state_.done.load(std::memory_order_acquire) >= recorded_; }
   Status synchronize() override { return engine_.wait(state_, recorded_); }
   double secondsSince(hal::Event &earlier) override;
+  Engine::Awaited awaited() { return {&state_, recorded_}; }
 
 private:
   friend class HostStream;

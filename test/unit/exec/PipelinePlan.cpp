@@ -15,6 +15,7 @@ constexpr int64_t kVocab = 8, kHidden = 4, kWeight = kHidden * kHidden, kTable =
 constexpr const char *kRow = "f32[2,4,4]";
 constexpr int64_t kRowBytes = 128, kTokenBytes = 32;
 constexpr int kFeedSlots = 4;
+constexpr int64_t kSnapshotAt = 1024; ///< in the arena of the host
 
 /// What a role has of a cell, a value, or a slot of a ring.
 struct Bytes {
@@ -64,8 +65,8 @@ public:
     place();
     std::string text =
         fmt::format("role stage{0} \"stage {0}\" where {{ pp = {0} to {0} }} {{\n", stage_);
-    std::string segments = init() + begin() + forward() + backward() + update();
-    text += fmt::format("  arenas {{ state = 2048  work = {}  sym = 1024  host = 1024 }}\n", used_);
+    std::string segments = init() + begin() + forward() + backward() + update() + snapshots();
+    text += fmt::format("  arenas {{ state = 2048  work = {}  sym = 1024  host = 2048 }}\n", used_);
     text += cells();
     return text + segments + program() + "}\n";
   }
@@ -135,6 +136,9 @@ private:
       add(each.name, each.type, each.bytes);
     if (!isLast_)
       add("dy", kRow, dy_);
+    for (size_t p = 0; p < pieces().size(); ++p)
+      text += fmt::format("  cell @snap.{} : f32[{}] in host for data at {}\n", p,
+                          pieceEnd(p) - pieces()[p], kSnapshotAt + 4 * pieces()[p]);
     return text;
   }
 
@@ -319,6 +323,33 @@ private:
                        g_, stage_, squares, partial, shard_);
   }
 
+  /// Elements of the shard that a piece begins with.
+  std::vector<int64_t> pieces() const {
+    if (!o_.snapshots)
+      return {};
+    return isFirst_ ? std::vector<int64_t>{0, shard_ / 8 * 4} : std::vector<int64_t>{0};
+  }
+  int64_t pieceEnd(size_t piece) const {
+    return piece + 1 < pieces().size() ? pieces()[piece + 1] : shard_;
+  }
+
+  std::string snapshots() const {
+    std::string text;
+    for (size_t p = 0; p < pieces().size(); ++p) {
+      int64_t from = pieces()[p], count = pieceEnd(p) - from;
+      text += fmt::format(R"(  segment snapshot.{0} snapshot before update {{
+    in %w = @w at state 128
+    %part = view %w{1} : f32[{2}] params at state {3}
+    %copy = snapshot %part on copy : f32[{2}] data at host {4}
+    out @snap.{0} = %copy
+  }}
+)",
+                          p, from > 0 ? fmt::format(" {{offset = {}}}", from) : "", count,
+                          128 + 4 * from, kSnapshotAt + 4 * from);
+    }
+    return text;
+  }
+
   std::string program() const {
     const int m = o_.microbatches, w = ahead_;
     std::string text =
@@ -362,11 +393,12 @@ stream from_before
 stream to_behind
 stream from_behind
 stream to_before
-channel gather group dp stream gather
+{}channel gather group dp stream gather
 channel reduce group dp stream reduce
 channel misc group all
 )",
-                                 2 * o.dp * o.microbatches, o.steps, o.stages, o.dp);
+                                 2 * o.dp * o.microbatches, o.steps, o.stages, o.dp,
+                                 o.snapshots ? "stream copy\n" : "");
   for (int s = 0; s + 1 < o.stages; ++s)
     text += fmt::format("channel up.{0} group pp pair {0} {1} stream to_behind\n"
                         "channel down.{0} group pp pair {1} {0} stream to_before\n",

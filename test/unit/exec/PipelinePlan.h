@@ -12,6 +12,8 @@ struct PipelineOptions {
   int microbatches = 3;
   int steps = 4;
   int dp = 2;
+  /// Background segments copy the weights of each stage, those of the first one in two pieces.
+  bool snapshots = false;
 };
 
 inline constexpr int kPipelineLayers = 3;

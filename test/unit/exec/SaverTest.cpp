@@ -424,9 +424,9 @@ TEST_F(Saving, SnapshotsComeByTheirPlaceInTheCell) {
   auto pieces = save::snapshotPieces(toy->plan, *layout);
   ASSERT_TRUE(pieces.isOk()) << pieces.status().message();
   ASSERT_EQ(pieces->size(), 1u);
-  ASSERT_EQ((*pieces)[0].copies.size(), 2u);
-  EXPECT_EQ((*pieces)[0].copies[0].byteBegin.offset, 0);
-  EXPECT_EQ((*pieces)[0].copies[1].byteBegin.offset, 32);
+  ASSERT_EQ((*pieces)[0].roles[0].copies.size(), 2u);
+  EXPECT_EQ((*pieces)[0].roles[0].copies[0].byteBegin.offset, 0);
+  EXPECT_EQ((*pieces)[0].roles[0].copies[1].byteBegin.offset, 32);
 }
 
 } // namespace

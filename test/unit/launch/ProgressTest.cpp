@@ -64,6 +64,66 @@ TEST(ProgressMap, APlanWithoutRolesHasNoOps) {
   EXPECT_EQ(ProgressMap(plan).place(ProgressWord::inside(0)), "in '?'");
 }
 
+constexpr const char *kStages = R"(shardc.plan 2 placed "p"
+needs { backend = host  gpu = ""  device_bytes = 0 }
+job { }
+mesh { pp = 2 dp = 2 }
+groups { pp = [pp] dp = [dp] } data dp
+channel up group pp pair 0 1
+loc 0 "a.recipe" 12 3
+role first "r" where { pp = 0 to 0 } {
+  arenas { state = 64  work = 64  sym = 0  host = 0 }
+  cell @a : f32[1] in work for grads at 0
+  segment forward forward body {
+    in %x = @a at work 0
+    send %x channel up loc 0
+  }
+  program { steps 1 { loop 2 { run forward mb i } } }
+}
+role last "r" where { pp = 1 to 1 } {
+  arenas { state = 64  work = 64  sym = 0  host = 0 }
+  cell @a : f32[1] in work for grads at 0
+  segment forward forward body {
+    %y = recv channel up : f32[1] grads at work 0 loc 0
+    out @a = %y
+  }
+  program { steps 1 { loop 2 { run forward mb i } } }
+}
+)";
+
+TEST(ProgressMap, NamesStagesAndMicrobatches) {
+  plan::Plan plan = *plan::parse(kStages, "p.plan");
+  ProgressMap map(plan);
+  uint32_t sends = ProgressWord::inside(0), receives = ProgressWord::inside(1);
+  std::vector<std::vector<uint32_t>> words = {
+      {ProgressWord::after(0), ProgressWord::ofMicrobatch(3)},
+      {sends, ProgressWord::ofMicrobatch(4)},
+      {receives, 0, ProgressWord::ofMicrobatch(5)},
+      {receives, ProgressWord::ofMicrobatch(4)}};
+  EXPECT_EQ(map.stageOf(1), ", stage 1 of 2");
+  EXPECT_EQ(map.stageOf(2), ", stage 2 of 2");
+  EXPECT_EQ(map.place(words[2]), "in 'forward: recv %y (a.recipe:12)' of microbatch 5");
+  EXPECT_EQ(map.explainStall(words, -1),
+            "rank 0, stage 1 of 2, fell behind: ranks 2, 3 wait for it in 'forward: recv %y "
+            "(a.recipe:12)' of microbatch 5; it was last seen after 'forward: send %x "
+            "(a.recipe:12)' of microbatch 3");
+  EXPECT_THAT(map.explainStall(words, 3), StartsWith("rank 3, stage 2 of 2, fell behind: "));
+  EXPECT_EQ(Fixture().map.stageOf(1), "");
+}
+
+TEST(ProgressWord, OfAMicrobatchIsNoPlace) {
+  for (int64_t microbatch : {0, 1, 4711}) {
+    uint32_t word = ProgressWord::ofMicrobatch(microbatch);
+    EXPECT_TRUE(ProgressWord::isMicrobatch(word));
+    EXPECT_EQ(ProgressWord::microbatch(word), microbatch);
+    EXPECT_FALSE(ProgressWord::isBegun(word));
+    EXPECT_FALSE(ProgressWord::isInside(word));
+  }
+  for (uint32_t word : {0u, ProgressWord::kExchanging, ProgressWord::inside(7),
+                        ProgressWord::after(7), ProgressWord::making(7)})
+    EXPECT_FALSE(ProgressWord::isMicrobatch(word)) << word;
+}
+
 TEST(ProgressMap, NamesTheRankThatOthersWaitFor) {
   Fixture f;
   std::vector<std::vector<uint32_t>> words = {

@@ -37,6 +37,7 @@ protected:
     options.describe = [](const RankProgress &last) {
       return last.words.empty() ? "" : fmt::format("in 'micro: op {}'", last.words[0]);
     };
+    options.stageOf = stageOf;
     options.tell = [this](const Report &report) {
       (report.severity == Severity::Error ? said : warned).push_back(report.text);
       ids.insert(report.id);
@@ -130,6 +131,7 @@ protected:
   std::vector<std::string> said, warned;
   std::set<std::string_view> ids; ///< of all that was told
   std::vector<RankProgress> explained;
+  std::function<std::string(int64_t rank)> stageOf; ///< the option, of servers that are opened
 };
 
 TEST_F(RendezvousServerTest, LetsAllInAndEndsWithThem) {
@@ -394,6 +396,20 @@ TEST_F(RendezvousServerTest, TellsWhereOthersWaitedForARankThatIsGone) {
   step(3);
   EXPECT_THAT(said, ElementsAre("rank 1 (process 1000000001 on h) was ended by signal 9 (Killed); "
                                 "rank 2 waited for it in 'micro: all_gather'"));
+}
+
+/// Of a stage its own microbatch counts, which is another one than that of who waits.
+TEST_F(RendezvousServerTest, TellsWhichStageARankIsAndWhereItWas) {
+  stageOf = [](int64_t rank) { return fmt::format(", stage {} of 3", rank + 1); };
+  open(3);
+  join(3);
+  wires[1].close();
+  send(wires[2], MessageKind::Lost, Packer().number(1).text("forward: recv").take());
+  server->rankEnded(1'000'000'001, "was ended by signal 9 (Killed)");
+  step(3);
+  EXPECT_THAT(said,
+              ElementsAre("rank 1 (process 1000000001 on h, stage 2 of 3) was ended by signal 9 "
+                          "(Killed); rank 2, stage 3 of 3, waited for it in 'forward: recv'"));
 }
 
 /// A rank that fails closes its connections before it says why, and a loaded machine takes its time

@@ -183,7 +183,7 @@ TEST(Wire, TakesWholeBodiesOnly) {
 
 TEST(Wire, BoundsCounts) {
   EXPECT_FALSE(
-      RankProgress::unpack(Packer().number(0).number(0).number(0).number(kStreamsMax + 1).take()));
+      RankProgress::unpack(Packer().number(0).number(0).number(0).number(kWordsMax + 1).take()));
   EXPECT_FALSE(Abort::unpack(Packer().number(3).number(1 << 19).take()));
   EXPECT_FALSE(Failure::unpack(Packer().number(200).number(3).number(0).number(0).take()));
   EXPECT_FALSE(

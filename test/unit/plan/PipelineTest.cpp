@@ -1,8 +1,10 @@
 // Pipelines: what the verifier accepts of them, and what it refuses.
 #include <algorithm>
+#include <cstdlib>
 
 #include <gtest/gtest.h>
 
+#include "Compare.h"
 #include "Oracle.h"
 #include "TestPlans.h"
 #include "runtime/plan/Builder.h"
@@ -65,6 +67,69 @@ TEST(Pipeline, TheOracleFindsNothingWrong) {
     EXPECT_EQ(oracle::findBreak(plan, {.randomOrders = 4, .seed = 5}), "")
         << stages << " stages, " << microbatches << " microbatches";
   }
+}
+
+/// What a stage has in flight before its first backward pass differs from stage to stage: orders
+/// may wait for each other from some number of microbatches on only.
+TEST(Pipeline, StagesMeetForAnyNumberOfMicrobatches) {
+  for (int stages : {2, 3})
+    for (int ahead = 0; ahead < stages; ++ahead)
+      for (int microbatches : {1, std::max(ahead, 1), ahead + 1, 2 * stages + 1})
+        EXPECT_TRUE(verify(small(stages, microbatches)).empty()) << stages << " " << microbatches;
+}
+
+struct Shape {
+  int stages, microbatches, dp;
+};
+
+class PipelineAgreement : public testing::TestWithParam<Shape> {};
+
+/// One of a thousand; all with SHARDC_LONG=1.
+TEST_P(PipelineAgreement, OfVerifierAndOracleOnMutations) {
+  Shape shape = GetParam();
+  int64_t count = std::getenv("SHARDC_LONG") != nullptr ? 1000 : 20;
+  oracle::Comparison comparison;
+  oracle::compare(parsed(pipelinePlanText({.stages = shape.stages,
+                                           .microbatches = shape.microbatches,
+                                           .steps = 1,
+                                           .dp = shape.dp})),
+                  {.count = count, .randomOrders = 6, .seed = 17}, comparison);
+  for (const std::string &text : comparison.disagreements)
+    ADD_FAILURE() << text;
+  EXPECT_EQ(comparison.total(), count);
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, PipelineAgreement,
+                         testing::Values(Shape{2, 1, 1}, Shape{2, 2, 1}, Shape{2, 3, 1},
+                                         Shape{2, 4, 1}, Shape{2, 2, 2}, Shape{3, 1, 1},
+                                         Shape{3, 2, 1}, Shape{3, 3, 1}, Shape{3, 4, 1},
+                                         Shape{3, 5, 1}, Shape{1, 3, 1}),
+                         [](const auto &info) {
+                           return "Stages" + std::to_string(info.param.stages) + "Microbatches" +
+                                  std::to_string(info.param.microbatches) + "Data" +
+                                  std::to_string(info.param.dp);
+                         });
+
+TEST(Pipeline, GraphsHaveALimit) {
+  Plan plan = pipeline(2, 30'000);
+  Role &role = plan.roles[0];
+  int64_t &arena = role.arenaBytes[static_cast<size_t>(Arena::Work)];
+  // Two primes: each microbatch has places of its own.
+  for (auto [name, slots] : {std::pair("u0", 4093), {"tokens", 4091}}) {
+    Cell &ring = cellOf(role, name);
+    int64_t from = ring.place.offset, to = (arena + 63) / 64 * 64;
+    auto widen = [&](Place &place) {
+      if (place.slots > 1 && place.offset == from)
+        place.slots = slots, place.offset = to;
+    };
+    for (Segment &segment : role.segments)
+      for (Value &value : segment.values)
+        widen(value.place);
+    widen(ring.place);
+    ring.slots = slots;
+    arena = to + ring.bytes();
+  }
+  expectRefused(plan, Rule::Graphs, "262144 nodes are allowed");
 }
 
 /// Refused by both.

@@ -498,7 +498,7 @@ TEST(Verify, EveryRuleHasACase) {
       covered.insert(each.rule);
   // In StepsTest.cpp, SplitTest.cpp, GroupTest.cpp, PipelineTest.cpp and QuantizedTest.cpp:
   covered.insert({Rule::State, Rule::Sum, Rule::Step, Rule::Lost, Rule::Split, Rule::Save,
-                  Rule::Followed, Rule::Ring, Rule::Scale});
+                  Rule::Followed, Rule::Ring, Rule::Scale, Rule::Graphs});
   for (int rule = 0; rule < kRuleCount; ++rule)
     EXPECT_TRUE(covered.count(static_cast<Rule>(rule))) << ruleId(static_cast<Rule>(rule));
 }

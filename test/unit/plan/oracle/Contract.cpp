@@ -25,7 +25,7 @@ public:
 
   std::string find() {
     for (const Value &value : segment_.values)
-      checkPlace(value.name, value.place, value.type.bytes());
+      checkPlace(value.name, value.place, value.type.bytes()), checkSlot(value);
     for (const Cell &cell : role_.cells)
       checkPlace(cell.name, cell.place, cell.type.bytes());
     for (const Op &op : segment_.ops) {
@@ -42,8 +42,7 @@ public:
       checkHost();
     checkUnread();
     for (const Param &param : plan_.params)
-      need(isComputeType(param.type.dtype),
-           param.name + " is of a type that no model has");
+      need(isComputeType(param.type.dtype), param.name + " is of a type that no model has");
     checkStateTypes();
     checkSplitRoles();
     for (const Cell &a : role_.cells)
@@ -99,6 +98,20 @@ private:
       need(begin >= 0 && begin + bytes <= room, name + " leaves its arena");
       need(begin % kGranule == 0, name + " is not aligned");
     }
+  }
+
+  /// What lies in a slot moves as the ring does, and does not leave the slot.
+  void checkSlot(const Value &value) {
+    const Place &place = value.place;
+    auto holds = [&](const Cell &cell) {
+      const Place &ring = cell.place;
+      return cell.slots == place.slots && ring.stride == place.stride &&
+             ring.arena == place.arena && ring.coef == place.coef && ring.group == place.group &&
+             ring.offset <= place.offset &&
+             place.offset + value.type.bytes() <= ring.offset + ring.stride;
+    };
+    need(place.slots == 1 || std::ranges::any_of(role_.cells, holds),
+         value.name + " lies in no slot of a ring");
   }
 
   bool overlap(const Place &a, int64_t aBytes, const Place &b, int64_t bBytes, int64_t rank) const {

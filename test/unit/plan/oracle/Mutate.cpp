@@ -12,6 +12,7 @@
 #include "Contract.h"
 #include "Edits.h"
 #include "MutateParts.h"
+#include "MutatePipelines.h"
 #include "MutateSteps.h"
 
 namespace shardc::plan::oracle {
@@ -538,8 +539,7 @@ private:
       id = static_cast<ValueId>(below(segment_->values.size()));
     }
     bool fits = id != kNone && (value(id).def == kNone || value(id).def < index) &&
-                isComputeType(value(id).type.dtype) &&
-                value(id).type.bytes() >= 32;
+                isComputeType(value(id).type.dtype) && value(id).type.bytes() >= 32;
     return fits ? id : kNone;
   }
 
@@ -765,6 +765,11 @@ private:
   std::string doSplitRole() { return steps().doSplitRole(); }
 
   std::string doChangeSplit() { return steps().doChangeSplit(); }
+
+  PipelineMutator pipelines() { return {plan_, random_, *role_, *segment_}; }
+  std::string doChangeTransfer() { return pipelines().doChangeTransfer(); }
+  std::string doChangeSlots() { return pipelines().doChangeSlots(); }
+  std::string doChangeSchedule() { return pipelines().doChangeSchedule(); }
 
   PartMutator parts() { return {plan_, random_, *role_, *segment_}; }
   std::string doChangeView() { return parts().doChangeView(); }

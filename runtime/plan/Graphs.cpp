@@ -1,0 +1,54 @@
+#include "runtime/plan/Graphs.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "runtime/plan/Summary.h"
+#include "runtime/plan/Variants.h"
+
+namespace shardc::plan {
+namespace {
+
+// docs/benchmarks/cuda-checks.md: graphs of up to 1,500 nodes and all libraries took 2 to 10 MiB.
+constexpr int64_t kBytesPerNode = 4 << 10;
+// A call of the runtime for each node, and some for the events around it, 0.5 to 4.3 us each.
+constexpr double kSecondsPerNode = 20e-6;
+
+int64_t nodesOf(const Segment &segment, const Variant &variant) {
+  return std::ranges::count_if(segment.ops, [&](const Op &op) {
+    return opInfo(op.kind).traits != OpTraits::Alias && holds(op.pred, variant);
+  });
+}
+
+} // namespace
+
+int64_t GraphNeed::bytes() const { return nodes * kBytesPerNode; }
+double GraphNeed::seconds() const { return static_cast<double>(nodes) * kSecondsPerNode; }
+
+GraphNeed graphsOf(const Role &role) {
+  GraphNeed need;
+  std::vector<std::vector<SegmentInstance>> instances = instancesOfProgram(role);
+  for (size_t s = 0; s < instances.size(); ++s) {
+    const Segment &segment = role.segments[s];
+    if (segment.before != kNone)
+      continue; // is not captured
+    std::map<Variant, int64_t> nodes;
+    for (const SegmentInstance &instance : instances[s]) {
+      auto [at, isNew] = nodes.try_emplace(instance.variant);
+      if (isNew)
+        at->second = nodesOf(segment, instance.variant);
+      need.nodes += at->second;
+      ++need.graphs;
+    }
+  }
+  return need;
+}
+
+std::string toString(const GraphNeed &need) {
+  return fmt::format("{} graphs with {} nodes, about {} and {:.2g} s to capture", need.graphs,
+                     need.nodes, formatBytes(need.bytes()), need.seconds());
+}
+
+} // namespace shardc::plan
