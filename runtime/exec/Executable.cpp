@@ -330,14 +330,20 @@ Status Executable::createWorkspaces(Rank &rank) {
 }
 
 Status Executable::createEvents(Rank &rank) {
-  int count = 0;
+  std::array<size_t, plan::kStreamsMax> most{};
   for (const auto &variants : rank.segments)
-    for (const auto &[key, instance] : variants)
-      count = std::max(count, instance->bound->awaitedCount);
-  for (int i = 0; i < count; ++i) {
-    ASSIGN_OR_RETURN(auto event, rank.device->createEvent());
-    rank.events.push_back(std::move(event));
-  }
+    for (const auto &[key, instance] : variants) {
+      std::array<size_t, plan::kStreamsMax> counts{};
+      for (const BoundOp &op : instance->bound->ops)
+        counts[op.stream] += op.isAwaited;
+      for (size_t s = 0; s < counts.size(); ++s)
+        most[s] = std::max(most[s], counts[s]);
+    }
+  for (size_t s = 0; s < most.size(); ++s)
+    for (size_t i = 0; i < most[s]; ++i) {
+      ASSIGN_OR_RETURN(auto event, rank.device->createEvent());
+      rank.events[s].push_back(std::move(event));
+    }
   return Status::ok();
 }
 

@@ -222,8 +222,9 @@ private:
     std::array<std::unique_ptr<hal::Stream>, plan::kStreamsMax>
         streams; ///< of the plan, the rest null
     std::array<std::unique_ptr<hal::Buffer>, plan::kStreamsMax> workspaces;
-    std::vector<std::unique_ptr<hal::Event>>
-        events; ///< one for each op that others wait for, of the widest segment
+    /// By stream: one for each op of it that others wait for, of the widest segment. Segments may
+    /// follow each other before these are reached, so no stream takes another one's.
+    std::array<std::vector<std::unique_ptr<hal::Event>>, plan::kStreamsMax> events;
     std::array<std::unique_ptr<hal::Event>, plan::kStreamsMax> streamEvents; ///< fork and joins
     std::vector<ByInstance<Instance>> segments; ///< by number; none of other roles
     std::unique_ptr<hal::Buffer> staging;       ///< for reads and writes

@@ -204,7 +204,7 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
       RETURN_IF_ERROR(rank.streams[s]->wait(*rank.streamEvents[0]));
   std::vector<hal::Event *> eventOf(segment.ops.size());
   std::vector<bool> endsUnit = unitEnds(segment, *instance.bound);
-  size_t eventCount = 0;
+  std::array<size_t, plan::kStreamsMax> eventCounts{};
   bool isNearEnd = false;
   for (size_t i = 0; i < instance.bound->ops.size(); ++i) {
     const BoundOp &op = instance.bound->ops[i];
@@ -219,7 +219,7 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
       RETURN_IF_ERROR(issueMarked(rank, instance, op, map_.numberOf(segment, i), endsUnit[i]));
     for (uint32_t member : together)
       if (instance.bound->ops[member].isAwaited) {
-        eventOf[member] = rank.events[eventCount++].get();
+        eventOf[member] = rank.events[op.stream][eventCounts[op.stream]++].get();
         RETURN_IF_ERROR(stream.record(*eventOf[member]));
       }
     if (instance.nearEnd && !isNearEnd && op.stream == plan::kComputeStream &&

@@ -47,7 +47,7 @@ def stage_of(shape, rank):
 
 def expect_place(process):
     """The op and its line of the recipe, and the microbatch of those that are of one."""
-    expect(re.search(r"'\w+: .* \(\S+\.recipe:\d+\)'", process.err), "it does not name op and recipe line", process)
+    expect(re.search(r"'\w+: .* \(.+:\d+\)'", process.err), "it does not name op and recipe line", process)
 
 
 def check_agree(place):
