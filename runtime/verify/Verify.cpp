@@ -113,6 +113,8 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
     forEachSegment(inspection, checkForm);
   if (inspection.size() == 0)
     checkRings(inspection);
+  if (inspection.size() == 0 && plan.level == Level::Placed)
+    checkGraphs(inspection);
   if (inspection.size() != 0 || !hasRings(plan))
     return verifyFlat(inspection);
   FlatPlan flat = flattened(plan);
@@ -129,8 +131,6 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   checkStreamKinds(inspection);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkKinds(inspection, role);
-  if (plan.level == Level::Placed && inspection.size() == 0)
-    checkGraphs(inspection);
   if (inspection.size() != 0)
     return inspection.take();
   forEachSegment(inspection, checkShapes);
