@@ -29,7 +29,9 @@ const char *acceptsBatchLoad(const Call &call) {
   SHARDC_REQUIRE(!hasPlaces || (call.out[At].dtype == DType::I32 && call.out[At].rank == 2 &&
                                 sameMatrix(call.out[At], tokens)),
                  "places are not i32[B, S]");
-  SHARDC_REQUIRE(feed.cols() == (Samples + hasPlaces) * tokens.numel() + 2 * samples.numel(),
+  int64_t others = feed.cols() - 2 * samples.numel();
+  SHARDC_REQUIRE(others == (Samples + 1) * tokens.numel() ||
+                     (!hasPlaces && others == Samples * tokens.numel()),
                  "an entry of the ring is not as long as a batch");
   SHARDC_REQUIRE(call.attrs.slots == 0 || call.attrs.slots == feed.shape[0],
                  "the ring does not have as many entries as slots says");

@@ -18,6 +18,7 @@ import random
 from compare_runs import FULL, LONG, STRATEGIES, equal, fsdp2_settings, run_check, strategy_settings
 from hybrid_runs import compare, compare_layouts, with_gradients
 from matrix import name_of, pairwise
+from pipeline_runs import worst_of
 from tensor_runs import RECOMPUTE, SELECTIVE
 
 ROWS = 8  # of the table, unless all run
@@ -86,11 +87,14 @@ def model(row):
 def check_one_rank(runner):
     rows = list(pairwise(AXES, is_valid, random.Random(int(os.environ.get("SEED", "1")))))
     chosen = rows if LONG else rows[:ROWS]
+    worst = 0
     for row in chosen:
         expected = with_gradients(runner, *model(row), *layout())
         own = layout(*(row[axis] for axis in ("context", "way", "tensor", "rows", "strategy", "data", "instances", "outer")))
-        compare(name_of(row), with_gradients(runner, *model(row), *own, *RECOMPUTE[row["recompute"]]), expected)
-    print(f"{len(chosen)} of {len(rows)} rows")
+        found = with_gradients(runner, *model(row), *own, *RECOMPUTE[row["recompute"]])
+        compare(name_of(row), found, expected)
+        worst = max(worst, worst_of(found[0], expected[0]))
+    print(f"{len(chosen)} of {len(rows)} rows, largest distance of losses and norms {worst:.3e}")
 
 
 def check_same(runner):
