@@ -322,6 +322,25 @@ void rulePipelineStages(RuleContext &ctx) {
              {d.numLayers, request.stages, stages.problem});
 }
 
+void ruleInterleavedMicrobatches(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (d.virtualStages > 1 && d.numMicrobatches > d.pipelineParallel &&
+      d.numMicrobatches % d.pipelineParallel != 0)
+    ctx.report({Opt::TrainGlobalBatchSize, Opt::ModelVirtualPipelineModelParallelSize,
+                Opt::ModelPipelineModelParallelSize},
+               {d.numMicrobatches, d.pipelineParallel});
+}
+
+void ruleZeroBubbleNeeds(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (ctx.cfg().is(Opt::ModelPipelineSchedule, PipelineSchedule::ZeroBubble) &&
+      (d.pipelineParallel == 1 || d.virtualStages > 1))
+    ctx.report({Opt::ModelPipelineSchedule, Opt::ModelPipelineModelParallelSize,
+                Opt::ModelVirtualPipelineModelParallelSize},
+               {d.pipelineParallel, d.virtualStages})
+        .fix(ctx.fixRemove(Opt::ModelPipelineSchedule));
+}
+
 void ruleSequenceDividesContext(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   if (d.contextParallel > 1 && d.seqLength % product({2, d.contextParallel}) != 0)

@@ -15,6 +15,7 @@ PipelineStages readStages(const plan::Plan &plan) {
     return stages;
   model::StageRequest request;
   request.layers = std::ranges::count(plan.units, plan::UnitKind::Layer, &plan::Unit::kind);
+  stages.chunks = plan.job.model.virtualPipelineModelParallelSize;
   request.stages = stages.count * stages.chunks;
   request.first = plan.job.model.numLayersInFirstPipelineStage;
   request.last = plan.job.model.numLayersInLastPipelineStage;

@@ -64,10 +64,29 @@ private:
            segment.before == plan::kNone;
   }
 
+  /// Whether a step takes turns between more than a forward and a backward pass. The sweep, which
+  /// places what is live at the begin of one segment after the other, could then give two cells the
+  /// same bytes that a third segment needs both of.
+  bool hasManyBodies() const {
+    return std::ranges::count_if(role_.segments, [](const plan::Segment &segment) {
+             return segment.body && segment.kind != plan::SegmentKind::Eval;
+           }) > 2;
+  }
+
+  bool isLeftByBody(size_t cell) const {
+    for (size_t s = 0; s < liveness_.size(); ++s)
+      if (role_.segments[s].body &&
+          (liveness_[s].atStart[cell] != 0 || liveness_[s].atEnd[cell] != 0))
+        return true;
+    return false;
+  }
+
   bool livesEverywhere(size_t cell) const {
     Arena arena = role_.cells[cell].arena;
     // Rings share their bytes with nothing, so that one microbatch can stand for the others.
     if (arena == Arena::State || arena == Arena::Host || role_.cells[cell].isRing())
+      return true;
+    if (hasManyBodies() && isLeftByBody(cell))
       return true;
     // Buffers that all bodies and the update need at both ends, such as weights that stay gathered.
     for (size_t s = 0; s < liveness_.size(); ++s)

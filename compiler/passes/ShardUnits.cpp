@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <numeric>
 
 #include "compiler/passes/Layout.h"
 #include "compiler/passes/Passes.h"
+#include "compiler/passes/PipelineStages.h"
 #include "compiler/passes/Strategy.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
@@ -61,6 +63,18 @@ std::vector<LayoutBlock> layOutUnit(const std::vector<LayoutParam> &members,
   return blocks;
 }
 
+/// Units in the order of the model, those of each stage of a pipeline together: the blocks of a
+/// stage are consecutive, as sums of squares want them.
+std::vector<size_t> unitsByStage(const plan::Plan &plan) {
+  std::vector<size_t> units(plan.units.size());
+  std::iota(units.begin(), units.end(), size_t{0});
+  PipelineStages stages = readStages(plan);
+  if (stages.chunks > 1)
+    std::ranges::stable_sort(units, {},
+                             [&](size_t unit) { return stages.ofUnit[unit] % stages.count; });
+  return units;
+}
+
 /// Replaces the preliminary blocks, one for each unit, by the layout for so many ranks.
 void makeBlocks(plan::Plan &plan, const Division &division, bool byParam) {
   std::vector<std::vector<LayoutParam>> members(plan.units.size());
@@ -76,7 +90,7 @@ void makeBlocks(plan::Plan &plan, const Division &division, bool byParam) {
   std::vector<const plan::Block *> before(plan.units.size());
   for (const plan::Block &block : preliminary)
     before[static_cast<size_t>(block.unit)] = &block;
-  for (size_t unit = 0; unit < plan.units.size(); ++unit) {
+  for (size_t unit : unitsByStage(plan)) {
     if (members[unit].empty())
       continue;
     std::vector<LayoutBlock> layout =

@@ -103,8 +103,8 @@ private:
     case PassKind::Inputs:
     case PassKind::Weights:
       return SegmentKind::Backward;
-    case PassKind::Both:
-      return SegmentKind::Train;
+    case PassKind::Both: // beside others, which load for it
+      return schedule_.shape().chunks == 1 ? SegmentKind::Train : SegmentKind::Steady;
     }
     return SegmentKind::Other;
   }
@@ -162,8 +162,12 @@ private:
     const std::vector<ValueId> &gradients = takenBy(part);
     for (size_t k = 0; k < gradients.size(); ++k) {
       uint32_t cell = inbox(part, k);
-      writer.takeFromCell(gradients[k], cell);
       taken[cell] = gradients[k];
+      if (part.kind == PassKind::Inputs) { // the other part may read it later
+        taken[cell] = writer.newValue(gradients[k], ".waiting");
+        writer.copy(taken[cell], gradients[k]);
+      }
+      writer.takeFromCell(taken[cell], cell);
     }
   }
 
@@ -246,7 +250,13 @@ StageSchedule scheduleOf(const plan::Plan &plan, const PipelineStages &stages, S
                       isEval ? derived.evalMicrobatches : derived.numMicrobatches};
   if (isEval)
     return StageSchedule::forwardOnly(shape);
-  return StageSchedule::oneForwardOneBackward(shape);
+  switch (plan.job.model.pipelineSchedule) {
+  case plan::Job::PipelineSchedule::OneForwardOneBackward:
+    return StageSchedule::oneForwardOneBackward(shape);
+  case plan::Job::PipelineSchedule::ZeroBubble:
+    return StageSchedule::zeroBubble(shape);
+  }
+  return StageSchedule::forwardOnly(shape);
 }
 
 /// The program of the whole model, with the runs of a stage in place of those of its bodies.

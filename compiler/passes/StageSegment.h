@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,7 +80,7 @@ public:
     for (size_t i = 0; i < body_.ops.size(); ++i)
       if (hasOp(i))
         addOp(cut_.opFor(i, part_.chunk));
-    if (part_.kind == PassKind::Inputs || part_.kind == PassKind::Weights)
+    if (part_.kind != PassKind::Backward && part_.kind != PassKind::Both)
       moveGradients();
   }
 
@@ -94,7 +95,10 @@ public:
 
   plan::ValueId newValue(plan::ValueId like, const char *suffix) {
     const plan::Value &value = body_.values[like];
-    return plan::addValue(segment_, value.name + suffix, value.type, value.purpose);
+    std::string name = value.name + suffix;
+    if (int times = ++uses_[name]; times > 1)
+      name += fmt::format(".{}", times);
+    return plan::addValue(segment_, std::move(name), value.type, value.purpose);
   }
 
   /// Receives what is like `value` into the buffer of `before`, where the predicate holds; `before`
@@ -206,11 +210,11 @@ private:
     for (const plan::Op &op : segment_.ops)
       for (plan::ValueId result : op.results)
         if (plan::Value &value = segment_.values[result];
-            part_.kind == PassKind::Inputs && value.purpose == plan::Purpose::Grads)
+            part_.kind != PassKind::Weights && value.purpose == plan::Purpose::Grads)
           value.purpose = plan::Purpose::Activations;
     for (const plan::Segment::Boundary &out : body_.outs) {
       plan::ValueId made = gradientOf(out);
-      if (made == plan::kNone || isWeights(made) || part_.kind == PassKind::Inputs)
+      if (made == plan::kNone || isWeights(made) || part_.kind != PassKind::Weights)
         continue;
       segment_.values[made].purpose = plan::Purpose::Activations;
       plan::ValueId moved = plan::addValue(segment_, body_.values[made].name + ".all",
@@ -248,7 +252,8 @@ private:
     std::vector<uint8_t> isMade = madeValues();
     for (plan::Segment::Boundary out : body_.outs) {
       plan::ValueId gradient = gradientOf(out);
-      if (gradient != plan::kNone && part_.kind == PassKind::Inputs && !isWeights(gradient))
+      bool isElsewhere = part_.kind == PassKind::Forward || part_.kind == PassKind::Inputs;
+      if (gradient != plan::kNone && isElsewhere && !isWeights(gradient))
         continue; // moved
       bool isGradient = body_.values[out.value].purpose == plan::Purpose::Grads;
       out.value = isGradient ? gradient : resolved(out.value);
@@ -297,6 +302,7 @@ private:
   int32_t stage_;
   SegmentPart part_;
   plan::Segment segment_;
+  std::map<std::string, int> uses_;  ///< of names of received values
   std::vector<plan::ValueId> state_; ///< by value: the state that it is on this stage
 };
 

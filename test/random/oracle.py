@@ -333,6 +333,10 @@ def split_evenly(f):
     return not f.has("model.num_layers") or (f["model.num_layers"] + more) % (f.pp * f.vp) == 0
 
 
+def microbatches(f):
+    return f["train.global_batch_size"] // (f["train.micro_batch_size"] * f.dp)
+
+
 def eval_divides(f):
     if not f.has("validation.eval_global_batch_size") and not f.has("validation.eval_micro_batch_size"):
         return True
@@ -483,6 +487,8 @@ ERRORS = {
     "stages-divide-layers": lambda f: not split_evenly(f),
     "uneven-stages": uneven,
     "virtual-stages-alone": lambda f: f.vp > 1 and f.pp == 1,
+    "interleaved-microbatches": lambda f: f.vp > 1 and microbatches(f) > f.pp and microbatches(f) % f.pp != 0,
+    "zero-bubble-needs-stages": lambda f: f["model.pipeline_schedule"] == "zero_bubble" and (f.pp == 1 or f.vp > 1),
     "pipeline-stages": empty_stage,
     "context-parallel-divides-sequence": lambda f: f.cp > 1 and f["model.seq_length"] % (2 * f.cp) != 0,  # V22
     "finetuning-context-per-token-loss": lambda f: f.on("dataset.finetuning") and f.cp > 1 and

@@ -4,7 +4,7 @@
     pipeline_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is what has to agree:
-    one-rank  stages, microbatches, strategies, ranks of a stage, groups of them, tensor-parallel ranks, tied tables,
+    one-rank  stages, schedules, microbatches, strategies, ranks of a stage, groups of them, tensor-parallel ranks, tied tables,
               recomputation, evaluations, and one rank: losses and norms of 5 steps within 1e-5 relative. Each pair of
               values occurs in a row; SEED=n (1 by default) draws the rows. A part of them runs unless SHARDC_LONG=1.
     same      any schedule, recomputation, and a process for each rank to the bit
@@ -28,6 +28,7 @@ SELECTIVE = ["model.recompute_granularity=selective", "model.recompute_modules=[
 RECOMPUTE = {"none": [], "selective": SELECTIVE, "full": FULL}
 AXES = {
     "stages": (2, 3, 4),
+    "schedule": ("1f1b", "zero_bubble"),
     "microbatches": (1, 2, 3, 5, 8),
     "strategy": tuple(STRATEGIES),
     "data": (1, 2, 4),
@@ -46,8 +47,12 @@ def is_valid(row):
     return row["stages"] * row["data"] * row["tensor"] <= 8
 
 
-def pipeline(stages=1, strategy="no_shard", data=1, instances=1, tensor=1):
-    return [*strategy_settings(strategy), f"model.pipeline_model_parallel_size={stages}",
+def schedule_settings(schedule):
+    return ["model.pipeline_schedule=zero_bubble"] if schedule == "zero_bubble" else []
+
+
+def pipeline(stages=1, strategy="no_shard", data=1, instances=1, tensor=1, schedule="1f1b"):
+    return [*strategy_settings(strategy), *schedule_settings(schedule), f"model.pipeline_model_parallel_size={stages}",
             f"model.tensor_model_parallel_size={tensor}", f"cluster.gpus_per_node={stages * data * tensor}",
             f"ddp.num_distributed_optimizer_instances={instances}"]
 
@@ -71,7 +76,7 @@ def check_one_rank(runner):
     worst = 0
     for row in chosen:
         expected = runner.run(*model(row), *pipeline())
-        own = pipeline(*(row[axis] for axis in ("stages", "strategy", "data", "instances", "tensor")))
+        own = pipeline(*(row[axis] for axis in ("stages", "strategy", "data", "instances", "tensor", "schedule")))
         found = runner.run(*model(row), *own, *RECOMPUTE[row["recompute"]])
         close(name_of(row), found, expected, tolerance=TOLERANCE)
         close(f"{name_of(row)}: norms", [(norm, 0) for _, norm in found], [(norm, 0) for _, norm in expected],
@@ -81,10 +86,10 @@ def check_one_rank(runner):
 
 
 def check_same(runner):
-    for stages, microbatches in ((2, 3), (4, 5)):
-        name = f"{stages} stages, {microbatches} microbatches"
+    for stages, microbatches, schedule in ((2, 3, "1f1b"), (4, 5, "zero_bubble")):
+        name = f"{stages} stages, {microbatches} microbatches, {schedule}"
         settings = [f"model.num_layers={LAYERS}", "train.micro_batch_size=1", f"train.global_batch_size={2 * microbatches}",
-                    "train.train_iters=4", *pipeline(stages, "optim_grads_params", 2),
+                    "train.train_iters=4", *pipeline(stages, "optim_grads_params", 2, schedule=schedule),
                     "validation.eval_interval=2", "validation.eval_iters=2"]
         expected = runner.run_plan(*settings)
         for seed in (1, 2):
