@@ -63,7 +63,6 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.qk_head_dim",
     "model.qk_pos_emb_head_dim",
     "model.v_head_dim",
-    "model.virtual_pipeline_model_parallel_size",
     "model.yarn_",
     "optimizer.adaptive_muon_",
     "optimizer.decoupled_min_lr",

@@ -14,6 +14,7 @@ kernels::Attrs attrsOf(const plan::Op &op);
 
 /// The op's call without addresses, as input of workspaceBytes. For ops that take a list, and those
 /// with more operands or results than a call has room for, the call has none.
-kernels::Call shapeOf(const plan::Segment &segment, const plan::Op &op);
+/// Where it depends on the rank's index in a group, it is that of the first rank.
+kernels::Call shapeOf(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &op);
 
 } // namespace shardc::exec

@@ -145,6 +145,9 @@ public:
 
   /// Waits until the queues of all ranks of this process have room for the segment's graphs.
   Status makeRoom(uint32_t segment, const plan::SegmentInstance &instance);
+  /// What `launch` of an instance without a graph waits for: earlier launches of it.
+  std::vector<hal::Event *> awaitedByLaunch(uint32_t segment,
+                                            const plan::SegmentInstance &instance);
   /// Enqueues a segment on all ranks of this process that have its role.
   Status launch(uint32_t segment, const plan::SegmentInstance &instance,
                 const hal::LaunchParams &params);

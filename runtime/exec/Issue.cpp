@@ -124,6 +124,16 @@ Status Executable::makeRoom(uint32_t segment, const plan::SegmentInstance &key) 
   return Status::ok();
 }
 
+std::vector<hal::Event *> Executable::awaitedByLaunch(uint32_t segment,
+                                                      const plan::SegmentInstance &key) {
+  std::vector<hal::Event *> events;
+  for (size_t r : ranksOf(segment))
+    if (const Instance *instance = ranks_[r]->segments[segment].find(key);
+        instance && instance->ended && !instance->ended->isDone())
+      events.push_back(instance->ended.get());
+  return events;
+}
+
 Status Executable::launch(uint32_t segment, const plan::SegmentInstance &key,
                           const hal::LaunchParams &params) {
   RETURN_IF_ERROR(makeRoom(segment, key));

@@ -6,6 +6,7 @@
 
 #include "runtime/base/Reports.h"
 #include "runtime/exec/CallShape.h"
+#include "runtime/exec/Mesh.h"
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
@@ -26,9 +27,7 @@ const char *refusalOf(const kernels::Kernel &kernel, const plan::Plan &plan,
   constexpr int kList = 255;
   if (!kernel.accepts || plan::opInfo(op.kind).operandsMax == kList)
     return nullptr;
-  kernels::Call call = exec::shapeOf(segment, op);
-  if (plan::opInfo(op.kind).takesIndex())
-    call.groupSize = plan.groupSize(op.group);
+  kernels::Call call = exec::shapeOf(plan, segment, op);
   for (const plan::Tie &tie : op.ties)
     if (tie.kind == plan::Tie::Acc && tie.result < call.outCount)
       call.out[tie.result].accumulate = true;
@@ -105,12 +104,16 @@ Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t proces
     parts +=
         fmt::format("{}{} {}{}", parts.empty() ? "" : ", ", name, plan::formatBytes(bytes), how);
   };
-  int64_t arenas = 0, landings = 0;
-  for (const plan::Role &role : plan.roles) {
+  int64_t arenas = 0, landings = 0; // of the rank that needs most
+  for (const hal::Device *device : backend.devices()) {
+    const plan::Role &role = plan.roles[exec::roleOf(plan, device->rank())];
+    int64_t own = 0;
     for (size_t arena = 0; arena < role.arenaBytes.size(); ++arena)
       if (backend.devicesShareMemory() || static_cast<plan::Arena>(arena) != plan::Arena::Host)
-        arenas += role.arenaBytes[arena];
-    landings += backend.hasLandingBuffers() ? plan::landingBytes(plan, role) : 0;
+        own += role.arenaBytes[arena];
+    int64_t landing = backend.hasLandingBuffers() ? plan::landingBytes(plan, role) : 0;
+    if (own + landing > arenas + landings)
+      arenas = own, landings = landing;
   }
   add("arenas", arenas);
   add("landing buffers", landings);

@@ -136,15 +136,43 @@ template <typename VisitOf>
 Status SegmentRunner::runAll(const Series &series, VisitOf visitOf, exec::OpObserver *observer) {
   if (observer)
     return runOpByOp(series, visitOf, *observer);
-  for (Run run : series.runs) {
+  std::vector<Run> runs = series.runs;
+  for (Run &run : runs)
     run.visit = visitOf(run);
-    RETURN_IF_ERROR(feed(run));
-    plan::SegmentInstance instance = instanceOf(run);
-    RETURN_IF_ERROR(timer_.wait([&] { return executable_.makeRoom(run.segment, instance); }));
-    RETURN_IF_ERROR(executable_.launch(run.segment, instance, paramsOf(run)));
-    RETURN_IF_ERROR(markQueued(run));
+  while (!runs.empty()) {
+    // A role waits where an earlier launch has not ended; the others go on, since that launch may
+    // need what they send.
+    std::vector<const plan::Role *> held;
+    std::vector<hal::Event *> awaited;
+    std::vector<Run> later;
+    for (const Run &run : runs) {
+      const plan::Role *role = &executable_.roleOfSegment(run.segment);
+      bool isHeld = std::ranges::find(held, role) != held.end();
+      if (!isHeld)
+        if (auto events = executable_.awaitedByLaunch(run.segment, instanceOf(run));
+            !events.empty()) {
+          isHeld = true;
+          held.push_back(role);
+          awaited.insert(awaited.end(), events.begin(), events.end());
+        }
+      if (isHeld)
+        later.push_back(run);
+      else
+        RETURN_IF_ERROR(launch(run));
+    }
+    if (!awaited.empty())
+      RETURN_IF_ERROR(timer_.wait([&] { return executable_.backend().waitForAny(awaited); }));
+    runs = std::move(later);
   }
   return Status::ok();
+}
+
+Status SegmentRunner::launch(const Run &run) {
+  RETURN_IF_ERROR(feed(run));
+  plan::SegmentInstance instance = instanceOf(run);
+  RETURN_IF_ERROR(timer_.wait([&] { return executable_.makeRoom(run.segment, instance); }));
+  RETURN_IF_ERROR(executable_.launch(run.segment, instance, paramsOf(run)));
+  return markQueued(run);
 }
 
 template <typename VisitOf>

@@ -58,6 +58,7 @@ private:
   Status runOpByOp(const Series &series, VisitOf visitOf, exec::OpObserver &observer);
   plan::SegmentInstance instanceOf(const Run &run) const;
   static hal::LaunchParams paramsOf(const Run &run);
+  Status launch(const Run &run);
   Status feed(const Run &run);
   Status markQueued(const Run &run);
   int64_t &visitsBefore(FeedKind kind) { return visitsBefore_[static_cast<size_t>(kind)]; }

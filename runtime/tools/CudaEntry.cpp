@@ -75,7 +75,7 @@ void CudaSession::prepareBeside(int device) {
         if (const plan::OpInfo &info = plan::opInfo(op.kind);
             info.work.cost == plan::CostClass::Attention)
           if (const kernels::Kernel *kernel = kernels::findCudaKernel(info.name)) {
-            shapes.push_back({kernel, exec::shapeOf(segment, op)});
+            shapes.push_back({kernel, exec::shapeOf(plan_, segment, op)});
             shapes.back().call.context = kernels_.get();
           }
   // Without a thread for it each plan is made when it is first needed.

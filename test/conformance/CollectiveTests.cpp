@@ -357,10 +357,14 @@ TEST_P(Conformance, TheHostWaitsForAnyOfSeveralEvents) {
   ASSERT_TRUE(up.isOk() && down.isOk());
   hal::Channel *channels[] = {up->get(), down->get()}; // by the rank that sends
   std::vector<std::unique_ptr<hal::Event>> received;
+  float *data[2]; // before anything runs, since a device may allocate only when it is idle
+  for (int rank = 0; rank < 2; ++rank) {
+    data[rank] = put<float>(rank, {1.0f, 2.0f, 0.0f, 0.0f});
+    stream(rank, "in"), stream(rank, "out");
+  }
   auto transfer = [&](int rank, bool sends) {
-    auto *data = put<float>(rank, {1.0f, 2.0f});
-    Collective desc{sends ? CollectiveKind::Send : CollectiveKind::Recv, sends ? data : nullptr,
-                    sends ? nullptr : data, 2};
+    Collective desc{sends ? CollectiveKind::Send : CollectiveKind::Recv,
+                    sends ? data[rank] : nullptr, sends ? nullptr : data[rank] + 2, 2};
     return stream(rank, sends ? "out" : "in")
         .collective(*channels[sends ? rank : 1 - rank], desc, "transfer");
   };

@@ -88,7 +88,7 @@ TEST(Bind, ShapesWithoutAddressesAreThoseOfBoundCalls) {
     const exec::BoundOp &op = first->ops[i];
     if (op.kind != exec::BoundOp::Kernel || op.call->list)
       continue;
-    kernels::Call shape = exec::shapeOf(micro, micro.ops[i]);
+    kernels::Call shape = exec::shapeOf(bound.plan, micro, micro.ops[i]);
     ASSERT_EQ(shape.inCount, op.call->inCount) << op.label;
     ASSERT_EQ(shape.outCount, op.call->outCount) << op.label;
     for (int k = 0; k < shape.inCount; ++k) {
