@@ -1,6 +1,7 @@
 #include "runtime/run/SegmentRunner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/Reports.h"
 #include "runtime/exec/OpByOp.h"
@@ -136,34 +137,32 @@ template <typename VisitOf>
 Status SegmentRunner::runAll(const Series &series, VisitOf visitOf, exec::OpObserver *observer) {
   if (observer)
     return runOpByOp(series, visitOf, *observer);
-  std::vector<Run> runs = series.runs;
-  for (Run &run : runs)
+  Held held;
+  for (Run run : series.runs) {
     run.visit = visitOf(run);
-  while (!runs.empty()) {
-    // A role waits where an earlier launch has not ended; the others go on, since that launch may
-    // need what they send.
-    std::vector<const plan::Role *> held;
-    std::vector<hal::Event *> awaited;
-    std::vector<Run> later;
-    for (const Run &run : runs) {
-      const plan::Role *role = &executable_.roleOfSegment(run.segment);
-      bool isHeld = std::ranges::find(held, role) != held.end();
-      if (!isHeld)
-        if (auto events = executable_.awaitedByLaunch(run.segment, instanceOf(run));
-            !events.empty()) {
-          isHeld = true;
-          held.push_back(role);
-          awaited.insert(awaited.end(), events.begin(), events.end());
-        }
-      if (isHeld)
-        later.push_back(run);
-      else
-        RETURN_IF_ERROR(launch(run));
-    }
-    if (!awaited.empty())
-      RETURN_IF_ERROR(timer_.wait([&] { return executable_.backend().waitForAny(awaited); }));
-    runs = std::move(later);
+    RETURN_IF_ERROR(launchOrHold(run, held));
   }
+  while (!held.runs.empty()) {
+    RETURN_IF_ERROR(timer_.wait([&] { return executable_.backend().waitForAny(held.awaited); }));
+    Held before = std::exchange(held, {});
+    for (const Run &run : before.runs)
+      RETURN_IF_ERROR(launchOrHold(run, held));
+  }
+  return Status::ok();
+}
+
+/// A role is held where an earlier launch has not ended; the others go on, since that launch may
+/// need what they send.
+Status SegmentRunner::launchOrHold(const Run &run, Held &held) {
+  const plan::Role *role = &executable_.roleOfSegment(run.segment);
+  if (std::ranges::find(held.roles, role) == held.roles.end()) {
+    auto events = executable_.awaitedByLaunch(run.segment, instanceOf(run));
+    if (events.empty())
+      return launch(run);
+    held.roles.push_back(role);
+    held.awaited.insert(held.awaited.end(), events.begin(), events.end());
+  }
+  held.runs.push_back(run);
   return Status::ok();
 }
 

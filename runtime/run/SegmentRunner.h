@@ -58,6 +58,13 @@ private:
   Status runOpByOp(const Series &series, VisitOf visitOf, exec::OpObserver &observer);
   plan::SegmentInstance instanceOf(const Run &run) const;
   static hal::LaunchParams paramsOf(const Run &run);
+  /// Roles that wait for an earlier launch of theirs, and their runs that are still to come.
+  struct Held {
+    std::vector<const plan::Role *> roles;
+    std::vector<hal::Event *> awaited;
+    std::vector<Run> runs;
+  };
+  Status launchOrHold(const Run &run, Held &held);
   Status launch(const Run &run);
   Status feed(const Run &run);
   Status markQueued(const Run &run);
