@@ -84,7 +84,7 @@ struct Shape {
 
 class PipelineAgreement : public testing::TestWithParam<Shape> {};
 
-/// One of a thousand; all with SHARDC_LONG=1.
+/// A fiftieth of them; all with SHARDC_LONG=1.
 TEST_P(PipelineAgreement, OfVerifierAndOracleOnMutations) {
   Shape shape = GetParam();
   int64_t count = std::getenv("SHARDC_LONG") != nullptr ? 1000 : 20;
