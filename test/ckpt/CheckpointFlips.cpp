@@ -20,6 +20,7 @@
 #include "runtime/checkpoint/HfConvert.h"
 #include "runtime/checkpoint/SafeTensors.h"
 #include "runtime/checkpoint/TorchDist.h"
+#include "test/unit/support/Long.h"
 
 using namespace shardc;
 using namespace shardc::checkpoint;
@@ -286,8 +287,7 @@ bool Flips::print() const {
 Status work(int argc, char **argv, bool &isFine) {
   if (argc < 6)
     return makeStatus(StatusCode::InvalidInput, "COUNT ALL SEED WORK CHECKPOINT... are needed");
-  const char *isLong = std::getenv("SHARDC_LONG");
-  int count = std::atoi(argv[isLong != nullptr && std::string_view(isLong) == "1" ? 2 : 1]);
+  int count = std::atoi(argv[test::isLong() ? 2 : 1]);
   Flips flips(argv[4]);
   RETURN_IF_ERROR(flips.addModel());
   for (int i = 5; i < argc; ++i)

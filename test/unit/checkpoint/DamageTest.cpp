@@ -1,6 +1,5 @@
 // Cut and flipped bytes: refused or harmless, never a crash and never other values.
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <random>
 
@@ -11,6 +10,7 @@
 #include "runtime/checkpoint/PlainValue.h"
 #include "runtime/checkpoint/RunState.h"
 #include "test/unit/checkpoint/TestFiles.h"
+#include "test/unit/support/Long.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -64,13 +64,8 @@ std::optional<std::string> allOf(const std::string &folder) {
   return all.isOk() ? std::optional(*all) : std::nullopt;
 }
 
-bool isLong() {
-  const char *value = std::getenv("SHARDC_LONG");
-  return value != nullptr && std::string_view(value) == "1";
-}
-
 /// Ten thousand where all is run, a hundredth otherwise.
-int placesToDamage() { return isLong() ? 10'000 : 100; }
+int placesToDamage() { return test::isLong() ? 10'000 : 100; }
 
 /// Damages a file at a place drawn at random: a bit, or all from there on.
 std::string damaged(const std::string &bytes, std::mt19937 &random) {
@@ -269,7 +264,7 @@ Harm flipMetadata(const char *name, size_t step) {
 }
 
 TEST(Damage, ForeignMetadataIsRefusedOrHarmless) { // it has no checksum
-  size_t step = isLong() ? 1 : 41;
+  size_t step = test::isLong() ? 1 : 41;
   for (const char *name : {"A", "B", "C", "E", "H1"}) {
     Harm harm = flipMetadata(name, step);
     RecordProperty(name, fmt::format("{} refused, {} equal, {} renamed", harm.refused, harm.equal,

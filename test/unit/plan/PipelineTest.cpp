@@ -1,6 +1,5 @@
 // Pipelines: what the verifier accepts of them, and what it refuses.
 #include <algorithm>
-#include <cstdlib>
 
 #include <gtest/gtest.h>
 
@@ -11,6 +10,7 @@
 #include "runtime/plan/Printer.h"
 #include "runtime/verify/Verify.h"
 #include "test/unit/exec/PipelinePlan.h"
+#include "test/unit/support/Long.h"
 
 namespace shardc::plan {
 namespace {
@@ -87,7 +87,7 @@ class PipelineAgreement : public testing::TestWithParam<Shape> {};
 /// A fiftieth of them; all with SHARDC_LONG=1.
 TEST_P(PipelineAgreement, OfVerifierAndOracleOnMutations) {
   Shape shape = GetParam();
-  int64_t count = std::getenv("SHARDC_LONG") != nullptr ? 1000 : 20;
+  int64_t count = shardc::test::isLong() ? 1000 : 20;
   oracle::Comparison comparison;
   oracle::compare(parsed(pipelinePlanText({.stages = shape.stages,
                                            .microbatches = shape.microbatches,

@@ -28,6 +28,9 @@ public:
       checkPlace(value.name, value.place, value.type.bytes()), checkSlot(value);
     for (const Cell &cell : role_.cells)
       checkPlace(cell.name, cell.place, cell.type.bytes());
+    for (const Cell &cell : role_.cells)
+      if (cell.slots > 1)
+        checkRing(cell);
     for (const Op &op : segment_.ops) {
       checkSizes(op);
       checkShared(op);
@@ -112,6 +115,24 @@ private:
     };
     need(place.slots == 1 || std::ranges::any_of(role_.cells, holds),
          value.name + " lies in no slot of a ring");
+  }
+
+  /// A buffer of whose bytes, in whatever slot, no other cell has any, and no value without slots.
+  void checkRing(const Cell &ring) {
+    need(ring.kind == CellKind::Buffer && ring.arena != Arena::Host,
+         ring.name + " is a ring and not a buffer");
+    auto touches = [&](Place place, int64_t bytes) {
+      Place whole = ring.place;
+      whole.slots = place.slots = 1;
+      return std::ranges::any_of(
+          ranks_, [&](int64_t rank) { return overlap(whole, ring.bytes(), place, bytes, rank); });
+    };
+    for (const Cell &other : role_.cells)
+      need(&other == &ring || !touches(other.place, other.bytes()),
+           other.name + " lies in bytes of ring " + ring.name);
+    for (const Value &value : segment_.values)
+      need(value.place.slots > 1 || !touches(value.place, value.type.bytes()),
+           value.name + " lies in bytes of ring " + ring.name + " and names no slot");
   }
 
   bool overlap(const Place &a, int64_t aBytes, const Place &b, int64_t bBytes, int64_t rank) const {

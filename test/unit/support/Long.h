@@ -1,0 +1,15 @@
+// How much of a random suite runs.
+#pragma once
+
+#include <cstdlib>
+#include <string_view>
+
+namespace shardc::test {
+
+/// True if all of it runs: SHARDC_LONG=1, which `./dev test --long` sets. A part runs otherwise.
+inline bool isLong() {
+  const char *value = std::getenv("SHARDC_LONG");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+} // namespace shardc::test
