@@ -80,9 +80,8 @@ private:
   }
 
   static bool overwrites(const Op &op, ValueId value) {
-    const plan::OpInfo &info = plan::opInfo(op.kind);
     for (size_t r = 0; r < op.results.size(); ++r)
-      if (int operand = info.inPlace[r];
+      if (int operand = plan::inPlaceOperand(op, r);
           operand >= 0 && op.operands[static_cast<size_t>(operand)] == value)
         return true;
     return std::ranges::any_of(op.ties, [&](const plan::Tie &tie) { return tie.value == value; });

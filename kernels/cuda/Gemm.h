@@ -26,8 +26,8 @@ enum class Epilogue : uint8_t {
 };
 
 /// c[m,n] = op(a)[m,k]·op(b)[k,n] + bias[n], added to c if `accumulate`. The factors have one type
-/// unless they are scaled;
-/// c may be fp32 with factors of 16 bits; the bias has c's type. Rows are contiguous.
+/// unless they are scaled; c may be fp32 with factors of 16 bits; the bias has c's type. Rows are
+/// contiguous.
 struct Gemm {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void *c = nullptr;

@@ -133,10 +133,6 @@ struct ToFloatsOp {
   }
 };
 
-} // namespace
-
-namespace {
-
 void launchPlainScaled(const Gemm &g, Queue &queue) {
   ScaledProduct p = {};
   p.a = static_cast<const uint8_t *>(g.a), p.b = static_cast<const uint8_t *>(g.b);

@@ -76,24 +76,7 @@ template <typename T> void moveAs(const Call &call, int64_t bytes) {
                inner, n);
 }
 
-void runTranspose(const Call &call) {
-  const Tensor &x = call.in[0];
-  int64_t bytes = x.numel() / (call.attrs.outer * call.attrs.inner) * dtypeBytes(x.dtype);
-  auto isAligned = [&](int64_t to) {
-    return bytes % to == 0 &&
-           (reinterpret_cast<uintptr_t>(x.data) | reinterpret_cast<uintptr_t>(call.out[0].data)) %
-                   static_cast<uintptr_t>(to) ==
-               0;
-  };
-  if (isAligned(16))
-    moveAs<uint4>(call, bytes);
-  else if (isAligned(4))
-    moveAs<uint32_t>(call, bytes);
-  else
-    moveAs<uint16_t>(call, bytes);
-}
-
-/// Chunks of `words` words: block column c is the c-th of the sequences.
+/// Chunks of `n` words: block column c is the c-th of the sequences.
 template <typename T>
 __global__ void __launch_bounds__(256)
     moveChunks(const T *from, T *to, int64_t samples, int64_t members, int64_t n, bool isInverse) {
@@ -120,21 +103,32 @@ template <typename T> void moveChunksAs(const Call &call, int64_t bytes) {
                members, n, call.attrs.inverse);
 }
 
-void runMerge(const Call &call) {
-  const Tensor &x = call.in[0];
-  int64_t bytes = x.numel() / (call.attrs.outer * call.attrs.inner * 2) * dtypeBytes(x.dtype);
-  auto isAligned = [&](int64_t to) {
-    return bytes % to == 0 &&
-           (reinterpret_cast<uintptr_t>(x.data) | reinterpret_cast<uintptr_t>(call.out[0].data)) %
-                   static_cast<uintptr_t>(to) ==
-               0;
-  };
-  if (isAligned(16))
-    moveChunksAs<uint4>(call, bytes);
-  else if (isAligned(4))
-    moveChunksAs<uint32_t>(call, bytes);
+/// Calls `move` with a word of the largest type that pieces of `bytes` bytes of x and of the result
+/// consist of.
+template <typename Move> void withWord(const Call &call, int64_t bytes, const Move &move) {
+  auto starts = reinterpret_cast<uintptr_t>(call.in[0].data) |
+                reinterpret_cast<uintptr_t>(call.out[0].data) | static_cast<uintptr_t>(bytes);
+  if (starts % 16 == 0)
+    move(uint4{});
+  else if (starts % 4 == 0)
+    move(uint32_t{});
   else
-    moveChunksAs<uint16_t>(call, bytes);
+    move(uint16_t{});
+}
+
+int64_t bytesOfPiece(const Call &call, int64_t pieces) {
+  const Tensor &x = call.in[0];
+  return x.numel() / pieces * dtypeBytes(x.dtype);
+}
+
+void runTranspose(const Call &call) {
+  int64_t bytes = bytesOfPiece(call, call.attrs.outer * call.attrs.inner);
+  withWord(call, bytes, [&](auto word) { moveAs<decltype(word)>(call, bytes); });
+}
+
+void runMerge(const Call &call) {
+  int64_t bytes = bytesOfPiece(call, call.attrs.outer * call.attrs.inner * 2);
+  withWord(call, bytes, [&](auto word) { moveChunksAs<decltype(word)>(call, bytes); });
 }
 
 const char *acceptsMerge(const Call &call) {

@@ -316,7 +316,6 @@ void pruneWaits(const plan::Segment &segment, BoundSegment &bound) {
       for (size_t s = 0; s < clock.size(); ++s)
         clock[s] = std::max(clock[s], after[awaited][s]);
       needed.push_back(awaited);
-      bound.awaitedCount += !bound.ops[awaited].isAwaited;
       bound.ops[awaited].isAwaited = true;
     }
     op.waits = std::move(needed);

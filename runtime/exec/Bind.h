@@ -51,7 +51,6 @@ struct BoundSegment {
   std::vector<std::unique_ptr<std::vector<kernels::ParamRange>>> ranges;
   std::vector<std::unique_ptr<std::vector<int64_t>>> rangeStarts;
   std::vector<std::unique_ptr<std::vector<ElementRange>>> valid;
-  int awaitedCount = 0;
 };
 
 /// Input of binding for a rank.

@@ -41,9 +41,13 @@ void RootCause::addLost(int64_t rank, int64_t lost, const std::string &what, dou
   add({rank, StatusCode::Aborted, kFailureStatus, {makeReport(report::RankLost, lost, what)}}, now);
 }
 
+std::string RootCause::stageOf(int64_t rank) const {
+  return options_.stageOf ? options_.stageOf(rank) : "";
+}
+
 /// As the subject of a sentence.
 std::string RootCause::nameOf(int64_t rank) const {
-  std::string stage = options_.stageOf ? options_.stageOf(rank) : "";
+  std::string stage = stageOf(rank);
   return fmt::format("rank {}{}{}", rank, stage, stage.empty() ? "" : ",");
 }
 
@@ -86,7 +90,7 @@ std::vector<Report> RootCause::reportsOf(const Failure &failure, const RankConne
   for (Report &report : reports) {
     if (report.text.starts_with("rank "))
       continue;
-    std::string stage = options_.stageOf ? options_.stageOf(failure.rank) : "";
+    std::string stage = stageOf(failure.rank);
     if (failure.isOfDevice() && !position.empty())
       report.text =
           fmt::format("rank {}{}: {}; it was {}", failure.rank, stage, report.text, position);
@@ -98,7 +102,7 @@ std::vector<Report> RootCause::reportsOf(const Failure &failure, const RankConne
 
 Report RootCause::reportOfEnded(const Hello &rank, const std::string &position) const {
   auto how = howEnded_.find(rank.pid);
-  std::string stage = options_.stageOf ? options_.stageOf(rank.rank) : "";
+  std::string stage = stageOf(rank.rank);
   std::string text =
       fmt::format("rank {} (process {} on {}{}) {}", rank.rank, rank.pid, rank.host, stage,
                   how != howEnded_.end() ? how->second : "ended without a message");

@@ -43,6 +43,7 @@ private:
   bool isOneAccusedSilent() const;
   std::vector<Report> reportsOf(const Failure &failure, const RankConnections &ranks,
                                 const StallDetector &progress) const;
+  std::string stageOf(int64_t rank) const;
   std::string nameOf(int64_t rank) const;
   Report reportOfEnded(const Hello &rank, const std::string &position) const;
 
