@@ -19,11 +19,4 @@ bool isUpdate(const Op &op);
 /// True for a cell that the host writes when it likes.
 bool isOfHost(const Cell &cell);
 
-/// The rank's position among those that differ from it in the axes of the group; 0 for group -1.
-int64_t indexOf(const Plan &plan, int16_t group, int64_t rank);
-/// Coordinates of a rank; the last axis runs fastest.
-std::vector<int64_t> coordinatesOf(const Plan &plan, int64_t rank);
-/// The role of a rank.
-uint32_t roleOf(const Plan &plan, int64_t rank);
-
 } // namespace shardc::plan::oracle

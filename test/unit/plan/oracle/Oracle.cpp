@@ -17,6 +17,7 @@
 #include "Contract.h"
 #include "Execution.h"
 #include "Members.h"
+#include "Positions.h"
 #include "Rivals.h"
 #include "Runs.h"
 #include "Sums.h"

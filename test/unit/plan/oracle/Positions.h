@@ -4,10 +4,16 @@
 #include <optional>
 #include <vector>
 
-#include "Contract.h"
 #include "Runs.h"
 
 namespace shardc::plan::oracle {
+
+/// The rank's position among those that differ from it in the axes of the group; 0 for group -1.
+int64_t indexOf(const Plan &plan, int16_t group, int64_t rank);
+/// Coordinates of a rank; the last axis runs fastest.
+std::vector<int64_t> coordinatesOf(const Plan &plan, int64_t rank);
+/// The role of a rank.
+uint32_t roleOf(const Plan &plan, int64_t rank);
 
 /// Made once for all orders.
 class Positions {

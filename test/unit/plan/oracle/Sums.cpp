@@ -14,6 +14,7 @@
 #include "Contract.h"
 #include "Members.h"
 #include "Pieces.h"
+#include "Positions.h"
 #include "Runs.h"
 #include "Splits.h"
 #include "Terms.h"
