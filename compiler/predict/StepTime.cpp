@@ -384,6 +384,10 @@ std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan)
   return steps;
 }
 
+StepTime slowestOf(const std::vector<StepTime> &times) {
+  return *std::ranges::max_element(times, {}, &StepTime::compute);
+}
+
 namespace {
 
 /// The slowdown of kernels by overlapping transfers is spread evenly over a launch.

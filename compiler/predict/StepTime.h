@@ -38,6 +38,9 @@ StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::R
 /// from others.
 std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan);
 
+/// That of the role that computes longest, which the others wait for.
+StepTime slowestOf(const std::vector<StepTime> &times);
+
 /// The same step op by op, of each role, in the order of its program. Omits ops that take no time,
 /// transfers between stages, and everything after the first `countMax` intervals.
 std::vector<std::vector<Interval>> timelinesOf(const Device &device, const plan::Plan &plan,

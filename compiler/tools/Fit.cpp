@@ -1,11 +1,14 @@
-// shardc fit: prints memory by purpose, the memory of the device, and the needs of other settings.
+// shardc fit: prints memory by purpose, the memory of the device, the needs of other settings, and
+// other splits of the same ranks.
 #include <fmt/format.h>
 
+#include "compiler/basic/Numbers.h"
 #include "compiler/lower/Lower.h"
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/predict/Overheads.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/FitCheck.h"
+#include "compiler/tools/FitSplits.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/plan/Summary.h"
 #include "llvm/Support/raw_ostream.h"
@@ -33,6 +36,11 @@ void printMemory(const plan::Plan &plan) {
   }
 }
 
+/// Marks what is larger than the device's memory.
+const char *fitsText(const config::Derived &d, int64_t bytes) {
+  return d.memoryBytes > 0 && bytes > d.memoryBytes ? "  does not fit" : "";
+}
+
 void printDevice(const config::Derived &d, const plan::Plan &plan) {
   if (!d.gpu.has_value())
     return;
@@ -43,6 +51,32 @@ void printDevice(const config::Derived &d, const plan::Plan &plan) {
       device.measured || device.isHost() ? "" : " (figures of this device are not measured)");
   for (const std::string &line : predictionText(plan))
     llvm::outs() << "  " << line << "\n";
+}
+
+/// Splits of the same ranks that are printed.
+constexpr size_t kSplitsMax = 12;
+
+void printSplits(const config::Config &config, const plan::Plan &plan,
+                 const CommonOptions &options) {
+  const config::Derived &d = config.derived();
+  if (d.worldSize == 1)
+    return;
+  std::vector<Split> splits = trySplits(config, plan, options);
+  llvm::outs() << fmt::format("splits of the {} ranks, this recipe's first:\n"
+                              "  {:>4} {:>4} {:>4} {:>6} {:>14} {:>14} {:>12}\n",
+                              d.worldSize, "tp", "cp", "pp", "data", "memory", "step", "tokens/s");
+  auto tokens = static_cast<double>(d.globalBatch * d.seqLength) / static_cast<double>(d.worldSize);
+  for (size_t i = 0; i < std::min(splits.size(), kSplitsMax); ++i) {
+    const Split &split = splits[i];
+    bool isTimed = split.seconds > 0;
+    llvm::outs() << fmt::format(
+        "  {:>4} {:>4} {:>4} {:>6} {:>14} {:>14} {:>12}{}\n", split.tensor, split.context,
+        split.pipeline, split.data, plan::formatBytes(split.bytes),
+        isTimed ? formatDuration(split.seconds) : "-",
+        isTimed ? formatNumber(tokens / split.seconds) : "-", fitsText(d, split.bytes));
+  }
+  if (splits.size() > kSplitsMax)
+    llvm::outs() << fmt::format("  and {} slower ones\n", splits.size() - kSplitsMax);
 }
 
 int runFit(const CommonOptions &options) {
@@ -67,10 +101,8 @@ int runFit(const CommonOptions &options) {
   llvm::outs() << "other settings:\n";
   for (const FitChange &change : tryChanges(*config, options))
     llvm::outs() << fmt::format("  {:<70} {:>12}{}\n", change.what, plan::formatBytes(change.bytes),
-                                config->derived().memoryBytes > 0 &&
-                                        change.bytes > config->derived().memoryBytes
-                                    ? "  does not fit"
-                                    : "");
+                                fitsText(config->derived(), change.bytes));
+  printSplits(*config, plan, options);
   reportFit(*config, plan, session.diags(), options);
   return session.finish();
 }

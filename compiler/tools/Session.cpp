@@ -175,6 +175,13 @@ static std::string stagesText(const plan::Plan &plan, const std::vector<predict:
   return text;
 }
 
+std::optional<predict::StepTime> predictedStep(const plan::Plan &plan) {
+  std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
+  if (!gpu || predict::device(*gpu).isHost())
+    return std::nullopt;
+  return predict::slowestOf(predict::predictSteps(predict::device(*gpu), plan));
+}
+
 std::vector<std::string> predictionText(const plan::Plan &plan) {
   std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
   if (!gpu || predict::device(*gpu).isHost())
@@ -182,8 +189,7 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
   const predict::Device &device = predict::device(*gpu);
   predict::Overheads memory = predict::overheadsOf(device, plan);
   std::vector<predict::StepTime> times = predict::predictSteps(device, plan);
-  auto slowest = std::ranges::max_element(times, {}, &predict::StepTime::compute);
-  const predict::StepTime &time = *slowest;
+  predict::StepTime time = predict::slowestOf(times);
   double tokens = static_cast<double>(plan.job.train.globalBatchSize * plan.job.model.seqLength) /
                   static_cast<double>(plan.worldSize());
   std::vector<std::string> lines = {

@@ -10,6 +10,7 @@
 #include "compiler/config/Steps.h"
 #include "compiler/diag/Engine.h"
 #include "compiler/passes/Pipeline.h"
+#include "compiler/predict/StepTime.h"
 
 namespace shardc::cli {
 class Command;
@@ -84,6 +85,9 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
 /// advises. What cannot be compiled is an error with `mustExecute`. Nothing if it cannot be read.
 std::optional<config::Config> checkRecipe(Session &session, const CommonOptions &common,
                                           bool mustExecute = false);
+
+/// The step of the slowest role, predicted for the plan's device; nothing on the host.
+std::optional<predict::StepTime> predictedStep(const plan::Plan &plan);
 
 /// What is predicted of a run on the plan's device, a line each: memory beside the arenas, and the
 /// step's time. Empty on the host.

@@ -1,0 +1,25 @@
+// Compares how the same ranks can be split among tensor, context, pipeline and data parallelism, by
+// compiling the recipe for each split.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "compiler/tools/Session.h"
+
+namespace shardc::tools {
+
+/// A split of all ranks, and what a rank takes with it.
+struct Split {
+  int64_t tensor = 1, context = 1, pipeline = 1, data = 1;
+  int64_t bytes = 0;  ///< of the device, as deviceBytesOf says
+  double seconds = 0; ///< of a step, predicted; 0 on the host
+};
+
+/// The recipe's own split first, then those that can be executed, the fastest first; on the host,
+/// those that need least memory. Tensor and context parallelism stay inside a node. Every other
+/// setting is the recipe's; sequence parallelism comes with tensor parallelism.
+std::vector<Split> trySplits(const config::Config &config, const plan::Plan &plan,
+                             const CommonOptions &common);
+
+} // namespace shardc::tools
