@@ -103,8 +103,6 @@ int64_t extentUnfitForFp8(const config::Derived &d) {
 /// What slices of sequences cannot do.
 template <typename Need> void needOfContext(const Config &config, const Need &need) {
   const config::Derived &d = config.derived();
-  need(d.contextParallel > 1 && d.pipelineParallel > 1, "context parallelism in a pipeline",
-       Opt::ModelContextParallelSize);
   need(config.isOn(Opt::ModelHybridContextParallel),
        "context parallelism that depends on the length of the sequence",
        Opt::ModelHybridContextParallel);

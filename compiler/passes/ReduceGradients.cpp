@@ -30,7 +30,9 @@ public:
       return;
     if (strategy_.accumulatesLocally())
       accumulateLocally();
-    else if (strategy_.shardsState)
+    else // where another segment has left what is summed, in a buffer that it fills again
+      copySums([this](const Op &sum) { return segment_.values[sum.operands[0]].def == kNone; });
+    if (!strategy_.accumulatesLocally() && strategy_.shardsState)
       markTransient();
     std::vector<Op> ops;
     ops.reserve(segment_.ops.size() + blocks_.size());
@@ -53,13 +55,16 @@ private:
         value.purpose = plan::Purpose::Comm;
   }
 
-  /// A sum over ranks is in its operand's buffer. It is copied to where microbatches are added.
-  void copySums() {
+  /// A sum over ranks is in its operand's buffer. If `isElsewhere` says so of the op, that is not
+  /// in the block's buffer, and the sum is copied to there.
+  template <typename Predicate> void copySums(Predicate isElsewhere) {
     std::vector<uint8_t> isPacked(segment_.values.size(), 0);
     for (const Op &op : segment_.ops)
       if (op.kind == OpKind::Pack)
-        for (ValueId part : op.operands)
-          isPacked[part] = segment_.ops[segment_.values[part].def].kind == OpKind::AllReduce;
+        for (ValueId part : op.operands) {
+          const Op &maker = segment_.ops[segment_.values[part].def];
+          isPacked[part] = maker.kind == OpKind::AllReduce && isElsewhere(maker);
+        }
     if (std::ranges::find(isPacked, 1) == isPacked.end())
       return;
     std::vector<ValueId> copyOf(segment_.values.size(), kNone);
@@ -87,7 +92,7 @@ private:
 
   /// The first contribution to each parameter's gradient adds to the sum of earlier microbatches.
   void accumulateLocally() {
-    copySums();
+    copySums([](const Op &) { return true; }); // microbatches are added in the block's buffer
     std::vector<ValueId> before(segment_.values.size(),
                                 kNone); // by gradient value: the view to add to
     std::vector<Op> views;

@@ -4,9 +4,12 @@
     pipeline_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is what has to agree:
-    one-rank  stages, schedules, microbatches, strategies, ranks of a stage, groups of them, tensor-parallel ranks, tied tables,
-              recomputation, evaluations, and one rank: losses and norms of 5 steps within 1e-5 relative. Each pair of
-              values occurs in a row; SEED=n (1 by default) draws the rows. A part of them runs unless SHARDC_LONG=1.
+    one-rank  stages, schedules, microbatches, strategies, ranks of a stage, groups of them, tensor-parallel ranks, slices of
+              sequences, tied tables, recomputation, evaluations, and one rank: losses and norms of 5 steps within 1e-5 relative.
+              Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. A part of them runs unless
+              SHARDC_LONG=1.
+    slices    tensor 2, sequence parallelism, 2 stages, context 2 and FSDP 2, each schedule and each way of exchanging, and one
+              rank: losses of 5 steps, and gradients of the first, within 1e-5 relative
     same      any schedule, recomputation, and a process for each rank to the bit
     layouts   saved by one pipeline, loaded by another one or by none: weights and moments to the bit
 """
@@ -17,7 +20,7 @@ import sys
 import tempfile
 
 from compare_runs import FULL, LONG, STRATEGIES, equal, run_check, strategy_settings
-from hybrid_runs import SAVED, TOLERANCE, batch, close, under, with_state
+from hybrid_runs import SAVED, TOLERANCE, batch, close, compare, under, with_gradients, with_state
 from matrix import name_of, pairwise
 from tensor_runs import SIZES
 
@@ -34,6 +37,7 @@ AXES = {
     "data": (1, 2, 4),
     "instances": (1, 2),
     "tensor": (1, 2),
+    "context": (1, 2),
     "tied": (False, True),
     "recompute": tuple(RECOMPUTE),
     "per_token": (False, True),
@@ -44,16 +48,17 @@ AXES = {
 def is_valid(row):
     if row["instances"] > 1 and (row["data"] < 2 or row["strategy"] == "no_shard"):
         return False
-    return row["stages"] * row["data"] * row["tensor"] <= 8
+    return row["stages"] * row["data"] * row["tensor"] * row["context"] <= 8
 
 
 def schedule_settings(schedule):
     return ["model.pipeline_schedule=zero_bubble"] if schedule == "zero_bubble" else []
 
 
-def pipeline(stages=1, strategy="no_shard", data=1, instances=1, tensor=1, schedule="1f1b"):
+def pipeline(stages=1, strategy="no_shard", data=1, instances=1, tensor=1, schedule="1f1b", context=1):
     return [*strategy_settings(strategy), *schedule_settings(schedule), f"model.pipeline_model_parallel_size={stages}",
-            f"model.tensor_model_parallel_size={tensor}", f"cluster.gpus_per_node={stages * data * tensor}",
+            f"model.tensor_model_parallel_size={tensor}", f"model.context_parallel_size={context}",
+            f"cluster.gpus_per_node={stages * data * tensor * context}",
             f"ddp.num_distributed_optimizer_instances={instances}"]
 
 
@@ -76,13 +81,29 @@ def check_one_rank(runner):
     worst = 0
     for row in chosen:
         expected = runner.run(*model(row), *pipeline())
-        own = pipeline(*(row[axis] for axis in ("stages", "strategy", "data", "instances", "tensor", "schedule")))
+        own = pipeline(*(row[axis] for axis in ("stages", "strategy", "data", "instances", "tensor", "schedule", "context")))
         found = runner.run(*model(row), *own, *RECOMPUTE[row["recompute"]])
         close(name_of(row), found, expected, tolerance=TOLERANCE)
         close(f"{name_of(row)}: norms", [(norm, 0) for _, norm in found], [(norm, 0) for _, norm in expected],
               tolerance=TOLERANCE)
         worst = max(worst, worst_of(found, expected))
     print(f"{len(chosen)} of {len(rows)} rows, largest distance {worst:.3e}")
+
+
+def check_slices(runner):
+    cases = [(schedule, way) for way in ("p2p", "a2a", "all_gather", "a2a+p2p") for schedule in AXES["schedule"]]
+    sizes = [*SIZES, "model.num_layers=4", "train.micro_batch_size=1", "train.global_batch_size=6", f"train.train_iters={STEPS}"]
+    expected = with_gradients(runner, *sizes, *pipeline())
+    worst = 0
+    for schedule, way in cases if LONG else [cases[0], cases[3]]:
+        levels = way == "a2a+p2p"  # which need four ranks
+        layout = pipeline(2, "optim_grads_params", 2, tensor=1 if levels else 2, schedule=schedule, context=4 if levels else 2)
+        layout += [f'model.cp_comm_type=["{way}"]', f"model.sequence_parallel={str(not levels).lower()}"]
+        layout += ["model.hierarchical_context_parallel_sizes=[2, 2]"] if levels else []
+        found = with_gradients(runner, *sizes, *layout)
+        compare(f"{schedule}, {way}", found, expected)
+        worst = max(worst, worst_of(found[0], expected[0]))
+    print(f"16 ranks, largest distance of losses and norms {worst:.3e}")
 
 
 def check_same(runner):
@@ -128,4 +149,4 @@ def check_layouts(runner):
 
 
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "same": check_same, "layouts": check_layouts})
+    run_check({"one-rank": check_one_rank, "slices": check_slices, "same": check_same, "layouts": check_layouts})

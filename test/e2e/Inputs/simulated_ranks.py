@@ -18,7 +18,8 @@ import tempfile
 
 TOLERANCE = 1e-5
 ONE_RANK = ["cluster.nodes=1", "cluster.gpus_per_node=1", "ddp.num_distributed_optimizer_instances=1",
-            "ddp.outer_dp_sharding_strategy=no_shard"]
+            "ddp.outer_dp_sharding_strategy=no_shard", "model.tensor_model_parallel_size=1", "model.sequence_parallel=false",
+            "model.pipeline_model_parallel_size=1", "model.context_parallel_size=1"]
 
 
 def peak_of_children():
