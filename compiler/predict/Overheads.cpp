@@ -98,6 +98,20 @@ double largestGatherGBs(const Device &device, const plan::Plan &plan, const plan
   return gbs;
 }
 
+/// The most that a channel of a role may take, so that all of them have room on the device at once.
+int32_t limitFor(const Device &device, const std::vector<int32_t> &taken) {
+  auto sum = [&](int32_t limit) {
+    int64_t all = 0;
+    for (int32_t each : taken)
+      all += std::min(each, limit);
+    return all;
+  };
+  int32_t limit = device.multiprocessors;
+  while (limit > 1 && sum(limit) > device.multiprocessors)
+    --limit;
+  return limit;
+}
+
 } // namespace
 
 const plan::Role &largestRole(const plan::Plan &plan) {
@@ -131,12 +145,18 @@ std::vector<int32_t> multiprocessorsOf(const Device &device, const plan::Plan &p
   std::vector<int32_t> most(plan.channels.size());
   if (device.isHost())
     return most;
+  int32_t limit = device.multiprocessors;
   for (const plan::Role &role : plan.roles) {
     std::vector<Use> uses = usesOf(device, plan, role);
-    for (size_t channel = 0; channel < uses.size(); ++channel)
-      most[channel] =
-          std::max(most[channel], uses[channel].multiprocessors(plan.channels[channel].transport));
+    std::vector<int32_t> taken;
+    for (size_t channel = 0; channel < uses.size(); ++channel) {
+      taken.push_back(uses[channel].multiprocessors(plan.channels[channel].transport));
+      most[channel] = std::max(most[channel], taken.back());
+    }
+    limit = std::min(limit, limitFor(device, taken));
   }
+  for (int32_t &each : most)
+    each = std::min(each, limit);
   return most;
 }
 
