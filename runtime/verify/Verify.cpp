@@ -106,8 +106,9 @@ std::vector<Finding> verifyFlat(Inspection &inspection);
 std::string_view ruleId(Rule rule) { return kRules[static_cast<size_t>(rule)].id; }
 std::string_view ruleDoc(Rule rule) { return kRules[static_cast<size_t>(rule)].doc; }
 
-std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visitsMax) {
+std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visitsMax, Turns turns) {
   Inspection inspection(plan, findingsMax, visitsMax);
+  inspection.setTurns(turns);
   checkTables(inspection);
   if (inspection.size() == 0)
     forEachSegment(inspection, checkForm);
@@ -120,6 +121,7 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
   FlatPlan flat = flattened(plan);
   Inspection ofSlots(flat.plan, findingsMax, visitsMax);
   ofSlots.setRings(flat.rings);
+  ofSlots.setTurns(turns);
   return verifyFlat(ofSlots);
 }
 

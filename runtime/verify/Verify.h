@@ -58,11 +58,15 @@ struct Finding {
 /// compiled plan needs about a hundred per op.
 inline constexpr uint64_t kVisitsMax = uint64_t{1} << 29;
 
+/// Which turns of a loop are followed: those that do the same as the ones before them, for later
+/// microbatches, break no rule that these keep. All of them are followed in tests.
+enum class Turns : uint8_t { Different, All };
+
 /// What is broken, the most basic rules first; empty for a plan that keeps them all. Later rules
 /// are not looked at where earlier ones, which they build on, are broken. At most `findingsMax`
 /// findings; a plan that takes more than `visitsMax` visits is refused.
 std::vector<Finding> verify(const Plan &plan, size_t findingsMax = 20,
-                            uint64_t visitsMax = kVisitsMax);
+                            uint64_t visitsMax = kVisitsMax, Turns turns = Turns::Different);
 
 /// A finding in the diagnostics' form: `file:line:col: error: message [id]` with the recipe's line
 /// where it is known (`plan` otherwise), the op below it, then the note in the same form.

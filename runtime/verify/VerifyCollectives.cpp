@@ -51,6 +51,12 @@ bool meet(const Plan &plan, const Role &a, const Role &b, const Group &group) {
   return true;
 }
 
+/// Whether ranks of several roles take part in the collective, where `isShared` says it of groups.
+bool isBetweenRoles(const Plan &plan, const std::vector<bool> &isShared, const Op &op) {
+  bool isOfPair = op.channel >= 0 && plan.channels[static_cast<size_t>(op.channel)].isPair();
+  return isOfPair || isShared[static_cast<size_t>(op.group)];
+}
+
 /// A role on its way through its program, which it follows part by part: the part before a loop of
 /// steps, each of the loop's steps that differ, and the part after it.
 class Actor {
@@ -184,14 +190,9 @@ private:
     const std::vector<Op> &ops = role_.segments[instance.segment].ops;
     for (uint32_t i = 0; isNew && i < ops.size(); ++i)
       if (opInfo(ops[i].kind).traits == OpTraits::Collective &&
-          executes(ops[i], instance.variant) && isShared(ops[i]))
+          executes(ops[i], instance.variant) && isBetweenRoles(plan_, isShared_, ops[i]))
         at->second.push_back(i);
     return at->second;
-  }
-
-  bool isShared(const Op &op) const {
-    bool isOfPair = op.channel >= 0 && plan_.channels[static_cast<size_t>(op.channel)].isPair();
-    return isOfPair || isShared_[static_cast<size_t>(op.group)];
   }
 
   const Plan &plan_;
@@ -232,15 +233,23 @@ public:
       return;
     checkLoops();
     follow(true);
-    bool hasStart = std::ranges::any_of(plan_.roles, [](const Role &role) {
-      return std::ranges::find(role.program, ProgramNode::Start, &ProgramNode::kind) !=
-             role.program.end();
-    });
-    if (hasStart && report_.size() == 0)
+    if (report_.size() == 0 &&
+        std::ranges::any_of(plan_.roles, [&](const Role &role) { return meetsInStart(role); }))
       follow(false);
   }
 
 private:
+  /// Otherwise runs that load a checkpoint have the same collectives between roles.
+  bool meetsInStart(const Role &role) const {
+    return std::ranges::any_of(role.program, [&](const ProgramNode &node) {
+      return node.kind == ProgramNode::Start &&
+             std::ranges::any_of(role.segments[node.segment].ops, [&](const Op &op) {
+               return opInfo(op.kind).traits == OpTraits::Collective &&
+                      isBetweenRoles(plan_, isShared_, op);
+             });
+    });
+  }
+
   /// The programs of all roles together, as a run takes them that loads no checkpoint, or one.
   void follow(bool starts) {
     starts_ = starts;
@@ -266,7 +275,7 @@ private:
   /// The two ranks of a pair have roles of their own.
   void checkPairs() {
     for (uint32_t r = 0; r < plan_.roles.size(); ++r) {
-      Indices indices(plan_, plan_.roles[r]);
+      const Indices &indices = indices_.emplace_back(plan_, plan_.roles[r]);
       for (uint32_t s = 0; s < plan_.roles[r].segments.size(); ++s)
         for (uint32_t i = 0; i < plan_.roles[r].segments[s].ops.size(); ++i)
           checkPair(indices, {r, s, i});
@@ -457,7 +466,7 @@ private:
   }
 
   int64_t indexOf(const Actor &actor, const Op &op) const {
-    return Indices(plan_, plan_.roles[actor.roleIndex()]).of(op.group).first;
+    return indices_[actor.roleIndex()].of(op.group).first;
   }
 
   /// What one side gives is of the microbatch of which the other side takes it.
@@ -510,6 +519,7 @@ private:
   std::vector<bool> isShared_;
   std::vector<std::vector<std::vector<uint32_t>>> members_; ///< per group and role
   std::vector<std::vector<std::vector<uint32_t>>> ofPair_;  ///< per channel and role
+  std::vector<Indices> indices_;                            ///< per role
   bool hasPairs_ = false;
   std::deque<Actor> actors_;
   bool starts_ = true; ///< in the programs that are followed

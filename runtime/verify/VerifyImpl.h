@@ -65,6 +65,9 @@ public:
   /// VerifyRings.h: the slots among the cells of a role; the rings outlive it.
   void setRings(const std::vector<RoleRings> &rings) { rings_ = &rings; }
   const RoleRings &ringsOf(uint32_t role) const;
+  /// Whether turns of loops are followed one by one, also where they do the same.
+  void setTurns(Turns turns) { turns_ = turns; }
+  bool followsAllTurns() const { return turns_ == Turns::All; }
   /// VerifyMicrobatches.cpp: how far the microbatch of each value is from the segment's own, or
   /// kOfNone. Empty where all are of the own one. Made, and checked, at the first call.
   const std::vector<int64_t> &shiftsOf(uint32_t role, uint32_t segment);
@@ -78,6 +81,13 @@ public:
     return visitsLeft_ > 0 || refuseWork();
   }
   size_t size() const { return findings_.size(); }
+  /// Drops what was found, for a closer look. That the plan takes too much work remains.
+  void forget() {
+    if (visitsLeft_ == 0)
+      return;
+    findings_.clear();
+    seen_.clear();
+  }
   std::vector<Finding> take() { return std::move(findings_); }
 
 private:
@@ -95,6 +105,7 @@ private:
   HeldCells &heldCells(uint32_t role);
   std::vector<std::optional<HeldCells>> held_;    ///< by role
   const std::vector<RoleRings> *rings_ = nullptr; ///< by role
+  Turns turns_ = Turns::Different;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<int64_t>> shifts_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<Variant, Variant>>>
       representatives_;

@@ -8,6 +8,7 @@
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyBytes.h"
+#include "runtime/verify/VerifyLoops.h"
 #include "runtime/verify/VerifyRings.h"
 
 namespace shardc::plan::verifier {
@@ -106,20 +107,52 @@ private:
   }
 
   void walkLoop(const ProgramNode &loop, Live &live) {
-    int64_t before = turn_;
-    for (turn_ = loop.count - 1; turn_ >= 0 && !report_.isFull(); --turn_)
+    LoopTurns turns(report_, roleIndex_, loop, counts_);
+    int64_t outer = turn_;
+    for (turn_ = loop.count - 1; turn_ >= 0 && !report_.isFull(); --turn_) {
+      int64_t left = turns.alikeBefore(turn_);
+      Live before = left > 0 ? live : Live();
       walk(loop.children, live);
-    turn_ = before;
+      if (left == 0 || !isMovedBack(before, live, turns))
+        continue;
+      live = movedBack(live, turns, left);
+      turn_ -= left;
+    }
+    turn_ = outer;
+  }
+
+  void runInRings(const ProgramNode &run, Live &live) {
+    std::vector<int64_t> before = counts_;
+    counts_.resize(role_.segments.size());
+    counts_[run.segment] = run.count;
+    walkLoop(asLoop(run), live);
+    counts_ = std::move(before);
+  }
+
+  static bool isMovedBack(const Live &after, const Live &before, const LoopTurns &turns) {
+    for (uint32_t c = 0; c < after.read.size(); ++c)
+      if (uint32_t to = turns.at(c, -1);
+          after.read[c] != before.read[to] || after.kept[c] != before.kept[to])
+        return false;
+    return true;
+  }
+
+  /// What is read after an earlier turn, if turns do the same.
+  Live movedBack(const Live &live, const LoopTurns &turns, int64_t count) const {
+    Live moved = live;
+    for (uint32_t c = 0; c < role_.cells.size(); ++c) {
+      uint32_t to = turns.at(c, -count);
+      moved.read[to] = live.read[c];
+      moved.kept[to] = live.kept[c];
+    }
+    return moved;
   }
 
   void run(const ProgramNode &node, Live &live) {
     if (node.microbatch)
       return applyFor(node.segment, node.microbatch->at(turn_), counts_[node.segment], live);
-    if (usesRings_[node.segment]) {
-      for (int64_t i = node.count; i-- > 0 && !report_.isFull();)
-        applyFor(node.segment, i, node.count, live);
-      return;
-    }
+    if (usesRings_[node.segment] && role_.segments[node.segment].body)
+      return runInRings(node, live);
     bool isBody = role_.segments[node.segment].body && node.count > 1;
     int64_t between = isBody ? node.count - 2 : node.count;
     if (isBody)

@@ -58,13 +58,13 @@ Mark packed(const Mark &a, const Mark &b) {
   return mark;
 }
 
-bool isMovedOn(const Mark &before, const Mark &after) {
+bool isMovedOn(const Mark &before, const Mark &after, int64_t step) {
   Mark moved = before;
   moved.cover = after.cover;
   int64_t begin = after.cover.begin - before.cover.begin;
   int64_t end = after.cover.end - before.cover.end;
-  return moved == after && before.cover.kind == after.cover.kind && (begin == 0 || begin == 1) &&
-         (end == 0 || end == 1);
+  return moved == after && before.cover.kind == after.cover.kind && (begin == 0 || begin == step) &&
+         (end == 0 || end == step);
 }
 
 void moveOn(const Cover &before, Cover &after, int64_t microbatches) {

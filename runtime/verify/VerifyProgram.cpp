@@ -12,6 +12,7 @@
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyBytes.h"
+#include "runtime/verify/VerifyLoops.h"
 #include "runtime/verify/VerifyRings.h"
 
 namespace shardc::plan::verifier {
@@ -61,8 +62,11 @@ public:
         regions_(inspection, role_, Indices(inspection.plan(), role_)),
         effects_(role_.segments.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)),
         rings_(inspection.ringsOf(roleIndex)), tables_(inspection.variantTablesOf(roleIndex)) {
-    for (const Segment &segment : role_.segments)
+    for (const Segment &segment : role_.segments) {
       usesRings_.push_back(touchesRings(rings_, segment));
+      shiftsIn_.push_back(shiftsOf(segment.ins));
+      shiftsOut_.push_back(shiftsOf(segment.outs));
+    }
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       if (role_.cells[c].kind == CellKind::Step)
         stepCell_ = c;
@@ -156,7 +160,10 @@ private:
         runSegment(node, states);
         break;
       case ProgramNode::Run:
-        runSegment(node, states);
+        if (usesRings_[node.segment] && role_.segments[node.segment].body && !node.microbatch)
+          runInRings(node, states);
+        else
+          runSegment(node, states);
         break;
       case ProgramNode::Steps:
         runSteps(node, states);
@@ -172,10 +179,62 @@ private:
   }
 
   void walkLoop(const ProgramNode &loop, States &states) {
-    int64_t before = turn_;
-    for (turn_ = 0; turn_ < loop.count && !isStopped(); ++turn_)
+    LoopTurns turns(report_, roleIndex_, loop, counts_);
+    int64_t outer = turn_;
+    for (turn_ = 0; turn_ < loop.count && !isStopped(); ++turn_) {
+      int64_t left = turns.alikeAfter(turn_);
+      States before = left > 0 ? states : States();
       walk(loop.children, states);
-    turn_ = before;
+      if (left == 0 || !isMovedOn(before, states, turns))
+        continue;
+      states = movedOn(states, turns, left);
+      turn_ += left;
+    }
+    turn_ = outer;
+  }
+
+  void runInRings(const ProgramNode &run, States &states) {
+    std::vector<int64_t> before = counts_;
+    counts_.resize(role_.segments.size());
+    counts_[run.segment] = run.count;
+    walkLoop(asLoop(run), states);
+    counts_ = std::move(before);
+  }
+
+  /// The state so many turns later, if turns do the same.
+  State movedOn(const State &state, const LoopTurns &turns, int64_t count) const {
+    State moved = state;
+    for (uint32_t c = 0; c < role_.cells.size(); ++c)
+      if (uint32_t to = turns.at(c, count); turns.touches(c) && rings_.isSlot(c)) {
+        moved.isValid[to] = state.isValid[c];
+        moved.lost[to] = state.lost[c];
+        moved.microbatches[to] = state.microbatches[c] + count * turns.step();
+      }
+    return moved;
+  }
+
+  States movedOn(const States &states, const LoopTurns &turns, int64_t count) const {
+    States moved;
+    for (const State &state : states)
+      moved.insert(movedOn(state, turns, count));
+    return moved;
+  }
+
+  /// True if a turn has changed nothing but the microbatch under way.
+  bool isMovedOn(const States &before, const States &after, const LoopTurns &turns) const {
+    return std::ranges::equal(before, after, [&](const State &a, const State &b) {
+      for (uint32_t region = 0; region < regions_.size(); ++region) {
+        uint32_t to = turns.at(region, 1);
+        if (a.isValid[region] != b.isValid[to] || a.lost[region] != b.lost[to])
+          return false;
+        if (to >= role_.cells.size() || !rings_.isSlot(to) || !b.isValid[to])
+          continue; // what is in a slot without a content does not matter
+        int64_t step = turns.touches(region) ? turns.step() : 0;
+        if (a.microbatches[region] + step != b.microbatches[to])
+          return false;
+      }
+      return true;
+    });
   }
 
   void runEvery(const ProgramNode &node, States &states) {
@@ -480,9 +539,12 @@ private:
   uint32_t regionAt(uint32_t region) const { return rings_.at(region, microbatch_); }
 
   /// How far the microbatch of what a segment takes from a slot, or leaves in it, is from its own.
-  static int64_t shiftOf(const std::vector<Segment::Boundary> &boundaries, uint32_t cell) {
-    auto at = std::ranges::find(boundaries, cell, &Segment::Boundary::cell);
-    return at == boundaries.end() ? 0 : at->shift;
+  /// By cell; empty without rings.
+  std::vector<int64_t> shiftsOf(const std::vector<Segment::Boundary> &boundaries) const {
+    std::vector<int64_t> shifts(rings_.hasRings() ? role_.cells.size() : 0);
+    for (size_t i = shifts.empty() ? 0 : boundaries.size(); i-- > 0;)
+      shifts[boundaries[i].cell] = boundaries[i].shift;
+    return shifts;
   }
 
   /// True if the content is there that the segment takes from a region.
@@ -490,7 +552,7 @@ private:
     uint32_t at = regionAt(region);
     return state.isValid[at] &&
            (!rings_.isSlot(at) ||
-            state.microbatches[at] == microbatch_ + shiftOf(role_.segments[segment].ins, region));
+            state.microbatches[at] == microbatch_ + shiftsIn_[segment][region]);
   }
 
   /// That of the content. What was there at the start keeps its own.
@@ -499,7 +561,7 @@ private:
     for (uint32_t region : out.from)
       if (uint32_t at = regionAt(region); rings_.isSlot(at))
         return state.microbatches[at];
-    return microbatch_ + shiftOf(role_.segments[segment].outs, out.region);
+    return microbatch_ + shiftsOut_[segment][out.region];
   }
 
   /// True if a region gains or loses its content. Takes as long as there are regions that the
@@ -567,10 +629,11 @@ private:
   void reportNeed(uint32_t segment, Variant variant, SegmentEffect::Need need, const State &state) {
     if (isTried())
       return;
-    int64_t wanted = microbatch_ + shiftOf(role_.segments[segment].ins, need.region);
-    need.region = regionAt(need.region);
+    const uint32_t given = need.region;
+    need.region = regionAt(given);
     if (state.isValid[need.region])
-      return reportOther(segment, variant, need, wanted, state.microbatches[need.region]);
+      return reportOther(segment, variant, need, microbatch_ + shiftsIn_[segment][given],
+                         state.microbatches[need.region]);
     if (const Finding *spoiled = state.spoiled(need.region)) {
       addSpoiled(*spoiled, regions_.cellOf(need.region), "is read here",
                  scope(segment).spot(need.op));
@@ -610,8 +673,9 @@ private:
   SegmentEffects effects_;
   const std::vector<bool> &isHeld_; ///< of each cell: saves read it
   const RoleRings &rings_;
-  const std::vector<VariantTable> &tables_; ///< of each segment
-  std::vector<bool> usesRings_;             ///< of each segment
+  const std::vector<VariantTable> &tables_;                ///< of each segment
+  std::vector<bool> usesRings_;                            ///< of each segment
+  std::vector<std::vector<int64_t>> shiftsIn_, shiftsOut_; ///< of each segment
   std::vector<int64_t> counts_; ///< of each segment: its named runs in the step or `every`
   int64_t turn_ = 0;            ///< of the loop under way
   int64_t microbatch_ = 0;      ///< by which slots have changed places

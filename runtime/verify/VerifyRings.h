@@ -28,6 +28,10 @@ public:
     int64_t slot = (numbers_[cell] + microbatch % count + count) % count;
     return slots[static_cast<size_t>(slot)];
   }
+  /// All slots of the ring of which the cell is one; the cell itself if it is none.
+  std::vector<uint32_t> slotsOf(uint32_t cell) const {
+    return isSlot(cell) ? slots_[static_cast<size_t>(rings_[cell])] : std::vector{cell};
+  }
   /// Microbatches after which all slots of all rings are where they were; 1 without rings.
   int64_t period() const { return period_; }
 

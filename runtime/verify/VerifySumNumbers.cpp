@@ -38,4 +38,20 @@ uint64_t ValueNumbers::ofMeeting(const Op &op) {
   return number;
 }
 
+void ValueNumbers::addMeetings(const Meetings &more, uint64_t times) {
+  for (const auto &[queue, count] : more)
+    meetings_[queue] += times * count;
+}
+
+uint64_t ValueNumbers::ofMeetings(const Meetings &again) const {
+  uint64_t number = 0;
+  for (const auto &[queue, count] : again) {
+    auto at = meetings_.find(queue);
+    number = mixed(mixed(number, static_cast<uint64_t>(queue.first)),
+                   static_cast<uint64_t>(queue.second));
+    number = mixed(number, at == meetings_.end() ? 0 : at->second);
+  }
+  return number;
+}
+
 } // namespace shardc::plan::verifier

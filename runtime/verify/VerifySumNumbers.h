@@ -24,6 +24,16 @@ public:
 
   bool isOn() const { return isOn_; }
   void beginStep() { meetings_.clear(); }
+
+  /// How often members of a group have met on a channel.
+  using Meetings = std::map<std::pair<int16_t, ChannelId>, uint64_t>;
+  /// Sets how often those of this step have met so far; what it was.
+  Meetings setMeetings(Meetings meetings) { return std::exchange(meetings_, std::move(meetings)); }
+  /// They have met so often again.
+  void addMeetings(const Meetings &more, uint64_t times);
+  /// Of how often those have met so far that meet again.
+  uint64_t ofMeetings(const Meetings &again) const;
+
   void beginSegment(const Segment &segment) {
     if (isOn_)
       numbers_.assign(segment.values.size(), 0);
@@ -56,7 +66,7 @@ private:
   const Role &part_;
   bool isOn_;
   std::vector<uint64_t> numbers_;
-  std::map<std::pair<int16_t, ChannelId>, uint64_t> meetings_; ///< in this step so far
+  Meetings meetings_; ///< in this step so far
 };
 
 } // namespace shardc::plan::verifier

@@ -63,8 +63,8 @@ Mark joined(const Mark &a, const Mark &b);
 Mark added(const Mark &a, const Mark &b, int64_t microbatch);
 /// Parts of one buffer.
 Mark packed(const Mark &a, const Mark &b);
-/// The same but for a sum that goes up to the next microbatch.
-bool isMovedOn(const Mark &before, const Mark &after);
+/// The same but for a sum that goes up to the next microbatch, so many behind it.
+bool isMovedOn(const Mark &before, const Mark &after, int64_t step = 1);
 /// Moves a sum on as often as it was from the one to the other.
 void moveOn(const Cover &before, Cover &after, int64_t microbatches);
 /// The result of a collective over the axes.

@@ -1,0 +1,70 @@
+#include "runtime/verify/VerifyLoops.h"
+
+#include <algorithm>
+
+namespace shardc::plan::verifier {
+
+ProgramNode asLoop(const ProgramNode &run) {
+  ProgramNode turn{ProgramNode::Run, run.segment, 1, {}};
+  turn.microbatch = MicrobatchNumber{1, 0};
+  return {ProgramNode::Loop, kNone, run.count, {turn}};
+}
+
+LoopTurns::LoopTurns(Inspection &inspection, uint32_t role, const ProgramNode &loop,
+                     const std::vector<int64_t> &counts)
+    : rings_(inspection.ringsOf(role)), count_(loop.count),
+      step_(inspection.followsAllTurns() ? 0 : stepOf(inspection.plan().roles[role], loop)) {
+  if (!isRegular())
+    return;
+  const Role &of = inspection.plan().roles[role];
+  isTouched_.resize(of.cells.size());
+  cuts_ = {0, count_};
+  for (const ProgramNode &run : loop.children) {
+    const Segment &segment = of.segments[run.segment];
+    cut(run, inspection.variantTablesOf(role)[run.segment], counts[run.segment]);
+    int64_t shift = 0;
+    for (const auto *boundaries : {&segment.ins, &segment.outs}) {
+      touch(*boundaries);
+      for (const Segment::Boundary &boundary : *boundaries)
+        shift = std::min(shift, boundary.shift);
+    }
+    earliest_ = std::min(earliest_, run.microbatch->base + shift);
+  }
+  std::ranges::sort(cuts_);
+}
+
+/// 0 if a turn is not what another one is for other microbatches.
+int64_t LoopTurns::stepOf(const Role &role, const ProgramNode &loop) {
+  bool isRegular = std::ranges::all_of(loop.children, [&](const ProgramNode &node) {
+    return node.kind == ProgramNode::Run && node.microbatch && role.segments[node.segment].body &&
+           node.microbatch->coef == loop.children.front().microbatch->coef;
+  });
+  return isRegular && !loop.children.empty() ? loop.children.front().microbatch->coef : 0;
+}
+
+/// From one of a table's numbers to the next all microbatches execute alike.
+void LoopTurns::cut(const ProgramNode &run, const VariantTable &table, int64_t microbatches) {
+  for (int64_t number : table.numbersFor(microbatches)) {
+    int64_t beyond = number - run.microbatch->base;
+    if (beyond > 0 && beyond <= step_ * (count_ - 1))
+      cuts_.push_back((beyond + step_ - 1) / step_);
+  }
+}
+
+int64_t LoopTurns::alikeAfter(int64_t turn) const {
+  return isRegular() ? *std::ranges::upper_bound(cuts_, turn) - 1 - turn : 0;
+}
+
+int64_t LoopTurns::alikeBefore(int64_t turn) const {
+  return isRegular() ? turn - *std::prev(std::ranges::upper_bound(cuts_, turn)) : 0;
+}
+
+/// All slots of a ring may be reached.
+void LoopTurns::touch(const std::vector<Segment::Boundary> &boundaries) {
+  for (const Segment::Boundary &boundary : boundaries)
+    if (!isTouched_[boundary.cell])
+      for (uint32_t cell : rings_.slotsOf(boundary.cell))
+        isTouched_[cell] = true;
+}
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,550 @@
+// Follows the ops of a segment with one mark for each value. The gradient that an optimizer takes
+// must be the sum of the contributions of all microbatches and of all ranks that share the block,
+// each once, and state that ranks share must change in the same way on all of them.
+#include "runtime/verify/VerifySegmentSums.h"
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/plan/Summary.h"
+#include "runtime/verify/VerifyContents.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// What it takes to find the marks of an op, in the visits that are counted.
+constexpr uint64_t kVisitsOfMark = 4;
+
+} // namespace
+
+class SegmentSums::Impl {
+public:
+  Impl(Inspection &inspection, uint32_t roleIndex, const Role &part)
+      : numbers(inspection.plan(), part), report_(inspection), plan_(inspection.plan()),
+        roleIndex_(roleIndex), role_(plan_.roles[roleIndex]), allAxes_(axesOf(plan_)),
+        dataAxes_(axesOf(plan_, plan_.dataGroup)), splits_(inspection),
+        stages_(stagesOf(inspection, roleIndex, part)) {
+    step.updates.resize(plan_.blocks.size());
+    findTraining();
+    hasState.resize(plan_.blocks.size());
+    for (const Block *block : inspection.blocksInCheckpoint(roleIndex))
+      if (block != nullptr)
+        hasState[static_cast<size_t>(block - plan_.blocks.data())] = true;
+  }
+
+  Holds follow(uint32_t s, const Variant &variant, const Holds &taken) {
+    segment_ = &role_.segments[s];
+    segmentIndex_ = s, variant_ = variant;
+    if (!report_.spend(role_.cells.size() + segment_->values.size() +
+                       segment_->ops.size() * kVisitsOfMark))
+      return {};
+    marks_.assign(segment_->values.size(), {});
+    numbers.beginSegment(*segment_);
+    shifts_ = &report_.shiftsOf(roleIndex_, s);
+    for (size_t i = 0; i < taken.size(); ++i) {
+      marks_[segment_->ins[i].value] = taken[i].mark;
+      numbers.set(segment_->ins[i].value, taken[i].number);
+    }
+    for (uint32_t i = 0; i < segment_->ops.size(); ++i)
+      followOp(i);
+    Holds left;
+    for (const Segment::Boundary &out : segment_->outs)
+      left.push_back({marks_[out.value], numbers.of(out.value)});
+    return left;
+  }
+
+  /// Of this rank's part of the block's state.
+  Mark markOfState(int32_t block) const {
+    Mark mark;
+    mark.varies = partsOf(block);
+    mark.split = splits_.of(block);
+    mark.block = block;
+    return mark;
+  }
+
+  StepState step;
+  ValueNumbers numbers;
+  std::vector<Update> updates;
+  std::vector<bool> isTraining; ///< of each segment
+  std::vector<bool> hasState;   ///< of each block: the role has its state
+
+private:
+  Scope scope(uint32_t segment) const {
+    return {report_, role_, role_.segments[segment], roleIndex_, segment};
+  }
+  bool isSharded(int32_t block) const {
+    const Block &each = plan_.blocks[static_cast<size_t>(block)];
+    return each.stateShard < each.numel;
+  }
+  /// Axes over which ranks hold other parts of the block's state.
+  Axes partsOf(int32_t block) const {
+    return isSharded(block) ? axesOf(plan_, plan_.blocks[static_cast<size_t>(block)].stateGroup)
+                            : Axes{0};
+  }
+
+  /// The same of a value that is a part of the block.
+  Axes heldBy(int32_t block, ValueId value) const {
+    std::optional<BlockPart> part =
+        partOf(plan_.blocks[static_cast<size_t>(block)], segment_->values[value].type.numel());
+    return part ? axesOf(plan_, part->group) : partsOf(block);
+  }
+
+  /// Microbatches are what the segment that takes the ring is run for, and what segments compute
+  /// for them that say so by their kind; where there is none, bodies.
+  void findTraining() {
+    isTraining.resize(role_.segments.size());
+    bool hasRing = false;
+    for (uint32_t s = 0; s < role_.segments.size(); ++s) {
+      SegmentKind kind = role_.segments[s].kind;
+      if (kind == SegmentKind::Forward || kind == SegmentKind::Backward ||
+          kind == SegmentKind::Steady)
+        hasRing = isTraining[s] = true;
+      for (const Segment::Boundary &in : role_.segments[s].ins)
+        if (role_.cells[in.cell].kind == CellKind::Feed)
+          hasRing = isTraining[s] = true;
+    }
+    if (!hasRing)
+      for (uint32_t s = 0; s < role_.segments.size(); ++s)
+        isTraining[s] = role_.segments[s].body;
+  }
+
+  /// True if the value covers the complete step.
+  bool isComplete(const Cover &cover) const {
+    return cover == Cover{Cover::Some, 0, step.microbatches};
+  }
+  /// From the microbatch under way to that of the value.
+  int64_t shiftOf(ValueId value) const {
+    return shifts_->empty() || (*shifts_)[value] == kOfNone ? 0 : (*shifts_)[value];
+  }
+  /// The microbatch of what an op computes.
+  int64_t microbatchOf(const Op &op) const {
+    return op.results.empty() ? step.microbatch : step.microbatch + shiftOf(op.results[0]);
+  }
+
+  void followOp(uint32_t i) {
+    const Op &op = segment_->ops[i];
+    if (opInfo(op.kind).traits != OpTraits::Alias && !holds(op.pred, variant_)) {
+      for (const Tie &tie : op.ties)
+        if (tie.kind == Tie::Else)
+          set(op.results[tie.result], marks_[tie.value], tie.value);
+      return;
+    }
+    if (opInfo(op.kind).traits == OpTraits::Collective)
+      return followCollective(op);
+    if (opInfo(op.kind).isOptimizer())
+      return followOptimizer(i);
+    Mark mark = markOf(i, op);
+    for (ValueId result : op.results)
+      marks_[result] = mark;
+    numbers.setResults(op, numbers.ofOp(op));
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
+        addTo(op, op.results[tie.result], tie.value);
+  }
+
+  void set(ValueId result, const Mark &mark, ValueId from) {
+    marks_[result] = mark;
+    numbers.set(result, numbers.of(from));
+  }
+
+  /// What is added to a split parameter's gradient is of the same elements.
+  void addTo(const Op &op, ValueId result, ValueId value) {
+    Mark contribution = withSplits(marks_[result], marks_[value].split);
+    marks_[result] = added(contribution, marks_[value], microbatchOf(op));
+    numbers.add(result, value);
+  }
+
+  Mark partOfPack(const Op &op, size_t k) {
+    return splits_.packed(marks_[op.operands[k]], blockNamedBy(op), k);
+  }
+
+  static int32_t blockNamedBy(const Op &op) {
+    return op.attrs.empty() ? -1 : static_cast<int32_t>(op.getInt(AttrKey::block));
+  }
+
+  Mark markOf(uint32_t i, const Op &op) {
+    switch (opInfo(op.kind).sum) {
+    case SumRole::Computes:
+    case SumRole::Loads:
+    case SumRole::ComputesShard:
+      return fresh(op);
+    case SumRole::Passes:
+      return splits_.asBlock(marks_[op.operands[0]], blockNamedBy(op));
+    case SumRole::Cuts:
+      return splits_.viewed(marks_[op.operands[0]], op, segment_->values);
+    case SumRole::Joins: {
+      Mark mark = op.operands.empty() ? Mark{} : partOfPack(op, 0);
+      for (size_t k = 0; k < op.operands.size(); ++k)
+        mark = packed(mark, partOfPack(op, k));
+      mark.block = blockNamedBy(op);
+      return mark;
+    }
+    case SumRole::Constant:
+      return {};
+    case SumRole::Initial:
+      return markOfState(blockNamedBy(op));
+    case SumRole::Norm: {
+      Mark mark;
+      for (ValueId operand : op.operands)
+        mark.varies |= marks_[operand].varies | marks_[operand].split;
+      return mark;
+    }
+    case SumRole::ResetsStep: {
+      Mark mark;
+      mark.phase = Phase::Ended;
+      return mark;
+    }
+    case SumRole::PacksStep:
+    case SumRole::PacksEval: {
+      Mark mark;
+      mark.varies = mark.due = allAxes_;
+      return mark;
+    }
+    case SumRole::BeginsStep:
+      return begun(i, op);
+    case SumRole::AddsLosses:
+      return withLosses(i, op);
+    case SumRole::FinishesStep:
+      return finished(i, op);
+    case SumRole::BeginsEval:
+    case SumRole::AddsEvalLosses:
+      return marks_[op.operands[0]];
+    case SumRole::FinishesEval: {
+      Mark mark = marks_[op.operands[0]];
+      mark.varies |= marks_[op.operands[1]].varies;
+      return mark;
+    }
+    case SumRole::Combines:
+    case SumRole::Optimizes:
+      break; // followed by themselves
+    }
+    return {};
+  }
+
+  /// A contribution of the microbatch, on each rank that computes it from something else.
+  Mark fresh(const Op &op) const {
+    Mark mark;
+    for (ValueId operand : op.operands)
+      mark.varies |= marks_[operand].varies | marks_[operand].split;
+    SumRole role = opInfo(op.kind).sum;
+    if (role == SumRole::Loads)
+      mark.varies |= dataAxes_;
+    if (opInfo(op.kind).takesIndex())
+      mark.varies |= axesOf(plan_, op.group);
+    mark.due = mark.varies | stages_.axes;
+    if (role == SumRole::ComputesShard) // rows of the whole batch, for this rank's part
+      mark.varies |= heldBy(static_cast<int32_t>(op.getInt(AttrKey::block)), op.results[0]);
+    if (isTraining[segmentIndex_])
+      mark.cover = Cover::of(microbatchOf(op));
+    return mark;
+  }
+
+  /// Along which ranks have other tokens: of other samples, or slices of the same.
+  Axes tokenAxes() {
+    if (!tokenAxes_) {
+      tokenAxes_ = dataAxes_;
+      for (const Role &role : plan_.roles)
+        for (const Segment &segment : role.segments)
+          for (const Op &op : segment.ops)
+            if (op.kind == OpKind::BatchLoad)
+              *tokenAxes_ |= axesOf(plan_, op.group);
+    }
+    return *tokenAxes_;
+  }
+
+  /// What another stage has computed of the same data.
+  void followRecv(const Op &op) {
+    Mark mark;
+    mark.varies = mark.due = tokenAxes();
+    mark.due |= stages_.axes;
+    if (isTraining[segmentIndex_])
+      mark.cover = Cover::of(microbatchOf(op));
+    marks_[op.results[0]] = mark;
+    numbers.set(op.results[0], numbers.ofMeeting(op));
+  }
+
+  void followCollective(const Op &op) {
+    if (op.kind == OpKind::Recv)
+      return followRecv(op);
+    if (op.kind == OpKind::Send)
+      return;
+    Axes over = axesOf(plan_, op.group);
+    Mark mark = combined(op, splits_.asBlock(marks_[op.operands[0]], blockNamedBy(op)), over);
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Acc && holds(tie.pred, variant_)) {
+        bool isAgain = contains(op, tie.value, op.operands[0]);
+        mark = added(mark, marks_[tie.value], microbatchOf(op));
+        if (isAgain)
+          mark.cover = {Cover::Twice};
+      }
+    uint64_t number = numbers.ofMeeting(op);
+    for (ValueId result : op.results) {
+      marks_[result] = mark;
+      numbers.set(result, number);
+    }
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
+        numbers.add(op.results[tie.result], tie.value);
+  }
+
+  static Mark combined(const Op &op, const Mark &operand, Axes over) {
+    switch (collectiveKindOf(op)) {
+    case CollectiveKind::AllGather:
+      return gathered(operand, over);
+    case CollectiveKind::ReduceScatter:
+      return reduced(operand, over, op.getBool(AttrKey::average), /*isScattered=*/true);
+    case CollectiveKind::AllReduce:
+      return reduced(operand, over, op.getBool(AttrKey::average), /*isScattered=*/false);
+    case CollectiveKind::Send:
+    case CollectiveKind::Recv:
+      return operand; // followed by themselves
+    case CollectiveKind::AllReduceMax:
+      return exchanged(operand, over, /*isApart=*/false);
+    case CollectiveKind::AllToAll:
+      return exchanged(operand, over, /*isApart=*/true);
+    case CollectiveKind::Shift:
+      return shifted(operand, over);
+    }
+    return operand;
+  }
+
+  /// True if a contribution of this microbatch is in the sum and in what is added to it.
+  bool contains(const Op &op, ValueId sum, ValueId value) const {
+    auto hasNew = [&](ValueId id) { return marks_[id].cover.has(microbatchOf(op)); };
+    if (!hasNew(sum) || !hasNew(value))
+      return false;
+    std::set<uint32_t> ours = contributorsOf(report_, *segment_, variant_, sum);
+    return std::ranges::any_of(contributorsOf(report_, *segment_, variant_, value),
+                               [&](uint32_t op) { return ours.contains(op); });
+  }
+
+  // ---- the step ----
+
+  Mark begun(uint32_t i, const Op &op) {
+    Mark mark = marks_[op.operands[0]];
+    needEachStep(i);
+    need(i, mark.phase == Phase::Ended, "begins a step before the last one has ended");
+    mark.cover = {};
+    mark.phase = Phase::Begun;
+    return mark;
+  }
+
+  Mark withLosses(uint32_t i, const Op &op) {
+    Mark mark = marks_[op.operands[0]];
+    needEachStep(i);
+    need(i, mark.phase == Phase::Begun, "adds losses to a step that has not begun");
+    int64_t microbatch = step.microbatch;
+    for (ValueId operand : op.operands)
+      if (int64_t shift = shiftOf(operand); shift != 0)
+        microbatch = step.microbatch + shift;
+    need(i, !mark.cover.has(microbatch), "adds the losses of a microbatch a second time");
+    Mark more;
+    if (isTraining[segmentIndex_])
+      more.cover = Cover::of(microbatch);
+    mark.cover = added(mark, more, microbatch).cover;
+    return mark;
+  }
+
+  Mark finished(uint32_t i, const Op &op) {
+    Mark mark = marks_[op.operands[0]];
+    finish(i, op);
+    mark.cover = {};
+    mark.phase = Phase::Ended;
+    mark.varies |= marks_[op.operands[1]].varies;
+    if (op.getBool(AttrKey::norm_replicated))
+      mark.varies |= marks_[op.operands[2]].varies;
+    return mark;
+  }
+
+  void finish(uint32_t i, const Op &op) {
+    const Mark &state = marks_[op.operands[0]];
+    needEachStep(i);
+    need(i, state.phase == Phase::Begun, "ends a step that has not begun");
+    need(i, isComplete(state.cover) || (stages_.othersAddLosses && state.cover.kind == Cover::None),
+         "ends a step without the losses of all its microbatches");
+    step.hasEnded = true;
+    const Op *pack = findPack(op.operands[1]);
+    need(i,
+         pack != nullptr && pack->operands[0] == op.operands[0] &&
+             pack->operands[1] == op.operands[2],
+         "takes sums that are not the result of 'step.pack' with the same step state and norm");
+    if (pack != nullptr)
+      need(i, cellOf(pack->operands[2]) == CellKind::Stop,
+           "takes its stop flag from a value other than cell '@stop'");
+    checkNorm(i, op.operands[2]);
+  }
+
+  /// What sums over ranks are made of.
+  const Op *findPack(ValueId value) const {
+    for (uint32_t def = segment_->values[value].def; def != kNone;
+         def = segment_->values[value].def) {
+      const Op &op = segment_->ops[def];
+      if (op.kind == OpKind::StepPack)
+        return holds(op.pred, variant_) ? &op : nullptr;
+      if (op.kind != OpKind::AllReduce || !holds(op.pred, variant_))
+        return nullptr;
+      value = op.operands[0];
+    }
+    return nullptr;
+  }
+
+  CellKind cellOf(ValueId value) const {
+    for (const Segment::Boundary &in : segment_->ins)
+      if (in.value == value)
+        return role_.cells[in.cell].kind;
+    return CellKind::Buffer;
+  }
+
+  /// The norm is that of the whole gradients of all blocks, each once. Of those that other roles
+  /// have, too, see checkNorms.
+  void checkNorm(uint32_t i, ValueId squares) {
+    uint32_t def = segment_->values[squares].def;
+    const Op *sum = def == kNone ? nullptr : &segment_->ops[def];
+    if (sum == nullptr || sum->kind != OpKind::SumSquares || !holds(sum->pred, variant_)) {
+      need(i, false, "takes a norm that is not the result of a 'sum_squares' in its segment");
+      return;
+    }
+    auto first = static_cast<size_t>(std::max<int64_t>(sum->getInt(AttrKey::block), 0));
+    for (size_t block = 0; block < plan_.blocks.size(); ++block)
+      if (bool isIn = block >= first && block - first < sum->operands.size();
+          isIn != hasState[block] && (isIn || !stages_.isHeldByOthers[block]))
+        report_.add(Rule::Step, scope(segmentIndex_).spot(def),
+                    fmt::format("the norm {} block '{}', whose state the role {}",
+                                isIn ? "includes" : "leaves out", plan_.blocks[block].name,
+                                isIn ? "does not have" : "has"),
+                    plan_.blocks[block].name);
+    need(def, sum->operands.size() + first <= plan_.blocks.size(),
+         "takes more operands than there are blocks");
+    for (size_t p = 0; p < sum->operands.size() && first + p < plan_.blocks.size(); ++p)
+      checkSum(def, sum->operands[p], static_cast<int32_t>(first + p));
+  }
+
+  void followOptimizer(uint32_t i) {
+    const Op &op = segment_->ops[i];
+    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    ValueId state = op.operands.back();
+    needEachStep(i);
+    need(i, marks_[state].phase == Phase::Ended && step.hasEnded,
+         "takes a step state that is not the result of the step's 'step.finish'");
+    need(i, step.updates[static_cast<size_t>(block)]++ == 0,
+         "updates its block a second time in a step");
+    checkSum(i, op.operands[0], block);
+    for (size_t operand = 1; operand < op.operands.size(); ++operand) {
+      bool isOfBlock = operand + 1 < op.operands.size();
+      if (Axes apart = apartIn(marks_[op.operands[operand]], isOfBlock ? block : -1); apart != 0)
+        scope(segmentIndex_)
+            .addValue(Rule::Sum, i, op.operands[operand],
+                      "'{}' takes '%{}', which may differ between ranks along {}; these ranks need "
+                      "to update block '{}' with equal values",
+                      opInfo(op.kind).name, name(op.operands[operand]), namesOf(plan_, apart),
+                      plan_.blocks[static_cast<size_t>(block)].name);
+    }
+    Mark mark = markOfState(block);
+    for (ValueId result : op.results)
+      marks_[result] = mark;
+    uint64_t number = numbers.ofOp(op);
+    numbers.setResults(op, number);
+    if (numbers.isOn() && step.isCompared)
+      updates.push_back({block, segmentIndex_, i, number, numbers.of(state)});
+  }
+
+  /// Axes along which ranks with the same elements of a block may hold other bytes; of no block,
+  /// all along which they may.
+  Axes apartIn(const Mark &mark, int32_t block) const {
+    Axes parts = block < 0 ? Axes{0} : partsOf(block);
+    Axes splits = block < 0 ? Axes{0} : splits_.of(block);
+    return static_cast<Axes>(((mark.varies & ~parts) | (mark.split & ~splits)) & ~alone(block));
+  }
+
+  /// Axes along which no other ranks have the block.
+  Axes alone(int32_t block) const {
+    return block < 0
+               ? Axes{0}
+               : static_cast<Axes>(stages_.axes & ~stages_.sharedBy[static_cast<size_t>(block)]);
+  }
+
+  /// What is taken for a block's gradient is all of it.
+  void checkSum(uint32_t i, ValueId sum, int32_t block) {
+    const Mark mark = splits_.asBlock(marks_[sum], block);
+    const std::string &blockName = plan_.blocks[static_cast<size_t>(block)].name;
+    auto inspection = [&](std::string what) {
+      Finding *finding =
+          scope(segmentIndex_)
+              .addValue(Rule::Sum, i, sum, "'{}' takes '%{}' as the gradient of block '{}'; it {}",
+                        opInfo(segment_->ops[i].kind).name, name(sum), blockName, what);
+      if (finding == nullptr)
+        return;
+      finding->noteAt = leftAt(sum);
+      if (finding->noteAt.op != kNone)
+        finding->note = "its cell is filled here";
+    };
+    Axes due = static_cast<Axes>(mark.due & ~alone(block));
+    if (!isComplete(mark.cover))
+      inspection(std::string(whyIncomplete(mark.cover.kind)));
+    else if (due != 0)
+      inspection(fmt::format("lacks contributions from other ranks: it is not summed over {}",
+                             namesOf(plan_, due)));
+    else if (Axes apart = apartIn(mark, block); apart != 0)
+      inspection(fmt::format(
+          "may differ between ranks along {}, which need to update the block with equal values",
+          namesOf(plan_, apart)));
+  }
+
+  /// Where the content of the value's cell comes from.
+  Spot leftAt(ValueId value) const {
+    for (const Segment::Boundary &in : segment_->ins)
+      if (in.value == value)
+        for (uint32_t s = 0; s < role_.segments.size(); ++s)
+          for (const Segment::Boundary &out : role_.segments[s].outs)
+            if (out.cell == in.cell && s != segmentIndex_)
+              return {roleIndex_, s, role_.segments[s].values[out.value].def};
+    return {};
+  }
+
+  const std::string &name(ValueId value) const { return segment_->values[value].name; }
+
+  void need(uint32_t i, bool condition, std::string_view what) {
+    if (condition)
+      return;
+    if (Finding *finding =
+            scope(segmentIndex_)
+                .add(Rule::Step, i, "'{}' {}", opInfo(segment_->ops[i].kind).name, what))
+      finding->variant = variant_;
+  }
+
+  void needEachStep(uint32_t i) {
+    need(i, step.steps > 0, "runs outside 'steps'");
+    need(i, !step.isSometimes, "runs only in some steps; it needs to run in each");
+  }
+
+  Inspection &report_;
+  const Plan &plan_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  Axes allAxes_, dataAxes_;
+  std::optional<Axes> tokenAxes_; ///< found where a stage receives
+  BlockSplits splits_;
+  Stages stages_;
+  // State of the current segment:
+  const Segment *segment_ = nullptr;
+  uint32_t segmentIndex_ = 0;
+  Variant variant_ = Variant::Only;
+  std::vector<Mark> marks_;                      ///< of its values
+  const std::vector<int64_t> *shifts_ = nullptr; ///< of its values, or empty
+};
+
+SegmentSums::SegmentSums(Inspection &inspection, uint32_t roleIndex, const Role &part)
+    : impl_(std::make_unique<Impl>(inspection, roleIndex, part)) {}
+SegmentSums::~SegmentSums() = default;
+
+Holds SegmentSums::follow(uint32_t segment, const Variant &variant, const Holds &taken) {
+  return impl_->follow(segment, variant, taken);
+}
+StepState &SegmentSums::step() { return impl_->step; }
+ValueNumbers &SegmentSums::numbers() { return impl_->numbers; }
+std::vector<Update> SegmentSums::takeUpdates() { return std::move(impl_->updates); }
+const std::vector<bool> &SegmentSums::isTraining() const { return impl_->isTraining; }
+const std::vector<bool> &SegmentSums::hasState() const { return impl_->hasState; }
+Mark SegmentSums::markOfState(int32_t block) const { return impl_->markOfState(block); }
+
+} // namespace shardc::plan::verifier
