@@ -55,15 +55,16 @@ private:
       issue(pass.meetings[state.issued], state);
       return true;
     }
-    double end = state.now + pass.seconds;
+    PassTime time{state.begin, state.now + pass.seconds, {}};
     for (size_t i = 0; i < pass.meetings.size(); ++i) {
       std::optional<double> met = endOf(pass, state, i);
       if (!met)
         return false;
-      end = std::max(end, pass.meetings[i].isFirst ? *met + pass.seconds : *met);
+      time.end = std::max(time.end, pass.meetings[i].isFirst ? *met + pass.seconds : *met);
+      time.meetingEnds.push_back(*met);
     }
-    times_[actor].push_back({state.begin, end});
-    state = {state.pass + 1, 0, end, end, {}};
+    state = {state.pass + 1, 0, time.end, time.end, {}};
+    times_[actor].push_back(std::move(time));
     return true;
   }
 

@@ -12,6 +12,7 @@ namespace shardc::predict {
 /// One end of a transfer, or of a collective of several roles: a pass issues it so many seconds
 /// after its begin.
 struct Meeting {
+  uint32_t op = 0; ///< of the pass's segment
   int32_t channel = -1;
   bool isSend = false;
   double after = 0;
@@ -24,9 +25,10 @@ struct Pass {
   std::vector<Meeting> meetings; ///< those that hold back the whole pass come first
 };
 
-/// Begin and end of each pass, seconds since the step began.
+/// Begin and end of a pass, seconds since the step began.
 struct PassTime {
   double begin = 0, end = 0;
+  std::vector<double> meetingEnds; ///< of each of its meetings
 };
 
 /// For each actor the times of its passes, in order; nothing if they wait for each other forever.

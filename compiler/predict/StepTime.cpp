@@ -231,7 +231,8 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
   return out;
 }
 
-/// Calls `run` with each launch of a step and its number of repetitions.
+/// Calls `run` with each launch of a step, its number of repetitions and the microbatch of the
+/// first one, -1 if it is of none.
 template <typename Run> void forEachLaunch(const plan::Role &role, const Run &run) {
   using plan::Variant;
   for (const plan::ProgramNode &top : role.program) {
@@ -242,17 +243,18 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
     for (const Segment &segment : role.segments)
       variants.emplace_back(segment);
     auto runAll = [&](uint32_t s, int64_t count) {
-      run(Launch{s, variants[s].of(0, count)}, 1);
+      run(Launch{s, variants[s].of(0, count)}, 1, 0);
       if (count > 2)
-        run(Launch{s, variants[s].of(1, count)}, count - 2);
-      run(Launch{s, variants[s].of(count - 1, count)}, 1);
+        run(Launch{s, variants[s].of(1, count)}, count - 2, 1);
+      run(Launch{s, variants[s].of(count - 1, count)}, 1, count - 1);
     };
     plan::forEachRun(top.children, [&](const plan::ProgramNode &node, int64_t turn) {
       uint32_t s = node.segment;
       if (node.microbatch)
-        run(Launch{s, variants[s].of(node.microbatch->at(turn), named[s])}, 1);
+        run(Launch{s, variants[s].of(node.microbatch->at(turn), named[s])}, 1,
+            node.microbatch->at(turn));
       else if (!role.segments[s].body || node.count == 1)
-        run(Launch{s, Variant::Only}, node.count);
+        run(Launch{s, Variant::Only}, node.count, role.segments[s].body ? 0 : -1);
       else
         runAll(s, node.count);
       return true;
@@ -275,8 +277,8 @@ std::vector<Meeting> meetingsOf(const Device &device, const plan::Plan &plan,
     if (!isBetweenStages(op) || !plan::holds(op.pred, launch.variant))
       continue;
     bool isSend = op.kind == OpKind::Send;
-    meetings.push_back({op.channel, isSend, time.begins[i], timeOf(device, plan, segment, op),
-                        !isSend && isRead[op.results[0]] != 0});
+    meetings.push_back({static_cast<uint32_t>(i), op.channel, isSend, time.begins[i],
+                        timeOf(device, plan, segment, op), !isSend && isRead[op.results[0]] != 0});
   }
   std::ranges::stable_partition(meetings, [](const Meeting &meeting) { return meeting.isFirst; });
   return meetings;
@@ -286,13 +288,14 @@ std::vector<Meeting> meetingsOf(const Device &device, const plan::Plan &plan,
 struct RoleLaunches {
   std::map<Launch, LaunchTime> times;
   std::vector<Launch> launches;
-  std::vector<Pass> passes; ///< of each launch
+  std::vector<int64_t> microbatches; ///< of each launch
+  std::vector<Pass> passes;          ///< of each launch
 };
 
 RoleLaunches launchesOf(const Device &device, const plan::Plan &plan, const plan::Role &role) {
   RoleLaunches result;
   std::map<Launch, Pass> passes;
-  forEachLaunch(role, [&](const Launch &launch, int64_t count) {
+  forEachLaunch(role, [&](const Launch &launch, int64_t count, int64_t microbatch) {
     const Segment &segment = role.segments[launch.segment];
     auto [at, isNew] = result.times.try_emplace(launch);
     if (isNew) {
@@ -301,6 +304,7 @@ RoleLaunches launchesOf(const Device &device, const plan::Plan &plan, const plan
     }
     for (int64_t i = 0; i < count; ++i) {
       result.launches.push_back(launch);
+      result.microbatches.push_back(microbatch < 0 ? microbatch : microbatch + i);
       result.passes.push_back(passes[launch]);
     }
   });
@@ -344,7 +348,7 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
 
 StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::Role &role) {
   StepTime sum;
-  forEachLaunch(role, [&](const Launch &launch, int64_t count) {
+  forEachLaunch(role, [&](const Launch &launch, int64_t count, int64_t) {
     StepTime one = timeLaunch(device, plan, role.segments[launch.segment], launch).sum;
     auto times = static_cast<double>(count);
     sum.step += times * one.step;
@@ -390,16 +394,42 @@ StepTime slowestOf(const std::vector<StepTime> &times) {
 
 namespace {
 
-/// The slowdown of kernels by overlapping transfers is spread evenly over a launch.
-void addIntervals(std::vector<Interval> &timeline, const Launch &launch, const LaunchTime &time,
-                  double begin, size_t countMax) {
-  double longest = *std::ranges::max_element(time.ends);
-  double stretch = longest > 0 ? (time.sum.step - kLaunchSeconds) / longest : 1;
-  for (uint32_t op = 0; op < time.ends.size() && timeline.size() < countMax; ++op)
-    if (time.ends[op] > time.begins[op])
-      timeline.push_back(
-          {launch.segment, op, begin + stretch * time.begins[op], begin + stretch * time.ends[op]});
-}
+/// Adds the intervals of one launch after the other.
+class Timeline {
+public:
+  Timeline(RoleLaunches &of, size_t countMax) : of_(of), countMax_(countMax) {}
+
+  void add(size_t i, const PassTime &pass) {
+    const Launch &launch = of_.launches[i];
+    const LaunchTime &time = of_.times[launch];
+    const std::vector<Meeting> &meetings = of_.passes[i].meetings;
+    double held = pass.end - pass.begin - time.sum.step; // by another stage
+    bool isHeldFirst = !meetings.empty() && meetings[0].isFirst;
+    double begin = pass.begin + kLaunchSeconds + (isHeldFirst ? held : 0);
+    // The slowdown of kernels by overlapping transfers is spread evenly over the launch.
+    double longest = *std::ranges::max_element(time.ends);
+    double stretch = longest > 0 ? (time.sum.step - kLaunchSeconds) / longest : 1;
+    for (uint32_t op = 0; op < time.ends.size(); ++op)
+      if (time.ends[op] > time.begins[op])
+        add({launch.segment, op, begin + stretch * time.begins[op], begin + stretch * time.ends[op],
+             of_.microbatches[i]});
+    for (size_t m = 0; m < meetings.size(); ++m)
+      add({launch.segment, meetings[m].op, pass.meetingEnds[m] - meetings[m].seconds,
+           pass.meetingEnds[m], of_.microbatches[i]});
+  }
+
+  std::vector<Interval> take() { return std::move(intervals_); }
+
+private:
+  void add(const Interval &interval) {
+    if (intervals_.size() < countMax_)
+      intervals_.push_back(interval);
+  }
+
+  RoleLaunches &of_;
+  size_t countMax_;
+  std::vector<Interval> intervals_;
+};
 
 } // namespace
 
@@ -412,15 +442,13 @@ std::vector<std::vector<Interval>> timelinesOf(const Device &device, const plan:
     actors.push_back(roles.back().passes);
   }
   std::optional<std::vector<std::vector<PassTime>>> times = timesOf(actors);
-  std::vector<std::vector<Interval>> timelines(roles.size());
-  for (size_t r = 0; times && r < roles.size(); ++r)
-    for (size_t i = 0; i < roles[r].launches.size(); ++i) {
-      const LaunchTime &time = roles[r].times[roles[r].launches[i]];
-      double held = (*times)[r][i].end - (*times)[r][i].begin - time.sum.step; // by another stage
-      bool isHeldFirst = !actors[r][i].meetings.empty() && actors[r][i].meetings[0].isFirst;
-      double begin = (*times)[r][i].begin + kLaunchSeconds + (isHeldFirst ? held : 0);
-      addIntervals(timelines[r], roles[r].launches[i], time, begin, countMax / roles.size());
-    }
+  std::vector<std::vector<Interval>> timelines;
+  for (size_t r = 0; r < roles.size(); ++r) {
+    Timeline timeline(roles[r], countMax / roles.size());
+    for (size_t i = 0; times && i < roles[r].launches.size(); ++i)
+      timeline.add(i, (*times)[r][i]);
+    timelines.push_back(timeline.take());
+  }
   return timelines;
 }
 

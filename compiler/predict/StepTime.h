@@ -28,6 +28,7 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
 struct Interval {
   uint32_t segment, op; ///< indices in the role, and in the segment
   double begin, end;    ///< seconds since the step began
+  int64_t microbatch;   ///< that the segment runs for; -1 if it runs once in a step
 };
 
 /// Of the role alone, as if nobody had to wait for another role. The plan must be scheduled, so
@@ -41,8 +42,9 @@ std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan)
 /// That of the role that computes longest, which the others wait for.
 StepTime slowestOf(const std::vector<StepTime> &times);
 
-/// The same step op by op, of each role, in the order of its program. Omits ops that take no time,
-/// transfers between stages, and everything after the first `countMax` intervals.
+/// The same step op by op, of each role, in the order of its program. A transfer between stages
+/// begins when both of them are ready for it. Omits ops that take no time, and everything after the
+/// first `countMax` intervals.
 std::vector<std::vector<Interval>> timelinesOf(const Device &device, const plan::Plan &plan,
                                                size_t countMax);
 

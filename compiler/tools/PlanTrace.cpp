@@ -1,9 +1,13 @@
 #include "compiler/tools/PlanTrace.h"
 
 #include <cmath>
+#include <map>
+
+#include <fmt/format.h>
 
 #include "compiler/predict/StepTime.h"
 #include "runtime/plan/Printer.h"
+#include "runtime/plan/Stages.h"
 #include "runtime/trace/ChromeTrace.h"
 
 namespace shardc::tools {
@@ -32,24 +36,28 @@ std::string planTrace(const predict::Device &device, const plan::Plan &plan) {
   std::vector<std::vector<predict::Interval>> timelines =
       predict::timelinesOf(device, plan, kSpansMax);
   std::vector<trace::Span> spans;
+  std::map<int, std::string> names; // of the ranks
   for (size_t r = 0; r < plan.roles.size(); ++r) {
     const plan::Role &role = plan.roles[r];
+    int32_t rank = firstRank(plan, role);
+    names[rank] = fmt::format("rank {}{}", rank, plan::stageOf(plan, static_cast<uint32_t>(r)));
     std::vector<std::vector<std::string>> labels; // by segment and op
     for (const plan::Segment &segment : role.segments)
       labels.push_back(plan::opLabels(plan, segment));
     for (const predict::Interval &interval : timelines[r]) {
       const plan::Op &op = role.segments[interval.segment].ops[interval.op];
       trace::Span span;
-      span.rank = firstRank(plan, role);
+      span.rank = rank;
       span.stream = plan.streams[op.stream].name;
       span.label = labels[interval.segment][interval.op];
       span.work = plan::opInfo(op.kind).name;
       span.beginNs = toNs(interval.begin);
       span.endNs = toNs(interval.end);
+      span.microbatch = interval.microbatch;
       spans.push_back(std::move(span));
     }
   }
-  return trace::chromeTrace(spans);
+  return trace::chromeTrace(spans, [&](int rank) { return names.at(rank); });
 }
 
 } // namespace shardc::tools

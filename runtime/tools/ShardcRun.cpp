@@ -11,10 +11,12 @@
 #include "runtime/base/Io.h"
 #include "runtime/base/Reports.h"
 #include "runtime/exec/Explain.h"
+#include "runtime/exec/Mesh.h"
 #include "runtime/launch/RankReports.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/LossScale.h"
 #include "runtime/plan/Parser.h"
+#include "runtime/plan/Stages.h"
 #include "runtime/plan/Syntax.h"
 #include "runtime/run/Dump.h"
 #include "runtime/run/JobCheck.h"
@@ -317,7 +319,10 @@ int train(const plan::Plan &plan, const RunToolOptions &options, ProcessContext 
       int rank = (*executable)->worldRank(0);
       progress.clearLine();
       fmt::print("{}", trace::toText(trace::breakDown(spans, rank, steps, trace::tracedOps(plan))));
-      return writeFileAtomic(options.trace, trace::chromeTrace(spans));
+      auto nameOf = [&](int of) {
+        return fmt::format("rank {}{}", of, plan::stageOf(plan, exec::roleOf(plan, of)));
+      };
+      return writeFileAtomic(options.trace, trace::chromeTrace(spans, nameOf));
     };
   std::unique_ptr<run::Dumper> dumper;
   if (!options.dumps.empty()) {

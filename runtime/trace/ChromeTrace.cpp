@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -22,7 +23,8 @@ std::string escaped(const std::string &text) {
 
 } // namespace
 
-std::string chromeTrace(const std::vector<Span> &spans) {
+std::string chromeTrace(const std::vector<Span> &spans,
+                        const std::function<std::string(int rank)> &nameOf) {
   int64_t begin = 0;
   for (size_t i = 0; i < spans.size(); ++i)
     begin = i == 0 ? spans[i].beginNs : std::min(begin, spans[i].beginNs);
@@ -30,23 +32,34 @@ std::string chromeTrace(const std::vector<Span> &spans) {
   for (const Span &span : spans)
     threads.try_emplace({span.rank, span.stream});
   int next = 0;
-  std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+  std::vector<std::string> events;
+  std::optional<int> named; // the rank whose process has its name
   for (auto &[key, id] : threads) {
+    auto [rank, stream] = key;
+    if (named != rank)
+      events.push_back(fmt::format("{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\","
+                                   "\"args\":{{\"name\":\"{}\"}}}}",
+                                   rank,
+                                   escaped(nameOf ? nameOf(rank) : fmt::format("rank {}", rank))));
+    named = rank;
     id = next++;
-    out += fmt::format("{}\n{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\","
-                       "\"args\":{{\"name\":\"{}\"}}}}",
-                       id == 0 ? "" : ",", key.first, id, escaped(key.second));
+    events.push_back(fmt::format("{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\","
+                                 "\"args\":{{\"name\":\"{}\"}}}}",
+                                 rank, id, escaped(stream)));
   }
   for (const Span &span : spans) {
     const std::string &name = span.label.empty() ? span.work : span.label;
-    out += fmt::format(",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"{}\",\"ts\":{:.3f},"
-                       "\"dur\":{:.3f},\"args\":{{\"work\":\"{}\"}}}}",
-                       span.rank, threads.at({span.rank, span.stream}), escaped(name),
-                       static_cast<double>(span.beginNs - begin) / 1e3,
-                       static_cast<double>(span.endNs - span.beginNs) / 1e3, escaped(span.work));
+    std::string microbatch =
+        span.microbatch < 0 ? "" : fmt::format(",\"microbatch\":{}", span.microbatch);
+    events.push_back(fmt::format(
+        "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"{}\",\"ts\":{:.3f},"
+        "\"dur\":{:.3f},\"args\":{{\"work\":\"{}\"{}}}}}",
+        span.rank, threads.at({span.rank, span.stream}), escaped(name),
+        static_cast<double>(span.beginNs - begin) / 1e3,
+        static_cast<double>(span.endNs - span.beginNs) / 1e3, escaped(span.work), microbatch));
   }
-  out += "\n]}\n";
-  return out;
+  return fmt::format("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{}\n]}}\n",
+                     fmt::join(events, ",\n"));
 }
 
 } // namespace shardc::trace

@@ -2,6 +2,7 @@
 // thread for each stream.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,9 @@
 
 namespace shardc::trace {
 
-/// Times in microseconds since the first span began.
-std::string chromeTrace(const std::vector<Span> &spans);
+/// Times in microseconds since the first span began. `nameOf` is what to call a rank; "rank 3"
+/// without it.
+std::string chromeTrace(const std::vector<Span> &spans,
+                        const std::function<std::string(int rank)> &nameOf = nullptr);
 
 } // namespace shardc::trace

@@ -13,6 +13,7 @@ struct Span {
   std::string work;    ///< kernel, copy or fill, under the name of the device's library
   int64_t beginNs = 0; ///< on a clock that all spans of a trace share
   int64_t endNs = 0;
+  int64_t microbatch = -1; ///< that it was done for; -1 if nobody knows
 };
 
 } // namespace shardc::trace

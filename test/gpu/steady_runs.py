@@ -292,7 +292,7 @@ def check_ranges(job):
 def spans_of(path):
     """Streams of a trace's spans, with how many each has, and the ranks."""
     events = json.loads(path.read_text())["traceEvents"]
-    streams = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["ph"] == "M"}
+    streams = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
     counts = {}
     for event in events:
         if event["ph"] == "X":

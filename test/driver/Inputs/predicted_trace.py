@@ -8,7 +8,7 @@ import sys
 
 events = json.load(open(sys.argv[1]))["traceEvents"]
 work = [event for event in events if event["ph"] == "X"]
-names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"}
 step_us = 1e3 * float(re.search(r"derived.predicted.step_ms = ([0-9.]+)", open(sys.argv[2]).read())[1])
 end = max(event["ts"] + event["dur"] for event in work)
 print("ends with the step" if abs(end - step_us) < 0.01 * step_us else f"ends at {end} us of {step_us}")
