@@ -12,12 +12,12 @@ namespace shardc::predict {
 /// One end of a transfer, or of a collective of several roles: a pass issues it so many seconds
 /// after its begin.
 struct Meeting {
-  uint32_t op = 0; ///< of the pass's segment
   int32_t channel = -1;
   bool isSend = false;
   double after = 0;
   double seconds = 0;   ///< that it takes once both ends are ready
   bool isFirst = false; ///< nothing else of the pass begins before it has ended
+  uint32_t op = 0;      ///< in the pass's segment
 };
 
 struct Pass {

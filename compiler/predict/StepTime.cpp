@@ -277,8 +277,8 @@ std::vector<Meeting> meetingsOf(const Device &device, const plan::Plan &plan,
     if (!isBetweenStages(op) || !plan::holds(op.pred, launch.variant))
       continue;
     bool isSend = op.kind == OpKind::Send;
-    meetings.push_back({static_cast<uint32_t>(i), op.channel, isSend, time.begins[i],
-                        timeOf(device, plan, segment, op), !isSend && isRead[op.results[0]] != 0});
+    meetings.push_back({op.channel, isSend, time.begins[i], timeOf(device, plan, segment, op),
+                        !isSend && isRead[op.results[0]] != 0, static_cast<uint32_t>(i)});
   }
   std::ranges::stable_partition(meetings, [](const Meeting &meeting) { return meeting.isFirst; });
   return meetings;
