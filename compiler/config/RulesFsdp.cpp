@@ -130,9 +130,11 @@ void ruleFsdpSingleGrouped(RuleContext &ctx) {
 }
 
 void ruleFsdpVirtualStages(RuleContext &ctx) {
-  if (ctx.wantsFsdp() && ctx.derived().virtualStages > 1)
+  bool isOwn = ctx.cfg().is(Opt::ModelPipelineSchedule, PipelineSchedule::Interleaved);
+  if (ctx.wantsFsdp() && ctx.derived().virtualStages > 1 && !isOwn)
     ctx.report({ctx.fsdpFlag(), Opt::ModelVirtualPipelineModelParallelSize},
-               {ctx.derived().virtualStages});
+               {ctx.derived().virtualStages})
+        .note(diag::OwnInterleaved, ctx.cfg().range(Opt::ModelVirtualPipelineModelParallelSize));
 }
 
 void ruleFsdpWeightHash(RuleContext &ctx) {

@@ -300,12 +300,12 @@ void ruleVirtualStagesAlone(RuleContext &ctx) {
 void rulePipelineStages(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   Opt layout = Opt::ModelPipelineModelParallelLayout;
-  if (d.pipelineParallel == 1 || !ctx.has(Opt::ModelNumLayers) ||
-      (d.virtualStages > 1 && !ctx.has(layout)))
+  if (d.pipelineParallel == 1 || !ctx.has(Opt::ModelNumLayers))
     return;
   model::StageRequest request;
   request.layers = d.numLayers;
-  request.stages = product({d.pipelineParallel, d.virtualStages});
+  request.stages = d.pipelineParallel;
+  request.chunks = d.virtualStages;
   request.first = ctx.num(Opt::ModelNumLayersInFirstPipelineStage);
   request.last = ctx.num(Opt::ModelNumLayersInLastPipelineStage);
   request.countsEmbedding = ctx.on(Opt::ModelAccountForEmbeddingInPipelineSplit);
@@ -319,16 +319,39 @@ void rulePipelineStages(RuleContext &ctx) {
   ctx.report({Opt::ModelNumLayers, Opt::ModelPipelineModelParallelSize,
               Opt::ModelNumLayersInFirstPipelineStage, Opt::ModelNumLayersInLastPipelineStage,
               layout},
-             {d.numLayers, request.stages, stages.problem});
+             {d.numLayers, product({request.stages, request.chunks}), stages.problem});
 }
 
 void ruleInterleavedMicrobatches(RuleContext &ctx) {
   const Derived &d = ctx.derived();
-  if (d.virtualStages > 1 && d.numMicrobatches > d.pipelineParallel &&
-      d.numMicrobatches % d.pipelineParallel != 0)
+  int64_t group = ctx.cfg().getIntOr(Opt::ModelMicrobatchGroupSizePerVpStage, d.pipelineParallel);
+  if (d.virtualStages > 1 && d.numMicrobatches > group && d.numMicrobatches % group != 0)
     ctx.report({Opt::TrainGlobalBatchSize, Opt::ModelVirtualPipelineModelParallelSize,
-                Opt::ModelPipelineModelParallelSize},
-               {d.numMicrobatches, d.pipelineParallel});
+                Opt::ModelPipelineModelParallelSize, Opt::ModelMicrobatchGroupSizePerVpStage},
+               {d.numMicrobatches, d.pipelineParallel, group});
+}
+
+void ruleMicrobatchGroup(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  Opt opt = Opt::ModelMicrobatchGroupSizePerVpStage;
+  if (!ctx.has(opt))
+    return;
+  int64_t group = ctx.num(opt);
+  if (d.virtualStages == 1 || group < d.pipelineParallel || group > d.numMicrobatches)
+    ctx.report(
+           {opt, Opt::ModelVirtualPipelineModelParallelSize, Opt::ModelPipelineModelParallelSize},
+           {group, d.pipelineParallel, d.numMicrobatches, d.virtualStages})
+        .fix(ctx.fixRemove(opt));
+}
+
+void ruleInterleavedNeeds(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (ctx.cfg().is(Opt::ModelPipelineSchedule, PipelineSchedule::Interleaved) &&
+      (d.pipelineParallel == 1 || d.virtualStages == 1))
+    ctx.report({Opt::ModelPipelineSchedule, Opt::ModelPipelineModelParallelSize,
+                Opt::ModelVirtualPipelineModelParallelSize},
+               {d.pipelineParallel, d.virtualStages})
+        .fix(ctx.fixRemove(Opt::ModelPipelineSchedule));
 }
 
 void ruleZeroBubbleNeeds(RuleContext &ctx) {

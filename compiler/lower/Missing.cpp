@@ -136,8 +136,6 @@ std::vector<Missing> findMissing(const Config &config) {
   need(d.pipelineParallel > 1 && config.isOn(Opt::CheckpointAsyncSave) &&
            config.has(Opt::CheckpointSave),
        "saving in the background from several pipeline stages", Opt::CheckpointAsyncSave);
-  need(d.virtualStages > 1, "interleaved pipeline stages",
-       Opt::ModelVirtualPipelineModelParallelSize);
   needOfContext(config, need);
   need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
   need(config.has(Opt::ModelNumMoeExperts), "mixture of experts", Opt::ModelNumMoeExperts);

@@ -16,7 +16,7 @@ using Fault = StageLayout::Fault;
 
 StageLayout refused(Fault fault, std::string problem) { return {{}, fault, std::move(problem)}; }
 
-/// Refuses a division in which a stage has neither layers nor anything else.
+/// Refuses a division in which a chunk has neither layers nor anything else.
 StageLayout withoutEmptyStages(StageLayout layout) {
   for (size_t s = 1; s + 1 < layout.layers.size(); ++s)
     if (layout.layers[s] < 1)
@@ -104,8 +104,9 @@ StageLayout divideByText(const StageRequest &request) {
   if (!parts->empty() && parts->back() == '|')
     parts->pop_back();
   auto stages = 1 + std::count(parts->begin(), parts->end(), '|');
-  if (stages != request.stages)
-    return refused(Fault::Text, fmt::format("it has {} stages of {}", stages, request.stages));
+  if (stages != request.stages * request.chunks)
+    return refused(Fault::Text,
+                   fmt::format("it has {} stages of {}", stages, request.stages * request.chunks));
   if (!parts->starts_with('E') || std::count(parts->begin(), parts->end(), 'E') != 1)
     return refused(Fault::Text, "the embedding, 'E', comes first, and once");
   if (!parts->ends_with('L') || std::count(parts->begin(), parts->end(), 'L') != 1)
@@ -131,22 +132,31 @@ StageLayout divideBetween(const StageRequest &request) {
   if (!fits)
     return refused(Fault::Remainder, fmt::format("{} layers are left for {} stages", layers,
                                                  std::max<int64_t>(between, 0)));
-  StageLayout layout;
-  layout.layers.assign(static_cast<size_t>(request.stages), between > 0 ? layers / between : 0);
+  std::vector<int64_t> ofStage(static_cast<size_t>(request.stages),
+                               between > 0 ? layers / between : 0);
   if (request.first > 0)
-    layout.layers.front() = request.first;
+    ofStage.front() = request.first;
   if (request.last > 0)
-    layout.layers.back() = request.last;
+    ofStage.back() = request.last;
+  StageLayout layout;
+  for (int64_t chunk = 0; chunk < request.chunks; ++chunk)
+    for (size_t s = 0; s < ofStage.size(); ++s) {
+      if (ofStage[s] % request.chunks != 0)
+        return refused(Fault::Chunks, fmt::format("{} layers of stage {} are not divisible by {}",
+                                                  ofStage[s], s, request.chunks));
+      layout.layers.push_back(ofStage[s] / request.chunks);
+    }
   return layout;
 }
 
 StageLayout divideEvenly(const StageRequest &request) {
   int64_t counted = request.layers + request.countsEmbedding + request.countsLoss;
-  if (counted % request.stages != 0)
+  int64_t stages = request.stages * request.chunks;
+  if (counted % stages != 0)
     return refused(Fault::Remainder,
-                   fmt::format("{} is not divisible by {} stages", counted, request.stages));
+                   fmt::format("{} is not divisible by {} stages", counted, stages));
   StageLayout layout;
-  layout.layers.assign(static_cast<size_t>(request.stages), counted / request.stages);
+  layout.layers.assign(static_cast<size_t>(stages), counted / stages);
   layout.layers.front() -= request.countsEmbedding;
   layout.layers.back() -= request.countsLoss;
   return layout;
@@ -155,7 +165,7 @@ StageLayout divideEvenly(const StageRequest &request) {
 } // namespace
 
 StageLayout divideLayers(const StageRequest &request) {
-  if (request.stages < 1)
+  if (request.stages < 1 || request.chunks < 1)
     return refused(Fault::Remainder, "there is no stage");
   if (!request.layout.empty())
     return withoutEmptyStages(divideByText(request));

@@ -1,6 +1,6 @@
 // How the layers of a decoder are divided among the stages of a pipeline. With virtual stages each
-// rank has several chunks of layers, and what is said of stages here holds for chunks: the one with
-// number c is on stage c modulo the number of stages.
+// of them has several chunks of layers: the one with number c in the model is on stage c modulo the
+// number of stages.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,20 @@ namespace shardc::model {
 /// What a recipe says of it.
 struct StageRequest {
   int64_t layers = 0;
-  int64_t stages = 1;          ///< in all, virtual ones included
+  int64_t stages = 1;
+  int64_t chunks = 1;          ///< on each stage
   int64_t first = 0, last = 0; ///< layers of the first and of the last stage; 0: as the others
   bool countsEmbedding = false, countsLoss = false; ///< as if each were a layer
-  std::string_view layout; ///< stages one by one; empty if the numbers above say it all
+  std::string_view layout; ///< chunks one by one; empty if the numbers above say it all
 };
 
 struct StageLayout {
-  /// Why there is no such division: the text is not one, numbers do not add up, or a stage between
-  /// the first and the last one has no layer.
-  enum class Fault : uint8_t { None, Text, Remainder, Empty };
+  /// Why there is no such division: the text is not one, numbers do not add up, the layers of a
+  /// stage are not divisible by its chunks, or a chunk between the first and the last one has no
+  /// layer.
+  enum class Fault : uint8_t { None, Text, Remainder, Chunks, Empty };
 
-  std::vector<int64_t> layers; ///< of each stage
+  std::vector<int64_t> layers; ///< of each chunk, in the order of the model
   Fault fault = Fault::None;
   std::string problem; ///< in words
 
@@ -32,8 +34,8 @@ struct StageLayout {
 };
 
 /// The text of a layout lists what each stage has, in order: `E` the embedding, `t` a layer, `L`
-/// the loss; `|` ends a stage, `*n` repeats what stands before it, and parentheses hold together:
-/// `Et*3|(t*4|)*2tttL`. Commas and blanks mean nothing.
+/// the loss; `|` ends a stage, or a chunk, `*n` repeats what stands before it, and parentheses hold
+/// together: `Et*3|(t*4|)*2tttL`. Commas and blanks mean nothing.
 StageLayout divideLayers(const StageRequest &request);
 
 } // namespace shardc::model

@@ -16,7 +16,8 @@ PipelineStages readStages(const plan::Plan &plan) {
   model::StageRequest request;
   request.layers = std::ranges::count(plan.units, plan::UnitKind::Layer, &plan::Unit::kind);
   stages.chunks = plan.job.model.virtualPipelineModelParallelSize;
-  request.stages = stages.count * stages.chunks;
+  request.stages = stages.count;
+  request.chunks = stages.chunks;
   request.first = plan.job.model.numLayersInFirstPipelineStage;
   request.last = plan.job.model.numLayersInLastPipelineStage;
   request.countsEmbedding = plan.job.model.accountForEmbeddingInPipelineSplit;
@@ -36,7 +37,7 @@ PipelineStages readStages(const plan::Plan &plan) {
       break;
     case plan::UnitKind::Head:
     case plan::UnitKind::Prediction:
-      stages.ofUnit[unit] = static_cast<int32_t>(request.stages) - 1;
+      stages.ofUnit[unit] = static_cast<int32_t>(layout.layers.size()) - 1;
       break;
     case plan::UnitKind::Embedding:
     case plan::UnitKind::Other:

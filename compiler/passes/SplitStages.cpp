@@ -122,6 +122,11 @@ private:
                                  : body_.cut.gradients(chunkOf(part));
   }
 
+  uint32_t addBuffer(const std::string &name, const plan::Type &type, plan::Purpose purpose) {
+    return plan::addCell(role_, (isEval_ ? "eval." : "") + name, plan::CellKind::Buffer, type,
+                         plan::Arena::Work, purpose);
+  }
+
   /// The cell in which the k-th received value waits for passes of the part; kNone if it is never
   /// received ahead.
   uint32_t inbox(StagePart of, size_t k) {
@@ -131,9 +136,7 @@ private:
     auto [at, isNew] = inboxes_.try_emplace({of, k}, kNone);
     if (isNew) {
       const plan::Value &value = body_.segment.values[takenBy(of)[k]];
-      at->second =
-          plan::addCell(role_, (isEval_ ? "eval.in." : "in.") + value.name, plan::CellKind::Buffer,
-                        value.type, plan::Arena::Work, plan::Purpose::Activations);
+      at->second = addBuffer("in." + value.name, value.type, plan::Purpose::Activations);
       role_.cells[at->second].slots = slots;
     }
     return at->second;
@@ -217,8 +220,7 @@ private:
         const plan::Value &kept = body_.segment.values[value];
         plan::Purpose purpose =
             kept.purpose == plan::Purpose::Grads ? plan::Purpose::Activations : kept.purpose;
-        cell = plan::addCell(role_, "keep." + kept.name, plan::CellKind::Buffer, kept.type,
-                             plan::Arena::Work, purpose);
+        cell = addBuffer("keep." + kept.name, kept.type, purpose);
         writer.leaveInCell(value, cell);
       }
       int32_t &slots = role_.cells[cell].slots;
@@ -247,11 +249,13 @@ StageSchedule scheduleOf(const plan::Plan &plan, const PipelineStages &stages, S
   const plan::Job::Derived &derived = plan.job.derived;
   bool isEval = kind == SegmentKind::Eval;
   PipelineShape shape{stages.count, stages.chunks,
-                      isEval ? derived.evalMicrobatches : derived.numMicrobatches};
+                      isEval ? derived.evalMicrobatches : derived.numMicrobatches,
+                      plan.job.model.microbatchGroupSizePerVpStage};
   if (isEval)
     return StageSchedule::forwardOnly(shape);
   switch (plan.job.model.pipelineSchedule) {
   case plan::Job::PipelineSchedule::OneForwardOneBackward:
+  case plan::Job::PipelineSchedule::Interleaved:
     return StageSchedule::oneForwardOneBackward(shape);
   case plan::Job::PipelineSchedule::ZeroBubble:
     return StageSchedule::zeroBubble(shape);

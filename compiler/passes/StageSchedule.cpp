@@ -79,15 +79,14 @@ bool hasInputs(PassKind kind) {
 StageSchedule::StageSchedule(const PipelineShape &shape)
     : shape_(shape), passes_(static_cast<size_t>(shape.stages)) {}
 
-/// Microbatches come in groups of as many as there are stages. Each chunk runs all of a group
-/// before the next chunk does, so that the first chunk of the last stage has made what the next
-/// chunk of the first stage takes when that is at its turn.
+/// Microbatches come in groups of at least as many as there are stages. Each chunk runs all of a
+/// group before the next chunk does, so that the first chunk of the last stage has made what the
+/// next chunk of the first stage takes when that is at its turn.
 std::vector<StagePass> StageSchedule::forwards() const {
   std::vector<StagePass> order;
-  int64_t group = shape_.chunks == 1 ? 1 : shape_.stages;
-  for (int64_t begin = 0; begin < shape_.microbatches; begin += group)
+  for (int64_t begin = 0; begin < shape_.microbatches; begin += group())
     for (int32_t chunk = 0; chunk < shape_.chunks; ++chunk)
-      for (int64_t i = begin; i < std::min(begin + group, shape_.microbatches); ++i)
+      for (int64_t i = begin; i < std::min(begin + group(), shape_.microbatches); ++i)
         order.push_back({{PassKind::Forward, chunk}, i});
   return order;
 }
@@ -102,7 +101,7 @@ StageSchedule StageSchedule::oneForwardOneBackward(const PipelineShape &shape) {
   for (int32_t stage = 0; stage < shape.stages; ++stage) {
     std::vector<StagePass> order = schedule.forwards();
     int64_t behind = shape.stages - 1 - stage;
-    int64_t ahead = shape.chunks == 1 ? behind : 2 * behind + (shape.chunks - 1) * shape.stages;
+    int64_t ahead = shape.chunks == 1 ? behind : 2 * behind + (shape.chunks - 1) * schedule.group();
     auto first = std::min(static_cast<size_t>(ahead), order.size());
     for (size_t i = 0; i < order.size() + first; ++i) {
       // At the end of the model, the backward pass is that of the microbatch that has just come.
@@ -347,7 +346,7 @@ StageSchedule::program(int32_t stage, const std::map<StagePart, uint32_t> &segme
                        plan::MicrobatchNumber{step, pass.microbatch}};
   };
   // With one chunk no more than three parts take turns.
-  auto longest = static_cast<size_t>(shape_.chunks == 1 ? 3 : 2 * shape_.stages * shape_.chunks);
+  auto longest = static_cast<size_t>(shape_.chunks == 1 ? 3 : 2 * group() * shape_.chunks);
   std::vector<Repetition> pieces = shortestOf(all, longest);
   std::vector<ProgramNode> nodes;
   for (size_t i = 0; i < all.size(); i += pieces[i].length * pieces[i].count) {

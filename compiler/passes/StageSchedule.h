@@ -47,9 +47,11 @@ struct Receive {
 
 struct PipelineShape {
   int64_t stages = 1;
-  int64_t chunks =
-      1; ///< of layers, on each stage: chunk c of stage s is the one with c * stages + s
+  /// Of layers, on each stage: chunk c of stage s is the one with number c * stages + s.
+  int64_t chunks = 1;
   int64_t microbatches = 1;
+  /// Microbatches that a chunk runs before the next one does; 0: as many as there are stages.
+  int64_t group = 0;
 };
 
 /// The passes of all stages. They may run any number of forward passes ahead as far as the order of
@@ -95,6 +97,7 @@ private:
   };
 
   static size_t at(int32_t index) { return static_cast<size_t>(index); }
+  int64_t group() const { return shape_.group > 0 ? shape_.group : shape_.stages; }
   /// The order in which chunks take turns, forward.
   std::vector<StagePass> forwards() const;
   /// The chunk that takes this one's turn backward.

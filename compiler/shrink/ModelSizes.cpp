@@ -138,28 +138,27 @@ private:
     layers_ = d_.numLayers;
     if (config_.has(Opt::ModelPipelineModelParallelLayout))
       return; // it names the layers of each stage
+    chunks_ = layout_.pipeline == 1 ? 1 : std::min<int64_t>(d_.virtualStages, 2);
     if (config_.has(first) || config_.has(last))
       shrinkUneven(first, last);
     else
       shrinkEven();
     changes_.setInt(Opt::ModelNumLayers, layers_);
+    changes_.setOwn(Opt::ModelVirtualPipelineModelParallelSize, chunks_);
     for (Opt pattern : kPatterns)
       shrinkPattern(pattern);
     shrinkCounts();
   }
 
   void shrinkEven() {
-    bool hasChunks = config_.has(Opt::ModelVirtualPipelineModelParallelSize);
-    int64_t virtualStages = std::min<int64_t>(d_.virtualStages, 2);
     int64_t extra = config_.isOn(Opt::ModelAccountForEmbeddingInPipelineSplit) +
                     config_.isOn(Opt::ModelAccountForLossInPipelineSplit);
-    int64_t chunks = layout_.pipeline * virtualStages;
+    int64_t chunks = layout_.pipeline * chunks_;
     int64_t layers = roundUp(std::min(fewestLayers(), d_.numLayers) + extra, chunks) - extra;
-    if (layers > d_.numLayers) // as many as now fit any smaller number of stages
-      return;
-    layers_ = layers;
-    if (hasChunks)
-      changes_.setInt(Opt::ModelVirtualPipelineModelParallelSize, virtualStages);
+    if (layers <= d_.numLayers)
+      layers_ = layers;
+    else if (layout_.pipeline > 1) // as many as now fit any smaller number of stages
+      chunks_ = d_.virtualStages;
   }
 
   /// The first and the last stage differ from those between them as they do in the recipe.
@@ -174,15 +173,15 @@ private:
     int64_t between = d_.pipelineParallel - ends;
     int64_t each = between > 0 ? (d_.numLayers - number(first) - number(last)) / between
                                : std::max(number(first), number(last));
-    int64_t small = std::min<int64_t>(each, 2);
+    int64_t small = std::min<int64_t>(each / d_.virtualStages, 2); // of a chunk
     auto ofEnd = [&](Opt stage) {
       int64_t before = number(stage);
       return !config_.has(stage) ? 0 : before < each ? 1 : before > each ? small + 1 : small;
     };
-    layers_ = ofEnd(first) + ofEnd(last) + (layout_.pipeline - ends) * small;
+    layers_ = (ofEnd(first) + ofEnd(last) + (layout_.pipeline - ends) * small) * chunks_;
     for (Opt stage : {first, last})
       if (config_.has(stage))
-        changes_.setInt(stage, ofEnd(stage));
+        changes_.setInt(stage, ofEnd(stage) * chunks_);
   }
 
   /// A list with a number for each layer: every run of equal numbers keeps at least one layer if
@@ -300,7 +299,7 @@ private:
   const Layout &layout_;
   int64_t scale_;
   Changes &changes_;
-  int64_t heads_ = 1, head_ = 1, hidden_ = 1, layers_ = 1;
+  int64_t heads_ = 1, head_ = 1, hidden_ = 1, layers_ = 1, chunks_ = 1;
 };
 
 } // namespace

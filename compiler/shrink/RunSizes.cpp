@@ -39,16 +39,27 @@ private:
     changes_.setInt(Opt::DdpNumDistributedOptimizerInstances, layout_.instances);
     changes_.setInt(Opt::ClusterNodes, layout_.nodes);
     changes_.setInt(Opt::ClusterGpusPerNode, layout_.gpusPerNode);
-    changes_.setOwn(Opt::ModelMicrobatchGroupSizePerVpStage, layout_.pipeline);
+    setSchedule();
     Opt evaluation = Opt::DistEvalContextParallelSize;
     if (changes_.isOwn(evaluation))
       changes_.setInt(evaluation, std::min(number(evaluation), layout_.context));
+  }
+
+  /// One stage has nothing to take turns with.
+  void setSchedule() {
+    if (layout_.pipeline > 1)
+      return changes_.setOwn(Opt::ModelMicrobatchGroupSizePerVpStage, layout_.pipeline);
+    changes_.clear(Opt::ModelMicrobatchGroupSizePerVpStage);
+    changes_.set(Opt::ModelPipelineSchedule,
+                 config::Value::ofEnum(config::PipelineSchedule::OneForwardOneBackward));
   }
 
   void shrinkBatches() {
     int64_t micro = std::min<int64_t>(d_.microBatch, 2);
     int64_t most = layout_.pipeline > 1 ? 2 * layout_.pipeline : kMicrobatches;
     int64_t microbatches = std::min(d_.numMicrobatches, most);
+    if (d_.virtualStages > 1 && microbatches > layout_.pipeline)
+      microbatches -= microbatches % layout_.pipeline;
     int64_t round = micro * layout_.data;
     batch_ = round * microbatches;
     changes_.setOwn(Opt::TrainMicroBatchSize, micro);

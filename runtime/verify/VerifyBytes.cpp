@@ -143,7 +143,8 @@ public:
       : scope_(scope), segment_(scope.segment), regions_(regions),
         regionCount_(regions.indexedCount()),
         order_(scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex)),
-        indices_(scope.plan(), scope.role), cellOf_(segment_.values.size(), kNone) {
+        indices_(scope.plan(), scope.role), cellOf_(segment_.values.size(), kNone),
+        shifts_(scope.inspection.shiftsOf(scope.roleIndex, scope.segmentIndex)) {
     for (const Segment::Boundary &in : segment_.ins)
       cellOf_[in.value] = in.cell;
     makeLayout();
@@ -209,7 +210,8 @@ private:
   const HappensBefore &order_;
   Indices indices_;
   Variant variant_ = Variant::Only;
-  std::vector<uint32_t> cellOf_;  ///< of each live-in value
+  std::vector<uint32_t> cellOf_; ///< of each live-in value
+  const std::vector<int64_t> &shifts_;
   std::vector<Span> spans_;       ///< of each value that does not move
   std::vector<uint8_t> isMoving_; ///< of each value
   std::vector<ValueId> sameAs_;   ///< of each value one that lies at its place, or itself
@@ -488,6 +490,8 @@ void ByteCheck::Impl::collectOut(const Contents &contents, uint32_t region,
         bool isLiveIn = cellOf_[source] != kNone;
         if (isLiveIn && scope_.inspection.spend(kVisitsOfPiece))
           out.from.push_back(regions_.find(cellOf_[source], range));
+        if (!isLiveIn && !shifts_.empty() && shifts_[source] != kOfNone)
+          out.shift = shifts_[source];
         Access access{end + region, isLiveIn ? kInitial : source, out.value, Access::Read};
         if (isWhole && isMoving_[out.value] == 0 && contents.soleSource(out.value) != kNone)
           layout(range.arena()).accesses.push_back({access, spans_[out.value], kNone});

@@ -38,6 +38,8 @@ struct SegmentEffect {
     bool mayDrop;               ///< the plan says that nobody has to read it
     Loss loss;                  ///< if it has none afterwards
     std::vector<uint32_t> from; ///< regions whose content at the start is part of it
+    /// What an op has made of it is of this microbatch, counted from the segment's own.
+    std::optional<int64_t> shift;
   };
   /// A region that an op writes into without giving its cell a content.
   struct Clobber {

@@ -22,6 +22,7 @@ public:
     for (const Segment::Boundary &out : segment_.outs)
       if (rings_.isSlot(out.cell))
         wanted_[out.value] = out.shift;
+    passOnWanted();
     for (uint32_t i = 0; i < segment_.ops.size(); ++i)
       follow(i);
     for (const Segment::Boundary &out : segment_.outs)
@@ -30,6 +31,29 @@ public:
   }
 
 private:
+  /// What a transfer that is left out keeps is left in its slot. If that is what another transfer
+  /// has received for this alone, it is for the same microbatch.
+  void passOnWanted() {
+    std::vector<uint8_t> isRead(segment_.values.size());
+    for (const Op &op : segment_.ops)
+      for (ValueId operand : op.operands)
+        isRead[operand] = 1;
+    for (size_t i = segment_.ops.size(); i-- > 0;) {
+      const Op &op = segment_.ops[i];
+      if (op.kind != OpKind::Recv || wanted_[op.results[0]] == kOfNone)
+        continue;
+      for (const Tie &tie : op.ties)
+        if (tie.kind == Tie::Else && isReceived(tie.value) && isRead[tie.value] == 0 &&
+            wanted_[tie.value] == kOfNone)
+          wanted_[tie.value] = wanted_[op.results[0]];
+    }
+  }
+
+  bool isReceived(ValueId value) const {
+    uint32_t def = segment_.values[value].def;
+    return def != kNone && segment_.ops[def].kind == OpKind::Recv;
+  }
+
   void follow(uint32_t i) {
     const Op &op = segment_.ops[i];
     int64_t shift = op.kind == OpKind::Recv || op.kind == OpKind::BatchLoad ? 0 : kOfNone;

@@ -561,7 +561,7 @@ private:
     for (uint32_t region : out.from)
       if (uint32_t at = regionAt(region); rings_.isSlot(at))
         return state.microbatches[at];
-    return microbatch_ + shiftsOut_[segment][out.region];
+    return microbatch_ + out.shift.value_or(shiftsOut_[segment][out.region]);
   }
 
   /// True if a region gains or loses its content. Takes as long as there are regions that the

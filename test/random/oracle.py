@@ -319,11 +319,13 @@ def uneven(f):
 
 
 def empty_stage(f):
-    """A stage between the first and the last one without a layer; layouts are not drawn."""
+    """A chunk between the first and the last one without a layer, or a stage whose chunks differ; layouts are not drawn."""
     first, last = "model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage"
-    if f.pp < 3 or f.vp > 1 or not f.has("model.num_layers") or not (f.has(first) or f.has(last)) or uneven(f):
+    if f.pp == 1 or not f.has("model.num_layers") or not (f.has(first) or f.has(last)) or uneven(f):
         return False
-    return f["model.num_layers"] - f.num(first) - f.num(last) == 0
+    layers, stages = f["model.num_layers"] - f.num(first) - f.num(last), f.pp - f.has(first) - f.has(last)
+    each = layers // stages if stages > 0 else 0
+    return any(n % f.vp != 0 for n in (f.num(first), f.num(last), each)) or (each == 0 and stages > 0 and f.pp * f.vp > 2)
 
 
 def split_evenly(f):
@@ -335,6 +337,10 @@ def split_evenly(f):
 
 def microbatches(f):
     return f["train.global_batch_size"] // (f["train.micro_batch_size"] * f.dp)
+
+
+def group(f):
+    return f.num("model.microbatch_group_size_per_vp_stage", f.pp)
 
 
 def eval_divides(f):
@@ -442,7 +448,7 @@ ERRORS = {
         f["dataset.dataloader_type"] != "single"),  # V45
     "fsdp-single-grouped-experts": lambda f: f.fsdp and (
         f.on("model.moe_single_grouped_weight") or f.on("model.moe_single_grouped_bias")),  # V35
-    "fsdp-virtual-stages": lambda f: f.fsdp and f.vp > 1,  # V99
+    "fsdp-virtual-stages": lambda f: f.fsdp and f.vp > 1 and f["model.pipeline_schedule"] != "interleaved",  # V99
     "outer-sharding-needs-inner": lambda f: f.fsdp and f["ddp.outer_dp_sharding_strategy"] == "optim" and
     f.runs != "optim_grads_params",  # V115
     "outer-sharding-needs-instances": lambda f: f.fsdp and f["ddp.outer_dp_sharding_strategy"] == "optim" and
@@ -487,7 +493,10 @@ ERRORS = {
     "stages-divide-layers": lambda f: not split_evenly(f),
     "uneven-stages": uneven,
     "virtual-stages-alone": lambda f: f.vp > 1 and f.pp == 1,
-    "interleaved-microbatches": lambda f: f.vp > 1 and microbatches(f) > f.pp and microbatches(f) % f.pp != 0,
+    "interleaved-microbatches": lambda f: f.vp > 1 and microbatches(f) > group(f) and microbatches(f) % group(f) != 0,
+    "microbatch-group-size": lambda f: f.has("model.microbatch_group_size_per_vp_stage") and
+    (f.vp == 1 or not f.pp <= group(f) <= microbatches(f)),
+    "interleaved-needs-chunks": lambda f: f["model.pipeline_schedule"] == "interleaved" and (f.pp == 1 or f.vp == 1),
     "zero-bubble-needs-stages": lambda f: f["model.pipeline_schedule"] == "zero_bubble" and (f.pp == 1 or f.vp > 1),
     "pipeline-stages": empty_stage,
     "context-parallel-divides-sequence": lambda f: f.cp > 1 and f["model.seq_length"] % (2 * f.cp) != 0,  # V22

@@ -3,7 +3,7 @@
 
     proof.py plans DIR      writes the plans
     proof.py mutations      verifier and oracle agree on every mutation of every plan (500 each in full)
-    proof.py schedules      thirteen of the plans lose no bit in random schedules (1,000 each in full)
+    proof.py schedules      23 of the plans lose no bit in random schedules (1,000 each in full)
     proof.py touched        a run of each plan touches the bytes that its plan counts, and no others
     proof.py runs           accepted mutations run: losses, norms and saved state as the plan's own, and in another
                             schedule (MUTATIONS=n of each plan, 800 in full; PLANS="optim-3 eval": of these; SEED=n).
@@ -103,10 +103,31 @@ def variants():
                                          "train.global_batch_size=2"]
     yield "context-gathered", "gpt2_tiny", [*STRATEGIES["optim"], *context, "cluster.gpus_per_node=4",
                                             "model.cp_comm_type=[all_gather]", *ONE_MICROBATCH]
+    yield "stages-1", "llama_tiny", [*stages(2, 1), *EVAL]
+    yield "stages-3", "llama_tiny", [*stages(2, 3, ranks=2), *fsdp]
+    yield "stages-optim", "llama_tiny", [*stages(2, 2, ranks=2), *STRATEGIES["optim"]]
+    yield "stages-tied", "llama_tiny", [*stages(3, 4), *TIED]
+    yield "zero_bubble-2", "llama_tiny", [*stages(2, 2, "zero_bubble"), *TIED, *EVAL]
+    yield "zero_bubble-4", "llama_tiny", [*stages(3, 4, "zero_bubble")]
+    yield "zero_bubble-optim_grads", "llama_tiny", [*stages(2, 3, "zero_bubble", ranks=2), *STRATEGIES["optim_grads"]]
+    yield "interleaved-1", "llama_tiny", [*stages(2, 1, "interleaved"), *EVAL]
+    yield "interleaved-4", "llama_tiny", [*stages(2, 4, "interleaved"), *TIED]
+    yield "interleaved-fsdp", "llama_tiny", [*stages(2, 2, "interleaved", ranks=2), *fsdp]
+
+
+def stages(count, microbatches, schedule="one_forward_one_backward", ranks=1):
+    """With a layer in each chunk, and so many ranks in each stage."""
+    chunks = 2 if schedule == "interleaved" else 1
+    return [f"model.pipeline_model_parallel_size={count}", f"model.num_layers={count * chunks}",
+            f"model.virtual_pipeline_model_parallel_size={chunks}", f"model.pipeline_schedule={schedule}",
+            f"cluster.gpus_per_node={count * ranks}", "train.micro_batch_size=1",
+            f"train.global_batch_size={microbatches * ranks}"]
 
 
 SCHEDULED = ["no_shard-3", "optim-3", "optim_grads-3", "optim_grads_params-3", "bf16-3", "gpt2-optim_grads_params-3",
-             "recompute", "eval", "three-ranks", "slots", "torch_fsdp2-1", "hfsdp-1", "hfsdp-3"]
+             "recompute", "eval", "three-ranks", "slots", "torch_fsdp2-1", "hfsdp-1", "hfsdp-3", "stages-1", "stages-3",
+             "stages-optim", "stages-tied", "zero_bubble-2", "zero_bubble-4", "zero_bubble-optim_grads", "interleaved-1",
+             "interleaved-4", "interleaved-fsdp"]
 
 
 def run(command, **options):

@@ -30,6 +30,18 @@ TEST(StageLayout, TakesTheNumbersOfTheFirstAndTheLastStage) {
   EXPECT_EQ(divideLayers({.layers = 2, .stages = 4, .first = 1, .last = 1}).fault, Fault::Empty);
 }
 
+TEST(StageLayout, DividesTheLayersOfStagesAmongTheirChunks) {
+  EXPECT_EQ(divideLayers({.layers = 8, .stages = 2, .chunks = 2}).layers, (Layers{2, 2, 2, 2}));
+  EXPECT_EQ(divideLayers({.layers = 6, .stages = 2, .chunks = 2}).fault, Fault::Remainder);
+  StageRequest request{.layers = 14, .stages = 3, .chunks = 2, .first = 2, .last = 4};
+  EXPECT_EQ(divideLayers(request).layers, (Layers{1, 4, 2, 1, 4, 2}));
+  request.first = 3;
+  request.layers = 15;
+  EXPECT_EQ(divideLayers(request).fault, Fault::Chunks);
+  request = {.layers = 6, .stages = 2, .chunks = 2, .layout = "Ett|t|t|ttL"};
+  EXPECT_EQ(divideLayers(request).layers, (Layers{2, 1, 1, 2}));
+}
+
 TEST(StageLayout, ReadsALayout) {
   auto divide = [](const char *text, int64_t layers, int64_t stages) {
     return divideLayers({.layers = layers, .stages = stages, .layout = text});

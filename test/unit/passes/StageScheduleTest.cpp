@@ -39,6 +39,12 @@ std::vector<Case> allCases() {
         cases.push_back({"interleaved", stages, chunks, shape.microbatches,
                          StageSchedule::oneForwardOneBackward(shape)});
       }
+  for (int64_t stages : {2, 3, 4})
+    for (int64_t group : {stages, stages + 1, 2 * stages})
+      for (int64_t m : {group, 2 * group, 3 * group}) {
+        PipelineShape shape{stages, 2, m, group};
+        cases.push_back({"interleaved", stages, 2, m, StageSchedule::oneForwardOneBackward(shape)});
+      }
   return cases;
 }
 
