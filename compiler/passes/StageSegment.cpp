@@ -98,8 +98,7 @@ plan::Segment SegmentWriter::take(plan::SegmentKind kind, std::string name) {
   segment_.name = std::move(name);
   addOuts();
   plan::renumber(segment_);
-  plan::removeDeadOps(segment_);
-  removeUnreadLoads();
+  removeUnread();
   addIns();
   return std::move(segment_);
 }
@@ -112,9 +111,7 @@ bool SegmentWriter::hasOp(size_t i) {
   if (chunk == part_.chunk || (chunk == kEveryStage && isHere(op)))
     return true;
   // No losses are added to the state here, nor is it begun or ended.
-  bool isState = !op.results.empty() && cut_.stageOf(op.results[0]) == kEveryStage &&
-                 plan::opInfo(op.kind).sum != plan::SumRole::Loads;
-  if (isState)
+  if (isOfState(op) && cut_.stageOf(op.results[0]) == kEveryStage)
     state_[op.results[0]] = resolved(op.operands[0]);
   return false;
 }
@@ -139,7 +136,8 @@ bool SegmentWriter::isOfPass(size_t i) const {
 bool SegmentWriter::isHere(const plan::Op &op) const {
   using enum plan::SumRole;
   plan::SumRole sum = plan::opInfo(op.kind).sum;
-  if (sum == Loads || sum == BeginsStep || sum == BeginsEval)
+  bool isExchange = sum == Combines && !isOfState(op) && op.phase != plan::Phase::Backward;
+  if (sum == Loads || sum == BeginsStep || sum == BeginsEval || isExchange)
     return part_.isFirstHere;
   if (sum == PacksEval || sum == Combines || sum == FinishesEval)
     return part_.isLastHere;
@@ -208,16 +206,14 @@ std::vector<uint8_t> SegmentWriter::readValues() const {
   return isRead;
 }
 
-void SegmentWriter::removeUnreadLoads() {
-  std::vector<uint8_t> isRead = readValues(), dead(segment_.ops.size());
-  for (size_t i = 0; i < segment_.ops.size(); ++i) {
-    const plan::Op &op = segment_.ops[i];
-    dead[i] = static_cast<uint8_t>(plan::opInfo(op.kind).sum == plan::SumRole::Loads &&
-                                   std::ranges::none_of(op.results, [&](plan::ValueId result) {
-                                     return isRead[result] != 0;
-                                   }));
-  }
-  plan::eraseOps(segment_, dead);
+void SegmentWriter::removeUnread() {
+  plan::removeDeadOps(segment_, [](const plan::Op &op) {
+    const plan::OpInfo &info = plan::opInfo(op.kind);
+    bool isShared = info.sum == plan::SumRole::Combines && op.kind != plan::OpKind::Send &&
+                    op.kind != plan::OpKind::Recv;
+    return info.traits == plan::OpTraits::Pure || info.traits == plan::OpTraits::Alias ||
+           info.sum == plan::SumRole::Loads || isShared;
+  });
 }
 
 void SegmentWriter::addIns() {

@@ -85,6 +85,11 @@ private:
   bool hasOp(size_t i);
   bool isOfPass(size_t i) const;
 
+  /// Whether it makes the step state, or a part of it.
+  bool isOfState(const plan::Op &op) const {
+    return !op.results.empty() && body_.values[op.results[0]].purpose == plan::Purpose::Step;
+  }
+
   /// Whether the chunk is the one of its stage that has what each stage has once: the first one
   /// begins with it, and the last one ends.
   bool isHere(const plan::Op &op) const;
@@ -109,7 +114,8 @@ private:
   /// Values that its ops read, or that it leaves.
   std::vector<uint8_t> readValues() const;
 
-  void removeUnreadLoads();
+  /// Also what is loaded, or exchanged with ranks of the stage, for nothing.
+  void removeUnread();
   void addIns();
 
   Links &links_;

@@ -180,14 +180,20 @@ void eraseOps(Segment &segment, const std::vector<uint8_t> &dead) {
 }
 
 void removeDeadOps(Segment &segment) {
+  removeDeadOps(segment, [](const Op &op) {
+    OpTraits traits = opInfo(op.kind).traits;
+    return traits == OpTraits::Pure || traits == OpTraits::Alias;
+  });
+}
+
+void removeDeadOps(Segment &segment, bool (*mayGo)(const Op &)) {
   std::vector<uint8_t> used(segment.values.size(), 0);
   for (const Segment::Boundary &out : segment.outs)
     used[out.value] = 1;
   std::vector<uint8_t> dead(segment.ops.size(), 1);
   for (size_t i = segment.ops.size(); i-- > 0;) {
     const Op &op = segment.ops[i];
-    OpTraits traits = opInfo(op.kind).traits;
-    bool needed = traits != OpTraits::Pure && traits != OpTraits::Alias;
+    bool needed = !mayGo(op);
     for (ValueId result : op.results)
       needed |= used[result] != 0;
     if (!needed)

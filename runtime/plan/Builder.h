@@ -91,6 +91,8 @@ void eraseOps(Segment &segment, const std::vector<uint8_t> &dead);
 
 /// Removes pure ops none of whose results is used, until there are none.
 void removeDeadOps(Segment &segment);
+/// The same of the ops that may go.
+void removeDeadOps(Segment &segment, bool (*mayGo)(const Op &));
 
 /// Removes the values that neither ops nor boundaries name, and renumbers the others.
 void dropUnusedValues(Segment &segment);

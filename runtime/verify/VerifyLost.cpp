@@ -345,7 +345,7 @@ private:
 
   /// A later op overwrites the complete result of an earlier one: a sum without its tie. Otherwise
   /// an op whose results are unused may be intended, and an op with a used result may also compute
-  /// activations that nothing needs.
+  /// activations that nothing needs, or load data that others need.
   void checkUnused(uint32_t s) {
     const Segment &segment = role_.segments[s];
     std::vector<uint8_t> isUsed(segment.values.size());
@@ -364,8 +364,9 @@ private:
       bool isTaken =
           std::ranges::any_of(op.results, [&](ValueId result) { return isUsed[result] != 0; });
       for (ValueId result : op.results)
-        if (isUsed[result] == 0 &&
-            (!isTaken || segment.values[result].purpose != Purpose::Activations))
+        if (Purpose purpose = segment.values[result].purpose;
+            isUsed[result] == 0 &&
+            (!isTaken || (purpose != Purpose::Activations && purpose != Purpose::Data)))
           checkWrittenOver(s, i, result);
     }
   }

@@ -118,9 +118,10 @@ def check_layouts(runner):
     whole = {"one rank": under("optim_grads_params", 1), "FSDP on 3": under("optim_grads_params", 3)}
     layouts = {**whole, "6 stages": [*under("no_shard", 6), f"{stages}6"],
                "2 stages of 2": [*under("optim_grads_params", 4), f"{stages}2"],
+               "3 stages with 2 chunks": [*under("no_shard", 3), f"{stages}3", *SCHEDULES["interleaved"]],
                "2 stages of 3 in torch_dist": [*pipeline(2, "optim", 3), "checkpoint.ckpt_format=torch_dist"],
                "3 stages of 2 groups of 2": [*under("optim_grads", 12, groups=2), f"{stages}3"]}
-    for source in ("6 stages",) if not LONG else layouts:
+    for source in ("6 stages", "3 stages with 2 chunks") if not LONG else layouts:
         saved = [*sizes, *layouts[source]]
         with tempfile.TemporaryDirectory() as folder:
             steps = runner.run(*saved)

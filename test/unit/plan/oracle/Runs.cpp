@@ -67,6 +67,16 @@ Batches batchesOf(const Role &role, const std::vector<bool> &isFollowed, const O
   for (const Segment::Boundary &out : segment.outs)
     if (isFollowed[out.cell])
       left[out.value] = run.microbatch + out.shift;
+  // What an op that is left out takes over goes where its result does, unless ops work on it here.
+  std::vector<bool> isRead(segment.values.size());
+  for (const Op &op : segment.ops)
+    for (ValueId operand : op.operands)
+      isRead[operand] = isRead[operand] || holds(op.pred, run.variant());
+  for (size_t i = segment.ops.size(); i-- > 0;)
+    for (const Tie &tie : segment.ops[i].ties)
+      if (tie.kind == Tie::Else && !holds(segment.ops[i].pred, run.variant()) &&
+          !isRead[tie.value] && !left[tie.value])
+        left[tie.value] = left[segment.ops[i].results[tie.result]];
   auto fail = [&](const Op &op) {
     batches.problem =
         fmt::format("'{}' of segment {} mixes microbatches", opInfo(op.kind).name, segment.name);
