@@ -3,6 +3,7 @@
 #include "runtime/trace/Breakdown.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/plan/Parser.h"
@@ -112,6 +113,7 @@ TEST(ChromeTrace, NamesStreamsAndEscapesTexts) {
   spans[1].work = "copy\n";
   EXPECT_EQ(chromeTrace(spans),
             "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+            "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"rank 0\"}},\n"
             "{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"thread_name\",\"args\":{\"name\":"
             "\"compute\"}},\n"
             "{\"ph\":\"M\",\"pid\":0,\"tid\":1,\"name\":\"thread_name\",\"args\":{\"name\":"
@@ -120,6 +122,15 @@ TEST(ChromeTrace, NamesStreamsAndEscapesTexts) {
             "\"dur\":2000.000,\"args\":{\"work\":\"kernel\"}},\n"
             "{\"ph\":\"X\",\"pid\":0,\"tid\":1,\"name\":\"copy\\u000a\",\"ts\":1000.000,"
             "\"dur\":2000.000,\"args\":{\"work\":\"copy\\u000a\"}}\n]}\n");
+}
+
+TEST(ChromeTrace, SaysRankAndMicrobatch) {
+  std::vector<Span> spans = {span("compute", "forward: add %a", 3, 5)};
+  spans[0].rank = 5, spans[0].microbatch = 2;
+  auto nameOf = [](int rank) { return "rank " + std::to_string(rank) + ", stage 2 of 3"; };
+  std::string text = chromeTrace(spans, nameOf);
+  EXPECT_THAT(text, testing::HasSubstr("\"args\":{\"name\":\"rank 5, stage 2 of 3\"}"));
+  EXPECT_THAT(text, testing::HasSubstr("\"args\":{\"work\":\"kernel\",\"microbatch\":2}"));
 }
 
 } // namespace
