@@ -1,7 +1,8 @@
 // Lets the products of layers take factors of 8 bits, by the job's fp8 recipe. A product x·wᵀ and
-// the two of its gradients become products of quantised factors, each with one scale: the largest
-// magnitude of a tensor, now, is the largest number that its copy holds (recipe tensorwise). Under
-// `hybrid`, gradients are e5m2 and all else is e4m3.
+// the two of its gradients become products of quantised factors. By the recipe tensorwise, each
+// factor has one scale: the largest magnitude of the tensor, now, is the largest number that its
+// copy holds. Blockwise and mxfp8 have scales of blocks. Under `hybrid`, gradients are e5m2 and all
+// else is e4m3.
 //
 // GPUs multiply factors whose rows run along the products' sums, so weights and activations are
 // also copied transposed. A copy is made where it is first read, from the value as it lies there,
@@ -12,8 +13,10 @@
 // weights and activations, the largest is taken over these ranks: all of them have the same scale.
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "compiler/passes/Passes.h"
+#include "runtime/base/Float8.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
@@ -29,6 +32,8 @@ using Key = plan::AttrKey;
 
 /// What the job asks for.
 struct Recipe {
+  /// Of weights and of all else; nothing: each tensor has one scale.
+  std::optional<ScaleBlocks> weightBlocks, blocks;
   DType gradients = DType::F8E4M3;
   bool weightGradients = true;
   bool keepsTransposed = false;
@@ -66,9 +71,23 @@ int16_t groupOfParts(const plan::Plan &plan) {
 
 std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   const Job::Model &model = plan.job.model;
-  if (!model.fp8 || model.fp8Recipe != Job::Fp8Recipe::Tensorwise)
+  if (!model.fp8)
     return std::nullopt;
   Recipe recipe;
+  switch (model.fp8Recipe) {
+  case Job::Fp8Recipe::Tensorwise:
+    break;
+  case Job::Fp8Recipe::Blockwise:
+    recipe.weightBlocks = ScaleBlocks::Squares128;
+    recipe.blocks = ScaleBlocks::Rows128;
+    break;
+  case Job::Fp8Recipe::Mxfp8:
+    recipe.weightBlocks = recipe.blocks = ScaleBlocks::Rows32;
+    break;
+  case Job::Fp8Recipe::Delayed:
+  case Job::Fp8Recipe::Custom:
+    return std::nullopt;
+  }
   recipe.gradients = *model.fp8 == Job::Fp8Format::Hybrid ? DType::F8E5M2 : DType::F8E4M3;
   recipe.weightGradients = model.fp8Wgrad;
   recipe.keepsTransposed = plan.job.ddp.keepFp8TransposeCache;
@@ -86,7 +105,8 @@ struct Copy {
 };
 struct Forms {
   bool needsPlain = false, needsTransposed = false;
-  ValueId plain = kNone, transposed = kNone, scale = kNone; ///< once they are made
+  bool isMade = false;
+  ValueId plain = kNone, plainScale = kNone, transposed = kNone, transposedScale = kNone;
 };
 
 /// One factor of a product.
@@ -153,41 +173,74 @@ private:
     for (size_t i = 0; i < 2; ++i) {
       Factor factor = factorOf(op, i);
       Forms &forms = forms_[factor.copy];
-      if (forms.scale == kNone)
-        quantise(factor.copy, forms, op);
+      if (!forms.isMade)
+        make(factor.copy, forms, op);
       factors.push_back(factor.isTransposed ? forms.transposed : forms.plain);
-      scales.push_back(forms.scale);
+      scales.push_back(factor.isTransposed ? forms.transposedScale : forms.plainScale);
     }
-    bool isFast = isForward(op);
+    bool isFast = isForward(op) && !recipe_.blocks;
     op.kind = OpKind::MatMulScaled;
     op.operands.erase(op.operands.begin(), op.operands.begin() + 2);
     op.operands.insert(op.operands.begin(), scales.begin(), scales.end());
     op.operands.insert(op.operands.begin(), factors.begin(), factors.end());
     op.attrs.clear();
-    if (isFast) // as Transformer Engine: gradients are added with all bits
+    if (isFast) // as Transformer Engine: all else is added with all bits
       op.set(Key::fast_accum, int64_t{1});
   }
 
   /// Makes the forms of a copy before the product that is the first to take one.
+  void make(const Copy &copy, Forms &forms, const Op &product) {
+    forms.isMade = true;
+    if (!recipe_.blocks)
+      return quantise(copy, forms, product);
+    if (forms.needsPlain)
+      std::tie(forms.plain, forms.plainScale) = quantiseBlocks(copy, false, product);
+    if (forms.needsTransposed)
+      std::tie(forms.transposed, forms.transposedScale) = quantiseBlocks(copy, true, product);
+  }
+
+  std::string nameOf(const Copy &copy) const {
+    return segment_.values[copy.of].name + (copy.isBackward ? ".again" : "");
+  }
+  Type typeOf(const Copy &copy, bool isTransposed) const {
+    Type type = segment_.values[copy.of].type;
+    type.dtype = copy.type;
+    int64_t cols = type.shape[type.rank - 1];
+    return isTransposed ? Type::of(copy.type, {cols, type.numel() / cols}) : type;
+  }
+
+  /// Both forms have one scale, and one op makes them.
   void quantise(const Copy &copy, Forms &forms, const Op &product) {
-    const plan::Value value = segment_.values[copy.of];
-    std::string name = value.name + (copy.isBackward ? ".again" : "");
-    bool onlyTransposed = !forms.needsPlain;
+    std::string name = nameOf(copy);
     Op op = opLike(product, OpKind::Quantize, {copy.of, magnitudeOf(copy.of, product)});
-    if (onlyTransposed)
+    if (!forms.needsPlain)
       op.set(Key::transposed, int64_t{1});
-    Type plain = value.type;
-    plain.dtype = copy.type;
-    int64_t cols = plain.shape[plain.rank - 1];
-    Type transposed = Type::of(copy.type, {cols, plain.numel() / cols});
-    if (onlyTransposed)
-      forms.transposed = addResult(op, name + ".qt", transposed);
-    else
-      forms.plain = addResult(op, name + ".q", plain);
-    forms.scale = addResult(op, name + ".scale", Type::of(DType::F32, {1}));
+    ValueId &first = forms.needsPlain ? forms.plain : forms.transposed;
+    first =
+        addResult(op, name + (forms.needsPlain ? ".q" : ".qt"), typeOf(copy, !forms.needsPlain));
+    forms.plainScale = addResult(op, name + ".scale", Type::of(DType::F32, {1}));
+    forms.transposedScale = forms.plainScale;
     if (forms.needsPlain && forms.needsTransposed)
-      forms.transposed = addResult(op, name + ".qt", transposed);
+      forms.transposed = addResult(op, name + ".qt", typeOf(copy, true));
     ops_.push_back(std::move(op));
+  }
+
+  /// Blocks lie along the rows of what is multiplied, so each form has scales of its own.
+  std::pair<ValueId, ValueId> quantiseBlocks(const Copy &copy, bool isTransposed,
+                                             const Op &product) {
+    Type type = typeOf(copy, isTransposed);
+    ScaleBlocks blocks = *(isWeight_[copy.of] ? recipe_.weightBlocks : recipe_.blocks);
+    int64_t cols = type.shape[type.rank - 1];
+    Extents scales = scalesOf(blocks, {type.numel() / cols, cols});
+    std::string name = nameOf(copy) + (isTransposed ? ".qt" : ".q");
+    Op op = opLike(product, OpKind::QuantizeBlocks, {copy.of});
+    if (isTransposed)
+      op.set(Key::transposed, int64_t{1});
+    ValueId q = addResult(op, name, type);
+    DType scaleType = blocks == ScaleBlocks::Rows32 ? DType::U8 : DType::F32;
+    ValueId scale = addResult(op, name + ".scale", Type::of(scaleType, {scales.rows, scales.cols}));
+    ops_.push_back(std::move(op));
+    return {q, scale};
   }
 
   /// The largest magnitude in the value, on all ranks that have parts of it: computed once.

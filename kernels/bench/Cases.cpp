@@ -220,6 +220,13 @@ void makeQuantize(Builder &b) {
   b.to(DType::F8E4M3, {m.ffn, m.rows()});
 }
 
+void makeQuantizeBlocks(Builder &b) {
+  const Model &m = b.model;
+  Extents scales = scalesOf(ScaleBlocks::Rows128, {m.rows(), m.ffn});
+  b.data({m.batch, m.positions, m.ffn});
+  b.to(DType::F8E4M3, {m.batch, m.positions, m.ffn}).toFloats({scales.rows, scales.cols});
+}
+
 void makeBiasAdd(Builder &b) {
   const Model &m = b.model;
   b.data({m.rows(), m.ffn}).data({m.ffn}).toData({m.rows(), m.ffn});
@@ -522,6 +529,7 @@ constexpr Maker kMakers[] = {
     {"matmul_scaled", makeMatMulScaled},
     {"amax", makeAmax},
     {"quantize", makeQuantize},
+    {"quantize_blocks", makeQuantizeBlocks},
     {"bias_add", makeBiasAdd},
     {"add", makeAdd},
     {"gelu", makeGelu},

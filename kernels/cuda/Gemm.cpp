@@ -33,7 +33,9 @@ struct Key {
   uint32_t alignA, alignB, alignC, alignBias, alignOther;
   uint8_t transA, transB, accumulate, hasBias, in, out, epilogue, inB; ///< inB 0: not scaled
   uint32_t device;
-  int32_t multiprocessors, fastAccum;
+  int32_t multiprocessors;
+  uint16_t fastAccum;
+  uint8_t scalesA, scalesB; ///< as cublasLtMatmulMatrixScale_t
 
   bool operator==(const Key &other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
@@ -125,6 +127,20 @@ uint32_t alignmentOf(const void *address) {
   return static_cast<uint32_t>(bits & -bits);
 }
 
+cublasLtMatmulMatrixScale_t modeOf(std::optional<ScaleBlocks> blocks) {
+  if (!blocks)
+    return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  switch (*blocks) {
+  case ScaleBlocks::Rows128:
+    return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+  case ScaleBlocks::Squares128:
+    return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  case ScaleBlocks::Rows32:
+    return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+  }
+  __builtin_unreachable();
+}
+
 Key keyOf(const Gemm &g, int device) {
   Key key = {};
   key.m = g.m, key.n = g.n, key.k = g.k;
@@ -136,6 +152,8 @@ Key keyOf(const Gemm &g, int device) {
   key.epilogue = static_cast<uint8_t>(g.epilogue);
   key.inB = g.isScaled ? static_cast<uint8_t>(g.inB) : 0;
   key.fastAccum = g.fastAccum;
+  key.scalesA = static_cast<uint8_t>(modeOf(g.blocksA));
+  key.scalesB = static_cast<uint8_t>(modeOf(g.blocksB));
   key.device = static_cast<uint32_t>(device);
   key.multiprocessors = g.multiprocessors;
   return key;
@@ -199,7 +217,9 @@ bool describe(Library &lib, const Gemm &g, Plan &plan) {
   if (g.multiprocessors > 0)
     good = good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, g.multiprocessors);
   if (g.isScaled)
-    good = good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{g.fastAccum});
+    good = good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{g.fastAccum}) &&
+           setOp(lib, plan, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, int32_t{modeOf(g.blocksB)}) &&
+           setOp(lib, plan, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, int32_t{modeOf(g.blocksA)});
   good =
       good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogueOf(g)) && point(lib, g, plan);
   auto rows = [](int64_t count) { return static_cast<uint64_t>(count); };

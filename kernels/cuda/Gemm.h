@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "kernels/cuda/Queue.h"
 #include "runtime/base/DType.h"
+#include "runtime/base/Float8.h"
 
 namespace shardc::kernels::cuda {
 
@@ -35,15 +37,20 @@ struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   bool transA = false, transB = false, accumulate = false;
   DType in = DType::F32, out = DType::F32;
-  /// Factors of 8 bits, each of a type of its own (`in` is a's) and with a scale in device memory,
-  /// which the product is multiplied by. a is not transposed, b is.
+  /// Factors of 8 bits, each of a type of its own (`in` is a's) and with scales in device memory,
+  /// by which its numbers are multiplied. a is not transposed, b is.
   bool isScaled = false;
   DType inB = DType::F32;
   const float *scaleA = nullptr, *scaleB = nullptr;
+  /// What of a factor, in rows along k, has a scale; nothing: all of it.
+  std::optional<ScaleBlocks> blocksA, blocksB;
   bool fastAccum = false; ///< products may be added with fewer bits
   Epilogue epilogue = Epilogue::Plain;
   int32_t multiprocessors = 0; ///< the number that it may use; 0: all
 };
+
+/// Scales of squares as cuBLASLt reads them: rows of scales begin at multiples of 16 bytes.
+inline int64_t strideOfSquares(int64_t k) { return (k + 511) / 512 * 4; }
 
 /// A context's part of cuBLASLt: its handles, the products that it knows, the algorithms chosen.
 std::shared_ptr<GemmLibrary> makeGemmLibrary();

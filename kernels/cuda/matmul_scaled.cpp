@@ -1,8 +1,9 @@
-// c[M,N] (+)= ascale·bscale·(a[M,K]·b[N,K]ᵀ) + bias[N]: factors e4m3 or e5m2, not both e5m2, whose
-// rows run along the sum as Hopper's tensor cores want them; c is f32, bf16 or f16. cuBLASLt takes
-// the scales by address and adds in fp32; with `fast_accum`, products of a step of the tensor cores
-// are kept in the 14 bits that they have. A bias of c's type goes into the epilogue, unless both
-// are f32, which the library does not have: then a kernel adds it.
+// c[M,N] (+)= (ascale·a[M,K])·(bscale·b[N,K])ᵀ + bias[N]: factors e4m3 or e5m2, not both e5m2,
+// whose rows run along the sum as Hopper's tensor cores want them; c is f32, bf16 or f16. cuBLASLt
+// takes the scales by address and adds in fp32; with `fast_accum`, products of a step of the tensor
+// cores are kept in the 14 bits that they have. A bias of c's type goes into the epilogue, unless
+// both are f32 or scales are of blocks, which the library does not have: then a kernel adds it.
+// Scales of squares are copied where their rows would not be aligned.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/PlainGemm.h"
@@ -14,17 +15,37 @@ namespace {
 
 /// Whether the product is fp32 scratch first, and a kernel adds the bias.
 bool isViaFloats(const Call &call) {
-  return call.inCount > 4 &&
-         (call.in[4].dtype != call.out[0].dtype || call.out[0].dtype == DType::F32);
+  return call.inCount > 4 && (call.in[4].dtype != call.out[0].dtype ||
+                              call.out[0].dtype == DType::F32 || call.in[2].rank == 2);
+}
+
+/// The blocks of a factor that have a scale each.
+std::optional<ScaleBlocks> blocksOf(const Call &call, int factor) {
+  const Tensor &matrix = call.in[factor], &scale = call.in[factor + 2];
+  if (scale.rank != 2)
+    return std::nullopt;
+  return shardc::blocksOf(scale.dtype == DType::U8, {scale.rows(), scale.cols()},
+                          {matrix.rows(), matrix.cols()});
+}
+
+/// Whether the library cannot read the factor's scales as they lie there.
+bool needsCopy(const Call &call, int factor) {
+  return blocksOf(call, factor) == ScaleBlocks::Squares128 &&
+         call.in[factor + 2].cols() != strideOfSquares(call.in[factor].cols());
 }
 
 struct Buffers {
   float *product = nullptr;
+  float *scales[2] = {}; ///< copies
   std::byte *gemm;
 
   Buffers(const Call &call, Scratch &scratch) {
     if (isViaFloats(call))
       product = scratch.take<float>(call.out[0].numel());
+    for (int factor = 0; factor < 2; ++factor)
+      if (needsCopy(call, factor))
+        scales[factor] = scratch.take<float>(call.in[factor + 2].rows() *
+                                             strideOfSquares(call.in[factor].cols()));
     gemm = scratch.take<std::byte>(kGemmWorkspace);
   }
 };
@@ -33,8 +54,12 @@ Gemm gemmOf(const Call &call, const Buffers &buffers) {
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
   Gemm gemm;
   gemm.a = a.data, gemm.b = b.data;
-  gemm.scaleA = static_cast<const float *>(call.in[2].data);
-  gemm.scaleB = static_cast<const float *>(call.in[3].data);
+  auto scalesOf = [&](int factor) {
+    return buffers.scales[factor] ? buffers.scales[factor]
+                                  : static_cast<const float *>(call.in[factor + 2].data);
+  };
+  gemm.scaleA = scalesOf(0), gemm.scaleB = scalesOf(1);
+  gemm.blocksA = blocksOf(call, 0), gemm.blocksB = blocksOf(call, 1);
   gemm.transB = true;
   gemm.m = c.rows(), gemm.n = c.cols(), gemm.k = a.cols();
   gemm.in = a.dtype, gemm.inB = b.dtype;
@@ -47,12 +72,34 @@ Gemm gemmOf(const Call &call, const Buffers &buffers) {
   return gemm;
 }
 
+void alignScales(const Call &call, const Buffers &buffers) {
+  Queue &queue = queueOf(call);
+  for (int factor = 0; factor < 2; ++factor) {
+    const Tensor &scale = call.in[factor + 2];
+    size_t row = static_cast<size_t>(scale.cols()) * sizeof(float);
+    if (!buffers.scales[factor])
+      continue;
+    size_t stride = static_cast<size_t>(strideOfSquares(call.in[factor].cols())) * sizeof(float);
+    static_cast<void>(cudaMemcpy2DAsync(buffers.scales[factor], stride, scale.data, row, row,
+                                        static_cast<size_t>(scale.rows()), cudaMemcpyDeviceToDevice,
+                                        queue));
+    queue.noteOther();
+  }
+}
+
 void run(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
+  alignScales(call, buffers);
   runGemm(gemmOf(call, buffers), buffers.gemm, queueOf(call));
   if (buffers.product)
     launchFinishProduct(buffers.product, &call.in[4], call.out[0], queueOf(call));
+}
+
+const char *accepts(const Call &call) {
+  if (const char *reason = host::kMatMulScaled.accepts(call))
+    return reason;
+  return call.in[2].dtype == DType::U8 ? "GPUs have no kernel for scales of e8m0 yet" : nullptr;
 }
 
 } // namespace
@@ -63,7 +110,6 @@ void tuneMatMulScaled(const Call &call) {
   tuneGemm(gemmOf(call, buffers), buffers.gemm, queueOf(call));
 }
 
-const Kernel kMatMulScaled = {"matmul_scaled_cublaslt", run, acceptsAs<&host::kMatMulScaled>,
-                              workspaceOf<Buffers>};
+const Kernel kMatMulScaled = {"matmul_scaled_cublaslt", run, accepts, workspaceOf<Buffers>};
 
 } // namespace shardc::kernels::cuda

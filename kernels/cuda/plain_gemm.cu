@@ -42,20 +42,31 @@ __global__ void __launch_bounds__(kEdge *kEdge) plainGemm(const Product p) {
     setElement(p.c, row * p.n + col, sum + (p.hasBias ? element(p.bias, col) : 0.0f));
 }
 
-struct ScaledProduct {
-  const uint8_t *a, *b;
-  const float *scaleA, *scaleB;
-  Data bias, c;
-  int64_t m, n, k;
-  bool isE5M2A, isE5M2B, hasBias;
+/// Numbers of 8 bits in rows, and their scales.
+struct ScaledFactor {
+  const uint8_t *codes;
+  const float *scales;
+  int64_t rows, cols;
+  int64_t rowsOfScale, colsOfScale, scaleDown, scaleRight; ///< blocks, and the steps between scales
+  bool isE5M2;
 };
 
-__device__ __forceinline__ float numberOf(uint8_t code, bool isE5M2) {
-  __half_raw half = __nv_cvt_fp8_to_halfraw(code, isE5M2 ? __NV_E5M2 : __NV_E4M3);
-  return __half2float(__half(half));
+struct ScaledProduct {
+  ScaledFactor a, b;
+  Data bias, c;
+  bool hasBias;
+};
+
+__device__ __forceinline__ float numberOf(const ScaledFactor &f, int64_t row, int64_t col) {
+  if (row >= f.rows || col >= f.cols)
+    return 0.0f;
+  __half_raw half =
+      __nv_cvt_fp8_to_halfraw(f.codes[row * f.cols + col], f.isE5M2 ? __NV_E5M2 : __NV_E4M3);
+  int64_t scale = row / f.rowsOfScale * f.scaleDown + col / f.colsOfScale * f.scaleRight;
+  return __half2float(__half(half)) * f.scales[scale];
 }
 
-/// The same of factors of 8 bits, b transposed.
+/// The same of factors of 8 bits with their scales, b transposed.
 __global__ void __launch_bounds__(kEdge *kEdge) plainScaledGemm(const ScaledProduct p) {
   awaitPrevious();
   __shared__ float a[kEdge][kEdge + 1], b[kEdge][kEdge + 1];
@@ -63,21 +74,18 @@ __global__ void __launch_bounds__(kEdge *kEdge) plainScaledGemm(const ScaledProd
   int64_t col = static_cast<int64_t>(blockIdx.x) * kEdge + threadIdx.x;
   int64_t rowOfB = static_cast<int64_t>(blockIdx.x) * kEdge + threadIdx.y;
   float sum = 0;
-  for (int64_t k0 = 0; k0 < p.k; k0 += kEdge) {
+  for (int64_t k0 = 0; k0 < p.a.cols; k0 += kEdge) {
     int64_t k = k0 + threadIdx.x;
-    a[threadIdx.y][threadIdx.x] =
-        row < p.m && k < p.k ? numberOf(p.a[row * p.k + k], p.isE5M2A) : 0.0f;
-    b[threadIdx.y][threadIdx.x] =
-        rowOfB < p.n && k < p.k ? numberOf(p.b[rowOfB * p.k + k], p.isE5M2B) : 0.0f;
+    a[threadIdx.y][threadIdx.x] = numberOf(p.a, row, k);
+    b[threadIdx.y][threadIdx.x] = numberOf(p.b, rowOfB, k);
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < kEdge; ++j)
       sum += a[threadIdx.y][j] * b[threadIdx.x][j];
     __syncthreads();
   }
-  if (row < p.m && col < p.n)
-    setElement(p.c, row * p.n + col,
-               sum * (*p.scaleA * *p.scaleB) + (p.hasBias ? element(p.bias, col) : 0.0f));
+  if (row < p.a.rows && col < p.b.rows)
+    setElement(p.c, row * p.b.rows + col, sum + (p.hasBias ? element(p.bias, col) : 0.0f));
 }
 
 struct FinishOp {
@@ -133,14 +141,24 @@ struct ToFloatsOp {
   }
 };
 
+ScaledFactor factorOf(const void *codes, DType type, const float *scales,
+                      std::optional<ScaleBlocks> blocks, int64_t rows, int64_t cols) {
+  ScaledFactor factor = {static_cast<const uint8_t *>(codes), scales, rows, cols};
+  factor.isE5M2 = type == DType::F8E5M2;
+  Extents block = blocks ? blockOf(*blocks) : Extents{rows, cols};
+  factor.rowsOfScale = block.rows, factor.colsOfScale = block.cols;
+  if (blocks == ScaleBlocks::Rows128)
+    factor.scaleDown = 1, factor.scaleRight = rows;
+  else
+    factor.scaleDown = strideOfSquares(cols), factor.scaleRight = 1;
+  return factor;
+}
+
 void launchPlainScaled(const Gemm &g, Queue &queue) {
-  ScaledProduct p = {};
-  p.a = static_cast<const uint8_t *>(g.a), p.b = static_cast<const uint8_t *>(g.b);
-  p.scaleA = g.scaleA, p.scaleB = g.scaleB;
+  ScaledProduct p = {factorOf(g.a, g.in, g.scaleA, g.blocksA, g.m, g.k),
+                     factorOf(g.b, g.inB, g.scaleB, g.blocksB, g.n, g.k)};
   p.bias = {const_cast<void *>(g.bias), formatOf(g.out)};
   p.c = {g.c, formatOf(g.out), g.accumulate};
-  p.m = g.m, p.n = g.n, p.k = g.k;
-  p.isE5M2A = g.in == DType::F8E5M2, p.isE5M2B = g.inB == DType::F8E5M2;
   p.hasBias = g.bias != nullptr;
   dim3 grid(static_cast<unsigned>(ceilDiv(g.n, kEdge)), static_cast<unsigned>(ceilDiv(g.m, kEdge)));
   launchKernel(plainScaledGemm, grid, dim3(kEdge, kEdge), 0, queue, p);

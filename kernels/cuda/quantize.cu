@@ -5,19 +5,13 @@
 // chunks of 8 elements. With one, a block takes a tile of 128 rows by 64 columns: a thread converts
 // 4 rows of 8 columns, and the tile is turned in shared memory as words of 4 rows, so that rows of
 // t are written 128 bytes at a time. Limited by memory.
-#include <cuda_fp8.h>
-
-#include <cfloat>
-
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/Rows.h"
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/quantize.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
-
-constexpr unsigned kNan = 0x7fc00000u;
 
 template <Mode M>
 __global__ void __launch_bounds__(256) findLargest(const Data x, int64_t numel, unsigned *largest) {
@@ -66,71 +60,24 @@ struct Target {
   bool isE5M2;
 };
 
-__device__ __forceinline__ float multiplierOf(const Target &to) {
-  float amax = *to.amax;
-  if (!isfinite(amax))
-    return __uint_as_float(kNan);
-  if (amax == 0)
-    return 1.0f;
-  return fminf(__fdiv_rn(to.isE5M2 ? 57344.0f : 448.0f, amax), FLT_MAX);
-}
-
-/// With the host's NaN: a division here makes another one.
-__device__ __forceinline__ float reciprocal(float multiplier) {
-  return isnan(multiplier) ? __uint_as_float(kNan) : __fdiv_rn(1.0f, multiplier);
-}
-
-/// Eight numbers in their order.
-__device__ __forceinline__ uint2 convert(const Target &to, float multiplier,
-                                         const float (&v)[kChunk]) {
-  __nv_fp8_interpretation_t format = to.isE5M2 ? __NV_E5M2 : __NV_E4M3;
-  uint32_t words[2] = {};
-#pragma unroll
-  for (int j = 0; j < kChunk; j += 2) {
-    __nv_fp8x2_storage_t pair = __nv_cvt_float2_to_fp8x2(
-        make_float2(v[j] * multiplier, v[j + 1] * multiplier), __NV_SATFINITE, format);
-    words[j / 4] |= static_cast<uint32_t>(pair) << (j % 4 * 8);
-  }
-  return {words[0], words[1]};
-}
-
-__device__ __forceinline__ uint8_t byteOf(uint2 codes, int j) {
-  return static_cast<uint8_t>((j < 4 ? codes.x : codes.y) >> (j % 4 * 8));
-}
-
-template <Mode M>
-__device__ __forceinline__ void storeRow(uint8_t *to, int64_t at, int n, uint2 codes) {
-  if (M != Mode::Scalar && n == kChunk) {
-    *reinterpret_cast<uint2 *>(to + at) = codes;
-    return;
-  }
-#pragma unroll
-  for (int j = 0; j < kChunk; ++j)
-    if (j < n)
-      to[at + j] = byteOf(codes, j);
-}
-
 struct QuantizeOp {
   Data x;
   Target to;
   template <Mode M> __device__ void run(int64_t i, int n) const {
-    float v[kChunk], multiplier = multiplierOf(to);
+    float v[kChunk], multiplier = multiplierOf(*to.amax, to.isE5M2);
     load8<M>(x, i, n, v);
-    storeRow<M>(to.q, i, n, convert(to, multiplier, v));
+    storeRow<M>(to.q, i, n, convert(to.isE5M2, multiplier, v));
     if (i == 0)
       *to.scale = reciprocal(multiplier);
   }
 };
 
-constexpr int kTileRows = 128, kTileCols = 64, kRowsEach = 4;
-
 template <Mode M>
 __global__ void __launch_bounds__(256)
     quantizeTile(const Data x, const Target to, int64_t rows, int64_t cols) {
   awaitPrevious();
-  // One word is 4 rows of a column; rows of words are padded against conflicts.
-  __shared__ uint32_t words[kTileCols][kTileRows / kRowsEach + 1];
-  float multiplier = multiplierOf(to);
+  __shared__ TurnedTile tile;
+  float multiplier = multiplierOf(*to.amax, to.isE5M2);
   int group = static_cast<int>(threadIdx.x) / (kTileCols / kChunk);
   int chunk = static_cast<int>(threadIdx.x) % (kTileCols / kChunk);
   int64_t firstRow = static_cast<int64_t>(blockIdx.x) * kTileRows;
@@ -144,35 +91,14 @@ __global__ void __launch_bounds__(256)
     if (row < rows && n > 0) {
       float v[kChunk];
       load8<M>(x, row * cols + col, n, v);
-      codes[r] = convert(to, multiplier, v);
+      codes[r] = convert(to.isE5M2, multiplier, v);
       if (to.q)
         storeRow<M>(to.q, row * cols + col, n, codes[r]);
     }
   }
-#pragma unroll
-  for (int j = 0; j < kChunk; ++j) {
-    uint32_t word = 0;
-#pragma unroll
-    for (int r = 0; r < kRowsEach; ++r)
-      word |= static_cast<uint32_t>(byteOf(codes[r], j)) << (8 * r);
-    words[chunk * kChunk + j][group] = word;
-  }
+  tile.put(group, chunk, codes);
   __syncthreads();
-  int lane = static_cast<int>(threadIdx.x) % kWarp;
-  int64_t row = firstRow + lane * kRowsEach;
-  bool isWhole = rows % kRowsEach == 0 && reinterpret_cast<uintptr_t>(to.t) % kRowsEach == 0;
-  for (int c = static_cast<int>(threadIdx.x) / kWarp; c < kTileCols; c += 256 / kWarp) {
-    if (firstCol + c >= cols || row >= rows)
-      continue;
-    uint8_t *at = to.t + (firstCol + c) * rows + row;
-    uint32_t word = words[c][lane];
-    if (isWhole) {
-      *reinterpret_cast<uint32_t *>(at) = word;
-      continue;
-    }
-    for (int r = 0; r < kRowsEach && row + r < rows; ++r)
-      at[r] = static_cast<uint8_t>(word >> (8 * r));
-  }
+  tile.store(to.t, rows, cols, firstRow, firstCol);
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
     *to.scale = reciprocal(multiplier);
 }

@@ -2,8 +2,10 @@
 // nearest even, saturated as GPUs convert, with m = limit/amax in fp32, limit the largest number of
 // q's type; m = 1 where amax is 0, the largest f32 where the quotient overflows, and NaN where amax
 // is not finite, so that what is not finite stays so. scale = 1/m. NaNs become 0x7f. t = qᵀ, and
-// with `transposed` q is that. matmul_scaled: c[M,N] (+)= ascale·bscale·(a[M,K]·b[N,K]ᵀ) + bias[N],
-// summed in fp32, scaled and rounded once. Factors are e4m3 or e5m2, not both e5m2, as on GPUs.
+// with `transposed` q is that. quantize_blocks: the same of each block, with the largest power of
+// two that is not above m, or as e8m0 with the smallest that is not below 1/m. matmul_scaled:
+// c[M,N] (+)= ascale·bscale·(a[M,K]·b[N,K]ᵀ) + bias[N], summed in fp32, scaled and rounded once.
+// Factors are e4m3 or e5m2, not both e5m2, as on GPUs.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -15,6 +17,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "runtime/base/Float8.h"
 
@@ -123,6 +126,81 @@ void runQuantize(const Call &call) {
   *static_cast<float *>(call.out[1].data) = 1.0f / multiplier;
 }
 
+// quantize_blocks
+
+bool isE8M0(const Tensor &scale) { return scale.dtype == DType::U8; }
+
+Extents extentsOf(const Tensor &t) { return {t.rows(), t.cols()}; }
+
+std::optional<ScaleBlocks> blocksOf(const Tensor &scale, const Tensor &factor) {
+  if (scale.rank != 2 || (scale.dtype != DType::F32 && !isE8M0(scale)))
+    return std::nullopt;
+  return shardc::blocksOf(isE8M0(scale), extentsOf(scale), extentsOf(factor));
+}
+
+const char *acceptsQuantizeBlocks(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 2, 2}));
+  const Tensor &x = call.in[0], &q = call.out[0];
+  SHARDC_REQUIRE(isData(x), "quantize_blocks takes f32, bf16 and f16");
+  SHARDC_REQUIRE(x.rank >= 2 && q.rank >= 2, "what is quantised is not a matrix");
+  SHARDC_REQUIRE(isFloat8(q), "quantize_blocks makes f8e4m3 and f8e5m2");
+  SHARDC_REQUIRE(call.attrs.transposed ? isTransposeOf(q, x) : sameMatrix(q, x),
+                 "what is quantised and the result differ in shape");
+  SHARDC_REQUIRE(blocksOf(call.out[1], q),
+                 "the scales are not those of blocks of 1 by 128, 128 by 128 or 1 by 32");
+  return nullptr;
+}
+
+/// Writes a block's scale, a power of two, and gives its reciprocal: the largest that keeps the
+/// block inside of the type, or, as e8m0, that of the smallest scale.
+float blockMultiplier(float amax, DType type, const Tensor &scale, int64_t index) {
+  if (isE8M0(scale)) {
+    uint8_t bits = std::isfinite(amax) ? toE8M0(amax * (1.0f / limitOf(type))) : 0xff;
+    static_cast<uint8_t *>(scale.data)[index] = bits;
+    if (bits == 0xff)
+      return std::numeric_limits<float>::quiet_NaN();
+    return bits == 0 ? 1.0f : toFloatE8M0(static_cast<uint8_t>(254 - bits));
+  }
+  constexpr uint32_t kNoMantissa = 0xff800000u;
+  float multiplier = multiplierOf(amax, type);
+  if (!std::isnan(multiplier))
+    multiplier = std::bit_cast<float>(std::bit_cast<uint32_t>(multiplier) & kNoMantissa);
+  static_cast<float *>(scale.data)[index] = 1.0f / multiplier;
+  return multiplier;
+}
+
+/// Number [row, col] of q before it is quantised.
+float readOf(const Call &call, int64_t row, int64_t col) {
+  const Tensor &x = call.in[0], &q = call.out[0];
+  float buffer;
+  return *readF32(x, call.attrs.transposed ? col * q.rows() + row : row * q.cols() + col, 1,
+                  &buffer);
+}
+
+void quantizeBlock(const Call &call, int64_t row, int64_t col, Extents block, int64_t index) {
+  const Tensor &q = call.out[0];
+  int64_t rowEnd = std::min(row + block.rows, q.rows());
+  int64_t colEnd = std::min(col + block.cols, q.cols());
+  uint32_t most = 0;
+  for (int64_t r = row; r < rowEnd; ++r)
+    for (int64_t c = col; c < colEnd; ++c)
+      most = std::max(most, std::bit_cast<uint32_t>(readOf(call, r, c)) & 0x7fffffffu);
+  float multiplier = blockMultiplier(std::bit_cast<float>(most), q.dtype, call.out[1], index);
+  for (int64_t r = row; r < rowEnd; ++r)
+    for (int64_t c = col; c < colEnd; ++c)
+      static_cast<uint8_t *>(q.data)[r * q.cols() + c] =
+          toBits(readOf(call, r, c) * multiplier, q.dtype);
+}
+
+void runQuantizeBlocks(const Call &call) {
+  const Tensor &q = call.out[0], &scale = call.out[1];
+  ScaleBlocks blocks = *blocksOf(scale, q);
+  Extents block = blockOf(blocks);
+  for (int64_t row = 0; row < q.rows(); row += block.rows)
+    for (int64_t col = 0; col < q.cols(); col += block.cols)
+      quantizeBlock(call, row, col, block, scaleIndex(blocks, extentsOf(scale), row, col));
+}
+
 // matmul_scaled
 
 struct Buffers {
@@ -154,8 +232,12 @@ const char *acceptsMatMulScaled(const Call &call) {
   SHARDC_REQUIRE(a.cols() == b.cols(), "the factors' inner extents differ");
   SHARDC_REQUIRE(c.rows() == a.rows() && c.cols() == b.rows(),
                  "the product's shape is not that of the factors");
+  bool isOfBlocks = call.in[2].rank == 2;
   for (int i = 2; i < 4; ++i)
-    SHARDC_REQUIRE(isScalar(call.in[i], DType::F32), "a scale is not one f32");
+    SHARDC_REQUIRE(isOfBlocks ? blocksOf(call.in[i], call.in[i - 2]).has_value() &&
+                                    isE8M0(call.in[i]) == isE8M0(call.in[2])
+                              : isScalar(call.in[i], DType::F32) && call.in[i].rank == 1,
+                   "the scales are neither one f32 each nor those of blocks");
   if (call.inCount > 4)
     SHARDC_REQUIRE(isData(call.in[4]) && isVector(call.in[4], c.cols()),
                    "the bias is not an f32, bf16 or f16 vector as long as a row");
@@ -172,11 +254,24 @@ std::array<float, 256> numbersOf(DType type) {
   return numbers;
 }
 
-const float *widen(const Tensor &t, float *to) {
+/// By scales of blocks, which are powers of two, numbers are multiplied exactly.
+void applyScales(const Tensor &scale, ScaleBlocks blocks, Extents matrix, float *to) {
+  for (int64_t row = 0; row < matrix.rows; ++row)
+    for (int64_t col = 0; col < matrix.cols; ++col) {
+      int64_t i = scaleIndex(blocks, extentsOf(scale), row, col);
+      to[row * matrix.cols + col] *= isE8M0(scale)
+                                         ? toFloatE8M0(static_cast<const uint8_t *>(scale.data)[i])
+                                         : static_cast<const float *>(scale.data)[i];
+    }
+}
+
+const float *widen(const Tensor &t, const Tensor &scale, float *to) {
   std::array<float, 256> numbers = numbersOf(t.dtype);
   const auto *bits = static_cast<const uint8_t *>(t.data);
   for (int64_t i = 0, n = t.numel(); i < n; ++i)
     to[i] = numbers[bits[i]];
+  if (std::optional<ScaleBlocks> blocks = blocksOf(scale, t))
+    applyScales(scale, *blocks, extentsOf(t), to);
   return to;
 }
 
@@ -190,10 +285,12 @@ void runMatMulScaled(const Call &call) {
   Buffers buffers(call, scratch);
   const Tensor &c = call.out[0];
   int64_t m = c.rows(), n = c.cols(), k = call.in[0].cols();
-  const float *a = widen(call.in[0], buffers.a), *b = widen(call.in[1], buffers.b);
+  const float *a = widen(call.in[0], call.in[2], buffers.a);
+  const float *b = widen(call.in[1], call.in[3], buffers.b);
   const float *bias = call.inCount > 4 ? readF32(call.in[4], 0, n, buffers.bias) : nullptr;
-  float scale =
-      *static_cast<const float *>(call.in[2].data) * *static_cast<const float *>(call.in[3].data);
+  float scale = call.in[2].rank == 2 ? 1.0f
+                                     : *static_cast<const float *>(call.in[2].data) *
+                                           *static_cast<const float *>(call.in[3].data);
   for (int64_t row = 0; row < m; row += buffers.panelRows) {
     int64_t rows = std::min(buffers.panelRows, m - row);
     gemm(rows, n, k, 1.0f, {a + row * k, k, false}, {b, k, true}, 0.0f, buffers.panel, n);
@@ -207,6 +304,7 @@ void runMatMulScaled(const Call &call) {
 
 const Kernel kAmax = {"amax_host", runAmax, acceptsAmax};
 const Kernel kQuantize = {"quantize_host", runQuantize, acceptsQuantize};
+const Kernel kQuantizeBlocks = {"quantize_blocks_host", runQuantizeBlocks, acceptsQuantizeBlocks};
 const Kernel kMatMulScaled = {"matmul_scaled_host", runMatMulScaled, acceptsMatMulScaled,
                               workspaceOf<Buffers>};
 

@@ -1,8 +1,11 @@
 // The 8-bit floating-point formats e4m3 (without infinities) and e5m2, and their conversions.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <limits>
+#include <optional>
 
 namespace shardc {
 
@@ -76,6 +79,64 @@ inline F8E5M2 toF8E5M2(float x, Overflow overflow = Overflow::Special) {
   if (code > kLargest)
     code = overflow == Overflow::Saturate ? kLargest : kInfinity;
   return {static_cast<uint8_t>((rest > 0x7f800000u ? kNan : code) | (bits >> 24 & 0x80u))};
+}
+
+/// The blocks of a matrix that have a scale each. Those at its ends may be smaller.
+enum class ScaleBlocks : uint8_t {
+  Rows128,    ///< 1 by 128 with scales of f32[cols/128,rows], in the order that GPUs read
+  Squares128, ///< 128 by 128 with scales of f32[rows/128,cols/128]
+  Rows32,     ///< 1 by 32 with scales of e8m0, which are powers of two by their exponents,
+              ///< [rows,cols/32]
+};
+
+/// Of a matrix, of a block, or of the scales of a matrix.
+struct Extents {
+  int64_t rows, cols;
+  bool operator==(const Extents &) const = default;
+};
+
+inline Extents blockOf(ScaleBlocks blocks) {
+  return {blocks == ScaleBlocks::Squares128 ? 128 : 1, blocks == ScaleBlocks::Rows32 ? 32 : 128};
+}
+
+inline Extents scalesOf(ScaleBlocks blocks, Extents matrix) {
+  Extents block = blockOf(blocks);
+  Extents count = {(matrix.rows + block.rows - 1) / block.rows,
+                   (matrix.cols + block.cols - 1) / block.cols};
+  return blocks == ScaleBlocks::Rows128 ? Extents{count.cols, count.rows} : count;
+}
+
+/// Where the scale of a matrix's element is among `scales`.
+inline int64_t scaleIndex(ScaleBlocks blocks, Extents scales, int64_t row, int64_t col) {
+  Extents block = blockOf(blocks);
+  int64_t down = row / block.rows, right = col / block.cols;
+  return blocks == ScaleBlocks::Rows128 ? right * scales.cols + down : down * scales.cols + right;
+}
+
+/// The blocks of which a matrix has such scales, if there are any.
+inline std::optional<ScaleBlocks> blocksOf(bool isE8M0, Extents scales, Extents matrix) {
+  for (ScaleBlocks blocks : {ScaleBlocks::Rows128, ScaleBlocks::Squares128, ScaleBlocks::Rows32})
+    if (isE8M0 == (blocks == ScaleBlocks::Rows32) && scalesOf(blocks, matrix) == scales)
+      return blocks;
+  return std::nullopt;
+}
+
+/// The power of two that a scale of e8m0 is: 2^(bits - 127), NaN where all bits are set.
+inline float toFloatE8M0(uint8_t bits) {
+  if (bits == 0xff)
+    return std::numeric_limits<float>::quiet_NaN();
+  // The smallest is below the numbers with a leading one.
+  return std::bit_cast<float>(bits == 0 ? 0x400000u : static_cast<uint32_t>(bits) << 23);
+}
+
+/// The smallest power of two that is not below x, which is not negative, as e8m0.
+inline uint8_t toE8M0(float x) {
+  uint32_t bits = std::bit_cast<uint32_t>(x);
+  if (bits >= 0x7f800000u) // infinity and NaN
+    return 0xff;
+  uint32_t exponent = bits >> 23, mantissa = bits & 0x7fffffu;
+  bool isAbove = exponent == 0 ? mantissa > 0x400000u : mantissa > 0;
+  return static_cast<uint8_t>(std::min(exponent + (isAbove ? 1u : 0u), 0xfeu));
 }
 
 } // namespace shardc

@@ -1,8 +1,23 @@
 // Products of factors of 8 bits: types of operands and results, and that each factor comes with the
 // scale that it was quantised with, in the segment that made both or through cells.
+#include "runtime/base/Float8.h"
 #include "runtime/verify/VerifyShapes.h"
 
 namespace shardc::plan::verifier {
+
+namespace {
+
+bool isOneScale(const Type &scale) {
+  return scale.rank == 1 && scale.dtype == DType::F32 && scale.numel() == 1;
+}
+
+bool isScaleOfBlocks(const Type &scale, const Type &factor) {
+  return scale.rank == 2 && (scale.dtype == DType::F32 || scale.dtype == DType::U8) &&
+         blocksOf(scale.dtype == DType::U8, {rows(scale), cols(scale)},
+                  {rows(factor), cols(factor)});
+}
+
+} // namespace
 
 void ShapeCheck::checkMatMulScaled() {
   const Type &a = in(0), &b = in(1);
@@ -12,8 +27,10 @@ void ShapeCheck::checkMatMulScaled() {
   need(isData(out(0)) && !isFloat8(out(0)), "a floating point result of 16 bits or more");
   need(rows(out(0)) == rows(a) && cols(out(0)) == rows(b),
        "a result with the rows of the first factor and as many columns as the second has rows");
-  for (size_t i : {size_t{2}, size_t{3}})
-    needVector(in(i), DType::F32, 1, "scales of f32[1]");
+  bool isOfBlocks = isScaleOfBlocks(in(2), a) && isScaleOfBlocks(in(3), b);
+  bool isOfAll = isOneScale(in(2)) && isOneScale(in(3));
+  need(isOfAll || (isOfBlocks && in(2).dtype == in(3).dtype),
+       "scales of f32[1], or of blocks of both factors");
   need(!has(4) || (isData(in(4)) && in(4).numel() == cols(out(0))),
        "a bias with one element per column");
 }
@@ -36,9 +53,18 @@ void ShapeCheck::checkQuantize() {
        "a copy that is the transpose of a result that is none");
 }
 
+void ShapeCheck::checkQuantizeBlocks() {
+  const Type &x = in(0), &q = out(0);
+  bool isTranspose = rows(q) == cols(x) && cols(q) == rows(x);
+  need(isData(x) && !isFloat8(x), "a floating point operand of 16 bits or more");
+  need(isFloat8(q) && (op_.getBool(Key::transposed) ? isTranspose : sameMatrix(q, x)),
+       "a result of 8 bits in the shape of its operand, or of its transpose");
+  need(isScaleOfBlocks(out(1), q), "scales of f32[C/128,R], f32[R/128,C/128] or u8[R,C/32]");
+}
+
 namespace {
 
-/// Results of `quantize`.
+/// Results of `quantize` and `quantize_blocks`.
 constexpr uint8_t kScaleResult = 1;
 /// Operands of `matmul_scaled`: two factors, and the scale of each as many operands on.
 constexpr size_t kFactors = 2;
@@ -110,7 +136,10 @@ private:
   /// Whether one op has quantised the factor and made the scale.
   static bool areOfOne(const Segment &segment, ValueId factor, ValueId scale) {
     const Value &q = segment.values[factor], &by = segment.values[scale];
-    return q.def != kNone && q.def == by.def && segment.ops[q.def].kind == OpKind::Quantize &&
+    if (q.def == kNone || q.def != by.def)
+      return false;
+    OpKind kind = segment.ops[q.def].kind;
+    return (kind == OpKind::Quantize || kind == OpKind::QuantizeBlocks) &&
            q.defResult != kScaleResult && by.defResult == kScaleResult;
   }
 

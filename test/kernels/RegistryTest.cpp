@@ -183,8 +183,8 @@ TEST(Registry, TypesThatARunCannotReadAreRefused) {
                       [&](Tensor &tensor, const std::string &) {
                         bool isKnown = // a factor may have either format
                             tensor.dtype == dtype ||
-                            (op.name == "matmul_scaled" && tensor.dtype == DType::F8E4M3 &&
-                             dtype == DType::F8E5M2);
+                            ((op.name == "matmul_scaled" || op.name == "quantize_blocks") &&
+                             tensor.dtype == DType::F8E4M3 && dtype == DType::F8E5M2);
                         tensor.dtype = dtype;
                         if (isKnown)
                           return false;

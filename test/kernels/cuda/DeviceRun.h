@@ -62,6 +62,9 @@ bool wantsGpu();
 /// keeps the order of additions and one that does not, otherwise as the environment says.
 cuda::Context &testContext(bool deterministic = true);
 
+/// Result `result` adds to numbers of its own.
+void accumulate(DeviceRun &run, int result);
+
 /// A result's elements.
 std::vector<double> valuesOf(const Tensor &tensor, const std::vector<std::byte> &bytes);
 

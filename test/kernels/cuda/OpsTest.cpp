@@ -111,13 +111,6 @@ TEST(CudaOps, EveryRowOfTheHostHasItsTwin) {
     EXPECT_NE(findCudaKernel(op), nullptr) << op;
 }
 
-/// Result `result` adds to numbers of its own.
-void accumulate(DeviceRun &run, int result) {
-  Tensor &out = run.call().out[result];
-  run.fill(out, 77, 3.0);
-  out.accumulate = true;
-}
-
 TEST(CudaOps, AccumulateOntoWhatIsThere) {
   SKIP_WITHOUT_GPU();
   const std::map<std::string_view, std::vector<int>> results = {
@@ -136,79 +129,6 @@ TEST(CudaOps, AccumulateOntoWhatIsThere) {
         Tolerances tolerances = tolerancesOf(op);
         run.compare(tolerances.f32, tolerances.bf16);
       }
-}
-
-/// The bytes of a result.
-void expectSameBytes(const Results &got, const Results &want) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t r = 0; r < got.size(); ++r)
-    EXPECT_TRUE(got[r] == want[r]) << "result " << r;
-}
-
-TEST(CudaOps, QuantizesToTheBit) {
-  SKIP_WITHOUT_GPU();
-  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel})
-    for (DType data : kDataTypes)
-      for (DType type : {DType::F8E4M3, DType::F8E5M2})
-        for (float amax : {1.0f, 0.37f, 0.0f, 1e-40f, INFINITY, NAN})
-          for (int forms = 0; forms < 3; ++forms) { // as it is, with a transpose, that alone
-            SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << dtypeName(type) << " amax "
-                                            << amax << " forms " << forms);
-            DeviceRun run("quantize", data, model);
-            Call &call = run.call();
-            std::memcpy(call.in[1].data, &amax, sizeof amax);
-            run.retype(call.out[0], type, false);
-            run.retype(call.out[2], type, false);
-            if (forms == 2)
-              call.out[0] = call.out[2];
-            call.attrs.transposed = forms == 2;
-            call.outCount = forms == 1 ? 3 : 2;
-            expectSameBytes(run.onDevice(), run.onHost());
-          }
-}
-
-TEST(CudaOps, AmaxSeesWhatIsNotFinite) {
-  SKIP_WITHOUT_GPU();
-  for (DType data : kDataTypes)
-    for (int special = 0; special < 3; ++special) {
-      DeviceRun run("amax", data, kOddModel);
-      Tensor &x = run.call().in[0];
-      run.fill(x, 4, 100);
-      if (special > 0) {
-        auto *last = static_cast<std::byte *>(x.data) + (x.numel() - 1) * dtypeBytes(data);
-        float value = special == 1 ? INFINITY : NAN;
-        uint16_t bits = data == DType::BF16 ? toBF16(value).bits : toF16(value).bits;
-        if (data == DType::F32)
-          std::memcpy(last, &value, sizeof value);
-        else
-          std::memcpy(last, &bits, sizeof bits);
-      }
-      expectSameBytes(run.onDevice(), run.onHost());
-    }
-}
-
-TEST(CudaOps, ScaledProductsMixTypes) {
-  SKIP_WITHOUT_GPU();
-  for (const bench::Model &model : {kOddModel, bench::kSmallModel})
-    for (int formats = 0; formats < 3; ++formats) // the one e5m2, the other, neither
-      for (DType out : kDataTypes)
-        for (int variant = 0; variant < 8; ++variant) {
-          DeviceRun run("matmul_scaled", out, model);
-          Call &call = run.call();
-          if (formats < 2)
-            call.in[formats].dtype = DType::F8E5M2; // the codes are numbers there too
-          float scales[2] = {0.5f, 3.0f};
-          for (int i = 0; i < 2; ++i)
-            std::memcpy(call.in[2 + i].data, &scales[i], sizeof scales[i]);
-          if (variant & 1)
-            call.inCount = 4;
-          if (variant & 2)
-            accumulate(run, 0);
-          call.attrs.fast_accum = variant & 4;
-          SCOPED_TRACE(testing::Message()
-                       << dtypeName(out) << " formats " << formats << " variant " << variant);
-          run.compare(5e-3, 8e-3);
-        }
 }
 
 TEST(CudaOps, MatmulMixesTypesAndOrientations) {

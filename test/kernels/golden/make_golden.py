@@ -436,3 +436,74 @@ def products_of_8_bits(data, first, second):
 for data in (F32, BF16):
     for first, second in ((E4M3, E4M3), (E5M2, E4M3), (E4M3, E5M2)):
         products_of_8_bits(data, first, second)
+
+
+def block_quantised(x, dtype, rows, cols, microscales):
+    """Numbers in `dtype`, and a power of two for each block: by its exponent as e8m0, or in fp32."""
+    largest, (height, width) = torch.finfo(dtype).max, x.shape
+    q = torch.empty(height, width, dtype=dtype)
+    scales = torch.empty(-(-height // rows), -(-width // cols), dtype=F64)
+    for i in range(scales.shape[0]):
+        for j in range(scales.shape[1]):
+            at = (slice(i * rows, (i + 1) * rows), slice(j * cols, (j + 1) * cols))
+            block = x[at].to(F32)
+            amax = block.abs().max().item()
+            # The one is the smallest scale that is enough, the other comes from the rounded quotient.
+            exponent = math.ceil(math.log2(amax / largest)) if microscales else -math.floor(math.log2(largest / amax))
+            scales[i, j] = 2.0**exponent
+            q[at] = (block * 2.0**-exponent).clamp(-largest, largest).to(dtype)
+    return q, scales
+
+
+def applied(q, scales, rows, cols):
+    whole = scales.repeat_interleave(rows, 0).repeat_interleave(cols, 1)
+    return q.to(F64) * whole[: q.shape[0], : q.shape[1]]
+
+
+def blocks_of_8_bits(data, dtype):
+    x, w, tall = rand(data, 2, 3, 140, scale=3), rand(data, 10, 140, scale=0.02), rand(data, 130, 3)
+    x = x * 2.0 ** torch.linspace(-6, 6, 140).round()
+    flat = x.reshape(6, 140)
+
+    def exponents(scales):
+        return (torch.log2(scales) + 127).to(torch.int32)
+
+    def laid_out(scales, rows):
+        """Scales of blocks of one row lie down the columns."""
+        return scales.T.contiguous() if rows == 1 else scales
+
+    def given_scales(case, scales, rows, microscales):
+        if microscales:
+            print(f"in u8 {shape_of(scales)}: {values_of(exponents(scales))}")
+        else:
+            case.given(laid_out(scales, rows))
+
+    def wanted_scales(case, scales, rows, microscales):
+        if microscales:
+            print(f"out u8 {shape_of(scales)} 0: {values_of(exponents(scales))}")
+        else:
+            case.wanted(laid_out(scales, rows), 0)
+
+    for name, microscales, of_x, of_w in (("blockwise", False, (1, 128), (128, 128)), ("mxfp8", True, (1, 32), (1, 32))):
+        name = f"{name}_{NAMES[data]}_{NAMES[dtype]}"
+        a, a_scales = block_quantised(flat, dtype, *of_x, microscales)
+        t, t_scales = block_quantised(flat.T, dtype, *of_x, microscales)
+        b, b_scales = block_quantised(w, E4M3, *of_w, microscales)
+        case = Case(f"quantize_blocks_{name}", "quantize_blocks").given(x, data).wanted(a.reshape(x.shape), 0, dtype)
+        wanted_scales(case, a_scales, of_x[0], microscales)
+        case = Case(f"quantize_blocks_transposed_{name}", "quantize_blocks", transposed=True).given(x, data).wanted(t, 0, dtype)
+        wanted_scales(case, t_scales, of_x[0], microscales)
+        case = Case(f"quantize_blocks_weight_{name}", "quantize_blocks").given(w, data).wanted(b, 0, E4M3)
+        wanted_scales(case, b_scales, of_w[0], microscales)
+        high, high_scales = block_quantised(tall, dtype, *of_w, microscales)
+        case = Case(f"quantize_blocks_tall_{name}", "quantize_blocks").given(tall, data).wanted(high, 0, dtype)
+        wanted_scales(case, high_scales, of_w[0], microscales)
+        case = Case(f"matmul_scaled_{name}", "matmul_scaled").given(a, dtype).given(b, E4M3)
+        given_scales(case, a_scales, of_x[0], microscales)
+        given_scales(case, b_scales, of_w[0], microscales)
+        product = applied(a, a_scales, *of_x) @ applied(b, b_scales, *of_w).T
+        case.wanted(product, 1e-4, data)
+
+
+for data, dtype in ((F32, E4M3), (BF16, E5M2)):
+    blocks_of_8_bits(data, dtype)

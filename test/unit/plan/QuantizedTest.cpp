@@ -78,6 +78,18 @@ const Case kCases[] = {
     {"scaleOfWords", Rule::Shape,
      [](Plan &p) { second(p).values[named(second(p), "r")].type.dtype = DType::I32; },
      "a scale of f32[1]"},
+    {"scaleOfAnotherMatrixOfBlocks", Rule::Scale,
+     [](Plan &p) { std::swap(first(p).ops[8].operands[2], first(p).ops[8].operands[3]); },
+     "'matmul_scaled' takes '%b' with the scale '%cs'"},
+    {"blocksOfTwoKinds", Rule::Shape,
+     [](Plan &p) {
+       first(p).ops[8].operands[1] = named(first(p), "d");
+       first(p).ops[8].operands[3] = named(first(p), "ds");
+     },
+     "scales of f32[1], or of blocks of both factors"},
+    {"scalesOfTooManyBlocks", Rule::Shape,
+     [](Plan &p) { first(p).values[named(first(p), "bs")].type.shape[1] = 2; },
+     "'quantize_blocks' needs scales of f32[C/128,R], f32[R/128,C/128] or u8[R,C/32]"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Plans, Quantized, testing::ValuesIn(kCases),

@@ -1,0 +1,261 @@
+// q = x·m in 8 bits, or of xᵀ, with m a power of two for each block, and the scale 1/m; what
+// kernels/host/Quantize.cpp says, to the bit. x is f32, bf16 or f16. Mapping: blocks within rows of
+// x belong to 16 or 4 threads, which convert 8 elements each. Blocks that lie down the columns, for
+// q = xᵀ, are found in tiles of 128 rows by 64 columns, which are turned in shared memory as those
+// of quantize; squares take two such tiles side by side. Limited by memory.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/quantize.cuh"
+#include "runtime/base/Float8.h"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+/// Numbers of 8 bits with their scales.
+struct Target {
+  uint8_t *q;
+  void *scales; ///< f32, or e8m0 of blocks of 32
+  bool isE5M2;
+};
+
+__device__ __forceinline__ unsigned magnitudeOf(float x) {
+  return __float_as_uint(x) & 0x7fffffffu;
+}
+
+/// Writes the scale of a block with the largest magnitude of these bits, and gives its reciprocal.
+template <ScaleBlocks kBlocks>
+__device__ __forceinline__ float multiplierOfBlock(unsigned most, const Target &to, int64_t index,
+                                                   bool isWriter) {
+  float amax = __uint_as_float(most);
+  if constexpr (kBlocks != ScaleBlocks::Rows32) {
+    constexpr unsigned kNoMantissa = 0xff800000u;
+    float multiplier = multiplierOf(amax, to.isE5M2);
+    if (!isnan(multiplier))
+      multiplier = __uint_as_float(__float_as_uint(multiplier) & kNoMantissa);
+    if (isWriter)
+      static_cast<float *>(to.scales)[index] = reciprocal(multiplier);
+    return multiplier;
+  }
+  // The smallest power of two that is not below amax/limit, by its exponent.
+  constexpr unsigned kNotFinite = 0xff;
+  unsigned bits = __float_as_uint(amax * (to.isE5M2 ? 1.0f / 57344.0f : 1.0f / 448.0f));
+  unsigned exponent = bits >> 23, mantissa = bits & 0x7fffffu;
+  bool isAbove = exponent == 0 ? mantissa > 0x400000u : mantissa > 0;
+  unsigned code = isfinite(amax) ? min(exponent + (isAbove ? 1u : 0u), 0xfeu) : kNotFinite;
+  if (isWriter)
+    static_cast<uint8_t *>(to.scales)[index] = static_cast<uint8_t>(code);
+  if (code == kNotFinite)
+    return __uint_as_float(kNan);
+  if (code == 0)
+    return 1.0f;
+  return __uint_as_float(code == 254 ? 0x400000u : (254 - code) << 23);
+}
+
+template <Mode M, ScaleBlocks kBlocks>
+__global__ void __launch_bounds__(256)
+    quantizeRows(const Data x, const Target to, int64_t rows, int64_t cols) {
+  awaitPrevious();
+  constexpr int kWidth = kBlocks == ScaleBlocks::Rows32 ? 32 : 128;
+  constexpr int kThreads = kWidth / kChunk;
+  int64_t perRow = (cols + kWidth - 1) / kWidth;
+  int64_t block = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kThreads;
+  int64_t row = block / perRow, right = block % perRow;
+  int lane = static_cast<int>(threadIdx.x) % kThreads;
+  int64_t col = right * kWidth + lane * kChunk;
+  int n =
+      row < rows && col < cols ? static_cast<int>(cols - col < kChunk ? cols - col : kChunk) : 0;
+  float v[kChunk] = {};
+  if (n > 0)
+    load8<M>(x, row * cols + col, n, v);
+  unsigned most = 0;
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    most = max(most, magnitudeOf(v[j]));
+#pragma unroll
+  for (int offset = kThreads / 2; offset > 0; offset /= 2)
+    most = max(most, __shfl_xor_sync(0xffffffffu, most, offset));
+  int64_t index = kBlocks == ScaleBlocks::Rows128 ? right * rows + row : block;
+  float multiplier = multiplierOfBlock<kBlocks>(most, to, index, lane == 0 && row < rows);
+  if (n > 0)
+    storeRow<M>(to.q, row * cols + col, n, convert(to.isE5M2, multiplier, v));
+}
+
+constexpr int kWarps = 256 / kWarp, kChunks = kTileCols / kChunk;
+constexpr int kRowsOfWarp = kWarp / kChunks * kRowsEach;
+
+/// The largest magnitudes in the rows of each warp of a tile, by column.
+using Largest = unsigned[kWarps][kTileCols];
+
+/// Where a thread of a tile is in x[rows,cols].
+struct Place {
+  int64_t rows, cols, firstRow, firstCol;
+  bool isTransposed; ///< q is xᵀ
+  int group = static_cast<int>(threadIdx.x) / kChunks;
+  int chunk = static_cast<int>(threadIdx.x) % kChunks;
+  int warp = static_cast<int>(threadIdx.x) / kWarp;
+  int lane = static_cast<int>(threadIdx.x) % kWarp;
+
+  __device__ int64_t row(int r) const { return firstRow + group * kRowsEach + r; }
+  __device__ int64_t col(int tile) const { return firstCol + tile * kTileCols + chunk * kChunk; }
+  /// The number of elements of the thread's chunk in a row; none beyond the ends.
+  __device__ int count(int r, int tile) const {
+    if (row(r) >= rows || col(tile) >= cols)
+      return 0;
+    return static_cast<int>(cols - col(tile) < kChunk ? cols - col(tile) : kChunk);
+  }
+};
+
+/// Reads tiles side by side; all threads get to know the magnitudes.
+template <Mode M, int kTiles>
+__device__ __forceinline__ void loadTiles(const Data &x, const Place &at,
+                                          float (&v)[kTiles][kRowsEach][kChunk], Largest &largest) {
+  unsigned most[kChunk] = {};
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+    for (int r = 0; r < kRowsEach; ++r) {
+      if (int n = at.count(r, tile))
+        load8<M>(x, at.row(r) * at.cols + at.col(tile), n, v[tile][r]);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        most[j] = max(most[j], magnitudeOf(v[tile][r][j]));
+    }
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j) {
+#pragma unroll
+    for (int offset = kChunks; offset < kWarp; offset *= 2)
+      most[j] = max(most[j], __shfl_xor_sync(0xffffffffu, most[j], offset));
+    if (at.lane < kChunks)
+      largest[at.warp][at.chunk * kChunk + j] = most[j];
+  }
+  __syncthreads();
+}
+
+/// Of a square, which is all that the threads have read.
+__device__ __forceinline__ float multiplierOfSquare(const Largest &largest, const Target &to,
+                                                    const Place &at) {
+  unsigned most = 0;
+  for (int i = at.lane; i < kWarps * kTileCols; i += kWarp)
+    most = max(most, largest[i / kTileCols][i % kTileCols]);
+  most = __reduce_max_sync(0xffffffffu, most);
+  int64_t index = at.isTransposed ? int64_t{blockIdx.y} * gridDim.x + blockIdx.x
+                                  : int64_t{blockIdx.x} * gridDim.y + blockIdx.y;
+  return multiplierOfBlock<ScaleBlocks::Squares128>(most, to, index, threadIdx.x == 0);
+}
+
+/// Of the thread's columns, which are rows of q: each is one block, or four of 32 rows.
+template <ScaleBlocks kBlocks>
+__device__ __forceinline__ void findMultipliers(const Largest &largest, const Target &to,
+                                                const Place &at, float (&multipliers)[kChunk]) {
+  constexpr int kTogether = kBlocks == ScaleBlocks::Rows32 ? 2 : kWarps;
+  int firstWarp = at.warp / kTogether * kTogether;
+  int64_t right = at.firstRow / (kTogether * kRowsOfWarp) + at.warp / kTogether;
+  int64_t perRow = (at.rows + 31) / 32;
+  bool isFirst = at.warp == firstWarp && at.lane < kChunks;
+  bool isThere = at.firstRow + firstWarp * kRowsOfWarp < at.rows;
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j) {
+    int64_t col = at.col(0) + j;
+    unsigned most = 0;
+#pragma unroll
+    for (int w = 0; w < kTogether; ++w)
+      most = max(most, largest[firstWarp + w][at.chunk * kChunk + j]);
+    int64_t index = kBlocks == ScaleBlocks::Rows128 ? right * at.cols + col : col * perRow + right;
+    multipliers[j] =
+        multiplierOfBlock<kBlocks>(most, to, index, isFirst && isThere && col < at.cols);
+  }
+}
+
+/// Squares take two tiles side by side, columns one.
+template <Mode M, ScaleBlocks kBlocks>
+__global__ void __launch_bounds__(256)
+    quantizeTiles(const Data x, const Target to, int64_t rows, int64_t cols, bool isTransposed) {
+  awaitPrevious();
+  constexpr bool kIsSquare = kBlocks == ScaleBlocks::Squares128;
+  constexpr int kTiles = kIsSquare ? 2 : 1;
+  __shared__ TurnedTile turned;
+  __shared__ Largest largest;
+  const Place at = {rows, cols, static_cast<int64_t>(blockIdx.x) * kTileRows,
+                    static_cast<int64_t>(blockIdx.y) * kTileCols * kTiles, isTransposed};
+  float v[kTiles][kRowsEach][kChunk] = {}, multipliers[kChunk];
+  loadTiles<M>(x, at, v, largest);
+  if constexpr (kIsSquare) {
+    float multiplier = multiplierOfSquare(largest, to, at);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      multipliers[j] = multiplier;
+  } else {
+    findMultipliers<kBlocks>(largest, to, at, multipliers);
+  }
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    uint2 codes[kRowsEach];
+#pragma unroll
+    for (int r = 0; r < kRowsEach; ++r) {
+      codes[r] = convert(to.isE5M2, multipliers, v[tile][r]);
+      int n = at.count(r, tile);
+      if (!isTransposed && n > 0)
+        storeRow<M>(to.q, at.row(r) * cols + at.col(tile), n, codes[r]);
+    }
+    if (!isTransposed)
+      continue;
+    if (tile > 0)
+      __syncthreads(); // the tile before is written
+    turned.put(at.group, at.chunk, codes);
+    __syncthreads();
+    turned.store(to.q, rows, cols, at.firstRow, at.firstCol + tile * kTileCols);
+  }
+}
+
+template <ScaleBlocks kBlocks> void launch(const Call &call) {
+  const Tensor &x = call.in[0], &q = call.out[0];
+  int64_t rows = x.rows(), cols = x.cols();
+  Target to = {static_cast<uint8_t *>(q.data), call.out[1].data, q.dtype == DType::F8E5M2};
+  constexpr bool kIsSquare = kBlocks == ScaleBlocks::Squares128;
+  bool isTransposed = call.attrs.transposed;
+  forMode(modeOf({&x, &q}, cols), [&]<Mode M>() {
+    if constexpr (!kIsSquare)
+      if (!isTransposed) {
+        int64_t width = blockOf(kBlocks).cols;
+        int64_t threads = rows * ceilDiv(cols, width) * (width / kChunk);
+        launchKernel(quantizeRows<M, kBlocks>, static_cast<unsigned>(ceilDiv(threads, 256)), 256, 0,
+                     queueOf(call), dataOf(x), to, rows, cols);
+        return;
+      }
+    dim3 grid(static_cast<unsigned>(ceilDiv(rows, kTileRows)),
+              static_cast<unsigned>(ceilDiv(cols, kTileCols * (kIsSquare ? 2 : 1))));
+    launchKernel(quantizeTiles<M, kBlocks>, grid, 256, 0, queueOf(call), dataOf(x), to, rows, cols,
+                 isTransposed);
+  });
+}
+
+ScaleBlocks blocksOf(const Call &call) {
+  const Tensor &q = call.out[0], &scale = call.out[1];
+  return *shardc::blocksOf(scale.dtype == DType::U8, {scale.rows(), scale.cols()},
+                           {q.rows(), q.cols()});
+}
+
+void run(const Call &call) {
+  switch (blocksOf(call)) {
+  case ScaleBlocks::Rows128:
+    return launch<ScaleBlocks::Rows128>(call);
+  case ScaleBlocks::Squares128:
+    return launch<ScaleBlocks::Squares128>(call);
+  case ScaleBlocks::Rows32:
+    return launch<ScaleBlocks::Rows32>(call);
+  }
+}
+
+const char *accepts(const Call &call) {
+  if (const char *reason = host::kQuantizeBlocks.accepts(call))
+    return reason;
+  // The columns of the grid.
+  return call.in[0].cols() > int64_t{kTileCols} * 65535 ? "a row has 2^22 elements or more"
+                                                        : nullptr;
+}
+
+} // namespace
+
+const Kernel kQuantizeBlocks = {"quantize_blocks_cuda", run, accepts};
+
+} // namespace shardc::kernels::cuda

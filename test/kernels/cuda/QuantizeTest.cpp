@@ -1,0 +1,182 @@
+// CUDA kernels for numbers of 8 bits against the host's: conversions and scales to the bit,
+// products within the spread of Hopper's sums.
+#include <cmath>
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/Registry.h"
+#include "runtime/base/Float8.h"
+#include "test/kernels/Harness.h"
+#include "test/kernels/cuda/DeviceRun.h"
+
+namespace shardc::kernels::test {
+namespace {
+
+constexpr bench::Model kOddModel = {3, 67, 6, 2, 40, 353, 1003};
+constexpr bench::Model kWideModel = {1, 33, 80, 8, 128, 1024, 2048};
+
+/// The bytes of a result.
+void expectSameBytes(const Results &got, const Results &want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t r = 0; r < got.size(); ++r)
+    EXPECT_TRUE(got[r] == want[r]) << "result " << r;
+}
+
+TEST(CudaQuantize, QuantizesToTheBit) {
+  SKIP_WITHOUT_GPU();
+  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel})
+    for (DType data : kDataTypes)
+      for (DType type : {DType::F8E4M3, DType::F8E5M2})
+        for (float amax : {1.0f, 0.37f, 0.0f, 1e-40f, INFINITY, NAN})
+          for (int forms = 0; forms < 3; ++forms) { // as it is, with a transpose, that alone
+            SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << dtypeName(type) << " amax "
+                                            << amax << " forms " << forms);
+            DeviceRun run("quantize", data, model);
+            Call &call = run.call();
+            std::memcpy(call.in[1].data, &amax, sizeof amax);
+            run.retype(call.out[0], type, false);
+            run.retype(call.out[2], type, false);
+            if (forms == 2)
+              call.out[0] = call.out[2];
+            call.attrs.transposed = forms == 2;
+            call.outCount = forms == 1 ? 3 : 2;
+            expectSameBytes(run.onDevice(), run.onHost());
+          }
+}
+
+TEST(CudaQuantize, AmaxSeesWhatIsNotFinite) {
+  SKIP_WITHOUT_GPU();
+  for (DType data : kDataTypes)
+    for (int special = 0; special < 3; ++special) {
+      DeviceRun run("amax", data, kOddModel);
+      Tensor &x = run.call().in[0];
+      run.fill(x, 4, 100);
+      if (special > 0) {
+        auto *last = static_cast<std::byte *>(x.data) + (x.numel() - 1) * dtypeBytes(data);
+        float value = special == 1 ? INFINITY : NAN;
+        uint16_t bits = data == DType::BF16 ? toBF16(value).bits : toF16(value).bits;
+        if (data == DType::F32)
+          std::memcpy(last, &value, sizeof value);
+        else
+          std::memcpy(last, &bits, sizeof bits);
+      }
+      expectSameBytes(run.onDevice(), run.onHost());
+    }
+}
+
+/// Gives a tensor the shape of the scales of a matrix, and memory.
+void makeScales(DeviceRun &run, Tensor &scale, ScaleBlocks blocks, const Tensor &matrix) {
+  Extents extents = scalesOf(blocks, {matrix.rows(), matrix.cols()});
+  scale.rank = 2;
+  scale.shape[0] = extents.rows, scale.shape[1] = extents.cols;
+  run.retype(scale, blocks == ScaleBlocks::Rows32 ? DType::U8 : DType::F32,
+             blocks != ScaleBlocks::Rows32);
+}
+
+/// Spoils an element of every third row of 64: what is not finite stays in its blocks.
+void plantSpecials(Tensor &x) {
+  for (int64_t i = 0; i < x.numel(); i += 3 * 64) {
+    float value = i % 2 == 0 ? INFINITY : NAN;
+    std::byte *at = static_cast<std::byte *>(x.data) + i * dtypeBytes(x.dtype);
+    uint16_t bits = x.dtype == DType::BF16 ? toBF16(value).bits : toF16(value).bits;
+    if (x.dtype == DType::F32)
+      std::memcpy(at, &value, sizeof value);
+    else
+      std::memcpy(at, &bits, sizeof bits);
+  }
+}
+
+TEST(CudaQuantize, MakesBlocksToTheBit) {
+  SKIP_WITHOUT_GPU();
+  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel})
+    for (DType data : kDataTypes)
+      for (DType type : {DType::F8E4M3, DType::F8E5M2})
+        for (ScaleBlocks blocks :
+             {ScaleBlocks::Rows128, ScaleBlocks::Squares128, ScaleBlocks::Rows32})
+          for (int variant = 0; variant < 8; ++variant) {
+            bool transposed = variant & 1, isTiny = variant & 2, hasSpecials = variant & 4;
+            SCOPED_TRACE(testing::Message()
+                         << dtypeName(data) << ' ' << dtypeName(type) << " blocks "
+                         << static_cast<int>(blocks) << " variant " << variant);
+            DeviceRun run("quantize_blocks", data, model);
+            Call &call = run.call();
+            Tensor &x = call.in[0], &q = call.out[0];
+            int64_t rows = x.rows(), cols = x.cols();
+            run.fill(x, 11, isTiny ? 1e-38 : 3.0); // of f16 all become 0
+            if (hasSpecials)
+              plantSpecials(x);
+            q.rank = 2;
+            q.shape[0] = transposed ? cols : rows, q.shape[1] = transposed ? rows : cols;
+            run.retype(q, type, false);
+            makeScales(run, call.out[1], blocks, q);
+            call.attrs.transposed = transposed;
+            expectSameBytes(run.onDevice(), run.onHost());
+          }
+}
+
+TEST(CudaQuantize, ScaledProductsMixTypes) {
+  SKIP_WITHOUT_GPU();
+  for (const bench::Model &model : {kOddModel, bench::kSmallModel})
+    for (int formats = 0; formats < 3; ++formats) // the one e5m2, the other, neither
+      for (DType out : kDataTypes)
+        for (int variant = 0; variant < 8; ++variant) {
+          DeviceRun run("matmul_scaled", out, model);
+          Call &call = run.call();
+          if (formats < 2)
+            call.in[formats].dtype = DType::F8E5M2; // the codes are numbers there too
+          float scales[2] = {0.5f, 3.0f};
+          for (int i = 0; i < 2; ++i)
+            std::memcpy(call.in[2 + i].data, &scales[i], sizeof scales[i]);
+          if (variant & 1)
+            call.inCount = 4;
+          if (variant & 2)
+            accumulate(run, 0);
+          call.attrs.fast_accum = variant & 4;
+          SCOPED_TRACE(testing::Message()
+                       << dtypeName(out) << " formats " << formats << " variant " << variant);
+          run.compare(5e-3, 8e-3);
+        }
+}
+
+TEST(CudaQuantize, ScaledProductsOfBlocks) {
+  SKIP_WITHOUT_GPU();
+  constexpr std::pair<ScaleBlocks, ScaleBlocks> kPairs[] = {
+      {ScaleBlocks::Rows128, ScaleBlocks::Squares128},
+      {ScaleBlocks::Rows128, ScaleBlocks::Rows128},
+  };
+  // Three blocks along the sum: the library wants rows of four scales.
+  constexpr bench::Model kThreeBlocks = {1, 256, 6, 3, 64, 512, 1024};
+  for (const bench::Model &model : {kOddModel, bench::kSmallModel, kThreeBlocks, kWideModel})
+    for (auto [a, b] : kPairs)
+      for (int formats = 0; formats < 3; ++formats)
+        for (DType out : kDataTypes)
+          for (int variant = 0; variant < 4; ++variant) {
+            DeviceRun run("matmul_scaled", out, model);
+            Call &call = run.call();
+            if (formats < 2)
+              call.in[formats].dtype = DType::F8E5M2;
+            makeScales(run, call.in[2], a, call.in[0]);
+            makeScales(run, call.in[3], b, call.in[1]);
+            if (variant & 1)
+              call.inCount = 4;
+            if (variant & 2)
+              accumulate(run, 0);
+            SCOPED_TRACE(testing::Message()
+                         << dtypeName(out) << " formats " << formats << " variant " << variant
+                         << " squares " << (b == ScaleBlocks::Squares128));
+            run.compare(5e-3, 8e-3);
+          }
+}
+
+TEST(CudaQuantize, RefusesProductsOfMicroscales) {
+  DeviceRun run("matmul_scaled", DType::BF16, bench::kSmallModel);
+  Call &call = run.call();
+  makeScales(run, call.in[2], ScaleBlocks::Rows32, call.in[0]);
+  makeScales(run, call.in[3], ScaleBlocks::Rows32, call.in[1]);
+  EXPECT_STREQ(findCudaKernel("matmul_scaled")->accepts(call),
+               "GPUs have no kernel for scales of e8m0 yet");
+}
+
+} // namespace
+} // namespace shardc::kernels::test
