@@ -318,8 +318,8 @@ std::string optionReference() {
 std::string ruleReference() {
   std::string out = "# Rules\n\nThis page lists the rules that derive, adjust, refuse and remark "
                     "on settings. It is generated from `compiler/config/Rules.def`.\n";
-  for (RuleKind kind :
-       {RuleKind::Derive, RuleKind::Adjust, RuleKind::Error, RuleKind::Warning, RuleKind::Remark}) {
+  for (RuleKind kind : {RuleKind::Derive, RuleKind::Adjust, RuleKind::Error, RuleKind::Unsupported,
+                        RuleKind::Warning, RuleKind::Remark}) {
     out += fmt::format("\n## {}\n\n| rule | text | reason | upstream |\n|---|---|---|---|\n",
                        ruleKindName(kind));
     for (const RuleInfo &rule : rules())

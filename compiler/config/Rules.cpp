@@ -29,7 +29,8 @@ constexpr unsigned kRoundsMax = 16;
 } // namespace
 
 DiagInfo RuleInfo::diagInfo() const {
-  Severity severity = kind == RuleKind::Error     ? Severity::Error
+  bool isError = kind == RuleKind::Error || kind == RuleKind::Unsupported;
+  Severity severity = isError                     ? Severity::Error
                       : kind == RuleKind::Warning ? Severity::Warning
                                                   : Severity::Remark;
   return {severity, id, group, text};
@@ -56,7 +57,8 @@ const RuleInfo *findRule(llvm::StringRef id) {
 }
 
 llvm::StringRef ruleKindName(RuleKind kind) {
-  constexpr llvm::StringRef kNames[] = {"derive", "adjust", "error", "warning", "remark"};
+  constexpr llvm::StringRef kNames[] = {"derive",      "adjust",  "error",
+                                        "unsupported", "warning", "remark"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -84,10 +86,11 @@ Config adjust(Config config, DiagEngine &diags) {
   return config;
 }
 
-void validate(const Config &config, DiagEngine &diags) {
+void validate(const Config &config, DiagEngine &diags, bool isForUpstream) {
   Config judged = config; // predicates get one interface; these change nothing
   for (const RuleInfo &rule : rules()) {
-    if (rule.kind == RuleKind::Derive || rule.kind == RuleKind::Adjust)
+    if (rule.kind == RuleKind::Derive || rule.kind == RuleKind::Adjust ||
+        (rule.kind == RuleKind::Unsupported && isForUpstream))
       continue;
     RuleContext context(judged, diags, rule);
     predicate(rule.rule)(context);
@@ -130,7 +133,7 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
   done(Step::Defaults, *config);
   config = adjust(std::move(*config), diags);
   done(Step::Adjust, *config);
-  validate(*config, diags);
+  validate(*config, diags, options.isForUpstream);
   done(Step::Validate, *config);
   return diags.hasErrors() ? std::nullopt : std::move(config);
 }

@@ -16,6 +16,7 @@ enum class RuleKind : uint8_t {
   Derive, ///< gives a value to an unset option; a remark if its text says so
   Adjust, ///< changes a value; always a remark
   Error,
+  Unsupported, ///< an error about what upstream executes and shardc does not yet
   Warning,
   Remark,
 };
@@ -38,7 +39,7 @@ llvm::ArrayRef<RuleInfo> rules();
 const RuleInfo &info(RuleId rule);
 /// The rule of this id, or null.
 const RuleInfo *findRule(llvm::StringRef id);
-/// `derive`, `adjust`, `error`, `warning`, `remark`.
+/// `derive`, `adjust`, `error`, `unsupported`, `warning`, `remark`.
 llvm::StringRef ruleKindName(RuleKind kind);
 
 class RuleContext;

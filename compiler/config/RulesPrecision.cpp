@@ -2,6 +2,7 @@
 #include "compiler/config/RulePredicates.h"
 #include "runtime/base/Attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -134,6 +135,101 @@ void ruleMxfpDevice(RuleContext &ctx) {
     ctx.report({Opt::ClusterGpu, Opt::ModelFp4}, {DiagArg("fp4"), device});
 }
 
+void ruleBlockwiseDevice(RuleContext &ctx) {
+  if (!isFp8On(ctx) || !ctx.derived().gpu ||
+      !ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Blockwise))
+    return;
+  const predict::Device &device = predict::device(*ctx.derived().gpu);
+  constexpr int kHopper = 90;
+  if (device.hasFp8() && device.architecture != kHopper)
+    ctx.report({Opt::ClusterGpu, Opt::ModelFp8Recipe},
+               {DiagArg("fp8 recipe blockwise"), arg(ctx, Opt::ClusterGpu)});
+}
+
+void ruleFp8Extents(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (!isFp8On(ctx))
+    return;
+  // What does not fit wraps around, which keeps the remainder by a power of two.
+  auto size = [](int64_t number) { return static_cast<uint64_t>(number); };
+  uint64_t divisor = ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Mxfp8) ? 32 : 16;
+  uint64_t heads = size(d.numHeads / d.tensorParallel), head = size(d.headSize);
+  uint64_t groups = std::max<uint64_t>(size(d.numGroups / d.tensorParallel), 1);
+  struct Extent {
+    const char *what;
+    uint64_t size;
+    Opt option;
+  };
+  const Extent extents[] = {
+      {"the number of tokens of a rank's microbatch",
+       size(d.microBatch) * size(d.seqLength / d.contextParallel), Opt::ModelSeqLength},
+      {"the hidden size", size(d.hidden), Opt::ModelHiddenSize},
+      {"the width of a rank's heads", heads * head, Opt::ModelNumAttentionHeads},
+      {"the width of a rank's queries, keys and values", (heads + 2 * groups) * head,
+       Opt::ModelNumQueryGroups},
+      {"the width of a rank's MLP", size(d.ffnHidden / d.tensorParallel), Opt::ModelFfnHiddenSize},
+  };
+  const Extent *odd =
+      llvm::find_if(extents, [&](const Extent &extent) { return extent.size % divisor != 0; });
+  if (odd != std::end(extents))
+    ctx.report({odd->option, fp8Cause(ctx)},
+               {DiagArg(odd->what), DiagArg(static_cast<int64_t>(odd->size)),
+                DiagArg(static_cast<int64_t>(divisor))});
+}
+
+void ruleFp8DelayedUnsupported(RuleContext &ctx) {
+  Opt recipe = Opt::ModelFp8Recipe;
+  if (isFp8On(ctx) && ctx.cfg().is(recipe, Fp8Recipe::Delayed))
+    ctx.report({ctx.isWritten(recipe) ? recipe : fp8Cause(ctx)})
+        .fix(ctx.fixSet(recipe, Value::ofEnum(Fp8Recipe::Tensorwise), FixItKind::Alternative));
+}
+
+void ruleFp8GatherUnsupported(RuleContext &ctx) {
+  if (!isFp8On(ctx) || !ctx.on(Opt::DdpFp8ParamGather))
+    return;
+  Opt written = ctx.isWritten(Opt::DdpFp8ParamGather)        ? Opt::DdpFp8ParamGather
+                : ctx.isWritten(Opt::MixedPrecisionFp8Param) ? Opt::MixedPrecisionFp8Param
+                                                             : Opt::MixedPrecisionFp8ParamGather;
+  ctx.report({Opt::DdpFp8ParamGather, fp8Cause(ctx)})
+      .fix(ctx.fixSet(written, Value::ofBool(false)));
+}
+
+void ruleFp8AttentionUnsupported(RuleContext &ctx) {
+  for (Opt opt : {Opt::ModelFp8DotProductAttention, Opt::ModelFp8MultiHeadAttention})
+    if (isFp8On(ctx) && ctx.on(opt))
+      ctx.report({opt, fp8Cause(ctx)}, {pathOf(opt)});
+}
+
+void ruleFp8OutputUnsupported(RuleContext &ctx) {
+  if (isFp8On(ctx) && ctx.on(Opt::ModelFp8OutputProj))
+    ctx.report({Opt::ModelFp8OutputProj, fp8Cause(ctx)})
+        .fix(ctx.fixRemove(Opt::ModelFp8OutputProj));
+}
+
+void ruleFp8QuantizerUnsupported(RuleContext &ctx) {
+  Opt factory = Opt::ModelFp8QuantizerFactory, recipe = Opt::ModelFp8Recipe;
+  if (isFp8On(ctx) && ctx.has(factory))
+    ctx.report({factory, fp8Cause(ctx)}, {pathOf(factory), arg(ctx, factory)})
+        .fix(ctx.fixRemove(factory));
+  else if (isFp8On(ctx) && ctx.cfg().is(recipe, Fp8Recipe::Custom))
+    ctx.report({recipe, fp8Cause(ctx)}, {pathOf(recipe), arg(ctx, recipe)});
+}
+
+void ruleFp8WeightsUnsupported(RuleContext &ctx) {
+  if (dtypeBytes(ctx.derived().params) < 2)
+    ctx.report({Opt::ModelParamsDtype});
+}
+
+void ruleHalfWeightsUnsupported(RuleContext &ctx) {
+  if (ctx.derived().params == DType::F16 && !ctx.on(Opt::ModelFp16))
+    ctx.report({Opt::ModelParamsDtype, Opt::ModelFp16});
+}
+
+void ruleFp4Unsupported(RuleContext &ctx) {
+  if (ctx.has(Opt::ModelFp4))
+    ctx.report({Opt::ModelFp4}, {arg(ctx, Opt::ModelFp4)});
+}
+
 void ruleFp8ParamGatherNeeds(RuleContext &ctx) {
   bool isServed =
       ctx.wantsFsdp() || ctx.on(Opt::DistUseTorchFsdp2) || ctx.derived().distributedOptimizer;
@@ -174,6 +270,21 @@ void ruleHalfMainParams(RuleContext &ctx) {
   if (ctx.wantsFsdp() && ctx.cfg().is(main, FloatTypeOrAuto::Fp16))
     ctx.report({main, ctx.fsdpFlag()}, {pathOf(main)})
         .fix(ctx.fixSet(main, Value::ofEnum(FloatTypeOrAuto::Fp32)));
+}
+
+void ruleMasterWeightsUnsupported(RuleContext &ctx) {
+  Opt main = Opt::DdpMegatronFsdpMainParamsDtype;
+  bool isHalf = ctx.cfg().is(main, FloatTypeOrAuto::Fp16); // the rule above has said it
+  if (ctx.derived().master != DType::F32 && !isHalf)
+    ctx.report({main, ctx.fsdpFlag()}, {arg(ctx, main)})
+        .fix(ctx.fixSet(main, Value::ofEnum(FloatTypeOrAuto::Fp32)));
+}
+
+void ruleMomentsUnsupported(RuleContext &ctx) {
+  for (Opt opt : {Opt::OptimizerExpAvgDtype, Opt::OptimizerExpAvgSqDtype})
+    if (!ctx.cfg().is(opt, FloatType::Fp32))
+      ctx.report({opt}, {pathOf(opt), arg(ctx, opt)})
+          .fix(ctx.fixSet(opt, Value::ofEnum(FloatType::Fp32)));
 }
 
 void ruleLossScaleRange(RuleContext &ctx) {

@@ -25,6 +25,7 @@ struct LoadOptions {
   std::string path;                  ///< the recipe
   std::vector<std::string> overlays; ///< recipe files laid over it, later ones over earlier ones
   std::vector<std::string> sets;     ///< `path=value`, over everything
+  bool isForUpstream = false;        ///< shardc need not be able to execute it
 };
 
 enum class Step : uint8_t { Resolve, Defaults, Adjust, Validate };

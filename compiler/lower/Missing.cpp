@@ -12,7 +12,6 @@ using config::Opt;
 
 /// Options that change what a model computes or how it learns, and that no op implements yet.
 constexpr std::pair<Opt, const char *> kForeign[] = {
-    {Opt::ModelFp4, "matrix multiplication in fp4"},
     {Opt::ModelPeft, "training of adapters"},
     {Opt::ModelMegatronMimo, "a model of several modules"},
     {Opt::ModelMtpNumLayers, "multi-token prediction"},
@@ -34,17 +33,11 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::TrainRampupBatchSize, "batch size rampup"},
 };
 
-/// What a model in fp8 may ask for besides, which no op implements yet.
-constexpr std::pair<Opt, const char *> kOfFp8[] = {
-    {Opt::DdpFp8ParamGather, "gathering of weights in fp8"},
-    {Opt::ModelFp8DotProductAttention, "attention in fp8"},
-    {Opt::ModelFp8MultiHeadAttention, "attention layers in fp8"},
-    {Opt::ModelFp8OutputProj, "an output projection in fp8"},
-    {Opt::ModelFp8QuantizerFactory, "quantisers of one's own"},
-};
-
-/// Options that refine those that findMissing names, or that are valid only together with them.
+/// Options that refine those that findMissing names, that are valid only together with them, or
+/// that rules refuse for now.
 constexpr llvm::StringLiteral kPlanned[] = {
+    "ddp.fp8_param_gather",
+    "ddp.megatron_fsdp_main_params_dtype",
     "model.cpu_offloading_",
     "model.dsa_",
     "model.expert_model_parallel_size",
@@ -84,20 +77,6 @@ bool splitsPositionsUnaligned(const Config &config) {
   int64_t bytes =
       d.microBatch * d.seqLength / d.contextParallel * static_cast<int64_t>(dtypeBytes(DType::I32));
   return bytes / d.tensorParallel % kPlaceAlign != 0;
-}
-
-/// What every extent of a product of 8 bits is a multiple of.
-constexpr int64_t kFp8Extent = 16;
-
-/// An extent of a layer's products on a rank that this does not divide; 0 if there is none.
-int64_t extentUnfitForFp8(const config::Derived &d) {
-  int64_t ranks = d.tensorParallel;
-  int64_t heads = d.numHeads / ranks, groups = d.numGroups / ranks;
-  for (int64_t extent : {d.microBatch * d.seqLength, d.hidden, heads * d.headSize,
-                         (heads + 2 * groups) * d.headSize, d.ffnHidden / ranks})
-    if (extent % kFp8Extent != 0)
-      return extent;
-  return 0;
 }
 
 /// What slices of sequences cannot do.
@@ -149,20 +128,6 @@ std::vector<Missing> findMissing(const Config &config) {
        Opt::ModelSeqLenInterpolationFactor);
   need(config.isOn(Opt::ModelMultiLatentAttention), "latent attention",
        Opt::ModelMultiLatentAttention);
-  need(dtypeBytes(d.params) < 2, "fp8 as type of weights", Opt::ModelParamsDtype);
-  need(d.params == DType::F16 && !config.isOn(Opt::ModelFp16), "fp16 as type of weights",
-       Opt::ModelParamsDtype);
-  if (config.has(Opt::ModelFp8)) {
-    need(!config.is(Opt::ModelFp8Recipe, config::Fp8Recipe::Tensorwise),
-         fmt::format("fp8 recipe '{}'", config::toRecipeText(config, Opt::ModelFp8Recipe)),
-         Opt::ModelFp8Recipe);
-    need(extentUnfitForFp8(d) != 0,
-         fmt::format("fp8 products with an extent of {}, which {} does not divide",
-                     extentUnfitForFp8(d), kFp8Extent),
-         Opt::ModelFp8);
-    for (const auto &[option, what] : kOfFp8)
-      need(asksFor(config, option), what, option);
-  }
   using config::CkptFormat;
   need(config.has(Opt::CheckpointSave) &&
            (config.is(Opt::CheckpointCkptFormat, CkptFormat::Torch) ||
@@ -178,11 +143,6 @@ std::vector<Missing> findMissing(const Config &config) {
   need(optimizer != OptimizerKind::Adam && optimizer != OptimizerKind::Sgd,
        fmt::format("optimizer '{}'", config::toRecipeText(config, Opt::OptimizerOptimizer)),
        Opt::OptimizerOptimizer);
-  // Optimizers update weights and moments in fp32, and gradients are fp32, bf16 or fp16.
-  need(d.master != DType::F32, "a type of master weights other than fp32",
-       Opt::DdpMegatronFsdpMainParamsDtype);
-  need(d.expAvg != DType::F32, "a type of moments other than fp32", Opt::OptimizerExpAvgDtype);
-  need(d.expAvgSq != DType::F32, "a type of moments other than fp32", Opt::OptimizerExpAvgSqDtype);
   return missing;
 }
 

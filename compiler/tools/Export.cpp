@@ -17,8 +17,10 @@ int runExport(const ExportCommand &command) {
   Session session(command.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
+  config::LoadOptions load = command.common.load;
+  load.isForUpstream = true;
   std::optional<config::Config> config =
-      config::loadConfig(session.sources(), session.diags(), command.common.load);
+      config::loadConfig(session.sources(), session.diags(), load);
   if (!config) {
     session.finish();
     return kInputErrors;

@@ -53,6 +53,19 @@ void printDevice(const config::Derived &d, const plan::Plan &plan) {
     llvm::outs() << "  " << line << "\n";
 }
 
+/// Memory and step of the same recipe without fp8.
+void printWithoutFp8(const config::Config &config, const CommonOptions &options) {
+  if (!config.has(config::Opt::ModelFp8))
+    return;
+  std::optional<plan::Plan> plan =
+      planWith(options, {"mixed_precision.fp8=none", "model.fp8=none"});
+  if (!plan)
+    return;
+  std::optional<predict::StepTime> time = predictedStep(*plan);
+  llvm::outs() << fmt::format("without fp8: {}{}\n", plan::formatBytes(deviceBytesOf(*plan)),
+                              time ? ", predicted step " + formatDuration(time->step) : "");
+}
+
 /// Splits of the same ranks that are printed.
 constexpr size_t kSplitsMax = 12;
 
@@ -98,6 +111,7 @@ int runFit(const CommonOptions &options) {
   passes::runPipeline(plan, {}, notes);
   printMemory(plan);
   printDevice(config->derived(), plan);
+  printWithoutFp8(*config, options);
   llvm::outs() << "other settings:\n";
   for (const FitChange &change : tryChanges(*config, options))
     llvm::outs() << fmt::format("  {:<70} {:>12}{}\n", change.what, plan::formatBytes(change.bytes),

@@ -38,6 +38,7 @@ BYTES_TOKENS = 257
 BEFORE_BLACKWELL = {"a100", "a100_40gb", "h100", "h200", "l40s"}
 BLACKWELL = {"b200", "gb200", "b300", "gb300"}
 NO_FP8 = {"a100", "a100_40gb", "host"}
+HOPPER = {"h100", "h200"}
 
 
 def targets(section, field):
@@ -413,6 +414,22 @@ def one_queue(f):
     return f.variable("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
 
 
+def half(f):
+    """Whether the model computes in 16 bits; otherwise weights are in fp32, whatever their type says."""
+    return f.on("model.bf16") or f.on("model.fp16")
+
+
+def fp8_extent(f):
+    """Whether some extent of a layer's products on a rank is not a multiple of what fp8 takes."""
+    heads, groups = (max(f.num(f"model.{name}", 1), 1) // f.tp for name in ("num_attention_heads", "num_query_groups"))
+    groups = max(groups, 1)
+    hidden, head, ffn, length = (max(f.num(f"model.{name}", 1), 1) for name in
+                                 ("hidden_size", "kv_channels", "ffn_hidden_size", "seq_length"))
+    rows = max(f.num("train.micro_batch_size", 1), 1) * (length // f.cp)
+    part = 32 if f["model.fp8_recipe"] == "mxfp8" else 16
+    return any(size % part for size in (rows, hidden, heads * head, (heads + 2 * groups) * head, ffn // f.tp))
+
+
 def sharded(f):
     return f.fsdp or f.torch or f.distributed
 
@@ -565,6 +582,24 @@ ERRORS = {
     "mxfp-device": lambda f: f.has("cluster.gpu") and f["cluster.gpu"] not in BLACKWELL and (
         f.has("model.fp4") or f.has("model.fp8") and f["model.fp8_recipe"] == "mxfp8" and
         f["cluster.gpu"] not in NO_FP8),
+    "master-weights-unsupported": lambda f: f.fsdp and (
+        f["ddp.megatron_fsdp_main_params_dtype"] == "bf16" or
+        f["ddp.megatron_fsdp_main_params_dtype"] in ("auto", None) and half(f) and f["model.params_dtype"] != "fp32"),
+    "moments-unsupported": lambda f: any(f[f"optimizer.{name}_dtype"] != "fp32" for name in ("exp_avg", "exp_avg_sq")),
+    "fp8-blockwise-device": lambda f: f.has("model.fp8") and f["model.fp8_recipe"] == "blockwise" and
+    f.has("cluster.gpu") and f["cluster.gpu"] not in HOPPER | NO_FP8,
+    "fp8-extents": lambda f: f.has("model.fp8") and fp8_extent(f),
+    "fp8-delayed-unsupported": lambda f: f.has("model.fp8") and f["model.fp8_recipe"] == "delayed",
+    "fp8-param-gather-unsupported": lambda f: f.has("model.fp8") and f.on("ddp.fp8_param_gather"),
+    "fp8-attention-unsupported": lambda f: f.has("model.fp8") and (
+        f.on("model.fp8_dot_product_attention") or f.on("model.fp8_multi_head_attention")),
+    "fp8-output-projection-unsupported": lambda f: f.has("model.fp8") and f.on("model.fp8_output_proj"),
+    "fp8-quantizers-unsupported": lambda f: f.has("model.fp8") and (
+        f.has("model.fp8_quantizer_factory") or f["model.fp8_recipe"] == "custom"),
+    "fp8-weights-unsupported": lambda f: half(f) and f["model.params_dtype"] == "fp8",
+    "fp16-weights-unsupported": lambda f: half(f) and f["model.params_dtype"] == "fp16" and
+    not f.on("model.fp16"),
+    "fp4-unsupported": lambda f: f.has("model.fp4"),
     "fp8-param-gather-needs": lambda f: f.on("ddp.fp8_param_gather") and not sharded(f),  # V47
     "fp4-param-gather-needs": lambda f: f.on("ddp.fp4_param_gather") and not sharded(f),  # V47
     "fp8-params-strategy": lambda f: f.fsdp and not f.v2 and f.on("ddp.fp8_param_gather") and

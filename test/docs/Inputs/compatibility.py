@@ -41,6 +41,9 @@ FEATURES = {
     "fp16, dynamic loss scale": "  mixed_precision = fp16_mixed\n",
     "FP8 compute, delayed scaling": "  mixed_precision bf16_with_fp8_delayed_scaling_mixed { fp8_param_gather = false }\n",
     "FP8 compute, current scaling": "  mixed_precision bf16_mixed { fp8 = hybrid  fp8_recipe = tensorwise }\n",
+    "FP8 compute, blockwise": "  mixed_precision = bf16_with_fp8_subchannel_scaling_mixed\n",
+    "FP8 compute, MXFP8": "  mixed_precision bf16_with_mxfp8_mixed { fp8_param_gather = false  "
+                          "reuse_grad_buf_for_mxfp8_param_ag = false }\n",
     "FP8 parameters": "  mixed_precision = bf16_with_fp8_current_scaling_mixed\n",
     "meta-device initialisation": "  model.init_model_with_meta_device = true\n",
     "TP with SP": "  model { tensor_model_parallel_size = 2  sequence_parallel = true }\n",
@@ -83,6 +86,8 @@ PROOFS = [
     ("bf16", ("no_shard", "optim_grads_params"), "test/e2e/golden-bf16.test", "tested on host"),
     ("fp16, dynamic loss scale", SHARDINGS, "test/e2e/golden-fp16.test", "tested on host"),
     ("FP8 compute, current scaling", SHARDINGS, "test/e2e/golden-fp8.test", "tested on host"),
+    ("FP8 compute, blockwise", ("optim", "optim_grads_params"), "test/e2e/golden-fp8-blocks.test", "tested on host"),
+    ("FP8 compute, MXFP8", ("optim", "optim_grads_params"), "test/e2e/golden-fp8-blocks.test", "tested on host"),
     ("selective recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
     ("full recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
     ("checkpoint, default format", (*SHARDINGS, "torch FSDP2"), "test/e2e/resume-agrees.test", "tested on host"),

@@ -31,6 +31,8 @@ class Variant:
     gradients: torch.dtype = E5M2
     weight_gradients: bool = True
     bf16_layers: int = 0  # first ones, and last ones, that stay as they are
+    blocks: str = ""  # "blockwise" or "mxfp8"; otherwise each tensor has one scale
+    hidden: int = 48  # mxfp8 takes extents that 32 divides
 
 
 VARIANTS = {
@@ -38,6 +40,8 @@ VARIANTS = {
     "e4m3": Variant(gradients=E4M3),
     "bf16_wgrad": Variant(weight_gradients=False),
     "bf16_ends": Variant(bf16_layers=1),
+    "blockwise": Variant(blocks="blockwise"),
+    "mxfp8": Variant(blocks="mxfp8", gradients=E4M3, hidden=64),
 }
 
 
@@ -47,6 +51,44 @@ def quantised(x, dtype):
     amax = x.abs().max()
     by = largest / amax if amax > 0 else torch.tensor(1.0)
     return (x * by).clamp(-largest, largest).to(dtype).float(), 1 / by
+
+
+def block_quantised(x, dtype, variant, is_weight=False):
+    """The numbers that the blocks of a matrix have, each with a power of two as its scale."""
+    largest = torch.finfo(dtype).max
+    rows, cols = (1, 32) if variant.blocks == "mxfp8" else (128 if is_weight else 1, 128)
+    height, width = x.shape
+    padded = torch.nn.functional.pad(x, (0, -width % cols, 0, -height % rows))
+    blocks = padded.view(padded.shape[0] // rows, rows, padded.shape[1] // cols, cols)
+    amax = blocks.abs().amax((1, 3), keepdim=True)
+    if variant.blocks == "mxfp8":  # the smallest power of two that is enough
+        mantissa, exponent = torch.frexp(amax * torch.tensor(1 / largest))
+        scale = torch.ldexp(torch.ones_like(amax), exponent - (mantissa == 0.5).int())
+    else:  # the largest one that the quotient allows
+        _, exponent = torch.frexp(largest / amax)
+        scale = torch.ldexp(torch.ones_like(amax), 1 - exponent)
+    scale = torch.where(amax > 0, scale, 1.0)
+    numbers = (blocks / scale).clamp(-largest, largest).to(dtype).float() * scale
+    return numbers.view(padded.shape)[:height, :width]
+
+
+class BlockProduct(torch.autograd.Function):
+    """The same with scales of blocks, which lie along what is summed."""
+
+    @staticmethod
+    def forward(ctx, x, w, variant):
+        ctx.save_for_backward(x, w)
+        ctx.variant = variant
+        rows = block_quantised(x.flatten(0, -2), E4M3, variant)
+        return (rows @ block_quantised(w, E4M3, variant, True).T).view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, w = ctx.saved_tensors
+        variant, rows = ctx.variant, dy.flatten(0, -2)
+        dx = block_quantised(rows, variant.gradients, variant) @ block_quantised(w.T, E4M3, variant, True).T
+        dw = block_quantised(rows.T, variant.gradients, variant) @ block_quantised(x.flatten(0, -2).T, E4M3, variant).T
+        return dx.view(x.shape), dw, None
 
 
 class Product(torch.autograd.Function):
@@ -82,7 +124,8 @@ class Numerics(model.Numerics):
     def linear(self, x, p, name):
         if not any(name.startswith(layer) for layer in self.layers):
             return super().linear(x, p, name)
-        y = Product.apply(self.up(x), self.up(p[f"{name}.weight"]), self.variant)
+        product = BlockProduct if self.variant.blocks else Product
+        y = product.apply(self.up(x), self.up(p[f"{name}.weight"]), self.variant)
         b = p.get(f"{name}.bias")
         return self.down(y if b is None else y + self.up(b))
 
@@ -109,16 +152,18 @@ def main(names):
             continue
         case = dataclasses.replace(case, steps=STEPS)
         order = dataset.SampleOrder(docs, case.steps * case.global_batch, case.seq_length, case.data_seed)
-        bf16 = train(case, order, None, False)
-        values = {"case": case.name, "torch": torch.__version__, "compared_steps": COMPARED, "bf16": bf16.loss, "variants": {}}
+        values = {"case": case.name, "torch": torch.__version__, "compared_steps": COMPARED, "variants": {}}
         for name, variant in VARIANTS.items():
             if 2 * variant.bf16_layers >= case.num_layers:
                 continue
+            case = dataclasses.replace(case, hidden=variant.hidden, head=variant.hidden // case.heads)
+            bf16 = train(case, order, None, False)
             run, other = (train(case, order, variant, native) for native in (False, True))
             apart = {key: relative(getattr(other, key)[:COMPARED], getattr(run, key)[:COMPARED]) for key in ("loss", "grad_norm")}
             values["variants"][name] = {
                 "tolerance": {key: MARGIN * value for key, value in apart.items()},
                 "from_bf16": MARGIN * mean_distance(run.loss, bf16.loss),
+                "bf16": bf16.loss,
                 "loss": run.loss,
                 "grad_norm": run.grad_norm,
             }

@@ -21,6 +21,8 @@ VARIANTS = {
     "e4m3": ["mixed_precision.fp8=e4m3"],
     "bf16_wgrad": ["mixed_precision.fp8_wgrad=false"],
     "bf16_ends": ["mixed_precision.first_last_layers_bf16=true"],
+    "blockwise": ["mixed_precision.fp8_recipe=blockwise"],
+    "mxfp8": ["mixed_precision.fp8_recipe=mxfp8", "mixed_precision.fp8=e4m3", "model.hidden_size=64"],
     # The same numbers by other ways.
     "recomputed": ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"],
     "kept": ["ddp.keep_fp8_transpose_cache=true"],
@@ -45,7 +47,8 @@ def expect(condition, text):
 
 def check_values(case, variant, ranks, strategy):
     golden = json.loads((HERE / "values" / f"{case}_fp8.json").read_text())
-    want, bf16 = golden["variants"][SAME_AS.get(variant, variant)], golden["bf16"]
+    want = golden["variants"][SAME_AS.get(variant, variant)]
+    bf16 = want["bf16"]
     settings = [*STRATEGIES[strategy], *VARIANTS[variant], f"cluster.gpus_per_node={ranks}", f"train.train_iters={len(bf16)}"]
     with tempfile.TemporaryDirectory() as folder:
         rows = train(case, settings, pathlib.Path(folder))
