@@ -1,6 +1,7 @@
 #include "runtime/plan/StateShare.h"
 
 #include <algorithm>
+#include <compare>
 
 namespace shardc::plan {
 namespace {
@@ -63,22 +64,24 @@ StateShare stateShareOf(const Plan &plan, int32_t block) {
 }
 
 bool savesBlock(const Plan &plan, uint32_t role, int32_t block) {
+  auto hasItToo = [&](const Role &other) {
+    return &other != &plan.roles[role] && hasState(other, block);
+  };
+  if (std::ranges::none_of(plan.roles, hasItToo)) // nearly always
+    return true;
   std::vector<bool> isOfParts = axesOfParts(plan, block);
   std::vector<AxisRange> own = boxOf(plan, plan.roles[role]);
   return std::ranges::none_of(plan.roles, [&](const Role &other) {
-    if (&other == &plan.roles[role] || !hasState(other, block))
+    if (!hasItToo(other))
       return false;
     std::vector<AxisRange> box = boxOf(plan, other);
-    bool isBefore = false, isBehind = false; // whichever holds first
-    for (size_t axis = 0; axis < box.size(); ++axis) {
-      if (isOfParts[axis] && (box[axis].begin > own[axis].begin || box[axis].end < own[axis].end))
+    auto order = std::strong_ordering::equal; // by the first axis where both differ
+    for (size_t axis = 0; axis < box.size(); ++axis)
+      if (!isOfParts[axis])
+        order = order == 0 ? box[axis].begin <=> own[axis].begin : order;
+      else if (box[axis].begin > own[axis].begin || box[axis].end < own[axis].end)
         return false; // has other elements
-      if (!isOfParts[axis] && !isBehind)
-        isBefore = isBefore || box[axis].begin < own[axis].begin;
-      if (!isOfParts[axis] && !isBefore)
-        isBehind = isBehind || box[axis].begin > own[axis].begin;
-    }
-    return isBefore;
+    return order < 0;
   });
 }
 

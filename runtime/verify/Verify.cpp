@@ -255,6 +255,22 @@ const std::vector<const Block *> &Inspection::blocksInCheckpoint(uint32_t role) 
   return heldCells(role).blocks;
 }
 
+const std::vector<uint32_t> &Inspection::rolesThatSave(size_t block) {
+  if (rolesThatSave_.empty()) {
+    rolesThatSave_.resize(plan_.blocks.size());
+    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
+      for (const Block *held : blocksInCheckpoint(r)) {
+        if (held == nullptr)
+          continue;
+        std::vector<uint32_t> &roles =
+            rolesThatSave_[static_cast<size_t>(held - plan_.blocks.data())];
+        if (roles.empty() || roles.back() != r)
+          roles.push_back(r);
+      }
+  }
+  return rolesThatSave_[block];
+}
+
 const std::vector<bool> &Inspection::cellsInCheckpoint(uint32_t role) {
   return heldCells(role).isHeld;
 }

@@ -22,10 +22,6 @@ std::vector<Pred> predsOf(const Segment &segment) {
   return preds;
 }
 
-} // namespace
-
-namespace {
-
 std::vector<std::pair<Variant, Variant>> findRepresentatives(Inspection &inspection, uint32_t role,
                                                              uint32_t segment) {
   std::vector<Pred> preds = predsOf(inspection.plan().roles[role].segments[segment]);

@@ -49,6 +49,8 @@ public:
   /// one holds it. Made at the first call.
   const std::vector<const Block *> &blocksInCheckpoint(uint32_t role);
   const std::vector<bool> &cellsInCheckpoint(uint32_t role);
+  /// Roles of which a checkpoint holds state of the block, in order. Made at the first call.
+  const std::vector<uint32_t> &rolesThatSave(size_t block);
   /// Variants of the segment that the role's program takes, or all where there is no program yet. A
   /// background segment is taken always. Made at the first call.
   const std::vector<Variant> &variantsOf(uint32_t role, uint32_t segment);
@@ -103,8 +105,9 @@ private:
     std::vector<bool> isHeld;
   };
   HeldCells &heldCells(uint32_t role);
-  std::vector<std::optional<HeldCells>> held_;    ///< by role
-  const std::vector<RoleRings> *rings_ = nullptr; ///< by role
+  std::vector<std::optional<HeldCells>> held_;       ///< by role
+  std::vector<std::vector<uint32_t>> rolesThatSave_; ///< by block
+  const std::vector<RoleRings> *rings_ = nullptr;    ///< by role
   Turns turns_ = Turns::Different;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<int64_t>> shifts_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<Variant, Variant>>>

@@ -223,7 +223,7 @@ private:
   /// True if a turn has changed nothing but the microbatch under way.
   bool isMovedOn(const States &before, const States &after, const LoopTurns &turns) const {
     return std::ranges::equal(before, after, [&](const State &a, const State &b) {
-      for (uint32_t region = 0; region < regions_.size(); ++region) {
+      for (uint32_t region = regions_.size(); region-- > 0;) { // slots, which change, are last
         uint32_t to = turns.at(region, 1);
         if (a.isValid[region] != b.isValid[to] || a.lost[region] != b.lost[to])
           return false;

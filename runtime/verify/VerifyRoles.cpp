@@ -74,6 +74,21 @@ std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role) {
   return parts;
 }
 
+bool haveUpdatesInCommon(const Plan &plan) {
+  std::vector<uint32_t> updater(plan.blocks.size(), kNone); // of each block: a role
+  for (uint32_t r = 0; r < plan.roles.size(); ++r)
+    for (const Segment &segment : plan.roles[r].segments)
+      for (const Op &op : segment.ops) {
+        if (!opInfo(op.kind).isOptimizer())
+          continue;
+        uint32_t &role = updater[static_cast<size_t>(op.getInt(AttrKey::block))];
+        if (role != kNone && role != r)
+          return true;
+        role = r;
+      }
+  return false;
+}
+
 void compareRoles(Inspection &inspection, const std::vector<PartUpdates> &updates) {
   for (size_t b = 1; b < updates.size() && inspection.size() == 0; ++b)
     for (size_t a = 0; a < b && inspection.size() == 0; ++a)

@@ -15,14 +15,12 @@ namespace {
 /// What it takes to find the marks of an op, in the visits that are counted.
 constexpr uint64_t kVisitsOfMark = 4;
 
-} // namespace
-
-class SegmentSums::Impl {
+class MarkFollower {
 public:
-  Impl(Inspection &inspection, uint32_t roleIndex, const Role &part)
-      : numbers(inspection.plan(), part), report_(inspection), plan_(inspection.plan()),
-        roleIndex_(roleIndex), role_(plan_.roles[roleIndex]), allAxes_(axesOf(plan_)),
-        dataAxes_(axesOf(plan_, plan_.dataGroup)), splits_(inspection),
+  MarkFollower(Inspection &inspection, uint32_t roleIndex, const Role &part, bool areNumbered)
+      : numbers(inspection.plan(), part, areNumbered), report_(inspection),
+        plan_(inspection.plan()), roleIndex_(roleIndex), role_(plan_.roles[roleIndex]),
+        allAxes_(axesOf(plan_)), dataAxes_(axesOf(plan_, plan_.dataGroup)), splits_(inspection),
         stages_(stagesOf(inspection, roleIndex, part)) {
     step.updates.resize(plan_.blocks.size());
     findTraining();
@@ -48,6 +46,7 @@ public:
     for (uint32_t i = 0; i < segment_->ops.size(); ++i)
       followOp(i);
     Holds left;
+    left.reserve(segment_->outs.size());
     for (const Segment::Boundary &out : segment_->outs)
       left.push_back({marks_[out.value], numbers.of(out.value)});
     return left;
@@ -533,8 +532,15 @@ private:
   const std::vector<int64_t> *shifts_ = nullptr; ///< of its values, or empty
 };
 
-SegmentSums::SegmentSums(Inspection &inspection, uint32_t roleIndex, const Role &part)
-    : impl_(std::make_unique<Impl>(inspection, roleIndex, part)) {}
+} // namespace
+
+class SegmentSums::Impl : public MarkFollower {
+  using MarkFollower::MarkFollower;
+};
+
+SegmentSums::SegmentSums(Inspection &inspection, uint32_t roleIndex, const Role &part,
+                         bool areNumbered)
+    : impl_(std::make_unique<Impl>(inspection, roleIndex, part, areNumbered)) {}
 SegmentSums::~SegmentSums() = default;
 
 Holds SegmentSums::follow(uint32_t segment, const Variant &variant, const Holds &taken) {

@@ -33,7 +33,8 @@ struct StepState {
 /// Segments of a part of a role's ranks.
 class SegmentSums {
 public:
-  SegmentSums(Inspection &inspection, uint32_t roleIndex, const Role &part);
+  /// `areNumbered` are values if roles are held against each other.
+  SegmentSums(Inspection &inspection, uint32_t roleIndex, const Role &part, bool areNumbered);
   ~SegmentSums();
 
   /// What a run leaves; nothing if that is too much to find out.

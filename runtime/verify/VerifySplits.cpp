@@ -158,27 +158,29 @@ private:
 /// Whether ranks of some role with the block's state are at each coordinate of these axes.
 class CoverCheck {
 public:
-  CoverCheck(Inspection &inspection, const std::vector<const Role *> &roles, Axes axes)
+  CoverCheck(Inspection &inspection, const std::vector<uint32_t> &roles, Axes axes)
       : report_(inspection), plan_(inspection.plan()), roles_(roles), axes_(axes) {}
 
   bool isWhole() { return !roles_.empty() && isWhole(0, roles_); }
 
 private:
   /// From the axis on, of the roles that have ranks at the coordinates chosen so far.
-  bool isWhole(uint16_t axis, const std::vector<const Role *> &roles) {
+  bool isWhole(uint16_t axis, const std::vector<uint32_t> &roles) {
     while (axis < plan_.mesh.size() && (axes_ >> axis & 1) == 0)
       ++axis;
     if (axis == plan_.mesh.size())
       return !roles.empty();
     std::set<int64_t> begins = {0};
-    for (const Role *role : roles)
-      for (AxisRange own = extentOf(plan_, *role, axis); int64_t cut : {own.begin, own.end})
+    for (uint32_t role : roles)
+      for (AxisRange own = extentOf(plan_, plan_.roles[role], axis);
+           int64_t cut : {own.begin, own.end})
         if (cut < plan_.mesh[axis].size)
           begins.insert(cut);
     for (int64_t begin : begins) {
-      std::vector<const Role *> there;
-      for (const Role *role : roles)
-        if (AxisRange own = extentOf(plan_, *role, axis); own.begin <= begin && begin < own.end)
+      std::vector<uint32_t> there;
+      for (uint32_t role : roles)
+        if (AxisRange own = extentOf(plan_, plan_.roles[role], axis);
+            own.begin <= begin && begin < own.end)
           there.push_back(role);
       if (!report_.spend(roles.size()) || !isWhole(axis + 1, there))
         return false;
@@ -188,24 +190,9 @@ private:
 
   Inspection &report_;
   const Plan &plan_;
-  const std::vector<const Role *> &roles_; ///< that have the block's state
+  const std::vector<uint32_t> &roles_; ///< that have the block's state
   Axes axes_;
 };
-
-/// For each block the roles of which a checkpoint holds it.
-std::vector<std::vector<const Role *>> savingRoles(Inspection &inspection) {
-  const Plan &plan = inspection.plan();
-  std::vector<std::vector<const Role *>> found(plan.blocks.size());
-  for (uint32_t r = 0; r < plan.roles.size(); ++r)
-    for (const Block *block : inspection.blocksInCheckpoint(r)) {
-      if (block == nullptr)
-        continue;
-      std::vector<const Role *> &roles = found[static_cast<size_t>(block - plan.blocks.data())];
-      if (roles.empty() || roles.back() != &plan.roles[r])
-        roles.push_back(&plan.roles[r]);
-    }
-  return found;
-}
 
 /// Tensors of a stack have names that no other one has.
 void checkTensorNames(Inspection &inspection) {
@@ -268,7 +255,6 @@ void checkSaved(Inspection &inspection) {
   if (plan.job.checkpoint.save.empty())
     return;
   checkTensorNames(inspection);
-  const std::vector<std::vector<const Role *>> roles = savingRoles(inspection);
   std::set<std::pair<int32_t, Axes>> seen;
   for (const Param &param : plan.params) {
     const auto index = static_cast<size_t>(param.block);
@@ -277,7 +263,7 @@ void checkSaved(Inspection &inspection) {
     if (block.stateShard < block.numel)
       axes |= axesOf(plan, block.stateGroup);
     if (seen.emplace(param.block, axes).second &&
-        !CoverCheck(inspection, roles[index], axes).isWhole())
+        !CoverCheck(inspection, inspection.rolesThatSave(index), axes).isWhole())
       inspection.add(Rule::Save, {},
                      fmt::format("the plan saves, and no rank has the state of some elements of "
                                  "parameter '{}'",

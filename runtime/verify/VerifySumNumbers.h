@@ -14,13 +14,12 @@ namespace shardc::plan::verifier {
 /// Combines two numbers that represent values.
 uint64_t mixed(uint64_t a, uint64_t b);
 
-/// Numbers of the values of one run of a segment. All are 0 where the plan has one role, which is
-/// held against none.
+/// Numbers of the values of one run of a segment. All are 0 unless the numbering is on.
 class ValueNumbers {
 public:
   /// Of a part of a role's ranks.
-  ValueNumbers(const Plan &plan, const Role &part)
-      : plan_(plan), part_(part), isOn_(plan.roles.size() > 1) {}
+  ValueNumbers(const Plan &plan, const Role &part, bool isOn)
+      : plan_(plan), part_(part), isOn_(isOn) {}
 
   bool isOn() const { return isOn_; }
   void beginStep() { meetings_.clear(); }

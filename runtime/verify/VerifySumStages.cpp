@@ -14,29 +14,12 @@ bool addsLosses(const Role &role) {
   });
 }
 
-/// By block, other roles that have its state.
-std::vector<std::vector<uint32_t>> holdersBeside(Inspection &inspection, uint32_t role) {
-  const Plan &plan = inspection.plan();
-  std::vector<std::vector<uint32_t>> holders(plan.blocks.size());
-  for (uint32_t r = 0; r < plan.roles.size(); ++r) {
-    if (r == role)
-      continue;
-    for (const Block *block : inspection.blocksInCheckpoint(r)) {
-      if (block == nullptr)
-        continue;
-      std::vector<uint32_t> &of = holders[static_cast<size_t>(block - plan.blocks.data())];
-      if (of.empty() || of.back() != r)
-        of.push_back(r);
-    }
-  }
-  return holders;
-}
-
-/// Axes along which the roles have other ranks than the part.
-Axes axesApart(const Plan &plan, const Role &part, const std::vector<uint32_t> &roles) {
+/// Axes along which other ones of the roles have other ranks than this part of a role.
+Axes axesApart(const Plan &plan, uint32_t role, const Role &part,
+               const std::vector<uint32_t> &roles) {
   Axes axes = 0;
   for (uint32_t r : roles)
-    for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
+    for (uint16_t axis = 0; axis < plan.mesh.size() && r != role; ++axis) {
       AxisRange own = extentOf(plan, part, axis), other = extentOf(plan, plan.roles[r], axis);
       if (own.begin != other.begin || own.end != other.end)
         axes |= static_cast<Axes>(1u << axis);
@@ -56,9 +39,11 @@ Stages stagesOf(Inspection &inspection, uint32_t role, const Role &part) {
   for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis)
     if (AxisRange own = extentOf(plan, part, axis); own.end - own.begin > 1)
       stages.axes &= static_cast<Axes>(~(1u << axis));
-  for (const std::vector<uint32_t> &holders : holdersBeside(inspection, role)) {
-    stages.sharedBy.push_back(axesApart(plan, part, holders) & stages.axes);
-    stages.isHeldByOthers.push_back(!holders.empty());
+  for (size_t block = 0; block < plan.blocks.size(); ++block) {
+    const std::vector<uint32_t> &holders = inspection.rolesThatSave(block);
+    auto isOther = [&](uint32_t holder) { return holder != role; };
+    stages.isHeldByOthers.push_back(std::ranges::any_of(holders, isOther));
+    stages.sharedBy.push_back(axesApart(plan, role, part, holders) & stages.axes);
   }
   stages.othersAddLosses = stages.axes != 0 && !addsLosses(plan.roles[role]) &&
                            std::ranges::any_of(plan.roles, addsLosses);

@@ -36,11 +36,11 @@ uint64_t numberOfSkipped(uint32_t role) { return mixed(uint64_t{1} << 32, role);
 
 class SumCheck {
 public:
-  /// Of a part of the role's ranks.
-  SumCheck(Inspection &inspection, uint32_t roleIndex, const Role &part)
+  /// Of a part of the role's ranks; `isCompared` is the role with others.
+  SumCheck(Inspection &inspection, uint32_t roleIndex, const Role &part, bool isCompared)
       : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
         role_(plan_.roles[roleIndex]), blockOf_(inspection.blocksInCheckpoint(roleIndex)),
-        ops_(inspection, roleIndex, part), step_(ops_.step()),
+        ops_(inspection, roleIndex, part, isCompared), step_(ops_.step()),
         rings_(inspection.ringsOf(roleIndex)), tables_(inspection.variantTablesOf(roleIndex)),
         known_(role_.segments.size()) {
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
@@ -141,7 +141,7 @@ private:
   /// it is in the next turn, too. Nothing else counts of microbatches.
   bool isSteady(const Cells &before, const Cells &after, const LoopTurns &turns) const {
     int64_t lastStaying = INT64_MIN, firstMoving = turns.earliest(turn_);
-    for (uint32_t c = 0; c < before.size(); ++c) {
+    for (auto c = static_cast<uint32_t>(before.size()); c-- > 0;) { // slots, which change, are last
       const Mark &own = before[c].mark, &next = after[turns.at(c, 1)].mark;
       if (!isMovedOn(own, next, turns.step()))
         return false;
@@ -376,6 +376,7 @@ private:
         basis = mixed(basis, held.number);
     }
     Holds left;
+    left.reserve(run.outs.size());
     for (const KnownRun::Out &out : run.outs)
       left.push_back({start.numbered(out.mark),
                       out.taken == kNone ? mixed(out.number, basis) : taken[out.taken].number});
@@ -395,6 +396,7 @@ private:
 
   Holds takenBy(uint32_t segment, const Cells &cells) const {
     Holds taken;
+    taken.reserve(role_.segments[segment].ins.size());
     for (const Segment::Boundary &in : role_.segments[segment].ins)
       taken.push_back(cells[rings_.at(in.cell, movedIn(segment))]);
     return taken;
@@ -429,11 +431,12 @@ private:
 /// What the optimizers of all roles take, as far as nothing is wrong.
 std::vector<PartUpdates> followRoles(Inspection &inspection) {
   std::vector<PartUpdates> updates;
+  const bool areCompared = haveUpdatesInCommon(inspection.plan());
   for (uint32_t r = 0; r < inspection.plan().roles.size(); ++r)
     for (Role &part : partsOfRole(inspection, r)) {
       if (inspection.size() != 0)
         return {};
-      std::vector<Update> taken = SumCheck(inspection, r, part).run();
+      std::vector<Update> taken = SumCheck(inspection, r, part, areCompared).run();
       updates.push_back({r, std::move(part), std::move(taken)});
     }
   return updates;

@@ -151,6 +151,9 @@ struct PartUpdates {
 /// where it is, on the same axes, and has nothing else of the role.
 std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role);
 
+/// Whether optimizers of several roles update one block.
+bool haveUpdatesInCommon(const Plan &plan);
+
 /// Roles whose ranks have state in common change it alike.
 void compareRoles(Inspection &inspection, const std::vector<PartUpdates> &updates);
 
