@@ -18,12 +18,19 @@ namespace {
 struct Case {
   const char *name;
   const char *recipe;
+  std::vector<std::string> sets = {};
 };
 
-constexpr Case kCases[] = {
+const Case kCases[] = {
     {"llama3_8b/8", SHARDC_RECIPES "/llama3/llama3_8b_fsdp.recipe"},
     {"llama3_70b/1024", SHARDC_RECIPES "/llama3/llama3_70b_fsdp_1024.recipe"},
     {"llama31_405b/16384", SHARDC_RECIPES "/llama3/llama31_405b_fsdp.recipe"},
+    // Stages of 1,024 GPUs with 16 microbatches, and of 8 with 384.
+    {"llama31_405b/16x1024",
+     SHARDC_RECIPES "/llama3/llama31_405b_fsdp.recipe",
+     {"model.pipeline_model_parallel_size=16", "model.account_for_embedding_in_pipeline_split=true",
+      "model.account_for_loss_in_pipeline_split=true"}},
+    {"llama31_405b/16x8", SHARDC_RECIPES "/llama3/llama31_405b.recipe"},
 };
 
 void require(bool condition, const char *what, const Case &of) {
@@ -35,7 +42,10 @@ void require(bool condition, const char *what, const Case &of) {
 
 /// One compilation with the structures between its steps.
 struct Compilation {
-  explicit Compilation(const Case &of) : of(of) { load.path = of.recipe; }
+  explicit Compilation(const Case &of) : of(of) {
+    load.path = of.recipe;
+    load.sets = of.sets;
+  }
 
   void configure() {
     diags.emplace(sources);
