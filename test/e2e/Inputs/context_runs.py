@@ -18,7 +18,6 @@ import random
 from compare_runs import FULL, LONG, STRATEGIES, equal, fsdp2_settings, run_check, strategy_settings
 from hybrid_runs import compare, compare_layouts, with_gradients
 from matrix import name_of, pairwise
-from pipeline_runs import worst_of
 from tensor_runs import RECOMPUTE, SELECTIVE
 
 ROWS = 8  # of the table, unless all run
@@ -45,6 +44,11 @@ AXES = {
     "per_token": (False, True),
     "mask": tuple(MASKS),
 }
+
+
+def worst_of(found, expected):
+    """Largest relative distance of losses and norms."""
+    return max(abs(x / y - 1) for each in zip(found, expected, strict=True) for x, y in zip(*each))
 
 
 def has_levels(way):
