@@ -21,7 +21,7 @@ struct Missing {
 /// Parts of the configuration without an op; empty if `lower` can translate all of it.
 std::vector<Missing> findMissing(const config::Config &config);
 
-/// Options that only give details of missing features, or that rules refuse for now: paths, and
+/// Options that only give details of missing features, or that rules refuse: paths, and
 /// beginnings of paths, which end with an underscore.
 llvm::ArrayRef<llvm::StringLiteral> plannedPaths();
 
