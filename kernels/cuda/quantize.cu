@@ -125,17 +125,9 @@ void runQuantize(const Call &call) {
   });
 }
 
-const char *acceptsQuantize(const Call &call) {
-  if (const char *reason = host::kQuantize.accepts(call))
-    return reason;
-  // The columns of the grid.
-  return call.in[0].cols() > int64_t{kTileCols} * 65535 ? "a row has 2^22 elements or more"
-                                                        : nullptr;
-}
-
 } // namespace
 
 const Kernel kAmax = {"amax_cuda", runAmax, acceptsAs<&host::kAmax>};
-const Kernel kQuantize = {"quantize_cuda", runQuantize, acceptsQuantize};
+const Kernel kQuantize = {"quantize_cuda", runQuantize, acceptsTiles<&host::kQuantize>};
 
 } // namespace shardc::kernels::cuda

@@ -6,6 +6,7 @@
 
 #include <cfloat>
 
+#include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/common.cuh"
 
 namespace shardc::kernels::cuda {
@@ -69,6 +70,15 @@ __device__ __forceinline__ void storeRow(uint8_t *to, int64_t at, int n, uint2 c
 /// A tile of a matrix that 256 threads convert, each 4 rows of 8 columns: thread t has the rows
 /// t/8·4 and the columns t%8·8.
 inline constexpr int kTileRows = 128, kTileCols = 64, kRowsEach = 4;
+
+/// Null, or why a kernel of tiles refuses this call: what the host's refuses, and more tiles in a
+/// row than a grid has columns.
+template <const Kernel *kOracle> const char *acceptsTiles(const Call &call) {
+  if (const char *reason = acceptsAs<kOracle>(call))
+    return reason;
+  return call.in[0].cols() > int64_t{kTileCols} * 65535 ? "a row has 2^22 elements or more"
+                                                        : nullptr;
+}
 
 /// Turns a tile: rows of the transpose are written 128 bytes at a time.
 struct TurnedTile {

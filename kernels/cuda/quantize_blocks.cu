@@ -246,16 +246,8 @@ void run(const Call &call) {
   }
 }
 
-const char *accepts(const Call &call) {
-  if (const char *reason = host::kQuantizeBlocks.accepts(call))
-    return reason;
-  // The columns of the grid.
-  return call.in[0].cols() > int64_t{kTileCols} * 65535 ? "a row has 2^22 elements or more"
-                                                        : nullptr;
-}
-
 } // namespace
 
-const Kernel kQuantizeBlocks = {"quantize_blocks_cuda", run, accepts};
+const Kernel kQuantizeBlocks = {"quantize_blocks_cuda", run, acceptsTiles<&host::kQuantizeBlocks>};
 
 } // namespace shardc::kernels::cuda

@@ -32,34 +32,39 @@ std::string chromeTrace(const std::vector<Span> &spans,
   for (const Span &span : spans)
     threads.try_emplace({span.rank, span.stream});
   int next = 0;
-  std::vector<std::string> events;
+  std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+  bool isFirst = true;
+  auto add = [&](const std::string &event) {
+    out += isFirst ? "\n" : ",\n";
+    out += event;
+    isFirst = false;
+  };
   std::optional<int> named; // the rank whose process has its name
   for (auto &[key, id] : threads) {
     auto [rank, stream] = key;
     if (named != rank)
-      events.push_back(fmt::format("{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\","
-                                   "\"args\":{{\"name\":\"{}\"}}}}",
-                                   rank,
-                                   escaped(nameOf ? nameOf(rank) : fmt::format("rank {}", rank))));
+      add(fmt::format("{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\","
+                      "\"args\":{{\"name\":\"{}\"}}}}",
+                      rank, escaped(nameOf ? nameOf(rank) : fmt::format("rank {}", rank))));
     named = rank;
     id = next++;
-    events.push_back(fmt::format("{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\","
-                                 "\"args\":{{\"name\":\"{}\"}}}}",
-                                 rank, id, escaped(stream)));
+    add(fmt::format("{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\","
+                    "\"args\":{{\"name\":\"{}\"}}}}",
+                    rank, id, escaped(stream)));
   }
   for (const Span &span : spans) {
     const std::string &name = span.label.empty() ? span.work : span.label;
     std::string microbatch =
         span.microbatch < 0 ? "" : fmt::format(",\"microbatch\":{}", span.microbatch);
-    events.push_back(fmt::format(
-        "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"{}\",\"ts\":{:.3f},"
-        "\"dur\":{:.3f},\"args\":{{\"work\":\"{}\"{}}}}}",
-        span.rank, threads.at({span.rank, span.stream}), escaped(name),
-        static_cast<double>(span.beginNs - begin) / 1e3,
-        static_cast<double>(span.endNs - span.beginNs) / 1e3, escaped(span.work), microbatch));
+    add(fmt::format("{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"{}\",\"ts\":{:.3f},"
+                    "\"dur\":{:.3f},\"args\":{{\"work\":\"{}\"{}}}}}",
+                    span.rank, threads.at({span.rank, span.stream}), escaped(name),
+                    static_cast<double>(span.beginNs - begin) / 1e3,
+                    static_cast<double>(span.endNs - span.beginNs) / 1e3, escaped(span.work),
+                    microbatch));
   }
-  return fmt::format("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{}\n]}}\n",
-                     fmt::join(events, ",\n"));
+  out += "\n]}\n";
+  return out;
 }
 
 } // namespace shardc::trace

@@ -4,7 +4,9 @@
 // is known.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "runtime/verify/VerifyImpl.h"
@@ -14,6 +16,16 @@ namespace shardc::plan::verifier {
 
 /// The loop that is a run for microbatches one after the other.
 ProgramNode asLoop(const ProgramNode &run);
+
+/// Calls `walk` with that loop, while `counts` has its turns as the named runs of the segment.
+template <typename Walk>
+void walkAsLoop(const ProgramNode &run, std::vector<int64_t> &counts, const Walk &walk) {
+  std::vector<int64_t> before = counts;
+  counts.resize(std::max<size_t>(counts.size(), run.segment + 1));
+  counts[run.segment] = run.count;
+  walk(asLoop(run));
+  counts = std::move(before);
+}
 
 class LoopTurns {
 public:

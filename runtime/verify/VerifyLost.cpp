@@ -121,14 +121,6 @@ private:
     turn_ = outer;
   }
 
-  void runInRings(const ProgramNode &run, Live &live) {
-    std::vector<int64_t> before = counts_;
-    counts_.resize(role_.segments.size());
-    counts_[run.segment] = run.count;
-    walkLoop(asLoop(run), live);
-    counts_ = std::move(before);
-  }
-
   static bool isMovedBack(const Live &after, const Live &before, const LoopTurns &turns) {
     for (uint32_t c = 0; c < after.read.size(); ++c)
       if (uint32_t to = turns.at(c, -1);
@@ -152,7 +144,7 @@ private:
     if (node.microbatch)
       return applyFor(node.segment, node.microbatch->at(turn_), counts_[node.segment], live);
     if (usesRings_[node.segment] && role_.segments[node.segment].body)
-      return runInRings(node, live);
+      return walkAsLoop(node, counts_, [&](const ProgramNode &loop) { walkLoop(loop, live); });
     bool isBody = role_.segments[node.segment].body && node.count > 1;
     int64_t between = isBody ? node.count - 2 : node.count;
     if (isBody)

@@ -161,7 +161,7 @@ private:
         break;
       case ProgramNode::Run:
         if (usesRings_[node.segment] && role_.segments[node.segment].body && !node.microbatch)
-          runInRings(node, states);
+          walkAsLoop(node, counts_, [&](const ProgramNode &loop) { walkLoop(loop, states); });
         else
           runSegment(node, states);
         break;
@@ -191,14 +191,6 @@ private:
       turn_ += left;
     }
     turn_ = outer;
-  }
-
-  void runInRings(const ProgramNode &run, States &states) {
-    std::vector<int64_t> before = counts_;
-    counts_.resize(role_.segments.size());
-    counts_[run.segment] = run.count;
-    walkLoop(asLoop(run), states);
-    counts_ = std::move(before);
   }
 
   /// The state so many turns later, if turns do the same.

@@ -19,6 +19,12 @@ def parse_options(description, count):
     return parser.parse_args()
 
 
+def show(options, found):
+    """Prints findings of a seed, its recipe and a reason each."""
+    for seed, text, why in found[:options.shown]:
+        print(f"seed {seed}:\n{text}{why}\n")
+
+
 def try_all(options, try_batch, size):
     """Findings and counts of `try_batch(shardc, seeds)` over all seeds, `size` of them a call."""
     seeds = range(options.first, options.first + options.count)

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-from batches import parse_options, try_all
+from batches import parse_options, show, try_all
 from compare import REASONS
 from recipes import OPTIONS, value_of, write
 from run import strategy
@@ -121,8 +121,7 @@ def main():
     options.count = min(options.count, COUNT_LONG)
     check_presets(options.shardc)
     found, counts = try_all(options, try_batch, BATCH)
-    for seed, text, why in found[:options.shown]:
-        print(f"seed {seed}:\n{text}{why}\n")
+    show(options, found)
     print(f"{len(PRESETS)} presets, {options.count} combinations from seed {options.first}: {counts['compiled']} compiled, "
           f"{counts['refused']} refused by rules, {len(found)} otherwise")
     sys.exit(1 if found or counts["compiled"] < options.count // 10 else 0)

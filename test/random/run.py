@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-from batches import parse_options, try_all
+from batches import parse_options, show, try_all
 from recipes import OPTIONS, value_of, write
 
 BATCH = 25  # recipes of one task
@@ -126,8 +126,7 @@ def try_batch(shardc, seeds):
 def main():
     options = parse_options("runs random recipes that shardc check accepts", 100)
     found, counts = try_all(options, try_batch, BATCH)
-    for seed, text, why in found[:options.shown]:
-        print(f"seed {seed}:\n{text}{why}\n")
+    show(options, found)
     print(f"{options.count} recipes from seed {options.first}: {counts['run']} run, {counts['diverged']} diverge, "
           f"{counts['refused']} are refused by check, {len(found)} accepted ones do not run")
     sys.exit(1 if found or counts["run"] < options.count // 5 else 0)

@@ -16,6 +16,12 @@ struct PipelineOptions {
   bool snapshots = false;
 };
 
+/// For names of tests.
+inline std::string nameOf(const PipelineOptions &options) {
+  return "Stages" + std::to_string(options.stages) + "Microbatches" +
+         std::to_string(options.microbatches) + "Data" + std::to_string(options.dp);
+}
+
 inline constexpr int kPipelineLayers = 3;
 
 /// The plan as text. With one stage nothing is sent.

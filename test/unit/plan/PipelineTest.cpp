@@ -105,9 +105,9 @@ INSTANTIATE_TEST_SUITE_P(Plans, PipelineAgreement,
                                          Shape{3, 2, 1}, Shape{3, 3, 1}, Shape{3, 4, 1},
                                          Shape{3, 5, 1}, Shape{1, 3, 1}),
                          [](const auto &info) {
-                           return "Stages" + std::to_string(info.param.stages) + "Microbatches" +
-                                  std::to_string(info.param.microbatches) + "Data" +
-                                  std::to_string(info.param.dp);
+                           return shardc::test::nameOf({.stages = info.param.stages,
+                                                        .microbatches = info.param.microbatches,
+                                                        .dp = info.param.dp});
                          });
 
 TEST(Pipeline, GraphsHaveALimit) {

@@ -60,9 +60,9 @@ INSTANTIATE_TEST_SUITE_P(Plans, TurnsAgreement,
                                          Shape{3, 3, 2}, Shape{3, 4, 1}, Shape{3, 7, 1},
                                          Shape{3, 12, 1}, Shape{3, 40, 1}),
                          [](const auto &info) {
-                           return "Stages" + std::to_string(info.param.stages) + "Microbatches" +
-                                  std::to_string(info.param.microbatches) + "Data" +
-                                  std::to_string(info.param.dp);
+                           return shardc::test::nameOf({.stages = info.param.stages,
+                                                        .microbatches = info.param.microbatches,
+                                                        .dp = info.param.dp});
                          });
 
 } // namespace
