@@ -1,8 +1,10 @@
 #include "compiler/passes/StageSchedule.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
+#include "compiler/predict/PipelineTime.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::passes {
@@ -206,21 +208,79 @@ void StageSchedule::findTimes() {
     SHARDC_CHECK(ends_[at(stage)].size() == passes(stage).size(), "stages wait for each other");
 }
 
-/// A pass that is under way when the value is made receives it: neither of both has to wait.
+/// A pass that is under way when the value is made receives it: neither of both has to wait. Where
+/// one pass ends just then and the next one begins, the second one receives, so that a maker that
+/// is late delays no pass but the one that takes the value. Neighbours that send to each other at
+/// the same time could then wait for each other; where they do, the first one receives gradients,
+/// inputs or both.
 void StageSchedule::placeReceives() {
-  receivedBy_.assign(passes_.size(), {});
+  struct Second {
+    bool inputs, gradients;
+  };
+  double least = std::numeric_limits<double>::infinity();
+  for (Second second : {Second{true, true}, Second{true, false}, Second{false, true}, Second{}}) {
+    std::vector<std::vector<size_t>> receivedBy(passes_.size());
+    for (int32_t stage = 0; stage < shape_.stages; ++stage)
+      for (size_t i = 0; i < passes(stage).size(); ++i)
+        receivedBy[at(stage)].push_back(receiverOf(
+            stage, i, hasForward(passes(stage)[i].part.kind) ? second.inputs : second.gradients));
+    if (receivedBy == receivedBy_)
+      continue;
+    std::optional<double> seconds = secondsWith(receivedBy);
+    if (seconds && *seconds < least)
+      least = *seconds, receivedBy_ = std::move(receivedBy);
+  }
+  SHARDC_CHECK(std::isfinite(least), "stages wait for each other's transfers");
+}
+
+/// The pass that receives what the i-th one takes; of two that meet when it is made, the second one
+/// if `isSecond`.
+size_t StageSchedule::receiverOf(int32_t stage, size_t i, bool isSecond) const {
+  std::optional<Place> maker = makerOf(stage, passes(stage)[i]);
+  if (!maker)
+    return kNoPass;
+  double made = ends_[at(maker->stage)][maker->pass];
+  size_t by = i == 0 ? 0 : i - 1;
+  auto isTooLate = [&](double begin) { return isSecond ? begin > made : begin >= made; };
+  while (by > 0 && isTooLate(begins_[at(stage)][by]))
+    --by;
+  return by;
+}
+
+/// Of a step in which transfers begin when both ends are ready and take no time; nothing if stages
+/// wait for each other.
+std::optional<double>
+StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy) const {
+  std::vector<std::vector<predict::Pass>> actors(passes_.size());
+  auto channelOf = [&](int32_t from, bool isForward) { return 2 * from + (isForward ? 0 : 1); };
+  for (int32_t stage = 0; stage < shape_.stages; ++stage) {
+    std::vector<predict::Pass> &own = actors[at(stage)];
+    own.resize(passes(stage).size());
+    for (size_t i = 0; i < own.size(); ++i)
+      if (std::optional<Place> maker = makerOf(stage, passes(stage)[i])) {
+        int32_t channel = channelOf(maker->stage, hasForward(passes(stage)[i].part.kind));
+        size_t by = receivedBy[at(stage)][i];
+        own[by].meetings.push_back({channel, false, 0, 0, by == i, 0});
+      }
+  }
   for (int32_t stage = 0; stage < shape_.stages; ++stage)
     for (size_t i = 0; i < passes(stage).size(); ++i) {
-      std::optional<Place> maker = makerOf(stage, passes(stage)[i]);
-      size_t by = kNoPass;
-      if (maker) {
-        double made = ends_[at(maker->stage)][maker->pass];
-        by = i == 0 ? 0 : i - 1;
-        while (by > 0 && begins_[at(stage)][by] >= made)
-          --by;
-      }
-      receivedBy_[at(stage)].push_back(by);
+      const StagePart &part = passes(stage)[i].part;
+      int64_t chunk = part.chunk * shape_.stages + stage;
+      predict::Pass &pass = actors[at(stage)][i];
+      pass.seconds = secondsOf(part.kind);
+      if (hasForward(part.kind) && chunk < lastChunk())
+        pass.meetings.push_back({channelOf(stage, true), true, pass.seconds, 0, false, 0});
+      if (hasInputs(part.kind) && chunk > 0)
+        pass.meetings.push_back({channelOf(stage, false), true, pass.seconds, 0, false, 0});
     }
+  std::optional<std::vector<std::vector<predict::PassTime>>> times = predict::timesOf(actors);
+  if (!times)
+    return std::nullopt;
+  double end = 0;
+  for (const std::vector<predict::PassTime> &own : *times)
+    end = std::max(end, own.back().end);
+  return end;
 }
 
 std::vector<StagePart> StageSchedule::parts(int32_t stage) const {

@@ -109,6 +109,8 @@ private:
   std::optional<Place> makerOf(int32_t stage, const StagePass &pass) const;
   void findTimes();
   void placeReceives();
+  size_t receiverOf(int32_t stage, size_t i, bool isSecond) const;
+  std::optional<double> secondsWith(const std::vector<std::vector<size_t>> &receivedBy) const;
   int64_t lastChunk() const { return shape_.chunks * shape_.stages - 1; }
   bool isLastChunk(int32_t stage, int32_t chunk) const {
     return chunk * shape_.stages + stage == lastChunk();
