@@ -45,16 +45,10 @@ plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, Coll
 int16_t groupOfCopies(plan::Plan &plan, const Strategy &strategy) {
   if (!strategy.shardsState || strategy.dataRanks == strategy.ranks)
     return -1;
-  plan::Group copies{"", plan.groups[static_cast<size_t>(groupOfGradients(plan))].axes};
+  std::vector<uint16_t> axes = plan.groups[static_cast<size_t>(groupOfGradients(plan))].axes;
   for (uint16_t axis : plan.groups[static_cast<size_t>(strategy.group)].axes)
-    std::erase(copies.axes, axis);
-  for (uint16_t axis : copies.axes)
-    copies.name += (copies.name.empty() ? "" : "_") + plan.mesh[axis].name;
-  auto found = std::ranges::find(plan.groups, copies.axes, &plan::Group::axes);
-  auto group = static_cast<int16_t>(found - plan.groups.begin());
-  if (found == plan.groups.end())
-    plan.groups.push_back(std::move(copies));
-  return group;
+    std::erase(axes, axis);
+  return plan::groupOf(plan, std::move(axes));
 }
 
 } // namespace

@@ -1,6 +1,7 @@
 #include "compiler/passes/CellTable.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "runtime/plan/Builder.h"
 
@@ -51,14 +52,11 @@ int16_t groupOfSteps(plan::Plan &plan) {
     return plan.dataGroup;
   auto all = std::ranges::find(plan.groups, plan.mesh.size(),
                                [](const plan::Group &group) { return group.axes.size(); });
-  auto group = static_cast<int16_t>(all - plan.groups.begin());
   if (all != plan.groups.end())
-    return group;
-  plan::Group ranks{"all", {}};
-  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis)
-    ranks.axes.push_back(axis);
-  plan.groups.push_back(std::move(ranks));
-  return group;
+    return static_cast<int16_t>(all - plan.groups.begin());
+  std::vector<uint16_t> axes(plan.mesh.size());
+  std::iota(axes.begin(), axes.end(), uint16_t{0});
+  return plan::groupOf(plan, std::move(axes), "all");
 }
 
 int64_t ranksOf(const plan::Plan &plan, const plan::Role &role) {

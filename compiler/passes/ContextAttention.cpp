@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "compiler/passes/Partition.h"
+#include "runtime/base/BatchFields.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 
@@ -32,19 +33,6 @@ using Way = plan::Job::CpCommType;
 
 constexpr int16_t kNoGroup = -1;
 
-/// The group with these axes in this order; added if the plan lacks it.
-int16_t groupOf(plan::Plan &plan, std::vector<uint16_t> axes) {
-  auto found = std::ranges::find(plan.groups, axes, &plan::Group::axes);
-  auto group = static_cast<int16_t>(found - plan.groups.begin());
-  if (found != plan.groups.end())
-    return group;
-  std::string name;
-  for (uint16_t axis : axes)
-    name += (name.empty() ? "" : "_") + plan.mesh[axis].name;
-  plan.groups.push_back({std::move(name), std::move(axes)});
-  return group;
-}
-
 /// The levels in which a layer exchanges; a level of no group is left out.
 struct Levels {
   int16_t heads = kNoGroup; ///< exchange heads for positions
@@ -57,7 +45,7 @@ class ContextRanks {
 public:
   explicit ContextRanks(plan::Plan &plan)
       : plan_(plan), group_(static_cast<int16_t>(plan.job.derived.contextGroup)),
-        tensor_(tensorGroup(plan)), ways_(plan.job.model.cpCommType) {
+        tensor_(plan::tensorGroupOf(plan)), ways_(plan.job.model.cpCommType) {
     if (std::ranges::find(ways_, Way::A2aP2p) != ways_.end())
       cutLevels(plan.job.model.hierarchicalContextParallelSizes);
     int64_t layer = 0;
@@ -85,20 +73,12 @@ public:
     for (int16_t group : {levels.ring, levels.all, tensor_, levels.heads})
       if (group >= 0)
         axes.insert(axes.end(), axesOf(group).begin(), axesOf(group).end());
-    return groupOf(plan_, std::move(axes));
+    return plan::groupOf(plan_, std::move(axes));
   }
 
 private:
   const std::vector<uint16_t> &axesOf(int16_t group) const {
     return plan_.groups[static_cast<size_t>(group)].axes;
-  }
-
-  /// The group among whose ranks parameters, and so heads, are cut.
-  static int16_t tensorGroup(const plan::Plan &plan) {
-    for (const plan::Param &param : plan.params)
-      if (!param.splits.empty())
-        return param.splits.front().group;
-    return kNoGroup;
   }
 
   Way wayOf(int32_t unit) const {
@@ -111,18 +91,15 @@ private:
 
   /// The fastest axes are those of the inner level.
   void cutLevels(const std::vector<std::string> &sizes) {
-    int64_t inner = 0, ranks = 1;
+    int64_t inner = 0;
     const std::string innerText = sizes.empty() ? "1" : sizes.front();
     std::from_chars(innerText.data(), innerText.data() + innerText.size(), inner);
-    const std::vector<uint16_t> axes = axesOf(group_);
-    auto cut = axes.end();
-    while (ranks < inner && cut != axes.begin())
-      ranks *= plan_.mesh[*--cut].size;
-    SHARDC_CHECK(ranks == inner, "no axes have the {} ranks of the inner level", inner);
-    if (cut != axes.end())
-      inner_ = groupOf(plan_, {cut, axes.end()});
-    if (cut != axes.begin())
-      outer_ = groupOf(plan_, {axes.begin(), cut});
+    inner_ = plan::innerGroupOf(plan_, group_, inner);
+    std::vector<uint16_t> axes = axesOf(group_);
+    if (inner_ >= 0)
+      axes.resize(axes.size() - axesOf(inner_).size());
+    if (!axes.empty())
+      outer_ = plan::groupOf(plan_, std::move(axes));
   }
 
   plan::Plan &plan_;
@@ -157,9 +134,6 @@ public:
   }
 
 private:
-  /// Results of batch.load.
-  enum Loaded : size_t { Docs = 4, Samples = 5, Places = 6 };
-
   /// Queries, keys and values of the same positions.
   struct Heads {
     ValueId q, k, v;
@@ -193,6 +167,11 @@ private:
   }
   ValueId emit(Op op, std::string name, const Type &type) {
     return emit(ops_, std::move(op), std::move(name), type, plan::Purpose::Activations);
+  }
+  /// Likewise what belongs to the load of the batch and not to a layer.
+  ValueId emitWord(Op op, std::string name, const Type &type) {
+    op.unit = load_.unit, op.loc = load_.loc;
+    return emit(words_, std::move(op), std::move(name), type, plan::Purpose::Data);
   }
   Op collective(OpKind kind, ValueId operand, int16_t group) const {
     Op op = plan::makeOp(kind, {operand}, unit_, loc_);
@@ -232,7 +211,7 @@ private:
 
   /// Each rank has the heads of whole sequences.
   void attendToWhole(Op attention, const Heads &heads, int16_t group, ValueId o) {
-    attention.operands = {heads.q, heads.k, heads.v, docsOf(group), load_.results[Samples]};
+    attention.operands = {heads.q, heads.k, heads.v, docsOf(group), load_.results[batch::Samples]};
     attention.results = {o, plan::addValue(segment_, name_ + ".lse", typeOfStats(heads.q))};
     ops_.push_back(std::move(attention));
   }
@@ -271,7 +250,7 @@ private:
                           keys.words.places,
                           own.docs,
                           keys.words.docs,
-                          load_.results[Samples]};
+                          load_.results[batch::Samples]};
     attention.results = {result.o, result.lse};
     if (attention.getFloat(Key::p) > 0)
       attention.set(Key::positions, plan_.job.model.seqLength);
@@ -321,18 +300,21 @@ private:
 
   Keys shifted(const Keys &keys, const Levels &levels, int64_t by) {
     auto shift = [&](ValueId value) {
-      Op op = collective(OpKind::Shift, value, levels.ring);
-      op.set(Key::by, int64_t{1});
-      return emit(std::move(op), ringName(value, by), typeOf(value));
+      return emit(oneFurther(value, levels), nameAround(value, "ring", by), typeOf(value));
     };
     ValueId k = shift(keys.k), v = shift(keys.v);
     return {k, v, shiftedWords(levels, by), by};
   }
 
-  /// The name of what came to the ring, and how far it has gone.
-  std::string ringName(ValueId value, int64_t by) const {
+  Op oneFurther(ValueId value, const Levels &levels) const {
+    Op op = collective(OpKind::Shift, value, levels.ring);
+    op.set(Key::by, int64_t{1});
+    return op;
+  }
+  /// The name of what came to the ring, and how far the value has gone then.
+  std::string nameAround(ValueId value, std::string_view ring, int64_t by) const {
     const std::string &name = nameOf(value);
-    return by == 1 ? fmt::format("{}.ring.1", name)
+    return by == 1 ? fmt::format("{}.{}.1", name, ring)
                    : fmt::format("{}.{}", name.substr(0, name.rfind('.')), by);
   }
 
@@ -375,24 +357,20 @@ private:
 
   /// Of what a rank has after it has exchanged with the members of the group, in order.
   Words wordsOf(int16_t group) { return {placesOf(group), docsOf(group)}; }
-  ValueId placesOf(int16_t group) { return merged(load_.results[Places], group); }
-  ValueId docsOf(int16_t group) { return merged(load_.results[Docs], group); }
+  ValueId placesOf(int16_t group) { return merged(load_.results[batch::Places], group); }
+  ValueId docsOf(int16_t group) { return merged(load_.results[batch::Docs], group); }
 
   ValueId merged(ValueId value, int16_t group) {
     if (group < 0)
       return value;
     if (auto found = merged_.find({value, group}); found != merged_.end())
       return found->second;
-    auto [unit, loc] = std::pair(std::exchange(unit_, load_.unit), std::exchange(loc_, load_.loc));
     Type type = typeOf(value);
     type.shape[1] *= sizeOf(group);
     std::string name = nameOf(value) + "." + plan_.groups[static_cast<size_t>(group)].name;
-    ValueId all = emit(words_, collective(OpKind::AllGather, value, group), name + ".all", type,
-                       plan::Purpose::Data);
-    ValueId merged = emit(words_, moves(OpKind::MergeSlices, all, type.shape[0], sizeOf(group)),
-                          name, type, plan::Purpose::Data);
-    unit_ = unit, loc_ = loc;
-    return merged_[{value, group}] = merged;
+    ValueId all = emitWord(collective(OpKind::AllGather, value, group), name + ".all", type);
+    return merged_[{value, group}] =
+               emitWord(moves(OpKind::MergeSlices, all, type.shape[0], sizeOf(group)), name, type);
   }
 
   /// Of the keys that have gone so far around the ring.
@@ -401,19 +379,11 @@ private:
     if (!isNew)
       return found->second;
     Words before = by == 1 ? wordsOf(levels.heads) : shifted_.at({levels.ring, by - 1});
-    auto [unit, loc] = std::pair(std::exchange(unit_, load_.unit), std::exchange(loc_, load_.loc));
     auto shift = [&](ValueId value) {
-      Op op = collective(OpKind::Shift, value, levels.ring);
-      op.set(Key::by, int64_t{1});
-      std::string name =
-          by == 1 ? fmt::format("{}.{}.1", nameOf(value),
-                                plan_.groups[static_cast<size_t>(levels.ring)].name)
-                  : fmt::format("{}.{}", nameOf(value).substr(0, nameOf(value).rfind('.')), by);
-      return emit(words_, std::move(op), std::move(name), typeOf(value), plan::Purpose::Data);
+      const std::string &ring = plan_.groups[static_cast<size_t>(levels.ring)].name;
+      return emitWord(oneFurther(value, levels), nameAround(value, ring, by), typeOf(value));
     };
-    Words words{shift(before.places), shift(before.docs)};
-    unit_ = unit, loc_ = loc;
-    return shifted_[{levels.ring, by}] = words;
+    return shifted_[{levels.ring, by}] = {shift(before.places), shift(before.docs)};
   }
 
   plan::Plan &plan_;

@@ -6,6 +6,7 @@
 // columns is divided by rows of batch × sequence, which is contiguous where a part of a sequence
 // would not be. `backward` makes the collectives of gradients from those that stand here.
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "compiler/passes/Partition.h"
@@ -25,6 +26,32 @@ using Key = plan::AttrKey;
 
 using Rule = PartitionRule;
 
+struct RuleRow {
+  int rows = 0;
+  Rule rule = Rule::Later;
+};
+
+constexpr std::array<RuleRow, plan::kOpCount> rulesOfOps() {
+  std::array<RuleRow, plan::kOpCount> table{};
+  auto set = [&](OpKind kind, Rule rule) {
+    RuleRow &row = table[static_cast<size_t>(kind)];
+    ++row.rows;
+    row.rule = rule;
+  };
+#define LOOKUP(op) set(OpKind::op, Rule::Lookup);
+#define PRODUCT(op) set(OpKind::op, Rule::Product);
+#define ROWWISE(op) set(OpKind::op, Rule::Rowwise);
+#define HEADS(op) set(OpKind::op, Rule::Heads);
+#define LOSS(op) set(OpKind::op, Rule::Loss);
+#define WHOLE(op) set(OpKind::op, Rule::Whole);
+#define LATER(op) set(OpKind::op, Rule::Later);
+#include "compiler/passes/PartitionRules.def"
+  return table;
+}
+constexpr std::array<RuleRow, plan::kOpCount> kRules = rulesOfOps();
+static_assert(std::ranges::all_of(kRules, [](const RuleRow &row) { return row.rows == 1; }),
+              "each op of Ops.def has one row in PartitionRules.def");
+
 /// What a rank has of a value.
 enum class Part : uint8_t {
   Whole,   ///< all of it, the same on all ranks
@@ -41,6 +68,16 @@ int16_t groupToCut(const plan::Plan &plan) {
     if (param.isUncut())
       return param.splits.front().group;
   return -1;
+}
+
+/// How many of so many tensor-parallel ranks have the same key/value head.
+int64_t ranksOfKey(const plan::Plan &plan, int64_t ranks) {
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments)
+      for (const Op &op : segment.ops)
+        if (op.kind == OpKind::SplitQkv)
+          return std::max<int64_t>(ranks / op.getInt(Key::num_groups), 1);
+  return 1;
 }
 
 /// Gives parameters the types of a rank's part, and blocks their size.
@@ -62,11 +99,13 @@ void cutParams(plan::Plan &plan) {
 
 class Partitioner {
 public:
-  Partitioner(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment, int16_t group)
-      : plan_(plan), segment_(segment), group_(group), ranks_(plan.groupSize(group)),
-        byRows_(plan.job.model.sequenceParallel), parts_(segment.values.size(), Part::Whole),
-        params_(segment.values.size(), nullptr), shared_(segment.values.size(), kNone),
-        gathered_(segment.values.size(), kNone) {
+  /// Ranks of `sharedKeys` have the same key/value heads; -1 if no two do.
+  Partitioner(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment, int16_t group,
+              int16_t sharedKeys)
+      : plan_(plan), segment_(segment), group_(group), sharedKeys_(sharedKeys),
+        ranks_(plan.groupSize(group)), byRows_(plan.job.model.sequenceParallel),
+        parts_(segment.values.size(), Part::Whole), params_(segment.values.size(), nullptr),
+        shared_(segment.values.size(), kNone), gathered_(segment.values.size(), kNone) {
     for (const plan::Segment::Boundary &in : segment.ins)
       if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param) {
         params_[in.value] = &plan.params[static_cast<size_t>(cell.of)];
@@ -280,20 +319,24 @@ private:
     if (op.kind == OpKind::Dropout && part == Part::Rows)
       op.group = group_; // the mask follows from the row among all rows
     for (ValueId result : op.results)
-      becomeLike(result, part);
+      becomeLike(result, op.operands[0]);
     ops_.push_back(std::move(op));
   }
 
   /// Statistics have one element for each row or head.
-  void becomeLike(ValueId value, Part part) {
-    const Type &type = typeOf(value);
+  void becomeLike(ValueId value, ValueId operand) {
+    Part part = partOf(operand);
+    Type type = typeOf(value);
     if (part == Part::Whole)
       return;
     if (type.rank == 1)
-      return become(value, part, columnsOfRank(type, 0));
+      return become(value, part, Type::of(type.dtype, {rowsOf(typeOf(operand))}));
     if (part == Part::Rows)
       return become(value, part, rowsOfRank(type));
-    become(value, part, columnsOfRank(type, type.rank == 4 ? 2 : type.rank - 1u));
+    if (type.rank != 4)
+      return become(value, part, columnsOfRank(type, type.rank - 1u));
+    type.shape[2] = typeOf(operand).shape[2];
+    become(value, part, type);
   }
 
   void cutHeads(Op op) {
@@ -303,8 +346,7 @@ private:
       return;
     }
     if (op.kind == OpKind::SplitQkv)
-      for (Key key : {Key::num_heads, Key::num_groups})
-        op.set(key, op.getInt(key) / ranks_);
+      return cutSplit(std::move(op));
     bool isAttention = op.kind == OpKind::Attention;
     if (isAttention && op.getFloat(Key::p) > 0)
       op.group = group_; // the mask follows from the head among all heads
@@ -312,8 +354,44 @@ private:
       if (isAttention && result != op.results[0]) // statistics of [batch, heads, sequence]
         become(result, Part::Columns, columnsOfRank(typeOf(result), 1));
       else
-        becomeLike(result, Part::Columns);
+        becomeLike(result, op.operands[0]);
     ops_.push_back(std::move(op));
+  }
+
+  /// Of fewer key/value heads than ranks, several ranks have the same. A row of one has parts of
+  /// it, of its queries and of the others', so they gather it and take what they need.
+  void cutSplit(Op op) {
+    int64_t groups = op.getInt(Key::num_groups);
+    op.set(Key::num_heads, op.getInt(Key::num_heads) / ranks_);
+    op.set(Key::num_groups, std::max<int64_t>(groups / ranks_, 1));
+    if (groups < ranks_) {
+      op.group = sharedKeys_;
+      op.operands[0] = allColumns(op.operands[0], sharedKeys_);
+    }
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      Type type = typeOf(op.results[r]);
+      type.shape[2] = op.getInt(r == 0 ? Key::num_heads : Key::num_groups);
+      become(op.results[r], Part::Columns, type);
+    }
+    ops_.push_back(std::move(op));
+  }
+
+  /// The columns that ranks of the group have together, in each row.
+  ValueId allColumns(ValueId value, int16_t group) {
+    int64_t members = plan_.groupSize(group), rows = rowsOf(typeOf(value));
+    Type all = typeOf(value);
+    all.shape[0] *= members;
+    Op gather = collective(OpKind::AllGather, value);
+    gather.group = group;
+    gather.results = {addValue(nameOf(value) + ".parts", all)};
+    Op join = plan::makeOp(OpKind::Transpose, {gather.results[0]}, unit_, loc_);
+    join.set(Key::outer, members).set(Key::inner, rows);
+    all.shape[0] /= members, all.shape[all.rank - 1u] *= members;
+    join.results = {addValue(nameOf(value) + ".joined", all)};
+    ValueId joined = join.results[0];
+    append(std::move(gather));
+    append(std::move(join));
+    return joined;
   }
 
   /// Ranks gather three numbers of each row, and never logits.
@@ -343,7 +421,7 @@ private:
 
   const plan::Plan &plan_;
   plan::Segment &segment_;
-  int16_t group_;
+  int16_t group_, sharedKeys_;
   int64_t ranks_;
   bool byRows_; ///< between products
   int32_t unit_ = -1;
@@ -357,18 +435,21 @@ private:
 
 } // namespace
 
+PartitionRule partitionRuleOf(OpKind kind) { return kRules[static_cast<size_t>(kind)].rule; }
+
 void runPartition(plan::Plan &plan, Notes &) {
   // Attention of slices is written last, with the heads that a rank then has.
   bool hasSlices = cutSequences(plan);
   if (int16_t group = groupToCut(plan); group >= 0) {
     cutParams(plan);
+    int16_t sharedKeys = plan::innerGroupOf(plan, group, ranksOfKey(plan, plan.groupSize(group)));
     for (plan::Role &role : plan.roles) {
       for (plan::Cell &cell : role.cells)
         if (cell.kind == plan::CellKind::Param)
           cell.type = plan.params[static_cast<size_t>(cell.of)].type;
       for (plan::Segment &segment : role.segments)
         if (segment.body)
-          Partitioner(plan, role, segment, group).run();
+          Partitioner(plan, role, segment, group, sharedKeys).run();
     }
   }
   if (hasSlices)

@@ -61,14 +61,6 @@ std::vector<uint8_t> quantisedUnits(const plan::Plan &plan) {
   return isQuantised;
 }
 
-/// The group among whose ranks parameters are cut.
-int16_t groupOfParts(const plan::Plan &plan) {
-  for (const plan::Param &param : plan.params)
-    if (!param.splits.empty() && plan.groupSize(param.splits.front().group) > 1)
-      return param.splits.front().group;
-  return -1;
-}
-
 std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   const Job::Model &model = plan.job.model;
   if (!model.fp8)
@@ -92,7 +84,7 @@ std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   recipe.weightGradients = model.fp8Wgrad;
   recipe.keepsTransposed = plan.job.ddp.keepFp8TransposeCache;
   recipe.isQuantised = quantisedUnits(plan);
-  recipe.group = groupOfParts(plan);
+  recipe.group = plan::tensorGroupOf(plan);
   return recipe;
 }
 

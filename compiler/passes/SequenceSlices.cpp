@@ -2,10 +2,8 @@
 // index i has those with the numbers i and 2n-1-i, so that all have as many keys to look at under a
 // causal mask. The feed writes a rank's chunks; all that works by rows does not notice. What
 // depends on a token's place in its sequence takes the places as an operand.
-#include <algorithm>
-#include <array>
-
 #include "compiler/passes/Partition.h"
+#include "runtime/base/BatchFields.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 
@@ -18,35 +16,6 @@ using plan::OpKind;
 using plan::Type;
 using plan::ValueId;
 using Rule = PartitionRule;
-
-struct RuleRow {
-  int rows = 0;
-  Rule rule = Rule::Later;
-};
-
-constexpr std::array<RuleRow, plan::kOpCount> rulesOfOps() {
-  std::array<RuleRow, plan::kOpCount> table{};
-  auto set = [&](OpKind kind, Rule rule) {
-    RuleRow &row = table[static_cast<size_t>(kind)];
-    ++row.rows;
-    row.rule = rule;
-  };
-#define LOOKUP(op) set(OpKind::op, Rule::Lookup);
-#define PRODUCT(op) set(OpKind::op, Rule::Product);
-#define ROWWISE(op) set(OpKind::op, Rule::Rowwise);
-#define HEADS(op) set(OpKind::op, Rule::Heads);
-#define LOSS(op) set(OpKind::op, Rule::Loss);
-#define WHOLE(op) set(OpKind::op, Rule::Whole);
-#define LATER(op) set(OpKind::op, Rule::Later);
-#include "compiler/passes/PartitionRules.def"
-  return table;
-}
-constexpr std::array<RuleRow, plan::kOpCount> kRules = rulesOfOps();
-static_assert(std::ranges::all_of(kRules, [](const RuleRow &row) { return row.rows == 1; }),
-              "each op of Ops.def has one row in PartitionRules.def");
-
-/// Results of batch.load.
-enum Loaded : size_t { Tokens, Mask = 2, Samples = 5 };
 
 /// The group among whose ranks sequences are still to be cut; -1 if there is none.
 int16_t groupToCut(const plan::Plan &plan) {
@@ -107,9 +76,9 @@ private:
 
   void cutLoad(Op load) {
     for (size_t r = 0; r < load.results.size(); ++r)
-      if (r != Samples)
+      if (r != batch::Samples)
         shorten(load.results[r], 1);
-    const Type tokens = segment_.values[load.results[Tokens]].type;
+    const Type tokens = segment_.values[load.results[batch::Tokens]].type;
     places_ = plan::addValue(segment_, "places", tokens, plan::Purpose::Data);
     load.results.push_back(places_);
     load.group = group_;
@@ -119,7 +88,7 @@ private:
         feed.shape[1] = 6 * tokens.numel() + 2 * tokens.shape[0];
         segment_.values[in.value].type = feed;
       }
-    ValueId mask = load.results[Mask];
+    ValueId mask = load.results[batch::Mask];
     const Op first = load;
     ops_.push_back(std::move(load));
     if (segment_.kind == plan::SegmentKind::Train && !plan_.job.model.calculatePerTokenLoss)
@@ -149,8 +118,6 @@ private:
 };
 
 } // namespace
-
-PartitionRule partitionRuleOf(OpKind kind) { return kRules[static_cast<size_t>(kind)].rule; }
 
 bool cutSequences(plan::Plan &plan) {
   int16_t group = groupToCut(plan);

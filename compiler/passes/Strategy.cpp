@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/plan/Builder.h"
+
 namespace shardc::passes {
 
 namespace {
@@ -19,12 +21,7 @@ std::vector<uint16_t> axesOfTokens(const plan::Plan &plan) {
 } // namespace
 
 int16_t groupOfGradients(plan::Plan &plan) {
-  std::vector<uint16_t> axes = axesOfTokens(plan);
-  auto found = std::ranges::find(plan.groups, axes, &plan::Group::axes);
-  auto group = static_cast<int16_t>(found - plan.groups.begin());
-  if (found == plan.groups.end())
-    plan.groups.push_back({"tokens", std::move(axes)});
-  return group;
+  return plan::groupOf(plan, axesOfTokens(plan), "tokens");
 }
 
 Strategy readStrategy(const plan::Plan &plan) {

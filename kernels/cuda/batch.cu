@@ -8,11 +8,12 @@
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
+#include "runtime/base/BatchFields.h"
 
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int kFields = 7;
+constexpr int kFields = batch::Fields;
 
 struct Copy {
   const uint32_t *feed;

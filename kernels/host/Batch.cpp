@@ -4,16 +4,17 @@
 // Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Rows.h"
+#include "runtime/base/BatchFields.h"
 
 #include <cstring>
 
 namespace shardc::kernels::host {
 namespace {
 
-enum Result { Tokens, Labels, Mask, Positions, Docs, Samples, At, Results };
+using namespace batch;
 
 const char *acceptsBatchLoad(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, At, Results}));
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, Places, Fields}));
   const Tensor &feed = call.in[0], &tokens = call.out[Tokens], &samples = call.out[Samples];
   SHARDC_REQUIRE(feed.dtype == DType::I32 && feed.rank == 2, "the feed is not i32[slots, words]");
   SHARDC_REQUIRE(tokens.rank == 2, "tokens are not [B, S]");
@@ -25,9 +26,9 @@ const char *acceptsBatchLoad(const Call &call) {
   }
   SHARDC_REQUIRE(samples.dtype == DType::I64 && isVector(samples, tokens.shape[0]),
                  "samples are not i64[B]");
-  bool hasPlaces = call.outCount > At;
-  SHARDC_REQUIRE(!hasPlaces || (call.out[At].dtype == DType::I32 && call.out[At].rank == 2 &&
-                                sameMatrix(call.out[At], tokens)),
+  bool hasPlaces = call.outCount > Places;
+  SHARDC_REQUIRE(!hasPlaces || (call.out[Places].dtype == DType::I32 &&
+                                call.out[Places].rank == 2 && sameMatrix(call.out[Places], tokens)),
                  "places are not i32[B, S]");
   int64_t others = feed.cols() - 2 * samples.numel();
   SHARDC_REQUIRE(others == (Samples + 1) * tokens.numel() ||

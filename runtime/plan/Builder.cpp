@@ -44,6 +44,36 @@ Op makeOp(OpKind kind, std::initializer_list<ValueId> operands, int32_t unit, ui
   return op;
 }
 
+int16_t groupOf(Plan &plan, std::vector<uint16_t> axes, std::string name) {
+  auto found = std::ranges::find(plan.groups, axes, &Group::axes);
+  auto index = static_cast<int16_t>(found - plan.groups.begin());
+  if (found != plan.groups.end())
+    return index;
+  if (name.empty())
+    for (uint16_t axis : axes)
+      name += (name.empty() ? "" : "_") + plan.mesh[axis].name;
+  plan.groups.push_back({std::move(name), std::move(axes)});
+  return index;
+}
+
+int16_t innerGroupOf(Plan &plan, int16_t group, int64_t ranks) {
+  const std::vector<uint16_t> &axes = plan.groups[static_cast<size_t>(group)].axes;
+  auto cut = axes.end();
+  int64_t found = 1;
+  while (found < ranks && cut != axes.begin())
+    found *= plan.mesh[*--cut].size;
+  SHARDC_CHECK(found == ranks, "no axes of '{}' have {} ranks",
+               plan.groups[static_cast<size_t>(group)].name, ranks);
+  return cut == axes.end() ? int16_t{-1} : groupOf(plan, {cut, axes.end()});
+}
+
+int16_t tensorGroupOf(const Plan &plan) {
+  for (const Param &param : plan.params)
+    if (!param.splits.empty() && plan.groupSize(param.splits.front().group) > 1)
+      return param.splits.front().group;
+  return -1;
+}
+
 StreamId streamOf(Plan &plan, StreamKind kind) {
   auto at = std::ranges::find(plan.streams, kind, &Stream::kind);
   auto index = static_cast<StreamId>(at - plan.streams.begin());

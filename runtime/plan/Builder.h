@@ -33,6 +33,15 @@ ValueId addLiveIn(Segment &segment, std::string name, const Role &role, uint32_t
 Op makeOp(OpKind kind, std::initializer_list<ValueId> operands, int32_t unit = -1,
           uint32_t loc = kNone);
 
+/// The plan's group with these axes in this order; added to the plan if it has none, under the
+/// name, or under those of the axes.
+int16_t groupOf(Plan &plan, std::vector<uint16_t> axes, std::string name = "");
+/// The group of those axes of a group that are fastest and have so many ranks together, likewise;
+/// -1 for one rank. Groups are cut there.
+int16_t innerGroupOf(Plan &plan, int16_t group, int64_t ranks);
+/// The group among whose ranks parameters are cut; -1 if there is none.
+int16_t tensorGroupOf(const Plan &plan);
+
 /// The plan's stream of the kind, which is not Other; added to the plan if it has none.
 StreamId streamOf(Plan &plan, StreamKind kind);
 /// The plan's channel of the group that runs on the stream of this kind and travels like this,

@@ -1,16 +1,10 @@
 #include "runtime/run/FeedRing.h"
 
+#include "runtime/base/BatchFields.h"
 #include "runtime/base/Reports.h"
 #include "runtime/exec/Mesh.h"
 
 namespace shardc::run {
-namespace {
-
-/// Which result of batch.load has the places of tokens.
-constexpr size_t kPlacesOfLoad = 6;
-
-} // namespace
-
 FeedEntry FeedEntry::at(int32_t *words, int64_t batch, int64_t sequence, bool hasPlaces) {
   int64_t n = batch * sequence;
   FeedEntry entry;
@@ -33,7 +27,7 @@ BatchSize BatchSize::of(const plan::Segment &segment) {
       const plan::Type &tokens = segment.values[op.results[0]].type;
       if (tokens.rank != 2)
         return {};
-      return {tokens.shape[0], tokens.shape[1], op.group, op.results.size() > kPlacesOfLoad};
+      return {tokens.shape[0], tokens.shape[1], op.group, op.results.size() > batch::Places};
     }
   return {};
 }
