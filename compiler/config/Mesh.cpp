@@ -45,8 +45,9 @@ Chain inOrder(const Config &config, Degree tensor, Degree second, Degree data, D
 /// Builds a mesh from the numbers of ranks at which one of the chains cuts.
 class Refinement {
 public:
-  Refinement(const Chain &dense, const Chain &expert, int64_t innerContext) {
-    std::set<int64_t> cuts = {1, cutsOfDegree(dense, "cp").first * innerContext};
+  Refinement(const Chain &dense, const Chain &expert, const InnerRanks &inner) {
+    std::set<int64_t> cuts = {1, cutsOfDegree(dense, "cp").first * inner.context,
+                              cutsOfDegree(dense, "tp").first * inner.tensor};
     for (const Chain *chain : {&dense, &expert})
       for (int64_t cut : cutsOf(*chain))
         cuts.insert(cut);
@@ -189,8 +190,14 @@ int64_t innerContext(const Config &config) {
   return inner > 0 && ranks % inner == 0 ? inner : 1; // rules refuse others
 }
 
-Mesh refine(const Chain &dense, const Chain &expert, int64_t innerContext) {
-  return Refinement(dense, expert, innerContext).take();
+int64_t ranksOfKey(const Config &config) {
+  const Derived &d = config.derived();
+  bool isShared = d.tensorParallel > d.numGroups && d.tensorParallel % d.numGroups == 0;
+  return isShared ? d.tensorParallel / d.numGroups : 1;
+}
+
+Mesh refine(const Chain &dense, const Chain &expert, const InnerRanks &inner) {
+  return Refinement(dense, expert, inner).take();
 }
 
 } // namespace shardc::config

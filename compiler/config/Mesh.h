@@ -56,8 +56,16 @@ std::optional<MeshConflict> findConflict(const Chain &dense, const Chain &expert
 /// The inner level of context-parallel ranks, where they exchange in two; 1 if they do not.
 int64_t innerContext(const Config &config);
 
-/// For chains of the same number of ranks without a conflict. The axes of context-parallel ranks
-/// are cut between levels too, of which the inner one has so many.
-Mesh refine(const Chain &dense, const Chain &expert, int64_t innerContext = 1);
+/// Tensor-parallel ranks that have the same key/value head; 1 if each rank has heads of its own.
+int64_t ranksOfKey(const Config &config);
+
+/// Where axes are cut in two besides: how many neighbours have something in common.
+struct InnerRanks {
+  int64_t context = 1; ///< the inner level of context-parallel ranks
+  int64_t tensor = 1;  ///< tensor-parallel ranks with the same key/value head
+};
+
+/// For chains of the same number of ranks without a conflict.
+Mesh refine(const Chain &dense, const Chain &expert, const InnerRanks &inner = {});
 
 } // namespace shardc::config

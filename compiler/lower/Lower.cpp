@@ -282,8 +282,9 @@ private:
   }
 
   void addMesh() {
-    config::Mesh mesh = config::refine(config::denseChain(config_), config::expertChain(config_),
-                                       config::innerContext(config_));
+    config::Mesh mesh =
+        config::refine(config::denseChain(config_), config::expertChain(config_),
+                       {config::innerContext(config_), config::ranksOfKey(config_)});
     if (d_.contextParallel > 1)
       context_ = static_cast<int16_t>(mesh.findGroup("cp") - mesh.groups.data());
     if (d_.tensorParallel > 1)

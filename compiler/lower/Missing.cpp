@@ -107,7 +107,11 @@ std::vector<Missing> findMissing(const Config &config) {
     if (asked)
       missing.push_back({std::move(what), option});
   };
-  need(d.tensorParallel > d.numGroups, "fewer key/value groups than tensor-parallel ranks",
+  int64_t rows = model::times(model::plus(d.numHeads, model::times(2, d.numGroups)), d.headSize);
+  need(rows % d.tensorParallel != 0,
+       fmt::format("a projection to queries, keys and values of {} rows, which {} tensor-parallel "
+                   "ranks do not divide",
+                   rows, d.tensorParallel),
        Opt::ModelNumQueryGroups);
   need(splitsPositionsUnaligned(config),
        "a number of learned positions on each tensor-parallel rank that 4 does not divide",

@@ -21,6 +21,7 @@ void splitQkv(Gradients &gradients, const Op &op, OpKind kind) {
     return;
   Op merge = gradients.makeOp(kind, {dq, dk, dv});
   merge.attrs = op.attrs;
+  merge.group = op.group;
   merge.operands.insert(merge.operands.end(), op.operands.begin() + 1, op.operands.end());
   gradients.emitFor(op.operands[0], std::move(merge));
 }

@@ -38,6 +38,8 @@ private:
     if (def == kNone || segment_.ops[def].kind != OpKind::SplitQkv)
       return nullptr;
     const Op &split = segment_.ops[def];
+    if (split.group >= 0) // rows have queries of others
+      return nullptr;
     for (size_t i = 0; i < 3; ++i)
       if (split.results[i] != op.operands[first + i])
         return nullptr;

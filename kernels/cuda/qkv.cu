@@ -1,13 +1,14 @@
 // split_qkv takes rows of [G, N/G + 2, D] apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts
 // them together again. rope rotates the leading rotary_dim channels of x[B,S,heads,D] by the angle
 // s·base^(-2i/rotary_dim), scaled by rotary_scaling: halves (i, i + rotary_dim/2) or, interleaved,
-// neighbours. `inverse` rotates backwards. Data f32, bf16 or f16 each, rounded once. Mapping: a
-// block has up to eight positions; it first computes their cosines and sines into shared memory,
-// once for all heads (a power in fp64 for each of rotary_dim/2 pairs, a sine in fp32 for each pair
-// and position), then its threads take chunks of 8 channels with their mates half a rotation away.
-// Limited by memory: each element read once and written once. H200, 2026-11, of a copy's 4.24
-// TB/s: split_qkv and merge_qkv 2.3, rope 1.9, both together 2.1; indices are computed for each
-// chunk.
+// neighbours. In a group rows have the queries of all members: a member takes its own, and puts
+// zeros in place of the others. `inverse` rotates backwards. Data f32, bf16 or f16 each, rounded
+// once. Mapping: a block has up to eight positions; it first computes their cosines and sines into
+// shared memory, once for all heads (a power in fp64 for each of rotary_dim/2 pairs, a sine in fp32
+// for each pair and position), then its threads take chunks of 8 channels with their mates half a
+// rotation away. Limited by memory: each element read once and written once. H200, 2026-11, of a
+// copy's 4.24 TB/s: split_qkv and merge_qkv 2.3, rope 1.9, both together 2.1; indices are computed
+// for each chunk.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -26,7 +27,8 @@ struct Qkv {
   int64_t positions;
   const int32_t *given; ///< positions of rows, or null
   int perRow, groups, queries, channels;
-  int pairs; ///< 0: nothing is rotated
+  int all, before; ///< queries of a key: of all members, and those before this member's
+  int pairs;       ///< 0: nothing is rotated
   float base, factor, sign;
   bool interleaved, split;
   bool wholeHeads; ///< all channels of a head are rotated, or none, in halves of whole chunks
@@ -34,18 +36,24 @@ struct Qkv {
 
 /// Where a head of a row's whole lies in its part.
 struct HeadLocation {
-  const Data *part;
+  const Data *part; ///< null: another member has it
   int64_t offset;
   bool rotated;
 };
 
 __device__ __forceinline__ HeadLocation locationOf(const Qkv &p, int64_t row, int head) {
-  int group = head / (p.queries + 2), place = head % (p.queries + 2);
+  int group = head / (p.all + 2), place = head % (p.all + 2), query = place - p.before;
   int64_t ofGroup = row * p.groups + group;
-  if (place < p.queries)
-    return {&p.q, (ofGroup * p.queries + place) * p.channels, p.pairs > 0};
-  return {place == p.queries ? &p.k : &p.v, ofGroup * p.channels,
-          p.pairs > 0 && place == p.queries};
+  if (place >= p.all)
+    return {place == p.all ? &p.k : &p.v, ofGroup * p.channels, p.pairs > 0 && place == p.all};
+  if (query < 0 || query >= p.queries)
+    return {nullptr, 0, false};
+  return {&p.q, (ofGroup * p.queries + query) * p.channels, p.pairs > 0};
+}
+
+template <Mode M> __device__ __forceinline__ void clear8(const Data &to, int64_t at, int width) {
+  const float zeros[kChunk] = {};
+  store8<M>(to, at, width, zeros);
 }
 
 template <Mode M>
@@ -117,6 +125,11 @@ __device__ __forceinline__ void moveRow(const Qkv &p, int64_t row, const float2 
     int head = at / slots, slot = at % slots;
     HeadLocation location = locationOf(p, row, head);
     int64_t whole = (row * p.perRow + head) * p.channels;
+    if (location.part == nullptr) {
+      if (!p.split)
+        clear8<M>(p.whole, whole + slot * kWidth, kWidth);
+      continue;
+    }
     const Data &from = p.split ? p.whole : *location.part, &to = p.split ? *location.part : p.whole;
     int64_t in = p.split ? whole : location.offset, out = p.split ? location.offset : whole;
     if (!location.rotated || slot >= rotatedSlots) {
@@ -157,6 +170,8 @@ __device__ __forceinline__ void movePairs(const Qkv &p, int64_t first, int rows,
       location[k].offset += channel;
       whole[k] = ((first + r) * p.perRow + head) * p.channels + channel;
       turn[k] = angles + r * p.pairs + channel;
+      if (location[k].part == nullptr)
+        continue;
       const Data &from = p.split ? p.whole : *location[k].part;
       int64_t in = p.split ? whole[k] : location[k].offset;
       load8<M>(from, in, kChunk, a[k]);
@@ -166,6 +181,13 @@ __device__ __forceinline__ void movePairs(const Qkv &p, int64_t first, int rows,
     for (int k = 0; k < kPairsAhead; ++k) {
       if (at + k * step >= items)
         continue;
+      if (location[k].part == nullptr) {
+        if (!p.split) {
+          clear8<M>(p.whole, whole[k], kChunk);
+          clear8<M>(p.whole, whole[k] + half, kChunk);
+        }
+        continue;
+      }
       if (location[k].rotated)
 #pragma unroll
         for (int j = 0; j < kChunk; ++j) {
@@ -222,12 +244,15 @@ void setRotation(Qkv &p, const Attrs &attrs, bool inverse) {
   p.interleaved = attrs.rotary_interleaved;
 }
 
-Qkv partsOf(const Tensor &whole, const Tensor &q, const Tensor &k, const Tensor &v, bool split) {
+Qkv partsOf(const Call &call, const Tensor &whole, const Tensor &q, const Tensor &k,
+            const Tensor &v, bool split) {
   Qkv p = {dataOf(whole), dataOf(q), dataOf(k), dataOf(v)};
   p.positions = q.shape[1];
   p.groups = static_cast<int>(k.shape[2]);
   p.queries = static_cast<int>(q.shape[2] / k.shape[2]);
-  p.perRow = static_cast<int>(q.shape[2] + 2 * k.shape[2]);
+  p.all = static_cast<int>(call.groupSize) * p.queries;
+  p.before = static_cast<int>(call.index) * p.queries;
+  p.perRow = p.groups * (p.all + 2);
   p.channels = static_cast<int>(q.cols());
   p.split = split;
   return p;
@@ -241,7 +266,7 @@ void setPositions(Qkv &p, const Call &call, int operands) {
 
 template <bool kRotated> void runSplit(const Call &call) {
   const Tensor &qkv = call.in[0], &q = call.out[0], &k = call.out[1], &v = call.out[2];
-  Qkv p = partsOf(qkv, q, k, v, true);
+  Qkv p = partsOf(call, qkv, q, k, v, true);
   setPositions(p, call, 1);
   if (kRotated)
     setRotation(p, call.attrs, call.attrs.inverse);
@@ -250,7 +275,7 @@ template <bool kRotated> void runSplit(const Call &call) {
 
 template <bool kRotated> void runMerge(const Call &call) {
   const Tensor &q = call.in[0], &k = call.in[1], &v = call.in[2], &qkv = call.out[0];
-  Qkv p = partsOf(qkv, q, k, v, false);
+  Qkv p = partsOf(call, qkv, q, k, v, false);
   setPositions(p, call, 3);
   if (kRotated) // the inverse of what split_qkv_rope does with the same attributes
     setRotation(p, call.attrs, !call.attrs.inverse);
@@ -262,7 +287,7 @@ void runRope(const Call &call) {
   Qkv p = {dataOf(x), dataOf(y), dataOf(y), dataOf(y)};
   p.positions = x.shape[1];
   p.groups = 1;
-  p.perRow = p.queries = static_cast<int>(x.shape[2]);
+  p.perRow = p.queries = p.all = static_cast<int>(x.shape[2]);
   p.channels = static_cast<int>(x.cols());
   p.split = true;
   setPositions(p, call, 1);

@@ -102,6 +102,13 @@ Call partOf(const Call &call) {
   return part;
 }
 
+/// Rows hold the heads that their rank has, which are some of all where attention counts heads.
+Call partOfOwnRows(const Call &call) {
+  Call part = partOf(call);
+  part.index = 0, part.groupSize = 1;
+  return part;
+}
+
 void take(Call &call, std::initializer_list<Tensor> operands, std::initializer_list<Tensor> out) {
   for (const Tensor &operand : operands)
     call.in[call.inCount++] = operand;
@@ -134,14 +141,14 @@ const char *checkAttentionQkv(const Call &call, bool backward) {
 }
 
 AttentionQkvCalls::AttentionQkvCalls(const Call &call, const QkvParts &parts)
-    : split(partOf(call)), attention(partOf(call)) {
+    : split(partOfOwnRows(call)), attention(partOf(call)) {
   take(split, {call.in[0]}, {parts.q, parts.k, parts.v});
   take(attention, {parts.q, parts.k, parts.v, call.in[1], call.in[2]}, {call.out[0], call.out[1]});
 }
 
 AttentionQkvBwdCalls::AttentionQkvBwdCalls(const Call &call, const QkvParts &parts,
                                            const QkvParts &gradients)
-    : split(partOf(call)), attention(partOf(call)), merge(partOf(call)) {
+    : split(partOfOwnRows(call)), attention(partOf(call)), merge(partOfOwnRows(call)) {
   take(split, {call.in[1]}, {parts.q, parts.k, parts.v});
   take(attention,
        {call.in[0], parts.q, parts.k, parts.v, call.in[2], call.in[3], call.in[4], call.in[5]},

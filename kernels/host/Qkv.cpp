@@ -1,12 +1,13 @@
 // split_qkv separates rows of [G, N/G + 2, D] (Megatron's layout: a group's queries, its key, its
-// value) into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv joins them again. rope rotates the leading
-// rotary_dim channels of x[B,S,heads,D] by the angle s·base^(-2i/rotary_dim), computed in fp32 like
-// PyTorch. It pairs halves (i, i + rotary_dim/2) or, if interleaved, neighbours (2i, 2i + 1), and
-// copies the other channels. A rotary_scaling other than 1 lowers the frequencies of long waves as
-// Llama 3.1 does. With positions i32[B,S] as the last operand, s is the position that they give a
-// row. `inverse` rotates backwards, which is the gradient. Operands and results are f32
-// or bf16 each, rounded once. Limited by memory, and by the sines of a table of S·rotary_dim/2
-// angles per call.
+// value) into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv joins them again. In a group of n members
+// rows are [G, n·N/G + 2, D]: the member with index i has the i-th N/G queries of each key, and
+// joins its own with zeros in place of the others. rope rotates the leading rotary_dim channels of
+// x[B,S,heads,D] by the angle s·base^(-2i/rotary_dim), computed in fp32 like PyTorch. It pairs
+// halves (i, i + rotary_dim/2) or, if interleaved, neighbours (2i, 2i + 1), and copies the other
+// channels. A rotary_scaling other than 1 lowers the frequencies of long waves as Llama 3.1 does.
+// With positions i32[B,S] as the last operand, s is the position that they give a row. `inverse`
+// rotates backwards, which is the gradient. Operands and results are f32 or bf16 each, rounded
+// once. Limited by memory, and by the sines of a table of S·rotary_dim/2 angles per call.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
@@ -149,7 +150,7 @@ const char *checkParts(const Call &call, const Tensor &q, const Tensor &k, const
   SHARDC_REQUIRE(q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] && q.shape[3] == k.shape[3],
                  "q and k differ in batch, sequence or channels");
   SHARDC_REQUIRE(q.shape[2] % k.shape[2] == 0, "key/value heads do not divide the query heads");
-  SHARDC_REQUIRE(qkv.cols() == (q.shape[2] + 2 * k.shape[2]) * q.shape[3],
+  SHARDC_REQUIRE(qkv.cols() == (call.groupSize * q.shape[2] + 2 * k.shape[2]) * q.shape[3],
                  "a row of qkv is not as long as its queries, keys and values");
   SHARDC_REQUIRE(qkv.rows() == q.shape[0] * q.shape[1], "qkv does not have B·S rows");
   const Attrs &attrs = call.attrs;
@@ -163,27 +164,33 @@ const char *checkParts(const Call &call, const Tensor &q, const Tensor &k, const
 /// Moves heads between qkv and its parts. Heads of a row of qkv are numbered in its order.
 class Heads {
 public:
-  Heads(const Tensor &q, const Tensor &k, const Tensor &v)
+  Heads(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v)
       : q_(q), k_(k), v_(v), channels_(q.cols()), groups_(k.shape[2]),
-        queries_(q.shape[2] / k.shape[2]), perRow_(q.shape[2] + 2 * k.shape[2]) {}
+        queries_(q.shape[2] / k.shape[2]), all_(call.groupSize * queries_),
+        first_(call.index * queries_), perRow_(groups_ * (all_ + 2)) {}
 
-  /// Calls move(part, offset in the part, offset in qkv, is it rotated, row) for every head.
-  template <typename Move> void forEach(Move move) const {
+  /// Calls move(part, offset in the part, offset in qkv, is it rotated, row) for every head, and
+  /// skip(offset in qkv) for queries of other members.
+  template <typename Move, typename Skip> void forEach(Move move, Skip skip) const {
     for (int64_t row = 0, rows = q_.shape[0] * q_.shape[1]; row < rows; ++row)
       for (int64_t head = 0; head < perRow_; ++head) {
-        int64_t group = head / (queries_ + 2), place = head % (queries_ + 2);
+        int64_t group = head / (all_ + 2), place = head % (all_ + 2);
         int64_t whole = (row * perRow_ + head) * channels_;
-        int64_t ofGroup = (row * groups_ + group) * channels_;
-        if (place < queries_)
-          move(q_, ((row * groups_ + group) * queries_ + place) * channels_, whole, true, row);
+        int64_t ofGroup = row * groups_ + group, query = place - first_;
+        if (place >= all_)
+          move(place == all_ ? k_ : v_, ofGroup * channels_, whole, place == all_, row);
+        else if (query >= 0 && query < queries_)
+          move(q_, (ofGroup * queries_ + query) * channels_, whole, true, row);
         else
-          move(place == queries_ ? k_ : v_, ofGroup, whole, place == queries_, row);
+          skip(whole);
       }
   }
 
 private:
   const Tensor &q_, &k_, &v_;
-  int64_t channels_, groups_, queries_, perRow_;
+  int64_t channels_, groups_;
+  int64_t queries_, all_, first_; ///< of a key: this member's, those of all, before this member's
+  int64_t perRow_;                ///< heads
 };
 
 const char *checkSplit(const Call &call, int operandsMax) {
@@ -221,15 +228,15 @@ template <bool kRotated> void runSplit(const Call &call) {
   Rotation rotation = {};
   if (kRotated)
     rotation = makeRotation(call, q, call.attrs.inverse, buffers);
-  Heads(q, call.out[1], call.out[2])
-      .forEach([&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t row) {
-        const float *x = readF32(qkv, whole, q.cols(), buffers.from);
-        if (kRotated && rotated) {
-          rotate(rotation, row, x, q.cols(), buffers.to);
-          x = buffers.to;
-        }
-        writeF32(part, offset, q.cols(), x);
-      });
+  auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t row) {
+    const float *x = readF32(qkv, whole, q.cols(), buffers.from);
+    if (kRotated && rotated) {
+      rotate(rotation, row, x, q.cols(), buffers.to);
+      x = buffers.to;
+    }
+    writeF32(part, offset, q.cols(), x);
+  };
+  Heads(call, q, call.out[1], call.out[2]).forEach(move, [](int64_t) {});
 }
 
 template <bool kRotated> void runMerge(const Call &call) {
@@ -239,15 +246,18 @@ template <bool kRotated> void runMerge(const Call &call) {
   Rotation rotation = {};
   if (kRotated) // the inverse of what split_qkv_rope does with the same attributes
     rotation = makeRotation(call, q, !call.attrs.inverse, buffers);
-  Heads(q, call.in[1], call.in[2])
-      .forEach([&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t row) {
-        const float *x = readF32(part, offset, q.cols(), buffers.from);
-        if (kRotated && rotated) {
-          rotate(rotation, row, x, q.cols(), buffers.to);
-          x = buffers.to;
-        }
-        writeF32(qkv, whole, q.cols(), x);
-      });
+  auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t row) {
+    const float *x = readF32(part, offset, q.cols(), buffers.from);
+    if (kRotated && rotated) {
+      rotate(rotation, row, x, q.cols(), buffers.to);
+      x = buffers.to;
+    }
+    writeF32(qkv, whole, q.cols(), x);
+  };
+  Heads(call, q, call.in[1], call.in[2]).forEach(move, [&](int64_t whole) {
+    std::fill_n(buffers.to, q.cols(), 0.0f);
+    writeF32(qkv, whole, q.cols(), buffers.to);
+  });
 }
 
 } // namespace

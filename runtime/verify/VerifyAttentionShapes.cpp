@@ -13,8 +13,8 @@ void ShapeCheck::splitQkv(const Type &qkv, const Type &q, const Type &k, const T
            q.shape[3] == k.shape[3],
        "q, k and v with the same batch, positions and channels");
   need(q.shape[2] % k.shape[2] == 0, "the same number of query heads in each key/value group");
-  need(qkv.numel() == q.numel() + 2 * k.numel() && rows(qkv) == q.shape[0] * q.shape[1],
-       "qkv rows that hold each group's queries, key and value");
+  need(qkv.numel() == members() * q.numel() + 2 * k.numel() && rows(qkv) == q.shape[0] * q.shape[1],
+       "qkv rows that hold each group's queries, of all members, its key and value");
   auto agrees = [&](Key key, int64_t extent) {
     return op_.getInt(key) == 0 || op_.getInt(key) == extent;
   };

@@ -128,6 +128,54 @@ TEST(Qkv, MergeWithRopeIsTheGradient) {
   }
 }
 
+/// Rows have the queries of three members. Each takes its own of each key, and puts zeros in place
+/// of the others.
+TEST(Qkv, OfAMemberAreItsQueriesOfEachKey) {
+  constexpr int64_t kMembers = 3;
+  for (Shape s : kShapes)
+    for (bool isRotated : {false, true}) {
+      SCOPED_TRACE(testing::Message() << s.heads << ' ' << s.groups << ' ' << isRotated);
+      const std::string suffix = isRotated ? "_rope" : "";
+      Shape all = s;
+      all.heads *= kMembers;
+      int64_t own = s.heads / s.groups * s.channels, rows = s.batch * s.positions;
+      Array qkv = randoms(DType::F32, {s.batch, s.positions, all.width()}, 5);
+      auto make = [&](const char *op, int64_t index) {
+        KernelRun run(op + suffix);
+        run.attrs.rotary_dim = s.channels;
+        if (index >= 0)
+          run.index = index, run.groupSize = kMembers;
+        return run;
+      };
+      auto split = [&](const Shape &shape, int64_t index) {
+        KernelRun run = make("split_qkv", index);
+        for (int part = 0; part < 3; ++part)
+          run.out(DType::F32, shapeOf(shape, part));
+        return run.in(qkv).run();
+      };
+      std::vector<Array> whole = split(all, -1);
+      KernelRun mergeWhole = make("merge_qkv", -1);
+      Array merged =
+          mergeWhole.in(whole[0]).in(whole[1]).in(whole[2]).out(DType::F32, qkv.shape).run()[0];
+      for (int64_t index = 0; index < kMembers; ++index) {
+        std::vector<Array> parts = split(s, index);
+        EXPECT_EQ(parts[1].values, whole[1].values);
+        EXPECT_EQ(parts[2].values, whole[2].values);
+        for (int64_t i = 0; i < parts[0].numel(); ++i)
+          ASSERT_EQ(parts[0][i], whole[0][(i / own * kMembers + index) * own + i % own]) << i;
+        KernelRun merge = make("merge_qkv", index);
+        Array got =
+            merge.in(parts[0]).in(parts[1]).in(parts[2]).out(DType::F32, qkv.shape).run()[0];
+        int64_t width = kMembers * own + 2 * s.channels; // of a key and what belongs to it
+        for (int64_t i = 0; i < rows * all.width(); ++i) {
+          int64_t member = i % width / own;
+          bool isOthers = i % width < kMembers * own && member != index;
+          ASSERT_EQ(got[i], isOthers ? 0 : merged[i]) << i;
+        }
+      }
+    }
+}
+
 TEST(Qkv, RefusesAnOddRotation) {
   KernelRun run("rope");
   run.attrs.rotary_dim = 3;

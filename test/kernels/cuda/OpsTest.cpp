@@ -329,6 +329,23 @@ TEST(CudaOps, MembersOfAGroupHaveTheirParts) {
       }
 }
 
+TEST(CudaOps, MembersOfAGroupHaveTheirQueries) {
+  SKIP_WITHOUT_GPU();
+  constexpr bench::Model model = {1, 700, 8, 2, 128, 8, 8};
+  for (std::string_view op : {"split_qkv", "split_qkv_rope", "merge_qkv", "merge_qkv_rope"})
+    for (DType data : {DType::F32, DType::BF16})
+      for (int64_t rotated : {64, 128}) {
+        DeviceRun run(op, data, model);
+        Call &call = run.call();
+        call.attrs.rotary_dim = rotated;
+        call.index = 1, call.groupSize = 2;
+        kernels::Tensor &queries = op.starts_with("split") ? call.out[0] : call.in[0];
+        queries.shape[2] /= 2;
+        SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data) << ' ' << rotated);
+        run.compare(2e-5, 1e-2);
+      }
+}
+
 TEST(CudaOps, StatisticsOfMembersWithoutValidColumns) {
   SKIP_WITHOUT_GPU();
   for (DType data : {DType::F32, DType::BF16}) {

@@ -155,6 +155,13 @@ TEST(Mesh, GroupsAreThoseOfBothChains) {
   EXPECT_GT(meshes, 100);
 }
 
+TEST(Mesh, IsCutWhereNeighboursHaveSomethingInCommon) {
+  Chain dense = {{"tp", 8}, {"cp", 4}, {"dp", 2}, {"dp_outer", 1}, {"pp", 1}};
+  Mesh mesh = refine(dense, {}, {.context = 2, .tensor = 4});
+  EXPECT_EQ(axesOf(mesh), "dp=2 cp.hi=2 cp.lo=2 tp.hi=2 tp.lo=4");
+  expectSameGroups(mesh, dense);
+}
+
 TEST(Mesh, TwoSizesOfWhichNoneDividesTheOtherAreAConflict) {
   std::optional<MeshConflict> conflict =
       findConflict({{"tp", 2}, {"cp", 1}, {"dp", 6}, {"dp_outer", 1}, {"pp", 1}},
