@@ -153,8 +153,7 @@ void ruleFp8Extents(RuleContext &ctx) {
   // What does not fit wraps around, which keeps the remainder by a power of two.
   auto size = [](int64_t number) { return static_cast<uint64_t>(number); };
   uint64_t divisor = ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Mxfp8) ? 32 : 16;
-  uint64_t heads = size(d.numHeads / d.tensorParallel), head = size(d.headSize);
-  uint64_t groups = std::max<uint64_t>(size(d.numGroups / d.tensorParallel), 1);
+  uint64_t ranks = size(d.tensorParallel), head = size(d.headSize);
   struct Extent {
     const char *what;
     uint64_t size;
@@ -164,9 +163,9 @@ void ruleFp8Extents(RuleContext &ctx) {
       {"the number of tokens of a rank's microbatch",
        size(d.microBatch) * size(d.seqLength / d.contextParallel), Opt::ModelSeqLength},
       {"the hidden size", size(d.hidden), Opt::ModelHiddenSize},
-      {"the width of a rank's heads", heads * head, Opt::ModelNumAttentionHeads},
-      {"the width of a rank's queries, keys and values", (heads + 2 * groups) * head,
-       Opt::ModelNumQueryGroups},
+      {"the width of a rank's heads", size(d.numHeads) / ranks * head, Opt::ModelNumAttentionHeads},
+      {"the width of a rank's queries, keys and values",
+       (size(d.numHeads) + 2 * size(d.numGroups)) * head / ranks, Opt::ModelNumQueryGroups},
       {"the width of a rank's MLP", size(d.ffnHidden / d.tensorParallel), Opt::ModelFfnHiddenSize},
   };
   const Extent *odd =
