@@ -69,6 +69,15 @@ void ruleDelayWgradTwin(RuleContext &ctx) {
   keepInStep(ctx, Opt::ModelDelayWgradCompute, Opt::DdpDelayWgradCompute);
 }
 
+void ruleTpOverlapInParts(RuleContext &ctx) {
+  if (!ctx.on(Opt::ModelTpCommOverlap))
+    return;
+  for (Opt opt :
+       {Opt::ModelTpCommOverlapAg, Opt::ModelTpCommOverlapRs, Opt::ModelTpCommOverlapRsDgrad})
+    if (ctx.on(opt))
+      ctx.adjust(opt, Value::ofBool(false), Opt::ModelTpCommOverlap);
+}
+
 void ruleFsdpDecoupledGrad(RuleContext &ctx) {
   if (ctx.wantsFsdp() && !isVersion2(ctx) && ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
     ctx.adjust(Opt::DdpMegatronFsdpUseDecoupledGrad, Value::ofBool(true),

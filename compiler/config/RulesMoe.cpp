@@ -234,4 +234,10 @@ void ruleTpOverlapNeeds(RuleContext &ctx) {
                {d.tensorParallel, arg(ctx, Opt::ModelSequenceParallel)});
 }
 
+void ruleTpOverlapAtomic(RuleContext &ctx) {
+  for (Opt opt : {Opt::ModelTpCommAtomicAg, Opt::ModelTpCommAtomicRs})
+    if (ctx.on(Opt::ModelTpCommOverlap) && ctx.on(opt))
+      ctx.report({opt}, {pathOf(opt)}).fix(ctx.fixSet(opt, Value::ofBool(false)));
+}
+
 } // namespace shardc::config

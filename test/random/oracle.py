@@ -697,6 +697,8 @@ ERRORS = {
     "weight-shards-average": lambda f: weight_shards(f) and f.on("ddp.average_in_collective"),  # V48
     "tensor-overlap-needs": lambda f: f.on("model.tp_comm_overlap") and
     (f.tp < 2 or not f.on("model.sequence_parallel")),
+    "tensor-overlap-atomic": lambda f: f.on("model.tp_comm_overlap") and
+    (f.on("model.tp_comm_atomic_ag") or f.on("model.tp_comm_atomic_rs")),
     # section 2.2.2: PyTorch's FSDP2
     "torch-fsdp2-pipeline": lambda f: f.fsdp2 and f.pp > 1,  # V61
     "torch-fsdp2-experts": lambda f: f.fsdp2 and f.ep > 1,  # V62
