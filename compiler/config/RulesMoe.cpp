@@ -141,6 +141,20 @@ void ruleHybridContextNeeds(RuleContext &ctx) {
   need(Opt::DatasetDataloaderType, Value::ofEnum(DataloaderType::Single));
 }
 
+void ruleHybridContextUnsupported(RuleContext &ctx) {
+  if (ctx.on(Opt::ModelHybridContextParallel) && !ctx.wantsFsdp()) // FSDP's own rule says it there
+    ctx.report({Opt::ModelHybridContextParallel})
+        .fix(ctx.fixRemove(Opt::ModelHybridContextParallel, FixItKind::Alternative));
+}
+
+void ruleEvalContextUnsupported(RuleContext &ctx) {
+  Opt size = Opt::DistEvalContextParallelSize;
+  int64_t trained = ctx.derived().contextParallel;
+  if (ctx.cfg().getIntOr(size, trained) != trained)
+    ctx.report({size, Opt::ModelContextParallelSize}, {ctx.num(size), trained})
+        .fix(ctx.fixRemove(size, FixItKind::Alternative));
+}
+
 void ruleDispatchWgradOverlap(RuleContext &ctx) {
   Opt dispatch = Opt::ModelOverlapDispatchBackwardWithExpertsWgrad;
   if (ctx.on(dispatch) && ctx.on(kOverlap))

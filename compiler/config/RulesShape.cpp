@@ -235,6 +235,15 @@ void ruleGroupsReplicated(RuleContext &ctx) {
                {d.numGroups, d.tensorParallel});
 }
 
+void ruleTensorDividesQkv(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  bool isShared = d.tensorParallel > d.numGroups && d.tensorParallel % d.numGroups == 0;
+  int64_t rows = product({2, d.numGroups, d.headSize}); // heads of queries are never split
+  if (isShared && d.numHeads % d.tensorParallel == 0 && rows % d.tensorParallel != 0)
+    ctx.report({Opt::ModelKvChannels, Opt::ModelNumQueryGroups, Opt::ModelTensorModelParallelSize},
+               {rows, d.tensorParallel});
+}
+
 void ruleTensorDividesFfn(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   struct Width {
@@ -380,6 +389,17 @@ void ruleSequenceDividesTensor(RuleContext &ctx) {
     ctx.report({Opt::ModelSeqLength, Opt::ModelTensorModelParallelSize, Opt::ModelSequenceParallel,
                 Opt::ModelContextParallelSize},
                {local, d.tensorParallel});
+}
+
+void ruleLearnedPositionsUnaligned(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  int64_t all = product({d.microBatch, d.seqLength}) / d.contextParallel;
+  bool isSplit = ctx.on(Opt::ModelSequenceParallel) && all % d.tensorParallel == 0 &&
+                 ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::LearnedAbsolute);
+  if (int64_t own = all / d.tensorParallel; isSplit && own % 4 != 0)
+    ctx.report({Opt::ModelSequenceParallel, Opt::ModelSeqLength, Opt::TrainMicroBatchSize,
+                Opt::ModelTensorModelParallelSize},
+               {own});
 }
 
 void ruleExpertsDivide(RuleContext &ctx) {

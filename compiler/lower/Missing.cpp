@@ -38,12 +38,14 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
 constexpr llvm::StringLiteral kPlanned[] = {
     "ddp.fp8_param_gather",
     "ddp.megatron_fsdp_main_params_dtype",
+    "dist.eval_context_parallel_size",
     "model.cpu_offloading_",
     "model.dsa_",
     "model.expert_model_parallel_size",
     "model.fp4",
     "model.fp4_",
     "model.fp8_",
+    "model.hybrid_context_parallel",
     "model.kv_lora_rank",
     "model.linear_",
     "model.mhc_",
@@ -64,31 +66,6 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "optimizer.muon_",
 };
 
-/// What the verifier's rule on alignment wants of each place, in bytes.
-constexpr int64_t kPlaceAlign = 16;
-
-/// Whether a rank of a sequence-parallel group would read learned positions from a place that is
-/// not aligned: it reads its rows where all of them stand.
-bool splitsPositionsUnaligned(const Config &config) {
-  const config::Derived &d = config.derived();
-  if (d.tensorParallel == 1 || !config.isOn(Opt::ModelSequenceParallel) ||
-      !config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::LearnedAbsolute))
-    return false;
-  int64_t bytes =
-      d.microBatch * d.seqLength / d.contextParallel * static_cast<int64_t>(dtypeBytes(DType::I32));
-  return bytes / d.tensorParallel % kPlaceAlign != 0;
-}
-
-/// What slices of sequences cannot do.
-template <typename Need> void needOfContext(const Config &config, const Need &need) {
-  const config::Derived &d = config.derived();
-  need(config.isOn(Opt::ModelHybridContextParallel),
-       "context parallelism that depends on the length of the sequence",
-       Opt::ModelHybridContextParallel);
-  need(config.getIntOr(Opt::DistEvalContextParallelSize, d.contextParallel) != d.contextParallel,
-       "an evaluation with another context-parallel size", Opt::DistEvalContextParallelSize);
-}
-
 /// Whether the option differs from its default.
 bool asksFor(const Config &config, Opt option) {
   if (!config.has(option) || config[option].from.origin == config::Origin::Default)
@@ -107,19 +84,9 @@ std::vector<Missing> findMissing(const Config &config) {
     if (asked)
       missing.push_back({std::move(what), option});
   };
-  int64_t rows = model::times(model::plus(d.numHeads, model::times(2, d.numGroups)), d.headSize);
-  need(rows % d.tensorParallel != 0,
-       fmt::format("a projection to queries, keys and values of {} rows, which {} tensor-parallel "
-                   "ranks do not divide",
-                   rows, d.tensorParallel),
-       Opt::ModelNumQueryGroups);
-  need(splitsPositionsUnaligned(config),
-       "a number of learned positions on each tensor-parallel rank that 4 does not divide",
-       Opt::ModelSequenceParallel);
   need(d.pipelineParallel > 1 && config.isOn(Opt::CheckpointAsyncSave) &&
            config.has(Opt::CheckpointSave),
        "saving in the background from several pipeline stages", Opt::CheckpointAsyncSave);
-  needOfContext(config, need);
   need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
   need(config.has(Opt::ModelNumMoeExperts), "mixture of experts", Opt::ModelNumMoeExperts);
   need(!activationOp(config),

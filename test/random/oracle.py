@@ -405,6 +405,19 @@ def heads_of_rank(f):
     return heads // f.tp, max(f.num("model.num_query_groups", heads) // f.tp, 1)
 
 
+def qkv_uneven(f):
+    """Ranks share key/value heads, and cannot divide the rows of their projection evenly."""
+    heads, head = max(f.num("model.num_attention_heads", 1), 1), max(f.num("model.kv_channels", 1), 1)
+    groups = max(f.num("model.num_query_groups", heads), 1)
+    shares = groups < f.tp and f.tp % groups == 0 and heads % f.tp == 0
+    return shares and 2 * groups * head % f.tp != 0
+
+
+def positions(f):
+    """Of a context-parallel rank's microbatch."""
+    return f.num("train.micro_batch_size", 1) * f["model.seq_length"] // f.cp
+
+
 def weight_shards(f):
     return f.num("model.tensor_parallel_num_weight_shards") > 1 or \
         f.num("model.expert_tensor_parallel_num_weight_shards") > 1
@@ -421,13 +434,12 @@ def half(f):
 
 def fp8_extent(f):
     """Whether some extent of a layer's products on a rank is not a multiple of what fp8 takes."""
-    heads, groups = (max(f.num(f"model.{name}", 1), 1) // f.tp for name in ("num_attention_heads", "num_query_groups"))
-    groups = max(groups, 1)
+    heads, groups = (max(f.num(f"model.{name}", 1), 1) for name in ("num_attention_heads", "num_query_groups"))
     hidden, head, ffn, length = (max(f.num(f"model.{name}", 1), 1) for name in
                                  ("hidden_size", "kv_channels", "ffn_hidden_size", "seq_length"))
     rows = max(f.num("train.micro_batch_size", 1), 1) * (length // f.cp)
     part = 32 if f["model.fp8_recipe"] == "mxfp8" else 16
-    return any(size % part for size in (rows, hidden, heads * head, (heads + 2 * groups) * head, ffn // f.tp))
+    return any(size % part for size in (rows, hidden, heads // f.tp * head, (heads + 2 * groups) * head // f.tp, ffn // f.tp))
 
 
 def sharded(f):
@@ -463,6 +475,8 @@ ERRORS = {
     "hybrid-context-parallel-needs": lambda f: f.on("model.hybrid_context_parallel") and (
         f.pp > 1 or f["model.cuda_graph_impl"] != "none" or not f.on("model.calculate_per_token_loss") or
         f["dataset.dataloader_type"] != "single"),  # V45
+    "hybrid-context-parallel-unsupported": lambda f: not f.fsdp and f.on("model.hybrid_context_parallel"),
+    "eval-context-parallel-unsupported": lambda f: f.num("dist.eval_context_parallel_size", f.cp) != f.cp,
     "fsdp-single-grouped-experts": lambda f: f.fsdp and (
         f.on("model.moe_single_grouped_weight") or f.on("model.moe_single_grouped_bias")),  # V35
     "fsdp-virtual-stages": lambda f: f.fsdp and f.vp > 1 and f["model.pipeline_schedule"] != "interleaved",  # V99
@@ -502,6 +516,7 @@ ERRORS = {
     f.num("model.num_query_groups", 1) > f.tp and not divides(f, "model.num_query_groups", f.tp),
     "groups-replicated": lambda f: f.has("model.num_query_groups") and f["model.num_query_groups"] < f.tp and
     f.tp % f["model.num_query_groups"] != 0,
+    "tensor-parallel-divides-qkv": qkv_uneven,
     "tensor-parallel-divides-ffn": lambda f: any(
         f.origin.get(path) != "derived" and f.has(path) and f[path] % part != 0 for path, part in
         (("model.ffn_hidden_size", f.tp), ("model.moe_ffn_hidden_size", f.etp),
@@ -525,6 +540,8 @@ ERRORS = {
     "mimo-under-fsdp": lambda f: f.on("model.megatron_mimo") and f.fsdp,  # V31
     "sequence-parallel-divides-sequence": lambda f: f.on("model.sequence_parallel") and
     f["model.seq_length"] % f.cp == 0 and f["model.seq_length"] // f.cp % f.tp != 0,
+    "learned-positions-unaligned": lambda f: f.on("model.sequence_parallel") and
+    f["model.position_embedding_type"] == "learned_absolute" and positions(f) % f.tp == 0 and positions(f) // f.tp % 4 != 0,
     "experts-divide": lambda f: not divides(f, "model.num_moe_experts", f.ep),
     "experts-needed": lambda f: f.ep > 1 and not f.has("model.num_moe_experts"),
     "router-topk": lambda f: f.has("model.num_moe_experts") and

@@ -4,10 +4,10 @@
     tensor_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is what has to agree:
-    one-rank  tensor-parallel sizes, key/value groups, also fewer than ranks, sequence parallelism, strategies, groups of data-parallel ranks, microbatches,
-              recomputation, tied tables, losses per token, and one rank: losses of 5 steps, and gradients of the first,
-              within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. A part of
-              them runs unless SHARDC_LONG=1.
+    one-rank  tensor-parallel sizes, key/value groups, also fewer than ranks, sequence parallelism, strategies, groups of
+              data-parallel ranks, microbatches, recomputation, tied tables, losses per token, and one rank: losses of 5
+              steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by
+              default) draws the rows. A part of them runs unless SHARDC_LONG=1.
     same      any schedule, selective and full recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit
 """
@@ -61,7 +61,8 @@ def layout(tensor=1, rows=False, strategy="no_shard", data=1, instances=1, outer
 
 
 def model(row):
-    return [*SIZES, f"model.num_query_groups={row['groups']}", f"model.share_embeddings_and_output_weights={str(row['tied']).lower()}",
+    return [*SIZES, f"model.num_query_groups={row['groups']}",
+            f"model.share_embeddings_and_output_weights={str(row['tied']).lower()}",
             f"model.calculate_per_token_loss={str(row['per_token']).lower()}",
             f"train.global_batch_size={MICRO_BATCH * row['data'] * row['microbatches']}", f"train.train_iters={STEPS}"]
 
