@@ -74,9 +74,11 @@ std::vector<Use> usesOf(const Device &device, const plan::Plan &plan, const plan
 }
 
 int64_t communicatorBytes(const Use &use) {
+  // Both ends of a large transfer wait for each other in a small communicator of their own.
   return use.bytesMax == 0             ? 0
          : use.copyEngines             ? kCopyCommunicator
          : use.bytesMax <= kSmallBytes ? kSmallCommunicator
+         : use.transfersAlone          ? kKernelCommunicator + kSmallCommunicator
          : use.peers > 0               ? kExchangeCommunicator + use.peers * kPeer
          : use.scattersAlone           ? kScatterCommunicator
                                        : kKernelCommunicator;

@@ -16,6 +16,7 @@
 #include "runtime/base/Thread.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/launch/JobPosition.h"
+#include "runtime/launch/Rendezvous.h"
 #include "runtime/run/PlantedFault.h"
 #include "runtime/run/Preflight.h"
 #include "runtime/tools/BackendEntry.h"
@@ -117,7 +118,8 @@ Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers
     cudaOptions.devices = {device};
     cudaOptions.failed = [peers](const Status &status) { peers->reportFailure(status); };
   }
-  cudaOptions.timeoutSeconds = timeoutSeconds(plan_);
+  // The job's watch, which knows who is late, comes first.
+  cudaOptions.timeoutSeconds = timeoutSeconds(plan_) + 2 * launch::kSilentSeconds;
   cudaOptions.tell = tell_;
   if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
     prepareBeside(cudaOptions.devices.empty() ? 0 : cudaOptions.devices.front());

@@ -196,6 +196,38 @@ def check_stopped(place):
     expect_free_gpus(before)
 
 
+def stages():
+    """A stage of a pipeline on each GPU."""
+    return [*SETTINGS, f"cluster.gpus_per_node={launch.RANKS}", f"model.pipeline_model_parallel_size={launch.RANKS}",
+            f"model.num_layers={2 * launch.RANKS}", "model.share_embeddings_and_output_weights=false"]
+
+
+def check_killed_stage(place):
+    """kill -9 of the rank of each stage."""
+    need_several()
+    before = memory_used()
+    for rank in range(launch.RANKS):
+        process = launch.start_long(place, settings=stages())
+        time.sleep(1)
+        begin = time.monotonic()
+        os.kill(process.children()[rank], signal.SIGKILL)
+        expect_soon(process, begin, [f"rank {rank} (process", f"stage {rank + 1} of {launch.RANKS}"])
+        expect_free_gpus(before)
+
+
+def check_stopped_stage(place):
+    """SIGSTOP of the rank of each stage: the message names it, its stage, and where the others wait for it."""
+    need_several()
+    before = memory_used()
+    for rank in range(launch.RANKS):
+        process = launch.start_long(place, settings=stages(), timeout=3)
+        time.sleep(1)
+        begin = time.monotonic()
+        os.kill(process.children()[rank], signal.SIGSTOP)
+        expect_soon(process, begin, [f"rank {rank}, stage {rank + 1} of {launch.RANKS}, fell behind: rank", "has expired"])
+        expect_free_gpus(before)
+
+
 def check_nccl_error(place):
     """A channel's error on one rank, and its device's, in a step: all ranks end at once, with the op that was struck."""
     need_several()
@@ -210,7 +242,8 @@ def check_nccl_error(place):
 
 CHECKS = {"torchrun": check_torchrun, "mpirun": check_mpirun, "two-nodes": check_two_nodes, "network": check_network,
           "wrong": check_wrong, "wrong-address": check_wrong_address, "nan": check_nan, "forced": check_forced,
-          "nccl-error": check_nccl_error, "killed": check_killed, "stopped": check_stopped}
+          "nccl-error": check_nccl_error, "killed": check_killed, "stopped": check_stopped,
+          "killed-stage": check_killed_stage, "stopped-stage": check_stopped_stage}
 
 
 if __name__ == "__main__":

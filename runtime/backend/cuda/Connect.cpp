@@ -76,9 +76,40 @@ Status CudaChannel::connect(const Options &options) {
   RETURN_IF_CUDA_ERROR(group.end());
   for (std::unique_ptr<Member> &member : members_)
     watch_.add(member->communicator, desc().name);
+  if (meetsBeforeTransfers())
+    RETURN_IF_ERROR(connectMeetings(options));
   RETURN_IF_ERROR(registerShared(options));
   RETURN_IF_ERROR(warmUp());
   return measureGather();
+}
+
+/// Small transfers take one multiprocessor themselves.
+bool CudaChannel::meetsBeforeTransfers() const {
+  using Kind = hal::CollectiveKind;
+  return size() == 2 && (isUsedFor(Kind::Send, false) || isUsedFor(Kind::Recv, false)) &&
+         (desc().uses.empty() || bytesMaxOf(desc()) > kSmallBytes);
+}
+
+Status CudaChannel::connectMeetings(const Options &options) {
+  ncclConfig_t config = configOf(desc(), options);
+  config.minCTAs = config.maxCTAs = 1;
+  for (std::unique_ptr<Member> &member : members_) {
+    ASSIGN_OR_RETURN(member->meetingBytes,
+                     member->device->allocations->allocateBuffer(
+                         member->device->device, hal::MemoryKind::Work, size(),
+                         fmt::format("ends of channel '{}'", desc().name), false));
+  }
+  GroupCall group;
+  RETURN_IF_CUDA_ERROR(group.begin());
+  for (std::unique_ptr<Member> &member : members_) {
+    RETURN_IF_CUDA_ERROR(cudaSetDevice(member->device->device));
+    RETURN_IF_CUDA_ERROR(
+        ncclCommSplit(member->communicator, 0, member->index, &member->meeting, &config));
+  }
+  RETURN_IF_CUDA_ERROR(group.end());
+  for (std::unique_ptr<Member> &member : members_)
+    watch_.add(member->meeting, desc().name);
+  return Status::ok();
 }
 
 Result<ncclUniqueId> CudaChannel::agreeOnId(const Options &options) {
@@ -259,6 +290,9 @@ Status CudaChannel::warmUp() {
         return ncclAllReduce(base, base, static_cast<size_t>(count / 2), ncclBfloat16, ncclSum,
                              member.communicator, memory.stream());
       }));
+    RETURN_IF_ERROR(eachMember(meetsBeforeTransfers(), [&](Member &member, Scratch &memory) {
+      return meet(member, memory.stream());
+    }));
     RETURN_IF_ERROR(eachMember(sends, [&](Member &member, Scratch &memory) {
       std::byte *base = baseOf(sumsShare, member, memory);
       ncclResult_t result = ncclSuccess;

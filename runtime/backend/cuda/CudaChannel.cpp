@@ -110,11 +110,12 @@ Result<std::unique_ptr<CudaChannel>> CudaChannel::create(const hal::ChannelDesc 
 
 CudaChannel::~CudaChannel() {
   for (std::unique_ptr<Member> &member : members_)
-    if (member->communicator && !watch_.hasFailed()) {
-      watch_.remove(member->communicator);
-      cudaSetDevice(member->device->device);
-      static_cast<void>(ncclCommDestroy(member->communicator));
-    }
+    for (ncclComm_t communicator : {member->meeting, member->communicator})
+      if (communicator && !watch_.hasFailed()) {
+        watch_.remove(communicator);
+        cudaSetDevice(member->device->device);
+        static_cast<void>(ncclCommDestroy(communicator));
+      }
 }
 
 CudaChannel::Member *CudaChannel::memberOf(int rank) {
@@ -208,7 +209,14 @@ Status CudaChannel::allGather(Member &member, const Collective &desc, Queue &que
   return Status::ok();
 }
 
-/// To the other one of the two members, or from it.
+/// Ends when both members have queued it.
+ncclResult_t CudaChannel::meet(Member &member, cudaStream_t stream) {
+  uint8_t *bytes = member.meetingBytes->data();
+  return ncclAllGather(bytes + member.index, bytes, 1, ncclUint8, member.meeting, stream);
+}
+
+/// To the other one of the two members, or from it. Who comes first waits in a kernel of one
+/// multiprocessor: those that move the bytes would keep theirs from compute until then.
 Status CudaChannel::transfer(Member &member, const Collective &desc, Queue &queue) {
   if (size() != 2)
     return makeStatus(StatusCode::InvalidInput, "channel '{}': {} of {} members; it needs two",
@@ -216,6 +224,8 @@ Status CudaChannel::transfer(Member &member, const Collective &desc, Queue &queu
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
   auto count = static_cast<size_t>(desc.count);
   int other = 1 - member.index;
+  if (member.meeting)
+    RETURN_IF_CUDA_ERROR(meet(member, queue));
   RETURN_IF_CUDA_ERROR(desc.kind == CollectiveKind::Send
                            ? ncclSend(desc.in, count, type, other, member.communicator, queue)
                            : ncclRecv(desc.out, count, type, other, member.communicator, queue));

@@ -20,6 +20,10 @@ public:
     int rank = 0, index = 0; ///< of the world, in the group
     DeviceState *device = nullptr;
     ncclComm_t communicator = nullptr; ///< null in a group of one
+    /// Of one multiprocessor: in it, both ends of a transfer wait for each other. Null where ends
+    /// need not wait.
+    ncclComm_t meeting = nullptr;
+    std::unique_ptr<hal::Buffer> meetingBytes; ///< one of each end
     CudaStream *lastStream = nullptr;  ///< of the last collective, and the capture that it was in
     uint64_t lastCapture = 0;
     std::unique_ptr<CudaEvent> order;
@@ -50,6 +54,9 @@ private:
       : Channel(std::move(desc)), watch_(watch) {}
 
   Status connect(const Options &options);
+  bool meetsBeforeTransfers() const;
+  Status connectMeetings(const Options &options);
+  static ncclResult_t meet(Member &member, cudaStream_t stream);
   Result<ncclUniqueId> agreeOnId(const Options &options);
   Status registerShared(const Options &options);
   bool registerWindows();
