@@ -24,7 +24,7 @@ public:
     /// need not wait.
     ncclComm_t meeting = nullptr;
     std::unique_ptr<hal::Buffer> meetingBytes; ///< one of each end
-    CudaStream *lastStream = nullptr;  ///< of the last collective, and the capture that it was in
+    CudaStream *lastStream = nullptr; ///< of the last collective, and the capture that it was in
     uint64_t lastCapture = 0;
     std::unique_ptr<CudaEvent> order;
     /// Landing buffers; more than one only where uses are unknown, each larger than those before:
