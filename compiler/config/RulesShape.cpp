@@ -334,10 +334,11 @@ void rulePipelineStages(RuleContext &ctx) {
 void ruleInterleavedMicrobatches(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   int64_t group = ctx.cfg().getIntOr(Opt::ModelMicrobatchGroupSizePerVpStage, d.pipelineParallel);
-  if (d.virtualStages > 1 && d.numMicrobatches > group && d.numMicrobatches % group != 0)
+  int64_t rest = d.numMicrobatches % group;
+  if (d.virtualStages > 1 && d.numMicrobatches > group && rest != 0 && rest < d.pipelineParallel)
     ctx.report({Opt::TrainGlobalBatchSize, Opt::ModelVirtualPipelineModelParallelSize,
                 Opt::ModelPipelineModelParallelSize, Opt::ModelMicrobatchGroupSizePerVpStage},
-               {d.numMicrobatches, d.pipelineParallel, group});
+               {d.numMicrobatches, d.pipelineParallel, group, rest});
 }
 
 void ruleMicrobatchGroup(RuleContext &ctx) {

@@ -94,7 +94,7 @@ std::vector<StagePass> StageSchedule::forwards() const {
 }
 
 void StageSchedule::add(int32_t stage, PassKind kind, const StagePass &like) {
-  int32_t chunk = hasForward(kind) ? like.part.chunk : mirrored(like);
+  int32_t chunk = kind == PassKind::Forward ? like.part.chunk : mirrored(like);
   passes_[at(stage)].push_back({{kind, chunk}, like.microbatch});
 }
 
@@ -106,13 +106,14 @@ StageSchedule StageSchedule::oneForwardOneBackward(const PipelineShape &shape) {
     int64_t ahead = shape.chunks == 1 ? behind : 2 * behind + (shape.chunks - 1) * schedule.group();
     auto first = std::min(static_cast<size_t>(ahead), order.size());
     for (size_t i = 0; i < order.size() + first; ++i) {
-      // At the end of the model, the backward pass is that of the microbatch that has just come.
-      if (i < order.size()) {
-        bool isEnd = schedule.isLastChunk(stage, order[i].part.chunk);
-        schedule.add(stage, isEnd ? PassKind::Both : PassKind::Forward, order[i]);
+      // At the end of the model both passes of a microbatch run when the backward one is at its
+      // turn, which is later in a group that is not complete.
+      if (i < order.size() && !schedule.isLastChunk(stage, order[i].part.chunk))
+        schedule.add(stage, PassKind::Forward, order[i]);
+      if (i >= first) {
+        bool isEnd = schedule.isLastChunk(stage, schedule.mirrored(order[i - first]));
+        schedule.add(stage, isEnd ? PassKind::Both : PassKind::Backward, order[i - first]);
       }
-      if (i >= first && !schedule.isLastChunk(stage, schedule.mirrored(order[i - first])))
-        schedule.add(stage, PassKind::Backward, order[i - first]);
     }
   }
   schedule.finish();

@@ -525,7 +525,8 @@ ERRORS = {
     "stages-divide-layers": lambda f: not split_evenly(f),
     "uneven-stages": uneven,
     "virtual-stages-alone": lambda f: f.vp > 1 and f.pp == 1,
-    "interleaved-microbatches": lambda f: f.vp > 1 and microbatches(f) > group(f) and microbatches(f) % group(f) != 0,
+    "interleaved-microbatches": lambda f: f.vp > 1 and microbatches(f) > group(f) and
+    0 < microbatches(f) % group(f) < f.pp,
     "microbatch-group-size": lambda f: f.has("model.microbatch_group_size_per_vp_stage") and
     (f.vp == 1 or not f.pp <= group(f) <= microbatches(f)),
     "interleaved-needs-chunks": lambda f: f["model.pipeline_schedule"] == "interleaved" and (f.pp == 1 or f.vp == 1),

@@ -4,9 +4,9 @@
     pipeline_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is what has to agree:
-    one-rank  stages, schedules, microbatches, strategies, ranks of a stage, groups of them, tensor-parallel ranks, slices of
-              sequences, tied tables, recomputation, evaluations, and one rank: losses and norms of 5 steps, and gradients
-              of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the
+    one-rank  stages, schedules, microbatches, groups of them, strategies, ranks of a stage, groups of them with and without
+              state sharded between them, tensor-parallel ranks, slices of sequences, tied tables, recomputation,
+              evaluations, and one rank: losses and norms of 5 steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the
               rows. A part of them runs unless SHARDC_LONG=1.
     slices    tensor 2, sequence parallelism, 2 stages, context 2 and FSDP 2, each schedule and each way of exchanging, and one
               rank: losses of 5 steps, and gradients of the first, within 1e-5 relative
@@ -33,9 +33,11 @@ AXES = {
     "stages": (2, 3, 4),
     "schedule": ("1f1b", "interleaved", "zero_bubble"),
     "microbatches": (1, 2, 3, 5, 8),
+    "group": (0, 3, 5),  # of microbatches that chunks take turns with; 0: as many as there are stages
     "strategy": tuple(STRATEGIES),
     "data": (1, 2, 4),
     "instances": (1, 2),
+    "outer": ("no_shard", "optim"),
     "tensor": (1, 2),
     "context": (1, 2),
     "tied": (False, True),
@@ -48,9 +50,13 @@ AXES = {
 def is_valid(row):
     if row["instances"] > 1 and (row["data"] < 2 or row["strategy"] == "no_shard"):
         return False
-    # Chunks take turns with groups of microbatches.
-    microbatches, stages = row["microbatches"], row["stages"]
-    if row["schedule"] == "interleaved" and microbatches > stages and microbatches % stages != 0:
+    if row["outer"] != "no_shard" and (row["instances"] == 1 or row["strategy"] != "optim_grads_params"):
+        return False
+    stages, microbatches, group = row["stages"], row["microbatches"], row["group"]
+    if group > 0 and (row["schedule"] != "interleaved" or not stages <= group <= microbatches):
+        return False
+    group = group or stages
+    if row["schedule"] == "interleaved" and microbatches > group and 0 < microbatches % group < stages:
         return False
     return row["stages"] * row["data"] * row["tensor"] * row["context"] <= 8
 
@@ -59,11 +65,12 @@ SCHEDULES = {"1f1b": [], "interleaved": ["model.pipeline_schedule=interleaved", 
              "zero_bubble": ["model.pipeline_schedule=zero_bubble"]}
 
 
-def pipeline(stages=1, strategy="no_shard", data=1, instances=1, tensor=1, schedule="1f1b", context=1):
+def pipeline(stages=1, strategy="no_shard", data=1, instances=1, tensor=1, schedule="1f1b", context=1, group=0, outer="no_shard"):
     return [*strategy_settings(strategy), *SCHEDULES[schedule], f"model.pipeline_model_parallel_size={stages}",
             f"model.tensor_model_parallel_size={tensor}", f"model.context_parallel_size={context}",
             f"cluster.gpus_per_node={stages * data * tensor * context}",
-            f"ddp.num_distributed_optimizer_instances={instances}"]
+            f"ddp.num_distributed_optimizer_instances={instances}", f"ddp.outer_dp_sharding_strategy={outer}",
+            *([f"model.microbatch_group_size_per_vp_stage={group}"] if group > 0 else [])]
 
 
 def model(row):
@@ -80,7 +87,8 @@ def check_one_rank(runner):
     chosen = rows if LONG else rows[:ROWS]
     for row in chosen:
         expected = with_gradients(runner, *model(row), *pipeline())
-        own = pipeline(*(row[axis] for axis in ("stages", "strategy", "data", "instances", "tensor", "schedule", "context")))
+        own = pipeline(**{axis: row[axis] for axis in ("stages", "strategy", "data", "instances", "tensor", "schedule", "context",
+                                                      "group", "outer")})
         compare(name_of(row), with_gradients(runner, *model(row), *own, *RECOMPUTE[row["recompute"]]), expected)
     print(f"{len(chosen)} of {len(rows)} rows")
 

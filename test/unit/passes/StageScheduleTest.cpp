@@ -20,6 +20,7 @@ struct Case {
   const char *name;
   int64_t stages, chunks, microbatches;
   StageSchedule schedule;
+  int64_t group = 0; ///< of microbatches; 0: as many as there are stages
 
   bool isLastChunk(int64_t chunk) const { return chunk == stages * chunks - 1; }
 };
@@ -40,11 +41,15 @@ std::vector<Case> allCases() {
                          StageSchedule::oneForwardOneBackward(shape)});
       }
   for (int64_t stages : {2, 3, 4})
-    for (int64_t group : {stages, stages + 1, 2 * stages})
-      for (int64_t m : {group, 2 * group, 3 * group}) {
-        PipelineShape shape{stages, 2, m, group};
-        cases.push_back({"interleaved", stages, 2, m, StageSchedule::oneForwardOneBackward(shape)});
-      }
+    for (int64_t group : {stages, stages + 1, 2 * stages, 2 * stages + 1})
+      for (int64_t chunks : {2, 3})
+        for (int64_t m = group; m <= 3 * group; ++m) {
+          if (m % group != 0 && m % group < stages)
+            continue; // a rule refuses it
+          PipelineShape shape{stages, chunks, m, group};
+          cases.push_back({"interleaved", stages, chunks, m,
+                           StageSchedule::oneForwardOneBackward(shape), group});
+        }
   return cases;
 }
 
@@ -128,8 +133,8 @@ std::optional<double> secondsOf(const Case &each, bool hasHead = false) {
 }
 
 std::string nameOf(const Case &each) {
-  return fmt::format("{}: {} stages, {} chunks, {} microbatches", each.name, each.stages,
-                     each.chunks, each.microbatches);
+  return fmt::format("{}: {} stages, {} chunks, {} microbatches in groups of {}", each.name,
+                     each.stages, each.chunks, each.microbatches, each.group);
 }
 
 TEST(StageSchedule, RunsEachPartOfEachMicrobatchOnceInOrder) {
