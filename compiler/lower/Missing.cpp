@@ -84,9 +84,6 @@ std::vector<Missing> findMissing(const Config &config) {
     if (asked)
       missing.push_back({std::move(what), option});
   };
-  need(d.pipelineParallel > 1 && config.isOn(Opt::CheckpointAsyncSave) &&
-           config.has(Opt::CheckpointSave),
-       "saving in the background from several pipeline stages", Opt::CheckpointAsyncSave);
   need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
   need(config.has(Opt::ModelNumMoeExperts), "mixture of experts", Opt::ModelNumMoeExperts);
   need(!activationOp(config),

@@ -161,21 +161,24 @@ void runSnapshot(plan::Plan &plan, Notes &notes) {
   if (!plan.job.checkpoint.asyncSave || plan.job.checkpoint.save.empty())
     return;
   int64_t bytesMax = plan.job.checkpoint.snapshotLimitBytes;
+  size_t pieces = 0;
+  int64_t bytes = 0, pieceBytes = 0; // of the role with the most pieces
   for (plan::Role &role : plan.roles) {
     SnapshotBuilder builder(plan, role);
     builder.run(bytesMax);
-    if (builder.pieces() <= 1)
-      continue;
-    std::string lets = fmt::format("is {}", plan::formatBytes(bytesMax));
-    if (builder.bytesMax() > bytesMax)
-      lets = fmt::format("is {}, which was raised to {} because a plan has at most {} pieces",
-                         plan::formatBytes(bytesMax), plan::formatBytes(builder.bytesMax()),
-                         kPiecesMax);
-    notes.push_back({fmt::format("the state of a rank has {}, and 'checkpoint.snapshot_limit' {}: "
-                                 "the state is saved in {} pieces, and steps wait for each piece",
-                                 plan::formatBytes(builder.bytes()), lets, builder.pieces()),
-                     "snapshot-in-pieces", jobLoc(plan, plan.job.derived.locCheckpoint)});
+    if (builder.pieces() > pieces)
+      pieces = builder.pieces(), bytes = builder.bytes(), pieceBytes = builder.bytesMax();
   }
+  if (pieces <= 1)
+    return;
+  std::string lets = fmt::format("is {}", plan::formatBytes(bytesMax));
+  if (pieceBytes > bytesMax)
+    lets = fmt::format("is {}, which was raised to {} because a plan has at most {} pieces",
+                       plan::formatBytes(bytesMax), plan::formatBytes(pieceBytes), kPiecesMax);
+  notes.push_back({fmt::format("the state of a rank has {}, and 'checkpoint.snapshot_limit' {}: "
+                               "the state is saved in {} pieces, and steps wait for each piece",
+                               plan::formatBytes(bytes), lets, pieces),
+                   "snapshot-in-pieces", jobLoc(plan, plan.job.derived.locCheckpoint)});
 }
 
 } // namespace shardc::passes

@@ -37,6 +37,11 @@ from resume_runs import (
 
 ASYNC = ["checkpoint.async_save=true"]
 PIECES = [*ASYNC, "checkpoint.snapshot_limit=4096"]
+TWO_STAGES = "model.pipeline_model_parallel_size=2"
+STAGES = {
+    "2 stages of 2 ranks": [*under("optim_grads_params", 4), TWO_STAGES],
+    "2 stages with 2 chunks": [*under("ddp"), TWO_STAGES, "model.virtual_pipeline_model_parallel_size=2", "model.num_layers=4"],
+}
 STEPS = 4
 CELLS = {"master": "weight", "m": "exp_avg", "v": "exp_avg_sq"}
 
@@ -68,8 +73,9 @@ def same_records(name, a, b, step):
 
 def check_background(runner, place):
     steps = ["train.train_iters=12"]
-    for strategy in [*SHARDING, *REPLICATED]:
-        settings = [*under(strategy), *steps]
+    layouts = {**{strategy: under(strategy) for strategy in [*SHARDING, *REPLICATED]}, **STAGES}
+    for strategy, layout in layouts.items():
+        settings = [*layout, *steps]
         whole = runner.run(*settings)
         waiting, background, pieces = place.new(), place.new(), place.new()
         equal(f"{strategy}: saves that steps wait for", whole, runner.run(*settings, *saves(waiting, 3)))
@@ -302,16 +308,17 @@ def check_vocabulary(runner, place):
 
 def check_processes(runner, place):
     """With a process a rank, which write their files at the same time."""
-    settings = [*under("optim_grads_params"), "train.train_iters=12"]
-    whole = runner.run(*settings)
-    for more in ([], ASYNC, PIECES):
+    layouts = {"2 ranks": under("optim_grads_params"), **STAGES}
+    for name, more in (("2 ranks", []), ("2 ranks", ASYNC), ("2 ranks", PIECES), *zip(STAGES, (ASYNC, PIECES))):
+        settings = [*layouts[name], "train.train_iters=12"]
+        whole = runner.run(*settings)
         folder = place.new()
         both = [*settings, *saves(folder, 3), *more, "checkpoint.most_recent_k=2"]
         records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(both)])
-        equal(f"a process a rank {more}", whole, [(record["loss"], record["grad_norm"]) for record in records])
+        equal(f"{name}: a process a rank {more}", whole, [(record["loss"], record["grad_norm"]) for record in records])
         expect(checkpoints_in(folder) == ["iter_0000009", "iter_0000012"], f"kept {os.listdir(folder)}")
         rest = runner.run(*settings, *loads(folder), "checkpoint.ckpt_step=9")
-        equal("12 steps and those after the 9th", whole[9:], rest)
+        equal(f"{name}: 12 steps and those after the 9th", whole[9:], rest)
     blocked = place.new()
     done = subprocess.run(
         ["shardc", "run", runner.recipe, "--processes", *runner.arguments([*settings, *saves(blocked, 3), *ASYNC])],
