@@ -34,11 +34,15 @@ public:
   void evaluated(const StepState &) override {}
 };
 
+/// All slots of a place.
 void markPlace(const plan::Place &place, int64_t bytes, const exec::Arenas &arenas,
                std::array<std::vector<bool>, plan::kArenaCount> &flags) {
   auto &arena = flags[static_cast<size_t>(place.arena)];
-  auto begin = arena.begin() + (place.offset + place.coef * arenas.indices().of(place.group));
-  std::fill(begin, begin + bytes, true);
+  for (int64_t slot = 0; slot < place.slots; ++slot) {
+    auto begin = arena.begin() + (place.offset + slot * place.stride +
+                                  place.coef * arenas.indices().of(place.group));
+    std::fill(begin, begin + bytes, true);
+  }
 }
 
 /// The bytes that the plan gives to values and cells.
@@ -49,9 +53,10 @@ Flags planned(const exec::Executable &executable) {
     for (int a = 0; a < plan::kArenaCount; ++a)
       flags[rank][static_cast<size_t>(a)].resize(
           static_cast<size_t>(arenas.bytes(static_cast<plan::Arena>(a))));
-    for (const plan::Cell &cell : executable.role().cells)
+    const plan::Role &role = executable.roleOf(rank);
+    for (const plan::Cell &cell : role.cells)
       markPlace(cell.place, cell.type.bytes(), arenas, flags[rank]);
-    for (const plan::Segment &segment : executable.role().segments)
+    for (const plan::Segment &segment : role.segments)
       for (const plan::Value &value : segment.values)
         markPlace(value.place, value.type.bytes(), arenas, flags[rank]);
   }
@@ -74,7 +79,7 @@ Flags paddings(const plan::Plan &plan, const exec::Executable &executable, const
     const exec::Arenas &arenas = executable.arenas(rank);
     for (size_t a = 0; a < plan::kArenaCount; ++a)
       flags[rank][a].resize(like[rank][a].size());
-    for (const plan::Segment &segment : executable.role().segments)
+    for (const plan::Segment &segment : executable.roleOf(rank).segments)
       for (const plan::Op &op : segment.ops) {
         bool ofBlock = op.kind == plan::OpKind::Pack || op.kind == plan::OpKind::ReduceScatter;
         if (!ofBlock || op.getInt(plan::AttrKey::block) < 0)
