@@ -220,6 +220,34 @@ TEST(Pipeline, WhatIsReceivedForAnotherMicrobatchIsRefused) {
   expectBothRefuse(plan, Rule::Collective, "the other side of the transfer for microbatch");
 }
 
+/// Two stages and four microbatches. The last stage receives what its next forward pass takes by
+/// one of two transfers: `first` where that takes effect, else `second`, which has `tie`.
+Plan withChain(const char *first, const char *second, const char *tie) {
+  std::string text = pipelinePlanText({.stages = 2, .microbatches = 4, .steps = 1, .dp = 1});
+  size_t begin = text.find("    %x0.next = recv"), end = text.find('\n', begin);
+  std::string line = text.substr(begin, end - begin);
+  size_t pred = line.find("if mb 0 to 2"), type = line.find(" : ");
+  std::string next = line.substr(0, pred) + tie + second + line.substr(type);
+  line.replace(pred, type - pred, first);
+  next.replace(next.find("%x0.next"), 8, "%x0.second");
+  text.replace(begin, end - begin, line + "\n" + next);
+  size_t out = text.find("out @x0 = %x0.next");
+  text.replace(out, 18, "out @x0 = %x0.second");
+  return parsed(text);
+}
+
+TEST(Pipeline, TransfersInPlaceOfEachOtherAreForTheSameMicrobatch) {
+  const char *kTie = "else(0 = %x0.next) ";
+  Plan plan = withChain("if mb 0 to 0", "if mb 1 to 2", kTie);
+  EXPECT_TRUE(verify(plan).empty());
+  EXPECT_EQ(oracle::findBreak(plan, {.randomOrders = 4, .seed = 5}), "");
+  // As many transfers, each of them for the microbatch behind the one that is sent; and one whose
+  // result is for no other microbatch, since nothing keeps it.
+  for (const Plan &wrong : {withChain("if mb 1 to 1", "if mb 2 to 3", kTie),
+                            withChain("if mb 0 to 0", "if mb 1 to 2", "")})
+    expectBothRefuse(wrong, Rule::Collective, "the other side of the transfer for microbatch");
+}
+
 TEST(Pipeline, TwoSendsDoNotMeet) {
   Plan plan = pipeline(2, 2);
   Segment &backward = segmentOf(plan, 1, SegmentKind::Backward);
