@@ -2,13 +2,16 @@
 """Compares loss curves with PyTorch's: a model in bf16 stays as close to PyTorch in fp32 as PyTorch in bf16
 does.
 
-    loss_curves.py SHARDC RECIPE [--device=cuda|cpu] [--out=FILE] [--set=path=value ...]
+    loss_curves.py SHARDC RECIPE [--device=cuda|cpu] [--out=FILE] [--fp8=RECIPE,...] [--steps=N] [--warmup=N]
+                  [--set=path=value ...]
 
 The text is this repository's own, a token for each word. Both begin with the weights that a run of ours saved before its
-first update. Exits with 77 where there is no PyTorch, or no GPU.
+first update. With --fp8, runs in these fp8 recipes stay as close to ours in bf16 as torchao's tensorwise float8 does to PyTorch
+in bf16. Exits with 77 where there is no PyTorch (or torchao, with --fp8), or no GPU.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -58,15 +61,17 @@ class Runs:
         self.options, self.folder = options, folder
 
     def settings(self):
+        steps = self.options.steps
         host = ["cluster.gpu=host"] if self.options.device == "cpu" else ["cluster.gpu=h200"]
-        return [*host, "cluster.gpus_per_node=1", f"train.train_iters={STEPS}", f"scheduler.lr_decay_iters={STEPS}",
-                "scheduler.lr_warmup_iters=10", "dataset.kind=indexed", f'dataset.blend=["{self.folder}/text"]',
+        return [*host, "cluster.gpus_per_node=1", f"train.train_iters={steps}", f"scheduler.lr_decay_iters={steps}",
+                f"scheduler.lr_warmup_iters={self.options.warmup}", "dataset.kind=indexed", f'dataset.blend=["{self.folder}/text"]',
                 'dataset.split="100,0,0"', "dataset.random_seed=110", "logger.log_interval=10", *self.options.set]
 
-    def shardc(self, name, *settings):
-        """Losses of a run, and the whole recipe that it had."""
+    def shardc(self, name, *settings, overlay=None):
+        """Losses of a run."""
         metrics = self.folder / f"{name}.jsonl"
         sets = [f"--set={s}" for s in [*self.settings(), *settings]]
+        sets += [f"--overlay={overlay}"] if overlay else []
         begin = time.monotonic()
         command = [self.options.shardc, "run", self.options.recipe, *sets, f"--metrics={metrics}"]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
@@ -93,7 +98,7 @@ def job_of(runs):
     return torch_model.Job(
         family=family, layers=int(runs.value("model.num_layers")), heads=heads,
         groups=heads if groups in ("none", "unset") else int(groups), vocab=int(runs.value("model.vocab_size")),
-        lr=number("optimizer.lr"), min_lr=number("optimizer.min_lr"), warmup=10, steps=STEPS,
+        lr=number("optimizer.lr"), min_lr=number("optimizer.min_lr"), warmup=runs.options.warmup, steps=runs.options.steps,
         batch=int(runs.value("train.global_batch_size")), sequence=int(runs.value("model.seq_length")),
         rotary_base=number("model.rotary_base") if family == "llama" else 0.0)
 
@@ -104,13 +109,17 @@ def distance(curve, reference):
     return float(np.sqrt(np.mean(d * d))), float(d.max())
 
 
-def torch_curves(job, initial, documents, device):
-    order = dataset.SampleOrder(documents, STEPS * job.batch, job.sequence, 110)
+def batches_of(job, documents, device):
+    order = dataset.SampleOrder(documents, job.steps * job.batch, job.sequence, 110)
 
     def batches(step):
         rows = [order.sample(step * job.batch + i) for i in range(job.batch)]
         return torch.from_numpy(np.stack(rows)).to(device)
 
+    return batches
+
+
+def torch_curves(job, initial, batches, device):
     curves = {}
     kernels = ("cudnn", "flash", "efficient") if device == "cuda" else ("flash", "math")
     whole = "efficient" if device == "cuda" else "math"
@@ -138,14 +147,42 @@ def compare(ours_bf16, ours_fp32, curves):
     return good and relative <= FP32_LIMIT and reference[-1] < 0.9 * reference[0]
 
 
+def compare_fp8(runs, job, initial, batches, bf16):
+    """True if each fp8 recipe is as near to bf16 as torchao's; prints all distances. Curves by name."""
+    device = runs.options.device
+    kernel = "flash"
+    fp8 = torch_model.Float8(emulate=device == "cpu")
+    curves = {"torch bf16": torch_model.train(job, initial, batches, torch.bfloat16, kernel),
+              "torchao tensorwise": torch_model.train(job, initial, batches, torch.bfloat16, kernel, fp8), "ours bf16": bf16}
+    theirs = distance(curves["torchao tensorwise"], curves["torch bf16"])
+    rows, good = [("torchao tensorwise", "torch bf16", theirs)], True
+    for recipe in runs.options.fp8.split(","):
+        name = f"ours {recipe}"
+        curves[name] = runs.shardc(recipe, overlay=ROOT / f"recipes/overlays/fp8_{recipe}.recipe")
+        ours = distance(curves[name], bf16)
+        rows.append((name, "ours bf16", ours))
+        good = good and all(a <= MARGIN * b for a, b in zip(ours, theirs))
+    for name, reference, (rms, largest) in rows:
+        last = (curves[name][-1] - curves[reference][-1]) / curves[reference][-1]
+        print(f"{name:<22} {curves[name][0]:.6f} {curves[name][-1]:.6f}  from {reference}: rms {rms:.2e}  max {largest:.2e}  "
+              f"last {100 * last:+.2f} %")
+    print(f"fp8 {'within' if good else 'OUTSIDE of'} torchao's distance from bf16")
+    return good, curves
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("shardc", type=pathlib.Path)
     parser.add_argument("recipe", type=pathlib.Path)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--out", type=pathlib.Path, help="writes all curves there, as JSON")
+    parser.add_argument("--fp8", help="recipes of recipes/overlays, with commas between")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
+    if options.fp8 and not importlib.util.find_spec("torchao"):
+        skip("there is no torchao")
     if options.device == "cuda" and (os.environ.get("SHARDC_GPU") != "1" or not torch.cuda.is_available()):
         skip("SHARDC_GPU is not 1, or there is no GPU")
     with tempfile.TemporaryDirectory() as name:
@@ -158,11 +195,17 @@ def main():
         runs.shardc("initial", *first, "train.exit_interval=1", "optimizer.lr=1e-30", "optimizer.min_lr=0",
                     "checkpoint.save_optim=false", f'checkpoint.save="{saves}"')
         initial = torch_model.load_parameters(torch_model.newest(saves), options.device)
-        ours = [runs.shardc("bf16"), runs.shardc("fp32", "mixed_precision=fp32")]
-        curves = torch_curves(job, initial, documents, options.device)
-    good = compare(*ours, curves)
+        batches = batches_of(job, documents, options.device)
+        bf16 = runs.shardc("bf16")
+        if options.fp8:
+            good, curves = compare_fp8(runs, job, initial, batches, bf16)
+        else:
+            fp32 = runs.shardc("fp32", "mixed_precision=fp32")
+            curves = torch_curves(job, initial, batches, options.device)
+            good = compare(bf16, fp32, curves)
+            curves |= {"ours bf16": bf16, "ours fp32": fp32}
     if options.out:
-        options.out.write_text(json.dumps({**curves, "ours bf16": ours[0], "ours fp32": ours[1]}))
+        options.out.write_text(json.dumps(curves))
     sys.exit(0 if good else 1)
 
 
