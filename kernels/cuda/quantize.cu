@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(256)
   float multiplier = multiplierOf(*to.amax, to.isE5M2);
   int group = static_cast<int>(threadIdx.x) / (kTileCols / kChunk);
   int chunk = static_cast<int>(threadIdx.x) % (kTileCols / kChunk);
-  int64_t firstRow = static_cast<int64_t>(blockIdx.x) * kTileRows;
-  int64_t firstCol = static_cast<int64_t>(blockIdx.y) * kTileCols;
+  int64_t firstRow = static_cast<int64_t>(blockIdx.y) * kTileRows;
+  int64_t firstCol = static_cast<int64_t>(blockIdx.x) * kTileCols;
   int64_t col = firstCol + chunk * kChunk;
   int n = static_cast<int>(cols - col < kChunk ? cols - col : kChunk);
   uint2 codes[kRowsEach] = {};
@@ -118,10 +118,9 @@ void runQuantize(const Call &call) {
   if (!to.t)
     return launchFlat(call, modeOf({&x, &q}, 0), QuantizeOp{dataOf(x), to}, x.numel());
   int64_t rows = x.rows(), cols = x.cols();
-  dim3 grid(static_cast<unsigned>(ceilDiv(rows, kTileRows)),
-            static_cast<unsigned>(ceilDiv(cols, kTileCols)));
   forMode(modeOf({&x, &q}, cols), [&]<Mode M>() {
-    launchKernel(quantizeTile<M>, grid, 256, 0, queueOf(call), dataOf(x), to, rows, cols);
+    launchKernel(quantizeTile<M>, gridOfTiles(rows, cols), 256, 0, queueOf(call), dataOf(x), to,
+                 rows, cols);
   });
 }
 

@@ -71,49 +71,72 @@ __device__ __forceinline__ void storeRow(uint8_t *to, int64_t at, int n, uint2 c
 /// t/8·4 and the columns t%8·8.
 inline constexpr int kTileRows = 128, kTileCols = 64, kRowsEach = 4;
 
-/// Null, or why a kernel of tiles refuses this call: what the host's refuses, and more tiles in a
-/// row than a grid has columns.
+/// The grid that covers a matrix with tiles, `together` side by side in a block. Neighbours in a
+/// row run at the same time, so that what one reads or writes of a row goes on in the next one.
+inline dim3 gridOfTiles(int64_t rows, int64_t cols, int together = 1) {
+  return {static_cast<unsigned>(ceilDiv(cols, kTileCols * together)),
+          static_cast<unsigned>(ceilDiv(rows, kTileRows))};
+}
+
+/// Null, or why a kernel of tiles refuses this call: what the host's refuses, and more tiles below
+/// each other than a grid has rows.
 template <const Kernel *kOracle> const char *acceptsTiles(const Call &call) {
   if (const char *reason = acceptsAs<kOracle>(call))
     return reason;
-  return call.in[0].cols() > int64_t{kTileCols} * 65535 ? "a row has 2^22 elements or more"
-                                                        : nullptr;
+  return call.in[0].rows() > int64_t{kTileRows} * 65535 ? "there are 2^23 rows or more" : nullptr;
 }
 
 /// Turns a tile: rows of the transpose are written 128 bytes at a time.
 struct TurnedTile {
-  /// One word is 4 rows of a column; rows of words are padded against conflicts.
-  uint32_t words[kTileCols][kTileRows / kRowsEach + 1];
+  static constexpr int kGroups = kTileRows / kRowsEach, kChunks = kTileCols / kChunk;
+  /// One word is 4 rows of a column. Words of a column begin 4 further for each chunk of columns,
+  /// and columns are padded by 4, so that neither 8 chunks of 4 groups nor 16 bytes of 8 threads
+  /// meet in a bank.
+  alignas(16) uint32_t words[kTileCols][kGroups + 4];
+
+  static __device__ __forceinline__ int placeOf(int group, int chunk) {
+    return (group + chunk * 4) % kGroups;
+  }
 
   /// 4 rows of 8 columns.
   __device__ __forceinline__ void put(int group, int chunk, const uint2 (&codes)[kRowsEach]) {
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j) {
-      uint32_t word = 0;
-#pragma unroll
-      for (int r = 0; r < kRowsEach; ++r)
-        word |= static_cast<uint32_t>(byteOf(codes[r], j)) << (8 * r);
-      words[chunk * kChunk + j][group] = word;
-    }
+    int place = placeOf(group, chunk);
+    putFour(place, chunk * kChunk, codes[0].x, codes[1].x, codes[2].x, codes[3].x);
+    putFour(place, chunk * kChunk + 4, codes[0].y, codes[1].y, codes[2].y, codes[3].y);
+  }
+
+  /// 4 rows of 4 columns, a word each row.
+  __device__ __forceinline__ void putFour(int place, int col, uint32_t a, uint32_t b, uint32_t c,
+                                          uint32_t d) {
+    uint32_t abLow = __byte_perm(a, b, 0x5140), abHigh = __byte_perm(a, b, 0x7362);
+    uint32_t cdLow = __byte_perm(c, d, 0x5140), cdHigh = __byte_perm(c, d, 0x7362);
+    words[col][place] = __byte_perm(abLow, cdLow, 0x5410);
+    words[col + 1][place] = __byte_perm(abLow, cdLow, 0x7632);
+    words[col + 2][place] = __byte_perm(abHigh, cdHigh, 0x5410);
+    words[col + 3][place] = __byte_perm(abHigh, cdHigh, 0x7632);
   }
 
   /// The tile of rows by cols that begins there, into the transpose of the matrix.
   __device__ __forceinline__ void store(uint8_t *t, int64_t rows, int64_t cols, int64_t firstRow,
                                         int64_t firstCol) const {
-    int lane = static_cast<int>(threadIdx.x) % kWarp;
-    int64_t row = firstRow + lane * kRowsEach;
-    bool isWhole = rows % kRowsEach == 0 && reinterpret_cast<uintptr_t>(t) % kRowsEach == 0;
-    for (int c = static_cast<int>(threadIdx.x) / kWarp; c < kTileCols; c += 256 / kWarp) {
+    constexpr int kBytes = 16, kThreads = kTileRows / kBytes; ///< of a column
+    bool isAligned = rows % kBytes == 0 && reinterpret_cast<uintptr_t>(t) % kBytes == 0;
+    int part = static_cast<int>(threadIdx.x) % kThreads;
+    int64_t row = firstRow + part * kBytes;
+    for (int c = static_cast<int>(threadIdx.x) / kThreads; c < kTileCols; c += 256 / kThreads) {
       if (firstCol + c >= cols || row >= rows)
         continue;
+      uint4 four = *reinterpret_cast<const uint4 *>(&words[c][placeOf(part * 4, c / kChunk)]);
       uint8_t *at = t + (firstCol + c) * rows + row;
-      uint32_t word = words[c][lane];
-      if (isWhole) {
-        *reinterpret_cast<uint32_t *>(at) = word;
+      if (isAligned) {
+        *reinterpret_cast<uint4 *>(at) = four;
         continue;
       }
-      for (int r = 0; r < kRowsEach && row + r < rows; ++r)
-        at[r] = static_cast<uint8_t>(word >> (8 * r));
+      const uint32_t each[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int r = 0; r < kBytes; ++r)
+        if (row + r < rows)
+          at[r] = static_cast<uint8_t>(each[r / 4] >> (r % 4 * 8));
     }
   }
 };

@@ -138,8 +138,8 @@ __device__ __forceinline__ float multiplierOfSquare(const Largest &largest, cons
   for (int i = at.lane; i < kWarps * kTileCols; i += kWarp)
     most = max(most, largest[i / kTileCols][i % kTileCols]);
   most = __reduce_max_sync(0xffffffffu, most);
-  int64_t index = at.isTransposed ? int64_t{blockIdx.y} * gridDim.x + blockIdx.x
-                                  : int64_t{blockIdx.x} * gridDim.y + blockIdx.y;
+  int64_t index = at.isTransposed ? int64_t{blockIdx.x} * gridDim.y + blockIdx.y
+                                  : int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
   return multiplierOfBlock<ScaleBlocks::Squares128>(most, to, index, threadIdx.x == 0);
 }
 
@@ -175,8 +175,8 @@ __global__ void __launch_bounds__(256)
   constexpr int kTiles = kIsSquare ? 2 : 1;
   __shared__ TurnedTile turned;
   __shared__ Largest largest;
-  const Place at = {rows, cols, static_cast<int64_t>(blockIdx.x) * kTileRows,
-                    static_cast<int64_t>(blockIdx.y) * kTileCols * kTiles, isTransposed};
+  const Place at = {rows, cols, static_cast<int64_t>(blockIdx.y) * kTileRows,
+                    static_cast<int64_t>(blockIdx.x) * kTileCols * kTiles, isTransposed};
   float v[kTiles][kRowsEach][kChunk] = {}, multipliers[kChunk];
   loadTiles<M>(x, at, v, largest);
   if constexpr (kIsSquare) {
@@ -222,10 +222,8 @@ template <ScaleBlocks kBlocks> void launch(const Call &call) {
                      queueOf(call), dataOf(x), to, rows, cols);
         return;
       }
-    dim3 grid(static_cast<unsigned>(ceilDiv(rows, kTileRows)),
-              static_cast<unsigned>(ceilDiv(cols, kTileCols * (kIsSquare ? 2 : 1))));
-    launchKernel(quantizeTiles<M, kBlocks>, grid, 256, 0, queueOf(call), dataOf(x), to, rows, cols,
-                 isTransposed);
+    launchKernel(quantizeTiles<M, kBlocks>, gridOfTiles(rows, cols, kIsSquare ? 2 : 1), 256, 0,
+                 queueOf(call), dataOf(x), to, rows, cols, isTransposed);
   });
 }
 
