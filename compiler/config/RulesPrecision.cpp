@@ -176,10 +176,10 @@ void ruleFp8Extents(RuleContext &ctx) {
                 DiagArg(static_cast<int64_t>(divisor))});
 }
 
-void ruleFp8DelayedUnsupported(RuleContext &ctx) {
-  Opt recipe = Opt::ModelFp8Recipe;
-  if (isFp8On(ctx) && ctx.cfg().is(recipe, Fp8Recipe::Delayed))
-    ctx.report({ctx.isWritten(recipe) ? recipe : fp8Cause(ctx)})
+void ruleFp8DelayedStages(RuleContext &ctx) {
+  Opt recipe = Opt::ModelFp8Recipe, stages = Opt::ModelPipelineModelParallelSize;
+  if (isFp8On(ctx) && ctx.cfg().is(recipe, Fp8Recipe::Delayed) && ctx.num(stages) > 1)
+    ctx.report({stages, ctx.isWritten(recipe) ? recipe : fp8Cause(ctx)}, {arg(ctx, stages)})
         .fix(ctx.fixSet(recipe, Value::ofEnum(Fp8Recipe::Tensorwise), FixItKind::Alternative));
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "compiler/passes/CellTable.h"
+#include "compiler/passes/DelayedScaling.h"
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/Strategy.h"
 #include "runtime/base/Status.h"
@@ -37,6 +38,7 @@ public:
     step_ = plan::findCell(role_, plan::CellKind::Step);
     stop_ = plan::findCell(role_, plan::CellKind::Stop);
     findBlockCells();
+    addAmaxHistory(plan_, role_);
     for (size_t b : blocks_)
       addBlockCells(b);
     buildInit();
@@ -124,6 +126,8 @@ private:
       reset.set(Key::hysteresis, plan_.job.optimizer.hysteresis);
     define(segment, reset, "step", step_);
     plan::append(segment, std::move(reset));
+    if (hasAmaxHistory())
+      initAmaxHistory(role_, segment);
     for (size_t b : blocks_) {
       const std::string &name = plan_.blocks[b].name;
       Op init = blockOp(OpKind::InitBlock, b);
@@ -142,6 +146,8 @@ private:
 
   void buildPrologue() {
     plan::Segment &segment = addSegment(plan::SegmentKind::Prologue);
+    if (hasAmaxHistory())
+      takeAmax(role_, segment);
     for (size_t b : blocks_) {
       if (cells_[b].weight == kNone)
         continue;
@@ -167,8 +173,15 @@ private:
       if (stages[b].size() > 1)
         grads[b] = sumOverStages(segment, b, grads[b], stages[b]);
     ValueId state = buildNorm(segment, grads);
+    if (hasAmaxHistory())
+      updateAmaxHistory(plan_, role_, segment, state);
     for (size_t b : blocks_)
       buildOptimizer(segment, b, grads[b], state);
+  }
+
+  /// Whether tensors are quantised by magnitudes of steps before.
+  bool hasAmaxHistory() const {
+    return plan::findCell(role_, plan::CellKind::AmaxHistory) != kNone;
   }
 
   /// By block the stages that have it, where there are several roles.

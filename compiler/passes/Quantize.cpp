@@ -1,8 +1,8 @@
 // Lets the products of layers take factors of 8 bits, by the job's fp8 recipe. A product x·wᵀ and
 // the two of its gradients become products of quantised factors. By the recipe tensorwise, each
 // factor has one scale: the largest magnitude of the tensor, now, is the largest number that its
-// copy holds. Blockwise and mxfp8 have scales of blocks. Under `hybrid`, gradients are e5m2 and all
-// else is e4m3.
+// copy holds; by the recipe delayed, that which steps before have seen. Blockwise and mxfp8 have
+// scales of blocks. Under `hybrid`, gradients are e5m2 and all else is e4m3.
 //
 // GPUs multiply factors whose rows run along the products' sums, so weights and activations are
 // also copied transposed. A copy is made where it is first read, from the value as it lies there,
@@ -13,10 +13,13 @@
 // weights and activations, the largest is taken over these ranks: all of them have the same scale.
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 
+#include "compiler/passes/DelayedScaling.h"
 #include "compiler/passes/Passes.h"
 #include "runtime/base/Float8.h"
+#include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
@@ -43,7 +46,14 @@ struct Recipe {
   bool holds(int32_t unit) const {
     return unit >= 0 && isQuantised[static_cast<size_t>(unit)] != 0;
   }
+  bool isProduct(const Op &op) const {
+    return op.kind == OpKind::MatMul && holds(op.unit) &&
+           (!op.getBool(Key::trans_a) || weightGradients); // which have that attribute
+  }
 };
+
+/// Products of gradients take them first.
+bool isForward(const Op &product) { return product.getBool(Key::trans_b); }
 
 /// The layers without the first and last ones that stay as they are.
 std::vector<uint8_t> quantisedUnits(const plan::Plan &plan) {
@@ -68,6 +78,7 @@ std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   Recipe recipe;
   switch (model.fp8Recipe) {
   case Job::Fp8Recipe::Tensorwise:
+  case Job::Fp8Recipe::Delayed:
     break;
   case Job::Fp8Recipe::Blockwise:
     recipe.weightBlocks = ScaleBlocks::Squares128;
@@ -76,7 +87,6 @@ std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   case Job::Fp8Recipe::Mxfp8:
     recipe.weightBlocks = recipe.blocks = ScaleBlocks::Rows32;
     break;
-  case Job::Fp8Recipe::Delayed:
   case Job::Fp8Recipe::Custom:
     return std::nullopt;
   }
@@ -109,20 +119,21 @@ struct Factor {
 
 class Quantizer {
 public:
-  Quantizer(const plan::Role &role, plan::Segment &segment, const Recipe &recipe)
-      : segment_(segment), recipe_(recipe), isWeight_(segment.values.size(), 0),
-        staysForBackward_(segment.values.size(), 0) {
+  Quantizer(const plan::Role &role, plan::Segment &segment, const Recipe &recipe,
+            const std::optional<DelayedScaling> &delayed)
+      : role_(role), segment_(segment), recipe_(recipe), delayed_(delayed),
+        isWeight_(segment.values.size(), 0), staysForBackward_(segment.values.size(), 0) {
     for (const plan::Segment::Boundary &in : segment.ins)
       isWeight_[in.value] = role.cells[in.cell].kind == plan::CellKind::Param;
     for (const Op &op : segment.ops)
-      if (isBackward(op) && !isProduct(op))
+      if (isBackward(op) && !recipe_.isProduct(op))
         for (ValueId operand : op.operands)
           staysForBackward_[operand] = 1;
   }
 
   void run() {
     for (const Op &op : segment_.ops)
-      if (isProduct(op))
+      if (recipe_.isProduct(op))
         for (size_t i = 0; i < 2; ++i) {
           Factor factor = factorOf(op, i);
           Forms &forms = forms_[factor.copy];
@@ -130,25 +141,21 @@ public:
         }
     if (forms_.empty())
       return;
+    if (delayed_)
+      beginDelayed();
     std::vector<Op> old = std::move(segment_.ops);
     for (Op &op : old) {
-      if (isProduct(op))
+      if (recipe_.isProduct(op))
         replace(op);
       ops_.push_back(std::move(op));
     }
     plan::replaceOps(segment_, std::move(ops_));
+    if (seen_ != kNone)
+      segment_.outs.push_back({seen_, delayed_->seen});
   }
 
 private:
   static bool isBackward(const Op &op) { return op.phase == plan::Phase::Backward; }
-
-  bool isProduct(const Op &op) const {
-    bool isWeightGradient = op.getBool(Key::trans_a);
-    return op.kind == OpKind::MatMul && recipe_.holds(op.unit) &&
-           (!isWeightGradient || recipe_.weightGradients);
-  }
-  /// Products of gradients take them first.
-  static bool isForward(const Op &product) { return product.getBool(Key::trans_b); }
 
   /// The sum runs along the rows of both factors of the new product.
   Factor factorOf(const Op &op, size_t i) const {
@@ -166,7 +173,7 @@ private:
       Factor factor = factorOf(op, i);
       Forms &forms = forms_[factor.copy];
       if (!forms.isMade)
-        make(factor.copy, forms, op);
+        make(factor.copy, forms, op, i);
       factors.push_back(factor.isTransposed ? forms.transposed : forms.plain);
       scales.push_back(factor.isTransposed ? forms.transposedScale : forms.plainScale);
     }
@@ -180,11 +187,11 @@ private:
       op.set(Key::fast_accum, int64_t{1});
   }
 
-  /// Makes the forms of a copy before the product that is the first to take one.
-  void make(const Copy &copy, Forms &forms, const Op &product) {
+  /// Makes the forms of a copy before the product that is the first to take one, as a factor.
+  void make(const Copy &copy, Forms &forms, const Op &product, size_t factor) {
     forms.isMade = true;
     if (!recipe_.blocks)
-      return quantise(copy, forms, product);
+      return quantise(copy, forms, product, factor);
     if (forms.needsPlain)
       std::tie(forms.plain, forms.plainScale) = quantiseBlocks(copy, false, product);
     if (forms.needsTransposed)
@@ -202,9 +209,10 @@ private:
   }
 
   /// Both forms have one scale, and one op makes them.
-  void quantise(const Copy &copy, Forms &forms, const Op &product) {
+  void quantise(const Copy &copy, Forms &forms, const Op &product, size_t factor) {
     std::string name = nameOf(copy);
-    Op op = opLike(product, OpKind::Quantize, {copy.of, magnitudeOf(copy.of, product)});
+    Op op = delayed_ ? delayedOp(copy.of, product, factor)
+                     : opLike(product, OpKind::Quantize, {copy.of, magnitudeOf(copy.of, product)});
     if (!forms.needsPlain)
       op.set(Key::transposed, int64_t{1});
     ValueId &first = forms.needsPlain ? forms.plain : forms.transposed;
@@ -212,9 +220,38 @@ private:
         addResult(op, name + (forms.needsPlain ? ".q" : ".qt"), typeOf(copy, !forms.needsPlain));
     forms.plainScale = addResult(op, name + ".scale", Type::of(DType::F32, {1}));
     forms.transposedScale = forms.plainScale;
+    if (op.kind == OpKind::QuantizeDelayed) {
+      seen_ = addResult(op, name + ".seen", segment_.values[seen_].type);
+      segment_.values[seen_].purpose = plan::Purpose::Step;
+    }
     if (forms.needsPlain && forms.needsTransposed)
       forms.transposed = addResult(op, name + ".qt", typeOf(copy, true));
     ops_.push_back(std::move(op));
+  }
+
+  // ---- delayed: evaluations do not add to what is seen ----
+
+  void beginDelayed() {
+    params_ = paramsOfValues(role_, segment_);
+    amax_ = plan::addLiveIn(segment_, "amax", role_, delayed_->amax);
+    if (segment_.kind != plan::SegmentKind::Eval)
+      seen_ = plan::addLiveIn(segment_, "amax_seen", role_, delayed_->seen);
+  }
+
+  /// What is the same again is looked at once.
+  Op delayedOp(ValueId value, const Op &product, size_t factor) {
+    bool isOfGradient = product.getBool(Key::trans_a);
+    int32_t param = params_[isOfGradient ? product.results[0] : product.operands[1]];
+    SHARDC_CHECK(param >= 0, "product of '{}' is that of no weight", segment_.values[value].name);
+    Quantised tensor = factor == 1
+                           ? (isOfGradient ? Quantised::Activation : Quantised::Weight)
+                           : (isForward(product) ? Quantised::Activation : Quantised::Gradient);
+    int64_t slot = delayed_->slotOf(param, tensor);
+    bool isSeen = seen_ == kNone || !seenValues_.insert(value).second;
+    Op op = isSeen ? opLike(product, OpKind::Quantize, {value, amax_})
+                   : opLike(product, OpKind::QuantizeDelayed, {value, amax_, seen_});
+    op.set(Key::slot, slot);
+    return op;
   }
 
   /// Blocks lie along the rows of what is multiplied, so each form has scales of its own.
@@ -269,14 +306,33 @@ private:
     return op;
   }
 
+  const plan::Role &role_;
   plan::Segment &segment_;
   const Recipe &recipe_;
-  std::vector<uint8_t> isWeight_;         ///< by value
+  const std::optional<DelayedScaling> &delayed_; ///< by the recipe delayed
+  std::vector<int32_t> params_;                  ///< by value; delayed alone
+  ValueId amax_ = kNone, seen_ = kNone;          ///< magnitudes expected, and seen up to here
+  std::vector<uint8_t> isWeight_;                ///< by value
   std::vector<uint8_t> staysForBackward_; ///< by value: other ops of the backward pass read it
+  std::set<ValueId> seenValues_;
   std::map<Copy, Forms> forms_;
   std::map<ValueId, ValueId> magnitudes_;
   std::vector<Op> ops_;
 };
+
+/// The weights of products that are quantised, in their order.
+std::vector<int32_t> quantisedParams(const plan::Role &role, const Recipe &recipe) {
+  std::vector<int32_t> found;
+  for (const plan::Segment &segment : role.segments) {
+    if (!segment.body)
+      continue;
+    std::vector<int32_t> params = paramsOfValues(role, segment);
+    for (const Op &op : segment.ops)
+      if (recipe.isProduct(op) && isForward(op))
+        found.push_back(params[op.operands[1]]);
+  }
+  return found;
+}
 
 } // namespace
 
@@ -284,10 +340,15 @@ void runQuantize(plan::Plan &plan, Notes &) {
   std::optional<Recipe> recipe = readRecipe(plan);
   if (!recipe)
     return;
-  for (plan::Role &role : plan.roles)
+  for (plan::Role &role : plan.roles) {
+    std::optional<DelayedScaling> delayed;
+    if (std::vector<int32_t> params = quantisedParams(role, *recipe);
+        plan.job.model.fp8Recipe == Job::Fp8Recipe::Delayed && !params.empty())
+      delayed = addDelayedScaling(role, params);
     for (plan::Segment &segment : role.segments)
       if (segment.body)
-        Quantizer(role, segment, *recipe).run();
+        Quantizer(role, segment, *recipe, delayed).run();
+  }
 }
 
 } // namespace shardc::passes

@@ -220,6 +220,18 @@ void makeQuantize(Builder &b) {
   b.to(DType::F8E4M3, {m.ffn, m.rows()});
 }
 
+void makeQuantizeDelayed(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.batch, m.positions, m.ffn}).ones({8}).ones({8});
+  b.to(DType::F8E4M3, {m.batch, m.positions, m.ffn}).toFloats({1}).update(2);
+  b.to(DType::F8E4M3, {m.ffn, m.rows()});
+}
+
+void makeAmaxUpdate(Builder &b) {
+  b.ones({1024, 384}).ones({384}).state().update(0).update(1).toFloats({384});
+  b.attrs().interval = 1;
+}
+
 void makeQuantizeBlocks(Builder &b) {
   const Model &m = b.model;
   Extents scales = scalesOf(ScaleBlocks::Rows128, {m.rows(), m.ffn});
@@ -530,6 +542,8 @@ constexpr Maker kMakers[] = {
     {"amax", makeAmax},
     {"quantize", makeQuantize},
     {"quantize_blocks", makeQuantizeBlocks},
+    {"quantize_delayed", makeQuantizeDelayed},
+    {"amax.update", makeAmaxUpdate},
     {"bias_add", makeBiasAdd},
     {"add", makeAdd},
     {"gelu", makeGelu},

@@ -3,7 +3,10 @@
 // q's type; m = 1 where amax is 0, the largest f32 where the quotient overflows, and NaN where amax
 // is not finite, so that what is not finite stays so. scale = 1/m. NaNs become 0x7f. t = qᵀ, and
 // with `transposed` q is that. quantize_blocks: the same of each block, with the largest power of
-// two that is not above m, or as e8m0 with the smallest that is not below 1/m. matmul_scaled:
+// two that is not above m, or as e8m0 with the smallest that is not below 1/m. quantize_delayed: q
+// as of quantize, but NaN where x is not finite, and seen[slot] = max(seen[slot], |x|), of which
+// NaN is the largest. amax.update: what Transformer Engine does to a history whose first row is
+// that of the step under way, but that row has the expected magnitudes here. matmul_scaled:
 // c[M,N] (+)= ascale·bscale·(a[M,K]·b[N,K]ᵀ) + bias[N], summed in fp32, scaled and rounded once.
 // Factors are e4m3 or e5m2, not both e5m2, as on GPUs.
 #include "kernels/host/Blas.h"
@@ -20,6 +23,7 @@
 #include <optional>
 
 #include "runtime/base/Float8.h"
+#include "runtime/base/StepState.h"
 
 namespace shardc::kernels::host {
 namespace {
@@ -29,10 +33,12 @@ bool isFloat8(const Tensor &t) { return t.dtype == DType::F8E4M3 || t.dtype == D
 /// Of the types in which numbers have 8 bits.
 float limitOf(DType type) { return type == DType::F8E5M2 ? 57344.0f : 448.0f; }
 
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
 /// What numbers are multiplied with before they are rounded.
 float multiplierOf(float amax, DType type) {
   if (!std::isfinite(amax))
-    return std::numeric_limits<float>::quiet_NaN();
+    return kNan;
   if (amax == 0)
     return 1;
   float quotient = limitOf(type) / amax;
@@ -40,9 +46,9 @@ float multiplierOf(float amax, DType type) {
 }
 
 uint8_t toBits(float x, DType type) {
-  constexpr uint8_t kNan = 0x7f;
+  constexpr uint8_t kNanBits = 0x7f;
   if (std::isnan(x))
-    return kNan;
+    return kNanBits;
   return type == DType::F8E5M2 ? toF8E5M2(x, Overflow::Saturate).bits
                                : toF8E4M3(x, Overflow::Saturate).bits;
 }
@@ -55,6 +61,12 @@ SHARDC_CLONES uint32_t largestBits(const float *x, int64_t n) {
   for (int64_t i = 0; i < n; ++i)
     most = std::max(most, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
   return most;
+}
+
+/// With one NaN for all.
+float floatOfLargest(uint32_t most) {
+  constexpr uint32_t kInfinity = 0x7f800000u;
+  return most > kInfinity ? kNan : std::bit_cast<float>(most);
 }
 
 const char *acceptsAmax(const Call &call) {
@@ -71,9 +83,7 @@ void runAmax(const Call &call) {
     int64_t n = std::min(kBlock, numel - begin);
     most = std::max(most, largestBits(readF32(call.in[0], begin, n, buffer), n));
   }
-  constexpr uint32_t kInfinity = 0x7f800000u;
-  *static_cast<float *>(call.out[0].data) =
-      most > kInfinity ? std::numeric_limits<float>::quiet_NaN() : std::bit_cast<float>(most);
+  *static_cast<float *>(call.out[0].data) = floatOfLargest(most);
 }
 
 // quantize
@@ -82,19 +92,21 @@ bool isTransposeOf(const Tensor &t, const Tensor &x) {
   return t.rank == 2 && t.rows() == x.cols() && t.cols() == x.rows();
 }
 
-const char *acceptsQuantize(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 2, 3}));
-  const Tensor &x = call.in[0], &q = call.out[0];
+/// With the transposed copy as result `copy`, if there is one.
+const char *acceptsScaled(const Call &call, int copy) {
+  const Tensor &x = call.in[0], &q = call.out[0], &amax = call.in[1];
   bool transposed = call.attrs.transposed;
-  SHARDC_REQUIRE(isData(x), "quantize takes f32, bf16 and f16");
+  SHARDC_REQUIRE(isData(x), "what is quantised is not f32, bf16 or f16");
   SHARDC_REQUIRE(x.rank >= 2, "what is quantised is not a matrix");
-  SHARDC_REQUIRE(isScalar(call.in[1], DType::F32), "the largest magnitude is not one f32");
-  SHARDC_REQUIRE(isFloat8(q), "quantize makes f8e4m3 and f8e5m2");
+  SHARDC_REQUIRE(amax.dtype == DType::F32 && amax.rank == 1, "largest magnitudes are not f32[n]");
+  SHARDC_REQUIRE(call.attrs.slot >= 0 && call.attrs.slot < amax.numel(),
+                 "the slot is beyond the largest magnitudes");
+  SHARDC_REQUIRE(isFloat8(q), "the result is neither f8e4m3 nor f8e5m2");
   SHARDC_REQUIRE(isScalar(call.out[1], DType::F32), "the scale is not one f32");
   SHARDC_REQUIRE(transposed ? isTransposeOf(q, x) : sameMatrix(q, x),
                  "what is quantised and the result differ in shape");
-  if (call.outCount > 2) {
-    const Tensor &t = call.out[2];
+  if (call.outCount > copy) {
+    const Tensor &t = call.out[copy];
     SHARDC_REQUIRE(!transposed, "a transposed result has no transposed copy");
     SHARDC_REQUIRE(t.dtype == q.dtype && isTransposeOf(t, x),
                    "the copy is not the result's transpose");
@@ -102,21 +114,32 @@ const char *acceptsQuantize(const Call &call) {
   return nullptr;
 }
 
-void runQuantize(const Call &call) {
+const char *acceptsQuantize(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 2, 3}));
+  return acceptsScaled(call, 2);
+}
+
+/// Writes q, its scale and its transpose, and gives the largest magnitude in x, as bits.
+template <bool kMarksNonfinite> uint32_t quantizeScaled(const Call &call, int copy) {
   const Tensor &x = call.in[0], &q = call.out[0];
-  float multiplier = multiplierOf(*static_cast<const float *>(call.in[1].data), q.dtype);
+  float amax = static_cast<const float *>(call.in[1].data)[call.attrs.slot];
+  float multiplier = multiplierOf(amax, q.dtype);
   auto *plain = call.attrs.transposed ? nullptr : static_cast<uint8_t *>(q.data);
-  auto *turned = call.attrs.transposed ? static_cast<uint8_t *>(q.data)
-                 : call.outCount > 2   ? static_cast<uint8_t *>(call.out[2].data)
-                                       : nullptr;
+  auto *turned = call.attrs.transposed  ? static_cast<uint8_t *>(q.data)
+                 : call.outCount > copy ? static_cast<uint8_t *>(call.out[copy].data)
+                                        : nullptr;
   int64_t rows = x.rows(), cols = x.cols();
+  uint32_t most = 0;
   float buffer[kBlock];
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
       int64_t n = std::min(kBlock, cols - begin);
       const float *from = readF32(x, row * cols + begin, n, buffer);
+      if (kMarksNonfinite)
+        most = std::max(most, largestBits(from, n));
       for (int64_t i = 0; i < n; ++i) {
-        uint8_t bits = toBits(from[i] * multiplier, q.dtype);
+        bool isLost = kMarksNonfinite && !std::isfinite(from[i]);
+        uint8_t bits = toBits(isLost ? kNan : from[i] * multiplier, q.dtype);
         if (plain)
           plain[row * cols + begin + i] = bits;
         if (turned)
@@ -124,6 +147,75 @@ void runQuantize(const Call &call) {
       }
     }
   *static_cast<float *>(call.out[1].data) = 1.0f / multiplier;
+  return most;
+}
+
+void runQuantize(const Call &call) { quantizeScaled<false>(call, 2); }
+
+// quantize_delayed
+
+bool isInPlace(const Call &call, int operand, int result) {
+  const Tensor &in = call.in[operand], &out = call.out[result];
+  return in.data == out.data && in.dtype == out.dtype && sameShape(in, out);
+}
+
+const char *acceptsQuantizeDelayed(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 3, 4}));
+  SHARDC_REQUIRE_OK(acceptsScaled(call, 3));
+  SHARDC_REQUIRE(call.in[2].dtype == DType::F32 && sameShape(call.in[1], call.in[2]),
+                 "magnitudes that are seen are not as many as those expected");
+  SHARDC_REQUIRE(isInPlace(call, 2, 2), "magnitudes are not seen in place");
+  return nullptr;
+}
+
+void runQuantizeDelayed(const Call &call) {
+  uint32_t most = quantizeScaled<true>(call, 3);
+  float &seen = static_cast<float *>(call.out[2].data)[call.attrs.slot];
+  seen = floatOfLargest(std::max(most, std::bit_cast<uint32_t>(seen)));
+}
+
+// amax.update
+
+const char *acceptsAmaxUpdate(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 3, 3}));
+  const Tensor &history = call.in[0], &seen = call.in[1];
+  SHARDC_REQUIRE(history.dtype == DType::F32 && history.rank == 2, "the history is not f32[len,n]");
+  SHARDC_REQUIRE(seen.dtype == DType::F32 && isVector(seen, history.cols()),
+                 "magnitudes that are seen are not f32[n]");
+  SHARDC_REQUIRE_OK(checkStateSize(call.in[2]));
+  SHARDC_REQUIRE(call.out[2].dtype == DType::F32 && sameShape(call.out[2], seen),
+                 "magnitudes that are expected are not f32[n]");
+  SHARDC_REQUIRE(isInPlace(call, 0, 0) && isInPlace(call, 1, 1),
+                 "history and magnitudes do not change in place");
+  SHARDC_REQUIRE(call.attrs.interval >= 1, "the interval is not positive");
+  return nullptr;
+}
+
+/// Joins what a step has seen of one tensor to its column of the history.
+void updateColumn(const Call &call, float *column, int64_t rows, int64_t stride, float seen) {
+  uint32_t most = std::bit_cast<uint32_t>(seen);
+  for (int64_t row = 1; row < rows; ++row) {
+    if (!call.attrs.most_recent)
+      most = std::max(most, std::bit_cast<uint32_t>(column[row * stride]));
+    column[row * stride] = row + 1 < rows ? column[(row + 1) * stride] : seen;
+  }
+  float amax = floatOfLargest(most);
+  float expected = std::ldexp(amax, static_cast<int>(call.attrs.margin));
+  bool isTurn = static_cast<const StepState *>(call.in[2].data)->step % call.attrs.interval == 0;
+  if (isTurn && amax > 0 && std::isfinite(expected))
+    column[0] = expected;
+}
+
+void runAmaxUpdate(const Call &call) {
+  int64_t rows = call.in[0].rows(), n = call.in[0].cols();
+  auto *history = static_cast<float *>(call.out[0].data);
+  auto *seen = static_cast<float *>(call.out[1].data);
+  for (int64_t i = 0; i < n; ++i) {
+    if (!static_cast<const StepState *>(call.in[2].data)->nonfinite)
+      updateColumn(call, history + i, rows, n, seen[i]);
+    seen[i] = 0;
+    static_cast<float *>(call.out[2].data)[i] = history[i];
+  }
 }
 
 // quantize_blocks
@@ -158,7 +250,7 @@ float blockMultiplier(float amax, DType type, const Tensor &scale, int64_t index
     uint8_t bits = std::isfinite(amax) ? toE8M0(amax * (1.0f / limitOf(type))) : 0xff;
     static_cast<uint8_t *>(scale.data)[index] = bits;
     if (bits == 0xff)
-      return std::numeric_limits<float>::quiet_NaN();
+      return kNan;
     return bits == 0 ? 1.0f : toFloatE8M0(static_cast<uint8_t>(254 - bits));
   }
   constexpr uint32_t kNoMantissa = 0xff800000u;
@@ -304,6 +396,9 @@ void runMatMulScaled(const Call &call) {
 
 const Kernel kAmax = {"amax_host", runAmax, acceptsAmax};
 const Kernel kQuantize = {"quantize_host", runQuantize, acceptsQuantize};
+const Kernel kQuantizeDelayed = {"quantize_delayed_host", runQuantizeDelayed,
+                                 acceptsQuantizeDelayed};
+const Kernel kAmaxUpdate = {"amax_update_host", runAmaxUpdate, acceptsAmaxUpdate};
 const Kernel kQuantizeBlocks = {"quantize_blocks_host", runQuantizeBlocks, acceptsQuantizeBlocks};
 const Kernel kMatMulScaled = {"matmul_scaled_host", runMatMulScaled, acceptsMatMulScaled,
                               workspaceOf<Buffers>};

@@ -32,7 +32,8 @@ std::vector<bool> cellsInCheckpoint(const Plan &plan, const Role &role) {
 std::vector<bool> cellsInCheckpoint(const Role &role, const std::vector<const Block *> &blocks) {
   std::vector<bool> isHeld(role.cells.size());
   for (size_t c = 0; c < role.cells.size(); ++c)
-    isHeld[c] = blocks[c] != nullptr || role.cells[c].kind == CellKind::Step;
+    isHeld[c] = blocks[c] != nullptr || role.cells[c].kind == CellKind::Step ||
+                role.cells[c].kind == CellKind::AmaxHistory;
   return isHeld;
 }
 

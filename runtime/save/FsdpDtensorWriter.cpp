@@ -29,6 +29,7 @@ Status FsdpDtensorWriter::addObjects(const Progress &progress,
                                      checkpoint::RankWriter &writer) const {
   for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(plan_, progress)))
     RETURN_IF_ERROR(writer.add(item));
+  RETURN_IF_ERROR(addAmaxHistory(plan_, progress, writer));
   if (plan_.job.checkpoint.saveRng) {
     ASSIGN_OR_RETURN(checkpoint::RngItems rng,
                      checkpoint::rngItems(static_cast<uint32_t>(plan_.job.rng.seed),

@@ -158,6 +158,25 @@ void Loader::readLossScale(const RunState &state) {
     tell_(makeReport(report::LossScaleUnknown, plan::firstLossScale(plan_->job)));
 }
 
+/// That of the same tensors, over as many steps.
+Status Loader::readAmaxHistory() {
+  const plan::Cell *cell = amaxHistoryOf(*plan_);
+  if (cell == nullptr || !loadsOptimizer_)
+    return Status::ok();
+  const plan::Type &type = cell->type;
+  checkpoint::Box whole;
+  whole.shape.assign(type.shape.begin(), type.shape.begin() + type.rank);
+  whole.offset.resize(whole.shape.size());
+  const checkpoint::TensorMeta *saved = checkpoint_->reader().findTensor(kAmaxHistory);
+  if (saved == nullptr || saved->shape != whole.shape) {
+    tell_(makeReport(report::AmaxHistoryUnknown, type.shape[0], type.shape[1]));
+    return Status::ok();
+  }
+  progress_.amaxHistory.resize(static_cast<size_t>(type.numel()));
+  return checkpoint_->reader().read(kAmaxHistory, whole, checkpoint::Element::F32,
+                                    progress_.amaxHistory.data());
+}
+
 Status Loader::readProgress(const RunState &state) {
   int64_t batch = batchOf(*plan_);
   progress_.step = state.iteration;
@@ -170,6 +189,7 @@ Status Loader::readProgress(const RunState &state) {
   if (loadsOptimizer_)
     RETURN_IF_ERROR(readUpdates(state));
   readLossScale(state);
+  RETURN_IF_ERROR(readAmaxHistory());
   if (findEntry(state.args, "consumed_train_samples") == nullptr) {
     progress_.consumedTrainSamples = progress_.step * batch;
     tell_(makeReport(report::SamplesAssumed, progress_.consumedTrainSamples));

@@ -28,7 +28,7 @@ public:
       : checkpoint_(std::move(checkpoint)), format_(format) {}
 
   std::string_view format() const override { return formatName(format_); }
-  const std::string &folder() const override { return checkpoint_.reader().folder(); }
+  const checkpoint::CheckpointReader &reader() const override { return checkpoint_.reader(); }
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
     return checkpoint_.shapeOf(name, part);
   }
@@ -79,7 +79,7 @@ public:
   explicit TorchDistSource(TorchDistCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
   std::string_view format() const override { return formatName(CheckpointFormat::TorchDist); }
-  const std::string &folder() const override { return checkpoint_.reader().folder(); }
+  const checkpoint::CheckpointReader &reader() const override { return checkpoint_.reader(); }
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
     const StoredParam *param = checkpoint_.find(name, storedPart(name, part));
     return param ? std::optional(param->shape()) : std::nullopt;

@@ -30,7 +30,8 @@ public:
   /// The format that was found, by its name.
   virtual std::string_view format() const = 0;
 
-  virtual const std::string &folder() const = 0;
+  virtual const checkpoint::CheckpointReader &reader() const = 0;
+  const std::string &folder() const { return reader().folder(); }
   virtual std::optional<checkpoint::Shape> shapeOf(std::string_view name,
                                                    checkpoint::ParamPart part) const = 0;
   virtual checkpoint::LoadDifferences

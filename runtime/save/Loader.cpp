@@ -246,8 +246,10 @@ Status Loader::restore(exec::Executable &executable) const {
     ASSIGN_OR_RETURN(std::vector<StatePiece> pieces, layout_.pieces(executable.worldRank(rank)));
     for (const StatePiece &piece : pieces)
       RETURN_IF_ERROR(restorePiece(executable, rank, piece, buffer));
-    if (!isFinetune_)
-      RETURN_IF_ERROR(restoreStep(executable, rank));
+    if (isFinetune_)
+      continue;
+    RETURN_IF_ERROR(restoreStep(executable, rank));
+    RETURN_IF_ERROR(restoreAmaxHistory(executable, rank));
   }
   return executable.backend().synchronize();
 }
@@ -308,6 +310,18 @@ Status Loader::restoreStep(exec::Executable &executable, size_t rank) const {
   ASSIGN_OR_RETURN(uint8_t * address,
                    executable.arenas(rank).resolve(role.cells[index].place, sizeof state, "@step"));
   return executable.write(rank, address, sizeof state, &state);
+}
+
+/// Without one in the checkpoint it is that of a new run.
+Status Loader::restoreAmaxHistory(exec::Executable &executable, size_t rank) const {
+  const plan::Cell *cell = amaxHistoryOf(*plan_);
+  if (cell == nullptr)
+    return Status::ok();
+  std::vector<float> history = progress_.amaxHistory;
+  history.resize(static_cast<size_t>(cell->type.numel()));
+  ASSIGN_OR_RETURN(uint8_t * address,
+                   executable.arenas(rank).resolve(cell->place, cell->type.bytes(), cell->name));
+  return executable.write(rank, address, cell->type.bytes(), history.data());
 }
 
 } // namespace shardc::save

@@ -61,10 +61,12 @@ private:
   std::optional<int64_t> scheduledUpdates(const checkpoint::RunState &state);
   Status readUpdates(const checkpoint::RunState &state);
   void readLossScale(const checkpoint::RunState &state);
+  Status readAmaxHistory();
   Status clearCells(exec::Executable &executable, size_t rank) const;
   Status restorePiece(exec::Executable &executable, size_t rank, const StatePiece &piece,
                       std::vector<uint8_t> &buffer) const;
   Status restoreStep(exec::Executable &executable, size_t rank) const;
+  Status restoreAmaxHistory(exec::Executable &executable, size_t rank) const;
 
   const plan::Plan *plan_;
   StateLayout layout_;

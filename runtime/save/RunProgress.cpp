@@ -5,6 +5,7 @@
 #include <map>
 
 #include "runtime/base/Json.h"
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/LossScale.h"
 #include "runtime/run/ModelFlops.h"
 
@@ -147,6 +148,27 @@ std::optional<LossScaler> lossScalerOf(const checkpoint::RunState &state) {
     return static_cast<int32_t>(std::clamp(numberOf(field).value_or(0), -kTrackerMax, kTrackerMax));
   };
   return LossScaler{static_cast<float>(*scale), trackerOf(kGrowth), trackerOf(kHysteresis)};
+}
+
+const plan::Cell *amaxHistoryOf(const plan::Plan &plan) {
+  if (plan.roles.empty())
+    return nullptr;
+  const plan::Role &role = plan.roles.front();
+  uint32_t cell = plan::findCell(role, plan::CellKind::AmaxHistory);
+  return cell == plan::kNone ? nullptr : &role.cells[cell];
+}
+
+Status addAmaxHistory(const plan::Plan &plan, const Progress &progress,
+                      checkpoint::RankWriter &writer) {
+  if (progress.amaxHistory.empty() || !plan.job.checkpoint.saveOptim)
+    return Status::ok();
+  const plan::Type &type = amaxHistoryOf(plan)->type;
+  checkpoint::Shape shape(type.shape.begin(), type.shape.begin() + type.rank);
+  return writer.add(checkpoint::TensorSlice{kAmaxHistory,
+                                            checkpoint::Element::F32,
+                                            shape,
+                                            {checkpoint::Shape(shape.size()), shape},
+                                            progress.amaxHistory.data()});
 }
 
 checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Progress &progress) {

@@ -25,6 +25,7 @@ struct Progress {
   int64_t applied = 0; ///< updates that the schedule counts, and the moments but for countOffsets
   float lr = 0;        ///< of the last step
   std::optional<LossScaler> lossScaler; ///< none: that of a new run
+  std::vector<float> amaxHistory; ///< of plans that keep one, on the first rank; empty: a new run's
   int64_t consumedTrainSamples = 0, consumedValidSamples = 0;
   double floatingPointOperations = 0;
   /// What the moments of each parameter count more than the schedule, by index in Plan::params;
@@ -44,6 +45,14 @@ Progress progressAfter(const plan::Plan &plan, const Progress &begin, const Step
 checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress);
 /// What the checkpoint of a run says of its loss scale; none if that is not dynamic or not known.
 std::optional<LossScaler> lossScalerOf(const checkpoint::RunState &state);
+/// The cell with the history of magnitudes, which all ranks have alike; null if the plan has none.
+const plan::Cell *amaxHistoryOf(const plan::Plan &plan);
+/// The name of this history in checkpoints. Loaders upstream skip it: no tensor of theirs is the
+/// same.
+inline constexpr const char *kAmaxHistory = "decoder._extra_state.amax_history";
+/// Adds the history, if there is one, to what the rank saves.
+Status addAmaxHistory(const plan::Plan &plan, const Progress &progress,
+                      checkpoint::RankWriter &writer);
 /// The optimizer settings of the parameter with this index in Plan::params.
 checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t param, const Progress &progress);
 /// Whether Megatron has the model of such a run in its module of bf16 and fp16.

@@ -126,7 +126,8 @@ bool Saver::isUnderWay() { return peers_ ? isShared_ : thread_ && thread_->isBus
 
 Result<bool> Saver::saveAhead(int64_t step) {
   // Several pieces, or a save under way, make steps wait: then the step may as well end first.
-  if (snapshot_.size() != 1 || isUnderWay())
+  // So it does for a history of magnitudes, which is read in between.
+  if (snapshot_.size() != 1 || isUnderWay() || amaxHistoryOf(*plan_) != nullptr)
     return false;
   RETURN_IF_ERROR(begin(step).status());
   return true; // also if the save could not begin, which was reported
@@ -214,7 +215,20 @@ Status Saver::await() {
 
 Status Saver::save(const StepState &state) {
   Progress progress = progressAfter(*plan_, begin_, state);
+  RETURN_IF_ERROR(readAmaxHistory(progress));
   return snapshot_.empty() ? saveNow(progress) : saveInBackground(progress);
+}
+
+/// All ranks have it alike, and the first saves it.
+Status Saver::readAmaxHistory(Progress &progress) {
+  const plan::Cell *cell = amaxHistoryOf(*plan_);
+  if (cell == nullptr || !isFirst())
+    return Status::ok();
+  RETURN_IF_ERROR(executable_->backend().synchronize());
+  ASSIGN_OR_RETURN(uint8_t * address,
+                   executable_->arenas(0).resolve(cell->place, cell->type.bytes(), cell->name));
+  progress.amaxHistory.resize(static_cast<size_t>(cell->type.numel()));
+  return executable_->read(0, address, cell->type.bytes(), progress.amaxHistory.data());
 }
 
 Status Saver::saveInBackground(const Progress &progress) {

@@ -55,6 +55,7 @@ private:
   Status agree(std::string_view what, Status mine) const;
   Status prepareRoot();
   Status needThread();
+  Status readAmaxHistory(Progress &progress);
   Status saveNow(const Progress &progress);
   Status write(const checkpoint::SaveTarget &target, const Progress &progress);
   Status writeRank(size_t rank, const checkpoint::SaveTarget &target, const Progress &progress);

@@ -78,6 +78,7 @@ Status TorchDcpWriter::addRows(const checkpoint::TensorSlice &rows, const StateP
 Status TorchDcpWriter::addObjects(const Progress &progress, checkpoint::RankWriter &writer) const {
   for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(plan_, progress)))
     RETURN_IF_ERROR(writer.add(item));
+  RETURN_IF_ERROR(addAmaxHistory(plan_, progress, writer));
   if (!plan_.job.checkpoint.saveOptim)
     return Status::ok();
   for (size_t p = 0; p < plan_.params.size(); ++p) {

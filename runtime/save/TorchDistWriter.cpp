@@ -46,6 +46,7 @@ TorchDistWriter::TorchDistWriter(const plan::Plan &plan)
     : plan_(plan), layout_(layoutOf(plan)), savesOptimizer_(plan.job.checkpoint.saveOptim) {}
 
 Status TorchDistWriter::addObjects(const Progress &progress, checkpoint::RankWriter &writer) const {
+  RETURN_IF_ERROR(addAmaxHistory(plan_, progress, writer));
   if (plan_.job.checkpoint.saveRng) {
     auto seed = static_cast<uint32_t>(plan_.job.rng.seed);
     ASSIGN_OR_RETURN(checkpoint::BytesItem rng, checkpoint::torchDistRngItem(seed));

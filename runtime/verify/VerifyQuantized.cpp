@@ -40,17 +40,36 @@ void ShapeCheck::checkAmax() {
   needVector(out(0), DType::F32, 1, "a result of f32[1]");
 }
 
-void ShapeCheck::checkQuantize() {
-  const Type &x = in(0), &q = out(0);
+/// What is quantised by one magnitude, with the copy as result `copy`.
+void ShapeCheck::quantizeOp(size_t copy) {
+  const Type &x = in(0), &q = out(0), &amax = in(1);
   auto isTranspose = [&](const Type &t) { return rows(t) == cols(x) && cols(t) == rows(x); };
   bool transposed = op_.getBool(Key::transposed);
+  int64_t slot = op_.getInt(Key::slot);
   need(isData(x) && !isFloat8(x), "a floating point operand of 16 bits or more");
-  needVector(in(1), DType::F32, 1, "a largest magnitude of f32[1]");
+  need(amax.dtype == DType::F32 && amax.rank == 1 && slot >= 0 && slot < amax.numel(),
+       "magnitudes of f32[n] with one for its slot");
   needVector(out(1), DType::F32, 1, "a scale of f32[1]");
   need(isFloat8(q) && (transposed ? isTranspose(q) : sameMatrix(q, x)),
        "a result of 8 bits in the shape of its operand, or of its transpose");
-  need(!hasOut(2) || (!transposed && out(2).dtype == q.dtype && isTranspose(out(2))),
+  need(!hasOut(copy) || (!transposed && out(copy).dtype == q.dtype && isTranspose(out(copy))),
        "a copy that is the transpose of a result that is none");
+}
+
+void ShapeCheck::checkQuantize() { quantizeOp(2); }
+
+void ShapeCheck::checkQuantizeDelayed() {
+  quantizeOp(3);
+  need(in(2) == in(1) && out(2) == in(2), "as many magnitudes that are seen as are expected");
+}
+
+void ShapeCheck::checkAmaxUpdate() {
+  const Type &history = in(0), &seen = in(1);
+  need(history.dtype == DType::F32 && history.rank == 2, "a history of f32[len,n]");
+  needVector(seen, DType::F32, cols(history), "magnitudes of f32[n]");
+  needState(in(2));
+  need(out(0) == history && out(1) == seen && out(2) == seen, "results of the same types");
+  need(op_.getInt(Key::interval) >= 1, "an interval of 1 or more");
 }
 
 void ShapeCheck::checkQuantizeBlocks() {
@@ -64,7 +83,7 @@ void ShapeCheck::checkQuantizeBlocks() {
 
 namespace {
 
-/// Results of `quantize` and `quantize_blocks`.
+/// Results of `quantize`, `quantize_blocks` and `quantize_delayed`.
 constexpr uint8_t kScaleResult = 1;
 /// Operands of `matmul_scaled`: two factors, and the scale of each as many operands on.
 constexpr size_t kFactors = 2;
@@ -139,8 +158,9 @@ private:
     if (q.def == kNone || q.def != by.def)
       return false;
     OpKind kind = segment.ops[q.def].kind;
-    return (kind == OpKind::Quantize || kind == OpKind::QuantizeBlocks) &&
-           q.defResult != kScaleResult && by.defResult == kScaleResult;
+    bool isQuantized = kind == OpKind::Quantize || kind == OpKind::QuantizeBlocks ||
+                       kind == OpKind::QuantizeDelayed;
+    return isQuantized && q.defResult != kScaleResult && by.defResult == kScaleResult;
   }
 
   void refuse(Spot at, const Segment &segment, ValueId factor, ValueId scale) {

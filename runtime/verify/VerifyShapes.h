@@ -117,6 +117,7 @@ private:
   void stepOp();
   void addLosses();
   void optimizer(size_t moments);
+  void quantizeOp(size_t copy);
   void needPart(const Type &type, std::string_view what, int64_t Block::*numel);
   void needShard(const Type &type) { needPart(type, "shard", &Block::shard); }
   void needStateShard(const Type &type) {

@@ -165,6 +165,14 @@ Array constant(DType dtype, std::vector<int64_t> shape, double value) {
   return array(dtype, std::move(shape), std::vector<double>(count, value));
 }
 
+Array stateArray(const StepState &state) {
+  Array array = {DType::U8, {sizeof state}, {}};
+  unsigned char bytes[sizeof state];
+  std::memcpy(bytes, &state, sizeof state);
+  array.values.assign(bytes, bytes + sizeof state);
+  return array;
+}
+
 KernelRun &KernelRun::in(Array operand) {
   operands_.push_back(std::move(operand));
   return *this;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/api/Kernel.h"
+#include "runtime/base/StepState.h"
 
 namespace shardc::kernels::test {
 
@@ -34,6 +35,8 @@ Array randoms(DType dtype, std::vector<int64_t> shape, uint64_t seed, double sca
 Array indices(DType dtype, std::vector<int64_t> shape, uint64_t seed, int64_t bound);
 /// The same number everywhere.
 Array constant(DType dtype, std::vector<int64_t> shape, double value);
+/// The bytes of a step state.
+Array stateArray(const StepState &state);
 
 class KernelRun {
 public:

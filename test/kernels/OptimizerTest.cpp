@@ -13,14 +13,6 @@
 namespace shardc::kernels::test {
 namespace {
 
-Array stateArray(const StepState &state) {
-  Array array = {DType::U8, {sizeof state}, {}};
-  unsigned char bytes[sizeof state];
-  std::memcpy(bytes, &state, sizeof state);
-  array.values.assign(bytes, bytes + sizeof state);
-  return array;
-}
-
 constexpr int64_t kSize = 1111;
 
 /// Two parameters with padding around them; the second does not decay and learns half as fast.

@@ -2,8 +2,12 @@
 // calls that are refused.
 #include "test/kernels/Harness.h"
 
+#include <algorithm>
+#include <cfloat>
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -49,6 +53,106 @@ TEST(Quantize, KeepsWhatIsNotFiniteSo) {
       EXPECT_TRUE(std::isnan(got[0][0]) && std::isnan(got[0][1]) && std::isnan(got[1][0]));
     }
   EXPECT_TRUE(std::isnan(quantized({kNan, 1}, 1, DType::F8E5M2)[0][0]));
+}
+
+/// q, the scale and what is seen, of x whose magnitude is expected in slot 1 of three.
+std::vector<Array> quantizedDelayed(std::vector<double> x, double amax, double seen) {
+  KernelRun run("quantize_delayed");
+  run.attrs.slot = 1;
+  auto count = static_cast<int64_t>(x.size());
+  run.in(array(DType::F32, {1, count}, std::move(x))).in(array(DType::F32, {3}, {7, amax, 7}));
+  run.in(array(DType::F32, {3}, {5, seen, 5})).out(DType::F8E4M3, {1, count}).out(DType::F32, {1});
+  run.inPlace(2);
+  return run.run();
+}
+
+TEST(QuantizeDelayed, SeesTheLargestMagnitudeInItsSlot) {
+  std::vector<Array> got = quantizedDelayed({1, -3, 0.5}, 2, 1);
+  EXPECT_EQ(got[0].values, (std::vector<double>{224, -448, 112}));
+  EXPECT_EQ(got[1][0], static_cast<double>(1 / 224.0f));
+  EXPECT_EQ(got[2].values, (std::vector<double>{5, 3, 5}));
+  EXPECT_EQ(quantizedDelayed({1, -3, 0.5}, 2, 4)[2].values, (std::vector<double>{5, 4, 5}));
+}
+
+TEST(QuantizeDelayed, BeginsWithAScaleOfOne) {
+  std::vector<Array> got = quantizedDelayed({1, -3, 500}, 0, 0);
+  EXPECT_EQ(got[0].values, (std::vector<double>{1, -3, 448}));
+  EXPECT_EQ(got[1][0], 1);
+}
+
+TEST(QuantizeDelayed, KeepsWhatIsNotFiniteSo) {
+  for (double special : {kInfinity, -kInfinity, kNan}) {
+    std::vector<Array> got = quantizedDelayed({1, special}, 2, 1);
+    EXPECT_EQ(got[0][0], 224);
+    EXPECT_TRUE(std::isnan(got[0][1]));
+    EXPECT_FALSE(std::isfinite(got[2][1]));
+  }
+  EXPECT_TRUE(std::isnan(quantizedDelayed({1, 2}, 2, kNan)[2][1]));
+}
+
+/// What `amax.update` makes of a history and of what a step has seen.
+std::vector<Array> updated(const Array &history, std::vector<double> seen, StepState state,
+                           const Attrs &attrs) {
+  KernelRun run("amax.update");
+  run.attrs = attrs;
+  int64_t n = history.shape[1];
+  run.in(history).in(array(DType::F32, {n}, std::move(seen))).in(stateArray(state));
+  run.inPlace(0).inPlace(1).out(DType::F32, {n});
+  return run.run();
+}
+
+TEST(AmaxUpdate, ScalesAreThoseOfTransformerEngine) {
+  std::ifstream golden(SHARDC_DELAYED_SCALES);
+  std::string word;
+  int cases = 0;
+  for (; golden >> word; ++cases) {
+    ASSERT_EQ(word, "delayed");
+    int64_t length = 0;
+    float largest = 0;
+    Attrs attrs;
+    golden >> length >> attrs.most_recent >> attrs.margin >> largest;
+    auto numbers = [&] {
+      std::vector<double> found;
+      for (size_t i = 0; i < 40 && golden >> word; ++i)
+        found.push_back(std::stod(word));
+      return found;
+    };
+    std::vector<double> seen = numbers(), scales = numbers();
+    ASSERT_EQ(scales.size(), 40u);
+    Array history = array(DType::F32, {length, 1}, std::vector<double>(length));
+    for (size_t step = 0; step < scales.size(); ++step) {
+      std::vector<Array> got = updated(history, {seen[step]}, {}, attrs);
+      history = got[0];
+      EXPECT_EQ(got[1][0], 0);
+      EXPECT_EQ(got[2][0], history[0]);
+      auto expected = static_cast<float>(got[2][0]);
+      float scale = expected == 0 ? 1 : std::min(largest / expected, FLT_MAX);
+      EXPECT_EQ(scale, static_cast<float>(scales[step])) << "case " << cases << " step " << step;
+    }
+  }
+  EXPECT_EQ(cases, 5);
+}
+
+TEST(AmaxUpdate, OfAStepThatIsNotFiniteOnlyClears) {
+  Array history = array(DType::F32, {3, 2}, {1, 2, 3, 4, 5, 6});
+  StepState state{};
+  state.nonfinite = 1;
+  std::vector<Array> got = updated(history, {9, kNan}, state, {});
+  EXPECT_EQ(got[0].values, history.values);
+  EXPECT_EQ(got[1].values, (std::vector<double>{0, 0}));
+  EXPECT_EQ(got[2].values, (std::vector<double>{1, 2}));
+}
+
+TEST(AmaxUpdate, ChangesWhatIsExpectedInEachInterval) {
+  Array history = array(DType::F32, {2, 1}, {1, 2});
+  for (int64_t step : {3, 4}) {
+    StepState state{};
+    state.step = step;
+    Attrs attrs;
+    attrs.interval = 2;
+    std::vector<Array> got = updated(history, {9}, state, attrs);
+    EXPECT_EQ(got[0].values, (std::vector<double>{step == 4 ? 9.0 : 1.0, 9}));
+  }
 }
 
 TEST(Amax, SeesInfinityAndNan) {

@@ -32,10 +32,10 @@ POOL = sorted(path for path in OPTIONS if path.startswith("mixed_precision.") or
 MODEL = ("model llama { num_layers = 3  hidden_size = 64  num_attention_heads = 4  num_query_groups = 2  ffn_hidden_size = 96  "
          "seq_length = 32  vocab_size = 64 }\n  train { micro_batch_size = 1  global_batch_size = 16  train_iters = 4 }\n")
 # The rules that refuse a preset that nothing is set beside, under FSDP on a device that has its formats.
-DELAYED, GATHER, FP4 = "fp8-delayed-unsupported", "fp8-param-gather-unsupported", "fp4-unsupported"
+GATHER, FP4 = "fp8-param-gather-unsupported", "fp4-unsupported"
 PRESETS = {
     "fp32": set(), "bf16_mixed": set(), "fp16_mixed": set(),
-    "bf16_with_fp8_delayed_scaling_mixed": {DELAYED, GATHER}, "fp16_with_fp8_delayed_scaling_mixed": {DELAYED, GATHER},
+    "bf16_with_fp8_delayed_scaling_mixed": {GATHER}, "fp16_with_fp8_delayed_scaling_mixed": {GATHER},
     "bf16_with_mxfp8_mixed": {GATHER}, "fp16_with_mxfp8_mixed": {GATHER},
     "bf16_with_fp8_current_scaling_mixed": {GATHER}, "fp16_with_fp8_current_scaling_mixed": {GATHER},
     "nemotron_h_bf16_with_fp8_current_scaling_mixed": {GATHER}, "nanov2_bf16_with_fp8_current_scaling_mixed": {GATHER},

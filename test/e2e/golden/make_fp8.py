@@ -3,7 +3,7 @@
 
 Needs numpy and torch; nothing of shardc runs here. Writes values/CASE_fp8.json: 50 steps of each variant, as losses and norms.
 Products of layers take factors of 8 bits, each with one scale from its largest magnitude, as Transformer Engine's current scaling
-has them; all else is bf16. Two runs of each variant round bf16 at other places (see maker/model.py), and both are right: what is
+has them, or from those of steps before, as its delayed scaling, which is updated after each step here; all else is bf16. Two runs of each variant round bf16 at other places (see maker/model.py), and both are right: what is
 allowed follows from the distance between them.
 
     make_fp8.py [CASE...]
@@ -32,6 +32,7 @@ class Variant:
     weight_gradients: bool = True
     bf16_layers: int = 0  # first ones, and last ones, that stay as they are
     blocks: str = ""  # "blockwise" or "mxfp8"; otherwise each tensor has one scale
+    delayed: tuple = ()  # length of the history, whether the latest step counts alone, margin
     hidden: int = 48  # mxfp8 takes extents that 32 divides
 
 
@@ -40,6 +41,8 @@ VARIANTS = {
     "e4m3": Variant(gradients=E4M3),
     "bf16_wgrad": Variant(weight_gradients=False),
     "bf16_ends": Variant(bf16_layers=1),
+    "delayed": Variant(delayed=(16, False, 0)),
+    "delayed_recent": Variant(delayed=(1, True, 1)),
     "blockwise": Variant(blocks="blockwise"),
     "mxfp8": Variant(blocks="mxfp8", gradients=E4M3, hidden=64),
 }
@@ -51,6 +54,30 @@ def quantised(x, dtype):
     amax = x.abs().max()
     by = largest / amax if amax > 0 else torch.tensor(1.0)
     return (x * by).clamp(-largest, largest).to(dtype).float(), 1 / by
+
+
+class Scales:
+    """Those of delayed scaling: one for each tensor, by a name."""
+
+    def __init__(self, length, most_recent, margin):
+        self.length, self.most_recent, self.margin = length, most_recent, margin
+        self.history, self.scale, self.dtype = {}, {}, {}
+
+    def quantised(self, x, dtype, name):
+        largest = torch.finfo(dtype).max
+        history = self.history.setdefault(name, torch.zeros(self.length))
+        self.dtype[name] = dtype
+        history[0] = torch.maximum(history[0], x.abs().max())
+        by = self.scale.setdefault(name, torch.ones(()))
+        return (x * by).clamp(-largest, largest).to(dtype).float(), 1 / by
+
+    def update(self):
+        for name, history in self.history.items():
+            amax = history[0].clone() if self.most_recent else history.max()
+            new = (torch.tensor(torch.finfo(self.dtype[name]).max) / amax) / 2.0**self.margin
+            self.scale[name] = torch.where(amax > 0, new, self.scale[name])
+            self.history[name] = torch.roll(history, -1, 0)
+            self.history[name][0] = 0
 
 
 def block_quantised(x, dtype, variant, is_weight=False):
@@ -95,23 +122,26 @@ class Product(torch.autograd.Function):
     """x·wᵀ of fp32 operands that hold bf16 numbers."""
 
     @staticmethod
-    def forward(ctx, x, w, variant):
-        (a, a_scale), (b, b_scale) = quantised(x, E4M3), quantised(w, E4M3)
+    def forward(ctx, x, w, variant, scales, name):
+        def take(x, dtype, tensor):
+            return scales.quantised(x, dtype, (name, tensor)) if scales else quantised(x, dtype)
+
+        (a, a_scale), (b, b_scale) = take(x, E4M3, "x"), take(w, E4M3, "w")
         ctx.save_for_backward(x, a, a_scale, b, b_scale)
-        ctx.variant = variant
+        ctx.variant, ctx.take = variant, take
         return (a @ b.T) * (a_scale * b_scale)
 
     @staticmethod
     def backward(ctx, dy):
         x, a, a_scale, b, b_scale = ctx.saved_tensors
-        g, g_scale = quantised(dy, ctx.variant.gradients)
+        g, g_scale = ctx.take(dy, ctx.variant.gradients, "dy")
         dx = (g @ b) * (g_scale * b_scale)
         rows, columns = dy.flatten(0, -2), x.flatten(0, -2)
         if ctx.variant.weight_gradients:
             dw = (g.flatten(0, -2).T @ a.flatten(0, -2)) * (g_scale * a_scale)
         else:
             dw = rows.T @ columns
-        return dx, dw, None
+        return dx, dw, None, None, None
 
 
 class Numerics(model.Numerics):
@@ -119,19 +149,27 @@ class Numerics(model.Numerics):
         super().__init__(torch.bfloat16, native)
         ends = variant.bf16_layers
         self.variant = variant
+        self.scales = Scales(*variant.delayed) if variant.delayed else None
         self.layers = {f"decoder.layers.{i}." for i in range(ends, case.num_layers - ends)}
 
     def linear(self, x, p, name):
         if not any(name.startswith(layer) for layer in self.layers):
             return super().linear(x, p, name)
-        product = BlockProduct if self.variant.blocks else Product
-        y = product.apply(self.up(x), self.up(p[f"{name}.weight"]), self.variant)
+        factors = self.up(x), self.up(p[f"{name}.weight"]), self.variant
+        y = BlockProduct.apply(*factors) if self.variant.blocks else Product.apply(*factors, self.scales, name)
         b = p.get(f"{name}.bias")
         return self.down(y if b is None else y + self.up(b))
 
 
+class ScaledRun(Run):
+    def update(self, number):
+        super().update(number)
+        if getattr(self.numerics, "scales", None):
+            self.numerics.scales.update()
+
+
 def train(case, order, variant, native):
-    run = Run(case, order, torch.bfloat16, native=native)
+    run = ScaledRun(case, order, torch.bfloat16, native=native)
     if variant:
         run.numerics = Numerics(case, variant, native)
     return run.train()

@@ -2,7 +2,7 @@
 """Trains golden cases in fp8 and compares losses and norms with PyTorch's. Needs nothing but Python.
 
     run_fp8.py values CASE [--variants V...] [--ranks N...] [--strategies S...]   PyTorch's losses and norms
-    run_fp8.py resume CASE FORMAT...                                              a run from a checkpoint goes on to the bit
+    run_fp8.py resume CASE FORMAT... [--variants V...]                            a run from a checkpoint goes on to the bit
 """
 
 import argparse
@@ -21,13 +21,17 @@ VARIANTS = {
     "e4m3": ["mixed_precision.fp8=e4m3"],
     "bf16_wgrad": ["mixed_precision.fp8_wgrad=false"],
     "bf16_ends": ["mixed_precision.first_last_layers_bf16=true"],
+    "delayed": ["mixed_precision.fp8_recipe=delayed", "mixed_precision.fp8_amax_history_len=16", "mixed_precision.fp8_amax_compute_algo=max"],
+    "delayed_recent": ["mixed_precision.fp8_recipe=delayed", "mixed_precision.fp8_margin=1"],
     "blockwise": ["mixed_precision.fp8_recipe=blockwise"],
     "mxfp8": ["mixed_precision.fp8_recipe=mxfp8", "mixed_precision.fp8=e4m3", "model.hidden_size=64"],
     # The same numbers by other ways.
     "recomputed": ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"],
     "kept": ["ddp.keep_fp8_transpose_cache=true"],
 }
-SAME_AS = {"recomputed": "hybrid", "kept": "hybrid"}
+VARIANTS["delayed_recomputed"] = [*VARIANTS["delayed"], *VARIANTS["recomputed"]]
+VARIANTS["delayed_kept"] = [*VARIANTS["delayed"], *VARIANTS["kept"]]
+SAME_AS = {"recomputed": "hybrid", "kept": "hybrid", "delayed_recomputed": "delayed", "delayed_kept": "delayed"}
 SAVES = {"torch_dist": "optim", "fsdp_dtensor": "optim_grads_params"}
 
 
@@ -65,10 +69,10 @@ def check_values(case, variant, ranks, strategy):
     return [row["loss"] for row in rows]
 
 
-def check_resume(case, format_):
+def check_resume(case, format_, variant):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        settings = [*STRATEGIES[SAVES[format_]], f"checkpoint.ckpt_format={format_}", "cluster.gpus_per_node=2",
+        settings = [*VARIANTS[variant], *STRATEGIES[SAVES[format_]], f"checkpoint.ckpt_format={format_}", "cluster.gpus_per_node=2",
                     "train.train_iters=12", f'checkpoint.save="{folder}/saved"', "checkpoint.save_interval=5"]
         rows = train(case, settings, folder)
         again = train(case, [*settings[:-2], f'checkpoint.load="{folder}/saved"', "checkpoint.ckpt_step=5"], folder)
@@ -76,7 +80,7 @@ def check_resume(case, format_):
     want, got = ([[row[key] for key in keys] for row in part] for part in (rows[5:], again))
     for a, b in itertools.zip_longest(want, got):
         expect(a == b, f"{format_}: {b} instead of {a}")
-    print(f"{case}, {format_}: {len(got)} steps after the checkpoint are the same", flush=True)
+    print(f"{case} {variant}, {format_}: {len(got)} steps after the checkpoint are the same", flush=True)
 
 
 def main():
@@ -90,7 +94,8 @@ def main():
     args = parser.parse_args()
     if args.what == "resume":
         for format_ in args.formats:
-            check_resume(args.case, format_)
+            for variant in args.variants:
+                check_resume(args.case, format_, variant)
         return
     first = {}
     for variant, ranks, strategy in itertools.product(args.variants, args.ranks, args.strategies):

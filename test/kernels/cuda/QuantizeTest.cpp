@@ -1,5 +1,6 @@
 // CUDA kernels for numbers of 8 bits against the host's: conversions and scales to the bit,
 // products within the spread of Hopper's sums.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -84,6 +85,51 @@ void plantSpecials(Tensor &x) {
       std::memcpy(at, &value, sizeof value);
     else
       std::memcpy(at, &bits, sizeof bits);
+  }
+}
+
+TEST(CudaQuantize, QuantizesAndSeesToTheBit) {
+  SKIP_WITHOUT_GPU();
+  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel})
+    for (DType data : kDataTypes)
+      for (DType type : {DType::F8E4M3, DType::F8E5M2})
+        for (float amax : {1.0f, 0.37f, 0.0f})
+          for (int variant = 0; variant < 6; ++variant) {
+            int forms = variant % 3; // as it is, with a transpose, that alone
+            SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << dtypeName(type) << " amax "
+                                            << amax << " variant " << variant);
+            DeviceRun run("quantize_delayed", data, model);
+            Call &call = run.call();
+            call.attrs.slot = 3;
+            std::memcpy(static_cast<float *>(call.in[1].data) + 3, &amax, sizeof amax);
+            run.fill(call.in[0], 5, 3.0);
+            if (variant >= 3)
+              plantSpecials(call.in[0]);
+            run.retype(call.out[0], type, false);
+            run.retype(call.out[3], type, false);
+            if (forms == 2)
+              call.out[0] = call.out[3];
+            call.attrs.transposed = forms == 2;
+            call.outCount = forms == 1 ? 4 : 3;
+            expectSameBytes(run.onDevice(), run.onHost());
+          }
+}
+
+TEST(CudaQuantize, UpdatesHistoriesToTheBit) {
+  SKIP_WITHOUT_GPU();
+  for (int variant = 0; variant < 8; ++variant) {
+    DeviceRun run("amax.update", DType::F32, bench::kTinyModel);
+    Call &call = run.call();
+    call.attrs.most_recent = variant & 1;
+    call.attrs.margin = variant & 2 ? 3 : 0;
+    for (int i = 0; i < 2; ++i) {
+      run.fill(call.in[i], 7, 50.0);
+      auto *numbers = static_cast<float *>(call.in[i].data);
+      std::transform(numbers, numbers + call.in[i].numel(), numbers,
+                     [](float number) { return std::max(number, 0.0f); });
+      numbers[0] = variant & 4 ? NAN : INFINITY;
+    }
+    expectSameBytes(run.onDevice(), run.onHost());
   }
 }
 

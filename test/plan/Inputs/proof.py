@@ -44,6 +44,9 @@ UNTIED = ["model.share_embeddings_and_output_weights=false"]
 THREE_RANKS = ["cluster.gpus_per_node=3"]
 BF16 = ["mixed_precision=bf16_mixed"]
 FP16 = ["mixed_precision=fp16_mixed", "optimizer.initial_loss_scale=1024"]
+FP8_DELAYED = ["mixed_precision=bf16_mixed", "mixed_precision.fp8=hybrid", "mixed_precision.fp8_amax_history_len=3",
+               "model.seq_length=8", "model.hidden_size=16", "model.ffn_hidden_size=16", "model.num_attention_heads=1",
+               "model.num_query_groups=1"]
 FULL = ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"]
 SAVE = ['checkpoint.save="saved"', "checkpoint.async_save=true", "checkpoint.save_interval=1"]
 PIECES = [*SAVE, "checkpoint.snapshot_limit=4096"]
@@ -66,6 +69,7 @@ def variants():
             yield f"gpt2-{strategy}-{count}", "gpt2_tiny", [*STRATEGIES[strategy], *settings]
     yield "fp16-3", "llama_tiny", [*fsdp, *FP16, *THREE_MICROBATCHES]
     yield "gpt2-fp16-1", "gpt2_tiny", [*STRATEGIES["optim"], *FP16, *ONE_MICROBATCH]
+    yield "fp8-delayed", "llama_tiny", [*fsdp, *FP8_DELAYED]
     yield "recompute", "llama_tiny", [*fsdp, *FULL]
     yield "eval", "llama_tiny", [*fsdp, *EVAL]
     yield "three-ranks", "llama_tiny", [*fsdp, *THREE_RANKS, "train.global_batch_size=12"]

@@ -677,6 +677,18 @@ TEST(Loader, TellsThatALossScaleBeginsAnew) {
                             "in a new run [loss-scale-unknown]")));
 }
 
+TEST(Loader, TellsThatMagnitudesBeginAnew) {
+  TempFolder folder;
+  plan::Plan plan = makePlan(2);
+  saveState(plan, folder.path(), [](PlainEntries &, PlainEntries &) {});
+  set(plan, "checkpoint.load", folder.path());
+  plan::addCell(plan.roles[0], "history", plan::CellKind::AmaxHistory,
+                plan::Type::of(DType::F32, {16, 3}), plan::Arena::State, plan::Purpose::Step);
+  Opening opened(plan);
+  EXPECT_THAT(opened.remarks(), ::testing::Contains(HasSubstr("16 steps of 3 tensors")));
+  EXPECT_THAT(opened.remarks(), ::testing::Contains(HasSubstr("[amax-history-unknown]")));
+}
+
 // Megatron continues with the checkpoint's betas and eps, a run of ours with the recipe's.
 TEST(Loader, TellsWhichSettingsOfAdamItDoesNotFollow) {
   TempFolder folder;

@@ -14,6 +14,7 @@ using test::planText;
 
 Segment &first(Plan &plan) { return plan.roles[0].segments[0]; }
 Segment &second(Plan &plan) { return plan.roles[0].segments[1]; }
+Segment &delayed(Plan &plan) { return plan.roles[0].segments[2]; }
 
 ValueId named(const Segment &segment, std::string_view name) {
   for (ValueId value = 0; value < segment.values.size(); ++value)
@@ -56,6 +57,29 @@ const Case kCases[] = {
     {"scaleOfTheSegmentForAFactorOfACell", Rule::Scale,
      [](Plan &p) { second(p).ops[2].operands[3] = named(second(p), "r"); },
      "'matmul_scaled' takes '%xt' with the scale '%r'"},
+    {"whatIsSeenForAScale", Rule::Scale,
+     [](Plan &p) { delayed(p).ops[2].operands[2] = named(delayed(p), "ps"); },
+     "'matmul_scaled' takes '%q' with the scale '%ps', which no 'quantize' has made with it"},
+    {"slotBeyondTheMagnitudes", Rule::Shape,
+     [](Plan &p) { delayed(p).ops[1].set(AttrKey::slot, int64_t{3}); },
+     "magnitudes of f32[n] with one for its slot"},
+    {"moreMagnitudesSeenThanExpected", Rule::Shape,
+     [](Plan &p) {
+       p.roles[0].cells[5].type.shape[0] = 4;
+       for (const char *name : {"e", "e1"})
+         delayed(p).values[named(delayed(p), name)].type.shape[0] = 4;
+     },
+     "as many magnitudes that are seen as are expected"},
+    {"historyOfOtherTensors", Rule::Shape,
+     [](Plan &p) {
+       p.roles[0].cells[4].type.shape[1] = 2;
+       for (const char *name : {"h", "h1"})
+         delayed(p).values[named(delayed(p), name)].type.shape[1] = 2;
+     },
+     "'amax.update' needs magnitudes of f32[n]"},
+    {"noInterval", Rule::Shape,
+     [](Plan &p) { delayed(p).ops[3].set(AttrKey::interval, int64_t{0}); },
+     "an interval of 1 or more"},
     {"twoFactorsOfE5m2", Rule::Shape,
      [](Plan &p) {
        for (const char *name : {"q", "t", "p"})

@@ -103,6 +103,7 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
 bool isSaved(const Role &role, const Cell &cell) {
   switch (cell.kind) {
   case CellKind::Step:
+  case CellKind::AmaxHistory:
   case CellKind::Master:
   case CellKind::FirstMoment:
   case CellKind::SecondMoment:

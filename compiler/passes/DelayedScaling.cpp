@@ -1,0 +1,129 @@
+#include "compiler/passes/DelayedScaling.h"
+
+#include "compiler/passes/CellTable.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+
+using plan::CellKind;
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+namespace {
+
+/// A result that is left in the cell.
+void define(plan::Segment &segment, const plan::Role &role, Op &op, std::string name,
+            uint32_t cell) {
+  const plan::Cell &of = role.cells[cell];
+  op.results.push_back(plan::addValue(segment, std::move(name), of.type, of.purpose));
+  segment.outs.push_back({op.results.back(), cell});
+}
+
+void fill(const plan::Role &role, plan::Segment &segment, CellKind kind, const char *name) {
+  Op op = plan::makeOp(OpKind::Fill, {});
+  define(segment, role, op, name, plan::findCell(role, kind));
+  plan::append(segment, std::move(op));
+}
+
+/// The largest over all ranks: those with other data, and those with other parts of a tensor.
+ValueId largestOfAll(plan::Plan &plan, plan::Segment &segment, ValueId seen) {
+  int16_t group = groupOfSteps(plan);
+  if (plan.groupSize(group) == 1)
+    return seen;
+  Op op = plan::makeOp(OpKind::AllReduceMax, {seen});
+  plan::setChannel(
+      plan, op,
+      plan::channelOf(plan, group, plan::StreamKind::Compute, plan::Transport::Nccl, "misc"));
+  plan::Value of = segment.values[seen];
+  op.results = {plan::addValue(segment, of.name + ".all", of.type, of.purpose)};
+  ValueId all = op.results[0];
+  plan::append(segment, std::move(op));
+  return all;
+}
+
+} // namespace
+
+DelayedScaling addDelayedScaling(plan::Role &role, const std::vector<int32_t> &params) {
+  constexpr int64_t kTensors = 3;
+  DelayedScaling scaling;
+  for (int32_t param : params)
+    scaling.firstSlot.try_emplace(param, kTensors * static_cast<int64_t>(scaling.firstSlot.size()));
+  Type type = Type::of(DType::F32, {kTensors * static_cast<int64_t>(scaling.firstSlot.size())});
+  scaling.amax =
+      addCell(role, "amax", CellKind::Amax, type, plan::Arena::State, plan::Purpose::Step);
+  scaling.seen =
+      addCell(role, "amax_seen", CellKind::AmaxSeen, type, plan::Arena::State, plan::Purpose::Step);
+  return scaling;
+}
+
+std::vector<int32_t> paramsOfValues(const plan::Role &role, const plan::Segment &segment) {
+  std::vector<int32_t> params(segment.values.size(), -1);
+  for (const plan::Segment::Boundary &in : segment.ins)
+    if (role.cells[in.cell].kind == CellKind::Param)
+      params[in.value] = role.cells[in.cell].of;
+  for (const plan::Segment::Boundary &out : segment.outs)
+    if (role.cells[out.cell].kind == CellKind::ParamGradient)
+      params[out.value] = role.cells[out.cell].of;
+  for (size_t i = segment.ops.size(); i-- > 0;) {
+    const Op &op = segment.ops[i];
+    if (op.results.empty() || params[op.results[0]] < 0)
+      continue;
+    bool isProduct = plan::opInfo(op.kind).work.cost == plan::CostClass::Product;
+    for (ValueId operand : op.operands)
+      if (!isProduct && params[operand] < 0)
+        params[operand] = params[op.results[0]];
+    for (const plan::Tie &tie : op.ties)
+      params[tie.value] = params[op.results[0]];
+  }
+  return params;
+}
+
+void addAmaxHistory(const plan::Plan &plan, plan::Role &role) {
+  uint32_t amax = plan::findCell(role, CellKind::Amax);
+  if (amax == kNone)
+    return;
+  Type type =
+      Type::of(DType::F32, {plan.job.model.fp8AmaxHistoryLen, role.cells[amax].type.numel()});
+  addCell(role, "amax_history", CellKind::AmaxHistory, type, plan::Arena::State,
+          plan::Purpose::Step);
+}
+
+void initAmaxHistory(const plan::Role &role, plan::Segment &init) {
+  fill(role, init, CellKind::AmaxHistory, "amax_history");
+}
+
+void takeAmax(const plan::Role &role, plan::Segment &prologue) {
+  uint32_t history = plan::findCell(role, CellKind::AmaxHistory);
+  uint32_t amax = plan::findCell(role, CellKind::Amax);
+  Op view = plan::makeOp(OpKind::View, {plan::addLiveIn(prologue, "amax_history", role, history)});
+  view.results = {plan::addValue(prologue, "amax_history.expected", role.cells[amax].type,
+                                 role.cells[amax].purpose)};
+  Op cast = plan::makeOp(OpKind::Cast, {view.results[0]});
+  plan::append(prologue, std::move(view));
+  define(prologue, role, cast, "amax", amax);
+  plan::append(prologue, std::move(cast));
+  fill(role, prologue, CellKind::AmaxSeen, "amax_seen");
+}
+
+void updateAmaxHistory(plan::Plan &plan, const plan::Role &role, plan::Segment &update,
+                       ValueId state) {
+  uint32_t history = plan::findCell(role, CellKind::AmaxHistory);
+  uint32_t seen = plan::findCell(role, CellKind::AmaxSeen);
+  ValueId last = plan::addLiveIn(update, "amax_history", role, history);
+  ValueId largest = largestOfAll(plan, update, plan::addLiveIn(update, "amax_seen", role, seen));
+  const plan::Job::Model &model = plan.job.model;
+  Op op = plan::makeOp(OpKind::AmaxUpdate, {last, largest, state});
+  op.set(Key::margin, model.fp8Margin);
+  op.set(Key::most_recent, int64_t{model.fp8AmaxComputeAlgo == plan::Job::AmaxAlgo::MostRecent});
+  op.set(Key::interval, model.fp8Interval);
+  define(update, role, op, "amax_history.new", history);
+  define(update, role, op, "amax_seen.new", seen);
+  define(update, role, op, "amax.new", plan::findCell(role, CellKind::Amax));
+  plan::append(update, std::move(op));
+}
+
+} // namespace shardc::passes

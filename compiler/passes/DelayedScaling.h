@@ -1,0 +1,41 @@
+// Delayed scaling: tensors are quantised by magnitudes that steps before have seen. Each product of
+// a weight has three of them: of its activation, of the weight, and of the gradient that comes
+// back.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::passes {
+
+enum class Quantised : uint8_t { Activation, Weight, Gradient };
+
+/// The cells of a role in which magnitudes lie, and the slots of tensors in them.
+struct DelayedScaling {
+  uint32_t amax = plan::kNone, seen = plan::kNone; ///< cells
+  std::map<int32_t, int64_t> firstSlot;            ///< by parameter, of its three
+
+  int64_t slotOf(int32_t param, Quantised tensor) const {
+    return firstSlot.at(param) + static_cast<int64_t>(tensor);
+  }
+};
+
+/// Gives slots to the tensors of these parameters' products, in this order, and adds the cells.
+DelayedScaling addDelayedScaling(plan::Role &role, const std::vector<int32_t> &params);
+
+/// For each value the parameter that it is, or whose gradient is made of it; -1 for other values.
+std::vector<int32_t> paramsOfValues(const plan::Role &role, const plan::Segment &segment);
+
+/// Adds the cell of the history to a role with such cells, and to the segments around the bodies
+/// what it needs: its start, what the prologue takes from it, and at the end of a step the maximum
+/// of what all ranks have seen. `state` is the step state as the step leaves it.
+void addAmaxHistory(const plan::Plan &plan, plan::Role &role);
+void initAmaxHistory(const plan::Role &role, plan::Segment &init);
+void takeAmax(const plan::Role &role, plan::Segment &prologue);
+void updateAmaxHistory(plan::Plan &plan, const plan::Role &role, plan::Segment &update,
+                       plan::ValueId state);
+
+} // namespace shardc::passes
