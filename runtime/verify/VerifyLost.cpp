@@ -77,8 +77,8 @@ private:
   void addReads(const SegmentEffect &effect, bool isBackground) {
     auto add = [&](uint32_t region) {
       uint32_t cell = regions_.cellOf(region);
-      for (int64_t turn = 0; turn < (rings_.isSlot(cell) ? rings_.period() : 1); ++turn)
-        isRead_[rings_.at(cell, turn)] = 1;
+      for (uint32_t slot : rings_.slotsOf(cell))
+        isRead_[slot] = 1;
       if (isBackground)
         readAtStepEnd_[cell] = 1;
     };

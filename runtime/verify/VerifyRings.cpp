@@ -1,7 +1,6 @@
 #include "runtime/verify/VerifyRings.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "runtime/plan/Limits.h"
 #include "runtime/verify/VerifyImpl.h"
@@ -20,7 +19,6 @@ void RoleRings::add(const std::vector<uint32_t> &cells) {
     numbers_[cell] = static_cast<int64_t>(slot);
   }
   slots_.push_back(cells);
-  period_ = std::lcm(period_, static_cast<int64_t>(cells.size()));
 }
 
 bool touchesRings(const RoleRings &rings, const Segment &segment) {

@@ -32,8 +32,6 @@ public:
   std::vector<uint32_t> slotsOf(uint32_t cell) const {
     return isSlot(cell) ? slots_[static_cast<size_t>(rings_[cell])] : std::vector{cell};
   }
-  /// Microbatches after which all slots of all rings are where they were; 1 without rings.
-  int64_t period() const { return period_; }
 
   /// Makes these cells the slots of a ring.
   void add(const std::vector<uint32_t> &cells);
@@ -42,7 +40,6 @@ private:
   std::vector<int32_t> rings_;               ///< of each cell; -1: it is no slot
   std::vector<int64_t> numbers_;             ///< of each cell among the slots of its ring
   std::vector<std::vector<uint32_t>> slots_; ///< cells of each ring
-  int64_t period_ = 1;
 };
 
 /// True if the segment takes something from a ring, or leaves something in one.

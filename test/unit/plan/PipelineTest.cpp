@@ -110,26 +110,39 @@ INSTANTIATE_TEST_SUITE_P(Plans, PipelineAgreement,
                                                         .dp = info.param.dp});
                          });
 
-TEST(Pipeline, GraphsHaveALimit) {
-  Plan plan = pipeline(2, 30'000);
+/// Gives rings of the first stage so many slots, behind all that it has.
+void widen(Plan &plan, std::initializer_list<std::pair<const char *, int32_t>> rings) {
   Role &role = plan.roles[0];
   int64_t &arena = role.arenaBytes[static_cast<size_t>(Arena::Work)];
-  // Two primes: each microbatch has places of its own.
-  for (auto [name, slots] : {std::pair("u0", 4093), {"tokens", 4091}}) {
+  for (auto [name, slots] : rings) {
     Cell &ring = cellOf(role, name);
     int64_t from = ring.place.offset, to = (arena + 63) / 64 * 64;
-    auto widen = [&](Place &place) {
+    auto follow = [&](Place &place) {
       if (place.slots > 1 && place.offset == from)
         place.slots = slots, place.offset = to;
     };
     for (Segment &segment : role.segments)
       for (Value &value : segment.values)
-        widen(value.place);
-    widen(ring.place);
+        follow(value.place);
+    follow(ring.place);
     ring.slots = slots;
     arena = to + ring.bytes();
   }
+}
+
+TEST(Pipeline, GraphsHaveALimit) {
+  Plan plan = pipeline(2, 30'000);
+  widen(plan,
+        {{"u0", 4093}, {"tokens", 4091}}); // two primes: each microbatch has places of its own
   expectRefused(plan, Rule::Graphs, "262144 nodes are allowed");
+}
+
+/// Also where it takes 10^11 microbatches until all slots are in use as they were before.
+TEST(Pipeline, RingsMayHaveAnyNumbersOfSlots) {
+  Plan plan = pipeline(2, 3);
+  widen(plan, {{"x0", 4093}, {"u0", 4091}, {"tokens", 4079}});
+  for (const Finding &finding : verify(plan))
+    ADD_FAILURE() << render(plan, finding);
 }
 
 /// Refused by both.
