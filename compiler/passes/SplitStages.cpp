@@ -49,7 +49,7 @@ public:
   std::map<StagePart, uint32_t> run() {
     // Those that read what others leave first: backward before forward, later chunks before those
     // that load for all of the stage's.
-    std::vector<StagePart> parts = schedule_.parts(stage_);
+    const std::vector<StagePart> &parts = schedule_.parts(stage_);
     for (auto part = parts.rbegin(); part != parts.rend(); ++part)
       write(*part);
     std::map<StagePart, uint32_t> segmentOf;

@@ -167,6 +167,15 @@ void StageSchedule::finish() {
     }
   findTimes();
   placeReceives();
+  for (int32_t stage = 0; stage < shape_.stages; ++stage) {
+    std::set<StagePart> parts;
+    for (const StagePass &pass : passes(stage))
+      parts.insert(pass.part);
+    parts_.emplace_back(parts.begin(), parts.end());
+    receives_.emplace_back();
+    for (StagePart part : parts)
+      receives_.back()[part] = receivesOf(stage, part);
+  }
 }
 
 /// Where what the pass takes of another stage is made.
@@ -284,14 +293,7 @@ StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy) c
   return end;
 }
 
-std::vector<StagePart> StageSchedule::parts(int32_t stage) const {
-  std::set<StagePart> parts;
-  for (const StagePass &pass : passes(stage))
-    parts.insert(pass.part);
-  return {parts.begin(), parts.end()};
-}
-
-std::vector<Receive> StageSchedule::receives(int32_t stage, StagePart by) const {
+std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) const {
   struct Found {
     size_t after; ///< so many passes later it is taken
     std::vector<int64_t> microbatches;

@@ -70,10 +70,12 @@ public:
   const PipelineShape &shape() const { return shape_; }
   const std::vector<StagePass> &passes(int32_t stage) const { return passes_[at(stage)]; }
   /// Parts that the stage runs, in order.
-  std::vector<StagePart> parts(int32_t stage) const;
+  const std::vector<StagePart> &parts(int32_t stage) const { return parts_[at(stage)]; }
 
   /// What passes of the part receive.
-  std::vector<Receive> receives(int32_t stage, StagePart by) const;
+  const std::vector<Receive> &receives(int32_t stage, StagePart by) const {
+    return receives_[at(stage)].at(by);
+  }
   /// Whether the first pass of the stage is one of the part, and takes what it has to receive
   /// itself.
   bool receivesOwn(int32_t stage, StagePart part) const;
@@ -111,6 +113,7 @@ private:
   void placeReceives();
   size_t receiverOf(int32_t stage, size_t i, bool isSecond) const;
   std::optional<double> secondsWith(const std::vector<std::vector<size_t>> &receivedBy) const;
+  std::vector<Receive> receivesOf(int32_t stage, StagePart by) const;
   int64_t lastChunk() const { return shape_.chunks * shape_.stages - 1; }
   bool isLastChunk(int32_t stage, int32_t chunk) const {
     return chunk * shape_.stages + stage == lastChunk();
@@ -119,12 +122,14 @@ private:
 
   PipelineShape shape_;
   std::vector<std::vector<StagePass>> passes_; ///< by stage
+  std::vector<std::vector<StagePart>> parts_;
   /// By the number of the chunk in the model and the microbatch: the pass that runs it forward, and
   /// the one that makes its gradient.
   std::vector<std::vector<size_t>> forward_, gradient_;
   std::vector<std::vector<double>> begins_, ends_; ///< of passes that take one unit forward
   /// By stage and pass: the pass that receives what it takes, itself, or none.
   std::vector<std::vector<size_t>> receivedBy_;
+  std::vector<std::map<StagePart, std::vector<Receive>>> receives_;
 };
 
 } // namespace shardc::passes

@@ -2,6 +2,7 @@
 
 #include "compiler/lower/Lower.h"
 #include "compiler/predict/Overheads.h"
+#include "runtime/plan/Graphs.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Summary.h"
 
@@ -146,17 +147,26 @@ std::vector<FitChange> tryChanges(const config::Config &config, const CommonOpti
 
 namespace {
 
-/// Reports an arena beyond what a plan can say, whatever the device has.
+/// Reports an arena beyond what a plan can say, or more graphs than a rank may capture, whatever
+/// the device has.
 bool reportLimits(const config::Config &config, const plan::Plan &plan, DiagEngine &diags) {
-  for (const plan::Role &role : plan.roles)
+  SourceRange place = config.range(Opt::TrainGlobalBatchSize);
+  for (const plan::Role &role : plan.roles) {
+    if (std::optional<plan::GraphNeed> need = plan::graphsBeyondLimit(role)) {
+      diags
+          .report(diag::TooManyGraphs, place, role.name, plan::toString(*need),
+                  plan::limits::kGraphNodesMax)
+          .note(diag::GraphsOfSlots, SourceRange());
+      return false;
+    }
     for (size_t a = 0; a < role.arenaBytes.size(); ++a)
       if (role.arenaBytes[a] > plan::limits::kBytesMax) {
-        SourceRange place = config.range(Opt::TrainGlobalBatchSize);
         diags.report(diag::PlanTooLarge, place, plan::formatBytes(role.arenaBytes[a]),
                      plan::toString(static_cast<plan::Arena>(a)),
                      plan::formatBytes(plan::limits::kBytesMax));
         return false;
       }
+  }
   return true;
 }
 

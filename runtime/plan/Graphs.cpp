@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/plan/Limits.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Variants.h"
 
@@ -44,6 +45,13 @@ GraphNeed graphsOf(const Role &role) {
     }
   }
   return need;
+}
+
+std::optional<GraphNeed> graphsBeyondLimit(const Role &role) {
+  if (std::ranges::none_of(role.cells, &Cell::isRing))
+    return std::nullopt;
+  GraphNeed need = graphsOf(role);
+  return need.nodes > limits::kGraphNodesMax ? std::optional(need) : std::nullopt;
 }
 
 std::string toString(const GraphNeed &need) {

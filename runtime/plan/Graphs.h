@@ -2,6 +2,8 @@
 // the variants of its microbatches at each of the slots of its rings.
 #pragma once
 
+#include <optional>
+
 #include "runtime/plan/Plan.h"
 
 namespace shardc::plan {
@@ -17,6 +19,9 @@ struct GraphNeed {
 
 /// Of one rank of the role.
 GraphNeed graphsOf(const Role &role);
+/// If that is more than a rank may capture. Without rings there are few variants, and limits of ops
+/// are enough.
+std::optional<GraphNeed> graphsBeyondLimit(const Role &role);
 /// `12 graphs with 3456 nodes, about 13.5 MiB and 0.1 s to capture`.
 std::string toString(const GraphNeed &need);
 

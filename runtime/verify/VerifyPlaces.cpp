@@ -171,15 +171,12 @@ void checkCells(Inspection &inspection) {
 void checkGraphs(Inspection &inspection) {
   for (uint32_t r = 0; r < inspection.plan().roles.size(); ++r) {
     const Role &role = inspection.plan().roles[r];
-    bool hasRings = std::ranges::any_of(role.cells, &Cell::isRing);
-    if (!hasRings) // then there are few variants, and limits of ops are enough
-      continue;
-    if (GraphNeed need = graphsOf(role); need.nodes > limits::kGraphNodesMax)
+    if (std::optional<GraphNeed> need = graphsBeyondLimit(role))
       inspection.add(
           Rule::Graphs, {r, kNone, kNone},
           fmt::format("each slot of the rings of role '{}' has graphs of its own, which makes {}; "
                       "{} nodes are allowed",
-                      role.name, toString(need), limits::kGraphNodesMax));
+                      role.name, toString(*need), limits::kGraphNodesMax));
   }
 }
 

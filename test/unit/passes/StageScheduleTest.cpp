@@ -197,7 +197,7 @@ TEST(StageSchedule, ReceivesBeforeAPassTakesItIntoASlotThatIsFree) {
 TEST(StageSchedule, KeepsAsManyMicrobatchesAsItSays) {
   for (const Case &each : allCases())
     for (int32_t stage = 0; stage < each.stages; ++stage) {
-      std::vector<StagePart> parts = each.schedule.parts(stage);
+      const std::vector<StagePart> &parts = each.schedule.parts(stage);
       for (StagePart from : parts)
         for (StagePart to : parts) {
           if (from.kind != PassKind::Forward || to.kind == PassKind::Forward ||
