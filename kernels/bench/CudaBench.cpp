@@ -1,7 +1,7 @@
 // Times every CUDA kernel of Kernels.def on data in device memory. Prints the op, the type, the
-// median of a launch, the rate in bytes of operands and results, the rate of the products'
-// arithmetic, and the scratch. Also prints two ceilings measured in the same run: a
-// device-to-device copy, and a matrix product of 8192³.
+// median of a launch, the rate in bytes of operands and results, the time of a copy that moves as
+// many bytes as a part of it, the rate of the products' arithmetic, and the scratch. Also prints
+// two ceilings measured in the same run: a device-to-device copy, and a matrix product of 8192³.
 //
 //   shardc-cuda-bench [WORDS]       ops whose names contain one of WORDS; rank_sum is the sum
 //                                   that channels compute over exchanged pieces
@@ -117,6 +117,19 @@ template <typename Launch> double medianMicroseconds(Launch launch) {
   return static_cast<double>(times[7]) * 1e3;
 }
 
+/// Of a device-to-device copy that reads and writes so many bytes in all.
+double copyMicroseconds(double bytes) {
+  auto half = static_cast<size_t>(bytes / 2);
+  void *from = nullptr, *to = nullptr;
+  cudaMalloc(&from, half);
+  cudaMalloc(&to, half);
+  double us = medianMicroseconds(
+      [&] { cudaMemcpyAsync(to, from, half, cudaMemcpyDeviceToDevice, nullptr); });
+  cudaFree(from);
+  cudaFree(to);
+  return us;
+}
+
 void timeRow(Setting &setting, const Row &row, DType data, std::string_view name,
              const Model &model) {
   std::unique_ptr<Case> work = makeCase(row.op, data, model);
@@ -131,9 +144,9 @@ void timeRow(Setting &setting, const Row &row, DType data, std::string_view name
   std::string error = failed ? failed->text : "";
   if (cudaError_t last = cudaGetLastError(); last != cudaSuccess)
     error += cudaGetErrorString(last);
-  std::printf("%-19s %-5s %-6s %9.1f %8.0f %8.1f %9.1f %s\n", std::string(row.op).c_str(),
+  std::printf("%-19s %-5s %-6s %9.1f %8.0f %7.2f %8.1f %9.1f %s\n", std::string(row.op).c_str(),
               std::string(dtypeName(data)).c_str(), std::string(name).c_str(), us,
-              work->bytes / us * 1e-3, work->flops / us * 1e-6,
+              work->bytes / us * 1e-3, copyMicroseconds(work->bytes) / us, work->flops / us * 1e-6,
               static_cast<double>(device.call.workspaceBytes) / (1 << 20), error.c_str());
 }
 
@@ -234,8 +247,8 @@ int main(int count, char **arguments) {
     printWorkspaces(settings);
     return 0;
   }
-  std::printf("%-19s %-5s %-6s %9s %8s %8s %9s\n", "op", "type", "model", "us", "GB/s", "TFLOP/s",
-              "MiB");
+  std::printf("%-19s %-5s %-6s %9s %8s %7s %8s %9s\n", "op", "type", "model", "us", "GB/s", "copy",
+              "TFLOP/s", "MiB");
   timeCeilings(settings.inOrder);
   for (const Row &row : kRows) {
     if (!only.empty() && row.op.find(only) == std::string_view::npos)
