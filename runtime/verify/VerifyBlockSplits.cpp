@@ -3,6 +3,9 @@
 namespace shardc::plan::verifier {
 
 Mark withSplits(Mark mark, Axes splits) {
+  // The same contribution cannot be that of each rank to elements of its own.
+  if (mark.cover.kind == Cover::Some && (splits & ~(mark.varies | mark.split)) != 0)
+    mark.cover = {Cover::Mixed};
   mark.split |= mark.varies & splits;
   mark.varies &= ~splits;
   mark.due &= ~splits;
@@ -35,9 +38,9 @@ Mark BlockSplits::packed(const Mark &mark, int32_t block, size_t k) {
 }
 
 Mark BlockSplits::viewed(Mark mark, const Op &view, const std::vector<Value> &values) {
-  bool moves = view.getInt(AttrKey::coef) != 0;
-  if (moves)
-    mark.varies |= axesOf(plan_, view.group);
+  Axes along = view.getInt(AttrKey::coef) != 0 ? axesOf(plan_, view.group) : Axes{0};
+  bool moves = along != 0; // by the index of a group of one rank nothing does
+  mark.varies |= along;
   int64_t numel = values[view.results[0]].type.numel();
   int64_t from = values[view.operands[0]].type.numel();
   if (mark.split == 0 || mark.block < 0 || numel == from)

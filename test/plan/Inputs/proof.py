@@ -107,6 +107,18 @@ def variants():
                                          "train.global_batch_size=2"]
     yield "context-gathered", "gpt2_tiny", [*STRATEGIES["optim"], *context, "cluster.gpus_per_node=4",
                                             "model.cp_comm_type=[all_gather]", *ONE_MICROBATCH]
+    yield "context-levels", "llama_tiny", [*context, "model.context_parallel_size=4", "cluster.gpus_per_node=4",
+                                           'model.cp_comm_type=["a2a+p2p"]', "model.hierarchical_context_parallel_sizes=[2, 2]",
+                                           "model.num_query_groups=2", "model.seq_length=8", "train.global_batch_size=2"]
+    tensor = ["cluster.gpus_per_node=2", "model.tensor_model_parallel_size=2"]  # with one key/value head, which both have
+    rows = [*tensor, "model.sequence_parallel=true"]
+    yield "tensor-shared", "llama_tiny", [*tensor, "train.global_batch_size=2"]
+    yield "tensor-tied", "llama_tiny", [*tensor, *TIED, *EVAL, "model.num_query_groups=2", "train.global_batch_size=4"]
+    yield "tensor-rows", "llama_tiny", [*rows, "model.num_query_groups=2", "train.global_batch_size=2"]
+    yield "tensor-rows-fsdp", "llama_tiny", [*rows, *fsdp, *BF16, "cluster.gpus_per_node=4", *ONE_MICROBATCH]
+    yield "tensor-rows-gpt2", "gpt2_tiny", [*rows, *STRATEGIES["optim"], "model.num_query_groups=2", "train.global_batch_size=2"]
+    yield "tensor-context", "llama_tiny", [*rows, *context[1:], "cluster.gpus_per_node=4", "model.seq_length=8",
+                                           "train.global_batch_size=2"]
     yield "stages-1", "llama_tiny", [*stages(2, 1), *EVAL]
     yield "stages-3", "llama_tiny", [*stages(2, 3, ranks=2), *fsdp]
     yield "stages-optim", "llama_tiny", [*stages(2, 2, ranks=2), *STRATEGIES["optim"]]

@@ -34,6 +34,7 @@ public:
     for (const Op &op : segment_.ops) {
       checkSizes(op);
       checkShared(op);
+      checkSlices(op);
       checkOwnSlot(op);
       checkReadsOfHost(op);
       if (op.kind == OpKind::StepFinish)
@@ -44,8 +45,10 @@ public:
     else
       checkHost();
     checkUnread();
-    for (const Param &param : plan_.params)
+    for (const Param &param : plan_.params) {
       need(isComputeType(param.type.dtype), param.name + " is of a type that no model has");
+      checkReasons(param);
+    }
     checkStateTypes();
     checkSplitRoles();
     for (const Cell &a : role_.cells)
@@ -278,6 +281,36 @@ private:
     }
   }
 
+  /// Ranks that differ in one coordinate have other elements of a parameter, or a copy, for one
+  /// reason: its split, its copies, or the parts of its block.
+  void checkReasons(const Param &param) {
+    for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
+      auto differs = [&](int16_t group) {
+        return group >= 0 && plan_.mesh[axis].size > 1 &&
+               std::ranges::count(plan_.groups[static_cast<size_t>(group)].axes, axis) > 0;
+      };
+      const Block &block = plan_.blocks[static_cast<size_t>(param.block)];
+      int64_t reasons = differs(block.group) || differs(block.stateGroup) ? 1 : 0;
+      for (const Split &split : param.splits)
+        reasons += differs(split.group) ? 1 : 0;
+      for (int16_t group : param.copies)
+        reasons += differs(group) ? 1 : 0;
+      need(reasons < 2, param.name + " is other elements, or a copy, for two reasons");
+    }
+  }
+
+  /// Members have two mirrored slices each, of as many members as the op says.
+  void checkSlices(const Op &op) {
+    bool isBackward = op.kind == OpKind::AttentionPartBwd;
+    int64_t slices = op.getInt(AttrKey::slices);
+    if ((op.kind != OpKind::AttentionPart && !isBackward) || slices == 0)
+      return;
+    int64_t members = op.group < 0 ? 1 : plan_.groupSize(op.group);
+    int64_t positions = value(op.operands[isBackward ? 1 : 0]).type.shape[1];
+    need(slices > 0 && members % slices == 0 && (slices == 1 || positions % 2 == 0),
+         value(op.results[0]).name + " is of slices that members do not have");
+  }
+
   /// Only copies, on streams of its own, into memory that the host does not fill.
   void checkBackground() {
     need(isInEachStep(segment_.before), segment_.name + " ends before what no step runs");
@@ -402,6 +435,8 @@ private:
              (op.results.size() < 2 || (out(1) == 1 && out(0) == block().stateShard));
     case Sizes::Reduced:
       return members > 0 && in(0) == out(0);
+    case Sizes::Exchanged:
+      return members > 0 && in(0) == out(0) && in(0) % members == 0;
     case Sizes::Squares:
       return out(0) == 1 && std::ranges::all_of(op.operands, [&](ValueId id) {
                return value(id).type.dtype != DType::F64 || size(id) == 1;

@@ -20,6 +20,7 @@ enum class Sizes : uint8_t {
   Gathered,
   Scattered,
   Reduced,
+  Exchanged,
   Squares,
   Shard,
   Sgd,

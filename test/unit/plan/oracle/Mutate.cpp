@@ -775,6 +775,9 @@ private:
   std::string doChangeView() { return parts().doChangeView(); }
   std::string doChangeIndex() { return parts().doChangeIndex(); }
   std::string doChangeChannelGroup() { return parts().doChangeChannelGroup(); }
+  std::string doChangeRows() { return parts().doChangeRows(); }
+  std::string doDropConjugate() { return parts().doDropConjugate(); }
+  std::string doDropStatistic() { return parts().doDropStatistic(); }
 };
 
 } // namespace

@@ -61,6 +61,82 @@ std::string PartMutator::doChangeIndex() {
   return at(i, fmt::format("by the index in group {}", group));
 }
 
+/// All have the whole sum where it was scattered before, and take some of it: all the same rows, or
+/// those of the ranks in reverse.
+std::string PartMutator::doChangeRows() {
+  std::vector<uint32_t> scatters = opsWhere([](const Op &o) {
+    return o.kind == OpKind::ReduceScatter && o.results.size() == 1 && o.ties.empty();
+  });
+  if (scatters.empty())
+    return {};
+  uint32_t i = pick(scatters);
+  const Op scatter = op(i);
+  const Value sum = value(scatter.operands[0]), part = value(scatter.results[0]);
+  if (sum.type.dtype != part.type.dtype || sum.place.coef != 0)
+    return {};
+  int64_t rows = part.type.numel(), last = plan_.groupSize(scatter.group) - 1;
+  bool isReverse = below(2) == 0;
+  int64_t offset =
+      isReverse ? last * rows : static_cast<int64_t>(below(static_cast<size_t>(last + 1))) * rows;
+  int64_t coef = isReverse ? -rows : 0, bytes = dtypeBytes(part.type.dtype);
+
+  Op &reduce = insertOp(i, OpKind::AllReduce, sum.type, sum.place);
+  ValueId all = reduce.results[0];
+  reduce = scatter;
+  reduce.kind = OpKind::AllReduce, reduce.results = {all};
+
+  Place place = sum.place;
+  place.offset += offset * bytes, place.coef = coef * bytes;
+  place.group = coef == 0 ? int16_t{-1} : scatter.group;
+  Op &view = insertOp(i + 1, OpKind::View, part.type, place);
+  view.operands = {all};
+  view.set(AttrKey::offset, offset), view.set(AttrKey::coef, coef);
+  view.group = place.group;
+
+  Op &copy = op(i + 2);
+  copy.kind = OpKind::Cast, copy.operands = {view.results[0]};
+  copy.group = -1, copy.channel = kNoChannel;
+  copy.attrs.clear(), copy.waits.clear();
+  return at(i, fmt::format("rows from {} + {} of each rank", offset, coef));
+}
+
+std::string PartMutator::doDropConjugate() {
+  std::vector<uint32_t> exchanges = opsWhere([](const Op &o) {
+    return o.phase == Phase::Backward &&
+           (o.kind == OpKind::AllReduce || o.kind == OpKind::AllToAll || o.kind == OpKind::Shift);
+  });
+  if (exchanges.empty())
+    return {};
+  uint32_t i = pick(exchanges);
+  std::string text = at(i, fmt::format("{} dropped", opInfo(op(i).kind).name));
+  readInstead(op(i).results[0], op(i).operands[0]);
+  removeOp(i);
+  return text;
+}
+
+std::string PartMutator::doDropStatistic() {
+  auto isGathered = [&](ValueId id) {
+    return value(id).def != kNone && op(value(id).def).kind == OpKind::AllGather;
+  };
+  std::vector<uint32_t> takers = opsWhere([&](const Op &o) {
+    return (o.kind == OpKind::VocabLoss && isGathered(o.operands[0])) ||
+           (o.kind == OpKind::AttentionJoin && o.operands.size() == 4) ||
+           o.kind == OpKind::AllReduceMax;
+  });
+  if (takers.empty())
+    return {};
+  uint32_t i = pick(takers);
+  std::string text = at(i, fmt::format("{} of its own alone", opInfo(op(i).kind).name));
+  if (op(i).kind == OpKind::VocabLoss) {
+    op(i).operands[0] = op(value(op(i).operands[0]).def).operands[0];
+    return text;
+  }
+  for (size_t r = 0; r < op(i).results.size(); ++r)
+    readInstead(op(i).results[r], op(i).operands[r]);
+  removeOp(i);
+  return text;
+}
+
 /// Alone, or with all collectives on it.
 std::string PartMutator::doChangeChannelGroup() {
   if (plan_.channels.empty())

@@ -19,6 +19,9 @@ public:
   std::string doChangeView();
   std::string doChangeIndex();
   std::string doChangeChannelGroup();
+  std::string doChangeRows();
+  std::string doDropConjugate();
+  std::string doDropStatistic();
 };
 
 } // namespace shardc::plan::oracle

@@ -34,9 +34,11 @@ public:
       return problem_;
     for (size_t term = 0; term < terms_.size(); ++term)
       if (isContribution(terms_[term]))
-        makers_[numberOf(static_cast<int>(term))].insert({terms_[term].rank, terms_[term].batch});
+        makers_[ownNumberOf(static_cast<int>(term))].insert(
+            {terms_[term].rank, terms_[term].batch});
     for (const Update &update : updates_)
-      checkUpdate(update);
+      if (problem_.empty())
+        checkGradient(update.terms[0], update.block, update.rank, update.step);
     for (const Norm &norm : norms_)
       for (auto [term, block] : norm.gradients)
         checkGradient(term, block, norm.rank, norm.step);
@@ -508,7 +510,17 @@ private:
   Number numberOf(int term) {
     if (auto found = numbers_.find(term); found != numbers_.end())
       return found->second;
-    return numbers_[term] = makeNumber(terms_[static_cast<size_t>(term)]);
+    Number number = ownNumberOf(term);
+    for (int added : terms_[static_cast<size_t>(term)].added)
+      number = mix(number, numberOf(added));
+    return numbers_[term] = number;
+  }
+
+  /// Without what it adds to, which may hold what other ranks have of other parameters.
+  Number ownNumberOf(int term) {
+    if (auto found = ownNumbers_.find(term); found != ownNumbers_.end())
+      return found->second;
+    return ownNumbers_[term] = makeNumber(terms_[static_cast<size_t>(term)]);
   }
 
   Number makeNumber(const Term &term) {
@@ -552,8 +564,6 @@ private:
       if (op.kind == OpKind::InitBlock || op.kind == OpKind::EmbeddingShardBwd)
         number = mix(number, partOf(blockNamed(op), term.rank));
     }
-    for (int added : term.added)
-      number = mix(number, numberOf(added));
     return number;
   }
 
@@ -597,7 +607,7 @@ private:
     } else if (isMeeting(op)) {
       pieces = meetingOf(term, op, id);
     } else if (isContribution(term)) {
-      pieces = {{0, term.numel, {{numberOf(id), 1}}}};
+      pieces = {{0, term.numel, {{ownNumberOf(id), 1}}}};
     }
     for (int added : term.added)
       addTo(pieces, piecesOf(added));
@@ -629,14 +639,6 @@ private:
   }
 
   // ---- what optimizers take ----
-
-  std::set<int64_t> batchesOf(int64_t rank, int64_t step) const {
-    std::set<int64_t> batches;
-    for (const Term &term : terms_)
-      if (term.rank == rank && term.step == step && term.batch >= 0)
-        batches.insert(term.batch);
-    return batches;
-  }
 
   /// Each microbatch of each rank that has the block is in each element of a parameter, once.
   void checkGradient(int gradient, int32_t index, int64_t rank, int64_t step) {
@@ -684,7 +686,8 @@ private:
       for (auto [maker, batch] : makers_[number])
         if (batchesIn(maker, step).count(batch) == 0)
           return wrong("holds a contribution of another step");
-      if (std::ranges::none_of(makers_[number], [&](const auto &each) {
+      // What several ranks have computed alike is no contribution of each to elements of its own.
+      if (!std::ranges::all_of(makers_[number], [&](const auto &each) {
             return splits_.areSame(param, each.first, rank);
           }))
         return wrong("holds a contribution to other elements");
@@ -703,8 +706,11 @@ private:
 
   const std::set<int64_t> &batchesIn(int64_t rank, int64_t step) {
     auto [at, isNew] = batches_.try_emplace({rank, step});
-    if (isNew)
-      at->second = batchesOf(rank, step);
+    if (!isNew)
+      return at->second;
+    for (const Term &term : terms_)
+      if (term.rank == rank && term.step == step && term.batch >= 0)
+        at->second.insert(term.batch);
     return at->second;
   }
   const std::vector<int64_t> &ranksOf(int32_t block) {
@@ -712,11 +718,6 @@ private:
     if (isNew)
       at->second = ranksWith(plan_, block);
     return at->second;
-  }
-
-  void checkUpdate(const Update &update) {
-    if (problem_.empty())
-      checkGradient(update.terms[0], update.block, update.rank, update.step);
   }
 
   /// Ranks with the same part of a block change it by the same, and all have one step state.
@@ -778,7 +779,7 @@ private:
   // Of all:
   std::map<Key, std::map<int64_t, int>> met_;
   std::vector<Waiting> waiting_;
-  std::unordered_map<int, Number> numbers_;
+  std::unordered_map<int, Number> numbers_, ownNumbers_;
   std::unordered_map<int, Pieces> pieces_;
   std::unordered_map<Number, std::set<std::pair<int64_t, int64_t>>> makers_; ///< rank, microbatch
   std::map<std::pair<int64_t, int64_t>, std::set<int64_t>> batches_;
