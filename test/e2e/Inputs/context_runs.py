@@ -4,7 +4,7 @@
     context_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is what has to agree:
-    one-rank  context-parallel sizes and ways, tensor parallelism, strategies, groups of data-parallel ranks, microbatches,
+    one-rank  context-parallel sizes and ways, tensor parallelism, key/value groups, also fewer than ranks, strategies, groups of data-parallel ranks, microbatches,
               recomputation, tied tables, losses per token, documents, windows, and one rank: losses of 5 steps, and gradients
               of the first, within 1e-5 relative, and losses of evaluations. Each pair of values occurs in a row; SEED=n (1
               by default) draws the rows. A part of them runs unless SHARDC_LONG=1.
@@ -24,6 +24,8 @@ ROWS = 8  # of the table, unless all run
 MICRO_BATCH, STEPS = 2, 5
 WAYS = {"p2p": "[p2p]", "all_gather": "[all_gather]", "a2a": "[a2a]", "a2a+p2p": '["a2a+p2p"]',
         "layers": '[p2p, a2a]', "levels": '["a2a+p2p", all_gather]'}
+EXCHANGED = {"p2p": 1, "all_gather": 1, "a2a+p2p": 2, "levels": 2}  # ranks among which heads go; all in other ways
+RANKS_MAX = 16
 SIZES = ["model.num_attention_heads=16", "model.num_query_groups=8",
          "model.vocab_size=23", "model.make_vocab_size_divisible_by=16"]  # which pads alike, and has many document ends
 MASKS = {"none": [], "documents": ["dataset.eod_token=3", "dataset.reset_position_ids=true",
@@ -32,7 +34,8 @@ MASKS = {"none": [], "documents": ["dataset.eod_token=3", "dataset.reset_positio
 AXES = {
     "context": (2, 4),
     "way": tuple(WAYS),
-    "tensor": (1, 2),
+    "tensor": (1, 2, 4),
+    "groups": (8, 4, 2),  # of keys and values
     "rows": (False, True),
     "strategy": (*STRATEGIES, "torch_fsdp2"),
     "data": (1, 2),
@@ -65,6 +68,10 @@ def is_valid(row):
         return False
     if has_levels(row["way"]) and row["context"] < 4:
         return False
+    if max(row["groups"] // row["tensor"], 1) % EXCHANGED.get(row["way"], row["context"]) != 0:
+        return False
+    if row["context"] * row["tensor"] * row["data"] > RANKS_MAX:
+        return False
     return not (row["tied"] and row["strategy"] == "torch_fsdp2")
 
 
@@ -83,7 +90,8 @@ def layout(context=1, way="p2p", tensor=1, rows=False, strategy="no_shard", data
 
 
 def model(row):
-    return [*SIZES, *MASKS[row["mask"]], f"model.share_embeddings_and_output_weights={str(row['tied']).lower()}",
+    return [*SIZES, f"model.num_query_groups={row['groups']}", *MASKS[row["mask"]],
+            f"model.share_embeddings_and_output_weights={str(row['tied']).lower()}",
             f"model.calculate_per_token_loss={str(row['per_token']).lower()}",
             f"train.global_batch_size={MICRO_BATCH * row['data'] * row['microbatches']}", f"train.train_iters={STEPS}"]
 

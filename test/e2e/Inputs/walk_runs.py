@@ -5,12 +5,14 @@ only Python.
     walk_runs.py RECIPE [--set path=value ...]
 
 Each run loads a checkpoint, trains a step and saves another one. Before its step it holds the weights and moments that the run
-before it held after its own, on all ranks together; tools reshard and convert some checkpoints in between. Layouts are drawn
-from strategies, numbers of ranks, groups of ranks that hold the state once each, tensor- and context-parallel ranks, and formats:
-50 with SHARDC_LONG=1, else 5, of the walk that SEED=n names (1 by default).
+before it held after its own, on all ranks together; tools reshard and convert some checkpoints in between, and pipelines train a
+step, whose loss and norm are those of one rank from the same checkpoint, and whose checkpoint two layouts then load alike. Layouts are drawn from strategies, numbers of ranks, groups of ranks that hold the state once each, tensor- and
+context-parallel ranks and their ways of exchanging, and formats: 50 with SHARDC_LONG=1, else 5, of the walk that SEED=n names (1
+by default).
 """
 
 import argparse
+import array
 import collections
 import json
 import os
@@ -19,18 +21,21 @@ import random
 import subprocess
 import tempfile
 
-from compare_runs import LONG, Runner
+from compare_runs import LONG, Runner, close
 from resume_runs import REPLICATED, SHARDING, TORCH, Place, expect, loads, saves, under
 
 RESHARDS = 50 if LONG else 5
 RANKS = (1, 2, 3, 4, 6, 8)  # which divide the samples of a step
 RANKS_MAX = 8
+WAYS = ("p2p", "all_gather", "a2a")  # of exchanging slices
+STAGES, KEYS = 2, 2  # which divide the layers; heads of keys
+NEAR = 0.02  # of a tensor's largest element, after a step whose sums are added in another order
 CELLS = {"master": "weight", "m": "first moment", "v": "second moment"}
 SETTINGS = [
     "mixed_precision=bf16_mixed", "train.micro_batch_size=1", "train.global_batch_size=24", "train.train_iters=1000",
-    "train.exit_interval=1", "model.seq_length=8", "model.share_embeddings_and_output_weights=false",
-    # Rows that no number of ranks divides.
-    "model.hidden_size=40", "model.ffn_hidden_size=70", "model.make_vocab_size_divisible_by=2", "model.vocab_size=260",
+    "train.exit_interval=1", "model.seq_length=16", "model.share_embeddings_and_output_weights=false",
+    # Rows that numbers of data-parallel ranks do not divide, and a vocabulary that 1, 2 and 4 ranks pad alike.
+    "model.hidden_size=40", "model.ffn_hidden_size=76", "model.make_vocab_size_divisible_by=1", "model.vocab_size=260",
 ]
 
 
@@ -49,9 +54,12 @@ class Layout:
         if self.strategy in TORCH:
             self.format = draw.choice(["torch_dcp", "torch_dist"])
         self.tensor, self.by_rows = 1, False
-        if self.strategy not in TORCH and 2 * self.ranks <= RANKS_MAX and draw.random() < 0.5:
-            self.tensor, self.by_rows = 2, draw.random() < 0.5
-        self.context = draw.choice([1, 2]) if self.ranks % (2 * self.groups) == 0 else 1
+        if self.strategy not in TORCH and 2 * self.ranks <= RANKS_MAX and draw.random() < 0.6:
+            self.tensor = draw.choice([each for each in (2, 4) if each * self.ranks <= RANKS_MAX])
+            self.by_rows = draw.random() < 0.5
+        self.context = draw.choice([each for each in (1, 2, 4) if self.ranks % (each * self.groups) == 0])
+        # Heads are exchanged where each rank has some.
+        self.way = draw.choice(WAYS if self.tensor * self.context <= KEYS else WAYS[:2])
         self.saves_beside = self.strategy not in TORCH and draw.random() < 0.5
 
     def settings(self):
@@ -62,7 +70,7 @@ class Layout:
         if self.groups > 1:
             found += [f"ddp.num_distributed_optimizer_instances={self.groups}", f"ddp.outer_dp_sharding_strategy={self.outer}"]
         if self.context > 1:
-            found.append(f"model.context_parallel_size={self.context}")
+            found += [f"model.context_parallel_size={self.context}", f"model.cp_comm_type=[{self.way}]"]
         if self.format:
             found.append(f"checkpoint.ckpt_format={self.format}")
         return found + (["checkpoint.async_save=true"] if self.saves_beside else [])
@@ -73,8 +81,23 @@ class Layout:
             text += f" in {self.groups} groups" + (", state divided between them" if self.outer == "optim" else "")
         if self.tensor > 1:
             text += f" times {self.tensor} tensor-parallel" + (", by rows between products" if self.by_rows else "")
-        text += f", in slices for {self.context}" if self.context > 1 else ""
+        text += f", in slices for {self.context} by {self.way}" if self.context > 1 else ""
         return text + (f", {self.format}" if self.format else "")
+
+
+class Pipeline:
+    """A run in stages, whose state only its checkpoints show."""
+
+    def __init__(self, draw):
+        self.strategy, self.data = draw.choice([*SHARDING, *REPLICATED]), draw.choice((1, 2, 3))
+        self.schedule = draw.choice(("one_forward_one_backward", "zero_bubble"))
+
+    def settings(self):
+        return [*under(self.strategy, STAGES * self.data), f"model.pipeline_model_parallel_size={STAGES}",
+                f"model.pipeline_schedule={self.schedule}"]
+
+    def __str__(self):
+        return f"{STAGES} stages of {self.strategy} on {self.data}, {self.schedule}"
 
 
 def agree(is_there, old, new):
@@ -118,15 +141,15 @@ def state_of(folder, segment):
     return state
 
 
-def step_under(runner, layout, step, more):
-    """State before and after a step."""
+def step_under(runner, settings, step):
+    """Losses and norms of a step, and state before and after it."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         looks = [f"--dump={segment}:@{cell}.*" for segment in ("micro", "update") for cell in CELLS]
         options = [f"--dump-dir={folder / 'dump'}", f"--dump-step={step}", *looks]
-        steps = runner.run_plan(*SETTINGS, *layout.settings(), *more, options=options)
-        expect(len(steps) == 1, f"{layout}: {len(steps)} steps")
-        return state_of(folder / "dump", "micro"), state_of(folder / "dump", "update")
+        steps = runner.run_plan(*SETTINGS, *settings, options=options)
+        expect(len(steps) == 1, f"{settings}: {len(steps)} steps")
+        return steps, state_of(folder / "dump", "micro"), state_of(folder / "dump", "update")
 
 
 def tool(*words):
@@ -149,15 +172,33 @@ def by_tools(draw, place, folder):
     return changed, f", as {ranks} ranks would save it"
 
 
+def loading(folder):
+    return [*loads(folder), "checkpoint.convert_on_load=true"] if folder else []
+
+
+def through_stages(runner, draw, place, folder, step):
+    """A step of a pipeline: its checkpoint, the state that one rank loads of it, and what was done."""
+    pipeline, one, kept = Pipeline(draw), under("no_shard", 1), place.new()
+    expected, _, after = step_under(runner, [*one, *loading(folder)], step)
+    found = runner.run_plan(*SETTINGS, *pipeline.settings(), *loading(folder), *saves(kept))
+    for which, (name, tolerance) in enumerate((("loss", 1e-5), ("norm", 1e-3))):  # gradients are rounded to bf16
+        close(f"{pipeline}: {name}", [each[which:] for each in found], [each[which:] for each in expected], tolerance)
+    state = step_under(runner, [*one, *loading(kept)], step + 1)[1]
+    for key, values in state.items():
+        mine, its = (array.array("f", bytes(each)) for each in (values, after[key]))
+        apart, most = max(abs(x - y) for x, y in zip(mine, its)), max(map(abs, its))
+        expect(apart <= NEAR * most, f"{pipeline}: {key} is {apart:.3e} from one rank's, of {most:.3e}")
+    return kept, state, str(pipeline)
+
+
 def walk(runner):
     seed = int(os.environ.get("SEED", "1"))
     draw, place = random.Random(seed), Place()
-    layout, folder, state, how = Layout(draw), None, None, ""
+    folder, state, how, step = None, None, "", 0
     met = collections.Counter()
-    for step in range(1, RESHARDS + 2):
-        begin = [*loads(folder), "checkpoint.convert_on_load=true"] if folder else []
-        kept = place.new()
-        loaded, after = step_under(runner, layout, step, [*begin, *saves(kept)])
+    while sum(met.values()) <= RESHARDS:
+        layout, kept, step = Layout(draw), place.new(), step + 1
+        _, loaded, after = step_under(runner, [*layout.settings(), *loading(folder), *saves(kept)], step)
         if state is not None:
             expect(len(state) > 30 and state.keys() == loaded.keys(), f"{len(state)} and {len(loaded)} tensors")
             unlike = [key for key in state if state[key] != loaded[key]]
@@ -169,8 +210,11 @@ def walk(runner):
         if draw.random() < 0.3:
             folder, what = by_tools(draw, place, folder)
             how += what
-        layout = Layout(draw)
-    print(f"{RESHARDS} reshards among {len(met)} layouts, seed {seed}")
+        if draw.random() < 0.25:
+            step += 1
+            folder, state, how = through_stages(runner, draw, place, folder, step)
+            met[how] += 1
+    print(f"{sum(met.values()) - 1} reshards among {len(met)} layouts, seed {seed}")
 
 
 def main():
