@@ -143,6 +143,8 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
     checkBlockUses(inspection, role);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkFactorScales(inspection, role);
+  if (inspection.size() == 0)
+    forEachSegment(inspection, checkOrigins);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkPadding(inspection, role);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)

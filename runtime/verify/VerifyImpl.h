@@ -228,6 +228,7 @@ void checkBlockUses(Inspection &inspection, uint32_t role);
 /// VerifyKinds.cpp: of cells, segments and ops.
 void checkKinds(Inspection &inspection, uint32_t role);
 void checkStreamKinds(Inspection &inspection);
+void checkOrigins(const Scope &scope); ///< VerifyOrigins.cpp: whose keys attention of slices takes
 /// VerifyQuantized.cpp: that factors of 8 bits come with their scales.
 void checkFactorScales(Inspection &inspection, uint32_t role);
 void checkJob(Inspection &inspection, uint32_t role); ///< VerifyJob.cpp: programs against the job

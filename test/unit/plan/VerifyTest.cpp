@@ -496,9 +496,10 @@ TEST(Verify, EveryRuleHasACase) {
                             &byteCases(), &hostCases()})
     for (const Case &each : *cases)
       covered.insert(each.rule);
-  // In StepsTest.cpp, SplitTest.cpp, GroupTest.cpp, PipelineTest.cpp and QuantizedTest.cpp:
+  // In StepsTest.cpp, SplitTest.cpp, GroupTest.cpp, PipelineTest.cpp, QuantizedTest.cpp and
+  // test/plan/refuses-origins.test:
   covered.insert({Rule::State, Rule::Sum, Rule::Step, Rule::Lost, Rule::Split, Rule::Save,
-                  Rule::Followed, Rule::Ring, Rule::Scale, Rule::Graphs});
+                  Rule::Followed, Rule::Ring, Rule::Scale, Rule::Origin, Rule::Graphs});
   for (int rule = 0; rule < kRuleCount; ++rule)
     EXPECT_TRUE(covered.count(static_cast<Rule>(rule))) << ruleId(static_cast<Rule>(rule));
 }

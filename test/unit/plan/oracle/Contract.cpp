@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "Blocks.h"
+#include "Indexed.h"
 #include "Positions.h"
 #include "Runs.h"
 #include "Saves.h"
@@ -34,7 +35,8 @@ public:
     for (const Op &op : segment_.ops) {
       checkSizes(op);
       checkShared(op);
-      checkSlices(op);
+      need(membersFit(plan_, segment_, op),
+           std::string(opInfo(op.kind).name) + " has no part of a whole");
       checkOwnSlot(op);
       checkReadsOfHost(op);
       if (op.kind == OpKind::StepFinish)
@@ -297,18 +299,6 @@ private:
         reasons += differs(group) ? 1 : 0;
       need(reasons < 2, param.name + " is other elements, or a copy, for two reasons");
     }
-  }
-
-  /// Members have two mirrored slices each, of as many members as the op says.
-  void checkSlices(const Op &op) {
-    bool isBackward = op.kind == OpKind::AttentionPartBwd;
-    int64_t slices = op.getInt(AttrKey::slices);
-    if ((op.kind != OpKind::AttentionPart && !isBackward) || slices == 0)
-      return;
-    int64_t members = op.group < 0 ? 1 : plan_.groupSize(op.group);
-    int64_t positions = value(op.operands[isBackward ? 1 : 0]).type.shape[1];
-    need(slices > 0 && members % slices == 0 && (slices == 1 || positions % 2 == 0),
-         value(op.results[0]).name + " is of slices that members do not have");
   }
 
   /// Only copies, on streams of its own, into memory that the host does not fill.

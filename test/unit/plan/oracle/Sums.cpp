@@ -44,6 +44,8 @@ public:
         checkGradient(term, block, norm.rank, norm.step);
     if (problem_.empty())
       problem_ = findNormBreak(plan_, members_.positions(), terms_);
+    if (problem_.empty())
+      problem_ = findOriginBreak(terms_);
     checkAlike();
     checkLost();
     return problem_.empty() ? findTypeBreak(plan_, members_.positions(), terms_) : problem_;
@@ -481,8 +483,7 @@ private:
 
   void meet(const Op &op, Term &term) {
     const std::vector<int64_t> members = membersOf(plan_, op, members_.of(rank_, op.group), rank_);
-    std::pair<int16_t, ChannelId> communicator{op.group, op.channel};
-    key_ = {members, op.group, op.channel, meetings_[communicator]++};
+    key_ = {members, op.group, op.channel, meetings_[{op.group, op.channel}]++};
     // Positions go by the group's axes in their order.
     std::vector<int64_t> coordinates = coordinatesOf(plan_, rank_);
     for (uint16_t axis : plan_.groups[static_cast<size_t>(op.group)].axes)

@@ -128,4 +128,8 @@ std::string findTypeBreak(const Plan &plan, const Positions &positions,
 std::string findNormBreak(const Plan &plan, const Positions &positions,
                           const std::vector<Term> &terms);
 
+/// Where attention takes keys of one rank with what belongs to another one's, or gradients do not
+/// go back: what is wrong, or nothing.
+std::string findOriginBreak(const std::vector<Term> &terms);
+
 } // namespace shardc::plan::oracle

@@ -1,0 +1,142 @@
+// Checks whose keys and values attention of slices takes: ranks shift them around with their
+// positions and documents, and shift their gradients back.
+#include <algorithm>
+
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// Whose a value is: this rank's own, that of the member of a group so many places before it, of
+/// several ranks, or not known.
+struct Origin {
+  enum Kind : uint8_t { OfMember, OfSeveral, Unknown } kind = OfMember;
+  int64_t by = 0;
+  int16_t group = -1; ///< -1 if it is its own
+  bool isForeign() const { return kind == OfSeveral || (kind == OfMember && by != 0); }
+  bool operator==(const Origin &) const = default;
+};
+
+/// Of what is computed of both, and belongs to the one that has been shifted.
+Origin joined(const Origin &a, const Origin &b) {
+  if (a == b || (a.kind != Origin::Unknown && b == Origin{}))
+    return a;
+  if (b.kind != Origin::Unknown && a == Origin{})
+    return b;
+  bool isKnown = a.kind != Origin::Unknown && b.kind != Origin::Unknown;
+  return {isKnown ? Origin::OfSeveral : Origin::Unknown};
+}
+
+/// Of a sum, element by element.
+Origin added(const Origin &a, const Origin &b) {
+  if (a == b)
+    return a;
+  bool isKnown = a.kind != Origin::Unknown && b.kind != Origin::Unknown;
+  return {isKnown ? Origin::OfSeveral : Origin::Unknown};
+}
+
+/// Operands of attention of a part: keys and values with their positions and documents, and queries
+/// with theirs.
+struct PartOperands {
+  size_t k, v, positions, docs, q, queryPositions, queryDocs;
+};
+constexpr PartOperands kForward = {1, 2, 4, 6, 0, 3, 5}, kBackward = {2, 3, 7, 9, 1, 6, 8};
+
+class OriginCheck {
+public:
+  explicit OriginCheck(const Scope &scope)
+      : scope_(scope), segment_(scope.segment), origins_(segment_.values.size()) {
+    for (const Segment::Boundary &in : segment_.ins)
+      if (scope.role.cells[in.cell].kind == CellKind::Buffer)
+        origins_[in.value].kind = Origin::Unknown;
+  }
+
+  void run() {
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i)
+      follow(i, segment_.ops[i]);
+  }
+
+private:
+  const Origin &of(const Op &op, size_t operand) const { return origins_[op.operands[operand]]; }
+
+  void follow(uint32_t i, const Op &op) {
+    Origin result;
+    if (op.kind == OpKind::Add)
+      result = added(of(op, 0), of(op, 1));
+    else if (op.kind == OpKind::Shift)
+      result = shifted(of(op, 0), op);
+    else if (op.kind == OpKind::AttentionPart)
+      checkPart(i, op, kForward);
+    else if (op.kind == OpKind::AttentionPartBwd)
+      checkPart(i, op, kBackward);
+    else
+      for (ValueId operand : op.operands)
+        result = joined(result, origins_[operand]);
+    if (op.kind == OpKind::MergeQkv || op.kind == OpKind::MergeQkvRope)
+      for (ValueId operand : op.operands)
+        needOwn(i, op, operand);
+    for (ValueId value : op.results)
+      origins_[value] = result;
+    if (op.kind == OpKind::AttentionPartBwd) // gradients of keys and values are their members'
+      for (size_t r = 1; r < op.results.size(); ++r)
+        origins_[op.results[r]] = of(op, kBackward.k);
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Acc)
+        origins_[op.results[tie.result]] =
+            added(origins_[op.results[tie.result]], origins_[tie.value]);
+  }
+
+  Origin shifted(const Origin &from, const Op &op) const {
+    int64_t members = scope_.plan().groupSize(op.group);
+    int16_t group = firstAlike(op.group);
+    if (from.kind != Origin::OfMember || (from.by != 0 && from.group != group))
+      return from.kind == Origin::Unknown ? from : Origin{Origin::OfSeveral};
+    int64_t by = (from.by + op.getInt(AttrKey::by) % members + members) % members;
+    return {Origin::OfMember, by, by == 0 ? int16_t{-1} : group};
+  }
+
+  /// The first group in which ranks have the same indices.
+  int16_t firstAlike(int16_t group) const {
+    auto axesOf = [&](const Group &each) {
+      std::vector<uint16_t> axes = each.axes;
+      std::erase_if(axes, [&](uint16_t axis) { return scope_.plan().mesh[axis].size == 1; });
+      return axes;
+    };
+    const std::vector<Group> &groups = scope_.plan().groups;
+    auto wanted = axesOf(groups[static_cast<size_t>(group)]);
+    auto first =
+        std::ranges::find_if(groups, [&](const Group &each) { return axesOf(each) == wanted; });
+    return static_cast<int16_t>(first - groups.begin());
+  }
+
+  void checkPart(uint32_t i, const Op &op, const PartOperands &at) {
+    for (size_t own : {at.q, at.queryPositions, at.queryDocs})
+      needOwn(i, op, op.operands[own]);
+    for (size_t other : {at.v, at.positions, at.docs}) {
+      const Origin &keys = of(op, at.k), &its = of(op, other);
+      if (keys.kind == Origin::OfSeveral || added(keys, its).kind == Origin::OfSeveral)
+        scope_.add(Rule::Origin, i, "'{}' takes keys '%{}' of one member, and '%{}' of another",
+                   opInfo(op.kind).name, scope_.nameOf(op.operands[at.k]),
+                   scope_.nameOf(op.operands[other]));
+    }
+  }
+
+  void needOwn(uint32_t i, const Op &op, ValueId operand) {
+    if (origins_[operand].isForeign())
+      scope_.add(Rule::Origin, i, "'{}' takes '%{}', which is of another member",
+                 opInfo(op.kind).name, scope_.nameOf(operand));
+  }
+
+  const Scope &scope_;
+  const Segment &segment_;
+  std::vector<Origin> origins_; ///< by value
+};
+
+} // namespace
+
+void checkOrigins(const Scope &scope) {
+  if (std::ranges::any_of(scope.segment.ops, [](const Op &op) { return op.kind == OpKind::Shift; }))
+    OriginCheck(scope).run();
+}
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,97 @@
+// Whose keys attention of slices takes: followed from rank to rank.
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "Terms.h"
+
+namespace shardc::plan::oracle {
+namespace {
+
+constexpr int64_t kSeveral = -1, kNotKnown = -2;
+
+class Origins {
+public:
+  explicit Origins(const std::vector<Term> &terms)
+      : terms_(terms), homes_(terms.size(), kNotKnown) {}
+
+  std::string find() {
+    for (const Term &term : terms_)
+      if (term.op != nullptr && term.result == 0)
+        if (std::string problem = findIn(term); !problem.empty())
+          return fmt::format("rank {}: {}", term.rank, problem);
+    return {};
+  }
+
+private:
+  std::string findIn(const Term &term) {
+    OpKind kind = term.op->kind;
+    auto areHere = [&](std::initializer_list<size_t> operands) {
+      return std::ranges::all_of(
+          operands, [&](size_t operand) { return homeOf(term.from[operand]) == term.rank; });
+    };
+    auto areTogether = [&](std::initializer_list<size_t> operands) {
+      int64_t first = homeOf(term.from[*operands.begin()]);
+      return first != kSeveral && std::ranges::all_of(operands, [&](size_t operand) {
+               return homeOf(term.from[operand]) == first;
+             });
+    };
+    bool isPart = kind == OpKind::AttentionPart, isBackward = kind == OpKind::AttentionPartBwd;
+    if ((isPart && !areTogether({1, 2, 4, 6})) || (isBackward && !areTogether({2, 3, 7, 9})))
+      return "keys, their values, positions and documents are of several ranks";
+    if ((isPart && !areHere({0, 3, 5})) || (isBackward && !areHere({1, 6, 8})))
+      return "queries, their positions and documents are of another rank";
+    if (kind == OpKind::MergeQkv || kind == OpKind::MergeQkvRope)
+      for (size_t i = 0; i < term.from.size(); ++i)
+        if (!areHere({i}))
+          return "gradients of another rank's queries, keys or values are merged";
+    return {};
+  }
+
+  int64_t homeOf(int index) {
+    int64_t &home = homes_[static_cast<size_t>(index)];
+    return home != kNotKnown ? home : home = find(terms_[static_cast<size_t>(index)]);
+  }
+
+  int64_t find(const Term &term) {
+    int64_t home = homeOfResult(term);
+    for (int added : term.added)
+      home = homeOf(added) == home ? home : kSeveral;
+    return home;
+  }
+
+  int64_t homeOfResult(const Term &term) {
+    if (term.op == nullptr)
+      return term.rank;
+    OpKind kind = term.op->kind;
+    if (kind == OpKind::Shift)
+      return homeOf(shiftedFrom(term));
+    if (kind == OpKind::AttentionPartBwd && term.result > 0)
+      return homeOf(term.from[2]);
+    if (kind == OpKind::AttentionPart || kind == OpKind::AttentionPartBwd)
+      return term.rank;
+    if (kind == OpKind::Add)
+      return homeOf(term.from[0]) == homeOf(term.from[1]) ? homeOf(term.from[0]) : kSeveral;
+    if (isMeeting(*term.op)) {
+      bool isOwn = std::ranges::all_of(term.members, [&](int member) {
+        return homeOf(member) == terms_[static_cast<size_t>(member)].rank;
+      });
+      return isOwn ? term.rank : kSeveral;
+    }
+    int64_t home = term.rank;
+    for (int from : term.from)
+      if (int64_t its = homeOf(from); its != term.rank)
+        home = home == term.rank || home == its ? its : kSeveral;
+    return home;
+  }
+
+  const std::vector<Term> &terms_;
+  std::vector<int64_t> homes_; ///< by term: the rank whose it is
+};
+
+} // namespace
+
+std::string findOriginBreak(const std::vector<Term> &terms) { return Origins(terms).find(); }
+
+} // namespace shardc::plan::oracle
