@@ -44,7 +44,8 @@ class Layout:
 
     def __init__(self, draw):
         self.strategy = draw.choice([*SHARDING, *REPLICATED, *TORCH])
-        self.ranks = draw.choice(RANKS)
+        self.tensor = 1 if self.strategy in TORCH else draw.choice((1, 1, 2, 4))
+        self.ranks = draw.choice([ranks for ranks in RANKS if ranks * self.tensor <= RANKS_MAX])
         self.groups, self.outer, self.format = 1, "no_shard", None
         counts = [count for count in range(2, self.ranks) if self.ranks % count == 0]
         if self.strategy in SHARDING and counts and draw.random() < 0.7:
@@ -53,10 +54,7 @@ class Layout:
                 self.outer = "optim"
         if self.strategy in TORCH:
             self.format = draw.choice(["torch_dcp", "torch_dist"])
-        self.tensor, self.by_rows = 1, False
-        if self.strategy not in TORCH and 2 * self.ranks <= RANKS_MAX and draw.random() < 0.6:
-            self.tensor = draw.choice([each for each in (2, 4) if each * self.ranks <= RANKS_MAX])
-            self.by_rows = draw.random() < 0.5
+        self.by_rows = self.tensor > 1 and draw.random() < 0.5
         self.context = draw.choice([each for each in (1, 2, 4) if self.ranks % (each * self.groups) == 0])
         # Heads are exchanged where each rank has some.
         self.way = draw.choice(WAYS if self.tensor * self.context <= KEYS else WAYS[:2])
