@@ -230,6 +230,14 @@ bool CudaChannel::isUsedFor(hal::CollectiveKind kind, bool anyOrder) const {
          });
 }
 
+/// Sums in order are sums of parts that members send each other.
+bool CudaChannel::sendsParts() const {
+  using Kind = hal::CollectiveKind;
+  constexpr Kind kKinds[] = {Kind::ReduceScatter, Kind::AllReduce, Kind::Send,
+                             Kind::Recv,          Kind::AllToAll,  Kind::Shift};
+  return std::ranges::any_of(kKinds, [&](Kind kind) { return isUsedFor(kind, false); });
+}
+
 int64_t CudaChannel::sharedBytes() const {
   const hal::SharedMemory *shared = members_.front()->shared;
   return shared ? shared->bytes : 0;
@@ -242,9 +250,6 @@ int64_t CudaChannel::sharedBytes() const {
 /// known to peers at the first use too; they hold nothing yet.
 Status CudaChannel::warmUp() {
   using Kind = hal::CollectiveKind;
-  bool sumsInOrder = isUsedFor(Kind::ReduceScatter, false) || isUsedFor(Kind::AllReduce, false);
-  bool sends = sumsInOrder || isUsedFor(Kind::Send, false) || isUsedFor(Kind::Recv, false) ||
-               isUsedFor(Kind::AllToAll, false) || isUsedFor(Kind::Shift, false);
   bool allReduces = isUsedFor(Kind::AllReduce, true) || isUsedFor(Kind::AllReduceMax, false);
   // NCCL has another algorithm for other sizes.
   int64_t part = kWarmUpBytes, whole = part * size(), most = allReduces ? bytesMaxOf(desc()) : 0;
@@ -293,7 +298,7 @@ Status CudaChannel::warmUp() {
     RETURN_IF_ERROR(eachMember(meetsBeforeTransfers(), [&](Member &member, Scratch &memory) {
       return meet(member, memory.stream());
     }));
-    RETURN_IF_ERROR(eachMember(sends, [&](Member &member, Scratch &memory) {
+    RETURN_IF_ERROR(eachMember(sendsParts(), [&](Member &member, Scratch &memory) {
       std::byte *base = baseOf(sumsShare, member, memory);
       ncclResult_t result = ncclSuccess;
       for (int p = 0; p < size() && result == ncclSuccess; ++p) {

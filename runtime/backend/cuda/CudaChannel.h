@@ -66,6 +66,7 @@ private:
   Status warmUp();
   Status measureGather();
   bool isUsedFor(hal::CollectiveKind kind, bool anyOrder) const;
+  bool sendsParts() const;
   /// Bytes of each member that the channel shares; the same in all processes.
   int64_t sharedBytes() const;
   Status allocateLandings(int64_t bytes);
