@@ -184,12 +184,24 @@ void ruleFp8DelayedStages(RuleContext &ctx) {
 }
 
 void ruleFp8GatherUnsupported(RuleContext &ctx) {
+  Opt recipe = Opt::ModelFp8Recipe, stages = Opt::ModelPipelineModelParallelSize;
   if (!isFp8On(ctx) || !ctx.on(Opt::DdpFp8ParamGather))
+    return;
+  bool hasOneScale =
+      ctx.cfg().is(recipe, Fp8Recipe::Tensorwise) || ctx.cfg().is(recipe, Fp8Recipe::Delayed);
+  std::string reason;
+  if (!hasOneScale)
+    reason = "'model.fp8_recipe' is '" + ctx.text(recipe) + "'";
+  else if (ctx.num(stages) > 1)
+    reason = "there are " + std::to_string(ctx.num(stages)) + " pipeline stages";
+  else if (!ctx.wantsFsdp())
+    reason = "Megatron FSDP is off";
+  else
     return;
   Opt written = ctx.isWritten(Opt::DdpFp8ParamGather)        ? Opt::DdpFp8ParamGather
                 : ctx.isWritten(Opt::MixedPrecisionFp8Param) ? Opt::MixedPrecisionFp8Param
                                                              : Opt::MixedPrecisionFp8ParamGather;
-  ctx.report({Opt::DdpFp8ParamGather, fp8Cause(ctx)})
+  ctx.report({Opt::DdpFp8ParamGather, fp8Cause(ctx)}, {DiagArg(reason)})
       .fix(ctx.fixSet(written, Value::ofBool(false)));
 }
 

@@ -36,7 +36,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
 /// Options that refine those that findMissing names, that are valid only together with them, or
 /// that rules refuse.
 constexpr llvm::StringLiteral kPlanned[] = {
-    "ddp.fp8_param_gather",
     "ddp.megatron_fsdp_main_params_dtype",
     "dist.eval_context_parallel_size",
     "model.cpu_offloading_",

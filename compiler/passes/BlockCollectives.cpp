@@ -5,6 +5,7 @@
 #include "compiler/passes/CellTable.h"
 #include "compiler/predict/Transfers.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/WeightScales.h"
 
 namespace shardc::passes {
 namespace {
@@ -32,9 +33,14 @@ plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, Coll
   traffic.kind = kind;
   if (group >= 0)
     traffic.team = predict::teamOf(device, plan, group);
-  for (const plan::Block &block : plan.blocks)
-    traffic.wholeBytes.push_back((scope == Scope::Shard ? block.shard : block.numel) *
-                                 dtypeBytes(isGather ? strategy.params : strategy.wire));
+  std::vector<int64_t> sizes(plan.blocks.size(), dtypeBytes(strategy.params)); // of a weight
+  for (const plan::Param &param : plan.params)
+    if (plan::isKeptIn8Bits(param))
+      sizes[static_cast<size_t>(param.block)] = 1;
+  for (size_t b = 0; b < plan.blocks.size(); ++b)
+    traffic.wholeBytes.push_back(
+        (scope == Scope::Shard ? plan.blocks[b].shard : plan.blocks[b].numel) *
+        (isGather ? sizes[b] : dtypeBytes(strategy.wire)));
   traffic.hasWindows = plan.job.ddp.ncclUb && !plan.job.ddp.disableSymmetricRegistration;
   traffic.isDeterministic = plan.job.model.deterministicMode;
   return predict::chooseTransport(device, traffic);

@@ -11,6 +11,7 @@
 #include "runtime/base/StepState.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/LossScale.h"
+#include "runtime/plan/WeightScales.h"
 
 namespace shardc::passes {
 namespace {
@@ -77,7 +78,7 @@ private:
     const plan::Block &block = plan_.blocks[b];
     Type type = Type::of(strategy_.master, {block.stateShard});
     BlockCells cells;
-    if (strategy_.masterIsParam()) {
+    if (strategy_.masterIsParam() && !isKeptIn8Bits(b)) {
       cells.master = wholes_[b];
     } else {
       cells.weight = slots_[b] != kNone ? slots_[b] : wholes_[b];
@@ -94,6 +95,12 @@ private:
     cells.grad = grads_[b];
     SHARDC_CHECK(cells.grad != kNone, "block '{}' has no gradient", block.name);
     cells_[b] = cells;
+  }
+
+  bool isKeptIn8Bits(size_t block) const {
+    return std::ranges::any_of(plan_.params, [&](const plan::Param &param) {
+      return param.block == static_cast<int32_t>(block) && plan::isKeptIn8Bits(param);
+    });
   }
 
   plan::Segment &addSegment(plan::SegmentKind kind) {
@@ -148,16 +155,58 @@ private:
     plan::Segment &segment = addSegment(plan::SegmentKind::Prologue);
     if (hasAmaxHistory())
       takeAmax(role_, segment);
+    std::vector<ValueId> masters(cells_.size(), kNone); // of blocks whose weights have 8 bits
     for (size_t b : blocks_) {
       if (cells_[b].weight == kNone)
         continue;
       const std::string &name = plan_.blocks[b].name;
-      Op cast = plan::makeOp(OpKind::Cast,
-                             {plan::addLiveIn(segment, "master." + name, role_, cells_[b].master)},
-                             plan_.blocks[b].unit, loc_);
+      ValueId master = plan::addLiveIn(segment, "master." + name, role_, cells_[b].master);
+      if (isKeptIn8Bits(b)) {
+        masters[b] = master;
+        continue;
+      }
+      Op cast = plan::makeOp(OpKind::Cast, {master}, plan_.blocks[b].unit, loc_);
       define(segment, cast, "w." + name, cells_[b].weight);
       plan::append(segment, std::move(cast));
     }
+    quantizeWeights(segment, masters);
+  }
+
+  /// Makes the weights of 8 bits of their masters, where there are any, with scales from the
+  /// largest magnitudes on all ranks.
+  void quantizeWeights(plan::Segment &segment, const std::vector<ValueId> &masters) {
+    uint32_t scales = plan::findCell(role_, plan::CellKind::WeightScales);
+    if (scales == kNone)
+      return;
+    Type type = Type::of(DType::F32, {plan::countWeightScales(plan_)});
+    Op begin = plan::makeOp(OpKind::Fill, {}, -1, loc_);
+    ValueId amax = addResult(segment, begin, "weights.amax", type);
+    plan::append(segment, std::move(begin));
+    for (size_t b : blocks_) {
+      if (masters[b] == kNone)
+        continue;
+      Op op = blockOp(OpKind::AmaxShard, b);
+      op.operands = {masters[b], amax};
+      amax = addResult(segment, op, "amax." + plan_.blocks[b].name, type);
+      plan::append(segment, std::move(op));
+    }
+    amax = largestOfRanks(plan_, segment, amax);
+    for (size_t b : blocks_) {
+      if (masters[b] == kNone)
+        continue;
+      Op op = blockOp(OpKind::QuantizeShard, b);
+      op.operands = {masters[b], amax};
+      define(segment, op, "w." + plan_.blocks[b].name + ".q", cells_[b].weight);
+      plan::append(segment, std::move(op));
+    }
+    Op op = plan::makeOp(OpKind::WeightScales, {amax}, -1, loc_);
+    define(segment, op, "weight_scales", scales);
+    plan::append(segment, std::move(op));
+  }
+
+  static ValueId addResult(plan::Segment &segment, Op &op, std::string name, const Type &type) {
+    op.results.push_back(plan::addValue(segment, std::move(name), type, plan::Purpose::Step));
+    return op.results.back();
   }
 
   void buildUpdate() {
@@ -175,8 +224,13 @@ private:
     ValueId state = buildNorm(segment, grads);
     if (hasAmaxHistory())
       updateAmaxHistory(plan_, role_, segment, state);
-    for (size_t b : blocks_)
-      buildOptimizer(segment, b, grads[b], state);
+    std::vector<ValueId> masters(cells_.size(), kNone);
+    for (size_t b : blocks_) {
+      ValueId master = buildOptimizer(segment, b, grads[b], state);
+      if (isKeptIn8Bits(b))
+        masters[b] = master;
+    }
+    quantizeWeights(segment, masters);
   }
 
   /// Whether tensors are quantised by magnitudes of steps before.
@@ -271,7 +325,8 @@ private:
     finish.set(Key::hysteresis, optimizer.hysteresis);
   }
 
-  void buildOptimizer(plan::Segment &segment, size_t b, ValueId grad, ValueId state) {
+  /// Gives the master weights that it leaves.
+  ValueId buildOptimizer(plan::Segment &segment, size_t b, ValueId grad, ValueId state) {
     const std::string &name = plan_.blocks[b].name;
     const BlockCells &cells = cells_[b];
     Op op = blockOp(optimizer_ == Optimizer::AdamW ? OpKind::AdamW
@@ -285,11 +340,14 @@ private:
         op.operands.push_back(plan::addLiveIn(segment, prefix + name, role_, cell));
     op.operands.push_back(state);
     setHyperparameters(op);
-    for (auto [prefix, cell] : {std::pair("master.", cells.master), std::pair("m.", cells.m),
-                                std::pair("v.", cells.v), std::pair("w.", cells.weight)})
+    for (auto [prefix, cell] :
+         {std::pair("master.", cells.master), std::pair("m.", cells.m), std::pair("v.", cells.v),
+          std::pair("w.", isKeptIn8Bits(b) ? kNone : cells.weight)})
       if (cell != kNone)
         define(segment, op, prefix + name + ".new", cell);
+    ValueId master = op.results[0];
     plan::append(segment, std::move(op));
+    return master;
   }
 
   void setHyperparameters(Op &op) const {

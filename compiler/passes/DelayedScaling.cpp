@@ -29,23 +29,22 @@ void fill(const plan::Role &role, plan::Segment &segment, CellKind kind, const c
   plan::append(segment, std::move(op));
 }
 
-/// The largest over all ranks: those with other data, and those with other parts of a tensor.
-ValueId largestOfAll(plan::Plan &plan, plan::Segment &segment, ValueId seen) {
+} // namespace
+
+ValueId largestOfRanks(plan::Plan &plan, plan::Segment &segment, ValueId magnitudes) {
   int16_t group = groupOfSteps(plan);
   if (plan.groupSize(group) == 1)
-    return seen;
-  Op op = plan::makeOp(OpKind::AllReduceMax, {seen});
+    return magnitudes;
+  Op op = plan::makeOp(OpKind::AllReduceMax, {magnitudes});
   plan::setChannel(
       plan, op,
       plan::channelOf(plan, group, plan::StreamKind::Compute, plan::Transport::Nccl, "misc"));
-  plan::Value of = segment.values[seen];
+  plan::Value of = segment.values[magnitudes];
   op.results = {plan::addValue(segment, of.name + ".all", of.type, of.purpose)};
   ValueId all = op.results[0];
   plan::append(segment, std::move(op));
   return all;
 }
-
-} // namespace
 
 DelayedScaling addDelayedScaling(plan::Role &role, const std::vector<int32_t> &params) {
   constexpr int64_t kTensors = 3;
@@ -114,7 +113,7 @@ void updateAmaxHistory(plan::Plan &plan, const plan::Role &role, plan::Segment &
   uint32_t history = plan::findCell(role, CellKind::AmaxHistory);
   uint32_t seen = plan::findCell(role, CellKind::AmaxSeen);
   ValueId last = plan::addLiveIn(update, "amax_history", role, history);
-  ValueId largest = largestOfAll(plan, update, plan::addLiveIn(update, "amax_seen", role, seen));
+  ValueId largest = largestOfRanks(plan, update, plan::addLiveIn(update, "amax_seen", role, seen));
   const plan::Job::Model &model = plan.job.model;
   Op op = plan::makeOp(OpKind::AmaxUpdate, {last, largest, state});
   op.set(Key::margin, model.fp8Margin);

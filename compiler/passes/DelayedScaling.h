@@ -29,6 +29,10 @@ DelayedScaling addDelayedScaling(plan::Role &role, const std::vector<int32_t> &p
 /// For each value the parameter that it is, or whose gradient is made of it; -1 for other values.
 std::vector<int32_t> paramsOfValues(const plan::Role &role, const plan::Segment &segment);
 
+/// The largest magnitudes on all ranks: those with other data, and those with other parts of a
+/// tensor.
+plan::ValueId largestOfRanks(plan::Plan &plan, plan::Segment &segment, plan::ValueId magnitudes);
+
 /// Adds the cell of the history to a role with such cells, and to the segments around the bodies
 /// what it needs: its start, what the prologue takes from it, and at the end of a step the maximum
 /// of what all ranks have seen. `state` is the step state as the step leaves it.

@@ -21,6 +21,7 @@
 #include "runtime/base/Float8.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/WeightScales.h"
 
 namespace shardc::passes {
 namespace {
@@ -40,6 +41,7 @@ struct Recipe {
   DType gradients = DType::F8E4M3;
   bool weightGradients = true;
   bool keepsTransposed = false;
+  bool gathersWeights = false;      ///< in 8 bits
   std::vector<uint8_t> isQuantised; ///< by unit
   int16_t group = -1;               ///< whose ranks have parts of layers; -1: none
 
@@ -92,6 +94,7 @@ std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   }
   recipe.gradients = *model.fp8 == Job::Fp8Format::Hybrid ? DType::F8E5M2 : DType::F8E4M3;
   recipe.weightGradients = model.fp8Wgrad;
+  recipe.gathersWeights = plan.job.ddp.fp8ParamGather;
   recipe.keepsTransposed = plan.job.ddp.keepFp8TransposeCache;
   recipe.isQuantised = quantisedUnits(plan);
   recipe.group = plan::tensorGroupOf(plan);
@@ -119,9 +122,9 @@ struct Factor {
 
 class Quantizer {
 public:
-  Quantizer(const plan::Role &role, plan::Segment &segment, const Recipe &recipe,
-            const std::optional<DelayedScaling> &delayed)
-      : role_(role), segment_(segment), recipe_(recipe), delayed_(delayed),
+  Quantizer(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment,
+            const Recipe &recipe, const std::optional<DelayedScaling> &delayed)
+      : plan_(plan), role_(role), segment_(segment), recipe_(recipe), delayed_(delayed),
         isWeight_(segment.values.size(), 0), staysForBackward_(segment.values.size(), 0) {
     for (const plan::Segment::Boundary &in : segment.ins)
       isWeight_[in.value] = role.cells[in.cell].kind == plan::CellKind::Param;
@@ -141,6 +144,7 @@ public:
         }
     if (forms_.empty())
       return;
+    params_ = paramsOfValues(role_, segment_);
     if (delayed_)
       beginDelayed();
     std::vector<Op> old = std::move(segment_.ops);
@@ -190,6 +194,8 @@ private:
   /// Makes the forms of a copy before the product that is the first to take one, as a factor.
   void make(const Copy &copy, Forms &forms, const Op &product, size_t factor) {
     forms.isMade = true;
+    if (recipe_.gathersWeights && isWeight_[copy.of])
+      return takeGathered(copy, forms, product);
     if (!recipe_.blocks)
       return quantise(copy, forms, product, factor);
     if (forms.needsPlain)
@@ -229,10 +235,40 @@ private:
     ops_.push_back(std::move(op));
   }
 
+  // ---- weights that come in 8 bits ----
+
+  /// They have one scale in all forms.
+  void takeGathered(const Copy &copy, Forms &forms, const Op &product) {
+    forms.plain = copy.of;
+    forms.plainScale = forms.transposedScale = scaleOf(copy.of, product);
+    if (!forms.needsTransposed)
+      return;
+    const Type &type = segment_.values[copy.of].type;
+    Op op = opLike(product, OpKind::Transpose, {copy.of});
+    op.set(Key::outer, type.shape[0]);
+    op.set(Key::inner, type.shape[1]);
+    forms.transposed = addResult(op, nameOf(copy) + ".qt", typeOf(copy, true));
+    ops_.push_back(std::move(op));
+  }
+
+  ValueId scaleOf(ValueId weight, const Op &product) {
+    auto [at, isNew] = scaleOf_.try_emplace(weight, kNone);
+    if (!isNew)
+      return at->second;
+    if (scales_ == kNone)
+      scales_ = plan::addLiveIn(segment_, "weight_scales", role_,
+                                plan::findCell(role_, plan::CellKind::WeightScales));
+    Op op = opLike(product, OpKind::View, {scales_});
+    auto param = static_cast<size_t>(params_[weight]);
+    op.set(Key::offset, plan::kScaleStride * plan::numberOfScale(plan_, param));
+    at->second = addResult(op, segment_.values[weight].name + ".scale", Type::of(DType::F32, {1}));
+    ops_.push_back(std::move(op));
+    return at->second;
+  }
+
   // ---- delayed: evaluations do not add to what is seen ----
 
   void beginDelayed() {
-    params_ = paramsOfValues(role_, segment_);
     amax_ = plan::addLiveIn(segment_, "amax", role_, delayed_->amax);
     if (segment_.kind != plan::SegmentKind::Eval)
       seen_ = plan::addLiveIn(segment_, "amax_seen", role_, delayed_->seen);
@@ -306,11 +342,14 @@ private:
     return op;
   }
 
+  const plan::Plan &plan_;
   const plan::Role &role_;
   plan::Segment &segment_;
   const Recipe &recipe_;
   const std::optional<DelayedScaling> &delayed_; ///< by the recipe delayed
-  std::vector<int32_t> params_;                  ///< by value; delayed alone
+  std::vector<int32_t> params_;                  ///< by value
+  ValueId scales_ = kNone;                       ///< of weights that come in 8 bits
+  std::map<ValueId, ValueId> scaleOf_;           ///< of these weights
   ValueId amax_ = kNone, seen_ = kNone;          ///< magnitudes expected, and seen up to here
   std::vector<uint8_t> isWeight_;                ///< by value
   std::vector<uint8_t> staysForBackward_; ///< by value: other ops of the backward pass read it
@@ -334,6 +373,26 @@ std::vector<int32_t> quantisedParams(const plan::Role &role, const Recipe &recip
   return found;
 }
 
+/// Lets the role have these weights in 8 bits, with their scales.
+void keepIn8Bits(plan::Plan &plan, plan::Role &role, const std::vector<int32_t> &params) {
+  for (int32_t index : params) {
+    plan::Param &param = plan.params[static_cast<size_t>(index)];
+    param.type.dtype = DType::F8E4M3;
+    if (param.whole.rank > 0)
+      param.whole.dtype = DType::F8E4M3;
+  }
+  for (plan::Cell &cell : role.cells)
+    if (cell.kind == plan::CellKind::Param)
+      cell.type.dtype = plan.params[static_cast<size_t>(cell.of)].type.dtype;
+  for (plan::Segment &segment : role.segments)
+    for (const plan::Segment::Boundary &in : segment.ins)
+      if (role.cells[in.cell].kind == plan::CellKind::Param)
+        segment.values[in.value].type.dtype = role.cells[in.cell].type.dtype;
+  addCell(role, "weight_scales", plan::CellKind::WeightScales,
+          Type::of(DType::F32, {plan::countWeightScales(plan), plan::kScaleStride}),
+          plan::Arena::State, plan::Purpose::Params);
+}
+
 } // namespace
 
 void runQuantize(plan::Plan &plan, Notes &) {
@@ -342,12 +401,16 @@ void runQuantize(plan::Plan &plan, Notes &) {
     return;
   for (plan::Role &role : plan.roles) {
     std::optional<DelayedScaling> delayed;
-    if (std::vector<int32_t> params = quantisedParams(role, *recipe);
-        plan.job.model.fp8Recipe == Job::Fp8Recipe::Delayed && !params.empty())
+    std::vector<int32_t> params = quantisedParams(role, *recipe);
+    if (params.empty())
+      continue;
+    if (plan.job.model.fp8Recipe == Job::Fp8Recipe::Delayed)
       delayed = addDelayedScaling(role, params);
+    if (recipe->gathersWeights)
+      keepIn8Bits(plan, role, params);
     for (plan::Segment &segment : role.segments)
       if (segment.body)
-        Quantizer(role, segment, *recipe, delayed).run();
+        Quantizer(plan, role, segment, *recipe, delayed).run();
   }
 }
 

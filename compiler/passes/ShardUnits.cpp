@@ -13,6 +13,7 @@
 #include "compiler/passes/Strategy.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/WeightScales.h"
 
 namespace shardc::passes {
 namespace {
@@ -24,18 +25,20 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// For each parameter the roles that have it, as one number for each set of them.
-std::vector<size_t> setsOfRoles(const plan::Plan &plan) {
+/// For each parameter the roles that have it, and its type, as one number for each such pair.
+std::vector<size_t> setsOfParams(const plan::Plan &plan) {
   std::vector<std::vector<uint8_t>> has(plan.params.size(),
                                         std::vector<uint8_t>(plan.roles.size()));
   for (size_t r = 0; r < plan.roles.size(); ++r)
     for (const plan::Cell &cell : plan.roles[r].cells)
       if (cell.kind == plan::CellKind::Param)
         has[static_cast<size_t>(cell.of)][r] = 1;
-  std::map<std::vector<uint8_t>, size_t> numbers;
+  std::map<std::pair<std::vector<uint8_t>, bool>, size_t> numbers;
   std::vector<size_t> sets;
-  for (const std::vector<uint8_t> &roles : has)
-    sets.push_back(numbers.emplace(roles, numbers.size()).first->second);
+  for (size_t p = 0; p < has.size(); ++p)
+    sets.push_back(
+        numbers.try_emplace({has[p], plan::isKeptIn8Bits(plan.params[p])}, numbers.size())
+            .first->second);
   return sets;
 }
 
@@ -50,7 +53,8 @@ std::vector<LayoutBlock> layOutTogether(const std::vector<LayoutParam> &members,
   return blocks;
 }
 
-/// A role has a block or it does not: parameters that other roles have lie in blocks of their own.
+/// A role has a block or it does not, and its weights have one type: parameters that other roles
+/// have, or that are kept in 8 bits, lie in blocks of their own.
 std::vector<LayoutBlock> layOutUnit(const std::vector<LayoutParam> &members,
                                     const std::vector<size_t> &setOf, int64_t shards,
                                     bool byParam) {
@@ -86,7 +90,7 @@ void makeBlocks(plan::Plan &plan, const Division &division, bool byParam) {
         {static_cast<int>(p), param.type.numel(), param.rowSize()});
   }
   plan.blocks.clear();
-  std::vector<size_t> setOf = setsOfRoles(plan);
+  std::vector<size_t> setOf = setsOfParams(plan);
   std::vector<const plan::Block *> before(plan.units.size());
   for (const plan::Block &block : preliminary)
     before[static_cast<size_t>(block.unit)] = &block;

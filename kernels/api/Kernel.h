@@ -52,6 +52,7 @@ struct ParamRange {
   int64_t countOffset = 0;
   Init init = Zeros;
   double initStd = 0;
+  int64_t number = 0; ///< of the parameter among those of 8 bits, if it is one
 };
 
 /// What a backend's kernels keep from call to call: handles of libraries, choices made by timing.

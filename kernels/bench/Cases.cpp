@@ -232,6 +232,18 @@ void makeAmaxUpdate(Builder &b) {
   b.attrs().interval = 1;
 }
 
+void makeAmaxShard(Builder &b) {
+  int64_t n = b.model.ffn * b.model.hidden();
+  b.floats({n}).ones({8}).update(1).addRange(n);
+}
+
+void makeQuantizeShard(Builder &b) {
+  int64_t n = b.model.ffn * b.model.hidden();
+  b.floats({n}).ones({8}).to(DType::F8E4M3, {n}).addRange(n);
+}
+
+void makeWeightScales(Builder &b) { b.ones({128}).toFloats({128, 4}); }
+
 void makeQuantizeBlocks(Builder &b) {
   const Model &m = b.model;
   Extents scales = scalesOf(ScaleBlocks::Rows128, {m.rows(), m.ffn});
@@ -544,6 +556,9 @@ constexpr Maker kMakers[] = {
     {"quantize_blocks", makeQuantizeBlocks},
     {"quantize_delayed", makeQuantizeDelayed},
     {"amax.update", makeAmaxUpdate},
+    {"amax_shard", makeAmaxShard},
+    {"quantize_shard", makeQuantizeShard},
+    {"weight_scales", makeWeightScales},
     {"bias_add", makeBiasAdd},
     {"add", makeAdd},
     {"gelu", makeGelu},

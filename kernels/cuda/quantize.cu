@@ -10,6 +10,7 @@
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/quantize.cuh"
+#include "kernels/host/Ranges.h"
 #include "runtime/base/StepState.h"
 
 namespace shardc::kernels::cuda {
@@ -89,7 +90,7 @@ struct QuantizeOp {
     float v[kChunk], multiplier = multiplierOf(*to.amax, to.isE5M2);
     load8<M>(x, i, n, v);
     storeRow<M>(to.q, i, n, convert(to.isE5M2, multiplier, v));
-    if (i == 0)
+    if (i == 0 && to.scale)
       *to.scale = reciprocal(multiplier);
   }
 };
@@ -199,6 +200,51 @@ void runQuantizeDelayed(const Call &call) {
   });
 }
 
+/// A part of a shard, of which kernels of whole chunks take what begins at one.
+Tensor partOf(const Tensor &shard, const ParamRange &range) {
+  Tensor part = shard;
+  part.data = static_cast<std::byte *>(shard.data) + range.begin * dtypeBytes(shard.dtype);
+  part.rank = 1;
+  part.shape[0] = range.end - range.begin;
+  return part;
+}
+
+void runAmaxShard(const Call &call) {
+  auto *amax = static_cast<unsigned *>(call.out[0].data);
+  for (const ParamRange &range : host::rangesOfShard(call, 0)) {
+    Tensor x = partOf(call.in[0], range);
+    auto blocks = static_cast<unsigned>(std::min(ceilDiv(x.numel(), 256 * kChunk), kBlocksMax));
+    forMode(modeOf({&x}, 0), [&]<Mode M>() {
+      launchKernel(findLargest<M>, blocks, 256, 0, queueOf(call), dataOf(x), x.numel(),
+                   amax + range.number);
+    });
+  }
+}
+
+void runQuantizeShard(const Call &call) {
+  for (const ParamRange &range : host::rangesOfShard(call, 0)) {
+    Tensor x = partOf(call.in[0], range), q = partOf(call.out[0], range);
+    Target to = {};
+    to.q = static_cast<uint8_t *>(q.data);
+    to.amax = static_cast<const float *>(call.in[1].data) + range.number;
+    launchFlat(call, modeOf({&x, &q}, 0), QuantizeOp{dataOf(x), to}, x.numel());
+  }
+}
+
+__global__ void makeScales(const float *amax, float *scales, int64_t n) {
+  awaitPrevious();
+  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < n)
+    scales[i] = reciprocal(multiplierOf(amax[i / 4], false));
+}
+
+void runWeightScales(const Call &call) {
+  int64_t n = call.out[0].numel();
+  launchKernel(makeScales, static_cast<unsigned>(ceilDiv(n, 256)), 256, 0, queueOf(call),
+               static_cast<const float *>(call.in[0].data), static_cast<float *>(call.out[0].data),
+               n);
+}
+
 /// A history, what is seen and what is expected of n tensors.
 struct History {
   float *rows, *seen, *amax;
@@ -255,6 +301,11 @@ const Kernel kAmax = {"amax_cuda", runAmax, acceptsAs<&host::kAmax>};
 const Kernel kQuantize = {"quantize_cuda", runQuantize, acceptsTiles<&host::kQuantize>};
 const Kernel kQuantizeDelayed = {"quantize_delayed_cuda", runQuantizeDelayed,
                                  acceptsTiles<&host::kQuantizeDelayed>};
+const Kernel kAmaxShard = {"amax_shard_cuda", runAmaxShard, acceptsAs<&host::kAmaxShard>};
+const Kernel kQuantizeShard = {"quantize_shard_cuda", runQuantizeShard,
+                               acceptsAs<&host::kQuantizeShard>};
+const Kernel kWeightScales = {"weight_scales_cuda", runWeightScales,
+                              acceptsAs<&host::kWeightScales>};
 const Kernel kAmaxUpdate = {"amax_update_cuda", runAmaxUpdate, acceptsAs<&host::kAmaxUpdate>};
 
 } // namespace shardc::kernels::cuda

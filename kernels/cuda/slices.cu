@@ -8,6 +8,7 @@
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/SliceRows.h"
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/quantize.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -121,7 +122,46 @@ int64_t bytesOfPiece(const Call &call, int64_t pieces) {
   return x.numel() / pieces * dtypeBytes(x.dtype);
 }
 
+__global__ void __launch_bounds__(256)
+    turnBytes(const uint8_t *x, uint8_t *t, int64_t rows, int64_t cols) {
+  awaitPrevious();
+  __shared__ TurnedTile tile;
+  int group = static_cast<int>(threadIdx.x) / (kTileCols / kChunk);
+  int chunk = static_cast<int>(threadIdx.x) % (kTileCols / kChunk);
+  int64_t firstRow = static_cast<int64_t>(blockIdx.y) * kTileRows;
+  int64_t firstCol = static_cast<int64_t>(blockIdx.x) * kTileCols;
+  int64_t col = firstCol + chunk * kChunk;
+  bool isWhole = cols % kChunk == 0 && reinterpret_cast<uintptr_t>(x) % kChunk == 0;
+  uint2 codes[kRowsEach] = {};
+#pragma unroll
+  for (int r = 0; r < kRowsEach; ++r) {
+    int64_t row = firstRow + group * kRowsEach + r;
+    const uint8_t *from = x + row * cols + col;
+    if (row >= rows || col >= cols)
+      continue;
+    if (isWhole) {
+      codes[r] = *reinterpret_cast<const uint2 *>(from);
+      continue;
+    }
+    for (int j = 0; j < kChunk && col + j < cols; ++j)
+      (j < 4 ? codes[r].x : codes[r].y) |= static_cast<uint32_t>(from[j]) << (j % 4 * 8);
+  }
+  tile.put(group, chunk, codes);
+  __syncthreads();
+  tile.store(t, rows, cols, firstRow, firstCol);
+}
+
+/// A matrix of numbers of 8 bits, by the tiles in which they are quantised.
+void runTurnBytes(const Call &call) {
+  int64_t rows = call.attrs.outer, cols = call.attrs.inner;
+  launchKernel(turnBytes, gridOfTiles(rows, cols), 256, 0, queueOf(call),
+               static_cast<const uint8_t *>(call.in[0].data),
+               static_cast<uint8_t *>(call.out[0].data), rows, cols);
+}
+
 void runTranspose(const Call &call) {
+  if (dtypeBytes(call.in[0].dtype) == 1)
+    return runTurnBytes(call);
   int64_t bytes = bytesOfPiece(call, call.attrs.outer * call.attrs.inner);
   withWord(call, bytes, [&](auto word) { moveAs<decltype(word)>(call, bytes); });
 }
@@ -141,6 +181,8 @@ const char *acceptsMerge(const Call &call) {
 const char *acceptsTranspose(const Call &call) {
   if (const char *reason = host::kTranspose.accepts(call))
     return reason;
+  if (dtypeBytes(call.in[0].dtype) == 1 && call.attrs.outer > int64_t{kTileRows} * 65535)
+    return "there are 2^23 rows or more";
   return call.attrs.outer * call.attrs.inner > INT32_MAX ? "there are 2^31 runs or more" : nullptr;
 }
 

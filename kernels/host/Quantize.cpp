@@ -5,13 +5,15 @@
 // with `transposed` q is that. quantize_blocks: the same of each block, with the largest power of
 // two that is not above m, or as e8m0 with the smallest that is not below 1/m. quantize_delayed: q
 // as of quantize, but NaN where x is not finite, and seen[slot] = max(seen[slot], |x|), of which
-// NaN is the largest. amax.update: what Transformer Engine does to a history whose first row is
-// that of the step under way, but that row has the expected magnitudes here. matmul_scaled:
-// c[M,N] (+)= ascale·bscale·(a[M,K]·b[N,K]ᵀ) + bias[N], summed in fp32, scaled and rounded once.
-// Factors are e4m3 or e5m2, not both e5m2, as on GPUs.
+// NaN is the largest. amax_shard, quantize_shard and weight_scales: amax and quantize of each
+// parameter in a shard, and the scales. amax.update: what Transformer Engine does to a history
+// whose first row is that of the step under way, but that row has the expected magnitudes here.
+// matmul_scaled: c[M,N] (+)= ascale·bscale·(a[M,K]·b[N,K]ᵀ) + bias[N], summed in fp32, scaled and
+// rounded once. Factors are e4m3 or e5m2, not both e5m2, as on GPUs.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
+#include "kernels/host/Ranges.h"
 #include "kernels/host/Rows.h"
 #include "kernels/host/Scratch.h"
 
@@ -293,6 +295,74 @@ void runQuantizeBlocks(const Call &call) {
       quantizeBlock(call, row, col, block, scaleIndex(blocks, extentsOf(scale), row, col));
 }
 
+// amax_shard, quantize_shard, weight_scales
+
+bool isMagnitudes(const Tensor &t) { return t.dtype == DType::F32 && t.rank == 1; }
+
+/// That each range's magnitude is there.
+const char *checkNumbers(const Call &call, const Tensor &amax) {
+  SHARDC_REQUIRE(call.in[0].dtype == DType::F32, "the shard is not f32");
+  SHARDC_REQUIRE(isMagnitudes(amax), "largest magnitudes are not f32[n]");
+  SHARDC_REQUIRE_OK(checkRanges(call, 0, call.in[0]));
+  for (const ParamRange &range : rangesOfShard(call, 0))
+    SHARDC_REQUIRE(range.number >= 0 && range.number < amax.numel(),
+                   "a parameter has no largest magnitude");
+  return nullptr;
+}
+
+const char *acceptsAmaxShard(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  SHARDC_REQUIRE_OK(checkNumbers(call, call.in[1]));
+  SHARDC_REQUIRE(isInPlace(call, 1, 0), "magnitudes do not change in place");
+  return nullptr;
+}
+
+void runAmaxShard(const Call &call) {
+  const auto *x = static_cast<const float *>(call.in[0].data);
+  auto *amax = static_cast<float *>(call.out[0].data);
+  for (const ParamRange &range : rangesOfShard(call, 0)) {
+    float &most = amax[range.number];
+    most = floatOfLargest(std::max(largestBits(x + range.begin, range.end - range.begin),
+                                   std::bit_cast<uint32_t>(most)));
+  }
+}
+
+const char *acceptsQuantizeShard(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  SHARDC_REQUIRE_OK(checkNumbers(call, call.in[1]));
+  SHARDC_REQUIRE(call.out[0].dtype == DType::F8E4M3, "the result is not f8e4m3");
+  SHARDC_REQUIRE(sameShape(call.in[0], call.out[0]), "the shard and the result differ in shape");
+  return nullptr;
+}
+
+void runQuantizeShard(const Call &call) {
+  const auto *x = static_cast<const float *>(call.in[0].data);
+  const auto *amax = static_cast<const float *>(call.in[1].data);
+  auto *q = static_cast<uint8_t *>(call.out[0].data);
+  for (const ParamRange &range : rangesOfShard(call, 0)) {
+    float multiplier = multiplierOf(amax[range.number], DType::F8E4M3);
+    for (int64_t i = range.begin; i < range.end; ++i)
+      q[i] = toBits(x[i] * multiplier, DType::F8E4M3);
+  }
+}
+
+const char *acceptsWeightScales(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
+  const Tensor &scales = call.out[0];
+  SHARDC_REQUIRE(isMagnitudes(call.in[0]), "largest magnitudes are not f32[n]");
+  SHARDC_REQUIRE(scales.dtype == DType::F32 && scales.rank == 2 &&
+                     scales.shape[0] == call.in[0].numel() && scales.shape[1] == 4,
+                 "the scales are not f32[n,4]");
+  return nullptr;
+}
+
+void runWeightScales(const Call &call) {
+  const auto *amax = static_cast<const float *>(call.in[0].data);
+  auto *scales = static_cast<float *>(call.out[0].data);
+  for (int64_t i = 0, n = call.in[0].numel(); i < n; ++i)
+    std::fill_n(scales + i * 4, 4, 1.0f / multiplierOf(amax[i], DType::F8E4M3));
+}
+
 // matmul_scaled
 
 struct Buffers {
@@ -398,6 +468,9 @@ const Kernel kAmax = {"amax_host", runAmax, acceptsAmax};
 const Kernel kQuantize = {"quantize_host", runQuantize, acceptsQuantize};
 const Kernel kQuantizeDelayed = {"quantize_delayed_host", runQuantizeDelayed,
                                  acceptsQuantizeDelayed};
+const Kernel kAmaxShard = {"amax_shard_host", runAmaxShard, acceptsAmaxShard};
+const Kernel kQuantizeShard = {"quantize_shard_host", runQuantizeShard, acceptsQuantizeShard};
+const Kernel kWeightScales = {"weight_scales_host", runWeightScales, acceptsWeightScales};
 const Kernel kAmaxUpdate = {"amax_update_host", runAmaxUpdate, acceptsAmaxUpdate};
 const Kernel kQuantizeBlocks = {"quantize_blocks_host", runQuantizeBlocks, acceptsQuantizeBlocks};
 const Kernel kMatMulScaled = {"matmul_scaled_host", runMatMulScaled, acceptsMatMulScaled,

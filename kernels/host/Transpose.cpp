@@ -1,5 +1,6 @@
 // transpose: x as [outer, inner, n] becomes y as [inner, outer, n]; elements are moved as they are,
-// so operand and result have one type, f32, bf16 or f16. merge_slices: x as [inner, outer, 2, n],
+// so operand and result have one type, f32, bf16 or f16; of f8e4m3 and f8e5m2 a matrix, n = 1.
+// merge_slices: x as [inner, outer, 2, n],
 // the slices of `inner` members, becomes y as [outer, 2·inner, n], whole sequences: member i has
 // the chunks i and 2·inner-1-i; `inverse` makes x of y. Also of i32. Limited by memory.
 #include "kernels/host/Check.h"
@@ -25,7 +26,11 @@ const char *acceptsMoves(const Call &call) {
 
 const char *accepts(const Call &call) {
   SHARDC_REQUIRE_OK(acceptsMoves(call));
-  SHARDC_REQUIRE(isData(call.in[0]), "x is not f32, bf16 or f16");
+  const Tensor &x = call.in[0];
+  bool isMatrixOf8Bits = (x.dtype == DType::F8E4M3 || x.dtype == DType::F8E5M2) &&
+                         call.attrs.outer * call.attrs.inner == x.numel();
+  SHARDC_REQUIRE(isData(x) || isMatrixOf8Bits,
+                 "x is not f32, bf16 or f16, and no matrix of numbers of 8 bits");
   return nullptr;
 }
 

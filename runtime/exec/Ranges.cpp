@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/Philox.h"
+#include "runtime/plan/WeightScales.h"
 
 namespace shardc::exec {
 
@@ -123,13 +124,15 @@ bool isCounted(const plan::Param &param, const GroupIndices &indices) {
 namespace {
 
 /// Without its place in the shard.
-kernels::ParamRange rangeOf(const plan::Param &param, const RangeContext &context,
-                            int64_t countOffset, int64_t number) {
+kernels::ParamRange rangeOf(const plan::Plan &plan, size_t index, const RangeContext &context,
+                            int64_t number) {
+  const plan::Param &param = plan.params[index];
   kernels::ParamRange range;
   range.key = streamKey(context.seed, param.tensorName(number));
   range.lrMult = static_cast<float>(param.lrMult);
   range.wdMult = static_cast<float>(param.wdMult);
-  range.countOffset = countOffset;
+  range.countOffset = context.countOffsets.empty() ? 0 : context.countOffsets[index];
+  range.number = plan::numberOfScale(plan, index);
   switch (param.init) {
   case plan::InitKind::Zeros:
     range.init = kernels::ParamRange::Zeros;
@@ -155,15 +158,15 @@ std::vector<kernels::ParamRange> paramRanges(const plan::Plan &plan, int32_t blo
     const plan::Param &param = plan.params[part.param];
     if (context.isNorm && !isCounted(param, indices))
       continue;
-    int64_t offset = context.countOffsets.empty() ? 0 : context.countOffsets[part.param];
     if (param.splits.empty() && !param.isStacked()) {
-      kernels::ParamRange &range = ranges.emplace_back(rangeOf(param, context, offset, 0));
+      kernels::ParamRange &range = ranges.emplace_back(rangeOf(plan, part.param, context, 0));
       range.begin = part.begin, range.end = part.end;
       range.globalBegin = part.globalBegin;
       continue;
     }
     for (const TensorBox &box : tensorBoxes(plan, part, indices)) {
-      kernels::ParamRange &range = ranges.emplace_back(rangeOf(param, context, offset, box.number));
+      kernels::ParamRange &range =
+          ranges.emplace_back(rangeOf(plan, part.param, context, box.number));
       range.begin = box.begin, range.end = box.end;
       range.globalBegin = box.globalBegin;
       range.columns = box.columns, range.stride = box.stride;

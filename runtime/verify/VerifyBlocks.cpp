@@ -270,7 +270,8 @@ private:
   void checkTypes(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     const OpInfo &info = opInfo(op.kind);
-    if (info.padding == Padding::Carried || info.traits == OpTraits::Alias)
+    bool takesMaster = op.kind == OpKind::AmaxShard;
+    if (info.padding == Padding::Carried || info.traits == OpTraits::Alias || takesMaster)
       return;
     for (ValueId operand : op.operands) {
       const Cut &cut = cuts_[node(s, operand)];

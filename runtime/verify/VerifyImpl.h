@@ -231,6 +231,11 @@ void checkStreamKinds(Inspection &inspection);
 void checkOrigins(const Scope &scope); ///< VerifyOrigins.cpp: whose keys attention of slices takes
 /// VerifyQuantized.cpp: that factors of 8 bits come with their scales.
 void checkFactorScales(Inspection &inspection, uint32_t role);
+/// VerifyWeightScales.cpp: that weights of 8 bits are left with their scales, and whether a product
+/// takes one with its own.
+void checkWeightScales(Inspection &inspection, uint32_t role);
+bool isWeightWithScale(const Plan &plan, const Role &role, const Segment &segment, ValueId factor,
+                       ValueId scale);
 void checkJob(Inspection &inspection, uint32_t role); ///< VerifyJob.cpp: programs against the job
 /// VerifyPadding.cpp: bytes of blocks in no parameter.
 void checkPadding(Inspection &inspection, uint32_t role);

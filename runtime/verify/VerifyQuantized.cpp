@@ -1,6 +1,7 @@
 // Products of factors of 8 bits: types of operands and results, and that each factor comes with the
 // scale that it was quantised with, in the segment that made both or through cells.
 #include "runtime/base/Float8.h"
+#include "runtime/plan/WeightScales.h"
 #include "runtime/verify/VerifyShapes.h"
 
 namespace shardc::plan::verifier {
@@ -72,6 +73,32 @@ void ShapeCheck::checkAmaxUpdate() {
   need(op_.getInt(Key::interval) >= 1, "an interval of 1 or more");
 }
 
+void ShapeCheck::checkAmaxShard() {
+  needStateShard(in(0));
+  need(in(0).dtype == DType::F32, "a shard of f32");
+  need(in(1) == out(0) && isMagnitudes(in(1)),
+       "magnitudes of f32[n], one for each parameter of 8 bits");
+}
+
+void ShapeCheck::checkQuantizeShard() {
+  needStateShard(in(0));
+  needStateShard(out(0));
+  need(in(0).dtype == DType::F32 && out(0).dtype == DType::F8E4M3,
+       "a shard of f32, and one of f8e4m3");
+  need(isMagnitudes(in(1)), "magnitudes of f32[n], one for each parameter of 8 bits");
+}
+
+void ShapeCheck::checkWeightScales() {
+  const Type &amax = in(0), &scales = out(0);
+  need(isMagnitudes(amax), "magnitudes of f32[n], one for each parameter of 8 bits");
+  need(scales == Type::of(DType::F32, {amax.numel(), kScaleStride}), "scales of f32[n,4]");
+}
+
+bool ShapeCheck::isMagnitudes(const Type &type) const {
+  return type.dtype == DType::F32 && type.rank == 1 &&
+         type.numel() == countWeightScales(scope_.plan());
+}
+
 void ShapeCheck::checkQuantizeBlocks() {
   const Type &x = in(0), &q = out(0);
   bool isTranspose = rows(q) == cols(x) && cols(q) == rows(x);
@@ -126,7 +153,8 @@ private:
         if (factorIn && scaleIn)
           pairs_.push_back(
               {factorIn->cell, scaleIn->cell, factorIn->shift, scaleIn->shift, {roleIndex_, s, i}});
-        else if (!areOfOne(segment, factor, scale))
+        else if (!areOfOne(segment, factor, scale) &&
+                 !isWeightWithScale(report_.plan(), role_, segment, factor, scale))
           refuse({roleIndex_, s, i}, segment, factor, scale);
       }
     }
@@ -181,6 +209,7 @@ private:
 
 void checkFactorScales(Inspection &inspection, uint32_t role) {
   ScaleOfFactorCheck(inspection, role).run();
+  checkWeightScales(inspection, role);
 }
 
 } // namespace shardc::plan::verifier

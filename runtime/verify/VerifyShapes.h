@@ -118,6 +118,7 @@ private:
   void addLosses();
   void optimizer(size_t moments);
   void quantizeOp(size_t copy);
+  bool isMagnitudes(const Type &type) const;
   void needPart(const Type &type, std::string_view what, int64_t Block::*numel);
   void needShard(const Type &type) { needPart(type, "shard", &Block::shard); }
   void needStateShard(const Type &type) {

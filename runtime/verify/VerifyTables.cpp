@@ -5,6 +5,7 @@
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Printer.h"
+#include "runtime/plan/WeightScales.h"
 #include "runtime/verify/VerifyImpl.h"
 
 namespace shardc::plan::verifier {
@@ -175,11 +176,12 @@ void checkParam(Inspection &inspection, const Param &param) {
   if (!isTypeSane(param.type))
     return broken(
         fmt::format("the type of parameter '{}' has no elements or too many", param.name));
-  if (!isComputeType(param.type.dtype)) {
-    inspection.add(Rule::State, {},
-                   fmt::format("parameter '{}' has type {}; it needs to be f32, bf16 or f16",
-                               param.name, dtypeName(param.type.dtype)),
-                   param.name);
+  if (!isComputeType(param.type.dtype) && !plan::isKeptIn8Bits(param)) {
+    inspection.add(
+        Rule::State, {},
+        fmt::format("parameter '{}' has type {}; it needs to be f32, bf16, f16 or f8e4m3",
+                    param.name, dtypeName(param.type.dtype)),
+        param.name);
     return;
   }
   checkSplits(inspection, param);

@@ -155,6 +155,36 @@ TEST(AmaxUpdate, ChangesWhatIsExpectedInEachInterval) {
   }
 }
 
+/// Two parameters with padding between them; the second has the first magnitude.
+std::vector<ParamRange> twoParameters() {
+  ParamRange first, second;
+  first.end = 3, first.number = 1;
+  second.begin = 4, second.end = 6;
+  return {first, second};
+}
+
+TEST(AmaxShard, FindsThatOfEachParameter) {
+  KernelRun run("amax_shard");
+  run.ranges = twoParameters();
+  run.in(array(DType::F32, {6}, {1, -3, 2, 99, 4, -0.5})).in(array(DType::F32, {3}, {1, 2, 7}));
+  EXPECT_EQ(run.inPlace(1).run()[0].values, (std::vector<double>{4, 3, 7}));
+}
+
+TEST(QuantizeShard, GivesEachParameterItsScale) {
+  KernelRun run("quantize_shard");
+  run.ranges = twoParameters();
+  run.in(array(DType::F32, {6}, {1, -3, 2, 0, 4, -0.5})).in(array(DType::F32, {2}, {4, 3.5}));
+  std::vector<double> got = run.over(constant(DType::F8E4M3, {6}, 5)).run()[0].values;
+  EXPECT_EQ(got, (std::vector<double>{128, -384, 256, 5, 448, -56}));
+}
+
+TEST(WeightScales, AreThoseOfQuantize) {
+  KernelRun run("weight_scales");
+  run.in(array(DType::F32, {2}, {3, 0})).out(DType::F32, {2, 4});
+  double first = quantized({3}, 3, DType::F8E4M3)[1][0];
+  EXPECT_EQ(run.run()[0].values, (std::vector<double>{first, first, first, first, 1, 1, 1, 1}));
+}
+
 TEST(Amax, SeesInfinityAndNan) {
   auto amaxOf = [](std::vector<double> x) {
     KernelRun run("amax");

@@ -238,7 +238,9 @@ constexpr FreeExtent kFreeExtents[] = {{"batch.load", "i0", 0},
                                        {"embedding_shard_bwd", "r0", -1},
                                        {"vocab_stats", "i0", 1},
                                        {"amax", "i0", -1},
-                                       {"quantize", "i1", 0}};
+                                       {"quantize", "i1", 0},
+                                       {"amax_shard", "i0", -1},
+                                       {"quantize_shard", "i1", 0}};
 
 TEST(Registry, ExtentsThatDoNotFitTheOthersAreRefused) {
   for (const OpRow &op : kOps)

@@ -35,10 +35,10 @@ MODEL = ("model llama { num_layers = 3  hidden_size = 64  num_attention_heads = 
 GATHER, FP4 = "fp8-param-gather-unsupported", "fp4-unsupported"
 PRESETS = {
     "fp32": set(), "bf16_mixed": set(), "fp16_mixed": set(),
-    "bf16_with_fp8_delayed_scaling_mixed": {GATHER}, "fp16_with_fp8_delayed_scaling_mixed": {GATHER},
+    "bf16_with_fp8_delayed_scaling_mixed": set(), "fp16_with_fp8_delayed_scaling_mixed": set(),
     "bf16_with_mxfp8_mixed": {GATHER}, "fp16_with_mxfp8_mixed": {GATHER},
-    "bf16_with_fp8_current_scaling_mixed": {GATHER}, "fp16_with_fp8_current_scaling_mixed": {GATHER},
-    "nemotron_h_bf16_with_fp8_current_scaling_mixed": {GATHER}, "nanov2_bf16_with_fp8_current_scaling_mixed": {GATHER},
+    "bf16_with_fp8_current_scaling_mixed": set(), "fp16_with_fp8_current_scaling_mixed": set(),
+    "nemotron_h_bf16_with_fp8_current_scaling_mixed": set(), "nanov2_bf16_with_fp8_current_scaling_mixed": {GATHER},
     "bf16_with_fp8_subchannel_scaling_mixed": set(), "fp16_with_fp8_subchannel_scaling_mixed": set(),
     "bf16_with_nvfp4_mixed": {FP4},
 }

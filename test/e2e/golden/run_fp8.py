@@ -29,9 +29,15 @@ VARIANTS = {
     "recomputed": ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"],
     "kept": ["ddp.keep_fp8_transpose_cache=true"],
 }
+VARIANTS["gathered"] = ["ddp.fp8_param_gather=true"]
+VARIANTS["gathered_kept"] = [*VARIANTS["gathered"], *VARIANTS["kept"]]
+VARIANTS["gathered_delayed"] = [*VARIANTS["gathered"], *VARIANTS["delayed"]]
 VARIANTS["delayed_recomputed"] = [*VARIANTS["delayed"], *VARIANTS["recomputed"]]
 VARIANTS["delayed_kept"] = [*VARIANTS["delayed"], *VARIANTS["kept"]]
-SAME_AS = {"recomputed": "hybrid", "kept": "hybrid", "delayed_recomputed": "delayed", "delayed_kept": "delayed"}
+VARIANTS["gathered_recomputed"] = [*VARIANTS["gathered"], *VARIANTS["recomputed"]]
+# Weights that are gathered in fp8 are rounded once, and not to bf16 before.
+SAME_AS = {"recomputed": "hybrid", "kept": "hybrid", "delayed_recomputed": "delayed", "delayed_kept": "delayed", "gathered": "hybrid",
+           "gathered_kept": "hybrid", "gathered_recomputed": "hybrid", "gathered_delayed": "delayed"}
 SAVES = {"torch_dist": "optim", "fsdp_dtensor": "optim_grads_params"}
 
 

@@ -193,7 +193,7 @@ const BrokenStep kOthers[] = {
      Rule::State,
      "fsdp",
      {{"\"layers.0.weight\" : f32[8,8]", "\"layers.0.weight\" : i32[8,8]"}},
-     "parameter 'layers.0.weight' has type i32; it needs to be f32, bf16 or f16",
+     "parameter 'layers.0.weight' has type i32; it needs to be f32, bf16, f16 or f8e4m3",
      false},
     {"wireThatNobodyAdds",
      Rule::State,

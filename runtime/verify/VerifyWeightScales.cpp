@@ -1,0 +1,143 @@
+// Weights that are kept in 8 bits: one segment makes all of them and their scales, from the same
+// magnitudes, and products take each with its own scale.
+#include <set>
+
+#include "runtime/plan/Builder.h"
+#include "runtime/plan/WeightScales.h"
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// The elements of a block, or of a parameter that lies in none yet, that a value consists of.
+struct WeightPart {
+  int32_t block = -1, param = -1;
+  int64_t offset = 0, numel = 0;
+};
+
+const Op *opOf(const Segment &segment, ValueId value) {
+  uint32_t def = segment.values[value].def;
+  return def == kNone ? nullptr : &segment.ops[def];
+}
+
+const Cell *cellOf(const Role &role, const Segment &segment, ValueId value) {
+  for (const Segment::Boundary &in : segment.ins)
+    if (in.value == value)
+      return &role.cells[in.cell];
+  return nullptr;
+}
+
+bool isFixed(const Op &view) { return view.getInt(AttrKey::coef) == 0; }
+
+/// Through transposes, views and gathers.
+std::optional<WeightPart> weightOf(const Role &role, const Segment &segment, ValueId value) {
+  WeightPart part;
+  part.numel = segment.values[value].type.numel();
+  while (const Op *op = opOf(segment, value)) {
+    if (op->kind == OpKind::View && isFixed(*op))
+      part.offset += op->getInt(AttrKey::offset);
+    else if (op->kind != OpKind::Transpose && op->kind != OpKind::AllGather)
+      return std::nullopt;
+    value = op->operands[0];
+  }
+  const Cell *cell = cellOf(role, segment, value);
+  if (cell == nullptr || cell->type.dtype != DType::F8E4M3)
+    return std::nullopt;
+  (cell->kind == CellKind::Param ? part.param : part.block) = cell->of;
+  return part;
+}
+
+/// The row of the scales that a value is in.
+std::optional<int64_t> rowOf(const Role &role, const Segment &segment, ValueId scale) {
+  const Op *view = opOf(segment, scale);
+  if (view == nullptr || view->kind != OpKind::View || !isFixed(*view))
+    return std::nullopt;
+  const Cell *cell = cellOf(role, segment, view->operands[0]);
+  if (cell == nullptr || cell->kind != CellKind::WeightScales)
+    return std::nullopt;
+  return view->getInt(AttrKey::offset) / kScaleStride;
+}
+
+class WeightScaleCheck {
+public:
+  WeightScaleCheck(Inspection &report, uint32_t role)
+      : report_(report), plan_(report.plan()), roleIndex_(role), role_(plan_.roles[role]) {}
+
+  void run() {
+    if (findCell(role_, CellKind::WeightScales) == kNone)
+      return;
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      checkLeft(s);
+  }
+
+private:
+  /// A segment makes all of them or none. What it leaves of them it has made, or gathered.
+  void checkLeft(uint32_t s) {
+    const Segment &segment = role_.segments[s];
+    std::set<int64_t> made; // blocks
+    std::set<ValueId> amax;
+    for (const Op &op : segment.ops)
+      if (op.kind == OpKind::QuantizeShard) {
+        made.insert(op.getInt(AttrKey::block));
+        amax.insert(op.operands[1]);
+      }
+    bool isOfOne = true, hasScales = false;
+    for (const Segment::Boundary &out : segment.outs) {
+      const Cell &cell = role_.cells[out.cell];
+      const Op *op = opOf(segment, out.value);
+      if (cell.kind == CellKind::WeightScales) {
+        hasScales = op != nullptr && op->kind == OpKind::WeightScales;
+        isOfOne &= hasScales;
+        if (hasScales)
+          amax.insert(op->operands[0]);
+      } else if (cell.of >= 0 && cell.type.dtype == DType::F8E4M3) {
+        isOfOne &=
+            op != nullptr && (op->kind == OpKind::QuantizeShard || op->kind == OpKind::AllGather);
+      }
+    }
+    bool isAll = hasScales && amax.size() == 1 && made.size() == blocksOf8Bits();
+    if (isOfOne && (isAll || (made.empty() && !hasScales)))
+      return;
+    report_.add(Rule::Scale, {roleIndex_, s, kNone},
+                fmt::format("segment '{}' leaves weights of 8 bits and scales that are not all of "
+                            "them, made of the same magnitudes",
+                            segment.name));
+  }
+
+  size_t blocksOf8Bits() const {
+    size_t count = 0;
+    for (const Cell &cell : role_.cells)
+      count += cell.kind == CellKind::Weight && cell.type.dtype == DType::F8E4M3 ? 1 : 0;
+    return count;
+  }
+
+  Inspection &report_;
+  const Plan &plan_;
+  uint32_t roleIndex_;
+  const Role &role_;
+};
+
+} // namespace
+
+bool isWeightWithScale(const Plan &plan, const Role &role, const Segment &segment, ValueId factor,
+                       ValueId scale) {
+  std::optional<WeightPart> part = weightOf(role, segment, factor);
+  std::optional<int64_t> row = rowOf(role, segment, scale);
+  if (!part || !row)
+    return false;
+  for (size_t p = 0; p < plan.params.size(); ++p) {
+    const Param &param = plan.params[p];
+    bool isIt = part->param >= 0 ? part->param == static_cast<int32_t>(p)
+                                 : param.block == part->block && param.offset == part->offset &&
+                                       param.type.numel() == part->numel;
+    if (isIt)
+      return isKeptIn8Bits(param) && numberOfScale(plan, p) == *row;
+  }
+  return false;
+}
+
+void checkWeightScales(Inspection &inspection, uint32_t role) {
+  WeightScaleCheck(inspection, role).run();
+}
+
+} // namespace shardc::plan::verifier
