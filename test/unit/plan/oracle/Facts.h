@@ -17,6 +17,7 @@ enum class Sizes : uint8_t {
   Columns,
   Part,
   Block,
+  Heads,
   Gathered,
   Scattered,
   Reduced,
