@@ -126,26 +126,22 @@ __global__ void __launch_bounds__(256)
   int64_t firstCol = static_cast<int64_t>(blockIdx.x) * kTileCols;
   int64_t col = firstCol + chunk * kChunk;
   int n = static_cast<int>(cols - col < kChunk ? cols - col : kChunk);
-  auto countOf = [&](int64_t row) { return row < rows && n > 0 ? n : 0; };
-  float v[kRowsEach][kChunk] = {};
-#pragma unroll
-  for (int r = 0; r < kRowsEach; ++r) { // all are under way before the first is converted
-    int64_t row = firstRow + group * kRowsEach + r;
-    if (int count = countOf(row))
-      load8<M>(x, row * cols + col, count, v[r]);
-  }
-  uint2 codes[kRowsEach];
+  uint2 codes[kRowsEach] = {};
   unsigned most = 0;
 #pragma unroll
   for (int r = 0; r < kRowsEach; ++r) {
     int64_t row = firstRow + group * kRowsEach + r;
-    if (to.seen) {
-      most = largestOf(most, v[r]);
-      markLost(v[r]);
+    if (row < rows && n > 0) {
+      float v[kChunk];
+      load8<M>(x, row * cols + col, n, v);
+      if (to.seen) {
+        most = largestOf(most, v);
+        markLost(v);
+      }
+      codes[r] = convert(to.isE5M2, multiplier, v);
+      if (to.q)
+        storeRow<M>(to.q, row * cols + col, n, codes[r]);
     }
-    codes[r] = convert(to.isE5M2, multiplier, v[r]);
-    if (int count = countOf(row); to.q && count > 0)
-      storeRow<M>(to.q, row * cols + col, count, codes[r]);
   }
   tile.put(group, chunk, codes);
   __syncthreads();

@@ -423,11 +423,6 @@ private:
     case Sizes::Scattered:
       return members > 0 && in(0) == out(0) * members &&
              (op.results.size() < 2 || (out(1) == 1 && out(0) == block().stateShard));
-    case Sizes::Heads: {
-      // Queries of all members, and keys and values that they share.
-      auto rows = [&](auto part) { return plan_.groupSize(op.group) * part(0) + 2 * part(1); };
-      return op.results.size() == 3 ? in(0) == rows(out) : out(0) == rows(in);
-    }
     case Sizes::Reduced:
       return members > 0 && in(0) == out(0);
     case Sizes::Exchanged:

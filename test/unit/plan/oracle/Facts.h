@@ -17,7 +17,6 @@ enum class Sizes : uint8_t {
   Columns,
   Part,
   Block,
-  Heads,
   Gathered,
   Scattered,
   Reduced,
