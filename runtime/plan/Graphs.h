@@ -10,7 +10,7 @@ namespace shardc::plan {
 
 struct GraphNeed {
   int64_t graphs = 0;
-  int64_t nodes = 0; ///< kernels, copies and collectives of all of them
+  int64_t nodes = 0; ///< kernels, copies and collectives of all of them, on GPUs
 
   /// Bytes of the device and seconds of the capture, from rates that were seen to be enough.
   int64_t bytes() const;
