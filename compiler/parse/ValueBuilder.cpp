@@ -2,6 +2,10 @@
 
 #include <limits>
 
+#include <fmt/format.h>
+#include <llvm/ADT/STLExtras.h>
+#include <llvm/ADT/StringExtras.h>
+
 #include "compiler/basic/Suggest.h"
 #include "compiler/basic/Utf8.h"
 #include "compiler/parse/Parse.h"
@@ -278,6 +282,9 @@ const ast::Value *ValueBuilder::numberFault(size_t index, const NumberLiteral &l
     DiagBuilder report = diags_.report(diag::MalformedNumber, lexeme.range, printable(lexeme.text));
     if (!literal.replacement.empty())
       report.fixIt(FixIt::replace(lexeme.range, literal.replacement));
+    else if (llvm::all_of(lexeme.text, [](char c) { return llvm::isAlnum(c) || c == '_'; }))
+      report.fixIt(FixIt::replace(lexeme.range, fmt::format("\"{}\"", lexeme.text.str()),
+                                  FixItKind::Alternative)); // text that begins with a digit: 1f1b
     break;
   }
   case NumberFault::Separator:
