@@ -33,14 +33,13 @@ plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, Coll
   traffic.kind = kind;
   if (group >= 0)
     traffic.team = predict::teamOf(device, plan, group);
-  std::vector<int64_t> sizes(plan.blocks.size(), dtypeBytes(strategy.params)); // of a weight
-  for (const plan::Param &param : plan.params)
-    if (plan::isKeptIn8Bits(param))
-      sizes[static_cast<size_t>(param.block)] = 1;
-  for (size_t b = 0; b < plan.blocks.size(); ++b)
+  std::vector<uint8_t> in8Bits = plan::blocksIn8Bits(plan);
+  for (size_t b = 0; b < plan.blocks.size(); ++b) {
+    int64_t gathered = in8Bits[b] != 0 ? 1 : dtypeBytes(strategy.params);
     traffic.wholeBytes.push_back(
         (scope == Scope::Shard ? plan.blocks[b].shard : plan.blocks[b].numel) *
-        (isGather ? sizes[b] : dtypeBytes(strategy.wire)));
+        (isGather ? gathered : dtypeBytes(strategy.wire)));
+  }
   traffic.hasWindows = plan.job.ddp.ncclUb && !plan.job.ddp.disableSymmetricRegistration;
   traffic.isDeterministic = plan.job.model.deterministicMode;
   return predict::chooseTransport(device, traffic);

@@ -29,7 +29,7 @@ class UpdateBuilder {
 public:
   UpdateBuilder(plan::Plan &plan, plan::Role &role)
       : plan_(plan), role_(role), strategy_(readStrategy(plan)),
-        loc_(jobLoc(plan, plan.job.derived.locOptimizer)) {
+        in8Bits_(plan::blocksIn8Bits(plan)), loc_(jobLoc(plan, plan.job.derived.locOptimizer)) {
     bool sgd = plan.job.optimizer.optimizer == plan::Job::OptimizerKind::Sgd;
     bool momentum = plan.job.optimizer.sgdMomentum > 0;
     optimizer_ = !sgd ? Optimizer::AdamW : momentum ? Optimizer::SgdMomentum : Optimizer::Sgd;
@@ -97,11 +97,7 @@ private:
     cells_[b] = cells;
   }
 
-  bool isKeptIn8Bits(size_t block) const {
-    return std::ranges::any_of(plan_.params, [&](const plan::Param &param) {
-      return param.block == static_cast<int32_t>(block) && plan::isKeptIn8Bits(param);
-    });
-  }
+  bool isKeptIn8Bits(size_t block) const { return in8Bits_[block] != 0; }
 
   plan::Segment &addSegment(plan::SegmentKind kind) {
     plan::Segment segment;
@@ -112,11 +108,7 @@ private:
   }
 
   ValueId define(plan::Segment &segment, Op &op, std::string name, uint32_t cell) {
-    ValueId value =
-        plan::addValue(segment, std::move(name), role_.cells[cell].type, role_.cells[cell].purpose);
-    op.results.push_back(value);
-    segment.outs.push_back({value, cell});
-    return value;
+    return addResultInCell(segment, role_, op, std::move(name), cell);
   }
 
   Op blockOp(OpKind kind, size_t block) const {
@@ -379,6 +371,7 @@ private:
   plan::Plan &plan_;
   plan::Role &role_;
   Strategy strategy_;
+  std::vector<uint8_t> in8Bits_; ///< by block: its weights are kept in 8 bits
   uint32_t loc_;
   Optimizer optimizer_ = Optimizer::AdamW;
   uint32_t step_ = kNone, stop_ = kNone;

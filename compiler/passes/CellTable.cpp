@@ -59,6 +59,14 @@ int16_t groupOfSteps(plan::Plan &plan) {
   return plan::groupOf(plan, std::move(axes), "all");
 }
 
+plan::ValueId addResultInCell(plan::Segment &segment, const plan::Role &role, plan::Op &op,
+                              std::string name, uint32_t cell) {
+  const plan::Cell &of = role.cells[cell];
+  op.results.push_back(plan::addValue(segment, std::move(name), of.type, of.purpose));
+  segment.outs.push_back({op.results.back(), cell});
+  return op.results.back();
+}
+
 int64_t ranksOf(const plan::Plan &plan, const plan::Role &role) {
   int64_t ranks = plan.worldSize();
   for (const plan::AxisRange &range : role.where)

@@ -1,6 +1,9 @@
 // Removes cells of a role after its segments were rewritten, and updates the boundaries.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "runtime/plan/Plan.h"
 
 namespace shardc::passes {
@@ -16,6 +19,10 @@ std::vector<const plan::Role *> firstRoles(const plan::Plan &plan);
 
 /// The group over which the sums of a step are made: all ranks. Added to the plan if it has none.
 int16_t groupOfSteps(plan::Plan &plan);
+
+/// Adds a result that the op leaves in the cell, whose type and purpose it has.
+plan::ValueId addResultInCell(plan::Segment &segment, const plan::Role &role, plan::Op &op,
+                              std::string name, uint32_t cell);
 
 /// How many ranks have the role.
 int64_t ranksOf(const plan::Plan &plan, const plan::Role &role);

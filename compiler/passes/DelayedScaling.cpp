@@ -15,17 +15,9 @@ using Key = plan::AttrKey;
 
 namespace {
 
-/// A result that is left in the cell.
-void define(plan::Segment &segment, const plan::Role &role, Op &op, std::string name,
-            uint32_t cell) {
-  const plan::Cell &of = role.cells[cell];
-  op.results.push_back(plan::addValue(segment, std::move(name), of.type, of.purpose));
-  segment.outs.push_back({op.results.back(), cell});
-}
-
 void fill(const plan::Role &role, plan::Segment &segment, CellKind kind, const char *name) {
   Op op = plan::makeOp(OpKind::Fill, {});
-  define(segment, role, op, name, plan::findCell(role, kind));
+  addResultInCell(segment, role, op, name, plan::findCell(role, kind));
   plan::append(segment, std::move(op));
 }
 
@@ -103,7 +95,7 @@ void takeAmax(const plan::Role &role, plan::Segment &prologue) {
                                  role.cells[amax].purpose)};
   Op cast = plan::makeOp(OpKind::Cast, {view.results[0]});
   plan::append(prologue, std::move(view));
-  define(prologue, role, cast, "amax", amax);
+  addResultInCell(prologue, role, cast, "amax", amax);
   plan::append(prologue, std::move(cast));
   fill(role, prologue, CellKind::AmaxSeen, "amax_seen");
 }
@@ -119,9 +111,9 @@ void updateAmaxHistory(plan::Plan &plan, const plan::Role &role, plan::Segment &
   op.set(Key::margin, model.fp8Margin);
   op.set(Key::most_recent, int64_t{model.fp8AmaxComputeAlgo == plan::Job::AmaxAlgo::MostRecent});
   op.set(Key::interval, model.fp8Interval);
-  define(update, role, op, "amax_history.new", history);
-  define(update, role, op, "amax_seen.new", seen);
-  define(update, role, op, "amax.new", plan::findCell(role, CellKind::Amax));
+  addResultInCell(update, role, op, "amax_history.new", history);
+  addResultInCell(update, role, op, "amax_seen.new", seen);
+  addResultInCell(update, role, op, "amax.new", plan::findCell(role, CellKind::Amax));
   plan::append(update, std::move(op));
 }
 

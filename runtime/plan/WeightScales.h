@@ -4,12 +4,22 @@
 
 #include <algorithm>
 #include <iterator>
+#include <vector>
 
 #include "runtime/plan/Plan.h"
 
 namespace shardc::plan {
 
 inline bool isKeptIn8Bits(const Param &param) { return param.type.dtype == DType::F8E4M3; }
+
+/// For each block whether its parameters are.
+inline std::vector<uint8_t> blocksIn8Bits(const Plan &plan) {
+  std::vector<uint8_t> blocks(plan.blocks.size());
+  for (const Param &param : plan.params)
+    if (isKeptIn8Bits(param))
+      blocks[static_cast<size_t>(param.block)] = 1;
+  return blocks;
+}
 
 /// Elements from one scale to the next: views are aligned to 16 bytes.
 inline constexpr int64_t kScaleStride = 4;
