@@ -88,7 +88,7 @@ template <const Kernel *kOracle> const char *acceptsTiles(const Call &call) {
 
 /// Turns a tile: rows of the transpose are written 128 bytes at a time.
 struct TurnedTile {
-  static constexpr int kGroups = kTileRows / kRowsEach, kChunks = kTileCols / kChunk;
+  static constexpr int kGroups = kTileRows / kRowsEach;
   /// One word is 4 rows of a column. Words of a column begin 4 further for each chunk of columns,
   /// and columns are padded by 4, so that neither 8 chunks of 4 groups nor 16 bytes of 8 threads
   /// meet in a bank.
