@@ -48,6 +48,7 @@ struct Task {
   bool executes;
   int64_t microbatch = 0; ///< of what a transfer gives or takes
   bool hasStarted = false, hasEnded = false;
+  bool hasMet = false; ///< of a collective: all members have issued it
   std::vector<Access> reads, writes;
 };
 
@@ -86,11 +87,12 @@ struct Rank {
   Lane &laneOf(const Task &task) { return task.isBackground ? background : main; }
 };
 
-/// What the scheduler may do next: start or end a rank's task.
+/// What the scheduler may do next with a rank's task.
 struct Action {
+  enum Kind : uint8_t { Start, Meet, End };
   Rank *rank;
   Task *task;
-  bool isEnd;
+  Kind kind;
 };
 
 /// An op that is held back while anything else can be done, or until another op has ended: then it

@@ -544,8 +544,12 @@ private:
                                  [&](uint32_t wait) { return lane.tasks[wait].hasEnded; });
       if (!isReady)
         continue;
-      if (!task.hasStarted || !isCollective(task) || canMeet(rank, task))
-        actions.push_back({&rank, &task, task.hasStarted});
+      if (!task.hasStarted)
+        actions.push_back({&rank, &task, Action::Start});
+      else if (!isCollective(task) || task.hasMet)
+        actions.push_back({&rank, &task, Action::End});
+      else if (canMeet(rank, task))
+        actions.push_back({&rank, &task, Action::Meet});
     }
   }
 
@@ -565,7 +569,7 @@ private:
         free.push_back(&action);
       else if (isFreed(action))
         return action;
-      else if (action.isEnd != held_.isEnd)
+      else if (action.kind != (held_.isEnd ? Action::End : Action::Start))
         free.push_back(&action);
     if (free.empty())
       return actions[0];
@@ -581,17 +585,20 @@ private:
     Task &task = *action.task;
     if (!task.executes)
       return finish(*action.rank, task);
-    if (!action.isEnd) {
+    switch (action.kind) {
+    case Action::Start:
       start(*action.rank, task);
       if (isCollective(task))
         issues(action.rank->index, task).push_back({action.rank, &task, action.rank->at});
       return;
-    }
-    if (!isCollective(task))
+    case Action::Meet:
+      return meet(*action.rank, task);
+    case Action::End:
       return end(*action.rank, task);
-    meet(*action.rank, task);
+    }
   }
 
+  /// From here each member ends when it likes.
   void meet(Rank &rank, Task &task) {
     std::vector<Issue> met;
     for (int64_t member : membersOfTask(rank, task)) {
@@ -608,7 +615,7 @@ private:
           problem_ = fmt::format("ranks {} and {} meet in different steps", one.rank->index,
                                  other.rank->index);
     for (const Issue &other : met)
-      end(*other.rank, *other.task);
+      other.task->hasMet = true;
   }
 
   /// Ranks of one role have to meet in one op, others in ops of one form.
