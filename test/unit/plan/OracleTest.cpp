@@ -49,6 +49,30 @@ TEST(Oracle, SeesAMissingWaitAStuckRankAndAWrongOrder) {
   EXPECT_NE(oracle::findBreak(plan).find("meet in different collectives"), std::string::npos);
 }
 
+/// The head begins its second sum over all ranks when its first one has ended; the tail reads the
+/// first one when its second one has ended.
+TEST(Oracle, SeesThatACollectiveEndsOnOneRankBeforeAnother) {
+  auto plan = [](const char *waits) {
+    std::string text = test::planText("roles");
+    auto put = [&](std::string_view from, const std::string &to) {
+      size_t at = text.find(from);
+      ASSERT_NE(at, std::string::npos) << from;
+      text.replace(at, from.size(), to);
+    };
+    put("channel misc group", "channel other group all stream reduce\nchannel misc group");
+    put("%own channel misc if last after %own", "%own channel other after %own, %sum");
+    put("%u channel misc if last after %u", "%u channel other after %u");
+    put("    %own = all_reduce %sum channel reduce after %sum", "#");
+    text.erase(text.find('#'), text.find('\n', text.find('#')) + 1 - text.find('#'));
+    put("add %own, %own after %own", std::string("add %sum, %sum after ") + waits);
+    return test::parsed(text);
+  };
+  EXPECT_EQ(oracle::findBreak(plan("%sum, %last")), "");
+  EXPECT_TRUE(verify(plan("%sum, %last")).empty());
+  EXPECT_NE(oracle::findBreak(plan("%last")).find("finds other bytes"), std::string::npos);
+  EXPECT_FALSE(verify(plan("%last")).empty());
+}
+
 TEST(Oracle, SeesARankStuckAfterALoad) {
   Plan plan = test::parsed(test::planText("starts"));
   plan.roles[1].program[0].kind = ProgramNode::Run;
