@@ -176,15 +176,8 @@ void ruleFp8Extents(RuleContext &ctx) {
                 DiagArg(static_cast<int64_t>(divisor))});
 }
 
-void ruleFp8DelayedStages(RuleContext &ctx) {
-  Opt recipe = Opt::ModelFp8Recipe, stages = Opt::ModelPipelineModelParallelSize;
-  if (isFp8On(ctx) && ctx.cfg().is(recipe, Fp8Recipe::Delayed) && ctx.num(stages) > 1)
-    ctx.report({stages, ctx.isWritten(recipe) ? recipe : fp8Cause(ctx)}, {arg(ctx, stages)})
-        .fix(ctx.fixSet(recipe, Value::ofEnum(Fp8Recipe::Tensorwise), FixItKind::Alternative));
-}
-
 void ruleFp8GatherUnsupported(RuleContext &ctx) {
-  Opt recipe = Opt::ModelFp8Recipe, stages = Opt::ModelPipelineModelParallelSize;
+  Opt recipe = Opt::ModelFp8Recipe;
   if (!isFp8On(ctx) || !ctx.on(Opt::DdpFp8ParamGather))
     return;
   bool hasOneScale =
@@ -192,8 +185,6 @@ void ruleFp8GatherUnsupported(RuleContext &ctx) {
   std::string reason;
   if (!hasOneScale)
     reason = "'model.fp8_recipe' is '" + ctx.text(recipe) + "'";
-  else if (ctx.num(stages) > 1)
-    reason = "there are " + std::to_string(ctx.num(stages)) + " pipeline stages";
   else if (!ctx.wantsFsdp())
     reason = "Megatron FSDP is off";
   else

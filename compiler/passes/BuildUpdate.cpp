@@ -165,12 +165,12 @@ private:
   }
 
   /// Makes the weights of 8 bits of their masters, where there are any, with scales from the
-  /// largest magnitudes on all ranks.
+  /// largest magnitudes on all ranks, also those of stages that have none.
   void quantizeWeights(plan::Segment &segment, const std::vector<ValueId> &masters) {
-    uint32_t scales = plan::findCell(role_, plan::CellKind::WeightScales);
-    if (scales == kNone)
+    int64_t count = plan::countWeightScales(plan_);
+    if (count == 0)
       return;
-    Type type = Type::of(DType::F32, {plan::countWeightScales(plan_)});
+    Type type = Type::of(DType::F32, {count});
     Op begin = plan::makeOp(OpKind::Fill, {}, -1, loc_);
     ValueId amax = addResult(segment, begin, "weights.amax", type);
     plan::append(segment, std::move(begin));
@@ -191,6 +191,9 @@ private:
       define(segment, op, "w." + plan_.blocks[b].name + ".q", cells_[b].weight);
       plan::append(segment, std::move(op));
     }
+    uint32_t scales = plan::findCell(role_, plan::CellKind::WeightScales);
+    if (scales == kNone)
+      return;
     Op op = plan::makeOp(OpKind::WeightScales, {amax}, -1, loc_);
     define(segment, op, "weight_scales", scales);
     plan::append(segment, std::move(op));

@@ -7,6 +7,16 @@
 
 namespace shardc::passes {
 
+namespace {
+
+/// The host writes its flag from outside, and what a step has seen is joined with what other ranks
+/// have: these stay even if no op of the role reads them yet.
+bool isOfEveryRole(plan::CellKind kind) {
+  return kind == plan::CellKind::Stop || kind == plan::CellKind::AmaxSeen;
+}
+
+} // namespace
+
 void dropUnusedCells(plan::Role &role) {
   std::vector<uint8_t> used(role.cells.size(), 0);
   for (const plan::Segment &segment : role.segments) {
@@ -18,8 +28,7 @@ void dropUnusedCells(plan::Role &role) {
   std::vector<uint32_t> index(role.cells.size(), plan::kNone);
   std::vector<plan::Cell> cells;
   for (size_t c = 0; c < role.cells.size(); ++c) {
-    // The host writes its flag from outside, so the flag stays even if no op reads it yet.
-    if (used[c] == 0 && role.cells[c].kind != plan::CellKind::Stop)
+    if (used[c] == 0 && !isOfEveryRole(role.cells[c].kind))
       continue;
     index[c] = static_cast<uint32_t>(cells.size());
     cells.push_back(std::move(role.cells[c]));

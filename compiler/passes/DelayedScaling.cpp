@@ -74,11 +74,11 @@ std::vector<int32_t> paramsOfValues(const plan::Role &role, const plan::Segment 
 }
 
 void addAmaxHistory(const plan::Plan &plan, plan::Role &role) {
-  uint32_t amax = plan::findCell(role, CellKind::Amax);
-  if (amax == kNone)
+  uint32_t seen = plan::findCell(role, CellKind::AmaxSeen);
+  if (seen == kNone)
     return;
   Type type =
-      Type::of(DType::F32, {plan.job.model.fp8AmaxHistoryLen, role.cells[amax].type.numel()});
+      Type::of(DType::F32, {plan.job.model.fp8AmaxHistoryLen, role.cells[seen].type.numel()});
   addCell(role, "amax_history", CellKind::AmaxHistory, type, plan::Arena::State,
           plan::Purpose::Step);
 }
@@ -89,14 +89,16 @@ void initAmaxHistory(const plan::Role &role, plan::Segment &init) {
 
 void takeAmax(const plan::Role &role, plan::Segment &prologue) {
   uint32_t history = plan::findCell(role, CellKind::AmaxHistory);
-  uint32_t amax = plan::findCell(role, CellKind::Amax);
-  Op view = plan::makeOp(OpKind::View, {plan::addLiveIn(prologue, "amax_history", role, history)});
-  view.results = {plan::addValue(prologue, "amax_history.expected", role.cells[amax].type,
-                                 role.cells[amax].purpose)};
-  Op cast = plan::makeOp(OpKind::Cast, {view.results[0]});
-  plan::append(prologue, std::move(view));
-  addResultInCell(prologue, role, cast, "amax", amax);
-  plan::append(prologue, std::move(cast));
+  if (uint32_t amax = plan::findCell(role, CellKind::Amax); amax != kNone) {
+    Op view =
+        plan::makeOp(OpKind::View, {plan::addLiveIn(prologue, "amax_history", role, history)});
+    view.results = {plan::addValue(prologue, "amax_history.expected", role.cells[amax].type,
+                                   role.cells[amax].purpose)};
+    Op cast = plan::makeOp(OpKind::Cast, {view.results[0]});
+    plan::append(prologue, std::move(view));
+    addResultInCell(prologue, role, cast, "amax", amax);
+    plan::append(prologue, std::move(cast));
+  }
   fill(role, prologue, CellKind::AmaxSeen, "amax_seen");
 }
 
@@ -113,7 +115,11 @@ void updateAmaxHistory(plan::Plan &plan, const plan::Role &role, plan::Segment &
   op.set(Key::interval, model.fp8Interval);
   addResultInCell(update, role, op, "amax_history.new", history);
   addResultInCell(update, role, op, "amax_seen.new", seen);
-  addResultInCell(update, role, op, "amax.new", plan::findCell(role, CellKind::Amax));
+  if (uint32_t amax = plan::findCell(role, CellKind::Amax); amax != kNone)
+    addResultInCell(update, role, op, "amax.new", amax);
+  else
+    op.results.push_back(
+        plan::addValue(update, "amax.new", role.cells[seen].type, role.cells[seen].purpose));
   plan::append(update, std::move(op));
 }
 

@@ -35,7 +35,8 @@ plan::ValueId largestOfRanks(plan::Plan &plan, plan::Segment &segment, plan::Val
 
 /// Adds the cell of the history to a role with such cells, and to the segments around the bodies
 /// what it needs: its start, what the prologue takes from it, and at the end of a step the maximum
-/// of what all ranks have seen. `state` is the step state as the step leaves it.
+/// of what all ranks have seen. A stage that quantises nothing has the history alone. `state` is
+/// the step state as the step leaves it.
 void addAmaxHistory(const plan::Plan &plan, plan::Role &role);
 void initAmaxHistory(const plan::Role &role, plan::Segment &init);
 void takeAmax(const plan::Role &role, plan::Segment &prologue);

@@ -70,14 +70,20 @@ void StageCut::separateSums(const PipelineStages &stages) {
 void StageCut::assign(const plan::Role &role, const PipelineStages &stages) {
   ofValue_.assign(body_.values.size(), kEveryStage);
   isParam_.assign(body_.values.size(), 0);
-  for (const plan::Segment::Boundary &in : body_.ins)
+  isAmaxSeen_.assign(body_.values.size(), 0);
+  for (const plan::Segment::Boundary &in : body_.ins) {
     isParam_[in.value] = role.cells[in.cell].kind == plan::CellKind::Param ? 1 : 0;
+    isAmaxSeen_[in.value] = role.cells[in.cell].kind == plan::CellKind::AmaxSeen ? 1 : 0;
+  }
   ofOp_.reserve(body_.ops.size());
   for (const Op &op : body_.ops) {
     int32_t stage = stageOf(op, stages);
     ofOp_.push_back(stage);
-    for (ValueId result : op.results)
-      ofValue_[result] = addsLosses(op) ? kEveryStage : stage;
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      isAmaxSeen_[op.results[r]] = amaxSeenBefore(op, r) == kNone ? 0 : 1;
+      bool isOfEvery = addsLosses(op) || isAmaxSeen_[op.results[r]] != 0;
+      ofValue_[op.results[r]] = isOfEvery ? kEveryStage : stage;
+    }
   }
 }
 
@@ -120,7 +126,7 @@ void StageCut::findWeightsOnly() {
         std::ranges::any_of(op.results, [&](ValueId each) { return isSent[each] != 0; });
     isWeightsOnly_[i] = isAwaited ? 0 : 1;
     for (ValueId operand : op.operands)
-      isSent[operand] |= static_cast<uint8_t>(isAwaited);
+      isSent[operand] |= static_cast<uint8_t>(isAwaited && isAmaxSeen_[operand] == 0);
     for (const Tie &tie : op.ties)
       isSent[tie.value] |= static_cast<uint8_t>(isAwaited);
   }
@@ -147,6 +153,13 @@ ValueId StageCut::contribution(ValueId gradient, int32_t stage) const {
     gradient = tie == nullptr ? kNone : tie->value;
   }
   return gradient;
+}
+
+ValueId StageCut::amaxSeenBefore(const Op &op, size_t result) const {
+  int8_t operand = plan::opInfo(op.kind).inPlace[result];
+  if (operand < 0 || isAmaxSeen_[op.operands[static_cast<size_t>(operand)]] == 0)
+    return kNone;
+  return op.operands[static_cast<size_t>(operand)];
 }
 
 Op StageCut::opFor(size_t index, int32_t stage) const {

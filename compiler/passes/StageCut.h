@@ -30,6 +30,9 @@ public:
   bool isWeightsOnly(size_t op) const { return isWeightsOnly_[op] != 0; }
   /// The op as the stage has it: it adds to contributions of its own stage only.
   plan::Op opFor(size_t op, int32_t stage) const;
+  /// The largest magnitudes seen so far that the op adds to; kNone if it adds to none. Each stage
+  /// has its own: a segment goes on with what is in their cell.
+  plan::ValueId amaxSeenBefore(const plan::Op &op, size_t result) const;
 
 private:
   static size_t at(int32_t stage) { return static_cast<size_t>(stage); }
@@ -43,6 +46,7 @@ private:
   plan::Segment &body_;
   std::vector<int32_t> ofOp_, ofValue_;
   std::vector<uint8_t> isParam_;       ///< by value
+  std::vector<uint8_t> isAmaxSeen_;    ///< by value
   std::vector<uint8_t> isWeightsOnly_; ///< by op
   std::vector<std::vector<plan::ValueId>> inputs_, gradients_;
 };

@@ -40,8 +40,12 @@ plan::Op Links::make(plan::OpKind kind, int32_t from, int32_t to, bool isForward
 
 void SegmentWriter::addOps() {
   for (size_t i = 0; i < body_.ops.size(); ++i)
-    if (hasOp(i))
-      addOp(cut_.opFor(i, part_.chunk));
+    if (hasOp(i)) {
+      plan::Op op = cut_.opFor(i, part_.chunk);
+      if (isOfEveryPass(i) && part_.kind != PassKind::Both)
+        op.phase = phase();
+      addOp(std::move(op));
+    }
   if (part_.kind != PassKind::Backward && part_.kind != PassKind::Both)
     moveGradients();
 }
@@ -106,6 +110,10 @@ plan::Segment SegmentWriter::take(plan::SegmentKind kind, std::string name) {
 bool SegmentWriter::hasOp(size_t i) {
   const plan::Op &op = body_.ops[i];
   int32_t chunk = cut_.stageOfOp(i);
+  if (!isOfPass(i) || chunk != part_.chunk)
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (plan::ValueId seen = cut_.amaxSeenBefore(op, r); seen != plan::kNone)
+        state_[op.results[r]] = resolved(seen);
   if (!isOfPass(i))
     return false;
   if (chunk == part_.chunk || (chunk == kEveryStage && isHere(op)))
@@ -116,7 +124,15 @@ bool SegmentWriter::hasOp(size_t i) {
   return false;
 }
 
+/// A part of what every stage has in a cell: no pass keeps it for another one.
+bool SegmentWriter::isOfEveryPass(size_t i) const {
+  return cut_.stageOfOp(i) == kEveryStage &&
+         plan::opInfo(body_.ops[i].kind).traits == plan::OpTraits::Alias;
+}
+
 bool SegmentWriter::isOfPass(size_t i) const {
+  if (isOfEveryPass(i))
+    return true;
   bool isBackward = body_.ops[i].phase == plan::Phase::Backward;
   switch (part_.kind) {
   case PassKind::Forward:

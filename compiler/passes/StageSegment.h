@@ -84,6 +84,7 @@ private:
 
   bool hasOp(size_t i);
   bool isOfPass(size_t i) const;
+  bool isOfEveryPass(size_t i) const;
 
   /// Whether it makes the step state, or a part of it.
   bool isOfState(const plan::Op &op) const {
@@ -124,8 +125,9 @@ private:
   int32_t stage_;
   SegmentPart part_;
   plan::Segment segment_;
-  std::map<std::string, int> uses_;  ///< of names of received values
-  std::vector<plan::ValueId> state_; ///< by value: the state that it is on this stage
+  std::map<std::string, int> uses_; ///< of names of received values
+  /// By value: the step state, or the largest magnitudes, that it is on this stage.
+  std::vector<plan::ValueId> state_;
 };
 
 } // namespace shardc::passes

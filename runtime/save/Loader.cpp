@@ -314,7 +314,7 @@ Status Loader::restoreStep(exec::Executable &executable, size_t rank) const {
 
 /// Without one in the checkpoint it is that of a new run.
 Status Loader::restoreAmaxHistory(exec::Executable &executable, size_t rank) const {
-  const plan::Cell *cell = amaxHistoryOf(*plan_);
+  const plan::Cell *cell = amaxHistoryOf(*plan_, exec::roleOf(*plan_, executable.worldRank(rank)));
   if (cell == nullptr)
     return Status::ok();
   std::vector<float> history = progress_.amaxHistory;

@@ -150,10 +150,10 @@ std::optional<LossScaler> lossScalerOf(const checkpoint::RunState &state) {
   return LossScaler{static_cast<float>(*scale), trackerOf(kGrowth), trackerOf(kHysteresis)};
 }
 
-const plan::Cell *amaxHistoryOf(const plan::Plan &plan) {
-  if (plan.roles.empty())
+const plan::Cell *amaxHistoryOf(const plan::Plan &plan, uint32_t index) {
+  if (index >= plan.roles.size())
     return nullptr;
-  const plan::Role &role = plan.roles.front();
+  const plan::Role &role = plan.roles[index];
   uint32_t cell = plan::findCell(role, plan::CellKind::AmaxHistory);
   return cell == plan::kNone ? nullptr : &role.cells[cell];
 }

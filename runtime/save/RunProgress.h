@@ -45,8 +45,9 @@ Progress progressAfter(const plan::Plan &plan, const Progress &begin, const Step
 checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress);
 /// What the checkpoint of a run says of its loss scale; none if that is not dynamic or not known.
 std::optional<LossScaler> lossScalerOf(const checkpoint::RunState &state);
-/// The cell with the history of magnitudes, which all ranks have alike; null if the plan has none.
-const plan::Cell *amaxHistoryOf(const plan::Plan &plan);
+/// The cell of a role with the history of magnitudes; null if the plan has none. All ranks have the
+/// same history, each role in a place of its own.
+const plan::Cell *amaxHistoryOf(const plan::Plan &plan, uint32_t role = 0);
 /// The name of this history in checkpoints. Loaders upstream skip it: no tensor of theirs is the
 /// same.
 inline constexpr const char *kAmaxHistory = "decoder._extra_state.amax_history";

@@ -221,7 +221,7 @@ Status Saver::save(const StepState &state) {
 
 /// All ranks have it alike, and the first saves it.
 Status Saver::readAmaxHistory(Progress &progress) {
-  const plan::Cell *cell = amaxHistoryOf(*plan_);
+  const plan::Cell *cell = amaxHistoryOf(*plan_, exec::roleOf(*plan_, executable_->worldRank(0)));
   if (cell == nullptr || !isFirst())
     return Status::ok();
   RETURN_IF_ERROR(executable_->backend().synchronize());

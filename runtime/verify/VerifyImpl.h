@@ -231,11 +231,12 @@ void checkStreamKinds(Inspection &inspection);
 void checkOrigins(const Scope &scope); ///< VerifyOrigins.cpp: whose keys attention of slices takes
 /// VerifyQuantized.cpp: that factors of 8 bits come with their scales.
 void checkFactorScales(Inspection &inspection, uint32_t role);
-/// VerifyWeightScales.cpp: that weights of 8 bits are left with their scales, and whether a product
-/// takes one with its own.
+/// VerifyWeightScales.cpp: that weights of 8 bits are left with their scales; the row of the scales
+/// that a value is; and whether a value is the weight, or its transpose, whose scale a row is.
 void checkWeightScales(Inspection &inspection, uint32_t role);
-bool isWeightWithScale(const Plan &plan, const Role &role, const Segment &segment, ValueId factor,
-                       ValueId scale);
+std::optional<int64_t> rowOfWeightScale(const Role &role, const Segment &segment, ValueId scale);
+bool isWeightOfRow(const Plan &plan, const Role &role, const Segment &segment, ValueId factor,
+                   int64_t row);
 void checkJob(Inspection &inspection, uint32_t role); ///< VerifyJob.cpp: programs against the job
 /// VerifyPadding.cpp: bytes of blocks in no parameter.
 void checkPadding(Inspection &inspection, uint32_t role);

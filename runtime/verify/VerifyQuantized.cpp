@@ -122,6 +122,13 @@ struct CellPair {
   Spot at;
 };
 
+/// A cell from which a segment takes a weight, of which it has the scale.
+struct CellOfWeight {
+  uint32_t factor;
+  int64_t row; ///< of the scales
+  Spot at;
+};
+
 class ScaleOfFactorCheck {
 public:
   ScaleOfFactorCheck(Inspection &report, uint32_t role)
@@ -150,19 +157,22 @@ private:
       for (size_t f = 0; op.kind == OpKind::MatMulScaled && f < kFactors; ++f) {
         ValueId factor = op.operands[f], scale = op.operands[f + kFactors];
         const Boundary *factorIn = entered[factor], *scaleIn = entered[scale];
+        std::optional<int64_t> row = rowOfWeightScale(role_, segment, scale);
+        bool isWeight = row && isWeightOfRow(report_.plan(), role_, segment, factor, *row);
         if (factorIn && scaleIn)
           pairs_.push_back(
               {factorIn->cell, scaleIn->cell, factorIn->shift, scaleIn->shift, {roleIndex_, s, i}});
-        else if (!areOfOne(segment, factor, scale) &&
-                 !isWeightWithScale(report_.plan(), role_, segment, factor, scale))
+        else if (factorIn && row && !isWeight)
+          weights_.push_back({factorIn->cell, *row, {roleIndex_, s, i}});
+        else if (!areOfOne(segment, factor, scale) && !isWeight)
           refuse({roleIndex_, s, i}, segment, factor, scale);
       }
     }
   }
 
-  /// What a segment leaves in the cells of a pair belongs together.
+  /// What a segment leaves in the cells of a pair belongs together, and in others is the weight.
   void checkLeft(const Segment &segment) {
-    if (pairs_.empty())
+    if (pairs_.empty() && weights_.empty())
       return;
     std::vector<const Boundary *> left(role_.cells.size(), nullptr);
     for (const Boundary &out : segment.outs)
@@ -178,6 +188,14 @@ private:
                                 segment.name, role_.cells[pair.factor].name,
                                 role_.cells[pair.scale].name));
     }
+    for (const CellOfWeight &weight : weights_)
+      if (const Boundary *factor = left[weight.factor];
+          factor != nullptr &&
+          !isWeightOfRow(report_.plan(), role_, segment, factor->value, weight.row))
+        report_.add(Rule::Scale, weight.at,
+                    fmt::format("segment '{}' leaves no weight in the cell '@{}' whose scale "
+                                "'matmul_scaled' takes with it",
+                                segment.name, role_.cells[weight.factor].name));
   }
 
   /// Whether one op has quantised the factor and made the scale.
@@ -203,6 +221,7 @@ private:
   uint32_t roleIndex_;
   const Role &role_;
   std::vector<CellPair> pairs_;
+  std::vector<CellOfWeight> weights_;
 };
 
 } // namespace

@@ -47,8 +47,9 @@ std::optional<WeightPart> weightOf(const Role &role, const Segment &segment, Val
   return part;
 }
 
-/// The row of the scales that a value is in.
-std::optional<int64_t> rowOf(const Role &role, const Segment &segment, ValueId scale) {
+} // namespace
+
+std::optional<int64_t> rowOfWeightScale(const Role &role, const Segment &segment, ValueId scale) {
   const Op *view = opOf(segment, scale);
   if (view == nullptr || view->kind != OpKind::View || !isFixed(*view))
     return std::nullopt;
@@ -57,6 +58,8 @@ std::optional<int64_t> rowOf(const Role &role, const Segment &segment, ValueId s
     return std::nullopt;
   return view->getInt(AttrKey::offset) / kScaleStride;
 }
+
+namespace {
 
 class WeightScaleCheck {
 public:
@@ -119,11 +122,10 @@ private:
 
 } // namespace
 
-bool isWeightWithScale(const Plan &plan, const Role &role, const Segment &segment, ValueId factor,
-                       ValueId scale) {
+bool isWeightOfRow(const Plan &plan, const Role &role, const Segment &segment, ValueId factor,
+                   int64_t row) {
   std::optional<WeightPart> part = weightOf(role, segment, factor);
-  std::optional<int64_t> row = rowOf(role, segment, scale);
-  if (!part || !row)
+  if (!part)
     return false;
   for (size_t p = 0; p < plan.params.size(); ++p) {
     const Param &param = plan.params[p];
@@ -131,7 +133,7 @@ bool isWeightWithScale(const Plan &plan, const Role &role, const Segment &segmen
                                  : param.block == part->block && param.offset == part->offset &&
                                        param.type.numel() == part->numel;
     if (isIt)
-      return isKeptIn8Bits(param) && numberOfScale(plan, p) == *row;
+      return isKeptIn8Bits(param) && numberOfScale(plan, p) == row;
   }
   return false;
 }

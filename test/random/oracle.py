@@ -607,11 +607,8 @@ ERRORS = {
     "fp8-blockwise-device": lambda f: f.has("model.fp8") and f["model.fp8_recipe"] == "blockwise" and
     f.has("cluster.gpu") and f["cluster.gpu"] not in HOPPER | NO_FP8,
     "fp8-extents": lambda f: f.has("model.fp8") and fp8_extent(f),
-    "fp8-delayed-stages": lambda f: f.has("model.fp8") and f["model.fp8_recipe"] == "delayed" and
-    f["model.pipeline_model_parallel_size"] > 1,
     "fp8-param-gather-unsupported": lambda f: f.has("model.fp8") and f.on("ddp.fp8_param_gather") and (
-        f["model.fp8_recipe"] not in ("tensorwise", "delayed") or f["model.pipeline_model_parallel_size"] > 1 or
-        not f.fsdp),
+        f["model.fp8_recipe"] not in ("tensorwise", "delayed") or not f.fsdp),
     "fp8-attention-unsupported": lambda f: f.has("model.fp8") and (
         f.on("model.fp8_dot_product_attention") or f.on("model.fp8_multi_head_attention")),
     "fp8-output-projection-unsupported": lambda f: f.has("model.fp8") and f.on("model.fp8_output_proj"),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains golden cases in fp8 and compares losses and norms with PyTorch's. Needs nothing but Python.
 
-    run_fp8.py values CASE [--variants V...] [--ranks N...] [--strategies S...]   PyTorch's losses and norms
-    run_fp8.py resume CASE FORMAT... [--variants V...]                            a run from a checkpoint goes on to the bit
+    run_fp8.py values CASE [--variants V...] [--ranks N...] [--strategies S...] [--pipelines P...]   PyTorch's losses and norms
+    run_fp8.py resume CASE FORMAT... [--variants V...] [--pipelines P...]        a run from a checkpoint goes on to the bit
 """
 
 import argparse
@@ -38,6 +38,15 @@ VARIANTS["gathered_recomputed"] = [*VARIANTS["gathered"], *VARIANTS["recomputed"
 # Weights that are gathered in fp8 are rounded once, and not to bf16 before.
 SAME_AS = {"recomputed": "hybrid", "kept": "hybrid", "delayed_recomputed": "delayed", "delayed_kept": "delayed", "gathered": "hybrid",
            "gathered_kept": "hybrid", "gathered_recomputed": "hybrid", "gathered_delayed": "delayed"}
+TWO_STAGES = "model.pipeline_model_parallel_size=2"
+LAYOUT = "model.pipeline_model_parallel_layout"
+PIPELINES = {
+    "none": [],
+    "1f1b": [TWO_STAGES, f'{LAYOUT}="Ett|tL"'],
+    "zero_bubble": [TWO_STAGES, f'{LAYOUT}="Et|ttL"', "model.pipeline_schedule=zero_bubble"],
+    "interleaved": [TWO_STAGES, f'{LAYOUT}="E|t|tt|L"', "model.pipeline_schedule=interleaved",
+                    "model.virtual_pipeline_model_parallel_size=2"],
+}
 SAVES = {"torch_dist": "optim", "fsdp_dtensor": "optim_grads_params"}
 
 
@@ -55,11 +64,12 @@ def expect(condition, text):
         sys.exit(text)
 
 
-def check_values(case, variant, ranks, strategy):
+def check_values(case, variant, ranks, strategy, pipeline):
     golden = json.loads((HERE / "values" / f"{case}_fp8.json").read_text())
     want = golden["variants"][SAME_AS.get(variant, variant)]
     bf16 = want["bf16"]
-    settings = [*STRATEGIES[strategy], *VARIANTS[variant], f"cluster.gpus_per_node={ranks}", f"train.train_iters={len(bf16)}"]
+    settings = [*STRATEGIES[strategy], *VARIANTS[variant], *PIPELINES[pipeline], f"cluster.gpus_per_node={ranks}",
+                f"train.train_iters={len(bf16)}"]
     with tempfile.TemporaryDirectory() as folder:
         rows = train(case, settings, pathlib.Path(folder))
     expect(len(rows) == len(bf16), f"{len(rows)} steps")
@@ -70,15 +80,15 @@ def check_values(case, variant, ranks, strategy):
         expect(worst[key] <= allowed, f"{case} {variant}: {key} is off by {worst[key]:.1e}, allowed {allowed:.1e}")
     apart = sum(abs(row["loss"] - value) / value for row, value in zip(rows, bf16)) / len(rows)
     expect(apart <= want["from_bf16"], f"{case} {variant}: losses are {apart:.1e} from bf16's, allowed {want['from_bf16']:.1e}")
-    print(f"{case} {variant}, ranks {ranks}, {strategy}: loss off by {worst['loss']:.1e}, norm by {worst['grad_norm']:.1e}; "
+    print(f"{case} {variant}, ranks {ranks}, {strategy}, pipeline {pipeline}: loss off by {worst['loss']:.1e}, norm by {worst['grad_norm']:.1e}; "
           f"{apart:.1e} from bf16", flush=True)
     return [row["loss"] for row in rows]
 
 
-def check_resume(case, format_, variant):
+def check_resume(case, format_, variant, pipeline):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        settings = [*VARIANTS[variant], *STRATEGIES[SAVES[format_]], f"checkpoint.ckpt_format={format_}", "cluster.gpus_per_node=2",
+        settings = [*VARIANTS[variant], *PIPELINES[pipeline], *STRATEGIES[SAVES[format_]], f"checkpoint.ckpt_format={format_}", "cluster.gpus_per_node=2",
                     "train.train_iters=12", f'checkpoint.save="{folder}/saved"', "checkpoint.save_interval=5"]
         rows = train(case, settings, folder)
         again = train(case, [*settings[:-2], f'checkpoint.load="{folder}/saved"', "checkpoint.ckpt_step=5"], folder)
@@ -86,7 +96,7 @@ def check_resume(case, format_, variant):
     want, got = ([[row[key] for key in keys] for row in part] for part in (rows[5:], again))
     for a, b in itertools.zip_longest(want, got):
         expect(a == b, f"{format_}: {b} instead of {a}")
-    print(f"{case} {variant}, {format_}: {len(got)} steps after the checkpoint are the same", flush=True)
+    print(f"{case} {variant}, {format_}, pipeline {pipeline}: {len(got)} steps after the checkpoint are the same", flush=True)
 
 
 def main():
@@ -97,15 +107,15 @@ def main():
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["hybrid"])
     parser.add_argument("--ranks", nargs="+", type=int, default=[1])
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=["no_shard"])
+    parser.add_argument("--pipelines", nargs="+", choices=PIPELINES, default=["none"])
     args = parser.parse_args()
     if args.what == "resume":
-        for format_ in args.formats:
-            for variant in args.variants:
-                check_resume(args.case, format_, variant)
+        for format_, variant, pipeline in itertools.product(args.formats, args.variants, args.pipelines):
+            check_resume(args.case, format_, variant, pipeline)
         return
     first = {}
-    for variant, ranks, strategy in itertools.product(args.variants, args.ranks, args.strategies):
-        loss = check_values(args.case, variant, ranks, strategy)[0]
+    for variant, ranks, strategy, pipeline in itertools.product(args.variants, args.ranks, args.strategies, args.pipelines):
+        loss = check_values(args.case, variant, ranks, strategy, pipeline)[0]
         # What is computed for a sample is the same in each layout; only sums over samples are rounded otherwise.
         want = first.setdefault(SAME_AS.get(variant, variant), loss)
         expect(abs(loss - want) <= 1e-6 * want, f"{variant}: the first loss is {loss}, and was {want}")
