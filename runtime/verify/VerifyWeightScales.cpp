@@ -5,6 +5,7 @@
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/WeightScales.h"
 #include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {
 namespace {
@@ -79,11 +80,14 @@ private:
     const Segment &segment = role_.segments[s];
     std::set<int64_t> made; // blocks
     std::set<ValueId> amax;
-    for (const Op &op : segment.ops)
-      if (op.kind == OpKind::QuantizeShard) {
-        made.insert(op.getInt(AttrKey::block));
-        amax.insert(op.operands[1]);
-      }
+    for (uint32_t i = 0; i < segment.ops.size(); ++i) {
+      const Op &op = segment.ops[i];
+      if (op.kind != OpKind::QuantizeShard)
+        continue;
+      made.insert(op.getInt(AttrKey::block));
+      amax.insert(op.operands[1]);
+      checkShared({roleIndex_, s, i}, segment, op);
+    }
     bool isOfOne = true, hasScales = false;
     for (const Segment::Boundary &out : segment.outs) {
       const Cell &cell = role_.cells[out.cell];
@@ -105,6 +109,19 @@ private:
                 fmt::format("segment '{}' leaves weights of 8 bits and scales that are not all of "
                             "them, made of the same magnitudes",
                             segment.name));
+  }
+
+  /// Ranks that have other parts of the block quantise by the largest magnitudes of all of them.
+  void checkShared(Spot at, const Segment &segment, const Op &op) {
+    const Block &block = plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))];
+    Axes parts = axesOf(plan_, block.group) | axesOf(plan_, block.stateGroup);
+    const Op *largest = opOf(segment, op.operands[1]);
+    bool isMax = largest != nullptr && largest->kind == OpKind::AllReduceMax;
+    if ((parts & ~(isMax ? axesOf(plan_, largest->group) : Axes{0})) != 0)
+      report_.add(Rule::Scale, at,
+                  fmt::format("'quantize_shard' takes '%{}', which is not the largest of all ranks "
+                              "that have parts of block '{}'",
+                              segment.values[op.operands[1]].name, block.name));
   }
 
   size_t blocksOf8Bits() const {

@@ -70,6 +70,8 @@ def variants():
     yield "fp16-3", "llama_tiny", [*fsdp, *FP16, *THREE_MICROBATCHES]
     yield "gpt2-fp16-1", "gpt2_tiny", [*STRATEGIES["optim"], *FP16, *ONE_MICROBATCH]
     yield "fp8-delayed", "llama_tiny", [*fsdp, *FP8_DELAYED]
+    yield "fp8-gathered", "llama_tiny", [*fsdp, *FP8_DELAYED, "mixed_precision.fp8_recipe=tensorwise", "ddp.fp8_param_gather=true",
+                                         *ONE_MICROBATCH]
     yield "recompute", "llama_tiny", [*fsdp, *FULL]
     yield "eval", "llama_tiny", [*fsdp, *EVAL]
     yield "three-ranks", "llama_tiny", [*fsdp, *THREE_RANKS, "train.global_batch_size=12"]
@@ -130,6 +132,9 @@ def variants():
     yield "interleaved-4", "llama_tiny", [*stages(2, 4, "interleaved"), *TIED]
     yield "interleaved-5", "llama_tiny", [*stages(2, 5, "interleaved"), "model.microbatch_group_size_per_vp_stage=3"]
     yield "interleaved-fsdp", "llama_tiny", [*stages(2, 2, "interleaved", ranks=2), *fsdp]
+    gathered = [*fsdp, *FP8_DELAYED, "model.seq_length=16", "ddp.fp8_param_gather=true"]
+    yield "stages-fp8", "llama_tiny", [*stages(2, 3), *FP8_DELAYED, "model.seq_length=16"]
+    yield "zero_bubble-fp8", "llama_tiny", [*stages(2, 2, "zero_bubble"), *gathered, "ddp.keep_fp8_transpose_cache=true"]
     yield "background-stages", "llama_tiny", [*stages(2, 2, ranks=2), *fsdp, *PIECES]
 
 

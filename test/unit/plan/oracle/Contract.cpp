@@ -48,7 +48,8 @@ public:
       checkHost();
     checkUnread();
     for (const Param &param : plan_.params) {
-      need(isComputeType(param.type.dtype), param.name + " is of a type that no model has");
+      need(isComputeType(param.type.dtype) || param.type.dtype == DType::F8E4M3,
+           param.name + " is of a type that no model has");
       checkReasons(param);
     }
     checkStateTypes();
@@ -63,6 +64,8 @@ public:
         const Cell &cell = role_.cells[boundary.cell];
         need(value.type == cell.type && isInCell(value.place, cell, boundary.shift),
              value.name + " is not like its cell");
+        need(boundary.shift == 0 || cell.kind == CellKind::Buffer,
+             cell.name + " has what is of another microbatch, and is no buffer");
       }
     return problem_;
   }

@@ -45,6 +45,7 @@ struct Facts {
   StepPart step = StepPart::None;
   bool hasOwnPart = false; ///< computes what its rank has by its index in the group
   WeightSource weights = WeightSource::None;
+  int8_t scale = -1; ///< of its results of 8 bits, a result too
 };
 Facts factsOf(OpKind kind);
 

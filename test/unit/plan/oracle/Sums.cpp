@@ -46,6 +46,8 @@ public:
       problem_ = findNormBreak(plan_, members_.positions(), terms_);
     if (problem_.empty())
       problem_ = findOriginBreak(terms_);
+    if (problem_.empty())
+      problem_ = findScaleBreak(plan_, members_.positions(), terms_);
     checkAlike();
     checkLost();
     return problem_.empty() ? findTypeBreak(plan_, members_.positions(), terms_) : problem_;

@@ -132,4 +132,8 @@ std::string findNormBreak(const Plan &plan, const Positions &positions,
 /// go back: what is wrong, or nothing.
 std::string findOriginBreak(const std::vector<Term> &terms);
 
+/// Where a product takes a factor of 8 bits with another scale than its own: which, or nothing.
+std::string findScaleBreak(const Plan &plan, const Positions &positions,
+                           const std::vector<Term> &terms);
+
 } // namespace shardc::plan::oracle

@@ -1,0 +1,92 @@
+// Factors of 8 bits and their scales: each product is followed back to the ops that have made both.
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "Contract.h"
+#include "Terms.h"
+
+namespace shardc::plan::oracle {
+namespace {
+
+constexpr int64_t kFromScaleToScale = 4; ///< elements, of those of weights
+
+class Scales {
+public:
+  Scales(const Plan &plan, const Positions &positions, const std::vector<Term> &terms)
+      : plan_(plan), positions_(positions), terms_(terms) {}
+
+  std::string find() const {
+    for (const Term &term : terms_)
+      for (size_t f = 0; is(term, OpKind::MatMulScaled) && f < 2; ++f)
+        if (!areOfOne(at(term.from[f]), at(term.from[f + 2])) &&
+            !isWeight(term.from[f], at(term.from[f + 2])))
+          return fmt::format("rank {}: a product takes factor {} with another scale than its own",
+                             term.rank, f);
+    return {};
+  }
+
+private:
+  const Term &at(int term) const { return terms_[static_cast<size_t>(term)]; }
+  static bool is(const Term &term, OpKind kind) {
+    return term.op != nullptr && term.op->kind == kind;
+  }
+
+  static bool areOfOne(const Term &factor, const Term &scale) {
+    if (factor.op == nullptr || factor.op != scale.op || factor.rank != scale.rank ||
+        factor.run != scale.run)
+      return false;
+    int8_t result = factsOf(factor.op->kind).scale;
+    return result >= 0 && scale.result == static_cast<uint32_t>(result) &&
+           factor.result != scale.result;
+  }
+
+  /// Whether the factor is a weight that is kept in 8 bits, or its transpose, with its scale.
+  bool isWeight(int factor, const Term &scale) const {
+    while (is(at(factor), OpKind::Transpose))
+      factor = at(factor).from[0];
+    std::optional<Weights> weights = weightsOf(plan_, positions_, terms_, factor);
+    if (!weights || !is(scale, OpKind::View) || !is(at(scale.from[0]), OpKind::WeightScales))
+      return false;
+    int64_t number = 0;
+    for (const Param &param : plan_.params) {
+      if (param.type.dtype != DType::F8E4M3)
+        continue;
+      if (param.block == weights->block && param.offset == weights->begin &&
+          param.type.numel() == at(factor).numel)
+        return scale.begin == number * kFromScaleToScale &&
+               isOfMagnitudes(factor, at(scale.from[0]).from[0]);
+      ++number;
+    }
+    return false;
+  }
+
+  /// Whether all ranks have made their parts of it by these magnitudes.
+  bool isOfMagnitudes(int weight, int magnitudes) const {
+    const Term &term = at(weight);
+    if (is(term, OpKind::View))
+      return isOfMagnitudes(term.from[0], magnitudes);
+    if (is(term, OpKind::AllGather))
+      return std::ranges::all_of(term.members,
+                                 [&](int member) { return isOfMagnitudes(member, magnitudes); });
+    if (!is(term, OpKind::QuantizeShard))
+      return false;
+    const Term &its = at(term.from[1]), &these = at(magnitudes);
+    return term.from[1] == magnitudes ||
+           (is(its, OpKind::AllReduceMax) && its.members == these.members);
+  }
+
+  const Plan &plan_;
+  const Positions &positions_;
+  const std::vector<Term> &terms_;
+};
+
+} // namespace
+
+std::string findScaleBreak(const Plan &plan, const Positions &positions,
+                           const std::vector<Term> &terms) {
+  return Scales(plan, positions, terms).find();
+}
+
+} // namespace shardc::plan::oracle
