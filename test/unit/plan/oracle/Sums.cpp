@@ -1,7 +1,6 @@
 #include "Sums.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
 #include <set>
@@ -42,12 +41,11 @@ public:
     for (const Norm &norm : norms_)
       for (auto [term, block] : norm.gradients)
         checkGradient(term, block, norm.rank, norm.step);
-    if (problem_.empty())
-      problem_ = findNormBreak(plan_, members_.positions(), terms_);
+    for (auto find : {findNormBreak, findScaleBreak})
+      if (problem_.empty())
+        problem_ = find(plan_, members_.positions(), terms_);
     if (problem_.empty())
       problem_ = findOriginBreak(terms_);
-    if (problem_.empty())
-      problem_ = findScaleBreak(plan_, members_.positions(), terms_);
     checkAlike();
     checkLost();
     return problem_.empty() ? findTypeBreak(plan_, members_.positions(), terms_) : problem_;
