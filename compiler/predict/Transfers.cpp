@@ -43,16 +43,20 @@ constexpr LostRow kLost[] = {
 #include "compiler/predict/LinkTable.def"
 };
 
-constexpr bool isMeasured(CollectiveKind kind, Transport transport) {
-  bool hasTime = false, hasLost = false;
+constexpr bool hasTime(CollectiveKind kind, Transport transport) {
+  bool isThere = false;
   for (const TimeRow &row : kTimes)
-    hasTime |= row.kind == kind && row.transport == transport;
+    isThere |= row.kind == kind && row.transport == transport;
+  return isThere;
+}
+constexpr bool isMeasured(CollectiveKind kind, Transport transport) {
+  bool hasLost = false;
   for (const LostRow &row : kLost)
     hasLost |= row.kind == kind && row.transport == transport;
-  return hasTime && hasLost;
+  return hasLost && hasTime(kind, transport);
 }
-/// The collective whose measured times stand for it: one that moves as many bytes over the same
-/// links.
+/// The collective that stands for it where it was not measured: one that moves as many bytes over
+/// the same links. So does the slowdown of products.
 constexpr CollectiveKind measuredAs(CollectiveKind kind) {
   switch (kind) {
   case CollectiveKind::AllReduceMax:
@@ -160,8 +164,12 @@ Curve measuredTime(CollectiveKind kind, Transport transport, int64_t members) {
 
 /// Between H200s of one NVLink domain; as NCCL's kernels if the transport was not measured.
 Link measuredLink(CollectiveKind kind, Transport transport, int64_t members) {
-  if (CollectiveKind like = measuredAs(kind); like != kind)
-    return measuredLink(like, Transport::Nccl, isOfTwo(kind) ? 2 : members);
+  if (CollectiveKind like = measuredAs(kind); like != kind) {
+    Link link = measuredLink(like, Transport::Nccl, isOfTwo(kind) ? 2 : members);
+    if (hasTime(kind, Transport::Nccl))
+      link.time = measuredTime(kind, Transport::Nccl, members);
+    return link;
+  }
   Transport way = isMeasured(kind, transport) ? transport : Transport::Nccl;
   const LostRow *row = llvm::find_if(
       kLost, [&](const LostRow &row) { return row.kind == kind && row.transport == way; });

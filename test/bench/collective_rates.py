@@ -2,11 +2,11 @@
 """Measures NCCL's collectives by kind, size and number of GPUs of one host: the source of
 compiler/predict/LinkTable.def.
 
-    collective_rates.py [--gpus 2 4] [--mib 0.25 1 4 16 64 256 1024] [--rows]
+    collective_rates.py [--gpus 2 4] [--mib 0.25 1 4 16 64 256 1024] [--kinds all_gather shift ...] [--rows]
 
 For each number of GPUs one process each. Every collective is captured in a graph ten times over and replayed; printed are
-microseconds of one and the GB/s that a rank takes in: sizes are of the whole value, (n - 1) / n of it for a gather or a
-reduce-scatter, twice that for an all-reduce. --rows prints rows for LinkTable.def instead. Needs PyTorch; bf16, sums in
+microseconds of one and the GB/s that a rank takes in: sizes are of the whole value, (n - 1) / n of it for a gather, a
+reduce-scatter or an all-to-all, twice that for an all-reduce, and all of it for a shift. --rows prints rows for LinkTable.def instead. Needs PyTorch; bf16, sums in
 the wire's type.
 """
 
@@ -17,29 +17,44 @@ import subprocess
 import sys
 
 REPEATS, REPLAYS = 10, 12
+# What a rank takes in of a whole value, with n ranks.
+TAKEN = {"all_gather": lambda n: (n - 1) / n, "reduce_scatter": lambda n: (n - 1) / n, "all_reduce": lambda n: 2 * (n - 1) / n,
+         "all_reduce_max": lambda n: 2 * (n - 1) / n, "all_to_all": lambda n: (n - 1) / n, "shift": lambda n: 1}
 
 
-def worker(sizes, rows):
+def worker(sizes, wanted, rows):
     import torch
     import torch.distributed as dist
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    kinds = {"all_gather": lambda whole, part: dist.all_gather_into_tensor(whole, part),
-             "reduce_scatter": lambda whole, part: dist.reduce_scatter_tensor(part, whole),
-             "all_reduce": lambda whole, part: dist.all_reduce(whole)}
-    for kind, call in kinds.items():
+
+    def shift(whole, other):
+        """Each gives its value to the next one."""
+        pair = [dist.P2POp(dist.isend, whole, (rank + 1) % world), dist.P2POp(dist.irecv, other, (rank - 1) % world)]
+        for work in dist.batch_isend_irecv(pair):
+            work.wait()
+
+    kinds = {"all_gather": lambda whole, part, other: dist.all_gather_into_tensor(whole, part),
+             "reduce_scatter": lambda whole, part, other: dist.reduce_scatter_tensor(part, whole),
+             "all_reduce": lambda whole, part, other: dist.all_reduce(whole),
+             "all_reduce_max": lambda whole, part, other: dist.all_reduce(whole, dist.ReduceOp.MAX),
+             "all_to_all": lambda whole, part, other: dist.all_to_all_single(other, whole),
+             "shift": lambda whole, part, other: shift(whole, other)}
+    for kind in wanted:
+        call = kinds[kind]
         for mib in sizes:
             count = int(mib * 2**20) // 2 // world * world
             whole = torch.randn(count, device="cuda", dtype=torch.bfloat16)
             part = torch.randn(count // world, device="cuda", dtype=torch.bfloat16)
-            call(whole, part)
+            other = torch.empty_like(whole)
+            call(whole, part, other)
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 for _ in range(REPEATS):
-                    call(whole, part)
+                    call(whole, part, other)
             times = []
             for _ in range(REPLAYS):
                 begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -50,7 +65,7 @@ def worker(sizes, rows):
                 torch.cuda.synchronize()
                 times.append(begin.elapsed_time(end) * 1e3 / REPEATS)
             us = statistics.median(times[2:])
-            taken = count * 2 * (world - 1) / world * (2 if kind == "all_reduce" else 1)
+            taken = count * 2 * TAKEN[kind](world)
             if rank == 0 and rows:
                 name = "".join(word.capitalize() for word in kind.split("_"))
                 print(f"TIME({name}, Nccl, {world}, {mib:g}, {us:.1f})", flush=True)
@@ -63,11 +78,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--mib", type=float, nargs="+", default=[0.25, 1, 4, 16, 64, 256, 1024])
+    parser.add_argument("--kinds", choices=TAKEN, nargs="+", default=list(TAKEN))
     parser.add_argument("--rows", action="store_true")
     options = parser.parse_args()
     if "RANK" in os.environ:
-        return worker(options.mib, options.rows)
-    arguments = ["--mib", *(str(mib) for mib in options.mib), *["--rows"] * options.rows]
+        return worker(options.mib, options.kinds, options.rows)
+    arguments = ["--mib", *(str(mib) for mib in options.mib), "--kinds", *options.kinds, *["--rows"] * options.rows]
     for gpus in options.gpus:
         shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "WORLD_SIZE": str(gpus)}
         ranks = [subprocess.Popen([sys.executable, __file__, *arguments], env={**shared, "RANK": str(rank)})
