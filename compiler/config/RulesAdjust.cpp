@@ -69,13 +69,16 @@ void ruleDelayWgradTwin(RuleContext &ctx) {
   keepInStep(ctx, Opt::ModelDelayWgradCompute, Opt::DdpDelayWgradCompute);
 }
 
-void ruleTpOverlapInParts(RuleContext &ctx) {
-  if (!ctx.on(Opt::ModelTpCommOverlap))
-    return;
-  for (Opt opt :
-       {Opt::ModelTpCommOverlapAg, Opt::ModelTpCommOverlapRs, Opt::ModelTpCommOverlapRsDgrad})
-    if (ctx.on(opt))
-      ctx.adjust(opt, Value::ofBool(false), Opt::ModelTpCommOverlap);
+void ruleTpOverlapDropout(RuleContext &ctx) {
+  bool isServed = ctx.derived().tensorParallel >= 2 && ctx.on(Opt::ModelSequenceParallel);
+  if (isServed && ctx.on(Opt::ModelTpCommOverlap) &&
+      ctx.cfg().getFloatOr(Opt::ModelHiddenDropout, 0) > 0)
+    ctx.adjust(Opt::ModelTpCommOverlap, Value::ofBool(false), Opt::ModelHiddenDropout);
+}
+
+void ruleTpOverlapDgrad(RuleContext &ctx) {
+  if (ctx.on(Opt::ModelTpCommOverlap) && ctx.isWritten(Opt::ModelTpCommOverlapRsDgrad))
+    ctx.adjust(Opt::ModelTpCommOverlapRsDgrad, Value::ofBool(true), Opt::ModelTpCommOverlap);
 }
 
 void ruleFsdpDecoupledGrad(RuleContext &ctx) {

@@ -392,6 +392,19 @@ void ruleSequenceDividesTensor(RuleContext &ctx) {
                {local, d.tensorParallel});
 }
 
+void ruleTpOverlapPieces(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (!ctx.on(Opt::ModelTpCommOverlap) || !ctx.has(Opt::ModelTpCommOverlapPieces))
+    return;
+  int64_t pieces = ctx.num(Opt::ModelTpCommOverlapPieces);
+  int64_t rows = product({d.microBatch, d.seqLength}) / d.contextParallel;
+  if (rows % product({pieces, d.tensorParallel}) != 0)
+    ctx.report(
+           {Opt::ModelTpCommOverlapPieces, Opt::ModelTensorModelParallelSize, Opt::ModelSeqLength},
+           {pieces, rows, d.tensorParallel})
+        .fix(ctx.fixRemove(Opt::ModelTpCommOverlapPieces));
+}
+
 void ruleLearnedPositionsUnaligned(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   int64_t all = product({d.microBatch, d.seqLength}) / d.contextParallel;

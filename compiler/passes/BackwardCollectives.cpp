@@ -37,16 +37,36 @@ void backAllToAll(Gradients &gradients, const Op &op) { collective(gradients, op
 
 void backShift(Gradients &gradients, const Op &op) { collective(gradients, op); }
 
-/// Each member has computed a part of the gradient of what it shares.
+/// Each member has computed a part of the gradient of what it shares. Otherwise views cut a value
+/// into pieces one after the other, whose gradients are those of its own.
 void backView(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)
     return;
-  SHARDC_CHECK(op.getBool(plan::AttrKey::shared),
-               "forward views of activations are of all of them");
-  Op sum = gradients.makeOp(OpKind::AllReduce, {dy});
-  sum.group = op.group;
-  gradients.emitFor(op.operands[0], std::move(sum));
+  if (op.getBool(plan::AttrKey::shared)) {
+    Op sum = gradients.makeOp(OpKind::AllReduce, {dy});
+    sum.group = op.group;
+    return gradients.emitFor(op.operands[0], std::move(sum));
+  }
+  if (op.getInt(plan::AttrKey::offset) > 0)
+    return; // with the first piece
+  Op pack = gradients.makeOp(OpKind::Pack, {});
+  for (ValueId piece : gradients.piecesOf(op))
+    pack.operands.push_back(gradients.of(piece));
+  gradients.emitFor(op.operands[0], std::move(pack));
+}
+
+void backPack(Gradients &gradients, const Op &op) {
+  ValueId dy = gradients.of(op.results[0]);
+  if (dy == kNone)
+    return;
+  int64_t begin = 0;
+  for (ValueId part : op.operands) {
+    Op view = gradients.makeOp(OpKind::View, {dy});
+    view.set(plan::AttrKey::offset, begin);
+    begin += gradients.numelOf(part);
+    gradients.emitFor(part, std::move(view));
+  }
 }
 
 } // namespace shardc::passes

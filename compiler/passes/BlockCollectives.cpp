@@ -16,18 +16,10 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// The device for which transports are chosen. If the plan names no GPU, the transports are chosen
-/// for the GPU whose links were measured.
-const predict::Device &deviceOf(const plan::Plan &plan) {
-  std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
-  bool isKnown = gpu && !predict::device(*gpu).isHost();
-  return predict::device(isKnown ? *gpu : predict::Gpu::H200);
-}
-
 /// The transport of gathers, reductions or sums of blocks or of their shards.
 plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, CollectiveKind kind,
                           int16_t group, Scope scope = Scope::Whole) {
-  const predict::Device &device = deviceOf(plan);
+  const predict::Device &device = predict::deviceOf(plan);
   bool isGather = kind == CollectiveKind::AllGather;
   predict::Traffic traffic;
   traffic.kind = kind;

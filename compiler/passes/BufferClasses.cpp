@@ -101,6 +101,13 @@ private:
         for (ValueId value : op.results)
           sym_[value] = 1;
     }
+    for (size_t i = segment_.ops.size(); i-- > 0;) // of a part of a value, all of it
+      if (const Op &op = segment_.ops[i]; op.kind == OpKind::View && sym_[op.results[0]] != 0)
+        sym_[op.operands[0]] = 1;
+    for (const Op &op : segment_.ops)
+      if (op.kind == OpKind::Pack &&
+          std::ranges::any_of(op.operands, [&](ValueId part) { return sym_[part] != 0; }))
+        sym_[op.results[0]] = 1;
   }
 
   void backward(const Op &op) {
@@ -149,8 +156,10 @@ private:
   }
 
   void placeParts(const Op &pack) {
-    std::vector<const plan::Param *> params;
     auto block = static_cast<int32_t>(pack.getInt(Key::block));
+    if (block < 0)
+      return placePieces(pack);
+    std::vector<const plan::Param *> params;
     for (const plan::Param &param : plan_.params)
       if (param.block == block)
         params.push_back(&param);
@@ -164,6 +173,17 @@ private:
       SHARDC_CHECK(slots_[part].cls < 0, "'{}' has a place of its own", segment_.values[part].name);
       slots_[part] = whole;
       slots_[part].at.offset += params[k]->offset * dtypeBytes(segment_.values[part].type.dtype);
+    }
+  }
+
+  /// Of no block: one after the other.
+  void placePieces(const Op &pack) {
+    Slot slot = slots_[pack.results[0]];
+    for (ValueId piece : pack.operands) {
+      SHARDC_CHECK(slots_[piece].cls < 0, "'{}' has a place of its own",
+                   segment_.values[piece].name);
+      slots_[piece] = slot;
+      slot.at.offset += segment_.values[piece].type.bytes();
     }
   }
 

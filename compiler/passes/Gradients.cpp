@@ -152,8 +152,24 @@ Op Gradients::statsOf(const Op &loss) const {
 
 bool Gradients::isBetweenRanks(ValueId value) const {
   uint32_t def = segment_.values[value].def;
+  if (def != kNone && segment_.ops[def].kind == OpKind::Pack)
+    return isBetweenRanks(segment_.ops[def].operands[0]);
   return def != kNone && (segment_.ops[def].kind == OpKind::AllGather ||
                           segment_.ops[def].getBool(plan::AttrKey::shared));
+}
+
+std::vector<ValueId> Gradients::piecesOf(const Op &first) const {
+  std::vector<ValueId> pieces;
+  int64_t end = 0;
+  for (size_t i = index_; i < segment_.ops.size() && end < numelOf(first.operands[0]); ++i)
+    if (const Op &op = segment_.ops[i];
+        op.kind == OpKind::View && op.operands[0] == first.operands[0]) {
+      SHARDC_CHECK(op.getInt(plan::AttrKey::offset) == end && op.group < 0,
+                   "forward views of activations cut them into pieces");
+      pieces.push_back(op.results[0]);
+      end += numelOf(op.results[0]);
+    }
+  return pieces;
 }
 
 ValueId Gradients::tokenCount() const {

@@ -58,6 +58,10 @@ public:
   int64_t groupSize(int16_t group) const { return plan_.groupSize(group); }
   /// The statistics of this rank's columns from which `vocab_loss` is made.
   plan::Op statsOf(const plan::Op &loss) const;
+  /// What the views of a value are that cut it into pieces, of which the op whose rule runs is the
+  /// first one.
+  std::vector<plan::ValueId> piecesOf(const plan::Op &first) const;
+  int64_t numelOf(plan::ValueId value) const { return segment_.values[value].type.numel(); }
   /// Whether a value was made from parts that ranks have, or each rank makes a part of its
   /// gradient.
   bool isBetweenRanks(plan::ValueId value) const;

@@ -4,7 +4,8 @@
 // products. Megatron-LM's arrangement: a product by columns takes all of its operand, one by rows
 // leaves parts of a sum. With sequence parallelism, what lies between a sum and the next product by
 // columns is divided by rows of batch × sequence, which is contiguous where a part of a sequence
-// would not be. `backward` makes the collectives of gradients from those that stand here.
+// would not be, or in several pieces, each of which is divided so (RowPieces.cpp). `backward` makes
+// the collectives of gradients from those that stand here.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -99,13 +100,15 @@ void cutParams(plan::Plan &plan) {
 
 class Partitioner {
 public:
-  /// Ranks of `sharedKeys` have the same key/value heads; -1 if no two do.
+  /// Ranks of `sharedKeys` have the same key/value heads; -1 if no two do. Rows are divided in so
+  /// many pieces.
   Partitioner(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment, int16_t group,
-              int16_t sharedKeys)
+              int16_t sharedKeys, int64_t pieces)
       : plan_(plan), segment_(segment), group_(group), sharedKeys_(sharedKeys),
-        ranks_(plan.groupSize(group)), byRows_(plan.job.model.sequenceParallel),
-        parts_(segment.values.size(), Part::Whole), params_(segment.values.size(), nullptr),
-        shared_(segment.values.size(), kNone), gathered_(segment.values.size(), kNone) {
+        ranks_(plan.groupSize(group)), pieceCount_(pieces),
+        byRows_(plan.job.model.sequenceParallel), parts_(segment.values.size(), Part::Whole),
+        params_(segment.values.size(), nullptr), shared_(segment.values.size(), kNone),
+        gathered_(segment.values.size(), kNone), pieces_(segment.values.size()) {
     for (const plan::Segment::Boundary &in : segment.ins)
       if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param) {
         params_[in.value] = &plan.params[static_cast<size_t>(cell.of)];
@@ -120,6 +123,8 @@ public:
       cut(std::move(op));
     }
     plan::replaceOps(segment_, std::move(ops_));
+    if (pieceCount_ > 1) // pieces stand for what is divided by rows
+      plan::dropUnusedValues(segment_);
   }
 
 private:
@@ -165,8 +170,9 @@ private:
   static int64_t rowsOf(const Type &type) {
     return type.numel() / std::max<int64_t>(type.shape[type.rank - 1u], 1);
   }
+  /// Of a rank, in one piece.
   Type rowsOfRank(const Type &type) const {
-    return Type::of(type.dtype, {rowsOf(type) / ranks_, type.shape[type.rank - 1u]});
+    return Type::of(type.dtype, {rowsOf(type) / ranks_ / pieceCount_, type.shape[type.rank - 1u]});
   }
   /// Of a rank's part, where `heads` is the dimension that counts heads or columns.
   Type columnsOfRank(Type type, uint8_t dim) const {
@@ -179,12 +185,26 @@ private:
     segment_.values[value].type = type;
   }
 
+  /// Lets a value be divided by rows, in pieces of this type.
+  const std::vector<ValueId> &becomeRows(ValueId value, const Type &type) {
+    parts_[value] = Part::Rows;
+    if (pieceCount_ == 1) {
+      segment_.values[value].type = type;
+      return pieces_[value] = {value};
+    }
+    std::vector<ValueId> pieces;
+    for (int64_t piece = 0; piece < pieceCount_; ++piece)
+      pieces.push_back(addValue(fmt::format("{}.{}", nameOf(value), piece), type));
+    return pieces_[value] = std::move(pieces);
+  }
+
   ValueId addValue(std::string name, const Type &type) {
     ValueId value = plan::addValue(segment_, std::move(name), type);
     parts_.resize(segment_.values.size(), Part::Whole);
     params_.resize(segment_.values.size(), nullptr);
     shared_.resize(segment_.values.size(), kNone);
     gathered_.resize(segment_.values.size(), kNone);
+    pieces_.resize(segment_.values.size());
     return value;
   }
 
@@ -219,13 +239,23 @@ private:
   ValueId gathered(ValueId value) {
     if (gathered_[value] != kNone)
       return gathered_[value];
-    Op gather = collective(OpKind::AllGather, value);
-    Type type = typeOf(value);
+    Op pack = plan::makeOp(OpKind::Pack, {}, unit_, loc_);
+    const std::string name = nameOf(value) + ".all";
+    Type type = typeOf(pieces_[value].front());
     type.shape[0] *= ranks_;
-    ValueId result = addValue(nameOf(value) + ".all", type);
-    gather.results = {result};
-    append(std::move(gather));
-    return gathered_[value] = result;
+    for (ValueId piece : std::vector(pieces_[value])) {
+      Op gather = collective(OpKind::AllGather, piece);
+      gather.results = {addValue(pieceCount_ == 1 ? name : nameOf(piece) + ".all", type)};
+      pack.operands.push_back(gather.results[0]);
+      append(std::move(gather));
+    }
+    if (pieceCount_ == 1)
+      return gathered_[value] = pack.operands[0];
+    type.shape[0] *= pieceCount_;
+    pack.results = {addValue(name, type)};
+    gathered_[value] = pack.results[0];
+    append(std::move(pack));
+    return gathered_[value];
   }
 
   /// What a product by columns takes.
@@ -241,11 +271,35 @@ private:
     ValueId part = addValue(nameOf(sum) + ".part", type);
     op.results = {part};
     ops_.push_back(std::move(op));
-    Op reduce = collective(byRows_ ? OpKind::ReduceScatter : OpKind::AllReduce, part);
+    if (byRows_)
+      return scatter(part, sum);
+    Op reduce = collective(OpKind::AllReduce, part);
     reduce.results = {sum};
     append(std::move(reduce));
-    if (byRows_)
-      become(sum, Part::Rows, rowsOfRank(type));
+  }
+
+  /// Gives each rank its rows of a sum, of each piece.
+  void scatter(ValueId part, ValueId sum) {
+    const Type type = typeOf(part);
+    const std::vector<ValueId> pieces = becomeRows(sum, rowsOfRank(type));
+    for (size_t piece = 0; piece < pieces.size(); ++piece) {
+      ValueId rows = pieceCount_ == 1 ? part : rowsOfPiece(part, static_cast<int64_t>(piece));
+      Op reduce = collective(OpKind::ReduceScatter, rows);
+      reduce.results = {pieces[piece]};
+      append(std::move(reduce));
+    }
+  }
+
+  /// The rows of all ranks in a piece of what each of them has all rows of.
+  ValueId rowsOfPiece(ValueId value, int64_t piece) {
+    const Type type = typeOf(value);
+    Type rows = Type::of(type.dtype, {rowsOf(type) / pieceCount_, type.shape[type.rank - 1u]});
+    Op view = plan::makeOp(OpKind::View, {value}, unit_, loc_);
+    view.set(Key::offset, piece * rows.numel());
+    view.results = {addValue(fmt::format("{}.{}", nameOf(value), piece), rows)};
+    ValueId result = view.results[0];
+    append(std::move(view));
+    return result;
   }
 
   // ---- families of ops ----
@@ -255,27 +309,49 @@ private:
       op.group = group_;
       return appendSummed(std::move(op));
     }
-    if (byRows_) {
-      op.operands[0] = rowsOfIds(op.operands[0]);
-      op.operands[1] = shared(op.operands[1]);
-      become(op.results[0], Part::Rows, rowsOfRank(typeOf(op.results[0])));
+    if (!byRows_) {
+      ops_.push_back(std::move(op));
+      return;
     }
-    ops_.push_back(std::move(op));
+    divideIds(op.operands[0]);
+    op.operands[1] = shared(op.operands[1]);
+    becomeRows(op.results[0], rowsOfRank(typeOf(op.results[0])));
+    pushPieces(op);
   }
 
   /// This rank's rows of what each position has one of.
-  ValueId rowsOfIds(ValueId ids) {
-    if (gathered_[ids] != kNone)
-      return gathered_[ids];
-    int64_t rows = typeOf(ids).numel() / ranks_;
-    Op view = plan::makeOp(OpKind::View, {ids}, unit_, loc_);
-    view.set(Key::coef, rows);
-    view.group = group_;
-    ValueId result = addValue(nameOf(ids) + ".rows", Type::of(typeOf(ids).dtype, {rows}));
-    segment_.values[result].purpose = segment_.values[ids].purpose;
-    view.results = {result};
-    append(std::move(view));
-    return gathered_[ids] = result;
+  void divideIds(ValueId ids) {
+    if (!pieces_[ids].empty())
+      return;
+    std::vector<ValueId> pieces;
+    int64_t rows = typeOf(ids).numel() / ranks_ / pieceCount_;
+    for (int64_t piece = 0; piece < pieceCount_; ++piece) {
+      Op view = plan::makeOp(OpKind::View, {ids}, unit_, loc_);
+      view.set(Key::offset, piece * rows * ranks_).set(Key::coef, rows);
+      view.group = group_;
+      std::string name = nameOf(ids) + ".rows";
+      if (pieceCount_ > 1)
+        name += fmt::format(".{}", piece);
+      ValueId result = addValue(std::move(name), Type::of(typeOf(ids).dtype, {rows}));
+      segment_.values[result].purpose = segment_.values[ids].purpose;
+      view.results = {result};
+      append(std::move(view));
+      pieces.push_back(result);
+    }
+    pieces_[ids] = std::move(pieces);
+  }
+
+  /// Appends the op for each piece of what it takes and makes.
+  void pushPieces(const Op &op) {
+    for (size_t piece = 0; piece < static_cast<size_t>(pieceCount_); ++piece) {
+      Op own = op;
+      for (ValueId &operand : own.operands)
+        if (!pieces_[operand].empty())
+          operand = pieces_[operand][piece];
+      for (ValueId &result : own.results)
+        result = pieces_[result][piece];
+      ops_.push_back(std::move(own));
+    }
   }
 
   void cutProduct(Op op) {
@@ -320,6 +396,8 @@ private:
       op.group = group_; // the mask follows from the row among all rows
     for (ValueId result : op.results)
       becomeLike(result, op.operands[0]);
+    if (part == Part::Rows)
+      return pushPieces(op);
     ops_.push_back(std::move(op));
   }
 
@@ -329,10 +407,13 @@ private:
     Type type = typeOf(value);
     if (part == Part::Whole)
       return;
+    if (part == Part::Rows) {
+      int64_t rows = rowsOf(typeOf(pieces_[operand].front()));
+      becomeRows(value, type.rank == 1 ? Type::of(type.dtype, {rows}) : rowsOfRank(type));
+      return;
+    }
     if (type.rank == 1)
       return become(value, part, Type::of(type.dtype, {rowsOf(typeOf(operand))}));
-    if (part == Part::Rows)
-      return become(value, part, rowsOfRank(type));
     if (type.rank != 4)
       return become(value, part, columnsOfRank(type, type.rank - 1u));
     type.shape[2] = typeOf(operand).shape[2];
@@ -423,14 +504,16 @@ private:
   plan::Segment &segment_;
   int16_t group_, sharedKeys_;
   int64_t ranks_;
-  bool byRows_; ///< between products
+  int64_t pieceCount_; ///< of rows
+  bool byRows_;        ///< between products
   int32_t unit_ = -1;
   uint32_t loc_ = kNone;
   std::vector<Op> ops_;
   // By value:
   std::vector<Part> parts_;
-  std::vector<const plan::Param *> params_; ///< whose content it is
-  std::vector<ValueId> shared_, gathered_;  ///< views and gathers of it so far
+  std::vector<const plan::Param *> params_;  ///< whose content it is
+  std::vector<ValueId> shared_, gathered_;   ///< views and gathers of it so far
+  std::vector<std::vector<ValueId>> pieces_; ///< of what is divided by rows
 };
 
 } // namespace
@@ -443,13 +526,14 @@ void runPartition(plan::Plan &plan, Notes &) {
   if (int16_t group = groupToCut(plan); group >= 0) {
     cutParams(plan);
     int16_t sharedKeys = plan::innerGroupOf(plan, group, ranksOfKey(plan, plan.groupSize(group)));
+    int64_t pieces = choosePieces(plan, group);
     for (plan::Role &role : plan.roles) {
       for (plan::Cell &cell : role.cells)
         if (cell.kind == plan::CellKind::Param)
           cell.type = plan.params[static_cast<size_t>(cell.of)].type;
       for (plan::Segment &segment : role.segments)
         if (segment.body)
-          Partitioner(plan, role, segment, group, sharedKeys).run();
+          Partitioner(plan, role, segment, group, sharedKeys, pieces).run();
     }
   }
   if (hasSlices)

@@ -9,6 +9,10 @@ namespace shardc::passes {
 enum class PartitionRule : uint8_t { Lookup, Product, Rowwise, Heads, Loss, Whole, Later };
 PartitionRule partitionRuleOf(plan::OpKind kind);
 
+/// In how many pieces tensor-parallel ranks divide rows of batch × sequence, so that each moves
+/// beside products of others; 1 if pieces do not pay, or are not asked for.
+int64_t choosePieces(const plan::Plan &plan, int16_t group);
+
 /// Gives each context-parallel rank two mirrored chunks of each sequence. Attention is left as it
 /// is, of what a rank has: no op before `attendToSlices`. False if ranks have whole sequences.
 bool cutSequences(plan::Plan &plan);

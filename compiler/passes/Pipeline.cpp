@@ -17,9 +17,6 @@ constexpr PassId kOrder[] = {
     PassId::FuseResidualNorm,
     PassId::FuseLossHead,
     PassId::Backward,
-    // After Backward, whose ops it moves, and before Recompute, which makes again what ops behind
-    // the forward pass read.
-    PassId::ChunkLossHead,
     // Before Recompute: writing an activation again is cheaper than recomputing it.
     PassId::ReemitActivations,
     // On the whole body, forward and backward, but before ShardUnits: recomputed ops read weights,
@@ -36,6 +33,7 @@ constexpr PassId kOrder[] = {
     PassId::SplitStages,
     // After SplitStages, which cuts between layers, and before a pack follows the last gradient of
     // each unit.
+    PassId::OverlapTensorCollectives,
     PassId::DelayWeightGrads,
     PassId::ShardUnits,
     PassId::InsertCollectives,
@@ -63,10 +61,10 @@ bool isOptional(PassId id) {
   case PassId::FuseQkvRope:
   case PassId::FuseResidualNorm:
   case PassId::FuseLossHead:
-  case PassId::ChunkLossHead:
   case PassId::ReemitActivations:
   case PassId::FuseQkvAttention:
   case PassId::FuseEpilogues:
+  case PassId::OverlapTensorCollectives:
   case PassId::ReduceTiedHead:
   case PassId::FuseNormIntoExchange:
   case PassId::Overlap:

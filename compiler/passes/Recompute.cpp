@@ -120,7 +120,7 @@ private:
 
   /// Of activations: ranks keep their parts, and not those of others, in whatever order.
   bool isBrought(const Op &op) const {
-    if (op.kind == plan::OpKind::MergeSlices) {
+    if (op.kind == plan::OpKind::MergeSlices || op.kind == plan::OpKind::Pack) {
       uint32_t def = segment_.values[op.operands[0]].def;
       return def != kNone && isBrought(segment_.ops[def]);
     }

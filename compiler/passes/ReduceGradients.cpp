@@ -37,7 +37,7 @@ public:
     std::vector<Op> ops;
     ops.reserve(segment_.ops.size() + blocks_.size());
     for (Op &op : segment_.ops) {
-      bool isPack = op.kind == OpKind::Pack;
+      bool isPack = isOfBlock(op);
       uint32_t block = isPack ? static_cast<uint32_t>(op.getInt(Key::block)) : 0;
       ValueId whole = op.results.empty() ? kNone : op.results[0];
       ops.push_back(std::move(op));
@@ -48,6 +48,11 @@ public:
   }
 
 private:
+  /// Whether it makes a block's whole gradient.
+  static bool isOfBlock(const Op &op) {
+    return op.kind == OpKind::Pack && op.getInt(Key::block) >= 0;
+  }
+
   /// Whole gradients that exist only from the backward pass to their reduction.
   void markTransient() {
     for (plan::Value &value : segment_.values)
@@ -60,7 +65,7 @@ private:
   template <typename Predicate> void copySums(Predicate isElsewhere) {
     std::vector<uint8_t> isPacked(segment_.values.size(), 0);
     for (const Op &op : segment_.ops)
-      if (op.kind == OpKind::Pack)
+      if (isOfBlock(op))
         for (ValueId part : op.operands) {
           const Op &maker = segment_.ops[segment_.values[part].def];
           isPacked[part] = maker.kind == OpKind::AllReduce && isElsewhere(maker);
@@ -71,7 +76,7 @@ private:
     std::vector<Op> ops;
     for (Op &op : segment_.ops) {
       ValueId sum = op.results.empty() ? kNone : op.results[0];
-      if (op.kind == OpKind::Pack)
+      if (isOfBlock(op))
         for (ValueId &part : op.operands)
           part = isPacked[part] != 0 ? copyOf[part] : part;
       ops.push_back(std::move(op));
@@ -107,7 +112,7 @@ private:
         return plan_.params[a].offset < plan_.params[b].offset;
       });
     for (size_t i = 0; i < segment_.ops.size(); ++i) {
-      if (segment_.ops[i].kind != OpKind::Pack)
+      if (!isOfBlock(segment_.ops[i]))
         continue;
       const Op pack = segment_.ops[i];
       auto block = static_cast<uint32_t>(pack.getInt(Key::block));

@@ -139,7 +139,7 @@ private:
 std::set<uint32_t> blocksOfLookups(const Segment &segment) {
   std::set<uint32_t> blocks;
   for (const Op &op : segment.ops) {
-    if (op.kind != OpKind::Pack || op.operands.size() != 1)
+    if (op.kind != OpKind::Pack || op.operands.size() != 1 || op.getInt(Key::block) < 0)
       continue;
     uint32_t def = segment.values[op.operands[0]].def;
     if (def != kNone && segment.ops[def].kind == OpKind::EmbeddingBwd)

@@ -243,6 +243,12 @@ int64_t membersAmong(const plan::Plan &plan, const plan::Group &group, int64_t r
 
 } // namespace
 
+const Device &deviceOf(const plan::Plan &plan) {
+  std::optional<Gpu> gpu = findDevice(plan.needsGpu);
+  bool isKnown = gpu && !device(*gpu).isHost();
+  return device(isKnown ? *gpu : Gpu::H200);
+}
+
 Team teamOf(const Device &device, const plan::Plan &plan, int group) {
   const plan::Group &ranks = plan.groups[static_cast<size_t>(group)];
   int64_t nodes = std::max<int64_t>(plan.job.derived.nodes, 1);

@@ -9,6 +9,10 @@
 
 namespace shardc::predict {
 
+/// The device for which a plan is predicted while it is made. If the plan names no GPU, that is the
+/// GPU whose links were measured.
+const Device &deviceOf(const plan::Plan &plan);
+
 /// The ranks of a collective and their placement.
 struct Team {
   int64_t members = 1;

@@ -139,7 +139,7 @@ private:
 
   Tag ofPack(const Op &op) {
     auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
-    Tag tag = ofBlock(block, numel(op.results[0]));
+    Tag tag = block < 0 ? Tag() : ofBlock(block, numel(op.results[0]));
     for (ValueId part : op.operands)
       if (firstGap(tags_[part], numel(part)))
         return {tags_[part].block, true, {}};

@@ -90,11 +90,18 @@ private:
       needSame(i, op.results[tie.result], tie.value);
     if (op.kind == OpKind::View)
       needAt(i, op.results[0], op.operands[0], beginOf(op));
-    if (op.kind == OpKind::Pack) {
-      const std::vector<const Param *> &params =
-          scope_.inspection.paramsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
-      for (size_t p = 0; p < params.size(); ++p)
-        needAt(i, op.operands[p], op.results[0], {params[p]->offset});
+    if (op.kind == OpKind::Pack)
+      checkParts(i);
+  }
+
+  void checkParts(uint32_t i) {
+    const Op &op = scope_.segment.ops[i];
+    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    int64_t end = 0; // of the parts so far, if they are of no block
+    for (size_t p = 0; p < op.operands.size(); ++p) {
+      int64_t begin = block < 0 ? end : scope_.inspection.paramsOf(block)[p]->offset;
+      needAt(i, op.operands[p], op.results[0], {begin});
+      end += scope_.value(op.operands[p]).type.numel();
     }
   }
 

@@ -136,10 +136,8 @@ void ShapeCheck::checkView() {
 void ShapeCheck::checkPack() {
   const Plan &plan = scope_.plan();
   int64_t block = op_.getInt(Key::block);
-  if (block < 0) {
-    scope_.add(Rule::Shape, index_, "'pack' names no block");
-    return;
-  }
+  if (block < 0)
+    return checkJoined();
   const std::vector<const Param *> &params =
       scope_.inspection.paramsOf(static_cast<int32_t>(block));
   need(out(0).numel() == plan.blocks[static_cast<size_t>(block)].numel,
@@ -155,6 +153,16 @@ void ShapeCheck::checkPack() {
                       "part {} of 'pack' is {}; parameter '{}' has {} elements of {}", i,
                       printType(in(i)), params[i]->name, params[i]->type.numel(),
                       dtypeName(out(0).dtype));
+}
+
+/// Parts of no block, one after the other.
+void ShapeCheck::checkJoined() {
+  int64_t numel = 0;
+  for (size_t i = 0; i < op_.operands.size(); ++i) {
+    numel += in(i).numel();
+    need(in(i).dtype == out(0).dtype, "parts of the type of its result");
+  }
+  need(numel == out(0).numel(), "a result with as many elements as its parts");
 }
 
 void ShapeCheck::collective() {
@@ -357,16 +365,6 @@ void ShapeCheck::checkCrossEntropy() {
   crossEntropy(1, 2);
   needVector(out(1), DType::F32, rows(in(0)), "f32 lse as a result, one per row");
   needVector(out(0), DType::F32, rows(in(0)), "f32 losses as a result, one per row");
-}
-
-void ShapeCheck::checkJoin() {
-  need(isData(out(0)), "a floating point result");
-  int64_t numel = 0;
-  for (size_t i = 0; has(i); ++i) {
-    need(in(i).dtype == out(0).dtype, "parts of its result's type");
-    numel += in(i).numel();
-  }
-  need(numel == out(0).numel(), "a result with as many elements as its parts have together");
 }
 
 void ShapeCheck::checkVocabStats() {

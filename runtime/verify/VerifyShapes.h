@@ -112,6 +112,7 @@ private:
   void needValidCols(int64_t columns);
   void crossEntropy(size_t labels, size_t mask);
   void lmLoss();
+  void checkJoined();
   void collective();
   void needWire();
   void stepOp();

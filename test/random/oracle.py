@@ -390,6 +390,10 @@ def layers_wrong(f):
     return not f.has("model.recompute_num_layers") or f["model.recompute_num_layers"] > layers
 
 
+def overlaps_tensor(f):
+    return f.on("model.tp_comm_overlap") and not (f.tp > 1 and f.on("model.sequence_parallel") and f["model.hidden_dropout"])
+
+
 def levels(f):
     return "a2a+p2p" in (f["model.cp_comm_type"] or [])
 
@@ -715,7 +719,9 @@ ERRORS = {
     "weight-shards-average": lambda f: weight_shards(f) and f.on("ddp.average_in_collective"),  # V48
     "tensor-overlap-needs": lambda f: f.on("model.tp_comm_overlap") and
     (f.tp < 2 or not f.on("model.sequence_parallel")),
-    "tensor-overlap-atomic": lambda f: f.on("model.tp_comm_overlap") and
+    "tensor-overlap-pieces": lambda f: overlaps_tensor(f) and f.has("model.tp_comm_overlap_pieces") and
+    f["train.micro_batch_size"] * f["model.seq_length"] // f.cp % (f["model.tp_comm_overlap_pieces"] * f.tp) != 0,
+    "tensor-overlap-atomic": lambda f: overlaps_tensor(f) and
     (f.on("model.tp_comm_atomic_ag") or f.on("model.tp_comm_atomic_rs")),
     # section 2.2.2: PyTorch's FSDP2
     "torch-fsdp2-pipeline": lambda f: f.fsdp2 and f.pp > 1,  # V61

@@ -4,21 +4,16 @@
     tensor_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is what has to agree:
-    one-rank  tensor-parallel sizes, key/value groups, also fewer than ranks, sequence parallelism, strategies, groups of
+    one-rank  tensor-parallel sizes, key/value groups, also fewer than ranks, sequence parallelism, rows in pieces, strategies, groups of
               data-parallel ranks, microbatches, recomputation, tied tables, losses per token, and one rank: losses of 5
               steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by
               default) draws the rows. A part of them runs unless SHARDC_LONG=1.
     same      any schedule, selective and full recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit
-    chunks    the loss in chunks of a few rows, and of all rows on one rank: within 1e-5 relative
 """
 
 import os
-import pathlib
 import random
-import re
-import sys
-import tempfile
 
 from compare_runs import FULL, LONG, STRATEGIES, equal, fsdp2_settings, run_check, strategy_settings
 from hybrid_runs import compare, compare_layouts, with_gradients
@@ -33,6 +28,7 @@ AXES = {
     "tensor": (2, 4),
     "groups": (4, 2, 1),  # of keys and values
     "rows": (False, True),
+    "pieces": (0, 2, 4),  # in which rows move
     "strategy": (*STRATEGIES, "torch_fsdp2"),
     "data": (1, 2, 4),
     "instances": (1, 2),
@@ -48,6 +44,8 @@ RECOMPUTE = {"none": [], "selective": SELECTIVE, "full": FULL}
 def is_valid(row):
     """Whether no rule refuses the row, as far as it is chosen."""
     if row.get("instances", 1) > 1 and (row.get("data", 2) < 2 or row.get("strategy") in ("no_shard", "torch_fsdp2")):
+        return False
+    if row.get("pieces") and not row.get("rows", True):
         return False
     if row.get("outer", "no_shard") == "optim" and (row.get("instances", 2) == 1 or row.get("strategy") != "optim_grads_params"):
         return False
@@ -65,11 +63,17 @@ def layout(tensor=1, rows=False, strategy="no_shard", data=1, instances=1, outer
             f"train.micro_batch_size={MICRO_BATCH}"]
 
 
+def pieces(count):
+    """Rows move in so many pieces beside products, which dropout between layers would not allow."""
+    return ["model.hidden_dropout=0.0", "model.tp_comm_overlap=true", f"model.tp_comm_overlap_pieces={count}"]
+
+
 def model(row):
     return [*SIZES, f"model.num_query_groups={row['groups']}",
             f"model.share_embeddings_and_output_weights={str(row['tied']).lower()}",
             f"model.calculate_per_token_loss={str(row['per_token']).lower()}",
-            f"train.global_batch_size={MICRO_BATCH * row['data'] * row['microbatches']}", f"train.train_iters={STEPS}"]
+            f"train.global_batch_size={MICRO_BATCH * row['data'] * row['microbatches']}", f"train.train_iters={STEPS}",
+            *["model.hidden_dropout=0.0"] * (row["pieces"] > 0)]
 
 
 def check_one_rank(runner):
@@ -79,14 +83,14 @@ def check_one_rank(runner):
     for row in chosen:
         expected = with_gradients(runner, *model(row), *layout())
         own = layout(*(row[axis] for axis in ("tensor", "rows", "strategy", "data", "instances", "outer")))
+        own += pieces(row["pieces"]) if row["pieces"] else []
         compare(name_of(row), with_gradients(runner, *model(row), *own, *RECOMPUTE[row["recompute"]]), expected)
     print(f"{len(chosen)} of {len(rows)} rows")
 
 
 def check_same(runner):
-    for rows in (False, True):
-        name = "by rows" if rows else "whole"
-        settings = [*SIZES, "train.global_batch_size=8", "train.train_iters=4",
+    for name, rows, moved in (("whole", False, []), ("by rows", True, []), ("by rows in pieces", True, pieces(2))):
+        settings = [*SIZES, "train.global_batch_size=8", "train.train_iters=4", *moved,
                     *layout(2, rows, "optim_grads_params", 2), "validation.eval_interval=2", "validation.eval_iters=2"]
         expected = runner.run_plan(*settings)
         for seed in (1, 2):
@@ -107,39 +111,5 @@ def check_layouts(runner):
     compare_layouts(runner, layouts, ("one rank", "tensor 2", "tensor 2 by rows, FSDP 3"))
 
 
-class InChunks:
-    """Of a runner, with losses in chunks of so many rows: models as small as these are one chunk."""
-
-    def __init__(self, runner, rows):
-        self.runner, self.rows = runner, rows
-
-    def run_plan(self, *settings, options=()):
-        folder = pathlib.Path(self.runner.folder.name)
-        fused, plan = folder / "fused.plan", folder / "chunks.plan"
-        compile_plan = ["shardc", "dump-plan", self.runner.recipe, *self.runner.arguments(settings)]
-        every = self.runner.call([*compile_plan, "--print-after-all"])
-        passes = re.findall(r"^// after (\S+)", every, re.MULTILINE)
-        text = self.runner.call([*compile_plan, "--print-after=fuse-loss-head", f"-o{folder / 'whole.plan'}"])
-        text, found = re.subn(r"chunk_rows = \d+", f"chunk_rows = {self.rows}", text.split("\n", 1)[1])
-        if found == 0:
-            sys.exit("no loss is in chunks")
-        fused.write_text(re.sub(r" hash \w+", "", text, count=1))
-        self.runner.call(["shardc-opt", *(f"--{each}" for each in passes[passes.index("fuse-loss-head") + 1:]), fused, "-o", plan])
-        if " = join " not in plan.read_text():
-            sys.exit("no chunks are joined")
-        with tempfile.TemporaryDirectory() as empty:
-            records = self.runner.metrics(["shardc-run", plan, *options], cwd=empty)
-        return [(record["loss"], record["grad_norm"]) for record in records]
-
-
-def check_chunks(runner):
-    row = {"groups": 2, "tied": False, "per_token": False, "data": 2, "microbatches": 2}
-    for tied, rows, tensor, chunk in ((False, True, 2, 20), (True, False, 4, 12)):
-        settings = [*model({**row, "tied": tied}), "validation.eval_interval=5", "validation.eval_iters=1"]
-        expected = with_gradients(runner, *settings, *layout())
-        own = layout(tensor, rows, "optim_grads_params", row["data"])
-        compare(f"chunks of {chunk} rows", with_gradients(InChunks(runner, chunk), *settings, *own), expected)
-
-
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "same": check_same, "layouts": check_layouts, "chunks": check_chunks})
+    run_check({"one-rank": check_one_rank, "same": check_same, "layouts": check_layouts})

@@ -119,6 +119,9 @@ def variants():
     yield "tensor-rows", "llama_tiny", [*rows, "model.num_query_groups=2", "train.global_batch_size=2"]
     yield "tensor-rows-fsdp", "llama_tiny", [*rows, *fsdp, *BF16, "cluster.gpus_per_node=4", *ONE_MICROBATCH]
     yield "tensor-rows-gpt2", "gpt2_tiny", [*rows, *STRATEGIES["optim"], "model.num_query_groups=2", "train.global_batch_size=2"]
+    pieces = [*rows, "model.tp_comm_overlap=true", "model.tp_comm_overlap_pieces=2"]  # move beside products
+    yield "tensor-pieces", "llama_tiny", [*pieces, *EVAL, "model.num_query_groups=2", "train.global_batch_size=2"]
+    yield "tensor-pieces-fsdp", "llama_tiny", [*pieces, *fsdp, *BF16, "cluster.gpus_per_node=4", *ONE_MICROBATCH]
     yield "tensor-context", "llama_tiny", [*rows, *context[1:], "cluster.gpus_per_node=4", "model.seq_length=8",
                                            "train.global_batch_size=2"]
     yield "stages-1", "llama_tiny", [*stages(2, 1), *EVAL]

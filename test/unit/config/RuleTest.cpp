@@ -110,7 +110,7 @@ std::vector<std::string> adjustedSwitches() {
           "ddp.megatron_fsdp_max_pool_double_buffer",
           "model.sequence_parallel",
           "model.tp_comm_overlap",
-          "model.tp_comm_overlap_ag",
+          "model.tp_comm_overlap_rs_dgrad",
           "ddp.megatron_fsdp_cuda_graph_mode",
           "ddp.fsdp_all_gather_in_start_param_sync",
           "model.overlap_p2p_comm",

@@ -199,7 +199,7 @@ const std::vector<Case> &typeCases() {
        [](Plan &p) { p.roles[0].segments[2].ops[10].operands.clear(); }, "'pack' has 0 parts"},
       {"packWithoutABlock", Rule::Shape, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[10].set(AttrKey::block, int64_t{-1}); },
-       "'pack' names no block"},
+       "'pack' needs a result with as many elements as its parts"},
       {"viewFarBeyondItsOperand", Rule::Shape, "fsdp",
        [](Plan &p) { micro(p).ops[3].set(AttrKey::offset, std::numeric_limits<int64_t>::max()); },
        "'view' takes 64 elements from 9223372036854775807"},

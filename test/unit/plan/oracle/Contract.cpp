@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include "Positions.h"
 #include "Runs.h"
 #include "Saves.h"
+#include "Terms.h"
 #include "runtime/plan/Landing.h"
 
 namespace shardc::plan::oracle {
@@ -359,16 +361,19 @@ private:
            value(op.results[0]).name + " lies elsewhere than it looks");
     }
     if (op.kind == OpKind::Pack) {
-      std::map<int64_t, const Param *> params;
-      for (const Param &param : plan_.params)
-        if (param.block == op.getInt(AttrKey::block))
-          params[param.offset] = &param;
       size_t part = 0;
-      for (const auto &[offset, param] : params) {
+      std::vector<int64_t> sizes;
+      for (ValueId operand : op.operands)
+        sizes.push_back(size(operand));
+      need(blockNamed(op) >= 0 ||
+               std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) == size(op.results[0]),
+           "parts are not all of " + value(op.results[0]).name);
+      for (auto [offset, numel] : partsOfPack(plan_, op, sizes)) {
         Place place = value(op.results[0]).place;
         place.offset += offset * element;
         need(part < op.operands.size() && same(place, value(op.operands[part]).place) &&
-                 size(op.operands[part]) == param->type.numel(),
+                 size(op.operands[part]) == numel &&
+                 value(op.operands[part]).type.dtype == value(op.results[0]).type.dtype,
              "a part of " + value(op.results[0]).name + " lies elsewhere");
         ++part;
       }
@@ -420,7 +425,7 @@ private:
     case Sizes::Part:
       return viewFits(op);
     case Sizes::Block:
-      return out(0) == block().numel;
+      return blockNamed(op) < 0 || out(0) == block().numel;
     case Sizes::Gathered:
       return members > 0 && out(0) == in(0) * members;
     case Sizes::Scattered:

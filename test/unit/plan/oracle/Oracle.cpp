@@ -21,6 +21,7 @@
 #include "Rivals.h"
 #include "Runs.h"
 #include "Sums.h"
+#include "Terms.h"
 
 namespace shardc::plan::oracle {
 namespace {
@@ -421,12 +422,11 @@ private:
   Labels whole(const Segment &segment, const Op &op, const std::vector<Labels> &values) const {
     const Type &type = segment.values[op.results[0]].type;
     Labels labels(static_cast<size_t>(granules(type.bytes())), kPadding);
-    std::map<int64_t, const Param *> params;
-    for (const Param &param : plan_.params)
-      if (param.block == op.getInt(AttrKey::block))
-        params[param.offset] = &param;
     size_t part = 0;
-    for (const auto &[offset, param] : params) {
+    std::vector<int64_t> sizes;
+    for (ValueId operand : op.operands)
+      sizes.push_back(segment.values[operand].type.numel());
+    for (auto [offset, numel] : partsOfPack(plan_, op, sizes)) {
       const Labels &from = values[op.operands[part++]];
       std::copy(from.begin(), from.end(),
                 labels.begin() + offset * dtypeBytes(type.dtype) / kGranule);

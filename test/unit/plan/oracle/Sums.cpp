@@ -42,9 +42,10 @@ public:
       for (auto [term, block] : norm.gradients)
         checkGradient(term, block, norm.rank, norm.step);
     for (auto find : {findNormBreak, findScaleBreak})
-      fail(find(plan_, members_.positions(), terms_));
-    fail(findOriginBreak(terms_));
-    fail(findLossBreak(terms_, [this](int term) { return numberOf(term); }));
+      if (problem_.empty())
+        problem_ = find(plan_, members_.positions(), terms_);
+    if (problem_.empty())
+      problem_ = findOriginBreak(terms_);
     checkAlike();
     checkLost();
     return problem_.empty() ? findTypeBreak(plan_, members_.positions(), terms_) : problem_;
@@ -595,12 +596,11 @@ private:
     } else if (op.kind == OpKind::View) {
       pieces = cut(piecesOf(term.from[0]), term.begin, term.numel);
     } else if (op.kind == OpKind::Pack) {
-      std::map<int64_t, const Param *> params;
-      for (const Param &param : plan_.params)
-        if (param.block == op.getInt(AttrKey::block))
-          params[param.offset] = &param;
+      std::vector<int64_t> sizes;
+      for (int part : term.from)
+        sizes.push_back(terms_[static_cast<size_t>(part)].numel);
       size_t part = 0;
-      for (auto [offset, param] : params)
+      for (auto [offset, numel] : partsOfPack(plan_, op, sizes))
         if (part < term.from.size())
           for (Piece &piece : moved(piecesOf(term.from[part++]), offset))
             pieces.push_back(std::move(piece));

@@ -2,8 +2,8 @@
 // numbers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -61,6 +61,21 @@ inline int shiftedFrom(const Term &shift) {
 }
 
 inline int32_t blockNamed(const Op &op) { return static_cast<int32_t>(op.getInt(AttrKey::block)); }
+
+/// Where in its whole each part of a pack begins, and how many elements it has: the block's
+/// parameters, or without a block the operands, of these sizes, one after the other.
+inline std::vector<std::pair<int64_t, int64_t>> partsOfPack(const Plan &plan, const Op &pack,
+                                                            const std::vector<int64_t> &sizes) {
+  std::vector<std::pair<int64_t, int64_t>> parts;
+  for (const Param &param : plan.params)
+    if (blockNamed(pack) >= 0 && param.block == blockNamed(pack))
+      parts.emplace_back(param.offset, param.type.numel());
+  std::ranges::sort(parts);
+  int64_t end = 0;
+  for (size_t i = 0; i < sizes.size() && blockNamed(pack) < 0; end += sizes[i++])
+    parts.emplace_back(end, sizes[i]);
+  return parts;
+}
 
 /// Stands for what an op does, whatever it takes.
 inline Number numberOfAttrs(const Op &op) {
@@ -128,11 +143,6 @@ std::string findTypeBreak(const Plan &plan, const Positions &positions,
 /// Where a norm has the square of an element of a gradient not once: which, or nothing.
 std::string findNormBreak(const Plan &plan, const Positions &positions,
                           const std::vector<Term> &terms);
-
-/// Where ranks have other losses of the same tokens, or begin gradients with others: which, or
-/// nothing. `numberOf` is of a term.
-std::string findLossBreak(const std::vector<Term> &terms,
-                          const std::function<Number(int)> &numberOf);
 
 /// Where attention takes keys of one rank with what belongs to another one's, or gradients do not
 /// go back: what is wrong, or nothing.

@@ -1,0 +1,149 @@
+// In how many pieces tensor-parallel ranks divide rows, by the predicted times of the products
+// between which they move.
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "compiler/passes/Partition.h"
+#include "compiler/predict/StepTime.h"
+#include "compiler/predict/Transfers.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+
+constexpr std::array<int64_t, 3> kCounts = {2, 4, 8};
+/// Places are multiples of so many bytes.
+constexpr int64_t kPlaceAlign = 16;
+
+/// A product of a layer: of so many columns, from so many.
+struct Product {
+  int64_t columns, inner;
+  bool isSummed; ///< over ranks, else its operand is gathered
+};
+
+/// Products of weights that are cut, as one rank computes them, in order.
+struct Body {
+  std::vector<Product> products;
+  Type rows; ///< of what is divided by rows, whole
+  bool hasDropout = false;
+};
+
+Body readBody(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment) {
+  std::vector<const plan::Param *> params(segment.values.size(), nullptr);
+  for (const plan::Segment::Boundary &in : segment.ins)
+    if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param)
+      params[in.value] = &plan.params[static_cast<size_t>(cell.of)];
+  Body body;
+  for (const Op &op : segment.ops) {
+    body.hasDropout |= op.kind == OpKind::Dropout;
+    const plan::Param *weight = op.kind == OpKind::MatMul ? params[op.operands[1]] : nullptr;
+    if (weight == nullptr || weight->splits.empty())
+      continue;
+    bool isSummed = weight->splits.front().dim == 1;
+    body.products.push_back({weight->type.shape[0], weight->type.shape[1], isSummed});
+    if (const Type &type = segment.values[op.results[0]].type; isSummed)
+      body.rows = Type::of(type.dtype,
+                           {type.numel() / type.shape[type.rank - 1u], type.shape[type.rank - 1u]});
+  }
+  return body;
+}
+
+class PieceTimes {
+public:
+  PieceTimes(const plan::Plan &plan, int16_t group, const Body &body)
+      : plan_(plan), device_(predict::deviceOf(plan)), team_(predict::teamOf(device_, plan, group)),
+        body_(body) {}
+
+  /// From the beginning of each product that is summed to the end of the next one, whose operand
+  /// is gathered, of the whole body.
+  double seconds(int64_t pieces) const {
+    double sum = 0;
+    const Product *before = nullptr;
+    for (const Product &product : body_.products) {
+      if (!product.isSummed && before != nullptr)
+        sum += seconds(*before, product, pieces);
+      before = product.isSummed ? &product : nullptr;
+    }
+    return sum;
+  }
+
+private:
+  /// Compute takes one piece of a product after the other, and pieces move one after the other.
+  double seconds(const Product &first, const Product &second, int64_t pieces) const {
+    double compute = 0, link = 0, end = 0;
+    double sum = transferSeconds(CollectiveKind::ReduceScatter, pieces);
+    double gather = transferSeconds(CollectiveKind::AllGather, pieces);
+    std::vector<double> arrived;
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      compute += productSeconds(first, pieces);
+      link = std::max(link, compute) + sum + gather;
+      arrived.push_back(link);
+    }
+    end = compute;
+    for (double at : arrived)
+      end = std::max(end, at) + productSeconds(second, pieces);
+    return end;
+  }
+
+  double transferSeconds(CollectiveKind kind, int64_t pieces) const {
+    return predict::collectiveSeconds(device_, kind, plan::Transport::Nccl,
+                                      body_.rows.bytes() / pieces, team_);
+  }
+
+  double productSeconds(const Product &product, int64_t pieces) const {
+    plan::Segment scratch;
+    DType type = body_.rows.dtype;
+    int64_t rows = body_.rows.shape[0] / pieces;
+    ValueId a = plan::addValue(scratch, "a", Type::of(type, {rows, product.inner}));
+    ValueId b = plan::addValue(scratch, "b", Type::of(type, {product.columns, product.inner}));
+    Op op = plan::makeOp(OpKind::MatMul, {a, b});
+    op.set(plan::AttrKey::trans_b, int64_t{1});
+    op.results = {plan::addValue(scratch, "c", Type::of(type, {rows, product.columns}))};
+    return predict::timeOf(device_, plan_, scratch, op);
+  }
+
+  const plan::Plan &plan_;
+  const predict::Device &device_;
+  predict::Team team_;
+  const Body &body_;
+};
+
+bool divides(const Type &rows, int64_t parts) {
+  return parts > 0 && rows.shape[0] % parts == 0 && rows.bytes() / parts % kPlaceAlign == 0;
+}
+
+} // namespace
+
+int64_t choosePieces(const plan::Plan &plan, int16_t group) {
+  const plan::Job::Model &model = plan.job.model;
+  if (!model.tpCommOverlap || !model.sequenceParallel)
+    return 1;
+  int64_t best = 1;
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments) {
+      if (segment.kind != plan::SegmentKind::Train)
+        continue;
+      Body body = readBody(plan, role, segment);
+      if (body.hasDropout || body.products.empty()) // masks count rows of one piece
+        return 1;
+      PieceTimes times(plan, group, body);
+      double least = times.seconds(1);
+      if (divides(body.rows, model.tpCommOverlapPieces * plan.groupSize(group)))
+        return model.tpCommOverlapPieces;
+      for (int64_t count : kCounts) {
+        if (!divides(body.rows, count * plan.groupSize(group)))
+          continue;
+        if (double seconds = times.seconds(count); seconds < least)
+          least = seconds, best = count;
+      }
+    }
+  return best;
+}
+
+} // namespace shardc::passes
