@@ -25,6 +25,7 @@ constexpr PassId kOrder[] = {
     // After Recompute, which selects products and moves gradients of weights, and before
     // FuseEpilogues, which fuses products that stay as they are.
     PassId::Quantize,
+    PassId::FuseQuantize,
     // After Recompute, which selects among the ops that these two fuse.
     PassId::FuseQkvAttention,
     PassId::FuseEpilogues,
@@ -62,6 +63,7 @@ bool isOptional(PassId id) {
   case PassId::FuseResidualNorm:
   case PassId::FuseLossHead:
   case PassId::ReemitActivations:
+  case PassId::FuseQuantize:
   case PassId::FuseQkvAttention:
   case PassId::FuseEpilogues:
   case PassId::OverlapTensorCollectives:

@@ -227,6 +227,94 @@ void makeQuantizeDelayed(Builder &b) {
   b.to(DType::F8E4M3, {m.ffn, m.rows()});
 }
 
+/// The operands of rmsnorm, or add_rmsnorm, and later its results but for y.
+template <bool kAdds> void takeNorm(Builder &b) {
+  const Model &m = b.model;
+  for (int i = 0; i < (kAdds ? 2 : 1); ++i)
+    b.data({m.rows(), m.hidden()});
+  b.data({m.hidden()});
+  b.attrs().eps = 1e-5;
+}
+template <bool kAdds> void giveNorm(Builder &b) {
+  const Model &m = b.model;
+  if (kAdds)
+    b.toData({m.rows(), m.hidden()});
+  b.toFloats({m.rows()});
+}
+
+template <bool kAdds> void makeNormQuantizeDelayed(Builder &b) {
+  const Model &m = b.model;
+  takeNorm<kAdds>(b);
+  b.ones({8}).ones({8}).to(DType::F8E4M3, {m.rows(), m.hidden()}).toFloats({1});
+  giveNorm<kAdds>(b.update(kAdds ? 4 : 3));
+}
+
+template <bool kAdds> void makeNormAmax(Builder &b) {
+  takeNorm<kAdds>(b);
+  giveNorm<kAdds>(b);
+  b.toFloats({1});
+}
+
+template <bool kAdds> void makeNormQuantizeBlocks(Builder &b) {
+  const Model &m = b.model;
+  Extents scales = scalesOf(ScaleBlocks::Rows128, {m.rows(), m.hidden()});
+  takeNorm<kAdds>(b);
+  b.to(DType::F8E4M3, {m.rows(), m.hidden()}).toFloats({scales.rows, scales.cols});
+  giveNorm<kAdds>(b);
+}
+
+/// With magnitudes that are expected and seen if kDelayed, otherwise with one.
+template <bool kDelayed> void takeMagnitudes(Builder &b) {
+  b.ones({8});
+  if (kDelayed)
+    b.ones({8});
+}
+
+template <bool kDelayed> void makeRmsNormAgainQuantize(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.hidden()}).data({m.hidden()}).ones({m.rows()});
+  takeMagnitudes<kDelayed>(b);
+  b.to(DType::F8E4M3, {m.rows(), m.hidden()}).toFloats({1});
+  if (kDelayed)
+    b.update(4);
+  b.to(DType::F8E4M3, {m.hidden(), m.rows()});
+}
+
+template <bool kDelayed> void makeSwiGluQuantize(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), 2 * m.ffn});
+  takeMagnitudes<kDelayed>(b);
+  b.to(DType::F8E4M3, {m.rows(), m.ffn}).toFloats({1});
+  if (kDelayed)
+    b.update(2);
+  b.to(DType::F8E4M3, {m.ffn, m.rows()});
+}
+
+void makeSwiGluAmax(Builder &b) { b.data({b.model.rows(), 2 * b.model.ffn}).toFloats({1}); }
+
+void makeSwiGluQuantizeBlocks(Builder &b) {
+  const Model &m = b.model;
+  Extents scales = scalesOf(ScaleBlocks::Rows128, {m.rows(), m.ffn});
+  b.data({m.rows(), 2 * m.ffn});
+  b.to(DType::F8E4M3, {m.rows(), m.ffn}).toFloats({scales.rows, scales.cols});
+}
+
+template <bool kDelayed> void makeSwiGluBwdQuantize(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.ffn}).data({m.rows(), 2 * m.ffn});
+  takeMagnitudes<kDelayed>(b);
+  b.to(DType::F8E4M3, {m.rows(), 2 * m.ffn}).toFloats({1});
+  if (kDelayed)
+    b.update(3);
+  b.to(DType::F8E4M3, {2 * m.ffn, m.rows()});
+  b.to(DType::F8E4M3, {m.ffn, m.rows()}).toFloats({1});
+  b.attrs().y_slot = 1;
+}
+
+void makeSwiGluBwdAmax(Builder &b) {
+  b.data({b.model.rows(), b.model.ffn}).data({b.model.rows(), 2 * b.model.ffn}).toFloats({2});
+}
+
 void makeAmaxUpdate(Builder &b) {
   b.ones({1024, 384}).ones({384}).state().update(0).update(1).toFloats({384});
   b.attrs().interval = 1;
@@ -555,6 +643,21 @@ constexpr Maker kMakers[] = {
     {"quantize", makeQuantize},
     {"quantize_blocks", makeQuantizeBlocks},
     {"quantize_delayed", makeQuantizeDelayed},
+    {"rmsnorm_quantize_delayed", makeNormQuantizeDelayed<false>},
+    {"add_rmsnorm_quantize_delayed", makeNormQuantizeDelayed<true>},
+    {"rmsnorm_again_quantize_delayed", makeRmsNormAgainQuantize<true>},
+    {"swiglu_quantize_delayed", makeSwiGluQuantize<true>},
+    {"swiglu_bwd_quantize_delayed", makeSwiGluBwdQuantize<true>},
+    {"rmsnorm_amax", makeNormAmax<false>},
+    {"add_rmsnorm_amax", makeNormAmax<true>},
+    {"rmsnorm_again_quantize", makeRmsNormAgainQuantize<false>},
+    {"swiglu_amax", makeSwiGluAmax},
+    {"swiglu_quantize", makeSwiGluQuantize<false>},
+    {"swiglu_bwd_amax", makeSwiGluBwdAmax},
+    {"swiglu_bwd_quantize", makeSwiGluBwdQuantize<false>},
+    {"rmsnorm_quantize_blocks", makeNormQuantizeBlocks<false>},
+    {"add_rmsnorm_quantize_blocks", makeNormQuantizeBlocks<true>},
+    {"swiglu_quantize_blocks", makeSwiGluQuantizeBlocks},
     {"amax.update", makeAmaxUpdate},
     {"amax_shard", makeAmaxShard},
     {"quantize_shard", makeQuantizeShard},

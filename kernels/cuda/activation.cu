@@ -8,7 +8,7 @@
 // (gelu by erff).
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/swiglu.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -17,9 +17,6 @@ constexpr float kRootHalf = 0.70710678118654752f;
 constexpr float kRootTwoOverPi = 0.79788456080286536f;
 constexpr float kInvRootTwoPi = 0.39894228040143268f;
 constexpr float kCubic = 0.044715f;
-
-/// At most two units in the last place off; exact division would take most of a chunk's time.
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
 /// How gelu is computed. fp32 results use the library's functions. 16-bit ones have (1 + tanh(u))/2
 /// as a sigmoid, and those of bf16 the error function to 1.5e-7 (Abramowitz and Stegun, 7.1.26)
@@ -159,29 +156,7 @@ void runSquaredReluBwd(const Call &call) {
   launchFlat(call, modeOf({&dy, &x, &dx}, 0), op, dx.numel());
 }
 
-/// What a gated op makes of 8 elements: gate becomes y.
-struct SwiGlu {
-  template <Mode M>
-  static __device__ void forward(float (&gate)[kChunk], const float (&up)[kChunk], bool) {
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j)
-      gate[j] = gate[j] * sigmoid(gate[j]) * up[j];
-  }
-  /// gate and up become their gradients, y what forward makes.
-  template <Mode M>
-  static __device__ void backward(const float (&d)[kChunk], float (&gate)[kChunk],
-                                  float (&up)[kChunk], float (&y)[kChunk], bool) {
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j) {
-      float s = sigmoid(gate[j]);
-      y[j] = gate[j] * s * up[j];
-      float dgate = d[j] * up[j] * s * (1.0f + gate[j] * (1.0f - s));
-      up[j] = d[j] * gate[j] * s;
-      gate[j] = dgate;
-    }
-  }
-};
-
+/// As SwiGlu.
 struct GeGlu {
   template <Mode M>
   static __device__ void forward(float (&gate)[kChunk], const float (&up)[kChunk],

@@ -138,6 +138,12 @@ template <Mode M> __device__ __forceinline__ uint4 pack(const Data &d, const flo
   return {words[0], words[1], words[2], words[3]};
 }
 
+/// Rounds eight numbers to the data's type.
+template <Mode M> __device__ __forceinline__ void round8(const Data &d, float (&v)[kChunk]) {
+  if (isNarrow<M>(d))
+    unpack<M>(d, pack<M>(d, v), v);
+}
+
 /// Where a chunk of 16 bytes begins.
 __device__ __forceinline__ uint4 *chunkOf(const Data &d, int64_t i) {
   return reinterpret_cast<uint4 *>(static_cast<uint16_t *>(d.p) + i);

@@ -3,13 +3,12 @@
 // or f16. Mapping: amax compares bits without sign, whose order is that of the numbers, over a grid
 // that fills the device; maxima of blocks meet in one atomic. quantize without a transpose moves
 // chunks of 8 elements. quantize_delayed is that with maxima as amax finds them: one atomic for a
-// block, and none where the maximum is known already. With a transpose, a block takes a tile of 128
-// rows by 64 columns: a thread converts 4 rows of 8 columns, and the tile is turned in shared
-// memory as words of 4 rows, so that rows of t are written 128 bytes at a time. Limited by memory.
+// block, and none where the maximum is known already. With a transpose, blocks take tiles
+// (quantize_tiles.cuh). Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/Rows.h"
-#include "kernels/cuda/quantize.cuh"
+#include "kernels/cuda/quantize_tiles.cuh"
 #include "kernels/host/Ranges.h"
 #include "runtime/base/StepState.h"
 
@@ -17,28 +16,6 @@ namespace shardc::kernels::cuda {
 namespace {
 
 constexpr int64_t kBlocksMax = 132 * 8;
-
-/// All 256 threads of a block take part.
-__device__ __forceinline__ void joinLargest(unsigned most, unsigned *largest) {
-  most = __reduce_max_sync(0xffffffffu, most);
-  __shared__ unsigned parts[256 / kWarp];
-  if (threadIdx.x % kWarp == 0)
-    parts[threadIdx.x / kWarp] = most;
-  __syncthreads();
-  if (threadIdx.x < kWarp) {
-    most = __reduce_max_sync(0xffffffffu, threadIdx.x < 256 / kWarp ? parts[threadIdx.x] : 0u);
-    most = most > 0x7f800000u ? kNan : most; // one NaN for all
-    if (threadIdx.x == 0 && most > *static_cast<volatile unsigned *>(largest))
-      atomicMax(largest, most);
-  }
-}
-
-__device__ __forceinline__ unsigned largestOf(unsigned most, const float (&v)[kChunk]) {
-#pragma unroll
-  for (int j = 0; j < kChunk; ++j)
-    most = max(most, __float_as_uint(v[j]) & 0x7fffffffu);
-  return most;
-}
 
 template <Mode M>
 __global__ void __launch_bounds__(256) findLargest(const Data x, int64_t numel, unsigned *largest) {
@@ -56,31 +33,11 @@ __global__ void __launch_bounds__(256) findLargest(const Data x, int64_t numel, 
 
 void runAmax(const Call &call) {
   const Tensor &x = call.in[0];
-  Queue &queue = queueOf(call);
-  auto *largest = static_cast<unsigned *>(call.out[0].data);
-  static_cast<void>(cudaMemsetAsync(largest, 0, sizeof *largest, queue));
-  queue.noteOther();
+  unsigned *largest = clearLargest(call, 0);
   auto blocks = static_cast<unsigned>(std::min(ceilDiv(x.numel(), 256 * kChunk), kBlocksMax));
   forMode(modeOf({&x}, 0), [&]<Mode M>() {
-    launchKernel(findLargest<M>, blocks, 256, 0, queue, dataOf(x), x.numel(), largest);
+    launchKernel(findLargest<M>, blocks, 256, 0, queueOf(call), dataOf(x), x.numel(), largest);
   });
-}
-
-/// Numbers of 8 bits, and what they are made with.
-struct Target {
-  uint8_t *q; ///< null: only the transpose is written
-  uint8_t *t; ///< null: there is none
-  float *scale;
-  const float *amax;
-  unsigned *seen; ///< null: the largest magnitude is not looked for
-  bool isE5M2;
-};
-
-/// What is not finite, and would become the largest number otherwise.
-__device__ __forceinline__ void markLost(float (&v)[kChunk]) {
-#pragma unroll
-  for (int j = 0; j < kChunk; ++j)
-    v[j] = isfinite(v[j]) ? v[j] : __uint_as_float(kNan);
 }
 
 struct QuantizeOp {
@@ -114,71 +71,28 @@ __global__ void __launch_bounds__(256) quantizeSeen(const Data x, const Target t
     *to.scale = reciprocal(multiplier);
 }
 
-template <Mode M>
-__global__ void __launch_bounds__(256)
-    quantizeTile(const Data x, const Target to, int64_t rows, int64_t cols) {
-  awaitPrevious();
-  __shared__ TurnedTile tile;
-  float multiplier = multiplierOf(*to.amax, to.isE5M2);
-  int group = static_cast<int>(threadIdx.x) / (kTileCols / kChunk);
-  int chunk = static_cast<int>(threadIdx.x) % (kTileCols / kChunk);
-  int64_t firstRow = static_cast<int64_t>(blockIdx.y) * kTileRows;
-  int64_t firstCol = static_cast<int64_t>(blockIdx.x) * kTileCols;
-  int64_t col = firstCol + chunk * kChunk;
-  int n = static_cast<int>(cols - col < kChunk ? cols - col : kChunk);
-  uint2 codes[kRowsEach] = {};
-  unsigned most = 0;
-#pragma unroll
-  for (int r = 0; r < kRowsEach; ++r) {
-    int64_t row = firstRow + group * kRowsEach + r;
-    if (row < rows && n > 0) {
-      float v[kChunk];
-      load8<M>(x, row * cols + col, n, v);
-      if (to.seen) {
-        most = largestOf(most, v);
-        markLost(v);
-      }
-      codes[r] = convert(to.isE5M2, multiplier, v);
-      if (to.q)
-        storeRow<M>(to.q, row * cols + col, n, codes[r]);
-    }
-  }
-  tile.put(group, chunk, codes);
-  __syncthreads();
-  tile.store(to.t, rows, cols, firstRow, firstCol);
-  if (to.seen)
-    joinLargest(most, to.seen);
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
-    *to.scale = reciprocal(multiplier);
-}
+/// What is quantised as it lies in memory.
+struct Stored {
+  static constexpr int kParts = 1;
+  Data x;
+  int64_t cols;
 
-/// With the transposed copy as result `copy`, if there is one.
-Target targetOf(const Call &call, int copy) {
-  auto *first = static_cast<uint8_t *>(call.out[0].data);
-  bool transposed = call.attrs.transposed;
-  Target to = {};
-  to.q = transposed ? nullptr : first;
-  to.t = transposed             ? first
-         : call.outCount > copy ? static_cast<uint8_t *>(call.out[copy].data)
-                                : nullptr;
-  to.scale = static_cast<float *>(call.out[1].data);
-  to.amax = static_cast<const float *>(call.in[1].data) + call.attrs.slot;
-  to.isE5M2 = call.out[0].dtype == DType::F8E5M2;
-  return to;
-}
+  template <Mode M>
+  __device__ __forceinline__ void load(int64_t row, int64_t c, int n,
+                                       float (&v)[kParts][kChunk]) const {
+    load8<M>(x, row * cols + c, n, v[0]);
+  }
+};
 
 void quantizeTiles(const Call &call, const Target &to) {
   const Tensor &x = call.in[0];
-  int64_t rows = x.rows(), cols = x.cols();
-  forMode(modeOf({&x, &call.out[0]}, cols), [&]<Mode M>() {
-    launchKernel(quantizeTile<M>, gridOfTiles(rows, cols), 256, 0, queueOf(call), dataOf(x), to,
-                 rows, cols);
-  });
+  launchTiles(call, modeOf({&x, &call.out[0]}, x.cols()), Stored{dataOf(x), x.cols()}, {{{to}}},
+              x.rows(), x.cols());
 }
 
 void runQuantize(const Call &call) {
   const Tensor &x = call.in[0];
-  Target to = targetOf(call, 2);
+  Target to = targetOf(call, 1, 2);
   if (to.t)
     return quantizeTiles(call, to);
   launchFlat(call, modeOf({&x, &call.out[0]}, 0), QuantizeOp{dataOf(x), to}, x.numel());
@@ -186,8 +100,7 @@ void runQuantize(const Call &call) {
 
 void runQuantizeDelayed(const Call &call) {
   const Tensor &x = call.in[0];
-  Target to = targetOf(call, 3);
-  to.seen = static_cast<unsigned *>(call.out[2].data) + call.attrs.slot;
+  Target to = targetOfDelayed(call, 1, 3);
   if (to.t)
     return quantizeTiles(call, to);
   auto blocks = static_cast<unsigned>(std::min(ceilDiv(x.numel(), 256 * kChunk), kBlocksMax));

@@ -67,6 +67,97 @@ __device__ __forceinline__ void storeRow(uint8_t *to, int64_t at, int n, uint2 c
       to[at + j] = byteOf(codes, j);
 }
 
+/// What is not finite, and would become the largest number otherwise.
+__device__ __forceinline__ void markLost(float (&v)[kChunk]) {
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    v[j] = isfinite(v[j]) ? v[j] : __uint_as_float(kNan);
+}
+
+/// Magnitudes as bits without sign, whose order is that of the numbers.
+__device__ __forceinline__ unsigned largestOf(unsigned most, const float (&v)[kChunk]) {
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    most = max(most, __float_as_uint(v[j]) & 0x7fffffffu);
+  return most;
+}
+
+/// All threads of a block take part, in whole warps.
+__device__ __forceinline__ void joinLargest(unsigned most, unsigned *largest) {
+  __shared__ unsigned parts[kWarp];
+  most = __reduce_max_sync(0xffffffffu, most);
+  __syncthreads(); // the last use of `parts` is over
+  if (threadIdx.x % kWarp == 0)
+    parts[threadIdx.x / kWarp] = most;
+  __syncthreads();
+  if (threadIdx.x < kWarp) {
+    most =
+        __reduce_max_sync(0xffffffffu, threadIdx.x < blockDim.x / kWarp ? parts[threadIdx.x] : 0u);
+    most = most > 0x7f800000u ? kNan : most; // one NaN for all
+    if (threadIdx.x == 0 && most > *static_cast<volatile unsigned *>(largest))
+      atomicMax(largest, most);
+  }
+}
+
+/// A result of magnitudes, which begin with 0.
+inline unsigned *clearLargest(const Call &call, int result) {
+  const Tensor &largest = call.out[result];
+  Queue &queue = queueOf(call);
+  static_cast<void>(cudaMemsetAsync(largest.data, 0,
+                                    static_cast<size_t>(largest.numel()) * sizeof(float), queue));
+  queue.noteOther();
+  return static_cast<unsigned *>(largest.data);
+}
+
+/// Numbers of 8 bits with one scale, and what they are made with.
+struct Target {
+  uint8_t *q; ///< null: only the transpose is written
+  uint8_t *t; ///< null: there is none
+  float *scale;
+  const float *amax;
+  unsigned *seen; ///< null: the largest magnitude is not looked for
+  bool isE5M2;
+};
+
+/// By the magnitudes in operand `amax`, with the transposed copy as result `copy`, if there is one.
+inline Target targetOf(const Call &call, int amax, int copy) {
+  auto *first = static_cast<uint8_t *>(call.out[0].data);
+  bool transposed = call.attrs.transposed;
+  Target to = {};
+  to.q = transposed ? nullptr : first;
+  to.t = transposed             ? first
+         : call.outCount > copy ? static_cast<uint8_t *>(call.out[copy].data)
+                                : nullptr;
+  to.scale = static_cast<float *>(call.out[1].data);
+  to.amax = static_cast<const float *>(call.in[amax].data) + call.attrs.slot;
+  to.isE5M2 = call.out[0].dtype == DType::F8E5M2;
+  return to;
+}
+
+/// The same with what is seen as result 2.
+inline Target targetOfDelayed(const Call &call, int amax, int copy) {
+  Target to = targetOf(call, amax, copy);
+  to.seen = static_cast<unsigned *>(call.out[2].data) + call.attrs.slot;
+  return to;
+}
+
+/// The fastest mode for these operands with rows of `cols` elements, whose numbers of 8 bits go to
+/// q.
+inline Mode modeOfQuantised(std::initializer_list<const Tensor *> operands, const Tensor &q,
+                            int64_t cols) {
+  return modeOf({&q}, cols) == Mode::Scalar ? Mode::Scalar : modeOf(operands, cols);
+}
+
+/// Eight numbers as they are written; joins their magnitudes to `most` if these are looked for.
+__device__ __forceinline__ uint2 codesOf(const Target &to, float multiplier, float (&v)[kChunk],
+                                         unsigned &most) {
+  if (to.seen) {
+    most = largestOf(most, v);
+    markLost(v);
+  }
+  return convert(to.isE5M2, multiplier, v);
+}
+
 /// A tile of a matrix that 256 threads convert, each 4 rows of 8 columns: thread t has the rows
 /// t/8·4 and the columns t%8·8.
 inline constexpr int kTileRows = 128, kTileCols = 64, kRowsEach = 4;

@@ -1,59 +1,24 @@
 // q = x·m in 8 bits, or of xᵀ, with m a power of two for each block, and the scale 1/m; what
-// kernels/host/Quantize.cpp says, to the bit. x is f32, bf16 or f16. Mapping: blocks within rows of
-// x belong to 16 or 4 threads, which convert 8 elements each. Blocks that lie down the columns, for
-// q = xᵀ, are found in tiles of 128 rows by 64 columns, which are turned in shared memory as those
-// of quantize; squares take two such tiles side by side. Limited by memory.
+// kernels/host/Quantize.cpp says, to the bit. x is f32, bf16 or f16, or what swiglu makes. Mapping:
+// blocks within rows of x belong to 16 or 4 threads, which convert 8 elements each. Blocks that lie
+// down the columns, for q = xᵀ, are found in tiles of 128 rows by 64 columns, which are turned in
+// shared memory as those of quantize; squares take two such tiles side by side. Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
-#include "kernels/cuda/quantize.cuh"
-#include "runtime/base/Float8.h"
+#include "kernels/cuda/quantize_blocks.cuh"
+#include "kernels/cuda/swiglu.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
-
-/// Numbers of 8 bits with their scales.
-struct Target {
-  uint8_t *q;
-  void *scales; ///< f32, or e8m0 of blocks of 32
-  bool isE5M2;
-};
 
 __device__ __forceinline__ unsigned magnitudeOf(float x) {
   return __float_as_uint(x) & 0x7fffffffu;
 }
 
-/// Writes the scale of a block with the largest magnitude of these bits, and gives its reciprocal.
-template <ScaleBlocks kBlocks>
-__device__ __forceinline__ float multiplierOfBlock(unsigned most, const Target &to, int64_t index,
-                                                   bool isWriter) {
-  float amax = __uint_as_float(most);
-  if constexpr (kBlocks != ScaleBlocks::Rows32) {
-    constexpr unsigned kNoMantissa = 0xff800000u;
-    float multiplier = multiplierOf(amax, to.isE5M2);
-    if (!isnan(multiplier))
-      multiplier = __uint_as_float(__float_as_uint(multiplier) & kNoMantissa);
-    if (isWriter)
-      static_cast<float *>(to.scales)[index] = reciprocal(multiplier);
-    return multiplier;
-  }
-  // The smallest power of two that is not below amax/limit, by its exponent.
-  constexpr unsigned kNotFinite = 0xff;
-  unsigned bits = __float_as_uint(amax * (to.isE5M2 ? 1.0f / 57344.0f : 1.0f / 448.0f));
-  unsigned exponent = bits >> 23, mantissa = bits & 0x7fffffu;
-  bool isAbove = exponent == 0 ? mantissa > 0x400000u : mantissa > 0;
-  unsigned code = isfinite(amax) ? min(exponent + (isAbove ? 1u : 0u), 0xfeu) : kNotFinite;
-  if (isWriter)
-    static_cast<uint8_t *>(to.scales)[index] = static_cast<uint8_t>(code);
-  if (code == kNotFinite)
-    return __uint_as_float(kNan);
-  if (code == 0)
-    return 1.0f;
-  return __uint_as_float(code == 254 ? 0x400000u : (254 - code) << 23);
-}
-
-template <Mode M, ScaleBlocks kBlocks>
+/// source.load<M>(row, column, count up to 8, values[8]) gives what is quantised.
+template <Mode M, ScaleBlocks kBlocks, typename Source>
 __global__ void __launch_bounds__(256)
-    quantizeRows(const Data x, const Target to, int64_t rows, int64_t cols) {
+    quantizeRows(const Source source, const BlockTarget to, int64_t rows, int64_t cols) {
   awaitPrevious();
   constexpr int kWidth = kBlocks == ScaleBlocks::Rows32 ? 32 : 128;
   constexpr int kThreads = kWidth / kChunk;
@@ -66,19 +31,44 @@ __global__ void __launch_bounds__(256)
       row < rows && col < cols ? static_cast<int>(cols - col < kChunk ? cols - col : kChunk) : 0;
   float v[kChunk] = {};
   if (n > 0)
-    load8<M>(x, row * cols + col, n, v);
-  unsigned most = 0;
-#pragma unroll
-  for (int j = 0; j < kChunk; ++j)
-    most = max(most, magnitudeOf(v[j]));
-#pragma unroll
-  for (int offset = kThreads / 2; offset > 0; offset /= 2)
-    most = max(most, __shfl_xor_sync(0xffffffffu, most, offset));
+    source.template load<M>(row, col, n, v);
   int64_t index = kBlocks == ScaleBlocks::Rows128 ? right * rows + row : block;
-  float multiplier = multiplierOfBlock<kBlocks>(most, to, index, lane == 0 && row < rows);
+  uint2 codes = codesOfRowBlock<kBlocks>(v, to, index, lane == 0 && row < rows);
   if (n > 0)
-    storeRow<M>(to.q, row * cols + col, n, convert(to.isE5M2, multiplier, v));
+    storeRow<M>(to.q, row * cols + col, n, codes);
 }
+
+template <ScaleBlocks kBlocks, typename Source>
+void launchRowBlocks(const Call &call, Mode mode, const Source &source) {
+  const Tensor &q = call.out[0];
+  BlockTarget to = {static_cast<uint8_t *>(q.data), call.out[1].data, q.dtype == DType::F8E5M2};
+  int64_t rows = q.rows(), cols = q.cols(), width = blockOf(kBlocks).cols;
+  int64_t threads = rows * ceilDiv(cols, width) * (width / kChunk);
+  forMode(mode, [&]<Mode M>() {
+    launchKernel(quantizeRows<M, kBlocks, Source>, static_cast<unsigned>(ceilDiv(threads, 256)),
+                 256, 0, queueOf(call), source, to, rows, cols);
+  });
+}
+
+struct StoredRows {
+  Data x;
+  int64_t cols;
+
+  template <Mode M>
+  __device__ __forceinline__ void load(int64_t row, int64_t c, int n, float (&v)[kChunk]) const {
+    load8<M>(x, row * cols + c, n, v);
+  }
+};
+
+struct SwiGluRows {
+  Data x;
+  int64_t cols; ///< of y
+
+  template <Mode M>
+  __device__ __forceinline__ void load(int64_t row, int64_t c, int n, float (&y)[kChunk]) const {
+    loadSwiGlu<M>(x, row, c, cols, n, y);
+  }
+};
 
 constexpr int kWarps = 256 / kWarp, kChunks = kTileCols / kChunk;
 constexpr int kRowsOfWarp = kWarp / kChunks * kRowsEach;
@@ -132,7 +122,7 @@ __device__ __forceinline__ void loadTiles(const Data &x, const Place &at,
 }
 
 /// Of a square, which is all that the threads have read.
-__device__ __forceinline__ float multiplierOfSquare(const Largest &largest, const Target &to,
+__device__ __forceinline__ float multiplierOfSquare(const Largest &largest, const BlockTarget &to,
                                                     const Place &at) {
   unsigned most = 0;
   for (int i = at.lane; i < kWarps * kTileCols; i += kWarp)
@@ -145,7 +135,7 @@ __device__ __forceinline__ float multiplierOfSquare(const Largest &largest, cons
 
 /// Of the thread's columns, which are rows of q: each is one block, or four of 32 rows.
 template <ScaleBlocks kBlocks>
-__device__ __forceinline__ void findMultipliers(const Largest &largest, const Target &to,
+__device__ __forceinline__ void findMultipliers(const Largest &largest, const BlockTarget &to,
                                                 const Place &at, float (&multipliers)[kChunk]) {
   constexpr int kTogether = kBlocks == ScaleBlocks::Rows32 ? 2 : kWarps;
   int firstWarp = at.warp / kTogether * kTogether;
@@ -169,7 +159,8 @@ __device__ __forceinline__ void findMultipliers(const Largest &largest, const Ta
 /// Squares take two tiles side by side, columns one.
 template <Mode M, ScaleBlocks kBlocks>
 __global__ void __launch_bounds__(256)
-    quantizeTiles(const Data x, const Target to, int64_t rows, int64_t cols, bool isTransposed) {
+    quantizeTiles(const Data x, const BlockTarget to, int64_t rows, int64_t cols,
+                  bool isTransposed) {
   awaitPrevious();
   constexpr bool kIsSquare = kBlocks == ScaleBlocks::Squares128;
   constexpr int kTiles = kIsSquare ? 2 : 1;
@@ -210,18 +201,14 @@ __global__ void __launch_bounds__(256)
 template <ScaleBlocks kBlocks> void launch(const Call &call) {
   const Tensor &x = call.in[0], &q = call.out[0];
   int64_t rows = x.rows(), cols = x.cols();
-  Target to = {static_cast<uint8_t *>(q.data), call.out[1].data, q.dtype == DType::F8E5M2};
   constexpr bool kIsSquare = kBlocks == ScaleBlocks::Squares128;
   bool isTransposed = call.attrs.transposed;
-  forMode(modeOf({&x, &q}, cols), [&]<Mode M>() {
-    if constexpr (!kIsSquare)
-      if (!isTransposed) {
-        int64_t width = blockOf(kBlocks).cols;
-        int64_t threads = rows * ceilDiv(cols, width) * (width / kChunk);
-        launchKernel(quantizeRows<M, kBlocks>, static_cast<unsigned>(ceilDiv(threads, 256)), 256, 0,
-                     queueOf(call), dataOf(x), to, rows, cols);
-        return;
-      }
+  Mode mode = modeOf({&x, &q}, cols);
+  if constexpr (!kIsSquare)
+    if (!isTransposed)
+      return launchRowBlocks<kBlocks>(call, mode, StoredRows{dataOf(x), cols});
+  BlockTarget to = {static_cast<uint8_t *>(q.data), call.out[1].data, q.dtype == DType::F8E5M2};
+  forMode(mode, [&]<Mode M>() {
     launchKernel(quantizeTiles<M, kBlocks>, gridOfTiles(rows, cols, kIsSquare ? 2 : 1), 256, 0,
                  queueOf(call), dataOf(x), to, rows, cols, isTransposed);
   });
@@ -244,8 +231,16 @@ void run(const Call &call) {
   }
 }
 
+void runSwiGlu(const Call &call) {
+  const Tensor &x = call.in[0], &q = call.out[0];
+  launchRowBlocks<ScaleBlocks::Rows128>(call, modeOfQuantised({&x}, q, q.cols()),
+                                        SwiGluRows{dataOf(x), q.cols()});
+}
+
 } // namespace
 
+const Kernel kSwiGluQuantizeBlocks = {"swiglu_quantize_blocks_cuda", runSwiGlu,
+                                      acceptsAs<&host::kSwiGluQuantizeBlocks>};
 const Kernel kQuantizeBlocks = {"quantize_blocks_cuda", run, acceptsTiles<&host::kQuantizeBlocks>};
 
 } // namespace shardc::kernels::cuda

@@ -67,6 +67,20 @@ struct OpTable {
       names.remove_prefix(std::min(end + 1, names.size()));
     }
   }
+
+  constexpr void setScale(OpKind kind, std::string_view scale, std::string_view factors) {
+    OpInfo &row = info(kind);
+    int at = positionOf(row.results, scale);
+    while (!factors.empty()) {
+      size_t end = std::min(factors.find(' '), factors.size());
+      int factor = positionOf(row.results, factors.substr(0, end));
+      if (at >= 0 && factor >= 0)
+        row.scaleOf[static_cast<size_t>(factor)] = static_cast<int8_t>(at);
+      else
+        countsAt(kind).hasUnknownName = true;
+      factors.remove_prefix(std::min(end + 1, factors.size()));
+    }
+  }
 };
 
 constexpr OpTable makeOpTable() {
@@ -80,6 +94,7 @@ constexpr OpTable makeOpTable() {
     info.traits = OpTraits::traits_;                                                               \
     info.doc = doc_;                                                                               \
     info.inPlace.fill(-1);                                                                         \
+    info.scaleOf.fill(-1);                                                                         \
     countNames(operands_, info.operandsMin, info.operandsMax);                                     \
     countNames(results_, info.resultsMin, info.resultsMax);                                        \
     info.hasPackedHeads = positionOf(operands_, "qkv") >= 0;                                       \
@@ -112,6 +127,7 @@ constexpr OpTable makeOpTable() {
 #define NORM(enumerator, norm_)                                                                    \
   table.info(OpKind::enumerator).norm = OpKind::norm_;                                             \
   ++table.countsAt(OpKind::enumerator).norms;
+#define SCALE(enumerator, scale, factors) table.setScale(OpKind::enumerator, scale, factors);
 #define INDEXED(enumerator, part)                                                                  \
   table.info(OpKind::enumerator).indexed = part;                                                   \
   ++table.countsAt(OpKind::enumerator).indices;

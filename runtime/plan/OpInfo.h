@@ -110,6 +110,8 @@ struct OpInfo {
   std::string_view operands, results, doc;
   /// Operand whose buffer result r shares by the table, or -1.
   std::array<int8_t, kResultsOfOpMax> inPlace{};
+  /// Result that is the scale of result r, which is of 8 bits, or -1.
+  std::array<int8_t, kResultsOfOpMax> scaleOf{};
   OpWork work;
   OpTraffic traffic = OpTraffic::All;
   Workspace workspace = Workspace::None;

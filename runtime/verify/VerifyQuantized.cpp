@@ -41,28 +41,164 @@ void ShapeCheck::checkAmax() {
   needVector(out(0), DType::F32, 1, "a result of f32[1]");
 }
 
-/// What is quantised by one magnitude, with the copy as result `copy`.
-void ShapeCheck::quantizeOp(size_t copy) {
-  const Type &x = in(0), &q = out(0), &amax = in(1);
-  auto isTranspose = [&](const Type &t) { return rows(t) == cols(x) && cols(t) == rows(x); };
+namespace {
+
+bool isTransposeOf(const Type &t, const Type &x) {
+  return rows(t) == cols(x) && cols(t) == rows(x);
+}
+
+} // namespace
+
+/// What has the type of x and is quantised by one magnitude, with the copy as result `copy`.
+void ShapeCheck::quantized(const Type &x, size_t amax, size_t copy) {
+  const Type &q = out(0);
   bool transposed = op_.getBool(Key::transposed);
-  int64_t slot = op_.getInt(Key::slot);
   need(isData(x) && !isFloat8(x), "a floating point operand of 16 bits or more");
-  need(amax.dtype == DType::F32 && amax.rank == 1 && slot >= 0 && slot < amax.numel(),
-       "magnitudes of f32[n] with one for its slot");
+  needSlot(amax, Key::slot);
   needVector(out(1), DType::F32, 1, "a scale of f32[1]");
-  need(isFloat8(q) && (transposed ? isTranspose(q) : sameMatrix(q, x)),
+  need(isFloat8(q) && (transposed ? isTransposeOf(q, x) : sameMatrix(q, x)),
        "a result of 8 bits in the shape of its operand, or of its transpose");
-  need(!hasOut(copy) || (!transposed && out(copy).dtype == q.dtype && isTranspose(out(copy))),
+  need(!hasOut(copy) || (!transposed && out(copy).dtype == q.dtype && isTransposeOf(out(copy), x)),
        "a copy that is the transpose of a result that is none");
 }
 
-void ShapeCheck::checkQuantize() { quantizeOp(2); }
-
-void ShapeCheck::checkQuantizeDelayed() {
-  quantizeOp(3);
-  need(in(2) == in(1) && out(2) == in(2), "as many magnitudes that are seen as are expected");
+void ShapeCheck::needSlot(size_t amax, Key key) {
+  int64_t slot = op_.getInt(key);
+  need(in(amax).dtype == DType::F32 && in(amax).rank == 1 && slot >= 0 && slot < in(amax).numel(),
+       "magnitudes of f32[n] with one for its slot");
 }
+
+/// The same by the magnitude that it is expected to have, in an op that looks at it.
+void ShapeCheck::quantizedDelayed(const Type &x, size_t amax, size_t copy) {
+  quantized(x, amax, copy);
+  const Type &seen = in(amax + 1);
+  need(seen == in(amax) && out(2) == seen, "as many magnitudes that are seen as are expected");
+}
+
+void ShapeCheck::checkQuantize() { quantized(in(0), 1, 2); }
+
+void ShapeCheck::checkQuantizeDelayed() { quantizedDelayed(in(0), 1, 3); }
+
+// ---- quantised where they are made ----
+
+/// Of ops whose kernels have whole rows, or both forms anyway.
+void ShapeCheck::needPlain() {
+  need(!op_.getBool(Key::transposed), "a result that is not transposed");
+}
+
+void ShapeCheck::needNormOf(const Type &x, const Type &w, const Type &rstd) {
+  need(isData(x) && !isFloat8(x), "a floating point operand of 16 bits or more");
+  need(isData(w) && w.numel() == cols(x), "weights with one element per column");
+  needVector(rstd, DType::F32, rows(x), "f32 statistics, one per row");
+}
+
+void ShapeCheck::needNormOfSum(const Type &sum, const Type &rstd) {
+  need(isData(in(0)) && isData(in(1)) && sameMatrix(in(0), in(1)) && sameMatrix(in(0), sum),
+       "operands and a sum of the same shape");
+  needNormOf(sum, in(2), rstd);
+}
+
+/// The operand of swiglu; gives the type of its result.
+Type ShapeCheck::swiGluOf(const Type &x) {
+  need(isData(x) && !isFloat8(x) && cols(x) % 2 == 0,
+       "rows of gate and up, in floating point of 16 bits or more");
+  return Type::of(x.dtype, {rows(x), std::max<int64_t>(cols(x) / 2, 1)});
+}
+
+void ShapeCheck::needSwiGluBwd() {
+  need(isData(in(0)) && rows(in(0)) == rows(in(1)) && cols(in(1)) == 2 * cols(in(0)),
+       "dy with rows half as long as those of x");
+}
+
+/// The result of swiglu_bwd that is quantised turned, by a magnitude of its own.
+void ShapeCheck::needTurnedY(size_t amax, size_t y) {
+  needSlot(amax, Key::y_slot);
+  need(isFloat8(out(y)) && isTransposeOf(out(y), in(0)), "y of 8 bits as the transpose of dy");
+  needVector(out(y + 1), DType::F32, 1, "a scale of f32[1]");
+}
+
+void ShapeCheck::checkRmsNormQuantizeDelayed() {
+  needPlain();
+  needNormOf(in(0), in(1), out(3));
+  quantizedDelayed(in(0), 2, 4);
+}
+
+void ShapeCheck::checkAddRmsNormQuantizeDelayed() {
+  needPlain();
+  needNormOfSum(out(3), out(4));
+  quantizedDelayed(out(3), 3, 5);
+}
+
+void ShapeCheck::checkRmsNormAgainQuantizeDelayed() {
+  needNormOf(in(0), in(1), in(2));
+  quantizedDelayed(in(0), 3, 3);
+}
+
+void ShapeCheck::checkSwiGluQuantizeDelayed() { quantizedDelayed(swiGluOf(in(0)), 1, 3); }
+
+void ShapeCheck::checkSwiGluBwdQuantizeDelayed() {
+  needPlain();
+  needSwiGluBwd();
+  quantizedDelayed(in(1), 2, 3);
+  needTurnedY(2, 4);
+}
+
+void ShapeCheck::checkRmsNormAmax() {
+  needNormOf(in(0), in(1), out(0));
+  needVector(out(1), DType::F32, 1, "a magnitude of f32[1]");
+}
+
+void ShapeCheck::checkAddRmsNormAmax() {
+  needNormOfSum(out(0), out(1));
+  needVector(out(2), DType::F32, 1, "a magnitude of f32[1]");
+}
+
+void ShapeCheck::checkRmsNormAgainQuantize() {
+  needNormOf(in(0), in(1), in(2));
+  quantized(in(0), 3, 2);
+}
+
+void ShapeCheck::checkSwiGluAmax() {
+  swiGluOf(in(0));
+  needVector(out(0), DType::F32, 1, "a magnitude of f32[1]");
+}
+
+void ShapeCheck::checkSwiGluQuantize() { quantized(swiGluOf(in(0)), 1, 2); }
+
+void ShapeCheck::checkSwiGluBwdAmax() {
+  needSwiGluBwd();
+  needVector(out(0), DType::F32, 2, "magnitudes of f32[2]");
+}
+
+void ShapeCheck::checkSwiGluBwdQuantize() {
+  needPlain();
+  needSwiGluBwd();
+  quantized(in(1), 2, 2);
+  needTurnedY(2, 3);
+}
+
+/// Results q and its scales, of what has the type of x.
+void ShapeCheck::quantizedBlocks(const Type &x) {
+  needPlain();
+  const Type &q = out(0), &scale = out(1);
+  need(isFloat8(q) && sameMatrix(q, x), "a result of 8 bits in the shape of what is quantised");
+  Extents want = scalesOf(ScaleBlocks::Rows128, {rows(q), cols(q)});
+  need(scale.dtype == DType::F32 && scale.rank == 2 && scale.shape[0] == want.rows &&
+           scale.shape[1] == want.cols,
+       "scales of f32[C/128,R]");
+}
+
+void ShapeCheck::checkRmsNormQuantizeBlocks() {
+  needNormOf(in(0), in(1), out(2));
+  quantizedBlocks(in(0));
+}
+
+void ShapeCheck::checkAddRmsNormQuantizeBlocks() {
+  needNormOfSum(out(2), out(3));
+  quantizedBlocks(out(2));
+}
+
+void ShapeCheck::checkSwiGluQuantizeBlocks() { quantizedBlocks(swiGluOf(in(0))); }
 
 void ShapeCheck::checkAmaxUpdate() {
   const Type &history = in(0), &seen = in(1);
@@ -110,8 +246,6 @@ void ShapeCheck::checkQuantizeBlocks() {
 
 namespace {
 
-/// Results of `quantize`, `quantize_blocks` and `quantize_delayed`.
-constexpr uint8_t kScaleResult = 1;
 /// Operands of `matmul_scaled`: two factors, and the scale of each as many operands on.
 constexpr size_t kFactors = 2;
 
@@ -203,10 +337,7 @@ private:
     const Value &q = segment.values[factor], &by = segment.values[scale];
     if (q.def == kNone || q.def != by.def)
       return false;
-    OpKind kind = segment.ops[q.def].kind;
-    bool isQuantized = kind == OpKind::Quantize || kind == OpKind::QuantizeBlocks ||
-                       kind == OpKind::QuantizeDelayed;
-    return isQuantized && q.defResult != kScaleResult && by.defResult == kScaleResult;
+    return opInfo(segment.ops[q.def].kind).scaleOf[q.defResult] == by.defResult;
   }
 
   void refuse(Spot at, const Segment &segment, ValueId factor, ValueId scale) {

@@ -118,7 +118,16 @@ private:
   void stepOp();
   void addLosses();
   void optimizer(size_t moments);
-  void quantizeOp(size_t copy);
+  void quantized(const Type &x, size_t amax, size_t copy);
+  void quantizedDelayed(const Type &x, size_t amax, size_t copy);
+  void quantizedBlocks(const Type &x);
+  void needPlain();
+  void needSlot(size_t amax, Key key);
+  void needNormOf(const Type &x, const Type &w, const Type &rstd);
+  void needNormOfSum(const Type &sum, const Type &rstd);
+  Type swiGluOf(const Type &x);
+  void needSwiGluBwd();
+  void needTurnedY(size_t amax, size_t y);
   bool isMagnitudes(const Type &type) const;
   void needPart(const Type &type, std::string_view what, int64_t Block::*numel);
   void needShard(const Type &type) { needPart(type, "shard", &Block::shard); }

@@ -3,6 +3,7 @@
 
     run_fp8.py values CASE [--variants V...] [--ranks N...] [--strategies S...] [--pipelines P...]   PyTorch's losses and norms
     run_fp8.py resume CASE FORMAT... [--variants V...] [--pipelines P...]        a run from a checkpoint goes on to the bit
+    run_fp8.py fused CASE [--variants V...] [--ranks N...] [--pipelines P...]    without the pass fuse-quantize a run is the same to the bit
 """
 
 import argparse
@@ -47,14 +48,16 @@ PIPELINES = {
     "interleaved": [TWO_STAGES, f'{LAYOUT}="E|t|tt|L"', "model.pipeline_schedule=interleaved",
                     "model.virtual_pipeline_model_parallel_size=2"],
 }
+FUSED_OPS = [f"{maker}_{op}" for maker in ("rmsnorm", "add_rmsnorm", "rmsnorm_again", "swiglu", "swiglu_bwd")
+             for op in ("amax", "quantize", "quantize_delayed", "quantize_blocks")]
 SAVES = {"torch_dist": "optim", "fsdp_dtensor": "optim_grads_params"}
 
 
-def train(case, settings, folder):
+def train(case, settings, folder, options=()):
     """The metrics of a run's steps."""
     plan, metrics = folder / "job.plan", folder / "metrics"
     merged = {s.split("=", 1)[0]: s for s in [*FP8, *settings]}
-    call("shardc", "dump-plan", f"{case}.recipe", "-o", plan, *(f"--set={s}" for s in merged.values()))
+    call("shardc", "dump-plan", f"{case}.recipe", "-o", plan, *(f"--set={s}" for s in merged.values()), *options)
     call("shardc-run", plan, f"--metrics={metrics}")
     return [row for row in map(json.loads, metrics.read_text().splitlines()) if "grad_norm" in row]
 
@@ -99,9 +102,23 @@ def check_resume(case, format_, variant, pipeline):
     print(f"{case} {variant}, {format_}, pipeline {pipeline}: {len(got)} steps after the checkpoint are the same", flush=True)
 
 
+def check_fused(case, variant, ranks, pipeline):
+    settings = [*VARIANTS[variant], *PIPELINES[pipeline], *STRATEGIES["optim_grads_params"], f"cluster.gpus_per_node={ranks}",
+                "train.train_iters=6"]
+    rows, ops = [], []
+    for options in ([], ["--disable-pass=fuse-quantize"]):
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append([(row["loss"], row["grad_norm"]) for row in train(case, settings, pathlib.Path(folder), options)])
+            plan = (pathlib.Path(folder) / "job.plan").read_text()
+        ops.append({name for name in FUSED_OPS if f"= {name} " in plan})
+    expect(rows[0] == rows[1], f"{case} {variant}: {rows[0]} with fused ops, {rows[1]} without")
+    expect(ops[0] and not ops[1], f"{case} {variant}: {ops[0]} with fused ops, {ops[1]} without")
+    print(f"{case} {variant}, ranks {ranks}, pipeline {pipeline}: {len(rows[0])} steps the same to the bit without {', '.join(sorted(ops[0]))}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("values", "resume"))
+    parser.add_argument("what", choices=("values", "resume", "fused"))
     parser.add_argument("case")
     parser.add_argument("formats", nargs="*", choices=[*SAVES, []])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["hybrid"])
@@ -112,6 +129,10 @@ def main():
     if args.what == "resume":
         for format_, variant, pipeline in itertools.product(args.formats, args.variants, args.pipelines):
             check_resume(args.case, format_, variant, pipeline)
+        return
+    if args.what == "fused":
+        for variant, ranks, pipeline in itertools.product(args.variants, args.ranks, args.pipelines):
+            check_fused(args.case, variant, ranks, pipeline)
         return
     first = {}
     for variant, ranks, strategy, pipeline in itertools.product(args.variants, args.ranks, args.strategies, args.pipelines):

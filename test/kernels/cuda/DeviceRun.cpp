@@ -11,6 +11,7 @@
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Registry.h"
 #include "kernels/host/Registry.h"
+#include "runtime/base/Float8.h"
 #include "runtime/base/Philox.h"
 
 namespace shardc::kernels::test {
@@ -72,6 +73,10 @@ double elementOf(DType dtype, const std::byte *at) {
     return static_cast<double>(toFloat(as(BF16{})));
   case DType::F16:
     return static_cast<double>(toFloat(as(F16{})));
+  case DType::F8E4M3:
+    return static_cast<double>(toFloat(as(F8E4M3{})));
+  case DType::F8E5M2:
+    return static_cast<double>(toFloat(as(F8E5M2{})));
   case DType::I64:
     return static_cast<double>(as(int64_t{}));
   case DType::I32:
@@ -115,11 +120,13 @@ std::vector<double> valuesOf(const Tensor &tensor, const std::vector<std::byte> 
 void expectNear(const Tensor &tensor, const std::vector<std::byte> &got,
                 const std::vector<std::byte> &want, double f32Tolerance, double bf16Tolerance,
                 const std::string &what) {
+  bool isFloat8 = tensor.dtype == DType::F8E4M3 || tensor.dtype == DType::F8E5M2;
   double tolerance = tensor.dtype == DType::BF16  ? bf16Tolerance
                      : tensor.dtype == DType::F16 ? bf16Tolerance / 4
                      : tensor.dtype == DType::F32 ? f32Tolerance
                      : tensor.dtype == DType::F64 ? f32Tolerance / 10
-                                                  : 0.0;
+                     : isFloat8 ? bf16Tolerance * 3 // one step of the largest numbers
+                                : 0.0;
   std::vector<double> a = valuesOf(tensor, got), b = valuesOf(tensor, want);
   double distance = 0, length = 0, largest = 0, worst = 0;
   size_t worstAt = 0;

@@ -133,6 +133,81 @@ TEST(CudaQuantize, UpdatesHistoriesToTheBit) {
   }
 }
 
+/// Two parameters in a shard, neither of whole chunks, with padding before, between and behind.
+void makeRanges(DeviceRun &run) {
+  Call &call = run.call();
+  std::vector<ParamRange> &ranges = run.data().ranges;
+  int64_t n = call.in[0].numel();
+  ranges.resize(2, ranges[0]);
+  ranges[0].begin = 3, ranges[0].end = n / 3;
+  ranges[1].begin = n / 3 + 5, ranges[1].end = n - 1;
+  ranges[0].number = 6, ranges[1].number = 1;
+  call.ranges = ranges.data();
+  call.rangesCount = 2;
+}
+
+TEST(CudaQuantize, FindsMagnitudesOfShardsToTheBit) {
+  SKIP_WITHOUT_GPU();
+  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel})
+    for (float special : {0.0f, INFINITY, NAN}) {
+      DeviceRun run("amax_shard", DType::F32, model);
+      makeRanges(run);
+      Call &call = run.call();
+      run.fill(call.in[0], 3, 100.0);
+      static_cast<float *>(call.in[0].data)[0] = 1e9f; // padding
+      if (special != 0)
+        static_cast<float *>(call.in[0].data)[call.in[0].numel() / 3 + 7] = special;
+      static_cast<float *>(call.in[1].data)[6] = 99.999f; // of another shard
+      expectSameBytes(run.onDevice(), run.onHost());
+    }
+}
+
+TEST(CudaQuantize, QuantizesShardsToTheBit) {
+  SKIP_WITHOUT_GPU();
+  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel})
+    for (float amax : {2.0f, 0.37f, 0.0f, 1e-40f, INFINITY, NAN}) {
+      DeviceRun run("quantize_shard", DType::F32, model);
+      makeRanges(run);
+      run.keep(0); // padding stays
+      static_cast<float *>(run.call().in[1].data)[1] = amax;
+      expectSameBytes(run.onDevice(), run.onHost());
+    }
+}
+
+TEST(CudaQuantize, MakesScalesOfWeightsToTheBit) {
+  SKIP_WITHOUT_GPU();
+  DeviceRun run("weight_scales", DType::F32, bench::kTinyModel);
+  Tensor &amax = run.call().in[0];
+  run.fill(amax, 9, 5.0);
+  auto *numbers = static_cast<float *>(amax.data);
+  std::transform(numbers, numbers + amax.numel(), numbers, [](float x) { return std::abs(x); });
+  numbers[0] = 0, numbers[1] = INFINITY, numbers[2] = NAN, numbers[3] = 1e-40f;
+  expectSameBytes(run.onDevice(), run.onHost());
+}
+
+TEST(CudaQuantize, TurnsBytes) {
+  SKIP_WITHOUT_GPU();
+  for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 1},
+                            {128, 64},
+                            {131, 72},
+                            {256, 4096},
+                            {67, 353},
+                            {1008, 16}}) {
+    SCOPED_TRACE(testing::Message() << rows << " by " << cols);
+    DeviceRun run("transpose", DType::F32, bench::kTinyModel);
+    Call &call = run.call();
+    Tensor &x = call.in[0], &t = call.out[0];
+    call.attrs.outer = rows, call.attrs.inner = cols;
+    x.rank = t.rank = 2;
+    x.shape[0] = t.shape[1] = rows, x.shape[1] = t.shape[0] = cols;
+    run.retype(x, DType::F8E4M3, false);
+    run.retype(t, DType::F8E4M3, false);
+    for (int64_t i = 0; i < x.numel(); ++i)
+      static_cast<uint8_t *>(x.data)[i] = static_cast<uint8_t>(i * 7 + i / 251);
+    expectSameBytes(run.onDevice(), run.onHost());
+  }
+}
+
 TEST(CudaQuantize, MakesBlocksToTheBit) {
   SKIP_WITHOUT_GPU();
   for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel})

@@ -15,6 +15,7 @@ using test::planText;
 Segment &first(Plan &plan) { return plan.roles[0].segments[0]; }
 Segment &second(Plan &plan) { return plan.roles[0].segments[1]; }
 Segment &delayed(Plan &plan) { return plan.roles[0].segments[2]; }
+Segment &fused(Plan &plan) { return plan.roles[0].segments[3]; }
 
 ValueId named(const Segment &segment, std::string_view name) {
   for (ValueId value = 0; value < segment.values.size(); ++value)
@@ -46,6 +47,15 @@ const Case kCases[] = {
     {"scalesSwapped", Rule::Scale,
      [](Plan &p) { std::swap(first(p).ops[4].operands[2], first(p).ops[4].operands[3]); },
      "'matmul_scaled' takes '%q' with the scale '%r', which no 'quantize' has made with it"},
+    {"scalesOfOneOpSwapped", Rule::Scale,
+     [](Plan &p) { std::swap(fused(p).ops[1].operands[2], fused(p).ops[1].operands[3]); },
+     "'matmul_scaled' takes '%qt' with the scale '%ys'"},
+    {"fusedAndTransposed", Rule::Shape,
+     [](Plan &p) { fused(p).ops[0].set(AttrKey::transposed, int64_t{1}); },
+     "a result that is not transposed"},
+    {"noMagnitudeOfY", Rule::Shape,
+     [](Plan &p) { fused(p).ops[0].set(AttrKey::y_slot, int64_t{3}); },
+     "magnitudes of f32[n] with one for its slot"},
     {"amaxForAScale", Rule::Scale,
      [](Plan &p) { first(p).ops[4].operands[3] = named(first(p), "n"); },
      "'matmul_scaled' takes '%p' with the scale '%n'"},

@@ -37,7 +37,9 @@ private:
     if (factor.op == nullptr || factor.op != scale.op || factor.rank != scale.rank ||
         factor.run != scale.run)
       return false;
-    int8_t result = factsOf(factor.op->kind).scale;
+    Facts facts = factsOf(factor.op->kind);
+    bool hasOther = factor.result + 1 == static_cast<uint32_t>(facts.otherScale);
+    int8_t result = hasOther ? facts.otherScale : facts.scale;
     return result >= 0 && scale.result == static_cast<uint32_t>(result) &&
            factor.result != scale.result;
   }

@@ -1,0 +1,310 @@
+// Ops that quantise where a value is made, as the ops that they are made of: the first writes the
+// value into scratch, in the type that Ops.def says, and the others quantise it from there. So
+// fusing changes no bit. rmsnorm_again: y = x·rstd·w as rmsnorm has it. Limited by memory.
+#include "kernels/host/Norm.h"
+#include "kernels/host/Rows.h"
+#include "runtime/base/Float8.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+namespace shardc::kernels::host {
+namespace {
+
+// rmsnorm_again
+
+struct AgainBuffers {
+  float *weight, *x;
+
+  AgainBuffers(const Call &call, Scratch &scratch) {
+    weight = scratch.take<float>(call.in[0].cols());
+    x = scratch.take<float>(call.in[0].cols());
+  }
+};
+
+const char *acceptsAgain(const Call &call) {
+  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[1]));
+  return checkStatistic(call.in[0], call.in[2]);
+}
+
+void runAgain(const Call &call) {
+  Scratch scratch(call);
+  AgainBuffers buffers(call, scratch);
+  const Tensor &x = call.in[0];
+  const float *w = normWeight(call, call.in[1], buffers.weight);
+  const auto *rstd = static_cast<const float *>(call.in[2].data);
+  for (int64_t row = 0, rows = x.rows(), n = x.cols(); row < rows; ++row) {
+    const float *from = readF32(x, row * n, n, buffers.x);
+    float *y = targetF32(call.out[0], row * n, buffers.x);
+    for (int64_t i = 0; i < n; ++i)
+      y[i] = from[i] * rstd[row] * w[i];
+    writeF32(call.out[0], row * n, n, y);
+  }
+}
+
+const Kernel kRmsNormAgain = {"rmsnorm_again_host", runAgain, acceptsAgain,
+                              workspaceOf<AgainBuffers>};
+
+// what an op is made of
+
+class Steps {
+public:
+  struct Step {
+    const Kernel *kernel = nullptr;
+    Call call;
+  };
+
+  Steps(const Call &call, Scratch &scratch) : call_(call), scratch_(scratch) {}
+
+  const Step *begin() const { return steps_; }
+  const Step *end() const { return steps_ + count_; }
+
+  /// A matrix of so many columns in scratch, otherwise like this one.
+  Tensor matrix(const Tensor &like, int64_t cols) {
+    Tensor tensor = like;
+    tensor.rank = 2;
+    tensor.shape[0] = like.rows(), tensor.shape[1] = cols;
+    tensor.data = scratch_.take<std::byte>(tensor.numel() * dtypeBytes(tensor.dtype));
+    return tensor;
+  }
+
+  /// With the attributes of the whole op.
+  Attrs &add(const Kernel &kernel, std::initializer_list<Tensor> in,
+             std::initializer_list<Tensor> out) {
+    Step &step = steps_[count_++];
+    step.kernel = &kernel;
+    step.call = call_;
+    step.call.inCount = step.call.outCount = 0;
+    for (const Tensor &operand : in)
+      step.call.in[step.call.inCount++] = operand;
+    for (const Tensor &result : out)
+      step.call.out[step.call.outCount++] = result;
+    size_t bytes = kernel.workspaceBytes ? kernel.workspaceBytes(step.call) : 0;
+    step.call.workspace = scratch_.take<std::byte>(static_cast<int64_t>(bytes));
+    step.call.workspaceBytes = bytes;
+    return step.call.attrs;
+  }
+
+  /// quantize_delayed of y by the magnitudes from this operand on, into the first three results,
+  /// and the one at `copy` if there is one.
+  void addDelayed(const Tensor &y, int amax, int copy) {
+    const Tensor *in = call_.in + amax, *out = call_.out;
+    if (call_.outCount > copy)
+      add(kQuantizeDelayed, {y, in[0], in[1]}, {out[0], out[1], out[2], out[copy]});
+    else
+      add(kQuantizeDelayed, {y, in[0], in[1]}, {out[0], out[1], out[2]});
+  }
+
+  /// The same of quantize, without what is seen.
+  void addQuantize(const Tensor &y, const Tensor &amax, int copy) {
+    const Tensor *out = call_.out;
+    if (call_.outCount > copy)
+      add(kQuantize, {y, amax}, {out[0], out[1], out[copy]});
+    else
+      add(kQuantize, {y, amax}, {out[0], out[1]});
+  }
+
+private:
+  const Call &call_;
+  Scratch &scratch_;
+  Step steps_[3];
+  int count_ = 0;
+};
+
+using Describe = void (*)(const Call &call, Steps &steps);
+
+template <Describe kDescribe> size_t bytesOf(const Call &call) {
+  Scratch scratch;
+  Steps steps(call, scratch);
+  kDescribe(call, steps);
+  return scratch.bytes();
+}
+
+template <Describe kDescribe> void run(const Call &call) {
+  Scratch scratch(call);
+  Steps steps(call, scratch);
+  kDescribe(call, steps);
+  for (const Steps::Step &step : steps)
+    step.kernel->run(step.call);
+}
+
+template <Describe kDescribe, int kIn, int kOutMin, int kOutMax>
+const char *accepts(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {kIn, kIn, kOutMin, kOutMax}));
+  SHARDC_REQUIRE(!call.attrs.transposed || kOutMin < kOutMax, "the result is never transposed");
+  Scratch scratch;
+  Steps steps(call, scratch);
+  kDescribe(call, steps);
+  for (const Steps::Step &step : steps)
+    SHARDC_REQUIRE_OK(step.kernel->accepts(step.call));
+  return nullptr;
+}
+
+template <Describe kDescribe, int kIn, int kOutMin, int kOutMax = kOutMin>
+constexpr Kernel kernelOf(const char *name) {
+  return {name, run<kDescribe>, accepts<kDescribe, kIn, kOutMin, kOutMax>, bytesOf<kDescribe>};
+}
+
+Tensor rmsNormOf(const Call &call, const Tensor &rstd, Steps &steps) {
+  Tensor y = steps.matrix(call.in[0], call.in[0].cols());
+  steps.add(kRmsNorm, {call.in[0], call.in[1]}, {y, rstd});
+  return y;
+}
+
+Tensor addRmsNormOf(const Call &call, const Tensor &sum, const Tensor &rstd, Steps &steps) {
+  Tensor y = steps.matrix(sum, sum.cols());
+  steps.add(kAddRmsNorm, {call.in[0], call.in[1], call.in[2]}, {sum, y, rstd});
+  return y;
+}
+
+Tensor rmsNormAgainOf(const Call &call, Steps &steps) {
+  Tensor y = steps.matrix(call.in[0], call.in[0].cols());
+  steps.add(kRmsNormAgain, {call.in[0], call.in[1], call.in[2]}, {y});
+  return y;
+}
+
+void rmsNormDelayed(const Call &call, Steps &steps) {
+  steps.addDelayed(rmsNormOf(call, call.out[3], steps), 2, 4);
+}
+void rmsNormAmax(const Call &call, Steps &steps) {
+  Tensor y = rmsNormOf(call, call.out[0], steps);
+  steps.add(kAmax, {y}, {call.out[1]});
+}
+void rmsNormBlocks(const Call &call, Steps &steps) {
+  Tensor y = rmsNormOf(call, call.out[2], steps);
+  steps.add(kQuantizeBlocks, {y}, {call.out[0], call.out[1]});
+}
+
+void addRmsNormDelayed(const Call &call, Steps &steps) {
+  steps.addDelayed(addRmsNormOf(call, call.out[3], call.out[4], steps), 3, 5);
+}
+void addRmsNormAmax(const Call &call, Steps &steps) {
+  Tensor y = addRmsNormOf(call, call.out[0], call.out[1], steps);
+  steps.add(kAmax, {y}, {call.out[2]});
+}
+void addRmsNormBlocks(const Call &call, Steps &steps) {
+  Tensor y = addRmsNormOf(call, call.out[2], call.out[3], steps);
+  steps.add(kQuantizeBlocks, {y}, {call.out[0], call.out[1]});
+}
+
+void rmsNormAgainDelayed(const Call &call, Steps &steps) {
+  steps.addDelayed(rmsNormAgainOf(call, steps), 3, 3);
+}
+void rmsNormAgainQuantize(const Call &call, Steps &steps) {
+  steps.addQuantize(rmsNormAgainOf(call, steps), call.in[3], 2);
+}
+
+/// y of an x, which has one column at least, also where x is too short.
+Tensor swiGluOf(const Tensor &x, Steps &steps) {
+  Tensor y = steps.matrix(x, std::max<int64_t>(x.cols() / 2, 1));
+  steps.add(kSwiGlu, {x}, {y});
+  return y;
+}
+
+void swiGluDelayed(const Call &call, Steps &steps) {
+  steps.addDelayed(swiGluOf(call.in[0], steps), 1, 3);
+}
+
+void swiGluAmax(const Call &call, Steps &steps) {
+  Tensor y = swiGluOf(call.in[0], steps);
+  steps.add(kAmax, {y}, {call.out[0]});
+}
+void swiGluQuantize(const Call &call, Steps &steps) {
+  steps.addQuantize(swiGluOf(call.in[0], steps), call.in[1], 2);
+}
+void swiGluBlocks(const Call &call, Steps &steps) {
+  Tensor y = swiGluOf(call.in[0], steps);
+  steps.add(kQuantizeBlocks, {y}, {call.out[0], call.out[1]});
+}
+
+struct Gradients {
+  Tensor dx, y;
+};
+
+Gradients swiGluBwdOf(const Call &call, Steps &steps) {
+  const Tensor &dy = call.in[0], &x = call.in[1];
+  Gradients made = {steps.matrix(x, x.cols()), steps.matrix(dy, dy.cols())};
+  steps.add(kSwiGluBwd, {dy, x}, {made.dx, made.y});
+  return made;
+}
+
+/// Of y, which is quantised transposed.
+void takeAttrsOfY(Attrs &attrs) {
+  attrs.slot = attrs.y_slot;
+  attrs.transposed = true;
+}
+
+void swiGluBwdDelayed(const Call &call, Steps &steps) {
+  Gradients made = swiGluBwdOf(call, steps);
+  steps.addDelayed(made.dx, 2, 3);
+  takeAttrsOfY(steps.add(kQuantizeDelayed, {made.y, call.in[2], call.in[3]},
+                         {call.out[4], call.out[5], call.out[2]}));
+}
+
+void swiGluBwdQuantize(const Call &call, Steps &steps) {
+  Gradients made = swiGluBwdOf(call, steps);
+  steps.addQuantize(made.dx, call.in[2], 2);
+  takeAttrsOfY(steps.add(kQuantize, {made.y, call.in[2]}, {call.out[3], call.out[4]}));
+}
+
+/// Number i of magnitudes that lie side by side.
+Tensor magnitude(const Tensor &all, int64_t i) {
+  Tensor one = all;
+  one.rank = 1, one.shape[0] = 1;
+  one.data = static_cast<float *>(all.data) + i;
+  return one;
+}
+
+void swiGluBwdAmax(const Call &call, Steps &steps) {
+  Gradients made = swiGluBwdOf(call, steps);
+  steps.add(kAmax, {made.dx}, {magnitude(call.out[0], 0)});
+  steps.add(kAmax, {made.y}, {magnitude(call.out[0], 1)});
+}
+
+/// Of results q and scale.
+template <Describe kDescribe, int kIn, int kOut> const char *acceptsBlocks(const Call &call) {
+  SHARDC_REQUIRE_OK((accepts<kDescribe, kIn, kOut, kOut>)(call));
+  const Tensor &q = call.out[0], &scale = call.out[1];
+  Extents want = scalesOf(ScaleBlocks::Rows128, {q.rows(), q.cols()});
+  SHARDC_REQUIRE(scale.dtype == DType::F32 && scale.shape[0] == want.rows &&
+                     scale.shape[1] == want.cols,
+                 "the scales are not those of blocks of 1 by 128");
+  return nullptr;
+}
+
+const char *acceptsSwiGluBwdAmax(const Call &call) {
+  SHARDC_REQUIRE_OK((accepts<swiGluBwdAmax, 2, 1, 1>)(call));
+  SHARDC_REQUIRE(isVector(call.out[0], 2), "the magnitudes are not two");
+  return nullptr;
+}
+
+} // namespace
+
+const Kernel kRmsNormQuantizeDelayed =
+    kernelOf<rmsNormDelayed, 4, 4>("rmsnorm_quantize_delayed_host");
+const Kernel kAddRmsNormQuantizeDelayed =
+    kernelOf<addRmsNormDelayed, 5, 5>("add_rmsnorm_quantize_delayed_host");
+const Kernel kRmsNormAgainQuantizeDelayed =
+    kernelOf<rmsNormAgainDelayed, 5, 3, 4>("rmsnorm_again_quantize_delayed_host");
+const Kernel kSwiGluQuantizeDelayed =
+    kernelOf<swiGluDelayed, 3, 3, 4>("swiglu_quantize_delayed_host");
+const Kernel kSwiGluBwdQuantizeDelayed =
+    kernelOf<swiGluBwdDelayed, 4, 6>("swiglu_bwd_quantize_delayed_host");
+const Kernel kRmsNormAmax = kernelOf<rmsNormAmax, 2, 2>("rmsnorm_amax_host");
+const Kernel kAddRmsNormAmax = kernelOf<addRmsNormAmax, 3, 3>("add_rmsnorm_amax_host");
+const Kernel kRmsNormAgainQuantize =
+    kernelOf<rmsNormAgainQuantize, 4, 2, 3>("rmsnorm_again_quantize_host");
+const Kernel kSwiGluAmax = kernelOf<swiGluAmax, 1, 1>("swiglu_amax_host");
+const Kernel kSwiGluQuantize = kernelOf<swiGluQuantize, 2, 2, 3>("swiglu_quantize_host");
+const Kernel kSwiGluBwdAmax = {"swiglu_bwd_amax_host", run<swiGluBwdAmax>, acceptsSwiGluBwdAmax,
+                               bytesOf<swiGluBwdAmax>};
+const Kernel kSwiGluBwdQuantize = kernelOf<swiGluBwdQuantize, 3, 5>("swiglu_bwd_quantize_host");
+const Kernel kRmsNormQuantizeBlocks = {"rmsnorm_quantize_blocks_host", run<rmsNormBlocks>,
+                                       acceptsBlocks<rmsNormBlocks, 2, 3>, bytesOf<rmsNormBlocks>};
+const Kernel kAddRmsNormQuantizeBlocks = {"add_rmsnorm_quantize_blocks_host", run<addRmsNormBlocks>,
+                                          acceptsBlocks<addRmsNormBlocks, 3, 4>,
+                                          bytesOf<addRmsNormBlocks>};
+const Kernel kSwiGluQuantizeBlocks = {"swiglu_quantize_blocks_host", run<swiGluBlocks>,
+                                      acceptsBlocks<swiGluBlocks, 1, 2>, bytesOf<swiGluBlocks>};
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,226 @@
+// Ops that quantise where a value is made give the bits of the ops that they are made of.
+#include "test/kernels/Harness.h"
+
+#include <gtest/gtest.h>
+
+namespace shardc::kernels::test {
+namespace {
+
+constexpr int64_t kRows = 5, kCols = 24;
+
+void expectSame(const Array &got, const Array &want, const char *what) {
+  EXPECT_EQ(got.dtype, want.dtype) << what;
+  EXPECT_EQ(got.values, want.values) << what;
+}
+
+Array expected() { return array(DType::F32, {3}, {2, 0.25, 1}); }
+Array seenBefore() { return array(DType::F32, {3}, {0, 0.125, 9}); }
+
+/// What quantize_delayed makes of a value: q, its scale, what is seen, the transpose.
+std::vector<Array> quantized(const Array &value, DType type, int64_t slot, Array seen) {
+  KernelRun run("quantize_delayed");
+  run.attrs.slot = slot;
+  int64_t rows = value.shape[0], cols = value.shape[1];
+  run.in(value).in(expected()).in(std::move(seen));
+  run.out(type, {rows, cols}).out(DType::F32, {1}).inPlace(2).out(type, {cols, rows});
+  return run.run();
+}
+
+class QuantizeFused : public testing::TestWithParam<DType> {
+protected:
+  Array randomRows(int64_t cols, uint64_t seed) { return randoms(GetParam(), {kRows, cols}, seed); }
+};
+
+TEST_P(QuantizeFused, SwiGlu) {
+  Array x = randomRows(2 * kCols, 1);
+  KernelRun make("swiglu"), fused("swiglu_quantize_delayed");
+  make.in(x).out(GetParam(), {kRows, kCols});
+  fused.attrs.slot = 1;
+  fused.in(x).in(expected()).in(seenBefore());
+  fused.out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1}).inPlace(2);
+  fused.out(DType::F8E4M3, {kCols, kRows});
+  std::vector<Array> want = quantized(make.run()[0], DType::F8E4M3, 1, seenBefore());
+  std::vector<Array> got = fused.run();
+  for (size_t r = 0; r < want.size(); ++r)
+    expectSame(got[r], want[r], "swiglu");
+}
+
+TEST_P(QuantizeFused, SwiGluBwd) {
+  Array dy = randomRows(kCols, 2), x = randomRows(2 * kCols, 3);
+  KernelRun make("swiglu_bwd"), fused("swiglu_bwd_quantize_delayed");
+  make.in(dy).in(x).out(GetParam(), {kRows, 2 * kCols}).out(GetParam(), {kRows, kCols});
+  fused.attrs.slot = 1, fused.attrs.y_slot = 2;
+  fused.in(dy).in(x).in(expected()).in(seenBefore());
+  fused.out(DType::F8E5M2, {kRows, 2 * kCols}).out(DType::F32, {1}).inPlace(3);
+  fused.out(DType::F8E5M2, {2 * kCols, kRows});
+  fused.out(DType::F8E4M3, {kCols, kRows}).out(DType::F32, {1});
+  std::vector<Array> made = make.run(), got = fused.run();
+  std::vector<Array> dx = quantized(made[0], DType::F8E5M2, 1, seenBefore());
+  std::vector<Array> y = quantized(made[1], DType::F8E4M3, 2, dx[2]);
+  expectSame(got[0], dx[0], "q");
+  expectSame(got[1], dx[1], "scale");
+  expectSame(got[2], y[2], "seen");
+  expectSame(got[3], dx[3], "t");
+  expectSame(got[4], y[3], "yt");
+  expectSame(got[5], y[1], "yscale");
+}
+
+TEST_P(QuantizeFused, AddRmsNorm) {
+  Array a = randomRows(kCols, 4), b = randomRows(kCols, 5), w = randoms(GetParam(), {kCols}, 6);
+  for (bool zeroCentered : {false, true}) {
+    KernelRun make("add_rmsnorm"), fused("add_rmsnorm_quantize_delayed");
+    make.attrs.zero_centered = fused.attrs.zero_centered = zeroCentered;
+    make.in(a).in(b).in(w).out(GetParam(), {kRows, kCols}).out(GetParam(), {kRows, kCols});
+    make.out(DType::F32, {kRows});
+    fused.in(a).in(b).in(w).in(expected()).in(seenBefore());
+    fused.out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1}).inPlace(4);
+    fused.out(GetParam(), {kRows, kCols}).out(DType::F32, {kRows});
+    std::vector<Array> made = make.run(), got = fused.run();
+    std::vector<Array> want = quantized(made[1], DType::F8E4M3, 0, seenBefore());
+    for (size_t r = 0; r < 3; ++r)
+      expectSame(got[r], want[r], "norm");
+    expectSame(got[3], made[0], "sum");
+    expectSame(got[4], made[2], "rstd");
+  }
+}
+
+TEST_P(QuantizeFused, RmsNormAndTheSameAgain) {
+  Array x = randomRows(kCols, 7), w = randoms(GetParam(), {kCols}, 8);
+  KernelRun make("rmsnorm"), fused("rmsnorm_quantize_delayed");
+  make.in(x).in(w).out(GetParam(), {kRows, kCols}).out(DType::F32, {kRows});
+  fused.in(x).in(w).in(expected()).in(seenBefore());
+  fused.out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1}).inPlace(3);
+  fused.out(DType::F32, {kRows});
+  std::vector<Array> made = make.run(), got = fused.run();
+  std::vector<Array> want = quantized(made[0], DType::F8E4M3, 0, seenBefore());
+  for (size_t r = 0; r < 3; ++r)
+    expectSame(got[r], want[r], "norm");
+  expectSame(got[3], made[1], "rstd");
+  KernelRun again("rmsnorm_again_quantize_delayed");
+  again.attrs.transposed = true;
+  again.in(x).in(w).in(made[1]).in(expected()).in(seenBefore());
+  again.out(DType::F8E4M3, {kCols, kRows}).out(DType::F32, {1}).inPlace(4);
+  got = again.run();
+  expectSame(got[0], want[3], "again");
+  expectSame(got[1], want[1], "scale");
+  expectSame(got[2], want[2], "seen");
+}
+
+/// Its largest magnitude.
+std::vector<Array> amaxOf(const Array &value) {
+  KernelRun run("amax");
+  run.in(value).out(DType::F32, {1});
+  return run.run();
+}
+
+/// What quantize makes of a value with both forms, by magnitudes of which it takes this one.
+std::vector<Array> quantizedBy(const Array &value, DType type, const Array &magnitudes,
+                               int64_t slot) {
+  KernelRun run("quantize");
+  run.attrs.slot = slot;
+  int64_t rows = value.shape[0], cols = value.shape[1];
+  run.in(value).in(magnitudes);
+  run.out(type, {rows, cols}).out(DType::F32, {1}).out(type, {cols, rows});
+  return run.run();
+}
+
+TEST_P(QuantizeFused, SwiGluIsMadeTwice) {
+  Array x = randomRows(2 * kCols, 9);
+  KernelRun make("swiglu"), look("swiglu_amax"), fused("swiglu_quantize");
+  make.in(x).out(GetParam(), {kRows, kCols});
+  look.in(x).out(DType::F32, {1});
+  Array y = make.run()[0], m = look.run()[0];
+  expectSame(m, amaxOf(y)[0], "amax");
+  fused.in(x).in(m).out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1});
+  fused.out(DType::F8E4M3, {kCols, kRows});
+  std::vector<Array> got = fused.run(), want = quantizedBy(y, DType::F8E4M3, m, 0);
+  for (size_t r = 0; r < want.size(); ++r)
+    expectSame(got[r], want[r], "swiglu");
+}
+
+TEST_P(QuantizeFused, SwiGluBwdIsMadeTwice) {
+  Array dy = randomRows(kCols, 10), x = randomRows(2 * kCols, 11);
+  KernelRun make("swiglu_bwd"), look("swiglu_bwd_amax"), fused("swiglu_bwd_quantize");
+  make.in(dy).in(x).out(GetParam(), {kRows, 2 * kCols}).out(GetParam(), {kRows, kCols});
+  look.in(dy).in(x).out(DType::F32, {2});
+  std::vector<Array> made = make.run();
+  Array m = look.run()[0];
+  EXPECT_EQ(m.values, (std::vector<double>{amaxOf(made[0])[0][0], amaxOf(made[1])[0][0]}));
+  fused.attrs.y_slot = 1;
+  fused.in(dy).in(x).in(m).out(DType::F8E5M2, {kRows, 2 * kCols}).out(DType::F32, {1});
+  fused.out(DType::F8E5M2, {2 * kCols, kRows});
+  fused.out(DType::F8E4M3, {kCols, kRows}).out(DType::F32, {1});
+  std::vector<Array> got = fused.run(), dx = quantizedBy(made[0], DType::F8E5M2, m, 0);
+  std::vector<Array> y = quantizedBy(made[1], DType::F8E4M3, m, 1);
+  for (size_t r = 0; r < dx.size(); ++r)
+    expectSame(got[r], dx[r], "dx");
+  expectSame(got[3], y[2], "yt");
+  expectSame(got[4], y[1], "yscale");
+}
+
+TEST_P(QuantizeFused, NormsAreMadeTwice) {
+  Array a = randomRows(kCols, 12), b = randomRows(kCols, 13), w = randoms(GetParam(), {kCols}, 14);
+  for (bool adds : {false, true}) {
+    KernelRun make(adds ? "add_rmsnorm" : "rmsnorm");
+    KernelRun look(adds ? "add_rmsnorm_amax" : "rmsnorm_amax"), fused("rmsnorm_again_quantize");
+    for (KernelRun *run : {&make, &look}) {
+      run->in(a);
+      if (adds)
+        run->in(b).in(w).out(GetParam(), {kRows, kCols});
+      else
+        run->in(w);
+    }
+    make.out(GetParam(), {kRows, kCols}).out(DType::F32, {kRows});
+    look.out(DType::F32, {kRows}).out(DType::F32, {1});
+    std::vector<Array> made = make.run(), looked = look.run();
+    const Array &y = made[adds ? 1 : 0], &m = looked.back();
+    expectSame(looked[adds ? 1 : 0], made.back(), "rstd");
+    expectSame(m, amaxOf(y)[0], "amax");
+    fused.in(adds ? made[0] : a).in(w).in(made.back()).in(m);
+    fused.out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1});
+    fused.out(DType::F8E4M3, {kCols, kRows});
+    std::vector<Array> got = fused.run(), want = quantizedBy(y, DType::F8E4M3, m, 0);
+    for (size_t r = 0; r < want.size(); ++r)
+      expectSame(got[r], want[r], "norm");
+  }
+}
+
+TEST_P(QuantizeFused, RowBlocks) {
+  Array a = randomRows(kCols, 15), b = randomRows(kCols, 16), w = randoms(GetParam(), {kCols}, 17);
+  Array x = randomRows(2 * kCols, 18);
+  auto blocks = [&](const Array &value) {
+    KernelRun run("quantize_blocks");
+    run.in(value).out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1, kRows});
+    return run.run();
+  };
+  KernelRun norm("rmsnorm"), adding("add_rmsnorm"), gated("swiglu");
+  norm.in(a).in(w).out(GetParam(), {kRows, kCols}).out(DType::F32, {kRows});
+  adding.in(a).in(b).in(w).out(GetParam(), {kRows, kCols}).out(GetParam(), {kRows, kCols});
+  adding.out(DType::F32, {kRows});
+  gated.in(x).out(GetParam(), {kRows, kCols});
+  KernelRun fusedNorm("rmsnorm_quantize_blocks"), fusedAdding("add_rmsnorm_quantize_blocks");
+  KernelRun fusedGated("swiglu_quantize_blocks");
+  fusedNorm.in(a).in(w);
+  fusedAdding.in(a).in(b).in(w);
+  fusedGated.in(x);
+  for (KernelRun *run : {&fusedNorm, &fusedAdding, &fusedGated})
+    run->out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1, kRows});
+  fusedNorm.out(DType::F32, {kRows});
+  fusedAdding.out(GetParam(), {kRows, kCols}).out(DType::F32, {kRows});
+  std::vector<Array> made = norm.run(), sums = adding.run(), y = gated.run();
+  std::vector<Array> gotNorm = fusedNorm.run(), gotAdding = fusedAdding.run();
+  std::vector<Array> gotGated = fusedGated.run();
+  for (size_t r = 0; r < 2; ++r) {
+    expectSame(gotNorm[r], blocks(made[0])[r], "rmsnorm");
+    expectSame(gotAdding[r], blocks(sums[1])[r], "add_rmsnorm");
+    expectSame(gotGated[r], blocks(y[0])[r], "swiglu");
+  }
+  expectSame(gotNorm[2], made[1], "rstd");
+  expectSame(gotAdding[2], sums[0], "sum");
+  expectSame(gotAdding[3], sums[2], "rstd");
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, QuantizeFused, testing::ValuesIn(kDataTypes));
+
+} // namespace
+} // namespace shardc::kernels::test

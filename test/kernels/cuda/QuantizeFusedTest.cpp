@@ -1,0 +1,297 @@
+// CUDA kernels that quantise where a value is made, against the CUDA kernels of the ops that they
+// are made of: to the bit.
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/Float8.h"
+#include "test/kernels/Harness.h"
+#include "test/kernels/cuda/DeviceRun.h"
+
+namespace shardc::kernels::test {
+namespace {
+
+constexpr bench::Model kOddModel = {3, 67, 6, 2, 40, 353, 1003};
+constexpr bench::Model kWideModel = {1, 33, 80, 8, 128, 1024, 2048};
+constexpr int64_t kSlot = 3, kYSlot = 5;
+
+/// A value that a kernel has made.
+struct Made {
+  Tensor type;
+  std::vector<std::byte> bytes;
+};
+
+void copy(const Tensor &to, const void *from) {
+  std::memcpy(to.data, from, static_cast<size_t>(to.numel() * dtypeBytes(to.dtype)));
+}
+
+/// Gives a tensor the shape and type of another one, and memory.
+void reshape(DeviceRun &run, Tensor &tensor, const Tensor &like) {
+  tensor.rank = like.rank;
+  std::copy(like.shape, like.shape + like.rank, tensor.shape);
+  run.retype(tensor, like.dtype, false);
+}
+
+/// What a kernel makes of the fused op's first operands, and of others behind them.
+std::vector<Made> make(std::string_view op, DType data, const bench::Model &model,
+                       const Call &fused, int count, int firstOperand = 0) {
+  DeviceRun run(op, data, model);
+  run.call().attrs.zero_centered = fused.attrs.zero_centered;
+  for (int i = 0; i < count; ++i)
+    copy(run.call().in[firstOperand + i], fused.in[i].data);
+  Results results = run.onDevice();
+  std::vector<Made> made;
+  for (size_t r = 0; r < results.size(); ++r)
+    made.push_back({run.call().out[r], results[r]});
+  return made;
+}
+
+/// A result of an op that quantises, and which one of the fused op has to be the same.
+struct Pair {
+  int result, fused;
+};
+
+/// Runs `op` on the value, with magnitudes from the fused op's operand `amax` on, if it has one,
+/// and compares.
+void expectSame(std::string_view op, const Made &value, const Call &fused, const Results &got,
+                int amax, int64_t slot, std::initializer_list<Pair> pairs,
+                bool transposed = false) {
+  SCOPED_TRACE(testing::Message() << op << " slot " << slot);
+  DeviceRun run(op, value.type.dtype, bench::kTinyModel);
+  Call &call = run.call();
+  reshape(run, call.in[0], value.type);
+  copy(call.in[0], value.bytes.data());
+  for (int i = 1; i < call.inCount; ++i) {
+    const Tensor &magnitudes = fused.in[amax + i - 1];
+    if (call.in[i].numel() != magnitudes.numel())
+      reshape(run, call.in[i], magnitudes);
+    copy(call.in[i], magnitudes.data);
+  }
+  call.attrs.slot = slot;
+  call.attrs.transposed = transposed;
+  int last = 0;
+  for (auto [result, from] : pairs) {
+    bool isInPlace = op == "quantize_delayed" && result == 2;
+    if (!isInPlace)
+      reshape(run, call.out[result], fused.out[from]);
+    last = std::max(last, result);
+  }
+  call.outCount = static_cast<uint8_t>(last + 1);
+  Results want = run.onDevice();
+  ASSERT_EQ(want.size(), static_cast<size_t>(last + 1));
+  for (auto [result, from] : pairs) {
+    const std::vector<std::byte> &a = got[static_cast<size_t>(from)];
+    const std::vector<std::byte> &b = want[static_cast<size_t>(result)];
+    if (op == "quantize_delayed" && result == 2) { // others may be seen in other slots
+      EXPECT_EQ(std::memcmp(a.data() + slot * 4, b.data() + slot * 4, 4), 0) << "seen";
+    } else {
+      EXPECT_TRUE(a == b) << "result " << result;
+    }
+  }
+}
+
+void expectSameBytes(const Results &got, int result, const Made &want) {
+  EXPECT_TRUE(got[static_cast<size_t>(result)] == want.bytes) << "result " << result;
+}
+
+/// Calls test(run, data, model) for models and types, with numbers of which some saturate, and
+/// magnitudes from operand `amax` on if kDelayed or kKnown.
+enum class By { Delayed, Known, Itself };
+template <typename Test> void forEach(std::string_view op, By by, int amax, Test test) {
+  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel})
+    for (DType data : kDataTypes)
+      for (float magnitude : {1.0f, 0.37f, 0.0f}) {
+        if (by == By::Itself && magnitude != 1)
+          continue;
+        SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data) << " ffn " << model.ffn
+                                        << " amax " << magnitude);
+        DeviceRun run(op, data, model);
+        Call &call = run.call();
+        for (int i = 0; i < amax; ++i)
+          run.fill(call.in[i], static_cast<uint64_t>(i) + 5, 3.0);
+        if (by != By::Itself) {
+          call.attrs.slot = kSlot, call.attrs.y_slot = kYSlot;
+          auto *expected = static_cast<float *>(call.in[amax].data);
+          expected[kSlot] = magnitude, expected[kYSlot] = 0.5f;
+        }
+        if (by == By::Delayed) {
+          auto *seen = static_cast<float *>(call.in[amax + 1].data);
+          seen[kSlot] = 0.25f, seen[kYSlot] = 0;
+        }
+        test(run, data, model);
+      }
+}
+
+template <typename Test> void withForms(Test test) {
+  for (int forms = 0; forms < 3; ++forms) { // as it is, with a transpose, that alone
+    SCOPED_TRACE(testing::Message() << "forms " << forms);
+    test(forms);
+  }
+}
+
+/// Lets a call have one of the forms: results of one that is transposed are at `copy` before.
+void setForms(Call &call, int forms, int copy) {
+  if (forms == 2)
+    call.out[0] = call.out[copy];
+  call.attrs.transposed = forms == 2;
+  call.outCount = static_cast<uint8_t>(forms == 1 ? copy + 1 : copy);
+}
+
+TEST(CudaQuantizeFused, SwiGlu) {
+  SKIP_WITHOUT_GPU();
+  withForms([](int forms) {
+    forEach("swiglu_quantize_delayed", By::Delayed, 1,
+            [&](DeviceRun &run, DType data, const bench::Model &model) {
+              Call &call = run.call();
+              setForms(call, forms, 3);
+              Made y = make("swiglu", data, model, call, 1)[0];
+              Results got = run.onDevice();
+              if (forms == 1)
+                expectSame("quantize_delayed", y, call, got, 1, kSlot,
+                           {{0, 0}, {1, 1}, {2, 2}, {3, 3}});
+              else
+                expectSame("quantize_delayed", y, call, got, 1, kSlot, {{0, 0}, {1, 1}, {2, 2}},
+                           forms == 2);
+            });
+    forEach("swiglu_quantize", By::Known, 1,
+            [&](DeviceRun &run, DType data, const bench::Model &model) {
+              Call &call = run.call();
+              setForms(call, forms, 2);
+              Made y = make("swiglu", data, model, call, 1)[0];
+              Results got = run.onDevice();
+              if (forms == 1)
+                expectSame("quantize", y, call, got, 1, kSlot, {{0, 0}, {1, 1}, {2, 2}});
+              else
+                expectSame("quantize", y, call, got, 1, kSlot, {{0, 0}, {1, 1}}, forms == 2);
+            });
+  });
+}
+
+TEST(CudaQuantizeFused, SwiGluBwd) {
+  SKIP_WITHOUT_GPU();
+  for (DType type : {DType::F8E4M3, DType::F8E5M2}) {
+    forEach("swiglu_bwd_quantize_delayed", By::Delayed, 2,
+            [&](DeviceRun &run, DType data, const bench::Model &model) {
+              Call &call = run.call();
+              run.retype(call.out[0], type, false);
+              run.retype(call.out[3], type, false);
+              std::vector<Made> made = make("swiglu_bwd", data, model, call, 2);
+              Results got = run.onDevice();
+              expectSame("quantize_delayed", made[0], call, got, 2, kSlot,
+                         {{0, 0}, {1, 1}, {2, 2}, {3, 3}});
+              expectSame("quantize_delayed", made[1], call, got, 2, kYSlot,
+                         {{0, 4}, {1, 5}, {2, 2}}, true);
+            });
+    forEach("swiglu_bwd_quantize", By::Known, 2,
+            [&](DeviceRun &run, DType data, const bench::Model &model) {
+              Call &call = run.call();
+              run.retype(call.out[0], type, false);
+              run.retype(call.out[2], type, false);
+              std::vector<Made> made = make("swiglu_bwd", data, model, call, 2);
+              Results got = run.onDevice();
+              expectSame("quantize", made[0], call, got, 2, kSlot, {{0, 0}, {1, 1}, {2, 2}});
+              expectSame("quantize", made[1], call, got, 2, kYSlot, {{0, 3}, {1, 4}}, true);
+            });
+  }
+}
+
+TEST(CudaQuantizeFused, MagnitudesOfSwiGlu) {
+  SKIP_WITHOUT_GPU();
+  forEach("swiglu_amax", By::Itself, 1, [](DeviceRun &run, DType data, const bench::Model &model) {
+    Made y = make("swiglu", data, model, run.call(), 1)[0];
+    expectSame("amax", y, run.call(), run.onDevice(), 0, 0, {{0, 0}});
+  });
+  forEach("swiglu_bwd_amax", By::Itself, 2,
+          [](DeviceRun &run, DType data, const bench::Model &model) {
+            std::vector<Made> made = make("swiglu_bwd", data, model, run.call(), 2);
+            Results got = run.onDevice();
+            for (size_t i = 0; i < 2; ++i) {
+              DeviceRun amax("amax", data, bench::kTinyModel);
+              reshape(amax, amax.call().in[0], made[i].type);
+              copy(amax.call().in[0], made[i].bytes.data());
+              EXPECT_EQ(std::memcmp(got[0].data() + i * 4, amax.onDevice()[0].data(), 4), 0) << i;
+            }
+          });
+}
+
+/// Results of the norm: as many of the sum and the statistic as it has, from `first` on.
+template <typename Test> void forEachNorm(const char *suffix, By by, int first, Test test) {
+  for (int adds = 0; adds < 2; ++adds) {
+    std::string norm = adds ? "add_rmsnorm" : "rmsnorm";
+    forEach(norm + suffix, by, 2 + adds,
+            [&](DeviceRun &run, DType data, const bench::Model &model) {
+              Call &call = run.call();
+              call.attrs.zero_centered = adds;
+              std::vector<Made> made = make(norm, data, model, call, 2 + adds);
+              Results got = run.onDevice();
+              if (adds)
+                expectSameBytes(got, first, made[0]);
+              expectSameBytes(got, first + adds, made[static_cast<size_t>(adds) + 1]);
+              test(call, got, made[static_cast<size_t>(adds)], adds);
+            });
+  }
+}
+
+TEST(CudaQuantizeFused, RmsNorm) {
+  SKIP_WITHOUT_GPU();
+  forEachNorm(
+      "_quantize_delayed", By::Delayed, 3,
+      [](const Call &call, const Results &got, const Made &y, int adds) {
+        expectSame("quantize_delayed", y, call, got, 2 + adds, kSlot, {{0, 0}, {1, 1}, {2, 2}});
+      });
+  forEachNorm("_amax", By::Itself, 0,
+              [](const Call &call, const Results &got, const Made &y, int adds) {
+                expectSame("amax", y, call, got, 0, 0, {{0, 1 + adds}});
+              });
+  forEachNorm("_quantize_blocks", By::Itself, 2,
+              [](const Call &call, const Results &got, const Made &y, int) {
+                expectSame("quantize_blocks", y, call, got, 0, 0, {{0, 0}, {1, 1}});
+              });
+}
+
+TEST(CudaQuantizeFused, RmsNormAgain) {
+  SKIP_WITHOUT_GPU();
+  forEach("rmsnorm_again_quantize_delayed", By::Delayed, 3,
+          [](DeviceRun &run, DType data, const bench::Model &model) {
+            Call &call = run.call();
+            Made y = make("rmsnorm_bwd", data, model, call, 3, 1)[2];
+            expectSame("quantize_delayed", y, call, run.onDevice(), 3, kSlot,
+                       {{0, 0}, {1, 1}, {2, 2}, {3, 3}});
+          });
+  forEach("rmsnorm_again_quantize", By::Known, 3,
+          [](DeviceRun &run, DType data, const bench::Model &model) {
+            Call &call = run.call();
+            Made y = make("rmsnorm_bwd", data, model, call, 3, 1)[2];
+            expectSame("quantize", y, call, run.onDevice(), 3, kSlot, {{0, 0}, {1, 1}, {2, 2}});
+          });
+}
+
+/// As the forward pass makes it, whose statistic it takes.
+TEST(CudaQuantizeFused, RmsNormAgainIsTheNorm) {
+  SKIP_WITHOUT_GPU();
+  forEach("rmsnorm_again_quantize", By::Known, 2,
+          [](DeviceRun &run, DType data, const bench::Model &model) {
+            Call &call = run.call();
+            DeviceRun norm("rmsnorm", data, model);
+            for (int i = 0; i < 2; ++i)
+              copy(norm.call().in[i], call.in[i].data);
+            Results made = norm.onDevice();
+            copy(call.in[2], made[1].data());
+            expectSame("quantize", {norm.call().out[0], made[0]}, call, run.onDevice(), 3, kSlot,
+                       {{0, 0}, {1, 1}, {2, 2}});
+          });
+}
+
+TEST(CudaQuantizeFused, BlocksOfSwiGlu) {
+  SKIP_WITHOUT_GPU();
+  forEach("swiglu_quantize_blocks", By::Itself, 1,
+          [](DeviceRun &run, DType data, const bench::Model &model) {
+            Made y = make("swiglu", data, model, run.call(), 1)[0];
+            expectSame("quantize_blocks", y, run.call(), run.onDevice(), 0, 0, {{0, 0}, {1, 1}});
+          });
+}
+
+} // namespace
+} // namespace shardc::kernels::test
