@@ -5,6 +5,8 @@
 // chunks of 8 elements. quantize_delayed is that with maxima as amax finds them: one atomic for a
 // block, and none where the maximum is known already. With a transpose, blocks take tiles
 // (quantize_tiles.cuh). Limited by memory.
+#include <span>
+
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/Rows.h"
@@ -17,18 +19,31 @@ namespace {
 
 constexpr int64_t kBlocksMax = 132 * 8;
 
+/// Calls use(first element, count up to 8) for the chunks of a thread: the blocks of a row of the
+/// grid take turns.
+template <typename Use>
+__device__ __forceinline__ void forChunks(int64_t begin, int64_t end, const Use &use) {
+  int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * kChunk;
+  for (int64_t i = begin + (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kChunk;
+       i < end; i += step)
+    use(i, static_cast<int>(end - i < kChunk ? end - i : kChunk));
+}
+
+template <Mode M>
+__device__ __forceinline__ unsigned largestOfRun(const Data &x, int64_t begin, int64_t end) {
+  unsigned most = 0;
+  float v[kChunk];
+  forChunks(begin, end, [&](int64_t i, int n) {
+    load8<M>(x, i, n, v);
+    most = largestOf(most, v);
+  });
+  return most;
+}
+
 template <Mode M>
 __global__ void __launch_bounds__(256) findLargest(const Data x, int64_t numel, unsigned *largest) {
   awaitPrevious();
-  int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * kChunk;
-  unsigned most = 0;
-  float v[kChunk];
-  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kChunk;
-       i < numel; i += step) {
-    load8<M>(x, i, static_cast<int>(numel - i < kChunk ? numel - i : kChunk), v);
-    most = largestOf(most, v);
-  }
-  joinLargest(most, largest);
+  joinLargest(largestOfRun<M>(x, 0, numel), largest);
 }
 
 void runAmax(const Call &call) {
@@ -47,7 +62,7 @@ struct QuantizeOp {
     float v[kChunk], multiplier = multiplierOf(*to.amax, to.isE5M2);
     load8<M>(x, i, n, v);
     storeRow<M>(to.q, i, n, convert(to.isE5M2, multiplier, v));
-    if (i == 0 && to.scale)
+    if (i == 0)
       *to.scale = reciprocal(multiplier);
   }
 };
@@ -55,17 +70,12 @@ struct QuantizeOp {
 template <Mode M>
 __global__ void __launch_bounds__(256) quantizeSeen(const Data x, const Target to, int64_t numel) {
   awaitPrevious();
-  int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * kChunk;
   float v[kChunk], multiplier = multiplierOf(*to.amax, to.isE5M2);
   unsigned most = 0;
-  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kChunk;
-       i < numel; i += step) {
-    int n = static_cast<int>(numel - i < kChunk ? numel - i : kChunk);
+  forChunks(0, numel, [&](int64_t i, int n) {
     load8<M>(x, i, n, v);
-    most = largestOf(most, v);
-    markLost(v);
-    storeRow<M>(to.q, i, n, convert(to.isE5M2, multiplier, v));
-  }
+    storeRow<M>(to.q, i, n, codesOf(to, multiplier, v, most));
+  });
   joinLargest(most, to.seen);
   if (blockIdx.x == 0 && threadIdx.x == 0)
     *to.scale = reciprocal(multiplier);
@@ -109,35 +119,77 @@ void runQuantizeDelayed(const Call &call) {
   });
 }
 
-/// A part of a shard, of which kernels of whole chunks take what begins at one.
-Tensor partOf(const Tensor &shard, const ParamRange &range) {
-  Tensor part = shard;
-  part.data = static_cast<std::byte *>(shard.data) + range.begin * dtypeBytes(shard.dtype);
-  part.rank = 1;
-  part.shape[0] = range.end - range.begin;
-  return part;
+/// Parts of a shard that one launch takes, a row of blocks each: parameters are few in a block of
+/// parameters, and launches cost more than small ones.
+struct ShardRanges {
+  static constexpr int kMax = 32;
+  struct {
+    int64_t begin, end, number;
+  } at[kMax];
+};
+
+/// Calls launch.operator()<M>(ranges, grid) for as many as fit in a launch, with so many blocks for
+/// a range at most. Whole chunks are moved if all ranges begin at one.
+template <typename Launch>
+void forRanges(const Call &call, std::initializer_list<const Tensor *> shards, int64_t blocksMax,
+               const Launch &launch) {
+  std::span<const ParamRange> all = host::rangesOfShard(call, 0);
+  Mode mode = modeOf(shards, 0);
+  for (const ParamRange &range : all)
+    mode = range.begin % kChunk == 0 ? mode : Mode::Scalar;
+  for (size_t first = 0; first < all.size(); first += ShardRanges::kMax) {
+    size_t count = std::min<size_t>(ShardRanges::kMax, all.size() - first);
+    ShardRanges ranges = {};
+    int64_t longest = 1;
+    for (size_t i = 0; i < count; ++i) {
+      const ParamRange &range = all[first + i];
+      ranges.at[i] = {range.begin, range.end, range.number};
+      longest = std::max(longest, range.end - range.begin);
+    }
+    dim3 grid(static_cast<unsigned>(std::min(ceilDiv(longest, 256 * kChunk), blocksMax)),
+              static_cast<unsigned>(count));
+    if (mode == Mode::Scalar)
+      launch.template operator()<Mode::Scalar>(ranges, grid);
+    else
+      launch.template operator()<Mode::Mixed>(ranges, grid);
+  }
+}
+
+template <Mode M>
+__global__ void __launch_bounds__(256)
+    findLargestOfRanges(const Data x, const ShardRanges ranges, unsigned *largest) {
+  awaitPrevious();
+  auto [begin, end, number] = ranges.at[blockIdx.y];
+  joinLargest(largestOfRun<M>(x, begin, end), largest + number);
 }
 
 void runAmaxShard(const Call &call) {
+  const Tensor &x = call.in[0];
   auto *amax = static_cast<unsigned *>(call.out[0].data);
-  for (const ParamRange &range : host::rangesOfShard(call, 0)) {
-    Tensor x = partOf(call.in[0], range);
-    auto blocks = static_cast<unsigned>(std::min(ceilDiv(x.numel(), 256 * kChunk), kBlocksMax));
-    forMode(modeOf({&x}, 0), [&]<Mode M>() {
-      launchKernel(findLargest<M>, blocks, 256, 0, queueOf(call), dataOf(x), x.numel(),
-                   amax + range.number);
-    });
-  }
+  forRanges(call, {&x}, kBlocksMax, [&]<Mode M>(const ShardRanges &ranges, dim3 grid) {
+    launchKernel(findLargestOfRanges<M>, grid, 256, 0, queueOf(call), dataOf(x), ranges, amax);
+  });
+}
+
+template <Mode M>
+__global__ void __launch_bounds__(256)
+    quantizeRanges(const Data x, uint8_t *q, const ShardRanges ranges, const float *amax) {
+  awaitPrevious();
+  auto [begin, end, number] = ranges.at[blockIdx.y];
+  float v[kChunk], multiplier = multiplierOf(amax[number], false);
+  forChunks(begin, end, [&](int64_t i, int n) {
+    load8<M>(x, i, n, v);
+    storeRow<M>(q, i, n, convert(false, multiplier, v));
+  });
 }
 
 void runQuantizeShard(const Call &call) {
-  for (const ParamRange &range : host::rangesOfShard(call, 0)) {
-    Tensor x = partOf(call.in[0], range), q = partOf(call.out[0], range);
-    Target to = {};
-    to.q = static_cast<uint8_t *>(q.data);
-    to.amax = static_cast<const float *>(call.in[1].data) + range.number;
-    launchFlat(call, modeOf({&x, &q}, 0), QuantizeOp{dataOf(x), to}, x.numel());
-  }
+  const Tensor &x = call.in[0], &q = call.out[0];
+  forRanges(call, {&x, &q}, INT32_MAX, [&]<Mode M>(const ShardRanges &ranges, dim3 grid) {
+    launchKernel(quantizeRanges<M>, grid, 256, 0, queueOf(call), dataOf(x),
+                 static_cast<uint8_t *>(q.data), ranges,
+                 static_cast<const float *>(call.in[1].data));
+  });
 }
 
 __global__ void makeScales(const float *amax, float *scales, int64_t n) {

@@ -133,45 +133,60 @@ TEST(CudaQuantize, UpdatesHistoriesToTheBit) {
   }
 }
 
-/// Two parameters in a shard, neither of whole chunks, with padding before, between and behind.
-void makeRanges(DeviceRun &run) {
+/// So many parameters in a shard, with padding between; they begin at whole chunks, or none does.
+void makeRanges(DeviceRun &run, int64_t count, bool aligned) {
   Call &call = run.call();
   std::vector<ParamRange> &ranges = run.data().ranges;
-  int64_t n = call.in[0].numel();
-  ranges.resize(2, ranges[0]);
-  ranges[0].begin = 3, ranges[0].end = n / 3;
-  ranges[1].begin = n / 3 + 5, ranges[1].end = n - 1;
-  ranges[0].number = 6, ranges[1].number = 1;
+  int64_t each = call.in[0].numel() / count / 8 * 8;
+  ranges.resize(static_cast<size_t>(count), ranges[0]);
+  for (int64_t i = 0; i < count; ++i) {
+    ParamRange &range = ranges[static_cast<size_t>(i)];
+    range.begin = i * each + (aligned ? 0 : 3);
+    range.end = (i + 1) * each - 2;
+    range.number = (i * 5 + 6) % 8;
+  }
   call.ranges = ranges.data();
-  call.rangesCount = 2;
+  call.rangesCount = count;
+}
+
+/// Calls test(run) for shards with few parameters and with more than a launch takes.
+template <typename Test> void forEachShard(std::string_view op, Test test) {
+  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel})
+    for (int64_t count : {2, 70})
+      for (bool aligned : {false, true}) {
+        if (count > 2 && model.ffn == bench::kTinyModel.ffn)
+          continue;
+        SCOPED_TRACE(testing::Message()
+                     << "ffn " << model.ffn << " parameters " << count << " aligned " << aligned);
+        DeviceRun run(op, DType::F32, model);
+        makeRanges(run, count, aligned);
+        test(run);
+      }
 }
 
 TEST(CudaQuantize, FindsMagnitudesOfShardsToTheBit) {
   SKIP_WITHOUT_GPU();
-  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel})
-    for (float special : {0.0f, INFINITY, NAN}) {
-      DeviceRun run("amax_shard", DType::F32, model);
-      makeRanges(run);
+  for (float special : {0.0f, INFINITY, NAN})
+    forEachShard("amax_shard", [&](DeviceRun &run) {
       Call &call = run.call();
       run.fill(call.in[0], 3, 100.0);
-      static_cast<float *>(call.in[0].data)[0] = 1e9f; // padding
+      auto *x = static_cast<float *>(call.in[0].data);
+      x[call.ranges[0].end] = 1e9f; // padding
       if (special != 0)
-        static_cast<float *>(call.in[0].data)[call.in[0].numel() / 3 + 7] = special;
+        x[call.ranges[1].begin + 1] = special;
       static_cast<float *>(call.in[1].data)[6] = 99.999f; // of another shard
       expectSameBytes(run.onDevice(), run.onHost());
-    }
+    });
 }
 
 TEST(CudaQuantize, QuantizesShardsToTheBit) {
   SKIP_WITHOUT_GPU();
-  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel})
-    for (float amax : {2.0f, 0.37f, 0.0f, 1e-40f, INFINITY, NAN}) {
-      DeviceRun run("quantize_shard", DType::F32, model);
-      makeRanges(run);
+  for (float amax : {2.0f, 0.37f, 0.0f, 1e-40f, INFINITY, NAN})
+    forEachShard("quantize_shard", [&](DeviceRun &run) {
       run.keep(0); // padding stays
-      static_cast<float *>(run.call().in[1].data)[1] = amax;
+      static_cast<float *>(run.call().in[1].data)[6] = amax;
       expectSameBytes(run.onDevice(), run.onHost());
-    }
+    });
 }
 
 TEST(CudaQuantize, MakesScalesOfWeightsToTheBit) {
