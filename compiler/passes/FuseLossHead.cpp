@@ -1,5 +1,6 @@
 // Fuses the output projection and the cross entropy that is the logits' only reader into one op. It
-// computes the logits in chunks of rows, so that the complete logits never exist.
+// computes the logits in chunks of rows, so that the complete logits never exist. Where ranks have
+// parts of their columns, it says how many rows ChunkLossHead takes at a time.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
@@ -22,6 +23,25 @@ int64_t chunkRows(const plan::Type &x) {
   while (2 * rows * x.shape[x.rank - 1u] <= kElements)
     rows *= 2;
   return rows;
+}
+
+/// Logits and their gradients of a chunk, and the logits of the next one, are as large as the
+/// logits of a chunk on one rank, or half as large again.
+void limitRows(const plan::Plan &plan, const plan::Segment &segment, Op &loss) {
+  const plan::Value &all = segment.values[loss.operands[0]];
+  if (all.def == plan::kNone || segment.ops[all.def].kind != OpKind::AllGather)
+    return;
+  const Op &gather = segment.ops[all.def];
+  uint32_t stats = segment.values[gather.operands[0]].def;
+  if (stats == plan::kNone || segment.ops[stats].kind != OpKind::VocabStats)
+    return;
+  uint32_t product = segment.values[segment.ops[stats].operands[0]].def;
+  if (product == plan::kNone || segment.ops[product].kind != OpKind::MatMul)
+    return;
+  int64_t rows = segment.values[loss.results[0]].type.shape[0];
+  int64_t chunk = chunkRows(segment.values[segment.ops[product].operands[0]].type);
+  loss.set(Key::chunk_rows,
+           std::min(rows, chunk * std::max<int64_t>(plan.groupSize(gather.group) / 2, 1)));
 }
 
 void fuseLossHead(plan::Segment &segment) {
@@ -53,8 +73,12 @@ void fuseLossHead(plan::Segment &segment) {
 
 void runFuseLossHead(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
-    for (plan::Segment &segment : role.segments)
+    for (plan::Segment &segment : role.segments) {
       fuseLossHead(segment);
+      for (Op &op : segment.ops)
+        if (op.kind == OpKind::VocabLoss)
+          limitRows(plan, segment, op);
+    }
 }
 
 } // namespace shardc::passes

@@ -17,6 +17,9 @@ constexpr PassId kOrder[] = {
     PassId::FuseResidualNorm,
     PassId::FuseLossHead,
     PassId::Backward,
+    // After Backward, whose ops it moves, and before Recompute, which makes again what ops behind
+    // the forward pass read.
+    PassId::ChunkLossHead,
     // Before Recompute: writing an activation again is cheaper than recomputing it.
     PassId::ReemitActivations,
     // On the whole body, forward and backward, but before ShardUnits: recomputed ops read weights,
@@ -62,6 +65,7 @@ bool isOptional(PassId id) {
   case PassId::FuseQkvRope:
   case PassId::FuseResidualNorm:
   case PassId::FuseLossHead:
+  case PassId::ChunkLossHead:
   case PassId::ReemitActivations:
   case PassId::FuseQuantize:
   case PassId::FuseQkvAttention:

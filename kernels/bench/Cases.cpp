@@ -538,6 +538,12 @@ void makeMergeSlices(Builder &b) {
   b.data({2, m.batch, m.positions, m.hidden()}).toData({m.batch, 2 * m.positions, m.hidden()});
 }
 
+void makeJoin(Builder &b) {
+  const Model &m = b.model;
+  b.listed({m.rows(), m.hidden()}).listed({m.rows() / 2, m.hidden()});
+  b.toData({m.rows() + m.rows() / 2, m.hidden()});
+}
+
 void makeTokenCount(Builder &b) { b.ones({b.model.batch, b.model.positions}).toFloats({1}); }
 
 void makeCrossEntropy(Builder &b) {
@@ -682,6 +688,7 @@ constexpr Maker kMakers[] = {
     {"attention_join", makeAttentionJoin},
     {"transpose", makeTranspose},
     {"merge_slices", makeMergeSlices},
+    {"join", makeJoin},
     {"token_count", makeTokenCount},
     {"cross_entropy", makeCrossEntropy},
     {"vocab_stats", makeVocabStats},

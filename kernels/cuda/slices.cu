@@ -2,8 +2,9 @@
 // keys together by their log-sum-exp: a warp a row of one head, all arithmetic fp32. transpose
 // moves runs of elements: x as [outer, inner, n] becomes y as [inner, outer, n]; a block column a
 // run. merge_slices moves chunks of the slices of members to their place in the sequence; block
-// columns a chunk. All are limited by memory, as is what attention of a half leaves to do for the
-// other one: rows to clear, and statistics to move, an element a thread.
+// columns a chunk. join copies parts to where they follow each other, each with a kernel of its
+// own. All are limited by memory, as is what attention of a half leaves to do for the other one:
+// rows to clear, and statistics to move, an element a thread.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/SliceRows.h"
@@ -13,7 +14,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-struct Join {
+struct AttentionParts {
   Data a, b, to;
   const float *lseA, *lseB;
   float *lse;
@@ -22,7 +23,7 @@ struct Join {
 };
 
 /// Rows of [B, S, N], whose statistics are [B, N, S].
-__global__ void __launch_bounds__(256) joinRows(const Join p) {
+__global__ void __launch_bounds__(256) joinRows(const AttentionParts p) {
   awaitPrevious();
   int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
   int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -43,9 +44,9 @@ __global__ void __launch_bounds__(256) joinRows(const Join p) {
   }
 }
 
-void runJoin(const Call &call) {
+void runAttentionJoin(const Call &call) {
   const Tensor &lse = call.in[1];
-  Join p = {};
+  AttentionParts p = {};
   p.a = dataOf(call.in[0]), p.b = dataOf(call.in[2]), p.to = dataOf(call.out[0]);
   p.lseA = static_cast<const float *>(lse.data);
   p.lseB = static_cast<const float *>(call.in[3].data);
@@ -104,11 +105,12 @@ template <typename T> void moveChunksAs(const Call &call, int64_t bytes) {
                members, n, call.attrs.inverse);
 }
 
-/// Calls `move` with a word of the largest type that pieces of `bytes` bytes of x and of the result
-/// consist of.
-template <typename Move> void withWord(const Call &call, int64_t bytes, const Move &move) {
-  auto starts = reinterpret_cast<uintptr_t>(call.in[0].data) |
-                reinterpret_cast<uintptr_t>(call.out[0].data) | static_cast<uintptr_t>(bytes);
+/// Calls `move` with a word of the largest type that pieces of `bytes` bytes from and to these
+/// addresses consist of.
+template <typename Move>
+void withWord(const void *from, const void *to, int64_t bytes, const Move &move) {
+  auto starts = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to) |
+                static_cast<uintptr_t>(bytes);
   if (starts % 16 == 0)
     move(uint4{});
   else if (starts % 4 == 0)
@@ -120,6 +122,14 @@ template <typename Move> void withWord(const Call &call, int64_t bytes, const Mo
 int64_t bytesOfPiece(const Call &call, int64_t pieces) {
   const Tensor &x = call.in[0];
   return x.numel() / pieces * dtypeBytes(x.dtype);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(256) copyWords(const T *from, T *to, int64_t n) {
+  awaitPrevious();
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x)
+    to[i] = from[i];
 }
 
 __global__ void __launch_bounds__(256)
@@ -163,12 +173,31 @@ void runTranspose(const Call &call) {
   if (dtypeBytes(call.in[0].dtype) == 1)
     return runTurnBytes(call);
   int64_t bytes = bytesOfPiece(call, call.attrs.outer * call.attrs.inner);
-  withWord(call, bytes, [&](auto word) { moveAs<decltype(word)>(call, bytes); });
+  withWord(call.in[0].data, call.out[0].data, bytes,
+           [&](auto word) { moveAs<decltype(word)>(call, bytes); });
 }
 
 void runMerge(const Call &call) {
   int64_t bytes = bytesOfPiece(call, call.attrs.outer * call.attrs.inner * 2);
-  withWord(call, bytes, [&](auto word) { moveChunksAs<decltype(word)>(call, bytes); });
+  withWord(call.in[0].data, call.out[0].data, bytes,
+           [&](auto word) { moveChunksAs<decltype(word)>(call, bytes); });
+}
+
+void runJoin(const Call &call) {
+  constexpr int kThreads = 256, kBlocksMax = 1024;
+  auto *to = static_cast<std::byte *>(call.out[0].data);
+  for (int64_t i = 0; i < call.listCount; ++i) {
+    const Tensor &part = call.list[i];
+    int64_t bytes = part.numel() * dtypeBytes(part.dtype);
+    withWord(part.data, to, bytes, [&](auto word) {
+      using Word = decltype(word);
+      auto n = bytes / static_cast<int64_t>(sizeof(Word));
+      auto blocks = std::min<int64_t>(ceilDiv(n, kThreads), kBlocksMax);
+      launchKernel(copyWords<Word>, static_cast<unsigned>(blocks), kThreads, 0, queueOf(call),
+                   static_cast<const Word *>(part.data), reinterpret_cast<Word *>(to), n);
+    });
+    to += bytes;
+  }
 }
 
 const char *acceptsMerge(const Call &call) {
@@ -242,8 +271,10 @@ void launchTakeStatistics(const Tensor &lse, int64_t first, int64_t queries, flo
   launchKernel(takeStatistics, gridOf(lse, queries), 256, 0, queue, p);
 }
 
-const Kernel kAttentionJoin = {"attention_join_cuda", runJoin, acceptsAs<&host::kAttentionJoin>};
+const Kernel kAttentionJoin = {"attention_join_cuda", runAttentionJoin,
+                               acceptsAs<&host::kAttentionJoin>};
 const Kernel kTranspose = {"transpose_cuda", runTranspose, acceptsTranspose};
 const Kernel kMergeSlices = {"merge_slices_cuda", runMerge, acceptsMerge};
+const Kernel kJoin = {"join_cuda", runJoin, acceptsAs<&host::kJoin>};
 
 } // namespace shardc::kernels::cuda

@@ -2,7 +2,8 @@
 // so operand and result have one type, f32, bf16 or f16; of f8e4m3 and f8e5m2 a matrix, n = 1.
 // merge_slices: x as [inner, outer, 2, n],
 // the slices of `inner` members, becomes y as [outer, 2·inner, n], whole sequences: member i has
-// the chunks i and 2·inner-1-i; `inverse` makes x of y. Also of i32. Limited by memory.
+// the chunks i and 2·inner-1-i; `inverse` makes x of y. Also of i32. join: the elements of a list
+// of parts, one part after the other, of one type, f32, bf16 or f16. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Rows.h"
 
@@ -73,9 +74,36 @@ void run(const Call &call) {
                   static_cast<size_t>(bytes));
 }
 
+const char *acceptsJoin(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 1}));
+  const Tensor &whole = call.out[0];
+  SHARDC_REQUIRE(isData(whole), "join takes f32, bf16 and f16");
+  SHARDC_REQUIRE(call.listCount > 0 && call.list, "the list of parts is not given");
+  int64_t left = whole.numel();
+  for (int64_t i = 0; i < call.listCount; ++i) {
+    SHARDC_REQUIRE_OK(checkTensor(call.list[i]));
+    SHARDC_REQUIRE(call.list[i].dtype == whole.dtype, "parts and whole differ in type");
+    SHARDC_REQUIRE(call.list[i].numel() <= left, "the parts have more elements than the whole");
+    left -= call.list[i].numel();
+  }
+  SHARDC_REQUIRE(left == 0, "the parts have fewer elements than the whole");
+  return nullptr;
+}
+
+void runJoin(const Call &call) {
+  auto *to = static_cast<std::byte *>(call.out[0].data);
+  for (int64_t i = 0; i < call.listCount; ++i) {
+    const Tensor &part = call.list[i];
+    auto bytes = static_cast<size_t>(part.numel() * dtypeBytes(part.dtype));
+    std::memcpy(to, part.data, bytes);
+    to += bytes;
+  }
+}
+
 } // namespace
 
 const Kernel kTranspose = {"transpose_host", run, accepts};
 const Kernel kMergeSlices = {"merge_slices_host", runMerge, acceptsMerge};
+const Kernel kJoin = {"join_host", runJoin, acceptsJoin};
 
 } // namespace shardc::kernels::host

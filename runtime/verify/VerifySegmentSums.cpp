@@ -164,6 +164,9 @@ private:
   Mark markOf(uint32_t i, const Op &op) {
     switch (opInfo(op.kind).sum) {
     case SumRole::Computes:
+      if (op.kind == OpKind::CrossEntropyBwd)
+        needAlike(i, op.operands[1], axesOf(plan_, op.group));
+      return fresh(op);
     case SumRole::Loads:
     case SumRole::ComputesShard:
       return fresh(op);
@@ -206,7 +209,9 @@ private:
     case SumRole::FinishesStep:
       return finished(i, op);
     case SumRole::BeginsEval:
+      return marks_[op.operands[0]];
     case SumRole::AddsEvalLosses:
+      needAlike(i, op.operands[1], static_cast<Axes>(allAxes_ & ~tokenAxes()));
       return marks_[op.operands[0]];
     case SumRole::FinishesEval: {
       Mark mark = marks_[op.operands[0]];
@@ -332,6 +337,7 @@ private:
     Mark mark = marks_[op.operands[0]];
     needEachStep(i);
     need(i, mark.phase == Phase::Begun, "adds losses to a step that has not begun");
+    needAlike(i, op.operands[1], static_cast<Axes>(allAxes_ & ~tokenAxes()));
     int64_t microbatch = step.microbatch;
     for (ValueId operand : op.operands)
       if (int64_t shift = shiftOf(operand); shift != 0)
@@ -509,6 +515,17 @@ private:
             scope(segmentIndex_)
                 .add(Rule::Step, i, "'{}' {}", opInfo(segment_->ops[i].kind).name, what))
       finding->variant = variant_;
+  }
+
+  /// Of ranks with the same tokens, losses are the same, and so is what gradients begin with.
+  void needAlike(uint32_t i, ValueId losses, Axes axes) {
+    auto apart = static_cast<Axes>(marks_[losses].varies & axes);
+    if (apart != 0)
+      scope(segmentIndex_)
+          .addValue(Rule::Sum, i, losses,
+                    "'{}' takes '%{}', which may differ between ranks along {}; ranks with the "
+                    "same tokens need equal losses",
+                    opInfo(segment_->ops[i].kind).name, name(losses), namesOf(plan_, apart));
   }
 
   void needEachStep(uint32_t i) {

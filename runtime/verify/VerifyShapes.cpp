@@ -367,6 +367,16 @@ void ShapeCheck::checkCrossEntropy() {
   needVector(out(0), DType::F32, rows(in(0)), "f32 losses as a result, one per row");
 }
 
+void ShapeCheck::checkJoin() {
+  need(isData(out(0)), "a floating point result");
+  int64_t numel = 0;
+  for (size_t i = 0; has(i); ++i) {
+    need(in(i).dtype == out(0).dtype, "parts of its result's type");
+    numel += in(i).numel();
+  }
+  need(numel == out(0).numel(), "a result with as many elements as its parts have together");
+}
+
 void ShapeCheck::checkVocabStats() {
   need(isData(in(0)), "floating point logits");
   needVector(in(1), DType::I32, rows(in(0)), "i32 labels, one per row");

@@ -272,6 +272,31 @@ TEST(MergeSlices, RefusesSlicesWithoutHalves) {
   EXPECT_STREQ(run.refusal(), "slices are not two chunks of the same size");
 }
 
+TEST(Join, PutsPartsOneAfterTheOther) {
+  for (DType dtype : kDataTypes) {
+    Array a = randoms(dtype, {3, 5}, 1), b = randoms(dtype, {2, 5}, 2), c = randoms(dtype, {5}, 3);
+    Array whole = KernelRun("join").listed(a).listed(b).listed(c).out(dtype, {6, 5}).run()[0];
+    std::vector<double> expected = a.values;
+    expected.insert(expected.end(), b.values.begin(), b.values.end());
+    expected.insert(expected.end(), c.values.begin(), c.values.end());
+    EXPECT_EQ(whole.values, expected);
+  }
+}
+
+TEST(Join, RefusesPartsThatAreNotTheWhole) {
+  Array a = randoms(DType::F32, {3, 5}, 1), b = randoms(DType::F32, {2, 5}, 2);
+  auto refusal = [&](DType dtype, int64_t rows) {
+    KernelRun run("join");
+    run.listed(a).listed(b).out(dtype, {rows, 5});
+    return std::string(run.refusal());
+  };
+  EXPECT_EQ(refusal(DType::F32, 4), "the parts have more elements than the whole");
+  EXPECT_EQ(refusal(DType::F32, 6), "the parts have fewer elements than the whole");
+  EXPECT_EQ(refusal(DType::BF16, 5), "parts and whole differ in type");
+  EXPECT_STREQ(KernelRun("join").out(DType::F32, {1, 5}).refusal(),
+               "the list of parts is not given");
+}
+
 /// Slices of a sequence turn as they do in the whole; so do gradients, the other way.
 TEST(Positions, SlicesAreRotatedAndDroppedAsInTheWhole) {
   Slice slice = zigzag(24, 3, 1);

@@ -71,6 +71,7 @@ class Runner:
         done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"{' '.join(map(str, command))}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
 
     def arguments(self, settings):
         return [f"--set={setting}" for setting in [*self.settings, *settings]]

@@ -10,10 +10,15 @@ CHECK is what has to agree:
               default) draws the rows. A part of them runs unless SHARDC_LONG=1.
     same      any schedule, selective and full recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit
+    chunks    the loss in chunks of a few rows, and of all rows on one rank: within 1e-5 relative
 """
 
 import os
+import pathlib
 import random
+import re
+import sys
+import tempfile
 
 from compare_runs import FULL, LONG, STRATEGIES, equal, fsdp2_settings, run_check, strategy_settings
 from hybrid_runs import compare, compare_layouts, with_gradients
@@ -73,7 +78,7 @@ def model(row):
             f"model.share_embeddings_and_output_weights={str(row['tied']).lower()}",
             f"model.calculate_per_token_loss={str(row['per_token']).lower()}",
             f"train.global_batch_size={MICRO_BATCH * row['data'] * row['microbatches']}", f"train.train_iters={STEPS}",
-            *["model.hidden_dropout=0.0"] * (row["pieces"] > 0)]
+            *["model.hidden_dropout=0.0"] * (row.get("pieces", 0) > 0)]
 
 
 def check_one_rank(runner):
@@ -111,5 +116,39 @@ def check_layouts(runner):
     compare_layouts(runner, layouts, ("one rank", "tensor 2", "tensor 2 by rows, FSDP 3"))
 
 
+class InChunks:
+    """Of a runner, with losses in chunks of so many rows: models as small as these are one chunk."""
+
+    def __init__(self, runner, rows):
+        self.runner, self.rows = runner, rows
+
+    def run_plan(self, *settings, options=()):
+        folder = pathlib.Path(self.runner.folder.name)
+        fused, plan = folder / "fused.plan", folder / "chunks.plan"
+        compile_plan = ["shardc", "dump-plan", self.runner.recipe, *self.runner.arguments(settings)]
+        every = self.runner.call([*compile_plan, "--print-after-all"])
+        passes = re.findall(r"^// after (\S+)", every, re.MULTILINE)
+        text = self.runner.call([*compile_plan, "--print-after=fuse-loss-head", f"-o{folder / 'whole.plan'}"])
+        text, found = re.subn(r"chunk_rows = \d+", f"chunk_rows = {self.rows}", text.split("\n", 1)[1])
+        if found == 0:
+            sys.exit("no loss is in chunks")
+        fused.write_text(re.sub(r" hash \w+", "", text, count=1))
+        self.runner.call(["shardc-opt", *(f"--{each}" for each in passes[passes.index("fuse-loss-head") + 1:]), fused, "-o", plan])
+        if " = join " not in plan.read_text():
+            sys.exit("no chunks are joined")
+        with tempfile.TemporaryDirectory() as empty:
+            records = self.runner.metrics(["shardc-run", plan, *options], cwd=empty)
+        return [(record["loss"], record["grad_norm"]) for record in records]
+
+
+def check_chunks(runner):
+    row = {"groups": 2, "tied": False, "per_token": False, "data": 2, "microbatches": 2}
+    for tied, rows, tensor, chunk in ((False, True, 2, 20), (True, False, 4, 12)):
+        settings = [*model({**row, "tied": tied}), "validation.eval_interval=5", "validation.eval_iters=1"]
+        expected = with_gradients(runner, *settings, *layout())
+        own = layout(tensor, rows, "optim_grads_params", row["data"])
+        compare(f"chunks of {chunk} rows", with_gradients(InChunks(runner, chunk), *settings, *own), expected)
+
+
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "same": check_same, "layouts": check_layouts})
+    run_check({"one-rank": check_one_rank, "same": check_same, "layouts": check_layouts, "chunks": check_chunks})

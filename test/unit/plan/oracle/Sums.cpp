@@ -42,10 +42,9 @@ public:
       for (auto [term, block] : norm.gradients)
         checkGradient(term, block, norm.rank, norm.step);
     for (auto find : {findNormBreak, findScaleBreak})
-      if (problem_.empty())
-        problem_ = find(plan_, members_.positions(), terms_);
-    if (problem_.empty())
-      problem_ = findOriginBreak(terms_);
+      fail(find(plan_, members_.positions(), terms_));
+    fail(findOriginBreak(terms_));
+    fail(findLossBreak(terms_, [this](int term) { return numberOf(term); }));
     checkAlike();
     checkLost();
     return problem_.empty() ? findTypeBreak(plan_, members_.positions(), terms_) : problem_;

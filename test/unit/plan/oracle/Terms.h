@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -143,6 +144,11 @@ std::string findTypeBreak(const Plan &plan, const Positions &positions,
 /// Where a norm has the square of an element of a gradient not once: which, or nothing.
 std::string findNormBreak(const Plan &plan, const Positions &positions,
                           const std::vector<Term> &terms);
+
+/// Where ranks have other losses of the same tokens, or begin gradients with others: which, or
+/// nothing. `numberOf` is of a term.
+std::string findLossBreak(const std::vector<Term> &terms,
+                          const std::function<Number(int)> &numberOf);
 
 /// Where attention takes keys of one rank with what belongs to another one's, or gradients do not
 /// go back: what is wrong, or nothing.

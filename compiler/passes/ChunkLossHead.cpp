@@ -1,0 +1,271 @@
+// Cuts the loss of logits whose columns ranks have in parts into chunks of rows, in bodies where
+// FuseLossHead says how many. Logits and their gradients exist for a chunk, and are complete on no
+// rank. Ranks gather the statistics of a chunk while they make the logits of the next one; then
+// follow the chunk's gradients, in the forward pass already, so that no product is made twice and
+// the gathered input is not needed again.
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "compiler/passes/Passes.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+/// The ops of one loss, by index; those of the gradients only in a training body.
+struct LossHead {
+  uint32_t product, stats, gather, loss;
+  uint32_t entropy = kNone, dx = kNone, dw = kNone;
+
+  bool hasGradients() const { return entropy != kNone; }
+};
+
+/// Recognises the ops around a loss.
+class LossHeadFinder {
+public:
+  explicit LossHeadFinder(const plan::Segment &segment) : segment_(segment), users_(segment) {}
+
+  std::optional<LossHead> find(uint32_t loss) const {
+    LossHead head = {};
+    head.loss = loss;
+    head.gather = makerOf(op(loss).operands[0], OpKind::AllGather);
+    if (head.gather == kNone)
+      return std::nullopt;
+    head.stats = makerOf(op(head.gather).operands[0], OpKind::VocabStats);
+    if (head.stats == kNone)
+      return std::nullopt;
+    ValueId logits = op(head.stats).operands[0], lse = op(loss).results[1];
+    head.product = makerOf(logits, OpKind::MatMul);
+    if (head.product == kNone || !op(head.product).getBool(Key::trans_b) ||
+        op(head.product).operands.size() != 2)
+      return std::nullopt;
+    size_t gradients = users_.count(lse);
+    if (gradients > 1 || users_.count(logits) != 1 + gradients)
+      return std::nullopt;
+    bool isFound = gradients == 0 || findGradients(head, *users_.begin(lse));
+    return isFound ? std::optional(head) : std::nullopt;
+  }
+
+private:
+  const Op &op(uint32_t index) const { return segment_.ops[index]; }
+
+  uint32_t makerOf(ValueId value, OpKind kind) const {
+    uint32_t def = segment_.values[value].def;
+    return def != kNone && op(def).kind == kind ? def : kNone;
+  }
+
+  /// Both products with the gradient of the logits, which nothing else reads. Contributions to the
+  /// weight's gradient from before would have to stay there.
+  bool findGradients(LossHead &head, uint32_t entropy) const {
+    if (op(entropy).kind != OpKind::CrossEntropyBwd)
+      return false;
+    ValueId dlogits = op(entropy).results[0], count = op(entropy).operands[4];
+    uint32_t counted = segment_.values[count].def;
+    if (users_.count(dlogits) != 2 || (counted != kNone && counted > head.loss))
+      return false;
+    head.entropy = entropy;
+    for (const uint32_t *user = users_.begin(dlogits); user != users_.end(dlogits); ++user) {
+      const Op &product = op(*user);
+      if (product.kind != OpKind::MatMul || product.operands.size() != 2 ||
+          product.operands[0] != dlogits || product.getBool(Key::trans_b) || !product.ties.empty())
+        return false;
+      (product.getBool(Key::trans_a) ? head.dw : head.dx) = *user;
+    }
+    return head.dx != kNone && head.dw != kNone &&
+           op(head.dx).operands[1] == op(head.product).operands[1] &&
+           op(head.dw).operands[1] == op(head.product).operands[0];
+  }
+
+  const plan::Segment &segment_;
+  plan::Users users_;
+};
+
+/// Writes the ops of one loss, chunk after chunk.
+class ChunkWriter {
+public:
+  ChunkWriter(plan::Segment &segment, const LossHead &head, std::vector<Op> &ops)
+      : segment_(segment), head_(head), ops_(ops),
+        rows_(segment.values[op(head.loss).results[0]].type.numel()),
+        chunk_(std::min(rows_, op(head.loss).getInt(Key::chunk_rows))) {}
+
+  void run() {
+    Chunk before;
+    for (int64_t begin = 0; begin < rows_; begin += chunk_) {
+      Chunk chunk = forward(begin, std::min(chunk_, rows_ - begin));
+      if (begin > 0 && head_.hasGradients())
+        gradients(before);
+      before = chunk;
+    }
+    join(losses_, op(head_.loss).results[0]);
+    if (!head_.hasGradients())
+      return;
+    gradients(before);
+    join(dx_, op(head_.dx).results[0]);
+  }
+
+private:
+  struct Chunk {
+    int64_t begin = 0, rows = 0;
+    ValueId x = kNone, labels = kNone, mask = kNone, logits = kNone, lse = kNone;
+  };
+
+  const Op &op(uint32_t index) const { return segment_.ops[index]; }
+  const std::string &nameOf(ValueId value) const { return segment_.values[value].name; }
+  bool isWhole() const { return chunk_ == rows_; }
+
+  Chunk forward(int64_t begin, int64_t rows) {
+    const Op &product = op(head_.product), &stats = op(head_.stats), &loss = op(head_.loss);
+    Chunk chunk = {begin, rows};
+    chunk.x = rowsOf(product.operands[0], chunk);
+    chunk.labels = rowsOf(stats.operands[1], chunk);
+    chunk.mask = rowsOf(loss.operands[1], chunk);
+    chunk.logits = emit(product, {chunk.x, product.operands[1]}, chunk);
+    ValueId here = emit(stats, {chunk.logits, chunk.labels}, chunk);
+    ValueId all = emit(op(head_.gather), {here}, chunk);
+    losses_.push_back(emit(loss, {all, chunk.mask}, chunk));
+    chunk.lse = ops_.back().results[1];
+    return chunk;
+  }
+
+  void gradients(const Chunk &chunk) {
+    const Op &entropy = op(head_.entropy), &dx = op(head_.dx), &dw = op(head_.dw);
+    std::vector<ValueId> operands = {chunk.logits, chunk.lse, chunk.labels, chunk.mask};
+    for (size_t i = operands.size(); i < entropy.operands.size(); ++i)
+      operands.push_back(beforeLosses(entropy.operands[i]));
+    ValueId dlogits = emit(entropy, std::move(operands), chunk);
+    dx_.push_back(emit(dx, {dlogits, dx.operands[1]}, chunk));
+    emitWeightGradient(dw, {dlogits, chunk.x}, chunk);
+  }
+
+  /// The sum over the chunks so far.
+  void emitWeightGradient(const Op &dw, std::vector<ValueId> operands, const Chunk &chunk) {
+    ValueId last = dw.results[0];
+    const plan::Value like = segment_.values[last];
+    bool isLast = chunk.begin + chunk.rows == rows_;
+    Op sum = copyOf(dw, std::move(operands));
+    sum.results = {isLast ? last : addValue(like.name, like.type, like.purpose, chunk)};
+    if (dw_ != kNone)
+      sum.ties.push_back({plan::Tie::Acc, 0, dw_});
+    dw_ = sum.results[0];
+    ops_.push_back(std::move(sum));
+  }
+
+  /// The step state as it is before the losses are added to it.
+  ValueId beforeLosses(ValueId value) const {
+    uint32_t def = segment_.values[value].def;
+    return def != kNone && op(def).kind == OpKind::LossAdd ? op(def).operands[0] : value;
+  }
+
+  Op copyOf(const Op &like, std::vector<ValueId> operands) const {
+    Op copy = like;
+    copy.operands = std::move(operands);
+    copy.phase = op(head_.loss).phase;
+    std::erase_if(copy.attrs, [](const plan::Attr &attr) { return attr.key == Key::chunk_rows; });
+    return copy;
+  }
+
+  /// Appends what `like` does, for the rows of a chunk, and returns its first result.
+  ValueId emit(const Op &like, std::vector<ValueId> operands, const Chunk &chunk) {
+    Op part = copyOf(like, std::move(operands));
+    if (!isWhole())
+      for (ValueId &result : part.results) {
+        const plan::Value whole = segment_.values[result];
+        result = addValue(whole.name, typeOf(like.kind, whole.type, chunk), whole.purpose, chunk);
+      }
+    ops_.push_back(std::move(part));
+    return ops_.back().results[0];
+  }
+
+  ValueId addValue(const std::string &name, const Type &type, plan::Purpose purpose,
+                   const Chunk &chunk) {
+    return plan::addValue(segment_, fmt::format("{}.rows{}", name, chunk.begin), type, purpose);
+  }
+
+  /// Of statistics, each is a row of those of all rows.
+  Type typeOf(OpKind kind, const Type &whole, const Chunk &chunk) const {
+    int64_t columns = whole.numel() / rows_;
+    if (kind == OpKind::VocabStats || kind == OpKind::AllGather)
+      return Type::of(whole.dtype, {columns, chunk.rows});
+    return whole.rank == 1 ? Type::of(whole.dtype, {chunk.rows})
+                           : Type::of(whole.dtype, {chunk.rows, columns});
+  }
+
+  ValueId rowsOf(ValueId whole, const Chunk &chunk) {
+    if (isWhole())
+      return whole;
+    const plan::Value value = segment_.values[whole];
+    int64_t columns = value.type.numel() / rows_;
+    Type type = columns == 1 ? Type::of(value.type.dtype, {chunk.rows})
+                             : Type::of(value.type.dtype, {chunk.rows, columns});
+    Op view = plan::makeOp(OpKind::View, {whole}, op(head_.loss).unit, op(head_.loss).loc);
+    view.set(Key::offset, chunk.begin * columns);
+    view.phase = op(head_.loss).phase;
+    std::string name = nameOf(op(head_.product).results[0]) + "." + value.name;
+    view.results = {addValue(name, type, value.purpose, chunk)};
+    ops_.push_back(std::move(view));
+    return ops_.back().results[0];
+  }
+
+  void join(const std::vector<ValueId> &parts, ValueId whole) {
+    if (isWhole())
+      return;
+    Op join = plan::makeOp(OpKind::Join, {}, op(head_.loss).unit, op(head_.loss).loc);
+    join.operands = parts;
+    join.phase = op(head_.loss).phase;
+    join.results = {whole};
+    ops_.push_back(std::move(join));
+  }
+
+  plan::Segment &segment_;
+  const LossHead head_;
+  std::vector<Op> &ops_;
+  int64_t rows_, chunk_;
+  std::vector<ValueId> losses_, dx_;
+  ValueId dw_ = kNone;
+};
+
+void chunkLosses(plan::Segment &segment) {
+  LossHeadFinder finder(segment);
+  std::vector<std::optional<LossHead>> heads(segment.ops.size());
+  std::vector<uint8_t> isReplaced(segment.ops.size());
+  for (uint32_t i = 0; i < segment.ops.size(); ++i) {
+    if (segment.ops[i].kind != OpKind::VocabLoss || segment.ops[i].getInt(Key::chunk_rows) == 0)
+      continue;
+    heads[i] = finder.find(i);
+    if (!heads[i])
+      continue;
+    const LossHead &head = *heads[i];
+    for (uint32_t index :
+         {head.product, head.stats, head.gather, head.loss, head.entropy, head.dx, head.dw})
+      if (index != kNone)
+        isReplaced[index] = 1;
+  }
+  std::vector<Op> ops;
+  ops.reserve(segment.ops.size());
+  for (uint32_t i = 0; i < segment.ops.size(); ++i)
+    if (heads[i])
+      ChunkWriter(segment, *heads[i], ops).run();
+    else if (isReplaced[i] == 0)
+      ops.push_back(segment.ops[i]);
+  plan::replaceOps(segment, std::move(ops));
+}
+
+} // namespace
+
+void runChunkLossHead(plan::Plan &plan, Notes &) {
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      if (segment.body)
+        chunkLosses(segment);
+}
+
+} // namespace shardc::passes
