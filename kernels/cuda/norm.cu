@@ -142,10 +142,11 @@ __global__ void __launch_bounds__(1024) normForward(const Forward p) {
   // All threads of a warp go on together where they have blocks.
   int64_t ahead = kForm == Form::Blocks ? threadIdx.x % kWarp * kChunk : 0;
   unsigned most = 0;
-  for (int64_t c = first; c - ahead < p.cols; c += stride) {
-    if (c > first)
-      load8<M>(stored, base + c, countAt(c), held);
-    output<M, kCentered, kForm>(p, row, c, countAt(c), mean, rstd, held, most);
+  if (first - ahead < p.cols)
+    output<M, kCentered, kForm>(p, row, first, countAt(first), mean, rstd, held, most);
+  for (int64_t c = first + stride; c - ahead < p.cols; c += stride) {
+    load8<M>(stored, base + c, countAt(c), x);
+    output<M, kCentered, kForm>(p, row, c, countAt(c), mean, rstd, x, most);
   }
   finish<kForm>(p, most);
 }
