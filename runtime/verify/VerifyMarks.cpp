@@ -78,7 +78,10 @@ void moveOn(const Cover &before, Cover &after, int64_t microbatches) {
 Mark gathered(Mark mark, Axes over) {
   if ((mark.due & over) != 0 && mark.cover.kind != Cover::None)
     mark.cover = {Cover::Mixed};
+  if ((mark.split & over) != 0)
+    mark.block = -1; // all parts are no part of the block
   mark.varies &= ~over;
+  mark.split &= ~over;
   mark.due &= ~over;
   return mark;
 }
