@@ -527,6 +527,7 @@ void runPartition(plan::Plan &plan, Notes &) {
     cutParams(plan);
     int16_t sharedKeys = plan::innerGroupOf(plan, group, ranksOfKey(plan, plan.groupSize(group)));
     int64_t pieces = choosePieces(plan, group);
+    plan.job.model.tpCommOverlap = pieces > 1; // the job says what the plan does
     for (plan::Role &role : plan.roles) {
       for (plan::Cell &cell : role.cells)
         if (cell.kind == plan::CellKind::Param)

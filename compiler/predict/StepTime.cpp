@@ -31,6 +31,10 @@ constexpr double kLeastSeconds = 1.5e-6;
 constexpr double kRampSeconds = 2e-6;
 /// An epilogue reads a bias, or the operand of GELU's gradient.
 constexpr double kBiasFactor = 0.92;
+/// Products of factors whose blocks have scales, beside those with one scale each: a step of
+/// llama3_8b with 4,096 channels takes 78 ms more of its 390 TFLOP
+/// (docs/benchmarks/cuda-multi-gpu.md).
+constexpr double kBlockScalesFactor = 0.79;
 /// Slowdown of kernels by overlapping transfers, through multiprocessors, memory and power, as a
 /// share of the transfers' time over NVLink: 35.6 ms in a step of llama3_8b on four H200s, whose
 /// transfers take 103 ms, of which 3 overlap nothing (docs/benchmarks/cuda-multi-gpu.md).
@@ -115,6 +119,8 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   bool isScaled = op.kind == OpKind::MatMulScaled; // the scales are read once
   if (op.operands.size() > (isScaled ? 4u : 2u))
     rate *= kBiasFactor;
+  if (isScaled && segment.values[op.operands[2]].type.numel() > 1)
+    rate *= kBlockScalesFactor;
   return kRampSeconds + flops / (rate * 1e12);
 }
 
@@ -166,6 +172,12 @@ double contendingSeconds(const plan::Plan &plan, const Segment &segment,
   return std::min(took, collectiveSeconds(measured(), plan, segment, together, near));
 }
 
+/// What it costs the kernels beside it, as a share of its time.
+double contentionOf(const plan::Plan &plan, const Op &op) {
+  bool isOfLayer = plan.streams[static_cast<size_t>(op.stream)].kind == plan::StreamKind::Layer;
+  return isOfLayer && plan.job.model.tpCommOverlap ? kContentionOfPieces : kContention;
+}
+
 bool isCollective(const Op &op) {
   return plan::opInfo(op.kind).traits == plan::OpTraits::Collective;
 }
@@ -212,7 +224,8 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
         Team team = membersOf(device, plan, op);
         took = collectiveSeconds(device, plan, segment, together[i], team);
         sum.transfers += took;
-        contending += contendingSeconds(plan, segment, together[i], team, took);
+        contending +=
+            contentionOf(plan, op) * contendingSeconds(plan, segment, together[i], team, took);
       } else {
         took = timeOf(device, plan, segment, op) + kGapSeconds;
         sum.compute += took;
@@ -224,7 +237,7 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
   double longest = *std::max_element(clock.begin(), clock.end());
   // A collective that overlaps nothing slows nothing down.
   double hidden = std::max(sum.transfers - std::max(longest - sum.compute, 0.0), 0.0);
-  double lost = sum.transfers > 0 ? kContention * contending * hidden / sum.transfers : 0;
+  double lost = sum.transfers > 0 ? contending * hidden / sum.transfers : 0;
   sum.compute += lost;
   sum.step = longest + lost + kLaunchSeconds;
   sum.exposed = std::max(longest + lost - sum.compute, 0.0);

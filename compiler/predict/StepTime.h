@@ -20,6 +20,11 @@ struct StepTime {
   double waiting = 0;   ///< for other stages of a pipeline
 };
 
+/// Slowdown of products that are cut into pieces of rows, by the transfers of pieces beside them
+/// and by their smaller extents, as a share of these transfers' time: 0.8 with two and 0.9 with
+/// four pieces in a step of llama3_8b on two H200s (docs/benchmarks/cuda-multi-gpu.md).
+inline constexpr double kContentionOfPieces = 0.9;
+
 /// Seconds of one op without overlap.
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
               const plan::Op &op);
