@@ -262,6 +262,8 @@ void chunkLosses(plan::Segment &segment) {
 } // namespace
 
 void runChunkLossHead(plan::Plan &plan, Notes &) {
+  if (plan::tensorGroupOf(plan) < 0) // no rank has a part of the logits' columns
+    return;
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
       if (segment.body)

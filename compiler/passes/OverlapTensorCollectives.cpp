@@ -191,6 +191,8 @@ private:
 } // namespace
 
 void runOverlapTensorCollectives(plan::Plan &plan, Notes &) {
+  if (!plan.job.model.tpCommOverlap)
+    return;
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
       if (segment.body && ProductCutter(plan, segment).run())
