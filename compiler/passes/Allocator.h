@@ -11,6 +11,8 @@ namespace shardc::passes {
 
 /// Every buffer starts at a multiple of this many bytes: whole cache lines on hosts and devices.
 inline constexpr int64_t kBufferAlign = 256;
+/// Kernels expect operands and results at multiples of this many bytes.
+inline constexpr int64_t kPlaceAlign = 16;
 /// What a buffer takes with the bytes up to the next one.
 inline int64_t aligned(int64_t bytes) {
   return (bytes + kBufferAlign - 1) / kBufferAlign * kBufferAlign;

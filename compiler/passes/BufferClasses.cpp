@@ -9,9 +9,6 @@
 namespace shardc::passes {
 namespace {
 
-/// Kernels expect operands and results at multiples of this many bytes.
-constexpr int64_t kPlaceAlign = 16;
-
 using plan::kNone;
 using plan::Op;
 using plan::OpKind;

@@ -304,6 +304,8 @@ private:
 } // namespace
 
 void runFuseQuantize(plan::Plan &plan, Notes &) {
+  if (!plan.job.model.fp8)
+    return;
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
       QuantizeFuser(segment).run();

@@ -4,6 +4,7 @@
 // else while a piece moves. Weight gradients are made of all rows at once: sums are the same.
 #include <algorithm>
 
+#include "compiler/passes/Partition.h"
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/TransferOrder.h"
 #include "runtime/plan/Builder.h"
@@ -17,9 +18,6 @@ using plan::OpKind;
 using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
-
-/// Places are multiples of so many bytes.
-constexpr int64_t kPlaceAlign = 16;
 
 class ProductCutter {
 public:
@@ -70,9 +68,7 @@ private:
 
   bool divides(const Op &op, size_t count) const {
     auto isDivided = [&](ValueId value) {
-      const Type &type = segment_.values[value].type;
-      int64_t rows = type.numel() / type.shape[type.rank - 1u], parts = static_cast<int64_t>(count);
-      return rows % parts == 0 && type.bytes() / parts % kPlaceAlign == 0;
+      return dividesRows(segment_.values[value].type, static_cast<int64_t>(count));
     };
     for (size_t i = 0; i < op.operands.size(); ++i)
       if (isOfRows(op, i) && !isDivided(op.operands[i]))

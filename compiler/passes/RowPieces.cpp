@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 
+#include "compiler/passes/Allocator.h"
 #include "compiler/passes/Partition.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
@@ -18,9 +19,6 @@ using plan::Type;
 using plan::ValueId;
 
 constexpr std::array<int64_t, 3> kCounts = {2, 4, 8};
-/// Places are multiples of so many bytes.
-constexpr int64_t kPlaceAlign = 16;
-
 /// How much of whole transfers overlaps nothing: in the backward pass weight gradients are computed
 /// beside them (31.8 of 52.2 ms in a step of llama3_8b on two H200s).
 constexpr double kExposedOfWhole = 0.6;
@@ -102,15 +100,12 @@ private:
     return end + predict::kContentionOfPieces * hidden * count * contendingSeconds(pieces);
   }
 
-  /// A slow link spreads what it costs over more time.
   double contendingSeconds(int64_t pieces) const {
-    predict::Team near = {team_.members, team_.members, team_.members};
     double seconds = 0;
     for (CollectiveKind kind : {CollectiveKind::ReduceScatter, CollectiveKind::AllGather})
-      seconds += std::min(transferSeconds(kind, pieces),
-                          predict::collectiveSeconds(predict::device(predict::Gpu::H200), kind,
-                                                     plan::Transport::Nccl,
-                                                     body_.rows.bytes() / pieces, near));
+      seconds +=
+          predict::contendingSeconds(kind, plan::Transport::Nccl, body_.rows.bytes() / pieces,
+                                     team_.members, transferSeconds(kind, pieces));
     return seconds;
   }
 
@@ -137,11 +132,12 @@ private:
   const Body &body_;
 };
 
-bool divides(const Type &rows, int64_t parts) {
-  return parts > 0 && rows.shape[0] % parts == 0 && rows.bytes() / parts % kPlaceAlign == 0;
-}
-
 } // namespace
+
+bool dividesRows(const Type &type, int64_t parts) {
+  int64_t rows = type.numel() / type.shape[type.rank - 1u];
+  return rows % parts == 0 && type.bytes() / parts % kPlaceAlign == 0;
+}
 
 int64_t choosePieces(const plan::Plan &plan, int16_t group) {
   const plan::Job::Model &model = plan.job.model;
@@ -155,12 +151,13 @@ int64_t choosePieces(const plan::Plan &plan, int16_t group) {
       Body body = readBody(plan, role, segment);
       if (body.hasDropout || body.products.empty()) // masks count rows of one piece
         return 1;
+      if (int64_t parts = model.tpCommOverlapPieces * plan.groupSize(group);
+          parts > 0 && dividesRows(body.rows, parts))
+        return model.tpCommOverlapPieces;
       PieceTimes times(plan, group, body);
       double least = times.seconds(1);
-      if (divides(body.rows, model.tpCommOverlapPieces * plan.groupSize(group)))
-        return model.tpCommOverlapPieces;
       for (int64_t count : kCounts) {
-        if (!divides(body.rows, count * plan.groupSize(group)))
+        if (!dividesRows(body.rows, count * plan.groupSize(group)))
           continue;
         if (double seconds = times.seconds(count); seconds < least)
           least = seconds, best = count;

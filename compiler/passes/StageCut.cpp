@@ -156,7 +156,7 @@ ValueId StageCut::contribution(ValueId gradient, int32_t stage) const {
 }
 
 ValueId StageCut::amaxSeenBefore(const Op &op, size_t result) const {
-  int8_t operand = plan::opInfo(op.kind).inPlace[result];
+  int operand = plan::inPlaceOperand(op, result);
   if (operand < 0 || isAmaxSeen_[op.operands[static_cast<size_t>(operand)]] == 0)
     return kNone;
   return op.operands[static_cast<size_t>(operand)];

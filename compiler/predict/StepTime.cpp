@@ -154,22 +154,11 @@ Team membersOf(const Device &device, const plan::Plan &plan, const Op &op) {
 }
 
 /// Of collectives that are issued as one.
-double collectiveSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
-                         const std::vector<uint32_t> &together, const Team &team) {
-  const Op &first = segment.ops[together.front()];
+int64_t wholeBytesOf(const Segment &segment, const std::vector<uint32_t> &together) {
   int64_t bytes = 0;
   for (uint32_t op : together)
     bytes += segment.values[plan::wholeOf(segment.ops[op])].type.bytes();
-  return collectiveSeconds(device, plan::collectiveKindOf(first), plan.transportOf(first), bytes,
-                           team);
-}
-
-/// The slowdown that a collective causes depends on its bytes, which a slow link spreads over more
-/// time: the time that it would take between H200s of one domain, or its own time if that is less.
-double contendingSeconds(const plan::Plan &plan, const Segment &segment,
-                         const std::vector<uint32_t> &together, const Team &team, double took) {
-  Team near = {team.members, team.members, team.members};
-  return std::min(took, collectiveSeconds(measured(), plan, segment, together, near));
+  return bytes;
 }
 
 /// What it costs the kernels beside it, as a share of its time.
@@ -222,10 +211,13 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
       double took = 0;
       if (isCollective(op)) {
         Team team = membersOf(device, plan, op);
-        took = collectiveSeconds(device, plan, segment, together[i], team);
+        CollectiveKind kind = plan::collectiveKindOf(op);
+        plan::Transport transport = plan.transportOf(op);
+        int64_t bytes = wholeBytesOf(segment, together[i]);
+        took = collectiveSeconds(device, kind, transport, bytes, team);
         sum.transfers += took;
         contending +=
-            contentionOf(plan, op) * contendingSeconds(plan, segment, together[i], team, took);
+            contentionOf(plan, op) * contendingSeconds(kind, transport, bytes, team.members, took);
       } else {
         took = timeOf(device, plan, segment, op) + kGapSeconds;
         sum.compute += took;

@@ -270,6 +270,12 @@ double collectiveSeconds(const Device &device, CollectiveKind kind, Transport tr
   return link.time.at(bytesTakenIn(kind, static_cast<double>(wholeBytes), team.members));
 }
 
+double contendingSeconds(CollectiveKind kind, Transport transport, int64_t wholeBytes,
+                         int64_t members, double took) {
+  Team near = {members, members, members};
+  return std::min(took, collectiveSeconds(device(Gpu::H200), kind, transport, wholeBytes, near));
+}
+
 int32_t kernelMultiprocessors(Transport transport) {
   switch (transport) {
 #define MULTIPROCESSORS(way, count)                                                                \

@@ -29,6 +29,12 @@ Team teamOf(const Device &device, const plan::Plan &plan, int group);
 double collectiveSeconds(const Device &device, CollectiveKind kind, plan::Transport transport,
                          int64_t wholeBytes, const Team &team);
 
+/// The seconds for which it slows down what runs beside it. That depends on its bytes, which a slow
+/// link spreads over more time: what it would take between so many H200s of one domain, or the time
+/// that it took if that is less.
+double contendingSeconds(CollectiveKind kind, plan::Transport transport, int64_t wholeBytes,
+                         int64_t members, double took);
+
 /// The collectives of one kind that a channel carries.
 struct Traffic {
   CollectiveKind kind;
