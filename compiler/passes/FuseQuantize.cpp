@@ -19,6 +19,7 @@
 //
 // Ops that look at magnitudes hand them on in the order of issue, which fusing changes: behind all
 // fusions each takes them from the one before.
+#include <algorithm>
 #include <map>
 
 #include "compiler/passes/Passes.h"
@@ -33,6 +34,11 @@ using plan::OpKind;
 using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
+
+bool quantizes(const Op &op) {
+  return op.kind == OpKind::Quantize || op.kind == OpKind::QuantizeBlocks ||
+         op.kind == OpKind::QuantizeDelayed;
+}
 
 /// All that reads a value: the op that quantises it, and by the recipe tensorwise those that find
 /// its largest magnitude.
@@ -100,10 +106,9 @@ private:
       return {};
     for (const uint32_t *user = users_.begin(value); user != users_.end(value); ++user) {
       Op &op = segment_.ops[*user];
-      bool quantizes = op.kind == OpKind::Quantize || op.kind == OpKind::QuantizeBlocks ||
-                       op.kind == OpKind::QuantizeDelayed;
-      Op *&place = quantizes ? found.quantizer : found.amax;
-      if (place || !areBeside(maker, op) || (!quantizes && op.kind != OpKind::Amax))
+      bool isQuantizer = quantizes(op);
+      Op *&place = isQuantizer ? found.quantizer : found.amax;
+      if (place || !areBeside(maker, op) || (!isQuantizer && op.kind != OpKind::Amax))
         return {};
       place = &op;
     }
@@ -304,11 +309,10 @@ private:
 } // namespace
 
 void runFuseQuantize(plan::Plan &plan, Notes &) {
-  if (!plan.job.model.fp8)
-    return;
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
-      QuantizeFuser(segment).run();
+      if (std::ranges::any_of(segment.ops, quantizes))
+        QuantizeFuser(segment).run();
 }
 
 } // namespace shardc::passes
