@@ -6,8 +6,8 @@ does.
                   [--set=path=value ...]
 
 The text is this repository's own, a token for each word. Both begin with the weights that a run of ours saved before its
-first update. With --fp8, runs in these fp8 recipes stay as close to ours in bf16 as torchao's tensorwise float8 does to PyTorch
-in bf16. Exits with 77 where there is no PyTorch (or torchao, with --fp8), or no GPU.
+first update. With --fp8, runs in these fp8 recipes stay as close to ours in bf16 as PyTorch in fp8 (see PEERS) does to PyTorch in
+bf16. Exits with 77 where there is no PyTorch, no GPU, or, with tensorwise and blockwise, no torchao.
 """
 
 import argparse
@@ -25,8 +25,11 @@ import zlib
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
 STEPS = 50
+KERNEL = "flash"  # PyTorch's attention beside fp8
 FP32_LIMIT = 1e-4  # our fp32 against PyTorch's, relative
-MARGIN = 1.1  # of the widest of the runs in bf16 that are made
+MARGIN = 1.1  # of the widest of the runs in bf16, or of the peers in fp8, that are made
+# What PyTorch trains in beside an fp8 recipe; `tensorwise` is torchao's, the others are torch_fp8.py's own.
+PEERS = {"tensorwise": ["tensorwise"], "blockwise": ["tensorwise", "blockwise"], "delayed": ["delayed"]}
 
 
 def skip(reason):
@@ -41,6 +44,7 @@ try:
     sys.path.insert(0, str(ROOT / "test/e2e/golden"))
     from maker import dataset
 
+    import torch_fp8
     import torch_model
 except ImportError as error:
     skip(error)
@@ -80,8 +84,9 @@ class Runs:
         print(f"{name}: {time.monotonic() - begin:.1f} s", flush=True)
         return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
 
-    def value(self, path, *settings):
+    def value(self, path, *settings, overlay=None):
         sets = [f"--set={s}" for s in [*self.settings(), *settings]]
+        sets += [f"--overlay={overlay}"] if overlay else []
         command = [self.options.shardc, "explain", self.options.recipe, path, *sets]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         found = re.search(rf"^{re.escape(path)} = (\S+)", done.stdout, re.M)
@@ -147,26 +152,49 @@ def compare(ours_bf16, ours_fp32, curves):
     return good and relative <= FP32_LIMIT and reference[-1] < 0.9 * reference[0]
 
 
+def overlay_of(recipe):
+    return ROOT / f"recipes/overlays/fp8_{recipe}.recipe"
+
+
+def peer_of(runs, recipe):
+    """PyTorch's products in an fp8 recipe, with the options of the overlay."""
+    value = lambda field: runs.value(f"model.fp8_{field}" if field else "model.fp8", overlay=overlay_of(recipe))
+    if recipe == "tensorwise":
+        return torch_fp8.Tensorwise(emulate=runs.options.device == "cpu")
+    gradients = torch_fp8.gradients_of(value(""))
+    if recipe == "blockwise":
+        return torch_fp8.Blockwise(gradients)
+    return torch_fp8.Delayed(gradients, int(value("amax_history_len")), value("amax_compute_algo") == "most_recent", int(value("margin")))
+
+
 def compare_fp8(runs, job, initial, batches, bf16):
-    """True if each fp8 recipe is as near to bf16 as torchao's; prints all distances. Curves by name."""
-    device = runs.options.device
-    kernel = "flash"
-    fp8 = torch_model.Float8(emulate=device == "cpu")
-    curves = {"torch bf16": torch_model.train(job, initial, batches, torch.bfloat16, kernel),
-              "torchao tensorwise": torch_model.train(job, initial, batches, torch.bfloat16, kernel, fp8), "ours bf16": bf16}
-    theirs = distance(curves["torchao tensorwise"], curves["torch bf16"])
-    rows, good = [("torchao tensorwise", "torch bf16", theirs)], True
-    for recipe in runs.options.fp8.split(","):
-        name = f"ours {recipe}"
-        curves[name] = runs.shardc(recipe, overlay=ROOT / f"recipes/overlays/fp8_{recipe}.recipe")
-        ours = distance(curves[name], bf16)
-        rows.append((name, "ours bf16", ours))
-        good = good and all(a <= MARGIN * b for a, b in zip(ours, theirs))
-    for name, reference, (rms, largest) in rows:
-        last = (curves[name][-1] - curves[reference][-1]) / curves[reference][-1]
-        print(f"{name:<22} {curves[name][0]:.6f} {curves[name][-1]:.6f}  from {reference}: rms {rms:.2e}  max {largest:.2e}  "
-              f"last {100 * last:+.2f} %")
-    print(f"fp8 {'within' if good else 'OUTSIDE of'} torchao's distance from bf16")
+    """True if each fp8 recipe is as near to bf16 as its peers; prints all distances. Curves by name."""
+    recipes = runs.options.fp8.split(",")
+    curves = {"ours bf16": bf16, "torch bf16": torch_model.train(job, initial, batches, torch.bfloat16, KERNEL)}
+    rows = []
+
+    def add(program, recipe, curve):
+        name, reference = f"{program} {recipe}", f"{program} bf16"
+        curves[name] = curve
+        rms, largest = distance(curve, curves[reference])
+        last = (curve[-1] - curves[reference][-1]) / curves[reference][-1]
+        rows.append(f"{name:<22} {curve[0]:.6f} {curve[-1]:.6f}  from {reference}: rms {rms:.2e}  max {largest:.2e}  "
+                    f"last {100 * last:+.2f} %")
+        return rms, largest
+
+    peers = {}
+    for recipe in sorted({peer for name in recipes for peer in PEERS[name]}):
+        begin = time.monotonic()
+        curve = torch_model.train(job, initial, batches, torch.bfloat16, KERNEL, peer_of(runs, recipe))
+        print(f"torch {recipe}: {time.monotonic() - begin:.1f} s", flush=True)
+        peers[recipe] = add("torch", recipe, curve)
+    good = True
+    for recipe in recipes:
+        ours = add("ours", recipe, runs.shardc(recipe, overlay=overlay_of(recipe)))
+        widest = [max(peers[peer][i] for peer in PEERS[recipe]) for i in range(2)]
+        good = good and all(a <= MARGIN * b for a, b in zip(ours, widest))
+    print("\n".join(rows))
+    print(f"fp8 {'within' if good else 'OUTSIDE of'} PyTorch's distance from bf16")
     return good, curves
 
 
@@ -176,12 +204,15 @@ def main():
     parser.add_argument("recipe", type=pathlib.Path)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--out", type=pathlib.Path, help="writes all curves there, as JSON")
-    parser.add_argument("--fp8", help="recipes of recipes/overlays, with commas between")
+    parser.add_argument("--fp8", help="recipes of recipes/overlays, with commas between: tensorwise, blockwise, delayed")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
-    if options.fp8 and not importlib.util.find_spec("torchao"):
+    recipes = options.fp8.split(",") if options.fp8 else []
+    if unknown := [recipe for recipe in recipes if recipe not in PEERS]:
+        parser.error(f"fp8 recipes are {', '.join(PEERS)}; found {unknown[0]}")
+    if any("tensorwise" in PEERS[recipe] for recipe in recipes) and not importlib.util.find_spec("torchao"):
         skip("there is no torchao")
     if options.device == "cuda" and (os.environ.get("SHARDC_GPU") != "1" or not torch.cuda.is_available()):
         skip("SHARDC_GPU is not 1, or there is no GPU")

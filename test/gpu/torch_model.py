@@ -62,22 +62,6 @@ def norm(x, p, name, job):
     return F.layer_norm(x.float(), shape, weight.float(), bias.float(), job.eps).to(x.dtype)
 
 
-class Float8:
-    """Products of layers by torchao: e4m3 forward, e5m2 gradients, one scale a tensor."""
-
-    def __init__(self, emulate):
-        from torchao.float8 import Float8LinearConfig
-        from torchao.float8.float8_linear import Float8Linear
-        self.linear, self.config, self.modules = Float8Linear, Float8LinearConfig(emulate=emulate), {}
-
-    def __call__(self, x, name, weight, bias):
-        if name not in self.modules:
-            plain = torch.nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta", dtype=weight.dtype)
-            self.modules[name] = self.linear.from_float(plain, self.config)
-        given = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
-        return torch.func.functional_call(self.modules[name], given, (x,))
-
-
 def linear(x, p, name):
     weight, bias = p[f"{name}.weight"], p.get(f"{name}.bias")
     return p["fp8"](x, name, weight, bias) if p.get("fp8") else F.linear(x, weight, bias)
@@ -138,7 +122,7 @@ def learning_rate(job, applied):
 
 def train(job, initial, batches, dtype, kernel, fp8=None):
     """Losses of a training from these parameters; `batches` gives the tokens of each step, one more than are trained on. `fp8`:
-    what takes products of layers in place of `dtype`."""
+    what takes products of layers in place of `dtype` (see torch_fp8.py)."""
     torch.backends.cuda.matmul.allow_tf32 = False
     masters = {name: value.detach().clone() for name, value in initial.items()}
     plain = [m for m in masters.values() if m.dim() == 1]
@@ -158,6 +142,8 @@ def train(job, initial, batches, dtype, kernel, fp8=None):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(job, step)
             optimizer.step()
+            if fp8:
+                fp8.end_step()
             losses.append(loss.detach())
     return [value.item() for value in losses]
 

@@ -3,8 +3,9 @@
 
 Needs numpy and torch; nothing of shardc runs here. Writes values/CASE_fp8.json: 50 steps of each variant, as losses and norms.
 Products of layers take factors of 8 bits, each with one scale from its largest magnitude, as Transformer Engine's current scaling
-has them, or from those of steps before, as its delayed scaling, which is updated after each step here; all else is bf16. Two runs of each variant round bf16 at other places (see maker/model.py), and both are right: what is
-allowed follows from the distance between them.
+has them, or from those of steps before, as its delayed scaling, which is updated after each step here; all else is bf16. Two
+runs of each variant round bf16 at other places (see maker/model.py), and both are right: what is allowed follows from the
+distance between them.
 
     make_fp8.py [CASE...]
 """
@@ -17,13 +18,13 @@ import sys
 import torch
 
 from maker import cases, dataset, model
+from maker.float8 import E4M3, E5M2, DelayedScales, block_quantised, quantised
 from maker.training import Run
 
 HERE = pathlib.Path(__file__).resolve().parent
 STEPS = 50
 COMPARED = 10  # steps that are compared one by one; rounding drives those after them apart
 MARGIN = 4.0
-E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,57 +49,6 @@ VARIANTS = {
 }
 
 
-def quantised(x, dtype):
-    """The numbers of x in `dtype`, in fp32, and by what products of them are multiplied."""
-    largest = torch.finfo(dtype).max
-    amax = x.abs().max()
-    by = largest / amax if amax > 0 else torch.tensor(1.0)
-    return (x * by).clamp(-largest, largest).to(dtype).float(), 1 / by
-
-
-class Scales:
-    """Those of delayed scaling: one for each tensor, by a name."""
-
-    def __init__(self, length, most_recent, margin):
-        self.length, self.most_recent, self.margin = length, most_recent, margin
-        self.history, self.scale, self.dtype = {}, {}, {}
-
-    def quantised(self, x, dtype, name):
-        largest = torch.finfo(dtype).max
-        history = self.history.setdefault(name, torch.zeros(self.length))
-        self.dtype[name] = dtype
-        history[0] = torch.maximum(history[0], x.abs().max())
-        by = self.scale.setdefault(name, torch.ones(()))
-        return (x * by).clamp(-largest, largest).to(dtype).float(), 1 / by
-
-    def update(self):
-        for name, history in self.history.items():
-            amax = history[0].clone() if self.most_recent else history.max()
-            new = (torch.tensor(torch.finfo(self.dtype[name]).max) / amax) / 2.0**self.margin
-            self.scale[name] = torch.where(amax > 0, new, self.scale[name])
-            self.history[name] = torch.roll(history, -1, 0)
-            self.history[name][0] = 0
-
-
-def block_quantised(x, dtype, variant, is_weight=False):
-    """The numbers that the blocks of a matrix have, each with a power of two as its scale."""
-    largest = torch.finfo(dtype).max
-    rows, cols = (1, 32) if variant.blocks == "mxfp8" else (128 if is_weight else 1, 128)
-    height, width = x.shape
-    padded = torch.nn.functional.pad(x, (0, -width % cols, 0, -height % rows))
-    blocks = padded.view(padded.shape[0] // rows, rows, padded.shape[1] // cols, cols)
-    amax = blocks.abs().amax((1, 3), keepdim=True)
-    if variant.blocks == "mxfp8":  # the smallest power of two that is enough
-        mantissa, exponent = torch.frexp(amax * torch.tensor(1 / largest))
-        scale = torch.ldexp(torch.ones_like(amax), exponent - (mantissa == 0.5).int())
-    else:  # the largest one that the quotient allows
-        _, exponent = torch.frexp(largest / amax)
-        scale = torch.ldexp(torch.ones_like(amax), 1 - exponent)
-    scale = torch.where(amax > 0, scale, 1.0)
-    numbers = (blocks / scale).clamp(-largest, largest).to(dtype).float() * scale
-    return numbers.view(padded.shape)[:height, :width]
-
-
 class BlockProduct(torch.autograd.Function):
     """The same with scales of blocks, which lie along what is summed."""
 
@@ -106,15 +56,15 @@ class BlockProduct(torch.autograd.Function):
     def forward(ctx, x, w, variant):
         ctx.save_for_backward(x, w)
         ctx.variant = variant
-        rows = block_quantised(x.flatten(0, -2), E4M3, variant)
-        return (rows @ block_quantised(w, E4M3, variant, True).T).view(*x.shape[:-1], -1)
+        rows = block_quantised(x.flatten(0, -2), E4M3, variant.blocks)
+        return (rows @ block_quantised(w, E4M3, variant.blocks, True).T).view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx, dy):
         x, w = ctx.saved_tensors
         variant, rows = ctx.variant, dy.flatten(0, -2)
-        dx = block_quantised(rows, variant.gradients, variant) @ block_quantised(w.T, E4M3, variant, True).T
-        dw = block_quantised(rows.T, variant.gradients, variant) @ block_quantised(x.flatten(0, -2).T, E4M3, variant).T
+        dx = block_quantised(rows, variant.gradients, variant.blocks) @ block_quantised(w.T, E4M3, variant.blocks, True).T
+        dw = block_quantised(rows.T, variant.gradients, variant.blocks) @ block_quantised(x.flatten(0, -2).T, E4M3, variant.blocks).T
         return dx.view(x.shape), dw, None
 
 
@@ -124,7 +74,8 @@ class Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, w, variant, scales, name):
         def take(x, dtype, tensor):
-            return scales.quantised(x, dtype, (name, tensor)) if scales else quantised(x, dtype)
+            q, scale = scales.quantised(x, dtype, (name, tensor)) if scales else quantised(x, dtype)
+            return q.float(), scale
 
         (a, a_scale), (b, b_scale) = take(x, E4M3, "x"), take(w, E4M3, "w")
         ctx.save_for_backward(x, a, a_scale, b, b_scale)
@@ -149,7 +100,7 @@ class Numerics(model.Numerics):
         super().__init__(torch.bfloat16, native)
         ends = variant.bf16_layers
         self.variant = variant
-        self.scales = Scales(*variant.delayed) if variant.delayed else None
+        self.scales = DelayedScales(*variant.delayed) if variant.delayed else None
         self.layers = {f"decoder.layers.{i}." for i in range(ends, case.num_layers - ends)}
 
     def linear(self, x, p, name):
