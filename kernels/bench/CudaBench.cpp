@@ -3,12 +3,13 @@
 // many bytes as a part of it, the rate of the products' arithmetic, and the scratch. Also prints
 // two ceilings measured in the same run: a device-to-device copy, and a matrix product of 8192³.
 //
-//   shardc-cuda-bench [WORDS]       ops whose names contain one of WORDS; rank_sum is the sum
+//   shardc-cuda-bench [WORD...]     ops whose names contain one of these; rank_sum is the sum
 //                                   that channels compute over exchanged pieces
 //   shardc-cuda-bench --workspaces  scratch of attention by shape, for compiler/predict
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <span>
 #include <string>
 
 #include <cuda_runtime.h>
@@ -23,6 +24,8 @@ namespace {
 
 /// A microbatch of Llama 3 8B with half of its positions and a quarter of its vocabulary.
 constexpr Model kLlamaModel = {1, 4096, 32, 8, 128, 14336, 32064};
+/// Norms are short ops: theirs is the whole of it.
+constexpr Model kLlamaWhole = {1, 8192, 32, 8, 128, 14336, 32064};
 constexpr Model kGpt2Batch = {16, 1024, 12, 12, 64, 3072, 50304};
 
 struct Row {
@@ -241,9 +244,14 @@ void timeCeilings(Setting &setting) {
 int main(int count, char **arguments) {
   using namespace shardc;
   using namespace shardc::kernels::bench;
-  std::string only = count > 1 ? arguments[1] : "";
+  std::span<char *> words(arguments + 1, static_cast<size_t>(count - 1));
+  auto isAsked = [&](std::string_view name) {
+    return words.empty() || std::ranges::any_of(words, [&](std::string_view word) {
+             return name.find(word) != name.npos;
+           });
+  };
   Settings settings;
-  if (only == "--workspaces") {
+  if (!words.empty() && std::string_view(words[0]) == "--workspaces") {
     printWorkspaces(settings);
     return 0;
   }
@@ -251,9 +259,11 @@ int main(int count, char **arguments) {
               "TFLOP/s", "MiB");
   timeCeilings(settings.inOrder);
   for (const Row &row : kRows) {
-    if (!only.empty() && row.op.find(only) == std::string_view::npos)
+    if (!isAsked(row.op))
       continue;
     timeOrders(settings, row, DType::BF16, "llama", kLlamaModel);
+    if (row.op.find("norm") != row.op.npos)
+      timeOrders(settings, row, DType::BF16, "8192", kLlamaWhole);
     bool isProduct = row.op == "matmul" || row.op.starts_with("attention");
     if (isProduct)
       timeRow(settings.inOrder, row, DType::F32, "llama", {1, 1024, 32, 8, 128, 4096, 8});
@@ -261,7 +271,7 @@ int main(int count, char **arguments) {
         row.op.find("embedding") != row.op.npos || row.op.find("gelu") != row.op.npos)
       timeOrders(settings, row, DType::BF16, "gpt2", kGpt2Batch);
   }
-  if (only.empty() || std::string_view("rank_sum").find(only) != std::string_view::npos)
+  if (isAsked("rank_sum"))
     for (bool squares : {false, true}) {
       timeRankSum(settings.inOrder, DType::BF16, DType::BF16, false, squares);
       timeRankSum(settings.inOrder, DType::BF16, DType::F32, false, squares);

@@ -1,15 +1,15 @@
 // rmsnorm over the last dimension: rstd[t] = 1/sqrt(mean(x[t,:]²) + eps), y = x·rstd·w (w + 1 if
 // zero_centered). layernorm in two passes: mean, then rstd of (x - mean); y = (x - mean)·rstd·w +
 // bias. add_* normalise the sum a + b as it is stored. Data f32, bf16 or f16 each, statistics f32
-// sums. Mapping: bf16 rows of whole chunks up to 1024 elements have one warp, which needs no
-// barrier; other rows a block, one chunk of 8 elements a thread. Both hold the row in registers
-// between the passes; chunks beyond the block's width (rows over 8192 elements) are read again,
-// from cache. The ops that quantise y write it in 8 bits instead, to the bit what quantize_delayed
-// makes of the y that the norm would store. Limited by memory: x (or a, b) read once, y (and sum)
-// written once. H200, 2026-11, of a copy's 4.24 TB/s, rows of 4096 / 768: rmsnorm 2.1 / 2.9,
-// add_rmsnorm 2.4 / 3.3, layernorm 1.5 / 2.4, add_layernorm 2.2 / 3.2.
+// sums. Mapping: rows of whole chunks of one type of 16 bits, up to 16384 elements, are held in the
+// registers of a warp or a block (rows.cuh), which takes rows in turns: weights stay in registers,
+// and the next row is on its way while this one is normalised. Other rows have a block with a chunk
+// of 8 elements a thread, and chunks beyond the block's width are read again, from cache. The ops
+// that quantise y write it in 8 bits instead, to the bit what quantize_delayed makes of the y that
+// the norm would store. Limited by memory: x (or a, b) read once, y (and sum) written once.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/chunk.cuh"
 #include "kernels/cuda/quantize_blocks.cuh"
 #include "kernels/cuda/rows.cuh"
 
@@ -26,86 +26,115 @@ struct Forward {
   float eps, plus;
 };
 
-/// The elements to normalise, from x or, the first time, from a + b.
-template <Mode M, bool kAdd>
-__device__ __forceinline__ void input(const Forward &p, int64_t at, int n, float (&x)[kChunk]) {
-  load8<M>(p.a, at, n, x);
-  if (!kAdd)
-    return;
-  float b[kChunk];
-  load8<M>(p.b, at, n, b);
-#pragma unroll
-  for (int j = 0; j < kChunk; ++j)
-    x[j] = rounded(p.sum, x[j] + b[j]);
-  store8<M>(p.sum, at, n, x);
-}
-
 /// What becomes of y: it is stored, quantised by a magnitude that is known before or by those of
 /// its blocks, or only looked at.
 enum class Form { Stored, Quantised, Blocks, LookedAt };
 
-/// A chunk of y; those past the row's end have n = 0, and only blocks have them. Joins magnitudes
-/// to `most`, where they are looked for.
+/// Weights and biases of a chunk of columns.
+template <Mode M> struct Weights {
+  Chunk<M> w, bias;
+
+  template <bool kCentered>
+  __device__ __forceinline__ void read(const Forward &p, int64_t c, int n) {
+    w = readChunk<M>(p.w, c, n);
+    if (kCentered)
+      bias = readChunk<M>(p.bias, c, n);
+  }
+};
+
+/// The elements to normalise: a, or the first time a + b, which is stored.
+template <Mode M, bool kAdd>
+__device__ __forceinline__ Chunk<M> input(const Forward &p, int64_t at, int n, const Chunk<M> &a,
+                                          const Chunk<M> &b) {
+  if (!kAdd)
+    return a;
+  float x[kChunk], term[kChunk];
+  floatsOf<M>(a, x);
+  floatsOf<M>(b, term);
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    x[j] += term[j];
+  Chunk<M> sum = roundedChunk<M>(p.sum, x);
+  writeChunk<M>(p.sum, at, n, sum);
+  return sum;
+}
+
+/// A chunk of y; those past the row's end have n = 0, and only blocks have them.
 template <Mode M, bool kCentered, Form kForm>
 __device__ __forceinline__ void output(const Forward &p, int64_t row, int64_t c, int n, float mean,
-                                       float rstd, const float (&x)[kChunk], unsigned &most) {
+                                       float rstd, const Chunk<M> &held, const Weights<M> &weights,
+                                       Magnitude<M> &most) {
   int64_t at = row * p.cols + c;
-  float w[kChunk], bias[kChunk] = {}, y[kChunk];
-  load8<M>(p.w, c, n, w);
+  float x[kChunk], w[kChunk], bias[kChunk] = {};
+  floatsOf<M>(held, x);
+  floatsOf<M>(weights.w, w);
   if (kCentered)
-    load8<M>(p.bias, c, n, bias);
+    floatsOf<M>(weights.bias, bias);
 #pragma unroll
   for (int j = 0; j < kChunk; ++j) {
-    y[j] = (x[j] - (kCentered ? mean : 0.0f)) * rstd * (w[j] + p.plus);
+    x[j] = (x[j] - (kCentered ? mean : 0.0f)) * rstd * (w[j] + p.plus);
     if (kCentered)
-      y[j] += bias[j];
+      x[j] += bias[j];
+    if (kForm == Form::Blocks || M == Mode::Scalar)
+      x[j] = j < n ? x[j] : 0.0f;
   }
-  if constexpr (kForm != Form::Stored)
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j)
-      y[j] = j < n ? rounded(p.y, y[j]) : 0.0f;
+  Chunk<M> y = roundedChunk<M>(p.y, x);
   if constexpr (kForm == Form::Stored) {
-    store8<M>(p.y, at, n, y);
+    writeChunk<M>(p.y, at, n, y);
   } else if constexpr (kForm == Form::Quantised) {
     float multiplier = multiplierOf(*p.to.amax, p.to.isE5M2);
-    storeRow<M>(p.to.q, at, n, codesOf(p.to, multiplier, y, most));
+    storeRow<M>(p.to.q, at, n, codesOf<M>(p.to, multiplier, y, most));
   } else if constexpr (kForm == Form::Blocks) {
     constexpr int kWidth = 128;
     int64_t index = c / kWidth * p.rows + row;
-    storeRow<M>(
-        p.blocks.q, at, n,
-        codesOfRowBlock<ScaleBlocks::Rows128>(y, p.blocks, index, c % kWidth == 0 && n > 0));
+    uint2 codes =
+        codesOfRowBlock<M, ScaleBlocks::Rows128>(y, p.blocks, index, c % kWidth == 0 && n > 0);
+    if (n > 0)
+      storeRow<M>(p.blocks.q, at, n, codes);
   } else if constexpr (kForm == Form::LookedAt) {
-    most = largestOf(most, y);
+    most.join(y);
   }
 }
 
 /// By all threads of a kernel, behind their rows.
-template <Form kForm> __device__ __forceinline__ void finish(const Forward &p, unsigned most) {
+template <Form kForm, Mode M>
+__device__ __forceinline__ void finish(const Forward &p, const Magnitude<M> &most) {
   if constexpr (kForm == Form::Quantised || kForm == Form::LookedAt)
-    joinLargest(most, p.largest);
+    joinLargest(most.bits(), p.largest);
   if (kForm == Form::Quantised && blockIdx.x == 0 && threadIdx.x == 0)
     *p.to.scale = reciprocal(multiplierOf(*p.to.amax, p.to.isE5M2));
 }
 
-/// Sum over the row of x, or of (x - mean)²; elements past n do not count.
-__device__ __forceinline__ float sumOf(const float (&x)[kChunk], int n) {
-  float total = 0;
+__device__ __forceinline__ void storeMoments(const Forward &p, int64_t row, float mean, float rstd,
+                                             bool isCentered) {
+  p.rstd[row] = rstd;
+  if (isCentered)
+    p.mean[row] = mean;
+}
+
+/// Sum over a chunk of x, or of (x - mean)²; elements past n do not count.
+template <Mode M> __device__ __forceinline__ float sumOf(const Chunk<M> &chunk, int n) {
+  float x[kChunk], total = 0;
+  floatsOf<M>(chunk, x);
 #pragma unroll
   for (int j = 0; j < kChunk; ++j)
     total += j < n ? x[j] : 0.0f;
   return total;
 }
-__device__ __forceinline__ float squaresOf(const float (&x)[kChunk], int n, float mean) {
-  float total = 0;
+template <Mode M>
+__device__ __forceinline__ float squaresOf(const Chunk<M> &chunk, int n, float mean) {
+  float x[kChunk], total = 0;
+  floatsOf<M>(chunk, x);
 #pragma unroll
   for (int j = 0; j < kChunk; ++j)
     total += j < n ? (x[j] - mean) * (x[j] - mean) : 0.0f;
   return total;
 }
 
+// ---- rows of any length and type ----
+
 template <Mode M, bool kCentered, bool kAdd, Form kForm>
-__global__ void __launch_bounds__(1024) normForward(const Forward p) {
+__global__ void __launch_bounds__(1024) normForward(const __grid_constant__ Forward p) {
   awaitPrevious();
   int64_t row = blockIdx.x, base = row * p.cols, stride = static_cast<int64_t>(blockDim.x) * kChunk;
   int64_t first = static_cast<int64_t>(threadIdx.x) * kChunk;
@@ -113,116 +142,170 @@ __global__ void __launch_bounds__(1024) normForward(const Forward p) {
     return static_cast<int>(p.cols - c >= kChunk ? kChunk : p.cols > c ? p.cols - c : 0);
   };
   const Data &stored = kAdd ? p.sum : p.a;
-  float held[kChunk] = {}, x[kChunk], total[1] = {0.0f};
+  Chunk<M> held = {}, x;
+  float total[1] = {0.0f};
   for (int64_t c = first; c < p.cols; c += stride) {
-    input<M, kAdd>(p, base + c, countAt(c), x);
-    total[0] += kCentered ? sumOf(x, countAt(c)) : squaresOf(x, countAt(c), 0.0f);
+    int n = countAt(c);
+    Chunk<M> b = {};
+    if (kAdd)
+      b = readChunk<M>(p.b, base + c, n);
+    x = input<M, kAdd>(p, base + c, n, readChunk<M>(p.a, base + c, n), b);
+    total[0] += kCentered ? sumOf<M>(x, n) : squaresOf<M>(x, n, 0.0f);
     if (c == first)
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j)
-        held[j] = x[j];
+      held = x;
   }
   blockSum(total);
   float mean = 0, n = static_cast<float>(p.cols);
   if (kCentered) {
     mean = total[0] / n;
-    total[0] = first < p.cols ? squaresOf(held, countAt(first), mean) : 0.0f;
+    total[0] = first < p.cols ? squaresOf<M>(held, countAt(first), mean) : 0.0f;
     for (int64_t c = first + stride; c < p.cols; c += stride) {
-      load8<M>(stored, base + c, countAt(c), x);
-      total[0] += squaresOf(x, countAt(c), mean);
+      x = readChunk<M>(stored, base + c, countAt(c));
+      total[0] += squaresOf<M>(x, countAt(c), mean);
     }
     blockSum(total);
   }
   float rstd = 1.0f / sqrtf(total[0] / n + p.eps);
-  if (threadIdx.x == 0) {
-    p.rstd[row] = rstd;
-    if (kCentered)
-      p.mean[row] = mean;
-  }
+  if (threadIdx.x == 0)
+    storeMoments(p, row, mean, rstd, kCentered);
   // All threads of a warp go on together where they have blocks.
   int64_t ahead = kForm == Form::Blocks ? threadIdx.x % kWarp * kChunk : 0;
-  unsigned most = 0;
-  if (first - ahead < p.cols)
-    output<M, kCentered, kForm>(p, row, first, countAt(first), mean, rstd, held, most);
-  for (int64_t c = first + stride; c - ahead < p.cols; c += stride) {
-    load8<M>(stored, base + c, countAt(c), x);
-    output<M, kCentered, kForm>(p, row, c, countAt(c), mean, rstd, x, most);
+  Magnitude<M> most;
+  Weights<M> weights;
+  for (int64_t c = first; c - ahead < p.cols; c += stride) {
+    x = c == first ? held : readChunk<M>(stored, base + c, countAt(c));
+    weights.template read<kCentered>(p, c, countAt(c));
+    output<M, kCentered, kForm>(p, row, c, countAt(c), mean, rstd, x, weights, most);
   }
   finish<kForm>(p, most);
 }
 
-// ---- rows of whole chunks that a warp holds ----
+// ---- rows of whole chunks that a warp or a block holds ----
 
-/// A row of up to 256 times kHeld elements. All loads go before the first store.
-template <Mode M, bool kCentered, bool kAdd, Form kForm, int kHeld>
-__device__ __forceinline__ void normRow(const Forward &p, int64_t row, unsigned &most) {
-  RowPlace place(p.cols, true);
-  int64_t base = row * p.cols;
-  float x[kHeld][kChunk] = {}, b[kHeld][kChunk] = {}, total[1] = {0.0f};
+/// What a thread holds of a row: up to kHeld chunks, whose loads are all on their way together.
+template <Mode M, bool kAdd, int kHeld> struct Row {
+  Chunk<M> a[kHeld], b[kAdd ? kHeld : 1];
+
+  __device__ __forceinline__ void read(const Forward &p, const RowPlace &place, int64_t row) {
+    if (row >= p.rows)
+      return;
 #pragma unroll
-  for (int slot = 0; slot < kHeld; ++slot)
-    if (place.count(slot) > 0) {
-      load8<M>(p.a, base + place.column(slot), kChunk, x[slot]);
+    for (int slot = 0; slot < kHeld; ++slot) {
+      int64_t at = row * p.cols + place.column(slot);
+      a[slot] = readChunk<M>(p.a, at, place.count(slot));
       if (kAdd)
-        load8<M>(p.b, base + place.column(slot), kChunk, b[slot]);
+        b[slot] = readChunk<M>(p.b, at, place.count(slot));
     }
+  }
+};
+
+/// Normalises the row that was read, and lets `readNext` follow as soon as nothing needs what was.
+template <Mode M, bool kCentered, bool kAdd, Form kForm, int kHeld, bool kWarpRows,
+          typename WeightsOf, typename ReadNext>
+__device__ __forceinline__ void
+normaliseRow(const Forward &p, const RowPlace &place, int64_t row, const Row<M, kAdd, kHeld> &read,
+             const WeightsOf &weightsOf, Magnitude<M> &most, const ReadNext &readNext) {
+  Chunk<M> x[kHeld];
+  float total[1] = {0.0f}, mean = 0, n = static_cast<float>(p.cols);
 #pragma unroll
   for (int slot = 0; slot < kHeld; ++slot) {
-    int n = place.count(slot);
-    if (kAdd && n > 0) {
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j)
-        x[slot][j] = rounded(p.sum, x[slot][j] + b[slot][j]);
-      store8<M>(p.sum, base + place.column(slot), kChunk, x[slot]);
-    }
-    total[0] += kCentered ? sumOf(x[slot], n) : squaresOf(x[slot], n, 0.0f);
+    int count = place.count(slot);
+    if (count > 0)
+      x[slot] = input<M, kAdd>(p, row * p.cols + place.column(slot), count, read.a[slot],
+                               read.b[kAdd ? slot : 0]);
+    total[0] += kCentered ? sumOf<M>(x[slot], count) : squaresOf<M>(x[slot], count, 0.0f);
   }
-  total[0] = warpSum(total[0]);
-  float mean = 0, n = static_cast<float>(p.cols);
+  readNext();
+  rowSum(total, kWarpRows);
   if (kCentered) {
     mean = total[0] / n;
     total[0] = 0;
 #pragma unroll
     for (int slot = 0; slot < kHeld; ++slot)
-      total[0] += squaresOf(x[slot], place.count(slot), mean);
-    total[0] = warpSum(total[0]);
+      total[0] += squaresOf<M>(x[slot], place.count(slot), mean);
+    rowSum(total, kWarpRows);
   }
   float rstd = 1.0f / sqrtf(total[0] / n + p.eps);
-  if (threadIdx.x % kWarp == 0) {
-    p.rstd[row] = rstd;
-    if (kCentered)
-      p.mean[row] = mean;
-  }
+  if (place.thread == 0)
+    storeMoments(p, row, mean, rstd, kCentered);
 #pragma unroll
   for (int slot = 0; slot < kHeld; ++slot)
     if (kForm == Form::Blocks || place.count(slot) > 0)
-      output<M, kCentered, kForm>(p, row, place.column(slot),
-                                  kForm == Form::Blocks ? place.count(slot) : kChunk, mean, rstd,
-                                  x[slot], most);
+      output<M, kCentered, kForm>(p, row, place.column(slot), place.count(slot), mean, rstd,
+                                  x[slot], weightsOf(slot), most);
 }
 
+/// A warp has a row.
 template <Mode M, bool kCentered, bool kAdd, Form kForm, int kHeld>
-__global__ void __launch_bounds__(kRowWarps *kWarp) normForwardWarps(const Forward p) {
+__global__ void __launch_bounds__(kRowWarps *kWarp)
+    normForwardWarps(const __grid_constant__ Forward p) {
   awaitPrevious();
+  RowPlace place(p.cols, true);
   int64_t row = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / kWarp;
-  unsigned most = 0;
-  if (row < p.rows)
-    normRow<M, kCentered, kAdd, kForm, kHeld>(p, row, most);
+  Magnitude<M> most;
+  if (row < p.rows) {
+    Row<M, kAdd, kHeld> read;
+    read.read(p, place, row);
+    auto weightsOf = [&](int slot) {
+      Weights<M> weights;
+      weights.template read<kCentered>(p, place.column(slot), place.count(slot));
+      return weights;
+    };
+    normaliseRow<M, kCentered, kAdd, kForm, kHeld, true>(p, place, row, read, weightsOf, most,
+                                                         [] {});
+  }
   finish<kForm>(p, most);
 }
 
-template <Mode M, bool kCentered, bool kAdd, Form kForm>
+/// A block takes rows in turns, and reads the next one while it normalises this one.
+template <Mode M, bool kCentered, bool kAdd, Form kForm, int kHeld, int kThreadsMax>
+__global__ void __launch_bounds__(kThreadsMax, kHeld > 2   ? 1
+                                               : kCentered ? 3
+                                                           : 4)
+    normForwardBlocks(const __grid_constant__ Forward p) {
+  awaitPrevious();
+  RowPlace place(p.cols, false);
+  Row<M, kAdd, kHeld> read;
+  read.read(p, place, blockIdx.x);
+  Weights<M> weights[kHeld];
+#pragma unroll
+  for (int slot = 0; slot < kHeld; ++slot)
+    weights[slot].template read<kCentered>(p, place.column(slot), place.count(slot));
+  Magnitude<M> most;
+  for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x)
+    normaliseRow<M, kCentered, kAdd, kForm, kHeld, false>(
+        p, place, row, read, [&](int slot) -> const Weights<M> & { return weights[slot]; }, most,
+        [&] { read.read(p, place, row + gridDim.x); });
+  finish<kForm>(p, most);
+}
+
+template <Mode M, bool kCentered, bool kAdd, Form kForm, int kHeld>
 void launchWarps(const Forward &p, Queue &queue) {
-  auto kernel = normForwardWarps<M, kCentered, kAdd, kForm, 4>;
-  if constexpr (kForm == Form::Stored) { // of others there are rows of large models
-    int64_t chunks = ceilDiv(p.cols, int64_t{kWarp} * kChunk);
-    if (chunks <= 1)
-      kernel = normForwardWarps<M, kCentered, kAdd, kForm, 1>;
-    else if (chunks <= 3)
-      kernel = normForwardWarps<M, kCentered, kAdd, kForm, 3>;
-  }
-  auto blocks = static_cast<unsigned>(ceilDiv(p.rows, kRowWarps));
-  launchKernel(kernel, blocks, kRowWarps * kWarp, 0, queue, p);
+  launchKernel(normForwardWarps<M, kCentered, kAdd, kForm, kHeld>,
+               static_cast<unsigned>(ceilDiv(p.rows, kRowWarps)), kRowWarps * kWarp, 0, queue, p);
+}
+
+template <Mode M, bool kCentered, bool kAdd, Form kForm, int kHeld, int kThreadsMax>
+void launchBlocks(const Forward &p, Queue &queue) {
+  auto kernel = normForwardBlocks<M, kCentered, kAdd, kForm, kHeld, kThreadsMax>;
+  int threads = static_cast<int>(ceilDiv(p.cols, int64_t{kWarp} * kHeld * kChunk)) * kWarp;
+  launchKernel(kernel, gridOfTurns(kernel, threads, 0, p.rows), threads, 0, queue, p);
+}
+
+/// Of up to kRowColsMax elements, in whole chunks.
+template <Mode M, bool kCentered, bool kAdd, Form kForm>
+void launchRowsHeld(const Forward &p, Queue &queue) {
+  constexpr int kThreads = kRowThreadsMax / 2;
+  int64_t chunks = ceilDiv(p.cols, int64_t{kWarp} * kChunk); ///< of a thread of a warp
+  if (kForm == Form::Stored && chunks <= 1) // of others there are rows of large models
+    return launchWarps<M, kCentered, kAdd, Form::Stored, 1>(p, queue);
+  if (chunks <= 3)
+    return launchWarps<M, kCentered, kAdd, kForm, 3>(p, queue);
+  if (chunks <= kSlots)
+    return launchWarps<M, kCentered, kAdd, kForm, kSlots>(p, queue);
+  if (chunks <= kThreads / kWarp * 2)
+    return launchBlocks<M, kCentered, kAdd, kForm, 2, kThreads>(p, queue);
+  launchBlocks<M, kCentered, kAdd, kForm, kSlots, kRowThreadsMax>(p, queue);
 }
 
 template <bool kCentered, bool kAdd, Form kForm>
@@ -234,11 +317,11 @@ void launchNorm(const Call &call, Forward &p, Mode mode) {
   p.rows = a.rows(), p.cols = a.cols();
   p.eps = static_cast<float>(call.attrs.eps);
   p.plus = call.attrs.zero_centered ? 1.0f : 0.0f;
-  bool hasWarpRows = RowLayout(p.cols).warpRows;
-  if (mode == Mode::Bf16 && hasWarpRows)
-    return launchWarps<Mode::Bf16, kCentered, kAdd, kForm>(p, queueOf(call));
-  if (mode == Mode::F16 && hasWarpRows)
-    return launchWarps<Mode::F16, kCentered, kAdd, kForm>(p, queueOf(call));
+  bool isHeld = p.cols <= kRowColsMax;
+  if (mode == Mode::Bf16 && isHeld)
+    return launchRowsHeld<Mode::Bf16, kCentered, kAdd, kForm>(p, queueOf(call));
+  if (mode == Mode::F16 && isHeld)
+    return launchRowsHeld<Mode::F16, kCentered, kAdd, kForm>(p, queueOf(call));
   int threads = threadsForRow(p.cols, 1024);
   auto rows = static_cast<unsigned>(p.rows);
   forMode(mode, [&]<Mode M>() {

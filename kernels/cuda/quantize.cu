@@ -10,6 +10,7 @@
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/quantize_sources.cuh"
 #include "kernels/cuda/quantize_tiles.cuh"
 #include "kernels/host/Ranges.h"
 #include "runtime/base/StepState.h"
@@ -67,32 +68,32 @@ struct QuantizeOp {
   }
 };
 
+/// A thread's chunks of a turn are all on their way together.
 template <Mode M>
 __global__ void __launch_bounds__(256) quantizeSeen(const Data x, const Target to, int64_t numel) {
   awaitPrevious();
-  float v[kChunk], multiplier = multiplierOf(*to.amax, to.isE5M2);
-  unsigned most = 0;
-  forChunks(0, numel, [&](int64_t i, int n) {
-    load8<M>(x, i, n, v);
-    storeRow<M>(to.q, i, n, codesOf(to, multiplier, v, most));
-  });
-  joinLargest(most, to.seen);
+  constexpr int kTogether = 4;
+  float multiplier = multiplierOf(*to.amax, to.isE5M2);
+  Magnitude<M> most;
+  int64_t apart = static_cast<int64_t>(gridDim.x) * blockDim.x * kChunk;
+  auto countAt = [&](int64_t i) {
+    return static_cast<int>(numel - i < 0 ? 0 : numel - i < kChunk ? numel - i : kChunk);
+  };
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kChunk;
+       i < numel; i += kTogether * apart) {
+    Chunk<M> read[kTogether];
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k)
+      read[k] = readChunk<M>(x, i + k * apart, countAt(i + k * apart));
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k)
+      if (int n = countAt(i + k * apart))
+        storeRow<M>(to.q, i + k * apart, n, codesOf<M>(to, multiplier, read[k], most));
+  }
+  joinLargest(most.bits(), to.seen);
   if (blockIdx.x == 0 && threadIdx.x == 0)
     *to.scale = reciprocal(multiplier);
 }
-
-/// What is quantised as it lies in memory.
-struct Stored {
-  static constexpr int kParts = 1;
-  Data x;
-  int64_t cols;
-
-  template <Mode M>
-  __device__ __forceinline__ void load(int64_t row, int64_t c, int n,
-                                       float (&v)[kParts][kChunk]) const {
-    load8<M>(x, row * cols + c, n, v[0]);
-  }
-};
 
 void quantizeTiles(const Call &call, const Target &to) {
   const Tensor &x = call.in[0];

@@ -29,18 +29,23 @@ __device__ __forceinline__ float reciprocal(float multiplier) {
   return isnan(multiplier) ? __uint_as_float(kNan) : __fdiv_rn(1.0f, multiplier);
 }
 
-/// Eight numbers in their order, each with a multiplier of its own.
-__device__ __forceinline__ uint2 convert(bool isE5M2, const float (&multipliers)[kChunk],
-                                         const float (&v)[kChunk]) {
-  __nv_fp8_interpretation_t format = isE5M2 ? __NV_E5M2 : __NV_E4M3;
+template <__nv_fp8_interpretation_t kFormat>
+__device__ __forceinline__ uint2 convertTo(const float (&multipliers)[kChunk],
+                                           const float (&v)[kChunk]) {
   uint32_t words[2] = {};
 #pragma unroll
   for (int j = 0; j < kChunk; j += 2) {
     __nv_fp8x2_storage_t pair = __nv_cvt_float2_to_fp8x2(
-        make_float2(v[j] * multipliers[j], v[j + 1] * multipliers[j + 1]), __NV_SATFINITE, format);
+        make_float2(v[j] * multipliers[j], v[j + 1] * multipliers[j + 1]), __NV_SATFINITE, kFormat);
     words[j / 4] |= static_cast<uint32_t>(pair) << (j % 4 * 8);
   }
   return {words[0], words[1]};
+}
+
+/// Eight numbers in their order, each with a multiplier of its own.
+__device__ __forceinline__ uint2 convert(bool isE5M2, const float (&multipliers)[kChunk],
+                                         const float (&v)[kChunk]) {
+  return isE5M2 ? convertTo<__NV_E5M2>(multipliers, v) : convertTo<__NV_E4M3>(multipliers, v);
 }
 
 __device__ __forceinline__ uint2 convert(bool isE5M2, float multiplier, const float (&v)[kChunk]) {
@@ -146,16 +151,6 @@ inline Target targetOfDelayed(const Call &call, int amax, int copy) {
 inline Mode modeOfQuantised(std::initializer_list<const Tensor *> operands, const Tensor &q,
                             int64_t cols) {
   return modeOf({&q}, cols) == Mode::Scalar ? Mode::Scalar : modeOf(operands, cols);
-}
-
-/// Eight numbers as they are written; joins their magnitudes to `most` if these are looked for.
-__device__ __forceinline__ uint2 codesOf(const Target &to, float multiplier, float (&v)[kChunk],
-                                         unsigned &most) {
-  if (to.seen) {
-    most = largestOf(most, v);
-    markLost(v);
-  }
-  return convert(to.isE5M2, multiplier, v);
 }
 
 /// A tile of a matrix that 256 threads convert, each 4 rows of 8 columns: thread t has the rows

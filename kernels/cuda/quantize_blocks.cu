@@ -1,12 +1,13 @@
 // q = x·m in 8 bits, or of xᵀ, with m a power of two for each block, and the scale 1/m; what
 // kernels/host/Quantize.cpp says, to the bit. x is f32, bf16 or f16, or what swiglu makes. Mapping:
-// blocks within rows of x belong to 16 or 4 threads, which convert 8 elements each. Blocks that lie
-// down the columns, for q = xᵀ, are found in tiles of 128 rows by 64 columns, which are turned in
-// shared memory as those of quantize; squares take two such tiles side by side. Limited by memory.
+// blocks within rows of x belong to 16 or 4 threads, which convert 8 elements of two or four rows
+// each. Blocks that lie down the columns, for q = xᵀ, are found in tiles of 128 rows by 64 columns,
+// which are turned in shared memory as those of quantize; squares take two such tiles side by side.
+// Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/quantize_blocks.cuh"
-#include "kernels/cuda/swiglu.cuh"
+#include "kernels/cuda/quantize_sources.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -15,60 +16,62 @@ __device__ __forceinline__ unsigned magnitudeOf(float x) {
   return __float_as_uint(x) & 0x7fffffffu;
 }
 
-/// source.load<M>(row, column, count up to 8, values[8]) gives what is quantised.
+/// A block of threads has this many columns of some rows of x.
+constexpr int kRowThreads = 128, kRowCols = kRowThreads * kChunk;
+
+/// Rows of a thread, of sources that read one matrix and of others.
+template <typename Source> constexpr int kRowsTogether = Source::kReads > 1 ? 4 : 2;
+
 template <Mode M, ScaleBlocks kBlocks, typename Source>
-__global__ void __launch_bounds__(256)
-    quantizeRows(const Source source, const BlockTarget to, int64_t rows, int64_t cols) {
+__global__ void __launch_bounds__(kRowThreads)
+    quantizeRows(const __grid_constant__ Source source, const BlockTarget to, int64_t rows,
+                 int64_t cols, unsigned across) {
   awaitPrevious();
   constexpr int kWidth = kBlocks == ScaleBlocks::Rows32 ? 32 : 128;
-  constexpr int kThreads = kWidth / kChunk;
-  int64_t perRow = (cols + kWidth - 1) / kWidth;
-  int64_t block = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kThreads;
-  int64_t row = block / perRow, right = block % perRow;
-  int lane = static_cast<int>(threadIdx.x) % kThreads;
-  int64_t col = right * kWidth + lane * kChunk;
-  int n =
-      row < rows && col < cols ? static_cast<int>(cols - col < kChunk ? cols - col : kChunk) : 0;
-  float v[kChunk] = {};
-  if (n > 0)
-    source.template load<M>(row, col, n, v);
-  int64_t index = kBlocks == ScaleBlocks::Rows128 ? right * rows + row : block;
-  uint2 codes = codesOfRowBlock<kBlocks>(v, to, index, lane == 0 && row < rows);
-  if (n > 0)
-    storeRow<M>(to.q, row * cols + col, n, codes);
+  int64_t first = static_cast<int64_t>(blockIdx.x / across) * kRowsTogether<Source>;
+  int64_t col = static_cast<int64_t>(blockIdx.x % across) * kRowCols +
+                static_cast<int64_t>(threadIdx.x) * kChunk;
+  int64_t right = col / kWidth, perRow = (cols + kWidth - 1) / kWidth;
+  bool isFirst = col % kWidth == 0 && col < cols;
+  auto countOf = [&](int r) {
+    return first + r < rows && col < cols
+               ? static_cast<int>(cols - col < kChunk ? cols - col : kChunk)
+               : 0;
+  };
+  Chunk<M> read[kRowsTogether<Source>][Source::kReads] = {};
+#pragma unroll
+  for (int r = 0; r < kRowsTogether<Source>; ++r)
+#pragma unroll
+    for (int i = 0; i < Source::kReads; ++i)
+      if (int n = countOf(r)) {
+        Spot spot = source.at(i, first + r, col);
+        read[r][i] = readChunk<M>(spot.data, spot.index, n);
+      }
+  auto columns = source.template columnsOf<M>(col, countOf(0));
+#pragma unroll
+  for (int r = 0; r < kRowsTogether<Source>; ++r) {
+    int64_t row = first + r;
+    Chunk<M> made[1];
+    source.template make<M>(read[r], row, columns, made);
+    int64_t index = kBlocks == ScaleBlocks::Rows128 ? right * rows + row : row * perRow + right;
+    uint2 codes = codesOfRowBlock<M, kBlocks>(made[0], to, index, isFirst && row < rows);
+    if (int n = countOf(r))
+      storeRow<M>(to.q, row * cols + col, n, codes);
+  }
 }
 
 template <ScaleBlocks kBlocks, typename Source>
 void launchRowBlocks(const Call &call, Mode mode, const Source &source) {
   const Tensor &q = call.out[0];
   BlockTarget to = {static_cast<uint8_t *>(q.data), call.out[1].data, q.dtype == DType::F8E5M2};
-  int64_t rows = q.rows(), cols = q.cols(), width = blockOf(kBlocks).cols;
-  int64_t threads = rows * ceilDiv(cols, width) * (width / kChunk);
+  int64_t rows = q.rows(), cols = q.cols();
+  auto across = static_cast<unsigned>(ceilDiv(cols, kRowCols));
+  auto blocks = static_cast<unsigned>(across * ceilDiv(rows, kRowsTogether<Source>));
   forMode(mode, [&]<Mode M>() {
-    launchKernel(quantizeRows<M, kBlocks, Source>, static_cast<unsigned>(ceilDiv(threads, 256)),
-                 256, 0, queueOf(call), source, to, rows, cols);
+    launchKernel(quantizeRows<M, kBlocks, Source>, blocks, kRowThreads, 0, queueOf(call), source,
+                 to, rows, cols, across);
   });
 }
-
-struct StoredRows {
-  Data x;
-  int64_t cols;
-
-  template <Mode M>
-  __device__ __forceinline__ void load(int64_t row, int64_t c, int n, float (&v)[kChunk]) const {
-    load8<M>(x, row * cols + c, n, v);
-  }
-};
-
-struct SwiGluRows {
-  Data x;
-  int64_t cols; ///< of y
-
-  template <Mode M>
-  __device__ __forceinline__ void load(int64_t row, int64_t c, int n, float (&y)[kChunk]) const {
-    loadSwiGlu<M>(x, row, c, cols, n, y);
-  }
-};
 
 constexpr int kWarps = 256 / kWarp, kChunks = kTileCols / kChunk;
 constexpr int kRowsOfWarp = kWarp / kChunks * kRowsEach;
@@ -206,7 +209,7 @@ template <ScaleBlocks kBlocks> void launch(const Call &call) {
   Mode mode = modeOf({&x, &q}, cols);
   if constexpr (!kIsSquare)
     if (!isTransposed)
-      return launchRowBlocks<kBlocks>(call, mode, StoredRows{dataOf(x), cols});
+      return launchRowBlocks<kBlocks>(call, mode, Stored{dataOf(x), cols});
   BlockTarget to = {static_cast<uint8_t *>(q.data), call.out[1].data, q.dtype == DType::F8E5M2};
   forMode(mode, [&]<Mode M>() {
     launchKernel(quantizeTiles<M, kBlocks>, gridOfTiles(rows, cols, kIsSquare ? 2 : 1), 256, 0,
@@ -234,7 +237,7 @@ void run(const Call &call) {
 void runSwiGlu(const Call &call) {
   const Tensor &x = call.in[0], &q = call.out[0];
   launchRowBlocks<ScaleBlocks::Rows128>(call, modeOfQuantised({&x}, q, q.cols()),
-                                        SwiGluRows{dataOf(x), q.cols()});
+                                        SwiGluSource{dataOf(x), q.cols()});
 }
 
 } // namespace

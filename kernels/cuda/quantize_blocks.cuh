@@ -1,7 +1,7 @@
 // Scales of blocks, for the kernels that quantise what is stored and those that make it.
 #pragma once
 
-#include "kernels/cuda/quantize.cuh"
+#include "kernels/cuda/chunk.cuh"
 #include "runtime/base/Float8.h"
 
 namespace shardc::kernels::cuda {
@@ -19,12 +19,21 @@ __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTar
                                                    int64_t index, bool isWriter) {
   float amax = __uint_as_float(most);
   if constexpr (kBlocks != ScaleBlocks::Rows32) {
-    constexpr unsigned kNoMantissa = 0xff800000u;
-    float multiplier = multiplierOf(amax, to.isE5M2);
-    if (!isnan(multiplier))
-      multiplier = __uint_as_float(__float_as_uint(multiplier) & kNoMantissa);
-    if (isWriter)
-      static_cast<float *>(to.scales)[index] = reciprocal(multiplier);
+    // The largest power of two that is not above limit/amax, up to 2^127. Both limits are 1.75
+    // times a power of two, so it is that power over amax's, or half of it. With fewer bits than a
+    // float has, no quotient below a power of two is rounded to it.
+    constexpr unsigned kMantissaOfLimit = 0x600000u;
+    unsigned exponent = most >> 23, isAbove = (most & 0x7fffffu) > kMantissaOfLimit ? 1 : 0;
+    unsigned ofLimit = (to.isE5M2 ? 15 : 8) + 2 * 127;
+    unsigned code = exponent == 0 ? 254 : min(ofLimit - exponent - isAbove, 254u);
+    float multiplier = !isfinite(amax) ? __uint_as_float(kNan)
+                       : most == 0     ? 1.0f
+                                       : __uint_as_float(code << 23);
+    if (isWriter) // 2^-127 has no exponent of its own
+      static_cast<float *>(to.scales)[index] =
+          !isfinite(amax) ? multiplier
+          : most == 0     ? 1.0f
+                          : __uint_as_float(code == 254 ? 0x400000u : (254 - code) << 23);
     return multiplier;
   }
   // The smallest power of two that is not below amax/limit, by its exponent.
@@ -42,16 +51,20 @@ __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTar
   return __uint_as_float(code == 254 ? 0x400000u : (254 - code) << 23);
 }
 
-/// The codes of a thread's 8 elements of a block within a row, which kThreads neighbours of a warp
-/// have, all of them here; those past the row's end are 0.
-template <ScaleBlocks kBlocks>
-__device__ __forceinline__ uint2 codesOfRowBlock(const float (&v)[kChunk], const BlockTarget &to,
+/// The codes of a thread's chunk of a block within a row, which kThreads neighbours of a warp have,
+/// all of them here; what is past the row's end is 0.
+template <Mode M, ScaleBlocks kBlocks>
+__device__ __forceinline__ uint2 codesOfRowBlock(const Chunk<M> &chunk, const BlockTarget &to,
                                                  int64_t index, bool isWriter) {
   constexpr int kThreads = (kBlocks == ScaleBlocks::Rows32 ? 32 : 128) / kChunk;
-  unsigned most = largestOf(0, v);
+  Magnitude<M> largest;
+  largest.join(chunk);
+  unsigned most = largest.bits();
 #pragma unroll
   for (int offset = kThreads / 2; offset > 0; offset /= 2)
     most = max(most, __shfl_xor_sync(0xffffffffu, most, offset));
+  float v[kChunk];
+  floatsOf<M>(chunk, v);
   return convert(to.isE5M2, multiplierOfBlock<kBlocks>(most, to, index, isWriter), v);
 }
 

@@ -5,23 +5,11 @@
 // operands read once, numbers of 8 bits written once in each form.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/quantize_sources.cuh"
 #include "kernels/cuda/quantize_tiles.cuh"
-#include "kernels/cuda/swiglu.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
-
-struct SwiGluSource {
-  static constexpr int kParts = 1;
-  Data x;
-  int64_t cols; ///< of y
-
-  template <Mode M>
-  __device__ __forceinline__ void load(int64_t row, int64_t c, int n,
-                                       float (&v)[kParts][kChunk]) const {
-    loadSwiGlu<M>(x, row, c, cols, n, v[0]);
-  }
-};
 
 /// With what a target is made of: that of an op which looks at magnitudes, or of one that does not.
 template <Target (*kTargetOf)(const Call &, int, int), int kCopy> void runSwiGlu(const Call &call) {
@@ -41,21 +29,27 @@ void runSwiGluAmax(const Call &call) {
 
 /// The gradients of gate and up, and y.
 struct SwiGluBwdSource {
-  static constexpr int kParts = 3;
+  static constexpr int kReads = 3, kParts = 3;
   Data dy, x;
   int64_t cols; ///< of dy
 
+  __device__ __forceinline__ Spot at(int which, int64_t row, int64_t c) const {
+    return which == 0 ? Spot{dy, row * cols + c} : Spot{x, (2 * row + which - 1) * cols + c};
+  }
+  template <Mode M> __device__ __forceinline__ NoColumns columnsOf(int64_t, int) const {
+    return {};
+  }
   template <Mode M>
-  __device__ __forceinline__ void load(int64_t row, int64_t c, int n,
-                                       float (&v)[kParts][kChunk]) const {
-    float d[kChunk];
-    load8<M>(dy, row * cols + c, n, d);
-    load8<M>(x, row * 2 * cols + c, n, v[0]);
-    load8<M>(x, row * 2 * cols + cols + c, n, v[1]);
-    SwiGlu::backward<M>(d, v[0], v[1], v[2], false);
-    round8<M>(x, v[0]);
-    round8<M>(x, v[1]);
-    round8<M>(dy, v[2]);
+  __device__ __forceinline__ void make(const Chunk<M> (&read)[kReads], int64_t, NoColumns,
+                                       Chunk<M> (&made)[kParts]) const {
+    float d[kChunk], gate[kChunk], up[kChunk], y[kChunk];
+    floatsOf<M>(read[0], d);
+    floatsOf<M>(read[1], gate);
+    floatsOf<M>(read[2], up);
+    SwiGlu::backward<M>(d, gate, up, y, false);
+    made[0] = roundedChunk<M>(x, gate);
+    made[1] = roundedChunk<M>(x, up);
+    made[2] = roundedChunk<M>(dy, y);
   }
 };
 
@@ -94,23 +88,36 @@ void runSwiGluBwdAmax(const Call &call) {
 }
 
 struct RmsNormSource {
-  static constexpr int kParts = 1;
+  static constexpr int kReads = 1, kParts = 1;
   Data x, w;
   const float *rstd;
   int64_t cols;
   float plus;
 
+  struct Weights {
+    float v[kChunk];
+  };
+
+  __device__ __forceinline__ Spot at(int, int64_t row, int64_t c) const {
+    return {x, row * cols + c};
+  }
+  template <Mode M> __device__ __forceinline__ Weights columnsOf(int64_t c, int n) const {
+    Weights weights;
+    floatsOf<M>(readChunk<M>(w, c, n), weights.v);
+#pragma unroll
+    for (float &v : weights.v)
+      v += plus;
+    return weights;
+  }
   template <Mode M>
-  __device__ __forceinline__ void load(int64_t row, int64_t c, int n,
-                                       float (&v)[kParts][kChunk]) const {
-    float weights[kChunk];
-    load8<M>(x, row * cols + c, n, v[0]);
-    load8<M>(w, c, n, weights);
-    float scale = rstd[row];
+  __device__ __forceinline__ void make(const Chunk<M> (&read)[kReads], int64_t row,
+                                       const Weights &weights, Chunk<M> (&made)[kParts]) const {
+    float y[kChunk], scale = __ldg(rstd + row);
+    floatsOf<M>(read[0], y);
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
-      v[0][j] = v[0][j] * scale * (weights[j] + plus);
-    round8<M>(x, v[0]);
+      y[j] = y[j] * scale * weights.v[j];
+    made[0] = roundedChunk<M>(x, y);
   }
 };
 

@@ -1,14 +1,12 @@
 // Quantises what a source makes, with one scale for each of its tensors, to the bit what
-// kernels/host/Quantize.cpp does. Mapping: a block takes a tile of 128 rows by 64 columns; a thread
-// converts 4 rows of 8 columns, and the tile is turned in shared memory as words of 4 rows, so that
-// rows of a transpose are written 128 bytes at a time. Largest magnitudes of blocks meet in one
-// atomic, and in none where a larger one is known already.
-//
-// A source makes kParts matrices at once, of the same extents, rounded as they would be stored:
-//   load<M>(row, column, count up to 8, values[kParts][8])
+// kernels/host/Quantize.cpp does. Mapping: blocks take tiles of 128 rows by 64 columns in turns; a
+// thread converts 4 rows of 8 columns, and the tile is turned in shared memory as words of 4 rows,
+// so that rows of a transpose are written 128 bytes at a time. What a thread reads of the next rows
+// comes to shared memory while it converts these. Largest magnitudes of blocks meet in one atomic,
+// and in none where a larger one is known already.
 #pragma once
 
-#include "kernels/cuda/quantize.cuh"
+#include "kernels/cuda/quantize_sources.cuh"
 
 namespace shardc::kernels::cuda {
 
@@ -20,53 +18,143 @@ struct PartTarget {
 
 template <int kParts> struct PartTargets { PartTarget part[kParts]; };
 
+constexpr int kTileThreads = 256;
+
+/// A thread's chunks in a tile: the rows from `row` on, in one chunk of columns.
+struct TilePlace {
+  int64_t rows, cols;
+  int64_t firstRow = 0, firstCol = 0;
+  int group = static_cast<int>(threadIdx.x) / (kTileCols / kChunk);
+  int chunk = static_cast<int>(threadIdx.x) % (kTileCols / kChunk);
+  bool isThere = false;
+
+  __device__ __forceinline__ TilePlace(int64_t rows, int64_t cols) : rows(rows), cols(cols) {}
+
+  __device__ __forceinline__ void moveTo(unsigned tile, unsigned across, unsigned tiles) {
+    isThere = tile < tiles;
+    firstRow = static_cast<int64_t>(tile / across) * kTileRows;
+    firstCol = static_cast<int64_t>(tile % across) * kTileCols;
+  }
+  __device__ __forceinline__ int64_t row(int r) const { return firstRow + group * kRowsEach + r; }
+  __device__ __forceinline__ int64_t col() const { return firstCol + chunk * kChunk; }
+  /// The number of columns; none beyond the ends.
+  __device__ __forceinline__ int count(int r) const {
+    int64_t left = cols - col();
+    if (!isThere || left <= 0 || row(r) >= rows)
+      return 0;
+    return left < kChunk ? static_cast<int>(left) : kChunk;
+  }
+};
+
+/// What a thread reads of its rows, from the time when it asks for a row until it takes it.
+template <Mode M, typename Source> class RowsAhead {
+public:
+  static constexpr int kRows = 2; ///< that are on their way
+  using Slots = uint4[kRows][Source::kReads][kTileThreads];
+  static constexpr size_t kBytes = kIsNarrow<M> ? sizeof(Slots) : 0;
+
+  __device__ __forceinline__ RowsAhead(const Source &source, void *shared)
+      : source_(source), slots_(*static_cast<Slots *>(shared)) {}
+
+  /// In the order in which they are taken.
+  __device__ __forceinline__ void ask(const TilePlace &place, int r) {
+    if constexpr (kIsNarrow<M>) {
+      if (place.count(r) > 0)
+#pragma unroll
+        for (int i = 0; i < Source::kReads; ++i) {
+          Spot spot = source_.at(i, place.row(r), place.col());
+          copyAhead(&slots_[r % kRows][i][threadIdx.x], chunkOf(spot.data, spot.index));
+        }
+      endCopies();
+    }
+  }
+
+  __device__ __forceinline__ void take(const TilePlace &place, int r,
+                                       Chunk<M> (&read)[Source::kReads]) {
+    if constexpr (kIsNarrow<M>)
+      waitForCopies<kRows - 1>();
+    if (place.count(r) == 0)
+      return;
+#pragma unroll
+    for (int i = 0; i < Source::kReads; ++i) {
+      if constexpr (kIsNarrow<M>) {
+        read[i].words = slots_[r % kRows][i][threadIdx.x];
+      } else {
+        Spot spot = source_.at(i, place.row(r), place.col());
+        read[i] = readChunk<M>(spot.data, spot.index, place.count(r));
+      }
+    }
+  }
+
+private:
+  const Source &source_;
+  Slots &slots_;
+};
+
 template <Mode M, typename Source>
-__global__ void __launch_bounds__(256)
-    quantizeTile(const Source source, const PartTargets<Source::kParts> targets, int64_t rows,
-                 int64_t cols) {
+constexpr size_t kTileBytes = Source::kParts * sizeof(TurnedTile) + RowsAhead<M, Source>::kBytes;
+
+template <Mode M, typename Source>
+__global__ void __launch_bounds__(kTileThreads)
+    quantizeTile(const __grid_constant__ Source source,
+                 const __grid_constant__ PartTargets<Source::kParts> targets, int64_t rows,
+                 int64_t cols, unsigned across, unsigned tiles) {
   awaitPrevious();
   constexpr int kParts = Source::kParts;
-  __shared__ TurnedTile tile;
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto *turned = reinterpret_cast<TurnedTile *>(memory);
+  RowsAhead<M, Source> ahead(source, memory + kParts * sizeof(TurnedTile));
   float multipliers[kParts];
+  Magnitude<M> most[kParts];
 #pragma unroll
   for (int p = 0; p < kParts; ++p)
     multipliers[p] = multiplierOf(*targets.part[p].to.amax, targets.part[p].to.isE5M2);
-  int group = static_cast<int>(threadIdx.x) / (kTileCols / kChunk);
-  int chunk = static_cast<int>(threadIdx.x) % (kTileCols / kChunk);
-  int64_t firstRow = static_cast<int64_t>(blockIdx.y) * kTileRows;
-  int64_t firstCol = static_cast<int64_t>(blockIdx.x) * kTileCols;
-  int64_t col = firstCol + chunk * kChunk;
-  int n = static_cast<int>(cols - col < kChunk ? cols - col : kChunk);
-  uint2 codes[kParts][kRowsEach] = {};
-  unsigned most[kParts] = {};
+  TilePlace place(rows, cols), next(rows, cols);
+  place.moveTo(blockIdx.x, across, tiles);
 #pragma unroll
-  for (int r = 0; r < kRowsEach; ++r) {
-    int64_t row = firstRow + group * kRowsEach + r;
-    if (row >= rows || n <= 0)
-      continue;
-    float v[kParts][kChunk];
-    source.template load<M>(row, col, n, v);
+  for (int r = 0; r < ahead.kRows; ++r)
+    ahead.ask(place, r);
+  for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    next.moveTo(tile + gridDim.x, across, tiles);
+    auto columns = source.template columnsOf<M>(place.col(), place.count(0));
+    uint2 codes[kParts][kRowsEach] = {};
 #pragma unroll
-    for (int p = 0; p < kParts; ++p) {
-      const PartTarget &part = targets.part[p];
-      codes[p][r] = codesOf(part.to, multipliers[p], v[p], most[p]);
-      if (part.to.q)
-        storeRow<M>(part.to.q, row * (part.stride ? part.stride : cols) + col, n, codes[p][r]);
+    for (int r = 0; r < kRowsEach; ++r) {
+      Chunk<M> read[Source::kReads], made[kParts];
+      ahead.take(place, r, read);
+      constexpr int kAhead = RowsAhead<M, Source>::kRows;
+      ahead.ask(r + kAhead < kRowsEach ? place : next, (r + kAhead) % kRowsEach);
+      int n = place.count(r);
+      if (n == 0)
+        continue;
+      source.template make<M>(read, place.row(r), columns, made);
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        const PartTarget &part = targets.part[p];
+        codes[p][r] = codesOf<M>(part.to, multipliers[p], made[p], most[p]);
+        if (part.to.q)
+          storeRow<M>(part.to.q, place.row(r) * (part.stride ? part.stride : cols) + place.col(), n,
+                      codes[p][r]);
+      }
     }
+    __syncthreads(); // the tiles before are written
+#pragma unroll
+    for (int p = 0; p < kParts; ++p)
+      if (targets.part[p].to.t)
+        turned[p].put(place.group, place.chunk, codes[p]);
+    __syncthreads();
+#pragma unroll
+    for (int p = 0; p < kParts; ++p)
+      if (targets.part[p].to.t)
+        turned[p].store(targets.part[p].to.t, rows, cols, place.firstRow, place.firstCol);
+    place = next;
   }
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
     const Target &to = targets.part[p].to;
-    if (to.t) {
-      if (p > 0)
-        __syncthreads(); // the tile before is written
-      tile.put(group, chunk, codes[p]);
-      __syncthreads();
-      tile.store(to.t, rows, cols, firstRow, firstCol);
-    }
     if (to.seen)
-      joinLargest(most[p], to.seen);
-    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+      joinLargest(most[p].bits(), to.seen);
+    if (blockIdx.x == 0 && threadIdx.x == 0)
       *to.scale = reciprocal(multipliers[p]);
   }
 }
@@ -74,9 +162,18 @@ __global__ void __launch_bounds__(256)
 template <typename Source>
 void launchTiles(const Call &call, Mode mode, const Source &source,
                  const PartTargets<Source::kParts> &targets, int64_t rows, int64_t cols) {
+  auto across = static_cast<unsigned>(ceilDiv(cols, kTileCols));
+  auto tiles = static_cast<unsigned>(across * ceilDiv(rows, kTileRows));
   forMode(mode, [&]<Mode M>() {
-    launchKernel(quantizeTile<M, Source>, gridOfTiles(rows, cols), 256, 0, queueOf(call), source,
-                 targets, rows, cols);
+    constexpr size_t kShared = kTileBytes<M, Source>;
+    auto kernel = quantizeTile<M, Source>;
+    static const unsigned most = [&] {
+      static_cast<void>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(kShared)));
+      return gridOfTurns(kernel, kTileThreads, kShared, INT32_MAX);
+    }();
+    launchKernel(kernel, std::min(tiles, most), kTileThreads, kShared, queueOf(call), source,
+                 targets, rows, cols, across, tiles);
   });
 }
 
@@ -86,38 +183,47 @@ void launchTiles(const Call &call, Mode mode, const Source &source,
 template <int kParts> struct PartLargest { unsigned *part[kParts]; };
 
 template <Mode M, typename Source>
-__global__ void __launch_bounds__(256)
-    findLargestOfTile(const Source source, const PartLargest<Source::kParts> largest, int64_t rows,
-                      int64_t cols) {
+__global__ void __launch_bounds__(kTileThreads)
+    findLargestOfTile(const __grid_constant__ Source source,
+                      const __grid_constant__ PartLargest<Source::kParts> largest, int64_t rows,
+                      int64_t cols, unsigned across, unsigned tiles) {
   awaitPrevious();
   constexpr int kParts = Source::kParts;
-  int group = static_cast<int>(threadIdx.x) / (kTileCols / kChunk);
-  int64_t col = static_cast<int64_t>(blockIdx.x) * kTileCols +
-                static_cast<int>(threadIdx.x) % (kTileCols / kChunk) * kChunk;
-  int n = static_cast<int>(cols - col < kChunk ? cols - col : kChunk);
-  unsigned most[kParts] = {};
+  TilePlace place(rows, cols);
+  place.moveTo(blockIdx.x, across, tiles);
+  auto columns = source.template columnsOf<M>(place.col(), place.count(0));
+  Chunk<M> read[kRowsEach][Source::kReads], made[kParts];
+#pragma unroll
+  for (int r = 0; r < kRowsEach; ++r)
+#pragma unroll
+    for (int i = 0; i < Source::kReads; ++i)
+      if (int n = place.count(r)) {
+        Spot spot = source.at(i, place.row(r), place.col());
+        read[r][i] = readChunk<M>(spot.data, spot.index, n);
+      }
+  Magnitude<M> most[kParts];
 #pragma unroll
   for (int r = 0; r < kRowsEach; ++r) {
-    int64_t row = static_cast<int64_t>(blockIdx.y) * kTileRows + group * kRowsEach + r;
-    if (row >= rows || n <= 0)
+    if (place.count(r) == 0)
       continue;
-    float v[kParts][kChunk];
-    source.template load<M>(row, col, n, v);
+    source.template make<M>(read[r], place.row(r), columns, made);
 #pragma unroll
     for (int p = 0; p < kParts; ++p)
-      most[p] = largestOf(most[p], v[p]);
+      most[p].join(made[p]);
   }
 #pragma unroll
   for (int p = 0; p < kParts; ++p)
-    joinLargest(most[p], largest.part[p]);
+    joinLargest(most[p].bits(), largest.part[p]);
 }
 
 template <typename Source>
 void launchLargest(const Call &call, Mode mode, const Source &source,
                    const PartLargest<Source::kParts> &largest, int64_t rows, int64_t cols) {
+  auto across = static_cast<unsigned>(ceilDiv(cols, kTileCols));
+  auto tiles = static_cast<unsigned>(across * ceilDiv(rows, kTileRows));
   forMode(mode, [&]<Mode M>() {
-    launchKernel(findLargestOfTile<M, Source>, gridOfTiles(rows, cols), 256, 0, queueOf(call),
-                 source, largest, rows, cols);
+    launchKernel(findLargestOfTile<M, Source>, tiles, kTileThreads, 0, queueOf(call), source,
+                 largest, rows, cols, across, tiles);
   });
 }
 

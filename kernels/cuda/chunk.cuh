@@ -1,0 +1,139 @@
+// Eight elements in the form in which kernels hold them: as they lie in memory where all data are
+// of one type of 16 bits, four registers, or as floats. And their largest magnitude, their way into
+// 8 bits, and asynchronous copies that bring them while the chunks before are in use.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/quantize.cuh"
+
+namespace shardc::kernels::cuda {
+
+struct PackedChunk {
+  uint4 words = {};
+};
+struct FloatChunk {
+  float v[kChunk] = {};
+};
+template <Mode M> using Chunk = std::conditional_t<kIsNarrow<M>, PackedChunk, FloatChunk>;
+
+/// Elements [i, i + n), n up to 8, and 0 or 8 in whole chunks; the rest is zero.
+template <Mode M> __device__ __forceinline__ Chunk<M> readChunk(const Data &d, int64_t i, int n) {
+  Chunk<M> chunk;
+  if constexpr (kIsNarrow<M>) {
+    if (n > 0)
+      chunk.words = *chunkOf(d, i);
+  } else {
+    load8<M>(d, i, n, chunk.v);
+  }
+  return chunk;
+}
+
+/// Numbers that are rounded to the data's type; n as readChunk has it. Nothing is accumulated.
+template <Mode M>
+__device__ __forceinline__ void writeChunk(const Data &d, int64_t i, int n, const Chunk<M> &chunk) {
+  if constexpr (kIsNarrow<M>) {
+    if (n > 0)
+      *chunkOf(d, i) = chunk.words;
+  } else {
+    store8<M>(d, i, n, chunk.v);
+  }
+}
+
+template <Mode M>
+__device__ __forceinline__ void floatsOf(const Chunk<M> &chunk, float (&v)[kChunk]) {
+  if constexpr (kIsNarrow<M>) {
+    unpack<M>(Data{}, chunk.words, v);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] = chunk.v[j];
+  }
+}
+
+/// These numbers rounded to the type of `like`.
+template <Mode M>
+__device__ __forceinline__ Chunk<M> roundedChunk(const Data &like, const float (&v)[kChunk]) {
+  Chunk<M> chunk;
+  if constexpr (kIsNarrow<M>) {
+    chunk.words = pack<M>(like, v);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      chunk.v[j] = rounded(like, v[j]);
+  }
+  return chunk;
+}
+
+/// The largest magnitude of many chunks, as bits without sign, whose order is that of the numbers:
+/// of pairs of 16 bits where chunks are packed.
+template <Mode M> class Magnitude {
+public:
+  __device__ __forceinline__ void join(const Chunk<M> &chunk) {
+    if constexpr (kIsNarrow<M>) {
+      const uint32_t words[4] = {chunk.words.x, chunk.words.y, chunk.words.z, chunk.words.w};
+#pragma unroll
+      for (uint32_t word : words)
+        most_ = __vmaxu2(most_, word & 0x7fff7fffu);
+    } else {
+      most_ = largestOf(most_, chunk.v);
+    }
+  }
+
+  /// As the bits of a float.
+  __device__ __forceinline__ unsigned bits() const {
+    if constexpr (M == Mode::Bf16)
+      return max(most_ << 16, most_ & 0xffff0000u);
+    if constexpr (M == Mode::F16) {
+      float2 pair = __half22float2(*reinterpret_cast<const __half2 *>(&most_));
+      return max(__float_as_uint(pair.x), __float_as_uint(pair.y));
+    }
+    return most_;
+  }
+
+  __device__ __forceinline__ bool isFinite() const { return bits() < 0x7f800000u; }
+
+private:
+  uint32_t most_ = 0;
+};
+
+/// A chunk as it is written; joins its magnitude to `most` if that is looked for.
+template <Mode M>
+__device__ __forceinline__ uint2 codesOf(const Target &to, float multiplier, const Chunk<M> &chunk,
+                                         Magnitude<M> &most) {
+  float v[kChunk];
+  floatsOf<M>(chunk, v);
+  if (to.seen) {
+    most.join(chunk);
+    if (!most.isFinite())
+      markLost(v);
+  }
+  return convert(to.isE5M2, multiplier, v);
+}
+
+/// Copies 16 bytes to shared memory, which are there once waitForCopies has returned.
+__device__ __forceinline__ void copyAhead(void *shared, const void *from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+               "l"(from)
+               : "memory");
+}
+/// Ends a group of this thread's copies.
+__device__ __forceinline__ void endCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// For all groups of this thread but the last ones.
+template <int kLeft> __device__ __forceinline__ void waitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+/// The grid of a kernel whose blocks take `items` in turns: as many blocks as run at a time.
+template <typename Function>
+unsigned gridOfTurns(Function *kernel, int threads, size_t shared, int64_t items) {
+  int device = 0, processors = 1, blocks = 1;
+  static_cast<void>(cudaGetDevice(&device));
+  static_cast<void>(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  static_cast<void>(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared));
+  return static_cast<unsigned>(std::min<int64_t>(items, int64_t{processors} * std::max(blocks, 1)));
+}
+
+} // namespace shardc::kernels::cuda
