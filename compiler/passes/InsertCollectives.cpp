@@ -19,6 +19,7 @@
 #include "compiler/passes/BlockCollectives.h"
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/Passes.h"
+#include "compiler/predict/Transfers.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
@@ -39,15 +40,27 @@ plan::StreamKind streamOf(const plan::Plan &plan, int16_t group) {
   return isOfContext ? plan::StreamKind::Context : plan::StreamKind::Layer;
 }
 
+/// Sums go in the order of ranks where runs have to repeat to the bit. Large gathers between
+/// tensor-parallel ranks take copy engines, which leave the multiprocessors to the weight gradients
+/// beside them.
+plan::Transport transportOf(const plan::Plan &plan, const plan::Segment &segment,
+                            const plan::Op &op) {
+  if (plan.job.model.deterministicMode)
+    return plan::Transport::Exchange;
+  if (op.kind != plan::OpKind::AllGather || streamOf(plan, op.group) != plan::StreamKind::Layer)
+    return plan::Transport::Nccl;
+  return predict::chooseLayerGather(plan, op.group, segment.values[op.results[0]].type.bytes());
+}
+
 void chooseChannels(plan::Plan &plan, plan::Segment &segment) {
   for (plan::Op &op : segment.ops) {
     bool isCollective = plan::opInfo(op.kind).traits == plan::OpTraits::Collective;
     if (!isCollective || op.channel != plan::kNoChannel)
       continue;
-    // Sums in the order of ranks where runs have to repeat to the bit.
-    plan::Transport transport =
-        plan.job.model.deterministicMode ? plan::Transport::Exchange : plan::Transport::Nccl;
-    const std::string name = plan.groups[static_cast<size_t>(op.group)].name;
+    plan::Transport transport = transportOf(plan, segment, op);
+    std::string name = plan.groups[static_cast<size_t>(op.group)].name;
+    if (transport == plan::Transport::Ce)
+      name += "_gather";
     plan::setChannel(plan, op,
                      plan::channelOf(plan, op.group, streamOf(plan, op.group), transport, name));
   }

@@ -59,8 +59,8 @@ Body readBody(const plan::Plan &plan, const plan::Role &role, const plan::Segmen
 class PieceTimes {
 public:
   PieceTimes(const plan::Plan &plan, int16_t group, const Body &body)
-      : plan_(plan), device_(predict::deviceOf(plan)), team_(predict::teamOf(device_, plan, group)),
-        body_(body) {}
+      : plan_(plan), device_(predict::deviceOf(plan)), group_(group),
+        team_(predict::teamOf(device_, plan, group)), body_(body) {}
 
   /// From the beginning of each product that is summed to the end of the next one, whose operand
   /// is gathered, of the whole body.
@@ -104,14 +104,20 @@ private:
     double seconds = 0;
     for (CollectiveKind kind : {CollectiveKind::ReduceScatter, CollectiveKind::AllGather})
       seconds +=
-          predict::contendingSeconds(kind, plan::Transport::Nccl, body_.rows.bytes() / pieces,
+          predict::contendingSeconds(kind, transportOf(kind, pieces), body_.rows.bytes() / pieces,
                                      team_.members, transferSeconds(kind, pieces));
     return seconds;
   }
 
   double transferSeconds(CollectiveKind kind, int64_t pieces) const {
-    return predict::collectiveSeconds(device_, kind, plan::Transport::Nccl,
+    return predict::collectiveSeconds(device_, kind, transportOf(kind, pieces),
                                       body_.rows.bytes() / pieces, team_);
+  }
+
+  plan::Transport transportOf(CollectiveKind kind, int64_t pieces) const {
+    return kind == CollectiveKind::AllGather
+               ? predict::chooseLayerGather(plan_, group_, body_.rows.bytes() / pieces)
+               : plan::Transport::Nccl;
   }
 
   double productSeconds(const Product &product, int64_t pieces) const {
@@ -128,6 +134,7 @@ private:
 
   const plan::Plan &plan_;
   const predict::Device &device_;
+  int16_t group_;
   predict::Team team_;
   const Body &body_;
 };

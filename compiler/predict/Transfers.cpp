@@ -221,13 +221,13 @@ bool isOpen(const Traffic &traffic, Transport transport) {
 }
 
 /// The time that each collective costs: overlapping products while it runs, and the ops that wait
-/// for it while it starts.
+/// for it while it starts, or all the time.
 double lostSeconds(const Device &device, const Traffic &traffic, Transport transport) {
   double sum = 0;
   for (int64_t bytes : traffic.wholeBytes) {
     Link link = linkOf(device, traffic.kind, transport, traffic.team);
-    sum += link.time.startSeconds() +
-           link.lost * collectiveSeconds(device, traffic.kind, transport, bytes, traffic.team);
+    double seconds = collectiveSeconds(device, traffic.kind, transport, bytes, traffic.team);
+    sum += (traffic.isAwaited ? seconds : link.time.startSeconds()) + link.lost * seconds;
   }
   return sum;
 }
@@ -295,6 +295,17 @@ Transport chooseTransport(const Device &device, const Traffic &traffic) {
         lostSeconds(device, traffic, transport) < lostSeconds(device, traffic, best))
       best = transport;
   return best;
+}
+
+Transport chooseLayerGather(const plan::Plan &plan, int group, int64_t wholeBytes) {
+  const Device &device = deviceOf(plan);
+  Traffic traffic;
+  traffic.kind = CollectiveKind::AllGather;
+  traffic.team = teamOf(device, plan, group);
+  traffic.wholeBytes = {wholeBytes};
+  traffic.hasWindows = plan.job.ddp.ncclUb && !plan.job.ddp.disableSymmetricRegistration;
+  traffic.isAwaited = true;
+  return chooseTransport(device, traffic);
 }
 
 double gatherGBs(const Device &device, Transport transport, int64_t wholeBytes, const Team &team) {

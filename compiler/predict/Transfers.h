@@ -42,6 +42,7 @@ struct Traffic {
   std::vector<int64_t> wholeBytes; ///< size of each, as for collectiveSeconds
   bool hasWindows = false;         ///< their buffers are registered as windows
   bool isDeterministic = false;    ///< sums must be bitwise equal for every transport
+  bool isAwaited = false;          ///< ops may wait for them while they last, and not only start
 };
 
 /// Multiprocessors that the kernels of a large collective may take: 0 for copy engines.
@@ -50,6 +51,9 @@ int32_t kernelMultiprocessors(plan::Transport transport);
 /// Chooses their transport. All collectives of a channel use the same one: a channel is one
 /// communicator, and NCCL decides once per communicator whether to use copy engines.
 plan::Transport chooseTransport(const Device &device, const Traffic &traffic);
+
+/// The transport of gathers inside of layers, of `wholeBytes` each, for which ops may have to wait.
+plan::Transport chooseLayerGather(const plan::Plan &plan, int group, int64_t wholeBytes);
 
 /// GB/s at which a rank receives an all-gather of `wholeBytes` in total. 0 for a single member.
 double gatherGBs(const Device &device, plan::Transport transport, int64_t wholeBytes,

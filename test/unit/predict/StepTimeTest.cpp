@@ -140,6 +140,24 @@ TEST(Transfers, GathersGoByCopyEnginesWhereTheyAreLarge) {
       << "gathers add nothing";
 }
 
+/// Ops wait for these as long as they last, so that a slow start counts for more.
+TEST(Transfers, GathersOfLayersGoByCopyEnginesWhereTheyAreNoSlower) {
+  auto inLayer = [](int64_t wholeBytes, Team team, bool hasWindows) {
+    Traffic traffic{CollectiveKind::AllGather, team, {wholeBytes}, hasWindows};
+    traffic.isAwaited = true;
+    return chooseTransport(device(Gpu::H200), traffic);
+  };
+  for (int64_t members : {2, 4}) {
+    Team team{members, members, members};
+    EXPECT_EQ(inLayer(64 * kMiB, team, true), Transport::Ce) << members;
+    EXPECT_EQ(inLayer(16 * kMiB, team, true), Transport::Nccl) << members;
+    EXPECT_EQ(inLayer(64 * kMiB, team, false), Transport::Nccl) << "no windows";
+  }
+  EXPECT_EQ(inLayer(35 * kMiB, {4, 4, 4}, true), Transport::Nccl);
+  EXPECT_EQ(inLayer(36 * kMiB, {4, 4, 4}, true), Transport::Ce) << "docs/plan.md";
+  EXPECT_EQ(inLayer(64 * kMiB, {8, 4, 4}, true), Transport::Nccl) << "two nodes";
+}
+
 TEST(Transfers, SumsGoByNcclUnlessTheirOrderIsAskedFor) {
   for (const Team &team : {Team{4, 4, 4}, Team{16, 8, 8}})
     for (int64_t shard : {kMiB / 4, 104 * kMiB})
