@@ -10,6 +10,8 @@ namespace shardc::plan::oracle {
 namespace {
 
 constexpr size_t kDisagreementsMax = 5;
+/// So many draws without a place in the plan, one after the other, are the last ones.
+constexpr int kVainMax = 10000;
 
 void keep(const Plan &plan, const Mutations &mutations, const std::string &name,
           const std::string &what, Comparison &comparison) {
@@ -30,9 +32,12 @@ int64_t Comparison::total() const {
 
 void compare(const Plan &plan, const Mutations &mutations, Comparison &comparison) {
   std::mt19937_64 random(mutations.seed);
+  int vain = 0;
   for (int64_t made = 0; made < mutations.count;) {
     Plan changed = plan;
-    auto mutation = static_cast<Mutation>(random() % kMutationCount);
+    const std::vector<Mutation> &kinds = mutations.kinds;
+    auto mutation = kinds.empty() ? static_cast<Mutation>(random() % kMutationCount)
+                                  : kinds[random() % kinds.size()];
     std::string what = mutate(changed, mutation, random);
     // Two changes at once reach plans that one alone does not, as a swap with an added wait.
     if (!what.empty())
@@ -42,8 +47,14 @@ void compare(const Plan &plan, const Mutations &mutations, Comparison &compariso
       if (std::string more = mutate(changed, second, random); !more.empty())
         what += fmt::format("; {} [{}]", more, mutationName(second));
     }
-    if (what.empty())
+    if (what.empty()) {
+      if (++vain == kVainMax) {
+        comparison.problem = fmt::format("{} has no place for these mutations", plan.name);
+        return;
+      }
       continue;
+    }
+    vain = 0;
     std::vector<Finding> findings = verify(changed);
     if (!findings.empty() && findings[0].rule == Rule::Followed)
       continue; // the oracle judges nothing but what the verifier can

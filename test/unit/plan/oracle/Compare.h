@@ -25,7 +25,7 @@ struct Comparison {
   std::vector<std::string> disagreements; ///< for people; a few of them
   /// Files of accepted plans, in their folder, with what was changed.
   std::vector<std::pair<std::string, std::string>> accepted;
-  std::string problem; ///< a file that could not be written
+  std::string problem; ///< a file that could not be written, or a plan that nothing fits
   int64_t total() const;
 };
 
@@ -33,7 +33,8 @@ struct Mutations {
   int64_t count = 1000;
   int randomOrders = 4; ///< that a mutation without a break is run in, besides those held back
   uint64_t seed = 1;
-  bool asksOracle = true; ///< otherwise what the verifier accepts counts as harmless
+  std::vector<Mutation> kinds; ///< that the first one is of; empty: of all
+  bool asksOracle = true;      ///< otherwise what the verifier accepts counts as harmless
   /// Where each accepted plan is written to, as `<number>-<mutation>.plan`; empty: nowhere.
   std::string acceptedFolder;
 };

@@ -1,11 +1,14 @@
-// plan-oracle [--mutations N] [--orders N] [--seed S] [--verify-only] [--accepted DIR] PLAN...: a
-// table of mutations by kind and verdict; status 1 if verifier and oracle disagree on any. With
+// plan-oracle [--mutations N] [--kind K]... [--orders N] [--seed S] [--verify-only] [--accepted
+// DIR] PLAN...: a table of mutations by kind and verdict; status 1 if verifier and oracle disagree
+// on any. With --kind mutations are of these kinds, though a second one may be of any. With
 // --verify-only nobody but the verifier is asked. Accepted plans are written to DIR, and a list of
 // them with what was changed, accepted.tsv.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -17,6 +20,14 @@
 using namespace shardc;
 
 namespace {
+
+std::optional<plan::oracle::Mutation> kindOf(std::string_view name) {
+  for (int m = 0; m < plan::oracle::kMutationCount; ++m)
+    if (auto mutation = static_cast<plan::oracle::Mutation>(m);
+        plan::oracle::mutationName(mutation) == name)
+      return mutation;
+  return std::nullopt;
+}
 
 void printTable(const plan::oracle::Comparison &comparison) {
   fmt::print("| mutation | what is changed | refused breaks | accepted harmless | missed breaks | "
@@ -40,6 +51,8 @@ int main(int argc, char **argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--mutations") == 0 && i + 1 < argc)
       mutations.count = std::atoll(argv[++i]);
+    else if (std::strcmp(argv[i], "--kind") == 0 && i + 1 < argc && kindOf(argv[i + 1]))
+      mutations.kinds.push_back(*kindOf(argv[++i]));
     else if (std::strcmp(argv[i], "--orders") == 0 && i + 1 < argc)
       mutations.randomOrders = std::atoi(argv[++i]);
     else if (std::strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
@@ -52,8 +65,8 @@ int main(int argc, char **argv) {
       files.emplace_back(argv[i]);
   }
   if (files.empty()) {
-    fmt::print(stderr, "usage: plan-oracle [--mutations N] [--orders N] [--seed S] [--verify-only] "
-                       "[--accepted DIR] PLAN...\n");
+    fmt::print(stderr, "usage: plan-oracle [--mutations N] [--kind K]... [--orders N] [--seed S] "
+                       "[--verify-only] [--accepted DIR] PLAN...\n");
     return 2;
   }
   plan::oracle::Comparison comparison;
