@@ -171,6 +171,8 @@ private:
       return tag;
     if (!opInfo(op.kind).keepsBlock() || result != op.results[0])
       return {};
+    if (isOfRole(op.group) && !firstGap(tag, numel(operand)))
+      return {}; // no rank has padding in its part
     const Block &block = plan_.blocks[static_cast<size_t>(tag.block)];
     bool isGather = numel(operand) < numel(result);
     std::optional<BlockPart> from = partOf(block, numel(operand)),
@@ -179,6 +181,12 @@ private:
                    isComposedOf(plan_, isGather ? from->group : to->group,
                                 isGather ? to->group : from->group, op.group);
     return {tag.block, !isKnown, isKnown ? beginOf(*to) : Moving{}};
+  }
+
+  /// Whether all members of the group are ranks of this role.
+  bool isOfRole(int16_t group) const {
+    IndexRange own = indices_.of(group);
+    return own.first == 0 && own.last == plan_.groupSize(group) - 1;
   }
 
   /// The first elements of the value that are padding, at any coordinate.

@@ -1,5 +1,6 @@
 // The verifier against the oracle on mutations; `plan-oracle` does the same with more of them.
 #include <algorithm>
+#include <cstring>
 
 #include <gtest/gtest.h>
 
@@ -152,6 +153,70 @@ TEST(Oracle, SeesReadsOfPadding) {
               std::string::npos)
         << whole;
   }
+}
+
+TEST(Oracle, SeesOpsInPlaceThatWouldKeepAnotherValue) {
+  // With one microbatch the op is never skipped; all the same it has its operand's buffer.
+  auto withTie = [](const std::string &value) {
+    std::string text = test::replaced(test::planText("zero"), "run micro 3", "run micro");
+    return test::parsed(
+        test::replaced(text, "%summed = loss.add %begun, %y, %n",
+                       "%summed = loss.add %begun, %y, %n else(0 = " + value + ") if last"));
+  };
+  EXPECT_EQ(oracle::findBreak(withTie("%begun")), "");
+  EXPECT_TRUE(verify(withTie("%begun")).empty());
+  EXPECT_NE(oracle::findBreak(withTie("%step")), "");
+  EXPECT_EQ(verify(withTie("%step")).at(0).rule, Rule::Tie);
+}
+
+TEST(Oracle, SeesPaddingInGatheredParts) {
+  auto withPart = [](int64_t offset) {
+    std::string text = test::replaced(test::planText("zero"), "work = 1344", "work = 4096");
+    return test::parsed(test::replaced(
+        text, "    %ss =",
+        fmt::format("    %part = view %m {{offset = {}}} : f32[8] optimizer_state at state {}\n"
+                    "    %parts = all_gather %part channel misc : f32[32] optimizer_state at "
+                    "work 2048\n"
+                    "    %read = gelu %parts after %parts : f32[32] activations at work 3072\n"
+                    "    %ss =",
+                    offset, 224 + 4 * offset)));
+  };
+  // The first 8 of each rank's 24 elements are of the weight, or the bias at 72.
+  EXPECT_EQ(oracle::findBreak(withPart(0)), "");
+  EXPECT_TRUE(verify(withPart(0)).empty());
+  // The next ones are padding on rank 3.
+  EXPECT_NE(oracle::findBreak(withPart(8)).find("reads padding"), std::string::npos);
+  EXPECT_EQ(verify(withPart(8)).at(0).rule, Rule::Padding);
+}
+
+TEST(Oracle, KnowsThatRanksGatherEqualParts) {
+  // Ranks along tp have other weights, which are whole here; of what all of them have, they make
+  // equal losses.
+  std::string text = test::planText("vocab");
+  for (auto [from, to] :
+       {test::Edit{"dp = 2 tp = 2", "dp = 1 tp = 2"},
+        {"shard 16 over dp", "shard 32 over dp"},
+        {"f32[16]", "f32[32]"},
+        {"work 832", "work 992"},
+        {"grads at 832", "grads at 992"},
+        {"work = 992", "work = 1120"},
+        {"state = 192", "state = 256"},
+        {"    %S = all_gather %s", "    %part = view %w : f32[3,4] params at state 128\n"
+                                   "    %S = all_gather %part"}})
+    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; ++at)
+      text.replace(at, std::strlen(from), to);
+  Plan plan = test::parsed(text);
+  EXPECT_EQ(oracle::findBreak(plan), "");
+  for (const Finding &finding : verify(plan))
+    ADD_FAILURE() << render(plan, finding);
+}
+
+TEST(Oracle, SeesGradientsOfColumnsOfOtherTokens) {
+  // Ranks along tp have columns of the same rows; here each takes a slice of the sequences.
+  Plan plan =
+      test::parsed(test::replaced(test::planText("vocab"), "{slots = 4}", "{slots = 4} group tp"));
+  EXPECT_NE(oracle::findBreak(plan).find("have other losses"), std::string::npos);
+  EXPECT_EQ(verify(plan).at(0).rule, Rule::Sum);
 }
 
 } // namespace

@@ -349,12 +349,14 @@ private:
   }
 
   void checkShared(const Op &op) {
-    const OpInfo &info = opInfo(op.kind);
-    for (size_t r = 0; r < op.results.size() && r < 6; ++r)
-      if (info.inPlace[r] >= 0)
-        needSame(op.results[r], op.operands[static_cast<size_t>(info.inPlace[r])]);
-    for (const Tie &tie : op.ties)
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (int taken = inPlaceOperand(op, r); taken >= 0)
+        needSame(op.results[r], op.operands[static_cast<size_t>(taken)]);
+    for (const Tie &tie : op.ties) {
       needSame(op.results[tie.result], tie.value);
+      if (int taken = inPlaceOperand(op, tie.result); taken >= 0 && tie.kind == Tie::Else)
+        need(op.operands[static_cast<size_t>(taken)] == tie.value, "it keeps another value");
+    }
     int64_t element = op.results.empty() ? 0 : dtypeBytes(value(op.results[0]).type.dtype);
     if (op.kind == OpKind::View) {
       need(isApart(value(op.results[0]).place, value(op.operands[0]).place, op, element),

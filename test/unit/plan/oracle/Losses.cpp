@@ -1,40 +1,40 @@
 #include <map>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include "Members.h"
 #include "Terms.h"
 
 namespace shardc::plan::oracle {
 namespace {
 
-/// Which of a term's operands tell the tokens that it is of, and which one then has to be the same.
-struct Told {
-  std::vector<size_t> tokens;
-  size_t same = 0;
-};
-
-Told toldBy(const Op &op) {
+/// Terms of one op that need the same losses have one number: those of the same tokens, and those
+/// of ranks that have columns of the same rows, one at a time.
+std::optional<Number> needOf(const Term &term, const Members &members,
+                             const std::function<Number(int)> &numberOf) {
+  if (term.op == nullptr)
+    return std::nullopt;
+  const Op &op = *term.op;
   if (op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd)
-    return {{2}, 1};
+    return numberOf(term.from[2]);
   if (op.kind == OpKind::CrossEntropyBwd && op.group >= 0)
-    return {{2, 3}, 1};
-  return {};
+    return mix(static_cast<Number>(members.of(term.rank, op.group).front()),
+               static_cast<Number>(term.run));
+  return std::nullopt;
 }
 
 } // namespace
 
-std::string findLossBreak(const std::vector<Term> &terms,
+std::string findLossBreak(const std::vector<Term> &terms, const Members &members,
                           const std::function<Number(int)> &numberOf) {
   std::map<std::pair<const Op *, Number>, std::pair<Number, int64_t>> found; // what, on which rank
   for (const Term &term : terms) {
-    const Told told = term.op == nullptr ? Told{} : toldBy(*term.op);
-    if (told.tokens.empty())
+    std::optional<Number> need = needOf(term, members, numberOf);
+    if (!need)
       continue;
-    Number tokens = 0;
-    for (size_t operand : told.tokens)
-      tokens = mix(tokens, numberOf(term.from[operand]));
-    Number same = numberOf(term.from[told.same]);
-    auto [at, isNew] = found.try_emplace({term.op, tokens}, same, term.rank);
+    Number same = numberOf(term.from[1]);
+    auto [at, isNew] = found.try_emplace({term.op, *need}, same, term.rank);
     if (!isNew && at->second.first != same)
       return fmt::format("ranks {} and {} have other losses of the same tokens in '{}'",
                          at->second.second, term.rank, opInfo(term.op->kind).name);

@@ -44,7 +44,7 @@ public:
     for (auto find : {findNormBreak, findScaleBreak})
       fail(find(plan_, members_.positions(), terms_));
     fail(findOriginBreak(terms_));
-    fail(findLossBreak(terms_, [this](int term) { return numberOf(term); }));
+    fail(findLossBreak(terms_, members_, [this](int term) { return numberOf(term); }));
     checkAlike();
     checkLost();
     return problem_.empty() ? findTypeBreak(plan_, members_.positions(), terms_) : problem_;
@@ -535,8 +535,9 @@ private:
     if (isMeeting(op)) {
       Number position = isApart(op) ? static_cast<Number>(term.position) : 0;
       number = mix(static_cast<Number>(op.kind), position);
+      bool joins = splits_.any() && joinsSplits(plan_, members_.positions(), splits_, terms_, term);
       for (int member : term.members)
-        number = mix(number, numberOf(member));
+        number = mix(number, mix(numberOf(member), joins ? splitsOf(member) : 0));
     } else if (op.kind == OpKind::Recv) {
       number = mix(mix(number, static_cast<Number>(term.rank)), static_cast<Number>(term.run));
     } else if (op.kind == OpKind::BatchLoad) {
@@ -557,8 +558,9 @@ private:
       if (op.kind == OpKind::View)
         number = mix(mix(static_cast<Number>(op.kind), static_cast<Number>(term.begin)),
                      static_cast<Number>(term.numel));
+      bool computes = !isAlias(op) && !factsOf(op.kind).movesPadding;
       for (int from : term.from)
-        number = mix(number, mix(numberOf(from), splitsOf(op, from)));
+        number = mix(number, mix(numberOf(from), computes ? splitsOf(from) : 0));
       if (factsOf(op.kind).hasOwnPart && op.group >= 0)
         number = mix(number, static_cast<Number>(members_.positions().in(op.group, term.rank)) + 1);
       if (op.kind == OpKind::InitBlock || op.kind == OpKind::EmbeddingShardBwd)
@@ -567,13 +569,9 @@ private:
     return number;
   }
 
-  /// What an op that computes takes of split parameters.
-  Number splitsOf(const Op &op, int from) const {
-    if (!splits_.any() || isAlias(op) || factsOf(op.kind).movesPadding)
-      return 0;
-    std::optional<Weights> held = weightsOf(plan_, members_.positions(), terms_, from);
-    const Term &term = terms_[static_cast<size_t>(from)];
-    return held ? splits_.of(held->block, held->begin, term.numel, term.rank) : 0;
+  /// Stands for which elements of split parameters the term has, where its number does not.
+  Number splitsOf(int term) const {
+    return splits_.any() ? numberOfSplits(plan_, members_.positions(), splits_, terms_, term) : 0;
   }
 
   // ---- of which contributions a term is the sum ----

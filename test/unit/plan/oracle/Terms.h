@@ -16,6 +16,9 @@
 
 namespace shardc::plan::oracle {
 
+class Members;
+class Splits;
+
 inline bool isAlias(const Op &op) { return op.kind == OpKind::View || op.kind == OpKind::Pack; }
 inline bool isMeeting(const Op &op) {
   return op.kind == OpKind::AllGather || op.kind == OpKind::ReduceScatter ||
@@ -135,6 +138,15 @@ struct Weights {
 std::optional<Weights> weightsOf(const Plan &plan, const Positions &positions,
                                  const std::vector<Term> &terms, int term);
 
+/// Whether the term is a gather of what its members have of split parameters, each of other
+/// elements.
+bool joinsSplits(const Plan &plan, const Positions &positions, const Splits &splits,
+                 const std::vector<Term> &terms, const Term &term);
+/// Stands for which elements of split parameters the term has: 0 for none, and for those of all
+/// members of such a gather.
+Number numberOfSplits(const Plan &plan, const Positions &positions, const Splits &splits,
+                      const std::vector<Term> &terms, int term);
+
 /// Where an op that computes takes a parameter in another type than the table of parameters gives
 /// it: what is wrong, or nothing. Of each term, all that it was made of stands before it or meets
 /// in it.
@@ -145,9 +157,9 @@ std::string findTypeBreak(const Plan &plan, const Positions &positions,
 std::string findNormBreak(const Plan &plan, const Positions &positions,
                           const std::vector<Term> &terms);
 
-/// Where ranks have other losses of the same tokens, or begin gradients with others: which, or
-/// nothing. `numberOf` is of a term.
-std::string findLossBreak(const std::vector<Term> &terms,
+/// Where ranks have other losses of the same tokens, or begin gradients of columns of the same rows
+/// with others: which, or nothing. `numberOf` is of a term.
+std::string findLossBreak(const std::vector<Term> &terms, const Members &members,
                           const std::function<Number(int)> &numberOf);
 
 /// Where attention takes keys of one rank with what belongs to another one's, or gradients do not

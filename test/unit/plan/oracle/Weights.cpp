@@ -7,6 +7,7 @@
 
 #include "Blocks.h"
 #include "Contract.h"
+#include "Splits.h"
 #include "Terms.h"
 
 namespace shardc::plan::oracle {
@@ -98,6 +99,34 @@ private:
 std::optional<Weights> weightsOf(const Plan &plan, const Positions &positions,
                                  const std::vector<Term> &terms, int term) {
   return TypeCheck(plan, positions, terms).weightsOf(term);
+}
+
+bool joinsSplits(const Plan &plan, const Positions &positions, const Splits &splits,
+                 const std::vector<Term> &terms, const Term &term) {
+  auto rankOf = [&](int member) { return terms[static_cast<size_t>(member)].rank; };
+  if (term.op == nullptr || term.op->kind != OpKind::AllGather)
+    return false;
+  int first = term.members.front();
+  std::optional<Weights> held = weightsOf(plan, positions, terms, first);
+  return held && !std::ranges::all_of(term.members, [&](int member) {
+           return splits.areSame(held->block, rankOf(member), rankOf(first));
+         });
+}
+
+Number numberOfSplits(const Plan &plan, const Positions &positions, const Splits &splits,
+                      const std::vector<Term> &terms, int term) {
+  std::optional<Weights> held = weightsOf(plan, positions, terms, term);
+  const Term *each = &terms[static_cast<size_t>(term)];
+  if (!held)
+    return 0;
+  Number number = splits.of(held->block, held->begin, each->numel, each->rank);
+  while (each->op != nullptr && !joinsSplits(plan, positions, splits, terms, *each)) {
+    const bool isGather = each->op->kind == OpKind::AllGather;
+    if (!isGather && each->op->kind != OpKind::View && each->op->kind != OpKind::Cast)
+      return number; // made of no other elements
+    each = &terms[static_cast<size_t>(isGather ? each->members.front() : each->from[0])];
+  }
+  return each->op == nullptr ? number : 0;
 }
 
 std::string findTypeBreak(const Plan &plan, const Positions &positions,
