@@ -251,10 +251,13 @@ private:
       return missing(value);
     Labels labels = rank.cells[cell];
     int32_t block = blockOf(rank.role->cells[cell]);
-    if (rank.isSaved[cell] && block >= 0)
+    if (looksAtBlocks() && rank.isSaved[cell] && block >= 0)
       notePadding(paddingOf(plan_, block, value.type, beginIn(block, value.type, rank)), labels);
     return labels;
   }
+
+  /// Blocks and padding do not depend on the order, so where an op is held back they are left out.
+  bool looksAtBlocks() const { return held_.rank < 0; }
 
   /// The element of the block with which the rank's value of that size begins.
   std::optional<int64_t> beginIn(int32_t block, const Type &type, const Rank &rank) const {
@@ -362,7 +365,7 @@ private:
       addAccesses(rank, segment, task, variant, values);
     else
       leaveOut(segment, op, values);
-    if (isAlias || task.executes)
+    if (looksAtBlocks() && (isAlias || task.executes))
       noteBlocks(rank, segment, op, values);
   }
 
@@ -449,14 +452,15 @@ private:
     auto read = [&](ValueId id, bool isTaken) {
       const Value &value = segment.values[id];
       task.reads.push_back({place(rank, value.place), values[id], isTaken, &value});
-      if (problem_.empty() &&
+      if (problem_.empty() && !foreign_.empty() &&
           std::ranges::any_of(values[id], [&](Label label) { return foreign_.contains(label); }))
         problem_ = fmt::format("'{}' is read for another microbatch", value.name);
       refusePadding(rank, segment, task, task.reads.back());
     };
     std::vector<Labels> before;
     for (ValueId operand : op.operands)
-      before.push_back(values[operand]);
+      if (looksAtBlocks())
+        before.push_back(values[operand]);
     for (size_t i = 0; i < op.operands.size(); ++i)
       read(op.operands[i], std::find(info.inPlace.begin(), info.inPlace.end(),
                                      static_cast<int8_t>(i)) != info.inPlace.end());
@@ -468,7 +472,8 @@ private:
       values[result] = fresh(value.type);
       task.writes.push_back({place(rank, value.place), values[result], false, &value});
     }
-    passPadding(rank, segment, op, variant, before, values);
+    if (looksAtBlocks())
+      passPadding(rank, segment, op, variant, before, values);
     if (op.kind == OpKind::AllGather)
       keepOwnPart(rank, segment, task, values);
   }
