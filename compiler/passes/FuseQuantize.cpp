@@ -3,8 +3,9 @@
 //
 // Delayed: scales are known before, so the op that makes a value quantises it too. A norm's kernel
 // has whole rows, which it cannot turn, so it is fused where products take it as it lies.
-// Blockwise: likewise with the scales of blocks of rows. Both forms of swiglu's gradient have other
-// blocks, so it stays apart.
+// Blockwise: likewise with the scales of blocks, which lie along rows and, for transposed forms,
+// columns. Tiles of 128 by 128 have both. Those of swiglu's gradient have to lie in its gate or in
+// its up, so each has to be of whole blocks.
 // Tensorwise: the largest magnitude comes first. So one op finds it and writes no value, and
 // another one makes the value again and quantises it. That moves no more bytes than to find the
 // magnitude on the way and to write the value, for the other op to read. With u those of a matrix
@@ -23,6 +24,7 @@
 #include <map>
 
 #include "compiler/passes/Passes.h"
+#include "runtime/base/Float8.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
@@ -53,6 +55,11 @@ struct Readers {
   bool hasBothForms() const {
     return quantizer->results.size() == (isBy(OpKind::QuantizeDelayed) ? 4u : 3u);
   }
+};
+
+/// The ops that quantise a value in blocks of 1 by 128, where nothing else reads it.
+struct BlockReaders {
+  Op *plain = nullptr, *transposed = nullptr;
 };
 
 class QuantizeFuser {
@@ -115,6 +122,24 @@ private:
     return !found.quantizer || hasOwnMagnitude(found) ? found : Readers{};
   }
 
+  BlockReaders blockReadersOf(const Op &maker, ValueId value, ValueId like) {
+    BlockReaders found;
+    if (isLeft_[value] != 0 || typeOf(value).dtype != typeOf(like).dtype)
+      return {};
+    for (const uint32_t *user = users_.begin(value); user != users_.end(value); ++user) {
+      Op &op = segment_.ops[*user];
+      Op *&place = op.getBool(Key::transposed) ? found.transposed : found.plain;
+      if (place || !areBeside(maker, op) || !hasRowBlocks(op))
+        return {};
+      place = &op;
+    }
+    return found;
+  }
+  /// Blocks of 1 by 128 of what it quantises, or of its transpose.
+  bool hasRowBlocks(const Op &op) const {
+    return op.kind == OpKind::QuantizeBlocks && typeOf(op.results[1]).dtype == DType::F32;
+  }
+
   /// Whether the magnitude, if it is looked for, is for the op that quantises alone.
   bool hasOwnMagnitude(Readers &found) {
     if (!found.amax)
@@ -163,18 +188,13 @@ private:
     } else if (hasPlainRows(readers) && readers.isBy(OpKind::QuantizeDelayed)) {
       join(norm, adds ? OpKind::AddRmsNormQuantizeDelayed : OpKind::RmsNormQuantizeDelayed,
            *readers.quantizer, own);
-    } else if (hasPlainRows(readers) && hasRowBlocks(readers)) {
+    } else if (hasPlainRows(readers) && hasRowBlocks(*readers.quantizer)) {
       join(norm, adds ? OpKind::AddRmsNormQuantizeBlocks : OpKind::RmsNormQuantizeBlocks,
            *readers.quantizer, own);
     }
   }
   static bool hasPlainRows(const Readers &readers) {
     return readers.quantizer && !readers.isTransposed() && !readers.hasBothForms();
-  }
-  /// In blocks of 1 by 128.
-  bool hasRowBlocks(const Readers &readers) const {
-    return readers.isBy(OpKind::QuantizeBlocks) && !readers.isTransposed() &&
-           typeOf(readers.quantizer->results[1]).dtype == DType::F32;
   }
 
   /// Lets an op make what it quantises from these operands.
@@ -197,6 +217,9 @@ private:
       readers.quantizer->operands.back() = magnitude->second;
       remove(readers.amax);
       remove(readers.all);
+    } else if (readers.quantizer && readers.isTransposed() && hasRowBlocks(*readers.quantizer)) {
+      quantizeAgain(*readers.quantizer, OpKind::RmsNormAgainQuantizeBlocks, from, back);
+      readers.quantizer->set(Key::transposed, int64_t{0});
     } else {
       return;
     }
@@ -215,12 +238,16 @@ private:
       remove(&swiglu);
     } else if (readers.isBy(OpKind::QuantizeDelayed)) {
       join(swiglu, OpKind::SwiGluQuantizeDelayed, *readers.quantizer, {});
-    } else if (hasRowBlocks(readers)) {
+    } else if (hasPlainRows(readers) && hasRowBlocks(*readers.quantizer)) {
       join(swiglu, OpKind::SwiGluQuantizeBlocks, *readers.quantizer, {});
     }
   }
 
   void fuseSwiGluBwd(Op &back) {
+    BlockReaders blocksOfX = blockReadersOf(back, back.results[0], back.operands[1]);
+    BlockReaders blocksOfY = blockReadersOf(back, back.results[1], back.operands[0]);
+    if (blocksOfX.plain && blocksOfX.transposed && !blocksOfY.plain && blocksOfY.transposed)
+      return fuseSwiGluBwdBlocks(back, blocksOfX, *blocksOfY.transposed);
     Readers ofX = readersOf(back, back.results[0], back.operands[1]);
     Readers ofY = readersOf(back, back.results[1], back.operands[0]);
     if (!ofX.quantizer || !ofY.quantizer || !ofX.hasBothForms() || !ofY.isTransposed())
@@ -233,6 +260,17 @@ private:
     } else if (ofX.isTensorwise() && ofY.isTensorwise() && !ofX.all == !ofY.all) {
       quantizeBoth(back, ofX, ofY, y);
     }
+  }
+
+  void fuseSwiGluBwdBlocks(Op &back, const BlockReaders &ofX, const Op &ofY) {
+    const Type &dy = typeOf(back.operands[0]);
+    if (dy.shape[dy.rank - 1] % blockOf(ScaleBlocks::Rows128).cols != 0)
+      return;
+    std::vector<ValueId> turned = ofX.transposed->results;
+    turned.insert(turned.end(), ofY.results.begin(), ofY.results.end());
+    join(back, OpKind::SwiGluBwdQuantizeBlocks, *ofX.plain, turned);
+    remove(ofX.transposed);
+    remove(&ofY);
   }
 
   /// Both magnitudes are found together, and both values quantised where the first of them was.

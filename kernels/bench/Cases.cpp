@@ -255,11 +255,16 @@ template <bool kAdds> void makeNormAmax(Builder &b) {
   b.toFloats({1});
 }
 
+/// Numbers of 8 bits with the scales of their blocks of 1 by 128.
+void giveBlocks(Builder &b, int64_t rows, int64_t cols) {
+  Extents scales = scalesOf(ScaleBlocks::Rows128, {rows, cols});
+  b.to(DType::F8E4M3, {rows, cols}).toFloats({scales.rows, scales.cols});
+}
+
 template <bool kAdds> void makeNormQuantizeBlocks(Builder &b) {
   const Model &m = b.model;
-  Extents scales = scalesOf(ScaleBlocks::Rows128, {m.rows(), m.hidden()});
   takeNorm<kAdds>(b);
-  b.to(DType::F8E4M3, {m.rows(), m.hidden()}).toFloats({scales.rows, scales.cols});
+  giveBlocks(b, m.rows(), m.hidden());
   giveNorm<kAdds>(b);
 }
 
@@ -294,9 +299,8 @@ void makeSwiGluAmax(Builder &b) { b.data({b.model.rows(), 2 * b.model.ffn}).toFl
 
 void makeSwiGluQuantizeBlocks(Builder &b) {
   const Model &m = b.model;
-  Extents scales = scalesOf(ScaleBlocks::Rows128, {m.rows(), m.ffn});
   b.data({m.rows(), 2 * m.ffn});
-  b.to(DType::F8E4M3, {m.rows(), m.ffn}).toFloats({scales.rows, scales.cols});
+  giveBlocks(b, m.rows(), m.ffn);
 }
 
 template <bool kDelayed> void makeSwiGluBwdQuantize(Builder &b) {
@@ -313,6 +317,22 @@ template <bool kDelayed> void makeSwiGluBwdQuantize(Builder &b) {
 
 void makeSwiGluBwdAmax(Builder &b) {
   b.data({b.model.rows(), b.model.ffn}).data({b.model.rows(), 2 * b.model.ffn}).toFloats({2});
+}
+
+void makeRmsNormAgainQuantizeBlocks(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.hidden()}).data({m.hidden()}).ones({m.rows()});
+  giveBlocks(b, m.hidden(), m.rows());
+}
+
+/// Of rows that are whole blocks.
+void makeSwiGluBwdQuantizeBlocks(Builder &b) {
+  int64_t width = blockOf(ScaleBlocks::Rows128).cols;
+  int64_t rows = b.model.rows(), cols = (b.model.ffn + width - 1) / width * width;
+  b.data({rows, cols}).data({rows, 2 * cols});
+  giveBlocks(b, rows, 2 * cols);
+  giveBlocks(b, 2 * cols, rows);
+  giveBlocks(b, cols, rows);
 }
 
 void makeAmaxUpdate(Builder &b) {
@@ -663,7 +683,9 @@ constexpr Maker kMakers[] = {
     {"swiglu_bwd_quantize", makeSwiGluBwdQuantize<false>},
     {"rmsnorm_quantize_blocks", makeNormQuantizeBlocks<false>},
     {"add_rmsnorm_quantize_blocks", makeNormQuantizeBlocks<true>},
+    {"rmsnorm_again_quantize_blocks", makeRmsNormAgainQuantizeBlocks},
     {"swiglu_quantize_blocks", makeSwiGluQuantizeBlocks},
+    {"swiglu_bwd_quantize_blocks", makeSwiGluBwdQuantizeBlocks},
     {"amax.update", makeAmaxUpdate},
     {"amax_shard", makeAmaxShard},
     {"quantize_shard", makeQuantizeShard},

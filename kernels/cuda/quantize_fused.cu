@@ -27,37 +27,6 @@ void runSwiGluAmax(const Call &call) {
                 cols);
 }
 
-/// The gradients of gate and up, and y.
-struct SwiGluBwdSource {
-  static constexpr int kReads = 3, kParts = 3;
-  Data dy, x;
-  int64_t cols; ///< of dy
-
-  __device__ __forceinline__ Spot at(int which, int64_t row, int64_t c) const {
-    return which == 0 ? Spot{dy, row * cols + c} : Spot{x, (2 * row + which - 1) * cols + c};
-  }
-  template <Mode M> __device__ __forceinline__ NoColumns columnsOf(int64_t, int) const {
-    return {};
-  }
-  template <Mode M>
-  __device__ __forceinline__ void make(const Chunk<M> (&read)[kReads], int64_t, NoColumns,
-                                       Chunk<M> (&made)[kParts]) const {
-    float d[kChunk], gate[kChunk], up[kChunk], y[kChunk];
-    floatsOf<M>(read[0], d);
-    floatsOf<M>(read[1], gate);
-    floatsOf<M>(read[2], up);
-    SwiGlu::backward<M>(d, gate, up, y, false);
-    made[0] = roundedChunk<M>(x, gate);
-    made[1] = roundedChunk<M>(x, up);
-    made[2] = roundedChunk<M>(dy, y);
-  }
-};
-
-SwiGluBwdSource swiGluBwdOf(const Call &call) {
-  const Tensor &dy = call.in[0], &x = call.in[1];
-  return {dataOf(dy), dataOf(x), dy.cols()};
-}
-
 /// Results of dx by this target, and those of y from `yt` on.
 void runSwiGluBwd(const Call &call, const Target &gate, int yt) {
   const Tensor &dy = call.in[0], &x = call.in[1];
@@ -87,46 +56,10 @@ void runSwiGluBwdAmax(const Call &call) {
                 {{largest, largest, largest + 1}}, dy.rows(), dy.cols());
 }
 
-struct RmsNormSource {
-  static constexpr int kReads = 1, kParts = 1;
-  Data x, w;
-  const float *rstd;
-  int64_t cols;
-  float plus;
-
-  struct Weights {
-    float v[kChunk];
-  };
-
-  __device__ __forceinline__ Spot at(int, int64_t row, int64_t c) const {
-    return {x, row * cols + c};
-  }
-  template <Mode M> __device__ __forceinline__ Weights columnsOf(int64_t c, int n) const {
-    Weights weights;
-    floatsOf<M>(readChunk<M>(w, c, n), weights.v);
-#pragma unroll
-    for (float &v : weights.v)
-      v += plus;
-    return weights;
-  }
-  template <Mode M>
-  __device__ __forceinline__ void make(const Chunk<M> (&read)[kReads], int64_t row,
-                                       const Weights &weights, Chunk<M> (&made)[kParts]) const {
-    float y[kChunk], scale = __ldg(rstd + row);
-    floatsOf<M>(read[0], y);
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j)
-      y[j] = y[j] * scale * weights.v[j];
-    made[0] = roundedChunk<M>(x, y);
-  }
-};
-
 template <Target (*kTargetOf)(const Call &, int, int), int kCopy>
 void runRmsNormAgain(const Call &call) {
   const Tensor &x = call.in[0], &w = call.in[1];
-  RmsNormSource source = {dataOf(x), dataOf(w), static_cast<const float *>(call.in[2].data),
-                          x.cols(), call.attrs.zero_centered ? 1.0f : 0.0f};
-  launchTiles(call, modeOfQuantised({&x, &w}, call.out[0], x.cols()), source,
+  launchTiles(call, modeOfQuantised({&x, &w}, call.out[0], x.cols()), rmsNormAgainOf(call),
               {{{kTargetOf(call, 3, kCopy)}}}, x.rows(), x.cols());
 }
 

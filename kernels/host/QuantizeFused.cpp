@@ -104,10 +104,16 @@ public:
       add(kQuantize, {y, amax}, {out[0], out[1]});
   }
 
+  /// quantize_blocks of y, or of its transpose, into the results from `first` on.
+  void addBlocks(const Tensor &y, int first, bool isTransposed = false) {
+    const Tensor *out = call_.out + first;
+    add(kQuantizeBlocks, {y}, {out[0], out[1]}).transposed = isTransposed;
+  }
+
 private:
   const Call &call_;
   Scratch &scratch_;
-  Step steps_[3];
+  Step steps_[4];
   int count_ = 0;
 };
 
@@ -171,8 +177,7 @@ void rmsNormAmax(const Call &call, Steps &steps) {
   steps.add(kAmax, {y}, {call.out[1]});
 }
 void rmsNormBlocks(const Call &call, Steps &steps) {
-  Tensor y = rmsNormOf(call, call.out[2], steps);
-  steps.add(kQuantizeBlocks, {y}, {call.out[0], call.out[1]});
+  steps.addBlocks(rmsNormOf(call, call.out[2], steps), 0);
 }
 
 void addRmsNormDelayed(const Call &call, Steps &steps) {
@@ -183,8 +188,7 @@ void addRmsNormAmax(const Call &call, Steps &steps) {
   steps.add(kAmax, {y}, {call.out[2]});
 }
 void addRmsNormBlocks(const Call &call, Steps &steps) {
-  Tensor y = addRmsNormOf(call, call.out[2], call.out[3], steps);
-  steps.add(kQuantizeBlocks, {y}, {call.out[0], call.out[1]});
+  steps.addBlocks(addRmsNormOf(call, call.out[2], call.out[3], steps), 0);
 }
 
 void rmsNormAgainDelayed(const Call &call, Steps &steps) {
@@ -192,6 +196,9 @@ void rmsNormAgainDelayed(const Call &call, Steps &steps) {
 }
 void rmsNormAgainQuantize(const Call &call, Steps &steps) {
   steps.addQuantize(rmsNormAgainOf(call, steps), call.in[3], 2);
+}
+void rmsNormAgainBlocks(const Call &call, Steps &steps) {
+  steps.addBlocks(rmsNormAgainOf(call, steps), 0, true);
 }
 
 /// y of an x, which has one column at least, also where x is too short.
@@ -213,8 +220,7 @@ void swiGluQuantize(const Call &call, Steps &steps) {
   steps.addQuantize(swiGluOf(call.in[0], steps), call.in[1], 2);
 }
 void swiGluBlocks(const Call &call, Steps &steps) {
-  Tensor y = swiGluOf(call.in[0], steps);
-  steps.add(kQuantizeBlocks, {y}, {call.out[0], call.out[1]});
+  steps.addBlocks(swiGluOf(call.in[0], steps), 0);
 }
 
 struct Gradients {
@@ -255,20 +261,38 @@ Tensor magnitude(const Tensor &all, int64_t i) {
   return one;
 }
 
+void swiGluBwdBlocks(const Call &call, Steps &steps) {
+  Gradients made = swiGluBwdOf(call, steps);
+  steps.addBlocks(made.dx, 0);
+  steps.addBlocks(made.dx, 2, true);
+  steps.addBlocks(made.y, 4, true);
+}
+
 void swiGluBwdAmax(const Call &call, Steps &steps) {
   Gradients made = swiGluBwdOf(call, steps);
   steps.add(kAmax, {made.dx}, {magnitude(call.out[0], 0)});
   steps.add(kAmax, {made.y}, {magnitude(call.out[0], 1)});
 }
 
-/// Of results q and scale.
-template <Describe kDescribe, int kIn, int kOut> const char *acceptsBlocks(const Call &call) {
+/// Of results that begin with so many forms, each with its scale behind it.
+template <Describe kDescribe, int kIn, int kOut, int kForms = 1>
+const char *acceptsBlocks(const Call &call) {
   SHARDC_REQUIRE_OK((accepts<kDescribe, kIn, kOut, kOut>)(call));
-  const Tensor &q = call.out[0], &scale = call.out[1];
-  Extents want = scalesOf(ScaleBlocks::Rows128, {q.rows(), q.cols()});
-  SHARDC_REQUIRE(scale.dtype == DType::F32 && scale.shape[0] == want.rows &&
-                     scale.shape[1] == want.cols,
-                 "the scales are not those of blocks of 1 by 128");
+  for (int form = 0; form < kForms; ++form) {
+    const Tensor &q = call.out[2 * form], &scale = call.out[2 * form + 1];
+    Extents want = scalesOf(ScaleBlocks::Rows128, {q.rows(), q.cols()});
+    SHARDC_REQUIRE(scale.dtype == DType::F32 && scale.shape[0] == want.rows &&
+                       scale.shape[1] == want.cols,
+                   "the scales are not those of blocks of 1 by 128");
+  }
+  return nullptr;
+}
+
+const char *acceptsSwiGluBwdBlocks(const Call &call) {
+  SHARDC_REQUIRE_OK((acceptsBlocks<swiGluBwdBlocks, 2, 6, 3>)(call));
+  SHARDC_REQUIRE(call.out[0].dtype == call.out[2].dtype, "the forms of dx differ in type");
+  SHARDC_REQUIRE(call.in[0].cols() % blockOf(ScaleBlocks::Rows128).cols == 0,
+                 "rows of dy are not whole blocks of 128");
   return nullptr;
 }
 
@@ -304,7 +328,12 @@ const Kernel kRmsNormQuantizeBlocks = {"rmsnorm_quantize_blocks_host", run<rmsNo
 const Kernel kAddRmsNormQuantizeBlocks = {"add_rmsnorm_quantize_blocks_host", run<addRmsNormBlocks>,
                                           acceptsBlocks<addRmsNormBlocks, 3, 4>,
                                           bytesOf<addRmsNormBlocks>};
+const Kernel kRmsNormAgainQuantizeBlocks = {
+    "rmsnorm_again_quantize_blocks_host", run<rmsNormAgainBlocks>,
+    acceptsBlocks<rmsNormAgainBlocks, 3, 2>, bytesOf<rmsNormAgainBlocks>};
 const Kernel kSwiGluQuantizeBlocks = {"swiglu_quantize_blocks_host", run<swiGluBlocks>,
                                       acceptsBlocks<swiGluBlocks, 1, 2>, bytesOf<swiGluBlocks>};
+const Kernel kSwiGluBwdQuantizeBlocks = {"swiglu_bwd_quantize_blocks_host", run<swiGluBwdBlocks>,
+                                         acceptsSwiGluBwdBlocks, bytesOf<swiGluBwdBlocks>};
 
 } // namespace shardc::kernels::host

@@ -177,11 +177,14 @@ void ShapeCheck::checkSwiGluBwdQuantize() {
   needTurnedY(2, 3);
 }
 
-/// Results q and its scales, of what has the type of x.
-void ShapeCheck::quantizedBlocks(const Type &x) {
+/// A result of 8 bits and its scales behind it, of what has the type of x, or of its transpose.
+void ShapeCheck::quantizedBlocks(const Type &x, size_t first, bool isTransposed) {
   needPlain();
-  const Type &q = out(0), &scale = out(1);
-  need(isFloat8(q) && sameMatrix(q, x), "a result of 8 bits in the shape of what is quantised");
+  const Type &q = out(first), &scale = out(first + 1);
+  if (isTransposed)
+    need(isFloat8(q) && isTransposeOf(q, x), "a result of 8 bits in the shape of the transpose");
+  else
+    need(isFloat8(q) && sameMatrix(q, x), "a result of 8 bits in the shape of what is quantised");
   Extents want = scalesOf(ScaleBlocks::Rows128, {rows(q), cols(q)});
   need(scale.dtype == DType::F32 && scale.rank == 2 && scale.shape[0] == want.rows &&
            scale.shape[1] == want.cols,
@@ -198,7 +201,23 @@ void ShapeCheck::checkAddRmsNormQuantizeBlocks() {
   quantizedBlocks(out(2));
 }
 
+void ShapeCheck::checkRmsNormAgainQuantizeBlocks() {
+  needNormOf(in(0), in(1), in(2));
+  quantizedBlocks(in(0), 0, true);
+}
+
 void ShapeCheck::checkSwiGluQuantizeBlocks() { quantizedBlocks(swiGluOf(in(0))); }
+
+void ShapeCheck::checkSwiGluBwdQuantizeBlocks() {
+  needSwiGluBwd();
+  need(isData(in(1)) && !isFloat8(in(0)) && !isFloat8(in(1)),
+       "floating point operands of 16 bits or more");
+  need(cols(in(0)) % blockOf(ScaleBlocks::Rows128).cols == 0, "rows of dy in whole blocks of 128");
+  quantizedBlocks(in(1));
+  quantizedBlocks(in(1), 2, true);
+  quantizedBlocks(in(0), 4, true);
+  need(out(0).dtype == out(2).dtype, "both forms of dx in one type");
+}
 
 void ShapeCheck::checkAmaxUpdate() {
   const Type &history = in(0), &seen = in(1);

@@ -120,7 +120,7 @@ private:
   void optimizer(size_t moments);
   void quantized(const Type &x, size_t amax, size_t copy);
   void quantizedDelayed(const Type &x, size_t amax, size_t copy);
-  void quantizedBlocks(const Type &x);
+  void quantizedBlocks(const Type &x, size_t first = 0, bool isTransposed = false);
   void needPlain();
   void needSlot(size_t amax, Key key);
   void needNormOf(const Type &x, const Type &w, const Type &rstd);

@@ -220,6 +220,47 @@ TEST_P(QuantizeFused, RowBlocks) {
   expectSame(gotAdding[3], sums[2], "rstd");
 }
 
+constexpr int64_t kTall = 131, kWide = 256; ///< more than one block
+
+/// What quantize_blocks makes of a value, or of its transpose.
+std::vector<Array> blocksOf(const Array &value, DType type, bool transposed) {
+  KernelRun run("quantize_blocks");
+  run.attrs.transposed = transposed;
+  int64_t rows = value.shape[transposed ? 1 : 0], cols = value.shape[transposed ? 0 : 1];
+  run.in(value).out(type, {rows, cols}).out(DType::F32, {(cols + 127) / 128, rows});
+  return run.run();
+}
+
+TEST_P(QuantizeFused, TransposedBlocksOfNorms) {
+  Array x = randoms(GetParam(), {kTall, kCols}, 19), w = randoms(GetParam(), {kCols}, 20);
+  for (bool zeroCentered : {false, true}) {
+    KernelRun make("rmsnorm"), again("rmsnorm_again_quantize_blocks");
+    make.attrs.zero_centered = again.attrs.zero_centered = zeroCentered;
+    make.in(x).in(w).out(GetParam(), {kTall, kCols}).out(DType::F32, {kTall});
+    std::vector<Array> made = make.run();
+    again.in(x).in(w).in(made[1]).out(DType::F8E4M3, {kCols, kTall}).out(DType::F32, {2, kCols});
+    std::vector<Array> got = again.run(), want = blocksOf(made[0], DType::F8E4M3, true);
+    expectSame(got[0], want[0], "t");
+    expectSame(got[1], want[1], "scale");
+  }
+}
+
+TEST_P(QuantizeFused, BlocksOfSwiGluBwd) {
+  Array dy = randoms(GetParam(), {kTall, kWide}, 21),
+        x = randoms(GetParam(), {kTall, 2 * kWide}, 22);
+  KernelRun make("swiglu_bwd"), fused("swiglu_bwd_quantize_blocks");
+  make.in(dy).in(x).out(GetParam(), {kTall, 2 * kWide}).out(GetParam(), {kTall, kWide});
+  fused.in(dy).in(x).out(DType::F8E5M2, {kTall, 2 * kWide}).out(DType::F32, {4, kTall});
+  fused.out(DType::F8E5M2, {2 * kWide, kTall}).out(DType::F32, {2, 2 * kWide});
+  fused.out(DType::F8E4M3, {kWide, kTall}).out(DType::F32, {2, kWide});
+  std::vector<Array> made = make.run(), got = fused.run();
+  const std::vector<Array> want[] = {blocksOf(made[0], DType::F8E5M2, false),
+                                     blocksOf(made[0], DType::F8E5M2, true),
+                                     blocksOf(made[1], DType::F8E4M3, true)};
+  for (size_t r = 0; r < got.size(); ++r)
+    expectSame(got[r], want[r / 2][r % 2], "swiglu_bwd");
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, QuantizeFused, testing::ValuesIn(kDataTypes));
 
 } // namespace

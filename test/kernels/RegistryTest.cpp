@@ -186,7 +186,9 @@ constexpr std::pair<std::string_view, std::string_view> kEitherFormat[] = {
     {"swiglu_bwd_quantize", "r3"},
     {"rmsnorm_quantize_blocks", "r0"},
     {"add_rmsnorm_quantize_blocks", "r0"},
-    {"swiglu_quantize_blocks", "r0"}};
+    {"rmsnorm_again_quantize_blocks", "r0"},
+    {"swiglu_quantize_blocks", "r0"},
+    {"swiglu_bwd_quantize_blocks", "r4"}};
 
 TEST(Registry, TypesThatARunCannotReadAreRefused) {
   for (const OpRow &op : kOps)

@@ -284,6 +284,36 @@ TEST(CudaQuantizeFused, RmsNormAgainIsTheNorm) {
           });
 }
 
+TEST(CudaQuantizeFused, TransposedBlocksOfNorms) {
+  SKIP_WITHOUT_GPU();
+  for (bool zeroCentered : {false, true})
+    forEach("rmsnorm_again_quantize_blocks", By::Itself, 3,
+            [&](DeviceRun &run, DType data, const bench::Model &model) {
+              Call &call = run.call();
+              call.attrs.zero_centered = zeroCentered;
+              Made y = make("rmsnorm_bwd", data, model, call, 3, 1)[2];
+              expectSame("quantize_blocks", y, call, run.onDevice(), 0, 0, {{0, 0}, {1, 1}}, true);
+            });
+}
+
+TEST(CudaQuantizeFused, BlocksOfSwiGluBwd) {
+  SKIP_WITHOUT_GPU();
+  for (DType type : {DType::F8E4M3, DType::F8E5M2})
+    forEach("swiglu_bwd_quantize_blocks", By::Itself, 2,
+            [&](DeviceRun &run, DType data, const bench::Model &model) {
+              Call &call = run.call();
+              run.retype(call.out[0], type, false);
+              run.retype(call.out[2], type, false);
+              bench::Model whole = model; // rows are whole blocks
+              whole.ffn = call.in[0].cols();
+              std::vector<Made> made = make("swiglu_bwd", data, whole, call, 2);
+              Results got = run.onDevice();
+              expectSame("quantize_blocks", made[0], call, got, 0, 0, {{0, 0}, {1, 1}});
+              expectSame("quantize_blocks", made[0], call, got, 0, 0, {{0, 2}, {1, 3}}, true);
+              expectSame("quantize_blocks", made[1], call, got, 0, 0, {{0, 4}, {1, 5}}, true);
+            });
+}
+
 TEST(CudaQuantizeFused, BlocksOfSwiGlu) {
   SKIP_WITHOUT_GPU();
   forEach("swiglu_quantize_blocks", By::Itself, 1,

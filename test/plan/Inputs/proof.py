@@ -72,6 +72,8 @@ def variants():
     yield "fp8-delayed", "llama_tiny", [*fsdp, *FP8_DELAYED]
     yield "fp8-gathered", "llama_tiny", [*fsdp, *FP8_DELAYED, "mixed_precision.fp8_recipe=tensorwise", "ddp.fp8_param_gather=true",
                                          *ONE_MICROBATCH]
+    yield "fp8-blockwise", "llama_tiny", [*fsdp, *FP8_DELAYED, "mixed_precision.fp8_recipe=blockwise", "model.ffn_hidden_size=128",
+                                          *ONE_MICROBATCH]
     yield "recompute", "llama_tiny", [*fsdp, *FULL]
     yield "eval", "llama_tiny", [*fsdp, *EVAL]
     yield "three-ranks", "llama_tiny", [*fsdp, *THREE_RANKS, "train.global_batch_size=12"]

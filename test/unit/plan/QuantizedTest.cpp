@@ -16,6 +16,7 @@ Segment &first(Plan &plan) { return plan.roles[0].segments[0]; }
 Segment &second(Plan &plan) { return plan.roles[0].segments[1]; }
 Segment &delayed(Plan &plan) { return plan.roles[0].segments[2]; }
 Segment &fused(Plan &plan) { return plan.roles[0].segments[3]; }
+Segment &blocks(Plan &plan) { return plan.roles[0].segments[4]; }
 
 ValueId named(const Segment &segment, std::string_view name) {
   for (ValueId value = 0; value < segment.values.size(); ++value)
@@ -124,6 +125,26 @@ const Case kCases[] = {
     {"scalesOfTooManyBlocks", Rule::Shape,
      [](Plan &p) { first(p).values[named(first(p), "bs")].type.shape[1] = 2; },
      "'quantize_blocks' needs scales of f32[C/128,R], f32[R/128,C/128] or u8[R,C/32]"},
+    {"scaleOfTheOtherForm", Rule::Scale,
+     [](Plan &p) { blocks(p).ops[1].operands[2] = named(blocks(p), "qs"); },
+     "'matmul_scaled' takes '%t' with the scale '%qs', which no 'quantize' has made with it"},
+    {"formsOfTwoTypes", Rule::Shape,
+     [](Plan &p) { blocks(p).values[named(blocks(p), "q")].type.dtype = DType::F8E4M3; },
+     "both forms of dx in one type"},
+    {"formNotTransposed", Rule::Shape,
+     [](Plan &p) {
+       Type &type = blocks(p).values[named(blocks(p), "yt")].type;
+       std::swap(type.shape[0], type.shape[1]);
+     },
+     "a result of 8 bits in the shape of the transpose"},
+    {"blocksOfGateAndUp", Rule::Shape,
+     [](Plan &p) {
+       p.roles[0].cells[11].type.shape[1] = 120;
+       p.roles[0].cells[12].type.shape[1] = 240;
+       blocks(p).values[named(blocks(p), "dz")].type.shape[1] = 120;
+       blocks(p).values[named(blocks(p), "z")].type.shape[1] = 240;
+     },
+     "rows of dy in whole blocks of 128"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Plans, Quantized, testing::ValuesIn(kCases),

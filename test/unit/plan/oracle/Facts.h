@@ -45,8 +45,9 @@ struct Facts {
   StepPart step = StepPart::None;
   bool hasOwnPart = false; ///< computes what its rank has by its index in the group
   WeightSource weights = WeightSource::None;
-  int8_t scale = -1;      ///< of its results of 8 bits, a result too
-  int8_t otherScale = -1; ///< of the result before it, which has that one instead
+  int8_t scale = -1;         ///< of its results of 8 bits, a result too
+  int8_t otherScale = -1;    ///< of the result before it, which has that one instead
+  bool scalesFollow = false; ///< each of these results has its own scale behind it
 };
 Facts factsOf(OpKind kind);
 

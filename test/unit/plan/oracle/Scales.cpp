@@ -38,6 +38,8 @@ private:
         factor.run != scale.run)
       return false;
     Facts facts = factsOf(factor.op->kind);
+    if (facts.scalesFollow)
+      return scale.result == factor.result + 1;
     bool hasOther = factor.result + 1 == static_cast<uint32_t>(facts.otherScale);
     int8_t result = hasOther ? facts.otherScale : facts.scale;
     return result >= 0 && scale.result == static_cast<uint32_t>(result) &&

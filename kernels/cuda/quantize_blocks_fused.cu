@@ -1,0 +1,361 @@
+// Ops that quantise in blocks of 1 by 128 where a value is made, and transposed: the gradient of
+// swiglu with swiglu again, and rmsnorm again from its statistic; what the CUDA kernels of the ops
+// that they are made of do one after the other, to the bit. Mapping: 256 threads take a tile of 128
+// rows by 128 columns, which has whole blocks along both. Sixteen neighbours make a row of it, with
+// 8 columns each of 8 rows. Rows are quantised as they are made. For the transpose, numbers of 16
+// bits stay in shared memory, in the type in which they would be stored, until the largest of each
+// column is known; others are made again. Limited by memory: operands read once, numbers of 8 bits
+// written once in each form.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/quantize_blocks.cuh"
+#include "kernels/cuda/quantize_sources.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256, kWidth = 128, kChunks = kWidth / kChunk;
+constexpr int kSlices = kThreads / kChunks; ///< of threads, with four rows in each half of a tile
+constexpr int kHalves = kTileRows / (kSlices * kRowsEach);
+constexpr int kWarps = kThreads / kWarp;
+
+/// A chunk as words: two numbers in each of packed chunks, otherwise one.
+template <Mode M> constexpr int kWords = kIsNarrow<M> ? kChunk / 2 : kChunk;
+template <Mode M> __device__ __forceinline__ unsigned wordOf(const Chunk<M> &chunk, int i) {
+  return reinterpret_cast<const unsigned *>(&chunk)[i];
+}
+
+/// Magnitudes are bits without sign, as many in a word as it has numbers.
+template <Mode M> __device__ __forceinline__ unsigned larger(unsigned a, unsigned b) {
+  return kIsNarrow<M> ? __vmaxu2(a, b) : max(a, b);
+}
+template <Mode M> __device__ __forceinline__ unsigned magnitudesOf(unsigned word) {
+  return word & (kIsNarrow<M> ? 0x7fff7fffu : 0x7fffffffu);
+}
+/// As bits of a float.
+template <Mode M> __device__ __forceinline__ unsigned widened(unsigned magnitude) {
+  if (M == Mode::F16)
+    return __float_as_uint(__half2float(__ushort_as_half(static_cast<unsigned short>(magnitude))));
+  return M == Mode::Bf16 ? magnitude << 16 : magnitude;
+}
+
+/// The largest magnitudes of a thread's columns.
+template <Mode M> struct ColumnMost {
+  unsigned words[kWords<M>] = {};
+
+  __device__ __forceinline__ void join(const Chunk<M> &chunk) {
+#pragma unroll
+    for (int i = 0; i < kWords<M>; ++i)
+      words[i] = larger<M>(words[i], magnitudesOf<M>(wordOf<M>(chunk, i)));
+  }
+};
+
+/// The largest magnitudes of a row in two parts.
+template <Mode M> struct RowMost {
+  static constexpr int kCount = kIsNarrow<M> ? 1 : 2;
+  unsigned words[kCount];
+
+  __device__ __forceinline__ RowMost(const Chunk<M> &first, const Chunk<M> &second) {
+    unsigned most[2] = {};
+#pragma unroll
+    for (int i = 0; i < kWords<M>; ++i) {
+      most[0] = larger<M>(most[0], magnitudesOf<M>(wordOf<M>(first, i)));
+      most[1] = larger<M>(most[1], magnitudesOf<M>(wordOf<M>(second, i)));
+    }
+    if constexpr (kIsNarrow<M>)
+      words[0] =
+          __vmaxu2(__byte_perm(most[0], most[1], 0x5410), __byte_perm(most[0], most[1], 0x7632));
+    else
+      words[0] = most[0], words[1] = most[1];
+  }
+  __device__ __forceinline__ unsigned of(int part) const {
+    if constexpr (kIsNarrow<M>)
+      return widened<M>(part == 0 ? words[0] & 0xffffu : words[0] >> 16);
+    else
+      return words[part];
+  }
+};
+
+/// Joins those of a neighbour, to which the other ones go.
+template <Mode M>
+__device__ __forceinline__ void joinNeighbour(RowMost<M> &kept, const RowMost<M> &given,
+                                              int offset) {
+#pragma unroll
+  for (int i = 0; i < RowMost<M>::kCount; ++i)
+    kept.words[i] = larger<M>(kept.words[i], __shfl_xor_sync(0xffffffffu, given.words[i], offset));
+}
+
+// ---- tiles ----
+
+/// Where a part of a matrix goes.
+struct BlockForm {
+  BlockTarget rows;    ///< in blocks along rows, for the first parts of a source
+  int64_t stride;      ///< elements of a row of these
+  BlockTarget columns; ///< transposed
+  int64_t perBand;     ///< scales of columns for 128 rows
+};
+
+template <int kParts> struct BlockForms { BlockForm part[kParts]; };
+
+/// What a block of threads shares. Transposed tiles take the place of numbers that all have read.
+template <Mode M, int kParts> struct Shared {
+  union Part {
+    uint4 kept[kIsNarrow<M> ? kHalves * kRowsEach * kThreads : 1];
+    TurnedTile turned[kWidth / kTileCols];
+  };
+  Part parts[kParts];
+  unsigned largest[kWarps][kParts][kChunks * kWords<M>];
+  alignas(16) float multipliers[kParts][kWidth];
+};
+
+/// Where a thread is in the matrix that is quantised.
+struct BlockPlace {
+  int64_t rows, cols;
+  int64_t firstRow = static_cast<int64_t>(blockIdx.y) * kTileRows;
+  int64_t firstCol = static_cast<int64_t>(blockIdx.x) * kWidth;
+  int chunk = static_cast<int>(threadIdx.x) % kChunks;
+  int slice = static_cast<int>(threadIdx.x) / kChunks;
+  int64_t col = firstCol + chunk * kChunk;
+  int count = static_cast<int>(cols - col < kChunk ? (cols > col ? cols - col : 0) : kChunk);
+
+  /// Of a thread that has some: all where chunks are whole.
+  template <Mode M> __device__ __forceinline__ int countOf() const {
+    return kIsNarrow<M> ? kChunk : count;
+  }
+  __device__ __forceinline__ int group(int half) const { return half * kSlices + slice; }
+  __device__ __forceinline__ int64_t row(int half) const {
+    return firstRow + group(half) * kRowsEach;
+  }
+};
+
+/// Makes four rows of each part; what lies outside of the matrix is 0.
+template <Mode M, typename Source, typename Columns>
+__device__ __forceinline__ void makeRows(const Source &source, const Columns &columns,
+                                         const BlockPlace &at, int half,
+                                         Chunk<M> (&made)[kRowsEach][Source::kParts]) {
+  Chunk<M> read[kRowsEach][Source::kReads];
+  int64_t row = at.row(half);
+#pragma unroll
+  for (int r = 0; r < kRowsEach; ++r)
+#pragma unroll
+    for (int i = 0; i < Source::kReads; ++i)
+      if (row + r < at.rows && at.count > 0) {
+        Spot spot = source.at(i, row + r, at.col);
+        read[r][i] = readChunk<M>(spot.data, spot.index, at.countOf<M>());
+      }
+#pragma unroll
+  for (int r = 0; r < kRowsEach; ++r)
+    if (row + r < at.rows && at.count > 0)
+      source.template make<M>(read[r], row + r, columns, made[r]);
+}
+
+/// Quantises four rows of the first two parts. Of the sixteen threads of a row, each four find the
+/// largest magnitudes of one of these rows, and each of two of them the multiplier of one part.
+template <Mode M, int kParts>
+__device__ __forceinline__ void quantizeRows(const Chunk<M> (&made)[kRowsEach][kParts],
+                                             const BlockForms<kParts> &targets,
+                                             const BlockPlace &at, int64_t first) {
+  static_assert(kChunks == 16 && kRowsEach == 4);
+  auto mostOf = [&](int r) { return RowMost<M>(made[r][0], made[r][1]); };
+  RowMost<M> most[kRowsEach] = {mostOf(0), mostOf(1), mostOf(2), mostOf(3)};
+  bool isSecondHalf = at.chunk & 8, isSecondFour = at.chunk & 4;
+  RowMost<M> two[2] = {isSecondHalf ? most[2] : most[0], isSecondHalf ? most[3] : most[1]};
+  joinNeighbour(two[0], isSecondHalf ? most[0] : most[2], 8);
+  joinNeighbour(two[1], isSecondHalf ? most[1] : most[3], 8);
+  RowMost<M> one = isSecondFour ? two[1] : two[0];
+  joinNeighbour(one, isSecondFour ? two[0] : two[1], 4);
+  joinNeighbour(one, one, 2);
+  joinNeighbour(one, one, 1);
+  int part = at.chunk & 1;
+  int64_t row = first + at.chunk / 4;
+  bool isWriter = (at.chunk & 2) == 0 && row < at.rows;
+  float multiplier = multiplierOfBlock<ScaleBlocks::Rows128>(one.of(part), targets.part[part].rows,
+                                                             blockIdx.x * at.rows + row, isWriter);
+#pragma unroll
+  for (int r = 0; r < kRowsEach; ++r)
+#pragma unroll
+    for (int p = 0; p < 2; ++p) {
+      const BlockForm &to = targets.part[p];
+      float v[kChunk], its = __shfl_sync(0xffffffffu, multiplier, r * 4 + p, kChunks);
+      floatsOf<M>(made[r][p], v);
+      uint2 codes = convert(to.rows.isE5M2, its, v);
+      if (first + r < at.rows && at.count > 0)
+        storeRow<M>(to.rows.q, (first + r) * to.stride + at.col, at.countOf<M>(), codes);
+    }
+}
+
+/// Finds the multipliers of columns from the largest magnitudes of each thread's.
+template <Mode M, int kParts>
+__device__ __forceinline__ void
+findMultipliers(ColumnMost<M> (&most)[kParts], Shared<M, kParts> &shared,
+                const BlockForms<kParts> &targets, const BlockPlace &at) {
+  constexpr int kPerWord = kChunk / kWords<M>, kWordsOfTile = kChunks * kWords<M>;
+  int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+#pragma unroll
+  for (int p = 0; p < kParts; ++p)
+#pragma unroll
+    for (int i = 0; i < kWords<M>; ++i) {
+      unsigned &word = most[p].words[i];
+      word = larger<M>(word, __shfl_xor_sync(0xffffffffu, word, kChunks));
+      if (lane < kChunks)
+        shared.largest[warp][p][at.chunk * kWords<M> + i] = word;
+    }
+  __syncthreads();
+  for (int k = static_cast<int>(threadIdx.x); k < kParts * kWordsOfTile; k += kThreads) {
+    int p = kParts == 1 ? 0 : k / kWordsOfTile, i = k % kWordsOfTile;
+    unsigned word = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w)
+      word = larger<M>(word, shared.largest[w][p][i]);
+    const BlockForm &to = targets.part[p];
+#pragma unroll
+    for (int j = 0; j < kPerWord; ++j) {
+      int64_t col = at.firstCol + i * kPerWord + j;
+      unsigned magnitude = kPerWord == 1 ? word : j == 0 ? word & 0xffffu : word >> 16;
+      shared.multipliers[p][i * kPerWord + j] = multiplierOfBlock<ScaleBlocks::Rows128>(
+          widened<M>(magnitude), to.columns, blockIdx.y * to.perBand + col, col < at.cols);
+    }
+  }
+  __syncthreads();
+}
+
+/// Where a thread keeps a chunk.
+__device__ __forceinline__ int keptAt(int half, int r) {
+  return (half * kRowsEach + r) * kThreads + static_cast<int>(threadIdx.x);
+}
+
+/// Four rows of a part again, as they are kept or from what they are made of.
+template <Mode M, typename Source, typename Columns>
+__device__ __forceinline__ void
+takeRows(const Source &source, const Columns &columns, const Shared<M, Source::kParts> &shared,
+         const BlockPlace &at, int half, int part, Chunk<M> (&rows)[kRowsEach]) {
+  if constexpr (kIsNarrow<M>) {
+#pragma unroll
+    for (int r = 0; r < kRowsEach; ++r)
+      rows[r].words = shared.parts[part].kept[keptAt(half, r)];
+  } else {
+    Chunk<M> made[kRowsEach][Source::kParts];
+    makeRows<M>(source, columns, at, half, made);
+#pragma unroll
+    for (int r = 0; r < kRowsEach; ++r)
+      rows[r] = made[r][part];
+  }
+}
+
+/// Blocks of threads for which a multiprocessor has registers and shared memory.
+template <Mode M, bool kHasRows> constexpr int kResident = !kIsNarrow<M> ? 1 : kHasRows ? 2 : 4;
+
+template <Mode M, typename Source, bool kHasRows>
+__global__ void __launch_bounds__(kThreads, kResident<M, kHasRows>)
+    quantizeBlockTile(const __grid_constant__ Source source,
+                      const __grid_constant__ BlockForms<Source::kParts> targets, int64_t rows,
+                      int64_t cols) {
+  awaitPrevious();
+  constexpr int kParts = Source::kParts;
+  extern __shared__ __align__(16) unsigned char bytes[];
+  auto &shared = *reinterpret_cast<Shared<M, kParts> *>(bytes);
+  const BlockPlace at = {rows, cols};
+  auto columns = source.template columnsOf<M>(at.col, at.count);
+  ColumnMost<M> most[kParts];
+#pragma unroll 1
+  for (int half = 0; half < kHalves; ++half) {
+    Chunk<M> made[kRowsEach][kParts];
+    makeRows<M>(source, columns, at, half, made);
+#pragma unroll
+    for (int r = 0; r < kRowsEach; ++r)
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        if constexpr (kIsNarrow<M>)
+          shared.parts[p].kept[keptAt(half, r)] = made[r][p].words;
+        most[p].join(made[r][p]);
+      }
+    if constexpr (kHasRows)
+      quantizeRows<M>(made, targets, at, at.row(half));
+  }
+  findMultipliers<M>(most, shared, targets, at);
+  constexpr int kUnrolled = kIsNarrow<M> ? 1 : kParts;
+#pragma unroll kUnrolled
+  for (int p = 0; p < kParts; ++p) {
+    const BlockTarget &to = targets.part[p].columns;
+    auto *turned = shared.parts[p].turned;
+    uint2 codes[kHalves][kRowsEach];
+    float multipliers[kChunk];
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      multipliers[j] = shared.multipliers[p][at.chunk * kChunk + j];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      Chunk<M> numbers[kRowsEach];
+      takeRows<M>(source, columns, shared, at, half, p, numbers);
+#pragma unroll
+      for (int r = 0; r < kRowsEach; ++r) {
+        float v[kChunk];
+        floatsOf<M>(numbers[r], v);
+        codes[half][r] = convert(to.isE5M2, multipliers, v);
+      }
+    }
+    __syncthreads(); // all have read what was kept
+    constexpr int kChunksOfTurned = kTileCols / kChunk;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+      turned[at.chunk / kChunksOfTurned].put(at.group(half), at.chunk % kChunksOfTurned,
+                                             codes[half]);
+    __syncthreads();
+#pragma unroll 1
+    for (int tile = 0; tile < kWidth / kTileCols; ++tile)
+      turned[tile].store(to.q, rows, cols, at.firstRow, at.firstCol + tile * kTileCols);
+  }
+}
+
+/// With the first two parts as they lie, too, if kHasRows.
+template <bool kHasRows, typename Source>
+void launch(const Call &call, Mode mode, const Source &source,
+            const BlockForms<Source::kParts> &targets, int64_t rows, int64_t cols) {
+  forMode(mode, [&]<Mode M>() {
+    constexpr size_t kBytes = sizeof(Shared<M, Source::kParts>);
+    auto kernel = quantizeBlockTile<M, Source, kHasRows>;
+    static_cast<void>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(kBytes)));
+    launchKernel(kernel, gridOfTiles(rows, cols, kWidth / kTileCols), kThreads, kBytes,
+                 queueOf(call), source, targets, rows, cols);
+  });
+}
+
+BlockTarget targetOf(const Call &call, int q) {
+  return {static_cast<uint8_t *>(call.out[q].data), call.out[q + 1].data,
+          call.out[q].dtype == DType::F8E5M2};
+}
+
+/// The target whose numbers and scales lie so many further.
+BlockTarget behind(BlockTarget to, int64_t numbers, int64_t scales) {
+  to.q += numbers;
+  to.scales = static_cast<float *>(to.scales) + scales;
+  return to;
+}
+
+void runSwiGluBwd(const Call &call) {
+  const Tensor &dy = call.in[0], &x = call.in[1];
+  int64_t rows = dy.rows(), cols = dy.cols();
+  BlockTarget q = targetOf(call, 0), t = targetOf(call, 2);
+  BlockForm gate = {q, 2 * cols, t, 2 * cols};
+  BlockForm up = {behind(q, cols, cols / kWidth * rows), 2 * cols, behind(t, cols * rows, cols),
+                  2 * cols};
+  BlockForm y = {{}, 0, targetOf(call, 4), cols};
+  launch<true>(call, modeOfQuantised({&dy, &x}, call.out[0], cols), swiGluBwdOf(call),
+               {{gate, up, y}}, rows, cols);
+}
+
+void runRmsNormAgain(const Call &call) {
+  const Tensor &x = call.in[0], &w = call.in[1];
+  launch<false>(call, modeOf({&x, &w}, x.cols()), rmsNormAgainOf(call),
+                {{{{}, 0, targetOf(call, 0), x.cols()}}}, x.rows(), x.cols());
+}
+
+} // namespace
+
+const Kernel kSwiGluBwdQuantizeBlocks = {"swiglu_bwd_quantize_blocks_cuda", runSwiGluBwd,
+                                         acceptsTiles<&host::kSwiGluBwdQuantizeBlocks>};
+const Kernel kRmsNormAgainQuantizeBlocks = {"rmsnorm_again_quantize_blocks_cuda", runRmsNormAgain,
+                                            acceptsTiles<&host::kRmsNormAgainQuantizeBlocks>};
+
+} // namespace shardc::kernels::cuda
