@@ -16,10 +16,9 @@ CHECK is what has to agree:
 import os
 import pathlib
 import random
-import re
-import sys
 import tempfile
 
+import chunks
 from compare_runs import FULL, LONG, STRATEGIES, equal, fsdp2_settings, run_check, strategy_settings
 from hybrid_runs import compare, compare_layouts, with_gradients
 from matrix import name_of, pairwise
@@ -117,25 +116,15 @@ def check_layouts(runner):
 
 
 class InChunks:
-    """Of a runner, with losses in chunks of so many rows: models as small as these are one chunk."""
+    """Of a runner, with losses in chunks of so many rows."""
 
     def __init__(self, runner, rows):
         self.runner, self.rows = runner, rows
 
     def run_plan(self, *settings, options=()):
-        folder = pathlib.Path(self.runner.folder.name)
-        fused, plan = folder / "fused.plan", folder / "chunks.plan"
+        plan = pathlib.Path(self.runner.folder.name) / "chunks.plan"
         compile_plan = ["shardc", "dump-plan", self.runner.recipe, *self.runner.arguments(settings)]
-        every = self.runner.call([*compile_plan, "--print-after-all"])
-        passes = re.findall(r"^// after (\S+)", every, re.MULTILINE)
-        text = self.runner.call([*compile_plan, "--print-after=fuse-loss-head", f"-o{folder / 'whole.plan'}"])
-        text, found = re.subn(r"chunk_rows = \d+", f"chunk_rows = {self.rows}", text.split("\n", 1)[1])
-        if found == 0:
-            sys.exit("no loss is in chunks")
-        fused.write_text(re.sub(r" hash \w+", "", text, count=1))
-        self.runner.call(["shardc-opt", *(f"--{each}" for each in passes[passes.index("fuse-loss-head") + 1:]), fused, "-o", plan])
-        if " = join " not in plan.read_text():
-            sys.exit("no chunks are joined")
+        chunks.write_plan(self.runner.call, compile_plan, self.rows, plan)
         with tempfile.TemporaryDirectory() as empty:
             records = self.runner.metrics(["shardc-run", plan, *options], cwd=empty)
         return [(record["loss"], record["grad_norm"]) for record in records]

@@ -9,7 +9,7 @@
                             schedule (MUTATIONS=n of each plan, 800 in full; PLANS="optim-3 eval": of these; SEED=n).
                             Ends with a table by kind of mutation, and the same as JSON in one line.
 
-The programs shardc, shardc-run, plan-oracle and touched-memory are found on PATH, files go to TMPDIR, and JOBS=n
+The programs shardc, shardc-opt, shardc-run, plan-oracle and touched-memory are found on PATH, files go to TMPDIR, and JOBS=n
 programs run at once (as many as there are cores by default). docs/benchmarks/plan-proof.md has what the full runs gave.
 """
 
@@ -27,6 +27,10 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 DEBUG = HERE.parent.parent.parent / "recipes" / "debug"
+sys.path.insert(0, str(HERE.parent.parent / "e2e" / "Inputs"))
+
+import chunks  # noqa: E402
+
 LONG = os.environ.get("SHARDC_LONG") == "1"
 SEED = os.environ.get("SEED", "11")
 JOBS = int(os.environ.get("JOBS", os.cpu_count()))
@@ -177,8 +181,21 @@ def write_plans(folder, wanted=None, more=()):
     return paths
 
 
+def write_chunked(folder):
+    """Losses of parts of the vocabulary in chunks of rows, of tensor-parallel ranks with all rows and with their own."""
+    tensor = ["model.tensor_model_parallel_size=2"]
+    own_rows = [*tensor, "model.sequence_parallel=true", "model.num_query_groups=2", *STRATEGIES["optim_grads_params"]]
+    for name, settings in (
+            ("tensor-chunks", [*tensor, *EVAL, "cluster.gpus_per_node=2", "train.global_batch_size=2"]),
+            ("tensor-chunks-rows", [*own_rows, "cluster.gpus_per_node=4", *ONE_MICROBATCH])):
+        path = folder / f"{name}.plan"
+        chunks.write_plan(run, ["shardc", "dump-plan", DEBUG / "llama_tiny.recipe", "--overlay", HERE / "small_llama.recipe",
+                                *(f"--set={setting}" for setting in settings)], 4, path)
+        yield path
+
+
 def mutations(folder):
-    plans = write_plans(folder)
+    plans = [*write_plans(folder), *write_chunked(folder)]
     count, orders = (500, 200) if LONG else (3, 4)
     print(run(["plan-oracle", "--mutations", count, "--orders", orders, "--seed", 7, *plans]), end="")
 
