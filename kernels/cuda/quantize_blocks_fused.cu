@@ -2,10 +2,10 @@
 // swiglu with swiglu again, and rmsnorm again from its statistic; what the CUDA kernels of the ops
 // that they are made of do one after the other, to the bit. Mapping: 256 threads take a tile of 128
 // rows by 128 columns, which has whole blocks along both. Sixteen neighbours make a row of it, with
-// 8 columns each of 8 rows. Rows are quantised as they are made. For the transpose, numbers of 16
-// bits stay in shared memory, in the type in which they would be stored, until the largest of each
-// column is known; others are made again. Limited by memory: operands read once, numbers of 8 bits
-// written once in each form.
+// 8 columns each of 8 rows. Operands of 16 bits come to shared memory, all at once, where what is
+// made of them takes their place, in the type in which it would be stored. Rows are quantised as
+// they are made, columns when the largest of each is known. Operands of other types are read twice.
+// Limited by memory: operands read once, numbers of 8 bits written once in each form.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/quantize_blocks.cuh"
@@ -122,31 +122,61 @@ struct BlockPlace {
   template <Mode M> __device__ __forceinline__ int countOf() const {
     return kIsNarrow<M> ? kChunk : count;
   }
+  __device__ __forceinline__ bool has(int half, int r) const {
+    return row(half) + r < rows && count > 0;
+  }
   __device__ __forceinline__ int group(int half) const { return half * kSlices + slice; }
   __device__ __forceinline__ int64_t row(int half) const {
     return firstRow + group(half) * kRowsEach;
   }
 };
 
+/// Where a thread keeps a chunk.
+__device__ __forceinline__ int keptAt(int half, int r) {
+  return (half * kRowsEach + r) * kThreads + static_cast<int>(threadIdx.x);
+}
+
+/// Asks for all chunks that a thread reads, which come to where it keeps what it makes of them.
+template <Mode M, typename Source>
+__device__ __forceinline__ void askForRows(const Source &source, Shared<M, Source::kParts> &shared,
+                                           const BlockPlace &at) {
+  static_assert(Source::kReads <= Source::kParts);
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+    for (int r = 0; r < kRowsEach; ++r)
+#pragma unroll
+      for (int i = 0; i < Source::kReads; ++i)
+        if (at.has(half, r)) {
+          Spot spot = source.at(i, at.row(half) + r, at.col);
+          copyAhead(&shared.parts[i].kept[keptAt(half, r)], chunkOf(spot.data, spot.index));
+        }
+    endCopies();
+  }
+}
+
 /// Makes four rows of each part; what lies outside of the matrix is 0.
 template <Mode M, typename Source, typename Columns>
-__device__ __forceinline__ void makeRows(const Source &source, const Columns &columns,
-                                         const BlockPlace &at, int half,
-                                         Chunk<M> (&made)[kRowsEach][Source::kParts]) {
-  Chunk<M> read[kRowsEach][Source::kReads];
-  int64_t row = at.row(half);
+__device__ __forceinline__ void
+makeRows(const Source &source, const Columns &columns, const Shared<M, Source::kParts> &shared,
+         const BlockPlace &at, int half, Chunk<M> (&made)[kRowsEach][Source::kParts]) {
 #pragma unroll
-  for (int r = 0; r < kRowsEach; ++r)
+  for (int r = 0; r < kRowsEach; ++r) {
+    if (!at.has(half, r))
+      continue;
+    int64_t row = at.row(half) + r;
+    Chunk<M> read[Source::kReads];
 #pragma unroll
-    for (int i = 0; i < Source::kReads; ++i)
-      if (row + r < at.rows && at.count > 0) {
-        Spot spot = source.at(i, row + r, at.col);
-        read[r][i] = readChunk<M>(spot.data, spot.index, at.countOf<M>());
+    for (int i = 0; i < Source::kReads; ++i) {
+      if constexpr (kIsNarrow<M>) {
+        read[i].words = shared.parts[i].kept[keptAt(half, r)];
+      } else {
+        Spot spot = source.at(i, row, at.col);
+        read[i] = readChunk<M>(spot.data, spot.index, at.count);
       }
-#pragma unroll
-  for (int r = 0; r < kRowsEach; ++r)
-    if (row + r < at.rows && at.count > 0)
-      source.template make<M>(read[r], row + r, columns, made[r]);
+    }
+    source.template make<M>(read, row, columns, made[r]);
+  }
 }
 
 /// Quantises four rows of the first two parts. Of the sixteen threads of a row, each four find the
@@ -154,7 +184,7 @@ __device__ __forceinline__ void makeRows(const Source &source, const Columns &co
 template <Mode M, int kParts>
 __device__ __forceinline__ void quantizeRows(const Chunk<M> (&made)[kRowsEach][kParts],
                                              const BlockForms<kParts> &targets,
-                                             const BlockPlace &at, int64_t first) {
+                                             const BlockPlace &at, int half) {
   static_assert(kChunks == 16 && kRowsEach == 4);
   auto mostOf = [&](int r) { return RowMost<M>(made[r][0], made[r][1]); };
   RowMost<M> most[kRowsEach] = {mostOf(0), mostOf(1), mostOf(2), mostOf(3)};
@@ -167,7 +197,7 @@ __device__ __forceinline__ void quantizeRows(const Chunk<M> (&made)[kRowsEach][k
   joinNeighbour(one, one, 2);
   joinNeighbour(one, one, 1);
   int part = at.chunk & 1;
-  int64_t row = first + at.chunk / 4;
+  int64_t first = at.row(half), row = first + at.chunk / 4;
   bool isWriter = (at.chunk & 2) == 0 && row < at.rows;
   float multiplier = multiplierOfBlock<ScaleBlocks::Rows128>(one.of(part), targets.part[part].rows,
                                                              blockIdx.x * at.rows + row, isWriter);
@@ -179,7 +209,7 @@ __device__ __forceinline__ void quantizeRows(const Chunk<M> (&made)[kRowsEach][k
       float v[kChunk], its = __shfl_sync(0xffffffffu, multiplier, r * 4 + p, kChunks);
       floatsOf<M>(made[r][p], v);
       uint2 codes = convert(to.rows.isE5M2, its, v);
-      if (first + r < at.rows && at.count > 0)
+      if (at.has(half, r))
         storeRow<M>(to.rows.q, (first + r) * to.stride + at.col, at.countOf<M>(), codes);
     }
 }
@@ -219,11 +249,6 @@ findMultipliers(ColumnMost<M> (&most)[kParts], Shared<M, kParts> &shared,
   __syncthreads();
 }
 
-/// Where a thread keeps a chunk.
-__device__ __forceinline__ int keptAt(int half, int r) {
-  return (half * kRowsEach + r) * kThreads + static_cast<int>(threadIdx.x);
-}
-
 /// Four rows of a part again, as they are kept or from what they are made of.
 template <Mode M, typename Source, typename Columns>
 __device__ __forceinline__ void
@@ -235,7 +260,7 @@ takeRows(const Source &source, const Columns &columns, const Shared<M, Source::k
       rows[r].words = shared.parts[part].kept[keptAt(half, r)];
   } else {
     Chunk<M> made[kRowsEach][Source::kParts];
-    makeRows<M>(source, columns, at, half, made);
+    makeRows<M>(source, columns, shared, at, half, made);
 #pragma unroll
     for (int r = 0; r < kRowsEach; ++r)
       rows[r] = made[r][part];
@@ -255,12 +280,16 @@ __global__ void __launch_bounds__(kThreads, kResident<M, kHasRows>)
   extern __shared__ __align__(16) unsigned char bytes[];
   auto &shared = *reinterpret_cast<Shared<M, kParts> *>(bytes);
   const BlockPlace at = {rows, cols};
+  if constexpr (kIsNarrow<M>)
+    askForRows<M>(source, shared, at);
   auto columns = source.template columnsOf<M>(at.col, at.count);
   ColumnMost<M> most[kParts];
 #pragma unroll 1
   for (int half = 0; half < kHalves; ++half) {
+    if constexpr (kIsNarrow<M>)
+      half == 0 ? waitForCopies<kHalves - 1>() : waitForCopies<0>();
     Chunk<M> made[kRowsEach][kParts];
-    makeRows<M>(source, columns, at, half, made);
+    makeRows<M>(source, columns, shared, at, half, made);
 #pragma unroll
     for (int r = 0; r < kRowsEach; ++r)
 #pragma unroll
@@ -270,7 +299,7 @@ __global__ void __launch_bounds__(kThreads, kResident<M, kHasRows>)
         most[p].join(made[r][p]);
       }
     if constexpr (kHasRows)
-      quantizeRows<M>(made, targets, at, at.row(half));
+      quantizeRows<M>(made, targets, at, half);
   }
   findMultipliers<M>(most, shared, targets, at);
   constexpr int kUnrolled = kIsNarrow<M> ? 1 : kParts;
