@@ -2,7 +2,8 @@
 // written and read in 16 bits, if nothing else reads them.
 //
 // Delayed: scales are known before, so the op that makes a value quantises it too. A norm's kernel
-// has whole rows, which it cannot turn, so it is fused where products take it as it lies.
+// has whole rows, which it cannot turn: where products also take it turned, another op turns the
+// numbers of 8 bits.
 // Blockwise: likewise with the scales of blocks, which lie along rows and, for transposed forms,
 // columns. Tiles of 128 by 128 have both. Those of swiglu's gradient have to lie in its gate or in
 // its up, so each has to be of whole blocks.
@@ -42,6 +43,28 @@ bool quantizes(const Op &op) {
          op.kind == OpKind::QuantizeDelayed;
 }
 
+/// What a norm becomes.
+struct NormForms {
+  OpKind norm;
+  bool adds; ///< takes the terms of a sum, and gives the sum
+  OpKind delayed, amax, again, blocks;
+};
+
+constexpr NormForms kNormForms[] = {
+    {OpKind::RmsNorm, false, OpKind::RmsNormQuantizeDelayed, OpKind::RmsNormAmax,
+     OpKind::RmsNormAgainQuantize, OpKind::RmsNormQuantizeBlocks},
+    {OpKind::AddRmsNorm, true, OpKind::AddRmsNormQuantizeDelayed, OpKind::AddRmsNormAmax,
+     OpKind::RmsNormAgainQuantize, OpKind::AddRmsNormQuantizeBlocks},
+    {OpKind::LayerNorm, false, OpKind::LayerNormQuantizeDelayed, OpKind::LayerNormAmax,
+     OpKind::LayerNormAgainQuantize, OpKind::LayerNormQuantizeBlocks},
+    {OpKind::AddLayerNorm, true, OpKind::AddLayerNormQuantizeDelayed, OpKind::AddLayerNormAmax,
+     OpKind::LayerNormAgainQuantize, OpKind::AddLayerNormQuantizeBlocks}};
+
+const NormForms *formsOf(OpKind kind) {
+  const auto *found = std::ranges::find(kNormForms, kind, &NormForms::norm);
+  return found == std::end(kNormForms) ? nullptr : found;
+}
+
 /// All that reads a value: the op that quantises it, and by the recipe tensorwise those that find
 /// its largest magnitude.
 struct Readers {
@@ -74,8 +97,8 @@ public:
 
   void run() {
     for (Op &op : segment_.ops) {
-      if (op.kind == OpKind::RmsNorm || op.kind == OpKind::AddRmsNorm)
-        fuseNorm(op);
+      if (const NormForms *forms = formsOf(op.kind))
+        fuseNorm(op, *forms);
       else if (op.kind == OpKind::SwiGlu)
         fuseSwiGlu(op);
       else if (op.kind == OpKind::SwiGluBwd && op.results.size() == 2)
@@ -159,38 +182,59 @@ private:
   }
 
   /// Lets the op quantise too: with the results of the other op, which goes, in front of its own.
-  void join(Op &op, OpKind kind, const Op &quantizer, std::vector<ValueId> own) {
+  void join(Op &op, OpKind kind, const Op &quantizer, const std::vector<ValueId> &own) {
+    take(op, kind, quantizer, own);
+    remove(&quantizer);
+  }
+
+  void take(Op &op, OpKind kind, const Op &quantizer, const std::vector<ValueId> &own) {
+    hasFused_ = true;
     op.kind = kind;
     op.operands.insert(op.operands.end(), quantizer.operands.begin() + 1, quantizer.operands.end());
     op.results = quantizer.results;
     op.results.insert(op.results.end(), own.begin(), own.end());
     for (Key key : {Key::transposed, Key::slot})
       op.set(key, quantizer.getInt(key));
-    remove(&quantizer);
+  }
+
+  /// The same with results that are not turned: the other op turns them, if that is asked for.
+  void joinRows(Op &op, OpKind kind, Op &quantizer, bool hasBothForms,
+                const std::vector<ValueId> &own) {
+    if (!hasBothForms)
+      return join(op, kind, quantizer, own);
+    ValueId turned = quantizer.results.back();
+    quantizer.results.pop_back();
+    take(op, kind, quantizer, own);
+    quantizer.kind = OpKind::Transpose;
+    quantizer.operands = {op.results[0]};
+    quantizer.results = {turned};
+    quantizer.attrs.clear();
+    quantizer.set(Key::outer, typeOf(turned).shape[1]);
+    quantizer.set(Key::inner, typeOf(turned).shape[0]);
   }
 
   // ---- norms ----
 
-  void fuseNorm(Op &norm) {
-    bool adds = norm.kind == OpKind::AddRmsNorm;
-    ValueId x = adds ? norm.results[0] : norm.operands[0];
-    ValueId y = norm.results[adds ? 1 : 0], rstd = norm.results.back();
+  /// Operands are x, or the terms of the sum, and the vectors; results the sum, y and statistics.
+  void fuseNorm(Op &norm, const NormForms &forms) {
+    std::vector<ValueId> own = norm.results;
+    ValueId x = forms.adds ? own[0] : norm.operands[0], y = own[forms.adds];
+    own.erase(own.begin() + forms.adds);
     Readers readers = readersOf(norm, y, x);
-    std::vector<ValueId> own = adds ? std::vector<ValueId>{x, rstd} : std::vector<ValueId>{rstd};
     if (readers.isTensorwise()) {
-      Op &quantizer = *readers.quantizer;
-      magnitudes_[rstd] = quantizer.operands[1];
-      quantizeAgain(quantizer, OpKind::RmsNormAgainQuantize, {x, norm.operands.back(), rstd}, norm);
-      norm.kind = adds ? OpKind::AddRmsNormAmax : OpKind::RmsNormAmax;
+      std::vector<ValueId> from = {x};
+      from.insert(from.end(), norm.operands.begin() + 1 + forms.adds, norm.operands.end());
+      from.insert(from.end(), own.begin() + forms.adds, own.end());
+      magnitudes_[own.back()] = readers.quantizer->operands[1];
+      quantizeAgain(*readers.quantizer, forms.again, from, norm);
+      norm.kind = forms.amax;
       norm.results = own;
       norm.results.push_back(readers.amax->results[0]);
       remove(readers.amax);
-    } else if (hasPlainRows(readers) && readers.isBy(OpKind::QuantizeDelayed)) {
-      join(norm, adds ? OpKind::AddRmsNormQuantizeDelayed : OpKind::RmsNormQuantizeDelayed,
-           *readers.quantizer, own);
+    } else if (readers.isBy(OpKind::QuantizeDelayed) && !readers.isTransposed()) {
+      joinRows(norm, forms.delayed, *readers.quantizer, readers.hasBothForms(), own);
     } else if (hasPlainRows(readers) && hasRowBlocks(*readers.quantizer)) {
-      join(norm, adds ? OpKind::AddRmsNormQuantizeBlocks : OpKind::RmsNormQuantizeBlocks,
-           *readers.quantizer, own);
+      join(norm, forms.blocks, *readers.quantizer, own);
     }
   }
   static bool hasPlainRows(const Readers &readers) {

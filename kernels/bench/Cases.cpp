@@ -227,31 +227,33 @@ void makeQuantizeDelayed(Builder &b) {
   b.to(DType::F8E4M3, {m.ffn, m.rows()});
 }
 
-/// The operands of rmsnorm, or add_rmsnorm, and later its results but for y.
-template <bool kAdds> void takeNorm(Builder &b) {
+/// The operands of a norm, and later its results but for y.
+template <bool kCentered, bool kAdds> void takeNorm(Builder &b) {
   const Model &m = b.model;
   for (int i = 0; i < (kAdds ? 2 : 1); ++i)
     b.data({m.rows(), m.hidden()});
-  b.data({m.hidden()});
+  for (int i = 0; i < (kCentered ? 2 : 1); ++i)
+    b.data({m.hidden()});
   b.attrs().eps = 1e-5;
 }
-template <bool kAdds> void giveNorm(Builder &b) {
+template <bool kCentered, bool kAdds> void giveNorm(Builder &b) {
   const Model &m = b.model;
   if (kAdds)
     b.toData({m.rows(), m.hidden()});
-  b.toFloats({m.rows()});
+  for (int i = 0; i < (kCentered ? 2 : 1); ++i)
+    b.toFloats({m.rows()});
 }
 
-template <bool kAdds> void makeNormQuantizeDelayed(Builder &b) {
+template <bool kCentered, bool kAdds> void makeNormQuantizeDelayed(Builder &b) {
   const Model &m = b.model;
-  takeNorm<kAdds>(b);
+  takeNorm<kCentered, kAdds>(b);
   b.ones({8}).ones({8}).to(DType::F8E4M3, {m.rows(), m.hidden()}).toFloats({1});
-  giveNorm<kAdds>(b.update(kAdds ? 4 : 3));
+  giveNorm<kCentered, kAdds>(b.update(3 + int{kCentered} + int{kAdds}));
 }
 
-template <bool kAdds> void makeNormAmax(Builder &b) {
-  takeNorm<kAdds>(b);
-  giveNorm<kAdds>(b);
+template <bool kCentered, bool kAdds> void makeNormAmax(Builder &b) {
+  takeNorm<kCentered, kAdds>(b);
+  giveNorm<kCentered, kAdds>(b);
   b.toFloats({1});
 }
 
@@ -261,11 +263,11 @@ void giveBlocks(Builder &b, int64_t rows, int64_t cols) {
   b.to(DType::F8E4M3, {rows, cols}).toFloats({scales.rows, scales.cols});
 }
 
-template <bool kAdds> void makeNormQuantizeBlocks(Builder &b) {
+template <bool kCentered, bool kAdds> void makeNormQuantizeBlocks(Builder &b) {
   const Model &m = b.model;
-  takeNorm<kAdds>(b);
+  takeNorm<kCentered, kAdds>(b);
   giveBlocks(b, m.rows(), m.hidden());
-  giveNorm<kAdds>(b);
+  giveNorm<kCentered, kAdds>(b);
 }
 
 /// With magnitudes that are expected and seen if kDelayed, otherwise with one.
@@ -282,6 +284,14 @@ template <bool kDelayed> void makeRmsNormAgainQuantize(Builder &b) {
   b.to(DType::F8E4M3, {m.rows(), m.hidden()}).toFloats({1});
   if (kDelayed)
     b.update(4);
+  b.to(DType::F8E4M3, {m.hidden(), m.rows()});
+}
+
+void makeLayerNormAgainQuantize(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.hidden()}).data({m.hidden()}).data({m.hidden()});
+  b.ones({m.rows()}).ones({m.rows()}).ones({8});
+  b.to(DType::F8E4M3, {m.rows(), m.hidden()}).toFloats({1});
   b.to(DType::F8E4M3, {m.hidden(), m.rows()});
 }
 
@@ -391,15 +401,11 @@ void makeSwiGluBwd(Builder &b) {
 /// rmsnorm and layernorm, their fusions with an add, and their gradients.
 template <bool kCentered, bool kAdds> void makeNorm(Builder &b) {
   const Model &m = b.model;
-  for (int i = 0; i < (kAdds ? 2 : 1); ++i)
-    b.data({m.rows(), m.hidden()});
-  for (int i = 0; i < (kCentered ? 2 : 1); ++i)
-    b.data({m.hidden()});
+  takeNorm<kCentered, kAdds>(b);
   for (int i = 0; i < (kAdds ? 2 : 1); ++i)
     b.toData({m.rows(), m.hidden()});
   for (int i = 0; i < (kCentered ? 2 : 1); ++i)
     b.toFloats({m.rows()});
-  b.attrs().eps = 1e-5;
 }
 
 template <bool kCentered> void makeNormBwd(Builder &b) {
@@ -669,20 +675,27 @@ constexpr Maker kMakers[] = {
     {"quantize", makeQuantize},
     {"quantize_blocks", makeQuantizeBlocks},
     {"quantize_delayed", makeQuantizeDelayed},
-    {"rmsnorm_quantize_delayed", makeNormQuantizeDelayed<false>},
-    {"add_rmsnorm_quantize_delayed", makeNormQuantizeDelayed<true>},
+    {"rmsnorm_quantize_delayed", makeNormQuantizeDelayed<false, false>},
+    {"add_rmsnorm_quantize_delayed", makeNormQuantizeDelayed<false, true>},
+    {"layernorm_quantize_delayed", makeNormQuantizeDelayed<true, false>},
+    {"add_layernorm_quantize_delayed", makeNormQuantizeDelayed<true, true>},
     {"rmsnorm_again_quantize_delayed", makeRmsNormAgainQuantize<true>},
     {"swiglu_quantize_delayed", makeSwiGluQuantize<true>},
     {"swiglu_bwd_quantize_delayed", makeSwiGluBwdQuantize<true>},
-    {"rmsnorm_amax", makeNormAmax<false>},
-    {"add_rmsnorm_amax", makeNormAmax<true>},
+    {"rmsnorm_amax", makeNormAmax<false, false>},
+    {"add_rmsnorm_amax", makeNormAmax<false, true>},
+    {"layernorm_amax", makeNormAmax<true, false>},
+    {"add_layernorm_amax", makeNormAmax<true, true>},
     {"rmsnorm_again_quantize", makeRmsNormAgainQuantize<false>},
+    {"layernorm_again_quantize", makeLayerNormAgainQuantize},
     {"swiglu_amax", makeSwiGluAmax},
     {"swiglu_quantize", makeSwiGluQuantize<false>},
     {"swiglu_bwd_amax", makeSwiGluBwdAmax},
     {"swiglu_bwd_quantize", makeSwiGluBwdQuantize<false>},
-    {"rmsnorm_quantize_blocks", makeNormQuantizeBlocks<false>},
-    {"add_rmsnorm_quantize_blocks", makeNormQuantizeBlocks<true>},
+    {"rmsnorm_quantize_blocks", makeNormQuantizeBlocks<false, false>},
+    {"add_rmsnorm_quantize_blocks", makeNormQuantizeBlocks<false, true>},
+    {"layernorm_quantize_blocks", makeNormQuantizeBlocks<true, false>},
+    {"add_layernorm_quantize_blocks", makeNormQuantizeBlocks<true, true>},
     {"rmsnorm_again_quantize_blocks", makeRmsNormAgainQuantizeBlocks},
     {"swiglu_quantize_blocks", makeSwiGluQuantizeBlocks},
     {"swiglu_bwd_quantize_blocks", makeSwiGluBwdQuantizeBlocks},

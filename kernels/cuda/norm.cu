@@ -345,37 +345,42 @@ template <bool kCentered, bool kAdd> void runNorm(const Call &call) {
       modeOf({&a, &call.in[kAdd ? 1 : 0], &call.out[0], &w, &in[kCentered ? 2 : 1], &y}, a.cols()));
 }
 
-/// rmsnorm of operands x w or a b w that does not store y. From result `first` on it has the sum,
-/// if kAdd, and rstd; p says what becomes of y.
-template <bool kAdd, Form kForm> void runUnstored(const Call &call, Forward &p, int first) {
-  const Tensor &a = call.in[0], &w = call.in[kAdd ? 2 : 1], &stored = kAdd ? call.out[first] : a;
+/// A norm of operands [x or a b] w [bias] that does not store y. From result `first` on it has the
+/// sum, if kAdd, [mean] and rstd; p says what becomes of y.
+template <bool kCentered, bool kAdd, Form kForm>
+void runUnstored(const Call &call, Forward &p, int first) {
+  const Tensor *in = call.in + (kAdd ? 1 : 0), *out = call.out + first + (kAdd ? 1 : 0);
+  const Tensor &a = call.in[0], &w = in[1], &bias = in[kCentered ? 2 : 1];
+  const Tensor &stored = kAdd ? call.out[first] : a;
   p.w = dataOf(w), p.y = dataOf(stored), p.sum = dataOf(stored);
-  p.rstd = static_cast<float *>(call.out[first + (kAdd ? 1 : 0)].data);
-  std::initializer_list<const Tensor *> data = {&a, &call.in[kAdd ? 1 : 0], &w, &stored};
-  launchNorm<false, kAdd, kForm>(call, p,
-                                 kForm == Form::LookedAt
-                                     ? modeOf(data, a.cols())
-                                     : modeOfQuantised(data, call.out[0], a.cols()));
+  if (kCentered)
+    p.bias = dataOf(bias), p.mean = static_cast<float *>(out[0].data);
+  p.rstd = static_cast<float *>(out[kCentered ? 1 : 0].data);
+  std::initializer_list<const Tensor *> data = {&a, &in[0], &w, &bias, &stored};
+  launchNorm<kCentered, kAdd, kForm>(call, p,
+                                     kForm == Form::LookedAt
+                                         ? modeOf(data, a.cols())
+                                         : modeOfQuantised(data, call.out[0], a.cols()));
 }
 
-template <bool kAdd> void runQuantizeDelayed(const Call &call) {
+template <bool kCentered, bool kAdd> void runQuantizeDelayed(const Call &call) {
   Forward p = {};
-  p.to = targetOfDelayed(call, kAdd ? 3 : 2, kResultsMax);
+  p.to = targetOfDelayed(call, 2 + int{kCentered} + int{kAdd}, kResultsMax);
   p.largest = p.to.seen;
-  runUnstored<kAdd, Form::Quantised>(call, p, 3);
+  runUnstored<kCentered, kAdd, Form::Quantised>(call, p, 3);
 }
 
-template <bool kAdd> void runQuantizeBlocks(const Call &call) {
+template <bool kCentered, bool kAdd> void runQuantizeBlocks(const Call &call) {
   const Tensor &q = call.out[0];
   Forward p = {};
   p.blocks = {static_cast<uint8_t *>(q.data), call.out[1].data, q.dtype == DType::F8E5M2};
-  runUnstored<kAdd, Form::Blocks>(call, p, 2);
+  runUnstored<kCentered, kAdd, Form::Blocks>(call, p, 2);
 }
 
-template <bool kAdd> void runAmax(const Call &call) {
+template <bool kCentered, bool kAdd> void runAmax(const Call &call) {
   Forward p = {};
-  p.largest = clearLargest(call, kAdd ? 2 : 1);
-  runUnstored<kAdd, Form::LookedAt>(call, p, 0);
+  p.largest = clearLargest(call, 1 + int{kCentered} + int{kAdd});
+  runUnstored<kCentered, kAdd, Form::LookedAt>(call, p, 0);
 }
 
 } // namespace
@@ -383,19 +388,38 @@ template <bool kAdd> void runAmax(const Call &call) {
 const Kernel kRmsNorm = {"rmsnorm_cuda", runNorm<false, false>, acceptsAs<&host::kRmsNorm>};
 const Kernel kAddRmsNorm = {"add_rmsnorm_cuda", runNorm<false, true>,
                             acceptsAs<&host::kAddRmsNorm>};
-const Kernel kRmsNormQuantizeDelayed = {"rmsnorm_quantize_delayed_cuda", runQuantizeDelayed<false>,
+const Kernel kRmsNormQuantizeDelayed = {"rmsnorm_quantize_delayed_cuda",
+                                        runQuantizeDelayed<false, false>,
                                         acceptsAs<&host::kRmsNormQuantizeDelayed>};
 const Kernel kAddRmsNormQuantizeDelayed = {"add_rmsnorm_quantize_delayed_cuda",
-                                           runQuantizeDelayed<true>,
+                                           runQuantizeDelayed<false, true>,
                                            acceptsAs<&host::kAddRmsNormQuantizeDelayed>};
-const Kernel kRmsNormQuantizeBlocks = {"rmsnorm_quantize_blocks_cuda", runQuantizeBlocks<false>,
+const Kernel kRmsNormQuantizeBlocks = {"rmsnorm_quantize_blocks_cuda",
+                                       runQuantizeBlocks<false, false>,
                                        acceptsAs<&host::kRmsNormQuantizeBlocks>};
 const Kernel kAddRmsNormQuantizeBlocks = {"add_rmsnorm_quantize_blocks_cuda",
-                                          runQuantizeBlocks<true>,
+                                          runQuantizeBlocks<false, true>,
                                           acceptsAs<&host::kAddRmsNormQuantizeBlocks>};
-const Kernel kRmsNormAmax = {"rmsnorm_amax_cuda", runAmax<false>, acceptsAs<&host::kRmsNormAmax>};
-const Kernel kAddRmsNormAmax = {"add_rmsnorm_amax_cuda", runAmax<true>,
+const Kernel kRmsNormAmax = {"rmsnorm_amax_cuda", runAmax<false, false>,
+                             acceptsAs<&host::kRmsNormAmax>};
+const Kernel kAddRmsNormAmax = {"add_rmsnorm_amax_cuda", runAmax<false, true>,
                                 acceptsAs<&host::kAddRmsNormAmax>};
+const Kernel kLayerNormQuantizeDelayed = {"layernorm_quantize_delayed_cuda",
+                                          runQuantizeDelayed<true, false>,
+                                          acceptsAs<&host::kLayerNormQuantizeDelayed>};
+const Kernel kAddLayerNormQuantizeDelayed = {"add_layernorm_quantize_delayed_cuda",
+                                             runQuantizeDelayed<true, true>,
+                                             acceptsAs<&host::kAddLayerNormQuantizeDelayed>};
+const Kernel kLayerNormQuantizeBlocks = {"layernorm_quantize_blocks_cuda",
+                                         runQuantizeBlocks<true, false>,
+                                         acceptsAs<&host::kLayerNormQuantizeBlocks>};
+const Kernel kAddLayerNormQuantizeBlocks = {"add_layernorm_quantize_blocks_cuda",
+                                            runQuantizeBlocks<true, true>,
+                                            acceptsAs<&host::kAddLayerNormQuantizeBlocks>};
+const Kernel kLayerNormAmax = {"layernorm_amax_cuda", runAmax<true, false>,
+                               acceptsAs<&host::kLayerNormAmax>};
+const Kernel kAddLayerNormAmax = {"add_layernorm_amax_cuda", runAmax<true, true>,
+                                  acceptsAs<&host::kAddLayerNormAmax>};
 const Kernel kLayerNorm = {"layernorm_cuda", runNorm<true, false>, acceptsAs<&host::kLayerNorm>};
 const Kernel kAddLayerNorm = {"add_layernorm_cuda", runNorm<true, true>,
                               acceptsAs<&host::kAddLayerNorm>};

@@ -376,7 +376,7 @@ void runSwiGluBwd(const Call &call) {
 
 void runRmsNormAgain(const Call &call) {
   const Tensor &x = call.in[0], &w = call.in[1];
-  launch<false>(call, modeOf({&x, &w}, x.cols()), rmsNormAgainOf(call),
+  launch<false>(call, modeOf({&x, &w}, x.cols()), normAgainOf<false>(call),
                 {{{{}, 0, targetOf(call, 0), x.cols()}}}, x.rows(), x.cols());
 }
 

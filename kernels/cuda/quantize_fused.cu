@@ -1,6 +1,6 @@
-// Ops that quantise where a value is made: swiglu, its gradient with swiglu again, and rmsnorm
-// again from its statistic; what the CUDA kernels of the ops that they are made of do one after the
-// other, to the bit. (rmsnorm itself is in norm.cu.) Mapping: tiles as of quantize
+// Ops that quantise where a value is made: swiglu, its gradient with swiglu again, and norms
+// again from their statistics; what the CUDA kernels of the ops that they are made of do one after
+// the other, to the bit. (Norms themselves are in norm.cu.) Mapping: tiles as of quantize
 // (quantize_tiles.cuh), whose numbers come from the formula instead of memory. Limited by memory:
 // operands read once, numbers of 8 bits written once in each form.
 #include "kernels/cuda/Accepts.h"
@@ -59,8 +59,14 @@ void runSwiGluBwdAmax(const Call &call) {
 template <Target (*kTargetOf)(const Call &, int, int), int kCopy>
 void runRmsNormAgain(const Call &call) {
   const Tensor &x = call.in[0], &w = call.in[1];
-  launchTiles(call, modeOfQuantised({&x, &w}, call.out[0], x.cols()), rmsNormAgainOf(call),
+  launchTiles(call, modeOfQuantised({&x, &w}, call.out[0], x.cols()), normAgainOf<false>(call),
               {{{kTargetOf(call, 3, kCopy)}}}, x.rows(), x.cols());
+}
+
+void runLayerNormAgain(const Call &call) {
+  const Tensor &x = call.in[0], &w = call.in[1], &bias = call.in[2];
+  launchTiles(call, modeOfQuantised({&x, &w, &bias}, call.out[0], x.cols()),
+              normAgainOf<true>(call), {{{targetOf(call, 5, 2)}}}, x.rows(), x.cols());
 }
 
 } // namespace
@@ -82,5 +88,7 @@ const Kernel kRmsNormAgainQuantizeDelayed = {"rmsnorm_again_quantize_delayed_cud
                                              acceptsTiles<&host::kRmsNormAgainQuantizeDelayed>};
 const Kernel kRmsNormAgainQuantize = {"rmsnorm_again_quantize_cuda", runRmsNormAgain<targetOf, 2>,
                                       acceptsTiles<&host::kRmsNormAgainQuantize>};
+const Kernel kLayerNormAgainQuantize = {"layernorm_again_quantize_cuda", runLayerNormAgain,
+                                        acceptsTiles<&host::kLayerNormAgainQuantize>};
 
 } // namespace shardc::kernels::cuda

@@ -92,45 +92,57 @@ inline SwiGluBwdSource swiGluBwdOf(const Call &call) {
   return {dataOf(dy), dataOf(x), dy.cols()};
 }
 
-/// rmsnorm made again from its statistic.
-struct RmsNormAgainSource {
+/// A norm made again from its statistics.
+template <bool kCentered> struct NormAgainSource {
   static constexpr int kReads = 1, kParts = 1;
-  Data x, w;
-  const float *rstd;
+  Data x, w, bias;
+  const float *mean, *rstd; ///< bias and mean if kCentered
   int64_t cols;
   float plus;
 
-  struct Weights {
-    float v[kChunk];
+  struct Columns {
+    float w[kChunk], bias[kChunk];
   };
 
   __device__ __forceinline__ Spot at(int, int64_t row, int64_t c) const {
     return {x, row * cols + c};
   }
-  template <Mode M> __device__ __forceinline__ Weights columnsOf(int64_t c, int n) const {
-    Weights weights;
-    floatsOf<M>(readChunk<M>(w, c, n), weights.v);
+  template <Mode M> __device__ __forceinline__ Columns columnsOf(int64_t c, int n) const {
+    Columns columns;
+    floatsOf<M>(readChunk<M>(w, c, n), columns.w);
 #pragma unroll
-    for (float &v : weights.v)
+    for (float &v : columns.w)
       v += plus;
-    return weights;
+    if constexpr (kCentered)
+      floatsOf<M>(readChunk<M>(bias, c, n), columns.bias);
+    return columns;
   }
   template <Mode M>
   __device__ __forceinline__ void make(const Chunk<M> (&read)[kReads], int64_t row,
-                                       const Weights &weights, Chunk<M> (&made)[kParts]) const {
-    float y[kChunk], scale = __ldg(rstd + row);
+                                       const Columns &columns, Chunk<M> (&made)[kParts]) const {
+    float y[kChunk], center = 0, scale = __ldg(rstd + row);
+    if constexpr (kCentered)
+      center = __ldg(mean + row);
     floatsOf<M>(read[0], y);
 #pragma unroll
-    for (int j = 0; j < kChunk; ++j)
-      y[j] = y[j] * scale * weights.v[j];
+    for (int j = 0; j < kChunk; ++j) {
+      y[j] = (y[j] - center) * scale * columns.w[j];
+      if constexpr (kCentered)
+        y[j] += columns.bias[j];
+    }
     made[0] = roundedChunk<M>(x, y);
   }
 };
 
-inline RmsNormAgainSource rmsNormAgainOf(const Call &call) {
-  const Tensor &x = call.in[0], &w = call.in[1];
-  return {dataOf(x), dataOf(w), static_cast<const float *>(call.in[2].data), x.cols(),
-          call.attrs.zero_centered ? 1.0f : 0.0f};
+/// Of operands x w [bias mean] rstd.
+template <bool kCentered> NormAgainSource<kCentered> normAgainOf(const Call &call) {
+  NormAgainSource<kCentered> source = {};
+  source.x = dataOf(call.in[0]), source.w = dataOf(call.in[1]), source.cols = call.in[0].cols();
+  if (kCentered)
+    source.bias = dataOf(call.in[2]), source.mean = static_cast<const float *>(call.in[3].data);
+  source.rstd = static_cast<const float *>(call.in[kCentered ? 4 : 2].data);
+  source.plus = call.attrs.zero_centered ? 1.0f : 0.0f;
+  return source;
 }
 
 } // namespace shardc::kernels::cuda

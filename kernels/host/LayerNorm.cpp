@@ -1,8 +1,9 @@
 // layernorm over the last dimension, in two passes: mean, then rstd = 1/sqrt(mean((x-mean)²) +
 // eps); y = (x - mean)·rstd·w + bias (w + 1 if zero_centered). Data are f32, bf16 or f16 each, mean
 // and rstd f32; sums over a row and over rows are fp64. add_layernorm normalises the sum as it is
-// stored. Backward, with g = dy·w and h = (x - mean)·rstd: dx = rstd·(g - mean(g) - h·mean(g·h)) +
-// dres; dw = sum of dy·h, dbias = sum of dy over rows, which may accumulate. Limited by memory.
+// stored. layernorm_again makes y again from mean and rstd. Backward, with g = dy·w and h = (x -
+// mean)·rstd: dx = rstd·(g - mean(g) - h·mean(g·h)) + dres; dw = sum of dy·h, dbias = sum of dy
+// over rows, which may accumulate. Limited by memory.
 #include "kernels/host/Norm.h"
 #include "kernels/host/Rows.h"
 
@@ -36,6 +37,13 @@ struct Parameters {
   const float *weight, *bias;
 };
 
+/// Row `row` of y, of a centred row in the buffer.
+void finishRow(Parameters parameters, const Tensor &y, int64_t row, float *buffer, float rstd) {
+  int64_t n = y.cols();
+  scaleRow(parameters.weight, parameters.bias, rstd, n, buffer);
+  writeF32(y, row * n, n, buffer);
+}
+
 /// Normalises one row of fp32 numbers into row `row` of y and writes its statistics.
 void normRow(const Call &call, const float *x, Parameters parameters, const Tensor &y, int64_t row,
              float *buffer, float *mean, float *rstd) {
@@ -44,8 +52,7 @@ void normRow(const Call &call, const float *x, Parameters parameters, const Tens
   center(x, mean[row], n, buffer);
   double variance = dot(buffer, buffer, n) / static_cast<double>(n);
   rstd[row] = static_cast<float>(1.0 / std::sqrt(variance + call.attrs.eps));
-  scaleRow(parameters.weight, parameters.bias, rstd[row], n, buffer);
-  writeF32(y, row * n, n, buffer);
+  finishRow(parameters, y, row, buffer, rstd[row]);
 }
 
 const char *acceptsLayerNorm(const Call &call) {
@@ -93,6 +100,29 @@ void runAddLayerNorm(const Call &call) {
     writeF32(total, row * n, n, to);
     normRow(call, readF32(total, row * n, n, buffers.x), parameters, call.out[1], row, buffers.y,
             static_cast<float *>(call.out[2].data), static_cast<float *>(call.out[3].data));
+  }
+}
+
+const char *acceptsLayerNormAgain(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 1, 1}));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[1]));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
+  SHARDC_REQUIRE_OK(checkStatistic(call.in[0], call.in[3]));
+  return checkStatistic(call.in[0], call.in[4]);
+}
+
+void runLayerNormAgain(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &x = call.in[0];
+  int64_t rows = x.rows(), n = x.cols();
+  Parameters parameters = {normWeight(call, call.in[1], buffers.weight),
+                           readF32(call.in[2], 0, n, buffers.bias)};
+  const auto *mean = static_cast<const float *>(call.in[3].data);
+  const auto *rstd = static_cast<const float *>(call.in[4].data);
+  for (int64_t row = 0; row < rows; ++row) {
+    center(readF32(x, row * n, n, buffers.x), mean[row], n, buffers.y);
+    finishRow(parameters, call.out[0], row, buffers.y, rstd[row]);
   }
 }
 
@@ -169,6 +199,8 @@ void runLayerNormBwd(const Call &call) {
 const Kernel kLayerNorm = {"layernorm_host", runLayerNorm, acceptsLayerNorm, workspaceOf<Buffers>};
 const Kernel kAddLayerNorm = {"add_layernorm_host", runAddLayerNorm, acceptsAddLayerNorm,
                               workspaceOf<Buffers>};
+const Kernel kLayerNormAgain = {"layernorm_again_host", runLayerNormAgain, acceptsLayerNormAgain,
+                                workspaceOf<Buffers>};
 const Kernel kLayerNormBwd = {"layernorm_bwd_host", runLayerNormBwd, acceptsLayerNormBwd,
                               workspaceOf<BwdBuffers>};
 

@@ -25,4 +25,7 @@ inline const char *checkStatistic(const Tensor &x, const Tensor &statistic) {
   return nullptr;
 }
 
+/// layernorm's y again, of x w bias mean rstd: a part of other ops.
+extern const Kernel kLayerNormAgain;
+
 } // namespace shardc::kernels::host

@@ -151,15 +151,19 @@ constexpr Kernel kernelOf(const char *name) {
   return {name, run<kDescribe>, accepts<kDescribe, kIn, kOutMin, kOutMax>, bytesOf<kDescribe>};
 }
 
-Tensor rmsNormOf(const Call &call, const Tensor &rstd, Steps &steps) {
-  Tensor y = steps.matrix(call.in[0], call.in[0].cols());
-  steps.add(kRmsNorm, {call.in[0], call.in[1]}, {y, rstd});
-  return y;
-}
-
-Tensor addRmsNormOf(const Call &call, const Tensor &sum, const Tensor &rstd, Steps &steps) {
-  Tensor y = steps.matrix(sum, sum.cols());
-  steps.add(kAddRmsNorm, {call.in[0], call.in[1], call.in[2]}, {sum, y, rstd});
+/// y of a norm. From result `first` on it has the sum, if kAdds, and its statistics.
+template <bool kCentered, bool kAdds> Tensor normOf(const Call &call, int first, Steps &steps) {
+  const Tensor *in = call.in, *out = call.out + first;
+  const Tensor &x = kAdds ? out[0] : in[0];
+  Tensor y = steps.matrix(x, x.cols());
+  if constexpr (kCentered && kAdds)
+    steps.add(kAddLayerNorm, {in[0], in[1], in[2], in[3]}, {out[0], y, out[1], out[2]});
+  else if constexpr (kCentered)
+    steps.add(kLayerNorm, {in[0], in[1], in[2]}, {y, out[0], out[1]});
+  else if constexpr (kAdds)
+    steps.add(kAddRmsNorm, {in[0], in[1], in[2]}, {out[0], y, out[1]});
+  else
+    steps.add(kRmsNorm, {in[0], in[1]}, {y, out[0]});
   return y;
 }
 
@@ -169,26 +173,20 @@ Tensor rmsNormAgainOf(const Call &call, Steps &steps) {
   return y;
 }
 
-void rmsNormDelayed(const Call &call, Steps &steps) {
-  steps.addDelayed(rmsNormOf(call, call.out[3], steps), 2, 4);
-}
-void rmsNormAmax(const Call &call, Steps &steps) {
-  Tensor y = rmsNormOf(call, call.out[0], steps);
-  steps.add(kAmax, {y}, {call.out[1]});
-}
-void rmsNormBlocks(const Call &call, Steps &steps) {
-  steps.addBlocks(rmsNormOf(call, call.out[2], steps), 0);
-}
+/// Operands, and results beside those of what quantises, of a norm.
+template <bool kCentered, bool kAdds> constexpr int kNormIn = 2 + int{kCentered} + int{kAdds};
+template <bool kCentered, bool kAdds> constexpr int kNormOut = 1 + int{kCentered} + int{kAdds};
 
-void addRmsNormDelayed(const Call &call, Steps &steps) {
-  steps.addDelayed(addRmsNormOf(call, call.out[3], call.out[4], steps), 3, 5);
+template <bool kCentered, bool kAdds> void normDelayed(const Call &call, Steps &steps) {
+  steps.addDelayed(normOf<kCentered, kAdds>(call, 3, steps), kNormIn<kCentered, kAdds>,
+                   kResultsMax);
 }
-void addRmsNormAmax(const Call &call, Steps &steps) {
-  Tensor y = addRmsNormOf(call, call.out[0], call.out[1], steps);
-  steps.add(kAmax, {y}, {call.out[2]});
+template <bool kCentered, bool kAdds> void normAmax(const Call &call, Steps &steps) {
+  Tensor y = normOf<kCentered, kAdds>(call, 0, steps);
+  steps.add(kAmax, {y}, {call.out[kNormOut<kCentered, kAdds>]});
 }
-void addRmsNormBlocks(const Call &call, Steps &steps) {
-  steps.addBlocks(addRmsNormOf(call, call.out[2], call.out[3], steps), 0);
+template <bool kCentered, bool kAdds> void normBlocks(const Call &call, Steps &steps) {
+  steps.addBlocks(normOf<kCentered, kAdds>(call, 2, steps), 0);
 }
 
 void rmsNormAgainDelayed(const Call &call, Steps &steps) {
@@ -199,6 +197,12 @@ void rmsNormAgainQuantize(const Call &call, Steps &steps) {
 }
 void rmsNormAgainBlocks(const Call &call, Steps &steps) {
   steps.addBlocks(rmsNormAgainOf(call, steps), 0, true);
+}
+
+void layerNormAgainQuantize(const Call &call, Steps &steps) {
+  Tensor y = steps.matrix(call.in[0], call.in[0].cols());
+  steps.add(kLayerNormAgain, {call.in[0], call.in[1], call.in[2], call.in[3], call.in[4]}, {y});
+  steps.addQuantize(y, call.in[5], 2);
 }
 
 /// y of an x, which has one column at least, also where x is too short.
@@ -296,6 +300,21 @@ const char *acceptsSwiGluBwdBlocks(const Call &call) {
   return nullptr;
 }
 
+template <bool kCentered, bool kAdds> constexpr Kernel delayedKernelOf(const char *name) {
+  return kernelOf<normDelayed<kCentered, kAdds>, kNormIn<kCentered, kAdds> + 2,
+                  kNormOut<kCentered, kAdds> + 3>(name);
+}
+template <bool kCentered, bool kAdds> constexpr Kernel amaxKernelOf(const char *name) {
+  return kernelOf<normAmax<kCentered, kAdds>, kNormIn<kCentered, kAdds>,
+                  kNormOut<kCentered, kAdds> + 1>(name);
+}
+template <bool kCentered, bool kAdds> constexpr Kernel blocksKernelOf(const char *name) {
+  constexpr Describe kDescribe = normBlocks<kCentered, kAdds>;
+  return {name, run<kDescribe>,
+          acceptsBlocks<kDescribe, kNormIn<kCentered, kAdds>, kNormOut<kCentered, kAdds> + 2>,
+          bytesOf<kDescribe>};
+}
+
 const char *acceptsSwiGluBwdAmax(const Call &call) {
   SHARDC_REQUIRE_OK((accepts<swiGluBwdAmax, 2, 1, 1>)(call));
   SHARDC_REQUIRE(isVector(call.out[0], 2), "the magnitudes are not two");
@@ -305,17 +324,25 @@ const char *acceptsSwiGluBwdAmax(const Call &call) {
 } // namespace
 
 const Kernel kRmsNormQuantizeDelayed =
-    kernelOf<rmsNormDelayed, 4, 4>("rmsnorm_quantize_delayed_host");
+    delayedKernelOf<false, false>("rmsnorm_quantize_delayed_host");
 const Kernel kAddRmsNormQuantizeDelayed =
-    kernelOf<addRmsNormDelayed, 5, 5>("add_rmsnorm_quantize_delayed_host");
+    delayedKernelOf<false, true>("add_rmsnorm_quantize_delayed_host");
+const Kernel kLayerNormQuantizeDelayed =
+    delayedKernelOf<true, false>("layernorm_quantize_delayed_host");
+const Kernel kAddLayerNormQuantizeDelayed =
+    delayedKernelOf<true, true>("add_layernorm_quantize_delayed_host");
 const Kernel kRmsNormAgainQuantizeDelayed =
     kernelOf<rmsNormAgainDelayed, 5, 3, 4>("rmsnorm_again_quantize_delayed_host");
 const Kernel kSwiGluQuantizeDelayed =
     kernelOf<swiGluDelayed, 3, 3, 4>("swiglu_quantize_delayed_host");
 const Kernel kSwiGluBwdQuantizeDelayed =
     kernelOf<swiGluBwdDelayed, 4, 6>("swiglu_bwd_quantize_delayed_host");
-const Kernel kRmsNormAmax = kernelOf<rmsNormAmax, 2, 2>("rmsnorm_amax_host");
-const Kernel kAddRmsNormAmax = kernelOf<addRmsNormAmax, 3, 3>("add_rmsnorm_amax_host");
+const Kernel kRmsNormAmax = amaxKernelOf<false, false>("rmsnorm_amax_host");
+const Kernel kAddRmsNormAmax = amaxKernelOf<false, true>("add_rmsnorm_amax_host");
+const Kernel kLayerNormAmax = amaxKernelOf<true, false>("layernorm_amax_host");
+const Kernel kAddLayerNormAmax = amaxKernelOf<true, true>("add_layernorm_amax_host");
+const Kernel kLayerNormAgainQuantize =
+    kernelOf<layerNormAgainQuantize, 6, 2, 3>("layernorm_again_quantize_host");
 const Kernel kRmsNormAgainQuantize =
     kernelOf<rmsNormAgainQuantize, 4, 2, 3>("rmsnorm_again_quantize_host");
 const Kernel kSwiGluAmax = kernelOf<swiGluAmax, 1, 1>("swiglu_amax_host");
@@ -323,11 +350,13 @@ const Kernel kSwiGluQuantize = kernelOf<swiGluQuantize, 2, 2, 3>("swiglu_quantiz
 const Kernel kSwiGluBwdAmax = {"swiglu_bwd_amax_host", run<swiGluBwdAmax>, acceptsSwiGluBwdAmax,
                                bytesOf<swiGluBwdAmax>};
 const Kernel kSwiGluBwdQuantize = kernelOf<swiGluBwdQuantize, 3, 5>("swiglu_bwd_quantize_host");
-const Kernel kRmsNormQuantizeBlocks = {"rmsnorm_quantize_blocks_host", run<rmsNormBlocks>,
-                                       acceptsBlocks<rmsNormBlocks, 2, 3>, bytesOf<rmsNormBlocks>};
-const Kernel kAddRmsNormQuantizeBlocks = {"add_rmsnorm_quantize_blocks_host", run<addRmsNormBlocks>,
-                                          acceptsBlocks<addRmsNormBlocks, 3, 4>,
-                                          bytesOf<addRmsNormBlocks>};
+const Kernel kRmsNormQuantizeBlocks = blocksKernelOf<false, false>("rmsnorm_quantize_blocks_host");
+const Kernel kAddRmsNormQuantizeBlocks =
+    blocksKernelOf<false, true>("add_rmsnorm_quantize_blocks_host");
+const Kernel kLayerNormQuantizeBlocks =
+    blocksKernelOf<true, false>("layernorm_quantize_blocks_host");
+const Kernel kAddLayerNormQuantizeBlocks =
+    blocksKernelOf<true, true>("add_layernorm_quantize_blocks_host");
 const Kernel kRmsNormAgainQuantizeBlocks = {
     "rmsnorm_again_quantize_blocks_host", run<rmsNormAgainBlocks>,
     acceptsBlocks<rmsNormAgainBlocks, 3, 2>, bytesOf<rmsNormAgainBlocks>};

@@ -98,6 +98,12 @@ void ShapeCheck::needNormOfSum(const Type &sum, const Type &rstd) {
   needNormOf(sum, in(2), rstd);
 }
 
+/// What layernorm has besides.
+void ShapeCheck::needCentred(const Type &x, const Type &bias, const Type &mean) {
+  need(isData(bias) && bias.numel() == cols(x), "biases with one element per column");
+  needVector(mean, DType::F32, rows(x), "f32 statistics, one per row");
+}
+
 /// The operand of swiglu; gives the type of its result.
 Type ShapeCheck::swiGluOf(const Type &x) {
   need(isData(x) && !isFloat8(x) && cols(x) % 2 == 0,
@@ -129,6 +135,20 @@ void ShapeCheck::checkAddRmsNormQuantizeDelayed() {
   quantizedDelayed(out(3), 3, 5);
 }
 
+void ShapeCheck::checkLayerNormQuantizeDelayed() {
+  needPlain();
+  needNormOf(in(0), in(1), out(4));
+  needCentred(in(0), in(2), out(3));
+  quantizedDelayed(in(0), 3, 5);
+}
+
+void ShapeCheck::checkAddLayerNormQuantizeDelayed() {
+  needPlain();
+  needNormOfSum(out(3), out(5));
+  needCentred(out(3), in(3), out(4));
+  quantizedDelayed(out(3), 4, 6);
+}
+
 void ShapeCheck::checkRmsNormAgainQuantizeDelayed() {
   needNormOf(in(0), in(1), in(2));
   quantizedDelayed(in(0), 3, 3);
@@ -153,9 +173,27 @@ void ShapeCheck::checkAddRmsNormAmax() {
   needVector(out(2), DType::F32, 1, "a magnitude of f32[1]");
 }
 
+void ShapeCheck::checkLayerNormAmax() {
+  needNormOf(in(0), in(1), out(1));
+  needCentred(in(0), in(2), out(0));
+  needVector(out(2), DType::F32, 1, "a magnitude of f32[1]");
+}
+
+void ShapeCheck::checkAddLayerNormAmax() {
+  needNormOfSum(out(0), out(2));
+  needCentred(out(0), in(3), out(1));
+  needVector(out(3), DType::F32, 1, "a magnitude of f32[1]");
+}
+
 void ShapeCheck::checkRmsNormAgainQuantize() {
   needNormOf(in(0), in(1), in(2));
   quantized(in(0), 3, 2);
+}
+
+void ShapeCheck::checkLayerNormAgainQuantize() {
+  needNormOf(in(0), in(1), in(4));
+  needCentred(in(0), in(2), in(3));
+  quantized(in(0), 5, 2);
 }
 
 void ShapeCheck::checkSwiGluAmax() {
@@ -198,6 +236,18 @@ void ShapeCheck::checkRmsNormQuantizeBlocks() {
 
 void ShapeCheck::checkAddRmsNormQuantizeBlocks() {
   needNormOfSum(out(2), out(3));
+  quantizedBlocks(out(2));
+}
+
+void ShapeCheck::checkLayerNormQuantizeBlocks() {
+  needNormOf(in(0), in(1), out(3));
+  needCentred(in(0), in(2), out(2));
+  quantizedBlocks(in(0));
+}
+
+void ShapeCheck::checkAddLayerNormQuantizeBlocks() {
+  needNormOfSum(out(2), out(4));
+  needCentred(out(2), in(3), out(3));
   quantizedBlocks(out(2));
 }
 
@@ -351,8 +401,11 @@ private:
                                 segment.name, role_.cells[weight.factor].name));
   }
 
-  /// Whether one op has quantised the factor and made the scale.
+  /// Whether one op has quantised the factor, which may be turned since, and made the scale.
   static bool areOfOne(const Segment &segment, ValueId factor, ValueId scale) {
+    while (segment.values[factor].def != kNone &&
+           segment.ops[segment.values[factor].def].kind == OpKind::Transpose)
+      factor = segment.ops[segment.values[factor].def].operands[0];
     const Value &q = segment.values[factor], &by = segment.values[scale];
     if (q.def == kNone || q.def != by.def)
       return false;

@@ -125,6 +125,7 @@ private:
   void needSlot(size_t amax, Key key);
   void needNormOf(const Type &x, const Type &w, const Type &rstd);
   void needNormOfSum(const Type &sum, const Type &rstd);
+  void needCentred(const Type &x, const Type &bias, const Type &mean);
   Type swiGluOf(const Type &x);
   void needSwiGluBwd();
   void needTurnedY(size_t amax, size_t y);

@@ -261,6 +261,99 @@ TEST_P(QuantizeFused, BlocksOfSwiGluBwd) {
     expectSame(got[r], want[r / 2][r % 2], "swiglu_bwd");
 }
 
+/// Of layernorm with and without a sum: its y, and in `own` its other results.
+struct LayerNorm {
+  std::string name;
+  std::vector<Array> operands;
+  bool adds, zeroCentered;
+  DType type;
+  Array y;
+  std::vector<Array> own;
+
+  KernelRun run(const std::string &suffix) const {
+    KernelRun run(name + suffix);
+    run.attrs.zero_centered = zeroCentered;
+    for (const Array &operand : operands)
+      run.in(operand);
+    return run;
+  }
+  /// Adds the sum and the statistics.
+  void give(KernelRun &run, bool givesY = false) const {
+    for (int i = 0; i < int{adds} + int{givesY}; ++i)
+      run.out(type, {kRows, kCols});
+    run.out(DType::F32, {kRows}).out(DType::F32, {kRows});
+  }
+  void expectOwn(const std::vector<Array> &got, size_t first) const {
+    for (size_t i = 0; i < own.size(); ++i)
+      expectSame(got[first + i], own[i], "sum and statistics");
+  }
+};
+
+template <typename Test> void forEachLayerNorm(DType type, Test test) {
+  for (bool adds : {false, true})
+    for (bool zeroCentered : {false, true}) {
+      LayerNorm norm = {adds ? "add_layernorm" : "layernorm", {}, adds, zeroCentered, type, {}, {}};
+      for (uint64_t seed = 19; seed < (adds ? 21u : 20u); ++seed)
+        norm.operands.push_back(randoms(type, {kRows, kCols}, seed));
+      for (uint64_t seed : {21u, 22u})
+        norm.operands.push_back(randoms(type, {kCols}, seed));
+      KernelRun make = norm.run("");
+      norm.give(make, true);
+      norm.own = make.run();
+      norm.y = norm.own[adds ? 1 : 0];
+      norm.own.erase(norm.own.begin() + int{adds});
+      test(norm);
+    }
+}
+
+TEST_P(QuantizeFused, LayerNormByAMagnitudeThatIsKnown) {
+  forEachLayerNorm(GetParam(), [](const LayerNorm &norm) {
+    KernelRun fused = norm.run("_quantize_delayed");
+    fused.in(expected()).in(seenBefore());
+    fused.out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1});
+    norm.give(fused.inPlace(static_cast<int>(norm.operands.size()) + 1));
+    std::vector<Array> got = fused.run();
+    std::vector<Array> want = quantized(norm.y, DType::F8E4M3, 0, seenBefore());
+    for (size_t r = 0; r < 3; ++r)
+      expectSame(got[r], want[r], "norm");
+    norm.expectOwn(got, 3);
+  });
+}
+
+TEST_P(QuantizeFused, LayerNormIsMadeTwice) {
+  forEachLayerNorm(GetParam(), [](const LayerNorm &norm) {
+    KernelRun look = norm.run("_amax"), again("layernorm_again_quantize");
+    norm.give(look);
+    std::vector<Array> looked = look.out(DType::F32, {1}).run();
+    norm.expectOwn(looked, 0);
+    const Array &m = looked.back();
+    expectSame(m, amaxOf(norm.y)[0], "amax");
+    again.attrs.zero_centered = norm.zeroCentered;
+    again.in(norm.adds ? norm.own[0] : norm.operands[0]);
+    again.in(norm.operands[norm.operands.size() - 2]).in(norm.operands.back());
+    again.in(norm.own[norm.own.size() - 2]).in(norm.own.back()).in(m);
+    again.out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1});
+    again.out(DType::F8E4M3, {kCols, kRows});
+    std::vector<Array> got = again.run(), want = quantizedBy(norm.y, DType::F8E4M3, m, 0);
+    for (size_t r = 0; r < want.size(); ++r)
+      expectSame(got[r], want[r], "norm");
+  });
+}
+
+TEST_P(QuantizeFused, LayerNormByBlocksOfRows) {
+  forEachLayerNorm(GetParam(), [](const LayerNorm &norm) {
+    KernelRun blocks("quantize_blocks"), fused = norm.run("_quantize_blocks");
+    blocks.in(norm.y);
+    for (KernelRun *run : {&blocks, &fused})
+      run->out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1, kRows});
+    norm.give(fused);
+    std::vector<Array> got = fused.run(), want = blocks.run();
+    for (size_t r = 0; r < 2; ++r)
+      expectSame(got[r], want[r], "norm");
+    norm.expectOwn(got, 2);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, QuantizeFused, testing::ValuesIn(kDataTypes));
 
 } // namespace

@@ -34,10 +34,11 @@ VARIANTS["gathered"] = ["ddp.fp8_param_gather=true"]
 VARIANTS["gathered_kept"] = [*VARIANTS["gathered"], *VARIANTS["kept"]]
 VARIANTS["gathered_delayed"] = [*VARIANTS["gathered"], *VARIANTS["delayed"]]
 VARIANTS["delayed_recomputed"] = [*VARIANTS["delayed"], *VARIANTS["recomputed"]]
+VARIANTS["blockwise_recomputed"] = [*VARIANTS["blockwise"], *VARIANTS["recomputed"]]
 VARIANTS["delayed_kept"] = [*VARIANTS["delayed"], *VARIANTS["kept"]]
 VARIANTS["gathered_recomputed"] = [*VARIANTS["gathered"], *VARIANTS["recomputed"]]
 # Weights that are gathered in fp8 are rounded once, and not to bf16 before.
-SAME_AS = {"recomputed": "hybrid", "kept": "hybrid", "delayed_recomputed": "delayed", "delayed_kept": "delayed", "gathered": "hybrid",
+SAME_AS = {"recomputed": "hybrid", "kept": "hybrid", "delayed_recomputed": "delayed", "delayed_kept": "delayed", "blockwise_recomputed": "blockwise", "gathered": "hybrid",
            "gathered_kept": "hybrid", "gathered_recomputed": "hybrid", "gathered_delayed": "delayed"}
 TWO_STAGES = "model.pipeline_model_parallel_size=2"
 LAYOUT = "model.pipeline_model_parallel_layout"
@@ -48,7 +49,8 @@ PIPELINES = {
     "interleaved": [TWO_STAGES, f'{LAYOUT}="E|t|tt|L"', "model.pipeline_schedule=interleaved",
                     "model.virtual_pipeline_model_parallel_size=2"],
 }
-FUSED_OPS = [f"{maker}_{op}" for maker in ("rmsnorm", "add_rmsnorm", "rmsnorm_again", "swiglu", "swiglu_bwd")
+FUSED_OPS = [f"{maker}_{op}" for maker in ("rmsnorm", "add_rmsnorm", "rmsnorm_again", "layernorm", "add_layernorm",
+                                               "layernorm_again", "swiglu", "swiglu_bwd")
              for op in ("amax", "quantize", "quantize_delayed", "quantize_blocks")]
 SAVES = {"torch_dist": "optim", "fsdp_dtensor": "optim_grads_params"}
 

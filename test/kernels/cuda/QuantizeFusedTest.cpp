@@ -216,34 +216,37 @@ TEST(CudaQuantizeFused, MagnitudesOfSwiGlu) {
           });
 }
 
-/// Results of the norm: as many of the sum and the statistic as it has, from `first` on.
+/// Calls test(call, results, y, operands of the norm). Its other results, of which there is one
+/// less than operands, are the sum and the statistics, from `first` on.
 template <typename Test> void forEachNorm(const char *suffix, By by, int first, Test test) {
-  for (int adds = 0; adds < 2; ++adds) {
-    std::string norm = adds ? "add_rmsnorm" : "rmsnorm";
-    forEach(norm + suffix, by, 2 + adds,
+  for (int form = 0; form < 4; ++form) {
+    int adds = form % 2, centered = form / 2, operands = 2 + adds + centered;
+    std::string norm = std::string(adds ? "add_" : "") + (centered ? "layernorm" : "rmsnorm");
+    forEach(norm + suffix, by, operands,
             [&](DeviceRun &run, DType data, const bench::Model &model) {
               Call &call = run.call();
               call.attrs.zero_centered = adds;
-              std::vector<Made> made = make(norm, data, model, call, 2 + adds);
+              std::vector<Made> made = make(norm, data, model, call, operands);
               Results got = run.onDevice();
-              if (adds)
-                expectSameBytes(got, first, made[0]);
-              expectSameBytes(got, first + adds, made[static_cast<size_t>(adds) + 1]);
-              test(call, got, made[static_cast<size_t>(adds)], adds);
+              Made y = made[static_cast<size_t>(adds)];
+              made.erase(made.begin() + adds);
+              for (int r = 0; r < operands - 1; ++r)
+                expectSameBytes(got, first + r, made[static_cast<size_t>(r)]);
+              test(call, got, y, operands);
             });
   }
 }
 
-TEST(CudaQuantizeFused, RmsNorm) {
+TEST(CudaQuantizeFused, Norms) {
   SKIP_WITHOUT_GPU();
   forEachNorm(
       "_quantize_delayed", By::Delayed, 3,
-      [](const Call &call, const Results &got, const Made &y, int adds) {
-        expectSame("quantize_delayed", y, call, got, 2 + adds, kSlot, {{0, 0}, {1, 1}, {2, 2}});
+      [](const Call &call, const Results &got, const Made &y, int operands) {
+        expectSame("quantize_delayed", y, call, got, operands, kSlot, {{0, 0}, {1, 1}, {2, 2}});
       });
   forEachNorm("_amax", By::Itself, 0,
-              [](const Call &call, const Results &got, const Made &y, int adds) {
-                expectSame("amax", y, call, got, 0, 0, {{0, 1 + adds}});
+              [](const Call &call, const Results &got, const Made &y, int operands) {
+                expectSame("amax", y, call, got, 0, 0, {{0, operands - 1}});
               });
   forEachNorm("_quantize_blocks", By::Itself, 2,
               [](const Call &call, const Results &got, const Made &y, int) {
@@ -268,20 +271,22 @@ TEST(CudaQuantizeFused, RmsNormAgain) {
           });
 }
 
-/// As the forward pass makes it, whose statistic it takes.
-TEST(CudaQuantizeFused, RmsNormAgainIsTheNorm) {
+/// As the forward pass makes them, whose statistics they take.
+TEST(CudaQuantizeFused, NormsAgainAreTheNorms) {
   SKIP_WITHOUT_GPU();
-  forEach("rmsnorm_again_quantize", By::Known, 2,
-          [](DeviceRun &run, DType data, const bench::Model &model) {
-            Call &call = run.call();
-            DeviceRun norm("rmsnorm", data, model);
-            for (int i = 0; i < 2; ++i)
-              copy(norm.call().in[i], call.in[i].data);
-            Results made = norm.onDevice();
-            copy(call.in[2], made[1].data());
-            expectSame("quantize", {norm.call().out[0], made[0]}, call, run.onDevice(), 3, kSlot,
-                       {{0, 0}, {1, 1}, {2, 2}});
-          });
+  for (int centered = 0; centered < 2; ++centered) {
+    std::string name = centered ? "layernorm" : "rmsnorm";
+    int vectors = 1 + centered, amax = 1 + 2 * vectors;
+    forEach(name + "_again_quantize", By::Known, amax,
+            [&](DeviceRun &run, DType data, const bench::Model &model) {
+              Call &call = run.call();
+              std::vector<Made> made = make(name, data, model, call, 1 + vectors);
+              for (int i = 0; i < vectors; ++i)
+                copy(call.in[1 + vectors + i], made[static_cast<size_t>(i) + 1].bytes.data());
+              expectSame("quantize", made[0], call, run.onDevice(), amax, kSlot,
+                         {{0, 0}, {1, 1}, {2, 2}});
+            });
+  }
 }
 
 TEST(CudaQuantizeFused, TransposedBlocksOfNorms) {

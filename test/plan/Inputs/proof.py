@@ -74,6 +74,7 @@ def variants():
     yield "fp16-3", "llama_tiny", [*fsdp, *FP16, *THREE_MICROBATCHES]
     yield "gpt2-fp16-1", "gpt2_tiny", [*STRATEGIES["optim"], *FP16, *ONE_MICROBATCH]
     yield "fp8-delayed", "llama_tiny", [*fsdp, *FP8_DELAYED]
+    yield "gpt2-fp8-delayed", "gpt2_tiny", [*fsdp, *FP8_DELAYED, *ONE_MICROBATCH]
     yield "fp8-gathered", "llama_tiny", [*fsdp, *FP8_DELAYED, "mixed_precision.fp8_recipe=tensorwise", "ddp.fp8_param_gather=true",
                                          *ONE_MICROBATCH]
     yield "fp8-blockwise", "llama_tiny", [*fsdp, *FP8_DELAYED, "mixed_precision.fp8_recipe=blockwise", "model.ffn_hidden_size=128",

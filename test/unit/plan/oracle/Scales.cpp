@@ -20,8 +20,8 @@ public:
   std::string find() const {
     for (const Term &term : terms_)
       for (size_t f = 0; is(term, OpKind::MatMulScaled) && f < 2; ++f)
-        if (!areOfOne(at(term.from[f]), at(term.from[f + 2])) &&
-            !isWeight(term.from[f], at(term.from[f + 2])))
+        if (int factor = unturned(term.from[f]);
+            !areOfOne(at(factor), at(term.from[f + 2])) && !isWeight(factor, at(term.from[f + 2])))
           return fmt::format("rank {}: a product takes factor {} with another scale than its own",
                              term.rank, f);
     return {};
@@ -31,6 +31,13 @@ private:
   const Term &at(int term) const { return terms_[static_cast<size_t>(term)]; }
   static bool is(const Term &term, OpKind kind) {
     return term.op != nullptr && term.op->kind == kind;
+  }
+
+  /// What a factor was before it was transposed.
+  int unturned(int factor) const {
+    while (is(at(factor), OpKind::Transpose))
+      factor = at(factor).from[0];
+    return factor;
   }
 
   static bool areOfOne(const Term &factor, const Term &scale) {
@@ -46,10 +53,8 @@ private:
            factor.result != scale.result;
   }
 
-  /// Whether the factor is a weight that is kept in 8 bits, or its transpose, with its scale.
+  /// Whether the factor is a weight that is kept in 8 bits, with its scale.
   bool isWeight(int factor, const Term &scale) const {
-    while (is(at(factor), OpKind::Transpose))
-      factor = at(factor).from[0];
     std::optional<Weights> weights = weightsOf(plan_, positions_, terms_, factor);
     if (!weights || !is(scale, OpKind::View) || !is(at(scale.from[0]), OpKind::WeightScales))
       return false;
