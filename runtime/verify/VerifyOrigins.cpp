@@ -1,8 +1,10 @@
 // Checks whose keys and values attention of slices takes: ranks shift them around with their
-// positions and documents, and shift their gradients back.
+// positions and documents, and shift their gradients back, or exchange slices for heads and back.
 #include <algorithm>
+#include <optional>
 
 #include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {
 namespace {
@@ -132,11 +134,52 @@ private:
   std::vector<Origin> origins_; ///< by value
 };
 
+/// Follows what is computed of embedded tokens: along which axes ranks have exchanged their slices
+/// of it for all of some heads. No op takes what is exchanged with what is not.
+class ExchangeCheck {
+public:
+  explicit ExchangeCheck(const Scope &scope)
+      : scope_(scope), exchanged_(scope.segment.values.size()) {}
+
+  void run() {
+    for (uint32_t i = 0; i < scope_.segment.ops.size(); ++i)
+      follow(i, scope_.segment.ops[i]);
+  }
+
+private:
+  void follow(uint32_t i, const Op &op) {
+    std::optional<Axes> result;
+    if (op.kind == OpKind::Embedding || op.kind == OpKind::EmbeddingShard)
+      result = Axes{0};
+    for (ValueId operand : op.operands) {
+      const std::optional<Axes> &taken = exchanged_[operand];
+      if (result && taken && *result != *taken && opInfo(op.kind).traits != OpTraits::Alias)
+        scope_.addValue(Rule::Origin, i, operand,
+                        "'{}' takes '%{}', of which ranks have {}exchanged their slices, with what "
+                        "they have not",
+                        opInfo(op.kind).name, scope_.nameOf(operand), *taken == 0 ? "not " : "");
+      result = result ? result : taken;
+    }
+    if (op.kind == OpKind::AllToAll && result)
+      *result ^= axesOf(scope_.plan(), op.group);
+    for (ValueId value : op.results)
+      exchanged_[value] = result;
+  }
+
+  const Scope &scope_;
+  std::vector<std::optional<Axes>> exchanged_; ///< by value; none if no tokens are in it
+};
+
 } // namespace
 
 void checkOrigins(const Scope &scope) {
-  if (std::ranges::any_of(scope.segment.ops, [](const Op &op) { return op.kind == OpKind::Shift; }))
+  auto has = [&](OpKind kind) {
+    return std::ranges::any_of(scope.segment.ops, [&](const Op &op) { return op.kind == kind; });
+  };
+  if (has(OpKind::Shift))
     OriginCheck(scope).run();
+  if (has(OpKind::AllToAll))
+    ExchangeCheck(scope).run();
 }
 
 } // namespace shardc::plan::verifier

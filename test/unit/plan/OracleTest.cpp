@@ -219,5 +219,24 @@ TEST(Oracle, SeesGradientsOfColumnsOfOtherTokens) {
   EXPECT_EQ(verify(plan).at(0).rule, Rule::Sum);
 }
 
+TEST(Oracle, SeesWhatIsExchangedBesideWhatIsNot) {
+  auto withSum = [](const std::string &other) {
+    std::string text = test::replaced(test::planText("vocab"), "work = 992", "work = 1152");
+    return test::parsed(
+        test::replaced(text, "    %x = all_gather %d",
+                       "    %t = all_to_all %d channel rows : f32[2,4] activations at work 1024\n"
+                       "    %u = all_to_all %t channel rows : f32[2,4] activations at work 1056\n"
+                       "    %v = add %d, " +
+                           other +
+                           " after %t, %u : f32[2,4] activations at work 1088\n"
+                           "    %x = all_gather %d"));
+  };
+  EXPECT_EQ(oracle::findBreak(withSum("%u")), "");
+  for (const Finding &finding : verify(withSum("%u")))
+    ADD_FAILURE() << finding.message;
+  EXPECT_NE(oracle::findBreak(withSum("%t")).find("are exchanged, and others"), std::string::npos);
+  EXPECT_EQ(verify(withSum("%t")).at(0).rule, Rule::Origin);
+}
+
 } // namespace
 } // namespace shardc::plan

@@ -1,5 +1,8 @@
 // Whose keys attention of slices takes: followed from rank to rank.
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include <fmt/format.h>
@@ -90,8 +93,65 @@ private:
   std::vector<int64_t> homes_; ///< by term: the rank whose it is
 };
 
+/// With whom ranks have exchanged slices of what is made of tokens in a run, and not back again.
+class Exchanges {
+public:
+  explicit Exchanges(const std::vector<Term> &terms) : terms_(terms) {}
+
+  std::string find() {
+    for (const Term &term : terms_) {
+      std::set<Partners> found;
+      for (int from : term.from)
+        if (std::optional<Partners> partners = partnersOf(term, from))
+          found.insert(*partners);
+      if (found.size() > 1 && !isAlias(*term.op))
+        return fmt::format("rank {}: '{}' takes slices that are exchanged, and others", term.rank,
+                           opInfo(term.op->kind).name);
+    }
+    return {};
+  }
+
+private:
+  using Partners = std::set<std::vector<int64_t>>; ///< ranks of each exchange that is open
+
+  std::optional<Partners> partnersOf(const Term &taker, int from) {
+    return terms_[static_cast<size_t>(from)].run == taker.run ? partnersOf(from) : std::nullopt;
+  }
+
+  std::optional<Partners> partnersOf(int index) {
+    auto [at, isNew] = partners_.try_emplace(index);
+    if (isNew)
+      at->second = find(terms_[static_cast<size_t>(index)]);
+    return partners_[index];
+  }
+
+  std::optional<Partners> find(const Term &term) {
+    if (term.op == nullptr)
+      return std::nullopt;
+    std::optional<Partners> partners;
+    if (term.op->kind == OpKind::Embedding || term.op->kind == OpKind::EmbeddingShard)
+      partners = Partners();
+    for (int from : term.from)
+      partners = partners ? partners : partnersOf(term, from);
+    if (term.op->kind != OpKind::AllToAll || !partners)
+      return partners;
+    std::vector<int64_t> ranks;
+    for (int member : term.members)
+      ranks.push_back(terms_[static_cast<size_t>(member)].rank);
+    if (partners->erase(ranks) == 0)
+      partners->insert(ranks);
+    return partners;
+  }
+
+  const std::vector<Term> &terms_;
+  std::map<int, std::optional<Partners>> partners_;
+};
+
 } // namespace
 
-std::string findOriginBreak(const std::vector<Term> &terms) { return Origins(terms).find(); }
+std::string findOriginBreak(const std::vector<Term> &terms) {
+  std::string problem = Origins(terms).find();
+  return problem.empty() ? Exchanges(terms).find() : problem;
+}
 
 } // namespace shardc::plan::oracle
