@@ -3,20 +3,20 @@
 // s·base^(-2i/rotary_dim), scaled by rotary_scaling: halves (i, i + rotary_dim/2) or, interleaved,
 // neighbours. In a group rows have the queries of all members: a member takes its own, and puts
 // zeros in place of the others. `inverse` rotates backwards. Data f32, bf16 or f16 each, rounded
-// once. Mapping: a block has up to eight positions; it first computes their cosines and sines into
-// shared memory, once for all heads (a power in fp64 for each of rotary_dim/2 pairs, a sine in fp32
-// for each pair and position), then its threads take chunks of 8 channels with their mates half a
-// rotation away. Limited by memory: each element read once and written once. H200, 2026-11, of a
-// copy's 4.24 TB/s: split_qkv and merge_qkv 2.3, rope 1.9, both together 2.1; indices are computed
-// for each chunk.
+// once. Mapping: a block has some positions; it first computes their cosines and sines into shared
+// memory, once for all heads (a power in fp64 for each of rotary_dim/2 pairs, a sine in fp32 for
+// each pair and position), then its threads take chunks of 8 channels with their mates half a
+// rotation away. In rows of whole chunks of 16 bits blocks take groups of positions in turns, and
+// indices are computed once. Limited by memory: each element read once and written once.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/chunk.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
 
 constexpr int64_t kAnglesMax = 6144; ///< 48 KiB of them
+constexpr int kPairsMax = 1024;      ///< of a head whose angles are computed ahead
 constexpr int64_t kRowsPerBlock = 8; ///< share their powers
 constexpr int64_t kBlocksMin = 1056; ///< eight for each multiprocessor of an H200
 
@@ -31,7 +31,6 @@ struct Qkv {
   int pairs;       ///< 0: nothing is rotated
   float base, factor, sign;
   bool interleaved, split;
-  bool wholeHeads; ///< all channels of a head are rotated, or none, in halves of whole chunks
 };
 
 /// Where a head of a row's whole lies in its part.
@@ -94,24 +93,33 @@ __device__ __forceinline__ float scaled(float frequency, float factor) {
   return (1.0f - ramp) * frequency / factor + ramp * frequency;
 }
 
+/// By how much pair i turns from one position to the next.
+__device__ __forceinline__ float frequencyOf(const Qkv &p, int i) {
+  float exponent = static_cast<float>(2 * i) / static_cast<float>(2 * p.pairs);
+  auto power = static_cast<float>(pow(static_cast<double>(p.base), static_cast<double>(exponent)));
+  return scaled(1.0f / power, p.factor);
+}
+
+/// Cosine and sine of a pair in a row.
+__device__ __forceinline__ float2 angleOf(const Qkv &p, int64_t row, float frequency) {
+  auto position = static_cast<float>(p.given ? p.given[row] : row % p.positions);
+  float sine, cosine;
+  sincosf(position * frequency, &sine, &cosine);
+  return {cosine, p.sign * sine};
+}
+
 /// Cosines and sines of the block's rows, a row's after the other's. The powers are the same for
 /// all of them.
 __device__ __forceinline__ void makeAngles(const Qkv &p, int64_t first, int rows, float2 *angles) {
   for (int i = static_cast<int>(threadIdx.x); i < p.pairs; i += static_cast<int>(blockDim.x)) {
-    float exponent = static_cast<float>(2 * i) / static_cast<float>(2 * p.pairs);
-    auto power =
-        static_cast<float>(pow(static_cast<double>(p.base), static_cast<double>(exponent)));
+    float frequency = frequencyOf(p, i);
     for (int r = 0; r < rows; ++r)
-      angles[r * p.pairs + i].x = scaled(1.0f / power, p.factor);
+      angles[r * p.pairs + i].x = frequency;
   }
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < rows * p.pairs;
        i += static_cast<int>(blockDim.x)) {
-    int64_t row = first + i / p.pairs;
-    auto position = static_cast<float>(p.given ? p.given[row] : row % p.positions);
-    float sine, cosine;
-    sincosf(position * angles[i].x, &sine, &cosine);
-    angles[i] = {cosine, p.sign * sine};
+    angles[i] = angleOf(p, first + i / p.pairs, angles[i].x);
   }
   __syncthreads();
 }
@@ -145,63 +153,121 @@ __device__ __forceinline__ void moveRow(const Qkv &p, int64_t row, const float2 
   }
 }
 
-constexpr int kPairsAhead = 2; ///< pairs of chunks that a thread loads before it stores the first
+// ---- rows of whole chunks of 16 bits, whose heads are rotated completely or not at all ----
 
-/// Rows whose heads are rotated completely or not at all: a thread takes a chunk and its mate half
-/// a head further on, of several heads at a time.
+constexpr int kPairThreads = 256, kPairsEach = 3, kPairsOfBlock = kPairThreads * kPairsEach;
+
+/// A chunk and its mate half a head further on, at the same place of each group of rows.
+struct Pair {
+  const uint4 *from;        ///< null: there is none, or another member has it
+  uint4 *to;                ///< null: there is none
+  int64_t fromStep, toStep; ///< to the next group of rows
+  int row, angle;           ///< in the group
+  bool isRotated;
+};
+
+__device__ __forceinline__ Pair pairAt(const Qkv &p, int item, int perGroup) {
+  int mates = p.channels / (2 * kChunk), perRow = p.perRow * mates;
+  if (item >= perGroup * perRow)
+    return {};
+  int row = item / perRow, head = item % perRow / mates, channel = item % mates * kChunk;
+  HeadLocation location = locationOf(p, row, head);
+  int64_t ofWhole = (static_cast<int64_t>(row) * p.perRow + head) * p.channels + channel;
+  int64_t wholeStep = static_cast<int64_t>(perGroup) * p.perRow * p.channels / kChunk;
+  uint4 *whole = chunkOf(p.whole, ofWhole), *part = nullptr;
+  int64_t partStep = 0;
+  if (location.part) {
+    part = chunkOf(*location.part, location.offset + channel);
+    partStep = static_cast<int64_t>(perGroup) * p.groups * p.channels / kChunk *
+               (location.part == &p.q ? p.queries : 1);
+  }
+  Pair pair =
+      p.split ? Pair{whole, part, wholeStep, partStep} : Pair{part, whole, partStep, wholeStep};
+  if (!pair.to) // another member has it
+    return {};
+  pair.row = row;
+  pair.angle = row * p.pairs + channel;
+  pair.isRotated = location.rotated;
+  return pair;
+}
+
+/// Blocks take groups of rows in turns: those of the next one are on their way while this one's are
+/// rotated. Places and frequencies are computed once.
 template <Mode M>
-__device__ __forceinline__ void movePairs(const Qkv &p, int64_t first, int rows,
-                                          const float2 *angles) {
-  int half = p.channels / 2, mates = half / kChunk, perRow = p.perRow * mates;
-  int items = rows * perRow, step = static_cast<int>(blockDim.x);
-  for (int at = static_cast<int>(threadIdx.x); at < items; at += step * kPairsAhead) {
-    float a[kPairsAhead][kChunk], b[kPairsAhead][kChunk];
-    HeadLocation location[kPairsAhead];
-    int64_t whole[kPairsAhead];
-    const float2 *turn[kPairsAhead];
+__global__ void __launch_bounds__(kPairThreads)
+    movePairs(const __grid_constant__ Qkv p, int64_t rows, int perGroup) {
+  awaitPrevious();
+  extern __shared__ float2 angles[]; // of two groups, and the frequencies
+  int perAngles = perGroup * p.pairs, half = p.channels / (2 * kChunk);
+  auto *frequencies = reinterpret_cast<float *>(angles + 2 * perAngles);
+  for (int i = static_cast<int>(threadIdx.x); i < p.pairs; i += kPairThreads)
+    frequencies[i] = frequencyOf(p, i);
+  Pair pairs[kPairsEach];
+  uint4 low[kPairsEach] = {}, high[kPairsEach] = {}, nextLow[kPairsEach] = {},
+        nextHigh[kPairsEach] = {};
 #pragma unroll
-    for (int k = 0; k < kPairsAhead; ++k) {
-      int item = at + k * step;
-      if (item >= items)
-        continue;
-      int r = item / perRow, inRow = item % perRow, head = inRow / mates;
-      int channel = inRow % mates * kChunk;
-      location[k] = locationOf(p, first + r, head);
-      location[k].offset += channel;
-      whole[k] = ((first + r) * p.perRow + head) * p.channels + channel;
-      turn[k] = angles + r * p.pairs + channel;
-      if (location[k].part == nullptr)
-        continue;
-      const Data &from = p.split ? p.whole : *location[k].part;
-      int64_t in = p.split ? whole[k] : location[k].offset;
-      load8<M>(from, in, kChunk, a[k]);
-      load8<M>(from, in + half, kChunk, b[k]);
-    }
+  for (int k = 0; k < kPairsEach; ++k)
+    pairs[k] = pairAt(p,
+                      static_cast<int>(blockIdx.y) * kPairsOfBlock + static_cast<int>(threadIdx.x) +
+                          k * kPairThreads,
+                      perGroup);
+  auto read = [&](int64_t group) {
 #pragma unroll
-    for (int k = 0; k < kPairsAhead; ++k) {
-      if (at + k * step >= items)
-        continue;
-      if (location[k].part == nullptr) {
-        if (!p.split) {
-          clear8<M>(p.whole, whole[k], kChunk);
-          clear8<M>(p.whole, whole[k] + half, kChunk);
-        }
-        continue;
+    for (int k = 0; k < kPairsEach; ++k)
+      if (pairs[k].from && group * perGroup + pairs[k].row < rows) {
+        const uint4 *from = pairs[k].from + group * pairs[k].fromStep;
+        nextLow[k] = from[0], nextHigh[k] = from[half];
       }
-      if (location[k].rotated)
+  };
+  auto turn = [&](int64_t group, float2 *to) {
+    for (int i = static_cast<int>(threadIdx.x); i < perAngles; i += kPairThreads)
+      if (int64_t row = group * perGroup + i / p.pairs; row < rows)
+        to[i] = angleOf(p, row, frequencies[i % p.pairs]);
+  };
+  read(blockIdx.x);
+  __syncthreads();
+  turn(blockIdx.x, angles);
+  int64_t groups = (rows + perGroup - 1) / perGroup;
+  for (int64_t group = blockIdx.x, number = 0; group < groups; group += gridDim.x, ++number) {
+    const float2 *these = angles + number % 2 * perAngles;
+#pragma unroll
+    for (int k = 0; k < kPairsEach; ++k)
+      low[k] = nextLow[k], high[k] = nextHigh[k];
+    __syncthreads(); // angles are there, and those of the group before are not needed
+    read(group + gridDim.x);
+    turn(group + gridDim.x, angles + (number + 1) % 2 * perAngles);
+#pragma unroll
+    for (int k = 0; k < kPairsEach; ++k) {
+      if (!pairs[k].to || group * perGroup + pairs[k].row >= rows)
+        continue;
+      if (pairs[k].isRotated) {
+        float a[kChunk], b[kChunk];
+        unpack<M>(p.whole, low[k], a);
+        unpack<M>(p.whole, high[k], b);
 #pragma unroll
         for (int j = 0; j < kChunk; ++j) {
-          float2 angle = turn[k][j];
-          float low = a[k][j] * angle.x - b[k][j] * angle.y;
-          b[k][j] = b[k][j] * angle.x + a[k][j] * angle.y;
-          a[k][j] = low;
+          float2 angle = these[pairs[k].angle + j];
+          float first = a[j] * angle.x - b[j] * angle.y;
+          b[j] = b[j] * angle.x + a[j] * angle.y;
+          a[j] = first;
         }
-      const Data &to = p.split ? *location[k].part : p.whole;
-      int64_t out = p.split ? location[k].offset : whole[k];
-      store8<M>(to, out, kChunk, a[k]);
-      store8<M>(to, out + half, kChunk, b[k]);
+        low[k] = pack<M>(p.whole, a);
+        high[k] = pack<M>(p.whole, b);
+      }
+      uint4 *to = pairs[k].to + group * pairs[k].toStep;
+      to[0] = low[k], to[half] = high[k];
     }
   }
+}
+
+template <Mode M> void launchPairs(const Qkv &p, int64_t rows, int perGroup, Queue &queue) {
+  size_t shared = static_cast<size_t>(p.pairs) * (2 * perGroup * sizeof(float2) + sizeof(float));
+  int64_t items = static_cast<int64_t>(perGroup) * p.perRow * (p.channels / (2 * kChunk));
+  auto together = static_cast<unsigned>(ceilDiv(items, kPairsOfBlock));
+  unsigned blocks = ceilDiv(gridOfTurns(movePairs<M>, kPairThreads, shared, INT32_MAX), together);
+  auto groups = static_cast<unsigned>(ceilDiv(rows, perGroup));
+  launchKernel(movePairs<M>, dim3(std::min(blocks, groups), together), kPairThreads, shared, queue,
+               p, rows, perGroup);
 }
 
 template <Mode M>
@@ -212,8 +278,6 @@ __global__ void __launch_bounds__(256) moveHeads(const Qkv p, int64_t rows, int 
   int count = static_cast<int>(rows - first < perBlock ? rows - first : perBlock);
   if (p.pairs > 0)
     makeAngles(p, first, count, angles);
-  if (M != Mode::Scalar && p.wholeHeads)
-    return movePairs<M>(p, first, count, angles);
   for (int r = 0; r < count; ++r)
     moveRow<M>(p, first + r, angles + r * p.pairs);
 }
@@ -222,8 +286,17 @@ void launch(const Call &call, Qkv p, Mode mode, int64_t rows) {
   bool wholeChunks = p.pairs % kChunk == 0 && !(p.pairs > 0 && p.interleaved);
   if (!wholeChunks)
     mode = Mode::Scalar;
-  p.wholeHeads = !p.interleaved && (p.pairs == 0 || 2 * p.pairs == p.channels) &&
-                 p.channels % (2 * kChunk) == 0;
+  // All channels of a head are rotated, or none, in halves of whole chunks.
+  bool wholeHeads = !p.interleaved && (p.pairs == 0 || 2 * p.pairs == p.channels) &&
+                    p.channels % (2 * kChunk) == 0 && p.pairs <= kPairsMax;
+  int mates = p.perRow * (p.channels / (2 * kChunk));
+  int perGroup = std::max(kPairsOfBlock / std::max(mates, 1), 1);
+  if (wholeHeads && perGroup * p.pairs > kAnglesMax / 4)
+    perGroup = 1;
+  if (wholeHeads && mode == Mode::Bf16)
+    return launchPairs<Mode::Bf16>(p, rows, perGroup, queueOf(call));
+  if (wholeHeads && mode == Mode::F16)
+    return launchPairs<Mode::F16>(p, rows, perGroup, queueOf(call));
   // As many rows per block as fit their angles in shared memory, if there are blocks enough.
   int64_t most = std::max<int64_t>(kAnglesMax / std::max(p.pairs, 1), 1);
   auto perBlock = static_cast<int>(std::min({most, kRowsPerBlock, ceilDiv(rows, kBlocksMin)}));

@@ -114,8 +114,8 @@ void runQuantizeDelayed(const Call &call) {
   Target to = targetOfDelayed(call, 1, 3);
   if (to.t)
     return quantizeTiles(call, to);
-  auto blocks = static_cast<unsigned>(std::min(ceilDiv(x.numel(), 256 * kChunk), kBlocksMax));
   forMode(modeOf({&x, &call.out[0]}, 0), [&]<Mode M>() {
+    unsigned blocks = gridOfTurns(quantizeSeen<M>, 256, 0, ceilDiv(x.numel(), 256 * kChunk));
     launchKernel(quantizeSeen<M>, blocks, 256, 0, queueOf(call), dataOf(x), to, x.numel());
   });
 }
@@ -216,33 +216,58 @@ struct History {
   bool mostRecent;
 };
 
-__device__ void updateColumn(const History &history, int64_t i, int64_t step) {
-  float *column = history.rows + i;
-  unsigned most = __float_as_uint(history.seen[i]);
-  for (int64_t row = 1; row < history.len; ++row) {
-    if (!history.mostRecent)
-      most = max(most, __float_as_uint(column[row * history.n]));
-    column[row * history.n] =
-        row + 1 < history.len ? column[(row + 1) * history.n] : history.seen[i];
+/// Columns of a block, by lanes that have rows of them.
+constexpr int kHistoryCols = kWarp, kHistoryLanes = 32, kHistoryRowsEach = 8;
+
+/// Moves the rows of a column up by one, with what is seen as the last one, and gives the largest
+/// magnitude of what they were but for the first. By all lanes of a block.
+__device__ unsigned moveRows(const History &history, float *column, float seen, bool isThere) {
+  unsigned most = 0;
+  int64_t first = 1 + static_cast<int64_t>(threadIdx.y) * kHistoryRowsEach;
+  for (int64_t turn = 1; turn < history.len;
+       turn += kHistoryLanes * kHistoryRowsEach, first += kHistoryLanes * kHistoryRowsEach) {
+    float rows[kHistoryRowsEach + 1]; ///< and the one behind them
+#pragma unroll
+    for (int k = 0; k <= kHistoryRowsEach; ++k)
+      rows[k] = isThere && first + k < history.len ? column[(first + k) * history.n] : seen;
+    __syncthreads(); // another lane writes the row behind
+#pragma unroll
+    for (int k = 0; k < kHistoryRowsEach; ++k)
+      if (isThere && first + k < history.len) {
+        most = max(most, __float_as_uint(rows[k]));
+        column[(first + k) * history.n] = rows[k + 1];
+      }
   }
-  float amax = __uint_as_float(most), expected = ldexpf(amax, history.margin);
-  if (step % history.interval == 0 && amax > 0 && isfinite(expected))
-    column[0] = expected;
+  return most;
 }
 
-__global__ void updateHistory(const History history, const StepState *state) {
+__global__ void __launch_bounds__(kHistoryCols *kHistoryLanes)
+    updateHistory(const __grid_constant__ History history, const StepState *state) {
   awaitPrevious();
-  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= history.n)
+  __shared__ unsigned largest[kHistoryLanes][kHistoryCols];
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kHistoryCols + threadIdx.x;
+  bool isThere = i < history.n;
+  float seen = isThere ? history.seen[i] : 0.0f;
+  float *column = history.rows + i;
+  if (!state->nonfinite) {
+    largest[threadIdx.y][threadIdx.x] = moveRows(history, column, seen, isThere);
+    __syncthreads();
+  }
+  if (!isThere || threadIdx.y != 0)
     return;
-  if (!state->nonfinite)
-    updateColumn(history, i, state->step);
+  if (!state->nonfinite) {
+    unsigned most = __float_as_uint(seen);
+    for (int lane = 0; lane < kHistoryLanes && !history.mostRecent; ++lane)
+      most = max(most, largest[lane][threadIdx.x]);
+    float amax = __uint_as_float(most), expected = ldexpf(amax, history.margin);
+    if (state->step % history.interval == 0 && amax > 0 && isfinite(expected))
+      column[0] = expected;
+  }
   history.seen[i] = 0;
-  history.amax[i] = history.rows[i];
+  history.amax[i] = column[0];
 }
 
 void runAmaxUpdate(const Call &call) {
-  constexpr unsigned kThreads = 64; // a few tensors, each with a long column
   const Tensor &rows = call.out[0];
   History history = {static_cast<float *>(rows.data),
                      static_cast<float *>(call.out[1].data),
@@ -252,8 +277,8 @@ void runAmaxUpdate(const Call &call) {
                      call.attrs.interval,
                      static_cast<int>(call.attrs.margin),
                      call.attrs.most_recent};
-  auto blocks = static_cast<unsigned>(ceilDiv(rows.cols(), kThreads));
-  launchKernel(updateHistory, blocks, kThreads, 0, queueOf(call), history,
+  auto blocks = static_cast<unsigned>(ceilDiv(rows.cols(), kHistoryCols));
+  launchKernel(updateHistory, blocks, dim3(kHistoryCols, kHistoryLanes), 0, queueOf(call), history,
                static_cast<const StepState *>(call.in[2].data));
 }
 
