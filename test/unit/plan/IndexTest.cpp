@@ -86,8 +86,9 @@ TEST(Indices, ColumnsOfAllMembersMayBeValid) {
 TEST(Indices, WhatMembersMakeOfTheSameIsAPartOfASum) {
   Plan plan = parsed(edited(
       "tensor", {{"embedding %tokens, %table after", "embedding %tokens, %table group tp after"}}));
-  test::expectRefused(plan, Rule::Sum,
-                      "it mixes values that are summed over ranks with values that are not");
+  test::expectRefused(
+      plan, Rule::Sum,
+      "'matmul' takes '%x', of which ranks along 'tp' have parts of a sum that none has made");
   EXPECT_NE(oracle::findBreak(plan), "");
 }
 

@@ -41,7 +41,7 @@ public:
     for (const Norm &norm : norms_)
       for (auto [term, block] : norm.gradients)
         checkGradient(term, block, norm.rank, norm.step);
-    for (auto find : {findNormBreak, findScaleBreak})
+    for (auto find : {findNormBreak, findScaleBreak, findPartialSumBreak})
       fail(find(plan_, members_.positions(), terms_));
     fail(findOriginBreak(terms_));
     fail(findLossBreak(terms_, members_, [this](int term) { return numberOf(term); }));

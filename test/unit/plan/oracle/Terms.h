@@ -166,6 +166,11 @@ std::string findLossBreak(const std::vector<Term> &terms, const Members &members
 /// go back: what is wrong, or nothing.
 std::string findOriginBreak(const std::vector<Term> &terms);
 
+/// Where an op takes a product with a part of a weight, or rows of a part of a table, before ranks
+/// have added theirs: which, or nothing.
+std::string findPartialSumBreak(const Plan &plan, const Positions &positions,
+                                const std::vector<Term> &terms);
+
 /// Where a product takes a factor of 8 bits with another scale than its own: which, or nothing.
 std::string findScaleBreak(const Plan &plan, const Positions &positions,
                            const std::vector<Term> &terms);

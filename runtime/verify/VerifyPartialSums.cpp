@@ -1,0 +1,176 @@
+// Follows parts of sums over ranks with parts of a weight: a product that sums over a dimension in
+// which its weight is split, and rows of a split table, are parts until an all_reduce or a
+// reduce_scatter adds them. What takes them before is linear: views, packs, joins, casts, and sums
+// with other parts.
+#include <algorithm>
+
+#include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifySums.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+using Key = AttrKey;
+
+/// Elements of a block of weights, or a parameter that lies in none yet.
+struct Elements {
+  int32_t block = -1;
+  int64_t begin = 0;
+  int32_t param = -1;
+  bool isTurned = false; ///< a transposed matrix
+};
+
+class PartialSums {
+public:
+  explicit PartialSums(const Scope &scope)
+      : scope_(scope), segment_(scope.segment), parts_(segment_.values.size(), 0),
+        elements_(segment_.values.size()) {
+    for (const Segment::Boundary &in : segment_.ins) {
+      const Cell &cell = scope.role.cells[in.cell];
+      if (cell.kind == CellKind::Weight || cell.kind == CellKind::GatheredWeight)
+        elements_[in.value].block = static_cast<int32_t>(cell.of);
+      else if (cell.kind == CellKind::Param)
+        elements_[in.value].param = static_cast<int32_t>(cell.of);
+    }
+  }
+
+  void run() {
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
+      const Op &op = segment_.ops[i];
+      followElements(op);
+      for (ValueId operand : op.operands)
+        if (parts_[operand] != 0 && !mayTakeParts(op))
+          refuse(i, fmt::format("'{}'", opInfo(op.kind).name), operand);
+      Axes parts = partsOf(op);
+      for (ValueId result : op.results)
+        parts_[result] = parts;
+    }
+    for (const Segment::Boundary &out : segment_.outs)
+      if (parts_[out.value] != 0)
+        refuse(scope_.opOf(out.value), "the segment's end", out.value);
+  }
+
+private:
+  const Plan &plan() const { return scope_.plan(); }
+  const Type &typeOf(ValueId value) const { return scope_.value(value).type; }
+
+  void refuse(uint32_t i, std::string_view taker, ValueId value) {
+    scope_.addValue(Rule::Sum, i, value,
+                    "{} takes '%{}', of which ranks along {} have parts of a sum that none has "
+                    "made",
+                    taker, scope_.nameOf(value), namesOf(plan(), parts_[value]));
+  }
+
+  // ---- weights ----
+
+  void followElements(const Op &op) {
+    if (op.operands.empty())
+      return;
+    Elements from = elements_[op.operands[0]];
+    bool isQuantized = op.kind == OpKind::Quantize || op.kind == OpKind::QuantizeBlocks ||
+                       op.kind == OpKind::QuantizeDelayed;
+    if (isQuantized)
+      return followQuantized(op, from);
+    if (op.kind == OpKind::View)
+      from.begin += op.getInt(Key::offset);
+    else if (op.kind == OpKind::AllGather && op.getInt(Key::block) >= 0)
+      from = {static_cast<int32_t>(op.getInt(Key::block))};
+    else if (op.kind == OpKind::Transpose)
+      from.isTurned ^= true;
+    else if (op.kind != OpKind::Cast)
+      return;
+    elements_[op.results[0]] = from;
+  }
+
+  /// The transposed copy is the last result.
+  void followQuantized(const Op &op, Elements from) {
+    size_t others = op.kind == OpKind::QuantizeDelayed ? 3 : 2;
+    from.isTurned ^= op.getBool(Key::transposed);
+    elements_[op.results[0]] = from;
+    from.isTurned ^= true;
+    if (op.results.size() > others)
+      elements_[op.results[others]] = from;
+  }
+
+  const Param *paramOf(ValueId value) {
+    const Elements &elements = elements_[value];
+    if (elements.param >= 0)
+      return &plan().params[static_cast<size_t>(elements.param)];
+    if (elements.block < 0)
+      return nullptr;
+    const std::vector<const Param *> &params = scope_.inspection.paramsOf(elements.block);
+    auto at = std::ranges::lower_bound(params, elements.begin, {}, &Param::offset);
+    bool isIt = at != params.end() && (*at)->offset == elements.begin &&
+                (*at)->type.numel() == typeOf(value).numel();
+    return isIt ? *at : nullptr;
+  }
+
+  /// Along which ranks have other elements in the dimension of this matrix, counted from its end.
+  Axes splitsOf(ValueId matrix, int fromEnd) {
+    const Param *param = paramOf(matrix);
+    if (param == nullptr || param->isUncut() || param->type.rank < 2)
+      return 0;
+    int dim = param->type.rank - 1 - (elements_[matrix].isTurned ? 1 - fromEnd : fromEnd);
+    Axes axes = 0;
+    for (const Split &split : param->splits)
+      if (split.dim == dim && plan().groupSize(split.group) > 1)
+        axes |= axesOf(plan(), split.group);
+    return axes;
+  }
+
+  // ---- parts ----
+
+  /// Of the inner dimension: columns of the first factor and rows of the second one.
+  Axes innerSplits(const Op &op, bool isTurnedA, bool isTurnedB) {
+    return static_cast<Axes>(splitsOf(op.operands[0], isTurnedA ? 1 : 0) |
+                             splitsOf(op.operands[1], isTurnedB ? 0 : 1));
+  }
+
+  Axes partsOf(const Op &op) {
+    Axes taken = 0;
+    for (ValueId operand : op.operands)
+      taken |= parts_[operand];
+    for (const Tie &tie : op.ties)
+      taken |= parts_[tie.value];
+    if (op.kind == OpKind::MatMul || op.kind == OpKind::MatMulGelu ||
+        op.kind == OpKind::MatMulGeluBwd)
+      return innerSplits(op, op.getBool(Key::trans_a), op.getBool(Key::trans_b));
+    if (op.kind == OpKind::MatMulScaled)
+      return innerSplits(op, false, true);
+    if (op.kind == OpKind::Embedding && op.group >= 0 && plan().groupSize(op.group) > 1)
+      return axesOf(plan(), op.group);
+    if (isSumOverRanks(op))
+      return static_cast<Axes>(taken & ~axesOf(plan(), op.group));
+    return mayTakeParts(op) ? taken : Axes{0};
+  }
+
+  static bool isSumOverRanks(const Op &op) {
+    return op.kind == OpKind::AllReduce || op.kind == OpKind::ReduceScatter;
+  }
+
+  bool mayTakeParts(const Op &op) const {
+    if (op.kind == OpKind::Add)
+      return parts_[op.operands[0]] == parts_[op.operands[1]];
+    return isSumOverRanks(op) || op.kind == OpKind::View || op.kind == OpKind::Pack ||
+           op.kind == OpKind::Join || op.kind == OpKind::Cast;
+  }
+
+  const Scope &scope_;
+  const Segment &segment_;
+  std::vector<Axes> parts_;        ///< by value
+  std::vector<Elements> elements_; ///< by value
+};
+
+} // namespace
+
+void checkPartialSums(const Scope &scope) {
+  bool hasParts = std::ranges::any_of(scope.plan().params,
+                                      [](const Param &param) { return !param.splits.empty(); }) ||
+                  std::ranges::any_of(scope.segment.ops, [](const Op &op) {
+                    return op.kind == OpKind::Embedding && op.group >= 0;
+                  });
+  if (hasParts)
+    PartialSums(scope).run();
+}
+
+} // namespace shardc::plan::verifier

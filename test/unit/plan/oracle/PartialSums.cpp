@@ -1,0 +1,123 @@
+// Parts of sums over ranks with parts of a weight: each term is followed back to the products that
+// have made it.
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "Terms.h"
+
+namespace shardc::plan::oracle {
+namespace {
+
+using Axes = uint64_t; ///< bits of the mesh
+
+class PartialSums {
+public:
+  PartialSums(const Plan &plan, const Positions &positions, const std::vector<Term> &terms)
+      : plan_(plan), positions_(positions), terms_(terms) {}
+
+  std::string find() {
+    due_.reserve(terms_.size());
+    for (const Term &term : terms_) { // what a term is made of stands before it
+      Axes taken = 0;
+      bool isEven = true;
+      for (size_t i = 0; i < term.from.size(); ++i) {
+        Axes of = dueOf(term.from[i]);
+        isEven &= i == 0 || of == taken;
+        taken |= of;
+      }
+      bool keeps = term.op != nullptr && keepsSums(term.op->kind);
+      bool isSum = term.op != nullptr && isSumOverRanks(term.op->kind);
+      if (taken != 0 && term.op != nullptr && !isSum &&
+          (!keeps || (term.op->kind == OpKind::Add && !isEven)))
+        return fmt::format("rank {}: '{}' takes a part of a sum over ranks", term.rank,
+                           opInfo(term.op->kind).name);
+      for (int added : term.added)
+        taken |= dueOf(added);
+      due_.push_back(term.op == nullptr ? 0
+                     : isSum            ? taken & ~axesOf(term.op->group)
+                     : keeps            ? taken
+                                        : madeIn(term));
+    }
+    return {};
+  }
+
+private:
+  Axes dueOf(int term) const {
+    return static_cast<size_t>(term) < due_.size() ? due_[static_cast<size_t>(term)] : 0;
+  }
+
+  static bool isSumOverRanks(OpKind kind) {
+    return kind == OpKind::AllReduce || kind == OpKind::ReduceScatter;
+  }
+  static bool keepsSums(OpKind kind) {
+    return kind == OpKind::View || kind == OpKind::Pack || kind == OpKind::Join ||
+           kind == OpKind::Cast || kind == OpKind::Add;
+  }
+
+  Axes axesOf(int16_t group) const {
+    Axes axes = 0;
+    if (group >= 0)
+      for (uint16_t axis : plan_.groups[static_cast<size_t>(group)].axes)
+        axes |= plan_.mesh[axis].size > 1 ? Axes{1} << axis : 0;
+    return axes;
+  }
+
+  /// Of what sum over ranks the term is a part by the op itself.
+  Axes madeIn(const Term &term) const {
+    const Op &op = *term.op;
+    if (op.kind == OpKind::Embedding)
+      return axesOf(op.group);
+    if (op.kind == OpKind::MatMulScaled)
+      return splitAt(term.from[0], true) | splitAt(term.from[1], true);
+    if (op.kind == OpKind::MatMul || op.kind == OpKind::MatMulGelu ||
+        op.kind == OpKind::MatMulGeluBwd)
+      return splitAt(term.from[0], !op.getBool(AttrKey::trans_a)) |
+             splitAt(term.from[1], op.getBool(AttrKey::trans_b));
+    return 0;
+  }
+
+  /// Along which axes a weight is split in its last dimension, or in the one before.
+  Axes splitAt(int factor, bool isLast) const {
+    const Term *term = &terms_[static_cast<size_t>(factor)];
+    while (term->op != nullptr && isFormOf(*term, isLast)) {
+      factor = term->from[0];
+      term = &terms_[static_cast<size_t>(factor)];
+    }
+    std::optional<Weights> held = weightsOf(plan_, positions_, terms_, factor);
+    Axes axes = 0;
+    for (const Param &param : plan_.params)
+      if (held && param.block == held->block && param.offset == held->begin &&
+          param.type.numel() == term->numel && param.type.rank >= 2)
+        for (const Split &split : param.splits)
+          if (split.dim + (isLast ? 1 : 2) == param.type.rank)
+            axes |= axesOf(split.group);
+    return axes;
+  }
+
+  /// Whether the term is its operand in 8 bits, or turned, and then which dimension is the other.
+  static bool isFormOf(const Term &term, bool &isLast) {
+    OpKind kind = term.op->kind;
+    bool isQuantized = kind == OpKind::Quantize || kind == OpKind::QuantizeBlocks ||
+                       kind == OpKind::QuantizeDelayed;
+    if (kind == OpKind::Transpose ||
+        (isQuantized && term.op->getBool(AttrKey::transposed) != (term.result > 1)))
+      isLast = !isLast;
+    return isQuantized || kind == OpKind::Transpose;
+  }
+
+  const Plan &plan_;
+  const Positions &positions_;
+  const std::vector<Term> &terms_;
+  std::vector<Axes> due_; ///< by term: over which its sum is still to be made
+};
+
+} // namespace
+
+std::string findPartialSumBreak(const Plan &plan, const Positions &positions,
+                                const std::vector<Term> &terms) {
+  return PartialSums(plan, positions, terms).find();
+}
+
+} // namespace shardc::plan::oracle
