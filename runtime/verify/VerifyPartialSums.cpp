@@ -45,8 +45,9 @@ public:
       for (ValueId result : op.results)
         parts_[result] = parts;
     }
+    // Another segment may add what is no gradient of a parameter: that is not followed.
     for (const Segment::Boundary &out : segment_.outs)
-      if (parts_[out.value] != 0)
+      if (parts_[out.value] != 0 && scope_.role.cells[out.cell].purpose == Purpose::Grads)
         refuse(scope_.opOf(out.value), "the segment's end", out.value);
   }
 
