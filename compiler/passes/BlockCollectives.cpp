@@ -19,12 +19,8 @@ using Key = plan::AttrKey;
 /// The transport of gathers, reductions or sums of blocks or of their shards.
 plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, CollectiveKind kind,
                           int16_t group, Scope scope = Scope::Whole) {
-  const predict::Device &device = predict::deviceOf(plan);
   bool isGather = kind == CollectiveKind::AllGather;
-  predict::Traffic traffic;
-  traffic.kind = kind;
-  if (group >= 0)
-    traffic.team = predict::teamOf(device, plan, group);
+  predict::Traffic traffic = predict::trafficOf(plan, kind, group);
   std::vector<uint8_t> in8Bits = plan::blocksIn8Bits(plan);
   for (size_t b = 0; b < plan.blocks.size(); ++b) {
     int64_t gathered = in8Bits[b] != 0 ? 1 : dtypeBytes(strategy.params);
@@ -32,9 +28,8 @@ plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, Coll
         (scope == Scope::Shard ? plan.blocks[b].shard : plan.blocks[b].numel) *
         (isGather ? gathered : dtypeBytes(strategy.wire)));
   }
-  traffic.hasWindows = plan.job.ddp.ncclUb && !plan.job.ddp.disableSymmetricRegistration;
   traffic.isDeterministic = plan.job.model.deterministicMode;
-  return predict::chooseTransport(device, traffic);
+  return predict::chooseTransport(predict::deviceOf(plan), traffic);
 }
 
 /// The group of the ranks that hold the same shards: it is added if the plan lacks it. -1 if each

@@ -297,13 +297,19 @@ Transport chooseTransport(const Device &device, const Traffic &traffic) {
   return best;
 }
 
+Traffic trafficOf(const plan::Plan &plan, CollectiveKind kind, int group) {
+  Traffic traffic;
+  traffic.kind = kind;
+  if (group >= 0)
+    traffic.team = teamOf(deviceOf(plan), plan, group);
+  traffic.hasWindows = plan.job.ddp.ncclUb && !plan.job.ddp.disableSymmetricRegistration;
+  return traffic;
+}
+
 Transport chooseLayerGather(const plan::Plan &plan, int group, int64_t wholeBytes) {
   const Device &device = deviceOf(plan);
-  Traffic traffic;
-  traffic.kind = CollectiveKind::AllGather;
-  traffic.team = teamOf(device, plan, group);
+  Traffic traffic = trafficOf(plan, CollectiveKind::AllGather, group);
   traffic.wholeBytes = {wholeBytes};
-  traffic.hasWindows = plan.job.ddp.ncclUb && !plan.job.ddp.disableSymmetricRegistration;
   traffic.isAwaited = true;
   return chooseTransport(device, traffic);
 }

@@ -45,6 +45,9 @@ struct Traffic {
   bool isAwaited = false;          ///< ops may wait for them while they last, and not only start
 };
 
+/// Traffic of a plan's ranks in a group, or of a rank alone if it is -1, with no collective yet.
+Traffic trafficOf(const plan::Plan &plan, CollectiveKind kind, int group);
+
 /// Multiprocessors that the kernels of a large collective may take: 0 for copy engines.
 int32_t kernelMultiprocessors(plan::Transport transport);
 

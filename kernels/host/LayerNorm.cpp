@@ -37,6 +37,11 @@ struct Parameters {
   const float *weight, *bias;
 };
 
+Parameters readParameters(const Call &call, const Tensor &weight, const Tensor &bias,
+                          const Buffers &buffers) {
+  return {normWeight(call, weight, buffers.weight), readF32(bias, 0, bias.numel(), buffers.bias)};
+}
+
 /// Row `row` of y, of a centred row in the buffer.
 void finishRow(Parameters parameters, const Tensor &y, int64_t row, float *buffer, float rstd) {
   int64_t n = y.cols();
@@ -55,12 +60,17 @@ void normRow(const Call &call, const float *x, Parameters parameters, const Tens
   finishRow(parameters, y, row, buffer, rstd[row]);
 }
 
-const char *acceptsLayerNorm(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 3, 3}));
+/// Of operands x w bias and result y, with the mean and rstd of x.
+const char *checkLayerNorm(const Call &call, const Tensor &mean, const Tensor &rstd) {
   SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[1]));
   SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
-  SHARDC_REQUIRE_OK(checkStatistic(call.in[0], call.out[1]));
-  return checkStatistic(call.in[0], call.out[2]);
+  SHARDC_REQUIRE_OK(checkStatistic(call.in[0], mean));
+  return checkStatistic(call.in[0], rstd);
+}
+
+const char *acceptsLayerNorm(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 3, 3}));
+  return checkLayerNorm(call, call.out[1], call.out[2]);
 }
 
 void runLayerNorm(const Call &call) {
@@ -68,8 +78,7 @@ void runLayerNorm(const Call &call) {
   Buffers buffers(call, scratch);
   const Tensor &x = call.in[0];
   int64_t rows = x.rows(), n = x.cols();
-  Parameters parameters = {normWeight(call, call.in[1], buffers.weight),
-                           readF32(call.in[2], 0, n, buffers.bias)};
+  Parameters parameters = readParameters(call, call.in[1], call.in[2], buffers);
   for (int64_t row = 0; row < rows; ++row)
     normRow(call, readF32(x, row * n, n, buffers.x), parameters, call.out[0], row, buffers.y,
             static_cast<float *>(call.out[1].data), static_cast<float *>(call.out[2].data));
@@ -89,8 +98,7 @@ void runAddLayerNorm(const Call &call) {
   Buffers buffers(call, scratch);
   const Tensor &a = call.in[0], &b = call.in[1], &total = call.out[0];
   int64_t rows = a.rows(), n = a.cols();
-  Parameters parameters = {normWeight(call, call.in[2], buffers.weight),
-                           readF32(call.in[3], 0, n, buffers.bias)};
+  Parameters parameters = readParameters(call, call.in[2], call.in[3], buffers);
   for (int64_t row = 0; row < rows; ++row) {
     const float *termA = readF32(a, row * n, n, buffers.x);
     const float *termB = readF32(b, row * n, n, buffers.y);
@@ -105,10 +113,7 @@ void runAddLayerNorm(const Call &call) {
 
 const char *acceptsLayerNormAgain(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 1, 1}));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[1]));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
-  SHARDC_REQUIRE_OK(checkStatistic(call.in[0], call.in[3]));
-  return checkStatistic(call.in[0], call.in[4]);
+  return checkLayerNorm(call, call.in[3], call.in[4]);
 }
 
 void runLayerNormAgain(const Call &call) {
@@ -116,8 +121,7 @@ void runLayerNormAgain(const Call &call) {
   Buffers buffers(call, scratch);
   const Tensor &x = call.in[0];
   int64_t rows = x.rows(), n = x.cols();
-  Parameters parameters = {normWeight(call, call.in[1], buffers.weight),
-                           readF32(call.in[2], 0, n, buffers.bias)};
+  Parameters parameters = readParameters(call, call.in[1], call.in[2], buffers);
   const auto *mean = static_cast<const float *>(call.in[3].data);
   const auto *rstd = static_cast<const float *>(call.in[4].data);
   for (int64_t row = 0; row < rows; ++row) {
