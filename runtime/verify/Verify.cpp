@@ -145,8 +145,10 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
     checkFactorScales(inspection, role);
   if (inspection.size() == 0)
     forEachSegment(inspection, checkOrigins);
-  if (inspection.size() == 0)
-    forEachSegment(inspection, checkPartialSums);
+  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+    checkPartialSums(inspection, role);
+  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+    checkRows(inspection, role);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkPadding(inspection, role);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)

@@ -157,6 +157,18 @@ Axes axesOf(const Plan &plan) {
   return axes;
 }
 
+int16_t firstAlike(const Plan &plan, int16_t group) {
+  auto axesOf = [&](const Group &each) {
+    std::vector<uint16_t> axes = each.axes;
+    std::erase_if(axes, [&](uint16_t axis) { return plan.mesh[axis].size == 1; });
+    return axes;
+  };
+  auto wanted = axesOf(plan.groups[static_cast<size_t>(group)]);
+  auto first =
+      std::ranges::find_if(plan.groups, [&](const Group &each) { return axesOf(each) == wanted; });
+  return wanted.empty() ? int16_t{-1} : static_cast<int16_t>(first - plan.groups.begin());
+}
+
 std::string namesOf(const Plan &plan, Axes axes) {
   std::string names;
   for (size_t axis = 0; axis < plan.mesh.size(); ++axis)

@@ -90,25 +90,11 @@ private:
 
   Origin shifted(const Origin &from, const Op &op) const {
     int64_t members = scope_.plan().groupSize(op.group);
-    int16_t group = firstAlike(op.group);
+    int16_t group = firstAlike(scope_.plan(), op.group);
     if (from.kind != Origin::OfMember || (from.by != 0 && from.group != group))
       return from.kind == Origin::Unknown ? from : Origin{Origin::OfSeveral};
     int64_t by = (from.by + op.getInt(AttrKey::by) % members + members) % members;
     return {Origin::OfMember, by, by == 0 ? int16_t{-1} : group};
-  }
-
-  /// The first group in which ranks have the same indices.
-  int16_t firstAlike(int16_t group) const {
-    auto axesOf = [&](const Group &each) {
-      std::vector<uint16_t> axes = each.axes;
-      std::erase_if(axes, [&](uint16_t axis) { return scope_.plan().mesh[axis].size == 1; });
-      return axes;
-    };
-    const std::vector<Group> &groups = scope_.plan().groups;
-    auto wanted = axesOf(groups[static_cast<size_t>(group)]);
-    auto first =
-        std::ranges::find_if(groups, [&](const Group &each) { return axesOf(each) == wanted; });
-    return static_cast<int16_t>(first - groups.begin());
   }
 
   void checkPart(uint32_t i, const Op &op, const PartOperands &at) {

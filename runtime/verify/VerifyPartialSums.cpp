@@ -22,11 +22,14 @@ struct Elements {
 
 class PartialSums {
 public:
-  explicit PartialSums(const Scope &scope)
+  /// `cells` says of what sums the role's cells hold parts.
+  PartialSums(const Scope &scope, const std::vector<Axes> &cells)
       : scope_(scope), segment_(scope.segment), parts_(segment_.values.size(), 0),
         elements_(segment_.values.size()) {
     for (const Segment::Boundary &in : segment_.ins) {
       const Cell &cell = scope.role.cells[in.cell];
+      if (cell.kind == CellKind::Buffer)
+        parts_[in.value] = cells[in.cell];
       if (cell.kind == CellKind::Weight || cell.kind == CellKind::GatheredWeight)
         elements_[in.value].block = static_cast<int32_t>(cell.of);
       else if (cell.kind == CellKind::Param)
@@ -34,19 +37,32 @@ public:
     }
   }
 
-  void run() {
-    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
-      const Op &op = segment_.ops[i];
+  void follow() {
+    for (const Op &op : segment_.ops) {
       followElements(op);
-      for (ValueId operand : op.operands)
-        if (parts_[operand] != 0 && !mayTakeParts(op))
-          refuse(i, fmt::format("'{}'", opInfo(op.kind).name), operand);
       Axes parts = partsOf(op);
       for (ValueId result : op.results)
         parts_[result] = parts;
     }
-    // Another segment may add what is no gradient of a parameter: that is not followed.
-    for (const Segment::Boundary &out : segment_.outs)
+  }
+
+  /// Whether more is known of cells by what is left in them.
+  bool leave(std::vector<Axes> &cells) const {
+    bool isMore = false;
+    for (const Segment::Boundary &out : segment_.outs) {
+      isMore |= (parts_[out.value] & ~cells[out.cell]) != 0;
+      cells[out.cell] |= parts_[out.value];
+    }
+    return isMore;
+  }
+
+  /// After all is followed.
+  void check() const {
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i)
+      for (ValueId operand : segment_.ops[i].operands)
+        if (parts_[operand] != 0 && !mayTakeParts(segment_.ops[i]))
+          refuse(i, fmt::format("'{}'", opInfo(segment_.ops[i].kind).name), operand);
+    for (const Segment::Boundary &out : segment_.outs) // others are added by another segment
       if (parts_[out.value] != 0 && scope_.role.cells[out.cell].purpose == Purpose::Grads)
         refuse(scope_.opOf(out.value), "the segment's end", out.value);
   }
@@ -55,7 +71,7 @@ private:
   const Plan &plan() const { return scope_.plan(); }
   const Type &typeOf(ValueId value) const { return scope_.value(value).type; }
 
-  void refuse(uint32_t i, std::string_view taker, ValueId value) {
+  void refuse(uint32_t i, std::string_view taker, ValueId value) const {
     scope_.addValue(Rule::Sum, i, value,
                     "{} takes '%{}', of which ranks along {} have parts of a sum that none has "
                     "made",
@@ -164,14 +180,32 @@ private:
 
 } // namespace
 
-void checkPartialSums(const Scope &scope) {
-  bool hasParts = std::ranges::any_of(scope.plan().params,
+void checkPartialSums(Inspection &inspection, uint32_t index) {
+  const Role &role = inspection.plan().roles[index];
+  auto isPart = [](const Op &op) { return op.kind == OpKind::Embedding && op.group >= 0; };
+  bool hasParts = std::ranges::any_of(inspection.plan().params,
                                       [](const Param &param) { return !param.splits.empty(); }) ||
-                  std::ranges::any_of(scope.segment.ops, [](const Op &op) {
-                    return op.kind == OpKind::Embedding && op.group >= 0;
+                  std::ranges::any_of(role.segments, [&](const Segment &segment) {
+                    return std::ranges::any_of(segment.ops, isPart);
                   });
-  if (hasParts)
-    PartialSums(scope).run();
+  if (!hasParts)
+    return;
+  std::vector<Axes> cells(role.cells.size(), 0);
+  auto followAll = [&](bool isLast) {
+    bool isMore = false;
+    for (uint32_t s = 0; s < role.segments.size(); ++s) {
+      Scope scope = {inspection, role, role.segments[s], index, s};
+      PartialSums sums(scope, cells);
+      sums.follow();
+      if (isLast)
+        sums.check();
+      isMore |= sums.leave(cells);
+    }
+    return isMore;
+  };
+  while (followAll(false)) {
+  }
+  followAll(true);
 }
 
 } // namespace shardc::plan::verifier

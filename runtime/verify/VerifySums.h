@@ -86,6 +86,8 @@ std::string_view whyIncomplete(Cover::Kind cover);
 /// The group's axes, or all of the mesh's.
 Axes axesOf(const Plan &plan, int16_t group);
 Axes axesOf(const Plan &plan);
+/// The first group in which ranks have the same indices; -1 if each rank is alone in it.
+int16_t firstAlike(const Plan &plan, int16_t group);
 /// `'tp'`, or `'tp' and 'cp'`.
 std::string namesOf(const Plan &plan, Axes axes);
 

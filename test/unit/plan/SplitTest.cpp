@@ -242,6 +242,36 @@ TEST(Tensor, IsAcceptedByVerifierAndOracle) {
   EXPECT_EQ(oracle::findBreak(plan), "");
 }
 
+/// What a buffer brings to another segment is still a part.
+TEST(Tensor, PartsAreFollowedFromSegmentToSegment) {
+  constexpr const char *kLeft = R"(shardc.plan 2 logical "left"
+mesh { tp = 2 }
+groups { tp = [tp] }
+block b numel 16 shard 16
+param "down" : f32[4,4] of [4,8] split 1 over tp block b at 0 init zeros
+role all "every rank does the same" {
+  cell @w weight of b : f32[16] in state for params
+  cell @x buffer : f32[4,4] in work for activations
+  cell @y buffer : f32[4,4] in work for activations
+  segment two train body {
+    in %p = @y
+    %q = gelu %p : f32[4,4] activations
+    out @x = %q
+  }
+  segment one train body {
+    in %W = @w
+    in %x = @x
+    %down = view %W : f32[4,4] params
+    %p = matmul %x, %down {trans_b = true} : f32[4,4] activations
+    out @y = %p
+  }
+}
+)";
+  test::expectRefused(
+      parsed(kLeft), Rule::Sum,
+      "'gelu' takes '%p', of which ranks along 'tp' have parts of a sum that none has made");
+}
+
 /// Copies that all have and one counts are no rank's own squares.
 TEST(Tensor, NormsOfCopiesAreSums) {
   Plan plan = parsed(

@@ -1,0 +1,78 @@
+// Rows of the tokens that ranks with parts of layers have: plans in which an op takes other rows
+// than it should are refused, by verifier and oracle.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "Oracle.h"
+#include "Sums.h"
+#include "TestPlans.h"
+#include "runtime/verify/Verify.h"
+
+namespace shardc::plan {
+namespace {
+
+using test::edited;
+using test::parsed;
+using test::planText;
+
+struct WrongRows {
+  const char *name;
+  std::vector<test::Edit> edits;
+  const char *message;
+};
+void PrintTo(const WrongRows &each, std::ostream *out) { *out << each.name; }
+
+constexpr const char *kScatter =
+    "    %es = reduce_scatter %e channel rows : f32[2,4] activations at work 64\n";
+// Ranks take rows from a sum that all have.
+#define TAKING(view, place)                                                                        \
+  "    %ea = all_reduce %e channel rows : f32[4,4] activations at work 0\n"                        \
+  "    %ev = view %ea " view " : f32[2,4] activations at work " place "\n"                         \
+  "    %es = cast %ev : f32[2,4] activations at work 64\n"
+constexpr const char *kInReverse = TAKING("{offset = 8  coef = -8} group tp", "32 - 32*tp");
+constexpr const char *kOfOneMember = TAKING("{offset = 8}", "32");
+constexpr const char *kOwn = TAKING("{coef = 8} group tp", "0 + 32*tp");
+#undef TAKING
+
+class Rows : public testing::TestWithParam<WrongRows> {};
+
+TEST_P(Rows, OfOtherTokensAreRefused) {
+  Plan plan = parsed(edited("vocab", GetParam().edits));
+  test::expectRefused(plan, Rule::Origin, GetParam().message);
+  EXPECT_NE(oracle::findSumBreak(plan), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plans, Rows,
+    testing::Values(
+        WrongRows{"inReverse",
+                  {{kScatter, kInReverse}},
+                  "'vocab_stats' takes rows 2 to 3, 0 to 1 of '%l', and rows 0 to 3 of '%labels'"},
+        WrongRows{"ofOneMember",
+                  {{kScatter, kOfOneMember}},
+                  "'vocab_stats' takes rows 2 to 3, 2 to 3 of '%l', and rows 0 to 3 of '%labels'"},
+        WrongRows{
+            "gradientsOfOneMember",
+            {{"    %dxs = reduce_scatter %dx channel rows : f32[2,4] activations at work 576\n",
+              "    %da = all_reduce %dx channel rows : f32[4,4] activations at work 512\n"
+              "    %dv = view %da : f32[2,4] activations at work 512\n"
+              "    %dxs = cast %dv : f32[2,4] activations at work 576\n"}},
+            "'embedding_bwd' takes rows 0 to 1, 0 to 1 of '%de', and rows 0 to 3 of '%tokens'"},
+        WrongRows{
+            "addedToOthers",
+            {{"    %d = dropout %es,",
+              "    %et = all_reduce %es channel rows : f32[2,4] activations at work 64\n"
+              "    %d = dropout %et,"}},
+            "'all_reduce' adds rows 0 to 1 of '%es' to rows 2 to 3, at index 1 in group 'tp'"}),
+    [](const auto &info) { return info.param.name; });
+
+/// The same rows as a reduce_scatter leaves.
+TEST(OwnRows, AreAccepted) {
+  Plan plan = parsed(edited("vocab", {{kScatter, kOwn}}));
+  std::vector<Finding> findings = verify(plan);
+  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  EXPECT_EQ(oracle::findBreak(plan), "");
+}
+
+} // namespace
+} // namespace shardc::plan
