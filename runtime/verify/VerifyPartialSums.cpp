@@ -3,6 +3,7 @@
 // reduce_scatter adds them. What takes them before is linear: views, packs, joins, casts, and sums
 // with other parts.
 #include <algorithm>
+#include <optional>
 
 #include "runtime/verify/VerifyImpl.h"
 #include "runtime/verify/VerifySums.h"
@@ -65,6 +66,8 @@ public:
     for (const Segment::Boundary &out : segment_.outs) // others are added by another segment
       if (parts_[out.value] != 0 && scope_.role.cells[out.cell].purpose == Purpose::Grads)
         refuse(scope_.opOf(out.value), "the segment's end", out.value);
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i)
+      checkIndex(i, segment_.ops[i]);
   }
 
 private:
@@ -76,6 +79,57 @@ private:
                     "{} takes '%{}', of which ranks along {} have parts of a sum that none has "
                     "made",
                     taker, scope_.nameOf(value), namesOf(plan(), parts_[value]));
+  }
+
+  // ---- indices ----
+
+  /// Rows of a table, and columns of logits, are those of the index by which the parameter is cut.
+  void checkIndex(uint32_t i, const Op &op) const {
+    if (op.kind == OpKind::Embedding)
+      needIndex(i, op, knownSplitsOf(op.operands[1], 1));
+    else if (op.kind == OpKind::VocabStats || op.kind == OpKind::CrossEntropyBwd)
+      needIndex(i, op, columnSplitsOf(op.operands[0]));
+    else if (op.kind == OpKind::Pack && op.getInt(Key::block) >= 0)
+      checkGradients(op);
+  }
+
+  /// Of tables, by their places in the block.
+  void checkGradients(const Op &pack) const {
+    const std::vector<const Param *> &params =
+        scope_.inspection.paramsOf(static_cast<int32_t>(pack.getInt(Key::block)));
+    for (size_t p = 0; p < std::min(params.size(), pack.operands.size()); ++p) {
+      uint32_t def = scope_.value(pack.operands[p]).def;
+      if (def != kNone && segment_.ops[def].kind == OpKind::EmbeddingBwd &&
+          params[p]->type.rank >= 2 && !params[p]->isUncut())
+        needIndex(def, segment_.ops[def], splitsOf(*params[p], 1));
+    }
+  }
+
+  void needIndex(uint32_t i, const Op &op, std::optional<Axes> needed) const {
+    Axes found = axesOf(plan(), op.group);
+    if (!needed || found == *needed)
+      return;
+    auto nameOf = [&](Axes axes) {
+      return axes == 0 ? std::string("no axis") : namesOf(plan(), axes);
+    };
+    scope_.add(Rule::Split, i,
+               "'{}' has what its rank has by the index along {}; its parameter is cut along {}",
+               opInfo(op.kind).name, nameOf(found), nameOf(*needed));
+  }
+
+  /// Along which the weight was cut whose product has these columns.
+  std::optional<Axes> columnSplitsOf(ValueId value) const {
+    for (uint32_t def = scope_.value(value).def; def != kNone; def = scope_.value(value).def) {
+      const Op &op = segment_.ops[def];
+      if (op.kind == OpKind::MatMul)
+        return knownSplitsOf(op.operands[1], op.getBool(Key::trans_b) ? 1 : 0);
+      if (op.kind == OpKind::MatMulScaled)
+        return knownSplitsOf(op.operands[1], 1);
+      if (!isLinear(op.kind) || op.operands.empty())
+        return std::nullopt;
+      value = op.operands[0];
+    }
+    return std::nullopt;
   }
 
   // ---- weights ----
@@ -109,7 +163,7 @@ private:
       elements_[op.results[others]] = from;
   }
 
-  const Param *paramOf(ValueId value) {
+  const Param *paramOf(ValueId value) const {
     const Elements &elements = elements_[value];
     if (elements.param >= 0)
       return &plan().params[static_cast<size_t>(elements.param)];
@@ -122,15 +176,21 @@ private:
     return isIt ? *at : nullptr;
   }
 
-  /// Along which ranks have other elements in the dimension of this matrix, counted from its end.
-  Axes splitsOf(ValueId matrix, int fromEnd) {
+  /// Along which ranks have other elements in the dimension of this matrix, counted from its end;
+  /// nothing where it is no parameter that is known, or a parameter that is still to be cut.
+  std::optional<Axes> knownSplitsOf(ValueId matrix, int fromEnd) const {
     const Param *param = paramOf(matrix);
     if (param == nullptr || param->isUncut() || param->type.rank < 2)
-      return 0;
-    int dim = param->type.rank - 1 - (elements_[matrix].isTurned ? 1 - fromEnd : fromEnd);
+      return std::nullopt;
+    return splitsOf(*param, elements_[matrix].isTurned ? 1 - fromEnd : fromEnd);
+  }
+  Axes splitsOf(ValueId matrix, int fromEnd) const {
+    return knownSplitsOf(matrix, fromEnd).value_or(0);
+  }
+  Axes splitsOf(const Param &param, int fromEnd) const {
     Axes axes = 0;
-    for (const Split &split : param->splits)
-      if (split.dim == dim && plan().groupSize(split.group) > 1)
+    for (const Split &split : param.splits)
+      if (split.dim == param.type.rank - 1 - fromEnd)
         axes |= axesOf(plan(), split.group);
     return axes;
   }
@@ -138,12 +198,12 @@ private:
   // ---- parts ----
 
   /// Of the inner dimension: columns of the first factor and rows of the second one.
-  Axes innerSplits(const Op &op, bool isTurnedA, bool isTurnedB) {
+  Axes innerSplits(const Op &op, bool isTurnedA, bool isTurnedB) const {
     return static_cast<Axes>(splitsOf(op.operands[0], isTurnedA ? 1 : 0) |
                              splitsOf(op.operands[1], isTurnedB ? 0 : 1));
   }
 
-  Axes partsOf(const Op &op) {
+  Axes partsOf(const Op &op) const {
     Axes taken = 0;
     for (ValueId operand : op.operands)
       taken |= parts_[operand];
@@ -168,8 +228,11 @@ private:
   bool mayTakeParts(const Op &op) const {
     if (op.kind == OpKind::Add)
       return parts_[op.operands[0]] == parts_[op.operands[1]];
-    return isSumOverRanks(op) || op.kind == OpKind::View || op.kind == OpKind::Pack ||
-           op.kind == OpKind::Join || op.kind == OpKind::Cast;
+    return isSumOverRanks(op) || isLinear(op.kind);
+  }
+  static bool isLinear(OpKind kind) {
+    return kind == OpKind::View || kind == OpKind::Pack || kind == OpKind::Join ||
+           kind == OpKind::Cast;
   }
 
   const Scope &scope_;

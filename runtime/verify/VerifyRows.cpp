@@ -238,8 +238,8 @@ private:
       followProduct(op, op.getBool(Key::trans_a), op.getBool(Key::trans_b));
     else if (op.kind == OpKind::MatMulScaled)
       followProduct(op, false, true);
-    else if (op.kind == OpKind::Dropout) // positions are of all rows
-      give(op, rowsOf(op, 0));
+    else if (op.kind == OpKind::Dropout)
+      followDropout(op);
     else if (opInfo(op.kind).collective)
       followCollective(op);
     else if (op.kind != OpKind::ReduceRows)
@@ -277,6 +277,17 @@ private:
       first = first == nullptr ? &operand : first;
     }
     return first == nullptr ? LayoutTable::kNone : rows_[*first].layout;
+  }
+
+  /// Its random numbers are those of the rank's rows by index, of all where no group is named.
+  void followDropout(const Op &op) {
+    int has = rowsOf(op, 0);
+    int16_t group = op.group < 0 ? int16_t{-1} : firstAlike(plan_, op.group);
+    Layout all = {-1, {{{0, tokens_}}}};
+    int wanted = group < 0 ? table_.add(all) : scattered(all, group);
+    if (has != LayoutTable::kNone && wanted != LayoutTable::kNone && has != wanted)
+      refuseDropout(op, table_.at(has), table_.at(wanted));
+    give(op, has);
   }
 
   void followProduct(const Op &op, bool isTurnedA, bool isTurnedB) {
@@ -486,15 +497,33 @@ private:
     if (!isReport_)
       return false;
     const Layout &its = table_.at(a), &others = table_.at(b);
-    int16_t group = its.isSame() ? others.group : its.group;
-    int64_t index = 0;
-    while (index + 1 < membersOf(group) && its.of(index) == others.of(index))
-      ++index;
+    auto [group, index] = differenceOf(its, others);
     scope().addValue(Rule::Origin, opIndex_, other,
                      "'{}' takes rows {} of '%{}', and rows {} of '%{}'{}", opInfo(op.kind).name,
                      toString(its.of(index)), scope().nameOf(one), toString(others.of(index)),
                      scope().nameOf(other), atIndex(group, index));
     return false;
+  }
+
+  void refuseDropout(const Op &op, const Layout &has, const Layout &wanted) {
+    isWrong_ = true;
+    auto [group, index] = differenceOf(has, wanted);
+    if (isReport_)
+      scope().addValue(Rule::Origin, opIndex_, op.operands[0],
+                       "'{}' takes rows {} of '%{}', with the random numbers of rows {}{}",
+                       opInfo(op.kind).name, toString(has.of(index)),
+                       scope().nameOf(op.operands[0]), toString(wanted.of(index)),
+                       atIndex(group, index));
+  }
+
+  /// The first index with other rows, and in which group.
+  std::pair<int16_t, int64_t> differenceOf(const Layout &one, const Layout &other) const {
+    int16_t group = one.isSame() ? other.group : one.group;
+    int64_t index = 0;
+    bool isOfOneGroup = one.isSame() || other.isSame() || one.group == other.group;
+    while (isOfOneGroup && index + 1 < membersOf(group) && one.of(index) == other.of(index))
+      ++index;
+    return {group, index};
   }
 
   void refuseSum(const Op &op, const Layout &part) {

@@ -42,28 +42,63 @@ TEST_P(Rows, OfOtherTokensAreRefused) {
   EXPECT_NE(oracle::findSumBreak(plan), "");
 }
 
+constexpr test::Edit kNotDropped = {"dropout %es, %samples {p = 0.25} group tp :", "cast %es :"};
+
 INSTANTIATE_TEST_SUITE_P(
     Plans, Rows,
     testing::Values(
         WrongRows{"inReverse",
-                  {{kScatter, kInReverse}},
+                  {{kScatter, kInReverse}, kNotDropped},
                   "'vocab_stats' takes rows 2 to 3, 0 to 1 of '%l', and rows 0 to 3 of '%labels'"},
         WrongRows{"ofOneMember",
-                  {{kScatter, kOfOneMember}},
+                  {{kScatter, kOfOneMember}, kNotDropped},
                   "'vocab_stats' takes rows 2 to 3, 2 to 3 of '%l', and rows 0 to 3 of '%labels'"},
+        WrongRows{"droppedInReverse",
+                  {{kScatter, kInReverse}},
+                  "'dropout' takes rows 2 to 3 of '%es', with the random numbers of rows 0 to 1, "
+                  "at index 0 in group 'tp'"},
+        WrongRows{"randomNumbersOfAll",
+                  {{"%d = dropout %es, %samples {p = 0.25} group tp",
+                    "%d = dropout %es, %samples {p = 0.25}"}},
+                  "'dropout' takes rows 0 to 1 of '%es', with the random numbers of rows 0 to 3, "
+                  "at index 0 in group 'tp'"},
         WrongRows{
             "gradientsOfOneMember",
             {{"    %dxs = reduce_scatter %dx channel rows : f32[2,4] activations at work 576\n",
               "    %da = all_reduce %dx channel rows : f32[4,4] activations at work 512\n"
               "    %dv = view %da : f32[2,4] activations at work 512\n"
               "    %dxs = cast %dv : f32[2,4] activations at work 576\n"}},
-            "'embedding_bwd' takes rows 0 to 1, 0 to 1 of '%de', and rows 0 to 3 of '%tokens'"},
+            "'dropout' takes rows 0 to 1 of '%dxs', with the random numbers of rows 2 to 3, "
+            "at index 1 in group 'tp'"},
         WrongRows{
             "addedToOthers",
             {{"    %d = dropout %es,",
               "    %et = all_reduce %es channel rows : f32[2,4] activations at work 64\n"
               "    %d = dropout %et,"}},
             "'all_reduce' adds rows 0 to 1 of '%es' to rows 2 to 3, at index 1 in group 'tp'"}),
+    [](const auto &info) { return info.param.name; });
+
+class Index : public testing::TestWithParam<WrongRows> {};
+
+TEST_P(Index, OfAnotherGroupIsRefused) {
+  Plan plan = parsed(edited("vocab", GetParam().edits));
+  test::expectRefused(plan, Rule::Split, GetParam().message);
+  EXPECT_NE(oracle::findSumBreak(plan), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plans, Index,
+    testing::Values(
+        WrongRows{"gradientsOfAllRows",
+                  {{"embedding_bwd %de, %tokens group tp", "embedding_bwd %de, %tokens"}},
+                  "'embedding_bwd' has what its rank has by the index along no axis; its parameter "
+                  "is cut along 'tp'"},
+        WrongRows{"columnsOfTheVocabulary",
+                  {{"vocab_stats %l, %labels group tp", "vocab_stats %l, %labels"}},
+                  "'vocab_stats' has what its rank has by the index along no axis"},
+        WrongRows{"gradientsOfOtherColumns",
+                  {{"%mask, %n group tp", "%mask, %n group dp"}},
+                  "'cross_entropy_bwd' has what its rank has by the index along 'dp'"}),
     [](const auto &info) { return info.param.name; });
 
 /// The same rows as a reduce_scatter leaves.

@@ -33,6 +33,8 @@ public:
           (!keeps || (term.op->kind == OpKind::Add && !isEven)))
         return fmt::format("rank {}: '{}' takes a part of a sum over ranks", term.rank,
                            opInfo(term.op->kind).name);
+      if (std::string problem = findWrongIndex(term); !problem.empty())
+        return problem;
       for (int added : term.added)
         taken |= dueOf(added);
       due_.push_back(term.op == nullptr ? 0
@@ -78,21 +80,83 @@ private:
     return 0;
   }
 
-  /// Along which axes a weight is split in its last dimension, or in the one before.
-  Axes splitAt(int factor, bool isLast) const {
+  /// Whether an op has other rows of a table, or columns of logits, than its rank has.
+  std::string findWrongIndex(const Term &term) const {
+    if (term.op == nullptr || term.result != 0)
+      return {};
+    OpKind kind = term.op->kind;
+    bool isWrong = false;
+    if (kind == OpKind::Embedding && isParameter(term.from[1]))
+      isWrong = splitAt(term.from[1], false) != axesOf(term.op->group);
+    if (kind == OpKind::VocabStats || kind == OpKind::CrossEntropyBwd)
+      isWrong = isOfOtherColumns(term);
+    if (kind == OpKind::Pack)
+      isWrong = hasOtherRows(term);
+    return isWrong ? fmt::format("rank {}: '{}' has what ranks have by another index", term.rank,
+                                 opInfo(kind).name)
+                   : std::string();
+  }
+
+  bool isOfOtherColumns(const Term &loss) const {
+    const Term *made = &terms_[static_cast<size_t>(loss.from[0])];
+    while (made->op != nullptr && made->op->kind != OpKind::Add && keepsSums(made->op->kind))
+      made = &terms_[static_cast<size_t>(made->from[0])];
+    if (made->op == nullptr)
+      return false;
+    bool isScaled = made->op->kind == OpKind::MatMulScaled;
+    if ((!isScaled && made->op->kind != OpKind::MatMul) || !isParameter(made->from[1]))
+      return false;
+    bool isLast = !isScaled && !made->op->getBool(AttrKey::trans_b);
+    return splitAt(made->from[1], isLast) != axesOf(loss.op->group);
+  }
+
+  /// A gradient of a table, packed where another part of it is.
+  bool hasOtherRows(const Term &pack) const {
+    std::vector<const Param *> params;
+    for (const Param &param : plan_.params)
+      if (blockNamed(*pack.op) >= 0 && param.block == blockNamed(*pack.op))
+        params.push_back(&param);
+    std::ranges::sort(params, {}, &Param::offset);
+    for (size_t i = 0; i < std::min(params.size(), pack.from.size()); ++i) {
+      const Term &part = terms_[static_cast<size_t>(pack.from[i])];
+      Axes axes = 0;
+      for (const Split &split : params[i]->splits)
+        axes |= split.dim + 2 == params[i]->type.rank ? axesOf(split.group) : 0;
+      if (part.op != nullptr && part.op->kind == OpKind::EmbeddingBwd &&
+          axes != axesOf(part.op->group))
+        return true;
+    }
+    return false;
+  }
+
+  bool isParameter(int factor) const {
+    bool isLast = false;
+    return paramAt(factor, isLast) != nullptr;
+  }
+
+  /// The matrix that a term is, in 8 bits, turned or as it lies.
+  const Param *paramAt(int factor, bool &isLast) const {
     const Term *term = &terms_[static_cast<size_t>(factor)];
     while (term->op != nullptr && isFormOf(*term, isLast)) {
       factor = term->from[0];
       term = &terms_[static_cast<size_t>(factor)];
     }
     std::optional<Weights> held = weightsOf(plan_, positions_, terms_, factor);
-    Axes axes = 0;
     for (const Param &param : plan_.params)
       if (held && param.block == held->block && param.offset == held->begin &&
           param.type.numel() == term->numel && param.type.rank >= 2)
-        for (const Split &split : param.splits)
-          if (split.dim + (isLast ? 1 : 2) == param.type.rank)
-            axes |= axesOf(split.group);
+        return &param;
+    return nullptr;
+  }
+
+  /// Along which axes a weight is split in its last dimension, or in the one before.
+  Axes splitAt(int factor, bool isLast) const {
+    const Param *param = paramAt(factor, isLast);
+    Axes axes = 0;
+    if (param != nullptr)
+      for (const Split &split : param->splits)
+        if (split.dim + (isLast ? 1 : 2) == param->type.rank)
+          axes |= axesOf(split.group);
     return axes;
   }
 

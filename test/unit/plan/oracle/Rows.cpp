@@ -38,8 +38,9 @@ bool keepsRows(OpKind kind, uint32_t result) {
 
 class RowCheck {
 public:
-  explicit RowCheck(const std::vector<Term> &terms)
-      : terms_(terms), rows_(terms.size(), nullptr), isFollowed_(terms.size(), false) {}
+  RowCheck(const Positions &positions, const std::vector<Term> &terms)
+      : positions_(positions), terms_(terms), rows_(terms.size(), nullptr),
+        isFollowed_(terms.size(), false) {}
 
   std::string find() {
     for (size_t i = 0; i < terms_.size() && problem_.empty(); ++i)
@@ -90,8 +91,20 @@ private:
     if (isAnyOf(op.kind, {OpKind::MatMul, OpKind::MatMulGelu, OpKind::MatMulGeluBwd}))
       return product(term);
     if (op.kind == OpKind::Dropout)
-      return of(term.from[0]);
+      return dropped(term);
     return isMeeting(op) ? met(term) : computed(term);
+  }
+
+  /// It has random numbers of the rows that the rank has by its index in the group.
+  Rows dropped(const Term &term) {
+    Rows rows = of(term.from[0]);
+    if (rows == nullptr)
+      return nullptr;
+    RowList wanted(rows->size());
+    std::iota(wanted.begin(), wanted.end(),
+              positions_.in(term.op->group, term.rank) * static_cast<int64_t>(rows->size()));
+    need(term, rows, keep(std::move(wanted)));
+    return rows;
   }
 
   Rows loaded(const Term &term) {
@@ -222,6 +235,7 @@ private:
                : nullptr;
   }
 
+  const Positions &positions_;
   const std::vector<Term> &terms_;
   std::set<RowList> lists_;
   std::vector<Rows> rows_; ///< by term
@@ -231,6 +245,8 @@ private:
 
 } // namespace
 
-std::string findRowBreak(const std::vector<Term> &terms) { return RowCheck(terms).find(); }
+std::string findRowBreak(const Positions &positions, const std::vector<Term> &terms) {
+  return RowCheck(positions, terms).find();
+}
 
 } // namespace shardc::plan::oracle

@@ -44,7 +44,7 @@ public:
     for (auto find : {findNormBreak, findScaleBreak, findPartialSumBreak})
       fail(find(plan_, members_.positions(), terms_));
     fail(findOriginBreak(terms_));
-    fail(findRowBreak(terms_));
+    fail(findRowBreak(members_.positions(), terms_));
     fail(findLossBreak(terms_, members_, [this](int term) { return numberOf(term); }));
     checkAlike();
     checkLost();

@@ -172,7 +172,7 @@ std::string findPartialSumBreak(const Plan &plan, const Positions &positions,
                                 const std::vector<Term> &terms);
 
 /// Where an op takes rows of other tokens together, or ranks add such rows: which, or nothing.
-std::string findRowBreak(const std::vector<Term> &terms);
+std::string findRowBreak(const Positions &positions, const std::vector<Term> &terms);
 
 /// Where a product takes a factor of 8 bits with another scale than its own: which, or nothing.
 std::string findScaleBreak(const Plan &plan, const Positions &positions,
