@@ -166,12 +166,26 @@ public:
 
 private:
   void findTokens() {
-    for (const Segment &segment : role_.segments)
-      for (const Op &op : segment.ops)
-        if (op.kind == OpKind::BatchLoad) {
-          tokens_ = segment.values[op.results[0]].type.numel();
-          sliceAxes_ = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
-        }
+    const Op *first = nullptr;
+    for (segmentIndex_ = 0; segmentIndex_ < role_.segments.size(); ++segmentIndex_) {
+      segment_ = &role_.segments[segmentIndex_];
+      for (opIndex_ = 0; opIndex_ < segment_->ops.size(); ++opIndex_) {
+        const Op &op = segment_->ops[opIndex_];
+        if (op.kind != OpKind::BatchLoad)
+          continue;
+        tokens_ = segment_->values[op.results[0]].type.numel();
+        sliceAxes_ = axesOf(plan_, op.group);
+        first = first == nullptr ? &op : first;
+        if (axesOf(plan_, first->group) != sliceAxes_)
+          scope().add(Rule::Origin, opIndex_,
+                      "'{}' loads slices along {}, and another one along {}", opInfo(op.kind).name,
+                      namesOfAny(sliceAxes_), namesOfAny(axesOf(plan_, first->group)));
+      }
+    }
+  }
+
+  std::string namesOfAny(Axes axes) const {
+    return axes == 0 ? std::string("no axis") : namesOf(plan_, axes);
   }
 
   /// Whether ranks exchange anything but parts of blocks.
