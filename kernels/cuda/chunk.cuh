@@ -125,15 +125,4 @@ template <int kLeft> __device__ __forceinline__ void waitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
-/// The grid of a kernel whose blocks take `items` in turns: as many blocks as run at a time.
-template <typename Function>
-unsigned gridOfTurns(Function *kernel, int threads, size_t shared, int64_t items) {
-  int device = 0, processors = 1, blocks = 1;
-  static_cast<void>(cudaGetDevice(&device));
-  static_cast<void>(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  static_cast<void>(
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared));
-  return static_cast<unsigned>(std::min<int64_t>(items, int64_t{processors} * std::max(blocks, 1)));
-}
-
 } // namespace shardc::kernels::cuda

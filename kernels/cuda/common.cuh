@@ -65,6 +65,11 @@ template <typename Launch> void forMode(Mode mode, Launch launch) {
     launch.template operator()<Mode::Scalar>();
 }
 
+/// Elements of a chunk of which so many are left, at least one.
+__device__ __forceinline__ int upToChunk(int64_t left) {
+  return static_cast<int>(left < kChunk ? left : kChunk);
+}
+
 inline int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Threads for a row of `cols` elements with one chunk per thread, up to the size of a block.
@@ -251,13 +256,24 @@ void launchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t share
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
+/// The grid of a kernel whose blocks take `items` in turns: as many blocks as run at a time.
+template <typename Function>
+unsigned gridOfTurns(Function *kernel, int threads, size_t shared, int64_t items) {
+  int device = 0, processors = 1, blocks = 1;
+  static_cast<void>(cudaGetDevice(&device));
+  static_cast<void>(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  static_cast<void>(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared));
+  return static_cast<unsigned>(std::min<int64_t>(items, int64_t{processors} * std::max(blocks, 1)));
+}
+
 /// An elementwise op over a flat run: op.run<M>(first element, count up to 8).
 template <Mode M, typename Op>
 __global__ void __launch_bounds__(256) mapFlat(const Op op, int64_t numel) {
   awaitPrevious();
   int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kChunk;
   if (i < numel)
-    op.template run<M>(i, static_cast<int>(numel - i < kChunk ? numel - i : kChunk));
+    op.template run<M>(i, upToChunk(numel - i));
 }
 
 /// An elementwise op over rows: op.run<M>(row, column, count up to 8). One block column covers up
@@ -267,8 +283,7 @@ __global__ void __launch_bounds__(256) mapRows(const Op op, int64_t cols) {
   awaitPrevious();
   int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kChunk;
   if (c < cols)
-    op.template run<M>(static_cast<int64_t>(blockIdx.x), c,
-                       static_cast<int>(cols - c < kChunk ? cols - c : kChunk));
+    op.template run<M>(static_cast<int64_t>(blockIdx.x), c, upToChunk(cols - c));
 }
 
 template <typename Op> void launchFlat(const Call &call, Mode mode, const Op &op, int64_t numel) {

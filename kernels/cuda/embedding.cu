@@ -134,7 +134,7 @@ template <Mode M> __global__ void __launch_bounds__(256) addTiles(const Scatter 
   int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kChunk;
   if (c >= p.cols)
     return;
-  int n = static_cast<int>(p.cols - c < kChunk ? p.cols - c : kChunk);
+  int n = upToChunk(p.cols - c);
   uint32_t firstKey = p.keys[first];
   if (firstKey >= p.vocabulary)
     return; // no id from here on is in the table
@@ -182,7 +182,7 @@ template <Mode M> __global__ void __launch_bounds__(256) joinTiles(const Scatter
   int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kChunk;
   if (fromBefore || c >= p.cols)
     return;
-  int n = static_cast<int>(p.cols - c < kChunk ? p.cols - c : kChunk);
+  int n = upToChunk(p.cols - c);
   int64_t inside = last + 1, outside = p.rows; // the id's last row lies between them
   while (outside - inside > 1) {
     int64_t middle = (inside + outside) / 2;

@@ -22,9 +22,7 @@ namespace {
 
 constexpr float kNan = __builtin_nanf("");
 
-__device__ __forceinline__ int countAt(int64_t c, int64_t cols) {
-  return static_cast<int>(cols - c < kChunk ? cols - c : kChunk);
-}
+__device__ __forceinline__ int countAt(int64_t c, int64_t cols) { return upToChunk(cols - c); }
 
 constexpr int kHeld = 8; ///< chunks of a row of 16-bit numbers that a thread keeps for the gradient
 

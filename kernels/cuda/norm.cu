@@ -371,9 +371,8 @@ template <bool kCentered, bool kAdd> void runQuantizeDelayed(const Call &call) {
 }
 
 template <bool kCentered, bool kAdd> void runQuantizeBlocks(const Call &call) {
-  const Tensor &q = call.out[0];
   Forward p = {};
-  p.blocks = {static_cast<uint8_t *>(q.data), call.out[1].data, q.dtype == DType::F8E5M2};
+  p.blocks = blockTargetOf(call);
   runUnstored<kCentered, kAdd, Form::Blocks>(call, p, 2);
 }
 

@@ -10,7 +10,7 @@
 // indices are computed once. Limited by memory: each element read once and written once.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
-#include "kernels/cuda/chunk.cuh"
+#include "kernels/cuda/common.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -55,6 +55,13 @@ template <Mode M> __device__ __forceinline__ void clear8(const Data &to, int64_t
   store8<M>(to, at, width, zeros);
 }
 
+/// A pair by an angle, of cosine and sine.
+__device__ __forceinline__ void rotate(float2 angle, float &a, float &b) {
+  float first = a * angle.x - b * angle.y;
+  b = b * angle.x + a * angle.y;
+  a = first;
+}
+
 template <Mode M>
 __device__ __forceinline__ void rotateHalves(const Data &from, int64_t in, const Data &to,
                                              int64_t out, int i, const Qkv &p,
@@ -64,12 +71,8 @@ __device__ __forceinline__ void rotateHalves(const Data &from, int64_t in, const
   load8<M>(from, in + i, kWidth, a);
   load8<M>(from, in + i + p.pairs, kWidth, b);
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) {
-    float2 angle = angles[i + j];
-    float first = a[j] * angle.x - b[j] * angle.y;
-    b[j] = b[j] * angle.x + a[j] * angle.y;
-    a[j] = first;
-  }
+  for (int j = 0; j < kWidth; ++j)
+    rotate(angles[i + j], a[j], b[j]);
   store8<M>(to, out + i, kWidth, a);
   store8<M>(to, out + i + p.pairs, kWidth, b);
 }
@@ -77,8 +80,9 @@ __device__ __forceinline__ void rotateHalves(const Data &from, int64_t in, const
 __device__ __forceinline__ void rotateNeighbours(const Data &from, int64_t in, const Data &to,
                                                  int64_t out, int i, const float2 *angles) {
   float a = element(from, in + 2 * i), b = element(from, in + 2 * i + 1);
-  setElement(to, out + 2 * i, a * angles[i].x - b * angles[i].y);
-  setElement(to, out + 2 * i + 1, b * angles[i].x + a * angles[i].y);
+  rotate(angles[i], a, b);
+  setElement(to, out + 2 * i, a);
+  setElement(to, out + 2 * i + 1, b);
 }
 
 /// The host kernel's, operation by operation.
@@ -245,12 +249,8 @@ __global__ void __launch_bounds__(kPairThreads)
         unpack<M>(p.whole, low[k], a);
         unpack<M>(p.whole, high[k], b);
 #pragma unroll
-        for (int j = 0; j < kChunk; ++j) {
-          float2 angle = these[pairs[k].angle + j];
-          float first = a[j] * angle.x - b[j] * angle.y;
-          b[j] = b[j] * angle.x + a[j] * angle.y;
-          a[j] = first;
-        }
+        for (int j = 0; j < kChunk; ++j)
+          rotate(these[pairs[k].angle + j], a[j], b[j]);
         low[k] = pack<M>(p.whole, a);
         high[k] = pack<M>(p.whole, b);
       }

@@ -27,7 +27,7 @@ __device__ __forceinline__ void forChunks(int64_t begin, int64_t end, const Use 
   int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * kChunk;
   for (int64_t i = begin + (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kChunk;
        i < end; i += step)
-    use(i, static_cast<int>(end - i < kChunk ? end - i : kChunk));
+    use(i, upToChunk(end - i));
 }
 
 template <Mode M>

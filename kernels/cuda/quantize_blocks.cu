@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kRowThreads)
 template <ScaleBlocks kBlocks, typename Source>
 void launchRowBlocks(const Call &call, Mode mode, const Source &source) {
   const Tensor &q = call.out[0];
-  BlockTarget to = {static_cast<uint8_t *>(q.data), call.out[1].data, q.dtype == DType::F8E5M2};
+  BlockTarget to = blockTargetOf(call);
   int64_t rows = q.rows(), cols = q.cols();
   auto across = static_cast<unsigned>(ceilDiv(cols, kRowCols));
   auto blocks = static_cast<unsigned>(across * ceilDiv(rows, kRowsTogether<Source>));
@@ -210,7 +210,7 @@ template <ScaleBlocks kBlocks> void launch(const Call &call) {
   if constexpr (!kIsSquare)
     if (!isTransposed)
       return launchRowBlocks<kBlocks>(call, mode, Stored{dataOf(x), cols});
-  BlockTarget to = {static_cast<uint8_t *>(q.data), call.out[1].data, q.dtype == DType::F8E5M2};
+  BlockTarget to = blockTargetOf(call);
   forMode(mode, [&]<Mode M>() {
     launchKernel(quantizeTiles<M, kBlocks>, gridOfTiles(rows, cols, kIsSquare ? 2 : 1), 256, 0,
                  queueOf(call), dataOf(x), to, rows, cols, isTransposed);

@@ -13,6 +13,17 @@ struct BlockTarget {
   bool isE5M2;
 };
 
+/// Result q of a call, whose scales are the next one.
+inline BlockTarget blockTargetOf(const Call &call, int q = 0) {
+  return {static_cast<uint8_t *>(call.out[q].data), call.out[q + 1].data,
+          call.out[q].dtype == DType::F8E5M2};
+}
+
+/// 2^(127 - code), of which 2^-127 has no exponent of its own.
+__device__ __forceinline__ float powerDown(unsigned code) {
+  return __uint_as_float(code == 254 ? 0x400000u : (254 - code) << 23);
+}
+
 /// Writes the scale of a block with the largest magnitude of these bits, and gives its reciprocal.
 template <ScaleBlocks kBlocks>
 __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTarget &to,
@@ -20,8 +31,7 @@ __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTar
   float amax = __uint_as_float(most);
   if constexpr (kBlocks != ScaleBlocks::Rows32) {
     // The largest power of two that is not above limit/amax, up to 2^127. Both limits are 1.75
-    // times a power of two, so it is that power over amax's, or half of it. With fewer bits than a
-    // float has, no quotient below a power of two is rounded to it.
+    // times a power of two, so it is that power over amax's, or half of it.
     constexpr unsigned kMantissaOfLimit = 0x600000u;
     unsigned exponent = most >> 23, isAbove = (most & 0x7fffffu) > kMantissaOfLimit ? 1 : 0;
     unsigned ofLimit = (to.isE5M2 ? 15 : 8) + 2 * 127;
@@ -29,11 +39,10 @@ __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTar
     float multiplier = !isfinite(amax) ? __uint_as_float(kNan)
                        : most == 0     ? 1.0f
                                        : __uint_as_float(code << 23);
-    if (isWriter) // 2^-127 has no exponent of its own
-      static_cast<float *>(to.scales)[index] =
-          !isfinite(amax) ? multiplier
-          : most == 0     ? 1.0f
-                          : __uint_as_float(code == 254 ? 0x400000u : (254 - code) << 23);
+    if (isWriter)
+      static_cast<float *>(to.scales)[index] = !isfinite(amax) ? multiplier
+                                               : most == 0     ? 1.0f
+                                                               : powerDown(code);
     return multiplier;
   }
   // The smallest power of two that is not below amax/limit, by its exponent.
@@ -48,7 +57,7 @@ __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTar
     return __uint_as_float(kNan);
   if (code == 0)
     return 1.0f;
-  return __uint_as_float(code == 254 ? 0x400000u : (254 - code) << 23);
+  return powerDown(code);
 }
 
 /// The codes of a thread's chunk of a block within a row, which kThreads neighbours of a warp have,

@@ -350,11 +350,6 @@ void launch(const Call &call, Mode mode, const Source &source,
   });
 }
 
-BlockTarget targetOf(const Call &call, int q) {
-  return {static_cast<uint8_t *>(call.out[q].data), call.out[q + 1].data,
-          call.out[q].dtype == DType::F8E5M2};
-}
-
 /// The target whose numbers and scales lie so many further.
 BlockTarget behind(BlockTarget to, int64_t numbers, int64_t scales) {
   to.q += numbers;
@@ -365,11 +360,11 @@ BlockTarget behind(BlockTarget to, int64_t numbers, int64_t scales) {
 void runSwiGluBwd(const Call &call) {
   const Tensor &dy = call.in[0], &x = call.in[1];
   int64_t rows = dy.rows(), cols = dy.cols();
-  BlockTarget q = targetOf(call, 0), t = targetOf(call, 2);
+  BlockTarget q = blockTargetOf(call, 0), t = blockTargetOf(call, 2);
   BlockForm gate = {q, 2 * cols, t, 2 * cols};
   BlockForm up = {behind(q, cols, cols / kWidth * rows), 2 * cols, behind(t, cols * rows, cols),
                   2 * cols};
-  BlockForm y = {{}, 0, targetOf(call, 4), cols};
+  BlockForm y = {{}, 0, blockTargetOf(call, 4), cols};
   launch<true>(call, modeOfQuantised({&dy, &x}, call.out[0], cols), swiGluBwdOf(call),
                {{gate, up, y}}, rows, cols);
 }
@@ -377,7 +372,7 @@ void runSwiGluBwd(const Call &call) {
 void runRmsNormAgain(const Call &call) {
   const Tensor &x = call.in[0], &w = call.in[1];
   launch<false>(call, modeOf({&x, &w}, x.cols()), normAgainOf<false>(call),
-                {{{{}, 0, targetOf(call, 0), x.cols()}}}, x.rows(), x.cols());
+                {{{{}, 0, blockTargetOf(call, 0), x.cols()}}}, x.rows(), x.cols());
 }
 
 } // namespace

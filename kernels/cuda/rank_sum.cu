@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(256)
   int64_t i = op.begin + (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kChunk;
   for (; i < op.end; i += step) {
     float v[kChunk];
-    op.store<M>(i, static_cast<int>(op.end - i < kChunk ? op.end - i : kChunk), v);
+    op.store<M>(i, upToChunk(op.end - i), v);
     while (at < op.count && op.valid[at].end <= i)
       ++at;
     op.square(i, at, v, total[0]);

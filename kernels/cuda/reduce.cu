@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kWarp *kLanes)
   awaitPrevious();
   __shared__ float lanes[kLanes][kWarp * kChunk];
   int64_t c = (static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x) * kChunk;
-  int n = static_cast<int>(cols - c < kChunk ? cols - c : kChunk);
+  int n = upToChunk(cols - c);
   float sum[kChunk] = {}, v[kChunk];
   if (c < cols) {
     int64_t step = static_cast<int64_t>(gridDim.y) * kLanes;
