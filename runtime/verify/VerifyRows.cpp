@@ -155,7 +155,7 @@ public:
 
   void run() {
     findTokens();
-    if (tokens_ == 0 || !hasExchanges())
+    if (tokens_ == 0 || (sliceAxes_ == 0 && !hasExchanges()))
       return;
     do
       isWrong_ = false;
@@ -226,6 +226,7 @@ private:
     segmentIndex_ = s;
     segment_ = &role_.segments[s];
     rows_.assign(segment_->values.size(), {});
+    counted_.assign(segment_->values.size(), std::nullopt);
     for (const Segment::Boundary &in : segment_->ins)
       rows_[in.value].layout = cells_[in.cell];
     for (opIndex_ = 0; opIndex_ < segment_->ops.size(); ++opIndex_)
@@ -235,6 +236,7 @@ private:
   // ---- ops ----
 
   void followOp(const Op &op) {
+    followCount(op);
     auto isOneOf = [&](std::initializer_list<OpKind> kinds) {
       return std::ranges::find(kinds, op.kind) != kinds.end();
     };
@@ -258,6 +260,31 @@ private:
       followCollective(op);
     else if (op.kind != OpKind::ReduceRows)
       give(op, common(op, op.operands));
+  }
+
+  /// Gradients are divided by the tokens of all ranks with slices of the same sequences.
+  void followCount(const Op &op) {
+    constexpr size_t kCount = 4;
+    if (op.kind == OpKind::TokenCount)
+      counted_[op.results[0]] = Axes{0};
+    else if (op.kind == OpKind::AllReduce && counted_[op.operands[0]])
+      counted_[op.results[0]] =
+          static_cast<Axes>(*counted_[op.operands[0]] | axesOf(plan_, op.group));
+    else if ((op.kind == OpKind::CrossEntropyBwd || op.kind == OpKind::LmLossGrad) &&
+             !op.getBool(Key::per_token))
+      needCount(op, op.operands[kCount]);
+  }
+
+  void needCount(const Op &op, ValueId count) {
+    if (!counted_[count] || *counted_[count] == sliceAxes_)
+      return;
+    isWrong_ = true;
+    if (isReport_)
+      scope().addValue(Rule::Sum, opIndex_, count,
+                       "'{}' divides by '%{}', which counts tokens of ranks along {}; slices of "
+                       "the same sequences lie along {}",
+                       opInfo(op.kind).name, scope().nameOf(count), namesOfAny(*counted_[count]),
+                       namesOfAny(sliceAxes_));
   }
 
   /// Of an operand that has rows as they lie.
@@ -564,10 +591,11 @@ private:
   const Role &role_;
   const Segment *segment_ = nullptr;
   LayoutTable table_;
-  std::vector<int> cells_; ///< layouts, by cell
-  std::vector<Rows> rows_; ///< by value of the segment
-  int64_t tokens_ = 0;     ///< of a microbatch of a rank
-  Axes sliceAxes_ = 0;     ///< along which ranks have slices of the same sequences
+  std::vector<int> cells_;                   ///< layouts, by cell
+  std::vector<Rows> rows_;                   ///< by value of the segment
+  std::vector<std::optional<Axes>> counted_; ///< by value: over which it is a number of tokens
+  int64_t tokens_ = 0;                       ///< of a microbatch of a rank
+  Axes sliceAxes_ = 0; ///< along which ranks have slices of the same sequences
   bool isReport_ = false, isWrong_ = false;
 };
 

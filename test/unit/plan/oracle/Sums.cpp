@@ -46,6 +46,7 @@ public:
     fail(findOriginBreak(terms_));
     fail(findRowBreak(members_.positions(), terms_));
     fail(findLossBreak(terms_, members_, [this](int term) { return numberOf(term); }));
+    fail(findTokenBreak(terms_, members_));
     checkAlike();
     checkLost();
     return problem_.empty() ? findTypeBreak(plan_, members_.positions(), terms_) : problem_;

@@ -162,6 +162,10 @@ std::string findNormBreak(const Plan &plan, const Positions &positions,
 std::string findLossBreak(const std::vector<Term> &terms, const Members &members,
                           const std::function<Number(int)> &numberOf);
 
+/// Where a rank loads other slices than before, or begins gradients that it divides by the number
+/// of other tokens than those of all slices of its sequences: which, or nothing.
+std::string findTokenBreak(const std::vector<Term> &terms, const Members &members);
+
 /// Where attention takes keys of one rank with what belongs to another one's, or gradients do not
 /// go back: what is wrong, or nothing.
 std::string findOriginBreak(const std::vector<Term> &terms);
