@@ -1,7 +1,9 @@
 // Checks whose keys and values attention of slices takes: ranks shift them around with their
 // positions and documents, and shift their gradients back, or exchange slices for heads and back.
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
 
 #include "runtime/verify/VerifyImpl.h"
 #include "runtime/verify/VerifySums.h"
@@ -54,11 +56,62 @@ public:
   }
 
   void run() {
-    for (uint32_t i = 0; i < segment_.ops.size(); ++i)
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       follow(i, segment_.ops[i]);
+      followKeys(i, segment_.ops[i]);
+    }
   }
 
 private:
+  // ---- of which keys attention is ----
+
+  /// Attention to the keys of some members, so many positions of each.
+  struct Keys {
+    std::set<int64_t> members; ///< by how far they were shifted
+    int64_t positions = 0;
+  };
+
+  /// Attention to keys of some positions is joined with that to all others before it is used.
+  void followKeys(uint32_t i, const Op &op) {
+    if (op.kind == OpKind::BatchLoad) {
+      const Type &tokens = scope_.value(op.results[0]).type;
+      positions_ =
+          tokens.shape[tokens.rank - 1] * (op.group < 0 ? 1 : scope_.plan().groupSize(op.group));
+    }
+    bool isPart = op.kind == OpKind::AttentionPart;
+    Keys keys;
+    if (isPart && of(op, kForward.k).kind == Origin::OfMember)
+      keys = {{of(op, kForward.k).by}, scope_.value(op.operands[kForward.k]).type.shape[1]};
+    for (ValueId operand : op.operands) {
+      auto its = keys_.find(operand);
+      if (its == keys_.end() || isPart)
+        continue;
+      if (op.kind == OpKind::AttentionJoin)
+        keys = together(std::move(keys), its->second);
+      else
+        needAll(i, op, operand, its->second);
+    }
+    if (keys.positions > 0)
+      for (ValueId result : op.results)
+        keys_[result] = keys;
+  }
+
+  static Keys together(Keys keys, const Keys &more) {
+    keys.members.insert(more.members.begin(), more.members.end());
+    keys.positions = more.positions;
+    return keys;
+  }
+
+  void needAll(uint32_t i, const Op &op, ValueId operand, const Keys &keys) {
+    int64_t seen = keys.positions * static_cast<int64_t>(keys.members.size());
+    if (seen < positions_)
+      scope_.addValue(Rule::Origin, i, operand,
+                      "'{}' takes '%{}', which is attention to {} of {} positions",
+                      opInfo(op.kind).name, scope_.nameOf(operand), seen, positions_);
+  }
+
+  // ---- whose values are ----
+
   const Origin &of(const Op &op, size_t operand) const { return origins_[op.operands[operand]]; }
 
   void follow(uint32_t i, const Op &op) {
@@ -117,7 +170,9 @@ private:
 
   const Scope &scope_;
   const Segment &segment_;
-  std::vector<Origin> origins_; ///< by value
+  std::vector<Origin> origins_;  ///< by value
+  std::map<ValueId, Keys> keys_; ///< of values of attention
+  int64_t positions_ = 0;        ///< of a whole sequence; 0 where none is loaded
 };
 
 /// Follows what is computed of embedded tokens: along which axes ranks have exchanged their slices
@@ -159,10 +214,12 @@ private:
 } // namespace
 
 void checkOrigins(const Scope &scope) {
+  if (scope.inspection.variantsOf(scope.roleIndex, scope.segmentIndex).empty())
+    return; // never run
   auto has = [&](OpKind kind) {
     return std::ranges::any_of(scope.segment.ops, [&](const Op &op) { return op.kind == kind; });
   };
-  if (has(OpKind::Shift))
+  if (has(OpKind::Shift) || has(OpKind::AttentionPart))
     OriginCheck(scope).run();
   if (has(OpKind::AllToAll))
     ExchangeCheck(scope).run();

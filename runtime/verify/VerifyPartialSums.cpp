@@ -245,7 +245,10 @@ private:
 
 void checkPartialSums(Inspection &inspection, uint32_t index) {
   const Role &role = inspection.plan().roles[index];
-  auto isPart = [](const Op &op) { return op.kind == OpKind::Embedding && op.group >= 0; };
+  auto isPart = [](const Op &op) {
+    return op.group >= 0 && (op.kind == OpKind::Embedding || op.kind == OpKind::EmbeddingBwd ||
+                             op.kind == OpKind::VocabStats || op.kind == OpKind::CrossEntropyBwd);
+  };
   bool hasParts = std::ranges::any_of(inspection.plan().params,
                                       [](const Param &param) { return !param.splits.empty(); }) ||
                   std::ranges::any_of(role.segments, [&](const Segment &segment) {
@@ -257,6 +260,8 @@ void checkPartialSums(Inspection &inspection, uint32_t index) {
   auto followAll = [&](bool isLast) {
     bool isMore = false;
     for (uint32_t s = 0; s < role.segments.size(); ++s) {
+      if (inspection.variantsOf(index, s).empty())
+        continue; // never run
       Scope scope = {inspection, role, role.segments[s], index, s};
       PartialSums sums(scope, cells);
       sums.follow();

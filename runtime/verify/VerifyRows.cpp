@@ -204,6 +204,8 @@ private:
     isReport_ = isReport;
     std::vector<std::optional<int>> left(cells_.size());
     for (uint32_t s = 0; s < role_.segments.size(); ++s) {
+      if (report_.variantsOf(roleIndex_, s).empty())
+        continue; // never run
       followSegment(s);
       for (const Segment::Boundary &out : segment_->outs) {
         const Rows &rows = rows_[out.value];

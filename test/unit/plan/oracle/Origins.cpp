@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "Members.h"
 #include "Terms.h"
 
 namespace shardc::plan::oracle {
@@ -16,18 +17,52 @@ constexpr int64_t kSeveral = -1, kNotKnown = -2;
 
 class Origins {
 public:
-  explicit Origins(const std::vector<Term> &terms)
-      : terms_(terms), homes_(terms.size(), kNotKnown) {}
+  Origins(const std::vector<Term> &terms, const Members &members)
+      : terms_(terms), homes_(terms.size(), kNotKnown) {
+    for (const Term &term : terms)
+      if (term.op != nullptr && term.op->kind == OpKind::BatchLoad && term.result == 0)
+        positions_[term.rank] =
+            term.numel *
+            (term.op->group < 0 ? 1 : std::ssize(members.of(term.rank, term.op->group)));
+  }
 
   std::string find() {
     for (const Term &term : terms_)
-      if (term.op != nullptr && term.result == 0)
-        if (std::string problem = findIn(term); !problem.empty())
+      if (term.op != nullptr && term.result == 0) {
+        std::string problem = findIn(term);
+        if (problem.empty() && seesSome(term))
+          problem = fmt::format("'{}' takes attention to some keys", opInfo(term.op->kind).name);
+        if (!problem.empty())
           return fmt::format("rank {}: {}", term.rank, problem);
+      }
     return {};
   }
 
 private:
+  /// Whether it takes attention to the keys of some members only, which is joined with no other.
+  bool seesSome(const Term &term) {
+    if (term.op->kind == OpKind::AttentionJoin || !positions_.contains(term.rank))
+      return false;
+    return std::ranges::any_of(term.from, [&](int from) {
+      std::map<int64_t, int64_t> keys = keysOf(terms_[static_cast<size_t>(from)]);
+      int64_t seen = 0;
+      for (auto [home, positions] : keys)
+        seen += positions;
+      return !keys.empty() && !keys.contains(kSeveral) && seen < positions_.at(term.rank);
+    });
+  }
+
+  /// How many positions of each rank's keys a term is attention to.
+  std::map<int64_t, int64_t> keysOf(const Term &term) {
+    std::map<int64_t, int64_t> keys;
+    if (term.op != nullptr && term.op->kind == OpKind::AttentionPart)
+      keys[homeOf(term.from[1])] = terms_[static_cast<size_t>(term.from[4])].numel;
+    else if (term.op != nullptr && term.op->kind == OpKind::AttentionJoin)
+      for (int from : term.from)
+        keys.merge(keysOf(terms_[static_cast<size_t>(from)]));
+    return keys;
+  }
+
   std::string findIn(const Term &term) {
     OpKind kind = term.op->kind;
     auto areHere = [&](std::initializer_list<size_t> operands) {
@@ -90,7 +125,8 @@ private:
   }
 
   const std::vector<Term> &terms_;
-  std::vector<int64_t> homes_; ///< by term: the rank whose it is
+  std::vector<int64_t> homes_;           ///< by term: the rank whose it is
+  std::map<int64_t, int64_t> positions_; ///< by rank: of the whole sequences of its batches
 };
 
 /// With whom ranks have exchanged slices of what is made of tokens in a run, and not back again.
@@ -149,8 +185,8 @@ private:
 
 } // namespace
 
-std::string findOriginBreak(const std::vector<Term> &terms) {
-  std::string problem = Origins(terms).find();
+std::string findOriginBreak(const std::vector<Term> &terms, const Members &members) {
+  std::string problem = Origins(terms, members).find();
   return problem.empty() ? Exchanges(terms).find() : problem;
 }
 

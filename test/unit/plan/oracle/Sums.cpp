@@ -43,7 +43,7 @@ public:
         checkGradient(term, block, norm.rank, norm.step);
     for (auto find : {findNormBreak, findScaleBreak, findPartialSumBreak})
       fail(find(plan_, members_.positions(), terms_));
-    fail(findOriginBreak(terms_));
+    fail(findOriginBreak(terms_, members_));
     fail(findRowBreak(members_.positions(), terms_));
     fail(findLossBreak(terms_, members_, [this](int term) { return numberOf(term); }));
     fail(findTokenBreak(terms_, members_));

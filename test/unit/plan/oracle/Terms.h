@@ -166,9 +166,9 @@ std::string findLossBreak(const std::vector<Term> &terms, const Members &members
 /// of other tokens than those of all slices of its sequences: which, or nothing.
 std::string findTokenBreak(const std::vector<Term> &terms, const Members &members);
 
-/// Where attention takes keys of one rank with what belongs to another one's, or gradients do not
-/// go back: what is wrong, or nothing.
-std::string findOriginBreak(const std::vector<Term> &terms);
+/// Where attention takes keys of one rank with what belongs to another one's, gradients do not go
+/// back, or attention to some keys is used for that to all: what is wrong, or nothing.
+std::string findOriginBreak(const std::vector<Term> &terms, const Members &members);
 
 /// Where an op takes a product with a part of a weight, or rows of a part of a table, before ranks
 /// have added theirs: which, or nothing.
