@@ -368,7 +368,7 @@ private:
     };
     auto first = rowsIn(op.getInt(Key::offset)), step = rowsIn(coef),
          count = rowsIn(segment_->values[op.results[0]].type.numel());
-    if (!first || !step || !count)
+    if (!first || !step || !count || isTooLong(whole.of(0), membersOf(group)))
       return LayoutTable::kNone;
     Layout part = {group, {}};
     for (int64_t i = 0; i < membersOf(group); ++i) {
@@ -390,7 +390,10 @@ private:
       if (of == LayoutTable::kNone)
         return of;
       const Layout &part = table_.at(of);
-      if (!part.isSame() && !whole.isSame() && part.group != whole.group)
+      bool isOfOneGroup = part.isSame() || whole.isSame() || part.group == whole.group;
+      bool isLong =
+          !whole.rows.empty() && isTooLong(whole.rows[0], static_cast<int64_t>(part.rows.size()));
+      if (!isOfOneGroup || isLong)
         return LayoutTable::kNone;
       if (whole.rows.empty())
         whole.rows.resize(1);
@@ -430,6 +433,8 @@ private:
   int repeated(const Layout &part, int64_t times) {
     Layout whole = part;
     for (size_t index = 0; index < whole.rows.size(); ++index) {
+      if (isTooLong(whole.rows[index], times))
+        return LayoutTable::kNone;
       whole.rows[index].clear();
       for (int64_t i = 0; i < times; ++i)
         for (const RowRange &range : withPart(part.rows[index], kOwn, i))
@@ -440,6 +445,8 @@ private:
 
   /// What the layout has so many times, as parts for as many members or from them, if it does.
   int period(const Layout &whole, int64_t times) {
+    if (times > kMembersMax)
+      return LayoutTable::kNone;
     Layout part = whole;
     for (size_t index = 0; index < part.rows.size(); ++index) {
       int64_t count = countOf(whole.rows[index]) / times;
@@ -458,7 +465,7 @@ private:
 
   /// Each member gives the others their parts, all of the same rows, and gets its own from them.
   int exchanged(const Layout &whole, int64_t members) {
-    if (!whole.isSame())
+    if (!whole.isSame() || members > kMembersMax)
       return LayoutTable::kNone;
     Layout part = {-1, {{}}};
     int64_t count = countOf(whole.rows[0]) / members;
@@ -505,6 +512,8 @@ private:
 
   int gathered(const Layout &part, int16_t group) {
     bool isApart = part.group == group;
+    if (isTooLong(part.of(0), membersOf(group)))
+      return LayoutTable::kNone;
     Layout whole = {isApart ? int16_t{-1} : part.group, {}};
     whole.rows.resize(isApart ? 1 : part.rows.size());
     for (size_t index = 0; index < whole.rows.size(); ++index)
@@ -516,13 +525,21 @@ private:
 
   int scattered(const Layout &whole, int16_t group) {
     int64_t members = membersOf(group), rows = countOf(whole.of(0));
-    if (rows % members != 0)
+    if (rows % members != 0 || isTooLong(whole.of(0), members))
       return LayoutTable::kNone;
     Layout part = {group, {}};
     for (int64_t i = 0; i < members; ++i)
       part.rows.push_back(
           withPart(*slice(whole.of(0), i * (rows / members), rows / members), i, kOwn));
     return table_.add(std::move(part));
+  }
+
+  /// Larger groups have no parts of layers, and longer lists take too much work.
+  static constexpr int64_t kMembersMax = 1024;
+  static constexpr size_t kRangesMax = 4096;
+
+  bool isTooLong(const RowList &rows, int64_t times) const {
+    return times > kMembersMax || rows.size() * static_cast<size_t>(times) > kRangesMax;
   }
 
   int64_t membersOf(int16_t group) const { return group < 0 ? 1 : plan_.groupSize(group); }
