@@ -227,20 +227,24 @@ private:
                        value.name, role_.cells[ring->cell].name);
       return;
     }
-    bool isInside = false;
-    if (ring != nullptr) {
-      const Place &of = role_.cells[ring->cell].place;
-      isInside = value.place.slots == of.slots && value.place.stride == of.stride &&
-                 value.place.coef == of.coef && value.place.group == of.group &&
-                 value.place.offset >= of.offset &&
-                 value.place.offset - of.offset <= of.stride - bytes &&
-                 std::abs(value.place.shift) <= limits::kMicrobatchesMax;
-    }
-    if (!isInside)
+    if (ring == nullptr || !isInSlot(value.place, bytes, role_.cells[ring->cell].place))
       scope.addValue(Rule::Ring, scope.opOf(id), id,
                      "'%{}' lies in a ring of {} slots, {} bytes apart; no ring of the role has "
                      "such slots with these bytes",
                      value.name, value.place.slots, value.place.stride);
+  }
+
+  /// Views of what lies in a ring may move within its slots.
+  bool isInSlot(const Place &place, int64_t bytes, const Place &ring) const {
+    if (place.slots != ring.slots || place.stride != ring.stride ||
+        std::abs(place.shift) > limits::kMicrobatchesMax)
+      return false;
+    if (ring.coef == 0) {
+      Extent extent = hullOf(place, bytes);
+      return extent.begin >= ring.offset && extent.end <= ring.offset + ring.stride;
+    }
+    return place.coef == ring.coef && place.group == ring.group && place.offset >= ring.offset &&
+           place.offset - ring.offset <= ring.stride - bytes;
   }
 
   Inspection &report_;

@@ -250,17 +250,32 @@ private:
       for (const Role &role : plan_.roles)
         for (const Segment &segment : role.segments)
           for (const Op &op : segment.ops)
-            if (op.kind == OpKind::BatchLoad)
+            if (op.kind == OpKind::BatchLoad) {
               *tokenAxes_ |= axesOf(plan_, op.group);
+              tokens_ = segment.values[op.results[0]].type.numel();
+            }
     }
     return *tokenAxes_;
+  }
+
+  /// Along which ranks with parts of layers have rows of their own, if a value has no more rows
+  /// than these, or has a piece of them.
+  Axes rowAxes(const Type &type) {
+    Axes axes = 0;
+    for (const Param &param : plan_.params)
+      axes |= splitAxesOf(plan_, param);
+    int64_t members = 1, rows = type.numel() / type.shape[type.rank - 1];
+    for (size_t axis = 0; axis < plan_.mesh.size(); ++axis)
+      members *= (axes >> axis & 1) != 0 ? plan_.mesh[axis].size : 1;
+    return members > 1 && rows * members <= tokens_ ? axes : Axes{0};
   }
 
   /// What another stage has computed of the same data.
   void followRecv(const Op &op) {
     Mark mark;
-    mark.varies = mark.due = tokenAxes();
-    mark.due |= stages_.axes;
+    mark.varies = tokenAxes();
+    mark.varies |= rowAxes(segment_->values[op.results[0]].type);
+    mark.due = mark.varies | stages_.axes;
     if (isTraining[segmentIndex_])
       mark.cover = Cover::of(microbatchOf(op));
     marks_[op.results[0]] = mark;
@@ -539,6 +554,7 @@ private:
   const Role &role_;
   Axes allAxes_, dataAxes_;
   std::optional<Axes> tokenAxes_; ///< found where a stage receives
+  int64_t tokens_ = 0;            ///< of a microbatch of a rank; with tokenAxes_
   BlockSplits splits_;
   Stages stages_;
   // State of the current segment:

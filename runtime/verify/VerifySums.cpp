@@ -356,7 +356,7 @@ private:
       taken[i].number = standInFor(i);
     ValueNumbers::Meetings before = ops_.numbers().setMeetings({});
     Holds left = ops_.follow(segment, variant, taken);
-    auto run = std::make_shared<KnownRun>(start);
+    auto run = std::make_shared<KnownRun>(KnownRun{start});
     run->meetings = ops_.numbers().setMeetings(std::move(before));
     for (const Held &held : left) {
       auto same = std::ranges::find(taken, held.number, &Held::number);

@@ -113,15 +113,13 @@ private:
     }
   }
 
-  /// What lies in a slot moves as the ring does, and does not leave the slot.
+  /// What lies in a slot moves as the ring does, or within the slots of one that does not.
   void checkSlot(const Value &value) {
     const Place &place = value.place;
     auto holds = [&](const Cell &cell) {
-      const Place &ring = cell.place;
-      return cell.slots == place.slots && ring.stride == place.stride &&
-             ring.arena == place.arena && ring.coef == place.coef && ring.group == place.group &&
-             ring.offset <= place.offset &&
-             place.offset + value.type.bytes() <= ring.offset + ring.stride;
+      return cell.slots == place.slots && std::ranges::all_of(ranks_, [&](int64_t rank) {
+               return positions_.isInSlot(place, value.type.bytes(), cell.place, rank);
+             });
     };
     need(place.slots == 1 || std::ranges::any_of(role_.cells, holds),
          value.name + " lies in no slot of a ring");

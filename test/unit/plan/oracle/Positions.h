@@ -34,6 +34,14 @@ public:
     return place.offset + place.coef * in(place.group, rank) +
            slotFor(place.slots, microbatch + place.shift) * place.stride;
   }
+  /// Whether bytes lie in a slot of a ring, and move as it does, or within one that does not.
+  bool isInSlot(const Place &place, int64_t bytes, const Place &ring, int64_t rank) const {
+    bool movesAlike = ring.coef == place.coef && ring.group == place.group;
+    int64_t at = place.offset + place.coef * in(place.group, rank) - ring.offset -
+                 ring.coef * in(ring.group, rank);
+    return ring.stride == place.stride && ring.arena == place.arena &&
+           (ring.coef == 0 || movesAlike) && at >= 0 && at + bytes <= ring.stride;
+  }
   /// The first element of a view.
   int64_t begin(const Op &view, int64_t rank) const {
     return view.getInt(AttrKey::offset) + view.getInt(AttrKey::coef) * in(view.group, rank);
