@@ -405,12 +405,23 @@ void ruleTpOverlapPieces(RuleContext &ctx) {
         .fix(ctx.fixRemove(Opt::ModelTpCommOverlapPieces));
 }
 
+void ruleTpOverlapStages(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (d.pipelineParallel > 1 && ctx.on(Opt::ModelTpCommOverlap) &&
+      ctx.has(Opt::ModelTpCommOverlapPieces))
+    ctx.report({Opt::ModelTpCommOverlapPieces, Opt::ModelPipelineModelParallelSize},
+               {ctx.num(Opt::ModelTpCommOverlapPieces), d.pipelineParallel})
+        .fix(ctx.fixRemove(Opt::ModelTpCommOverlapPieces));
+}
+
 void ruleLearnedPositionsUnaligned(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   int64_t all = product({d.microBatch, d.seqLength}) / d.contextParallel;
   bool isSplit = ctx.on(Opt::ModelSequenceParallel) && all % d.tensorParallel == 0 &&
                  ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::LearnedAbsolute);
-  if (int64_t own = all / d.tensorParallel; isSplit && own % 4 != 0)
+  bool hasPieces = ctx.on(Opt::ModelTpCommOverlap) && ctx.has(Opt::ModelTpCommOverlapPieces);
+  int64_t pieces = hasPieces ? ctx.num(Opt::ModelTpCommOverlapPieces) : 1;
+  if (int64_t own = all / d.tensorParallel / pieces; isSplit && own % 4 != 0)
     ctx.report({Opt::ModelSequenceParallel, Opt::ModelSeqLength, Opt::TrainMicroBatchSize,
                 Opt::ModelTensorModelParallelSize},
                {own});

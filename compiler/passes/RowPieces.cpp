@@ -141,6 +141,9 @@ private:
 
 } // namespace
 
+/// Learned positions, of four bytes each, are views of all.
+constexpr int64_t kPositionsAlign = kPlaceAlign / 4;
+
 bool dividesRows(const Type &type, int64_t parts) {
   int64_t rows = type.numel() / type.shape[type.rank - 1u];
   return rows % parts == 0 && type.bytes() / parts % kPlaceAlign == 0;
@@ -148,7 +151,7 @@ bool dividesRows(const Type &type, int64_t parts) {
 
 int64_t choosePieces(const plan::Plan &plan, int16_t group) {
   const plan::Job::Model &model = plan.job.model;
-  if (!model.tpCommOverlap || !model.sequenceParallel)
+  if (!model.tpCommOverlap || !model.sequenceParallel || model.pipelineModelParallelSize > 1)
     return 1;
   int64_t best = 1;
   for (const plan::Role &role : plan.roles)
@@ -164,7 +167,7 @@ int64_t choosePieces(const plan::Plan &plan, int16_t group) {
       PieceTimes times(plan, group, body);
       double least = times.seconds(1);
       for (int64_t count : kCounts) {
-        if (!dividesRows(body.rows, count * plan.groupSize(group)))
+        if (!dividesRows(body.rows, count * plan.groupSize(group) * kPositionsAlign))
           continue;
         if (double seconds = times.seconds(count); seconds < least)
           least = seconds, best = count;

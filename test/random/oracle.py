@@ -546,7 +546,8 @@ ERRORS = {
     "sequence-parallel-divides-sequence": lambda f: f.on("model.sequence_parallel") and
     f["model.seq_length"] % f.cp == 0 and f["model.seq_length"] // f.cp % f.tp != 0,
     "learned-positions-unaligned": lambda f: f.on("model.sequence_parallel") and
-    f["model.position_embedding_type"] == "learned_absolute" and positions(f) % f.tp == 0 and positions(f) // f.tp % 4 != 0,
+    f["model.position_embedding_type"] == "learned_absolute" and positions(f) % f.tp == 0 and
+    positions(f) // f.tp // (overlaps_tensor(f) and f["model.tp_comm_overlap_pieces"] or 1) % 4 != 0,
     "experts-divide": lambda f: not divides(f, "model.num_moe_experts", f.ep),
     "experts-needed": lambda f: f.ep > 1 and not f.has("model.num_moe_experts"),
     "router-topk": lambda f: f.has("model.num_moe_experts") and
@@ -717,12 +718,11 @@ ERRORS = {
         count % exchanged(f, way) for way in f["model.cp_comm_type"] or [] for count in heads_of_rank(f)),
     "weight-shards-format": lambda f: weight_shards(f) and f.format not in ("torch", "torch_dist"),  # V48
     "weight-shards-average": lambda f: weight_shards(f) and f.on("ddp.average_in_collective"),  # V48
-    "tensor-overlap-needs": lambda f: f.on("model.tp_comm_overlap") and
-    (f.tp < 2 or not f.on("model.sequence_parallel")),
+    "tensor-overlap-needs": lambda f: f.on("model.tp_comm_overlap") and (f.tp < 2 or not f.on("model.sequence_parallel")),
     "tensor-overlap-pieces": lambda f: overlaps_tensor(f) and f.has("model.tp_comm_overlap_pieces") and
     f["train.micro_batch_size"] * f["model.seq_length"] // f.cp % (f["model.tp_comm_overlap_pieces"] * f.tp) != 0,
-    "tensor-overlap-atomic": lambda f: overlaps_tensor(f) and
-    (f.on("model.tp_comm_atomic_ag") or f.on("model.tp_comm_atomic_rs")),
+    "tensor-overlap-stages": lambda f: overlaps_tensor(f) and f.has("model.tp_comm_overlap_pieces") and f.pp > 1,
+    "tensor-overlap-atomic": lambda f: overlaps_tensor(f) and (f.on("model.tp_comm_atomic_ag") or f.on("model.tp_comm_atomic_rs")),
     # section 2.2.2: PyTorch's FSDP2
     "torch-fsdp2-pipeline": lambda f: f.fsdp2 and f.pp > 1,  # V61
     "torch-fsdp2-experts": lambda f: f.fsdp2 and f.ep > 1,  # V62
