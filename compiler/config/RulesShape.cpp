@@ -416,14 +416,15 @@ void ruleTpOverlapStages(RuleContext &ctx) {
 
 void ruleLearnedPositionsUnaligned(RuleContext &ctx) {
   const Derived &d = ctx.derived();
-  int64_t all = product({d.microBatch, d.seqLength}) / d.contextParallel;
-  bool isSplit = ctx.on(Opt::ModelSequenceParallel) && all % d.tensorParallel == 0 &&
-                 ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::LearnedAbsolute);
   bool hasPieces = ctx.on(Opt::ModelTpCommOverlap) && ctx.has(Opt::ModelTpCommOverlapPieces);
   int64_t pieces = hasPieces ? ctx.num(Opt::ModelTpCommOverlapPieces) : 1;
-  if (int64_t own = all / d.tensorParallel / pieces; isSplit && own % 4 != 0)
+  int64_t all = product({d.microBatch, d.seqLength}) / d.contextParallel;
+  int64_t parts = product({d.tensorParallel, pieces});
+  bool isSplit = ctx.on(Opt::ModelSequenceParallel) && all % parts == 0 &&
+                 ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::LearnedAbsolute);
+  if (int64_t own = all / parts; isSplit && own % 4 != 0)
     ctx.report({Opt::ModelSequenceParallel, Opt::ModelSeqLength, Opt::TrainMicroBatchSize,
-                Opt::ModelTensorModelParallelSize},
+                Opt::ModelTensorModelParallelSize, Opt::ModelTpCommOverlapPieces},
                {own});
 }
 

@@ -418,8 +418,9 @@ def qkv_uneven(f):
 
 
 def positions(f):
-    """Of a context-parallel rank's microbatch."""
-    return f.num("train.micro_batch_size", 1) * f["model.seq_length"] // f.cp
+    """Those of a rank's part, or of its piece, of a context-parallel rank's microbatch; and how many are left."""
+    pieces = overlaps_tensor(f) and f["model.tp_comm_overlap_pieces"] or 1
+    return divmod(f.num("train.micro_batch_size", 1) * f["model.seq_length"] // f.cp, f.tp * pieces)
 
 
 def weight_shards(f):
@@ -546,8 +547,7 @@ ERRORS = {
     "sequence-parallel-divides-sequence": lambda f: f.on("model.sequence_parallel") and
     f["model.seq_length"] % f.cp == 0 and f["model.seq_length"] // f.cp % f.tp != 0,
     "learned-positions-unaligned": lambda f: f.on("model.sequence_parallel") and
-    f["model.position_embedding_type"] == "learned_absolute" and positions(f) % f.tp == 0 and
-    positions(f) // f.tp // (overlaps_tensor(f) and f["model.tp_comm_overlap_pieces"] or 1) % 4 != 0,
+    f["model.position_embedding_type"] == "learned_absolute" and positions(f)[1] == 0 and positions(f)[0] % 4 != 0,
     "experts-divide": lambda f: not divides(f, "model.num_moe_experts", f.ep),
     "experts-needed": lambda f: f.ep > 1 and not f.has("model.num_moe_experts"),
     "router-topk": lambda f: f.has("model.num_moe_experts") and
