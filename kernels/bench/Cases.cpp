@@ -369,6 +369,13 @@ void makeQuantizeBlocks(Builder &b) {
   b.to(DType::F8E4M3, {m.batch, m.positions, m.ffn}).toFloats({scales.rows, scales.cols});
 }
 
+void makeQuantizeBlocksTransposed(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.ffn});
+  giveBlocks(b, m.ffn, m.rows());
+  b.attrs().transposed = true;
+}
+
 void makeBiasAdd(Builder &b) {
   const Model &m = b.model;
   b.data({m.rows(), m.ffn}).data({m.ffn}).toData({m.rows(), m.ffn});
@@ -674,6 +681,7 @@ constexpr Maker kMakers[] = {
     {"amax", makeAmax},
     {"quantize", makeQuantize},
     {"quantize_blocks", makeQuantizeBlocks},
+    {"quantize_blocks, turned", makeQuantizeBlocksTransposed},
     {"quantize_delayed", makeQuantizeDelayed},
     {"rmsnorm_quantize_delayed", makeNormQuantizeDelayed<false, false>},
     {"add_rmsnorm_quantize_delayed", makeNormQuantizeDelayed<false, true>},

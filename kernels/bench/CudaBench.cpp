@@ -133,9 +133,10 @@ double copyMicroseconds(double bytes) {
   return us;
 }
 
+/// `form` is the name of a case of the op beside that with the op's own.
 void timeRow(Setting &setting, const Row &row, DType data, std::string_view name,
-             const Model &model) {
-  std::unique_ptr<Case> work = makeCase(row.op, data, model);
+             const Model &model, std::string_view form = {}) {
+  std::unique_ptr<Case> work = makeCase(form.empty() ? row.op : form, data, model);
   const Kernel *kernel = findCudaKernel(row.op);
   if (!work || !kernel)
     return;
@@ -264,6 +265,8 @@ int main(int count, char **arguments) {
     timeOrders(settings, row, DType::BF16, "llama", kLlamaModel);
     if (row.op.find("norm") != row.op.npos)
       timeOrders(settings, row, DType::BF16, "8192", kLlamaWhole);
+    if (row.op == "quantize_blocks")
+      timeRow(settings.inOrder, row, DType::BF16, "turned", kLlamaModel, "quantize_blocks, turned");
     bool isProduct = row.op == "matmul" || row.op.starts_with("attention");
     if (isProduct)
       timeRow(settings.inOrder, row, DType::F32, "llama", {1, 1024, 32, 8, 128, 4096, 8});

@@ -65,6 +65,14 @@ __device__ __forceinline__ Chunk<M> roundedChunk(const Data &like, const float (
   return chunk;
 }
 
+/// Lets floats of a chunk be made anew from here on: registers hold the chunk alone.
+template <Mode M> __device__ __forceinline__ void keepPacked(Chunk<M> &chunk) {
+  if constexpr (kIsNarrow<M>)
+    asm volatile(""
+                 : "+r"(chunk.words.x), "+r"(chunk.words.y), "+r"(chunk.words.z),
+                   "+r"(chunk.words.w));
+}
+
 /// The largest magnitude of many chunks, as bits without sign, whose order is that of the numbers:
 /// of pairs of 16 bits where chunks are packed.
 template <Mode M> class Magnitude {

@@ -59,12 +59,16 @@ __device__ __forceinline__ Chunk<M> input(const Forward &p, int64_t at, int n, c
   return sum;
 }
 
-/// A chunk of y; those past the row's end have n = 0, and only blocks have them.
-template <Mode M, bool kCentered, Form kForm>
-__device__ __forceinline__ void output(const Forward &p, int64_t row, int64_t c, int n, float mean,
-                                       float rstd, const Chunk<M> &held, const Weights<M> &weights,
-                                       Magnitude<M> &most) {
-  int64_t at = row * p.cols + c;
+/// What of a row's numbers is the same for all of its chunks.
+struct RowScale {
+  float mean, rstd;
+  float multiplier; ///< of y, where its magnitude is known before
+};
+
+/// A chunk of y as it would be stored.
+template <Mode M, bool kCentered>
+__device__ __forceinline__ Chunk<M> normalised(const Forward &p, int n, const RowScale &scale,
+                                               const Chunk<M> &held, const Weights<M> &weights) {
   float x[kChunk], w[kChunk], bias[kChunk] = {};
   floatsOf<M>(held, x);
   floatsOf<M>(weights.w, w);
@@ -72,63 +76,67 @@ __device__ __forceinline__ void output(const Forward &p, int64_t row, int64_t c,
     floatsOf<M>(weights.bias, bias);
 #pragma unroll
   for (int j = 0; j < kChunk; ++j) {
-    x[j] = (x[j] - (kCentered ? mean : 0.0f)) * rstd * (w[j] + p.plus);
+    x[j] = (x[j] - (kCentered ? scale.mean : 0.0f)) * scale.rstd * (w[j] + p.plus);
     if (kCentered)
       x[j] += bias[j];
-    if (kForm == Form::Blocks || M == Mode::Scalar)
+    if (M == Mode::Scalar)
       x[j] = j < n ? x[j] : 0.0f;
   }
-  Chunk<M> y = roundedChunk<M>(p.y, x);
-  if constexpr (kForm == Form::Stored) {
+  return roundedChunk<M>(p.y, x);
+}
+
+/// What becomes of n > 0 elements of y, but for blocks.
+template <Mode M, Form kForm>
+__device__ __forceinline__ void output(const Forward &p, int64_t at, int n, const RowScale &scale,
+                                       const Chunk<M> &y, Magnitude<M> &most) {
+  if constexpr (kForm == Form::Stored)
     writeChunk<M>(p.y, at, n, y);
-  } else if constexpr (kForm == Form::Quantised) {
-    float multiplier = multiplierOf(*p.to.amax, p.to.isE5M2);
-    storeRow<M>(p.to.q, at, n, codesOf<M>(p.to, multiplier, y, most));
-  } else if constexpr (kForm == Form::Blocks) {
-    constexpr int kWidth = 128;
-    int64_t index = c / kWidth * p.rows + row;
-    uint2 codes =
-        codesOfRowBlock<M, ScaleBlocks::Rows128>(y, p.blocks, index, c % kWidth == 0 && n > 0);
-    if (n > 0)
-      storeRow<M>(p.blocks.q, at, n, codes);
-  } else if constexpr (kForm == Form::LookedAt) {
+  else if constexpr (kForm == Form::Quantised)
+    storeRow<M>(p.to.q, at, n, codesOf<M>(p.to, scale.multiplier, y, most));
+  else
     most.join(y);
-  }
+}
+
+/// The multiplier of a kernel's numbers, which is read once.
+template <Form kForm> __device__ __forceinline__ float multiplierIn(const Forward &p) {
+  return kForm == Form::Quantised ? multiplierOf(*p.to.amax, p.to.isE5M2) : 1.0f;
 }
 
 /// By all threads of a kernel, behind their rows.
 template <Form kForm, Mode M>
-__device__ __forceinline__ void finish(const Forward &p, const Magnitude<M> &most) {
+__device__ __forceinline__ void finish(const Forward &p, float multiplier,
+                                       const Magnitude<M> &most) {
   if constexpr (kForm == Form::Quantised || kForm == Form::LookedAt)
     joinLargest(most.bits(), p.largest);
   if (kForm == Form::Quantised && blockIdx.x == 0 && threadIdx.x == 0)
-    *p.to.scale = reciprocal(multiplierOf(*p.to.amax, p.to.isE5M2));
+    *p.to.scale = reciprocal(multiplier);
 }
 
-__device__ __forceinline__ void storeMoments(const Forward &p, int64_t row, float mean, float rstd,
+__device__ __forceinline__ void storeMoments(const Forward &p, int64_t row, const RowScale &scale,
                                              bool isCentered) {
-  p.rstd[row] = rstd;
+  p.rstd[row] = scale.rstd;
   if (isCentered)
-    p.mean[row] = mean;
+    p.mean[row] = scale.mean;
 }
 
-/// Sum over a chunk of x, or of (x - mean)²; elements past n do not count.
-template <Mode M> __device__ __forceinline__ float sumOf(const Chunk<M> &chunk, int n) {
-  float x[kChunk], total = 0;
+/// Adds the elements of a chunk to a sum, or the squares of (x - mean); those past n do not count.
+template <Mode M>
+__device__ __forceinline__ void addElements(const Chunk<M> &chunk, int n, float &total) {
+  float x[kChunk];
   floatsOf<M>(chunk, x);
 #pragma unroll
   for (int j = 0; j < kChunk; ++j)
-    total += j < n ? x[j] : 0.0f;
-  return total;
+    if (j < n)
+      total += x[j];
 }
 template <Mode M>
-__device__ __forceinline__ float squaresOf(const Chunk<M> &chunk, int n, float mean) {
-  float x[kChunk], total = 0;
+__device__ __forceinline__ void addSquares(const Chunk<M> &chunk, int n, float mean, float &total) {
+  float x[kChunk];
   floatsOf<M>(chunk, x);
 #pragma unroll
   for (int j = 0; j < kChunk; ++j)
-    total += j < n ? (x[j] - mean) * (x[j] - mean) : 0.0f;
-  return total;
+    if (j < n)
+      total = __fmaf_rn(x[j] - mean, x[j] - mean, total);
 }
 
 // ---- rows of any length and type ----
@@ -150,7 +158,10 @@ __global__ void __launch_bounds__(1024) normForward(const __grid_constant__ Forw
     if (kAdd)
       b = readChunk<M>(p.b, base + c, n);
     x = input<M, kAdd>(p, base + c, n, readChunk<M>(p.a, base + c, n), b);
-    total[0] += kCentered ? sumOf<M>(x, n) : squaresOf<M>(x, n, 0.0f);
+    if (kCentered)
+      addElements<M>(x, n, total[0]);
+    else
+      addSquares<M>(x, n, 0.0f, total[0]);
     if (c == first)
       held = x;
   }
@@ -158,26 +169,40 @@ __global__ void __launch_bounds__(1024) normForward(const __grid_constant__ Forw
   float mean = 0, n = static_cast<float>(p.cols);
   if (kCentered) {
     mean = total[0] / n;
-    total[0] = first < p.cols ? squaresOf<M>(held, countAt(first), mean) : 0.0f;
+    total[0] = 0;
+    addSquares<M>(held, countAt(first), mean, total[0]);
     for (int64_t c = first + stride; c < p.cols; c += stride) {
       x = readChunk<M>(stored, base + c, countAt(c));
-      total[0] += squaresOf<M>(x, countAt(c), mean);
+      addSquares<M>(x, countAt(c), mean, total[0]);
     }
     blockSum(total);
   }
-  float rstd = 1.0f / sqrtf(total[0] / n + p.eps);
+  const RowScale scale = {mean, 1.0f / sqrtf(total[0] / n + p.eps), multiplierIn<kForm>(p)};
   if (threadIdx.x == 0)
-    storeMoments(p, row, mean, rstd, kCentered);
+    storeMoments(p, row, scale, kCentered);
   // All threads of a warp go on together where they have blocks.
   int64_t ahead = kForm == Form::Blocks ? threadIdx.x % kWarp * kChunk : 0;
   Magnitude<M> most;
   Weights<M> weights;
   for (int64_t c = first; c - ahead < p.cols; c += stride) {
-    x = c == first ? held : readChunk<M>(stored, base + c, countAt(c));
-    weights.template read<kCentered>(p, c, countAt(c));
-    output<M, kCentered, kForm>(p, row, c, countAt(c), mean, rstd, x, weights, most);
+    int count = countAt(c);
+    Chunk<M> y = {};
+    if (count > 0) {
+      x = c == first ? held : readChunk<M>(stored, base + c, count);
+      weights.template read<kCentered>(p, c, count);
+      y = normalised<M, kCentered>(p, count, scale, x, weights);
+    }
+    if constexpr (kForm == Form::Blocks) {
+      int64_t index = c / kBlockCols * p.rows + row;
+      uint2 codes = codesOfRowBlock<M, ScaleBlocks::Rows128>(y, p.blocks, index,
+                                                             c % kBlockCols == 0 && count > 0);
+      if (count > 0)
+        storeRow<M>(p.blocks.q, base + c, count, codes);
+    } else if (count > 0) {
+      output<M, kForm>(p, base + c, count, scale, y, most);
+    }
   }
-  finish<kForm>(p, most);
+  finish<kForm>(p, scale.multiplier, most);
 }
 
 // ---- rows of whole chunks that a warp or a block holds ----
@@ -192,47 +217,84 @@ template <Mode M, bool kAdd, int kHeld> struct Row {
 #pragma unroll
     for (int slot = 0; slot < kHeld; ++slot) {
       int64_t at = row * p.cols + place.column(slot);
-      a[slot] = readChunk<M>(p.a, at, place.count(slot));
+      int n = place.has(slot) ? kChunk : 0;
+      a[slot] = readChunk<M>(p.a, at, n);
       if (kAdd)
-        b[slot] = readChunk<M>(p.b, at, place.count(slot));
+        b[slot] = readChunk<M>(p.b, at, n);
     }
   }
 };
 
+/// Numbers of 8 bits of a row whose chunks a thread has, with scales of blocks.
+template <Mode M, int kHeld>
+__device__ __forceinline__ void storeBlocks(const Forward &p, const RowPlace &place, int64_t row,
+                                            const Chunk<M> (&y)[kHeld]) {
+  using Team = BlockTeam<M, kHeld>;
+  Team team(y);
+  int64_t block = place.column(team.slot()) / kBlockCols;
+  bool isWriter = team.isFirst() && team.slot() < kHeld && block * kBlockCols < p.cols;
+  float multiplier = multiplierOfBlock<ScaleBlocks::Rows128>(team.largest(), p.blocks,
+                                                             block * p.rows + row, isWriter);
+#pragma unroll
+  for (int slot = 0; slot < kHeld; ++slot) {
+    Chunk<M> chunk = y[slot];
+    keepPacked<M>(chunk);
+    float v[kChunk], its = Team::of(slot, multiplier);
+    floatsOf<M>(chunk, v);
+    uint2 codes = convert(p.blocks.isE5M2, its, v);
+    if (place.has(slot))
+      storeRow<M>(p.blocks.q, row * p.cols + place.column(slot), kChunk, codes);
+  }
+}
+
 /// Normalises the row that was read, and lets `readNext` follow as soon as nothing needs what was.
 template <Mode M, bool kCentered, bool kAdd, Form kForm, int kHeld, bool kWarpRows,
           typename WeightsOf, typename ReadNext>
-__device__ __forceinline__ void
-normaliseRow(const Forward &p, const RowPlace &place, int64_t row, const Row<M, kAdd, kHeld> &read,
-             const WeightsOf &weightsOf, Magnitude<M> &most, const ReadNext &readNext) {
-  Chunk<M> x[kHeld];
-  float total[1] = {0.0f}, mean = 0, n = static_cast<float>(p.cols);
+__device__ __forceinline__ void normaliseRow(const Forward &p, const RowPlace &place, int64_t row,
+                                             const Row<M, kAdd, kHeld> &read, float multiplier,
+                                             const WeightsOf &weightsOf, Magnitude<M> &most,
+                                             const ReadNext &readNext) {
+  Chunk<M> x[kHeld]; // 0 past the row's end
+  float total[1] = {0.0f}, n = static_cast<float>(p.cols);
 #pragma unroll
   for (int slot = 0; slot < kHeld; ++slot) {
-    int count = place.count(slot);
-    if (count > 0)
-      x[slot] = input<M, kAdd>(p, row * p.cols + place.column(slot), count, read.a[slot],
-                               read.b[kAdd ? slot : 0]);
-    total[0] += kCentered ? sumOf<M>(x[slot], count) : squaresOf<M>(x[slot], count, 0.0f);
+    if (!place.has(slot))
+      continue;
+    x[slot] = input<M, kAdd>(p, row * p.cols + place.column(slot), kChunk, read.a[slot],
+                             read.b[kAdd ? slot : 0]);
+    if (kCentered)
+      addElements<M>(x[slot], kChunk, total[0]);
+    else
+      addSquares<M>(x[slot], kChunk, 0.0f, total[0]);
+    keepPacked<M>(x[slot]);
   }
   readNext();
   rowSum(total, kWarpRows);
+  RowScale scale = {0.0f, 0.0f, multiplier};
   if (kCentered) {
-    mean = total[0] / n;
+    scale.mean = total[0] / n;
     total[0] = 0;
 #pragma unroll
     for (int slot = 0; slot < kHeld; ++slot)
-      total[0] += squaresOf<M>(x[slot], place.count(slot), mean);
+      if (place.has(slot)) {
+        addSquares<M>(x[slot], kChunk, scale.mean, total[0]);
+        keepPacked<M>(x[slot]);
+      }
     rowSum(total, kWarpRows);
   }
-  float rstd = 1.0f / sqrtf(total[0] / n + p.eps);
+  scale.rstd = 1.0f / sqrtf(total[0] / n + p.eps);
   if (place.thread == 0)
-    storeMoments(p, row, mean, rstd, kCentered);
+    storeMoments(p, row, scale, kCentered);
 #pragma unroll
-  for (int slot = 0; slot < kHeld; ++slot)
-    if (kForm == Form::Blocks || place.count(slot) > 0)
-      output<M, kCentered, kForm>(p, row, place.column(slot), place.count(slot), mean, rstd,
-                                  x[slot], weightsOf(slot), most);
+  for (int slot = 0; slot < kHeld; ++slot) {
+    if (!place.has(slot))
+      continue;
+    x[slot] = normalised<M, kCentered>(p, kChunk, scale, x[slot], weightsOf(slot));
+    if constexpr (kForm != Form::Blocks)
+      output<M, kForm>(p, row * p.cols + place.column(slot), kChunk, scale, x[slot], most);
+  }
+  if constexpr (kForm == Form::Blocks)
+    storeBlocks<M, kHeld>(p, place, row, x);
 }
 
 /// A warp has a row.
@@ -242,19 +304,20 @@ __global__ void __launch_bounds__(kRowWarps *kWarp)
   awaitPrevious();
   RowPlace place(p.cols, true);
   int64_t row = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / kWarp;
+  float multiplier = multiplierIn<kForm>(p);
   Magnitude<M> most;
   if (row < p.rows) {
     Row<M, kAdd, kHeld> read;
     read.read(p, place, row);
     auto weightsOf = [&](int slot) {
       Weights<M> weights;
-      weights.template read<kCentered>(p, place.column(slot), place.count(slot));
+      weights.template read<kCentered>(p, place.column(slot), place.has(slot) ? kChunk : 0);
       return weights;
     };
-    normaliseRow<M, kCentered, kAdd, kForm, kHeld, true>(p, place, row, read, weightsOf, most,
-                                                         [] {});
+    normaliseRow<M, kCentered, kAdd, kForm, kHeld, true>(p, place, row, read, multiplier, weightsOf,
+                                                         most, [] {});
   }
-  finish<kForm>(p, most);
+  finish<kForm>(p, multiplier, most);
 }
 
 /// A block takes rows in turns, and reads the next one while it normalises this one.
@@ -270,13 +333,15 @@ __global__ void __launch_bounds__(kThreadsMax, kHeld > 2   ? 1
   Weights<M> weights[kHeld];
 #pragma unroll
   for (int slot = 0; slot < kHeld; ++slot)
-    weights[slot].template read<kCentered>(p, place.column(slot), place.count(slot));
+    weights[slot].template read<kCentered>(p, place.column(slot), place.has(slot) ? kChunk : 0);
+  float multiplier = multiplierIn<kForm>(p);
   Magnitude<M> most;
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x)
     normaliseRow<M, kCentered, kAdd, kForm, kHeld, false>(
-        p, place, row, read, [&](int slot) -> const Weights<M> & { return weights[slot]; }, most,
+        p, place, row, read, multiplier,
+        [&](int slot) -> const Weights<M> & { return weights[slot]; }, most,
         [&] { read.read(p, place, row + gridDim.x); });
-  finish<kForm>(p, most);
+  finish<kForm>(p, multiplier, most);
 }
 
 template <Mode M, bool kCentered, bool kAdd, Form kForm, int kHeld>

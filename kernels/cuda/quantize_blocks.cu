@@ -6,8 +6,7 @@
 // Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
-#include "kernels/cuda/quantize_blocks.cuh"
-#include "kernels/cuda/quantize_sources.cuh"
+#include "kernels/cuda/quantize_block_tiles.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -211,6 +210,9 @@ template <ScaleBlocks kBlocks> void launch(const Call &call) {
     if (!isTransposed)
       return launchRowBlocks<kBlocks>(call, mode, Stored{dataOf(x), cols});
   BlockTarget to = blockTargetOf(call);
+  if constexpr (kBlocks == ScaleBlocks::Rows128)
+    return blocktiles::launchBlockTiles<false>(call, mode, Stored{dataOf(x), cols},
+                                               {{{{}, 0, to, cols}}}, rows, cols);
   forMode(mode, [&]<Mode M>() {
     launchKernel(quantizeTiles<M, kBlocks>, gridOfTiles(rows, cols, kIsSquare ? 2 : 1), 256, 0,
                  queueOf(call), dataOf(x), to, rows, cols, isTransposed);

@@ -6,6 +6,14 @@
 
 namespace shardc::kernels::cuda {
 
+inline constexpr int kBlockCols = 128; ///< of a block within a row
+
+/// A chunk as words: two numbers in each of packed chunks, otherwise one.
+template <Mode M> inline constexpr int kWords = kIsNarrow<M> ? kChunk / 2 : kChunk;
+template <Mode M> __device__ __forceinline__ unsigned wordOf(const Chunk<M> &chunk, int i) {
+  return reinterpret_cast<const unsigned *>(&chunk)[i];
+}
+
 /// Numbers of 8 bits with their scales.
 struct BlockTarget {
   uint8_t *q;
@@ -55,10 +63,108 @@ __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTar
     static_cast<uint8_t *>(to.scales)[index] = static_cast<uint8_t>(code);
   if (code == kNotFinite)
     return __uint_as_float(kNan);
-  if (code == 0)
-    return 1.0f;
-  return powerDown(code);
+  return code == 0 ? 1.0f : powerDown(code);
 }
+
+/// Magnitudes are bits without sign, as many in a word as it has numbers.
+template <Mode M> __device__ __forceinline__ unsigned larger(unsigned a, unsigned b) {
+  return kIsNarrow<M> ? __vmaxu2(a, b) : max(a, b);
+}
+template <Mode M> __device__ __forceinline__ unsigned magnitudesOf(unsigned word) {
+  return word & (kIsNarrow<M> ? 0x7fff7fffu : 0x7fffffffu);
+}
+/// As bits of a float.
+template <Mode M> __device__ __forceinline__ unsigned widened(unsigned magnitude) {
+  if (M == Mode::F16)
+    return __float_as_uint(__half2float(__ushort_as_half(static_cast<unsigned short>(magnitude))));
+  return M == Mode::Bf16 ? magnitude << 16 : magnitude;
+}
+
+/// The largest magnitudes of two chunks, in one word where chunks are packed.
+template <Mode M> struct PairMost {
+  static constexpr int kCount = kIsNarrow<M> ? 1 : 2;
+  unsigned words[kCount] = {};
+
+  PairMost() = default;
+  __device__ __forceinline__ PairMost(const Chunk<M> &first, const Chunk<M> &second) {
+    unsigned most[2] = {};
+#pragma unroll
+    for (int i = 0; i < kWords<M>; ++i) {
+      most[0] = larger<M>(most[0], magnitudesOf<M>(wordOf<M>(first, i)));
+      most[1] = larger<M>(most[1], magnitudesOf<M>(wordOf<M>(second, i)));
+    }
+    if constexpr (kIsNarrow<M>)
+      words[0] =
+          __vmaxu2(__byte_perm(most[0], most[1], 0x5410), __byte_perm(most[0], most[1], 0x7632));
+    else
+      words[0] = most[0], words[1] = most[1];
+  }
+  __device__ __forceinline__ unsigned of(int part) const {
+    if constexpr (kIsNarrow<M>)
+      return widened<M>(part == 0 ? words[0] & 0xffffu : words[0] >> 16);
+    else
+      return words[part];
+  }
+};
+
+/// Sixteen neighbours in a warp, each with chunks of the same kCount blocks of 128. Together they
+/// find the largest magnitudes: each has that of one block in the end, with few exchanges.
+template <Mode M, int kCount> class BlockTeam {
+public:
+  __device__ __forceinline__ explicit BlockTeam(const Chunk<M> (&chunks)[kCount]) {
+    PairMost<M> pairs[kPairs];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i)
+      if (2 * i < kCount)
+        pairs[i] = PairMost<M>(chunks[2 * i], 2 * i + 1 < kCount
+                                                  ? chunks[2 * i + 1 < kCount ? 2 * i + 1 : 0]
+                                                  : Chunk<M>{});
+    largest_ = joined<kThreads / 2>(pairs).of(lane() & 1);
+  }
+
+  /// The block whose magnitude this thread has; there may be none of that number.
+  __device__ __forceinline__ int slot() const { return lane() / kPerPair * 2 + (lane() & 1); }
+  /// Of the threads with this block.
+  __device__ __forceinline__ bool isFirst() const { return lane() % kPerPair < 2; }
+  __device__ __forceinline__ unsigned largest() const { return largest_; }
+  /// What the thread with that block has computed of it.
+  static __device__ __forceinline__ float of(int slot, float its) {
+    return __shfl_sync(0xffffffffu, its, slot / 2 * kPerPair + slot % 2, kThreads);
+  }
+
+private:
+  static constexpr int kThreads = 16;
+  static constexpr int kPairs = kCount > 8 ? 8 : kCount > 4 ? 4 : kCount > 2 ? 2 : 1;
+  static constexpr int kPerPair = kThreads / kPairs; ///< threads that end with a pair
+  static_assert(kCount <= 2 * kPairs);
+
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % kThreads; }
+
+  /// Threads exchange with those `kOffset` away: each keeps half of the pairs while there are some.
+  template <int kOffset, int kLeft>
+  static __device__ __forceinline__ PairMost<M> joined(const PairMost<M> (&pairs)[kLeft]) {
+    if constexpr (kOffset == 0) {
+      return pairs[0];
+    } else {
+      constexpr int kKept = kLeft > 1 ? kLeft / 2 : 1;
+      bool isUpper = (lane() & kOffset) != 0;
+      PairMost<M> kept[kKept];
+#pragma unroll
+      for (int i = 0; i < kKept; ++i) {
+        const PairMost<M> &low = pairs[i], &high = pairs[kLeft > 1 ? i + kKept : i];
+#pragma unroll
+        for (int w = 0; w < PairMost<M>::kCount; ++w) {
+          unsigned given = isUpper ? low.words[w] : high.words[w];
+          unsigned own = isUpper ? high.words[w] : low.words[w];
+          kept[i].words[w] = larger<M>(own, __shfl_xor_sync(0xffffffffu, given, kOffset));
+        }
+      }
+      return joined<kOffset / 2>(kept);
+    }
+  }
+
+  unsigned largest_;
+};
 
 /// The codes of a thread's chunk of a block within a row, which kThreads neighbours of a warp have,
 /// all of them here; what is past the row's end is 0.

@@ -28,20 +28,20 @@ struct RowLayout {
 
 /// A thread's position in its row.
 struct RowPlace {
-  int64_t cols;
-  int thread, group;
+  int cols, thread, group;
 
   __device__ RowPlace(int64_t cols, bool warpRows)
-      : cols(cols), thread(static_cast<int>(warpRows ? threadIdx.x % kWarp : threadIdx.x)),
+      : cols(static_cast<int>(cols)),
+        thread(static_cast<int>(warpRows ? threadIdx.x % kWarp : threadIdx.x)),
         group(static_cast<int>(warpRows ? kWarp : blockDim.x)) {}
-  __device__ __forceinline__ int64_t column(int slot) const {
-    return static_cast<int64_t>(thread + slot * group) * kChunk;
-  }
+  __device__ __forceinline__ int column(int slot) const { return (thread + slot * group) * kChunk; }
   /// Elements of a slot: 8, fewer at the row's end, 0 past it.
   __device__ __forceinline__ int count(int slot) const {
-    int64_t left = cols - column(slot);
-    return left >= kChunk ? kChunk : left > 0 ? static_cast<int>(left) : 0;
+    int left = cols - column(slot);
+    return left >= kChunk ? kChunk : left > 0 ? left : 0;
   }
+  /// Of rows in whole chunks.
+  __device__ __forceinline__ bool has(int slot) const { return column(slot) < cols; }
 };
 
 /// Adds over the threads of a row; all of them get the sums.

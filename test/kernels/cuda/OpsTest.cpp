@@ -250,9 +250,10 @@ TEST(CudaOps, NormsOfRowsBeyondABlock) {
   SKIP_WITHOUT_GPU();
   constexpr bench::Model longRows = {1, 5, 90, 90, 137, 8, 8}; // 12330 elements a row
   constexpr bench::Model longWhole = {1, 5, 96, 96, 128, 8, 8};
+  constexpr bench::Model middle = {1, 35, 30, 30, 104, 8, 8}, wide = {2, 67, 32, 32, 128, 8, 8};
   for (std::string_view op :
        {"rmsnorm", "layernorm", "add_rmsnorm", "add_layernorm", "rmsnorm_bwd", "layernorm_bwd"})
-    for (const bench::Model &model : {longRows, longWhole})
+    for (const bench::Model &model : {longRows, longWhole, middle, wide})
       for (DType data : kDataTypes) {
         SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data));
         DeviceRun run(op, data, model);

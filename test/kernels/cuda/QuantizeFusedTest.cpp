@@ -14,6 +14,7 @@ namespace shardc::kernels::test {
 namespace {
 
 constexpr bench::Model kOddModel = {3, 67, 6, 2, 40, 353, 1003};
+constexpr bench::Model kMiddleModel = {1, 35, 30, 10, 104, 520, 1024}; // rows of 3120 elements
 constexpr bench::Model kWideModel = {1, 33, 80, 8, 128, 1024, 2048};
 constexpr int64_t kSlot = 3, kYSlot = 5;
 
@@ -100,7 +101,8 @@ void expectSameBytes(const Results &got, int result, const Made &want) {
 /// magnitudes from operand `amax` on if kDelayed or kKnown.
 enum class By { Delayed, Known, Itself };
 template <typename Test> void forEach(std::string_view op, By by, int amax, Test test) {
-  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel})
+  for (const bench::Model &model :
+       {bench::kTinyModel, bench::kSmallModel, kOddModel, kMiddleModel, kWideModel})
     for (DType data : kDataTypes)
       for (float magnitude : {1.0f, 0.37f, 0.0f}) {
         if (by == By::Itself && magnitude != 1)
