@@ -1,4 +1,6 @@
-// The only entry to BLAS: fp32 matrix products in row-major order, one thread per call.
+// The only entry to BLAS: fp32 matrix products in row-major order, one thread per call. A row of a
+// product depends on its row of the first factor, the second factor and the extents n and k alone,
+// whatever other rows the call computes; docs/adr/0014-row-invariant-products.md says how.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +8,10 @@
 
 namespace shardc::kernels::host {
 
-/// Sets OpenBLAS to one thread per call, once; results then depend only on the operands.
+/// Initialises BLIS. Otherwise the first product does. Threads may call this function.
 void initBlas();
 
-/// Name and version of the library: `OpenBLAS 0.3.21`.
+/// Name and version of the library, and the processors whose kernels it uses: `BLIS 0.9.0 (skx)`.
 std::string blasVersion();
 
 /// A matrix factor as it lies in memory: `stride` elements from row to row, read transposed if
@@ -21,7 +23,8 @@ struct Factor {
 };
 
 /// c[m,n] = alpha·op(a)[m,k]·op(b)[k,n] + beta·c; `c` has `stride` elements from row to row. c is
-/// not read if beta is 0. Extents and strides are below 2^31.
+/// not read if beta is 0. The bits of a row do not depend on m, nor on the row's place among the
+/// others. Threads may call this function.
 void gemm(int64_t m, int64_t n, int64_t k, float alpha, Factor a, Factor b, float beta, float *c,
           int64_t stride);
 

@@ -37,8 +37,7 @@ struct Buffers {
     b = scratch.takeUnlessF32(call.in[1], call.in[1].numel());
     bias = call.inCount > 2 ? scratch.takeUnlessF32(call.in[2], extents.n) : nullptr;
     // The result is computed in panels of rows, so that accumulation and rounding need little
-    // scratch. The same panels are always used, because their edges can change a product's last
-    // bit.
+    // scratch.
     constexpr int64_t panelElements = int64_t{1} << 22, panelRowsMin = 128;
     panelRows = std::min(extents.m, std::max(panelRowsMin, panelElements / extents.n));
     panel = scratch.take<float>(panelRows * extents.n);

@@ -374,7 +374,6 @@ struct Buffers {
     a = scratch.take<float>(call.in[0].numel());
     b = scratch.take<float>(call.in[1].numel());
     bias = call.inCount > 4 ? scratch.takeUnlessF32(call.in[4], n) : nullptr;
-    // As in matmul, the same panels always: their edges can change a product's last bit.
     constexpr int64_t panelElements = int64_t{1} << 22, panelRowsMin = 128;
     panelRows = std::min(call.out[0].rows(), std::max(panelRowsMin, panelElements / n));
     panel = scratch.take<float>(panelRows * n);

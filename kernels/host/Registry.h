@@ -9,7 +9,7 @@
 namespace shardc::kernels {
 
 /// The host kernel of the op with this name in Ops.def, or null: alias ops and collectives have
-/// none. The first call sets OpenBLAS to one thread per call. Threads may call this function, and
+/// none. The first call initialises BLIS. Threads may call this function, and
 /// kernels, concurrently.
 const Kernel *findHostKernel(std::string_view opName);
 

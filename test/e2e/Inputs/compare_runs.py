@@ -32,12 +32,15 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "golden"))
+TESTS = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(TESTS / "e2e" / "golden"), str(TESTS / "tools")]
+import blas_kernels  # noqa: E402
 import check_golden  # noqa: E402
 
 STRATEGIES = ["no_shard", "optim", "optim_grads", "optim_grads_params"]
 FUSIONS = ["fuse-bias", "fuse-qkv-rope", "fuse-residual-norm", "fuse-loss-head", "fuse-qkv-attention", "fuse-epilogues"]
 COMPARED_STEPS = 10
+KINDS = 3  # of kernels, in checks that have no cases of their own
 LONG = os.environ.get("SHARDC_LONG") == "1"  # all is tried, also by the scripts beside this one
 FULL = ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"]
 
@@ -66,9 +69,19 @@ class Runner:
     def __init__(self, recipe, settings):
         self.recipe, self.settings = recipe, settings
         self.folder = tempfile.TemporaryDirectory()
+        self.kernels = {}  # those of the processor
+
+    def with_kernels(self, cases):
+        """The cases, each of which runs with another kind of BLIS' kernels than the one before: results are compared with
+        others of the same kernels."""
+        kinds = blas_kernels.kinds()
+        for i, case in enumerate(cases):
+            for self.kernels in kinds if LONG else [kinds[i % len(kinds)]]:
+                yield case
+        self.kernels = {}
 
     def call(self, command, cwd=None):
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **self.kernels})
         if done.returncode != 0:
             sys.exit(f"{' '.join(map(str, command))}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
@@ -122,9 +135,10 @@ def close(name, a, b, tolerance=1e-6):
 
 
 def check_strategies(runner):
-    runs = {s: runner.run(*strategy_settings(s)) for s in STRATEGIES}
-    for s in STRATEGIES[1:]:
-        equal(f"no_shard and {s}", runs["no_shard"], runs[s])
+    for _ in runner.with_kernels(range(KINDS)):
+        runs = {s: runner.run(*strategy_settings(s)) for s in STRATEGIES}
+        for s in STRATEGIES[1:]:
+            equal(f"no_shard and {s}", runs["no_shard"], runs[s])
 
 
 def check_microbatches(runner):
@@ -143,20 +157,21 @@ def check_sizes(runner):
 
 def check_recompute(runner):
     fsdp = strategy_settings("optim_grads_params")
-    none = runner.run(*fsdp)
-    equal("none and full", none, runner.run(*fsdp, *FULL))
-    block = [setting.replace("uniform", "block") for setting in FULL]
-    equal("none and one layer", none, runner.run(*fsdp, *block))
+    ways = {"full": FULL, "one layer": [setting.replace("uniform", "block") for setting in FULL]}
     for modules in ("[core_attn]", "[layernorm]", "[mlp]", "[core_attn, layernorm, mlp]"):
-        selective = ["model.recompute_granularity=selective", f"model.recompute_modules={modules}"]
-        equal(f"none and selective {modules}", none, runner.run(*fsdp, *selective))
+        ways[f"selective {modules}"] = ["model.recompute_granularity=selective", f"model.recompute_modules={modules}"]
+    for _ in runner.with_kernels(range(KINDS)):
+        none = runner.run(*fsdp)
+        for way, settings in ways.items():
+            equal(f"none and {way}", none, runner.run(*fsdp, *settings))
 
 
 def check_schedules(runner):
     fsdp = strategy_settings("optim_grads_params")
-    pool = runner.run_plan(*fsdp)
-    for seed in range(1, 6):
-        equal(f"pool and seed {seed}", pool, runner.run_plan(*fsdp, options=[f"--seed-schedule={seed}"]))
+    for kind in runner.with_kernels(range(KINDS)):
+        pool = runner.run_plan(*fsdp)
+        for seed in range(2 * kind + 1, 2 * kind + 3):
+            equal(f"pool and seed {seed}", pool, runner.run_plan(*fsdp, options=[f"--seed-schedule={seed}"]))
 
 
 def check_average(runner):
@@ -168,14 +183,15 @@ def check_average(runner):
 
 def check_moves(runner):
     fsdp = strategy_settings("optim_grads_params")
-    all_passes = runner.run_plan(*fsdp)
-    for name in ("reemit-activations", "overlap"):
-        equal(f"with and without {name}", all_passes,
-              runner.run_plan(*fsdp, compile_options=[f"--disable-pass={name}"]))
+    for _ in runner.with_kernels(range(KINDS)):
+        all_passes = runner.run_plan(*fsdp)
+        for name in ("reemit-activations", "overlap"):
+            equal(f"with and without {name}", all_passes,
+                  runner.run_plan(*fsdp, compile_options=[f"--disable-pass={name}"]))
 
 
 def check_plan_file(runner):
-    for strategy in STRATEGIES:
+    for strategy in runner.with_kernels(STRATEGIES):
         settings = strategy_settings(strategy)
         equal(f"recipe and plan, {strategy}", runner.run(*settings), runner.run_plan(*settings))
 
@@ -191,7 +207,7 @@ def check_fusions(runner):
 
 def check_summed_otherwise(runner, ranks_of, op, way, other):
     """Plans compiled in two ways, one of which has `op`: equal but for the order in which gradients are added."""
-    for ranks in ranks_of:
+    for ranks in runner.with_kernels(ranks_of):
         for microbatches in (1, 3):
             name = f"{ranks} ranks, {microbatches} microbatches"
             settings = [*strategy_settings("optim_grads_params"), f"cluster.gpus_per_node={ranks}",
@@ -212,7 +228,7 @@ def check_summed_otherwise(runner, ranks_of, op, way, other):
 
 def check_norm(runner):
     without = ["--disable-pass=fuse-norm-into-exchange"]
-    for strategy in ("optim", "optim_grads_params"):
+    for strategy in runner.with_kernels(("optim", "optim_grads_params")):
         for microbatches in (1, 3):
             name = f"{strategy}, {microbatches} microbatches"
             settings = [*strategy_settings(strategy), "model.deterministic_mode=true", "cluster.gpus_per_node=3",
@@ -231,7 +247,7 @@ def check_norm(runner):
 
 
 def check_fsdp2(runner):
-    for ranks in range(1, 6):
+    for ranks in runner.with_kernels(range(1, 6)):
         for microbatches in (1, 3):
             name = f"{ranks} ranks, {microbatches} microbatches"
             sizes = [f"train.global_batch_size={2 * ranks * microbatches}", "train.train_iters=5"]

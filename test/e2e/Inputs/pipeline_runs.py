@@ -111,7 +111,8 @@ def check_slices(runner):
 
 
 def check_same(runner):
-    for stages, microbatches, schedule in ((2, 3, "1f1b"), (4, 5, "zero_bubble"), (3, 6, "interleaved")):
+    pipelines = (2, 3, "1f1b"), (4, 5, "zero_bubble"), (3, 6, "interleaved")
+    for stages, microbatches, schedule in runner.with_kernels(pipelines):
         name = f"{stages} stages, {microbatches} microbatches, {schedule}"
         settings = [f"model.num_layers={LAYERS}", "train.micro_batch_size=1", f"train.global_batch_size={2 * microbatches}",
                     "train.train_iters=4", *pipeline(stages, "optim_grads_params", 2, schedule=schedule),

@@ -93,7 +93,8 @@ def check_one_rank(runner):
 
 
 def check_same(runner):
-    for name, rows, moved in (("whole", False, []), ("by rows", True, []), ("by rows in pieces", True, pieces(2))):
+    ways = ("whole", False, []), ("by rows", True, []), ("by rows in pieces", True, pieces(2))
+    for name, rows, moved in runner.with_kernels(ways):
         settings = [*SIZES, "train.global_batch_size=8", "train.train_iters=4", *moved,
                     *layout(2, rows, "optim_grads_params", 2), "validation.eval_interval=2", "validation.eval_iters=2"]
         expected = runner.run_plan(*settings)

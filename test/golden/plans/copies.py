@@ -10,17 +10,18 @@ import os
 import pathlib
 import platform
 import re
+import sys
 import tempfile
 
-import canonical
-import recorded
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "tools"))
+import blas_kernels  # noqa: E402
+import canonical  # noqa: E402
+import recorded  # noqa: E402
 
 STEPS = 5
 PRECISIONS = {"fp32": "mixed_precision=fp32", "bf16": "mixed_precision=bf16_mixed"}
-# Where libraries or processors differ from those of the record: OpenBLAS and libm round otherwise.
+# Where libraries or processors differ from those of the record: BLIS and libm round otherwise.
 NEAR = {"fp32": 1e-5, "bf16": 1e-2}
-# OpenBLAS has kernels for each kind of processor, which add in orders of their own; all of them run these.
-ENVIRONMENT = {"OPENBLAS_CORETYPE": "Haswell"}
 OVERLAY = """recipe small_copy {{
   model {{
     num_layers = {layers}
@@ -42,11 +43,16 @@ OVERLAY = """recipe small_copy {{
 """
 
 
+def kernels(bin_):
+    """The environment in which all processors that can run them use BLIS' kernels for Haswell; others round otherwise."""
+    return blas_kernels.environments(pathlib.Path(bin_).resolve() / "shardc-run").get("haswell", {})
+
+
 def arithmetic(bin_):
     """What the last bits of losses depend on beside the plan."""
-    said = recorded.call(pathlib.Path(bin_) / "shardc-run", "--version")
-    blas = re.search(r"OpenBLAS [\d.]+", said)
-    return f"{platform.machine()}, {' '.join(platform.libc_ver())}, {blas[0] if blas else 'no OpenBLAS'}"
+    said = recorded.call(pathlib.Path(bin_) / "shardc-run", "--version", env={**os.environ, **kernels(bin_)})
+    blas = re.search(r"BLIS [\d.]+ [(]\w+[)]", said)
+    return f"{platform.machine()}, {' '.join(platform.libc_ver())}, {blas[0] if blas else 'no BLIS'}"
 
 
 def overlay(plan):
@@ -94,7 +100,7 @@ def run(bin_, text):
         folder = pathlib.Path(name)
         (folder / "a.plan").write_text(text, encoding="utf-8")
         recorded.call(pathlib.Path(bin_).resolve() / "shardc-run", "a.plan", "--metrics=metrics.jsonl", cwd=folder,
-                      env={**os.environ, **ENVIRONMENT})
+                      env={**os.environ, **kernels(bin_)})
         records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     steps = [[float(each["loss"]).hex(), float(each["grad_norm"]).hex()] for each in records if "loss" in each]
     if len(steps) != STEPS:

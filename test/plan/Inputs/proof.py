@@ -125,6 +125,8 @@ def variants():
     yield "tensor-tied", "llama_tiny", [*tensor, *TIED, *EVAL, "model.num_query_groups=2", "train.global_batch_size=4"]
     yield "tensor-rows", "llama_tiny", [*rows, "model.num_query_groups=2", "train.global_batch_size=2"]
     yield "tensor-rows-fsdp", "llama_tiny", [*rows, *fsdp, *BF16, "cluster.gpus_per_node=4", *ONE_MICROBATCH]
+    yield "tensor-fp8", "llama_tiny", [*tensor, *FP8_DELAYED, "model.num_attention_heads=2", "model.num_query_groups=2",
+                                       "model.kv_channels=16", "model.ffn_hidden_size=32", "train.global_batch_size=4"]
     yield "tensor-rows-gpt2", "gpt2_tiny", [*rows, *STRATEGIES["optim"], "model.num_query_groups=2", "train.global_batch_size=2"]
     pieces = [*rows, "model.tp_comm_overlap=true", "model.tp_comm_overlap_pieces=2"]  # move beside products
     yield "tensor-pieces", "llama_tiny", [*pieces, *EVAL, "model.num_query_groups=2", "train.global_batch_size=2"]
