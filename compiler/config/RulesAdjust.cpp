@@ -136,7 +136,8 @@ void ruleFsdpCudaGraphMode(RuleContext &ctx) {
 
 void ruleWarmupCapped(RuleContext &ctx) {
   int64_t decay = ctx.num(Opt::SchedulerLrDecayIters);
-  if (decay > 0 && ctx.num(Opt::SchedulerLrWarmupIters) >= decay)
+  bool isOfIters = !ctx.has(Opt::SchedulerLrWarmupFraction);
+  if (isOfIters && decay > 0 && ctx.num(Opt::SchedulerLrWarmupIters) >= decay)
     ctx.adjust(Opt::SchedulerLrWarmupIters, Value::ofInt(decay - 1), Opt::SchedulerLrDecayIters);
 }
 

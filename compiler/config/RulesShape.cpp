@@ -414,6 +414,14 @@ void ruleTpOverlapStages(RuleContext &ctx) {
         .fix(ctx.fixRemove(Opt::ModelTpCommOverlapPieces));
 }
 
+void ruleTpOverlapDoubleBuffer(RuleContext &ctx) {
+  if (ctx.on(Opt::ModelTpCommOverlap) && ctx.has(Opt::ModelTpCommOverlapPieces) &&
+      ctx.on(Opt::DdpFsdpDoubleBuffer))
+    ctx.report({Opt::ModelTpCommOverlapPieces, Opt::DdpFsdpDoubleBuffer},
+               {ctx.num(Opt::ModelTpCommOverlapPieces)})
+        .fix(ctx.fixRemove(Opt::ModelTpCommOverlapPieces));
+}
+
 void ruleLearnedPositionsUnaligned(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   bool hasPieces = ctx.on(Opt::ModelTpCommOverlap) && ctx.has(Opt::ModelTpCommOverlapPieces);

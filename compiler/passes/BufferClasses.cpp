@@ -17,7 +17,8 @@ using Key = plan::AttrKey;
 
 /// An all_gather from one cell into another, whole cell: the shard can lie in its own place of the
 /// whole, so that the gather moves only the missing parts. Not if the whole is freed after its use,
-/// since the shard must keep its bytes, and not if shards are too short for kernels to begin there.
+/// since the shard must keep its bytes, not if shards are too short for kernels to begin there, and
+/// not in a ring, whose slots have bytes of their own.
 void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferClasses &result) {
   for (const plan::Segment &segment : role.segments)
     for (const Op &op : segment.ops) {
@@ -31,6 +32,7 @@ void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferCl
         if (out.value == op.results[0])
           to = out.cell;
       if (from == kNone || to == kNone || role.cells[to].purpose == plan::Purpose::Comm ||
+          role.cells[from].isRing() || role.cells[to].isRing() ||
           result.classes[from].inside >= 0 || role.cells[from].type.bytes() % kPlaceAlign != 0 ||
           role.cells[from].type.bytes() * plan.groupSize(op.group) != role.cells[to].type.bytes())
         continue;

@@ -95,17 +95,6 @@ private:
     plan::replaceOps(segment_, std::move(ops));
   }
 
-  /// What another segment makes and a buffer keeps for this one is of the same type there.
-  void changeKept(uint32_t cell) {
-    if (role_.cells[cell].kind != plan::CellKind::Buffer)
-      return;
-    role_.cells[cell].type.dtype = strategy_.mainGrads;
-    for (plan::Segment &segment : role_.segments)
-      for (const plan::Segment::Boundary &out : segment.outs)
-        if (out.cell == cell)
-          segment.values[out.value].type.dtype = strategy_.mainGrads;
-  }
-
   /// The first contribution to each parameter's gradient adds to the sum of earlier microbatches.
   void accumulateLocally() {
     copySums([](const Op &) { return true; }); // microbatches are added in the block's buffer
@@ -116,8 +105,9 @@ private:
       if (value.purpose == plan::Purpose::Grads)
         value.type.dtype = strategy_.mainGrads;
     for (const plan::Segment::Boundary &in : segment_.ins)
-      if (segment_.values[in.value].purpose == plan::Purpose::Grads)
-        changeKept(in.cell);
+      if (segment_.values[in.value].purpose == plan::Purpose::Grads &&
+          role_.cells[in.cell].kind == plan::CellKind::Buffer)
+        plan::changeType(role_, in.cell, strategy_.mainGrads);
     std::vector<std::vector<size_t>> params(blocks_.size());
     for (size_t p = 0; p < plan_.params.size(); ++p)
       params[static_cast<size_t>(plan_.params[p].block)].push_back(p);

@@ -151,7 +151,8 @@ bool dividesRows(const Type &type, int64_t parts) {
 
 int64_t choosePieces(const plan::Plan &plan, int16_t group) {
   const plan::Job::Model &model = plan.job.model;
-  if (!model.tpCommOverlap || !model.sequenceParallel || model.pipelineModelParallelSize > 1)
+  if (!model.tpCommOverlap || !model.sequenceParallel || model.pipelineModelParallelSize > 1 ||
+      plan.job.ddp.fsdpDoubleBuffer)
     return 1;
   int64_t best = 1;
   for (const plan::Role &role : plan.roles)

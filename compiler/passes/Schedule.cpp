@@ -178,15 +178,29 @@ private:
     uint32_t before; ///< op before which they are issued
   };
 
+  /// For each op that writes a unit's first gradient, the reduction two units back.
+  std::vector<uint32_t> reductionsNeeded() const {
+    std::vector<uint32_t> needed(segment_.ops.size(), kNone);
+    std::vector<UnitGradients> units = findGradients();
+    for (size_t k = 2; k < units.size(); ++k)
+      if (units[k].first != kNone)
+        needed[units[k].first] = units[k - 2].reduction;
+    return needed;
+  }
+
   /// NCCL's reductions occupy multiprocessors. A product is cut into one wave for all
   /// multiprocessors and takes twice as long if some are missing. Attention consists of many small
-  /// pieces and loses only the share that is taken. So a reduction waits for the next attention op.
+  /// pieces and loses only the share that is taken. So a reduction waits for the next attention op,
+  /// but not for one behind the first gradient two units later, which waits for the reduction.
   std::vector<Delay> findDelays() const {
     std::vector<Delay> delays;
     std::vector<uint32_t> waiting; // the latest reductions since the last attention
     uint32_t last = kNone;         // compute op
+    std::vector<uint32_t> neededBy = reductionsNeeded();
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
+      if (neededBy[i] != kNone && !waiting.empty() && waiting.front() <= neededBy[i])
+        waiting.clear();
       if (isReduction(i)) {
         addReduction(i, last, waiting);
         continue;
@@ -240,27 +254,40 @@ private:
       after_.push_back({now[delay.ops.front()], now[delay.behind]});
   }
 
-  /// A unit's first gradient waits for the reduction two units back, if that was issued before
-  /// it.
-  void limitGradients() {
-    std::vector<uint32_t> reductions; // last reduction op of each unit, in order
-    std::vector<uint32_t> firstGrad;  // first op that writes the unit's gradients
+  /// A unit's whole gradients: the op that writes the first of them, and their last reduction.
+  struct UnitGradients {
+    uint32_t first = kNone, reduction = 0;
+  };
+
+  /// In the order of their reductions.
+  std::vector<UnitGradients> findGradients() const {
+    std::vector<UnitGradients> units;
     int32_t unit = -1;
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
       if (op.kind == OpKind::ReduceScatter && movesWhole(plan_, segment_, op)) {
-        if (op.unit != unit || reductions.empty()) {
-          reductions.push_back(i);
-          firstGrad.push_back(kNone);
+        if (op.unit != unit || units.empty()) {
+          units.emplace_back();
           unit = op.unit;
         }
-        reductions.back() = i;
-        firstGrad.back() = std::min(firstGrad.back(), firstWriter(op.operands[0]));
+        units.back().reduction = i;
+        units.back().first = std::min(units.back().first, firstWriter(op.operands[0]));
       }
     }
-    for (size_t k = 2; k < reductions.size(); ++k)
-      if (firstGrad[k] != kNone && reductions[k - 2] < firstGrad[k])
-        after_.push_back({firstGrad[k], reductions[k - 2]});
+    return units;
+  }
+
+  /// A unit's first gradient waits for the reductions that were issued before it, up to that two
+  /// units back: those of an embedding come between layers.
+  void limitGradients() {
+    std::vector<UnitGradients> units = findGradients();
+    for (size_t k = 2; k < units.size(); ++k) {
+      size_t count = k - 1; // of units up to that one whose reductions come before
+      while (count > 0 && units[count - 1].reduction >= units[k].first)
+        --count;
+      if (units[k].first != kNone && count > 0)
+        after_.push_back({units[k].first, units[count - 1].reduction});
+    }
   }
 
   /// A shard that no later microbatch adds to lives until it is scattered. A unit's first one waits
@@ -305,6 +332,8 @@ private:
     for (const plan::Tie &tie : op.ties)
       if (tie.kind == plan::Tie::Acc && op.results[tie.result] == value)
         first = std::min(first, firstWriter(tie.value));
+    if (int operand = inPlaceOperand(op, segment_.values[value].defResult); operand >= 0)
+      first = std::min(first, firstWriter(op.operands[static_cast<size_t>(operand)]));
     return first;
   }
 

@@ -142,6 +142,7 @@ public:
     replaceCells();
     for (plan::Segment &segment : role_.segments)
       rewrite(segment);
+    retypeKept();
   }
 
 private:
@@ -290,6 +291,15 @@ private:
     for (plan::Value &value : segment.values)
       if (value.purpose == plan::Purpose::Grads)
         value.type.dtype = plan_.job.derived.wire;
+  }
+
+  /// Gradients that one segment leaves in a buffer for another one, which reduces them.
+  void retypeKept() {
+    for (const plan::Segment &segment : role_.segments)
+      for (const plan::Segment::Boundary &in : segment.ins)
+        if (role_.cells[in.cell].kind == plan::CellKind::Buffer &&
+            segment.values[in.value].purpose == plan::Purpose::Grads)
+          plan::changeType(role_, in.cell, plan_.job.derived.wire);
   }
 
   plan::Plan &plan_;

@@ -1,6 +1,7 @@
 #include "compiler/passes/StageSegment.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -166,6 +167,7 @@ void SegmentWriter::moveGradients() {
       if (plan::Value &value = segment_.values[result];
           part_.kind != PassKind::Weights && value.purpose == plan::Purpose::Grads)
         value.purpose = plan::Purpose::Activations;
+  std::vector<plan::Op> moves;
   for (const plan::Segment::Boundary &out : body_.outs) {
     plan::ValueId made = gradientOf(out);
     if (made == plan::kNone || isWeights(made) || part_.kind != PassKind::Weights)
@@ -177,9 +179,35 @@ void SegmentWriter::moveGradients() {
                                body_.ops[body_.values[made].def].loc);
     op.phase = phase();
     op.results = {moved};
-    segment_.ops.push_back(std::move(op));
+    moves.push_back(std::move(op));
     segment_.outs.push_back({moved, out.cell});
   }
+  putFirst(std::move(moves));
+}
+
+/// Those of a unit without other gradients first of all.
+void SegmentWriter::putFirst(std::vector<plan::Op> moves) {
+  std::vector<std::vector<plan::Op>> before(segment_.ops.size() + 1);
+  auto makesGradient = [&](const plan::Op &op) {
+    return std::ranges::any_of(op.results, [&](plan::ValueId result) {
+      return segment_.values[result].purpose == plan::Purpose::Grads;
+    });
+  };
+  for (plan::Op &move : moves) {
+    auto at = std::ranges::find_if(segment_.ops, [&](const plan::Op &op) {
+      return op.unit == move.unit && makesGradient(op);
+    });
+    before[at == segment_.ops.end() ? 0 : static_cast<size_t>(at - segment_.ops.begin())].push_back(
+        std::move(move));
+  }
+  std::vector<plan::Op> ops;
+  ops.reserve(segment_.ops.size() + moves.size());
+  for (size_t i = 0; i < before.size(); ++i) {
+    std::ranges::move(before[i], std::back_inserter(ops));
+    if (i < segment_.ops.size())
+      ops.push_back(std::move(segment_.ops[i]));
+  }
+  segment_.ops = std::move(ops);
 }
 
 plan::ValueId SegmentWriter::gradientOf(const plan::Segment::Boundary &out) const {

@@ -98,6 +98,8 @@ private:
   /// Gradients of parameters that are made beside those of inputs are left for the other part of
   /// the backward pass, which has all of them in the end.
   void moveGradients();
+  /// Before the other gradients of their unit, which is complete once these are made.
+  void putFirst(std::vector<plan::Op> moves);
 
   /// The gradient of a parameter that the chunk has made in the end; kNone for other cells.
   plan::ValueId gradientOf(const plan::Segment::Boundary &out) const;

@@ -359,7 +359,7 @@ private:
       const Op &op = segment.ops[i];
       for (size_t f = 0; op.kind == OpKind::MatMulScaled && f < kFactors; ++f) {
         ValueId factor = op.operands[f], scale = op.operands[f + kFactors];
-        const Boundary *factorIn = entered[factor], *scaleIn = entered[scale];
+        const Boundary *factorIn = entered[unturned(segment, factor)], *scaleIn = entered[scale];
         std::optional<int64_t> row = rowOfWeightScale(role_, segment, scale);
         bool isWeight = row && isWeightOfRow(report_.plan(), role_, segment, factor, *row);
         if (factorIn && scaleIn)
@@ -401,12 +401,17 @@ private:
                                 segment.name, role_.cells[weight.factor].name));
   }
 
+  /// What transposes have made a value of.
+  static ValueId unturned(const Segment &segment, ValueId value) {
+    while (segment.values[value].def != kNone &&
+           segment.ops[segment.values[value].def].kind == OpKind::Transpose)
+      value = segment.ops[segment.values[value].def].operands[0];
+    return value;
+  }
+
   /// Whether one op has quantised the factor, which may be turned since, and made the scale.
   static bool areOfOne(const Segment &segment, ValueId factor, ValueId scale) {
-    while (segment.values[factor].def != kNone &&
-           segment.ops[segment.values[factor].def].kind == OpKind::Transpose)
-      factor = segment.ops[segment.values[factor].def].operands[0];
-    const Value &q = segment.values[factor], &by = segment.values[scale];
+    const Value &q = segment.values[unturned(segment, factor)], &by = segment.values[scale];
     if (q.def == kNone || q.def != by.def)
       return false;
     return opInfo(segment.ops[q.def].kind).scaleOf[q.defResult] == by.defResult;

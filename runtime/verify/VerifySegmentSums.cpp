@@ -135,6 +135,12 @@ private:
     Mark mark = markOf(i, op);
     for (ValueId result : op.results)
       marks_[result] = mark;
+    if (size_t seen = seenBy(op); seen < op.results.size()) {
+      Mark withoutSeen = fresh(op, inPlaceOperand(op, seen));
+      for (size_t r = 0; r < op.results.size(); ++r)
+        if (r != seen)
+          marks_[op.results[r]] = withoutSeen;
+    }
     numbers.setResults(op, numbers.ofOp(op));
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
@@ -225,11 +231,24 @@ private:
     return {};
   }
 
-  /// A contribution of the microbatch, on each rank that computes it from something else.
-  Mark fresh(const Op &op) const {
+  /// The result to which an op that quantises adds what it sees of its own values. What is there of
+  /// others reaches no other result.
+  static size_t seenBy(const Op &op) {
+    const OpInfo &info = opInfo(op.kind);
+    bool quantises = std::ranges::any_of(info.scaleOf, [](int scale) { return scale >= 0; });
+    for (size_t r = 0; quantises && r < op.results.size(); ++r)
+      if (inPlaceOperand(op, r) >= 0)
+        return r;
+    return op.results.size();
+  }
+
+  /// A contribution of the microbatch, on each rank that computes it from something else than
+  /// operand `without`.
+  Mark fresh(const Op &op, int without = -1) const {
     Mark mark;
-    for (ValueId operand : op.operands)
-      mark.varies |= marks_[operand].varies | marks_[operand].split;
+    for (size_t k = 0; k < op.operands.size(); ++k)
+      if (static_cast<int>(k) != without)
+        mark.varies |= marks_[op.operands[k]].varies | marks_[op.operands[k]].split;
     SumRole role = opInfo(op.kind).sum;
     if (role == SumRole::Loads)
       mark.varies |= dataAxes_;

@@ -238,7 +238,7 @@ class Facts:
         if self.tp == 1:
             set_("model.sequence_parallel", False)  # A21
         decay = self.num("scheduler.lr_decay_iters")
-        if decay > 0 and self.num("scheduler.lr_warmup_iters") >= decay:
+        if not self.has("scheduler.lr_warmup_fraction") and decay > 0 and self.num("scheduler.lr_warmup_iters") >= decay:
             set_("scheduler.lr_warmup_iters", decay - 1)
         if self.fsdp2:
             set_("ddp.fp8_param_gather", False)  # V69
@@ -394,6 +394,10 @@ def overlaps_tensor(f):
     return f.on("model.tp_comm_overlap") and not (f.tp > 1 and f.on("model.sequence_parallel") and f["model.hidden_dropout"])
 
 
+def row_pieces(f):
+    return overlaps_tensor(f) and f["model.tp_comm_overlap_pieces"]
+
+
 def levels(f):
     return "a2a+p2p" in (f["model.cp_comm_type"] or [])
 
@@ -419,8 +423,7 @@ def qkv_uneven(f):
 
 def positions(f):
     """Those of a rank's part, or of its piece, of a context-parallel rank's microbatch; and how many are left."""
-    pieces = overlaps_tensor(f) and f["model.tp_comm_overlap_pieces"] or 1
-    return divmod(f.num("train.micro_batch_size", 1) * f["model.seq_length"] // f.cp, f.tp * pieces)
+    return divmod(f.num("train.micro_batch_size", 1) * f["model.seq_length"] // f.cp, f.tp * (row_pieces(f) or 1))
 
 
 def weight_shards(f):
@@ -440,8 +443,8 @@ def half(f):
 def fp8_extent(f):
     """Whether some extent of a layer's products on a rank is not a multiple of what fp8 takes."""
     heads, groups = (max(f.num(f"model.{name}", 1), 1) for name in ("num_attention_heads", "num_query_groups"))
-    hidden, head, ffn, length = (max(f.num(f"model.{name}", 1), 1) for name in
-                                 ("hidden_size", "kv_channels", "ffn_hidden_size", "seq_length"))
+    hidden, ffn, length = (max(f.num(f"model.{name}", 1), 1) for name in ("hidden_size", "ffn_hidden_size", "seq_length"))
+    head = max(f.num("model.kv_channels", hidden // heads), 1)
     rows = max(f.num("train.micro_batch_size", 1), 1) * (length // f.cp)
     part = 32 if f["model.fp8_recipe"] == "mxfp8" else 16
     return any(size % part for size in (rows, hidden, heads // f.tp * head, (heads + 2 * groups) * head // f.tp, ffn // f.tp))
@@ -532,8 +535,7 @@ ERRORS = {
     "virtual-stages-alone": lambda f: f.vp > 1 and f.pp == 1,
     "interleaved-microbatches": lambda f: f.vp > 1 and microbatches(f) > group(f) and
     0 < microbatches(f) % group(f) < f.pp,
-    "microbatch-group-size": lambda f: f.has("model.microbatch_group_size_per_vp_stage") and
-    (f.vp == 1 or not f.pp <= group(f) <= microbatches(f)),
+    "microbatch-group-size": lambda f: f.has("model.microbatch_group_size_per_vp_stage") and (f.vp == 1 or not f.pp <= group(f) <= microbatches(f)),
     "interleaved-needs-chunks": lambda f: f["model.pipeline_schedule"] == "interleaved" and (f.pp == 1 or f.vp == 1),
     "zero-bubble-needs-stages": lambda f: f["model.pipeline_schedule"] == "zero_bubble" and (f.pp == 1 or f.vp > 1),
     "pipeline-stages": empty_stage,
@@ -620,8 +622,7 @@ ERRORS = {
     "fp8-quantizers-unsupported": lambda f: f.has("model.fp8") and (
         f.has("model.fp8_quantizer_factory") or f["model.fp8_recipe"] == "custom"),
     "fp8-weights-unsupported": lambda f: half(f) and f["model.params_dtype"] == "fp8",
-    "fp16-weights-unsupported": lambda f: half(f) and f["model.params_dtype"] == "fp16" and
-    not f.on("model.fp16"),
+    "fp16-weights-unsupported": lambda f: half(f) and f["model.params_dtype"] == "fp16" and not f.on("model.fp16"),
     "fp4-unsupported": lambda f: f.has("model.fp4"),
     "fp8-param-gather-needs": lambda f: f.on("ddp.fp8_param_gather") and not sharded(f),  # V47
     "fp4-param-gather-needs": lambda f: f.on("ddp.fp4_param_gather") and not sharded(f),  # V47
@@ -704,8 +705,7 @@ ERRORS = {
     f["model.transformer_impl"] != "transformer_engine",  # V55
     "delayed-wgrad-graph": lambda f: not f.fsdp and f.on("model.delay_wgrad_compute") and
     f["model.cuda_graph_impl"] != "none" and not f.on("model.gradient_accumulation_fusion"),  # V55
-    "dispatch-wgrad-overlap": lambda f: overlap(f) and
-    f.on("model.overlap_dispatch_backward_with_experts_wgrad"),  # V56
+    "dispatch-wgrad-overlap": lambda f: overlap(f) and f.on("model.overlap_dispatch_backward_with_experts_wgrad"),  # V56
     "dispatch-wgrad-delay": lambda f: f.on("model.delay_wgrad_compute") and
     f.on("model.overlap_dispatch_backward_with_experts_wgrad"),  # V56
     "context-parallel-levels": lambda f: levels(f) and not f.has("model.hierarchical_context_parallel_sizes"),  # V33
@@ -719,9 +719,9 @@ ERRORS = {
     "weight-shards-format": lambda f: weight_shards(f) and f.format not in ("torch", "torch_dist"),  # V48
     "weight-shards-average": lambda f: weight_shards(f) and f.on("ddp.average_in_collective"),  # V48
     "tensor-overlap-needs": lambda f: f.on("model.tp_comm_overlap") and (f.tp < 2 or not f.on("model.sequence_parallel")),
-    "tensor-overlap-pieces": lambda f: overlaps_tensor(f) and f.has("model.tp_comm_overlap_pieces") and
-    f["train.micro_batch_size"] * f["model.seq_length"] // f.cp % (f["model.tp_comm_overlap_pieces"] * f.tp) != 0,
-    "tensor-overlap-stages": lambda f: overlaps_tensor(f) and f.has("model.tp_comm_overlap_pieces") and f.pp > 1,
+    "tensor-overlap-pieces": lambda f: row_pieces(f) and positions(f)[1] != 0,
+    "tensor-overlap-stages": lambda f: row_pieces(f) and f.pp > 1,
+    "tensor-overlap-double-buffer": lambda f: row_pieces(f) and f.on("ddp.fsdp_double_buffer"),
     "tensor-overlap-atomic": lambda f: overlaps_tensor(f) and (f.on("model.tp_comm_atomic_ag") or f.on("model.tp_comm_atomic_rs")),
     # section 2.2.2: PyTorch's FSDP2
     "torch-fsdp2-pipeline": lambda f: f.fsdp2 and f.pp > 1,  # V61

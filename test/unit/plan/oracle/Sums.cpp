@@ -561,8 +561,9 @@ private:
         number = mix(mix(static_cast<Number>(op.kind), static_cast<Number>(term.begin)),
                      static_cast<Number>(term.numel));
       bool computes = !isAlias(op) && !factsOf(op.kind).movesPadding;
-      for (int from : term.from)
-        number = mix(number, mix(numberOf(from), computes ? splitsOf(from) : 0));
+      for (size_t k = 0; k < term.from.size(); ++k)
+        if (int from = term.from[k]; dependsOn(term, k))
+          number = mix(number, mix(numberOf(from), computes ? splitsOf(from) : 0));
       if (factsOf(op.kind).hasOwnPart && op.group >= 0)
         number = mix(number, static_cast<Number>(members_.positions().in(op.group, term.rank)) + 1);
       if (op.kind == OpKind::InitBlock || op.kind == OpKind::EmbeddingShardBwd)

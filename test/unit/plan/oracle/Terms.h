@@ -81,6 +81,16 @@ inline std::vector<std::pair<int64_t, int64_t>> partsOfPack(const Plan &plan, co
   return parts;
 }
 
+/// Whether the term depends on its op's operand. Ops that quantise add what they see to magnitudes
+/// of other tensors, which nothing else that they make depends on.
+inline bool dependsOn(const Term &term, size_t operand) {
+  const OpInfo &info = opInfo(term.op->kind);
+  bool isQuantizer = std::ranges::any_of(info.scaleOf, [](int8_t of) { return of >= 0; });
+  auto shared = std::ranges::find(info.inPlace, static_cast<int8_t>(operand));
+  return !isQuantizer || shared == info.inPlace.end() ||
+         static_cast<uint32_t>(shared - info.inPlace.begin()) == term.result;
+}
+
 /// Stands for what an op does, whatever it takes.
 inline Number numberOfAttrs(const Op &op) {
   Number number = mix(static_cast<Number>(op.kind), 7);
