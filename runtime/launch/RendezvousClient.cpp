@@ -22,6 +22,8 @@ constexpr auto kAbortGrace = std::chrono::seconds(3);
 constexpr auto kFailGrace = std::chrono::seconds(10);
 constexpr double kListenerSeconds = 10; ///< for a listener to say what it is
 constexpr double kMisfitSeconds = 5;    ///< another launch's rank 0 may be about to end
+constexpr double kConnectSeconds = 5;   ///< until it looks again whether it was asked to end
+constexpr double kAskedJoinSeconds = 5; ///< to find rank 0 once the job was asked to end
 constexpr auto kAgainPause = std::chrono::milliseconds(200);
 constexpr double kSupervisorSeconds = 10; ///< silence of rank 0's, however short the time limit is
 constexpr double kLookPauseSeconds = 1; ///< beyond this between two looks this process was stopped
@@ -75,7 +77,7 @@ Status RendezvousClient::startThread() {
 /// reports that immediately.
 Status RendezvousClient::connect() {
   machine_ = machineId();
-  double begin = now(), misfitSince = -1;
+  double begin = now(), misfitSince = -1, askedSince = -1;
   while (true) {
     Attempt attempt = tryToJoin(options_.joinSeconds - (now() - begin));
     if (attempt.outcome == Attempt::Joined)
@@ -88,6 +90,10 @@ Status RendezvousClient::connect() {
       misfitSince = now();
     else if (now() - misfitSince > kMisfitSeconds)
       return misfit(std::move(attempt.reason));
+    if (askedSince < 0 && options_.isAsked && options_.isAsked())
+      askedSince = now();
+    if (askedSince >= 0 && now() - askedSince > kAskedJoinSeconds)
+      return wasTold(); // rank 0 was asked too, and has ended
     if (now() - begin > options_.joinSeconds)
       return makeStatus(report::NoAnswer, options_.rank, options_.joinSeconds,
                         attempt.reason.message());
@@ -103,7 +109,7 @@ Status RendezvousClient::misfit(Status reason) const {
 }
 
 RendezvousClient::Attempt RendezvousClient::tryToJoin(double seconds) {
-  Result<Socket> socket = connectTo(options_.address, options_.port, std::max(seconds, 0.0));
+  Result<Socket> socket = connectTo(options_.address, options_.port, std::clamp(seconds, 0.0, kConnectSeconds));
   if (!socket.isOk())
     return {socket.status().code() == StatusCode::Exhausted ? Attempt::Failed : Attempt::Again,
             socket.status()};
@@ -319,6 +325,8 @@ bool RendezvousClient::serve() {
     changed_.notify_all();
     return false;
   }
+  if (options_.hasWitness)
+    endProcessOf(Abort{});
   endWithoutServer(makeReport(report::RankZeroGone,
                               fmt::format("rank 0's process at {} has ended without a message",
                                           endpoint(options_.address, options_.port))));

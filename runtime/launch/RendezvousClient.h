@@ -26,6 +26,10 @@ struct RendezvousClientOptions {
   double joinSeconds = 600;      ///< until all have come
   /// Longest silence of rank 0's supervisor, seconds: dist.distributed_timeout_minutes.
   double timeoutSeconds = 600;
+  /// Another process says so if rank 0's supervisor is killed.
+  bool hasWitness = false;
+  /// Whether this process was asked to end; never if empty.
+  std::function<bool()> isAsked;
   ReportSink tell; ///< takes what no other process can tell
 };
 

@@ -243,6 +243,11 @@ void RendezvousServer::stopAtOnce() {
     end(kFailureStatus, {});
 }
 
+void RendezvousServer::stopBeforeSteps() {
+  if (!isEnding_)
+    end(0, {});
+}
+
 void RendezvousServer::fail(RootCause::Failure failure) {
   if (!isEnding_)
     rootCause_.add(std::move(failure), clock_);

@@ -27,6 +27,8 @@ public:
   void rankEnded(int64_t pid, const std::string &how);
   /// Ends the job without a further word.
   void stopAtOnce();
+  /// Ends it on request before all ranks have come.
+  void stopBeforeSteps();
 
   /// True once all ranks have left, or had time enough to.
   bool isOver() const;

@@ -15,9 +15,10 @@
 #include <unistd.h>
 
 #include "runtime/base/ExitStatus.h"
+#include "runtime/base/Notice.h"
 #include "runtime/base/Reports.h"
 #include "runtime/launch/Machine.h"
-#include "runtime/launch/Notice.h"
+#include "runtime/launch/Witness.h"
 
 namespace shardc::launch {
 namespace {
@@ -51,11 +52,17 @@ public:
                                fmt::format("cannot wait for signals: {}", std::strerror(errno))));
       return kFailureStatus;
     }
+    if (Status status = startWitness(); !status.isOk()) {
+      options_.tell(makeReport(report::ProcessNotStarted, status.message()));
+      return kFailureStatus;
+    }
     int64_t first = isLaunched_ ? options_.position.rank : 0;
     int64_t count = isLaunched_ ? 1 : options_.worldSize;
     for (int64_t rank = first; rank < first + count; ++rank)
       if (!start(rank, work))
         break;
+    if (options_.isAsked) // which the processes that were started since know
+      takeRequest();
     while (!isOver())
       wait();
     return exitStatus();
@@ -78,6 +85,7 @@ private:
     worker_.secret = isLaunched_ ? options_.secret : Secret{randomBytes32(), "this start"};
     worker_.joinSeconds = worker_.timeoutSeconds = options_.timeoutSeconds;
     worker_.problem = options_.problem;
+    worker_.hasWitness = !isLaunched_;
     worker_.address = isLaunched_ ? options_.position.masterAddress : "127.0.0.1";
     worker_.port = isLaunched_ ? options_.rendezvousPort : 0;
     if (!holdsServer())
@@ -136,6 +144,14 @@ private:
     return signals_.isOpen();
   }
 
+  /// Where ranks have parents of their own, those of other ranks say that one is gone.
+  Status startWitness() {
+    if (isLaunched_)
+      return Status::ok();
+    return witness_.start(
+        [pid = ::getpid(), tell = options_.tell] { tell(makeReport(report::RunKilled, pid)); });
+  }
+
   bool start(int64_t rank, const std::function<int(const WorkerOptions &)> &work) {
     std::fflush(nullptr);
     pid_t parent = ::getpid();
@@ -180,30 +196,35 @@ private:
       killAll();
   }
 
-  /// A first request is handed on: all ranks agree on the step after which they end. A second ends
-  /// them at once.
   void takeSignals() {
     signalfd_siginfo info = {};
-    while (::read(signals_.fd(), &info, sizeof info) == sizeof info) {
-      if (info.ssi_signo == SIGCHLD)
-        continue;
-      ++requests_;
-      if (askedAt_ < 0)
-        askedAt_ = secondsNow();
-      for (const Child &child : children_)
-        if (!child.hasEnded)
-          ::kill(child.pid, static_cast<int>(info.ssi_signo));
-      if (!holdsServer())
-        continue;
-      if (server_->hasFailed() || !server_->isRunning()) { // nothing to finish, and no more to say
-        server_->stopAtOnce();
-        isHurried_ = true;
-      } else if (requests_ == 1) {
-        writeNotice(report::EndsAfterStep);
-      } else if (requests_ == 2) {
-        writeNotice(report::StoppedAtOnce);
-        server_->stopAtOnce();
+    while (::read(signals_.fd(), &info, sizeof info) == sizeof info)
+      if (info.ssi_signo != SIGCHLD) {
+        for (const Child &child : children_)
+          if (!child.hasEnded)
+            ::kill(child.pid, static_cast<int>(info.ssi_signo));
+        takeRequest();
       }
+  }
+
+  /// After a first request all ranks agree on the step after which they end. A second ends them at
+  /// once. Before all ranks have come there is no step to finish.
+  void takeRequest() {
+    ++requests_;
+    if (askedAt_ < 0)
+      askedAt_ = secondsNow();
+    if (!holdsServer())
+      return;
+    if (server_->hasFailed()) { // nothing to finish, and no more to say
+      isHurried_ = true;
+    } else if (!server_->isRunning()) {
+      writeNotice(report::StoppedBeforeSteps);
+      server_->stopBeforeSteps();
+    } else if (requests_ == 1) {
+      writeNotice(report::EndsAfterStep);
+    } else if (requests_ == 2) {
+      writeNotice(report::StoppedAtOnce);
+      server_->stopAtOnce();
     }
   }
 
@@ -266,6 +287,7 @@ private:
   WorkerOptions worker_;
   std::optional<RendezvousServer> server_;
   std::vector<Child> children_;
+  Witness witness_;
   Socket signals_;
   sigset_t oldMask_ = {};
   int requests_ = 0;

@@ -20,6 +20,8 @@ struct SupervisorOptions {
   Secret secret;
   std::optional<Report> problem; ///< why this rank cannot take part
   ReportSink tell;               ///< takes the one failure, and warnings
+  /// Set by a signal that has arrived already.
+  bool isAsked = false;
   double timeoutSeconds = 600;
   std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
   std::function<std::string(const RankProgress &)> describe;
@@ -38,6 +40,7 @@ struct WorkerOptions {
   double joinSeconds = 600;
   double timeoutSeconds = 600;
   std::optional<Report> problem;
+  bool hasWitness = false; ///< a process that says if the one that started this one is killed
 };
 
 /// Starts the processes and returns when the last has ended, with the exit status of the job (of

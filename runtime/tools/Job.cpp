@@ -7,6 +7,7 @@
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/launch/Supervisor.h"
 #include "runtime/tools/Backends.h"
+#include "runtime/tools/Signals.h"
 
 namespace shardc::tools {
 namespace {
@@ -49,10 +50,12 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   options.problem = worker.problem;
   options.joinSeconds = worker.joinSeconds;
   options.timeoutSeconds = worker.timeoutSeconds;
+  options.hasWitness = worker.hasWitness;
   options.tell = console.sink();
+  options.isAsked = [] { return stopRequests().load() > 0; };
   auto client = launch::RendezvousClient::join(options);
   if (!client.isOk())
-    return kInputStatus; // what there is to tell was told
+    return options.isAsked() ? 0 : kInputStatus; // what there is to tell was told
   ProcessContext process;
   process.console = console;
   process.client = client->get();
@@ -145,6 +148,9 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
   };
   supervisor.describe = [&map](const launch::RankProgress &rank) { return map.place(rank.words); };
   supervisor.stageOf = [&map](int64_t rank) { return map.stageOf(rank); };
+  holdSignals(
+      /*isQuiet=*/true); // in the ranks that start here; this process says what becomes of one
+  supervisor.isAsked = stopRequests().load() > 0;
   int64_t worldSize = isLaunched ? position.worldSize : plan.worldSize();
   return launch::supervise(supervisor, [&](const launch::WorkerOptions &worker) {
     return joinAndWork(worker, worldSize, planHash, options.console, work);

@@ -83,7 +83,8 @@ Status runAll(const plan::Plan &plan, const RunToolOptions &options, const Backe
   NoData data;
   StepCounter counter(process.steps);
   run::RunOptions runOptions;
-  runOptions.stopRequest = &watchSignals(process.client != nullptr);
+  holdSignals(process.client != nullptr);
+  runOptions.stopRequest = &stopRequests();
   ASSIGN_OR_RETURN(run::RunResult result, run::runProgram(*executable, data, counter, runOptions));
   if (process.isFirst())
     fmt::print("{} after {} of {} steps and {} evaluations; nothing was computed, so there are no "

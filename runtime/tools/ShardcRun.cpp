@@ -311,7 +311,8 @@ int train(const plan::Plan &plan, const RunToolOptions &options, ProcessContext 
   if (process.isFirst())
     printMachine(**executable, environment, process.console);
   runOptions.stepsEnd = lastStep(plan, runOptions.firstStep);
-  runOptions.stopRequest = &watchSignals(process.client != nullptr);
+  holdSignals(process.client != nullptr);
+  runOptions.stopRequest = &stopRequests();
   bool isTraced = false;
   if (!options.trace.empty() && process.isFirst())
     runOptions.trace = [&](std::vector<trace::Span> spans, int steps) -> Status {
@@ -429,6 +430,10 @@ int run(RunToolOptions options) {
 } // namespace shardc::tools
 
 int main(int argc, char **argv) {
+  // Ranks that a launcher has started agree on where they end, once they have met.
+  if (shardc::tools::isLaunched())
+    shardc::tools::holdSignals(/*isQuiet=*/true);
+  shardc::tools::watchSignals();
   int status = 0;
   auto options = shardc::tools::parseCommandLine(argc, argv, status);
   return options ? shardc::tools::run(*options) : status;

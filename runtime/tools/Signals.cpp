@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include "runtime/base/ExitStatus.h"
+#include "runtime/base/Notice.h"
 #include "runtime/base/Reports.h"
-#include "runtime/launch/Notice.h"
 
 namespace shardc::tools {
 namespace {
@@ -14,16 +14,21 @@ std::atomic<int> requests{0};
 /// By origin: a signal to a process group arrives from its sender and again from the parent that
 /// forwards it, but is one request.
 std::atomic<int> received[2] = {0, 0};
-static_assert(std::atomic<int>::is_always_lock_free, "the handler uses it");
-
-bool isQuietNow = false;
+std::atomic<bool> areHeld{false};
+std::atomic<bool> areQuiet{false};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
+              "the handler uses them");
 
 template <typename Row> void tell(Row row) {
-  if (!isQuietNow)
-    launch::writeNotice(row);
+  if (!areQuiet.load())
+    writeNotice(row);
 }
 
 void onSignal(int, siginfo_t *info, void *) {
+  if (!areHeld.load()) {
+    tell(report::StoppedBeforeSteps);
+    ::_exit(0);
+  }
   int mine = received[info->si_pid == ::getppid() ? 1 : 0].fetch_add(1) + 1;
   if (mine <= requests.load())
     return; // the same request by the other way
@@ -37,15 +42,24 @@ void onSignal(int, siginfo_t *info, void *) {
 
 } // namespace
 
-const std::atomic<int> &watchSignals(bool isQuiet) {
-  isQuietNow = isQuiet;
+void watchSignals() {
   struct sigaction action = {};
   action.sa_sigaction = onSignal;
   action.sa_flags = SA_RESTART | SA_SIGINFO; // current reads and writes continue
   sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-  return requests;
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int number : {SIGINT, SIGTERM}) {
+    sigaction(number, &action, nullptr);
+    sigaddset(&signals, number);
+  }
+  // The program that became this one blocks them until here.
+  ::sigprocmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+void holdSignals(bool isQuiet) {
+  areQuiet.store(isQuiet);
+  areHeld.store(true);
 }
 
 const std::atomic<int> &stopRequests() { return requests; }

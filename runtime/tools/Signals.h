@@ -1,15 +1,19 @@
-// SIGINT and SIGTERM request a clean end; a second one ends the process at once.
+// SIGINT and SIGTERM request a clean end; a second one ends the process at once. Before a run holds
+// them there is nothing to finish, and the first ends the process.
 #pragma once
 
 #include <atomic>
 
 namespace shardc::tools {
 
-/// Installs the handlers. The counter that is returned says how many requests there were. With
-/// `isQuiet` a parent says what becomes of a request.
-const std::atomic<int> &watchSignals(bool isQuiet = false);
+/// Installs the handlers, and lets signals in that arrived before. Call it first.
+void watchSignals();
 
-/// That counter; zero before the handlers are installed.
+/// From now on a first request is only counted, and the run ends after a step. With `isQuiet` a
+/// parent says what becomes of a request.
+void holdSignals(bool isQuiet);
+
+/// Says how many requests there were.
 const std::atomic<int> &stopRequests();
 
 } // namespace shardc::tools

@@ -112,7 +112,7 @@ def expect_forced(place, options, *settings, count, kill=os.kill):
     """Two requests to a run of `count` processes, or one; the first finds a step that will not end for hours."""
     plan = place.plan(*settings, "train.global_batch_size=4000000", steps=2)
     process = place.start("run", ["shardc-run", plan, *options])
-    process.await_text("memory of a rank")
+    process.await_text("memory per rank")
     await_handler(process, count)
     kill(process.popen.pid, signal.SIGINT)
     process.await_text("a second signal stops at once")

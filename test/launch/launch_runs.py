@@ -31,6 +31,7 @@ RANKS = 4
 SHOWN = 5, 15  # lines of a process' output that a failure shows, of its beginning and of its end
 SETTINGS = []  # of every plan and recipe
 GUARDS = []  # sockets that hold ports for this process
+ASKED = "shardc-run: stopped before the first step; nothing was saved"
 BESIDE = ()  # warnings that have one of these do not count where one message is expected
 RECIPES = pathlib.Path(__file__).resolve().parents[2] / "recipes"
 RECIPE = """recipe launched extends "{base}" {{
@@ -236,7 +237,8 @@ class Place:
 
 
 def end_like_torchrun(processes):
-    """Waits; once one has failed the others are asked to end, as an agent does. All statuses."""
+    """Waits; once one has failed the others are asked to end, as an agent does, and end well where they have done no step. All
+    statuses."""
     end = time.monotonic() + WATCHDOG
     while any(process.popen.poll() is None for process in processes):
         expect(time.monotonic() < end, f"not all have ended within {WATCHDOG} s", *processes)
@@ -252,8 +254,11 @@ def end_like_torchrun(processes):
 
 
 def expect_one_message(processes, words, statuses=None):
+    """With the statuses of ranks that were asked to end, what rank 0 says to that does not count."""
     lines = [line for process in processes for line in process.err.splitlines() if line.strip()]
     errors = [line for line in lines if not ("warning: " in line and any(text in line for text in BESIDE))]
+    if statuses:
+        errors = [line for line in errors if line != ASKED]
     told = "".join(f"\n{line}" for line in errors)
     expect(len(errors) == 1, f"statuses {statuses}, and not one message but {len(errors)}:{told}", *processes)
     for word in words:
@@ -353,7 +358,7 @@ def check_wrong(place, base=None):
         commands = {} if changes else {2: ["shardc-run", other]}
         processes = place.torchrun(run, changes=merged(base, changes), commands=commands)
         statuses = end_like_torchrun(processes)
-        expect(0 not in statuses, f"{words}: statuses {statuses}", *processes)
+        expect(any(statuses), f"{words}: statuses {statuses}", *processes)
         expect_one_message(processes, words, statuses)
         expect_no_orphans()
 
@@ -364,7 +369,7 @@ def check_wrong_address(place, base=None):
     for address in ("192.0.2.1", "no.such.host.invalid"):
         processes = place.torchrun(["shardc-run", plan], address=address, changes=base)
         statuses = end_like_torchrun(processes)
-        expect(0 not in statuses, f"{address}: statuses {statuses}", *processes)
+        expect(any(statuses), f"{address}: statuses {statuses}", *processes)
         expect_one_message(processes, [address, "MASTER_ADDR must be an address of the machine", "[cannot-listen]"], statuses)
     port = free_port()
     with socket.socket() as held:
@@ -429,6 +434,57 @@ def check_killed(place):
     statuses = [process.wait() for process in processes]
     expect(statuses == [-9, 3, 3, 3], f"statuses {statuses}", *processes)
     expect_one_message(processes, ["rank 0's process at 127.0.0.1:", "has ended without a message [rank-0-gone]"])
+    process = start_long(place, ["--processes"])
+    process.popen.kill()
+    process.wait()
+    expect_no_orphans()  # one of which says it
+    expect_one_message([process], [f"process {process.popen.pid}, which started the ranks of this run, was killed"])
+
+
+def minds_signals(process):
+    """Whether it catches or blocks SIGTERM; until its main function has begun no program does."""
+    try:
+        status = pathlib.Path(f"/proc/{process.popen.pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+    return any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in re.findall(r"^Sig(?:Blk|Cgt):\s*(\w+)", status, re.M))
+
+
+def await_main(*processes):
+    end = time.monotonic() + WATCHDOG
+    for process in processes:
+        while not minds_signals(process):
+            expect(time.monotonic() < end, f"{process.name} has not begun within {WATCHDOG} s", process)
+            time.sleep(0.001)
+
+
+def check_early(place):
+    """SIGTERM at any moment before the first step: status 0 and one line, whether the run ends there or after that step."""
+    commands = {"recipe": run_recipe(place, f"train.train_iters={LONG}"), "plan": ["shardc-run", place.plan(steps=LONG)]}
+    forms = [(f"{name} {' '.join(options)}", [*command, *options]) for name, command in commands.items() for _, options in FORMS]
+    for delay in (0, 0.01, 0.03, 0.1, 0.3, 1):
+        for name, command in forms:
+            process = place.start("run", command)
+            await_main(process)
+            time.sleep(delay)
+            process.popen.send_signal(signal.SIGTERM)
+            expect_status(0, process)
+            expect_ended_early(name, process)
+        processes = place.torchrun(commands["plan"])
+        await_main(*processes)
+        time.sleep(delay)
+        for process in processes:
+            process.popen.send_signal(signal.SIGTERM)
+        print(f"torchrun's environment, {delay} s")
+        expect_status(0, *processes)
+        expect_ended_early("torchrun's environment", *processes)
+        expect_no_orphans()
+
+
+def expect_ended_early(name, *processes):
+    lines = [line for process in processes for line in process.err.splitlines() if ": remark: " not in line and line.strip()]
+    said = [line for line in lines if "stopped before the first step" in line or "ending after this step" in line]
+    expect(len(said) == 1 and lines == said, f"{name}: it says {lines}", *processes)
 
 
 def check_stopped(place):
@@ -697,6 +753,7 @@ CHECKS = {
     "data": check_data,
     "disk": check_disk,
     "signals": check_signals,
+    "early": check_early,
     "srun": check_srun,
     "convert": check_convert,
     "slurm-scripts": check_slurm_scripts,

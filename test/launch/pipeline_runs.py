@@ -64,6 +64,16 @@ def check_agree(place):
             launch.expect_no_orphans()
 
 
+def check_transfers(place):
+    """6,000 transfers, each of which would need 200 ms, and all of them five times the watchdog's time, if the system held back what
+    the receiver sends before it."""
+    stages, steps, microbatches = 2, 50, 60
+    wide = [f"model.num_layers={stages}", f"model.pipeline_model_parallel_size={stages}", "model.hidden_size=32",
+            "model.ffn_hidden_size=64", f"cluster.gpus_per_node={stages}", "train.micro_batch_size=1"]
+    process = place.start("run", ["shardc-run", place.plan(*wide, f"train.global_batch_size={microbatches}", steps=steps), "--processes"])
+    launch.expect_status(0, process)
+
+
 def check_killed(place):
     for shape in SHAPES:
         for rank in struck(shape):
@@ -84,7 +94,7 @@ def check_stopped(place):
             expect_place(process)
 
 
-CHECKS = {"agree": check_agree, "killed": check_killed, "stopped": check_stopped}
+CHECKS = {"agree": check_agree, "transfers": check_transfers, "killed": check_killed, "stopped": check_stopped}
 
 if __name__ == "__main__":
     launch.run_check(CHECKS)

@@ -1,0 +1,25 @@
+// Lines about signals. They are written by signal handlers too, so nothing here allocates or locks.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <string_view>
+
+#include <unistd.h>
+
+namespace shardc {
+
+/// Writes a row's text to standard error as a line of its own, in one write, behind the program's
+/// name.
+template <typename Row> void writeNotice(Row, std::string_view program = "shardc-run") {
+  std::array<char, Row::kText.size() + 64> line;
+  size_t size = 0;
+  for (std::string_view part : {std::string_view("\n"), program.substr(0, 32),
+                                std::string_view(": "), Row::kText, std::string_view("\n")}) {
+    std::memcpy(line.data() + size, part.data(), part.size());
+    size += part.size();
+  }
+  [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), size);
+}
+
+} // namespace shardc
