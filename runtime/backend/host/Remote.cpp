@@ -76,8 +76,10 @@ bool RemoteMember::Peer::push() {
     const void *from =
         sent < head ? reinterpret_cast<const uint8_t *>(&out) + sent : send + (sent - head);
     int64_t bytes = sent < head ? head - sent : head + sendBytes - sent;
-    ssize_t moved = ::send(socket.fd(), from, static_cast<size_t>(bytes),
-                           MSG_NOSIGNAL | MSG_DONTWAIT | (sent < head ? MSG_MORE : 0));
+    // A head alone must not wait for more: the system would hold it back for 200 ms.
+    int more = sent < head && sendBytes > 0 ? MSG_MORE : 0;
+    ssize_t moved =
+        ::send(socket.fd(), from, static_cast<size_t>(bytes), MSG_NOSIGNAL | MSG_DONTWAIT | more);
     if (moved > 0)
       sent += moved;
     else if (errno == EAGAIN || errno == EWOULDBLOCK)
