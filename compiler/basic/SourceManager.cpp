@@ -1,13 +1,32 @@
 #include "compiler/basic/SourceManager.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 
 #include "compiler/basic/Library.h"
+#include "compiler/basic/Suggest.h"
 #include "compiler/basic/Utf8.h"
 #include "runtime/base/Io.h"
 
 namespace shardc {
+
+static constexpr size_t kNamesMax = 10'000; ///< files of a folder whose names are compared
+
+/// `; did you mean 'x'?` with a file of the same folder whose name is near.
+static std::string nearFile(const std::string &path) {
+  std::filesystem::path wanted(path), folder = wanted.parent_path();
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder.empty() ? "." : folder, error), end;
+       !error && at != end && names.size() < kNamesMax; at.increment(error))
+    names.push_back(at->path().filename().string());
+  std::ranges::sort(names); // folders have no order
+  std::vector<llvm::StringRef> known(names.begin(), names.end());
+  std::string name = wanted.filename().string();
+  std::optional<llvm::StringRef> near = suggest(name, known).theOne();
+  return near ? "; did you mean '" + (folder / near->str()).string() + "'?" : "";
+}
 
 Result<BufferId> SourceManager::loadFile(const std::string &name) {
   bool isLibrary = isLibraryName(name);
@@ -15,7 +34,10 @@ Result<BufferId> SourceManager::loadFile(const std::string &name) {
   for (uint32_t i = 0; i < buffers_.size(); ++i)
     if ((buffers_[i].isFile || isLibrary) && buffers_[i].name == path)
       return BufferId{i};
-  ASSIGN_OR_RETURN(std::string text, readFile(filePathOf(path), kRecipeBytesMax));
+  Result<std::string> read = readFile(filePathOf(path), kRecipeBytesMax);
+  if (!read.isOk() && read.status().code() == StatusCode::NotFound)
+    return Status(read.status()).withMessage(read.status().message() + nearFile(path));
+  ASSIGN_OR_RETURN(std::string text, std::move(read));
   if (text.size() > std::numeric_limits<uint32_t>::max() - nextBase_ - 1)
     return makeStatus(StatusCode::InvalidInput, "'{}': the recipes together are larger than 4 GiB",
                       path);

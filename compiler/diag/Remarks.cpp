@@ -1,7 +1,5 @@
 #include "compiler/diag/Remarks.h"
 
-#include <algorithm>
-
 #include "compiler/basic/Format.h"
 
 namespace shardc {
@@ -24,12 +22,12 @@ llvm::StringRef remarkKindName(RemarkKind kind, unsigned count) {
   return {};
 }
 
-void RemarkCounts::add(llvm::StringRef group) {
+void RemarkCounts::add(llvm::StringRef group, bool isConsequence) {
+  if (isConsequence) {
+    ++consequences_;
+    return;
+  }
   ++counts_[static_cast<size_t>(findRemarkKind(group).value_or(RemarkKind::Other))];
-}
-
-bool RemarkCounts::isEmpty() const {
-  return std::all_of(counts_.begin(), counts_.end(), [](unsigned count) { return count == 0; });
 }
 
 std::string RemarkCounts::text() const {
@@ -38,6 +36,9 @@ std::string RemarkCounts::text() const {
     if (counts_[k] > 0)
       out += fmt::format("{}{} {}", out.empty() ? "" : ", ", counts_[k],
                          remarkKindName(static_cast<RemarkKind>(k), counts_[k]));
+  if (!out.empty() && consequences_ > 0)
+    out += fmt::format(", {} that follow{} from other settings", consequences_,
+                       consequences_ == 1 ? "s" : "");
   return out;
 }
 

@@ -30,13 +30,15 @@ llvm::StringRef remarkKindName(RemarkKind kind, unsigned count);
 /// How many remarks of each kind there were.
 class RemarkCounts {
 public:
-  void add(llvm::StringRef group);
-  bool isEmpty() const;
-  /// `4 settings adjusted, 5 recommendations`; empty without remarks.
+  /// Consequences of other settings are counted by themselves.
+  void add(llvm::StringRef group, bool isConsequence);
+  /// `4 settings adjusted, 5 recommendations, 1 that follows from other settings`; empty if there
+  /// is nothing but consequences.
   std::string text() const;
 
 private:
   std::array<unsigned, kRemarkKinds> counts_ = {};
+  unsigned consequences_ = 0;
 };
 
 } // namespace shardc

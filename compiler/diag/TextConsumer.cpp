@@ -90,8 +90,8 @@ void TextConsumer::handle(const Diagnostic &diagnostic) {
   if (diagnostic.severity == Severity::Remark && options_.remarks != RemarkMode::Full) {
     if (options_.remarks == RemarkMode::Lines)
       printHead(diagnostic);
-    else if (!diagnostic.isConsequence)
-      counts_.add(diagnostic.group);
+    else if (options_.remarks == RemarkMode::Counted)
+      counts_.add(diagnostic.group, diagnostic.isConsequence);
     return;
   }
   printCounts(); // the engine hands remarks over first
@@ -103,11 +103,11 @@ void TextConsumer::handle(const Diagnostic &diagnostic) {
 void TextConsumer::finish() { printCounts(); }
 
 void TextConsumer::printCounts() {
-  if (options_.remarks == RemarkMode::Counted && !counts_.isEmpty()) {
+  if (std::string counts = counts_.text(); !counts.empty()) {
     std::string recipe = printable(options_.recipe);
-    out_ << (recipe.empty() ? "shardc" : recipe) << ": " << counts_.text() << ": see --remarks";
-    if (!recipe.empty())
-      out_ << " or shardc explain " << recipe << " adjustments";
+    out_ << (recipe.empty() ? "shardc" : recipe) << ": " << counts << ": see --remarks";
+    if (!options_.explain.empty())
+      out_ << " or " << printable(options_.explain);
     out_ << '\n';
   }
   counts_ = {};

@@ -22,9 +22,9 @@ enum class RemarkMode : uint8_t {
 struct TextOptions {
   ColorMode color = ColorMode::Auto;
   RemarkMode remarks = RemarkMode::Full;
-  /// The recipe that the line of counts is about, as `shardc explain` takes it; empty if there is
-  /// none.
-  std::string recipe = {};
+  /// The recipe that the line of counts is about, and the command that lists the remarks; empty if
+  /// there is none.
+  std::string recipe = {}, explain = {};
 };
 
 class TextConsumer : public DiagConsumer {

@@ -298,8 +298,11 @@ const ast::Value *ValueBuilder::numberFault(size_t index, const NumberLiteral &l
     break;
   }
   case NumberFault::OutOfRange:
-    diags_.report(diag::NumberOutOfRange, lexeme.range, lexeme.text,
-                  std::numeric_limits<int64_t>::max());
+    if (lexeme.text.find_first_of(".eE") != llvm::StringRef::npos && literal.unit.empty())
+      diags_.report(diag::FloatOutOfRange, lexeme.range, lexeme.text);
+    else
+      diags_.report(diag::NumberOutOfRange, lexeme.range, lexeme.text,
+                    std::numeric_limits<int64_t>::max());
     break;
   case NumberFault::Uneven: {
     bool isBytes = literal.unit.endswith("B");

@@ -89,9 +89,10 @@ private:
     std::optional<plan::Plan> other = planWith(common_, withoutFsdp(distributedOptimizer));
     if (!other || deviceBytesOf(*other) > d_.memoryBytes)
       return;
-    diags_.report(diag::OtherSchemeFits, placeOf(Opt::DistUseMegatronFsdp), name,
-                  plan::formatBytes(deviceBytesOf(*other)), plan::formatBytes(bytes_),
-                  plan::formatBytes(sentBytesOf(*other)), plan::formatBytes(sentBytesOf(plan_)));
+    auto [bytes, own] = plan::formatBytesApart(deviceBytesOf(*other), bytes_);
+    auto [sent, ownSent] = plan::formatBytesApart(sentBytesOf(*other), sentBytesOf(plan_));
+    diags_.report(diag::OtherSchemeFits, placeOf(Opt::DistUseMegatronFsdp), name, bytes, own, sent,
+                  ownSent);
   }
 
   /// Bytes that grow with the micro batch, at their peak.
@@ -122,9 +123,10 @@ private:
     if (d_.compute != DType::F32)
       return;
     std::optional<plan::Plan> other = planWith(common_, {"mixed_precision=bf16_mixed"});
-    if (other && deviceBytesOf(*other) < bytes_)
-      diags_.report(diag::Bf16Saves, placeOf(Opt::ModelBf16),
-                    plan::formatBytes(deviceBytesOf(*other)), plan::formatBytes(bytes_));
+    if (!other || deviceBytesOf(*other) >= bytes_)
+      return;
+    auto [bytes, own] = plan::formatBytesApart(deviceBytesOf(*other), bytes_);
+    diags_.report(diag::Bf16Saves, placeOf(Opt::ModelBf16), bytes, own);
   }
 
   /// A rank holds the complete unit after its gather, and its complete gradient before the

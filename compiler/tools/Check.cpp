@@ -1,5 +1,6 @@
 // shardc check: all errors, warnings and remarks of a recipe, including whether the plan fits.
 #include "compiler/ast/Dump.h"
+#include "compiler/basic/Format.h"
 #include "compiler/diag/FixItApply.h"
 #include "compiler/diag/VerifyConsumer.h"
 #include "compiler/lower/Lower.h"
@@ -10,6 +11,7 @@
 #include "runtime/base/Io.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringSet.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -33,6 +35,7 @@ void checkBuffer(BufferId buffer, SourceManager &sources, DiagEngine &diags,
     return;
   CompileOptions compileOptions;
   compileOptions.mustExecute = false;
+  compileOptions.saysIfUnchecked = true;
   compile(*config, sources, diags, common, compileOptions);
 }
 
@@ -130,14 +133,17 @@ int runDumpAst(const CheckOptions &options) {
 /// A recipe that is right and cannot be compiled must not read as one that runs: said last, where
 /// the eye is.
 void warnWhereNothingRuns(const config::Config &config, DiagEngine &diags) {
+  llvm::StringSet<> said;
   std::vector<std::string> lacks;
-  for (const lower::Missing &item : lower::findMissing(config))
-    if (!llvm::is_contained(lacks, item.what))
-      lacks.push_back(item.what);
+  std::vector<lower::Missing> missing = lower::findMissing(config);
+  for (const lower::Missing &item : missing)
+    if (said.insert(item.what).second)
+      lacks.push_back(fmt::format("{} ('{}')", item.what, config::info(item.option).path));
   if (lacks.empty())
     return;
   diags.flush();
-  diags.report(diag::CannotBeCompiled, SourceRange(), llvm::join(lacks, ", "));
+  diags.report(diag::CannotBeCompiled, config.range(missing.front().option),
+               llvm::join(lacks, ", "));
 }
 
 int checkOne(const CheckOptions &options) {
@@ -176,7 +182,8 @@ int runCheck(CheckOptions &options) {
 void addCheck(cli::Command &app, int &status) {
   auto options = std::make_shared<CheckOptions>();
   cli::Command &command =
-      app.addCommand("check", "report every error, warning and remark of a recipe");
+      app.addCommand("check", "report every error, warning and remark of a recipe")
+          .alsoCalled({"validate", "verify", "lint"});
   command.option("recipe", options->recipes, "recipe files, each checked separately").required();
   options->common.addTo(command, /*needsRecipe=*/false);
   command

@@ -2,6 +2,7 @@
 // option takes, the names of the option table after --set and explain, and files elsewhere.
 #include <fmt/format.h>
 
+#include "compiler/basic/ShellWord.h"
 #include "compiler/tools/CommandHelp.h"
 #include "llvm/ADT/StringRef.h"
 
@@ -36,14 +37,6 @@ std::vector<std::string> optionNames(const HelpPage &page) {
   for (const HelpEntry &entry : page.options)
     names.insert(names.end(), entry.names.begin(), entry.names.end());
   return names;
-}
-
-/// Text in single quotes of a shell.
-std::string shellQuoted(llvm::StringRef text) {
-  std::string out = "'";
-  for (char c : text)
-    out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
 }
 
 /// The words for a positional argument: its choices, or names of the tables for explain.

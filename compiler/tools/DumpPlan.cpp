@@ -153,7 +153,8 @@ int runDumpPlan(const DumpOptions &options) {
 
 void addDumpPlan(cli::Command &app, int &status) {
   auto options = std::make_shared<DumpOptions>();
-  cli::Command &command = app.addCommand("dump-plan", "compile a recipe and print its plan");
+  cli::Command &command = app.addCommand("dump-plan", "compile a recipe and print its plan")
+                              .alsoCalled({"compile", "plan", "build"});
   options->common.addTo(command);
   std::vector<std::string> optional, onRequest;
   for (passes::PassId id : passes::allPasses()) {

@@ -1,5 +1,7 @@
 // shardc fit: prints memory by purpose, the memory of the device, the needs of other settings, and
 // other splits of the same ranks.
+#include <chrono>
+
 #include <fmt/format.h>
 
 #include "compiler/basic/Numbers.h"
@@ -11,6 +13,7 @@
 #include "compiler/tools/FitSplits.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/plan/Summary.h"
+#include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -53,51 +56,166 @@ void printDevice(const config::Derived &d, const plan::Plan &plan) {
     llvm::outs() << "  " << line << "\n";
 }
 
-/// Memory and step of the same recipe without fp8.
-void printWithoutFp8(const config::Config &config, const CommonOptions &options) {
-  if (!config.has(config::Opt::ModelFp8))
-    return;
-  std::optional<plan::Plan> plan =
-      planWith(options, {"mixed_precision.fp8=none", "model.fp8=none"});
-  if (!plan)
-    return;
-  std::optional<predict::StepTime> time = predictedStep(*plan);
-  llvm::outs() << fmt::format("without fp8: {}{}\n", plan::formatBytes(deviceBytesOf(*plan)),
-                              time ? ", predicted step " + formatDuration(time->step) : "");
+struct FitOptions {
+  CommonOptions common;
+  int64_t seconds = 60;
+  bool asJson = false;
+};
+
+/// What is compiled beside the recipe itself.
+struct Comparison {
+  std::optional<FitChange> withoutFp8;
+  double secondsWithoutFp8 = 0; ///< of a step; 0 on the host
+  std::vector<FitChange> changes;
+  Splits splits;
+};
+
+/// Shows on a terminal how many splits were tried, and stops when the time is over.
+class Patience {
+public:
+  explicit Patience(int64_t seconds) : seconds_(seconds) {}
+  ~Patience() {
+    if (hasShown_)
+      llvm::errs() << "\r\x1b[K";
+  }
+  bool goesOn(size_t tried, size_t all) {
+    if (isTerminal_) {
+      llvm::errs() << fmt::format("\r\x1b[Kcompiled {} of {} splits", tried, all);
+      hasShown_ = true;
+    }
+    return std::chrono::steady_clock::now() - begin_ < std::chrono::seconds(seconds_);
+  }
+
+private:
+  int64_t seconds_;
+  bool isTerminal_ = llvm::errs().is_displayed(), hasShown_ = false;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+Comparison compare(const config::Config &config, const plan::Plan &plan,
+                   const FitOptions &options) {
+  Comparison found;
+  const std::vector<std::string> plain = {"mixed_precision.fp8=none", "model.fp8=none"};
+  if (config.has(config::Opt::ModelFp8))
+    if (std::optional<plan::Plan> other = planWith(options.common, plain)) {
+      found.withoutFp8 = FitChange{plain, "without fp8", deviceBytesOf(*other)};
+      found.secondsWithoutFp8 = predictedStep(*other).value_or(predict::StepTime()).step;
+    }
+  found.changes = tryChanges(config, options.common);
+  Patience patience(options.seconds);
+  if (config.derived().worldSize > 1)
+    found.splits = trySplits(config, plan, options.common,
+                             [&](size_t tried, size_t all) { return patience.goesOn(tried, all); });
+  return found;
+}
+
+double tokensPerSecond(const config::Derived &d, double seconds) {
+  return static_cast<double>(d.globalBatch * d.seqLength) / static_cast<double>(d.worldSize) /
+         seconds;
 }
 
 /// Splits of the same ranks that are printed.
 constexpr size_t kSplitsMax = 12;
 
-void printSplits(const config::Config &config, const plan::Plan &plan,
-                 const CommonOptions &options) {
-  const config::Derived &d = config.derived();
-  if (d.worldSize == 1)
+void printSplits(const config::Derived &d, const Splits &splits, int64_t seconds) {
+  if (splits.all.empty())
     return;
-  std::vector<Split> splits = trySplits(config, plan, options);
   llvm::outs() << fmt::format("splits of the {} ranks, this recipe's first:\n"
                               "  {:>4} {:>4} {:>4} {:>6} {:>14} {:>14} {:>12}\n",
                               d.worldSize, "tp", "cp", "pp", "data", "memory", "step", "tokens/s");
-  auto tokens = static_cast<double>(d.globalBatch * d.seqLength) / static_cast<double>(d.worldSize);
-  for (size_t i = 0; i < std::min(splits.size(), kSplitsMax); ++i) {
-    const Split &split = splits[i];
+  for (size_t i = 0; i < std::min(splits.all.size(), kSplitsMax); ++i) {
+    const Split &split = splits.all[i];
     bool isTimed = split.seconds > 0;
     llvm::outs() << fmt::format(
-        "  {:>4} {:>4} {:>4} {:>6} {:>14} {:>14} {:>12}{}\n", split.tensor, split.context,
+        "  {:>4} {:>4} {:>4} {:>6} {:>14} {:>14} {:>12}{}", split.tensor, split.context,
         split.pipeline, split.data, plan::formatBytes(split.bytes),
         isTimed ? formatDuration(split.seconds) : "-",
-        isTimed ? formatNumber(tokens / split.seconds) : "-", fitsText(d, split.bytes));
+        isTimed ? formatNumber(tokensPerSecond(d, split.seconds)) : "-", fitsText(d, split.bytes));
+    for (const std::string &set : split.sets)
+      llvm::outs() << " --set " << set;
+    llvm::outs() << "\n";
   }
-  if (splits.size() > kSplitsMax)
-    llvm::outs() << fmt::format("  and {} slower ones\n", splits.size() - kSplitsMax);
+  if (splits.all.size() > kSplitsMax)
+    llvm::outs() << fmt::format("  and {} slower ones\n", splits.all.size() - kSplitsMax);
+  if (splits.numUntried > 0)
+    llvm::outs() << fmt::format("  {} more were not compiled within {} s ('--seconds=N')\n",
+                                splits.numUntried, seconds);
 }
 
-int runFit(const CommonOptions &options) {
-  Session session(options);
+void printText(const config::Config &config, const plan::Plan &plan, const FitOptions &options) {
+  printMemory(plan);
+  printDevice(config.derived(), plan);
+  llvm::outs().flush(); // what follows takes time
+  Comparison found = compare(config, plan, options);
+  if (found.withoutFp8)
+    llvm::outs() << fmt::format("without fp8: {}{}\n", plan::formatBytes(found.withoutFp8->bytes),
+                                found.secondsWithoutFp8 > 0
+                                    ? ", predicted step " + formatDuration(found.secondsWithoutFp8)
+                                    : "");
+  llvm::outs() << "other settings:\n";
+  for (const FitChange &change : found.changes)
+    llvm::outs() << fmt::format("  {:<70} {:>12}{}\n", change.what, plan::formatBytes(change.bytes),
+                                fitsText(config.derived(), change.bytes));
+  printSplits(config.derived(), found.splits, options.seconds);
+}
+
+void printJson(const config::Config &config, const plan::Plan &plan, const FitOptions &options) {
+  const config::Derived &d = config.derived();
+  Comparison found = compare(config, plan, options);
+  llvm::json::OStream json(llvm::outs(), 2);
+  auto rest = [&](int64_t bytes, const std::vector<std::string> &sets) {
+    json.attribute("bytes", bytes);
+    json.attribute("fits", d.memoryBytes == 0 || bytes <= d.memoryBytes);
+    json.attribute("set", llvm::json::Array(sets));
+  };
+  json.object([&] {
+    json.attribute("device", d.gpu ? llvm::json::Value(config::spelling(*d.gpu))
+                                   : llvm::json::Value(nullptr));
+    json.attribute("device_bytes", d.memoryBytes > 0 ? llvm::json::Value(d.memoryBytes)
+                                                     : llvm::json::Value(nullptr));
+    json.attribute("ranks", d.worldSize);
+    rest(deviceBytesOf(plan), {});
+    plan::MemoryByPurpose memory = plan::memoryByPurpose(predict::largestRole(plan));
+    json.attributeArray("purposes", [&] {
+      for (size_t p = 0; p < memory.cells.size(); ++p)
+        json.object([&] {
+          json.attribute("purpose", std::string(plan::toString(static_cast<plan::Purpose>(p))));
+          json.attribute("kept_bytes", memory.cells[p]);
+          json.attribute("peak_bytes", memory.transient[p]);
+        });
+    });
+    json.attributeArray("changes", [&] {
+      for (const FitChange &change : found.changes)
+        json.object([&] {
+          json.attribute("what", change.what);
+          rest(change.bytes, change.sets);
+        });
+    });
+    json.attributeArray("splits", [&] {
+      for (const Split &split : found.splits.all)
+        json.object([&] {
+          json.attribute("tensor", split.tensor);
+          json.attribute("context", split.context);
+          json.attribute("pipeline", split.pipeline);
+          json.attribute("data", split.data);
+          rest(split.bytes, split.sets);
+          if (split.seconds > 0) {
+            json.attribute("step_s", split.seconds);
+            json.attribute("tokens_per_s", tokensPerSecond(d, split.seconds));
+          }
+        });
+    });
+    json.attribute("splits_not_compiled", static_cast<int64_t>(found.splits.numUntried));
+  });
+  llvm::outs() << "\n";
+}
+
+int runFit(const FitOptions &options) {
+  Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
   std::optional<config::Config> config =
-      config::loadConfig(session.sources(), session.diags(), options.load);
+      config::loadConfig(session.sources(), session.diags(), options.common.load);
   if (!config)
     return session.finish();
   for (const lower::Missing &item : lower::findMissing(*config))
@@ -109,25 +227,22 @@ int runFit(const CommonOptions &options) {
   plan::Plan plan = lower::lower(*config, session.sources());
   passes::Notes notes;
   passes::runPipeline(plan, {}, notes);
-  printMemory(plan);
-  printDevice(config->derived(), plan);
-  printWithoutFp8(*config, options);
-  llvm::outs() << "other settings:\n";
-  for (const FitChange &change : tryChanges(*config, options))
-    llvm::outs() << fmt::format("  {:<70} {:>12}{}\n", change.what, plan::formatBytes(change.bytes),
-                                fitsText(config->derived(), change.bytes));
-  printSplits(*config, plan, options);
-  reportFit(*config, plan, session.diags(), options);
+  (options.asJson ? printJson : printText)(*config, plan, options);
+  reportFit(*config, plan, session.diags(), options.common);
   return session.finish();
 }
 
 } // namespace
 
 void addFit(cli::Command &app, int &status) {
-  auto options = std::make_shared<CommonOptions>();
+  auto options = std::make_shared<FitOptions>();
   cli::Command &command =
       app.addCommand("fit", "memory by purpose; what would make the recipe fit");
-  options->addTo(command);
+  options->common.addTo(command);
+  command.option("--seconds", options->seconds, "how long other splits of the ranks are compiled")
+      .positive()
+      .showsDefault();
+  command.flag("--json", options->asJson, "print one JSON document");
   command.onUse([options, &status] { status = runFit(*options); });
 }
 

@@ -1,5 +1,7 @@
 #include "compiler/tools/FitCheck.h"
 
+#include <algorithm>
+
 #include "compiler/lower/Lower.h"
 #include "compiler/predict/Overheads.h"
 #include "runtime/plan/Graphs.h"
@@ -147,16 +149,51 @@ std::vector<FitChange> tryChanges(const config::Config &config, const CommonOpti
 
 namespace {
 
+/// Settings that need fewer graphs, few enough for a rank, and what it would capture with them.
+std::vector<std::pair<std::string, std::string>> withFewerGraphs(const config::Config &config,
+                                                                 const CommonOptions &common) {
+  const config::Derived &d = config.derived();
+  std::vector<std::vector<std::string>> attempts;
+  for (int64_t chunks = d.virtualStages / 2; chunks > 1; chunks /= 2)
+    attempts.push_back({fmt::format("model.virtual_pipeline_model_parallel_size={}", chunks)});
+  if (d.virtualStages > 1)
+    attempts.push_back({"model.virtual_pipeline_model_parallel_size=none",
+                        "model.microbatch_group_size_per_vp_stage=none",
+                        "model.pipeline_schedule=one_forward_one_backward"});
+  for (int64_t size = 2 * d.microBatch; size <= 8 * d.microBatch; size *= 2)
+    attempts.push_back({fmt::format("train.micro_batch_size={}", size)});
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const std::vector<std::string> &sets : attempts) {
+    std::optional<plan::Plan> plan = planWith(common, sets);
+    if (!plan || std::ranges::any_of(plan->roles, [](const plan::Role &role) {
+          return plan::graphsBeyondLimit(role).has_value();
+        }))
+      continue;
+    std::string what;
+    for (const std::string &set : sets)
+      what += (what.empty() ? "'--set " : " --set ") + set;
+    plan::GraphNeed most;
+    for (const plan::Role &role : plan->roles)
+      if (plan::GraphNeed need = plan::graphsOf(role); need.nodes > most.nodes)
+        most = need;
+    found.emplace_back(what + "'", plan::toString(most));
+  }
+  return found;
+}
+
 /// Reports an arena beyond what a plan can say, or more graphs than a rank may capture, whatever
 /// the device has.
-bool reportLimits(const config::Config &config, const plan::Plan &plan, DiagEngine &diags) {
+bool reportLimits(const config::Config &config, const plan::Plan &plan, DiagEngine &diags,
+                  const CommonOptions &common) {
   SourceRange place = config.range(Opt::TrainGlobalBatchSize);
   for (const plan::Role &role : plan.roles) {
     if (std::optional<plan::GraphNeed> need = plan::graphsBeyondLimit(role)) {
-      diags
-          .report(diag::TooManyGraphs, place, role.name, plan::toString(*need),
-                  plan::limits::kGraphNodesMax)
-          .note(diag::GraphsOfSlots, SourceRange());
+      DiagBuilder report = diags.report(diag::TooManyGraphs, place, role.name,
+                                        plan::toString(*need), plan::limits::kGraphNodesMax);
+      report.note(diag::GraphsOfSlots, SourceRange());
+      if (!common.load.path.empty()) // not for text that is being typed
+        for (const auto &[what, text] : withFewerGraphs(config, common))
+          report.note(diag::FewerGraphs, SourceRange(), what, text);
       return false;
     }
     for (size_t a = 0; a < role.arenaBytes.size(); ++a)
@@ -177,7 +214,7 @@ bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine 
   const config::Derived &d = config.derived();
   int64_t needed = deviceBytesOf(plan);
   if (d.memoryBytes == 0 || needed <= d.memoryBytes)
-    return reportLimits(config, plan, diags);
+    return reportLimits(config, plan, diags, common);
   SourceRange place = config.range(Opt::ClusterGpu);
   if (!place.isValid())
     place = config.range(Opt::TrainMicroBatchSize);

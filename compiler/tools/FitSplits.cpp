@@ -10,6 +10,8 @@
 namespace shardc::tools {
 namespace {
 
+using config::Opt;
+
 constexpr int64_t kStagesMax = 8; ///< that are tried; the recipe's own may be more
 
 Split measured(Split split, const plan::Plan &plan) {
@@ -18,23 +20,27 @@ Split measured(Split split, const plan::Plan &plan) {
   return split;
 }
 
-std::vector<std::string> settingsOf(const Split &split) {
-  return {fmt::format("model.tensor_model_parallel_size={}", split.tensor),
-          fmt::format("model.sequence_parallel={}", split.tensor > 1),
-          fmt::format("model.context_parallel_size={}", split.context),
-          fmt::format("model.pipeline_model_parallel_size={}", split.pipeline)};
+std::vector<std::string> settingsOf(const Split &split, const Split &own, bool ownRows) {
+  std::vector<std::string> sets;
+  auto add = [&](const char *path, auto value, auto before) {
+    if (value != before)
+      sets.push_back(fmt::format("{}={}", path, value));
+  };
+  add("model.tensor_model_parallel_size", split.tensor, own.tensor);
+  add("model.sequence_parallel", split.tensor > 1, ownRows);
+  add("model.context_parallel_size", split.context, own.context);
+  add("model.pipeline_model_parallel_size", split.pipeline, own.pipeline);
+  return sets;
 }
 
-} // namespace
-
-std::vector<Split> trySplits(const config::Config &config, const plan::Plan &plan,
-                             const CommonOptions &common) {
+/// Those beside the recipe's own, each with its settings.
+std::vector<Split> candidates(const config::Config &config, const Split &own) {
   const config::Derived &d = config.derived();
-  Split own{d.tensorParallel, d.contextParallel, d.pipelineParallel, d.dataParallel};
-  std::vector<Split> splits = {measured(own, plan)};
+  bool ownRows = config.isOn(Opt::ModelSequenceParallel);
   auto sizes = [](const Split &split) {
     return std::tuple(split.tensor, split.context, split.pipeline);
   };
+  std::vector<Split> splits;
   int64_t inNode = std::max<int64_t>(d.gpusPerNode, 1);
   for (int64_t tensor = 1; tensor <= inNode; tensor *= 2)
     for (int64_t context = 1; tensor * context <= inNode; context *= 2)
@@ -42,10 +48,29 @@ std::vector<Split> trySplits(const config::Config &config, const plan::Plan &pla
         Split split{tensor, context, stages, d.worldSize / (tensor * context * stages)};
         if (d.worldSize % (tensor * context * stages) != 0 || sizes(split) == sizes(own))
           continue;
-        if (std::optional<plan::Plan> with = planWith(common, settingsOf(split)))
-          splits.push_back(measured(split, *with));
+        split.sets = settingsOf(split, own, ownRows);
+        splits.push_back(std::move(split));
       }
-  std::ranges::sort(splits.begin() + 1, splits.end(), {},
+  return splits;
+}
+
+} // namespace
+
+Splits trySplits(const config::Config &config, const plan::Plan &plan, const CommonOptions &common,
+                 const std::function<bool(size_t tried, size_t all)> &goesOn) {
+  const config::Derived &d = config.derived();
+  Split own{d.tensorParallel, d.contextParallel, d.pipelineParallel, d.dataParallel};
+  Splits splits{{measured(own, plan)}};
+  std::vector<Split> others = candidates(config, own);
+  for (size_t i = 0; i < others.size(); ++i) {
+    if (!goesOn(i, others.size())) {
+      splits.numUntried = others.size() - i;
+      break;
+    }
+    if (std::optional<plan::Plan> with = planWith(common, others[i].sets))
+      splits.all.push_back(measured(std::move(others[i]), *with));
+  }
+  std::ranges::sort(splits.all.begin() + 1, splits.all.end(), {},
                     [](const Split &split) { return std::pair(split.seconds, split.bytes); });
   return splits;
 }

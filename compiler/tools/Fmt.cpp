@@ -42,7 +42,7 @@ int formatFile(const std::string &path, const FmtOptions &options) {
 
 void addFmt(cli::Command &app, int &status) {
   auto options = std::make_shared<FmtOptions>();
-  cli::Command &command = app.addCommand("fmt", "format recipes in place");
+  cli::Command &command = app.addCommand("fmt", "format recipes in place").alsoCalled({"format"});
   command.option("files", options->files, "recipe files").required();
   command.flag("--check", options->check, "only list the files that are not formatted");
   command.flag("--stdout", options->print, "print instead of writing the file");

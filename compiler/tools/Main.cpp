@@ -2,14 +2,12 @@
 #include <cstdio>
 #include <fmt/format.h>
 
-#include "compiler/basic/Suggest.h"
 #include "compiler/parse/Parse.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Json.h"
 #include "runtime/base/Version.h"
-#include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Config/llvm-config.h"
 #include "llvm/Support/raw_ostream.h"
@@ -17,24 +15,6 @@
 namespace {
 
 using namespace shardc;
-
-/// Whether one of the first words names no subcommand where there has to be one; says so then.
-/// The parser only says that one is missing.
-bool isUnknownSubcommand(const cli::Command &app, llvm::ArrayRef<char *> words) {
-  std::string word = words.empty() ? "" : words.front();
-  if (!app.needsCommand() || word.empty() || word.front() == '-')
-    return false;
-  if (const cli::Command *command = app.findCommand(word))
-    return isUnknownSubcommand(*command, words.drop_front());
-  std::vector<std::string> names = app.commandNames();
-  std::vector<llvm::StringRef> known(names.begin(), names.end());
-  llvm::errs() << "shardc: error: unknown subcommand '" << word << "'; ";
-  if (Suggestion near = suggest(word, known); !near.names.empty())
-    llvm::errs() << "did you mean " << quotedList(near.names) << "?\n";
-  else
-    llvm::errs() << "the subcommands are " << quotedList(known) << "\n";
-  return true;
-}
 
 /// What shardc-run says of itself below what this program says: backends are its matter.
 std::string versionLines(const std::string &runner) {
@@ -55,18 +35,15 @@ std::string versionLines(const std::string &runner) {
 }
 
 /// `shardc help`, `shardc help ckpt convert`: what --help of that command prints.
-void addHelp(cli::Command &app, int &status) {
+void addHelp(cli::Program &app, int &status) {
   auto words = std::make_shared<std::vector<std::string>>();
   cli::Command &command = app.addCommand("help", "help on a command");
   command.option("command", *words, "a command, and its own subcommand");
   command.onUse([&app, words, &status] {
     const cli::Command *about = &app;
     std::string name = app.name();
-    std::vector<char *> rest;
-    for (std::string &word : *words)
-      rest.push_back(word.data());
-    if (!rest.empty() && isUnknownSubcommand(app, rest)) {
-      status = tools::kUsage;
+    if (std::optional<std::string> unknown = app.findUnknown(*words)) {
+      status = app.refuse(*unknown);
       return;
     }
     for (const std::string &word : *words)
@@ -103,7 +80,5 @@ int main(int argc, char **argv) {
   app.versionFlag(
       "--version", [&runner] { return versionLines(runner); },
       "print version, commit, backends and libraries");
-  if (argc > 1 && isUnknownSubcommand(app, llvm::ArrayRef<char *>(argv, argc).drop_front()))
-    return kUsage;
   return app.parse(argc, argv).value_or(status);
 }

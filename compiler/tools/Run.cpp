@@ -1,6 +1,7 @@
 // shardc run: compiles a recipe in memory (or takes a plan) and executes shardc-run from its own
 // folder, which receives the plan by a file descriptor. This process becomes the runner.
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +15,8 @@
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Launcher.h"
+#include "runtime/base/Notice.h"
+#include "runtime/base/Reports.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -47,6 +50,29 @@ int makePlanFd(const std::string &text) {
   return fd < 0 || ::lseek(fd, 0, SEEK_SET) != 0 ? -1 : fd;
 }
 
+void onSignal(int) {
+  writeNotice(report::StoppedBeforeSteps, "shardc");
+  ::_exit(kFine);
+}
+
+/// SIGINT and SIGTERM wait for the runner, which lets them in.
+void blockSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+}
+
+/// While a recipe is compiled there is nothing to finish. Ranks that a launcher has started meet
+/// the others before they end.
+void endOnSignals() {
+  ::signal(SIGINT, onSignal);
+  ::signal(SIGTERM, onSignal);
+  if (findLauncher(Environment(::getenv)))
+    blockSignals();
+}
+
 /// Becomes the runner, so that the process that started this one sees the run itself: its signals,
 /// its end, its exit status.
 int execute(const std::string &runner, std::vector<std::string> arguments) {
@@ -57,6 +83,7 @@ int execute(const std::string &runner, std::vector<std::string> arguments) {
   llvm::outs().flush();
   llvm::errs().flush();
   std::fflush(nullptr);
+  blockSignals();
   ::execv(runner.c_str(), argv.data());
   return fail("execute '" + runner + "'");
 }
@@ -142,6 +169,7 @@ ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
 }
 
 int runRun(RunCommand &options) {
+  endOnSignals();
   std::vector<std::string> arguments;
   const std::string &input = options.common.load.path;
   if (std::filesystem::path(input).extension() == ".plan") {
@@ -204,7 +232,8 @@ void addRun(cli::Command &app, int &status, const char *program) {
   auto options = std::make_shared<RunCommand>();
   options->program = program;
   cli::Command &command =
-      app.addCommand("run", "compile a recipe and train, or run a compiled plan");
+      app.addCommand("run", "compile a recipe and train, or run a compiled plan")
+          .alsoCalled({"train", "start", "launch", "execute"});
   options->common.addTo(command);
   command.option("--trace", options->trace, "file for a trace of some steps");
   command

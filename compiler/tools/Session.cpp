@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "compiler/basic/Numbers.h"
+#include "compiler/basic/ShellWord.h"
 #include "compiler/diag/JsonConsumer.h"
 #include "compiler/diag/TextConsumer.h"
 #include "compiler/lower/Lower.h"
@@ -25,6 +26,18 @@
 namespace shardc::tools {
 namespace {
 
+/// The command that lists the remarks of the same recipe with the same settings.
+std::string explainCommand(const config::LoadOptions &load) {
+  if (load.path.empty())
+    return "";
+  std::string command = "shardc explain " + shellQuoted(load.path) + " adjustments";
+  for (const std::string &overlay : load.overlays)
+    command += " --overlay " + shellQuoted(overlay);
+  for (const std::string &set : load.sets)
+    command += " --set " + shellQuoted(set);
+  return command;
+}
+
 std::unique_ptr<DiagConsumer> makeConsumer(const SourceManager &sources,
                                            const CommonOptions &options) {
   if (options.diagFormat == "json")
@@ -38,9 +51,11 @@ std::unique_ptr<DiagConsumer> makeConsumer(const SourceManager &sources,
                        : options.remarks == "lines"   ? RemarkMode::Lines
                        : options.remarks == "counted" ? RemarkMode::Counted
                                                       : RemarkMode::Hidden;
-  return std::make_unique<TextConsumer>(
-      sources, llvm::errs(),
-      TextOptions{.color = color, .remarks = remarks, .recipe = options.load.path});
+  return std::make_unique<TextConsumer>(sources, llvm::errs(),
+                                        TextOptions{.color = color,
+                                                    .remarks = remarks,
+                                                    .recipe = options.load.path,
+                                                    .explain = explainCommand(options.load)});
 }
 
 /// Reports features without an op; true if there are any.
@@ -130,6 +145,9 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
                  {DiagArg(note.text)});
   if (options.advise)
     reportAdvice(config, compiled.plan, diags, common);
+  if (options.saysIfUnchecked && !config.derived().gpu)
+    diags.report(diag::MemoryNotChecked, SourceRange(),
+                 plan::formatBytes(deviceBytesOf(compiled.plan)));
   // Size first: for a plan that does not fit, the message lists solutions; verify only refuses it.
   if (!reportFit(config, compiled.plan, diags, common) || reportFindings(compiled.plan, diags))
     return std::nullopt;
@@ -144,7 +162,7 @@ std::optional<config::Config> checkRecipe(Session &session, const CommonOptions 
     return std::nullopt;
   CompileOptions options;
   options.mustExecute = mustExecute;
-  options.advise = true;
+  options.advise = options.saysIfUnchecked = true;
   compile(*config, session.sources(), session.diags(), common, options);
   return config;
 }

@@ -65,6 +65,8 @@ struct CompileOptions {
   bool mustExecute = true;
   /// Whether remarks say what other settings would take; costs a few more compilations.
   bool advise = false;
+  /// Whether a remark says that memory is not checked, for lack of a device.
+  bool saysIfUnchecked = false;
   /// Whether the plan carries the texts that it was made from.
   bool keepsSources = true;
 };

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "compiler/basic/Format.h"
+#include "compiler/basic/ShellWord.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/upstream/FlagTable.h"
 #include "llvm/ADT/STLExtras.h"

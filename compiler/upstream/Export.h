@@ -36,8 +36,6 @@ bool isNeededByMegatron(config::Opt opt);
 /// A value as text for the shell (unquoted) or for an override.
 std::string megatronText(const config::Value &value, const config::OptionType &type);
 std::string overrideText(const config::Value &value, const config::OptionType &type);
-/// The text with quotes where a shell needs them.
-std::string shellQuoted(llvm::StringRef text);
 /// Layers as a list of Python: `([0]*3+[1]*58)`.
 std::string patternText(const config::Value::List &list);
 

@@ -166,18 +166,6 @@ std::string overrideText(const Value &value, const OptionType &type) {
   return value.asString() != nullptr || value.asEnum() != nullptr ? overrideWord(text) : text;
 }
 
-std::string shellQuoted(llvm::StringRef text) {
-  bool isPlain = !text.empty() && llvm::all_of(text, [](char c) {
-    return llvm::isAlnum(c) || llvm::StringRef("_-./+,:=@%").contains(c);
-  });
-  if (isPlain)
-    return text.str();
-  std::string out = "'";
-  for (char c : text)
-    out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 std::string patternText(const Value::List &list) {
   std::string out;
   for (size_t i = 0; i < list.size();) {

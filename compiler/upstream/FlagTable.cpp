@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "compiler/basic/Suggest.h"
 #include "compiler/config/Evaluate.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/Twine.h"
@@ -90,6 +91,13 @@ llvm::ArrayRef<FlagEffect> findFlag(llvm::StringRef flag) {
   if (found == tables().byFlag.end())
     return {};
   return found->second;
+}
+
+std::optional<llvm::StringRef> misspeltFlag(llvm::StringRef flag) {
+  llvm::SmallVector<llvm::StringRef> known;
+  for (const auto &entry : tables().byFlag)
+    known.push_back(entry.getKey());
+  return suggest(flag, known).theOne();
 }
 
 llvm::StringRef idleReason(llvm::StringRef flag) { return tables().idle.lookup(flag); }

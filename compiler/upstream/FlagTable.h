@@ -21,6 +21,8 @@ struct FlagEffect {
 
 /// What a flag (`--lr`) sets; empty if the option table does not know it. Other names included.
 llvm::ArrayRef<FlagEffect> findFlag(llvm::StringRef flag);
+/// The flag of the option table that is meant by a misspelt one, if that is nearly certain.
+std::optional<llvm::StringRef> misspeltFlag(llvm::StringRef flag);
 /// The flag's name in the option table, where it is another name of it.
 llvm::StringRef canonicalFlag(llvm::StringRef flag);
 /// Why the flag changes nothing in a recipe; empty if it may.

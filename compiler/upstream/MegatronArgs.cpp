@@ -185,6 +185,8 @@ private:
       for (const RanWord &value : values)
         text += " " + value.text;
       llvm::StringRef why = idleReason(flag);
+      if (std::optional<llvm::StringRef> meant = misspeltFlag(flag); meant && why.empty())
+        return recipe_.leaveOutMisspelt(name, text, *meant, range);
       return why.empty() ? recipe_.leaveOut(text, range) : recipe_.leaveOutIdle(text, why, range);
     }
     for (const FlagEffect &effect : effects)

@@ -129,6 +129,12 @@ void RecipeBuilder::leaveOut(llvm::StringRef text, SourceRange range) {
   leftOut_.push_back(commentText(text));
 }
 
+void RecipeBuilder::leaveOutMisspelt(llvm::StringRef flag, llvm::StringRef text,
+                                     llvm::StringRef meant, SourceRange range) {
+  diags_.report(diag::ImportMisspelt, range, commentText(flag), meant);
+  leftOut_.push_back(commentText(text));
+}
+
 void RecipeBuilder::leaveOutIdle(llvm::StringRef text, llvm::StringRef why, SourceRange range) {
   diags_.report(diag::ImportIdle, range, commentText(text), why);
   leftOut_.push_back(commentText((text + ": " + why).str()));

@@ -51,6 +51,9 @@ public:
 
   /// A part of the input without counterpart in a recipe: a warning, and a line of the recipe.
   void leaveOut(llvm::StringRef text, SourceRange range);
+  /// The same for a flag that is misspelt, as `meant` is spelt.
+  void leaveOutMisspelt(llvm::StringRef flag, llvm::StringRef text, llvm::StringRef meant,
+                        SourceRange range);
   /// The same for what has no effect in a recipe, with the reason: a remark.
   void leaveOutIdle(llvm::StringRef text, llvm::StringRef why, SourceRange range);
   /// Something that the input does not say and the recipe needs.

@@ -1,11 +1,15 @@
 #include "runtime/base/CommandLine.h"
 
 #include <charconv>
+#include <cstdio>
 #include <deque>
 #include <limits>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "runtime/base/EditDistance.h"
 #include "runtime/base/ExitStatus.h"
 
 namespace shardc::cli {
@@ -19,6 +23,7 @@ struct Command::State {
   CLI::App *app;
   std::deque<Option::State> options; ///< never move
   std::vector<std::unique_ptr<Command>> commands;
+  std::vector<std::string> otherNames;
 
   Option add(CLI::Option *option) { return Option(options.emplace_back(Option::State{option})); }
 };
@@ -41,9 +46,109 @@ CLI::Validator inRange(int64_t least, int64_t most, std::string_view name) {
     std::optional<int64_t> value = wholeNumber(text);
     return value && *value >= least && *value <= most
                ? std::string()
-               : "needs a whole number of " + range + ", found '" + text + "'";
+               : "needs a whole number of " + range + "; found '" + text + "'";
   };
   return {problem, std::string(name)};
+}
+
+/// `'a', 'b', 'c'`, at most twelve of them.
+std::string quotedList(const std::vector<std::string> &words) {
+  constexpr size_t kShown = 12;
+  std::string out;
+  for (size_t i = 0; i < std::min(words.size(), kShown); ++i)
+    out += fmt::format("{}'{}'", i ? ", " : "", words[i]);
+  return words.size() > kShown ? out + fmt::format(", ... ({} more)", words.size() - kShown) : out;
+}
+
+/// `; did you mean 'x'?` with the nearest of the words, if one is near.
+std::string suggestion(std::string_view word, const std::vector<std::string> &known) {
+  unsigned nearest = misspeltDistanceMax(word.size()) + 1;
+  const std::string *found = nullptr;
+  for (const std::string &each : known)
+    if (unsigned distance = editDistance(word, each, nearest - 1); distance < nearest) {
+      nearest = distance;
+      found = &each;
+    }
+  return found ? fmt::format("; did you mean '{}'?", *found) : "";
+}
+
+/// CLI11 shows words in braces, in the help too.
+CLI::Validator oneOfWords(const std::vector<std::string> &words) {
+  auto problem = [words](const std::string &text) {
+    if (std::ranges::find(words, text) != words.end())
+      return std::string();
+    std::string near = suggestion(text, words);
+    return fmt::format("takes one of {}; found '{}'{}", quotedList(words), text, near);
+  };
+  return {problem, fmt::format("{{{}}}", fmt::join(words, ","))};
+}
+
+/// `shardc ckpt convert`, and the command itself: the last one that was given.
+std::pair<std::string, const CLI::App *> givenCommand(const CLI::App *app) {
+  std::string name = app->get_name();
+  while (!app->get_subcommands().empty()) {
+    app = app->get_subcommands().back();
+    name += " " + app->get_name();
+  }
+  return {name, app};
+}
+
+std::string nameOf(const CLI::Option *option) {
+  return option->get_positional() ? option->get_name() : option->get_name(false, true);
+}
+
+std::string explainMissing(const std::string &command, const CLI::App *app) {
+  if (app->get_require_subcommand_min() > 0) {
+    std::vector<std::string> names;
+    for (const CLI::App *each : app->get_subcommands(nullptr))
+      names.push_back(each->get_name());
+    return fmt::format("'{}' needs a subcommand: {}", command, quotedList(names));
+  }
+  for (const CLI::Option *option : app->get_options())
+    if (option->get_required() && option->count() == 0)
+      return fmt::format("'{}' needs '{}': {}", command, nameOf(option), option->get_description());
+  return fmt::format("'{}' needs more arguments", command);
+}
+
+std::string explainExtra(const std::string &command, const CLI::App *app,
+                         const std::vector<std::string> &extras) {
+  std::string word = extras.empty() ? "" : extras.front();
+  if (word.empty() || word.front() != '-')
+    return fmt::format("'{}' takes no further argument; found '{}'", command, word);
+  std::vector<std::string> known;
+  for (const CLI::Option *option : app->get_options())
+    for (const std::string &name : option->get_lnames())
+      known.push_back("--" + name);
+  std::string near = suggestion(word.substr(0, word.find('=')), known);
+  if (near.empty())
+    near = fmt::format("; '{} --help' lists all options", command);
+  return fmt::format("unknown option '{}'{}", word, near);
+}
+
+/// What is wrong with a command line, in the words of our messages.
+std::string explain(const CLI::App *program, const CLI::ParseError &error) {
+  auto [command, app] = givenCommand(program);
+  std::string what = error.what();
+  if (dynamic_cast<const CLI::RequiredError *>(&error))
+    return explainMissing(command, app);
+  if (dynamic_cast<const CLI::ExtrasError *>(&error))
+    return explainExtra(command, app, program->remaining(/*recurse=*/true));
+  size_t colon = what.find(": ");
+  std::string option = colon == std::string::npos ? "" : what.substr(0, colon);
+  if (dynamic_cast<const CLI::ValidationError *>(&error))
+    return fmt::format("'{}' {}", option, what.substr(colon + 2));
+  if (dynamic_cast<const CLI::ArgumentMismatch *>(&error))
+    return fmt::format("'{}' needs a value", option);
+  if (dynamic_cast<const CLI::ConversionError *>(&error)) { // `Could not convert: --role = x`
+    size_t equals = what.find(" = ", colon);
+    if (colon != std::string::npos && equals != std::string::npos)
+      return fmt::format("'{}' needs a number; found '{}'",
+                         what.substr(colon + 2, equals - colon - 2), what.substr(equals + 3));
+  }
+  if (size_t excludes = what.find(" excludes "); excludes != std::string::npos)
+    return fmt::format("'{}' and '{}' cannot be given together", what.substr(0, excludes),
+                       what.substr(excludes + 10));
+  return what;
 }
 
 std::string str(std::string_view text) { return std::string(text); }
@@ -60,7 +165,7 @@ Option Option::oneOf(std::initializer_list<std::string_view> words) {
 }
 
 Option Option::oneOf(const std::vector<std::string> &words) {
-  state_->option->check(CLI::IsMember(words));
+  state_->option->check(oneOfWords(words));
   return *this;
 }
 
@@ -158,6 +263,11 @@ Command &Command::addCommand(std::string_view name, std::string_view about) {
   return *state_->commands.back();
 }
 
+Command &Command::alsoCalled(std::initializer_list<std::string_view> words) {
+  state_->otherNames.assign(words.begin(), words.end());
+  return *this;
+}
+
 void Command::requireCommand() { state_->app->require_subcommand(1); }
 
 void Command::onUse(std::function<void()> action) { state_->app->callback(std::move(action)); }
@@ -180,6 +290,21 @@ const Command *Command::findCommand(std::string_view name) const {
   return nullptr;
 }
 
+std::optional<std::string> Command::findUnknown(std::span<const std::string> words) const {
+  if (!needsCommand() || words.empty() || words.front().empty() || words.front().front() == '-')
+    return std::nullopt;
+  const std::string &word = words.front();
+  if (const Command *command = findCommand(word))
+    return command->findUnknown(words.subspan(1));
+  std::vector<std::string> names = commandNames();
+  std::string near = suggestion(word, names);
+  for (const std::unique_ptr<Command> &command : state_->commands)
+    if (std::ranges::find(command->state_->otherNames, word) != command->state_->otherNames.end())
+      near = fmt::format("; did you mean '{}'?", command->name());
+  return fmt::format("unknown subcommand '{}'{}", word,
+                     near.empty() ? "; the subcommands are " + quotedList(names) : near);
+}
+
 std::string Command::help(const std::string &name) const {
   // Not CLI11's help(), which describes the command that was given.
   const CLI::App *app = state_->app;
@@ -200,16 +325,27 @@ void Program::versionFlag(std::string_view names, std::function<std::string()> l
 }
 
 std::optional<int> Program::parse(int argc, const char *const *argv) {
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (std::optional<std::string> unknown = findUnknown(words))
+    return refuse(*unknown);
   try {
     state_->app->parse(argc, argv);
   } catch (const CLI::ParseError &error) {
-    return state_->app->exit(error) == 0 ? 0 : kUsageStatus;
+    if (error.get_exit_code() == 0) // the help or the version
+      return state_->app->exit(error);
+    return refuse(explain(state_->app, error));
   }
   return std::nullopt;
 }
 
 int Program::refuseWithout(const std::string &name) {
-  state_->app->exit(CLI::RequiredError(name));
+  const CLI::Option *option = state_->app->get_option(name);
+  return refuse(
+      fmt::format("'{}' needs '{}': {}", state_->app->get_name(), name, option->get_description()));
+}
+
+int Program::refuse(const std::string &text) const {
+  fmt::print(stderr, "{}: error: {}\n", state_->app->get_name(), text);
   return kUsageStatus;
 }
 

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,6 +72,8 @@ public:
   Option flag(std::string_view names, std::function<void()> action, std::string_view about);
 
   Command &addCommand(std::string_view name, std::string_view about);
+  /// Names of the same thing in other programs: who gives one is told this command's name.
+  Command &alsoCalled(std::initializer_list<std::string_view> words);
   /// One of the commands has to be given.
   void requireCommand();
   /// Runs when the whole command line was read and is right.
@@ -80,6 +83,8 @@ public:
   /// Whether requireCommand() was called.
   bool needsCommand() const;
   std::vector<std::string> commandNames() const;
+  /// What is wrong with the first of the words that names no command where one has to be given.
+  std::optional<std::string> findUnknown(std::span<const std::string> words) const;
   /// The command of this name; null if there is none.
   const Command *findCommand(std::string_view name) const;
   /// What --help prints, with `name` in the usage.
@@ -106,6 +111,8 @@ public:
   std::optional<int> parse(int argc, const char *const *argv);
   /// Prints that the option or positional argument is required; kUsageStatus.
   int refuseWithout(const std::string &name);
+  /// Prints `program: error: text`; kUsageStatus.
+  int refuse(const std::string &text) const;
 };
 
 /// CLI11's version.

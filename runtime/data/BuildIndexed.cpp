@@ -1,6 +1,7 @@
 #include "runtime/data/BuildIndexed.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <new>
 #include <string_view>
 #include <vector>
@@ -100,6 +101,11 @@ Result<BuildSummary> build(std::span<const std::string> inputs, const std::strin
   for (const std::string &file : files)
     if (file == outPrefix + ".bin" || file == outPrefix + ".idx")
       return makeStatus(report::DataRefused, "'{}' is both input and output", file);
+  std::filesystem::path folder = std::filesystem::path(outPrefix).parent_path();
+  std::error_code error;
+  if (!folder.empty() && !std::filesystem::create_directories(folder, error) && error)
+    return makeStatus(StatusCode::InvalidInput, "cannot create the folder '{}': {}",
+                      folder.string(), error.message());
   ASSIGN_OR_RETURN(IndexedBuilder builder,
                    IndexedBuilder::create(outPrefix, tokenTypeFor(kByteVocabSize)));
   DatasetWriter writer(builder, options);

@@ -28,6 +28,15 @@ uint32_t addCell(Role &role, std::string name, CellOf kind, const Type &type, Ar
   return static_cast<uint32_t>(role.cells.size()) - 1;
 }
 
+void changeType(Role &role, uint32_t cell, DType dtype) {
+  role.cells[cell].type.dtype = dtype;
+  for (Segment &segment : role.segments)
+    for (const std::vector<Segment::Boundary> *side : {&segment.ins, &segment.outs})
+      for (const Segment::Boundary &boundary : *side)
+        if (boundary.cell == cell)
+          segment.values[boundary.value].type.dtype = dtype;
+}
+
 ValueId addLiveIn(Segment &segment, std::string name, const Role &role, uint32_t cell) {
   ValueId value =
       addValue(segment, std::move(name), role.cells[cell].type, role.cells[cell].purpose);

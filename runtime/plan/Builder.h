@@ -26,6 +26,9 @@ struct CellOf {
 uint32_t addCell(Role &role, std::string name, CellOf kind, const Type &type, Arena arena,
                  Purpose purpose);
 
+/// Gives a cell, and all values that segments take from it or leave in it, another element type.
+void changeType(Role &role, uint32_t cell, DType dtype);
+
 /// Adds a live-in value that holds the cell's content.
 ValueId addLiveIn(Segment &segment, std::string name, const Role &role, uint32_t cell);
 

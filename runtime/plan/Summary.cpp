@@ -265,7 +265,7 @@ void describeJob(Page &page, const Plan &plan) {
 
 void describeMemory(Page &page, const Plan &plan, const Role &role) {
   MemoryByPurpose memory = memoryByPurpose(role);
-  page.line("  memory of a rank          kept           at the peak of a segment");
+  page.line("  memory per rank           kept           at the peak of a segment");
   for (int p = 0; p < kPurposeCount; ++p) {
     auto i = static_cast<size_t>(p);
     if (memory.cells[i] != 0 || memory.transient[i] != 0)
@@ -376,7 +376,7 @@ std::vector<TrafficRow> trafficOfStep(const Plan &plan, const Role &role) {
   return rows;
 }
 
-std::string formatBytes(int64_t bytes) {
+std::string formatBytes(int64_t bytes, int digits) {
   static constexpr std::string_view kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
   if (bytes < 1024)
     return fmt::format("{} B", bytes);
@@ -384,7 +384,15 @@ std::string formatBytes(int64_t bytes) {
   size_t unit = 0;
   for (; scaled >= 1024 && unit + 1 < std::size(kUnits); ++unit)
     scaled /= 1024;
-  return fmt::format("{:.1f} {}", scaled, kUnits[unit]);
+  return fmt::format("{:.{}f} {}", scaled, digits, kUnits[unit]);
+}
+
+std::pair<std::string, std::string> formatBytesApart(int64_t a, int64_t b) {
+  constexpr int kDigitsMax = 10; // a byte of a tebibyte
+  int digits = 1;
+  while (a != b && digits < kDigitsMax && formatBytes(a, digits) == formatBytes(b, digits))
+    ++digits;
+  return {formatBytes(a, digits), formatBytes(b, digits)};
 }
 
 std::string summary(const Plan &plan, std::span<const std::string> more) {

@@ -48,6 +48,8 @@ std::vector<int64_t> runsOf(const Role &role, const std::vector<ProgramNode> &no
 std::string summary(const Plan &plan, std::span<const std::string> more = {});
 
 /// `12.5 GiB`.
-std::string formatBytes(int64_t bytes);
+std::string formatBytes(int64_t bytes, int digits = 1);
+/// The same of two amounts that are compared: with as many digits as show that they differ.
+std::pair<std::string, std::string> formatBytesApart(int64_t a, int64_t b);
 
 } // namespace shardc::plan

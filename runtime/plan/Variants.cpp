@@ -1,6 +1,8 @@
 #include "runtime/plan/Variants.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 #include <tuple>
@@ -9,44 +11,72 @@
 
 namespace shardc::plan {
 
-VariantTable::VariantTable(const Segment &segment) : isBody_(segment.body) {
+namespace {
+
+/// The different predicates of a segment that name numbers, as intervals.
+std::vector<std::pair<int64_t, int64_t>> intervalsOf(const Segment &segment) {
+  std::vector<std::pair<int64_t, int64_t>> intervals;
   auto add = [&](const Pred &pred) {
-    if (pred.kind != Pred::Kind::Within || std::ranges::find(within_, pred) != within_.end())
-      return;
-    within_.push_back(pred);
-    cuts_.push_back(pred.begin);
-    cuts_.push_back(pred.last + 1);
+    if (pred.kind == Pred::Kind::Within)
+      intervals.emplace_back(pred.begin, pred.last);
   };
   for (const Op &op : segment.ops) {
     add(op.pred);
     for (const Tie &tie : op.ties)
       add(tie.pred);
   }
-  std::ranges::sort(cuts_);
+  std::ranges::sort(intervals);
+  auto twice = std::ranges::unique(intervals);
+  intervals.erase(twice.begin(), twice.end());
+  return intervals;
 }
 
-bool VariantTable::isAlike(const Variant &a, const Variant &b) const {
-  return a.isFirst() == b.isFirst() && a.isLast() == b.isLast() &&
-         std::ranges::all_of(within_,
-                             [&](const Pred &pred) { return holds(pred, a) == holds(pred, b); });
+} // namespace
+
+VariantTable::VariantTable(const Segment &segment) : isBody_(segment.body) {
+  std::vector<std::pair<int64_t, int64_t>> intervals = intervalsOf(segment);
+  for (auto [begin, last] : intervals) {
+    cuts_.push_back(begin);
+    cuts_.push_back(last + 1);
+  }
+  std::ranges::sort(cuts_);
+  auto twice = std::ranges::unique(cuts_);
+  cuts_.erase(twice.begin(), twice.end());
+  std::map<std::vector<bool>, size_t> known;
+  for (size_t i = 0; i <= cuts_.size() && !cuts_.empty(); ++i) {
+    int64_t number = i == 0 ? cuts_.front() - 1 : cuts_[i - 1];
+    std::vector<bool> holding;
+    for (auto [begin, last] : intervals)
+      holding.push_back(begin <= number && number <= last);
+    classes_.push_back(known.emplace(std::move(holding), known.size()).first->second);
+  }
+  firstCuts_.resize(known.size(), std::numeric_limits<int64_t>::max());
+  for (int64_t cut :
+       cuts_) // there is no microbatch before the first, which is a variant of its own
+    firstCuts_[classOf(std::max<int64_t>(cut, 1))] =
+        std::min(firstCuts_[classOf(std::max<int64_t>(cut, 1))], cut);
+}
+
+size_t VariantTable::classOf(int64_t microbatch) const {
+  auto behind = std::ranges::upper_bound(cuts_, microbatch);
+  return classes_[static_cast<size_t>(behind - cuts_.begin())];
 }
 
 Variant VariantTable::of(int64_t microbatch, int64_t count) const {
   if (!isBody_)
     return Variant::Only;
   Variant own{microbatch, count};
-  if (within_.empty())
+  if (cuts_.empty())
     return count == 1      ? Variant::Only
            : own.isFirst() ? Variant::First
            : own.isLast()  ? Variant::Last
                            : Variant::Middle;
   if (own.isFirst() || own.isLast())
     return own;
-  for (int64_t cut : cuts_) // the least number that executes alike begins at one
-    if (Variant other{std::max<int64_t>(cut, 1), count}; cut < microbatch && isAlike(own, other))
-      return other;
-  Variant second{1, count};
-  return isAlike(own, second) ? second : own;
+  size_t like = classOf(microbatch);
+  if (int64_t cut = firstCuts_[like]; cut < microbatch) // the least number that executes alike
+    return {std::max<int64_t>(cut, 1), count};
+  return classOf(1) == like ? Variant{1, count} : own;
 }
 
 std::vector<int64_t> VariantTable::numbersFor(int64_t count) const {

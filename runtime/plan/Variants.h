@@ -20,11 +20,14 @@ public:
   std::vector<int64_t> numbersFor(int64_t count) const;
 
 private:
-  bool isAlike(const Variant &a, const Variant &b) const;
+  size_t classOf(int64_t microbatch) const;
 
   bool isBody_;
-  std::vector<Pred> within_;  ///< different predicates that name numbers
-  std::vector<int64_t> cuts_; ///< microbatches with which one of them begins, or has ended
+  std::vector<int64_t> cuts_; ///< microbatches with which a predicate begins, or has ended; rising
+  /// Of the numbers before the first cut, and from each cut on: equal where the same predicates
+  /// hold.
+  std::vector<size_t> classes_;
+  std::vector<int64_t> firstCuts_; ///< by class: the first cut whose number is of it
 };
 
 /// Runs that name their microbatch, of each segment of the role, among the nodes and in their

@@ -40,7 +40,7 @@ std::string purposesOf(const plan::Role &role, plan::Arena arena) {
   };
   for (size_t p = 0; p < bytes.size(); ++p)
     add(plan::toString(static_cast<plan::Purpose>(p)), bytes[p]);
-  add("values and padding", role.arenaBytes[static_cast<size_t>(arena)] - bytesKept(role, arena));
+  add("temporary tensors and padding", role.arenaBytes[static_cast<size_t>(arena)] - bytesKept(role, arena));
   return text;
 }
 
@@ -51,8 +51,8 @@ std::string memoryTable(const plan::Role &role, int64_t workspaceBytes, int64_t 
   int64_t planned = 0, beside = workspaceBytes + landingBytes;
   for (int64_t bytes : role.arenaBytes)
     planned += bytes;
-  std::string text = fmt::format("memory of a rank: {}", plan::formatBytes(planned));
-  text += beside > 0 ? fmt::format(", and {} beside the plan\n", plan::formatBytes(beside)) : "\n";
+  std::string text = fmt::format("memory per rank: {} planned", plan::formatBytes(planned));
+  text += beside > 0 ? fmt::format(", plus {} kernel scratch\n", plan::formatBytes(beside)) : "\n";
   auto add = [&](std::string_view name, int64_t bytes, const std::string &what) {
     if (bytes > 0)
       text += fmt::format("  {:<15} {:>10}  {}\n", name, plan::formatBytes(bytes), what);

@@ -122,8 +122,11 @@ void ProgressOutput::show(const StepState &state, double tokensPerSecond) {
   Text text;
   if (options_.isTerminal)
     text.add("\r");
-  text.add("step {}/{}  loss {:.4f}  lr {:.3e}  grad norm {:.3f}  ", state.step, stepsTotal_,
-           state.loss, state.lr, state.gradNorm);
+  text.add("step {}/{}  loss {:.4f}  lr {:.3e}  ", state.step, stepsTotal_, state.loss, state.lr);
+  if (state.nonfinite) // of an overflow there is no norm
+    text.add("grad norm overflow  ");
+  else
+    text.add("grad norm {:.3f}  ", state.gradNorm);
   if (options_.isLossScaled)
     text.add("loss scale {:g}  skipped {}  ", state.lossScale, skipped_);
   text.amount(tokensPerSecond).add(" tokens/s  ").duration(secondsLeft(state.step)).add(" left");

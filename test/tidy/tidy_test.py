@@ -97,7 +97,7 @@ class TidyTest(unittest.TestCase):
                   "  static void *const entry = find();", "  int count = 0;", "  static_cast<void>(f());"]
         self.assertEqual(self.findings({"runtime/exec/A.cpp": "\n".join(still + ["void g() {"] + inside + ["}"]) + "\n",
                                         "compiler/lower/A.cpp": "int shared = 0;\n"}), [])
-        self.expect({"runtime/tools/Signals.cpp": "std::atomic<int> requests{0};\nbool isQuietNow = false;\n"},
+        self.expect({"runtime/tools/Signals.cpp": "std::atomic<int> requests{0};\nstd::atomic<bool> areHeld{false};\nstd::atomic<bool> areQuiet{false};\n"},
                     "has no variable 'received' any more")
 
     def test_kinds(self):

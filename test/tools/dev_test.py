@@ -18,7 +18,7 @@ DEV = None
 QUERY = """#!/bin/sh
 case $3 in cmake | libgtest-dev | munge | clang) exit 1 ;; *) printf 'install ok installed' ;; esac
 """
-NEEDED = ("bash", "sh", "dirname", "cat", "awk", "sort", "comm", "find", "cut", "env")
+NEEDED = ("bash", "sh", "dirname", "cat", "awk", "sort", "comm", "find", "cut", "env", "grep", "mktemp", "rm", "mkdir", "tail")
 
 
 class DevTest(unittest.TestCase):
@@ -38,8 +38,9 @@ class DevTest(unittest.TestCase):
         (self.path / name).chmod(stat.S_IRWXU)
 
     def dev(self, *words, path=None):
+        own = {name: value for name, value in os.environ.items() if not name.startswith("SHARDC_")}  # what ./dev reads
         return subprocess.run([DEV, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
-                              env={**os.environ, "PATH": path or self.folder.name})
+                              env={**own, "PATH": path or self.folder.name})
 
     def expect(self, status, err, *words):
         done = self.dev(*words)
@@ -77,6 +78,23 @@ class DevTest(unittest.TestCase):
         self.expect(1, "This system has no apt; these are Debian's names", "quickstart")
         (self.path / "dpkg-query").unlink()
         self.expect(1, "apt-get install --no-install-recommends g++ cmake", "quickstart")
+
+    def test_quickstart_builds_the_host_backend(self):
+        """Where no CUDA code was built before, CMake is told to leave it out."""
+        self.script("dpkg-query", "#!/bin/sh\nprintf 'install ok installed'\n")
+        self.script("nvcc", "#!/bin/sh\n")
+        self.script("cmake", '#!/bin/sh\necho "cmake was called with $*"\nexit 1\n')
+        copy = self.path / "copy"
+        copy.mkdir()
+        shutil.copy(DEV, copy / "dev")
+        for cache, wanted in ((None, True), ("SHARDC_WITH_CUDA:BOOL=OFF\n", True), ("SHARDC_WITH_CUDA:BOOL=ON\n", False)):
+            if cache:
+                (copy / "build" / "release").mkdir(parents=True, exist_ok=True)
+                (copy / "build" / "release" / "CMakeCache.txt").write_text(cache)
+            done = subprocess.run([copy / "dev", "quickstart"], capture_output=True, text=True, check=False,
+                                  env={"PATH": self.folder.name, "TMPDIR": self.folder.name})
+            self.assertIn("cmake was called with --preset release", done.stdout, done.stderr)
+            self.assertEqual("-DSHARDC_WITH_CUDA=OFF" in done.stdout, wanted, done.stdout)
 
     def test_launch_packages_are_optional(self):
         done = self.dev("install", "launch")

@@ -228,7 +228,7 @@ form_runtime() {
   copy_source root /src/shardc
   export READ_ONLY=/src/shardc
   record runtime "packages" within runtime root / "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y \
-    --no-install-recommends g++ cmake ninja-build pkg-config libfmt-dev libcli11-dev nlohmann-json3-dev libopenblas-dev libsodium-dev"
+    --no-install-recommends g++ cmake ninja-build libfmt-dev libcli11-dev nlohmann-json3-dev libblis-serial-dev libsodium-dev"
   record runtime "cmake -S runtime" within runtime root / \
     "! touch /src/shardc/x 2>/dev/null && cmake -G Ninja -S /src/shardc/runtime -B /tmp/runtime && cmake --build /tmp/runtime"
   record runtime "run a plan" within runtime root /tmp "/tmp/runtime/bin/shardc-run /src/shardc/test/fuzz/plan/corpus/toy.plan"
@@ -252,7 +252,7 @@ form_package() {
     "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends ./shardc.deb"
   record package "recipes with the deb" within deb someone /srv/someone "bash installed.sh shardc"
   record package "unpack the archive" within tgz root /tmp \
-    "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends libfmt9 libopenblas0 libsodium23 &&
+    "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends libfmt9 libsodium23 &&
      mkdir -p '/opt/some where' && tar -xzf shardc.tar.gz -C '/opt/some where' --strip-components=1"
   record package "recipes with the archive" within tgz someone /srv/someone "bash installed.sh '/opt/some where/bin/shardc'"
 }

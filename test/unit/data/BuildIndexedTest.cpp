@@ -33,6 +33,13 @@ std::vector<std::string> sequences(const TempFolder &folder) {
   return result;
 }
 
+TEST(BuildIndexed, MakesTheFolderOfItsOutput) {
+  TempFolder folder;
+  std::string input = folder.write("a.txt", "one");
+  ASSERT_OK(buildIndexed({&input, 1}, folder / "new/folder/out", {}));
+  EXPECT_TRUE(std::filesystem::exists(folder / "new/folder/out.bin"));
+}
+
 TEST(BuildIndexed, MakesADocumentOfEachTextFile) {
   TempFolder folder;
   folder.write("in/a.txt", "one");

@@ -34,6 +34,15 @@ TEST(TextCorpus, FilesAreDocuments) {
   EXPECT_EQ(documents(*corpus), (std::vector<std::string>{"one\n", std::string("\0\xff", 2)}));
 }
 
+TEST(TextCorpus, RefusesJsonLines) {
+  TempFolder folder;
+  folder.write("t/1.txt", "one\n");
+  std::string lines = folder.write("t/2.jsonl", "{\"text\": \"two\"}\n");
+  EXPECT_EQ(open(folder / "t", 8192).status().message(),
+            "'" + lines + "' has JSON lines, whose braces and keys would be text; 'shardc data build " +
+                lines + " OUT --tokenizer=bytes' makes indexed data of their texts");
+}
+
 TEST(TextCorpus, BytesAboveAsciiStayPositive) {
   TempFolder folder;
   Result<TextCorpus> corpus = open(folder.write("x", "\xff\x80"), 0);

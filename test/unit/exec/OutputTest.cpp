@@ -139,6 +139,7 @@ TEST(ProgressOutput, CountsSkippedStepsAndWarnsOfManyInARow) {
   EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
   std::fclose(file);
   EXPECT_THAT(text, HasSubstr("loss scale 1024  skipped 140  "));
+  EXPECT_THAT(text, HasSubstr("grad norm overflow  loss scale 1024  skipped 1  "));
   std::vector<Report> warnings = reports.take();
   ASSERT_EQ(warnings.size(), 2u); // after 50 and 100 in a row, not for the first 40
   EXPECT_EQ(warnings[0].id, "steps-skipped");

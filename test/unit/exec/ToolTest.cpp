@@ -97,7 +97,7 @@ TEST_F(Tool, TrainsFromFileAndDescriptorAlike) {
   std::string metrics = folder + "/m.jsonl";
   EXPECT_EQ(run({plan, "--metrics=" + metrics}), 0) << err;
   EXPECT_THAT(out, StartsWith("this run saves nothing: its recipe sets no 'checkpoint.save'"));
-  EXPECT_THAT(out, HasSubstr("\nmemory of a rank: "));
+  EXPECT_THAT(out, HasSubstr("\nmemory per rank: "));
   EXPECT_THAT(out, HasSubstr("\nstep 1/4  loss "));
   EXPECT_THAT(out, HasSubstr("evaluation after step 2  loss "));
   EXPECT_THAT(out, HasSubstr("done after 4 of 4 steps in "));
