@@ -47,6 +47,12 @@ int64_t times(int64_t a, int64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX / 4 : product;
 }
 
+/// A share, at most 1, of a number; the largest numbers have no neighbours in floating point.
+int64_t share(double part, int64_t number) {
+  double result = part * static_cast<double>(number);
+  return result < static_cast<double>(number) ? static_cast<int64_t>(result) : number;
+}
+
 void fillMesh(const Config &cfg, Derived &d) {
   auto degree = [&](Opt opt) { return atLeastOne(cfg.getIntOr(opt, 1)); };
   d.tensorParallel = degree(Opt::ModelTensorModelParallelSize);
@@ -77,8 +83,7 @@ void fillBatches(const Config &cfg, Derived &d) {
   d.decayIters = cfg.getIntOr(Opt::SchedulerLrDecayIters, d.trainIters);
   d.warmupIters = cfg.getIntOr(Opt::SchedulerLrWarmupIters, 0);
   if (d.warmupIters == 0 && cfg.has(Opt::SchedulerLrWarmupFraction))
-    d.warmupIters = static_cast<int64_t>(cfg.getFloat(Opt::SchedulerLrWarmupFraction) *
-                                         static_cast<double>(d.decayIters));
+    d.warmupIters = share(cfg.getFloat(Opt::SchedulerLrWarmupFraction), d.decayIters);
 }
 
 void fillModel(const Config &cfg, Derived &d) {

@@ -151,12 +151,14 @@ SourceRange RuleContext::placeOf(Opt opt) const {
 }
 
 RuleReport RuleContext::reportAt(SourceRange range, llvm::ArrayRef<DiagArg> args) {
+  hasReported_ = true;
   return {diags_.report(rule_.diagInfo(), range, args), &config_, {}};
 }
 
 RuleReport RuleContext::report(std::initializer_list<Opt> sides, llvm::ArrayRef<DiagArg> args) {
   if (isPoisoned(sides))
     return {};
+  hasReported_ = true;
   Opt strongest = *std::max_element(sides.begin(), sides.end(), [&](Opt a, Opt b) {
     return precedence(config_, a) < precedence(config_, b);
   });

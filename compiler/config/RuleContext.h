@@ -84,6 +84,8 @@ public:
   /// precedence, in one file at the later one; every other one that was written, or changed because
   /// of something written, gets a note.
   RuleReport report(std::initializer_list<Opt> sides, llvm::ArrayRef<DiagArg> args = {});
+  /// Whether a message was given.
+  bool hasReported() const { return hasReported_; }
   /// The same at a place of its own.
   RuleReport reportAt(SourceRange range, llvm::ArrayRef<DiagArg> args = {});
 
@@ -112,6 +114,7 @@ private:
   DiagEngine &diags_;
   const RuleInfo &rule_;
   bool hasChanged_ = false;
+  bool hasReported_ = false;
 };
 
 /// A value as messages print it: recipe text without quotes round a string.

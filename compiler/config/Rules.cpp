@@ -95,6 +95,8 @@ void validate(const Config &config, DiagEngine &diags, bool isForUpstream) {
     RuleContext context(judged, diags, rule);
     predicate(rule.rule)(context);
     SHARDC_CHECK(!context.hasChanged(), "rule '{}' judges and must not change anything", rule.id);
+    if (rule.rule == RuleId::SizeTooLarge && context.hasReported())
+      return; // the other rules compute with sizes
   }
 }
 

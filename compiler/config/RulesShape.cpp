@@ -44,6 +44,94 @@ bool areStagesApart(RuleContext &ctx) {
              product({d.expertTensorParallel, d.expertParallel});
 }
 
+/// A size that is judged before anything is computed with it, in floating point, which does not
+/// overflow; what depends on several options is estimated from above.
+struct Size {
+  const char *what;
+  double value;
+  int mostLog2;
+  std::initializer_list<Opt> options;
+};
+
+double real(int64_t value) { return static_cast<double>(value); }
+
+std::vector<Size> sizesOfMesh(RuleContext &ctx) {
+  static constexpr std::initializer_list<Opt>
+      kStages = {Opt::ModelPipelineModelParallelSize, Opt::ModelVirtualPipelineModelParallelSize},
+      kReplica = {Opt::ModelTensorModelParallelSize, Opt::ModelPipelineModelParallelSize,
+                  Opt::ModelContextParallelSize},
+      kExperts = {Opt::ModelExpertModelParallelSize, Opt::ModelExpertTensorParallelSize},
+      kInstances = {Opt::DdpNumDistributedOptimizerInstances},
+      kRanks = {Opt::ClusterNodes, Opt::ClusterGpusPerNode};
+  const Derived &d = ctx.derived();
+  double stages = real(d.pipelineParallel);
+  return {
+      {"pipeline stages", stages * real(d.virtualStages), 13, kStages},
+      {"ranks in a replica of the model", real(d.tensorParallel) * stages * real(d.contextParallel),
+       20, kReplica},
+      {"ranks that divide experts", real(d.expertParallel) * real(d.expertTensorParallel), 20,
+       kExperts},
+      {"instances of the optimizer", real(d.dataParallelOuter), 20, kInstances},
+      {"ranks", real(d.worldSize), 20, kRanks},
+  };
+}
+
+std::vector<Size> sizesOfModel(RuleContext &ctx) {
+  static constexpr Opt kFirst = Opt::ModelNumLayersInFirstPipelineStage,
+                       kLast = Opt::ModelNumLayersInLastPipelineStage;
+  static constexpr std::initializer_list<Opt> kLayers = {Opt::ModelNumLayers},
+                                              kEnds = {kFirst, kLast},
+                                              kMoe = {Opt::ModelNumMoeExperts},
+                                              kVocab = {Opt::ModelVocabSize,
+                                                        Opt::ModelMakeVocabSizeDivisibleBy},
+                                              kHidden = {Opt::ModelHiddenSize},
+                                              kFfn = {Opt::ModelFfnHiddenSize},
+                                              kHeads = {Opt::ModelNumAttentionHeads,
+                                                        Opt::ModelKvChannels},
+                                              kPositions = {Opt::ModelMaxPositionEmbeddings},
+                                              kParameters = {
+                                                  Opt::ModelNumLayers, Opt::ModelHiddenSize,
+                                                  Opt::ModelFfnHiddenSize, Opt::ModelVocabSize};
+  const Derived &d = ctx.derived();
+  double heads = real(d.numHeads) * real(d.headSize);
+  double layer = real(d.hidden) * (3 * real(d.ffnHidden) + 4 * heads);
+  double tables = real(d.hidden) * (2 * real(d.paddedVocab) + real(d.maxPositions));
+  return {
+      {"layers", real(d.numLayers), 12, kLayers},
+      {"layers in the first and the last stage", real(ctx.num(kFirst)) + real(ctx.num(kLast)), 12,
+       kEnds},
+      {"experts", real(ctx.num(Opt::ModelNumMoeExperts)), 20, kMoe},
+      {"tokens in the vocabulary", real(d.paddedVocab), 30, kVocab},
+      {"channels", real(d.hidden), 30, kHidden},
+      {"feed-forward channels", real(d.ffnHidden), 30, kFfn},
+      {"attention channels", heads, 30, kHeads},
+      {"positions", real(d.maxPositions), 30, kPositions},
+      {"parameters", real(d.numLayers) * layer + tables, 44, kParameters},
+  };
+}
+
+std::vector<Size> sizesOfRun(RuleContext &ctx) {
+  static constexpr std::initializer_list<Opt>
+      kMicrobatch = {Opt::ModelSeqLength, Opt::TrainMicroBatchSize},
+      kStep = {Opt::ModelSeqLength, Opt::TrainGlobalBatchSize}, kSteps = {Opt::TrainTrainIters},
+      kInterval = {Opt::ValidationEvalInterval}, kEvaluation = {Opt::ValidationEvalIters},
+      kActivations = {Opt::ModelSeqLength, Opt::TrainMicroBatchSize, Opt::ModelHiddenSize};
+  const Derived &d = ctx.derived();
+  double tokens = real(d.seqLength) * real(d.microBatch), batches = real(d.numMicrobatches);
+  double width =
+      20 * real(d.hidden) + 6 * real(d.ffnHidden) + 12 * real(d.numHeads) * real(d.headSize);
+  return {
+      {"tokens in a microbatch", tokens, 30, kMicrobatch},
+      {"tokens in a rank's step", tokens * batches, 40, kStep},
+      {"steps", real(ctx.num(Opt::TrainTrainIters)), 40, kSteps},
+      {"steps between evaluations", real(ctx.num(Opt::ValidationEvalInterval)), 40, kInterval},
+      {"microbatches in an evaluation", real(ctx.num(Opt::ValidationEvalIters)) * batches, 40,
+       kEvaluation},
+      {"activations", tokens * (real(d.numLayers) * width + 4 * real(d.paddedVocab)), 56,
+       kActivations},
+  };
+}
+
 } // namespace
 
 void ruleMissingOption(RuleContext &ctx) {
@@ -56,60 +144,13 @@ void ruleMissingOption(RuleContext &ctx) {
 }
 
 void ruleSizeTooLarge(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  // In floating point, which does not overflow; estimates from above.
-  auto real = [](int64_t value) { return static_cast<double>(value); };
-  double heads = real(d.numHeads) * real(d.headSize);
-  double layer = real(d.hidden) * (3 * real(d.ffnHidden) + 4 * heads);
-  double tables = real(d.hidden) * (2 * real(d.paddedVocab) + real(d.maxPositions));
-  double tokens = real(d.seqLength) * real(d.microBatch);
-  double width = 20 * real(d.hidden) + 6 * real(d.ffnHidden) + 12 * heads;
-  struct Size {
-    const char *what;
-    double value;
-    int mostLog2;
-    std::initializer_list<Opt> options;
-  };
-  const Size sizes[] = {
-      {"ranks", real(d.worldSize), 20, {Opt::ClusterNodes, Opt::ClusterGpusPerNode}},
-      {"layers", real(d.numLayers), 12, {Opt::ModelNumLayers}},
-      {"tokens in the vocabulary",
-       real(d.paddedVocab),
-       30,
-       {Opt::ModelVocabSize, Opt::ModelMakeVocabSizeDivisibleBy}},
-      {"channels", real(d.hidden), 30, {Opt::ModelHiddenSize}},
-      {"feed-forward channels", real(d.ffnHidden), 30, {Opt::ModelFfnHiddenSize}},
-      {"attention channels", heads, 30, {Opt::ModelNumAttentionHeads, Opt::ModelKvChannels}},
-      {"positions", real(d.maxPositions), 30, {Opt::ModelMaxPositionEmbeddings}},
-      {"parameters",
-       real(d.numLayers) * layer + tables,
-       44,
-       {Opt::ModelNumLayers, Opt::ModelHiddenSize, Opt::ModelFfnHiddenSize, Opt::ModelVocabSize}},
-      {"tokens in a microbatch", tokens, 30, {Opt::ModelSeqLength, Opt::TrainMicroBatchSize}},
-      {"tokens in a rank's step",
-       tokens * real(d.numMicrobatches),
-       40,
-       {Opt::ModelSeqLength, Opt::TrainGlobalBatchSize}},
-      {"steps", real(ctx.num(Opt::TrainTrainIters)), 40, {Opt::TrainTrainIters}},
-      {"steps between evaluations",
-       real(ctx.num(Opt::ValidationEvalInterval)),
-       40,
-       {Opt::ValidationEvalInterval}},
-      {"microbatches in an evaluation",
-       real(ctx.num(Opt::ValidationEvalIters)) * real(d.numMicrobatches),
-       40,
-       {Opt::ValidationEvalIters}},
-      {"activations",
-       tokens * (real(d.numLayers) * width + 4 * real(d.paddedVocab)),
-       56,
-       {Opt::ModelSeqLength, Opt::TrainMicroBatchSize, Opt::ModelHiddenSize}},
-  };
-  for (const Size &size : sizes)
-    if (size.value > std::ldexp(1.0, size.mostLog2)) {
-      ctx.report(size.options, {formatNumber(size.value), size.what,
-                                formatNumber(std::ldexp(1.0, size.mostLog2))});
-      return;
-    }
+  for (auto sizesOf : {sizesOfMesh, sizesOfModel, sizesOfRun})
+    for (const Size &size : sizesOf(ctx))
+      if (size.value > std::ldexp(1.0, size.mostLog2)) {
+        ctx.report(size.options, {formatNumber(size.value), size.what,
+                                  formatNumber(std::ldexp(1.0, size.mostLog2))});
+        return;
+      }
 }
 
 void ruleWorldDivides(RuleContext &ctx) {

@@ -10,7 +10,7 @@ namespace shardc::model {
 namespace {
 
 /// No recipe has more layers than this, so no layout is longer.
-constexpr size_t kLengthMax = size_t{1} << 20;
+constexpr size_t kLengthMax = kChunksMax;
 
 using Fault = StageLayout::Fault;
 
@@ -167,6 +167,11 @@ StageLayout divideEvenly(const StageRequest &request) {
 StageLayout divideLayers(const StageRequest &request) {
   if (request.stages < 1 || request.chunks < 1)
     return refused(Fault::Remainder, "there is no stage");
+  if (request.stages > kChunksMax / request.chunks)
+    return refused(Fault::Empty, fmt::format("{} stages of {} chunks are more than {}",
+                                             request.stages, request.chunks, kChunksMax));
+  if (std::max({request.layers, request.first, request.last}) > kChunksMax)
+    return refused(Fault::Remainder, fmt::format("more than {} layers", kChunksMax));
   if (!request.layout.empty())
     return withoutEmptyStages(divideByText(request));
   bool isUneven = request.first > 0 || request.last > 0;

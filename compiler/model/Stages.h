@@ -10,6 +10,9 @@
 
 namespace shardc::model {
 
+/// Chunks of a layout, at most.
+inline constexpr int64_t kChunksMax = int64_t{1} << 20;
+
 /// What a recipe says of it.
 struct StageRequest {
   int64_t layers = 0;
@@ -23,7 +26,7 @@ struct StageRequest {
 struct StageLayout {
   /// Why there is no such division: the text is not one, numbers do not add up, the layers of a
   /// stage are not divisible by its chunks, or a chunk between the first and the last one has no
-  /// layer.
+  /// layer: with more than kChunksMax chunks in all, some have none.
   enum class Fault : uint8_t { None, Text, Remainder, Chunks, Empty };
 
   std::vector<int64_t> layers; ///< of each chunk, in the order of the model

@@ -27,7 +27,7 @@ public:
 private:
   std::string byType(const OptionType &type) {
     const char *ints[] = {"1", "1", "2",  "2",     "3",
-                          "4", "8", "64", "1_000", "9_000_000_000_000_000_000"};
+                          "4", "8", "64", "1_000", "9_223_372_036_854_775_807"};
     const char *floats[] = {"0.0", "0.1", "0.5", "1.0", "2.5", "1e-5", "1e30"};
     switch (type.type) {
     case ValueType::Bool:
@@ -113,6 +113,33 @@ TEST(Random, RecipesNeverCrashAndReadBack) {
           << text;
   }
   EXPECT_GT(accepted, 25u);
+}
+
+bool isNumber(const OptionInfo &option) {
+  return option.type.type == ValueType::Int || option.type.type == ValueType::Size ||
+         option.type.type == ValueType::Duration;
+}
+
+/// Every number at the ends of 64 bits and where products with a small one wrap, beside another one
+/// that is large as well.
+TEST(Random, NumbersBeyondAllSizes) {
+  const char *kLarge[] = {"9_223_372_036_854_775_807", "4_611_686_018_427_387_904", "4_294_967_296",
+                          "1_000_000_000"};
+  std::mt19937 random(11);
+  std::vector<const OptionInfo *> numbers;
+  for (const OptionInfo &option : options())
+    if (isNumber(option))
+      numbers.push_back(&option);
+  for (const OptionInfo *option : numbers)
+    for (const char *value : kLarge)
+      for (const char *context : {"", "model.pipeline_model_parallel_size = 2\n",
+                                  "model.num_moe_experts = 4\nmodel.context_parallel_size = 2\n"}) {
+        const OptionInfo &other = *numbers[random() % numbers.size()];
+        std::string body = context;
+        body += "model.num_layers = 8\n" + option->path.str() + " = " + value + "\n";
+        body += other.path.str() + " = " + (random() % 2 ? kLarge[random() % 4] : "4") + "\n";
+        ASSERT_TRUE(loadBody(body)->config.has_value()) << body;
+      }
 }
 
 TEST(Random, EveryOptionAlone) {

@@ -30,6 +30,15 @@ TEST(StageLayout, TakesTheNumbersOfTheFirstAndTheLastStage) {
   EXPECT_EQ(divideLayers({.layers = 2, .stages = 4, .first = 1, .last = 1}).fault, Fault::Empty);
 }
 
+TEST(StageLayout, MakesNothingOfNumbersBeyondItsLimits) {
+  constexpr int64_t kHuge = int64_t{1} << 62;
+  EXPECT_EQ(divideLayers({.layers = 8, .stages = kHuge, .chunks = 4}).fault, Fault::Empty);
+  EXPECT_EQ(divideLayers({.layers = kHuge, .stages = 4, .chunks = kHuge}).fault, Fault::Empty);
+  EXPECT_EQ(divideLayers({.layers = kHuge, .stages = 4}).fault, Fault::Remainder);
+  EXPECT_EQ(divideLayers({.layers = 8, .stages = 4, .first = kHuge, .last = kHuge}).fault,
+            Fault::Remainder);
+}
+
 TEST(StageLayout, DividesTheLayersOfStagesAmongTheirChunks) {
   EXPECT_EQ(divideLayers({.layers = 8, .stages = 2, .chunks = 2}).layers, (Layers{2, 2, 2, 2}));
   EXPECT_EQ(divideLayers({.layers = 6, .stages = 2, .chunks = 2}).fault, Fault::Remainder);
