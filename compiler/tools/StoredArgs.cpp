@@ -130,14 +130,19 @@ Result<TreePtr> treeOf(const PyGraph &graph, PyId args, const std::string &path)
 /// The text of a file of torch.save that holds a dictionary with `args`.
 Result<TreePtr> argsInFile(const std::string &text, const std::string &path) {
   std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t *>(text.data()), text.size());
-  ASSIGN_OR_RETURN(checkpoint::ArchiveReader archive, checkpoint::ArchiveReader::open(bytes));
-  RETURN_IF_ERROR(archive.verifyAll());
-  const checkpoint::ArchiveEntry *entry = archive.find("data.pkl");
-  if (entry == nullptr)
-    return makeStatus(StatusCode::InvalidInput, "'{}' contains no pickle", path);
-  ASSIGN_OR_RETURN(checkpoint::Pickle pickle,
-                   checkpoint::readPickle(entry->data, checkpoint::PickleContext::BytesItem));
-  return treeOf(pickle.graph, pickle.graph.lookup(pickle.root, "args"), path);
+  auto placed = [&](const Status &status) {
+    return Status(status).withContext(fmt::format("'{}'", path));
+  };
+  Result<checkpoint::ArchiveReader> archive = checkpoint::ArchiveReader::open(bytes);
+  if (!archive.isOk())
+    return placed(archive.status());
+  if (Status status = archive->verifyAll(); !status.isOk())
+    return placed(status);
+  Result<checkpoint::Pickle> pickle =
+      checkpoint::readPickle(archive->find("data.pkl")->data, checkpoint::PickleContext::BytesItem);
+  if (!pickle.isOk())
+    return placed(pickle.status());
+  return treeOf(pickle->graph, pickle->graph.lookup(pickle->root, "args"), path);
 }
 
 Result<TreePtr> readFolderArgs(const std::string &folder) {

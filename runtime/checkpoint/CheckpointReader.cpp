@@ -225,6 +225,10 @@ Result<ObjectValue> CheckpointReader::readObject(std::string_view name) const {
   return ObjectValue{std::move(*archive), std::move(*pickle)};
 }
 
+Status CheckpointReader::withPlace(Status status, const ObjectMeta &object) const {
+  return state_->withPlace(std::move(status), object.name, object.record);
+}
+
 Status CheckpointReader::verifyTensor(const TensorMeta &tensor) const {
   int64_t covered = 0;
   for (const Chunk &chunk : tensor.chunks) {

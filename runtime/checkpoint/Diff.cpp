@@ -6,7 +6,7 @@
 #include <limits>
 #include <map>
 
-#include "runtime/base/Crc32.h"
+#include "runtime/checkpoint/CompareValues.h"
 #include "runtime/checkpoint/ConvertWork.h"
 
 namespace shardc::checkpoint {
@@ -110,34 +110,47 @@ Status compareTensors(const ViewTensor &a, const ViewTensor &b, int64_t pieceByt
   return Status::ok();
 }
 
-/// An object as text; opaque ones by the bytes of their records.
-std::string objectText(const CheckpointReader &reader, const std::string &name) {
-  Result<ObjectValue> object = reader.readObject(name);
-  if (!object.isOk())
-    return fmt::format("unreadable: {}", object.status().message());
-  Result<PlainValue> value = plainValueOf(object->graph(), object->root());
-  if (value.isOk())
-    return textOf(*value);
-  Result<std::span<const uint8_t>> record = reader.readObjectRecord(name);
-  return fmt::format("an object of {} bytes with checksum {:08x}", record->size(),
-                     crc32(0, record->data(), record->size()));
+void noteObjects(const std::string &name, std::vector<ValueDifference> differences,
+                 CheckpointDiff &diff) {
+  diff.sameObjects += differences.empty() ? 1 : 0;
+  for (ValueDifference &one : differences)
+    diff.objects.push_back({one.path.empty() ? name : fmt::format("{}.{}", name, one.path),
+                            std::move(one.a), std::move(one.b)});
+}
+
+/// Two objects of one name; one that cannot be read is shown by why.
+void compareObjects(const std::string &name, const CheckpointReader &a, const CheckpointReader &b,
+                    CheckpointDiff &diff) {
+  Result<ObjectValue> left = a.readObject(name), right = b.readObject(name);
+  if (left.isOk() && right.isOk())
+    return noteObjects(name, differencesOf(*left, *right), diff);
+  auto textOf = [](const Result<ObjectValue> &object) {
+    return object.isOk() ? std::string("readable")
+                         : fmt::format("unreadable: {}", object.status().message());
+  };
+  diff.objects.push_back({name, textOf(left), textOf(right)});
 }
 
 void compareObjects(const CheckpointReader &a, const CheckpointReader &b, CheckpointDiff &diff) {
   for (const ObjectMeta &object : a.metadata().objects) {
-    if (b.findObject(object.name) == nullptr) {
+    if (b.findObject(object.name) == nullptr)
       diff.onlyInA.push_back(object.name);
-      continue;
-    }
-    std::string left = objectText(a, object.name), right = objectText(b, object.name);
-    if (left == right)
-      ++diff.sameObjects;
     else
-      diff.objects.push_back({object.name, std::move(left), std::move(right)});
+      compareObjects(object.name, a, b, diff);
   }
   for (const ObjectMeta &object : b.metadata().objects)
     if (a.findObject(object.name) == nullptr)
       diff.onlyInB.push_back(object.name);
+}
+
+/// Megatron's common state in a file of its own, which is read instead of the object.
+void compareCommonFiles(const TorchDistCheckpoint &a, const TorchDistCheckpoint &b,
+                        CheckpointDiff &diff) {
+  bool isInA = a.reader().files().has(kCommonFile), isInB = b.reader().files().has(kCommonFile);
+  if (isInA && isInB)
+    noteObjects(kCommonFile, differencesOf(a.commonObject(), b.commonObject()), diff);
+  else if (isInA || isInB)
+    (isInA ? diff.onlyInA : diff.onlyInB).push_back(kCommonFile);
 }
 
 using Pair = std::pair<const ViewTensor *, const ViewTensor *>;
@@ -204,6 +217,8 @@ Result<CheckpointDiff> diffCheckpoints(const CheckpointView &a, const Checkpoint
   }
   if (!diff.byParams && !options.tensorsOnly)
     compareObjects(a.reader(), b.reader(), diff);
+  if (!diff.byParams && !options.tensorsOnly && a.torchDist() != nullptr)
+    compareCommonFiles(*a.torchDist(), *b.torchDist(), diff);
   std::ranges::sort(diff.onlyInA);
   std::ranges::sort(diff.onlyInB);
   return diff;

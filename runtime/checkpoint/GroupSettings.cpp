@@ -56,17 +56,18 @@ bool holdsGroupSettings(std::string_view key) {
 
 Result<PlainValue> readPlainObject(const CheckpointReader &reader, std::string_view name) {
   ASSIGN_OR_RETURN(ObjectValue object, reader.readObject(name));
-  return plainValueOf(object.graph(), object.root());
+  Result<PlainValue> value = plainValueOf(object.graph(), object.root(), &object.archive);
+  if (!value.isOk())
+    return reader.withPlace(value.status(), *reader.findObject(name));
+  return value;
 }
 
 Result<PlainEntries> readDictionary(const CheckpointReader &reader, const std::string &name) {
-  Result<PlainValue> value = readPlainObject(reader, name);
-  if (!value.isOk())
-    return Status(value.status()).withContext(fmt::format("'{}' in '{}'", name, reader.folder()));
-  const auto *entries = value->as<PlainEntries>();
+  ASSIGN_OR_RETURN(PlainValue value, readPlainObject(reader, name));
+  const auto *entries = value.as<PlainEntries>();
   if (entries == nullptr)
     return makeStatus(report::CheckpointDamaged, "'{}' in '{}' is {}, not a dictionary", name,
-                      reader.folder(), textOf(*value));
+                      reader.folder(), textOf(value));
   return *entries;
 }
 
@@ -75,7 +76,7 @@ Result<std::optional<PlainValue>> readGroupField(const CheckpointReader &reader,
   if (field.value)
     return field.value;
   ASSIGN_OR_RETURN(ObjectValue object, reader.readObject(field.key));
-  Result<PlainValue> value = plainValueOf(object.graph(), object.root());
+  Result<PlainValue> value = plainValueOf(object.graph(), object.root(), &object.archive);
   return value.isOk() ? std::optional(std::move(*value)) : std::nullopt;
 }
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <set>
 
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/PickleWriter.h"
+#include "runtime/checkpoint/TensorRecord.h"
 #include "runtime/checkpoint/TorchArchive.h"
 
 namespace shardc::checkpoint {
@@ -84,7 +86,8 @@ struct Adder {
 
 class Converter {
 public:
-  explicit Converter(const PyGraph &graph) : graph_(graph) {}
+  Converter(const PyGraph &graph, const ArchiveReader *archive)
+      : graph_(graph), archive_(archive) {}
 
   Result<PlainValue> convert(PyId id) {
     if (++count_ > kValuesMax || ++depth_ > kValueDepthMax)
@@ -99,10 +102,12 @@ public:
 private:
   Result<PlainValue> convertKind(PyId id);
   Result<PlainValue> convertObject(PyId id);
+  Result<PlainValue> convertTensor(PyId id) const;
   Result<PlainItems> convertItems(std::span<const PyId> ids);
   Result<PlainEntries> convertEntries(PyId dict);
 
   const PyGraph &graph_;
+  const ArchiveReader *archive_;
   size_t count_ = 0;
   int depth_ = 0;
 };
@@ -128,6 +133,26 @@ Result<PlainEntries> Converter::convertEntries(PyId dict) {
   return entries;
 }
 
+/// Integers and truth values stay what they are; all other numbers are floats in Python too.
+Result<PlainValue> Converter::convertTensor(PyId id) const {
+  ASSIGN_OR_RETURN(TensorView view, tensorOf(*archive_, graph_, id));
+  RETURN_IF_ERROR(archive_->verify(*view.entry));
+  if (elementCount(view.shape) == 1 && view.type == Element::Bool)
+    return PlainValue(*view.origin() != 0);
+  if (elementCount(view.shape) == 1 && view.type == Element::I64) {
+    int64_t number = 0;
+    std::memcpy(&number, view.origin(), sizeof number);
+    return PlainValue(number);
+  }
+  if (elementCount(view.shape) != 1 || !isConvertible(view.type, Element::F64))
+    return makeStatus(report::CheckpointDamaged,
+                      "a tensor of type {} and shape {}, which is not a plain value",
+                      torchName(view.type), shapeText(view.shape));
+  double number = 0;
+  convertElements(view.type, view.origin(), Element::F64, reinterpret_cast<uint8_t *>(&number), 1);
+  return PlainValue(number);
+}
+
 Result<PlainValue> Converter::convertObject(PyId id) {
   const PyObject &object = graph_.object(id);
   if (graph_.isObjectOf(id, "argparse", "Namespace") ||
@@ -141,6 +166,8 @@ Result<PlainValue> Converter::convertObject(PyId id) {
     return convert(graph_.items(object.args)[0]);
   if (std::optional<std::string> bytes = graph_.asBytes(id))
     return PlainValue(std::move(*bytes));
+  if (archive_ != nullptr && isTensor(graph_, id))
+    return convertTensor(id);
   std::string name = "a storage";
   if (object.callable != kNoPy)
     name = fmt::format("{}.{}", graph_.global(object.callable).module,
@@ -253,8 +280,8 @@ PyId addToGraph(PyGraph &graph, const PlainValue &value) {
   return std::visit(Adder{graph}, value.value);
 }
 
-Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id) {
-  return Converter(graph).convert(id);
+Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id, const ArchiveReader *archive) {
+  return Converter(graph, archive).convert(id);
 }
 
 PlainEntries plainArguments(const PyGraph &graph, PyId id) {
@@ -300,6 +327,20 @@ BytesItem objectItem(ItemPath path, const PlainValue &value) {
   Result<BytesItem> item = objectItem(std::move(path), graph, root);
   SHARDC_CHECK(item.isOk(), "a plain value always has a pickle: {}", item.status().message());
   return std::move(*item);
+}
+
+BytesItem tensorItem(ItemPath path, float number) {
+  constexpr int64_t kOne[] = {1};
+  PyGraph graph;
+  Result<std::string> pickle =
+      writePickle(graph, addTensorToGraph(graph, Element::F32, kOne, /*key=*/"0"));
+  SHARDC_CHECK(pickle.isOk(), "a tensor has a pickle: {}", pickle.status().message());
+  const ArchiveEntry storages[] = {
+      {"data/0", {reinterpret_cast<const uint8_t *>(&number), sizeof number}}};
+  Result<std::string> record = objectRecord(*pickle, storages);
+  SHARDC_CHECK(record.isOk(), "memory takes every byte: {}", record.status().message());
+  std::string name = nameOfPath(path);
+  return {std::move(name), std::move(*record), std::move(path)};
 }
 
 } // namespace shardc::checkpoint

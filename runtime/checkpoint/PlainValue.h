@@ -64,8 +64,9 @@ const PlainValue *findEntry(const PlainEntries &entries, std::string_view key);
 /// The value's nodes in a graph.
 PyId addToGraph(PyGraph &graph, const PlainValue &value);
 /// The value behind a node; InvalidInput where it holds anything else than plain values, or too
-/// many.
-Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id);
+/// many. A tensor of one number is that number where the graph's `archive` is given.
+Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id,
+                                const ArchiveReader *archive = nullptr);
 /// The entries of an `argparse.Namespace` whose values are plain. Megatron's arguments hold members
 /// of its enumerations too, which are left out; none at all for any other node.
 PlainEntries plainArguments(const PyGraph &graph, PyId id);
@@ -74,6 +75,8 @@ std::string textOf(const PlainValue &value);
 
 /// An item of a checkpoint that holds the value.
 BytesItem objectItem(ItemPath path, const PlainValue &value);
+/// The same for a number in a tensor of fp32 and shape [1].
+BytesItem tensorItem(ItemPath path, float number);
 /// An item of a checkpoint that holds any graph; InvalidInput where it has no pickle. Tensors in it
 /// take their storages from `archive`, which the graph was read from.
 Result<BytesItem> objectItem(ItemPath path, const PyGraph &graph, PyId root,

@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char *kFlops = "num_floating_point_operations_so_far";
 constexpr const char *kScheduler = "opt_param_scheduler";
+constexpr std::string_view kScaleField = "scale"; ///< a tensor, where other fields are numbers
 constexpr size_t kTensorsMax = 1'000'000;
 
 void setEntry(PlainEntries &entries, std::string_view key, PlainValue value) {
@@ -113,8 +114,12 @@ std::vector<BytesItem> runStateItems(const RunState &state) {
   items.push_back(objectItem({"iteration"}, state.iteration));
   for (const auto &[field, value] : state.scheduler)
     items.push_back(objectItem({kScheduler, field}, value));
-  for (const auto &[field, value] : state.gradScaler)
-    items.push_back(objectItem({"optimizer", "grad_scaler", field}, value));
+  for (const auto &[field, value] : state.gradScaler) {
+    ItemPath path = {"optimizer", "grad_scaler", field};
+    bool isTensor = field == kScaleField && value.number();
+    items.push_back(isTensor ? tensorItem(path, static_cast<float>(*value.number()))
+                             : objectItem(path, value));
+  }
   items.push_back(objectItem({kFlops}, wholeNumber(state.floatingPointOperations)));
   return items;
 }
@@ -127,6 +132,34 @@ Status takeCounters(RunState &state, std::string_view folder) {
   }
   return Status::ok();
 }
+
+namespace {
+
+constexpr std::string_view kScaler = "optimizer.grad_scaler.";
+
+/// What the loss scaler keeps, which Megatron has in tensors and numbers: torch saves a tensor as
+/// one, or in an object.
+Status takeScaler(const CheckpointReader &reader, RunState &state) {
+  for (const ObjectMeta &object : reader.metadata().objects)
+    if (object.name.starts_with(kScaler)) {
+      ASSIGN_OR_RETURN(PlainValue value, readPlainObject(reader, object.name));
+      state.gradScaler.emplace_back(object.name.substr(kScaler.size()), std::move(value));
+    }
+  for (const TensorMeta &tensor : reader.metadata().tensors) {
+    if (!tensor.name.starts_with(kScaler))
+      continue;
+    if (elementCount(tensor.shape) != 1)
+      return makeStatus(report::CheckpointDamaged,
+                        "'{}' in checkpoint '{}' has the shape {}; one number is needed",
+                        tensor.name, reader.folder(), shapeText(tensor.shape));
+    double number = 0;
+    RETURN_IF_ERROR(reader.read(tensor.name, Box::whole(tensor.shape), Element::F64, &number));
+    state.gradScaler.emplace_back(tensor.name.substr(kScaler.size()), number);
+  }
+  return Status::ok();
+}
+
+} // namespace
 
 Result<RunState> readRunState(const CheckpointReader &reader) {
   RunState state;
@@ -146,19 +179,15 @@ Result<RunState> readRunState(const CheckpointReader &reader) {
   }
   RETURN_IF_ERROR(takeCounters(state, reader.folder()));
   std::string prefix = std::string(kScheduler) + ".";
-  constexpr std::string_view kScaler = "optimizer.grad_scaler.";
+  RETURN_IF_ERROR(takeScaler(reader, state));
   for (const ObjectMeta &object : reader.metadata().objects) {
     if (object.name == kScheduler) { // one object up to torch 2.3
       ASSIGN_OR_RETURN(state.scheduler, readDictionary(reader, object.name));
     }
-    bool isScaler = object.name.starts_with(kScaler);
-    if (!isScaler && !object.name.starts_with(prefix))
+    if (!object.name.starts_with(prefix))
       continue;
     ASSIGN_OR_RETURN(PlainValue value, readPlainObject(reader, object.name));
-    if (isScaler)
-      state.gradScaler.emplace_back(object.name.substr(kScaler.size()), std::move(value));
-    else
-      state.scheduler.emplace_back(object.name.substr(prefix.size()), std::move(value));
+    state.scheduler.emplace_back(object.name.substr(prefix.size()), std::move(value));
   }
   if (reader.findObject(kFlops) != nullptr) {
     ASSIGN_OR_RETURN(PlainValue flops, readPlainObject(reader, kFlops));

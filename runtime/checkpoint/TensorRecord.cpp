@@ -149,6 +149,12 @@ Result<TensorView> tensorOf(const ArchiveReader &archive, const PyGraph &graph, 
   return rebuild(archive, graph, graph.items(graph.object(id).args), isV3);
 }
 
+bool isTensor(const PyGraph &graph, PyId id) {
+  return graph.isObjectOf(id, "torch._utils", "_rebuild_tensor_v2") ||
+         graph.isObjectOf(id, "torch._utils", "_rebuild_tensor_v3") ||
+         graph.isObjectOf(id, "torch._utils", "_rebuild_parameter");
+}
+
 Result<TensorView> readTensorRecord(const ArchiveReader &archive) {
   const ArchiveEntry *pickle = archive.find("data.pkl");
   ASSIGN_OR_RETURN(Pickle read, readPickle(pickle->data, PickleContext::TensorRecord));

@@ -29,6 +29,9 @@ struct TensorView {
 /// The tensor that an archive's `data.pkl` is; InvalidInput if it is anything else.
 Result<TensorView> readTensorRecord(const ArchiveReader &archive);
 
+/// Whether a value of a pickle is a tensor, or a parameter, which is one.
+bool isTensor(const PyGraph &graph, PyId id);
+
 /// The tensor that value `id` of an archive's pickle is, for archives with several tensors.
 Result<TensorView> tensorOf(const ArchiveReader &archive, const PyGraph &graph, PyId id);
 

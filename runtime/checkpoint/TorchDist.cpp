@@ -108,6 +108,7 @@ struct TorchDistCheckpoint::State {
   Status splitExperts(std::string_view name, StoredPart part, const StoredParam &box);
   Status indexObjects();
   Status loadCommon();
+  std::string commonPlace() const;
   Status flatten(PyId value, ItemPath &path);
   void collectGroups(PyId optimizer, std::vector<std::map<std::string, PyId>> &groups) const;
 };
@@ -218,6 +219,11 @@ Status TorchDistCheckpoint::State::indexObjects() {
   return Status::ok();
 }
 
+std::string TorchDistCheckpoint::State::commonPlace() const {
+  return commonFile ? fmt::format("'{}'", commonFile->path())
+                    : fmt::format("'{}' in '{}'", kCommonKey, reader.folder());
+}
+
 /// The path of a leaf takes dictionaries' keys and lists' indices.
 Status TorchDistCheckpoint::State::flatten(PyId value, ItemPath &path) {
   const PyGraph &graph = common->graph();
@@ -230,10 +236,10 @@ Status TorchDistCheckpoint::State::flatten(PyId value, ItemPath &path) {
     leaves.push_back({path, value});
     return leaves.size() <= kLeavesMax
                ? Status::ok()
-               : notSupported("the common state has more than {} values", kLeavesMax);
+               : notSupported("{} has more than {} values", commonPlace(), kLeavesMax);
   }
   if (path.size() > kStateDepthMax)
-    return notSupported("the common state is nested more than {} deep", kStateDepthMax);
+    return notSupported("{} is nested more than {} deep", commonPlace(), kStateDepthMax);
   std::span<const PyId> items = graph.items(value);
   for (size_t i = 0; i < items.size(); i += isDict ? 2 : 1) {
     if (isList) {
@@ -242,7 +248,7 @@ Status TorchDistCheckpoint::State::flatten(PyId value, ItemPath &path) {
       std::optional<std::string_view> text = graph.asText(items[i]);
       Result<PlainValue> key = plainValueOf(graph, items[i]);
       if (!text && !key.isOk())
-        return notSupported("the common state has a key that is {}", key.status().message());
+        return Status(key.status()).withContext(fmt::format("a key in {}", commonPlace()));
       path.emplace_back(text ? std::string(*text) : textOf(*key));
     }
     RETURN_IF_ERROR(flatten(items[isDict ? i + 1 : i], path));
@@ -274,7 +280,7 @@ Status TorchDistCheckpoint::State::loadCommon() {
   if (!isFile && graph.is(commonRoot, PyKind::List) && graph.items(commonRoot).size() == 1)
     commonRoot = graph.items(commonRoot)[0];
   if (!graph.is(commonRoot, PyKind::Dict))
-    return notSupported("the common state of '{}' is not a dictionary", reader.folder());
+    return notSupported("{} is not a dictionary", commonPlace());
   ItemPath at;
   return flatten(commonRoot, at);
 }
@@ -341,8 +347,8 @@ const std::vector<const ObjectMeta *> &TorchDistCheckpoint::otherObjects() const
   return state_->otherObjects;
 }
 const std::vector<CommonLeaf> &TorchDistCheckpoint::common() const { return state_->leaves; }
-const Pickle &TorchDistCheckpoint::commonPickle() const { return state_->common->pickle; }
-const ArchiveReader &TorchDistCheckpoint::commonArchive() const { return state_->common->archive; }
+const ObjectValue &TorchDistCheckpoint::commonObject() const { return *state_->common; }
+std::string TorchDistCheckpoint::commonPlace() const { return state_->commonPlace(); }
 
 std::vector<std::map<std::string, PyId>> TorchDistCheckpoint::paramGroups() const {
   std::vector<std::map<std::string, PyId>> groups;

@@ -55,8 +55,11 @@ public:
   /// the archive that they live in. Empty where the checkpoint has none, or one of nothing.
   const std::vector<CommonLeaf> &common() const;
   const PyGraph &commonGraph() const { return commonPickle().graph; }
-  const Pickle &commonPickle() const;
-  const ArchiveReader &commonArchive() const;
+  const ObjectValue &commonObject() const;
+  const Pickle &commonPickle() const { return commonObject().pickle; }
+  const ArchiveReader &commonArchive() const { return commonObject().archive; }
+  /// Where it lies, for messages: the file, or the item and the folder.
+  std::string commonPlace() const;
   /// Optimizer groups in the order of the group map: settings by field.
   std::vector<std::map<std::string, PyId>> paramGroups() const;
 

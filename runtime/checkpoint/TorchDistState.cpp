@@ -44,15 +44,9 @@ bool isOfScaler(const ItemPath &path) {
          std::get_if<std::string>(&path.back()) != nullptr;
 }
 
-/// A tensor of one number in the common state; None for anything else.
-PlainValue scalarOf(const TorchDistCheckpoint &checkpoint, PyId value) {
-  Result<TensorView> view = tensorOf(checkpoint.commonArchive(), checkpoint.commonGraph(), value);
-  if (!view.isOk() || elementCount(view->shape) != 1 || !isConvertible(view->type, Element::F32))
-    return {};
-  float number = 0;
-  convertElements(view->type, view->origin(), Element::F32, reinterpret_cast<uint8_t *>(&number),
-                  1);
-  return static_cast<double>(number);
+/// A value of the common state, where a tensor of one number is that number.
+Result<PlainValue> commonValue(const TorchDistCheckpoint &checkpoint, PyId value) {
+  return plainValueOf(checkpoint.commonGraph(), value, &checkpoint.commonArchive());
 }
 
 } // namespace
@@ -60,27 +54,25 @@ PlainValue scalarOf(const TorchDistCheckpoint &checkpoint, PyId value) {
 Result<std::optional<int64_t>> savedUpdates(const TorchDistCheckpoint &checkpoint,
                                             std::string_view name) {
   const std::string plain = plainName(name);
-  PlainValue found;
-  auto take = [&](PyId id) {
-    Result<PlainValue> value = plainValueOf(checkpoint.commonGraph(), id);
-    found = value.isOk() ? std::move(*value) : PlainValue("of another kind");
-  };
-  for (const CommonLeaf &leaf : checkpoint.common()) {
-    if (leaf.path == ItemPath{kUpdatesKey, plain})
-      take(leaf.value);
-    else if (!leaf.path.empty() && leaf.path.front() == PathSegment("optimizer") &&
-             leaf.path.back() == PathSegment(kCommonStep))
-      found = scalarOf(checkpoint, leaf.value);
-  }
-  if (found.as<std::monostate>() != nullptr && !checkpoint.common().empty())
+  PyId place = kNoPy;
+  for (const CommonLeaf &leaf : checkpoint.common())
+    if (leaf.path == ItemPath{kUpdatesKey, plain} ||
+        (!leaf.path.empty() && leaf.path.front() == PathSegment("optimizer") &&
+         leaf.path.back() == PathSegment(kCommonStep)))
+      place = leaf.value;
+  if (place == kNoPy && !checkpoint.common().empty())
     for (const auto &group : checkpoint.paramGroups())
       if (auto step = group.find("step"); step != group.end()) {
-        take(step->second);
+        place = step->second;
         break;
       }
-  if (found.as<std::monostate>() != nullptr)
+  if (place == kNoPy || checkpoint.commonGraph().is(place, PyKind::None))
     return std::optional<int64_t>();
-  ASSIGN_OR_RETURN(int64_t count, countOf(found, checkpoint));
+  Result<PlainValue> found = commonValue(checkpoint, place);
+  if (!found.isOk())
+    return Status(found.status())
+        .withContext(fmt::format("the optimizer's step in {}", checkpoint.commonPlace()));
+  ASSIGN_OR_RETURN(int64_t count, countOf(*found, checkpoint));
   return std::optional(count);
 }
 
@@ -90,13 +82,16 @@ Result<RunState> readRunState(const TorchDistCheckpoint &checkpoint) {
   for (const CommonLeaf &leaf : checkpoint.common()) {
     if (nameOfPath(leaf.path) == "args")
       state.args = plainArguments(checkpoint.commonGraph(), leaf.value);
-    Result<PlainValue> value = plainValueOf(checkpoint.commonGraph(), leaf.value);
-    if (isOfScaler(leaf.path))
-      state.gradScaler.emplace_back(std::get<std::string>(leaf.path.back()),
-                                    value.isOk() ? std::move(*value)
-                                                 : scalarOf(checkpoint, leaf.value));
-    else if (value.isOk()) // others are classes that mean nothing to us
+    Result<PlainValue> value = commonValue(checkpoint, leaf.value);
+    if (isOfScaler(leaf.path)) {
+      if (!value.isOk())
+        return Status(value.status())
+            .withContext(
+                fmt::format("'{}' in {}", nameOfPath(leaf.path), checkpoint.commonPlace()));
+      state.gradScaler.emplace_back(std::get<std::string>(leaf.path.back()), std::move(*value));
+    } else if (value.isOk()) { // others are classes that mean nothing to us
       takeLeaf(leaf.path, std::move(*value), state, hasIteration);
+    }
   }
   if (!hasIteration)
     return makeStatus(report::CheckpointDamaged, "checkpoint '{}' does not contain its iteration",

@@ -4,6 +4,7 @@
     run_fp16.py history CASE [--ranks N...] [--strategies S...]   PyTorch's scales, skipped steps and losses
     run_fp16.py rules CASE [--ranks N...] [--strategies S...]     hysteresis, smallest scale, gradients that travel in fp16
     run_fp16.py resume CASE FORMAT...                             a run from a checkpoint goes on to the bit
+    run_fp16.py convert CASE FORMAT...                            and from what a conversion makes of that checkpoint as from itself
 """
 
 import argparse
@@ -87,34 +88,64 @@ def check_rules(case, ranks, strategy):
     print(f"{case}, ranks {ranks}, {strategy}, gradients in fp16: {sum(skipped)} of {len(rows)} steps skipped", flush=True)
 
 
+def settings_of(format_):
+    return [*STRATEGIES[SAVES[format_]], f"checkpoint.ckpt_format={format_}", "cluster.gpus_per_node=2", "train.train_iters=40",
+            "optimizer.loss_scale_window=4", "optimizer.initial_loss_scale=16777216"]
+
+
+def run_and_save(case, format_, folder):
+    return train(case, [*settings_of(format_), f'checkpoint.save="{folder}/saved"', "checkpoint.save_interval=17"], folder)
+
+
 def check_resume(case, format_):
-    settings = STRATEGIES[SAVES[format_]]
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        settings = [*settings, f"checkpoint.ckpt_format={format_}", "cluster.gpus_per_node=2", "train.train_iters=40",
-                    "optimizer.loss_scale_window=4", "optimizer.initial_loss_scale=16777216",
-                    f'checkpoint.save="{folder}/saved"', "checkpoint.save_interval=17"]
-        rows = train(case, settings, folder)
-        again = train(case, [*settings[:-2], f'checkpoint.load="{folder}/saved"', "checkpoint.ckpt_step=17"], folder)
-    keys = ("step", "loss", "grad_norm", "lr", "loss_scale", "skipped")
-    want, got = ([[row[key] for key in keys] for row in part] for part in (rows[17:], again))
+        rows = run_and_save(case, format_, folder)
+        again = train(case, [*settings_of(format_), f'checkpoint.load="{folder}/saved"', "checkpoint.ckpt_step=17"], folder)
     expect(any(row["skipped"] for row in rows[:17]) and any(row["skipped"] for row in rows[17:]), "no step is skipped on both sides")
+    check_rest(case, format_, rows[17:], again)
+
+
+CONVERSIONS = {"torch_dist": ("fsdp_dtensor", "torch-dist-to-fsdp-dtensor", ["--swiglu"]),
+               "fsdp_dtensor": ("torch_dist", "fsdp-dtensor-to-torch-dist", [])}
+
+
+def check_convert(case, format_):
+    """The converted checkpoint, and that one on other ranks, which differs in no value. The strategies do not overflow alike, so
+    both runs are of the other format's."""
+    target, conversion, options = CONVERSIONS[format_]
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        run_and_save(case, format_, folder)
+        call("shardc", "ckpt", "convert", conversion, folder / "saved/iter_0000017", folder / "converted", *options)
+        call("shardc", "ckpt", "reshard", folder / "converted", folder / "cut", "--ranks=3")
+        call("shardc", "ckpt", "diff", folder / "converted", folder / "cut")
+        settings = settings_of(target)
+        rows = train(case, [*settings, f'checkpoint.load="{folder}/saved/iter_0000017"', "checkpoint.convert_on_load=true"], folder)
+        again = train(case, [*settings, f'checkpoint.load="{folder}/cut"'], folder)
+    check_rest(case, f"{format_} to {target}", rows, again)
+
+
+def check_rest(case, what, rows, again):
+    keys = ("step", "loss", "grad_norm", "lr", "loss_scale", "skipped")
+    want, got = ([[row[key] for key in keys] for row in part] for part in (rows, again))
+    expect(len(got) == 23, f"{what}: {len(got)} steps")
     for a, b in itertools.zip_longest(want, got):
-        expect(a == b, f"{format_}: {b} instead of {a}")
-    print(f"{case}, {format_}: {len(got)} steps after the checkpoint are the same", flush=True)
+        expect(a == b, f"{what}: {b} instead of {a}")
+    print(f"{case}, {what}: {len(got)} steps after the checkpoint are the same", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("history", "rules", "resume"))
+    parser.add_argument("what", choices=("history", "rules", "resume", "convert"))
     parser.add_argument("case")
     parser.add_argument("formats", nargs="*", choices=[*SAVES, []])
     parser.add_argument("--ranks", nargs="+", type=int, default=[1])
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=["no_shard"])
     args = parser.parse_args()
-    if args.what == "resume":
+    if args.what in ("resume", "convert"):
         for format_ in args.formats:
-            check_resume(args.case, format_)
+            (check_resume if args.what == "resume" else check_convert)(args.case, format_)
         return
     check = check_history if args.what == "history" else check_rules
     for ranks, strategy in itertools.product(args.ranks, args.strategies):

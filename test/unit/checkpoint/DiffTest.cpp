@@ -1,9 +1,12 @@
 // What differs between checkpoints, of one format and of two.
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
 
 #include "runtime/checkpoint/Diff.h"
+#include "runtime/checkpoint/PickleWriter.h"
+#include "runtime/checkpoint/TensorRecord.h"
 #include "test/unit/checkpoint/TestFiles.h"
 
 namespace shardc::checkpoint {
@@ -96,6 +99,65 @@ TEST(Diff, TypesThatConvertAreComparedByValue) {
   ASSERT_EQ(diff.tensors.size(), 1u);
   EXPECT_EQ(diff.tensors[0].what, "float32 and bfloat16");
   EXPECT_EQ(diff.tensors[0].maxAbs, 0);
+}
+
+/// An object that no plain value is: a call of a class, with a tensor, a list and itself inside.
+BytesItem opaqueItem(float number, int64_t last, bool isSwapped) {
+  PyGraph graph;
+  const int64_t one[] = {1};
+  PyId tensor = addTensorToGraph(graph, Element::F32, one, "0");
+  PyId list = graph.list(std::vector<PyId>{graph.makeInteger(1), graph.makeInteger(last)});
+  std::vector<PyId> pairs = {graph.str("scale"), tensor, graph.str("list"), list};
+  if (isSwapped)
+    std::rotate(pairs.begin(), pairs.begin() + 2, pairs.end());
+  PyId dict = graph.dict(pairs);
+  graph.mutableItems(list).push_back(dict); // a cycle
+  PyId root = graph.call("some.module", "Thing", {dict, graph.str("same")});
+  Result<std::string> pickle = writePickle(graph, root);
+  EXPECT_TRUE(pickle.isOk()) << pickle.status().message();
+  const ArchiveEntry storages[] = {
+      {"data/0", {reinterpret_cast<const uint8_t *>(&number), sizeof number}}};
+  Result<std::string> record = objectRecord(*pickle, storages);
+  EXPECT_TRUE(record.isOk()) << record.status().message();
+  return {"thing", *record, {"thing"}};
+}
+
+std::string savedThing(const TempFolder &folder, const std::string &name, const BytesItem &item) {
+  EXPECT_OK(save({folder.path(), name}, 0, 1, {}, {&item, 1}));
+  return folder / name;
+}
+
+TEST(Diff, ObjectsAreComparedByValueNotByBytes) {
+  TempFolder folder;
+  std::string a = savedThing(folder, "a", opaqueItem(1, 2, false)),
+              b = savedThing(folder, "b", opaqueItem(1, 2, true));
+  ASSERT_NE(opaqueItem(1, 2, false).record, opaqueItem(1, 2, true).record);
+  CheckpointDiff diff = diffOf(a, b);
+  EXPECT_TRUE(diff.isEmpty());
+  EXPECT_EQ(diff.sameObjects, 1);
+}
+
+TEST(Diff, DifferencesInsideObjectsAreNamedByPath) {
+  TempFolder folder;
+  std::string a = savedThing(folder, "a", opaqueItem(1, 2, false));
+  CheckpointDiff diff = diffOf(a, savedThing(folder, "b", opaqueItem(1.5f, 3, true)));
+  ASSERT_EQ(diff.objects.size(), 2u);
+  EXPECT_EQ(diff.objects[0].name, "thing.0.list.1");
+  EXPECT_EQ(diff.objects[0].a + " " + diff.objects[0].b, "2 3");
+  EXPECT_EQ(diff.objects[1].name, "thing.0.scale");
+  EXPECT_EQ(diff.objects[1].a + " " + diff.objects[1].b, "1 1.5");
+  EXPECT_EQ(diff.sameObjects, 0);
+}
+
+TEST(Diff, MissingEntriesOfObjectsAreNamed) {
+  TempFolder folder;
+  const BytesItem a = objectItem({"o"}, PlainEntries{{"x", 1}, {"y", PlainItems{1, 2}}}),
+                  b = objectItem({"o"}, PlainEntries{{"y", PlainItems{1}}, {"x", 1.0}});
+  CheckpointDiff diff = diffOf(savedThing(folder, "a", a), savedThing(folder, "b", b));
+  ASSERT_EQ(diff.objects.size(), 2u);
+  EXPECT_EQ(diff.objects[0].name + diff.objects[0].b, "o.x1"); // an integer and a float
+  EXPECT_EQ(diff.objects[1].name + " " + diff.objects[1].a + " " + diff.objects[1].b,
+            "o.y.1 2 nothing");
 }
 
 TEST(Diff, FormatsWithoutParametersCannotBeCompared) {

@@ -369,6 +369,66 @@ TEST(RunState, ComesBack) {
   EXPECT_EQ(textOf(read->args[1].second), "torch.bfloat16");
 }
 
+/// A checkpoint of a run in fp16 whose scale is in one of the forms in which programs save it.
+RunState runWithScale(const TempFolder &folder, const std::string &name,
+                      std::vector<TensorSlice> slices, std::vector<BytesItem> scale) {
+  scale.push_back(objectItem({"iteration"}, 5));
+  scale.push_back(objectItem({"optimizer", "grad_scaler", "growth_tracker"}, 7));
+  EXPECT_OK(save({folder.path(), name}, 0, 1, slices, scale));
+  Result<CheckpointReader> reader = CheckpointReader::open(folder / name);
+  EXPECT_TRUE(reader.isOk()) << reader.status().message();
+  Result<RunState> state = readRunState(*reader);
+  EXPECT_TRUE(state.isOk()) << state.status().message();
+  return state.isOk() ? *state : RunState();
+}
+
+TEST(RunState, TheLossScaleIsReadInEveryForm) {
+  TempFolder folder;
+  const ItemPath path = {"optimizer", "grad_scaler", "scale"};
+  float scale = 4096;
+  const RunState states[] = {
+      runWithScale(folder, "number", {}, {objectItem(path, 4096.0)}),
+      runWithScale(folder, "object", {}, {tensorItem(path, scale)}),
+      runWithScale(folder, "tensor", {{nameOfPath(path), Element::F32, {1}, {{0}, {1}}, &scale}},
+                   {})};
+  for (const RunState &state : states) {
+    const PlainValue *read = findEntry(state.gradScaler, "scale");
+    ASSERT_NE(read, nullptr);
+    EXPECT_EQ(read->number(), 4096);
+    EXPECT_EQ(findEntry(state.gradScaler, "growth_tracker")->wholeNumber(), 7);
+  }
+  // What is written is what Megatron's loader takes, which has the scale in a tensor.
+  RunState state = states[0];
+  for (const BytesItem &item : runStateItems(state))
+    if (item.name == nameOfPath(path)) {
+      EXPECT_EQ(item.record, tensorItem(path, scale).record);
+    }
+}
+
+TEST(RunState, WhatIsNotPlainIsNamedWithFileAndItem) {
+  TempFolder folder;
+  PyGraph graph;
+  Result<BytesItem> thing =
+      objectItem({"opt_param_scheduler", "max_lr"}, graph, graph.call("some.module", "Thing", {}));
+  ASSERT_TRUE(thing.isOk()) << thing.status().message();
+  std::vector<BytesItem> items = {objectItem({"iteration"}, 5), *thing};
+  ASSERT_OK(save({folder.path(), "c"}, 0, 1, {}, items));
+  Result<CheckpointReader> reader = CheckpointReader::open(folder / "c");
+  ASSERT_TRUE(reader.isOk()) << reader.status().message();
+  Status status = readRunState(*reader).status();
+  EXPECT_FAILS(Status(status),
+               "'opt_param_scheduler.max_lr' in '" + folder.path() + "/c/__0_0.distcp' at byte ");
+  EXPECT_FAILS(Status(status), "an object of 'some.module.Thing', which is not a plain value");
+  std::vector<float> values = {1, 2};
+  TensorSlice slice{"optimizer.grad_scaler.scale", Element::F32, {2}, {{0}, {2}}, values.data()};
+  ASSERT_OK(save({folder.path(), "d"}, 0, 1, {&slice, 1}, {items.data(), 1}));
+  Result<CheckpointReader> second = CheckpointReader::open(folder / "d");
+  ASSERT_TRUE(second.isOk()) << second.status().message();
+  EXPECT_FAILS(readRunState(*second).status(), "'optimizer.grad_scaler.scale' in checkpoint '" +
+                                                   folder.path() +
+                                                   "/d' has the shape [2]; one number is needed");
+}
+
 TEST(RunState, TrainStateIsADictOfScalars) {
   RunState state;
   state.iteration = 7;
