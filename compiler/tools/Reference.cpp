@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/basic/Numbers.h"
 #include "compiler/config/Options.h"
 #include "compiler/diag/Diag.h"
 #include "compiler/passes/Pipeline.h"
@@ -96,6 +97,10 @@ std::string attrRow(plan::AttrKey key, std::string_view doc) {
   std::string takes = attrTypeText(info.type);
   if (info.type == plan::AttrInfo::Enum)
     takes += fmt::format(" {}", cell(info.enumerators));
+  if (info.most < INT64_MAX && info.type == plan::AttrInfo::Int)
+    takes += fmt::format(", {} to {}", formatNumber(info.least), formatNumber(info.most));
+  else if (info.least > INT64_MIN && info.type == plan::AttrInfo::Int)
+    takes += fmt::format(", {} or more", info.least);
   return fmt::format("| `{}` | {} | {} |\n", info.name, takes, cell(doc));
 }
 
@@ -235,7 +240,7 @@ std::string opReference() {
   out += "\n## Attributes\n\nGenerated from `runtime/base/Attrs.def`. An attribute at its default "
          "is not printed.\n\n| attribute | takes | meaning |\n|---|---|---|\n";
 #define ATTR_BOOL(field, default_, doc) out += attrRow(plan::AttrKey::field, doc);
-#define ATTR_INT(field, default_, doc) out += attrRow(plan::AttrKey::field, doc);
+#define ATTR_INT(field, default_, least, most, doc) out += attrRow(plan::AttrKey::field, doc);
 #define ATTR_FLOAT(field, default_, doc) out += attrRow(plan::AttrKey::field, doc);
 #include "runtime/base/Attrs.def"
   return out;

@@ -31,7 +31,7 @@ struct Tensor {
 /// Attributes by name; see Attrs.def for meaning and defaults.
 struct Attrs {
 #define ATTR_BOOL(field, default_, doc) bool field = default_;
-#define ATTR_INT(field, default_, doc) int64_t field = default_;
+#define ATTR_INT(field, default_, least, most, doc) int64_t field = default_;
 #define ATTR_FLOAT(field, default_, doc) double field = default_;
 #include "runtime/base/Attrs.def"
 };

@@ -13,7 +13,7 @@ void setAttr(kernels::Attrs &attrs, const plan::Attr &attr) {
   case AttrKey::field:                                                                             \
     attrs.field = attr.i != 0;                                                                     \
     break;
-#define ATTR_INT(field, default_, doc)                                                             \
+#define ATTR_INT(field, default_, least, most, doc)                                                \
   case AttrKey::field:                                                                             \
     attrs.field = attr.i;                                                                          \
     break;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/Status.h"
+#include "runtime/plan/Limits.h"
 
 namespace shardc::plan {
 namespace {
@@ -75,11 +76,17 @@ void eraseAttr(Op &op, AttrKey key) {
   std::erase_if(op.attrs, [key](const Attr &attr) { return attr.key == key; });
 }
 
+/// Limits of whole numbers in Attrs.def.
+constexpr int64_t kLeast = INT64_MIN, kMost = INT64_MAX, kElements = limits::kElementsMax,
+                  kExtent = limits::kExtentMax, kChannels = int64_t{1} << 30,
+                  kRanks = limits::kWorldSizeMax;
+
 } // namespace
 
 constexpr std::array<AttrInfo, kAttrCount> kAttrInfos = {{
 #define ATTR_BOOL(field, default_, doc) {#field, AttrInfo::Bool, "", default_ ? 1.0 : 0.0},
-#define ATTR_INT(field, default_, doc) {#field, AttrInfo::Int, "", static_cast<double>(default_)},
+#define ATTR_INT(field, default_, least, most, doc)                                                \
+  {#field, AttrInfo::Int, "", static_cast<double>(default_), least, most},
 #define ATTR_FLOAT(field, default_, doc) {#field, AttrInfo::Float, "", default_},
 #define ATTR_ENUM(field, default_, names, doc)                                                     \
   {#field, AttrInfo::Enum, names, static_cast<double>(default_)},

@@ -50,7 +50,7 @@ enum class Phase : uint8_t {
 
 enum class AttrKey : uint8_t {
 #define ATTR_BOOL(field, default_, doc) field,
-#define ATTR_INT(field, default_, doc) field,
+#define ATTR_INT(field, default_, least, most, doc) field,
 #define ATTR_FLOAT(field, default_, doc) field,
 #include "runtime/base/Attrs.def"
 };
@@ -186,11 +186,12 @@ struct AttrInfo {
   enum Type : uint8_t { Bool, Int, Float, Enum } type;
   std::string_view enumerators; ///< "a|b|c" for Enum
   double defaultValue;
+  int64_t least = 0, most = 0; ///< for Int: what compiler and verifier let pass
 };
 std::optional<AttrKey> parseAttrKey(std::string_view name);
 inline constexpr int kAttrCount = 0
 #define ATTR_BOOL(field, default_, doc) +1
-#define ATTR_INT(field, default_, doc) +1
+#define ATTR_INT(field, default_, least, most, doc) +1
 #define ATTR_FLOAT(field, default_, doc) +1
 #include "runtime/base/Attrs.def"
     ;

@@ -233,6 +233,9 @@ private:
       if (info.type == AttrInfo::Float && !(attrs[a].f - attrs[a].f == 0))
         scope_.add(Rule::Attribute, i, "attribute '{}' is {}, which is not finite", info.name,
                    attrs[a].f);
+      if (info.type == AttrInfo::Int && (attrs[a].i < info.least || attrs[a].i > info.most))
+        scope_.add(Rule::Attribute, i, "attribute '{}' is {}; it takes {} to {}", info.name,
+                   attrs[a].i, info.least, info.most);
       if (info.type == AttrInfo::Bool && attrs[a].i != 0 && attrs[a].i != 1)
         scope_.add(Rule::Attribute, i, "attribute '{}' is {}; it takes true or false", info.name,
                    attrs[a].i);

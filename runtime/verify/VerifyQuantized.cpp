@@ -275,7 +275,6 @@ void ShapeCheck::checkAmaxUpdate() {
   needVector(seen, DType::F32, cols(history), "magnitudes of f32[n]");
   needState(in(2));
   need(out(0) == history && out(1) == seen && out(2) == seen, "results of the same types");
-  need(op_.getInt(Key::interval) >= 1, "an interval of 1 or more");
 }
 
 void ShapeCheck::checkAmaxShard() {

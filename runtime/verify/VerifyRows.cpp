@@ -363,8 +363,11 @@ private:
       return LayoutTable::kNone;
     int64_t elements = segment_->values[op.operands[0]].type.numel();
     int64_t rows = countOf(whole.of(0));
-    auto rowsIn = [&](int64_t numel) {
-      return numel * rows % elements == 0 ? std::optional(numel * rows / elements) : std::nullopt;
+    auto rowsIn = [&](int64_t numel) -> std::optional<int64_t> {
+      int64_t product = 0;
+      if (__builtin_mul_overflow(numel, rows, &product) || product % elements != 0)
+        return std::nullopt;
+      return product / elements;
     };
     auto first = rowsIn(op.getInt(Key::offset)), step = rowsIn(coef),
          count = rowsIn(segment_->values[op.results[0]].type.numel());
@@ -445,7 +448,7 @@ private:
 
   /// What the layout has so many times, as parts for as many members or from them, if it does.
   int period(const Layout &whole, int64_t times) {
-    if (times > kMembersMax)
+    if (times > kMembersMax || !isOfParts(whole, times))
       return LayoutTable::kNone;
     Layout part = whole;
     for (size_t index = 0; index < part.rows.size(); ++index) {
@@ -465,7 +468,7 @@ private:
 
   /// Each member gives the others their parts, all of the same rows, and gets its own from them.
   int exchanged(const Layout &whole, int64_t members) {
-    if (!whole.isSame() || members > kMembersMax)
+    if (!whole.isSame() || members > kMembersMax || !isOfParts(whole, members))
       return LayoutTable::kNone;
     Layout part = {-1, {{}}};
     int64_t count = countOf(whole.rows[0]) / members;
@@ -540,6 +543,14 @@ private:
 
   bool isTooLong(const RowList &rows, int64_t times) const {
     return times > kMembersMax || rows.size() * static_cast<size_t>(times) > kRangesMax;
+  }
+
+  /// Whether its rows are so many equal parts with some rows each.
+  static bool isOfParts(const Layout &whole, int64_t parts) {
+    return std::ranges::all_of(whole.rows, [&](const RowList &rows) {
+      int64_t count = countOf(rows);
+      return count >= parts && count % parts == 0;
+    });
   }
 
   int64_t membersOf(int16_t group) const { return group < 0 ? 1 : plan_.groupSize(group); }

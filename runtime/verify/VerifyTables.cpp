@@ -446,7 +446,7 @@ void checkRolesDivideMesh(Inspection &inspection) {
                        fmt::format("roles '{}' and '{}' have ranks in common", plan.roles[j].name,
                                    plan.roles[i].name));
   }
-  if (inspection.size() == 0 && !plan.roles.empty() && ranks != plan.worldSize())
+  if (inspection.size() == 0 && ranks != plan.worldSize())
     add(inspection, Rule::Role, "the roles cover {} of the mesh's {} ranks", ranks,
         plan.worldSize());
 }

@@ -29,7 +29,7 @@ void setAttr(Attrs &attrs, const std::string &name, double value) {
 #define ATTR_BOOL(field, default_, doc)                                                            \
   if (name == #field)                                                                              \
     return void(attrs.field = value != 0);
-#define ATTR_INT(field, default_, doc)                                                             \
+#define ATTR_INT(field, default_, least, most, doc)                                                \
   if (name == #field)                                                                              \
     return void(attrs.field = static_cast<int64_t>(value));
 #define ATTR_FLOAT(field, default_, doc)                                                           \

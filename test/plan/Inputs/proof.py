@@ -3,6 +3,7 @@
 
     proof.py plans DIR      writes the plans
     proof.py mutations      verifier and oracle agree on every mutation of every plan (500 each in full)
+    proof.py attributes     the verifier takes any value of any attribute of every op of every plan (every tenth plan, in full all)
     proof.py schedules      24 of the plans lose no bit in random schedules (1,000 each in full)
     proof.py touched        a run of each plan touches the bytes that its plan counts, and no others
     proof.py runs           accepted mutations run: losses, norms and saved state as the plan's own, and in another
@@ -203,6 +204,12 @@ def mutations(folder):
     print(run(["plan-oracle", "--mutations", count, "--orders", orders, "--seed", 7, *plans]), end="")
 
 
+def attributes(folder):
+    names = [name for name, _, _ in variants()]
+    plans = write_plans(folder, names if LONG else names[::10])
+    print(run(["plan-oracle", "--attributes", 97 if LONG else 997, *plans]), end="")
+
+
 def losses(plan, options):
     """What the run logs, without its times."""
     with tempfile.TemporaryDirectory() as folder:
@@ -380,7 +387,7 @@ def touched(folder):
 def main():
     if len(sys.argv) == 3 and sys.argv[1] == "plans":
         return print("\n".join(map(str, write_plans(pathlib.Path(sys.argv[2])))))
-    checks = {"mutations": mutations, "schedules": schedules, "touched": touched, "runs": runs}
+    checks = {"mutations": mutations, "attributes": attributes, "schedules": schedules, "touched": touched, "runs": runs}
     if len(sys.argv) != 2 or sys.argv[1] not in checks:
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as folder:

@@ -74,9 +74,9 @@ INSTANTIATE_TEST_SUITE_P(
              "gelu %own : f32[4,4]"},
             "'shift' needs a result with its operand's elements and type"},
         WrongEdit{"shiftTooFar",
-                  Rule::Shape,
+                  Rule::Attribute,
                   {"{by = -1}", "{by = -9223372036854775807}"},
-                  "'shift' moves by -9223372036854775807 positions"},
+                  "attribute 'by' is -9223372036854775807; it takes -1048576 to 1048576"},
         WrongEdit{
             "largestOfWords",
             Rule::Shape,

@@ -78,15 +78,15 @@ TEST(Pipeline, StagesMeetForAnyNumberOfMicrobatches) {
         EXPECT_TRUE(verify(small(stages, microbatches)).empty()) << stages << " " << microbatches;
 }
 
-struct Shape {
+struct PipelineShape {
   int stages, microbatches, dp;
 };
 
-class PipelineAgreement : public testing::TestWithParam<Shape> {};
+class PipelineAgreement : public testing::TestWithParam<PipelineShape> {};
 
 /// A fiftieth of them; all with SHARDC_LONG=1.
 TEST_P(PipelineAgreement, OfVerifierAndOracleOnMutations) {
-  Shape shape = GetParam();
+  PipelineShape shape = GetParam();
   int64_t count = shardc::test::isLong() ? 1000 : 20;
   oracle::Comparison comparison;
   oracle::compare(parsed(pipelinePlanText({.stages = shape.stages,
@@ -100,10 +100,12 @@ TEST_P(PipelineAgreement, OfVerifierAndOracleOnMutations) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, PipelineAgreement,
-                         testing::Values(Shape{2, 1, 1}, Shape{2, 2, 1}, Shape{2, 3, 1},
-                                         Shape{2, 4, 1}, Shape{2, 2, 2}, Shape{3, 1, 1},
-                                         Shape{3, 2, 1}, Shape{3, 3, 1}, Shape{3, 4, 1},
-                                         Shape{3, 5, 1}, Shape{1, 3, 1}),
+                         testing::Values(PipelineShape{2, 1, 1}, PipelineShape{2, 2, 1},
+                                         PipelineShape{2, 3, 1}, PipelineShape{2, 4, 1},
+                                         PipelineShape{2, 2, 2}, PipelineShape{3, 1, 1},
+                                         PipelineShape{3, 2, 1}, PipelineShape{3, 3, 1},
+                                         PipelineShape{3, 4, 1}, PipelineShape{3, 5, 1},
+                                         PipelineShape{1, 3, 1}),
                          [](const auto &info) {
                            return shardc::test::nameOf({.stages = info.param.stages,
                                                         .microbatches = info.param.microbatches,

@@ -91,9 +91,9 @@ const Case kCases[] = {
          delayed(p).values[named(delayed(p), name)].type.shape[1] = 2;
      },
      "'amax.update' needs magnitudes of f32[n]"},
-    {"noInterval", Rule::Shape,
+    {"noInterval", Rule::Attribute,
      [](Plan &p) { delayed(p).ops[3].set(AttrKey::interval, int64_t{0}); },
-     "an interval of 1 or more"},
+     "attribute 'interval' is 0; it takes 1 to"},
     {"twoFactorsOfE5m2", Rule::Shape,
      [](Plan &p) {
        for (const char *name : {"q", "t", "p"})

@@ -25,7 +25,7 @@ std::string tables(std::string_view params, std::string_view blocks = "numel 256
   return fmt::format(
       "shardc.plan 2 logical \"t\"\nmesh {{ dp = 2 ep = 2 etp = 2 tp = 2 one = 1 }}\n"
       "groups {{ dp = [dp] ep = [ep] etp = [etp] tp = [tp] one = [one] "
-      "all = [dp, ep, etp, tp] }}\nblock b {}\n{}{}",
+      "all = [dp, ep, etp, tp] }}\nblock b {}\n{}{}role all \"w\" {{ program {{ }} }}\n",
       blocks, params, rest);
 }
 

@@ -200,9 +200,12 @@ const std::vector<Case> &typeCases() {
       {"packWithoutABlock", Rule::Shape, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[10].set(AttrKey::block, int64_t{-1}); },
        "'pack' needs a result with as many elements as its parts"},
-      {"viewFarBeyondItsOperand", Rule::Shape, "fsdp",
+      {"viewFarBeyondAllOperands", Rule::Attribute, "fsdp",
        [](Plan &p) { micro(p).ops[3].set(AttrKey::offset, std::numeric_limits<int64_t>::max()); },
-       "'view' takes 64 elements from 9223372036854775807"},
+       "attribute 'offset' is 9223372036854775807; it takes 0 to 4398046511104"},
+      {"viewFarBeyondItsOperand", Rule::Shape, "fsdp",
+       [](Plan &p) { micro(p).ops[3].set(AttrKey::offset, int64_t{1} << 40); },
+       "'view' takes 64 elements from 1099511627776"},
       {"tieOfAnotherType", Rule::Tie, "fsdp",
        [](Plan &p) { micro(p).ops[12].ties[0].value = micro(p).ops[11].operands[0]; },
        "which takes over its buffer, has type"},
@@ -518,10 +521,12 @@ TEST(Verify, RuleIdsAreDistinct) {
     EXPECT_TRUE(ids.insert(ruleId(static_cast<Rule>(rule))).second);
 }
 
-TEST(Verify, EmptyPlansOfAllLevelsAreFine) {
+TEST(Verify, PlansOfAllLevelsNeedARole) {
   for (Level level : {Level::Logical, Level::Sharded, Level::Scheduled, Level::Placed}) {
     Plan plan;
     plan.level = level;
+    test::expectRefused(plan, Rule::Role, "the roles cover 0 of the mesh's 1 ranks");
+    plan.roles.push_back({.name = "all"});
     EXPECT_TRUE(verify(plan).empty());
   }
 }

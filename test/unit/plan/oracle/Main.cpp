@@ -2,7 +2,10 @@
 // DIR] PLAN...: a table of mutations by kind and verdict; status 1 if verifier and oracle disagree
 // on any. With --kind mutations are of these kinds, though a second one may be of any. With
 // --verify-only nobody but the verifier is asked. Accepted plans are written to DIR, and a list of
-// them with what was changed, accepted.tsv.
+// them with what was changed, accepted.tsv. With --attributes N the verifier is given each value of
+// the attributes that ops have, and every Nth one of those that they have not; only a crash is
+// wrong.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include "Attributes.h"
 #include "Compare.h"
 #include "runtime/base/Io.h"
 #include "runtime/plan/Parser.h"
@@ -43,11 +47,32 @@ void printTable(const plan::oracle::Comparison &comparison) {
   fmt::print("{} mutations\n", comparison.total());
 }
 
+Result<plan::Plan> readPlan(const std::string &file) {
+  Result<std::string> text = readFile(file);
+  return text.isOk() ? plan::parse(*text, file) : Result<plan::Plan>(text.status());
+}
+
+int setAttributes(const std::vector<std::string> &files, int64_t stride) {
+  plan::oracle::AttributeTally tally;
+  for (const std::string &file : files) {
+    Result<plan::Plan> read = readPlan(file);
+    if (!read.isOk()) {
+      fmt::print(stderr, "{}\n", read.status().message());
+      return 1;
+    }
+    plan::oracle::setEveryAttribute(*read, stride, tally);
+  }
+  fmt::print("{} values of attributes of {} kinds of ops, {} refused\n", tally.total(),
+             std::ranges::count_if(tally.mutants, [](int64_t n) { return n > 0; }), tally.refused);
+  return 0;
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
   plan::oracle::Mutations mutations;
   std::vector<std::string> files;
+  int64_t stride = 0;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--mutations") == 0 && i + 1 < argc)
       mutations.count = std::atoll(argv[++i]);
@@ -59,6 +84,8 @@ int main(int argc, char **argv) {
       mutations.seed = static_cast<uint64_t>(std::atoll(argv[++i]));
     else if (std::strcmp(argv[i], "--verify-only") == 0)
       mutations.asksOracle = false;
+    else if (std::strcmp(argv[i], "--attributes") == 0 && i + 1 < argc)
+      stride = std::max(std::atoll(argv[++i]), 1LL);
     else if (std::strcmp(argv[i], "--accepted") == 0 && i + 1 < argc)
       mutations.acceptedFolder = argv[++i];
     else
@@ -66,14 +93,14 @@ int main(int argc, char **argv) {
   }
   if (files.empty()) {
     fmt::print(stderr, "usage: plan-oracle [--mutations N] [--kind K]... [--orders N] [--seed S] "
-                       "[--verify-only] [--accepted DIR] PLAN...\n");
+                       "[--verify-only] [--accepted DIR] [--attributes N] PLAN...\n");
     return 2;
   }
+  if (stride > 0)
+    return setAttributes(files, stride);
   plan::oracle::Comparison comparison;
   for (const std::string &file : files) {
-    Result<std::string> text = readFile(file);
-    Result<plan::Plan> read =
-        text.isOk() ? plan::parse(*text, file) : Result<plan::Plan>(text.status());
+    Result<plan::Plan> read = readPlan(file);
     if (!read.isOk()) {
       fmt::print(stderr, "{}\n", read.status().message());
       return 1;

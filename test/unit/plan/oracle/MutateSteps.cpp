@@ -392,7 +392,7 @@ std::string StepMutator::doChangeCopies() {
       op(each).set(AttrKey::norm_replicated, int64_t{isReplicated});
     return at(i, fmt::format("norm_replicated = {}", isReplicated));
   }
-  auto copies = static_cast<int64_t>(below(6));
+  auto copies = static_cast<int64_t>(1 + below(5));
   if (copies == op(i).getInt(AttrKey::copies))
     return {};
   op(i).set(AttrKey::copies, copies);

@@ -1,0 +1,60 @@
+// The verifier on every attribute of every op, set to values that nobody means: it refuses them or
+// lets them pass, and neither crashes nor computes with what does not fit. `plan-oracle
+// --attributes` does the same with compiled plans.
+#include <gtest/gtest.h>
+
+#include "Attributes.h"
+#include "TestPlans.h"
+#include "runtime/verify/Verify.h"
+#include "test/unit/support/Long.h"
+
+namespace shardc::plan {
+namespace {
+
+/// Of the values of attributes that an op does not have: these are many, and most mean nothing to
+/// it.
+int64_t stride() { return shardc::test::isLong() ? 1 : 29; }
+
+TEST(Attributes, OfEveryOpOfEachPlanNeverCrash) {
+  oracle::AttributeTally tally;
+  for (const char *name : {"fsdp",     "zero",  "ddp",    "slots", "roles", "mesh",      "every",
+                           "exchange", "parts", "starts", "split", "feed",  "saves",     "hsdp",
+                           "hybrid",   "fsdp2", "tensor", "vocab", "ring",  "quantized", "slices"})
+    oracle::setEveryAttribute(test::parsed(test::planText(name)), stride(), tally);
+  EXPECT_GT(tally.refused, 1000);
+  EXPECT_GT(tally.total() - tally.refused, 1000) << "most attributes of most ops mean nothing";
+}
+
+TEST(Attributes, OfEveryKindOfOpNeverCrash) {
+  for (int k = 0; k < kOpCount; ++k) {
+    oracle::AttributeTally tally;
+    auto kind = static_cast<OpKind>(k);
+    oracle::setEveryAttribute(oracle::planOfOne(kind), shardc::test::isLong() ? 1 : 11, tally);
+    EXPECT_GT(tally.mutants[static_cast<size_t>(k)], 10) << opInfo(kind).name;
+  }
+}
+
+TEST(Attributes, HaveTheLimitsOfTheirRows) {
+  auto message = [](AttrKey key, int64_t value) {
+    Plan plan = test::parsed(test::planText("fsdp"));
+    Op &op = plan.roles[0].segments[0].ops[0];
+    op.attrs.clear();
+    op.set(key, value);
+    std::vector<Finding> findings = verify(plan);
+    return findings.empty() || findings[0].rule != Rule::Attribute ? "" : findings[0].message;
+  };
+  EXPECT_EQ(message(AttrKey::outer, -1), "attribute 'outer' is -1; it takes 0 to 4398046511104");
+  EXPECT_EQ(message(AttrKey::copies, 0), "attribute 'copies' is 0; it takes 1 to 1048576");
+  EXPECT_EQ(message(AttrKey::seed, INT64_MIN), "");
+}
+
+TEST(Attributes, OfATransposeWithMorePartsThanRowsNeverCrash) {
+  std::string text = test::planText("slices");
+  EXPECT_TRUE(verify(test::parsed(text)).empty());
+  Plan plan = test::parsed(test::replaced(text, "%l0.k.parts = transpose %l0.k {outer = 2",
+                                          "%l0.k.parts = transpose %l0.k {outer = 4"));
+  static_cast<void>(verify(plan));
+}
+
+} // namespace
+} // namespace shardc::plan
