@@ -135,6 +135,7 @@ int runVerify(const VerifyOptions &options) {
   if (!reader.isOk())
     return finishCkpt(reader.status());
   Findings findings;
+  findings.add(reader->checkIntegrity());
   verifyItems(*reader, options.threads, findings);
   findings.add(reader->verifyFiles());
   bool hasJson = false;

@@ -9,6 +9,7 @@
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
 #include "runtime/checkpoint/Reading.h"
+#include "runtime/checkpoint/TorchDist.h"
 
 namespace shardc::checkpoint {
 namespace fs = std::filesystem;
@@ -42,6 +43,18 @@ bool isNumbered(std::string_view key) {
     return false;
   key.remove_prefix(kState.size());
   return isNumber(key.substr(0, key.find('.')));
+}
+
+/// What of a checkpoint only torch_dist has; empty if there is nothing.
+std::string signOfTorchDist(const CheckpointReader &reader) {
+  if (reader.files().has(kCommonFile))
+    return fmt::format("the file '{}'", kCommonFile);
+  for (const ObjectMeta &object : reader.metadata().objects)
+    if (object.name.starts_with("common_state/shard_") ||
+        object.name.find("_extra_state/shard_") != std::string::npos ||
+        object.name.starts_with("rng_state/shard_"))
+      return fmt::format("the item '{}'", object.name);
+  return "";
 }
 
 /// A folder without checkpoints that is none itself, but what is left of one, or a model.
@@ -118,6 +131,11 @@ Result<CheckpointFormat> detectFormat(const std::string &folder) {
   bool isFsdp = std::ranges::any_of(reader.metadata().tensors, [](const TensorMeta &tensor) {
     return tensor.name.starts_with("model.module.") || tensor.name.starts_with("model0.module.");
   });
+  if (std::string sign = signOfTorchDist(reader); !isFsdp && !sign.empty())
+    return damaged("'{}' is torch_dist by {}, but has no '{}'; copy that file from another "
+                   "torch_dist checkpoint, or write {} into it",
+                   folder, sign, kFormatFile,
+                   R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1})");
   return isFsdp ? CheckpointFormat::FsdpDtensor : CheckpointFormat::TorchDcp;
 }
 

@@ -144,15 +144,26 @@ Result<CheckpointReader> CheckpointReader::open(const std::string &folder, Verif
   Result<UntrustedFolder> opened = UntrustedFolder::open(folder);
   if (!opened.isOk())
     return opened.status().code() == StatusCode::Io ? opened.status() : explainMissing(folder);
-  auto state = std::make_unique<State>(std::move(*opened), verify, std::move(tell));
+  auto state = std::make_unique<State>(std::move(*opened), verify, tell);
   RETURN_IF_ERROR(state->load());
-  return CheckpointReader(std::move(state));
+  CheckpointReader reader(std::move(state));
+  bool verifies = verify == Verify::Whole; // such a caller asks for itself
+  if (tell && !verifies && !reader.checkIntegrity().isOk())
+    tell(makeReport(report::ChecksumsLost, folder, kIntegrityFile));
+  return reader;
 }
 
 const std::string &CheckpointReader::folder() const { return state_->folder(); }
 const UntrustedFolder &CheckpointReader::files() const { return state_->files.folder(); }
 const Metadata &CheckpointReader::metadata() const { return state_->metadata; }
 bool CheckpointReader::hasIntegrity() const { return state_->files.hasIntegrity(); }
+
+Status CheckpointReader::checkIntegrity() const {
+  if (hasIntegrity() || !isOwnSaveId(metadata().saveId))
+    return Status::ok();
+  return damaged("'{}' has no '{}', although shardc wrote it: the checksums of its files are lost",
+                 folder(), kIntegrityFile);
+}
 
 const TensorMeta *CheckpointReader::findTensor(std::string_view name) const {
   auto found = state_->tensors.find(name);

@@ -58,6 +58,8 @@ public:
   const Metadata &metadata() const;
   /// Whether the checkpoint carries our block checksums.
   bool hasIntegrity() const;
+  /// Whether it lacks them although shardc wrote it; CheckpointDamaged then, else ok.
+  Status checkIntegrity() const;
   const TensorMeta *findTensor(std::string_view name) const;
   const ObjectMeta *findObject(std::string_view name) const;
 

@@ -6,7 +6,6 @@
 #include <unordered_map>
 
 #include "runtime/base/Io.h"
-#include "runtime/base/Philox.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/Integrity.h"
 #include "runtime/checkpoint/TensorRecord.h"
@@ -119,14 +118,6 @@ Status addEmptyTensors(const SaveTarget &target, Metadata &metadata, IntegrityTa
   RETURN_IF_ERROR(file->close());
   integrity.files[kName] = file->sums();
   return Status::ok();
-}
-
-/// An identifier in the form of a uuid, made of what was saved, so that equal saves are equal
-/// bytes.
-std::string saveIdOf(std::string_view contents) {
-  uint64_t a = hashName(contents), b = hashName(fmt::format("save {}", a));
-  return fmt::format("{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}", a >> 32, (a >> 16) & 0xffff,
-                     a & 0xfff, b >> 52, b & 0xffffffffffff);
 }
 
 Status mergeRanks(const SaveTarget &target, int worldSize, Metadata &metadata,

@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/HfDerive.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/SafeTensors.h"
+#include "runtime/checkpoint/SavedParams.h"
 
 namespace shardc::checkpoint {
 namespace fs = std::filesystem;
@@ -273,7 +274,7 @@ struct HfTarget {
   std::vector<Part> parts;
 };
 
-Status writeTarget(const FsdpCheckpoint &source, const HfTarget &target, Element type,
+Status writeTarget(const SavedParams &source, const HfTarget &target, Element type,
                    ByteSink &sink) {
   bool isVector = target.shape.size() == 1;
   int64_t rows = target.shape[0], columns = isVector ? 1 : target.shape[1];
@@ -286,7 +287,7 @@ Status writeTarget(const FsdpCheckpoint &source, const HfTarget &target, Element
       box.offset.push_back(0);
       box.shape.push_back(columns);
     }
-    return source.read(part.name, ParamPart::Weight, box, type, dst);
+    return source.read(part.name, box, type, dst);
   };
   std::vector<uint8_t> buffer;
   if (target.isTransposed) { // small models only: the whole tensor at once
@@ -344,26 +345,25 @@ void addTargets(const HfConfig &config, const HfParam &param, const Shape &shape
 }
 
 /// Parameters of the checkpoint that the model does not have.
-std::vector<std::string> withoutPlace(const FsdpCheckpoint &source,
+std::vector<std::string> withoutPlace(const SavedParams &source,
                                       const std::vector<HfParam> &params) {
   std::set<std::string> known;
   for (const HfParam &param : params)
-    known.insert(param.name);
+    known.insert({param.name, localName(param.name)});
   std::vector<std::string> names = source.names();
   std::erase_if(names, [&](const std::string &name) { return known.contains(name); });
   return names;
 }
 
 /// Collects the hub's tensors in the order in which the parameters name them.
-Status collectTargets(const FsdpCheckpoint &source, const HfConfig &config,
+Status collectTargets(const SavedParams &source, const HfConfig &config,
                       std::vector<std::string> &order, HfTargets &targets) {
   std::vector<std::string> missing;
   std::vector<HfParam> params = hfParams(config);
-  dropAbsentPredictors(params, [&](const HfParam &param) {
-    return source.shapeOf(param.name, ParamPart::Weight).has_value();
-  });
+  dropAbsentPredictors(
+      params, [&](const HfParam &param) { return source.shapeOf(param.name).has_value(); });
   for (const HfParam &param : params) {
-    std::optional<Shape> shape = source.shapeOf(param.name, ParamPart::Weight);
+    std::optional<Shape> shape = source.shapeOf(param.name);
     if (!shape && !param.isOptional)
       missing.push_back(param.name);
     if (!shape || shape->empty())
@@ -454,20 +454,8 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
 
 namespace {
 
-/// Opens what has parameters by name; says what to do about other formats.
-Result<FsdpCheckpoint> openForExport(const std::string &in, const ReportSink &tell) {
-  ASSIGN_OR_RETURN(CheckpointFormat format, detectFormat(in));
-  if (format == CheckpointFormat::TorchDist)
-    return cannotConvert(
-        "'{}' is torch_dist; 'shardc ckpt convert torch-dist-to-fsdp-dtensor IN OUT' "
-        "converts it to a checkpoint that can be exported",
-        in);
-  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in, Verify::Touched, tell));
-  return FsdpCheckpoint::open(std::move(reader));
-}
-
 /// The type in which the weights are written, and what determined it.
-Result<std::pair<Element, std::string>> exportType(const FsdpCheckpoint &source,
+Result<std::pair<Element, std::string>> exportType(const SavedParams &source,
                                                    std::optional<Element> configured,
                                                    const HfExportOptions &options) {
   if (options.weightType)
@@ -478,7 +466,7 @@ Result<std::pair<Element, std::string>> exportType(const FsdpCheckpoint &source,
   if (computed)
     return std::pair(*computed, std::string("as the run computed"));
   for (const std::string &name : source.names())
-    if (std::optional<Element> type = source.typeOf(name, ParamPart::Weight);
+    if (std::optional<Element> type = source.typeOf(name);
         type == Element::F32 || type == Element::BF16 || type == Element::F16)
       return std::pair(*type, std::string("as they are saved"));
   return std::pair(Element::F32, std::string("as no type is known"));
@@ -503,7 +491,7 @@ void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress
 
 Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
                 const HfExportOptions &options) {
-  ASSIGN_OR_RETURN(FsdpCheckpoint source, openForExport(in, options.tell));
+  ASSIGN_OR_RETURN(SavedParams source, SavedParams::open(in, options.tell));
   HfConfig config;
   if (!configFolder.empty()) {
     ASSIGN_OR_RETURN(config, readHfConfig(configFolder));

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "runtime/base/Crc32.h"
+#include "runtime/base/Philox.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/DcpMetadata.h"
 
@@ -14,6 +15,13 @@ namespace {
 
 constexpr std::string_view kHeader = "shardc-integrity 1 crc32 1048576\n";
 constexpr size_t kTrailerSize = 4 + 8 + 1; // "end " checksum newline
+
+/// The first half of an identifier is a hash; the second is that of the first.
+std::string saveIdOf(uint64_t hash) {
+  uint64_t second = hashName(fmt::format("save {}", hash));
+  return fmt::format("{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}", hash >> 32, (hash >> 16) & 0xffff,
+                     hash & 0xfff, second >> 52, second & 0xffffffffffff);
+}
 
 template <typename T> bool parseNumber(std::string_view text, T &value, int base) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
@@ -75,6 +83,20 @@ void advise(std::span<const uint8_t> map, uint64_t offset, uint64_t length, int 
 }
 
 } // namespace
+
+std::string saveIdOf(std::string_view contents) { return saveIdOf(hashName(contents)); }
+
+bool isOwnSaveId(std::string_view id) {
+  constexpr size_t kHigh = 8, kMiddle = 9, kLow = 15; // where the parts of the hash begin and end
+  uint64_t high = 0, middle = 0, low = 0;
+  if (id.size() != saveIdOf(uint64_t{0}).size() || !parseNumber(id.substr(0, kHigh), high, 16) ||
+      !parseNumber(id.substr(kMiddle, 4), middle, 16) || !parseNumber(id.substr(kLow, 3), low, 16))
+    return false;
+  for (uint64_t bits = 0; bits < 16; ++bits) // four of the hash are not in the identifier
+    if (saveIdOf(high << 32 | middle << 16 | bits << 12 | low) == id)
+      return true;
+  return false;
+}
 
 void BlockChecksums::add(const void *data, size_t size) {
   const auto *bytes = static_cast<const uint8_t *>(data);

@@ -44,6 +44,13 @@ public:
   static Result<IntegrityTable> parse(std::string_view text);
 };
 
+/// An identifier in the form of a uuid, made of what was saved, so that equal saves are equal
+/// bytes. `.metadata` has it.
+std::string saveIdOf(std::string_view contents);
+/// Whether an identifier is of that kind: then shardc has written the checkpoint, and the file of
+/// checksums with it.
+bool isOwnSaveId(std::string_view id);
+
 /// Gives back the memory that the pages of a mapped file occupy. They count as this process's, so
 /// code that streams through a large file drops them regularly.
 void dropMapped(std::span<const uint8_t> bytes);

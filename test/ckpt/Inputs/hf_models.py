@@ -156,6 +156,9 @@ def check(work, kind, config, shapes):
     expect(want.keys() == got.keys(), f"{kind}: {sorted(want.keys() ^ got.keys())[:5]} are on one side only")
     for name, value in want.items():
         expect(got[name] == value, f"{kind}: {name} differs: {got[name][:2]} and {value[:2]}")
+    call("convert", "fsdp-dtensor-to-torch-dist", work / f"{kind}.ckpt", work / f"{kind}.dist")
+    call("export", "hf", work / f"{kind}.dist", work / f"{kind}.dist-out", "--config", source)
+    expect(read_model(work / f"{kind}.dist-out") == got, f"{kind}: from torch_dist the model differs")
     for file in ("config.json", "tokenizer.json"):
         expect((out / file).read_bytes() == (source / file).read_bytes(), f"{kind}: {file} was not copied")
 

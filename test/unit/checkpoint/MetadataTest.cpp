@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/checkpoint/DcpMetadata.h"
+#include "runtime/checkpoint/Integrity.h"
 #include "runtime/checkpoint/PickleWriter.h"
 #include "test/unit/checkpoint/TestFiles.h"
 
@@ -142,6 +143,21 @@ TEST(Metadata, ManyChunksAreCheckedQuickly) {
     for (int64_t j = 0; j < 300; j += 3)
       metadata.tensors[0].chunks.push_back({{{i, j}, {1, 3}}, {"f", 0, 0}});
   EXPECT_OK(checkMetadata(metadata));
+}
+
+TEST(SaveId, OnlyOurOwnAreOurs) {
+  for (int i = 0; i < 100; ++i)
+    EXPECT_TRUE(isOwnSaveId(saveIdOf(std::to_string(i)))) << i;
+  std::string id = saveIdOf("contents");
+  EXPECT_EQ(id.size(), 36u);
+  for (size_t at : {0u, 10u, 16u, 20u, 35u}) {
+    std::string other = id;
+    other[at] = other[at] == 'a' ? 'b' : 'a';
+    EXPECT_FALSE(isOwnSaveId(other)) << other;
+  }
+  for (const char *other :
+       {"", "id", "1b4e28ba-2fa1-4d2e-883f-0016d3cca427", "zzzzzzzz-zzzz-4zzz-8zzz-zzzzzzzzzzzz"})
+    EXPECT_FALSE(isOwnSaveId(other)) << other;
 }
 
 } // namespace

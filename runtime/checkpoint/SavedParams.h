@@ -1,0 +1,38 @@
+// The weights of a checkpoint by their plain names, whichever format it has: fp32 masters where
+// there are some. For what only reads weights, such as an export.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/checkpoint/FsdpCheckpoint.h"
+#include "runtime/checkpoint/TorchDist.h"
+
+namespace shardc::checkpoint {
+
+class SavedParams {
+public:
+  /// Opens a folder of any format; its optimizer state is not looked at. `tell` as in
+  /// CheckpointReader::open.
+  static Result<SavedParams> open(const std::string &folder, ReportSink tell = nullptr);
+
+  const CheckpointReader &reader() const;
+  /// Names of all parameters, gated ones joined.
+  std::vector<std::string> names() const;
+  std::optional<Shape> shapeOf(std::string_view name) const;
+  std::optional<Element> typeOf(std::string_view name) const;
+  Status read(std::string_view name, const Box &box, Element type, void *dst) const;
+
+private:
+  using Source = std::variant<FsdpCheckpoint, TorchDistCheckpoint>;
+  explicit SavedParams(Source source) : source_(std::move(source)) {}
+  const FsdpCheckpoint *fsdp() const { return std::get_if<FsdpCheckpoint>(&source_); }
+  const TorchDistCheckpoint &dist() const { return std::get<TorchDistCheckpoint>(source_); }
+  StoredPart partOf(std::string_view name) const;
+
+  Source source_;
+};
+
+} // namespace shardc::checkpoint
