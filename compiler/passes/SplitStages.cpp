@@ -200,6 +200,15 @@ private:
     }
   }
 
+  /// The cell in which the step state is left, if the value is that: later passes find the loss
+  /// scale there, whatever losses have been added since.
+  uint32_t cellOfState(ValueId value) const {
+    if (body_.segment.values[value].purpose != plan::Purpose::Step)
+      return kNone;
+    auto out = std::ranges::find(body_.segment.outs, value, &plan::Segment::Boundary::value);
+    return out == body_.segment.outs.end() ? kNone : out->cell;
+  }
+
   /// Lets a later pass find what one of the part has made.
   void keep(SegmentWriter &writer, StagePart part, Segment &reader, StagePart by) {
     std::vector<uint8_t> isMade = writer.madeValues();
@@ -215,6 +224,10 @@ private:
       if (value >= isKnown.size() || isKnown[value] != 0 || isMade[value] == 0)
         return;
       isKnown[value] = 1;
+      if (uint32_t state = cellOfState(value); state != kNone) {
+        reader.ins.push_back({value, state});
+        return;
+      }
       uint32_t &cell = cellOf_[value];
       if (cell == kNone) {
         const plan::Value &kept = body_.segment.values[value];
