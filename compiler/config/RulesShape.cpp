@@ -62,7 +62,7 @@ std::vector<Size> sizesOfMesh(RuleContext &ctx) {
                   Opt::ModelContextParallelSize},
       kExperts = {Opt::ModelExpertModelParallelSize, Opt::ModelExpertTensorParallelSize},
       kInstances = {Opt::DdpNumDistributedOptimizerInstances},
-      kRanks = {Opt::ClusterNodes, Opt::ClusterGpusPerNode};
+      kRanks = {Opt::ClusterNodes, Opt::ClusterGpusPerNode}, kMemory = {Opt::ClusterMemory};
   const Derived &d = ctx.derived();
   double stages = real(d.pipelineParallel);
   return {
@@ -73,6 +73,7 @@ std::vector<Size> sizesOfMesh(RuleContext &ctx) {
        kExperts},
       {"instances of the optimizer", real(d.dataParallelOuter), 20, kInstances},
       {"ranks", real(d.worldSize), 20, kRanks},
+      {"bytes on a device", real(d.memoryBytes), 42, kMemory},
   };
 }
 

@@ -26,7 +26,8 @@ int64_t chunkRows(const plan::Type &x) {
 }
 
 /// Logits and their gradients of a chunk, and the logits of the next one, are as large as the
-/// logits of a chunk on one rank, or half as large again.
+/// logits of a chunk on one rank, or half as large again. Each chunk has ops of its own, so that
+/// their number must not grow with the sequence.
 void limitRows(const plan::Plan &plan, const plan::Segment &segment, Op &loss) {
   const plan::Value &all = segment.values[loss.operands[0]];
   if (all.def == plan::kNone || segment.ops[all.def].kind != OpKind::AllGather)
@@ -39,9 +40,11 @@ void limitRows(const plan::Plan &plan, const plan::Segment &segment, Op &loss) {
   if (product == plan::kNone || segment.ops[product].kind != OpKind::MatMul)
     return;
   int64_t rows = segment.values[loss.results[0]].type.shape[0];
-  int64_t chunk = chunkRows(segment.values[segment.ops[product].operands[0]].type);
-  loss.set(Key::chunk_rows,
-           std::min(rows, chunk * std::max<int64_t>(plan.groupSize(gather.group) / 2, 1)));
+  int64_t chunk = chunkRows(segment.values[segment.ops[product].operands[0]].type) *
+                  std::max<int64_t>(plan.groupSize(gather.group) / 2, 1);
+  constexpr int64_t kChunksMax = 128;
+  int64_t times = (rows + chunk * kChunksMax - 1) / (chunk * kChunksMax);
+  loss.set(Key::chunk_rows, std::min(rows, chunk * times));
 }
 
 void fuseLossHead(plan::Segment &segment) {

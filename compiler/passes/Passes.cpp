@@ -40,6 +40,15 @@ Status checkBlockCells(const PassInfo &pass, const plan::Plan &plan) {
   return Status::ok();
 }
 
+/// The update continues the step state, which lowering has given each role.
+Status checkStepCell(const PassInfo &pass, const plan::Plan &plan) {
+  for (const plan::Role &role : plan.roles)
+    if (plan::findCell(role, plan::CellKind::Step) == plan::kNone)
+      return makeStatus(StatusCode::InvalidInput, "--{} needs a cell '{}'; role '{}' has none",
+                        pass.flag, plan::cellKindInfo(plan::CellKind::Step).word, role.name);
+  return Status::ok();
+}
+
 } // namespace
 
 const PassInfo &passInfo(PassId id) { return kPasses[static_cast<size_t>(id)]; }
@@ -70,6 +79,8 @@ Status checkInput(PassId id, const plan::Plan &plan) {
       return makeStatus(StatusCode::InvalidInput,
                         "--{} needs parameters in blocks of units; '{}' is in no block", pass.flag,
                         param.name);
+  if (id == PassId::BuildUpdate)
+    return checkStepCell(pass, plan);
   return id == PassId::InsertCollectives ? checkBlockCells(pass, plan) : Status::ok();
 }
 

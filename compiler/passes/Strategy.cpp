@@ -10,6 +10,8 @@ namespace {
 
 /// Of the ranks that have other tokens.
 std::vector<uint16_t> axesOfTokens(const plan::Plan &plan) {
+  if (plan.dataGroup < 0)
+    return {}; // every rank has the same samples
   std::vector<uint16_t> axes = plan.groups[static_cast<size_t>(plan.dataGroup)].axes;
   if (int64_t context = plan.job.derived.contextGroup; context >= 0) {
     const std::vector<uint16_t> &more = plan.groups[static_cast<size_t>(context)].axes;
@@ -29,9 +31,8 @@ Strategy readStrategy(const plan::Plan &plan) {
   strategy.group = plan.blocks.empty() ? int16_t{-1} : plan.blocks.front().group;
   strategy.ranks = plan.groupSize(strategy.group);
   strategy.dataRanks = 1;
-  if (plan.dataGroup >= 0)
-    for (uint16_t axis : axesOfTokens(plan))
-      strategy.dataRanks *= plan.mesh[axis].size;
+  for (uint16_t axis : axesOfTokens(plan))
+    strategy.dataRanks *= plan.mesh[axis].size;
   strategy.microbatches = plan.job.derived.numMicrobatches;
   strategy.average = plan.job.ddp.averageInCollective && !plan.job.model.calculatePerTokenLoss;
   strategy.byParam = plan.job.dist.useTorchFsdp2;
