@@ -63,10 +63,11 @@ Result<TextCorpus> TextCorpus::open(const std::string &name, std::span<const std
 
 Status TextCorpus::addFile(const std::string &path, const TextOptions &options) {
   if (path.ends_with(".jsonl"))
-    return makeStatus(report::DataRefused,
-                      "'{}' has JSON lines, whose braces and keys would be text; 'shardc data build "
-                      "{} OUT --tokenizer=bytes' makes indexed data of their texts",
-                      path, path);
+    return makeStatus(
+        report::DataRefused,
+        "'{}' has JSON lines, whose braces and keys would be text; 'shardc data build "
+        "{} OUT --tokenizer=bytes' makes indexed data of their texts",
+        path, path);
   ASSIGN_OR_RETURN(DataFile file, DataFile::open(path));
   auto bytesMax =
       static_cast<uint64_t>(options.documentBytes == 0 ? kDocumentBytesMax : options.documentBytes);

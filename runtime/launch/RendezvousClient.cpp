@@ -109,7 +109,8 @@ Status RendezvousClient::misfit(Status reason) const {
 }
 
 RendezvousClient::Attempt RendezvousClient::tryToJoin(double seconds) {
-  Result<Socket> socket = connectTo(options_.address, options_.port, std::clamp(seconds, 0.0, kConnectSeconds));
+  Result<Socket> socket =
+      connectTo(options_.address, options_.port, std::clamp(seconds, 0.0, kConnectSeconds));
   if (!socket.isOk())
     return {socket.status().code() == StatusCode::Exhausted ? Attempt::Failed : Attempt::Again,
             socket.status()};

@@ -40,7 +40,8 @@ std::string purposesOf(const plan::Role &role, plan::Arena arena) {
   };
   for (size_t p = 0; p < bytes.size(); ++p)
     add(plan::toString(static_cast<plan::Purpose>(p)), bytes[p]);
-  add("temporary tensors and padding", role.arenaBytes[static_cast<size_t>(arena)] - bytesKept(role, arena));
+  add("temporary tensors and padding",
+      role.arenaBytes[static_cast<size_t>(arena)] - bytesKept(role, arena));
   return text;
 }
 

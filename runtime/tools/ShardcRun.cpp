@@ -285,6 +285,21 @@ ReportSink tellOnce(const ProcessContext &process, run::ProgressOutput &progress
   };
 }
 
+/// Of the steps that are traced: prints a summary, and writes the file.
+void connectTrace(const plan::Plan &plan, exec::Executable &executable, const std::string &path,
+                  run::ProgressOutput &progress, bool &isTraced, run::RunOptions &runOptions) {
+  runOptions.trace = [&](std::vector<trace::Span> spans, int steps) -> Status {
+    isTraced = true;
+    int rank = executable.worldRank(0);
+    progress.clearLine();
+    fmt::print("{}", trace::toText(trace::breakDown(spans, rank, steps, trace::tracedOps(plan))));
+    auto nameOf = [&](int of) {
+      return fmt::format("rank {}{}", of, plan::stageOf(plan, exec::roleOf(plan, of)));
+    };
+    return writeFileAtomic(path, trace::chromeTrace(spans, nameOf));
+  };
+}
+
 int train(const plan::Plan &plan, const RunToolOptions &options, ProcessContext &process,
           Environment &environment) {
   SetUpWatch setUp(process);
@@ -315,16 +330,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, ProcessContext 
   runOptions.stopRequest = &stopRequests();
   bool isTraced = false;
   if (!options.trace.empty() && process.isFirst())
-    runOptions.trace = [&](std::vector<trace::Span> spans, int steps) -> Status {
-      isTraced = true;
-      int rank = (*executable)->worldRank(0);
-      progress.clearLine();
-      fmt::print("{}", trace::toText(trace::breakDown(spans, rank, steps, trace::tracedOps(plan))));
-      auto nameOf = [&](int of) {
-        return fmt::format("rank {}{}", of, plan::stageOf(plan, exec::roleOf(plan, of)));
-      };
-      return writeFileAtomic(options.trace, trace::chromeTrace(spans, nameOf));
-    };
+    connectTrace(plan, **executable, options.trace, progress, isTraced, runOptions);
   std::unique_ptr<run::Dumper> dumper;
   if (!options.dumps.empty()) {
     auto made = makeDumper(**executable, options);

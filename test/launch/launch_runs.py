@@ -438,7 +438,7 @@ def check_killed(place):
     process.popen.kill()
     process.wait()
     expect_no_orphans()  # one of which says it
-    expect_one_message([process], [f"process {process.popen.pid}, which started the ranks of this run, was killed"])
+    expect_one_message([process], [f"process {process.popen.pid}, which started the ranks of this run, was killed", "[run-killed]"])
 
 
 def minds_signals(process):

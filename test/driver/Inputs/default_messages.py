@@ -10,7 +10,8 @@ import re
 import subprocess
 import sys
 
-COUNTS = r"{}: (\d+ [a-zA-Z ]+, )*\d+ [a-zA-Z ]+: see --remarks or shardc explain {} adjustments"
+COUNT = r"\d+ [a-zA-Z ]+(?: \('cluster.gpu' is not set\))?"
+COUNTS = r"{}: (" + COUNT + ", )*" + COUNT + r": see --remarks or shardc explain {} adjustments"
 
 
 def judge(shardc, path, quiet):

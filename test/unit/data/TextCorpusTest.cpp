@@ -39,7 +39,8 @@ TEST(TextCorpus, RefusesJsonLines) {
   folder.write("t/1.txt", "one\n");
   std::string lines = folder.write("t/2.jsonl", "{\"text\": \"two\"}\n");
   EXPECT_EQ(open(folder / "t", 8192).status().message(),
-            "'" + lines + "' has JSON lines, whose braces and keys would be text; 'shardc data build " +
+            "'" + lines +
+                "' has JSON lines, whose braces and keys would be text; 'shardc data build " +
                 lines + " OUT --tokenizer=bytes' makes indexed data of their texts");
 }
 

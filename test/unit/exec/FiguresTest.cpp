@@ -36,7 +36,8 @@ TEST(MemoryTable, HasArenasByPurpose) {
   std::string table = memoryTable(role, 256, 256);
   EXPECT_THAT(table, HasSubstr("memory per rank: 6.0 KiB planned, plus 512 B kernel scratch\n"));
   EXPECT_THAT(table, HasSubstr("params 1.0 KiB, optimizer_state 1.0 KiB\n"));
-  EXPECT_THAT(table, HasSubstr("grads 2.0 KiB, comm 1.0 KiB, temporary tensors and padding 2.0 KiB\n"));
+  EXPECT_THAT(table,
+              HasSubstr("grads 2.0 KiB, comm 1.0 KiB, temporary tensors and padding 2.0 KiB\n"));
   EXPECT_THAT(table, HasSubstr("workspaces"));
   EXPECT_THAT(table, HasSubstr("landing buffers      256 B"));
   EXPECT_THAT(table, Not(HasSubstr("sym")));
