@@ -196,6 +196,10 @@ std::string opColumns() {
          "n-th of\n\n| op | the rank with index i has the i-th of n equal parts: |\n|---|---|\n";
 #define INDEXED(op, part) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), part);
 #include "runtime/plan/Ops.def"
+  out += "\nOps that a captured graph has in several nodes: kernels, copies and fills.\n\n"
+         "| op | nodes at most |\n|---|---|\n";
+#define NODES(op, count) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), count);
+#include "runtime/plan/Ops.def"
   out += "\nCollectives. The conjugate makes the gradient of the operand from that of the "
          "result.\n\n| op | conjugate |\n|---|---|\n";
   for (const plan::OpInfo &op : plan::kOpInfos)

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -18,24 +17,11 @@ constexpr int64_t kBytesPerNode = 4 << 10;
 // A call of the runtime for each node, and some for the events around it, 0.5 to 4.3 us each.
 constexpr double kSecondsPerNode = 20e-6;
 
-/// Ops that are several nodes on a GPU, as traces of llama3_8b show them: libraries clear counters
-/// before products and attention, gradients of attention are made in six kernels, and both ends of
-/// a transfer meet first.
-constexpr std::pair<OpKind, int64_t> kNodes[] = {
-    {OpKind::MatMul, 2},        {OpKind::MatMulScaled, 2}, {OpKind::Attention, 2},
-    {OpKind::AttentionBwd, 6},  {OpKind::RmsNormBwd, 2},   {OpKind::LayerNormBwd, 2},
-    {OpKind::EmbeddingBwd, 13}, {OpKind::Send, 2},         {OpKind::Recv, 2}};
-
-int64_t nodesOf(OpKind kind) {
-  const auto *several = std::ranges::find(kNodes, kind, &std::pair<OpKind, int64_t>::first);
-  return several == std::end(kNodes) ? 1 : several->second;
-}
-
 int64_t nodesOf(const Segment &segment, const Variant &variant) {
   int64_t nodes = 0;
   for (const Op &op : segment.ops)
     if (opInfo(op.kind).traits != OpTraits::Alias && holds(op.pred, variant))
-      nodes += nodesOf(op.kind);
+      nodes += opInfo(op.kind).nodes;
   return nodes;
 }
 

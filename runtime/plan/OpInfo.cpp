@@ -40,7 +40,7 @@ constexpr void countNames(std::string_view names, uint8_t &min, uint8_t &max) {
 
 /// What the rows of an op leave to check.
 struct RowCounts {
-  int facts = 0, blocks = 0, norms = 0, indices = 0, collectives = 0;
+  int facts = 0, blocks = 0, norms = 0, indices = 0, nodes = 0, collectives = 0;
   bool hasUnknownName = false;
 };
 
@@ -131,6 +131,9 @@ constexpr OpTable makeOpTable() {
 #define INDEXED(enumerator, part)                                                                  \
   table.info(OpKind::enumerator).indexed = part;                                                   \
   ++table.countsAt(OpKind::enumerator).indices;
+#define NODES(enumerator, count)                                                                   \
+  table.info(OpKind::enumerator).nodes = count;                                                    \
+  ++table.countsAt(OpKind::enumerator).nodes;
 #define COLLECTIVE(enumerator, kind_, conjugate_)                                                  \
   table.info(OpKind::enumerator).collective = {CollectiveKind::kind_, conjugate_};                 \
   ++table.countsAt(OpKind::enumerator).collectives;
@@ -203,6 +206,8 @@ constexpr bool isConsistent(OpKind kind) {
                 "op " #enumerator " has a NORM row if it is a FusedNorm");                         \
   static_assert(countsOf(OpKind::enumerator).indices <= 1,                                         \
                 "op " #enumerator " has at most one INDEXED row");                                 \
+  static_assert(countsOf(OpKind::enumerator).nodes <= 1 && rowOf(OpKind::enumerator).nodes > 0,    \
+                "op " #enumerator " has at most one NODES row");                                   \
   static_assert(countsOf(OpKind::enumerator).collectives ==                                        \
                     (isCollective(OpKind::enumerator) ? 1 : 0),                                    \
                 "op " #enumerator " has a COLLECTIVE row if it is a collective");                  \

@@ -127,6 +127,7 @@ struct OpInfo {
   std::optional<CollectiveInfo> collective; ///< for OpTraits::Collective
   /// What a rank has of the whole by its index in the op's group; empty: no group may be named.
   std::string_view indexed;
+  int64_t nodes = 1;           ///< of a captured graph, at most
   std::optional<OpKind> norm;  ///< for Recompute::FusedNorm: the norm of the sum
   int8_t queries = -1;         ///< for CostClass::Attention: the operand with the queries
   int8_t keys = -1;            ///< for CostClass::Attention: the operand with the keys

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "TestPlans.h"
+#include "runtime/plan/Graphs.h"
+#include "runtime/plan/OpInfo.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
@@ -52,6 +54,32 @@ TEST(Summary, MemoryByPurposeCountsBuffersOnce) {
 TEST(Summary, ACellInsideAnotherCountsWithIt) {
   Plan plan = parsed(planText("zero"));
   EXPECT_EQ(memoryByPurpose(plan.roles[0]).cells[static_cast<size_t>(Purpose::Params)], 384);
+}
+
+/// What libraries clear, and both ends of a transfer, are nodes of their own.
+TEST(Summary, GraphsCountTheNodesOfEachOp) {
+  Plan plan = parsed(planText("ddp"));
+  Role &role = plan.roles[0];
+  Segment *captured = nullptr;
+  for (Segment &segment : role.segments)
+    if (segment.before == kNone && !segment.ops.empty())
+      captured = &segment;
+  ASSERT_NE(captured, nullptr);
+  Op op = captured->ops.front();
+  op.pred = Pred::Always;
+  captured->ops.clear();
+  int64_t others = graphsOf(role).nodes;
+  captured->ops = {op};
+  captured->ops.front().kind = OpKind::Add;
+  int64_t graphs = graphsOf(role).nodes - others;
+  ASSERT_GT(graphs, 0);
+  for (auto [kind, nodes] :
+       {std::pair(OpKind::View, 0), std::pair(OpKind::MatMul, 2),
+        std::pair(OpKind::AttentionQkv, 2), std::pair(OpKind::AttentionQkvBwd, 6),
+        std::pair(OpKind::AttentionPart, 6), std::pair(OpKind::Send, 2)}) {
+    captured->ops.front().kind = kind;
+    EXPECT_EQ(graphsOf(role).nodes - others, nodes * graphs) << opInfo(kind).name;
+  }
 }
 
 TEST(Summary, PredicatesByCount) {
