@@ -44,6 +44,7 @@ private:
     } else if (attribute == "moe_layer_freq" && value.kind == Tree::Kind::Int) {
       facts_.moeLayerEvery = value.integer;
     } else if (attribute == "params_dtype" || attribute == "iteration" || attribute == "rank" ||
+               attribute == "add_position_embedding" ||
                attribute == "local_rank" || attribute == "consumed_train_samples" ||
                attribute == "skipped_train_samples" || attribute == "consumed_valid_samples") {
       return true; // follows from other attributes, or is the moment's
@@ -94,7 +95,15 @@ private:
       recipe_.read(opt, value, attribute);
       wasRead = true;
     }
-    return wasRead;
+    return wasRead || readOwn(attribute, value);
+  }
+
+  /// What shardc stored and Megatron has no argument for.
+  bool readOwn(llvm::StringRef attribute, const Tree &value) {
+    std::optional<Opt> opt = config::findOption(("model." + attribute).str());
+    if (opt)
+      recipe_.read(*opt, value, attribute);
+    return opt.has_value();
   }
 
   /// Attributes that are off or empty say nothing that a recipe would not.

@@ -12,6 +12,7 @@
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/FileOps.h"
+#include "runtime/checkpoint/HfArguments.h"
 #include "runtime/checkpoint/HfDerive.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/SafeTensors.h"
@@ -145,6 +146,14 @@ std::vector<std::string> HfSource::unused(const std::set<std::string> &used,
       names.push_back(name);
   std::ranges::sort(names);
   return names;
+}
+
+/// By the first layer's tensors, as all layers are alike.
+HfBiases biasesOf(const HfSource &source, const HfConfig &config) {
+  const std::string attention = "model.layers.0.self_attn.";
+  return {.ofQkv = source.has(attention + "q_proj.bias"),
+          .ofProjection = source.has(attention + "o_proj.bias"),
+          .ofMlp = config.hasMlpBias};
 }
 
 bool hasAll(const HfSource &source, const std::vector<HfSegment> &segments) {
@@ -409,9 +418,13 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
     return cannotConvert(
         "rows of embeddings cannot be padded to a multiple of {}; it must be from 1 to {}",
         options.vocabDivisor, kVocabDivisorMax);
-  ASSIGN_OR_RETURN(HfConfig config, readHfConfig(in));
+  const std::string configPath = in + "/config.json";
+  ASSIGN_OR_RETURN(std::string configText, readFile(configPath, kHfConfigBytesMax));
+  ASSIGN_OR_RETURN(HfConfig config, parseHfConfig(configText, configPath));
   ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(in));
   HfSource source(model);
+  ASSIGN_OR_RETURN(PlainEntries arguments,
+                   hfArguments(config, biasesOf(source, config), configText, configPath));
   std::vector<HfParam> params = hfParams(config);
   dropAbsentPredictors(params, [&](const HfParam &param) {
     return std::ranges::any_of(param.segments,
@@ -441,10 +454,7 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
   return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
                  [&](RankWriter &writer) {
                    RunState state;
-                   state.args = {{"num_layers", config.layers},
-                                 {"hidden_size", config.hidden},
-                                 {"num_attention_heads", config.heads},
-                                 {"add_position_embedding", config.family == HfFamily::Gpt2}};
+                   state.args = arguments;
                    for (const BytesItem &item : runStateItems(state))
                      RETURN_IF_ERROR(writer.add(item));
                    ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));

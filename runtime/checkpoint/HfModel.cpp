@@ -223,6 +223,11 @@ void Mapper::addDenseMlp(const std::string &mine, const std::string &hf) {
   addGated(mine + ".mlp.linear_fc1.weight", hf + ".mlp.gate_proj.weight",
            hf + ".mlp.up_proj.weight", config_.ffn);
   add(mine + ".mlp.linear_fc2.weight", hf + ".mlp.down_proj.weight");
+  if (!config_.hasMlpBias)
+    return;
+  addGated(mine + ".mlp.linear_fc1.bias", hf + ".mlp.gate_proj.bias", hf + ".mlp.up_proj.bias",
+           config_.ffn);
+  add(mine + ".mlp.linear_fc2.bias", hf + ".mlp.down_proj.bias");
 }
 
 void Mapper::addExperts(const std::string &mine, const std::string &hf) {
@@ -354,7 +359,7 @@ std::vector<HfParam> Mapper::run() {
 
 Result<HfConfig> readHfConfig(const std::string &folder) {
   std::string path = folder + "/config.json";
-  ASSIGN_OR_RETURN(std::string text, readFile(path, /*bytesMax=*/16 << 20));
+  ASSIGN_OR_RETURN(std::string text, readFile(path, kHfConfigBytesMax));
   return parseHfConfig(text, path);
 }
 
@@ -394,6 +399,7 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path) {
     if (std::optional<Element> type = elementOfTorchName(fields.text(key));
         type == Element::F32 || type == Element::BF16 || type == Element::F16)
       config.weightType = type;
+  config.hasMlpBias = fields.flag("mlp_bias", false);
   config.isTied = fields.flag("tie_word_embeddings", config.family == HfFamily::Gpt2);
   RETURN_IF_ERROR(fields.status());
   RETURN_IF_ERROR(checkSizes(config, path));

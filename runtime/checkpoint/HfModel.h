@@ -29,8 +29,10 @@ struct HfConfig {
   int64_t firstDenseLayers = 0, mtpLayers = 0;
   int64_t qLoraRank = 0; ///< 0: queries are not low-rank
   bool isTied = false;
+  bool hasMlpBias = false; ///< `mlp_bias`
   std::optional<Element> weightType = {}; ///< that it says; other types than fp32, bf16, fp16: none
 };
+inline constexpr uint64_t kHfConfigBytesMax = 16 << 20;
 /// Reads `folder/config.json`. InvalidInput for model types that are not known or sizes that are
 /// missing or do not fit together.
 Result<HfConfig> readHfConfig(const std::string &folder);

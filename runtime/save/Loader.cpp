@@ -11,6 +11,7 @@
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/LossScale.h"
+#include "runtime/save/ModelDifferences.h"
 
 namespace shardc::save {
 namespace {
@@ -156,6 +157,7 @@ Status Loader::compare() {
   ASSIGN_OR_RETURN(RunState state, checkpoint_->runState());
   if (!isFinetune_)
     RETURN_IF_ERROR(compareArguments(state));
+  RETURN_IF_ERROR(compareModel(state));
   RETURN_IF_ERROR(compareTensors());
   compareVocabulary(state);
   comparePadding(state);
@@ -166,6 +168,17 @@ Status Loader::compare() {
     RETURN_IF_ERROR(compareOptimizer());
   }
   return readProgress(state);
+}
+
+/// What the weights were trained for, and what of them this run would drop.
+Status Loader::compareModel(const RunState &state) const {
+  std::vector<ModelDifference> found = modelDifferences(plan_->job, state);
+  std::optional<Shape> table =
+      checkpoint_->shapeOf("embedding.word_embeddings.weight", ParamPart::Weight);
+  bool hasOutput = checkpoint_->shapeOf("output_layer.weight", ParamPart::Weight).has_value();
+  addDroppedTensors(plan_->job, state, hasOutput, table && !table->empty() ? (*table)[0] : 0,
+                    found);
+  return judgeDifferences(plan_->job, checkpoint_->folder(), found, tell_);
 }
 
 /// Vocabularies may be padded to different numbers of rows: all real rows are in both.

@@ -50,6 +50,7 @@ private:
   Result<std::optional<Choice>> chooseIn(const std::string &root, std::string_view option) const;
   Status compare();
   Status compareArguments(const checkpoint::RunState &state) const;
+  Status compareModel(const checkpoint::RunState &state) const;
   void compareVocabulary(const checkpoint::RunState &state);
   void comparePadding(const checkpoint::RunState &state);
   void compareSchedule(const checkpoint::RunState &state);

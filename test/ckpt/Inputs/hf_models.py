@@ -144,9 +144,10 @@ def call(*words, status=0):
     return done.stdout + done.stderr
 
 
-def check(work, kind, config, shapes):
-    source, out = work / kind, work / f"{kind}.out"
-    write_model(source, kind, config, shapes)
+def check(work, name, config, shapes, kind=None):
+    source, out = work / name, work / f"{name}.out"
+    write_model(source, kind or name, config, shapes)
+    kind = name
     said = call("import", "hf", source, work / f"{kind}.ckpt")
     expect("warning" not in said, f"{kind}: {said}")
     call("verify", work / f"{kind}.ckpt")
@@ -242,6 +243,87 @@ def check_bounds(work):
     expect(not (work / "none").exists(), "something was made")
 
 
+def import_recipe(work, folder):
+    done = subprocess.run(["shardc", "import", "megatron-args", folder, "-o", work / "imported.recipe"], capture_output=True, text=True)
+    expect(done.returncode == 0 and "no-counterpart" not in done.stderr, done.stdout + done.stderr)
+    return (work / "imported.recipe").read_text()
+
+
+def expect_lines(name, text, lines):
+    for line in lines:
+        expect(f"\n    {line}\n" in text, f"{name}: no '{line}' in\n{text}")
+
+
+def check_arguments(work):
+    """What of config.json changes numbers is kept, and becomes a recipe."""
+    wanted = {
+        "llama": ["num_query_groups = 2", "kv_channels = 2", "normalization = RMSNorm", "layernorm_epsilon = 1e-06",
+                  "activation_func = silu", "gated_linear_unit = true", "add_bias_linear = false", "position_embedding_type = rope",
+                  "share_embeddings_and_output_weights = false"],
+        "qwen2": ["add_qkv_bias = true"],
+        "qwen3": ["qk_layernorm = true"],
+        "mixtral": ["rotary_base = 1000000.0", "num_moe_experts = 3"],
+        "gpt2": ["ffn_hidden_size = 32", "bias_activation_fusion = true", "vocab_size = 10"],
+        "deepseek_v3": ["multi_latent_attention = true", "moe_router_score_function = sigmoid", "kv_lora_rank = 4"],
+    }
+    for kind, lines in wanted.items():
+        expect_lines(kind, import_recipe(work, work / f"{kind}.ckpt"), lines)
+    changed = {
+        "theta": ({"rope_theta": 500000.0, "rms_norm_eps": 1e-5, "hidden_act": "gelu_pytorch_tanh"},
+                  ["rotary_base = 500000.0", "bias_activation_fusion = true"]),
+        "llama3": ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                     "original_max_position_embeddings": 8192}}, ["rope_scaling = true", "rope_scaling_factor = 8.0"]),
+        "parameters": ({"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}}, ["rotary_base = 20000.0"]),
+        "linear": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ["seq_len_interpolation_factor = 2.0"]),
+        "yarn": ({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
+                 ["position_embedding_type = yarn", "yarn_rotary_scaling_factor = 4.0", "yarn_original_max_position_embeddings = 64"]),
+        "tied": ({"tie_word_embeddings": True}, []),  # as recipes are
+    }
+    for name, (config, lines) in changed.items():
+        write_model(work / name, "llama", config, {key: shape for key, shape in dense().items()
+                                                   if not config.get("tie_word_embeddings") or key != "lm_head.weight"})
+        call("import", "hf", work / name, work / f"{name}.ckpt")
+        text = import_recipe(work, work / f"{name}.ckpt")
+        expect_lines(name, text, lines)
+    expect("share_embeddings_and_output_weights" not in text, text)
+    write_model(work / "window", "mistral", {"sliding_window": 4}, dense())
+    call("import", "hf", work / "window", work / "window.ckpt")
+    expect_lines("mistral", import_recipe(work, work / "window.ckpt"), ["window_size = [3, 0]"])
+    biases = {f"model.layers.{layer}.{name}.bias": [rows] for layer in range(LAYERS) for name, rows in (
+        ("self_attn.q_proj", HEADS * HEAD), ("self_attn.k_proj", GROUPS * HEAD), ("self_attn.v_proj", GROUPS * HEAD),
+        ("self_attn.o_proj", HIDDEN), ("mlp.gate_proj", FFN), ("mlp.up_proj", FFN), ("mlp.down_proj", HIDDEN))}
+    check(work, "biased", {"attention_bias": True, "mlp_bias": True}, dense() | biases, kind="llama")
+    expect("add_bias_linear" not in import_recipe(work, work / "biased.ckpt"), "biases in all layers are a recipe's default")
+    return biases
+
+
+def check_refused_settings(work, biases):
+    """What no recipe computes is not imported."""
+    attention = {name: shape for name, shape in biases.items() if "self_attn" in name}
+    mlp_biases = {name: shape for name, shape in biases.items() if "mlp" in name}
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 4096}
+    cases = [
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, {}, 'rope_scaling.rope_type is "dynamic"'),
+        ({"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, {}, 'rope_scaling.type is "longrope"'),
+        ({"rope_scaling": llama3}, {}, "rope_scaling.original_max_position_embeddings is 4096, which no recipe computes; 8192"),
+        ({"rope_scaling": "llama3"}, {}, 'rope_scaling is "llama3"'),
+        ({"rope_theta": "big"}, {}, 'rope_theta is "big"'),
+        ({"hidden_act": "mish"}, {}, 'hidden_act is "mish"'),
+        ({"mlp_bias": True}, mlp_biases, "mlp_bias is true, which no recipe computes; biases in all linear layers"),
+        ({"attention_bias": True}, attention, "attention_bias is true, which no recipe computes; biases in all linear layers"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, {}, "layer_types is ["),
+        ({"max_position_embeddings": 1e300}, {}, "max_position_embeddings is 1e+300"),
+    ]
+    for number, (config, tensors, said) in enumerate(cases):
+        write_model(work / f"refused{number}", "llama", config, dense() | tensors)
+        got = call("import", "hf", work / f"refused{number}", work / "none", status=1)
+        expect(said in got and "[hf-setting-refused]" in got, f"{config}: {got}")
+    write_model(work / "scaled", "gpt2", {**MODELS["gpt2"][0], "scale_attn_by_inverse_layer_idx": True}, gpt2())
+    got = call("import", "hf", work / "scaled", work / "none", status=1)
+    expect("scale_attn_by_inverse_layer_idx is true" in got, got)
+    expect(not (work / "none").exists(), "something was made")
+
+
 def main():
     work = pathlib.Path(sys.argv[1])
     shutil.rmtree(work, ignore_errors=True)
@@ -250,6 +332,7 @@ def main():
     check_details(work)
     check_smaller(work)
     check_bounds(work)
+    check_refused_settings(work, check_arguments(work))
     left = [name for name in os.listdir(work) if name.startswith(".")]
     expect(not left, f"{left} were left")
 

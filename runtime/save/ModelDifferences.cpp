@@ -1,0 +1,211 @@
+#include "runtime/save/ModelDifferences.h"
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/base/Reports.h"
+
+namespace shardc::save {
+namespace {
+
+using checkpoint::findEntry;
+using checkpoint::PlainEntries;
+using checkpoint::PlainItems;
+using checkpoint::PlainTuple;
+using checkpoint::PlainValue;
+using plan::JobField;
+
+/// Only where positions are rotated, or other options make it matter. Parameters that the
+/// checkpoint lacks are found as missing tensors; those that the run lacks would be dropped.
+enum class Matters : uint8_t { Always, Rotated, Scaled, Gelu, IfDropped };
+
+struct Compared {
+  JobField field;
+  const char *upstream = nullptr; ///< Megatron's name, where it is another
+  bool isNegated = false;         ///< of Megatron's
+  Matters matters = Matters::Always;
+};
+
+constexpr Compared kCompared[] = {
+    {JobField::model_numQueryGroups},
+    {JobField::model_kvChannels},
+    {JobField::model_normalization},
+    {JobField::model_layernormEpsilon, "norm_epsilon"},
+    {JobField::model_layernormZeroCenteredGamma, "apply_layernorm_1p"},
+    {JobField::model_activationFunc},
+    {JobField::model_gatedLinearUnit, "swiglu"},
+    {JobField::model_biasActivationFusion, nullptr, false, Matters::Gelu},
+    {JobField::model_addBiasLinear, nullptr, false, Matters::IfDropped},
+    {JobField::model_addQkvBias, nullptr, false, Matters::IfDropped},
+    {JobField::model_qkLayernorm, nullptr, false, Matters::IfDropped},
+    {JobField::model_positionEmbeddingType},
+    {JobField::model_rotaryBase, nullptr, false, Matters::Rotated},
+    {JobField::model_rotaryPercent, nullptr, false, Matters::Rotated},
+    {JobField::model_rotaryInterleaved, nullptr, false, Matters::Rotated},
+    {JobField::model_ropeScaling, "use_rope_scaling", false, Matters::Rotated},
+    {JobField::model_ropeScalingFactor, nullptr, false, Matters::Scaled},
+    {JobField::model_windowSize},
+    {JobField::model_softmaxScale},
+    {JobField::model_shareEmbeddingsAndOutputWeights, "untie_embeddings_and_output_weights", true},
+};
+/// What no plan has, and what it has to be then; with one that has it the checkpoint is another
+/// model.
+constexpr const char *kInterpolation = "model.seq_len_interpolation_factor";
+constexpr const char *kVocabulary = "model.vocab_size";
+constexpr const char *kNotSet = "not set";
+
+std::string_view lastSegment(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
+std::string numberText(double value) { return fmt::format("{}", value); }
+
+/// The same text for the same value, whichever program wrote it; "not set" for none.
+std::string shownText(const PlainValue &value);
+
+std::string listText(const PlainItems &items) {
+  std::string text;
+  for (const PlainValue &item : items)
+    text += (text.empty() ? "" : ", ") + shownText(item);
+  return text.empty() ? kNotSet : fmt::format("[{}]", text);
+}
+
+std::string shownText(const PlainValue &value) {
+  if (const bool *flag = value.as<bool>())
+    return *flag ? "true" : "false";
+  if (std::optional<double> number = value.number())
+    return numberText(*number);
+  if (const auto *word = value.as<std::string>())
+    return word->empty() ? kNotSet : *word;
+  if (const auto *items = value.as<PlainItems>())
+    return listText(*items);
+  if (const auto *tuple = value.as<PlainTuple>())
+    return listText(tuple->items);
+  return kNotSet;
+}
+
+std::string ownText(const plan::Job &job, JobField field) {
+  // Zero stands for a number that was never set.
+  std::string text = std::visit(
+      [](const auto &v) -> std::string {
+        using Type = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<Type, bool>)
+          return v ? "true" : "false";
+        else if constexpr (std::is_same_v<Type, std::string>)
+          return v.empty() ? kNotSet : v;
+        else if constexpr (std::is_same_v<Type, std::vector<std::string>>)
+          return v.empty() ? kNotSet : fmt::format("[{}]", fmt::join(v, ", "));
+        else
+          return numberText(static_cast<double>(v));
+      },
+      job.value(field));
+  return text == "0" && !job.has(field) ? kNotSet : text;
+}
+
+/// None where the checkpoint does not say it.
+std::optional<std::string> savedText(const PlainEntries &args, const Compared &row) {
+  if (const PlainValue *value = findEntry(args, lastSegment(plan::jobInfo(row.field).path)))
+    return shownText(*value);
+  const PlainValue *value = row.upstream != nullptr ? findEntry(args, row.upstream) : nullptr;
+  if (value == nullptr)
+    return std::nullopt;
+  const bool *flag = value->as<bool>();
+  return flag != nullptr && row.isNegated ? (*flag ? "false" : "true") : shownText(*value);
+}
+
+bool matters(const Compared &row, const plan::Job &job, const PlainEntries &args) {
+  auto isOn = [&](const char *name) {
+    const PlainValue *value = findEntry(args, name);
+    return value != nullptr && value->as<bool>() != nullptr && *value->as<bool>();
+  };
+  bool isRotated = job.model.positionEmbeddingType == plan::Job::PositionEmbedding::Rope;
+  switch (row.matters) {
+  case Matters::Always:
+  case Matters::IfDropped:
+    return true;
+  case Matters::Rotated:
+    return isRotated;
+  case Matters::Scaled:
+    return isRotated && job.model.ropeScaling && (isOn("rope_scaling") || isOn("use_rope_scaling"));
+  case Matters::Gelu:
+    return job.model.activationFunc == plan::Job::Activation::Gelu;
+  }
+  return true;
+}
+
+bool isCompared(std::string_view option) {
+  return option == kInterpolation || option == kVocabulary ||
+         std::ranges::any_of(kCompared, [&](const Compared &row) {
+           return plan::jobInfo(row.field).path == option;
+         });
+}
+
+std::string joined(const std::vector<ModelDifference> &found, const char *pattern) {
+  std::string text;
+  for (const ModelDifference &one : found)
+    text += fmt::format(fmt::runtime(pattern), one.option, one.saved, one.ours);
+  return text;
+}
+
+} // namespace
+
+std::vector<ModelDifference> modelDifferences(const plan::Job &job,
+                                              const checkpoint::RunState &state) {
+  std::vector<ModelDifference> found;
+  for (const Compared &row : kCompared) {
+    if (!matters(row, job, state.args))
+      continue;
+    std::optional<std::string> saved = savedText(state.args, row);
+    std::string ours = ownText(job, row.field);
+    bool isLacking = row.matters == Matters::IfDropped && saved != "true";
+    if (saved && *saved != ours && !isLacking)
+      found.push_back({std::string(plan::jobInfo(row.field).path), *saved, ours});
+  }
+  const PlainValue *factor = findEntry(state.args, lastSegment(kInterpolation));
+  if (factor != nullptr && factor->number().value_or(1) != 1)
+    found.push_back({kInterpolation, shownText(*factor), kNotSet});
+  return found;
+}
+
+void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, bool hasOutput,
+                       int64_t rows, std::vector<ModelDifference> &found) {
+  const std::string tied(plan::jobInfo(JobField::model_shareEmbeddingsAndOutputWeights).path);
+  bool isTied = job.model.shareEmbeddingsAndOutputWeights;
+  if (isTied && hasOutput &&
+      std::ranges::find(found, tied, &ModelDifference::option) == found.end())
+    found.push_back({tied, "false", "true"});
+  auto wholeOr = [&](const char *name, int64_t otherwise) {
+    const PlainValue *value = findEntry(state.args, name);
+    return value != nullptr ? value->wholeNumber().value_or(otherwise) : otherwise;
+  };
+  int64_t ours = job.model.vocabSize, saved = wholeOr("vocab_size", 0);
+  constexpr int64_t kDivisor = 128, kRanksMax = 1 << 20; // Megatron's own
+  int64_t step =
+      std::clamp<int64_t>(wholeOr("make_vocab_size_divisible_by", kDivisor), 1, kRanksMax) *
+      std::clamp<int64_t>(wholeOr("tensor_model_parallel_size", 1), 1, kRanksMax);
+  if (ours > 0 && saved > ours)
+    found.push_back({kVocabulary, std::to_string(saved), std::to_string(ours)});
+  else if (ours > 0 && saved <= 0 && rows - ours >= step) // more than padding can be
+    found.push_back(
+        {kVocabulary, fmt::format("{} rows of embeddings", rows), std::to_string(ours)});
+}
+
+Status judgeDifferences(const plan::Job &job, const std::string &folder,
+                        const std::vector<ModelDifference> &found, const ReportSink &tell) {
+  const std::vector<std::string> &accepted = job.checkpoint.acceptDifferences;
+  for (const std::string &option : accepted)
+    if (!isCompared(option))
+      return makeStatus(report::DifferenceUnknown, option);
+  std::vector<ModelDifference> taken, refused;
+  for (const ModelDifference &one : found)
+    (std::ranges::find(accepted, one.option) != accepted.end() ? taken : refused).push_back(one);
+  constexpr const char *kLine = "\n  {}: {} in the checkpoint, {} in the recipe";
+  if (!refused.empty()) {
+    std::string names = joined(refused, "\"{}\", ");
+    names.resize(names.size() - 2);
+    return makeStatus(report::ModelDiffers, folder, refused.size(), joined(refused, kLine), names);
+  }
+  if (!taken.empty())
+    tell(makeReport(report::DifferencesAccepted, folder, joined(taken, kLine)));
+  return Status::ok();
+}
+
+} // namespace shardc::save
