@@ -80,8 +80,18 @@ void fillBatches(const Config &cfg, Derived &d) {
   d.trainIters = cfg.getIntOr(Opt::TrainTrainIters, 0);
   if (d.trainIters == 0 && cfg.has(Opt::TrainTrainSamples))
     d.trainIters = cfg.getInt(Opt::TrainTrainSamples) / d.globalBatch;
-  d.decayIters = cfg.getIntOr(Opt::SchedulerLrDecayIters, d.trainIters);
-  d.warmupIters = cfg.getIntOr(Opt::SchedulerLrWarmupIters, 0);
+  // A rule says where samples are not whole steps.
+  auto length = [&](Opt iters, Opt samples, int64_t otherwise) {
+    int64_t counted = cfg.getIntOr(samples, 0);
+    if (counted <= 0 || !cfg.has(Opt::TrainTrainSamples))
+      return cfg.getIntOr(iters, otherwise);
+    return atLeastOne(counted / d.globalBatch + (counted % d.globalBatch > d.globalBatch / 2));
+  };
+  d.decayIters = length(Opt::SchedulerLrDecayIters, Opt::SchedulerLrDecaySamples, d.trainIters);
+  d.warmupIters = length(Opt::SchedulerLrWarmupIters, Opt::SchedulerLrWarmupSamples, 0);
+  if (cfg.has(Opt::TrainTrainSamples) && d.warmupIters >= d.decayIters) // as upstream caps it
+    d.warmupIters = std::max<int64_t>(d.decayIters - 1, 0);
+  d.wsdDecayIters = length(Opt::SchedulerLrWsdDecayIters, Opt::SchedulerLrWsdDecaySamples, 0);
   if (d.warmupIters == 0 && cfg.has(Opt::SchedulerLrWarmupFraction))
     d.warmupIters = share(cfg.getFloat(Opt::SchedulerLrWarmupFraction), d.decayIters);
 }

@@ -1,5 +1,7 @@
 #include "compiler/config/Explain.h"
 
+#include <algorithm>
+
 #include "compiler/basic/Format.h"
 #include "compiler/config/Rules.h"
 #include "compiler/config/Steps.h"
@@ -68,6 +70,9 @@ std::string describeRow(const OptionInfo &option) {
       out += fmt::format("  also written: {} ({})\n", alias.path, alias.doc);
   if (option.status == OptionStatus::CheckedOnly)
     out += "  checked: the rules check it, and it has no other effect\n";
+  if (option.status == OptionStatus::NotExecuted)
+    out +=
+        "  not executed: it changes training, and any other value than the default is an error\n";
   if (option.status == OptionStatus::Planned)
     out += "  planned: the rules check it, but recipes that need it cannot be compiled yet\n";
   return out;
@@ -286,16 +291,21 @@ std::string optionReference() {
       {OptionStatus::Planned, "Planned",
        "The rules check these options, but recipes that need them cannot be compiled yet: `shardc "
        "check` then ends with a warning, and `shardc check --can-run` fails."},
+      {OptionStatus::NotExecuted, "Not executed",
+       "These options change numbers, data, or when a run stops, saves or evaluates, and shardc "
+       "does not execute them yet. A value that is not the default is an error "
+       "(`option-not-executed`). `shardc export` accepts it, as upstream executes it."},
       {OptionStatus::CheckedOnly, "Checked",
        "The rules check these options, which have no other effect. They describe how upstream does "
-       "something that shardc does differently or not at all."},
+       "something that shardc's plans do differently."},
   };
   std::string list, body;
   for (const Part &part : kParts) {
     auto count = llvm::count_if(
         options(), [&](const OptionInfo &option) { return option.status == part.status; });
-    list += fmt::format("- [{}](#{}): {} options\n", part.title,
-                        llvm::StringRef(part.title).lower(), count);
+    std::string anchor = llvm::StringRef(part.title).lower();
+    std::replace(anchor.begin(), anchor.end(), ' ', '-');
+    list += fmt::format("- [{}](#{}): {} options\n", part.title, anchor, count);
     body += fmt::format("\n## {}\n\n{}\n", part.title, part.text);
     for (const SectionInfo &section : sections())
       body += sectionReference(section, part.status);

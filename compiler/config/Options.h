@@ -100,7 +100,8 @@ struct Constraint {
 
 enum class OptionStatus : uint8_t {
   Executed,    ///< the plan or its run depends on it
-  CheckedOnly, ///< it takes part in the rules and has no other effect; set, it gives a remark
+  CheckedOnly, ///< how upstream does what plans do otherwise; set, it gives a remark
+  NotExecuted, ///< it changes training; at another value than its default it is an error
   Planned,     ///< takes part in the rules, and no plan can be made yet of what it asks for
 };
 

@@ -134,6 +134,15 @@ void ruleFsdpCudaGraphMode(RuleContext &ctx) {
   ctx.adjust(Opt::DdpFsdpAllGatherInStartParamSync, Value::ofBool(false), Opt::ModelCudaGraphImpl);
 }
 
+void ruleMissingLoad(RuleContext &ctx) {
+  Opt exit = Opt::CheckpointExitOnMissingCheckpoint;
+  auto folder = [&](Opt opt) { return llvm::StringRef(ctx.text(opt)).rtrim('/').str(); };
+  bool continues =
+      ctx.has(Opt::CheckpointSave) && folder(Opt::CheckpointLoad) == folder(Opt::CheckpointSave);
+  if (ctx.has(Opt::CheckpointLoad) && !continues && !ctx.isWritten(exit))
+    ctx.adjust(exit, Value::ofBool(true), Opt::CheckpointLoad);
+}
+
 void ruleWarmupCapped(RuleContext &ctx) {
   int64_t decay = ctx.num(Opt::SchedulerLrDecayIters);
   bool isOfIters = !ctx.has(Opt::SchedulerLrWarmupFraction);

@@ -162,6 +162,25 @@ void ruleWarmupTwice(RuleContext &ctx) {
           .fix(ctx.fixRemove(Opt::SchedulerLrWarmupFraction, FixItKind::Alternative));
 }
 
+void ruleSamplesNotSteps(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  for (auto [opt, steps] : {std::pair(Opt::SchedulerLrDecaySamples, d.decayIters),
+                            std::pair(Opt::SchedulerLrWarmupSamples, d.warmupIters),
+                            std::pair(Opt::SchedulerLrWsdDecaySamples, d.wsdDecayIters)}) {
+    int64_t samples = ctx.num(opt);
+    bool isExact = samples % d.globalBatch == 0 && samples / d.globalBatch == steps;
+    if (ctx.has(Opt::TrainTrainSamples) && samples > 0 && !isExact)
+      ctx.report({opt, Opt::TrainGlobalBatchSize}, {pathOf(opt), samples, d.globalBatch, steps});
+  }
+}
+
+void ruleSkipTrainNothing(RuleContext &ctx) {
+  Opt interval = Opt::ValidationEvalInterval, iters = Opt::ValidationEvalIters;
+  if (ctx.on(Opt::ValidationSkipTrain) && (!ctx.has(interval) || ctx.num(iters) == 0))
+    ctx.report({Opt::ValidationSkipTrain, interval, iters},
+               {DiagArg(ctx.has(interval) ? ctx.text(interval) : "unset"), arg(ctx, iters)});
+}
+
 void ruleMinLrAboveLr(RuleContext &ctx) {
   if (ctx.cfg().getFloatOr(Opt::OptimizerMinLr, 0) > ctx.cfg().getFloatOr(Opt::OptimizerLr, 0))
     ctx.report({Opt::OptimizerMinLr, Opt::OptimizerLr},

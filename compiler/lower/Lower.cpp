@@ -99,6 +99,8 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
       plan.job.put("env." + variable.name, *value);
   const config::Derived &d = config.derived();
   auto add = [&](JobField field, const plan::JobValue &value) { plan.job.put(field, value); };
+  if (config.has(Opt::TrainTrainSamples) && d.trainIters > 0) // the run counts steps
+    add(JobField::train_trainIters, d.trainIters);
   add(JobField::derived_strategy, config::spelling(strategy).str());
   add(JobField::derived_numMicrobatches, d.numMicrobatches);
   add(JobField::derived_nodes, d.nodes);
@@ -177,9 +179,19 @@ void addUnit(plan::Plan &plan, const model::Unit &unit, int16_t group, int16_t s
   plan.blocks.push_back(std::move(block));
 }
 
+/// Whether weight decay applies: Megatron decays no biases and no one-dimensional parameters, but
+/// norms of query and key if it is asked to.
+bool isDecayed(const Config &config, const plan::Param &param) {
+  bool isQkNorm = param.name.find("q_layernorm.") != std::string::npos ||
+                  param.name.find("k_layernorm.") != std::string::npos;
+  return param.type.rank != 1 || (isQkNorm && (config.isOn(Opt::OptimizerApplyWdToQkLayernorm) ||
+                                               config.has(Opt::SchedulerNoWeightDecayCondType)));
+}
+
 /// Puts the parameter behind the others of the last block. `tensor`: the group of tensor-parallel
 /// ranks, among whom partition cuts it; -1 if there is none.
-void addParam(plan::Plan &plan, const model::ParamSpec &spec, DType dtype, int16_t tensor) {
+void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &spec, DType dtype,
+              int16_t tensor) {
   plan::Param param;
   param.name = spec.name;
   param.type.dtype = dtype;
@@ -194,8 +206,7 @@ void addParam(plan::Plan &plan, const model::ParamSpec &spec, DType dtype, int16
   param.offset = block.numel;
   block.numel = (block.numel + param.type.numel() + kAlign - 1) / kAlign * kAlign;
   block.shard = block.stateShard = block.numel;
-  param.wdMult =
-      param.type.rank == 1 ? 0 : 1; // Megatron decays no biases and no one-dimensional parameters
+  param.wdMult = isDecayed(config, param) ? 1 : 0;
   param.init = spec.init;
   param.initStd = spec.initStd;
   plan.params.push_back(std::move(param));
@@ -216,7 +227,7 @@ void setSchedule(const Config &config, Op &op) {
   op.set(Key::decay_steps, d.decayIters);
   op.set(Key::decay_style, static_cast<int64_t>(config.getEnumOr(Opt::SchedulerLrDecayStyle,
                                                                  config::DecayStyle::Linear)));
-  op.set(Key::wsd_decay_steps, config.getIntOr(Opt::SchedulerLrWsdDecayIters, 0));
+  op.set(Key::wsd_decay_steps, d.wsdDecayIters);
   op.set(Key::wsd_decay_style,
          static_cast<int64_t>(
              config.getEnumOr(Opt::SchedulerLrWsdDecayStyle, config::WsdDecayStyle::Exponential)));
@@ -335,7 +346,7 @@ private:
     for (const model::Unit &unit : units_) {
       addUnit(plan_, unit, shards_, states_);
       for (const model::ParamSpec &param : model::paramsOf(unit))
-        addParam(plan_, param, d_.params, tensor_);
+        addParam(config_, plan_, param, d_.params, tensor_);
     }
   }
 

@@ -81,7 +81,8 @@ private:
   /// Whether silence on the command line would mean something else than silence in the recipe.
   bool differsInSilence(const config::OptionInfo &option) const {
     return config_[option.opt].from.origin == Origin::Default &&
-           option.status != config::OptionStatus::CheckedOnly && cliDefault(option.opt);
+           option.status != config::OptionStatus::CheckedOnly &&
+           option.status != config::OptionStatus::NotExecuted && cliDefault(option.opt);
   }
 
   /// One flag may stand for several options: it is given if one of them that the recipe mentions

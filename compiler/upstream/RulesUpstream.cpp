@@ -1,5 +1,6 @@
 // Upstream's silent behaviour: options without effect, and results that differ from those of
 // shardc.
+#include "compiler/config/Evaluate.h"
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -15,11 +16,57 @@ constexpr Opt kDeadUnderFsdp[] = {Opt::DdpPadBucketsForHighNcclBusbw,
                                   Opt::DdpReduceScatterWithFp32Accumulation,
                                   Opt::DdpCheckForLargeGrads};
 
+/// Options that are not executed, and the option whose value an unset one stands for.
+constexpr std::pair<Opt, Opt> kFollowed[] = {
+    {Opt::DatasetSeqLength, Opt::ModelSeqLength},
+    {Opt::SchedulerMaxSteps, Opt::TrainTrainIters},
+    {Opt::SchedulerStartWeightDecay, Opt::OptimizerWeightDecay},
+    {Opt::SchedulerEndWeightDecay, Opt::OptimizerWeightDecay},
+    {Opt::ValidationEvalGlobalBatchSize, Opt::TrainGlobalBatchSize},
+    {Opt::ValidationEvalMicroBatchSize, Opt::TrainMicroBatchSize},
+};
+
+/// The value that shardc trains with.
+std::string neededText(const RuleContext &ctx, const OptionInfo &option) {
+  if (option.opt == Opt::TrainExitSignal)
+    return "SIGTERM";
+  if (option.opt == Opt::ModelLogitDtype || option.opt == Opt::ModelPipelineDtype)
+    return ctx.on(Opt::ModelBf16) ? "bf16" : ctx.on(Opt::ModelFp16) ? "fp16" : "fp32";
+  for (auto [opt, followed] : kFollowed)
+    if (opt == option.opt && ctx.has(followed))
+      return ctx.text(followed);
+  return option.hasDefault() ? plainText(parseTableValue(option.defaultText, option), option.type)
+                             : "unset";
+}
+
+/// Whether the option changes nothing in this recipe: upstream ignores it as well, or it is done.
+bool isHonoured(const RuleContext &ctx, Opt opt) {
+  if (ctx.wantsFsdp() && llvm::is_contained(kDeadUnderFsdp, opt))
+    return true; // which a warning says
+  bool isHost = ctx.derived().gpu && predict::device(*ctx.derived().gpu).isHost();
+  return opt == Opt::DdpReduceScatterWithFp32Accumulation &&
+         (isHost || ctx.on(Opt::ModelDeterministicMode));
+}
+
 bool shardsGradients(const RuleContext &ctx) {
   return ctx.wantsFsdp() && ctx.derived().strategy >= ShardingStrategy::OptimGrads;
 }
 
 } // namespace
+
+void ruleOptionNotExecuted(RuleContext &ctx) {
+  for (const OptionInfo &option : options()) {
+    Origin origin = ctx.cfg()[option.opt].from.origin;
+    bool isSet = ctx.has(option.opt) && origin != Origin::Default && origin != Origin::Derived &&
+                 origin != Origin::Rule;
+    if (option.status != OptionStatus::NotExecuted || !isSet || isHonoured(ctx, option.opt))
+      continue;
+    std::string needed = neededText(ctx, option);
+    if (plainText(ctx.cfg()[option.opt].value, option.type) != needed)
+      ctx.report({option.opt}, {pathOf(option.opt), arg(ctx, option.opt), DiagArg(needed)})
+          .fix(ctx.fixRemove(option.opt, FixItKind::Alternative));
+  }
+}
 
 void ruleCheckedOnly(RuleContext &ctx) {
   for (const OptionInfo &option : options())

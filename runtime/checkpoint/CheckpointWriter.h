@@ -119,6 +119,7 @@ Result<std::optional<SavedIteration>> latestIteration(const std::string &root);
 Status recoverInterrupted(const std::string &root, const ReportSink &tell,
                           const Onlookers &onlookers = {});
 /// Removes all but the newest `keep` checkpoints, never the one that the tracker names.
-Status removeOldIterations(const std::string &root, int keep, const Onlookers &onlookers = {});
+Status removeOldIterations(const std::string &root, int keep, const Onlookers &onlookers = {},
+                           int64_t retain = 0);
 
 } // namespace shardc::checkpoint

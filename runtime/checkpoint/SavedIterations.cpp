@@ -138,12 +138,14 @@ Status recoverInterrupted(const std::string &root, const ReportSink &tell,
   return Status::ok();
 }
 
-Status removeOldIterations(const std::string &root, int keep, const Onlookers &onlookers) {
+Status removeOldIterations(const std::string &root, int keep, const Onlookers &onlookers,
+                           int64_t retain) {
   ASSIGN_OR_RETURN(std::vector<SavedIteration> all, listIterations(root));
   ASSIGN_OR_RETURN(std::optional<SavedIteration> latest, latestIteration(root));
   size_t removable = all.size() - std::min(all.size(), static_cast<size_t>(std::max(keep, 1)));
   for (size_t i = 0; i < removable; ++i) {
-    if (latest && all[i].folder == latest->folder)
+    bool isRetained = retain > 0 && all[i].iteration % retain == 0;
+    if (isRetained || (latest && all[i].folder == latest->folder))
       continue;
     // Renamed first, so that a half removed folder is never taken for a checkpoint.
     std::string hidden =

@@ -193,11 +193,13 @@ private:
     prepareSteps(nodes);
     for (const ProgramNode &node : steps.children)
       if (node.kind == ProgramNode::Every) { // one every so many steps
-        segments_.setVisitsBefore(FeedKind::Eval, options_.firstStep / node.count);
+        segments_.setVisitsBefore(FeedKind::Eval, evaluationsUpTo(options_.firstStep, node.count,
+                                                                  options_.firstEvaluation));
         break;
       }
     result_.state.step = lastSaved_ = options_.firstStep;
-    int64_t end = std::min(steps.count, options_.stepsEnd);
+    int64_t end =
+        options_.evaluatesOnly ? options_.firstStep : std::min(steps.count, options_.stepsEnd);
     observer_.begin(options_.firstStep, end);
     RETURN_IF_ERROR(readback_.startClock());
     for (int64_t i = options_.firstStep; i < end && !isEnding_; ++i) {
@@ -217,10 +219,23 @@ private:
       if (options_.keeper && options_.keeper->isDue(i + 1))
         RETURN_IF_ERROR(saveAfter(i + 1));
     }
+    if (options_.evaluatesOnly)
+      RETURN_IF_ERROR(evaluate());
     RETURN_IF_ERROR(settle(0));
     result_.isStopped = isEnding_;
     RETURN_IF_ERROR(save());
     return options_.keeper ? options_.keeper->finish() : Status::ok();
+  }
+
+  /// The evaluations of a step alone; the state stays that of the step before.
+  Status evaluate() {
+    for (const StepPart &part : step_) {
+      if (part.every == 0)
+        continue;
+      RETURN_IF_ERROR(segments_.run(part.after, options_.check ? &checks_ : nullptr));
+      RETURN_IF_ERROR(readBack(StepReadback::Kind::Evaluation, options_.firstStep - 1));
+    }
+    return Status::ok();
   }
 
   Status traceBefore(int64_t iteration, int64_t end) {
@@ -255,7 +270,8 @@ private:
       if (!isMarked)
         RETURN_IF_ERROR(readBack(StepReadback::Kind::Step, iteration));
       isMarked = true;
-      if (part.every == 0 || (iteration + 1) % part.every != 0)
+      if (part.every == 0 || (iteration + 1) % part.every != 0 ||
+          iteration + 1 < options_.firstEvaluation)
         continue;
       RETURN_IF_ERROR(segments_.run(part.after, observer));
       RETURN_IF_ERROR(readBack(StepReadback::Kind::Evaluation, iteration));
@@ -318,8 +334,10 @@ private:
   }
 
   Status requestStop() {
-    if (!options_.stopRequest || isStopRequested_ ||
-        options_.stopRequest->load(std::memory_order_relaxed) == 0)
+    bool isAsked =
+        options_.stopRequest && options_.stopRequest->load(std::memory_order_relaxed) != 0;
+    bool isLate = options_.deadline && std::chrono::steady_clock::now() >= *options_.deadline;
+    if (isStopRequested_ || (!isAsked && !isLate))
       return Status::ok();
     isStopRequested_ = true;
     if (!stop_.isThere()) { // only this process decides
@@ -351,6 +369,10 @@ private:
 };
 
 } // namespace
+
+int64_t evaluationsUpTo(int64_t step, int64_t interval, int64_t start) {
+  return std::max<int64_t>(step / interval - std::max<int64_t>(start - 1, 0) / interval, 0);
+}
 
 Result<RunResult> runProgram(exec::Executable &executable, BatchSource &source,
                              RunObserver &observer, const RunOptions &options) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -52,6 +53,9 @@ public:
   virtual Status finish() = 0;
 };
 
+/// Evaluations that are due every so many steps up to a step, from the step `start` on.
+int64_t evaluationsUpTo(int64_t step, int64_t interval, int64_t start);
+
 struct RunOptions {
   int64_t firstStep = 0; ///< number of steps of the job that are already done
   int64_t stepsEnd =
@@ -65,6 +69,10 @@ struct RunOptions {
   /// If set: saves the state after steps that are due, after the last one, and when the run ends on
   /// request.
   StateKeeper *keeper = nullptr;
+  bool evaluatesOnly = false;  ///< evaluates once, without any step
+  int64_t firstEvaluation = 0; ///< no evaluation before this step has ended
+  /// If set: the run ends after the step in which this time comes, as on request.
+  std::optional<std::chrono::steady_clock::time_point> deadline;
   bool check = false; ///< op by op, with a check of every result
   /// Non-zero requests a clean end. Read once per step.
   const std::atomic<int> *stopRequest = nullptr;

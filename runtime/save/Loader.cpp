@@ -69,6 +69,10 @@ int64_t Loader::batchesConsumed() const {
   return progress_.consumedTrainSamples / std::max<int64_t>(1, plan_->job.train.globalBatchSize);
 }
 
+std::string Loader::continuedFolder() const {
+  return checkpoint_ && !isFinetune_ ? checkpoint_->folder() : "";
+}
+
 Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan, ReportSink tell) {
   if (plan.job.checkpoint.load.empty() && plan.job.checkpoint.pretrainedCheckpoint.empty())
     return std::unique_ptr<Loader>();

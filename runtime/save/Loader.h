@@ -26,6 +26,8 @@ public:
   static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan, ReportSink tell);
 
   bool hasCheckpoint() const { return checkpoint_ != nullptr; }
+  /// The folder of the checkpoint whose run this one continues; empty where it begins at step 0.
+  std::string continuedFolder() const;
   /// False where some state stays as a fresh start makes it: that has to come first.
   bool isWhole() const { return isWhole_; }
   /// The position of the job when the state is loaded.

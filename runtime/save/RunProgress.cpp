@@ -8,6 +8,7 @@
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/LossScale.h"
 #include "runtime/run/ModelFlops.h"
+#include "runtime/run/RunLoop.h"
 
 namespace shardc::save {
 namespace {
@@ -49,6 +50,10 @@ int64_t evaluationInterval(const std::vector<plan::ProgramNode> &nodes) {
       return found;
   }
   return 0;
+}
+
+int64_t evaluationsOf(const plan::Plan &plan, int64_t step, int64_t interval) {
+  return run::evaluationsUpTo(step, interval, plan.job.validation.startEvalAtIter);
 }
 
 PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
@@ -112,7 +117,8 @@ Progress progressAfter(const plan::Plan &plan, const Progress &begin, const Step
   now.consumedTrainSamples += samples;
   if (int64_t interval = plan.roles.empty() ? 0 : evaluationInterval(plan.roles[0].program))
     now.consumedValidSamples +=
-        (state.step / interval - begin.step / interval) * plan.job.validation.evalIters * batch;
+        (evaluationsOf(plan, state.step, interval) - evaluationsOf(plan, begin.step, interval)) *
+        plan.job.validation.evalIters * batch;
   now.floatingPointOperations += static_cast<double>(samples) *
                                  static_cast<double>(plan.job.model.seqLength) *
                                  run::modelFlopsPerToken(plan);

@@ -271,7 +271,8 @@ Status SaveThread::removeOld() const {
     return Status::ok();
   Writing writing(job_);
   auto keep = static_cast<int>(std::min<int64_t>(mostRecent_, 1 << 30));
-  return checkpoint::removeOldIterations(root_, keep, job_.onlookers);
+  return checkpoint::removeOldIterations(root_, keep, job_.onlookers,
+                                         job_.plan->job.checkpoint.saveRetainInterval);
 }
 
 } // namespace shardc::save

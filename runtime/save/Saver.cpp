@@ -29,6 +29,12 @@ Status makeRoot(const std::string &root) {
   return Status::ok();
 }
 
+/// How many of the newest checkpoints are kept; -1: all.
+int64_t keptOf(const plan::Plan &plan) {
+  int64_t recent = plan.job.checkpoint.mostRecentK;
+  return recent < 0 && plan.job.checkpoint.saveRetainInterval > 0 ? 1 : recent;
+}
+
 } // namespace
 
 Status checkCheckpointOptions(const plan::Plan &plan) {
@@ -55,8 +61,7 @@ Status checkCheckpointOptions(const plan::Plan &plan) {
 Saver::Saver(const plan::Plan &plan, StateLayout layout, ReportSink tell, hal::Peers *peers)
     : plan_(&plan), layout_(std::move(layout)), tell_(std::move(tell)), peers_(peers),
       root_(plan.job.checkpoint.save), interval_(plan.job.checkpoint.saveInterval),
-      mostRecent_(plan.job.checkpoint.mostRecentK),
-      stopsOnError_(plan.job.checkpoint.stopOnSaveError) {}
+      mostRecent_(keptOf(plan)), stopsOnError_(plan.job.checkpoint.stopOnSaveError) {}
 
 Saver::~Saver() = default;
 
@@ -86,6 +91,21 @@ Status Saver::prepareRoot() {
     return Status(lock.status()).withContext("checkpoint.save");
   lock_ = std::move(*lock);
   return checkpoint::recoverInterrupted(root_, tell_, job_.onlookers);
+}
+
+Status Saver::checkOverwrites(int64_t step, const std::string &continued) const {
+  namespace fs = std::filesystem;
+  if (plan_->job.checkpoint.overwrite || !isFirst())
+    return Status::ok();
+  std::error_code error;
+  fs::path folder = fs::path(continued).lexically_normal();
+  if (!continued.empty() && (fs::equivalent(folder.parent_path(), root_, error) ||
+                             fs::equivalent(folder / "..", root_, error)))
+    return Status::ok();
+  ASSIGN_OR_RETURN(std::vector<checkpoint::SavedIteration> all, checkpoint::listIterations(root_));
+  if (all.empty() || all.back().iteration <= step)
+    return Status::ok();
+  return makeStatus(report::WouldOverwrite, root_, all.back().iteration, step);
 }
 
 /// The status of all ranks, on all ranks.

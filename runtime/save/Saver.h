@@ -31,6 +31,9 @@ public:
                                                const checkpoint::Onlookers &onlookers = {});
   ~Saver() override;
 
+  /// InvalidInput where the run's saves would replace checkpoints of another run: one that it does
+  /// not continue, from `continued`, and that went further than `step`. The recipe may ask for it.
+  Status checkOverwrites(int64_t step, const std::string &continued) const;
   /// What is saved, and what the process begins with where that is not the job's first step. The
   /// executable outlives the saver's use.
   void attach(exec::Executable &executable) { executable_ = &executable; }

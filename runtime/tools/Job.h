@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 
 #include "runtime/launch/RendezvousClient.h"
@@ -20,6 +21,7 @@ struct ProcessContext {
   std::atomic<uint64_t> steps{0};
   /// ProgressWord of the channel that is being made before the first step, or 0.
   std::atomic<uint32_t> making{0};
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
 
   bool isFirst() const { return !client || client->rank() == 0; }
   int processesHere() const { return client ? client->localSize() : 1; }

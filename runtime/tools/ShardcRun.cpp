@@ -1,5 +1,6 @@
 // shardc-run: reads a placed plan, verifies it, checks the environment, and trains.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -83,7 +84,9 @@ void prepareCheckpoints(const plan::Plan &plan, const ProcessContext &process,
   if (Status status = save::checkCheckpointOptions(plan); !status.isOk())
     return findings.push_back(status.report());
   ReportSink tell = [&environment](const Report &report) { environment.tell(report); };
-  auto saver = save::Saver::create(plan, tell, process.client);
+  auto saver = plan.job.validation.skipTrain // has nothing to save
+                   ? Result<std::unique_ptr<save::Saver>>(nullptr)
+                   : save::Saver::create(plan, tell, process.client);
   if (saver.isOk())
     environment.saver = std::move(*saver);
   else
@@ -92,7 +95,14 @@ void prepareCheckpoints(const plan::Plan &plan, const ProcessContext &process,
   if (loader.isOk())
     environment.loader = std::move(*loader);
   else
-    findings.push_back(loader.status().report());
+    return findings.push_back(loader.status().report());
+  if (!environment.saver)
+    return;
+  const save::Loader *from = environment.loader.get();
+  std::string continued = from ? from->continuedFolder() : "";
+  int64_t step = continued.empty() ? 0 : from->progress().step;
+  if (Status status = environment.saver->checkOverwrites(step, continued); !status.isOk())
+    findings.push_back(status.report());
 }
 
 /// Makes the environment; returns all that is wrong with it here.
@@ -196,11 +206,23 @@ int64_t lastStep(const plan::Plan &plan, int64_t firstStep) {
   return interval > 0 ? (firstStep / interval + 1) * interval : std::numeric_limits<int64_t>::max();
 }
 
+/// What the recipe says of when steps end and evaluations begin.
+void setLength(const plan::Plan &plan, const ProcessContext &process, run::RunOptions &options) {
+  constexpr double kMinutesMax = 5e7; // about a century
+  options.evaluatesOnly = plan.job.validation.skipTrain;
+  options.firstEvaluation = plan.job.validation.startEvalAtIter;
+  if (double minutes = plan.job.train.exitDurationInMins; minutes > 0)
+    options.deadline =
+        process.begin +
+        std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+            std::chrono::duration<double, std::ratio<60>>(std::min(minutes, kMinutesMax)));
+}
+
 /// Where the run begins, how it gets there, and what it saves. From here on what is told goes to
 /// `tell`.
 void connectCheckpoints(Environment &environment, exec::Executable &executable,
                         const ReportSink &tell, run::RunOptions &options) {
-  if (!environment.saver)
+  if (!environment.saver && !options.evaluatesOnly)
     tell(makeReport(report::SavesNothing));
   for (const Report &report : environment.kept.take())
     tell(report);
@@ -322,6 +344,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, ProcessContext 
   ReportSink tell = tellOnce(process, progress);
   run::RunOptions runOptions;
   runOptions.check = options.check;
+  setLength(plan, process, runOptions);
   connectCheckpoints(environment, **executable, tell, runOptions);
   if (process.isFirst())
     printMachine(**executable, environment, process.console);

@@ -8,32 +8,11 @@ import itertools
 import math
 import operator
 
+from presets import PRESETS, RENAMED
 from recipes import FAMILIES, OPTIONS, parse_value
+from unexecuted import not_executed
 
 SHARDINGS = ["no_shard", "optim", "optim_grads", "optim_grads_params"]
-# Fields that the presets of mixed_precision set (reference, section 1.4).
-BF16 = {"bf16": True, "params_dtype": "bf16", "pipeline_dtype": "bf16", "grad_reduce_in_fp32": True,
-        "autocast_enabled": False}
-PRESETS = {
-    "fp32": {"fp32": True, "params_dtype": "fp32", "pipeline_dtype": "fp32"},
-    "bf16_mixed": BF16,
-    "fp16_mixed": {"fp16": True, "params_dtype": "fp16", "pipeline_dtype": "fp16", "autocast_enabled": False},
-    "bf16_with_fp8_delayed_scaling_mixed": {**BF16, "fp8": "hybrid", "fp8_recipe": "delayed", "fp8_param_gather": True,
-                                            "fp8_margin": 0, "fp8_amax_history_len": 1024,
-                                            "fp8_amax_compute_algo": "max"},
-    "bf16_with_mxfp8_mixed": {**BF16, "fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": True,
-                              "reuse_grad_buf_for_mxfp8_param_ag": True},
-    "bf16_with_fp8_current_scaling_mixed": {**BF16, "fp8": "hybrid", "fp8_recipe": "tensorwise",
-                                            "fp8_param_gather": True, "first_last_layers_bf16": True,
-                                            "num_layers_at_start_in_bf16": 1, "num_layers_at_end_in_bf16": 1},
-    "bf16_with_fp8_subchannel_scaling_mixed": {**BF16, "fp8": "hybrid", "fp8_recipe": "blockwise",
-                                               "fp8_param_gather": False},
-    "bf16_with_nvfp4_mixed": {**BF16, "fp4": "e2m1", "fp4_recipe": "nvfp4"},
-}
-# Where fields are copied under another name than their own.
-RENAMED = {"autocast_dtype": ["model.autocast_dtype"], "autocast_enabled": ["model.enable_autocast"],
-           "fp8_param": ["model.fp8_param"], "fp8_param_gather": ["ddp.fp8_param_gather"],
-           "fp4_param": ["model.fp4_param"], "fp4_param_gather": ["ddp.fp4_param_gather"], "fp32": []}
 BYTES_TOKENS = 257
 BEFORE_BLACKWELL = {"a100", "a100_40gb", "h100", "h200", "l40s"}
 BLACKWELL = {"b200", "gb200", "b300", "gb300"}
@@ -463,6 +442,10 @@ FULL = "full"
 
 # id: whether the recipe breaks it. Comments give the reference's numbers.
 ERRORS = {
+    # what shardc does not do, by docs/options.md
+    "option-not-executed": not_executed,
+    "skip-train-without-evaluation": lambda f: f.on("validation.skip_train") and (
+        not f.has("validation.eval_interval") or f.num("validation.eval_iters") == 0),
     # sections 2.1 and 2.2: which scheme runs
     "fsdp-flags-contradict": lambda f: f.on("dist.use_megatron_fsdp") != f.on("ddp.use_megatron_fsdp"),
     "fsdp-and-torch-fsdp2": lambda f: f.fsdp and f.torch,  # V01

@@ -39,6 +39,17 @@ TEST(SavedIterations, OnlyTheNewestAreKept) {
   EXPECT_EQ(iterationsOf(folder.path()), (std::vector<int64_t>{10, 30, 40})); // the tracker's stays
 }
 
+TEST(SavedIterations, MultiplesAreRetained) {
+  TempFolder folder;
+  for (int64_t iteration : {10, 20, 30, 40, 50, 60})
+    saveAt(folder.path(), iteration);
+  ASSERT_OK(removeOldIterations(folder.path(), 1, {}, /*retain=*/20));
+  EXPECT_EQ(iterationsOf(folder.path()), (std::vector<int64_t>{20, 40, 60}));
+  saveAt(folder.path(), 70);
+  ASSERT_OK(removeOldIterations(folder.path(), 1, {}, /*retain=*/20));
+  EXPECT_EQ(iterationsOf(folder.path()), (std::vector<int64_t>{20, 40, 60, 70}));
+}
+
 TEST(SavedIterations, TrackerSaysWhichIsLatest) {
   TempFolder folder;
   EXPECT_FALSE(latestIteration(folder.path())->has_value());

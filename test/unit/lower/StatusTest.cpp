@@ -4,7 +4,7 @@
 //             read it from the plan's job;
 //   planned   if it is not executed and findMissing refuses what it asks for, or if it only gives
 //             details of an option that findMissing refuses;
-//   checked   otherwise.
+//   checked   otherwise; or not executed, where a value that is not the default is an error.
 // clang-format on
 #include <algorithm>
 #include <cctype>
@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include "compiler/config/Evaluate.h"
 #include "compiler/config/Steps.h"
 #include "compiler/lower/Lower.h"
 #include "runtime/base/Io.h"
@@ -64,7 +65,7 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 2  nodes = 2 }
        train { micro_batch_size = 1  global_batch_size = 8  train_samples = 800 }
        optimizer { lr = 1e-3 }
-       scheduler.lr_warmup_fraction = 0.1
+       scheduler { lr_decay_style = WSD  lr_wsd_decay_samples = 16 }
        dist.use_torch_fsdp2 = true)",
     // fp16, whose loss has a scale.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
@@ -73,6 +74,12 @@ constexpr const char *kContexts[] = {
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 }
        mixed_precision = fp16_mixed)",
+    // Norms on query and key.
+    R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                     vocab_size = 61  qk_layernorm = true }
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 })",
     // Products of layers in fp8.
     R"(model llama { num_layers = 3  hidden_size = 32  num_attention_heads = 4  seq_length = 16
                      vocab_size = 61 }
@@ -279,9 +286,90 @@ TEST(Status, IsWhatTheCodeDoes) {
   Judge judge;
   for (const OptionInfo &option : config::options()) {
     OptionStatus status = judge.of(option);
-    EXPECT_TRUE(status == option.status) << option.path.str() << " is " << nameOf(option.status)
-                                         << " in Options.def and " << nameOf(status) << " in fact";
+    bool isRefused =
+        status == OptionStatus::CheckedOnly && option.status == OptionStatus::NotExecuted;
+    EXPECT_TRUE(status == option.status || isRefused)
+        << option.path.str() << " is " << nameOf(option.status) << " in Options.def and "
+        << nameOf(status) << " in fact";
   }
+}
+
+/// All values outside of a section whose fields are copied into others; empty for other sections.
+std::string valuesOutside(const config::Config &config, config::Section section) {
+  std::string text;
+  if (section == config::Section::MixedPrecision || section == config::Section::CommOverlap)
+    for (const OptionInfo &option : config::options())
+      if (option.section != section && option.status != OptionStatus::CheckedOnly)
+        text += config.has(option.opt) ? config::toRecipeText(config, option.opt) + "\n" : "\n";
+  return text;
+}
+
+/// What comes of a recipe with one option more.
+struct Outcome {
+  config::Value value;  ///< of the option
+  std::string others;   ///< all values outside of a section whose fields are copied
+  std::string plan;     ///< with the job's options; empty if the recipe is refused
+  bool isNamed = false; ///< some message names the option
+};
+
+Outcome outcomeOf(const std::string &body, const OptionInfo &option, const std::string &value) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  diags.setErrorLimit(0);
+  config::LoadOptions options;
+  if (!value.empty())
+    options.sets = {option.path.str() + " = " + value};
+  Outcome out;
+  BufferId buffer = sources.addBuffer("r.recipe", "recipe r {\n" + body + "\n}\n");
+  std::optional<config::Config> config = config::loadConfig(
+      sources, diags, buffer, options, [&](config::Step, const config::Config &now) {
+        out.value = now[option.opt].value;
+        out.others = valuesOutside(now, option.section);
+      });
+  for (const Diagnostic &message : diags.pending())
+    out.isNamed |= message.text.find(option.path.str()) != std::string::npos ||
+                   message.severity == Severity::Error;
+  if (!config)
+    return out;
+  std::vector<Missing> missing = findMissing(*config);
+  out.isNamed |= !missing.empty(); // which `check` and `run` say
+  if (missing.empty()) {
+    plan::Plan plan = lower(*config, sources);
+    plan.locs.clear();
+    out.plan = plan::print(plan, {});
+  }
+  return out;
+}
+
+/// Whether the recipe means that value without the option too: rules give it, or the
+/// options that it is copied to have it, or plans leave it out, or shardc does nothing else.
+bool isMeantAnyway(const OptionInfo &option, const Outcome &base, const Outcome &tried) {
+  bool isLeftOut = false;
+  for (size_t i = 0; i < plan::kJobFields; ++i)
+    isLeftOut |= plan::jobInfo(static_cast<plan::JobField>(i)).path == option.path.str();
+  return tried.value == base.value || (!base.others.empty() && tried.others == base.others) ||
+         isLeftOut || option.status == OptionStatus::NotExecuted;
+}
+
+/// Each option alone, at each value of its type: the plan differs, or a message says why not.
+/// Options of what cannot be compiled yet have no effect upstream either without the option that
+/// asks for it.
+TEST(Status, NoOptionIsIgnoredInSilence) {
+  size_t contexts = std::getenv("SHARDC_LONG") != nullptr ? std::size(kContexts) : 1;
+  for (size_t i = 0; i < contexts; ++i)
+    for (const OptionInfo &option : config::options()) {
+      if (option.status == OptionStatus::Planned)
+        continue;
+      Outcome base = outcomeOf(kContexts[i], option, "");
+      for (const std::string &value : candidates(option)) {
+        Outcome tried = outcomeOf(kContexts[i], option, value);
+        if (isMeantAnyway(option, base, tried))
+          continue;
+        EXPECT_TRUE(tried.isNamed || tried.plan != base.plan)
+            << option.path.str() << " = " << value << " changes nothing in recipe " << i
+            << ", and no message says so";
+      }
+    }
 }
 
 TEST(Status, PlannedPathsAreOptions) {

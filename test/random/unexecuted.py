@@ -1,0 +1,32 @@
+"""Which of a recipe's options shardc does not execute, by docs/options.md: the oracle's side of option-not-executed."""
+
+from recipes import OPTIONS
+
+# Options that are not executed, and what an unset one stands for.
+FOLLOWED = {"dataset.seq_length": "model.seq_length", "scheduler.max_steps": "train.train_iters",
+            "scheduler.start_weight_decay": "optimizer.weight_decay",
+            "scheduler.end_weight_decay": "optimizer.weight_decay",
+            "validation.eval_global_batch_size": "train.global_batch_size",
+            "validation.eval_micro_batch_size": "train.micro_batch_size"}
+
+
+def needed(f, path):
+    """The value of an option that is not executed with which a run is as the recipe says."""
+    if path == "train.exit_signal":
+        return "SIGTERM"
+    if path in ("model.pipeline_dtype", "model.logit_dtype"):
+        return "bf16" if f.on("model.bf16") else "fp16" if f.on("model.fp16") else "fp32"
+    return f[FOLLOWED[path]] if path in FOLLOWED and f.has(FOLLOWED[path]) else OPTIONS[path].default
+
+
+def honoured(f, path):
+    """Whether upstream ignores it here as well, or shardc does it here."""
+    if f.fsdp and path in ("ddp.reduce_scatter_with_fp32_accumulation", "ddp.check_for_large_grads"):
+        return True
+    return path == "ddp.reduce_scatter_with_fp32_accumulation" and (
+        f["cluster.gpu"] == "host" or f.on("model.deterministic_mode"))
+
+
+def not_executed(f):
+    return any(option.status == "Not executed" and f.has(path) and f.origin.get(path) != "derived" and
+               f[path] != needed(f, path) and not honoured(f, path) for path, option in OPTIONS.items())
