@@ -326,9 +326,11 @@ Outcome outcomeOf(const std::string &body, const OptionInfo &option, const std::
         out.value = now[option.opt].value;
         out.others = valuesOutside(now, option.section);
       });
+  // Messages about a field that is copied name its copy.
+  std::string named = out.others.empty() ? option.path.str() : "." + option.name.str();
   for (const Diagnostic &message : diags.pending())
-    out.isNamed |= message.text.find(option.path.str()) != std::string::npos ||
-                   message.severity == Severity::Error;
+    out.isNamed |=
+        message.text.find(named) != std::string::npos || message.severity == Severity::Error;
   if (!config)
     return out;
   std::vector<Missing> missing = findMissing(*config);
