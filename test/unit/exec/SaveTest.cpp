@@ -10,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include "runtime/save/Loader.h"
-#include "runtime/save/ModelDifferences.h"
 #include "runtime/save/Saver.h"
 #include "runtime/save/TorchDistWriter.h"
 #include "test/unit/base/Told.h"
@@ -661,50 +660,6 @@ TEST(Loader, TellsEachDifferenceByItsId) {
     ASSERT_TRUE(opened.isOk()) << opened.status().message();
     EXPECT_THAT(opened.remarks(), ::testing::Contains(HasSubstr(row.id)));
   }
-}
-
-/// The options of which a checkpoint with these arguments has other values.
-std::vector<std::string> differing(const plan::Plan &plan, PlainEntries args, bool hasOutput,
-                                   int64_t rows) {
-  checkpoint::RunState state;
-  state.args = std::move(args);
-  std::vector<save::ModelDifference> found = save::modelDifferences(plan.job, state);
-  save::addDroppedTensors(plan.job, state, hasOutput, rows, found);
-  std::vector<std::string> lines;
-  for (const save::ModelDifference &one : found)
-    lines.push_back(fmt::format("{}: {}, {}", one.option, one.saved, one.ours));
-  return lines;
-}
-
-TEST(ModelDifferences, ReadsTheNamesOfMegatronAndComparesValues) {
-  plan::Plan plan = makePlan(2);
-  set(plan, "model.position_embedding_type", std::string("rope"));
-  set(plan, "model.vocab_size", int64_t{200});
-  set(plan, "model.share_embeddings_and_output_weights", true);
-  EXPECT_THAT(differing(plan,
-                        {{"norm_epsilon", 1e-6},
-                         {"rotary_base", int64_t{10000}},
-                         {"use_rope_scaling", true},
-                         {"untie_embeddings_and_output_weights", true},
-                         {"window_size", checkpoint::PlainTuple{{int64_t{3}, int64_t{0}}}},
-                         {"seq_len_interpolation_factor", 2.0}},
-                        /*hasOutput=*/true, /*rows=*/256),
-              ::testing::ElementsAre("model.layernorm_epsilon: 1e-06, 1e-05",
-                                     "model.rope_scaling: true, false",
-                                     "model.window_size: [3, 0], not set",
-                                     "model.share_embeddings_and_output_weights: false, true",
-                                     "model.seq_len_interpolation_factor: 2, not set"));
-  // What is not said is not compared; rows within a step of padding may be padding.
-  EXPECT_THAT(differing(plan, {}, false, 256), ::testing::IsEmpty());
-  EXPECT_THAT(differing(plan, {{"make_vocab_size_divisible_by", int64_t{8}}}, false, 256),
-              ::testing::ElementsAre("model.vocab_size: 256 rows of embeddings, 200"));
-  EXPECT_THAT(differing(plan, {{"vocab_size", int64_t{257}}}, false, 384),
-              ::testing::ElementsAre("model.vocab_size: 257, 200"));
-  // A parameter that only the run has is a missing tensor; one that only the checkpoint has would
-  // be dropped.
-  set(plan, "model.add_qkv_bias", true);
-  EXPECT_THAT(differing(plan, {{"add_qkv_bias", false}, {"qk_layernorm", true}}, false, 0),
-              ::testing::ElementsAre("model.qk_layernorm: true, false"));
 }
 
 TEST(Loader, TellsThatALossScaleBeginsAnew) {
