@@ -1,0 +1,359 @@
+#!/usr/bin/env python3
+"""One walk over all options that plans and runs depend on: what `shardc check` accepts of it compiles and verifies, with
+passes left out and others asked for, and on the host it trains as one rank does.
+
+    walk.py SHARDC [--count=N] [--first=SEED] [--jobs=N]
+
+A recipe is a small model on some ranks, with values of any executed options of docs/options.md: a new one is in the walk
+as soon as its row is. What a rule refuses is taken out of the recipe, until it is accepted. One in three is compiled once
+more with other passes, and one in ten of those for the host runs, and so does the same job on one rank. A recipe that ends
+otherwise is reduced: options are left out while its fault stays. Exits with 1 if there is one, or if hardly any is
+accepted. Without --count it takes 200, and 20,000 with SHARDC_LONG=1.
+"""
+
+import collections
+import json
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+from batches import parse_options, show, try_all
+from compare import REASONS
+from recipes import OPTIONS, write
+
+BATCH, COUNT, COUNT_LONG = 50, 200, 20_000
+ROUNDS = 20  # of taking out what rules refuse
+LIMIT_S = 120
+# Sizes, ranks and batches, which have to fit each other, are drawn together; paths and the environment name what is not there.
+OWN = re.compile(r"(model\.(num_layers|hidden_size|num_attention_heads|seq_length|vocab_size|pipeline_model_parallel_layout)|"
+                 r"(model|expert)\.\w*_parallel_size|cluster\.(nodes|gpus_per_node|memory)|train\.\w*(batch_size|iters|samples)|"
+                 r"dataset\.kind|scheduler\.lr_decay_iters|dist\.rendezvous_port)$")
+POOL = sorted(path for path, option in OPTIONS.items() if option.status == "Executed" and not OWN.match(path)
+              and not path.startswith("env.") and option.kind not in ("string", "strings") and option.takes
+              and "path" not in option.takes)
+WORDS = [path for path in POOL if OPTIONS[path].kind in ("bool", "enum", "enums")]
+
+
+def family_of(path):
+    return re.match(r"(\w+\.)?[a-z0-9]+", path).group()
+
+
+FAMILIES = collections.defaultdict(list)  # options whose names begin alike
+for each in POOL:
+    FAMILIES[family_of(each)].append(each)
+FAMILIES = {family: paths for family, paths in FAMILIES.items() if len(paths) > 1}
+OFTEN = ["mixed_precision", "model.pipeline_schedule", "dist.use_megatron_fsdp", "dist.use_torch_fsdp2", "model.sequence_parallel",
+         "ddp.data_parallel_sharding_strategy", "model.recompute_granularity", "model.fp8"]
+INTEGERS, NUMBERS = [0, 1, 2, 3, 4, 8, 16, 32, 64, 128], [0.0, 1e-5, 1e-3, 0.1, 0.5, 0.9, 1.0, 8.0, 1024.0]
+FIXED = {"model", "cluster.gpu", "model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.seq_length",
+         "model.vocab_size", "train.train_iters"}  # stay in every recipe
+# Errors about the text itself, and what says that a recipe is accepted but not compiled.
+OF_TEXT = {"value-out-of-range", "wrong-type"}
+NOT_COMPILED = {"checks-only", "cannot-be-compiled", "plan-refused"}
+# Of these, what names an option of the recipe and its value: shardc only checks it, and says so.
+NOT_EXECUTED = re.compile(r"'([\w.]+)(?: = [^']*)?' is checked but cannot be executed")
+# Options that may make no sense on one rank, and say nothing of what is trained.
+OF_RANKS = re.compile(r"parallel|overlap|shard|fsdp|comm|nccl|registration|instances|pipeline|stage|microbatch_group|"
+                      r"distributed|double_buffer|sharp|hierarchical|cluster\.")
+# Losses of types of few bits differ by the order of sums; a rate of 1e-3 keeps steps from making more of it.
+RUN = {"train.train_iters": 3, "logger.log_interval": 1, "optimizer.lr": 1e-3}
+
+
+def pass_flags(shardc):
+    """What --disable-pass and --enable-pass take, as the program says."""
+    text = subprocess.run([shardc, "dump-plan", "--help"], capture_output=True, text=True, check=True).stdout
+    return [f"--{kind}-pass={name}" for kind, names in re.findall(r"--(disable|enable)-pass TEXT:\{([^}]*)\}", text)
+            for name in names.split(",")]
+
+
+def value_of(option, draw):
+    low, high = option.bounds()
+    fits = [lambda number: (low is None or number >= low) and (high is None or number <= high)][0]
+    if option.kind == "bool":
+        return draw.random() < 0.75 if not option.default else draw.random() < 0.25
+    if option.kind == "enum":
+        return draw.choice(option.words)
+    if option.kind == "enums":
+        return draw.sample(option.words, draw.choice([1, 1, 2]))
+    if option.kind in ("ints", "floats"):
+        return [draw.choice([1, 2, 4, 0, -1]) for _ in range(2)]
+    if option.kind == "size":
+        return draw.choice(["4KiB", "1MiB", "1GiB"])
+    choices = [number for number in (INTEGERS if option.kind != "float" else NUMBERS) if fits(number)]
+    return draw.choice(choices or [option.default])
+
+
+def base(draw):
+    """A model, the ranks that divide it and its batches."""
+    tensor, stages, context = draw.choice([1, 1, 2, 2, 4]), draw.choice([1, 1, 2, 2, 4]), draw.choice([1, 1, 1, 2])
+    data, micro = draw.choice([1, 1, 2, 3, 4]), draw.choice([1, 2])
+    chunks = draw.choice([1, 1, 2]) if stages > 1 else 1
+    out = {"model.num_layers": stages * chunks * draw.choice([1, 2]), "model.hidden_size": draw.choice([32, 64]),
+           "model.num_attention_heads": draw.choice([4, 8]), "model.seq_length": draw.choice([16, 32]),
+           "model.vocab_size": draw.choice([64, 100]), "model.tensor_model_parallel_size": tensor,
+           "model.pipeline_model_parallel_size": stages, "model.context_parallel_size": context,
+           "cluster.gpus_per_node": tensor * stages * context * data, "train.micro_batch_size": micro,
+           "train.global_batch_size": micro * data * draw.choice([1, 2, 3, 4]), "train.train_iters": draw.choice([3, 7])}
+    if chunks > 1:
+        out["model.virtual_pipeline_model_parallel_size"] = chunks
+    if draw.random() < 0.3:
+        out.update({"checkpoint.save": "saved", "checkpoint.save_interval": 2})
+    return out
+
+
+def draw_settings(seed):
+    draw = random.Random(seed)
+    settings = {"model": draw.choice(["gpt", "gpt", "llama", "llama", "qwen2", "qwen3", "mistral"]),
+                "cluster.gpu": "host" if draw.random() < 0.5 else draw.choice(OPTIONS["cluster.gpu"].words), **base(draw)}
+    chosen = draw.sample(WORDS, draw.randint(1, 10)) + draw.sample(POOL, draw.randint(0, 5))
+    for family in draw.sample(sorted(FAMILIES), draw.choice([0, 1, 1, 2])):  # what belongs together is drawn together
+        chosen += draw.sample(FAMILIES[family], draw.randint(1, len(FAMILIES[family])))
+    for path in chosen:
+        if path not in settings:
+            settings[path] = value_of(OPTIONS[path], draw)
+    if draw.random() < 0.7:  # presets, schedules and strategies come more often than one option of many
+        for path in draw.sample(OFTEN, 3):
+            settings[path] = True if OPTIONS[path].kind == "bool" else value_of(OPTIONS[path], draw)
+            if draw.random() < 0.5:
+                settings.update((other, value_of(OPTIONS[other], draw)) for other in FAMILIES.get(family_of(path), []) if other != path)
+    return settings
+
+
+def text_of(settings):
+    return "recipe r {\n" + "".join(f"  {path} = {write(OPTIONS[path], value)}\n" for path, value in settings.items()) + "}\n"
+
+
+class Said:
+    """What a program has said of a recipe."""
+
+    def __init__(self, messages, status=0, stderr=""):
+        self.messages, self.status, self.stderr = messages, status, stderr
+        self.errors = {message["id"] for message in messages if message["severity"] == "error" or self.unexecuted(message)}
+
+    @staticmethod
+    def unexecuted(message):
+        """The option that is checked and has no plan, if the message is about one."""
+        named = NOT_EXECUTED.search(message["text"]) if message["id"] in NOT_COMPILED else None
+        return named.group(1) if named else None
+
+    def fault(self):
+        """What is wrong with it, in a word that stays while a recipe is reduced; None if nothing is."""
+        if self.status not in (0, 1):
+            return f"status {self.status}"
+        is_named = any(map(self.unexecuted, self.messages))
+        for message in self.messages:
+            if message["id"] == "plan-refused" or message["id"] in NOT_COMPILED and not is_named:
+                rule = re.search(r"violates rule '([a-z-]+)'", message["text"])
+                return f"{message['id']} {rule.group(1) if rule else message['text'][:60]}"
+        unknown = self.errors - REASONS - OF_TEXT - NOT_COMPILED
+        return f"refused by no rule: {sorted(unknown)}" if unknown else None
+
+
+def write_recipes(folder, all_settings):
+    paths = [os.path.join(folder, f"{number}.recipe") for number in range(len(all_settings))]
+    for path, settings in zip(paths, all_settings):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text_of(settings))
+    return paths
+
+
+def call(command, folder):
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S, errors="replace")
+        return done.returncode, done.stdout, done.stderr
+    except subprocess.TimeoutExpired:
+        return 124, "", f"no end after {LIMIT_S} s"
+
+
+def read_messages(text):
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def check(shardc, all_settings):
+    """What `shardc check` says of each, all in one process unless that ends early."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = write_recipes(folder, all_settings)
+        status, out, _ = call([shardc, "check", "--diag-format=json", *paths], folder)
+        if status in (0, 1):
+            by_file = collections.defaultdict(list)
+            for message in read_messages(out):
+                by_file[message.get("file")].append(message)
+            return [Said(by_file[path]) for path in paths]
+        alone = [call([shardc, "check", "--diag-format=json", path], folder) for path in paths]
+        return [Said(read_messages(out), status, stderr[-1000:]) for status, out, stderr in alone]
+
+
+def compile_with(shardc, settings, flags):
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_recipes(folder, [settings])[0]
+        command = [shardc, "dump-plan", path, "--diag-format=json", *flags, "-o", os.path.join(folder, "r.plan")]
+        status, out, stderr = call(command, folder)
+        return Said(read_messages(out + stderr), status, stderr[-1000:])
+
+
+def without_refused(settings, said, fixed, draw):
+    """Without one of the options at the place of each error or its notes."""
+    lines = list(settings)
+
+    def named(message):
+        places = [part["range"]["begin"]["line"] - 2 for part in [message, *message["notes"]] if "range" in part]
+        return [lines[place] for place in places if place < len(lines)] + [said.unexecuted(message)]
+
+    drop = set()
+    for message in said.messages:
+        paths = sorted({path for path in named(message) if path in settings and path not in fixed})
+        if paths and (message["severity"] == "error" or said.unexecuted(message)) and not drop & set(paths):
+            drop.add(draw.choice(paths))
+    if not drop:  # what is at fault is not drawn: any of what is
+        drop = set(draw.sample(sorted(set(lines) - fixed), max(len(set(lines) - fixed) // 4, 1)) if set(lines) - fixed else [])
+    return {path: value for path, value in settings.items() if path not in drop}
+
+
+def accepted(shardc, all_settings, fixed, seed=0):
+    """Each recipe and what is said of it, once nothing that rules refuse is left; after some rounds as it is."""
+    state, draw = [(settings, None) for settings in all_settings], random.Random(seed)
+    for _ in range(ROUNDS):
+        todo = [i for i, (_, said) in enumerate(state) if said is None or (said.errors and not said.fault())]
+        if not todo:
+            break
+        trial = [state[i][0] if state[i][1] is None else without_refused(*state[i], fixed[i], draw) for i in todo]
+        for i, settings, said in zip(todo, trial, check(shardc, trial)):
+            state[i] = (settings, said)
+    return state
+
+
+def run(shardc, settings, flags):
+    """How a run ends, losses and norms of gradients of its steps, and its last words."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_recipes(folder, [settings])[0]
+        plan, metrics = os.path.join(folder, "r.plan"), os.path.join(folder, "metrics.jsonl")
+        status, _, stderr = call([shardc, "dump-plan", path, *flags, "-o", plan], folder)
+        if status == 0:
+            runner = os.path.join(os.path.dirname(shardc), "shardc-run")
+            status, _, stderr = call([runner, plan, f"--metrics={metrics}"], folder)
+        found = []
+        if os.path.exists(metrics):
+            with open(metrics, encoding="utf-8") as file:
+                found = [(record["loss"], record["grad_norm"]) for record in map(json.loads, file) if "loss" in record]
+        return status, found, stderr[-1000:]
+
+
+def tolerance_of(settings):
+    """Of losses and norms, relative: by the type of the fewest bits that a layer may compute in."""
+    text = json.dumps({path: value for path, value in settings.items() if path != "cluster.gpu" and value is not False})
+    return 0.2 if "fp8" in text else 0.05 if re.search("bf16|fp16", text) else 2e-4
+
+
+def worst(many, single):
+    """The largest relative difference; a step counts a twentieth of the one before, since some optimizers drive them apart."""
+    pairs = [(a, b, 20 ** step) for step, both in enumerate(zip(many, single)) for a, b in zip(*both)]
+    return max((abs(a - b) / max(abs(b), 0.1) / share for a, b, share in pairs), default=0)
+
+
+def of_one_rank(shardc, settings):
+    """The same job on one rank; None where what makes no sense there says what is trained."""
+    one = {path: value for path, value in settings.items() if not OF_RANKS.search(path)}
+    one.update({"cluster.gpu": "host", "cluster.gpus_per_node": 1})
+    (kept, said), = accepted(shardc, [one], [set()])
+    return kept if not said.errors and set(kept) == set(one) else None
+
+
+def run_fault(shardc, settings, flags, counts):
+    """What is wrong with its run, or with its losses beside those of one rank."""
+    settings = {**settings, **RUN}
+    if "scheduler.lr_warmup_init" in settings or check(shardc, [settings])[0].errors:
+        return None
+    status, many, stderr = run(shardc, settings, flags)
+    counts["run"] += 1
+    if status != 0:
+        diverged = re.search(r"not finite|non-finite|is nan|is -?inf|overflow", stderr, re.IGNORECASE)
+        return None if diverged else f"run ends with {status}: {stderr[-300:]}"
+    one = of_one_rank(shardc, settings)
+    if one is None:
+        return None
+    status, single, stderr = run(shardc, one, [])
+    if status != 0:
+        return f"one rank ends with {status}: {stderr[-300:]}"
+    if any(value is None or not math.isfinite(value) or abs(value) > 1e4 for step in many + single for value in step):
+        return None  # gradients overflow, or the values that were drawn let it diverge
+    counts["compared"] += 1
+    is_alike = len(many) == len(single) and worst(many, single) <= tolerance_of(settings)
+    return None if is_alike else f"losses and norms {many}, on one rank {single}"
+
+
+def reduced(settings, is_faulty):
+    """Without what can be left out while the fault stays, and with the smallest sizes that keep it."""
+    for _ in range(2):
+        for path in reversed(list(settings)):
+            less = {key: value for key, value in settings.items() if key != path}
+            if is_faulty(less):
+                settings = less
+        for path in [path for path, value in settings.items() if isinstance(value, int) and not isinstance(value, bool)]:
+            for value in (1, 2, 4):
+                if value < settings[path] and is_faulty({**settings, path: value}):
+                    settings = {**settings, path: value}
+                    break
+    return settings
+
+
+def report(shardc, seed, settings, flags, said):
+    """A finding: the reduced recipe, the passes, and what is wrong."""
+    word = said.fault()
+
+    def is_faulty(less):
+        again = compile_with(shardc, less, flags) if flags else check(shardc, [less])[0]
+        return again.fault() == word
+
+    least = reduced(settings, is_faulty)
+    texts = [message["text"] for message in said.messages if message["id"] in NOT_COMPILED]
+    return seed, text_of(least), f"{' '.join(flags)} {word}: {(texts or [said.stderr])[0][:300]}"
+
+
+def try_batch(shardc, seeds):
+    found, counts = [], collections.Counter()
+    flags = pass_flags(shardc)
+    drawn = [draw_settings(seed) for seed in seeds]
+    fixed = [FIXED for _ in seeds]
+    for seed, (settings, said) in zip(seeds, accepted(shardc, drawn, fixed, seeds[0])):
+        draw = random.Random(seed + 1_000_000)
+        if said.fault():
+            found.append(report(shardc, seed, settings, [], said))
+            continue
+        counts["refused" if said.errors else "compiled"] += 1
+        if said.errors:
+            continue
+        chosen = draw.sample(flags, draw.randint(1, 3)) if draw.random() < 1 / 3 else []
+        if chosen:
+            counts["with other passes"] += 1
+            with_passes = compile_with(shardc, settings, chosen)
+            if with_passes.fault():
+                found.append(report(shardc, seed, settings, chosen, with_passes))
+                continue
+        is_run = settings.get("cluster.gpu") == "host" and draw.random() < 0.1
+        why = run_fault(shardc, settings, chosen, counts) if is_run else None
+        if why:
+            least = reduced(settings, lambda less: not check(shardc, [less])[0].errors and
+                            str(run_fault(shardc, less, chosen, collections.Counter()))[:6] == why[:6])
+            found.append((seed, text_of(least), f"{' '.join(chosen)} {why}"))
+    return found, counts
+
+
+def main():
+    options = parse_options("walks over all options that are executed", COUNT)
+    options.count, options.shardc = min(options.count, COUNT_LONG), os.path.abspath(options.shardc)
+    began = time.monotonic()
+    found, counts = try_all(options, try_batch, BATCH)
+    show(options, found)
+    print(f"{options.count} recipes of {len(POOL)} options from seed {options.first}: {counts['compiled']} compiled, "
+          f"{counts['with other passes']} of them with other passes too, {counts['refused']} refused by rules, {counts['run']} run, "
+          f"{counts['compared']} compared with one rank, {len(found)} otherwise; {time.monotonic() - began:.0f} s")
+    sys.exit(1 if found or counts["compiled"] < options.count // 2 else 0)
+
+
+if __name__ == "__main__":
+    main()
