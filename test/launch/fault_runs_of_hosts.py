@@ -78,6 +78,7 @@ def expect_nan_told(place, plan, options):
 
 def check_nan(place):
     """A NaN in a weight: the step ends the run, with the op that met it first and its recipe line."""
+    launch.BESIDE = ("[checksums-lost]",)  # which the damaged checkpoint is without
     for name, options in launch.FORMS:
         expect_nan_told(place, damaged_run(place, options=options), options)
         print(name)

@@ -52,6 +52,7 @@ OFTEN = ["mixed_precision", "model.pipeline_schedule", "dist.use_megatron_fsdp",
 INTEGERS, NUMBERS = [0, 1, 2, 3, 4, 8, 16, 32, 64, 128], [0.0, 1e-5, 1e-3, 0.1, 0.5, 0.9, 1.0, 8.0, 1024.0]
 FIXED = {"model", "cluster.gpu", "model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.seq_length",
          "model.vocab_size", "train.train_iters"}  # stay in every recipe
+BATCHES = {"train.global_batch_size", "train.micro_batch_size"}
 # Errors about the text itself, and what says that a recipe is accepted but not compiled.
 OF_TEXT = {"value-out-of-range", "wrong-type"}
 NOT_COMPILED = {"checks-only", "cannot-be-compiled", "plan-refused"}
@@ -266,6 +267,8 @@ def of_one_rank(shardc, settings):
 def run_fault(shardc, settings, flags, counts):
     """What is wrong with its run, or with its losses beside those of one rank."""
     settings = {**settings, **RUN}
+    if not BATCHES <= set(settings):  # which depend on the number of ranks where they are not said
+        return None
     if "scheduler.lr_warmup_init" in settings or check(shardc, [settings])[0].errors:
         return None
     status, many, stderr = run(shardc, settings, flags)
