@@ -111,7 +111,8 @@ public:
     }
   }
 
-  void collect(const std::vector<ProgramNode> &nodes, int64_t steps) {
+  /// What a number of steps does not reach is there too: a run may evaluate alone.
+  void collect(const std::vector<ProgramNode> &nodes) {
     std::vector<int64_t> named = namedRuns(role_, nodes);
     forEachRun(nodes, [&](const ProgramNode &node, int64_t turn) {
       if (node.microbatch)
@@ -123,10 +124,8 @@ public:
     for (const ProgramNode &node : nodes) {
       if (node.kind == ProgramNode::Start)
         take(node.segment, 0, 1);
-      else if (node.kind == ProgramNode::Steps)
-        collect(node.children, node.count);
-      else if (node.kind == ProgramNode::Every && node.count <= steps)
-        collect(node.children, steps);
+      else if (node.kind == ProgramNode::Steps || node.kind == ProgramNode::Every)
+        collect(node.children);
     }
   }
 
@@ -171,7 +170,7 @@ private:
 
 std::vector<std::vector<SegmentInstance>> instancesOfProgram(const Role &role) {
   Collector collector(role);
-  collector.collect(role.program, 1);
+  collector.collect(role.program);
   return collector.finish();
 }
 

@@ -106,7 +106,7 @@ private:
         walkLoop(node, cells);
       } else if (node.kind == ProgramNode::Steps) {
         runSteps(node, cells);
-      } else if (node.count <= step_.steps) {
+      } else { // also what no step reaches, since a run may evaluate alone
         bool before = std::exchange(step_.isSometimes, step_.isSometimes || node.count > 1);
         Cells with = cells;
         walkAnew(node.children, with);

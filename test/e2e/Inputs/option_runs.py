@@ -91,6 +91,9 @@ def check_evaluation(trial):
     expect(sorted(trial.folder.glob("a/**/*")) == files, "a run that does not train has saved")
     _, first, _ = trial.run([*evaluates, "validation.eval_interval=4", "validation.skip_train=true"])
     expect([line["step"] for line in first] == [0], f"evaluations {first}")
+    # The interval is beyond the steps, which are none.
+    _, beyond, _ = trial.run([*evaluates, "validation.eval_interval=50", "validation.skip_train=true"])
+    expect(beyond == first, f"evaluations {beyond}, not {first}")
     _, six, _ = trial.run([*evaluates, "validation.eval_interval=6"])
     _, two, _ = trial.run([*evaluates, "validation.eval_interval=2", "validation.start_eval_at_iter=5"])
     expect(two == six, f"evaluations {two}, not {six}")
