@@ -61,7 +61,8 @@ public:
     for (int64_t rank = first; rank < first + count; ++rank)
       if (!start(rank, work))
         break;
-    if (options_.isAsked) // which the processes that were started since know
+    // Signals have waited since blockSignals, so none is lost between the two ways of taking them.
+    if (options_.isAsked && options_.isAsked()) // which the processes that were started since know
       takeRequest();
     while (!isOver())
       wait();

@@ -20,8 +20,9 @@ struct SupervisorOptions {
   Secret secret;
   std::optional<Report> problem; ///< why this rank cannot take part
   ReportSink tell;               ///< takes the one failure, and warnings
-  /// Set by a signal that has arrived already.
-  bool isAsked = false;
+  /// Tells whether a signal arrived before the supervisor took signals itself. It is asked once,
+  /// after that; empty means no.
+  std::function<bool()> isAsked;
   double timeoutSeconds = 600;
   std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
   std::function<std::string(const RankProgress &)> describe;

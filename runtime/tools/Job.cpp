@@ -150,7 +150,7 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
   supervisor.stageOf = [&map](int64_t rank) { return map.stageOf(rank); };
   holdSignals(
       /*isQuiet=*/true); // in the ranks that start here; this process says what becomes of one
-  supervisor.isAsked = stopRequests().load() > 0;
+  supervisor.isAsked = [] { return stopRequests().load() > 0; };
   int64_t worldSize = isLaunched ? position.worldSize : plan.worldSize();
   return launch::supervise(supervisor, [&](const launch::WorkerOptions &worker) {
     return joinAndWork(worker, worldSize, planHash, options.console, work);

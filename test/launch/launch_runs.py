@@ -587,7 +587,7 @@ class Slurm:
     """One machine's Slurm with its own key, configuration and ports, ended with the check."""
 
     def __init__(self, place):
-        self.place, self.folder, self.daemons = place, place.folder / "slurm", []
+        self.place, self.folder, self.daemons, self.environment = place, place.folder / "slurm", [], {}
         for program in ("munged", "slurmctld", "slurmd", "srun", "sinfo"):
             if shutil.which(program) is None:
                 self.skip(f"there is no {program}")
@@ -604,7 +604,7 @@ class Slurm:
         text = SLURM_CONF.format(host=host, user=user, folder=self.folder, controller=port, daemon=port + 1,
                                  job=free_job())
         conf.write_text(text)
-        self.environment = {"SLURM_CONF": str(conf)}
+        self.environment["SLURM_CONF"] = str(conf)
         munge = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={self.folder}/munge.socket"]
         munge += [f"--pid-file={self.folder}/munged.pid", f"--log-file={self.folder}/munged.log"]
         munge += [f"--seed-file={self.folder}/munge.seed"]
