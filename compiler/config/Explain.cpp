@@ -69,7 +69,7 @@ std::string describeRow(const OptionInfo &option) {
     if (llvm::is_contained(alias.targets, option.opt))
       out += fmt::format("  also written: {} ({})\n", alias.path, alias.doc);
   if (option.status == OptionStatus::CheckedOnly)
-    out += "  checked: the rules check it, and it has no other effect\n";
+    out += "  checked: the rules check it, and shardc ignores it when it trains\n";
   if (option.status == OptionStatus::NotExecuted)
     out +=
         "  not executed: it changes training, and any other value than the default is an error\n";
@@ -296,8 +296,8 @@ std::string optionReference() {
        "does not execute them yet. A value that is not the default is an error "
        "(`option-not-executed`). `shardc export` accepts it, as upstream executes it."},
       {OptionStatus::CheckedOnly, "Checked",
-       "The rules check these options, which have no other effect. They describe how upstream does "
-       "something that shardc's plans do differently."},
+       "The rules check these options, which shardc ignores when it trains. They describe how "
+       "upstream does something that shardc's plans do differently."},
   };
   std::string list, body;
   for (const Part &part : kParts) {

@@ -174,16 +174,16 @@ void ProgressOutput::keep(Status status) {
   options_.tell(metricsStatus_.report());
 }
 
-void ProgressOutput::end(const RunResult &result) {
+void ProgressOutput::end(const RunResult &result, bool isAllWritten) {
   if (options_.isQuiet)
     return;
   clearLine();
   Text text;
+  std::string_view how = result.isStopped ? "stopped" : isAllWritten ? "done" : "ended with errors";
   if (firstStep_ > stepsTotal_)
     text.add("done after {} steps, more than the {} asked for, in ", firstStep_, stepsTotal_);
   else
-    text.add("{} after {} of {} steps in ", result.isStopped ? "stopped" : "done",
-             firstStep_ + stepsSeen_, stepsTotal_);
+    text.add("{} after {} of {} steps in ", how, firstStep_ + stepsSeen_, stepsTotal_);
   text.duration(seconds(Clock::now() - begin_));
   if (stepsSeen_ > 0)
     text.add("  loss {:.4f} -> {:.4f}", firstLoss_, lastLoss_);

@@ -38,7 +38,8 @@ public:
   void queued(const HostTime &time) override { host_ = time; }
   void took(double seconds) override { took_ = seconds; }
   /// The last line: the number of steps, and how the loss fell.
-  void end(const RunResult &result);
+  /// `isAllWritten`: whether all metrics and the last state were.
+  void end(const RunResult &result, bool isAllWritten);
   /// Ends the line that is being rewritten, so that other output begins on a new one.
   void clearLine();
 

@@ -86,14 +86,8 @@ Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan, ReportSink 
                                                    plan.job.checkpoint.load)));
     return loader;
   }
-  LoadChoice choice{plan.job.text(plan::JobField::checkpoint_ckptFormat),
-                    loader->isFinetune_ || !loader->loadsOptimizer_,
-                    plan.job.checkpoint.convertOnLoad, plan.job.model.gatedLinearUnit};
-  ASSIGN_OR_RETURN(loader->checkpoint_, LoadSource::open(chosen->folder, choice, tell));
-  if (loader->checkpoint_->format() != choice.format)
-    loader->tell_(makeReport(report::ConvertedOnLoad, chosen->folder, loader->checkpoint_->format(),
-                             choice.format));
-  RETURN_IF_ERROR(loader->compare());
+  if (Status status = loader->openChosen(chosen->folder, tell); !status.isOk())
+    return loader->withOlder(std::move(status), chosen->folder);
   std::string begin = loader->isFinetune_
                           ? "starting at step 0 with the weights of"
                           : fmt::format("continuing after step {} from", loader->progress_.step);
@@ -104,6 +98,39 @@ Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan, ReportSink 
     tell(remark);
   loader->tell_ = std::move(tell);
   return loader;
+}
+
+Status Loader::openChosen(const std::string &folder, const ReportSink &tell) {
+  LoadChoice choice{plan_->job.text(plan::JobField::checkpoint_ckptFormat),
+                    isFinetune_ || !loadsOptimizer_, plan_->job.checkpoint.convertOnLoad,
+                    plan_->job.model.gatedLinearUnit};
+  ASSIGN_OR_RETURN(checkpoint_, LoadSource::open(folder, choice, tell));
+  if (checkpoint_->format() != choice.format)
+    tell_(makeReport(report::ConvertedOnLoad, folder, checkpoint_->format(), choice.format));
+  return compare();
+}
+
+/// Only older ones are named: a user who follows the advice again and again comes to an end.
+Status Loader::withOlder(Status status, const std::string &folder) const {
+  std::string_view id = status.report().id;
+  const std::string &root = plan_->job.checkpoint.load;
+  if ((id != report::CheckpointDamaged.info().id && id != report::CheckpointNotFound.info().id) ||
+      root.empty())
+    return status;
+  Result<std::vector<SavedIteration>> all = checkpoint::listIterations(root);
+  std::optional<int64_t> step =
+      checkpoint::iterationOf(std::filesystem::path(folder).filename().string());
+  for (size_t i = all.isOk() ? all->size() : 0; i-- > 0;) {
+    const SavedIteration &saved = (*all)[i];
+    if ((step && saved.iteration >= *step) ||
+        !checkpoint::CheckpointReader::open(saved.folder).isOk())
+      continue;
+    std::string message = fmt::format(
+        "{}; the newest intact one{} is '{}', which --set checkpoint.ckpt_step={} loads",
+        status.message(), step ? " before it" : "", saved.folder, saved.iteration);
+    return std::move(status).withMessage(std::move(message));
+  }
+  return status;
 }
 
 Result<Loader::Choice> Loader::chooseStep(const std::string &root, int64_t step) const {
@@ -139,7 +166,10 @@ Result<std::optional<Loader::Choice>> Loader::choose() {
   if (int64_t step = plan_->job.checkpoint.ckptStep; !root.empty() && step >= 0) {
     ASSIGN_OR_RETURN(chosen, chooseStep(root, step));
   } else if (!root.empty()) {
-    ASSIGN_OR_RETURN(chosen, chooseIn(root, "checkpoint.load"));
+    Result<std::optional<Choice>> newest = chooseIn(root, "checkpoint.load");
+    if (!newest.isOk())
+      return withOlder(newest.status(), "");
+    chosen = std::move(*newest);
   }
   if (!chosen && !pretrained.empty()) {
     constexpr std::string_view kOption = "checkpoint.pretrained_checkpoint";
@@ -255,6 +285,11 @@ Status Loader::compareTensors() {
 }
 
 Status Loader::restore(exec::Executable &executable) const {
+  Status status = restoreAll(executable);
+  return status.isOk() ? status : withOlder(std::move(status), checkpoint_->folder());
+}
+
+Status Loader::restoreAll(exec::Executable &executable) const {
   RETURN_IF_ERROR(executable.backend().synchronize());
   std::vector<uint8_t> buffer;
   for (size_t rank = 0; rank < executable.rankCount(); ++rank) {

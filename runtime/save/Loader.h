@@ -50,6 +50,12 @@ private:
   Result<std::optional<Choice>> choose();
   Result<Choice> chooseStep(const std::string &root, int64_t step) const;
   Result<std::optional<Choice>> chooseIn(const std::string &root, std::string_view option) const;
+  /// Opens the chosen folder and compares it with the plan.
+  Status openChosen(const std::string &folder, const ReportSink &tell);
+  /// A fault of the checkpoint in `folder`, which is empty if none was found, with the newest one
+  /// before it that can be opened: all of its files are there with the bytes that were written,
+  /// and what is read to open it has the right checksums.
+  Status withOlder(Status status, const std::string &folder) const;
   Status compare();
   Status compareArguments(const checkpoint::RunState &state) const;
   Status compareModel(const checkpoint::RunState &state) const;
@@ -65,6 +71,7 @@ private:
   Status readUpdates(const checkpoint::RunState &state);
   void readLossScale(const checkpoint::RunState &state);
   Status readAmaxHistory();
+  Status restoreAll(exec::Executable &executable) const;
   Status clearCells(exec::Executable &executable, size_t rank) const;
   Status restorePiece(exec::Executable &executable, size_t rank, const StatePiece &piece,
                       std::vector<uint8_t> &buffer) const;

@@ -374,16 +374,17 @@ int train(const plan::Plan &plan, const RunToolOptions &options, ProcessContext 
   }
   if (Status status = gatherMemory(process, result->memory); !status.isOk())
     return process.fail(status, kFailureStatus);
-  progress.end(*result);
+  // The messages about metrics and saves were printed when they failed.
+  bool isAllWritten = progress.metricsStatus().isOk() &&
+                      (!environment.saver || environment.saver->lastStatus().isOk());
+  progress.end(*result, isAllWritten);
   if (result->isStopped && !environment.saver)
     tell(makeReport(report::NothingSaved));
   if (runOptions.trace && !isTraced)
     tell(makeReport(report::TraceNotWritten, options.trace));
   if (!dumped.isOk())
     return process.fail(dumped, kFailureStatus);
-  // The messages about metrics and saves were printed when they failed.
-  bool isSaved = !environment.saver || environment.saver->lastStatus().isOk();
-  return progress.metricsStatus().isOk() && isSaved ? 0 : kFailureStatus;
+  return isAllWritten ? 0 : kFailureStatus;
 }
 
 /// Runs the ranks of this process.

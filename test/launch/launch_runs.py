@@ -525,7 +525,7 @@ def check_disk(place):
     for _, options in FORMS:
         process = place.start("run", ["shardc-run", plan, "--metrics=/dev/full", *options])
         expect_status(3, process)
-        expect("done after 4 of 4 steps" in process.out, "training did not continue", process)
+        expect("ended with errors after 4 of 4 steps" in process.out, "training did not continue", process)
         expect_one_message([process], ["cannot write metrics to '/dev/full': No space left on device", "[metrics-lost]"])
         expect_no_orphans()
 

@@ -190,7 +190,9 @@ def check_errors(runner, options):
                 if status == 1:  # the folder cannot be prepared: said before anything runs
                     expect("checkpoint.save" in seen or SAID[kind] in seen, f"{name}\n{seen}")
                 else:
-                    expect(f"done after {STEPS} of {STEPS} steps" in seen, f"{name}: training did not continue\n{seen}")
+                    how = "done" if status == 0 else "ended with errors"
+                    last = f"{how} after {STEPS} of {STEPS} steps"
+                    expect(last in seen, f"{name}: it does not say '{last}'\n{seen}")
                     expect(status == 3 or at > count - 3, f"{name}: status {status}\n{seen}")
                     expect(status == 0 or SAID[kind] in seen, f"{name}: not said\n{seen}")
                 expect(job.check(name) >= 2, f"{name}: the checkpoint of step 2 is lost")

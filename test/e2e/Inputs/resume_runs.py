@@ -15,6 +15,7 @@ import argparse
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -216,6 +217,30 @@ def check_refusals(runner, place):
     blocked.write_text("a file where a folder should be")
     refused(runner, ["checkpoint.save: cannot create the folder"], *fsdp, *short, *saves(blocked / "in"))
     check_failing_saves(runner, place.new(), [*fsdp, *short])
+    check_damaged(runner, place.new(), [*fsdp, *short])
+
+
+def check_damaged(runner, folder, settings):
+    """Of a newest checkpoint that cannot be loaded, the newest intact one before it is named, and loads."""
+    whole = runner.run(*settings, *saves(folder, 1))
+    shards = {step: min((folder / f"iter_{step:07}").glob("*.distcp")) for step in (3, 4)}
+    content = bytearray(shards[4].read_bytes())
+    content[len(content) // 2] ^= 1
+    shards[4].write_bytes(content)
+    refused(runner, ["is damaged between bytes", "before it is", "checkpoint.ckpt_step=3 loads"], *settings, *loads(folder))
+    shards[3].unlink()
+    refused(runner, ["is damaged between bytes", "before it is", "checkpoint.ckpt_step=2 loads"], *settings, *loads(folder))
+    third = [*settings, *loads(folder), "checkpoint.ckpt_step=3"]
+    refused(runner, [shards[3].name, "checkpoint.ckpt_step=2 loads"], *third)
+    shutil.rmtree(folder / "iter_0000004")
+    said = refused(runner, ["does not exist", "the newest intact one is", "checkpoint.ckpt_step=2 loads"], *settings, *loads(folder))
+    expect(said.count("ckpt_step") == 1, f"said twice\n{said}")
+    rest = runner.run(*settings, *loads(folder), "checkpoint.ckpt_step=2")
+    equal("4 steps and those after the 2nd", whole[2:], rest)
+    for step in (1, 2):
+        shutil.rmtree(folder / f"iter_{step:07}")
+    said = refused(runner, ["does not exist"], *settings, *loads(folder))
+    expect("ckpt_step" not in said, f"names what is not intact\n{said}")
 
 
 def limit_files():
@@ -234,7 +259,7 @@ def check_failing_saves(runner, folder, settings):
     )
     for step in (3, 4):
         expect(done.stderr.count(f"step {step} is not saved") == 1, f"step {step}: not one error\n{done.stderr}")
-    expect("done after 4 of 4 steps" in done.stdout, f"training did not continue\n{done.stdout}")
+    expect("\nended with errors after 4 of 4 steps" in done.stdout, f"training did not continue\n{done.stdout}")
     expect(done.returncode == 3, f"status {done.returncode} although the last state is not saved")
     expect(not os.listdir(folder), f"failed saves left {os.listdir(folder)}")
     print("failed saves are reported, and training continues")

@@ -110,7 +110,7 @@ std::string outputOf(run::ProgressOptions options, int64_t steps, int64_t first 
   for (int64_t step = first + 1; step <= steps; ++step)
     output.step(makeState(step, 4.0 / static_cast<double>(step)));
   output.evaluated(makeState(steps, 0));
-  output.end(result);
+  output.end(result, /*isAllWritten=*/true);
   std::string text(static_cast<size_t>(std::ftell(file)), '\0');
   std::rewind(file);
   EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
