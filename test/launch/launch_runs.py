@@ -162,8 +162,13 @@ def expect_no_orphans():
         time.sleep(0.05)
 
 
-def kill_marked():
-    """Ends all processes of this check, which write into its folder until then."""
+def kill_marked(place):
+    """Ends all processes of this check, which write into its folder until then. A process that is just starting another
+    program shows no environment, so that no mark is seen: started ones are killed by their number."""
+    for process in place.started:
+        if process.popen.poll() is None:
+            os.killpg(process.popen.pid, signal.SIGKILL)
+            process.popen.wait()
     end = time.monotonic() + 60
     while (left := marked_processes()) and time.monotonic() < end:
         for pid in left:
@@ -177,6 +182,7 @@ class Place:
         self.temporary = tempfile.TemporaryDirectory()
         self.folder = pathlib.Path(self.temporary.name)
         self.count = 0
+        self.started = []
 
     def recipe(self, steps=12, strategy="optim_grads_params", ranks=None):
         path = self.folder / f"{strategy}-{steps}.recipe"
@@ -199,7 +205,8 @@ class Place:
         return path
 
     def start(self, name, command, environment=None):
-        return Process(self.folder, name, command, environment or {})
+        self.started.append(Process(self.folder, name, command, environment or {}))
+        return self.started[-1]
 
     def metrics(self, name="metrics"):
         return self.folder / f"{name}.jsonl"
@@ -772,7 +779,7 @@ def run_check(checks):
         checks[sys.argv[1]](place)
         expect_no_orphans()
     finally:
-        kill_marked()  # of a check that failed
+        kill_marked(place)  # of a check that failed
 
 
 if __name__ == "__main__":

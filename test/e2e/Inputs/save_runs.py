@@ -325,7 +325,7 @@ def check_processes(runner, place):
         capture_output=True, text=True, preexec_fn=limit_files, restore_signals=False,
     )
     expect(done.returncode == 3 and done.stderr.count("step 3 is not saved") == 1, done.stderr)
-    expect("done after 12 of 12 steps" in done.stdout, f"training did not continue\n{done.stdout}")
+    expect("ended with errors after 12 of 12 steps" in done.stdout, f"training did not continue\n{done.stdout}")
 
 
 def check_smoke(runner, place):
@@ -363,7 +363,7 @@ def check_stopping(runner, place):
         )
         expect(done.returncode == 3, f"status {done.returncode}")
         expect(done.stderr.count("step 3 is not saved") == 1, done.stderr)
-        expect("done after" not in done.stdout, "training went on")
+        expect("after 60 of 60 steps" not in done.stdout, f"training went on\n{done.stdout}")
 
 
 CHECKS = {

@@ -172,7 +172,7 @@ TEST_F(Tool, NonFiniteLossIsStatus3) {
 TEST_F(Tool, FullDiskForMetricsDoesNotEndTheTraining) {
   std::string plan = writePlan({.steps = 6});
   EXPECT_EQ(run({plan, "--metrics=/dev/full"}), 3);
-  EXPECT_THAT(out, HasSubstr("done after 6 of 6 steps"));
+  EXPECT_THAT(out, HasSubstr("ended with errors after 6 of 6 steps"));
   EXPECT_EQ(err, "shardc-run: error: cannot write metrics to '/dev/full': No space left on device; "
                  "no more will be written [metrics-lost]\n");
 }
