@@ -19,7 +19,7 @@ Result<std::optional<size_t>> Transport::readHeader() {
     if (c == EOF && lines == 0 && line.empty())
       return std::optional<size_t>();
     if (c == EOF)
-      return makeStatus(StatusCode::Io, "the input ends inside of a message's header");
+      return makeStatus(StatusCode::Io, "the input ends inside a message's header");
     if (c != '\n') {
       if (line.size() >= kHeaderLineMax)
         return makeStatus(StatusCode::InvalidInput, "a header line has more than {} bytes",
@@ -53,7 +53,7 @@ Result<std::optional<std::string>> Transport::read() {
     return std::optional<std::string>();
   std::string text(*length, '\0');
   if (std::fread(text.data(), 1, text.size(), in_) != text.size())
-    return makeStatus(StatusCode::Io, "the input ends inside of a message of {} bytes", *length);
+    return makeStatus(StatusCode::Io, "the input ends inside a message of {} bytes", *length);
   return std::optional(std::move(text));
 }
 

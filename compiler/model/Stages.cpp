@@ -70,7 +70,7 @@ private:
     for (; at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])) != 0; ++at_)
       times = std::min(times * 10 + static_cast<size_t>(text_[at_] - '0'), kLengthMax);
     if (begin == at_ || item->size() * times > kLengthMax)
-      return fail("'*' stands before the number of repetitions");
+      return fail("'*' needs a number of repetitions after it");
     std::string all;
     for (size_t i = 0; i < times; ++i)
       all += *item;
@@ -82,7 +82,7 @@ private:
     if (c != '(') {
       if (c == 'E' || c == 't' || c == 'L' || c == '|')
         return std::string(1, c);
-      return fail(fmt::format("it has '{}', and stages have 'E', 't' and 'L'", c));
+      return fail(fmt::format("unexpected '{}'; stages consist of 'E', 't' and 'L'", c));
     }
     std::optional<std::string> inside = list();
     if (!inside || at_ >= text_.size())
@@ -105,15 +105,16 @@ StageLayout divideByText(const StageRequest &request) {
     parts->pop_back();
   auto stages = 1 + std::count(parts->begin(), parts->end(), '|');
   if (stages != request.stages * request.chunks)
-    return refused(Fault::Text,
-                   fmt::format("it has {} stages of {}", stages, request.stages * request.chunks));
+    return refused(Fault::Text, fmt::format("the layout has {} stages; {} are needed", stages,
+                                            request.stages * request.chunks));
   if (!parts->starts_with('E') || std::count(parts->begin(), parts->end(), 'E') != 1)
-    return refused(Fault::Text, "the embedding, 'E', comes first, and once");
+    return refused(Fault::Text, "the embedding 'E' must come first, exactly once");
   if (!parts->ends_with('L') || std::count(parts->begin(), parts->end(), 'L') != 1)
-    return refused(Fault::Text, "the loss, 'L', comes last, and once");
+    return refused(Fault::Text, "the loss 'L' must come last, exactly once");
   auto layers = std::count(parts->begin(), parts->end(), 't');
   if (layers != request.layers)
-    return refused(Fault::Text, fmt::format("it has {} layers of {}", layers, request.layers));
+    return refused(Fault::Text, fmt::format("the layout has {} layers; the model has {}", layers,
+                                            request.layers));
   StageLayout layout;
   layout.layers.resize(static_cast<size_t>(stages));
   size_t stage = 0;
@@ -168,7 +169,7 @@ StageLayout divideLayers(const StageRequest &request) {
   if (request.stages < 1 || request.chunks < 1)
     return refused(Fault::Remainder, "there is no stage");
   if (request.stages > kChunksMax / request.chunks)
-    return refused(Fault::Empty, fmt::format("{} stages of {} chunks are more than {}",
+    return refused(Fault::Empty, fmt::format("{} stages with {} chunks exceed the limit of {}",
                                              request.stages, request.chunks, kChunksMax));
   if (std::max({request.layers, request.first, request.last}) > kChunksMax)
     return refused(Fault::Remainder, fmt::format("more than {} layers", kChunksMax));

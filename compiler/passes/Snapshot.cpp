@@ -175,7 +175,7 @@ void runSnapshot(plan::Plan &plan, Notes &notes) {
   if (pieceBytes > bytesMax)
     lets = fmt::format("is {}, which was raised to {} because a plan has at most {} pieces",
                        plan::formatBytes(bytesMax), plan::formatBytes(pieceBytes), kPiecesMax);
-  notes.push_back({fmt::format("the state of a rank has {}, and 'checkpoint.snapshot_limit' {}: "
+  notes.push_back({fmt::format("the state of a rank has {}, but 'checkpoint.snapshot_limit' {}: "
                                "the state is saved in {} pieces, and steps wait for each piece",
                                plan::formatBytes(bytes), lets, pieces),
                    "snapshot-in-pieces", jobLoc(plan, plan.job.derived.locCheckpoint)});

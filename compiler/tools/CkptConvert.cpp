@@ -119,7 +119,7 @@ cli::Command &addDirection(cli::Command &convert, const char *name, const char *
   cli::Command &app = convert.addCommand(name, help);
   app.option("in", command.in, "a checkpoint, or a folder of checkpoints").required();
   app.option("out", command.out, "output: a folder of checkpoints, or a folder iter_*").required();
-  app.flag("--weights-only", command.options.weightsOnly, "leave optimizer state out");
+  app.flag("--weights-only", command.options.weightsOnly, "omit optimizer state");
   addThreads(app, command.threads);
   addKeptNames(app, command.options.keptNames);
   return app;
@@ -146,8 +146,8 @@ void addToFsdp(cli::Command &convert, int &status) {
       .showsDefault();
   app.option(
       "--output-optimizer-state-prefix", options.optimizerPrefix,
-      "prefix of the names of optimizer state; left open, optimizer.state.module.module.module, "
-      "with one .module less for a run in fp32");
+      "prefix of the names of optimizer state; default: optimizer.state.module.module.module, with "
+      "one .module less for a run in fp32");
   app.onUse([command, &status] { status = runToFsdp(*command); });
 }
 

@@ -172,10 +172,9 @@ void addCkptHf(cli::Command &ckpt, int &status) {
 void addCkptReshard(cli::Command &ckpt, int &status) {
   auto command = std::make_shared<ReshardCommand>();
   cli::Command &app =
-      ckpt.addCommand("reshard", "the same checkpoint as other ranks would save it");
+      ckpt.addCommand("reshard", "write a checkpoint as another number of ranks would save it");
   app.option("in", command->in, "a checkpoint, or a folder of checkpoints").required();
-  app.option("out", command->out, "a folder of checkpoints to put it in, or its own folder iter_*")
-      .required();
+  app.option("out", command->out, "output: a folder of checkpoints, or a folder iter_*").required();
   app.option("--ranks", command->ranks, "data files, one per rank")
       .between(1, 65'536, "1..65536")
       .showsDefault();

@@ -53,7 +53,8 @@ void addData(cli::Command &app, int &status) {
   auto options = std::make_shared<DataOptions>();
   cli::Command &command = app.addCommand("data", "make datasets");
   command.requireCommand();
-  cli::Command &build = command.addCommand("build", "text or JSON lines to OUT.bin and OUT.idx");
+  cli::Command &build = command.addCommand("build", "convert text or JSON lines to OUT.bin and "
+                                                    "OUT.idx");
   build.option("paths", options->paths, "IN... OUT").required();
   build.option("--tokenizer", options->tokenizer, "how text becomes tokens").oneOf({"bytes"});
   build.option("--format", options->format, "form of the inputs").oneOf({"auto", "text", "jsonl"});

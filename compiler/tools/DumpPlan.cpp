@@ -165,16 +165,16 @@ void addDumpPlan(cli::Command &app, int &status) {
   }
   command.option("-o", options->output, "file to write; default: standard output");
   command.option("--emit", options->emit, "form of the plan").oneOf({"text", "json", "trace"});
-  command.option("--segment", options->segment, "only the ops of this segment");
-  command.option("--unit", options->unit, "only the ops of this unit");
+  command.option("--segment", options->segment, "print only the ops of this segment");
+  command.option("--unit", options->unit, "print only the ops of this unit");
   command.option("--disable-pass", options->disabled, "skip a fusion").repeatable().oneOf(optional);
   command.option("--enable-pass", options->enabled, "run a pass that only runs on request")
       .repeatable()
       .oneOf(onRequest);
-  command.option("--print-after", options->printAfter, "print after this step")
+  command.option("--print-after", options->printAfter, "print the plan after this step")
       .repeatable()
       .oneOf(stepNames());
-  command.flag("--print-after-all", options->printAfterAll, "print after every step");
+  command.flag("--print-after-all", options->printAfterAll, "print the plan after every step");
   command.flag("--time-passes", options->timePasses,
                "print the time of each pass on standard error");
   command.onUse([options, &status] { status = runDumpPlan(*options); });

@@ -164,7 +164,7 @@ int runExplain(ExplainOptions &options) {
 void addExplain(cli::Command &app, int &status) {
   auto options = std::make_shared<ExplainOptions>();
   cli::Command &command =
-      app.addCommand("explain", "effective settings, where they come from and why");
+      app.addCommand("explain", "print effective settings, where they come from and why");
   command
       .option("words", options->words,
               "[R.recipe] [option, section, rule, diagnostic, any word, or adjustments]")

@@ -237,9 +237,9 @@ int runFit(const FitOptions &options) {
 void addFit(cli::Command &app, int &status) {
   auto options = std::make_shared<FitOptions>();
   cli::Command &command =
-      app.addCommand("fit", "memory by purpose; what would make the recipe fit");
+      app.addCommand("fit", "print memory by purpose, and changes that make a recipe fit");
   options->common.addTo(command);
-  command.option("--seconds", options->seconds, "how long other splits of the ranks are compiled")
+  command.option("--seconds", options->seconds, "time for compiling other splits of the ranks")
       .positive()
       .showsDefault();
   command.flag("--json", options->asJson, "print one JSON document");

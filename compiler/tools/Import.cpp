@@ -94,7 +94,10 @@ void addImport(cli::Command &app, int &status) {
   command.option("-o,--output", options->output,
                  "output file of the recipe; default: standard output");
   command.option("--name", options->name, "name of the recipe");
-  command.option("--var", options->variables, "NAME=value of the shell that would run a script")
+  command
+      .option("--var", options->variables,
+              "NAME=value: a variable of the shell that would run "
+              "the script")
       .repeatable();
   options->common.addMessageOptions(command);
   command.onUse([options, &status] { status = runImport(*options); });

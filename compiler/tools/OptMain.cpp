@@ -91,12 +91,12 @@ int main(int argc, char **argv) {
   cli::Program app("runs passes on plan text", "shardc-opt");
   OptOptions options;
   app.option("plan", options.input, "plan file, - for standard input").required();
-  app.option("-o", options.output, "file to write; standard output if left out");
+  app.option("-o", options.output, "file to write; default: standard output");
   app.flag("--verify", options.verify, "verify the plan after the last pass");
   app.flag("--verify-each", options.verifyEach, "verify the plan after every pass");
   app.flag("--split-input-file", options.split,
            "process each part between '// -----' lines separately");
-  app.flag("--summary", options.summary, "print the comment page for people");
+  app.flag("--summary", options.summary, "print the plan's summary");
   for (passes::PassId id : passes::allPasses()) {
     const passes::PassInfo &info = passes::passInfo(id);
     app.flag(

@@ -151,8 +151,8 @@ void printRecipesJson(const std::vector<Row> &rows) {
 int runRecipes(const std::string &folder, bool asJson) {
   Library library = folder.empty() ? libraryOfProgram() : Library{folder, ""};
   if (library.folder.empty()) {
-    llvm::errs() << "shardc: error: no recipes lie where this program was installed or built; "
-                    "'shardc recipes FOLDER' lists those of a folder\n";
+    llvm::errs() << "shardc: error: no recipes were found where this program was installed or "
+                    "built; 'shardc recipes FOLDER' lists those of a folder\n";
     return kInputErrors;
   }
   std::error_code error;

@@ -132,10 +132,9 @@ std::string docOf(const plan::JobFieldInfo &field) {
 std::string diagnosticReference() {
   std::string out =
       "# Diagnostics\n\nThis page lists every message of the compiler with its id. It is generated "
-      "from "
-      "`compiler/diag/Diagnostics.def`; the [rules](rules.md) check the meaning of a recipe. "
-      "`shardc explain ID` prints a row. Ids are stable: scripts may rely on them. The group of a "
-      "warning or remark is what `-WGROUP`, `-Wno-GROUP` and `-Werror=GROUP` name.\n";
+      "from `compiler/diag/Diagnostics.def`; the [rules](rules.md) check the meaning of a recipe. "
+      "`shardc explain ID` prints a row. Ids are stable: scripts may rely on them. `-WGROUP`, "
+      "`-Wno-GROUP` and `-Werror=GROUP` take the group of a warning or remark.\n";
   for (Severity severity : {Severity::Error, Severity::Warning, Severity::Remark, Severity::Note}) {
     out += fmt::format("\n## {}s\n\n| id | text | group |\n|---|---|---|\n",
                        view(severityName(severity)));
@@ -156,13 +155,12 @@ std::string diagnosticReference() {
 std::string messageReference() {
   std::string out =
       "# Messages of the runtime\n\nThis page lists every message of `shardc run`, `shardc-run` "
-      "and "
-      "`shardc ckpt` with its id. It is generated from `runtime/base/Reports.def`; the compiler's "
-      "are in [diagnostics.md](diagnostics.md). `shardc explain ID` prints a row. Ids are stable: "
-      "scripts may rely on them. An error ends the run unless its row says otherwise. A run writes "
-      "warnings and errors to standard error, remarks and notes to standard output; with "
-      "`--diag-format=json` it writes all to standard output, one JSON object a line with the "
-      "fields `severity`, `id` and `text`. `shardc ckpt` writes them to standard error.\n";
+      "and `shardc ckpt` with its id. It is generated from `runtime/base/Reports.def`; the "
+      "compiler's are in [diagnostics.md](diagnostics.md). `shardc explain ID` prints a row. Ids "
+      "are stable: scripts may rely on them. An error ends the run unless its row says otherwise. "
+      "A run writes warnings and errors to standard error, remarks and notes to standard output; "
+      "with `--diag-format=json` it writes all to standard output, one JSON object per line with "
+      "the fields `severity`, `id` and `text`. `shardc ckpt` writes them to standard error.\n";
   for (Severity severity : {Severity::Error, Severity::Warning, Severity::Remark, Severity::Note}) {
     out += fmt::format("\n## {}s\n\n| id | text | causes, and what to do |\n|---|---|---|\n",
                        severityWord(severity));
@@ -178,8 +176,8 @@ std::string messageReference() {
 std::string opColumns() {
   auto nameOf = [](plan::OpKind kind) { return plan::opInfo(kind).name; };
   std::string out =
-      "\n## What is known of each op\n\nThe verifier, the passes, the predictions and the executor "
-      "read these columns; the entries are explained below.\n\n| op | work | traffic | workspace | "
+      "\n## Facts about each op\n\nThe verifier, the passes, the predictions and the executor read "
+      "these columns; the entries are explained below.\n\n| op | work | traffic | workspace | "
       "block | padding | sum | recompute |\n|---|---|---|---|---|---|---|---|\n";
 #define FACTS(op, work, traffic, workspace, block, padding, sum, recompute)                        \
   out += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} |\n", nameOf(plan::OpKind::op),    \
@@ -187,17 +185,18 @@ std::string opColumns() {
 #include "runtime/plan/Ops.def"
   out +=
       "\nValues that hold the block of attribute `block`, or a shard of it:\n\n| op | holds | of "
-      "these, weights | whose parameters the kernel is given |\n|---|---|---|---|\n";
+      "these, weights | value whose parameters the kernel receives |\n|---|---|---|---|\n";
 #define BLOCK(op, holds, weights, ranges)                                                          \
   out += fmt::format("| `{}` | {} | {} | {} |\n", nameOf(plan::OpKind::op), holds,                 \
                      orDash(weights), orDash(ranges));
 #include "runtime/plan/Ops.def"
-  out += "\nOps that may name a group, and what a rank with an index in it has: of n members one "
-         "n-th of\n\n| op | the rank with index i has the i-th of n equal parts: |\n|---|---|\n";
+  out += "\nOps that may name a group. Each of the n members of the group then computes one of n "
+         "equal parts.\n\n| op | the rank with index i has the i-th of n equal parts: "
+         "|\n|---|---|\n";
 #define INDEXED(op, part) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), part);
 #include "runtime/plan/Ops.def"
-  out += "\nOps that a captured graph has in several nodes: kernels, copies and fills.\n\n"
-         "| op | nodes at most |\n|---|---|\n";
+  out += "\nOps that have several nodes in a captured graph: kernels, copies and fills.\n\n| op | "
+         "nodes at most |\n|---|---|\n";
 #define NODES(op, count) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), count);
 #include "runtime/plan/Ops.def"
   out += "\nCollectives. The conjugate makes the gradient of the operand from that of the "
@@ -252,9 +251,9 @@ std::string opReference() {
 
 std::string kindReference() {
   std::string out =
-      "# Kinds\n\nThis page lists what the cells, units and segments of a [plan](plan.md) are, and "
-      "the phases of ops. It is generated from `runtime/plan/Kinds.def`. The first kind of each "
-      "table is not printed.\n";
+      "# Kinds\n\nThis page lists the kinds of cells, units, streams and segments of a "
+      "[plan](plan.md), and the phases of ops. It is generated from `runtime/plan/Kinds.def`. The "
+      "first kind of each table is the default and is not printed.\n";
   auto table = [&](std::string_view title, std::string_view columns, std::string_view line) {
     out += fmt::format("\n## {}\n\n| {} |\n|{}|\n", title, columns, line);
   };
@@ -290,13 +289,12 @@ std::string kindReference() {
 std::string passReference() {
   std::string out =
       "# Passes\n\nThis page lists the passes in the order in which `compiler/passes/Pipeline.cpp` "
-      "runs them; "
-      "that file has the reasons. It is generated from `compiler/passes/Passes.def`. Each pass "
-      "runs alone on plan text: "
-      "`shardc-opt --FLAG P.plan`. `shardc dump-plan R.recipe --print-after=FLAG` prints the plan "
-      "after it; `--disable-pass=FLAG` leaves an optional one out, `--enable-pass=FLAG` runs one "
-      "that only runs on request.\n\n"
-      "| flag | level afterwards | optional | what it does |\n|---|---|---|---|\n";
+      "runs them; that file gives the reason for each position. It is generated from "
+      "`compiler/passes/Passes.def`. Each pass runs alone on plan text: `shardc-opt --FLAG "
+      "P.plan`. `shardc dump-plan R.recipe --print-after=FLAG` prints the plan after it; "
+      "`--disable-pass=FLAG` skips an optional pass, and `--enable-pass=FLAG` runs one that only "
+      "runs on request.\n\n| flag | level afterwards | optional | what it does "
+      "|\n|---|---|---|---|\n";
   for (passes::PassId id : passes::allPasses()) {
     const passes::PassInfo &pass = passes::passInfo(id);
     out += fmt::format("| `{}` | {} | {} | {} |\n", pass.flag, plan::toString(pass.level),
@@ -310,12 +308,12 @@ std::string passReference() {
 
 std::string jobReference() {
   std::string out =
-      "# The job of a plan\n\nThe job table of a [plan](plan.md) has the settings that passes, the "
-      "runtime and checkpoints read, generated from `runtime/plan/Job.def`. A plan that does not "
-      "have one means its default; `-` stands for nothing. Other names are refused, but for "
-      "`env.NAME`, a string in quotes: a variable of the environment that the run sets. Options "
-      "have the meaning that [options.md](options.md) says.\n\n| name | takes | default | meaning "
-      "|\n|---|---|---|---|\n";
+      "# The job of a plan\n\nThis page lists the fields of a [plan](plan.md)'s job table: the "
+      "settings that passes, the runtime and checkpoints read. It is generated from "
+      "`runtime/plan/Job.def`. A field that a plan does not contain has its default; `-` means "
+      "that it has none. Other names are refused, except `env.NAME`, a quoted string: an "
+      "environment variable that the run sets. [options.md](options.md) explains options "
+      "further.\n\n| name | takes | default | meaning |\n|---|---|---|---|\n";
   for (size_t i = 0; i < plan::kJobFields; ++i) {
     auto field = static_cast<plan::JobField>(i);
     const plan::JobFieldInfo &about = plan::jobInfo(field);

@@ -239,7 +239,7 @@ void addRun(cli::Command &app, int &status, const char *program) {
   command
       .option("--backend", options->backend,
               "backend; default: the recipe's; 'host' compiles any recipe for the host; 'null' "
-              "only binds and launches the plan, whatever it is for")
+              "only binds and launches any plan")
       .oneOf({"host", "cuda", "null"});
   command.option("--metrics", options->metrics, "file for metrics, one JSON object per step");
   command.option("--dump-param-to-param-group-map", options->groupFolder,

@@ -211,7 +211,7 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
   double tokens = static_cast<double>(plan.job.train.globalBatchSize * plan.job.model.seqLength) /
                   static_cast<double>(plan.worldSize());
   std::vector<std::string> lines = {
-      fmt::format("beside the arenas: {}, of which workspaces {}, communicators {}, landing "
+      fmt::format("outside the arenas: {}, of which workspaces {}, communicators {}, landing "
                   "buffers {}, context {}",
                   plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
                   plan::formatBytes(memory.communicators), plan::formatBytes(memory.landings),

@@ -84,7 +84,8 @@ const char *checkPart(const Call &call, const Operands &in, const Tensor &o, con
     SHARDC_REQUIRE(e.keys == e.queries || e.keys == attrs.slices * e.queries,
                    "keys are neither of one slice nor of all");
     SHARDC_REQUIRE(attrs.slices == 1 || e.queries % 2 == 0, "a slice has no halves");
-    SHARDC_REQUIRE(attrs.by >= 0 && attrs.by < attrs.slices, "there are not so many slices");
+    SHARDC_REQUIRE(attrs.by >= 0 && attrs.by < attrs.slices,
+                   "by is not below the number of slices");
   }
   return checkDropout(attrs);
 }

@@ -35,7 +35,7 @@ const char *acceptsBatchLoad(const Call &call) {
                      (!hasPlaces && others == Samples * tokens.numel()),
                  "an entry of the ring is not as long as a batch");
   SHARDC_REQUIRE(call.attrs.slots == 0 || call.attrs.slots == feed.shape[0],
-                 "the ring does not have as many entries as slots says");
+                 "the ring does not have the number of entries that slots says");
   SHARDC_REQUIRE(call.microbatches > 0 && call.microbatch >= 0 && call.step >= 0,
                  "step, microbatch or their number is negative");
   return nullptr;

@@ -165,7 +165,7 @@ const char *acceptsQuantizeDelayed(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 3, 4}));
   SHARDC_REQUIRE_OK(acceptsScaled(call, 3));
   SHARDC_REQUIRE(call.in[2].dtype == DType::F32 && sameShape(call.in[1], call.in[2]),
-                 "magnitudes that are seen are not as many as those expected");
+                 "the numbers of seen and of expected magnitudes differ");
   SHARDC_REQUIRE(isInPlace(call, 2, 2), "magnitudes are not seen in place");
   return nullptr;
 }

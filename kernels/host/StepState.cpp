@@ -108,7 +108,7 @@ const char *acceptsStepFinish(const Call &call) {
   if (call.attrs.scaling == Dynamic)
     SHARDC_REQUIRE(call.attrs.growth_interval >= 1 && call.attrs.hysteresis >= 1 &&
                        call.attrs.min_scale > 0,
-                   "the loss scale grows, bears overflows or ends at less than it can");
+                   "growth_interval, hysteresis or min_scale is below its minimum");
   return nullptr;
 }
 

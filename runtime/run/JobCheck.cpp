@@ -66,8 +66,8 @@ private:
           "model.seq_length {}",
           segment.name, size.batch, isWhole ? tokens : size.sequence, batch_, sequence_);
     if (slices > 1 && (size.sequence % 2 != 0 || !size.hasPlaces))
-      add("segment '{}' takes slices of {} tokens of each sequence; they need to be two chunks, "
-          "with their places",
+      add("segment '{}' takes slices of {} tokens of each sequence; a slice must be two chunks, "
+          "with their positions",
           segment.name, size.sequence);
     if (isEval && interval != evalInterval_)
       add("segment '{}' evaluates every {} steps; validation.eval_interval is {}", segment.name,

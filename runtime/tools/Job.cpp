@@ -30,7 +30,7 @@ Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
   const std::string &path = options.recipe.empty() ? options.planPath : options.recipe;
   Result<launch::Secret> secret = launch::findSecret(meeting.position, get, path);
   if (!secret.isOk() && meeting.position.localRank > 0)
-    return Status(StatusCode::Aborted, "the machine's first rank tells why there is no secret");
+    return Status(StatusCode::Aborted, "the machine's first rank reports why there is no secret");
   ASSIGN_OR_RETURN(meeting.secret, std::move(secret));
   return meeting;
 }

@@ -14,14 +14,14 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
           .nonNegative();
   path.excludes(fd);
   app.option("--recipe", options.recipe,
-             "the recipe that the plan is from; the job's secret may lie beside it");
+             "recipe from which the plan was compiled; its folder may hold the job's secret");
   app.option("--refuse", options.refuse,
              "joins a launched job only to report to the other ranks why this one cannot run");
   app.option("--backend", options.backend, "backend; default: the plan's").oneOf(backendNames());
   app.option("--metrics", options.metrics, "writes one JSON object per step to this file");
   app.option("--trace", options.trace, "writes a trace of some steps to this file");
   app.flag("--check", options.check,
-           "runs op by op; stops at the first result that is not finite or write out of bounds");
+           "runs op by op; stops at the first result that is not finite, or write out of bounds");
   app.flag("--explain", options.explain, "prints the kernel of each op without running the plan");
   app.flag("--no-graph", options.noGraph, "launches every op separately, without graphs");
   app.option("--nodes-ahead", options.nodesAhead,
@@ -47,9 +47,9 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   app.option("--seed-schedule", options.scheduleSeed,
              "runs ready ops in random order, with poisoned and guarded memory");
   app.option("--dump", options.dumps,
-             "SEGMENT:VALUE or SEGMENT:@CELL to write to files; a final * matches any ending");
+             "writes SEGMENT:VALUE or SEGMENT:@CELL to files; a final * matches any ending");
   app.option("--dump-dir", options.dumpFolder, "folder for --dump");
-  app.option("--dump-step", options.dumpStep, "step whose values --dump writes").positive();
+  app.option("--dump-step", options.dumpStep, "step in which --dump writes values").positive();
   std::string form = "text";
   app.option("--diag-format", form,
              "form of messages; json: one object per line on standard output")

@@ -181,8 +181,8 @@ void checkGraphs(Inspection &inspection) {
     if (std::optional<GraphNeed> need = graphsBeyondLimit(role))
       inspection.add(
           Rule::Graphs, {r, kNone, kNone},
-          fmt::format("each slot of the rings of role '{}' has graphs of its own, which makes {}; "
-                      "{} nodes are allowed",
+          fmt::format("each microbatch in flight of role '{}' needs its own graphs: {}; the limit "
+                      "is {} nodes",
                       role.name, toString(*need), limits::kGraphNodesMax));
   }
 }

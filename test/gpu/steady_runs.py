@@ -216,7 +216,7 @@ def check_registration(job):
     plain = losses(job.run(recipe, settings, ranks=ranks)[0])
     has_windows = "via ce" in job.plan(recipe, settings, ranks)
     for fault in ("refused-windows", "refused-buffers"):
-        wanted = ["NCCL supports no windows into buffers; gathers use multiprocessors [no-windows]"] if has_windows else []
+        wanted = ["NCCL does not support windows into buffers; gathers use multiprocessors [no-windows]"] if has_windows else []
         wanted += ["NCCL registers no buffers"] if fault == "refused-buffers" else []
         values, told, said = told_by(job, fault, recipe, settings, ranks)
         expect_told(fault, told, wanted)

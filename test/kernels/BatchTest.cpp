@@ -78,7 +78,7 @@ TEST(Batch, TakesPlacesWhereTheyAreAsked) {
 TEST(Batch, RefusesARingOfAnotherShape) {
   KernelRun run = loadRun(2, 3, 5);
   run.attrs.slots = 3;
-  EXPECT_STREQ(run.refusal(), "the ring does not have as many entries as slots says");
+  EXPECT_STREQ(run.refusal(), "the ring does not have the number of entries that slots says");
   KernelRun other("batch.load");
   other.in(ring(2, 3, 4));
   for (int field = 0; field < 5; ++field)

@@ -305,12 +305,12 @@ def check_refused_settings(work, biases):
     cases = [
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, {}, 'rope_scaling.rope_type is "dynamic"'),
         ({"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, {}, 'rope_scaling.type is "longrope"'),
-        ({"rope_scaling": llama3}, {}, "rope_scaling.original_max_position_embeddings is 4096, which no recipe computes; 8192"),
+        ({"rope_scaling": llama3}, {}, "rope_scaling.original_max_position_embeddings is 4096, which recipes cannot express; 8192"),
         ({"rope_scaling": "llama3"}, {}, 'rope_scaling is "llama3"'),
         ({"rope_theta": "big"}, {}, 'rope_theta is "big"'),
         ({"hidden_act": "mish"}, {}, 'hidden_act is "mish"'),
-        ({"mlp_bias": True}, mlp_biases, "mlp_bias is true, which no recipe computes; biases in all linear layers"),
-        ({"attention_bias": True}, attention, "attention_bias is true, which no recipe computes; biases in all linear layers"),
+        ({"mlp_bias": True}, mlp_biases, "mlp_bias is true, which recipes cannot express; biases in all linear layers"),
+        ({"attention_bias": True}, attention, "attention_bias is true, which recipes cannot express; biases in all linear layers"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, {}, "layer_types is ["),
         ({"max_position_embeddings": 1e300}, {}, "max_position_embeddings is 1e+300"),
     ]

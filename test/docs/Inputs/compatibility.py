@@ -184,7 +184,7 @@ def page(shardc):
            "| compiled | compiled to a plan that the verifier accepts; no test executes it |",
            "| tested on host | executed on the host by the test of that number, and its results compared |",
            "| measured | also trained on GPUs and compared with PyTorch; the record of that number has time and memory |", "",
-           "A rule named after one of these is a warning, or a remark that upstream does something else.", "",
+           "If a cell also names a rule, that rule gives a warning, or a remark that upstream does something different.", "",
            "| feature | " + " | ".join(SCHEMES) + " |", "|---" * (len(SCHEMES) + 1) + "|"]
     out += ["| " + " | ".join(row) + " |" for row in rows]
     out += ["", "Tests and records:", ""] + [f"{number}. `{test}`" for number, test in enumerate(used, 1)]

@@ -9,9 +9,10 @@ namespace {
 using test::said;
 
 TEST(Versions, DriversOfAnEarlierMajorVersionDoNot) {
-  EXPECT_EQ(said(checkDriver(12080, 13000)),
-            "error: the driver is for CUDA 12.8; this program needs one for CUDA 13.0 or later "
-            "[driver-too-old]");
+  EXPECT_EQ(
+      said(checkDriver(12080, 13000)),
+      "error: the driver supports CUDA 12.8; this program needs a driver for CUDA 13.0 or later "
+      "[driver-too-old]");
   EXPECT_EQ(said(checkDriver(13000, 13010)), "");
   EXPECT_EQ(said(checkDriver(13010, 13000)), "");
   EXPECT_EQ(said(checkDriver(0, 13000)), "") << "there is none";

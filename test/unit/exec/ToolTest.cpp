@@ -96,7 +96,7 @@ TEST_F(Tool, TrainsFromFileAndDescriptorAlike) {
   std::string plan = writePlan({.steps = 4, .evalEvery = 2});
   std::string metrics = folder + "/m.jsonl";
   EXPECT_EQ(run({plan, "--metrics=" + metrics}), 0) << err;
-  EXPECT_THAT(out, StartsWith("this run saves nothing: its recipe sets no 'checkpoint.save'"));
+  EXPECT_THAT(out, StartsWith("this run saves nothing: 'checkpoint.save' is not set"));
   EXPECT_THAT(out, HasSubstr("\nmemory per rank: "));
   EXPECT_THAT(out, HasSubstr("\nstep 1/4  loss "));
   EXPECT_THAT(out, HasSubstr("evaluation after step 2  loss "));
@@ -253,7 +253,7 @@ TEST_F(Tool, ATraceThatIsNotReachedIsToldOf) {
   EXPECT_FALSE(await(child, [&] { return reader.drain(); }));
   EXPECT_EQ(wait(child), 0);
   EXPECT_FALSE(std::filesystem::exists(folder + "/trace.json"));
-  EXPECT_THAT(err, HasSubstr("warning: the run ended before the last step that --trace takes; '" +
+  EXPECT_THAT(err, HasSubstr("warning: the run ended before the last step that --trace records; '" +
                              folder + "/trace.json' is not written [trace-not-written]\n"));
 }
 

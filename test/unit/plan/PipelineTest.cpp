@@ -136,7 +136,7 @@ TEST(Pipeline, GraphsHaveALimit) {
   Plan plan = pipeline(2, 30'000);
   widen(plan,
         {{"u0", 4093}, {"tokens", 4091}}); // two primes: each microbatch has places of its own
-  expectRefused(plan, Rule::Graphs, "262144 nodes are allowed");
+  expectRefused(plan, Rule::Graphs, "the limit is 262144 nodes");
 }
 
 /// Also where it takes 10^11 microbatches until all slots are in use as they were before.
