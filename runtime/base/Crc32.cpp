@@ -57,15 +57,22 @@ constexpr uint32_t multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-/// x^exponent modulo the polynomial.
+/// x^(2^k) modulo the polynomial, for each bit k of an exponent.
+constexpr std::array<uint32_t, 64> makeSquares() {
+  std::array<uint32_t, 64> squares = {0x40000000u}; // x
+  for (size_t k = 1; k < squares.size(); ++k)
+    squares[k] = multiply(squares[k - 1], squares[k - 1]);
+  return squares;
+}
+
+constexpr std::array<uint32_t, 64> kSquares = makeSquares();
+
+/// x^exponent modulo the polynomial: a multiplication for each bit that is set.
 constexpr uint32_t powerOfX(uint64_t exponent) {
-  uint32_t power = 0x80000000u;  // 1
-  uint32_t square = 0x40000000u; // x
-  for (; exponent != 0; exponent >>= 1) {
+  uint32_t power = 0x80000000u; // 1
+  for (size_t k = 0; exponent != 0; exponent >>= 1, ++k)
     if ((exponent & 1) != 0)
-      power = multiply(power, square);
-    square = multiply(square, square);
-  }
+      power = multiply(power, kSquares[k]);
   return power;
 }
 

@@ -62,6 +62,11 @@ uint64_t flagsOf(uint64_t size) {
 
 } // namespace
 
+Status ByteSink::writeSummed(const void *data, size_t size, uint32_t &crc) {
+  crc = crc32(0, data, size);
+  return write(data, size);
+}
+
 Status ArchiveWriter::emit(std::string_view bytes) {
   cursor_ += bytes.size();
   return sink_.write(bytes.data(), bytes.size());
@@ -79,18 +84,29 @@ std::string ArchiveWriter::localHeader(const Written &entry) const {
 
 Status ArchiveWriter::addParts(std::string_view name, uint64_t size,
                                std::span<const std::string_view> parts) {
+  return addGiven(name, size, [&](const TakeBytes &take) {
+    for (std::string_view part : parts)
+      RETURN_IF_ERROR(take(part));
+    return Status::ok();
+  });
+}
+
+Status ArchiveWriter::addGiven(std::string_view name, uint64_t size, const GiveBytes &give) {
   Written entry{fmt::format("{}/{}", prefix_, name), size, cursor_, 0};
   RETURN_IF_ERROR(emit(localHeader(entry)));
   uint64_t total = 0;
-  for (std::string_view part : parts) {
+  RETURN_IF_ERROR(give([&](std::string_view part) {
     total += part.size();
     for (; !part.empty(); part.remove_prefix(std::min(part.size(), kCachedBytes))) {
       std::string_view piece =
           part.substr(0, kCachedBytes); // from memory once, then from the cache
-      entry.crc = crc32(entry.crc, piece.data(), piece.size());
-      RETURN_IF_ERROR(emit(piece));
+      uint32_t crc = 0;
+      cursor_ += piece.size();
+      RETURN_IF_ERROR(sink_.writeSummed(piece.data(), piece.size(), crc));
+      entry.crc = crc32Combine(entry.crc, crc, piece.size());
     }
-  }
+    return Status::ok();
+  }));
   SHARDC_CHECK(total == size, "entry '{}' was announced with {} bytes and got {}", name, size,
                total);
   if (size != 0) {

@@ -47,6 +47,16 @@ uint64_t spanBytes(const TensorView &view, ShapeView extents) {
   return static_cast<uint64_t>((last + 1) * elementBits(view.type) / 8);
 }
 
+/// The chunks that have elements of a box.
+std::vector<const Chunk *> chunksOf(const TensorMeta &tensor, const Box &box) {
+  std::vector<const Chunk *> chunks;
+  if (!box.isEmpty())
+    for (const Chunk &chunk : tensor.chunks)
+      if (overlap(chunk.box, box))
+        chunks.push_back(&chunk);
+  return chunks;
+}
+
 } // namespace
 
 struct CheckpointReader::State {
@@ -61,8 +71,13 @@ struct CheckpointReader::State {
   const std::string &folder() const { return files.folder().path(); }
   Status load();
   Result<TensorView> openChunk(const TensorMeta &tensor, const Chunk &chunk, OpenRecord &record);
+  Result<const TensorMeta *> findBox(std::string_view name, const Box &box) const;
   Status readPart(const TensorMeta &tensor, const Chunk &chunk, const Box &part,
                   const Request &request);
+  Status gather(const TensorMeta &tensor, std::span<const Chunk *const> chunks,
+                const Request &request);
+  Result<bool> giveChunk(const TensorMeta &tensor, const Chunk &chunk, const Box &box,
+                         const TakeBytes &take);
   Status withPlace(Status status, std::string_view name, const RecordRef &record) const;
 };
 
@@ -115,6 +130,19 @@ Result<TensorView> CheckpointReader::State::openChunk(const TensorMeta &tensor, 
   return view;
 }
 
+Result<const TensorMeta *> CheckpointReader::State::findBox(std::string_view name,
+                                                            const Box &box) const {
+  auto found = tensors.find(name);
+  if (found == tensors.end() && objects.contains(name))
+    return damaged("'{}' is an object in checkpoint '{}', not a tensor", name, folder());
+  if (found == tensors.end())
+    return makeStatus(report::TensorsMissing, "Missing key in checkpoint state_dict: {}.", name);
+  if (!box.isInside(found->second->shape))
+    return damaged("the box at {} is not inside '{}' of shape {}", boxText(box), name,
+                   shapeText(found->second->shape));
+  return found->second;
+}
+
 /// What a chunk has of the request.
 Status CheckpointReader::State::readPart(const TensorMeta &tensor, const Chunk &chunk,
                                          const Box &part, const Request &request) {
@@ -132,6 +160,53 @@ Status CheckpointReader::State::readPart(const TensorMeta &tensor, const Chunk &
           request.dst + behind * elementBits(request.type) / 8);
   files.touch(length);
   return Status::ok();
+}
+
+Status CheckpointReader::State::gather(const TensorMeta &tensor,
+                                       std::span<const Chunk *const> chunks,
+                                       const Request &request) {
+  int64_t wanted = elementCount(request.box.shape).value_or(0), got = 0;
+  for (const Chunk *chunk : chunks) {
+    std::optional<Box> part = intersect(chunk->box, request.box);
+    if (!part || wanted == 0)
+      continue;
+    Status status = readPart(tensor, *chunk, *part, request);
+    if (!status.isOk())
+      return withPlace(std::move(status), tensor.name, chunk->record);
+    got += *elementCount(part->shape);
+  }
+  if (got != wanted) // chunks do not overlap, so counting is enough
+    return damaged("'{}' in '{}/.metadata': the saved chunks contain {} of the {} elements at {}",
+                   tensor.name, folder(), got, wanted, boxText(request.box));
+  return Status::ok();
+}
+
+/// Gives a box of a chunk as it lies in the mapped file; false, and nothing given, if it does not
+/// lie there as a dense array. Each part is compared with its checksums, and comes to the core's
+/// cache, right before it is given.
+Result<bool> CheckpointReader::State::giveChunk(const TensorMeta &tensor, const Chunk &chunk,
+                                                const Box &box, const TakeBytes &take) {
+  OpenRecord record;
+  Result<TensorView> view = openChunk(tensor, chunk, record);
+  if (!view.isOk())
+    return withPlace(view.status(), tensor.name, chunk.record);
+  if (!isDense(box.shape, view->strides))
+    return false;
+  const uint8_t *src = view->origin() + distance(chunk.box.offset, box.offset, view->strides) *
+                                            elementBits(view->type) / 8;
+  auto begin = static_cast<uint64_t>(src - record.file->bytes().data());
+  auto length = static_cast<uint64_t>(*tensorBytes(view->type, box.shape));
+  if (!record.isInMemory)
+    record.file->prefetch(begin, length);
+  for (uint64_t at = 0, size = 0; at < length; at += size) {
+    size = std::min<uint64_t>(kGivenPart, length - at);
+    Status status = record.file->ensure(begin + at, size);
+    if (!status.isOk())
+      return withPlace(std::move(status), tensor.name, chunk.record);
+    RETURN_IF_ERROR(take({reinterpret_cast<const char *>(src + at), size}));
+    files.touch(size);
+  }
+  return true;
 }
 
 CheckpointReader::CheckpointReader(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -177,32 +252,29 @@ const ObjectMeta *CheckpointReader::findObject(std::string_view name) const {
 
 Status CheckpointReader::read(std::string_view name, const Box &box, Element type,
                               void *dst) const {
-  const TensorMeta *tensor = findTensor(name);
-  if (tensor == nullptr && findObject(name) != nullptr)
-    return damaged("'{}' is an object in checkpoint '{}', not a tensor", name, folder());
-  if (tensor == nullptr)
-    return makeStatus(report::TensorsMissing, "Missing key in checkpoint state_dict: {}.", name);
-  if (!box.isInside(tensor->shape))
-    return damaged("the box at {} is not inside '{}' of shape {}", boxText(box), name,
-                   shapeText(tensor->shape));
+  ASSIGN_OR_RETURN(const TensorMeta *tensor, state_->findBox(name, box));
   if (!isConvertible(tensor->type, type))
     return damaged("'{}' has type {}, which cannot be converted to {}", name,
                    torchName(tensor->type), torchName(type));
-  Request request = {box, type, denseStrides(box.shape), static_cast<uint8_t *>(dst)};
-  int64_t wanted = elementCount(box.shape).value_or(0), got = 0;
-  for (const Chunk &chunk : tensor->chunks) {
-    std::optional<Box> part = intersect(chunk.box, box);
-    if (!part || wanted == 0)
-      continue;
-    Status status = state_->readPart(*tensor, chunk, *part, request);
-    if (!status.isOk())
-      return state_->withPlace(std::move(status), name, chunk.record);
-    got += *elementCount(part->shape);
+  return state_->gather(*tensor, chunksOf(*tensor, box),
+                        {box, type, denseStrides(box.shape), static_cast<uint8_t *>(dst)});
+}
+
+Status CheckpointReader::give(std::string_view name, const Box &box, const TakeBytes &take) const {
+  ASSIGN_OR_RETURN(const TensorMeta *tensor, state_->findBox(name, box));
+  std::vector<const Chunk *> chunks = chunksOf(*tensor, box);
+  if (chunks.size() == 1 && intersect(chunks[0]->box, box) == box) {
+    ASSIGN_OR_RETURN(bool isGiven, state_->giveChunk(*tensor, *chunks[0], box, take));
+    if (isGiven)
+      return Status::ok();
   }
-  if (got != wanted) // chunks do not overlap, so counting is enough
-    return damaged("'{}' in '{}/.metadata': the saved chunks contain {} of the {} elements at {}",
-                   name, folder(), got, wanted, boxText(box));
-  return Status::ok();
+  std::vector<uint8_t> buffer;
+  return forEachPiece(box, tensor->type, kGivenPart, [&](const Box &piece) {
+    buffer.resize(static_cast<size_t>(*tensorBytes(tensor->type, piece.shape)));
+    RETURN_IF_ERROR(state_->gather(
+        *tensor, chunks, {piece, tensor->type, denseStrides(piece.shape), buffer.data()}));
+    return take({reinterpret_cast<const char *>(buffer.data()), buffer.size()});
+  });
 }
 
 Result<std::span<const uint8_t>> CheckpointReader::readObjectRecord(std::string_view name) const {

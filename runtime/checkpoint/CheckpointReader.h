@@ -67,6 +67,12 @@ public:
   /// the tensor is missing, the box leaves it, or the saved chunks do not cover the box.
   Status read(std::string_view name, const Box &box, Element type, void *dst) const;
 
+  /// Gives the same box in the tensor's own type, in parts of about kGivenPart bytes that are valid
+  /// until `take` returns: parts of the mapped file where the box lies in one chunk as a dense
+  /// array. A row that several chunks share is one part.
+  static constexpr int64_t kGivenPart = int64_t{1} << 20;
+  Status give(std::string_view name, const Box &box, const TakeBytes &take) const;
+
   /// The bytes of an object's record: a torch archive, all entries of which were checked.
   Result<std::span<const uint8_t>> readObjectRecord(std::string_view name) const;
   /// The object itself; its classes are names only.

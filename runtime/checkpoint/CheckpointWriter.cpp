@@ -22,6 +22,10 @@ public:
     sums_.add(data, size);
     return file_.write(data, size);
   }
+  Status writeSummed(const void *data, size_t size, uint32_t &crc) override {
+    crc = sums_.add(data, size);
+    return file_.write(data, size);
+  }
   Status close() { return file_.close(); }
   uint64_t size() const { return sums_.size(); }
   const BlockChecksums &sums() const { return sums_; }
@@ -257,9 +261,12 @@ Status RankWriter::add(const TensorSlice &slice) {
     return Status::ok();
   RETURN_IF_ERROR(state_->openFile());
   uint64_t begin = state_->file->size();
-  std::string_view data(static_cast<const char *>(slice.data),
-                        static_cast<size_t>(*tensorBytes(slice.dtype, slice.box.shape)));
-  RETURN_IF_ERROR(writeTensorRecord(*state_->file, slice.dtype, slice.box.shape, {&data, 1}));
+  auto giveData = [&](const TakeBytes &take) {
+    return take({static_cast<const char *>(slice.data),
+                 static_cast<size_t>(*tensorBytes(slice.dtype, slice.box.shape))});
+  };
+  RETURN_IF_ERROR(writeGivenRecord(*state_->file, slice.dtype, slice.box.shape,
+                                   slice.give ? slice.give : giveData));
   RecordRef record{dataName(state_->rank), begin, state_->file->size() - begin};
   tensor.chunks.push_back({slice.box, std::move(record)});
   return Status::ok();

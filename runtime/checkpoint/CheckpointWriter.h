@@ -14,6 +14,7 @@
 #include "runtime/base/Status.h"
 #include "runtime/checkpoint/DcpMetadata.h"
 #include "runtime/checkpoint/FileOps.h"
+#include "runtime/checkpoint/TorchArchive.h"
 
 namespace shardc::checkpoint {
 
@@ -26,6 +27,8 @@ struct TensorSlice {
   Box box;
   const void *data = nullptr;
   ItemPath path = {}; ///< in the nested state dict; one segment, the name, if empty
+  /// Gives the box's bytes in parts, in place of `data`, so that they are never all in memory.
+  GiveBytes give = {};
 };
 
 /// An object that this rank saves, as the bytes of a torch archive (objectItem makes one).

@@ -98,18 +98,22 @@ bool isOwnSaveId(std::string_view id) {
   return false;
 }
 
-void BlockChecksums::add(const void *data, size_t size) {
+uint32_t BlockChecksums::add(const void *data, size_t size) {
   const auto *bytes = static_cast<const uint8_t *>(data);
+  uint32_t all = 0;
   while (size != 0) {
     uint64_t filled = size_ % kIntegrityBlock;
     if (filled == 0)
       blocks_.push_back(0);
     size_t piece = static_cast<size_t>(std::min<uint64_t>(kIntegrityBlock - filled, size));
-    blocks_.back() = crc32(blocks_.back(), bytes, piece);
+    uint32_t sum = crc32(0, bytes, piece);
+    blocks_.back() = filled == 0 ? sum : crc32Combine(blocks_.back(), sum, piece);
+    all = all == 0 ? sum : crc32Combine(all, sum, piece);
     bytes += piece;
     size -= piece;
     size_ += piece;
   }
+  return all;
 }
 
 std::string IntegrityTable::text() const {

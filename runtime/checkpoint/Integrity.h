@@ -24,7 +24,9 @@ inline constexpr uint64_t kIntegrityBlock = uint64_t{1} << 20;
 /// Block checksums of one file, made as its bytes pass by.
 class BlockChecksums {
 public:
-  void add(const void *data, size_t size);
+  /// Returns the CRC-32 of these bytes alone, which is combined from those of their blocks: each
+  /// byte is read once for both.
+  uint32_t add(const void *data, size_t size);
   uint64_t size() const { return size_; }
   const std::vector<uint32_t> &blocks() const { return blocks_; }
 

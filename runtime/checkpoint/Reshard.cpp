@@ -21,11 +21,9 @@ Status copyRows(const CheckpointReader &reader, const TensorMeta &tensor, RowRan
     return Status::ok();
   Box mine =
       tensor.shape.empty() ? Box() : Box::rows(tensor.shape, rows.begin, rows.end - rows.begin);
-  std::vector<uint8_t> buffer;
   return forEachPiece(mine, tensor.type, pieceBytes, [&](const Box &box) {
-    buffer.resize(static_cast<size_t>(*tensorBytes(tensor.type, box.shape)));
-    RETURN_IF_ERROR(reader.read(tensor.name, box, tensor.type, buffer.data()));
-    return writer.add({tensor.name, tensor.type, tensor.shape, box, buffer.data(), path});
+    auto give = [&](const TakeBytes &take) { return reader.give(tensor.name, box, take); };
+    return writer.add({tensor.name, tensor.type, tensor.shape, box, nullptr, path, give});
   });
 }
 

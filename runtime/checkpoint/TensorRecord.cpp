@@ -123,17 +123,19 @@ Result<TensorView> rebuild(const ArchiveReader &archive, const PyGraph &graph,
 
 } // namespace
 
-bool TensorView::isContiguous() const {
+bool isDense(ShapeView extents, ShapeView strides) {
   int64_t expected = 1;
-  for (size_t i = shape.size(); i-- > 0;) {
-    if (shape[i] == 0)
+  for (size_t i = extents.size(); i-- > 0;) {
+    if (extents[i] == 0)
       return true;
-    if (shape[i] != 1 && strides[i] != expected)
+    if (extents[i] != 1 && strides[i] != expected)
       return false;
-    expected *= shape[i];
+    expected *= extents[i];
   }
   return true;
 }
+
+bool TensorView::isContiguous() const { return isDense(shape, strides); }
 
 Result<TensorView> tensorOf(const ArchiveReader &archive, const PyGraph &graph, PyId id) {
   if (graph.isObjectOf(id, "torch._utils", "_rebuild_parameter")) {
@@ -212,6 +214,14 @@ std::string tensorPickle(Element type, ShapeView shape) {
 
 Status writeTensorRecord(ByteSink &sink, Element type, ShapeView shape,
                          std::span<const std::string_view> parts) {
+  return writeGivenRecord(sink, type, shape, [&](const TakeBytes &take) {
+    for (std::string_view part : parts)
+      RETURN_IF_ERROR(take(part));
+    return Status::ok();
+  });
+}
+
+Status writeGivenRecord(ByteSink &sink, Element type, ShapeView shape, const GiveBytes &give) {
   std::optional<int64_t> bytes = tensorBytes(type, shape);
   if (!bytes || torchName(type).empty())
     return makeStatus(StatusCode::InvalidInput, "torch has no tensor of shape {} and type '{}'",
@@ -221,7 +231,7 @@ Status writeTensorRecord(ByteSink &sink, Element type, ShapeView shape,
   RETURN_IF_ERROR(archive.add(".format_version", "1"));
   RETURN_IF_ERROR(archive.add(".storage_alignment", "64"));
   RETURN_IF_ERROR(archive.add("byteorder", "little"));
-  RETURN_IF_ERROR(archive.addParts("data/0", static_cast<uint64_t>(*bytes), parts));
+  RETURN_IF_ERROR(archive.addGiven("data/0", static_cast<uint64_t>(*bytes), give));
   RETURN_IF_ERROR(archive.add("version", "3\n"));
   return archive.finish();
 }

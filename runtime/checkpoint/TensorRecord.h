@@ -45,6 +45,11 @@ std::string tensorPickle(Element type, ShapeView shape);
 /// Writes a whole record with the tensor's bytes in parts, which add up to the tensor's size.
 Status writeTensorRecord(ByteSink &sink, Element type, ShapeView shape,
                          std::span<const std::string_view> parts);
+/// The same with bytes that `give` makes one part after the other.
+Status writeGivenRecord(ByteSink &sink, Element type, ShapeView shape, const GiveBytes &give);
+
+/// Whether a box of a tensor with these strides lies in memory as a dense array of its shape.
+bool isDense(ShapeView extents, ShapeView strides);
 
 /// Row-major strides of a dense tensor.
 Shape denseStrides(ShapeView shape);

@@ -52,7 +52,14 @@ class ByteSink {
 public:
   virtual ~ByteSink() = default;
   virtual Status write(const void *data, size_t size) = 0;
+  /// Writes the bytes and sets `crc` to the CRC-32 of these alone. A sink that makes checksums of
+  /// its own combines it from them.
+  virtual Status writeSummed(const void *data, size_t size, uint32_t &crc);
 };
+
+/// Calls `take` with the bytes of an entry, in parts and in order.
+using TakeBytes = std::function<Status(std::string_view part)>;
+using GiveBytes = std::function<Status(const TakeBytes &take)>;
 
 /// A sink in memory.
 class StringSink : public ByteSink {
@@ -76,6 +83,8 @@ public:
   }
   /// An entry of `size` bytes that come in parts.
   Status addParts(std::string_view name, uint64_t size, std::span<const std::string_view> parts);
+  /// The same of parts that `give` makes one after the other.
+  Status addGiven(std::string_view name, uint64_t size, const GiveBytes &give);
   /// Writes torch's id of the archive, the central directory and its ends.
   Status finish();
   /// Bytes written so far.

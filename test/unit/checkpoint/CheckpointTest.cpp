@@ -136,6 +136,67 @@ TEST(Checkpoint, ParallelReadsAgree) {
   EXPECT_EQ(values, counted(300 * 50));
 }
 
+/// What `give` gives of a box of `w`, and how large its parts are.
+std::string given(const CheckpointReader &reader, const Box &box, std::vector<size_t> &parts) {
+  std::string all;
+  EXPECT_OK(reader.give("w", box, [&](std::string_view part) {
+    parts.push_back(part.size());
+    all += part;
+    return Status::ok();
+  }));
+  return all;
+}
+
+TEST(Checkpoint, GivesBoxesInParts) {
+  TempFolder folder;
+  SaveTarget target{folder.path(), "c"};
+  constexpr int64_t kColumns = 1000, kRowBytes = 4 * kColumns, kPart = CheckpointReader::kGivenPart;
+  saveRows(target, {0, 700, 900}, kColumns);
+  Result<CheckpointReader> reader = CheckpointReader::open(target.path());
+  ASSERT_TRUE(reader.isOk());
+  // Rows of one chunk, of both, and columns, which lie apart; the first in parts of bytes as they
+  // are mapped, the others in whole rows.
+  struct Case {
+    Box box;
+    size_t partBytes;
+  };
+  for (const Case &item : {Case{{{1, 0}, {650, kColumns}}, kPart},
+                           Case{{{600, 0}, {290, kColumns}}, kPart / kRowBytes * kRowBytes},
+                           Case{{{3, 10}, {690, 700}}, kPart / 2800 * 2800}}) {
+    std::vector<size_t> parts;
+    std::string got = given(*reader, item.box, parts);
+    std::string all(static_cast<size_t>(*tensorBytes(Element::F32, item.box.shape)), '\0');
+    ASSERT_OK(reader->read("w", item.box, Element::F32, all.data()));
+    EXPECT_TRUE(got == all) << boxText(item.box);
+    EXPECT_EQ(parts.size(), all.size() / item.partBytes + 1) << boxText(item.box);
+    EXPECT_EQ(*std::ranges::max_element(parts), item.partBytes) << boxText(item.box);
+  }
+}
+
+TEST(Checkpoint, GivesNothingThatIsDamaged) {
+  TempFolder folder;
+  SaveTarget target{folder.path(), "c"};
+  saveRows(target, {0, 900}, 1000);
+  std::string bytes = contentsOf(target.path() + "/__0_0.distcp");
+  bytes[2'500'000] ^= 1;
+  putContents(target.path() + "/__0_0.distcp", bytes);
+  Result<CheckpointReader> reader = CheckpointReader::open(target.path());
+  ASSERT_TRUE(reader.isOk());
+  Box box = {{0, 0}, {900, 1000}};
+  size_t size = 0;
+  auto take = [&](std::string_view part) {
+    size += part.size();
+    return size > 0 ? Status::ok() : Status(StatusCode::Io, "");
+  };
+  EXPECT_FAILS(reader->give("w", box, take), "__0_0.distcp' is damaged between bytes 2097152 and");
+  EXPECT_LT(size, 2'500'000u);
+  // What takes the parts fails with its own message, without a place in what is read.
+  Status status = reader->give("w", box, [](std::string_view) {
+    return Status(StatusCode::Io, "no space");
+  });
+  EXPECT_EQ(status.message(), "no space");
+}
+
 TEST(Checkpoint, ConvertsWhileReading) {
   TempFolder folder;
   SaveTarget target{folder.path(), "c"};
@@ -277,6 +338,31 @@ TEST(Checkpoint, EqualSavesAreEqualBytes) {
     saveRows({folder.path(), name}, {0, 2, 5}, 3);
   for (const char *file : {".metadata", "__0_0.distcp", "__1_0.distcp", ".shardc_integrity"})
     EXPECT_EQ(contentsOf(folder / "a/" + file), contentsOf(folder / "b/" + file));
+}
+
+TEST(Checkpoint, SlicesThatAreGivenInPartsAreTheSameBytes) {
+  TempFolder folder;
+  std::vector<float> values = counted(700'000);
+  std::string_view all(reinterpret_cast<const char *>(values.data()), 4 * values.size());
+  for (size_t part : {size_t{1}, size_t{4099}, size_t{1} << 20, all.size()}) {
+    for (const char *name : {"a", "b"}) {
+      SaveTarget target{folder / std::to_string(part), name};
+      TensorSlice slice = {"w", Element::F32, {700'000}, {{0}, {700'000}}, values.data()};
+      if (name[0] == 'b') {
+        slice.data = nullptr;
+        slice.give = [&](const TakeBytes &take) {
+          for (size_t at = 0; at < all.size(); at += part)
+            RETURN_IF_ERROR(take(all.substr(at, part)));
+          return Status::ok();
+        };
+      }
+      ASSERT_OK(save(target, 0, 1, {&slice, 1}, {}));
+    }
+    for (const char *file : {".metadata", "__0_0.distcp", ".shardc_integrity"})
+      EXPECT_TRUE(contentsOf(folder / std::to_string(part) + "/a/" + file) ==
+                  contentsOf(folder / std::to_string(part) + "/b/" + file))
+          << file << " in parts of " << part;
+  }
 }
 
 TEST(Checkpoint, FoldersThatAreNoCheckpointAreExplained) {

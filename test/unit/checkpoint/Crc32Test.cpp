@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "runtime/base/Crc32.h"
+#include "runtime/checkpoint/Integrity.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -30,6 +32,23 @@ TEST(Crc32, CombinesParts) {
   for (size_t cut : {0u, 1u, 63u, 64u, 4999u, 5000u}) {
     uint32_t a = crc32(0, bytes.data(), cut), b = crc32(0, bytes.data() + cut, bytes.size() - cut);
     EXPECT_EQ(crc32Combine(a, b, bytes.size() - cut), crc32(0, bytes.data(), bytes.size())) << cut;
+  }
+}
+
+TEST(Crc32, BlocksGiveTheSumOfWhatIsAdded) {
+  std::string bytes = crcPattern(3 * kIntegrityBlock + 100);
+  for (size_t first : {size_t{0}, size_t{1}, size_t{kIntegrityBlock} - 1, size_t{kIntegrityBlock},
+                       2 * size_t{kIntegrityBlock} + 5}) {
+    BlockChecksums sums;
+    EXPECT_EQ(sums.add(bytes.data(), first), crc32(0, bytes.data(), first)) << first;
+    size_t rest = bytes.size() - first;
+    EXPECT_EQ(sums.add(bytes.data() + first, rest), crc32(0, bytes.data() + first, rest)) << first;
+    ASSERT_EQ(sums.blocks().size(), 4u);
+    for (size_t block = 0; block < 4; ++block)
+      EXPECT_EQ(sums.blocks()[block],
+                crc32(0, bytes.data() + block * kIntegrityBlock,
+                      std::min<size_t>(kIntegrityBlock, bytes.size() - block * kIntegrityBlock)))
+          << first << ", block " << block;
   }
 }
 
