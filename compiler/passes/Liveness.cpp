@@ -1,6 +1,7 @@
 #include "compiler/passes/Liveness.h"
 
 #include <algorithm>
+#include <map>
 
 #include "compiler/passes/Clocks.h"
 #include "runtime/plan/Variants.h"
@@ -17,7 +18,6 @@ using plan::ValueId;
 struct Node {
   uint32_t segment;
   plan::Variant variant;
-  const plan::ProgramNode *at;
   std::vector<size_t> next;
 };
 
@@ -90,12 +90,10 @@ private:
   }
 
   size_t visit(const plan::ProgramNode &node, plan::Variant variant, const Exits &from) {
-    size_t index = nodes_.size();
-    for (size_t n = 0; n < nodes_.size(); ++n)
-      if (nodes_[n].at == &node && nodes_[n].variant == variant)
-        index = n;
-    if (index == nodes_.size())
-      nodes_.push_back({node.segment, variant, &node, {}});
+    auto [known, isNew] = indices_.try_emplace({&node, variant}, nodes_.size());
+    size_t index = known->second;
+    if (isNew)
+      nodes_.push_back({node.segment, variant, {}});
     for (size_t n : from)
       link(n, index);
     return index;
@@ -110,11 +108,31 @@ private:
   const plan::Role &role_;
   std::vector<plan::VariantTable> variants_; ///< by segment
   std::vector<Node> nodes_;
+  std::map<std::pair<const plan::ProgramNode *, plan::Variant>, size_t> indices_;
 };
+
+/// A set of cells, 64 in a word: programs have thousands of nodes, and roles hundreds of cells.
+using CellSet = std::vector<uint64_t>;
+
+size_t wordsOf(size_t cells) { return (cells + 63) / 64; }
+
+void addCell(CellSet &set, size_t cell) { set[cell / 64] |= uint64_t{1} << cell % 64; }
+
+void addTo(CellSet &set, const CellSet &more) {
+  for (size_t w = 0; w < set.size(); ++w)
+    set[w] |= more[w];
+}
+
+std::vector<uint8_t> flagsOf(const CellSet &set, size_t cells) {
+  std::vector<uint8_t> flags(cells);
+  for (size_t c = 0; c < cells; ++c)
+    flags[c] = set[c / 64] >> c % 64 & 1;
+  return flags;
+}
 
 /// Cells that a segment reads before it writes them, and cells to which it gives new content.
 struct Effect {
-  std::vector<uint8_t> uses, defines;
+  CellSet uses, defines;
 };
 
 class EffectFinder {
@@ -122,8 +140,8 @@ public:
   EffectFinder(const plan::Role &role, const plan::Segment &segment, plan::Variant variant)
       : role_(role), segment_(segment), variant_(variant), cellOf_(segment.values.size(), kNone),
         same_(segment.values.size()) {
-    effect_.uses.assign(role.cells.size(), 0);
-    effect_.defines.assign(role.cells.size(), 0);
+    effect_.uses.assign(wordsOf(role.cells.size()), 0);
+    effect_.defines = effect_.uses;
     for (size_t v = 0; v < same_.size(); ++v)
       same_[v] = static_cast<ValueId>(v);
     for (const plan::Segment::Boundary &in : segment.ins)
@@ -143,7 +161,7 @@ public:
     }
     for (const plan::Segment::Boundary &out : segment_.outs)
       if (cellOf_[same_[out.value]] != out.cell && isWhole(out.cell))
-        effect_.defines[out.cell] = 1;
+        addCell(effect_.defines, out.cell);
     return std::move(effect_);
   }
 
@@ -163,7 +181,7 @@ private:
   void use(ValueId value) {
     value = same_[value];
     if (cellOf_[value] != kNone)
-      effect_.uses[cellOf_[value]] = 1;
+      addCell(effect_.uses, cellOf_[value]);
     uint32_t def = segment_.values[value].def;
     if (def != kNone && isAlias(segment_.ops[def]))
       for (ValueId operand : segment_.ops[def].operands)
@@ -178,38 +196,50 @@ private:
   Effect effect_;
 };
 
+/// The effects of all nodes: the same for all runs of a segment in one variant.
+std::vector<const Effect *>
+effectsOf(const plan::Role &role, const std::vector<Node> &nodes,
+          std::map<std::pair<uint32_t, plan::Variant>, Effect> &known) {
+  std::vector<const Effect *> effects;
+  for (const Node &node : nodes) {
+    auto [at, isNew] = known.try_emplace({node.segment, node.variant});
+    if (isNew)
+      at->second = EffectFinder(role, role.segments[node.segment], node.variant).run();
+    effects.push_back(&at->second);
+  }
+  return effects;
+}
+
 } // namespace
 
 std::vector<CellLiveness> cellLiveness(const plan::Role &role) {
   ProgramGraph graph(role);
   const std::vector<Node> &nodes = graph.nodes();
-  std::vector<Effect> effects;
-  for (const Node &node : nodes)
-    effects.push_back(EffectFinder(role, role.segments[node.segment], node.variant).run());
-  std::vector<std::vector<uint8_t>> in(nodes.size(), std::vector<uint8_t>(role.cells.size(), 0)),
-      out = in;
+  std::map<std::pair<uint32_t, plan::Variant>, Effect> known;
+  std::vector<const Effect *> effects = effectsOf(role, nodes, known);
+  const CellSet none(wordsOf(role.cells.size()), 0);
+  std::vector<CellSet> in(nodes.size(), none), out = in;
   for (bool changed = true; changed;) {
     changed = false;
-    for (size_t n = nodes.size(); n-- > 0;)
-      for (size_t c = 0; c < role.cells.size(); ++c) {
-        uint8_t live = 0;
-        for (size_t next : nodes[n].next)
-          live |= in[next][c];
-        auto needed =
-            static_cast<uint8_t>(effects[n].uses[c] | (live & (effects[n].defines[c] ^ 1)));
-        changed |= live != out[n][c] || needed != in[n][c];
-        out[n][c] = live;
-        in[n][c] = needed;
+    for (size_t n = nodes.size(); n-- > 0;) {
+      for (size_t next : nodes[n].next)
+        addTo(out[n], in[next]); // sets only grow
+      for (size_t w = 0; w < none.size(); ++w) {
+        uint64_t needed = effects[n]->uses[w] | (out[n][w] & ~effects[n]->defines[w]);
+        changed |= needed != in[n][w];
+        in[n][w] = needed;
       }
-  }
-  std::vector<CellLiveness> result(role.segments.size());
-  for (CellLiveness &liveness : result)
-    liveness.atStart = liveness.atEnd = std::vector<uint8_t>(role.cells.size(), 0);
-  for (size_t n = 0; n < nodes.size(); ++n)
-    for (size_t c = 0; c < role.cells.size(); ++c) {
-      result[nodes[n].segment].atStart[c] |= in[n][c];
-      result[nodes[n].segment].atEnd[c] |= out[n][c];
     }
+  }
+  std::vector<CellSet> atStart(role.segments.size(), none), atEnd = atStart;
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    addTo(atStart[nodes[n].segment], in[n]);
+    addTo(atEnd[nodes[n].segment], out[n]);
+  }
+  std::vector<CellLiveness> result;
+  for (size_t s = 0; s < role.segments.size(); ++s)
+    result.push_back(
+        {flagsOf(atStart[s], role.cells.size()), flagsOf(atEnd[s], role.cells.size())});
   return result;
 }
 

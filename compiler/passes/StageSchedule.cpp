@@ -39,33 +39,38 @@ struct Repetition {
   size_t lines() const { return length + (count > 1 ? 1 : 0); }
 };
 
-/// The most often that the passes from `first` on are repeated.
-Repetition repetitionAt(const std::vector<StagePass> &passes, size_t first, size_t length) {
-  Repetition found{length, 1, 0};
-  if (first + length >= passes.size())
-    return found;
-  found.step = passes[first + length].microbatch - passes[first].microbatch;
-  auto isLike = [&](const StagePass &before, const StagePass &now) {
-    return before.part == now.part && before.microbatch + found.step == now.microbatch;
-  };
-  while (first + (found.count + 1) * length <= passes.size() &&
-         std::equal(passes.begin() + static_cast<ptrdiff_t>(first + (found.count - 1) * length),
-                    passes.begin() + static_cast<ptrdiff_t>(first + found.count * length),
-                    passes.begin() + static_cast<ptrdiff_t>(first + found.count * length), isLike))
-    ++found.count;
-  return found;
+/// How many passes from one on are each of the same part as the one `length` later, whose
+/// microbatch is `step` behind.
+struct Likeness {
+  size_t passes = 0;
+  int64_t step = 0;
+};
+
+/// That of pass i, from that of pass i + 1.
+Likeness likenessAt(const std::vector<StagePass> &passes, size_t i, size_t length,
+                    const Likeness &after) {
+  const StagePass &now = passes[i], &later = passes[i + length];
+  int64_t step = later.microbatch - now.microbatch;
+  if (now.part != later.part)
+    return {0, step};
+  return {after.step == step ? after.passes + 1 : 1, step};
 }
 
-/// The shortest program, from each pass on its first piece.
+/// The shortest program, from each pass on its first piece. The cost grows with the product of
+/// passes and `longest`: what one pass learns of the passes behind it serves the one before.
 std::vector<Repetition> shortestOf(const std::vector<StagePass> &passes, size_t longest) {
   std::vector<Repetition> best(passes.size());
   std::vector<size_t> lines(passes.size() + 1);
+  std::vector<Likeness> likeness(longest + 1); // by length
   for (size_t i = passes.size(); i-- > 0;) {
     lines[i] = lines[i + 1] + 1;
-    for (size_t length = 1; length <= longest && i + 2 * length <= passes.size(); ++length)
-      for (Repetition found = repetitionAt(passes, i, length); found.count > 1; --found.count)
+    for (size_t length = 1; length <= longest && i + length < passes.size(); ++length) {
+      Likeness &like = likeness[length] = likenessAt(passes, i, length, likeness[length]);
+      for (Repetition found{length, 1 + like.passes / length, like.step}; found.count > 1;
+           --found.count)
         if (size_t all = found.lines() + lines[i + length * found.count]; all < lines[i])
           lines[i] = all, best[i] = found;
+    }
   }
   return best;
 }

@@ -42,13 +42,16 @@ VariantTable::VariantTable(const Segment &segment) : isBody_(segment.body) {
   std::ranges::sort(cuts_);
   auto twice = std::ranges::unique(cuts_);
   cuts_.erase(twice.begin(), twice.end());
-  std::map<std::vector<bool>, size_t> known;
-  for (size_t i = 0; i <= cuts_.size() && !cuts_.empty(); ++i) {
+  // The intervals that hold from a cut on, by their index: few at a time, as they follow each other.
+  std::vector<size_t> holding;
+  std::map<std::vector<size_t>, size_t> known;
+  for (size_t i = 0, next = 0; i <= cuts_.size() && !cuts_.empty(); ++i) {
     int64_t number = i == 0 ? cuts_.front() - 1 : cuts_[i - 1];
-    std::vector<bool> holding;
-    for (auto [begin, last] : intervals)
-      holding.push_back(begin <= number && number <= last);
-    classes_.push_back(known.emplace(std::move(holding), known.size()).first->second);
+    std::erase_if(holding, [&](size_t index) { return intervals[index].second < number; });
+    for (; next < intervals.size() && intervals[next].first <= number; ++next)
+      if (intervals[next].second >= number)
+        holding.push_back(next);
+    classes_.push_back(known.emplace(holding, known.size()).first->second);
   }
   firstCuts_.resize(known.size(), std::numeric_limits<int64_t>::max());
   for (int64_t cut :

@@ -104,5 +104,24 @@ TEST_F(LivenessTest, AViewThatNobodyReadsDoesNotCount) {
   EXPECT_EQ(where("a", "g"), "dead");
 }
 
+TEST_F(LivenessTest, EachOfManyCellsLivesByItself) {
+  std::string cells, writes = " segment micro train body {\n in %w = @w\n", outs;
+  for (int i = 0; i < 130; ++i) {
+    cells += fmt::format(" cell @c{} : f32[4] in work for grads\n", i);
+    if (i % 3 == 0)
+      continue;
+    writes += fmt::format(" %v{} = gelu %w : f32[4] grads\n", i);
+    outs += fmt::format(" out @c{0} = %v{0}\n", i);
+  }
+  analyse(cells + writes + outs + " }\n segment update update {\n in %x = @c64\n in %y = @c129\n" +
+          " in %w = @w\n %s = add %x, %y : f32[4] grads\n %n = add %s, %w : f32[4] params\n" +
+          " out @w = %n\n }\n program { steps 3 { run micro 1  run update } }\n");
+  EXPECT_EQ(where("micro", "c64"), "end");
+  EXPECT_EQ(where("update", "c64"), "start");
+  EXPECT_EQ(where("update", "c129"), "both") << "nothing writes it";
+  EXPECT_EQ(where("micro", "c65"), "dead");
+  EXPECT_EQ(where("micro", "c63"), "dead");
+}
+
 } // namespace
 } // namespace shardc::passes

@@ -274,5 +274,25 @@ TEST(StageSchedule, WritesItsProgramInLoops) {
             3u);
 }
 
+// 18,432 passes in groups of 96: comparing each with all that follow would take minutes.
+TEST(StageSchedule, ProgramsOfManyPassesAreShort) {
+  PipelineShape shape{8, 6, 1536};
+  StageSchedule schedule = StageSchedule::oneForwardOneBackward(shape);
+  std::map<StagePart, uint32_t> segmentOf;
+  for (StagePart part : schedule.parts(0))
+    segmentOf.emplace(part, static_cast<uint32_t>(segmentOf.size()));
+  std::vector<plan::ProgramNode> program = schedule.program(0, segmentOf);
+  EXPECT_EQ(schedule.passes(0).size(), 2u * 6 * 1536);
+  EXPECT_LT(program.size(), 200u);
+  std::vector<std::pair<uint32_t, int64_t>> runs, expected;
+  plan::forEachRun(program, [&](const plan::ProgramNode &node, int64_t turn) {
+    runs.emplace_back(node.segment, node.microbatch->at(turn));
+    return true;
+  });
+  for (const StagePass &pass : schedule.passes(0))
+    expected.emplace_back(segmentOf[pass.part], pass.microbatch);
+  EXPECT_TRUE(runs == expected);
+}
+
 } // namespace
 } // namespace shardc::passes
