@@ -111,6 +111,12 @@ struct SectionSite {
   SourceLoc lastItemEnd; ///< end of the last item, or just after the brace
 };
 
+/// Numbers of samples that one pass over the data of a run has, which only who opens them knows.
+struct DataLengths {
+  std::optional<int64_t> train, valid;
+  std::string problem; ///< why one that is asked for is not known
+};
+
 /// What everybody needs and nobody should compute twice; filled by the defaults step from the
 /// options and again after adjustments. Sizes that make no sense (zero, not divisible) are reported
 /// by rules; the numbers here are then rounded down and at least 1.
@@ -134,6 +140,8 @@ struct Derived {
   int64_t microBatch = 1;
   int64_t globalBatch = 1;
   int64_t numMicrobatches = 1; ///< per rank and step
+  int64_t evalMicroBatch = 1;
+  int64_t evalMicrobatches = 0; ///< per rank and evaluation
 
   // the model
   ModelFamily family = ModelFamily::Gpt;
@@ -247,6 +255,10 @@ public:
   const Derived &derived() const { return derived_; }
   void setDerived(const Derived &derived) { derived_ = derived; }
 
+  /// Nothing if nobody has read the data.
+  const std::optional<DataLengths> &lengths() const { return lengths_; }
+  void setLengths(DataLengths lengths) { lengths_ = std::move(lengths); }
+
   /// Variables of the env section that are not options, in the order of their names.
   const std::vector<EnvVariable> &env() const { return env_; }
   std::vector<EnvVariable> &env() { return env_; }
@@ -269,6 +281,7 @@ private:
   std::vector<SectionSite> sites_;
   SourceLoc bodyEnd_;
   Derived derived_;
+  std::optional<DataLengths> lengths_;
 };
 
 /// The value of an option in recipe syntax; `none` if it has none.

@@ -101,13 +101,15 @@ void applyPreset(Config &config) {
 
 } // namespace
 
-Config deriveDefaults(Config config, DiagEngine &diags) {
+Config deriveDefaults(Config config, DiagEngine &diags, const DataMeter &measure) {
   Opt family = Opt::ModelFamily;
   if (config.has(family))
     applyRows(config, familyRows(), static_cast<unsigned>(config.getEnum<ModelFamily>(family)),
               Origin::Family, family);
   applyPreset(config);
   applyTable(config);
+  if (measure && (config.has(Opt::TrainNumEpochs) || config.isOn(Opt::ValidationFullValidation)))
+    config.setLengths(measure(config));
   config.setDerived(computeDerived(config));
   for (const RuleInfo &rule : rules()) {
     if (rule.kind != RuleKind::Derive)

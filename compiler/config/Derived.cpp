@@ -1,6 +1,7 @@
 // The derived facts: sizes, degrees and element types that several parts of the compiler need, from
 // the options alone.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "compiler/config/Steps.h"
@@ -47,6 +48,8 @@ int64_t times(int64_t a, int64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX / 4 : product;
 }
 
+int64_t ceilDivided(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+
 /// A share, at most 1, of a number; the largest numbers have no neighbours in floating point.
 int64_t share(double part, int64_t number) {
   double result = part * static_cast<double>(number);
@@ -72,14 +75,40 @@ void fillMesh(const Config &cfg, Derived &d) {
   d.expertDataParallel = atLeastOne(stage / times(d.expertParallel, d.expertTensorParallel));
 }
 
+/// As upstream: an epoch takes whole steps, and the run as many of those as its epochs need.
+int64_t stepsOfEpochs(const Config &cfg, const Derived &d) {
+  if (!cfg.lengths() || !cfg.lengths()->train)
+    return 0;
+  double steps = std::ceil(cfg.getFloat(Opt::TrainNumEpochs) *
+                           static_cast<double>(ceilDivided(*cfg.lengths()->train, d.globalBatch)));
+  return steps < std::ldexp(1.0, 62) ? static_cast<int64_t>(steps) : INT64_MAX / 4;
+}
+
+/// What a rank takes in an evaluation; nothing of all data where nobody knows how many there are.
+void fillEvaluation(const Config &cfg, Derived &d) {
+  d.evalMicroBatch = atLeastOne(cfg.getIntOr(Opt::ValidationEvalMicroBatchSize, d.microBatch));
+  int64_t round = times(d.evalMicroBatch, d.dataParallel);
+  if (cfg.isOn(Opt::ValidationFullValidation)) {
+    if (cfg.lengths() && cfg.lengths()->valid)
+      d.evalMicrobatches = ceilDivided(*cfg.lengths()->valid, round);
+    return;
+  }
+  int64_t batch = cfg.getIntOr(Opt::ValidationEvalGlobalBatchSize, d.globalBatch);
+  d.evalMicrobatches =
+      times(cfg.getIntOr(Opt::ValidationEvalIters, 0), atLeastOne(batch / round));
+}
+
 void fillBatches(const Config &cfg, Derived &d) {
   d.microBatch = atLeastOne(cfg.getIntOr(Opt::TrainMicroBatchSize, 1));
   int64_t round = times(d.microBatch, d.dataParallel);
   d.globalBatch = atLeastOne(cfg.getIntOr(Opt::TrainGlobalBatchSize, round));
   d.numMicrobatches = atLeastOne(d.globalBatch / round);
+  fillEvaluation(cfg, d);
   d.trainIters = cfg.getIntOr(Opt::TrainTrainIters, 0);
   if (d.trainIters == 0 && cfg.has(Opt::TrainTrainSamples))
     d.trainIters = cfg.getInt(Opt::TrainTrainSamples) / d.globalBatch;
+  if (d.trainIters == 0 && cfg.has(Opt::TrainNumEpochs))
+    d.trainIters = stepsOfEpochs(cfg, d);
   // A rule says where samples are not whole steps.
   auto length = [&](Opt iters, Opt samples, int64_t otherwise) {
     int64_t counted = cfg.getIntOr(samples, 0);

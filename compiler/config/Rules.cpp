@@ -131,7 +131,7 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
   if ((*config)[Opt::ModelFamily].isPoisoned || (*config)[Opt::MixedPrecisionPreset].isPoisoned)
     return std::nullopt;
   diags.beginPhase();
-  config = deriveDefaults(std::move(*config), diags);
+  config = deriveDefaults(std::move(*config), diags, options.measure);
   done(Step::Defaults, *config);
   config = adjust(std::move(*config), diags);
   done(Step::Adjust, *config);

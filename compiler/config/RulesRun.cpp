@@ -134,10 +134,33 @@ void ruleSamplesAndIterations(RuleContext &ctx) {
   }
 }
 
+/// Why a length of the data is not known.
+static DiagArg problemOfLengths(const RuleContext &ctx) {
+  const std::optional<DataLengths> &lengths = ctx.cfg().lengths();
+  return DiagArg(lengths ? lengths->problem : std::string("nobody has opened them"));
+}
+
 void ruleEpochsNeedSteps(RuleContext &ctx) {
+  bool isKnown = ctx.cfg().lengths() && ctx.cfg().lengths()->train;
   if (ctx.has(Opt::TrainNumEpochs) && !ctx.has(Opt::TrainTrainIters) &&
-      !ctx.has(Opt::TrainTrainSamples))
-    ctx.report({Opt::TrainNumEpochs}, {arg(ctx, Opt::TrainNumEpochs)});
+      !ctx.has(Opt::TrainTrainSamples) && !isKnown)
+    ctx.report({Opt::TrainNumEpochs}, {arg(ctx, Opt::TrainNumEpochs), problemOfLengths(ctx)});
+}
+
+void ruleFullValidationNeedsData(RuleContext &ctx) {
+  Opt full = Opt::ValidationFullValidation;
+  bool isKnown = ctx.cfg().lengths() && ctx.cfg().lengths()->valid;
+  if (ctx.on(full) && ctx.has(Opt::ValidationEvalInterval) && !isKnown)
+    ctx.report({full}, {problemOfLengths(ctx)});
+}
+
+void ruleDataloaderUnsupported(RuleContext &ctx) {
+  Opt type = Opt::DatasetDataloaderType;
+  for (DataloaderType other : {DataloaderType::Batch, DataloaderType::External})
+    if (ctx.cfg().is(type, other))
+      ctx.report({type}, {arg(ctx, type)})
+          .fix(ctx.fixSet(type, Value::ofEnum(DataloaderType::Cyclic), FixItKind::Alternative))
+          .fix(ctx.fixRemove(type, FixItKind::Alternative));
 }
 
 void ruleSamplesBelowBatch(RuleContext &ctx) {
@@ -176,7 +199,8 @@ void ruleSamplesNotSteps(RuleContext &ctx) {
 
 void ruleSkipTrainNothing(RuleContext &ctx) {
   Opt interval = Opt::ValidationEvalInterval, iters = Opt::ValidationEvalIters;
-  if (ctx.on(Opt::ValidationSkipTrain) && (!ctx.has(interval) || ctx.num(iters) == 0))
+  bool takesAny = ctx.on(Opt::ValidationFullValidation) || ctx.num(iters) > 0;
+  if (ctx.on(Opt::ValidationSkipTrain) && (!ctx.has(interval) || !takesAny))
     ctx.report({Opt::ValidationSkipTrain, interval, iters},
                {DiagArg(ctx.has(interval) ? ctx.text(interval) : "unset"), arg(ctx, iters)});
 }

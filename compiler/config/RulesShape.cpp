@@ -115,7 +115,9 @@ std::vector<Size> sizesOfRun(RuleContext &ctx) {
   static constexpr std::initializer_list<Opt>
       kMicrobatch = {Opt::ModelSeqLength, Opt::TrainMicroBatchSize},
       kStep = {Opt::ModelSeqLength, Opt::TrainGlobalBatchSize}, kSteps = {Opt::TrainTrainIters},
-      kInterval = {Opt::ValidationEvalInterval}, kEvaluation = {Opt::ValidationEvalIters},
+      kInterval = {Opt::ValidationEvalInterval},
+      kEvaluation = {Opt::ValidationEvalIters, Opt::ValidationEvalGlobalBatchSize},
+      kEvalMicrobatch = {Opt::ModelSeqLength, Opt::ValidationEvalMicroBatchSize},
       kActivations = {Opt::ModelSeqLength, Opt::TrainMicroBatchSize, Opt::ModelHiddenSize};
   const Derived &d = ctx.derived();
   double tokens = real(d.seqLength) * real(d.microBatch), batches = real(d.numMicrobatches);
@@ -126,7 +128,10 @@ std::vector<Size> sizesOfRun(RuleContext &ctx) {
       {"tokens in a rank's step", tokens * batches, 40, kStep},
       {"steps", real(ctx.num(Opt::TrainTrainIters)), 40, kSteps},
       {"steps between evaluations", real(ctx.num(Opt::ValidationEvalInterval)), 40, kInterval},
-      {"microbatches in an evaluation", real(ctx.num(Opt::ValidationEvalIters)) * batches, 40,
+      {"tokens in an evaluation's microbatch", real(d.seqLength) * real(d.evalMicroBatch), 30,
+       kEvalMicrobatch},
+      {"microbatches in an evaluation",
+       std::max(real(ctx.num(Opt::ValidationEvalIters)) * batches, real(d.evalMicrobatches)), 40,
        kEvaluation},
       {"activations", tokens * (real(d.numLayers) * width + 4 * real(d.paddedVocab)), 56,
        kActivations},

@@ -35,6 +35,8 @@ constexpr int64_t kAlign = 8;
 
 /// Steps of batches that the host may write ahead: one in use, one filled.
 constexpr int64_t kFeedSteps = 2;
+/// Microbatches that stand for a step where an evaluation takes all data.
+constexpr int64_t kWholeAhead = 32;
 
 /// Options that passes and the runtime read from the plan: every option with a value in these
 /// sections.
@@ -99,13 +101,13 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
       plan.job.put("env." + variable.name, *value);
   const config::Derived &d = config.derived();
   auto add = [&](JobField field, const plan::JobValue &value) { plan.job.put(field, value); };
-  if (config.has(Opt::TrainTrainSamples) && d.trainIters > 0) // the run counts steps
+  bool countsOtherwise = config.has(Opt::TrainTrainSamples) || config.has(Opt::TrainNumEpochs);
+  if (countsOtherwise && d.trainIters > 0) // the run counts steps
     add(JobField::train_trainIters, d.trainIters);
   add(JobField::derived_strategy, config::spelling(strategy).str());
   add(JobField::derived_numMicrobatches, d.numMicrobatches);
   add(JobField::derived_nodes, d.nodes);
-  add(JobField::derived_evalMicrobatches,
-      config.getIntOr(Opt::ValidationEvalIters, 0) * d.numMicrobatches);
+  add(JobField::derived_evalMicrobatches, d.evalMicrobatches);
   add(JobField::derived_paddedVocabSize, d.paddedVocab);
   add(JobField::derived_lrDecayIters, d.decayIters);
   add(JobField::derived_lrWarmupIters, d.warmupIters);
@@ -213,8 +215,8 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
 }
 
 /// 32-bit words of one ring entry, which batch.load reads.
-int64_t feedWords(const config::Derived &d) {
-  return 5 * d.microBatch * d.seqLength + 2 * d.microBatch;
+int64_t feedWords(const config::Derived &d, int64_t microBatch) {
+  return 5 * microBatch * d.seqLength + 2 * microBatch;
 }
 
 /// Megatron's OptimizerParamScheduler, which `step.begin` evaluates.
@@ -280,16 +282,15 @@ public:
     addCells();
     role_->segments.reserve(2);
     addBody("micro", /*training=*/true);
-    if (evalIters() > 0)
+    if (evaluates())
       addBody("eval", /*training=*/false);
     addProgram();
     return std::move(plan_);
   }
 
 private:
-  int64_t evalIters() const {
-    return config_.has(Opt::ValidationEvalInterval) ? config_.getIntOr(Opt::ValidationEvalIters, 0)
-                                                    : 0;
+  bool evaluates() const {
+    return config_.has(Opt::ValidationEvalInterval) && d_.evalMicrobatches > 0;
   }
 
   void addMesh() {
@@ -361,19 +362,25 @@ private:
                     plan::Arena::State, plan::Purpose::Step);
     addCell(*role_, "stop", Stop, Type::of(DType::I32, {1}), plan::Arena::Host,
             plan::Purpose::Data);
-    feed_ = addFeed("feed", Feed, d_.numMicrobatches);
-    if (evalIters() > 0)
-      evalFeed_ = addFeed("eval_feed", EvalFeed, evalIters() * d_.numMicrobatches);
+    feed_ = addFeed("feed", Feed, d_.numMicrobatches, d_.microBatch);
+    if (!evaluates())
+      return;
+    int64_t ahead = d_.evalMicrobatches;
+    if (config_.isOn(Opt::ValidationFullValidation)) // may be any number
+      ahead = std::min(ahead, std::max(d_.numMicrobatches, kWholeAhead));
+    evalFeed_ = addFeed("eval_feed", EvalFeed, ahead, d_.evalMicroBatch);
   }
 
-  uint32_t addFeed(const char *name, plan::CellKind kind, int64_t microbatches) {
+  /// A ring in which the host is some microbatches ahead.
+  uint32_t addFeed(const char *name, plan::CellKind kind, int64_t microbatches,
+                   int64_t microBatch) {
     return addCell(*role_, name, kind,
-                   Type::of(DType::I32, {kFeedSteps * microbatches, feedWords(d_)}),
+                   Type::of(DType::I32, {kFeedSteps * microbatches, feedWords(d_, microBatch)}),
                    plan::Arena::Host, plan::Purpose::Data);
   }
 
   model::BodySettings bodySettings(bool training) const {
-    return {d_.microBatch, d_.seqLength, d_.compute, config_.getInt(Opt::RngSeed), training};
+    return {training ? d_.microBatch : d_.evalMicroBatch, d_.seqLength, d_.compute, config_.getInt(Opt::RngSeed), training};
   }
 
   /// Everything from batch.load to the masked losses, f32[T], which it returns.
@@ -463,10 +470,10 @@ private:
   void addProgram() {
     plan::ProgramNode steps{plan::ProgramNode::Steps, kNone, d_.trainIters, {}};
     steps.children.push_back({plan::ProgramNode::Run, 0, d_.numMicrobatches, {}});
-    if (evalIters() > 0) {
+    if (evaluates()) {
       plan::ProgramNode every{
           plan::ProgramNode::Every, kNone, config_.getInt(Opt::ValidationEvalInterval), {}};
-      every.children.push_back({plan::ProgramNode::Run, 1, evalIters() * d_.numMicrobatches, {}});
+      every.children.push_back({plan::ProgramNode::Run, 1, d_.evalMicrobatches, {}});
       steps.children.push_back(std::move(every));
     }
     role_->program.push_back(std::move(steps));

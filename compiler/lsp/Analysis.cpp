@@ -21,7 +21,8 @@ constexpr size_t kOpenBytesMax = size_t{256} << 20;
 
 } // namespace
 
-Analysis::Analysis(const Document &document, const Documents &open, const CompileStep &further) {
+Analysis::Analysis(const Document &document, const Documents &open, const CompileStep &further,
+                   const config::DataMeter &measure) {
   diags_.setErrorLimit(kErrorsMax);
   Collector collector(messages_);
   diags_.addConsumer(collector);
@@ -35,6 +36,7 @@ Analysis::Analysis(const Document &document, const Documents &open, const Compil
   buffer_ = sources_.addFile(document.path, document.text);
   config::LoadOptions load;
   load.path = document.path;
+  load.measure = measure;
   auto keep = [&](config::Step, const config::Config &config) { config_ = config; };
   std::optional<config::Config> sound = config::loadConfig(sources_, diags_, buffer_, load, keep);
   if (sound && further)

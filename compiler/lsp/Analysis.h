@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "compiler/config/Config.h"
+#include "compiler/config/Steps.h"
 #include "compiler/diag/Engine.h"
 #include "compiler/lsp/Document.h"
 
@@ -22,8 +23,9 @@ using CompileStep = std::function<void(const config::Config &, SourceManager &, 
 
 class Analysis {
 public:
-  /// Reads, configures and checks `document`; `further` may be empty.
-  Analysis(const Document &document, const Documents &open, const CompileStep &further);
+  /// Reads, configures and checks `document`; `further` and `measure` may be empty.
+  Analysis(const Document &document, const Documents &open, const CompileStep &further,
+           const config::DataMeter &measure = {});
 
   const SourceManager &sources() const { return sources_; }
   BufferId buffer() const { return buffer_; }

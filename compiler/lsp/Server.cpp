@@ -209,7 +209,7 @@ void Server::analyse(const std::string &path) {
 }
 
 void Server::analyseAlone(const Document &document) {
-  auto analysis = std::make_unique<Analysis>(document, documents_, further_);
+  auto analysis = std::make_unique<Analysis>(document, documents_, further_, measure_);
   publish(document, diagnosticsJson(*analysis, document));
   analyses_[document.path] = std::move(analysis);
 }

@@ -15,8 +15,8 @@ namespace shardc::lsp {
 
 class Server {
 public:
-  Server(Transport &transport, CompileStep further)
-      : transport_(transport), further_(std::move(further)) {}
+  Server(Transport &transport, CompileStep further, config::DataMeter measure = {})
+      : transport_(transport), further_(std::move(further)), measure_(std::move(measure)) {}
 
   /// Serves until `exit` or the end of the input. Returns true if the client sent `shutdown`
   /// before, as the protocol requires.
@@ -46,6 +46,7 @@ private:
 
   Transport &transport_;
   CompileStep further_;
+  config::DataMeter measure_;
   Documents documents_;
   std::map<std::string, std::unique_ptr<Analysis>> analyses_; ///< by path
   bool isInitialized_ = false;

@@ -87,6 +87,10 @@ private:
     int64_t after = std::min(before, kSteps);
     changes_.setOwn(Opt::TrainTrainIters, after);
     changes_.setOwn(Opt::TrainTrainSamples, after * batch_);
+    if (config_.has(Opt::TrainNumEpochs)) { // steps are as many as the data have
+      changes_.clear(Opt::TrainNumEpochs);
+      changes_.setInt(Opt::TrainTrainIters, after);
+    }
     if (before <= after)
       return;
     auto scale = [&](Opt option, int64_t whole, int64_t smaller) {

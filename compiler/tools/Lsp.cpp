@@ -15,7 +15,7 @@ int runLsp() {
     options.mustExecute = false;
     compile(config, sources, diags, common, options);
   };
-  return lsp::Server(transport, further).run() ? kFine : kInputErrors;
+  return lsp::Server(transport, further, common.load.measure).run() ? kFine : kInputErrors;
 }
 
 } // namespace

@@ -14,6 +14,7 @@
 #include "compiler/predict/Overheads.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/tools/Advice.h"
+#include "compiler/tools/DataLengths.h"
 #include "compiler/tools/FitCheck.h"
 #include "compiler/tools/Pager.h"
 #include "runtime/base/CommandLine.h"
@@ -81,6 +82,8 @@ bool reportFindings(const plan::Plan &plan, DiagEngine &diags) {
 }
 
 } // namespace
+
+CommonOptions::CommonOptions() { load.measure = makeDataMeter(); }
 
 void CommonOptions::addTo(cli::Command &app, bool needsRecipe) {
   if (needsRecipe)

@@ -23,7 +23,9 @@ enum ExitStatus : int { kFine = 0, kInputErrors = 1, kUsage = 2, kRunFailed = 3 
 
 /// Options that every subcommand with a recipe takes.
 struct CommonOptions {
-  config::LoadOptions load;
+  CommonOptions();
+
+  config::LoadOptions load; ///< opens data, if options count in passes over them
   std::vector<std::string> warningFlags; ///< without the leading -W
   std::string color = "auto";
   std::string diagFormat = "text";

@@ -22,8 +22,6 @@ constexpr std::pair<Opt, Opt> kFollowed[] = {
     {Opt::SchedulerMaxSteps, Opt::TrainTrainIters},
     {Opt::SchedulerStartWeightDecay, Opt::OptimizerWeightDecay},
     {Opt::SchedulerEndWeightDecay, Opt::OptimizerWeightDecay},
-    {Opt::ValidationEvalGlobalBatchSize, Opt::TrainGlobalBatchSize},
-    {Opt::ValidationEvalMicroBatchSize, Opt::TrainMicroBatchSize},
 };
 
 /// The value that shardc trains with.

@@ -1,5 +1,6 @@
 #include "runtime/data/BatchFeeder.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "runtime/base/Reports.h"
@@ -28,14 +29,20 @@ MicroBatch MicroBatchBuffer::view() {
   return {tokens_, labels_, lossMask_, positionIds_, documentStarts_, numDocuments_};
 }
 
-Result<BatchFeeder> BatchFeeder::create(const DataSource &source, const BatchShape &shape) {
+Result<BatchFeeder> BatchFeeder::create(const DataSource &source, const BatchShape &shape,
+                                        const OrderSpec &order, int64_t samples) {
   int64_t together = 0;
   if (shape.globalBatch < 1 || shape.microBatch < 1 || shape.dataParallel < 1 ||
       __builtin_mul_overflow(shape.microBatch, shape.dataParallel, &together) ||
       shape.globalBatch % together != 0)
     return makeStatus(report::BatchDoesNotDivide, shape.globalBatch, shape.microBatch,
                       shape.dataParallel);
-  return BatchFeeder(source, shape, shape.globalBatch / together);
+  samples = std::min(samples, source.numSamples());
+  ASSIGN_OR_RETURN(SampleOrder made, SampleOrder::create(order, shape, samples, source.name()));
+  int64_t microbatches = shape.globalBatch / together;
+  if (order.kind == OrderKind::Whole)
+    microbatches = samples / together + (samples % together != 0 ? 1 : 0);
+  return BatchFeeder(source, shape, microbatches, std::move(made));
 }
 
 int64_t BatchFeeder::sampleIndex(int64_t step, int64_t microbatch, int64_t rank,
@@ -59,12 +66,17 @@ Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
     return makeStatus(report::DataTooShort,
                       "{} has {} samples, enough for {} steps of {}; step {} needs more",
                       source_->name(), source_->numSamples(), numSteps(), shape_.globalBatch, step);
+  // An evaluation of the whole begins anew each time.
+  const int64_t position =
+      sampleIndex(order_.kind() == OrderKind::Whole ? 0 : step, microbatch, 0, 0);
   for (size_t row = 0; row < rows; ++row) {
     Sample sample{rowOf(out.tokens, row, width), rowOf(out.labels, row, width),
                   rowOf(out.lossMask, row, width), rowOf(out.positionIds, row, width),
                   rowOf(out.documentStarts, row, width + 1)};
-    RETURN_IF_ERROR(
-        source_->sample(sampleIndex(step, microbatch, rank, static_cast<int64_t>(row)), sample));
+    SampleOrder::Choice choice = order_.choose(position, rank, static_cast<int64_t>(row));
+    RETURN_IF_ERROR(source_->sample(choice.sample, sample));
+    if (!choice.counts)
+      std::ranges::fill(sample.lossMask, 0.0f);
     if (!out.numDocuments.empty())
       out.numDocuments[row] = sample.numDocuments;
   }

@@ -1,6 +1,5 @@
 // Turns samples into microbatches: selects the samples of a rank at a step, and writes them
-// straight into the arrays that the step reads. The order over the whole run is the same for any
-// number of ranks.
+// straight into the arrays that the step reads.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +8,9 @@
 
 #include "runtime/base/Status.h"
 #include "runtime/data/Sample.h"
+#include "runtime/data/SampleOrder.h"
 
 namespace shardc::data {
-
-/// How a global batch is divided; globalBatch = microBatch * dataParallel * number of microbatches.
-struct BatchShape {
-  int64_t globalBatch = 1;
-  int64_t microBatch = 1;
-  int64_t dataParallel = 1;
-};
 
 /// Arrays of one microbatch of B samples of S tokens, row by row. Empty arrays are not written.
 struct MicroBatch {
@@ -42,9 +35,14 @@ private:
 
 class BatchFeeder {
 public:
-  /// `source` must outlive the feeder. InvalidInput if the sizes do not divide, with all of them.
-  static Result<BatchFeeder> create(const DataSource &source, const BatchShape &shape);
+  /// `source` must outlive the feeder. InvalidInput if the sizes do not divide, with all of them, or
+  /// if a random order has too few samples. `samples`: what the order goes over, of a source that
+  /// does not end.
+  static Result<BatchFeeder> create(const DataSource &source, const BatchShape &shape,
+                                    const OrderSpec &order = {},
+                                    int64_t samples = DataSource::kUnbounded);
 
+  /// Of a step; of an order of the whole, of an evaluation.
   int64_t numMicrobatches() const { return numMicrobatches_; }
   const BatchShape &shape() const { return shape_; }
 
@@ -52,20 +50,23 @@ public:
   /// step * globalBatch + (microbatch * dataParallel + rank) * microBatch + row.
   int64_t sampleIndex(int64_t step, int64_t microbatch, int64_t rank, int64_t row) const;
 
-  /// Number of steps for which the source has whole batches.
-  int64_t numSteps() const { return source_->numSamples() / shape_.globalBatch; }
+  /// Number of steps for which there are whole batches.
+  int64_t numSteps() const { return order_.numSteps(); }
 
   /// Writes the microbatch. Safe from several threads at once; allocates nothing unless it fails.
   /// InvalidInput if the data end before this step or a file changed.
   Status fill(int64_t step, int64_t microbatch, int64_t rank, const MicroBatch &out) const;
 
 private:
-  BatchFeeder(const DataSource &source, const BatchShape &shape, int64_t numMicrobatches)
-      : source_(&source), shape_(shape), numMicrobatches_(numMicrobatches) {}
+  BatchFeeder(const DataSource &source, const BatchShape &shape, int64_t numMicrobatches,
+              SampleOrder order)
+      : source_(&source), shape_(shape), numMicrobatches_(numMicrobatches),
+        order_(std::move(order)) {}
 
   const DataSource *source_;
   BatchShape shape_;
   int64_t numMicrobatches_;
+  SampleOrder order_;
 };
 
 } // namespace shardc::data

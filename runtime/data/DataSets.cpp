@@ -218,12 +218,43 @@ Result<DataSets> openDataSets(const DataConfig &config) {
   }
 }
 
-std::array<std::optional<int64_t>, kNumSplits>
-samplesOfRun(int64_t trainIters, int64_t globalBatchSize, int64_t evalInterval, int64_t evalIters) {
-  int64_t evaluations = evalInterval > 0 ? trainIters / evalInterval + 1 : 0;
-  return {product(trainIters, globalBatchSize),
-          product(product(evaluations, evalIters), globalBatchSize),
-          product(evalIters, globalBatchSize)};
+Status setBlends(const DataPaths &paths, DataConfig &config) {
+  if (paths.isSynthetic)
+    return Status::ok();
+  if (const auto &all = paths.blend.empty() ? paths.dataPath : paths.blend; !all.empty()) {
+    ASSIGN_OR_RETURN(config.blend, parseBlend(all));
+    return Status::ok();
+  }
+  for (auto [split, list] : {std::pair(Split::Train, &paths.trainDataPath),
+                             std::pair(Split::Valid, &paths.validDataPath)})
+    if (!list->empty()) {
+      ASSIGN_OR_RETURN(config.blendPerSplit[static_cast<size_t>(split)], parseBlend(*list));
+    }
+  return Status::ok();
+}
+
+std::array<std::optional<int64_t>, kNumSplits> samplesOfRun(const RunLength &length) {
+  int64_t evaluations =
+      length.evalInterval > 0 ? length.trainIters / length.evalInterval + 1 : 0;
+  std::optional<int64_t> validation =
+      product(product(evaluations, length.evalIters), length.evalGlobalBatch);
+  if (length.evaluatesWhole)
+    validation = evaluations > 0 ? std::nullopt : std::optional<int64_t>(0);
+  return {product(length.trainIters, length.globalBatch), validation,
+          product(length.evalIters, length.evalGlobalBatch)};
+}
+
+Result<int64_t> samplesOfPass(const DataConfig &config, Split split) {
+  DataConfig one = config;
+  one.samples = {0, 0, 0};
+  one.samples[static_cast<size_t>(split)] = std::nullopt;
+  ASSIGN_OR_RETURN(DataSets sets, openDataSets(one));
+  const DataSource *source = sets.source(split);
+  if (source == nullptr)
+    return makeStatus(report::DataRefused, "there are no {} data", splitName(split));
+  if (source->numSamples() == DataSource::kUnbounded)
+    return makeStatus(report::DataRefused, "{} have no end", source->name());
+  return source->numSamples();
 }
 
 } // namespace shardc::data

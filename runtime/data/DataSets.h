@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/data/Blend.h"
 #include "runtime/data/Sample.h"
@@ -60,9 +61,30 @@ struct DataSets {
 /// Opens everything, or returns what is wrong with which path and split.
 Result<DataSets> openDataSets(const DataConfig &config);
 
+/// How a recipe names its data: lists of paths, or of weights and paths in turn, of which some are
+/// empty.
+struct DataPaths {
+  bool isSynthetic = false;
+  std::vector<std::string> blend, dataPath; ///< of all splits; the first that is not empty counts
+  std::vector<std::string> trainDataPath, validDataPath; ///< of one, if both are empty
+};
+
+/// Makes the blends of a configuration of them; none stands for synthetic data.
+Status setBlends(const DataPaths &paths, DataConfig &config);
+
+/// How long a run trains and evaluates.
+struct RunLength {
+  int64_t trainIters = 0, globalBatch = 1;
+  int64_t evalInterval = 0, evalIters = 0, evalGlobalBatch = 1;
+  bool evaluatesWhole = false; ///< each evaluation takes all validation data
+};
+
 /// Samples that a run takes of each split: training steps; validation every `evalInterval` steps
-/// and once at the end; test once. Each validation takes `evalIters` batches.
-std::array<std::optional<int64_t>, kNumSplits>
-samplesOfRun(int64_t trainIters, int64_t globalBatchSize, int64_t evalInterval, int64_t evalIters);
+/// and once at the end, of `evalIters` batches each; test once.
+std::array<std::optional<int64_t>, kNumSplits> samplesOfRun(const RunLength &length);
+
+/// Number of samples of one pass over the data of a split, whatever the configuration requests.
+/// DataRefused if they do not end.
+Result<int64_t> samplesOfPass(const DataConfig &config, Split split);
 
 } // namespace shardc::data

@@ -1,6 +1,7 @@
 #include "runtime/run/JobCheck.h"
 
 #include "runtime/base/Reports.h"
+#include "runtime/plan/BatchSizes.h"
 #include "runtime/plan/Variants.h"
 #include "runtime/run/FeedRing.h"
 
@@ -13,15 +14,7 @@ class JobCheck {
 public:
   JobCheck(const plan::Plan &plan, const plan::Role &role, std::vector<Report> &findings)
       : plan_(plan), role_(role), findings_(findings), iterations_(plan.job.train.trainIters),
-        batch_(plan.job.train.microBatchSize), sequence_(plan.job.model.seqLength),
-        evalInterval_(plan.job.validation.evalInterval), evalIters_(plan.job.validation.evalIters) {
-    int64_t together = 0;
-    if (__builtin_mul_overflow(batch_, plan.groupSize(plan.dataGroup), &together))
-      together = 0;
-    int64_t global = plan.job.train.globalBatchSize;
-    if (together > 0 && global % together == 0) // others are refused where the data are opened
-      microbatches_ = global / together;
-  }
+        sequence_(plan.job.model.seqLength), evalInterval_(plan.job.validation.evalInterval) {}
 
   /// `interval` is in steps: how often the nodes run.
   void check(const std::vector<ProgramNode> &nodes, int64_t interval) {
@@ -61,10 +54,13 @@ private:
     BatchSize size = BatchSize::of(segment);
     int64_t slices = plan_.groupSize(size.slices), tokens = 0;
     bool isWhole = !__builtin_mul_overflow(size.sequence, slices, &tokens) && tokens == sequence_;
-    if (size.batch != batch_ || !isWhole)
-      add("segment '{}' takes batches of {} x {} tokens; train.micro_batch_size is {} and "
-          "model.seq_length {}",
-          segment.name, size.batch, isWhole ? tokens : size.sequence, batch_, sequence_);
+    if (int64_t batch = plan::batchSizesOf(plan_.job, isEval).micro;
+        size.batch != batch || !isWhole)
+      add("segment '{}' takes batches of {} x {} tokens; {} is {} and model.seq_length {}",
+          segment.name, size.batch, isWhole ? tokens : size.sequence,
+          isEval && plan_.job.validation.evalMicroBatchSize > 0 ? "validation.eval_micro_batch_size"
+                                                                : "train.micro_batch_size",
+          batch, sequence_);
     if (slices > 1 && (size.sequence % 2 != 0 || !size.hasPlaces))
       add("segment '{}' takes slices of {} tokens of each sequence; a slice must be two chunks, "
           "with their positions",
@@ -72,10 +68,8 @@ private:
     if (isEval && interval != evalInterval_)
       add("segment '{}' evaluates every {} steps; validation.eval_interval is {}", segment.name,
           interval, evalInterval_);
-    int64_t needed = microbatches_;
-    if (isEval && __builtin_mul_overflow(microbatches_, evalIters_, &needed))
-      needed = 0; // which no node has
-    if (microbatches_ > 0 && count != needed)
+    // Sizes that do not divide are refused where the data are opened.
+    if (int64_t needed = plan::microbatchesOf(plan_, isEval); needed != 0 && count != needed)
       add("segment '{}' runs {} microbatches; the job's batch sizes give {}", segment.name, count,
           needed);
   }
@@ -83,8 +77,7 @@ private:
   const plan::Plan &plan_;
   const plan::Role &role_;
   std::vector<Report> &findings_;
-  int64_t iterations_, batch_, sequence_, evalInterval_, evalIters_;
-  int64_t microbatches_ = 0; ///< of a step; 0 where the job's sizes do not divide
+  int64_t iterations_, sequence_, evalInterval_;
 };
 
 } // namespace

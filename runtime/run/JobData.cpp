@@ -12,6 +12,7 @@
 #include "runtime/base/Reports.h"
 #include "runtime/data/BatchFeeder.h"
 #include "runtime/data/DataSets.h"
+#include "runtime/plan/BatchSizes.h"
 
 namespace shardc::run {
 namespace {
@@ -26,25 +27,51 @@ bool evaluates(const plan::Plan &plan) {
   return false;
 }
 
+/// How a split is divided among ranks, and the order in which its samples are taken.
+struct Feeding {
+  data::BatchShape shape;
+  data::OrderSpec order;
+};
+
+Feeding feedingOf(const plan::Plan &plan, Split split) {
+  Feeding feeding;
+  plan::BatchSizes sizes = plan::batchSizesOf(plan.job, split == Split::Valid);
+  feeding.shape = {sizes.global, sizes.micro, plan.groupSize(plan.dataGroup)};
+  feeding.order.isSharded = plan.job.dataset.dataSharding;
+  if (plan.job.dataset.dataloaderType == plan::Job::DataloaderType::Cyclic)
+    feeding.order.kind = data::OrderKind::Cyclic;
+  if (split == Split::Valid && plan.job.validation.fullValidation) // as upstream, never at random
+    feeding.order.kind = data::OrderKind::Whole;
+  return feeding;
+}
+
 class JobData final : public BatchSource {
 public:
-  static Result<std::unique_ptr<BatchSource>>
-  open(const plan::Plan &plan, const data::DataConfig &config, const data::BatchShape &shape) {
+  static Result<std::unique_ptr<BatchSource>> open(const plan::Plan &plan,
+                                                   const data::DataConfig &config) {
     std::unique_ptr<JobData> job(new JobData);
     ASSIGN_OR_RETURN(job->sets_, data::openDataSets(config));
     for (Split split : {Split::Train, Split::Valid}) {
       const data::DataSource *source = job->sets_.source(split);
       if (!source)
         continue;
-      auto feeder = data::BatchFeeder::create(*source, shape);
+      auto index = static_cast<size_t>(split);
+      Feeding feeding = feedingOf(plan, split);
+      // Passes over data without an end take what the run requests of them.
+      int64_t samples = source->numSamples() == data::DataSource::kUnbounded
+                            ? config.samples[index].value_or(data::DataSource::kUnbounded)
+                            : data::DataSource::kUnbounded;
+      auto feeder =
+          data::BatchFeeder::create(*source, feeding.shape, feeding.order, samples);
       RETURN_IF_ERROR(feeder.status());
-      job->feeders_[static_cast<size_t>(split)] = std::move(*feeder);
+      job->feeders_[index] = std::move(*feeder);
     }
     if (!job->feeders_[1] && evaluates(plan))
       return makeStatus(report::JobDisagrees,
                         "plan '{}' evaluates, but its job has no validation data", plan.name);
     if (!job->feeders_[0])
       return makeStatus(report::JobDisagrees, "plan '{}': there are no training data", plan.name);
+    RETURN_IF_ERROR(job->checkWhole(plan));
     job->sequence_ = config.sequenceLength;
     return std::unique_ptr<BatchSource>(std::move(job));
   }
@@ -87,6 +114,25 @@ public:
   }
 
 private:
+  /// A plan that evaluates all data was compiled for as many as there are.
+  Status checkWhole(const plan::Plan &plan) const {
+    const data::DataSource *source = sets_.source(Split::Valid);
+    if (!plan.job.validation.fullValidation || source == nullptr)
+      return Status::ok();
+    int64_t planned = plan.job.derived.evalMicrobatches;
+    if (source->numSamples() == data::DataSource::kUnbounded)
+      return makeStatus(report::DataRefused,
+                        "'validation.full_validation' is true, and {} have no end",
+                        source->name());
+    if (feeders_[1]->numMicrobatches() != planned)
+      return makeStatus(report::JobDisagrees,
+                        "the plan evaluates {} microbatches on each rank; the {} samples of {} "
+                        "need {}",
+                        planned, source->numSamples(), source->name(),
+                        feeders_[1]->numMicrobatches());
+    return Status::ok();
+  }
+
   /// Boundaries between documents become the first position of each token's document.
   void writeDocs(const FeedEntry &entry) const {
     for (int64_t row = 0; row < entry.batch; ++row) {
@@ -130,24 +176,6 @@ private:
   std::vector<int32_t> starts_, counts_; ///< of the microbatch that is being written
   std::vector<int32_t> whole_;           ///< its sequences, where ranks have slices
 };
-
-Status readBlends(const plan::Plan &plan, data::DataConfig &config) {
-  if (plan.job.dataset.kind == plan::Job::DatasetKind::Synthetic)
-    return Status::ok();
-  std::vector<std::string> blend = plan.job.dataset.blend;
-  if (blend.empty())
-    blend = plan.job.dataset.dataPath;
-  if (!blend.empty()) {
-    ASSIGN_OR_RETURN(config.blend, data::parseBlend(blend));
-    return Status::ok();
-  }
-  for (auto [split, list] : {std::pair(Split::Train, &plan.job.dataset.trainDataPath),
-                             std::pair(Split::Valid, &plan.job.dataset.validDataPath)})
-    if (!list->empty()) {
-      ASSIGN_OR_RETURN(config.blendPerSplit[static_cast<size_t>(split)], data::parseBlend(*list));
-    }
-  return Status::ok();
-}
 
 /// Says of a path that is not there which option names it and, unless it is absolute, the folder
 /// that it is relative to: a recipe says neither.
@@ -196,19 +224,23 @@ Result<std::unique_ptr<BatchSource>> openJobData(const plan::Plan &plan) {
   config.pathKind = plan.job.dataset.kind == Kind::Text      ? data::PathKind::Text
                     : plan.job.dataset.kind == Kind::Indexed ? data::PathKind::Indexed
                                                              : data::PathKind::Auto;
-  RETURN_IF_ERROR(readBlends(plan, config));
+  const plan::Job::Dataset &dataset = plan.job.dataset;
+  RETURN_IF_ERROR(data::setBlends({dataset.kind == Kind::Synthetic, dataset.blend,
+                                   dataset.dataPath, dataset.trainDataPath,
+                                   dataset.validDataPath},
+                                  config));
   readDocuments(plan, config);
 
-  data::BatchShape shape;
-  shape.globalBatch = plan.job.train.globalBatchSize;
-  shape.microBatch = plan.job.train.microBatchSize;
-  shape.dataParallel = plan.groupSize(plan.dataGroup);
-  int64_t evalIters = plan.job.validation.evalIters;
-  int64_t evalInterval = plan.job.validation.evalInterval;
-  config.samples =
-      data::samplesOfRun(plan.job.train.trainIters, shape.globalBatch, evalInterval, evalIters);
+  data::RunLength length;
+  length.trainIters = plan.job.train.trainIters;
+  length.globalBatch = plan::batchSizesOf(plan.job, /*isEval=*/false).global;
+  length.evalInterval = plan.job.validation.evalInterval;
+  length.evalIters = plan.job.validation.evalIters;
+  length.evalGlobalBatch = plan::batchSizesOf(plan.job, /*isEval=*/true).global;
+  length.evaluatesWhole = plan.job.validation.fullValidation;
+  config.samples = data::samplesOfRun(length);
   config.samples[static_cast<size_t>(Split::Test)] = 0; // no plan runs a test
-  auto opened = JobData::open(plan, config, shape);
+  auto opened = JobData::open(plan, config);
   return opened.isOk() ? std::move(opened) : nameOption(plan, opened.status());
 }
 

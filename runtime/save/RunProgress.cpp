@@ -5,6 +5,7 @@
 #include <map>
 
 #include "runtime/base/Json.h"
+#include "runtime/plan/BatchSizes.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/LossScale.h"
 #include "runtime/run/ModelFlops.h"
@@ -54,6 +55,13 @@ int64_t evaluationInterval(const std::vector<plan::ProgramNode> &nodes) {
 
 int64_t evaluationsOf(const plan::Plan &plan, int64_t step, int64_t interval) {
   return run::evaluationsUpTo(step, interval, plan.job.validation.startEvalAtIter);
+}
+
+int64_t samplesOfEvaluation(const plan::Plan &plan) {
+  plan::BatchSizes sizes = plan::batchSizesOf(plan.job, /*isEval=*/true);
+  return plan.job.validation.fullValidation
+             ? plan.job.derived.evalMicrobatches * sizes.micro * plan.groupSize(plan.dataGroup)
+             : plan.job.validation.evalIters * sizes.global;
 }
 
 PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
@@ -118,7 +126,7 @@ Progress progressAfter(const plan::Plan &plan, const Progress &begin, const Step
   if (int64_t interval = plan.roles.empty() ? 0 : evaluationInterval(plan.roles[0].program))
     now.consumedValidSamples +=
         (evaluationsOf(plan, state.step, interval) - evaluationsOf(plan, begin.step, interval)) *
-        plan.job.validation.evalIters * batch;
+        samplesOfEvaluation(plan);
   now.floatingPointOperations += static_cast<double>(samples) *
                                  static_cast<double>(plan.job.model.seqLength) *
                                  run::modelFlopsPerToken(plan);

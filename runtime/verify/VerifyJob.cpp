@@ -2,6 +2,7 @@
 // evaluation.
 #include <array>
 
+#include "runtime/plan/BatchSizes.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyImpl.h"
 
@@ -16,19 +17,13 @@ public:
     if (!plan.job.has(JobField::train_microBatchSize) ||
         !plan.job.has(JobField::train_globalBatchSize))
       return;
-    int64_t together = plan.job.train.microBatchSize;
-    int64_t global = plan.job.train.globalBatchSize;
-    if (together <= 0 ||
-        __builtin_mul_overflow(together, plan.groupSize(plan.dataGroup), &together) ||
-        global % together != 0)
-      return; // the data that the job opens have to fit, which is for the run to see
-    ofStep_ = global / together;
-    if (__builtin_mul_overflow(ofStep_, plan.job.validation.evalIters, &ofEvaluation_))
-      ofEvaluation_ = 0;
+    // The data that the job opens have to fit, which is for the run to see.
+    ofStep_ = microbatchesOf(plan, /*isEval=*/false);
+    ofEvaluation_ = microbatchesOf(plan, /*isEval=*/true);
   }
 
   void run() {
-    if (ofStep_ == 0)
+    if (ofStep_ == 0 && ofEvaluation_ == 0)
       return;
     findTaken();
     check(role_.program);

@@ -445,7 +445,8 @@ ERRORS = {
     # what shardc does not do, by docs/options.md
     "option-not-executed": not_executed,
     "skip-train-without-evaluation": lambda f: f.on("validation.skip_train") and (
-        not f.has("validation.eval_interval") or f.num("validation.eval_iters") == 0),
+        not f.has("validation.eval_interval") or
+        f.num("validation.eval_iters") == 0 and not f.on("validation.full_validation")),
     # sections 2.1 and 2.2: which scheme runs
     "fsdp-flags-contradict": lambda f: f.on("dist.use_megatron_fsdp") != f.on("ddp.use_megatron_fsdp"),
     "fsdp-and-torch-fsdp2": lambda f: f.fsdp and f.torch,  # V01
@@ -642,7 +643,9 @@ ERRORS = {
     "training-length-twice": lambda f: any_pair(f, "train.train_iters", "train.train_samples", "train.num_epochs"),
     "samples-and-iterations": samples_mixed,  # V25
     "epochs-need-steps": lambda f: f.has("train.num_epochs") and not f.has("train.train_iters") and
-    not f.has("train.train_samples"),  # steps are static
+    not f.has("train.train_samples"),  # no recipe here has data that are there
+    "full-validation-needs-data": lambda f: f.on("validation.full_validation") and f.has("validation.eval_interval"),
+    "dataloader-type-unsupported": lambda f: f["dataset.dataloader_type"] in ("batch", "external"),
     "samples-below-batch": lambda f: f.has("train.train_samples") and not f.has("train.train_iters") and
     f["train.train_samples"] < f["train.global_batch_size"],
     "main-grads-narrower-than-wire": lambda f: f.fsdp and f["ddp.megatron_fsdp_main_grads_dtype"] in

@@ -5,9 +5,7 @@ from recipes import OPTIONS
 # Options that are not executed, and what an unset one stands for.
 FOLLOWED = {"dataset.seq_length": "model.seq_length", "scheduler.max_steps": "train.train_iters",
             "scheduler.start_weight_decay": "optimizer.weight_decay",
-            "scheduler.end_weight_decay": "optimizer.weight_decay",
-            "validation.eval_global_batch_size": "train.global_batch_size",
-            "validation.eval_micro_batch_size": "train.micro_batch_size"}
+            "scheduler.end_weight_decay": "optimizer.weight_decay"}
 
 
 def needed(f, path):

@@ -35,12 +35,16 @@ class Trial:
         self.place = tempfile.TemporaryDirectory()
         self.folder = pathlib.Path(self.place.name)
 
+    def fails(self, command, status=1):
+        """What a command says that ends with a status of failure."""
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        said = done.stdout + done.stderr
+        expect(done.returncode == status, f"status {done.returncode}, not {status}\n{said}")
+        return said
+
     def refused(self, settings, *words):
         """A run that ends with status 1 and a message with these words."""
-        done = subprocess.run(["shardc", "run", self.runner.recipe, *self.runner.arguments(settings)], capture_output=True,
-                              text=True, check=False)
-        said = done.stdout + done.stderr
-        expect(done.returncode == 1, f"status {done.returncode}, not 1\n{said}")
+        said = self.fails(["shardc", "run", self.runner.recipe, *self.runner.arguments(settings)])
         for word in words:
             expect(word in said, f"no '{word}' in\n{said}")
 

@@ -112,7 +112,7 @@ const std::map<std::string, std::vector<const char *>> &reviewed() {
         "model.use_fused_weighted_squared_relu"}},
       {"it gives details of an option that is refused",
        {"model.batch_invariant_backend", "rerun_state_machine.spiky_loss_factor",
-        "rerun_state_machine.error_injection_type", "dataset.data_sharding"}},
+        "rerun_state_machine.error_injection_type"}},
       {"what it sets is judged at the option that it is copied to",
        {"mixed_precision.fp32", "mixed_precision.fp8_dot_product_attention",
         "mixed_precision.fp8_multi_head_attention", "mixed_precision.fp8_param",

@@ -136,12 +136,54 @@ TEST(DataSets, ABlendMayNotTakeMoreThanIsLaidOut) {
 }
 
 TEST(DataSets, CountsTheSamplesOfARun) {
-  auto samples = samplesOfRun(100, 8, 30, 2);
+  RunLength length{.trainIters = 100, .globalBatch = 8, .evalInterval = 30, .evalIters = 2,
+                   .evalGlobalBatch = 4};
+  auto samples = samplesOfRun(length);
   EXPECT_EQ(samples[0], 800);
-  EXPECT_EQ(samples[1], 4 * 2 * 8);
-  EXPECT_EQ(samples[2], 16);
-  EXPECT_EQ(samplesOfRun(100, 8, 0, 2)[1], 0);
-  EXPECT_EQ(samplesOfRun(INT64_MAX, 8, 0, 0)[0], INT64_MAX);
+  EXPECT_EQ(samples[1], 4 * 2 * 4);
+  EXPECT_EQ(samples[2], 8);
+  length.evaluatesWhole = true;
+  EXPECT_EQ(samplesOfRun(length)[1], std::nullopt);
+  length.evalInterval = 0;
+  EXPECT_EQ(samplesOfRun(length)[1], 0);
+  EXPECT_EQ(samplesOfRun({.trainIters = INT64_MAX, .globalBatch = 8})[0], INT64_MAX);
+}
+
+TEST(DataSets, CountsTheSamplesOfOnePass) {
+  DataConfig config;
+  config.sequenceLength = 8;
+  config.split = "1,1";
+  config.samples = {1000, 1000, 0}; // many passes, which do not count
+  config.blend = Blend{{fixture("tiny")}, {}};
+  int64_t passes = 0;
+  for (Split split : {Split::Train, Split::Valid}) {
+    Result<int64_t> samples = samplesOfPass(config, split);
+    ASSERT_OK(samples);
+    EXPECT_GT(*samples, 0);
+    passes += *samples;
+  }
+  EXPECT_LT(passes, 1000);
+  EXPECT_FAILS(samplesOfPass(config, Split::Test).status(), InvalidInput, "there are no test data");
+  config.blend->weights = {1};
+  EXPECT_FAILS(samplesOfPass(config, Split::Train).status(), InvalidInput, "has no end");
+  config.blend.reset();
+  config.vocabSize = 10;
+  EXPECT_FAILS(samplesOfPass(config, Split::Train).status(), InvalidInput,
+               "synthetic train data have no end");
+}
+
+TEST(DataSets, MakesBlendsOfTheListsOfARecipe) {
+  DataConfig config;
+  ASSERT_OK(setBlends({true, {"a"}, {}, {}, {}}, config));
+  EXPECT_FALSE(config.blend);
+  ASSERT_OK(setBlends({false, {"2", "a", "1", "b"}, {"c"}, {"d"}, {}}, config));
+  EXPECT_EQ(config.blend->paths, (std::vector<std::string>{"a", "b"}));
+  config.blend.reset();
+  ASSERT_OK(setBlends({false, {}, {}, {"d"}, {"e"}}, config));
+  EXPECT_FALSE(config.blend);
+  EXPECT_EQ(config.blendPerSplit[0]->paths, std::vector<std::string>{"d"});
+  EXPECT_EQ(config.blendPerSplit[1]->paths, std::vector<std::string>{"e"});
+  EXPECT_FALSE(config.blendPerSplit[2]);
 }
 
 } // namespace

@@ -52,8 +52,7 @@ DataSets openGolden(const nlohmann::json &order) {
   config.seed = order["seed"];
   config.blend = Blend{{goldenPath("data/tokens")}, {}};
   config.split = "100,0,0";
-  config.samples = samplesOfRun(/*trainIters=*/20, /*globalBatchSize=*/8, /*evalInterval=*/0,
-                                /*evalIters=*/0);
+  config.samples = samplesOfRun({.trainIters = 20, .globalBatch = 8});
   config.documents.endToken = 256;
   Result<DataSets> sets = openDataSets(config);
   EXPECT_TRUE(sets.isOk()) << sets.status().message();

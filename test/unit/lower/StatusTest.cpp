@@ -165,11 +165,18 @@ std::string planText(plan::Plan plan) {
   return plan::print(plan, {});
 }
 
+/// Options that count in passes over data find some.
+config::LoadOptions withData() {
+  config::LoadOptions options;
+  options.measure = [](const config::Config &) { return config::DataLengths{100, 30, ""}; };
+  return options;
+}
+
 Tried attempt(const std::string &body, const std::string &set) {
   SourceManager sources;
   DiagEngine diags(sources);
   diags.setErrorLimit(0);
-  config::LoadOptions options;
+  config::LoadOptions options = withData();
   if (!set.empty())
     options.sets = {set};
   BufferId buffer = sources.addBuffer("r.recipe", "recipe r {\n" + body + "\n}\n");
@@ -316,7 +323,7 @@ Outcome outcomeOf(const std::string &body, const OptionInfo &option, const std::
   SourceManager sources;
   DiagEngine diags(sources);
   diags.setErrorLimit(0);
-  config::LoadOptions options;
+  config::LoadOptions options = withData();
   if (!value.empty())
     options.sets = {option.path.str() + " = " + value};
   Outcome out;

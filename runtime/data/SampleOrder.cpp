@@ -1,0 +1,78 @@
+#include "runtime/data/SampleOrder.h"
+
+#include <limits>
+#include <new>
+
+#include "runtime/base/Reports.h"
+#include "runtime/data/Sample.h"
+#include "runtime/data/TorchRandom.h"
+
+namespace shardc::data {
+
+Result<SampleOrder> SampleOrder::create(const OrderSpec &spec, const BatchShape &shape,
+                                        int64_t samples, const std::string &name) {
+  SampleOrder order(spec, shape, samples);
+  if (spec.kind != OrderKind::Cyclic)
+    return order;
+  const int64_t round = shape.round();
+  if (samples < round)
+    return makeStatus(report::DataTooShort,
+                      "{} has {} samples, fewer than the {} of one microbatch of all ranks, so "
+                      "that no pass over it has any",
+                      name, samples, round);
+  order.shuffledTogether_ = spec.isSharded ? samples / round * shape.microBatch
+                                           : samples / shape.microBatch * shape.microBatch;
+  constexpr int64_t kBytes = 2 * sizeof(uint32_t); // of an element, in the orders of two passes
+  if (order.shuffledTogether_ > spec.bytesMax / kBytes ||
+      order.shuffledTogether_ > std::numeric_limits<uint32_t>::max())
+    return makeStatus(StatusCode::Exhausted,
+                      "the random order of the {} samples of {} needs more than the limit of {} "
+                      "bytes",
+                      order.shuffledTogether_, name, spec.bytesMax);
+  try {
+    order.passes_ = std::make_unique<Passes>();
+    for (std::vector<uint32_t> &pass : order.passes_->orders)
+      pass.resize(static_cast<size_t>(order.shuffledTogether_));
+  } catch (const std::bad_alloc &) {
+    return makeStatus(StatusCode::Exhausted, "not enough memory for the random order of {}", name);
+  }
+  return order;
+}
+
+/// The element of a pass' permutation, whose seed is the number of the pass.
+int64_t SampleOrder::shuffled(int64_t pass, int64_t index) const {
+  std::lock_guard lock(passes_->mutex);
+  size_t at = passes_->numbers[0] == pass ? 0 : passes_->numbers[1] == pass ? 1 : 2;
+  if (at == 2) {
+    at = 1 - passes_->last;
+    torchPermutation(static_cast<uint64_t>(pass), passes_->orders[at]);
+    passes_->numbers[at] = pass;
+  }
+  passes_->last = at;
+  return passes_->orders[at][static_cast<size_t>(index)];
+}
+
+SampleOrder::Choice SampleOrder::choose(int64_t position, int64_t rank, int64_t row) const {
+  const int64_t inOrder = position + rank * shape_.microBatch + row;
+  switch (spec_.kind) {
+  case OrderKind::Sequential:
+    return {inOrder};
+  case OrderKind::Whole:
+    return inOrder < samples_ ? Choice{inOrder} : Choice{inOrder % samples_, false};
+  case OrderKind::Cyclic:
+    break;
+  }
+  // What is left over of the last microbatch of all ranks is in no pass.
+  const int64_t inPass = samples_ / shape_.round() * shape_.round();
+  const int64_t pass = position / inPass, begin = position % inPass;
+  if (spec_.isSharded)
+    return {rank * shuffledTogether_ + shuffled(pass, begin / shape_.dataParallel + row)};
+  return {shuffled(pass, begin + rank + row * shape_.dataParallel)};
+}
+
+int64_t SampleOrder::numSteps() const {
+  return spec_.kind == OrderKind::Sequential ? samples_ / shape_.globalBatch
+                                             : std::numeric_limits<int64_t>::max();
+}
+
+} // namespace shardc::data

@@ -1,0 +1,27 @@
+#include "runtime/data/TorchRandom.h"
+
+#include <numeric>
+#include <random>
+#include <utility>
+
+namespace shardc::data {
+
+void torchPermutation(uint64_t seed, std::span<uint32_t> out, uint64_t wideFrom) {
+  std::mt19937 engine(static_cast<uint32_t>(seed)); // its sequence is fixed by the C++ standard
+  const uint64_t count = out.size();
+  if (count < wideFrom) {
+    std::iota(out.begin(), out.end(), uint32_t{0});
+    for (uint64_t i = 0; i + 1 < count; ++i)
+      std::swap(out[i], out[i + engine() % (count - i)]);
+    return;
+  }
+  for (uint64_t i = 0; i < count; ++i) { // an element is put in, and the one that was there moves up
+    uint64_t high = engine(), low = engine();
+    uint64_t at = (high << 32 | low) % (i + 1);
+    out[i] = static_cast<uint32_t>(i);
+    out[i] = out[at];
+    out[at] = static_cast<uint32_t>(i);
+  }
+}
+
+} // namespace shardc::data

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Each option of docs/options.md alone, at values that are not its default: the run differs, or a message says why not.
+
+    alone.py SHARDC [--count=N] [--first=SEED] [--jobs=N]
+
+The recipe is a small model on two ranks of the host that trains, evaluates and saves for two steps. An option is tried at
+values of its type. A message counts if it names the option, or the option that the value is copied to. Otherwise the plans
+are compared, without the table of the job's options, and then the runs: losses, rates and norms, what is printed, and the
+files of checkpoints. Where an option has an effect only beside others, docs/options.md says which: alone a message says so,
+and beside them the run differs. What only other devices, several nodes or failures show, its column 'seen' says.
+Without --count it tries a fixed part of the options, and all of them with SHARDC_LONG=1. Exits with 1 if one is ignored.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+
+from batches import parse_options, try_all
+from recipes import OPTIONS, write
+
+BATCH, COUNT = 40, 80
+LIMIT_S = 300
+BASE = """recipe r {
+  model gpt { num_layers = 2  hidden_size = 16  num_attention_heads = 2  seq_length = 8  vocab_size = 260  ffn_hidden_size = 24 }
+  cluster { gpu = host  nodes = 1  gpus_per_node = 2 }
+  train { micro_batch_size = 1  global_batch_size = 4  train_iters = 2 }
+  validation { eval_interval = 1  eval_iters = 1 }
+  dataset text { data_path = ["text.txt"]  split = "60,40,0" }
+  optimizer adam { lr = 1e-2  min_lr = 1e-3  weight_decay = 0.1 }
+  scheduler cosine { lr_warmup_iters = 1 }
+  checkpoint { save = "saved"  save_interval = 1 }
+  logger { log_interval = 1 }
+"""
+# Sections whose values are copied to options of other sections, which messages then name.
+COPIED = ("mixed_precision", "comm_overlap")
+
+
+def values(option):
+    """Values of the option's type within its bounds that are not its default, as recipe text."""
+    low, high = option.bounds()
+
+    def fits(number):
+        return (low is None or number >= low) and (high is None or number <= high)
+
+    numbers = [number for number in (1, 2, 3, 4, 7, 0, 64, 1000) if fits(number)]
+    tried = {
+        "bool": [True, False], "int": numbers, "enum": option.words, "enums": [[word] for word in option.words],
+        "float": [float(number) for number in (0.5, 0.25, 2, 1e-4, 100, 0) if fits(number)],
+        "ints": [[1, 1], [2], [1]], "floats": [[0.5]], "string": ["x", "1"], "strings": [["x"]],
+        "size": ["64KiB", "1GiB"], "duration": [30, 1]}[option.kind]
+    if option.path == "dataset.split":
+        tried = ["50,50,0"]
+    texts = [write(option, value) for value in tried if value != option.default]
+    return texts if option.kind in ("enum", "enums") else texts[:3]
+
+
+def recipe_of(settings):
+    return BASE + "".join(f"  {setting}\n" for setting in settings) + "}\n"
+
+
+def names(option):
+    """How messages name the option."""
+    section, _, name = option.path.partition(".")
+    return [option.path] + ([f".{name}"] if section in COPIED and name else [])
+
+
+def call(folder, *command):
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S, errors="replace")
+
+
+def make_folder(folder):
+    lines = [f"line {number} of a text that a small model learns\n" for number in range(40)]
+    (pathlib.Path(folder) / "text.txt").write_text("".join(lines) * 40, encoding="utf-8")
+
+
+def check_all(shardc, recipes):
+    """The messages of each recipe, from one process if that lasts."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_folder(folder)
+        paths = [f"{number}.recipe" for number in range(len(recipes))]
+        for path, text in zip(paths, recipes):
+            (pathlib.Path(folder) / path).write_text(text, encoding="utf-8")
+        done = call(folder, shardc, "check", "--diag-format=json", *paths)
+        if done.returncode not in (0, 1):
+            sys.exit(f"check ends with {done.returncode}\n{done.stderr[-2000:]}")
+        said = collections.defaultdict(list)
+        for line in done.stdout.splitlines():
+            if line.startswith("{"):
+                message = json.loads(line)
+                said[message.get("file")].append(message)
+        return [said[path] for path in paths]
+
+
+def is_named(option, messages):
+    return any(name in message["text"] for name in names(option) for message in messages)
+
+
+def plan_of(shardc, settings):
+    """The plan without what repeats the recipe: the job's options, places and sources."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_folder(folder)
+        (pathlib.Path(folder) / "r.recipe").write_text(recipe_of(settings), encoding="utf-8")
+        done = call(folder, shardc, "dump-plan", "r.recipe")
+    kept, part = [], ""
+    for line in done.stdout.splitlines():
+        if re.match(r"(job|source|loc)\b", line):
+            part = line.split()[0]
+        elif not line.startswith((" ", "}")):
+            part = ""
+        is_option = part == "job" and not re.match(r"  derived\.(?!loc)", line)
+        if not is_option and part not in ("source", "loc") and not line.startswith("//"):
+            kept.append(re.sub(r" loc \d+| hash [0-9a-f]+$", "", line))
+    return done.returncode, "\n".join(kept)
+
+
+def run_of(shardc, settings):
+    """What a run does: its status, losses, what it prints without times and speeds, and the files that it leaves."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_folder(folder)
+        (pathlib.Path(folder) / "r.recipe").write_text(recipe_of(settings), encoding="utf-8")
+        done = call(folder, shardc, "run", "r.recipe", "--metrics=metrics.jsonl")
+        metrics = pathlib.Path(folder) / "metrics.jsonl"
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+        numbers = [[line.get(key) for key in ("step", "loss", "lr", "grad_norm", "eval_loss", "loss_scale", "tokens")] for line in lines]
+        files = sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).glob("**/*"))
+        # What checkpoints hold, without the arguments, which repeat the recipe.
+        held = call(folder, shardc, "ckpt", "inspect", "saved").stdout
+        held = [line for line in held.splitlines() if not line.strip().startswith(("args", "'saved"))]
+    text = re.sub(r"\d+(\.\d+)?[kM]? tokens/s.*|in \d+:\d+.*|\d+(\.\d+)? (ms|s|GB/s|GiB|MiB|KiB|B)\b|0x[0-9a-f]+", "", done.stdout + done.stderr)
+    return done.returncode, numbers, text, files, held
+
+
+class Bases:
+    """Plans and runs that others are compared with, each made once."""
+
+    def __init__(self, shardc):
+        self.shardc, self.plans, self.runs = shardc, {}, {}
+
+    def plan(self, settings):
+        if settings not in self.plans:
+            self.plans[settings] = plan_of(self.shardc, settings)
+        return self.plans[settings]
+
+    def run(self, settings):
+        if settings not in self.runs:
+            self.runs[settings] = run_of(self.shardc, settings)
+        return self.runs[settings]
+
+    def differs(self, beside, setting):
+        """How a setting shows beside others: in the plan, in the run, or not at all."""
+        if plan_of(self.shardc, [*beside, setting]) != self.plan(tuple(beside)):
+            return "plan"
+        return "run" if run_of(self.shardc, [*beside, setting]) != self.run(tuple(beside)) else None
+
+
+def try_option(bases, path, said, counts):
+    """What is wrong with an option, if anything is; `said` has the messages of each of its values alone."""
+    option = OPTIONS[path]
+    for value, messages in said:
+        if is_named(option, messages):
+            counts["named"] += 1
+            continue
+        shown = bases.differs([], f"{path} = {value}")
+        counts[shown or "nowhere"] += 1
+        if shown is None:
+            return f"{path} = {value} changes nothing, and no message names it"
+    return None
+
+
+def try_batch(shardc, seeds):
+    found, counts, bases = [], collections.Counter(), Bases(shardc)
+    paths = [ORDER[seed % len(ORDER)] for seed in seeds]
+    settings = [(path, value) for path in paths for value in values(OPTIONS[path])]
+    messages = check_all(shardc, [recipe_of([f"{path} = {value}"]) for path, value in settings])
+    said = collections.defaultdict(list)
+    for (path, value), texts in zip(settings, messages):
+        said[path].append((value, texts))
+    for path in paths:
+        if why := try_option(bases, path, said[path], counts):
+            found.append((path, "", why))
+    return found, counts
+
+
+ORDER = sorted(OPTIONS)
+random.Random(0).shuffle(ORDER)
+
+
+def main():
+    options = parse_options("tries each option alone", COUNT)
+    if os.environ.get("SHARDC_LONG") == "1":
+        options.count = min(options.count, len(ORDER))
+    found, counts = try_all(options, try_batch, BATCH)
+    for _, _, why in found:
+        print(why)
+    print(f"{options.count} options: {counts['named']} values are named by a message, {counts['plan']} change the plan, "
+          f"{counts['run']} the run, {len(found)} options are ignored")
+    sys.exit(1 if found or counts["named"] == 0 or counts["plan"] == 0 else 0)
+
+
+if __name__ == "__main__":
+    main()
