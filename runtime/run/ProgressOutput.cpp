@@ -78,6 +78,8 @@ void ProgressOutput::step(const StepState &state) {
   if (options_.metrics)
     keep(options_.metrics->step(state, speedOf(window > 0 ? tokens / window : 0),
                                 options_.isLossScaled));
+  if (options_.events)
+    keep(options_.events->step(state, took));
   bool isPlain =
       state.step % options_.logInterval == 0 || state.step == stepsTotal_ || stepsSeen_ == 1;
   bool isDue = options_.isTerminal && seconds(now - lastShown_) >= kRedrawSeconds;
@@ -155,6 +157,8 @@ void ProgressOutput::evaluated(const StepState &state) {
   last_ = Clock::now(); // the time of an evaluation is not training
   if (options_.metrics)
     keep(options_.metrics->evaluated(state));
+  if (options_.events)
+    keep(options_.events->evaluated(state));
   if (options_.isQuiet)
     return;
   clearLine();
@@ -164,10 +168,9 @@ void ProgressOutput::evaluated(const StepState &state) {
   std::fflush(options_.out);
 }
 
-/// One message for the first metrics line that could not be written; training does not depend on
-/// it.
+/// Metrics and events end with their first failure; training does not depend on them.
 void ProgressOutput::keep(Status status) {
-  if (status.isOk() || !metricsStatus_.isOk())
+  if (status.isOk())
     return;
   metricsStatus_ = std::move(status);
   clearLine();

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "runtime/run/EventLog.h"
 #include "runtime/run/Metrics.h"
 #include "runtime/run/RunLoop.h"
 
@@ -21,7 +22,8 @@ struct ProgressOptions {
   double flopsPerToken = 0;  ///< of one rank: the model's divided by the number of ranks
   double peakFlops = 0;      ///< of one rank's device; 0: unknown
   MetricsWriter *metrics = nullptr;
-  ReportSink tell;                        ///< takes the failure to write metrics
+  EventLog *events = nullptr;
+  ReportSink tell;                        ///< takes the failure to write metrics or events
   bool isLossScaled = false;              ///< tells the loss scale and the steps that were skipped
   bool isQuiet = false;                   ///< prints nothing, because another process does
   std::atomic<uint64_t> *steps = nullptr; ///< counts steps that have ended

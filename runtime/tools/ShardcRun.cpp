@@ -71,6 +71,7 @@ struct Environment {
   std::unique_ptr<exec::FaultHooks> faults; ///< what a test plants; null: nothing
   std::unique_ptr<run::BatchSource> source;
   run::MetricsWriter metrics;
+  run::EventLog events;
   std::unique_ptr<save::Saver> saver;   ///< null where the plan does not save
   std::unique_ptr<save::Loader> loader; ///< null where it does not load
   /// Takes what saver and loader tell. Before the run begins it is kept.
@@ -105,6 +106,30 @@ void prepareCheckpoints(const plan::Plan &plan, const ProcessContext &process,
     findings.push_back(status.report());
 }
 
+/// Steps of the job that a checkpoint has behind it.
+int64_t stepsDone(const Environment &environment) {
+  const save::Loader *loader = environment.loader.get();
+  return loader && loader->hasCheckpoint() ? loader->progress().step : 0;
+}
+
+run::EventOptions eventOptionsOf(const plan::Plan &plan) {
+  const auto &logger = plan.job.logger;
+  run::EventOptions out;
+  out.interval = logger.tensorboardLogInterval;
+  out.logInterval = logger.logInterval;
+  out.windowSteps = logger.throughputWindowSize;
+  out.batchSize = plan.job.train.globalBatchSize;
+  out.sequenceLength = plan.job.model.seqLength;
+  out.worldSize = plan.worldSize();
+  out.flopsPerToken = run::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
+  out.lossScale = logger.logLossScaleToTensorboard;
+  out.perplexity = logger.logValidationPplToTensorboard;
+  out.ranks = logger.logWorldSizeToTensorboard;
+  out.times = logger.logTimersToTensorboard;
+  out.throughput = logger.logThroughputToTensorboard;
+  return out;
+}
+
 /// Makes the environment; returns all that is wrong with it here.
 std::vector<Report> prepare(const plan::Plan &plan, const RunToolOptions &options,
                             const ProcessContext &process, Environment &environment) {
@@ -128,6 +153,9 @@ std::vector<Report> prepare(const plan::Plan &plan, const RunToolOptions &option
   prepareCheckpoints(plan, process, environment, findings);
   if (!options.metrics.empty() && process.isFirst())
     need(environment.metrics.open(options.metrics));
+  if (const std::string &folder = plan.job.logger.tensorboardDir;
+      !folder.empty() && process.isFirst() && findings.empty())
+    need(environment.events.open(folder, eventOptionsOf(plan), stepsDone(environment)));
   return findings;
 }
 
@@ -274,7 +302,7 @@ exec::ExecutableOptions executableOptionsOf(const RunToolOptions &options, Proce
 }
 
 run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &process,
-                                       run::MetricsWriter &metrics) {
+                                       Environment &environment) {
   run::ProgressOptions out;
   out.isTerminal = ::isatty(STDOUT_FILENO) == 1;
   out.isQuiet = !process.isFirst();
@@ -283,7 +311,8 @@ run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &p
   out.tokensPerStep = plan.job.train.globalBatchSize * plan.job.model.seqLength;
   out.flopsPerToken = run::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
   out.peakFlops = run::peakFlops(plan);
-  out.metrics = &metrics;
+  out.metrics = &environment.metrics;
+  out.events = &environment.events;
   out.isLossScaled = plan::scalingOf(plan.job) != plan::Scaling::None;
   out.tell = process.console.sink();
   return out;
@@ -340,7 +369,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, ProcessContext 
   if (process.client) // the others would wait in collectives for a rank that is gone
     process.client->onAbort([backend = environment.backend.get()] { backend->abort(); });
 
-  run::ProgressOutput progress(progressOptionsOf(plan, process, environment.metrics));
+  run::ProgressOutput progress(progressOptionsOf(plan, process, environment));
   ReportSink tell = tellOnce(process, progress);
   run::RunOptions runOptions;
   runOptions.check = options.check;

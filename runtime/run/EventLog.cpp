@@ -1,0 +1,267 @@
+#include "runtime/run/EventLog.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <numeric>
+#include <unistd.h>
+
+#include "runtime/base/Io.h"
+#include "runtime/base/Reports.h"
+
+namespace shardc::run {
+namespace {
+
+/// A group of scalars, with its records; more is allocated if it is ever needed.
+constexpr size_t kGroupBytes = 4096;
+/// Megatron's bound of a loss whose exponential is logged.
+constexpr double kLossMax = 20;
+
+/// The Castagnoli polynomial, reflected, by bytes.
+constexpr std::array<uint32_t, 256> kCrcTable = [] {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t i = 0; i < table.size(); ++i) {
+    uint32_t value = i;
+    for (int bit = 0; bit < 8; ++bit)
+      value = (value & 1) != 0 ? (value >> 1) ^ 0x82f63b78U : value >> 1;
+    table[i] = value;
+  }
+  return table;
+}();
+
+/// TFRecord's checksum: CRC-32C, turned and moved by a constant.
+uint32_t maskedCrc(std::string_view bytes) {
+  uint32_t crc = ~0U;
+  for (char byte : bytes)
+    crc = kCrcTable[(crc ^ static_cast<uint8_t>(byte)) & 0xff] ^ (crc >> 8);
+  return std::rotr(~crc, 15) + 0xa282ead8U;
+}
+
+/// Fields of protocol buffers: a key, which is the field's number and its wire type, and a value.
+enum class Wire : uint8_t { Varint = 0, Fixed64 = 1, Bytes = 2, Fixed32 = 5 };
+
+template <typename T> void addLittleEndian(std::string &out, T value) {
+  for (size_t i = 0; i < sizeof(T); ++i)
+    out.push_back(static_cast<char>(value >> (8 * i)));
+}
+
+void addVarint(std::string &out, uint64_t value) {
+  for (; value >= 0x80; value >>= 7)
+    out.push_back(static_cast<char>(value | 0x80));
+  out.push_back(static_cast<char>(value));
+}
+
+void addKey(std::string &out, uint32_t field, Wire wire) {
+  addVarint(out, field << 3 | static_cast<uint32_t>(wire));
+}
+
+void addBytes(std::string &out, uint32_t field, std::string_view bytes) {
+  addKey(out, field, Wire::Bytes);
+  addVarint(out, bytes.size());
+  out += bytes;
+}
+
+/// Fields 1 and 2 of an Event: seconds since 1970, and the step.
+void addHead(std::string &out, int64_t step) {
+  double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  addKey(out, 1, Wire::Fixed64);
+  addLittleEndian(out, std::bit_cast<uint64_t>(now));
+  addKey(out, 2, Wire::Varint);
+  addVarint(out, static_cast<uint64_t>(step));
+}
+
+void addRecord(std::string &out, std::string_view data) {
+  size_t begin = out.size();
+  addLittleEndian(out, static_cast<uint64_t>(data.size()));
+  addLittleEndian(out, maskedCrc({out.data() + begin, sizeof(uint64_t)}));
+  out += data;
+  addLittleEndian(out, maskedCrc(data));
+}
+
+std::string nameOfFile() {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0)
+    host = {'h', 'o', 's', 't'};
+  auto now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("events.out.tfevents.{}.{}.{}.0",
+                     std::chrono::duration_cast<std::chrono::seconds>(now).count(), host.data(),
+                     ::getpid());
+}
+
+} // namespace
+
+EventLog::~EventLog() {
+  if (fd_ >= 0)
+    ::close(fd_);
+}
+
+Status EventLog::open(const std::string &folder, const EventOptions &options, int64_t firstStep) {
+  options_ = options;
+  recent_.resize(static_cast<size_t>(std::clamp<int64_t>(options.windowSteps, 1, 1 << 20)));
+  for (std::string *bytes : {&records_, &event_, &summary_})
+    bytes->reserve(kGroupBytes);
+  std::error_code failure;
+  std::filesystem::create_directories(folder, failure);
+  path_ = (std::filesystem::path(folder) / nameOfFile()).string();
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd_ < 0) {
+    int error = failure ? failure.value() : errno;
+    return makeStatus(kindOfError(error), "cannot create a file of events in '{}': {}", folder,
+                      std::strerror(error))
+        .as(report::EventsRefused.info());
+  }
+  event_.clear();
+  addHead(event_, 0);
+  addBytes(event_, 3, "brain.Event:2"); // file_version
+  addRecord(records_, event_);
+  if (firstStep > 0) { // session_log { status: START }: readers drop what is from this step on
+    event_.clear();
+    addHead(event_, firstStep + 1);
+    addBytes(event_, 7, std::string_view("\x08\x01", 2));
+    addRecord(records_, event_);
+  }
+  return write();
+}
+
+/// Begins an event with a summary.
+void EventLog::begin(int64_t step) {
+  event_.clear();
+  summary_.clear();
+  addHead(event_, step);
+}
+
+/// One value of the summary: its tag, field 1, shorter than 128 bytes, and a float, field 2.
+void EventLog::scalar(std::string_view tag, double value) {
+  addKey(summary_, 1, Wire::Bytes);
+  addVarint(summary_, 2 + tag.size() + 5); // the keys, the tag's length, the float
+  addBytes(summary_, 1, tag);
+  addKey(summary_, 2, Wire::Fixed32);
+  addLittleEndian(summary_, std::bit_cast<uint32_t>(static_cast<float>(value)));
+}
+
+void EventLog::end() {
+  addBytes(event_, 5, summary_);
+  addRecord(records_, event_);
+}
+
+Status EventLog::step(const StepState &state, double seconds) {
+  if (!isOpen())
+    return Status::ok();
+  recent_[static_cast<size_t>(steps_++) % recent_.size()] = seconds;
+  sinceLogged_ += seconds;
+  ++stepsSinceLogged_;
+  if (state.step % options_.interval == 0) {
+    begin(state.step);
+    training(state, "");
+    if (options_.throughput)
+      speeds();
+    end();
+    begin(state.step * options_.batchSize);
+    training(state, " vs samples");
+    end();
+  }
+  if (state.step % options_.logInterval == 0)
+    times(state.step);
+  return write();
+}
+
+/// What there is of each step, by its number or by samples.
+void EventLog::training(const StepState &state, std::string_view suffix) {
+  auto add = [&](std::string_view name, double value) {
+    std::array<char, 64> tag;
+    auto made = fmt::format_to_n(tag.data(), tag.size(), "{}{}", name, suffix);
+    scalar({tag.data(), std::min(made.size, tag.size())}, value);
+  };
+  add("learning-rate", state.lr);
+  add("batch-size", static_cast<double>(options_.batchSize));
+  if (!state.nonfinite)
+    add("lm loss", state.loss);
+  if (options_.lossScale)
+    add("loss-scale", state.lossScale);
+  if (options_.ranks)
+    add("world-size", static_cast<double>(options_.worldSize));
+  if (!state.nonfinite)
+    add("grad-norm", state.gradNorm);
+}
+
+/// What follows from the time of a step, on average since the last of these.
+void EventLog::times(int64_t step) {
+  double average = sinceLogged_ / static_cast<double>(stepsSinceLogged_);
+  auto tokens = static_cast<double>(options_.batchSize * options_.sequenceLength);
+  double tflops = average > 0 ? tokens * options_.flopsPerToken / average / 1e12 : 0;
+  sinceLogged_ = 0;
+  stepsSinceLogged_ = 0;
+  begin(step);
+  if (options_.throughput) {
+    scalar("throughput/tflops/device", tflops);
+    scalar("throughput/tflops", tflops * static_cast<double>(options_.worldSize));
+  }
+  if (options_.times)
+    scalar("iteration-time", average);
+  if (!summary_.empty())
+    end();
+}
+
+/// Batches, samples and tokens per second, once the window is full.
+void EventLog::speeds() {
+  auto window = static_cast<int64_t>(recent_.size());
+  double elapsed = std::accumulate(recent_.begin(), recent_.end(), 0.0);
+  if (steps_ < window || elapsed <= 0)
+    return;
+  double batches = static_cast<double>(window) / elapsed;
+  double samples = batches * static_cast<double>(options_.batchSize);
+  double tokens = samples * static_cast<double>(options_.sequenceLength);
+  auto ranks = static_cast<double>(options_.worldSize);
+  scalar("throughput/batches_per_sec", batches);
+  scalar("throughput/samples_per_sec", samples);
+  scalar("throughput/tokens_per_sec", tokens);
+  scalar("throughput/device/batches_per_sec", batches / ranks);
+  scalar("throughput/device/samples_per_sec", samples / ranks);
+  scalar("throughput/device/tokens_per_sec", tokens / ranks);
+}
+
+Status EventLog::evaluated(const StepState &state) {
+  if (!isOpen())
+    return Status::ok();
+  double perplexity = std::exp(std::min(kLossMax, state.evalLoss));
+  begin(state.step);
+  scalar("lm loss validation", state.evalLoss);
+  if (options_.perplexity)
+    scalar("lm loss validation ppl", perplexity);
+  end();
+  begin(state.step * options_.batchSize);
+  scalar("lm loss validation vs samples", state.evalLoss);
+  if (options_.perplexity)
+    scalar("lm loss validation ppl vs samples", perplexity);
+  end();
+  return write();
+}
+
+Status EventLog::write() {
+  std::string_view left = records_;
+  while (!left.empty()) {
+    ssize_t written = ::write(fd_, left.data(), left.size());
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written < 0) {
+      int error = errno;
+      ::close(fd_); // one failure is reported; later records would follow a torn one
+      fd_ = -1;
+      return makeStatus(kindOfError(error), "cannot write events to '{}': {}; no more will be written",
+                        path_, std::strerror(error))
+          .as(report::EventsLost.info());
+    }
+    left.remove_prefix(static_cast<size_t>(written));
+  }
+  records_.clear();
+  return Status::ok();
+}
+
+} // namespace shardc::run

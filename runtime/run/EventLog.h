@@ -1,0 +1,72 @@
+// Scalars of a run as TensorBoard reads them, with the names that Megatron-Bridge gives them
+// (`training_log` of its train_utils.py).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/Status.h"
+#include "runtime/base/StepState.h"
+
+namespace shardc::run {
+
+/// What is logged, and how often: options of the recipe, in the section `logger`.
+struct EventOptions {
+  int64_t interval = 1;       ///< steps from one group of scalars to the next
+  int64_t logInterval = 100;  ///< steps over which times are averaged
+  int64_t windowSteps = 100;  ///< steps over which samples and tokens per second are averaged
+  int64_t batchSize = 0;      ///< samples of a step
+  int64_t sequenceLength = 0; ///< tokens of a sample
+  int64_t worldSize = 1;
+  double flopsPerToken = 0; ///< of one rank: the model's divided by the number of ranks
+  bool lossScale = true;
+  bool perplexity = false; ///< of evaluations
+  bool ranks = false;      ///< the number of ranks
+  bool times = false;      ///< seconds of a step
+  bool throughput = false;
+};
+
+/// Writes one file of events: records of TFRecord's form (length, its checksum, data, their checksum;
+/// CRC-32C, masked) with `Event` messages of TensorFlow's event.proto. Each group of scalars is written
+/// with one call, so a run that is killed leaves complete records and at most one torn one, which
+/// readers skip. Steps do not allocate.
+class EventLog {
+public:
+  EventLog() = default;
+  ~EventLog();
+  EventLog(const EventLog &) = delete;
+  EventLog &operator=(const EventLog &) = delete;
+
+  /// Makes the folder if needed, and in it a new file, `events.out.tfevents.SECONDS.HOST.PROCESS.0`.
+  /// A run that continues after step `firstStep` > 0 tells readers to drop what files of the folder
+  /// have of later steps. Io, NotFound or Exhausted if that fails.
+  Status open(const std::string &folder, const EventOptions &options, int64_t firstStep);
+  bool isOpen() const { return fd_ >= 0; }
+
+  /// A step has ended; `seconds` is the time that it took. A step that was skipped, because its
+  /// gradients were not finite, has neither loss nor norm.
+  Status step(const StepState &state, double seconds);
+  /// An evaluation has ended.
+  Status evaluated(const StepState &state);
+
+private:
+  void begin(int64_t step);
+  void scalar(std::string_view tag, double value);
+  void end();
+  void training(const StepState &state, std::string_view suffix);
+  void times(int64_t step);
+  void speeds();
+  Status write();
+
+  int fd_ = -1;
+  std::string path_;
+  EventOptions options_;
+  std::string records_, event_, summary_; ///< bytes of the group, of its event, of the event's summary
+  std::vector<double> recent_;            ///< seconds of the last steps, a ring
+  int64_t steps_ = 0;                     ///< that have ended in this run
+  double sinceLogged_ = 0;                ///< seconds of the steps since times were logged
+  int64_t stepsSinceLogged_ = 0;
+};
+
+} // namespace shardc::run
