@@ -178,6 +178,7 @@ struct Derived {
   int64_t trainIters = 0;
   int64_t decayIters = 0;
   int64_t warmupIters = 0;
+  double startWeightDecay = 0, endWeightDecay = 0;
   int64_t wsdDecayIters = 0;
 
   // the device

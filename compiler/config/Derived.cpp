@@ -123,6 +123,9 @@ void fillBatches(const Config &cfg, Derived &d) {
   d.wsdDecayIters = length(Opt::SchedulerLrWsdDecayIters, Opt::SchedulerLrWsdDecaySamples, 0);
   if (d.warmupIters == 0 && cfg.has(Opt::SchedulerLrWarmupFraction))
     d.warmupIters = share(cfg.getFloat(Opt::SchedulerLrWarmupFraction), d.decayIters);
+  double decay = cfg.getFloatOr(Opt::OptimizerWeightDecay, 0);
+  d.startWeightDecay = cfg.getFloatOr(Opt::SchedulerStartWeightDecay, decay);
+  d.endWeightDecay = cfg.getFloatOr(Opt::SchedulerEndWeightDecay, decay);
 }
 
 void fillModel(const Config &cfg, Derived &d) {

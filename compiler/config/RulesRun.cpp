@@ -21,6 +21,12 @@ void excludePairs(RuleContext &ctx, std::initializer_list<Opt> opts) {
             .fix(ctx.fixRemove(*b, FixItKind::Alternative));
 }
 
+/// The options that say how weight decay begins and ends.
+std::pair<Opt, Opt> weightDecayEnds(const RuleContext &ctx) {
+  auto orConstant = [&](Opt opt) { return ctx.has(opt) ? opt : Opt::OptimizerWeightDecay; };
+  return {orConstant(Opt::SchedulerStartWeightDecay), orConstant(Opt::SchedulerEndWeightDecay)};
+}
+
 } // namespace
 
 void ruleAsyncSaveFormat(RuleContext &ctx) {
@@ -209,6 +215,49 @@ void ruleMinLrAboveLr(RuleContext &ctx) {
   if (ctx.cfg().getFloatOr(Opt::OptimizerMinLr, 0) > ctx.cfg().getFloatOr(Opt::OptimizerLr, 0))
     ctx.report({Opt::OptimizerMinLr, Opt::OptimizerLr},
                {arg(ctx, Opt::OptimizerMinLr), arg(ctx, Opt::OptimizerLr)});
+}
+
+void ruleWeightDecayEnds(RuleContext &ctx) {
+  Opt style = Opt::SchedulerWeightDecayIncrStyle;
+  if (ctx.cfg().is(style, WeightDecayStyle::Constant))
+    return;
+  for (Opt end : {Opt::SchedulerStartWeightDecay, Opt::SchedulerEndWeightDecay})
+    if (!ctx.has(end))
+      ctx.report({style, end}, {arg(ctx, style), pathOf(end)});
+}
+
+void ruleWeightDecayConstant(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  Opt style = Opt::SchedulerWeightDecayIncrStyle;
+  auto [first, last] = weightDecayEnds(ctx);
+  if (ctx.cfg().is(style, WeightDecayStyle::Constant) && d.startWeightDecay != d.endWeightDecay)
+    ctx.report({style, first, last}, {arg(ctx, first), arg(ctx, last)});
+}
+
+void ruleWeightDecayFalls(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  auto [first, last] = weightDecayEnds(ctx);
+  if (!ctx.cfg().is(Opt::SchedulerWeightDecayIncrStyle, WeightDecayStyle::Constant) &&
+      ctx.has(Opt::SchedulerStartWeightDecay) && ctx.has(Opt::SchedulerEndWeightDecay) &&
+      d.startWeightDecay > d.endWeightDecay)
+    ctx.report({first, last}, {arg(ctx, first), arg(ctx, last)});
+}
+
+void ruleDecoupledMinAlone(RuleContext &ctx) {
+  Opt least = Opt::OptimizerDecoupledMinLr;
+  if (ctx.has(least) && !ctx.has(Opt::OptimizerDecoupledLr))
+    ctx.report({least, Opt::OptimizerDecoupledLr}, {arg(ctx, least)}).fix(ctx.fixRemove(least));
+}
+
+void ruleSkippedStepMissing(RuleContext &ctx) {
+  Opt skipped = Opt::TrainIterationsToSkip;
+  int64_t steps = ctx.derived().trainIters;
+  if (!ctx.has(skipped) || steps == 0)
+    return;
+  for (const Value &step : ctx.cfg().getList(skipped))
+    if (int64_t number = *step.asInt(); number < 1 || number > steps)
+      return void(
+          ctx.report({skipped, Opt::TrainTrainIters, Opt::TrainTrainSamples}, {number, steps}));
 }
 
 void ruleWsdNeedsDecay(RuleContext &ctx) {

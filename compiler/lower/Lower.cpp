@@ -6,7 +6,9 @@
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/Mesh.h"
 #include "compiler/lower/Family.h"
+#include "compiler/model/Embedding.h"
 #include "compiler/model/Forward.h"
+#include "compiler/model/Head.h"
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/base/StepState.h"
 
@@ -209,6 +211,8 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
   block.numel = (block.numel + param.type.numel() + kAlign - 1) / kAlign * kAlign;
   block.shard = block.stateShard = block.numel;
   param.wdMult = isDecayed(config, param) ? 1 : 0;
+  param.isDecoupled = config.has(Opt::OptimizerDecoupledLr) &&
+                      (spec.name == model::Embedding::kWords || spec.name == model::Head::kWeight);
   param.init = spec.init;
   param.initStd = spec.initStd;
   plan.params.push_back(std::move(param));
@@ -217,6 +221,23 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
 /// 32-bit words of one ring entry, which batch.load reads.
 int64_t feedWords(const config::Derived &d, int64_t microBatch) {
   return 5 * microBatch * d.seqLength + 2 * microBatch;
+}
+
+/// A weight decay that changes does so over the whole run. It may end inside of a step, where the
+/// run's length is given in samples.
+void setWeightDecay(const Config &config, Op &op) {
+  const config::Derived &d = config.derived();
+  auto style =
+      config.getEnumOr(Opt::SchedulerWeightDecayIncrStyle, config::WeightDecayStyle::Constant);
+  if (style == config::WeightDecayStyle::Constant)
+    return;
+  op.set(Key::weight_decay_style, static_cast<int64_t>(style));
+  op.set(Key::start_weight_decay, d.startWeightDecay);
+  op.set(Key::end_weight_decay, d.endWeightDecay);
+  op.set(Key::weight_decay_steps, config.has(Opt::TrainTrainSamples)
+                                      ? static_cast<double>(config.getInt(Opt::TrainTrainSamples)) /
+                                            static_cast<double>(d.globalBatch)
+                                      : static_cast<double>(d.trainIters));
 }
 
 /// Megatron's OptimizerParamScheduler, which `step.begin` evaluates.
@@ -233,6 +254,12 @@ void setSchedule(const Config &config, Op &op) {
   op.set(Key::wsd_decay_style,
          static_cast<int64_t>(
              config.getEnumOr(Opt::SchedulerLrWsdDecayStyle, config::WsdDecayStyle::Exponential)));
+  if (config.has(Opt::OptimizerDecoupledLr)) {
+    op.set(Key::decoupled_lr, config.getFloat(Opt::OptimizerDecoupledLr));
+    op.set(Key::decoupled_min_lr, config.getFloatOr(Opt::OptimizerDecoupledMinLr,
+                                                    config.getFloatOr(Opt::OptimizerMinLr, 0)));
+  }
+  setWeightDecay(config, op);
 }
 
 /// Emits an op that takes over the step state, in place.

@@ -29,8 +29,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelGluLinearOffset, "an offset in the gated unit"},
     {Opt::ModelActivationFuncClampValue, "clamping of activations"},
     {Opt::ModelUseMup, "scaling by width"},
-    {Opt::OptimizerDecoupledLr, "a separate learning rate for some weights"},
-    {Opt::TrainRampupBatchSize, "batch size rampup"},
 };
 
 /// Options that refine those that findMissing names, that are valid only together with them, or
@@ -70,7 +68,6 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.v_head_dim",
     "model.yarn_",
     "optimizer.adaptive_muon_",
-    "optimizer.decoupled_min_lr",
     "optimizer.exp_avg_dtype",
     "optimizer.exp_avg_sq_dtype",
     "optimizer.lion_",

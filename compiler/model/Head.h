@@ -14,6 +14,8 @@ struct HeadSettings {
 
 class Head : public Module {
 public:
+  static constexpr const char *kWeight = "output_layer.weight";
+
   explicit Head(const HeadSettings &settings) : s_(settings) {}
 
   void declare(Params &params) const override;
@@ -21,7 +23,6 @@ public:
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
 
 private:
-  static constexpr const char *kWeight = "output_layer.weight";
   HeadSettings s_;
 };
 

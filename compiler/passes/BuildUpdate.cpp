@@ -302,6 +302,8 @@ private:
     Op finish = plan::makeOp(OpKind::StepFinish, {before, partial, ss}, -1, loc_);
     finish.set(Key::norm_replicated, int64_t{replicated});
     finish.set(Key::clip, plan_.job.optimizer.clipGrad);
+    if (plan_.job.optimizer.gradNormSkipThreshold > 0)
+      finish.set(Key::skip_above, plan_.job.optimizer.gradNormSkipThreshold);
     finish.set(Key::per_token, int64_t{plan_.job.model.calculatePerTokenLoss});
     setLossScaling(finish);
     ValueId after = define(segment, finish, "step.finished", step_);
@@ -346,8 +348,11 @@ private:
   }
 
   void setHyperparameters(Op &op) const {
-    op.set(Key::weight_decay, plan_.job.optimizer.weightDecay);
-    op.set(Key::decoupled, int64_t{plan_.job.optimizer.decoupledWeightDecay});
+    const plan::Job &job = plan_.job;
+    if (job.scheduler.weightDecayIncrStyle == plan::Job::WeightDecayStyle::Constant)
+      op.set(Key::weight_decay, job.scheduler.endWeightDecay >= 0 ? job.scheduler.endWeightDecay
+                                                                  : job.optimizer.weightDecay);
+    op.set(Key::decoupled, int64_t{job.optimizer.decoupledWeightDecay});
     if (optimizer_ == Optimizer::SgdMomentum)
       op.set(Key::momentum, plan_.job.optimizer.sgdMomentum);
     if (optimizer_ != Optimizer::AdamW)

@@ -13,7 +13,7 @@ namespace shardc::tools {
 namespace {
 
 checkpoint::GroupKey keyOf(const plan::Param &param) {
-  return {param.name, param.wdMult, param.lrMult};
+  return {param.name, param.wdMult, param.lrMult, param.isDecoupled};
 }
 
 } // namespace

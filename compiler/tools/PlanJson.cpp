@@ -219,6 +219,7 @@ Json tablesJson(const plan::Plan &plan) {
                               {"offset", param.offset},
                               {"lr_mult", param.lrMult},
                               {"wd_mult", param.wdMult},
+                              {"decoupled", param.isDecoupled},
                               {"init", plan::toString(param.init)},
                               {"init_std", param.initStd}});
   for (const plan::Loc &loc : plan.locs)

@@ -20,8 +20,6 @@ constexpr Opt kDeadUnderFsdp[] = {Opt::DdpPadBucketsForHighNcclBusbw,
 constexpr std::pair<Opt, Opt> kFollowed[] = {
     {Opt::DatasetSeqLength, Opt::ModelSeqLength},
     {Opt::SchedulerMaxSteps, Opt::TrainTrainIters},
-    {Opt::SchedulerStartWeightDecay, Opt::OptimizerWeightDecay},
-    {Opt::SchedulerEndWeightDecay, Opt::OptimizerWeightDecay},
 };
 
 /// The value that shardc trains with.

@@ -47,6 +47,7 @@ struct ParamRange {
   int64_t columns = 0, stride = 0;
   uint64_t key = 0; ///< Philox key of the parameter's initial values
   float lrMult = 1, wdMult = 1;
+  bool isDecoupled = false; ///< its learning rate is state.decoupledLr
   /// The moments of the parameter count this many updates more than state.applied does: fewer,
   /// below zero, where they began after the schedule did.
   int64_t countOffset = 0;

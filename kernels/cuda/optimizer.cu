@@ -1,12 +1,13 @@
 // Optimizers on a shard, range by range of the parameter table, in one pass: clipping factor,
 // moments, weight decay, master weight and the weight in its type. g = gradient·gradScale, lr =
-// state.lr·lrMult, wd = weight_decay·wdMult, t = updates that the moments count with this one,
+// state.lr·lrMult, or state.decoupledLr·lrMult of parameters that have a rate of their own, wd =
+// (weight_decay + state.weightDecay)·wdMult, t = updates that the moments count with this one,
 // state.applied + countOffset:
 //   adamw         m = b1·m + (1-b1)·g, v = b2·v + (1-b2)·g²,
 //                 w -= lr·(m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd·w)
 //   sgd           w -= lr·(g + wd·w)
 //   sgd_momentum  m = momentum·m + g, w -= lr·(m + wd·w)
-// Unless decoupled, decay is in the gradient. While state.nonfinite nothing but the weight is
+// Unless decoupled, decay is in the gradient. While state.skip nothing but the weight is
 // written. Gradient and weight f32, bf16 or f16, w, m and v f32; padding between ranges is left
 // alone. Mapping: tiles of 2048 elements of one range, a block a tile, a chunk of 8 a thread; the
 // table's rows travel in the launch's parameters, 64 at a time. Limited by memory: for adamw with
@@ -29,7 +30,8 @@ enum class Rule { AdamW, Sgd, Momentum };
 
 struct Row {
   int64_t begin, end, firstTile, countOffset;
-  float lrMult, decay; ///< decay is weight_decay·wdMult
+  float lrMult, wdMult;
+  bool isDecoupled;
 };
 
 struct Update {
@@ -37,7 +39,7 @@ struct Update {
   float *w, *m, *v;
   const StepState *state;
   double beta1, beta2;
-  float eps, momentum;
+  float eps, momentum, weightDecay;
   bool hasWeight, decoupled;
   int rows;
   Row row[kRowsMax];
@@ -66,12 +68,12 @@ __device__ __forceinline__ void updateElement(const Step &s, float grad, float &
 }
 
 template <Rule kRule>
-__device__ void updateChunk(const Update &p, const Step &step, int64_t i, int n, bool finite) {
+__device__ void updateChunk(const Update &p, const Step &step, int64_t i, int n, bool applied) {
   constexpr Mode M = Mode::Mixed; // of whole chunks; shorter ones go element by element
   Data wData = {p.w}, mData = {p.m}, vData = {p.v};
   float g[kChunk], w[kChunk], m[kChunk] = {}, v[kChunk] = {};
   load8<M>(wData, i, n, w);
-  if (finite) {
+  if (applied) {
     load8<M>(p.g, i, n, g);
     if (kRule != Rule::Sgd)
       load8<M>(mData, i, n, m);
@@ -99,12 +101,14 @@ __global__ void __launch_bounds__(256) updateShard(const __grid_constant__ Updat
   while (at + 1 < p.rows && p.row[at + 1].firstTile <= tile)
     ++at;
   const Row &row = p.row[at];
-  bool finite = p.state->nonfinite == 0;
+  bool applied = p.state->skip == 0;
   if (threadIdx.x == 0) { // powers in fp64, once a block
     auto t = static_cast<double>(p.state->applied + row.countOffset);
-    shared = {p.state->gradScale, p.state->lr * row.lrMult};
-    shared.decayInGradient = p.decoupled ? 0.0f : row.decay;
-    shared.decayOfWeight = p.decoupled ? row.decay : 0.0f;
+    float lr = row.isDecoupled ? p.state->decoupledLr : p.state->lr;
+    float decay = (p.weightDecay + p.state->weightDecay) * row.wdMult;
+    shared = {p.state->gradScale, lr * row.lrMult};
+    shared.decayInGradient = p.decoupled ? 0.0f : decay;
+    shared.decayOfWeight = p.decoupled ? decay : 0.0f;
     shared.beta1 = static_cast<float>(p.beta1);
     shared.beta2 = static_cast<float>(p.beta2);
     shared.oneMinusBeta1 = static_cast<float>(1.0 - p.beta1);
@@ -122,11 +126,11 @@ __global__ void __launch_bounds__(256) updateShard(const __grid_constant__ Updat
   int64_t i = row.begin / kChunk * kChunk + (tile - row.firstTile) * kTile +
               static_cast<int64_t>(threadIdx.x) * kChunk;
   if (i >= row.begin && i + kChunk <= row.end) {
-    updateChunk<kRule>(p, step, i, kChunk, finite);
+    updateChunk<kRule>(p, step, i, kChunk, applied);
     return;
   }
   for (int64_t k = max(i, row.begin); k < min(i + kChunk, row.end); ++k)
-    updateChunk<kRule>(p, step, k, 1, finite);
+    updateChunk<kRule>(p, step, k, 1, applied);
 }
 
 constexpr int momentsOf(Rule rule) {
@@ -147,7 +151,7 @@ template <Rule kRule> void runUpdate(const Call &call) {
   p.state = static_cast<const StepState *>(call.in[2 + kMoments].data);
   p.beta1 = attrs.beta1, p.beta2 = attrs.beta2;
   p.eps = static_cast<float>(attrs.eps), p.momentum = static_cast<float>(attrs.momentum);
-  p.decoupled = attrs.decoupled;
+  p.decoupled = attrs.decoupled, p.weightDecay = static_cast<float>(attrs.weight_decay);
   int64_t tiles = 0;
   auto flush = [&] {
     if (p.rows > 0)
@@ -159,9 +163,8 @@ template <Rule kRule> void runUpdate(const Call &call) {
       continue;
     if (p.rows == kRowsMax)
       flush();
-    p.row[p.rows++] = {range.begin,  range.end,
-                       tiles,        range.countOffset,
-                       range.lrMult, static_cast<float>(attrs.weight_decay) * range.wdMult};
+    p.row[p.rows++] = {range.begin,  range.end,        tiles, range.countOffset, range.lrMult,
+                       range.wdMult, range.isDecoupled};
     tiles += ceilDiv(range.end - range.begin / kChunk * kChunk, kTile);
   }
   flush();

@@ -1,4 +1,5 @@
-// The ops on StepState: counters, learning rate, sums of losses and tokens, norm, clipping factor.
+// The ops on StepState: counters, learning rates, weight decay, sums of losses and tokens, norm,
+// clipping factor.
 // All work in place and in fp64, by the formulas of kernels/host/StepState.cpp and Schedule.cpp.
 // Mapping: one thread; the sums of losses use one block of 1024. Limited by launches: a few numbers
 // per step, 1.2 to 3.6 us each in a captured step on an H200, 2026-11.
@@ -12,10 +13,12 @@ namespace {
 
 constexpr double kPi = 3.141592653589793238463;
 
-/// In the order of the words of scaling, decay_style and wsd_decay_style in Attrs.def.
+/// In the order of the words of scaling, decay_style, wsd_decay_style and weight_decay_style in
+/// Attrs.def.
 enum LossScaling { NoScaling, ConstantScaling, DynamicScaling };
 enum DecayStyle { Constant, Linear, Cosine, InverseSquareRoot, WarmupStableDecay };
 enum FinalStyle { FinalExponential, FinalLinear, FinalCosine, FinalMinusSqrt };
+enum WeightDecayStyle { DecayConstant, DecayLinear, DecayCosine };
 
 __device__ double cosineOf(double ratio) { return 0.5 * (cos(kPi * ratio) + 1.0); }
 
@@ -36,16 +39,18 @@ __device__ double finalCoefficient(const Attrs &attrs, int64_t applied) {
   }
 }
 
-__device__ double learningRate(const Attrs &attrs, int64_t applied) {
+/// Between the largest and the smallest rate.
+__device__ double learningRate(const Attrs &attrs, double largest, double smallest,
+                               int64_t applied) {
   double n = static_cast<double>(applied), warmup = static_cast<double>(attrs.warmup_steps);
   if (attrs.warmup_steps > 0 && applied <= attrs.warmup_steps)
-    return attrs.warmup_init_lr + (attrs.lr - attrs.warmup_init_lr) * n / warmup;
+    return attrs.warmup_init_lr + (largest - attrs.warmup_init_lr) * n / warmup;
   if (attrs.decay_style == Constant)
-    return attrs.lr;
+    return largest;
   if (applied > attrs.decay_steps)
-    return attrs.min_lr;
+    return smallest;
   if (attrs.decay_style == InverseSquareRoot)
-    return fmax(attrs.min_lr, attrs.lr * sqrt(fmax(warmup, 1.0)) / sqrt(fmax(n, 1.0)));
+    return fmax(smallest, largest * sqrt(fmax(warmup, 1.0)) / sqrt(fmax(n, 1.0)));
   double coefficient;
   if (attrs.decay_style == WarmupStableDecay) {
     coefficient = finalCoefficient(attrs, applied);
@@ -53,7 +58,18 @@ __device__ double learningRate(const Attrs &attrs, int64_t applied) {
     double ratio = (n - warmup) / (static_cast<double>(attrs.decay_steps) - warmup);
     coefficient = attrs.decay_style == Linear ? 1.0 - ratio : cosineOf(ratio);
   }
-  return attrs.min_lr + coefficient * (attrs.lr - attrs.min_lr);
+  return smallest + coefficient * (largest - smallest);
+}
+
+__device__ double weightDecay(const Attrs &attrs, int64_t applied) {
+  if (attrs.weight_decay_style == DecayConstant)
+    return 0;
+  double ratio = static_cast<double>(applied) / attrs.weight_decay_steps;
+  if (ratio > 1.0)
+    return attrs.end_weight_decay;
+  double coefficient = attrs.weight_decay_style == DecayLinear ? ratio : cosineOf(1.0 - ratio);
+  return attrs.start_weight_decay +
+         coefficient * (attrs.end_weight_decay - attrs.start_weight_decay);
 }
 
 /// Loss of a token. If no token counts, the sum itself, which is then 0 unless something is wrong.
@@ -83,7 +99,12 @@ struct Begin {
     ++p.state->step;
     p.state->lossSum = 0;
     p.state->tokens = 0;
-    p.state->lr = static_cast<float>(learningRate(p.attrs, p.state->applied));
+    const Attrs &attrs = p.attrs;
+    int64_t applied = p.state->applied;
+    p.state->lr = static_cast<float>(learningRate(attrs, attrs.lr, attrs.min_lr, applied));
+    p.state->decoupledLr = static_cast<float>(
+        learningRate(attrs, attrs.decoupled_lr, attrs.decoupled_min_lr, applied));
+    p.state->weightDecay = static_cast<float>(weightDecay(attrs, applied));
   }
 };
 
@@ -131,7 +152,9 @@ struct StepFinish {
     double factor =
         p.attrs.clip > 0 ? p.attrs.clip / (static_cast<double>(state.gradNorm) + 1e-6) : 1.0;
     state.gradScale = static_cast<float>(fmin(factor, 1.0) / divisor);
-    if (!state.nonfinite)
+    bool large = p.attrs.skip_above > 0 && state.gradNorm > p.attrs.skip_above;
+    state.skip = state.nonfinite || large;
+    if (!state.skip)
       ++state.applied;
     if (p.attrs.scaling == DynamicScaling)
       updateLossScale(p.attrs, finite, state);

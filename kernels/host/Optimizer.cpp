@@ -1,12 +1,13 @@
 // Optimizers on a shard, range by range of the parameter table; padding between ranges is left
-// alone. g = gradient·gradScale, lr = state.lr·lrMult, wd = weight_decay·wdMult, t = updates that
+// alone. g = gradient·gradScale, lr = state.lr·lrMult, or state.decoupledLr·lrMult of parameters
+// that have a rate of their own, wd = (weight_decay + state.weightDecay)·wdMult, t = updates that
 // the moments count with this one, state.applied + countOffset:
 //   adamw         m = b1·m + (1-b1)·g, v = b2·v + (1-b2)·g²,
 //                 w -= lr·(m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd·w)
 //   sgd           w -= lr·(g + wd·w)
 //   sgd_momentum  m = momentum·m + g, w -= lr·(m + wd·w)
 // Unless decoupled, decay is in the gradient: g + wd·w takes the place of g. The weight, if wanted,
-// is w in its type. While state.nonfinite nothing but the weight is written. Gradient and weight
+// is w in its type. While state.skip nothing but the weight is written. Gradient and weight
 // are f32, bf16 or f16, w, m and v f32; arithmetic is fp32. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -46,8 +47,8 @@ Step withRange(Step step, const Attrs &attrs, const StepState &state, const Para
   double t = static_cast<double>(state.applied + range.countOffset);
   step.correction1 = static_cast<float>(1.0 - std::pow(attrs.beta1, t));
   step.correction2 = static_cast<float>(1.0 - std::pow(attrs.beta2, t));
-  float decay = static_cast<float>(attrs.weight_decay) * range.wdMult;
-  step.lr = state.lr * range.lrMult;
+  float decay = (static_cast<float>(attrs.weight_decay) + state.weightDecay) * range.wdMult;
+  step.lr = (range.isDecoupled ? state.decoupledLr : state.lr) * range.lrMult;
   step.decayInGradient = attrs.decoupled ? 0.0f : decay;
   step.decayOfWeight = attrs.decoupled ? decay : 0.0f;
   return step;
@@ -111,7 +112,7 @@ template <typename Update> void updateShard(const Call &call, int moments, Updat
     Step ofRange = withRange(step, call.attrs, state, range);
     for (int64_t begin = range.begin; begin < range.end; begin += kBlock) {
       int64_t n = std::min(kBlock, range.end - begin);
-      if (!state.nonfinite)
+      if (!state.skip)
         update(ofRange, readF32(call.in[0], begin, n, buffer), begin, n);
       if (weight)
         writeF32(*weight, begin, n, static_cast<const float *>(call.out[0].data) + begin);

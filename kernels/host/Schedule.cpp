@@ -9,9 +9,15 @@
 namespace shardc::kernels::host {
 namespace {
 
-/// In the order of decay_style's and wsd_decay_style's rows in Attrs.def.
+/// In the order of the words of decay_style, wsd_decay_style and weight_decay_style in Attrs.def.
 enum DecayStyle { Constant, Linear, Cosine, InverseSquareRoot, WarmupStableDecay, DecayStyles };
 enum FinalStyle { FinalExponential, FinalLinear, FinalCosine, FinalMinusSqrt, FinalStyles };
+enum WeightDecayStyle { DecayConstant, DecayLinear, DecayCosine, DecayStylesOfWeights };
+
+/// The rates between which a schedule moves.
+struct Bounds {
+  double largest, smallest;
+};
 
 double cosine(double ratio) { return 0.5 * (std::cos(std::numbers::pi * ratio) + 1.0); }
 
@@ -33,12 +39,38 @@ double finalCoefficient(const Attrs &attrs, int64_t applied) {
   }
 }
 
+double rateBetween(Bounds bounds, const Attrs &attrs, int64_t applied) {
+  double n = static_cast<double>(applied), warmup = static_cast<double>(attrs.warmup_steps);
+  if (attrs.warmup_steps > 0 && applied <= attrs.warmup_steps)
+    return attrs.warmup_init_lr + (bounds.largest - attrs.warmup_init_lr) * n / warmup;
+  if (attrs.decay_style == Constant)
+    return bounds.largest;
+  if (applied > attrs.decay_steps)
+    return bounds.smallest;
+  if (attrs.decay_style == InverseSquareRoot)
+    return std::max(bounds.smallest, bounds.largest * std::sqrt(std::max(warmup, 1.0)) /
+                                         std::sqrt(std::max(n, 1.0)));
+  double coefficient;
+  if (attrs.decay_style == WarmupStableDecay) {
+    coefficient = finalCoefficient(attrs, applied);
+  } else {
+    double ratio = (n - warmup) / (static_cast<double>(attrs.decay_steps) - warmup);
+    coefficient = attrs.decay_style == Linear ? 1.0 - ratio : cosine(ratio);
+  }
+  return bounds.smallest + coefficient * (bounds.largest - bounds.smallest);
+}
+
 } // namespace
 
 const char *checkSchedule(const Attrs &attrs) {
   SHARDC_REQUIRE(attrs.decay_style >= Constant && attrs.decay_style < DecayStyles,
                  "decay_style is not one of its enumerators");
   SHARDC_REQUIRE(attrs.warmup_steps >= 0, "warmup_steps is negative");
+  SHARDC_REQUIRE(attrs.weight_decay_style >= DecayConstant &&
+                     attrs.weight_decay_style < DecayStylesOfWeights,
+                 "weight_decay_style is not one of its enumerators");
+  SHARDC_REQUIRE(attrs.weight_decay_style == DecayConstant || attrs.weight_decay_steps > 0,
+                 "weight_decay_steps is not positive");
   if (attrs.decay_style == Constant)
     return nullptr;
   SHARDC_REQUIRE(attrs.decay_steps > attrs.warmup_steps, "decay_steps is not above warmup_steps");
@@ -51,24 +83,22 @@ const char *checkSchedule(const Attrs &attrs) {
 }
 
 double learningRate(const Attrs &attrs, int64_t applied) {
-  double n = static_cast<double>(applied), warmup = static_cast<double>(attrs.warmup_steps);
-  if (attrs.warmup_steps > 0 && applied <= attrs.warmup_steps)
-    return attrs.warmup_init_lr + (attrs.lr - attrs.warmup_init_lr) * n / warmup;
-  if (attrs.decay_style == Constant)
-    return attrs.lr;
-  if (applied > attrs.decay_steps)
-    return attrs.min_lr;
-  if (attrs.decay_style == InverseSquareRoot)
-    return std::max(attrs.min_lr,
-                    attrs.lr * std::sqrt(std::max(warmup, 1.0)) / std::sqrt(std::max(n, 1.0)));
-  double coefficient;
-  if (attrs.decay_style == WarmupStableDecay) {
-    coefficient = finalCoefficient(attrs, applied);
-  } else {
-    double ratio = (n - warmup) / (static_cast<double>(attrs.decay_steps) - warmup);
-    coefficient = attrs.decay_style == Linear ? 1.0 - ratio : cosine(ratio);
-  }
-  return attrs.min_lr + coefficient * (attrs.lr - attrs.min_lr);
+  return rateBetween({attrs.lr, attrs.min_lr}, attrs, applied);
+}
+
+double decoupledRate(const Attrs &attrs, int64_t applied) {
+  return rateBetween({attrs.decoupled_lr, attrs.decoupled_min_lr}, attrs, applied);
+}
+
+double weightDecay(const Attrs &attrs, int64_t applied) {
+  if (attrs.weight_decay_style == DecayConstant)
+    return 0;
+  double ratio = static_cast<double>(applied) / attrs.weight_decay_steps;
+  if (ratio > 1.0)
+    return attrs.end_weight_decay;
+  double coefficient = attrs.weight_decay_style == DecayLinear ? ratio : cosine(1.0 - ratio);
+  return attrs.start_weight_decay +
+         coefficient * (attrs.end_weight_decay - attrs.start_weight_decay);
 }
 
 } // namespace shardc::kernels::host

@@ -1,6 +1,8 @@
-// The ops on StepState: counters, learning rate, sums of losses and tokens, norm, clipping factor.
+// The ops on StepState: counters, learning rates, weight decay, sums of losses and tokens, norm,
+// clipping factor.
 // All are updated in place; sums are fp64. A norm or loss that is not finite sets nonfinite and
 // halt, and the update does not count as applied; with a dynamic loss scale it sets nonfinite only.
+// An update that is left out, for that or since the norm is above skip_above, sets skip.
 // Gradients are multiples of the loss scale, by which norm and update divide. The cost is
 // negligible: a few numbers per step.
 #include "runtime/base/StepState.h"
@@ -55,6 +57,8 @@ void runStepBegin(const Call &call) {
   state.lossSum = 0;
   state.tokens = 0;
   state.lr = static_cast<float>(learningRate(call.attrs, state.applied));
+  state.decoupledLr = static_cast<float>(decoupledRate(call.attrs, state.applied));
+  state.weightDecay = static_cast<float>(weightDecay(call.attrs, state.applied));
 }
 
 const char *acceptsLosses(const Call &call) {
@@ -104,7 +108,8 @@ const char *acceptsStepFinish(const Call &call) {
   SHARDC_REQUIRE(call.in[1].dtype == DType::F64 && isVector(call.in[1], kStepPartialCount),
                  "the partial sums are not f64[4]");
   SHARDC_REQUIRE(isScalar(call.in[2], DType::F64), "the sum of squares is not one f64");
-  SHARDC_REQUIRE(call.attrs.clip >= 0, "the largest norm is negative");
+  SHARDC_REQUIRE(call.attrs.clip >= 0 && call.attrs.skip_above >= 0,
+                 "the largest norm is negative");
   if (call.attrs.scaling == Dynamic)
     SHARDC_REQUIRE(call.attrs.growth_interval >= 1 && call.attrs.hysteresis >= 1 &&
                        call.attrs.min_scale > 0,
@@ -147,7 +152,9 @@ void runStepFinish(const Call &call) {
   // Megatron's clipping: the factor is applied only where it shrinks.
   double factor = attrs.clip > 0 ? attrs.clip / (static_cast<double>(state.gradNorm) + 1e-6) : 1.0;
   state.gradScale = static_cast<float>(std::min(factor, 1.0) / divisor);
-  if (!state.nonfinite)
+  bool isLarge = attrs.skip_above > 0 && state.gradNorm > attrs.skip_above;
+  state.skip = state.nonfinite || isLarge;
+  if (!state.skip)
     ++state.applied;
   if (attrs.scaling == Dynamic)
     updateLossScale(attrs, isFinite, state);

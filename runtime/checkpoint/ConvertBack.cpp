@@ -92,7 +92,10 @@ Result<std::vector<GroupMeta>> groupsOf(const FsdpCheckpoint &source) {
     std::string fields;
     for (const BytesItem &item : groupMetaItems("", *meta))
       fields += item.record;
-    groups.try_emplace({GroupKey(name, meta->weightDecayMult, meta->lrMult), fields}, *meta);
+    // Of groups with plain multipliers only one with a rate of its own is not the default.
+    bool hasOwnRate = !meta->defaultConfig && meta->weightDecayMult == 1 && meta->lrMult == 1;
+    groups.try_emplace({GroupKey(name, meta->weightDecayMult, meta->lrMult, hasOwnRate), fields},
+                       *meta);
   }
   std::vector<GroupMeta> ordered;
   for (const auto &[key, meta] : groups)

@@ -13,16 +13,18 @@ namespace shardc::checkpoint {
 struct GroupKey {
   bool isExpert = false;
   double weightDecayMult = 1, lrMult = 1;
+  bool isDecoupled = false; ///< it has a learning rate of its own
 
-  GroupKey(std::string_view name, double weightDecay, double lr)
+  GroupKey(std::string_view name, double weightDecay, double lr, bool hasOwnRate = false)
       : isExpert(name.find(".mlp.experts.") != std::string_view::npos),
-        weightDecayMult(weightDecay), lrMult(lr) {}
+        weightDecayMult(weightDecay), lrMult(lr), isDecoupled(hasOwnRate) {}
 
   friend bool operator<(const GroupKey &a, const GroupKey &b) {
     if (a.isExpert != b.isExpert)
       return b.isExpert;
-    return a.weightDecayMult != b.weightDecayMult ? a.weightDecayMult > b.weightDecayMult
-                                                  : a.lrMult > b.lrMult;
+    if (a.weightDecayMult != b.weightDecayMult)
+      return a.weightDecayMult > b.weightDecayMult;
+    return a.lrMult != b.lrMult ? a.lrMult > b.lrMult : b.isDecoupled && !a.isDecoupled;
   }
 };
 

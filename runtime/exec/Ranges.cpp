@@ -131,6 +131,7 @@ kernels::ParamRange rangeOf(const plan::Plan &plan, size_t index, const RangeCon
   range.key = streamKey(context.seed, param.tensorName(number));
   range.lrMult = static_cast<float>(param.lrMult);
   range.wdMult = static_cast<float>(param.wdMult);
+  range.isDecoupled = param.isDecoupled;
   range.countOffset = context.countOffsets.empty() ? 0 : context.countOffsets[index];
   range.number = plan::numberOfScale(plan, index);
   switch (param.init) {

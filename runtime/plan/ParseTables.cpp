@@ -344,6 +344,7 @@ bool Parser::paramClauses(Param &param) {
     return false;
   if (in_.takeIf(std::string_view("wd")) && !in_.real(param.wdMult, "weight-decay multiplier"))
     return false;
+  param.isDecoupled = in_.takeIf(std::string_view("decoupled"));
   return paramInit(param);
 }
 

@@ -474,6 +474,7 @@ struct Param {
   int32_t block = -1;
   int64_t offset = 0; ///< first element in its block
   double lrMult = 1, wdMult = 1;
+  bool isDecoupled = false; ///< its learning rate is the job's optimizer.decoupled_lr
   InitKind init = InitKind::Zeros;
   double initStd = 0;
 

@@ -229,6 +229,8 @@ void Writer::param(const Param &param) {
     text(" wd ");
     real(param.wdMult);
   }
+  if (param.isDecoupled)
+    text(" decoupled");
   text(" init ");
   text(toString(param.init));
   if (param.init == InitKind::Normal) {

@@ -52,14 +52,19 @@ Status MetricsWriter::open(const std::string &path) {
       .as(report::MetricsRefused.info());
 }
 
-Status MetricsWriter::step(const StepState &state, const Speed &speed, bool isLossScaled) {
+Status MetricsWriter::step(const StepState &state, const Speed &speed, const Told &told) {
   Line line;
   line.add("{{\"step\":{}", state.step).number("loss", state.loss).number("lr", state.lr);
   line.number("grad_norm", state.gradNorm)
       .add(",\"tokens\":{}", static_cast<int64_t>(state.totalTokens));
-  if (isLossScaled)
-    line.number("loss_scale", static_cast<double>(state.lossScale))
-        .add(",\"skipped\":{}", state.nonfinite != 0 ? 1 : 0);
+  if (told.lossScale)
+    line.number("loss_scale", static_cast<double>(state.lossScale));
+  if (told.skipped)
+    line.add(",\"skipped\":{}", state.skip != 0 ? 1 : 0);
+  if (told.decoupledLr)
+    line.number("decoupled_lr", state.decoupledLr);
+  if (told.weightDecay)
+    line.number("weight_decay", state.weightDecay);
   line.number("tokens_per_s", speed.tokensPerSecond);
   if (speed.modelTflops > 0)
     line.number("model_tflops", speed.modelTflops);
@@ -68,6 +73,12 @@ Status MetricsWriter::step(const StepState &state, const Speed &speed, bool isLo
   if (speed.host.work >= 0)
     line.number("host_ms", speed.host.work * 1e3).number("host_wait_ms", speed.host.waited * 1e3);
   line.add("}}\n");
+  return write(line.data(), line.size());
+}
+
+Status MetricsWriter::skipped(const StepState &state) {
+  Line line;
+  line.add("{{\"step\":{},\"skipped\":1}}\n", state.step);
   return write(line.data(), line.size());
 }
 

@@ -76,8 +76,7 @@ void ProgressOutput::step(const StepState &state) {
   double window = std::accumulate(recent_.begin(), recent_.begin() + counted, 0.0);
   double tokens = static_cast<double>(counted * options_.tokensPerStep);
   if (options_.metrics)
-    keep(options_.metrics->step(state, speedOf(window > 0 ? tokens / window : 0),
-                                options_.isLossScaled));
+    keep(options_.metrics->step(state, speedOf(window > 0 ? tokens / window : 0), options_.told));
   if (options_.events)
     keep(options_.events->step(state, took));
   bool isPlain =
@@ -97,17 +96,39 @@ void ProgressOutput::step(const StepState &state) {
   clearLine();
 }
 
-/// Overflows of a loss scale that is too large are part of a run; many in a row are not.
+/// Overflows of a loss scale that is too large are part of a run, and so are single norms that are
+/// too large; many in a row are not.
 void ProgressOutput::countSkipped(const StepState &state) {
-  if (!state.nonfinite) {
-    skippedInRow_ = 0;
+  bool isLarge = state.skip && !state.nonfinite;
+  skipped_ += state.skip ? 1 : 0;
+  overflowsInRow_ = state.nonfinite ? overflowsInRow_ + 1 : 0;
+  largeNormsInRow_ = isLarge ? largeNormsInRow_ + 1 : 0;
+  if (!state.skip || options_.isQuiet)
     return;
-  }
-  ++skipped_;
-  if (++skippedInRow_ % kSkippedInRowMax != 0 || options_.isQuiet)
+  if ((isLarge ? largeNormsInRow_ : overflowsInRow_) % kSkippedInRowMax != 0)
     return;
   clearLine();
-  options_.tell(makeReport(report::StepsSkipped, state.step, skippedInRow_, state.lossScale));
+  if (isLarge)
+    options_.tell(makeReport(report::LargeNormsSkipped, state.step, largeNormsInRow_,
+                             static_cast<double>(state.gradNorm)));
+  else
+    options_.tell(makeReport(report::StepsSkipped, state.step, overflowsInRow_, state.lossScale));
+}
+
+void ProgressOutput::skipped(const StepState &state) {
+  if (options_.steps)
+    options_.steps->fetch_add(1, std::memory_order_relaxed);
+  ++stepsPassedOver_;
+  ++shownStep_; // no time is its own
+  if (options_.metrics)
+    keep(options_.metrics->skipped(state));
+  if (options_.isQuiet)
+    return;
+  clearLine();
+  Text text;
+  text.add("step {}/{}  passed over, as train.iterations_to_skip asks\n", state.step, stepsTotal_);
+  text.write(options_.out);
+  std::fflush(options_.out);
 }
 
 Speed ProgressOutput::speedOf(double tokensPerSecond) const {
@@ -129,8 +150,10 @@ void ProgressOutput::show(const StepState &state, double tokensPerSecond) {
     text.add("grad norm overflow  ");
   else
     text.add("grad norm {:.3f}  ", state.gradNorm);
-  if (options_.isLossScaled)
-    text.add("loss scale {:g}  skipped {}  ", state.lossScale, skipped_);
+  if (options_.told.lossScale)
+    text.add("loss scale {:g}  ", state.lossScale);
+  if (options_.told.skipped)
+    text.add("skipped {}  ", skipped_);
   text.amount(tokensPerSecond).add(" tokens/s  ").duration(secondsLeft(state.step)).add(" left");
   text.add("{}", options_.isTerminal ? "\x1b[K" : "\n");
   text.write(options_.out);
@@ -186,7 +209,8 @@ void ProgressOutput::end(const RunResult &result, bool isAllWritten) {
   if (firstStep_ > stepsTotal_)
     text.add("done after {} steps, more than the {} asked for, in ", firstStep_, stepsTotal_);
   else
-    text.add("{} after {} of {} steps in ", how, firstStep_ + stepsSeen_, stepsTotal_);
+    text.add("{} after {} of {} steps in ", how, firstStep_ + stepsSeen_ + stepsPassedOver_,
+             stepsTotal_);
   text.duration(seconds(Clock::now() - begin_));
   if (stepsSeen_ > 0)
     text.add("  loss {:.4f} -> {:.4f}", firstLoss_, lastLoss_);

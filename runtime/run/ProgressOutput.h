@@ -24,7 +24,7 @@ struct ProgressOptions {
   MetricsWriter *metrics = nullptr;
   EventLog *events = nullptr;
   ReportSink tell;                        ///< takes the failure to write metrics or events
-  bool isLossScaled = false;              ///< tells the loss scale and the steps that were skipped
+  Told told;                              ///< beside what is always told
   bool isQuiet = false;                   ///< prints nothing, because another process does
   std::atomic<uint64_t> *steps = nullptr; ///< counts steps that have ended
 };
@@ -35,6 +35,7 @@ public:
 
   void begin(int64_t firstStep, int64_t stepsTotal) override;
   void step(const StepState &state) override;
+  void skipped(const StepState &state) override;
   void evaluated(const StepState &state) override;
   void saved() override;
   void queued(const HostTime &time) override { host_ = time; }
@@ -67,9 +68,12 @@ private:
   std::array<double, 8> recent_{}; ///< seconds of the last steps, for tokens per second
   double firstLoss_ = 0, lastLoss_ = 0;
   int64_t stepsSeen_ = 0;
-  int64_t skipped_ = 0, skippedInRow_ = 0; ///< steps whose gradients were not finite
-  HostTime host_;                          ///< of the step that ends next
-  std::optional<double> took_;             ///< seconds of the device, of that step too
+  int64_t stepsPassedOver_ = 0;
+  int64_t skipped_ = 0;         ///< steps whose update was left out
+  int64_t overflowsInRow_ = 0;  ///< steps whose gradients were not finite
+  int64_t largeNormsInRow_ = 0; ///< steps whose norm was above the largest that the job takes
+  HostTime host_;               ///< of the step that ends next
+  std::optional<double> took_;  ///< seconds of the device, of that step too
   bool lineIsOpen_ = false;
 };
 

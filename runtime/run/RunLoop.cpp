@@ -6,6 +6,7 @@
 
 #include "runtime/base/Reports.h"
 #include "runtime/plan/LossScale.h"
+#include "runtime/plan/SkippedSteps.h"
 #include "runtime/run/GuardCheck.h"
 #include "runtime/run/NonFinite.h"
 #include "runtime/run/SegmentRunner.h"
@@ -62,11 +63,25 @@ public:
 private:
   Status prepare() {
     RETURN_IF_ERROR(segments_.createFeeds());
-    // Visits of the job before this process began: one a step.
-    segments_.setVisitsBefore(FeedKind::Train,
-                              options_.batchesConsumed.value_or(options_.firstStep));
+    setBatchesBefore(options_.firstStep);
     RETURN_IF_ERROR(readback_.prepare());
     return readback_.hasState() ? stop_.prepare(executable_) : Status::ok();
+  }
+
+  /// Batches of the job that were taken before this process began, and in steps up to this one
+  /// that it passes over. Others take one a step.
+  void setBatchesBefore(int64_t step) {
+    segments_.setVisitsBefore(
+        FeedKind::Train, options_.batchesConsumed.value_or(options_.firstStep) + skippedUpTo(step));
+  }
+
+  /// Steps that this process passes over, up to this one.
+  int64_t skippedUpTo(int64_t step) const {
+    return plan::countSkipped(options_.skippedSteps, options_.firstStep, step);
+  }
+
+  bool isSkipped(int64_t step) const {
+    return std::ranges::binary_search(options_.skippedSteps, step);
   }
 
   using Part = SegmentRunner::Part;
@@ -193,8 +208,9 @@ private:
     prepareSteps(nodes);
     for (const ProgramNode &node : steps.children)
       if (node.kind == ProgramNode::Every) { // one every so many steps
-        segments_.setVisitsBefore(FeedKind::Eval, evaluationsUpTo(options_.firstStep, node.count,
-                                                                  options_.firstEvaluation));
+        segments_.setVisitsBefore(FeedKind::Eval,
+                                  evaluationsUpTo(options_.firstStep, node.count,
+                                                  options_.firstEvaluation, options_.skippedSteps));
         break;
       }
     result_.state.step = lastSaved_ = options_.firstStep;
@@ -210,13 +226,14 @@ private:
       if (isEnding_)
         break;
       RETURN_IF_ERROR(traceBefore(i, end));
-      if (Status status = runIteration(i); !status.isOk()) {
+      bool isPassedOver = isSkipped(i + 1);
+      if (Status status = isPassedOver ? passOver(i) : runIteration(i); !status.isOk()) {
         // Steps before this one have their results; that they cannot be had either adds nothing.
         static_cast<void>(settle(0));
         return status;
       }
       RETURN_IF_ERROR(traceAfter(i));
-      if (options_.keeper && options_.keeper->isDue(i + 1))
+      if (options_.keeper && options_.keeper->isDue(i + 1) && !isPassedOver)
         RETURN_IF_ERROR(saveAfter(i + 1));
     }
     if (options_.evaluatesOnly)
@@ -252,6 +269,12 @@ private:
     RETURN_IF_ERROR(settle(0));
     RETURN_IF_ERROR(tracer_.end());
     return readback_.startClock();
+  }
+
+  /// The next step takes the batch behind this one's.
+  Status passOver(int64_t iteration) {
+    setBatchesBefore(iteration + 1);
+    return readBack(StepReadback::Kind::Skipped, iteration);
   }
 
   Status runIteration(int64_t iteration) {
@@ -294,6 +317,12 @@ private:
 
   Status settleOldest() {
     ASSIGN_OR_RETURN(StepReadback::Copy copy, readback_.take(timer_));
+    copy.state.step += skippedUpTo(copy.iteration + 1); // which the device does not count
+    if (copy.kind == StepReadback::Kind::Skipped) {
+      result_.state = copy.state;
+      observer_.skipped(copy.state);
+      return Status::ok();
+    }
     if (copy.kind == StepReadback::Kind::Evaluation) {
       result_.state = copy.state;
       observer_.evaluated(copy.state);
@@ -306,8 +335,8 @@ private:
   }
 
   Status endStep(int64_t iteration, const StepState &state) {
-    bool isSkipped = state.nonfinite && !state.halt; // overflowed; the loss scale has changed
-    if (state.nonfinite && !isSkipped)
+    bool isOverflow = state.nonfinite && !state.halt; // the loss scale has changed
+    if (state.nonfinite && !isOverflow)
       return explainNonFinite(iteration, state);
     result_.state = state;
     observer_.step(state);
@@ -324,7 +353,8 @@ private:
   Status explainNonFinite(int64_t iteration, const StepState &state) {
     RETURN_IF_ERROR(executable_.backend().synchronize());
     finder_.setStep(iteration + 1);
-    int64_t visit = iteration - options_.firstStep;
+    setBatchesBefore(iteration);
+    int64_t visit = iteration - options_.firstStep - skippedUpTo(iteration);
     RETURN_IF_ERROR(segments_.runVisit(inStep_, visit, &finder_));
     return makeStatus(StatusCode::Numeric,
                       "step {}: loss {}, gradient norm {}; the same microbatches, run again op by "
@@ -370,8 +400,12 @@ private:
 
 } // namespace
 
-int64_t evaluationsUpTo(int64_t step, int64_t interval, int64_t start) {
-  return std::max<int64_t>(step / interval - std::max<int64_t>(start - 1, 0) / interval, 0);
+int64_t evaluationsUpTo(int64_t step, int64_t interval, int64_t start,
+                        const std::vector<int64_t> &skipped) {
+  int64_t left = std::ranges::count_if(skipped, [&](int64_t each) {
+    return each % interval == 0 && each >= std::max<int64_t>(start, 1) && each <= step;
+  });
+  return std::max<int64_t>(step / interval - std::max<int64_t>(start - 1, 0) / interval - left, 0);
 }
 
 Result<RunResult> runProgram(exec::Executable &executable, BatchSource &source,

@@ -24,8 +24,10 @@ public:
   virtual ~RunObserver() = default;
   /// Before the first step; `stepsTotal` is the job's last step.
   virtual void begin(int64_t firstStep, int64_t stepsTotal) = 0;
-  /// A step has ended, and its update was applied, or skipped if `state.nonfinite`.
+  /// A step has ended, and its update was applied, or left out if `state.skip`.
   virtual void step(const StepState &state) = 0;
+  /// A step was passed over, as the recipe asks; the state is that of its number.
+  virtual void skipped(const StepState &) {}
   /// An evaluation after this step has ended.
   virtual void evaluated(const StepState &state) = 0;
   /// A save has ended, successfully or not.
@@ -53,8 +55,10 @@ public:
   virtual Status finish() = 0;
 };
 
-/// Evaluations that are due every so many steps up to a step, from the step `start` on.
-int64_t evaluationsUpTo(int64_t step, int64_t interval, int64_t start);
+/// Evaluations that are due every so many steps up to a step, from the step `start` on. None is
+/// behind a step that is passed over.
+int64_t evaluationsUpTo(int64_t step, int64_t interval, int64_t start,
+                        const std::vector<int64_t> &skipped = {});
 
 struct RunOptions {
   int64_t firstStep = 0; ///< number of steps of the job that are already done
@@ -71,6 +75,8 @@ struct RunOptions {
   StateKeeper *keeper = nullptr;
   bool evaluatesOnly = false;  ///< evaluates once, without any step
   int64_t firstEvaluation = 0; ///< no evaluation before this step has ended
+  /// Steps of the job, ascending from 1, that are passed over: they only take their batch.
+  std::vector<int64_t> skippedSteps;
   /// If set: the run ends after the step in which this time comes, as on request.
   std::optional<std::chrono::steady_clock::time_point> deadline;
   bool check = false; ///< op by op, with a check of every result

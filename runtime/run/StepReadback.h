@@ -24,7 +24,8 @@ public:
   Status prepare();
   bool hasState() const { return address_ != nullptr; }
 
-  enum class Kind : uint8_t { Step, Evaluation };
+  /// Skipped: no step is queued, its number passes.
+  enum class Kind : uint8_t { Step, Skipped, Evaluation };
   /// Times are measured from here on: host work until now belongs to no step.
   Status startClock();
   /// Queues a copy after all that is queued on the first rank of this process. Not if isFull().

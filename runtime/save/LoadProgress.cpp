@@ -181,6 +181,7 @@ Status Loader::readProgress(const RunState &state) {
   int64_t batch = batchOf(*plan_);
   progress_.step = state.iteration;
   progress_.consumedTrainSamples = state.consumedTrainSamples;
+  progress_.skippedTrainSamples = state.skippedTrainSamples;
   progress_.consumedValidSamples = state.consumedValidSamples;
   progress_.floatingPointOperations = state.floatingPointOperations;
   if (progress_.step < 0)

@@ -8,6 +8,7 @@
 #include "runtime/plan/BatchSizes.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/LossScale.h"
+#include "runtime/plan/SkippedSteps.h"
 #include "runtime/run/ModelFlops.h"
 #include "runtime/run/RunLoop.h"
 
@@ -54,7 +55,13 @@ int64_t evaluationInterval(const std::vector<plan::ProgramNode> &nodes) {
 }
 
 int64_t evaluationsOf(const plan::Plan &plan, int64_t step, int64_t interval) {
-  return run::evaluationsUpTo(step, interval, plan.job.validation.startEvalAtIter);
+  return run::evaluationsUpTo(step, interval, plan.job.validation.startEvalAtIter,
+                              plan::skippedSteps(plan.job).value_or(std::vector<int64_t>()));
+}
+
+double lastWeightDecay(const plan::Plan &plan) {
+  double written = plan.job.scheduler.endWeightDecay;
+  return written >= 0 ? written : plan.job.optimizer.weightDecay;
 }
 
 int64_t samplesOfEvaluation(const plan::Plan &plan) {
@@ -66,7 +73,8 @@ int64_t samplesOfEvaluation(const plan::Plan &plan) {
 
 PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
   int64_t batch = plan.job.train.globalBatchSize; // upstream counts samples
-  double decay = plan.job.optimizer.weightDecay;
+  double startDecay = plan.job.scheduler.startWeightDecay;
+  int64_t samples = plan.job.train.trainSamples; // of the whole run
   return {
       {"max_lr", plan.job.optimizer.lr},
       {"lr_warmup_steps", plan.job.derived.lrWarmupIters * batch},
@@ -74,10 +82,10 @@ PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
       {"lr_decay_style", plan.job.text(plan::JobField::scheduler_lrDecayStyle)},
       {"lr_decay_steps", plan.job.derived.lrDecayIters * batch},
       {"min_lr", plan.job.optimizer.minLr},
-      {"start_wd", decay},
-      {"end_wd", decay},
-      {"wd_incr_style", "constant"},
-      {"wd_incr_steps", plan.job.train.trainIters * batch},
+      {"start_wd", startDecay >= 0 ? startDecay : plan.job.optimizer.weightDecay},
+      {"end_wd", lastWeightDecay(plan)},
+      {"wd_incr_style", plan.job.text(plan::JobField::scheduler_weightDecayIncrStyle)},
+      {"wd_incr_steps", samples > 0 ? samples : plan.job.train.trainIters * batch},
   };
 }
 
@@ -119,15 +127,19 @@ Progress progressAfter(const plan::Plan &plan, const Progress &begin, const Step
   int64_t samples = (state.step - begin.step) * batch;
   now.step = state.step;
   now.applied = state.applied;
-  now.lr = state.lr;
+  now.lr = state.lr, now.decoupledLr = state.decoupledLr;
+  now.weightDecay = state.weightDecay;
   if (plan::scalingOf(plan.job) == plan::Scaling::Dynamic)
     now.lossScaler = {state.lossScale, state.growthTracker, state.hysteresisTracker};
   now.consumedTrainSamples += samples;
+  std::vector<int64_t> skipped = plan::skippedSteps(plan.job).value_or(std::vector<int64_t>());
+  int64_t left = plan::countSkipped(skipped, begin.step, state.step) * batch;
+  now.skippedTrainSamples += left;
   if (int64_t interval = plan.roles.empty() ? 0 : evaluationInterval(plan.roles[0].program))
     now.consumedValidSamples +=
         (evaluationsOf(plan, state.step, interval) - evaluationsOf(plan, begin.step, interval)) *
         samplesOfEvaluation(plan);
-  now.floatingPointOperations += static_cast<double>(samples) *
+  now.floatingPointOperations += static_cast<double>(samples - left) *
                                  static_cast<double>(plan.job.model.seqLength) *
                                  run::modelFlopsPerToken(plan);
   return now;
@@ -144,6 +156,7 @@ checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress
                         {kGrowth, int64_t{progress.lossScaler->growthTracker}},
                         {kHysteresis, int64_t{progress.lossScaler->hysteresisTracker}}};
   state.consumedTrainSamples = progress.consumedTrainSamples;
+  state.skippedTrainSamples = progress.skippedTrainSamples;
   state.consumedValidSamples = progress.consumedValidSamples;
   state.floatingPointOperations = progress.floatingPointOperations;
   return state;
@@ -190,14 +203,21 @@ checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Pr
   checkpoint::GroupMeta meta;
   meta.lrMult = param.lrMult;
   meta.weightDecayMult = param.wdMult;
-  meta.defaultConfig = param.lrMult == 1 && param.wdMult == 1;
-  meta.maxLr = plan.job.optimizer.lr;
-  meta.minLr = plan.job.optimizer.minLr;
-  meta.lr = static_cast<double>(progress.lr) * param.lrMult;
+  meta.defaultConfig = param.lrMult == 1 && param.wdMult == 1 && !param.isDecoupled;
+  const plan::Job::Optimizer &optimizer = plan.job.optimizer;
+  bool hasOwnLeast = param.isDecoupled && optimizer.decoupledMinLr >= 0;
+  meta.maxLr = param.isDecoupled ? optimizer.decoupledLr : optimizer.lr;
+  meta.minLr = hasOwnLeast ? optimizer.decoupledMinLr : optimizer.minLr;
+  meta.lr =
+      static_cast<double>(param.isDecoupled ? progress.decoupledLr : progress.lr) * param.lrMult;
   meta.beta1 = plan.job.optimizer.adamBeta1;
   meta.beta2 = plan.job.optimizer.adamBeta2;
   meta.eps = plan.job.optimizer.adamEps;
-  meta.weightDecay = plan.job.optimizer.weightDecay * param.wdMult;
+  bool isConstant =
+      plan.job.scheduler.weightDecayIncrStyle == plan::Job::WeightDecayStyle::Constant;
+  meta.weightDecay =
+      (isConstant ? lastWeightDecay(plan) : static_cast<double>(progress.weightDecay)) *
+      param.wdMult;
   meta.step = progress.updatesOf(index);
   return meta;
 }

@@ -23,10 +23,11 @@ struct LossScaler {
 struct Progress {
   int64_t step = 0;
   int64_t applied = 0; ///< updates that the schedule counts, and the moments but for countOffsets
-  float lr = 0;        ///< of the last step
-  std::optional<LossScaler> lossScaler; ///< none: that of a new run
+  float lr = 0, decoupledLr = 0, weightDecay = 0; ///< of the last step
+  std::optional<LossScaler> lossScaler;           ///< none: that of a new run
   std::vector<float> amaxHistory; ///< of plans that keep one, on the first rank; empty: a new run's
   int64_t consumedTrainSamples = 0, consumedValidSamples = 0;
+  int64_t skippedTrainSamples = 0; ///< of steps that were passed over
   double floatingPointOperations = 0;
   /// What the moments of each parameter count more than the schedule, by index in Plan::params;
   /// below 0 where they began after it did. Empty: all 0.

@@ -24,7 +24,8 @@ Groups groupsOf(const plan::Plan &plan, const Progress &progress) {
   Groups groups;
   for (size_t p = 0; p < plan.params.size(); ++p) {
     const plan::Param &param = plan.params[p];
-    Group &group = groups[checkpoint::GroupKey(param.name, param.wdMult, param.lrMult)];
+    Group &group =
+        groups[checkpoint::GroupKey(param.name, param.wdMult, param.lrMult, param.isDecoupled)];
     if (group.names.empty())
       group.meta = groupMetaOf(plan, p, progress);
     for (int64_t i = 0; i < param.tensorCount(); ++i)

@@ -104,8 +104,9 @@ checkpoint::TorchDistCommon TorchDistWriter::common(const Progress &progress) co
   if (savesOptimizer_)
     for (size_t p = 0; p < plan_.params.size(); ++p) {
       const plan::Param &param = plan_.params[p];
-      groups.try_emplace(checkpoint::GroupKey(param.name, param.wdMult, param.lrMult),
-                         groupMetaOf(plan_, p, progress));
+      groups.try_emplace(
+          checkpoint::GroupKey(param.name, param.wdMult, param.lrMult, param.isDecoupled),
+          groupMetaOf(plan_, p, progress));
       for (int64_t i = 0; i < param.tensorCount(); ++i)
         updates.emplace_back(param.tensorName(i), progress.updatesOf(p));
     }

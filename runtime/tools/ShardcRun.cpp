@@ -17,6 +17,7 @@
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/LossScale.h"
 #include "runtime/plan/Parser.h"
+#include "runtime/plan/SkippedSteps.h"
 #include "runtime/plan/Stages.h"
 #include "runtime/plan/Syntax.h"
 #include "runtime/run/Dump.h"
@@ -228,10 +229,15 @@ Result<std::unique_ptr<run::Dumper>> makeDumper(exec::Executable &executable,
 }
 
 /// Steps of the job after which this process ends: its last, or the next at which the recipe lets
-/// it leave.
-int64_t lastStep(const plan::Plan &plan, int64_t firstStep) {
+/// it leave, which it does not after a step that is passed over.
+int64_t lastStep(const plan::Plan &plan, int64_t firstStep, const std::vector<int64_t> &skipped) {
   int64_t interval = plan.job.train.exitInterval;
-  return interval > 0 ? (firstStep / interval + 1) * interval : std::numeric_limits<int64_t>::max();
+  if (interval == 0)
+    return std::numeric_limits<int64_t>::max();
+  int64_t last = (firstStep / interval + 1) * interval;
+  while (last < plan.job.train.trainIters && std::ranges::binary_search(skipped, last))
+    last += interval;
+  return last;
 }
 
 /// What the recipe says of when steps end and evaluations begin.
@@ -239,6 +245,7 @@ void setLength(const plan::Plan &plan, const ProcessContext &process, run::RunOp
   constexpr double kMinutesMax = 5e7; // about a century
   options.evaluatesOnly = plan.job.validation.skipTrain;
   options.firstEvaluation = plan.job.validation.startEvalAtIter;
+  options.skippedSteps = plan::skippedSteps(plan.job).value_or(std::vector<int64_t>());
   if (double minutes = plan.job.train.exitDurationInMins; minutes > 0)
     options.deadline =
         process.begin +
@@ -313,7 +320,11 @@ run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &p
   out.peakFlops = run::peakFlops(plan);
   out.metrics = &environment.metrics;
   out.events = &environment.events;
-  out.isLossScaled = plan::scalingOf(plan.job) != plan::Scaling::None;
+  out.told.lossScale = plan::scalingOf(plan.job) != plan::Scaling::None;
+  out.told.skipped = out.told.lossScale || plan.job.optimizer.gradNormSkipThreshold > 0;
+  out.told.decoupledLr = plan.job.optimizer.decoupledLr >= 0;
+  out.told.weightDecay =
+      plan.job.scheduler.weightDecayIncrStyle != plan::Job::WeightDecayStyle::Constant;
   out.tell = process.console.sink();
   return out;
 }
@@ -377,7 +388,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, ProcessContext 
   connectCheckpoints(environment, **executable, tell, runOptions);
   if (process.isFirst())
     printMachine(**executable, environment, process.console);
-  runOptions.stepsEnd = lastStep(plan, runOptions.firstStep);
+  runOptions.stepsEnd = lastStep(plan, runOptions.firstStep, runOptions.skippedSteps);
   holdSignals(process.client != nullptr);
   runOptions.stopRequest = &stopRequests();
   bool isTraced = false;

@@ -1,9 +1,10 @@
 // Compares the program with the options of its job: the number of microbatches in a step or an
-// evaluation.
+// evaluation. Steps that are passed over are numbers.
 #include <array>
 
 #include "runtime/plan/BatchSizes.h"
 #include "runtime/plan/HostCells.h"
+#include "runtime/plan/SkippedSteps.h"
 #include "runtime/verify/VerifyImpl.h"
 
 namespace shardc::plan::verifier {
@@ -82,6 +83,9 @@ private:
 
 void checkJob(Inspection &inspection, uint32_t role) {
   MicrobatchCountCheck(inspection, role).run();
+  if (role == 0 && !skippedSteps(inspection.plan().job))
+    inspection.add(Rule::Job, {},
+                   "the job's 'train.iterations_to_skip' has entries that are not whole numbers");
 }
 
 } // namespace shardc::plan::verifier

@@ -46,7 +46,8 @@ Attrs optimizerAttrs(bool decoupled) {
 void update(int kind, const Attrs &a, const StepState &state, const Array &g, Numbers &x) {
   for (const ParamRange &range : twoRanges())
     for (auto i = static_cast<size_t>(range.begin); i < static_cast<size_t>(range.end); ++i) {
-      double decay = a.weight_decay * static_cast<double>(range.wdMult);
+      double decay = (a.weight_decay + static_cast<double>(state.weightDecay)) *
+                     static_cast<double>(range.wdMult);
       double lr = static_cast<double>(state.lr) * static_cast<double>(range.lrMult);
       double grad = g.values[i] * static_cast<double>(state.gradScale), step = 0;
       if (!a.decoupled)
@@ -112,6 +113,7 @@ TEST(Optimizer, FollowsItsFormula) {
           state.applied = t;
           state.lr = 0.01f;
           state.gradScale = 0.5f;
+          state.weightDecay = 0.02f * static_cast<float>(t); // beside what does not change
           Array g = randoms(dtype, {kSize}, static_cast<uint64_t>(10 + t));
           update(kind, attrs, state, g, want);
           std::vector<Array> got = runKernel(kind, attrs, state, g, x, dtype);
@@ -166,12 +168,12 @@ TEST(Optimizer, MomentsCountTheirOwnUpdates) {
   EXPECT_GT(most, 2); // what the schedule's count would have made of them
 }
 
-TEST(Optimizer, ANonfiniteStepChangesNothingButTheWeight) {
+TEST(Optimizer, AStepThatIsLeftOutChangesNothingButTheWeight) {
   for (int kind = 0; kind < 3; ++kind) {
     Tensors x = {randoms(DType::F32, {kSize}, 2), randoms(DType::F32, {kSize}, 3),
                  constant(DType::F32, {kSize}, 0.5)};
     StepState state = {};
-    state.nonfinite = 1;
+    state.skip = 1;
     state.lr = 1;
     state.gradScale = NAN;
     Array g = constant(DType::F32, {kSize}, 1);
@@ -184,6 +186,21 @@ TEST(Optimizer, ANonfiniteStepChangesNothingButTheWeight) {
       for (int64_t i = range.begin; i < range.end; ++i)
         ASSERT_EQ(got.back()[i], roundTo(DType::BF16, x.w[i])) << i;
   }
+}
+
+TEST(Optimizer, AParameterMayHaveARateOfItsOwn) {
+  StepState state = {};
+  state.applied = 1;
+  state.lr = 0.5f, state.decoupledLr = 0.125f;
+  state.gradScale = 1;
+  KernelRun run("sgd");
+  run.ranges = twoRanges();
+  run.ranges[1].isDecoupled = true;
+  run.in(constant(DType::F32, {kSize}, 1)).in(constant(DType::F32, {kSize}, 2));
+  run.in(stateArray(state)).inPlace(1);
+  Array got = run.run()[0];
+  EXPECT_EQ(got[10], 1.5);
+  EXPECT_EQ(got[710], 2 - 0.125 * 0.5) << "times its multiplier";
 }
 
 TEST(Optimizer, TheWeightIsOptional) {

@@ -162,7 +162,7 @@ TEST(StepState, AStepThatIsNotFiniteDoesNotApply) {
     f.partial[which] =
         which ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity();
     f.finish();
-    EXPECT_EQ(f.state.nonfinite, 1);
+    EXPECT_EQ(f.state.nonfinite & f.state.skip, 1);
     EXPECT_EQ(f.state.halt, 1);
     EXPECT_EQ(f.state.applied, 0);
   }
@@ -181,7 +181,34 @@ TEST(StepState, AHaltStays) {
   EXPECT_EQ(f.state.applied, 0);
 }
 
+/// As Megatron's grad_norm_skip_threshold: a norm above it, and not one that equals it.
+TEST(StepState, AStepOfALargeNormIsLeftOut) {
+  for (double norm : {3.0, 4.0, 5.0}) {
+    Fixture f;
+    f.attrs.skip_above = 4;
+    f.partial[0] = norm * norm, f.partial[2] = 1;
+    f.finish();
+    bool isLarge = norm > 4;
+    EXPECT_EQ(f.state.skip, isLarge ? 1 : 0) << norm;
+    EXPECT_EQ(f.state.applied, isLarge ? 0 : 1) << norm;
+    EXPECT_EQ(f.state.nonfinite | f.state.halt, 0) << norm;
+    EXPECT_EQ(f.state.gradNorm, static_cast<float>(norm));
+  }
+}
+
 enum Scaling { ConstantScale = 1, DynamicScale };
+
+/// The loss scale follows overflows alone.
+TEST(StepState, ALargeNormIsNoOverflow) {
+  Fixture f;
+  f.attrs.scaling = DynamicScale, f.attrs.skip_above = 0.5;
+  f.attrs.growth_interval = 1, f.attrs.hysteresis = 1, f.attrs.min_scale = 1;
+  f.state.lossScale = 4;
+  f.partial[0] = 64, f.partial[2] = 1;
+  f.finish();
+  EXPECT_EQ(f.state.skip, 1);
+  EXPECT_EQ(f.state.lossScale, 8);
+}
 
 TEST(StepState, NormAndUpdateDivideByTheLossScale) {
   for (int scaling : {ConstantScale, DynamicScale}) {
@@ -215,7 +242,7 @@ TEST(StepState, AnOverflowOfADynamicLossScaleSkipsTheStepOnly) {
     f.state.lossScale = 4;
     f.partial[which] = std::numeric_limits<double>::quiet_NaN();
     f.finish();
-    EXPECT_EQ(f.state.nonfinite, 1);
+    EXPECT_EQ(f.state.nonfinite & f.state.skip, 1);
     EXPECT_EQ(f.state.halt, 0);
     EXPECT_EQ(f.state.applied, 0);
     EXPECT_EQ(f.state.lossScale, 2);
@@ -333,6 +360,51 @@ TEST(Schedule, WarmupStableDecayEndsInItsOwnStyle) {
     EXPECT_DOUBLE_EQ(host::learningRate(attrs, 95), 0.1 + 0.9 * wanted[style]) << style;
     EXPECT_NEAR(host::learningRate(attrs, 110), 0.1, 1e-12) << style;
   }
+}
+
+/// Megatron's get_wd.
+TEST(Schedule, WeightDecayGrowsOverTheRun) {
+  Attrs attrs;
+  attrs.start_weight_decay = 0.1, attrs.end_weight_decay = 0.5;
+  attrs.weight_decay_steps = 20;
+  EXPECT_EQ(host::weightDecay(attrs, 10), 0) << "it does not change";
+  attrs.weight_decay_style = Linear;
+  EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 0), 0.1);
+  EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 5), 0.2);
+  EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 20), 0.5);
+  EXPECT_EQ(host::weightDecay(attrs, 21), 0.5);
+  attrs.weight_decay_style = Cosine;
+  EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 0), 0.1);
+  EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 5),
+                   0.1 + 0.4 * 0.5 * (1 + std::cos(std::numbers::pi * 0.75)));
+  EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 20), 0.5);
+  attrs.weight_decay_steps = 20.5; // a run of samples may end inside of a step
+  EXPECT_LT(host::weightDecay(attrs, 20), 0.5);
+  attrs.weight_decay_steps = 0;
+  EXPECT_STREQ(host::checkSchedule(attrs), "weight_decay_steps is not positive");
+}
+
+TEST(Schedule, ADecoupledRateHasItsOwnBoundsAndTheSameShape) {
+  for (Style style : {Constant, Linear, Cosine, InverseSquareRoot}) {
+    Attrs attrs = schedule(style), same = attrs;
+    attrs.decoupled_lr = 3.0, attrs.decoupled_min_lr = 0.7;
+    same.lr = 3.0, same.min_lr = 0.7;
+    for (int64_t applied : {0, 5, 10, 60, 110, 111})
+      EXPECT_EQ(host::decoupledRate(attrs, applied), host::learningRate(same, applied)) << applied;
+  }
+}
+
+TEST(StepState, AStepBeginsWithItsRatesAndWeightDecay) {
+  Fixture f;
+  f.attrs = schedule(Linear);
+  f.attrs.decoupled_lr = 3.0, f.attrs.decoupled_min_lr = 0.7;
+  f.attrs.start_weight_decay = 0.1, f.attrs.end_weight_decay = 0.5;
+  f.attrs.weight_decay_steps = 80, f.attrs.weight_decay_style = Linear;
+  f.state.applied = 60;
+  f.run("step.begin", {});
+  EXPECT_EQ(f.state.lr, static_cast<float>(host::learningRate(f.attrs, 60)));
+  EXPECT_EQ(f.state.decoupledLr, static_cast<float>(host::decoupledRate(f.attrs, 60)));
+  EXPECT_EQ(f.state.weightDecay, 0.4f);
 }
 
 TEST(Schedule, RefusesADecayThatEndsBeforeItBegins) {

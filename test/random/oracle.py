@@ -429,6 +429,18 @@ def fp8_extent(f):
     return any(size % part for size in (rows, hidden, heads // f.tp * head, (heads + 2 * groups) * head // f.tp, ffn // f.tp))
 
 
+def decay_at(f, end):
+    """Weight decay at the start or the end of the run."""
+    return f.num(f"scheduler.{end}_weight_decay", f.num("optimizer.weight_decay"))
+
+
+def steps_of(f):
+    """Steps of the run; 0 if their number is not said."""
+    if f.num("train.train_iters") > 0 or not f.has("train.train_samples"):
+        return f.num("train.train_iters")
+    return f["train.train_samples"] // max(f.num("train.global_batch_size", 1), 1)
+
+
 def sharded(f):
     return f.fsdp or f.torch or f.distributed
 
@@ -664,6 +676,13 @@ ERRORS = {
     "warmup-twice": lambda f: f.has("scheduler.lr_warmup_fraction") and any(
         f.is_written(f"scheduler.lr_warmup_{unit}") and f.num(f"scheduler.lr_warmup_{unit}") > 0
         for unit in ("iters", "samples")),
+    "weight-decay-ends": lambda f: f["scheduler.weight_decay_incr_style"] != "constant" and
+    not (f.has("scheduler.start_weight_decay") and f.has("scheduler.end_weight_decay")),  # Megatron-LM's assertion
+    "weight-decay-constant": lambda f: f["scheduler.weight_decay_incr_style"] == "constant" and
+    decay_at(f, "start") != decay_at(f, "end"),  # an assertion of get_wd
+    "weight-decay-falls": lambda f: f["scheduler.weight_decay_incr_style"] != "constant" and
+    f.has("scheduler.start_weight_decay") and f.has("scheduler.end_weight_decay") and
+    decay_at(f, "start") > decay_at(f, "end"),  # an assertion of OptimizerParamScheduler
     "min-lr-above-lr": lambda f: f["optimizer.min_lr"] > f["optimizer.lr"],
     "wsd-needs-decay": lambda f: f["scheduler.lr_decay_style"] == "WSD" and
     not f.has("scheduler.lr_wsd_decay_iters") and not f.has("scheduler.lr_wsd_decay_samples"),  # V25
@@ -751,6 +770,9 @@ ERRORS = {
 }
 
 WARNINGS = {
+    "decoupled-min-lr-alone": lambda f: f.has("optimizer.decoupled_min_lr") and not f.has("optimizer.decoupled_lr"),
+    "skipped-step-missing": lambda f: steps_of(f) > 0 and any(
+        not 1 <= step <= steps_of(f) for step in f["train.iterations_to_skip"]),
     "no-shard-under-fsdp": lambda f: f.fsdp and f.runs == "no_shard",  # V83
     "strategy-ignored": lambda f: not f.fsdp and f.is_written("ddp.data_parallel_sharding_strategy") and
     f["ddp.data_parallel_sharding_strategy"] != f.runs,  # V83

@@ -3,9 +3,7 @@
 from recipes import OPTIONS
 
 # Options that are not executed, and what an unset one stands for.
-FOLLOWED = {"dataset.seq_length": "model.seq_length", "scheduler.max_steps": "train.train_iters",
-            "scheduler.start_weight_decay": "optimizer.weight_decay",
-            "scheduler.end_weight_decay": "optimizer.weight_decay"}
+FOLLOWED = {"dataset.seq_length": "model.seq_length", "scheduler.max_steps": "train.train_iters"}
 
 
 def needed(f, path):

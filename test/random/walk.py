@@ -63,6 +63,7 @@ OF_RANKS = re.compile(r"parallel|overlap|shard|fsdp|comm|nccl|registration|insta
                       r"distributed|double_buffer|sharp|hierarchical|cluster\.")
 # Losses of types of few bits differ by the order of sums; a rate of 1e-3 keeps steps from making more of it.
 RUN = {"train.train_iters": 3, "logger.log_interval": 1, "optimizer.lr": 1e-3}
+RATES = {"optimizer.decoupled_lr", "optimizer.decoupled_min_lr"}  # likewise, where they are drawn
 
 
 def pass_flags(shardc):
@@ -266,7 +267,7 @@ def of_one_rank(shardc, settings):
 
 def run_fault(shardc, settings, flags, counts):
     """What is wrong with its run, or with its losses beside those of one rank."""
-    settings = {**settings, **RUN}
+    settings = {**settings, **RUN, **{path: RUN["optimizer.lr"] for path in sorted(RATES & set(settings))}}
     if not BATCHES <= set(settings):  # which depend on the number of ranks where they are not said
         return None
     if "scheduler.lr_warmup_init" in settings or check(shardc, [settings])[0].errors:

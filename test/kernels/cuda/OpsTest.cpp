@@ -394,6 +394,7 @@ void makeRanges(DeviceRun &run, int64_t numel) {
     ranges[i].key += i;
     ranges[i].lrMult = 0.5f * static_cast<float>(i + 1);
     ranges[i].wdMult = static_cast<float>(i);
+    ranges[i].isDecoupled = i == 1;
   }
   ranges[1].init = ParamRange::Normal, ranges[2].init = ParamRange::Ones;
   run.call().ranges = ranges.data();
@@ -412,8 +413,9 @@ TEST(CudaOps, OptimizersKeepToTheirRanges) {
         call.attrs.weight_decay = 0.1, call.attrs.momentum = 0.9;
         call.attrs.decoupled = variant & 1;
         auto *state = static_cast<StepState *>(call.in[2 + count].data);
-        state->nonfinite = variant & 2 ? 1 : 0;
+        state->skip = variant & 2 ? 1 : 0;
         state->applied = 7, state->gradScale = 0.3f, state->lr = 0.01f;
+        state->decoupledLr = 0.04f, state->weightDecay = 0.05f;
         if (variant & 4)
           run.retype(call.in[0], DType::BF16, true);
         for (int r = 0; r < call.outCount; ++r)

@@ -60,7 +60,8 @@ TEST(NotExecuted, AnotherValueThanTheDefaultIsRefused) {
 TEST(NotExecuted, UpstreamMayBeAskedForThem) {
   LoadOptions options;
   options.isForUpstream = true;
-  EXPECT_FALSE(loadBody("train.iterations_to_skip = [3]", options)->has("option-not-executed"));
+  EXPECT_FALSE(
+      loadBody("train.rampup_batch_size = [4, 4, 80]", options)->has("option-not-executed"));
 }
 
 /// Rows that are only checked and whose text has a word of training, with the reason that they do

@@ -79,11 +79,27 @@ TEST(Metrics, ALossScaleIsToldWithWhatWasSkipped) {
     run::MetricsWriter metrics;
     ASSERT_TRUE(metrics.open(folder.path() + "/m.jsonl").isOk());
     StepState state = makeState(1, 2);
-    state.lossScale = 32768, state.nonfinite = 1;
-    EXPECT_TRUE(metrics.step(state, run::Speed(1000), /*isLossScaled=*/true).isOk());
+    state.lossScale = 32768, state.nonfinite = state.skip = 1;
+    EXPECT_TRUE(metrics.step(state, run::Speed(1000), {.lossScale = true, .skipped = true}).isOk());
   }
   EXPECT_THAT(*readFile(folder.path() + "/m.jsonl"),
               HasSubstr("\"loss_scale\":32768,\"skipped\":1,"));
+}
+
+TEST(Metrics, WhatAScheduleChangesIsTold) {
+  TempFolder folder;
+  {
+    run::MetricsWriter metrics;
+    ASSERT_TRUE(metrics.open(folder.path() + "/m.jsonl").isOk());
+    StepState state = makeState(1, 2);
+    state.decoupledLr = 0.5f, state.weightDecay = 0.25f;
+    EXPECT_TRUE(
+        metrics.step(state, run::Speed(1000), {.decoupledLr = true, .weightDecay = true}).isOk());
+    EXPECT_TRUE(metrics.skipped(makeState(2, 0)).isOk());
+  }
+  EXPECT_THAT(*readFile(folder.path() + "/m.jsonl"),
+              HasSubstr("\"tokens\":512,\"decoupled_lr\":0.5,\"weight_decay\":0.25,"));
+  EXPECT_THAT(*readFile(folder.path() + "/m.jsonl"), HasSubstr("}\n{\"step\":2,\"skipped\":1}\n"));
 }
 
 TEST(Metrics, AFullDiskIsToldOnce) {
@@ -125,13 +141,15 @@ TEST(ProgressOutput, SaysThatMoreStepsAreDoneThanAskedFor) {
 TEST(ProgressOutput, CountsSkippedStepsAndWarnsOfManyInARow) {
   std::FILE *file = std::tmpfile();
   ReportList reports;
-  run::ProgressOutput output(
-      {.out = file, .logInterval = 1, .tell = reports.sink(), .isLossScaled = true});
+  run::ProgressOutput output({.out = file,
+                              .logInterval = 1,
+                              .tell = reports.sink(),
+                              .told = {.lossScale = true, .skipped = true}});
   output.begin(0, 200);
   for (int64_t step = 1; step <= 200; ++step) {
     StepState state = makeState(step, 1.0);
     state.lossScale = 1024;
-    state.nonfinite = step <= 40 || step > 100 ? 1 : 0;
+    state.nonfinite = state.skip = step <= 40 || step > 100 ? 1 : 0;
     output.step(state);
   }
   std::string text(static_cast<size_t>(std::ftell(file)), '\0');
@@ -143,6 +161,31 @@ TEST(ProgressOutput, CountsSkippedStepsAndWarnsOfManyInARow) {
   std::vector<Report> warnings = reports.take();
   ASSERT_EQ(warnings.size(), 2u); // after 50 and 100 in a row, not for the first 40
   EXPECT_EQ(warnings[0].id, "steps-skipped");
+}
+
+TEST(ProgressOutput, TellsLargeNormsAndStepsThatArePassedOver) {
+  std::FILE *file = std::tmpfile();
+  ReportList reports;
+  run::ProgressOutput output(
+      {.out = file, .logInterval = 1, .tell = reports.sink(), .told = {.skipped = true}});
+  output.begin(0, 60);
+  output.skipped(makeState(1, 0));
+  for (int64_t step = 2; step <= 60; ++step) {
+    StepState state = makeState(step, 1.0);
+    state.skip = 1;
+    output.step(state);
+  }
+  output.end({}, /*isAllWritten=*/true);
+  std::string text(static_cast<size_t>(std::ftell(file)), '\0');
+  std::rewind(file);
+  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
+  std::fclose(file);
+  EXPECT_THAT(text, HasSubstr("step 1/60  passed over, as train.iterations_to_skip asks\n"));
+  EXPECT_THAT(text, HasSubstr("grad norm 1.250  skipped 1  "));
+  EXPECT_THAT(text, HasSubstr("done after 60 of 60 steps in "));
+  std::vector<Report> warnings = reports.take();
+  ASSERT_EQ(warnings.size(), 1u); // after 50 in a row
+  EXPECT_EQ(warnings[0].id, "large-norms-skipped");
 }
 
 /// What the host saw, and when, is nothing beside what the device says.

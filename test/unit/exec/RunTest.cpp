@@ -31,6 +31,7 @@ public:
   }
   void step(const StepState &state) override { steps.push_back(state); }
   void evaluated(const StepState &state) override { evaluations.push_back(state); }
+  void skipped(const StepState &state) override { passedOver.push_back(state.step); }
   void took(double seconds) override { times.push_back(seconds); }
 
   std::vector<double> losses() const {
@@ -40,6 +41,7 @@ public:
     return losses;
   }
   std::vector<StepState> steps, evaluations;
+  std::vector<int64_t> passedOver;
   std::vector<double> times; ///< seconds of each step
 };
 
@@ -220,6 +222,35 @@ TEST(Run, BatchesContinueWhereAJobIs) {
   EXPECT_EQ(run.recorder.steps.size(), 2u);
   EXPECT_EQ(run.trainVisitMax, 5);
   EXPECT_EQ(run.evalVisitMax, 2);
+}
+
+TEST(Run, StepsThatArePassedOverOnlyTakeTheirBatch) {
+  Setting setting;
+  setting.run.skippedSteps = {1, 4, 5, 8};
+  ToyRun run = runToy({.steps = 8, .evalEvery = 4}, setting);
+  ASSERT_TRUE(run.status.isOk()) << run.status.message();
+  std::vector<int64_t> steps;
+  for (const StepState &state : run.recorder.steps)
+    steps.push_back(state.step);
+  EXPECT_THAT(steps, testing::ElementsAre(2, 3, 6, 7));
+  EXPECT_THAT(run.recorder.passedOver, testing::ElementsAre(1, 4, 5, 8));
+  EXPECT_TRUE(run.recorder.evaluations.empty()) << "both are behind steps that are passed over";
+  EXPECT_EQ(run.trainVisitMax, 6) << "the batch of step 7";
+  EXPECT_EQ(run.result.state.step, 8);
+  EXPECT_EQ(run.result.state.applied, 4);
+  EXPECT_EQ(run::evaluationsUpTo(8, 4, 0, setting.run.skippedSteps), 0);
+  EXPECT_EQ(run::evaluationsUpTo(12, 4, 8, {4, 8}), 1);
+}
+
+TEST(Run, NonFiniteStepIsExplainedBehindOneThatIsPassedOver) {
+  Setting setting;
+  setting.nanStep = 3;
+  setting.run.skippedSteps = {2, 5};
+  ToyRun run = runToy({.steps = 20}, setting);
+  EXPECT_EQ(run.status.message(),
+            "step 4, rank 1, segment micro, microbatch 0: element 0 of %mask, made by "
+            "'batch.load', is inf");
+  EXPECT_EQ(run.recorder.steps.size(), 2u);
 }
 
 TEST(Run, NonFiniteStepIsExplained) {

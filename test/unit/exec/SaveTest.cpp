@@ -322,6 +322,45 @@ TEST(RunState, CountsSamplesAndUpdates) {
   EXPECT_FALSE(meta.defaultConfig);
 }
 
+TEST(RunState, KeepsScheduleAndRatesThatHoldForSomeParameters) {
+  plan::Plan plan = makePlan(2);
+  plan.params[0].isDecoupled = true;
+  set(plan, "optimizer.decoupled_lr", 0.75);
+  set(plan, "optimizer.min_lr", 0.125);
+  set(plan, "scheduler.start_weight_decay", 0.0);
+  set(plan, "scheduler.end_weight_decay", 0.5);
+  set(plan, "scheduler.weight_decay_incr_style", std::string("linear"));
+  set(plan, "train.train_iters", int64_t{20});
+  set(plan, "train.iterations_to_skip", std::vector<std::string>{"12", "3", "14", "99"});
+  save::Progress begin;
+  begin.step = 10;
+  begin.consumedTrainSamples = 60, begin.skippedTrainSamples = 6;
+  StepState state{};
+  state.step = 15;
+  state.lr = 0.25F, state.decoupledLr = 0.375F, state.weightDecay = 0.125F;
+  save::Progress now = save::progressAfter(plan, begin, state);
+  checkpoint::RunState run = save::runStateOf(plan, now);
+  EXPECT_EQ(run.consumedTrainSamples, 90);
+  EXPECT_EQ(run.skippedTrainSamples, 6 + 2 * 6);
+  auto scheduled = [&](const char *name) {
+    return checkpoint::textOf(*checkpoint::findEntry(run.scheduler, name));
+  };
+  EXPECT_EQ(scheduled("start_wd"), "0");
+  EXPECT_EQ(scheduled("end_wd"), "0.5");
+  EXPECT_EQ(scheduled("wd_incr_style"), "'linear'");
+  EXPECT_EQ(scheduled("wd_incr_steps"), "120");
+  checkpoint::GroupMeta own = save::groupMetaOf(plan, 0, now),
+                        other = save::groupMetaOf(plan, 2, now);
+  EXPECT_EQ(own.lr, 0.375);
+  EXPECT_EQ(own.maxLr, 0.75);
+  EXPECT_EQ(own.minLr, 0.125) << "that of all";
+  EXPECT_FALSE(own.defaultConfig);
+  EXPECT_EQ(own.weightDecay, 0.125);
+  EXPECT_EQ(other.lr, 0.25);
+  EXPECT_EQ(other.maxLr, 0.5);
+  EXPECT_TRUE(other.defaultConfig);
+}
+
 /// Saves the plan's state on all ranks: zeros, after `step`; the optimizer's settings where told.
 void saveZeros(const plan::Plan &plan, const std::string &root, int64_t step,
                bool hasSettings = false) {

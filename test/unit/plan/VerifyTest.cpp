@@ -271,6 +271,11 @@ const std::vector<Case> &tableCases() {
          p.job = {{"train.global_batch_size", int64_t{8}}, {"train.micro_batch_size", int64_t{1}}};
        },
        "'micro' and those in the same loop take 3 microbatches; the job's batch sizes give 2"},
+      {"skippedStepIsNoNumber", Rule::Job, "zero",
+       [](Plan &p) {
+         p.job = {{"train.iterations_to_skip", std::vector<std::string>{"3", "4x"}}};
+       },
+       "'train.iterations_to_skip' has entries that are not whole numbers"},
       {"shardsOverAnotherAxis", Rule::Parameter, "mesh", [](Plan &p) { p.mesh[1].size = 1; },
        "equal parts over the 1 ranks of group 'dp'"},
       {"startBehindARun", Rule::Program, "fsdp",
