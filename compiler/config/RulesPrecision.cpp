@@ -34,6 +34,13 @@ Opt fp8Cause(const RuleContext &ctx) {
 
 } // namespace
 
+void ruleFp32ResidualNeedsHalf(RuleContext &ctx) {
+  if (ctx.on(Opt::ModelFp32ResidualConnection) && !ctx.on(Opt::ModelBf16) &&
+      !ctx.on(Opt::ModelFp16))
+    ctx.report({Opt::ModelFp32ResidualConnection})
+        .fix(ctx.fixRemove(Opt::ModelFp32ResidualConnection));
+}
+
 void rulePrecisionConflict(RuleContext &ctx) {
   for (const Copy &copy : kCopies)
     if (ctx.isWritten(copy.field) && ctx.isWritten(copy.option) && ctx.has(copy.field) &&

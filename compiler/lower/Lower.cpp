@@ -407,7 +407,13 @@ private:
   }
 
   model::BodySettings bodySettings(bool training) const {
-    return {training ? d_.microBatch : d_.evalMicroBatch, d_.seqLength, d_.compute, config_.getInt(Opt::RngSeed), training};
+    DType residual = config_.isOn(Opt::ModelFp32ResidualConnection) ? DType::F32 : d_.compute;
+    return {training ? d_.microBatch : d_.evalMicroBatch,
+            d_.seqLength,
+            d_.compute,
+            residual,
+            config_.getInt(Opt::RngSeed),
+            training};
   }
 
   /// Everything from batch.load to the masked losses, f32[T], which it returns.

@@ -24,6 +24,10 @@ ValueId Embedding::forward(Forward &to, ValueId) const {
                                to.name("embed.position"), type);
     x = to.emit(to.op(OpKind::Add, {x, position}), to.name("embed.sum"), type);
   }
+  if (type.dtype != to.settings().residual) { // as upstream, behind the sum
+    type.dtype = to.settings().residual;
+    x = to.emit(to.op(OpKind::Cast, {x}), to.name("embed.residual"), type);
+  }
   return to.dropout(x, s_.dropout, "embed.drop");
 }
 

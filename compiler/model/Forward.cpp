@@ -85,7 +85,9 @@ void Forward::setDropout(Op &op, double p) {
 ValueId Forward::dropout(ValueId x, double p, const char *what) {
   Op drop = op(OpKind::Dropout, {x, batch_.samples});
   setDropout(drop, p);
-  return drop.getFloat(Key::p) > 0 ? emit(std::move(drop), name(what), typeOf(x)) : x;
+  Type type = typeOf(x);
+  type.dtype = settings_.residual;
+  return drop.getFloat(Key::p) > 0 ? emit(std::move(drop), name(what), type) : x;
 }
 
 } // namespace shardc::model

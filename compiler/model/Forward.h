@@ -20,9 +20,10 @@ struct Batch {
 /// What all modules of a body have in common.
 struct BodySettings {
   int64_t microBatch = 1, seqLength = 1;
-  DType compute = DType::F32; ///< of activations
-  int64_t seed = 0;           ///< of dropout
-  bool training = true;       ///< evaluation drops nothing
+  DType compute = DType::F32;  ///< of activations
+  DType residual = DType::F32; ///< of the residual stream
+  int64_t seed = 0;            ///< of dropout
+  bool training = true;        ///< evaluation drops nothing
 };
 
 class Forward {
@@ -59,7 +60,8 @@ public:
   std::vector<plan::ValueId>
   emitMany(plan::Op op, std::initializer_list<std::pair<const char *, plan::Type>> results);
 
-  /// Writes dropout if this is training and p is not zero.
+  /// Writes dropout if this is training and p is not zero. Its result has the type of the residual
+  /// stream, to which it is added.
   plan::ValueId dropout(plan::ValueId x, double p, const char *what);
   /// Gives a place in the model that draws random numbers its salt, and sets dropout of the op.
   void setDropout(plan::Op &op, double p);

@@ -46,6 +46,8 @@ ValueId Linear::apply(Forward &to, ValueId x, const char *what) const {
   if (!hasBias)
     return to.emit(std::move(product), to.name(what), type);
   ValueId y = to.emit(std::move(product), to.name(what) + ".product", type);
+  if (cut == Sum) // it ends a branch, which is added to the residual stream
+    type.dtype = to.settings().residual;
   return to.emit(to.op(OpKind::BiasAdd, {y, to.weight(stem + ".bias")}), to.name(what), type);
 }
 
@@ -57,7 +59,9 @@ void Norm::declare(Params &params) const {
 }
 
 ValueId Norm::forward(Forward &to, ValueId x) const {
-  const Type type = to.typeOf(x), rows = Type::of(DType::F32, {type.numel() / size_});
+  Type type = to.typeOf(x);
+  type.dtype = to.settings().compute; // of the residual stream's rows too
+  const Type rows = Type::of(DType::F32, {type.numel() / size_});
   ValueId w = to.weight(stem_ + "weight");
   Op norm = settings_.centered ? to.op(OpKind::LayerNorm, {x, w, to.weight(stem_ + "bias")})
                                : to.op(OpKind::RmsNorm, {x, w});

@@ -1,4 +1,4 @@
-// Backward rules of activations, dropout and rotations.
+// Backward rules of activations, dropout, rotations and changes of type.
 #include "compiler/passes/Gradients.h"
 
 namespace shardc::passes {
@@ -47,6 +47,8 @@ void backSquaredRelu(Gradients &gradients, const Op &op) {
 void backGeGlu(Gradients &gradients, const Op &op) { activation(gradients, op, OpKind::GeGluBwd); }
 
 void backDropout(Gradients &gradients, const Op &op) { linear(gradients, op, false); }
+
+void backCast(Gradients &gradients, const Op &op) { linear(gradients, op, false); }
 
 void backTranspose(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);

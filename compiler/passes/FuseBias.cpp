@@ -11,13 +11,15 @@ using plan::OpKind;
 void fuseBias(plan::Segment &segment) {
   plan::Users users(segment);
   std::vector<uint8_t> dead(segment.ops.size(), 0);
+  auto typeOf = [&](plan::ValueId value) { return segment.values[value].type.dtype; };
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     Op &add = segment.ops[i];
     if (add.kind != OpKind::BiasAdd || users.count(add.operands[0]) != 1)
       continue;
     uint32_t def = segment.values[add.operands[0]].def;
     if (def == plan::kNone || segment.ops[def].kind != OpKind::MatMul ||
-        segment.ops[def].operands.size() != 2)
+        segment.ops[def].operands.size() != 2 ||
+        typeOf(add.results[0]) != typeOf(add.operands[0])) // the product is rounded on its own
       continue;
     Op &product = segment.ops[def];
     // The product moves to the position of the sum, where the bias is defined.

@@ -96,6 +96,12 @@ ValueId Gradients::contribute(Op &op, ValueId of) {
 }
 
 void Gradients::settle(ValueId of, ValueId contribution) {
+  if (segment_.values[contribution].type.dtype != segment_.values[of].type.dtype) {
+    Op cast = makeOp(OpKind::Cast, {contribution});
+    cast.results = {newGrad(of)};
+    contribution = cast.results[0];
+    append(std::move(cast));
+  }
   if (grads_[of] == kNone) {
     grads_[of] = contribution;
     return;

@@ -34,6 +34,7 @@ public:
   plan::ValueId contribute(plan::Op &op, plan::ValueId of);
 
   /// Makes `contribution` the gradient of an activation, or adds it to the contributions so far.
+  /// One of another type, that of a sum of different ones, is rounded to the activation's first.
   void settle(plan::ValueId of, plan::ValueId contribution);
 
   /// Takes the gradient of an activation away: the caller's op adds it to its contribution.

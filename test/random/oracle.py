@@ -683,6 +683,8 @@ ERRORS = {
     "weight-decay-falls": lambda f: f["scheduler.weight_decay_incr_style"] != "constant" and
     f.has("scheduler.start_weight_decay") and f.has("scheduler.end_weight_decay") and
     decay_at(f, "start") > decay_at(f, "end"),  # an assertion of OptimizerParamScheduler
+    "fp32-residual-needs-half": lambda f: f.on("model.fp32_residual_connection") and
+    not f.on("model.bf16") and not f.on("model.fp16"),
     "min-lr-above-lr": lambda f: f["optimizer.min_lr"] > f["optimizer.lr"],
     "wsd-needs-decay": lambda f: f["scheduler.lr_decay_style"] == "WSD" and
     not f.has("scheduler.lr_wsd_decay_iters") and not f.has("scheduler.lr_wsd_decay_samples"),  # V25

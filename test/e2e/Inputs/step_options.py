@@ -11,6 +11,7 @@ CHECK is what is tried:
     skipped    steps of iterations_to_skip take their samples and nothing else, whole and resumed; none saves, evaluates
                or ends the run
     threshold  steps whose norm is above grad_norm_skip_threshold leave weights and schedule as they are
+    residual   a residual stream in fp32 is nearer to a model of fp32 than one of bf16, in any stages of a pipeline
 """
 
 import argparse
@@ -153,6 +154,23 @@ def check_threshold(trial):
     expect(losses(parts) == losses(steps), "a resumed run differs")
     above, _, _ = trial.run([*base, "optimizer.grad_norm_skip_threshold=1e9"])
     expect(losses(above) == losses(plain) and not any(line["skipped"] for line in above), "a high threshold changes losses")
+
+
+def check_residual(trial):
+    # The losses of one model on many batches: a run that learned would drift.
+    still = ["model.num_layers=16", "train.train_iters=12", "optimizer.lr=0.0", "optimizer.min_lr=0.0",
+             "model.hidden_dropout=0.0", "model.attention_dropout=0.0", "model.init_method_std=0.1"]
+    half, wide = ["mixed_precision=bf16_mixed"], ["mixed_precision=bf16_mixed", "model.fp32_residual_connection=true"]
+    whole, narrow, kept = ([line["loss"] for line in trial.run([*still, *kind])[0]] for kind in ([], half, wide))
+    far, near_by = (sum(abs(a - b) for a, b in zip(whole, other)) for other in (narrow, kept))
+    expect(near_by < 0.8 * far, f"in fp32 {near_by} from the losses of fp32, in bf16 {far}")
+    # Dropout and biases belong to the stream; stages of a pipeline move it as it is.
+    learns = [*wide, "model.num_layers=4", f"train.train_iters={STEPS}", "optimizer.lr=1e-2", "model.hidden_dropout=0.1"]
+    one, _, _ = trial.run([*learns, "cluster.gpus_per_node=1"])
+    expect(one[-1]["loss"] < one[0]["loss"], f"nothing is learned: {one}")
+    for stages in (2, 4):
+        many, _, _ = trial.run([*learns, f"cluster.gpus_per_node={stages}", f"model.pipeline_model_parallel_size={stages}"])
+        expect(losses(many) == losses(one), f"{stages} stages: {losses(many)}, not {losses(one)}")
 
 
 def main():

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Trains golden cases with shardc and compares them with their values. Needs nothing but Python.
 
-    run_golden.py CASE... [--ranks N...] [--strategies S...] [--bf16 WIRE...] [--tensor N]
+    run_golden.py CASE... [--ranks N...] [--strategies S...] [--bf16 WIRE...] [--tensor N] [--fp32-residual]
 
 Every case runs at every number of ranks under every strategy. With --bf16 it trains in bf16 and
 gradients travel as WIRE, fp32 or bf16. With --tensor, layers are cut among so many of the ranks, with
-sequence parallelism.
+sequence parallelism. With --fp32-residual the residual stream of bf16 is in fp32.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def call(*command):
         )
 
 
-def run(case, ranks, strategy, wire, tensor):
+def run(case, ranks, strategy, wire, tensor, is_wide):
     """Trains and compares; the exit status of the comparison."""
     settings = [f"cluster.gpus_per_node={ranks}", *STRATEGIES[strategy], *WIRES[wire]]
     if tensor > 1:  # the vocabulary is padded as it is on one rank
@@ -55,6 +55,7 @@ def run(case, ranks, strategy, wire, tensor):
         f"{f', layers cut among {tensor}' if tensor > 1 else ''}",
         flush=True,
     )
+    settings += ["model.fp32_residual_connection=true"] * is_wide
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         plan, metrics, gradients = (folder / part for part in ("job.plan", "metrics", "gradients"))
@@ -77,9 +78,10 @@ def main():
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=["no_shard"])
     parser.add_argument("--bf16", nargs="+", choices=("fp32", "bf16"), default=[None])
     parser.add_argument("--tensor", type=int, default=1)
+    parser.add_argument("--fp32-residual", action="store_true")
     args = parser.parse_args()
     combinations = itertools.product(
-        args.cases, args.ranks, args.strategies, args.bf16, [args.tensor]
+        args.cases, args.ranks, args.strategies, args.bf16, [args.tensor], [args.fp32_residual]
     )
     return max([run(*combination) for combination in combinations])
 
