@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compiler/basic/Format.h"
+#include "compiler/config/Effect.h"
 #include "compiler/config/Rules.h"
 #include "compiler/config/Steps.h"
 #include "compiler/diag/Diag.h"
@@ -68,8 +69,11 @@ std::string describeRow(const OptionInfo &option) {
   for (const AliasInfo &alias : aliases())
     if (llvm::is_contained(alias.targets, option.opt))
       out += fmt::format("  also written: {} ({})\n", alias.path, alias.doc);
+  if (!option.with.empty())
+    out += fmt::format("  has an effect only with {}\n", describeNeeds(option));
   if (option.status == OptionStatus::CheckedOnly)
-    out += "  checked: the rules check it, and shardc ignores it when it trains\n";
+    out += fmt::format("  checked: the rules check it, and shardc ignores it when it trains, for {}\n",
+                       reasonOf(option.ignored));
   if (option.status == OptionStatus::NotExecuted)
     out +=
         "  not executed: it changes training, and any other value than the default is an error\n";
@@ -263,6 +267,16 @@ std::vector<llvm::StringRef> explainableNames() {
   return names;
 }
 
+/// When an option has an effect, and where it shows; or why it has none.
+std::string effectOf(const OptionInfo &option) {
+  std::string text = reasonOf(option.ignored).str();
+  if (!option.with.empty())
+    text = fmt::format("only with {}", describeNeeds(option));
+  if (!option.seen.empty())
+    text += fmt::format("{}shows only {}", text.empty() ? "" : "; ", option.seen);
+  return text;
+}
+
 /// The options of a section that have a status, as a table; empty if there is none.
 std::string sectionReference(const SectionInfo &section, OptionStatus status) {
   std::string rows;
@@ -271,13 +285,14 @@ std::string sectionReference(const SectionInfo &section, OptionStatus status) {
       continue;
     std::string limit = describeConstraint(option);
     std::string takes = describeType(option.type) + (limit.empty() ? "" : "; " + limit);
-    rows += fmt::format("| `{}` | {} | {} | {} | {} |\n", option.name, cell(takes),
-                        orDash(option.defaultText), orDash(option.flag), cell(option.doc));
+    rows += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", option.name, cell(takes),
+                        orDash(option.defaultText), orDash(option.flag), cell(option.doc),
+                        orDash(effectOf(option)));
   }
   if (rows.empty())
     return {};
-  return fmt::format("\n### {}\n\n{}.\n\n| option | takes | default | Megatron-LM | |\n"
-                     "|---|---|---|---|---|\n{}",
+  return fmt::format("\n### {}\n\n{}.\n\n| option | takes | default | Megatron-LM | | effect |\n"
+                     "|---|---|---|---|---|---|\n{}",
                      section.name, section.doc, rows);
 }
 
@@ -285,19 +300,24 @@ std::string optionReference() {
   struct Part {
     OptionStatus status;
     const char *title, *text;
+    int before; ///< options of that status when no option was refused for its value
   };
   constexpr Part kParts[] = {
-      {OptionStatus::Executed, "Executed", "The plan or its run depends on these options."},
+      {OptionStatus::Executed, "Executed", "The plan or its run depends on these options.", 194},
       {OptionStatus::Planned, "Planned",
        "The rules check these options, but recipes that need them cannot be compiled yet: `shardc "
-       "check` then ends with a warning, and `shardc check --can-run` fails."},
+       "check` then ends with a warning, and `shardc check --can-run` fails.",
+       168},
       {OptionStatus::NotExecuted, "Not executed",
        "These options change numbers, data, or when a run stops, saves or evaluates, and shardc "
        "does not execute them yet. A value that is not the default is an error "
-       "(`option-not-executed`). `shardc export` accepts it, as upstream executes it."},
+       "(`option-not-executed`). `shardc export` accepts it, as upstream executes it.",
+       0},
       {OptionStatus::CheckedOnly, "Checked",
        "The rules check these options, which shardc ignores when it trains. They describe how "
-       "upstream does something that shardc's plans do differently."},
+       "upstream does something that shardc's plans do differently, or are about something else; the "
+       "last column says which.",
+       407},
   };
   std::string list, body;
   for (const Part &part : kParts) {
@@ -305,14 +325,17 @@ std::string optionReference() {
         options(), [&](const OptionInfo &option) { return option.status == part.status; });
     std::string anchor = llvm::StringRef(part.title).lower();
     std::replace(anchor.begin(), anchor.end(), ' ', '-');
-    list += fmt::format("- [{}](#{}): {} options\n", part.title, anchor, count);
+    list += fmt::format("| [{}](#{}) | {} | {} |\n", part.title, anchor, count, part.before);
     body += fmt::format("\n## {}\n\n{}\n", part.title, part.text);
     for (const SectionInfo &section : sections())
       body += sectionReference(section, part.status);
   }
   std::string out = "# Options\n\nThis page lists every option of a recipe. It is generated from "
                     "`compiler/config/Options.def`, and a test compares each option's status with "
-                    "what the compiler and the runtime do with it.\n\n" +
+                    "what the compiler and the runtime do with it. Another one sets each option "
+                    "alone: the run differs, or a message says why not.\n\n"
+                    "| status | options | before options were refused that change training |\n"
+                    "|---|--:|--:|\n" +
                     list + body;
   out += familyReference();
   out += "\n## Other names\n\n| name | sets | |\n|---|---|---|\n";

@@ -41,6 +41,33 @@ constexpr Constraint between(double low, double high) {
 constexpr Constraint halfOpen(double low, double high) {
   return {Constraint::Kind::HalfOpen, low, high};
 }
+
+struct Standing {
+  OptionStatus status;
+  Ignored ignored = Ignored::Nothing;
+  bool isReviewed = false;
+  const char *needs = "", *shows = "";
+
+  constexpr Standing with(const char *settings) const {
+    Standing result = *this;
+    result.needs = settings;
+    return result;
+  }
+  constexpr Standing seen(const char *where) const {
+    Standing result = *this;
+    result.shows = where;
+    return result;
+  }
+  constexpr Standing reviewed() const {
+    Standing result = *this;
+    result.isReviewed = true;
+    return result;
+  }
+};
+constexpr Standing Executed{OptionStatus::Executed};
+constexpr Standing NotExecuted{OptionStatus::NotExecuted};
+constexpr Standing Planned{OptionStatus::Planned};
+constexpr Standing Checked(Ignored reason) { return {OptionStatus::CheckedOnly, reason}; }
 } // namespace columns
 
 struct Row {
@@ -50,7 +77,7 @@ struct Row {
   Constraint constraint;
   const char *flag;
   const char *bridge;
-  OptionStatus status;
+  columns::Standing standing;
   const char *doc;
 };
 
@@ -59,12 +86,13 @@ struct Row {
 #define EnumList(kind)                                                                             \
   OptionType { ValueType::EnumList, EnumKind::kind }
 constexpr Row makeRow(const char *path, OptionType type, const char *def, Constraint constraint,
-                      const char *flag, const char *bridge, OptionStatus status, const char *doc) {
-  return {path, type, def, constraint, flag, bridge, status, doc};
+                      const char *flag, const char *bridge, columns::Standing standing,
+                      const char *doc) {
+  return {path, type, def, constraint, flag, bridge, standing, doc};
 }
 llvm::ArrayRef<Row> rows() {
   using namespace columns;
-  using enum OptionStatus;
+  using enum Ignored;
   static constexpr Row kRows[] = {
 #define OPTION(enumerator, ...) makeRow(__VA_ARGS__),
 #include "compiler/config/Options.def"
@@ -115,7 +143,11 @@ struct Tables {
       option.flag = row.flag;
       option.flagNegates = option.flag.consume_front("!");
       option.bridge = llvm::StringRef(row.bridge) == "=" ? option.path : row.bridge;
-      option.status = row.status;
+      option.status = row.standing.status;
+      option.ignored = row.standing.ignored;
+      option.isReviewed = row.standing.isReviewed;
+      option.with = row.standing.needs;
+      option.seen = row.standing.shows;
       option.doc = row.doc;
       optionByPath[option.path] = option.opt;
       options.push_back(option);
@@ -188,6 +220,28 @@ std::optional<size_t> findEnumerator(EnumKind kind, llvm::StringRef word) {
   std::string folded = word.str();
   std::replace(folded.begin(), folded.end(), '-', '_');
   return folded != word ? findEnumerator(kind, folded) : std::nullopt;
+}
+
+llvm::StringRef reasonOf(Ignored ignored) {
+  switch (ignored) {
+  case Ignored::Nothing:
+    return {};
+  case Ignored::Faithful:
+    return "shardc's results are those that it asks for, or at least as good";
+  case Ignored::Means:
+    return "it says how, where or when upstream computes, stores or sends something, not what";
+  case Ignored::Report:
+    return "it is about what upstream logs";
+  case Ignored::Inference:
+    return "it is about inference";
+  case Ignored::Library:
+    return "it is about libraries, processes or files that shardc does not use";
+  case Ignored::Detail:
+    return "it gives details of an option that is refused";
+  case Ignored::Copied:
+    return "what it sets is judged at the option that it is copied to";
+  }
+  return {};
 }
 
 const OptionInfo &info(Opt opt) { return tables().options[static_cast<size_t>(opt)]; }

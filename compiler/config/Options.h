@@ -105,6 +105,21 @@ enum class OptionStatus : uint8_t {
   Planned,     ///< takes part in the rules, and no plan can be made yet of what it asks for
 };
 
+/// Why an option that is only checked does not change what is trained.
+enum class Ignored : uint8_t {
+  Nothing,   ///< it is not ignored
+  Faithful,  ///< shardc's results are those that it asks for, or at least as good
+  Means,     ///< it says how, where or when something is computed, stored or sent, not what
+  Report,    ///< it is about what upstream logs
+  Inference, ///< it is about inference
+  Library,   ///< it is about upstream's libraries, processes and files
+  Detail,    ///< it gives details of an option that is refused
+  Copied,    ///< what it sets is judged at the option that it is copied to
+};
+
+/// The reason in words, for docs and explain.
+llvm::StringRef reasonOf(Ignored ignored);
+
 struct OptionInfo {
   Opt opt;
   Section section;
@@ -117,6 +132,11 @@ struct OptionInfo {
   bool flagNegates;       ///< whether giving the flag switches the option off
   llvm::StringRef bridge; ///< Megatron-Bridge's path; empty if there is none
   OptionStatus status;
+  Ignored ignored; ///< Nothing, but for options that are only checked
+  bool isReviewed; ///< somebody has confirmed that reason, for the doc sounds otherwise
+  /// Settings of which it needs one to have an effect, `a = x or b > 1 or c`; empty: none.
+  llvm::StringRef with;
+  llvm::StringRef seen; ///< where its effect shows; empty: in any run
   llvm::StringRef doc;
 
   bool hasDefault() const { return defaultText.data() != nullptr; }

@@ -280,6 +280,16 @@ void ruleDataPathMissing(RuleContext &ctx) {
 
 void ruleDataPathTwice(RuleContext &ctx) {
   excludePairs(ctx, {Opt::DatasetDataPath, Opt::DatasetBlend, Opt::DatasetTrainDataPath});
+  for (Opt all : {Opt::DatasetDataPath, Opt::DatasetBlend})
+    excludePairs(ctx, {all, Opt::DatasetValidDataPath});
+}
+
+void ruleTextNeedsBytes(RuleContext &ctx) {
+  Opt tokenizer = Opt::DatasetTokenizer;
+  if (ctx.cfg().is(Opt::DatasetKind, DatasetKind::Text) &&
+      ctx.cfg().is(tokenizer, TokenizerKind::NoTokenizer))
+    ctx.report({tokenizer, Opt::DatasetKind})
+        .fix(ctx.fixSet(tokenizer, Value::ofEnum(TokenizerKind::Bytes)));
 }
 
 void ruleVocabTooSmall(RuleContext &ctx) {

@@ -1,5 +1,6 @@
 // Upstream's silent behaviour: options without effect, and results that differ from those of
 // shardc.
+#include "compiler/config/Effect.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/RulePredicates.h"
 
@@ -69,6 +70,18 @@ void ruleCheckedOnly(RuleContext &ctx) {
     if (option.status == OptionStatus::CheckedOnly && ctx.isWritten(option.opt) &&
         ctx.has(option.opt))
       ctx.reportAt(ctx.cfg()[option.opt].from.name, {pathOf(option.opt)});
+}
+
+void ruleWithoutEffect(RuleContext &ctx) {
+  for (const OptionInfo &option : options()) {
+    if (option.with.empty() || !ctx.isWritten(option.opt) || !ctx.has(option.opt))
+      continue;
+    bool isDefault = option.hasDefault() && ctx.cfg()[option.opt].value ==
+                                                parseTableValue(option.defaultText, option);
+    if (!isDefault && !hasEffect(ctx.cfg(), option))
+      ctx.reportAt(ctx.cfg()[option.opt].from.name,
+                   {pathOf(option.opt), DiagArg(describeNeeds(option))});
+  }
 }
 
 void ruleDeadOption(RuleContext &ctx) {

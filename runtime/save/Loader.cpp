@@ -182,7 +182,9 @@ Result<std::optional<Loader::Choice>> Loader::choose() {
     isFinetune_ = true;
   }
   if (!chosen && plan_->job.checkpoint.exitOnMissingCheckpoint)
-    return makeStatus(report::CheckpointNotFound, "checkpoint.load: there is no checkpoint in '{}'",
+    return makeStatus(report::CheckpointNotFound,
+                      "checkpoint.load: there is no checkpoint in '{}'; to begin at step 0 all the "
+                      "same, set 'checkpoint.exit_on_missing_checkpoint = false'",
                       root);
   return chosen;
 }

@@ -4,10 +4,11 @@
     alone.py SHARDC [--count=N] [--first=SEED] [--jobs=N]
 
 The recipe is a small model on two ranks of the host that trains, evaluates and saves for two steps. An option is tried at
-values of its type. A message counts if it names the option, or the option that the value is copied to. Otherwise the plans
-are compared, without the table of the job's options, and then the runs: losses, rates and norms, what is printed, and the
-files of checkpoints. Where an option has an effect only beside others, docs/options.md says which: alone a message says so,
-and beside them the run differs. What only other devices, several nodes or failures show, its column 'seen' says.
+values of its type. A message counts if it names the option, or the option that the value is copied to; so does a value that
+the recipe has anyway. Otherwise the plans are compared, without the table of the job's options, and then the runs: losses,
+rates and norms, what is printed, and what checkpoints hold. Of a number, one value has to show. An option that has an effect
+only beside others, as docs/options.md says, has to give a message alone, and to show beside them. What shows only on other
+devices, or where something happens that this run does not have, the page says too.
 Without --count it tries a fixed part of the options, and all of them with SHARDC_LONG=1. Exits with 1 if one is ignored.
 """
 
@@ -31,12 +32,23 @@ BASE = """recipe r {
   cluster { gpu = host  nodes = 1  gpus_per_node = 2 }
   train { micro_batch_size = 1  global_batch_size = 4  train_iters = 2 }
   validation { eval_interval = 1  eval_iters = 1 }
-  dataset text { data_path = ["text.txt"]  split = "60,40,0" }
+  dataset text { data_path = ["texts"]  split = "60,40,0" }
   optimizer adam { lr = 1e-2  min_lr = 1e-3  weight_decay = 0.1 }
   scheduler cosine { lr_warmup_iters = 1 }
   checkpoint { save = "saved"  save_interval = 1 }
   logger { log_interval = 1 }
 """
+# How a recipe gets what options need, where that takes more than the setting itself.
+FP8 = ["mixed_precision = bf16_with_fp8_delayed_scaling_mixed"]
+WAYS = {
+    "model.fp8": FP8, "model.first_last_layers_bf16": [*FP8, "model.first_last_layers_bf16 = true"],
+    "model.fp16": ["mixed_precision = fp16_mixed"], "model.bf16": ["mixed_precision = bf16_mixed"],
+    "model.window_size": ["model.window_size = [2, 0]"],
+    "model.rope_scaling": ["model.position_embedding_type = rope", "model.rope_scaling = true"],
+    "model.recompute_granularity = full": ["model.recompute_granularity = full", "model.recompute_method = uniform"],
+    "model.tp_comm_overlap": ["model.tensor_model_parallel_size = 2", "model.sequence_parallel = true",
+                              "model.tp_comm_overlap = true"],
+    "scheduler.lr_decay_style = WSD": ["scheduler.lr_decay_style = WSD", "scheduler.lr_wsd_decay_iters = 1"]}
 # Sections whose values are copied to options of other sections, which messages then name.
 COPIED = ("mixed_precision", "comm_overlap")
 
@@ -75,8 +87,11 @@ def call(folder, *command):
 
 
 def make_folder(folder):
-    lines = [f"line {number} of a text that a small model learns\n" for number in range(40)]
-    (pathlib.Path(folder) / "text.txt").write_text("".join(lines) * 40, encoding="utf-8")
+    """Texts of one document each."""
+    texts = pathlib.Path(folder) / "texts"
+    texts.mkdir()
+    for number in range(80):
+        (texts / f"{number:02}.txt").write_text(f"text {number} of a few words\n", encoding="utf-8")
 
 
 def check_all(shardc, recipes):
@@ -99,6 +114,31 @@ def check_all(shardc, recipes):
 
 def is_named(option, messages):
     return any(name in message["text"] for name in names(option) for message in messages)
+
+
+def is_refused(messages):
+    return any(message["severity"] == "error" for message in messages)
+
+
+def beside(option):
+    """Settings beside which the option has an effect."""
+    if not option.needs:
+        return []
+    need = option.needs[0]
+    if need in WAYS:
+        return WAYS[need]
+    path, above, low = need.partition(" > ")
+    return [f"{path} = {int(low) + 1}"] if above else [need if " = " in need else f"{need} = true"]
+
+
+def values_of_recipe(shardc, settings):
+    """What the options of the recipe are after all rules, those that the setting is copied from left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_folder(folder)
+        (pathlib.Path(folder) / "r.recipe").write_text(recipe_of(settings), encoding="utf-8")
+        out = call(folder, shardc, "dump-plan", "r.recipe", "--print-after=adjust", "-o", "r.plan").stdout
+    lines = re.sub(rf"\n  ({'|'.join(COPIED)})( \w+)? {{.*?\n  }}", "", out, flags=re.S).splitlines()
+    return sorted(line for line in lines if not re.match(rf"\s*({'|'.join(COPIED)})\b", line))
 
 
 def plan_of(shardc, settings):
@@ -137,53 +177,62 @@ def run_of(shardc, settings):
 
 
 class Bases:
-    """Plans and runs that others are compared with, each made once."""
+    """Recipes that others are compared with: what they say, plan and do, each made once."""
 
     def __init__(self, shardc):
-        self.shardc, self.plans, self.runs = shardc, {}, {}
+        self.shardc, self.made = shardc, {}
 
-    def plan(self, settings):
-        if settings not in self.plans:
-            self.plans[settings] = plan_of(self.shardc, settings)
-        return self.plans[settings]
+    def of(self, make, settings):
+        key = make, tuple(settings)
+        if key not in self.made:
+            self.made[key] = make(self.shardc, settings)
+        return self.made[key]
 
-    def run(self, settings):
-        if settings not in self.runs:
-            self.runs[settings] = run_of(self.shardc, settings)
-        return self.runs[settings]
-
-    def differs(self, beside, setting):
-        """How a setting shows beside others: in the plan, in the run, or not at all."""
-        if plan_of(self.shardc, [*beside, setting]) != self.plan(tuple(beside)):
-            return "plan"
-        return "run" if run_of(self.shardc, [*beside, setting]) != self.run(tuple(beside)) else None
+    def shows(self, others, setting):
+        """How a setting shows beside others: in the plan, in the run, in that the recipe has it anyway, or not at all."""
+        for how, make in (("plan", plan_of), ("run", run_of)):
+            if make(self.shardc, [*others, setting]) != self.of(make, others):
+                return how
+        return "same" if values_of_recipe(self.shardc, [*others, setting]) == self.of(values_of_recipe, others) else None
 
 
-def try_option(bases, path, said, counts):
-    """What is wrong with an option, if anything is; `said` has the messages of each of its values alone."""
-    option = OPTIONS[path]
+def try_values(bases, option, said, others, counts):
+    """What is wrong with an option beside others, if anything is; `said` has the messages of each of its values."""
+    silent = []
     for value, messages in said:
-        if is_named(option, messages):
-            counts["named"] += 1
-            continue
-        shown = bases.differs([], f"{path} = {value}")
-        counts[shown or "nowhere"] += 1
-        if shown is None:
-            return f"{path} = {value} changes nothing, and no message names it"
-    return None
+        how = "named" if is_named(option, messages) or is_refused(messages) else bases.shows(others, f"{option.path} = {value}")
+        counts[how] += 1
+        if how is None:
+            silent.append(value)
+    is_number = option.kind in ("int", "float", "size", "duration", "ints")
+    if not silent or is_number and len(silent) < len(said):
+        return None
+    where = f" beside {', '.join(others)}" if others else ""
+    return f"{option.path} = {', '.join(silent)} changes nothing{where}, and no message names it"
 
 
 def try_batch(shardc, seeds):
     found, counts, bases = [], collections.Counter(), Bases(shardc)
-    paths = [ORDER[seed % len(ORDER)] for seed in seeds]
-    settings = [(path, value) for path in paths for value in values(OPTIONS[path])]
-    messages = check_all(shardc, [recipe_of([f"{path} = {value}"]) for path, value in settings])
+    trials = []
+    for path in [ORDER[seed % len(ORDER)] for seed in seeds]:
+        option = OPTIONS[path]
+        # Where an effect shows only elsewhere, alone the message has to come all the same if it needs others.
+        if option.needs or not option.seen:
+            trials.append((option, []))
+        if option.needs and not option.seen and option.status == "Executed":
+            trials.append((option, beside(option)))
+    settings = [(option, others, value) for option, others in trials for value in values(option)]
+    messages = check_all(shardc, [recipe_of([*others, f"{option.path} = {value}"]) for option, others, value in settings])
     said = collections.defaultdict(list)
-    for (path, value), texts in zip(settings, messages):
-        said[path].append((value, texts))
-    for path in paths:
-        if why := try_option(bases, path, said[path], counts):
-            found.append((path, "", why))
+    for (option, others, value), texts in zip(settings, messages):
+        said[option.path, tuple(others)].append((value, texts))
+    for option, others in trials:
+        if others and is_refused(check_all(shardc, [recipe_of(others)])[0]):
+            found.append((option.path, "", f"{option.path} cannot be tried beside {', '.join(others)}, which is refused"))
+        elif option.status == "Not executed" and any(is_named(option, texts) for _, texts in said[option.path, ()]):
+            counts["named"] += 1  # other values are those that an unset one stands for
+        elif why := try_values(bases, option, said[option.path, tuple(others)], others, counts):
+            found.append((option.path, "", why))
     return found, counts
 
 
@@ -199,7 +248,7 @@ def main():
     for _, _, why in found:
         print(why)
     print(f"{options.count} options: {counts['named']} values are named by a message, {counts['plan']} change the plan, "
-          f"{counts['run']} the run, {len(found)} options are ignored")
+          f"{counts['run']} the run, {counts['same']} are there anyway, {len(found)} options are ignored")
     sys.exit(1 if found or counts["named"] == 0 or counts["plan"] == 0 else 0)
 
 

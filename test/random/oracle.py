@@ -690,7 +690,9 @@ ERRORS = {
     not f.has("scheduler.lr_wsd_decay_iters") and not f.has("scheduler.lr_wsd_decay_samples"),  # V25
     "data-path-missing": lambda f: f["dataset.kind"] != "synthetic" and not any(
         f[f"dataset.{name}"] for name in ("data_path", "blend", "train_data_path")),
-    "data-path-twice": lambda f: any_pair(f, "dataset.data_path", "dataset.blend", "dataset.train_data_path"),
+    "data-path-twice": lambda f: any_pair(f, "dataset.data_path", "dataset.blend", "dataset.train_data_path") or any(
+        any_pair(f, path, "dataset.valid_data_path") for path in ("dataset.data_path", "dataset.blend")),
+    "text-needs-bytes": lambda f: f["dataset.kind"] == "text" and f["dataset.tokenizer"] == "none",
     "vocabulary-too-small": lambda f: f["dataset.tokenizer"] == "bytes" and
     f.num("model.vocab_size", BYTES_TOKENS) < BYTES_TOKENS,
     "reset-needs-document-end": lambda f: not f.has("dataset.eod_token") and any(

@@ -26,8 +26,11 @@ def parse_value(text, kind):
 
 
 class Option:
-    def __init__(self, path, takes, default, status):
+    def __init__(self, path, takes, default, status, effect=""):
         self.path, self.takes, self.status = path, takes, status
+        needs = re.match(r"only with (.*?)(?:; shows only |$)", effect)
+        self.needs = re.findall(r"'([^']*)'", needs.group(1)) if needs else []  # settings of which it needs one
+        self.seen = effect.partition("shows only ")[2]  # where its effect shows, if not in any run
         head, _, self.limit = takes.partition("; ")
         self.words = re.findall(r"'([^']*)'", head)
         self.kind = next(kind for start, kind in [
@@ -66,7 +69,7 @@ def read_tables():
             elif section != "Other names":
                 kind = name == section and section in ("model", "mixed_precision")  # the section's own word
                 path = name if kind else f"{section}.{name}"
-                options[path] = Option(path, cells[2], cells[3], part)
+                options[path] = Option(path, cells[2], cells[3], part, cells[6])
     return options, families
 
 

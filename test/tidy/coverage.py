@@ -57,7 +57,7 @@ def tables(root):
     text = without_comments(read(root, "compiler/config/Options.def"))
     for row in re.split(r"^(?=OPTION\()", text, flags=re.MULTILINE):
         head = re.match(r'OPTION\(\s*(\w+),\s*"([^"]+)"', row)
-        if head and re.search(r",\s*Executed,", row):
+        if head and re.search(r",\s*Executed\b", row):
             # `section.option`, or the option's name in its section's block.
             options[head.group(2)] = rf"{word(head.group(2).split('.')[-1])}|Opt::{head.group(1)}\b"
     yield "option", options

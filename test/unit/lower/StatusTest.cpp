@@ -74,11 +74,11 @@ constexpr const char *kContexts[] = {
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 }
        mixed_precision = fp16_mixed)",
-    // Norms on query and key.
+    // Norms on query and key; the length is left open.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61  qk_layernorm = true }
        cluster { gpu = host  gpus_per_node = 1 }
-       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       train { micro_batch_size = 1  global_batch_size = 4 }
        optimizer { lr = 1e-3 })",
     // Products of layers in fp8.
     R"(model llama { num_layers = 3  hidden_size = 32  num_attention_heads = 4  seq_length = 16

@@ -1,0 +1,73 @@
+#include "compiler/config/Effect.h"
+
+#include "compiler/config/Evaluate.h"
+#include "runtime/base/Status.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallVector.h"
+
+namespace shardc::config {
+
+namespace {
+
+llvm::SmallVector<llvm::StringRef, 3> clausesOf(const OptionInfo &option) {
+  llvm::SmallVector<llvm::StringRef, 3> clauses;
+  if (!option.with.empty())
+    option.with.split(clauses, " or ");
+  return clauses;
+}
+
+NeededSetting parseClause(llvm::StringRef clause) {
+  bool isEqual = clause.contains(" = "), isAbove = clause.contains(" > ");
+  auto [path, text] = clause.split(isEqual ? " = " : " > ");
+  std::optional<Opt> opt = findOption(path);
+  SHARDC_CHECK(opt, "there is no option '{}', which another one needs", path);
+  NeededSetting setting{isEqual   ? NeededSetting::Kind::Equal
+                        : isAbove ? NeededSetting::Kind::Above
+                                  : NeededSetting::Kind::Set,
+                        *opt,
+                        {},
+                        0};
+  if (isEqual)
+    setting.value = parseTableValue(text, info(*opt));
+  SHARDC_CHECK(!isAbove || !text.getAsInteger(10, setting.low), "'{}' is not a whole number", text);
+  return setting;
+}
+
+bool holds(const Config &config, const NeededSetting &setting) {
+  const Value &value = config[setting.opt].value;
+  switch (setting.kind) {
+  case NeededSetting::Kind::Equal:
+    return value == setting.value;
+  case NeededSetting::Kind::Above:
+    return config.getIntOr(setting.opt, setting.low) > setting.low;
+  case NeededSetting::Kind::Set:
+    break;
+  }
+  const bool *isOn = value.asBool();
+  return isOn != nullptr ? *isOn : !value.isNone();
+}
+
+} // namespace
+
+std::vector<NeededSetting> neededSettings(const OptionInfo &option) {
+  std::vector<NeededSetting> settings;
+  for (llvm::StringRef clause : clausesOf(option))
+    settings.push_back(parseClause(clause));
+  return settings;
+}
+
+bool hasEffect(const Config &config, const OptionInfo &option) {
+  std::vector<NeededSetting> settings = neededSettings(option);
+  return settings.empty() || llvm::any_of(settings, [&](const NeededSetting &setting) {
+           return holds(config, setting);
+         });
+}
+
+std::string describeNeeds(const OptionInfo &option) {
+  std::string text;
+  for (llvm::StringRef clause : clausesOf(option))
+    text += (text.empty() ? "'" : " or '") + clause.str() + "'";
+  return text;
+}
+
+} // namespace shardc::config
