@@ -9,16 +9,36 @@
 namespace shardc::plan::oracle {
 namespace {
 
-constexpr size_t kDisagreementsMax = 5;
+constexpr size_t kDisagreementsMax = 20;
 /// So many draws without a place in the plan, one after the other, are the last ones.
 constexpr int kVainMax = 10000;
 
-void keep(const Plan &plan, const Mutations &mutations, const std::string &name,
-          const std::string &what, Comparison &comparison) {
-  if (Status status = writeFileAtomic(mutations.acceptedFolder + "/" + name, print(plan));
-      !status.isOk())
+/// Changes the plan, mostly once. Two changes at once reach plans that one alone does not, as a swap
+/// with an added wait. Returns what was done, or nothing.
+std::string change(Plan &plan, Mutation first, std::mt19937_64 &random, bool &meansSame) {
+  std::string what = mutate(plan, first, random);
+  if (what.empty())
+    return what;
+  meansSame = meansTheSame(first);
+  what += fmt::format(" [{}]", mutationName(first));
+  if (random() % 4 == 0) {
+    auto second = static_cast<Mutation>(random() % kMutationCount);
+    if (std::string more = mutate(plan, second, random); !more.empty()) {
+      what += fmt::format("; {} [{}]", more, mutationName(second));
+      meansSame = meansSame && meansTheSame(second);
+    }
+  }
+  return what;
+}
+
+void disagree(const Plan &changed, const Mutations &mutations, const std::string &text,
+              Comparison &comparison) {
+  comparison.disagreements.push_back(text);
+  if (mutations.folder.empty())
+    return;
+  std::string file = fmt::format("{}/{}.plan", mutations.folder, comparison.disagreements.size());
+  if (Status status = writeFileAtomic(file, print(changed)); !status.isOk())
     comparison.problem = std::string(status.message());
-  comparison.accepted.emplace_back(name, what);
 }
 
 } // namespace
@@ -38,15 +58,8 @@ void compare(const Plan &plan, const Mutations &mutations, Comparison &compariso
     const std::vector<Mutation> &kinds = mutations.kinds;
     auto mutation = kinds.empty() ? static_cast<Mutation>(random() % kMutationCount)
                                   : kinds[random() % kinds.size()];
-    std::string what = mutate(changed, mutation, random);
-    // Two changes at once reach plans that one alone does not, as a swap with an added wait.
-    if (!what.empty())
-      what += fmt::format(" [{}]", mutationName(mutation));
-    if (!what.empty() && random() % 4 == 0) {
-      auto second = static_cast<Mutation>(random() % kMutationCount);
-      if (std::string more = mutate(changed, second, random); !more.empty())
-        what += fmt::format("; {} [{}]", more, mutationName(second));
-    }
+    bool meansSame = true;
+    std::string what = change(changed, mutation, random, meansSame);
     if (what.empty()) {
       if (++vain == kVainMax) {
         comparison.problem = fmt::format("{} has no place for these mutations", plan.name);
@@ -60,28 +73,34 @@ void compare(const Plan &plan, const Mutations &mutations, Comparison &compariso
       continue; // the oracle judges nothing but what the verifier can
     ++made;
     uint64_t seed = random();
+    bool isAccepted = findings.empty();
+    if (mutations.isListed)
+      comparison.list.push_back(fmt::format(
+          "{}\t{}\t{}\t{}", plan.name, made,
+          isAccepted ? std::string_view("accepted") : ruleId(findings[0].rule), what));
+    bool asksOracle = mutations.asksOracle && !mutations.execute;
     std::string problem =
-        mutations.asksOracle ? findBreak(changed, {mutations.randomOrders, seed}) : std::string();
-    if (findings.empty() && !mutations.acceptedFolder.empty())
-      keep(changed, mutations,
-           fmt::format("{}-{}.plan", comparison.accepted.size(), mutationName(mutation)), what,
-           comparison);
-    if (!mutations.asksOracle && !findings.empty()) {
+        asksOracle ? findBreak(changed, {mutations.randomOrders, seed}) : std::string();
+    if (mutations.execute && isAccepted)
+      problem = mutations.execute(changed, meansSame, seed);
+    if (!asksOracle && !isAccepted) {
       ++comparison.tallies[static_cast<size_t>(mutation)].broken;
       continue;
     }
     Tally &tally = comparison.tallies[static_cast<size_t>(mutation)];
-    if (problem.empty() && findings.empty()) {
+    if (problem.empty() && isAccepted) {
       ++tally.harmless;
-    } else if (!problem.empty() && !findings.empty()) {
+    } else if (!problem.empty() && !isAccepted) {
       ++tally.broken;
     } else {
       ++(problem.empty() ? tally.tooStrict : tally.missed);
       if (comparison.disagreements.size() < kDisagreementsMax)
-        comparison.disagreements.push_back(
-            fmt::format("{}: {}\n  oracle: {}\n  verifier: {}", plan.name, what,
-                        problem.empty() ? "no break" : problem,
-                        findings.empty() ? "accepted" : render(changed, findings[0])));
+        disagree(changed, mutations,
+                 fmt::format("{}: {}\n  {}: {}\n  verifier: {}", plan.name, what,
+                             mutations.execute ? "run" : "oracle",
+                             problem.empty() ? "no break" : problem,
+                             isAccepted ? "accepted" : render(changed, findings[0])),
+                 comparison);
     }
   }
 }

@@ -1,10 +1,10 @@
-// Holds the verifier and the oracle against each other on mutations of a plan.
+// Holds the verifier against the oracle, or against what mutations of a plan train.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "Mutate.h"
@@ -23,8 +23,7 @@ struct Tally {
 struct Comparison {
   std::array<Tally, kMutationCount> tallies{};
   std::vector<std::string> disagreements; ///< for people; a few of them
-  /// Files of accepted plans, in their folder, with what was changed.
-  std::vector<std::pair<std::string, std::string>> accepted;
+  std::vector<std::string> list;          ///< each mutation with what the verifier says, if asked for
   std::string problem; ///< a file that could not be written, or a plan that nothing fits
   int64_t total() const;
 };
@@ -35,8 +34,12 @@ struct Mutations {
   uint64_t seed = 1;
   std::vector<Mutation> kinds; ///< that the first one is of; empty: of all
   bool asksOracle = true;      ///< otherwise what the verifier accepts counts as harmless
-  /// Where each accepted plan is written to, as `<number>-<mutation>.plan`; empty: nowhere.
-  std::string acceptedFolder;
+  /// If set, asked in place of the oracle, about what the verifier accepts: what is wrong with a
+  /// mutation that has to train as the plan does, or only to be fine by itself.
+  std::function<std::string(const Plan &mutant, bool meansTheSame, uint64_t seed)> execute;
+  bool isListed = false;
+  /// Where plans are written to on which both disagree, as `<number>.plan`; empty: nowhere.
+  std::string folder;
 };
 
 /// Tries mutations of the plan, one or two at a time.

@@ -1,10 +1,11 @@
-// plan-oracle [--mutations N] [--kind K]... [--orders N] [--seed S] [--verify-only] [--accepted
-// DIR] PLAN...: a table of mutations by kind and verdict; status 1 if verifier and oracle disagree
-// on any. With --kind mutations are of these kinds, though a second one may be of any. With
-// --verify-only nobody but the verifier is asked. Accepted plans are written to DIR, and a list of
-// them with what was changed, accepted.tsv. With --attributes N the verifier is given each value of
-// the attributes that ops have, and every Nth one of those that they have not; only a crash is
-// wrong.
+// plan-oracle [--mutations N] [--kind K]... [--orders N] [--seed S] [--run | --verify-only] [--list]
+// [--keep DIR] PLAN...: a table of mutations by kind and verdict; status 1 if verifier and oracle
+// disagree on any. With --kind mutations are of these kinds, though a second one may be of any. With
+// --run the oracle is execution: what the verifier accepts runs on the host, three times, and has to
+// train as its plan does. With --verify-only nobody but the verifier is asked. With --list each
+// mutation is printed with what the verifier says. Plans on which both disagree are written to DIR.
+// With --attributes N the verifier is given each value of the attributes that ops have, and every
+// Nth one of those that they have not; only a crash is wrong.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +19,7 @@
 
 #include "Attributes.h"
 #include "Compare.h"
+#include "Execute.h"
 #include "runtime/base/Io.h"
 #include "runtime/plan/Parser.h"
 
@@ -52,6 +54,21 @@ Result<plan::Plan> readPlan(const std::string &file) {
   return text.isOk() ? plan::parse(*text, file) : Result<plan::Plan>(text.status());
 }
 
+Status compareOne(const plan::Plan &plan, plan::oracle::Mutations mutations, bool runs,
+                  plan::oracle::Comparison &comparison) {
+  std::optional<plan::oracle::Reference> reference;
+  if (runs) {
+    reference.emplace(plan);
+    if (!reference->problem().empty())
+      return Status(StatusCode::InvalidInput, reference->problem());
+    mutations.execute = [&](const plan::Plan &mutant, bool meansTheSame, uint64_t seed) {
+      return reference->findBreak(mutant, meansTheSame, seed);
+    };
+  }
+  plan::oracle::compare(plan, mutations, comparison);
+  return Status::ok();
+}
+
 int setAttributes(const std::vector<std::string> &files, int64_t stride) {
   plan::oracle::AttributeTally tally;
   for (const std::string &file : files) {
@@ -73,6 +90,7 @@ int main(int argc, char **argv) {
   plan::oracle::Mutations mutations;
   std::vector<std::string> files;
   int64_t stride = 0;
+  bool runs = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--mutations") == 0 && i + 1 < argc)
       mutations.count = std::atoll(argv[++i]);
@@ -86,14 +104,19 @@ int main(int argc, char **argv) {
       mutations.asksOracle = false;
     else if (std::strcmp(argv[i], "--attributes") == 0 && i + 1 < argc)
       stride = std::max(std::atoll(argv[++i]), 1LL);
-    else if (std::strcmp(argv[i], "--accepted") == 0 && i + 1 < argc)
-      mutations.acceptedFolder = argv[++i];
+    else if (std::strcmp(argv[i], "--run") == 0)
+      runs = true;
+    else if (std::strcmp(argv[i], "--list") == 0)
+      mutations.isListed = true;
+    else if (std::strcmp(argv[i], "--keep") == 0 && i + 1 < argc)
+      mutations.folder = argv[++i];
     else
       files.emplace_back(argv[i]);
   }
   if (files.empty()) {
     fmt::print(stderr, "usage: plan-oracle [--mutations N] [--kind K]... [--orders N] [--seed S] "
-                       "[--verify-only] [--accepted DIR] [--attributes N] PLAN...\n");
+                       "[--run | --verify-only] [--list] [--keep DIR] [--attributes N] "
+                       "PLAN...\n");
     return 2;
   }
   if (stride > 0)
@@ -105,16 +128,14 @@ int main(int argc, char **argv) {
       fmt::print(stderr, "{}\n", read.status().message());
       return 1;
     }
-    plan::oracle::compare(*read, mutations, comparison);
+    if (Status status = compareOne(*read, mutations, runs, comparison); !status.isOk()) {
+      fmt::print(stderr, "{}: {}\n", file, status.message());
+      return 1;
+    }
   }
+  for (const std::string &line : comparison.list)
+    fmt::print("{}\n", line);
   printTable(comparison);
-  std::string list;
-  for (const auto &[file, what] : comparison.accepted)
-    list += fmt::format("{}\t{}\n", file, what);
-  if (!list.empty())
-    if (Status status = writeFileAtomic(mutations.acceptedFolder + "/accepted.tsv", list);
-        !status.isOk())
-      comparison.problem = std::string(status.message());
   for (const std::string &text : comparison.disagreements)
     fmt::print("{}\n", text);
   if (!comparison.problem.empty())

@@ -18,11 +18,15 @@
 namespace shardc::plan::oracle {
 namespace {
 
+enum class Meaning : uint8_t { Same, Other };
+
 struct Row {
-  std::string_view name, doc;
+  std::string_view name;
+  Meaning meaning;
+  std::string_view doc;
 };
 constexpr std::array<Row, kMutationCount> kRows = {{
-#define MUTATION(enumerator, name, doc) {name, doc},
+#define MUTATION(enumerator, name, meaning, doc) {name, Meaning::meaning, doc},
 #include "Mutations.def"
 }};
 
@@ -35,7 +39,7 @@ public:
 
   std::string run(Mutation mutation) {
     switch (mutation) {
-#define MUTATION(enumerator, name, doc)                                                            \
+#define MUTATION(enumerator, name, meaning, doc)                                                   \
   case Mutation::enumerator:                                                                       \
     return do##enumerator();
 #include "Mutations.def"
@@ -786,6 +790,9 @@ std::string_view mutationName(Mutation mutation) {
   return kRows[static_cast<size_t>(mutation)].name;
 }
 std::string_view mutationDoc(Mutation mutation) { return kRows[static_cast<size_t>(mutation)].doc; }
+bool meansTheSame(Mutation mutation) {
+  return kRows[static_cast<size_t>(mutation)].meaning == Meaning::Same;
+}
 
 std::string mutate(Plan &plan, Mutation mutation, std::mt19937_64 &random) {
   return Mutator(plan, random).run(mutation);
