@@ -144,11 +144,11 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkFactorScales(inspection, role);
   if (inspection.size() == 0)
-    forEachSegment(inspection, checkOrigins);
-  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
-    checkPartialSums(inspection, role);
-  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
-    checkRows(inspection, role);
+    checkOrigins(inspection);
+  if (inspection.size() == 0)
+    checkPartialSums(inspection);
+  if (inspection.size() == 0)
+    checkRows(inspection);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkPadding(inspection, role);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)

@@ -55,6 +55,8 @@ public:
   void run() {
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       joinSegment(s);
+    for (uint32_t c = 0; c < role_.cells.size(); ++c)
+      claimCell(c);
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
       for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i)
         claimBlocks(s, i);
@@ -63,17 +65,45 @@ public:
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
       for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i) {
         checkGroup(s, i);
-        checkTypes(s, i);
+        checkWeights(s, i);
       }
   }
 
 private:
-  /// What an op says that a class holds.
+  /// What of a block a class holds.
+  enum class Content : uint8_t { Unclear, Weights, Gradient, Moments };
+
+  /// What cells and ops say that a class holds.
   struct Claim {
     int32_t block = -1;
-    bool isWeights = false; ///< and no gradient or moment of it
+    Content content = Content::Unclear;
     uint32_t segment = kNone, op = kNone;
   };
+
+  static std::string_view toString(Content content) {
+    constexpr std::array<std::string_view, 4> kNames = {"values", "weights", "gradients",
+                                                        "moments"};
+    return kNames[static_cast<size_t>(content)];
+  }
+
+  static Content contentOf(CellKind kind) {
+    switch (kind) {
+    case CellKind::Weight:
+    case CellKind::WeightShard:
+    case CellKind::GatheredWeight:
+    case CellKind::Master:
+      return Content::Weights;
+    case CellKind::Gradient:
+    case CellKind::GradientShard:
+    case CellKind::ReducedGradient:
+      return Content::Gradient;
+    case CellKind::FirstMoment:
+    case CellKind::SecondMoment:
+      return Content::Moments;
+    default:
+      return Content::Unclear;
+    }
+  }
 
   /// A view that is neither all nor this rank's shard of what it is cut out of.
   struct Part {
@@ -179,6 +209,21 @@ private:
         claim(s, i, op.results[r], block, info.isWeightResult(r));
   }
 
+  /// A cell of a kind holds what its kind says, and so does all that is left in it or made of it.
+  void claimCell(uint32_t c) {
+    Claim &claim = claims_[find(c)];
+    Content content = contentOf(role_.cells[c].kind);
+    if (content == Content::Unclear)
+      return;
+    if (claim.content == Content::Unclear)
+      claim.content = content;
+    if (claim.content != content)
+      report_.add(Rule::Block, spotOfCell(report_, roleIndex_, c),
+                  fmt::format("cell '@{}' is for {} of a block; it gets, or others get from it, {}",
+                              role_.cells[c].name, toString(content), toString(claim.content)),
+                  role_.cells[c].name);
+  }
+
   /// Squares are added over consecutive blocks, the first of which the op names.
   void claimList(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
@@ -195,8 +240,15 @@ private:
   void claim(uint32_t s, uint32_t i, ValueId id, int32_t block, bool isWeights = false) {
     Claim &claim = claims_[find(node(s, id))];
     if (claim.block == -1)
-      claim = {block, false, s, i};
-    claim.isWeights |= isWeights;
+      claim = {block, claim.content, s, i};
+    if (isWeights && claim.content == Content::Unclear)
+      claim.content = Content::Weights;
+    if (isWeights && claim.content != Content::Weights)
+      report_.add(Rule::Block, {roleIndex_, s, i},
+                  fmt::format("the op takes or gives '%{}' as weights of block '{}'; it holds {}",
+                              value(s, id).name, plan_.blocks[static_cast<size_t>(block)].name,
+                              toString(claim.content)),
+                  value(s, id).name);
     if (claim.block == block)
       return;
     Finding *finding = report_.add(
@@ -266,28 +318,74 @@ private:
                               needed < 0 ? "" : plan_.groups[static_cast<size_t>(needed)].name));
   }
 
-  /// Layers compute with a parameter in its type. What keeps or moves a block may have another one.
-  void checkTypes(uint32_t s, uint32_t i) {
+  /// Layers compute with whole parameters in their types. What keeps or moves a block, or works on
+  /// one that it names, may have another type or other elements.
+  void checkWeights(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     const OpInfo &info = opInfo(op.kind);
-    bool takesMaster = op.kind == OpKind::AmaxShard;
-    if (info.padding == Padding::Carried || info.traits == OpTraits::Alias || takesMaster)
+    if (info.padding == Padding::Carried || info.traits == OpTraits::Alias)
       return;
-    for (ValueId operand : op.operands) {
+    for (size_t k = 0; k < op.operands.size() && info.block != BlockUse::List; ++k) {
+      ValueId operand = op.operands[k];
       const Cut &cut = cuts_[node(s, operand)];
       ValueId whole = cut.whole == kNone ? operand : cut.whole;
       const Claim &claim = claims_[find(node(s, whole))];
-      if (!claim.isWeights)
-        continue;
-      DType type = value(s, operand).type.dtype;
-      if (const Param *param = findOfOtherType(claim.block, {s, i, whole}, operand))
-        report_.add(Rule::State, {roleIndex_, s, i},
-                    fmt::format("'{}' reads parameter '{}' as '%{}' of type {}; its type in the "
-                                "parameter table is {}",
-                                info.name, param->name, value(s, operand).name, dtypeName(type),
-                                dtypeName(param->type.dtype)),
+      if (claim.content == Content::Moments && isUsed(s, op))
+        report_.add(Rule::Block, {roleIndex_, s, i},
+                    fmt::format("'{}' takes '%{}', which holds moments; layers take weights",
+                                info.name, value(s, operand).name),
                     value(s, operand).name);
+      bool takesMaster = info.isWeightOperand(k); // in any type
+      if (claim.content == Content::Weights && claim.block >= 0 && !takesMaster)
+        checkWeight(claim.block, {s, i, whole}, operand, info.isBlockOperand(k));
     }
+  }
+
+  /// Whether anything is made of the op's results, or left of them.
+  bool isUsed(uint32_t s, const Op &op) {
+    const Segment &segment = role_.segments[s];
+    auto isResult = [&](ValueId id) {
+      return std::ranges::find(op.results, id) != op.results.end();
+    };
+    return report_.spend(segment.ops.size()) &&
+           (std::ranges::any_of(segment.outs, isResult, &Segment::Boundary::value) ||
+            std::ranges::any_of(segment.ops, [&](const Op &each) {
+              return std::ranges::any_of(each.operands, isResult) ||
+                     std::ranges::any_of(each.ties, isResult, &Tie::value);
+            }));
+  }
+
+  /// `isNamed`: the op works on whatever part of the block it is.
+  void checkWeight(int32_t block, const Part &part, ValueId operand, bool isNamed) {
+    const Value &taken = value(part.segment, operand);
+    const Op &op = role_.segments[part.segment].ops[part.op];
+    if (const Param *param = findOfOtherType(block, part, operand))
+      report_.add(Rule::State, {roleIndex_, part.segment, part.op},
+                  fmt::format("'{}' reads parameter '{}' as '%{}' of type {}; its type in the "
+                              "parameter table is {}",
+                              opInfo(op.kind).name, param->name, taken.name,
+                              dtypeName(taken.type.dtype), dtypeName(param->type.dtype)),
+                  taken.name);
+    else if (!isNamed && !isParameter(block, part, operand) && isUsed(part.segment, op))
+      report_.add(Rule::Block, {roleIndex_, part.segment, part.op},
+                  fmt::format("'{}' takes '%{}', {} elements of block '{}' that are not one "
+                              "parameter on each rank",
+                              opInfo(op.kind).name, taken.name, taken.type.numel(),
+                              plan_.blocks[static_cast<size_t>(block)].name),
+                  taken.name);
+  }
+
+  /// Whether the operand is all of one parameter of the block, the same on each rank of the role.
+  bool isParameter(int32_t index, const Part &part, ValueId operand) {
+    std::optional<Moving> first =
+        beginInBlock(plan_.blocks[static_cast<size_t>(index)], part, operand);
+    IndexRange own = !first || first->isFixed() ? IndexRange{} : indices_.of(first->group);
+    if (!first || !own.isSole())
+      return false;
+    const std::vector<const Param *> &params = report_.paramsOf(index);
+    auto at = std::ranges::lower_bound(params, first->at(own.first), {}, &Param::offset);
+    return at != params.end() && (*at)->offset == first->at(own.first) &&
+           (*at)->type.numel() == value(part.segment, operand).type.numel();
   }
 
   /// A parameter that has elements in the operand, which is cut out of all or this rank's shard of

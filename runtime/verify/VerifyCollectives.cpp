@@ -293,7 +293,7 @@ private:
           Rule::Collective, at,
           fmt::format(
               "channel '{}' is between ranks {} and {} of group '{}'; role '{}' has ranks {} "
-              "to {}, and needs to have one of the two alone",
+              "to {}, and must contain exactly one of them",
               channel.name, channel.pair[0], channel.pair[1],
               plan_.groups[static_cast<size_t>(channel.group)].name, plan_.roles[at.role].name,
               own.first, own.last));

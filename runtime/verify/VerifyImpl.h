@@ -228,10 +228,10 @@ void checkBlockUses(Inspection &inspection, uint32_t role);
 /// VerifyKinds.cpp: of cells, segments and ops.
 void checkKinds(Inspection &inspection, uint32_t role);
 void checkStreamKinds(Inspection &inspection);
-void checkOrigins(const Scope &scope); ///< VerifyOrigins.cpp: whose keys attention of slices takes
+void checkOrigins(Inspection &inspection); ///< VerifyOrigins.cpp: whose keys attention takes
 /// VerifyPartialSums.cpp: of products with parts of a weight.
-void checkPartialSums(Inspection &inspection, uint32_t role);
-void checkRows(Inspection &inspection, uint32_t role); ///< VerifyRows.cpp: of tokens, on each rank
+void checkPartialSums(Inspection &inspection);
+void checkRows(Inspection &inspection); ///< VerifyRows.cpp: of tokens, on each rank
 /// VerifyQuantized.cpp: that factors of 8 bits come with their scales.
 void checkFactorScales(Inspection &inspection, uint32_t role);
 /// VerifyWeightScales.cpp: that weights of 8 bits are left with their scales; the row of the scales

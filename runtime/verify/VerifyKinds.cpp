@@ -15,8 +15,7 @@ SegmentKindInfo::Form formOf(const Segment &segment) {
   return segment.before == kNone ? SegmentKindInfo::Straight : SegmentKindInfo::Background;
 }
 /// By form.
-constexpr std::string_view kForms[] = {"any", "a body", "no body and in the program",
-                                       "in the background"};
+constexpr std::string_view kForms[] = {"any", "a body", "straight-line", "in the background"};
 
 class KindCheck {
 public:

@@ -27,6 +27,12 @@ Cover added(const Cover &a, const Cover &b, int64_t microbatch) {
 
 } // namespace
 
+static Phase joined(Phase a, Phase b) {
+  if (a == b || b == Phase::None)
+    return a;
+  return a == Phase::None ? b : Phase::Unclear;
+}
+
 Mark joined(const Mark &a, const Mark &b) {
   Mark mark;
   mark.varies = a.varies | b.varies;
@@ -34,9 +40,8 @@ Mark joined(const Mark &a, const Mark &b) {
   mark.due = a.due | b.due;
   mark.block = a.block < 0 || a.block == b.block ? b.block : b.block < 0 ? a.block : -1;
   mark.cover = joined(a.cover, b.cover);
-  mark.phase = a.phase == b.phase || b.phase == Phase::None ? a.phase
-               : a.phase == Phase::None                     ? b.phase
-                                                            : Phase::Unclear;
+  mark.phase = joined(a.phase, b.phase);
+  mark.evaluation = joined(a.evaluation, b.evaluation);
   return mark;
 }
 
@@ -167,6 +172,20 @@ int16_t firstAlike(const Plan &plan, int16_t group) {
   auto first =
       std::ranges::find_if(plan.groups, [&](const Group &each) { return axesOf(each) == wanted; });
   return wanted.empty() ? int16_t{-1} : static_cast<int16_t>(first - plan.groups.begin());
+}
+
+Axes innerAxesOf(const Plan &plan, int16_t group, int64_t members) {
+  if (group < 0)
+    return 0;
+  const std::vector<uint16_t> &all = plan.groups[static_cast<size_t>(group)].axes;
+  Axes axes = 0;
+  int64_t count = 1;
+  for (size_t k = all.size(); k-- > 0 && count < members;) {
+    count *= plan.mesh[all[k]].size;
+    if (plan.mesh[all[k]].size > 1)
+      axes |= static_cast<Axes>(1u << all[k]);
+  }
+  return count == members ? axes : Axes{0};
 }
 
 std::string namesOf(const Plan &plan, Axes axes) {

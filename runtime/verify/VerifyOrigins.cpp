@@ -1,31 +1,34 @@
-// Checks whose keys and values attention of slices takes: ranks shift them around with their
+// Checks whose values attention of slices takes. Ranks shift keys and values around with their
 // positions and documents, and shift their gradients back, or exchange slices for heads and back.
+// What is known of a value goes through buffers to other segments, and through transfers to other
+// stages.
 #include <algorithm>
-#include <map>
+#include <array>
 #include <optional>
 #include <set>
 
-#include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifyFlow.h"
 #include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {
 namespace {
 
 /// Whose a value is: this rank's own, that of the member of a group so many places before it, of
-/// several ranks, or not known.
+/// several ranks, or one or another of these.
 struct Origin {
   enum Kind : uint8_t { OfMember, OfSeveral, Unknown } kind = OfMember;
   int64_t by = 0;
   int16_t group = -1; ///< -1 if it is its own
-  bool isForeign() const { return kind == OfSeveral || (kind == OfMember && by != 0); }
+
+  bool isOwn() const { return *this == Origin{}; }
   bool operator==(const Origin &) const = default;
 };
 
 /// Of what is computed of both, and belongs to the one that has been shifted.
 Origin joined(const Origin &a, const Origin &b) {
-  if (a == b || (a.kind != Origin::Unknown && b == Origin{}))
+  if (a == b || b.isOwn())
     return a;
-  if (b.kind != Origin::Unknown && a == Origin{})
+  if (a.isOwn())
     return b;
   bool isKnown = a.kind != Origin::Unknown && b.kind != Origin::Unknown;
   return {isKnown ? Origin::OfSeveral : Origin::Unknown};
@@ -39,190 +42,348 @@ Origin added(const Origin &a, const Origin &b) {
   return {isKnown ? Origin::OfSeveral : Origin::Unknown};
 }
 
-/// Operands of attention of a part: keys and values with their positions and documents, and queries
-/// with theirs.
-struct PartOperands {
-  size_t k, v, positions, docs, q, queryPositions, queryDocs;
-};
-constexpr PartOperands kForward = {1, 2, 4, 6, 0, 3, 5}, kBackward = {2, 3, 7, 9, 1, 6, 8};
+/// The keys that a value is attention to: so many positions of each of some members of a group.
+struct Keys {
+  static constexpr int64_t kUnknown = -1; ///< positions, where they are those or others
 
-class OriginCheck {
+  int64_t positions = 0;     ///< of each member; 0: the value is no attention to parts of the keys
+  int16_t group = -1;        ///< -1 where the only member is the rank itself
+  std::set<int64_t> members; ///< by how far their keys were shifted
+
+  bool isPart() const { return positions != 0; }
+  int64_t seen() const {
+    return positions == kUnknown ? 0 : positions * static_cast<int64_t>(members.size());
+  }
+  bool operator==(const Keys &) const = default;
+};
+
+/// What is computed of embedded tokens: along which axes ranks have exchanged their slices of it
+/// for all of some heads.
+struct Exchange {
+  enum Kind : uint8_t { NoTokens, Tokens, Unknown } kind = NoTokens;
+  Axes axes = 0;
+  bool operator==(const Exchange &) const = default;
+};
+
+/// A number of tokens: of all ranks along these axes.
+struct Count {
+  enum Kind : uint8_t { NoCount, OfTokens, Wrong } kind = NoCount;
+  Axes axes = 0;
+  bool operator==(const Count &) const = default;
+};
+
+struct SliceState {
+  bool isReached = false;
+  Origin origin;
+  Keys keys;
+  Exchange exchange;
+  Count count;
+
+  bool operator==(const SliceState &) const = default;
+
+  bool join(const SliceState &more) {
+    if (!more.isReached || *this == more)
+      return false;
+    SliceState before = *this;
+    if (!isReached) {
+      *this = more;
+      return true;
+    }
+    if (origin != more.origin)
+      origin = {Origin::Unknown};
+    if (keys != more.keys)
+      keys = {Keys::kUnknown};
+    if (exchange != more.exchange)
+      exchange = {Exchange::Unknown};
+    if (count != more.count)
+      count = {Count::Wrong};
+    return *this != before;
+  }
+};
+
+class SliceDomain {
 public:
-  explicit OriginCheck(const Scope &scope)
-      : scope_(scope), segment_(scope.segment), origins_(segment_.values.size()) {
-    for (const Segment::Boundary &in : segment_.ins)
-      if (scope.role.cells[in.cell].kind == CellKind::Buffer)
-        origins_[in.value].kind = Origin::Unknown;
+  using State = SliceState;
+  using Values = SegmentValues<State>;
+
+  explicit SliceDomain(Inspection &inspection) : inspection_(inspection), plan_(inspection.plan()) {
+    findSlices();
   }
 
-  void run() {
-    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
-      follow(i, segment_.ops[i]);
-      followKeys(i, segment_.ops[i]);
-    }
+  /// Whether ranks exchange slices, or load them.
+  bool isNeeded() const { return sliceAxes_ != 0 || exchangesSlices_; }
+
+  State loaded(const Role &, const Cell &) const { return {.isReached = true}; }
+
+  void follow(const Values &at, uint32_t i, const Op &op) {
+    bool isReached =
+        std::ranges::all_of(op.operands, [&](ValueId operand) { return at[operand].isReached; });
+    if (!isReached)
+      return at.setAll(op, {}); // nothing is known of its operands yet
+    State result{.isReached = true};
+    result.origin = originOf(at, i, op);
+    result.keys = keysOf(at, i, op);
+    result.exchange = exchangeOf(at, i, op);
+    result.count = countOf(at, i, op);
+    at.setAll(op, result);
+    if (op.kind == OpKind::AttentionPartBwd) // gradients of keys and values are their members'
+      for (size_t r = 1; r < op.results.size(); ++r)
+        at[op.results[r]].origin = at.operand(op, kPartBwdOperands.k).origin;
+  }
+
+  void add(const Values &at, uint32_t i, const Tie &tie) {
+    State &sum = at[at.scope.segment.ops[i].results[tie.result]];
+    const State &more = at[tie.value];
+    if (sum.isReached && more.isReached)
+      sum.origin = added(sum.origin, more.origin);
   }
 
 private:
-  // ---- of which keys attention is ----
-
-  /// Attention to the keys of some members, so many positions of each.
-  struct Keys {
-    std::set<int64_t> members; ///< by how far they were shifted
-    int64_t positions = 0;
-  };
-
-  /// Attention to keys of some positions is joined with that to all others before it is used.
-  void followKeys(uint32_t i, const Op &op) {
-    if (op.kind == OpKind::BatchLoad) {
-      const Type &tokens = scope_.value(op.results[0]).type;
-      positions_ =
-          tokens.shape[tokens.rank - 1] * (op.group < 0 ? 1 : scope_.plan().groupSize(op.group));
-    }
-    bool isPart = op.kind == OpKind::AttentionPart;
-    Keys keys;
-    if (isPart && of(op, kForward.k).kind == Origin::OfMember)
-      keys = {{of(op, kForward.k).by}, scope_.value(op.operands[kForward.k]).type.shape[1]};
-    for (ValueId operand : op.operands) {
-      auto its = keys_.find(operand);
-      if (its == keys_.end() || isPart)
-        continue;
-      if (op.kind == OpKind::AttentionJoin)
-        keys = together(std::move(keys), its->second);
-      else
-        needAll(i, op, operand, its->second);
-    }
-    if (keys.positions > 0)
-      for (ValueId result : op.results)
-        keys_[result] = keys;
+  /// All stages load slices of the same sequences alike, and ranks with other samples, or other
+  /// layers of the same ones, have no slices of them.
+  void findSlices() {
+    const Op *first = nullptr;
+    Axes others = axesOf(plan_, plan_.dataGroup);
+    forEachOp([&](const Scope &, uint32_t, const Op &op) {
+      if (op.kind == OpKind::Send)
+        others |= axesOf(plan_, op.group);
+      exchangesSlices_ |=
+          opInfo(op.kind).hasSlices || op.kind == OpKind::Shift || op.kind == OpKind::AllToAll;
+    });
+    forEachOp([&](const Scope &scope, uint32_t i, const Op &op) {
+      if (op.kind != OpKind::BatchLoad)
+        return;
+      Axes axes = axesOf(plan_, op.group);
+      const Type &tokens = scope.value(op.results[0]).type;
+      positions_ = tokens.shape[tokens.rank - 1] *
+                   (op.group < 0 ? 1 : static_cast<int64_t>(plan_.groupSize(op.group)));
+      sliceAxes_ |= axes;
+      if (first != nullptr && axesOf(plan_, first->group) != axes)
+        scope.add(Rule::Origin, i, "'{}' loads slices along {}, and another one along {}",
+                  opInfo(op.kind).name, names(axes), names(axesOf(plan_, first->group)));
+      else if ((axes & others) != 0)
+        scope.add(Rule::Origin, i,
+                  "'{}' loads slices along {}; ranks along {} have other samples or layers",
+                  opInfo(op.kind).name, names(axes), names(axes & others));
+      first = first == nullptr ? &op : first;
+    });
   }
 
-  static Keys together(Keys keys, const Keys &more) {
-    keys.members.insert(more.members.begin(), more.members.end());
-    keys.positions = more.positions;
-    return keys;
+  /// Of all segments that are run.
+  template <typename Fn> void forEachOp(const Fn &fn) {
+    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
+      for (uint32_t s = 0; s < plan_.roles[r].segments.size(); ++s) {
+        const Segment &segment = plan_.roles[r].segments[s];
+        if (inspection_.variantsOf(r, s).empty())
+          continue;
+        Scope scope = {inspection_, plan_.roles[r], segment, r, s};
+        for (uint32_t i = 0; i < segment.ops.size(); ++i)
+          fn(scope, i, segment.ops[i]);
+      }
   }
 
-  void needAll(uint32_t i, const Op &op, ValueId operand, const Keys &keys) {
-    int64_t seen = keys.positions * static_cast<int64_t>(keys.members.size());
-    if (seen < positions_)
-      scope_.addValue(Rule::Origin, i, operand,
-                      "'{}' takes '%{}', which is attention to {} of {} positions",
-                      opInfo(op.kind).name, scope_.nameOf(operand), seen, positions_);
+  std::string names(Axes axes) const {
+    return axes == 0 ? std::string("no axis") : namesOf(plan_, axes);
   }
 
   // ---- whose values are ----
 
-  const Origin &of(const Op &op, size_t operand) const { return origins_[op.operands[operand]]; }
-
-  void follow(uint32_t i, const Op &op) {
-    Origin result;
+  Origin originOf(const Values &at, uint32_t i, const Op &op) {
     if (op.kind == OpKind::Add)
-      result = added(of(op, 0), of(op, 1));
-    else if (op.kind == OpKind::Shift)
-      result = shifted(of(op, 0), op);
-    else if (op.kind == OpKind::AttentionPart)
-      checkPart(i, op, kForward);
-    else if (op.kind == OpKind::AttentionPartBwd)
-      checkPart(i, op, kBackward);
-    else
+      return added(at.operand(op, 0).origin, at.operand(op, 1).origin);
+    if (op.kind == OpKind::Shift)
+      return shifted(at.operand(op, 0).origin, op);
+    if (opInfo(op.kind).hasSlices) {
+      const PartOperands &operands =
+          op.kind == OpKind::AttentionPart ? kPartOperands : kPartBwdOperands;
+      if (at.isReport) {
+        checkPart(at, i, op, operands);
+        checkGroup(at, i, op, operands);
+      }
+      return {};
+    }
+    Origin result;
+    for (ValueId operand : op.operands)
+      result = joined(result, at[operand].origin);
+    if (at.isReport && (op.kind == OpKind::MergeQkv || op.kind == OpKind::MergeQkvRope))
       for (ValueId operand : op.operands)
-        result = joined(result, origins_[operand]);
-    if (op.kind == OpKind::MergeQkv || op.kind == OpKind::MergeQkvRope)
-      for (ValueId operand : op.operands)
-        needOwn(i, op, operand);
-    for (ValueId value : op.results)
-      origins_[value] = result;
-    if (op.kind == OpKind::AttentionPartBwd) // gradients of keys and values are their members'
-      for (size_t r = 1; r < op.results.size(); ++r)
-        origins_[op.results[r]] = of(op, kBackward.k);
-    for (const Tie &tie : op.ties)
-      if (tie.kind == Tie::Acc)
-        origins_[op.results[tie.result]] =
-            added(origins_[op.results[tie.result]], origins_[tie.value]);
+        needOwn(at, i, op, operand);
+    return result;
   }
 
   Origin shifted(const Origin &from, const Op &op) const {
-    int64_t members = scope_.plan().groupSize(op.group);
-    int16_t group = firstAlike(scope_.plan(), op.group);
+    int64_t members = plan_.groupSize(op.group);
+    int16_t group = firstAlike(plan_, op.group);
     if (from.kind != Origin::OfMember || (from.by != 0 && from.group != group))
       return from.kind == Origin::Unknown ? from : Origin{Origin::OfSeveral};
     int64_t by = (from.by + op.getInt(AttrKey::by) % members + members) % members;
     return {Origin::OfMember, by, by == 0 ? int16_t{-1} : group};
   }
 
-  void checkPart(uint32_t i, const Op &op, const PartOperands &at) {
-    for (size_t own : {at.q, at.queryPositions, at.queryDocs})
-      needOwn(i, op, op.operands[own]);
-    for (size_t other : {at.v, at.positions, at.docs}) {
-      const Origin &keys = of(op, at.k), &its = of(op, other);
-      if (keys.kind == Origin::OfSeveral || added(keys, its).kind == Origin::OfSeveral)
-        scope_.add(Rule::Origin, i, "'{}' takes keys '%{}' of one member, and '%{}' of another",
-                   opInfo(op.kind).name, scope_.nameOf(op.operands[at.k]),
-                   scope_.nameOf(op.operands[other]));
+  void checkPart(const Values &at, uint32_t i, const Op &op, const PartOperands &operands) {
+    const std::array owns = {operands.q, operands.queryPositions, operands.queryDocs},
+                     others = {operands.v, operands.positions, operands.docs};
+    for (size_t own : owns)
+      needOwn(at, i, op, op.operands[own]);
+    const Origin &keys = at.operand(op, operands.k).origin;
+    for (size_t other : others)
+      if (keys.kind != Origin::OfMember || at.operand(op, other).origin != keys)
+        at.scope.add(Rule::Origin, i, "'{}' takes keys '%{}' of one member, and '%{}' of another",
+                     opInfo(op.kind).name, at.scope.nameOf(op.operands[operands.k]),
+                     at.scope.nameOf(op.operands[other]));
+  }
+
+  void needOwn(const Values &at, uint32_t i, const Op &op, ValueId operand) {
+    if (!at[operand].origin.isOwn())
+      at.scope.add(Rule::Origin, i, "'{}' takes '%{}', which is of another member",
+                   opInfo(op.kind).name, at.scope.nameOf(operand));
+  }
+
+  /// Where masks follow from the index, it is that of the slice that the rank has, and keys are
+  /// those of the member that is named.
+  void checkGroup(const Values &at, uint32_t i, const Op &op, const PartOperands &operands) {
+    int64_t slices = op.getInt(AttrKey::slices);
+    const Exchange &exchange = at.operand(op, operands.q).exchange;
+    if (slices == 0 || exchange.kind == Exchange::NoTokens)
+      return;
+    auto needed = static_cast<Axes>(sliceAxes_ & ~exchange.axes);
+    Axes found = innerAxesOf(plan_, op.group, slices);
+    if (exchange.kind == Exchange::Unknown || found != needed)
+      at.scope.add(Rule::Origin, i,
+                   "'{}' takes slices by the index along {}; ranks have slices along {}",
+                   opInfo(op.kind).name, names(found), names(needed));
+    const Origin &keys = at.operand(op, operands.k).origin;
+    bool isOfGroup = keys.isOwn() || axesOf(plan_, keys.group) == found;
+    if (keys.kind == Origin::OfMember && (keys.by != op.getInt(AttrKey::by) || !isOfGroup))
+      at.scope.addValue(Rule::Origin, i, op.operands[operands.k],
+                        "'{}' takes '%{}', keys of the member {} places before, for those of the "
+                        "member {} places before",
+                        opInfo(op.kind).name, at.scope.nameOf(op.operands[operands.k]), keys.by,
+                        op.getInt(AttrKey::by));
+  }
+
+  // ---- of which keys attention is ----
+
+  /// Attention to keys of some positions is joined with that to all others before it is used.
+  Keys keysOf(const Values &at, uint32_t i, const Op &op) {
+    if (op.kind == OpKind::AttentionPart) {
+      const Origin &keys = at.operand(op, kPartOperands.k).origin;
+      int64_t positions = at.scope.value(op.operands[kPartOperands.k]).type.shape[1];
+      return keys.kind == Origin::OfMember ? Keys{positions, keys.group, {keys.by}}
+                                           : Keys{Keys::kUnknown};
     }
+    if (op.kind == OpKind::AttentionJoin)
+      return together(at, i, op);
+    for (ValueId operand : op.operands)
+      if (at.isReport && at[operand].keys.isPart() && at[operand].keys.seen() < positions_)
+        at.scope.addValue(
+            Rule::Origin, i, operand, "'{}' takes '%{}', which is attention to {} of {} positions",
+            opInfo(op.kind).name, at.scope.nameOf(operand), at[operand].keys.seen(), positions_);
+    return {};
   }
 
-  void needOwn(uint32_t i, const Op &op, ValueId operand) {
-    if (origins_[operand].isForeign())
-      scope_.add(Rule::Origin, i, "'{}' takes '%{}', which is of another member",
-                 opInfo(op.kind).name, scope_.nameOf(operand));
+  /// Outputs come with the statistics of the same keys, and no key is in both parts.
+  Keys together(const Values &at, uint32_t i, const Op &op) {
+    constexpr size_t kOutput = 0, kStats = 1, kMore = 2, kMoreStats = 3;
+    Keys keys = at.operand(op, kOutput).keys;
+    const Keys &more = at.operand(op, kMore).keys;
+    bool isPaired = at.operand(op, kStats).keys == keys && at.operand(op, kMoreStats).keys == more;
+    bool isOfOneGroup = keys.group < 0 || more.group < 0 || keys.group == more.group;
+    bool areApart = isOfOneGroup && keys.positions == more.positions &&
+                    std::ranges::none_of(more.members, [&](int64_t member) {
+                      return keys.members.contains(member);
+                    });
+    if (at.isReport && (!keys.isPart() || !more.isPart() || !isPaired || !areApart))
+      at.scope.add(Rule::Origin, i,
+                   "'{}' joins '%{}' and '%{}'; it needs attention to some keys and to other keys, "
+                   "each with its statistics",
+                   opInfo(op.kind).name, at.scope.nameOf(op.operands[kOutput]),
+                   at.scope.nameOf(op.operands[kMore]));
+    keys.group = std::max(keys.group, more.group);
+    keys.members.insert(more.members.begin(), more.members.end());
+    return keys;
   }
 
-  const Scope &scope_;
-  const Segment &segment_;
-  std::vector<Origin> origins_;  ///< by value
-  std::map<ValueId, Keys> keys_; ///< of values of attention
-  int64_t positions_ = 0;        ///< of a whole sequence; 0 where none is loaded
-};
+  // ---- what is exchanged ----
 
-/// Follows what is computed of embedded tokens: along which axes ranks have exchanged their slices
-/// of it for all of some heads. No op takes what is exchanged with what is not.
-class ExchangeCheck {
-public:
-  explicit ExchangeCheck(const Scope &scope)
-      : scope_(scope), exchanged_(scope.segment.values.size()) {}
-
-  void run() {
-    for (uint32_t i = 0; i < scope_.segment.ops.size(); ++i)
-      follow(i, scope_.segment.ops[i]);
-  }
-
-private:
-  void follow(uint32_t i, const Op &op) {
-    std::optional<Axes> result;
+  /// No op takes what is exchanged with what is not.
+  Exchange exchangeOf(const Values &at, uint32_t i, const Op &op) {
+    Exchange result;
     if (op.kind == OpKind::Embedding || op.kind == OpKind::EmbeddingShard)
-      result = Axes{0};
+      result.kind = Exchange::Tokens;
     for (ValueId operand : op.operands) {
-      const std::optional<Axes> &taken = exchanged_[operand];
-      if (result && taken && *result != *taken && opInfo(op.kind).traits != OpTraits::Alias)
-        scope_.addValue(Rule::Origin, i, operand,
-                        "'{}' takes '%{}', of which ranks have {}exchanged their slices, with what "
-                        "they have not",
-                        opInfo(op.kind).name, scope_.nameOf(operand), *taken == 0 ? "not " : "");
-      result = result ? result : taken;
+      const Exchange &taken = at[operand].exchange;
+      if (taken.kind == Exchange::NoTokens)
+        continue;
+      bool isAlike =
+          result.kind == Exchange::NoTokens || (result == taken && taken.kind == Exchange::Tokens);
+      if (at.isReport && !isAlike && opInfo(op.kind).traits != OpTraits::Alias)
+        at.scope.addValue(Rule::Origin, i, operand,
+                          "'{}' takes '%{}', of which ranks have {}exchanged their slices, with "
+                          "what they have not",
+                          opInfo(op.kind).name, at.scope.nameOf(operand),
+                          taken.axes == 0 ? "not " : "");
+      result = result.kind == Exchange::NoTokens ? taken : result;
     }
-    if (op.kind == OpKind::AllToAll && result)
-      *result ^= axesOf(scope_.plan(), op.group);
-    for (ValueId value : op.results)
-      exchanged_[value] = result;
+    if (op.kind == OpKind::AllToAll && result.kind == Exchange::Tokens)
+      result.axes ^= axesOf(plan_, op.group);
+    return result;
   }
 
-  const Scope &scope_;
-  std::vector<std::optional<Axes>> exchanged_; ///< by value; none if no tokens are in it
+  // ---- how many tokens there are ----
+
+  /// Gradients are divided by the tokens of all ranks with slices of the same sequences.
+  Count countOf(const Values &at, uint32_t i, const Op &op) {
+    constexpr size_t kCount = 4;
+    bool divides = (op.kind == OpKind::CrossEntropyBwd || op.kind == OpKind::LmLossGrad) &&
+                   !op.getBool(AttrKey::per_token);
+    if (at.isReport && divides)
+      needCount(at, i, op, op.operands[kCount]);
+    if (op.kind == OpKind::TokenCount)
+      return {Count::OfTokens};
+    if (op.operands.empty() || at.operand(op, 0).count.kind == Count::NoCount)
+      return {};
+    const Count &from = at.operand(op, 0).count;
+    if (op.kind == OpKind::Cast || op.kind == OpKind::Send)
+      return from;
+    Axes over = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
+    bool isSum = op.kind == OpKind::AllReduce && !op.getBool(AttrKey::average);
+    if (isSum && from.kind == Count::OfTokens && (from.axes & over) == 0)
+      return {Count::OfTokens, static_cast<Axes>(from.axes | over)};
+    return {opInfo(op.kind).collective ? Count::Wrong : Count::NoCount};
+  }
+
+  void needCount(const Values &at, uint32_t i, const Op &op, ValueId value) {
+    const Count &count = at[value].count;
+    bool isAnyNumber = count.kind == Count::NoCount && sliceAxes_ == 0;
+    if (isAnyNumber || count == Count{Count::OfTokens, sliceAxes_})
+      return;
+    if (count.kind == Count::OfTokens)
+      at.scope.addValue(Rule::Sum, i, value,
+                        "'{}' divides by '%{}', which counts tokens of ranks along {}; slices of "
+                        "the same sequences lie along {}",
+                        opInfo(op.kind).name, at.scope.nameOf(value), names(count.axes),
+                        names(sliceAxes_));
+    else
+      at.scope.addValue(Rule::Sum, i, value,
+                        "'{}' divides by '%{}', which is not the number of tokens of all ranks "
+                        "along {} with slices of the same sequences",
+                        opInfo(op.kind).name, at.scope.nameOf(value), names(sliceAxes_));
+  }
+
+  Inspection &inspection_;
+  const Plan &plan_;
+  Axes sliceAxes_ = 0;
+  bool exchangesSlices_ = false;
+  int64_t positions_ = 0; ///< of a whole sequence; 0 where none is loaded
 };
 
 } // namespace
 
-void checkOrigins(const Scope &scope) {
-  if (scope.inspection.variantsOf(scope.roleIndex, scope.segmentIndex).empty())
-    return; // never run
-  auto has = [&](OpKind kind) {
-    return std::ranges::any_of(scope.segment.ops, [&](const Op &op) { return op.kind == kind; });
-  };
-  if (has(OpKind::Shift) || has(OpKind::AttentionPart))
-    OriginCheck(scope).run();
-  if (has(OpKind::AllToAll))
-    ExchangeCheck(scope).run();
+void checkOrigins(Inspection &inspection) {
+  SliceDomain domain(inspection);
+  if (inspection.size() == 0 && domain.isNeeded())
+    followProgram(inspection, domain);
 }
 
 } // namespace shardc::plan::verifier

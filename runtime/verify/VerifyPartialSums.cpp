@@ -1,11 +1,12 @@
 // Follows parts of sums over ranks with parts of a weight: a product that sums over a dimension in
 // which its weight is split, and rows of a split table, are parts until an all_reduce or a
 // reduce_scatter adds them. What takes them before is linear: views, packs, joins, casts, and sums
-// with other parts.
+// with other parts. Follows too along which axes ranks have other columns of a value, or heads:
+// what an op computes by an index is by the index among them.
 #include <algorithm>
 #include <optional>
 
-#include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifyFlow.h"
 #include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {
@@ -19,117 +20,159 @@ struct Elements {
   int64_t begin = 0;
   int32_t param = -1;
   bool isTurned = false; ///< a transposed matrix
+
+  bool operator==(const Elements &) const = default;
 };
 
-class PartialSums {
+struct PartState {
+  bool isReached = false;
+  Axes parts = 0; ///< of these: ranks have parts of a sum that none has made
+  Elements elements;
+  std::optional<Axes> columns; ///< along which ranks have other columns; nothing: not known
+
+  bool operator==(const PartState &) const = default;
+
+  bool join(const PartState &more) {
+    PartState before = *this;
+    parts |= more.parts; // also of what depends on a value to which no way leads
+    if (more.isReached && !isReached)
+      *this = {true, parts, more.elements, more.columns};
+    if (!more.isReached)
+      return *this != before;
+    if (elements != more.elements)
+      elements = {};
+    if (columns != more.columns)
+      columns = std::nullopt;
+    return *this != before;
+  }
+};
+
+class PartDomain {
 public:
-  /// `cells` says of what sums the role's cells hold parts.
-  PartialSums(const Scope &scope, const std::vector<Axes> &cells)
-      : scope_(scope), segment_(scope.segment), parts_(segment_.values.size(), 0),
-        elements_(segment_.values.size()) {
-    for (const Segment::Boundary &in : segment_.ins) {
-      const Cell &cell = scope.role.cells[in.cell];
-      if (cell.kind == CellKind::Buffer)
-        parts_[in.value] = cells[in.cell];
-      if (cell.kind == CellKind::Weight || cell.kind == CellKind::GatheredWeight)
-        elements_[in.value].block = static_cast<int32_t>(cell.of);
-      else if (cell.kind == CellKind::Param)
-        elements_[in.value].param = static_cast<int32_t>(cell.of);
-    }
+  using State = PartState;
+  using Values = SegmentValues<PartState>;
+
+  explicit PartDomain(Inspection &inspection) : inspection_(inspection), plan_(inspection.plan()) {}
+
+  State loaded(const Role &, const Cell &cell) const {
+    State state{.isReached = true};
+    if (cell.kind == CellKind::Weight || cell.kind == CellKind::GatheredWeight)
+      state.elements.block = static_cast<int32_t>(cell.of);
+    else if (cell.kind == CellKind::Param)
+      state.elements.param = static_cast<int32_t>(cell.of);
+    return state;
   }
 
-  void follow() {
-    for (const Op &op : segment_.ops) {
-      followElements(op);
-      Axes parts = partsOf(op);
-      for (ValueId result : op.results)
-        parts_[result] = parts;
-    }
+  void follow(const Values &at, uint32_t i, const Op &op) {
+    values_ = &at;
+    for (ValueId operand : op.operands)
+      if (at.isReport && of(operand).parts != 0 && !mayTakeParts(op))
+        refuse(i, fmt::format("'{}'", opInfo(op.kind).name), operand);
+    bool isReached =
+        std::ranges::all_of(op.operands, [&](ValueId operand) { return at[operand].isReached; });
+    if (!isReached)
+      return at.setAll(op, {.parts = partsOf(op)});
+    at.setAll(op, {true, partsOf(op), {}, columnsOf(op)});
+    followElements(op);
   }
 
-  /// Whether more is known of cells by what is left in them.
-  bool leave(std::vector<Axes> &cells) const {
-    bool isMore = false;
-    for (const Segment::Boundary &out : segment_.outs) {
-      isMore |= (parts_[out.value] & ~cells[out.cell]) != 0;
-      cells[out.cell] |= parts_[out.value];
-    }
-    return isMore;
+  void add(const Values &at, uint32_t i, const Tie &tie) {
+    at[at.scope.segment.ops[i].results[tie.result]].parts |= at[tie.value].parts;
   }
 
-  /// After all is followed.
-  void check() const {
-    for (uint32_t i = 0; i < segment_.ops.size(); ++i)
-      for (ValueId operand : segment_.ops[i].operands)
-        if (parts_[operand] != 0 && !mayTakeParts(segment_.ops[i]))
-          refuse(i, fmt::format("'{}'", opInfo(segment_.ops[i].kind).name), operand);
-    for (const Segment::Boundary &out : segment_.outs) // others are added by another segment
-      if (parts_[out.value] != 0 && scope_.role.cells[out.cell].purpose == Purpose::Grads)
-        refuse(scope_.opOf(out.value), "the segment's end", out.value);
-    for (uint32_t i = 0; i < segment_.ops.size(); ++i)
-      checkIndex(i, segment_.ops[i]);
+  /// What is left in buffers is added by another segment.
+  void finish(const Values &at) {
+    values_ = &at;
+    if (!at.isReport)
+      return;
+    const Segment &segment = at.scope.segment;
+    for (const Segment::Boundary &out : segment.outs)
+      if (at[out.value].parts != 0 && at.scope.role.cells[out.cell].purpose == Purpose::Grads)
+        refuse(at.scope.opOf(out.value), "the segment's end", out.value);
+    for (uint32_t i = 0; i < segment.ops.size(); ++i)
+      checkIndex(i, segment.ops[i]);
   }
 
 private:
-  const Plan &plan() const { return scope_.plan(); }
-  const Type &typeOf(ValueId value) const { return scope_.value(value).type; }
+  const Scope &scope() const { return values_->scope; }
+  const State &of(ValueId value) const { return (*values_)[value]; }
+  const State &of(const Op &op, size_t operand) const { return of(op.operands[operand]); }
 
   void refuse(uint32_t i, std::string_view taker, ValueId value) const {
-    scope_.addValue(Rule::Sum, i, value,
-                    "{} takes '%{}', of which ranks along {} have parts of a sum that none has "
-                    "made",
-                    taker, scope_.nameOf(value), namesOf(plan(), parts_[value]));
+    scope().addValue(Rule::Sum, i, value,
+                     "{} takes '%{}', of which ranks along {} have parts of a sum that none has "
+                     "made",
+                     taker, scope().nameOf(value), namesOf(plan_, of(value).parts));
   }
 
   // ---- indices ----
 
-  /// Rows of a table, and columns of logits, are those of the index by which the parameter is cut.
-  void checkIndex(uint32_t i, const Op &op) const {
+  /// Rows of a table, columns of logits, and heads whose probabilities are dropped, are those of
+  /// the index by which the parameter is cut.
+  void checkIndex(uint32_t i, const Op &op) {
     if (op.kind == OpKind::Embedding)
-      needIndex(i, op, knownSplitsOf(op.operands[1], 1));
+      needIndex(i, op, axesOf(plan_, op.group), knownSplitsOf(op.operands[1], 1));
     else if (op.kind == OpKind::VocabStats || op.kind == OpKind::CrossEntropyBwd)
-      needIndex(i, op, columnSplitsOf(op.operands[0]));
+      needIndex(i, op, axesOf(plan_, op.group), of(op, 0).columns);
     else if (op.kind == OpKind::Pack && op.getInt(Key::block) >= 0)
       checkGradients(op);
+    else if (opInfo(op.kind).queries >= 0 && op.getFloat(Key::p) > 0)
+      checkHeads(i, op);
+  }
+
+  /// Where members have slices, too, the last axes of the group are those of the slices.
+  void checkHeads(uint32_t i, const Op &op) {
+    const OpInfo &info = opInfo(op.kind);
+    Axes found = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
+    if (info.hasSlices && op.getInt(Key::slices) > 0)
+      found &= static_cast<Axes>(~innerAxesOf(plan_, op.group, op.getInt(Key::slices)));
+    needIndex(i, op, found, of(op, static_cast<size_t>(info.queries)).columns);
   }
 
   /// Of tables, by their places in the block.
-  void checkGradients(const Op &pack) const {
+  void checkGradients(const Op &pack) {
     const std::vector<const Param *> &params =
-        scope_.inspection.paramsOf(static_cast<int32_t>(pack.getInt(Key::block)));
+        inspection_.paramsOf(static_cast<int32_t>(pack.getInt(Key::block)));
     for (size_t p = 0; p < std::min(params.size(), pack.operands.size()); ++p) {
-      uint32_t def = scope_.value(pack.operands[p]).def;
-      if (def != kNone && segment_.ops[def].kind == OpKind::EmbeddingBwd &&
-          params[p]->type.rank >= 2 && !params[p]->isUncut())
-        needIndex(def, segment_.ops[def], splitsOf(*params[p], 1));
+      uint32_t def = scope().value(pack.operands[p]).def;
+      if (def == kNone || params[p]->type.rank < 2 || params[p]->isUncut())
+        continue;
+      const Op &op = scope().segment.ops[def];
+      if (op.kind == OpKind::EmbeddingBwd)
+        needIndex(def, op, axesOf(plan_, op.group), splitsOf(*params[p], 1));
     }
   }
 
-  void needIndex(uint32_t i, const Op &op, std::optional<Axes> needed) const {
-    Axes found = axesOf(plan(), op.group);
+  void needIndex(uint32_t i, const Op &op, Axes found, std::optional<Axes> needed) const {
     if (!needed || found == *needed)
       return;
     auto nameOf = [&](Axes axes) {
-      return axes == 0 ? std::string("no axis") : namesOf(plan(), axes);
+      return axes == 0 ? std::string("no axis") : namesOf(plan_, axes);
     };
-    scope_.add(Rule::Split, i,
-               "'{}' has what its rank has by the index along {}; its parameter is cut along {}",
-               opInfo(op.kind).name, nameOf(found), nameOf(*needed));
+    scope().add(Rule::Split, i,
+                "'{}' has what its rank has by the index along {}; its parameter is cut along {}",
+                opInfo(op.kind).name, nameOf(found), nameOf(*needed));
   }
 
-  /// Along which the weight was cut whose product has these columns.
-  std::optional<Axes> columnSplitsOf(ValueId value) const {
-    for (uint32_t def = scope_.value(value).def; def != kNone; def = scope_.value(value).def) {
-      const Op &op = segment_.ops[def];
-      if (op.kind == OpKind::MatMul)
-        return knownSplitsOf(op.operands[1], op.getBool(Key::trans_b) ? 1 : 0);
-      if (op.kind == OpKind::MatMulScaled)
-        return knownSplitsOf(op.operands[1], 1);
-      if (!isLinear(op.kind) || op.operands.empty())
-        return std::nullopt;
-      value = op.operands[0];
-    }
-    return std::nullopt;
+  /// Products have columns of their weight, and exchanges give other heads for rows, or back.
+  std::optional<Axes> columnsOf(const Op &op) const {
+    if (op.kind == OpKind::MatMulScaled)
+      return knownSplitsOf(op.operands[1], 1);
+    if (isProduct(op))
+      return knownSplitsOf(op.operands[1], op.getBool(Key::trans_b) ? 1 : 0);
+    std::optional<Axes> columns = op.operands.empty() ? std::nullopt : of(op, 0).columns;
+    if (columns && op.kind == OpKind::AllToAll)
+      *columns ^= axesOf(plan_, op.group);
+    bool sharesKeys =
+        op.group >= 0 && (op.kind == OpKind::SplitQkv || op.kind == OpKind::SplitQkvRope);
+    if (columns && sharesKeys)
+      *columns |= axesOf(plan_, op.group);
+    return columns;
+  }
+
+  static bool isProduct(const Op &op) {
+    return op.kind == OpKind::MatMul || op.kind == OpKind::MatMulGelu ||
+           op.kind == OpKind::MatMulGeluBwd;
   }
 
   // ---- weights ----
@@ -137,7 +180,7 @@ private:
   void followElements(const Op &op) {
     if (op.operands.empty())
       return;
-    Elements from = elements_[op.operands[0]];
+    Elements from = of(op, 0).elements;
     bool isQuantized = op.kind == OpKind::Quantize || op.kind == OpKind::QuantizeBlocks ||
                        op.kind == OpKind::QuantizeDelayed;
     if (isQuantized)
@@ -150,29 +193,31 @@ private:
       from.isTurned ^= true;
     else if (op.kind != OpKind::Cast)
       return;
-    elements_[op.results[0]] = from;
+    set(op.results[0], from);
   }
+
+  void set(ValueId value, const Elements &elements) { (*values_)[value].elements = elements; }
 
   /// The transposed copy is the last result.
   void followQuantized(const Op &op, Elements from) {
     size_t others = op.kind == OpKind::QuantizeDelayed ? 3 : 2;
     from.isTurned ^= op.getBool(Key::transposed);
-    elements_[op.results[0]] = from;
+    set(op.results[0], from);
     from.isTurned ^= true;
     if (op.results.size() > others)
-      elements_[op.results[others]] = from;
+      set(op.results[others], from);
   }
 
   const Param *paramOf(ValueId value) const {
-    const Elements &elements = elements_[value];
+    const Elements &elements = of(value).elements;
     if (elements.param >= 0)
-      return &plan().params[static_cast<size_t>(elements.param)];
+      return &plan_.params[static_cast<size_t>(elements.param)];
     if (elements.block < 0)
       return nullptr;
-    const std::vector<const Param *> &params = scope_.inspection.paramsOf(elements.block);
+    const std::vector<const Param *> &params = inspection_.paramsOf(elements.block);
     auto at = std::ranges::lower_bound(params, elements.begin, {}, &Param::offset);
     bool isIt = at != params.end() && (*at)->offset == elements.begin &&
-                (*at)->type.numel() == typeOf(value).numel();
+                (*at)->type.numel() == scope().value(value).type.numel();
     return isIt ? *at : nullptr;
   }
 
@@ -182,7 +227,7 @@ private:
     const Param *param = paramOf(matrix);
     if (param == nullptr || param->isUncut() || param->type.rank < 2)
       return std::nullopt;
-    return splitsOf(*param, elements_[matrix].isTurned ? 1 - fromEnd : fromEnd);
+    return splitsOf(*param, of(matrix).elements.isTurned ? 1 - fromEnd : fromEnd);
   }
   Axes splitsOf(ValueId matrix, int fromEnd) const {
     return knownSplitsOf(matrix, fromEnd).value_or(0);
@@ -191,7 +236,7 @@ private:
     Axes axes = 0;
     for (const Split &split : param.splits)
       if (split.dim == param.type.rank - 1 - fromEnd)
-        axes |= axesOf(plan(), split.group);
+        axes |= axesOf(plan_, split.group);
     return axes;
   }
 
@@ -206,18 +251,15 @@ private:
   Axes partsOf(const Op &op) const {
     Axes taken = 0;
     for (ValueId operand : op.operands)
-      taken |= parts_[operand];
-    for (const Tie &tie : op.ties)
-      taken |= parts_[tie.value];
-    if (op.kind == OpKind::MatMul || op.kind == OpKind::MatMulGelu ||
-        op.kind == OpKind::MatMulGeluBwd)
+      taken |= of(operand).parts;
+    if (isProduct(op))
       return innerSplits(op, op.getBool(Key::trans_a), op.getBool(Key::trans_b));
     if (op.kind == OpKind::MatMulScaled)
       return innerSplits(op, false, true);
-    if (op.kind == OpKind::Embedding && op.group >= 0 && plan().groupSize(op.group) > 1)
-      return axesOf(plan(), op.group);
+    if (op.kind == OpKind::Embedding && op.group >= 0 && plan_.groupSize(op.group) > 1)
+      return axesOf(plan_, op.group);
     if (isSumOverRanks(op))
-      return static_cast<Axes>(taken & ~axesOf(plan(), op.group));
+      return static_cast<Axes>(taken & ~axesOf(plan_, op.group));
     return mayTakeParts(op) ? taken : Axes{0};
   }
 
@@ -227,7 +269,7 @@ private:
 
   bool mayTakeParts(const Op &op) const {
     if (op.kind == OpKind::Add)
-      return parts_[op.operands[0]] == parts_[op.operands[1]];
+      return of(op, 0).parts == of(op, 1).parts;
     return isSumOverRanks(op) || isLinear(op.kind);
   }
   static bool isLinear(OpKind kind) {
@@ -235,45 +277,32 @@ private:
            kind == OpKind::Cast;
   }
 
-  const Scope &scope_;
-  const Segment &segment_;
-  std::vector<Axes> parts_;        ///< by value
-  std::vector<Elements> elements_; ///< by value
+  Inspection &inspection_;
+  const Plan &plan_;
+  const Values *values_ = nullptr; ///< of the segment under way
 };
 
-} // namespace
-
-void checkPartialSums(Inspection &inspection, uint32_t index) {
-  const Role &role = inspection.plan().roles[index];
+/// Whether ranks have parts of parameters, or ops compute parts.
+bool hasParts(const Plan &plan) {
   auto isPart = [](const Op &op) {
     return op.group >= 0 && (op.kind == OpKind::Embedding || op.kind == OpKind::EmbeddingBwd ||
                              op.kind == OpKind::VocabStats || op.kind == OpKind::CrossEntropyBwd);
   };
-  bool hasParts = std::ranges::any_of(inspection.plan().params,
-                                      [](const Param &param) { return !param.splits.empty(); }) ||
-                  std::ranges::any_of(role.segments, [&](const Segment &segment) {
-                    return std::ranges::any_of(segment.ops, isPart);
-                  });
-  if (!hasParts)
-    return;
-  std::vector<Axes> cells(role.cells.size(), 0);
-  auto followAll = [&](bool isLast) {
-    bool isMore = false;
-    for (uint32_t s = 0; s < role.segments.size(); ++s) {
-      if (inspection.variantsOf(index, s).empty())
-        continue; // never run
-      Scope scope = {inspection, role, role.segments[s], index, s};
-      PartialSums sums(scope, cells);
-      sums.follow();
-      if (isLast)
-        sums.check();
-      isMore |= sums.leave(cells);
-    }
-    return isMore;
-  };
-  while (followAll(false)) {
-  }
-  followAll(true);
+  return std::ranges::any_of(plan.params,
+                             [](const Param &param) { return !param.splits.empty(); }) ||
+         std::ranges::any_of(plan.roles, [&](const Role &role) {
+           return std::ranges::any_of(role.segments, [&](const Segment &segment) {
+             return std::ranges::any_of(segment.ops, isPart);
+           });
+         });
+}
+
+} // namespace
+
+void checkPartialSums(Inspection &inspection) {
+  PartDomain domain(inspection);
+  if (hasParts(inspection.plan()))
+    followProgram(inspection, domain);
 }
 
 } // namespace shardc::plan::verifier

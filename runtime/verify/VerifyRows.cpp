@@ -1,12 +1,13 @@
 // Follows which rows of the microbatch's tokens a value has. Ranks with parts of a layer have the
 // same tokens: a reduce_scatter leaves each of them its rows of a sum, an all_gather joins rows by
-// index. An op that works row by row, or sums over rows, takes the same rows of all its operands.
-// What ranks with other slices of sequences exchange is VerifyOrigins.cpp's.
+// index. Ranks with slices of sequences exchange whole slices, or columns of them. An op that works
+// row by row, or sums over rows, takes the same rows of all its operands. Whose slice a value is of
+// that ranks shift around, VerifyOrigins.cpp follows.
 #include <algorithm>
 #include <map>
 #include <numeric>
 
-#include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifyFlow.h"
 #include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {
@@ -16,10 +17,11 @@ using Key = AttrKey;
 
 constexpr int64_t kOwn = -1;
 
-/// Some of the microbatch's rows, in the order in which a value has them. Where parts for several
-/// members lie behind each other, of columns or of slices, `part` is whose they are.
+/// Some of the microbatch's rows, in the order in which a value has them. Of values that ranks with
+/// slices of sequences exchange, `slice` says whose slice the rows are of, and `column` whose
+/// columns of these rows: those of the member with that index, or the rank's own.
 struct RowRange {
-  int64_t first = 0, count = 0, part = kOwn;
+  int64_t first = 0, count = 0, slice = kOwn, column = kOwn;
   auto operator<=>(const RowRange &) const = default;
 };
 using RowList = std::vector<RowRange>;
@@ -31,17 +33,20 @@ int64_t countOf(const RowList &rows) {
 
 void append(RowList &rows, const RowRange &more) {
   if (!rows.empty() && rows.back().first + rows.back().count == more.first &&
-      rows.back().part == more.part)
+      rows.back().slice == more.slice && rows.back().column == more.column)
     rows.back().count += more.count;
   else
     rows.push_back(more);
 }
 
-/// The same rows as part `part`, of which those of part `from` become.
-RowList withPart(RowList rows, int64_t from, int64_t part) {
+/// The same rows, if they are of that slice and column, of another slice and column.
+std::optional<RowList> moved(const RowList &rows, int64_t slice, int64_t column, int64_t toSlice,
+                             int64_t toColumn) {
   RowList changed;
-  for (RowRange &range : rows) {
-    range.part = range.part == from ? part : range.part;
+  for (RowRange range : rows) {
+    if (range.slice != slice || range.column != column)
+      return std::nullopt;
+    range.slice = toSlice, range.column = toColumn;
     append(changed, range);
   }
   return changed;
@@ -65,9 +70,10 @@ std::optional<RowList> slice(const RowList &rows, int64_t first, int64_t count) 
 std::string toString(const RowList &rows) {
   std::string text;
   for (const RowRange &range : rows)
-    text += fmt::format("{}{} to {}{}", text.empty() ? "" : ", ", range.first,
+    text += fmt::format("{}{} to {}{}{}", text.empty() ? "" : ", ", range.first,
                         range.first + range.count - 1,
-                        range.part == kOwn ? "" : fmt::format(" of part {}", range.part));
+                        range.slice == kOwn ? "" : fmt::format(" of slice {}", range.slice),
+                        range.column == kOwn ? "" : fmt::format(" of part {}", range.column));
   return text;
 }
 
@@ -84,7 +90,8 @@ struct Layout {
 /// Layouts are equal if their numbers are.
 class LayoutTable {
 public:
-  static constexpr int kNone = 0; ///< of what has no rows, or none that are known
+  static constexpr int kNone = 0;    ///< of what has no rows
+  static constexpr int kUnknown = 1; ///< of what has some, of which it is not known which they are
 
   int add(Layout layout) {
     if (std::ranges::all_of(layout.rows, [&](const RowList &r) { return r == layout.rows[0]; }))
@@ -98,13 +105,24 @@ public:
 
 private:
   std::map<Layout, int> numbers_;
-  std::vector<const Layout *> layouts_ = {nullptr};
+  std::vector<const Layout *> layouts_ = {nullptr, nullptr};
 };
 
 struct Rows {
-  int layout = LayoutTable::kNone;
+  bool isReached = false;
   bool isTurned = false; ///< rows lie in the last dimension
-  bool isKnown() const { return layout != LayoutTable::kNone; }
+  int layout = LayoutTable::kNone;
+
+  bool isKnown() const { return layout > LayoutTable::kUnknown; }
+  bool operator==(const Rows &) const = default;
+
+  bool join(const Rows &more) {
+    if (!more.isReached || *this == more)
+      return false;
+    Rows before = *this;
+    *this = isReached ? Rows{true, false, LayoutTable::kUnknown} : more;
+    return *this != before;
+  }
 };
 
 bool isOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
@@ -146,46 +164,19 @@ const std::vector<ResultForms> &formsByKind() {
   return forms;
 }
 
-/// All segments of a role: what one leaves in a buffer, another one takes.
-class RowCheck {
+class RowDomain {
 public:
-  RowCheck(Inspection &report, uint32_t role)
-      : report_(report), plan_(report.plan()), roleIndex_(role), role_(plan_.roles[role]),
-        cells_(role_.cells.size(), LayoutTable::kNone) {}
+  using State = Rows;
+  using Values = SegmentValues<Rows>;
 
-  void run() {
-    findTokens();
-    if (tokens_ == 0 || (sliceAxes_ == 0 && !hasExchanges()))
-      return;
-    do
-      isWrong_ = false;
-    while (follow(false)); // at least one more cell is known each time
-    if (isWrong_)
-      follow(true);
-  }
-
-private:
-  void findTokens() {
-    const Op *first = nullptr;
-    for (segmentIndex_ = 0; segmentIndex_ < role_.segments.size(); ++segmentIndex_) {
-      segment_ = &role_.segments[segmentIndex_];
-      for (opIndex_ = 0; opIndex_ < segment_->ops.size(); ++opIndex_) {
-        const Op &op = segment_->ops[opIndex_];
-        if (op.kind != OpKind::BatchLoad)
-          continue;
-        tokens_ = segment_->values[op.results[0]].type.numel();
-        sliceAxes_ = axesOf(plan_, op.group);
-        first = first == nullptr ? &op : first;
-        if (axesOf(plan_, first->group) != sliceAxes_)
-          scope().add(Rule::Origin, opIndex_,
-                      "'{}' loads slices along {}, and another one along {}", opInfo(op.kind).name,
-                      namesOfAny(sliceAxes_), namesOfAny(axesOf(plan_, first->group)));
-      }
-    }
-  }
-
-  std::string namesOfAny(Axes axes) const {
-    return axes == 0 ? std::string("no axis") : namesOf(plan_, axes);
+  explicit RowDomain(const Inspection &inspection) : plan_(inspection.plan()) {
+    for (const Role &role : plan_.roles)
+      for (const Segment &segment : role.segments)
+        for (const Op &op : segment.ops)
+          if (op.kind == OpKind::BatchLoad) {
+            tokens_ = segment.values[op.results[0]].type.numel();
+            sliceAxes_ = axesOf(plan_, op.group);
+          }
   }
 
   /// Whether ranks exchange anything but parts of blocks.
@@ -194,51 +185,35 @@ private:
       return (op.kind == OpKind::ReduceScatter || op.kind == OpKind::AllGather) &&
              op.getInt(Key::block) < 0;
     };
-    return std::ranges::any_of(role_.segments, [&](const Segment &segment) {
-      return std::ranges::any_of(segment.ops, isExchange);
-    });
+    return tokens_ > 0 &&
+           (sliceAxes_ != 0 || std::ranges::any_of(plan_.roles, [&](const Role &role) {
+              return std::ranges::any_of(role.segments, [&](const Segment &segment) {
+                return std::ranges::any_of(segment.ops, isExchange);
+              });
+            }));
   }
 
-  /// Follows all segments, and says whether more is known of cells than before.
-  bool follow(bool isReport) {
-    isReport_ = isReport;
-    std::vector<std::optional<int>> left(cells_.size());
-    for (uint32_t s = 0; s < role_.segments.size(); ++s) {
-      if (report_.variantsOf(roleIndex_, s).empty())
-        continue; // never run
-      followSegment(s);
-      for (const Segment::Boundary &out : segment_->outs) {
-        const Rows &rows = rows_[out.value];
-        int layout = rows.isTurned ? LayoutTable::kNone : rows.layout;
-        std::optional<int> &cell = left[out.cell];
-        cell = !cell || *cell == layout ? layout : LayoutTable::kNone;
-      }
-    }
-    bool isMore = false;
-    for (size_t c = 0; c < cells_.size(); ++c)
-      if (role_.cells[c].kind == CellKind::Buffer && cells_[c] == LayoutTable::kNone && left[c] &&
-          *left[c] != LayoutTable::kNone) {
-        cells_[c] = *left[c];
-        isMore = true;
-      }
-    return isMore;
+  State loaded(const Role &, const Cell &) const { return {.isReached = true}; }
+
+  void follow(const Values &at, uint32_t i, const Op &op) {
+    values_ = &at, opIndex_ = i;
+    bool isReached =
+        std::ranges::all_of(op.operands, [&](ValueId operand) { return at[operand].isReached; });
+    at.setAll(op, {.isReached = isReached});
+    if (isReached)
+      followOp(op);
   }
 
-  void followSegment(uint32_t s) {
-    segmentIndex_ = s;
-    segment_ = &role_.segments[s];
-    rows_.assign(segment_->values.size(), {});
-    counted_.assign(segment_->values.size(), std::nullopt);
-    for (const Segment::Boundary &in : segment_->ins)
-      rows_[in.value].layout = cells_[in.cell];
-    for (opIndex_ = 0; opIndex_ < segment_->ops.size(); ++opIndex_)
-      followOp(segment_->ops[opIndex_]);
+  void add(const Values &at, uint32_t i, const Tie &tie) {
+    values_ = &at, opIndex_ = i;
+    const Op &op = at.scope.segment.ops[i];
+    need(op, op.results[tie.result], tie.value);
   }
 
+private:
   // ---- ops ----
 
   void followOp(const Op &op) {
-    followCount(op);
     auto isOneOf = [&](std::initializer_list<OpKind> kinds) {
       return std::ranges::find(kinds, op.kind) != kinds.end();
     };
@@ -258,41 +233,23 @@ private:
       followProduct(op, false, true);
     else if (op.kind == OpKind::Dropout)
       followDropout(op);
+    else if (opInfo(op.kind).hasSlices)
+      followParts(op);
     else if (opInfo(op.kind).collective)
       followCollective(op);
     else if (op.kind != OpKind::ReduceRows)
       give(op, common(op, op.operands));
   }
 
-  /// Gradients are divided by the tokens of all ranks with slices of the same sequences.
-  void followCount(const Op &op) {
-    constexpr size_t kCount = 4;
-    if (op.kind == OpKind::TokenCount)
-      counted_[op.results[0]] = Axes{0};
-    else if (op.kind == OpKind::AllReduce && counted_[op.operands[0]])
-      counted_[op.results[0]] =
-          static_cast<Axes>(*counted_[op.operands[0]] | axesOf(plan_, op.group));
-    else if ((op.kind == OpKind::CrossEntropyBwd || op.kind == OpKind::LmLossGrad) &&
-             !op.getBool(Key::per_token))
-      needCount(op, op.operands[kCount]);
-  }
-
-  void needCount(const Op &op, ValueId count) {
-    if (!counted_[count] || *counted_[count] == sliceAxes_)
-      return;
-    isWrong_ = true;
-    if (isReport_)
-      scope().addValue(Rule::Sum, opIndex_, count,
-                       "'{}' divides by '%{}', which counts tokens of ranks along {}; slices of "
-                       "the same sequences lie along {}",
-                       opInfo(op.kind).name, scope().nameOf(count), namesOfAny(*counted_[count]),
-                       namesOfAny(sliceAxes_));
-  }
+  const Scope &scope() const { return values_->scope; }
+  Rows &rows(ValueId value) { return (*values_)[value]; }
+  int64_t numelOf(ValueId value) const { return scope().value(value).type.numel(); }
+  static bool isKnown(int layout) { return layout > LayoutTable::kUnknown; }
 
   /// Of an operand that has rows as they lie.
-  int rowsOf(const Op &op, size_t operand) const {
-    const Rows &rows = rows_[op.operands[operand]];
-    return rows.isTurned ? LayoutTable::kNone : rows.layout;
+  int rowsOf(const Op &op, size_t operand) {
+    const Rows &of = rows(op.operands[operand]);
+    return of.isTurned ? LayoutTable::kUnknown : of.layout;
   }
 
   void give(const Op &op, int layout) {
@@ -301,25 +258,43 @@ private:
     ResultForms forms = formsByKind()[static_cast<size_t>(op.kind)];
     for (size_t r = 0; r < op.results.size(); ++r)
       if ((forms.rowless >> r & 1) == 0)
-        rows_[op.results[r]] = {layout, (forms.turned >> r & 1) !=
-                                            (r == 0 && op.getBool(Key::transposed) ? 1u : 0u)};
-    for (const Tie &tie : op.ties)
-      if (tie.kind == Tie::Acc)
-        need(op, op.results[tie.result], tie.value);
+        rows(op.results[r]) = {
+            true, (forms.turned >> r & 1) != (r == 0 && op.getBool(Key::transposed) ? 1u : 0u),
+            layout};
   }
-  void giveOne(const Op &op, int layout) { rows_[op.results[0]] = {layout, false}; }
+  void giveOne(const Op &op, int layout) { rows(op.results[0]).layout = layout; }
 
   /// The rows of those that have some, which are the same.
   int common(const Op &op, const std::vector<ValueId> &operands) {
-    const ValueId *first = nullptr;
-    for (const ValueId &operand : operands) {
-      if (!rows_[operand].isKnown() || rows_[operand].isTurned)
-        continue;
-      if (first != nullptr && !need(op, *first, operand))
-        return LayoutTable::kNone;
-      first = first == nullptr ? &operand : first;
-    }
-    return first == nullptr ? LayoutTable::kNone : rows_[*first].layout;
+    auto known = std::ranges::find_if(operands, [&](ValueId operand) {
+      return rows(operand).isKnown() && !rows(operand).isTurned;
+    });
+    for (ValueId operand : operands)
+      if (known == operands.end() && rows(operand).layout == LayoutTable::kUnknown)
+        return LayoutTable::kUnknown;
+    if (known == operands.end())
+      return LayoutTable::kNone;
+    for (ValueId operand : operands)
+      if (!rows(operand).isTurned && !need(op, *known, operand))
+        return LayoutTable::kUnknown;
+    return rows(*known).layout;
+  }
+
+  /// Queries may be of other rows than the keys that they are held against.
+  void followParts(const Op &op) {
+    bool isForward = op.kind == OpKind::AttentionPart;
+    const PartOperands &at = isForward ? kPartOperands : kPartBwdOperands;
+    auto of = [&](std::initializer_list<size_t> operands) {
+      std::vector<ValueId> values;
+      for (size_t operand : operands)
+        values.push_back(op.operands[operand]);
+      return common(op, values);
+    };
+    int queries = isForward ? of({at.q, at.queryPositions, at.queryDocs})
+                            : of({0, at.q, at.queryPositions, at.queryDocs, 4, 5}); // do, o, lse
+    int keys = of({at.k, at.v, at.positions, at.docs});
+    for (size_t r = 0; r < op.results.size(); ++r)
+      rows(op.results[r]).layout = isForward || r == 0 ? queries : keys;
   }
 
   /// Its random numbers are those of the rank's rows by index, of all where no group is named.
@@ -328,58 +303,54 @@ private:
     int16_t group = op.group < 0 ? int16_t{-1} : firstAlike(plan_, op.group);
     Layout all = {-1, {{{0, tokens_}}}};
     int wanted = group < 0 ? table_.add(all) : scattered(all, group);
-    if (has != LayoutTable::kNone && wanted != LayoutTable::kNone && has != wanted)
+    if (isKnown(has) && isKnown(wanted) && has != wanted)
       refuseDropout(op, table_.at(has), table_.at(wanted));
     give(op, has);
   }
 
   void followProduct(const Op &op, bool isTurnedA, bool isTurnedB) {
-    const Rows &a = rows_[op.operands[0]], &b = rows_[op.operands[1]];
-    bool hasRows = a.isKnown() && a.isTurned == isTurnedA;
+    const Rows &a = rows(op.operands[0]), &b = rows(op.operands[1]);
+    bool hasRows = a.layout != LayoutTable::kNone && a.isTurned == isTurnedA;
     bool isOverRows = a.isKnown() && !hasRows && b.isKnown() && b.isTurned == isTurnedB;
     if (isOverRows)
       need(op, op.operands[0], op.operands[1]);
     if (!hasRows)
       return;
-    rows_[op.operands[0]].isTurned = false;
-    std::vector<ValueId> each = {op.operands[0]};
     if (op.kind == OpKind::MatMulGeluBwd)
-      each.push_back(op.operands[2]);
-    int layout = common(op, each);
-    rows_[op.operands[0]].isTurned = isTurnedA;
-    give(op, layout);
+      need(op, op.operands[0], op.operands[2]);
+    give(op, a.layout);
   }
 
   // ---- parts ----
 
   int viewed(const Op &op) {
     int of = rowsOf(op, 0);
-    if (of == LayoutTable::kNone)
+    if (!isKnown(of))
       return of;
     const Layout &whole = table_.at(of);
     int64_t coef = op.getInt(Key::coef);
     int16_t group = coef == 0 ? whole.group : firstAlike(plan_, op.group);
     if (!whole.isSame() && whole.group != group)
-      return LayoutTable::kNone;
-    int64_t elements = segment_->values[op.operands[0]].type.numel();
-    int64_t rows = countOf(whole.of(0));
+      return LayoutTable::kUnknown;
+    int64_t elements = numelOf(op.operands[0]);
+    int64_t count = countOf(whole.of(0));
     auto rowsIn = [&](int64_t numel) -> std::optional<int64_t> {
       int64_t product = 0;
-      if (__builtin_mul_overflow(numel, rows, &product) || product % elements != 0)
+      if (__builtin_mul_overflow(numel, count, &product) || product % elements != 0)
         return std::nullopt;
       return product / elements;
     };
     auto first = rowsIn(op.getInt(Key::offset)), step = rowsIn(coef),
-         count = rowsIn(segment_->values[op.results[0]].type.numel());
-    if (!first || !step || !count || isTooLong(whole.of(0), membersOf(group)))
-      return LayoutTable::kNone;
+         taken = rowsIn(numelOf(op.results[0]));
+    if (!first || !step || !taken || isTooLong(whole.of(0), membersOf(group)))
+      return LayoutTable::kUnknown;
     Layout part = {group, {}};
     for (int64_t i = 0; i < membersOf(group); ++i) {
       int64_t begin = *first + *step * i;
-      std::optional<RowList> taken = begin < 0 ? std::nullopt : slice(whole.of(i), begin, *count);
-      if (!taken)
-        return LayoutTable::kNone;
-      part.rows.push_back(std::move(*taken));
+      std::optional<RowList> own = begin < 0 ? std::nullopt : slice(whole.of(i), begin, *taken);
+      if (!own)
+        return LayoutTable::kUnknown;
+      part.rows.push_back(std::move(*own));
     }
     return table_.add(std::move(part));
   }
@@ -390,14 +361,14 @@ private:
     Layout whole;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       int of = rowsOf(op, i);
-      if (of == LayoutTable::kNone)
+      if (!isKnown(of))
         return of;
       const Layout &part = table_.at(of);
       bool isOfOneGroup = part.isSame() || whole.isSame() || part.group == whole.group;
       bool isLong =
           !whole.rows.empty() && isTooLong(whole.rows[0], static_cast<int64_t>(part.rows.size()));
       if (!isOfOneGroup || isLong)
-        return LayoutTable::kNone;
+        return LayoutTable::kUnknown;
       if (whole.rows.empty())
         whole.rows.resize(1);
       if (whole.isSame() && !part.isSame()) {
@@ -408,78 +379,125 @@ private:
         for (const RowRange &range : part.of(static_cast<int64_t>(index)))
           append(whole.rows[index], range);
     }
-    return table_.add(std::move(whole));
+    return whole.rows.empty() ? LayoutTable::kNone : table_.add(std::move(whole));
   }
 
-  /// Columns in parts, which come to lie behind each other, each with all rows; or the other way.
-  int transposed(const Op &op) {
-    int of = rowsOf(op, 0);
-    int64_t outer = op.getInt(Key::outer), inner = op.getInt(Key::inner);
-    if (of == LayoutTable::kNone ||
-        segment_->values[op.operands[0]].type.numel() == outer * inner) // a matrix
-      return LayoutTable::kNone;
-    return countOf(table_.at(of).of(0)) == outer ? repeated(table_.at(of), inner)
-                                                 : period(table_.at(of), outer);
-  }
-
-  /// Slices of all members, each with the rows that this one has of its own.
-  int merged(const Op &op) {
-    int of = rowsOf(op, 0);
-    if (of == LayoutTable::kNone)
+  /// What `change` makes of the rows of each index; kUnknown where it makes nothing of some.
+  template <typename Fn> int changed(int of, const Fn &change) {
+    if (!isKnown(of))
       return of;
-    int64_t members = op.getInt(Key::inner);
-    return op.getBool(Key::inverse) ? repeated(table_.at(of), members)
-                                    : period(table_.at(of), members);
-  }
-
-  /// So many parts, one for each member.
-  int repeated(const Layout &part, int64_t times) {
-    Layout whole = part;
-    for (size_t index = 0; index < whole.rows.size(); ++index) {
-      if (isTooLong(whole.rows[index], times))
-        return LayoutTable::kNone;
-      whole.rows[index].clear();
-      for (int64_t i = 0; i < times; ++i)
-        for (const RowRange &range : withPart(part.rows[index], kOwn, i))
-          append(whole.rows[index], range);
+    Layout layout = table_.at(of);
+    for (RowList &list : layout.rows) {
+      std::optional<RowList> next = change(list);
+      if (!next)
+        return LayoutTable::kUnknown;
+      list = std::move(*next);
     }
-    return table_.add(std::move(whole));
+    return table_.add(std::move(layout));
   }
 
-  /// What the layout has so many times, as parts for as many members or from them, if it does.
-  int period(const Layout &whole, int64_t times) {
-    if (times > kMembersMax || !isOfParts(whole, times))
-      return LayoutTable::kNone;
-    Layout part = whole;
-    for (size_t index = 0; index < part.rows.size(); ++index) {
-      int64_t count = countOf(whole.rows[index]) / times;
-      for (int64_t i = 0; i < times; ++i) {
-        std::optional<RowList> next = slice(whole.rows[index], i * count, count);
-        if (!next)
-          return LayoutTable::kNone;
-        next = withPart(std::move(*next), i, kOwn);
-        if (i > 0 && part.rows[index] != *next)
-          return LayoutTable::kNone;
-        part.rows[index] = std::move(*next);
-      }
-    }
-    return table_.add(std::move(part));
+  /// The `i`-th of so many equal parts with some rows each; nothing if they are no such parts.
+  static std::optional<RowList> partOf(const RowList &rows, int64_t i, int64_t parts) {
+    int64_t count = countOf(rows);
+    if (parts > kMembersMax || count < parts || count % parts != 0)
+      return std::nullopt;
+    return slice(rows, i * (count / parts), count / parts);
   }
 
-  /// Each member gives the others their parts, all of the same rows, and gets its own from them.
-  int exchanged(const Layout &whole, int64_t members) {
-    if (!whole.isSame() || members > kMembersMax || !isOfParts(whole, members))
+  /// Columns of each row in parts, which come to lie behind each other, each with all rows; or the
+  /// other way. Extents that are neither leave no rows whole.
+  int transposed(const Op &op) {
+    int64_t outer = op.getInt(Key::outer), inner = op.getInt(Key::inner);
+    int of = rowsOf(op, 0);
+    if (of == LayoutTable::kNone || numelOf(op.operands[0]) == outer * inner) // a matrix
       return LayoutTable::kNone;
-    Layout part = {-1, {{}}};
-    int64_t count = countOf(whole.rows[0]) / members;
+    return changed(of, [&](const RowList &rows) -> std::optional<RowList> {
+      if (countOf(rows) == outer)
+        return inParts(rows, inner);
+      return countOf(rows) == outer * inner ? fromParts(rows, outer) : std::nullopt;
+    });
+  }
+
+  /// All rows as often as there are members, each time with the columns for one of them.
+  static std::optional<RowList> inParts(const RowList &rows, int64_t members) {
+    if (isTooLong(rows, members))
+      return std::nullopt;
+    RowList whole;
     for (int64_t i = 0; i < members; ++i) {
-      std::optional<RowList> next = slice(whole.rows[0], i * count, count);
-      if (!next || (next->front().part != i && members > 1))
-        return LayoutTable::kNone;
-      for (const RowRange &range : withPart(std::move(*next), i, kOwn))
-        append(part.rows[0], range);
+      std::optional<RowList> part = moved(rows, kOwn, kOwn, kOwn, i);
+      if (!part)
+        return std::nullopt;
+      for (const RowRange &range : *part)
+        append(whole, range);
     }
-    return table_.add(std::move(part));
+    return whole;
+  }
+  static std::optional<RowList> fromParts(const RowList &rows, int64_t members) {
+    std::optional<RowList> own;
+    for (int64_t i = 0; i < members; ++i) {
+      std::optional<RowList> part = partOf(rows, i, members);
+      part = part ? moved(*part, kOwn, i, kOwn, kOwn) : std::nullopt;
+      if (!part || (own && *own != *part))
+        return std::nullopt;
+      own = std::move(part);
+    }
+    return own;
+  }
+
+  /// Chunks of members' slices in the order of sequences, or the other way (see the op table).
+  int merged(const Op &op) {
+    int64_t samples = op.getInt(Key::outer), members = op.getInt(Key::inner);
+    bool isInverse = op.getBool(Key::inverse);
+    return changed(rowsOf(op, 0), [&](const RowList &rows) -> std::optional<RowList> {
+      int64_t chunks = 2 * members * samples, size = countOf(rows) / std::max<int64_t>(chunks, 1);
+      if (size == 0 || countOf(rows) % chunks != 0 || isTooLong(rows, chunks))
+        return std::nullopt;
+      RowList result;
+      for (int64_t k = 0; k < chunks; ++k) {
+        int64_t from = isInverse ? inSequences(k, samples, members) : inSlices(k, samples, members);
+        std::optional<RowList> chunk = slice(rows, from * size, size);
+        for (const RowRange &range : *chunk)
+          append(result, range);
+      }
+      return result;
+    });
+  }
+
+  /// Where the k-th chunk of all sequences is among members' slices [member, sample, half].
+  static int64_t inSlices(int64_t k, int64_t samples, int64_t members) {
+    int64_t sample = k / (2 * members), chunk = k % (2 * members);
+    int64_t half = chunk < members ? 0 : 1;
+    int64_t member = half == 0 ? chunk : 2 * members - 1 - chunk;
+    return (member * samples + sample) * 2 + half;
+  }
+  /// Where the k-th half of slices is among the chunks of all sequences.
+  static int64_t inSequences(int64_t k, int64_t samples, int64_t members) {
+    int64_t half = k % 2, sample = k / 2 % samples, member = k / 2 / samples;
+    return sample * 2 * members + (half == 0 ? member : 2 * members - 1 - member);
+  }
+
+  /// Each member gives the others the columns of its slice, or its columns of their slices.
+  int exchanged(int of, int64_t members) {
+    return changed(of, [&](const RowList &rows) -> std::optional<RowList> {
+      RowList result;
+      std::optional<RowList> first;
+      for (int64_t i = 0; i < members; ++i) {
+        std::optional<RowList> part = partOf(rows, i, members);
+        if (!part || part->empty())
+          return std::nullopt;
+        bool isOfSlice = part->front().slice != kOwn;
+        std::optional<RowList> own =
+            moved(*part, isOfSlice ? i : kOwn, isOfSlice ? kOwn : i, kOwn, kOwn);
+        if (!own || (first && *first != *own))
+          return std::nullopt;
+        first = own;
+        std::optional<RowList> taken =
+            moved(*own, kOwn, kOwn, isOfSlice ? kOwn : i, isOfSlice ? i : kOwn);
+        for (const RowRange &range : *taken)
+          append(result, range);
+      }
+      return result;
+    });
   }
 
   // ---- collectives ----
@@ -489,51 +507,96 @@ private:
       return;
     int of = rowsOf(op, 0);
     Axes axes = axesOf(plan_, op.group);
-    if (of == LayoutTable::kNone || axes == 0 || op.kind == OpKind::Recv)
-      return giveOne(op, op.kind == OpKind::Recv ? LayoutTable::kNone : of);
-    const Layout &part = table_.at(of);
-    bool isOfSlices = (axes & ~sliceAxes_) == 0;
+    if (!isKnown(of) || axes == 0)
+      return giveOne(op, of);
     int16_t group = firstAlike(plan_, op.group);
-    if (isOfSlices && op.kind == OpKind::Shift)
-      return giveOne(op, part.isSame() ? of : LayoutTable::kNone);
-    if (isOfSlices && op.kind == OpKind::AllToAll)
-      return giveOne(op, exchanged(part, membersOf(group)));
-    if (!part.isSame() && part.group != group) {
-      Axes others = axesOf(plan_, part.group);
-      if (op.kind == OpKind::AllGather && (axes & others) == 0) // all have the same of these
-        giveOne(op, gathered(part, group));
-      return;
-    }
-    if (op.kind == OpKind::AllGather)
-      return giveOne(op, gathered(part, group));
-    if (op.kind != OpKind::AllReduce && op.kind != OpKind::ReduceScatter)
-      return;
-    if (!part.isSame())
-      return refuseSum(op, part);
-    giveOne(op, op.kind == OpKind::AllReduce ? of : scattered(part, group));
+    if ((axes & ~sliceAxes_) == 0)
+      return giveOne(op, overSlices(op, of, membersOf(group)));
+    giveOne(op, overRows(op, table_.at(of), of, group));
   }
 
-  int gathered(const Layout &part, int16_t group) {
-    bool isApart = part.group == group;
-    if (isTooLong(part.of(0), membersOf(group)))
+  /// Among ranks with slices of the same sequences.
+  int overSlices(const Op &op, int of, int64_t members) {
+    switch (collectiveKindOf(op)) {
+    case CollectiveKind::AllToAll:
+      return exchanged(of, members);
+    case CollectiveKind::AllGather:
+      return changed(of, [&](const RowList &rows) { return ofSlices(rows, members); });
+    case CollectiveKind::ReduceScatter:
+      return changed(of, [&](const RowList &rows) { return ofOwnSlice(rows, members); });
+    default:
+      return of; // another member's, or the sum
+    }
+  }
+
+  static std::optional<RowList> ofSlices(const RowList &rows, int64_t members) {
+    if (isTooLong(rows, members))
+      return std::nullopt;
+    RowList whole;
+    for (int64_t i = 0; i < members; ++i) {
+      std::optional<RowList> slice = moved(rows, kOwn, kOwn, i, kOwn);
+      if (!slice)
+        return std::nullopt;
+      for (const RowRange &range : *slice)
+        append(whole, range);
+    }
+    return whole;
+  }
+  static std::optional<RowList> ofOwnSlice(const RowList &rows, int64_t members) {
+    std::optional<RowList> own;
+    for (int64_t i = 0; i < members; ++i) {
+      std::optional<RowList> part = partOf(rows, i, members);
+      part = part ? moved(*part, i, kOwn, kOwn, kOwn) : std::nullopt;
+      if (!part || (own && *own != *part))
+        return std::nullopt;
+      own = std::move(part);
+    }
+    return own;
+  }
+
+  /// Among ranks with the same tokens.
+  int overRows(const Op &op, const Layout &part, int of, int16_t group) {
+    bool isGather = op.kind == OpKind::AllGather;
+    if (!part.isSame() && part.group != group) // all have the same of other axes' rows
+      return isGather && (axesOf(plan_, op.group) & axesOf(plan_, part.group)) == 0
+                 ? gathered(part, group)
+                 : LayoutTable::kUnknown;
+    if (isGather)
+      return gathered(part, group);
+    if (op.kind != OpKind::AllReduce && op.kind != OpKind::ReduceScatter)
       return LayoutTable::kNone;
-    Layout whole = {isApart ? int16_t{-1} : part.group, {}};
-    whole.rows.resize(isApart ? 1 : part.rows.size());
-    for (size_t index = 0; index < whole.rows.size(); ++index)
-      for (int64_t i = 0; i < membersOf(group); ++i)
-        for (const RowRange &range : part.of(isApart ? i : static_cast<int64_t>(index)))
-          append(whole.rows[index], range);
+    if (!part.isSame()) {
+      refuseSum(op, part);
+      return LayoutTable::kUnknown;
+    }
+    return op.kind == OpKind::AllReduce ? of : scattered(part, group);
+  }
+
+  /// What members have of other rows lies behind each other; of the same rows, they have other
+  /// columns.
+  int gathered(const Layout &part, int16_t group) {
+    if (isTooLong(part.of(0), membersOf(group)))
+      return LayoutTable::kUnknown;
+    int64_t members = membersOf(group);
+    if (part.group != group)
+      return changed(table_.add(part), [&](const RowList &rows) { return inParts(rows, members); });
+    Layout whole = {-1, {{}}};
+    for (int64_t i = 0; i < members; ++i)
+      for (const RowRange &range : part.of(i))
+        append(whole.rows[0], range);
     return table_.add(std::move(whole));
   }
 
   int scattered(const Layout &whole, int16_t group) {
-    int64_t members = membersOf(group), rows = countOf(whole.of(0));
-    if (rows % members != 0 || isTooLong(whole.of(0), members))
-      return LayoutTable::kNone;
+    int64_t members = membersOf(group);
     Layout part = {group, {}};
-    for (int64_t i = 0; i < members; ++i)
-      part.rows.push_back(
-          withPart(*slice(whole.of(0), i * (rows / members), rows / members), i, kOwn));
+    for (int64_t i = 0; i < members; ++i) {
+      std::optional<RowList> own = partOf(whole.of(0), i, members);
+      if (!own || isTooLong(whole.of(0), members))
+        return LayoutTable::kUnknown;
+      std::optional<RowList> ofColumns = moved(*own, kOwn, i, kOwn, kOwn);
+      part.rows.push_back(ofColumns ? std::move(*ofColumns) : std::move(*own));
+    }
     return table_.add(std::move(part));
   }
 
@@ -541,32 +604,29 @@ private:
   static constexpr int64_t kMembersMax = 1024;
   static constexpr size_t kRangesMax = 4096;
 
-  bool isTooLong(const RowList &rows, int64_t times) const {
+  static bool isTooLong(const RowList &rows, int64_t times) {
     return times > kMembersMax || rows.size() * static_cast<size_t>(times) > kRangesMax;
-  }
-
-  /// Whether its rows are so many equal parts with some rows each.
-  static bool isOfParts(const Layout &whole, int64_t parts) {
-    return std::ranges::all_of(whole.rows, [&](const RowList &rows) {
-      int64_t count = countOf(rows);
-      return count >= parts && count % parts == 0;
-    });
   }
 
   int64_t membersOf(int16_t group) const { return group < 0 ? 1 : plan_.groupSize(group); }
 
   // ---- findings ----
 
-  Scope scope() const { return {report_, role_, *segment_, roleIndex_, segmentIndex_}; }
-
   /// False, with a finding, if both have rows, and other ones.
   bool need(const Op &op, ValueId one, ValueId other) {
-    int a = rows_[one].layout, b = rows_[other].layout;
-    if (a == LayoutTable::kNone || b == LayoutTable::kNone || a == b)
+    int a = rows(one).layout, b = rows(other).layout;
+    if (!isKnown(a) || b == LayoutTable::kNone || a == b)
       return true;
-    isWrong_ = true;
-    if (!isReport_)
+    if (!values_->isReport)
       return false;
+    if (!isKnown(b)) {
+      scope().addValue(Rule::Origin, opIndex_, other,
+                       "'{}' takes rows {} of '%{}', and '%{}', whose rows are not known to be "
+                       "these",
+                       opInfo(op.kind).name, toString(table_.at(a).of(0)), scope().nameOf(one),
+                       scope().nameOf(other));
+      return false;
+    }
     const Layout &its = table_.at(a), &others = table_.at(b);
     auto [group, index] = differenceOf(its, others);
     scope().addValue(Rule::Origin, opIndex_, other,
@@ -577,9 +637,8 @@ private:
   }
 
   void refuseDropout(const Op &op, const Layout &has, const Layout &wanted) {
-    isWrong_ = true;
     auto [group, index] = differenceOf(has, wanted);
-    if (isReport_)
+    if (values_->isReport)
       scope().addValue(Rule::Origin, opIndex_, op.operands[0],
                        "'{}' takes rows {} of '%{}', with the random numbers of rows {}{}",
                        opInfo(op.kind).name, toString(has.of(index)),
@@ -598,11 +657,10 @@ private:
   }
 
   void refuseSum(const Op &op, const Layout &part) {
-    isWrong_ = true;
     int64_t index = 1;
     while (index + 1 < membersOf(part.group) && part.of(index) == part.of(0))
       ++index;
-    if (isReport_)
+    if (values_->isReport)
       scope().addValue(Rule::Origin, opIndex_, op.operands[0],
                        "'{}' adds rows {} of '%{}' to rows {}{}", opInfo(op.kind).name,
                        toString(part.of(0)), scope().nameOf(op.operands[0]),
@@ -615,22 +673,20 @@ private:
                                    plan_.groups[static_cast<size_t>(group)].name);
   }
 
-  Inspection &report_;
   const Plan &plan_;
-  uint32_t roleIndex_, segmentIndex_ = 0, opIndex_ = 0;
-  const Role &role_;
-  const Segment *segment_ = nullptr;
   LayoutTable table_;
-  std::vector<int> cells_;                   ///< layouts, by cell
-  std::vector<Rows> rows_;                   ///< by value of the segment
-  std::vector<std::optional<Axes>> counted_; ///< by value: over which it is a number of tokens
-  int64_t tokens_ = 0;                       ///< of a microbatch of a rank
-  Axes sliceAxes_ = 0; ///< along which ranks have slices of the same sequences
-  bool isReport_ = false, isWrong_ = false;
+  const Values *values_ = nullptr; ///< of the segment under way
+  uint32_t opIndex_ = 0;           ///< of the op under way
+  int64_t tokens_ = 0;             ///< of a microbatch of a rank
+  Axes sliceAxes_ = 0;             ///< along which ranks have slices of the same sequences
 };
 
 } // namespace
 
-void checkRows(Inspection &inspection, uint32_t role) { RowCheck(inspection, role).run(); }
+void checkRows(Inspection &inspection) {
+  RowDomain domain(inspection);
+  if (domain.hasExchanges())
+    followProgram(inspection, domain);
+}
 
 } // namespace shardc::plan::verifier

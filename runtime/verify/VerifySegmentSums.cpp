@@ -197,6 +197,9 @@ private:
         mark.varies |= marks_[operand].varies | marks_[operand].split;
       return mark;
     }
+    case SumRole::EndsMaxima:
+      needMaxima(i, op);
+      return fresh(op);
     case SumRole::ResetsStep: {
       Mark mark;
       mark.phase = Phase::Ended;
@@ -214,16 +217,19 @@ private:
       return withLosses(i, op);
     case SumRole::FinishesStep:
       return finished(i, op);
-    case SumRole::BeginsEval:
-      return marks_[op.operands[0]];
-    case SumRole::AddsEvalLosses:
-      needAlike(i, op.operands[1], static_cast<Axes>(allAxes_ & ~tokenAxes()));
-      return marks_[op.operands[0]];
-    case SumRole::FinishesEval: {
+    case SumRole::BeginsEval: {
       Mark mark = marks_[op.operands[0]];
-      mark.varies |= marks_[op.operands[1]].varies;
+      mark.cover = {};
+      mark.evaluation = Phase::Begun;
       return mark;
     }
+    case SumRole::AddsEvalLosses: {
+      const Mark &mark = marks_[op.operands[0]];
+      need(i, mark.evaluation == Phase::Begun, "adds losses to an evaluation that has not begun");
+      return withLosses(i, op, mark, /*isCounted=*/true);
+    }
+    case SumRole::FinishesEval:
+      return finishedEval(i, op);
     case SumRole::Combines:
     case SumRole::Optimizes:
       break; // followed by themselves
@@ -368,9 +374,14 @@ private:
   }
 
   Mark withLosses(uint32_t i, const Op &op) {
-    Mark mark = marks_[op.operands[0]];
+    const Mark &mark = marks_[op.operands[0]];
     needEachStep(i);
     need(i, mark.phase == Phase::Begun, "adds losses to a step that has not begun");
+    return withLosses(i, op, mark, isTraining[segmentIndex_]);
+  }
+
+  /// `isCounted` are contributions of microbatches that have to be complete.
+  Mark withLosses(uint32_t i, const Op &op, Mark mark, bool isCounted) {
     needAlike(i, op.operands[1], static_cast<Axes>(allAxes_ & ~tokenAxes()));
     int64_t microbatch = step.microbatch;
     for (ValueId operand : op.operands)
@@ -378,9 +389,21 @@ private:
         microbatch = step.microbatch + shift;
     need(i, !mark.cover.has(microbatch), "adds the losses of a microbatch a second time");
     Mark more;
-    if (isTraining[segmentIndex_])
+    if (isCounted)
       more.cover = Cover::of(microbatch);
     mark.cover = added(mark, more, microbatch).cover;
+    return mark;
+  }
+
+  Mark finishedEval(uint32_t i, const Op &op) {
+    Mark mark = marks_[op.operands[0]];
+    need(i, mark.evaluation == Phase::Begun, "ends an evaluation that has not begun");
+    bool isWhole = mark.cover == Cover{Cover::Some, 0, step.evalMicrobatches};
+    need(i, isWhole || (stages_.othersAddLosses && mark.cover.kind == Cover::None),
+         "ends an evaluation without the losses of all its microbatches");
+    mark.cover = {};
+    mark.evaluation = Phase::Ended;
+    mark.varies |= marks_[op.operands[1]].varies;
     return mark;
   }
 
@@ -560,6 +583,20 @@ private:
                     "'{}' takes '%{}', which may differ between ranks along {}; ranks with the "
                     "same tokens need equal losses",
                     opInfo(segment_->ops[i].kind).name, name(losses), namesOf(plan_, apart));
+  }
+
+  /// Ranks that quantise alike keep the largest magnitudes of all of them.
+  void needMaxima(uint32_t i, const Op &op) {
+    constexpr size_t kSeen = 1;
+    ValueId seen = op.operands[kSeen];
+    const Mark &mark = marks_[seen];
+    auto apart = static_cast<Axes>((mark.varies | mark.split) & ~stages_.axes);
+    if (apart != 0)
+      scope(segmentIndex_)
+          .addValue(Rule::Sum, i, seen,
+                    "'{}' takes '%{}', which may differ between ranks along {}; they need the "
+                    "largest magnitudes of all of them",
+                    opInfo(op.kind).name, name(seen), namesOf(plan_, apart));
   }
 
   void needEachStep(uint32_t i) {

@@ -23,6 +23,7 @@ using Holds = std::vector<Held>;
 struct StepState {
   int64_t steps = 0;            ///< of the loop under way; 0 outside of loops
   int64_t microbatches = 0;     ///< of a step
+  int64_t evalMicrobatches = 0; ///< of the evaluation under way
   int64_t microbatch = 0;       ///< of the step, that runs are for
   bool isSometimes = false;     ///< runs are in some steps only
   bool isCompared = false;      ///< roles are held against each other

@@ -33,6 +33,7 @@ RunStart::RunStart(uint64_t context, const Variant &variant, const Holds &taken,
     words_.push_back(mark.varies | uint64_t{mark.split} << 8 | uint64_t{mark.due} << 16 |
                      static_cast<uint64_t>(mark.cover.kind) << 24 |
                      static_cast<uint64_t>(mark.phase) << 28 |
+                     static_cast<uint64_t>(mark.evaluation) << 30 |
                      static_cast<uint64_t>(static_cast<uint32_t>(mark.block)) << 32);
     words_.push_back(static_cast<uint64_t>(mark.cover.begin) << 32 |
                      static_cast<uint64_t>(mark.cover.end));

@@ -22,8 +22,14 @@ constexpr int kStepsCompared = 2;
 /// True if the segment does something that counts but marks.
 bool actsOnStep(const Segment &segment) {
   return std::ranges::any_of(segment.ops, [](const Op &op) {
-    return opInfo(op.kind).isOptimizer() || opInfo(op.kind).sum == SumRole::FinishesStep;
+    SumRole sum = opInfo(op.kind).sum;
+    return opInfo(op.kind).isOptimizer() || sum == SumRole::FinishesStep ||
+           sum == SumRole::FinishesEval;
   });
+}
+
+bool hasSum(const Segment &segment, SumRole sum) {
+  return std::ranges::any_of(segment.ops, [&](const Op &op) { return opInfo(op.kind).sum == sum; });
 }
 
 /// Of what a load has left in a cell.
@@ -43,8 +49,12 @@ public:
         ops_(inspection, roleIndex, part, isCompared), step_(ops_.step()),
         rings_(inspection.ringsOf(roleIndex)), tables_(inspection.variantTablesOf(roleIndex)),
         known_(role_.segments.size()) {
-    for (uint32_t s = 0; s < role_.segments.size(); ++s)
-      isKnowable_.push_back(!report_.followsAllTurns() && !actsOnStep(role_.segments[s]));
+    for (const Segment &segment : role_.segments) {
+      isKnowable_.push_back(!report_.followsAllTurns() && !actsOnStep(segment));
+      addsEvalLosses_.push_back(hasSum(segment, SumRole::AddsEvalLosses));
+      evaluates_ = evaluates_ || hasSum(segment, SumRole::AddsEvalLosses) ||
+                   hasSum(segment, SumRole::FinishesEval);
+    }
   }
 
   /// What optimizers take, for comparisons between roles.
@@ -109,7 +119,7 @@ private:
       } else { // also what no step reaches, since a run may evaluate alone
         bool before = std::exchange(step_.isSometimes, step_.isSometimes || node.count > 1);
         Cells with = cells;
-        walkAnew(node.children, with);
+        evaluate(node, with);
         step_.isSometimes = before;
         if (node.count > 1)
           join(cells, with);
@@ -117,6 +127,26 @@ private:
           cells = std::move(with);
       }
     }
+  }
+
+  /// In a role that evaluates, what runs after some steps is an evaluation: the host reads its loss
+  /// when it has ended.
+  void evaluate(const ProgramNode &node, Cells &cells) {
+    step_.evalMicrobatches = countOf(role_, addsEvalLosses_, node);
+    walkAnew(node.children, cells);
+    if (report_.size() != 0 || !evaluates_)
+      return;
+    Phase ended = stepCell_ == kNone ? Phase::None
+                                     : std::exchange(cells[stepCell_].mark.evaluation, Phase::None);
+    if (ended != Phase::Ended)
+      report_.add(Rule::Step, {roleIndex_, firstRunOf(node), kNone},
+                  fmt::format("role '{}' runs something every {} steps that does not begin with "
+                              "'eval.begin' and end with 'eval.finish'",
+                              role_.name, node.count));
+  }
+
+  static uint32_t firstRunOf(const ProgramNode &node) {
+    return node.children.empty() ? kNone : node.children.front().segment;
   }
 
   void walkLoop(const ProgramNode &loop, Cells &cells) {
@@ -420,6 +450,8 @@ private:
   int64_t turn_ = 0;            ///< of the loop under way
   const RoleRings &rings_;
   const std::vector<VariantTable> &tables_; ///< of each segment
+  std::vector<bool> addsEvalLosses_;        ///< of each segment
+  bool evaluates_ = false;                  ///< the role has evaluations
   std::vector<bool> isKnowable_; ///< of each segment: what a run does, a run like it does
   KnownRuns known_;
   std::map<uint32_t, std::vector<int64_t>> shiftsAbout_; ///< of segments

@@ -47,6 +47,7 @@ struct Mark {
   Axes due = 0;    ///< of these: what ranks hold are parts of one sum that nobody has made
   Cover cover;
   Phase phase = Phase::None;
+  Phase evaluation = Phase::None; ///< of a step state, within what some steps do
   int32_t block = -1; ///< of which this is all, or a rank's part; -1: of none, or not known
   bool operator==(const Mark &) const = default;
 };
@@ -88,6 +89,8 @@ Axes axesOf(const Plan &plan, int16_t group);
 Axes axesOf(const Plan &plan);
 /// The first group in which ranks have the same indices; -1 if each rank is alone in it.
 int16_t firstAlike(const Plan &plan, int16_t group);
+/// The group's last axes that have so many coordinates together; none if no axes do.
+Axes innerAxesOf(const Plan &plan, int16_t group, int64_t members);
 /// `'tp'`, or `'tp' and 'cp'`.
 std::string namesOf(const Plan &plan, Axes axes);
 

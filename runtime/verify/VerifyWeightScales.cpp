@@ -122,6 +122,25 @@ private:
                   fmt::format("'quantize_shard' takes '%{}', which is not the largest of all ranks "
                               "that have parts of block '{}'",
                               segment.values[op.operands[1]].name, block.name));
+    if (!hasSeen(segment, op))
+      report_.add(Rule::Scale, at,
+                  fmt::format("'quantize_shard' takes '%{}', which is not made of magnitudes of "
+                              "'%{}'",
+                              segment.values[op.operands[1]].name,
+                              segment.values[op.operands[0]].name));
+  }
+
+  /// Whether the shard's own magnitudes are among those that it is quantised by.
+  static bool hasSeen(const Segment &segment, const Op &quantize) {
+    for (const Op *op = opOf(segment, quantize.operands[1]); op != nullptr;) {
+      bool isShard = op->kind == OpKind::AmaxShard;
+      if (isShard && op->operands[0] == quantize.operands[0])
+        return true;
+      if (!isShard && op->kind != OpKind::AllReduceMax)
+        return false;
+      op = opOf(segment, op->operands[isShard ? 1 : 0]);
+    }
+    return false;
   }
 
   size_t blocksOf8Bits() const {

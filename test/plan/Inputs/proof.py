@@ -6,8 +6,8 @@
     proof.py attributes     the verifier takes any value of any attribute of every op of every plan (every tenth plan, in full all)
     proof.py schedules      24 of the plans lose no bit in random schedules (1,000 each in full)
     proof.py touched        a run of each plan touches the bytes that its plan counts, and no others
-    proof.py runs           accepted mutations run, in three schedules: losses, norms and state as the plan's own (one of
-                            each fourth plan, 260 of each in full; MUTATIONS=n; PLANS="optim-3 eval": of these; SEED=n;
+    proof.py runs           accepted mutations run, in three schedules: losses, norms and state as the plan's own (three of
+                            each second plan, 260 of each in full; MUTATIONS=n; PLANS="optim-3 eval": of these; SEED=n;
                             KEEP=DIR: plans that differ are written there)
 
 The programs shardc, shardc-opt, shardc-run, plan-oracle and touched-memory are found on PATH, files go to TMPDIR, and JOBS=n
@@ -231,10 +231,10 @@ def schedules(folder):
 
 def runs(folder):
     """Accepted mutations run in the process of plan-oracle; one that trains otherwise than its plan ends this."""
-    count = int(os.environ.get("MUTATIONS", 260 if LONG else 1))
+    count = int(os.environ.get("MUTATIONS", 260 if LONG else 3))
     plans = write_plans(folder, os.environ.get("PLANS", "").split() or None)
     if not LONG and "PLANS" not in os.environ:
-        plans = plans[::4]
+        plans = plans[::2]
 
     def run_mutations(plan):
         command = ["plan-oracle", "--run", "--mutations", count, "--seed", SEED]

@@ -50,9 +50,11 @@ INSTANTIATE_TEST_SUITE_P(
         WrongRows{"inReverse",
                   {{kScatter, kInReverse}, kNotDropped},
                   "'vocab_stats' takes rows 2 to 3, 0 to 1 of '%l', and rows 0 to 3 of '%labels'"},
-        WrongRows{"ofOneMember",
-                  {{kScatter, kOfOneMember}, kNotDropped},
-                  "'vocab_stats' takes rows 2 to 3, 2 to 3 of '%l', and rows 0 to 3 of '%labels'"},
+        WrongRows{
+            "ofOneMember",
+            {{kScatter, kOfOneMember}, kNotDropped},
+            "'vocab_stats' takes rows 2 to 3 of part 0, 2 to 3 of part 1 of '%l', and rows 0 to "
+            "3 of '%labels'"},
         WrongRows{"droppedInReverse",
                   {{kScatter, kInReverse}},
                   "'dropout' takes rows 2 to 3 of '%es', with the random numbers of rows 0 to 1, "

@@ -77,10 +77,10 @@ const std::vector<Case> &kindCases() {
        "cells '@m.layers.0' and '@v.layers.0' are both 'first_moment' of the same; a role has one"},
       {"trainingThatIsNoBody", Rule::Kind, "zero",
        [](Plan &p) { p.roles[0].segments[0].kind = SegmentKind::Train; },
-       "segment 'init' of kind 'train' is no body and in the program; it needs to be a body"},
+       "segment 'init' of kind 'train' is straight-line; it needs to be a body"},
       {"updateInABody", Rule::Kind, "zero",
        [](Plan &p) { p.roles[0].segments[2].kind = SegmentKind::Init; },
-       "segment 'micro' of kind 'init' is a body; it needs to be no body and in the program"},
+       "segment 'micro' of kind 'init' is a body; it needs to be straight-line"},
       {"twoUpdates", Rule::Kind, "zero",
        [](Plan &p) { p.roles[0].segments[1].kind = SegmentKind::Init; },
        "segments 'init' and 'prologue' are both 'init'; a role has one of each"},
@@ -263,9 +263,10 @@ const std::vector<Case> &tableCases() {
       {"gatherOverAnotherAxis", Rule::Block, "mesh",
        [](Plan &p) { test::setGroup(p, micro(p).ops[0], 1); },
        "'all_gather' combines shards of block 0 ('layers.0') over group 'tp'"},
-      {"readsPadding", Rule::Padding, "zero",
+      {"readsOtherThanAParameter", Rule::Block, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[4].set(AttrKey::offset, int64_t{64}); },
-       "the op reads '%bias', which in sym [288, 320) holds padding of block 'layers.0'"},
+       "'matmul' takes '%bias', 8 elements of block 'layers.0' that are not one parameter on each "
+       "rank"},
       {"otherMicrobatches", Rule::Job, "zero",
        [](Plan &p) {
          p.job = {{"train.global_batch_size", int64_t{8}}, {"train.micro_batch_size", int64_t{1}}};
@@ -463,8 +464,11 @@ const std::vector<Case> &hostCases() {
        },
        "cell '@w.layers.0' has 32 bytes; a step state has 128"},
       {"startFillsWhatNoCheckpointHolds", Rule::Host, "slots",
-       [](Plan &p) { p.roles[0].cells[3].kind = CellKind::Gradient; },
+       [](Plan &p) { p.roles[0].cells[3].kind = CellKind::WeightShard; },
        "'start' fills cell '@w.b3', which no checkpoint holds"},
+      {"gradientsWhereWeightsAreLeft", Rule::Block, "slots",
+       [](Plan &p) { p.roles[0].cells[3].kind = CellKind::Gradient; },
+       "the op takes or gives '%w3' as weights of block 'b3'; it holds gradients"},
       {"stepStateThatNothingFills", Rule::Cell, "slots",
        [](Plan &p) {
          p.roles[0].cells.push_back({"step",

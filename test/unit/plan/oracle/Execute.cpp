@@ -1,5 +1,6 @@
 #include "Execute.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -15,17 +16,31 @@ namespace {
 
 class Recorder final : public run::RunObserver {
 public:
-  explicit Recorder(std::vector<Training::Figures> &figures) : figures_(figures) {}
+  Recorder(std::vector<Training::Figures> &figures, bool evaluates)
+      : figures_(figures), evaluates_(evaluates) {}
 
   void begin(int64_t, int64_t) override {}
   void step(const StepState &state) override {
     figures_.push_back({false, state.loss, state.gradNorm});
   }
-  void evaluated(const StepState &state) override { figures_.push_back({true, state.evalLoss, 0}); }
+  void evaluated(const StepState &state) override {
+    if (evaluates_)
+      figures_.push_back({true, state.evalLoss, 0});
+  }
 
 private:
   std::vector<Training::Figures> &figures_;
+  bool evaluates_; ///< the plan computes losses of evaluations
 };
+
+bool evaluates(const Plan &plan) {
+  return std::ranges::any_of(plan.roles, [](const Role &role) {
+    return std::ranges::any_of(role.segments, [](const Segment &segment) {
+      return std::ranges::any_of(segment.ops,
+                                 [](const Op &op) { return op.kind == OpKind::EvalFinish; });
+    });
+  });
+}
 
 /// Weights and moments of each rank.
 Status readState(exec::Executable &executable, Training &training) {
@@ -35,15 +50,13 @@ Status readState(exec::Executable &executable, Training &training) {
     ASSIGN_OR_RETURN(std::vector<save::StatePiece> pieces, layout.pieces(world));
     for (const save::StatePiece &piece : pieces) {
       const Cell &cell = layout.cellOf(piece);
-      ASSIGN_OR_RETURN(
-          uint8_t *address,
-          executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
+      ASSIGN_OR_RETURN(uint8_t * address,
+                       executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
       std::string name = fmt::format("part {} of '{}', {}", static_cast<int>(piece.part),
                                      layout.nameOf(piece), boxText(piece.box));
       std::vector<uint8_t> &bytes = training.state[{world, std::move(name)}];
       bytes.resize(static_cast<size_t>(piece.bytes));
-      RETURN_IF_ERROR(
-          executable.read(rank, address + piece.byteBegin, piece.bytes, bytes.data()));
+      RETURN_IF_ERROR(executable.read(rank, address + piece.byteBegin, piece.bytes, bytes.data()));
     }
   }
   return Status::ok();
@@ -58,10 +71,11 @@ Status trainInto(const Plan &plan, std::optional<uint64_t> schedule, Training &t
   ASSIGN_OR_RETURN(auto backend, host::makeBackend(options));
   exec::ExecutableOptions executableOptions;
   executableOptions.poisonBetweenSegments = schedule.has_value();
-  ASSIGN_OR_RETURN(auto executable, exec::Executable::create(
-                                        plan, *backend, kernels::findHostKernel, executableOptions));
+  ASSIGN_OR_RETURN(
+      auto executable,
+      exec::Executable::create(plan, *backend, kernels::findHostKernel, executableOptions));
   ASSIGN_OR_RETURN(auto source, run::openJobData(plan));
-  Recorder recorder(training.figures);
+  Recorder recorder(training.figures, evaluates(plan));
   RETURN_IF_ERROR(run::runProgram(*executable, *source, recorder, {}).status());
   RETURN_IF_ERROR(backend->checkGuards());
   return readState(*executable, training);
