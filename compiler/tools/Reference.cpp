@@ -7,6 +7,7 @@
 #include "compiler/config/Options.h"
 #include "compiler/diag/Diag.h"
 #include "compiler/passes/Pipeline.h"
+#include "runtime/plan/Factors.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc::tools {
@@ -207,6 +208,10 @@ std::string opColumns() {
                          op.collective->conjugate
                              ? fmt::format("`{}`", nameOf(*op.collective->conjugate))
                              : "none: the gradient is the same");
+  out += "\nMarks of factors, which [factors.md](factors.md) teaches:\n\n| mark | meaning "
+         "|\n|---|---|\n";
+#define FACTOR_MARKS(mark, meaning) out += fmt::format("| `{}` | {} |\n", mark, cell(meaning));
+#include "runtime/plan/OpColumns.def"
   out += "\n| column | entry | meaning |\n|---|---|---|\n";
   auto entry = [&](std::string_view column, std::string_view name, std::string_view meaning) {
     out += fmt::format("| {} | {} | {} |\n", column, name, cell(meaning));
@@ -228,12 +233,13 @@ std::string opReference() {
       "`?` marks an optional "
       "operand or result, `*` a list. B is the micro batch, S the sequence, T = B·S rows, H the "
       "hidden size, V the padded vocabulary, F the feed-forward size, N query heads, G key/value "
-      "heads, D the head size.\n";
+      "heads, D the head size. [factors.md](factors.md) says how to read factors.\n";
   auto add = [&](plan::OpKind kind) {
     const plan::OpInfo &op = plan::opInfo(kind);
     out +=
         fmt::format("\n## {}\n\n{}\n\n- operands: {}\n- results: {}\n- {}\n", op.name, cell(op.doc),
                     cell(orDash(op.operands)), cell(orDash(op.results)), traitsText(op.traits));
+    out += fmt::format("- factors: `{}`\n", plan::factorsOf(kind).text);
     if (std::string text = inPlaceText(op); !text.empty())
       out += fmt::format("- {}\n", text);
   };

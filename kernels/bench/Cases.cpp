@@ -215,7 +215,7 @@ void makeAmax(Builder &b) { b.data({b.model.batch, b.model.positions, b.model.ff
 
 void makeQuantize(Builder &b) {
   const Model &m = b.model;
-  b.data({m.batch, m.positions, m.ffn}).ones({1});
+  b.data({m.batch, m.positions, m.ffn}).ones({8});
   b.to(DType::F8E4M3, {m.batch, m.positions, m.ffn}).toFloats({1});
   b.to(DType::F8E4M3, {m.ffn, m.rows()});
 }
@@ -652,6 +652,7 @@ template <int kMoments> void makeOptimizer(Builder &b) {
   int64_t n = b.model.ffn * b.model.hidden();
   b.attrs().beta1 = 0.9;
   b.attrs().beta2 = 0.95;
+  b.attrs().momentum = 0.9;
   b.attrs().eps = 1e-8;
   b.data({n}).floats({n});
   for (int i = 0; i < kMoments; ++i)

@@ -1,0 +1,159 @@
+#include "runtime/plan/FactorExtents.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace shardc::plan {
+
+uint8_t placeOfDim(const FactorValue &value, bool isTurned, uint8_t dim) {
+  return isTurned ? static_cast<uint8_t>(value.dimCount - 1 - dim) : dim;
+}
+
+const FactorValue &operandOf(const Op &op, const OpFactors &factors, size_t i) {
+  bool isReversed = factors.reversedBy && op.getBool(*factors.reversedBy);
+  return isReversed ? factors.result(i) : factors.operand(i);
+}
+
+const FactorValue &resultOf(const Op &op, const OpFactors &factors, size_t i) {
+  bool isReversed = factors.reversedBy && op.getBool(*factors.reversedBy);
+  return isReversed ? factors.operand(i) : factors.result(i);
+}
+
+uint8_t dimRanges(const FactorValue &value, uint8_t rank,
+                  std::array<DimRange, kDimsOfValueMax> &ranges) {
+  uint8_t dims = value.dimCount, count = std::min(dims, rank);
+  for (uint8_t i = 0; i < count; ++i) {
+    auto dim = static_cast<uint8_t>(dims - count + i),
+         type = static_cast<uint8_t>(rank - count + i);
+    ranges[i] = {i == 0 ? uint8_t{0} : dim, dim, i == 0 ? uint8_t{0} : type, type};
+  }
+  return count;
+}
+
+namespace {
+
+void appendWord(std::string &text, const OpFactors &factors, const FactorAtom &atom) {
+  if (atom.form == FactorAtom::Number) {
+    text += std::to_string(atom.number);
+    return;
+  }
+  if (atom.form == FactorAtom::Mirrored)
+    text += '~';
+  char letter = factors.letters[static_cast<size_t>(atom.factor)];
+  bool isPrimed = std::isupper(static_cast<unsigned char>(letter)) != 0;
+  text += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  if (isPrimed)
+    text += '\'';
+  if (atom.form == FactorAtom::Beside || atom.form == FactorAtom::Blocks)
+    text += (atom.form == FactorAtom::Beside ? '+' : '/') + std::to_string(atom.number);
+}
+
+} // namespace
+
+std::string printDims(const OpFactors &factors, const FactorValue &value, uint8_t first,
+                      uint8_t last) {
+  std::string text;
+  for (uint8_t dim = first; dim <= last; ++dim) {
+    std::string words;
+    int count = 0;
+    for (const FactorAtom &atom : value.words())
+      if (atom.dim == dim) {
+        words += count++ == 0 ? "" : " ";
+        appendWord(words, factors, atom);
+      }
+    text += text.empty() ? "" : " ";
+    text += count > 1 ? "(" + words + ")" : words;
+  }
+  return text;
+}
+
+FactorExtents::FactorExtents(const Op &op, std::span<const Type *const> operands,
+                             std::span<const Type *const> results, int64_t members)
+    : factors_(factorsOf(op.kind)), members_(members) {
+  for (size_t f = 0; f < factors_.factorCount; ++f)
+    if (factors_.attrOf[f])
+      extents_[f] = op.getInt(*factors_.attrOf[f]);
+  if (factors_.members != kNoFactor)
+    at(factors_.members) = members;
+  addEquations(op, operands, true);
+  addEquations(op, results, false);
+  for (bool isNew = true; isNew && !fault_;) {
+    isNew = false;
+    for (size_t i = 0; i < equationCount_ && !fault_; ++i)
+      isNew |= !equations_[i].isDone && use(equations_[i]);
+  }
+}
+
+void FactorExtents::addEquations(const Op &op, std::span<const Type *const> types, bool isOperand) {
+  for (size_t i = 0; i < types.size() && !fault_; ++i) {
+    const FactorValue &value = isOperand ? operandOf(op, factors_, i) : resultOf(op, factors_, i);
+    if (value.isList)
+      return;
+    if (value.form != FactorValue::Dims)
+      continue;
+    bool isTurned = value.turnedBy && op.getBool(*value.turnedBy);
+    std::array<DimRange, kDimsOfValueMax> ranges;
+    uint8_t count = dimRanges(value, types[i]->rank, ranges);
+    for (uint8_t r = 0; r < count; ++r) {
+      Equation &equation = equations_[equationCount_++];
+      equation = {&value, isOperand, false, static_cast<uint8_t>(i), ranges[r], 1};
+      for (uint8_t d = ranges[r].typeFirst; d <= ranges[r].typeLast; ++d)
+        equation.extent *= types[i]->shape[d];
+      if (isTurned && count == value.dimCount)
+        equation.dims.first = equation.dims.last = placeOfDim(value, true, ranges[r].last);
+    }
+  }
+}
+
+void FactorExtents::refuse(const Equation &equation, int64_t needed) {
+  fault_ = {equation.isOperand, equation.index,
+            printDims(factors_, *equation.value, equation.dims.first, equation.dims.last),
+            equation.extent, needed};
+}
+
+bool FactorExtents::use(Equation &equation) {
+  const FactorAtom *unknown = nullptr;
+  int64_t known = 1, shares = 1;
+  constexpr int64_t kMost = INT64_MAX / UINT16_MAX;
+  for (const FactorAtom &atom : equation.value->words()) {
+    if (atom.dim < equation.dims.first || atom.dim > equation.dims.last)
+      continue;
+    if (atom.isShare || atom.isInSharedDim)
+      shares = members_;
+    int64_t extent = atom.form == FactorAtom::Number ? 1 : at(atom.factor);
+    if (extent == 0 && unknown != nullptr)
+      return false;
+    if (extent == 0) {
+      unknown = &atom;
+      continue;
+    }
+    if (extent > kMost)
+      return refuse(equation, 0), false;
+    int64_t words = atom.extent(extent);
+    if (known > kMost / words)
+      return refuse(equation, 0), false;
+    known *= words;
+  }
+  if (unknown == nullptr) {
+    equation.isDone = true;
+    if (known % shares != 0 || known / shares != equation.extent)
+      refuse(equation, known / shares);
+    return false;
+  }
+  if (unknown->form == FactorAtom::Blocks)
+    return false; // many extents have as many blocks
+  equation.isDone = true;
+  if (equation.extent > kMost / shares || equation.extent * shares % known != 0)
+    return refuse(equation, 0), false;
+  int64_t rest = equation.extent * shares / known;
+  if (unknown->form == FactorAtom::Beside)
+    rest -= unknown->number;
+  if (unknown->form == FactorAtom::Mirrored)
+    rest = rest % 2 == 0 ? rest / 2 : 0;
+  if (rest <= 0)
+    return refuse(equation, 0), false;
+  at(unknown->factor) = rest;
+  return true;
+}
+
+} // namespace shardc::plan

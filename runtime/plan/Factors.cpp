@@ -1,0 +1,382 @@
+// Reads the FACTORS rows of Ops.def while it is compiled: a row that is malformed, that does not
+// fit its OP row, or that lacks, does not compile.
+#include "runtime/plan/Factors.h"
+
+#include <algorithm>
+
+namespace shardc::plan {
+namespace {
+
+/// What is wrong with a row; the compiler prints the number.
+enum class FactorFault : uint8_t {
+  None,
+  NoArrow,          ///< operands and results have one `->` between them
+  OperandCount,     ///< as many operands as the OP row has
+  ResultCount,      ///< as many results as the OP row has
+  List,             ///< operands have `*` where the OP row has it
+  UnknownAttribute, ///< no row of Attrs.def has that name
+  Word,             ///< not a word of the notation
+  TooMany,          ///< more factors, dimensions or words than a row may have
+  Unclosed,         ///< a parenthesis without the other one
+  MarkOfOperand,    ///< `=` and `^` are of results, `!` and `+` of operands
+  UnknownFactor,    ///< a result names a factor that no operand and no clause has
+  Turned            ///< an attribute turns values of two dimensions
+};
+
+struct Parsed {
+  OpFactors factors;
+  int rows = 0;
+  FactorFault fault = FactorFault::None;
+};
+
+constexpr bool isDigit(char c) { return c >= '0' && c <= '9'; }
+constexpr bool isLetter(char c) { return c >= 'a' && c <= 'z'; }
+
+constexpr std::optional<AttrKey> attrNamed(std::string_view name) {
+#define ATTR_BOOL(field, default_, doc)                                                            \
+  if (name == #field)                                                                              \
+    return AttrKey::field;
+#define ATTR_INT(field, default_, least, most, doc)                                                \
+  if (name == #field)                                                                              \
+    return AttrKey::field;
+#define ATTR_FLOAT(field, default_, doc)
+#include "runtime/base/Attrs.def"
+  return std::nullopt;
+}
+
+constexpr std::string_view trimmed(std::string_view text) {
+  while (text.starts_with(' '))
+    text.remove_prefix(1);
+  while (text.ends_with(' '))
+    text.remove_suffix(1);
+  return text;
+}
+
+/// Takes what stands before the first `end` off the text, and the end itself.
+constexpr std::string_view takeUntil(std::string_view &text, char end) {
+  size_t at = std::min(text.find(end), text.size());
+  std::string_view taken = text.substr(0, at);
+  text.remove_prefix(std::min(at + 1, text.size()));
+  return trimmed(taken);
+}
+
+constexpr bool isListName(std::string_view names, size_t at) {
+  for (; at > 0; --at)
+    takeUntil(names, ' ');
+  return takeUntil(names, ' ').ends_with('*');
+}
+
+constexpr size_t countNames(std::string_view names) {
+  size_t count = 0;
+  for (; !names.empty(); ++count)
+    takeUntil(names, ' ');
+  return count;
+}
+
+class RowParser {
+public:
+  constexpr explicit RowParser(OpFactors &factors) : out_(factors) {}
+
+  constexpr FactorFault fault() const { return fault_; }
+
+  /// `names` are those of the OP row.
+  constexpr void parse(std::string_view text, std::string_view operands, std::string_view results) {
+    out_.text = text;
+    std::string_view clauses = text;
+    std::string_view values = takeUntil(clauses, ';');
+    size_t arrow = values.find("->");
+    if (arrow == std::string_view::npos)
+      return fail(FactorFault::NoArrow);
+    parseSide(values.substr(0, arrow), operands, true);
+    bool isOpen = out_.operandCount == 0 ||
+                  std::ranges::any_of(out_.operands(), [](const FactorValue &value) {
+                    return value.form == FactorValue::Opaque;
+                  });
+    FactorId known = static_cast<FactorId>(out_.factorCount);
+    parseSide(values.substr(arrow + 2), results, false);
+    while (!clauses.empty())
+      if (std::string_view clause = takeUntil(clauses, ' '); !clause.empty())
+        parseClause(clause);
+    for (FactorId factor = known; factor < out_.factorCount && !isOpen; ++factor)
+      if (factor != out_.members && !out_.attrOf[static_cast<size_t>(factor)])
+        fail(FactorFault::UnknownFactor);
+  }
+
+private:
+  constexpr void fail(FactorFault fault) {
+    if (fault_ == FactorFault::None)
+      fault_ = fault;
+  }
+
+  constexpr void parseSide(std::string_view text, std::string_view names, bool isOperand) {
+    text = trimmed(text);
+    size_t count = 0, wanted = countNames(names);
+    for (; !text.empty(); ++count) {
+      std::string_view value = takeUntil(text, ',');
+      if (count >= wanted || count >= (isOperand ? kOperandsOfOpMax : kResultsOfOpMax))
+        return fail(isOperand ? FactorFault::OperandCount : FactorFault::ResultCount);
+      FactorValue &target = isOperand ? out_.operandValues[count] : out_.resultValues[count];
+      parseValue(value, target, isOperand);
+      if (isOperand && target.isList != isListName(names, count))
+        fail(FactorFault::List);
+    }
+    if (count != wanted)
+      fail(isOperand ? FactorFault::OperandCount : FactorFault::ResultCount);
+    (isOperand ? out_.operandCount : out_.resultCount) = static_cast<uint8_t>(count);
+  }
+
+  constexpr void parseValue(std::string_view text, FactorValue &value, bool isOperand) {
+    if (size_t colon = text.find(':'); colon != std::string_view::npos) {
+      value.turnedBy = attrNamed(text.substr(0, colon));
+      if (!value.turnedBy)
+        fail(FactorFault::UnknownAttribute);
+      text.remove_prefix(colon + 1);
+    }
+    if (text == "." || text == "$") {
+      value.form = text == "." ? FactorValue::Opaque : FactorValue::Scales;
+      return;
+    }
+    parseLead(text, value, isOperand);
+    if (size_t at = text.find('>'); at != std::string_view::npos) {
+      if (at + 2 != text.size() || !isLetter(text[at + 1]))
+        return fail(FactorFault::Word);
+      value.pointsInto = factorOf(text[at + 1], false);
+      text = text.substr(0, at);
+    }
+    if (text.ends_with('*')) {
+      value.isList = true;
+      text.remove_suffix(1);
+    }
+    parseDims(text, value, isOperand);
+    if (value.turnedBy && value.dimCount != 2)
+      fail(FactorFault::Turned);
+  }
+
+  constexpr void parseLead(std::string_view &text, FactorValue &value, bool isOperand) {
+    bool hasLead = text.starts_with('+') || text.starts_with('=') || text.starts_with('^');
+    if (!hasLead)
+      return;
+    if ((text[0] == '+') != isOperand)
+      fail(FactorFault::MarkOfOperand);
+    value.isAddedOnce = text[0] == '+';
+    if (text[0] == '=')
+      value.combine = FactorValue::Same;
+    if (text[0] == '^')
+      value.combine = FactorValue::Largest;
+    text.remove_prefix(1);
+  }
+
+  constexpr void parseDims(std::string_view text, FactorValue &value, bool isOperand) {
+    bool isInside = false; // of parentheses
+    while (!text.empty()) {
+      if (text[0] == ' ') {
+        text.remove_prefix(1);
+        continue;
+      }
+      if (text[0] == '(' && !isInside) {
+        isInside = true;
+        text.remove_prefix(1);
+        continue;
+      }
+      if (text[0] == ')' && isInside) {
+        isInside = false;
+        text.remove_prefix(1);
+        if (text.starts_with('%')) {
+          for (FactorAtom &atom : value.atoms)
+            atom.isInSharedDim |= atom.dim == value.dimCount;
+          text.remove_prefix(1);
+        }
+        ++value.dimCount;
+        continue;
+      }
+      if (value.atomCount == kAtomsOfValueMax || value.dimCount == kDimsOfValueMax)
+        return fail(FactorFault::TooMany);
+      FactorAtom &atom = value.atoms[value.atomCount++];
+      atom.dim = value.dimCount;
+      parseWord(text, atom, isOperand);
+      if (fault_ != FactorFault::None)
+        return;
+      value.dimCount = static_cast<uint8_t>(value.dimCount + (isInside ? 0 : 1));
+    }
+    if (isInside || value.dimCount == 0)
+      fail(FactorFault::Unclosed);
+  }
+
+  constexpr uint8_t parseNumber(std::string_view &text) {
+    int number = 0;
+    if (text.empty() || !isDigit(text[0]))
+      fail(FactorFault::Word);
+    for (; !text.empty() && isDigit(text[0]); text.remove_prefix(1))
+      number = number * 10 + (text[0] - '0');
+    if (number == 0 || number > UINT8_MAX)
+      fail(FactorFault::Word);
+    return static_cast<uint8_t>(number);
+  }
+
+  constexpr void parseWord(std::string_view &text, FactorAtom &atom, bool isOperand) {
+    if (isDigit(text[0])) {
+      atom.form = FactorAtom::Number;
+      atom.number = parseNumber(text);
+      return;
+    }
+    if (text[0] == '~') {
+      atom.form = FactorAtom::Mirrored;
+      text.remove_prefix(1);
+    }
+    if (text.empty() || !isLetter(text[0]))
+      return fail(FactorFault::Word);
+    bool isPrimed = text.size() > 1 && text[1] == '\'';
+    atom.factor = factorOf(text[0], isPrimed);
+    text.remove_prefix(isPrimed ? 2 : 1);
+    if (text.starts_with('+') || text.starts_with('/')) {
+      atom.form = text[0] == '+' ? FactorAtom::Beside : FactorAtom::Blocks;
+      text.remove_prefix(1);
+      atom.number = parseNumber(text);
+    }
+    parseMarks(text, atom, isOperand);
+  }
+
+  constexpr void parseMarks(std::string_view &text, FactorAtom &atom, bool isOperand) {
+    for (; !text.empty() && text[0] != ' ' && text[0] != ')'; text.remove_prefix(1))
+      switch (text[0]) {
+      case '!':
+        if (!isOperand)
+          fail(FactorFault::MarkOfOperand);
+        atom.isNeededWhole = true;
+        break;
+      case '#':
+        atom.isCounted = true;
+        break;
+      case '@':
+        atom.isToldByIndex = true;
+        break;
+      case '%':
+        atom.isShare = true;
+        break;
+      default:
+        return fail(FactorFault::Word);
+      }
+  }
+
+  /// The number of the letter, which is new if the row has not had it yet.
+  constexpr FactorId factorOf(char letter, bool isPrimed) {
+    // A primed letter is kept as a capital one.
+    char kept = isPrimed ? static_cast<char>(letter - 'a' + 'A') : letter;
+    for (size_t i = 0; i < out_.factorCount; ++i)
+      if (out_.letters[i] == kept)
+        return static_cast<FactorId>(i);
+    FactorId base = isPrimed ? factorOf(letter, false) : kNoFactor;
+    if (out_.factorCount == kFactorsOfOpMax) {
+      fail(FactorFault::TooMany);
+      return 0;
+    }
+    auto factor = static_cast<FactorId>(out_.factorCount++);
+    out_.letters[static_cast<size_t>(factor)] = kept;
+    out_.extentOf[static_cast<size_t>(factor)] = isPrimed ? base : factor;
+    return factor;
+  }
+
+  /// `x=attribute`, `x=group`, or an attribute that reverses the op.
+  constexpr void parseClause(std::string_view clause) {
+    size_t equal = clause.find('=');
+    if (equal == std::string_view::npos) {
+      out_.reversedBy = attrNamed(clause);
+      return out_.reversedBy ? void() : fail(FactorFault::UnknownAttribute);
+    }
+    FactorId factor = equal == 1 ? out_.find(clause[0]) : kNoFactor;
+    if (factor == kNoFactor)
+      return fail(FactorFault::UnknownFactor);
+    std::string_view name = clause.substr(equal + 1);
+    if (name == "group") {
+      out_.members = factor;
+      return;
+    }
+    std::optional<AttrKey> attr = attrNamed(name);
+    if (!attr)
+      fail(FactorFault::UnknownAttribute);
+    out_.attrOf[static_cast<size_t>(factor)] = attr;
+  }
+
+  OpFactors &out_;
+  FactorFault fault_ = FactorFault::None;
+};
+
+struct FactorTable {
+  std::array<OpFactors, kOpCount> factors{};
+  std::array<FactorFault, kOpCount> faults{};
+  std::array<int, kOpCount> rows{};
+};
+
+struct Names {
+  std::string_view operands, results;
+};
+constexpr Names kNames[] = {
+#define OP(enumerator, name, operands, results, traits, doc) {operands, results},
+#include "runtime/plan/Ops.def"
+};
+
+constexpr FactorTable makeFactorTable() {
+  FactorTable table;
+  auto add = [&](OpKind kind, std::string_view text) {
+    auto at = static_cast<size_t>(kind);
+    RowParser parser(table.factors[at]);
+    parser.parse(text, kNames[at].operands, kNames[at].results);
+    table.faults[at] = parser.fault();
+    ++table.rows[at];
+  };
+#define FACTORS(op, text) add(OpKind::op, text);
+#include "runtime/plan/Ops.def"
+  return table;
+}
+
+constexpr FactorTable kTable = makeFactorTable();
+
+#define OP(enumerator, name, operands, results, traits, doc)                                       \
+  static_assert(kTable.rows[static_cast<size_t>(OpKind::enumerator)] == 1,                         \
+                "op " #enumerator " has one FACTORS row");                                         \
+  static_assert(kTable.faults[static_cast<size_t>(OpKind::enumerator)] == FactorFault::None,       \
+                "the FACTORS row of op " #enumerator " is malformed, or does not fit its OP row");
+#include "runtime/plan/Ops.def"
+
+} // namespace
+
+int64_t FactorAtom::extent(int64_t ofFactor) const {
+  switch (form) {
+  case Plain:
+    return ofFactor;
+  case Number:
+    return number;
+  case Beside:
+    return ofFactor + number;
+  case Blocks:
+    return (ofFactor + number - 1) / number;
+  case Mirrored:
+    return 2 * ofFactor;
+  }
+  return ofFactor;
+}
+
+const FactorAtom *FactorValue::find(FactorId factor) const {
+  for (const FactorAtom &atom : words())
+    if (atom.factor == factor && factor != kNoFactor)
+      return &atom;
+  return nullptr;
+}
+
+bool OpFactors::isNeededWhole(FactorId factor) const {
+  auto keepsWhole = [&](const FactorValue &value) {
+    const FactorAtom *atom = value.find(factor);
+    return atom != nullptr && (atom->isNeededWhole || atom->form == FactorAtom::Beside);
+  };
+  return std::ranges::any_of(operands(), keepsWhole) || std::ranges::any_of(results(), keepsWhole);
+}
+
+bool OpFactors::isSummed(FactorId factor, size_t result) const {
+  return resultValues[result].form == FactorValue::Dims &&
+         resultValues[result].combine == FactorValue::Sum && !resultValues[result].has(factor) &&
+         !isNeededWhole(factor);
+}
+
+const OpFactors &factorsOf(OpKind kind) { return kTable.factors[static_cast<size_t>(kind)]; }
+
+} // namespace shardc::plan

@@ -1,0 +1,78 @@
+// Calls of kernels with random operands, whose operands and results are changed, cut and compared
+// along the factors of their op.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/api/Kernel.h"
+#include "runtime/plan/FactorExtents.h"
+
+namespace shardc::plan::factors {
+
+/// An operand or a result by value.
+struct Array {
+  DType dtype = DType::F32;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> bytes;
+
+  Type type() const;
+  int64_t numel() const { return type().numel(); }
+  double get(int64_t i) const;
+  void put(int64_t i, double number);
+  bool isFloat() const;
+};
+
+/// Where an element lies along a factor: from one element of it to another, since a block of scales
+/// is of many. Nothing for what lies beside the factor (`x+2`), or in a value that lacks it.
+struct Along {
+  int64_t first = -1, last = -1;
+  bool isNowhere() const { return first < 0; }
+};
+
+/// One call of an op's kernel on the host.
+struct Sample {
+  OpKind kind = OpKind::Add;
+  kernels::Attrs attrs;
+  std::vector<Array> operands, results; ///< results have the types; their content is not used
+  bool isList = false;
+  std::vector<kernels::ParamRange> ranges;
+  std::vector<int64_t> rangesOf;
+  std::vector<int> inPlace; ///< by result: the operand in whose place it is, or -1
+  int64_t index = 0, members = 1;
+
+  const OpFactors &factors() const { return factorsOf(kind); }
+  const FactorValue &operandRow(size_t i) const { return operandOf(op(), factors(), i); }
+  const FactorValue &resultRow(size_t i) const { return resultOf(op(), factors(), i); }
+  /// The op with its attributes, without values.
+  Op op() const;
+  FactorExtents extents() const;
+  /// Why the kernel does not take it; null if it does.
+  const char *refusal() const;
+  std::vector<Array> run() const;
+};
+
+/// A call with random numbers of random small extents; several forms of an op have names of their
+/// own. With extents of two blocks of scales if `hasBlocks`. Nothing if no case of kernels/bench
+/// has the name.
+std::optional<Sample> makeSample(OpKind kind, std::string_view caseName, uint64_t seed,
+                                 bool hasBlocks);
+
+/// Where the elements of a value with these extents lie along a factor.
+class Places {
+public:
+  Places(const Sample &sample, const FactorValue &row, const FactorExtents &extents,
+         FactorId factor);
+  Along of(int64_t i) const;
+
+private:
+  const FactorAtom *atom_ = nullptr;
+  int64_t stride_ = 1, radix_ = 1, extent_ = 0;
+};
+
+/// The elements of a value that lie between two of a factor, in their order; of `x+2` with the 2.
+Array sliced(const Sample &sample, const Array &array, const FactorValue &row,
+             const FactorExtents &extents, FactorId factor, int64_t begin, int64_t end);
+
+} // namespace shardc::plan::factors

@@ -1,0 +1,473 @@
+// Compares the FACTORS rows with what kernels compute. Each op runs on the host with random
+// operands of small extents; then operands change along one factor, or are cut along it, and the
+// results have to change, or to be cut, as the row says. So a row cannot say what is not so.
+#include "test/unit/factors/Calls.h"
+
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include <gtest/gtest.h>
+
+namespace shardc::plan::factors {
+namespace {
+
+constexpr uint64_t kSeeds = 3;
+constexpr int64_t kEachSlice = INT64_MAX;
+constexpr int64_t kSlicesOfBlocks = 3; ///< so many that both blocks have one
+
+bool executes(OpKind kind) {
+  OpTraits traits = opInfo(kind).traits;
+  return traits == OpTraits::None || traits == OpTraits::Pure;
+}
+
+/// Operands that the host's kernel has no use for: it makes the sum of do·o of a row from the row's
+/// probabilities, while devices read o.
+bool isUnread(OpKind kind, size_t operand) {
+  return (kind == OpKind::AttentionBwd && operand == 4) ||
+         (kind == OpKind::AttentionQkvBwd && operand == 2);
+}
+
+/// The forms of an op that read its row in different ways.
+struct Form {
+  OpKind kind;
+  std::string name; ///< the op's, and what is special
+};
+
+std::vector<Form> forms() {
+  std::vector<Form> forms;
+  for (int i = 0; i < kOpCount; ++i)
+    if (auto kind = static_cast<OpKind>(i); executes(kind))
+      forms.push_back({kind, std::string(opInfo(kind).name)});
+  forms.push_back({OpKind::QuantizeBlocks, "quantize_blocks, turned"});
+  forms.push_back({OpKind::MatMul, "matmul, plain"});
+  forms.push_back({OpKind::MatMul, "matmul, first turned"});
+  forms.push_back({OpKind::Quantize, "quantize, turned"});
+  forms.push_back({OpKind::MergeSlices, "merge_slices, inverse"});
+  return forms;
+}
+
+void swapLast(Array &array) {
+  int64_t cols = array.shape.back();
+  array.shape = {cols, array.numel() / cols};
+}
+
+Sample sampleOf(const Form &form, uint64_t seed, bool hasBlocks = false) {
+  bool isCase = form.name == "quantize_blocks, turned";
+  std::optional<Sample> made =
+      makeSample(form.kind, isCase ? form.name : opInfo(form.kind).name, seed, hasBlocks);
+  if (!made) {
+    ADD_FAILURE() << "no case of " << form.name << " in kernels/bench/Cases.cpp";
+    return {};
+  }
+  Sample sample = std::move(*made);
+  if (form.kind == OpKind::Dropout || opInfo(form.kind).work.cost == CostClass::Attention)
+    sample.attrs.p = 0.4;
+  if (opInfo(form.kind).work.cost == CostClass::Attention) {
+    sample.attrs.reset_mask = true;
+    sample.attrs.causal = opInfo(form.kind).hasSlices; // if not, documents end where others say
+  }
+  if (form.name == "matmul, plain" || form.name == "matmul, first turned") {
+    sample.attrs.trans_b = false;
+    swapLast(sample.operands[1]);
+  }
+  if (form.name == "matmul, first turned") {
+    sample.attrs.trans_a = true;
+    swapLast(sample.operands[0]);
+  }
+  if (form.name == "quantize, turned") {
+    sample.attrs.transposed = true;
+    sample.results.pop_back(), sample.inPlace.pop_back();
+    swapLast(sample.results[0]);
+  }
+  if (form.name == "merge_slices, inverse") {
+    sample.attrs.inverse = true;
+    std::swap(sample.operands[0].shape, sample.results[0].shape);
+  }
+  return sample;
+}
+
+/// One sample with what follows from its row.
+class Trial {
+public:
+  /// At least `slices` of each factor are changed, one after the other.
+  Trial(Sample sample, const std::string &name, int64_t slices)
+      : sample_(std::move(sample)), factors_(sample_.factors()), extents_(sample_.extents()),
+        name_(name), slices_(slices) {}
+
+  void run() {
+    const char *reason = sample_.refusal();
+    ASSERT_EQ(reason, nullptr) << name_ << ": " << reason;
+    ASSERT_FALSE(extents_.fault()) << name_ << ": " << extents_.fault()->dims;
+    whole_ = sample_.run();
+    for (FactorId f = 0; f < factors_.factorCount; ++f) {
+      for (size_t i = 0; i < sample_.operands.size() && !sample_.isList; ++i)
+        changeAlong(i, f);
+      if (!sample_.isList && isFreeToCut(f))
+        cut(f);
+    }
+    if (opInfo(sample_.kind).takesIndex())
+      cutShares();
+    for (size_t i = 0; i < sample_.operands.size() && !sample_.isList; ++i)
+      if (row(i).form == FactorValue::Dims && hasFactor(row(i))) {
+        EXPECT_EQ(effects_.contains(i), !isUnread(sample_.kind, i))
+            << name_ << ": effect of operand " << i;
+      }
+  }
+
+private:
+  const FactorValue &row(size_t operand) const { return sample_.operandRow(operand); }
+  const FactorValue &resultRow(size_t result) const { return sample_.resultRow(result); }
+  std::string letter(FactorId f) const {
+    return name_ + ", factor " + factors_.letters[static_cast<size_t>(f)];
+  }
+  static bool hasFactor(const FactorValue &value) {
+    for (const FactorAtom &atom : value.words())
+      if (atom.form != FactorAtom::Number)
+        return true;
+    return false;
+  }
+
+  /// Elements of the factor that belong together: a block of scales, otherwise one.
+  int64_t granularity(FactorId f) const {
+    for (const FactorValue &value : factors_.results()) {
+      if (value.form == FactorValue::Scales)
+        return 128;
+      if (const FactorAtom *atom = value.find(f); atom && atom->form == FactorAtom::Blocks)
+        return atom->number;
+    }
+    return 1;
+  }
+
+  // ---- changes of one slice ----
+
+  void changeAlong(size_t operand, FactorId f) {
+    const FactorAtom *atom = row(operand).find(f);
+    if (row(operand).form != FactorValue::Dims || atom == nullptr || extents_.of(f) < 2)
+      return;
+    bool isRead = !isUnread(sample_.kind, operand);
+    bool isSpread = false; // somewhere else along the factor, or over all of it
+    int64_t step = std::max<int64_t>(extents_.of(f) / slices_, 1);
+    for (int64_t j = 0; j < extents_.of(f); j += step) {
+      Sample changed = sample_;
+      change(changed.operands[operand], operand, f, j);
+      std::vector<Array> got = changed.run();
+      for (size_t r = 0; r < got.size(); ++r)
+        isSpread |= compareChange(operand, f, j, r, got[r], atom->isNeededWhole);
+    }
+    if (atom->isNeededWhole && isRead) {
+      EXPECT_TRUE(isSpread || isNotSum(f))
+          << letter(f) << " of operand " << operand << " is not needed whole";
+    }
+  }
+
+  void change(Array &array, size_t operand, FactorId f, int64_t j) const {
+    Places places(sample_, row(operand), extents_, f);
+    for (int64_t i = 0, count = array.numel(); i < count; ++i) {
+      if (places.of(i).first != j)
+        continue;
+      double old = array.get(i);
+      if (FactorId into = row(operand).pointsInto; into != kNoFactor && extents_.of(into) > 0)
+        array.put(i, std::fmod(old + 1, static_cast<double>(extents_.of(into))));
+      else if (!array.isFloat())
+        array.put(i, old + 1);
+      else
+        array.put(i, old + 0.25 + 0.5 * std::abs(old));
+    }
+  }
+
+  /// Whether something changed that a slice does not have; fails if that must not be.
+  bool compareChange(size_t operand, FactorId f, int64_t j, size_t r, const Array &got,
+                     bool mayBeAnywhere) {
+    const FactorValue &result = resultRow(r);
+    auto size = static_cast<size_t>(dtypeBytes(got.dtype));
+    bool isSpread = false;
+    Places places(sample_, result, extents_, f);
+    for (int64_t i = 0, count = got.numel(); i < count; ++i) {
+      auto at = static_cast<size_t>(i) * size;
+      if (std::memcmp(got.bytes.data() + at, whole_[r].bytes.data() + at, size) == 0)
+        continue;
+      effects_.insert(operand);
+      if (result.form != FactorValue::Dims)
+        continue;
+      if (!result.has(f)) {
+        EXPECT_TRUE(mayBeAnywhere || result.combine != FactorValue::Same)
+            << letter(f) << " of operand " << operand << " changes result " << r
+            << ", which is said to be the same for each part";
+        continue;
+      }
+      Along along = places.of(i);
+      int64_t block = granularity(f);
+      bool isOwn = along.isNowhere() ||
+                   (along.first / block <= j / block && j / block <= along.last / block);
+      isSpread |= !isOwn;
+      if (!isOwn && !mayBeAnywhere) {
+        ADD_FAILURE() << letter(f) << ": element " << j << " of operand " << operand
+                      << " changes element " << along.first << " of result " << r;
+        return true;
+      }
+    }
+    return isSpread;
+  }
+
+  /// Whether a result that lacks the factor is not the sum of what its halves give.
+  bool isNotSum(FactorId f) const {
+    auto half = [&](bool isFirst) {
+      Sample changed = sample_;
+      for (size_t i = 0; i < changed.operands.size(); ++i) {
+        Array &array = changed.operands[i];
+        Places places(sample_, row(i), extents_, f);
+        for (int64_t e = 0, count = array.numel(); e < count && array.isFloat(); ++e)
+          if (Along along = places.of(e);
+              !along.isNowhere() && (along.first < extents_.of(f) / 2) != isFirst)
+            array.put(e, 0);
+        if (row(i).isAddedOnce && !isFirst)
+          clear(array);
+      }
+      return changed.run();
+    };
+    std::vector<Array> first = half(true), second = half(false);
+    for (size_t r = 0; r < whole_.size(); ++r)
+      for (int64_t i = 0; i < whole_[r].numel() && resultRow(r).form == FactorValue::Dims; ++i)
+        if (!resultRow(r).has(f) &&
+            !isNear(whole_[r].get(i), first[r].get(i) + second[r].get(i), 1e-4))
+          return true;
+    return false;
+  }
+
+  // ---- cuts ----
+
+  /// Whether parts of the op need to know nothing but their index, or the places they are given.
+  bool isFreeToCut(FactorId f) const {
+    int64_t extent = extents_.of(f);
+    if (factors_.isNeededWhole(f) || extent < 2 || extent / 2 % granularity(f) != 0)
+      return false;
+    bool isOpaque = false, isOfOperand = factors_.operandCount == 0;
+    for (const FactorValue &value : factors_.operands()) {
+      isOpaque |= value.form == FactorValue::Opaque;
+      isOfOperand |= value.has(f);
+    }
+    if (isOpaque && !isOfOperand) // the kernel finds it in what has an order of its own
+      return false;
+    for (const FactorValue &value : factors_.results())
+      if (value.form == FactorValue::Scales) // whose layout the row does not have
+        return false;
+    bool isCounted = false;
+    for (const auto &values : {factors_.operands(), factors_.results()})
+      for (const FactorValue &value : values)
+        if (const FactorAtom *atom = value.find(f))
+          isCounted |= atom->isCounted;
+    return !isCounted || isToldPlaces(f);
+  }
+
+  bool isToldPlaces(FactorId f) const {
+    std::string_view names = opInfo(sample_.kind).operands;
+    for (size_t i = 0; i < factors_.operandCount; ++i) {
+      size_t end = std::min(names.find(' '), names.size());
+      if (names.substr(0, end) == "positions?" && factors_.operand(i).has(f))
+        return true;
+      names.remove_prefix(std::min(end + 1, names.size()));
+    }
+    return false;
+  }
+
+  bool isToldByIndex(FactorId f) const {
+    for (const auto &values : {factors_.operands(), factors_.results()})
+      for (const FactorValue &value : values)
+        if (const FactorAtom *atom = value.find(f); atom && atom->isToldByIndex)
+          return true;
+    return false;
+  }
+
+  void cut(FactorId f) {
+    int64_t extent = extents_.of(f);
+    std::vector<std::vector<Array>> parts;
+    for (int64_t part = 0; part < 2; ++part) {
+      Sample cut = sample_;
+      int64_t begin = part * extent / 2, end = (part + 1) * extent / 2;
+      for (size_t i = 0; i < cut.operands.size(); ++i) {
+        cut.operands[i] = sliced(sample_, cut.operands[i], row(i), extents_, f, begin, end);
+        if (row(i).isAddedOnce && factors_.isSummed(f, 0) && part > 0)
+          clear(cut.operands[i]);
+      }
+      for (size_t r = 0; r < cut.results.size(); ++r)
+        cut.results[r] = sliced(sample_, cut.results[r], resultRow(r), extents_, f, begin, end);
+      if (isToldByIndex(f))
+        cut.index = part, cut.members = 2;
+      setExtentAttr(cut, f, end - begin);
+      const char *reason = cut.refusal();
+      ASSERT_EQ(reason, nullptr) << letter(f) << ", cut: " << reason;
+      parts.push_back(cut.run());
+    }
+    for (size_t r = 0; r < whole_.size(); ++r)
+      compareCut(f, r, parts[0][r], parts[1][r]);
+  }
+
+  static void clear(Array &array) {
+    for (int64_t i = 0; i < array.numel(); ++i)
+      array.put(i, 0);
+  }
+
+  void setExtentAttr(Sample &cut, FactorId f, int64_t extent) const {
+    std::optional<AttrKey> key = factors_.attrOf[static_cast<size_t>(f)];
+    if (key == AttrKey::outer)
+      cut.attrs.outer = extent;
+    if (key == AttrKey::inner)
+      cut.attrs.inner = extent;
+    if (key == AttrKey::num_groups && cut.attrs.num_groups > 0) {
+      cut.attrs.num_heads = cut.attrs.num_heads / cut.attrs.num_groups * extent;
+      cut.attrs.num_groups = extent;
+    }
+  }
+
+  void compareCut(FactorId f, size_t r, const Array &first, const Array &second) const {
+    const FactorValue &result = resultRow(r);
+    if (result.form != FactorValue::Dims)
+      return;
+    int64_t extent = extents_.of(f);
+    for (int64_t part = 0; part < 2 && result.has(f); ++part)
+      expectNear(part == 0 ? first : second,
+                 sliced(sample_, whole_[r], result, extents_, f, part * extent / 2,
+                        (part + 1) * extent / 2),
+                 1e-5, f, r);
+    if (result.has(f))
+      return;
+    Array joined = first;
+    for (int64_t i = 0; i < joined.numel(); ++i)
+      if (result.combine == FactorValue::Sum)
+        joined.put(i, first.get(i) + second.get(i));
+      else if (result.combine == FactorValue::Largest)
+        joined.put(i, std::max(first.get(i), second.get(i)));
+    expectNear(joined, whole_[r], 1e-4, f, r);
+    if (result.combine == FactorValue::Same)
+      expectNear(second, whole_[r], 0, f, r);
+  }
+
+  static bool isNear(double a, double b, double tolerance) {
+    return (std::isnan(a) && std::isnan(b)) || a == b ||
+           std::abs(a - b) <= tolerance * (1 + std::abs(b));
+  }
+
+  void expectNear(const Array &got, const Array &want, double tolerance, FactorId f,
+                  size_t r) const {
+    ASSERT_EQ(got.numel(), want.numel()) << letter(f) << ", result " << r;
+    for (int64_t i = 0; i < got.numel(); ++i)
+      if (!isNear(got.get(i), want.get(i), tolerance)) {
+        ADD_FAILURE() << letter(f) << ", cut: element " << i << " of result " << r << " is "
+                      << got.get(i) << ", and " << want.get(i) << " of the whole";
+        return;
+      }
+  }
+
+  // ---- shares ----
+
+  /// Of what the row marks `%`, the member with an index has its part, and of all else the whole.
+  void cutShares() {
+    if (!hasShare())
+      return;
+    for (int64_t part = 0; part < 2; ++part) {
+      Sample cut = sample_;
+      cut.index = part, cut.members = 2;
+      for (size_t i = 0; i < cut.operands.size(); ++i)
+        cut.operands[i] = shareOf(cut.operands[i], row(i), part);
+      for (size_t r = 0; r < cut.results.size(); ++r)
+        cut.results[r] = shareOf(cut.results[r], resultRow(r), part);
+      const char *reason = cut.refusal();
+      ASSERT_EQ(reason, nullptr) << name_ << ", share: " << reason;
+      ASSERT_FALSE(cut.extents().fault()) << name_ << ", share";
+      std::vector<Array> got = cut.run();
+      for (size_t r = 0; r < got.size(); ++r)
+        if (isShared(resultRow(r)))
+          expectNear(got[r], shareOf(whole_[r], resultRow(r), part), 1e-5, 0, r);
+    }
+  }
+
+  static bool isShared(const FactorValue &value) {
+    for (const FactorAtom &atom : value.words())
+      if (atom.isShare || atom.isInSharedDim)
+        return true;
+    return false;
+  }
+  bool hasShare() const {
+    for (const auto &values : {factors_.operands(), factors_.results()})
+      for (const FactorValue &value : values)
+        if (isShared(value))
+          return true;
+    return false;
+  }
+
+  Array shareOf(const Array &array, const FactorValue &value, int64_t part) const {
+    for (const FactorAtom &atom : value.words()) {
+      int64_t extent = atom.form == FactorAtom::Number ? 1 : extents_.of(atom.factor);
+      if (atom.isShare)
+        return sliced(sample_, array, value, extents_, atom.factor, part * extent / 2,
+                      (part + 1) * extent / 2);
+      if (atom.isInSharedDim) { // which is the first: rows
+        Array out = array;
+        out.shape = {array.numel() / array.shape.back() / 2, array.shape.back()};
+        size_t half = array.bytes.size() / 2;
+        out.bytes.assign(array.bytes.begin() + static_cast<ptrdiff_t>(half * (part > 0 ? 1 : 0)),
+                         array.bytes.begin() + static_cast<ptrdiff_t>(half * (part > 0 ? 2 : 1)));
+        return out;
+      }
+    }
+    return array;
+  }
+
+  Sample sample_;
+  const OpFactors &factors_;
+  FactorExtents extents_;
+  std::string name_;
+  int64_t slices_;
+  std::vector<Array> whole_;
+  std::set<size_t> effects_; ///< operands that a change of them showed in
+};
+
+TEST(Numbers, RowsSayWhatKernelsCompute) {
+  for (const Form &form : forms())
+    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      Sample sample = sampleOf(form, seed);
+      if (!sample.results.empty())
+        Trial(std::move(sample), form.name, kEachSlice).run();
+    }
+}
+
+bool hasBlocks(OpKind kind) {
+  for (const FactorValue &value : factorsOf(kind).results()) {
+    if (value.form == FactorValue::Scales)
+      return true;
+    for (const FactorAtom &atom : value.words())
+      if (atom.form == FactorAtom::Blocks)
+        return true;
+  }
+  return false;
+}
+
+TEST(Numbers, FactorsOfScaledBlocksAreCutBetweenBlocks) {
+  for (const Form &form : forms())
+    if (hasBlocks(form.kind))
+      Trial(sampleOf(form, 1, true), form.name, kSlicesOfBlocks).run();
+}
+
+/// The parts of a list make the result: one after the other, or as a sum.
+TEST(Numbers, ListsAreJoinedOrSummed) {
+  Sample join = sampleOf({OpKind::Join, "join"}, 1);
+  std::vector<std::byte> parts;
+  for (const Array &array : join.operands)
+    parts.insert(parts.end(), array.bytes.begin(), array.bytes.end());
+  EXPECT_TRUE(join.run()[0].bytes == parts);
+
+  Sample sum = sampleOf({OpKind::SumSquares, "sum_squares"}, 1);
+  double total = 0;
+  for (size_t i = 0; i < sum.operands.size(); ++i) {
+    Sample one = sum;
+    one.operands = {sum.operands[i]};
+    one.ranges = {sum.ranges[i]};
+    one.rangesOf = {0, 1};
+    total += one.run()[0].get(0);
+  }
+  EXPECT_NEAR(sum.run()[0].get(0), total, 1e-9 * total);
+}
+
+} // namespace
+} // namespace shardc::plan::factors

@@ -1,0 +1,314 @@
+// The rows of Ops.def as they are read, the extents that follow from types, and rows of fused ops
+// against those of what they fuse.
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "runtime/plan/FactorExtents.h"
+
+namespace shardc::plan {
+namespace {
+
+TEST(FactorRows, KeepEachMark) {
+  const OpFactors &product = factorsOf(OpKind::MatMul);
+  EXPECT_EQ(product.operand(0).turnedBy, AttrKey::trans_a);
+  EXPECT_TRUE(product.operand(2).isAddedOnce);
+  EXPECT_TRUE(product.isSummed(product.find('k'), 0));
+  EXPECT_FALSE(product.isSummed(product.find('r'), 0));
+
+  const OpFactors &norm = factorsOf(OpKind::RmsNorm);
+  EXPECT_TRUE(norm.isNeededWhole(norm.find('c')));
+  EXPECT_FALSE(norm.isSummed(norm.find('c'), 1));
+
+  const OpFactors &split = factorsOf(OpKind::SplitQkv);
+  const FactorAtom *heads = split.operand(0).find(split.find('n'));
+  EXPECT_EQ(heads->form, FactorAtom::Beside);
+  EXPECT_EQ(heads->number, 2);
+  EXPECT_EQ(heads->dim, 2);
+  EXPECT_TRUE(split.result(0).find(split.find('n'))->isShare);
+  EXPECT_TRUE(split.isNeededWhole(split.find('n')));
+  EXPECT_EQ(split.attrOf[static_cast<size_t>(split.find('d'))], AttrKey::head_dim);
+
+  const OpFactors &attention = factorsOf(OpKind::Attention);
+  FactorId keys = attention.find('S');
+  EXPECT_EQ(attention.extentOf[static_cast<size_t>(keys)], attention.find('s'));
+  EXPECT_TRUE(attention.operand(0).find(attention.find('g'))->isToldByIndex);
+
+  const OpFactors &delayed = factorsOf(OpKind::QuantizeDelayed);
+  EXPECT_EQ(delayed.result(1).combine, FactorValue::Same);
+  EXPECT_EQ(delayed.result(2).combine, FactorValue::Largest);
+  EXPECT_EQ(factorsOf(OpKind::QuantizeBlocks).result(1).form, FactorValue::Scales);
+  EXPECT_EQ(factorsOf(OpKind::StepBegin).operand(0).form, FactorValue::Opaque);
+  EXPECT_TRUE(factorsOf(OpKind::Join).operand(5).isList);
+  const OpFactors &table = factorsOf(OpKind::Embedding);
+  EXPECT_EQ(table.operand(0).pointsInto, table.find('v'));
+  const OpFactors &dropout = factorsOf(OpKind::Dropout);
+  EXPECT_TRUE(dropout.operand(0).find(dropout.find('b'))->isInSharedDim);
+  EXPECT_TRUE(dropout.operand(0).find(dropout.find('s'))->isCounted);
+  const OpFactors &merge = factorsOf(OpKind::MergeSlices);
+  EXPECT_EQ(merge.result(0).find(merge.find('i'))->form, FactorAtom::Mirrored);
+  EXPECT_EQ(merge.reversedBy, AttrKey::inverse);
+  EXPECT_NE(factorsOf(OpKind::AllGather).members, kNoFactor);
+}
+
+/// Its examples are lines of an op's name and its row.
+TEST(FactorRows, ThePageShowsRowsOfTheTable) {
+  std::ifstream page(SHARDC_FACTORS_PAGE);
+  std::string line;
+  int examples = 0;
+  while (std::getline(page, line)) {
+    if (!line.starts_with("    "))
+      continue;
+    size_t end = line.find("  ", 4);
+    std::optional<OpKind> kind = parseOpKind(line.substr(4, end - 4));
+    ASSERT_TRUE(kind) << line;
+    EXPECT_EQ(line.substr(end + 2), factorsOf(*kind).text);
+    ++examples;
+  }
+  EXPECT_GE(examples, 6);
+}
+
+// ---- extents ----
+
+std::optional<ExtentFault> faultOf(const Op &op, const std::vector<Type> &operands,
+                                   const std::vector<Type> &results, int64_t members = 1) {
+  std::vector<const Type *> ins, outs;
+  for (const Type &type : operands)
+    ins.push_back(&type);
+  for (const Type &type : results)
+    outs.push_back(&type);
+  return FactorExtents(op, ins, outs, members).fault();
+}
+
+Type f32(std::initializer_list<int64_t> shape) { return Type::of(DType::F32, shape); }
+
+TEST(FactorExtents, EqualLettersHaveEqualExtents) {
+  Op op;
+  op.kind = OpKind::SwiGlu;
+  EXPECT_FALSE(faultOf(op, {f32({2, 3, 8})}, {f32({6, 4})}));
+  std::optional<ExtentFault> fault = faultOf(op, {f32({2, 3, 8})}, {f32({6, 8})});
+  ASSERT_TRUE(fault);
+  EXPECT_FALSE(fault->isOperand);
+  EXPECT_EQ(fault->dims, "f");
+  EXPECT_EQ(fault->found, 8);
+  EXPECT_EQ(fault->needed, 4);
+  EXPECT_TRUE(faultOf(op, {f32({6, 7})}, {f32({6, 4})})) << "an odd number is not two blocks";
+}
+
+TEST(FactorExtents, AttributesTurnDimensionsAndSayExtents) {
+  Op product;
+  product.kind = OpKind::MatMul;
+  EXPECT_FALSE(faultOf(product, {f32({2, 5}), f32({5, 3})}, {f32({2, 3})}));
+  EXPECT_TRUE(faultOf(product, {f32({2, 5}), f32({3, 5})}, {f32({2, 3})}));
+  product.set(AttrKey::trans_b, int64_t{1});
+  EXPECT_FALSE(faultOf(product, {f32({2, 5}), f32({3, 5})}, {f32({2, 3})}));
+  EXPECT_FALSE(faultOf(product, {f32({2, 5}), f32({3, 5}), f32({3})}, {f32({2, 3})}));
+  EXPECT_TRUE(faultOf(product, {f32({2, 5}), f32({3, 5}), f32({2})}, {f32({2, 3})}));
+
+  Op transpose;
+  transpose.kind = OpKind::Transpose;
+  transpose.set(AttrKey::outer, int64_t{4}).set(AttrKey::inner, int64_t{3});
+  EXPECT_FALSE(faultOf(transpose, {f32({12, 5})}, {f32({3, 20})}));
+  EXPECT_TRUE(faultOf(transpose, {f32({11, 5})}, {f32({11, 5})}));
+}
+
+TEST(FactorExtents, MembersHaveShares) {
+  Op split;
+  split.kind = OpKind::SplitQkv;
+  std::vector<Type> parts = {f32({1, 6, 4, 8}), f32({1, 6, 2, 8}), f32({1, 6, 2, 8})};
+  EXPECT_FALSE(faultOf(split, {f32({1, 6, 64})}, parts));
+  EXPECT_TRUE(faultOf(split, {f32({1, 6, 96})}, parts));
+  EXPECT_FALSE(faultOf(split, {f32({1, 6, 96})}, parts, 2)) << "queries of two members";
+  Op gather;
+  gather.kind = OpKind::AllGather;
+  EXPECT_FALSE(faultOf(gather, {f32({6})}, {f32({3, 6})}, 3));
+  EXPECT_TRUE(faultOf(gather, {f32({6})}, {f32({2, 6})}, 3));
+}
+
+// ---- fused ops ----
+
+/// An op that does what two do, one after the other: results of the first are operands of the
+/// second. Operands and results have the names that they have there, or `renamed` from the first.
+struct Fusion {
+  OpKind fused, first, second;
+  std::vector<std::pair<std::string_view, std::string_view>> links; ///< result, operand
+  std::map<std::string_view, std::string_view> renamed; ///< of the fused op: of the first
+};
+
+std::vector<std::string_view> namesOf(std::string_view list) {
+  std::vector<std::string_view> names;
+  while (!list.empty()) {
+    size_t end = std::min(list.find(' '), list.size());
+    std::string_view name = list.substr(0, end);
+    names.push_back(name.ends_with('?') ? name.substr(0, name.size() - 1) : name);
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+  return names;
+}
+
+std::optional<size_t> positionIn(std::string_view list, std::string_view name) {
+  std::vector<std::string_view> names = namesOf(list);
+  auto at = std::ranges::find(names, name);
+  return at == names.end() ? std::nullopt : std::optional(static_cast<size_t>(at - names.begin()));
+}
+
+/// A word of a composed row, without the letter's name.
+struct Word {
+  char letter; ///< of the first op, or of the second where it has no part in the first
+  FactorAtom::Form form;
+  uint8_t number;
+  bool isNeededWhole;
+};
+
+/// A value of a composed row.
+struct Composed {
+  std::vector<Word> words;
+  FactorValue::Form form;
+  FactorValue::Combine combine;
+};
+
+class Composition {
+public:
+  explicit Composition(const Fusion &fusion)
+      : fusion_(fusion), first_(factorsOf(fusion.first)), second_(factorsOf(fusion.second)) {
+    for (auto [result, operand] : fusion.links)
+      link(*positionIn(opInfo(fusion.first).results, result),
+           *positionIn(opInfo(fusion.second).operands, operand));
+  }
+
+  Composed operand(std::string_view name) const {
+    if (auto at = positionIn(opInfo(fusion_.first).operands, oldName(name)))
+      return ofFirst(first_.operand(*at), true);
+    return ofSecond(second_.operand(positionIn(opInfo(fusion_.second).operands, name).value()));
+  }
+  Composed result(std::string_view name) const {
+    if (auto at = positionIn(opInfo(fusion_.second).results, name))
+      return ofSecond(second_.result(*at));
+    return ofFirst(first_.result(positionIn(opInfo(fusion_.first).results, oldName(name)).value()),
+                   false);
+  }
+
+private:
+  static char letterOf(const OpFactors &factors, const FactorAtom &atom) {
+    return atom.factor == kNoFactor ? '1' : factors.letters[static_cast<size_t>(atom.factor)];
+  }
+  std::string_view oldName(std::string_view name) const {
+    auto at = fusion_.renamed.find(name);
+    return at == fusion_.renamed.end() ? name : at->second;
+  }
+
+  /// Makes letters one where a result of the first op is an operand of the second.
+  void link(size_t result, size_t operand) {
+    const FactorValue &from = first_.result(result), &to = second_.operand(operand);
+    for (size_t a = 0; a < to.atomCount && from.atomCount == to.atomCount; ++a) {
+      char letter = letterOf(first_, from.atoms[a]);
+      same_[letterOf(second_, to.atoms[a])] = letter;
+      if (to.atoms[a].isNeededWhole)
+        whole_.insert(letter);
+    }
+    // What is made of a sum is not the sum of what is made of its terms.
+    for (FactorId f = 0; f < first_.factorCount; ++f)
+      if (first_.isSummed(f, result))
+        whole_.insert(first_.letters[static_cast<size_t>(f)]);
+  }
+
+  Composed ofFirst(const FactorValue &value, bool isOperand) const {
+    Composed composed{{}, value.form, value.combine};
+    for (const FactorAtom &atom : value.words()) {
+      char letter = letterOf(first_, atom);
+      bool isWhole = atom.isNeededWhole || (isOperand && whole_.contains(letter));
+      composed.words.push_back({letter, atom.form, atom.number, isWhole});
+    }
+    return composed;
+  }
+  Composed ofSecond(const FactorValue &value) const {
+    Composed composed{{}, value.form, value.combine};
+    for (const FactorAtom &atom : value.words()) {
+      auto at = same_.find(letterOf(second_, atom));
+      char letter = at == same_.end() ? letterOf(second_, atom) : at->second;
+      composed.words.push_back({letter, atom.form, atom.number, atom.isNeededWhole});
+    }
+    return composed;
+  }
+
+  const Fusion &fusion_;
+  const OpFactors &first_, &second_;
+  std::map<char, char> same_; ///< letters of the second op: that of the first
+  std::set<char> whole_;      ///< letters of the first op that are needed whole by what follows
+};
+
+/// Compares the row of a fused op, in which letters may have other names.
+class RowComparison {
+public:
+  explicit RowComparison(const Fusion &fusion)
+      : composed_(fusion), info_(opInfo(fusion.fused)), factors_(factorsOf(fusion.fused)) {}
+
+  void run() {
+    std::vector<std::string_view> operands = namesOf(info_.operands);
+    for (size_t i = 0; i < operands.size(); ++i)
+      compare(operands[i], factors_.operand(i), composed_.operand(operands[i]));
+    std::vector<std::string_view> results = namesOf(info_.results);
+    for (size_t r = 0; r < results.size(); ++r)
+      compare(results[r], factors_.result(r), composed_.result(results[r]));
+  }
+
+private:
+  void compare(std::string_view name, const FactorValue &got, const Composed &want) {
+    if (want.form == FactorValue::Scales) // the fused op has one of their layouts
+      return;
+    std::string where(info_.name);
+    where.append(", ").append(name).append(" of '").append(factors_.text).append("'");
+    EXPECT_EQ(got.form, want.form) << where;
+    EXPECT_EQ(got.combine, want.combine) << where;
+    ASSERT_EQ(got.atomCount, want.words.size()) << where;
+    for (size_t a = 0; a < got.atomCount; ++a) {
+      const FactorAtom &atom = got.atoms[a];
+      char letter =
+          atom.factor == kNoFactor ? '1' : factors_.letters[static_cast<size_t>(atom.factor)];
+      EXPECT_EQ(letters_.try_emplace(letter, want.words[a].letter).first->second,
+                want.words[a].letter)
+          << where;
+      EXPECT_EQ(atom.form, want.words[a].form) << where;
+      EXPECT_EQ(atom.number, want.words[a].number) << where;
+      EXPECT_EQ(atom.isNeededWhole, want.words[a].isNeededWhole) << where << ", " << letter;
+    }
+  }
+
+  Composition composed_;
+  const OpInfo &info_;
+  const OpFactors &factors_;
+  std::map<char, char> letters_; ///< of the fused row: in the composed one
+};
+
+TEST(FusedRows, AreThoseOfWhatTheyFuse) {
+  using enum OpKind;
+  const std::vector<Fusion> fusions = {
+      {AddRmsNorm, Add, RmsNorm, {{"c", "x"}}, {{"sum", "c"}}},
+      {AddLayerNorm, Add, LayerNorm, {{"c", "x"}}, {{"sum", "c"}}},
+      {AttentionQkv, SplitQkv, Attention, {{"q", "q"}, {"k", "k"}, {"v", "v"}}, {}},
+      {RmsNormQuantizeDelayed, RmsNorm, QuantizeDelayed, {{"y", "x"}}, {}},
+      {AddRmsNormQuantizeDelayed, AddRmsNorm, QuantizeDelayed, {{"y", "x"}}, {}},
+      {LayerNormQuantizeDelayed, LayerNorm, QuantizeDelayed, {{"y", "x"}}, {}},
+      {AddLayerNormQuantizeDelayed, AddLayerNorm, QuantizeDelayed, {{"y", "x"}}, {}},
+      {SwiGluQuantizeDelayed, SwiGlu, QuantizeDelayed, {{"y", "x"}}, {}},
+      {RmsNormAmax, RmsNorm, Amax, {{"y", "x"}}, {}},
+      {AddRmsNormAmax, AddRmsNorm, Amax, {{"y", "x"}}, {}},
+      {LayerNormAmax, LayerNorm, Amax, {{"y", "x"}}, {}},
+      {AddLayerNormAmax, AddLayerNorm, Amax, {{"y", "x"}}, {}},
+      {SwiGluAmax, SwiGlu, Amax, {{"y", "x"}}, {}},
+      {SwiGluQuantize, SwiGlu, Quantize, {{"y", "x"}}, {}},
+      {RmsNormQuantizeBlocks, RmsNorm, QuantizeBlocks, {{"y", "x"}}, {}},
+      {AddRmsNormQuantizeBlocks, AddRmsNorm, QuantizeBlocks, {{"y", "x"}}, {}},
+      {LayerNormQuantizeBlocks, LayerNorm, QuantizeBlocks, {{"y", "x"}}, {}},
+      {AddLayerNormQuantizeBlocks, AddLayerNorm, QuantizeBlocks, {{"y", "x"}}, {}},
+      {SwiGluQuantizeBlocks, SwiGlu, QuantizeBlocks, {{"y", "x"}}, {}},
+  };
+  for (const Fusion &fusion : fusions)
+    RowComparison(fusion).run();
+}
+
+} // namespace
+} // namespace shardc::plan
