@@ -94,8 +94,7 @@ void fillEvaluation(const Config &cfg, Derived &d) {
     return;
   }
   int64_t batch = cfg.getIntOr(Opt::ValidationEvalGlobalBatchSize, d.globalBatch);
-  d.evalMicrobatches =
-      times(cfg.getIntOr(Opt::ValidationEvalIters, 0), atLeastOne(batch / round));
+  d.evalMicrobatches = times(cfg.getIntOr(Opt::ValidationEvalIters, 0), atLeastOne(batch / round));
 }
 
 void fillBatches(const Config &cfg, Derived &d) {

@@ -29,7 +29,7 @@ NeededSetting parseClause(llvm::StringRef clause) {
                         0};
   if (isEqual)
     setting.value = parseTableValue(text, info(*opt));
-  SHARDC_CHECK(!isAbove || !text.getAsInteger(10, setting.low), "'{}' is not a whole number", text);
+  SHARDC_CHECK(!isAbove || !text.getAsDouble(setting.low), "'{}' is not a number", text);
   return setting;
 }
 
@@ -39,7 +39,8 @@ bool holds(const Config &config, const NeededSetting &setting) {
   case NeededSetting::Kind::Equal:
     return value == setting.value;
   case NeededSetting::Kind::Above:
-    return config.getIntOr(setting.opt, setting.low) > setting.low;
+    return (value.asInt() != nullptr && static_cast<double>(*value.asInt()) > setting.low) ||
+           (value.asFloat() != nullptr && *value.asFloat() > setting.low);
   case NeededSetting::Kind::Set:
     break;
   }

@@ -18,8 +18,8 @@ struct NeededSetting {
   };
   Kind kind;
   Opt opt;
-  Value value; ///< of Equal
-  int64_t low = 0; ///< of Above
+  Value value;    ///< of Equal
+  double low = 0; ///< of Above
 };
 
 /// The settings of which an option needs one; empty if it needs none.

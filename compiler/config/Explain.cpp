@@ -72,8 +72,9 @@ std::string describeRow(const OptionInfo &option) {
   if (!option.with.empty())
     out += fmt::format("  has an effect only with {}\n", describeNeeds(option));
   if (option.status == OptionStatus::CheckedOnly)
-    out += fmt::format("  checked: the rules check it, and shardc ignores it when it trains, for {}\n",
-                       reasonOf(option.ignored));
+    out +=
+        fmt::format("  checked: the rules check it, and shardc ignores it when it trains, for {}\n",
+                    reasonOf(option.ignored));
   if (option.status == OptionStatus::NotExecuted)
     out +=
         "  not executed: it changes training, and any other value than the default is an error\n";
@@ -315,7 +316,8 @@ std::string optionReference() {
        0},
       {OptionStatus::CheckedOnly, "Checked",
        "The rules check these options, which shardc ignores when it trains. They describe how "
-       "upstream does something that shardc's plans do differently, or are about something else; the "
+       "upstream does something that shardc's plans do differently, or are about something else; "
+       "the "
        "last column says which.",
        407},
   };

@@ -38,7 +38,8 @@ data::DataConfig dataConfigOf(const Config &config) {
   out.sequenceLength = config.getIntOr(Opt::ModelSeqLength, 0);
   out.vocabSize = config.getIntOr(Opt::ModelVocabSize, 0);
   out.split = config.getStringOr(Opt::DatasetSplit, out.split);
-  out.dropLastPartialValidationSequence = config.isOn(Opt::DatasetDropLastPartialValidationSequence);
+  out.dropLastPartialValidationSequence =
+      config.isOn(Opt::DatasetDropLastPartialValidationSequence);
   if (config.is(Opt::DatasetKind, DatasetKind::Text))
     out.pathKind = data::PathKind::Text;
   else if (config.is(Opt::DatasetKind, DatasetKind::Indexed))
@@ -46,7 +47,8 @@ data::DataConfig dataConfigOf(const Config &config) {
   return out;
 }
 
-std::optional<int64_t> countSamples(const data::DataConfig &data, data::Split split, std::string &problem) {
+std::optional<int64_t> countSamples(const data::DataConfig &data, data::Split split,
+                                    std::string &problem) {
   Result<int64_t> samples = data::samplesOfPass(data, split);
   if (samples.isOk())
     return *samples;

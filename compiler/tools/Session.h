@@ -25,7 +25,7 @@ enum ExitStatus : int { kFine = 0, kInputErrors = 1, kUsage = 2, kRunFailed = 3 
 struct CommonOptions {
   CommonOptions();
 
-  config::LoadOptions load; ///< opens data, if options count in passes over them
+  config::LoadOptions load;              ///< opens data, if options count in passes over them
   std::vector<std::string> warningFlags; ///< without the leading -W
   std::string color = "auto";
   std::string diagFormat = "text";

@@ -76,8 +76,8 @@ void ruleWithoutEffect(RuleContext &ctx) {
   for (const OptionInfo &option : options()) {
     if (option.with.empty() || !ctx.isWritten(option.opt) || !ctx.has(option.opt))
       continue;
-    bool isDefault = option.hasDefault() && ctx.cfg()[option.opt].value ==
-                                                parseTableValue(option.defaultText, option);
+    bool isDefault = option.hasDefault() &&
+                     ctx.cfg()[option.opt].value == parseTableValue(option.defaultText, option);
     if (!isDefault && !hasEffect(ctx.cfg(), option))
       ctx.reportAt(ctx.cfg()[option.opt].from.name,
                    {pathOf(option.opt), DiagArg(describeNeeds(option))});

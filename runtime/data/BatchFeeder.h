@@ -35,9 +35,9 @@ private:
 
 class BatchFeeder {
 public:
-  /// `source` must outlive the feeder. InvalidInput if the sizes do not divide, with all of them, or
-  /// if a random order has too few samples. `samples`: what the order goes over, of a source that
-  /// does not end.
+  /// `source` must outlive the feeder. InvalidInput if the sizes do not divide, with all of them,
+  /// or if a random order has too few samples. `samples`: what the order goes over, of a source
+  /// that does not end.
   static Result<BatchFeeder> create(const DataSource &source, const BatchShape &shape,
                                     const OrderSpec &order = {},
                                     int64_t samples = DataSource::kUnbounded);

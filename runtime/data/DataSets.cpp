@@ -234,8 +234,7 @@ Status setBlends(const DataPaths &paths, DataConfig &config) {
 }
 
 std::array<std::optional<int64_t>, kNumSplits> samplesOfRun(const RunLength &length) {
-  int64_t evaluations =
-      length.evalInterval > 0 ? length.trainIters / length.evalInterval + 1 : 0;
+  int64_t evaluations = length.evalInterval > 0 ? length.trainIters / length.evalInterval + 1 : 0;
   std::optional<int64_t> validation =
       product(product(evaluations, length.evalIters), length.evalGlobalBatch);
   if (length.evaluatesWhole)

@@ -1,5 +1,6 @@
-// The order in which a run takes the samples of a source: one after the other, in a new random order
-// for each pass as Megatron's random sampler takes them, or all of them once for each evaluation.
+// The order in which a run takes the samples of a source: one after the other, in a new random
+// order for each pass as Megatron's random sampler takes them, or all of them once for each
+// evaluation.
 #pragma once
 
 #include <array>

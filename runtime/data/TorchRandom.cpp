@@ -15,7 +15,8 @@ void torchPermutation(uint64_t seed, std::span<uint32_t> out, uint64_t wideFrom)
       std::swap(out[i], out[i + engine() % (count - i)]);
     return;
   }
-  for (uint64_t i = 0; i < count; ++i) { // an element is put in, and the one that was there moves up
+  for (uint64_t i = 0; i < count;
+       ++i) { // an element is put in, and the one that was there moves up
     uint64_t high = engine(), low = engine();
     uint64_t at = (high << 32 | low) % (i + 1);
     out[i] = static_cast<uint32_t>(i);

@@ -21,9 +21,9 @@ inline BatchSizes batchSizesOf(const Job &job, bool isEval) {
   return sizes;
 }
 
-/// Microbatches of a step, or of an evaluation, on each rank; 0 where the sizes do not divide, below
-/// 0 where their number is too large. An evaluation of all data has as many as the plan was compiled
-/// for.
+/// Microbatches of a step, or of an evaluation, on each rank; 0 where the sizes do not divide,
+/// below 0 where their number is too large. An evaluation of all data has as many as the plan was
+/// compiled for.
 inline int64_t microbatchesOf(const Plan &plan, bool isEval) {
   const Job &job = plan.job;
   if (isEval && job.validation.fullValidation)

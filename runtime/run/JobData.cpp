@@ -61,8 +61,7 @@ public:
       int64_t samples = source->numSamples() == data::DataSource::kUnbounded
                             ? config.samples[index].value_or(data::DataSource::kUnbounded)
                             : data::DataSource::kUnbounded;
-      auto feeder =
-          data::BatchFeeder::create(*source, feeding.shape, feeding.order, samples);
+      auto feeder = data::BatchFeeder::create(*source, feeding.shape, feeding.order, samples);
       RETURN_IF_ERROR(feeder.status());
       job->feeders_[index] = std::move(*feeder);
     }
@@ -122,8 +121,7 @@ private:
     int64_t planned = plan.job.derived.evalMicrobatches;
     if (source->numSamples() == data::DataSource::kUnbounded)
       return makeStatus(report::DataRefused,
-                        "'validation.full_validation' is true, and {} have no end",
-                        source->name());
+                        "'validation.full_validation' is true, and {} have no end", source->name());
     if (feeders_[1]->numMicrobatches() != planned)
       return makeStatus(report::JobDisagrees,
                         "the plan evaluates {} microbatches on each rank; the {} samples of {} "
@@ -225,9 +223,8 @@ Result<std::unique_ptr<BatchSource>> openJobData(const plan::Plan &plan) {
                     : plan.job.dataset.kind == Kind::Indexed ? data::PathKind::Indexed
                                                              : data::PathKind::Auto;
   const plan::Job::Dataset &dataset = plan.job.dataset;
-  RETURN_IF_ERROR(data::setBlends({dataset.kind == Kind::Synthetic, dataset.blend,
-                                   dataset.dataPath, dataset.trainDataPath,
-                                   dataset.validDataPath},
+  RETURN_IF_ERROR(data::setBlends({dataset.kind == Kind::Synthetic, dataset.blend, dataset.dataPath,
+                                   dataset.trainDataPath, dataset.validDataPath},
                                   config));
   readDocuments(plan, config);
 

@@ -27,7 +27,7 @@ from recipes import OPTIONS, write
 
 BATCH, COUNT = 40, 80
 LIMIT_S = 300
-BASE = """recipe r {
+BASE = """recipe base {
   model gpt { num_layers = 2  hidden_size = 16  num_attention_heads = 2  seq_length = 8  vocab_size = 260  ffn_hidden_size = 24 }
   cluster { gpu = host  nodes = 1  gpus_per_node = 2 }
   train { micro_batch_size = 1  global_batch_size = 4  train_iters = 2 }
@@ -37,18 +37,27 @@ BASE = """recipe r {
   scheduler cosine { lr_warmup_iters = 1 }
   checkpoint { save = "saved"  save_interval = 1 }
   logger { log_interval = 1 }
+}
 """
 # How a recipe gets what options need, where that takes more than the setting itself.
-FP8 = ["mixed_precision = bf16_with_fp8_delayed_scaling_mixed"]
+FP8 = ["mixed_precision = bf16_with_fp8_delayed_scaling_mixed", "mixed_precision.fp8_param_gather = false", "model.seq_length = 16",
+       "model.ffn_hidden_size = 32"]
+ROPE = ["model.position_embedding_type = rope", "model.rope_scaling_factor = 8.0"]
 WAYS = {
-    "model.fp8": FP8, "model.first_last_layers_bf16": [*FP8, "model.first_last_layers_bf16 = true"],
+    "model.fp8": FP8, "model.first_last_layers_bf16": [*FP8, "model.num_layers = 3", "model.first_last_layers_bf16 = true"],
     "model.fp16": ["mixed_precision = fp16_mixed"], "model.bf16": ["mixed_precision = bf16_mixed"],
     "model.window_size": ["model.window_size = [2, 0]"],
-    "model.rope_scaling": ["model.position_embedding_type = rope", "model.rope_scaling = true"],
-    "model.recompute_granularity = full": ["model.recompute_granularity = full", "model.recompute_method = uniform"],
+    "model.rope_scaling": [*ROPE, "model.rope_scaling = true"], "model.rope_scaling_factor > 1": ROPE,
+    "model.recompute_granularity = full": ["model.recompute_granularity = full", "model.recompute_method = uniform",
+                                           "model.recompute_num_layers = 2"],
+    "model.cp_comm_type": ["cluster.gpus_per_node = 4", "model.context_parallel_size = 4", 'model.cp_comm_type = ["a2a+p2p"]'],
     "model.tp_comm_overlap": ["model.tensor_model_parallel_size = 2", "model.sequence_parallel = true",
                               "model.tp_comm_overlap = true"],
-    "scheduler.lr_decay_style = WSD": ["scheduler.lr_decay_style = WSD", "scheduler.lr_wsd_decay_iters = 1"]}
+    "dist.use_torch_fsdp2": ["dist.use_torch_fsdp2 = true", "model.share_embeddings_and_output_weights = false"],
+    "scheduler.lr_decay_style = WSD": ["scheduler.lr_decay_style = WSD", "scheduler.lr_wsd_decay_iters = 2"]}
+# What a value may be that of: where it shows nothing, it has to beside some of these.
+OTHERS = [["mixed_precision = fp16_mixed"], ["mixed_precision = bf16_mixed"], FP8, ["dist.use_megatron_fsdp = true"],
+          ["mixed_precision = bf16_mixed", "dist.use_megatron_fsdp = true"]]
 # Sections whose values are copied to options of other sections, which messages then name.
 COPIED = ("mixed_precision", "comm_overlap")
 
@@ -73,7 +82,9 @@ def values(option):
 
 
 def recipe_of(settings):
-    return BASE + "".join(f"  {setting}\n" for setting in settings) + "}\n"
+    """Of settings of one option the last one counts."""
+    last = {setting.split(" = ")[0]: setting for setting in settings}
+    return 'recipe r extends "base.recipe" {\n' + "".join(f"  {setting}\n" for setting in last.values()) + "}\n"
 
 
 def names(option):
@@ -87,7 +98,8 @@ def call(folder, *command):
 
 
 def make_folder(folder):
-    """Texts of one document each."""
+    """The recipe that all extend, and texts of one document each."""
+    (pathlib.Path(folder) / "base.recipe").write_text(BASE, encoding="utf-8")
     texts = pathlib.Path(folder) / "texts"
     texts.mkdir()
     for number in range(80):
@@ -120,25 +132,41 @@ def is_refused(messages):
     return any(message["severity"] == "error" for message in messages)
 
 
+def base_paths():
+    """What the recipe sets."""
+    paths = set()
+    for line in BASE.splitlines()[1:-1]:
+        section = line.split()[0]
+        paths |= {f"{section}.{name}" for name in re.findall(r"(\w+) = ", line)}
+    return paths
+
+
 def beside(option):
-    """Settings beside which the option has an effect."""
-    if not option.needs:
+    """Settings beside which the option has an effect; nothing if the recipe has them."""
+    need = option.needs[0] if option.needs else ""
+    path, above, low = need.partition(" > ")
+    if not need or need in base_paths():
         return []
-    need = option.needs[0]
     if need in WAYS:
         return WAYS[need]
-    path, above, low = need.partition(" > ")
     return [f"{path} = {int(low) + 1}"] if above else [need if " = " in need else f"{need} = true"]
 
 
 def values_of_recipe(shardc, settings):
-    """What the options of the recipe are after all rules, those that the setting is copied from left out."""
+    """What the options of the recipe are after all rules, without defaults and the sections that values are copied from."""
     with tempfile.TemporaryDirectory() as folder:
         make_folder(folder)
         (pathlib.Path(folder) / "r.recipe").write_text(recipe_of(settings), encoding="utf-8")
         out = call(folder, shardc, "dump-plan", "r.recipe", "--print-after=adjust", "-o", "r.plan").stdout
-    lines = re.sub(rf"\n  ({'|'.join(COPIED)})( \w+)? {{.*?\n  }}", "", out, flags=re.S).splitlines()
-    return sorted(line for line in lines if not re.match(rf"\s*({'|'.join(COPIED)})\b", line))
+    found, section = [], ""
+    for line in out.splitlines():
+        head = re.match(r"  (\w+)( \w+)? {", line)
+        section = head.group(1) if head else section
+        setting = re.match(r" +(\w+) = (.*?)( })?$", line)
+        option = OPTIONS.get(f"{section}.{setting.group(1)}") if setting else None
+        if option and section not in COPIED and (option.default is None or write(option, option.default) != setting.group(2)):
+            found.append((option.path, setting.group(2)))
+    return sorted(found)
 
 
 def plan_of(shardc, settings):
@@ -196,6 +224,11 @@ class Bases:
         return "same" if values_of_recipe(self.shardc, [*others, setting]) == self.of(values_of_recipe, others) else None
 
 
+def shows_elsewhere(bases, setting):
+    """Whether it shows beside other settings: it is what the recipe has anyway, written otherwise."""
+    return any(bases.shows(others, setting) in ("plan", "run") for others in OTHERS)
+
+
 def try_values(bases, option, said, others, counts):
     """What is wrong with an option beside others, if anything is; `said` has the messages of each of its values."""
     silent = []
@@ -204,11 +237,13 @@ def try_values(bases, option, said, others, counts):
         counts[how] += 1
         if how is None:
             silent.append(value)
-    is_number = option.kind in ("int", "float", "size", "duration", "ints")
-    if not silent or is_number and len(silent) < len(said):
+    # Of a number or a list one value has to show; of words, all but those that 'auto' may stand for.
+    one_of = option.kind in ("int", "float", "size", "duration", "ints", "enums") or option.default == "auto"
+    if one_of and len(silent) < len(said):
         return None
+    silent = [value for value in silent if not shows_elsewhere(bases, f"{option.path} = {value}")]
     where = f" beside {', '.join(others)}" if others else ""
-    return f"{option.path} = {', '.join(silent)} changes nothing{where}, and no message names it"
+    return f"{option.path} = {', '.join(silent)} changes nothing{where}, and no message names it" if silent else None
 
 
 def try_batch(shardc, seeds):
@@ -216,11 +251,13 @@ def try_batch(shardc, seeds):
     trials = []
     for path in [ORDER[seed % len(ORDER)] for seed in seeds]:
         option = OPTIONS[path]
-        # Where an effect shows only elsewhere, alone the message has to come all the same if it needs others.
-        if option.needs or not option.seen:
+        others = beside(option)
+        # Where an effect shows only elsewhere, the message has to come all the same if the option needs others.
+        if others or not option.seen:
             trials.append((option, []))
-        if option.needs and not option.seen and option.status == "Executed":
-            trials.append((option, beside(option)))
+        is_executed = option.status == "Executed" and OPTIONS[option.needs[0].split(" ")[0]].status == "Executed" if others else False
+        if is_executed and not option.seen:
+            trials.append((option, others))
     settings = [(option, others, value) for option, others in trials for value in values(option)]
     messages = check_all(shardc, [recipe_of([*others, f"{option.path} = {value}"]) for option, others, value in settings])
     said = collections.defaultdict(list)

@@ -80,8 +80,8 @@ TEST(NotExecuted, WhatIsCheckedDoesNotSayThatItChangesTraining) {
       "inject|quantis|random|fp32|fp8|fp4|samples|gradients|softmax|initialis|"
       "shuffle|mask");
   for (const OptionInfo &option : options()) {
-    bool sounds = option.status == OptionStatus::CheckedOnly &&
-                  std::regex_search(option.doc.str(), words);
+    bool sounds =
+        option.status == OptionStatus::CheckedOnly && std::regex_search(option.doc.str(), words);
     EXPECT_EQ(sounds, option.isReviewed) << option.path.str() << ": " << option.doc.str();
   }
 }

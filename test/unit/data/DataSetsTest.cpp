@@ -136,7 +136,10 @@ TEST(DataSets, ABlendMayNotTakeMoreThanIsLaidOut) {
 }
 
 TEST(DataSets, CountsTheSamplesOfARun) {
-  RunLength length{.trainIters = 100, .globalBatch = 8, .evalInterval = 30, .evalIters = 2,
+  RunLength length{.trainIters = 100,
+                   .globalBatch = 8,
+                   .evalInterval = 30,
+                   .evalIters = 2,
                    .evalGlobalBatch = 4};
   auto samples = samplesOfRun(length);
   EXPECT_EQ(samples[0], 800);
