@@ -50,7 +50,8 @@ WAYS = {
     "model.rope_scaling": [*ROPE, "model.rope_scaling = true"], "model.rope_scaling_factor > 1": ROPE,
     "model.recompute_granularity = full": ["model.recompute_granularity = full", "model.recompute_method = uniform",
                                            "model.recompute_num_layers = 2"],
-    "model.cp_comm_type": ["cluster.gpus_per_node = 4", "model.context_parallel_size = 4", 'model.cp_comm_type = ["a2a+p2p"]'],
+    "model.cp_comm_type": ["cluster.gpus_per_node = 4", "model.context_parallel_size = 4", 'model.cp_comm_type = ["a2a+p2p"]',
+                           "model.hierarchical_context_parallel_sizes = [2, 2]"],
     "model.tp_comm_overlap": ["model.tensor_model_parallel_size = 2", "model.sequence_parallel = true",
                               "model.tp_comm_overlap = true"],
     "dist.use_torch_fsdp2": ["dist.use_torch_fsdp2 = true", "model.share_embeddings_and_output_weights = false"],
@@ -73,7 +74,7 @@ def values(option):
     tried = {
         "bool": [True, False], "int": numbers, "enum": option.words, "enums": [[word] for word in option.words],
         "float": [float(number) for number in (0.5, 0.25, 2, 1e-4, 100, 0) if fits(number)],
-        "ints": [[1, 1], [2], [1]], "floats": [[0.5]], "string": ["x", "1"], "strings": [["x"]],
+        "ints": [[1, 1], [4, 1], [2]], "floats": [[0.5]], "string": ["x", "1"], "strings": [["x"]],
         "size": ["64KiB", "1GiB"], "duration": [30, 1]}[option.kind]
     if option.path == "dataset.split":
         tried = ["50,50,0"]

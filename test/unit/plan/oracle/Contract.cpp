@@ -634,18 +634,6 @@ bool takesCell(const Role &role, const Segment &segment, CellKind kind) {
       segment.ins, [&](const Segment::Boundary &in) { return role.cells[in.cell].kind == kind; });
 }
 
-/// Microbatches of an evaluation on each rank; 0 where the job's sizes do not divide.
-int64_t evaluationMicrobatches(const Plan &plan, int64_t readers) {
-  const Job::Validation &job = plan.job.validation;
-  if (job.fullValidation)
-    return plan.job.derived.evalMicrobatches;
-  int64_t micro = job.evalMicroBatchSize, all = job.evalGlobalBatchSize;
-  micro = micro > 0 ? micro : plan.job.train.microBatchSize;
-  all = all > 0 ? all : plan.job.train.globalBatchSize;
-  int64_t each = micro * readers;
-  return each > 0 && all % each == 0 ? all / each * job.evalIters : 0;
-}
-
 /// Of one list of nodes: the batches of a step, or of an evaluation.
 std::string findOtherBatches(const Plan &plan, const Role &role,
                              const std::vector<ProgramNode> &nodes) {

@@ -67,4 +67,8 @@ inline ValueId givenBy(const Op &transfer) {
   return transfer.kind == OpKind::Send ? transfer.operands[0] : transfer.results[0];
 }
 
+/// Microbatches of an evaluation on each of the ranks that read other batches; 0 where the job's
+/// sizes do not divide.
+int64_t evaluationMicrobatches(const Plan &plan, int64_t readers);
+
 } // namespace shardc::plan::oracle
