@@ -88,16 +88,23 @@ if(SHARDC_CCACHE)
 endif()
 set(SHARDC_NVCC_COMMAND ${nvcc_command} CACHE INTERNAL "nvcc as it is called")
 
-# shardc_cuda_objects(var a.cu ...): objects with machine code for Hopper and PTX for all from Ampere on.
+option(SHARDC_CUDA_PTX "also PTX in CUDA objects, for GPUs other than Hopper, from Ampere on; without it they take two thirds of the time" ON)
+
+# shardc_cuda_objects(var a.cu ...): objects with machine code for Hopper and, unless SHARDC_CUDA_PTX is off, PTX for all
+# from Ampere on.
 function(shardc_cuda_objects var)
   set(objects)
+  set(architectures -gencode=arch=compute_90a,code=sm_90a)
+  if(SHARDC_CUDA_PTX)
+    list(APPEND architectures -gencode=arch=compute_80,code=compute_80)
+  endif()
   foreach(source ${ARGN})
     set(from ${CMAKE_CURRENT_SOURCE_DIR}/${source})
     set(to ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
     add_custom_command(
       OUTPUT ${to}
       COMMAND ${SHARDC_NVCC_COMMAND} -std=c++20 -O3 -lineinfo
-              -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
+              ${architectures}
               -I${SHARDC_ROOT} -isystem=${SHARDC_NCCL_INCLUDE} -ccbin=${CMAKE_CXX_COMPILER}
               -Xcompiler=-Wall,-Wextra,-Werror,-Wno-missing-field-initializers
               -MD -MT ${to} -MF ${to}.d -c ${from} -o ${to}

@@ -53,4 +53,12 @@ void Queue::reportError(std::string text) {
 
 std::optional<Report> Queue::takeError() { return std::exchange(error_, std::nullopt); }
 
+cudaStream_t streamOf(const Queue &queue) { return queue; }
+bool mayDepend(Queue &queue) { return queue.mayDepend(); }
+void noteOther(Queue &queue) { queue.noteOther(); }
+
+void reportError(Queue &queue, const char *what, cudaError_t error) {
+  queue.reportError(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
 } // namespace shardc::kernels::cuda

@@ -16,6 +16,7 @@
 
 #include "kernels/api/Kernel.h"
 #include "kernels/cuda/Context.h"
+#include "kernels/cuda/Launch.h"
 #include "runtime/base/Report.h"
 
 namespace shardc::kernels::cuda {
@@ -54,8 +55,5 @@ private:
   int computeCapabilityMajor_ = 0; ///< 0: not asked yet
   std::optional<Report> error_;
 };
-
-/// The queue of a call.
-inline Queue &queueOf(const Call &call) { return *static_cast<Queue *>(call.stream); }
 
 } // namespace shardc::kernels::cuda

@@ -6,7 +6,7 @@
 
 #include <span>
 
-#include "kernels/cuda/Queue.h"
+#include "kernels/cuda/Launch.h"
 #include "runtime/base/DType.h"
 #include "runtime/base/Reduction.h"
 

@@ -1,7 +1,7 @@
 // Rows of slices that an attention over some of the queries or keys leaves out.
 #pragma once
 
-#include "kernels/cuda/Queue.h"
+#include "kernels/cuda/Launch.h"
 
 namespace shardc::kernels::cuda {
 

@@ -12,7 +12,7 @@
 #include <initializer_list>
 
 #include "kernels/api/Kernel.h"
-#include "kernels/cuda/Queue.h"
+#include "kernels/cuda/Launch.h"
 
 namespace shardc::kernels::cuda {
 
@@ -249,9 +249,9 @@ void launchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t share
   cudaLaunchConfig_t config = {};
   config.gridDim = grid, config.blockDim = block;
   config.dynamicSmemBytes = shared;
-  config.stream = queue;
+  config.stream = streamOf(queue);
   config.attrs = &early;
-  config.numAttrs = queue.mayDepend() ? 1 : 0;
+  config.numAttrs = mayDepend(queue) ? 1 : 0;
   // A failure remains the last error, which the backend queries.
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }

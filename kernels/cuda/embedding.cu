@@ -242,13 +242,14 @@ void addRows(const Call &call, const TableRows &table, float scale) {
   const Tensor &dx = call.in[0], &ids = call.in[1], &to = call.out[0];
   Queue &queue = queueOf(call);
   auto rows = static_cast<int>(ids.numel());
+  cudaStream_t stream = streamOf(queue);
   if (!to.accumulate)
-    cudaMemsetAsync(to.data, 0, static_cast<size_t>(to.numel() * dtypeBytes(to.dtype)), queue);
-  makeKeys<<<static_cast<unsigned>(ceilDiv(rows, 256)), 256, 0, queue>>>(
+    cudaMemsetAsync(to.data, 0, static_cast<size_t>(to.numel() * dtypeBytes(to.dtype)), stream);
+  makeKeys<<<static_cast<unsigned>(ceilDiv(rows, 256)), 256, 0, stream>>>(
       static_cast<const int32_t *>(ids.data), rows, table.first, static_cast<uint32_t>(table.count),
       buffers.keys, buffers.order);
-  if (cudaError_t error = buffers.sort(buffers.temporary, rows, queue); error != cudaSuccess)
-    queue.reportError(std::string("cub::DeviceRadixSort::SortPairs: ") + cudaGetErrorString(error));
+  if (cudaError_t error = buffers.sort(buffers.temporary, rows, stream); error != cudaSuccess)
+    reportError(queue, "cub::DeviceRadixSort::SortPairs", error);
   Scatter p = {
       buffers.sortedKeys, buffers.sortedOrder, dataOf(dx), dataOf(table.data), rows, table.count,
       dx.cols(),          buffers.partials,    scale};
@@ -256,8 +257,8 @@ void addRows(const Call &call, const TableRows &table, float scale) {
   auto tiles = static_cast<unsigned>(ceilDiv(rows, kTile));
   dim3 grid(tiles, static_cast<unsigned>(ceilDiv(p.cols, static_cast<int64_t>(threads) * kChunk)));
   forMode(modeOf({&dx, &table.data}, p.cols), [&]<Mode M>() {
-    addTiles<M><<<grid, threads, 0, queue>>>(p);
-    joinTiles<M><<<grid, threads, 0, queue>>>(p);
+    addTiles<M><<<grid, threads, 0, stream>>>(p);
+    joinTiles<M><<<grid, threads, 0, stream>>>(p);
   });
 }
 

@@ -54,8 +54,9 @@ __global__ void __launch_bounds__(256) drawPairs(const Draw p) {
 
 void runInitBlock(const Call &call) {
   const Tensor &x = call.out[0];
-  cudaMemsetAsync(x.data, 0, static_cast<size_t>(x.numel() * dtypeBytes(x.dtype)), queueOf(call));
-  queueOf(call).noteOther();
+  cudaMemsetAsync(x.data, 0, static_cast<size_t>(x.numel() * dtypeBytes(x.dtype)),
+                  streamOf(queueOf(call)));
+  noteOther(queueOf(call));
   for (const ParamRange &range : host::rangesOfShard(call, 0)) {
     if (range.init == ParamRange::Zeros || range.begin == range.end)
       continue;

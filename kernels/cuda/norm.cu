@@ -16,6 +16,11 @@
 namespace shardc::kernels::cuda {
 namespace {
 
+/// What becomes of y: it is stored, quantised by a magnitude that is known before or by those of
+/// its blocks, or only looked at. Kernels for f16 and for rows that registers do not hold, which
+/// models in 8 bits seldom have, ask at run time which of the last three it is.
+enum class Form { Stored, Quantised, Blocks, LookedAt, NotStored };
+
 struct Forward {
   Data a, b, sum, w, bias, y;
   Target to;          ///< of y in 8 bits; y's own address is not used then
@@ -24,11 +29,8 @@ struct Forward {
   float *mean, *rstd;
   int64_t rows, cols;
   float eps, plus;
+  Form form;
 };
-
-/// What becomes of y: it is stored, quantised by a magnitude that is known before or by those of
-/// its blocks, or only looked at.
-enum class Form { Stored, Quantised, Blocks, LookedAt };
 
 /// Weights and biases of a chunk of columns.
 template <Mode M> struct Weights {
@@ -85,31 +87,47 @@ __device__ __forceinline__ Chunk<M> normalised(const Forward &p, int n, const Ro
   return roundedChunk<M>(p.y, x);
 }
 
-/// What becomes of n > 0 elements of y, but for blocks.
+/// What becomes of n > 0 elements of y; nothing here of those that are quantised by blocks.
 template <Mode M, Form kForm>
 __device__ __forceinline__ void output(const Forward &p, int64_t at, int n, const RowScale &scale,
                                        const Chunk<M> &y, Magnitude<M> &most) {
-  if constexpr (kForm == Form::Stored)
+  if constexpr (kForm == Form::NotStored) {
+    if (p.form == Form::Quantised)
+      output<M, Form::Quantised>(p, at, n, scale, y, most);
+    else if (p.form == Form::LookedAt)
+      output<M, Form::LookedAt>(p, at, n, scale, y, most);
+  } else if constexpr (kForm == Form::Stored) {
     writeChunk<M>(p.y, at, n, y);
-  else if constexpr (kForm == Form::Quantised)
+  } else if constexpr (kForm == Form::Quantised) {
     storeRow<M>(p.to.q, at, n, codesOf<M>(p.to, scale.multiplier, y, most));
-  else
+  } else {
     most.join(y);
+  }
 }
 
 /// The multiplier of a kernel's numbers, which is read once.
 template <Form kForm> __device__ __forceinline__ float multiplierIn(const Forward &p) {
-  return kForm == Form::Quantised ? multiplierOf(*p.to.amax, p.to.isE5M2) : 1.0f;
+  if constexpr (kForm == Form::NotStored)
+    return p.form == Form::Quantised ? multiplierIn<Form::Quantised>(p) : 1.0f;
+  else
+    return kForm == Form::Quantised ? multiplierOf(*p.to.amax, p.to.isE5M2) : 1.0f;
 }
 
 /// By all threads of a kernel, behind their rows.
 template <Form kForm, Mode M>
 __device__ __forceinline__ void finish(const Forward &p, float multiplier,
                                        const Magnitude<M> &most) {
-  if constexpr (kForm == Form::Quantised || kForm == Form::LookedAt)
-    joinLargest(most.bits(), p.largest);
-  if (kForm == Form::Quantised && blockIdx.x == 0 && threadIdx.x == 0)
-    *p.to.scale = reciprocal(multiplier);
+  if constexpr (kForm == Form::NotStored) {
+    if (p.form == Form::Quantised)
+      finish<Form::Quantised>(p, multiplier, most);
+    else if (p.form == Form::LookedAt)
+      finish<Form::LookedAt>(p, multiplier, most);
+  } else {
+    if constexpr (kForm == Form::Quantised || kForm == Form::LookedAt)
+      joinLargest(most.bits(), p.largest);
+    if (kForm == Form::Quantised && blockIdx.x == 0 && threadIdx.x == 0)
+      *p.to.scale = reciprocal(multiplier);
+  }
 }
 
 __device__ __forceinline__ void storeMoments(const Forward &p, int64_t row, const RowScale &scale,
@@ -141,6 +159,7 @@ __device__ __forceinline__ void addSquares(const Chunk<M> &chunk, int n, float m
 
 // ---- rows of any length and type ----
 
+/// Of y that is stored or of any other form.
 template <Mode M, bool kCentered, bool kAdd, Form kForm>
 __global__ void __launch_bounds__(1024) normForward(const __grid_constant__ Forward p) {
   awaitPrevious();
@@ -181,7 +200,9 @@ __global__ void __launch_bounds__(1024) normForward(const __grid_constant__ Forw
   if (threadIdx.x == 0)
     storeMoments(p, row, scale, kCentered);
   // All threads of a warp go on together where they have blocks.
-  int64_t ahead = kForm == Form::Blocks ? threadIdx.x % kWarp * kChunk : 0;
+  int64_t ahead = 0;
+  if constexpr (kForm == Form::NotStored)
+    ahead = p.form == Form::Blocks ? threadIdx.x % kWarp * kChunk : 0;
   Magnitude<M> most;
   Weights<M> weights;
   for (int64_t c = first; c - ahead < p.cols; c += stride) {
@@ -192,15 +213,17 @@ __global__ void __launch_bounds__(1024) normForward(const __grid_constant__ Forw
       weights.template read<kCentered>(p, c, count);
       y = normalised<M, kCentered>(p, count, scale, x, weights);
     }
-    if constexpr (kForm == Form::Blocks) {
-      int64_t index = c / kBlockCols * p.rows + row;
-      uint2 codes = codesOfRowBlock<M, ScaleBlocks::Rows128>(y, p.blocks, index,
-                                                             c % kBlockCols == 0 && count > 0);
-      if (count > 0)
-        storeRow<M>(p.blocks.q, base + c, count, codes);
-    } else if (count > 0) {
+    if constexpr (kForm == Form::NotStored)
+      if (p.form == Form::Blocks) {
+        int64_t index = c / kBlockCols * p.rows + row;
+        uint2 codes = codesOfRowBlock<M, ScaleBlocks::Rows128>(y, p.blocks, index,
+                                                               c % kBlockCols == 0 && count > 0);
+        if (count > 0)
+          storeRow<M>(p.blocks.q, base + c, count, codes);
+        continue;
+      }
+    if (count > 0)
       output<M, kForm>(p, base + c, count, scale, y, most);
-    }
   }
   finish<kForm>(p, scale.multiplier, most);
 }
@@ -295,6 +318,9 @@ __device__ __forceinline__ void normaliseRow(const Forward &p, const RowPlace &p
   }
   if constexpr (kForm == Form::Blocks)
     storeBlocks<M, kHeld>(p, place, row, x);
+  if constexpr (kForm == Form::NotStored)
+    if (p.form == Form::Blocks)
+      storeBlocks<M, kHeld>(p, place, row, x);
 }
 
 /// A warp has a row.
@@ -382,16 +408,19 @@ void launchNorm(const Call &call, Forward &p, Mode mode) {
   p.rows = a.rows(), p.cols = a.cols();
   p.eps = static_cast<float>(call.attrs.eps);
   p.plus = call.attrs.zero_centered ? 1.0f : 0.0f;
+  p.form = kForm;
   bool isHeld = p.cols <= kRowColsMax;
+  constexpr Form kSeldom = kForm == Form::Stored ? kForm : Form::NotStored;
   if (mode == Mode::Bf16 && isHeld)
     return launchRowsHeld<Mode::Bf16, kCentered, kAdd, kForm>(p, queueOf(call));
   if (mode == Mode::F16 && isHeld)
-    return launchRowsHeld<Mode::F16, kCentered, kAdd, kForm>(p, queueOf(call));
-  int threads = threadsForRow(p.cols, 1024);
-  auto rows = static_cast<unsigned>(p.rows);
-  forMode(mode, [&]<Mode M>() {
-    launchKernel(normForward<M, kCentered, kAdd, kForm>, rows, threads, 0, queueOf(call), p);
-  });
+    return launchRowsHeld<Mode::F16, kCentered, kAdd, kSeldom>(p, queueOf(call));
+  // Longer rows of one type have no kernels of their own: memory limits them, and these read whole
+  // chunks too.
+  auto kernel = mode == Mode::Scalar ? normForward<Mode::Scalar, kCentered, kAdd, kSeldom>
+                                     : normForward<Mode::Mixed, kCentered, kAdd, kSeldom>;
+  launchKernel(kernel, static_cast<unsigned>(p.rows), threadsForRow(p.cols, 1024), 0, queueOf(call),
+               p);
 }
 
 /// Operands x w [bias] and results y [mean] rstd, with the terms and their sum in front if kAdd.

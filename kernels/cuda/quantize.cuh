@@ -104,13 +104,24 @@ __device__ __forceinline__ void joinLargest(unsigned most, unsigned *largest) {
   }
 }
 
+/// forMode for kernels that make numbers of 8 bits, element by element: f16, which few models with
+/// such numbers compute in, has no kernels of its own beside those of any type.
+template <typename Launch> void forQuantisedMode(Mode mode, Launch launch) {
+  if (mode == Mode::Bf16)
+    launch.template operator()<Mode::Bf16>();
+  else if (mode == Mode::Scalar)
+    launch.template operator()<Mode::Scalar>();
+  else
+    launch.template operator()<Mode::Mixed>();
+}
+
 /// A result of magnitudes, which begin with 0.
 inline unsigned *clearLargest(const Call &call, int result) {
   const Tensor &largest = call.out[result];
   Queue &queue = queueOf(call);
-  static_cast<void>(cudaMemsetAsync(largest.data, 0,
-                                    static_cast<size_t>(largest.numel()) * sizeof(float), queue));
-  queue.noteOther();
+  static_cast<void>(cudaMemsetAsync(
+      largest.data, 0, static_cast<size_t>(largest.numel()) * sizeof(float), streamOf(queue)));
+  noteOther(queue);
   return static_cast<unsigned *>(largest.data);
 }
 

@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(kThreads, kResident<M, kHasRows>)
 template <bool kHasRows, typename Source>
 void launchBlockTiles(const Call &call, Mode mode, const Source &source,
                       const BlockForms<Source::kParts> &targets, int64_t rows, int64_t cols) {
-  forMode(mode, [&]<Mode M>() {
+  forQuantisedMode(mode, [&]<Mode M>() {
     constexpr size_t kBytes = sizeof(Shared<M, Source::kParts>);
     auto kernel = quantizeBlockTile<M, Source, kHasRows>;
     static_cast<void>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

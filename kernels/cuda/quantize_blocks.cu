@@ -66,7 +66,7 @@ void launchRowBlocks(const Call &call, Mode mode, const Source &source) {
   int64_t rows = q.rows(), cols = q.cols();
   auto across = static_cast<unsigned>(ceilDiv(cols, kRowCols));
   auto blocks = static_cast<unsigned>(across * ceilDiv(rows, kRowsTogether<Source>));
-  forMode(mode, [&]<Mode M>() {
+  forQuantisedMode(mode, [&]<Mode M>() {
     launchKernel(quantizeRows<M, kBlocks, Source>, blocks, kRowThreads, 0, queueOf(call), source,
                  to, rows, cols, across);
   });
@@ -213,7 +213,7 @@ template <ScaleBlocks kBlocks> void launch(const Call &call) {
   if constexpr (kBlocks == ScaleBlocks::Rows128)
     return blocktiles::launchBlockTiles<false>(call, mode, Stored{dataOf(x), cols},
                                                {{{{}, 0, to, cols}}}, rows, cols);
-  forMode(mode, [&]<Mode M>() {
+  forQuantisedMode(mode, [&]<Mode M>() {
     launchKernel(quantizeTiles<M, kBlocks>, gridOfTiles(rows, cols, kIsSquare ? 2 : 1), 256, 0,
                  queueOf(call), dataOf(x), to, rows, cols, isTransposed);
   });

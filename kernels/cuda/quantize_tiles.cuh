@@ -164,7 +164,7 @@ void launchTiles(const Call &call, Mode mode, const Source &source,
                  const PartTargets<Source::kParts> &targets, int64_t rows, int64_t cols) {
   auto across = static_cast<unsigned>(ceilDiv(cols, kTileCols));
   auto tiles = static_cast<unsigned>(across * ceilDiv(rows, kTileRows));
-  forMode(mode, [&]<Mode M>() {
+  forQuantisedMode(mode, [&]<Mode M>() {
     constexpr size_t kShared = kTileBytes<M, Source>;
     auto kernel = quantizeTile<M, Source>;
     static const unsigned most = [&] {
@@ -221,7 +221,7 @@ void launchLargest(const Call &call, Mode mode, const Source &source,
                    const PartLargest<Source::kParts> &largest, int64_t rows, int64_t cols) {
   auto across = static_cast<unsigned>(ceilDiv(cols, kTileCols));
   auto tiles = static_cast<unsigned>(across * ceilDiv(rows, kTileRows));
-  forMode(mode, [&]<Mode M>() {
+  forQuantisedMode(mode, [&]<Mode M>() {
     launchKernel(findLargestOfTile<M, Source>, tiles, kTileThreads, 0, queueOf(call), source,
                  largest, rows, cols, across, tiles);
   });

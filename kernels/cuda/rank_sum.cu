@@ -177,7 +177,7 @@ cudaError_t loadRankSum() {
 void launchRankSum(const RankSum &s, Queue &queue) {
   if (s.elements == 0)
     return;
-  queue.noteOther(); // NCCL's collectives precede it
+  noteOther(queue); // NCCL's collectives precede it
   double divisor = s.average ? s.count : 1;
   if (s.inType == DType::F64) {
     launchKernel(sumDoubles, static_cast<unsigned>(ceilDiv(s.elements, 256)), 256, 0, queue,

@@ -228,7 +228,7 @@ void runSumSquares(const Call &call) {
     flush();
   if (buffers.sums > 0)
     launchTakeSums(call, buffers.partials + launched * kSquareBlocks);
-  addSquares<<<1, 1024, 0, queueOf(call)>>>(
+  addSquares<<<1, 1024, 0, streamOf(queueOf(call))>>>(
       buffers.partials, static_cast<int>(launched * kSquareBlocks + buffers.sums),
       static_cast<double *>(call.out[0].data));
 }

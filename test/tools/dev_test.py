@@ -96,6 +96,22 @@ class DevTest(unittest.TestCase):
             self.assertIn("cmake was called with --preset release", done.stdout, done.stderr)
             self.assertEqual("-DSHARDC_WITH_CUDA=OFF" in done.stdout, wanted, done.stdout)
 
+    def test_cuda_objects_are_for_the_gpus_that_are_there(self):
+        """PTX is made for other GPUs than Hopper, for packages and with --long; a driver that fails names no GPU."""
+        self.script("dpkg-query", "#!/bin/sh\nprintf 'install ok installed'\n")
+        self.script("cmake", '#!/bin/sh\necho "cmake was called with $*"\nexit 1\n')
+        copy = self.path / "copy"
+        copy.mkdir()
+        shutil.copy(DEV, copy / "dev")
+        for smi, words, wanted in ((None, ["build"], "OFF"), ("9.0\n9.0", ["build"], "OFF"), ("9.0\n8.0", ["build"], "ON"),
+                                   ("NVIDIA-SMI has failed", ["test"], "OFF"), ("12.0", ["test"], "ON"),
+                                   ("9.0", ["test", "--long"], "ON"), ("9.0", ["package"], "ON")):
+            if smi:
+                self.script("nvidia-smi", f"#!/bin/sh\necho '{smi}'\n")
+            done = subprocess.run([copy / "dev", *words], capture_output=True, text=True, check=False,
+                                  env={"PATH": self.folder.name, "TMPDIR": self.folder.name})
+            self.assertIn(f"-DSHARDC_CUDA_PTX={wanted}", done.stdout, f"{smi}, {words}: {done.stderr}")
+
     def test_launch_packages_are_optional(self):
         done = self.dev("install", "launch")
         self.assertEqual(done.returncode, 0, done.stderr)
