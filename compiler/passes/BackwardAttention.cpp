@@ -136,9 +136,9 @@ void joined(Gradients &gradients, const Op &join, ValueId dout) {
   std::vector<Op> parts;
   collectParts(gradients, join, parts);
   RingBack ring(gradients);
-  auto others =
-      std::ranges::stable_partition(parts, [&](const Op &part) { return !ring.isShifted(part); });
-  std::ranges::reverse(others);
+  auto others = std::stable_partition(parts.begin(), parts.end(),
+                                      [&](const Op &part) { return !ring.isShifted(part); });
+  std::reverse(others, parts.end());
   std::optional<Heads> next;
   for (size_t i = 0; i < parts.size(); ++i) {
     Heads heads = next ? *next : ring.bring(parts[i]);

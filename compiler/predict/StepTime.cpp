@@ -285,7 +285,8 @@ std::vector<Meeting> meetingsOf(const Device &device, const plan::Plan &plan,
     meetings.push_back({op.channel, isSend, time.begins[i], timeOf(device, plan, segment, op),
                         !isSend && isRead[op.results[0]] != 0, static_cast<uint32_t>(i)});
   }
-  std::ranges::stable_partition(meetings, [](const Meeting &meeting) { return meeting.isFirst; });
+  std::stable_partition(meetings.begin(), meetings.end(),
+                        [](const Meeting &meeting) { return meeting.isFirst; });
   return meetings;
 }
 

@@ -275,6 +275,20 @@ def check_op_switches(tree):
                 yield f"{path}:{number}: a switch over ops has no default, so that the compiler finds where a new op is missing"
 
 
+# What Debian's clang, which builds the fuzz targets, cannot compile of its standard library.
+SUBRANGES = re.compile(r"std::(?:ranges::(?:unique|remove|remove_if|rotate|partition|stable_partition|search|search_n|find_end|"
+                       r"equal_range|subrange)\b|(?:ranges::)?views::)")
+
+
+def check_subranges(tree):
+    """Code that the fuzz targets need does without views, and without algorithms that give a std::ranges::subrange."""
+    for path in tree.select(*CODE):
+        for number, line in enumerate(tree.lines(path), 1):
+            found = SUBRANGES.search(line)
+            if found:
+                yield f"{path}:{number}: clang 14 cannot compile '{found.group()}'; use the algorithm of std that takes two iterators"
+
+
 # The word where a group, an index or a part is meant: in names, comments and texts, but not in words of recipes and of
 # checkpoints, such as outer_dp_sharding_strategy, and not in names of options.
 DATA_PARALLEL = re.compile(r"(?<![\w.])dp(?!\w)|\bdp[A-Z]\w*|\b\w*[a-z]Dp(?![a-z])\w*|\b\w*_dp\b(?<!\bouter_dp)")
@@ -295,7 +309,7 @@ def check_data_parallel(tree):
 
 CHECKS = [check_arrows, check_top_level, check_headers, check_names, check_todos, check_blanks, check_machine_paths,
           check_links, check_rooms, check_waits, check_job_reads, check_kinds, check_op_switches,
-          state.check_state, check_data_parallel]
+          state.check_state, check_subranges, check_data_parallel]
 
 
 def measure(tree):

@@ -128,6 +128,15 @@ class TidyTest(unittest.TestCase):
             "compiler/parse/A.cpp": function("  case Token::End: // and no OpKind::Add:\n    return 1;\n" + rest),
         }), [])
 
+    def test_subranges(self):
+        words = "clang 14 cannot compile"
+        for line in ("auto twice = std::ranges::unique(cuts);", "for (int i : std::views::iota(0, 3))"):
+            self.expect({"runtime/exec/A.cpp": f"void f() {{\n  {line}\n}}\n"}, words)
+        self.assertEqual(self.findings({
+            "runtime/exec/A.cpp": "void f() {\n  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());\n"
+                                  "  use(std::ranges::partition_point(cuts, isEarly));\n}\n",
+        }), [])
+
     def test_data_parallel(self):
         words = "means data parallelism"
         self.expect({"runtime/exec/A.cpp": "int64_t at(int64_t dp) {\n"}, words)
