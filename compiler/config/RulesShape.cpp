@@ -1,4 +1,5 @@
 // Rules on sizes that must divide each other, and on a mesh that cannot hold the model.
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -116,11 +117,24 @@ std::vector<Size> sizesOfRun(RuleContext &ctx) {
       kMicrobatch = {Opt::ModelSeqLength, Opt::TrainMicroBatchSize},
       kStep = {Opt::ModelSeqLength, Opt::TrainGlobalBatchSize}, kSteps = {Opt::TrainTrainIters},
       kInterval = {Opt::ValidationEvalInterval},
-      kEvaluation = {Opt::ValidationEvalIters, Opt::ValidationEvalGlobalBatchSize},
+      kBatches = {Opt::TrainGlobalBatchSize, Opt::TrainMicroBatchSize},
+      kEvaluation = {Opt::ValidationEvalIters, Opt::ValidationEvalGlobalBatchSize,
+                     Opt::TrainGlobalBatchSize, Opt::TrainMicroBatchSize},
       kEvalMicrobatch = {Opt::ModelSeqLength, Opt::ValidationEvalMicroBatchSize},
-      kActivations = {Opt::ModelSeqLength, Opt::TrainMicroBatchSize, Opt::ModelHiddenSize};
+      kActivations = {Opt::ModelSeqLength, Opt::TrainMicroBatchSize, Opt::ModelHiddenSize},
+      kPasses = {Opt::TrainGlobalBatchSize, Opt::TrainMicroBatchSize, Opt::ValidationEvalIters,
+                 Opt::ModelPipelineModelParallelSize},
+      kTurns = {Opt::ValidationEvalIters, Opt::TrainGlobalBatchSize, Opt::TrainMicroBatchSize,
+                Opt::ModelVirtualPipelineModelParallelSize};
   const Derived &d = ctx.derived();
   double tokens = real(d.seqLength) * real(d.microBatch), batches = real(d.numMicrobatches);
+  double stages = real(d.pipelineParallel), chunks = real(d.virtualStages);
+  // A schedule lists those of a step, and those of an evaluation; the host writes two rounds of
+  // them into a ring of at most 2^20 entries. Each turn of a chunk has receives of its own, and
+  // each variant of a segment is checked with all of them.
+  double evaluated = std::max(real(ctx.num(Opt::ValidationEvalIters)) * batches,
+                              real(d.evalMicrobatches));
+  double together = std::max(batches, ctx.has(Opt::ValidationEvalInterval) ? evaluated : 0.0);
   double width =
       20 * real(d.hidden) + 6 * real(d.ffnHidden) + 12 * real(d.numHeads) * real(d.headSize);
   return {
@@ -130,9 +144,14 @@ std::vector<Size> sizesOfRun(RuleContext &ctx) {
       {"steps between evaluations", real(ctx.num(Opt::ValidationEvalInterval)), 40, kInterval},
       {"tokens in an evaluation's microbatch", real(d.seqLength) * real(d.evalMicroBatch), 30,
        kEvalMicrobatch},
-      {"microbatches in an evaluation",
-       std::max(real(ctx.num(Opt::ValidationEvalIters)) * batches, real(d.evalMicrobatches)), 40,
-       kEvaluation},
+      {"microbatches in a step", batches, 19, kBatches},
+      {"microbatches in an evaluation", together, 19, kEvaluation},
+      {"passes of a step's microbatches through a stage", stages > 1 ? chunks * batches : 0, 17,
+       kPasses},
+      {"passes of an evaluation's microbatches through stages",
+       stages > 1 ? stages * chunks * together : 0, 21, kPasses},
+      {"turns of chunks of layers, for all microbatches", chunks > 1 ? chunks * together : 0, 11,
+       kTurns},
       {"activations", tokens * (real(d.numLayers) * width + 4 * real(d.paddedVocab)), 56,
        kActivations},
   };

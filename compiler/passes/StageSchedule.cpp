@@ -39,35 +39,26 @@ struct Repetition {
   size_t lines() const { return length + (count > 1 ? 1 : 0); }
 };
 
-/// How many passes from one on are each of the same part as the one `length` later, whose
-/// microbatch is `step` behind.
-struct Likeness {
-  size_t passes = 0;
-  int64_t step = 0;
-};
-
-/// That of pass i, from that of pass i + 1.
-Likeness likenessAt(const std::vector<StagePass> &passes, size_t i, size_t length,
-                    const Likeness &after) {
-  const StagePass &now = passes[i], &later = passes[i + length];
-  int64_t step = later.microbatch - now.microbatch;
-  if (now.part != later.part)
-    return {0, step};
-  return {after.step == step ? after.passes + 1 : 1, step};
-}
-
-/// The shortest program, from each pass on its first piece. The cost grows with the product of
-/// passes and `longest`: what one pass learns of the passes behind it serves the one before.
+/// The shortest program, from each pass on its first piece. A piece of several repetitions leaves
+/// some of them to the next one, which has no more than `longest` passes, if that is shorter.
 std::vector<Repetition> shortestOf(const std::vector<StagePass> &passes, size_t longest) {
+  /// Passes from the one at hand on that are like those a length behind them, by one step.
+  struct Run {
+    size_t alike = 0;
+    int64_t step = 0;
+  };
+  std::vector<Run> runs(longest + 1); // by length
   std::vector<Repetition> best(passes.size());
   std::vector<size_t> lines(passes.size() + 1);
-  std::vector<Likeness> likeness(longest + 1); // by length
   for (size_t i = passes.size(); i-- > 0;) {
     lines[i] = lines[i + 1] + 1;
     for (size_t length = 1; length <= longest && i + length < passes.size(); ++length) {
-      Likeness &like = likeness[length] = likenessAt(passes, i, length, likeness[length]);
-      for (Repetition found{length, 1 + like.passes / length, like.step}; found.count > 1;
-           --found.count)
+      Run &run = runs[length];
+      int64_t step = passes[i + length].microbatch - passes[i].microbatch;
+      bool isLike = passes[i].part == passes[i + length].part;
+      run = {isLike ? (run.step == step ? run.alike : 0) + 1 : 0, step};
+      Repetition found{length, 1 + run.alike / length, step};
+      for (size_t left = 0; found.count > 1 && left <= longest / length; --found.count, ++left)
         if (size_t all = found.lines() + lines[i + length * found.count]; all < lines[i])
           lines[i] = all, best[i] = found;
     }
@@ -310,7 +301,8 @@ std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) cons
       continue;
     const StagePass &pass = passes(stage)[i];
     int64_t now = passes(stage)[during].microbatch;
-    Found &found = all.try_emplace({pass.part, pass.microbatch - now}, i - during).first->second;
+    Found &found =
+        all.try_emplace({pass.part, pass.microbatch - now}, Found{i - during, {}}).first->second;
     found.after = std::min(found.after, i - during);
     found.microbatches.push_back(now);
   }

@@ -26,8 +26,8 @@ std::vector<std::pair<int64_t, int64_t>> intervalsOf(const Segment &segment) {
       add(tie.pred);
   }
   std::ranges::sort(intervals);
-  auto twice = std::ranges::unique(intervals);
-  intervals.erase(twice.begin(), twice.end());
+  auto twice = std::unique(intervals.begin(), intervals.end());
+  intervals.erase(twice, intervals.end());
   return intervals;
 }
 
@@ -40,17 +40,18 @@ VariantTable::VariantTable(const Segment &segment) : isBody_(segment.body) {
     cuts_.push_back(last + 1);
   }
   std::ranges::sort(cuts_);
-  auto twice = std::ranges::unique(cuts_);
-  cuts_.erase(twice.begin(), twice.end());
-  // The intervals that hold from a cut on, by their index: few at a time, as they follow each other.
-  std::vector<size_t> holding;
+  auto twice = std::unique(cuts_.begin(), cuts_.end());
+  cuts_.erase(twice, cuts_.end());
+  // Few intervals hold at once, of as many as there are groups of microbatches.
   std::map<std::vector<size_t>, size_t> known;
-  for (size_t i = 0, next = 0; i <= cuts_.size() && !cuts_.empty(); ++i) {
+  std::vector<size_t> holding; // before the first cut none
+  size_t begun = 0;
+  for (size_t i = 0; i <= cuts_.size() && !cuts_.empty(); ++i) {
     int64_t number = i == 0 ? cuts_.front() - 1 : cuts_[i - 1];
-    std::erase_if(holding, [&](size_t index) { return intervals[index].second < number; });
-    for (; next < intervals.size() && intervals[next].first <= number; ++next)
-      if (intervals[next].second >= number)
-        holding.push_back(next);
+    std::erase_if(holding, [&](size_t at) { return intervals[at].second < number; });
+    for (; begun < intervals.size() && intervals[begun].first <= number; ++begun)
+      if (number <= intervals[begun].second)
+        holding.push_back(begun);
     classes_.push_back(known.emplace(holding, known.size()).first->second);
   }
   firstCuts_.resize(known.size(), std::numeric_limits<int64_t>::max());
@@ -181,8 +182,8 @@ std::vector<std::vector<Variant>> variantsOfProgram(const Role &role) {
   std::vector<std::vector<Variant>> variants;
   for (const std::vector<SegmentInstance> &instances : instancesOfProgram(role)) {
     std::vector<Variant> &own = variants.emplace_back();
-    for (const SegmentInstance &instance : instances)
-      if (std::ranges::find(own, instance.variant) == own.end())
+    for (const SegmentInstance &instance : instances) // those of one variant follow each other
+      if (own.empty() || own.back() != instance.variant)
         own.push_back(instance.variant);
   }
   return variants;
