@@ -8,15 +8,19 @@ import os
 COUNT_LONG = 100_000  # with SHARDC_LONG=1
 
 
-def parse_options(description, count):
-    """The options of the command line; `count` recipes unless it says otherwise."""
+def make_parser(description, count):
+    """Of the options of the command line; `count` recipes unless it says otherwise."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("shardc")
     parser.add_argument("--count", type=int, default=COUNT_LONG if os.environ.get("SHARDC_LONG") == "1" else count)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--shown", type=int, default=10, help="findings that are printed")
-    return parser.parse_args()
+    return parser
+
+
+def parse_options(description, count):
+    return make_parser(description, count).parse_args()
 
 
 def show(options, found):

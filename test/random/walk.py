@@ -4,11 +4,12 @@ passes left out and others asked for, and on the host it trains as one rank does
 
     walk.py SHARDC [--count=N] [--first=SEED] [--jobs=N]
 
-A recipe is a small model on some ranks, with values of any executed options of docs/options.md: a new one is in the walk
-as soon as its row is. What a rule refuses is taken out of the recipe, until it is accepted. One in three is compiled once
-more with other passes, and one in ten of those for the host runs, and so does the same job on one rank. A recipe that ends
-otherwise is reduced: options are left out while its fault stays. Exits with 1 if there is one, or if hardly any is
-accepted. Without --count it takes 200, and 20,000 with SHARDC_LONG=1.
+A recipe is a small job (jobs.py) with values of any executed options of docs/options.md: a new one is in the walk as soon
+as its row is. What a rule refuses is taken out of the recipe, until it is accepted. One in three is compiled once more
+with other passes, and one in ten of those for the host runs, and so does the same job on one rank. A recipe that ends
+otherwise is reduced: options are left out while its fault stays. Exits with 1 if there is one, if hardly any is accepted,
+or if no accepted one of 10,000 or more has some option off its default. Without --count it takes 200, and 20,000 with
+SHARDC_LONG=1.
 """
 
 import collections
@@ -22,20 +23,24 @@ import sys
 import tempfile
 import time
 
-from batches import parse_options, show, try_all
+import reach
+from batches import make_parser, show, try_all
 from compare import REASONS
-from recipes import OPTIONS, write
+from jobs import DATA, draw_job, write_data
+from recipes import DOMAINS, OPTIONS, write
 
 BATCH, COUNT, COUNT_LONG = 50, 200, 20_000
 ROUNDS = 20  # of taking out what rules refuse
 LIMIT_S = 120
-# Sizes, ranks and batches, which have to fit each other, are drawn together; paths and the environment name what is not there.
+# Sizes, ranks, batches and data, which have to fit each other, are drawn together; paths name what is not there.
 OWN = re.compile(r"(model\.(num_layers|hidden_size|num_attention_heads|seq_length|vocab_size|pipeline_model_parallel_layout)|"
                  r"(model|expert)\.\w*_parallel_size|cluster\.(nodes|gpus_per_node|memory)|train\.\w*(batch_size|iters|samples)|"
-                 r"dataset\.kind|scheduler\.lr_decay_iters|dist\.rendezvous_port)$")
-POOL = sorted(path for path, option in OPTIONS.items() if option.status == "Executed" and not OWN.match(path)
-              and not path.startswith("env.") and option.kind not in ("string", "strings") and option.takes
-              and "path" not in option.takes)
+                 r"dataset\.(kind|blend|split|\w*data_path)|scheduler\.lr_decay_iters|dist\.rendezvous_port|"
+                 r"checkpoint\.(save|load|pretrained_checkpoint|ckpt_step|accept_differences))$")
+POOL = sorted(path for path, option in OPTIONS.items() if option.status == "Executed" and not OWN.match(path))
+# What is accepted of the other options compiles, too.
+OTHERS = sorted(path for path, option in OPTIONS.items() if path not in POOL and not OWN.match(path) and
+                option.kind not in ("string", "strings") and "path" not in option.takes)
 WORDS = [path for path in POOL if OPTIONS[path].kind in ("bool", "enum", "enums")]
 
 
@@ -47,11 +52,17 @@ FAMILIES = collections.defaultdict(list)  # options whose names begin alike
 for each in POOL:
     FAMILIES[family_of(each)].append(each)
 FAMILIES = {family: paths for family, paths in FAMILIES.items() if len(paths) > 1}
-OFTEN = ["mixed_precision", "model.pipeline_schedule", "dist.use_megatron_fsdp", "dist.use_torch_fsdp2", "model.sequence_parallel",
-         "ddp.data_parallel_sharding_strategy", "model.recompute_granularity", "model.fp8"]
+# Options that mean nothing without others.
+NEEDS = [(re.compile(pattern), needed) for pattern, needed in [
+    (r"mixed_precision\.(\w*loss_scale\w*|hysteresis)$", {"mixed_precision": "fp16_mixed"}),
+    (r"mixed_precision\.(fp8_\w+|\w*layers\w*)$", {"mixed_precision": "bf16_mixed", "mixed_precision.fp8": "hybrid"}),
+    (r"optimizer\.(\w*loss_scale\w*|hysteresis)$", {"model.fp16": True}),
+    (r"model\.(fp8_\w+|\w*layers\w*_in_bf16)$", {"model.bf16": True, "model.fp8": "hybrid"}),
+    (r"dataset\.(reset_|eod_mask)", {"dataset.eod_token": 3}), (r"validation\.", {"validation.eval_interval": 2, "validation.eval_iters": 1}),
+    (r"dataset.drop_last_partial_validation_sequence|dataset.mid_level", {**DATA, "validation.eval_interval": 2})]]
 INTEGERS, NUMBERS = [0, 1, 2, 3, 4, 8, 16, 32, 64, 128], [0.0, 1e-5, 1e-3, 0.1, 0.5, 0.9, 1.0, 8.0, 1024.0]
-FIXED = {"model", "cluster.gpu", "model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.seq_length",
-         "model.vocab_size", "train.train_iters"}  # stay in every recipe
+FIXED = {"cluster.gpu", "model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.seq_length",
+         "model.vocab_size", "train.train_iters", "train.train_samples"}  # stay in every recipe
 BATCHES = {"train.global_batch_size", "train.micro_batch_size"}
 # Errors about the text itself, and what says that a recipe is accepted but not compiled.
 OF_TEXT = {"value-out-of-range", "wrong-type"}
@@ -78,6 +89,8 @@ def value_of(option, draw):
     fits = [lambda number: (low is None or number >= low) and (high is None or number <= high)][0]
     if option.kind == "bool":
         return draw.random() < 0.75 if not option.default else draw.random() < 0.25
+    if option.kind == "string":
+        return draw.choice(DOMAINS.get(option.path, ["0", "1", "8"]))
     if option.kind == "enum":
         return draw.choice(option.words)
     if option.kind == "enums":
@@ -90,40 +103,23 @@ def value_of(option, draw):
     return draw.choice(choices or [option.default])
 
 
-def base(draw):
-    """A model, the ranks that divide it and its batches."""
-    tensor, stages, context = draw.choice([1, 1, 2, 2, 4]), draw.choice([1, 1, 2, 2, 4]), draw.choice([1, 1, 1, 2])
-    data, micro = draw.choice([1, 1, 2, 3, 4]), draw.choice([1, 2])
-    chunks = draw.choice([1, 1, 2]) if stages > 1 else 1
-    out = {"model.num_layers": stages * chunks * draw.choice([1, 2]), "model.hidden_size": draw.choice([32, 64]),
-           "model.num_attention_heads": draw.choice([4, 8]), "model.seq_length": draw.choice([16, 32]),
-           "model.vocab_size": draw.choice([64, 100]), "model.tensor_model_parallel_size": tensor,
-           "model.pipeline_model_parallel_size": stages, "model.context_parallel_size": context,
-           "cluster.gpus_per_node": tensor * stages * context * data, "train.micro_batch_size": micro,
-           "train.global_batch_size": micro * data * draw.choice([1, 2, 3, 4]), "train.train_iters": draw.choice([3, 7])}
-    if chunks > 1:
-        out["model.virtual_pipeline_model_parallel_size"] = chunks
-    if draw.random() < 0.3:
-        out.update({"checkpoint.save": "saved", "checkpoint.save_interval": 2})
-    return out
-
-
 def draw_settings(seed):
+    """A job, some options beside it, and the paths of the job."""
     draw = random.Random(seed)
-    settings = {"model": draw.choice(["gpt", "gpt", "llama", "llama", "qwen2", "qwen3", "mistral"]),
-                "cluster.gpu": "host" if draw.random() < 0.5 else draw.choice(OPTIONS["cluster.gpu"].words), **base(draw)}
-    chosen = draw.sample(WORDS, draw.randint(1, 10)) + draw.sample(POOL, draw.randint(0, 5))
-    for family in draw.sample(sorted(FAMILIES), draw.choice([0, 1, 1, 2])):  # what belongs together is drawn together
+    job = {"model": draw.choice(["gpt", "gpt", "llama", "llama", "qwen2", "qwen3", "mistral", *OPTIONS["model"].words]), **draw_job(draw)}
+    settings, few = dict(job), draw.random() < 0.5  # of many options some rule each other out
+    others = draw.sample(OTHERS, draw.randint(1, 2)) if draw.random() < 0.2 else []
+    chosen = others + draw.sample(WORDS, draw.randint(0, 2 if few else 10)) + draw.sample(POOL, draw.randint(0, 2 if few else 5))
+    for family in draw.sample(sorted(FAMILIES), draw.choice([0, 0, 1] if few else [0, 1, 1, 2])):  # what belongs together is drawn together
         chosen += draw.sample(FAMILIES[family], draw.randint(1, len(FAMILIES[family])))
     for path in chosen:
+        for _, needed in [pair for pair in NEEDS if pair[0].match(path)]:
+            settings = {**needed, **settings}
         if path not in settings:
             settings[path] = value_of(OPTIONS[path], draw)
-    if draw.random() < 0.7:  # presets, schedules and strategies come more often than one option of many
-        for path in draw.sample(OFTEN, 3):
-            settings[path] = True if OPTIONS[path].kind == "bool" else value_of(OPTIONS[path], draw)
-            if draw.random() < 0.5:
-                settings.update((other, value_of(OPTIONS[other], draw)) for other in FAMILIES.get(family_of(path), []) if other != path)
-    return settings
+        if path.endswith("_samples") and "train.train_iters" in settings:
+            settings["train.train_samples"] = settings["train.global_batch_size"] * settings.pop("train.train_iters")
+    return settings, frozenset(job)
 
 
 def text_of(settings):
@@ -158,6 +154,7 @@ class Said:
 
 def write_recipes(folder, all_settings):
     paths = [os.path.join(folder, f"{number}.recipe") for number in range(len(all_settings))]
+    write_data(folder)
     for path, settings in zip(paths, all_settings):
         with open(path, "w", encoding="utf-8") as file:
             file.write(text_of(settings))
@@ -198,8 +195,8 @@ def compile_with(shardc, settings, flags):
         return Said(read_messages(out + stderr), status, stderr[-1000:])
 
 
-def without_refused(settings, said, fixed, draw):
-    """Without one of the options at the place of each error or its notes."""
+def without_refused(settings, said, job, draw):
+    """Without one of the options at the place of each error or its notes; one of the job only if no other is there."""
     lines = list(settings)
 
     def named(message):
@@ -208,29 +205,34 @@ def without_refused(settings, said, fixed, draw):
 
     drop = set()
     for message in said.messages:
-        paths = sorted({path for path in named(message) if path in settings and path not in fixed})
+        paths = sorted({path for path in named(message) if path in settings and path not in FIXED})
+        paths = [path for path in paths if path not in job] or paths
         if paths and (message["severity"] == "error" or said.unexecuted(message)) and not drop & set(paths):
             drop.add(draw.choice(paths))
+    if not drop and "model" in settings:  # the family sets what is at fault
+        drop = {"model"}
     if not drop:  # what is at fault is not drawn: any of what is
-        drop = set(draw.sample(sorted(set(lines) - fixed), max(len(set(lines) - fixed) // 4, 1)) if set(lines) - fixed else [])
+        free = sorted(set(lines) - FIXED - job) or sorted(set(lines) - FIXED)
+        drop = set(draw.sample(free, max(len(free) // 4, 1)) if free else [])
     return {path: value for path, value in settings.items() if path not in drop}
 
 
-def accepted(shardc, all_settings, fixed, seed=0):
-    """Each recipe and what is said of it, once nothing that rules refuse is left; after some rounds as it is."""
+def accepted(shardc, all_settings, jobs, seed=0):
+    """Each recipe and what is said of it, once nothing that rules refuse is left; after some rounds as it is. The paths of
+    `jobs` stay in it as long as others can be left out."""
     state, draw = [(settings, None) for settings in all_settings], random.Random(seed)
     for _ in range(ROUNDS):
         todo = [i for i, (_, said) in enumerate(state) if said is None or (said.errors and not said.fault())]
         if not todo:
             break
-        trial = [state[i][0] if state[i][1] is None else without_refused(*state[i], fixed[i], draw) for i in todo]
+        trial = [state[i][0] if state[i][1] is None else without_refused(*state[i], jobs[i], draw) for i in todo]
         for i, settings, said in zip(todo, trial, check(shardc, trial)):
             state[i] = (settings, said)
     return state
 
 
 def run(shardc, settings, flags):
-    """How a run ends, losses and norms of gradients of its steps, and its last words."""
+    """How a run ends, steps with their losses and norms of gradients, or with losses of evaluations, and its last words."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_recipes(folder, [settings])[0]
         plan, metrics = os.path.join(folder, "r.plan"), os.path.join(folder, "metrics.jsonl")
@@ -241,7 +243,9 @@ def run(shardc, settings, flags):
         found = []
         if os.path.exists(metrics):
             with open(metrics, encoding="utf-8") as file:
-                found = [(record["loss"], record["grad_norm"]) for record in map(json.loads, file) if "loss" in record]
+                records = map(json.loads, file)
+                found = [(record["step"], [record[key] for key in ("loss", "grad_norm", "eval_loss") if key in record])
+                         for record in records if "loss" in record or "eval_loss" in record]
         return status, found, stderr[-1000:]
 
 
@@ -253,7 +257,7 @@ def tolerance_of(settings):
 
 def worst(many, single):
     """The largest relative difference; a step counts a twentieth of the one before, since some optimizers drive them apart."""
-    pairs = [(a, b, 20 ** step) for step, both in enumerate(zip(many, single)) for a, b in zip(*both)]
+    pairs = [(a, b, 20 ** (step - 1)) for (step, values), (_, others) in zip(many, single) for a, b in zip(values, others)]
     return max((abs(a - b) / max(abs(b), 0.1) / share for a, b, share in pairs), default=0)
 
 
@@ -261,14 +265,20 @@ def of_one_rank(shardc, settings):
     """The same job on one rank; None where what makes no sense there says what is trained."""
     one = {path: value for path, value in settings.items() if not OF_RANKS.search(path)}
     one.update({"cluster.gpu": "host", "cluster.gpus_per_node": 1})
-    (kept, said), = accepted(shardc, [one], [set()])
+    divisor = "model.make_vocab_size_divisible_by"  # of which tensor parallelism takes a multiple: as many padding rows
+    one[divisor] = settings.get(divisor, OPTIONS[divisor].default) * settings.get("model.tensor_model_parallel_size", 1)
+    (kept, said), = accepted(shardc, [one], [frozenset()])
     return kept if not said.errors and set(kept) == set(one) else None
 
 
 def run_fault(shardc, settings, flags, counts):
     """What is wrong with its run, or with its losses beside those of one rank."""
     settings = {**settings, **RUN, **{path: RUN["optimizer.lr"] for path in sorted(RATES & set(settings))}}
+    if "train.train_samples" in settings:
+        settings["train.train_samples"] = settings.pop("train.train_iters") * settings.get("train.global_batch_size", 1)
     if not BATCHES <= set(settings):  # which depend on the number of ranks where they are not said
+        return None
+    if "dataset.blend" in settings and settings.get("dataset.kind") != "text":  # the data are a text
         return None
     if "scheduler.lr_warmup_init" in settings or check(shardc, [settings])[0].errors:
         return None
@@ -283,17 +293,18 @@ def run_fault(shardc, settings, flags, counts):
     status, single, stderr = run(shardc, one, [])
     if status != 0:
         return f"one rank ends with {status}: {stderr[-300:]}"
-    if any(value is None or not math.isfinite(value) or abs(value) > 1e4 for step in many + single for value in step):
+    if any(value is None or not math.isfinite(value) or abs(value) > 1e4 for _, values in many + single for value in values):
         return None  # gradients overflow, or the values that were drawn let it diverge
     counts["compared"] += 1
-    is_alike = len(many) == len(single) and worst(many, single) <= tolerance_of(settings)
+    is_alike = [step for step, _ in many] == [step for step, _ in single] and worst(many, single) <= tolerance_of(settings)
     return None if is_alike else f"losses and norms {many}, on one rank {single}"
 
 
 def reduced(settings, is_faulty):
-    """Without what can be left out while the fault stays, and with the smallest sizes that keep it."""
+    """Without what can be left out while the fault stays, and with the smallest sizes that keep it. Sizes are set: their
+    defaults are those of large models."""
     for _ in range(2):
-        for path in reversed(list(settings)):
+        for path in reversed([path for path in settings if path not in FIXED | BATCHES]):
             less = {key: value for key, value in settings.items() if key != path}
             if is_faulty(less):
                 settings = less
@@ -321,17 +332,18 @@ def report(shardc, seed, settings, flags, said):
 def try_batch(shardc, seeds):
     found, counts = [], collections.Counter()
     flags = pass_flags(shardc)
-    drawn = [draw_settings(seed) for seed in seeds]
-    fixed = [FIXED for _ in seeds]
-    for seed, (settings, said) in zip(seeds, accepted(shardc, drawn, fixed, seeds[0])):
+    drawn, jobs = zip(*map(draw_settings, seeds))
+    for seed, (settings, said) in zip(seeds, accepted(shardc, drawn, jobs, seeds[0])):
         draw = random.Random(seed + 1_000_000)
         if said.fault():
             found.append(report(shardc, seed, settings, [], said))
             continue
         counts["refused" if said.errors else "compiled"] += 1
         if said.errors:
+            counts.update(("refused by", rule) for rule in said.errors)
             continue
         chosen = draw.sample(flags, draw.randint(1, 3)) if draw.random() < 1 / 3 else []
+        reach.count(counts, settings, chosen)
         if chosen:
             counts["with other passes"] += 1
             with_passes = compile_with(shardc, settings, chosen)
@@ -348,15 +360,22 @@ def try_batch(shardc, seeds):
 
 
 def main():
-    options = parse_options("walks over all options that are executed", COUNT)
+    parser = make_parser("walks over all options that are executed", COUNT)
+    parser.add_argument("--reached", action="store_true", help="print how many accepted recipes set each option, and what none has")
+    options = parser.parse_args()
     options.count, options.shardc = min(options.count, COUNT_LONG), os.path.abspath(options.shardc)
     began = time.monotonic()
     found, counts = try_all(options, try_batch, BATCH)
     show(options, found)
+    if options.reached:
+        print("\n".join(reach.table(counts, POOL)))
     print(f"{options.count} recipes of {len(POOL)} options from seed {options.first}: {counts['compiled']} compiled, "
           f"{counts['with other passes']} of them with other passes too, {counts['refused']} refused by rules, {counts['run']} run, "
           f"{counts['compared']} compared with one rank, {len(found)} otherwise; {time.monotonic() - began:.0f} s")
-    sys.exit(1 if found or counts["compiled"] < options.count // 2 else 0)
+    missing = reach.unreached(counts, POOL) if options.count >= COUNT_LONG // 2 else []
+    if missing:
+        print(f"no accepted recipe has these off their defaults: {', '.join(missing)}")
+    sys.exit(1 if found or missing or counts["compiled"] < options.count // 2 else 0)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ TEST(Attributes, OfEveryOpOfEachPlanNeverCrash) {
     oracle::setEveryAttribute(test::parsed(test::planText(name)), stride(), tally);
   EXPECT_GT(tally.refused, 1000);
   EXPECT_GT(tally.total() - tally.refused, 1000) << "most attributes of most ops mean nothing";
+  EXPECT_EQ(tally.changed, 0);
 }
 
 TEST(Attributes, OfEveryKindOfOpNeverCrash) {
@@ -31,6 +32,7 @@ TEST(Attributes, OfEveryKindOfOpNeverCrash) {
     auto kind = static_cast<OpKind>(k);
     oracle::setEveryAttribute(oracle::planOfOne(kind), shardc::test::isLong() ? 1 : 11, tally);
     EXPECT_GT(tally.mutants[static_cast<size_t>(k)], 10) << opInfo(kind).name;
+    EXPECT_EQ(tally.changed, 0) << opInfo(kind).name;
   }
 }
 

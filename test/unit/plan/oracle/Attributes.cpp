@@ -1,6 +1,7 @@
 #include "Attributes.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -8,6 +9,8 @@
 
 #include "runtime/base/Status.h"
 #include "runtime/plan/Parser.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/plan/Summary.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc::plan::oracle {
@@ -59,6 +62,22 @@ void put(Op &op, const Attr &attr) {
     op.attrs.insert(at, attr);
 }
 
+/// Whether the text of the plan gives it again.
+bool isKeptByText(const Plan &plan) {
+  Result<Plan> again = parse(print(plan, summary(plan)), "printed.plan");
+  return again.isOk() && print(*again) == print(plan);
+}
+
+void judge(const Plan &mutant, AttributeTally &tally) {
+  auto began = std::chrono::steady_clock::now();
+  if (!verify(mutant).empty())
+    ++tally.refused;
+  else if (!isKeptByText(mutant))
+    ++tally.changed;
+  std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  tally.slowestSeconds = std::max(tally.slowestSeconds, took.count());
+}
+
 } // namespace
 
 int64_t AttributeTally::total() const {
@@ -79,7 +98,7 @@ void setEveryAttribute(const Plan &plan, int64_t stride, AttributeTally &tally) 
             if (!isSet && turn++ % stride != 0)
               continue;
             put(op, attr);
-            tally.refused += verify(mutant).empty() ? 0 : 1;
+            judge(mutant, tally);
             ++tally.mutants[static_cast<size_t>(op.kind)];
             op.attrs = before;
           }

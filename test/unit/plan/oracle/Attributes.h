@@ -1,6 +1,6 @@
 // Plans in which one attribute of one op has another value: at the ends of what its row allows,
 // beyond them, and where products and quotients of it go wrong. The verifier has to return for
-// each.
+// each, and the text of those that it accepts has to give the same plan.
 #pragma once
 
 #include <array>
@@ -13,6 +13,8 @@ namespace shardc::plan::oracle {
 struct AttributeTally {
   std::array<int64_t, kOpCount> mutants{}; ///< by kind of op
   int64_t refused = 0;
+  int64_t changed = 0;       ///< accepted, and another plan once printed and read
+  double slowestSeconds = 0; ///< of what was done with one of them
 
   int64_t total() const;
 };

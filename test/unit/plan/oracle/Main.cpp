@@ -5,7 +5,8 @@
 // train as its plan does. With --verify-only nobody but the verifier is asked. With --list each
 // mutation is printed with what the verifier says. Plans on which both disagree are written to DIR.
 // With --attributes N the verifier is given each value of the attributes that ops have, and every
-// Nth one of those that they have not; only a crash is wrong.
+// Nth one of those that they have not; a crash is wrong, and an accepted plan whose text gives
+// another one.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include "Attributes.h"
 #include "Compare.h"
@@ -79,9 +81,13 @@ int setAttributes(const std::vector<std::string> &files, int64_t stride) {
     }
     plan::oracle::setEveryAttribute(*read, stride, tally);
   }
-  fmt::print("{} values of attributes of {} kinds of ops, {} refused\n", tally.total(),
-             std::ranges::count_if(tally.mutants, [](int64_t n) { return n > 0; }), tally.refused);
-  return 0;
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  fmt::print("{} values of attributes of {} kinds of ops, {} refused, {} changed by their text; "
+             "{:.2f} s for the slowest, {} MiB at most\n",
+             tally.total(), std::ranges::count_if(tally.mutants, [](int64_t n) { return n > 0; }),
+             tally.refused, tally.changed, tally.slowestSeconds, used.ru_maxrss >> 10);
+  return tally.changed == 0 ? 0 : 1;
 }
 
 } // namespace

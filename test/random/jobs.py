@@ -1,0 +1,158 @@
+"""What plans depend on most, drawn together so that rules accept most of it: the model's and the job's sizes, the strategy,
+the types of numbers, the schedule of stages and what is recomputed.
+
+    draw_job(random) -> settings, by option path
+"""
+
+import os
+import random
+
+from recipes import OPTIONS
+
+CHUNKS, SCHEDULE = "model.virtual_pipeline_model_parallel_size", "model.pipeline_schedule"
+# Modules of dense layers.
+MODULES = [["core_attn"], ["mlp"], ["layernorm"], ["layernorm", "mlp"], ["core_attn", "layernorm"], ["core_attn", "layernorm", "mlp"]]
+# Devices that have each recipe of fp8.
+FP8_DEVICES = {"blockwise": ["host", "h100", "h200"], "mxfp8": ["host", "b200", "gb200"]}
+DEVICES = ["host", "h100", "b200"]
+PRESET_RECIPES = {"subchannel": "blockwise", "nanov2": "blockwise", "mxfp8": "mxfp8"}
+
+
+# Text for runs, with a part for evaluations.
+DATA = {"dataset.kind": "text", "dataset.blend": ["words.txt"], "dataset.split": "2,1,0", "model.vocab_size": 257}
+
+
+def write_data(folder):
+    random_ = random.Random(1)
+    with open(os.path.join(folder, DATA["dataset.blend"][0]), "w", encoding="utf-8") as file:
+        for _ in range(800):
+            file.write(" ".join(random_.choice(["the", "a", "ring", "of", "ranks", "sends", "tokens"]) for _ in range(12)) + "\n")
+
+
+def sizes(draw):
+    """Of the model, of the ranks that divide it and of its batches."""
+    tensor, stages, context = draw.choice([1, 1, 2, 2, 4]), draw.choice([1, 1, 2, 2, 3, 4]), draw.choice([1, 1, 1, 2, 4])
+    data, micro = draw.choice([1, 1, 2, 2, 3, 4]), draw.choice([1, 2])
+    ranks, nodes = tensor * stages * context * data, draw.choice([1, 1, 1, 2])
+    out = {"model.hidden_size": draw.choice([32, 64, 64, 128]), "model.num_attention_heads": draw.choice([4, 8]),
+           "model.seq_length": draw.choice([16, 32, 64]), "model.vocab_size": draw.choice([64, 100, 257]),
+           "model.tensor_model_parallel_size": tensor, "model.pipeline_model_parallel_size": stages,
+           "model.context_parallel_size": context, "cluster.gpus_per_node": ranks, "train.micro_batch_size": micro}
+    if nodes > 1 and ranks % nodes == 0:
+        out.update({"cluster.nodes": nodes, "cluster.gpus_per_node": ranks // nodes})
+    microbatches = draw.choice([1, 2, 3, 4, 5, 8])
+    out.update(pipeline(draw, stages, microbatches) if stages > 1 else {"model.num_layers": draw.choice([1, 2, 3, 4])})
+    out["train.global_batch_size"] = micro * data * microbatches
+    if draw.random() < 0.15:
+        out["train.train_samples"] = out["train.global_batch_size"] * draw.choice([3, 7])
+    else:
+        out["train.train_iters"] = draw.choice([3, 7])
+    if context > 1 and draw.random() < 0.6:
+        out["model.cp_comm_type"] = draw.choice([["p2p"], ["a2a"], ["all_gather"], ["a2a+p2p"], ["p2p", "a2a"]])
+        if "a2a+p2p" in out["model.cp_comm_type"]:
+            out["model.hierarchical_context_parallel_sizes"] = [2, context // 2]
+    if tensor > 1 and draw.random() < 0.6:
+        out["model.sequence_parallel"] = True
+        if draw.random() < 0.3:
+            out.update({"model.tp_comm_overlap": True, "model.hidden_dropout": 0.0})
+    return out
+
+
+def pipeline(draw, stages, microbatches):
+    """The layers of each stage, and the order of its passes."""
+    kind, layers = draw.random(), draw.choice([1, 2])
+    schedule = draw.choice(OPTIONS[SCHEDULE].words)
+    if schedule == "interleaved":
+        chunks = draw.choice([2, 2, 3])
+        out = {SCHEDULE: schedule, CHUNKS: chunks, "model.num_layers": stages * chunks * layers}
+        if microbatches >= stages and draw.random() < 0.3:
+            out["model.microbatch_group_size_per_vp_stage"] = draw.randint(stages, microbatches)
+        return out
+    out = {SCHEDULE: schedule, "model.num_layers": stages * layers}
+    if kind < 0.1:
+        out.update({"model.num_layers": stages * layers + 1, "model.num_layers_in_first_pipeline_stage": layers + 1})
+    elif kind < 0.2:
+        out.update({"model.num_layers": stages * layers + 1, "model.num_layers_in_last_pipeline_stage": layers + 1})
+    elif kind < 0.3:
+        layout = "|".join("t" * draw.randint(1, 3) for _ in range(stages))
+        out.update({"model.num_layers": layout.count("t"), "model.pipeline_model_parallel_layout": f"E{layout}L"})
+    elif kind < 0.35:
+        out.update({"model.num_layers": stages * layers + stages - 1, "model.account_for_embedding_in_pipeline_split": True})
+    return out
+
+
+def strategy(draw):
+    kind = draw.random()
+    if kind < 0.15:
+        return {}
+    if kind < 0.3:
+        return {"ddp.use_distributed_optimizer": True}
+    if kind < 0.4:
+        return {"dist.use_torch_fsdp2": True, "model.pipeline_model_parallel_size": 1, "model.share_embeddings_and_output_weights": False}
+    out = {"dist.use_megatron_fsdp": True,
+           "ddp.data_parallel_sharding_strategy": draw.choice(OPTIONS["ddp.data_parallel_sharding_strategy"].words + ["optim_grads_params"])}
+    if draw.random() < 0.25:
+        out["ddp.num_distributed_optimizer_instances"] = 2
+        if draw.random() < 0.4:
+            out.update({"ddp.outer_dp_sharding_strategy": "optim", "ddp.data_parallel_sharding_strategy": "optim_grads_params"})
+    for path, share in (("ddp.fsdp_double_buffer", 0.3), ("ddp.nccl_ub", 0.2), ("ddp.fp8_param_gather", 0.1)):
+        if draw.random() < share:
+            out[path] = True
+    return out
+
+
+def precision(draw):
+    kind = draw.random()
+    if kind < 0.15:
+        return {}
+    if kind < 0.3:
+        return {f"model.{draw.choice(['bf16', 'fp16'])}": True}
+    if kind < 0.55:
+        preset = draw.choice(OPTIONS["mixed_precision"].words)
+        recipe = next((recipe for name, recipe in PRESET_RECIPES.items() if name in preset), None)
+        return {"mixed_precision": preset, "cluster.gpu": draw.choice(FP8_DEVICES.get(recipe, DEVICES))}
+    out = {"mixed_precision": draw.choice(["bf16_mixed", "bf16_mixed", "fp16_mixed"])}
+    if kind < 0.85:
+        recipe = draw.choice(["delayed", "delayed", "tensorwise", "blockwise", "mxfp8"])
+        out.update({"mixed_precision.fp8": draw.choice(OPTIONS["mixed_precision.fp8"].words), "mixed_precision.fp8_recipe": recipe})
+        out["cluster.gpu"] = draw.choice(FP8_DEVICES.get(recipe, DEVICES))
+    return out
+
+
+def recomputation(draw):
+    kind = draw.random()
+    if kind < 0.25:
+        return {"model.recompute_granularity": "full", "model.recompute_method": draw.choice(OPTIONS["model.recompute_method"].words),
+                "model.recompute_num_layers": 1}
+    if kind < 0.5:
+        return {"model.recompute_granularity": "selective", "model.recompute_modules": draw.choice(MODULES)}
+    return {}
+
+
+def saves(draw):
+    if draw.random() < 0.6:
+        return {}
+    out = {"checkpoint.save": "saved", "checkpoint.save_interval": 2}
+    if draw.random() < 0.5:
+        out["checkpoint.async_save"] = True
+    return out
+
+
+def evaluation(draw):
+    if draw.random() < 0.7:
+        return {}
+    out = {"validation.eval_interval": 2, "validation.eval_iters": draw.choice([1, 2])}
+    if draw.random() < 0.1:
+        out["validation.skip_train"] = True
+    return out
+
+
+def data(draw):
+    return DATA if draw.random() < 0.15 else {}
+
+
+def draw_job(draw):
+    out = {"cluster.gpu": "host" if draw.random() < 0.5 else draw.choice(OPTIONS["cluster.gpu"].words)}
+    for part in (sizes, strategy, precision, recomputation, saves, evaluation, data):
+        out.update(part(draw))
+    return out
