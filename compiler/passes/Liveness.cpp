@@ -197,9 +197,8 @@ private:
 };
 
 /// The effects of all nodes: the same for all runs of a segment in one variant.
-std::vector<const Effect *>
-effectsOf(const plan::Role &role, const std::vector<Node> &nodes,
-          std::map<std::pair<uint32_t, plan::Variant>, Effect> &known) {
+std::vector<const Effect *> effectsOf(const plan::Role &role, const std::vector<Node> &nodes,
+                                      std::map<std::pair<uint32_t, plan::Variant>, Effect> &known) {
   std::vector<const Effect *> effects;
   for (const Node &node : nodes) {
     auto [at, isNew] = known.try_emplace({node.segment, node.variant});

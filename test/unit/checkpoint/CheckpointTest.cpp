@@ -191,9 +191,8 @@ TEST(Checkpoint, GivesNothingThatIsDamaged) {
   EXPECT_FAILS(reader->give("w", box, take), "__0_0.distcp' is damaged between bytes 2097152 and");
   EXPECT_LT(size, 2'500'000u);
   // What takes the parts fails with its own message, without a place in what is read.
-  Status status = reader->give("w", box, [](std::string_view) {
-    return Status(StatusCode::Io, "no space");
-  });
+  Status status =
+      reader->give("w", box, [](std::string_view) { return Status(StatusCode::Io, "no space"); });
   EXPECT_EQ(status.message(), "no space");
 }
 
