@@ -517,16 +517,13 @@ private:
 
   /// Among ranks with slices of the same sequences.
   int overSlices(const Op &op, int of, int64_t members) {
-    switch (collectiveKindOf(op)) {
-    case CollectiveKind::AllToAll:
+    if (op.kind == OpKind::AllToAll)
       return exchanged(of, members);
-    case CollectiveKind::AllGather:
+    if (op.kind == OpKind::AllGather)
       return changed(of, [&](const RowList &rows) { return ofSlices(rows, members); });
-    case CollectiveKind::ReduceScatter:
+    if (op.kind == OpKind::ReduceScatter)
       return changed(of, [&](const RowList &rows) { return ofOwnSlice(rows, members); });
-    default:
-      return of; // another member's, or the sum
-    }
+    return of; // another member's, or the sum
   }
 
   static std::optional<RowList> ofSlices(const RowList &rows, int64_t members) {

@@ -263,6 +263,9 @@ const std::vector<Case> &tableCases() {
       {"gatherOverAnotherAxis", Rule::Block, "mesh",
        [](Plan &p) { test::setGroup(p, micro(p).ops[0], 1); },
        "'all_gather' combines shards of block 0 ('layers.0') over group 'tp'"},
+      {"readsPadding", Rule::Padding, "zero",
+       [](Plan &p) { p.roles[0].segments[4].ops[2].set(AttrKey::offset, int64_t{32}); },
+       "the op reads '%weight', which in sym ["},
       {"readsOtherThanAParameter", Rule::Block, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[4].set(AttrKey::offset, int64_t{64}); },
        "'matmul' takes '%bias', 8 elements of block 'layers.0' that are not one parameter on each "

@@ -24,8 +24,8 @@ bool isAboutMeaning(Rule rule) {
   return std::ranges::find(kRules, rule) != kRules.end();
 }
 
-/// Changes the plan, mostly once. Two changes at once reach plans that one alone does not, as a swap
-/// with an added wait. Returns what was done, or nothing.
+/// Changes the plan, mostly once. Two changes at once reach plans that one alone does not, as a
+/// swap with an added wait. Returns what was done, or nothing.
 std::string change(Plan &plan, Mutation first, std::mt19937_64 &random, bool &meansSame) {
   std::string what = mutate(plan, first, random);
   if (what.empty())
@@ -86,9 +86,9 @@ void compare(const Plan &plan, const Mutations &mutations, Comparison &compariso
     uint64_t seed = random();
     bool isAccepted = findings.empty();
     if (mutations.isListed)
-      comparison.list.push_back(fmt::format(
-          "{}\t{}\t{}\t{}", plan.name, made,
-          isAccepted ? std::string_view("accepted") : ruleId(findings[0].rule), what));
+      comparison.list.push_back(
+          fmt::format("{}\t{}\t{}\t{}", plan.name, made,
+                      isAccepted ? std::string_view("accepted") : ruleId(findings[0].rule), what));
     bool asksOracle = mutations.asksOracle && !mutations.execute;
     std::string problem =
         asksOracle ? findBreak(changed, {mutations.randomOrders, seed}) : std::string();

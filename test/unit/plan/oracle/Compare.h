@@ -23,8 +23,8 @@ struct Tally {
 struct Comparison {
   std::array<Tally, kMutationCount> tallies{};
   std::vector<std::string> disagreements; ///< for people; a few of them
-  std::vector<std::string> list;          ///< each mutation with what the verifier says, if asked for
-  std::string problem; ///< a file that could not be written, or a plan that nothing fits
+  std::vector<std::string> list; ///< each mutation with what the verifier says, if asked for
+  std::string problem;           ///< a file that could not be written, or a plan that nothing fits
   int64_t total() const;
 };
 

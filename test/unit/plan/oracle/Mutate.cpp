@@ -19,7 +19,6 @@ namespace shardc::plan::oracle {
 namespace {
 
 enum class Meaning : uint8_t { Same, Other };
-
 struct Row {
   std::string_view name;
   Meaning meaning;
