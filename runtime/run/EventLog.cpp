@@ -160,6 +160,10 @@ Status EventLog::step(const StepState &state, double seconds) {
   if (state.step % options_.interval == 0) {
     begin(state.step);
     training(state, "");
+    if (options_.decoupledLr)
+      scalar("decoupled-learning-rate", state.decoupledLr);
+    if (options_.skippedSamples > 0)
+      scalar("skipped-train-samples", static_cast<double>(options_.skippedSamples));
     if (options_.throughput)
       speeds();
     end();

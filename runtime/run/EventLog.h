@@ -20,7 +20,9 @@ struct EventOptions {
   int64_t sequenceLength = 0; ///< tokens of a sample
   int64_t worldSize = 1;
   double flopsPerToken = 0; ///< of one rank: the model's divided by the number of ranks
+  int64_t skippedSamples = 0; ///< passed over before this run began
   bool lossScale = true;
+  bool decoupledLr = false; ///< the rate of embedding and output layer
   bool perplexity = false; ///< of evaluations
   bool ranks = false;      ///< the number of ranks
   bool times = false;      ///< seconds of a step
@@ -47,6 +49,8 @@ public:
   /// A step has ended; `seconds` is the time that it took. A step that was skipped, because its
   /// gradients were not finite, has neither loss nor norm.
   Status step(const StepState &state, double seconds);
+  /// A step was passed over: its samples count as skipped.
+  void skipped() { options_.skippedSamples += options_.batchSize; }
   /// An evaluation has ended.
   Status evaluated(const StepState &state);
 

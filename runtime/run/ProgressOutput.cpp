@@ -122,6 +122,8 @@ void ProgressOutput::skipped(const StepState &state) {
   ++shownStep_; // no time is its own
   if (options_.metrics)
     keep(options_.metrics->skipped(state));
+  if (options_.events)
+    options_.events->skipped();
   if (options_.isQuiet)
     return;
   clearLine();

@@ -113,7 +113,7 @@ int64_t stepsDone(const Environment &environment) {
   return loader && loader->hasCheckpoint() ? loader->progress().step : 0;
 }
 
-run::EventOptions eventOptionsOf(const plan::Plan &plan) {
+run::EventOptions eventOptionsOf(const plan::Plan &plan, const save::Loader *loader) {
   const auto &logger = plan.job.logger;
   run::EventOptions out;
   out.interval = logger.tensorboardLogInterval;
@@ -123,10 +123,13 @@ run::EventOptions eventOptionsOf(const plan::Plan &plan) {
   out.sequenceLength = plan.job.model.seqLength;
   out.worldSize = plan.worldSize();
   out.flopsPerToken = run::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
+  if (loader && loader->hasCheckpoint())
+    out.skippedSamples = loader->progress().skippedTrainSamples;
   out.lossScale = logger.logLossScaleToTensorboard;
   out.perplexity = logger.logValidationPplToTensorboard;
   out.ranks = logger.logWorldSizeToTensorboard;
   out.times = logger.logTimersToTensorboard;
+  out.decoupledLr = plan.job.optimizer.decoupledLr >= 0;
   out.throughput = logger.logThroughputToTensorboard;
   return out;
 }
@@ -156,7 +159,7 @@ std::vector<Report> prepare(const plan::Plan &plan, const RunToolOptions &option
     need(environment.metrics.open(options.metrics));
   if (const std::string &folder = plan.job.logger.tensorboardDir;
       !folder.empty() && process.isFirst() && findings.empty())
-    need(environment.events.open(folder, eventOptionsOf(plan), stepsDone(environment)));
+    need(environment.events.open(folder, eventOptionsOf(plan, environment.loader.get()), stepsDone(environment)));
   return findings;
 }
 
