@@ -1,5 +1,7 @@
 #include "compiler/passes/EmbeddingRows.h"
 
+#include <algorithm>
+
 namespace shardc::passes {
 
 using plan::Op;
@@ -56,25 +58,31 @@ plan::Type RowGathers::typeOfAll(ValueId value) const {
 }
 
 ValueId RowGathers::gather(ValueId value, plan::Phase phase) {
+  for (const Op &op : ops_)
+    if (op.kind == OpKind::AllGather && op.operands[0] == value && op.group == like_.group &&
+        op.channel == like_.channel && op.pred == plan::Pred::Always)
+      return op.results[0];
   Op gather = plan::makeOp(OpKind::AllGather, {value}, like_.unit, like_.loc);
   gather.phase = phase;
   gather.group = like_.group, gather.channel = like_.channel;
-  gather.results = {plan::addValue(segment_, segment_.values[value].name + ".all", typeOfAll(value),
-                                   plan::Purpose::Comm)};
+  gather.results = {
+      plan::addValue(segment_, nameOfAll(value), typeOfAll(value), plan::Purpose::Comm)};
   ops_.push_back(gather);
   return gather.results[0];
 }
 
-ValueId RowGathers::gatherIds(ValueId ids, plan::Phase phase) {
-  for (auto [mine, all] : ids_)
-    if (mine == ids)
-      return all;
-  return ids_.emplace_back(ids, gather(ids, phase)).second;
+/// A table whose rows are exchanged before those of this one may have gathered the value for a
+/// later op.
+std::string RowGathers::nameOfAll(ValueId value) const {
+  std::string name = segment_.values[value].name + ".all";
+  while (std::ranges::find(segment_.values, name, &plan::Value::name) != segment_.values.end())
+    name += ".first";
+  return name;
 }
 
 Op sumOfRows(RowGathers &gathers, const Op &gradient, const Op &reduction, uint32_t block,
              const Strategy &strategy) {
-  ValueId ids = gathers.gatherIds(gradient.operands[1], gradient.phase);
+  ValueId ids = gathers.gather(gradient.operands[1], gradient.phase);
   ValueId dx = gathers.gather(gradient.operands[0], gradient.phase);
   Op sum = plan::makeOp(OpKind::EmbeddingShardBwd, {dx, ids}, gradient.unit, gradient.loc);
   sum.phase = gradient.phase;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -38,17 +39,17 @@ public:
 
   /// The value's type with the rows of all ranks.
   plan::Type typeOfAll(plan::ValueId value) const;
-  /// All ranks' versions of a value, for an op of the phase.
+  /// All ranks' versions of a value, for an op of the phase; gathered once, though several tables
+  /// have rows of the same tokens, or gradients of the same sum.
   plan::ValueId gather(plan::ValueId value, plan::Phase phase);
-  /// The same for token ids, gathered only once.
-  plan::ValueId gatherIds(plan::ValueId ids, plan::Phase phase);
 
 private:
+  std::string nameOfAll(plan::ValueId value) const;
+
   plan::Segment &segment_;
   std::vector<plan::Op> &ops_;
   const Strategy &strategy_;
   plan::Op like_;
-  std::vector<std::pair<plan::ValueId, plan::ValueId>> ids_; ///< own, all ranks'
 };
 
 /// Sums the gathered rows' gradients into a shard; replaces `reduction`.

@@ -184,7 +184,7 @@ private:
   void lookUp(Segment &segment, std::vector<Op> &ops, const Op &lookup, const Op &gather,
               RowGathers &gathers, uint32_t block) {
     ValueId x = lookup.results[0], shard = gather.operands[0];
-    ValueId ids = gathers.gatherIds(lookup.operands[0], lookup.phase);
+    ValueId ids = gathers.gather(lookup.operands[0], lookup.phase);
     Op rows = plan::makeOp(OpKind::EmbeddingShard, {ids, shard}, lookup.unit, lookup.loc);
     rows.phase = lookup.phase;
     rows.set(Key::block, static_cast<int64_t>(block)).set(Key::table_rows, table_->type.shape[0]);
