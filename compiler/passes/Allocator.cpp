@@ -3,6 +3,22 @@
 #include "runtime/base/Status.h"
 
 namespace shardc::passes {
+bool Allocator::isFree(int64_t offset, int64_t bytes) const {
+  int64_t end = std::min(offset + aligned(bytes), end_);
+  for (auto at = free_.upper_bound(offset); offset < end; ++at) {
+    if (at == free_.begin())
+      return false;
+    auto before = std::prev(at);
+    int64_t until = before->first + before->second.bytes;
+    if (before->first > offset || until <= offset)
+      return false;
+    offset = until;
+    if (at == free_.end())
+      break;
+  }
+  return offset >= end;
+}
+
 void Allocator::reserve(int64_t offset, int64_t bytes) {
   bytes = aligned(bytes);
   if (offset + bytes > end_) {

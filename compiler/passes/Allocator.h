@@ -23,6 +23,9 @@ public:
   /// For a plan with so many streams.
   explicit Allocator(size_t streams = plan::kStreamsMax) : streams_(streams) {}
 
+  /// Whether nobody has bytes of the range.
+  bool isFree(int64_t offset, int64_t bytes) const;
+
   /// Reserves a range that is free or beyond the end.
   void reserve(int64_t offset, int64_t bytes);
 

@@ -24,21 +24,26 @@ using plan::OpKind;
 
 class Placer {
 public:
-  Placer(const plan::Plan &plan, plan::Role &role, bool doubleBuffer)
-      : plan_(plan), role_(role), liveness_(cellLiveness(role)),
+  /// `apart`: cells that get bytes of their own.
+  Placer(const plan::Plan &plan, plan::Role &role, bool doubleBuffer,
+         const std::vector<uint8_t> &apart)
+      : plan_(plan), role_(role), apart_(apart), liveness_(cellLiveness(role)),
         buffers_(findBufferClasses(plan, role)), fixed_(buffers_.classes.size(), 0) {
     if (doubleBuffer)
       assignSlots();
   }
 
-  void run() {
+  /// A cell that needs bytes of its own, if there is one; nothing is placed then.
+  std::optional<size_t> run() {
     placePermanent();
     // Bodies first: their peaks dominate, and later segments are placed around the live buffers.
     for (bool body : {true, false})
       for (size_t s = 0; s < role_.segments.size(); ++s)
-        if (role_.segments[s].body == body)
+        if (role_.segments[s].body == body && !clash_)
           sweep(s);
-    writePlaces();
+    if (!clash_)
+      writePlaces();
+    return clash_;
   }
 
   int64_t deviceBytes() const {
@@ -86,7 +91,7 @@ private:
     // Rings share their bytes with nothing, so that one microbatch can stand for the others.
     if (arena == Arena::State || arena == Arena::Host || role_.cells[cell].isRing())
       return true;
-    if (hasManyBodies() && isLeftByBody(cell))
+    if (apart_[cell] != 0 || (hasManyBodies() && isLeftByBody(cell)))
       return true;
     // Buffers that all bodies and the update need at both ends, such as weights that stay gathered.
     for (size_t s = 0; s < liveness_.size(); ++s)
@@ -198,7 +203,7 @@ private:
       arenas[static_cast<size_t>(a)] = fresh(static_cast<Arena>(a));
     std::vector<std::vector<size_t>> starts(segment.ops.size()), ends(segment.ops.size());
     collectEvents(s, lifetimes, arenas, starts, ends);
-    for (size_t i = 0; i < segment.ops.size(); ++i) {
+    for (size_t i = 0; i < segment.ops.size() && !clash_; ++i) {
       for (size_t index : starts[i])
         cls(index).offset =
             arenas[static_cast<size_t>(cls(index).arena)].allocate(cls(index).bytes, clocks[i]);
@@ -225,6 +230,10 @@ private:
         if (fixed_[c] != 0 || cls(c).inside >= 0 || !here || (cls(c).offset >= 0) != placed)
           continue;
         Allocator &arena = arenas[static_cast<size_t>(cls(c).arena)];
+        if (placed && !arena.isFree(cls(c).offset, cls(c).bytes)) {
+          clash_ = c; // another segment, which does not need both, has let them share bytes
+          return;
+        }
         if (placed)
           arena.reserve(cls(c).offset,
                         cls(c).bytes); // live from the start, so its address is fixed
@@ -314,8 +323,10 @@ private:
 
   const plan::Plan &plan_;
   plan::Role &role_;
+  const std::vector<uint8_t> &apart_;
   std::vector<CellLiveness> liveness_;
   BufferClasses buffers_;
+  std::optional<size_t> clash_;
   std::vector<uint8_t> fixed_; ///< by class: whether its address is fixed before the sweep
   std::array<int64_t, plan::kArenaCount> permanentBytes_{};
   std::map<std::tuple<int, int, size_t>, size_t>
@@ -325,23 +336,38 @@ private:
 
 } // namespace
 
+namespace {
+
+/// Returns the bytes on the device.
+int64_t placeRole(const plan::Plan &plan, plan::Role &role, bool doubleBuffer) {
+  std::vector<uint8_t> apart(role.cells.size());
+  const auto before = role.arenaBytes;
+  for (;;) {
+    Placer placer(plan, role, doubleBuffer, apart);
+    std::optional<size_t> clash = placer.run();
+    if (!clash)
+      return placer.deviceBytes();
+    apart[*clash] = 1;
+    role.arenaBytes = before;
+  }
+}
+
+} // namespace
+
 void runPlaceBuffers(plan::Plan &plan, Notes &notes) {
   bool doubleBuffer = plan.job.ddp.fsdpDoubleBuffer;
   for (plan::Role &role : plan.roles) {
     if (!doubleBuffer) {
-      Placer(plan, role, false).run();
+      placeRole(plan, role, false);
       continue;
     }
     plan::Role exact = role;
-    Placer byRange(plan, exact, false), bySlot(plan, role, true);
-    byRange.run();
-    bySlot.run();
-    int64_t difference = bySlot.deviceBytes() - byRange.deviceBytes();
+    int64_t byRange = placeRole(plan, exact, false), bySlot = placeRole(plan, role, true);
     notes.push_back(
         {fmt::format(
              "'ddp.fsdp_double_buffer' keeps two fixed slots for units; exact live ranges need {} "
              "bytes, two slots need {} bytes ({:+} bytes)",
-             byRange.deviceBytes(), bySlot.deviceBytes(), difference),
+             byRange, bySlot, bySlot - byRange),
          "double-buffer", plan::kNone});
   }
 }

@@ -278,7 +278,8 @@ def run_fault(shardc, settings, flags, counts):
         settings["train.train_samples"] = settings.pop("train.train_iters") * settings.get("train.global_batch_size", 1)
     if not BATCHES <= set(settings):  # which depend on the number of ranks where they are not said
         return None
-    if "dataset.blend" in settings and settings.get("dataset.kind") != "text":  # the data are a text
+    has_text, has_vocabulary = settings.get("dataset.kind") == "text", settings["model.vocab_size"] >= DATA["model.vocab_size"]
+    if "dataset.blend" in settings and not (has_text and has_vocabulary):  # the data are a text
         return None
     if "scheduler.lr_warmup_init" in settings or check(shardc, [settings])[0].errors:
         return None
