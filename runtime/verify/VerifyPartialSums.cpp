@@ -285,8 +285,10 @@ private:
 /// Whether ranks have parts of parameters, or ops compute parts.
 bool hasParts(const Plan &plan) {
   auto isPart = [](const Op &op) {
-    return op.group >= 0 && (op.kind == OpKind::Embedding || op.kind == OpKind::EmbeddingBwd ||
-                             op.kind == OpKind::VocabStats || op.kind == OpKind::CrossEntropyBwd);
+    bool dropsHeads = opInfo(op.kind).queries >= 0 && op.getFloat(Key::p) > 0;
+    return op.group >= 0 &&
+           (dropsHeads || op.kind == OpKind::Embedding || op.kind == OpKind::EmbeddingBwd ||
+            op.kind == OpKind::VocabStats || op.kind == OpKind::CrossEntropyBwd);
   };
   return std::ranges::any_of(plan.params,
                              [](const Param &param) { return !param.splits.empty(); }) ||

@@ -179,11 +179,12 @@ public:
           }
   }
 
-  /// Whether ranks exchange anything but parts of blocks.
+  /// Whether ranks exchange anything but parts of blocks, or take random numbers of some rows.
   bool hasExchanges() const {
     auto isExchange = [](const Op &op) {
-      return (op.kind == OpKind::ReduceScatter || op.kind == OpKind::AllGather) &&
-             op.getInt(Key::block) < 0;
+      return ((op.kind == OpKind::ReduceScatter || op.kind == OpKind::AllGather) &&
+              op.getInt(Key::block) < 0) ||
+             (op.kind == OpKind::Dropout && op.group >= 0);
     };
     return tokens_ > 0 &&
            (sliceAxes_ != 0 || std::ranges::any_of(plan_.roles, [&](const Role &role) {

@@ -7,6 +7,7 @@
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
+#include "runtime/run/JobCheck.h"
 #include "runtime/run/JobData.h"
 #include "runtime/run/RunLoop.h"
 #include "runtime/save/StateLayout.h"
@@ -127,6 +128,8 @@ Reference::Reference(const Plan &plan) : own_(train(plan, std::nullopt)), proble
 }
 
 std::string Reference::findBreak(const Plan &mutant, bool meansTheSame, uint64_t seed) const {
+  if (!run::checkJob(mutant).empty())
+    return {}; // it is no plan of the job, and no run begins
   Training first = train(mutant, std::nullopt);
   // Another run may end at a value that is not finite; what the message says depends on the order.
   if (!first.problem.empty() && !meansTheSame)
