@@ -8,25 +8,13 @@ import itertools
 import math
 import operator
 
-from presets import PRESETS, RENAMED
+from presets import PRESETS, targets
 from recipes import FAMILIES, OPTIONS, parse_value
 from unexecuted import not_executed
 
-SHARDINGS = ["no_shard", "optim", "optim_grads", "optim_grads_params"]
-BYTES_TOKENS = 257
-BEFORE_BLACKWELL = {"a100", "a100_40gb", "h100", "h200", "l40s"}
-BLACKWELL = {"b200", "gb200", "b300", "gb300"}
-NO_FP8 = {"a100", "a100_40gb", "host"}
-HOPPER = {"h100", "h200"}
-
-
-def targets(section, field):
-    """The options that a field of mixed_precision or comm_overlap is copied to."""
-    if section == "mixed_precision" and field in RENAMED:
-        return RENAMED[field]
-    where = ("model", "optimizer", "ddp") if section == "mixed_precision" else ("model", "ddp", "optimizer")
-    found = [f"{part}.{field}" for part in where if f"{part}.{field}" in OPTIONS]
-    return found[:1] if section == "comm_overlap" else found
+SHARDINGS, BYTES_TOKENS = ["no_shard", "optim", "optim_grads", "optim_grads_params"], 257
+BEFORE_BLACKWELL, BLACKWELL = {"a100", "a100_40gb", "h100", "h200", "l40s"}, {"b200", "gb200", "b300", "gb300"}
+NO_FP8, HOPPER = {"a100", "a100_40gb", "host"}, {"h100", "h200"}
 
 
 class Facts:

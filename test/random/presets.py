@@ -1,5 +1,7 @@
 """What the presets of mixed_precision set, by the reference."""
 
+from recipes import OPTIONS
+
 # Fields that the presets of mixed_precision set (reference, section 1.4).
 BF16 = {"bf16": True, "params_dtype": "bf16", "pipeline_dtype": "bf16", "grad_reduce_in_fp32": True,
         "autocast_enabled": False}
@@ -23,3 +25,12 @@ PRESETS = {
 RENAMED = {"autocast_dtype": ["model.autocast_dtype"], "autocast_enabled": ["model.enable_autocast"],
            "fp8_param": ["model.fp8_param"], "fp8_param_gather": ["ddp.fp8_param_gather"],
            "fp4_param": ["model.fp4_param"], "fp4_param_gather": ["ddp.fp4_param_gather"], "fp32": []}
+
+
+def targets(section, field):
+    """The options that a field of mixed_precision or comm_overlap is copied to."""
+    if section == "mixed_precision" and field in RENAMED:
+        return RENAMED[field]
+    where = ("model", "optimizer", "ddp") if section == "mixed_precision" else ("model", "ddp", "optimizer")
+    found = [f"{part}.{field}" for part in where if f"{part}.{field}" in OPTIONS]
+    return found[:1] if section == "comm_overlap" else found
