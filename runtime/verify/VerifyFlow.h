@@ -47,6 +47,10 @@ inline constexpr PartOperands kPartOperands = {1, 2, 4, 6, 0, 3, 5},
 
 /// What a transfer moves: ops of both ends name its channel and have values of one type.
 using TransferKey = std::tuple<int16_t, DType, int64_t>;
+inline TransferKey transferKeyOf(const Segment &segment, const Op &op, ValueId value) {
+  const Type &type = segment.values[value].type;
+  return {op.channel, type.dtype, type.numel()};
+}
 
 template <typename Domain> class SegmentFlow {
 public:
@@ -61,8 +65,8 @@ public:
         states_(scope.segment.values.size()), values_{scope_, states_, isReport} {}
 
   State &operator[](ValueId value) { return states_[value]; }
-  /// Whether what the segment sends was not known before.
-  bool hasSentMore() const { return hasSentMore_; }
+  /// Transfers to which the segment gives what was not known before.
+  const std::vector<TransferKey> &sentMore() const { return sentMore_; }
 
   void walk() {
     for (uint32_t i = 0; i < scope_.segment.ops.size(); ++i)
@@ -74,11 +78,14 @@ public:
 private:
   void follow(uint32_t i, const Op &op) {
     if (op.kind == OpKind::Recv)
-      states_[op.results[0]] = transfers_[keyOf(op, op.results[0])];
+      states_[op.results[0]] = transfers_[transferKeyOf(scope_.segment, op, op.results[0])];
     else
       domain_.follow(values_, i, op);
-    if (op.kind == OpKind::Send)
-      hasSentMore_ |= transfers_[keyOf(op, op.operands[0])].join(states_[op.operands[0]]);
+    if (op.kind == OpKind::Send) {
+      TransferKey key = transferKeyOf(scope_.segment, op, op.operands[0]);
+      if (transfers_[key].join(states_[op.operands[0]]))
+        sentMore_.push_back(key);
+    }
     // In some microbatches a result is what it has in others added to its buffer, or what it keeps.
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Acc)
@@ -88,17 +95,12 @@ private:
         states_[op.results[tie.result]].join(states_[tie.value]);
   }
 
-  TransferKey keyOf(const Op &op, ValueId value) const {
-    const Type &type = scope_.value(value).type;
-    return {op.channel, type.dtype, type.numel()};
-  }
-
   const Scope &scope_;
   Domain &domain_;
   Transfers &transfers_;
   std::vector<State> states_;
   Values values_;
-  bool hasSentMore_ = false;
+  std::vector<TransferKey> sentMore_;
 };
 
 /// All roles. Segments that no program runs are left out.
@@ -122,20 +124,26 @@ public:
     while (walkDue(false)) {
     }
     isDue_ = isRun_;
+    isBackward_ = true; // findings in the order of roles
     walkDue(true);
   }
 
 private:
-  /// Whether a segment is due again, since it takes what others leave.
+  /// Whether a segment is due again, since it takes what others leave. Stages hand activations on
+  /// in their order and gradients against it, so that the order changes each time.
   bool walkDue(bool isReport) {
+    isBackward_ = !isBackward_;
     bool isAnyDue = false;
-    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
+    auto count = static_cast<uint32_t>(plan_.roles.size());
+    for (uint32_t k = 0; k < count; ++k) {
+      uint32_t r = isBackward_ ? count - 1 - k : k;
       for (uint32_t s = 0; s < isRun_[r].size(); ++s)
         if (isDue_[r][s]) {
           isDue_[r][s] = false;
           isAnyDue = true;
           walk(r, s, isReport);
         }
+    }
     return isAnyDue;
   }
 
@@ -154,8 +162,8 @@ private:
     for (const Segment::Boundary &out : segment.outs)
       if (isFollowed(r, out.cell) && cells_[r][placeOf(r, out.cell)].join(flow[out.value]))
         markReaders(r, placeOf(r, out.cell));
-    if (flow.hasSentMore())
-      markReceivers();
+    for (const TransferKey &key : flow.sentMore())
+      markReceivers(key);
   }
 
   bool isFollowed(uint32_t r, uint32_t cell) const {
@@ -177,14 +185,16 @@ private:
         if (isRun_[r][s] && isFollowed(r, in.cell) && placeOf(r, in.cell) == place)
           isDue_[r][s] = true;
   }
-  void markReceivers() {
+  void markReceivers(const TransferKey &key) {
     for (uint32_t r = 0; r < plan_.roles.size(); ++r)
       for (uint32_t s = 0; s < isRun_[r].size(); ++s)
-        if (isRun_[r][s] && receives(plan_.roles[r].segments[s]))
+        if (isRun_[r][s] && receives(plan_.roles[r].segments[s], key))
           isDue_[r][s] = true;
   }
-  static bool receives(const Segment &segment) {
-    return std::ranges::any_of(segment.ops, [](const Op &op) { return op.kind == OpKind::Recv; });
+  static bool receives(const Segment &segment, const TransferKey &key) {
+    return std::ranges::any_of(segment.ops, [&](const Op &op) {
+      return op.kind == OpKind::Recv && transferKeyOf(segment, op, op.results[0]) == key;
+    });
   }
 
   Inspection &inspection_;
@@ -193,6 +203,7 @@ private:
   std::vector<std::vector<State>> cells_; ///< by role and cell
   typename SegmentFlow<Domain>::Transfers transfers_;
   std::vector<std::vector<bool>> isDue_, isRun_; ///< by role and segment
+  bool isBackward_ = true;                       ///< the walk under way, from the last role on
 };
 
 /// Follows the domain through the whole plan.
