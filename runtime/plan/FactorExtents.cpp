@@ -32,6 +32,51 @@ uint8_t dimRanges(const FactorValue &value, uint8_t rank,
 
 namespace {
 
+/// Calls use(atoms of the dimensions, range) for each range of a type with this rank.
+template <typename Use>
+void forEachRange(const FactorValue &value, bool isTurned, uint8_t rank, Use use) {
+  if (value.form != FactorValue::Dims)
+    return;
+  std::array<DimRange, kDimsOfValueMax> ranges;
+  uint8_t count = dimRanges(value, rank, ranges);
+  for (uint8_t r = 0; r < count; ++r) {
+    std::array<const FactorAtom *, kAtomsOfValueMax> atoms{};
+    size_t found = 0;
+    for (uint8_t place = ranges[r].first; place <= ranges[r].last; ++place)
+      for (const FactorAtom &atom : value.words())
+        if (placeOfDim(value, isTurned, atom.dim) == place && atom.factor != kNoFactor)
+          atoms[found++] = &atom;
+    use(std::span(atoms.data(), found), ranges[r]);
+  }
+}
+
+} // namespace
+
+FactorId factorAt(const FactorValue &value, bool isTurned, uint8_t rank, uint8_t dim) {
+  FactorId factor = kNoFactor;
+  forEachRange(value, isTurned, rank, [&](auto atoms, const DimRange &range) {
+    if (dim < range.typeFirst || dim > range.typeLast || atoms.empty())
+      return;
+    bool isEach = atoms.size() == range.typeLast - range.typeFirst + 1u;
+    factor = atoms[isEach ? dim - range.typeFirst : 0]->factor;
+  });
+  return factor;
+}
+
+int dimOf(const FactorValue &value, bool isTurned, uint8_t rank, FactorId factor, uint8_t like) {
+  int dim = -1;
+  forEachRange(value, isTurned, rank, [&](auto atoms, const DimRange &range) {
+    bool isEach = atoms.size() == range.typeLast - range.typeFirst + 1u;
+    for (size_t a = 0; a < atoms.size(); ++a)
+      if (atoms[a]->factor == factor)
+        dim = isEach ? static_cast<int>(range.typeFirst + a)
+                     : std::clamp(like, range.typeFirst, range.typeLast);
+  });
+  return dim;
+}
+
+namespace {
+
 void appendWord(std::string &text, const OpFactors &factors, const FactorAtom &atom) {
   if (atom.form == FactorAtom::Number) {
     text += std::to_string(atom.number);
@@ -77,11 +122,31 @@ FactorExtents::FactorExtents(const Op &op, std::span<const Type *const> operands
     at(factors_.members) = members;
   addEquations(op, operands, true);
   addEquations(op, results, false);
-  for (bool isNew = true; isNew && !fault_;) {
-    isNew = false;
-    for (size_t i = 0; i < equationCount_ && !fault_; ++i)
-      isNew |= !equations_[i].isDone && use(equations_[i]);
+  do
+    for (bool isNew = true; isNew && !fault_;) {
+      isNew = false;
+      for (size_t i = 0; i < equationCount_ && !fault_; ++i)
+        isNew |= !equations_[i].isDone && use(equations_[i]);
+    }
+  while (!fault_ && settleOne());
+}
+
+bool FactorExtents::settleOne() {
+  for (size_t i = 0; i < equationCount_; ++i) {
+    const Equation &equation = equations_[i];
+    FactorId first = kNoFactor;
+    for (const FactorAtom &atom : equation.value->words()) {
+      bool isIn = atom.dim >= equation.dims.first && atom.dim <= equation.dims.last;
+      if (!isIn || atom.form == FactorAtom::Number || at(atom.factor) != 0)
+        continue;
+      if (first != kNoFactor && !equation.isDone) {
+        at(first) = 1;
+        return true;
+      }
+      first = atom.factor;
+    }
   }
+  return false;
 }
 
 void FactorExtents::addEquations(const Op &op, std::span<const Type *const> types, bool isOperand) {

@@ -53,6 +53,9 @@ private:
   void addEquations(const Op &op, std::span<const Type *const> types, bool isOperand);
   /// Uses what is known of the equation; true if it says something new.
   bool use(Equation &equation);
+  /// Says that a factor that no type tells from others is 1, as rows of a matrix of rank 1 are;
+  /// false if there is none.
+  bool settleOne();
   void refuse(const Equation &equation, int64_t needed);
   int64_t &at(FactorId factor) {
     return extents_[static_cast<size_t>(factors_.extentOf[static_cast<size_t>(factor)])];
@@ -76,6 +79,13 @@ const FactorValue &resultOf(const Op &op, const OpFactors &factors, size_t i);
 /// How the dimensions of a value lie in a type of this rank.
 uint8_t dimRanges(const FactorValue &value, uint8_t rank,
                   std::array<DimRange, kDimsOfValueMax> &ranges);
+
+/// The factor along which a dimension of an operand's or result's type goes: of `r` for [B,S] that
+/// for both, of `(2 f)` and `(g n d)` the outermost. None of what has no dimensions.
+FactorId factorAt(const FactorValue &value, bool isTurned, uint8_t rank, uint8_t dim);
+/// The dimension of the type that goes along the factor; of several the one nearest to `like`, the
+/// dimension of another value that goes along it. -1 without one.
+int dimOf(const FactorValue &value, bool isTurned, uint8_t rank, FactorId factor, uint8_t like);
 
 /// Dimensions `first` to `last` as the row writes them, without marks.
 std::string printDims(const OpFactors &factors, const FactorValue &value, uint8_t first,

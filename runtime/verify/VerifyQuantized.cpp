@@ -24,41 +24,27 @@ void ShapeCheck::checkMatMulScaled() {
   const Type &a = in(0), &b = in(1);
   need(isFloat8(a) && isFloat8(b) && (a.dtype == DType::F8E4M3 || b.dtype == DType::F8E4M3),
        "factors of f8e4m3 and f8e5m2, one of f8e4m3 at least");
-  need(cols(a) == cols(b), "factors whose rows have equal length");
   need(isData(out(0)) && !isFloat8(out(0)), "a floating point result of 16 bits or more");
-  need(rows(out(0)) == rows(a) && cols(out(0)) == rows(b),
-       "a result with the rows of the first factor and as many columns as the second has rows");
   bool isOfBlocks = isScaleOfBlocks(in(2), a) && isScaleOfBlocks(in(3), b);
   bool isOfAll = isOneScale(in(2)) && isOneScale(in(3));
   need(isOfAll || (isOfBlocks && in(2).dtype == in(3).dtype),
        "scales of f32[1], or of blocks of both factors");
-  need(!has(4) || (isData(in(4)) && in(4).numel() == cols(out(0))),
-       "a bias with one element per column");
+  need(!has(4) || isData(in(4)), "a floating point bias");
 }
 
 void ShapeCheck::checkAmax() {
   need(isData(in(0)) && !isFloat8(in(0)), "a floating point operand of 16 bits or more");
-  needVector(out(0), DType::F32, 1, "a result of f32[1]");
+  needOf(out(0), DType::F32, "a result of f32[1]");
 }
-
-namespace {
-
-bool isTransposeOf(const Type &t, const Type &x) {
-  return rows(t) == cols(x) && cols(t) == rows(x);
-}
-
-} // namespace
 
 /// What has the type of x and is quantised by one magnitude, with the copy as result `copy`.
 void ShapeCheck::quantized(const Type &x, size_t amax, size_t copy) {
   const Type &q = out(0);
-  bool transposed = op_.getBool(Key::transposed);
   need(isData(x) && !isFloat8(x), "a floating point operand of 16 bits or more");
   needSlot(amax, Key::slot);
-  needVector(out(1), DType::F32, 1, "a scale of f32[1]");
-  need(isFloat8(q) && (transposed ? isTransposeOf(q, x) : sameMatrix(q, x)),
-       "a result of 8 bits in the shape of its operand, or of its transpose");
-  need(!hasOut(copy) || (!transposed && out(copy).dtype == q.dtype && isTransposeOf(out(copy), x)),
+  needOf(out(1), DType::F32, "a scale of f32[1]");
+  need(isFloat8(q), "a result of 8 bits");
+  need(!hasOut(copy) || (!op_.getBool(Key::transposed) && out(copy).dtype == q.dtype),
        "a copy that is the transpose of a result that is none");
 }
 
@@ -88,39 +74,31 @@ void ShapeCheck::needPlain() {
 
 void ShapeCheck::needNormOf(const Type &x, const Type &w, const Type &rstd) {
   need(isData(x) && !isFloat8(x), "a floating point operand of 16 bits or more");
-  need(isData(w) && w.numel() == cols(x), "weights with one element per column");
-  needVector(rstd, DType::F32, rows(x), "f32 statistics, one per row");
+  need(isData(w), "weights with one element per column");
+  needOf(rstd, DType::F32, "f32 statistics, one per row");
 }
 
 void ShapeCheck::needNormOfSum(const Type &sum, const Type &rstd) {
-  need(isData(in(0)) && isData(in(1)) && sameMatrix(in(0), in(1)) && sameMatrix(in(0), sum),
-       "operands and a sum of the same shape");
+  need(isData(in(0)) && isData(in(1)), "floating point operands");
   needNormOf(sum, in(2), rstd);
 }
 
 /// What layernorm has besides.
-void ShapeCheck::needCentred(const Type &x, const Type &bias, const Type &mean) {
-  need(isData(bias) && bias.numel() == cols(x), "biases with one element per column");
-  needVector(mean, DType::F32, rows(x), "f32 statistics, one per row");
+void ShapeCheck::needCentred(const Type &bias, const Type &mean) {
+  need(isData(bias), "biases with one element per column");
+  needOf(mean, DType::F32, "f32 statistics, one per row");
 }
 
-/// The operand of swiglu; gives the type of its result.
-Type ShapeCheck::swiGluOf(const Type &x) {
-  need(isData(x) && !isFloat8(x) && cols(x) % 2 == 0,
+void ShapeCheck::needSwiGlu() {
+  need(isData(in(0)) && !isFloat8(in(0)),
        "rows of gate and up, in floating point of 16 bits or more");
-  return Type::of(x.dtype, {rows(x), std::max<int64_t>(cols(x) / 2, 1)});
-}
-
-void ShapeCheck::needSwiGluBwd() {
-  need(isData(in(0)) && rows(in(0)) == rows(in(1)) && cols(in(1)) == 2 * cols(in(0)),
-       "dy with rows half as long as those of x");
 }
 
 /// The result of swiglu_bwd that is quantised turned, by a magnitude of its own.
 void ShapeCheck::needTurnedY(size_t amax, size_t y) {
   needSlot(amax, Key::y_slot);
-  need(isFloat8(out(y)) && isTransposeOf(out(y), in(0)), "y of 8 bits as the transpose of dy");
-  needVector(out(y + 1), DType::F32, 1, "a scale of f32[1]");
+  need(isData(in(0)) && isFloat8(out(y)), "y of 8 bits as the transpose of dy");
+  needOf(out(y + 1), DType::F32, "a scale of f32[1]");
 }
 
 void ShapeCheck::checkRmsNormQuantizeDelayed() {
@@ -138,14 +116,14 @@ void ShapeCheck::checkAddRmsNormQuantizeDelayed() {
 void ShapeCheck::checkLayerNormQuantizeDelayed() {
   needPlain();
   needNormOf(in(0), in(1), out(4));
-  needCentred(in(0), in(2), out(3));
+  needCentred(in(2), out(3));
   quantizedDelayed(in(0), 3, 5);
 }
 
 void ShapeCheck::checkAddLayerNormQuantizeDelayed() {
   needPlain();
   needNormOfSum(out(3), out(5));
-  needCentred(out(3), in(3), out(4));
+  needCentred(in(3), out(4));
   quantizedDelayed(out(3), 4, 6);
 }
 
@@ -154,35 +132,34 @@ void ShapeCheck::checkRmsNormAgainQuantizeDelayed() {
   quantizedDelayed(in(0), 3, 3);
 }
 
-void ShapeCheck::checkSwiGluQuantizeDelayed() { quantizedDelayed(swiGluOf(in(0)), 1, 3); }
+void ShapeCheck::checkSwiGluQuantizeDelayed() { quantizedDelayed(in(0), 1, 3); }
 
 void ShapeCheck::checkSwiGluBwdQuantizeDelayed() {
   needPlain();
-  needSwiGluBwd();
   quantizedDelayed(in(1), 2, 3);
   needTurnedY(2, 4);
 }
 
 void ShapeCheck::checkRmsNormAmax() {
   needNormOf(in(0), in(1), out(0));
-  needVector(out(1), DType::F32, 1, "a magnitude of f32[1]");
+  needOf(out(1), DType::F32, "a magnitude of f32[1]");
 }
 
 void ShapeCheck::checkAddRmsNormAmax() {
   needNormOfSum(out(0), out(1));
-  needVector(out(2), DType::F32, 1, "a magnitude of f32[1]");
+  needOf(out(2), DType::F32, "a magnitude of f32[1]");
 }
 
 void ShapeCheck::checkLayerNormAmax() {
   needNormOf(in(0), in(1), out(1));
-  needCentred(in(0), in(2), out(0));
-  needVector(out(2), DType::F32, 1, "a magnitude of f32[1]");
+  needCentred(in(2), out(0));
+  needOf(out(2), DType::F32, "a magnitude of f32[1]");
 }
 
 void ShapeCheck::checkAddLayerNormAmax() {
   needNormOfSum(out(0), out(2));
-  needCentred(out(0), in(3), out(1));
-  needVector(out(3), DType::F32, 1, "a magnitude of f32[1]");
+  needCentred(in(3), out(1));
+  needOf(out(3), DType::F32, "a magnitude of f32[1]");
 }
 
 void ShapeCheck::checkRmsNormAgainQuantize() {
@@ -192,87 +169,81 @@ void ShapeCheck::checkRmsNormAgainQuantize() {
 
 void ShapeCheck::checkLayerNormAgainQuantize() {
   needNormOf(in(0), in(1), in(4));
-  needCentred(in(0), in(2), in(3));
+  needCentred(in(2), in(3));
   quantized(in(0), 5, 2);
 }
 
 void ShapeCheck::checkSwiGluAmax() {
-  swiGluOf(in(0));
-  needVector(out(0), DType::F32, 1, "a magnitude of f32[1]");
+  needSwiGlu();
+  needOf(out(0), DType::F32, "a magnitude of f32[1]");
 }
 
-void ShapeCheck::checkSwiGluQuantize() { quantized(swiGluOf(in(0)), 1, 2); }
+void ShapeCheck::checkSwiGluQuantize() { quantized(in(0), 1, 2); }
 
 void ShapeCheck::checkSwiGluBwdAmax() {
-  needSwiGluBwd();
-  needVector(out(0), DType::F32, 2, "magnitudes of f32[2]");
+  need(isData(in(0)) && isData(in(1)), "floating point operands");
+  needOf(out(0), DType::F32, "magnitudes of f32[2]");
 }
 
 void ShapeCheck::checkSwiGluBwdQuantize() {
   needPlain();
-  needSwiGluBwd();
   quantized(in(1), 2, 2);
   needTurnedY(2, 3);
 }
 
-/// A result of 8 bits and its scales behind it, of what has the type of x, or of its transpose.
-void ShapeCheck::quantizedBlocks(const Type &x, size_t first, bool isTransposed) {
+/// A result of 8 bits and its scales behind it.
+void ShapeCheck::quantizedBlocks(size_t first) {
   needPlain();
-  const Type &q = out(first), &scale = out(first + 1);
-  if (isTransposed)
-    need(isFloat8(q) && isTransposeOf(q, x), "a result of 8 bits in the shape of the transpose");
-  else
-    need(isFloat8(q) && sameMatrix(q, x), "a result of 8 bits in the shape of what is quantised");
-  Extents want = scalesOf(ScaleBlocks::Rows128, {rows(q), cols(q)});
-  need(scale.dtype == DType::F32 && scale.rank == 2 && scale.shape[0] == want.rows &&
-           scale.shape[1] == want.cols,
-       "scales of f32[C/128,R]");
+  need(isFloat8(out(first)), "a result of 8 bits");
+  need(out(first + 1).dtype == DType::F32 && out(first + 1).rank == 2, "scales of f32[C/128,R]");
 }
 
 void ShapeCheck::checkRmsNormQuantizeBlocks() {
   needNormOf(in(0), in(1), out(2));
-  quantizedBlocks(in(0));
+  quantizedBlocks();
 }
 
 void ShapeCheck::checkAddRmsNormQuantizeBlocks() {
   needNormOfSum(out(2), out(3));
-  quantizedBlocks(out(2));
+  quantizedBlocks();
 }
 
 void ShapeCheck::checkLayerNormQuantizeBlocks() {
   needNormOf(in(0), in(1), out(3));
-  needCentred(in(0), in(2), out(2));
-  quantizedBlocks(in(0));
+  needCentred(in(2), out(2));
+  quantizedBlocks();
 }
 
 void ShapeCheck::checkAddLayerNormQuantizeBlocks() {
   needNormOfSum(out(2), out(4));
-  needCentred(out(2), in(3), out(3));
-  quantizedBlocks(out(2));
+  needCentred(in(3), out(3));
+  quantizedBlocks();
 }
 
 void ShapeCheck::checkRmsNormAgainQuantizeBlocks() {
   needNormOf(in(0), in(1), in(2));
-  quantizedBlocks(in(0), 0, true);
+  quantizedBlocks();
 }
 
-void ShapeCheck::checkSwiGluQuantizeBlocks() { quantizedBlocks(swiGluOf(in(0))); }
+void ShapeCheck::checkSwiGluQuantizeBlocks() {
+  needSwiGlu();
+  quantizedBlocks();
+}
 
 void ShapeCheck::checkSwiGluBwdQuantizeBlocks() {
-  needSwiGluBwd();
-  need(isData(in(1)) && !isFloat8(in(0)) && !isFloat8(in(1)),
+  need(isData(in(0)) && isData(in(1)) && !isFloat8(in(0)) && !isFloat8(in(1)),
        "floating point operands of 16 bits or more");
   need(cols(in(0)) % blockOf(ScaleBlocks::Rows128).cols == 0, "rows of dy in whole blocks of 128");
-  quantizedBlocks(in(1));
-  quantizedBlocks(in(1), 2, true);
-  quantizedBlocks(in(0), 4, true);
+  quantizedBlocks();
+  quantizedBlocks(2);
+  quantizedBlocks(4);
   need(out(0).dtype == out(2).dtype, "both forms of dx in one type");
 }
 
 void ShapeCheck::checkAmaxUpdate() {
   const Type &history = in(0), &seen = in(1);
   need(history.dtype == DType::F32 && history.rank == 2, "a history of f32[len,n]");
-  needVector(seen, DType::F32, cols(history), "magnitudes of f32[n]");
+  needOf(seen, DType::F32, "magnitudes of f32[n]");
   needState(in(2));
   need(out(0) == history && out(1) == seen && out(2) == seen, "results of the same types");
 }
@@ -304,12 +275,9 @@ bool ShapeCheck::isMagnitudes(const Type &type) const {
 }
 
 void ShapeCheck::checkQuantizeBlocks() {
-  const Type &x = in(0), &q = out(0);
-  bool isTranspose = rows(q) == cols(x) && cols(q) == rows(x);
-  need(isData(x) && !isFloat8(x), "a floating point operand of 16 bits or more");
-  need(isFloat8(q) && (op_.getBool(Key::transposed) ? isTranspose : sameMatrix(q, x)),
-       "a result of 8 bits in the shape of its operand, or of its transpose");
-  need(isScaleOfBlocks(out(1), q), "scales of f32[C/128,R], f32[R/128,C/128] or u8[R,C/32]");
+  need(isData(in(0)) && !isFloat8(in(0)), "a floating point operand of 16 bits or more");
+  need(isFloat8(out(0)), "a result of 8 bits");
+  need(isScaleOfBlocks(out(1), out(0)), "scales of f32[C/128,R], f32[R/128,C/128] or u8[R,C/32]");
 }
 
 namespace {

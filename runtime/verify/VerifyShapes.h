@@ -11,9 +11,6 @@ using Key = AttrKey;
 
 inline int64_t cols(const Type &type) { return type.shape[type.rank - 1]; }
 inline int64_t rows(const Type &type) { return type.numel() / cols(type); }
-inline bool sameMatrix(const Type &a, const Type &b) {
-  return a.numel() == b.numel() && cols(a) == cols(b);
-}
 
 inline bool isData(const Type &type) {
   switch (type.dtype) {
@@ -75,8 +72,9 @@ private:
                       scope_.nameOf(id), dtypeName(scope_.value(id).type.dtype),
                       opInfo(op_.kind).name, what);
   }
-  void needVector(const Type &type, DType dtype, int64_t elements, std::string_view text) {
-    need(type.dtype == dtype && type.numel() == elements, text);
+  /// Of a value whose extents follow from factors.
+  void needOf(const Type &type, DType dtype, std::string_view text) {
+    need(type.dtype == dtype, text);
   }
   void needState(const Type &type) {
     need(type.bytes() == static_cast<int64_t>(sizeof(StepState)),
@@ -98,17 +96,18 @@ private:
 #define OP(enumerator, name, operands, results, traits, doc) void check##enumerator();
 #include "runtime/plan/Ops.def"
 
-  void product();
-  void norm(size_t x, size_t vectors, size_t y, size_t statistics);
-  void normBwd(size_t statistics, size_t vectors);
+  /// Equal factors have equal extents.
+  void needExtents();
+  void norm(size_t first, size_t last);
+  void normBwd(size_t statistics);
   void splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v);
   void needWindow();
   void attentionPart(size_t first, size_t words, const Type &o, const Type &lse);
-  void needPositions(size_t operand, const Type &heads);
+  void needPositions(size_t operand);
   void attentionQkv(const Type &qkv, size_t docs, const Type &o, const Type &lse);
   /// Of an op whose ranks have parts of the whole by their index.
   int64_t members() const { return scope_.plan().groupSize(op_.group); }
-  void needLabels(size_t labels, size_t mask, int64_t count);
+  void needLabels(size_t labels, size_t mask);
   void needValidCols(int64_t columns);
   void crossEntropy(size_t labels, size_t mask);
   void lmLoss();
@@ -120,14 +119,13 @@ private:
   void optimizer(size_t moments);
   void quantized(const Type &x, size_t amax, size_t copy);
   void quantizedDelayed(const Type &x, size_t amax, size_t copy);
-  void quantizedBlocks(const Type &x, size_t first = 0, bool isTransposed = false);
+  void quantizedBlocks(size_t first = 0);
   void needPlain();
   void needSlot(size_t amax, Key key);
   void needNormOf(const Type &x, const Type &w, const Type &rstd);
   void needNormOfSum(const Type &sum, const Type &rstd);
-  void needCentred(const Type &x, const Type &bias, const Type &mean);
-  Type swiGluOf(const Type &x);
-  void needSwiGluBwd();
+  void needCentred(const Type &bias, const Type &mean);
+  void needSwiGlu();
   void needTurnedY(size_t amax, size_t y);
   bool isMagnitudes(const Type &type) const;
   void needPart(const Type &type, std::string_view what, int64_t Block::*numel);

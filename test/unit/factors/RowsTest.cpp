@@ -98,6 +98,16 @@ TEST(FactorExtents, EqualLettersHaveEqualExtents) {
   EXPECT_TRUE(faultOf(op, {f32({6, 7})}, {f32({6, 4})})) << "an odd number is not two blocks";
 }
 
+TEST(FactorExtents, RowsOfRankOneAreOneRow) {
+  Op op;
+  op.kind = OpKind::Add;
+  EXPECT_FALSE(faultOf(op, {f32({8}), f32({8})}, {f32({8})}));
+  EXPECT_TRUE(faultOf(op, {f32({8}), f32({16})}, {f32({8})}));
+  op.kind = OpKind::SwiGlu;
+  EXPECT_FALSE(faultOf(op, {f32({8})}, {f32({4})}));
+  EXPECT_TRUE(faultOf(op, {f32({8})}, {f32({8})}));
+}
+
 TEST(FactorExtents, AttributesTurnDimensionsAndSayExtents) {
   Op product;
   product.kind = OpKind::MatMul;
@@ -126,6 +136,33 @@ TEST(FactorExtents, MembersHaveShares) {
   gather.kind = OpKind::AllGather;
   EXPECT_FALSE(faultOf(gather, {f32({6})}, {f32({3, 6})}, 3));
   EXPECT_TRUE(faultOf(gather, {f32({6})}, {f32({2, 6})}, 3));
+}
+
+// ---- dimensions of types ----
+
+TEST(FactorDims, AreThoseThatATypeHas) {
+  const OpFactors &norm = factorsOf(OpKind::RmsNorm);
+  FactorId r = norm.find('r'), c = norm.find('c');
+  for (uint8_t dim : {uint8_t{0}, uint8_t{1}, uint8_t{2}})
+    EXPECT_EQ(factorAt(norm.operand(0), false, 4, dim), r);
+  EXPECT_EQ(factorAt(norm.operand(0), false, 4, 3), c);
+  EXPECT_EQ(dimOf(norm.result(0), false, 4, r, 1), 1) << "that of another value";
+  EXPECT_EQ(dimOf(norm.result(0), false, 2, r, 1), 0) << "the nearest";
+  EXPECT_EQ(dimOf(norm.result(1), false, 1, r, 2), 0);
+  EXPECT_EQ(dimOf(norm.result(1), false, 1, c, 0), -1);
+
+  const OpFactors &product = factorsOf(OpKind::MatMul);
+  EXPECT_EQ(factorAt(product.operand(1), false, 2, 0), product.find('k'));
+  EXPECT_EQ(factorAt(product.operand(1), true, 2, 0), product.find('c'));
+  EXPECT_EQ(dimOf(product.operand(1), true, 2, product.find('k'), 0), 1);
+
+  const OpFactors &split = factorsOf(OpKind::SplitQkv);
+  EXPECT_EQ(factorAt(split.operand(0), false, 3, 2), split.find('g')) << "the outermost";
+  const OpFactors &gated = factorsOf(OpKind::SwiGlu);
+  EXPECT_EQ(factorAt(gated.operand(0), false, 3, 2), gated.find('f'));
+  const OpFactors &dropout = factorsOf(OpKind::Dropout);
+  EXPECT_EQ(factorAt(dropout.operand(0), false, 3, 1), dropout.find('s')) << "of [B,S,H]";
+  EXPECT_EQ(factorAt(factorsOf(OpKind::View).operand(0), false, 2, 0), kNoFactor);
 }
 
 // ---- fused ops ----

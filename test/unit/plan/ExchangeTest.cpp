@@ -58,21 +58,21 @@ INSTANTIATE_TEST_SUITE_P(
             {"%h = all_to_all %y channel ring : f32[4,4]",
              "%v = view %y : f32[15] activations at work 368\n    %w15 = all_to_all %v channel "
              "ring : f32[15] activations at work 432\n    %h = gelu %y : f32[4,4]"},
-            "'all_to_all' takes 15 elements; they need to be equal parts for 2 ranks"},
+            "'all_to_all' needs (p m) of a size that fits in operand 'x'"},
         WrongEdit{
             "otherElements",
             Rule::Shape,
             {"%h = all_to_all %y channel ring : f32[4,4]",
              "%v = all_to_all %y channel ring : f32[4,2] activations at work 432\n    %h = gelu "
              "%y : f32[4,4]"},
-            "'all_to_all' needs a result with its operand's elements and type"},
+            "'all_to_all' needs (p m) = 16 in result 'y'"},
         WrongEdit{
             "shiftOfOtherType",
             Rule::Shape,
             {"%k = shift %own {by = 1} channel ring : f32[4,4]",
              "%v = shift %own {by = 1} channel ring : bf16[4,4] activations at work 304\n    %k = "
              "gelu %own : f32[4,4]"},
-            "'shift' needs a result with its operand's elements and type"},
+            "'shift' needs a result with its operand's element type"},
         WrongEdit{"shiftTooFar",
                   Rule::Attribute,
                   {"{by = -1}", "{by = -9223372036854775807}"},

@@ -67,12 +67,12 @@ INSTANTIATE_TEST_SUITE_P(
         WrongEdit{"otherStatistics",
                   Rule::Shape,
                   {"group tp : f32[3,4] activations", "group tp : f32[4,3] activations"},
-                  "'vocab_stats' needs stats of f32[3, T] as a result"},
+                  "'vocab_stats' needs 3 in result 'stats'"},
         WrongEdit{
             "lossesOfOtherRows",
             Rule::Shape,
             {"= all_gather %s channel rows : f32[6,4]", "= all_gather %s channel rows : f32[12,2]"},
-            "'vocab_loss' needs an f32 mask, one element per row of logits"}),
+            "'vocab_loss' needs r = 2 in operand 'mask'"}),
     [](const auto &info) { return info.param.name; });
 
 TEST(Indices, ColumnsOfAllMembersMayBeValid) {

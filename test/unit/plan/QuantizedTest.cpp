@@ -90,7 +90,7 @@ const Case kCases[] = {
        for (const char *name : {"h", "h1"})
          delayed(p).values[named(delayed(p), name)].type.shape[1] = 2;
      },
-     "'amax.update' needs magnitudes of f32[n]"},
+     "'amax.update' needs a = 2 in operand 'seen'"},
     {"noInterval", Rule::Attribute,
      [](Plan &p) { delayed(p).ops[3].set(AttrKey::interval, int64_t{0}); },
      "attribute 'interval' is 0; it takes 1 to"},
@@ -109,7 +109,7 @@ const Case kCases[] = {
      [](Plan &p) { first(p).values[named(first(p), "q")].type.dtype = DType::F8E5M2; },
      "a copy that is the transpose of a result that is none"},
     {"notTransposed", Rule::Shape, [](Plan &p) { second(p).ops[1].attrs.clear(); },
-     "a result of 8 bits in the shape of its operand, or of its transpose"},
+     "by its factors 'r c, a! -> transposed:r c, =1, c r'"},
     {"largestOfNumbersOf8Bits", Rule::Shape,
      [](Plan &p) { second(p).ops[0].operands[0] = named(second(p), "xt"); },
      "'amax' needs a floating point operand of 16 bits or more"},
@@ -139,7 +139,7 @@ const Case kCases[] = {
        Type &type = blocks(p).values[named(blocks(p), "yt")].type;
        std::swap(type.shape[0], type.shape[1]);
      },
-     "a result of 8 bits in the shape of the transpose"},
+     "needs f = 128 in result 'yt'"},
     {"blocksOfGateAndUp", Rule::Shape,
      [](Plan &p) {
        p.roles[0].cells[11].type.shape[1] = 120;

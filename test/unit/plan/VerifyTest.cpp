@@ -178,12 +178,12 @@ const std::vector<Case> &typeCases() {
        [](Plan &p) {
          micro(p).values[micro(p).ops[7].operands[1]].type = Type::of(DType::F32, {4, 8});
        },
-       "inner dimensions are equal"},
+       "'matmul' needs k = 8 in operand 'b' by its factors"},
       {"gatherTooLong", Rule::Shape, "fsdp",
        [](Plan &p) {
          micro(p).values[micro(p).ops[1].results[0]].type = Type::of(DType::F32, {128});
        },
-       "'all_gather' gives 128 elements; 4 ranks with shards of 16 have 64"},
+       "'all_gather' needs (p m) = 64 in result 'full' by its factors"},
       {"viewBeyondItsOperand", Rule::Shape, "fsdp",
        [](Plan &p) { micro(p).ops[3].set(AttrKey::offset, int64_t{8}); },
        "'view' takes 64 elements from 8"},
@@ -322,7 +322,7 @@ const std::vector<Case> &squareCases() {
        "'reduce_scatter' names no block"},
       {"squaresInTwoNumbers", Rule::Shape, "exchange",
        [](Plan &p) { retypeCell(p, "ss0", Type::of(DType::F64, {2})); },
-       "a sum of squares of f64[1] as a result"},
+       "'reduce_scatter' needs 1 in result 'ss'"},
       {"squaresOfDoubles", Rule::Shape, "exchange",
        [](Plan &p) { retypeCell(p, "g0", Type::of(DType::F64, {8})); },
        "a scattered result of f32, bf16 or f16 to square"},
