@@ -1,11 +1,13 @@
 // Cuts sequences among context-parallel ranks (SequenceSlices.cpp, ContextAttention.cpp), and
 // layers among tensor-parallel ranks. The parameter table says which dimension of each weight is to
-// be cut; the ops follow: from whole shapes to those of one rank, with the collectives between
-// products. Megatron-LM's arrangement: a product by columns takes all of its operand, one by rows
-// leaves parts of a sum. With sequence parallelism, what lies between a sum and the next product by
-// columns is divided by rows of batch × sequence, which is contiguous where a part of a sequence
-// would not be, or in several pieces, each of which is divided so (RowPieces.cpp). `backward` makes
-// the collectives of gradients from those that stand here.
+// be cut; the ops follow by their factors (runtime/plan/Factors.h): from whole shapes to those of
+// one rank, with the collectives between products. A factor that operands and results have is cut
+// in all of them, and one that results lack leaves parts of a sum. For products this is
+// Megatron-LM's arrangement: one by columns takes all of its operand, one by rows leaves parts of a
+// sum. With sequence parallelism, what lies between a sum and the next product by columns is
+// divided by rows of batch × sequence, which is contiguous where a part of a sequence would not be,
+// or in several pieces, each of which is divided so (RowPieces.cpp). `backward` makes the
+// collectives of gradients from those that stand here.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -14,50 +16,33 @@
 #include "compiler/passes/Passes.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/FactorExtents.h"
 
 namespace shardc::passes {
 namespace {
 
+using plan::FactorId;
+using plan::FactorValue;
+using plan::kNoFactor;
 using plan::kNone;
 using plan::Op;
+using plan::OpFactors;
 using plan::OpKind;
 using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-using Rule = PartitionRule;
-
-struct RuleRow {
-  int rows = 0;
-  Rule rule = Rule::Later;
-};
-
-constexpr std::array<RuleRow, plan::kOpCount> rulesOfOps() {
-  std::array<RuleRow, plan::kOpCount> table{};
-  auto set = [&](OpKind kind, Rule rule) {
-    RuleRow &row = table[static_cast<size_t>(kind)];
-    ++row.rows;
-    row.rule = rule;
-  };
-#define LOOKUP(op) set(OpKind::op, Rule::Lookup);
-#define PRODUCT(op) set(OpKind::op, Rule::Product);
-#define ROWWISE(op) set(OpKind::op, Rule::Rowwise);
-#define HEADS(op) set(OpKind::op, Rule::Heads);
-#define LOSS(op) set(OpKind::op, Rule::Loss);
-#define WHOLE(op) set(OpKind::op, Rule::Whole);
-#define LATER(op) set(OpKind::op, Rule::Later);
-#include "compiler/passes/PartitionRules.def"
-  return table;
-}
-constexpr std::array<RuleRow, plan::kOpCount> kRules = rulesOfOps();
-static_assert(std::ranges::all_of(kRules, [](const RuleRow &row) { return row.rows == 1; }),
-              "each op of Ops.def has one row in PartitionRules.def");
-
 /// What a rank has of a value.
 enum class Part : uint8_t {
   Whole,   ///< all of it, the same on all ranks
   Rows,    ///< some of the rows of batch × sequence
-  Columns, ///< some of the columns, or of the heads
+  Columns, ///< some of one dimension: of the columns, or of the heads
+};
+
+/// Which dimension of a value a rank has a part of, and how much of it.
+struct CutDim {
+  uint8_t dim = 0;
+  int64_t part = 1, whole = 1;
 };
 
 /// Alignment of a parameter's start in elements: 16 bytes in 16-bit types.
@@ -107,8 +92,9 @@ public:
       : plan_(plan), segment_(segment), group_(group), sharedKeys_(sharedKeys),
         ranks_(plan.groupSize(group)), pieceCount_(pieces),
         byRows_(plan.job.model.sequenceParallel), parts_(segment.values.size(), Part::Whole),
-        params_(segment.values.size(), nullptr), shared_(segment.values.size(), kNone),
-        gathered_(segment.values.size(), kNone), pieces_(segment.values.size()) {
+        cuts_(segment.values.size()), params_(segment.values.size(), nullptr),
+        shared_(segment.values.size(), kNone), gathered_(segment.values.size(), kNone),
+        pieces_(segment.values.size()) {
     for (const plan::Segment::Boundary &in : segment.ins)
       if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param) {
         params_[in.value] = &plan.params[static_cast<size_t>(cell.of)];
@@ -129,24 +115,88 @@ public:
 
 private:
   void cut(Op op) {
-    switch (partitionRuleOf(op.kind)) {
-    case Rule::Lookup:
-      return cutLookup(std::move(op));
-    case Rule::Product:
-      return cutProduct(std::move(op));
-    case Rule::Rowwise:
-      return cutRowwise(std::move(op));
-    case Rule::Heads:
-      return cutHeads(std::move(op));
-    case Rule::Loss:
-      return cutLoss(std::move(op));
-    case Rule::Whole:
-      ops_.push_back(std::move(op));
-      return;
-    case Rule::Later:
-      break;
+    const OpFactors &factors = plan::factorsOf(op.kind);
+    if (std::optional<Cut> cut = cutOf(op, factors)) {
+      if (needsWhole(op, factors, cut->factor))
+        return cutLoss(std::move(op));
+      if (factors.isSummed(cut->factor, 0))
+        return cutSummed(std::move(op), factors, *cut);
+      return cutAlong(std::move(op), factors, *cut);
     }
-    SHARDC_CHECK(false, "op '{}' stands before partition", plan::opInfo(op.kind).name);
+    if (byRows_ && looksUpParam(op, factors))
+      return divideLookup(std::move(op));
+    if (std::ranges::any_of(op.operands,
+                            [&](ValueId value) { return partOf(value) == Part::Rows; }))
+      return cutRows(std::move(op), factors);
+    ops_.push_back(std::move(op));
+  }
+
+  // ---- factors ----
+
+  /// A factor of an op that ranks have parts of, as they have of the operand that says so.
+  struct Cut {
+    FactorId factor;
+    CutDim extent;
+  };
+
+  static bool isTurned(const Op &op, const FactorValue &row) {
+    return row.turnedBy && op.getBool(*row.turnedBy);
+  }
+
+  /// What activations are cut by; if none is, what a parameter is cut by.
+  std::optional<Cut> cutOf(const Op &op, const OpFactors &factors) const {
+    std::optional<Cut> ofParam;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      ValueId value = op.operands[i];
+      std::optional<CutDim> dim = cutDimOf(value);
+      if (!dim || (isParam(value) && ofParam))
+        continue;
+      const FactorValue &row = plan::operandOf(op, factors, i);
+      Cut cut{plan::factorAt(row, isTurned(op, row), typeOf(value).rank, dim->dim), *dim};
+      SHARDC_CHECK(cut.factor != kNoFactor, "'{}' takes a part of '{}'", plan::opInfo(op.kind).name,
+                   nameOf(value));
+      if (!isParam(value))
+        return cut;
+      ofParam = cut;
+    }
+    return ofParam;
+  }
+
+  std::optional<CutDim> cutDimOf(ValueId value) const {
+    if (partOf(value) == Part::Columns)
+      return cuts_[value];
+    if (std::optional<uint8_t> dim = cutOf(value))
+      return CutDim{*dim, 1, ranks_};
+    return std::nullopt;
+  }
+
+  static bool needsWhole(const Op &op, const OpFactors &factors, FactorId factor) {
+    for (size_t i = 0; i < op.operands.size(); ++i)
+      if (const auto *word = plan::operandOf(op, factors, i).find(factor);
+          word != nullptr && word->isNeededWhole)
+        return true;
+    return false;
+  }
+
+  /// Whether the index in a group says where a part along the factor begins, to an op that needs to
+  /// know: labels and ids point into it, or dropout counts it.
+  static bool takesIndex(const Op &op, const OpFactors &factors, FactorId factor) {
+    bool isTold = false, isPointedInto = false;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const FactorValue &row = plan::operandOf(op, factors, i);
+      const plan::FactorAtom *word = row.find(factor);
+      isTold |= word != nullptr && word->isToldByIndex;
+      isPointedInto |= row.pointsInto == factor;
+    }
+    return isTold && (isPointedInto || op.getFloat(Key::p) > 0);
+  }
+
+  bool looksUpParam(const Op &op, const OpFactors &factors) const {
+    for (const FactorValue &row : factors.operands())
+      for (size_t i = 0; i < op.operands.size() && row.pointsInto != kNoFactor; ++i)
+        if (isParam(op.operands[i]) && factors.operand(i).has(row.pointsInto))
+          return true;
+    return false;
   }
 
   // ---- values ----
@@ -174,15 +224,14 @@ private:
   Type rowsOfRank(const Type &type) const {
     return Type::of(type.dtype, {rowsOf(type) / ranks_ / pieceCount_, type.shape[type.rank - 1u]});
   }
-  /// Of a rank's part, where `heads` is the dimension that counts heads or columns.
-  Type columnsOfRank(Type type, uint8_t dim) const {
-    SHARDC_CHECK(type.shape[dim] % ranks_ == 0, "{} columns for {} ranks", type.shape[dim], ranks_);
-    type.shape[dim] /= ranks_;
-    return type;
-  }
-  void become(ValueId value, Part part, const Type &type) {
-    parts_[value] = part;
-    segment_.values[value].type = type;
+  /// Lets a rank have as much of a dimension of the value as of an operand's.
+  void becomeCut(ValueId value, uint8_t dim, const CutDim &like) {
+    int64_t &extent = segment_.values[value].type.shape[dim];
+    SHARDC_CHECK(extent * like.part % like.whole == 0, "'{}' has {} columns for {} ranks",
+                 nameOf(value), extent, ranks_);
+    parts_[value] = Part::Columns;
+    cuts_[value] = {dim, extent * like.part / like.whole, extent};
+    extent = cuts_[value].part;
   }
 
   /// Lets a value be divided by rows, in pieces of this type.
@@ -201,6 +250,7 @@ private:
   ValueId addValue(std::string name, const Type &type) {
     ValueId value = plan::addValue(segment_, std::move(name), type);
     parts_.resize(segment_.values.size(), Part::Whole);
+    cuts_.resize(segment_.values.size());
     params_.resize(segment_.values.size(), nullptr);
     shared_.resize(segment_.values.size(), kNone);
     gathered_.resize(segment_.values.size(), kNone);
@@ -302,17 +352,10 @@ private:
     return result;
   }
 
-  // ---- families of ops ----
+  // ---- ops ----
 
-  void cutLookup(Op op) {
-    if (cutOf(op.operands[1])) {
-      op.group = group_;
-      return appendSummed(std::move(op));
-    }
-    if (!byRows_) {
-      ops_.push_back(std::move(op));
-      return;
-    }
+  /// Rows of a table that all ranks have, for this rank's part of the ids.
+  void divideLookup(Op op) {
     divideIds(op.operands[0]);
     op.operands[1] = shared(op.operands[1]);
     becomeRows(op.results[0], rowsOfRank(typeOf(op.results[0])));
@@ -354,94 +397,94 @@ private:
     }
   }
 
-  void cutProduct(Op op) {
-    std::optional<uint8_t> cut = cutOf(op.operands[1]);
-    if (!cut)
-      return cutRowwise(std::move(op));
-    if (*cut == 0) {
-      ValueId product = op.results[0];
-      op.operands[0] = wholeOf(op.operands[0]);
-      ops_.push_back(std::move(op));
-      const Type &type = typeOf(product);
-      return become(product, Part::Columns, columnsOfRank(type, type.rank - 1u));
+  /// Parts of a sum over the factor.
+  void cutSummed(Op op, const OpFactors &factors, const Cut &cut) {
+    std::optional<size_t> term; // which only one part may add
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const FactorValue &row = plan::operandOf(op, factors, i);
+      SHARDC_CHECK(!row.has(cut.factor) || cutDimOf(op.operands[i]), "'{}' is not cut",
+                   nameOf(op.operands[i]));
+      if (row.isAddedOnce)
+        term = i;
     }
-    SHARDC_CHECK(partOf(op.operands[0]) == Part::Columns, "'{}' is not cut by columns",
-                 nameOf(op.operands[0]));
-    ValueId bias = op.operands.size() > 2 ? op.operands[2] : kNone;
-    if (bias == kNone)
+    if (takesIndex(op, factors, cut.factor))
+      op.group = group_;
+    if (!term)
       return appendSummed(std::move(op));
     // A bias counts once, so the sum over ranks comes first.
-    ValueId result = op.results[0];
-    op.operands.resize(2);
+    ValueId bias = op.operands[*term], result = op.results[0];
+    op.operands.resize(*term);
     op.results = {addValue(nameOf(result) + ".product", typeOf(result))};
     ValueId product = op.results[0];
     appendSummed(std::move(op));
     Op add = plan::makeOp(OpKind::BiasAdd, {product, bias}, unit_, loc_);
     add.phase = plan::segmentKindInfo(segment_.kind).phase;
     add.results = {result};
-    cutRowwise(std::move(add));
+    this->cut(std::move(add));
   }
 
-  void cutRowwise(Op op) {
-    Part part = partOf(op.operands[0]);
-    for (ValueId &operand : op.operands)
-      if (isParam(operand)) {
-        if (part != Part::Whole && !cutOf(operand))
-          operand = shared(operand);
-      } else if (operand != op.operands[0] && op.kind == OpKind::Add) {
-        SHARDC_CHECK(partOf(operand) == part, "'{}' and '{}' are cut otherwise", nameOf(operand),
-                     nameOf(op.operands[0]));
-      }
-    if (op.kind == OpKind::Dropout && part == Part::Rows)
-      op.group = group_; // the mask follows from the row among all rows
-    for (ValueId result : op.results)
-      becomeLike(result, op.operands[0]);
-    if (part == Part::Rows)
-      return pushPieces(op);
+  /// What each rank does for its part of the factor.
+  void cutAlong(Op op, const OpFactors &factors, const Cut &cut) {
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      ValueId &operand = op.operands[i];
+      if (const auto *word = plan::operandOf(op, factors, i).find(cut.factor))
+        SHARDC_CHECK(cutDimOf(operand) && !word->isCounted, "'{}' is not cut, or counted along",
+                     nameOf(operand));
+      else if (hasGradient(operand))
+        operand = wholeOf(operand);
+    }
+    if (hasShares(factors))
+      return cutShares(std::move(op));
+    if (takesIndex(op, factors, cut.factor))
+      op.group = group_;
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      const FactorValue &row = plan::resultOf(op, factors, r);
+      int dim = plan::dimOf(row, isTurned(op, row), typeOf(op.results[r]).rank, cut.factor,
+                            cut.extent.dim);
+      SHARDC_CHECK(dim >= 0, "'{}' has no part of the columns", nameOf(op.results[r]));
+      becomeCut(op.results[r], static_cast<uint8_t>(dim), cut.extent);
+    }
     ops_.push_back(std::move(op));
   }
 
-  /// Statistics have one element for each row or head.
-  void becomeLike(ValueId value, ValueId operand) {
-    Part part = partOf(operand);
-    Type type = typeOf(value);
-    if (part == Part::Whole)
-      return;
-    if (part == Part::Rows) {
-      int64_t rows = rowsOf(typeOf(pieces_[operand].front()));
-      becomeRows(value, type.rank == 1 ? Type::of(type.dtype, {rows}) : rowsOfRank(type));
-      return;
-    }
-    if (type.rank == 1)
-      return become(value, part, Type::of(type.dtype, {rowsOf(typeOf(operand))}));
-    if (type.rank != 4)
-      return become(value, part, columnsOfRank(type, type.rank - 1u));
-    type.shape[2] = typeOf(operand).shape[2];
-    become(value, part, type);
+  bool hasGradient(ValueId value) const {
+    DType type = typeOf(value).dtype;
+    return type == DType::F32 || type == DType::BF16 || type == DType::F16;
   }
 
-  void cutHeads(Op op) {
-    if (partOf(op.operands[0]) != Part::Columns) {
-      SHARDC_CHECK(partOf(op.operands[0]) == Part::Whole, "heads of a part of the rows");
-      ops_.push_back(std::move(op));
-      return;
+  static bool hasShares(const OpFactors &factors) {
+    for (const FactorValue &row : factors.results())
+      for (const plan::FactorAtom &word : row.words())
+        if (word.isShare)
+          return true;
+    return false;
+  }
+
+  /// What each rank does for its rows.
+  void cutRows(Op op, const OpFactors &factors) {
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const FactorValue &row = plan::operandOf(op, factors, i);
+      ValueId &operand = op.operands[i];
+      if (isParam(operand))
+        operand = shared(operand);
+      else if (hasGradient(operand))
+        SHARDC_CHECK(partOf(operand) == Part::Rows && row.dimCount == 2,
+                     "'{}' takes '{}' of a part of the rows", plan::opInfo(op.kind).name,
+                     nameOf(operand));
+      if (row.atomCount > 0 && row.atoms[0].isInSharedDim)
+        op.group = group_; // what a row gets follows from its place among all rows
     }
-    if (op.kind == OpKind::SplitQkv)
-      return cutSplit(std::move(op));
-    bool isAttention = op.kind == OpKind::Attention;
-    if (isAttention && op.getFloat(Key::p) > 0)
-      op.group = group_; // the mask follows from the head among all heads
-    for (ValueId result : op.results)
-      if (isAttention && result != op.results[0]) // statistics of [batch, heads, sequence]
-        become(result, Part::Columns, columnsOfRank(typeOf(result), 1));
-      else
-        becomeLike(result, op.operands[0]);
-    ops_.push_back(std::move(op));
+    for (ValueId result : op.results) {
+      const Type type = typeOf(result);
+      int64_t rows = rowsOf(typeOf(pieces_[op.operands[0]].front()));
+      becomeRows(result, type.rank == 1 ? Type::of(type.dtype, {rows}) : rowsOfRank(type));
+    }
+    pushPieces(op);
   }
 
   /// Of fewer key/value heads than ranks, several ranks have the same. A row of one has parts of
   /// it, of its queries and of the others', so they gather it and take what they need.
-  void cutSplit(Op op) {
+  void cutShares(Op op) {
     int64_t groups = op.getInt(Key::num_groups);
     op.set(Key::num_heads, op.getInt(Key::num_heads) / ranks_);
     op.set(Key::num_groups, std::max<int64_t>(groups / ranks_, 1));
@@ -450,9 +493,9 @@ private:
       op.operands[0] = allColumns(op.operands[0], sharedKeys_);
     }
     for (size_t r = 0; r < op.results.size(); ++r) {
-      Type type = typeOf(op.results[r]);
-      type.shape[2] = op.getInt(r == 0 ? Key::num_heads : Key::num_groups);
-      become(op.results[r], Part::Columns, type);
+      int64_t heads = op.getInt(r == 0 ? Key::num_heads : Key::num_groups);
+      constexpr uint8_t kHeads = 2; // the dimension that counts them
+      becomeCut(op.results[r], kHeads, {kHeads, heads, typeOf(op.results[r]).shape[kHeads]});
     }
     ops_.push_back(std::move(op));
   }
@@ -475,14 +518,11 @@ private:
     return joined;
   }
 
-  /// Ranks gather three numbers of each row, and never logits.
+  /// The loss needs all columns, of which ranks gather three numbers of each row, and never logits.
   void cutLoss(Op op) {
+    SHARDC_CHECK(op.kind == OpKind::CrossEntropy, "'{}' needs all of what ranks have parts of",
+                 plan::opInfo(op.kind).name);
     ValueId logits = op.operands[0];
-    SHARDC_CHECK(partOf(logits) != Part::Rows, "logits of a part of the rows");
-    if (partOf(logits) == Part::Whole) {
-      ops_.push_back(std::move(op));
-      return;
-    }
     constexpr int64_t kStatistics = 3;
     const std::string name = nameOf(op.results[0]);
     int64_t rows = rowsOf(typeOf(logits));
@@ -511,14 +551,13 @@ private:
   std::vector<Op> ops_;
   // By value:
   std::vector<Part> parts_;
+  std::vector<CutDim> cuts_;                 ///< of what has Part::Columns
   std::vector<const plan::Param *> params_;  ///< whose content it is
   std::vector<ValueId> shared_, gathered_;   ///< views and gathers of it so far
   std::vector<std::vector<ValueId>> pieces_; ///< of what is divided by rows
 };
 
 } // namespace
-
-PartitionRule partitionRuleOf(OpKind kind) { return kRules[static_cast<size_t>(kind)].rule; }
 
 void runPartition(plan::Plan &plan, Notes &) {
   // Attention of slices is written last, with the heads that a rank then has.

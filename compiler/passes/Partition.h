@@ -1,13 +1,9 @@
-// The parts of the pass `partition`: how each op is cut, and what cuts sequences.
+// The parts of the pass `partition`.
 #pragma once
 
 #include "runtime/plan/Plan.h"
 
 namespace shardc::passes {
-
-/// How an op is cut: the macros of PartitionRules.def.
-enum class PartitionRule : uint8_t { Lookup, Product, Rowwise, Heads, Loss, Whole, Later };
-PartitionRule partitionRuleOf(plan::OpKind kind);
 
 /// In how many pieces tensor-parallel ranks divide rows of batch × sequence, so that each moves
 /// beside products of others; 1 if pieces do not pay, or are not asked for.

@@ -1,21 +1,26 @@
 // Cuts sequences among context-parallel ranks. Of 2n equal chunks of each sequence the rank with
 // index i has those with the numbers i and 2n-1-i, so that all have as many keys to look at under a
-// causal mask. The feed writes a rank's chunks; all that works by rows does not notice. What
-// depends on a token's place in its sequence takes the places as an operand.
+// causal mask. The feed writes a rank's chunks. What is cut from there on follows from the factors
+// of ops: a result has the rows of the operand whose factor it has, and an op that counts along the
+// factor takes the places of tokens as an operand.
+#include <algorithm>
+
 #include "compiler/passes/Partition.h"
 #include "runtime/base/BatchFields.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/FactorExtents.h"
 
 namespace shardc::passes {
 namespace {
 
+using plan::FactorId;
+using plan::FactorValue;
 using plan::kNone;
 using plan::Op;
 using plan::OpKind;
 using plan::Type;
 using plan::ValueId;
-using Rule = PartitionRule;
 
 /// The group among whose ranks sequences are still to be cut; -1 if there is none.
 int16_t groupToCut(const plan::Plan &plan) {
@@ -42,36 +47,87 @@ public:
 
 private:
   void cut(Op op) {
-    switch (partitionRuleOf(op.kind)) {
-    case Rule::Lookup:
-    case Rule::Product:
-    case Rule::Rowwise:
-    case Rule::Heads:
-    case Rule::Loss:
-      for (ValueId result : op.results)
-        shorten(result, op.kind == OpKind::Attention && result != op.results[0] ? 2 : 1);
-      if (op.kind == OpKind::Rope || op.kind == OpKind::Dropout)
-        op.operands.push_back(places_);
-      ops_.push_back(std::move(op));
-      return;
-    case Rule::Whole:
-      if (op.kind == OpKind::BatchLoad)
-        return cutLoad(std::move(op));
-      ops_.push_back(std::move(op));
-      return;
-    case Rule::Later:
-      break;
+    if (plan::opInfo(op.kind).sum == plan::SumRole::Loads)
+      return cutLoad(std::move(op));
+    const plan::OpFactors &factors = plan::factorsOf(op.kind);
+    for (auto [factor, like] : factorsToCut(op, factors)) {
+      if (isCounted(factors, factor))
+        tellPlaces(op, factors, factor);
+      for (size_t r = 0; r < op.results.size(); ++r) {
+        const FactorValue &row = plan::resultOf(op, factors, r);
+        int dim = plan::dimOf(row, isTurned(op, row), typeOf(op.results[r]).rank, factor, like);
+        if (dim >= 0)
+          shorten(op.results[r], static_cast<uint8_t>(dim));
+      }
     }
-    SHARDC_CHECK(false, "op '{}' stands before partition", plan::opInfo(op.kind).name);
+    ops_.push_back(std::move(op));
   }
 
-  /// Rows of all positions are the only dimension of what has one.
+  /// A factor, and the dimension of an operand that goes along it.
+  struct Cut {
+    FactorId factor;
+    uint8_t dim;
+  };
+
+  /// Factors along which a rank has parts of operands. Several may be one dimension of sequences:
+  /// the positions of queries, and those of keys.
+  std::vector<Cut> factorsToCut(const Op &op, const plan::OpFactors &factors) const {
+    std::vector<Cut> cuts;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      int dim = cutDimOf(op.operands[i]);
+      if (dim < 0)
+        continue;
+      const FactorValue &row = plan::operandOf(op, factors, i);
+      FactorId factor = plan::factorAt(row, isTurned(op, row), typeOf(op.operands[i]).rank,
+                                       static_cast<uint8_t>(dim));
+      SHARDC_CHECK(factor != plan::kNoFactor, "operand {} of '{}' is a part of the positions", i,
+                   plan::opInfo(op.kind).name);
+      // What needs all positions has ranks exchange them, once heads are cut too.
+      SHARDC_CHECK(!row.find(factor)->isNeededWhole || exchangesPositions(op),
+                   "operand {} of '{}' is needed whole", i, plan::opInfo(op.kind).name);
+      if (std::ranges::find(cuts, factor, &Cut::factor) == cuts.end())
+        cuts.push_back({factor, static_cast<uint8_t>(dim)});
+    }
+    return cuts;
+  }
+
+  /// Whether `attendToSlices` writes it for parts of the positions.
+  static bool exchangesPositions(const Op &op) {
+    return plan::opInfo(op.kind).work.cost == plan::CostClass::Attention;
+  }
+
+  static bool isTurned(const Op &op, const FactorValue &row) {
+    return row.turnedBy && op.getBool(*row.turnedBy);
+  }
+
+  static bool isCounted(const plan::OpFactors &factors, FactorId factor) {
+    return std::ranges::any_of(factors.operands(), [&](const FactorValue &row) {
+      return row.has(factor) && row.find(factor)->isCounted;
+    });
+  }
+
+  /// Gives the op the places along the factor, which it has an optional operand for.
+  void tellPlaces(Op &op, const plan::OpFactors &factors, FactorId factor) const {
+    if (exchangesPositions(op))
+      return;
+    size_t next = op.operands.size();
+    SHARDC_CHECK(next + 1 == factors.operandCount && factors.operand(next).has(factor),
+                 "'{}' counts positions and takes none", plan::opInfo(op.kind).name);
+    op.operands.push_back(places_);
+  }
+
+  const Type &typeOf(ValueId value) const { return segment_.values[value].type; }
+  int cutDimOf(ValueId value) const {
+    return value < cutDims_.size() ? cutDims_[value] : int8_t{-1};
+  }
+
   void shorten(ValueId value, uint8_t dim) {
-    Type &type = segment_.values[value].type;
-    int64_t &extent = type.shape[type.rank == 1 ? 0 : dim];
+    int64_t &extent = segment_.values[value].type.shape[dim];
     SHARDC_CHECK(extent % ranks_ == 0, "'{}' has {} positions for {} ranks",
                  segment_.values[value].name, extent, ranks_);
     extent /= ranks_;
+    cutDims_.resize(segment_.values.size(), -1);
+    cutDims_[value] = static_cast<int8_t>(dim);
   }
 
   void cutLoad(Op load) {
@@ -113,7 +169,8 @@ private:
   plan::Segment &segment_;
   int16_t group_;
   int64_t ranks_;
-  ValueId places_ = kNone; ///< of tokens in their sequences
+  ValueId places_ = kNone;      ///< of tokens in their sequences
+  std::vector<int8_t> cutDims_; ///< by value: the dimension that a rank has a part of, or -1
   std::vector<Op> ops_;
 };
 
