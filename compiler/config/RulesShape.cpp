@@ -132,8 +132,8 @@ std::vector<Size> sizesOfRun(RuleContext &ctx) {
   // A schedule lists those of a step, and those of an evaluation; the host writes two rounds of
   // them into a ring of at most 2^20 entries. Each turn of a chunk has receives of its own, and
   // each variant of a segment is checked with all of them.
-  double evaluated = std::max(real(ctx.num(Opt::ValidationEvalIters)) * batches,
-                              real(d.evalMicrobatches));
+  double evaluated =
+      std::max(real(ctx.num(Opt::ValidationEvalIters)) * batches, real(d.evalMicrobatches));
   double together = std::max(batches, ctx.has(Opt::ValidationEvalInterval) ? evaluated : 0.0);
   double width =
       20 * real(d.hidden) + 6 * real(d.ffnHidden) + 12 * real(d.numHeads) * real(d.headSize);

@@ -258,8 +258,9 @@ Status EventLog::write() {
       int error = errno;
       ::close(fd_); // one failure is reported; later records would follow a torn one
       fd_ = -1;
-      return makeStatus(kindOfError(error), "cannot write events to '{}': {}; no more will be written",
-                        path_, std::strerror(error))
+      return makeStatus(kindOfError(error),
+                        "cannot write events to '{}': {}; no more will be written", path_,
+                        std::strerror(error))
           .as(report::EventsLost.info());
     }
     left.remove_prefix(static_cast<size_t>(written));

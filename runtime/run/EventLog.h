@@ -19,20 +19,20 @@ struct EventOptions {
   int64_t batchSize = 0;      ///< samples of a step
   int64_t sequenceLength = 0; ///< tokens of a sample
   int64_t worldSize = 1;
-  double flopsPerToken = 0; ///< of one rank: the model's divided by the number of ranks
+  double flopsPerToken = 0;   ///< of one rank: the model's divided by the number of ranks
   int64_t skippedSamples = 0; ///< passed over before this run began
   bool lossScale = true;
   bool decoupledLr = false; ///< the rate of embedding and output layer
-  bool perplexity = false; ///< of evaluations
-  bool ranks = false;      ///< the number of ranks
-  bool times = false;      ///< seconds of a step
+  bool perplexity = false;  ///< of evaluations
+  bool ranks = false;       ///< the number of ranks
+  bool times = false;       ///< seconds of a step
   bool throughput = false;
 };
 
-/// Writes one file of events: records of TFRecord's form (length, its checksum, data, their checksum;
-/// CRC-32C, masked) with `Event` messages of TensorFlow's event.proto. Each group of scalars is written
-/// with one call, so a run that is killed leaves complete records and at most one torn one, which
-/// readers skip. Steps do not allocate.
+/// Writes one file of events: records of TFRecord's form (length, its checksum, data, their
+/// checksum; CRC-32C, masked) with `Event` messages of TensorFlow's event.proto. Each group of
+/// scalars is written with one call, so a run that is killed leaves complete records and at most
+/// one torn one, which readers skip. Steps do not allocate.
 class EventLog {
 public:
   EventLog() = default;
@@ -40,9 +40,10 @@ public:
   EventLog(const EventLog &) = delete;
   EventLog &operator=(const EventLog &) = delete;
 
-  /// Makes the folder if needed, and in it a new file, `events.out.tfevents.SECONDS.HOST.PROCESS.0`.
-  /// A run that continues after step `firstStep` > 0 tells readers to drop what files of the folder
-  /// have of later steps. Io, NotFound or Exhausted if that fails.
+  /// Makes the folder if needed, and in it a new file,
+  /// `events.out.tfevents.SECONDS.HOST.PROCESS.0`. A run that continues after step `firstStep` > 0
+  /// tells readers to drop what files of the folder have of later steps. Io, NotFound or Exhausted
+  /// if that fails.
   Status open(const std::string &folder, const EventOptions &options, int64_t firstStep);
   bool isOpen() const { return fd_ >= 0; }
 
@@ -66,10 +67,11 @@ private:
   int fd_ = -1;
   std::string path_;
   EventOptions options_;
-  std::string records_, event_, summary_; ///< bytes of the group, of its event, of the event's summary
-  std::vector<double> recent_;            ///< seconds of the last steps, a ring
-  int64_t steps_ = 0;                     ///< that have ended in this run
-  double sinceLogged_ = 0;                ///< seconds of the steps since times were logged
+  std::string records_, event_,
+      summary_;                ///< bytes of the group, of its event, of the event's summary
+  std::vector<double> recent_; ///< seconds of the last steps, a ring
+  int64_t steps_ = 0;          ///< that have ended in this run
+  double sinceLogged_ = 0;     ///< seconds of the steps since times were logged
   int64_t stepsSinceLogged_ = 0;
 };
 

@@ -52,18 +52,19 @@ Status MetricsWriter::open(const std::string &path) {
       .as(report::MetricsRefused.info());
 }
 
-Status MetricsWriter::step(const StepState &state, const Speed &speed, const Told &told) {
+Status MetricsWriter::step(const StepState &state, const Speed &speed,
+                           const MetricsFields &fields) {
   Line line;
   line.add("{{\"step\":{}", state.step).number("loss", state.loss).number("lr", state.lr);
   line.number("grad_norm", state.gradNorm)
       .add(",\"tokens\":{}", static_cast<int64_t>(state.totalTokens));
-  if (told.lossScale)
+  if (fields.lossScale)
     line.number("loss_scale", static_cast<double>(state.lossScale));
-  if (told.skipped)
+  if (fields.skipped)
     line.add(",\"skipped\":{}", state.skip != 0 ? 1 : 0);
-  if (told.decoupledLr)
+  if (fields.decoupledLr)
     line.number("decoupled_lr", state.decoupledLr);
-  if (told.weightDecay)
+  if (fields.weightDecay)
     line.number("weight_decay", state.weightDecay);
   line.number("tokens_per_s", speed.tokensPerSecond);
   if (speed.modelTflops > 0)

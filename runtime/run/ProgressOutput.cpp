@@ -76,7 +76,7 @@ void ProgressOutput::step(const StepState &state) {
   double window = std::accumulate(recent_.begin(), recent_.begin() + counted, 0.0);
   double tokens = static_cast<double>(counted * options_.tokensPerStep);
   if (options_.metrics)
-    keep(options_.metrics->step(state, speedOf(window > 0 ? tokens / window : 0), options_.told));
+    keep(options_.metrics->step(state, speedOf(window > 0 ? tokens / window : 0), options_.fields));
   if (options_.events)
     keep(options_.events->step(state, took));
   bool isPlain =
@@ -152,9 +152,9 @@ void ProgressOutput::show(const StepState &state, double tokensPerSecond) {
     text.add("grad norm overflow  ");
   else
     text.add("grad norm {:.3f}  ", state.gradNorm);
-  if (options_.told.lossScale)
+  if (options_.fields.lossScale)
     text.add("loss scale {:g}  ", state.lossScale);
-  if (options_.told.skipped)
+  if (options_.fields.skipped)
     text.add("skipped {}  ", skipped_);
   text.amount(tokensPerSecond).add(" tokens/s  ").duration(secondsLeft(state.step)).add(" left");
   text.add("{}", options_.isTerminal ? "\x1b[K" : "\n");

@@ -24,7 +24,7 @@ struct ProgressOptions {
   MetricsWriter *metrics = nullptr;
   EventLog *events = nullptr;
   ReportSink tell;                        ///< takes the failure to write metrics or events
-  Told told;                              ///< beside what is always told
+  MetricsFields fields;                   ///< beside what is always reported
   bool isQuiet = false;                   ///< prints nothing, because another process does
   std::atomic<uint64_t> *steps = nullptr; ///< counts steps that have ended
 };

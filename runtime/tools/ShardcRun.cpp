@@ -159,7 +159,8 @@ std::vector<Report> prepare(const plan::Plan &plan, const RunToolOptions &option
     need(environment.metrics.open(options.metrics));
   if (const std::string &folder = plan.job.logger.tensorboardDir;
       !folder.empty() && process.isFirst() && findings.empty())
-    need(environment.events.open(folder, eventOptionsOf(plan, environment.loader.get()), stepsDone(environment)));
+    need(environment.events.open(folder, eventOptionsOf(plan, environment.loader.get()),
+                                 stepsDone(environment)));
   return findings;
 }
 
@@ -323,10 +324,10 @@ run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &p
   out.peakFlops = run::peakFlops(plan);
   out.metrics = &environment.metrics;
   out.events = &environment.events;
-  out.told.lossScale = plan::scalingOf(plan.job) != plan::Scaling::None;
-  out.told.skipped = out.told.lossScale || plan.job.optimizer.gradNormSkipThreshold > 0;
-  out.told.decoupledLr = plan.job.optimizer.decoupledLr >= 0;
-  out.told.weightDecay =
+  out.fields.lossScale = plan::scalingOf(plan.job) != plan::Scaling::None;
+  out.fields.skipped = out.fields.lossScale || plan.job.optimizer.gradNormSkipThreshold > 0;
+  out.fields.decoupledLr = plan.job.optimizer.decoupledLr >= 0;
+  out.fields.weightDecay =
       plan.job.scheduler.weightDecayIncrStyle != plan::Job::WeightDecayStyle::Constant;
   out.tell = process.console.sink();
   return out;

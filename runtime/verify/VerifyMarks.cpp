@@ -174,16 +174,17 @@ int16_t firstAlike(const Plan &plan, int16_t group) {
   return wanted.empty() ? int16_t{-1} : static_cast<int16_t>(first - plan.groups.begin());
 }
 
-Axes innerAxesOf(const Plan &plan, int16_t group, int64_t members) {
+Axes outerAxesOf(const Plan &plan, int16_t group, int64_t members) {
   if (group < 0)
     return 0;
-  const std::vector<uint16_t> &all = plan.groups[static_cast<size_t>(group)].axes;
   Axes axes = 0;
   int64_t count = 1;
-  for (size_t k = all.size(); k-- > 0 && count < members;) {
-    count *= plan.mesh[all[k]].size;
-    if (plan.mesh[all[k]].size > 1)
-      axes |= static_cast<Axes>(1u << all[k]);
+  for (uint16_t axis : plan.groups[static_cast<size_t>(group)].axes) {
+    if (count >= members)
+      break;
+    count *= plan.mesh[axis].size;
+    if (plan.mesh[axis].size > 1)
+      axes |= static_cast<Axes>(1u << axis);
   }
   return count == members ? axes : Axes{0};
 }

@@ -247,7 +247,7 @@ private:
     if (slices == 0 || exchange.kind == Exchange::NoTokens)
       return;
     auto needed = static_cast<Axes>(sliceAxes_ & ~exchange.axes);
-    Axes found = innerAxesOf(plan_, op.group, slices);
+    Axes found = outerAxesOf(plan_, op.group, slices);
     if (exchange.kind == Exchange::Unknown || found != needed)
       at.scope.add(Rule::Origin, i,
                    "'{}' takes slices by the index along {}; ranks have slices along {}",

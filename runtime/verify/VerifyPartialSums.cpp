@@ -125,7 +125,7 @@ private:
     const OpInfo &info = opInfo(op.kind);
     Axes found = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
     if (info.hasSlices && op.getInt(Key::slices) > 0)
-      found &= static_cast<Axes>(~innerAxesOf(plan_, op.group, op.getInt(Key::slices)));
+      found &= static_cast<Axes>(~outerAxesOf(plan_, op.group, op.getInt(Key::slices)));
     needIndex(i, op, found, of(op, static_cast<size_t>(info.queries)).columns);
   }
 

@@ -89,8 +89,9 @@ Axes axesOf(const Plan &plan, int16_t group);
 Axes axesOf(const Plan &plan);
 /// The first group in which ranks have the same indices; -1 if each rank is alone in it.
 int16_t firstAlike(const Plan &plan, int16_t group);
-/// The group's last axes that have so many coordinates together; none if no axes do.
-Axes innerAxesOf(const Plan &plan, int16_t group, int64_t members);
+/// The group's first axes that have so many coordinates together; none if no axes do. Ranks with
+/// slices lie along them: ranks of a group count heads first, then slices.
+Axes outerAxesOf(const Plan &plan, int16_t group, int64_t members);
 /// `'tp'`, or `'tp' and 'cp'`.
 std::string namesOf(const Plan &plan, Axes axes);
 

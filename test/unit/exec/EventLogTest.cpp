@@ -10,7 +10,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/run/EventLog.h"
 
-namespace shardc::run::test {
+namespace shardc::run {
 namespace {
 
 using testing::ElementsAre;
@@ -140,19 +140,19 @@ TEST_F(EventLogTest, HasMegatronsNames) {
   ASSERT_TRUE(log.step(stateOf(1, 2.5), 0.5).isOk());
   ASSERT_TRUE(log.step(stateOf(2, 2, /*isSkipped=*/true), 0.5).isOk());
   ASSERT_TRUE(log.evaluated(stateOf(2, 2)).isOk());
-  EXPECT_THAT(
-      eventsOf(onlyFile()),
-      ElementsAre("0: version brain.Event:2",
-                  "1: learning-rate=0.250000 batch-size=4.000000 lm loss=2.500000 "
-                  "loss-scale=8.000000 world-size=1.000000 grad-norm=1.500000",
-                  "4: learning-rate vs samples=0.250000 batch-size vs samples=4.000000 "
-                  "lm loss vs samples=2.500000 loss-scale vs samples=8.000000 "
-                  "world-size vs samples=1.000000 grad-norm vs samples=1.500000",
-                  "2: learning-rate=0.250000 batch-size=4.000000 loss-scale=8.000000 "
-                  "world-size=1.000000",
-                  "8: learning-rate vs samples=0.250000 batch-size vs samples=4.000000 "
-                  "loss-scale vs samples=8.000000 world-size vs samples=1.000000",
-                  "2: lm loss validation=30.000000", "8: lm loss validation vs samples=30.000000"));
+  EXPECT_THAT(eventsOf(onlyFile()),
+              ElementsAre("0: version brain.Event:2",
+                          "1: learning-rate=0.250000 batch-size=4.000000 lm loss=2.500000 "
+                          "loss-scale=8.000000 world-size=1.000000 grad-norm=1.500000",
+                          "4: learning-rate vs samples=0.250000 batch-size vs samples=4.000000 "
+                          "lm loss vs samples=2.500000 loss-scale vs samples=8.000000 "
+                          "world-size vs samples=1.000000 grad-norm vs samples=1.500000",
+                          "2: learning-rate=0.250000 batch-size=4.000000 loss-scale=8.000000 "
+                          "world-size=1.000000",
+                          "8: learning-rate vs samples=0.250000 batch-size vs samples=4.000000 "
+                          "loss-scale vs samples=8.000000 world-size vs samples=1.000000",
+                          "2: lm loss validation=30.000000",
+                          "8: lm loss validation vs samples=30.000000"));
 }
 
 /// Times are averages: over the steps since the last ones, and over a window that is full.
@@ -193,9 +193,9 @@ TEST_F(EventLogTest, FailuresAreToldOnce) {
   EventLog log;
   Status refused = log.open("/dev/null/events", {}, 0);
   EXPECT_THAT(refused.message(), HasSubstr("cannot create a file of events in '/dev/null/events': "
-                                            "Not a directory"));
+                                           "Not a directory"));
   EXPECT_TRUE(log.step(stateOf(1, 2), 1).isOk()) << "a log that is not open takes nothing";
 }
 
 } // namespace
-} // namespace shardc::run::test
+} // namespace shardc::run

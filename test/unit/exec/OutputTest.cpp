@@ -144,7 +144,7 @@ TEST(ProgressOutput, CountsSkippedStepsAndWarnsOfManyInARow) {
   run::ProgressOutput output({.out = file,
                               .logInterval = 1,
                               .tell = reports.sink(),
-                              .told = {.lossScale = true, .skipped = true}});
+                              .fields = {.lossScale = true, .skipped = true}});
   output.begin(0, 200);
   for (int64_t step = 1; step <= 200; ++step) {
     StepState state = makeState(step, 1.0);
@@ -167,7 +167,7 @@ TEST(ProgressOutput, TellsLargeNormsAndStepsThatArePassedOver) {
   std::FILE *file = std::tmpfile();
   ReportList reports;
   run::ProgressOutput output(
-      {.out = file, .logInterval = 1, .tell = reports.sink(), .told = {.skipped = true}});
+      {.out = file, .logInterval = 1, .tell = reports.sink(), .fields = {.skipped = true}});
   output.begin(0, 60);
   output.skipped(makeState(1, 0));
   for (int64_t step = 2; step <= 60; ++step) {
