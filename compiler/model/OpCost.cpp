@@ -58,7 +58,7 @@ double visibleKeys(const Op &op, double positions) {
 /// Scores and weighted values: 4·B·N·S·D for each visible key. The heads of rows of queries, keys
 /// and values are in the attributes.
 double attentionFlops(const Segment &segment, const Op &op) {
-  const plan::OpInfo &info = plan::opInfo(op.kind);
+  const plan::OpInfo &info = plan::opInfo(op);
   plan::ValueId query = op.operands[static_cast<size_t>(info.queries)];
   plan::ValueId key = op.operands[static_cast<size_t>(info.keys)];
   const plan::Type &q = segment.values[query].type; // [B,S,N,D] or [B,S,(N+2G)·D]
@@ -78,7 +78,7 @@ double headFlops(const Segment &segment, const Op &op) {
 
 /// What an op of the class does once.
 double classFlops(const Segment &segment, const Op &op) {
-  switch (plan::opInfo(op.kind).work.cost) {
+  switch (plan::opInfo(op).work.cost) {
   case CostClass::Product:
     return productFlops(segment, op);
   case CostClass::Attention:
@@ -94,7 +94,7 @@ double classFlops(const Segment &segment, const Op &op) {
 }
 
 double flopsOf(const Segment &segment, const Op &op) {
-  const plan::OpInfo &info = plan::opInfo(op.kind);
+  const plan::OpInfo &info = plan::opInfo(op);
   double flops = info.work.times > 0 ? info.work.times * classFlops(segment, op) : 0;
   if (info.work.perResult > 0)
     flops += info.work.perResult * numel(segment, op.results[0]);
@@ -107,7 +107,7 @@ double flopsOf(const Segment &segment, const Op &op) {
 }
 
 double bytesOf(const Segment &segment, const Op &op) {
-  switch (plan::opInfo(op.kind).traffic) {
+  switch (plan::opInfo(op).traffic) {
   case plan::OpTraffic::Nothing:
     return 0;
   case plan::OpTraffic::Results: {
@@ -172,7 +172,7 @@ OpCost costOfStep(const plan::Plan &plan, const plan::Role &role) {
 double modelFlopsOfStep(const plan::Plan &plan, const plan::Role &role) {
   double flops = 0;
   forEachOpOfStep(plan, role, [&](const Segment &segment, const Op &op, double times) {
-    double model = plan::opInfo(op.kind).work.modelTimes;
+    double model = plan::opInfo(op).work.modelTimes;
     if (model > 0 && !op.isRecomputed)
       flops += times * model * classFlops(segment, op);
   });

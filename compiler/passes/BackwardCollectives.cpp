@@ -15,7 +15,7 @@ void collective(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)
     return;
-  const std::optional<OpKind> &conjugate = plan::opInfo(op.kind).collective->conjugate;
+  const std::optional<OpKind> &conjugate = plan::opInfo(op).collective->conjugate;
   if (!conjugate)
     return gradients.settle(op.operands[0], dy);
   Op back = gradients.makeOp(*conjugate, {dy});

@@ -37,8 +37,6 @@ std::vector<Clock> clocksAtStart(const plan::Segment &segment);
 /// name.
 std::vector<Clock> definingOps(const plan::Segment &segment);
 
-inline bool isAlias(const plan::Op &op) {
-  return plan::opInfo(op.kind).traits == plan::OpTraits::Alias;
-}
+inline bool isAlias(const plan::Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Alias; }
 
 } // namespace shardc::passes

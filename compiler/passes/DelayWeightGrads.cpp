@@ -55,7 +55,7 @@ private:
       const Op &op = segment_.ops[i];
       if (op.phase != plan::Phase::Backward)
         continue;
-      const plan::OpInfo &info = plan::opInfo(op.kind);
+      const plan::OpInfo &info = plan::opInfo(op);
       bool isTransfer = info.collective && !isPointToPoint(info.collective->kind) && op.group >= 0;
       if (isTransfer)
         roles_[i] = isAwaited(op) ? Role::Transfer : isLeaf(op) ? Role::Sum : Role::Other;

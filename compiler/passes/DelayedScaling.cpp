@@ -63,7 +63,7 @@ std::vector<int32_t> paramsOfValues(const plan::Role &role, const plan::Segment 
     const Op &op = segment.ops[i];
     if (op.results.empty() || params[op.results[0]] < 0)
       continue;
-    bool isProduct = plan::opInfo(op.kind).work.cost == plan::CostClass::Product;
+    bool isProduct = plan::opInfo(op).work.cost == plan::CostClass::Product;
     for (ValueId operand : op.operands)
       if (!isProduct && params[operand] < 0)
         params[operand] = params[op.results[0]];

@@ -31,38 +31,19 @@
 namespace shardc::passes {
 namespace {
 
+using plan::Epilogue;
+using plan::EpilogueForms;
 using plan::kNone;
 using plan::Op;
+using plan::OpInfo;
 using plan::OpKind;
 using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
 bool quantizes(const Op &op) {
-  return op.kind == OpKind::Quantize || op.kind == OpKind::QuantizeBlocks ||
-         op.kind == OpKind::QuantizeDelayed;
-}
-
-/// What a norm becomes.
-struct NormForms {
-  OpKind norm;
-  bool adds; ///< takes the terms of a sum, and gives the sum
-  OpKind delayed, amax, again, blocks;
-};
-
-constexpr NormForms kNormForms[] = {
-    {OpKind::RmsNorm, false, OpKind::RmsNormQuantizeDelayed, OpKind::RmsNormAmax,
-     OpKind::RmsNormAgainQuantize, OpKind::RmsNormQuantizeBlocks},
-    {OpKind::AddRmsNorm, true, OpKind::AddRmsNormQuantizeDelayed, OpKind::AddRmsNormAmax,
-     OpKind::RmsNormAgainQuantize, OpKind::AddRmsNormQuantizeBlocks},
-    {OpKind::LayerNorm, false, OpKind::LayerNormQuantizeDelayed, OpKind::LayerNormAmax,
-     OpKind::LayerNormAgainQuantize, OpKind::LayerNormQuantizeBlocks},
-    {OpKind::AddLayerNorm, true, OpKind::AddLayerNormQuantizeDelayed, OpKind::AddLayerNormAmax,
-     OpKind::LayerNormAgainQuantize, OpKind::AddLayerNormQuantizeBlocks}};
-
-const NormForms *formsOf(OpKind kind) {
-  const auto *found = std::ranges::find(kNormForms, kind, &NormForms::norm);
-  return found == std::end(kNormForms) ? nullptr : found;
+  std::optional<Epilogue> epilogue = plan::epilogueOf(op.kind);
+  return epilogue && epilogue != Epilogue::Amax;
 }
 
 /// All that reads a value: the op that quantises it, and by the recipe tensorwise those that find
@@ -96,16 +77,9 @@ public:
   }
 
   void run() {
-    for (Op &op : segment_.ops) {
-      if (const NormForms *forms = formsOf(op.kind))
-        fuseNorm(op, *forms);
-      else if (op.kind == OpKind::SwiGlu)
-        fuseSwiGlu(op);
-      else if (op.kind == OpKind::SwiGluBwd && op.results.size() == 2)
-        fuseSwiGluBwd(op);
-      else if (op.kind == OpKind::RmsNormBwd && op.results.size() == 3)
-        fuseNormAgain(op);
-    }
+    for (Op &op : segment_.ops)
+      if (op.epilogue == Epilogue::None)
+        fuse(op, plan::opInfo(op.kind));
     if (!hasFused_)
       return;
     plan::eraseOps(segment_, dead_);
@@ -181,15 +155,57 @@ private:
       dead_[static_cast<size_t>(op - segment_.ops.data())] = 1;
   }
 
+  // ---- by the table of ops ----
+
+  /// What the op makes has these forms by its epilogues, if readers ask for them.
+  void fuse(Op &op, const OpInfo &info) {
+    if (info.makes.empty()) {
+      if (info.again && op.results.size() == info.resultsMax)
+        makeAgain(op, info);
+      return;
+    }
+    bool makesTwo = info.makes.find(' ') != std::string_view::npos;
+    if (info.formsOf(Epilogue::QuantizeBlocks) == EpilogueForms::Both &&
+        fuseBlocks(op, info, makesTwo))
+      return;
+    if (!makesTwo)
+      fuseOne(op, info);
+    else if (op.results.size() == info.resultsMax)
+      fuseTwo(op, info);
+  }
+
+  /// What the op makes is rounded to the type of this value.
+  static ValueId likeOf(const Op &op, const OpInfo &info) {
+    int sum = plan::positionOf(info.results, "sum");
+    int x = plan::positionOf(info.operands, "x");
+    return sum >= 0 ? op.results[static_cast<size_t>(sum)] : op.operands[static_cast<size_t>(x)];
+  }
+
+  /// Those of its operands and results that the list names.
+  static std::vector<ValueId> valuesOf(const Op &op, const OpInfo &info, std::string_view names) {
+    std::vector<ValueId> values;
+    while (!names.empty()) {
+      std::string_view name = names.substr(0, names.find(' '));
+      int operand = plan::positionOf(info.operands, name);
+      int result = plan::positionOf(info.results, name);
+      values.push_back(operand >= 0 ? op.operands[static_cast<size_t>(operand)]
+                                    : op.results[static_cast<size_t>(result)]);
+      names.remove_prefix(std::min(name.size() + 1, names.size()));
+    }
+    return values;
+  }
+
+  // ---- an op with an epilogue ----
+
   /// Lets the op quantise too: with the results of the other op, which goes, in front of its own.
-  void join(Op &op, OpKind kind, const Op &quantizer, const std::vector<ValueId> &own) {
-    take(op, kind, quantizer, own);
+  void join(Op &op, const Op &quantizer, const std::vector<ValueId> &own) {
+    take(op, quantizer, own);
     remove(&quantizer);
   }
 
-  void take(Op &op, OpKind kind, const Op &quantizer, const std::vector<ValueId> &own) {
+  void take(Op &op, const Op &quantizer, const std::vector<ValueId> &own) {
     hasFused_ = true;
-    op.kind = kind;
+    op.epilogue = *plan::epilogueOf(quantizer.kind);
     op.operands.insert(op.operands.end(), quantizer.operands.begin() + 1, quantizer.operands.end());
     op.results = quantizer.results;
     op.results.insert(op.results.end(), own.begin(), own.end());
@@ -198,13 +214,12 @@ private:
   }
 
   /// The same with results that are not turned: the other op turns them, if that is asked for.
-  void joinRows(Op &op, OpKind kind, Op &quantizer, bool hasBothForms,
-                const std::vector<ValueId> &own) {
+  void joinRows(Op &op, Op &quantizer, bool hasBothForms, const std::vector<ValueId> &own) {
     if (!hasBothForms)
-      return join(op, kind, quantizer, own);
+      return join(op, quantizer, own);
     ValueId turned = quantizer.results.back();
     quantizer.results.pop_back();
-    take(op, kind, quantizer, own);
+    take(op, quantizer, own);
     quantizer.kind = OpKind::Transpose;
     quantizer.operands = {op.results[0]};
     quantizer.results = {turned};
@@ -213,56 +228,96 @@ private:
     quantizer.set(Key::inner, typeOf(turned).shape[0]);
   }
 
-  // ---- norms ----
+  static void takeAttrs(Op &taker, const Op &maker) {
+    for (const plan::Attr &attr : maker.attrs)
+      if (plan::attrInfo(attr.key).type == plan::AttrInfo::Float)
+        taker.set(attr.key, attr.f);
+      else
+        taker.set(attr.key, attr.i);
+  }
 
-  /// Operands are x, or the terms of the sum, and the vectors; results the sum, y and statistics.
-  void fuseNorm(Op &norm, const NormForms &forms) {
-    std::vector<ValueId> own = norm.results;
-    ValueId x = forms.adds ? own[0] : norm.operands[0], y = own[forms.adds];
-    own.erase(own.begin() + forms.adds);
-    Readers readers = readersOf(norm, y, x);
-    if (readers.isTensorwise()) {
-      std::vector<ValueId> from = {x};
-      from.insert(from.end(), norm.operands.begin() + 1 + forms.adds, norm.operands.end());
-      from.insert(from.end(), own.begin() + forms.adds, own.end());
-      magnitudes_[own.back()] = readers.quantizer->operands[1];
-      quantizeAgain(*readers.quantizer, forms.again, from, norm);
-      norm.kind = forms.amax;
-      norm.results = own;
-      norm.results.push_back(readers.amax->results[0]);
-      remove(readers.amax);
-    } else if (readers.isBy(OpKind::QuantizeDelayed) && !readers.isTransposed()) {
-      joinRows(norm, forms.delayed, *readers.quantizer, readers.hasBothForms(), own);
-    } else if (hasPlainRows(readers) && hasRowBlocks(*readers.quantizer)) {
-      join(norm, forms.blocks, *readers.quantizer, own);
+  /// Lets the op that takes a value make it from these operands, as its epilogue.
+  void make(Op &taker, OpKind kind, const std::vector<ValueId> &from) {
+    hasFused_ = true;
+    taker.epilogue = *plan::epilogueOf(taker.kind);
+    taker.kind = kind;
+    taker.operands.erase(taker.operands.begin());
+    taker.operands.insert(taker.operands.begin(), from.begin(), from.end());
+  }
+
+  // ---- ops that make one value ----
+
+  void fuseOne(Op &op, const OpInfo &info) {
+    auto at = static_cast<size_t>(plan::positionOf(info.results, info.makes));
+    std::vector<ValueId> own = op.results;
+    own.erase(own.begin() + static_cast<ptrdiff_t>(at));
+    Readers readers = readersOf(op, op.results[at], likeOf(op, info));
+    if (readers.isTensorwise())
+      return fuseTensorwise(op, info, readers, own);
+    if (!readers.isBy(OpKind::QuantizeDelayed) && !readers.isBy(OpKind::QuantizeBlocks))
+      return;
+    EpilogueForms forms = info.formsOf(*plan::epilogueOf(readers.quantizer->kind));
+    bool isPlain = !readers.isTransposed();
+    if (readers.isBy(OpKind::QuantizeBlocks)) {
+      if (forms == EpilogueForms::Plain && isPlain && !readers.hasBothForms() &&
+          hasRowBlocks(*readers.quantizer))
+        join(op, *readers.quantizer, own);
+    } else if (forms == EpilogueForms::Either) {
+      join(op, *readers.quantizer, own);
+    } else if (forms == EpilogueForms::Plain && isPlain) {
+      joinRows(op, *readers.quantizer, readers.hasBothForms(), own);
     }
   }
-  static bool hasPlainRows(const Readers &readers) {
-    return readers.quantizer && !readers.isTransposed() && !readers.hasBothForms();
+
+  /// The op finds the magnitude, and the value is made again: by the same op, or from what it
+  /// keeps.
+  void fuseTensorwise(Op &op, const OpInfo &info, const Readers &readers,
+                      const std::vector<ValueId> &own) {
+    if (!info.takes(Epilogue::Amax))
+      return;
+    if (info.takes(Epilogue::Quantize)) {
+      for (Op *taker : {readers.amax, readers.quantizer}) {
+        make(*taker, op.kind, op.operands);
+        takeAttrs(*taker, op);
+      }
+      return remove(&op);
+    }
+    std::vector<ValueId> from = valuesOf(op, info, info.again->values);
+    magnitudes_[from.back()] = readers.quantizer->operands[1];
+    quantizeAgain(*readers.quantizer, info.again->by, from, op);
+    op.epilogue = Epilogue::Amax;
+    op.results = own;
+    op.results.push_back(readers.amax->results[0]);
+    remove(readers.amax);
   }
 
-  /// Lets an op make what it quantises from these operands.
-  void quantizeAgain(Op &quantizer, OpKind kind, std::vector<ValueId> from, const Op &maker) {
-    hasFused_ = true;
-    quantizer.kind = kind;
-    quantizer.operands.erase(quantizer.operands.begin());
-    quantizer.operands.insert(quantizer.operands.begin(), from.begin(), from.end());
+  void quantizeAgain(Op &quantizer, OpKind kind, const std::vector<ValueId> &from,
+                     const Op &maker) {
+    make(quantizer, kind, from);
     quantizer.set(Key::zero_centered, maker.getInt(Key::zero_centered));
   }
 
-  void fuseNormAgain(Op &back) {
-    std::vector<ValueId> from = {back.operands[1], back.operands[2], back.operands[3]};
-    Readers readers = readersOf(back, back.results[2], from[0]);
-    auto magnitude = magnitudes_.find(from[2]);
-    if (readers.isBy(OpKind::QuantizeDelayed)) {
-      quantizeAgain(*readers.quantizer, OpKind::RmsNormAgainQuantizeDelayed, from, back);
-    } else if (readers.isTensorwise() && magnitude != magnitudes_.end()) {
-      quantizeAgain(*readers.quantizer, OpKind::RmsNormAgainQuantize, from, back);
+  /// What a backward op makes again beside its gradients is made from what the forward pass keeps.
+  void makeAgain(Op &back, const OpInfo &info) {
+    auto [by, names] = *info.again;
+    const OpInfo &other = plan::opInfo(by);
+    std::vector<ValueId> from = valuesOf(back, info, names);
+    Readers readers = readersOf(back, back.results.back(), from[0]);
+    if (!readers.quantizer)
+      return;
+    EpilogueForms forms = other.formsOf(*plan::epilogueOf(readers.quantizer->kind));
+    auto magnitude = magnitudes_.find(from.back());
+    if (readers.isBy(OpKind::QuantizeDelayed) && forms == EpilogueForms::Either) {
+      quantizeAgain(*readers.quantizer, by, from, back);
+    } else if (readers.isTensorwise() && forms == EpilogueForms::Either &&
+               magnitude != magnitudes_.end()) {
+      quantizeAgain(*readers.quantizer, by, from, back);
       readers.quantizer->operands.back() = magnitude->second;
       remove(readers.amax);
       remove(readers.all);
-    } else if (readers.quantizer && readers.isTransposed() && hasRowBlocks(*readers.quantizer)) {
-      quantizeAgain(*readers.quantizer, OpKind::RmsNormAgainQuantizeBlocks, from, back);
+    } else if (forms == EpilogueForms::Turned && readers.isTransposed() &&
+               hasRowBlocks(*readers.quantizer)) {
+      quantizeAgain(*readers.quantizer, by, from, back);
       readers.quantizer->set(Key::transposed, int64_t{0});
     } else {
       return;
@@ -270,51 +325,48 @@ private:
     back.results.pop_back();
   }
 
-  // ---- activations ----
+  // ---- ops that make two values, or both forms of blocks ----
 
-  void fuseSwiGlu(Op &swiglu) {
-    ValueId x = swiglu.operands[0];
-    Readers readers = readersOf(swiglu, swiglu.results[0], x);
-    if (readers.isTensorwise()) {
-      readers.amax->kind = OpKind::SwiGluAmax;
-      readers.quantizer->kind = OpKind::SwiGluQuantize;
-      readers.amax->operands[0] = readers.quantizer->operands[0] = x;
-      remove(&swiglu);
-    } else if (readers.isBy(OpKind::QuantizeDelayed)) {
-      join(swiglu, OpKind::SwiGluQuantizeDelayed, *readers.quantizer, {});
-    } else if (hasPlainRows(readers) && hasRowBlocks(*readers.quantizer)) {
-      join(swiglu, OpKind::SwiGluQuantizeBlocks, *readers.quantizer, {});
+  bool fuseBlocks(Op &op, const OpInfo &info, bool makesTwo) {
+    BlockReaders ofX = blockReadersOf(op, op.results[0], likeOf(op, info));
+    if (!ofX.plain || !ofX.transposed || (makesTwo && op.results.size() != info.resultsMax))
+      return false;
+    std::vector<ValueId> turned = ofX.transposed->results;
+    if (makesTwo) {
+      ValueId dy = op.operands[0];
+      BlockReaders ofY = blockReadersOf(op, op.results[1], dy);
+      if (ofY.plain || !ofY.transposed)
+        return false;
+      const Type &type = typeOf(dy);
+      if (type.shape[type.rank - 1] % blockOf(ScaleBlocks::Rows128).cols != 0)
+        return true; // blocks of dx would have columns of gate and of up
+      turned.insert(turned.end(), ofY.transposed->results.begin(), ofY.transposed->results.end());
+      remove(ofY.transposed);
     }
+    join(op, *ofX.plain, turned);
+    remove(ofX.transposed);
+    return true;
   }
 
-  void fuseSwiGluBwd(Op &back) {
-    BlockReaders blocksOfX = blockReadersOf(back, back.results[0], back.operands[1]);
-    BlockReaders blocksOfY = blockReadersOf(back, back.results[1], back.operands[0]);
-    if (blocksOfX.plain && blocksOfX.transposed && !blocksOfY.plain && blocksOfY.transposed)
-      return fuseSwiGluBwdBlocks(back, blocksOfX, *blocksOfY.transposed);
-    Readers ofX = readersOf(back, back.results[0], back.operands[1]);
-    Readers ofY = readersOf(back, back.results[1], back.operands[0]);
+  void fuseTwo(Op &op, const OpInfo &info) {
+    Readers ofX = readersOf(op, op.results[0], likeOf(op, info));
+    Readers ofY = readersOf(op, op.results[1], op.operands[0]);
     if (!ofX.quantizer || !ofY.quantizer || !ofX.hasBothForms() || !ofY.isTransposed())
       return;
     std::vector<ValueId> y = {ofY.quantizer->results[0], ofY.quantizer->results[1]};
+    auto takes = [&](OpKind kind) {
+      return info.formsOf(*plan::epilogueOf(kind)) == EpilogueForms::Both;
+    };
     if (ofX.isBy(OpKind::QuantizeDelayed) && ofY.isBy(OpKind::QuantizeDelayed)) {
-      join(back, OpKind::SwiGluBwdQuantizeDelayed, *ofX.quantizer, y);
-      back.set(Key::y_slot, ofY.quantizer->getInt(Key::slot));
+      if (!takes(OpKind::QuantizeDelayed))
+        return;
+      join(op, *ofX.quantizer, y);
+      op.set(Key::y_slot, ofY.quantizer->getInt(Key::slot));
       remove(ofY.quantizer);
-    } else if (ofX.isTensorwise() && ofY.isTensorwise() && !ofX.all == !ofY.all) {
-      quantizeBoth(back, ofX, ofY, y);
+    } else if (ofX.isTensorwise() && ofY.isTensorwise() && !ofX.all == !ofY.all &&
+               info.takes(Epilogue::Amax) && takes(OpKind::Quantize)) {
+      quantizeBoth(op, ofX, ofY, y);
     }
-  }
-
-  void fuseSwiGluBwdBlocks(Op &back, const BlockReaders &ofX, const Op &ofY) {
-    const Type &dy = typeOf(back.operands[0]);
-    if (dy.shape[dy.rank - 1] % blockOf(ScaleBlocks::Rows128).cols != 0)
-      return;
-    std::vector<ValueId> turned = ofX.transposed->results;
-    turned.insert(turned.end(), ofY.results.begin(), ofY.results.end());
-    join(back, OpKind::SwiGluBwdQuantizeBlocks, *ofX.plain, turned);
-    remove(ofX.transposed);
-    remove(&ofY);
   }
 
   /// Both magnitudes are found together, and both values quantised where the first of them was.
@@ -326,15 +378,13 @@ private:
     results.insert(results.end(), y.begin(), y.end());
     ValueId magnitudes = first.amax->results[0];
     Op quantizer = *first.quantizer;
-    quantizer.kind = OpKind::SwiGluBwdQuantize;
-    quantizer.operands.insert(quantizer.operands.begin(), back.operands[0]);
-    quantizer.operands[1] = back.operands[1];
+    make(quantizer, back.kind, back.operands);
     quantizer.results = results;
-    quantizer.attrs.clear();
+    quantizer.attrs = back.attrs;
     quantizer.set(Key::y_slot, int64_t{1});
-    back.kind = OpKind::SwiGluBwdAmax;
+    back.epilogue = Epilogue::Amax;
     back.results = {magnitudes};
-    for (ValueId value : {magnitudes, quantizer.operands[2]})
+    for (ValueId value : {magnitudes, quantizer.operands.back()})
       segment_.values[value].type = Type::of(DType::F32, {2});
     *first.quantizer = std::move(quantizer);
     for (const Op *op : {first.amax, second.amax, second.all, second.quantizer})

@@ -25,7 +25,7 @@ void fuseResidualNorm(plan::Segment &segment) {
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     Op &norm = segment.ops[i];
     std::optional<OpKind> fused = fusedWithSum(norm.kind);
-    if (!fused)
+    if (!fused || norm.epilogue != plan::Epilogue::None)
       continue;
     plan::ValueId sum = norm.operands[0];
     uint32_t def = segment.values[sum].def;

@@ -58,6 +58,8 @@ void Gradients::write() {
 }
 
 void Gradients::applyRule(const Op &op) {
+  bool isFused = op.epilogue != plan::Epilogue::None;
+  SHARDC_CHECK(!isFused, "op '{}' has no backward rule", plan::opInfo(op).name);
   switch (op.kind) {
 #define RULE(enumerator)                                                                           \
   case OpKind::enumerator:                                                                         \
@@ -70,7 +72,7 @@ void Gradients::applyRule(const Op &op) {
     break;
 #include "compiler/passes/BackwardRules.def"
   }
-  SHARDC_CHECK(false, "op '{}' has no backward rule", plan::opInfo(op.kind).name);
+  SHARDC_CHECK(false, "op '{}' has no backward rule", plan::opInfo(op).name);
 }
 
 ValueId Gradients::newGrad(ValueId of) {

@@ -54,7 +54,7 @@ plan::Transport transportOf(const plan::Plan &plan, const plan::Segment &segment
 
 void chooseChannels(plan::Plan &plan, plan::Segment &segment) {
   for (plan::Op &op : segment.ops) {
-    bool isCollective = plan::opInfo(op.kind).traits == plan::OpTraits::Collective;
+    bool isCollective = plan::opInfo(op).traits == plan::OpTraits::Collective;
     if (!isCollective || op.channel != plan::kNoChannel)
       continue;
     plan::Transport transport = transportOf(plan, segment, op);

@@ -115,7 +115,7 @@ public:
 
 private:
   void cut(Op op) {
-    const OpFactors &factors = plan::factorsOf(op.kind);
+    const OpFactors &factors = plan::factorsOf(op);
     if (std::optional<Cut> cut = cutOf(op, factors)) {
       if (needsWhole(op, factors, cut->factor))
         return cutLoss(std::move(op));

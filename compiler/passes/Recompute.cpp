@@ -23,7 +23,7 @@ using plan::kNone;
 using plan::Op;
 using plan::ValueId;
 
-plan::Recompute classOf(const Op &op) { return plan::opInfo(op.kind).recompute; }
+plan::Recompute classOf(const Op &op) { return plan::opInfo(op).recompute; }
 bool isFusedNorm(const Op &op) { return classOf(op) == plan::Recompute::FusedNorm; }
 
 /// The effective recomputation options.
@@ -208,7 +208,7 @@ private:
     Op op = segment_.ops[segment_.values[value].def];
     if (isFusedNorm(op) && remade_[op.results[0]] == 0) {
       // The sum is kept: only its norm is recomputed.
-      op.kind = *plan::opInfo(op.kind).norm;
+      op.kind = *plan::opInfo(op).norm;
       op.operands.erase(op.operands.begin());
       op.operands[0] = op.results[0];
       op.results.erase(op.results.begin());

@@ -36,12 +36,14 @@ public:
 private:
   /// The forward activation that a backward op could write again, or kNone.
   ValueId activationOf(const Op &back) const {
+    if (back.epilogue != plan::Epilogue::None)
+      return kNone;
     bool isGated = back.kind == OpKind::SwiGluBwd || back.kind == OpKind::GeGluBwd;
     if (isGated && back.results.size() == 1) {
       ValueId x = back.operands[1];
       OpKind forward = back.kind == OpKind::SwiGluBwd ? OpKind::SwiGlu : OpKind::GeGlu;
       for (const uint32_t *user = users_.begin(x); user != users_.end(x); ++user)
-        if (segment_.ops[*user].kind == forward)
+        if (isAlone(segment_.ops[*user], forward))
           return segment_.ops[*user].results[0];
     }
     if (back.kind == OpKind::RmsNormBwd && back.results.size() == 2) {
@@ -49,9 +51,9 @@ private:
       if (def == kNone)
         return kNone;
       const Op &norm = segment_.ops[def];
-      if (norm.kind == OpKind::RmsNorm)
+      if (isAlone(norm, OpKind::RmsNorm))
         return norm.results[0];
-      if (norm.kind == OpKind::AddRmsNorm)
+      if (isAlone(norm, OpKind::AddRmsNorm))
         return norm.results[1];
     }
     return kNone;

@@ -205,7 +205,7 @@ private:
         addReduction(i, last, waiting);
         continue;
       }
-      const plan::OpWork &work = plan::opInfo(op.kind).work;
+      const plan::OpWork &work = plan::opInfo(op).work;
       bool isAttention = work.cost == plan::CostClass::Attention && work.isGradient;
       if (isAttention && last != kNone && !waiting.empty() && waiting.front() < last)
         delays.push_back({waiting, last, i});

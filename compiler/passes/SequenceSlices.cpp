@@ -49,7 +49,7 @@ private:
   void cut(Op op) {
     if (plan::opInfo(op.kind).sum == plan::SumRole::Loads)
       return cutLoad(std::move(op));
-    const plan::OpFactors &factors = plan::factorsOf(op.kind);
+    const plan::OpFactors &factors = plan::factorsOf(op);
     for (auto [factor, like] : factorsToCut(op, factors)) {
       if (isCounted(factors, factor))
         tellPlaces(op, factors, factor);

@@ -17,7 +17,7 @@ namespace {
 
 /// Adds the losses of a microbatch to the step state. Where there are no losses, the state stays.
 bool addsLosses(const Op &op) {
-  plan::SumRole sum = plan::opInfo(op.kind).sum;
+  plan::SumRole sum = plan::opInfo(op).sum;
   return sum == plan::SumRole::AddsLosses || sum == plan::SumRole::AddsEvalLosses;
 }
 
@@ -50,14 +50,14 @@ void StageCut::separateSums(const PipelineStages &stages) {
   for (Op &op : body_.ops) {
     for (ValueId result : op.results)
       unitOf[result] = op.unit;
-    bool isFused = plan::opInfo(op.kind).recompute == plan::Recompute::FusedNorm;
+    bool isFused = plan::opInfo(op).recompute == plan::Recompute::FusedNorm;
     if (isFused && stageOfUnit(unitOf[op.operands[1]]) != stageOfUnit(op.unit)) {
       Op add = plan::makeOp(OpKind::Add, {op.operands[0], op.operands[1]}, unitOf[op.operands[1]],
                             op.loc);
       add.phase = op.phase;
       add.results = {op.results[0]};
       ops.push_back(std::move(add));
-      op.kind = *plan::opInfo(op.kind).norm;
+      op.kind = *plan::opInfo(op).norm;
       op.operands.erase(op.operands.begin());
       op.operands[0] = op.results[0];
       op.results.erase(op.results.begin());
@@ -139,7 +139,7 @@ void StageCut::cross(const Op &op, ValueId value, int32_t stage) {
     return;
   bool isBackward = body_.ops[body_.values[value].def].phase == plan::Phase::Backward;
   SHARDC_CHECK(from == (isBackward ? stage + 1 : stage - 1),
-               "'{}' of stage {} reads '{}' of stage {}", plan::opInfo(op.kind).name, stage,
+               "'{}' of stage {} reads '{}' of stage {}", plan::opInfo(op).name, stage,
                body_.values[value].name, from);
   std::vector<ValueId> &taken = isBackward ? gradients_[at(stage)] : inputs_[at(stage)];
   if (std::ranges::find(taken, value) == taken.end())

@@ -128,7 +128,7 @@ bool SegmentWriter::hasOp(size_t i) {
 /// A part of what every stage has in a cell: no pass keeps it for another one.
 bool SegmentWriter::isOfEveryPass(size_t i) const {
   return cut_.stageOfOp(i) == kEveryStage &&
-         plan::opInfo(body_.ops[i].kind).traits == plan::OpTraits::Alias;
+         plan::opInfo(body_.ops[i]).traits == plan::OpTraits::Alias;
 }
 
 bool SegmentWriter::isOfPass(size_t i) const {
@@ -152,7 +152,7 @@ bool SegmentWriter::isOfPass(size_t i) const {
 
 bool SegmentWriter::isHere(const plan::Op &op) const {
   using enum plan::SumRole;
-  plan::SumRole sum = plan::opInfo(op.kind).sum;
+  plan::SumRole sum = plan::opInfo(op).sum;
   bool isExchange = sum == Combines && !isOfState(op) && op.phase != plan::Phase::Backward;
   if (sum == Loads || sum == BeginsStep || sum == BeginsEval || isExchange)
     return part_.isFirstHere;
@@ -252,7 +252,7 @@ std::vector<uint8_t> SegmentWriter::readValues() const {
 
 void SegmentWriter::removeUnread() {
   plan::removeDeadOps(segment_, [](const plan::Op &op) {
-    const plan::OpInfo &info = plan::opInfo(op.kind);
+    const plan::OpInfo &info = plan::opInfo(op);
     bool isShared = info.sum == plan::SumRole::Combines && op.kind != plan::OpKind::Send &&
                     op.kind != plan::OpKind::Recv;
     return info.traits == plan::OpTraits::Pure || info.traits == plan::OpTraits::Alias ||

@@ -48,11 +48,11 @@ public:
 private:
   const Op &at(size_t op) const { return segment_.ops[op]; }
   bool isTransfer(size_t op) const {
-    return plan::opInfo(at(op).kind).traits == plan::OpTraits::Collective;
+    return plan::opInfo(at(op)).traits == plan::OpTraits::Collective;
   }
   /// What changes state stays where it is, and so do transfers between stages.
   bool isFixed(size_t op) const {
-    const plan::OpInfo &info = plan::opInfo(at(op).kind);
+    const plan::OpInfo &info = plan::opInfo(at(op));
     return info.traits == plan::OpTraits::None || info.traits == plan::OpTraits::Copy ||
            (info.collective && isPointToPoint(info.collective->kind));
   }
@@ -140,7 +140,7 @@ private:
     for (size_t i = first; i < last; ++i) {
       if (given_[i] != 0 || !isReady(i))
         continue;
-      bool isLight = plan::opInfo(at(i).kind).work.cost == plan::CostClass::Memory;
+      bool isLight = plan::opInfo(at(i)).work.cost == plan::CostClass::Memory;
       std::tuple rank{isTransfer(i), std::max(readyAt(i) - compute_, 0.0),
                       !(isLight && feeds_[i] != 0)};
       if (best == last || rank < bestRank)

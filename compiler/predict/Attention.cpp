@@ -8,11 +8,11 @@ using Key = plan::AttrKey;
 bool isAttentionBwd(OpKind kind) { return plan::opInfo(kind).work.isGradient; }
 
 const plan::Type &keysOf(const plan::Segment &segment, const plan::Op &op) {
-  return segment.values[op.operands[static_cast<size_t>(plan::opInfo(op.kind).keys)]].type;
+  return segment.values[op.operands[static_cast<size_t>(plan::opInfo(op).keys)]].type;
 }
 
 const plan::Type &queriesOf(const plan::Segment &segment, const plan::Op &op) {
-  return segment.values[op.operands[static_cast<size_t>(plan::opInfo(op.kind).queries)]].type;
+  return segment.values[op.operands[static_cast<size_t>(plan::opInfo(op).queries)]].type;
 }
 
 AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op) {
@@ -22,9 +22,9 @@ AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op) 
   kind.drops = op.getFloat(Key::p) > 0;
   kind.hasDocuments = op.getBool(Key::reset_mask);
   kind.hasWindow = op.getInt(Key::window) >= 0;
-  kind.packed = plan::opInfo(op.kind).hasPackedHeads;
+  kind.packed = plan::opInfo(op).hasPackedHeads;
   kind.hasUnknownOrder =
-      plan::opInfo(op.kind).hasSlices && op.getBool(Key::causal) && op.getInt(Key::slices) == 0;
+      plan::opInfo(op).hasSlices && op.getBool(Key::causal) && op.getInt(Key::slices) == 0;
   if (kind.packed) {
     kind.heads = op.getInt(Key::num_heads);
     kind.groups = op.getInt(Key::num_groups);

@@ -77,14 +77,14 @@ int64_t partScratch(const Segment &segment, const Op &op, bool isDeterministic) 
 } // namespace
 
 int64_t scratchOf(const Segment &segment, const Op &op, bool isDeterministic) {
-  switch (plan::opInfo(op.kind).workspace) {
+  switch (plan::opInfo(op).workspace) {
   case plan::Workspace::None:
     return 0;
   case plan::Workspace::Product:
     return kGemm;
   case plan::Workspace::Attention:
-    return plan::opInfo(op.kind).hasSlices ? partScratch(segment, op, isDeterministic)
-                                           : attentionScratch(segment, op, isDeterministic);
+    return plan::opInfo(op).hasSlices ? partScratch(segment, op, isDeterministic)
+                                      : attentionScratch(segment, op, isDeterministic);
   case plan::Workspace::Head:
     return headScratch(segment, op);
   }

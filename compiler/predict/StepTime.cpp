@@ -95,16 +95,36 @@ double attentionTflops(int64_t head, double sequence, bool isBackward) {
   return curve(points, sequence);
 }
 
-constexpr std::array<double, plan::kOpCount> makeMemoryRates() {
-  std::array<double, plan::kOpCount> rates{};
-#define MEMORY(op, gbs) rates[static_cast<size_t>(OpKind::op)] = gbs;
-#define ASSUMED(op, gbs) rates[static_cast<size_t>(OpKind::op)] = gbs;
+/// By epilogue.
+using Rates = std::array<double, plan::kEpilogueCount>;
+
+constexpr std::array<Rates, plan::kOpCount> makeMemoryRates() {
+  std::array<Rates, plan::kOpCount> rates{};
+#define MEMORY(op, gbs) rates[static_cast<size_t>(OpKind::op)][0] = gbs;
+#define ASSUMED(op, gbs) MEMORY(op, gbs)
+#define FUSED(op, epilogue, gbs)                                                                   \
+  rates[static_cast<size_t>(OpKind::op)][static_cast<size_t>(plan::Epilogue::epilogue)] = gbs;
+#define ASSUMED_FUSED(op, epilogue, gbs) FUSED(op, epilogue, gbs)
 #include "compiler/predict/KernelTable.def"
   return rates;
 }
-constexpr std::array<double, plan::kOpCount> kMemoryGBs = makeMemoryRates();
+constexpr std::array<Rates, plan::kOpCount> kMemoryGBs = makeMemoryRates();
+
+/// Whether the op has rates for those of its epilogues that it may have.
+constexpr bool hasRates(OpKind kind, std::array<plan::EpilogueForms, plan::kEpilogueCount> forms) {
+  for (size_t i = 1; i < forms.size(); ++i)
+    if ((kMemoryGBs[static_cast<size_t>(kind)][i] > 0) != (forms[i] != plan::EpilogueForms::None))
+      return false;
+  return true;
+}
+using plan::EpilogueForms;
+#define EPILOGUES(op, makes, alone, delayed, amax, tensorwise, blocks)                             \
+  static_assert(hasRates(OpKind::op, {EpilogueForms::None, EpilogueForms::delayed,                 \
+                                      amax == 0 ? EpilogueForms::None : EpilogueForms::Plain,      \
+                                      EpilogueForms::tensorwise, EpilogueForms::blocks}),          \
+                "op " #op " has a FUSED row in KernelTable.def for each of its epilogues");
 #define FACTS(op, work_, traffic, workspace, block, padding, sum, recompute)                       \
-  static_assert((kMemoryGBs[static_cast<size_t>(OpKind::op)] > 0) ==                               \
+  static_assert((kMemoryGBs[static_cast<size_t>(OpKind::op)][0] > 0) ==                            \
                     (plan::works::work_.cost == plan::CostClass::Memory),                          \
                 "op " #op " has a MEMORY or ASSUMED row in KernelTable.def if memory limits it");
 #include "runtime/plan/Ops.def"
@@ -167,14 +187,12 @@ double contentionOf(const plan::Plan &plan, const Op &op) {
   return isOfLayer && plan.job.model.tpCommOverlap ? kContentionOfPieces : kContention;
 }
 
-bool isCollective(const Op &op) {
-  return plan::opInfo(op.kind).traits == plan::OpTraits::Collective;
-}
+bool isCollective(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Collective; }
 
 /// What moves between stages ends when both of them are ready for it: see meetingsOf.
 bool isBetweenStages(const Op &op) { return op.kind == OpKind::Send || op.kind == OpKind::Recv; }
 
-bool takesNoTime(const Op &op) { return plan::opInfo(op.kind).traits == plan::OpTraits::Alias; }
+bool takesNoTime(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Alias; }
 
 /// A launch of a segment in a step.
 struct Launch {
@@ -327,7 +345,7 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
                              membersOf(device, plan, op));
   model::OpCost cost = model::costOf(segment, op);
   double seconds = 0;
-  switch (plan::opInfo(op.kind).work.cost) {
+  switch (plan::opInfo(op).work.cost) {
   case plan::CostClass::Nothing:
   case plan::CostClass::Transfer:
     break;
@@ -345,7 +363,8 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
   }
   case plan::CostClass::Memory: {
     double scale = device.sustained.memoryGBs / measured().sustained.memoryGBs;
-    seconds = cost.bytes / (kMemoryGBs[static_cast<size_t>(op.kind)] * scale * 1e9);
+    double rate = kMemoryGBs[static_cast<size_t>(op.kind)][static_cast<size_t>(op.epilogue)];
+    seconds = cost.bytes / (rate * scale * 1e9);
     break;
   }
   }

@@ -53,9 +53,9 @@ Json opJson(const plan::Plan &plan, const plan::Segment &segment, const plan::Op
       list.push_back(segment.values[value].name);
     return list;
   };
-  Json json = {{"op", plan::opInfo(op.kind).name}, {"operands", names(op.operands)},
-               {"results", names(op.results)},     {"stream", plan.streams[op.stream].name},
-               {"if", plan::toString(op.pred)},    {"attrs", attrsJson(op)}};
+  Json json = {{"op", plan::opInfo(op).name},   {"operands", names(op.operands)},
+               {"results", names(op.results)},  {"stream", plan.streams[op.stream].name},
+               {"if", plan::toString(op.pred)}, {"attrs", attrsJson(op)}};
   if (op.unit >= 0)
     json["unit"] = plan.units[static_cast<size_t>(op.unit)].name;
   if (op.group >= 0)

@@ -50,7 +50,7 @@ std::string planTrace(const predict::Device &device, const plan::Plan &plan) {
       span.rank = rank;
       span.stream = plan.streams[op.stream].name;
       span.label = labels[interval.segment][interval.op];
-      span.work = plan::opInfo(op.kind).name;
+      span.work = plan::opInfo(op).name;
       span.beginNs = toNs(interval.begin);
       span.endNs = toNs(interval.end);
       span.microbatch = interval.microbatch;

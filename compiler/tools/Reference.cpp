@@ -227,6 +227,39 @@ std::string opColumns() {
   return out;
 }
 
+/// Ops with epilogues: operands and results follow from those of both ops.
+std::string opEpilogues() {
+  std::string out =
+      "\n## Epilogues\n\nAn op may have one of the ops that quantise as its epilogue, which then "
+      "works "
+      "on what the op makes: this is rounded to the type of operand x (dy of a second result y; "
+      "the "
+      "sum), but not written in it. Names of plans have both ops. Of magnitudes that are seen, a "
+      "result shares the operand's buffer.\n\n| op | operands | results | work | forms |\n"
+      "|---|---|---|---|---|\n";
+  constexpr std::string_view kForms[] = {
+#define EPILOGUE_FORMS(enumerator, meaning) #enumerator,
+#include "runtime/plan/OpColumns.def"
+  };
+  for (const plan::OpForm &form : plan::allOpForms()) {
+    if (form.epilogue == plan::Epilogue::None)
+      continue;
+    const plan::OpInfo &op = plan::opInfo(form.kind, form.epilogue);
+    bool isAmax = form.epilogue == plan::Epilogue::Amax;
+    out += fmt::format(
+        "| `{}` | {} | {} | {}({}) | {} |\n", op.name, op.operands, op.results,
+        isAmax ? "perOperand" : "perResult", isAmax ? op.work.perOperand : op.work.perResult,
+        isAmax ? "none"
+               : kForms[static_cast<size_t>(plan::opInfo(form.kind).formsOf(form.epilogue))]);
+  }
+  out += "\n| forms | meaning |\n|---|---|\n";
+#define EPILOGUE_FORMS(enumerator, meaning)                                                        \
+  if (plan::EpilogueForms::enumerator != plan::EpilogueForms::None)                                \
+    out += fmt::format("| {} | {} |\n", #enumerator, cell(meaning));
+#include "runtime/plan/OpColumns.def"
+  return out;
+}
+
 std::string opReference() {
   std::string out =
       "# Ops\n\nThis page lists every op of a plan. It is generated from `runtime/plan/Ops.def`. "
@@ -245,6 +278,7 @@ std::string opReference() {
   };
 #define OP(enumerator, name, operands, results, traits, doc) add(plan::OpKind::enumerator);
 #include "runtime/plan/Ops.def"
+  out += opEpilogues();
   out += opColumns();
   out += "\n## Attributes\n\nGenerated from `runtime/base/Attrs.def`. An attribute at its default "
          "is not printed.\n\n| attribute | takes | meaning |\n|---|---|---|\n";

@@ -8,70 +8,10 @@
 // (gelu by erff).
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
-#include "kernels/cuda/swiglu.cuh"
+#include "kernels/cuda/gelu.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
-
-constexpr float kRootHalf = 0.70710678118654752f;
-constexpr float kRootTwoOverPi = 0.79788456080286536f;
-constexpr float kInvRootTwoPi = 0.39894228040143268f;
-constexpr float kCubic = 0.044715f;
-
-/// How gelu is computed. fp32 results use the library's functions. 16-bit ones have (1 + tanh(u))/2
-/// as a sigmoid, and those of bf16 the error function to 1.5e-7 (Abramowitz and Stegun, 7.1.26)
-/// from the exponential that its slope needs too: below -3.8 that is more than a unit of f16.
-enum class Gelu { Erf, Tanh, FastErf, FastTanh };
-
-/// Phi(x), and exp(-x²/2).
-__device__ __forceinline__ float fastNormal(float x, float &bell) {
-  float z = fabsf(x) * kRootHalf;
-  float t = __fdividef(1.0f, 1.0f + 0.3275911f * z);
-  float sum = 1.061405429f;
-  sum = sum * t - 1.453152027f;
-  sum = sum * t + 1.421413741f;
-  sum = sum * t - 0.284496736f;
-  sum = sum * t + 0.254829592f;
-  bell = __expf(-z * z);
-  float beyond = 0.5f * sum * t * bell;
-  return x >= 0.0f ? 1.0f - beyond : beyond;
-}
-
-template <Gelu kBy> __device__ __forceinline__ float gelu(float x) {
-  if (kBy == Gelu::FastErf) {
-    float bell;
-    return x * fastNormal(x, bell);
-  }
-  if (kBy == Gelu::FastTanh)
-    return x * sigmoid(2.0f * kRootTwoOverPi * (x + kCubic * x * x * x));
-  if (kBy == Gelu::Tanh)
-    return 0.5f * x * (1.0f + tanhf(kRootTwoOverPi * (x + kCubic * x * x * x)));
-  return 0.5f * x * (1.0f + erff(x * kRootHalf));
-}
-
-template <Gelu kBy> __device__ __forceinline__ float geluSlope(float x) {
-  if (kBy == Gelu::FastErf) {
-    float bell, phi = fastNormal(x, bell);
-    return phi + x * kInvRootTwoPi * bell;
-  }
-  if (kBy == Gelu::Erf)
-    return 0.5f * (1.0f + erff(x * kRootHalf)) + x * kInvRootTwoPi * expf(-0.5f * x * x);
-  float inner = kRootTwoOverPi * (1.0f + 3.0f * kCubic * x * x);
-  if (kBy == Gelu::FastTanh) {
-    float s = sigmoid(2.0f * kRootTwoOverPi * (x + kCubic * x * x * x));
-    return s + 2.0f * x * s * (1.0f - s) * inner;
-  }
-  float t = tanhf(kRootTwoOverPi * (x + kCubic * x * x * x));
-  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
-}
-
-/// Calls use.operator()<kBy>().
-template <Mode M, typename Use> __device__ __forceinline__ void byGelu(bool tanhApprox, Use use) {
-  if (tanhApprox)
-    use.template operator()<kIsNarrow<M> ? Gelu::FastTanh : Gelu::Tanh>();
-  else
-    use.template operator()<M == Mode::Bf16 ? Gelu::FastErf : Gelu::Erf>();
-}
 
 struct GeluOp {
   Data x, y;
@@ -116,9 +56,6 @@ void runGeluBwd(const Call &call) {
   launchFlat(call, modeOf({&dy, &x, &dx}, 0), op, dx.numel());
 }
 
-/// max(x, 0), and NaN of a NaN.
-__device__ __forceinline__ float relu(float x) { return x <= 0.0f ? 0.0f : x; }
-
 struct SquaredReluOp {
   Data x, y;
   template <Mode M> __device__ void run(int64_t i, int n) const {
@@ -155,32 +92,6 @@ void runSquaredReluBwd(const Call &call) {
   SquaredReluBwdOp op = {dataOf(dy), dataOf(x), dataOf(dx)};
   launchFlat(call, modeOf({&dy, &x, &dx}, 0), op, dx.numel());
 }
-
-/// As SwiGlu.
-struct GeGlu {
-  template <Mode M>
-  static __device__ void forward(float (&gate)[kChunk], const float (&up)[kChunk],
-                                 bool tanhApprox) {
-    byGelu<M>(tanhApprox, [&]<Gelu kBy>() {
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j)
-        gate[j] = gelu<kBy>(gate[j]) * up[j];
-    });
-  }
-  template <Mode M>
-  static __device__ void backward(const float (&d)[kChunk], float (&gate)[kChunk],
-                                  float (&up)[kChunk], float (&y)[kChunk], bool tanhApprox) {
-    byGelu<M>(tanhApprox, [&]<Gelu kBy>() {
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        float activated = gelu<kBy>(gate[j]);
-        y[j] = activated * up[j];
-        gate[j] = d[j] * up[j] * geluSlope<kBy>(gate[j]);
-        up[j] = d[j] * activated;
-      }
-    });
-  }
-};
 
 template <typename Gated> struct GatedOp {
   Data x, y;

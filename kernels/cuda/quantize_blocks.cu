@@ -1,9 +1,9 @@
 // q = x·m in 8 bits, or of xᵀ, with m a power of two for each block, and the scale 1/m; what
-// kernels/host/Quantize.cpp says, to the bit. x is f32, bf16 or f16, or what swiglu makes. Mapping:
-// blocks within rows of x belong to 16 or 4 threads, which convert 8 elements of two or four rows
-// each. Blocks that lie down the columns, for q = xᵀ, are found in tiles of 128 rows by 64 columns,
-// which are turned in shared memory as those of quantize; squares take two such tiles side by side.
-// Limited by memory.
+// kernels/host/Quantize.cpp says, to the bit. x is f32, bf16 or f16, or what an activation makes.
+// Mapping: blocks within rows of x belong to 16 or 4 threads, which convert 8 elements of two or
+// four rows each. Blocks that lie down the columns, for q = xᵀ, are found in tiles of 128 rows by
+// 64 columns, which are turned in shared memory as those of quantize; squares take two such tiles
+// side by side. Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/quantize_block_tiles.cuh"
@@ -236,16 +236,25 @@ void run(const Call &call) {
   }
 }
 
-void runSwiGlu(const Call &call) {
+template <typename Source> void runMade(const Call &call) {
   const Tensor &x = call.in[0], &q = call.out[0];
   launchRowBlocks<ScaleBlocks::Rows128>(call, modeOfQuantised({&x}, q, q.cols()),
-                                        SwiGluSource{dataOf(x), q.cols()});
+                                        sourceOf<Source>(call));
+}
+
+void runGeGlu(const Call &call) {
+  byTanh<GeGluSource>(call, [&]<typename Source>() { runMade<Source>(call); });
 }
 
 } // namespace
 
-const Kernel kSwiGluQuantizeBlocks = {"swiglu_quantize_blocks_cuda", runSwiGlu,
+const Kernel kSwiGluQuantizeBlocks = {"swiglu_quantize_blocks_cuda", runMade<SwiGluSource>,
                                       acceptsAs<&host::kSwiGluQuantizeBlocks>};
+const Kernel kGeGluQuantizeBlocks = {"geglu_quantize_blocks_cuda", runGeGlu,
+                                     acceptsAs<&host::kGeGluQuantizeBlocks>};
+const Kernel kSquaredReluQuantizeBlocks = {"squared_relu_quantize_blocks_cuda",
+                                           runMade<SquaredReluSource>,
+                                           acceptsAs<&host::kSquaredReluQuantizeBlocks>};
 const Kernel kQuantizeBlocks = {"quantize_blocks_cuda", run, acceptsTiles<&host::kQuantizeBlocks>};
 
 } // namespace shardc::kernels::cuda

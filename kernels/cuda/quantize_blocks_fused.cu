@@ -1,7 +1,8 @@
-// Ops that quantise in blocks of 1 by 128 where a value is made, and transposed: the gradient of
-// swiglu with swiglu again, and rmsnorm again from its statistic; what the CUDA kernels of the ops
-// that they are made of do one after the other, to the bit. Mapping: quantize_block_tiles.cuh.
-// Limited by memory: operands read once, numbers of 8 bits written once in each form.
+// Ops that quantise in blocks of 1 by 128 where a value is made, and transposed: the gradients of
+// gated activations with these again, and rmsnorm again from its statistic; what the CUDA kernels
+// of the ops that they are made of do one after the other, to the bit. Mapping:
+// quantize_block_tiles.cuh. Limited by memory: operands read once, numbers of 8 bits written once
+// in each form.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/quantize_block_tiles.cuh"
@@ -19,7 +20,7 @@ BlockTarget behind(BlockTarget to, int64_t numbers, int64_t scales) {
   return to;
 }
 
-void runSwiGluBwd(const Call &call) {
+template <typename Source> void runGatedBwd(const Call &call) {
   const Tensor &dy = call.in[0], &x = call.in[1];
   int64_t rows = dy.rows(), cols = dy.cols();
   BlockTarget q = blockTargetOf(call, 0), t = blockTargetOf(call, 2);
@@ -27,8 +28,12 @@ void runSwiGluBwd(const Call &call) {
   BlockForm up = {behind(q, cols, cols / kBlockCols * rows), 2 * cols, behind(t, cols * rows, cols),
                   2 * cols};
   BlockForm y = {{}, 0, blockTargetOf(call, 4), cols};
-  launchBlockTiles<true>(call, modeOfQuantised({&dy, &x}, call.out[0], cols), swiGluBwdOf(call),
-                         {{gate, up, y}}, rows, cols);
+  launchBlockTiles<true>(call, modeOfQuantised({&dy, &x}, call.out[0], cols),
+                         sourceOf<Source>(call), {{gate, up, y}}, rows, cols);
+}
+
+void runGeGluBwd(const Call &call) {
+  byTanh<GeGluBwdSource>(call, [&]<typename Source>() { runGatedBwd<Source>(call); });
 }
 
 void runRmsNormAgain(const Call &call) {
@@ -39,8 +44,11 @@ void runRmsNormAgain(const Call &call) {
 
 } // namespace
 
-const Kernel kSwiGluBwdQuantizeBlocks = {"swiglu_bwd_quantize_blocks_cuda", runSwiGluBwd,
+const Kernel kSwiGluBwdQuantizeBlocks = {"swiglu_bwd_quantize_blocks_cuda",
+                                         runGatedBwd<SwiGluBwdSource>,
                                          acceptsTiles<&host::kSwiGluBwdQuantizeBlocks>};
+const Kernel kGeGluBwdQuantizeBlocks = {"geglu_bwd_quantize_blocks_cuda", runGeGluBwd,
+                                        acceptsTiles<&host::kGeGluBwdQuantizeBlocks>};
 const Kernel kRmsNormAgainQuantizeBlocks = {"rmsnorm_again_quantize_blocks_cuda", runRmsNormAgain,
                                             acceptsTiles<&host::kRmsNormAgainQuantizeBlocks>};
 

@@ -1,8 +1,9 @@
-// Ops that quantise where a value is made: swiglu, its gradient with swiglu again, and norms
-// again from their statistics; what the CUDA kernels of the ops that they are made of do one after
-// the other, to the bit. (Norms themselves are in norm.cu.) Mapping: tiles as of quantize
-// (quantize_tiles.cuh), whose numbers come from the formula instead of memory. Limited by memory:
-// operands read once, numbers of 8 bits written once in each form.
+// Ops that quantise where a value is made: gated activations, their gradients with the activations
+// again, squared relu and its gradient, and norms again from their statistics; what the CUDA
+// kernels of the ops that they are made of do one after the other, to the bit. (Norms themselves
+// are in norm.cu.) Mapping: tiles as of quantize (quantize_tiles.cuh), whose numbers come from the
+// formula instead of memory. Limited by memory: operands read once, numbers of 8 bits written once
+// in each form.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/quantize_sources.cuh"
@@ -12,23 +13,35 @@ namespace shardc::kernels::cuda {
 namespace {
 
 /// With what a target is made of: that of an op which looks at magnitudes, or of one that does not.
-template <Target (*kTargetOf)(const Call &, int, int), int kCopy> void runSwiGlu(const Call &call) {
-  const Tensor &x = call.in[0];
-  int64_t cols = x.cols() / 2;
-  launchTiles(call, modeOfQuantised({&x}, call.out[0], cols), SwiGluSource{dataOf(x), cols},
-              {{{kTargetOf(call, 1, kCopy)}}}, x.rows(), cols);
+using TargetOf = Target (*)(const Call &, int, int);
+
+/// One value, of x or of dy and x.
+template <typename Source, TargetOf kTargetOf, int kIn, int kCopy> void runOne(const Call &call) {
+  Source source = sourceOf<Source>(call);
+  Mode mode = kIn == 1 ? modeOfQuantised({&call.in[0]}, call.out[0], source.cols)
+                       : modeOfQuantised({&call.in[0], &call.in[1]}, call.out[0], source.cols);
+  launchTiles(call, mode, source, {{{kTargetOf(call, kIn, kCopy)}}}, call.in[0].rows(),
+              source.cols);
 }
 
-void runSwiGluAmax(const Call &call) {
-  const Tensor &x = call.in[0];
-  int64_t cols = x.cols() / 2;
+template <typename Source, int kIn> void runOneAmax(const Call &call) {
+  Source source = sourceOf<Source>(call);
   auto *largest = clearLargest(call, 0);
-  launchLargest(call, modeOf({&x}, cols), SwiGluSource{dataOf(x), cols}, {{largest}}, x.rows(),
-                cols);
+  Mode mode = kIn == 1 ? modeOf({&call.in[0]}, source.cols)
+                       : modeOf({&call.in[0], &call.in[1]}, source.cols);
+  launchLargest(call, mode, source, {{largest}}, call.in[0].rows(), source.cols);
+}
+
+template <TargetOf kTargetOf, int kCopy> void runGeGlu(const Call &call) {
+  byTanh<GeGluSource>(call, [&]<typename Source>() { runOne<Source, kTargetOf, 1, kCopy>(call); });
+}
+
+void runGeGluAmax(const Call &call) {
+  byTanh<GeGluSource>(call, [&]<typename Source>() { runOneAmax<Source, 1>(call); });
 }
 
 /// Results of dx by this target, and those of y from `yt` on.
-void runSwiGluBwd(const Call &call, const Target &gate, int yt) {
+template <typename Source> void runGatedBwd(const Call &call, const Target &gate, int yt) {
   const Tensor &dy = call.in[0], &x = call.in[1];
   int64_t rows = dy.rows(), cols = dy.cols();
   Target up = gate, y = gate;
@@ -42,22 +55,35 @@ void runSwiGluBwd(const Call &call, const Target &gate, int yt) {
   if (y.seen)
     y.seen += behind;
   y.isE5M2 = call.out[yt].dtype == DType::F8E5M2;
-  launchTiles(call, modeOfQuantised({&dy, &x}, call.out[0], cols), swiGluBwdOf(call),
+  launchTiles(call, modeOfQuantised({&dy, &x}, call.out[0], cols), sourceOf<Source>(call),
               {{{gate, 2 * cols}, {up, 2 * cols}, {y}}}, rows, cols);
 }
 
-void runSwiGluBwdDelayed(const Call &call) { runSwiGluBwd(call, targetOfDelayed(call, 2, 3), 4); }
-void runSwiGluBwdQuantize(const Call &call) { runSwiGluBwd(call, targetOf(call, 2, 2), 3); }
+template <typename Source> void runGatedBwdDelayed(const Call &call) {
+  runGatedBwd<Source>(call, targetOfDelayed(call, 2, 3), 4);
+}
+template <typename Source> void runGatedBwdQuantize(const Call &call) {
+  runGatedBwd<Source>(call, targetOf(call, 2, 2), 3);
+}
 
-void runSwiGluBwdAmax(const Call &call) {
+template <typename Source> void runGatedBwdAmax(const Call &call) {
   const Tensor &dy = call.in[0], &x = call.in[1];
   unsigned *largest = clearLargest(call, 0);
-  launchLargest(call, modeOf({&dy, &x}, dy.cols()), swiGluBwdOf(call),
+  launchLargest(call, modeOf({&dy, &x}, dy.cols()), sourceOf<Source>(call),
                 {{largest, largest, largest + 1}}, dy.rows(), dy.cols());
 }
 
-template <Target (*kTargetOf)(const Call &, int, int), int kCopy>
-void runRmsNormAgain(const Call &call) {
+void runGeGluBwdDelayed(const Call &call) {
+  byTanh<GeGluBwdSource>(call, [&]<typename Source>() { runGatedBwdDelayed<Source>(call); });
+}
+void runGeGluBwdQuantize(const Call &call) {
+  byTanh<GeGluBwdSource>(call, [&]<typename Source>() { runGatedBwdQuantize<Source>(call); });
+}
+void runGeGluBwdAmax(const Call &call) {
+  byTanh<GeGluBwdSource>(call, [&]<typename Source>() { runGatedBwdAmax<Source>(call); });
+}
+
+template <TargetOf kTargetOf, int kCopy> void runRmsNormAgain(const Call &call) {
   const Tensor &x = call.in[0], &w = call.in[1];
   launchTiles(call, modeOfQuantised({&x, &w}, call.out[0], x.cols()), normAgainOf<false>(call),
               {{{kTargetOf(call, 3, kCopy)}}}, x.rows(), x.cols());
@@ -72,17 +98,47 @@ void runLayerNormAgain(const Call &call) {
 } // namespace
 
 const Kernel kSwiGluQuantizeDelayed = {"swiglu_quantize_delayed_cuda",
-                                       runSwiGlu<targetOfDelayed, 3>,
+                                       runOne<SwiGluSource, targetOfDelayed, 1, 3>,
                                        acceptsTiles<&host::kSwiGluQuantizeDelayed>};
-const Kernel kSwiGluAmax = {"swiglu_amax_cuda", runSwiGluAmax, acceptsTiles<&host::kSwiGluAmax>};
-const Kernel kSwiGluQuantize = {"swiglu_quantize_cuda", runSwiGlu<targetOf, 2>,
+const Kernel kSwiGluAmax = {"swiglu_amax_cuda", runOneAmax<SwiGluSource, 1>,
+                            acceptsTiles<&host::kSwiGluAmax>};
+const Kernel kSwiGluQuantize = {"swiglu_quantize_cuda", runOne<SwiGluSource, targetOf, 1, 2>,
                                 acceptsTiles<&host::kSwiGluQuantize>};
-const Kernel kSwiGluBwdQuantizeDelayed = {"swiglu_bwd_quantize_delayed_cuda", runSwiGluBwdDelayed,
+const Kernel kSwiGluBwdQuantizeDelayed = {"swiglu_bwd_quantize_delayed_cuda",
+                                          runGatedBwdDelayed<SwiGluBwdSource>,
                                           acceptsTiles<&host::kSwiGluBwdQuantizeDelayed>};
-const Kernel kSwiGluBwdAmax = {"swiglu_bwd_amax_cuda", runSwiGluBwdAmax,
+const Kernel kSwiGluBwdAmax = {"swiglu_bwd_amax_cuda", runGatedBwdAmax<SwiGluBwdSource>,
                                acceptsTiles<&host::kSwiGluBwdAmax>};
-const Kernel kSwiGluBwdQuantize = {"swiglu_bwd_quantize_cuda", runSwiGluBwdQuantize,
+const Kernel kSwiGluBwdQuantize = {"swiglu_bwd_quantize_cuda", runGatedBwdQuantize<SwiGluBwdSource>,
                                    acceptsTiles<&host::kSwiGluBwdQuantize>};
+const Kernel kGeGluQuantizeDelayed = {"geglu_quantize_delayed_cuda", runGeGlu<targetOfDelayed, 3>,
+                                      acceptsTiles<&host::kGeGluQuantizeDelayed>};
+const Kernel kGeGluAmax = {"geglu_amax_cuda", runGeGluAmax, acceptsTiles<&host::kGeGluAmax>};
+const Kernel kGeGluQuantize = {"geglu_quantize_cuda", runGeGlu<targetOf, 2>,
+                               acceptsTiles<&host::kGeGluQuantize>};
+const Kernel kGeGluBwdQuantizeDelayed = {"geglu_bwd_quantize_delayed_cuda", runGeGluBwdDelayed,
+                                         acceptsTiles<&host::kGeGluBwdQuantizeDelayed>};
+const Kernel kGeGluBwdAmax = {"geglu_bwd_amax_cuda", runGeGluBwdAmax,
+                              acceptsTiles<&host::kGeGluBwdAmax>};
+const Kernel kGeGluBwdQuantize = {"geglu_bwd_quantize_cuda", runGeGluBwdQuantize,
+                                  acceptsTiles<&host::kGeGluBwdQuantize>};
+const Kernel kSquaredReluQuantizeDelayed = {"squared_relu_quantize_delayed_cuda",
+                                            runOne<SquaredReluSource, targetOfDelayed, 1, 3>,
+                                            acceptsTiles<&host::kSquaredReluQuantizeDelayed>};
+const Kernel kSquaredReluAmax = {"squared_relu_amax_cuda", runOneAmax<SquaredReluSource, 1>,
+                                 acceptsTiles<&host::kSquaredReluAmax>};
+const Kernel kSquaredReluQuantize = {"squared_relu_quantize_cuda",
+                                     runOne<SquaredReluSource, targetOf, 1, 2>,
+                                     acceptsTiles<&host::kSquaredReluQuantize>};
+const Kernel kSquaredReluBwdQuantizeDelayed = {"squared_relu_bwd_quantize_delayed_cuda",
+                                               runOne<SquaredReluBwdSource, targetOfDelayed, 2, 3>,
+                                               acceptsTiles<&host::kSquaredReluBwdQuantizeDelayed>};
+const Kernel kSquaredReluBwdAmax = {"squared_relu_bwd_amax_cuda",
+                                    runOneAmax<SquaredReluBwdSource, 2>,
+                                    acceptsTiles<&host::kSquaredReluBwdAmax>};
+const Kernel kSquaredReluBwdQuantize = {"squared_relu_bwd_quantize_cuda",
+                                        runOne<SquaredReluBwdSource, targetOf, 2, 2>,
+                                        acceptsTiles<&host::kSquaredReluBwdQuantize>};
 const Kernel kRmsNormAgainQuantizeDelayed = {"rmsnorm_again_quantize_delayed_cuda",
                                              runRmsNormAgain<targetOfDelayed, 3>,
                                              acceptsTiles<&host::kRmsNormAgainQuantizeDelayed>};

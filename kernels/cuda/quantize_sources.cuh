@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/cuda/chunk.cuh"
-#include "kernels/cuda/swiglu.cuh"
+#include "kernels/cuda/gelu.cuh"
 
 namespace shardc::kernels::cuda {
 
@@ -38,8 +38,8 @@ struct Stored {
   }
 };
 
-/// swiglu of gate and up, which lie beside each other in the rows of x.
-struct SwiGluSource {
+/// What a gated op makes of gate and up, which lie beside each other in the rows of x.
+template <typename Gated, bool kTanh = false> struct GatedSource {
   static constexpr int kReads = 2, kParts = 1;
   Data x;
   int64_t cols; ///< of y
@@ -56,13 +56,13 @@ struct SwiGluSource {
     float gate[kChunk], up[kChunk];
     floatsOf<M>(read[0], gate);
     floatsOf<M>(read[1], up);
-    SwiGlu::forward<M>(gate, up, false);
+    Gated::template forward<M>(gate, up, kTanh);
     made[0] = roundedChunk<M>(x, gate);
   }
 };
 
 /// The gradients of gate and up, and y.
-struct SwiGluBwdSource {
+template <typename Gated, bool kTanh = false> struct GatedBwdSource {
   static constexpr int kReads = 3, kParts = 3;
   Data dy, x;
   int64_t cols; ///< of dy
@@ -80,16 +80,81 @@ struct SwiGluBwdSource {
     floatsOf<M>(read[0], d);
     floatsOf<M>(read[1], gate);
     floatsOf<M>(read[2], up);
-    SwiGlu::backward<M>(d, gate, up, y, false);
+    Gated::template backward<M>(d, gate, up, y, kTanh);
     made[0] = roundedChunk<M>(x, gate);
     made[1] = roundedChunk<M>(x, up);
     made[2] = roundedChunk<M>(dy, y);
   }
 };
 
-inline SwiGluBwdSource swiGluBwdOf(const Call &call) {
-  const Tensor &dy = call.in[0], &x = call.in[1];
-  return {dataOf(dy), dataOf(x), dy.cols()};
+/// max(x, 0)².
+struct SquaredReluSource {
+  static constexpr int kReads = 1, kParts = 1;
+  Data x;
+  int64_t cols;
+
+  __device__ __forceinline__ Spot at(int, int64_t row, int64_t c) const {
+    return {x, row * cols + c};
+  }
+  template <Mode M> __device__ __forceinline__ NoColumns columnsOf(int64_t, int) const {
+    return {};
+  }
+  template <Mode M>
+  __device__ __forceinline__ void make(const Chunk<M> (&read)[kReads], int64_t, NoColumns,
+                                       Chunk<M> (&made)[kParts]) const {
+    float v[kChunk];
+    floatsOf<M>(read[0], v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] = relu(v[j]) * relu(v[j]);
+    made[0] = roundedChunk<M>(x, v);
+  }
+};
+
+/// The gradient dy·2·max(x, 0).
+struct SquaredReluBwdSource {
+  static constexpr int kReads = 2, kParts = 1;
+  Data dy, x;
+  int64_t cols;
+
+  __device__ __forceinline__ Spot at(int which, int64_t row, int64_t c) const {
+    return {which == 0 ? dy : x, row * cols + c};
+  }
+  template <Mode M> __device__ __forceinline__ NoColumns columnsOf(int64_t, int) const {
+    return {};
+  }
+  template <Mode M>
+  __device__ __forceinline__ void make(const Chunk<M> (&read)[kReads], int64_t, NoColumns,
+                                       Chunk<M> (&made)[kParts]) const {
+    float d[kChunk], v[kChunk];
+    floatsOf<M>(read[0], d);
+    floatsOf<M>(read[1], v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      d[j] *= 2.0f * relu(v[j]);
+    made[0] = roundedChunk<M>(x, d);
+  }
+};
+
+using SwiGluSource = GatedSource<SwiGlu>;
+using SwiGluBwdSource = GatedBwdSource<SwiGlu>;
+template <bool kTanh> using GeGluSource = GatedSource<GeGlu, kTanh>;
+template <bool kTanh> using GeGluBwdSource = GatedBwdSource<GeGlu, kTanh>;
+
+/// Runs use.operator()<Source>() with the source of the call's approximation of gelu.
+template <template <bool> typename Source, typename Use> void byTanh(const Call &call, Use use) {
+  if (call.attrs.tanh_approx)
+    use.template operator()<Source<true>>();
+  else
+    use.template operator()<Source<false>>();
+}
+
+/// Of operands x, and dy x.
+template <typename Source> Source sourceOf(const Call &call) {
+  if constexpr (requires(Source source) { source.dy; })
+    return {dataOf(call.in[0]), dataOf(call.in[1]), call.in[0].cols()};
+  else
+    return {dataOf(call.in[0]), call.in[0].cols() / Source::kReads};
 }
 
 /// A norm made again from its statistics.

@@ -189,52 +189,56 @@ template <bool kCentered, bool kAdds> void normBlocks(const Call &call, Steps &s
   steps.addBlocks(normOf<kCentered, kAdds>(call, 2, steps), 0);
 }
 
-void rmsNormAgainDelayed(const Call &call, Steps &steps) {
-  steps.addDelayed(rmsNormAgainOf(call, steps), 3, 3);
-}
-void rmsNormAgainQuantize(const Call &call, Steps &steps) {
-  steps.addQuantize(rmsNormAgainOf(call, steps), call.in[3], 2);
-}
-void rmsNormAgainBlocks(const Call &call, Steps &steps) {
-  steps.addBlocks(rmsNormAgainOf(call, steps), 0, true);
-}
-
-void layerNormAgainQuantize(const Call &call, Steps &steps) {
+Tensor layerNormAgainOf(const Call &call, Steps &steps) {
   Tensor y = steps.matrix(call.in[0], call.in[0].cols());
   steps.add(kLayerNormAgain, {call.in[0], call.in[1], call.in[2], call.in[3], call.in[4]}, {y});
-  steps.addQuantize(y, call.in[5], 2);
-}
-
-/// y of an x, which has one column at least, also where x is too short.
-Tensor swiGluOf(const Tensor &x, Steps &steps) {
-  Tensor y = steps.matrix(x, std::max<int64_t>(x.cols() / 2, 1));
-  steps.add(kSwiGlu, {x}, {y});
   return y;
 }
 
-void swiGluDelayed(const Call &call, Steps &steps) {
-  steps.addDelayed(swiGluOf(call.in[0], steps), 1, 3);
+/// y of rows of gate and up. It has one column at least, also where x is too short.
+template <const Kernel &kGated> Tensor gatedOf(const Call &call, Steps &steps) {
+  const Tensor &x = call.in[0];
+  Tensor y = steps.matrix(x, std::max<int64_t>(x.cols() / 2, 1));
+  steps.add(kGated, {x}, {y});
+  return y;
 }
 
-void swiGluAmax(const Call &call, Steps &steps) {
-  Tensor y = swiGluOf(call.in[0], steps);
-  steps.add(kAmax, {y}, {call.out[0]});
+Tensor squaredReluOf(const Call &call, Steps &steps) {
+  Tensor y = steps.matrix(call.in[0], call.in[0].cols());
+  steps.add(kSquaredRelu, {call.in[0]}, {y});
+  return y;
 }
-void swiGluQuantize(const Call &call, Steps &steps) {
-  steps.addQuantize(swiGluOf(call.in[0], steps), call.in[1], 2);
+
+Tensor squaredReluBwdOf(const Call &call, Steps &steps) {
+  Tensor dx = steps.matrix(call.in[1], call.in[1].cols());
+  steps.add(kSquaredReluBwd, {call.in[0], call.in[1]}, {dx});
+  return dx;
 }
-void swiGluBlocks(const Call &call, Steps &steps) {
-  steps.addBlocks(swiGluOf(call.in[0], steps), 0);
+
+/// Makes the value that is quantised, of the first kIn operands.
+using Make = Tensor (*)(const Call &call, Steps &steps);
+
+template <Make kMake, int kIn> void makeDelayed(const Call &call, Steps &steps) {
+  steps.addDelayed(kMake(call, steps), kIn, 3);
+}
+template <Make kMake, int kIn> void makeQuantized(const Call &call, Steps &steps) {
+  steps.addQuantize(kMake(call, steps), call.in[kIn], 2);
+}
+template <Make kMake> void makeAmax(const Call &call, Steps &steps) {
+  steps.add(kAmax, {kMake(call, steps)}, {call.out[0]});
+}
+template <Make kMake, bool kTurned> void makeBlocks(const Call &call, Steps &steps) {
+  steps.addBlocks(kMake(call, steps), 0, kTurned);
 }
 
 struct Gradients {
   Tensor dx, y;
 };
 
-Gradients swiGluBwdOf(const Call &call, Steps &steps) {
+template <const Kernel &kGatedBwd> Gradients gradientsOf(const Call &call, Steps &steps) {
   const Tensor &dy = call.in[0], &x = call.in[1];
   Gradients made = {steps.matrix(x, x.cols()), steps.matrix(dy, dy.cols())};
-  steps.add(kSwiGluBwd, {dy, x}, {made.dx, made.y});
+  steps.add(kGatedBwd, {dy, x}, {made.dx, made.y});
   return made;
 }
 
@@ -244,15 +248,15 @@ void takeAttrsOfY(Attrs &attrs) {
   attrs.transposed = true;
 }
 
-void swiGluBwdDelayed(const Call &call, Steps &steps) {
-  Gradients made = swiGluBwdOf(call, steps);
+template <const Kernel &kGatedBwd> void gatedBwdDelayed(const Call &call, Steps &steps) {
+  Gradients made = gradientsOf<kGatedBwd>(call, steps);
   steps.addDelayed(made.dx, 2, 3);
   takeAttrsOfY(steps.add(kQuantizeDelayed, {made.y, call.in[2], call.in[3]},
                          {call.out[4], call.out[5], call.out[2]}));
 }
 
-void swiGluBwdQuantize(const Call &call, Steps &steps) {
-  Gradients made = swiGluBwdOf(call, steps);
+template <const Kernel &kGatedBwd> void gatedBwdQuantize(const Call &call, Steps &steps) {
+  Gradients made = gradientsOf<kGatedBwd>(call, steps);
   steps.addQuantize(made.dx, call.in[2], 2);
   takeAttrsOfY(steps.add(kQuantize, {made.y, call.in[2]}, {call.out[3], call.out[4]}));
 }
@@ -265,15 +269,15 @@ Tensor magnitude(const Tensor &all, int64_t i) {
   return one;
 }
 
-void swiGluBwdBlocks(const Call &call, Steps &steps) {
-  Gradients made = swiGluBwdOf(call, steps);
+template <const Kernel &kGatedBwd> void gatedBwdBlocks(const Call &call, Steps &steps) {
+  Gradients made = gradientsOf<kGatedBwd>(call, steps);
   steps.addBlocks(made.dx, 0);
   steps.addBlocks(made.dx, 2, true);
   steps.addBlocks(made.y, 4, true);
 }
 
-void swiGluBwdAmax(const Call &call, Steps &steps) {
-  Gradients made = swiGluBwdOf(call, steps);
+template <const Kernel &kGatedBwd> void gatedBwdAmax(const Call &call, Steps &steps) {
+  Gradients made = gradientsOf<kGatedBwd>(call, steps);
   steps.add(kAmax, {made.dx}, {magnitude(call.out[0], 0)});
   steps.add(kAmax, {made.y}, {magnitude(call.out[0], 1)});
 }
@@ -292,8 +296,8 @@ const char *acceptsBlocks(const Call &call) {
   return nullptr;
 }
 
-const char *acceptsSwiGluBwdBlocks(const Call &call) {
-  SHARDC_REQUIRE_OK((acceptsBlocks<swiGluBwdBlocks, 2, 6, 3>)(call));
+template <const Kernel &kGatedBwd> const char *acceptsGatedBwdBlocks(const Call &call) {
+  SHARDC_REQUIRE_OK((acceptsBlocks<gatedBwdBlocks<kGatedBwd>, 2, 6, 3>)(call));
   SHARDC_REQUIRE(call.out[0].dtype == call.out[2].dtype, "the forms of dx differ in type");
   SHARDC_REQUIRE(call.in[0].cols() % blockOf(ScaleBlocks::Rows128).cols == 0,
                  "rows of dy are not whole blocks of 128");
@@ -315,10 +319,40 @@ template <bool kCentered, bool kAdds> constexpr Kernel blocksKernelOf(const char
           bytesOf<kDescribe>};
 }
 
-const char *acceptsSwiGluBwdAmax(const Call &call) {
-  SHARDC_REQUIRE_OK((accepts<swiGluBwdAmax, 2, 1, 1>)(call));
+template <const Kernel &kGatedBwd> const char *acceptsGatedBwdAmax(const Call &call) {
+  SHARDC_REQUIRE_OK((accepts<gatedBwdAmax<kGatedBwd>, 2, 1, 1>)(call));
   SHARDC_REQUIRE(isVector(call.out[0], 2), "the magnitudes are not two");
   return nullptr;
+}
+
+template <Make kMake, int kIn> constexpr Kernel makeDelayedOf(const char *name) {
+  return kernelOf<makeDelayed<kMake, kIn>, kIn + 2, 3, 4>(name);
+}
+template <Make kMake, int kIn> constexpr Kernel makeQuantizedOf(const char *name) {
+  return kernelOf<makeQuantized<kMake, kIn>, kIn + 1, 2, 3>(name);
+}
+template <Make kMake, int kIn> constexpr Kernel makeAmaxOf(const char *name) {
+  return kernelOf<makeAmax<kMake>, kIn, 1>(name);
+}
+template <Make kMake, int kIn, bool kTurned = false>
+constexpr Kernel makeBlocksOf(const char *name) {
+  constexpr Describe kDescribe = makeBlocks<kMake, kTurned>;
+  return {name, run<kDescribe>, acceptsBlocks<kDescribe, kIn, 2>, bytesOf<kDescribe>};
+}
+
+template <const Kernel &kGatedBwd> constexpr Kernel bwdDelayedOf(const char *name) {
+  return kernelOf<gatedBwdDelayed<kGatedBwd>, 4, 6>(name);
+}
+template <const Kernel &kGatedBwd> constexpr Kernel bwdQuantizedOf(const char *name) {
+  return kernelOf<gatedBwdQuantize<kGatedBwd>, 3, 5>(name);
+}
+template <const Kernel &kGatedBwd> constexpr Kernel bwdAmaxOf(const char *name) {
+  constexpr Describe kDescribe = gatedBwdAmax<kGatedBwd>;
+  return {name, run<kDescribe>, acceptsGatedBwdAmax<kGatedBwd>, bytesOf<kDescribe>};
+}
+template <const Kernel &kGatedBwd> constexpr Kernel bwdBlocksOf(const char *name) {
+  constexpr Describe kDescribe = gatedBwdBlocks<kGatedBwd>;
+  return {name, run<kDescribe>, acceptsGatedBwdBlocks<kGatedBwd>, bytesOf<kDescribe>};
 }
 
 } // namespace
@@ -331,25 +365,10 @@ const Kernel kLayerNormQuantizeDelayed =
     delayedKernelOf<true, false>("layernorm_quantize_delayed_host");
 const Kernel kAddLayerNormQuantizeDelayed =
     delayedKernelOf<true, true>("add_layernorm_quantize_delayed_host");
-const Kernel kRmsNormAgainQuantizeDelayed =
-    kernelOf<rmsNormAgainDelayed, 5, 3, 4>("rmsnorm_again_quantize_delayed_host");
-const Kernel kSwiGluQuantizeDelayed =
-    kernelOf<swiGluDelayed, 3, 3, 4>("swiglu_quantize_delayed_host");
-const Kernel kSwiGluBwdQuantizeDelayed =
-    kernelOf<swiGluBwdDelayed, 4, 6>("swiglu_bwd_quantize_delayed_host");
 const Kernel kRmsNormAmax = amaxKernelOf<false, false>("rmsnorm_amax_host");
 const Kernel kAddRmsNormAmax = amaxKernelOf<false, true>("add_rmsnorm_amax_host");
 const Kernel kLayerNormAmax = amaxKernelOf<true, false>("layernorm_amax_host");
 const Kernel kAddLayerNormAmax = amaxKernelOf<true, true>("add_layernorm_amax_host");
-const Kernel kLayerNormAgainQuantize =
-    kernelOf<layerNormAgainQuantize, 6, 2, 3>("layernorm_again_quantize_host");
-const Kernel kRmsNormAgainQuantize =
-    kernelOf<rmsNormAgainQuantize, 4, 2, 3>("rmsnorm_again_quantize_host");
-const Kernel kSwiGluAmax = kernelOf<swiGluAmax, 1, 1>("swiglu_amax_host");
-const Kernel kSwiGluQuantize = kernelOf<swiGluQuantize, 2, 2, 3>("swiglu_quantize_host");
-const Kernel kSwiGluBwdAmax = {"swiglu_bwd_amax_host", run<swiGluBwdAmax>, acceptsSwiGluBwdAmax,
-                               bytesOf<swiGluBwdAmax>};
-const Kernel kSwiGluBwdQuantize = kernelOf<swiGluBwdQuantize, 3, 5>("swiglu_bwd_quantize_host");
 const Kernel kRmsNormQuantizeBlocks = blocksKernelOf<false, false>("rmsnorm_quantize_blocks_host");
 const Kernel kAddRmsNormQuantizeBlocks =
     blocksKernelOf<false, true>("add_rmsnorm_quantize_blocks_host");
@@ -357,12 +376,51 @@ const Kernel kLayerNormQuantizeBlocks =
     blocksKernelOf<true, false>("layernorm_quantize_blocks_host");
 const Kernel kAddLayerNormQuantizeBlocks =
     blocksKernelOf<true, true>("add_layernorm_quantize_blocks_host");
-const Kernel kRmsNormAgainQuantizeBlocks = {
-    "rmsnorm_again_quantize_blocks_host", run<rmsNormAgainBlocks>,
-    acceptsBlocks<rmsNormAgainBlocks, 3, 2>, bytesOf<rmsNormAgainBlocks>};
-const Kernel kSwiGluQuantizeBlocks = {"swiglu_quantize_blocks_host", run<swiGluBlocks>,
-                                      acceptsBlocks<swiGluBlocks, 1, 2>, bytesOf<swiGluBlocks>};
-const Kernel kSwiGluBwdQuantizeBlocks = {"swiglu_bwd_quantize_blocks_host", run<swiGluBwdBlocks>,
-                                         acceptsSwiGluBwdBlocks, bytesOf<swiGluBwdBlocks>};
+
+const Kernel kRmsNormAgainQuantizeDelayed =
+    makeDelayedOf<rmsNormAgainOf, 3>("rmsnorm_again_quantize_delayed_host");
+const Kernel kRmsNormAgainQuantize =
+    makeQuantizedOf<rmsNormAgainOf, 3>("rmsnorm_again_quantize_host");
+const Kernel kRmsNormAgainQuantizeBlocks =
+    makeBlocksOf<rmsNormAgainOf, 3, true>("rmsnorm_again_quantize_blocks_host");
+const Kernel kLayerNormAgainQuantize =
+    makeQuantizedOf<layerNormAgainOf, 5>("layernorm_again_quantize_host");
+
+const Kernel kSwiGluQuantizeDelayed =
+    makeDelayedOf<gatedOf<kSwiGlu>, 1>("swiglu_quantize_delayed_host");
+const Kernel kSwiGluAmax = makeAmaxOf<gatedOf<kSwiGlu>, 1>("swiglu_amax_host");
+const Kernel kSwiGluQuantize = makeQuantizedOf<gatedOf<kSwiGlu>, 1>("swiglu_quantize_host");
+const Kernel kSwiGluQuantizeBlocks =
+    makeBlocksOf<gatedOf<kSwiGlu>, 1>("swiglu_quantize_blocks_host");
+
+const Kernel kGeGluQuantizeDelayed =
+    makeDelayedOf<gatedOf<kGeGlu>, 1>("geglu_quantize_delayed_host");
+const Kernel kGeGluAmax = makeAmaxOf<gatedOf<kGeGlu>, 1>("geglu_amax_host");
+const Kernel kGeGluQuantize = makeQuantizedOf<gatedOf<kGeGlu>, 1>("geglu_quantize_host");
+const Kernel kGeGluQuantizeBlocks = makeBlocksOf<gatedOf<kGeGlu>, 1>("geglu_quantize_blocks_host");
+
+const Kernel kSquaredReluQuantizeDelayed =
+    makeDelayedOf<squaredReluOf, 1>("squared_relu_quantize_delayed_host");
+const Kernel kSquaredReluAmax = makeAmaxOf<squaredReluOf, 1>("squared_relu_amax_host");
+const Kernel kSquaredReluQuantize = makeQuantizedOf<squaredReluOf, 1>("squared_relu_quantize_host");
+const Kernel kSquaredReluQuantizeBlocks =
+    makeBlocksOf<squaredReluOf, 1>("squared_relu_quantize_blocks_host");
+
+const Kernel kSquaredReluBwdQuantizeDelayed =
+    makeDelayedOf<squaredReluBwdOf, 2>("squared_relu_bwd_quantize_delayed_host");
+const Kernel kSquaredReluBwdAmax = makeAmaxOf<squaredReluBwdOf, 2>("squared_relu_bwd_amax_host");
+const Kernel kSquaredReluBwdQuantize =
+    makeQuantizedOf<squaredReluBwdOf, 2>("squared_relu_bwd_quantize_host");
+
+const Kernel kSwiGluBwdQuantizeDelayed =
+    bwdDelayedOf<kSwiGluBwd>("swiglu_bwd_quantize_delayed_host");
+const Kernel kSwiGluBwdAmax = bwdAmaxOf<kSwiGluBwd>("swiglu_bwd_amax_host");
+const Kernel kSwiGluBwdQuantize = bwdQuantizedOf<kSwiGluBwd>("swiglu_bwd_quantize_host");
+const Kernel kSwiGluBwdQuantizeBlocks = bwdBlocksOf<kSwiGluBwd>("swiglu_bwd_quantize_blocks_host");
+
+const Kernel kGeGluBwdQuantizeDelayed = bwdDelayedOf<kGeGluBwd>("geglu_bwd_quantize_delayed_host");
+const Kernel kGeGluBwdAmax = bwdAmaxOf<kGeGluBwd>("geglu_bwd_amax_host");
+const Kernel kGeGluBwdQuantize = bwdQuantizedOf<kGeGluBwd>("geglu_bwd_quantize_host");
+const Kernel kGeGluBwdQuantizeBlocks = bwdBlocksOf<kGeGluBwd>("geglu_bwd_quantize_blocks_host");
 
 } // namespace shardc::kernels::host

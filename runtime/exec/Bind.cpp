@@ -21,7 +21,7 @@ using plan::ValueId;
 /// The values of the op whose parameters its kernel receives: all of a list, or the one that stands
 /// for all operands and results with the same pieces.
 std::vector<ValueId> shardsOf(const Op &op) {
-  const plan::OpInfo &info = plan::opInfo(op.kind);
+  const plan::OpInfo &info = plan::opInfo(op);
   if (info.block == plan::BlockUse::List)
     return op.operands;
   std::vector<ValueId> shards;
@@ -65,7 +65,7 @@ private:
   static constexpr int kRefusedMax = 20;
 
   Status bindOp(const Op &op, BoundOp &out, const char *label) {
-    const plan::OpInfo &info = plan::opInfo(op.kind);
+    const plan::OpInfo &info = plan::opInfo(op);
     out.stream = op.stream;
     out.label = label;
     out.waits = op.waits;
@@ -168,7 +168,7 @@ private:
     std::vector<kernels::ParamRange> &ranges = *bound_.ranges.back();
     std::vector<int64_t> &starts = *bound_.rangeStarts.back();
     RangeContext context{static_cast<uint64_t>(call.attrs.seed), context_.countOffsets,
-                         plan::opInfo(op.kind).sum == plan::SumRole::Norm};
+                         plan::opInfo(op).sum == plan::SumRole::Norm};
     for (size_t i = 0; i < shards.size(); ++i) {
       const plan::Value &value = segment_.values[shards[i]];
       int64_t numel = value.type.numel();

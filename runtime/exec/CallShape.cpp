@@ -45,7 +45,7 @@ kernels::Attrs attrsOf(const plan::Op &op) {
 kernels::Call shapeOf(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &op) {
   kernels::Call call;
   call.attrs = attrsOf(op);
-  if (plan::opInfo(op.kind).takesIndex())
+  if (plan::opInfo(op).takesIndex())
     call.groupSize = plan.groupSize(op.group);
   if (op.operands.size() > kernels::kOperandsMax || op.results.size() > kernels::kResultsMax)
     return call;

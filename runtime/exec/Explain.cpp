@@ -16,7 +16,7 @@ int64_t bytesOf(const plan::Segment &segment, const std::vector<plan::ValueId> &
 }
 
 std::string server(const plan::Plan &plan, const plan::Op &op, FindKernel findKernel) {
-  const plan::OpInfo &info = plan::opInfo(op.kind);
+  const plan::OpInfo &info = plan::opInfo(op);
   if (info.traits == plan::OpTraits::Alias)
     return "nothing: names bytes";
   if (info.traits == plan::OpTraits::Collective)

@@ -5,9 +5,7 @@
 namespace shardc::exec {
 namespace {
 
-bool isOf(const plan::Op &op, plan::CostClass cost) {
-  return plan::opInfo(op.kind).work.cost == cost;
-}
+bool isOf(const plan::Op &op, plan::CostClass cost) { return plan::opInfo(op).work.cost == cost; }
 
 /// The compute op that ends last before the collective begins.
 size_t startOf(const BoundSegment &bound, size_t collective) {

@@ -195,12 +195,12 @@ int32_t blockOf(const plan::Plan &plan, const plan::Op &op, size_t operandIndex,
            plan::partOf(plan.blocks[block], numel).has_value();
   };
   int64_t named = op.getInt(plan::AttrKey::block);
-  if (plan::opInfo(op.kind).block == plan::BlockUse::List) // consecutive blocks
+  if (plan::opInfo(op).block == plan::BlockUse::List) // consecutive blocks
     named = std::max<int64_t>(named, 0) + static_cast<int64_t>(operandIndex);
   if (named >= 0)
     return fits(named) ? static_cast<int32_t>(named) : -1;
   int32_t found = -1;
-  bool mayHold = plan::opInfo(op.kind).keepsBlock() && op.unit >= 0;
+  bool mayHold = plan::opInfo(op).keepsBlock() && op.unit >= 0;
   for (size_t b = 0; mayHold && b < plan.blocks.size(); ++b)
     if (plan.blocks[b].unit == op.unit && fits(static_cast<int64_t>(b))) {
       if (found >= 0)

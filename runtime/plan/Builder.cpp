@@ -220,7 +220,7 @@ void eraseOps(Segment &segment, const std::vector<uint8_t> &dead) {
 
 void removeDeadOps(Segment &segment) {
   removeDeadOps(segment, [](const Op &op) {
-    OpTraits traits = opInfo(op.kind).traits;
+    OpTraits traits = opInfo(op).traits;
     return traits == OpTraits::Pure || traits == OpTraits::Alias;
   });
 }

@@ -55,7 +55,7 @@ std::vector<std::vector<uint32_t>> issuedTogether(const Plan &plan, const Segmen
     const Op &op = segment.ops[i];
     if (!isGather(plan, op)) {
       together[i].push_back(i);
-      if (opInfo(op.kind).traits != OpTraits::Alias)
+      if (opInfo(op).traits != OpTraits::Alias)
         first = kNone;
       continue;
     }

@@ -3,6 +3,9 @@
 #include "runtime/plan/Factors.h"
 
 #include <algorithm>
+#include <deque>
+#include <string>
+#include <vector>
 
 namespace shardc::plan {
 namespace {
@@ -338,6 +341,105 @@ constexpr FactorTable kTable = makeFactorTable();
                 "the FACTORS row of op " #enumerator " is malformed, or does not fit its OP row");
 #include "runtime/plan/Ops.def"
 
+/// The rows of ops with epilogues. Their texts are put together from those of both ops, and then
+/// read as all others are.
+class FusedFactors {
+public:
+  FusedFactors() {
+    for (const OpForm &form : allOpForms()) {
+      OpFactors &factors = factors_.emplace_back();
+      if (form.epilogue == Epilogue::None) {
+        factors = kTable.factors[static_cast<size_t>(form.kind)];
+        continue;
+      }
+      const OpInfo &info = opInfo(form.kind, form.epilogue);
+      RowParser parser(factors);
+      parser.parse(texts_.emplace_back(textOf(form, info)), info.operands, info.results);
+    }
+  }
+
+  const OpFactors &at(size_t form) const { return factors_[form]; }
+
+private:
+  static std::string valueAt(std::string_view side, int index) {
+    for (; index > 0; --index)
+      takeUntil(side, ',');
+    return std::string(takeUntil(side, ','));
+  }
+  /// What follows the first comma: what an epilogue takes beside what it works on.
+  static std::string behindFirst(std::string_view side) {
+    takeUntil(side, ',');
+    return std::string(trimmed(side));
+  }
+
+  /// The dimensions of one value that the op makes: rows, and the last one, which may be a
+  /// compound.
+  struct Made {
+    std::string rows, last;
+    std::string plain() const { return rows + ' ' + last; }
+    std::string turned() const { return last + ' ' + rows; }
+    /// Scales of blocks of 128 along the last dimension of the numbers, or of the transposed ones.
+    std::string scales(bool isTurned) const {
+      std::string blocks = isTurned ? rows : last;
+      blocks.insert(blocks.size() - (blocks.ends_with(')') ? 1 : 0), "/128");
+      return blocks + ' ' + (isTurned ? last : rows);
+    }
+  };
+
+  static std::string textOf(const OpForm &form, const OpInfo &info) {
+    constexpr OpKind kEpilogues[] = {
+#define EPILOGUE(enumerator) OpKind::enumerator,
+#include "runtime/plan/OpColumns.def"
+    };
+    const OpInfo &maker = opInfo(form.kind);
+    std::string_view results = kTable.factors[static_cast<size_t>(form.kind)].text;
+    OpKind kind = kEpilogues[static_cast<size_t>(form.epilogue) - 1];
+    std::string_view more = kTable.factors[static_cast<size_t>(kind)].text;
+    constexpr std::string_view kArrow = "->";
+    std::string text(trimmed(results.substr(0, results.find(kArrow))));
+    results.remove_prefix(results.find(kArrow) + kArrow.size());
+    if (std::string operands = behindFirst(more.substr(0, more.find(kArrow))); !operands.empty())
+      text += ", " + operands;
+    std::vector<Made> made;
+    std::string_view names = maker.makes;
+    while (!names.empty()) {
+      std::string dims = valueAt(results, positionOf(maker.results, takeUntil(names, ' ')));
+      made.push_back({dims.substr(0, 1), dims.substr(2)});
+    }
+    text += " ->";
+    names = info.results;
+    for (const char *comma = " "; !names.empty(); comma = ", ")
+      text += comma + resultOf(form, takeUntil(names, ' '), maker, results, made);
+    return text;
+  }
+
+  static std::string resultOf(const OpForm &form, std::string_view name, const OpInfo &maker,
+                              std::string_view results, const std::vector<Made> &made) {
+    if (name.ends_with('?'))
+      name.remove_suffix(1);
+    bool isBlocks = form.epilogue == Epilogue::QuantizeBlocks;
+    EpilogueForms written = maker.formsOf(form.epilogue);
+    if (name == "q")
+      return (written == EpilogueForms::Either ? "transposed:" : "") + made[0].plain();
+    if (name == "t")
+      return made[0].turned();
+    if (name == "yt")
+      return made[1].turned();
+    if (name == "seen")
+      return "^a";
+    if (name == "m")
+      return made.size() > 1 ? "^2" : "^1";
+    if (name == "scale" || name == "tscale" || name == "yscale") {
+      bool isTurned = name != "scale" || written == EpilogueForms::Turned;
+      return isBlocks ? made[name == "yscale" ? 1 : 0].scales(isTurned) : "=1";
+    }
+    return valueAt(results, positionOf(maker.results, name));
+  }
+
+  std::deque<std::string> texts_;
+  std::vector<OpFactors> factors_; ///< by OpInfo::index
+};
+
 } // namespace
 
 int64_t FactorAtom::extent(int64_t ofFactor) const {
@@ -378,5 +480,12 @@ bool OpFactors::isSummed(FactorId factor, size_t result) const {
 }
 
 const OpFactors &factorsOf(OpKind kind) { return kTable.factors[static_cast<size_t>(kind)]; }
+
+const OpFactors &factorsOf(OpKind kind, Epilogue epilogue) {
+  if (epilogue == Epilogue::None)
+    return factorsOf(kind);
+  static const FusedFactors fused;
+  return fused.at(opInfo(kind, epilogue).index);
+}
 
 } // namespace shardc::plan

@@ -112,5 +112,9 @@ struct OpFactors {
 };
 
 const OpFactors &factorsOf(OpKind kind);
+/// Those of an op with an epilogue, which follow from the rows of both: what the epilogue works on
+/// has the dimensions of what the op makes.
+const OpFactors &factorsOf(OpKind kind, Epilogue epilogue);
+inline const OpFactors &factorsOf(const Op &op) { return factorsOf(op.kind, op.epilogue); }
 
 } // namespace shardc::plan

@@ -20,8 +20,8 @@ constexpr double kSecondsPerNode = 20e-6;
 int64_t nodesOf(const Segment &segment, const Variant &variant) {
   int64_t nodes = 0;
   for (const Op &op : segment.ops)
-    if (opInfo(op.kind).traits != OpTraits::Alias && holds(op.pred, variant))
-      nodes += opInfo(op.kind).nodes;
+    if (opInfo(op).traits != OpTraits::Alias && holds(op.pred, variant))
+      nodes += opInfo(op).nodes;
   return nodes;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 /// Nothing for what is not a sum over ranks.
 std::optional<Reduction> reductionOf(const Plan &plan, const Segment &segment, const Op &op) {
-  const std::optional<CollectiveInfo> &collective = opInfo(op.kind).collective;
+  const std::optional<CollectiveInfo> &collective = opInfo(op).collective;
   if (op.group < 0 || !collective || !isSum(collective->kind))
     return std::nullopt;
   bool scatters = collective->kind == CollectiveKind::ReduceScatter;
@@ -56,7 +56,7 @@ int64_t landingBytes(const Plan &plan, const Role &role) {
   std::map<std::pair<int16_t, ChannelId>, int64_t> most; // of each channel
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops)
-      if (opInfo(op.kind).collective) {
+      if (opInfo(op).collective) {
         int64_t &bytes = most[{op.group, op.channel}];
         bytes = std::max(bytes, landingBytes(plan, segment, op));
       }

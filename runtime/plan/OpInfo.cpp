@@ -1,46 +1,14 @@
 #include "runtime/plan/OpInfo.h"
 
-#include <algorithm>
-#include <unordered_map>
-
 namespace shardc::plan {
 namespace {
 
 /// Operands and results that have a bit in a set.
 constexpr int kSetMax = 8;
 
-/// Position of a word in a row's list of names, without its mark; -1 if it has none.
-constexpr int positionOf(std::string_view names, std::string_view word) {
-  for (int at = 0; !names.empty(); ++at) {
-    size_t end = std::min(names.find(' '), names.size());
-    std::string_view name = names.substr(0, end);
-    if (name.ends_with('?') || name.ends_with('*'))
-      name.remove_suffix(1);
-    if (name == word)
-      return at;
-    names.remove_prefix(std::min(end + 1, names.size()));
-  }
-  return -1;
-}
-
-/// Counts a row's names; a trailing `?` lowers the minimum, a trailing `*` lifts the maximum.
-constexpr void countNames(std::string_view names, uint8_t &min, uint8_t &max) {
-  min = max = 0;
-  while (!names.empty()) {
-    size_t end = std::min(names.find(' '), names.size());
-    char last = names[end - 1];
-    ++max;
-    if (last == '*')
-      max = kAnyNumber;
-    else if (last != '?')
-      ++min;
-    names.remove_prefix(std::min(end + 1, names.size()));
-  }
-}
-
 /// What the rows of an op leave to check.
 struct RowCounts {
-  int facts = 0, blocks = 0, norms = 0, indices = 0, nodes = 0, collectives = 0;
+  int facts = 0, blocks = 0, norms = 0, indices = 0, nodes = 0, epilogues = 0, collectives = 0;
   bool hasUnknownName = false;
 };
 
@@ -68,6 +36,28 @@ struct OpTable {
     }
   }
 
+  constexpr void needNames(OpKind kind, std::string_view names, bool areResults) {
+    for (; !names.empty(); names.remove_prefix(std::min(names.find(' '), names.size() - 1) + 1)) {
+      std::string_view name = names.substr(0, names.find(' '));
+      countsAt(kind).hasUnknownName |= positionOf(info(kind).results, name) < 0 &&
+                                       (areResults || positionOf(info(kind).operands, name) < 0);
+    }
+  }
+
+  constexpr void setEpilogues(OpKind kind, std::string_view makes,
+                              std::array<EpilogueForms, kEpilogueCount> epilogues) {
+    needNames(kind, makes, true);
+    info(kind).makes = makes;
+    info(kind).epilogues = epilogues;
+    ++countsAt(kind).epilogues;
+  }
+
+  constexpr void setAgain(OpKind kind, MadeAgain again) {
+    needNames(kind, again.values, false);
+    needNames(kind, "y", true);
+    info(kind).again = again;
+  }
+
   constexpr void setScale(OpKind kind, std::string_view scale, std::string_view factors) {
     OpInfo &row = info(kind);
     int at = positionOf(row.results, scale);
@@ -89,6 +79,7 @@ constexpr OpTable makeOpTable() {
   {                                                                                                \
     OpInfo &info = table.info(OpKind::enumerator);                                                 \
     info.name = name_;                                                                             \
+    info.index = static_cast<uint16_t>(OpKind::enumerator);                                        \
     info.operands = operands_;                                                                     \
     info.results = results_;                                                                       \
     info.traits = OpTraits::traits_;                                                               \
@@ -134,6 +125,15 @@ constexpr OpTable makeOpTable() {
 #define NODES(enumerator, count)                                                                   \
   table.info(OpKind::enumerator).nodes = count;                                                    \
   ++table.countsAt(OpKind::enumerator).nodes;
+#define EPILOGUES(enumerator, makes_, alone, delayed, amax, tensorwise, blocks)                    \
+  table.setEpilogues(OpKind::enumerator, makes_,                                                   \
+                     {EpilogueForms::None, EpilogueForms::delayed,                                 \
+                      amax == 0 ? EpilogueForms::None : EpilogueForms::Plain,                      \
+                      EpilogueForms::tensorwise, EpilogueForms::blocks});                          \
+  table.info(OpKind::enumerator).amaxWork = amax;                                                  \
+  table.info(OpKind::enumerator).needsEpilogue = !alone;
+#define AGAIN(enumerator, other, values)                                                           \
+  table.setAgain(OpKind::enumerator, {OpKind::other, values});
 #define COLLECTIVE(enumerator, kind_, conjugate_)                                                  \
   table.info(OpKind::enumerator).collective = {CollectiveKind::kind_, conjugate_};                 \
   ++table.countsAt(OpKind::enumerator).collectives;
@@ -206,6 +206,9 @@ constexpr bool isConsistent(OpKind kind) {
                 "op " #enumerator " has a NORM row if it is a FusedNorm");                         \
   static_assert(countsOf(OpKind::enumerator).indices <= 1,                                         \
                 "op " #enumerator " has at most one INDEXED row");                                 \
+  static_assert(countsOf(OpKind::enumerator).epilogues <= 1 &&                                     \
+                    !countsOf(OpKind::enumerator).hasUnknownName,                                  \
+                "op " #enumerator " has at most one EPILOGUES row, and all rows have its names");  \
   static_assert(countsOf(OpKind::enumerator).nodes <= 1 && rowOf(OpKind::enumerator).nodes > 0,    \
                 "op " #enumerator " has at most one NODES row");                                   \
   static_assert(countsOf(OpKind::enumerator).collectives ==                                        \
@@ -222,16 +225,5 @@ constexpr bool isConsistent(OpKind kind) {
 } // namespace
 
 constexpr std::array<OpInfo, kOpCount> kOpInfos = kTable.infos;
-
-std::optional<OpKind> parseOpKind(std::string_view name) {
-  static const std::unordered_map<std::string_view, OpKind> index = [] {
-    std::unordered_map<std::string_view, OpKind> map;
-    for (int i = 0; i < kOpCount; ++i)
-      map.emplace(opInfo(static_cast<OpKind>(i)).name, static_cast<OpKind>(i));
-    return map;
-  }();
-  auto at = index.find(name);
-  return at == index.end() ? std::nullopt : std::optional(at->second);
-}
 
 } // namespace shardc::plan

@@ -3,10 +3,12 @@
 // that lacks one does not compile (OpInfo.cpp).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "runtime/base/CollectiveKind.h"
@@ -61,6 +63,30 @@ enum class Recompute : uint8_t {
 #include "runtime/plan/OpColumns.def"
 };
 
+enum class EpilogueForms : uint8_t {
+#define EPILOGUE_FORMS(enumerator, meaning) enumerator,
+#include "runtime/plan/OpColumns.def"
+};
+
+/// The op that works on what another one makes, as a part of it.
+enum class Epilogue : uint8_t {
+  None,
+#define EPILOGUE(enumerator) enumerator,
+#include "runtime/plan/OpColumns.def"
+};
+inline constexpr int kEpilogueCount = 1
+#define EPILOGUE(enumerator) +1
+#include "runtime/plan/OpColumns.def"
+    ;
+/// The epilogue that an op may become.
+constexpr std::optional<Epilogue> epilogueOf(OpKind kind) {
+#define EPILOGUE(enumerator)                                                                       \
+  if (kind == OpKind::enumerator)                                                                  \
+    return Epilogue::enumerator;
+#include "runtime/plan/OpColumns.def"
+  return std::nullopt;
+}
+
 /// Floating-point operations of an op: `times` those of its class (one product of its operands, one
 /// attention, one projection), and a number for each element of the first result and of the first
 /// operand.
@@ -97,13 +123,21 @@ struct CollectiveInfo {
   std::optional<OpKind> conjugate; ///< empty: the gradient is the same
 };
 
+/// What makes a result again: an op, and what it takes of the operands and results of the first.
+struct MadeAgain {
+  OpKind by;
+  std::string_view values;
+};
+
 inline constexpr size_t kResultsOfOpMax = 7;
 /// Of operands or results, where a row has a list.
 inline constexpr uint8_t kAnyNumber = 255;
 
-/// One row of Ops.def with its lists taken apart. Sets of operands and results are a bit each.
+/// One row of Ops.def with its lists taken apart, or an op with an epilogue by the rows of both.
+/// Sets of operands and results are a bit each.
 struct OpInfo {
   std::string_view name;
+  uint16_t index = 0; ///< in allOpForms()
   OpTraits traits = OpTraits::None;
   uint8_t operandsMin = 0, operandsMax = 0; ///< kAnyNumber for a list
   uint8_t resultsMin = 0, resultsMax = 0;
@@ -127,13 +161,23 @@ struct OpInfo {
   std::optional<CollectiveInfo> collective; ///< for OpTraits::Collective
   /// What a rank has of the whole by its index in the op's group; empty: no group may be named.
   std::string_view indexed;
-  int64_t nodes = 1;           ///< of a captured graph, at most
-  std::optional<OpKind> norm;  ///< for Recompute::FusedNorm: the norm of the sum
+  int64_t nodes = 1;              ///< of a captured graph, at most
+  std::optional<OpKind> norm;     ///< for Recompute::FusedNorm: the norm of the sum
+  std::optional<MadeAgain> again; ///< result y
+  /// By epilogue; None where it has none of this kind, and in the first place.
+  std::array<EpilogueForms, kEpilogueCount> epilogues{};
+  double amaxWork = 0;    ///< of Epilogue::Amax: operations for each element of the first operand
+  std::string_view makes; ///< the one or two results that epilogues work on
+  bool needsEpilogue = false;  ///< may not stand in a plan without one
   int8_t queries = -1;         ///< for CostClass::Attention: the operand with the queries
   int8_t keys = -1;            ///< for CostClass::Attention: the operand with the keys
   bool hasPackedHeads = false; ///< one operand has queries, keys and values
   bool hasSlices = false;      ///< queries and keys are slices of sequences, each with positions
 
+  bool takes(Epilogue epilogue) const { return formsOf(epilogue) != EpilogueForms::None; }
+  EpilogueForms formsOf(Epilogue epilogue) const {
+    return epilogues[static_cast<size_t>(epilogue)];
+  }
   bool takesIndex() const { return !indexed.empty(); }
   bool isOptimizer() const { return sum == SumRole::Optimizes; }
   bool keepsBlock() const { return block == BlockUse::Keeps || block == BlockUse::NamedKeeps; }
@@ -152,8 +196,50 @@ private:
   static bool isIn(uint8_t set, size_t at) { return at < 8 && (set >> at & 1u) != 0; }
 };
 
+/// Position of a word in a list of names, without marks; -1 if it is not there.
+constexpr int positionOf(std::string_view names, std::string_view word) {
+  for (int at = 0; !names.empty(); ++at) {
+    size_t end = std::min(names.find(' '), names.size());
+    std::string_view name = names.substr(0, end);
+    if (name.ends_with('?') || name.ends_with('*'))
+      name.remove_suffix(1);
+    if (name == word)
+      return at;
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+  return -1;
+}
+
+/// Counts a row's names; a trailing `?` lowers the minimum, a trailing `*` lifts the maximum.
+constexpr void countNames(std::string_view names, uint8_t &min, uint8_t &max) {
+  min = max = 0;
+  while (!names.empty()) {
+    size_t end = std::min(names.find(' '), names.size());
+    char last = names[end - 1];
+    ++max;
+    if (last == '*')
+      max = kAnyNumber;
+    else if (last != '?')
+      ++min;
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+}
+
 extern const std::array<OpInfo, kOpCount> kOpInfos; ///< by kind
 inline const OpInfo &opInfo(OpKind kind) { return kOpInfos[static_cast<size_t>(kind)]; }
-std::optional<OpKind> parseOpKind(std::string_view name);
+/// That of an op with an epilogue; that of the kind where it takes no such epilogue.
+const OpInfo &fusedOpInfo(OpKind kind, Epilogue epilogue);
+inline const OpInfo &opInfo(OpKind kind, Epilogue epilogue) {
+  return epilogue == Epilogue::None ? opInfo(kind) : fusedOpInfo(kind, epilogue);
+}
+
+/// Of each kind, and of each with each of its epilogues.
+struct OpForm {
+  OpKind kind;
+  Epilogue epilogue = Epilogue::None;
+};
+std::span<const OpForm> allOpForms(); ///< by OpInfo::index
+/// `swiglu`, `swiglu.amax`
+std::optional<OpForm> parseOpForm(std::string_view name);
 
 } // namespace shardc::plan

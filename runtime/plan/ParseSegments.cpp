@@ -106,10 +106,11 @@ bool Parser::op(Segment &segment) {
   std::string_view name;
   if (!in_.word(name, "an operation"))
     return false;
-  std::optional<OpKind> kind = parseOpKind(name);
-  if (!kind)
+  std::optional<OpForm> form = parseOpForm(name);
+  if (!form)
     return in_.fail(in_.last(), "plan-name", "unknown operation '{}'", name.substr(0, 64));
-  op.kind = *kind;
+  op.kind = form->kind;
+  op.epilogue = form->epilogue;
   op.phase = segmentKindInfo(segment.kind).phase;
   if (!operands(op) || !attrs(op) || !clauses(op) || !waits(segment, op) || !results(segment, op) ||
       !phase(op))

@@ -201,7 +201,7 @@ Op &Op::set(AttrKey key, double value) {
 }
 
 CollectiveKind collectiveKindOf(const Op &collective) {
-  const OpInfo &info = opInfo(collective.kind);
+  const OpInfo &info = opInfo(collective);
   SHARDC_CHECK(info.collective.has_value(), "'{}' is no collective", info.name);
   return info.collective->kind;
 }

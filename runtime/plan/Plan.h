@@ -283,6 +283,7 @@ struct Tie {
 
 struct Op {
   OpKind kind;
+  Epilogue epilogue = Epilogue::None; ///< works on what the op makes, which is not written
   StreamId stream = kComputeStream;
   Pred pred = Pred::Always;
   ChannelId channel = kNoChannel; ///< for collectives, once it is chosen
@@ -310,9 +311,16 @@ struct Op {
   Op &set(AttrKey key, double value);
 };
 
+/// What is known of it with its epilogue.
+inline const OpInfo &opInfo(const Op &op) { return opInfo(op.kind, op.epilogue); }
+
+inline bool isAlone(const Op &op, OpKind kind) {
+  return op.kind == kind && op.epilogue == Epilogue::None;
+}
+
 /// Operand whose buffer a result takes over by the op's row; -1 if none's.
 inline int inPlaceOperand(const Op &op, size_t result) {
-  const OpInfo &info = opInfo(op.kind);
+  const OpInfo &info = opInfo(op);
   return result < info.inPlace.size() ? info.inPlace[result] : -1;
 }
 /// How members of its group take part in a collective op.

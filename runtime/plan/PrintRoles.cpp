@@ -158,7 +158,7 @@ void Writer::op(const Segment &segment, const Op &op) {
   }
   if (!op.results.empty())
     text(" = ");
-  text(opInfo(op.kind).name);
+  text(opInfo(op).name);
   for (size_t i = 0; i < op.operands.size(); ++i) {
     text(i > 0 ? ", " : " ");
     value(segment, op.operands[i]);

@@ -176,7 +176,7 @@ std::string printPlace(const Plan &plan, const Place &place) {
 }
 
 std::string opLabel(const Plan &plan, const Segment &segment, const Op &op) {
-  std::string label(opInfo(op.kind).name);
+  std::string label(opInfo(op).name);
   const std::vector<ValueId> &values = op.results.empty() ? op.operands : op.results;
   if (!values.empty()) // of what is sent, what it is
     label += fmt::format(" %{}", segment.values[values[0]].name);

@@ -30,7 +30,7 @@ private:
   void join(ValueId a, ValueId b) { parent_[find(a)] = find(b); }
 
   void joinOp(const Op &op) {
-    const OpInfo &info = opInfo(op.kind);
+    const OpInfo &info = opInfo(op);
     if (info.traits == OpTraits::Alias)
       for (ValueId operand : op.operands)
         join(operand, op.results[0]);
@@ -179,7 +179,7 @@ int64_t sentBytes(CollectiveKind kind, int64_t full, int64_t members) {
 
 void addOpTraffic(const Plan &plan, const Segment &segment, const Op &op, int64_t times,
                   std::vector<TrafficRow> &rows) {
-  const std::optional<CollectiveInfo> &collective = opInfo(op.kind).collective;
+  const std::optional<CollectiveInfo> &collective = opInfo(op).collective;
   bool isGiven = collective && isPointToPoint(collective->kind);
   if (!collective || op.group < 0 || times == 0 ||
       (!isGiven && (op.operands.empty() || op.results.empty())))

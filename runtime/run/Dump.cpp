@@ -165,7 +165,7 @@ bool Dumper::wants(const std::string &segment, const std::string &name, bool isC
 Status Dumper::afterOp(const Position &position) {
   const plan::Segment &segment = executable_.segment(position.segment);
   const plan::Op &op = segment.ops[position.op];
-  bool isAlias = plan::opInfo(op.kind).traits == plan::OpTraits::Alias;
+  bool isAlias = plan::opInfo(op).traits == plan::OpTraits::Alias;
   if (isAlias || executable_.bound(position.segment, position.instance)->ops[position.op].kind !=
                      exec::BoundOp::Nothing)
     for (plan::ValueId id : op.results) {

@@ -109,7 +109,7 @@ Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const
                     step_, executable_.worldRank(rank),
                     plan::stageOf(executable_.plan(), executable_.roleIndexOf(rank)),
                     plan::printable(segment.name), microbatch, found, plan::printable(value.name),
-                    plan::opInfo(op.kind).name, where, elementText(type, copy_.data(), found));
+                    plan::opInfo(op).name, where, elementText(type, copy_.data(), found));
 }
 
 } // namespace shardc::run

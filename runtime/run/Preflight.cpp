@@ -16,7 +16,7 @@ namespace shardc::run {
 namespace {
 
 bool isKernel(const plan::Op &op) {
-  plan::OpTraits traits = plan::opInfo(op.kind).traits;
+  plan::OpTraits traits = plan::opInfo(op).traits;
   return traits == plan::OpTraits::None || traits == plan::OpTraits::Pure;
 }
 
@@ -25,7 +25,7 @@ bool isKernel(const plan::Op &op) {
 const char *refusalOf(const kernels::Kernel &kernel, const plan::Plan &plan,
                       const plan::Segment &segment, const plan::Op &op) {
   constexpr int kList = 255;
-  if (!kernel.accepts || plan::opInfo(op.kind).operandsMax == kList)
+  if (!kernel.accepts || plan::opInfo(op).operandsMax == kList)
     return nullptr;
   kernels::Call call = exec::shapeOf(plan, segment, op);
   for (const plan::Tie &tie : op.ties)
@@ -46,8 +46,7 @@ std::vector<Report> refusals(const plan::Plan &plan, exec::FindKernel findKernel
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments)
       for (const plan::Op &op : segment.ops) {
-        const kernels::Kernel *kernel =
-            isKernel(op) ? findKernel(plan::opInfo(op.kind).name) : nullptr;
+        const kernels::Kernel *kernel = isKernel(op) ? findKernel(plan::opInfo(op).name) : nullptr;
         const char *why = kernel ? refusalOf(*kernel, plan, segment, op) : nullptr;
         if (!why)
           continue;
@@ -81,7 +80,7 @@ std::vector<Report> preflight(const plan::Plan &plan, std::string_view backendNa
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments)
       for (const plan::Op &op : segment.ops) {
-        std::string_view name = plan::opInfo(op.kind).name;
+        std::string_view name = plan::opInfo(op).name;
         if (isKernel(op) && !findKernel(name) &&
             std::find(missing.begin(), missing.end(), name) == missing.end())
           missing.push_back(name);

@@ -28,6 +28,14 @@
 namespace shardc::tools {
 namespace {
 
+constexpr std::string_view kCudaKernels[] = {
+#define SHARDC_ROW_Cuda(enumerator, op) #enumerator,
+#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(enumerator, op)
+#include "kernels/Kernels.def"
+};
+#define KERNELS kCudaKernels
+#include "runtime/tools/EpilogueKernels.def"
+
 /// The device of this process, which no other rank has. InvalidInput if one has.
 Result<int> ownDevice(hal::Peers &peers) {
   ASSIGN_OR_RETURN(int device, cuda::deviceOf(peers.localRank()));
@@ -73,7 +81,7 @@ void CudaSession::prepareBeside(int device) {
   for (const plan::Role &role : plan_.roles)
     for (const plan::Segment &segment : role.segments)
       for (const plan::Op &op : segment.ops)
-        if (const plan::OpInfo &info = plan::opInfo(op.kind);
+        if (const plan::OpInfo &info = plan::opInfo(op);
             info.work.cost == plan::CostClass::Attention)
           if (const kernels::Kernel *kernel = kernels::findCudaKernel(info.name)) {
             shapes.push_back({kernel, exec::shapeOf(plan_, segment, op)});

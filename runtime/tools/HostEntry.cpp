@@ -10,6 +10,14 @@
 namespace shardc::tools {
 namespace {
 
+constexpr std::string_view kHostKernels[] = {
+#define SHARDC_ROW_Host(enumerator, op) #enumerator,
+#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(enumerator, op)
+#include "kernels/Kernels.def"
+};
+#define KERNELS kHostKernels
+#include "runtime/tools/EpilogueKernels.def"
+
 class HostSession final : public BackendSession {
 public:
   HostSession(const plan::Plan &plan, const RunToolOptions &options)

@@ -36,7 +36,7 @@ void timeAll(exec::Executable &executable) {
   executable.forEachBound([](const exec::BoundSegment &bound, const plan::Segment &segment) {
     for (size_t i = 0; i < bound.ops.size(); ++i)
       if (bound.ops[i].kind == exec::BoundOp::Kernel)
-        kernels::cuda::tune(plan::opInfo(segment.ops[i].kind).name, *bound.ops[i].call);
+        kernels::cuda::tune(plan::opInfo(segment.ops[i]).name, *bound.ops[i].call);
   });
 }
 

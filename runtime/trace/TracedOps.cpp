@@ -10,7 +10,7 @@ namespace {
 /// Equal for ops of a segment that do the same: kind, attributes except the block that they work
 /// on and the place in the model, and the types of what they read and write.
 std::string likenessOf(const plan::Segment &segment, const plan::Op &op) {
-  std::string text = fmt::format("{} {}", plan::opInfo(op.kind).name, op.isRecomputed);
+  std::string text = fmt::format("{} {}", plan::opInfo(op).name, op.isRecomputed);
   for (const plan::Attr &attr : op.attrs)
     if (attr.key != plan::AttrKey::block && attr.key != plan::AttrKey::salt)
       text += fmt::format(" {}={}", static_cast<int>(attr.key), attr.i);
@@ -31,11 +31,11 @@ TracedOps tracedOps(const plan::Plan &plan) {
       std::vector<std::string> labels = plan::opLabels(plan, segment);
       for (size_t i = 0; i < segment.ops.size(); ++i) {
         const plan::Op &op = segment.ops[i];
-        uint32_t likes = numbers
-                             .try_emplace(likenessOf(segment, op),
-                                          first + static_cast<uint32_t>(numbers.size()))
-                             .first->second;
-        const plan::OpInfo &info = plan::opInfo(op.kind);
+        uint32_t likes =
+            numbers
+                .try_emplace(likenessOf(segment, op), first + static_cast<uint32_t>(numbers.size()))
+                .first->second;
+        const plan::OpInfo &info = plan::opInfo(op);
         ops.try_emplace(labels[i],
                         TracedOp{info.name, info.traits == plan::OpTraits::Collective, likes});
       }

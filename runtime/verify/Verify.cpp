@@ -380,13 +380,12 @@ uint32_t Scope::opOf(ValueId id) const {
 
 bool updatesBlocks(const Role &role) {
   return std::ranges::any_of(role.segments, [](const Segment &segment) {
-    return std::ranges::any_of(segment.ops,
-                               [](const Op &op) { return opInfo(op.kind).isOptimizer(); });
+    return std::ranges::any_of(segment.ops, [](const Op &op) { return opInfo(op).isOptimizer(); });
   });
 }
 
 bool executes(const Op &op, const Variant &variant) {
-  return opInfo(op.kind).traits != OpTraits::Alias && holds(op.pred, variant);
+  return opInfo(op).traits != OpTraits::Alias && holds(op.pred, variant);
 }
 
 std::set<int64_t> stepsThatDiffer(const ProgramNode &steps) {

@@ -144,11 +144,11 @@ public:
 private:
   void formOf(uint32_t i) {
     const Op &op = segment_.ops[i];
-    OpTraits traits = opInfo(op.kind).traits;
+    OpTraits traits = opInfo(op).traits;
     if (traits != OpTraits::Copy && traits != OpTraits::Alias)
       scope_.add(Rule::Background, i,
                  "a background segment contains '{}'; only copies, views and packs are allowed",
-                 opInfo(op.kind).name);
+                 opInfo(op).name);
     const Segment *other = usersOfStreams_[op.stream];
     if (traits != OpTraits::Alias && scope_.plan().level >= Level::Scheduled && other != nullptr)
       scope_.add(Rule::Background, i,
@@ -164,7 +164,7 @@ private:
       isLeft[out.value] = true;
     for (uint32_t i = 0; i < segment_.ops.size(); ++i)
       for (ValueId result : segment_.ops[i].results)
-        if (opInfo(segment_.ops[i].kind).traits == OpTraits::Copy && !isLeft[result])
+        if (opInfo(segment_.ops[i]).traits == OpTraits::Copy && !isLeft[result])
           scope_.addValue(Rule::Background, i, result,
                           "a background segment copies '%{}' but does not leave it in a cell",
                           scope_.nameOf(result));
@@ -179,7 +179,7 @@ BackgroundFormCheck::StreamUsers findUsersOfStreams(const Role &role) {
   BackgroundFormCheck::StreamUsers users{};
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops)
-      if (segment.before == kNone && opInfo(op.kind).traits != OpTraits::Alias)
+      if (segment.before == kNone && opInfo(op).traits != OpTraits::Alias)
         users[op.stream] = &segment;
   return users;
 }
@@ -236,7 +236,7 @@ private:
   void collect(const Scope &scope, Touches &reads, Touches &writes) {
     for (uint32_t i = 0; i < scope.segment.ops.size() && !report_.isFull(); ++i) {
       const Op &op = scope.segment.ops[i];
-      if (opInfo(op.kind).traits == OpTraits::Alias)
+      if (opInfo(op).traits == OpTraits::Alias)
         continue;
       for (ValueId operand : op.operands)
         reads.add({scope.segmentIndex, i, operand, Range::of(scope.value(operand), indices_)});

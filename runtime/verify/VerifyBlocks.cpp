@@ -187,13 +187,13 @@ private:
     for (size_t r = 0; r < op.results.size(); ++r)
       if (int operand = inPlaceOperand(op, r); operand >= 0)
         join(node(s, op.results[r]), node(s, op.operands[static_cast<size_t>(operand)]));
-    if (opInfo(op.kind).keepsBlock())
+    if (opInfo(op).keepsBlock())
       join(node(s, op.results[0]), node(s, op.operands[0]));
   }
 
   void claimBlocks(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
-    const OpInfo &info = opInfo(op.kind);
+    const OpInfo &info = opInfo(op);
     if (info.block == BlockUse::List)
       return claimList(s, i);
     if (op.attrs.empty())
@@ -295,7 +295,7 @@ private:
   /// of their indices.
   void checkGroup(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
-    if (!opInfo(op.kind).collective || !movesShards(collectiveKindOf(op)))
+    if (!opInfo(op).collective || !movesShards(collectiveKindOf(op)))
       return;
     int32_t held = blockMovedBy(s, op);
     if (held < 0)
@@ -314,7 +314,7 @@ private:
       report_.add(Rule::Block, {roleIndex_, s, i},
                   fmt::format("'{}' combines shards of block {} ('{}') over group '{}'; the shards "
                               "lie on the ranks of group '{}'",
-                              opInfo(op.kind).name, held, block.name, group.name,
+                              opInfo(op).name, held, block.name, group.name,
                               needed < 0 ? "" : plan_.groups[static_cast<size_t>(needed)].name));
   }
 
@@ -322,7 +322,7 @@ private:
   /// one that it names, may have another type or other elements.
   void checkWeights(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
-    const OpInfo &info = opInfo(op.kind);
+    const OpInfo &info = opInfo(op);
     if (info.padding == Padding::Carried || info.traits == OpTraits::Alias)
       return;
     for (size_t k = 0; k < op.operands.size() && info.block != BlockUse::List; ++k) {
@@ -363,14 +363,14 @@ private:
       report_.add(Rule::State, {roleIndex_, part.segment, part.op},
                   fmt::format("'{}' reads parameter '{}' as '%{}' of type {}; its type in the "
                               "parameter table is {}",
-                              opInfo(op.kind).name, param->name, taken.name,
+                              opInfo(op).name, param->name, taken.name,
                               dtypeName(taken.type.dtype), dtypeName(param->type.dtype)),
                   taken.name);
     else if (!isNamed && !isParameter(block, part, operand) && isUsed(part.segment, op))
       report_.add(Rule::Block, {roleIndex_, part.segment, part.op},
                   fmt::format("'{}' takes '%{}', {} elements of block '{}' that are not one "
                               "parameter on each rank",
-                              opInfo(op.kind).name, taken.name, taken.type.numel(),
+                              opInfo(op).name, taken.name, taken.type.numel(),
                               plan_.blocks[static_cast<size_t>(block)].name),
                   taken.name);
   }

@@ -325,7 +325,7 @@ std::array<ByteCheck::Impl::Hulls, kArenaCount> ByteCheck::Impl::findWritten() c
   std::array<Hulls, kArenaCount> written;
   std::vector<uint8_t> isKnown(segment_.values.size()); // by the value that stands for a place
   for (const Op &op : segment_.ops)
-    if (opInfo(op.kind).traits != OpTraits::Alias)
+    if (opInfo(op).traits != OpTraits::Alias)
       for (ValueId result : op.results) {
         if (std::exchange(isKnown[sameAs_[result]], 1) != 0)
           continue;
@@ -434,7 +434,7 @@ void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId
 
 void ByteCheck::Impl::collectOp(const Contents &contents, uint32_t index, SegmentEffect &effect) {
   const Op &op = segment_.ops[index];
-  const OpInfo &info = opInfo(op.kind);
+  const OpInfo &info = opInfo(op);
   for (size_t i = 0; i < op.operands.size(); ++i) {
     bool isTaken = std::any_of(info.inPlace.begin(), info.inPlace.end(), [&](int8_t operand) {
       return operand >= 0 && static_cast<size_t>(operand) == i;

@@ -189,8 +189,8 @@ private:
     auto [at, isNew] = shared_.try_emplace({instance.segment, instance.variant});
     const std::vector<Op> &ops = role_.segments[instance.segment].ops;
     for (uint32_t i = 0; isNew && i < ops.size(); ++i)
-      if (opInfo(ops[i].kind).traits == OpTraits::Collective &&
-          executes(ops[i], instance.variant) && isBetweenRoles(plan_, isShared_, ops[i]))
+      if (opInfo(ops[i]).traits == OpTraits::Collective && executes(ops[i], instance.variant) &&
+          isBetweenRoles(plan_, isShared_, ops[i]))
         at->second.push_back(i);
     return at->second;
   }
@@ -244,7 +244,7 @@ private:
     return std::ranges::any_of(role.program, [&](const ProgramNode &node) {
       return node.kind == ProgramNode::Start &&
              std::ranges::any_of(role.segments[node.segment].ops, [&](const Op &op) {
-               return opInfo(op.kind).traits == OpTraits::Collective &&
+               return opInfo(op).traits == OpTraits::Collective &&
                       isBetweenRoles(plan_, isShared_, op);
              });
     });
@@ -482,7 +482,7 @@ private:
             Rule::Collective, b.spot(j),
             fmt::format("'{}' is for microbatch {}, and the other side of the transfer for "
                         "microbatch {}",
-                        opInfo(b.op(j).kind).name, theirs, mine))) {
+                        opInfo(b.op(j)).name, theirs, mine))) {
       f->note = "the other side is here";
       f->noteAt = a.spot(i);
     }

@@ -172,7 +172,14 @@ private:
 
   /// False if operands or results of the op's row may be missing.
   bool checkArity(uint32_t i) {
-    const OpInfo &info = opInfo(op(i).kind);
+    const OpInfo &info = opInfo(op(i));
+    const OpInfo &maker = opInfo(op(i).kind);
+    if (op(i).epilogue == Epilogue::None ? maker.needsEpilogue : !maker.takes(op(i).epilogue)) {
+      scope_.add(Rule::Kind, i, "'{}' {}", maker.name,
+                 maker.needsEpilogue ? "stands without an epilogue; it needs one that it takes"
+                                     : "has an epilogue that it does not take");
+      return false;
+    }
     return checkCount(i, "operand", op(i).operands.size(), info.operandsMin, info.operandsMax,
                       info.operands) &&
            checkCount(i, "result", op(i).results.size(), info.resultsMin, info.resultsMax,
@@ -183,8 +190,8 @@ private:
                   std::string_view names) {
     if (count >= min && (max == kAnyNumber || count <= max))
       return true;
-    scope_.add(Rule::Arity, i, "'{}' has {} {}{}; it takes ({})", opInfo(op(i).kind).name, count,
-               what, count == 1 ? "" : "s", names);
+    scope_.add(Rule::Arity, i, "'{}' has {} {}{}; it takes ({})", opInfo(op(i)).name, count, what,
+               count == 1 ? "" : "s", names);
     return false;
   }
 
@@ -251,7 +258,7 @@ private:
 
   void checkTies(uint32_t i) {
     const Op &o = op(i);
-    const OpInfo &info = opInfo(o.kind);
+    const OpInfo &info = opInfo(o);
     bool isAlias = info.traits == OpTraits::Alias;
     if (isAlias && (!o.ties.empty() || o.pred != Pred::Always))
       scope_.add(Rule::Tie, i, "'{}' executes nothing, so it cannot have ties or a predicate",
@@ -266,7 +273,7 @@ private:
   void checkTie(uint32_t i, size_t t) {
     const Op &o = op(i);
     const Tie &tie = o.ties[t];
-    const OpInfo &info = opInfo(o.kind);
+    const OpInfo &info = opInfo(o);
     if (tie.result >= o.results.size()) {
       scope_.add(Rule::Tie, i, "a tie names result {}; the op has {}", tie.result,
                  o.results.size());
@@ -307,21 +314,21 @@ private:
 
   void checkWaits(uint32_t i) {
     const Op &o = op(i);
-    bool isAlias = opInfo(o.kind).traits == OpTraits::Alias;
+    bool isAlias = opInfo(o).traits == OpTraits::Alias;
     if (isAlias && !o.waits.empty())
-      scope_.add(Rule::Wait, i, "'{}' executes nothing, so it cannot wait", opInfo(o.kind).name);
+      scope_.add(Rule::Wait, i, "'{}' executes nothing, so it cannot wait", opInfo(o).name);
     for (uint32_t wait : o.waits) {
       if (wait >= i)
         scope_.add(Rule::Wait, i, "the op waits for op {}, which does not come before it", wait);
-      else if (opInfo(op(wait).kind).traits == OpTraits::Alias)
+      else if (opInfo(op(wait)).traits == OpTraits::Alias)
         scope_.add(Rule::Wait, i, "the op waits for op {} ('{}'), which executes nothing", wait,
-                   opInfo(op(wait).kind).name);
+                   opInfo(op(wait)).name);
     }
   }
 
   void checkCollectiveForm(uint32_t i) {
     const Op &o = op(i);
-    const OpInfo &info = opInfo(o.kind);
+    const OpInfo &info = opInfo(o);
     if (info.traits != OpTraits::Collective) {
       bool isView = o.kind == OpKind::View;
       bool moves = isView && o.getInt(AttrKey::coef) != 0;

@@ -135,7 +135,7 @@ private:
         uint32_t cell = cellOf[op.operands[operand]];
         if (cell == kNone)
           continue;
-        if (opInfo(op.kind).traits == OpTraits::Alias)
+        if (opInfo(op).traits == OpTraits::Alias)
           cellOf[op.results[0]] = cell;
         else
           checkRead(where, i, operand, cell);
@@ -159,7 +159,7 @@ private:
     where.addValue(Rule::Host, i, op.operands[operand],
                    "'{}' reads {}cell '@{}', which the host may write at any time; only '{}' may "
                    "read it, and only the whole cell",
-                   opInfo(op.kind).name, isWhole ? "" : "a part of ", cell.name,
+                   opInfo(op).name, isWhole ? "" : "a part of ", cell.name,
                    opInfo(taker.kind).name);
   }
 

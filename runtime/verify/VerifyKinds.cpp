@@ -71,11 +71,10 @@ private:
         (hasBoth || phase == plan::Phase::Backward) && op.phase == plan::Phase::Backward;
     if (op.phase != phase && !isBackward)
       add(s, i, "'{}' is of phase '{}'; in a segment of kind '{}' ops are of phase '{}'",
-          opInfo(op.kind).name, toString(op.phase), segmentKindInfo(segment.kind).word,
-          toString(phase));
+          opInfo(op).name, toString(op.phase), segmentKindInfo(segment.kind).word, toString(phase));
     else if (op.isRecomputed && !isBackward)
       add(s, i, "'{}' is recomputed, but of phase '{}'; only the backward pass recomputes",
-          opInfo(op.kind).name, toString(op.phase));
+          opInfo(op).name, toString(op.phase));
   }
 
   template <typename... Args>

@@ -272,7 +272,7 @@ private:
                 where.addValue(Rule::Lost, i, tie.value,
                                "'{}' adds to '%{}' only {}, and otherwise overwrites it "
                                "before anything reads it",
-                               opInfo(op.kind).name, where.nameOf(tie.value), whenOf(tie.pred)))
+                               opInfo(op).name, where.nameOf(tie.value), whenOf(tie.pred)))
           finding->variant = variant;
       }
     }
@@ -315,7 +315,7 @@ private:
       return id;
     };
     for (const Op &op : segment.ops) {
-      if (opInfo(op.kind).traits == OpTraits::Alias) {
+      if (opInfo(op).traits == OpTraits::Alias) {
         for (ValueId operand : op.operands)
           same[find(operand)] = find(op.results[0]);
       } else if (!holds(op.pred, variant)) {
@@ -351,7 +351,7 @@ private:
       isUsed[out.value] = 1;
     for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i) {
       const Op &op = segment.ops[i];
-      if (opInfo(op.kind).traits == OpTraits::Alias)
+      if (opInfo(op).traits == OpTraits::Alias)
         continue;
       bool isTaken =
           std::ranges::any_of(op.results, [&](ValueId result) { return isUsed[result] != 0; });
@@ -370,8 +370,7 @@ private:
       return;
     for (const Value &value : segment.values) {
       if (value.def == kNone || value.def <= i || value.type != unused.type ||
-          value.place != unused.place ||
-          opInfo(segment.ops[value.def].kind).traits == OpTraits::Alias)
+          value.place != unused.place || opInfo(segment.ops[value.def]).traits == OpTraits::Alias)
         continue;
       Scope where{report_, role_, segment, roleIndex_, s};
       if (Finding *finding =

@@ -68,7 +68,7 @@ private:
                         "'{}' takes '%{}' of microbatch {}, and another operand of microbatch {}, "
                         "counted from the "
                         "segment's own; an op works on one",
-                        opInfo(op.kind).name, scope_.nameOf(operand), other, shift);
+                        opInfo(op).name, scope_.nameOf(operand), other, shift);
       shift = other;
     }
     for (ValueId result : op.results)
@@ -81,7 +81,7 @@ private:
         scope_.addValue(Rule::Ring, i, tie.value,
                         "a result of '{}' takes over '%{}' of microbatch {}; it is of microbatch "
                         "{}, counted from the segment's own",
-                        opInfo(op.kind).name, scope_.nameOf(tie.value), tied, shift);
+                        opInfo(op).name, scope_.nameOf(tie.value), tied, shift);
   }
 
   void checkOut(const Segment::Boundary &out) {

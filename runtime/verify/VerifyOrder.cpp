@@ -159,7 +159,7 @@ void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Varian
   std::map<ChannelId, uint32_t> latest;
   for (uint32_t i = 0; i < scope.segment.ops.size(); ++i) {
     const Op &op = scope.segment.ops[i];
-    if (opInfo(op.kind).traits != OpTraits::Collective || !executes(op, variant))
+    if (opInfo(op).traits != OpTraits::Collective || !executes(op, variant))
       continue;
     auto [at, isFirst] = latest.try_emplace(op.channel, i);
     uint32_t earlier = at->second;

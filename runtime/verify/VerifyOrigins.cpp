@@ -148,7 +148,7 @@ private:
       if (op.kind == OpKind::Send)
         others |= axesOf(plan_, op.group);
       exchangesSlices_ |=
-          opInfo(op.kind).hasSlices || op.kind == OpKind::Shift || op.kind == OpKind::AllToAll;
+          opInfo(op).hasSlices || op.kind == OpKind::Shift || op.kind == OpKind::AllToAll;
     });
     forEachOp([&](const Scope &scope, uint32_t i, const Op &op) {
       if (op.kind != OpKind::BatchLoad)
@@ -160,11 +160,11 @@ private:
       sliceAxes_ |= axes;
       if (first != nullptr && axesOf(plan_, first->group) != axes)
         scope.add(Rule::Origin, i, "'{}' loads slices along {}, and another one along {}",
-                  opInfo(op.kind).name, names(axes), names(axesOf(plan_, first->group)));
+                  opInfo(op).name, names(axes), names(axesOf(plan_, first->group)));
       else if ((axes & others) != 0)
         scope.add(Rule::Origin, i,
                   "'{}' loads slices along {}; ranks along {} have other samples or layers",
-                  opInfo(op.kind).name, names(axes), names(axes & others));
+                  opInfo(op).name, names(axes), names(axes & others));
       first = first == nullptr ? &op : first;
     });
   }
@@ -193,7 +193,7 @@ private:
       return added(at.operand(op, 0).origin, at.operand(op, 1).origin);
     if (op.kind == OpKind::Shift)
       return shifted(at.operand(op, 0).origin, op);
-    if (opInfo(op.kind).hasSlices) {
+    if (opInfo(op).hasSlices) {
       const PartOperands &operands =
           op.kind == OpKind::AttentionPart ? kPartOperands : kPartBwdOperands;
       if (at.isReport) {
@@ -229,14 +229,14 @@ private:
     for (size_t other : others)
       if (keys.kind != Origin::OfMember || at.operand(op, other).origin != keys)
         at.scope.add(Rule::Origin, i, "'{}' takes keys '%{}' of one member, and '%{}' of another",
-                     opInfo(op.kind).name, at.scope.nameOf(op.operands[operands.k]),
+                     opInfo(op).name, at.scope.nameOf(op.operands[operands.k]),
                      at.scope.nameOf(op.operands[other]));
   }
 
   void needOwn(const Values &at, uint32_t i, const Op &op, ValueId operand) {
     if (!at[operand].origin.isOwn())
       at.scope.add(Rule::Origin, i, "'{}' takes '%{}', which is of another member",
-                   opInfo(op.kind).name, at.scope.nameOf(operand));
+                   opInfo(op).name, at.scope.nameOf(operand));
   }
 
   /// Where masks follow from the index, it is that of the slice that the rank has, and keys are
@@ -251,14 +251,14 @@ private:
     if (exchange.kind == Exchange::Unknown || found != needed)
       at.scope.add(Rule::Origin, i,
                    "'{}' takes slices by the index along {}; ranks have slices along {}",
-                   opInfo(op.kind).name, names(found), names(needed));
+                   opInfo(op).name, names(found), names(needed));
     const Origin &keys = at.operand(op, operands.k).origin;
     bool isOfGroup = keys.isOwn() || axesOf(plan_, keys.group) == found;
     if (keys.kind == Origin::OfMember && (keys.by != op.getInt(AttrKey::by) || !isOfGroup))
       at.scope.addValue(Rule::Origin, i, op.operands[operands.k],
                         "'{}' takes '%{}', keys of the member {} places before, for those of the "
                         "member {} places before",
-                        opInfo(op.kind).name, at.scope.nameOf(op.operands[operands.k]), keys.by,
+                        opInfo(op).name, at.scope.nameOf(op.operands[operands.k]), keys.by,
                         op.getInt(AttrKey::by));
   }
 
@@ -278,7 +278,7 @@ private:
       if (at.isReport && at[operand].keys.isPart() && at[operand].keys.seen() < positions_)
         at.scope.addValue(
             Rule::Origin, i, operand, "'{}' takes '%{}', which is attention to {} of {} positions",
-            opInfo(op.kind).name, at.scope.nameOf(operand), at[operand].keys.seen(), positions_);
+            opInfo(op).name, at.scope.nameOf(operand), at[operand].keys.seen(), positions_);
     return {};
   }
 
@@ -297,7 +297,7 @@ private:
       at.scope.add(Rule::Origin, i,
                    "'{}' joins '%{}' and '%{}'; it needs attention to some keys and to other keys, "
                    "each with its statistics",
-                   opInfo(op.kind).name, at.scope.nameOf(op.operands[kOutput]),
+                   opInfo(op).name, at.scope.nameOf(op.operands[kOutput]),
                    at.scope.nameOf(op.operands[kMore]));
     keys.group = std::max(keys.group, more.group);
     keys.members.insert(more.members.begin(), more.members.end());
@@ -317,11 +317,11 @@ private:
         continue;
       bool isAlike =
           result.kind == Exchange::NoTokens || (result == taken && taken.kind == Exchange::Tokens);
-      if (at.isReport && !isAlike && opInfo(op.kind).traits != OpTraits::Alias)
+      if (at.isReport && !isAlike && opInfo(op).traits != OpTraits::Alias)
         at.scope.addValue(Rule::Origin, i, operand,
                           "'{}' takes '%{}', of which ranks have {}exchanged their slices, with "
                           "what they have not",
-                          opInfo(op.kind).name, at.scope.nameOf(operand),
+                          opInfo(op).name, at.scope.nameOf(operand),
                           taken.axes == 0 ? "not " : "");
       result = result.kind == Exchange::NoTokens ? taken : result;
     }
@@ -350,7 +350,7 @@ private:
     bool isSum = op.kind == OpKind::AllReduce && !op.getBool(AttrKey::average);
     if (isSum && from.kind == Count::OfTokens && (from.axes & over) == 0)
       return {Count::OfTokens, static_cast<Axes>(from.axes | over)};
-    return {opInfo(op.kind).collective ? Count::Wrong : Count::NoCount};
+    return {opInfo(op).collective ? Count::Wrong : Count::NoCount};
   }
 
   void needCount(const Values &at, uint32_t i, const Op &op, ValueId value) {
@@ -362,13 +362,13 @@ private:
       at.scope.addValue(Rule::Sum, i, value,
                         "'{}' divides by '%{}', which counts tokens of ranks along {}; slices of "
                         "the same sequences lie along {}",
-                        opInfo(op.kind).name, at.scope.nameOf(value), names(count.axes),
+                        opInfo(op).name, at.scope.nameOf(value), names(count.axes),
                         names(sliceAxes_));
     else
       at.scope.addValue(Rule::Sum, i, value,
                         "'{}' divides by '%{}', which is not the number of tokens of all ranks "
                         "along {} with slices of the same sequences",
-                        opInfo(op.kind).name, at.scope.nameOf(value), names(sliceAxes_));
+                        opInfo(op).name, at.scope.nameOf(value), names(sliceAxes_));
   }
 
   Inspection &inspection_;

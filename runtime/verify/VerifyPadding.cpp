@@ -117,7 +117,7 @@ private:
       for (const Tie &tie : op.ties)
         if (tie.kind == Tie::Else)
           tags_[op.results[tie.result]] = tags_[tie.value];
-    } else if (opInfo(op.kind).padding != Padding::Refused) {
+    } else if (opInfo(op).padding != Padding::Refused) {
       for (size_t r = 0; r < op.results.size(); ++r)
         tags_[op.results[r]] = ofResult(op, r);
     } else if (isReporting_) {
@@ -149,7 +149,7 @@ private:
   Tag ofResult(const Op &op, size_t r) const {
     ValueId result = op.results[r];
     Tag tag;
-    const OpInfo &info = opInfo(op.kind);
+    const OpInfo &info = opInfo(op);
     if (info.padding == Padding::Skipped) // rows that are looked up, however many elements
       return tag;
     if (auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
@@ -169,7 +169,7 @@ private:
   Tag moved(const Op &op, const Tag &tag, ValueId operand, ValueId result) const {
     if (tag.block < 0 || numel(operand) == numel(result))
       return tag;
-    if (!opInfo(op.kind).keepsBlock() || result != op.results[0])
+    if (!opInfo(op).keepsBlock() || result != op.results[0])
       return {};
     if (isOfRole(op.group) && !firstGap(tag, numel(operand)))
       return {}; // no rank has padding in its part

@@ -67,7 +67,7 @@ public:
     values_ = &at;
     for (ValueId operand : op.operands)
       if (at.isReport && of(operand).parts != 0 && !mayTakeParts(op))
-        refuse(i, fmt::format("'{}'", opInfo(op.kind).name), operand);
+        refuse(i, fmt::format("'{}'", opInfo(op).name), operand);
     bool isReached =
         std::ranges::all_of(op.operands, [&](ValueId operand) { return at[operand].isReached; });
     if (!isReached)
@@ -116,13 +116,13 @@ private:
       needIndex(i, op, axesOf(plan_, op.group), of(op, 0).columns);
     else if (op.kind == OpKind::Pack && op.getInt(Key::block) >= 0)
       checkGradients(op);
-    else if (opInfo(op.kind).queries >= 0 && op.getFloat(Key::p) > 0)
+    else if (opInfo(op).queries >= 0 && op.getFloat(Key::p) > 0)
       checkHeads(i, op);
   }
 
   /// Where members have slices, too, the last axes of the group are those of the slices.
   void checkHeads(uint32_t i, const Op &op) {
-    const OpInfo &info = opInfo(op.kind);
+    const OpInfo &info = opInfo(op);
     Axes found = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
     if (info.hasSlices && op.getInt(Key::slices) > 0)
       found &= static_cast<Axes>(~outerAxesOf(plan_, op.group, op.getInt(Key::slices)));
@@ -151,7 +151,7 @@ private:
     };
     scope().add(Rule::Split, i,
                 "'{}' has what its rank has by the index along {}; its parameter is cut along {}",
-                opInfo(op.kind).name, nameOf(found), nameOf(*needed));
+                opInfo(op).name, nameOf(found), nameOf(*needed));
   }
 
   /// Products have columns of their weight, and exchanges give other heads for rows, or back.

@@ -44,7 +44,7 @@ private:
             placeProblem(value.place, value.type.bytes(), scope_.plan(), scope_.role, indices_))
       scope_.addValue(problem->first, op, id, "'%{}' {}", value.name, problem->second);
     if (value.place.arena == Arena::Host && op != kNone && scope_.segment.before == kNone &&
-        opInfo(scope_.segment.ops[op].kind).traits != OpTraits::Alias)
+        opInfo(scope_.segment.ops[op]).traits != OpTraits::Alias)
       scope_.addValue(Rule::Host, op, id,
                       "the op writes '%{}' in arena host, where only the host and background "
                       "segments write",

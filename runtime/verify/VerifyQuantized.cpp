@@ -94,101 +94,11 @@ void ShapeCheck::needSwiGlu() {
        "rows of gate and up, in floating point of 16 bits or more");
 }
 
-/// The result of swiglu_bwd that is quantised turned, by a magnitude of its own.
+/// The second result that an op makes, which is quantised turned, by a magnitude of its own.
 void ShapeCheck::needTurnedY(size_t amax, size_t y) {
   needSlot(amax, Key::y_slot);
   need(isData(in(0)) && isFloat8(out(y)), "y of 8 bits as the transpose of dy");
   needOf(out(y + 1), DType::F32, "a scale of f32[1]");
-}
-
-void ShapeCheck::checkRmsNormQuantizeDelayed() {
-  needPlain();
-  needNormOf(in(0), in(1), out(3));
-  quantizedDelayed(in(0), 2, 4);
-}
-
-void ShapeCheck::checkAddRmsNormQuantizeDelayed() {
-  needPlain();
-  needNormOfSum(out(3), out(4));
-  quantizedDelayed(out(3), 3, 5);
-}
-
-void ShapeCheck::checkLayerNormQuantizeDelayed() {
-  needPlain();
-  needNormOf(in(0), in(1), out(4));
-  needCentred(in(2), out(3));
-  quantizedDelayed(in(0), 3, 5);
-}
-
-void ShapeCheck::checkAddLayerNormQuantizeDelayed() {
-  needPlain();
-  needNormOfSum(out(3), out(5));
-  needCentred(in(3), out(4));
-  quantizedDelayed(out(3), 4, 6);
-}
-
-void ShapeCheck::checkRmsNormAgainQuantizeDelayed() {
-  needNormOf(in(0), in(1), in(2));
-  quantizedDelayed(in(0), 3, 3);
-}
-
-void ShapeCheck::checkSwiGluQuantizeDelayed() { quantizedDelayed(in(0), 1, 3); }
-
-void ShapeCheck::checkSwiGluBwdQuantizeDelayed() {
-  needPlain();
-  quantizedDelayed(in(1), 2, 3);
-  needTurnedY(2, 4);
-}
-
-void ShapeCheck::checkRmsNormAmax() {
-  needNormOf(in(0), in(1), out(0));
-  needOf(out(1), DType::F32, "a magnitude of f32[1]");
-}
-
-void ShapeCheck::checkAddRmsNormAmax() {
-  needNormOfSum(out(0), out(1));
-  needOf(out(2), DType::F32, "a magnitude of f32[1]");
-}
-
-void ShapeCheck::checkLayerNormAmax() {
-  needNormOf(in(0), in(1), out(1));
-  needCentred(in(2), out(0));
-  needOf(out(2), DType::F32, "a magnitude of f32[1]");
-}
-
-void ShapeCheck::checkAddLayerNormAmax() {
-  needNormOfSum(out(0), out(2));
-  needCentred(in(3), out(1));
-  needOf(out(3), DType::F32, "a magnitude of f32[1]");
-}
-
-void ShapeCheck::checkRmsNormAgainQuantize() {
-  needNormOf(in(0), in(1), in(2));
-  quantized(in(0), 3, 2);
-}
-
-void ShapeCheck::checkLayerNormAgainQuantize() {
-  needNormOf(in(0), in(1), in(4));
-  needCentred(in(2), in(3));
-  quantized(in(0), 5, 2);
-}
-
-void ShapeCheck::checkSwiGluAmax() {
-  needSwiGlu();
-  needOf(out(0), DType::F32, "a magnitude of f32[1]");
-}
-
-void ShapeCheck::checkSwiGluQuantize() { quantized(in(0), 1, 2); }
-
-void ShapeCheck::checkSwiGluBwdAmax() {
-  need(isData(in(0)) && isData(in(1)), "floating point operands");
-  needOf(out(0), DType::F32, "magnitudes of f32[2]");
-}
-
-void ShapeCheck::checkSwiGluBwdQuantize() {
-  needPlain();
-  quantized(in(1), 2, 2);
-  needTurnedY(2, 3);
 }
 
 /// A result of 8 bits and its scales behind it.
@@ -198,47 +108,120 @@ void ShapeCheck::quantizedBlocks(size_t first) {
   need(out(first + 1).dtype == DType::F32 && out(first + 1).rank == 2, "scales of f32[C/128,R]");
 }
 
-void ShapeCheck::checkRmsNormQuantizeBlocks() {
-  needNormOf(in(0), in(1), out(2));
-  quantizedBlocks();
+// Each checks operands and results of an op with an epilogue, of which its own results begin at
+// `own`, and gives the type of what it makes first.
+
+const Type &ShapeCheck::madeByRmsNorm(size_t own) {
+  needNormOf(in(0), in(1), out(own));
+  return in(0);
 }
 
-void ShapeCheck::checkAddRmsNormQuantizeBlocks() {
-  needNormOfSum(out(2), out(3));
-  quantizedBlocks();
+const Type &ShapeCheck::madeByAddRmsNorm(size_t own) {
+  needNormOfSum(out(own), out(own + 1));
+  return out(own);
 }
 
-void ShapeCheck::checkLayerNormQuantizeBlocks() {
-  needNormOf(in(0), in(1), out(3));
-  needCentred(in(2), out(2));
-  quantizedBlocks();
+const Type &ShapeCheck::madeByLayerNorm(size_t own) {
+  needNormOf(in(0), in(1), out(own + 1));
+  needCentred(in(2), out(own));
+  return in(0);
 }
 
-void ShapeCheck::checkAddLayerNormQuantizeBlocks() {
-  needNormOfSum(out(2), out(4));
-  needCentred(in(3), out(3));
-  quantizedBlocks();
+const Type &ShapeCheck::madeByAddLayerNorm(size_t own) {
+  needNormOfSum(out(own), out(own + 2));
+  needCentred(in(3), out(own + 1));
+  return out(own);
 }
 
-void ShapeCheck::checkRmsNormAgainQuantizeBlocks() {
+const Type &ShapeCheck::madeByRmsNormAgain(size_t) {
   needNormOf(in(0), in(1), in(2));
-  quantizedBlocks();
+  return in(0);
 }
 
-void ShapeCheck::checkSwiGluQuantizeBlocks() {
+const Type &ShapeCheck::madeByLayerNormAgain(size_t) {
+  needNormOf(in(0), in(1), in(4));
+  needCentred(in(2), in(3));
+  return in(0);
+}
+
+const Type &ShapeCheck::madeBySwiGlu(size_t) {
   needSwiGlu();
-  quantizedBlocks();
+  return in(0);
 }
 
-void ShapeCheck::checkSwiGluBwdQuantizeBlocks() {
+const Type &ShapeCheck::madeBySwiGluBwd(size_t) {
   need(isData(in(0)) && isData(in(1)) && !isFloat8(in(0)) && !isFloat8(in(1)),
        "floating point operands of 16 bits or more");
-  need(cols(in(0)) % blockOf(ScaleBlocks::Rows128).cols == 0, "rows of dy in whole blocks of 128");
-  quantizedBlocks();
-  quantizedBlocks(2);
-  quantizedBlocks(4);
-  need(out(0).dtype == out(2).dtype, "both forms of dx in one type");
+  need(op_.epilogue != Epilogue::QuantizeBlocks ||
+           cols(in(0)) % blockOf(ScaleBlocks::Rows128).cols == 0,
+       "rows of dy in whole blocks of 128");
+  return in(1);
 }
+
+const Type &ShapeCheck::madeByGeGlu(size_t own) { return madeBySwiGlu(own); }
+
+const Type &ShapeCheck::madeByGeGluBwd(size_t own) { return madeBySwiGluBwd(own); }
+
+const Type &ShapeCheck::madeBySquaredRelu(size_t) {
+  need(isData(in(0)) && !isFloat8(in(0)), "a floating point operand of 16 bits or more");
+  return in(0);
+}
+
+const Type &ShapeCheck::madeBySquaredReluBwd(size_t) {
+  need(isData(in(0)) && isData(in(1)) && !isFloat8(in(0)) && !isFloat8(in(1)),
+       "floating point operands of 16 bits or more");
+  return in(1);
+}
+
+const Type &ShapeCheck::madeFirst(size_t own) {
+#define EPILOGUES(enumerator, makes, alone, delayed, amax, tensorwise, blocks)                     \
+  if (op_.kind == OpKind::enumerator)                                                              \
+    return madeBy##enumerator(own);
+#include "runtime/plan/Ops.def"
+  return in(0); // of an op that takes no epilogue
+}
+
+/// By the forms of its epilogue.
+void ShapeCheck::checkFused() {
+  const OpInfo &info = opInfo(op_), &maker = opInfo(op_.kind);
+  EpilogueForms forms = maker.formsOf(op_.epilogue);
+  bool makesTwo = maker.makes.find(' ') != std::string_view::npos;
+  size_t behind = maker.operandsMax; // operands of the epilogue
+  auto at = [&](std::string_view result) {
+    return static_cast<size_t>(positionOf(info.results, result));
+  };
+  if (forms != EpilogueForms::Either)
+    needPlain();
+  switch (op_.epilogue) {
+  case Epilogue::None:
+    return;
+  case Epilogue::QuantizeDelayed:
+    quantizedDelayed(madeFirst(3), behind, at("t"));
+    break;
+  case Epilogue::Quantize:
+    quantized(madeFirst(2), behind, at("t"));
+    break;
+  case Epilogue::Amax:
+    madeFirst(0);
+    return needOf(out(at("m")), DType::F32,
+                  makesTwo ? "magnitudes of f32[2]" : "a magnitude of f32[1]");
+  case Epilogue::QuantizeBlocks:
+    madeFirst(2);
+    quantizedBlocks(0);
+    if (forms != EpilogueForms::Both)
+      return;
+    quantizedBlocks(at("t"));
+    if (makesTwo)
+      quantizedBlocks(at("yt"));
+    return need(out(0).dtype == out(at("t")).dtype, "both forms of dx in one type");
+  }
+  if (makesTwo)
+    needTurnedY(behind, at("yt"));
+}
+
+void ShapeCheck::checkRmsNormAgain() { madeByRmsNormAgain(0); }
+
+void ShapeCheck::checkLayerNormAgain() { madeByLayerNormAgain(0); }
 
 void ShapeCheck::checkAmaxUpdate() {
   const Type &history = in(0), &seen = in(1);
@@ -381,7 +364,7 @@ private:
     const Value &q = segment.values[unturned(segment, factor)], &by = segment.values[scale];
     if (q.def == kNone || q.def != by.def)
       return false;
-    return opInfo(segment.ops[q.def].kind).scaleOf[q.defResult] == by.defResult;
+    return opInfo(segment.ops[q.def]).scaleOf[q.defResult] == by.defResult;
   }
 
   void refuse(Spot at, const Segment &segment, ValueId factor, ValueId scale) {

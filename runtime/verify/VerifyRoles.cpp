@@ -79,7 +79,7 @@ bool haveUpdatesInCommon(const Plan &plan) {
   for (uint32_t r = 0; r < plan.roles.size(); ++r)
     for (const Segment &segment : plan.roles[r].segments)
       for (const Op &op : segment.ops) {
-        if (!opInfo(op.kind).isOptimizer())
+        if (!opInfo(op).isOptimizer())
           continue;
         uint32_t &role = updater[static_cast<size_t>(op.getInt(AttrKey::block))];
         if (role != kNone && role != r)

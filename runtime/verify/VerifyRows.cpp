@@ -154,11 +154,12 @@ ResultForms formsOf(const OpInfo &info) {
   return forms;
 }
 
-const std::vector<ResultForms> &formsByKind() {
+/// By OpInfo::index.
+const std::vector<ResultForms> &formsOfAll() {
   static const std::vector<ResultForms> forms = [] {
     std::vector<ResultForms> all;
-    for (int kind = 0; kind < kOpCount; ++kind)
-      all.push_back(formsOf(opInfo(static_cast<OpKind>(kind))));
+    for (const OpForm &form : allOpForms())
+      all.push_back(formsOf(opInfo(form.kind, form.epilogue)));
     return all;
   }();
   return forms;
@@ -234,9 +235,9 @@ private:
       followProduct(op, false, true);
     else if (op.kind == OpKind::Dropout)
       followDropout(op);
-    else if (opInfo(op.kind).hasSlices)
+    else if (opInfo(op).hasSlices)
       followParts(op);
-    else if (opInfo(op.kind).collective)
+    else if (opInfo(op).collective)
       followCollective(op);
     else if (op.kind != OpKind::ReduceRows)
       give(op, common(op, op.operands));
@@ -256,7 +257,7 @@ private:
   void give(const Op &op, int layout) {
     if (layout == LayoutTable::kNone)
       return;
-    ResultForms forms = formsByKind()[static_cast<size_t>(op.kind)];
+    ResultForms forms = formsOfAll()[opInfo(op).index];
     for (size_t r = 0; r < op.results.size(); ++r)
       if ((forms.rowless >> r & 1) == 0)
         rows(op.results[r]) = {
@@ -621,14 +622,14 @@ private:
       scope().addValue(Rule::Origin, opIndex_, other,
                        "'{}' takes rows {} of '%{}', and '%{}', whose rows are not known to be "
                        "these",
-                       opInfo(op.kind).name, toString(table_.at(a).of(0)), scope().nameOf(one),
+                       opInfo(op).name, toString(table_.at(a).of(0)), scope().nameOf(one),
                        scope().nameOf(other));
       return false;
     }
     const Layout &its = table_.at(a), &others = table_.at(b);
     auto [group, index] = differenceOf(its, others);
     scope().addValue(Rule::Origin, opIndex_, other,
-                     "'{}' takes rows {} of '%{}', and rows {} of '%{}'{}", opInfo(op.kind).name,
+                     "'{}' takes rows {} of '%{}', and rows {} of '%{}'{}", opInfo(op).name,
                      toString(its.of(index)), scope().nameOf(one), toString(others.of(index)),
                      scope().nameOf(other), atIndex(group, index));
     return false;
@@ -639,9 +640,8 @@ private:
     if (values_->isReport)
       scope().addValue(Rule::Origin, opIndex_, op.operands[0],
                        "'{}' takes rows {} of '%{}', with the random numbers of rows {}{}",
-                       opInfo(op.kind).name, toString(has.of(index)),
-                       scope().nameOf(op.operands[0]), toString(wanted.of(index)),
-                       atIndex(group, index));
+                       opInfo(op).name, toString(has.of(index)), scope().nameOf(op.operands[0]),
+                       toString(wanted.of(index)), atIndex(group, index));
   }
 
   /// The first index with other rows, and in which group.
@@ -660,7 +660,7 @@ private:
       ++index;
     if (values_->isReport)
       scope().addValue(Rule::Origin, opIndex_, op.operands[0],
-                       "'{}' adds rows {} of '%{}' to rows {}{}", opInfo(op.kind).name,
+                       "'{}' adds rows {} of '%{}' to rows {}{}", opInfo(op).name,
                        toString(part.of(0)), scope().nameOf(op.operands[0]),
                        toString(part.of(index)), atIndex(part.group, index));
   }

@@ -54,7 +54,7 @@ private:
   }
 
   void checkStart(Spot at, const Segment &segment, const Op &op, size_t operand, bool isScaled) {
-    std::string_view name = opInfo(op.kind).name;
+    std::string_view name = opInfo(op).name;
     if ((op.operands.size() > operand) != isScaled)
       report_.add(
           Rule::Step, at,

@@ -122,15 +122,15 @@ private:
 
   void followOp(uint32_t i) {
     const Op &op = segment_->ops[i];
-    if (opInfo(op.kind).traits != OpTraits::Alias && !holds(op.pred, variant_)) {
+    if (opInfo(op).traits != OpTraits::Alias && !holds(op.pred, variant_)) {
       for (const Tie &tie : op.ties)
         if (tie.kind == Tie::Else)
           set(op.results[tie.result], marks_[tie.value], tie.value);
       return;
     }
-    if (opInfo(op.kind).traits == OpTraits::Collective)
+    if (opInfo(op).traits == OpTraits::Collective)
       return followCollective(op);
-    if (opInfo(op.kind).isOptimizer())
+    if (opInfo(op).isOptimizer())
       return followOptimizer(i);
     Mark mark = markOf(i, op);
     for (ValueId result : op.results)
@@ -168,7 +168,7 @@ private:
   }
 
   Mark markOf(uint32_t i, const Op &op) {
-    switch (opInfo(op.kind).sum) {
+    switch (opInfo(op).sum) {
     case SumRole::Computes:
       if (op.kind == OpKind::CrossEntropyBwd)
         needAlike(i, op.operands[1], axesOf(plan_, op.group));
@@ -240,7 +240,7 @@ private:
   /// The result to which an op that quantises adds what it sees of its own values. What is there of
   /// others reaches no other result.
   static size_t seenBy(const Op &op) {
-    const OpInfo &info = opInfo(op.kind);
+    const OpInfo &info = opInfo(op);
     bool quantises = std::ranges::any_of(info.scaleOf, [](int scale) { return scale >= 0; });
     for (size_t r = 0; quantises && r < op.results.size(); ++r)
       if (inPlaceOperand(op, r) >= 0)
@@ -255,10 +255,10 @@ private:
     for (size_t k = 0; k < op.operands.size(); ++k)
       if (static_cast<int>(k) != without)
         mark.varies |= marks_[op.operands[k]].varies | marks_[op.operands[k]].split;
-    SumRole role = opInfo(op.kind).sum;
+    SumRole role = opInfo(op).sum;
     if (role == SumRole::Loads)
       mark.varies |= dataAxes_;
-    if (opInfo(op.kind).takesIndex())
+    if (opInfo(op).takesIndex())
       mark.varies |= axesOf(plan_, op.group);
     mark.due = mark.varies | stages_.axes;
     if (role == SumRole::ComputesShard) // rows of the whole batch, for this rank's part
@@ -498,7 +498,7 @@ private:
             .addValue(Rule::Sum, i, op.operands[operand],
                       "'{}' takes '%{}', which may differ between ranks along {}; these ranks need "
                       "to update block '{}' with equal values",
-                      opInfo(op.kind).name, name(op.operands[operand]), namesOf(plan_, apart),
+                      opInfo(op).name, name(op.operands[operand]), namesOf(plan_, apart),
                       plan_.blocks[static_cast<size_t>(block)].name);
     }
     Mark mark = markOfState(block);
@@ -533,7 +533,7 @@ private:
       Finding *finding =
           scope(segmentIndex_)
               .addValue(Rule::Sum, i, sum, "'{}' takes '%{}' as the gradient of block '{}'; it {}",
-                        opInfo(segment_->ops[i].kind).name, name(sum), blockName, what);
+                        opInfo(segment_->ops[i]).name, name(sum), blockName, what);
       if (finding == nullptr)
         return;
       finding->noteAt = leftAt(sum);
@@ -569,8 +569,7 @@ private:
     if (condition)
       return;
     if (Finding *finding =
-            scope(segmentIndex_)
-                .add(Rule::Step, i, "'{}' {}", opInfo(segment_->ops[i].kind).name, what))
+            scope(segmentIndex_).add(Rule::Step, i, "'{}' {}", opInfo(segment_->ops[i]).name, what))
       finding->variant = variant_;
   }
 
@@ -582,7 +581,7 @@ private:
           .addValue(Rule::Sum, i, losses,
                     "'{}' takes '%{}', which may differ between ranks along {}; ranks with the "
                     "same tokens need equal losses",
-                    opInfo(segment_->ops[i].kind).name, name(losses), namesOf(plan_, apart));
+                    opInfo(segment_->ops[i]).name, name(losses), namesOf(plan_, apart));
   }
 
   /// Ranks that quantise alike keep the largest magnitudes of all of them.

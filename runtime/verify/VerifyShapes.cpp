@@ -172,11 +172,11 @@ void ShapeCheck::needWire() {
 void ShapeCheck::needPart(const Type &type, std::string_view what, int64_t Block::*numel) {
   int64_t block = op_.getInt(Key::block);
   if (block < 0)
-    return scope_.add(Rule::Shape, index_, "'{}' names no block", opInfo(op_.kind).name), void();
+    return scope_.add(Rule::Shape, index_, "'{}' names no block", opInfo(op_).name), void();
   const Block &each = scope_.plan().blocks[static_cast<size_t>(block)];
   if (type.numel() != each.*numel)
     scope_.add(Rule::Shape, index_, "'{}' has {} elements; a {} of block '{}' has {}",
-               opInfo(op_.kind).name, type.numel(), what, each.name, each.*numel);
+               opInfo(op_).name, type.numel(), what, each.name, each.*numel);
 }
 
 /// g master moments... state -> master moments... weight?
@@ -448,10 +448,12 @@ void ShapeCheck::needExtents() {
                        : fault.needed > 0 ? fmt::format(" = {}", fault.needed)
                                           : " of a size that fits";
   need(false, fmt::format("{}{} in {} '{}' by its factors '{}'", fault.dims, needed,
-                          fault.isOperand ? "operand" : "result", name, factorsOf(op_.kind).text));
+                          fault.isOperand ? "operand" : "result", name, factorsOf(op_).text));
 }
 
 void ShapeCheck::run() {
+  if (op_.epilogue != Epilogue::None)
+    return checkFused();
   switch (op_.kind) {
 #define OP(enumerator, name, operands, results, traits, doc)                                       \
   case OpKind::enumerator:                                                                         \

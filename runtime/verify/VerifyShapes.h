@@ -53,7 +53,7 @@ private:
     hasFailed_ = true; // an op has one finding; an op with many operands would make as many texts
     std::string types = typesOf(op_.operands);
     types += (types.empty() ? "-> " : " -> ") + typesOf(op_.results);
-    scope_.add(Rule::Shape, index_, "'{}' needs {}; found {}", opInfo(op_.kind).name, text, types);
+    scope_.add(Rule::Shape, index_, "'{}' needs {}; found {}", opInfo(op_).name, text, types);
   }
   std::string typesOf(const std::vector<ValueId> &ids) const {
     constexpr size_t kTextMax = 200;
@@ -69,8 +69,8 @@ private:
   void needKnown(ValueId id, bool isKnown, std::string_view what) {
     if (!isKnown)
       scope_.addValue(Rule::State, index_, id, "'%{}' has type {}; '{}' supports {}",
-                      scope_.nameOf(id), dtypeName(scope_.value(id).type.dtype),
-                      opInfo(op_.kind).name, what);
+                      scope_.nameOf(id), dtypeName(scope_.value(id).type.dtype), opInfo(op_).name,
+                      what);
   }
   /// Of a value whose extents follow from factors.
   void needOf(const Type &type, DType dtype, std::string_view text) {
@@ -126,6 +126,11 @@ private:
   void needNormOfSum(const Type &sum, const Type &rstd);
   void needCentred(const Type &bias, const Type &mean);
   void needSwiGlu();
+#define EPILOGUES(enumerator, makes, alone, delayed, amax, tensorwise, blocks)                     \
+  const Type &madeBy##enumerator(size_t own);
+#include "runtime/plan/Ops.def"
+  const Type &madeFirst(size_t own);
+  void checkFused();
   void needTurnedY(size_t amax, size_t y);
   bool isMagnitudes(const Type &type) const;
   void needPart(const Type &type, std::string_view what, int64_t Block::*numel);

@@ -15,8 +15,8 @@ uint64_t ValueNumbers::ofOp(const Op &op) const {
   // Sums of losses in a step state are each rank's own until the step ends, and no part of it.
   if (op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd)
     return numbers_[op.operands[0]];
-  uint64_t number = mixed(static_cast<uint64_t>(op.kind), op.operands.size());
-  if (opInfo(op.kind).takesIndex())
+  uint64_t number = mixed(opInfo(op).index, op.operands.size());
+  if (opInfo(op).takesIndex())
     number = mixed(number, static_cast<uint64_t>(op.group));
   for (const Attr &attr : op.attrs)
     number = mixed(mixed(number, static_cast<uint64_t>(attr.key)), static_cast<uint64_t>(attr.i));

@@ -25,9 +25,9 @@ std::set<uint32_t> contributorsOf(Inspection &inspection, const Segment &segment
     if (next.def == kNone)
       continue;
     const Op &op = segment.ops[next.def];
-    OpTraits traits = opInfo(op.kind).traits;
+    OpTraits traits = opInfo(op).traits;
     bool isExecuted = traits == OpTraits::Alias || holds(op.pred, variant);
-    bool isPassed = handsOn(opInfo(op.kind).sum);
+    bool isPassed = handsOn(opInfo(op).sum);
     if (isExecuted && !isPassed)
       ops.insert(next.def);
     auto follow = [&](ValueId from) {

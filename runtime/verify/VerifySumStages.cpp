@@ -9,8 +9,8 @@ namespace {
 
 bool addsLosses(const Role &role) {
   return std::ranges::any_of(role.segments, [](const Segment &segment) {
-    return std::ranges::any_of(
-        segment.ops, [](const Op &op) { return opInfo(op.kind).sum == SumRole::AddsLosses; });
+    return std::ranges::any_of(segment.ops,
+                               [](const Op &op) { return opInfo(op).sum == SumRole::AddsLosses; });
   });
 }
 

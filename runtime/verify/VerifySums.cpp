@@ -22,14 +22,14 @@ constexpr int kStepsCompared = 2;
 /// True if the segment does something that counts but marks.
 bool actsOnStep(const Segment &segment) {
   return std::ranges::any_of(segment.ops, [](const Op &op) {
-    SumRole sum = opInfo(op.kind).sum;
-    return opInfo(op.kind).isOptimizer() || sum == SumRole::FinishesStep ||
+    SumRole sum = opInfo(op).sum;
+    return opInfo(op).isOptimizer() || sum == SumRole::FinishesStep ||
            sum == SumRole::FinishesEval;
   });
 }
 
 bool hasSum(const Segment &segment, SumRole sum) {
-  return std::ranges::any_of(segment.ops, [&](const Op &op) { return opInfo(op.kind).sum == sum; });
+  return std::ranges::any_of(segment.ops, [&](const Op &op) { return opInfo(op).sum == sum; });
 }
 
 /// Of what a load has left in a cell.

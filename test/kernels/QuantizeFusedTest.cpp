@@ -31,44 +31,60 @@ protected:
   Array randomRows(int64_t cols, uint64_t seed) { return randoms(GetParam(), {kRows, cols}, seed); }
 };
 
-TEST_P(QuantizeFused, SwiGlu) {
+/// swiglu, and geglu in both approximations.
+struct Gated {
+  const char *name;
+  bool tanhApprox;
+  KernelRun run(const std::string &suffix) const {
+    KernelRun run(name + suffix);
+    run.attrs.tanh_approx = tanhApprox;
+    return run;
+  }
+};
+constexpr Gated kGated[] = {{"swiglu", false}, {"geglu", false}, {"geglu", true}};
+
+TEST_P(QuantizeFused, Gated) {
   Array x = randomRows(2 * kCols, 1);
-  KernelRun make("swiglu"), fused("swiglu_quantize_delayed");
-  make.in(x).out(GetParam(), {kRows, kCols});
-  fused.attrs.slot = 1;
-  fused.in(x).in(expected()).in(seenBefore());
-  fused.out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1}).inPlace(2);
-  fused.out(DType::F8E4M3, {kCols, kRows});
-  std::vector<Array> want = quantized(make.run()[0], DType::F8E4M3, 1, seenBefore());
-  std::vector<Array> got = fused.run();
-  for (size_t r = 0; r < want.size(); ++r)
-    expectSame(got[r], want[r], "swiglu");
+  for (const Gated &gated : kGated) {
+    KernelRun make = gated.run(""), fused = gated.run(".quantize_delayed");
+    make.in(x).out(GetParam(), {kRows, kCols});
+    fused.attrs.slot = 1;
+    fused.in(x).in(expected()).in(seenBefore());
+    fused.out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1}).inPlace(2);
+    fused.out(DType::F8E4M3, {kCols, kRows});
+    std::vector<Array> want = quantized(make.run()[0], DType::F8E4M3, 1, seenBefore());
+    std::vector<Array> got = fused.run();
+    for (size_t r = 0; r < want.size(); ++r)
+      expectSame(got[r], want[r], gated.name);
+  }
 }
 
-TEST_P(QuantizeFused, SwiGluBwd) {
+TEST_P(QuantizeFused, GatedBwd) {
   Array dy = randomRows(kCols, 2), x = randomRows(2 * kCols, 3);
-  KernelRun make("swiglu_bwd"), fused("swiglu_bwd_quantize_delayed");
-  make.in(dy).in(x).out(GetParam(), {kRows, 2 * kCols}).out(GetParam(), {kRows, kCols});
-  fused.attrs.slot = 1, fused.attrs.y_slot = 2;
-  fused.in(dy).in(x).in(expected()).in(seenBefore());
-  fused.out(DType::F8E5M2, {kRows, 2 * kCols}).out(DType::F32, {1}).inPlace(3);
-  fused.out(DType::F8E5M2, {2 * kCols, kRows});
-  fused.out(DType::F8E4M3, {kCols, kRows}).out(DType::F32, {1});
-  std::vector<Array> made = make.run(), got = fused.run();
-  std::vector<Array> dx = quantized(made[0], DType::F8E5M2, 1, seenBefore());
-  std::vector<Array> y = quantized(made[1], DType::F8E4M3, 2, dx[2]);
-  expectSame(got[0], dx[0], "q");
-  expectSame(got[1], dx[1], "scale");
-  expectSame(got[2], y[2], "seen");
-  expectSame(got[3], dx[3], "t");
-  expectSame(got[4], y[3], "yt");
-  expectSame(got[5], y[1], "yscale");
+  for (const Gated &gated : kGated) {
+    KernelRun make = gated.run("_bwd"), fused = gated.run("_bwd.quantize_delayed");
+    make.in(dy).in(x).out(GetParam(), {kRows, 2 * kCols}).out(GetParam(), {kRows, kCols});
+    fused.attrs.slot = 1, fused.attrs.y_slot = 2;
+    fused.in(dy).in(x).in(expected()).in(seenBefore());
+    fused.out(DType::F8E5M2, {kRows, 2 * kCols}).out(DType::F32, {1}).inPlace(3);
+    fused.out(DType::F8E5M2, {2 * kCols, kRows});
+    fused.out(DType::F8E4M3, {kCols, kRows}).out(DType::F32, {1});
+    std::vector<Array> made = make.run(), got = fused.run();
+    std::vector<Array> dx = quantized(made[0], DType::F8E5M2, 1, seenBefore());
+    std::vector<Array> y = quantized(made[1], DType::F8E4M3, 2, dx[2]);
+    expectSame(got[0], dx[0], "q");
+    expectSame(got[1], dx[1], "scale");
+    expectSame(got[2], y[2], "seen");
+    expectSame(got[3], dx[3], "t");
+    expectSame(got[4], y[3], "yt");
+    expectSame(got[5], y[1], "yscale");
+  }
 }
 
 TEST_P(QuantizeFused, AddRmsNorm) {
   Array a = randomRows(kCols, 4), b = randomRows(kCols, 5), w = randoms(GetParam(), {kCols}, 6);
   for (bool zeroCentered : {false, true}) {
-    KernelRun make("add_rmsnorm"), fused("add_rmsnorm_quantize_delayed");
+    KernelRun make("add_rmsnorm"), fused("add_rmsnorm.quantize_delayed");
     make.attrs.zero_centered = fused.attrs.zero_centered = zeroCentered;
     make.in(a).in(b).in(w).out(GetParam(), {kRows, kCols}).out(GetParam(), {kRows, kCols});
     make.out(DType::F32, {kRows});
@@ -86,7 +102,7 @@ TEST_P(QuantizeFused, AddRmsNorm) {
 
 TEST_P(QuantizeFused, RmsNormAndTheSameAgain) {
   Array x = randomRows(kCols, 7), w = randoms(GetParam(), {kCols}, 8);
-  KernelRun make("rmsnorm"), fused("rmsnorm_quantize_delayed");
+  KernelRun make("rmsnorm"), fused("rmsnorm.quantize_delayed");
   make.in(x).in(w).out(GetParam(), {kRows, kCols}).out(DType::F32, {kRows});
   fused.in(x).in(w).in(expected()).in(seenBefore());
   fused.out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1}).inPlace(3);
@@ -96,7 +112,7 @@ TEST_P(QuantizeFused, RmsNormAndTheSameAgain) {
   for (size_t r = 0; r < 3; ++r)
     expectSame(got[r], want[r], "norm");
   expectSame(got[3], made[1], "rstd");
-  KernelRun again("rmsnorm_again_quantize_delayed");
+  KernelRun again("rmsnorm_again.quantize_delayed");
   again.attrs.transposed = true;
   again.in(x).in(w).in(made[1]).in(expected()).in(seenBefore());
   again.out(DType::F8E4M3, {kCols, kRows}).out(DType::F32, {1}).inPlace(4);
@@ -124,45 +140,81 @@ std::vector<Array> quantizedBy(const Array &value, DType type, const Array &magn
   return run.run();
 }
 
-TEST_P(QuantizeFused, SwiGluIsMadeTwice) {
+TEST_P(QuantizeFused, GatedIsMadeTwice) {
   Array x = randomRows(2 * kCols, 9);
-  KernelRun make("swiglu"), look("swiglu_amax"), fused("swiglu_quantize");
-  make.in(x).out(GetParam(), {kRows, kCols});
-  look.in(x).out(DType::F32, {1});
-  Array y = make.run()[0], m = look.run()[0];
-  expectSame(m, amaxOf(y)[0], "amax");
-  fused.in(x).in(m).out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1});
-  fused.out(DType::F8E4M3, {kCols, kRows});
-  std::vector<Array> got = fused.run(), want = quantizedBy(y, DType::F8E4M3, m, 0);
-  for (size_t r = 0; r < want.size(); ++r)
-    expectSame(got[r], want[r], "swiglu");
+  for (const Gated &gated : kGated) {
+    KernelRun make = gated.run(""), look = gated.run(".amax"), fused = gated.run(".quantize");
+    make.in(x).out(GetParam(), {kRows, kCols});
+    look.in(x).out(DType::F32, {1});
+    Array y = make.run()[0], m = look.run()[0];
+    expectSame(m, amaxOf(y)[0], "amax");
+    fused.in(x).in(m).out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1});
+    fused.out(DType::F8E4M3, {kCols, kRows});
+    std::vector<Array> got = fused.run(), want = quantizedBy(y, DType::F8E4M3, m, 0);
+    for (size_t r = 0; r < want.size(); ++r)
+      expectSame(got[r], want[r], gated.name);
+  }
 }
 
-TEST_P(QuantizeFused, SwiGluBwdIsMadeTwice) {
+TEST_P(QuantizeFused, GatedBwdIsMadeTwice) {
   Array dy = randomRows(kCols, 10), x = randomRows(2 * kCols, 11);
-  KernelRun make("swiglu_bwd"), look("swiglu_bwd_amax"), fused("swiglu_bwd_quantize");
-  make.in(dy).in(x).out(GetParam(), {kRows, 2 * kCols}).out(GetParam(), {kRows, kCols});
-  look.in(dy).in(x).out(DType::F32, {2});
-  std::vector<Array> made = make.run();
-  Array m = look.run()[0];
-  EXPECT_EQ(m.values, (std::vector<double>{amaxOf(made[0])[0][0], amaxOf(made[1])[0][0]}));
-  fused.attrs.y_slot = 1;
-  fused.in(dy).in(x).in(m).out(DType::F8E5M2, {kRows, 2 * kCols}).out(DType::F32, {1});
-  fused.out(DType::F8E5M2, {2 * kCols, kRows});
-  fused.out(DType::F8E4M3, {kCols, kRows}).out(DType::F32, {1});
-  std::vector<Array> got = fused.run(), dx = quantizedBy(made[0], DType::F8E5M2, m, 0);
-  std::vector<Array> y = quantizedBy(made[1], DType::F8E4M3, m, 1);
-  for (size_t r = 0; r < dx.size(); ++r)
-    expectSame(got[r], dx[r], "dx");
-  expectSame(got[3], y[2], "yt");
-  expectSame(got[4], y[1], "yscale");
+  for (const Gated &gated : kGated) {
+    KernelRun make = gated.run("_bwd"), look = gated.run("_bwd.amax");
+    KernelRun fused = gated.run("_bwd.quantize");
+    make.in(dy).in(x).out(GetParam(), {kRows, 2 * kCols}).out(GetParam(), {kRows, kCols});
+    look.in(dy).in(x).out(DType::F32, {2});
+    std::vector<Array> made = make.run();
+    Array m = look.run()[0];
+    EXPECT_EQ(m.values, (std::vector<double>{amaxOf(made[0])[0][0], amaxOf(made[1])[0][0]}));
+    fused.attrs.y_slot = 1;
+    fused.in(dy).in(x).in(m).out(DType::F8E5M2, {kRows, 2 * kCols}).out(DType::F32, {1});
+    fused.out(DType::F8E5M2, {2 * kCols, kRows});
+    fused.out(DType::F8E4M3, {kCols, kRows}).out(DType::F32, {1});
+    std::vector<Array> got = fused.run(), dx = quantizedBy(made[0], DType::F8E5M2, m, 0);
+    std::vector<Array> y = quantizedBy(made[1], DType::F8E4M3, m, 1);
+    for (size_t r = 0; r < dx.size(); ++r)
+      expectSame(got[r], dx[r], "dx");
+    expectSame(got[3], y[2], "yt");
+    expectSame(got[4], y[1], "yscale");
+  }
+}
+
+/// squared_relu, and its gradient, which make one value of as many elements.
+TEST_P(QuantizeFused, SquaredRelu) {
+  Array dy = randomRows(kCols, 25), x = randomRows(kCols, 26);
+  for (bool isBackward : {false, true}) {
+    std::string name = isBackward ? "squared_relu_bwd" : "squared_relu";
+    KernelRun make(name), delayed(name + ".quantize_delayed"), look(name + ".amax");
+    KernelRun again(name + ".quantize");
+    for (KernelRun *run : {&make, &delayed, &look, &again}) {
+      if (isBackward)
+        run->in(dy);
+      run->in(x);
+    }
+    Array value = make.out(GetParam(), {kRows, kCols}).run()[0];
+    delayed.attrs.slot = 1;
+    delayed.in(expected()).in(seenBefore());
+    delayed.out(DType::F8E5M2, {kRows, kCols}).out(DType::F32, {1}).inPlace(isBackward ? 3 : 2);
+    delayed.out(DType::F8E5M2, {kCols, kRows});
+    std::vector<Array> want = quantized(value, DType::F8E5M2, 1, seenBefore());
+    std::vector<Array> got = delayed.run();
+    for (size_t r = 0; r < want.size(); ++r)
+      expectSame(got[r], want[r], "delayed");
+    Array m = look.out(DType::F32, {1}).run()[0];
+    expectSame(m, amaxOf(value)[0], "amax");
+    again.attrs.transposed = true;
+    got = again.in(m).out(DType::F8E4M3, {kCols, kRows}).out(DType::F32, {1}).run();
+    want = quantizedBy(value, DType::F8E4M3, m, 0);
+    expectSame(got[0], want[2], "t");
+    expectSame(got[1], want[1], "scale");
+  }
 }
 
 TEST_P(QuantizeFused, NormsAreMadeTwice) {
   Array a = randomRows(kCols, 12), b = randomRows(kCols, 13), w = randoms(GetParam(), {kCols}, 14);
   for (bool adds : {false, true}) {
     KernelRun make(adds ? "add_rmsnorm" : "rmsnorm");
-    KernelRun look(adds ? "add_rmsnorm_amax" : "rmsnorm_amax"), fused("rmsnorm_again_quantize");
+    KernelRun look(adds ? "add_rmsnorm.amax" : "rmsnorm.amax"), fused("rmsnorm_again.quantize");
     for (KernelRun *run : {&make, &look}) {
       run->in(a);
       if (adds)
@@ -187,37 +239,45 @@ TEST_P(QuantizeFused, NormsAreMadeTwice) {
 
 TEST_P(QuantizeFused, RowBlocks) {
   Array a = randomRows(kCols, 15), b = randomRows(kCols, 16), w = randoms(GetParam(), {kCols}, 17);
-  Array x = randomRows(2 * kCols, 18);
   auto blocks = [&](const Array &value) {
     KernelRun run("quantize_blocks");
     run.in(value).out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1, kRows});
     return run.run();
   };
-  KernelRun norm("rmsnorm"), adding("add_rmsnorm"), gated("swiglu");
+  KernelRun norm("rmsnorm"), adding("add_rmsnorm");
   norm.in(a).in(w).out(GetParam(), {kRows, kCols}).out(DType::F32, {kRows});
   adding.in(a).in(b).in(w).out(GetParam(), {kRows, kCols}).out(GetParam(), {kRows, kCols});
   adding.out(DType::F32, {kRows});
-  gated.in(x).out(GetParam(), {kRows, kCols});
-  KernelRun fusedNorm("rmsnorm_quantize_blocks"), fusedAdding("add_rmsnorm_quantize_blocks");
-  KernelRun fusedGated("swiglu_quantize_blocks");
+  KernelRun fusedNorm("rmsnorm.quantize_blocks"), fusedAdding("add_rmsnorm.quantize_blocks");
   fusedNorm.in(a).in(w);
   fusedAdding.in(a).in(b).in(w);
-  fusedGated.in(x);
-  for (KernelRun *run : {&fusedNorm, &fusedAdding, &fusedGated})
+  for (KernelRun *run : {&fusedNorm, &fusedAdding})
     run->out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1, kRows});
   fusedNorm.out(DType::F32, {kRows});
   fusedAdding.out(GetParam(), {kRows, kCols}).out(DType::F32, {kRows});
-  std::vector<Array> made = norm.run(), sums = adding.run(), y = gated.run();
+  std::vector<Array> made = norm.run(), sums = adding.run();
   std::vector<Array> gotNorm = fusedNorm.run(), gotAdding = fusedAdding.run();
-  std::vector<Array> gotGated = fusedGated.run();
   for (size_t r = 0; r < 2; ++r) {
     expectSame(gotNorm[r], blocks(made[0])[r], "rmsnorm");
     expectSame(gotAdding[r], blocks(sums[1])[r], "add_rmsnorm");
-    expectSame(gotGated[r], blocks(y[0])[r], "swiglu");
   }
   expectSame(gotNorm[2], made[1], "rstd");
   expectSame(gotAdding[2], sums[0], "sum");
   expectSame(gotAdding[3], sums[2], "rstd");
+}
+
+TEST_P(QuantizeFused, RowBlocksOfActivations) {
+  for (auto [name, width] : {std::pair("swiglu", 2), {"geglu", 2}, {"squared_relu", 1}}) {
+    Array x = randomRows(width * kCols, 18);
+    KernelRun make(name), blocks("quantize_blocks"), fused(std::string(name) + ".quantize_blocks");
+    blocks.in(make.in(x).out(GetParam(), {kRows, kCols}).run()[0]);
+    fused.in(x);
+    for (KernelRun *run : {&blocks, &fused})
+      run->out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1, kRows});
+    std::vector<Array> got = fused.run(), want = blocks.run();
+    for (size_t r = 0; r < want.size(); ++r)
+      expectSame(got[r], want[r], name);
+  }
 }
 
 constexpr int64_t kTall = 131, kWide = 256; ///< more than one block
@@ -234,7 +294,7 @@ std::vector<Array> blocksOf(const Array &value, DType type, bool transposed) {
 TEST_P(QuantizeFused, TransposedBlocksOfNorms) {
   Array x = randoms(GetParam(), {kTall, kCols}, 19), w = randoms(GetParam(), {kCols}, 20);
   for (bool zeroCentered : {false, true}) {
-    KernelRun make("rmsnorm"), again("rmsnorm_again_quantize_blocks");
+    KernelRun make("rmsnorm"), again("rmsnorm_again.quantize_blocks");
     make.attrs.zero_centered = again.attrs.zero_centered = zeroCentered;
     make.in(x).in(w).out(GetParam(), {kTall, kCols}).out(DType::F32, {kTall});
     std::vector<Array> made = make.run();
@@ -245,20 +305,22 @@ TEST_P(QuantizeFused, TransposedBlocksOfNorms) {
   }
 }
 
-TEST_P(QuantizeFused, BlocksOfSwiGluBwd) {
+TEST_P(QuantizeFused, BlocksOfGatedBwd) {
   Array dy = randoms(GetParam(), {kTall, kWide}, 21),
         x = randoms(GetParam(), {kTall, 2 * kWide}, 22);
-  KernelRun make("swiglu_bwd"), fused("swiglu_bwd_quantize_blocks");
-  make.in(dy).in(x).out(GetParam(), {kTall, 2 * kWide}).out(GetParam(), {kTall, kWide});
-  fused.in(dy).in(x).out(DType::F8E5M2, {kTall, 2 * kWide}).out(DType::F32, {4, kTall});
-  fused.out(DType::F8E5M2, {2 * kWide, kTall}).out(DType::F32, {2, 2 * kWide});
-  fused.out(DType::F8E4M3, {kWide, kTall}).out(DType::F32, {2, kWide});
-  std::vector<Array> made = make.run(), got = fused.run();
-  const std::vector<Array> want[] = {blocksOf(made[0], DType::F8E5M2, false),
-                                     blocksOf(made[0], DType::F8E5M2, true),
-                                     blocksOf(made[1], DType::F8E4M3, true)};
-  for (size_t r = 0; r < got.size(); ++r)
-    expectSame(got[r], want[r / 2][r % 2], "swiglu_bwd");
+  for (const Gated &gated : kGated) {
+    KernelRun make = gated.run("_bwd"), fused = gated.run("_bwd.quantize_blocks");
+    make.in(dy).in(x).out(GetParam(), {kTall, 2 * kWide}).out(GetParam(), {kTall, kWide});
+    fused.in(dy).in(x).out(DType::F8E5M2, {kTall, 2 * kWide}).out(DType::F32, {4, kTall});
+    fused.out(DType::F8E5M2, {2 * kWide, kTall}).out(DType::F32, {2, 2 * kWide});
+    fused.out(DType::F8E4M3, {kWide, kTall}).out(DType::F32, {2, kWide});
+    std::vector<Array> made = make.run(), got = fused.run();
+    const std::vector<Array> want[] = {blocksOf(made[0], DType::F8E5M2, false),
+                                       blocksOf(made[0], DType::F8E5M2, true),
+                                       blocksOf(made[1], DType::F8E4M3, true)};
+    for (size_t r = 0; r < got.size(); ++r)
+      expectSame(got[r], want[r / 2][r % 2], gated.name);
+  }
 }
 
 /// Of layernorm with and without a sum: its y, and in `own` its other results.
@@ -308,7 +370,7 @@ template <typename Test> void forEachLayerNorm(DType type, Test test) {
 
 TEST_P(QuantizeFused, LayerNormByAMagnitudeThatIsKnown) {
   forEachLayerNorm(GetParam(), [](const LayerNorm &norm) {
-    KernelRun fused = norm.run("_quantize_delayed");
+    KernelRun fused = norm.run(".quantize_delayed");
     fused.in(expected()).in(seenBefore());
     fused.out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1});
     norm.give(fused.inPlace(static_cast<int>(norm.operands.size()) + 1));
@@ -322,7 +384,7 @@ TEST_P(QuantizeFused, LayerNormByAMagnitudeThatIsKnown) {
 
 TEST_P(QuantizeFused, LayerNormIsMadeTwice) {
   forEachLayerNorm(GetParam(), [](const LayerNorm &norm) {
-    KernelRun look = norm.run("_amax"), again("layernorm_again_quantize");
+    KernelRun look = norm.run(".amax"), again("layernorm_again.quantize");
     norm.give(look);
     std::vector<Array> looked = look.out(DType::F32, {1}).run();
     norm.expectOwn(looked, 0);
@@ -342,7 +404,7 @@ TEST_P(QuantizeFused, LayerNormIsMadeTwice) {
 
 TEST_P(QuantizeFused, LayerNormByBlocksOfRows) {
   forEachLayerNorm(GetParam(), [](const LayerNorm &norm) {
-    KernelRun blocks("quantize_blocks"), fused = norm.run("_quantize_blocks");
+    KernelRun blocks("quantize_blocks"), fused = norm.run(".quantize_blocks");
     blocks.in(norm.y);
     for (KernelRun *run : {&blocks, &fused})
       run->out(DType::F8E4M3, {kRows, kCols}).out(DType::F32, {1, kRows});

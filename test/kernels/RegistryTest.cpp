@@ -2,6 +2,7 @@
 // what the op table allows, and refuses calls that its run() cannot handle.
 #include "kernels/host/Registry.h"
 #include "kernels/bench/Cases.h"
+#include "runtime/plan/OpInfo.h"
 #include "test/kernels/Harness.h"
 
 #include <algorithm>
@@ -13,21 +14,21 @@
 namespace shardc::kernels::test {
 namespace {
 
-enum class Traits { None, Alias, Collective, Pure, Copy };
+using OpRow = plan::OpInfo;
 
-struct OpRow {
-  std::string_view enumerator, name, operands, results;
-  Traits traits;
-};
+/// All ops, with and without epilogues.
+std::vector<OpRow> allOps() {
+  std::vector<OpRow> ops;
+  for (const plan::OpForm &form : plan::allOpForms())
+    ops.push_back(plan::opInfo(form.kind, form.epilogue));
+  return ops;
+}
 
-constexpr OpRow kOps[] = {
-#define OP(enumerator, name, operands, results, traits, doc)                                       \
-  {#enumerator, name, operands, results, Traits::traits},
-#include "runtime/plan/Ops.def"
-};
+const std::vector<OpRow> kOps = allOps();
 
 bool executes(const OpRow &op) {
-  return op.traits != Traits::Alias && op.traits != Traits::Collective && op.traits != Traits::Copy;
+  return !op.needsEpilogue &&
+         (op.traits == plan::OpTraits::None || op.traits == plan::OpTraits::Pure);
 }
 
 /// Words of an operand or result list, and how many of them are optional.
@@ -180,19 +181,24 @@ constexpr std::pair<std::string_view, std::string_view> kEitherFormat[] = {
     {"matmul_scaled", "i0"},
     {"matmul_scaled", "i1"},
     {"quantize_blocks", "r0"},
-    {"rmsnorm_quantize_delayed", "r0"},
-    {"add_rmsnorm_quantize_delayed", "r0"},
-    {"layernorm_quantize_delayed", "r0"},
-    {"add_layernorm_quantize_delayed", "r0"},
-    {"swiglu_bwd_quantize_delayed", "r4"},
-    {"swiglu_bwd_quantize", "r3"},
-    {"rmsnorm_quantize_blocks", "r0"},
-    {"add_rmsnorm_quantize_blocks", "r0"},
-    {"layernorm_quantize_blocks", "r0"},
-    {"add_layernorm_quantize_blocks", "r0"},
-    {"rmsnorm_again_quantize_blocks", "r0"},
-    {"swiglu_quantize_blocks", "r0"},
-    {"swiglu_bwd_quantize_blocks", "r4"}};
+    {"rmsnorm.quantize_delayed", "r0"},
+    {"add_rmsnorm.quantize_delayed", "r0"},
+    {"layernorm.quantize_delayed", "r0"},
+    {"add_layernorm.quantize_delayed", "r0"},
+    {"swiglu_bwd.quantize_delayed", "r4"},
+    {"swiglu_bwd.quantize", "r3"},
+    {"rmsnorm.quantize_blocks", "r0"},
+    {"add_rmsnorm.quantize_blocks", "r0"},
+    {"layernorm.quantize_blocks", "r0"},
+    {"add_layernorm.quantize_blocks", "r0"},
+    {"rmsnorm_again.quantize_blocks", "r0"},
+    {"swiglu.quantize_blocks", "r0"},
+    {"swiglu_bwd.quantize_blocks", "r4"},
+    {"geglu_bwd.quantize_delayed", "r4"},
+    {"geglu_bwd.quantize", "r3"},
+    {"geglu.quantize_blocks", "r0"},
+    {"geglu_bwd.quantize_blocks", "r4"},
+    {"squared_relu.quantize_blocks", "r0"}};
 
 TEST(Registry, TypesThatARunCannotReadAreRefused) {
   for (const OpRow &op : kOps)
@@ -257,11 +263,17 @@ constexpr FreeExtent kFreeExtents[] = {{"batch.load", "i0", 0},
                                        {"vocab_stats", "i0", 1},
                                        {"amax", "i0", -1},
                                        {"quantize", "i1", 0},
-                                       {"rmsnorm_again_quantize", "i3", 0},
-                                       {"layernorm_again_quantize", "i5", 0},
-                                       {"swiglu_amax", "i0", 0},
-                                       {"swiglu_quantize", "i1", 0},
-                                       {"swiglu_bwd_quantize", "i2", 0},
+                                       {"rmsnorm_again.quantize", "i3", 0},
+                                       {"layernorm_again.quantize", "i5", 0},
+                                       {"swiglu.amax", "i0", 0},
+                                       {"swiglu.quantize", "i1", 0},
+                                       {"swiglu_bwd.quantize", "i2", 0},
+                                       {"geglu.amax", "i0", 0},
+                                       {"geglu.quantize", "i1", 0},
+                                       {"geglu_bwd.quantize", "i2", 0},
+                                       {"squared_relu.amax", "i0", -1},
+                                       {"squared_relu.quantize", "i1", 0},
+                                       {"squared_relu_bwd.quantize", "i2", 0},
                                        {"amax_shard", "i0", -1},
                                        {"quantize_shard", "i1", 0}};
 
@@ -307,28 +319,17 @@ TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
   }
 }
 
-struct InPlaceRow {
-  std::string_view enumerator;
-  int result, operand;
-};
-
-constexpr InPlaceRow kInPlaceRows[] = {
-#define OP(enumerator, name, operands, results, traits, doc)
-#define INPLACE(op, result, operand) {#op, result, operand},
-#include "runtime/plan/Ops.def"
-};
-
 TEST(Registry, InPlaceResultsElsewhereAreRefused) {
-  for (const InPlaceRow &row : kInPlaceRows)
-    for (const OpRow &op : kOps) {
-      if (op.enumerator != row.enumerator || !executes(op))
+  for (const OpRow &op : kOps)
+    for (size_t r = 0; r < op.inPlace.size() && executes(op); ++r) {
+      if (op.inPlace[r] < 0)
         continue;
       std::unique_ptr<bench::Case> work = tinyCase(op.name);
       Call call = work->call;
-      EXPECT_EQ(call.out[row.result].data, call.in[row.operand].data) << op.name;
+      EXPECT_EQ(call.out[r].data, call.in[op.inPlace[r]].data) << op.name;
       std::byte elsewhere[16];
-      call.out[row.result].data = elsewhere;
-      EXPECT_NE(refusal(op, call), nullptr) << op.name << " result " << row.result;
+      call.out[r].data = elsewhere;
+      EXPECT_NE(refusal(op, call), nullptr) << op.name << " result " << r;
     }
 }
 

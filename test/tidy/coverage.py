@@ -35,6 +35,17 @@ def rows(root, path, macro, lead=""):
     return row.findall(without_comments(read(root, path)))
 
 
+def ops_with_epilogues(root):
+    """Names as plans have them, of the columns of EPILOGUES rows that are not empty."""
+    text = without_comments(read(root, "runtime/plan/Ops.def"))
+    names = dict(rows(root, "runtime/plan/Ops.def", "OP"))
+    columns = ("quantize_delayed", "amax", "quantize", "quantize_blocks")
+    for op, entries in re.findall(r'^EPILOGUES\((\w+),\s*"[^"]*",\s*\w+,\s*(.+)\)$', text, re.MULTILINE):
+        for epilogue, entry in zip(columns, re.split(r",\s*", entries)):
+            if entry not in ("None", "0"):
+                yield f"{names[op]}.{epilogue}"
+
+
 def word(name):
     return rf"(?<![\w-]){re.escape(name)}(?![\w-])"
 
@@ -52,6 +63,7 @@ def tables(root):
     yield by_id("rule", "compiler/config/Rules.def", "RULE", "RuleId")
     yield by_id("plan rule", "runtime/verify/VerifyRules.def", "RULE", "Rule")
     yield by_id("op", "runtime/plan/Ops.def", "OP", "OpKind")
+    yield "op with an epilogue", {name: word(name) for name in ops_with_epilogues(root)}
     yield "pass", {flag: rf"--{flag}(?![\w-])" for _, flag in rows(root, "compiler/passes/Passes.def", "PASS")}
     options = {}
     text = without_comments(read(root, "compiler/config/Options.def"))

@@ -49,8 +49,9 @@ PIPELINES = {
     "interleaved": [TWO_STAGES, f'{LAYOUT}="E|t|tt|L"', "model.pipeline_schedule=interleaved",
                     "model.virtual_pipeline_model_parallel_size=2"],
 }
-FUSED_OPS = [f"{maker}_{op}" for maker in ("rmsnorm", "add_rmsnorm", "rmsnorm_again", "layernorm", "add_layernorm",
-                                               "layernorm_again", "swiglu", "swiglu_bwd")
+FUSED_OPS = [f"{maker}.{op}" for maker in ("rmsnorm", "add_rmsnorm", "rmsnorm_again", "layernorm", "add_layernorm",
+                                               "layernorm_again", "swiglu", "swiglu_bwd", "geglu", "geglu_bwd",
+                                               "squared_relu", "squared_relu_bwd")
              for op in ("amax", "quantize", "quantize_delayed", "quantize_blocks")]
 SAVES = {"torch_dist": "optim", "fsdp_dtensor": "optim_grads_params"}
 

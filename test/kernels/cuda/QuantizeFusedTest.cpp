@@ -40,6 +40,7 @@ std::vector<Made> make(std::string_view op, DType data, const bench::Model &mode
                        const Call &fused, int count, int firstOperand = 0) {
   DeviceRun run(op, data, model);
   run.call().attrs.zero_centered = fused.attrs.zero_centered;
+  run.call().attrs.tanh_approx = fused.attrs.tanh_approx;
   for (int i = 0; i < count; ++i)
     copy(run.call().in[firstOperand + i], fused.in[i].data);
   Results results = run.onDevice();
@@ -126,6 +127,19 @@ template <typename Test> void forEach(std::string_view op, By by, int amax, Test
       }
 }
 
+/// Calls test(activation, tanh_approx) for what makes one value of rows.
+template <typename Test> void forEachActivation(Test test) {
+  test("swiglu", false);
+  test("geglu", false);
+  test("geglu", true);
+  test("squared_relu", false);
+}
+template <typename Test> void forEachGated(Test test) {
+  test("swiglu_bwd", false);
+  test("geglu_bwd", false);
+  test("geglu_bwd", true);
+}
+
 template <typename Test> void withForms(Test test) {
   for (int forms = 0; forms < 3; ++forms) { // as it is, with a transpose, that alone
     SCOPED_TRACE(testing::Message() << "forms " << forms);
@@ -141,81 +155,102 @@ void setForms(Call &call, int forms, int copy) {
   call.outCount = static_cast<uint8_t>(forms == 1 ? copy + 1 : copy);
 }
 
-TEST(CudaQuantizeFused, SwiGlu) {
-  SKIP_WITHOUT_GPU();
-  withForms([](int forms) {
-    forEach("swiglu_quantize_delayed", By::Delayed, 1,
+/// Of `op`, of so many operands, with each epilogue that makes one value in either form.
+void expectEitherForm(const std::string &op, int operands, bool tanhApprox) {
+  withForms([&](int forms) {
+    forEach(op + ".quantize_delayed", By::Delayed, operands,
             [&](DeviceRun &run, DType data, const bench::Model &model) {
               Call &call = run.call();
+              call.attrs.tanh_approx = tanhApprox;
               setForms(call, forms, 3);
-              Made y = make("swiglu", data, model, call, 1)[0];
+              Made y = make(op, data, model, call, operands)[0];
               Results got = run.onDevice();
               if (forms == 1)
-                expectSame("quantize_delayed", y, call, got, 1, kSlot,
+                expectSame("quantize_delayed", y, call, got, operands, kSlot,
                            {{0, 0}, {1, 1}, {2, 2}, {3, 3}});
               else
-                expectSame("quantize_delayed", y, call, got, 1, kSlot, {{0, 0}, {1, 1}, {2, 2}},
-                           forms == 2);
+                expectSame("quantize_delayed", y, call, got, operands, kSlot,
+                           {{0, 0}, {1, 1}, {2, 2}}, forms == 2);
             });
-    forEach("swiglu_quantize", By::Known, 1,
+    forEach(op + ".quantize", By::Known, operands,
             [&](DeviceRun &run, DType data, const bench::Model &model) {
               Call &call = run.call();
+              call.attrs.tanh_approx = tanhApprox;
               setForms(call, forms, 2);
-              Made y = make("swiglu", data, model, call, 1)[0];
+              Made y = make(op, data, model, call, operands)[0];
               Results got = run.onDevice();
               if (forms == 1)
-                expectSame("quantize", y, call, got, 1, kSlot, {{0, 0}, {1, 1}, {2, 2}});
+                expectSame("quantize", y, call, got, operands, kSlot, {{0, 0}, {1, 1}, {2, 2}});
               else
-                expectSame("quantize", y, call, got, 1, kSlot, {{0, 0}, {1, 1}}, forms == 2);
+                expectSame("quantize", y, call, got, operands, kSlot, {{0, 0}, {1, 1}}, forms == 2);
             });
   });
 }
 
-TEST(CudaQuantizeFused, SwiGluBwd) {
+TEST(CudaQuantizeFused, Activations) {
   SKIP_WITHOUT_GPU();
-  for (DType type : {DType::F8E4M3, DType::F8E5M2}) {
-    forEach("swiglu_bwd_quantize_delayed", By::Delayed, 2,
-            [&](DeviceRun &run, DType data, const bench::Model &model) {
-              Call &call = run.call();
-              run.retype(call.out[0], type, false);
-              run.retype(call.out[3], type, false);
-              std::vector<Made> made = make("swiglu_bwd", data, model, call, 2);
-              Results got = run.onDevice();
-              expectSame("quantize_delayed", made[0], call, got, 2, kSlot,
-                         {{0, 0}, {1, 1}, {2, 2}, {3, 3}});
-              expectSame("quantize_delayed", made[1], call, got, 2, kYSlot,
-                         {{0, 4}, {1, 5}, {2, 2}}, true);
-            });
-    forEach("swiglu_bwd_quantize", By::Known, 2,
-            [&](DeviceRun &run, DType data, const bench::Model &model) {
-              Call &call = run.call();
-              run.retype(call.out[0], type, false);
-              run.retype(call.out[2], type, false);
-              std::vector<Made> made = make("swiglu_bwd", data, model, call, 2);
-              Results got = run.onDevice();
-              expectSame("quantize", made[0], call, got, 2, kSlot, {{0, 0}, {1, 1}, {2, 2}});
-              expectSame("quantize", made[1], call, got, 2, kYSlot, {{0, 3}, {1, 4}}, true);
-            });
-  }
+  forEachActivation([](const char *op, bool tanhApprox) { expectEitherForm(op, 1, tanhApprox); });
+  expectEitherForm("squared_relu_bwd", 2, false);
 }
 
-TEST(CudaQuantizeFused, MagnitudesOfSwiGlu) {
+TEST(CudaQuantizeFused, GatedBwd) {
   SKIP_WITHOUT_GPU();
-  forEach("swiglu_amax", By::Itself, 1, [](DeviceRun &run, DType data, const bench::Model &model) {
-    Made y = make("swiglu", data, model, run.call(), 1)[0];
-    expectSame("amax", y, run.call(), run.onDevice(), 0, 0, {{0, 0}});
+  forEachGated([](const std::string &op, bool tanhApprox) {
+    for (DType type : {DType::F8E4M3, DType::F8E5M2}) {
+      forEach(op + ".quantize_delayed", By::Delayed, 2,
+              [&](DeviceRun &run, DType data, const bench::Model &model) {
+                Call &call = run.call();
+                call.attrs.tanh_approx = tanhApprox;
+                run.retype(call.out[0], type, false);
+                run.retype(call.out[3], type, false);
+                std::vector<Made> made = make(op, data, model, call, 2);
+                Results got = run.onDevice();
+                expectSame("quantize_delayed", made[0], call, got, 2, kSlot,
+                           {{0, 0}, {1, 1}, {2, 2}, {3, 3}});
+                expectSame("quantize_delayed", made[1], call, got, 2, kYSlot,
+                           {{0, 4}, {1, 5}, {2, 2}}, true);
+              });
+      forEach(op + ".quantize", By::Known, 2,
+              [&](DeviceRun &run, DType data, const bench::Model &model) {
+                Call &call = run.call();
+                call.attrs.tanh_approx = tanhApprox;
+                run.retype(call.out[0], type, false);
+                run.retype(call.out[2], type, false);
+                std::vector<Made> made = make(op, data, model, call, 2);
+                Results got = run.onDevice();
+                expectSame("quantize", made[0], call, got, 2, kSlot, {{0, 0}, {1, 1}, {2, 2}});
+                expectSame("quantize", made[1], call, got, 2, kYSlot, {{0, 3}, {1, 4}}, true);
+              });
+    }
   });
-  forEach("swiglu_bwd_amax", By::Itself, 2,
-          [](DeviceRun &run, DType data, const bench::Model &model) {
-            std::vector<Made> made = make("swiglu_bwd", data, model, run.call(), 2);
-            Results got = run.onDevice();
-            for (size_t i = 0; i < 2; ++i) {
-              DeviceRun amax("amax", data, bench::kTinyModel);
-              reshape(amax, amax.call().in[0], made[i].type);
-              copy(amax.call().in[0], made[i].bytes.data());
-              EXPECT_EQ(std::memcmp(got[0].data() + i * 4, amax.onDevice()[0].data(), 4), 0) << i;
-            }
-          });
+}
+
+TEST(CudaQuantizeFused, MagnitudesOfActivations) {
+  SKIP_WITHOUT_GPU();
+  auto expectOne = [](const std::string &op, int operands, bool tanhApprox) {
+    forEach(op + ".amax", By::Itself, operands,
+            [&](DeviceRun &run, DType data, const bench::Model &model) {
+              run.call().attrs.tanh_approx = tanhApprox;
+              Made y = make(op, data, model, run.call(), operands)[0];
+              expectSame("amax", y, run.call(), run.onDevice(), 0, 0, {{0, 0}});
+            });
+  };
+  forEachActivation([&](const char *op, bool tanhApprox) { expectOne(op, 1, tanhApprox); });
+  expectOne("squared_relu_bwd", 2, false);
+  forEachGated([](const std::string &op, bool tanhApprox) {
+    forEach(op + ".amax", By::Itself, 2,
+            [&](DeviceRun &run, DType data, const bench::Model &model) {
+              run.call().attrs.tanh_approx = tanhApprox;
+              std::vector<Made> made = make(op, data, model, run.call(), 2);
+              Results got = run.onDevice();
+              for (size_t i = 0; i < 2; ++i) {
+                DeviceRun amax("amax", data, bench::kTinyModel);
+                reshape(amax, amax.call().in[0], made[i].type);
+                copy(amax.call().in[0], made[i].bytes.data());
+                EXPECT_EQ(std::memcmp(got[0].data() + i * 4, amax.onDevice()[0].data(), 4), 0) << i;
+              }
+            });
+  });
 }
 
 /// Calls test(call, results, y, operands of the norm). Its other results, of which there is one
@@ -242,15 +277,15 @@ template <typename Test> void forEachNorm(const char *suffix, By by, int first, 
 TEST(CudaQuantizeFused, Norms) {
   SKIP_WITHOUT_GPU();
   forEachNorm(
-      "_quantize_delayed", By::Delayed, 3,
+      ".quantize_delayed", By::Delayed, 3,
       [](const Call &call, const Results &got, const Made &y, int operands) {
         expectSame("quantize_delayed", y, call, got, operands, kSlot, {{0, 0}, {1, 1}, {2, 2}});
       });
-  forEachNorm("_amax", By::Itself, 0,
+  forEachNorm(".amax", By::Itself, 0,
               [](const Call &call, const Results &got, const Made &y, int operands) {
                 expectSame("amax", y, call, got, 0, 0, {{0, operands - 1}});
               });
-  forEachNorm("_quantize_blocks", By::Itself, 2,
+  forEachNorm(".quantize_blocks", By::Itself, 2,
               [](const Call &call, const Results &got, const Made &y, int) {
                 expectSame("quantize_blocks", y, call, got, 0, 0, {{0, 0}, {1, 1}});
               });
@@ -258,14 +293,14 @@ TEST(CudaQuantizeFused, Norms) {
 
 TEST(CudaQuantizeFused, RmsNormAgain) {
   SKIP_WITHOUT_GPU();
-  forEach("rmsnorm_again_quantize_delayed", By::Delayed, 3,
+  forEach("rmsnorm_again.quantize_delayed", By::Delayed, 3,
           [](DeviceRun &run, DType data, const bench::Model &model) {
             Call &call = run.call();
             Made y = make("rmsnorm_bwd", data, model, call, 3, 1)[2];
             expectSame("quantize_delayed", y, call, run.onDevice(), 3, kSlot,
                        {{0, 0}, {1, 1}, {2, 2}, {3, 3}});
           });
-  forEach("rmsnorm_again_quantize", By::Known, 3,
+  forEach("rmsnorm_again.quantize", By::Known, 3,
           [](DeviceRun &run, DType data, const bench::Model &model) {
             Call &call = run.call();
             Made y = make("rmsnorm_bwd", data, model, call, 3, 1)[2];
@@ -279,7 +314,7 @@ TEST(CudaQuantizeFused, NormsAgainAreTheNorms) {
   for (int centered = 0; centered < 2; ++centered) {
     std::string name = centered ? "layernorm" : "rmsnorm";
     int vectors = 1 + centered, amax = 1 + 2 * vectors;
-    forEach(name + "_again_quantize", By::Known, amax,
+    forEach(name + "_again.quantize", By::Known, amax,
             [&](DeviceRun &run, DType data, const bench::Model &model) {
               Call &call = run.call();
               std::vector<Made> made = make(name, data, model, call, 1 + vectors);
@@ -294,7 +329,7 @@ TEST(CudaQuantizeFused, NormsAgainAreTheNorms) {
 TEST(CudaQuantizeFused, TransposedBlocksOfNorms) {
   SKIP_WITHOUT_GPU();
   for (bool zeroCentered : {false, true})
-    forEach("rmsnorm_again_quantize_blocks", By::Itself, 3,
+    forEach("rmsnorm_again.quantize_blocks", By::Itself, 3,
             [&](DeviceRun &run, DType data, const bench::Model &model) {
               Call &call = run.call();
               call.attrs.zero_centered = zeroCentered;
@@ -303,31 +338,37 @@ TEST(CudaQuantizeFused, TransposedBlocksOfNorms) {
             });
 }
 
-TEST(CudaQuantizeFused, BlocksOfSwiGluBwd) {
+TEST(CudaQuantizeFused, BlocksOfGatedBwd) {
   SKIP_WITHOUT_GPU();
-  for (DType type : {DType::F8E4M3, DType::F8E5M2})
-    forEach("swiglu_bwd_quantize_blocks", By::Itself, 2,
-            [&](DeviceRun &run, DType data, const bench::Model &model) {
-              Call &call = run.call();
-              run.retype(call.out[0], type, false);
-              run.retype(call.out[2], type, false);
-              bench::Model whole = model; // rows are whole blocks
-              whole.ffn = call.in[0].cols();
-              std::vector<Made> made = make("swiglu_bwd", data, whole, call, 2);
-              Results got = run.onDevice();
-              expectSame("quantize_blocks", made[0], call, got, 0, 0, {{0, 0}, {1, 1}});
-              expectSame("quantize_blocks", made[0], call, got, 0, 0, {{0, 2}, {1, 3}}, true);
-              expectSame("quantize_blocks", made[1], call, got, 0, 0, {{0, 4}, {1, 5}}, true);
-            });
+  forEachGated([](const std::string &op, bool tanhApprox) {
+    for (DType type : {DType::F8E4M3, DType::F8E5M2})
+      forEach(op + ".quantize_blocks", By::Itself, 2,
+              [&](DeviceRun &run, DType data, const bench::Model &model) {
+                Call &call = run.call();
+                call.attrs.tanh_approx = tanhApprox;
+                run.retype(call.out[0], type, false);
+                run.retype(call.out[2], type, false);
+                bench::Model whole = model; // rows are whole blocks
+                whole.ffn = call.in[0].cols();
+                std::vector<Made> made = make(op, data, whole, call, 2);
+                Results got = run.onDevice();
+                expectSame("quantize_blocks", made[0], call, got, 0, 0, {{0, 0}, {1, 1}});
+                expectSame("quantize_blocks", made[0], call, got, 0, 0, {{0, 2}, {1, 3}}, true);
+                expectSame("quantize_blocks", made[1], call, got, 0, 0, {{0, 4}, {1, 5}}, true);
+              });
+  });
 }
 
-TEST(CudaQuantizeFused, BlocksOfSwiGlu) {
+TEST(CudaQuantizeFused, BlocksOfActivations) {
   SKIP_WITHOUT_GPU();
-  forEach("swiglu_quantize_blocks", By::Itself, 1,
-          [](DeviceRun &run, DType data, const bench::Model &model) {
-            Made y = make("swiglu", data, model, run.call(), 1)[0];
-            expectSame("quantize_blocks", y, run.call(), run.onDevice(), 0, 0, {{0, 0}, {1, 1}});
-          });
+  forEachActivation([](const std::string &op, bool tanhApprox) {
+    forEach(op + ".quantize_blocks", By::Itself, 1,
+            [&](DeviceRun &run, DType data, const bench::Model &model) {
+              run.call().attrs.tanh_approx = tanhApprox;
+              Made y = make(op, data, model, run.call(), 1)[0];
+              expectSame("quantize_blocks", y, run.call(), run.onDevice(), 0, 0, {{0, 0}, {1, 1}});
+            });
+  });
 }
 
 } // namespace

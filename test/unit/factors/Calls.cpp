@@ -166,13 +166,16 @@ std::unique_ptr<Prepared> prepare(const Sample &sample) {
   return out;
 }
 
-const kernels::Kernel &kernelOf(OpKind kind) { return *kernels::findHostKernel(opInfo(kind).name); }
+const kernels::Kernel &kernelOf(const Sample &sample) {
+  return *kernels::findHostKernel(opInfo(sample.kind, sample.epilogue).name);
+}
 
 } // namespace
 
 Op Sample::op() const {
   Op op;
   op.kind = kind;
+  op.epilogue = epilogue;
 #define ATTR_BOOL(field, default_, doc)                                                            \
   if (attrs.field != default_)                                                                     \
     op.set(AttrKey::field, static_cast<int64_t>(attrs.field));
@@ -194,11 +197,11 @@ FactorExtents Sample::extents() const {
   return {op(), ins, outs, members};
 }
 
-const char *Sample::refusal() const { return kernelOf(kind).accepts(prepare(*this)->call); }
+const char *Sample::refusal() const { return kernelOf(*this).accepts(prepare(*this)->call); }
 
 std::vector<Array> Sample::run() const {
   std::unique_ptr<Prepared> run = prepare(*this);
-  const kernels::Kernel &kernel = kernelOf(kind);
+  const kernels::Kernel &kernel = kernelOf(*this);
   run->workspace.resize(kernel.workspaceBytes ? kernel.workspaceBytes(run->call) : 0);
   run->call.workspace = run->workspace.data();
   run->call.workspaceBytes = run->workspace.size();
@@ -209,14 +212,14 @@ std::vector<Array> Sample::run() const {
   return std::move(run->results);
 }
 
-std::optional<Sample> makeSample(OpKind kind, std::string_view caseName, uint64_t seed,
+std::optional<Sample> makeSample(OpForm form, std::string_view caseName, uint64_t seed,
                                  bool hasBlocks) {
   std::unique_ptr<kernels::bench::Case> from = kernels::bench::makeCase(
       caseName, DType::F32, hasBlocks ? kModelOfBlocks : randomModel(seed));
   if (!from)
     return std::nullopt;
   Sample sample;
-  sample.kind = kind;
+  sample.kind = form.kind, sample.epilogue = form.epilogue;
   sample.attrs = from->call.attrs;
   sample.index = from->call.index, sample.members = from->call.groupSize;
   sample.isList = !from->list.empty();
@@ -233,7 +236,7 @@ std::optional<Sample> makeSample(OpKind kind, std::string_view caseName, uint64_
         operand = i;
     sample.inPlace.push_back(operand);
   }
-  if (kind == OpKind::AmaxUpdate) // as long as a history is, it has no extent of the model
+  if (form.kind == OpKind::AmaxUpdate) // as long as a history is, it has no extent of the model
     shorten(sample);
   for (size_t i = 0; i < sample.operands.size(); ++i)
     makeDifferent(sample.operands[i], seed + i);

@@ -34,6 +34,7 @@ struct Along {
 /// One call of an op's kernel on the host.
 struct Sample {
   OpKind kind = OpKind::Add;
+  Epilogue epilogue = Epilogue::None;
   kernels::Attrs attrs;
   std::vector<Array> operands, results; ///< results have the types; their content is not used
   bool isList = false;
@@ -42,7 +43,7 @@ struct Sample {
   std::vector<int> inPlace; ///< by result: the operand in whose place it is, or -1
   int64_t index = 0, members = 1;
 
-  const OpFactors &factors() const { return factorsOf(kind); }
+  const OpFactors &factors() const { return factorsOf(kind, epilogue); }
   const FactorValue &operandRow(size_t i) const { return operandOf(op(), factors(), i); }
   const FactorValue &resultRow(size_t i) const { return resultOf(op(), factors(), i); }
   /// The op with its attributes, without values.
@@ -56,7 +57,7 @@ struct Sample {
 /// A call with random numbers of random small extents; several forms of an op have names of their
 /// own. With extents of two blocks of scales if `hasBlocks`. Nothing if no case of kernels/bench
 /// has the name.
-std::optional<Sample> makeSample(OpKind kind, std::string_view caseName, uint64_t seed,
+std::optional<Sample> makeSample(OpForm form, std::string_view caseName, uint64_t seed,
                                  bool hasBlocks);
 
 /// Where the elements of a value with these extents lie along a factor.

@@ -16,8 +16,10 @@ constexpr uint64_t kSeeds = 3;
 constexpr int64_t kEachSlice = INT64_MAX;
 constexpr int64_t kSlicesOfBlocks = 3; ///< so many that both blocks have one
 
-bool executes(OpKind kind) {
-  OpTraits traits = opInfo(kind).traits;
+bool executes(const OpForm &form) {
+  if (form.epilogue == Epilogue::None && opInfo(form.kind).needsEpilogue)
+    return false;
+  OpTraits traits = opInfo(form.kind, form.epilogue).traits;
   return traits == OpTraits::None || traits == OpTraits::Pure;
 }
 
@@ -30,20 +32,22 @@ bool isUnread(OpKind kind, size_t operand) {
 
 /// The forms of an op that read its row in different ways.
 struct Form {
-  OpKind kind;
+  OpForm op;
   std::string name; ///< the op's, and what is special
 };
 
+const OpInfo &infoOf(const Form &form) { return opInfo(form.op.kind, form.op.epilogue); }
+
 std::vector<Form> forms() {
   std::vector<Form> forms;
-  for (int i = 0; i < kOpCount; ++i)
-    if (auto kind = static_cast<OpKind>(i); executes(kind))
-      forms.push_back({kind, std::string(opInfo(kind).name)});
-  forms.push_back({OpKind::QuantizeBlocks, "quantize_blocks, turned"});
-  forms.push_back({OpKind::MatMul, "matmul, plain"});
-  forms.push_back({OpKind::MatMul, "matmul, first turned"});
-  forms.push_back({OpKind::Quantize, "quantize, turned"});
-  forms.push_back({OpKind::MergeSlices, "merge_slices, inverse"});
+  for (const OpForm &op : allOpForms())
+    if (executes(op))
+      forms.push_back({op, std::string(opInfo(op.kind, op.epilogue).name)});
+  forms.push_back({{OpKind::QuantizeBlocks}, "quantize_blocks, turned"});
+  forms.push_back({{OpKind::MatMul}, "matmul, plain"});
+  forms.push_back({{OpKind::MatMul}, "matmul, first turned"});
+  forms.push_back({{OpKind::Quantize}, "quantize, turned"});
+  forms.push_back({{OpKind::MergeSlices}, "merge_slices, inverse"});
   return forms;
 }
 
@@ -55,17 +59,17 @@ void swapLast(Array &array) {
 Sample sampleOf(const Form &form, uint64_t seed, bool hasBlocks = false) {
   bool isCase = form.name == "quantize_blocks, turned";
   std::optional<Sample> made =
-      makeSample(form.kind, isCase ? form.name : opInfo(form.kind).name, seed, hasBlocks);
+      makeSample(form.op, isCase ? form.name : infoOf(form).name, seed, hasBlocks);
   if (!made) {
     ADD_FAILURE() << "no case of " << form.name << " in kernels/bench/Cases.cpp";
     return {};
   }
   Sample sample = std::move(*made);
-  if (form.kind == OpKind::Dropout || opInfo(form.kind).work.cost == CostClass::Attention)
+  if (form.op.kind == OpKind::Dropout || infoOf(form).work.cost == CostClass::Attention)
     sample.attrs.p = 0.4;
-  if (opInfo(form.kind).work.cost == CostClass::Attention) {
+  if (infoOf(form).work.cost == CostClass::Attention) {
     sample.attrs.reset_mask = true;
-    sample.attrs.causal = opInfo(form.kind).hasSlices; // if not, documents end where others say
+    sample.attrs.causal = infoOf(form).hasSlices; // if not, documents end where others say
   }
   if (form.name == "matmul, plain" || form.name == "matmul, first turned") {
     sample.attrs.trans_b = false;
@@ -106,7 +110,7 @@ public:
       if (!sample_.isList && isFreeToCut(f))
         cut(f);
     }
-    if (opInfo(sample_.kind).takesIndex())
+    if (opInfo(sample_.kind, sample_.epilogue).takesIndex())
       cutShares();
     for (size_t i = 0; i < sample_.operands.size() && !sample_.isList; ++i)
       if (row(i).form == FactorValue::Dims && hasFactor(row(i))) {
@@ -261,7 +265,7 @@ private:
   }
 
   bool isToldPlaces(FactorId f) const {
-    std::string_view names = opInfo(sample_.kind).operands;
+    std::string_view names = opInfo(sample_.kind, sample_.epilogue).operands;
     for (size_t i = 0; i < factors_.operandCount; ++i) {
       size_t end = std::min(names.find(' '), names.size());
       if (names.substr(0, end) == "positions?" && factors_.operand(i).has(f))
@@ -432,8 +436,8 @@ TEST(Numbers, RowsSayWhatKernelsCompute) {
     }
 }
 
-bool hasBlocks(OpKind kind) {
-  for (const FactorValue &value : factorsOf(kind).results()) {
+bool hasBlocks(const OpForm &op) {
+  for (const FactorValue &value : factorsOf(op.kind, op.epilogue).results()) {
     if (value.form == FactorValue::Scales)
       return true;
     for (const FactorAtom &atom : value.words())
@@ -445,19 +449,19 @@ bool hasBlocks(OpKind kind) {
 
 TEST(Numbers, FactorsOfScaledBlocksAreCutBetweenBlocks) {
   for (const Form &form : forms())
-    if (hasBlocks(form.kind))
+    if (hasBlocks(form.op))
       Trial(sampleOf(form, 1, true), form.name, kSlicesOfBlocks).run();
 }
 
 /// The parts of a list make the result: one after the other, or as a sum.
 TEST(Numbers, ListsAreJoinedOrSummed) {
-  Sample join = sampleOf({OpKind::Join, "join"}, 1);
+  Sample join = sampleOf({{OpKind::Join}, "join"}, 1);
   std::vector<std::byte> parts;
   for (const Array &array : join.operands)
     parts.insert(parts.end(), array.bytes.begin(), array.bytes.end());
   EXPECT_TRUE(join.run()[0].bytes == parts);
 
-  Sample sum = sampleOf({OpKind::SumSquares, "sum_squares"}, 1);
+  Sample sum = sampleOf({{OpKind::SumSquares}, "sum_squares"}, 1);
   double total = 0;
   for (size_t i = 0; i < sum.operands.size(); ++i) {
     Sample one = sum;

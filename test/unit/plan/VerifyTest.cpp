@@ -245,31 +245,6 @@ const std::vector<Case> &tableCases() {
        "cuts a row of 16 elements"},
       {"unevenShards", Rule::Parameter, "zero", [](Plan &p) { p.blocks[0].shard = 20; },
        "need to be equal parts"},
-      {"initialValuesOfAnotherBlock", Rule::Block, "mesh",
-       [](Plan &p) { p.roles[0].segments[0].ops[1].set(AttrKey::block, int64_t{1}); },
-       "the op takes '%w0' as block 0 ('layers.0'); it holds block 1 ('layers.1')"},
-      {"updateOfAnotherBlock", Rule::Block, "mesh",
-       [](Plan &p) { p.roles[0].segments[2].ops[5].set(AttrKey::block, int64_t{0}); },
-       "as block 0 ('layers.0')"},
-      {"gatherOfAnotherBlock", Rule::Block, "mesh",
-       [](Plan &p) { micro(p).ops[1].set(AttrKey::block, int64_t{0}); },
-       "takes '%W1' as block 0 ('layers.0'); it holds block 1 ('layers.1')"},
-      {"squaresOfBlocksInAnotherOrder", Rule::Block, "mesh",
-       [](Plan &p) {
-         std::swap(p.roles[0].segments[2].ops[0].operands[0],
-                   p.roles[0].segments[2].ops[0].operands[1]);
-       },
-       "it holds block 1 ('layers.1')"},
-      {"gatherOverAnotherAxis", Rule::Block, "mesh",
-       [](Plan &p) { test::setGroup(p, micro(p).ops[0], 1); },
-       "'all_gather' combines shards of block 0 ('layers.0') over group 'tp'"},
-      {"readsPadding", Rule::Padding, "zero",
-       [](Plan &p) { p.roles[0].segments[4].ops[2].set(AttrKey::offset, int64_t{32}); },
-       "the op reads '%weight', which in sym ["},
-      {"readsOtherThanAParameter", Rule::Block, "zero",
-       [](Plan &p) { p.roles[0].segments[2].ops[4].set(AttrKey::offset, int64_t{64}); },
-       "'matmul' takes '%bias', 8 elements of block 'layers.0' that are not one parameter on each "
-       "rank"},
       {"otherMicrobatches", Rule::Job, "zero",
        [](Plan &p) {
          p.job = {{"train.global_batch_size", int64_t{8}}, {"train.micro_batch_size", int64_t{1}}};
@@ -299,6 +274,38 @@ const std::vector<Case> &tableCases() {
        "ranks in common"},
       {"rankWithoutRole", Rule::Role, "roles", [](Plan &p) { p.roles.pop_back(); },
        "cover 2 of the mesh's 4 ranks"},
+  };
+  return cases;
+}
+
+/// Of what values hold of blocks.
+const std::vector<Case> &blockCases() {
+  static const std::vector<Case> cases = {
+      {"initialValuesOfAnotherBlock", Rule::Block, "mesh",
+       [](Plan &p) { p.roles[0].segments[0].ops[1].set(AttrKey::block, int64_t{1}); },
+       "the op takes '%w0' as block 0 ('layers.0'); it holds block 1 ('layers.1')"},
+      {"updateOfAnotherBlock", Rule::Block, "mesh",
+       [](Plan &p) { p.roles[0].segments[2].ops[5].set(AttrKey::block, int64_t{0}); },
+       "as block 0 ('layers.0')"},
+      {"gatherOfAnotherBlock", Rule::Block, "mesh",
+       [](Plan &p) { micro(p).ops[1].set(AttrKey::block, int64_t{0}); },
+       "takes '%W1' as block 0 ('layers.0'); it holds block 1 ('layers.1')"},
+      {"squaresOfBlocksInAnotherOrder", Rule::Block, "mesh",
+       [](Plan &p) {
+         std::swap(p.roles[0].segments[2].ops[0].operands[0],
+                   p.roles[0].segments[2].ops[0].operands[1]);
+       },
+       "it holds block 1 ('layers.1')"},
+      {"gatherOverAnotherAxis", Rule::Block, "mesh",
+       [](Plan &p) { test::setGroup(p, micro(p).ops[0], 1); },
+       "'all_gather' combines shards of block 0 ('layers.0') over group 'tp'"},
+      {"readsPadding", Rule::Padding, "zero",
+       [](Plan &p) { p.roles[0].segments[4].ops[2].set(AttrKey::offset, int64_t{32}); },
+       "the op reads '%weight', which in sym ["},
+      {"readsOtherThanAParameter", Rule::Block, "zero",
+       [](Plan &p) { p.roles[0].segments[2].ops[4].set(AttrKey::offset, int64_t{64}); },
+       "'matmul' takes '%bias', 8 elements of block 'layers.0' that are not one parameter on each "
+       "rank"},
   };
   return cases;
 }
@@ -500,6 +507,7 @@ INSTANTIATE_TEST_SUITE_P(Kind, Broken, testing::ValuesIn(kindCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Form, Broken, testing::ValuesIn(formCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Types, Broken, testing::ValuesIn(typeCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Tables, Broken, testing::ValuesIn(tableCases()), nameOf);
+INSTANTIATE_TEST_SUITE_P(Blocks, Broken, testing::ValuesIn(blockCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Squares, Broken, testing::ValuesIn(squareCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Order, Broken, testing::ValuesIn(orderCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Bytes, Broken, testing::ValuesIn(byteCases()), nameOf);
@@ -507,8 +515,8 @@ INSTANTIATE_TEST_SUITE_P(Host, Broken, testing::ValuesIn(hostCases()), nameOf);
 
 TEST(Verify, EveryRuleHasACase) {
   std::set<Rule> covered;
-  for (const auto *cases : {&formCases(), &kindCases(), &typeCases(), &tableCases(), &orderCases(),
-                            &byteCases(), &hostCases()})
+  for (const auto *cases : {&formCases(), &kindCases(), &typeCases(), &tableCases(), &blockCases(),
+                            &orderCases(), &byteCases(), &hostCases()})
     for (const Case &each : *cases)
       covered.insert(each.rule);
   // In StepsTest.cpp, SplitTest.cpp, GroupTest.cpp, PipelineTest.cpp, QuantizedTest.cpp and
@@ -584,161 +592,6 @@ TEST(Verify, EveryIsFollowedInEachStepThatDiffers) {
       role.program[0].children.push_back({ProgramNode::Every, kNone, prime, {}});
   }
   EXPECT_NE(verify(plan)[0].message.find("more than 256 different steps"), std::string::npos);
-}
-
-/// Two roles that meet in many groups, one after the other, a million times.
-std::string manyMeetings() {
-  constexpr int kGroups = 64;
-  std::string groups, channels, ops = "    %y0 = fill : f32[8] comm at work 0\n", roles;
-  for (int i = 0; i < kGroups; ++i) {
-    groups += fmt::format("g{} = [pp] ", i);
-    channels += fmt::format("channel c{0} group g{0}\n", i);
-    ops += fmt::format("    %y{} = all_reduce %y{} channel c{} : f32[8] comm at work 0\n", i + 1, i,
-                       i);
-  }
-  for (int r = 0; r < 2; ++r)
-    roles += fmt::format("role r{0} \"w\" where {{ pp = {0} to {0} }} {{\n  arenas {{ state = 0 "
-                         "work = 32 sym = 0 host = 0 }}\n  segment s {{\n{1}  }}\n  program {{ run "
-                         "s 1000000 }}\n}}\n",
-                         r, ops);
-  return "shardc.plan 2 placed \"t\"\nmesh { pp = 2 }\ngroups { " + groups + "}\n" + channels +
-         roles;
-}
-
-TEST(Verify, WorkIsBounded) {
-  std::vector<Finding> findings = verify(parsed(manyMeetings()));
-  ASSERT_EQ(findings.size(), 1u);
-  EXPECT_NE(
-      findings[0].message.find("visits of bytes, cells and collectives, the verifier's limit"),
-      std::string::npos)
-      << findings[0].message;
-}
-
-/// Verifies with ever more visits, up to what the plan takes: the last one may be made anywhere.
-void expectBoundedWork(const Plan &plan, const std::string &name) {
-  uint64_t enough = 1;
-  while (!verify(plan, 20, enough).empty())
-    enough *= 2;
-  const uint64_t step = enough / 2000 + 1;
-  for (uint64_t visits = 0; visits < enough; visits += visits < 1000 ? 1 : step) {
-    std::vector<Finding> findings = verify(plan, 20, visits);
-    if (findings.empty())
-      continue;
-    EXPECT_EQ(findings.size(), 1u) << name << " in " << visits;
-    EXPECT_EQ(findings[0].message, fmt::format("checking the plan takes more than {} visits of "
-                                               "bytes, cells and collectives, the verifier's limit",
-                                               visits))
-        << name;
-  }
-}
-
-TEST(Verify, WorkMayExceedItsBoundAnywhere) {
-  for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange",
-                           "parts", "starts", "split"})
-    expectBoundedWork(parsed(planText(name)), name);
-}
-
-TEST(Verify, WorkOnCellsThatShareBytesIsBounded) {
-  constexpr int64_t kCells = 40000;
-  Plan plan = parsed(
-      "shardc.plan 2 placed \"t\"\nmesh { dp = 1 } groups { dp = [dp] } data dp\nrole r "
-      "\"w\" {\n  arenas { state = "
-      "0 work = 640000 sym = 0 host = 0 }\n  segment s {\n    %x = fill : f32[4] comm at work "
-      "639984\n  }\n  program { run s }\n}\n");
-  for (int64_t i = 0; i < kCells; ++i)
-    plan.roles[0].cells.push_back({fmt::format("c{}", i),
-                                   CellKind::Buffer,
-                                   -1,
-                                   Type::of(DType::F32, {4 * (kCells - i)}),
-                                   1,
-                                   Arena::Work,
-                                   Purpose::Comm,
-                                   {true, Arena::Work, i * 16, 0}});
-  std::vector<Finding> findings = verify(plan);
-  ASSERT_EQ(findings.size(), 1u);
-  EXPECT_THAT(findings[0].message,
-              testing::HasSubstr("visits of bytes, cells and collectives, the verifier's limit"));
-}
-
-/// The first segment spoils a part of @c0 that nobody reads, each other one fills a cell.
-std::string manyCellsAndSegments(int64_t cells, int64_t segments) {
-  std::string text = fmt::format("shardc.plan 2 placed \"t\"\nmesh {{ dp = 2 }} groups {{ dp = "
-                                 "[dp] }} data dp\nrole r \"w\" {{\n  arenas "
-                                 "{{ state = 0 work = {} sym = 0 host = 0 }}\n",
-                                 64 * cells);
-  for (int64_t c = 0; c < cells; ++c)
-    text += fmt::format("  cell @c{} : f32[16] in work for data at {}\n", c, 64 * c);
-  text +=
-      "  segment first {\n    %g = fill : f32[16] data at work 0\n    %t = fill : f32[4] data at "
-      "work 0\n    out @c0 = %g\n  }\n  segment part {\n    in %g = @c0 at work 0\n    %v = view "
-      "%g {offset = 4} : f32[4] data at work 16\n    %y = gelu %v : f32[4] data at work 64\n  }\n";
-  std::string program = "run first run part ";
-  for (int64_t s = 0; s < segments; ++s) {
-    text +=
-        fmt::format("  segment s{0} {{\n    %x = fill : f32[16] data at work {1}\n    out @c{0} = "
-                    "%x\n  }}\n",
-                    s, 64 * s);
-    program += fmt::format("run s{} ", s);
-  }
-  return text + "  program { " + program + "}\n}\n";
-}
-
-TEST(Verify, WorkFollowsWhatSegmentsTouch) {
-  Plan plan = parsed(manyCellsAndSegments(60000, 1000));
-  EXPECT_TRUE(verify(plan, 20, 1 << 22).empty()) << "not cells times segments";
-  expectBoundedWork(parsed(manyCellsAndSegments(100, 4)), "many");
-}
-
-/// So many cells, of which each of some segments fills one; they are due at times that seldom meet.
-std::string findingOfManyStates(int64_t cells, uint32_t filled) {
-  Plan plan = parsed(planText("every"));
-  Role &role = plan.roles[0];
-  plan.deviceBytes = 0;
-  plan.mesh.clear();
-  plan.groups.clear();
-  plan.channels.clear();
-  plan.roles.resize(1);
-  role.where.clear();
-  role.segments.clear();
-  role.program[0].children.clear();
-  role.program[0].count = 1 << 20;
-  for (int64_t i = 0; i < cells; ++i)
-    role.cells.push_back({fmt::format("c{}", i),
-                          CellKind::Buffer,
-                          -1,
-                          Type::of(DType::F32, {4}),
-                          1,
-                          Arena::Work,
-                          Purpose::Comm,
-                          {true, Arena::Work, i * 16, 0}});
-  role.arenaBytes[static_cast<size_t>(Arena::Work)] = 16 * cells;
-  for (uint32_t i = 0; i < filled; ++i) {
-    Segment &segment = role.segments.emplace_back();
-    segment.name = fmt::format("s{}", i);
-    segment.values.push_back({"x", role.cells[i].type, Purpose::Comm, role.cells[i].place, 0, 0});
-    Op &op = segment.ops.emplace_back();
-    op.kind = OpKind::Fill;
-    op.results = {0};
-    segment.outs.push_back({0, i});
-    role.program[0].children.push_back(
-        {ProgramNode::Every, kNone, 10 + i, {{ProgramNode::Run, i, 1, {}}}});
-  }
-  std::vector<Finding> findings = verify(plan);
-  return findings.size() == 1 && findings[0].rule == Rule::Index ? findings[0].message : "";
-}
-
-TEST(Verify, StatesOfManyCellsAreBounded) {
-  EXPECT_EQ(
-      findingOfManyStates(1 << 16, 12),
-      "the program leaves its 65536 cells in more than 128 different states, the verifier's limit");
-  EXPECT_EQ(
-      findingOfManyStates(1 << 12, 12),
-      "the program leaves its 4096 cells in more than 1024 different states, the verifier's limit");
-}
-
-TEST(Verify, WorkOnStatesOfManyCellsIsBounded) {
-  EXPECT_THAT(findingOfManyStates(1 << 18, 5),
-              testing::HasSubstr("visits of bytes, cells and collectives, the verifier's limit"));
 }
 
 TEST(Verify, FindingsStopAtTheLimit) {

@@ -23,7 +23,7 @@ struct AttributeTally {
 /// of those that it has not.
 void setEveryAttribute(const Plan &plan, int64_t stride, AttributeTally &tally);
 
-/// A logical plan of one op of that kind beside what fills its operands.
-Plan planOfOne(OpKind kind);
+/// A logical plan of one such op beside what fills its operands.
+Plan planOfOne(OpForm form);
 
 } // namespace shardc::plan::oracle

@@ -164,7 +164,7 @@ std::vector<std::pair<ValueId, ValueId>> blocksKept(const Op &op) {
   std::vector<std::pair<ValueId, ValueId>> kept;
   for (const Tie &tie : op.ties)
     kept.emplace_back(op.results[tie.result], tie.value);
-  if (factsOf(op.kind).keepsBlock)
+  if (factsOf(op).keepsBlock)
     kept.emplace_back(op.results[0], op.operands[0]);
   return kept;
 }

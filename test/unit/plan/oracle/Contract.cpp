@@ -38,7 +38,7 @@ public:
       checkSizes(op);
       checkShared(op);
       need(membersFit(plan_, segment_, op),
-           std::string(opInfo(op.kind).name) + " has no part of a whole");
+           std::string(opInfo(op).name) + " has no part of a whole");
       checkOwnSlot(op);
       checkReadsOfHost(op);
       if (op.kind == OpKind::StepFinish)
@@ -412,7 +412,7 @@ private:
     auto out = [&](size_t i) { return size(op.results[i]); };
     auto block = [&] { return plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))]; };
     int64_t members = op.group >= 0 && op.channel != kNoChannel ? plan_.groupSize(op.group) : 0;
-    switch (factsOf(op.kind).sizes) {
+    switch (factsOf(op).sizes) {
     case Sizes::Free:
     case Sizes::Any:
       return true;
@@ -461,7 +461,7 @@ private:
 
   void checkSizes(const Op &op) {
     bool fits = sizesFit(op);
-    need(fits, std::string(opInfo(op.kind).name) + " has sizes that do not fit each other");
+    need(fits, std::string(opInfo(op).name) + " has sizes that do not fit each other");
     // Squares are formed where parts are added one by one, which NCCL's kernels do not show.
     need(op.kind != OpKind::ReduceScatter || op.results.size() < 2 ||
              plan_.transportOf(op) != Transport::Nccl ||

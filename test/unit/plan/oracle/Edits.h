@@ -32,8 +32,8 @@ protected:
         found.push_back(i);
     return found;
   }
-  static bool isAlias(const Op &op) { return opInfo(op.kind).traits == OpTraits::Alias; }
-  static bool isCollective(const Op &op) { return opInfo(op.kind).traits == OpTraits::Collective; }
+  static bool isAlias(const Op &op) { return opInfo(op).traits == OpTraits::Alias; }
+  static bool isCollective(const Op &op) { return opInfo(op).traits == OpTraits::Collective; }
   std::string at(uint32_t op, std::string_view what) const {
     return fmt::format("role {}, segment {}, op {}: {}", role_->name, segment_->name, op, what);
   }

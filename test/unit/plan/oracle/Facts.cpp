@@ -12,4 +12,23 @@ Facts factsOf(OpKind kind) {
   return {};
 }
 
+/// What quantises gives the scale after the numbers. An op that makes gradients quantises a second
+/// value too: its numbers, with their scale behind them, come last.
+Facts factsOf(const Op &op) {
+  if (op.epilogue == Epilogue::None)
+    return factsOf(op.kind);
+  Facts facts;
+  bool makesTwo = op.kind == OpKind::SwiGluBwd || op.kind == OpKind::GeGluBwd;
+  if (op.epilogue == Epilogue::Amax)
+    return facts;
+  if (makesTwo && op.epilogue == Epilogue::QuantizeBlocks) {
+    facts.scalesFollow = true;
+    return facts;
+  }
+  facts.scale = 1;
+  if (makesTwo)
+    facts.otherScale = op.epilogue == Epilogue::QuantizeDelayed ? 5 : 4;
+  return facts;
+}
+
 } // namespace shardc::plan::oracle

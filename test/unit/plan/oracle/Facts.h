@@ -49,6 +49,8 @@ struct Facts {
   int8_t otherScale = -1;    ///< of the result before it, which has that one instead
   bool scalesFollow = false; ///< each of these results has its own scale behind it
 };
+/// Of an op without an epilogue.
 Facts factsOf(OpKind kind);
+Facts factsOf(const Op &op);
 
 } // namespace shardc::plan::oracle

@@ -46,7 +46,7 @@ public:
     for (const Term &term : terms_)
       if (term.op != nullptr && term.result == 0 && countsOthers(term))
         return fmt::format("rank {}: '{}' divides by the tokens of other ranks", term.rank,
-                           opInfo(term.op->kind).name);
+                           opInfo(*term.op).name);
     return {};
   }
 
@@ -102,7 +102,7 @@ std::string findLossBreak(const std::vector<Term> &terms, const Members &members
     auto [at, isNew] = found.try_emplace({term.op, *need}, same, term.rank);
     if (!isNew && at->second.first != same)
       return fmt::format("ranks {} and {} have other losses of the same tokens in '{}'",
-                         at->second.second, term.rank, opInfo(term.op->kind).name);
+                         at->second.second, term.rank, opInfo(*term.op).name);
   }
   return {};
 }

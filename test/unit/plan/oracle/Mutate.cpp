@@ -147,7 +147,7 @@ private:
       return {};
     bool isPassing = unused.empty() || (!passing.empty() && below(2) == 0);
     uint32_t i = pick(isPassing ? passing : unused);
-    std::string text = at(i, fmt::format("{} dropped", opInfo(op(i).kind).name));
+    std::string text = at(i, fmt::format("{} dropped", opInfo(op(i)).name));
     if (isPassing)
       readInstead(op(i).results[0], takenOver(i));
     for (Op &each : segment_->ops)
@@ -277,7 +277,7 @@ private:
       edges[b].push_back(a);
     };
     for (const Op &each : segment.ops) {
-      const OpInfo &info = opInfo(each.kind);
+      const OpInfo &info = opInfo(each);
       for (ValueId operand : each.operands)
         if (info.traits == OpTraits::Alias)
           join({s, operand}, {s, each.results[0]});
@@ -402,7 +402,7 @@ private:
     for (const Op &each : segment_->ops) {
       bool names = value(id).def == static_cast<uint32_t>(&each - segment_->ops.data()) ||
                    std::find(each.operands.begin(), each.operands.end(), id) != each.operands.end();
-      if (names && factsOf(each.kind).sizes == Sizes::Free)
+      if (names && factsOf(each).sizes == Sizes::Free)
         return {};
     }
     int64_t &extent = value(id).type.shape[0];

@@ -45,7 +45,7 @@ std::string PartMutator::doChangeView() {
 
 std::string PartMutator::doChangeIndex() {
   std::vector<uint32_t> ops =
-      opsWhere([](const Op &o) { return factsOf(o.kind).hasOwnPart || o.kind == OpKind::Shift; });
+      opsWhere([](const Op &o) { return factsOf(o).hasOwnPart || o.kind == OpKind::Shift; });
   if (ops.empty())
     return {};
   uint32_t i = pick(ops);
@@ -108,7 +108,7 @@ std::string PartMutator::doDropConjugate() {
   if (exchanges.empty())
     return {};
   uint32_t i = pick(exchanges);
-  std::string text = at(i, fmt::format("{} dropped", opInfo(op(i).kind).name));
+  std::string text = at(i, fmt::format("{} dropped", opInfo(op(i)).name));
   readInstead(op(i).results[0], op(i).operands[0]);
   removeOp(i);
   return text;
@@ -126,7 +126,7 @@ std::string PartMutator::doDropStatistic() {
   if (takers.empty())
     return {};
   uint32_t i = pick(takers);
-  std::string text = at(i, fmt::format("{} of its own alone", opInfo(op(i).kind).name));
+  std::string text = at(i, fmt::format("{} of its own alone", opInfo(op(i)).name));
   if (op(i).kind == OpKind::VocabLoss) {
     op(i).operands[0] = op(value(op(i).operands[0]).def).operands[0];
     return text;

@@ -47,7 +47,7 @@ std::string PipelineMutator::dropTransfer(uint32_t i) {
     }
     std::erase_if(segment_->outs, [&](const auto &out) { return out.value == result; });
   }
-  std::string what = at(i, fmt::format("{} is left out", opInfo(op(i).kind).name));
+  std::string what = at(i, fmt::format("{} is left out", opInfo(op(i)).name));
   removeOp(i);
   return what;
 }

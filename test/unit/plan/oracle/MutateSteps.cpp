@@ -27,7 +27,7 @@ std::string StepMutator::doDropCollective() {
     return {};
   uint32_t i = pick(sums);
   ValueId operand = op(i).operands[0], result = op(i).results[0];
-  std::string text = at(i, fmt::format("{} dropped", opInfo(op(i).kind).name));
+  std::string text = at(i, fmt::format("{} dropped", opInfo(op(i)).name));
   if (op(i).kind == OpKind::AllReduce) {
     readInstead(result, operand);
     removeOp(i);
@@ -276,11 +276,11 @@ std::string StepMutator::takeOtherCell(uint32_t i) {
 }
 
 std::string StepMutator::doChangeStepOp() {
-  std::vector<uint32_t> ops = opsWhere([](const Op &o) { return factsOf(o.kind).isOfStep; });
+  std::vector<uint32_t> ops = opsWhere([](const Op &o) { return factsOf(o).isOfStep; });
   if (ops.empty())
     return {};
   uint32_t i = pick(ops);
-  std::string_view name = opInfo(op(i).kind).name;
+  std::string_view name = opInfo(op(i)).name;
   switch (below(5)) {
   case 0:
     return dropStepOp(i, name);
@@ -316,7 +316,7 @@ std::string StepMutator::doChangeStepOp() {
 
 /// What it would have changed is read as it was.
 std::string StepMutator::dropStepOp(uint32_t i, std::string_view name) {
-  const OpInfo &info = opInfo(op(i).kind);
+  const OpInfo &info = opInfo(op(i));
   std::vector<std::pair<ValueId, ValueId>> kept;
   for (size_t r = 0; r < op(i).results.size(); ++r)
     if (r < info.inPlace.size() && info.inPlace[r] >= 0)
@@ -342,7 +342,7 @@ std::string StepMutator::dropStepOp(uint32_t i, std::string_view name) {
 
 /// A copy behind it works on what it made.
 std::string StepMutator::repeatStepOp(uint32_t i, std::string_view name) {
-  const OpInfo &info = opInfo(op(i).kind);
+  const OpInfo &info = opInfo(op(i));
   if (op(i).results.size() != 1 || info.inPlace[0] < 0 || !op(i).ties.empty())
     return {};
   repeat(i);
@@ -351,7 +351,7 @@ std::string StepMutator::repeatStepOp(uint32_t i, std::string_view name) {
 
 /// A copy of an op in place behind it, which works on what it made.
 void StepMutator::repeat(uint32_t i) {
-  const OpInfo &info = opInfo(op(i).kind);
+  const OpInfo &info = opInfo(op(i));
   ValueId first = op(i).results[0];
   Op copy = op(i);
   Op &again = insertOp(i + 1, copy.kind, value(first).type, value(first).place);

@@ -216,9 +216,8 @@ private:
     }
     rank.cells = std::move(cells);
     microbatch_ = 0;
-    return std::any_of(lane.tasks.begin(), lane.tasks.end(), [](const Task &task) {
-      return opInfo(task.op->kind).traits != OpTraits::Alias;
-    });
+    return std::any_of(lane.tasks.begin(), lane.tasks.end(),
+                       [](const Task &task) { return opInfo(*task.op).traits != OpTraits::Alias; });
   }
 
   /// What is of another microbatch than the one that it is taken for may be passed on, not read.
@@ -280,15 +279,14 @@ private:
   /// Ops that compute take each byte of their operands for a number.
   void refusePadding(const Rank &rank, const Segment &segment, const Task &task,
                      const Access &read) {
-    if (!factsOf(task.op->kind).movesPadding && hasPadding(read.labels) && problem_.empty())
-      problem_ =
-          fmt::format("rank {}, segment {}, op {} ({}) reads padding of '{}'", rank.index,
-                      segment.name, task.index, opInfo(task.op->kind).name, read.value->name);
+    if (!factsOf(*task.op).movesPadding && hasPadding(read.labels) && problem_.empty())
+      problem_ = fmt::format("rank {}, segment {}, op {} ({}) reads padding of '{}'", rank.index,
+                             segment.name, task.index, opInfo(*task.op).name, read.value->name);
   }
 
   void passPadding(const Rank &rank, const Segment &segment, const Op &op, Variant variant,
                    const std::vector<Labels> &before, const std::vector<Labels> &values) {
-    if (!factsOf(op.kind).movesPadding || op.kind == OpKind::EmbeddingShard) // that looks rows up
+    if (!factsOf(op).movesPadding || op.kind == OpKind::EmbeddingShard) // that looks rows up
       return;
     for (size_t r = 0; r < op.results.size(); ++r) {
       ValueId result = op.results[r];
@@ -346,7 +344,7 @@ private:
     const Segment &segment = rank.role->segments[run.run.segment];
     const Variant variant = run.run.variant();
     const Op &op = segment.ops[index];
-    bool isAlias = opInfo(op.kind).traits == OpTraits::Alias;
+    bool isAlias = opInfo(op).traits == OpTraits::Alias;
     Task &task = lane.tasks.emplace_back();
     task.op = &op;
     task.index = index;
@@ -393,7 +391,7 @@ private:
     }
     if (!isOne && problem_.empty())
       problem_ = fmt::format("rank {}: '{}' takes one block, or a part of it, for another",
-                             rank.index, opInfo(op.kind).name);
+                             rank.index, opInfo(op).name);
     bool joinsShards = op.kind == OpKind::AllGather || op.kind == OpKind::ReduceScatter;
     int32_t block = joinsShards ? blocks_.of(values[op.results[0]]) : -1;
     if (block < 0 || plan_.blocks[static_cast<size_t>(block)].stateShard ==
@@ -410,7 +408,7 @@ private:
                                  : position == members_.positions().in(group, rank.index);
     if (problem_.empty() && !isInPlace)
       problem_ = fmt::format("rank {}: '{}' puts another rank's shard in its place", rank.index,
-                             opInfo(op.kind).name);
+                             opInfo(op).name);
   }
 
   Labels slice(const Rank &rank, const Segment &segment, const Op &op,
@@ -448,7 +446,7 @@ private:
   void addAccesses(const Rank &rank, const Segment &segment, Task &task, Variant variant,
                    std::vector<Labels> &values) {
     const Op &op = *task.op;
-    const OpInfo &info = opInfo(op.kind);
+    const OpInfo &info = opInfo(op);
     auto read = [&](ValueId id, bool isTaken) {
       const Value &value = segment.values[id];
       task.reads.push_back({place(rank, value.place), values[id], isTaken, &value});
@@ -509,7 +507,7 @@ private:
   // ---- schedule ----
 
   bool isCollective(const Task &task) const {
-    return opInfo(task.op->kind).traits == OpTraits::Collective;
+    return opInfo(*task.op).traits == OpTraits::Collective;
   }
 
   struct Issue {
@@ -649,7 +647,7 @@ private:
       if (access.labels[i] != kPadding && cellAt(rank, access.at, i) != access.labels[i] &&
           problem_.empty())
         problem_ = fmt::format("rank {}, op {} ({}) reads '{}' and finds other bytes", rank.index,
-                               task.index, opInfo(task.op->kind).name, access.value->name);
+                               task.index, opInfo(*task.op).name, access.value->name);
   }
 
   /// From here to its end the op reads its operands and leaves its results half written.

@@ -31,7 +31,7 @@ public:
       if (term.op != nullptr && term.result == 0) {
         std::string problem = findIn(term);
         if (problem.empty() && seesSome(term))
-          problem = fmt::format("'{}' takes attention to some keys", opInfo(term.op->kind).name);
+          problem = fmt::format("'{}' takes attention to some keys", opInfo(*term.op).name);
         if (!problem.empty())
           return fmt::format("rank {}: {}", term.rank, problem);
       }
@@ -142,7 +142,7 @@ public:
           found.insert(*partners);
       if (found.size() > 1 && !isAlias(*term.op))
         return fmt::format("rank {}: '{}' takes slices that are exchanged, and others", term.rank,
-                           opInfo(term.op->kind).name);
+                           opInfo(*term.op).name);
     }
     return {};
   }

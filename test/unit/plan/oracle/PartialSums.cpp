@@ -32,7 +32,7 @@ public:
       if (taken != 0 && term.op != nullptr && !isSum &&
           (!keeps || (term.op->kind == OpKind::Add && !isEven)))
         return fmt::format("rank {}: '{}' takes a part of a sum over ranks", term.rank,
-                           opInfo(term.op->kind).name);
+                           opInfo(*term.op).name);
       if (std::string problem = findWrongIndex(term); !problem.empty())
         return problem;
       for (int added : term.added)

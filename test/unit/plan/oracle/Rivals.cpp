@@ -14,7 +14,7 @@ std::vector<std::pair<uint32_t, uint32_t>> rivalsIn(const Segment &segment,
   std::vector<Written> all;
   for (uint32_t i = 0; i < segment.ops.size(); ++i)
     for (ValueId id : segment.ops[i].results)
-      if (opInfo(segment.ops[i].kind).traits != OpTraits::Alias) {
+      if (opInfo(segment.ops[i]).traits != OpTraits::Alias) {
         const Value &value = segment.values[id];
         int64_t begin = positions.begin(value.place, rank);
         all.push_back({i, value.place.arena, begin, begin + value.type.bytes()});

@@ -22,18 +22,18 @@ bool isAnyOf(OpKind kind, std::initializer_list<OpKind> kinds) {
 }
 
 /// Sums over rows, and what is quantised, which is not followed.
-bool keepsRows(OpKind kind, uint32_t result) {
+bool keepsRows(const Op &op, uint32_t result) {
+  if (op.epilogue != Epilogue::None)
+    return false;
+  OpKind kind = op.kind;
   if (isAnyOf(kind, {OpKind::RmsNormBwd, OpKind::LayerNormBwd}))
     return result == 0 || (kind == OpKind::RmsNormBwd && result == 2);
   if (kind == OpKind::LmLossGrad)
     return result < 2;
   bool isQuantized = std::ranges::any_of(opInfo(kind).scaleOf, [](int8_t of) { return of >= 0; });
-  return !isQuantized &&
-         !isAnyOf(kind, {OpKind::TokenCount, OpKind::Amax, OpKind::LossAdd, OpKind::EvalAdd,
-                         OpKind::ReduceRows, OpKind::VocabStats, OpKind::EmbeddingBwd,
-                         OpKind::EmbeddingShardBwd, OpKind::RmsNormAmax, OpKind::AddRmsNormAmax,
-                         OpKind::LayerNormAmax, OpKind::AddLayerNormAmax, OpKind::SwiGluAmax,
-                         OpKind::SwiGluBwdAmax});
+  return !isQuantized && !isAnyOf(kind, {OpKind::TokenCount, OpKind::Amax, OpKind::LossAdd,
+                                         OpKind::EvalAdd, OpKind::ReduceRows, OpKind::VocabStats,
+                                         OpKind::EmbeddingBwd, OpKind::EmbeddingShardBwd});
 }
 
 class RowCheck {
@@ -69,7 +69,7 @@ private:
   Rows need(const Term &term, Rows one, Rows other) {
     if (one != nullptr && other != nullptr && one != other)
       problem_ = fmt::format("rank {}: '{}' takes rows of other tokens together", term.rank,
-                             opInfo(term.op->kind).name);
+                             opInfo(*term.op).name);
     return one == nullptr ? other : one;
   }
 
@@ -118,7 +118,7 @@ private:
     Rows rows = nullptr;
     for (int from : term.from)
       rows = need(term, rows, of(from));
-    return keepsRows(term.op->kind, term.result) ? rows : nullptr;
+    return keepsRows(*term.op, term.result) ? rows : nullptr;
   }
 
   /// Rows of one factor, or products that are summed over the rows of both.

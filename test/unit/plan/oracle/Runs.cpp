@@ -79,7 +79,7 @@ Batches batchesOf(const Role &role, const std::vector<bool> &isFollowed, const O
         left[tie.value] = left[segment.ops[i].results[tie.result]];
   auto fail = [&](const Op &op) {
     batches.problem =
-        fmt::format("'{}' of segment {} mixes microbatches", opInfo(op.kind).name, segment.name);
+        fmt::format("'{}' of segment {} mixes microbatches", opInfo(op).name, segment.name);
   };
   for (const Op &op : segment.ops) {
     std::optional<int64_t> own;

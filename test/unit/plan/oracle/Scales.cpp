@@ -44,7 +44,7 @@ private:
     if (factor.op == nullptr || factor.op != scale.op || factor.rank != scale.rank ||
         factor.run != scale.run)
       return false;
-    Facts facts = factsOf(factor.op->kind);
+    Facts facts = factsOf(*factor.op);
     if (facts.scalesFollow)
       return scale.result == factor.result + 1;
     bool hasOther = factor.result + 1 == static_cast<uint32_t>(facts.otherScale);

@@ -312,7 +312,7 @@ private:
     for (const auto &[key, terms] : replaced_)
       if (std::ranges::none_of(terms, [&](int term) { return isRead(term); }))
         fail(fmt::format("what '{}' adds to in other microbatches is read by nobody",
-                         opInfo(std::get<1>(key)->kind).name));
+                         opInfo(*std::get<1>(key)).name));
     for (const auto &[key, lost] : isLost)
       if (lost)
         fail(fmt::format("what '{}' leaves in '{}' is read by nobody",
@@ -354,7 +354,7 @@ private:
     }
     if (!isAlias(op))
       noteAccesses(op, term);
-    const OpInfo &info = opInfo(op.kind);
+    const OpInfo &info = opInfo(op);
     if (op.kind == OpKind::View)
       term.begin = members_.positions().begin(op, rank_);
     if (isMeeting(op))
@@ -415,7 +415,7 @@ private:
 
   void noteStep(const Op &op, Term &term) {
     int state = term.from.empty() ? -1 : term.from[0];
-    switch (factsOf(op.kind).step) {
+    switch (factsOf(op).step) {
     case StepPart::Begins:
       if (step_ == 0 || at(state).isBegun)
         fail(fmt::format("rank {}: step {} begins wrongly", rank_, step_));
@@ -560,11 +560,11 @@ private:
       if (op.kind == OpKind::View)
         number = mix(mix(static_cast<Number>(op.kind), static_cast<Number>(term.begin)),
                      static_cast<Number>(term.numel));
-      bool computes = !isAlias(op) && !factsOf(op.kind).movesPadding;
+      bool computes = !isAlias(op) && !factsOf(op).movesPadding;
       for (size_t k = 0; k < term.from.size(); ++k)
         if (int from = term.from[k]; dependsOn(term, k))
           number = mix(number, mix(numberOf(from), computes ? splitsOf(from) : 0));
-      if (factsOf(op.kind).hasOwnPart && op.group >= 0)
+      if (factsOf(op).hasOwnPart && op.group >= 0)
         number = mix(number, static_cast<Number>(members_.positions().in(op.group, term.rank)) + 1);
       if (op.kind == OpKind::InitBlock || op.kind == OpKind::EmbeddingShardBwd)
         number = mix(number, partOf(blockNamed(op), term.rank));

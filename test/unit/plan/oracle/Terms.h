@@ -84,7 +84,7 @@ inline std::vector<std::pair<int64_t, int64_t>> partsOfPack(const Plan &plan, co
 /// Whether the term depends on its op's operand. Ops that quantise add what they see to magnitudes
 /// of other tensors, which nothing else that they make depends on.
 inline bool dependsOn(const Term &term, size_t operand) {
-  const OpInfo &info = opInfo(term.op->kind);
+  const OpInfo &info = opInfo(*term.op);
   bool isQuantizer = std::ranges::any_of(info.scaleOf, [](int8_t of) { return of >= 0; });
   auto shared = std::ranges::find(info.inPlace, static_cast<int8_t>(operand));
   return !isQuantizer || shared == info.inPlace.end() ||
@@ -93,7 +93,7 @@ inline bool dependsOn(const Term &term, size_t operand) {
 
 /// Stands for what an op does, whatever it takes.
 inline Number numberOfAttrs(const Op &op) {
-  Number number = mix(static_cast<Number>(op.kind), 7);
+  Number number = mix(static_cast<Number>(op.kind), 7 + static_cast<Number>(op.epilogue));
   for (const Attr &attr : op.attrs)
     number = mix(mix(number, static_cast<Number>(attr.key)), static_cast<Number>(attr.i));
   return number;

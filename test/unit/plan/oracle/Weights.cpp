@@ -21,7 +21,7 @@ public:
   std::string run() const {
     for (const Term &term : terms_) {
       if (term.op == nullptr || term.result != 0 || isAlias(*term.op) ||
-          (factsOf(term.op->kind).movesPadding && term.op->kind != OpKind::EmbeddingShard))
+          (factsOf(*term.op).movesPadding && term.op->kind != OpKind::EmbeddingShard))
         continue;
       for (int from : term.from)
         if (std::string problem = check(*term.op, at(from)); !problem.empty())
@@ -53,7 +53,7 @@ private:
     if (term.op == nullptr)
       return loaded(term);
     const Op &op = *term.op;
-    switch (factsOf(op.kind).weights) {
+    switch (factsOf(op).weights) {
     case WeightSource::OwnPart:
       return ownPart(static_cast<int32_t>(op.getInt(AttrKey::block)), term);
     case WeightSource::Updated: {
@@ -85,7 +85,7 @@ private:
           param.offset < weights->begin + taken.numel &&
           weights->begin < param.offset + param.type.numel())
         return fmt::format("rank {}: '{}' takes parameter '{}' in another type than its own",
-                           taken.rank, opInfo(op.kind).name, param.name);
+                           taken.rank, opInfo(op).name, param.name);
     return {};
   }
 

@@ -1,0 +1,143 @@
+// Assembles the calls of Cases.cpp.
+#pragma once
+
+#include <cstring>
+#include <initializer_list>
+
+#include "kernels/bench/Cases.h"
+#include "runtime/base/Float8.h"
+#include "runtime/base/Philox.h"
+#include "runtime/base/StepState.h"
+
+namespace shardc::kernels::bench {
+
+using Shape = std::initializer_list<int64_t>;
+
+/// Assembles a case: operands in order, then results.
+class Builder {
+public:
+  Builder(Case &target, DType data, const Model &extents)
+      : model(extents), data_(data), case_(target) {}
+
+  const Model &model;
+
+  Attrs &attrs() { return case_.call.attrs; }
+
+  Builder &data(Shape shape) { return in(randoms(data_, shape)); }
+  Builder &floats(Shape shape) { return in(randoms(DType::F32, shape)); }
+  Builder &doubles(Shape shape) { return in(place(DType::F64, shape)); }
+  /// Numbers of 8 bits: none is infinite, or NaN.
+  Builder &bytes8(Shape shape) {
+    Tensor tensor = place(DType::F8E4M3, shape);
+    for (int64_t i = 0; i < tensor.numel(); ++i) {
+      auto value =
+          static_cast<float>(2 * uniformAt(case_.memory.size(), static_cast<uint64_t>(i)) - 1);
+      static_cast<F8E4M3 *>(tensor.data)[i] = toF8E4M3(value);
+    }
+    return in(tensor);
+  }
+  Builder &ids(Shape shape, int64_t bound) { return in(integers(shape, bound)); }
+  Builder &samples() { return in(place(DType::I64, {model.batch})); }
+  Builder &ones(Shape shape) { return in(filled(shape, 1.0f)); }
+  Builder &state() {
+    Tensor tensor = place(DType::U8, {sizeof(StepState)});
+    StepState state = {};
+    state.applied = 25;
+    state.lr = 1e-3f;
+    state.gradScale = 1;
+    state.lossScale = 2;
+    std::memcpy(tensor.data, &state, sizeof state);
+    return in(tensor);
+  }
+
+  Builder &toData(Shape shape) { return out(place(data_, shape)); }
+  Builder &toFloats(Shape shape) { return out(place(DType::F32, shape)); }
+  Builder &to(DType dtype, Shape shape) { return out(place(dtype, shape)); }
+  Builder &update(int operand) { return out(case_.call.in[operand]); }
+
+  /// What a rank with this index in a group of so many has.
+  Builder &member(int64_t index, int64_t members) {
+    case_.call.index = index, case_.call.groupSize = members;
+    return *this;
+  }
+
+  Builder &flops(int64_t m, int64_t n, int64_t k, double products = 1) {
+    case_.flops +=
+        2.0 * products * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+    return *this;
+  }
+
+  Builder &listed(Shape shape) {
+    case_.list.push_back(randoms(data_, shape));
+    addRange(case_.list.back().numel());
+    case_.rangesOf.push_back(static_cast<int64_t>(case_.ranges.size()));
+    return *this;
+  }
+
+  /// The first `n` elements of a shard hold one parameter, beginning with its element `from`.
+  Builder &addRange(int64_t n, int64_t from = 0) {
+    ParamRange range;
+    range.end = n;
+    range.globalBegin = from;
+    range.key = streamKey(1, "weight");
+    range.init = ParamRange::Normal;
+    range.initStd = 0.02;
+    case_.ranges.push_back(range);
+    return *this;
+  }
+
+private:
+  Tensor place(DType dtype, Shape shape) {
+    Tensor tensor;
+    tensor.dtype = dtype;
+    for (int64_t extent : shape)
+      tensor.shape[tensor.rank++] = extent;
+    auto bytes = static_cast<size_t>(tensor.numel() * dtypeBytes(dtype));
+    case_.bytes += static_cast<double>(bytes);
+    tensor.data = case_.memory.emplace_back(bytes).data(); // the heap's blocks do not move
+    return tensor;
+  }
+
+  Tensor randoms(DType dtype, Shape shape) {
+    Tensor tensor = place(dtype, shape);
+    for (int64_t i = 0; i < tensor.numel(); ++i) {
+      auto value =
+          static_cast<float>(2 * uniformAt(case_.memory.size(), static_cast<uint64_t>(i)) - 1);
+      if (dtype == DType::F32)
+        static_cast<float *>(tensor.data)[i] = value;
+      else if (dtype == DType::BF16)
+        static_cast<BF16 *>(tensor.data)[i] = toBF16(value);
+      else
+        static_cast<F16 *>(tensor.data)[i] = toF16(value);
+    }
+    return tensor;
+  }
+
+  Tensor integers(Shape shape, int64_t bound) {
+    Tensor tensor = place(DType::I32, shape);
+    for (int64_t i = 0; i < tensor.numel(); ++i)
+      static_cast<int32_t *>(tensor.data)[i] = static_cast<int32_t>(i * 7 % bound);
+    return tensor;
+  }
+
+  Tensor filled(Shape shape, float value) {
+    Tensor tensor = place(DType::F32, shape);
+    for (int64_t i = 0; i < tensor.numel(); ++i)
+      static_cast<float *>(tensor.data)[i] = value;
+    return tensor;
+  }
+
+  Builder &in(Tensor tensor) {
+    case_.call.in[case_.call.inCount++] = tensor;
+    return *this;
+  }
+  Builder &out(Tensor tensor) {
+    case_.call.out[case_.call.outCount++] = tensor;
+    return *this;
+  }
+
+  DType data_;
+  Case &case_;
+};
+
+} // namespace shardc::kernels::bench

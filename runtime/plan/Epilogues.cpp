@@ -1,0 +1,168 @@
+// Ops with epilogues: what is known of them follows from the rows of both ops.
+//
+// Operands are those of the op, then those of the epilogue beside what it works on. Results are
+// those of the epilogue, then those of the op beside what it makes, then an optional transposed
+// copy. amax has one magnitude for each value that is made, behind the op's own results.
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/plan/OpInfo.h"
+
+namespace shardc::plan {
+namespace {
+
+constexpr OpKind kOpsOfEpilogues[] = {
+#define EPILOGUE(enumerator) OpKind::enumerator,
+#include "runtime/plan/OpColumns.def"
+};
+
+class FusedOps {
+public:
+  FusedOps() {
+    for (int kind = 0; kind < kOpCount; ++kind)
+      forms_.push_back({static_cast<OpKind>(kind)});
+    for (int kind = 0; kind < kOpCount; ++kind)
+      for (int epilogue = 1; epilogue < kEpilogueCount; ++epilogue)
+        if (opInfo(static_cast<OpKind>(kind)).takes(static_cast<Epilogue>(epilogue)))
+          forms_.push_back({static_cast<OpKind>(kind), static_cast<Epilogue>(epilogue)});
+    infos_.resize(forms_.size() - kOpCount);
+    for (size_t form = 0; form < forms_.size(); ++form) {
+      auto [kind, epilogue] = forms_[form];
+      if (epilogue != Epilogue::None)
+        fuse(forms_[form], form);
+      byName_.emplace(infoAt(form).name, form);
+      at_[static_cast<size_t>(kind)][static_cast<size_t>(epilogue)] = form;
+    }
+  }
+
+  std::span<const OpForm> forms() const { return forms_; }
+  const OpInfo &infoOf(OpForm form) const {
+    size_t at = at_[static_cast<size_t>(form.kind)][static_cast<size_t>(form.epilogue)];
+    return at == 0 ? opInfo(form.kind) : infoAt(at);
+  }
+  std::optional<OpForm> parse(std::string_view name) const {
+    auto at = byName_.find(name);
+    return at == byName_.end() ? std::nullopt : std::optional(forms_[at->second]);
+  }
+
+private:
+  const OpInfo &infoAt(size_t form) const {
+    return form < kOpCount ? opInfo(forms_[form].kind) : infos_[form - kOpCount];
+  }
+
+  /// A text that lives as long as the table.
+  std::string_view keep(std::string text) { return texts_.emplace_back(std::move(text)); }
+
+  static void add(std::string &list, std::string_view names) {
+    if (!list.empty() && !names.empty())
+      list += ' ';
+    list += names;
+  }
+  /// Those of a list that the other one lacks, without optional ones.
+  static std::string without(std::string_view names, std::string_view others) {
+    std::string rest;
+    while (!names.empty()) {
+      std::string_view name = names.substr(0, names.find(' '));
+      if (!name.ends_with('?') && positionOf(others, name) < 0)
+        add(rest, name);
+      names.remove_prefix(std::min(name.size() + 1, names.size()));
+    }
+    return rest;
+  }
+
+  void fuse(OpForm form, size_t index) {
+    const OpInfo &maker = opInfo(form.kind);
+    const OpInfo &epilogue = opInfo(kOpsOfEpilogues[static_cast<size_t>(form.epilogue) - 1]);
+    EpilogueForms written = maker.formsOf(form.epilogue);
+    bool makesTwo = maker.makes.find(' ') != std::string_view::npos;
+    OpInfo &info = infos_[index - kOpCount];
+    info.inPlace.fill(-1);
+    info.scaleOf.fill(-1);
+    info.index = static_cast<uint16_t>(index);
+    info.traits = epilogue.traits;
+    info.name = keep(std::string(maker.name) + '.' + std::string(epilogue.name));
+    std::string operands(maker.operands);
+    add(operands, without(epilogue.operands, "x"));
+    info.operands = keep(operands);
+    info.results =
+        keep(resultsOf(form.epilogue, written, makesTwo, without(maker.results, maker.makes)));
+    std::string makes(maker.makes);
+    if (makesTwo)
+      makes.replace(makes.find(' '), 1, ", and of ");
+    info.doc =
+        keep(std::string(maker.name) + ", then " + std::string(epilogue.name) + " of " + makes);
+    info.makes = maker.makes;
+    findPairs(info);
+    countNames(info.operands, info.operandsMin, info.operandsMax);
+    countNames(info.results, info.resultsMin, info.resultsMax);
+    info.work = workOf(maker, epilogue, form.epilogue, written, makesTwo);
+  }
+
+  static std::string resultsOf(Epilogue epilogue, EpilogueForms written, bool makesTwo,
+                               std::string own) {
+    bool isBlocks = epilogue == Epilogue::QuantizeBlocks;
+    if (epilogue == Epilogue::Amax) {
+      add(own, "m");
+      return own;
+    }
+    std::string results = written == EpilogueForms::Turned ? "t scale" : "q scale";
+    if (epilogue == Epilogue::QuantizeDelayed)
+      add(results, "seen");
+    add(results, own);
+    if (written == EpilogueForms::Both)
+      add(results, isBlocks ? "t tscale" : "t");
+    if (written == EpilogueForms::Either)
+      add(results, "t?");
+    if (makesTwo)
+      add(results, "yt yscale");
+    return results;
+  }
+
+  /// Results in the buffers of operands, and the scales of results.
+  static void findPairs(OpInfo &info) {
+    if (int seen = positionOf(info.results, "seen"); seen >= 0)
+      info.inPlace[static_cast<size_t>(seen)] =
+          static_cast<int8_t>(positionOf(info.operands, "seen"));
+    bool hasOwn = positionOf(info.results, "tscale") >= 0;
+    for (auto [factor, scale] :
+         {std::pair("q", "scale"), {"t", hasOwn ? "tscale" : "scale"}, {"yt", "yscale"}})
+      if (int at = positionOf(info.results, factor); at >= 0)
+        info.scaleOf[static_cast<size_t>(at)] =
+            static_cast<int8_t>(positionOf(info.results, scale));
+  }
+
+  /// Blocks have their scales for each form; of two results, the second has half as many elements.
+  static OpWork workOf(const OpInfo &maker, const OpInfo &epilogue, Epilogue kind,
+                       EpilogueForms written, bool makesTwo) {
+    if (kind == Epilogue::Amax)
+      return works::perOperand(maker.amaxWork);
+    bool isTwice = kind == Epilogue::QuantizeBlocks && written == EpilogueForms::Both;
+    double times = (isTwice ? 2 : 1) + (makesTwo ? 0.5 : 0);
+    return works::perResult(maker.work.perResult + times * epilogue.work.perResult);
+  }
+
+  std::vector<OpForm> forms_;
+  std::vector<OpInfo> infos_; ///< of those with epilogues
+  std::deque<std::string> texts_;
+  std::unordered_map<std::string_view, size_t> byName_;
+  std::array<std::array<size_t, kEpilogueCount>, kOpCount> at_{}; ///< in forms_; 0: none
+};
+
+const FusedOps &fusedOps() {
+  static const FusedOps ops;
+  return ops;
+}
+
+} // namespace
+
+std::span<const OpForm> allOpForms() { return fusedOps().forms(); }
+
+const OpInfo &fusedOpInfo(OpKind kind, Epilogue epilogue) {
+  return fusedOps().infoOf({kind, epilogue});
+}
+
+std::optional<OpForm> parseOpForm(std::string_view name) { return fusedOps().parse(name); }
+
+} // namespace shardc::plan
