@@ -134,7 +134,8 @@ std::vector<Size> sizesOfRun(RuleContext &ctx) {
   // each variant of a segment is checked with all of them.
   double evaluated =
       std::max(real(ctx.num(Opt::ValidationEvalIters)) * batches, real(d.evalMicrobatches));
-  double together = std::max(batches, ctx.has(Opt::ValidationEvalInterval) ? evaluated : 0.0);
+  double inEvaluation = ctx.has(Opt::ValidationEvalInterval) ? evaluated : 0.0;
+  double together = std::max(batches, inEvaluation);
   double width =
       20 * real(d.hidden) + 6 * real(d.ffnHidden) + 12 * real(d.numHeads) * real(d.headSize);
   return {
@@ -150,7 +151,7 @@ std::vector<Size> sizesOfRun(RuleContext &ctx) {
        kPasses},
       {"passes of an evaluation's microbatches through stages",
        stages > 1 ? stages * chunks * together : 0, 21, kPasses},
-      {"turns of chunks of layers, for all microbatches", chunks > 1 ? chunks * together : 0, 11,
+      {"turns of chunks of layers in an evaluation", chunks > 1 ? chunks * inEvaluation : 0, 11,
        kTurns},
       {"activations", tokens * (real(d.numLayers) * width + 4 * real(d.paddedVocab)), 56,
        kActivations},

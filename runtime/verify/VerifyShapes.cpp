@@ -441,7 +441,7 @@ void ShapeCheck::needExtents() {
   if (!extents.fault())
     return;
   const ExtentFault &fault = *extents.fault();
-  const OpInfo &info = opInfo(op_.kind);
+  const OpInfo &info = opInfo(op_);
   std::string_view name = nameInRow(fault.isOperand ? info.operands : info.results, fault.index);
   bool isNumber = fault.dims == std::to_string(fault.needed);
   std::string needed = isNumber           ? std::string()
@@ -453,7 +453,15 @@ void ShapeCheck::needExtents() {
 
 void ShapeCheck::run() {
   if (op_.epilogue != Epilogue::None)
-    return checkFused();
+    checkFused();
+  else
+    checkAlone();
+  if (!hasFailed_)
+    needExtents();
+}
+
+/// By the kind of an op without an epilogue.
+void ShapeCheck::checkAlone() {
   switch (op_.kind) {
 #define OP(enumerator, name, operands, results, traits, doc)                                       \
   case OpKind::enumerator:                                                                         \
@@ -461,8 +469,6 @@ void ShapeCheck::run() {
     break;
 #include "runtime/plan/Ops.def"
   }
-  if (!hasFailed_)
-    needExtents();
 }
 
 void checkShapes(const Scope &scope) {

@@ -131,6 +131,7 @@ private:
 #include "runtime/plan/Ops.def"
   const Type &madeFirst(size_t own);
   void checkFused();
+  void checkAlone();
   void needTurnedY(size_t amax, size_t y);
   bool isMagnitudes(const Type &type) const;
   void needPart(const Type &type, std::string_view what, int64_t Block::*numel);

@@ -97,9 +97,11 @@ std::vector<std::string> eventsOf(const std::string &path) {
       line += " version " + version;
     for (const std::string &log : event[7])
       line += " status " + fieldsOf(log)[1].at(0);
-    for (const std::string &summary : event[5])
-      for (const std::string &value : fieldsOf(summary)[1])
+    for (const std::string &summary : event[5]) {
+      auto values = fieldsOf(summary);
+      for (const std::string &value : values[1])
         line += " " + fieldsOf(value)[1].at(0) + "=" + fieldsOf(value)[2].at(0);
+    }
     events.push_back(line);
   }
   return events;
