@@ -54,6 +54,8 @@ public:
   }
 
 private:
+  using SlotKey = std::tuple<int, int, size_t>; ///< kind, parity, position of the block
+
   BufferClass &cls(size_t index) { return buffers_.classes[index]; }
   bool isCell(size_t index) const { return index < role_.cells.size(); }
   Allocator fresh(Arena arena) const {
@@ -151,12 +153,17 @@ private:
 
   void assignSlots() {
     for (size_t s = 0; s < role_.segments.size(); ++s) {
+      const plan::Segment &segment = role_.segments[s];
+      std::vector<Lifetime> lifetimes = findLifetimes(buffers_, segment, s);
+      std::vector<Clock> clocks = clocksAtStart(segment);
       std::array<int, 2> count = {0, 0};      // gathers, gradients
       std::array<int32_t, 2> unit = {-1, -1}; // latest of each kind; both kinds interleave
-      for (const Op &op : role_.segments[s].ops) {
+      std::map<SlotKey, size_t> latest;       // in each slot, of this segment
+      for (size_t i = 0; i < segment.ops.size(); ++i) {
+        const Op &op = segment.ops[i];
         bool gather = op.kind == OpKind::AllGather && op.pred == plan::Pred::Always;
         if ((!gather && op.kind != OpKind::ReduceScatter) || !plan::isLayer(plan_, op.unit) ||
-            !movesWhole(plan_, role_.segments[s], op))
+            !movesWhole(plan_, segment, op))
           continue;
         int32_t index = buffers_.slots[s][gather ? op.results[0] : op.operands[0]].cls;
         if (isCell(static_cast<size_t>(index)))
@@ -165,19 +172,31 @@ private:
         if (op.unit != unit[kind])
           ++count[kind];
         unit[kind] = op.unit;
-        assignSlot(static_cast<size_t>(index), op, static_cast<int>(kind), count[kind] % 2);
+        SlotKey key(static_cast<int>(kind), count[kind] % 2, positionInUnit(op));
+        // A unit that is gathered once more while the first copy is read has no slot for both: the
+        // later one is placed by its live range.
+        auto before = latest.find(key);
+        if (gather && before != latest.end() && before->second != static_cast<size_t>(index) &&
+            !covers(clocks[i], lifetimes[before->second].until))
+          continue;
+        latest[key] = static_cast<size_t>(index);
+        assignSlot(static_cast<size_t>(index), key);
       }
     }
   }
 
-  /// Blocks of one unit are adjacent in its slot; a slot is as large as its largest
-  /// unit.
-  void assignSlot(size_t index, const Op &op, int kind, int parity) {
+  /// Of the op's block among those of its unit.
+  size_t positionInUnit(const Op &op) const {
     auto block = static_cast<size_t>(op.getInt(plan::AttrKey::block));
-    size_t position = 0; // of the block in its unit
+    size_t position = 0;
     while (position < block && plan_.blocks[block - position - 1].unit == op.unit)
       ++position;
-    auto key = std::tuple(kind, parity, position);
+    return position;
+  }
+
+  /// Blocks of one unit are adjacent in its slot; a slot is as large as its largest
+  /// unit.
+  void assignSlot(size_t index, const SlotKey &key) {
     auto at = slots_.find(key);
     if (at == slots_.end()) {
       BufferClass slot;
@@ -329,8 +348,7 @@ private:
   std::optional<size_t> clash_;
   std::vector<uint8_t> fixed_; ///< by class: whether its address is fixed before the sweep
   std::array<int64_t, plan::kArenaCount> permanentBytes_{};
-  std::map<std::tuple<int, int, size_t>, size_t>
-      slots_; ///< kind, parity, position of the block: class
+  std::map<SlotKey, size_t> slots_; ///< the class of each
   std::vector<size_t> slotOrder_;
 };
 

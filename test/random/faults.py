@@ -37,6 +37,7 @@ RECIPES = {
     "comp-6433": ([], set()),
     "comp-8194": ([], set()),  # zero bubble with registered buffers
     "comp-8804": ([], set()),
+    "gathered-again": ([], set()),  # a layer, while its first copy is read, with double buffers
     "kept-weights": ([], set()),  # FSDP2 that keeps weights gathered, with evaluations
     "many-microbatches": ([], set()),  # of a step: a schedule lists them all
     "evaluated-turns": ([], {"size-too-large"}),  # of 100 evaluations, more than the verifier follows
