@@ -561,6 +561,14 @@ void ruleEvalBatchDivides(RuleContext &ctx) {
                {batch, size, ranks, round});
 }
 
+void ruleEvalMicroBatchDiffers(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  int64_t size = ctx.cfg().getIntOr(Opt::ValidationEvalMicroBatchSize, d.microBatch);
+  bool isDivided = d.tensorParallel > 1 || d.contextParallel > 1 || d.pipelineParallel > 1;
+  if (isDivided && size != d.microBatch)
+    ctx.report({Opt::ValidationEvalMicroBatchSize, Opt::TrainMicroBatchSize}, {size, d.microBatch});
+}
+
 void ruleRotaryEven(RuleContext &ctx) {
   if (!ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::Rope) ||
       ctx.on(Opt::ModelMultiLatentAttention) || !ctx.has(Opt::ModelKvChannels))

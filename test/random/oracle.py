@@ -26,7 +26,6 @@ class Facts:
         self.sizes()
         self.adjust()
 
-    # --- asking -----------------------------------------------------------------------------------
     def __getitem__(self, path):
         return self.value[path]
 
@@ -45,7 +44,6 @@ class Facts:
     def variable(self, name):
         return self.value[f"env.{name}"]
 
-    # --- unset options -----------------------------------------------------------------------------
     def derive(self, path, value):
         if self.value[path] is None:
             self.value[path] = value
@@ -543,6 +541,8 @@ ERRORS = {
     f["model.seq_length"] > f["model.max_position_embeddings"],
     "dataset-sequence": lambda f: f["dataset.seq_length"] != f["model.seq_length"],  # V32
     "eval-batch-divides": lambda f: not eval_divides(f),  # V27
+    "eval-micro-batch-differs": lambda f: f.tp * f.cp * f.pp > 1 and f.num(
+        "validation.eval_micro_batch_size", f["train.micro_batch_size"]) != f["train.micro_batch_size"],
     "rotary-even": rotated_odd,
     "window-size": lambda f: f.has("model.window_size") and not is_window(f["model.window_size"]),
     # memory, recomputation, graphs
