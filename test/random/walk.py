@@ -34,7 +34,7 @@ ROUNDS = 20  # of taking out what rules refuse
 LIMIT_S = 120
 # Sizes, ranks, batches and data, which have to fit each other, are drawn together; paths name what is not there.
 OWN = re.compile(r"(model\.(num_layers|hidden_size|num_attention_heads|seq_length|vocab_size|pipeline_model_parallel_layout)|"
-                 r"(model|expert)\.\w*_parallel_size|cluster\.(nodes|gpus_per_node|memory)|train\.\w*(batch_size|iters|samples)|"
+                 r"(model|expert)\.\w*_parallel_size|cluster\.(nodes|gpus_per_node|memory)|train\.\w*(batch_size|iters|samples|epochs)|"
                  r"dataset\.(kind|blend|split|\w*data_path)|scheduler\.lr_decay_iters|dist\.rendezvous_port|"
                  r"checkpoint\.(save|load|pretrained_checkpoint|ckpt_step|accept_differences))$")
 POOL = sorted(path for path, option in OPTIONS.items() if option.status == "Executed" and not OWN.match(path))
@@ -59,6 +59,8 @@ NEEDS = [(re.compile(pattern), needed) for pattern, needed in [
     (r"optimizer\.(\w*loss_scale\w*|hysteresis)$", {"model.fp16": True}),
     (r"model\.(fp8_\w+|\w*layers\w*_in_bf16)$", {"model.bf16": True, "model.fp8": "hybrid"}),
     (r"dataset\.(reset_|eod_mask)", {"dataset.eod_token": 3}), (r"validation\.", {"validation.eval_interval": 2, "validation.eval_iters": 1}),
+    (r"scheduler\.(\w+_weight_decay|weight_decay_incr_style)$",
+     {"scheduler.weight_decay_incr_style": "cosine", "scheduler.start_weight_decay": 0.01, "scheduler.end_weight_decay": 0.1}),
     (r"dataset.drop_last_partial_validation_sequence|dataset.mid_level", {**DATA, "validation.eval_interval": 2})]]
 INTEGERS, NUMBERS = [0, 1, 2, 3, 4, 8, 16, 32, 64, 128], [0.0, 1e-5, 1e-3, 0.1, 0.5, 0.9, 1.0, 8.0, 1024.0]
 FIXED = {"cluster.gpu", "model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.seq_length",
