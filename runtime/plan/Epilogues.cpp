@@ -94,6 +94,7 @@ private:
     info.doc =
         keep(std::string(maker.name) + ", then " + std::string(epilogue.name) + " of " + makes);
     info.makes = maker.makes;
+    info.nodes = maker.nodes + epilogue.nodes - 1; // one kernel does what both do
     findPairs(info);
     countNames(info.operands, info.operandsMin, info.operandsMax);
     countNames(info.results, info.resultsMin, info.resultsMax);

@@ -55,7 +55,7 @@ WAYS = {
     "model.tp_comm_overlap": ["model.tensor_model_parallel_size = 2", "model.sequence_parallel = true",
                               "model.tp_comm_overlap = true"],
     "dist.use_torch_fsdp2": ["dist.use_torch_fsdp2 = true", "model.share_embeddings_and_output_weights = false"],
-    "logger.tensorboard_dir": ["logger.tensorboard_dir = events"],
+    "logger.tensorboard_dir": ['logger.tensorboard_dir = "events"'],
     "scheduler.lr_decay_style = WSD": ["scheduler.lr_decay_style = WSD", "scheduler.lr_wsd_decay_iters = 2"]}
 # What a value may be that of: where it shows nothing, it has to beside some of these.
 OTHERS = [["mixed_precision = fp16_mixed"], ["mixed_precision = bf16_mixed"], FP8, ["dist.use_megatron_fsdp = true"],
