@@ -102,7 +102,7 @@ EventLog::~EventLog() {
     ::close(fd_);
 }
 
-Status EventLog::open(const std::string &folder, const EventOptions &options, int64_t firstStep) {
+Status EventLog::open(const std::string &folder, const EventOptions &options) {
   options_ = options;
   recent_.resize(static_cast<size_t>(std::clamp<int64_t>(options.windowSteps, 1, 1 << 20)));
   for (std::string *bytes : {&records_, &event_, &summary_})
@@ -121,12 +121,6 @@ Status EventLog::open(const std::string &folder, const EventOptions &options, in
   addHead(event_, 0);
   addBytes(event_, 3, "brain.Event:2"); // file_version
   addRecord(records_, event_);
-  if (firstStep > 0) { // session_log { status: START }: readers drop what is from this step on
-    event_.clear();
-    addHead(event_, firstStep + 1);
-    addBytes(event_, 7, std::string_view("\x08\x01", 2));
-    addRecord(records_, event_);
-  }
   return write();
 }
 

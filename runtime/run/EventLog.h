@@ -41,10 +41,9 @@ public:
   EventLog &operator=(const EventLog &) = delete;
 
   /// Makes the folder if needed, and in it a new file,
-  /// `events.out.tfevents.SECONDS.HOST.PROCESS.0`. A run that continues after step `firstStep` > 0
-  /// tells readers to drop what files of the folder have of later steps. Io, NotFound or Exhausted
-  /// if that fails.
-  Status open(const std::string &folder, const EventOptions &options, int64_t firstStep);
+  /// `events.out.tfevents.SECONDS.HOST.PROCESS.0`. Readers show the files of a folder together,
+  /// those of a run that continues too. Io, NotFound or Exhausted if that fails.
+  Status open(const std::string &folder, const EventOptions &options);
   bool isOpen() const { return fd_ >= 0; }
 
   /// A step has ended; `seconds` is the time that it took. A step that was skipped, because its

@@ -107,12 +107,6 @@ void prepareCheckpoints(const plan::Plan &plan, const ProcessContext &process,
     findings.push_back(status.report());
 }
 
-/// Steps of the job that a checkpoint has behind it.
-int64_t stepsDone(const Environment &environment) {
-  const save::Loader *loader = environment.loader.get();
-  return loader && loader->hasCheckpoint() ? loader->progress().step : 0;
-}
-
 run::EventOptions eventOptionsOf(const plan::Plan &plan, const save::Loader *loader) {
   const auto &logger = plan.job.logger;
   run::EventOptions out;
@@ -159,8 +153,7 @@ std::vector<Report> prepare(const plan::Plan &plan, const RunToolOptions &option
     need(environment.metrics.open(options.metrics));
   if (const std::string &folder = plan.job.logger.tensorboardDir;
       !folder.empty() && process.isFirst() && findings.empty())
-    need(environment.events.open(folder, eventOptionsOf(plan, environment.loader.get()),
-                                 stepsDone(environment)));
+    need(environment.events.open(folder, eventOptionsOf(plan, environment.loader.get())));
   return findings;
 }
 

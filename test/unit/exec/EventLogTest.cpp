@@ -95,8 +95,6 @@ std::vector<std::string> eventsOf(const std::string &path) {
     std::string line = event[2].at(0) + ":";
     for (const std::string &version : event[3])
       line += " version " + version;
-    for (const std::string &log : event[7])
-      line += " status " + fieldsOf(log)[1].at(0);
     for (const std::string &summary : event[5]) {
       auto values = fieldsOf(summary);
       for (const std::string &value : values[1])
@@ -138,7 +136,7 @@ TEST(EventFormat, TestsChecksum) { EXPECT_EQ(crc32c("123456789"), 0xe3069283U); 
 
 TEST_F(EventLogTest, HasMegatronsNames) {
   EventLog log;
-  ASSERT_TRUE(log.open(folder, {.logInterval = 2, .batchSize = 4, .ranks = true}, 0).isOk());
+  ASSERT_TRUE(log.open(folder, {.logInterval = 2, .batchSize = 4, .ranks = true}).isOk());
   ASSERT_TRUE(log.step(stateOf(1, 2.5), 0.5).isOk());
   ASSERT_TRUE(log.step(stateOf(2, 2, /*isSkipped=*/true), 0.5).isOk());
   ASSERT_TRUE(log.evaluated(stateOf(2, 2)).isOk());
@@ -171,29 +169,28 @@ TEST_F(EventLogTest, HasTimesAndSpeeds) {
                        .times = true,
                        .throughput = true};
   EventLog log;
-  ASSERT_TRUE(log.open(folder, options, 6).isOk());
+  ASSERT_TRUE(log.open(folder, options).isOk());
   double seconds = 0;
   for (int64_t step = 7; step <= 10; ++step)
     ASSERT_TRUE(log.step(stateOf(step, 2), seconds += 1).isOk());
   ASSERT_TRUE(log.evaluated(stateOf(10, 2)).isOk());
   std::vector<std::string> events = eventsOf(onlyFile());
-  ASSERT_EQ(events.size(), 8U);
-  EXPECT_EQ(events[1], "7: status 1"); // readers drop what was written of step 7 and later
-  EXPECT_EQ(events[2], "8: throughput/tflops/device=21.333334 throughput/tflops=42.666668 "
+  ASSERT_EQ(events.size(), 7U);
+  EXPECT_EQ(events[1], "8: throughput/tflops/device=21.333334 throughput/tflops=42.666668 "
                        "iteration-time=1.500000");
-  EXPECT_THAT(events[3],
+  EXPECT_THAT(events[2],
               HasSubstr("throughput/batches_per_sec=0.333333 throughput/samples_per_sec=1.333333 "
                         "throughput/tokens_per_sec=10.666667 "
                         "throughput/device/batches_per_sec=0.166667"));
-  EXPECT_THAT(events[5], HasSubstr("iteration-time=3.500000"));
+  EXPECT_THAT(events[4], HasSubstr("iteration-time=3.500000"));
   // Megatron bounds the loss by 20 before it takes the exponential.
-  EXPECT_EQ(events[6], "10: lm loss validation=30.000000 lm loss validation ppl=" +
+  EXPECT_EQ(events[5], "10: lm loss validation=30.000000 lm loss validation ppl=" +
                            std::to_string(static_cast<float>(std::exp(20.0))));
 }
 
 TEST_F(EventLogTest, FailuresAreToldOnce) {
   EventLog log;
-  Status refused = log.open("/dev/null/events", {}, 0);
+  Status refused = log.open("/dev/null/events", {});
   EXPECT_THAT(refused.message(), HasSubstr("cannot create a file of events in '/dev/null/events': "
                                            "Not a directory"));
   EXPECT_TRUE(log.step(stateOf(1, 2), 1).isOk()) << "a log that is not open takes nothing";
