@@ -13,11 +13,6 @@
 namespace shardc::plan {
 namespace {
 
-constexpr OpKind kOpsOfEpilogues[] = {
-#define EPILOGUE(enumerator) OpKind::enumerator,
-#include "runtime/plan/OpColumns.def"
-};
-
 class FusedOps {
 public:
   FusedOps() {
@@ -74,7 +69,7 @@ private:
 
   void fuse(OpForm form, size_t index) {
     const OpInfo &maker = opInfo(form.kind);
-    const OpInfo &epilogue = opInfo(kOpsOfEpilogues[static_cast<size_t>(form.epilogue) - 1]);
+    const OpInfo &epilogue = opInfo(opOfEpilogue(form.epilogue));
     EpilogueForms written = maker.formsOf(form.epilogue);
     bool makesTwo = maker.makes.find(' ') != std::string_view::npos;
     OpInfo &info = infos_[index - kOpCount];

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/Status.h"
+
 namespace shardc::plan {
 namespace {
 
@@ -354,7 +356,10 @@ public:
       }
       const OpInfo &info = opInfo(form.kind, form.epilogue);
       RowParser parser(factors);
-      parser.parse(texts_.emplace_back(textOf(form, info)), info.operands, info.results);
+      const std::string &text = texts_.emplace_back(textOf(form, info));
+      parser.parse(text, info.operands, info.results);
+      SHARDC_CHECK(parser.fault() == FactorFault::None, "the factors '{}' of {} are malformed",
+                   text, info.name);
     }
   }
 
@@ -387,14 +392,10 @@ private:
   };
 
   static std::string textOf(const OpForm &form, const OpInfo &info) {
-    constexpr OpKind kEpilogues[] = {
-#define EPILOGUE(enumerator) OpKind::enumerator,
-#include "runtime/plan/OpColumns.def"
-    };
     const OpInfo &maker = opInfo(form.kind);
     std::string_view results = kTable.factors[static_cast<size_t>(form.kind)].text;
-    OpKind kind = kEpilogues[static_cast<size_t>(form.epilogue) - 1];
-    std::string_view more = kTable.factors[static_cast<size_t>(kind)].text;
+    OpKind epilogue = opOfEpilogue(form.epilogue);
+    std::string_view more = kTable.factors[static_cast<size_t>(epilogue)].text;
     constexpr std::string_view kArrow = "->";
     std::string text(trimmed(results.substr(0, results.find(kArrow))));
     results.remove_prefix(results.find(kArrow) + kArrow.size());

@@ -86,6 +86,14 @@ constexpr std::optional<Epilogue> epilogueOf(OpKind kind) {
 #include "runtime/plan/OpColumns.def"
   return std::nullopt;
 }
+/// The op that an epilogue other than None is: the inverse of epilogueOf.
+constexpr OpKind opOfEpilogue(Epilogue epilogue) {
+  constexpr OpKind kOps[] = {
+#define EPILOGUE(enumerator) OpKind::enumerator,
+#include "runtime/plan/OpColumns.def"
+  };
+  return kOps[static_cast<size_t>(epilogue) - 1];
+}
 
 /// Floating-point operations of an op: `times` those of its class (one product of its operands, one
 /// attention, one projection), and a number for each element of the first result and of the first

@@ -12,10 +12,7 @@ CHECK is what is tried:
     lengths     what counts data that are not there, have no end or have changed is refused
 """
 
-import argparse
-
-from compare_runs import Runner
-from option_runs import Trial, expect, losses
+from option_runs import Trial, expect, losses, run_check
 
 SEQUENCE = 32
 TEXT = "the order of the samples of a run is that of the samplers of Megatron, number by number; "
@@ -139,16 +136,5 @@ def check_lengths(data):
     expect("plan-disagrees-with-job" in said and "the 20 samples of" in said, said)
 
 
-def main():
-    checks = {name[6:]: check for name, check in globals().items() if name.startswith("check_")}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("check", choices=sorted(checks))
-    parser.add_argument("recipe")
-    parser.add_argument("--set", dest="settings", action="append", default=[])
-    options = parser.parse_args()
-    runner = Runner(options.recipe, [f"model.seq_length={SEQUENCE}", *options.settings])
-    checks[options.check](Data(runner))
-
-
 if __name__ == "__main__":
-    main()
+    run_check(globals(), [f"model.seq_length={SEQUENCE}"], Data)

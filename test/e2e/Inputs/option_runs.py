@@ -164,16 +164,16 @@ def check_folders(trial):
     trial.run(["train.train_iters=2", *trial.saves("new"), f"checkpoint.load={trial.folder / 'new'}"])
 
 
-def main():
-    checks = {name[6:]: check for name, check in globals().items() if name.startswith("check_")}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run_check(script, settings, kind=None):
+    """Runs the check that the command line names, one of a script's `check_…` functions, on a trial of the recipe."""
+    checks = {name[6:]: check for name, check in script.items() if name.startswith("check_")}
+    parser = argparse.ArgumentParser(description=script["__doc__"], formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("check", choices=sorted(checks))
     parser.add_argument("recipe")
     parser.add_argument("--set", dest="settings", action="append", default=[])
     options = parser.parse_args()
-    runner = Runner(options.recipe, ["scheduler.lr_decay_style=constant", *options.settings])
-    checks[options.check](Trial(runner))
+    checks[options.check]((kind or Trial)(Runner(options.recipe, [*settings, *options.settings])))
 
 
 if __name__ == "__main__":
-    main()
+    run_check(globals(), ["scheduler.lr_decay_style=constant"])

@@ -14,13 +14,11 @@ CHECK is what is tried:
     residual   a residual stream in fp32 is nearer to a model of fp32 than one of bf16, in any stages of a pipeline
 """
 
-import argparse
 import json
 import math
 import subprocess
 
-from compare_runs import Runner
-from option_runs import Trial, expect, losses
+from option_runs import expect, losses, run_check
 
 STEPS = 6
 
@@ -173,16 +171,5 @@ def check_residual(trial):
         expect(losses(many) == losses(one), f"{stages} stages: {losses(many)}, not {losses(one)}")
 
 
-def main():
-    checks = {name[6:]: check for name, check in globals().items() if name.startswith("check_")}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("check", choices=sorted(checks))
-    parser.add_argument("recipe")
-    parser.add_argument("--set", dest="settings", action="append", default=[])
-    options = parser.parse_args()
-    runner = Runner(options.recipe, ["scheduler.lr_decay_style=constant", *options.settings])
-    checks[options.check](Trial(runner))
-
-
 if __name__ == "__main__":
-    main()
+    run_check(globals(), ["scheduler.lr_decay_style=constant"])

@@ -329,21 +329,13 @@ TEST(FusedRows, AreThoseOfWhatTheyFuse) {
       {{AddLayerNorm}, Add, LayerNorm, {{"c", "x"}}, {{"sum", "c"}}},
       {{AttentionQkv}, SplitQkv, Attention, {{"q", "q"}, {"k", "k"}, {"v", "v"}}, {}},
   };
-  constexpr OpKind kEpilogues[] = {
-#define EPILOGUE(enumerator) OpKind::enumerator,
-#include "runtime/plan/OpColumns.def"
-  };
   // What makes two values, or writes the transposed form alone, names results as no one op does.
   for (const OpForm &form : allOpForms()) {
     const OpInfo &maker = opInfo(form.kind);
     bool makesOne = maker.makes.find(' ') == std::string_view::npos;
     if (form.epilogue != Epilogue::None && makesOne &&
         maker.formsOf(form.epilogue) != EpilogueForms::Turned)
-      fusions.push_back({form,
-                         form.kind,
-                         kEpilogues[static_cast<size_t>(form.epilogue) - 1],
-                         {{maker.makes, "x"}},
-                         {}});
+      fusions.push_back({form, form.kind, opOfEpilogue(form.epilogue), {{maker.makes, "x"}}, {}});
   }
   EXPECT_GT(fusions.size(), 25U);
   for (const Fusion &fusion : fusions)
