@@ -11,9 +11,11 @@ inline constexpr float kRootTwoOverPi = 0.79788456080286536f;
 inline constexpr float kInvRootTwoPi = 0.39894228040143268f;
 inline constexpr float kCubic = 0.044715f;
 
-/// How gelu is computed. fp32 results use the library's functions. 16-bit ones have (1 + tanh(u))/2
-/// as a sigmoid, and those of bf16 the error function to 1.5e-7 (Abramowitz and Stegun, 7.1.26)
-/// from the exponential that its slope needs too: below -3.8 that is more than a unit of f16.
+/// How gelu is computed. bf16 results have (1 + tanh(u))/2 as a sigmoid, and the error function to
+/// 1.5e-7 (Abramowitz and Stegun, 7.1.26) from the exponential that its slope needs too: below -3.8
+/// that is more than a unit of f16. All others use the library's functions, so that they do not
+/// depend on whether a kernel has an instance for f16 alone. Sums of two products name the one that
+/// is rounded, so that all kernels have the same bits.
 enum class Gelu { Erf, Tanh, FastErf, FastTanh };
 
 /// Phi(x), and exp(-x²/2).
@@ -48,20 +50,20 @@ template <Gelu kBy> __device__ __forceinline__ float geluSlope(float x) {
     return phi + x * kInvRootTwoPi * bell;
   }
   if (kBy == Gelu::Erf)
-    return 0.5f * (1.0f + erff(x * kRootHalf)) + x * kInvRootTwoPi * expf(-0.5f * x * x);
+    return fmaf(x * kInvRootTwoPi, expf(-0.5f * x * x), 0.5f * (1.0f + erff(x * kRootHalf)));
   float inner = kRootTwoOverPi * (1.0f + 3.0f * kCubic * x * x);
   if (kBy == Gelu::FastTanh) {
     float s = sigmoid(2.0f * kRootTwoOverPi * (x + kCubic * x * x * x));
     return s + 2.0f * x * s * (1.0f - s) * inner;
   }
   float t = tanhf(kRootTwoOverPi * (x + kCubic * x * x * x));
-  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
+  return fmaf(0.5f * x * (1.0f - t * t), inner, 0.5f * (1.0f + t));
 }
 
 /// Calls use.operator()<kBy>().
 template <Mode M, typename Use> __device__ __forceinline__ void byGelu(bool tanhApprox, Use use) {
   if (tanhApprox)
-    use.template operator()<kIsNarrow<M> ? Gelu::FastTanh : Gelu::Tanh>();
+    use.template operator()<M == Mode::Bf16 ? Gelu::FastTanh : Gelu::Tanh>();
   else
     use.template operator()<M == Mode::Bf16 ? Gelu::FastErf : Gelu::Erf>();
 }
