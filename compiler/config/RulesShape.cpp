@@ -123,19 +123,15 @@ std::vector<Size> sizesOfRun(RuleContext &ctx) {
       kEvalMicrobatch = {Opt::ModelSeqLength, Opt::ValidationEvalMicroBatchSize},
       kActivations = {Opt::ModelSeqLength, Opt::TrainMicroBatchSize, Opt::ModelHiddenSize},
       kPasses = {Opt::TrainGlobalBatchSize, Opt::TrainMicroBatchSize, Opt::ValidationEvalIters,
-                 Opt::ModelPipelineModelParallelSize},
-      kTurns = {Opt::ValidationEvalIters, Opt::TrainGlobalBatchSize, Opt::TrainMicroBatchSize,
-                Opt::ModelVirtualPipelineModelParallelSize};
+                 Opt::ModelPipelineModelParallelSize};
   const Derived &d = ctx.derived();
   double tokens = real(d.seqLength) * real(d.microBatch), batches = real(d.numMicrobatches);
   double stages = real(d.pipelineParallel), chunks = real(d.virtualStages);
   // A schedule lists those of a step, and those of an evaluation; the host writes two rounds of
-  // them into a ring of at most 2^20 entries. Each turn of a chunk has receives of its own, and
-  // each variant of a segment is checked with all of them.
+  // them into a ring of at most 2^20 entries.
   double evaluated =
       std::max(real(ctx.num(Opt::ValidationEvalIters)) * batches, real(d.evalMicrobatches));
-  double inEvaluation = ctx.has(Opt::ValidationEvalInterval) ? evaluated : 0.0;
-  double together = std::max(batches, inEvaluation);
+  double together = std::max(batches, ctx.has(Opt::ValidationEvalInterval) ? evaluated : 0.0);
   double width =
       20 * real(d.hidden) + 6 * real(d.ffnHidden) + 12 * real(d.numHeads) * real(d.headSize);
   return {
@@ -151,8 +147,6 @@ std::vector<Size> sizesOfRun(RuleContext &ctx) {
        kPasses},
       {"passes of an evaluation's microbatches through stages",
        stages > 1 ? stages * chunks * together : 0, 21, kPasses},
-      {"turns of chunks of layers in an evaluation", chunks > 1 ? chunks * inEvaluation : 0, 11,
-       kTurns},
       {"activations", tokens * (real(d.numLayers) * width + 4 * real(d.paddedVocab)), 56,
        kActivations},
   };

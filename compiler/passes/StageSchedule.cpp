@@ -319,7 +319,56 @@ std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) cons
   return receives;
 }
 
-/// Predicates for numbers that stand in order.
+namespace {
+
+struct Interval {
+  int64_t begin, last;
+  int64_t width() const { return last - begin; }
+  auto operator<=>(const Interval &) const = default;
+};
+
+std::vector<Interval> intervalsOf(const std::vector<int64_t> &numbers) {
+  std::vector<Interval> intervals;
+  for (int64_t number : numbers)
+    if (!intervals.empty() && intervals.back().last + 1 == number)
+      intervals.back().last = number;
+    else
+      intervals.push_back({number, number});
+  return intervals;
+}
+
+/// Which intervals repeat the first one of those that are left, and how often they follow.
+struct Series {
+  int64_t period = 0;
+  size_t count = 1;
+};
+
+/// The longest series of intervals as wide as the first. Groups of microbatches repeat each other,
+/// so the period is the distance to one of the next few.
+Series longestSeries(const std::set<Interval> &left) {
+  constexpr int kCandidates = 64;
+  const Interval first = *left.begin();
+  Series best;
+  int tried = 0;
+  for (auto next = std::next(left.begin()); next != left.end() && tried < kCandidates; ++next) {
+    if (next->width() != first.width())
+      continue;
+    ++tried;
+    int64_t period = next->begin - first.begin;
+    size_t count = 2;
+    while (left.contains({next->begin + period * static_cast<int64_t>(count - 1),
+                          next->last + period * static_cast<int64_t>(count - 1)}))
+      ++count;
+    if (count > best.count)
+      best = {period, count};
+  }
+  return best;
+}
+
+} // namespace
+
+/// Predicates for numbers that stand in order: intervals that repeat three times or more are one,
+/// so that neither ops nor variants of a segment grow with the number of microbatches.
 std::vector<Pred> StageSchedule::predsOf(const std::vector<int64_t> &microbatches) const {
   int64_t last = shape_.microbatches - 1;
   auto within = [&](int64_t begin, int64_t end) -> Pred {
@@ -335,12 +384,23 @@ std::vector<Pred> StageSchedule::predsOf(const std::vector<int64_t> &microbatche
       return Pred::NotFirst;
     return Pred::within(begin, end);
   };
+  std::vector<Interval> intervals = intervalsOf(microbatches);
+  std::set<Interval> left(intervals.begin(), intervals.end());
   std::vector<Pred> preds;
-  for (size_t i = 0, begin = 0; i < microbatches.size(); ++i)
-    if (i + 1 == microbatches.size() || microbatches[i + 1] != microbatches[i] + 1) {
-      preds.push_back(within(microbatches[begin], microbatches[i]));
-      begin = i + 1;
+  while (!left.empty()) {
+    Interval first = *left.begin();
+    Series series = longestSeries(left);
+    if (series.count < 3) {
+      preds.push_back(within(first.begin, first.last));
+      left.erase(left.begin());
+      continue;
     }
+    int64_t behind = series.period * static_cast<int64_t>(series.count - 1);
+    preds.push_back(Pred::every(series.period, first.begin, first.last, first.last + behind));
+    for (size_t i = 0; i < series.count; ++i)
+      left.erase({first.begin + series.period * static_cast<int64_t>(i),
+                  first.last + series.period * static_cast<int64_t>(i)});
+  }
   return preds;
 }
 

@@ -39,6 +39,7 @@ inline constexpr int64_t kProgramNodesMax = 1 << 12;
 inline constexpr int64_t kCountMax = int64_t{1} << 40;  ///< repetitions in a program
 inline constexpr int64_t kSlotsMax = 1 << 12;           ///< of a ring
 inline constexpr int64_t kMicrobatchesMax = 1 << 20;    ///< of a step, where runs name theirs
+inline constexpr int64_t kRepetitionsMax = 1 << 22;     ///< of all predicates of a plan
 inline constexpr int64_t kGraphNodesMax = 1 << 18;      ///< of all graphs of a rank: about 1 GiB
 inline constexpr int64_t kExtentMax = int64_t{1} << 40; ///< of one dimension
 inline constexpr int64_t kBytesMax = int64_t{1} << 42;  ///< of a value, an arena, an offset

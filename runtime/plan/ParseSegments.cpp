@@ -263,14 +263,27 @@ bool Parser::clause(Op &op, std::string_view word) {
   return ok;
 }
 
-/// `first`, or `mb 2 to 5` with both ends included.
+/// `first`, `mb 2 to 5` with both ends included, or `mb 2 to 5 every 8 to 63`.
 bool Parser::predicate(Pred &out) {
   if (!in_.takeIf(std::string_view("mb")))
     return enumerator(out, parsePred, "predicate");
   out.kind = Pred::Kind::Within;
-  return in_.integer(out.begin, "first microbatch", 0, limits::kMicrobatchesMax) &&
-         in_.expect(std::string_view("to")) &&
-         in_.integer(out.last, "last microbatch", out.begin, limits::kMicrobatchesMax);
+  if (!in_.integer(out.begin, "first microbatch", 0, limits::kMicrobatchesMax) ||
+      !in_.expect(std::string_view("to")) ||
+      !in_.integer(out.last, "last microbatch", out.begin, limits::kMicrobatchesMax))
+    return false;
+  if (!in_.takeIf(std::string_view("every")))
+    return true;
+  // What does not begin again is no period, and neighbours without a gap are one interval.
+  if (!in_.integer(out.period, "period", out.last - out.begin + 2, limits::kMicrobatchesMax) ||
+      !in_.expect(std::string_view("to")) ||
+      !in_.integer(out.until, "last microbatch", out.begin + out.period, limits::kMicrobatchesMax))
+    return false;
+  repetitionCount_ += (out.until - out.begin) / out.period;
+  if (repetitionCount_ > limits::kRepetitionsMax)
+    return in_.fail(in_.next(), "plan-limit", "more than {} repetitions of predicates",
+                    limits::kRepetitionsMax);
+  return true;
 }
 
 bool Parser::tie(Op &op, Tie::Kind kind) {

@@ -140,6 +140,7 @@ private:
   std::unordered_map<std::string_view, ValueId> values_; ///< of the segment under way
   std::vector<ResultName> resultNames_;                  ///< of the op under way
   int64_t nodeCount_ = 0;
+  int64_t repetitionCount_ = 0; ///< of all predicates
 };
 
 template <typename E>

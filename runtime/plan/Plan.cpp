@@ -96,7 +96,8 @@ constexpr std::array<AttrInfo, kAttrCount> kAttrInfos = {{
 std::string_view toString(Level x) { return kLevelNames[static_cast<size_t>(x)]; }
 std::string toString(const Pred &x) {
   if (x.kind == Pred::Kind::Within)
-    return fmt::format("mb {} to {}", x.begin, x.last);
+    return fmt::format("mb {} to {}", x.begin, x.last) +
+           (x.period > 0 ? fmt::format(" every {} to {}", x.period, x.until) : "");
   return std::string(kPredNames[static_cast<size_t>(x.kind)]);
 }
 std::string toString(const Variant &x) {

@@ -76,10 +76,25 @@ struct Pred {
   enum class Kind : uint8_t { Always, First, NotFirst, Last, NotLast, Within };
   Kind kind = Kind::Always;
   int64_t begin = 0, last = 0; ///< Within: from the one number to the other, both included
+  /// And again every `period` numbers, more than there are from begin to last, up to `until`; 0:
+  /// once.
+  int64_t period = 0, until = 0;
   bool operator==(const Pred &) const = default;
 
   static const Pred Always, First, NotFirst, Last, NotLast;
   static constexpr Pred within(int64_t begin, int64_t last) { return {Kind::Within, begin, last}; }
+  static constexpr Pred every(int64_t period, int64_t begin, int64_t last, int64_t until) {
+    return {Kind::Within, begin, last, period, until};
+  }
+
+  /// Of Within: whether it names the number.
+  constexpr bool names(int64_t number) const {
+    if (number < begin || number > end())
+      return false;
+    return (period > 0 ? (number - begin) % period : number - begin) <= last - begin;
+  }
+  /// Of Within: the last number that it may name.
+  constexpr int64_t end() const { return period > 0 ? until : last; }
 };
 inline constexpr Pred Pred::Always{Kind::Always};
 inline constexpr Pred Pred::First{Kind::First};
@@ -118,7 +133,7 @@ inline bool holds(const Pred &pred, const Variant &variant) {
   case Pred::Kind::NotLast:
     return !variant.isLast();
   case Pred::Kind::Within:
-    return variant.microbatch >= pred.begin && variant.microbatch <= pred.last;
+    return pred.names(variant.microbatch);
   }
   return true;
 }

@@ -334,6 +334,15 @@ MemoryByPurpose memoryByPurpose(const Role &role) {
   return memory;
 }
 
+/// So many numbers below `count` are those that it names.
+int64_t timesWithin(const Pred &pred, int64_t count) {
+  int64_t behind = std::min(pred.end(), count - 1) - pred.begin, width = pred.last - pred.begin + 1;
+  if (behind < 0)
+    return 0;
+  int64_t periods = pred.period > 0 ? behind / pred.period : 0;
+  return periods * width + std::min(behind - periods * pred.period + 1, width);
+}
+
 int64_t timesOf(const Pred &pred, int64_t count) {
   switch (pred.kind) {
   case Pred::Kind::Always:
@@ -345,7 +354,7 @@ int64_t timesOf(const Pred &pred, int64_t count) {
   case Pred::Kind::NotLast:
     return std::max<int64_t>(count - 1, 0);
   case Pred::Kind::Within:
-    return std::max<int64_t>(std::min(pred.last, count - 1) - pred.begin + 1, 0);
+    return timesWithin(pred, count);
   }
   return count;
 }

@@ -13,46 +13,68 @@ namespace shardc::plan {
 
 namespace {
 
-/// The different predicates of a segment that name numbers, as intervals.
-std::vector<std::pair<int64_t, int64_t>> intervalsOf(const Segment &segment) {
-  std::vector<std::pair<int64_t, int64_t>> intervals;
+/// Numbers from `first` to `last`, which predicate `pred` names.
+struct Interval {
+  int64_t first, last;
+  size_t pred;
+};
+
+/// The different predicates of a segment that name numbers, with each interval that they name, in
+/// order.
+std::vector<Interval> intervalsOf(const Segment &segment) {
+  std::vector<Pred> preds;
   auto add = [&](const Pred &pred) {
     if (pred.kind == Pred::Kind::Within)
-      intervals.emplace_back(pred.begin, pred.last);
+      preds.push_back(pred);
   };
   for (const Op &op : segment.ops) {
     add(op.pred);
     for (const Tie &tie : op.ties)
       add(tie.pred);
   }
-  std::ranges::sort(intervals);
-  auto twice = std::unique(intervals.begin(), intervals.end());
-  intervals.erase(twice, intervals.end());
+  auto fields = [](const Pred &pred) {
+    return std::tuple(pred.begin, pred.last, pred.period, pred.until);
+  };
+  std::ranges::sort(preds, {}, fields);
+  preds.erase(std::unique(preds.begin(), preds.end()), preds.end());
+  std::vector<Interval> intervals;
+  for (size_t i = 0; i < preds.size(); ++i)
+    for (int64_t first = preds[i].begin, length = preds[i].last - preds[i].begin;
+         first <= preds[i].end(); first += preds[i].period) {
+      intervals.push_back({first, std::min(first + length, preds[i].end()), i});
+      if (preds[i].period == 0)
+        break;
+    }
+  std::ranges::stable_sort(intervals, {}, &Interval::first);
   return intervals;
 }
 
 } // namespace
 
 VariantTable::VariantTable(const Segment &segment) : isBody_(segment.body) {
-  std::vector<std::pair<int64_t, int64_t>> intervals = intervalsOf(segment);
-  for (auto [begin, last] : intervals) {
-    cuts_.push_back(begin);
-    cuts_.push_back(last + 1);
+  std::vector<Interval> intervals = intervalsOf(segment);
+  for (const Interval &each : intervals) {
+    cuts_.push_back(each.first);
+    cuts_.push_back(each.last + 1);
   }
   std::ranges::sort(cuts_);
   auto twice = std::unique(cuts_.begin(), cuts_.end());
   cuts_.erase(twice, cuts_.end());
   // Few intervals hold at once, of as many as there are groups of microbatches.
-  std::map<std::vector<size_t>, size_t> known;
-  std::vector<size_t> holding; // before the first cut none
+  std::map<std::vector<size_t>, size_t> known; // by the predicates that hold
+  std::vector<size_t> holding;                 // intervals; before the first cut none
   size_t begun = 0;
   for (size_t i = 0; i <= cuts_.size() && !cuts_.empty(); ++i) {
     int64_t number = i == 0 ? cuts_.front() - 1 : cuts_[i - 1];
-    std::erase_if(holding, [&](size_t at) { return intervals[at].second < number; });
+    std::erase_if(holding, [&](size_t at) { return intervals[at].last < number; });
     for (; begun < intervals.size() && intervals[begun].first <= number; ++begun)
-      if (number <= intervals[begun].second)
+      if (number <= intervals[begun].last)
         holding.push_back(begun);
-    classes_.push_back(known.emplace(holding, known.size()).first->second);
+    std::vector<size_t> preds;
+    for (size_t at : holding)
+      preds.push_back(intervals[at].pred);
+    std::ranges::sort(preds);
+    classes_.push_back(known.emplace(std::move(preds), known.size()).first->second);
   }
   firstCuts_.resize(known.size(), std::numeric_limits<int64_t>::max());
   for (int64_t cut :
@@ -78,9 +100,9 @@ Variant VariantTable::of(int64_t microbatch, int64_t count) const {
   if (own.isFirst() || own.isLast())
     return own;
   size_t like = classOf(microbatch);
-  if (int64_t cut = firstCuts_[like]; cut < microbatch) // the least number that executes alike
-    return {std::max<int64_t>(cut, 1), count};
-  return classOf(1) == like ? Variant{1, count} : own;
+  if (classOf(1) == like) // the least number that executes alike
+    return {1, count};
+  return {std::min(firstCuts_[like], microbatch), count};
 }
 
 std::vector<int64_t> VariantTable::numbersFor(int64_t count) const {

@@ -291,7 +291,10 @@ private:
     case Pred::Kind::NotLast:
       return "before the last microbatch";
     case Pred::Kind::Within:
-      return fmt::format("in microbatches {} to {}", pred.begin, pred.last);
+      return fmt::format("in microbatches {} to {}", pred.begin, pred.last) +
+             (pred.period > 0
+                  ? fmt::format(", and again every {} up to {}", pred.period, pred.until)
+                  : "");
     }
     return "";
   }

@@ -164,6 +164,27 @@ TEST(StageSchedule, ExchangesEachMessageOnceAndInOrder) {
   }
 }
 
+TEST(StageSchedule, PredicatesOfReceivesDoNotGrowWithMicrobatches) {
+  auto predicates = [](const StageSchedule &schedule) {
+    size_t count = 0;
+    for (int32_t stage = 0; stage < schedule.shape().stages; ++stage)
+      for (StagePart part : schedule.parts(stage))
+        for (const Receive &receive : schedule.receives(stage, part))
+          count += receive.when.size();
+    return count;
+  };
+  for (int64_t chunks : {2, 3})
+    for (int64_t group : {0, 8}) {
+      auto with = [&](int64_t microbatches) {
+        return PipelineShape{4, chunks, microbatches, group};
+      };
+      EXPECT_LE(predicates(StageSchedule::oneForwardOneBackward(with(512))),
+                predicates(StageSchedule::oneForwardOneBackward(with(64))));
+      EXPECT_LE(predicates(StageSchedule::forwardOnly(with(512))),
+                predicates(StageSchedule::forwardOnly(with(64))));
+    }
+}
+
 TEST(StageSchedule, ReceivesBeforeAPassTakesItIntoASlotThatIsFree) {
   for (const Case &each : allCases())
     for (int32_t stage = 0; stage < each.stages; ++stage) {

@@ -87,6 +87,14 @@ TEST(Summary, PredicatesByCount) {
   EXPECT_EQ(timesOf(Pred::First, 5), 1);
   EXPECT_EQ(timesOf(Pred::NotLast, 5), 4);
   EXPECT_EQ(timesOf(Pred::NotFirst, 1), 0);
+  for (Pred pred : {Pred::within(2, 4), Pred::every(5, 1, 2, 17), Pred::every(4, 3, 3, 11),
+                    Pred::every(4, 0, 2, 13)})
+    for (int64_t count = 0; count < 25; ++count) {
+      int64_t times = 0;
+      for (int64_t number = 0; number < count; ++number)
+        times += holds(pred, Variant{number, count}) ? 1 : 0;
+      EXPECT_EQ(timesOf(pred, count), times) << toString(pred) << " of " << count;
+    }
 }
 
 TEST(Summary, ThePageIsCommentsOnly) {

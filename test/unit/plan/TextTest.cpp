@@ -133,6 +133,54 @@ TEST(Variants, MicrobatchesThatExecuteAlikeShareOne) {
   EXPECT_EQ(slotsOf(plan.roles[0], plan.roles[0].segments[0]), 6);
 }
 
+TEST(PlanText, IntervalsMayRepeat) {
+  auto with = [](std::string_view when) {
+    std::string text(kPipeline);
+    text.replace(text.find("mb 2 to 7"), 9, when);
+    return text;
+  };
+  std::string printed = print(parsed(with("mb 2 to 3 every 3 to 9")));
+  EXPECT_NE(printed.find("if mb 2 to 3 every 3 to 9)"), std::string::npos);
+  EXPECT_EQ(print(parsed(printed)), printed);
+  for (const char *wrong : {"mb 2 to 3 every 2 to 9", // nothing lies between two intervals
+                            "mb 2 to 3 every 3 to 4", // it does not repeat
+                            "mb 2 to 3 every 3 to 9999999", "mb 2 to 3 every 0 to 9"})
+    EXPECT_NE(parseError(with(wrong)).find("[plan-limit]"), std::string::npos) << wrong;
+  EXPECT_NE(parseError(with("mb 2 to 3 every 3")).find("expected 'to'"), std::string::npos);
+}
+
+TEST(PlanText, RepetitionsHaveALimit) {
+  std::string text(kPipeline), op = "    %y = gelu %x if mb 0 to 1 :";
+  size_t at = text.find(op), end = text.find('\n', at) + 1;
+  std::string line = text.substr(at, end - at), all;
+  for (int i = 0; i < 9; ++i) { // each repeats 2^19 times
+    std::string own = line;
+    own.replace(own.find("%y"), 2, "%y" + std::to_string(i));
+    own.replace(own.find("mb 0 to 1"), 9, "mb 0 to 0 every 2 to 1048576");
+    all += own;
+  }
+  text.insert(at, all);
+  EXPECT_NE(parseError(text).find("repetitions of predicates"), std::string::npos);
+}
+
+TEST(Variants, IntervalsThatRepeatShareOne) {
+  Plan plan = parsed(std::string(kPipeline));
+  Segment segment = plan.roles[0].segments[0];
+  for (Op &op : segment.ops) {
+    op.pred = Pred::Always;
+    op.ties.clear();
+  }
+  segment.ops[0].pred = Pred::every(3, 2, 2, 11);
+  segment.ops[1].pred = Pred::every(3, 4, 4, 10);
+  VariantTable table(segment);
+  for (int64_t microbatch : {2, 5, 8, 11})
+    EXPECT_EQ(table.of(microbatch, 16), (Variant{2, 16})) << microbatch;
+  for (int64_t microbatch : {4, 7, 10})
+    EXPECT_EQ(table.of(microbatch, 16), (Variant{4, 16})) << microbatch;
+  for (int64_t microbatch : {1, 3, 6, 9, 12, 13, 14})
+    EXPECT_EQ(table.of(microbatch, 16), (Variant{1, 16})) << microbatch;
+}
+
 TEST(Variants, RunsAreCountedWithTheirLoops) {
   Plan plan = parsed(std::string(kPipeline));
   const std::vector<ProgramNode> &steps = plan.roles[0].program[0].children;

@@ -83,15 +83,22 @@ std::string PipelineMutator::changeWhen(uint32_t i) {
     return {};
   Pred &pred = op(i).pred;
   int64_t step = below(2) == 0 ? 1 : -1;
+  bool isPeriodic = pred.period > 0;
   if (pred.kind != Pred::Kind::Within)
     pred = Pred::within(0, static_cast<int64_t>(below(3)));
-  else if (below(2) == 0)
+  else if (size_t which = below(isPeriodic ? 4 : 2); which == 0)
     pred.begin += step;
-  else
+  else if (which == 1)
     pred.last += step;
-  if (pred.begin < 0 || pred.last < pred.begin)
+  else if (which == 2)
+    pred.period += step;
+  else
+    pred.until += step * pred.period;
+  bool isPeriod =
+      pred.period > pred.last - pred.begin + 1 && pred.until >= pred.begin + pred.period;
+  if (pred.begin < 0 || pred.last < pred.begin || (isPeriodic && !isPeriod))
     pred = Pred::within(1, 1);
-  return at(i, fmt::format("in microbatches {} to {}", pred.begin, pred.last));
+  return at(i, "executes if " + plan::toString(pred));
 }
 
 /// The places of all that lies in the ring follow.
