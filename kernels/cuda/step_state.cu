@@ -22,11 +22,11 @@ enum WeightDecayStyle { DecayConstant, DecayLinear, DecayCosine };
 
 __device__ double cosineOf(double ratio) { return 0.5 * (cos(kPi * ratio) + 1.0); }
 
-__device__ double finalCoefficient(const Attrs &attrs, int64_t applied) {
+__device__ double finalCoefficient(const Attrs &attrs, int64_t counted) {
   int64_t start = attrs.decay_steps - attrs.wsd_decay_steps;
-  if (applied <= start)
+  if (counted <= start)
     return 1.0;
-  double ratio = static_cast<double>(applied - start) / static_cast<double>(attrs.wsd_decay_steps);
+  double ratio = static_cast<double>(counted - start) / static_cast<double>(attrs.wsd_decay_steps);
   switch (attrs.wsd_decay_style) {
   case FinalLinear:
     return 1.0 - ratio;
@@ -41,19 +41,19 @@ __device__ double finalCoefficient(const Attrs &attrs, int64_t applied) {
 
 /// Between the largest and the smallest rate.
 __device__ double learningRate(const Attrs &attrs, double largest, double smallest,
-                               int64_t applied) {
-  double n = static_cast<double>(applied), warmup = static_cast<double>(attrs.warmup_steps);
-  if (attrs.warmup_steps > 0 && applied <= attrs.warmup_steps)
+                               int64_t counted) {
+  double n = static_cast<double>(counted), warmup = static_cast<double>(attrs.warmup_steps);
+  if (attrs.warmup_steps > 0 && counted <= attrs.warmup_steps)
     return attrs.warmup_init_lr + (largest - attrs.warmup_init_lr) * n / warmup;
   if (attrs.decay_style == Constant)
     return largest;
-  if (applied > attrs.decay_steps)
+  if (counted > attrs.decay_steps)
     return smallest;
   if (attrs.decay_style == InverseSquareRoot)
     return fmax(smallest, largest * sqrt(fmax(warmup, 1.0)) / sqrt(fmax(n, 1.0)));
   double coefficient;
   if (attrs.decay_style == WarmupStableDecay) {
-    coefficient = finalCoefficient(attrs, applied);
+    coefficient = finalCoefficient(attrs, counted);
   } else {
     double ratio = (n - warmup) / (static_cast<double>(attrs.decay_steps) - warmup);
     coefficient = attrs.decay_style == Linear ? 1.0 - ratio : cosineOf(ratio);
@@ -61,10 +61,10 @@ __device__ double learningRate(const Attrs &attrs, double largest, double smalle
   return smallest + coefficient * (largest - smallest);
 }
 
-__device__ double weightDecay(const Attrs &attrs, int64_t applied) {
+__device__ double weightDecay(const Attrs &attrs, int64_t counted) {
   if (attrs.weight_decay_style == DecayConstant)
     return 0;
-  double ratio = static_cast<double>(applied) / attrs.weight_decay_steps;
+  double ratio = static_cast<double>(counted) / attrs.weight_decay_steps;
   if (ratio > 1.0)
     return attrs.end_weight_decay;
   double coefficient = attrs.weight_decay_style == DecayLinear ? ratio : cosineOf(1.0 - ratio);
@@ -100,11 +100,11 @@ struct Begin {
     p.state->lossSum = 0;
     p.state->tokens = 0;
     const Attrs &attrs = p.attrs;
-    int64_t applied = p.state->applied;
-    p.state->lr = static_cast<float>(learningRate(attrs, attrs.lr, attrs.min_lr, applied));
+    int64_t counted = attrs.step_samples > 0 ? p.state->samples : p.state->applied;
+    p.state->lr = static_cast<float>(learningRate(attrs, attrs.lr, attrs.min_lr, counted));
     p.state->decoupledLr = static_cast<float>(
-        learningRate(attrs, attrs.decoupled_lr, attrs.decoupled_min_lr, applied));
-    p.state->weightDecay = static_cast<float>(weightDecay(attrs, applied));
+        learningRate(attrs, attrs.decoupled_lr, attrs.decoupled_min_lr, counted));
+    p.state->weightDecay = static_cast<float>(weightDecay(attrs, counted));
   }
 };
 
@@ -154,8 +154,10 @@ struct StepFinish {
     state.gradScale = static_cast<float>(fmin(factor, 1.0) / divisor);
     bool large = p.attrs.skip_above > 0 && state.gradNorm > p.attrs.skip_above;
     state.skip = state.nonfinite || large;
-    if (!state.skip)
+    if (!state.skip) {
       ++state.applied;
+      state.samples += p.attrs.step_samples;
+    }
     if (p.attrs.scaling == DynamicScaling)
       updateLossScale(p.attrs, finite, state);
   }

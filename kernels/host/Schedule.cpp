@@ -22,11 +22,11 @@ struct Bounds {
 double cosine(double ratio) { return 0.5 * (std::cos(std::numbers::pi * ratio) + 1.0); }
 
 /// Weight of the largest rate in the last wsd_decay_steps steps of a warmup-stable-decay schedule.
-double finalCoefficient(const Attrs &attrs, int64_t applied) {
+double finalCoefficient(const Attrs &attrs, int64_t counted) {
   int64_t start = attrs.decay_steps - attrs.wsd_decay_steps;
-  if (applied <= start)
+  if (counted <= start)
     return 1.0;
-  double ratio = static_cast<double>(applied - start) / static_cast<double>(attrs.wsd_decay_steps);
+  double ratio = static_cast<double>(counted - start) / static_cast<double>(attrs.wsd_decay_steps);
   switch (attrs.wsd_decay_style) {
   case FinalLinear:
     return 1.0 - ratio;
@@ -39,20 +39,20 @@ double finalCoefficient(const Attrs &attrs, int64_t applied) {
   }
 }
 
-double rateBetween(Bounds bounds, const Attrs &attrs, int64_t applied) {
-  double n = static_cast<double>(applied), warmup = static_cast<double>(attrs.warmup_steps);
-  if (attrs.warmup_steps > 0 && applied <= attrs.warmup_steps)
+double rateBetween(Bounds bounds, const Attrs &attrs, int64_t counted) {
+  double n = static_cast<double>(counted), warmup = static_cast<double>(attrs.warmup_steps);
+  if (attrs.warmup_steps > 0 && counted <= attrs.warmup_steps)
     return attrs.warmup_init_lr + (bounds.largest - attrs.warmup_init_lr) * n / warmup;
   if (attrs.decay_style == Constant)
     return bounds.largest;
-  if (applied > attrs.decay_steps)
+  if (counted > attrs.decay_steps)
     return bounds.smallest;
   if (attrs.decay_style == InverseSquareRoot)
     return std::max(bounds.smallest, bounds.largest * std::sqrt(std::max(warmup, 1.0)) /
                                          std::sqrt(std::max(n, 1.0)));
   double coefficient;
   if (attrs.decay_style == WarmupStableDecay) {
-    coefficient = finalCoefficient(attrs, applied);
+    coefficient = finalCoefficient(attrs, counted);
   } else {
     double ratio = (n - warmup) / (static_cast<double>(attrs.decay_steps) - warmup);
     coefficient = attrs.decay_style == Linear ? 1.0 - ratio : cosine(ratio);
@@ -82,18 +82,18 @@ const char *checkSchedule(const Attrs &attrs) {
   return nullptr;
 }
 
-double learningRate(const Attrs &attrs, int64_t applied) {
-  return rateBetween({attrs.lr, attrs.min_lr}, attrs, applied);
+double learningRate(const Attrs &attrs, int64_t counted) {
+  return rateBetween({attrs.lr, attrs.min_lr}, attrs, counted);
 }
 
-double decoupledRate(const Attrs &attrs, int64_t applied) {
-  return rateBetween({attrs.decoupled_lr, attrs.decoupled_min_lr}, attrs, applied);
+double decoupledRate(const Attrs &attrs, int64_t counted) {
+  return rateBetween({attrs.decoupled_lr, attrs.decoupled_min_lr}, attrs, counted);
 }
 
-double weightDecay(const Attrs &attrs, int64_t applied) {
+double weightDecay(const Attrs &attrs, int64_t counted) {
   if (attrs.weight_decay_style == DecayConstant)
     return 0;
-  double ratio = static_cast<double>(applied) / attrs.weight_decay_steps;
+  double ratio = static_cast<double>(counted) / attrs.weight_decay_steps;
   if (ratio > 1.0)
     return attrs.end_weight_decay;
   double coefficient = attrs.weight_decay_style == DecayLinear ? ratio : cosine(1.0 - ratio);

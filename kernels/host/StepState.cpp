@@ -56,9 +56,10 @@ void runStepBegin(const Call &call) {
   ++state.step;
   state.lossSum = 0;
   state.tokens = 0;
-  state.lr = static_cast<float>(learningRate(call.attrs, state.applied));
-  state.decoupledLr = static_cast<float>(decoupledRate(call.attrs, state.applied));
-  state.weightDecay = static_cast<float>(weightDecay(call.attrs, state.applied));
+  int64_t counted = call.attrs.step_samples > 0 ? state.samples : state.applied;
+  state.lr = static_cast<float>(learningRate(call.attrs, counted));
+  state.decoupledLr = static_cast<float>(decoupledRate(call.attrs, counted));
+  state.weightDecay = static_cast<float>(weightDecay(call.attrs, counted));
 }
 
 const char *acceptsLosses(const Call &call) {
@@ -154,8 +155,10 @@ void runStepFinish(const Call &call) {
   state.gradScale = static_cast<float>(std::min(factor, 1.0) / divisor);
   bool isLarge = attrs.skip_above > 0 && state.gradNorm > attrs.skip_above;
   state.skip = state.nonfinite || isLarge;
-  if (!state.skip)
+  if (!state.skip) {
     ++state.applied;
+    state.samples += attrs.step_samples;
+  }
   if (attrs.scaling == Dynamic)
     updateLossScale(attrs, isFinite, state);
 }

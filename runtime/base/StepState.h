@@ -10,7 +10,7 @@ namespace shardc {
 /// Fixed layout of 128 bytes, the same on every backend. Sums are of this rank until step.finish.
 struct StepState {
   int64_t step;       ///< steps begun
-  int64_t applied;    ///< updates that were applied; the schedule counts these
+  int64_t applied;    ///< updates that were applied; a schedule in steps counts these
   double lossSum;     ///< sum of masked losses of this step's microbatches
   double tokens;      ///< sum of the loss mask of this step's microbatches
   double evalLossSum; ///< the same for the current evaluation
@@ -30,7 +30,7 @@ struct StepState {
   float decoupledLr;         ///< learning rate of parameters that have one of their own
   float weightDecay;         ///< of this step, where it changes; else 0, and the update ops have it
   int32_t skip; ///< the update leaves the weights unchanged: nonfinite, or a norm that is too large
-  int32_t reserved[2];
+  int64_t samples; ///< of the steps whose updates were applied; a schedule in samples counts these
 };
 static_assert(sizeof(StepState) == 128 && std::is_trivially_copyable_v<StepState>);
 

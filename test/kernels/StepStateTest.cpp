@@ -181,6 +181,36 @@ TEST(StepState, AHaltStays) {
   EXPECT_EQ(f.state.applied, 0);
 }
 
+/// Where batches grow a schedule counts samples: those of applied updates, as Megatron's scheduler.
+TEST(StepState, SamplesOfAppliedUpdatesAreCounted) {
+  Fixture f;
+  f.attrs.lr = 1.0;
+  f.attrs.warmup_steps = 100;
+  f.attrs.scaling = 2; // dynamic
+  f.attrs.growth_interval = 1000;
+  f.attrs.hysteresis = 1;
+  f.attrs.min_scale = 1;
+  f.state.lossScale = 1;
+  f.state.applied = 50; // of which a schedule in samples takes no notice
+  f.partial[2] = 1;
+  const float rates[] = {0.0f, 0.04f, 0.04f, 0.12f};
+  const int64_t sizes[] = {4, 4, 8, 8};
+  for (size_t step = 0; step < 4; ++step) {
+    f.attrs.step_samples = sizes[step];
+    f.run("step.begin", {});
+    EXPECT_EQ(f.state.lr, rates[step]) << step;
+    f.partial[0] = step == 1 ? std::numeric_limits<double>::infinity() : 1.0;
+    f.finish();
+  }
+  EXPECT_EQ(f.state.samples, 20);
+  EXPECT_EQ(f.state.applied, 53);
+  f.attrs.step_samples = 0;
+  f.run("step.begin", {});
+  EXPECT_EQ(f.state.lr, 0.53f) << "the updates";
+  f.finish();
+  EXPECT_EQ(f.state.samples, 20);
+}
+
 /// As Megatron's grad_norm_skip_threshold: a norm above it, and not one that equals it.
 TEST(StepState, AStepOfALargeNormIsLeftOut) {
   for (double norm : {3.0, 4.0, 5.0}) {

@@ -545,7 +545,9 @@ TEST(CudaOps, LearningRatesOfEverySchedule) {
         Attrs &attrs = run.call().attrs;
         attrs.lr = 1e-3, attrs.min_lr = 1e-4, attrs.warmup_steps = 10, attrs.decay_steps = 100;
         attrs.wsd_decay_steps = 40, attrs.decay_style = style, attrs.wsd_decay_style = finalStyle;
-        static_cast<StepState *>(run.call().in[0].data)->applied = applied;
+        auto *state = static_cast<StepState *>(run.call().in[0].data);
+        attrs.step_samples = applied % 2 == 0 ? 0 : 4; // counts updates or samples
+        (attrs.step_samples > 0 ? state->samples : state->applied) = applied;
         run.keep(0);
         Results got = run.onDevice(), want = run.onHost();
         StepState a, b;
