@@ -47,8 +47,8 @@ Result<BatchFeeder> BatchFeeder::create(const DataSource &source, const BatchSha
 
 int64_t BatchFeeder::sampleIndex(int64_t step, int64_t microbatch, int64_t rank,
                                  int64_t row) const {
-  return step * shape_.globalBatch + (microbatch * shape_.dataParallel + rank) * shape_.microBatch +
-         row;
+  return shape_.samplesBefore + step * shape_.globalBatch +
+         (microbatch * shape_.dataParallel + rank) * shape_.microBatch + row;
 }
 
 Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
@@ -63,9 +63,11 @@ Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
                    out.lossMask.size() == rows * width,
                "arrays of {} tokens for {} rows of {}", out.tokens.size(), rows, width);
   if (step < 0 || step >= numSteps())
-    return makeStatus(report::DataTooShort,
-                      "{} has {} samples, enough for {} steps of {}; step {} needs more",
-                      source_->name(), source_->numSamples(), numSteps(), shape_.globalBatch, step);
+    return makeStatus(
+        report::DataTooShort, "{} has {} samples, enough for {} steps of {}{}; step {} needs more",
+        source_->name(), source_->numSamples(), numSteps(), shape_.globalBatch,
+        shape_.samplesBefore > 0 ? fmt::format(" after the first {}", shape_.samplesBefore) : "",
+        step);
   // An evaluation of the whole begins anew each time.
   const int64_t position =
       sampleIndex(order_.kind() == OrderKind::Whole ? 0 : step, microbatch, 0, 0);

@@ -47,10 +47,10 @@ public:
   const BatchShape &shape() const { return shape_; }
 
   /// Position in the run of sample `row` of a rank's microbatch:
-  /// step * globalBatch + (microbatch * dataParallel + rank) * microBatch + row.
+  /// samplesBefore + step * globalBatch + (microbatch * dataParallel + rank) * microBatch + row.
   int64_t sampleIndex(int64_t step, int64_t microbatch, int64_t rank, int64_t row) const;
 
-  /// Number of steps for which there are whole batches.
+  /// Number of steps for which there are whole batches, after the samples before them.
   int64_t numSteps() const { return order_.numSteps(); }
 
   /// Writes the microbatch. Safe from several threads at once; allocates nothing unless it fails.

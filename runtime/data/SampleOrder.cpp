@@ -1,5 +1,6 @@
 #include "runtime/data/SampleOrder.h"
 
+#include <algorithm>
 #include <limits>
 #include <new>
 
@@ -71,8 +72,9 @@ SampleOrder::Choice SampleOrder::choose(int64_t position, int64_t rank, int64_t 
 }
 
 int64_t SampleOrder::numSteps() const {
-  return spec_.kind == OrderKind::Sequential ? samples_ / shape_.globalBatch
-                                             : std::numeric_limits<int64_t>::max();
+  return spec_.kind == OrderKind::Sequential
+             ? std::max<int64_t>(samples_ - shape_.samplesBefore, 0) / shape_.globalBatch
+             : std::numeric_limits<int64_t>::max();
 }
 
 } // namespace shardc::data

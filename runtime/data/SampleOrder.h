@@ -18,6 +18,7 @@ struct BatchShape {
   int64_t globalBatch = 1;
   int64_t microBatch = 1;
   int64_t dataParallel = 1;
+  int64_t samplesBefore = 0; ///< that the run takes before the first of these batches
 
   /// Samples that all ranks take together in a microbatch.
   int64_t round() const { return microBatch * dataParallel; }

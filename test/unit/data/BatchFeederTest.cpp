@@ -90,6 +90,21 @@ TEST(BatchFeeder, FillsRowsWithTheSamplesOfTheSource) {
   }
 }
 
+/// Where batches grow, those of one size begin anywhere.
+TEST(BatchFeeder, BeginsAfterTheSamplesBefore) {
+  CountingSource source; // of 100
+  Result<BatchFeeder> feeder = BatchFeeder::create(
+      source, {.globalBatch = 12, .microBatch = 3, .dataParallel = 2, .samplesBefore = 20});
+  ASSERT_OK(feeder);
+  EXPECT_EQ(feeder->numSteps(), 6);
+  EXPECT_EQ(feeder->sampleIndex(0, 0, 0, 0), 20);
+  EXPECT_EQ(feeder->sampleIndex(2, 1, 1, 2), 20 + 24 + 9 + 2);
+  MicroBatchBuffer buffer(3, 2);
+  ASSERT_OK(feeder->fill(5, 1, 1, buffer.view()));
+  EXPECT_FAILS(feeder->fill(6, 0, 0, buffer.view()), InvalidInput,
+               "numbers has 100 samples, enough for 6 steps of 12 after the first 20");
+}
+
 TEST(BatchFeeder, AllocatesNothing) {
   TempFolder folder;
   for (int i = 0; i < 10; ++i)
