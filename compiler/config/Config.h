@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compiler/basic/SourceLoc.h"
+#include "compiler/config/BatchRamp.h"
 #include "compiler/config/Options.h"
 #include "runtime/base/DType.h"
 #include "runtime/base/Status.h"
@@ -143,6 +144,9 @@ struct Derived {
   int64_t evalMicroBatch = 1;
   int64_t evalMicrobatches = 0; ///< per rank and evaluation
 
+  std::vector<BatchPhase> phases; ///< the sizes of a batch that grows, as it takes them; else empty
+  std::optional<BatchPhase> phase; ///< that of which the above are the sizes; the last by default
+
   // the model
   ModelFamily family = ModelFamily::Gpt;
   int64_t numLayers = 1;
@@ -174,12 +178,12 @@ struct Derived {
   DType expAvg = DType::F32;
   DType expAvgSq = DType::F32;
 
-  // schedule, in steps
-  int64_t trainIters = 0;
-  int64_t decayIters = 0;
-  int64_t warmupIters = 0;
+  // the run, and its schedule: in steps, or in samples where the batch size grows
+  int64_t trainIters = 0; ///< always steps
+  int64_t decayLength = 0;
+  int64_t warmupLength = 0;
   double startWeightDecay = 0, endWeightDecay = 0;
-  int64_t wsdDecayIters = 0;
+  int64_t wsdDecayLength = 0;
 
   // the device
   std::optional<Gpu> gpu;

@@ -97,34 +97,60 @@ void fillEvaluation(const Config &cfg, Derived &d) {
   d.evalMicrobatches = times(cfg.getIntOr(Opt::ValidationEvalIters, 0), atLeastOne(batch / round));
 }
 
+/// The batch sizes in turn where they grow, of which the last one is the usual choice.
+void fillPhases(const Config &cfg, Derived &d) {
+  std::optional<BatchRamp> ramp = rampOf(cfg);
+  if (!ramp || !cfg.has(Opt::TrainTrainSamples) || cfg.has(Opt::TrainTrainIters))
+    return;
+  d.phases = phasesOf(*ramp, cfg.getInt(Opt::TrainTrainSamples));
+  if (d.phases.empty())
+    return;
+  d.phase = d.phases.back();
+  d.numMicrobatches = atLeastOne(d.phase->size / times(d.microBatch, d.dataParallel));
+}
+
+void fillSteps(const Config &cfg, Derived &d) {
+  fillPhases(cfg, d);
+  d.trainIters = cfg.getIntOr(Opt::TrainTrainIters, 0);
+  if (d.phase)
+    d.trainIters = d.phase->lastStep();
+  if (d.trainIters == 0 && cfg.has(Opt::TrainTrainSamples))
+    d.trainIters = cfg.getInt(Opt::TrainTrainSamples) / d.globalBatch;
+  if (d.trainIters == 0 && cfg.has(Opt::TrainNumEpochs))
+    d.trainIters = stepsOfEpochs(cfg, d);
+}
+
+void fillSchedule(const Config &cfg, Derived &d) {
+  // A rule says where samples are not whole steps.
+  auto length = [&](Opt iters, Opt samples, int64_t otherwise) {
+    int64_t counted = cfg.getIntOr(samples, 0);
+    if (d.phase)
+      return counted > 0 ? counted : otherwise;
+    if (counted <= 0 || !cfg.has(Opt::TrainTrainSamples))
+      return cfg.getIntOr(iters, otherwise);
+    return atLeastOne(counted / d.globalBatch + (counted % d.globalBatch > d.globalBatch / 2));
+  };
+  int64_t run = d.phase ? cfg.getInt(Opt::TrainTrainSamples) : d.trainIters;
+  d.decayLength = length(Opt::SchedulerLrDecayIters, Opt::SchedulerLrDecaySamples, run);
+  d.warmupLength = length(Opt::SchedulerLrWarmupIters, Opt::SchedulerLrWarmupSamples, 0);
+  if (cfg.has(Opt::TrainTrainSamples) && d.warmupLength >= d.decayLength) // as upstream caps it
+    d.warmupLength = std::max<int64_t>(d.decayLength - 1, 0);
+  d.wsdDecayLength = length(Opt::SchedulerLrWsdDecayIters, Opt::SchedulerLrWsdDecaySamples, 0);
+  if (d.warmupLength == 0 && cfg.has(Opt::SchedulerLrWarmupFraction))
+    d.warmupLength = share(cfg.getFloat(Opt::SchedulerLrWarmupFraction), d.decayLength);
+  double decay = cfg.getFloatOr(Opt::OptimizerWeightDecay, 0);
+  d.startWeightDecay = cfg.getFloatOr(Opt::SchedulerStartWeightDecay, decay);
+  d.endWeightDecay = cfg.getFloatOr(Opt::SchedulerEndWeightDecay, decay);
+}
+
 void fillBatches(const Config &cfg, Derived &d) {
   d.microBatch = atLeastOne(cfg.getIntOr(Opt::TrainMicroBatchSize, 1));
   int64_t round = times(d.microBatch, d.dataParallel);
   d.globalBatch = atLeastOne(cfg.getIntOr(Opt::TrainGlobalBatchSize, round));
   d.numMicrobatches = atLeastOne(d.globalBatch / round);
   fillEvaluation(cfg, d);
-  d.trainIters = cfg.getIntOr(Opt::TrainTrainIters, 0);
-  if (d.trainIters == 0 && cfg.has(Opt::TrainTrainSamples))
-    d.trainIters = cfg.getInt(Opt::TrainTrainSamples) / d.globalBatch;
-  if (d.trainIters == 0 && cfg.has(Opt::TrainNumEpochs))
-    d.trainIters = stepsOfEpochs(cfg, d);
-  // A rule says where samples are not whole steps.
-  auto length = [&](Opt iters, Opt samples, int64_t otherwise) {
-    int64_t counted = cfg.getIntOr(samples, 0);
-    if (counted <= 0 || !cfg.has(Opt::TrainTrainSamples))
-      return cfg.getIntOr(iters, otherwise);
-    return atLeastOne(counted / d.globalBatch + (counted % d.globalBatch > d.globalBatch / 2));
-  };
-  d.decayIters = length(Opt::SchedulerLrDecayIters, Opt::SchedulerLrDecaySamples, d.trainIters);
-  d.warmupIters = length(Opt::SchedulerLrWarmupIters, Opt::SchedulerLrWarmupSamples, 0);
-  if (cfg.has(Opt::TrainTrainSamples) && d.warmupIters >= d.decayIters) // as upstream caps it
-    d.warmupIters = std::max<int64_t>(d.decayIters - 1, 0);
-  d.wsdDecayIters = length(Opt::SchedulerLrWsdDecayIters, Opt::SchedulerLrWsdDecaySamples, 0);
-  if (d.warmupIters == 0 && cfg.has(Opt::SchedulerLrWarmupFraction))
-    d.warmupIters = share(cfg.getFloat(Opt::SchedulerLrWarmupFraction), d.decayIters);
-  double decay = cfg.getFloatOr(Opt::OptimizerWeightDecay, 0);
-  d.startWeightDecay = cfg.getFloatOr(Opt::SchedulerStartWeightDecay, decay);
-  d.endWeightDecay = cfg.getFloatOr(Opt::SchedulerEndWeightDecay, decay);
+  fillSteps(cfg, d);
+  fillSchedule(cfg, d);
 }
 
 void fillModel(const Config &cfg, Derived &d) {

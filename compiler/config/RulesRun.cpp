@@ -170,11 +170,55 @@ void ruleDataloaderUnsupported(RuleContext &ctx) {
 }
 
 void ruleSamplesBelowBatch(RuleContext &ctx) {
-  Opt samples = Opt::TrainTrainSamples;
-  if (ctx.has(samples) && !ctx.has(Opt::TrainTrainIters) &&
-      ctx.num(samples) < ctx.derived().globalBatch)
-    ctx.report({samples, Opt::TrainGlobalBatchSize}, {ctx.num(samples), ctx.derived().globalBatch})
-        .fix(ctx.fixSet(samples, Value::ofInt(ctx.derived().globalBatch), FixItKind::Alternative));
+  Opt samples = Opt::TrainTrainSamples, ramp = Opt::TrainRampupBatchSize;
+  std::optional<BatchRamp> grows = rampOf(ctx.cfg());
+  int64_t first = grows ? grows->sizeAfter(0) : ctx.derived().globalBatch;
+  if (ctx.has(samples) && !ctx.has(Opt::TrainTrainIters) && ctx.num(samples) < first)
+    ctx.report({samples, grows ? ramp : Opt::TrainGlobalBatchSize}, {ctx.num(samples), first})
+        .fix(ctx.fixSet(samples, Value::ofInt(first), FixItKind::Alternative));
+}
+
+void ruleRampupForm(RuleContext &ctx) {
+  Opt ramp = Opt::TrainRampupBatchSize;
+  if (!ctx.has(ramp))
+    return;
+  const Value::List &list = ctx.cfg().getList(ramp);
+  if (list.size() != 3 || llvm::any_of(list, [](const Value &each) { return *each.asInt() < 1; }))
+    ctx.report({ramp}, {arg(ctx, ramp)}).fix(ctx.fixRemove(ramp, FixItKind::Alternative));
+}
+
+void ruleRampupNeedsSamples(RuleContext &ctx) {
+  Opt ramp = Opt::TrainRampupBatchSize;
+  if (!ctx.has(ramp))
+    return;
+  for (Opt length : {Opt::TrainTrainIters, Opt::TrainNumEpochs})
+    if (ctx.has(length))
+      ctx.report({ramp, length}, {arg(ctx, ramp), pathOf(length)})
+          .fix(ctx.fixRemove(ramp, FixItKind::Alternative));
+}
+
+void ruleRampupStart(RuleContext &ctx) {
+  Opt ramp = Opt::TrainRampupBatchSize, global = Opt::TrainGlobalBatchSize;
+  if (std::optional<BatchRamp> asked = askedRamp(ctx.cfg()); asked && asked->start > asked->last)
+    ctx.report({ramp, global}, {asked->start, asked->last})
+        .fix(ctx.fixRemove(ramp, FixItKind::Alternative));
+}
+
+void ruleRampupIncrement(RuleContext &ctx) {
+  Opt ramp = Opt::TrainRampupBatchSize, global = Opt::TrainGlobalBatchSize;
+  std::optional<BatchRamp> asked = askedRamp(ctx.cfg());
+  if (!asked || asked->start > asked->last)
+    return;
+  int64_t interval = asked->last - asked->start;
+  if (interval % asked->increment != 0)
+    ctx.report({ramp, global}, {asked->start, asked->increment, asked->last, interval})
+        .fix(ctx.fixRemove(ramp, FixItKind::Alternative));
+}
+
+void ruleRampupSizes(RuleContext &ctx) {
+  if (ctx.derived().phases.size() > kBatchPhasesMax)
+    ctx.report({Opt::TrainRampupBatchSize}, {static_cast<int64_t>(kBatchPhasesMax)})
+        .fix(ctx.fixRemove(Opt::TrainRampupBatchSize, FixItKind::Alternative));
 }
 
 void ruleScheduleTooShort(RuleContext &ctx) {
@@ -193,9 +237,11 @@ void ruleWarmupTwice(RuleContext &ctx) {
 
 void ruleSamplesNotSteps(RuleContext &ctx) {
   const Derived &d = ctx.derived();
-  for (auto [opt, steps] : {std::pair(Opt::SchedulerLrDecaySamples, d.decayIters),
-                            std::pair(Opt::SchedulerLrWarmupSamples, d.warmupIters),
-                            std::pair(Opt::SchedulerLrWsdDecaySamples, d.wsdDecayIters)}) {
+  if (d.phase) // the schedule counts samples
+    return;
+  for (auto [opt, steps] : {std::pair(Opt::SchedulerLrDecaySamples, d.decayLength),
+                            std::pair(Opt::SchedulerLrWarmupSamples, d.warmupLength),
+                            std::pair(Opt::SchedulerLrWsdDecaySamples, d.wsdDecayLength)}) {
     int64_t samples = ctx.num(opt);
     bool isExact = samples % d.globalBatch == 0 && samples / d.globalBatch == steps;
     if (ctx.has(Opt::TrainTrainSamples) && samples > 0 && !isExact)

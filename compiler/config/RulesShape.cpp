@@ -21,6 +21,16 @@ int64_t product(std::initializer_list<int64_t> factors) {
   return result;
 }
 
+/// Microbatches of a rank in each kind of step, from the fewest on: several where the batch grows.
+std::vector<int64_t> microbatchesOfSteps(const Derived &d) {
+  std::vector<int64_t> counts;
+  for (const BatchPhase &phase : d.phases)
+    counts.push_back(std::max<int64_t>(phase.size / product({d.microBatch, d.dataParallel}), 1));
+  if (counts.empty())
+    counts.push_back(d.numMicrobatches);
+  return counts;
+}
+
 /// Reports the rule if `part` does not divide `whole`; both are values of these options.
 void divides(RuleContext &ctx, Opt wholeOpt, int64_t whole, Opt partOpt, int64_t part) {
   if (ctx.has(wholeOpt) && whole % part != 0)
@@ -259,6 +269,20 @@ void ruleGlobalBatchDivides(RuleContext &ctx) {
              {d.globalBatch, round, d.microBatch, d.dataParallel});
 }
 
+void ruleRampupDivides(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  int64_t replica = product({d.tensorParallel, d.pipelineParallel, d.contextParallel});
+  int64_t round = product({d.microBatch, d.dataParallel});
+  if (d.worldSize % replica != 0)
+    return;
+  for (const BatchPhase &phase : d.phases)
+    if (phase.size % round != 0 && phase.size != d.globalBatch) // which another rule is about
+      return void(ctx.report({Opt::TrainRampupBatchSize, Opt::TrainMicroBatchSize,
+                              Opt::ClusterNodes, Opt::ClusterGpusPerNode},
+                             {phase.size, phase.firstStep + 1, round, d.microBatch, d.dataParallel})
+                      .fix(ctx.fixRemove(Opt::TrainRampupBatchSize, FixItKind::Alternative)));
+}
+
 void ruleHeadsDivideHidden(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   // A head size of the recipe or the family need not be derived.
@@ -395,11 +419,15 @@ void rulePipelineStages(RuleContext &ctx) {
 void ruleInterleavedMicrobatches(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   int64_t group = ctx.cfg().getIntOr(Opt::ModelMicrobatchGroupSizePerVpStage, d.pipelineParallel);
-  int64_t rest = d.numMicrobatches % group;
-  if (d.virtualStages > 1 && d.numMicrobatches > group && rest != 0 && rest < d.pipelineParallel)
-    ctx.report({Opt::TrainGlobalBatchSize, Opt::ModelVirtualPipelineModelParallelSize,
-                Opt::ModelPipelineModelParallelSize, Opt::ModelMicrobatchGroupSizePerVpStage},
-               {d.numMicrobatches, d.pipelineParallel, group, rest});
+  for (int64_t microbatches : microbatchesOfSteps(d)) {
+    int64_t rest = microbatches % group;
+    if (d.virtualStages > 1 && microbatches > group && rest != 0 && rest < d.pipelineParallel)
+      return void(
+          ctx.report({Opt::TrainGlobalBatchSize, Opt::TrainRampupBatchSize,
+                      Opt::ModelVirtualPipelineModelParallelSize,
+                      Opt::ModelPipelineModelParallelSize, Opt::ModelMicrobatchGroupSizePerVpStage},
+                     {microbatches, d.pipelineParallel, group, rest}));
+  }
 }
 
 void ruleMicrobatchGroup(RuleContext &ctx) {
@@ -407,11 +435,11 @@ void ruleMicrobatchGroup(RuleContext &ctx) {
   Opt opt = Opt::ModelMicrobatchGroupSizePerVpStage;
   if (!ctx.has(opt))
     return;
-  int64_t group = ctx.num(opt);
-  if (d.virtualStages == 1 || group < d.pipelineParallel || group > d.numMicrobatches)
-    ctx.report(
-           {opt, Opt::ModelVirtualPipelineModelParallelSize, Opt::ModelPipelineModelParallelSize},
-           {group, d.pipelineParallel, d.numMicrobatches, d.virtualStages})
+  int64_t group = ctx.num(opt), fewest = microbatchesOfSteps(d).front();
+  if (d.virtualStages == 1 || group < d.pipelineParallel || group > fewest)
+    ctx.report({opt, Opt::ModelVirtualPipelineModelParallelSize,
+                Opt::ModelPipelineModelParallelSize, Opt::TrainRampupBatchSize},
+               {group, d.pipelineParallel, fewest, d.virtualStages})
         .fix(ctx.fixRemove(opt));
 }
 

@@ -111,8 +111,13 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
   add(JobField::derived_nodes, d.nodes);
   add(JobField::derived_evalMicrobatches, d.evalMicrobatches);
   add(JobField::derived_paddedVocabSize, d.paddedVocab);
-  add(JobField::derived_lrDecayIters, d.decayIters);
-  add(JobField::derived_lrWarmupIters, d.warmupIters);
+  add(d.phase ? JobField::derived_lrDecaySamples : JobField::derived_lrDecayIters, d.decayLength);
+  add(d.phase ? JobField::derived_lrWarmupSamples : JobField::derived_lrWarmupIters,
+      d.warmupLength);
+  if (d.phase) {
+    add(JobField::derived_stepSamples, d.phase->size);
+    add(JobField::derived_samplesBefore, d.phase->samplesBefore);
+  }
   add(JobField::derived_wire, std::string(dtypeName(d.wire)));
   add(JobField::derived_mainGrads, std::string(dtypeName(d.mainGrads)));
   // Recipe lines for ops that passes create from the job alone.
@@ -234,10 +239,11 @@ void setWeightDecay(const Config &config, Op &op) {
   op.set(Key::weight_decay_style, static_cast<int64_t>(style));
   op.set(Key::start_weight_decay, d.startWeightDecay);
   op.set(Key::end_weight_decay, d.endWeightDecay);
-  op.set(Key::weight_decay_steps, config.has(Opt::TrainTrainSamples)
-                                      ? static_cast<double>(config.getInt(Opt::TrainTrainSamples)) /
-                                            static_cast<double>(d.globalBatch)
-                                      : static_cast<double>(d.trainIters));
+  auto length = static_cast<double>(d.trainIters);
+  if (config.has(Opt::TrainTrainSamples))
+    length = static_cast<double>(config.getInt(Opt::TrainTrainSamples)) /
+             static_cast<double>(d.phase ? 1 : d.globalBatch);
+  op.set(Key::weight_decay_steps, length);
 }
 
 /// Megatron's OptimizerParamScheduler, which `step.begin` evaluates.
@@ -246,11 +252,13 @@ void setSchedule(const Config &config, Op &op) {
   op.set(Key::lr, config.getFloatOr(Opt::OptimizerLr, 0));
   op.set(Key::min_lr, config.getFloatOr(Opt::OptimizerMinLr, 0));
   op.set(Key::warmup_init_lr, config.getFloatOr(Opt::SchedulerLrWarmupInit, 0));
-  op.set(Key::warmup_steps, d.warmupIters);
-  op.set(Key::decay_steps, d.decayIters);
+  if (d.phase) // all lengths are in samples
+    op.set(Key::step_samples, d.phase->size);
+  op.set(Key::warmup_steps, d.warmupLength);
+  op.set(Key::decay_steps, d.decayLength);
   op.set(Key::decay_style, static_cast<int64_t>(config.getEnumOr(Opt::SchedulerLrDecayStyle,
                                                                  config::DecayStyle::Linear)));
-  op.set(Key::wsd_decay_steps, d.wsdDecayIters);
+  op.set(Key::wsd_decay_steps, d.wsdDecayLength);
   op.set(Key::wsd_decay_style,
          static_cast<int64_t>(
              config.getEnumOr(Opt::SchedulerLrWsdDecayStyle, config::WsdDecayStyle::Exponential)));
@@ -501,7 +509,8 @@ private:
   }
 
   void addProgram() {
-    plan::ProgramNode steps{plan::ProgramNode::Steps, kNone, d_.trainIters, {}};
+    int64_t last = d_.phase ? d_.phase->lastStep() : d_.trainIters;
+    plan::ProgramNode steps{plan::ProgramNode::Steps, kNone, last, {}};
     steps.children.push_back({plan::ProgramNode::Run, 0, d_.numMicrobatches, {}});
     if (evaluates()) {
       plan::ProgramNode every{

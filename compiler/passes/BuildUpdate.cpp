@@ -302,6 +302,8 @@ private:
     Op finish = plan::makeOp(OpKind::StepFinish, {before, partial, ss}, -1, loc_);
     finish.set(Key::norm_replicated, int64_t{replicated});
     finish.set(Key::clip, plan_.job.optimizer.clipGrad);
+    if (plan_.job.derived.stepSamples > 0)
+      finish.set(Key::step_samples, plan_.job.derived.stepSamples);
     if (plan_.job.optimizer.gradNormSkipThreshold > 0)
       finish.set(Key::skip_above, plan_.job.optimizer.gradNormSkipThreshold);
     finish.set(Key::per_token, int64_t{plan_.job.model.calculatePerTokenLoss});

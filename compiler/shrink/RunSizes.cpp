@@ -74,10 +74,17 @@ private:
       changes_.setInt(Opt::ValidationEvalGlobalBatchSize,
                       evalMicro * layout_.data * layout_.context);
     }
-    Opt rampup = Opt::TrainRampupBatchSize; // first batch, growth, samples
-    if (config_.has(rampup) && config_.getList(rampup).size() == 3)
-      changes_.set(rampup, Value::ofList({Value::ofInt(round), Value::ofInt(round),
-                                          Value::ofInt(batch_ * kSteps / 2)}));
+    if (config_.has(Opt::TrainRampupBatchSize))
+      shrinkRamp(round);
+  }
+
+  /// One that still grows if the batch is more than one round: by as many microbatches as stages
+  /// take turns with, up to the middle of the run.
+  void shrinkRamp(int64_t round) {
+    int64_t turn = round * (d_.virtualStages > 1 ? layout_.pipeline : 1);
+    Value each = Value::ofInt(std::min(turn, batch_));
+    changes_.set(Opt::TrainRampupBatchSize,
+                 Value::ofList({each, each, Value::ofInt(batch_ * kSteps / 2)}));
   }
 
   void lower(Opt option, int64_t most) { changes_.setInt(option, std::min(number(option), most)); }
@@ -106,7 +113,8 @@ private:
       scale(steps, before, after);
     for (Opt samples : {Opt::SchedulerLrDecaySamples, Opt::SchedulerLrWarmupSamples,
                         Opt::SchedulerLrWsdDecaySamples})
-      scale(samples, before * d_.globalBatch, after * batch_);
+      scale(samples, d_.phase ? number(Opt::TrainTrainSamples) : before * d_.globalBatch,
+            after * batch_);
     if (changes_.isOwn(Opt::SchedulerMaxSteps))
       changes_.setInt(Opt::SchedulerMaxSteps, after);
     shrinkIntervals(after);

@@ -37,6 +37,12 @@ std::vector<std::string> stepNames() {
   return names;
 }
 
+/// Of plans that differ in the size of their steps, what says which one it is.
+std::string sizeText(const plan::Plan &plan) {
+  int64_t samples = plan.job.derived.stepSamples;
+  return samples > 0 ? fmt::format(", steps of {} samples", samples) : "";
+}
+
 void printStep(std::string_view step, const std::string &text) {
   llvm::outs() << "// after " << llvm::StringRef(step.data(), step.size()) << "\n" << text;
 }
@@ -93,11 +99,35 @@ bool areSelectorsKnown(const plan::Plan &plan, const DumpOptions &options) {
   return isKnown("segment", options.segment, segments) && isKnown("unit", options.unit, units);
 }
 
+/// These ops of each plan.
+std::string selectedText(const Compiled &compiled, const DumpOptions &options) {
+  if (compiled.before.empty())
+    return selectedOps(compiled.plan, options);
+  std::string text;
+  auto add = [&](const plan::Plan &plan) {
+    text += "// the plan" + sizeText(plan) + "\n" + selectedOps(plan, options);
+  };
+  for (const Compiled &smaller : compiled.before)
+    add(smaller.plan);
+  add(compiled.plan);
+  return text;
+}
+
+/// One document: the plan, or a list of all where there are several.
+std::string jsonText(const Compiled &compiled) {
+  if (compiled.before.empty())
+    return planJson(compiled.plan);
+  std::string text = "[";
+  for (const Compiled &smaller : compiled.before)
+    text += planJson(smaller.plan) + ",\n";
+  return text + planJson(compiled.plan) + "]\n";
+}
+
 ExitStatus emit(const Compiled &compiled, const DumpOptions &options) {
   if (!areSelectorsKnown(compiled.plan, options))
     return kUsage;
   if (!options.segment.empty() || !options.unit.empty())
-    return writeOutput(options.output, selectedOps(compiled.plan, options));
+    return writeOutput(options.output, selectedText(compiled, options));
   if (options.emit == "trace") {
     std::optional<predict::Gpu> gpu = predict::findDevice(compiled.plan.needsGpu);
     if (!gpu || predict::device(*gpu).isHost()) {
@@ -108,7 +138,7 @@ ExitStatus emit(const Compiled &compiled, const DumpOptions &options) {
     return writeOutput(options.output, planTrace(predict::device(*gpu), compiled.plan));
   }
   return writeOutput(options.output,
-                     options.emit == "json" ? planJson(compiled.plan) : planText(compiled));
+                     options.emit == "json" ? jsonText(compiled) : planText(compiled));
 }
 
 int runDumpPlan(const DumpOptions &options) {
@@ -133,11 +163,11 @@ int runDumpPlan(const DumpOptions &options) {
     compileOptions.pipeline.enabled.push_back(*passes::findPass(flag));
   compileOptions.afterLower = [&](const plan::Plan &plan) {
     if (options.prints("lower"))
-      printStep("lower", plan::print(plan));
+      printStep("lower" + sizeText(plan), plan::print(plan));
   };
   compileOptions.pipeline.after = [&](passes::PassId id, const plan::Plan &plan) {
     if (options.prints(passes::passInfo(id).flag))
-      printStep(passes::passInfo(id).flag, plan::print(plan));
+      printStep(std::string(passes::passInfo(id).flag) + sizeText(plan), plan::print(plan));
   };
   std::optional<Compiled> compiled =
       compile(*config, session.sources(), session.diags(), options.common, compileOptions);

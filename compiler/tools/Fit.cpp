@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "compiler/basic/Numbers.h"
+#include "compiler/config/BatchRamp.h"
 #include "compiler/lower/Lower.h"
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/predict/Overheads.h"
@@ -210,6 +211,17 @@ void printJson(const config::Config &config, const plan::Plan &plan, const FitOp
   llvm::outs() << "\n";
 }
 
+/// The plan that takes most, where the global batch grows; else the only one.
+plan::Plan largestPlan(const config::Config &config, SourceManager &sources) {
+  plan::Plan largest = placedPlan(config, sources);
+  for (const config::BatchPhase &phase : config.derived().phases)
+    if (phase != config.derived().phase)
+      if (plan::Plan smaller = placedPlan(config::atPhase(config, phase), sources);
+          deviceBytesOf(smaller) > deviceBytesOf(largest))
+        largest = std::move(smaller);
+  return largest;
+}
+
 int runFit(const FitOptions &options) {
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
@@ -224,9 +236,7 @@ int runFit(const FitOptions &options) {
                            config::toRecipeText(*config, item.option), item.what);
   if (session.diags().hasErrors())
     return session.finish();
-  plan::Plan plan = lower::lower(*config, session.sources());
-  passes::Notes notes;
-  passes::runPipeline(plan, {}, notes);
+  plan::Plan plan = largestPlan(*config, session.sources());
   (options.asJson ? printJson : printText)(*config, plan, options);
   reportFit(*config, plan, session.diags(), options.common);
   return session.finish();

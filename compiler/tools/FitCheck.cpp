@@ -113,6 +113,13 @@ private:
 
 } // namespace
 
+plan::Plan placedPlan(const config::Config &config, const SourceManager &sources) {
+  plan::Plan plan = lower::lower(config, sources);
+  passes::Notes notes;
+  passes::runPipeline(plan, {}, notes);
+  return plan;
+}
+
 std::optional<plan::Plan> planWith(const CommonOptions &common,
                                    const std::vector<std::string> &sets) {
   SourceManager sources;
@@ -122,10 +129,7 @@ std::optional<plan::Plan> planWith(const CommonOptions &common,
   std::optional<config::Config> config = config::loadConfig(sources, diags, load);
   if (!config || !lower::findMissing(*config).empty())
     return std::nullopt;
-  plan::Plan plan = lower::lower(*config, sources);
-  passes::Notes notes;
-  passes::runPipeline(plan, {}, notes);
-  return plan;
+  return placedPlan(*config, sources);
 }
 
 int64_t deviceBytesOf(const plan::Plan &plan) {

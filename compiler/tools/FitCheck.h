@@ -6,6 +6,9 @@
 
 namespace shardc::tools {
 
+/// The plan of the configuration, after all passes.
+plan::Plan placedPlan(const config::Config &config, const SourceManager &sources);
+
 /// Compiles the recipe with further settings and says nothing; nothing if that recipe has errors or
 /// cannot be executed.
 std::optional<plan::Plan> planWith(const CommonOptions &common,

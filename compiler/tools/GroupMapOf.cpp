@@ -45,8 +45,8 @@ Status dumpGroupMapOf(const std::string &folder, const std::string &planPath) {
   if (folder.empty())
     return Status::ok();
   ASSIGN_OR_RETURN(std::string text, readFile(planPath, plan::limits::kTextBytesMax));
-  ASSIGN_OR_RETURN(plan::Plan plan, plan::parse(text, planPath));
-  return dumpGroupMap(folder, plan);
+  ASSIGN_OR_RETURN(std::vector<plan::Plan> plans, plan::parseJob(text, planPath));
+  return dumpGroupMap(folder, plans.front()); // all have the same parameters
 }
 
 } // namespace shardc::tools

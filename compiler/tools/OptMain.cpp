@@ -29,7 +29,7 @@ bool verifyPlan(const plan::Plan &plan) {
 }
 
 /// One plan of the input: parse, passes, print. Appends to `text`.
-bool process(std::string_view source, const OptOptions &options, std::string &text) {
+bool processPlan(std::string_view source, const OptOptions &options, std::string &text) {
   Result<plan::Plan> plan = plan::parse(source, options.input);
   if (!plan.isOk()) {
     std::fprintf(stderr, "%s\n", plan.status().message().c_str());
@@ -53,6 +53,14 @@ bool process(std::string_view source, const OptOptions &options, std::string &te
     return false;
   text += plan::print(*plan, options.summary ? plan::summary(*plan) : "");
   return true;
+}
+
+/// The plans of a job, which are one after the other.
+bool process(std::string_view source, const OptOptions &options, std::string &text) {
+  bool good = true;
+  for (std::string_view each : plan::plansOf(source))
+    good &= processPlan(each, options, text);
+  return good;
 }
 
 int run(const OptOptions &options) {

@@ -5,6 +5,7 @@
 
 #include "compiler/basic/Numbers.h"
 #include "compiler/basic/ShellWord.h"
+#include "compiler/config/BatchRamp.h"
 #include "compiler/diag/JsonConsumer.h"
 #include "compiler/diag/TextConsumer.h"
 #include "compiler/lower/Lower.h"
@@ -19,6 +20,8 @@
 #include "compiler/tools/Pager.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
+#include "runtime/plan/BatchSizes.h"
+#include "runtime/plan/Phases.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/verify/Verify.h"
@@ -129,11 +132,11 @@ ExitStatus Session::finish() {
   return diags_.hasErrors() ? kInputErrors : kFine;
 }
 
-std::optional<Compiled> compile(const config::Config &config, SourceManager &sources,
-                                DiagEngine &diags, const CommonOptions &common,
-                                const CompileOptions &options) {
-  if (reportMissing(config, diags, options.mustExecute))
-    return std::nullopt;
+namespace {
+
+/// The plan of the configuration's steps, of one size.
+Compiled makePlan(const config::Config &config, SourceManager &sources,
+                  const CompileOptions &options) {
   Compiled compiled;
   compiled.plan = lower::lower(config, sources);
   if (options.afterLower)
@@ -143,6 +146,49 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
     compiled.plan.sources = lower::sourcesOf(config, sources);
   if (std::optional<predict::Gpu> gpu = predict::findDevice(compiled.plan.needsGpu))
     predict::notePredictions(predict::device(*gpu), compiled.plan);
+  return compiled;
+}
+
+/// Whether the plan fits and is right. Size first: for a plan that does not fit, the message lists
+/// solutions; verify only refuses it.
+bool isAccepted(const config::Config &config, const plan::Plan &plan, DiagEngine &diags,
+                const CommonOptions &common) {
+  return reportFit(config, plan, diags, common) && !reportFindings(plan, diags);
+}
+
+/// The same of all plans of the job, which go on with each other's state.
+bool areAccepted(const config::Config &config, const Compiled &compiled, DiagEngine &diags,
+                 const CommonOptions &common) {
+  if (!isAccepted(config, compiled.plan, diags, common))
+    return false;
+  if (compiled.before.empty())
+    return true;
+  std::vector<plan::Plan> plans;
+  for (const Compiled &smaller : compiled.before) {
+    if (!isAccepted(config, smaller.plan, diags, common))
+      return false;
+    plans.push_back(smaller.plan);
+  }
+  plans.push_back(compiled.plan);
+  Status status = plan::checkPhases(plans);
+  if (!status.isOk())
+    diags.report(diag::PlanRefused, SourceRange(), "plan-job", status.message());
+  return status.isOk();
+}
+
+} // namespace
+
+std::optional<Compiled> compile(const config::Config &config, SourceManager &sources,
+                                DiagEngine &diags, const CommonOptions &common,
+                                const CompileOptions &options) {
+  if (reportMissing(config, diags, options.mustExecute))
+    return std::nullopt;
+  std::vector<Compiled> before;
+  for (const config::BatchPhase &phase : config.derived().phases)
+    if (phase != config.derived().phase)
+      before.push_back(makePlan(config::atPhase(config, phase), sources, options));
+  Compiled compiled = makePlan(config, sources, options);
+  compiled.before = std::move(before);
   for (const passes::Note &note : compiled.notes)
     diags.report(DiagInfo{Severity::Remark, note.id, note.id, "{0}"}, SourceRange(),
                  {DiagArg(note.text)});
@@ -151,8 +197,7 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
   if (options.saysIfUnchecked && !config.derived().gpu)
     diags.report(diag::MemoryNotChecked, SourceRange(),
                  plan::formatBytes(deviceBytesOf(compiled.plan)));
-  // Size first: for a plan that does not fit, the message lists solutions; verify only refuses it.
-  if (!reportFit(config, compiled.plan, diags, common) || reportFindings(compiled.plan, diags))
+  if (!areAccepted(config, compiled, diags, common))
     return std::nullopt;
   return compiled;
 }
@@ -211,7 +256,8 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
   predict::Overheads memory = predict::overheadsOf(device, plan);
   std::vector<predict::StepTime> times = predict::predictSteps(device, plan);
   predict::StepTime time = predict::slowestOf(times);
-  double tokens = static_cast<double>(plan.job.train.globalBatchSize * plan.job.model.seqLength) /
+  int64_t sequences = plan::batchSizesOf(plan.job, /*isEval=*/false).global;
+  double tokens = static_cast<double>(sequences * plan.job.model.seqLength) /
                   static_cast<double>(plan.worldSize());
   std::vector<std::string> lines = {
       fmt::format("outside the arenas: {}, of which workspaces {}, communicators {}, landing "
@@ -229,7 +275,21 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
   return lines;
 }
 
+namespace {
+
+/// Which of the run's steps the plan has, where their size grows.
+std::string stepsText(const plan::Plan &plan) {
+  const plan::Job::Derived &d = plan.job.derived;
+  return fmt::format("steps up to {}: {} samples each, the first of them after {} samples",
+                     plan::lastStepOf(plan), d.stepSamples, d.samplesBefore);
+}
+
+} // namespace
+
 std::string planText(const Compiled &compiled) {
+  std::string text;
+  for (const Compiled &smaller : compiled.before)
+    text += planText(smaller);
   const plan::Role &role = predict::largestRole(compiled.plan);
   model::OpCost cost = model::costOfStep(compiled.plan, role);
   std::vector<std::string> more = {fmt::format(
@@ -248,9 +308,11 @@ std::string planText(const Compiled &compiled) {
     for (std::string &line : predictionText(compiled.plan))
       more.push_back(std::move(line));
   }
+  if (compiled.plan.job.derived.stepSamples > 0)
+    more.push_back(stepsText(compiled.plan));
   for (const passes::Note &note : compiled.notes)
     more.push_back(note.text);
-  return plan::print(compiled.plan, plan::summary(compiled.plan, more));
+  return text + plan::print(compiled.plan, plan::summary(compiled.plan, more));
 }
 
 ExitStatus writeOutput(const std::string &path, std::string_view text) {

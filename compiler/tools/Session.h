@@ -61,7 +61,7 @@ private:
 
 struct CompileOptions {
   passes::PipelineOptions pipeline;
-  /// Called with the logical plan that lowering made.
+  /// Called with the logical plan that lowering made, of each batch size.
   std::function<void(const plan::Plan &)> afterLower;
   /// Whether an op that does not exist yet is an error (to dump or run) or a remark (to check).
   bool mustExecute = true;
@@ -77,6 +77,8 @@ struct Compiled {
   plan::Plan plan;
   passes::Notes notes;
   std::vector<passes::PassTime> times;
+  /// Where the global batch grows: the plans of the smaller ones, in the order of the run.
+  std::vector<Compiled> before;
 };
 
 /// From a configuration to a placed and verified plan that fits its device. Nothing after an error,
@@ -97,7 +99,7 @@ std::optional<predict::StepTime> predictedStep(const plan::Plan &plan);
 /// step's time. Empty on the host.
 std::vector<std::string> predictionText(const plan::Plan &plan);
 
-/// The plan file's text: comment page, then the plan.
+/// The plan file's text: comment page, then the plan; for each batch size.
 std::string planText(const Compiled &compiled);
 
 /// Writes to a file (atomically) or, for an empty path, to standard output.

@@ -44,14 +44,21 @@ private:
     } else if (attribute == "moe_layer_freq" && value.kind == Tree::Kind::Int) {
       facts_.moeLayerEvery = value.integer;
     } else if (attribute == "params_dtype" || attribute == "iteration" || attribute == "rank" ||
-               attribute == "add_position_embedding" ||
-               attribute == "local_rank" || attribute == "consumed_train_samples" ||
-               attribute == "skipped_train_samples" || attribute == "consumed_valid_samples") {
+               attribute == "add_position_embedding" || attribute == "local_rank" ||
+               attribute == "consumed_train_samples" || attribute == "skipped_train_samples" ||
+               attribute == "consumed_valid_samples" ||
+               (attribute == "train_iters" && countsSamples())) {
       return true; // follows from other attributes, or is the moment's
     } else {
       return false;
     }
     return true;
+  }
+
+  /// The length of the run is given in samples, of which the number of steps follows.
+  bool countsSamples() const {
+    const Tree *samples = args_.find("train_samples");
+    return samples != nullptr && !samples->isNone();
   }
 
   void setWorld(int64_t ranks) {

@@ -23,11 +23,19 @@ hal::MemoryKind kindOf(plan::Arena arena) {
 
 } // namespace
 
-Result<Arenas> Arenas::allocate(const plan::Role &role, hal::Device &device, GroupIndices indices) {
+Result<Arenas> Arenas::allocate(const plan::Role &role, hal::Device &device, GroupIndices indices,
+                                std::unique_ptr<hal::Buffer> state) {
   Arenas arenas;
   arenas.indices_ = std::move(indices);
   for (int a = 0; a < plan::kArenaCount; ++a) {
     auto arena = static_cast<plan::Arena>(a);
+    if (arena == plan::Arena::State && state) {
+      if (state->bytes() != role.arenaBytes[a])
+        return makeStatus(report::PlanCannotRun, "the state has {} bytes; arena {} has {}",
+                          state->bytes(), plan::toString(arena), role.arenaBytes[a]);
+      arenas.buffers_[a] = std::move(state);
+      continue;
+    }
     ASSIGN_OR_RETURN(arenas.buffers_[a],
                      device.allocate(kindOf(arena), role.arenaBytes[a], plan::toString(arena)));
   }

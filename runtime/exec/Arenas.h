@@ -12,8 +12,10 @@ namespace shardc::exec {
 
 class Arenas {
 public:
-  /// Allocates the role's arenas on the device of a rank with these indices.
-  static Result<Arenas> allocate(const plan::Role &role, hal::Device &device, GroupIndices indices);
+  /// Allocates the role's arenas on the device of a rank with these indices, but for that of the
+  /// state if there is memory for it already. InvalidInput if that has another size.
+  static Result<Arenas> allocate(const plan::Role &role, hal::Device &device, GroupIndices indices,
+                                 std::unique_ptr<hal::Buffer> state = nullptr);
 
   /// Address of `bytes` bytes at a place. InvalidInput if they are not inside the arena, so that no
   /// plan can access other memory.
@@ -24,6 +26,11 @@ public:
   const GroupIndices &indices() const { return indices_; }
   uint8_t *base(plan::Arena arena) const { return buffers_[static_cast<size_t>(arena)]->data(); }
   int64_t bytes(plan::Arena arena) const { return buffers_[static_cast<size_t>(arena)]->bytes(); }
+
+  /// The memory of the state; without it the arenas can only be destroyed.
+  std::unique_ptr<hal::Buffer> takeState() {
+    return std::move(buffers_[static_cast<size_t>(plan::Arena::State)]);
+  }
 
 private:
   std::array<std::unique_ptr<hal::Buffer>, plan::kArenaCount> buffers_;

@@ -47,14 +47,15 @@ Executable::~Executable() {
 
 Result<std::unique_ptr<Executable>> Executable::create(const plan::Plan &plan,
                                                        hal::Backend &backend, FindKernel findKernel,
-                                                       const ExecutableOptions &options) {
+                                                       const ExecutableOptions &options,
+                                                       StateMemory state) {
   std::unique_ptr<Executable> executable(new Executable(plan, backend, options));
   RETURN_IF_ERROR(executable->checkPlan());
   hal::Device &device = *backend.devices().front();
   MemoryStages &stages = executable->stages_;
   stages.total = device.memory().total;
   stages.begin = device.memory().used;
-  RETURN_IF_ERROR(executable->createRanks());
+  RETURN_IF_ERROR(executable->createRanks(std::move(state)));
   stages.arenas = device.memory().used;
   RETURN_IF_ERROR(executable->createChannels());
   stages.channels = device.memory().used;
@@ -78,7 +79,17 @@ Status Executable::checkPlan() const {
   return Status::ok();
 }
 
-Status Executable::createRanks() {
+Result<StateMemory> Executable::takeState() {
+  RETURN_IF_ERROR(backend_.synchronize());
+  StateMemory state;
+  for (std::unique_ptr<Rank> &rank : ranks_)
+    state.push_back(rank->arenas->takeState());
+  return state;
+}
+
+Status Executable::createRanks(StateMemory state) {
+  state.resize(backend_.devices().size());
+  stages_.takenOver = state.front() ? state.front()->bytes() : 0;
   for (hal::Device *device : backend_.devices()) {
     auto rank = std::make_unique<Rank>();
     rank->device = device;
@@ -87,7 +98,8 @@ Status Executable::createRanks() {
       rolesHere_.push_back(rank->role);
     ranksOfRole_[rank->role].push_back(ranks_.size());
     ASSIGN_OR_RETURN(rank->arenas, Arenas::allocate(plan_.roles[rank->role], *device,
-                                                    GroupIndices(plan_, device->rank())));
+                                                    GroupIndices(plan_, device->rank()),
+                                                    std::move(state[ranks_.size()])));
     for (size_t s = 0; s < plan_.streams.size(); ++s) {
       hal::StreamUse use = useOf(plan_, static_cast<plan::StreamId>(s));
       ASSIGN_OR_RETURN(rank->streams[s], device->createStream(plan_.streams[s].name, use));
@@ -166,12 +178,13 @@ Result<std::unique_ptr<hal::Channel>> Executable::createChannel(const Communicat
 }
 
 /// Memory with room for `bytes`. Registered memory, maybe of another channel, is lent only if it
-/// holds an operand of that size: NCCL treats registered memory differently.
-hal::SharedMemory Executable::lend(const Rank &rank, int64_t bytes) {
+/// holds an operand of that size: NCCL treats registered memory differently. State that was taken
+/// over is not lent.
+hal::SharedMemory Executable::lend(const Rank &rank, int64_t bytes) const {
   const Arenas &arenas = *rank.arenas;
-  plan::Arena largest = arenas.bytes(plan::Arena::Work) > arenas.bytes(plan::Arena::State)
-                            ? plan::Arena::Work
-                            : plan::Arena::State;
+  bool isWork =
+      stages_.takenOver > 0 || arenas.bytes(plan::Arena::Work) > arenas.bytes(plan::Arena::State);
+  plan::Arena largest = isWork ? plan::Arena::Work : plan::Arena::State;
   if (arenas.bytes(largest) < bytes)
     largest = plan::Arena::Sym;
   return {rank.device->rank(), arenas.base(largest), arenas.bytes(largest)};

@@ -50,6 +50,9 @@ struct ExecutableOptions {
   std::function<Status(Executable &)> beforeCapture;
 };
 
+/// The memory that the ranks of a process have their state in, by rank.
+using StateMemory = std::vector<std::unique_ptr<hal::Buffer>>;
+
 /// Device memory in use, of all processes, after each part of an executable was created. All zero
 /// if the device has no separate memory.
 struct MemoryStages {
@@ -62,6 +65,7 @@ struct MemoryStages {
   int64_t landings = 0;          ///< bytes of landing buffers, in use after channels were created
   int64_t graphs = 0, nodes = 0; ///< that the first rank has captured
   double captureSeconds = 0;     ///< of all ranks of this process
+  int64_t takenOver = 0;         ///< bytes of state that were there already, in `begin`
 };
 
 /// Observes each op in a run op by op, after it has ended on all ranks of this process.
@@ -111,11 +115,15 @@ class Executable {
 public:
   /// `plan` is placed and verified, and must outlive the executable; so must the backend.
   /// InvalidInput if the plan is not for this backend, or if a kernel is missing or refuses its
-  /// call; Exhausted if there is not enough memory.
+  /// call; Exhausted if there is not enough memory. With `state`, which another plan of the job has
+  /// left, it goes on with that; what is not state is made by the program's part for resumed runs.
   static Result<std::unique_ptr<Executable>> create(const plan::Plan &plan, hal::Backend &backend,
                                                     FindKernel findKernel,
-                                                    const ExecutableOptions &options);
+                                                    const ExecutableOptions &options,
+                                                    StateMemory state = {});
   ~Executable();
+  /// Waits for all queued work, and takes the state away: the executable can only be destroyed.
+  Result<StateMemory> takeState();
 
   const plan::Plan &plan() const { return plan_; }
   /// Of this process' first rank.
@@ -252,10 +260,10 @@ private:
   Executable(const plan::Plan &plan, hal::Backend &backend, const ExecutableOptions &options);
 
   Status checkPlan() const;
-  Status createRanks();
+  Status createRanks(StateMemory state);
   Status createChannels();
   Result<std::unique_ptr<hal::Channel>> createChannel(const Communicator &made, uint32_t firstUse);
-  static hal::SharedMemory lend(const Rank &rank, int64_t bytes);
+  hal::SharedMemory lend(const Rank &rank, int64_t bytes) const;
   hal::ChannelDesc describe(const Communicator &made);
   hal::Channel *findChannel(int worldRank, plan::ChannelId channel) const;
   Status createChannelsOf(const plan::Op &op, uint32_t number);

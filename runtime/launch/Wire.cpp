@@ -188,7 +188,7 @@ std::optional<Welcome> Welcome::unpack(std::string_view body) {
 
 std::string RankProgress::pack() const {
   Packer out;
-  out.number(steps).number(isAsked).number(activity).number(words.size());
+  out.number(steps).number(isAsked).number(activity).number(phase).number(words.size());
   for (uint32_t word : words)
     out.number(word);
   return out.take();
@@ -200,6 +200,7 @@ std::optional<RankProgress> RankProgress::unpack(std::string_view body) {
   position.steps = in.number();
   position.isAsked = in.bounded(1) != 0;
   position.activity = in.number();
+  position.phase = static_cast<uint32_t>(in.bounded(UINT32_MAX));
   uint64_t count = in.bounded(kWordsMax);
   for (uint64_t i = 0; i < count; ++i)
     position.words.push_back(static_cast<uint32_t>(in.bounded(UINT32_MAX)));

@@ -141,6 +141,7 @@ struct RankProgress {
   /// not show: it computes, or writes a save.
   bool isAsked = false;
   uint64_t activity = 0;
+  uint32_t phase = 0; ///< the plan of the job whose ops the words number
   bool operator==(const RankProgress &) const = default;
   std::string pack() const;
   static std::optional<RankProgress> unpack(std::string_view body);

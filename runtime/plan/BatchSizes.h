@@ -14,6 +14,8 @@ struct BatchSizes {
 
 inline BatchSizes batchSizesOf(const Job &job, bool isEval) {
   BatchSizes sizes{job.train.microBatchSize, job.train.globalBatchSize};
+  if (!isEval && job.derived.stepSamples > 0) // a batch that grows has not come to the whole yet
+    sizes.global = job.derived.stepSamples;
   if (isEval && job.validation.evalMicroBatchSize > 0)
     sizes.micro = job.validation.evalMicroBatchSize;
   if (isEval && job.validation.evalGlobalBatchSize > 0)

@@ -213,7 +213,8 @@ std::string Cursor::render(size_t at, std::string_view severity, std::string_vie
   size_t lineBegin = at == 0 ? std::string_view::npos : text_.rfind('\n', at - 1);
   lineBegin = lineBegin == std::string_view::npos ? 0 : lineBegin + 1;
   auto lineNumber =
-      1 + std::count(text_.begin(), text_.begin() + static_cast<int64_t>(lineBegin), '\n');
+      1 + linesBefore_ +
+      std::count(text_.begin(), text_.begin() + static_cast<int64_t>(lineBegin), '\n');
   std::string_view before = text_.substr(lineBegin, at - lineBegin);
   auto column =
       1 + std::count_if(before.begin(), before.end(), [](char c) { return !isContinuation(c); });

@@ -15,8 +15,10 @@ namespace shardc::plan {
 /// what was asked for; the error is kept, and the caller leaves at once.
 class Cursor {
 public:
-  /// `text` must outlive the cursor and all names that it hands out.
-  Cursor(std::string_view text, std::string_view fileName) : text_(text), fileName_(fileName) {}
+  /// `text`, which follows so many lines of the file, must outlive the cursor and all names that it
+  /// hands out.
+  Cursor(std::string_view text, std::string_view fileName, int64_t linesBefore = 0)
+      : text_(text), fileName_(fileName), linesBefore_(linesBefore) {}
 
   bool atEnd();
   /// The text from the next token on.
@@ -65,6 +67,7 @@ private:
 
   std::string_view text_;
   std::string fileName_;
+  int64_t linesBefore_;
   size_t pos_ = 0;
   size_t last_ = 0;
   std::string message_;

@@ -339,15 +339,44 @@ bool Parser::microbatch(MicrobatchNumber &out) {
   return in_.expect(std::string_view("i")) && signedTerm(out.base, "microbatch");
 }
 
-Result<Plan> parse(std::string_view text, std::string_view fileName) {
+namespace {
+
+Result<Plan> parseAfter(std::string_view text, std::string_view fileName, int64_t linesBefore) {
   if (static_cast<int64_t>(text.size()) > limits::kTextBytesMax)
     return makeStatus(report::PlanRefused,
                       "{}: error: the plan has {} bytes; the limit is {} [plan-limit]", fileName,
                       text.size(), limits::kTextBytesMax);
-  Parser parser(text, fileName);
+  Parser parser(text, fileName, linesBefore);
   if (!parser.run())
     return parser.status();
   return std::move(parser.plan());
+}
+
+} // namespace
+
+Result<Plan> parse(std::string_view text, std::string_view fileName) {
+  return parseAfter(text, fileName, 0);
+}
+
+std::vector<std::string_view> plansOf(std::string_view text) {
+  static constexpr std::string_view kNext = "\nshardc.plan ";
+  std::vector<std::string_view> plans;
+  for (size_t next = 0; next != std::string_view::npos; text.remove_prefix(plans.back().size())) {
+    next = text.find(kNext);
+    plans.push_back(text.substr(0, next == std::string_view::npos ? next : next + 1));
+  }
+  return plans;
+}
+
+Result<std::vector<Plan>> parseJob(std::string_view text, std::string_view fileName) {
+  std::vector<Plan> plans;
+  int64_t lines = 0;
+  for (std::string_view each : plansOf(text)) {
+    ASSIGN_OR_RETURN(Plan plan, parseAfter(each, fileName, lines));
+    plans.push_back(std::move(plan));
+    lines += std::ranges::count(each, '\n');
+  }
+  return plans;
 }
 
 } // namespace shardc::plan

@@ -43,7 +43,8 @@ private:
 /// One function a construct; each returns false after an error, which the cursor keeps.
 class Parser {
 public:
-  Parser(std::string_view text, std::string_view fileName) : in_(text, fileName) {
+  Parser(std::string_view text, std::string_view fileName, int64_t linesBefore)
+      : in_(text, fileName, linesBefore) {
     streams_.add(in_, kComputeStreamName, kComputeStream, "stream");
   }
 

@@ -151,6 +151,7 @@ Status EventLog::step(const StepState &state, double seconds) {
   recent_[static_cast<size_t>(steps_++) % recent_.size()] = seconds;
   sinceLogged_ += seconds;
   ++stepsSinceLogged_;
+  samplesSinceLogged_ += options_.batchSize;
   if (state.step % options_.interval == 0) {
     begin(state.step);
     training(state, "");
@@ -161,7 +162,7 @@ Status EventLog::step(const StepState &state, double seconds) {
     if (options_.throughput)
       speeds();
     end();
-    begin(state.step * options_.batchSize);
+    begin(samplesUpTo(state.step));
     training(state, " vs samples");
     end();
   }
@@ -192,10 +193,11 @@ void EventLog::training(const StepState &state, std::string_view suffix) {
 /// What follows from the time of a step, on average since the last of these.
 void EventLog::times(int64_t step) {
   double average = sinceLogged_ / static_cast<double>(stepsSinceLogged_);
-  auto tokens = static_cast<double>(options_.batchSize * options_.sequenceLength);
+  double tokens = static_cast<double>(samplesSinceLogged_ * options_.sequenceLength) /
+                  static_cast<double>(stepsSinceLogged_);
   double tflops = average > 0 ? tokens * options_.flopsPerToken / average / 1e12 : 0;
   sinceLogged_ = 0;
-  stepsSinceLogged_ = 0;
+  stepsSinceLogged_ = samplesSinceLogged_ = 0;
   begin(step);
   if (options_.throughput) {
     scalar("throughput/tflops/device", tflops);
@@ -234,7 +236,7 @@ Status EventLog::evaluated(const StepState &state) {
   if (options_.perplexity)
     scalar("lm loss validation ppl", perplexity);
   end();
-  begin(state.step * options_.batchSize);
+  begin(samplesUpTo(state.step));
   scalar("lm loss validation vs samples", state.evalLoss);
   if (options_.perplexity)
     scalar("lm loss validation ppl vs samples", perplexity);

@@ -17,6 +17,8 @@ struct EventOptions {
   int64_t logInterval = 100;  ///< steps over which times are averaged
   int64_t windowSteps = 100;  ///< steps over which samples and tokens per second are averaged
   int64_t batchSize = 0;      ///< samples of a step
+  int64_t stepsBefore = 0;    ///< that had ended
+  int64_t samplesBefore = 0;  ///< that had been taken
   int64_t sequenceLength = 0; ///< tokens of a sample
   int64_t worldSize = 1;
   double flopsPerToken = 0;   ///< of one rank: the model's divided by the number of ranks
@@ -49,12 +51,21 @@ public:
   /// A step has ended; `seconds` is the time that it took. A step that was skipped, because its
   /// gradients were not finite, has neither loss nor norm.
   Status step(const StepState &state, double seconds);
+  /// The steps after this one have so many samples.
+  void grow(int64_t step, int64_t batchSize) {
+    options_.samplesBefore = samplesUpTo(step);
+    options_.stepsBefore = step;
+    options_.batchSize = batchSize;
+  }
   /// A step was passed over: its samples count as skipped.
   void skipped() { options_.skippedSamples += options_.batchSize; }
   /// An evaluation has ended.
   Status evaluated(const StepState &state);
 
 private:
+  int64_t samplesUpTo(int64_t step) const {
+    return options_.samplesBefore + (step - options_.stepsBefore) * options_.batchSize;
+  }
   void begin(int64_t step);
   void scalar(std::string_view tag, double value);
   void end();
@@ -70,7 +81,8 @@ private:
       summary_;                ///< bytes of the group, of its event, of the event's summary
   std::vector<double> recent_; ///< seconds of the last steps, a ring
   int64_t steps_ = 0;          ///< that have ended in this run
-  double sinceLogged_ = 0;     ///< seconds of the steps since times were logged
+  int64_t samplesSinceLogged_ = 0;
+  double sinceLogged_ = 0; ///< seconds of the steps since times were logged
   int64_t stepsSinceLogged_ = 0;
 };
 

@@ -36,7 +36,8 @@ struct Feeding {
 Feeding feedingOf(const plan::Plan &plan, Split split) {
   Feeding feeding;
   plan::BatchSizes sizes = plan::batchSizesOf(plan.job, split == Split::Valid);
-  feeding.shape = {sizes.global, sizes.micro, plan.groupSize(plan.dataGroup)};
+  feeding.shape = {sizes.global, sizes.micro, plan.groupSize(plan.dataGroup),
+                   split == Split::Valid ? 0 : plan.job.derived.samplesBefore};
   feeding.order.isSharded = plan.job.dataset.dataSharding;
   if (plan.job.dataset.dataloaderType == plan::Job::DataloaderType::Cyclic)
     feeding.order.kind = data::OrderKind::Cyclic;
@@ -45,26 +46,15 @@ Feeding feedingOf(const plan::Plan &plan, Split split) {
   return feeding;
 }
 
-class JobData final : public BatchSource {
+class JobData final : public JobSource {
 public:
-  static Result<std::unique_ptr<BatchSource>> open(const plan::Plan &plan,
-                                                   const data::DataConfig &config) {
+  static Result<std::unique_ptr<JobSource>> open(const plan::Plan &plan,
+                                                 const data::DataConfig &config) {
     std::unique_ptr<JobData> job(new JobData);
     ASSIGN_OR_RETURN(job->sets_, data::openDataSets(config));
-    for (Split split : {Split::Train, Split::Valid}) {
-      const data::DataSource *source = job->sets_.source(split);
-      if (!source)
-        continue;
-      auto index = static_cast<size_t>(split);
-      Feeding feeding = feedingOf(plan, split);
-      // Passes over data without an end take what the run requests of them.
-      int64_t samples = source->numSamples() == data::DataSource::kUnbounded
-                            ? config.samples[index].value_or(data::DataSource::kUnbounded)
-                            : data::DataSource::kUnbounded;
-      auto feeder = data::BatchFeeder::create(*source, feeding.shape, feeding.order, samples);
-      RETURN_IF_ERROR(feeder.status());
-      job->feeders_[index] = std::move(*feeder);
-    }
+    job->samples_ = config.samples;
+    for (Split split : {Split::Train, Split::Valid})
+      RETURN_IF_ERROR(job->feed(plan, split));
     if (!job->feeders_[1] && evaluates(plan))
       return makeStatus(report::JobDisagrees,
                         "plan '{}' evaluates, but its job has no validation data", plan.name);
@@ -72,8 +62,10 @@ public:
       return makeStatus(report::JobDisagrees, "plan '{}': there are no training data", plan.name);
     RETURN_IF_ERROR(job->checkWhole(plan));
     job->sequence_ = config.sequenceLength;
-    return std::unique_ptr<BatchSource>(std::move(job));
+    return std::unique_ptr<JobSource>(std::move(job));
   }
+
+  Status turnTo(const plan::Plan &plan) override { return feed(plan, Split::Train); }
 
   Status fill(FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches,
               int64_t dataIndex, const FeedEntry &entry) override {
@@ -113,6 +105,23 @@ public:
   }
 
 private:
+  /// Makes the feeder of a split, if there are data of it.
+  Status feed(const plan::Plan &plan, Split split) {
+    const data::DataSource *source = sets_.source(split);
+    if (!source)
+      return Status::ok();
+    auto index = static_cast<size_t>(split);
+    Feeding feeding = feedingOf(plan, split);
+    // Passes over data without an end take what the run requests of them.
+    int64_t samples = source->numSamples() == data::DataSource::kUnbounded
+                          ? samples_[index].value_or(data::DataSource::kUnbounded)
+                          : data::DataSource::kUnbounded;
+    auto feeder = data::BatchFeeder::create(*source, feeding.shape, feeding.order, samples);
+    RETURN_IF_ERROR(feeder.status());
+    feeders_[index] = std::move(*feeder);
+    return Status::ok();
+  }
+
   /// A plan that evaluates all data was compiled for as many as there are.
   Status checkWhole(const plan::Plan &plan) const {
     const data::DataSource *source = sets_.source(Split::Valid);
@@ -169,6 +178,7 @@ private:
   }
 
   data::DataSets sets_;
+  std::array<std::optional<int64_t>, data::kNumSplits> samples_{}; ///< that the run requests
   std::array<std::optional<data::BatchFeeder>, 2> feeders_;
   int64_t sequence_ = 0;                 ///< tokens
   std::vector<int32_t> starts_, counts_; ///< of the microbatch that is being written
@@ -208,7 +218,7 @@ void readDocuments(const plan::Plan &plan, data::DataConfig &config) {
 
 } // namespace
 
-Result<std::unique_ptr<BatchSource>> openJobData(const plan::Plan &plan) {
+Result<std::unique_ptr<JobSource>> openJobData(const plan::Plan &plan) {
   data::DataConfig config;
   config.sequenceLength = plan.job.model.seqLength;
   config.vocabSize = plan.job.model.vocabSize;
@@ -236,6 +246,8 @@ Result<std::unique_ptr<BatchSource>> openJobData(const plan::Plan &plan) {
   length.evalGlobalBatch = plan::batchSizesOf(plan.job, /*isEval=*/true).global;
   length.evaluatesWhole = plan.job.validation.fullValidation;
   config.samples = data::samplesOfRun(length);
+  if (plan.job.derived.stepSamples > 0) // steps differ in size
+    config.samples[static_cast<size_t>(Split::Train)] = plan.job.train.trainSamples;
   config.samples[static_cast<size_t>(Split::Test)] = 0; // no plan runs a test
   auto opened = JobData::open(plan, config);
   return opened.isOk() ? std::move(opened) : nameOption(plan, opened.status());

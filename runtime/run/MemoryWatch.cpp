@@ -72,7 +72,7 @@ std::optional<MemoryChange> MemoryWatch::change() const {
     if (now[r].used > 0)
       one.arenasLeast = one.arenasMost = arenaBytes(executable_.arenas(r));
     if (const exec::MemoryStages &stages = executable_.memoryStages(); r == 0 && stages.total > 0)
-      one.arenasOff = std::abs(stages.arenas - stages.begin - one.arenasMost);
+      one.arenasOff = std::abs(stages.arenas - stages.begin + stages.takenOver - one.arenasMost);
     change.add(one);
   }
   return change;

@@ -51,7 +51,12 @@ double seconds(std::chrono::steady_clock::duration duration) {
 } // namespace
 
 void ProgressOutput::begin(int64_t firstStep, int64_t stepsTotal) {
-  firstStep_ = shownStep_ = firstStep;
+  if (hasBegun_) {
+    last_ = Clock::now();
+    return;
+  }
+  hasBegun_ = true;
+  firstStep_ = firstStep;
   stepsTotal_ = stepsTotal;
   begin_ = last_ = Clock::now();
   lastShown_ = begin_ - std::chrono::hours(1);
@@ -71,10 +76,14 @@ void ProgressOutput::step(const StepState &state) {
   countSkipped(state);
   // If the device records no time: the host reads steps back in batches, so the distance between
   // two readings has little meaning.
-  recent_[static_cast<size_t>(stepsSeen_ - 1) % recent_.size()] = took;
+  size_t at = static_cast<size_t>(stepsSeen_ - 1) % recent_.size();
+  recent_[at] = took;
+  recentTokens_[at] = options_.tokensPerStep;
+  tokens_ += options_.tokensPerStep;
   auto counted = std::min<int64_t>(stepsSeen_, static_cast<int64_t>(recent_.size()));
   double window = std::accumulate(recent_.begin(), recent_.begin() + counted, 0.0);
-  double tokens = static_cast<double>(counted * options_.tokensPerStep);
+  auto tokens = static_cast<double>(
+      std::accumulate(recentTokens_.begin(), recentTokens_.begin() + counted, int64_t{0}));
   if (options_.metrics)
     keep(options_.metrics->step(state, speedOf(window > 0 ? tokens / window : 0), options_.fields));
   if (options_.events)
@@ -86,13 +95,12 @@ void ProgressOutput::step(const StepState &state) {
     return;
   // Over all steps since the last plain line: single steps vary.
   double since = training_ - shownTraining_;
-  auto steps = static_cast<double>(state.step - shownStep_);
-  show(state, since > 0 ? steps * static_cast<double>(options_.tokensPerStep) / since : 0);
+  show(state, since > 0 ? static_cast<double>(tokens_ - shownTokens_) / since : 0);
   lastShown_ = now;
   if (!isPlain)
     return;
   shownTraining_ = training_;
-  shownStep_ = state.step;
+  shownTokens_ = tokens_;
   clearLine();
 }
 
@@ -119,7 +127,6 @@ void ProgressOutput::skipped(const StepState &state) {
   if (options_.steps)
     options_.steps->fetch_add(1, std::memory_order_relaxed);
   ++stepsPassedOver_;
-  ++shownStep_; // no time is its own
   if (options_.metrics)
     keep(options_.metrics->skipped(state));
   if (options_.events)
@@ -217,9 +224,7 @@ void ProgressOutput::end(const RunResult &result, bool isAllWritten) {
   if (stepsSeen_ > 0)
     text.add("  loss {:.4f} -> {:.4f}", firstLoss_, lastLoss_);
   if (training_ > 0) {
-    text.add("  ")
-        .amount(static_cast<double>(stepsSeen_ * options_.tokensPerStep) / training_)
-        .add(" tokens/s");
+    text.add("  ").amount(static_cast<double>(tokens_) / training_).add(" tokens/s");
   }
   text.add("\n");
   if (result.memory && result.memory->used > 0)

@@ -33,6 +33,7 @@ class ProgressOutput final : public RunObserver {
 public:
   explicit ProgressOutput(const ProgressOptions &options) : options_(options) {}
 
+  /// Not the first one: another plan goes on with the run.
   void begin(int64_t firstStep, int64_t stepsTotal) override;
   void step(const StepState &state) override;
   void skipped(const StepState &state) override;
@@ -40,6 +41,8 @@ public:
   void saved() override;
   void queued(const HostTime &time) override { host_ = time; }
   void took(double seconds) override { took_ = seconds; }
+  /// The steps that follow have so many tokens.
+  void grow(int64_t tokensPerStep) { options_.tokensPerStep = tokensPerStep; }
   /// The last line: the number of steps, and how the loss fell.
   /// `isAllWritten`: whether all metrics and the last state were.
   void end(const RunResult &result, bool isAllWritten);
@@ -62,10 +65,13 @@ private:
   Status metricsStatus_;
   int64_t firstStep_ = 0, stepsTotal_ = 0;
   Clock::time_point begin_, last_, lastShown_;
-  double training_ = 0;      ///< seconds in steps, without evaluations
-  double shownTraining_ = 0; ///< the same at the last plain line
-  int64_t shownStep_ = 0;
-  std::array<double, 8> recent_{}; ///< seconds of the last steps, for tokens per second
+  double training_ = 0;                   ///< seconds in steps, without evaluations
+  double shownTraining_ = 0;              ///< the same at the last plain line
+  int64_t tokens_ = 0;                    ///< of all steps
+  int64_t shownTokens_ = 0;               ///< the same at the last plain line
+  std::array<double, 8> recent_{};        ///< seconds of the last steps, for tokens per second
+  std::array<int64_t, 8> recentTokens_{}; ///< of these steps
+  bool hasBegun_ = false;
   double firstLoss_ = 0, lastLoss_ = 0;
   int64_t stepsSeen_ = 0;
   int64_t stepsPassedOver_ = 0;

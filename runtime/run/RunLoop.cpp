@@ -214,9 +214,10 @@ private:
         break;
       }
     result_.state.step = lastSaved_ = options_.firstStep;
-    int64_t end =
-        options_.evaluatesOnly ? options_.firstStep : std::min(steps.count, options_.stepsEnd);
-    observer_.begin(options_.firstStep, end);
+    int64_t end = options_.evaluatesOnly
+                      ? options_.firstStep
+                      : std::min(steps.count + options_.stepsAhead, options_.stepsEnd);
+    observer_.begin(options_.firstStep, options_.stepsTotal.value_or(end));
     RETURN_IF_ERROR(readback_.startClock());
     for (int64_t i = options_.firstStep; i < end && !isEnding_; ++i) {
       timer_.beginStep();

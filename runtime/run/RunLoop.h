@@ -64,11 +64,17 @@ struct RunOptions {
   int64_t firstStep = 0; ///< number of steps of the job that are already done
   int64_t stepsEnd =
       std::numeric_limits<int64_t>::max(); ///< ends after this step of the job at the latest
+  /// Steps that the job is ahead of its plan, whose numbers of steps are those of a run from its
+  /// beginning.
+  int64_t stepsAhead = 0;
+  /// The job's last step where another plan goes on with the job; if unset, this plan's.
+  std::optional<int64_t> stepsTotal;
   bool isFreshStart = true; ///< runs the part of the program for runs without a checkpoint
   /// If set: loads state from a checkpoint. Called once, after the segments of a fresh start and
   /// before those of a resumed run.
   std::function<Status()> restore;
-  /// Global batches of the job that were consumed; if unset, one for each step done.
+  /// Global batches of the job that were consumed, since the plan's first one; if unset, one for
+  /// each step done.
   std::optional<int64_t> batchesConsumed;
   /// If set: saves the state after steps that are due, after the last one, and when the run ends on
   /// request.

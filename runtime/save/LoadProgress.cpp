@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "runtime/base/Reports.h"
+#include "runtime/plan/BatchSizes.h"
 #include "runtime/plan/LossScale.h"
+#include "runtime/plan/Phases.h"
 #include "runtime/save/Loader.h"
 
 namespace shardc::save {
@@ -16,14 +18,17 @@ using checkpoint::RunState;
 namespace {
 
 constexpr const char *kScheduled = "num_steps"; ///< samples that the schedule has counted
+constexpr const char *kConsumed = "consumed_train_samples";
 
 bool isSame(const PlainValue &a, const PlainValue &b) {
   return textOf(a) == textOf(b) || (a.number() && b.number() && *a.number() == *b.number());
 }
 
 int64_t batchOf(const plan::Plan &plan) {
-  return std::max<int64_t>(plan.job.train.globalBatchSize, 1);
+  return std::max<int64_t>(plan::batchSizesOf(plan.job, /*isEval=*/false).global, 1);
 }
+
+bool countsSamples(const plan::Plan &plan) { return plan.job.derived.stepSamples > 0; }
 
 /// Samples of a step of the run that saved; none if the checkpoint does not say.
 std::optional<int64_t> savedBatch(const RunState &state) {
@@ -107,6 +112,35 @@ void Loader::comparePadding(const RunState &state) {
                      now ? "excluded from" : "in", before));
 }
 
+/// As many as the job's steps take if the checkpoint does not say.
+int64_t Loader::consumedSamples(const RunState &state) const {
+  bool isKnown = findEntry(state.args, kConsumed) != nullptr;
+  return isKnown ? state.consumedTrainSamples : plan::samplesOfSteps(plans_, state.iteration);
+}
+
+/// Where the batch grows, the plan of the steps that come next.
+Status Loader::choosePhase(const RunState &state) {
+  if (isFinetune_ || plans_.size() == 1)
+    return Status::ok();
+  plan_ = &plans_[plan::phaseAfter(plans_, consumedSamples(state))];
+  ASSIGN_OR_RETURN(layout_, StateLayout::create(*plan_));
+  return Status::ok();
+}
+
+/// The samples of the updates that the schedule has made; all that were trained on if it does not
+/// say.
+int64_t Loader::scheduledSamples(const RunState &state) {
+  int64_t trained = progress_.consumedTrainSamples - progress_.skippedTrainSamples;
+  const PlainValue *entry = findEntry(state.scheduler, kScheduled);
+  if (entry == nullptr)
+    return trained;
+  std::optional<int64_t> samples = entry->wholeNumber();
+  if (samples && *samples >= 0)
+    return *samples;
+  tell_(makeReport(report::ScheduleUnknown, kScheduled, textOf(*entry)));
+  return trained;
+}
+
 /// Updates that the schedule has made: upstream counts their samples. None if it does not say.
 std::optional<int64_t> Loader::scheduledUpdates(const RunState &state) {
   const PlainValue *entry = findEntry(state.scheduler, kScheduled);
@@ -140,7 +174,11 @@ Status Loader::readUpdates(const RunState &state) {
     ASSIGN_OR_RETURN(counts[p], checkpoint_->updates(plan_->params[p].tensorName(0)));
     known = known ? known : counts[p];
   }
-  std::optional<int64_t> scheduled = scheduledUpdates(state);
+  std::optional<int64_t> scheduled;
+  if (countsSamples(*plan_)) // by which nobody can tell how many updates they were
+    progress_.scheduledSamples = scheduledSamples(state);
+  else
+    scheduled = scheduledUpdates(state);
   progress_.applied = scheduled ? *scheduled : known.value_or(state.iteration);
   std::vector<int64_t> offsets;
   for (const std::optional<int64_t> &count : counts)
@@ -180,23 +218,29 @@ Status Loader::readAmaxHistory() {
 Status Loader::readProgress(const RunState &state) {
   int64_t batch = batchOf(*plan_);
   progress_.step = state.iteration;
-  progress_.consumedTrainSamples = state.consumedTrainSamples;
+  progress_.consumedTrainSamples = consumedSamples(state);
   progress_.skippedTrainSamples = state.skippedTrainSamples;
   progress_.consumedValidSamples = state.consumedValidSamples;
   progress_.floatingPointOperations = state.floatingPointOperations;
   if (progress_.step < 0)
     return makeStatus(report::CheckpointMismatch, "checkpoint '{}' contains iteration {}",
                       checkpoint_->folder(), progress_.step);
+  if (findEntry(state.args, kConsumed) == nullptr)
+    tell_(makeReport(report::SamplesAssumed, progress_.consumedTrainSamples));
   if (loadsOptimizer_)
     RETURN_IF_ERROR(readUpdates(state));
   readLossScale(state);
   RETURN_IF_ERROR(readAmaxHistory());
-  if (findEntry(state.args, "consumed_train_samples") == nullptr) {
-    progress_.consumedTrainSamples = progress_.step * batch;
-    tell_(makeReport(report::SamplesAssumed, progress_.consumedTrainSamples));
-  }
-  if (progress_.consumedTrainSamples % batch == 0)
+  int64_t samplesBefore = plan_->job.derived.samplesBefore;
+  if ((progress_.consumedTrainSamples - samplesBefore) % batch == 0)
     return Status::ok();
+  if (countsSamples(*plan_))
+    return makeStatus(report::CheckpointMismatch,
+                      "checkpoint '{}' has consumed {} samples; by train.rampup_batch_size steps "
+                      "take {} samples from {} on, which do not end there\nnote: "
+                      "'checkpoint.finetune = true' loads only the weights and starts the data "
+                      "from the beginning",
+                      checkpoint_->folder(), progress_.consumedTrainSamples, batch, samplesBefore);
   std::optional<int64_t> before = savedBatch(state);
   return makeStatus(report::CheckpointMismatch,
                     "checkpoint '{}' has consumed {} samples, which is not a multiple of "

@@ -60,25 +60,24 @@ bool isMoment(ParamPart part) { return part != ParamPart::Weight; }
 
 } // namespace
 
-Loader::Loader(const plan::Plan &plan, StateLayout layout, ReportSink tell)
-    : plan_(&plan), layout_(std::move(layout)), tell_(std::move(tell)),
-      isFinetune_(plan.job.checkpoint.finetune), loadsOptimizer_(plan.job.checkpoint.loadOptim),
-      lacksMoments_(plan.params.size()) {}
+Loader::Loader(std::span<const plan::Plan> plans, StateLayout layout, ReportSink tell)
+    : plans_(plans), plan_(&plans.front()), layout_(std::move(layout)), tell_(std::move(tell)),
+      isFinetune_(plan_->job.checkpoint.finetune), loadsOptimizer_(plan_->job.checkpoint.loadOptim),
+      lacksMoments_(plan_->params.size()) {}
 
-int64_t Loader::batchesConsumed() const {
-  return progress_.consumedTrainSamples / std::max<int64_t>(1, plan_->job.train.globalBatchSize);
-}
+int64_t Loader::batchesConsumed() const { return save::batchesConsumed(*plan_, progress_); }
 
 std::string Loader::continuedFolder() const {
   return checkpoint_ && !isFinetune_ ? checkpoint_->folder() : "";
 }
 
-Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan, ReportSink tell) {
+Result<std::unique_ptr<Loader>> Loader::open(std::span<const plan::Plan> plans, ReportSink tell) {
+  const plan::Plan &plan = plans.front();
   if (plan.job.checkpoint.load.empty() && plan.job.checkpoint.pretrainedCheckpoint.empty())
     return std::unique_ptr<Loader>();
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
   ReportList remarks; // after the step at which the run begins
-  std::unique_ptr<Loader> loader(new Loader(plan, std::move(layout), remarks.sink()));
+  std::unique_ptr<Loader> loader(new Loader(plans, std::move(layout), remarks.sink()));
   ASSIGN_OR_RETURN(std::optional<Choice> chosen, loader->choose());
   if (!chosen) {
     tell(makeReport(report::RunBegins, fmt::format("starting at step 0: there is no checkpoint in "
@@ -191,6 +190,7 @@ Result<std::optional<Loader::Choice>> Loader::choose() {
 
 Status Loader::compare() {
   ASSIGN_OR_RETURN(RunState state, checkpoint_->runState());
+  RETURN_IF_ERROR(choosePhase(state));
   if (!isFinetune_)
     RETURN_IF_ERROR(compareArguments(state));
   RETURN_IF_ERROR(compareModel(state));
@@ -286,6 +286,37 @@ Status Loader::compareTensors() {
   return Status::ok();
 }
 
+namespace {
+
+Status writeStep(exec::Executable &executable, size_t rank, const Progress &progress) {
+  const plan::Plan &plan = executable.plan();
+  const plan::Role &role = executable.roleOf(rank);
+  uint32_t index = plan::findCell(role, plan::CellKind::Step);
+  if (index == plan::kNone)
+    return Status::ok();
+  StepState state{};
+  state.step = progress.step;
+  state.applied = progress.applied;
+  state.samples = progress.scheduledSamples;
+  LossScaler first{static_cast<float>(plan::firstLossScale(plan.job)), 0,
+                   static_cast<int32_t>(plan.job.optimizer.hysteresis)};
+  LossScaler scaler = progress.lossScaler.value_or(first);
+  state.lossScale = scaler.scale;
+  state.growthTracker = scaler.growthTracker;
+  state.hysteresisTracker = scaler.hysteresisTracker;
+  ASSIGN_OR_RETURN(uint8_t * address,
+                   executable.arenas(rank).resolve(role.cells[index].place, sizeof state, "@step"));
+  return executable.write(rank, address, sizeof state, &state);
+}
+
+} // namespace
+
+Status restoreStep(exec::Executable &executable, const Progress &progress) {
+  for (size_t rank = 0; rank < executable.rankCount(); ++rank)
+    RETURN_IF_ERROR(writeStep(executable, rank, progress));
+  return Status::ok();
+}
+
 Status Loader::restore(exec::Executable &executable) const {
   Status status = restoreAll(executable);
   return status.isOk() ? status : withOlder(std::move(status), checkpoint_->folder());
@@ -302,7 +333,7 @@ Status Loader::restoreAll(exec::Executable &executable) const {
       RETURN_IF_ERROR(restorePiece(executable, rank, piece, buffer));
     if (isFinetune_)
       continue;
-    RETURN_IF_ERROR(restoreStep(executable, rank));
+    RETURN_IF_ERROR(writeStep(executable, rank, progress_));
     RETURN_IF_ERROR(restoreAmaxHistory(executable, rank));
   }
   return executable.backend().synchronize();
@@ -345,25 +376,6 @@ Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) 
                                     checkpoint::elementOf(layout_.cellOf(piece).type.dtype),
                                     bytes.data(), isPadded));
   return true;
-}
-
-Status Loader::restoreStep(exec::Executable &executable, size_t rank) const {
-  const plan::Role &role = plan_->roles[exec::roleOf(*plan_, executable.worldRank(rank))];
-  uint32_t index = plan::findCell(role, plan::CellKind::Step);
-  if (index == plan::kNone)
-    return Status::ok();
-  StepState state{};
-  state.step = progress_.step;
-  state.applied = progress_.applied;
-  LossScaler first{static_cast<float>(plan::firstLossScale(plan_->job)), 0,
-                   static_cast<int32_t>(plan_->job.optimizer.hysteresis)};
-  LossScaler scaler = progress_.lossScaler.value_or(first);
-  state.lossScale = scaler.scale;
-  state.growthTracker = scaler.growthTracker;
-  state.hysteresisTracker = scaler.hysteresisTracker;
-  ASSIGN_OR_RETURN(uint8_t * address,
-                   executable.arenas(rank).resolve(role.cells[index].place, sizeof state, "@step"));
-  return executable.write(rank, address, sizeof state, &state);
 }
 
 /// Without one in the checkpoint it is that of a new run.

@@ -4,7 +4,9 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/exec/Executable.h"
@@ -23,8 +25,15 @@ public:
   /// which the run begins, with the reason, then remarks on differences that do not keep the
   /// checkpoint from being loaded; and warnings of damage that cannot be seen, which restore finds,
   /// from any thread. The plan outlives the loader.
-  static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan, ReportSink tell);
+  static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan, ReportSink tell) {
+    return open(std::span(&plan, 1), std::move(tell));
+  }
+  /// The same for a job of several plans (runtime/plan/Phases.h): it is loaded for the one whose
+  /// steps come next.
+  static Result<std::unique_ptr<Loader>> open(std::span<const plan::Plan> plans, ReportSink tell);
 
+  /// The plan that goes on with the state.
+  const plan::Plan &plan() const { return *plan_; }
   bool hasCheckpoint() const { return checkpoint_ != nullptr; }
   /// The folder of the checkpoint whose run this one continues; empty where it begins at step 0.
   std::string continuedFolder() const;
@@ -32,7 +41,8 @@ public:
   bool isWhole() const { return isWhole_; }
   /// The position of the job when the state is loaded.
   const Progress &progress() const { return progress_; }
-  /// Global batches of the run that were consumed.
+  /// Global batches of the run that were consumed, of the plan's size: those since the plan's first
+  /// one.
   int64_t batchesConsumed() const;
 
   /// Writes the state of all ranks of this process; nothing may be queued.
@@ -42,7 +52,7 @@ public:
   Result<bool> read(const StatePiece &piece, std::vector<uint8_t> &bytes) const;
 
 private:
-  Loader(const plan::Plan &plan, StateLayout layout, ReportSink tell);
+  Loader(std::span<const plan::Plan> plans, StateLayout layout, ReportSink tell);
   /// A checkpoint's folder, and why it is the one.
   struct Choice {
     std::string folder, why;
@@ -66,7 +76,10 @@ private:
   void findMissingMoments(const std::vector<checkpoint::ParamRequest> &requests);
   Status compareTensors();
   void allowPadding(std::vector<checkpoint::ParamRequest> &requests);
+  int64_t consumedSamples(const checkpoint::RunState &state) const;
+  Status choosePhase(const checkpoint::RunState &state);
   Status readProgress(const checkpoint::RunState &state);
+  int64_t scheduledSamples(const checkpoint::RunState &state);
   std::optional<int64_t> scheduledUpdates(const checkpoint::RunState &state);
   Status readUpdates(const checkpoint::RunState &state);
   void readLossScale(const checkpoint::RunState &state);
@@ -75,10 +88,10 @@ private:
   Status clearCells(exec::Executable &executable, size_t rank) const;
   Status restorePiece(exec::Executable &executable, size_t rank, const StatePiece &piece,
                       std::vector<uint8_t> &buffer) const;
-  Status restoreStep(exec::Executable &executable, size_t rank) const;
   Status restoreAmaxHistory(exec::Executable &executable, size_t rank) const;
 
-  const plan::Plan *plan_;
+  std::span<const plan::Plan> plans_;
+  const plan::Plan *plan_; ///< one of them
   StateLayout layout_;
   std::unique_ptr<LoadSource> checkpoint_;
   ReportSink tell_;
@@ -86,5 +99,9 @@ private:
   std::vector<bool> lacksMoments_; ///< by parameter, where moments are asked for
   Progress progress_;
 };
+
+/// Writes the step state of all ranks of this process as it is after the progress; nothing may be
+/// queued.
+Status restoreStep(exec::Executable &executable, const Progress &progress);
 
 } // namespace shardc::save

@@ -73,14 +73,17 @@ int64_t samplesOfEvaluation(const plan::Plan &plan) {
 
 PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
   int64_t batch = plan.job.train.globalBatchSize; // upstream counts samples
+  bool countsSamples = plan.job.derived.stepSamples > 0;
   double startDecay = plan.job.scheduler.startWeightDecay;
   int64_t samples = plan.job.train.trainSamples; // of the whole run
   return {
       {"max_lr", plan.job.optimizer.lr},
-      {"lr_warmup_steps", plan.job.derived.lrWarmupIters * batch},
-      {"num_steps", progress.applied * batch},
+      {"lr_warmup_steps",
+       countsSamples ? plan.job.derived.lrWarmupSamples : plan.job.derived.lrWarmupIters * batch},
+      {"num_steps", countsSamples ? progress.scheduledSamples : progress.applied * batch},
       {"lr_decay_style", plan.job.text(plan::JobField::scheduler_lrDecayStyle)},
-      {"lr_decay_steps", plan.job.derived.lrDecayIters * batch},
+      {"lr_decay_steps",
+       countsSamples ? plan.job.derived.lrDecaySamples : plan.job.derived.lrDecayIters * batch},
       {"min_lr", plan.job.optimizer.minLr},
       {"start_wd", startDecay >= 0 ? startDecay : plan.job.optimizer.weightDecay},
       {"end_wd", lastWeightDecay(plan)},
@@ -123,10 +126,11 @@ std::string scalarText(const plan::JobValue &value) {
 
 Progress progressAfter(const plan::Plan &plan, const Progress &begin, const StepState &state) {
   Progress now = begin;
-  int64_t batch = plan.job.train.globalBatchSize;
+  int64_t batch = plan::batchSizesOf(plan.job, /*isEval=*/false).global;
   int64_t samples = (state.step - begin.step) * batch;
   now.step = state.step;
   now.applied = state.applied;
+  now.scheduledSamples = state.samples;
   now.lr = state.lr, now.decoupledLr = state.decoupledLr;
   now.weightDecay = state.weightDecay;
   if (plan::scalingOf(plan.job) == plan::Scaling::Dynamic)
@@ -143,6 +147,12 @@ Progress progressAfter(const plan::Plan &plan, const Progress &begin, const Step
                                  static_cast<double>(plan.job.model.seqLength) *
                                  run::modelFlopsPerToken(plan);
   return now;
+}
+
+int64_t batchesConsumed(const plan::Plan &plan, const Progress &progress) {
+  int64_t batch = plan::batchSizesOf(plan.job, /*isEval=*/false).global;
+  return (progress.consumedTrainSamples - plan.job.derived.samplesBefore) /
+         std::max<int64_t>(batch, 1);
 }
 
 checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress) {

@@ -23,6 +23,7 @@ struct LossScaler {
 struct Progress {
   int64_t step = 0;
   int64_t applied = 0; ///< updates that the schedule counts, and the moments but for countOffsets
+  int64_t scheduledSamples = 0; ///< of these updates, where the schedule counts samples instead
   float lr = 0, decoupledLr = 0, weightDecay = 0; ///< of the last step
   std::optional<LossScaler> lossScaler;           ///< none: that of a new run
   std::vector<float> amaxHistory; ///< of plans that keep one, on the first rank; empty: a new run's
@@ -42,6 +43,9 @@ struct Progress {
 /// The progress after further steps: `state` is the last one's, `begin` what this process began
 /// with.
 Progress progressAfter(const plan::Plan &plan, const Progress &begin, const StepState &state);
+
+/// Global batches that were consumed since the first one of the plan, of its size.
+int64_t batchesConsumed(const plan::Plan &plan, const Progress &progress);
 
 checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress);
 /// What the checkpoint of a run says of its loss scale; none if that is not dynamic or not known.

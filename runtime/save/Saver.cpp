@@ -81,6 +81,19 @@ Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, ReportSink 
   return saver;
 }
 
+Status Saver::turnTo(const plan::Plan &plan, const Progress &begin) {
+  thread_.reset(); // which has the executable
+  plan_ = &plan;
+  begin_ = begin;
+  ASSIGN_OR_RETURN(layout_, StateLayout::create(plan));
+  checkpoint::Onlookers onlookers = job_.onlookers;
+  ASSIGN_OR_RETURN(job_, SaveJob::of(plan, layout_));
+  job_.writers = &writers_;
+  job_.onlookers = std::move(onlookers);
+  ASSIGN_OR_RETURN(snapshot_, snapshotPieces(plan, layout_));
+  return Status::ok();
+}
+
 Status Saver::prepareRoot() {
   if (Status status = checkpoint::checkSaveRoot(root_); !status.isOk())
     return std::move(status).withContext("checkpoint.save");

@@ -1,6 +1,8 @@
 #include "runtime/tools/Job.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <deque>
 
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Reports.h"
@@ -62,6 +64,37 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   return work(process);
 }
 
+/// What words of progress mean, by the plan that they are of.
+class StallTexts {
+public:
+  explicit StallTexts(std::span<const plan::Plan> plans) {
+    for (const plan::Plan &plan : plans)
+      maps_.emplace_back(plan);
+  }
+
+  /// By the plan of those that are furthest behind, for whom the others wait.
+  std::string explainStall(std::span<const launch::RankProgress> ranks, int silent) const {
+    uint32_t phase = UINT32_MAX;
+    for (const launch::RankProgress &rank : ranks)
+      phase = std::min(phase, rank.phase);
+    std::vector<std::vector<uint32_t>> words;
+    for (const launch::RankProgress &rank : ranks)
+      words.push_back(rank.phase == phase ? rank.words : std::vector<uint32_t>());
+    return mapOf(phase).explainStall(words, silent);
+  }
+  std::string place(const launch::RankProgress &rank) const {
+    return mapOf(rank.phase).place(rank.words);
+  }
+  std::string stageOf(int64_t rank) const { return maps_.front().stageOf(rank); }
+
+private:
+  const exec::ProgressMap &mapOf(uint32_t phase) const {
+    return maps_[std::min<size_t>(phase, maps_.size() - 1)];
+  }
+
+  std::deque<exec::ProgressMap> maps_;
+};
+
 } // namespace
 
 int ProcessContext::fail(const Status &status, int exitStatus) {
@@ -110,8 +143,9 @@ double timeoutSeconds(const plan::Plan &plan) {
   return plan.job.dist.distributedTimeoutMinutes * 60;
 }
 
-int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &options,
+int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOptions &options,
            const std::function<int(ProcessContext &)> &work) {
+  const plan::Plan &plan = plans.front(); // all have the same ranks
   Result<Meeting> meeting = findMeeting(options, plan.job.dist.rendezvousPort);
   if (!meeting.isOk()) {
     if (meeting.status().code() != StatusCode::Aborted)
@@ -128,7 +162,7 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
     process.console = options.console;
     return work(process);
   }
-  exec::ProgressMap map(plan);
+  StallTexts texts(plans);
   launch::SupervisorOptions supervisor;
   supervisor.position = position;
   supervisor.secret = meeting->secret;
@@ -140,14 +174,11 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
   if (isLaunched && position.worldSize != plan.worldSize())
     supervisor.problem = makeReport(report::OtherNumberOfRanks, toString(position.launcher),
                                     position.worldSize, plan.worldSize());
-  supervisor.explainStall = [&map](std::span<const launch::RankProgress> ranks, int silent) {
-    std::vector<std::vector<uint32_t>> words;
-    for (const launch::RankProgress &rank : ranks)
-      words.push_back(rank.words);
-    return map.explainStall(words, silent);
+  supervisor.explainStall = [&texts](std::span<const launch::RankProgress> ranks, int silent) {
+    return texts.explainStall(ranks, silent);
   };
-  supervisor.describe = [&map](const launch::RankProgress &rank) { return map.place(rank.words); };
-  supervisor.stageOf = [&map](int64_t rank) { return map.stageOf(rank); };
+  supervisor.describe = [&texts](const launch::RankProgress &rank) { return texts.place(rank); };
+  supervisor.stageOf = [&texts](int64_t rank) { return texts.stageOf(rank); };
   holdSignals(
       /*isQuiet=*/true); // in the ranks that start here; this process says what becomes of one
   supervisor.isAsked = [] { return stopRequests().load() > 0; };

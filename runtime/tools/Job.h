@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <span>
 
 #include "runtime/launch/RendezvousClient.h"
 #include "runtime/plan/Plan.h"
@@ -21,6 +22,8 @@ struct ProcessContext {
   std::atomic<uint64_t> steps{0};
   /// ProgressWord of the channel that is being made before the first step, or 0.
   std::atomic<uint32_t> making{0};
+  /// Index of the plan of the job that runs, or is set up.
+  std::atomic<uint32_t> phase{0};
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
 
   bool isFirst() const { return !client || client->rank() == 0; }
@@ -39,8 +42,8 @@ double timeoutSeconds(const plan::Plan &plan);
 
 /// Finds out how the run was started, starts the processes that it needs, and runs `work` in each
 /// of those that hold ranks. Returns the exit status of this process. `planHash` is the same in all
-/// processes that have the same plan. The options name a backend of this program.
-int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &options,
+/// processes that have the same plans. The options name a backend of this program.
+int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOptions &options,
            const std::function<int(ProcessContext &)> &work);
 
 /// Tells the other ranks of a launched job why this one cannot run; the exit status.

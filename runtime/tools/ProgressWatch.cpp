@@ -41,7 +41,8 @@ SetUpWatch::SetUpWatch(ProcessContext &process) : process_(process) {
   if (process.client)
     process.client->watch([&process] {
       return launch::RankProgress{.steps = 0,
-                                  .words = {process.making.load(std::memory_order_relaxed)}};
+                                  .words = {process.making.load(std::memory_order_relaxed)},
+                                  .phase = process.phase.load(std::memory_order_relaxed)};
     });
 }
 
@@ -86,6 +87,7 @@ launch::RankProgress ProgressWatch::read(size_t rank) {
   if (position.isAsked)
     noteActivity();
   position.activity = activity_;
+  position.phase = process_.phase.load(std::memory_order_relaxed);
   return position;
 }
 

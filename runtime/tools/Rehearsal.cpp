@@ -6,6 +6,7 @@
 
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Reports.h"
+#include "runtime/plan/Phases.h"
 #include "runtime/run/JobCheck.h"
 #include "runtime/run/Preflight.h"
 #include "runtime/run/RunLoop.h"
@@ -65,9 +66,9 @@ Counts countCalls(const exec::Executable &executable) {
   return counts;
 }
 
-/// Everything of the executable is gone when it returns.
-Status runAll(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
-              hal::Backend &backend, ProcessContext &process) {
+/// The plan's steps after `firstStep`. Everything of the executable is gone when it returns.
+Status runAll(const plan::Plan &plan, int64_t firstStep, const RunToolOptions &options,
+              const BackendEntry &entry, hal::Backend &backend, ProcessContext &process) {
   exec::ExecutableOptions executableOptions;
   executableOptions.progress = true;
   executableOptions.making = &process.making;
@@ -83,6 +84,8 @@ Status runAll(const plan::Plan &plan, const RunToolOptions &options, const Backe
   NoData data;
   StepCounter counter(process.steps);
   run::RunOptions runOptions;
+  runOptions.firstStep = firstStep;
+  runOptions.isFreshStart = firstStep == 0;
   holdSignals(process.client != nullptr);
   runOptions.stopRequest = &stopRequests();
   ASSIGN_OR_RETURN(run::RunResult result, run::runProgram(*executable, data, counter, runOptions));
@@ -97,10 +100,12 @@ Status runAll(const plan::Plan &plan, const RunToolOptions &options, const Backe
 
 } // namespace
 
-int rehearse(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
-             BackendSession &session, ProcessContext &process) {
-  std::vector<Report> findings =
-      run::preflight(plan, entry.name, entry.findKernel, {entry.traits.runsAnyPlan});
+int rehearse(std::span<const plan::Plan> plans, const RunToolOptions &options,
+             const BackendEntry &entry, BackendSession &session, ProcessContext &process) {
+  std::vector<Report> findings;
+  for (const plan::Plan &plan : plans)
+    if (findings.empty())
+      findings = run::preflight(plan, entry.name, entry.findKernel, {entry.traits.runsAnyPlan});
   for (Report &finding : needsOfValues(options, entry))
     findings.push_back(std::move(finding));
   if (!findings.empty())
@@ -108,7 +113,13 @@ int rehearse(const plan::Plan &plan, const RunToolOptions &options, const Backen
   auto backend = session.makeBackend(process.client);
   if (!backend.isOk())
     return process.fail(backend.status(), kInputStatus);
-  Status status = runAll(plan, options, entry, **backend, process);
+  Status status;
+  int64_t firstStep = 0;
+  for (const plan::Plan &plan : plans)
+    if (status.isOk() && stopRequests().load() == 0) {
+      status = runAll(plan, firstStep, options, entry, **backend, process);
+      firstStep = plan::lastStepOf(plan);
+    }
   if (status.isOk()) // what was wrong in the end of the executable
     status = (*backend)->synchronize();
   if (!status.isOk())

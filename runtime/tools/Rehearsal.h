@@ -7,9 +7,9 @@
 
 namespace shardc::tools {
 
-/// Rehearses all steps of the plan on this process' ranks; the exit status. Reads no data and no
+/// Rehearses all steps of the plans on this process' ranks; the exit status. Reads no data and no
 /// checkpoint, and writes none.
-int rehearse(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
-             BackendSession &session, ProcessContext &process);
+int rehearse(std::span<const plan::Plan> plans, const RunToolOptions &options,
+             const BackendEntry &entry, BackendSession &session, ProcessContext &process);
 
 } // namespace shardc::tools

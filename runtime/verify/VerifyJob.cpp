@@ -79,10 +79,28 @@ private:
   int64_t ofStep_ = 0, ofEvaluation_ = 0; ///< microbatches; 0 where the job does not say it
 };
 
+/// Schedules that count samples go on by those of the job's steps.
+void checkStepSamples(Inspection &inspection, uint32_t roleIndex) {
+  const Plan &plan = inspection.plan();
+  const Role &role = plan.roles[roleIndex];
+  int64_t needed = plan.job.derived.stepSamples;
+  for (uint32_t s = 0; s < role.segments.size(); ++s)
+    for (uint32_t i = 0; i < role.segments[s].ops.size(); ++i) {
+      const Op &op = role.segments[s].ops[i];
+      if (op.kind != OpKind::StepBegin && op.kind != OpKind::StepFinish)
+        continue;
+      if (int64_t counted = op.getInt(AttrKey::step_samples); counted != needed)
+        inspection.add(Rule::Job, {roleIndex, s, i},
+                       fmt::format("{} counts {} samples in a step; the job's steps have {}",
+                                   opInfo(op).name, counted, needed));
+    }
+}
+
 } // namespace
 
 void checkJob(Inspection &inspection, uint32_t role) {
   MicrobatchCountCheck(inspection, role).run();
+  checkStepSamples(inspection, role);
   if (role == 0 && !skippedSteps(inspection.plan().job))
     inspection.add(Rule::Job, {},
                    "the job's 'train.iterations_to_skip' has entries that are not whole numbers");

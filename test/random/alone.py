@@ -55,6 +55,7 @@ WAYS = {
     "model.tp_comm_overlap": ["model.tensor_model_parallel_size = 2", "model.sequence_parallel = true",
                               "model.tp_comm_overlap = true"],
     "dist.use_torch_fsdp2": ["dist.use_torch_fsdp2 = true", "model.share_embeddings_and_output_weights = false"],
+    "train.train_samples": ["train.train_iters = none", "train.train_samples = 8", "scheduler.lr_warmup_iters = 0"],
     "logger.tensorboard_dir": ['logger.tensorboard_dir = "events"'],
     "scheduler.lr_decay_style = WSD": ["scheduler.lr_decay_style = WSD", "scheduler.lr_wsd_decay_iters = 2"]}
 # What a value may be that of: where it shows nothing, it has to beside some of these.
@@ -75,7 +76,7 @@ def values(option):
     tried = {
         "bool": [True, False], "int": numbers, "enum": option.words, "enums": [[word] for word in option.words],
         "float": [float(number) for number in (0.5, 0.25, 2, 1e-4, 100, 0) if fits(number)],
-        "ints": [[1, 1], [4, 1], [2]], "floats": [[0.5]], "string": ["x", "1"], "strings": [["x"]],
+        "ints": [[2, 2, 4], [1, 1], [4, 1], [2]], "floats": [[0.5]], "string": ["x", "1"], "strings": [["x"]],
         "size": ["64KiB", "1GiB"], "duration": [30, 1]}[option.kind]
     if option.path == "dataset.split":
         tried = ["50,50,0"]

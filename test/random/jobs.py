@@ -45,6 +45,8 @@ def sizes(draw):
     out["train.global_batch_size"] = micro * data * microbatches
     if draw.random() < 0.15:
         out["train.train_samples"] = out["train.global_batch_size"] * draw.choice([3, 7])
+        if microbatches > 1 and draw.random() < 0.5:
+            out["train.rampup_batch_size"] = ramp(draw, micro * data, microbatches, out["train.train_samples"])
     else:
         out["train.train_iters"] = draw.choice([3, 7])
     if context > 1 and draw.random() < 0.6:
@@ -56,6 +58,13 @@ def sizes(draw):
         if draw.random() < 0.3:
             out.update({"model.tp_comm_overlap": True, "model.hidden_dropout": 0.0})
     return out
+
+
+def ramp(draw, each, microbatches, samples):
+    """From some microbatches of all ranks to the whole batch."""
+    first = draw.randint(1, microbatches - 1)
+    increment = draw.choice([count for count in range(1, microbatches) if (microbatches - first) % count == 0])
+    return [each * first, each * increment, draw.choice([samples // 3, samples // 2, samples])]
 
 
 def pipeline(draw, stages, microbatches):

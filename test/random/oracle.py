@@ -8,6 +8,7 @@ import itertools
 import math
 import operator
 
+import batches_that_grow
 from presets import PRESETS, targets
 from recipes import FAMILIES, OPTIONS, parse_value
 from unexecuted import not_executed
@@ -301,10 +302,6 @@ def split_evenly(f):
     return not f.has("model.num_layers") or (f["model.num_layers"] + more) % (f.pp * f.vp) == 0
 
 
-def microbatches(f):
-    return f["train.global_batch_size"] // (f["train.micro_batch_size"] * f.dp)
-
-
 def group(f):
     return f.num("model.microbatch_group_size_per_vp_stage", f.pp)
 
@@ -420,13 +417,6 @@ def decay_at(f, end):
     return f.num(f"scheduler.{end}_weight_decay", f.num("optimizer.weight_decay"))
 
 
-def steps_of(f):
-    """Steps of the run; 0 if their number is not said."""
-    if f.num("train.train_iters") > 0 or not f.has("train.train_samples"):
-        return f.num("train.train_iters")
-    return f["train.train_samples"] // max(f.num("train.global_batch_size", 1), 1)
-
-
 def sharded(f):
     return f.fsdp or f.torch or f.distributed
 
@@ -497,6 +487,7 @@ ERRORS = {
     "global-batch-divides": lambda f: f.world % (f.tp * f.pp * f.cp) == 0 and
     not f.on("train.decrease_batch_size_if_needed") and
     f["train.global_batch_size"] % (f["train.micro_batch_size"] * f.dp) != 0,  # V26
+    **batches_that_grow.RULES,
     "heads-divide-hidden": lambda f: (f.origin.get("model.kv_channels") == "derived" or
                                       not f.has("model.kv_channels")) and f.has("model.num_attention_heads") and
     not f.on("model.multi_latent_attention") and not divides(f, "model.hidden_size", f["model.num_attention_heads"]),
@@ -515,9 +506,10 @@ ERRORS = {
     "stages-divide-layers": lambda f: not split_evenly(f),
     "uneven-stages": uneven,
     "virtual-stages-alone": lambda f: f.vp > 1 and f.pp == 1,
-    "interleaved-microbatches": lambda f: f.vp > 1 and microbatches(f) > group(f) and
-    0 < microbatches(f) % group(f) < f.pp,
-    "microbatch-group-size": lambda f: f.has("model.microbatch_group_size_per_vp_stage") and (f.vp == 1 or not f.pp <= group(f) <= microbatches(f)),
+    "interleaved-microbatches": lambda f: f.vp > 1 and any(
+        count > group(f) and 0 < count % group(f) < f.pp for count in batches_that_grow.microbatches(f)),
+    "microbatch-group-size": lambda f: f.has("model.microbatch_group_size_per_vp_stage") and (
+        f.vp == 1 or not f.pp <= group(f) <= min(batches_that_grow.microbatches(f))),
     "interleaved-needs-chunks": lambda f: f["model.pipeline_schedule"] == "interleaved" and (f.pp == 1 or f.vp == 1),
     "zero-bubble-needs-stages": lambda f: f["model.pipeline_schedule"] == "zero_bubble" and (f.pp == 1 or f.vp > 1),
     "pipeline-stages": empty_stage,
@@ -646,8 +638,6 @@ ERRORS = {
     not f.has("train.train_samples"),  # no recipe here has data that are there
     "full-validation-needs-data": lambda f: f.on("validation.full_validation") and f.has("validation.eval_interval"),
     "dataloader-type-unsupported": lambda f: f["dataset.dataloader_type"] in ("batch", "external"),
-    "samples-below-batch": lambda f: f.has("train.train_samples") and not f.has("train.train_iters") and
-    f["train.train_samples"] < f["train.global_batch_size"],
     "main-grads-narrower-than-wire": lambda f: f.fsdp and f["ddp.megatron_fsdp_main_grads_dtype"] in
     ("bf16", "fp16") and f["ddp.megatron_fsdp_grad_comm_dtype"] == "fp32",  # the plan's limit
     "master-weights-in-fp16": lambda f: f.fsdp and
@@ -763,8 +753,8 @@ ERRORS = {
 
 WARNINGS = {
     "decoupled-min-lr-alone": lambda f: f.has("optimizer.decoupled_min_lr") and not f.has("optimizer.decoupled_lr"),
-    "skipped-step-missing": lambda f: steps_of(f) > 0 and any(
-        not 1 <= step <= steps_of(f) for step in f["train.iterations_to_skip"]),
+    "skipped-step-missing": lambda f: batches_that_grow.steps_of(f) > 0 and any(
+        not 1 <= step <= batches_that_grow.steps_of(f) for step in f["train.iterations_to_skip"]),
     "no-shard-under-fsdp": lambda f: f.fsdp and f.runs == "no_shard",  # V83
     "strategy-ignored": lambda f: not f.fsdp and f.is_written("ddp.data_parallel_sharding_strategy") and
     f["ddp.data_parallel_sharding_strategy"] != f.runs,  # V83

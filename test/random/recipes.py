@@ -93,6 +93,7 @@ DOMAINS = {
     "model.recompute_num_layers": [1, 2, 9], "model.mtp_num_layers": [1, 2], "cluster.nodes": [1, 2, 3],
     "cluster.gpus_per_node": [1, 2, 4, 6], "train.micro_batch_size": [1, 2, 3],
     "train.global_batch_size": [1, 2, 4, 6, 8, 12], "train.train_iters": [1, 2, 10], "train.train_samples": [8, 100],
+    "train.rampup_batch_size": [[2, 2, 16], [1, 1, 20], [4, 4, 8], [2, 3, 40], [2], [8, 4, 0]],
     "train.num_epochs": [1], "ddp.num_distributed_optimizer_instances": [1, 2, 2, 4], "ddp.num_buckets": [0, 1, 4],
     "ddp.megatron_fsdp_version": [1, 1, 1, 2, 3], "scheduler.lr_warmup_iters": [0, 1, 5, 20],
     "scheduler.lr_decay_iters": [5, 10], "scheduler.max_steps": [1, 10, 100],

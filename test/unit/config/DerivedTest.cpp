@@ -157,13 +157,13 @@ TEST(Derived, DataAndVocabulary) {
 
 TEST(Derived, TheSchedule) {
   auto loaded = loadBody("train.train_iters = 50");
-  EXPECT_EQ(loaded->config->derived().decayIters, 50);
+  EXPECT_EQ(loaded->config->derived().decayLength, 50);
   EXPECT_EQ(ruleOf(*loaded, Opt::SchedulerLrDecayIters), "schedule-length");
   EXPECT_EQ(loaded->config->getFloat(Opt::OptimizerMinLr), 0);
   loaded = loadBody("train { train_samples = 60  micro_batch_size = 2 }");
   EXPECT_EQ(loaded->config->derived().trainIters, 30);
   loaded = loadBody("train.train_iters = 50\n scheduler.lr_warmup_fraction = 0.1");
-  EXPECT_EQ(loaded->config->derived().warmupIters, 5);
+  EXPECT_EQ(loaded->config->derived().warmupLength, 5);
 }
 
 TEST(Derived, SelectiveRecomputationMeansTheCore) {

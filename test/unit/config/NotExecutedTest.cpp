@@ -60,7 +60,7 @@ TEST(NotExecuted, UpstreamMayBeAskedForThem) {
   LoadOptions options;
   options.isForUpstream = true;
   EXPECT_FALSE(
-      loadBody("train.rampup_batch_size = [4, 4, 80]", options)->has("option-not-executed"));
+      loadBody("train.step_batch_size_schedule = \"0:4\"", options)->has("option-not-executed"));
 }
 
 /// What is only checked has a reason that says what it is about instead of training, and nothing

@@ -406,6 +406,37 @@ TEST(Run, ReadingTheStateBackCountsAsTheHostsWork) {
     EXPECT_GE(time.work, std::chrono::duration<double>(kPause).count());
 }
 
+/// Where a batch grows, plans follow each other.
+TEST(Run, AnotherExecutableGoesOnWithTheState) {
+  std::vector<double> whole = runToy({.steps = 6}).recorder.losses();
+  plan::Plan plan = toyPlan({.steps = 6});
+  auto backend = host::makeBackend({.ranks = 2, .poison = true});
+  ToySource source(8, 2);
+  Recorder recorder;
+  auto first = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
+  ASSERT_TRUE(first.isOk());
+  ASSERT_TRUE(run::runProgram(**first, source, recorder, {.stepsEnd = 3}).isOk());
+  Result<exec::StateMemory> state = (*first)->takeState();
+  ASSERT_TRUE(state.isOk());
+  ASSERT_EQ(state->size(), 2u);
+  first->reset();
+  auto second =
+      exec::Executable::create(plan, **backend, kernels::findHostKernel, {}, std::move(*state));
+  ASSERT_TRUE(second.isOk());
+  EXPECT_EQ((*second)->memoryStages().takenOver, plan.roles[0].arenaBytes[0]);
+  run::RunOptions rest = {.firstStep = 3, .isFreshStart = false};
+  ASSERT_TRUE(run::runProgram(**second, source, recorder, rest).isOk());
+  EXPECT_EQ(recorder.losses(), whole);
+  state = (*second)->takeState();
+  second->reset();
+  plan.roles[0].arenaBytes[0] += 256;
+  EXPECT_EQ(
+      exec::Executable::create(plan, **backend, kernels::findHostKernel, {}, std::move(*state))
+          .status()
+          .code(),
+      StatusCode::InvalidInput);
+}
+
 /// Allocates device memory while a step is queued, as a library does that meets something new.
 class AllocatingSource final : public run::BatchSource {
 public:

@@ -174,7 +174,7 @@ TEST(Wire, TakesWholeBodiesOnly) {
   expectWholeOnly(Challenge{});
   expectWholeOnly(Refusal{Refusal::AnotherJob});
   expectWholeOnly(Welcome{{1}, 3, true});
-  expectWholeOnly(RankProgress{4, {1, 2, 3}, true, 5});
+  expectWholeOnly(RankProgress{4, {1, 2, 3}, true, 5, 6});
   expectWholeOnly(Failure::of(Status(StatusCode::Numeric, "text"), 3));
   Abort abort;
   abort.silent.push_back({"m", 5});

@@ -120,7 +120,7 @@ std::vector<std::string> candidatesByType(const OptionInfo &option) {
   case ValueType::Enum:
     return enumerators("", "");
   case ValueType::IntList:
-    return {"[1, 1]", "[1]", "[2, 1]", "[1, 0]", "[2, 2, 4]"};
+    return {"[1, 1]", "[1]", "[2, 1]", "[1, 0]", "[2, 2, 4]", "[4, 4, 8]"};
   case ValueType::FloatList:
     return {"[0.5]"};
   case ValueType::StringList:

@@ -250,6 +250,9 @@ const std::vector<Case> &tableCases() {
          p.job = {{"train.global_batch_size", int64_t{8}}, {"train.micro_batch_size", int64_t{1}}};
        },
        "'micro' and those in the same loop take 3 microbatches; the job's batch sizes give 2"},
+      {"scheduleOfOtherSamples", Rule::Job, "zero",
+       [](Plan &p) { p.job.put(JobField::derived_stepSamples, int64_t{8}); },
+       "step.begin counts 0 samples in a step; the job's steps have 8"},
       {"skippedStepIsNoNumber", Rule::Job, "zero",
        [](Plan &p) {
          p.job = {{"train.iterations_to_skip", std::vector<std::string>{"3", "4x"}}};

@@ -1,0 +1,50 @@
+// A global batch size that grows over the run (train.rampup_batch_size), by the formula of
+// Megatron-Core's RampupBatchsizeNumMicroBatchesCalculator.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace shardc::config {
+
+class Config;
+
+/// Steps of one batch size that follow each other.
+struct BatchPhase {
+  int64_t size = 1;      ///< samples of a step
+  int64_t firstStep = 0; ///< steps of the run before these
+  int64_t steps = 0;
+  int64_t samplesBefore = 0; ///< samples of the run before these steps
+
+  int64_t lastStep() const { return firstStep + steps; }
+  bool operator==(const BatchPhase &) const = default;
+};
+
+/// Each size of a run is a plan of its own.
+inline constexpr size_t kBatchPhasesMax = 256;
+
+/// From `start` to `last` in equal increments, each after as many samples. All are at least 1, and
+/// the increment divides the difference, which is not negative.
+struct BatchRamp {
+  int64_t start = 1, increment = 1, samples = 1, last = 1;
+
+  /// The size of the step that begins after so many samples.
+  int64_t sizeAfter(int64_t consumed) const;
+};
+
+/// The sizes of a run of so many samples in turn: whole batches, none beyond these samples. At most
+/// one more than kBatchPhasesMax, which says that there are too many.
+std::vector<BatchPhase> phasesOf(const BatchRamp &ramp, int64_t samples);
+
+/// The three numbers that the options ask for, with train.global_batch_size as the last size; none
+/// if they ask for none, or one is below 1.
+std::optional<BatchRamp> askedRamp(const Config &config);
+/// The same if it is a ramp to that size.
+std::optional<BatchRamp> rampOf(const Config &config);
+
+/// The configuration of a run's steps of one size: of its derived facts, those about the batch are
+/// the phase's.
+Config atPhase(const Config &config, const BatchPhase &phase);
+
+} // namespace shardc::config

@@ -1,0 +1,151 @@
+#include "runtime/tools/Environment.h"
+
+#include <algorithm>
+
+#include "runtime/base/Reports.h"
+#include "runtime/launch/RankReports.h"
+#include "runtime/plan/BatchSizes.h"
+#include "runtime/run/JobCheck.h"
+#include "runtime/run/ModelFlops.h"
+#include "runtime/run/Preflight.h"
+#include "runtime/tools/Variables.h"
+
+namespace shardc::tools {
+namespace {
+
+/// What there is to find of any of the plans, each once.
+template <typename Find>
+std::vector<Report> ofAll(std::span<const plan::Plan> plans, const Find &find) {
+  std::vector<Report> findings;
+  for (const plan::Plan &plan : plans)
+    for (Report &report : find(plan))
+      if (std::ranges::find(findings, report) == findings.end())
+        findings.push_back(std::move(report));
+  return findings;
+}
+
+/// Makes what saves and loads. Saving comes first: it puts back what an interrupted save put aside.
+void prepareCheckpoints(std::span<const plan::Plan> plans, const ProcessContext &process,
+                        Environment &environment, std::vector<Report> &findings) {
+  const plan::Plan &plan = plans.front();
+  if (Status status = save::checkCheckpointOptions(plan); !status.isOk())
+    return findings.push_back(status.report());
+  ReportSink tell = [&environment](const Report &report) { environment.tell(report); };
+  auto saver = plan.job.validation.skipTrain // has nothing to save
+                   ? Result<std::unique_ptr<save::Saver>>(nullptr)
+                   : save::Saver::create(plan, tell, process.client);
+  if (saver.isOk())
+    environment.saver = std::move(*saver);
+  else
+    findings.push_back(saver.status().report());
+  auto loader = save::Loader::open(plans, tell);
+  if (loader.isOk())
+    environment.loader = std::move(*loader);
+  else
+    return findings.push_back(loader.status().report());
+  const save::Loader *from = environment.loader.get();
+  environment.phase = from ? static_cast<size_t>(&from->plan() - plans.data()) : 0;
+  if (!environment.saver)
+    return;
+  if (environment.phase > 0)
+    if (Status status = environment.saver->turnTo(from->plan(), from->progress()); !status.isOk())
+      findings.push_back(status.report());
+  std::string continued = from ? from->continuedFolder() : "";
+  int64_t step = continued.empty() ? 0 : from->progress().step;
+  if (Status status = environment.saver->checkOverwrites(step, continued); !status.isOk())
+    findings.push_back(status.report());
+}
+
+run::EventOptions eventOptionsOf(const plan::Plan &plan, const save::Loader *loader) {
+  const auto &logger = plan.job.logger;
+  run::EventOptions out;
+  out.interval = logger.tensorboardLogInterval;
+  out.logInterval = logger.logInterval;
+  out.windowSteps = logger.throughputWindowSize;
+  out.batchSize = plan::batchSizesOf(plan.job, /*isEval=*/false).global;
+  out.sequenceLength = plan.job.model.seqLength;
+  out.worldSize = plan.worldSize();
+  out.flopsPerToken = run::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
+  if (loader && loader->hasCheckpoint()) {
+    out.stepsBefore = loader->progress().step;
+    out.samplesBefore = loader->progress().consumedTrainSamples;
+    out.skippedSamples = loader->progress().skippedTrainSamples;
+  }
+  out.lossScale = logger.logLossScaleToTensorboard;
+  out.perplexity = logger.logValidationPplToTensorboard;
+  out.ranks = logger.logWorldSizeToTensorboard;
+  out.times = logger.logTimersToTensorboard;
+  out.decoupledLr = plan.job.optimizer.decoupledLr >= 0;
+  out.throughput = logger.logThroughputToTensorboard;
+  return out;
+}
+
+} // namespace
+
+std::vector<Report> prepare(std::span<const plan::Plan> plans, const RunToolOptions &options,
+                            const ProcessContext &process, Environment &environment) {
+  const plan::Plan &plan = plans.front();
+  std::vector<Report> findings = ofAll(plans, [&](const plan::Plan &each) {
+    return run::preflight(each, options.backend, environment.entry.findKernel,
+                          {options.simulateRanks > 0});
+  });
+  auto need = [&findings](const Status &status) {
+    if (!status.isOk())
+      findings.push_back(status.report());
+    return status.isOk();
+  };
+  need(checkVariables(plan, options));
+  need(environment.session->judgeDevices(process.client));
+  need(run::checkTrace(options.backend, !options.trace.empty(), options.noGraph, options.check));
+  if (options.simulateRanks > 0 && options.simulateRanks != plan.worldSize())
+    findings.push_back(
+        makeReport(report::OtherRanksSimulated, plan.worldSize(), options.simulateRanks));
+  std::vector<Report> unfit = ofAll(plans, run::checkJob), ofCheckpoints;
+  prepareCheckpoints(plans, process, environment, ofCheckpoints);
+  if (!unfit.empty())
+    findings.insert(findings.end(), unfit.begin(), unfit.end());
+  else if (auto source = run::openJobData(plans[environment.phase]); need(source.status()))
+    environment.source = std::move(*source);
+  findings.insert(findings.end(), ofCheckpoints.begin(), ofCheckpoints.end());
+  if (!options.metrics.empty() && process.isFirst())
+    need(environment.metrics.open(options.metrics));
+  if (const std::string &folder = plan.job.logger.tensorboardDir;
+      !folder.empty() && process.isFirst() && findings.empty())
+    need(environment.events.open(
+        folder, eventOptionsOf(plans[environment.phase], environment.loader.get())));
+  return findings;
+}
+
+void prepareBackend(std::span<const plan::Plan> plans, const ProcessContext &process,
+                    Environment &environment, std::vector<Report> &findings) {
+  auto backend = environment.session->makeBackend(process.client);
+  if (!backend.isOk()) {
+    Report finding = backend.status().report();
+    if (backend.status().code() == StatusCode::Unavailable)
+      finding.text += std::string("; ") + kHostOffer;
+    return findings.push_back(std::move(finding));
+  }
+  environment.backend = std::move(*backend);
+  for (const plan::Plan &plan : plans) {
+    Status memory =
+        run::checkMemory(plan, *environment.backend, static_cast<int64_t>(process.processesHere()));
+    if (!memory.isOk())
+      return findings.push_back(memory.report());
+  }
+}
+
+Result<std::vector<Report>> findingsOfAll(const ProcessContext &process,
+                                          std::vector<Report> findings) {
+  if (!process.client)
+    return findings;
+  ASSIGN_OR_RETURN(auto byRank, launch::gatherReports(
+                                    *process.client, "what keeps the plan from running", findings));
+  std::vector<Report> merged;
+  for (const std::vector<Report> &reports : byRank)
+    for (const Report &report : reports)
+      if (std::ranges::find(merged, report) == merged.end())
+        merged.push_back(report);
+  return merged;
+}
+
+} // namespace shardc::tools

@@ -1,0 +1,55 @@
+// What a run needs besides its plans: data, checkpoints, files, the backend; and all that keeps it
+// from running.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/run/EventLog.h"
+#include "runtime/run/JobData.h"
+#include "runtime/run/Metrics.h"
+#include "runtime/save/Loader.h"
+#include "runtime/save/Saver.h"
+#include "runtime/tools/BackendEntry.h"
+#include "runtime/tools/Job.h"
+#include "runtime/tools/Options.h"
+
+namespace shardc::tools {
+
+/// Everything that a run needs besides its plans.
+struct Environment {
+  const BackendEntry &entry;
+  /// Takes what the backend and its kernels warn of on this rank, until all ranks are told of it.
+  ReportList warnings = {};
+  std::unique_ptr<BackendSession> session = nullptr; ///< outlives the backend
+  std::unique_ptr<hal::Backend> backend;
+  std::unique_ptr<exec::FaultHooks> faults; ///< what a test plants; null: nothing
+  std::unique_ptr<run::JobSource> source;
+  run::MetricsWriter metrics;
+  run::EventLog events;
+  size_t phase = 0;                     ///< of the plans the one whose steps come next
+  std::unique_ptr<save::Saver> saver;   ///< null where the plan does not save
+  std::unique_ptr<save::Loader> loader; ///< null where it does not load
+  /// Takes what saver and loader tell. Before the run begins it is kept.
+  ReportList kept;
+  ReportSink tell = kept.sink();
+};
+
+/// Makes the environment but for the backend; returns all that is wrong with it here.
+std::vector<Report> prepare(std::span<const plan::Plan> plans, const RunToolOptions &options,
+                            const ProcessContext &process, Environment &environment);
+
+/// The backend comes last: making it takes all ranks.
+void prepareBackend(std::span<const plan::Plan> plans, const ProcessContext &process,
+                    Environment &environment, std::vector<Report> &findings);
+
+/// What any rank found, each once.
+Result<std::vector<Report>> findingsOfAll(const ProcessContext &process,
+                                          std::vector<Report> findings);
+
+/// What there is to do on a machine without the backend that a plan is for.
+inline constexpr const char *kHostOffer =
+    "'shardc run R.recipe --backend=host' compiles the recipe for this machine's processor";
+
+} // namespace shardc::tools

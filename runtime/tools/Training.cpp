@@ -1,0 +1,387 @@
+#include "runtime/tools/Training.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "runtime/base/ExitStatus.h"
+#include "runtime/base/Io.h"
+#include "runtime/base/Reports.h"
+#include "runtime/exec/Mesh.h"
+#include "runtime/launch/RankReports.h"
+#include "runtime/plan/BatchSizes.h"
+#include "runtime/plan/LossScale.h"
+#include "runtime/plan/Phases.h"
+#include "runtime/plan/SkippedSteps.h"
+#include "runtime/plan/Stages.h"
+#include "runtime/run/Dump.h"
+#include "runtime/run/Links.h"
+#include "runtime/run/MemoryTable.h"
+#include "runtime/run/ModelFlops.h"
+#include "runtime/run/ProgressOutput.h"
+#include "runtime/tools/ProgressWatch.h"
+#include "runtime/tools/Signals.h"
+#include "runtime/trace/Breakdown.h"
+#include "runtime/trace/ChromeTrace.h"
+
+namespace shardc::tools {
+namespace {
+
+/// Tells what there is to warn of on any rank, and on which, once.
+Status tellWarnings(const ProcessContext &process, ReportList &warnings) {
+  std::vector<std::vector<Report>> byRank = {warnings.take()};
+  if (process.client) {
+    ASSIGN_OR_RETURN(byRank, launch::gatherReports(*process.client, "warnings", byRank.front()));
+  }
+  if (process.isFirst())
+    for (const Report &report : launch::mergeReports(byRank))
+      process.console.tell(report);
+  return Status::ok();
+}
+
+Result<std::unique_ptr<run::Dumper>> makeDumper(exec::Executable &executable,
+                                                const RunToolOptions &options) {
+  std::vector<run::DumpSpec> specs;
+  for (const std::string &text : options.dumps) {
+    ASSIGN_OR_RETURN(run::DumpSpec spec, run::DumpSpec::parse(text));
+    specs.push_back(std::move(spec));
+  }
+  ASSIGN_OR_RETURN(auto dumper,
+                   run::Dumper::create(executable, options.dumpFolder, std::move(specs)));
+  dumper->setStep(options.dumpStep);
+  return dumper;
+}
+
+/// Steps of the job after which this process ends: its last, or the next at which the recipe lets
+/// it leave, which it does not after a step that is passed over.
+int64_t lastStep(const plan::Plan &plan, int64_t firstStep, const std::vector<int64_t> &skipped) {
+  int64_t interval = plan.job.train.exitInterval;
+  if (interval == 0)
+    return std::numeric_limits<int64_t>::max();
+  int64_t last = (firstStep / interval + 1) * interval;
+  while (last < plan.job.train.trainIters && std::ranges::binary_search(skipped, last))
+    last += interval;
+  return last;
+}
+
+/// What the recipe says of when steps end and evaluations begin.
+void setLength(const plan::Plan &plan, const ProcessContext &process, run::RunOptions &options) {
+  constexpr double kMinutesMax = 5e7; // about a century
+  options.evaluatesOnly = plan.job.validation.skipTrain;
+  options.firstEvaluation = plan.job.validation.startEvalAtIter;
+  options.skippedSteps = plan::skippedSteps(plan.job).value_or(std::vector<int64_t>());
+  if (double minutes = plan.job.train.exitDurationInMins; minutes > 0)
+    options.deadline =
+        process.begin +
+        std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+            std::chrono::duration<double, std::ratio<60>>(std::min(minutes, kMinutesMax)));
+}
+
+void printMachine(exec::Executable &executable, const Environment &environment,
+                  const Console &console) {
+  if (environment.entry.traits.isOnGpus) // others register nothing
+    for (const std::string &channel : executable.unregisteredChannels())
+      console.tell(makeReport(report::ChannelNotRegistered, channel));
+  double gathers = executable.measuredGatherGBs();
+  fmt::print("{}{}", run::linkText(executable.plan(), executable.device(0).links(), gathers),
+             environment.session->meetingText());
+  run::judgeLinks(executable.plan(), gathers, console.sink());
+  fmt::print(
+      "{}{}",
+      run::memoryTable(executable.role(), executable.workspaceBytes(0), executable.landingBytes(0)),
+      run::deviceMemoryTable(executable.plan(), executable.role(), executable.memoryStages()));
+  std::fflush(stdout);
+}
+
+exec::ExecutableOptions executableOptionsOf(const RunToolOptions &options, ProcessContext &process,
+                                            const Environment &environment) {
+  exec::ExecutableOptions out;
+  if (environment.loader)
+    out.countOffsets = environment.loader->progress().countOffsets;
+  out.progress = true;
+  out.making = &process.making;
+  out.faults = environment.faults.get();
+  out.graphs = !options.noGraph;
+  out.nodesAhead = environment.entry.traits.queuesNodes ? options.nodesAhead : 0;
+  out.productTarget = {options.productMultiprocessors, options.productsBeside};
+  out.poisonBetweenSegments = options.scheduleSeed.has_value();
+  out.beforeCapture = environment.session->beforeCapture();
+  return out;
+}
+
+int64_t tokensOfStep(const plan::Plan &plan) {
+  return plan::batchSizesOf(plan.job, /*isEval=*/false).global * plan.job.model.seqLength;
+}
+
+run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &process,
+                                       Environment &environment) {
+  run::ProgressOptions out;
+  out.isTerminal = ::isatty(STDOUT_FILENO) == 1;
+  out.isQuiet = !process.isFirst();
+  out.steps = &process.steps;
+  out.logInterval = std::max<int64_t>(plan.job.logger.logInterval, 1);
+  out.tokensPerStep = tokensOfStep(plan);
+  out.flopsPerToken = run::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
+  out.peakFlops = run::peakFlops(plan);
+  out.metrics = &environment.metrics;
+  out.events = &environment.events;
+  out.fields.lossScale = plan::scalingOf(plan.job) != plan::Scaling::None;
+  out.fields.skipped = out.fields.lossScale || plan.job.optimizer.gradNormSkipThreshold > 0;
+  out.fields.decoupledLr = plan.job.optimizer.decoupledLr >= 0;
+  out.fields.weightDecay =
+      plan.job.scheduler.weightDecayIncrStyle != plan::Job::WeightDecayStyle::Constant;
+  out.tell = process.console.sink();
+  return out;
+}
+
+/// Makes of this process' memory that of all ranks.
+Status gatherMemory(const ProcessContext &process, std::optional<run::MemoryChange> &memory) {
+  if (!process.client || !memory) // all ranks have run steps, or none
+    return Status::ok();
+  ASSIGN_OR_RETURN(memory, run::gatherMemoryChange(*process.client, *memory));
+  return Status::ok();
+}
+
+/// The run of all plans from the first that has steps left.
+class Training {
+public:
+  Training(std::span<const plan::Plan> plans, const RunToolOptions &options,
+           ProcessContext &process, Environment &environment)
+      : plans_(plans), options_(options), process_(process), environment_(environment),
+        phase_(environment.phase), output_(progressOptionsOf(plan(), process, environment)) {}
+
+  int run() {
+    begin();
+    std::optional<int> failure;
+    while (!(failure = runPhase()) && goesOn()) {
+      ++phase_;
+      if (Status status = turn(); !status.isOk())
+        return process_.fail(status, kFailureStatus);
+    }
+    return failure ? *failure : end();
+  }
+
+private:
+  const plan::Plan &plan() const { return plans_[phase_]; }
+  bool isLast() const { return phase_ + 1 == plans_.size(); }
+
+  /// Takes what all ranks have to tell alike.
+  ReportSink tell() {
+    return [this](const Report &report) {
+      if (!process_.isFirst())
+        return;
+      output_.clearLine();
+      process_.console.tell(report);
+    };
+  }
+
+  /// Where the run begins, and where it ends.
+  void begin() {
+    runOptions_.check = options_.check;
+    setLength(plan(), process_, runOptions_);
+    if (save::Loader *loader = environment_.loader.get(); loader && loader->hasCheckpoint()) {
+      progress_ = loader->progress();
+      runOptions_.isFreshStart = !loader->isWhole();
+    }
+    // Of a run from the beginning this would be the number of the next step.
+    int64_t planned = (phase_ == 0 ? 0 : plan::lastStepOf(plans_[phase_ - 1])) +
+                      save::batchesConsumed(plan(), progress_);
+    stepsAhead_ = plans_.size() > 1 ? progress_.step - planned : 0;
+    exitStep_ = lastStep(plan(), progress_.step, runOptions_.skippedSteps);
+    runOptions_.stopRequest = &stopRequests();
+  }
+
+  /// The step with which this plan's part of the run ends.
+  int64_t phaseEnd() const { return plan::lastStepOf(plan()) + stepsAhead_; }
+
+  /// The exit status where the run cannot go on.
+  std::optional<int> runPhase() {
+    process_.phase.store(static_cast<uint32_t>(phase_), std::memory_order_relaxed);
+    SetUpWatch setUp(process_);
+    auto executable = exec::Executable::create(
+        plan(), *environment_.backend, environment_.entry.findKernel,
+        executableOptionsOf(options_, process_, environment_), std::move(state_));
+    if (!executable.isOk())
+      return process_.fail(executable.status(),
+                           executable.status().code() == StatusCode::InvalidInput ? kInputStatus
+                                                                                  : kFailureStatus);
+    ProgressWatch watch(**executable, process_, [saver = environment_.saver.get()] {
+      return saver != nullptr && saver->isWriting();
+    });
+    if (Status status = endSetUp(watch); !status.isOk())
+      return process_.fail(status, kFailureStatus);
+    if (!hasBegun_)
+      beginSteps(**executable);
+    connect(**executable);
+    std::optional<int> failure = runSteps(**executable);
+    if (failure || !goesOn())
+      return failure;
+    Result<exec::StateMemory> state = (*executable)->takeState();
+    if (!state.isOk())
+      return process_.fail(state.status(), kFailureStatus);
+    state_ = std::move(*state);
+    return std::nullopt;
+  }
+
+  /// What all ranks do together once each has all that its steps take.
+  Status endSetUp(ProgressWatch &watch) {
+    RETURN_IF_ERROR(watch.start());
+    if (isLast()) // the plans that follow make channels too
+      RETURN_IF_ERROR(environment_.session->endMeeting());
+    return tellWarnings(process_, environment_.warnings);
+  }
+
+  /// What comes once, before the first step of this process. From here on what is told goes to
+  /// `tell`.
+  void beginSteps(exec::Executable &executable) {
+    hasBegun_ = true;
+    if (process_.client) // the others would wait in collectives for a rank that is gone
+      process_.client->onAbort([backend = environment_.backend.get()] { backend->abort(); });
+    if (!environment_.saver && !runOptions_.evaluatesOnly)
+      tell()(makeReport(report::SavesNothing));
+    for (const Report &report : environment_.kept.take())
+      tell()(report);
+    environment_.tell = tell();
+    if (save::Loader *loader = environment_.loader.get(); loader && loader->hasCheckpoint()) {
+      runOptions_.restore = [loader, &executable] { return loader->restore(executable); };
+      if (environment_.saver)
+        environment_.saver->setBegin(progress_);
+    }
+    if (process_.isFirst())
+      printMachine(executable, environment_, process_.console);
+    holdSignals(process_.client != nullptr);
+  }
+
+  /// What differs from plan to plan.
+  void connect(exec::Executable &executable) {
+    if (phase_ > environment_.phase) // the device does not count steps that are passed over
+      runOptions_.restore = [this, &executable] {
+        return save::restoreStep(executable, progress_);
+      };
+    runOptions_.firstStep = progress_.step;
+    runOptions_.batchesConsumed = save::batchesConsumed(plan(), progress_);
+    runOptions_.stepsAhead = stepsAhead_;
+    runOptions_.stepsEnd = exitStep_;
+    if (plans_.size() > 1 && !runOptions_.evaluatesOnly)
+      runOptions_.stepsTotal = std::min(plan::lastStepOf(plans_.back()) + stepsAhead_, exitStep_);
+    if (save::Saver *saver = environment_.saver.get()) {
+      saver->attach(executable);
+      runOptions_.keeper = saver;
+    }
+    if (!options_.trace.empty() && process_.isFirst() && !isTraced_)
+      connectTrace(executable);
+  }
+
+  /// Of the steps that are traced: prints a summary, and writes the file.
+  void connectTrace(exec::Executable &executable) {
+    runOptions_.trace = [&](std::vector<trace::Span> spans, int steps) -> Status {
+      isTraced_ = true;
+      int rank = executable.worldRank(0);
+      output_.clearLine();
+      fmt::print("{}",
+                 trace::toText(trace::breakDown(spans, rank, steps, trace::tracedOps(plan()))));
+      auto nameOf = [&](int of) {
+        return fmt::format("rank {}{}", of, plan::stageOf(plan(), exec::roleOf(plan(), of)));
+      };
+      return writeFileAtomic(options_.trace, trace::chromeTrace(spans, nameOf));
+    };
+  }
+
+  /// Whether the step that --dump is for is one of this plan's.
+  bool isDumped() const {
+    bool isAfter = plans_.size() == 1 || options_.dumpStep > progress_.step;
+    return !options_.dumps.empty() && isAfter && (isLast() || options_.dumpStep <= phaseEnd());
+  }
+
+  std::optional<int> runSteps(exec::Executable &executable) {
+    std::unique_ptr<run::Dumper> dumper;
+    if (isDumped()) {
+      auto made = makeDumper(executable, options_);
+      if (!made.isOk())
+        return process_.fail(made.status(), kInputStatus);
+      dumper = std::move(*made);
+      runOptions_.wantsOps = [step = options_.dumpStep](int64_t now) { return now == step; };
+    }
+    runOptions_.opObserver = dumper.get();
+    auto result = run::runProgram(executable, *environment_.source, output_, runOptions_);
+    if (environment_.saver)
+      environment_.saver->abandon(); // after a run that ended well nothing is under way
+    Status dumped = dumper ? dumper->finish() : Status::ok();
+    if (!result.isOk()) {
+      output_.clearLine();
+      return process_.fail(result.status(), kFailureStatus);
+    }
+    if (dumped_.isOk())
+      dumped_ = std::move(dumped);
+    result_ = std::move(*result);
+    progress_ = save::progressAfter(plan(), progress_, result_.state);
+    return std::nullopt;
+  }
+
+  /// Whether the run goes on with the next plan.
+  bool goesOn() const {
+    return !isLast() && !result_.isStopped && !runOptions_.evaluatesOnly &&
+           progress_.step == phaseEnd() && progress_.step < exitStep_;
+  }
+
+  /// To the next plan, whose executable takes the state over.
+  Status turn() {
+    runOptions_.isFreshStart = false;
+    runOptions_.trace = nullptr;
+    if (environment_.saver)
+      RETURN_IF_ERROR(environment_.saver->turnTo(plan(), progress_));
+    RETURN_IF_ERROR(environment_.source->turnTo(plan()));
+    int64_t size = plan::batchSizesOf(plan().job, /*isEval=*/false).global;
+    output_.grow(tokensOfStep(plan()));
+    environment_.events.grow(progress_.step, size);
+    tell()(makeReport(report::BatchGrows, progress_.step + 1, size,
+                      plan().job.derived.numMicrobatches));
+    return Status::ok();
+  }
+
+  int end() {
+    Status met = isLast() ? Status::ok() : environment_.session->endMeeting();
+    if (!met.isOk())
+      return process_.fail(met, kFailureStatus);
+    if (Status status = gatherMemory(process_, result_.memory); !status.isOk())
+      return process_.fail(status, kFailureStatus);
+    // The messages about metrics and saves were printed when they failed.
+    bool isAllWritten = output_.metricsStatus().isOk() &&
+                        (!environment_.saver || environment_.saver->lastStatus().isOk());
+    output_.end(result_, isAllWritten);
+    if (result_.isStopped && !environment_.saver)
+      tell()(makeReport(report::NothingSaved));
+    if (!options_.trace.empty() && process_.isFirst() && !isTraced_)
+      tell()(makeReport(report::TraceNotWritten, options_.trace));
+    if (!dumped_.isOk())
+      return process_.fail(dumped_, kFailureStatus);
+    return isAllWritten ? 0 : kFailureStatus;
+  }
+
+  std::span<const plan::Plan> plans_;
+  const RunToolOptions &options_;
+  ProcessContext &process_;
+  Environment &environment_;
+  size_t phase_; ///< index of the plan that runs
+  run::ProgressOutput output_;
+  run::RunOptions runOptions_;
+  save::Progress progress_; ///< before the plan's first step, or after its last one
+  int64_t stepsAhead_ = 0;  ///< of what a run from the beginning has after as many samples
+  int64_t exitStep_ = 0;    ///< the recipe lets the process leave after it
+  exec::StateMemory state_; ///< from plan to plan
+  run::RunResult result_;   ///< of the plan's steps
+  Status dumped_;
+  bool hasBegun_ = false, isTraced_ = false;
+};
+
+} // namespace
+
+int train(std::span<const plan::Plan> plans, const RunToolOptions &options, ProcessContext &process,
+          Environment &environment) {
+  return Training(plans, options, process, environment).run();
+}
+
+} // namespace shardc::tools
