@@ -37,12 +37,10 @@ double trafficOf(const Segment &segment, const Op &op) {
   return bytes;
 }
 
-/// 2·m·n·k with m·n the result's elements and k the common extent of both factors.
+/// 2·m·k·n with m·k the first factor's elements and n the columns of the result. Of runs of rows
+/// all that there is room for.
 double productFlops(const Segment &segment, const Op &op) {
-  double k = op.getBool(Key::trans_a)
-                 ? numel(segment, op.operands[0]) / lastExtent(segment, op.operands[0])
-                 : lastExtent(segment, op.operands[0]);
-  return 2 * numel(segment, op.results[0]) * k;
+  return 2 * numel(segment, op.operands[0]) * lastExtent(segment, op.results[0]);
 }
 
 /// Keys that a query sees on average: all, half of them under a causal mask, fewer with a window.

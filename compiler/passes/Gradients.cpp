@@ -80,8 +80,10 @@ ValueId Gradients::newGrad(ValueId of) {
   std::string name = "d." + segment_.values[of].name;
   if (n > 0)
     name += fmt::format(".{}", n + 1);
-  return plan::addValue(segment_, std::move(name), segment_.values[of].type,
-                        plan::Purpose::Activations);
+  ValueId grad = plan::addValue(segment_, std::move(name), segment_.values[of].type,
+                                plan::Purpose::Activations);
+  segment_.values[grad].counts = segment_.values[of].counts;
+  return grad;
 }
 
 ValueId Gradients::contribute(Op &op, ValueId of) {
@@ -145,6 +147,7 @@ ValueId Gradients::makeAgain(ValueId value, Op op) {
   op.results = {plan::addValue(segment_, "again." + like.name, like.type, like.purpose)};
   op.isRecomputed = true;
   ValueId result = op.results[0];
+  segment_.values[result].counts = like.counts;
   append(std::move(op));
   return result;
 }

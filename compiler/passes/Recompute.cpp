@@ -218,6 +218,7 @@ private:
     for (ValueId &result : op.results) {
       ValueId copy = plan::addValue(segment_, "r." + segment_.values[result].name,
                                     segment_.values[result].type, segment_.values[result].purpose);
+      segment_.values[copy].counts = segment_.values[result].counts; // which are kept
       copies_[result] = copy;
       result = copy;
     }

@@ -137,7 +137,8 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   double least = std::min({static_cast<double>(rows), static_cast<double>(cols), inner});
   double rate = productTflops(least) * matmulScale(device, in.dtype);
   bool isScaled = op.kind == OpKind::MatMulScaled; // the scales are read once
-  if (op.operands.size() > (isScaled ? 4u : 2u))
+  bool hasCounts = op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulBwd;
+  if (op.operands.size() > (isScaled ? 4u : hasCounts ? 3u : 2u))
     rate *= kBiasFactor;
   if (isScaled && segment.values[op.operands[2]].type.numel() > 1)
     rate *= kBlockScalesFactor;

@@ -86,11 +86,14 @@ Json segmentJson(const plan::Plan &plan, const plan::Role &role, const plan::Seg
                {"out", Json::array()}};
   if (segment.before < role.segments.size())
     json["before"] = role.segments[segment.before].name;
-  for (const plan::Value &value : segment.values)
+  for (const plan::Value &value : segment.values) {
     json["values"].push_back({{"name", value.name},
                               {"type", typeJson(value.type)},
                               {"purpose", plan::toString(value.purpose)},
                               {"place", placeJson(plan, value.place)}});
+    if (value.counts != plan::kNone)
+      json["values"].back()["rows"] = segment.values[value.counts].name;
+  }
   for (const plan::Segment::Boundary &in : segment.ins) {
     json["in"].push_back(
         {{"value", segment.values[in.value].name}, {"cell", role.cells[in.cell].name}});

@@ -24,6 +24,14 @@ std::string cell(std::string_view text) {
   return out;
 }
 
+/// Between backticks in a table: only a bar needs an escape there.
+std::string codeCell(std::string_view text) {
+  std::string out;
+  for (char c : text)
+    out += c == '|' ? std::string("\\|") : std::string(1, c);
+  return out;
+}
+
 std::string orDash(std::string_view text) { return text.empty() ? "-" : std::string(text); }
 
 std::string_view view(llvm::StringRef text) { return {text.data(), text.size()}; }
@@ -210,7 +218,8 @@ std::string opColumns() {
                              : "none: the gradient is the same");
   out += "\nMarks of factors, which [factors.md](factors.md) teaches:\n\n| mark | meaning "
          "|\n|---|---|\n";
-#define FACTOR_MARKS(mark, meaning) out += fmt::format("| `{}` | {} |\n", mark, cell(meaning));
+#define FACTOR_MARKS(mark, meaning)                                                                \
+  out += fmt::format("| `{}` | {} |\n", codeCell(mark), cell(meaning));
 #include "runtime/plan/OpColumns.def"
   out += "\n| column | entry | meaning |\n|---|---|---|\n";
   auto entry = [&](std::string_view column, std::string_view name, std::string_view meaning) {

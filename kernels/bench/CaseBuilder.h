@@ -1,6 +1,7 @@
 // Assembles the calls of Cases.cpp.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
 
@@ -37,6 +38,12 @@ public:
     return in(tensor);
   }
   Builder &ids(Shape shape, int64_t bound) { return in(integers(shape, bound)); }
+  /// Each run has so many rows.
+  Builder &counts(Shape shape, int32_t rows) {
+    Tensor tensor = place(DType::I32, shape);
+    std::fill_n(static_cast<int32_t *>(tensor.data), tensor.numel(), rows);
+    return in(tensor);
+  }
   Builder &samples() { return in(place(DType::I64, {model.batch})); }
   Builder &ones(Shape shape) { return in(filled(shape, 1.0f)); }
   Builder &state() {

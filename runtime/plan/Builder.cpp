@@ -230,6 +230,12 @@ void removeDeadOps(Segment &segment, bool (*mayGo)(const Op &)) {
   for (const Segment::Boundary &out : segment.outs)
     used[out.value] = 1;
   std::vector<uint8_t> dead(segment.ops.size(), 1);
+  auto useCounts = [&](ValueId value) {
+    if (segment.values[value].counts != kNone)
+      used[segment.values[value].counts] = 1;
+  };
+  for (const Segment::Boundary &in : segment.ins)
+    useCounts(in.value);
   for (size_t i = segment.ops.size(); i-- > 0;) {
     const Op &op = segment.ops[i];
     bool needed = !mayGo(op);
@@ -238,6 +244,7 @@ void removeDeadOps(Segment &segment, bool (*mayGo)(const Op &)) {
     if (!needed)
       continue;
     dead[i] = 0;
+    std::for_each(op.results.begin(), op.results.end(), useCounts);
     for (ValueId operand : op.operands)
       used[operand] = 1;
     for (const Tie &tie : op.ties)
@@ -248,7 +255,11 @@ void removeDeadOps(Segment &segment, bool (*mayGo)(const Op &)) {
 
 void dropUnusedValues(Segment &segment) {
   std::vector<ValueId> index(segment.values.size(), kNone);
-  auto mark = [&](ValueId value) { index[value] = 0; };
+  auto mark = [&](ValueId value) {
+    index[value] = 0;
+    if (ValueId counts = segment.values[value].counts; counts != kNone)
+      index[counts] = 0;
+  };
   for (const Op &op : segment.ops) {
     std::for_each(op.operands.begin(), op.operands.end(), mark);
     std::for_each(op.results.begin(), op.results.end(), mark);
@@ -271,6 +282,9 @@ void dropUnusedValues(Segment &segment) {
     return; // all are used
   segment.values.resize(kept);
   auto rename = [&](ValueId &value) { value = index[value]; };
+  for (Value &value : segment.values)
+    if (value.counts != kNone)
+      rename(value.counts);
   for (Op &op : segment.ops) {
     std::for_each(op.operands.begin(), op.operands.end(), rename);
     std::for_each(op.results.begin(), op.results.end(), rename);

@@ -6,7 +6,8 @@
 namespace shardc::plan {
 
 uint8_t placeOfDim(const FactorValue &value, bool isTurned, uint8_t dim) {
-  return isTurned ? static_cast<uint8_t>(value.dimCount - 1 - dim) : dim;
+  int leading = value.dimCount - 2; // which stay where they are
+  return isTurned && dim >= leading ? static_cast<uint8_t>(2 * leading + 1 - dim) : dim;
 }
 
 const FactorValue &operandOf(const Op &op, const OpFactors &factors, size_t i) {

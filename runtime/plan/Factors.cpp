@@ -25,7 +25,8 @@ enum class FactorFault : uint8_t {
   Unclosed,         ///< a parenthesis without the other one
   MarkOfOperand,    ///< `=` and `^` are of results, `!` and `+` of operands
   UnknownFactor,    ///< a result names a factor that no operand and no clause has
-  Turned            ///< an attribute turns values of two dimensions
+  Uncounted,        ///< rows of which some are there come with their counts, or places among them
+  Turned            ///< an attribute turns values of two dimensions or more
 };
 
 struct Parsed {
@@ -105,12 +106,26 @@ public:
     for (FactorId factor = known; factor < out_.factorCount && !isOpen; ++factor)
       if (factor != out_.members && !out_.attrOf[static_cast<size_t>(factor)])
         fail(FactorFault::UnknownFactor);
+    for (const FactorValue &value : out_.operands())
+      needCounts(value);
+    for (const FactorValue &value : out_.results())
+      needCounts(value);
   }
 
 private:
   constexpr void fail(FactorFault fault) {
     if (fault_ == FactorFault::None)
       fault_ = fault;
+  }
+
+  constexpr void needCounts(const FactorValue &value) {
+    for (size_t a = 0; a < value.atomCount; ++a)
+      if (FactorId rows = value.atoms[a].factor;
+          value.atoms[a].isBound &&
+          std::ranges::none_of(out_.operands(), [rows](const FactorValue &operand) {
+            return operand.countsRowsOf == rows || operand.pointsInto == rows;
+          }))
+        fail(FactorFault::Uncounted);
   }
 
   constexpr void parseSide(std::string_view text, std::string_view names, bool isOperand) {
@@ -153,11 +168,21 @@ private:
       text.remove_suffix(1);
     }
     parseDims(text, value, isOperand);
-    if (value.turnedBy && value.dimCount != 2)
+    if (value.turnedBy && value.dimCount < 2)
       fail(FactorFault::Turned);
+    if (value.countsRowsOf != kNoFactor && isOperand)
+      for (FactorAtom &atom : value.atoms)
+        atom.isNeededWhole = true; // where a run begins depends on those before it
   }
 
   constexpr void parseLead(std::string_view &text, FactorValue &value, bool isOperand) {
+    if (text.starts_with('|')) {
+      if (text.size() < 2 || !isLetter(text[1]))
+        return fail(FactorFault::Word);
+      value.countsRowsOf = factorOf(text[1], false);
+      text.remove_prefix(2);
+      return;
+    }
     bool hasLead = text.starts_with('+') || text.starts_with('=') || text.starts_with('^');
     if (!hasLead)
       return;
@@ -257,6 +282,9 @@ private:
         break;
       case '%':
         atom.isShare = true;
+        break;
+      case '?':
+        atom.isBound = true;
         break;
       default:
         return fail(FactorFault::Word);
@@ -478,6 +506,21 @@ bool OpFactors::isSummed(FactorId factor, size_t result) const {
   return resultValues[result].form == FactorValue::Dims &&
          resultValues[result].combine == FactorValue::Sum && !resultValues[result].has(factor) &&
          !isNeededWhole(factor);
+}
+
+bool OpFactors::isBound(FactorId factor) const {
+  auto bounds = [&](const FactorValue &value) {
+    const FactorAtom *atom = value.find(factor);
+    return atom != nullptr && atom->isBound;
+  };
+  return std::ranges::any_of(operands(), bounds) || std::ranges::any_of(results(), bounds);
+}
+
+std::optional<size_t> OpFactors::boundBy(FactorId factor) const {
+  for (size_t i = 0; i < operandCount; ++i)
+    if (operandValues[i].countsRowsOf == factor || operandValues[i].pointsInto == factor)
+      return i;
+  return std::nullopt;
 }
 
 const OpFactors &factorsOf(OpKind kind) { return kTable.factors[static_cast<size_t>(kind)]; }

@@ -39,6 +39,7 @@ struct FactorAtom {
   bool isToldByIndex = false;             ///< `@`
   bool isShare = false;                   ///< `%` at this factor
   bool isInSharedDim = false;             ///< `%` at the dimension that it is part of
+  bool isBound = false;                   ///< `?`: counts say which of its rows are there
   int64_t extent(int64_t ofFactor) const; ///< of the word, where the factor has this extent
 };
 
@@ -57,10 +58,11 @@ struct FactorValue {
   };
   Form form = Dims;
   Combine combine = Sum;
-  bool isList = false;             ///< `*`: each value of the list has an extent of its own
-  bool isAddedOnce = false;        ///< `+`: a term of the sum, which only one part may add
-  FactorId pointsInto = kNoFactor; ///< `>v`: its elements are places along v
-  std::optional<AttrKey> turnedBy; ///< with this attribute its two dimensions are swapped
+  bool isList = false;               ///< `*`: each value of the list has an extent of its own
+  bool isAddedOnce = false;          ///< `+`: a term of the sum, which only one part may add
+  FactorId pointsInto = kNoFactor;   ///< `>v`: its elements are places along v
+  FactorId countsRowsOf = kNoFactor; ///< `|x`: its elements are numbers of rows along x
+  std::optional<AttrKey> turnedBy;   ///< with this attribute its last two dimensions are swapped
   uint8_t dimCount = 0, atomCount = 0;
   std::array<FactorAtom, kAtomsOfValueMax> atoms{};
 
@@ -102,6 +104,10 @@ struct OpFactors {
   /// Whether parts along the factor make the result as a sum: the result lacks it, and no operand
   /// needs it whole.
   bool isSummed(FactorId factor, size_t result) const;
+  /// Whether counts say which rows along the factor are there.
+  bool isBound(FactorId factor) const;
+  /// The operand that counts rows along the factor, or has places along it; nothing without one.
+  std::optional<size_t> boundBy(FactorId factor) const;
   /// By its letter, which is a capital one for a primed letter.
   constexpr FactorId find(char letter) const {
     for (size_t i = 0; i < factorCount; ++i)

@@ -60,6 +60,11 @@ bool Parser::valueUse(ValueId &out) {
   return true;
 }
 
+/// `rows %n`, or nothing where all rows are there.
+bool Parser::countedRows(Value &value) {
+  return !in_.takeIf(std::string_view("rows")) || valueUse(value.counts);
+}
+
 bool Parser::boundaryIn(Role &role, Segment &segment) {
   if (!segment.ops.empty() || !segment.outs.empty())
     return in_.fail(in_.last(), "plan-syntax", "'in' lines need to come before the segment's ops");
@@ -74,6 +79,8 @@ bool Parser::boundaryIn(Role &role, Segment &segment) {
   Value value;
   value.type = role.cells[cell].type;
   value.purpose = role.cells[cell].purpose;
+  if (!countedRows(value))
+    return false;
   if (in_.takeIf(':') && !(type(value.type) && enumerator(value.purpose, parsePurpose, "purpose")))
     return false;
   if (in_.takeIf(std::string_view("at")) && !place(value.place))
@@ -339,7 +346,8 @@ bool Parser::results(Segment &segment, Op &op) {
     value.def = static_cast<uint32_t>(segment.ops.size());
     value.defResult = static_cast<uint8_t>(i);
     ValueId id = 0;
-    if (!type(value.type) || !enumerator(value.purpose, parsePurpose, "purpose") ||
+    if (!type(value.type) || !countedRows(value) ||
+        !enumerator(value.purpose, parsePurpose, "purpose") ||
         (in_.takeIf(std::string_view("at")) && !place(value.place)) ||
         !define(segment, resultNames_[i].name, resultNames_[i].at, std::move(value), id))
       return false;

@@ -126,6 +126,7 @@ private:
   bool results(Segment &segment, Op &op);
   bool define(Segment &segment, std::string_view name, size_t at, Value value, ValueId &id);
   bool valueUse(ValueId &out);
+  bool countedRows(Value &value);
 
   struct ResultName {
     std::string_view name;

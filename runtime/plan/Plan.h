@@ -264,6 +264,10 @@ struct Value {
   Place place;
   uint32_t def = kNone; ///< index of the defining op, kNone for a live-in value
   uint8_t defResult = 0;
+  /// Value of the segment, i32[slots, runs], that says which of its rows are there: its first
+  /// dimension is the bound, and consists of equal slots; each slot begins with so many rows for
+  /// each run, one run behind the other. kNone: all rows are there.
+  ValueId counts = kNone;
 };
 
 /// A buffer that holds a value where segments meet. Every live-in value is a cell's content. A ring

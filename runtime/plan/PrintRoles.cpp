@@ -140,6 +140,7 @@ void Writer::results(const Segment &segment, const Op &op) {
     const Value &result = segment.values[id];
     text(separator);
     type(result.type);
+    countedRows(segment, result);
     text(" ");
     text(toString(result.purpose));
     if (result.place.placed) {
@@ -148,6 +149,13 @@ void Writer::results(const Segment &segment, const Op &op) {
     }
     separator = ", ";
   }
+}
+
+void Writer::countedRows(const Segment &segment, const Value &of) {
+  if (of.counts == kNone)
+    return;
+  text(" rows ");
+  value(segment, of.counts);
 }
 
 void Writer::op(const Segment &segment, const Op &op) {
@@ -193,6 +201,7 @@ void Writer::boundaryIn(const Role &role, const Segment &segment, const Segment:
   if (in.value < segment.values.size() && in.cell < role.cells.size()) {
     const Value &live = segment.values[in.value];
     const Cell &cell = role.cells[in.cell];
+    countedRows(segment, live);
     if (live.type != cell.type || live.purpose != cell.purpose) {
       text(" : ");
       type(live.type);

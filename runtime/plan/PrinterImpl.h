@@ -39,6 +39,7 @@ private:
   void name(std::string_view s);
   template <typename T> void nameOf(const std::vector<T> &table, int64_t index);
   void value(const Segment &segment, ValueId id);
+  void countedRows(const Segment &segment, const Value &of);
   void offset(const Place &place);
   void signedTerm(int64_t value);
   void shift(int64_t value);

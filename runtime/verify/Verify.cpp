@@ -144,6 +144,8 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkFactorScales(inspection, role);
   if (inspection.size() == 0)
+    checkCounts(inspection);
+  if (inspection.size() == 0)
     checkOrigins(inspection);
   if (inspection.size() == 0)
     checkPartialSums(inspection);

@@ -12,6 +12,9 @@
 //                                  reports what is wrong
 //   void add(Values, i, tie)       adds to a result what is in its buffer
 //   void finish(Values)            may look at all values of a segment
+// and may have
+//   State received(State, op)      what a transfer brings, of what was given to it
+//   State kept(State)              of a value that a segment leaves in a buffer
 #pragma once
 
 #include <map>
@@ -78,7 +81,8 @@ public:
 private:
   void follow(uint32_t i, const Op &op) {
     if (op.kind == OpKind::Recv)
-      states_[op.results[0]] = transfers_[transferKeyOf(scope_.segment, op, op.results[0])];
+      states_[op.results[0]] =
+          received(op, transfers_[transferKeyOf(scope_.segment, op, op.results[0])]);
     else
       domain_.follow(values_, i, op);
     if (op.kind == OpKind::Send) {
@@ -93,6 +97,12 @@ private:
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Else)
         states_[op.results[tie.result]].join(states_[tie.value]);
+  }
+
+  State received(const Op &op, const State &given) const {
+    if constexpr (requires { domain_.received(given, op); })
+      return domain_.received(given, op);
+    return given;
   }
 
   const Scope &scope_;
@@ -160,12 +170,17 @@ private:
     if (isReport)
       return;
     for (const Segment::Boundary &out : segment.outs)
-      if (isFollowed(r, out.cell) && cells_[r][placeOf(r, out.cell)].join(flow[out.value]))
+      if (isFollowed(r, out.cell) && cells_[r][placeOf(r, out.cell)].join(kept(flow[out.value])))
         markReaders(r, placeOf(r, out.cell));
     for (const TransferKey &key : flow.sentMore())
       markReceivers(key);
   }
 
+  State kept(const State &state) const {
+    if constexpr (requires { domain_.kept(state); })
+      return domain_.kept(state);
+    return state;
+  }
   bool isFollowed(uint32_t r, uint32_t cell) const {
     return plan_.roles[r].cells[cell].kind == CellKind::Buffer;
   }

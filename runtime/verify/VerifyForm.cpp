@@ -74,6 +74,7 @@ private:
       if (value.def != kNone || defined_[in.value] != kNone)
         scope_.addValue(Rule::Definition, scope_.opOf(in.value), in.value,
                         "'%{}' is a live-in, but it has another definition", value.name);
+      checkCountsOf(in.value);
       defined_[in.value] = 0;
       checkBoundary(in, isTaken, "in");
     }
@@ -207,8 +208,25 @@ private:
       use(tie.value);
   }
 
+  /// What says which rows of a value are there comes before it, and has all rows itself.
+  void checkCountsOf(ValueId id) {
+    const Value &value = scope_.value(id);
+    if (value.counts == kNone)
+      return;
+    if (!isValue(value.counts))
+      scope_.addValue(Rule::Index, value.def, id, "'%{}' has rows by value {}; there are {}",
+                      value.name, value.counts, segment_.values.size());
+    else if (defined_[value.counts] == kNone || scope_.value(value.counts).counts != kNone)
+      scope_.addValue(Rule::Definition, value.def, id, "'%{}' has rows by '%{}', which {}",
+                      value.name, scope_.nameOf(value.counts),
+                      defined_[value.counts] == kNone ? "is defined behind it"
+                                                      : "has counted rows itself");
+  }
+
   void defineResults(uint32_t i) {
     const Op &o = op(i);
+    for (ValueId id : o.results)
+      checkCountsOf(id);
     for (size_t r = 0; r < o.results.size(); ++r) {
       ValueId id = o.results[r];
       const Value &value = scope_.value(id);

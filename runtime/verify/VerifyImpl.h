@@ -228,6 +228,7 @@ void checkBlockUses(Inspection &inspection, uint32_t role);
 /// VerifyKinds.cpp: of cells, segments and ops.
 void checkKinds(Inspection &inspection, uint32_t role);
 void checkStreamKinds(Inspection &inspection);
+void checkCounts(Inspection &inspection);  ///< VerifyCounts.cpp: which counts are of which rows
 void checkOrigins(Inspection &inspection); ///< VerifyOrigins.cpp: whose keys attention takes
 /// VerifyPartialSums.cpp: of products with parts of a weight.
 void checkPartialSums(Inspection &inspection);

@@ -172,7 +172,7 @@ private:
 
   static bool isProduct(const Op &op) {
     return op.kind == OpKind::MatMul || op.kind == OpKind::MatMulGelu ||
-           op.kind == OpKind::MatMulGeluBwd;
+           op.kind == OpKind::MatMulGeluBwd || op.kind == OpKind::GroupedMatMul;
   }
 
   // ---- weights ----

@@ -131,8 +131,8 @@ bool isOneOf(std::string_view name, std::initializer_list<std::string_view> name
 
 /// By the names of the op table: sums over rows and what is one of a tensor, and transposed copies.
 bool isRowless(std::string_view result) {
-  return isOneOf(result, {"scale", "tscale", "yscale", "seen", "m", "n", "state", "stats", "dw",
-                          "dbias", "dtable", "dshard", "samples", "ss", "partial"});
+  return isOneOf(result, {"scale", "tscale", "yscale", "seen", "m", "n", "counts", "state", "stats",
+                          "dw", "dbias", "dtable", "dshard", "samples", "ss", "partial"});
 }
 bool isTurnedCopy(std::string_view result) { return isOneOf(result, {"t", "yt"}); }
 
@@ -262,7 +262,7 @@ private:
       if ((forms.rowless >> r & 1) == 0)
         rows(op.results[r]) = {
             true, (forms.turned >> r & 1) != (r == 0 && op.getBool(Key::transposed) ? 1u : 0u),
-            layout};
+            scope().value(op.results[r]).counts == plan::kNone ? layout : LayoutTable::kUnknown};
   }
   void giveOne(const Op &op, int layout) { rows(op.results[0]).layout = layout; }
 

@@ -98,6 +98,8 @@ private:
 
   /// Equal factors have equal extents.
   void needExtents();
+  void needCounts(const Type &counts, int64_t bound);
+  void needPlaces(const Type &places);
   void norm(size_t first, size_t last);
   void normBwd(size_t statistics);
   void splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v);

@@ -248,6 +248,12 @@ struct FreeExtent {
 constexpr FreeExtent kFreeExtents[] = {{"batch.load", "i0", 0},
                                        {"embedding", "i1", 0},
                                        {"embedding_bwd", "r0", 0},
+                                       {"make_runs", "r0", 1},
+                                       {"dispatch", "r0", 0},
+                                       {"combine", "i0", 0},
+                                       {"combine_bwd", "i0", 0},
+                                       {"grouped_matmul", "i2", 0},
+                                       {"grouped_matmul_bwd", "i2", 0},
                                        {"cross_entropy", "i0", 1},
                                        {"lm_loss", "i1", 0},
                                        {"reduce_rows", "i0", 0},
@@ -305,8 +311,9 @@ TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
         accepted += std::to_string(r);
     }
     std::string wanted;
-    for (std::string_view name : {"matmul", "matmul_scaled", "add", "cast", "reduce_rows",
-                                  "embedding_bwd", "embedding_shard_bwd"})
+    for (std::string_view name :
+         {"matmul", "matmul_scaled", "add", "cast", "reduce_rows", "embedding_bwd",
+          "embedding_shard_bwd", "grouped_matmul_bwd", "combine_bwd"})
       if (op.name == name)
         wanted = "0";
     if (op.name == "rmsnorm_bwd")

@@ -14,6 +14,7 @@
 #include "runtime/base/Json.h"
 #include "runtime/exec/Explain.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/Parser.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/run/Dump.h"
 #include "runtime/run/JobCheck.h"
@@ -363,6 +364,23 @@ TEST(Preflight, TellsEverythingInOneGo) {
                           "error: backend host has no kernel for 'sgd' [no-kernel]"));
   EXPECT_THAT(said(run::preflight(plan, "host", find, {.isSimulation = true})),
               ElementsAre("error: backend host has no kernel for 'sgd' [no-kernel]"));
+}
+
+/// A backend without kernels for rows in runs says which it lacks.
+TEST(Preflight, RowsInRunsNeedTheirKernels) {
+  Result<std::string> text = readFile(std::string(SHARDC_TEST_PLANS) + "/runs.plan");
+  ASSERT_TRUE(text.isOk());
+  Result<plan::Plan> plan = plan::parse(*text, "runs.plan");
+  ASSERT_TRUE(plan.isOk()) << plan.status().message();
+  EXPECT_THAT(said(run::preflight(*plan, "host", kernels::findHostKernel, {})), ElementsAre());
+  auto find = [](std::string_view name) {
+    return name.starts_with("grouped_matmul") ? nullptr : kernels::findHostKernel(name);
+  };
+  plan->needsBackend = "cuda";
+  EXPECT_THAT(
+      said(run::preflight(*plan, "cuda", find, {})),
+      ElementsAre("error: backend cuda has no kernel for 'grouped_matmul' [no-kernel]",
+                  "error: backend cuda has no kernel for 'grouped_matmul_bwd' [no-kernel]"));
 }
 
 TEST(Preflight, MemoryIsComparedWithWhatIsThere) {

@@ -17,9 +17,10 @@ int64_t stride() { return shardc::test::isLong() ? 1 : 29; }
 
 TEST(Attributes, OfEveryOpOfEachPlanNeverCrash) {
   oracle::AttributeTally tally;
-  for (const char *name : {"fsdp",     "zero",  "ddp",    "slots", "roles", "mesh",      "every",
-                           "exchange", "parts", "starts", "split", "feed",  "saves",     "hsdp",
-                           "hybrid",   "fsdp2", "tensor", "vocab", "ring",  "quantized", "slices"})
+  for (const char *name :
+       {"fsdp",   "zero",   "ddp",   "slots",     "roles",  "mesh", "every",  "exchange",
+        "parts",  "starts", "split", "feed",      "saves",  "hsdp", "hybrid", "fsdp2",
+        "tensor", "vocab",  "ring",  "quantized", "slices", "runs"})
     oracle::setEveryAttribute(test::parsed(test::planText(name)), stride(), tally);
   EXPECT_GT(tally.refused, 1000);
   EXPECT_GT(tally.total() - tally.refused, 1000) << "most attributes of most ops mean nothing";

@@ -34,12 +34,13 @@ TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
 INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
                          testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every",
                                          "exchange", "parts", "starts", "split", "feed", "saves",
-                                         "hsdp", "hybrid", "fsdp2", "tensor", "vocab", "ring"));
+                                         "hsdp", "hybrid", "fsdp2", "tensor", "vocab", "ring",
+                                         "runs"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
-  for (const char *name :
-       {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange", "parts", "starts",
-        "split", "feed", "saves", "hsdp", "hybrid", "fsdp2", "tensor", "vocab", "ring"})
+  for (const char *name : {"fsdp",     "zero",  "ddp",    "slots", "roles", "mesh",  "every",
+                           "exchange", "parts", "starts", "split", "feed",  "saves", "hsdp",
+                           "hybrid",   "fsdp2", "tensor", "vocab", "ring",  "runs"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 

@@ -1,0 +1,187 @@
+// Rows that go into runs (kernels/host/Runs.h) and come back. make_runs: ids i32[T,K] of runs,
+// id = slot·runs + run, -> counts i32[slots,runs], places i32[T,K] among attribute `bound` rows. A
+// run has its rows in the order of t, then k. Where a slot has too little room, its first runs have
+// it; who finds none, or has an id that is no run, has place -1 and is not counted. dispatch:
+// y[places[t,k],:] = x[t,:] (·weights[t,k]). combine: x[t,:] = sum over k, in their order, of
+// y[places[t,k],:] (·weights[t,k]). combine_bwd: dweights[t,k] = dx[t,:]·y[places[t,k],:]; may
+// accumulate. Places outside of y are left out. Data and weights are f32, bf16 or f16 each; sums
+// are fp32 and those of combine_bwd fp64, rounded once. Limited by memory.
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Runs.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+
+namespace shardc::kernels::host {
+namespace {
+
+// ---- make_runs ----
+
+struct Buffers {
+  int64_t *next, *end; ///< of each run: its next place, and where its room ends
+
+  Buffers(const Call &call, Scratch &scratch) {
+    next = scratch.take<int64_t>(call.out[0].numel());
+    end = scratch.take<int64_t>(call.out[0].numel());
+  }
+};
+
+const char *acceptsMakeRuns(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 2, 2}));
+  const Tensor &ids = call.in[0], &counts = call.out[0], &places = call.out[1];
+  SHARDC_REQUIRE(ids.dtype == DType::I32 && ids.rank == 2, "ids are not i32[T, K]");
+  SHARDC_REQUIRE(places.dtype == DType::I32 && sameShape(ids, places),
+                 "places are not i32[T, K] like ids");
+  SHARDC_REQUIRE(call.attrs.bound > 0 && call.attrs.bound < (int64_t{1} << 31),
+                 "the bound is not from 1 to 2^31 - 1 rows");
+  return checkCounts(counts, call.attrs.bound);
+}
+
+/// Leaves in counts what each run has room for, and in `next` and `end` where.
+void giveRoom(int32_t *counts, int64_t slots, int64_t runs, int64_t slotRows,
+              const Buffers &buffers) {
+  for (int64_t slot = 0; slot < slots; ++slot)
+    for (int64_t run = 0, used = 0; run < runs; ++run) {
+      int64_t at = slot * runs + run;
+      int64_t rows = std::min<int64_t>(counts[at], slotRows - used);
+      buffers.next[at] = slot * slotRows + used;
+      used += rows;
+      buffers.end[at] = slot * slotRows + used;
+      counts[at] = static_cast<int32_t>(rows);
+    }
+}
+
+void runMakeRuns(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const int32_t *ids = static_cast<const int32_t *>(call.in[0].data);
+  int32_t *counts = static_cast<int32_t *>(call.out[0].data);
+  int32_t *places = static_cast<int32_t *>(call.out[1].data);
+  int64_t slots = call.out[0].shape[0], runs = call.out[0].shape[1], all = slots * runs;
+  auto isRun = [all](int32_t id) { return id >= 0 && id < all; };
+  std::fill_n(counts, all, 0);
+  for (int64_t i = 0, n = call.in[0].numel(); i < n; ++i)
+    if (isRun(ids[i]))
+      ++counts[ids[i]];
+  giveRoom(counts, slots, runs, call.attrs.bound / slots, buffers);
+  for (int64_t i = 0, n = call.in[0].numel(); i < n; ++i) {
+    bool hasRoom = isRun(ids[i]) && buffers.next[ids[i]] < buffers.end[ids[i]];
+    places[i] = hasRoom ? static_cast<int32_t>(buffers.next[ids[i]]++) : -1;
+  }
+}
+
+// ---- rows ----
+
+/// Rows of T, those in runs, and places i32[T,K].
+const char *checkPlaces(const Tensor &x, const Tensor &y, const Tensor &places) {
+  SHARDC_REQUIRE(isData(x) && isData(y), "rows are not f32, bf16 or f16");
+  SHARDC_REQUIRE(places.dtype == DType::I32 && places.rank == 2, "places are not i32[T, K]");
+  SHARDC_REQUIRE(y.rank == 2 && x.cols() == y.cols(), "rows in runs are not as long as the others");
+  SHARDC_REQUIRE(x.rows() == places.shape[0], "there are not K places for each row");
+  return nullptr;
+}
+
+const char *checkWeights(const Call &call, const Tensor &places) {
+  if (call.inCount > 2)
+    SHARDC_REQUIRE(isData(call.in[2]) && sameShape(call.in[2], places),
+                   "weights are not f32, bf16 or f16 [T, K]");
+  return nullptr;
+}
+
+const char *acceptsDispatch(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1}));
+  SHARDC_REQUIRE_OK(checkPlaces(call.in[0], call.out[0], call.in[1]));
+  return checkWeights(call, call.in[1]);
+}
+
+const char *acceptsCombine(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1}));
+  SHARDC_REQUIRE_OK(checkPlaces(call.out[0], call.in[0], call.in[1]));
+  return checkWeights(call, call.in[1]);
+}
+
+const char *acceptsCombineBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1, 1}));
+  SHARDC_REQUIRE_OK(checkPlaces(call.in[1], call.in[0], call.in[2]));
+  SHARDC_REQUIRE(isData(call.out[0]) && sameShape(call.out[0], call.in[2]),
+                 "gradients of weights are not f32, bf16 or f16 [T, K]");
+  return nullptr;
+}
+
+bool isIn(const Tensor &y, int64_t place) { return place >= 0 && place < y.shape[0]; }
+
+float weightAt(const Call &call, int64_t i) {
+  float buffer = 1.0f;
+  return call.inCount > 2 ? *readF32(call.in[2], i, 1, &buffer) : 1.0f;
+}
+
+void runDispatch(const Call &call) {
+  const Tensor &x = call.in[0], &places = call.in[1], &y = call.out[0];
+  const int32_t *at = static_cast<const int32_t *>(places.data);
+  float buffer[kBlock], scaled[kBlock];
+  for (int64_t i = 0; i < places.numel(); ++i) {
+    if (!isIn(y, at[i]))
+      continue;
+    float weight = weightAt(call, i);
+    int64_t cols = x.cols(), row = i / places.shape[1];
+    for (int64_t begin = 0; begin < cols; begin += kBlock) {
+      int64_t n = std::min(kBlock, cols - begin);
+      const float *from = readF32(x, row * cols + begin, n, buffer);
+      for (int64_t c = 0; c < n; ++c)
+        scaled[c] = from[c] * weight;
+      writeF32(y, at[i] * cols + begin, n, scaled);
+    }
+  }
+}
+
+void runCombine(const Call &call) {
+  const Tensor &y = call.in[0], &places = call.in[1], &x = call.out[0];
+  const int32_t *at = static_cast<const int32_t *>(places.data);
+  int64_t choices = places.shape[1], cols = x.cols();
+  float buffer[kBlock], sums[kBlock];
+  for (int64_t t = 0; t < places.shape[0]; ++t)
+    for (int64_t begin = 0; begin < cols; begin += kBlock) {
+      int64_t n = std::min(kBlock, cols - begin);
+      std::fill_n(sums, n, 0.0f);
+      for (int64_t i = t * choices; i < (t + 1) * choices; ++i) {
+        if (!isIn(y, at[i]))
+          continue;
+        float weight = weightAt(call, i);
+        const float *from = readF32(y, at[i] * cols + begin, n, buffer);
+        for (int64_t c = 0; c < n; ++c)
+          sums[c] += from[c] * weight;
+      }
+      writeF32(x, t * cols + begin, n, sums);
+    }
+}
+
+float productOfRows(const Tensor &y, int64_t rowOfY, const Tensor &dx, int64_t rowOfX) {
+  float ofY[kBlock], ofX[kBlock];
+  double sum = 0;
+  for (int64_t begin = 0, cols = y.cols(); begin < cols; begin += kBlock) {
+    int64_t n = std::min(kBlock, cols - begin);
+    sum += dot(readF32(y, rowOfY * cols + begin, n, ofY),
+               readF32(dx, rowOfX * cols + begin, n, ofX), n);
+  }
+  return static_cast<float>(sum);
+}
+
+void runCombineBwd(const Call &call) {
+  const Tensor &y = call.in[0], &dx = call.in[1], &places = call.in[2];
+  const int32_t *at = static_cast<const int32_t *>(places.data);
+  for (int64_t i = 0; i < places.numel(); ++i) {
+    float gradient = isIn(y, at[i]) ? productOfRows(y, at[i], dx, i / places.shape[1]) : 0.0f;
+    writeF32(call.out[0], i, 1, &gradient);
+  }
+}
+
+} // namespace
+
+const Kernel kMakeRuns = {"make_runs_host", runMakeRuns, acceptsMakeRuns, workspaceOf<Buffers>};
+const Kernel kDispatch = {"dispatch_host", runDispatch, acceptsDispatch};
+const Kernel kCombine = {"combine_host", runCombine, acceptsCombine};
+const Kernel kCombineBwd = {"combine_bwd_host", runCombineBwd, acceptsCombineBwd};
+
+} // namespace shardc::kernels::host

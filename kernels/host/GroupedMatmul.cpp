@@ -1,0 +1,127 @@
+// Products with a factor for each run of rows (kernels/host/Runs.h). grouped_matmul: c[r,:] =
+// a[r,:]·op(b[e]) of each row r of run e, a[n,k], b[E,k,m] or with trans_b [E,m,k], c[n,m].
+// grouped_matmul_bwd, the gradient of b: dw[e] = sum over the rows r of run e of all slots of
+// a[r,:]ᵀ·b[r,:], a[n,k], b[n,m], dw[E,k,m]; may accumulate. Rows that are not counted are neither
+// read nor written. Data are f32, bf16 or f16 each; products are fp32, rounded once.
+#include "kernels/host/Blas.h"
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Runs.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+
+namespace shardc::kernels::host {
+namespace {
+
+/// Rows that are computed at a time, so that conversion needs little scratch.
+constexpr int64_t kPanelRows = 512;
+
+struct Buffers {
+  Runs runs;
+  float *a, *b, *c;
+  int64_t panelRows;
+
+  Buffers(const Call &call, Scratch &scratch)
+      : runs(call.in[2], call.in[0].shape[0], scratch),
+        panelRows(std::min(kPanelRows, runs.slotRows)) {
+    const Tensor &matrix = call.in[1];
+    a = scratch.takeUnlessF32(call.in[0], panelRows * call.in[0].cols());
+    b = scratch.takeUnlessF32(matrix, matrix.shape[1] * matrix.shape[2]);
+    c = scratch.take<float>(panelRows * call.out[0].cols());
+  }
+};
+
+const char *acceptsGroupedMatMul(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
+  const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &c = call.out[0];
+  SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "factors are not f32, bf16 or f16");
+  SHARDC_REQUIRE(a.rank == 2 && b.rank == 3 && c.rank == 2,
+                 "factors and product are not [n, k], [E, k, m] and [n, m]");
+  int64_t k = b.shape[call.attrs.trans_b ? 2 : 1], m = b.shape[call.attrs.trans_b ? 1 : 2];
+  SHARDC_REQUIRE(a.cols() == k && c.cols() == m && c.rows() == a.rows(),
+                 "the product's shape is not that of the factors");
+  SHARDC_REQUIRE_OK(checkCounts(counts, a.rows()));
+  SHARDC_REQUIRE(counts.shape[1] == b.shape[0], "there is not one matrix for each run");
+  return nullptr;
+}
+
+void runGroupedMatMul(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  Runs &runs = buffers.runs;
+  const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
+  int64_t k = a.cols(), m = c.cols();
+  runs.read();
+  for (int64_t run = 0; run < runs.runs; ++run) {
+    const float *matrix = nullptr; // read where the run has rows
+    for (int64_t slot = 0; slot < runs.slots; ++slot) {
+      int64_t end = runs.begin(slot, run) + runs.rows(slot, run);
+      for (int64_t row = runs.begin(slot, run); row < end; row += buffers.panelRows) {
+        if (matrix == nullptr)
+          matrix = readF32(b, run * k * m, k * m, buffers.b);
+        int64_t rows = std::min(buffers.panelRows, end - row);
+        float *product = targetF32(c, row * m, buffers.c);
+        gemm(rows, m, k, 1.0f, {readF32(a, row * k, rows * k, buffers.a), k},
+             {matrix, b.cols(), call.attrs.trans_b}, 0.0f, product, m);
+        writeF32(c, row * m, rows * m, product);
+      }
+    }
+  }
+}
+
+struct GradientBuffers {
+  Runs runs;
+  float *a, *b, *dw;
+
+  GradientBuffers(const Call &call, Scratch &scratch)
+      : runs(call.in[2], call.in[0].shape[0], scratch) {
+    a = scratch.takeUnlessF32(call.in[0], runs.slotRows * call.in[0].cols());
+    b = scratch.takeUnlessF32(call.in[1], runs.slotRows * call.in[1].cols());
+    dw = scratch.take<float>(call.in[0].cols() * call.in[1].cols());
+  }
+};
+
+const char *acceptsGroupedMatMulBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1, 1}));
+  const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &dw = call.out[0];
+  SHARDC_REQUIRE(isData(a) && isData(b) && isData(dw), "factors are not f32, bf16 or f16");
+  SHARDC_REQUIRE(a.rank == 2 && b.rank == 2 && dw.rank == 3,
+                 "factors and gradient are not [n, k], [n, m] and [E, k, m]");
+  SHARDC_REQUIRE(a.rows() == b.rows() && dw.shape[1] == a.cols() && dw.shape[2] == b.cols(),
+                 "the gradient's shape is not that of the factors");
+  SHARDC_REQUIRE_OK(checkCounts(counts, a.rows()));
+  SHARDC_REQUIRE(counts.shape[1] == dw.shape[0], "there is not one matrix for each run");
+  return nullptr;
+}
+
+void runGroupedMatMulBwd(const Call &call) {
+  Scratch scratch(call);
+  GradientBuffers buffers(call, scratch);
+  Runs &runs = buffers.runs;
+  const Tensor &a = call.in[0], &b = call.in[1], &dw = call.out[0];
+  int64_t k = a.cols(), m = b.cols();
+  runs.read();
+  for (int64_t run = 0; run < runs.runs; ++run) {
+    float *sum = targetF32(dw, run * k * m, buffers.dw);
+    std::fill_n(sum, k * m, 0.0f);
+    for (int64_t slot = 0; slot < runs.slots; ++slot) {
+      int64_t begin = runs.begin(slot, run), rows = runs.rows(slot, run);
+      if (rows == 0)
+        continue;
+      gemm(k, m, rows, 1.0f, {readF32(a, begin * k, rows * k, buffers.a), k, true},
+           {readF32(b, begin * m, rows * m, buffers.b), m}, 1.0f, sum, m);
+    }
+    writeF32(dw, run * k * m, k * m, sum);
+  }
+}
+
+} // namespace
+
+const Kernel kGroupedMatMul = {"grouped_matmul_host", runGroupedMatMul, acceptsGroupedMatMul,
+                               workspaceOf<Buffers>};
+const Kernel kGroupedMatMulBwd = {"grouped_matmul_bwd_host", runGroupedMatMulBwd,
+                                  acceptsGroupedMatMulBwd, workspaceOf<GradientBuffers>};
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,367 @@
+// Follows which rows of values are there. An op puts rows into runs and counts them; from then on
+// rows, their counts and places among them belong together, through ops, buffers and exchanges.
+// Which belong together is not said by names or types, but by where the counts come from.
+#include <algorithm>
+#include <vector>
+
+#include "runtime/plan/FactorExtents.h"
+#include "runtime/verify/VerifyFlow.h"
+#include "runtime/verify/VerifySums.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// How values have come from other ranks: by a collective of a group, or a transfer of a channel.
+struct RowExchange {
+  CollectiveKind kind;
+  int16_t of;     ///< index in Plan::groups, of a transfer in Plan::channels
+  int64_t by = 0; ///< of a shift
+  bool operator==(const RowExchange &) const = default;
+};
+
+/// Where counts come from. Rows are theirs if all of it is equal.
+struct CountSource {
+  uint32_t role = 0, segment = 0, op = 0; ///< that has made the counts
+  std::vector<RowExchange> exchanges;     ///< since then
+  int kept = 0;                           ///< times that they were left in a buffer since then
+  int64_t bound = 0, slots = 0;           ///< rows that there is room for, in so many slots
+  bool operator==(const CountSource &) const = default;
+};
+
+struct CountState {
+  enum Kind : uint8_t {
+    Plain,  ///< all of its rows are there
+    Counts, ///< numbers of rows
+    Places, ///< of rows among counted ones
+    Rows,   ///< counted ones
+    Unknown ///< one or another of these
+  } kind = Plain;
+  bool isReached = false;
+  CountSource source;
+
+  bool is(Kind other, const CountSource &from) const { return kind == other && source == from; }
+  bool lacksRows() const { return kind == Rows || kind == Unknown; }
+  bool operator==(const CountState &) const = default;
+
+  bool join(const CountState &more) {
+    if (!more.isReached || *this == more)
+      return false;
+    CountState before = *this;
+    *this = isReached ? CountState{Unknown, true, {}} : more;
+    return *this != before;
+  }
+};
+
+class CountDomain {
+public:
+  using State = CountState;
+  using Values = SegmentValues<State>;
+
+  explicit CountDomain(const Plan &plan) : plan_(plan) {}
+
+  /// What a load or the host fills has all of its rows.
+  State loaded(const Role &, const Cell &) const { return {State::Plain, true, {}}; }
+
+  void follow(const Values &at, uint32_t i, const Op &op) {
+    bool isReached =
+        std::ranges::all_of(op.operands, [&](ValueId operand) { return at[operand].isReached; });
+    at.setAll(op, {State::Plain, isReached, {}});
+    if (!isReached)
+      return;
+    if (op.kind == OpKind::MakeRuns)
+      makeRuns(at, i, op);
+    else if (op.kind == OpKind::View)
+      followView(at, i, op);
+    else if (opInfo(op).collective)
+      followExchange(at, i, op);
+    else
+      followFactors(at, i, op);
+  }
+
+  /// What a result is added to has the same rows.
+  void add(const Values &at, uint32_t i, const Tie &tie) {
+    State &sum = at[at.scope.segment.ops[i].results[tie.result]];
+    const State &more = at[tie.value];
+    if (!sum.isReached || !more.isReached || sum == more || (!sum.lacksRows() && !more.lacksRows()))
+      return;
+    refuse(at, i, tie.value, "{} adds to '%{}', of which other rows are there");
+    sum = {State::Unknown, true, {}};
+  }
+
+  State received(const State &given, const Op &op) const {
+    State state = given;
+    if (state.kind != State::Plain && state.kind != State::Unknown)
+      state.source.exchanges.push_back({CollectiveKind::Recv, op.channel});
+    return state;
+  }
+
+  State kept(const State &state) const {
+    State left = state;
+    if (left.kind != State::Plain && left.kind != State::Unknown)
+      ++left.source.kept;
+    return left;
+  }
+
+  void finish(const Values &at) {
+    if (!at.isReport)
+      return;
+    for (ValueId id = 0; id < at.scope.segment.values.size(); ++id)
+      if (at[id].isReached)
+        checkType(at, id);
+    for (const Segment::Boundary &out : at.scope.segment.outs)
+      if (at[out.value].lacksRows() && at.scope.role.cells[out.cell].kind != CellKind::Buffer)
+        at.scope.addValue(Rule::Counts, at.scope.opOf(out.value), out.value,
+                          "'%{}', of which only counted rows are there, is left in cell '@{}', "
+                          "which is taken whole",
+                          at.scope.nameOf(out.value), at.scope.role.cells[out.cell].name);
+  }
+
+private:
+  /// Of `value`, for the op: `text` takes the op's name and the value's.
+  void refuse(const Values &at, uint32_t i, ValueId value,
+              fmt::format_string<std::string, const std::string &> text) const {
+    if (at.isReport)
+      at.scope.addValue(Rule::Counts, i, value, text,
+                        fmt::format("'{}'", opInfo(at.scope.segment.ops[i]).name),
+                        at.scope.nameOf(value));
+  }
+
+  // ---- types ----
+
+  void checkType(const Values &at, ValueId id) const {
+    const Value &value = at.scope.value(id);
+    const State &state = at[id];
+    auto refuseType = [&](std::string text) {
+      at.scope.addValue(Rule::Counts, at.scope.opOf(id), id, "{}", text);
+    };
+    if (state.kind == State::Counts && value.type.shape[0] != state.source.slots)
+      refuseType(fmt::format("'%{}' counts rows in {} slots; its type has {}", value.name,
+                             state.source.slots, value.type.shape[0]));
+    if (state.kind != State::Rows) {
+      if (value.counts == kNone)
+        return;
+      std::string_view why = state.kind == State::Unknown ? "it is not known which rows are there"
+                                                          : "each of its rows is there";
+      return refuseType(fmt::format("'%{}' has rows by '%{}', but {}", value.name,
+                                    at.scope.nameOf(value.counts), why));
+    }
+    if (value.counts == kNone)
+      return refuseType(fmt::format(
+          "'%{}' has counted rows, and its type does not name their counts", value.name));
+    if (!at[value.counts].is(State::Counts, state.source))
+      return refuseType(fmt::format("'%{}' has rows by '%{}', which does not count them",
+                                    value.name, at.scope.nameOf(value.counts)));
+    if (value.type.shape[0] != state.source.bound)
+      refuseType(fmt::format("'%{}' has {} rows; '%{}' counts those of a bound of {}", value.name,
+                             value.type.shape[0], at.scope.nameOf(value.counts),
+                             state.source.bound));
+  }
+
+  // ---- ops ----
+
+  void makeRuns(const Values &at, uint32_t i, const Op &op) const {
+    CountSource source{at.scope.roleIndex, at.scope.segmentIndex, i};
+    source.bound = op.getInt(AttrKey::bound);
+    source.slots = at.scope.value(op.results[0]).type.shape[0];
+    at[op.results[0]] = {State::Counts, true, source};
+    at[op.results[1]] = {State::Places, true, source};
+  }
+
+  /// A view of all elements, with the same rows, is the value by another name.
+  void followView(const Values &at, uint32_t i, const Op &op) const {
+    const State &from = at.operand(op, 0);
+    const Type &type = at.scope.value(op.operands[0]).type,
+               &part = at.scope.value(op.results[0]).type;
+    if (part.numel() == type.numel() && part.shape[0] == type.shape[0])
+      at[op.results[0]] = from;
+    else if (from.lacksRows())
+      refuse(at, i, op.operands[0],
+             "{} takes a part of '%{}', of which only counted rows are there");
+  }
+
+  void followExchange(const Values &at, uint32_t i, const Op &op) const {
+    if (op.operands.empty() || at.operand(op, 0).kind == State::Plain)
+      return;
+    const State &from = at.operand(op, 0);
+    bool isMoved = false;
+    switch (opInfo(op).collective->kind) {
+    case CollectiveKind::AllGather:
+    case CollectiveKind::AllToAll:
+      isMoved = from.kind == State::Rows || from.kind == State::Counts;
+      break;
+    case CollectiveKind::Shift:
+    case CollectiveKind::Send:
+      isMoved = from.kind != State::Unknown;
+      break;
+    case CollectiveKind::Recv:
+    case CollectiveKind::ReduceScatter:
+    case CollectiveKind::AllReduce:
+    case CollectiveKind::AllReduceMax:
+      break;
+    }
+    if (isMoved && !op.results.empty())
+      at[op.results[0]] = exchanged(at, i, op, from);
+    else if (!isMoved && from.lacksRows())
+      needsAll(at, i, op.operands[0]);
+  }
+
+  State exchanged(const Values &at, uint32_t i, const Op &op, const State &from) const {
+    CollectiveKind kind = opInfo(op).collective->kind;
+    State to = from;
+    std::vector<RowExchange> &exchanges = to.source.exchanges;
+    int64_t members = plan_.membersOf(op);
+    RowExchange exchange = {kind, firstAlike(plan_, op.group)};
+    bool isAgain =
+        !exchanges.empty() && exchanges.back().kind == kind && exchanges.back().of == exchange.of;
+    if (kind == CollectiveKind::AllGather) {
+      to.source.bound *= members, to.source.slots *= members;
+    } else if (kind == CollectiveKind::AllToAll) {
+      if (to.source.slots % members != 0)
+        refuse(at, i, op.operands[0],
+               "{} exchanges '%{}', whose slots are no multiple of the members");
+      if (isAgain) { // brings them back
+        exchanges.pop_back();
+        return to;
+      }
+    } else if (kind == CollectiveKind::Shift) {
+      exchange.by = isAgain ? exchanges.back().by : 0;
+      exchange.by = ((exchange.by + op.getInt(AttrKey::by)) % members + members) % members;
+      if (isAgain)
+        exchanges.pop_back();
+      if (exchange.by == 0)
+        return to;
+    }
+    exchanges.push_back(exchange);
+    return to;
+  }
+
+  void followFactors(const Values &at, uint32_t i, const Op &op) const {
+    const OpFactors &factors = factorsOf(op);
+    bool knowsCounts = false;
+    for (FactorId factor = 0; factor < factors.factorCount; ++factor)
+      if (factors.isBound(factor)) {
+        knowsCounts = true;
+        followCounted(at, i, op, factor);
+      }
+    if (!knowsCounts)
+      followByRows(at, i, op);
+  }
+
+  /// An op that takes counts of the rows along a factor, or places among them.
+  void followCounted(const Values &at, uint32_t i, const Op &op, FactorId factor) const {
+    const OpFactors &factors = factorsOf(op);
+    size_t by = *factors.boundBy(factor);
+    bool isCounts = factors.operand(by).countsRowsOf == factor;
+    const State which = at.operand(op, by);
+    bool isKnown = which.kind == (isCounts ? State::Counts : State::Places);
+    if (!isKnown && isCounts)
+      refuse(at, i, op.operands[by],
+             "{} takes '%{}' as counts of rows, which it is not known to be");
+    else if (!isKnown)
+      refuse(at, i, op.operands[by],
+             "{} takes '%{}' as places of rows, which it is not known to be");
+    for (size_t k = 0; k < op.operands.size() && isKnown; ++k) {
+      bool isCounted = factors.operand(k).has(factor) && k != by;
+      bool isTheirs = at.operand(op, k).is(State::Rows, which.source);
+      if (isCounted && !isTheirs && isCounts)
+        refuse(at, i, op.operands[k], "{} takes '%{}' with counts of other rows");
+      else if (isCounted && !isTheirs)
+        refuse(at, i, op.operands[k], "{} takes '%{}' with places of other rows");
+      else if (!isCounted && at.operand(op, k).lacksRows())
+        needsAll(at, i, op.operands[k]);
+    }
+    for (size_t r = 0; r < op.results.size() && isKnown; ++r)
+      if (factors.result(r).has(factor))
+        at[op.results[r]] = {State::Rows, true, which.source};
+  }
+
+  /// An op that works row by row makes of rows that are not there what is not there either.
+  void followByRows(const Values &at, uint32_t i, const Op &op) const {
+    auto lacking =
+        std::ranges::find_if(op.operands, [&](ValueId operand) { return at[operand].lacksRows(); });
+    if (lacking == op.operands.end())
+      return;
+    const State state = at[*lacking];
+    auto k = static_cast<size_t>(lacking - op.operands.begin());
+    FactorId rows = state.kind == State::Rows ? rowsOf(at, op, k, true) : kNoFactor;
+    if (rows == kNoFactor || !worksByRows(at, op, rows))
+      return needsAll(at, i, *lacking);
+    const OpFactors &factors = factorsOf(op);
+    for (size_t o = 0; o < op.operands.size(); ++o)
+      if (operandOf(op, factors, o).has(rows) && !at.operand(op, o).is(State::Rows, state.source))
+        refuse(at, i, op.operands[o], "{} takes '%{}' with other rows than its own");
+      else if (!operandOf(op, factors, o).has(rows) && at.operand(op, o).lacksRows())
+        needsAll(at, i, op.operands[o]);
+    at.setAll(op, state);
+  }
+
+  /// Whether each row of each result depends on that row of operands alone.
+  bool worksByRows(const Values &at, const Op &op, FactorId rows) const {
+    const OpFactors &factors = factorsOf(op);
+    if (factors.isNeededWhole(rows) || op.results.empty())
+      return false;
+    for (size_t k = 0; k < op.operands.size(); ++k) {
+      const FactorValue &value = operandOf(op, factors, k);
+      if (value.pointsInto == rows || (value.has(rows) && rowsOf(at, op, k, true) != rows))
+        return false;
+    }
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (rowsOf(at, op, r, false) != rows)
+        return false;
+    return true;
+  }
+
+  /// The factor that is the first dimension of an operand or result, where it is nothing else;
+  /// kNoFactor where the op tells rows from each other by their places.
+  FactorId rowsOf(const Values &at, const Op &op, size_t k, bool isOperand) const {
+    const OpFactors &factors = factorsOf(op);
+    const FactorValue &value = isOperand ? operandOf(op, factors, k) : resultOf(op, factors, k);
+    bool isTurned = value.turnedBy && op.getBool(*value.turnedBy);
+    if (value.isList || value.form != FactorValue::Dims)
+      return kNoFactor;
+    const Type &type = at.scope.value(isOperand ? op.operands[k] : op.results[k]).type;
+    FactorId first = factorAt(value, isTurned, type.rank, 0);
+    const FactorAtom *atom = value.find(first);
+    bool isAlone = atom != nullptr && atom->form == FactorAtom::Plain && !atom->isCounted &&
+                   !atom->isToldByIndex && !atom->isShare && !atom->isInSharedDim;
+    for (const FactorAtom &other : value.words())
+      isAlone &= atom == &other || atom == nullptr || other.dim != atom->dim;
+    return isAlone ? first : kNoFactor;
+  }
+
+  void needsAll(const Values &at, uint32_t i, ValueId value) const {
+    if (at[value].kind == State::Unknown)
+      refuse(at, i, value, "{} takes '%{}', of which it is not known which rows are there");
+    else
+      refuse(at, i, value, "{} needs each row of '%{}', of which only counted rows are there");
+  }
+
+  const Plan &plan_;
+};
+
+bool hasCounts(const Plan &plan) {
+  auto isCounted = [](const Op &op) {
+    const OpFactors &factors = factorsOf(op);
+    for (FactorId factor = 0; factor < factors.factorCount; ++factor)
+      if (factors.isBound(factor))
+        return true;
+    return op.kind == OpKind::MakeRuns;
+  };
+  return std::ranges::any_of(plan.roles, [&](const Role &role) {
+    return std::ranges::any_of(role.segments, [&](const Segment &segment) {
+      return std::ranges::any_of(segment.ops, isCounted) ||
+             std::ranges::any_of(segment.values,
+                                 [](const Value &value) { return value.counts != kNone; });
+    });
+  });
+}
+
+} // namespace
+
+void checkCounts(Inspection &inspection) {
+  CountDomain domain(inspection.plan());
+  if (hasCounts(inspection.plan()))
+    followProgram(inspection, domain);
+}
+
+} // namespace shardc::plan::verifier

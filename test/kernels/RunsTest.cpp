@@ -1,0 +1,271 @@
+// Rows in runs, against plain loops in fp64. Rows that are not counted are NaN in operands, and
+// have to stay as they are in results.
+#include "test/kernels/Harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+namespace shardc::kernels::test {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// Counts of runs in slots of so many rows.
+struct Layout {
+  int64_t slots, runs, slotRows;
+  std::vector<double> counts;
+
+  int64_t bound() const { return slots * slotRows; }
+  Array array() const { return test::array(DType::I32, {slots, runs}, counts); }
+  /// The run of a row, or -1 if the row is not there.
+  int64_t runOf(int64_t row) const {
+    int64_t slot = row / slotRows, left = row % slotRows;
+    for (int64_t run = 0; run < runs; ++run) {
+      auto count = static_cast<int64_t>(counts[static_cast<size_t>(slot * runs + run)]);
+      if (left < count)
+        return run;
+      left -= count;
+    }
+    return -1;
+  }
+};
+
+/// One slot and one run; runs without rows, at both ends too; slots that are full, and none is;
+/// more rows than are computed at a time.
+const Layout kLayouts[] = {{1, 1, 5, {3}},
+                           {1, 4, 9, {0, 5, 0, 2}},
+                           {1, 4, 9, {3, 0, 6, 0}},
+                           {3, 2, 4, {4, 0, 1, 3, 0, 0}},
+                           {2, 3, 6, {1, 2, 3, 2, 0, 1}},
+                           {1, 3, 1300, {601, 0, 555}}};
+
+/// Numbers, and NaN where rows are not there.
+Array rowsOf(const Layout &layout, DType dtype, int64_t cols, uint64_t seed) {
+  Array rows = randoms(dtype, {layout.bound(), cols}, seed);
+  for (int64_t i = 0; i < rows.numel(); ++i)
+    if (layout.runOf(i / cols) < 0)
+      rows.values[static_cast<size_t>(i)] = kNan;
+  return rows;
+}
+
+/// NaN where nothing is to be written, so that it has to be there afterwards.
+void expectRows(const Layout &layout, const Array &got, const std::vector<double> &want,
+                Tolerance tolerance) {
+  Array there = got;
+  int64_t cols = got.shape[1];
+  for (int64_t i = 0; i < got.numel(); ++i)
+    if (layout.runOf(i / cols) < 0) {
+      EXPECT_TRUE(std::isnan(got[i])) << "row " << i / cols << " is not there and was written";
+      there.values[static_cast<size_t>(i)] = 0;
+    }
+  expectClose(there, want, tolerance, "rows that are there");
+}
+
+Tolerance toleranceOf(DType dtype, int64_t terms) {
+  return {(dtype == DType::F32 ? 1e-6 : 1e-4) * static_cast<double>(terms), 2};
+}
+
+TEST(GroupedMatMul, IsTheProductOfEachRunWithItsMatrix) {
+  for (const Layout &layout : kLayouts)
+    for (DType dtype : kDataTypes)
+      for (bool isTransposed : {false, true}) {
+        int64_t k = 7, m = 5;
+        Array a = rowsOf(layout, dtype, k, 1);
+        Array b = randoms(dtype, {layout.runs, isTransposed ? m : k, isTransposed ? k : m}, 2);
+        KernelRun run("grouped_matmul");
+        run.attrs.trans_b = isTransposed;
+        run.in(a).in(b).in(layout.array()).over(constant(dtype, {layout.bound(), m}, kNan));
+        std::vector<double> want(static_cast<size_t>(layout.bound() * m));
+        for (int64_t row = 0; row < layout.bound(); ++row)
+          for (int64_t c = 0, e = layout.runOf(row); c < m && e >= 0; ++c)
+            for (int64_t i = 0; i < k; ++i)
+              want[static_cast<size_t>(row * m + c)] +=
+                  a[row * k + i] * b[e * k * m + (isTransposed ? c * k + i : i * m + c)];
+        expectRows(layout, run.run()[0], want, toleranceOf(dtype, k));
+      }
+}
+
+TEST(GroupedMatMul, GradientOfAMatrixIsTheSumOverTheRowsOfItsRun) {
+  for (const Layout &layout : kLayouts)
+    for (DType dtype : kDataTypes) {
+      int64_t k = 6, m = 5;
+      Array a = rowsOf(layout, dtype, k, 3), b = rowsOf(layout, dtype, m, 4);
+      KernelRun run("grouped_matmul_bwd");
+      run.in(a).in(b).in(layout.array()).out(DType::F32, {layout.runs, k, m});
+      std::vector<double> want(static_cast<size_t>(layout.runs * k * m));
+      for (int64_t row = 0; row < layout.bound(); ++row)
+        for (int64_t i = 0, e = layout.runOf(row); i < k * m && e >= 0; ++i)
+          want[static_cast<size_t>(e * k * m + i)] += a[row * k + i / m] * b[row * m + i % m];
+      Array contribution = run.run()[0];
+      expectClose(contribution, want, {1e-5 * static_cast<double>(layout.slotRows), 2}, "dw");
+
+      Array old = randoms(DType::F32, {layout.runs, k, m}, 5);
+      KernelRun again("grouped_matmul_bwd");
+      again.in(a).in(b).in(layout.array()).accumulate(old);
+      expectAccumulated(again.run()[0], contribution, old);
+    }
+}
+
+/// Who says that more rows are there than there is room for gets no row of another slot.
+TEST(GroupedMatMul, NoRunLeavesItsSlot) {
+  Layout layout = {2, 2, 3, {2, 9, -4, 9}};
+  Array a = constant(DType::F32, {6, 1}, 1), b = array(DType::F32, {2, 1, 1}, {1, 10});
+  KernelRun run("grouped_matmul");
+  run.in(a).in(b).in(layout.array()).out(DType::F32, {6, 1});
+  EXPECT_EQ(run.run()[0].values, (std::vector<double>{1, 1, 10, 10, 10, 10}));
+}
+
+TEST(GroupedMatMul, RefusesOtherShapes) {
+  KernelRun run("grouped_matmul");
+  run.in(constant(DType::F32, {6, 2}, 0)).in(constant(DType::F32, {3, 2, 4}, 0));
+  run.in(constant(DType::I32, {4, 3}, 0)).out(DType::F32, {6, 4});
+  EXPECT_STREQ(run.refusal(), "the rows do not consist of equal slots");
+  KernelRun bwd("grouped_matmul_bwd");
+  bwd.in(constant(DType::F32, {6, 2}, 0)).in(constant(DType::F32, {6, 4}, 0));
+  bwd.in(constant(DType::I32, {2, 3}, 0)).out(DType::F32, {2, 2, 4});
+  EXPECT_STREQ(bwd.refusal(), "there is not one matrix for each run");
+}
+
+/// What make_runs has to give: rows sorted by run, in their order, as far as there is room.
+struct SortedRows {
+  std::vector<double> counts, places;
+
+  SortedRows(const std::vector<double> &ids, int64_t slots, int64_t runs, int64_t slotRows)
+      : counts(static_cast<size_t>(slots * runs)), places(ids.size(), -1) {
+    std::vector<size_t> order(ids.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return ids[a] < ids[b]; });
+    std::vector<int64_t> used(static_cast<size_t>(slots));
+    for (size_t i : order) {
+      if (ids[i] < 0 || ids[i] >= static_cast<double>(slots * runs))
+        continue;
+      auto id = static_cast<size_t>(ids[i]), slot = id / static_cast<size_t>(runs);
+      if (used[slot] == slotRows)
+        continue;
+      places[i] = static_cast<double>(static_cast<int64_t>(slot) * slotRows + used[slot]++);
+      ++counts[id];
+    }
+  }
+};
+
+TEST(MakeRuns, SortsRowsByRun) {
+  struct {
+    int64_t rows, choices, slots, runs, bound;
+  } cases[] = {
+      {9, 1, 1, 1, 9}, {8, 2, 1, 5, 16}, {8, 2, 4, 2, 32}, {8, 2, 2, 3, 10}, {5, 3, 6, 1, 6}};
+  for (auto [rows, choices, slots, runs, bound] : cases) {
+    Array ids = indices(DType::I32, {rows, choices}, 7, slots * runs);
+    ids.values[1] = slots * runs, ids.values[2] = -1; // of no run
+    KernelRun run("make_runs");
+    run.attrs.bound = bound;
+    run.in(ids).out(DType::I32, {slots, runs}).out(DType::I32, {rows, choices});
+    std::vector<Array> got = run.run();
+    SortedRows want(ids.values, slots, runs, bound / slots);
+    EXPECT_EQ(got[0].values, want.counts);
+    EXPECT_EQ(got[1].values, want.places);
+  }
+}
+
+TEST(MakeRuns, RefusesABoundThatSlotsDoNotDivide) {
+  KernelRun run("make_runs");
+  run.attrs.bound = 7;
+  run.in(indices(DType::I32, {3, 1}, 1, 4)).out(DType::I32, {2, 2}).out(DType::I32, {3, 1});
+  EXPECT_STREQ(run.refusal(), "the rows do not consist of equal slots");
+  run.attrs.bound = 0;
+  EXPECT_STREQ(run.refusal(), "the bound is not from 1 to 2^31 - 1 rows");
+}
+
+/// Rows, two choices each, some of which have no place; and what is at the places.
+struct Batch {
+  static constexpr int64_t kRows = 5, kChoices = 2, kCols = 600, kBound = 12;
+  Layout layout = {1, 1, kBound, {8}};
+  Array places = array(DType::I32, {kRows, kChoices}, {3, 0, -1, 5, 7, 1, -1, -1, 2, 4});
+  Array x, y, weights;
+
+  explicit Batch(DType dtype)
+      : x(randoms(dtype, {kRows, kCols}, 1)), y(rowsOf(layout, dtype, kCols, 2)),
+        weights(randoms(DType::F32, {kRows, kChoices}, 3)) {
+    for (int64_t c = 0; c < kCols; ++c) // counted, but nobody's
+      y.values[static_cast<size_t>(6 * kCols + c)] = kNan;
+  }
+  int64_t place(int64_t i) const { return static_cast<int64_t>(places[i]); }
+};
+
+TEST(Dispatch, GivesEachPlaceItsRowAndWritesNoOther) {
+  for (DType dtype : kDataTypes)
+    for (bool isWeighted : {false, true}) {
+      Batch batch(dtype);
+      KernelRun run("dispatch");
+      run.in(batch.x).in(batch.places);
+      if (isWeighted)
+        run.in(batch.weights);
+      run.over(constant(dtype, {Batch::kBound, Batch::kCols}, kNan));
+      Array got = run.run()[0];
+      for (int64_t i = 0; i < batch.places.numel(); ++i)
+        for (int64_t c = 0; c < Batch::kCols && batch.place(i) >= 0; ++c) {
+          int64_t at = batch.place(i) * Batch::kCols + c;
+          double from = batch.x[i / Batch::kChoices * Batch::kCols + c];
+          ASSERT_NEAR(got[at], from * (isWeighted ? batch.weights[i] : 1), 4e-3) << i;
+          got.values[static_cast<size_t>(at)] = kNan;
+        }
+      for (double other : got.values)
+        ASSERT_TRUE(std::isnan(other)) << "a row without a place was written";
+    }
+}
+
+TEST(Combine, AddsTheRowsAtThePlaces) {
+  for (DType dtype : kDataTypes)
+    for (bool isWeighted : {false, true}) {
+      Batch batch(dtype);
+      KernelRun run("combine");
+      run.in(batch.y).in(batch.places);
+      if (isWeighted)
+        run.in(batch.weights);
+      run.out(dtype, {Batch::kRows, Batch::kCols});
+      std::vector<double> want(static_cast<size_t>(Batch::kRows * Batch::kCols));
+      for (int64_t i = 0; i < batch.places.numel(); ++i)
+        for (int64_t c = 0; c < Batch::kCols && batch.place(i) >= 0; ++c)
+          want[static_cast<size_t>(i / Batch::kChoices * Batch::kCols + c)] +=
+              batch.y[batch.place(i) * Batch::kCols + c] * (isWeighted ? batch.weights[i] : 1);
+      expectClose(run.run()[0], want, {1e-6, 2}, "x");
+    }
+}
+
+TEST(Combine, GradientOfAWeightIsTheProductOfRowAndGradient) {
+  for (DType dtype : kDataTypes) {
+    Batch batch(dtype);
+    KernelRun run("combine_bwd");
+    run.in(batch.y).in(batch.x).in(batch.places).out(dtype, {Batch::kRows, Batch::kChoices});
+    std::vector<double> want(static_cast<size_t>(batch.places.numel()));
+    for (int64_t i = 0; i < batch.places.numel(); ++i)
+      for (int64_t c = 0; c < Batch::kCols && batch.place(i) >= 0; ++c)
+        want[static_cast<size_t>(i)] += batch.y[batch.place(i) * Batch::kCols + c] *
+                                        batch.x[i / Batch::kChoices * Batch::kCols + c];
+    Array contribution = run.run()[0];
+    expectClose(contribution, want, {1e-5, 2}, "dweights");
+
+    Array old = randoms(DType::F32, {Batch::kRows, Batch::kChoices}, 5);
+    KernelRun once("combine_bwd"), again("combine_bwd");
+    once.in(batch.y).in(batch.x).in(batch.places).out(DType::F32, old.shape);
+    again.in(batch.y).in(batch.x).in(batch.places).accumulate(old);
+    expectAccumulated(again.run()[0], once.run()[0], old);
+  }
+}
+
+TEST(Dispatch, RefusesOtherShapes) {
+  KernelRun run("dispatch");
+  run.in(constant(DType::F32, {4, 8}, 0)).in(constant(DType::I32, {4, 2}, 0));
+  run.in(constant(DType::F32, {8}, 0)).out(DType::F32, {9, 8});
+  EXPECT_STREQ(run.refusal(), "weights are not f32, bf16 or f16 [T, K]");
+  KernelRun back("combine");
+  back.in(constant(DType::F32, {9, 8}, 0)).in(constant(DType::I32, {4, 2}, 0));
+  EXPECT_STREQ(back.out(DType::F32, {5, 8}).refusal(), "there are not K places for each row");
+}
+
+} // namespace
+} // namespace shardc::kernels::test
