@@ -62,11 +62,16 @@ std::string elementText(DType type, const void *data, int64_t index) {
   }
 }
 
+Status NonFiniteFinder::beforeSegment(const Position &position) {
+  return rows_.beforeSegment(position);
+}
+
 Status NonFiniteFinder::afterOp(const Position &position) {
   const plan::Op &op = executable_.segment(position.segment).ops[position.op];
   const exec::BoundSegment *bound = executable_.bound(position.segment, position.instance);
   if (bound->ops[position.op].kind == exec::BoundOp::Nothing)
     return Status::ok();
+  RETURN_IF_ERROR(rows_.afterOp(position));
   for (size_t rank : executable_.ranksOf(position.segment))
     for (plan::ValueId result : op.results)
       RETURN_IF_ERROR(checkResult(position, rank, op, result));
@@ -88,7 +93,9 @@ Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const
   int64_t numel = value.type.numel(), found = -1;
   int32_t block = exec::blockOf(executable_.plan(), op, 0, numel);
   if (block < 0) {
-    found = findNonFinite(type, copy_.data(), 0, numel);
+    for (const ElementRange &part : rows_.elementsOf(position.segment, rank, id))
+      if (found < 0)
+        found = findNonFinite(type, copy_.data(), part.begin, part.end);
   } else { // padding of a block may have any value
     int64_t begin = exec::pieceBegin(executable_.plan().blocks[block], numel, arenas.indices());
     for (const exec::ParamPiece &part : exec::paramPieces(executable_.plan(), block, begin, numel))

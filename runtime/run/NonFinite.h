@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "runtime/exec/Executable.h"
+#include "runtime/run/CountedRows.h"
 
 namespace shardc::run {
 
@@ -15,11 +15,13 @@ int64_t findNonFinite(DType type, const void *data, int64_t begin, int64_t end);
 std::string elementText(DType type, const void *data, int64_t index);
 
 /// Ends a run op by op with Numeric at the first result that is not finite. Ignores the padding of
-/// blocks.
+/// blocks, and rows that are not there.
 class NonFiniteFinder final : public exec::OpObserver {
 public:
-  explicit NonFiniteFinder(exec::Executable &executable) : executable_(executable) {}
+  explicit NonFiniteFinder(exec::Executable &executable)
+      : executable_(executable), rows_(executable) {}
   void setStep(int64_t step) { step_ = step; } ///< for messages
+  Status beforeSegment(const Position &position) override;
   Status afterOp(const Position &position) override;
 
 private:
@@ -27,6 +29,7 @@ private:
                      plan::ValueId value);
 
   exec::Executable &executable_;
+  CountedRows rows_;
   int64_t step_ = 0;
   std::vector<uint8_t> copy_;
 };
