@@ -2,6 +2,7 @@
 // rows, their counts and places among them belong together, through ops, buffers and exchanges.
 // Which belong together is not said by names or types, but by where the counts come from.
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "runtime/plan/FactorExtents.h"
@@ -339,14 +340,24 @@ private:
   const Plan &plan_;
 };
 
+/// By kind: whether an op makes counts, or takes counted rows by its factors.
+using KindSet = std::array<bool, kOpCount>;
+const KindSet &kindsWithCounts() {
+  static const KindSet kinds = [] {
+    KindSet set{};
+    for (size_t kind = 0; kind < set.size(); ++kind) {
+      const OpFactors &factors = factorsOf(static_cast<OpKind>(kind));
+      for (FactorId factor = 0; factor < factors.factorCount; ++factor)
+        set[kind] |= factors.isBound(factor);
+    }
+    set[static_cast<size_t>(OpKind::MakeRuns)] = true;
+    return set;
+  }();
+  return kinds;
+}
+
 bool hasCounts(const Plan &plan) {
-  auto isCounted = [](const Op &op) {
-    const OpFactors &factors = factorsOf(op);
-    for (FactorId factor = 0; factor < factors.factorCount; ++factor)
-      if (factors.isBound(factor))
-        return true;
-    return op.kind == OpKind::MakeRuns;
-  };
+  auto isCounted = [](const Op &op) { return kindsWithCounts()[static_cast<size_t>(op.kind)]; };
   return std::ranges::any_of(plan.roles, [&](const Role &role) {
     return std::ranges::any_of(role.segments, [&](const Segment &segment) {
       return std::ranges::any_of(segment.ops, isCounted) ||
