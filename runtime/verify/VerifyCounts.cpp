@@ -152,10 +152,18 @@ private:
     if (!at[value.counts].is(State::Counts, state.source))
       return refuseType(fmt::format("'%{}' has rows by '%{}', which does not count them",
                                     value.name, at.scope.nameOf(value.counts)));
+    if (microbatchOf(at, id) != microbatchOf(at, value.counts))
+      return refuseType(fmt::format("'%{}' has rows by '%{}', which is of another microbatch",
+                                    value.name, at.scope.nameOf(value.counts)));
     if (value.type.shape[0] != state.source.bound)
       refuseType(fmt::format("'%{}' has {} rows; '%{}' counts those of a bound of {}", value.name,
                              value.type.shape[0], at.scope.nameOf(value.counts),
                              state.source.bound));
+  }
+
+  /// Counted from the segment's own.
+  static int64_t microbatchOf(const Values &at, ValueId value) {
+    return at.scope.inspection.shiftOf(at.scope.roleIndex, at.scope.segmentIndex, value);
   }
 
   // ---- ops ----

@@ -359,6 +359,8 @@ private:
     if (op.kind == OpKind::View) {
       need(isApart(value(op.results[0]).place, value(op.operands[0]).place, op, element),
            value(op.results[0]).name + " lies elsewhere than it looks");
+      need(value(op.results[0]).counts == value(op.operands[0]).counts,
+           value(op.results[0]).name + " has rows that are not there");
     }
     if (op.kind == OpKind::Pack) {
       size_t part = 0;
