@@ -54,6 +54,32 @@ TEST(FactorRows, KeepEachMark) {
   EXPECT_NE(factorsOf(OpKind::AllGather).members, kNoFactor);
 }
 
+TEST(FactorRows, SayWhatCountsRows) {
+  const OpFactors &product = factorsOf(OpKind::GroupedMatMul);
+  FactorId rows = product.find('n'), runs = product.find('e');
+  EXPECT_TRUE(product.isBound(rows));
+  EXPECT_FALSE(product.isBound(runs));
+  EXPECT_EQ(product.boundBy(rows), 2u);
+  EXPECT_EQ(product.operand(2).countsRowsOf, rows);
+  EXPECT_TRUE(product.isNeededWhole(runs)) << "where a run begins depends on those before it";
+  EXPECT_FALSE(product.isSummed(rows, 0));
+  const OpFactors &gradient = factorsOf(OpKind::GroupedMatMulBwd);
+  EXPECT_TRUE(gradient.isSummed(gradient.find('n'), 0));
+  const OpFactors &combine = factorsOf(OpKind::Combine);
+  EXPECT_EQ(combine.boundBy(combine.find('n')), 1u) << "by places";
+  EXPECT_FALSE(factorsOf(OpKind::Embedding).isBound(factorsOf(OpKind::Embedding).find('v')));
+}
+
+/// The first of three dimensions stays where it is.
+TEST(FactorRows, TurnTheLastTwoDimensions) {
+  const FactorValue &matrices = factorsOf(OpKind::GroupedMatMul).operand(1);
+  for (bool isTurned : {false, true}) {
+    EXPECT_EQ(placeOfDim(matrices, isTurned, 0), 0);
+    EXPECT_EQ(placeOfDim(matrices, isTurned, 1), isTurned ? 2 : 1);
+    EXPECT_EQ(placeOfDim(matrices, isTurned, 2), isTurned ? 1 : 2);
+  }
+}
+
 /// Its examples are lines of an op's name and its row.
 TEST(FactorRows, ThePageShowsRowsOfTheTable) {
   std::ifstream page(SHARDC_FACTORS_PAGE);
