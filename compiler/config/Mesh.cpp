@@ -114,7 +114,7 @@ private:
   void addGroups(const Chain &chain) {
     for (const Degree &degree : chain)
       if (degree.size > 1 || degree.name == "dp")
-        groupOf(degree.name, axesOf(chain, degree.name));
+        mesh_.links.emplace_back(degree.name, groupOf(degree.name, axesOf(chain, degree.name)));
   }
 
   std::vector<uint16_t> axesOf(const Chain &chain, const std::string &name) const {
@@ -168,8 +168,8 @@ Chain expertChain(const Config &config, std::optional<int64_t> expertParallel) {
 }
 
 const Mesh::Group *Mesh::findGroup(const std::string &name) const {
-  auto found = std::ranges::find(groups, name, &Group::name);
-  return found == groups.end() ? nullptr : &*found;
+  auto found = std::ranges::find(links, name, &std::pair<std::string, size_t>::first);
+  return found == links.end() ? nullptr : &groups[found->second];
 }
 
 std::optional<MeshConflict> findConflict(const Chain &dense, const Chain &expert) {

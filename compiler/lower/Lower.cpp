@@ -299,10 +299,6 @@ public:
     }
     findPlaces();
     fillJob(config_, plan_, strategy_, places_);
-    if (stages_ >= 0)
-      plan_.job.put(JobField::derived_stageGroup, int64_t{stages_});
-    if (context_ >= 0)
-      plan_.job.put(JobField::derived_contextGroup, int64_t{context_});
     addParameters();
     plan_.roles.emplace_back();
     role_ = &plan_.roles.back();
@@ -332,18 +328,20 @@ private:
     config::Mesh mesh =
         config::refine(config::denseChain(config_), config::expertChain(config_),
                        {config::innerContext(config_), config::ranksOfKey(config_)});
-    if (d_.contextParallel > 1)
-      context_ = static_cast<int16_t>(mesh.findGroup("cp") - mesh.groups.data());
-    if (d_.tensorParallel > 1)
-      tensor_ = static_cast<int16_t>(mesh.findGroup("tp") - mesh.groups.data());
+    using enum plan::GroupKind;
+    for (auto [link, kind] :
+         {std::pair("dp_outer", Outer), std::pair("cp", Context), std::pair("tp", Tensor),
+          std::pair("pp", Stages), std::pair("ep", Expert), std::pair("etp", ExpertTensor),
+          std::pair("edp", ExpertData)})
+      if (const config::Mesh::Group *group = mesh.findGroup(link))
+        plan_.kindGroup(kind) = static_cast<int16_t>(group - mesh.groups.data());
+    plan_.kindGroup(Data) = static_cast<int16_t>(mesh.data);
+    context_ = plan::groupOfKind(plan_, Context);
+    tensor_ = plan::groupOfKind(plan_, Tensor);
     for (config::Mesh::Axis &axis : mesh.axes)
       plan_.mesh.push_back({std::move(axis.name), axis.size});
-    for (config::Mesh::Group &group : mesh.groups) {
-      if (d_.pipelineParallel > 1 && &group == mesh.findGroup("pp"))
-        stages_ = static_cast<int16_t>(plan_.groups.size());
+    for (config::Mesh::Group &group : mesh.groups)
       plan_.groups.push_back({std::move(group.name), std::move(group.axes)});
-    }
-    plan_.dataGroup = static_cast<int16_t>(mesh.data);
     all_ = static_cast<int16_t>(mesh.all);
     shards_ = states_ = static_cast<int16_t>(mesh.shard);
     if (d_.fsdp && d_.outerStrategy == config::OuterStrategy::Optim)
@@ -529,7 +527,6 @@ private:
   LocTable locs_;
   config::ShardingStrategy strategy_;
   int16_t all_ = -1;     ///< the group of all ranks
-  int16_t stages_ = -1;  ///< the group of the stages of a pipeline
   int16_t tensor_ = -1;  ///< the group of tensor-parallel ranks, if there are several
   int16_t context_ = -1; ///< the group of context-parallel ranks, likewise
   int16_t shards_ = -1;  ///< the group among whose ranks parameters are divided

@@ -17,18 +17,23 @@ void backMatMul(Gradients &gradients, const Op &op) {
   ValueId dc = gradients.of(op.results[0]);
   if (dc == kNone)
     return;
-  ValueId a = op.operands[0], b = op.operands[1];
+  ValueId a = op.operands[plan::operandIndex<OpKind::MatMul>("a")];
+  ValueId b = op.operands[plan::operandIndex<OpKind::MatMul>("b")];
   SHARDC_CHECK(op.getBool(Key::trans_b) && !op.getBool(Key::trans_a), "forward products are x·wᵀ");
-  if (op.operands.size() == 3)
-    gradients.emitForParam(op.operands[2], gradients.makeOp(OpKind::ReduceRows, {dc}));
+  if (constexpr size_t kBias = plan::operandIndex<OpKind::MatMul>("bias");
+      op.operands.size() > kBias)
+    gradients.emitForParam(op.operands[kBias], gradients.makeOp(OpKind::ReduceRows, {dc}));
+  Op input = gradients.makeOp(OpKind::MatMul, {dc, b});
+  input.role = plan::ProductRole::InputGradient;
+  Op weight = gradients.makeOp(OpKind::MatMul, {dc, a});
+  weight.role = plan::ProductRole::WeightGradient;
+  weight.set(Key::trans_a, int64_t{1});
   bool isSummed = gradients.isBetweenRanks(a);
   if (isSummed)
-    gradients.emitFor(a, gradients.makeOp(OpKind::MatMul, {dc, b}));
-  Op weight = gradients.makeOp(OpKind::MatMul, {dc, a});
-  weight.set(Key::trans_a, int64_t{1});
+    gradients.emitFor(a, input);
   gradients.emitForParam(b, std::move(weight));
   if (!isSummed)
-    gradients.emitFor(a, gradients.makeOp(OpKind::MatMul, {dc, b}));
+    gradients.emitFor(a, std::move(input));
 }
 
 void backBiasAdd(Gradients &gradients, const Op &op) {

@@ -8,36 +8,42 @@ using plan::OpKind;
 using plan::ValueId;
 
 void backCrossEntropy(Gradients &gradients, const Op &op) {
-  Op back =
-      gradients.makeOp(OpKind::CrossEntropyBwd, {op.operands[0], op.results[1], op.operands[1],
-                                                 op.operands[2], gradients.tokenCount()});
+  ValueId logits = op.operands[plan::operandIndex<OpKind::CrossEntropy>("logits")];
+  ValueId labels = op.operands[plan::operandIndex<OpKind::CrossEntropy>("labels")];
+  ValueId mask = op.operands[plan::operandIndex<OpKind::CrossEntropy>("mask")];
+  ValueId lse = op.results[plan::resultIndex<OpKind::CrossEntropy>("lse")];
+  Op back = gradients.start({logits, lse, labels, mask}, /*isAppended=*/true);
   back.attrs = op.attrs;
-  gradients.scale(back, /*isAppended=*/true);
-  gradients.emitFor(op.operands[0], std::move(back));
+  gradients.emitFor(logits, std::move(back));
 }
 
 /// The statistics have no gradient of their own: that of the logits follows from them all.
 void backVocabLoss(Gradients &gradients, const Op &op) {
   const Op stats = gradients.statsOf(op);
-  Op back = gradients.makeOp(OpKind::CrossEntropyBwd,
-                             {stats.operands[0], op.results[1], stats.operands[1], op.operands[1],
-                              gradients.tokenCount()});
+  ValueId logits = stats.operands[plan::operandIndex<OpKind::VocabStats>("logits")];
+  ValueId labels = stats.operands[plan::operandIndex<OpKind::VocabStats>("labels")];
+  ValueId mask = op.operands[plan::operandIndex<OpKind::VocabLoss>("mask")];
+  ValueId lse = op.results[plan::resultIndex<OpKind::VocabLoss>("lse")];
+  Op back = gradients.start({logits, lse, labels, mask}, /*isAppended=*/true);
   back.attrs = op.attrs;
   back.group = stats.group;
-  gradients.scale(back, /*isAppended=*/true);
-  gradients.emitFor(stats.operands[0], std::move(back));
+  gradients.emitFor(logits, std::move(back));
 }
 
 /// Forward and gradient of the fused head are one op: it replaces the forward op in its place.
 void backLmLoss(Gradients &gradients, const Op &op) {
+  ValueId x = op.operands[plan::operandIndex<OpKind::LmLoss>("x")];
+  ValueId w = op.operands[plan::operandIndex<OpKind::LmLoss>("w")];
+  ValueId labels = op.operands[plan::operandIndex<OpKind::LmLoss>("labels")];
+  ValueId mask = op.operands[plan::operandIndex<OpKind::LmLoss>("mask")];
+  const Op start = gradients.start({x, w, labels, mask}, /*isAppended=*/false);
   Op both = op;
-  both.kind = OpKind::LmLossGrad;
-  both.operands.push_back(gradients.tokenCount());
-  gradients.scale(both, /*isAppended=*/false);
-  ValueId dx = gradients.contribute(both, op.operands[0]);
-  gradients.contribute(both, op.operands[1]);
+  both.kind = start.kind;
+  both.operands = start.operands;
+  ValueId dx = gradients.contribute(both, x);
+  gradients.contributeFirst(both, w);
   gradients.replaceForward(std::move(both));
-  gradients.settle(op.operands[0], dx);
+  gradients.settle(x, dx);
 }
 
 } // namespace shardc::passes

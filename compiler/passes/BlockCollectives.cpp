@@ -5,7 +5,6 @@
 #include "compiler/passes/CellTable.h"
 #include "compiler/predict/Transfers.h"
 #include "runtime/plan/Builder.h"
-#include "runtime/plan/WeightScales.h"
 
 namespace shardc::passes {
 namespace {
@@ -16,28 +15,27 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// The transport of gathers, reductions or sums of blocks or of their shards.
-plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, CollectiveKind kind,
-                          int16_t group, Scope scope = Scope::Whole) {
+/// The transport of gathers, reductions or sums of these blocks or of their shards, which have one
+/// strategy.
+plan::Transport chooseWay(const plan::Plan &plan, const std::vector<BlockStrategy> &strategies,
+                          const std::vector<uint32_t> &blocks, CollectiveKind kind, int16_t group,
+                          Scope scope = Scope::Whole) {
   bool isGather = kind == CollectiveKind::AllGather;
   predict::Traffic traffic = predict::trafficOf(plan, kind, group);
-  std::vector<uint8_t> in8Bits = plan::blocksIn8Bits(plan);
-  for (size_t b = 0; b < plan.blocks.size(); ++b) {
-    int64_t gathered = in8Bits[b] != 0 ? 1 : dtypeBytes(strategy.params);
+  for (uint32_t b : blocks)
     traffic.wholeBytes.push_back(
         (scope == Scope::Shard ? plan.blocks[b].shard : plan.blocks[b].numel) *
-        (isGather ? gathered : dtypeBytes(strategy.wire)));
-  }
+        dtypeBytes(isGather ? strategies[b].params : strategies[b].wire));
   traffic.isDeterministic = plan.job.model.deterministicMode;
   return predict::chooseTransport(predict::deviceOf(plan), traffic);
 }
 
 /// The group of the ranks that hold the same shards: it is added if the plan lacks it. -1 if each
 /// shard is on one rank only.
-int16_t groupOfCopies(plan::Plan &plan, const Strategy &strategy) {
-  if (!strategy.shardsState || strategy.dataRanks == strategy.ranks)
+int16_t groupOfCopies(plan::Plan &plan, const BlockStrategy &strategy) {
+  if (!strategy.shardsState || strategy.sumRanks == strategy.ranks)
     return -1;
-  std::vector<uint16_t> axes = plan.groups[static_cast<size_t>(groupOfGradients(plan))].axes;
+  std::vector<uint16_t> axes = strategy.sumAxes;
   for (uint16_t axis : plan.groups[static_cast<size_t>(strategy.group)].axes)
     std::erase(axes, axis);
   return plan::groupOf(plan, std::move(axes));
@@ -46,51 +44,75 @@ int16_t groupOfCopies(plan::Plan &plan, const Strategy &strategy) {
 } // namespace
 
 BlockCollectives::BlockCollectives(plan::Plan &plan, plan::Role &role)
-    : plan_(plan), role_(role), strategy_(readStrategy(plan)),
+    : plan_(plan), role_(role), job_(jobStrategyOf(plan)), strategies_(strategiesOf(plan)),
       loc_(jobLoc(plan, plan.job.derived.locStrategy)),
       numBlocks_(static_cast<uint32_t>(plan.blocks.size())),
       weightCells_(plan::findCells(role, plan::CellKind::Weight, numBlocks_)),
       gradCells_(plan::findCells(role, plan::CellKind::Gradient, numBlocks_)),
-      sumGroup_(groupOfGradients(plan)), copyGroup_(groupOfCopies(plan, strategy_)),
-      gathers_(chooseWay(plan, strategy_, CollectiveKind::AllGather, strategy_.group)),
-      reductions_(strategy_.shardsState
-                      ? chooseWay(plan, strategy_, CollectiveKind::ReduceScatter, strategy_.group)
-                      : chooseWay(plan, strategy_, CollectiveKind::AllReduce, sumGroup_)),
-      shardReductions_(chooseWay(plan, strategy_,
-                                 strategy_.dividesShards() ? CollectiveKind::ReduceScatter
-                                                           : CollectiveKind::AllReduce,
-                                 copyGroup_, Scope::Shard)),
-      shardGathers_(
-          chooseWay(plan, strategy_, CollectiveKind::AllGather, copyGroup_, Scope::Shard)) {}
+      shardCells_(numBlocks_, plan::kNone), gradShardCells_(numBlocks_, plan::kNone) {
+  findClasses();
+}
+
+void BlockCollectives::findClasses() {
+  std::vector<std::vector<uint32_t>> members;
+  for (uint32_t b = 0; b < numBlocks_; ++b) {
+    auto at = std::ranges::find_if(members, [&](const std::vector<uint32_t> &blocks) {
+      return strategies_[blocks.front()].isOfClass(strategies_[b]);
+    });
+    classOf_.push_back(static_cast<size_t>(at - members.begin()));
+    if (at == members.end())
+      members.emplace_back();
+    members[classOf_.back()].push_back(b);
+  }
+  for (const std::vector<uint32_t> &blocks : members)
+    classes_.push_back(makeClass(blocks));
+}
+
+BlockCollectives::Class BlockCollectives::makeClass(const std::vector<uint32_t> &blocks) {
+  const BlockStrategy &strategy = strategies_[blocks.front()];
+  Class each{};
+  each.sumGroup = groupOfGradients(plan_, strategy);
+  each.copyGroup = groupOfCopies(plan_, strategy);
+  auto choose = [&](CollectiveKind kind, int16_t group, Scope scope = Scope::Whole) {
+    return chooseWay(plan_, strategies_, blocks, kind, group, scope);
+  };
+  each.gathers = choose(CollectiveKind::AllGather, strategy.group);
+  each.reductions = strategy.shardsState ? choose(CollectiveKind::ReduceScatter, strategy.group)
+                                         : choose(CollectiveKind::AllReduce, each.sumGroup);
+  each.shardReductions =
+      choose(strategy.dividesShards() ? CollectiveKind::ReduceScatter : CollectiveKind::AllReduce,
+             each.copyGroup, Scope::Shard);
+  each.shardGathers = choose(CollectiveKind::AllGather, each.copyGroup, Scope::Shard);
+  return each;
+}
 
 void BlockCollectives::changeCells() {
-  if (strategy_.shardsState)
-    gradShardCells_.assign(numBlocks_, plan::kNone);
-  if (strategy_.dividesShards() || (strategy_.shardsState && !strategy_.shardsParams))
-    shardCells_.assign(numBlocks_, plan::kNone);
-  for (uint32_t b = 0; b < numBlocks_; ++b) {
-    if (weightCells_[b] == plan::kNone)
-      continue; // another role has the block
-    const plan::Block &block = plan_.blocks[b];
-    Type shard = Type::of(strategy_.mainGrads, {block.shard});
-    plan::Cell &weight = role_.cells[weightCells_[b]];
-    if (strategy_.dividesShards()) {
-      addSlot(b, block.shard, block.stateShard);
-    } else if (strategy_.shardsParams) {
-      weight.type.shape[0] = block.shard;
-      // Both ends of a gather by copy engines must be registered. A weight that is its own master
-      // stays with the state that is saved.
-      if (gathers_ == plan::Transport::Ce && !strategy_.masterIsParam())
-        weight.arena = plan::Arena::Sym;
-    } else if (strategy_.shardsState) {
-      addSlot(b, block.numel, block.shard);
-    }
-    if (strategy_.shardsState)
-      gradShardCells_[b] = addCell(role_, "gs." + block.name, {plan::CellKind::GradientShard, b},
-                                   shard, plan::Arena::Work, plan::Purpose::Grads);
-    if (strategy_.accumulatesLocally())
-      role_.cells[gradCells_[b]].type.dtype = strategy_.mainGrads;
+  for (uint32_t b = 0; b < numBlocks_; ++b)
+    if (weightCells_[b] != plan::kNone) // no other role has the block
+      changeCell(b);
+}
+
+void BlockCollectives::changeCell(uint32_t b) {
+  const plan::Block &block = plan_.blocks[b];
+  const BlockStrategy &strategy = strategies_[b];
+  plan::Cell &weight = role_.cells[weightCells_[b]];
+  if (strategy.dividesShards()) {
+    addSlot(b, block.shard, block.stateShard);
+  } else if (strategy.shardsParams) {
+    weight.type.shape[0] = block.shard;
+    // Both ends of a gather by copy engines must be registered. A weight that is its own master
+    // stays with the state that is saved.
+    if (classOf(b).gathers == plan::Transport::Ce && !strategy.masterIsParam())
+      weight.arena = plan::Arena::Sym;
+  } else if (strategy.shardsState) {
+    addSlot(b, block.numel, block.shard);
   }
+  if (strategy.shardsState)
+    gradShardCells_[b] = addCell(role_, "gs." + block.name, {plan::CellKind::GradientShard, b},
+                                 Type::of(strategy.mainGrads, {block.shard}), plan::Arena::Work,
+                                 plan::Purpose::Grads);
+  if (strategy.accumulatesLocally())
+    role_.cells[gradCells_[b]].type.dtype = strategy.mainGrads;
 }
 
 /// The block's weights are kept, and gathered once a step from what each rank updates.
@@ -111,29 +133,32 @@ Op BlockCollectives::make(OpKind kind, ValueId operand, uint32_t block, plan::Ph
   op.phase = phase;
   bool isGather = kind == OpKind::AllGather;
   plan::setChannel(plan_, op,
-                   scope == Scope::Shard ? channelOfShards(isGather)
-                                         : channelOfWholes(isGather, plan_.blocks[block].group));
+                   scope == Scope::Shard ? channelOfShards(isGather, block)
+                                         : channelOfWholes(isGather, block));
   op.set(Key::block, static_cast<int64_t>(block));
-  if (!isGather && strategy_.average)
+  if (!isGather && strategies_[block].average)
     op.set(Key::average, int64_t{1});
   return op;
 }
 
-plan::ChannelId BlockCollectives::channelOfWholes(bool isGather, int16_t group) {
-  if (!isGather && !strategy_.shardsState)
-    group = sumGroup_;
+plan::ChannelId BlockCollectives::channelOfWholes(bool isGather, uint32_t block) {
+  const Class &each = classOf(block);
+  bool isWhole = !isGather && !strategies_[block].shardsState;
+  int16_t group = isWhole ? each.sumGroup : plan_.blocks[block].group;
   plan::StreamKind stream = isGather ? plan::StreamKind::Gather : plan::StreamKind::Reduce;
-  return plan::channelOf(plan_, group, stream, isGather ? gathers_ : reductions_,
+  return plan::channelOf(plan_, group, stream, isGather ? each.gathers : each.reductions,
                          plan::toString(stream));
 }
 
 /// Sums of shards follow the reductions that make these. Where shards are gathered as well, both
 /// run beside what moves inside the groups, and share a communicator if their transport is one.
-plan::ChannelId BlockCollectives::channelOfShards(bool isGather) {
+plan::ChannelId BlockCollectives::channelOfShards(bool isGather, uint32_t block) {
+  const Class &each = classOf(block);
   plan::StreamKind stream =
-      strategy_.dividesShards() ? plan::StreamKind::Outer : plan::StreamKind::Reduce;
-  bool isOwn = isGather && shardGathers_ != shardReductions_;
-  return plan::channelOf(plan_, copyGroup_, stream, isGather ? shardGathers_ : shardReductions_,
+      strategies_[block].dividesShards() ? plan::StreamKind::Outer : plan::StreamKind::Reduce;
+  bool isOwn = isGather && each.shardGathers != each.shardReductions;
+  return plan::channelOf(plan_, each.copyGroup, stream,
+                         isGather ? each.shardGathers : each.shardReductions,
                          isOwn ? "outer_gather" : "outer");
 }
 

@@ -28,7 +28,7 @@ enum class Optimizer { AdamW, Sgd, SgdMomentum };
 class UpdateBuilder {
 public:
   UpdateBuilder(plan::Plan &plan, plan::Role &role)
-      : plan_(plan), role_(role), strategy_(readStrategy(plan)),
+      : plan_(plan), role_(role), strategies_(strategiesOf(plan)),
         in8Bits_(plan::blocksIn8Bits(plan)), loc_(jobLoc(plan, plan.job.derived.locOptimizer)) {
     bool sgd = plan.job.optimizer.optimizer == plan::Job::OptimizerKind::Sgd;
     bool momentum = plan.job.optimizer.sgdMomentum > 0;
@@ -76,9 +76,9 @@ private:
 
   void addBlockCells(size_t b) {
     const plan::Block &block = plan_.blocks[b];
-    Type type = Type::of(strategy_.master, {block.stateShard});
+    Type type = Type::of(strategies_[b].master, {block.stateShard});
     BlockCells cells;
-    if (strategy_.masterIsParam() && !isKeptIn8Bits(b)) {
+    if (strategies_[b].masterIsParam() && !isKeptIn8Bits(b)) {
       cells.master = wholes_[b];
     } else {
       cells.weight = slots_[b] != kNone ? slots_[b] : wholes_[b];
@@ -252,7 +252,7 @@ private:
     Op reduce = blockOp(OpKind::AllReduce, block);
     reduce.operands = {gradient};
     plan::setChannel(plan_, reduce,
-                     plan::pairChannelOf(plan_, static_cast<int16_t>(plan_.job.derived.stageGroup),
+                     plan::pairChannelOf(plan_, plan::groupOfKind(plan_, plan::GroupKind::Stages),
                                          {stages[0], stages[1]}, plan::StreamKind::Compute,
                                          "tied"));
     plan::Value sum = segment.values[gradient];
@@ -267,25 +267,23 @@ private:
   ValueId buildNorm(plan::Segment &segment, const std::vector<ValueId> &grads) {
     ValueId before = plan::addLiveIn(segment, "step", role_, step_);
     ValueId stop = plan::addLiveIn(segment, "stop", role_, stop_);
+    bool isReplicated = everyRankHasAll();
     Op squares = plan::makeOp(OpKind::SumSquares, {}, -1, loc_);
     std::vector<const plan::Role *> counts = firstRoles(plan_);
     for (size_t b : blocks_) {
       if (counts[b] != &role_)
         continue;
-      if (squares.operands.empty() && b > 0)
-        squares.set(Key::block, static_cast<int64_t>(b)); // consecutive blocks from here on
       squares.operands.push_back(grads[b]);
+      squares.blocks.push_back(
+          {static_cast<int32_t>(b), isReplicated ? int64_t{1} : strategies_[b].copies()});
     }
     ValueId ss = plan::addValue(segment, "squares", Type::of(DType::F64, {1}), plan::Purpose::Step);
     squares.results = {ss};
     plan::append(segment, std::move(squares));
 
-    bool replicated = !strategy_.shardsState && !strategy_.cutsParams && plan_.roles.size() == 1;
     Op pack = plan::makeOp(OpKind::StepPack, {before, ss, stop}, -1, loc_);
-    pack.set(Key::norm_replicated, int64_t{replicated});
-    if (!replicated)
-      pack.set(Key::copies, strategy_.copies());
-    pack.set(Key::loss_copies, ranksOf(plan_, role_) / strategy_.dataRanks);
+    pack.set(Key::norm_replicated, int64_t{isReplicated});
+    pack.set(Key::loss_copies, ranksOf(plan_, role_) / ranksOfTokens(plan_));
     Type type = Type::of(DType::F64, {kStepPartialCount});
     ValueId partial = plan::addValue(segment, "partial", type, plan::Purpose::Step);
     pack.results = {partial};
@@ -300,7 +298,7 @@ private:
       plan::append(segment, std::move(reduce));
     }
     Op finish = plan::makeOp(OpKind::StepFinish, {before, partial, ss}, -1, loc_);
-    finish.set(Key::norm_replicated, int64_t{replicated});
+    finish.set(Key::norm_replicated, int64_t{isReplicated});
     finish.set(Key::clip, plan_.job.optimizer.clipGrad);
     if (plan_.job.derived.stepSamples > 0)
       finish.set(Key::step_samples, plan_.job.derived.stepSamples);
@@ -311,6 +309,12 @@ private:
     ValueId after = define(segment, finish, "step.finished", step_);
     plan::append(segment, std::move(finish));
     return after;
+  }
+
+  /// All elements of all gradients, so that it needs no sum over ranks for their norm.
+  bool everyRankHasAll() const {
+    return plan_.roles.size() == 1 && !jobStrategyOf(plan_).cutsParams &&
+           std::ranges::none_of(strategies_, &BlockStrategy::shardsState);
   }
 
   void setLossScaling(Op &finish) const {
@@ -380,8 +384,8 @@ private:
 
   plan::Plan &plan_;
   plan::Role &role_;
-  Strategy strategy_;
-  std::vector<uint8_t> in8Bits_; ///< by block: its weights are kept in 8 bits
+  std::vector<BlockStrategy> strategies_; ///< by block
+  std::vector<uint8_t> in8Bits_;          ///< by block: its weights are kept in 8 bits
   uint32_t loc_;
   Optimizer optimizer_ = Optimizer::AdamW;
   uint32_t step_ = kNone, stop_ = kNone;

@@ -57,8 +57,8 @@ std::vector<const plan::Role *> firstRoles(const plan::Plan &plan) {
 }
 
 int16_t groupOfSteps(plan::Plan &plan) {
-  if (plan.groupSize(plan.dataGroup) == plan.worldSize())
-    return plan.dataGroup;
+  if (plan.groupSize(plan::groupOfKind(plan, plan::GroupKind::Data)) == plan.worldSize())
+    return plan::groupOfKind(plan, plan::GroupKind::Data);
   auto all = std::ranges::find(plan.groups, plan.mesh.size(),
                                [](const plan::Group &group) { return group.axes.size(); });
   if (all != plan.groups.end())

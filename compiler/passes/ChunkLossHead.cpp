@@ -45,8 +45,8 @@ public:
       return std::nullopt;
     ValueId logits = op(head.stats).operands[0], lse = op(loss).results[1];
     head.product = makerOf(logits, OpKind::MatMul);
-    if (head.product == kNone || !op(head.product).getBool(Key::trans_b) ||
-        op(head.product).operands.size() != 2)
+    if (head.product == kNone || op(head.product).role != plan::ProductRole::Forward ||
+        op(head.product).getBool(Key::trans_a) || op(head.product).operands.size() != 2)
       return std::nullopt;
     size_t gradients = users_.count(lse);
     if (gradients > 1 || users_.count(logits) != 1 + gradients)
@@ -68,7 +68,8 @@ private:
   bool findGradients(LossHead &head, uint32_t entropy) const {
     if (op(entropy).kind != OpKind::CrossEntropyBwd)
       return false;
-    ValueId dlogits = op(entropy).results[0], count = op(entropy).operands[4];
+    ValueId dlogits = op(entropy).results[0],
+            count = op(entropy).operands[plan::operandIndex<OpKind::CrossEntropyBwd>("n")];
     uint32_t counted = segment_.values[count].def;
     if (users_.count(dlogits) != 2 || (counted != kNone && counted > head.loss))
       return false;
@@ -76,9 +77,10 @@ private:
     for (const uint32_t *user = users_.begin(dlogits); user != users_.end(dlogits); ++user) {
       const Op &product = op(*user);
       if (product.kind != OpKind::MatMul || product.operands.size() != 2 ||
-          product.operands[0] != dlogits || product.getBool(Key::trans_b) || !product.ties.empty())
+          product.operands[0] != dlogits || product.role == plan::ProductRole::Forward ||
+          !product.ties.empty())
         return false;
-      (product.getBool(Key::trans_a) ? head.dw : head.dx) = *user;
+      (product.role == plan::ProductRole::WeightGradient ? head.dw : head.dx) = *user;
     }
     return head.dx != kNone && head.dw != kNone &&
            op(head.dx).operands[1] == op(head.product).operands[1] &&
@@ -126,8 +128,8 @@ private:
     const Op &product = op(head_.product), &stats = op(head_.stats), &loss = op(head_.loss);
     Chunk chunk = {begin, rows};
     chunk.x = rowsOf(product.operands[0], chunk);
-    chunk.labels = rowsOf(stats.operands[1], chunk);
-    chunk.mask = rowsOf(loss.operands[1], chunk);
+    chunk.labels = rowsOf(stats.operands[plan::operandIndex<OpKind::VocabStats>("labels")], chunk);
+    chunk.mask = rowsOf(loss.operands[plan::operandIndex<OpKind::VocabLoss>("mask")], chunk);
     chunk.logits = emit(product, {chunk.x, product.operands[1]}, chunk);
     ValueId here = emit(stats, {chunk.logits, chunk.labels}, chunk);
     ValueId all = emit(op(head_.gather), {here}, chunk);
@@ -159,10 +161,14 @@ private:
     ops_.push_back(std::move(sum));
   }
 
-  /// The step state as it is before the losses are added to it.
+  /// The step state as it is before these losses, and later ones, are added to it.
   ValueId beforeLosses(ValueId value) const {
     uint32_t def = segment_.values[value].def;
-    return def != kNone && op(def).kind == OpKind::LossAdd ? op(def).operands[0] : value;
+    while (def != kNone && def > head_.loss && op(def).kind == OpKind::LossAdd) {
+      value = op(def).operands[plan::operandIndex<OpKind::LossAdd>("state")];
+      def = segment_.values[value].def;
+    }
+    return value;
   }
 
   Op copyOf(const Op &like, std::vector<ValueId> operands) const {
@@ -262,7 +268,8 @@ void chunkLosses(plan::Segment &segment) {
 } // namespace
 
 void runChunkLossHead(plan::Plan &plan, Notes &) {
-  if (plan::tensorGroupOf(plan) < 0) // no rank has a part of the logits' columns
+  if (plan::groupToCutOf(plan, plan::GroupKind::Tensor) <
+      0) // no rank has a part of the logits' columns
     return;
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)

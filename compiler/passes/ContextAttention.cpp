@@ -44,8 +44,9 @@ struct Levels {
 class ContextRanks {
 public:
   explicit ContextRanks(plan::Plan &plan)
-      : plan_(plan), group_(static_cast<int16_t>(plan.job.derived.contextGroup)),
-        tensor_(plan::tensorGroupOf(plan)), ways_(plan.job.model.cpCommType) {
+      : plan_(plan), group_(plan::groupOfKind(plan, plan::GroupKind::Context)),
+        tensor_(plan::groupToCutOf(plan, plan::GroupKind::Tensor)),
+        ways_(plan.job.model.cpCommType) {
     if (std::ranges::find(ways_, Way::A2aP2p) != ways_.end())
       cutLevels(plan.job.model.hierarchicalContextParallelSizes);
     int64_t layer = 0;

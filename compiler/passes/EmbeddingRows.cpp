@@ -24,7 +24,7 @@ const plan::Param *tableOf(const plan::Plan &plan, uint32_t block) {
   return holdsRows ? table : nullptr;
 }
 
-bool mustAgreeToTheBit(const plan::Plan &plan, const Strategy &strategy) {
+bool mustAgreeToTheBit(const plan::Plan &plan, const BlockStrategy &strategy) {
   return strategy.params == DType::F32 || plan.job.model.deterministicMode;
 }
 
@@ -80,15 +80,20 @@ std::string RowGathers::nameOfAll(ValueId value) const {
   return name;
 }
 
-Op sumOfRows(RowGathers &gathers, const Op &gradient, const Op &reduction, uint32_t block,
-             const Strategy &strategy) {
-  ValueId ids = gathers.gather(gradient.operands[1], gradient.phase);
-  ValueId dx = gathers.gather(gradient.operands[0], gradient.phase);
+Op sumOfRows(RowGathers &gathers, const std::vector<Op> &ops, const GradientChain &chain,
+             uint32_t block, const BlockStrategy &strategy) {
+  const Op &gradient = ops[chain.lookups], &reduction = ops[chain.reduction];
+  ValueId ids = gathers.gather(gradient.operands[plan::operandIndex<OpKind::EmbeddingBwd>("ids")],
+                               gradient.phase);
+  ValueId dx = gathers.gather(gradient.operands[plan::operandIndex<OpKind::EmbeddingBwd>("dx")],
+                              gradient.phase);
   Op sum = plan::makeOp(OpKind::EmbeddingShardBwd, {dx, ids}, gradient.unit, gradient.loc);
   sum.phase = gradient.phase;
   sum.set(Key::block, static_cast<int64_t>(block));
+  double scale = chain.cast == plan::kNone ? 1 : ops[chain.cast].getFloat(Key::scale);
   if (reduction.getBool(Key::average))
-    sum.set(Key::scale, 1.0 / static_cast<double>(strategy.ranks));
+    scale /= static_cast<double>(strategy.ranks);
+  sum.set(Key::scale, scale);
   sum.pred = reduction.pred, sum.ties = reduction.ties, sum.results = reduction.results;
   return sum;
 }

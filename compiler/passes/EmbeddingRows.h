@@ -15,7 +15,7 @@ namespace shardc::passes {
 const plan::Param *tableOf(const plan::Plan &plan, uint32_t block);
 
 /// In fp32 and in deterministic runs all strategies are bitwise equal, so sums keep their order.
-bool mustAgreeToTheBit(const plan::Plan &plan, const Strategy &strategy);
+bool mustAgreeToTheBit(const plan::Plan &plan, const BlockStrategy &strategy);
 
 /// The last ops of a table's gradient, by index: embedding_bwd, pack, an optional cast to the
 /// reduction's type, reduce_scatter. Each is the only reader of the one before.
@@ -33,7 +33,7 @@ std::optional<GradientChain> gradientChain(const plan::Segment &segment, const p
 class RowGathers {
 public:
   /// `like`: a gather of weights, whose transport these use.
-  RowGathers(plan::Segment &segment, std::vector<plan::Op> &ops, const Strategy &strategy,
+  RowGathers(plan::Segment &segment, std::vector<plan::Op> &ops, const BlockStrategy &strategy,
              plan::Op like)
       : segment_(segment), ops_(ops), strategy_(strategy), like_(std::move(like)) {}
 
@@ -48,12 +48,13 @@ private:
 
   plan::Segment &segment_;
   std::vector<plan::Op> &ops_;
-  const Strategy &strategy_;
+  const BlockStrategy &strategy_;
   plan::Op like_;
 };
 
-/// Sums the gathered rows' gradients into a shard; replaces `reduction`.
-plan::Op sumOfRows(RowGathers &gathers, const plan::Op &gradient, const plan::Op &reduction,
-                   uint32_t block, const Strategy &strategy);
+/// Sums the gathered rows' gradients into a shard; replaces the ops of the chain, which are among
+/// these.
+plan::Op sumOfRows(RowGathers &gathers, const std::vector<plan::Op> &ops,
+                   const GradientChain &chain, uint32_t block, const BlockStrategy &strategy);
 
 } // namespace shardc::passes

@@ -98,13 +98,16 @@ private:
 
 class Exchanger {
 public:
-  Exchanger(plan::Plan &plan, plan::Role &role, const Strategy &strategy, Notes &notes)
-      : plan_(plan), role_(role), strategy_(strategy), notes_(notes) {}
+  Exchanger(plan::Plan &plan, plan::Role &role, Notes &notes)
+      : plan_(plan), role_(role), strategies_(strategiesOf(plan)), notes_(notes) {}
 
   void run() {
-    for (uint32_t b = 0; b < plan_.blocks.size(); ++b)
-      if ((table_ = tableOf(plan_, b)) != nullptr && findUses(b))
+    for (uint32_t b = 0; b < plan_.blocks.size(); ++b) {
+      strategy_ = strategies_[b];
+      bool mayExchange = strategy_.shardsParams && !mustAgreeToTheBit(plan_, strategy_);
+      if (mayExchange && (table_ = tableOf(plan_, b)) != nullptr && findUses(b))
         exchange(b);
+    }
   }
 
 private:
@@ -174,7 +177,7 @@ private:
       if (isIn(uses.lookups, i))
         lookUp(segment, ops, old[i], gather, gathers, block);
       else if (i == uses.gradient.reduction)
-        ops.push_back(sumOfRows(gathers, old[uses.gradient.lookups], old[i], block, strategy_));
+        ops.push_back(sumOfRows(gathers, old, uses.gradient, block, strategy_));
       else
         ops.push_back(std::move(old[i]));
     }
@@ -200,7 +203,8 @@ private:
 
   plan::Plan &plan_;
   plan::Role &role_;
-  const Strategy &strategy_;
+  std::vector<BlockStrategy> strategies_; ///< by block
+  BlockStrategy strategy_;                ///< of the block under way
   Notes &notes_;
   const plan::Param *table_ = nullptr;
   std::vector<Uses> uses_; ///< by segment
@@ -212,11 +216,8 @@ private:
 } // namespace
 
 void runExchangeEmbeddingRows(plan::Plan &plan, Notes &notes) {
-  Strategy strategy = readStrategy(plan);
-  if (!strategy.shardsParams || mustAgreeToTheBit(plan, strategy))
-    return;
   for (plan::Role &role : plan.roles)
-    Exchanger(plan, role, strategy, notes).run();
+    Exchanger(plan, role, notes).run();
 }
 
 } // namespace shardc::passes

@@ -57,12 +57,14 @@ void fuseLossHead(plan::Segment &segment) {
       continue;
     uint32_t def = segment.values[entropy.operands[0]].def;
     if (def == plan::kNone || segment.ops[def].kind != OpKind::MatMul ||
-        !segment.ops[def].getBool(Key::trans_b) || segment.ops[def].operands.size() != 2)
+        !segment.ops[def].getBool(Key::trans_b) || segment.ops[def].getBool(Key::trans_a) ||
+        segment.ops[def].operands.size() != 2)
       continue;
     const Op &product = segment.ops[def];
     entropy.kind = OpKind::LmLoss;
-    entropy.operands = {product.operands[0], product.operands[1], entropy.operands[1],
-                        entropy.operands[2]};
+    plan::ValueId labels = entropy.operands[plan::operandIndex<OpKind::CrossEntropy>("labels")];
+    plan::ValueId mask = entropy.operands[plan::operandIndex<OpKind::CrossEntropy>("mask")];
+    entropy.operands = {product.operands[0], product.operands[1], labels, mask};
     entropy.results.resize(1);
     int64_t rows = segment.values[entropy.results[0]].type.shape[0];
     entropy.set(Key::chunk_rows,

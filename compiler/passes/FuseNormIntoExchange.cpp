@@ -38,14 +38,12 @@ private:
     uint32_t segment = kNone, op = kNone;
   };
 
-  /// The list holds consecutive blocks.
   void takeSums(uint32_t segment, uint32_t op) {
     size_t count = role_.segments[segment].ops[op].operands.size();
-    int64_t first = std::max<int64_t>(role_.segments[segment].ops[op].getInt(Key::block), 0);
     for (size_t k = 0; k < count; ++k) {
-      auto block = static_cast<size_t>(first) + k;
+      auto block = static_cast<size_t>(role_.segments[segment].ops[op].blocks[k].block);
       Reduction reduction = reductionOf(segment, role_.segments[segment].ops[op].operands[k]);
-      if (reduction.op == kNone || block >= plan_.blocks.size() || !isShard(reduction, block))
+      if (reduction.op == kNone || !isShard(reduction, block))
         continue;
       ValueId sum = addSum(reduction, block, segment);
       role_.segments[segment].ops[op].operands[k] = sum;

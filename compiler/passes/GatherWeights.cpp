@@ -26,13 +26,12 @@ class WeightGatherer {
 public:
   WeightGatherer(plan::Plan &plan, plan::Role &role, plan::Segment &segment,
                  BlockCollectives &blocks)
-      : plan_(plan), role_(role), segment_(segment), blocks_(blocks), strategy_(blocks.strategy()) {
-  }
+      : plan_(plan), role_(role), segment_(segment), blocks_(blocks) {}
 
   void run() {
-    if (strategy_.shardsParams)
+    if (hasBlock(&WeightGatherer::isGatheredAround))
       gatherAroundUses();
-    else if (strategy_.shardsState && !findsKept())
+    if (hasBlock(&WeightGatherer::isKept) && !findsKept())
       gatherOnce();
   }
 
@@ -40,11 +39,26 @@ private:
   /// The forward pass of a microbatch has gathered what is kept before the backward pass begins.
   bool findsKept() const { return segment_.kind == plan::SegmentKind::Backward; }
 
-  /// Block of each live-in weight value; kNone for all other values.
-  std::vector<uint32_t> blocksOfLiveIns() const {
+  using IsOf = bool (WeightGatherer::*)(uint32_t block) const;
+  bool isGatheredAround(uint32_t block) const { return blocks_.strategy(block).shardsParams; }
+  bool isKept(uint32_t block) const { return blocks_.strategy(block).keepsGathered(); }
+
+  /// The block whose weights the segment takes, if it is one of these; otherwise kNone.
+  uint32_t blockOfIn(const plan::Segment::Boundary &in, IsOf isOf) const {
+    uint32_t block = blocks_.blockOf(plan::CellKind::Weight, in.cell);
+    return block != kNone && (this->*isOf)(block) ? block : kNone;
+  }
+  bool hasBlock(IsOf isOf) const {
+    return std::ranges::any_of(segment_.ins, [&](const plan::Segment::Boundary &in) {
+      return blockOfIn(in, isOf) != kNone;
+    });
+  }
+
+  /// Block of each live-in weight value, if it is one of these; kNone for all other values.
+  std::vector<uint32_t> blocksOfLiveIns(IsOf isOf) const {
     std::vector<uint32_t> blocks(segment_.values.size(), kNone);
     for (const plan::Segment::Boundary &in : segment_.ins)
-      blocks[in.value] = blocks_.blockOf(plan::CellKind::Weight, in.cell);
+      blocks[in.value] = blockOfIn(in, isOf);
     return blocks;
   }
 
@@ -68,7 +82,7 @@ private:
 
   void gatherOnce() {
     std::vector<Op> ops;
-    std::vector<uint32_t> blockOf = blocksOfLiveIns();
+    std::vector<uint32_t> blockOf = blocksOfLiveIns(&WeightGatherer::isKept);
     std::vector<ValueId> whole(segment_.values.size(), kNone);
     for (size_t v = 0, end = blockOf.size(); v < end; ++v) {
       if (blockOf[v] == kNone)
@@ -89,7 +103,7 @@ private:
   // ---- optim_grads_params: a gather for each span of uses ----
 
   void gatherAroundUses() {
-    std::vector<uint32_t> blockOfWhole = blocksOfLiveIns();
+    std::vector<uint32_t> blockOfWhole = blocksOfLiveIns(&WeightGatherer::isGatheredAround);
     // Views of live-in weights are created again in each span; the old ones are removed.
     std::vector<int32_t> viewOf(segment_.values.size(), -1); // index of the view op
     for (size_t i = 0; i < segment_.ops.size(); ++i) {
@@ -100,16 +114,17 @@ private:
     std::vector<Span> spans = findSpans(viewOf, blockOfWhole);
     std::vector<ValueId> shards = replaceLiveIns();
     std::vector<Op> ops;
-    if (strategy_.dividesShards() && !findsKept())
+    if (!findsKept())
       ops = gatherShards(shards);
     rewriteSpans(spans, viewOf, blockOfWhole, shards, std::move(ops));
   }
 
-  /// Before all others, in order of the blocks. From here on the results are the shards.
+  /// Of blocks whose shards are divided: before all others, in order of the blocks. From here on
+  /// the results are the shards.
   std::vector<Op> gatherShards(std::vector<ValueId> &shards) {
     std::vector<Op> ops;
     for (uint32_t b = 0; b < blocks_.size(); ++b)
-      if (shards[b] != kNone) {
+      if (shards[b] != kNone && blocks_.strategy(b).dividesShards()) {
         std::string name = "ws." + plan_.blocks[b].name;
         shards[b] = gatherKept(ops, b, shards[b], name + ".part", name + ".all", Scope::Shard);
       }
@@ -124,7 +139,8 @@ private:
   std::vector<Span> findSpans(const std::vector<int32_t> &viewOf,
                               const std::vector<uint32_t> &blockOfWhole) const {
     std::vector<Span> spans;
-    size_t count = strategy_.byParam ? plan_.units.size() : blocks_.size();
+    bool byParam = blocks_.job().byParam;
+    size_t count = byParam ? plan_.units.size() : blocks_.size();
     std::vector<uint32_t> open(count, kNone); // index in spans
     std::vector<plan::Phase> phaseOf(count, plan::Phase::Other);
     // The two latest uses by different layer units; they show whether another layer was used in
@@ -140,7 +156,7 @@ private:
           continue;
         uint32_t b = blockOfWhole[segment_.ops[static_cast<size_t>(viewOf[operand])].operands[0]];
         int32_t unit = plan_.blocks[b].unit;
-        size_t key = strategy_.byParam ? static_cast<size_t>(unit) : b;
+        size_t key = byParam ? static_cast<size_t>(unit) : b;
         uint32_t &span = open[key];
         plan::Phase &phase = phaseOf[key];
         const Use &other = latest.unit == unit ? before : latest;
@@ -169,7 +185,7 @@ private:
   std::vector<ValueId> replaceLiveIns() {
     std::vector<ValueId> shards(blocks_.size(), kNone);
     for (plan::Segment::Boundary &in : segment_.ins) {
-      uint32_t b = blocks_.blockOf(plan::CellKind::Weight, in.cell);
+      uint32_t b = blockOfIn(in, &WeightGatherer::isGatheredAround);
       if (b == kNone)
         continue;
       shards[b] = plan::addValue(segment_, "ws." + plan_.blocks[b].name, role_.cells[in.cell].type,
@@ -242,7 +258,6 @@ private:
   plan::Role &role_;
   plan::Segment &segment_;
   BlockCollectives &blocks_;
-  const Strategy &strategy_;
 };
 
 } // namespace

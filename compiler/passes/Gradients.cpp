@@ -43,6 +43,7 @@ Gradients::Gradients(const plan::Plan &plan, const plan::Role &role, plan::Segme
 }
 
 void Gradients::write() {
+  findSeeds();
   // The ops after the losses (sums into the step state) have no gradient and stay before the
   // backward ops.
   size_t forwardOps = segment_.ops.size();
@@ -97,6 +98,32 @@ ValueId Gradients::contribute(Op &op, ValueId of) {
     op.ties.push_back({plan::Tie::Acc, result, grads_[of], plan::Pred::Always});
   grads_[of] = value;
   return value;
+}
+
+void Gradients::contributeFirst(Op &op, ValueId of) {
+  ValueId second = take(of);
+  ValueId first = contribute(op, of);
+  if (second == kNone)
+    return;
+  grads_[of] = second; // the sum of all
+  while (true) {
+    Op &maker = segment_.ops[segment_.values[second].def];
+    uint8_t result = segment_.values[second].defResult;
+    auto tie = std::ranges::find(maker.ties, result, &plan::Tie::result);
+    if (tie == maker.ties.end()) {
+      maker.ties.push_back({plan::Tie::Acc, result, first, plan::Pred::Always});
+      return;
+    }
+    second = tie->value;
+  }
+}
+
+void Gradients::replaceForward(Op op) {
+  for (size_t r = 0; r < op.results.size(); ++r) {
+    segment_.values[op.results[r]].def = static_cast<uint32_t>(index_);
+    segment_.values[op.results[r]].defResult = static_cast<uint8_t>(r);
+  }
+  segment_.ops[index_] = std::move(op);
 }
 
 void Gradients::settle(ValueId of, ValueId contribution) {
@@ -183,28 +210,82 @@ std::vector<ValueId> Gradients::piecesOf(const Op &first) const {
   return pieces;
 }
 
-ValueId Gradients::tokenCount() const {
+ValueId Gradients::countOf(ValueId mask) const {
+  auto counts = [&](const Op &op) {
+    return op.kind == OpKind::TokenCount && op.operands[0] == mask;
+  };
   ValueId count = kNone;
   for (const Op &op : segment_.ops)
     if (std::optional<Op> summed =
             op.kind == OpKind::AllReduce ? findMaker(op.operands[0]) : std::nullopt;
-        summed && summed->kind == OpKind::TokenCount)
+        summed && counts(*summed))
       return op.results[0];
-    else if (op.kind == OpKind::TokenCount && count == kNone)
+    else if (counts(op) && count == kNone)
       count = op.results[0];
-  SHARDC_CHECK(count != kNone, "a training body counts its tokens");
   return count;
 }
 
-void Gradients::scale(Op &op, bool isAppended) const {
-  if (!isScaled_)
+void Gradients::findSeeds() {
+  for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
+    const Op op = segment_.ops[i];
+    const plan::OpInfo &info = plan::opInfo(op);
+    if (!info.lossGradient)
+      continue;
+    int mask = plan::positionOf(info.operands, "mask");
+    Seed seed{i, countOf(op.operands[static_cast<size_t>(mask)])};
+    SHARDC_CHECK(seed.tokens != kNone, "no op counts the tokens of '{}'",
+                 segment_.values[op.results[0]].name);
+    bool isReplaced = plan::positionOf(plan::opInfo(*info.lossGradient).results, "losses") >= 0;
+    if (isReplaced)
+      countBefore(seed);
+    i = seed.loss;
+    seeds_.push_back(seed);
+  }
+}
+
+/// Moves the count before the loss, in whose place an op takes it.
+void Gradients::countBefore(Seed &seed) {
+  std::vector<uint32_t> later; // the ops that make it
+  for (uint32_t def = segment_.values[seed.tokens].def; def != kNone && def > seed.loss;
+       def = segment_.values[segment_.ops[def].operands[0]].def)
+    later.push_back(def);
+  for (size_t moved = 0; moved < later.size(); ++moved) {
+    // The ones from the back move first, and push the others on.
+    auto first = segment_.ops.begin() + seed.loss;
+    auto at = segment_.ops.begin() + later[moved] + static_cast<std::ptrdiff_t>(moved);
+    std::rotate(first, at, at + 1);
+  }
+  if (later.empty())
     return;
-  for (const Op &add : segment_.ops)
-    if (add.kind == OpKind::LossAdd) {
-      op.operands.push_back(isAppended ? add.results[0] : add.operands[0]);
-      return;
-    }
-  SHARDC_CHECK(false, "a training body adds its losses");
+  seed.loss += static_cast<uint32_t>(later.size());
+  plan::renumber(segment_);
+}
+
+/// The step state at the op: losses are added to it in place.
+ValueId Gradients::stateAt(size_t index) const {
+  ValueId state = kNone;
+  for (size_t i = 0; i < segment_.ops.size(); ++i) {
+    const Op &add = segment_.ops[i];
+    if (add.kind != OpKind::LossAdd)
+      continue;
+    if (i < index)
+      state = add.results[0];
+    else if (state == kNone)
+      state = add.operands[plan::operandIndex<OpKind::LossAdd>("state")];
+  }
+  SHARDC_CHECK(state != kNone, "a training body adds its losses");
+  return state;
+}
+
+Op Gradients::start(std::initializer_list<ValueId> operands, bool isAppended) const {
+  auto seed = std::ranges::find(seeds_, static_cast<uint32_t>(index_), &Seed::loss);
+  SHARDC_CHECK(seed != seeds_.end(), "'{}' starts no gradients",
+               plan::opInfo(segment_.ops[index_]).name);
+  Op op = makeOp(*plan::opInfo(segment_.ops[index_]).lossGradient, operands);
+  op.operands.push_back(seed->tokens);
+  if (isScaled_)
+    op.operands.push_back(stateAt(isAppended ? segment_.ops.size() : index_));
+  return op;
 }
 
 } // namespace shardc::passes

@@ -48,7 +48,10 @@ public:
 
   void append(plan::Op op) { plan::append(segment_, std::move(op)); }
   /// Puts the op in the place of the forward op whose rule runs.
-  void replaceForward(plan::Op op) { segment_.ops[index_] = std::move(op); }
+  void replaceForward(plan::Op op);
+  /// Adds to an op that takes the place of the forward op a result that is a contribution to the
+  /// gradient of a parameter: the first one, since those so far are made behind it.
+  void contributeFirst(plan::Op &op, plan::ValueId of);
 
   /// The forward op that makes the value.
   plan::Op makerOf(plan::ValueId value) const;
@@ -67,14 +70,24 @@ public:
   /// gradient.
   bool isBetweenRanks(plan::ValueId value) const;
 
-  /// The microbatch's token count, over all slices of its sequences.
-  plan::ValueId tokenCount() const;
-
-  /// Gives an op that starts gradients the step state, if that has a loss scale for them: as it is
-  /// at the op, which is appended or takes the forward op's place.
-  void scale(plan::Op &op, bool isAppended) const;
+  /// An op that starts the gradients of the loss whose rule runs, as its STARTS_GRADIENT row says:
+  /// of these operands, the count of the loss' tokens over all slices of their sequences, and the
+  /// step state if that has a loss scale for them. The op will be appended, or takes the loss'
+  /// place.
+  plan::Op start(std::initializer_list<plan::ValueId> operands, bool isAppended) const;
 
 private:
+  /// A loss, where gradients begin.
+  struct Seed {
+    uint32_t loss;        ///< index of the op
+    plan::ValueId tokens; ///< their count
+  };
+  void findSeeds();
+  /// The count of the tokens that a mask lets count: of all ranks that have slices of their
+  /// sequences, if these add their own.
+  plan::ValueId countOf(plan::ValueId mask) const;
+  void countBefore(Seed &seed);
+  plan::ValueId stateAt(size_t index) const;
   plan::ValueId newGrad(plan::ValueId of);
   void applyRule(const plan::Op &op);
 
@@ -84,6 +97,7 @@ private:
   std::vector<plan::ValueId> grads_; ///< gradient of each forward value so far
   std::vector<int> contributions_;   ///< number of values created for it
   std::vector<int32_t> paramOf_;     ///< parameter whose content a value is, or -1
+  std::vector<Seed> seeds_;          ///< in order
   size_t index_ = 0;                 ///< of the forward op whose rule runs
   int32_t unit_ = -1;
   uint32_t loc_ = plan::kNone;

@@ -28,14 +28,14 @@ namespace {
 /// Collectives inside of layers have a stream of their own, so that they never queue behind those
 /// of blocks; what moves between slices of sequences has another one, beside attention.
 plan::StreamKind streamOf(const plan::Plan &plan, int16_t group) {
-  if (plan.job.derived.contextGroup < 0)
+  int16_t context = plan::groupOfKind(plan, plan::GroupKind::Context);
+  if (context < 0)
     return plan::StreamKind::Layer;
-  auto axesOf = [&](int64_t which) -> const std::vector<uint16_t> & {
+  auto axesOf = [&](int16_t which) -> const std::vector<uint16_t> & {
     return plan.groups[static_cast<size_t>(which)].axes;
   };
   bool isOfContext = std::ranges::all_of(axesOf(group), [&](uint16_t axis) {
-    return std::ranges::find(axesOf(plan.job.derived.contextGroup), axis) !=
-           axesOf(plan.job.derived.contextGroup).end();
+    return std::ranges::find(axesOf(context), axis) != axesOf(context).end();
   });
   return isOfContext ? plan::StreamKind::Context : plan::StreamKind::Layer;
 }

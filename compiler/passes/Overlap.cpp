@@ -217,11 +217,12 @@ private:
 } // namespace
 
 void runOverlap(plan::Plan &plan, Notes &) {
-  Strategy strategy = readStrategy(plan);
-  if (!strategy.shardsParams || strategy.microbatches != 1)
+  JobStrategy job = jobStrategyOf(plan);
+  bool gathers = std::ranges::any_of(strategiesOf(plan), &BlockStrategy::shardsParams);
+  if (!gathers || job.microbatches != 1)
     return;
   for (plan::Role &role : plan.roles)
-    Rotator(plan, role, strategy.byParam).run();
+    Rotator(plan, role, job.byParam).run();
 }
 
 } // namespace shardc::passes

@@ -48,12 +48,14 @@ struct CutDim {
 /// Alignment of a parameter's start in elements: 16 bytes in 16-bit types.
 constexpr int64_t kParamAlign = 8;
 
-/// The group among whose ranks parameters are still to be cut; -1 if there is none.
+/// The group of tensor-parallel ranks if parameters are still to be cut among them; otherwise -1.
 int16_t groupToCut(const plan::Plan &plan) {
-  for (const plan::Param &param : plan.params)
-    if (param.isUncut())
-      return param.splits.front().group;
-  return -1;
+  int16_t group = plan::groupToCutOf(plan, plan::GroupKind::Tensor);
+  auto isToCut = [&](const plan::Param &param) {
+    return param.isUncut() &&
+           std::ranges::find(param.splits, group, &plan::Split::group) != param.splits.end();
+  };
+  return std::ranges::any_of(plan.params, isToCut) ? group : int16_t{-1};
 }
 
 /// How many of so many tensor-parallel ranks have the same key/value head.

@@ -50,12 +50,12 @@ struct Recipe {
   }
   bool isProduct(const Op &op) const {
     return op.kind == OpKind::MatMul && holds(op.unit) &&
-           (!op.getBool(Key::trans_a) || weightGradients); // which have that attribute
+           (op.role != plan::ProductRole::WeightGradient || weightGradients);
   }
 };
 
 /// Products of gradients take them first.
-bool isForward(const Op &product) { return product.getBool(Key::trans_b); }
+bool isForward(const Op &product) { return product.role == plan::ProductRole::Forward; }
 
 /// The layers without the first and last ones that stay as they are.
 std::vector<uint8_t> quantisedUnits(const plan::Plan &plan) {
@@ -97,7 +97,7 @@ std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   recipe.gathersWeights = plan.job.ddp.fp8ParamGather;
   recipe.keepsTransposed = plan.job.ddp.keepFp8TransposeCache;
   recipe.isQuantised = quantisedUnits(plan);
-  recipe.group = plan::tensorGroupOf(plan);
+  recipe.group = plan::groupToCutOf(plan, plan::GroupKind::Tensor);
   return recipe;
 }
 
@@ -187,6 +187,7 @@ private:
     op.operands.insert(op.operands.begin(), scales.begin(), scales.end());
     op.operands.insert(op.operands.begin(), factors.begin(), factors.end());
     op.attrs.clear();
+    op.role = plan::ProductRole::Forward;
     if (isFast) // as Transformer Engine: all else is added with all bits
       op.set(Key::fast_accum, int64_t{1});
   }
@@ -276,7 +277,7 @@ private:
 
   /// What is the same again is looked at once.
   Op delayedOp(ValueId value, const Op &product, size_t factor) {
-    bool isOfGradient = product.getBool(Key::trans_a);
+    bool isOfGradient = product.role == plan::ProductRole::WeightGradient;
     int32_t param = params_[isOfGradient ? product.results[0] : product.operands[1]];
     SHARDC_CHECK(param >= 0, "product of '{}' is that of no weight", segment_.values[value].name);
     Quantised tensor = factor == 1

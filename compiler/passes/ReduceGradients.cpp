@@ -19,8 +19,7 @@ class GradientReducer {
 public:
   GradientReducer(plan::Plan &plan, plan::Role &role, plan::Segment &segment,
                   BlockCollectives &blocks)
-      : plan_(plan), role_(role), segment_(segment), blocks_(blocks), strategy_(blocks.strategy()) {
-  }
+      : plan_(plan), role_(role), segment_(segment), blocks_(blocks) {}
 
   void run() {
     if (std::none_of(segment_.outs.begin(), segment_.outs.end(),
@@ -28,17 +27,16 @@ public:
                        return blocks_.blockOf(plan::CellKind::Gradient, out.cell) != kNone;
                      }))
       return;
-    if (strategy_.accumulatesLocally())
+    copySums();
+    if (hasBlock(accumulatesLocally))
       accumulateLocally();
-    else // where another segment has left what is summed, in a buffer that it fills again
-      copySums([this](const Op &sum) { return segment_.values[sum.operands[0]].def == kNone; });
-    if (!strategy_.accumulatesLocally() && strategy_.shardsState)
+    if (hasBlock(isTransient))
       markTransient();
     std::vector<Op> ops;
     ops.reserve(segment_.ops.size() + blocks_.size());
     for (Op &op : segment_.ops) {
       bool isPack = isOfBlock(op);
-      uint32_t block = isPack ? static_cast<uint32_t>(op.getInt(Key::block)) : 0;
+      uint32_t block = isPack ? blockOf(op) : 0;
       ValueId whole = op.results.empty() ? kNone : op.results[0];
       ops.push_back(std::move(op));
       if (isPack)
@@ -53,22 +51,77 @@ private:
     return op.kind == OpKind::Pack && op.getInt(Key::block) >= 0;
   }
 
-  /// Whole gradients that exist only from the backward pass to their reduction.
-  void markTransient() {
-    for (plan::Value &value : segment_.values)
-      if (value.purpose == plan::Purpose::Grads)
-        value.purpose = plan::Purpose::Comm;
+  static uint32_t blockOf(const Op &pack) { return static_cast<uint32_t>(pack.getInt(Key::block)); }
+
+  using IsOf = bool (*)(const BlockStrategy &strategy);
+  static bool accumulatesLocally(const BlockStrategy &strategy) {
+    return strategy.accumulatesLocally();
+  }
+  /// Whole gradients exist only from the backward pass to their reduction.
+  static bool isTransient(const BlockStrategy &strategy) {
+    return !strategy.accumulatesLocally() && strategy.shardsState;
   }
 
-  /// A sum over ranks is in its operand's buffer. If `isElsewhere` says so of the op, that is not
-  /// in the block's buffer, and the sum is copied to there.
-  template <typename Predicate> void copySums(Predicate isElsewhere) {
+  /// Whether the segment makes the gradient of such a block.
+  bool hasBlock(IsOf isOf) const {
+    return std::ranges::any_of(segment_.ops, [&](const Op &op) {
+      return isOfBlock(op) && isOf(blocks_.strategy(blockOf(op)));
+    });
+  }
+
+  /// By value, whether it is a gradient, or a part of one, of such a block. What the segment packs
+  /// into no block belongs to them if all blocks that it packs do.
+  std::vector<uint8_t> gradientsOf(IsOf isOf) const {
+    auto isGradient = [&](ValueId value) {
+      return segment_.values[value].purpose == plan::Purpose::Grads;
+    };
+    std::vector<uint8_t> marks(segment_.values.size(), 0);
+    if (!std::ranges::any_of(segment_.ops, [&](const Op &op) {
+          return isOfBlock(op) && !isOf(blocks_.strategy(blockOf(op)));
+        })) {
+      for (ValueId value = 0; value < marks.size(); ++value)
+        marks[value] = isGradient(value);
+      return marks;
+    }
+    std::vector<ValueId> open;
+    for (const Op &op : segment_.ops)
+      if (isOfBlock(op) && isOf(blocks_.strategy(blockOf(op))))
+        open.push_back(op.results[0]);
+    while (!open.empty()) {
+      ValueId value = open.back();
+      open.pop_back();
+      if (!isGradient(value) || marks[value] != 0)
+        continue;
+      marks[value] = 1;
+      if (uint32_t def = segment_.values[value].def; def != kNone) {
+        const Op &op = segment_.ops[def];
+        open.insert(open.end(), op.operands.begin(), op.operands.end());
+        for (const plan::Tie &tie : op.ties)
+          open.push_back(tie.value);
+      }
+    }
+    return marks;
+  }
+
+  void markTransient() {
+    std::vector<uint8_t> marks = gradientsOf(isTransient);
+    for (ValueId value = 0; value < marks.size(); ++value)
+      if (marks[value] != 0)
+        segment_.values[value].purpose = plan::Purpose::Comm;
+  }
+
+  /// A sum over ranks is in its operand's buffer. That is not the block's buffer where microbatches
+  /// are added in this one, or where another segment has left what is summed, in a buffer that it
+  /// fills again: then the sum is copied.
+  void copySums() {
     std::vector<uint8_t> isPacked(segment_.values.size(), 0);
     for (const Op &op : segment_.ops)
       if (isOfBlock(op))
         for (ValueId part : op.operands) {
           const Op &maker = segment_.ops[segment_.values[part].def];
-          isPacked[part] = maker.kind == OpKind::AllReduce && isElsewhere(maker);
+          isPacked[part] = maker.kind == OpKind::AllReduce &&
+                           (blocks_.strategy(blockOf(op)).accumulatesLocally() ||
+                            segment_.values[maker.operands[0]].def == kNone);
         }
     if (std::ranges::find(isPacked, 1) == isPacked.end())
       return;
@@ -97,17 +150,17 @@ private:
 
   /// The first contribution to each parameter's gradient adds to the sum of earlier microbatches.
   void accumulateLocally() {
-    copySums([](const Op &) { return true; }); // microbatches are added in the block's buffer
     std::vector<ValueId> before(segment_.values.size(),
                                 kNone); // by gradient value: the view to add to
     std::vector<Op> views;
-    for (plan::Value &value : segment_.values)
-      if (value.purpose == plan::Purpose::Grads)
-        value.type.dtype = strategy_.mainGrads;
+    DType mainGrads = blocks_.job().mainGrads;
+    std::vector<uint8_t> marks = gradientsOf(accumulatesLocally);
+    for (ValueId value = 0; value < marks.size(); ++value)
+      if (marks[value] != 0)
+        segment_.values[value].type.dtype = mainGrads;
     for (const plan::Segment::Boundary &in : segment_.ins)
-      if (segment_.values[in.value].purpose == plan::Purpose::Grads &&
-          role_.cells[in.cell].kind == plan::CellKind::Buffer)
-        plan::changeType(role_, in.cell, strategy_.mainGrads);
+      if (marks[in.value] != 0 && role_.cells[in.cell].kind == plan::CellKind::Buffer)
+        plan::changeType(role_, in.cell, mainGrads);
     std::vector<std::vector<size_t>> params(blocks_.size());
     for (size_t p = 0; p < plan_.params.size(); ++p)
       params[static_cast<size_t>(plan_.params[p].block)].push_back(p);
@@ -116,10 +169,11 @@ private:
         return plan_.params[a].offset < plan_.params[b].offset;
       });
     for (size_t i = 0; i < segment_.ops.size(); ++i) {
-      if (!isOfBlock(segment_.ops[i]))
+      if (!isOfBlock(segment_.ops[i]) ||
+          !accumulatesLocally(blocks_.strategy(blockOf(segment_.ops[i]))))
         continue;
       const Op pack = segment_.ops[i];
-      auto block = static_cast<uint32_t>(pack.getInt(Key::block));
+      uint32_t block = blockOf(pack);
       ValueId sum = plan::addLiveIn(segment_, "G." + plan_.blocks[block].name + ".sum", role_,
                                     blocks_.gradCell(block));
       for (size_t k = 0; k < pack.operands.size(); ++k) {
@@ -166,25 +220,41 @@ private:
   }
 
   void emitReduction(std::vector<Op> &ops, uint32_t block, ValueId whole) {
-    bool lastOnly = !strategy_.shardsGrads && strategy_.microbatches > 1;
-    plan::Pred pred = lastOnly ? plan::Pred::Last : plan::Pred::Always;
+    const BlockStrategy &strategy = blocks_.strategy(block);
+    plan::Pred pred = strategy.accumulatesLocally() ? plan::Pred::Last : plan::Pred::Always;
+    DType dtype = segment_.values[whole].type.dtype;
+    bool isSent = strategy.sumRanks > 1;
     ValueId wire = whole;
-    if (strategy_.dataRanks > 1 && segment_.values[whole].type.dtype != strategy_.wire)
-      wire = emitCast(ops, block, whole, pred, "G.");
-    if (strategy_.shardsState)
+    if ((isSent && dtype != strategy.wire) || strategy.scale != 1)
+      wire =
+          emitCast(ops, block, whole, pred, "G.", isSent ? strategy.wire : dtype, strategy.scale);
+    if (strategy.shardsState)
       return emitReduceScatter(ops, block, wire, pred);
-    if (strategy_.dataRanks > 1)
-      emitAllReduce(ops, block, wire, whole, pred);
+    if (isSent)
+      return emitAllReduce(ops, block, wire, whole, pred);
+    if (wire != whole)
+      leaveReduced(block, wire, plan::Arena::Work);
   }
 
-  /// To the type in which gradients are sent; the result's name begins with `prefix`.
+  /// In a cell of its own, beside the sum of microbatches if the block's cell holds that.
+  void leaveReduced(uint32_t block, ValueId reduced, plan::Arena arena) {
+    uint32_t cell = addReducedCell(block, segment_.values[reduced].type, arena);
+    if (blocks_.strategy(block).accumulatesLocally())
+      segment_.outs.push_back({reduced, cell});
+    else
+      setOut(blocks_.gradCell(block), cell, reduced);
+  }
+
+  /// To the type in which gradients are sent, or of another scale; the result's name begins with
+  /// `prefix`.
   ValueId emitCast(std::vector<Op> &ops, uint32_t block, ValueId gradient, plan::Pred pred,
-                   const char *prefix) {
+                   const char *prefix, DType dtype, double scale = 1) {
     Op cast = plan::makeOp(OpKind::Cast, {gradient}, plan_.blocks[block].unit, blocks_.loc());
     cast.pred = pred;
     cast.phase = plan::Phase::Backward;
+    cast.set(Key::scale, scale);
     Type type = segment_.values[gradient].type;
-    type.dtype = strategy_.wire;
+    type.dtype = dtype;
     cast.results = {plan::addValue(segment_, prefix + plan_.blocks[block].name + ".wire", type,
                                    plan::Purpose::Comm)};
     ValueId result = cast.results[0];
@@ -193,40 +263,42 @@ private:
   }
 
   void emitReduceScatter(std::vector<Op> &ops, uint32_t block, ValueId wire, plan::Pred pred) {
+    const BlockStrategy &strategy = blocks_.strategy(block);
     Op reduce = blocks_.make(OpKind::ReduceScatter, wire, block, plan::Phase::Backward);
     reduce.pred = pred;
     uint32_t cell = blocks_.gradShardCell(block);
     ValueId shard = plan::addValue(segment_, "gs." + plan_.blocks[block].name,
                                    role_.cells[cell].type, plan::Purpose::Grads);
     reduce.results = {shard};
-    if (strategy_.shardsGrads && strategy_.microbatches > 1) {
+    if (strategy.shardsGrads && strategy.microbatches > 1) {
       ValueId sum =
           plan::addLiveIn(segment_, "gs." + plan_.blocks[block].name + ".sum", role_, cell);
       reduce.ties.push_back({plan::Tie::Acc, 0, sum, plan::Pred::NotFirst});
     }
     ops.push_back(std::move(reduce));
-    if (strategy_.accumulatesLocally())
+    if (strategy.accumulatesLocally())
       segment_.outs.push_back({shard, cell});
     else
       setOut(blocks_.gradCell(block), cell, shard);
-    if (blocks_.hasCopies())
+    if (blocks_.hasCopies(block))
       reduceShard(ops, block, shard, pred);
   }
 
   /// Adds what the groups of shards have summed, each by itself, once all microbatches are in it.
   void reduceShard(std::vector<Op> &ops, uint32_t block, ValueId shard, plan::Pred before) {
-    bool isEach = before == plan::Pred::Always && strategy_.microbatches > 1;
+    const BlockStrategy &strategy = blocks_.strategy(block);
+    bool isEach = before == plan::Pred::Always && strategy.microbatches > 1;
     plan::Pred pred = isEach ? plan::Pred::Last : before;
     uint32_t cell = blocks_.gradShardCell(block);
-    bool isCast = role_.cells[cell].type.dtype != strategy_.wire;
-    ValueId wire = isCast ? emitCast(ops, block, shard, pred, "gs.") : shard;
-    bool isDivided = strategy_.dividesShards();
+    bool isCast = role_.cells[cell].type.dtype != strategy.wire;
+    ValueId wire = isCast ? emitCast(ops, block, shard, pred, "gs.", strategy.wire) : shard;
+    bool isDivided = strategy.dividesShards();
     Op sum = blocks_.make(isDivided ? OpKind::ReduceScatter : OpKind::AllReduce, wire, block,
                           plan::Phase::Backward, Scope::Shard);
     sum.pred = pred;
     Type type = segment_.values[wire].type;
     if (isDivided)
-      type = Type::of(strategy_.mainGrads, {plan_.blocks[block].stateShard});
+      type = Type::of(strategy.mainGrads, {plan_.blocks[block].stateShard});
     ValueId reduced = plan::addValue(segment_, "gs." + plan_.blocks[block].name + ".reduced", type,
                                      plan::Purpose::Grads);
     sum.results = {reduced};
@@ -262,7 +334,7 @@ private:
         reduce.ties.push_back({plan::Tie::Else, 0, wire});
       setOut(blocks_.gradCell(block), blocks_.gradCell(block), reduced);
     } else {
-      segment_.outs.push_back({reduced, addReducedCell(block, type, plan::Arena::Sym)});
+      leaveReduced(block, reduced, plan::Arena::Sym);
     }
     ops.push_back(std::move(reduce));
   }
@@ -271,7 +343,6 @@ private:
   plan::Role &role_;
   plan::Segment &segment_;
   BlockCollectives &blocks_;
-  const Strategy &strategy_;
 };
 
 } // namespace

@@ -60,7 +60,7 @@ std::optional<Chain> findChain(const plan::Plan &plan, const Segment &segment, u
 
 class Splitter {
 public:
-  Splitter(const plan::Plan &plan, const Strategy &strategy, Notes &notes)
+  Splitter(const plan::Plan &plan, const BlockStrategy &strategy, Notes &notes)
       : plan_(plan), strategy_(strategy), notes_(notes) {}
 
   void run(Segment &segment, uint32_t block) {
@@ -98,7 +98,7 @@ private:
       if (i == chain.lookups || i == chain.pack || i == chain.cast)
         continue;
       if (i == chain.reduction) {
-        Op sum = sumOfRows(gathers, old[chain.lookups], old[i], block, strategy_);
+        Op sum = sumOfRows(gathers, old, chain, block, strategy_);
         sum.ties = {{plan::Tie::Acc, 0, part}};
         ops.push_back(std::move(sum));
         continue;
@@ -130,7 +130,7 @@ private:
   }
 
   const plan::Plan &plan_;
-  const Strategy &strategy_;
+  const BlockStrategy &strategy_;
   Notes &notes_;
 };
 
@@ -151,15 +151,14 @@ std::set<uint32_t> blocksOfLookups(const Segment &segment) {
 } // namespace
 
 void runReduceTiedHead(plan::Plan &plan, Notes &notes) {
-  Strategy strategy = readStrategy(plan);
-  if (!strategy.shardsParams || mustAgreeToTheBit(plan, strategy))
-    return;
-  Splitter splitter(plan, strategy, notes);
   for (plan::Role &role : plan.roles)
     for (Segment &segment : role.segments)
-      for (uint32_t block : blocksOfLookups(segment))
-        if (tableOf(plan, block) != nullptr)
-          splitter.run(segment, block);
+      for (uint32_t block : blocksOfLookups(segment)) {
+        BlockStrategy strategy = strategyOf(plan, block);
+        bool maySplit = strategy.shardsParams && !mustAgreeToTheBit(plan, strategy);
+        if (maySplit && tableOf(plan, block) != nullptr)
+          Splitter(plan, strategy, notes).run(segment, block);
+      }
 }
 
 } // namespace shardc::passes

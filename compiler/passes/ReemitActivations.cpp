@@ -40,14 +40,15 @@ private:
       return kNone;
     bool isGated = back.kind == OpKind::SwiGluBwd || back.kind == OpKind::GeGluBwd;
     if (isGated && back.results.size() == 1) {
-      ValueId x = back.operands[1];
+      ValueId x = back.operands[plan::operandIndex<OpKind::SwiGluBwd>("x")];
       OpKind forward = back.kind == OpKind::SwiGluBwd ? OpKind::SwiGlu : OpKind::GeGlu;
       for (const uint32_t *user = users_.begin(x); user != users_.end(x); ++user)
         if (isAlone(segment_.ops[*user], forward))
           return segment_.ops[*user].results[0];
     }
     if (back.kind == OpKind::RmsNormBwd && back.results.size() == 2) {
-      uint32_t def = segment_.values[back.operands[3]].def;
+      uint32_t def =
+          segment_.values[back.operands[plan::operandIndex<OpKind::RmsNormBwd>("rstd")]].def;
       if (def == kNone)
         return kNone;
       const Op &norm = segment_.ops[def];
@@ -68,7 +69,7 @@ private:
         continue;
       const Op &op = segment_.ops[*user];
       bool isWeightGradient = op.kind == OpKind::MatMul && op.operands.size() == 2 &&
-                              op.getBool(plan::AttrKey::trans_a) && op.operands[1] == y &&
+                              op.role == plan::ProductRole::WeightGradient && op.operands[1] == y &&
                               op.operands[0] != y;
       if (!isWeightGradient || *user > back || moved_[*user] != 0)
         return false;

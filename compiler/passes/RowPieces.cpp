@@ -36,7 +36,17 @@ struct Body {
   bool hasDropout = false;
 };
 
-Body readBody(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment) {
+/// The dimension in which a parameter is cut among the ranks of the group.
+std::optional<uint8_t> cutOf(const plan::Param *param, int16_t group) {
+  if (param != nullptr)
+    for (const plan::Split &split : param->splits)
+      if (split.group == group)
+        return split.dim;
+  return std::nullopt;
+}
+
+Body readBody(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
+              int16_t group) {
   std::vector<const plan::Param *> params(segment.values.size(), nullptr);
   for (const plan::Segment::Boundary &in : segment.ins)
     if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param)
@@ -45,9 +55,10 @@ Body readBody(const plan::Plan &plan, const plan::Role &role, const plan::Segmen
   for (const Op &op : segment.ops) {
     body.hasDropout |= op.kind == OpKind::Dropout;
     const plan::Param *weight = op.kind == OpKind::MatMul ? params[op.operands[1]] : nullptr;
-    if (weight == nullptr || weight->splits.empty())
+    std::optional<uint8_t> cut = cutOf(weight, group);
+    if (!cut)
       continue;
-    bool isSummed = weight->splits.front().dim == 1;
+    bool isSummed = *cut == 1;
     body.products.push_back({weight->type.shape[0], weight->type.shape[1], isSummed});
     if (const Type &type = segment.values[op.results[0]].type; isSummed)
       body.rows = Type::of(type.dtype,
@@ -159,7 +170,7 @@ int64_t choosePieces(const plan::Plan &plan, int16_t group) {
     for (const plan::Segment &segment : role.segments) {
       if (segment.kind != plan::SegmentKind::Train)
         continue;
-      Body body = readBody(plan, role, segment);
+      Body body = readBody(plan, role, segment, group);
       if (body.hasDropout || body.products.empty()) // masks count rows of one piece
         return 1;
       if (int64_t parts = model.tpCommOverlapPieces * plan.groupSize(group);

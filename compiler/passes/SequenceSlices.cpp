@@ -24,7 +24,7 @@ using plan::ValueId;
 
 /// The group among whose ranks sequences are still to be cut; -1 if there is none.
 int16_t groupToCut(const plan::Plan &plan) {
-  auto group = static_cast<int16_t>(plan.job.derived.contextGroup);
+  int16_t group = plan::groupOfKind(plan, plan::GroupKind::Context);
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments)
       for (const Op &op : segment.ops)

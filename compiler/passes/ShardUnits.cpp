@@ -79,48 +79,73 @@ std::vector<size_t> unitsByStage(const plan::Plan &plan) {
   return units;
 }
 
-/// Replaces the preliminary blocks, one for each unit, by the layout for so many ranks.
-void makeBlocks(plan::Plan &plan, const Division &division, bool byParam) {
-  std::vector<std::vector<LayoutParam>> members(plan.units.size());
-  std::vector<plan::Block> preliminary = std::move(plan.blocks);
-  for (size_t p = 0; p < plan.params.size(); ++p) {
-    const plan::Param &param = plan.params[p];
-    int32_t unit = preliminary[static_cast<size_t>(param.block)].unit;
-    members[static_cast<size_t>(unit)].push_back(
-        {static_cast<int>(p), param.type.numel(), param.rowSize()});
-  }
-  plan.blocks.clear();
-  std::vector<size_t> setOf = setsOfParams(plan);
-  std::vector<const plan::Block *> before(plan.units.size());
-  for (const plan::Block &block : preliminary)
-    before[static_cast<size_t>(block.unit)] = &block;
-  for (size_t unit : unitsByStage(plan)) {
-    if (members[unit].empty())
-      continue;
-    std::vector<LayoutBlock> layout =
-        layOutUnit(members[unit], setOf, division.shards * division.parts, byParam);
-    for (size_t i = 0; i < layout.size(); ++i) {
-      plan::Block block;
-      block.name = plan.units[unit].name;
-      if (byParam)
-        block.name = plan.params[static_cast<size_t>(layout[i].params.front())].name;
-      else if (layout.size() > 1)
-        block.name += fmt::format(".{}", i);
-      block.unit = static_cast<int32_t>(unit);
-      block.numel = layout[i].numel;
-      block.shard = layout[i].shard * division.parts;
-      block.group = before[unit]->group;
-      block.stateShard = layout[i].shard;
-      block.stateGroup = division.parts > 1 ? before[unit]->stateGroup : block.group;
-      for (size_t k = 0; k < layout[i].params.size(); ++k) {
-        plan::Param &param = plan.params[static_cast<size_t>(layout[i].params[k])];
-        param.block = static_cast<int32_t>(plan.blocks.size());
-        param.offset = layout[i].offsets[k];
-      }
-      plan.blocks.push_back(std::move(block));
+/// Replaces the preliminary blocks, which have the parameters of a unit with one strategy, by the
+/// layout for their ranks.
+class BlockMaker {
+public:
+  BlockMaker(plan::Plan &plan, bool byParam)
+      : plan_(plan), byParam_(byParam), setOf_(setsOfParams(plan)), members_(plan.blocks.size()),
+        blocksOf_(plan.units.size()) {
+    for (size_t b = 0; b < plan.blocks.size(); ++b) {
+      divisions_.push_back(divisionOf(plan, b));
+      blocksOf_[static_cast<size_t>(plan.blocks[b].unit)].push_back(b);
+    }
+    for (size_t p = 0; p < plan.params.size(); ++p) {
+      const plan::Param &param = plan.params[p];
+      members_[static_cast<size_t>(param.block)].push_back(
+          {static_cast<int>(p), param.type.numel(), param.rowSize()});
     }
   }
-}
+
+  void run() {
+    for (size_t unit : unitsByStage(plan_))
+      layOut(unit);
+    plan_.blocks = std::move(made_);
+  }
+
+private:
+  void layOut(size_t unit) {
+    size_t first = made_.size();
+    for (size_t b : blocksOf_[unit]) {
+      const Division &division = divisions_[b];
+      for (const LayoutBlock &layout :
+           layOutUnit(members_[b], setOf_, division.shards * division.parts, byParam_))
+        add(plan_.blocks[b], division, layout);
+    }
+    for (size_t b = first; b < made_.size() && !byParam_; ++b) {
+      made_[b].name = plan_.units[unit].name;
+      if (made_.size() > first + 1)
+        made_[b].name += fmt::format(".{}", b - first);
+    }
+  }
+
+  void add(const plan::Block &before, const Division &division, const LayoutBlock &layout) {
+    plan::Block block;
+    if (byParam_)
+      block.name = plan_.params[static_cast<size_t>(layout.params.front())].name;
+    block.unit = before.unit;
+    block.numel = layout.numel;
+    block.shard = layout.shard * division.parts;
+    block.group = before.group;
+    block.stateShard = layout.shard;
+    block.stateGroup = division.parts > 1 ? before.stateGroup : block.group;
+    block.sumGroup = before.sumGroup;
+    for (size_t k = 0; k < layout.params.size(); ++k) {
+      plan::Param &param = plan_.params[static_cast<size_t>(layout.params[k])];
+      param.block = static_cast<int32_t>(made_.size());
+      param.offset = layout.offsets[k];
+    }
+    made_.push_back(std::move(block));
+  }
+
+  plan::Plan &plan_;
+  bool byParam_;
+  std::vector<size_t> setOf_;                     ///< by parameter
+  std::vector<std::vector<LayoutParam>> members_; ///< by block
+  std::vector<std::vector<size_t>> blocksOf_;     ///< by unit
+  std::vector<Division> divisions_;               ///< by block
+  std::vector<plan::Block> made_;
+};
 
 /// Parameters of each block in order of offset.
 std::vector<std::vector<size_t>> paramsByBlock(const plan::Plan &plan) {
@@ -314,8 +339,8 @@ private:
 } // namespace
 
 void runShardUnits(plan::Plan &plan, Notes &) {
-  bool byParam = readStrategy(plan).byParam;
-  makeBlocks(plan, divisionOf(plan), byParam);
+  bool byParam = jobStrategyOf(plan).byParam;
+  BlockMaker(plan, byParam).run();
   for (plan::Role &role : plan.roles)
     UnitRewriter(plan, role, byParam).run();
 }

@@ -295,7 +295,9 @@ programLike(const plan::Role &whole, const std::vector<plan::ProgramNode> &nodes
 
 /// The ranks of a stage are those with its coordinate on the axis of stages.
 plan::AxisRange ranksOf(const plan::Plan &plan, int32_t stage) {
-  const plan::Group &group = plan.groups[static_cast<size_t>(plan.job.derived.stageGroup)];
+  int16_t stages = plan::groupOfKind(plan, plan::GroupKind::Stages);
+  SHARDC_CHECK(stages >= 0, "the plan has no group of the kind 'stages'");
+  const plan::Group &group = plan.groups[static_cast<size_t>(stages)];
   SHARDC_CHECK(group.axes.size() == 1, "stages lie along one axis");
   return {group.axes.front(), stage, stage + 1};
 }

@@ -32,7 +32,7 @@ plan::Op Links::make(plan::OpKind kind, int32_t from, int32_t to, bool isForward
   plan::Op op = plan::makeOp(kind, {});
   plan::setChannel(
       plan_, op,
-      plan::pairChannelOf(plan_, static_cast<int16_t>(plan_.job.derived.stageGroup),
+      plan::pairChannelOf(plan_, plan::groupOfKind(plan_, plan::GroupKind::Stages),
                           {std::min(from, to), std::max(from, to)}, isRound ? receives : sends,
                           fmt::format("{}.{}", isForward ? "fwd" : "bwd", isForward ? from : to)));
   op.stream = plan::streamOf(plan_, stream);

@@ -8,31 +8,40 @@ namespace shardc::passes {
 
 namespace {
 
-/// Of the ranks that have other tokens.
-std::vector<uint16_t> axesOfTokens(const plan::Plan &plan) {
-  if (plan.dataGroup < 0)
-    return {}; // every rank has the same samples
-  std::vector<uint16_t> axes = plan.groups[static_cast<size_t>(plan.dataGroup)].axes;
-  if (int64_t context = plan.job.derived.contextGroup; context >= 0) {
-    const std::vector<uint16_t> &more = plan.groups[static_cast<size_t>(context)].axes;
-    axes.insert(axes.end(), more.begin(), more.end());
+int64_t ranksAlong(const plan::Plan &plan, const std::vector<uint16_t> &axes) {
+  int64_t ranks = 1;
+  for (uint16_t axis : axes)
+    ranks *= plan.mesh[axis].size;
+  return ranks;
+}
+
+/// Without the type of its parameters.
+BlockStrategy withGroups(const plan::Plan &plan, const JobStrategy &job, const plan::Block &block) {
+  BlockStrategy strategy{job};
+  strategy.group = block.group;
+  strategy.ranks = plan.groupSize(block.group);
+  strategy.sumAxes = block.sumGroup < 0 ? plan::axesOfTokens(plan)
+                                        : plan.groups[static_cast<size_t>(block.sumGroup)].axes;
+  strategy.sumRanks = ranksAlong(plan, strategy.sumAxes);
+  if (strategy.average)
+    strategy.scale =
+        static_cast<double>(strategy.sumRanks) / static_cast<double>(ranksOfTokens(plan));
+  using enum plan::Job::ShardingStrategy;
+  plan::Job::ShardingStrategy asked = plan.job.derived.strategy;
+  if (strategy.ranks > 1) {
+    strategy.shardsParams = asked == OptimGradsParams;
+    strategy.shardsGrads = strategy.shardsParams || asked == OptimGrads;
+    strategy.shardsState = strategy.shardsGrads || asked == Optim;
   }
-  return axes;
+  strategy.stateGroup = strategy.shardsParams ? block.stateGroup : block.group;
+  strategy.stateRanks = plan.groupSize(strategy.stateGroup);
+  return strategy;
 }
 
 } // namespace
 
-int16_t groupOfGradients(plan::Plan &plan) {
-  return plan::groupOf(plan, axesOfTokens(plan), "tokens");
-}
-
-Strategy readStrategy(const plan::Plan &plan) {
-  Strategy strategy;
-  strategy.group = plan.blocks.empty() ? int16_t{-1} : plan.blocks.front().group;
-  strategy.ranks = plan.groupSize(strategy.group);
-  strategy.dataRanks = 1;
-  for (uint16_t axis : axesOfTokens(plan))
-    strategy.dataRanks *= plan.mesh[axis].size;
+JobStrategy jobStrategyOf(const plan::Plan &plan) {
+  JobStrategy strategy;
   strategy.microbatches = plan.job.derived.numMicrobatches;
   strategy.average = plan.job.ddp.averageInCollective && !plan.job.model.calculatePerTokenLoss;
   strategy.byParam = plan.job.dist.useTorchFsdp2;
@@ -41,22 +50,37 @@ Strategy readStrategy(const plan::Plan &plan) {
   strategy.wire = plan.job.derived.wire;
   strategy.mainGrads = plan.job.derived.mainGrads;
   strategy.master = plan.job.derived.master;
-  if (!plan.params.empty())
-    strategy.params = plan.params.front().type.dtype;
-  using enum plan::Job::ShardingStrategy;
-  plan::Job::ShardingStrategy asked = plan.job.derived.strategy;
-  if (strategy.ranks > 1) {
-    strategy.shardsParams = asked == OptimGradsParams;
-    strategy.shardsGrads = strategy.shardsParams || asked == OptimGrads;
-    strategy.shardsState = strategy.shardsGrads || asked == Optim;
-  }
-  strategy.stateRanks =
-      strategy.shardsParams ? plan.groupSize(plan.blocks.front().stateGroup) : strategy.ranks;
   return strategy;
 }
 
-Division divisionOf(const plan::Plan &plan) {
-  Strategy strategy = readStrategy(plan);
+BlockStrategy strategyOf(const plan::Plan &plan, size_t block) {
+  BlockStrategy strategy = withGroups(plan, jobStrategyOf(plan), plan.blocks[block]);
+  auto param = std::ranges::find(plan.params, static_cast<int32_t>(block), &plan::Param::block);
+  if (param != plan.params.end())
+    strategy.params = param->type.dtype;
+  return strategy;
+}
+
+std::vector<BlockStrategy> strategiesOf(const plan::Plan &plan) {
+  JobStrategy job = jobStrategyOf(plan);
+  std::vector<BlockStrategy> strategies;
+  strategies.reserve(plan.blocks.size());
+  for (const plan::Block &block : plan.blocks)
+    strategies.push_back(withGroups(plan, job, block));
+  for (size_t p = plan.params.size(); p-- > 0;) // the first one of a block stays
+    if (int32_t block = plan.params[p].block; block >= 0)
+      strategies[static_cast<size_t>(block)].params = plan.params[p].type.dtype;
+  return strategies;
+}
+
+int64_t ranksOfTokens(const plan::Plan &plan) { return ranksAlong(plan, plan::axesOfTokens(plan)); }
+
+int16_t groupOfGradients(plan::Plan &plan, const BlockStrategy &strategy) {
+  return plan::groupOf(plan, strategy.sumAxes, "tokens");
+}
+
+Division divisionOf(const plan::Plan &plan, size_t block) {
+  BlockStrategy strategy = strategyOf(plan, block);
   if (!strategy.shardsState)
     return {};
   return {strategy.ranks, strategy.stateRanks / strategy.ranks};

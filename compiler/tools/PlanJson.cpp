@@ -200,7 +200,11 @@ Json tablesJson(const plan::Plan &plan) {
     for (uint16_t axis : group.axes)
       json["groups"][group.name].push_back(plan.mesh[axis].name);
   }
-  json["data"] = groupJson(plan, plan.dataGroup);
+  json["data"] = groupJson(plan, plan::groupOfKind(plan, plan::GroupKind::Data));
+  for (size_t kind = 0; kind < plan::kGroupKindCount; ++kind)
+    if (plan.kindGroups[kind] >= 0)
+      json["group_kinds"][plan::groupKindInfo(static_cast<plan::GroupKind>(kind)).word] =
+          groupJson(plan, plan.kindGroups[kind]);
   for (const plan::Unit &unit : plan.units)
     json["units"].push_back({{"name", unit.name}, {"kind", plan::toString(unit.kind)}});
   for (const plan::Block &block : plan.blocks)
@@ -210,7 +214,8 @@ Json tablesJson(const plan::Plan &plan) {
                               {"shard", block.shard},
                               {"group", groupJson(plan, block.group)},
                               {"state_shard", block.stateShard},
-                              {"state_group", groupJson(plan, block.stateGroup)}});
+                              {"state_group", groupJson(plan, block.stateGroup)},
+                              {"sum_group", groupJson(plan, block.sumGroup)}});
   for (const plan::Param &param : plan.params)
     json["params"].push_back({{"name", param.name},
                               {"type", typeJson(param.type)},

@@ -320,6 +320,11 @@ std::string kindReference() {
   table("Units", "kind | what its parameters are", "---|---");
 #define UNIT_KIND(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
 #include "runtime/plan/Kinds.def"
+  table("Groups", "kind | division | in what its ranks differ", "---|---|---");
+  constexpr std::string_view kDivision[] = {"of layers", "of experts", "of both", "-"};
+#define GROUP_KIND(enumerator, word, division, doc)                                                \
+  row(fmt::format("`{}`", word), kDivision[plan::GroupKindInfo::division], doc);
+#include "runtime/plan/Kinds.def"
   table("Streams", "kind | what runs on it", "---|---");
 #define STREAM_KIND(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
 #include "runtime/plan/Kinds.def"
@@ -328,6 +333,9 @@ std::string kindReference() {
 #define SEGMENT_KIND(enumerator, word, form, phase, doc)                                           \
   row(fmt::format("`{}`", word), kForm[plan::SegmentKindInfo::form],                               \
       plan::toString(plan::Phase::phase), doc);
+#include "runtime/plan/Kinds.def"
+  table("Products", "role | what the product is", "---|---");
+#define PRODUCT_ROLE(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
 #include "runtime/plan/Kinds.def"
   table("Phases", "phase | what the op is part of", "---|---");
 #define PHASE(enumerator, word, doc) row(fmt::format("`{}`", word), doc);

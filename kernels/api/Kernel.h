@@ -73,6 +73,9 @@ struct Call {
   /// Operands of ops that take a list (sum_squares); `in` is empty for them.
   const Tensor *list = nullptr;
   int64_t listCount = 0;
+  /// Ranks that count the same elements of each operand of a list, whose squares are divided by
+  /// them; null: 1 of each.
+  const int64_t *copies = nullptr;
   Attrs attrs;
   /// This rank's index in the op's group, and the group's size: an op of whole operands has 0 of 1.
   int64_t index = 0, groupSize = 1;

@@ -50,16 +50,21 @@ void runBiasAdd(const Call &call) {
 
 struct CastOp {
   Data x, y;
+  float scale;
   template <Mode M> __device__ void run(int64_t i, int n) const {
     float v[kChunk];
     load8<M>(x, i, n, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] *= scale;
     store8<M>(y, i, n, v);
   }
 };
 
 void runCast(const Call &call) {
   const Tensor &x = call.in[0], &y = call.out[0];
-  launchFlat(call, modeOf({&x, &y}, 0), CastOp{dataOf(x), dataOf(y)}, y.numel());
+  launchFlat(call, modeOf({&x, &y}, 0),
+             CastOp{dataOf(x), dataOf(y), static_cast<float>(call.attrs.scale)}, y.numel());
 }
 
 /// A thread stores 16 bytes; the first threads also store the elements after the last whole 16.

@@ -98,25 +98,28 @@ void runTokenCount(const Call &call) {
 constexpr int64_t kTile = 2048;
 constexpr int kSquareBlocks = 528; ///< four for each multiprocessor
 constexpr int kPiecesMax = 96;     ///< a launch's rows travel in its parameters, 4 KiB of them
-constexpr int kSumsMax = 480;      ///< the addresses of sums that exist already are parameters too
+constexpr int kSumsMax = 320;      ///< the addresses of sums that exist already are parameters too
 
-/// A run of valid elements, and the tile of the launch that it begins with.
+/// A run of valid elements, and the tile of the launch that it begins with. Its squares count so
+/// many times before the sum is divided by the common multiple of all copies.
 struct Piece {
   Data g;
   int64_t begin, end;
-  int64_t firstTile;
+  int32_t firstTile;
+  float times;
 };
 
 struct Pieces {
   Piece piece[kPiecesMax];
   int count;
-  int64_t tiles;
+  int32_t tiles;
 };
 static_assert(sizeof(Pieces) <= 4096);
 
-/// In fp64 from the first product on: a square of an f32 is exact there and never overflows.
-__device__ void addSquare(float value, double &sum) {
-  sum = fma(static_cast<double>(value), static_cast<double>(value), sum);
+/// In fp64 from the first product on: a square of an f32 is exact there and never overflows, and so
+/// is a value times a number of 24 bits.
+__device__ void addSquare(float value, double times, double &sum) {
+  sum = fma(static_cast<double>(value) * times, static_cast<double>(value), sum);
 }
 
 /// Tiles begin at multiples of 8 elements of the shard, so that whole chunks are aligned.
@@ -125,10 +128,12 @@ __global__ void __launch_bounds__(256)
   awaitPrevious();
   double total[1] = {0.0};
   int at = 0;
-  for (int64_t tile = blockIdx.x; tile < pieces.tiles; tile += gridDim.x) {
+  for (int32_t tile = static_cast<int32_t>(blockIdx.x); tile < pieces.tiles;
+       tile += static_cast<int32_t>(gridDim.x)) {
     while (at + 1 < pieces.count && pieces.piece[at + 1].firstTile <= tile)
       ++at;
     const Piece &piece = pieces.piece[at];
+    double times = static_cast<double>(piece.times);
     int64_t i = piece.begin / kChunk * kChunk + (tile - piece.firstTile) * kTile +
                 static_cast<int64_t>(threadIdx.x) * kChunk;
     float v[kChunk];
@@ -136,10 +141,10 @@ __global__ void __launch_bounds__(256)
       load8<Mode::Mixed>(piece.g, i, kChunk, v);
 #pragma unroll
       for (int j = 0; j < kChunk; ++j)
-        addSquare(v[j], total[0]);
+        addSquare(v[j], times, total[0]);
     } else {
       for (int64_t k = max(i, piece.begin); k < min(i + kChunk, piece.end); ++k)
-        addSquare(element(piece.g, k), total[0]);
+        addSquare(element(piece.g, k), times, total[0]);
     }
   }
   blockSum(total);
@@ -147,18 +152,20 @@ __global__ void __launch_bounds__(256)
     partials[blockIdx.x] = total[0];
 }
 
-__global__ void __launch_bounds__(1024) addSquares(const double *partials, int count, double *ss) {
+__global__ void __launch_bounds__(1024)
+    addSquares(const double *partials, int count, double copies, double *ss) {
   awaitPrevious();
   double total[1] = {0.0};
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x))
     total[0] += partials[i];
   blockSum(total);
   if (threadIdx.x == 0)
-    *ss = total[0];
+    *ss = total[0] / copies;
 }
 
 struct Sums {
   const double *sum[kSumsMax];
+  float times[kSumsMax];
   int count;
 };
 static_assert(sizeof(Sums) + sizeof(double *) <= 4096);
@@ -167,7 +174,7 @@ __global__ void __launch_bounds__(512)
     takeSums(const __grid_constant__ Sums sums, double *partials) {
   awaitPrevious();
   for (int i = static_cast<int>(threadIdx.x); i < sums.count; i += static_cast<int>(blockDim.x))
-    partials[i] = *sums.sum[i];
+    partials[i] = static_cast<double>(sums.times[i]) * *sums.sum[i];
 }
 
 bool isSum(const Tensor &t) { return t.dtype == DType::F64; }
@@ -187,7 +194,7 @@ struct SquareBuffers {
 };
 
 /// Copies the sums of the list next to each other.
-void launchTakeSums(const Call &call, double *partials) {
+void launchTakeSums(const Call &call, int64_t copies, double *partials) {
   Sums sums = {};
   auto flush = [&] {
     launchKernel(takeSums, 1, 512, 0, queueOf(call), sums, partials);
@@ -197,6 +204,7 @@ void launchTakeSums(const Call &call, double *partials) {
   for (int64_t i = 0; i < call.listCount; ++i) {
     if (!isSum(call.list[i]))
       continue;
+    sums.times[sums.count] = static_cast<float>(host::timesOf(call, i, copies));
     sums.sum[sums.count++] = static_cast<const double *>(call.list[i].data);
     if (sums.count == kSumsMax)
       flush();
@@ -209,6 +217,7 @@ void runSumSquares(const Call &call) {
   Scratch scratch(call);
   SquareBuffers buffers(call, scratch);
   Pieces pieces = {};
+  const int64_t copies = host::copiesOf(call);
   int64_t launched = 0;
   auto flush = [&] {
     launchKernel(sumSquares, kSquareBlocks, 256, 0, queueOf(call), pieces,
@@ -221,22 +230,27 @@ void runSumSquares(const Call &call) {
         continue;
       if (pieces.count == kPiecesMax)
         flush();
-      pieces.piece[pieces.count++] = {dataOf(call.list[i]), range.begin, range.end, pieces.tiles};
-      pieces.tiles += ceilDiv(range.end - range.begin / kChunk * kChunk, kTile);
+      pieces.piece[pieces.count++] = {dataOf(call.list[i]), range.begin, range.end, pieces.tiles,
+                                      static_cast<float>(host::timesOf(call, i, copies))};
+      pieces.tiles +=
+          static_cast<int32_t>(ceilDiv(range.end - range.begin / kChunk * kChunk, kTile));
     }
   if (pieces.count > 0 || (launched == 0 && buffers.sums == 0))
     flush();
   if (buffers.sums > 0)
-    launchTakeSums(call, buffers.partials + launched * kSquareBlocks);
+    launchTakeSums(call, copies, buffers.partials + launched * kSquareBlocks);
   addSquares<<<1, 1024, 0, streamOf(queueOf(call))>>>(
       buffers.partials, static_cast<int>(launched * kSquareBlocks + buffers.sums),
-      static_cast<double *>(call.out[0].data));
+      static_cast<double>(copies), static_cast<double *>(call.out[0].data));
 }
 
 /// Whole chunks are read 16 bytes at a time.
 const char *acceptsSumSquares(const Call &call) {
   if (const char *reason = host::kSumSquares.accepts(call))
     return reason;
+  for (int64_t i = 0; i < call.listCount; ++i)
+    if (host::timesOf(call, i, host::copiesOf(call)) >= 1 << 24)
+      return "the squares of a gradient count 2^24 times or more";
   for (int64_t i = 0; i < call.listCount; ++i)
     if (reinterpret_cast<uintptr_t>(call.list[i].data) % 16 != 0)
       return "a gradient does not begin at a multiple of 16 bytes";

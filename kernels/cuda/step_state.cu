@@ -110,8 +110,7 @@ struct Begin {
 
 struct StepPack {
   static __device__ void run(const Scalars &p) {
-    double part = *p.squares / static_cast<double>(p.attrs.copies);
-    p.packed[0] = p.attrs.norm_replicated ? 0.0 : part;
+    p.packed[0] = p.attrs.norm_replicated ? 0.0 : *p.squares;
     p.packed[1] = p.state->lossSum / static_cast<double>(p.attrs.loss_copies);
     p.packed[2] = p.state->tokens / static_cast<double>(p.attrs.loss_copies);
     p.packed[3] = *p.stop != 0 ? 1.0 : 0.0;

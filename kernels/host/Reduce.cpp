@@ -62,6 +62,8 @@ const char *acceptsSumSquares(const Call &call) {
   SHARDC_REQUIRE(call.listCount >= 0 && (call.listCount == 0 || call.list),
                  "the list of gradients is not given");
   SHARDC_REQUIRE(call.listCount <= 1 || call.rangesOf, "several gradients lack bounds of ranges");
+  SHARDC_REQUIRE(copiesOf(call) > 0, "the copies of gradients are not positive, or have no common "
+                                     "multiple of at most 2^40");
   for (int64_t i = 0; i < call.listCount; ++i) {
     SHARDC_REQUIRE_OK(checkTensor(call.list[i]));
     SHARDC_REQUIRE(isData(call.list[i]) || isScalar(call.list[i], DType::F64),
@@ -76,17 +78,19 @@ const char *acceptsSumSquares(const Call &call) {
 void runSumSquares(const Call &call) {
   double total = 0;
   float buffer[kBlock];
+  const int64_t copies = copiesOf(call);
   for (int64_t i = 0; i < call.listCount; ++i) {
+    const auto times = static_cast<double>(timesOf(call, i, copies));
     if (!isData(call.list[i]))
-      total += *static_cast<const double *>(call.list[i].data);
+      total += times * *static_cast<const double *>(call.list[i].data);
     for (const ParamRange &range : rangesOfShard(call, i))
       for (int64_t begin = range.begin; begin < range.end; begin += kBlock) {
         int64_t n = std::min(kBlock, range.end - begin);
         const float *g = readF32(call.list[i], begin, n, buffer);
-        total += dot(g, g, n);
+        total += times * dot(g, g, n);
       }
   }
-  *static_cast<double *>(call.out[0].data) = total;
+  *static_cast<double *>(call.out[0].data) = total / static_cast<double>(copies);
 }
 
 } // namespace

@@ -88,7 +88,6 @@ const char *acceptsStepPack(const Call &call) {
   SHARDC_REQUIRE(isScalar(call.in[2], DType::I32), "the stop flag is not one i32");
   SHARDC_REQUIRE(call.out[0].dtype == DType::F64 && isVector(call.out[0], kStepPartialCount),
                  "the partial sums are not f64[4]");
-  SHARDC_REQUIRE(call.attrs.copies >= 1, "there are fewer than 1 copies of the gradients");
   SHARDC_REQUIRE(call.attrs.loss_copies >= 1, "there are fewer than 1 copies of the losses");
   return nullptr;
 }
@@ -96,8 +95,7 @@ const char *acceptsStepPack(const Call &call) {
 void runStepPack(const Call &call) {
   const StepState &state = *dataOf<StepState>(call.in[0]);
   double *partial = static_cast<double *>(call.out[0].data);
-  double part = *dataOf<double>(call.in[1]) / static_cast<double>(call.attrs.copies);
-  partial[0] = call.attrs.norm_replicated ? 0.0 : part;
+  partial[0] = call.attrs.norm_replicated ? 0.0 : *dataOf<double>(call.in[1]);
   partial[1] = state.lossSum / static_cast<double>(call.attrs.loss_copies);
   partial[2] = state.tokens / static_cast<double>(call.attrs.loss_copies);
   partial[3] = *dataOf<int32_t>(call.in[2]) != 0 ? 1.0 : 0.0;

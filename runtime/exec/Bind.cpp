@@ -148,6 +148,10 @@ private:
       }
       call.list = list.data();
       call.listCount = static_cast<int64_t>(list.size());
+      bound_.copies.push_back(std::make_unique<std::vector<int64_t>>());
+      for (const plan::ListedBlock &each : op.blocks)
+        bound_.copies.back()->push_back(each.copies);
+      call.copies = op.blocks.size() == list.size() ? bound_.copies.back()->data() : nullptr;
       return Status::ok();
     }
     if (op.operands.size() > static_cast<size_t>(kernels::kOperandsMax))

@@ -49,7 +49,7 @@ struct BoundSegment {
   std::vector<std::unique_ptr<kernels::Call>> calls;
   std::vector<std::unique_ptr<std::vector<kernels::Tensor>>> lists;
   std::vector<std::unique_ptr<std::vector<kernels::ParamRange>>> ranges;
-  std::vector<std::unique_ptr<std::vector<int64_t>>> rangeStarts;
+  std::vector<std::unique_ptr<std::vector<int64_t>>> rangeStarts, copies;
   std::vector<std::unique_ptr<std::vector<ElementRange>>> valid;
 };
 

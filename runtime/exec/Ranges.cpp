@@ -195,8 +195,8 @@ int32_t blockOf(const plan::Plan &plan, const plan::Op &op, size_t operandIndex,
            plan::partOf(plan.blocks[block], numel).has_value();
   };
   int64_t named = op.getInt(plan::AttrKey::block);
-  if (plan::opInfo(op).block == plan::BlockUse::List) // consecutive blocks
-    named = std::max<int64_t>(named, 0) + static_cast<int64_t>(operandIndex);
+  if (plan::opInfo(op).block == plan::BlockUse::List)
+    named = operandIndex < op.blocks.size() ? op.blocks[operandIndex].block : -1;
   if (named >= 0)
     return fits(named) ? static_cast<int32_t>(named) : -1;
   int32_t found = -1;

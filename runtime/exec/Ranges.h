@@ -67,7 +67,7 @@ std::vector<ElementRange> countedElements(const plan::Plan &plan, int32_t block,
                                           int64_t numel, const GroupIndices &indices);
 
 /// The block of a result or operand of an op, as far as the op determines it: by its attribute, by
-/// its position in sum_squares' list, or, if the op keeps blocks, as the only block of its unit
+/// its position in the list of blocks, or, if the op keeps blocks, as the only block of its unit
 /// with this number of elements. -1 if none.
 int32_t blockOf(const plan::Plan &plan, const plan::Op &op, size_t operandIndex, int64_t numel);
 

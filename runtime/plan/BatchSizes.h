@@ -33,8 +33,9 @@ inline int64_t microbatchesOf(const Plan &plan, bool isEval) {
   BatchSizes sizes = batchSizesOf(job, isEval);
   int64_t round = 0, microbatches = 0;
   if (sizes.micro <= 0 ||
-      __builtin_mul_overflow(sizes.micro, plan.groupSize(plan.dataGroup), &round) || round <= 0 ||
-      sizes.global % round != 0)
+      __builtin_mul_overflow(sizes.micro, plan.groupSize(groupOfKind(plan, GroupKind::Data)),
+                             &round) ||
+      round <= 0 || sizes.global % round != 0)
     return 0;
   microbatches = sizes.global / round;
   if (isEval && __builtin_mul_overflow(microbatches, job.validation.evalIters, &microbatches))

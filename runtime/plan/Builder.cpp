@@ -76,11 +76,9 @@ int16_t innerGroupOf(Plan &plan, int16_t group, int64_t ranks) {
   return cut == axes.end() ? int16_t{-1} : groupOf(plan, {cut, axes.end()});
 }
 
-int16_t tensorGroupOf(const Plan &plan) {
-  for (const Param &param : plan.params)
-    if (!param.splits.empty() && plan.groupSize(param.splits.front().group) > 1)
-      return param.splits.front().group;
-  return -1;
+int16_t groupToCutOf(const Plan &plan, GroupKind kind) {
+  int16_t group = groupOfKind(plan, kind);
+  return plan.groupSize(group) > 1 ? group : int16_t{-1};
 }
 
 StreamId streamOf(Plan &plan, StreamKind kind) {

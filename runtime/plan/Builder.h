@@ -42,8 +42,8 @@ int16_t groupOf(Plan &plan, std::vector<uint16_t> axes, std::string name = "");
 /// The group of those axes of a group that are fastest and have so many ranks together, likewise;
 /// -1 for one rank. Groups are cut there.
 int16_t innerGroupOf(Plan &plan, int16_t group, int64_t ranks);
-/// The group among whose ranks parameters are cut; -1 if there is none.
-int16_t tensorGroupOf(const Plan &plan);
+/// The group of the kind, if it has several ranks; -1 otherwise.
+int16_t groupToCutOf(const Plan &plan, GroupKind kind);
 
 /// The plan's stream of the kind, which is not Other; added to the plan if it has none.
 StreamId streamOf(Plan &plan, StreamKind kind);

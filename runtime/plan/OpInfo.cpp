@@ -134,6 +134,9 @@ constexpr OpTable makeOpTable() {
   table.info(OpKind::enumerator).needsEpilogue = !alone;
 #define AGAIN(enumerator, other, values)                                                           \
   table.setAgain(OpKind::enumerator, {OpKind::other, values});
+#define STARTS_GRADIENT(enumerator, gradient)                                                      \
+  table.info(OpKind::enumerator).lossGradient = OpKind::gradient;                                  \
+  table.info(OpKind::gradient).startsGradient = true;
 #define COLLECTIVE(enumerator, kind_, conjugate_)                                                  \
   table.info(OpKind::enumerator).collective = {CollectiveKind::kind_, conjugate_};                 \
   ++table.countsAt(OpKind::enumerator).collectives;
@@ -182,6 +185,13 @@ constexpr bool sharesByName(OpKind kind) {
 constexpr bool isCollective(OpKind kind) { return rowOf(kind).traits == OpTraits::Collective; }
 constexpr bool isAliasOp(OpKind kind) { return rowOf(kind).traits == OpTraits::Alias; }
 
+/// What starts gradients takes a count of tokens, and a step state for its loss scale.
+constexpr bool startsByRow(OpKind kind) {
+  const OpInfo &info = rowOf(kind);
+  return !info.startsGradient ||
+         (positionOf(info.operands, "n") >= 0 && positionOf(info.operands, "state") >= 0);
+}
+
 /// The same fact in two columns.
 constexpr bool isConsistent(OpKind kind) {
   const OpInfo &info = rowOf(kind);
@@ -214,6 +224,8 @@ constexpr bool isConsistent(OpKind kind) {
   static_assert(countsOf(OpKind::enumerator).collectives ==                                        \
                     (isCollective(OpKind::enumerator) ? 1 : 0),                                    \
                 "op " #enumerator " has a COLLECTIVE row if it is a collective");                  \
+  static_assert(startsByRow(OpKind::enumerator),                                                   \
+                "op " #enumerator " starts gradients and takes 'n' and 'state'");                  \
   static_assert(sharesByName(OpKind::enumerator),                                                  \
                 "op " #enumerator " has an INPLACE row for a result with an operand's name");      \
   static_assert(isConsistent(OpKind::enumerator),                                                  \

@@ -169,9 +169,11 @@ struct OpInfo {
   std::optional<CollectiveInfo> collective; ///< for OpTraits::Collective
   /// What a rank has of the whole by its index in the op's group; empty: no group may be named.
   std::string_view indexed;
-  int64_t nodes = 1;              ///< of a captured graph, at most
-  std::optional<OpKind> norm;     ///< for Recompute::FusedNorm: the norm of the sum
-  std::optional<MadeAgain> again; ///< result y
+  int64_t nodes = 1;                  ///< of a captured graph, at most
+  std::optional<OpKind> norm;         ///< for Recompute::FusedNorm: the norm of the sum
+  std::optional<MadeAgain> again;     ///< result y
+  std::optional<OpKind> lossGradient; ///< of an op whose results are losses: what starts gradients
+  bool startsGradient = false;        ///< it is that of a loss
   /// By epilogue; None where it has none of this kind, and in the first place.
   std::array<EpilogueForms, kEpilogueCount> epilogues{};
   double amaxWork = 0;    ///< of Epilogue::Amax: operations for each element of the first operand
@@ -231,6 +233,34 @@ constexpr void countNames(std::string_view names, uint8_t &min, uint8_t &max) {
       ++min;
     names.remove_prefix(std::min(end + 1, names.size()));
   }
+}
+
+namespace names {
+inline constexpr std::string_view kOperands[] = {
+#define OP(enumerator, name, operands, results, traits, doc) operands,
+#include "runtime/plan/Ops.def"
+};
+inline constexpr std::string_view kResults[] = {
+#define OP(enumerator, name, operands, results, traits, doc) results,
+#include "runtime/plan/Ops.def"
+};
+/// A name that the op's row has; another one does not compile.
+template <OpKind kind, const std::string_view (&kLists)[kOpCount]> struct NameOf {
+  size_t index;
+  consteval NameOf(const char *name)
+      : index(static_cast<size_t>(positionOf(kLists[static_cast<size_t>(kind)], name))) {
+    if (positionOf(kLists[static_cast<size_t>(kind)], name) < 0)
+      throw "the op has no value of this name";
+  }
+};
+} // namespace names
+
+/// Position of the operand, or result, that the row of the op calls so.
+template <OpKind kind> consteval size_t operandIndex(names::NameOf<kind, names::kOperands> name) {
+  return name.index;
+}
+template <OpKind kind> consteval size_t resultIndex(names::NameOf<kind, names::kResults> name) {
+  return name.index;
 }
 
 extern const std::array<OpInfo, kOpCount> kOpInfos; ///< by kind

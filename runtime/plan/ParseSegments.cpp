@@ -119,8 +119,10 @@ bool Parser::op(Segment &segment) {
   op.kind = form->kind;
   op.epilogue = form->epilogue;
   op.phase = segmentKindInfo(segment.kind).phase;
-  if (!operands(op) || !attrs(op) || !clauses(op) || !waits(segment, op) || !results(segment, op) ||
-      !phase(op))
+  if (!operands(op) || !attrs(op) || !blocks(op))
+    return false;
+  op.role = impliedRole(op);
+  if (!clauses(op) || !waits(segment, op) || !results(segment, op) || !phase(op))
     return false;
   if (in_.takeIf(std::string_view("loc"))) {
     int64_t index = 0;
@@ -224,13 +226,55 @@ bool Parser::attr(Op &op) {
   return true;
 }
 
+/// `of [a, b] copies 2 of [c]`: the blocks of the operands, in order. Without `of` they are the
+/// plan's first ones.
+bool Parser::blocks(Op &op) {
+  if (opInfo(op).block != BlockUse::List)
+    return true;
+  if (in_.peekWord() != "of") {
+    ListedBlock each;
+    if (in_.takeIf(std::string_view("copies")) &&
+        !in_.integer(each.copies, "copies of a block", 1, limits::kWorldSizeMax))
+      return false;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      each.block = static_cast<int32_t>(i);
+      op.blocks.push_back(each);
+    }
+    return true;
+  }
+  while (in_.takeIf(std::string_view("of")))
+    if (!listedBlocks(op))
+      return false;
+  return true;
+}
+
+bool Parser::listedBlocks(Op &op) {
+  if (!in_.expect('['))
+    return false;
+  size_t first = op.blocks.size();
+  do {
+    uint32_t index = 0;
+    if (!room(op.blocks, limits::kOperandsMax, "blocks of an operation") ||
+        !lookUp(blocks_, index, "block"))
+      return false;
+    op.blocks.push_back({static_cast<int32_t>(index)});
+  } while (in_.takeIf(','));
+  int64_t copies = 1;
+  if (!in_.expect(']') || (in_.takeIf(std::string_view("copies")) &&
+                           !in_.integer(copies, "copies of a block", 1, limits::kWorldSizeMax)))
+    return false;
+  for (size_t i = first; i < op.blocks.size(); ++i)
+    op.blocks[i].copies = copies;
+  return true;
+}
+
 /// The clauses between attributes and waits, in any order.
 bool Parser::clauses(Op &op) {
   std::optional<StreamId> stream;
   while (true) {
     std::string_view word = in_.peekWord();
     static constexpr std::string_view kWords[] = {"group", "channel", "unit", "on",
-                                                  "if",    "acc",     "else"};
+                                                  "if",    "acc",     "else", "role"};
     if (std::find(std::begin(kWords), std::end(kWords), word) == std::end(kWords)) {
       op.stream = stream ? *stream : plan_.defaultStream(op);
       return true;
@@ -246,6 +290,8 @@ bool Parser::clause(Op &op, std::string_view word) {
   uint32_t index = 0;
   if (word == "acc" || word == "else")
     return tie(op, word == "acc" ? Tie::Acc : Tie::Else);
+  if (word == "role")
+    return enumerator(op.role, parseProductRole, "role of a product");
   if (word == "on") {
     bool ok = lookUp(streams_, index, "stream");
     op.stream = static_cast<StreamId>(index);

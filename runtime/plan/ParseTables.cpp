@@ -148,7 +148,7 @@ bool Parser::group() {
   Group group;
   if (!room(plan_.groups, limits::kGroupsMax, "groups") || !in_.name(name, "group") ||
       !groups_.add(in_, name, static_cast<uint32_t>(plan_.groups.size()), "group") ||
-      !in_.expect('=') || !in_.expect('['))
+      !groupKinds(name) || !in_.expect('=') || !in_.expect('['))
     return false;
   group.name = name;
   while (!in_.takeIf(']')) {
@@ -164,10 +164,29 @@ bool Parser::group() {
   return true;
 }
 
+/// The words between the name of the group under way and its axes. The group of the kind `data` is
+/// named behind the groups.
+bool Parser::groupKinds(std::string_view name) {
+  while (in_.peek() != '=') {
+    std::string_view word;
+    if (!in_.word(word, "group kind or '='"))
+      return false;
+    std::optional<GroupKind> kind = parseGroupKind(word);
+    if (!kind || *kind == GroupKind::Data)
+      return in_.fail(in_.last(), "plan-name", "unknown group kind '{}'", word.substr(0, 64));
+    int16_t &group = plan_.kindGroup(*kind);
+    if (group >= 0)
+      return in_.fail(in_.last(), "plan-name", "groups '{}' and '{}' are both of the kind '{}'",
+                      plan_.groups[static_cast<size_t>(group)].name, name, word);
+    group = static_cast<int16_t>(plan_.groups.size());
+  }
+  return true;
+}
+
 bool Parser::data() {
-  if (plan_.dataGroup >= 0)
+  if (groupOfKind(plan_, GroupKind::Data) >= 0)
     return in_.fail(in_.last(), "plan-name", "'data' appears twice");
-  return groupOf(plan_.dataGroup);
+  return groupOf(plan_.kindGroup(GroupKind::Data));
 }
 
 bool Parser::groupOf(int16_t &out) {
@@ -272,6 +291,8 @@ bool Parser::block() {
     ok = part(block.stateShard, block.stateGroup);
   else
     block.stateShard = block.shard, block.stateGroup = block.group;
+  if (ok && in_.takeIf(std::string_view("sum")))
+    ok = in_.expect(std::string_view("over")) && groupOf(block.sumGroup);
   plan_.blocks.push_back(std::move(block));
   return ok;
 }

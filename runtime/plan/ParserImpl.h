@@ -70,6 +70,7 @@ private:
   bool groupOf(int16_t &out);
   bool part(int64_t &numel, int16_t &group);
   bool group();
+  bool groupKinds(std::string_view name);
   bool stream();
   bool channel();
   bool pair(Channel &channel);
@@ -118,6 +119,8 @@ private:
   bool operands(Op &op);
   bool attrs(Op &op);
   bool attr(Op &op);
+  bool blocks(Op &op);
+  bool listedBlocks(Op &op);
   bool clauses(Op &op);
   bool clause(Op &op, std::string_view word);
   bool predicate(Pred &out);

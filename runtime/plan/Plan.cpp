@@ -27,6 +27,10 @@ constexpr Names<12> kStreamKindNames = {
 #define STREAM_KIND(enumerator, word, doc) word,
 #include "runtime/plan/Kinds.def"
 };
+constexpr Names<3> kProductRoleNames = {
+#define PRODUCT_ROLE(enumerator, word, doc) word,
+#include "runtime/plan/Kinds.def"
+};
 constexpr Names<4> kPhaseNames = {
 #define PHASE(enumerator, word, doc) word,
 #include "runtime/plan/Kinds.def"
@@ -37,6 +41,11 @@ constexpr Names<3> kInitNames = {"zeros", "ones", "normal"};
 constexpr CellKindInfo kCellKinds[] = {
 #define CELL_KIND(enumerator, word, of, host, doc)                                                 \
   {word, CellKindInfo::of, CellKindInfo::host, doc},
+#include "runtime/plan/Kinds.def"
+};
+
+constexpr GroupKindInfo kGroupKinds[] = {
+#define GROUP_KIND(enumerator, word, division, doc) {word, GroupKindInfo::division, doc},
 #include "runtime/plan/Kinds.def"
 };
 
@@ -113,6 +122,7 @@ std::string_view toString(Arena x) { return kArenaNames[static_cast<size_t>(x)];
 std::string_view toString(Purpose x) { return kPurposeNames[static_cast<size_t>(x)]; }
 std::string_view toString(UnitKind x) { return kUnitKindNames[static_cast<size_t>(x)]; }
 std::string_view toString(StreamKind x) { return kStreamKindNames[static_cast<size_t>(x)]; }
+std::string_view toString(ProductRole x) { return kProductRoleNames[static_cast<size_t>(x)]; }
 std::string_view toString(Phase x) { return kPhaseNames[static_cast<size_t>(x)]; }
 std::string_view toString(Source::Kind x) { return kSourceKindNames[static_cast<size_t>(x)]; }
 std::string_view toString(InitKind x) { return kInitNames[static_cast<size_t>(x)]; }
@@ -127,11 +137,20 @@ const SegmentKindInfo &segmentKindInfo(SegmentKind kind) {
 std::optional<SegmentKind> parseSegmentKind(std::string_view word) {
   return parseKind<SegmentKind>(kSegmentKinds, word);
 }
+const GroupKindInfo &groupKindInfo(GroupKind kind) {
+  return kGroupKinds[static_cast<size_t>(kind)];
+}
+std::optional<GroupKind> parseGroupKind(std::string_view word) {
+  return parseKind<GroupKind>(kGroupKinds, word);
+}
 std::optional<UnitKind> parseUnitKind(std::string_view text) {
   return parseEnum<UnitKind>(kUnitKindNames, text);
 }
 std::optional<StreamKind> parseStreamKind(std::string_view text) {
   return parseEnum<StreamKind>(kStreamKindNames, text);
+}
+std::optional<ProductRole> parseProductRole(std::string_view text) {
+  return parseEnum<ProductRole>(kProductRoleNames, text);
 }
 std::optional<Phase> parsePhase(std::string_view text) {
   return parseEnum<Phase>(kPhaseNames, text);
@@ -207,6 +226,14 @@ CollectiveKind collectiveKindOf(const Op &collective) {
   return info.collective->kind;
 }
 
+ProductRole impliedRole(const Op &op) {
+  bool hasForms = op.kind == OpKind::MatMul || op.kind == OpKind::MatMulGelu ||
+                  op.kind == OpKind::MatMulGeluBwd;
+  if (!hasForms || op.getBool(AttrKey::trans_b))
+    return ProductRole::Forward;
+  return op.getBool(AttrKey::trans_a) ? ProductRole::WeightGradient : ProductRole::InputGradient;
+}
+
 ValueId wholeOf(const Op &collective) {
   CollectiveKind kind = collectiveKindOf(collective);
   bool isOperand = isSum(kind) || kind == CollectiveKind::Send;
@@ -257,6 +284,16 @@ int64_t Plan::groupSize(int group) const {
   for (uint16_t axis : groups[static_cast<size_t>(group)].axes)
     size *= mesh[axis].size;
   return size;
+}
+
+std::vector<uint16_t> axesOfTokens(const Plan &plan) {
+  std::vector<uint16_t> axes;
+  for (GroupKind kind : {GroupKind::Data, GroupKind::Context})
+    if (int16_t group = groupOfKind(plan, kind); group >= 0) {
+      const std::vector<uint16_t> &more = plan.groups[static_cast<size_t>(group)].axes;
+      axes.insert(axes.end(), more.begin(), more.end());
+    }
+  return axes;
 }
 
 } // namespace shardc::plan

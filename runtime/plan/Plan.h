@@ -32,6 +32,15 @@ enum class UnitKind : uint8_t {
 #include "runtime/plan/Kinds.def"
 };
 
+enum class GroupKind : uint8_t {
+#define GROUP_KIND(enumerator, word, division, doc) enumerator,
+#include "runtime/plan/Kinds.def"
+};
+inline constexpr size_t kGroupKindCount = 0
+#define GROUP_KIND(enumerator, word, division, doc) +1
+#include "runtime/plan/Kinds.def"
+    ;
+
 enum class StreamKind : uint8_t {
 #define STREAM_KIND(enumerator, word, doc) enumerator,
 #include "runtime/plan/Kinds.def"
@@ -39,6 +48,12 @@ enum class StreamKind : uint8_t {
 
 enum class SegmentKind : uint8_t {
 #define SEGMENT_KIND(enumerator, word, form, phase, doc) enumerator,
+#include "runtime/plan/Kinds.def"
+};
+
+/// What a product with the attributes trans_a and trans_b is; other ops are Forward.
+enum class ProductRole : uint8_t {
+#define PRODUCT_ROLE(enumerator, word, doc) enumerator,
 #include "runtime/plan/Kinds.def"
 };
 
@@ -167,6 +182,7 @@ std::string_view toString(Purpose);
 std::string toString(const Variant &);
 std::string_view toString(UnitKind);
 std::string_view toString(StreamKind);
+std::string_view toString(ProductRole);
 std::string_view toString(Phase);
 std::optional<Level> parseLevel(std::string_view);
 std::optional<Pred> parsePred(std::string_view);
@@ -175,6 +191,7 @@ std::optional<Arena> parseArena(std::string_view);
 std::optional<Purpose> parsePurpose(std::string_view);
 std::optional<UnitKind> parseUnitKind(std::string_view);
 std::optional<StreamKind> parseStreamKind(std::string_view);
+std::optional<ProductRole> parseProductRole(std::string_view);
 std::optional<Phase> parsePhase(std::string_view);
 
 /// One row of Kinds.def.
@@ -186,6 +203,15 @@ struct CellKindInfo {
 };
 const CellKindInfo &cellKindInfo(CellKind kind);
 std::optional<CellKind> parseCellKind(std::string_view);
+
+struct GroupKindInfo {
+  std::string_view word;
+  /// Groups of kinds of one division share no axis; Both belongs to each of the two.
+  enum Division : uint8_t { Dense, Experts, Both, Inside } division;
+  std::string_view doc;
+};
+const GroupKindInfo &groupKindInfo(GroupKind kind);
+std::optional<GroupKind> parseGroupKind(std::string_view);
 
 struct SegmentKindInfo {
   std::string_view word;
@@ -300,6 +326,13 @@ struct Tie {
   Pred pred = Pred::Always;
 };
 
+/// An operand of an op that takes a list of blocks.
+struct ListedBlock {
+  int32_t block = -1; ///< index in Plan::blocks
+  int64_t copies = 1; ///< ranks that count the same elements of it
+  bool operator==(const ListedBlock &) const = default;
+};
+
 struct Op {
   OpKind kind;
   Epilogue epilogue = Epilogue::None; ///< works on what the op makes, which is not written
@@ -307,6 +340,7 @@ struct Op {
   Pred pred = Pred::Always;
   ChannelId channel = kNoChannel; ///< for collectives, once it is chosen
   Phase phase = Phase::Other;
+  ProductRole role = ProductRole::Forward;
   bool isRecomputed = false; ///< makes a value of the forward pass once more
   /// Index in Plan::groups: of collectives that of the channel, of views that move theirs.
   int16_t group = -1;
@@ -314,7 +348,8 @@ struct Op {
   uint32_t loc = kNone; ///< index in Plan::locs: the recipe line that caused it
   std::vector<ValueId> operands;
   std::vector<ValueId> results;
-  std::vector<Attr> attrs; ///< sorted by key; defaults are left out
+  std::vector<Attr> attrs;         ///< sorted by key; defaults are left out
+  std::vector<ListedBlock> blocks; ///< of BlockUse::List: by operand
   std::vector<Tie> ties;
   std::vector<uint32_t> waits; ///< indices of earlier ops on other streams that must have ended
 
@@ -342,6 +377,9 @@ inline int inPlaceOperand(const Op &op, size_t result) {
   const OpInfo &info = opInfo(op);
   return result < info.inPlace.size() ? info.inPlace[result] : -1;
 }
+/// The role of a product whose text names none, by what its factors are transposed to. Only the
+/// text form takes this for granted.
+ProductRole impliedRole(const Op &op);
 /// How members of its group take part in a collective op.
 CollectiveKind collectiveKindOf(const Op &collective);
 /// The value of a collective that no member has before or after it alone: what is gathered, or what
@@ -461,6 +499,8 @@ struct Block {
   int16_t group = -1;      ///< index in Plan::groups; -1: of one rank
   int64_t stateShard = 0;  ///< numel / ranks of `stateGroup` if state is divided, else numel
   int16_t stateGroup = -1; ///< who owns the optimizer's state: the same as `group`, or more ranks
+  /// The ranks whose gradients of it are added; -1: all that have other tokens.
+  int16_t sumGroup = -1;
 };
 
 /// Which elements of a block a value has: `numel` of them, from numel · index(group) on.
@@ -551,8 +591,12 @@ struct Plan {
   Job job;                           ///< effective options
   std::vector<MeshAxis> mesh;
   std::vector<Group> groups;
-  /// Ranks with other indices in this group read other samples; -1: all read the same.
-  int16_t dataGroup = -1;
+  /// By kind an index in `groups`; -1: the plan has no group of the kind.
+  std::array<int16_t, kGroupKindCount> kindGroups = [] {
+    std::array<int16_t, kGroupKindCount> none{};
+    none.fill(-1);
+    return none;
+  }();
   std::vector<Stream> streams = {{std::string(kComputeStreamName), StreamKind::Compute}};
   std::vector<Channel> channels;
   std::vector<Unit> units;
@@ -562,6 +606,7 @@ struct Plan {
   std::vector<Role> roles;
   std::vector<Source> sources; ///< from the weakest to the strongest
 
+  int16_t &kindGroup(GroupKind kind) { return kindGroups[static_cast<size_t>(kind)]; }
   int64_t worldSize() const;
   /// 1 for group -1.
   int64_t groupSize(int group) const;
@@ -582,5 +627,12 @@ struct Plan {
     return isOfChannel ? channels[static_cast<size_t>(op.channel)].stream : kComputeStream;
   }
 };
+
+/// The plan's group of the kind, an index in Plan::groups; -1 if it has none.
+inline int16_t groupOfKind(const Plan &plan, GroupKind kind) {
+  return plan.kindGroups[static_cast<size_t>(kind)];
+}
+/// The axes along which ranks have other tokens: other samples, or other slices of the same ones.
+std::vector<uint16_t> axesOfTokens(const Plan &plan);
 
 } // namespace shardc::plan

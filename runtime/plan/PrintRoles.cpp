@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "runtime/plan/PrinterImpl.h"
 #include "runtime/plan/Syntax.h"
 
@@ -83,7 +85,35 @@ void Writer::attrs(const Op &op) {
     text("}");
 }
 
+/// Those with the same copies together; blocks are named unless they are the plan's first ones.
+void Writer::blocks(const Op &op) {
+  auto isPlaced = [&](const ListedBlock &each) { return each.block == &each - op.blocks.data(); };
+  auto isAlike = [&](const ListedBlock &each) { return each.copies == op.blocks[0].copies; };
+  bool isImplied = op.blocks.size() == op.operands.size() &&
+                   std::ranges::all_of(op.blocks, isPlaced) &&
+                   std::ranges::all_of(op.blocks, isAlike);
+  for (size_t i = 0; i < op.blocks.size();) {
+    size_t first = i;
+    for (; i < op.blocks.size() && op.blocks[i].copies == op.blocks[first].copies; ++i) {
+      if (isImplied)
+        continue;
+      text(i == first ? " of [" : ", ");
+      nameOf(plan_.blocks, op.blocks[i].block);
+    }
+    if (!isImplied)
+      text("]");
+    if (op.blocks[first].copies != 1) {
+      text(" copies ");
+      integer(op.blocks[first].copies);
+    }
+  }
+}
+
 void Writer::clauses(const Op &op) {
+  if (op.role != impliedRole(op)) {
+    text(" role ");
+    text(toString(op.role));
+  }
   bool isOfChannel = op.channel >= 0 && static_cast<size_t>(op.channel) < plan_.channels.size() &&
                      plan_.channels[static_cast<size_t>(op.channel)].group == op.group;
   if (op.channel != kNoChannel) {
@@ -172,6 +202,7 @@ void Writer::op(const Segment &segment, const Op &op) {
     value(segment, op.operands[i]);
   }
   attrs(op);
+  blocks(op);
   clauses(op);
   ties(segment, op);
   if (op.pred != Pred::Always) {

@@ -58,6 +58,12 @@ void Writer::meshAndGroups() {
   for (const Group &group : plan_.groups) {
     text(" ");
     name(group.name);
+    for (size_t kind = 0; kind < kGroupKindCount; ++kind)
+      if (static_cast<GroupKind>(kind) != GroupKind::Data &&
+          plan_.kindGroups[kind] == &group - plan_.groups.data()) {
+        text(" ");
+        text(groupKindInfo(static_cast<GroupKind>(kind)).word);
+      }
     text(" = [");
     for (size_t i = 0; i < group.axes.size(); ++i) {
       if (i > 0)
@@ -67,9 +73,9 @@ void Writer::meshAndGroups() {
     text("]");
   }
   text(" }\n");
-  if (plan_.dataGroup >= 0) {
+  if (int16_t group = groupOfKind(plan_, GroupKind::Data); group >= 0) {
     text("data ");
-    nameOf(plan_.groups, plan_.dataGroup);
+    nameOf(plan_.groups, group);
     text("\n");
   }
 }
@@ -145,6 +151,10 @@ void Writer::tables() {
     part(" shard ", block.shard, block.group);
     if (block.stateShard != block.shard || block.stateGroup != block.group)
       part(" state ", block.stateShard, block.stateGroup);
+    if (block.sumGroup >= 0) {
+      text(" sum over ");
+      nameOf(plan_.groups, block.sumGroup);
+    }
     text("\n");
   }
   for (const Param &each : plan_.params)

@@ -47,6 +47,7 @@ private:
   void jobValue(const JobValue &value);
   void attrs(const Op &op);
   void attr(const Attr &attr);
+  void blocks(const Op &op);
   void clauses(const Op &op);
   void ties(const Segment &segment, const Op &op);
   void waits(const Segment &segment, const Op &op);

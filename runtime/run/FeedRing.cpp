@@ -52,13 +52,14 @@ Result<FeedRing> FeedRing::create(exec::Executable &executable, uint32_t segment
     const exec::Arenas &arenas = executable.arenas(r);
     ASSIGN_OR_RETURN(uint8_t * base,
                      arenas.resolve(feed.place, feed.type.bytes(), "@" + feed.name));
-    RankRing rank{
-        r,
-        exec::indexIn(executable.plan(), executable.plan().dataGroup, executable.worldRank(r)),
-        {exec::indexIn(executable.plan(), size.slices, executable.worldRank(r)),
-         executable.plan().groupSize(size.slices)},
-        reinterpret_cast<int32_t *>(base),
-        {}};
+    RankRing rank{r,
+                  exec::indexIn(executable.plan(),
+                                plan::groupOfKind(executable.plan(), plan::GroupKind::Data),
+                                executable.worldRank(r)),
+                  {exec::indexIn(executable.plan(), size.slices, executable.worldRank(r)),
+                   executable.plan().groupSize(size.slices)},
+                  reinterpret_cast<int32_t *>(base),
+                  {}};
     for (int64_t slot = 0; slot < ring.slots_; ++slot) {
       ASSIGN_OR_RETURN(auto event, executable.device(r).createEvent());
       rank.consumed.push_back(std::move(event));

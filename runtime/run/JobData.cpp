@@ -36,7 +36,8 @@ struct Feeding {
 Feeding feedingOf(const plan::Plan &plan, Split split) {
   Feeding feeding;
   plan::BatchSizes sizes = plan::batchSizesOf(plan.job, split == Split::Valid);
-  feeding.shape = {sizes.global, sizes.micro, plan.groupSize(plan.dataGroup),
+  feeding.shape = {sizes.global, sizes.micro,
+                   plan.groupSize(plan::groupOfKind(plan, plan::GroupKind::Data)),
                    split == Split::Valid ? 0 : plan.job.derived.samplesBefore};
   feeding.order.isSharded = plan.job.dataset.dataSharding;
   if (plan.job.dataset.dataloaderType == plan::Job::DataloaderType::Cyclic)

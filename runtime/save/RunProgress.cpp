@@ -67,7 +67,8 @@ double lastWeightDecay(const plan::Plan &plan) {
 int64_t samplesOfEvaluation(const plan::Plan &plan) {
   plan::BatchSizes sizes = plan::batchSizesOf(plan.job, /*isEval=*/true);
   return plan.job.validation.fullValidation
-             ? plan.job.derived.evalMicrobatches * sizes.micro * plan.groupSize(plan.dataGroup)
+             ? plan.job.derived.evalMicrobatches * sizes.micro *
+                   plan.groupSize(plan::groupOfKind(plan, plan::GroupKind::Data))
              : plan.job.validation.evalIters * sizes.global;
 }
 

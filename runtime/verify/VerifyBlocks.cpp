@@ -224,16 +224,15 @@ private:
                   role_.cells[c].name);
   }
 
-  /// Squares are added over consecutive blocks, the first of which the op names.
+  /// Squares are added over the blocks that the op lists.
   void claimList(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
-    auto first = static_cast<size_t>(std::max<int64_t>(op.getInt(AttrKey::block), 0));
-    for (size_t p = 0; p < op.operands.size() && first + p < plan_.blocks.size(); ++p) {
-      const Block &block = plan_.blocks[first + p];
+    for (size_t p = 0; p < op.operands.size(); ++p) {
+      const Block &block = plan_.blocks[static_cast<size_t>(op.blocks[p].block)];
       const Type &type = value(s, op.operands[p]).type;
       bool isSum = type.dtype == DType::F64; // of the squares of that block
       if (isSum || partOf(block, type.numel()))
-        claim(s, i, op.operands[p], static_cast<int32_t>(first + p));
+        claim(s, i, op.operands[p], op.blocks[p].block);
     }
   }
 
@@ -363,8 +362,8 @@ private:
       report_.add(Rule::State, {roleIndex_, part.segment, part.op},
                   fmt::format("'{}' reads parameter '{}' as '%{}' of type {}; its type in the "
                               "parameter table is {}",
-                              opInfo(op).name, param->name, taken.name,
-                              dtypeName(taken.type.dtype), dtypeName(param->type.dtype)),
+                              opInfo(op).name, param->name, taken.name, dtypeName(taken.type.dtype),
+                              dtypeName(param->type.dtype)),
                   taken.name);
     else if (!isNamed && !isParameter(block, part, operand) && isUsed(part.segment, op))
       report_.add(Rule::Block, {roleIndex_, part.segment, part.op},

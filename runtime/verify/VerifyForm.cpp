@@ -184,7 +184,37 @@ private:
     return checkCount(i, "operand", op(i).operands.size(), info.operandsMin, info.operandsMax,
                       info.operands) &&
            checkCount(i, "result", op(i).results.size(), info.resultsMin, info.resultsMax,
-                      info.results);
+                      info.results) &&
+           checkList(i);
+  }
+
+  /// An op that takes a list names the block of each operand, once, and no other op does.
+  bool checkList(uint32_t i) {
+    const Op &o = op(i);
+    size_t count = opInfo(o).block == BlockUse::List ? o.operands.size() : 0;
+    if (o.blocks.size() != count) {
+      scope_.add(Rule::Arity, i, "'{}' names {} blocks; it takes {}", opInfo(o).name,
+                 o.blocks.size(), count);
+      return false;
+    }
+    std::set<int32_t> named;
+    for (const ListedBlock &each : o.blocks) {
+      if (each.block < 0 || static_cast<size_t>(each.block) >= scope_.plan().blocks.size()) {
+        scope_.add(Rule::Index, i, "the op names block {}; there are {}", each.block,
+                   scope_.plan().blocks.size());
+        return false;
+      }
+      if (!named.insert(each.block).second)
+        scope_.add(Rule::Attribute, i, "'{}' names block '{}' twice", opInfo(o).name,
+                   scope_.plan().blocks[static_cast<size_t>(each.block)].name);
+      if (each.copies < 1 || each.copies > limits::kWorldSizeMax)
+        scope_.add(Rule::Attribute, i, "the op has {} copies of a block; it takes 1 to {}",
+                   each.copies, limits::kWorldSizeMax);
+    }
+    if (count > 0 && o.getInt(AttrKey::block) >= 0)
+      scope_.add(Rule::Attribute, i, "'{}' has the attribute 'block' beside its list of blocks",
+                 opInfo(o).name);
+    return true;
   }
 
   bool checkCount(uint32_t i, std::string_view what, size_t count, uint8_t min, uint8_t max,

@@ -44,9 +44,12 @@ private:
     const Op *pack, *squares;
     bool isOwn; ///< it takes this rank's squares, and not the sum over ranks
 
-    bool counts(size_t block) const {
-      auto first = static_cast<size_t>(std::max<int64_t>(squares->getInt(AttrKey::block), 0));
-      return block >= first && block - first < squares->operands.size();
+    bool counts(size_t block) const { return copiesOf(block) > 0; }
+    /// That it names for the block; 0 if its squares are not of the block.
+    int64_t copiesOf(size_t block) const {
+      auto at =
+          std::ranges::find(squares->blocks, static_cast<int32_t>(block), &ListedBlock::block);
+      return at == squares->blocks.end() ? 0 : at->copies;
     }
   };
 
@@ -84,7 +87,7 @@ private:
         checkCopies(norm, block);
       if (norm.isOwn && isHeldByAny(block))
         need(norm.at,
-             norm.counts(block) && !isSharded(block) &&
+             norm.copiesOf(block) == 1 && !isSharded(block) &&
                  classesOf(block) == Classes{{Class{}, nullptr}},
              "takes the squares of this rank's part for those of all elements");
     }
@@ -116,7 +119,7 @@ private:
   }
 
   void checkCopies(const Norm &norm, size_t block) {
-    int64_t said = norm.pack->getInt(AttrKey::copies);
+    int64_t said = norm.copiesOf(block);
     for (const auto &[each, param] : classesOf(block))
       for (const Coordinates &part : partsThatDiffer(plan_.roles[norm.at.role], block, each)) {
         int64_t copies = copiesOf(block, part, each);
@@ -128,9 +131,11 @@ private:
                                ? fmt::format("the same part of block '{}'", name)
                                : fmt::format("the same elements of parameter '{}'", param->name);
         report_.add(Rule::Step, norm.at,
-                    fmt::format("each rank adds 1 in {} of its squares to the norm; {} ranks count "
-                                "{}",
-                                said, copies, what),
+                    said == 0
+                        ? fmt::format("no rank adds the squares of {} to the norm", what)
+                        : fmt::format("each rank adds 1 in {} of its squares to the norm; {} ranks "
+                                      "count {}",
+                                      said, copies, what),
                     name);
         return;
       }

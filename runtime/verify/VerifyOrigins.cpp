@@ -143,7 +143,7 @@ private:
   /// layers of the same ones, have no slices of them.
   void findSlices() {
     const Op *first = nullptr;
-    Axes others = axesOf(plan_, plan_.dataGroup);
+    Axes others = axesOf(plan_, groupOfKind(plan_, GroupKind::Data));
     forEachOp([&](const Scope &, uint32_t, const Op &op) {
       if (op.kind == OpKind::Send)
         others |= axesOf(plan_, op.group);
@@ -235,8 +235,8 @@ private:
 
   void needOwn(const Values &at, uint32_t i, const Op &op, ValueId operand) {
     if (!at[operand].origin.isOwn())
-      at.scope.add(Rule::Origin, i, "'{}' takes '%{}', which is of another member",
-                   opInfo(op).name, at.scope.nameOf(operand));
+      at.scope.add(Rule::Origin, i, "'{}' takes '%{}', which is of another member", opInfo(op).name,
+                   at.scope.nameOf(operand));
   }
 
   /// Where masks follow from the index, it is that of the slice that the rank has, and keys are
@@ -321,8 +321,7 @@ private:
         at.scope.addValue(Rule::Origin, i, operand,
                           "'{}' takes '%{}', of which ranks have {}exchanged their slices, with "
                           "what they have not",
-                          opInfo(op).name, at.scope.nameOf(operand),
-                          taken.axes == 0 ? "not " : "");
+                          opInfo(op).name, at.scope.nameOf(operand), taken.axes == 0 ? "not " : "");
       result = result.kind == Exchange::NoTokens ? taken : result;
     }
     if (op.kind == OpKind::AllToAll && result.kind == Exchange::Tokens)

@@ -7,7 +7,8 @@ namespace {
 
 /// The operand that has the loss scale, of ops that start gradients; -1 for others.
 int scaleOperandOf(OpKind kind) {
-  return kind == OpKind::CrossEntropyBwd || kind == OpKind::LmLossGrad ? 5 : -1;
+  const OpInfo &info = opInfo(kind);
+  return info.startsGradient ? positionOf(info.operands, "state") : -1;
 }
 
 class ScaleCheck {

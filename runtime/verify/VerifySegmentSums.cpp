@@ -20,8 +20,8 @@ public:
   MarkFollower(Inspection &inspection, uint32_t roleIndex, const Role &part, bool areNumbered)
       : numbers(inspection.plan(), part, areNumbered), report_(inspection),
         plan_(inspection.plan()), roleIndex_(roleIndex), role_(plan_.roles[roleIndex]),
-        allAxes_(axesOf(plan_)), dataAxes_(axesOf(plan_, plan_.dataGroup)), splits_(inspection),
-        stages_(stagesOf(inspection, roleIndex, part)) {
+        allAxes_(axesOf(plan_)), dataAxes_(axesOf(plan_, groupOfKind(plan_, GroupKind::Data))),
+        splits_(inspection), stages_(stagesOf(inspection, roleIndex, part)) {
     step.updates.resize(plan_.blocks.size());
     findTraining();
     hasState.resize(plan_.blocks.size());
@@ -466,19 +466,17 @@ private:
       need(i, false, "takes a norm that is not the result of a 'sum_squares' in its segment");
       return;
     }
-    auto first = static_cast<size_t>(std::max<int64_t>(sum->getInt(AttrKey::block), 0));
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
-      if (bool isIn = block >= first && block - first < sum->operands.size();
+      if (bool isIn = std::ranges::find(sum->blocks, static_cast<int32_t>(block),
+                                        &ListedBlock::block) != sum->blocks.end();
           isIn != hasState[block] && (isIn || !stages_.isHeldByOthers[block]))
         report_.add(Rule::Step, scope(segmentIndex_).spot(def),
                     fmt::format("the norm {} block '{}', whose state the role {}",
                                 isIn ? "includes" : "leaves out", plan_.blocks[block].name,
                                 isIn ? "does not have" : "has"),
                     plan_.blocks[block].name);
-    need(def, sum->operands.size() + first <= plan_.blocks.size(),
-         "takes more operands than there are blocks");
-    for (size_t p = 0; p < sum->operands.size() && first + p < plan_.blocks.size(); ++p)
-      checkSum(def, sum->operands[p], static_cast<int32_t>(first + p));
+    for (size_t p = 0; p < sum->operands.size(); ++p)
+      checkSum(def, sum->operands[p], sum->blocks[p].block);
   }
 
   void followOptimizer(uint32_t i) {

@@ -13,7 +13,7 @@
 namespace shardc::plan::verifier {
 
 /// Axes of the mesh with more than one rank, a bit each.
-using Axes = uint8_t;
+using Axes = uint16_t;
 
 /// The microbatches of the step whose contributions a value has. If two covers are joined that
 /// differ, the one of the later kind is the result.

@@ -1,5 +1,6 @@
 // Tables of the plan: mesh, groups, units, blocks, parameters, roles and programs.
 #include <algorithm>
+#include <optional>
 #include <string_view>
 
 #include "runtime/plan/HostCells.h"
@@ -60,6 +61,59 @@ bool isGroup(const Plan &plan, int16_t group) {
   return group >= -1 && group < static_cast<int64_t>(plan.groups.size());
 }
 
+/// Axes that two groups have in common; the first one of them, or nothing.
+std::optional<uint16_t> sharedAxis(const Group &a, const Group &b) {
+  for (uint16_t axis : a.axes)
+    if (std::ranges::find(b.axes, axis) != b.axes.end())
+      return axis;
+  return std::nullopt;
+}
+
+/// Ranks that differ in the one respect do not differ in another one of the same division.
+void checkApart(Inspection &inspection, GroupKind a, GroupKind b) {
+  const Plan &plan = inspection.plan();
+  using enum GroupKindInfo::Division;
+  GroupKindInfo::Division first = groupKindInfo(a).division, second = groupKindInfo(b).division;
+  bool areApart = first == second || first == Both || second == Both;
+  if (first == Inside || second == Inside || !areApart)
+    return;
+  const Group &one = plan.groups[static_cast<size_t>(groupOfKind(plan, a))];
+  const Group &other = plan.groups[static_cast<size_t>(groupOfKind(plan, b))];
+  if (std::optional<uint16_t> axis = sharedAxis(one, other))
+    add(inspection, Rule::Kind,
+        "group '{}' of the kind '{}' and group '{}' of the kind '{}' have "
+        "mesh axis {} in common",
+        one.name, groupKindInfo(a).word, other.name, groupKindInfo(b).word, *axis);
+}
+
+void checkGroupKinds(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  std::vector<GroupKind> kinds;
+  for (size_t k = 0; k < kGroupKindCount; ++k) {
+    auto kind = static_cast<GroupKind>(k);
+    int16_t group = groupOfKind(plan, kind);
+    if (!isGroup(plan, group))
+      add(inspection, Rule::Index, "'{}' names group {}; there are {}", groupKindInfo(kind).word,
+          group, plan.groups.size());
+    else if (group >= 0)
+      kinds.push_back(kind);
+  }
+  for (size_t i = 0; i < kinds.size(); ++i)
+    for (size_t j = i + 1; j < kinds.size(); ++j)
+      checkApart(inspection, kinds[i], kinds[j]);
+  int16_t outer = groupOfKind(plan, GroupKind::Outer), data = groupOfKind(plan, GroupKind::Data);
+  if (!isGroup(plan, outer) || !isGroup(plan, data) || outer < 0)
+    return;
+  const Group &inside = plan.groups[static_cast<size_t>(outer)];
+  for (uint16_t axis : inside.axes)
+    if (data < 0 || std::ranges::find(plan.groups[static_cast<size_t>(data)].axes, axis) ==
+                        plan.groups[static_cast<size_t>(data)].axes.end())
+      add(inspection, Rule::Kind,
+          "group '{}' of the kind 'outer' has mesh axis {}, along which ranks read the same "
+          "samples",
+          inside.name, axis);
+}
+
 void checkMesh(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   checkNames(inspection, plan.mesh, limits::kMeshAxesMax, "mesh axis");
@@ -86,9 +140,7 @@ void checkMesh(Inspection &inspection) {
             group.axes[i]);
     }
   }
-  if (!isGroup(plan, plan.dataGroup))
-    add(inspection, Rule::Index, "'data' names group {}; there are {}", plan.dataGroup,
-        plan.groups.size());
+  checkGroupKinds(inspection);
   checkNames(inspection, plan.streams, static_cast<int64_t>(kStreamsMax), "stream");
   if (plan.streams.empty())
     add(inspection, Rule::Index, "the plan has no streams; ops that name none need one");
@@ -124,6 +176,27 @@ bool checkPart(Inspection &inspection, const Block &block, std::string_view what
   return false;
 }
 
+/// Ranks that share the state of a block share its gradient.
+bool checkSumGroup(Inspection &inspection, const Block &block) {
+  const Plan &plan = inspection.plan();
+  if (!isGroup(plan, block.sumGroup)) {
+    add(inspection, Rule::Index, "block '{}' has gradients summed over group {}; there are {}",
+        block.name, block.sumGroup, plan.groups.size());
+    return false;
+  }
+  if (block.sumGroup < 0 || !isGroup(plan, block.stateGroup) || block.stateGroup < 0)
+    return true;
+  const Group &sum = plan.groups[static_cast<size_t>(block.sumGroup)];
+  const Group &state = plan.groups[static_cast<size_t>(block.stateGroup)];
+  for (uint16_t axis : state.axes)
+    if (std::ranges::find(sum.axes, axis) == sum.axes.end())
+      add(inspection, Rule::Parameter,
+          "block '{}' has its state divided over group '{}' and its gradients summed over group "
+          "'{}', which lacks mesh axis {}",
+          block.name, state.name, sum.name, axis);
+  return true;
+}
+
 /// A rank's part of the state lies inside of its part of the block.
 void checkNested(Inspection &inspection, const Block &block) {
   const Plan &plan = inspection.plan();
@@ -150,7 +223,8 @@ void checkBlocks(Inspection &inspection) {
     if (block.numel < 1 || block.numel > limits::kElementsMax)
       add(inspection, Rule::Parameter, "block '{}' has {} elements; the range is 1 to {}",
           block.name, block.numel, limits::kElementsMax);
-    else if (checkPart(inspection, block, "shards", block.shard, block.group) &&
+    else if (checkSumGroup(inspection, block) &&
+             checkPart(inspection, block, "shards", block.shard, block.group) &&
              checkPart(inspection, block, "shards of state", block.stateShard, block.stateGroup))
       checkNested(inspection, block);
   }

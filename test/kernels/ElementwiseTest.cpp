@@ -103,6 +103,15 @@ TEST(Reduce, RowsAreSummedByColumn) {
     }
 }
 
+TEST(Cast, ScalesInF32) {
+  Array x = randoms(DType::BF16, {33}, 19);
+  KernelRun run("cast");
+  run.attrs.scale = 0.375;
+  Array got = run.in(x).out(DType::F32, {33}).run()[0];
+  for (int64_t i = 0; i < 33; ++i)
+    EXPECT_EQ(got[i], static_cast<double>(static_cast<float>(x[i]) * 0.375f));
+}
+
 TEST(Reduce, TokensAreCounted) {
   Array mask = indices(DType::F32, {3, 17}, 10, 2);
   double want = 0;
@@ -157,6 +166,54 @@ TEST(Reduce, SumsOfSquaresAreAddedToThem) {
   run.listed(constant(DType::F64, {1}, 3.5)).listed(shard).listed(constant(DType::F64, {1}, 1e-9));
   Array got = run.out(DType::F64, {1}).run()[0];
   EXPECT_NEAR(got[0], want, want * 1e-14);
+}
+
+/// Ranks that hold the same elements add a part of their squares: of shards and of sums.
+TEST(Reduce, SquaresAreDividedByTheCopiesOfTheirBlock) {
+  Array a = randoms(DType::F32, {70}, 15), b = randoms(DType::BF16, {30}, 16);
+  double squaresOfA = 0, squaresOfB = 0;
+  for (double value : a.values)
+    squaresOfA += value * value;
+  for (double value : b.values)
+    squaresOfB += value * value;
+  KernelRun run("sum_squares");
+  run.ranges = {range(0, 70), range(0, 30)};
+  run.rangesOf = {0, 1, 2, 2};
+  run.copies = {2, 3, 4};
+  run.listed(a).listed(b).listed(constant(DType::F64, {1}, 10)).out(DType::F64, {1});
+  double want = squaresOfA / 2 + squaresOfB / 3 + 10.0 / 4;
+  EXPECT_NEAR(run.run()[0][0], want, want * 1e-13);
+}
+
+/// As one division of the sum, whose bits do not show how many operands there are.
+TEST(Reduce, EqualCopiesDivideTheSum) {
+  Array a = randoms(DType::F32, {70}, 17), b = randoms(DType::F32, {30}, 18);
+  auto sumOf = [&](std::vector<int64_t> copies) {
+    KernelRun run("sum_squares");
+    run.ranges = {range(0, 70), range(0, 30)};
+    run.rangesOf = {0, 1, 2};
+    run.copies = std::move(copies);
+    return run.listed(a).listed(b).out(DType::F64, {1}).run()[0][0];
+  };
+  EXPECT_EQ(sumOf({1, 1}), sumOf({}));
+  EXPECT_EQ(sumOf({3, 3}), sumOf({}) / 3);
+}
+
+TEST(Reduce, SquaresRefuseCopiesWithoutACommonMultiple) {
+  auto refusalOf = [](std::vector<int64_t> copies) {
+    KernelRun run("sum_squares");
+    run.rangesOf.assign(copies.size() + 1, 0);
+    run.copies = std::move(copies);
+    for (size_t i = 0; i < run.copies.size(); ++i)
+      run.listed(constant(DType::F32, {9}, 0));
+    return run.out(DType::F64, {1}).refusal();
+  };
+  constexpr int64_t kMany = (1 << 20) - 1;
+  const char *reason =
+      "the copies of gradients are not positive, or have no common multiple of at most 2^40";
+  EXPECT_EQ(refusalOf({kMany, kMany - 2}), nullptr);
+  EXPECT_STREQ(refusalOf({kMany, kMany - 2, kMany - 4}), reason);
+  EXPECT_STREQ(refusalOf({0, 1}), reason);
 }
 
 TEST(Reduce, SumsOfSquaresRefuseRangesAndVectors) {

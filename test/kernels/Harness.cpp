@@ -235,6 +235,7 @@ struct KernelRun::Memory {
     call.attrs = run.attrs;
     call.ranges = run.ranges.data();
     call.rangesCount = static_cast<int64_t>(run.ranges.size());
+    call.copies = run.copies.empty() ? nullptr : run.copies.data();
     call.rangesOf = run.rangesOf.empty() ? nullptr : run.rangesOf.data();
     call.index = run.index, call.groupSize = run.groupSize;
     call.step = run.step;

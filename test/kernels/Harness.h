@@ -45,6 +45,7 @@ public:
   Attrs attrs;
   std::vector<ParamRange> ranges;
   std::vector<int64_t> rangesOf; ///< empty: one shard
+  std::vector<int64_t> copies;   ///< of a list; empty: 1 of each
   int64_t step = 0, microbatch = 0, microbatches = 1;
   int64_t index = 0, groupSize = 1;
 

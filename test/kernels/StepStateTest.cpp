@@ -147,14 +147,6 @@ TEST(StepState, AReplicatedNormIsNotSummedOverRanks) {
   EXPECT_EQ(f.state.gradNorm, 5);
 }
 
-TEST(StepState, RanksWithTheSameGradientsAddAPartOfTheirSquares) {
-  Fixture f;
-  f.attrs.copies = 3;
-  f.ss = 24;
-  f.pack();
-  EXPECT_EQ(f.partial[0], 8);
-}
-
 TEST(StepState, AStepThatIsNotFiniteDoesNotApply) {
   for (int which : {0, 1}) {
     Fixture f;

@@ -21,12 +21,29 @@ class Reader(format1.Reader):
     def read_data(self):
         self.next()
 
+    def read_groups(self):
+        """Without the kinds, which stand between a name and its axes."""
+        self.expect("{")
+        while not self.take("}"):
+            name = self.name()
+            while self.peek() != "=":
+                self.next()
+            self.expect("=")
+            self.expect("[")
+            axes = []
+            while not self.take("]"):
+                self.take(",")
+                axes.append(self.name())
+            self.groups[name] = tuple(axes)
+
     def read_block(self):
         super().read_block()
         block = self.found["blocks"][-1]
         self.take_over()
         if self.take("state"):
             block.state = self.integer()
+            self.take_over()
+        if self.take("sum"):
             self.take_over()
 
     def parts(self):
@@ -45,7 +62,7 @@ class Reader(format1.Reader):
 
     def __init__(self, text):
         super().__init__(text)
-        self.channels, self.level = {}, self.words[2]
+        self.channels, self.level, self.copies = {}, self.words[2], 1
 
     def read_needs(self):
         """Multiprocessors that kernels of channels may take change nothing that a run does."""
@@ -73,7 +90,11 @@ class Reader(format1.Reader):
 
     def clauses(self, op):
         compute, op.stream = op.stream, None
+        self.listed(op)
         super().clauses(op)
+        if self.take("role"):
+            self.next()
+            super().clauses(op)
         stream = compute
         if op.channel is not None:
             op.group, op.transport, stream, pair = self.channels[format1.text_of(op.channel)]
@@ -84,6 +105,30 @@ class Reader(format1.Reader):
         if moving := op.attributes.pop("coef", 0):
             op.attributes["offset"] = model.Moving(op.attributes.get("offset", 0), ((moving, op.group),))
             op.group = None
+
+    def listed(self, op):
+        """The blocks of a sum of squares: consecutive ones with the same copies are written as the first one, if it is not
+        the first of the plan, and as the copies of the op that packs the sum."""
+        blocks, copies = [], []
+        while self.take("of"):
+            self.expect("[")
+            while not self.take("]"):
+                self.take(",")
+                blocks.append(self.blocks[self.name()])
+            copies += [self.integer() if self.take("copies") else 1] * (len(blocks) - len(copies))
+        if self.take("copies"):
+            copies.append(self.integer())
+        if op.kind == "step.pack" and self.copies != 1:
+            op.attributes["copies"] = self.copies
+        if op.kind != "sum_squares":
+            return
+        self.copies = copies[0] if copies else 1
+        first = blocks[0] if blocks else 0
+        if len(set(copies)) > 1 or blocks != [first + i for i in range(len(blocks))]:
+            op.attributes["blocks"] = " ".join(f"{block}/{count}" for block, count in zip(blocks, copies))
+            self.copies = 1
+        elif first != 0:
+            op.attributes["block"] = first
 
     def read_unit(self):
         super().read_unit()

@@ -506,6 +506,30 @@ TEST(CudaOps, SumsOfSquaresAreAdded) {
     }
 }
 
+TEST(CudaOps, SquaresAreDividedByTheCopiesOfTheirBlock) {
+  SKIP_WITHOUT_GPU();
+  DeviceRun run("sum_squares", DType::F32, bench::kSmallModel);
+  std::vector<Tensor> list(run.data().list.begin(), run.data().list.begin() + 2);
+  std::vector<int64_t> bounds(run.data().rangesOf.begin(), run.data().rangesOf.begin() + 3);
+  Tensor &sum = list.emplace_back();
+  sum.rank = 1, sum.shape[0] = 1;
+  run.retype(sum, DType::F64, false);
+  *static_cast<double *>(sum.data) = 100;
+  bounds.push_back(bounds.back());
+  const int64_t copies[] = {2, 3, 4};
+  Call &call = run.call();
+  call.list = list.data(), call.listCount = 3;
+  call.rangesOf = bounds.data(), call.rangesCount = bounds.back();
+  double got[2], want = 0;
+  for (int each = 0; each < 2; ++each) {
+    call.copies = each == 0 ? nullptr : copies;
+    std::memcpy(&got[each], run.onDevice()[0].data(), sizeof got[each]);
+    std::memcpy(&want, run.onHost()[0].data(), sizeof want);
+    EXPECT_NEAR(got[each], want, want * 1e-13);
+  }
+  EXPECT_LT(got[1], got[0] / 2);
+}
+
 TEST(CudaOps, ManyRangesTakeSeveralLaunches) {
   SKIP_WITHOUT_GPU();
   for (std::string_view op : {"sum_squares", "adamw"}) {

@@ -344,7 +344,7 @@ plan::Plan meshPlan() {
   plan::Plan plan;
   plan.mesh = {{"dp_outer", 2}, {"dp", 3}, {"tp", 2}};
   plan.groups = {{"dp", {1}}, {"tp", {2}}, {"all", {0, 1, 2}}, {"outer", {0}}, {"data", {0, 1}}};
-  plan.dataGroup = 4;
+  plan.kindGroup(plan::GroupKind::Data) = 4;
   return plan;
 }
 
@@ -421,6 +421,7 @@ TEST(Ranges, BlocksAreKnownByAttributeListOrUnit) {
   EXPECT_EQ(exec::blockOf(plan, op, 0, 8), 3);
   plan::Op squares;
   squares.kind = plan::OpKind::SumSquares;
+  squares.blocks = {{0}, {1}, {2}};
   EXPECT_EQ(exec::blockOf(plan, squares, 2, 4), 2);
 }
 

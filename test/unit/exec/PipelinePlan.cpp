@@ -311,7 +311,7 @@ private:
     in %w = @w at state 128
     in %g = @g at work {0}
     in %stop = @stop at host 1008
-    %ss = sum_squares %g {{block = {1}}} : f64[1] step at work {2}
+    %ss = sum_squares %g of [b{1}] : f64[1] step at work {2}
     %partial = step.pack %step, %ss, %stop : f64[4] step at work {3}
     %sums = all_reduce %partial channel misc : f64[4] step at work {3}
     %finished = step.finish %step, %sums, %ss {{clip = 1.0}} : u8[128] step at state 0

@@ -41,7 +41,7 @@ inline plan::Plan makePlan(int64_t dp, bool isSharded = true) {
   plan.name = "test";
   plan.mesh = {{"dp", dp}};
   plan.groups = {{"dp", {0}}};
-  plan.dataGroup = 0;
+  plan.kindGroup(plan::GroupKind::Data) = 0;
   int64_t shard = isSharded ? 48 / dp : 48;
   plan.blocks.push_back({"all", -1, 48, shard, 0, shard, 0});
   plan.params = {param(kWords, plan::Type::of(DType::BF16, {3, 4}), 0),

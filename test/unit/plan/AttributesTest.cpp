@@ -47,7 +47,8 @@ TEST(Attributes, HaveTheLimitsOfTheirRows) {
     return findings.empty() || findings[0].rule != Rule::Attribute ? "" : findings[0].message;
   };
   EXPECT_EQ(message(AttrKey::outer, -1), "attribute 'outer' is -1; it takes 0 to 4398046511104");
-  EXPECT_EQ(message(AttrKey::copies, 0), "attribute 'copies' is 0; it takes 1 to 1048576");
+  EXPECT_EQ(message(AttrKey::loss_copies, 0),
+            "attribute 'loss_copies' is 0; it takes 1 to 1048576");
   EXPECT_EQ(message(AttrKey::seed, INT64_MIN), "");
 }
 

@@ -89,7 +89,7 @@ const BrokenDivision kBrokenDivisions[] = {
      "count what a rank has packed more than once"},
     {"squaresOfCopiesThatNobodyHas",
      Rule::Step,
-     {{kCopies, "%ss, %stop {copies = 2} :"}},
+     {{"= sum_squares %gs :", "= sum_squares %gs copies 2 :"}},
      "each rank adds 1 in 2 of its squares"},
     {"squaresThatAreNotAdded",
      Rule::Sum,

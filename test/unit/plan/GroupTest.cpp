@@ -38,8 +38,28 @@ std::string nameOfGroupCase(const testing::TestParamInfo<GroupCase> &info) {
 }
 
 const GroupCase kGroupCases[] = {
-    {"dataOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.dataGroup = 9; },
+    {"dataOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.kindGroup(GroupKind::Data) = 9; },
      "'data' names group 9; there are 3"},
+    {"stagesOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.kindGroup(GroupKind::Stages) = -2; },
+     "'stages' names group -2; there are 3"},
+    {"samplesAndPartsAlongOneAxis", Rule::Kind, "mesh",
+     [](Plan &p) { p.kindGroup(GroupKind::Tensor) = groupOfKind(p, GroupKind::Data); },
+     "of the kind 'data' and group"},
+    {"expertsAndTheirCopiesAlongOneAxis", Rule::Kind, "mesh",
+     [](Plan &p) {
+       p.kindGroup(GroupKind::Expert) = 0;
+       p.kindGroup(GroupKind::ExpertData) = 2;
+     },
+     "of the kind 'expert' and group"},
+    {"expertsAndStagesAlongOneAxis", Rule::Kind, "mesh",
+     [](Plan &p) { p.kindGroup(GroupKind::Expert) = p.kindGroup(GroupKind::Stages) = 1; },
+     "of the kind 'stages' and group"},
+    {"instancesBesideTheSamples", Rule::Kind, "mesh",
+     [](Plan &p) { p.kindGroup(GroupKind::Outer) = 1; }, "along which ranks read the same samples"},
+    {"sumsOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.blocks[0].sumGroup = 9; },
+     "block 'layers.0' has gradients summed over group 9; there are 3"},
+    {"sumsBesideTheShards", Rule::Parameter, "mesh", [](Plan &p) { p.blocks[0].sumGroup = 1; },
+     "its gradients summed over group 'tp', which lacks mesh axis"},
     {"shardsOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.blocks[0].group = 9; },
      "block 'layers.0' has shards over group 9; there are 3"},
     {"stateOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.blocks[0].stateGroup = 9; },

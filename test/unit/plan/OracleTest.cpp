@@ -129,13 +129,13 @@ TEST(Oracle, SeesABlockTakenForAnotherOneBeforeItIsNamed) {
         "    %W = all_gather %w {block = 0} channel gather unit a : f32[32] params at "
         "work "
         "128\n"
-        "    %ss = sum_squares %m {block = " +
-        block + "} : f64[1] step at work 256\n  }\n  program { run s }\n}\n");
+        "    %ss = sum_squares %m of [" +
+        block + "] : f64[1] step at work 256\n  }\n  program { run s }\n}\n");
   };
-  EXPECT_EQ(oracle::findBreak(withBlock("0")), "");
-  EXPECT_TRUE(verify(withBlock("0")).empty());
-  EXPECT_NE(oracle::findBreak(withBlock("1")), "");
-  EXPECT_FALSE(verify(withBlock("1")).empty());
+  EXPECT_EQ(oracle::findBreak(withBlock("a")), "");
+  EXPECT_TRUE(verify(withBlock("a")).empty());
+  EXPECT_NE(oracle::findBreak(withBlock("b")), "");
+  EXPECT_FALSE(verify(withBlock("b")).empty());
 }
 
 TEST(Oracle, SeesReadsOfPadding) {

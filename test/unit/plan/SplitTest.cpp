@@ -182,7 +182,7 @@ const BadStep kBadSteps[] = {
      "'layer'"},
     {"partsThatAreCountedAsCopies",
      Rule::Step,
-     {{"%ss, %stop :", "%ss, %stop {copies = 2} :"}},
+     {{"sum_squares %g :", "sum_squares %g copies 2 :"}},
      "1 ranks"},
     {"normOfItsOwn",
      Rule::Sum,

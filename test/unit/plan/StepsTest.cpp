@@ -345,7 +345,7 @@ TEST(Verifier, SaysOnceWhatIsWrongWithManyOperands) {
   Plan plan = parsed(squaresOf(60000));
   std::vector<Finding> findings = verify(plan);
   ASSERT_EQ(findings.size(), 1u);
-  EXPECT_EQ(findings[0].rule, Rule::Shape);
+  EXPECT_EQ(findings[0].rule, Rule::Index);
   EXPECT_LT(findings[0].message.size(), 500u);
 }
 

@@ -121,6 +121,8 @@ Plan planOfOne(OpForm form) {
   Op op{.kind = form.kind, .epilogue = form.epilogue};
   op.group = info.collective || info.takesIndex() ? 0 : -1;
   op.operands.assign(info.operandsMax == kAnyNumber ? info.operandsMin + 1u : info.operandsMax, 0);
+  if (info.block == BlockUse::List)
+    op.blocks.assign(op.operands.size(), {0});
   size_t results = info.resultsMax == kAnyNumber ? info.resultsMin + 1u : info.resultsMax;
   for (size_t r = 0; r < results; ++r) {
     Value value = segment.values[0];

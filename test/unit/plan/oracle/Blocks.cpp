@@ -74,8 +74,9 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
   std::vector<std::pair<ValueId, int32_t>> named;
   auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
   if (op.kind == OpKind::SumSquares) {
-    int32_t next = std::max(block, 0);
-    for (ValueId operand : op.operands) {
+    for (size_t k = 0; k < op.operands.size() && k < op.blocks.size(); ++k) {
+      ValueId operand = op.operands[k];
+      int32_t next = op.blocks[k].block;
       const Type &type = segment.values[operand].type;
       int64_t size = type.numel();
       if (static_cast<size_t>(next) < plan.blocks.size()) {
@@ -84,7 +85,6 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
             each.stateShard == size)
           named.emplace_back(operand, next);
       }
-      ++next;
     }
   } else if (block >= 0 && (op.kind == OpKind::AdamW || op.kind == OpKind::Sgd)) {
     for (ValueId operand : op.operands)

@@ -639,7 +639,9 @@ bool takesCell(const Role &role, const Segment &segment, CellKind kind) {
 /// Of one list of nodes: the batches of a step, or of an evaluation.
 std::string findOtherBatches(const Plan &plan, const Role &role,
                              const std::vector<ProgramNode> &nodes) {
-  int64_t readers = plan.dataGroup < 0 ? 1 : plan.groupSize(plan.dataGroup);
+  int64_t readers = groupOfKind(plan, GroupKind::Data) < 0
+                        ? 1
+                        : plan.groupSize(groupOfKind(plan, GroupKind::Data));
   if (!plan.job.has(JobField::train_microBatchSize) ||
       !plan.job.has(JobField::train_globalBatchSize))
     return {};

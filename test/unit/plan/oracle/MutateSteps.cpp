@@ -295,7 +295,14 @@ std::string StepMutator::doChangeStepOp() {
     if (op(i).kind != OpKind::SumSquares)
       return {};
     std::vector<ValueId> &squared = op(i).operands;
-    below(2) == 0 ? squared.push_back(squared.back()) : squared.pop_back();
+    std::vector<ListedBlock> &blocks = op(i).blocks;
+    if (below(2) == 0) {
+      squared.push_back(squared.back());
+      blocks.push_back({blocks.back().block + 1, blocks.back().copies});
+    } else {
+      squared.pop_back();
+      blocks.pop_back();
+    }
     return at(i, fmt::format("squares of {} blocks", squared.size()));
   }
   default: {
@@ -383,7 +390,9 @@ std::string StepMutator::doRepeatSum() {
 std::string StepMutator::doChangeCopies() {
   std::vector<uint32_t> ops = opsWhere(
       [](const Op &o) { return o.kind == OpKind::StepPack || o.kind == OpKind::StepFinish; });
-  if (ops.empty())
+  std::vector<uint32_t> sums =
+      opsWhere([](const Op &o) { return o.kind == OpKind::SumSquares && !o.blocks.empty(); });
+  if (ops.empty() || sums.empty())
     return {};
   uint32_t i = pick(ops);
   if (op(i).kind == OpKind::StepFinish || below(2) == 0) {
@@ -393,10 +402,12 @@ std::string StepMutator::doChangeCopies() {
     return at(i, fmt::format("norm_replicated = {}", isReplicated));
   }
   auto copies = static_cast<int64_t>(1 + below(5));
-  if (copies == op(i).getInt(AttrKey::copies))
+  uint32_t sum = pick(sums);
+  ListedBlock &block = op(sum).blocks[below(op(sum).blocks.size())];
+  if (copies == block.copies)
     return {};
-  op(i).set(AttrKey::copies, copies);
-  return at(i, fmt::format("copies = {}", copies));
+  block.copies = copies;
+  return at(sum, fmt::format("block {} copies {}", block.block, copies));
 }
 
 /// Along an axis of which it has several coordinates.

@@ -39,14 +39,21 @@ private:
       countPacked(member, weight, packs);
   }
 
+  /// By which the squares of a block are divided; 0 if they are of no such block.
+  static int64_t copiesOf(const Op &squares, int32_t block) {
+    for (const ListedBlock &each : squares.blocks)
+      if (each.block == block)
+        return each.copies;
+    return 0;
+  }
+
   /// Whether a rank has squared what `like` has of the block's state, or of its parameter.
   bool isIn(int squares, int32_t index, const Param *param, int64_t like) const {
     const Term &sum = at(squares);
     if (sum.op == nullptr || sum.op->kind != OpKind::SumSquares)
       return false;
     const Block &block = plan_.blocks[static_cast<size_t>(index)];
-    int64_t first = std::max<int64_t>(sum.op->getInt(AttrKey::block), 0);
-    bool hasBlock = index >= first && index - first < std::ssize(sum.from);
+    bool hasBlock = copiesOf(*sum.op, index) > 0;
     bool hasPart = block.stateShard == block.numel || positions_.in(block.stateGroup, sum.rank) ==
                                                           positions_.in(block.stateGroup, like);
     bool hasParam = param == nullptr ||
@@ -96,7 +103,7 @@ private:
       if (pack.op == nullptr || pack.op->kind != OpKind::StepPack ||
           pack.op->getBool(AttrKey::norm_replicated) || !isIn(pack.from[1], block, param, like))
         continue;
-      count += weight / static_cast<double>(pack.op->getInt(AttrKey::copies));
+      count += weight / static_cast<double>(copiesOf(*at(pack.from[1]).op, block));
     }
     return count;
   }

@@ -461,12 +461,9 @@ private:
       return fail(fmt::format("rank {}: step {} has no norm", rank_, step_));
     Norm taken{rank_, step_, {}};
     std::set<int32_t> blocks;
-    auto block = static_cast<int32_t>(std::max<int64_t>(norm.op->getInt(AttrKey::block), 0));
-    for (int gradient : norm.from) {
-      blocks.insert(block);
-      if (block < static_cast<int32_t>(plan_.blocks.size()))
-        taken.gradients.emplace_back(gradient, block);
-      ++block;
+    for (size_t k = 0; k < norm.from.size() && k < norm.op->blocks.size(); ++k) {
+      blocks.insert(norm.op->blocks[k].block);
+      taken.gradients.emplace_back(norm.from[k], norm.op->blocks[k].block);
     }
     if (!isNormOf(plan_, *role_, blocks))
       fail(fmt::format("rank {}: the norm of step {} is of other blocks", rank_, step_));
@@ -543,7 +540,7 @@ private:
     } else if (op.kind == OpKind::Recv) {
       number = mix(mix(number, static_cast<Number>(term.rank)), static_cast<Number>(term.run));
     } else if (op.kind == OpKind::BatchLoad) {
-      for (int16_t group : {plan_.dataGroup, op.group})
+      for (int16_t group : {groupOfKind(plan_, GroupKind::Data), op.group})
         number = mix(number, static_cast<Number>(members_.positions().in(group, term.rank)));
       number = mix(number, static_cast<Number>(term.batch < 0 ? term.run : term.batch));
     } else if (op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd) {
