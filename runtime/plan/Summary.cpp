@@ -46,36 +46,6 @@ private:
   std::vector<ValueId> parent_;
 };
 
-struct LiveSpan {
-  int64_t bytes = 0;
-  Purpose purpose = Purpose::Activations;
-  uint32_t first = kNone, last = 0; ///< ops
-  bool isCell = false;
-};
-
-/// For each cell whether it lies completely inside another one, and so needs no additional bytes.
-std::vector<bool> nestedCells(const Role &role) {
-  std::vector<uint32_t> order(role.cells.size());
-  std::iota(order.begin(), order.end(), 0u);
-  auto key = [&](uint32_t c) {
-    const Cell &cell = role.cells[c];
-    return std::tuple(cell.place.arena, cell.place.offset, -cell.bytes(), c);
-  };
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
-  std::vector<bool> isNested(role.cells.size());
-  std::array<int64_t, kArenaCount> end{}; // of all cells before in this order, which begin no later
-  for (uint32_t c : order) {
-    const Cell &cell = role.cells[c];
-    if (!cell.place.placed)
-      continue;
-    int64_t &last = end[static_cast<size_t>(cell.place.arena)];
-    int64_t mine = cell.place.offset + cell.bytes();
-    isNested[c] = mine <= last;
-    last = std::max(last, mine);
-  }
-  return isNested;
-}
-
 /// Places of cells, to look up.
 using CellPlaces = std::set<std::tuple<Arena, int64_t, int64_t>>;
 
@@ -96,13 +66,14 @@ bool isWithinCell(const CellPlaces &cells, const Value &value) {
          cells.count({value.place.arena, value.place.offset, value.type.bytes()}) > 0;
 }
 
-std::vector<LiveSpan> spansOf(const CellPlaces &cells, const Segment &segment) {
+std::vector<BufferLife> spansOf(const CellPlaces &cells, const Segment &segment) {
   Buffers buffers(segment);
-  std::vector<LiveSpan> spans(segment.values.size());
+  std::vector<BufferLife> spans(segment.values.size());
   for (ValueId id = 0; id < segment.values.size(); ++id) {
     const Value &value = segment.values[id];
-    LiveSpan &span = spans[buffers.find(id)];
+    BufferLife &span = spans[buffers.find(id)];
     if (value.type.bytes() > span.bytes) {
+      span.value = id;
       span.bytes = value.type.bytes();
       span.purpose = value.purpose;
     }
@@ -114,7 +85,7 @@ std::vector<LiveSpan> spansOf(const CellPlaces &cells, const Segment &segment) {
   }
   for (uint32_t i = 0; i < segment.ops.size(); ++i)
     for (ValueId operand : segment.ops[i].operands) {
-      LiveSpan &span = spans[buffers.find(operand)];
+      BufferLife &span = spans[buffers.find(operand)];
       span.last = std::max(span.last, i);
     }
   for (const Segment::Boundary &out : segment.outs)
@@ -127,7 +98,7 @@ void addPeak(const CellPlaces &cells, const Segment &segment, uint32_t segmentIn
              MemoryByPurpose &memory) {
   using Bytes = std::array<int64_t, kPurposeCount>;
   std::vector<Bytes> changes(segment.ops.size() + 1); // of live bytes when the op starts
-  for (const LiveSpan &span : spansOf(cells, segment)) {
+  for (const BufferLife &span : spansOf(cells, segment)) {
     if (span.isCell || span.first == kNone)
       continue;
     changes[span.first][static_cast<size_t>(span.purpose)] += span.bytes;
@@ -312,6 +283,37 @@ void describeRole(Page &page, const Plan &plan, const Role &role) {
 }
 
 } // namespace
+
+std::vector<BufferLife> bufferLives(const Role &role, const Segment &segment) {
+  std::vector<BufferLife> ofRoots = spansOf(placesOf(role), segment);
+  Buffers buffers(segment);
+  std::vector<BufferLife> lives;
+  for (ValueId id = 0; id < segment.values.size(); ++id)
+    lives.push_back(ofRoots[buffers.find(id)]);
+  return lives;
+}
+
+std::vector<bool> nestedCells(const Role &role) {
+  std::vector<uint32_t> order(role.cells.size());
+  std::iota(order.begin(), order.end(), 0u);
+  auto key = [&](uint32_t c) {
+    const Cell &cell = role.cells[c];
+    return std::tuple(cell.place.arena, cell.place.offset, -cell.bytes(), c);
+  };
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
+  std::vector<bool> isNested(role.cells.size());
+  std::array<int64_t, kArenaCount> end{}; // of all cells before in this order, which begin no later
+  for (uint32_t c : order) {
+    const Cell &cell = role.cells[c];
+    if (!cell.place.placed)
+      continue;
+    int64_t &last = end[static_cast<size_t>(cell.place.arena)];
+    int64_t mine = cell.place.offset + cell.bytes();
+    isNested[c] = mine <= last;
+    last = std::max(last, mine);
+  }
+  return isNested;
+}
 
 int64_t MemoryByPurpose::cellsTotal() const {
   return std::accumulate(cells.begin(), cells.end(), int64_t{0});

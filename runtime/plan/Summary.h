@@ -27,6 +27,20 @@ struct MemoryByPurpose {
 };
 MemoryByPurpose memoryByPurpose(const Role &role);
 
+/// Values of one segment that share one buffer, joined by ties, in-place operands, views and packs.
+struct BufferLife {
+  ValueId value = kNone; ///< the largest of them
+  int64_t bytes = 0;
+  Purpose purpose = Purpose::Activations;
+  uint32_t first = kNone, last = 0; ///< ops; first is kNone if no op of the segment defines one
+  bool isCell = false;              ///< it lies in a cell, and needs no bytes of its own
+};
+/// By value of a segment of the role, its buffer; equal for all values of one.
+std::vector<BufferLife> bufferLives(const Role &role, const Segment &segment);
+
+/// For each cell whether it lies completely inside another one, and so needs no additional bytes.
+std::vector<bool> nestedCells(const Role &role);
+
 /// What one rank sends for collectives of one kind in one training step, without evaluation.
 struct TrafficRow {
   OpKind kind;
