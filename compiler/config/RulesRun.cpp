@@ -355,4 +355,10 @@ void ruleResetNeedsEod(RuleContext &ctx) {
       ctx.report({opt, Opt::DatasetEodToken}, {pathOf(opt)});
 }
 
+void ruleWandbRun(RuleContext &ctx) {
+  Opt project = Opt::LoggerWandbProject;
+  if (ctx.has(project) && !ctx.cfg().getString(project).empty())
+    ctx.report({project}, {arg(ctx, project)}).fix(ctx.fixRemove(project));
+}
+
 } // namespace shardc::config
