@@ -66,6 +66,7 @@ int main(int argc, char **argv) {
   addExplain(app, status);
   addDumpPlan(app, status);
   addFit(app, status);
+  addReport(app, status);
   addRun(app, status, argv[0]);
   addCkpt(app, status);
   addData(app, status);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/page/Work.h"
 #include "compiler/predict/StepTime.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Stages.h"
@@ -18,18 +19,6 @@ constexpr size_t kSpansMax = size_t{1} << 22;
 
 int64_t toNs(double seconds) { return std::llround(seconds * 1e9); }
 
-/// The first rank of a role stands for the others.
-int32_t firstRank(const plan::Plan &plan, const plan::Role &role) {
-  int64_t rank = 0;
-  for (const plan::AxisRange &range : role.where) {
-    int64_t stride = 1;
-    for (size_t axis = plan.mesh.size() - 1; axis > range.axis; --axis)
-      stride *= plan.mesh[axis].size;
-    rank += range.begin * stride;
-  }
-  return static_cast<int32_t>(rank);
-}
-
 } // namespace
 
 std::string planTrace(const predict::Device &device, const plan::Plan &plan) {
@@ -39,7 +28,7 @@ std::string planTrace(const predict::Device &device, const plan::Plan &plan) {
   std::map<int, std::string> names; // of the ranks
   for (size_t r = 0; r < plan.roles.size(); ++r) {
     const plan::Role &role = plan.roles[r];
-    int32_t rank = firstRank(plan, role);
+    int32_t rank = page::firstRank(plan, role);
     names[rank] = fmt::format("rank {}{}", rank, plan::stageOf(plan, static_cast<uint32_t>(r)));
     std::vector<std::vector<std::string>> labels; // by segment and op
     for (const plan::Segment &segment : role.segments)

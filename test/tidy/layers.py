@@ -27,10 +27,13 @@ ARROWS = {
     "compiler/shrink": ["compiler/basic", "compiler/config", "compiler/diag", "compiler/parse", "runtime/base"],
     # The language server compiles by a function that the tool hands in.
     "compiler/lsp": ["compiler/basic", "compiler/config", "compiler/diag", "compiler/parse", "runtime/base"],
+    # Reports aggregate what plans, predictions and traces say; the settings of a recipe are explained as by `explain`.
+    "compiler/page": ["compiler/basic", "compiler/config", "compiler/passes", "compiler/predict", "runtime/base", "runtime/plan",
+                      "runtime/trace"],
     # Tools also link what `shardc data` and `shardc ckpt` work with, and the form of traces.
     "compiler/tools": ["compiler/ast", "compiler/basic", "compiler/config", "compiler/diag", "compiler/upstream",
-                       "compiler/lower", "compiler/lsp", "compiler/model", "compiler/parse", "compiler/passes",
-                       "compiler/predict", "compiler/shrink", "runtime/base", "runtime/plan", "runtime/verify",
+                       "compiler/lower", "compiler/lsp", "compiler/model", "compiler/page", "compiler/parse",
+                       "compiler/passes", "compiler/predict", "compiler/shrink", "runtime/base", "runtime/plan", "runtime/verify",
                        "runtime/data", "runtime/checkpoint", "runtime/trace"],
     "grammar": [],
     "runtime/base": [],

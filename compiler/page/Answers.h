@@ -1,0 +1,20 @@
+// What a person asks of a plan, answered in sentences: what bounds the step, what fills the memory,
+// what another setting would change.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/page/PlanData.h"
+
+namespace shardc::page {
+
+struct Answer {
+  std::string question;
+  std::vector<std::string> lines;
+};
+
+std::vector<Answer> answersOf(const Subject &subject, const std::optional<Prediction> &prediction);
+
+} // namespace shardc::page

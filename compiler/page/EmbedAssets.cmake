@@ -1,0 +1,17 @@
+# Writes a row ASSET("name", R"...(text)...") for each file of INPUTS into OUTPUT. Compilers limit the length of a literal,
+# so a text consists of several.
+set(rows "")
+foreach(input ${INPUTS})
+  get_filename_component(name ${input} NAME)
+  file(READ ${input} text)
+  string(LENGTH "${text}" length)
+  set(literals "")
+  set(at 0)
+  while(at LESS length)
+    string(SUBSTRING "${text}" ${at} 8000 part)
+    string(APPEND literals "\nR\"~asset~(${part})~asset~\"")
+    math(EXPR at "${at} + 8000")
+  endwhile()
+  string(APPEND rows "ASSET(\"${name}\",${literals})\n")
+endforeach()
+file(WRITE ${OUTPUT} "${rows}")

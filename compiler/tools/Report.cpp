@@ -1,0 +1,282 @@
+// shardc report: one HTML file about a plan, a run of it, or several plans side by side.
+#include <chrono>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "compiler/basic/Numbers.h"
+#include "compiler/page/OptionsData.h"
+#include "compiler/page/Page.h"
+#include "compiler/page/RunData.h"
+#include "compiler/page/TraceFile.h"
+#include "compiler/tools/Commands.h"
+#include "compiler/tools/FitCheck.h"
+#include "compiler/tools/FitSplits.h"
+#include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
+#include "runtime/base/Io.h"
+#include "runtime/base/Version.h"
+#include "runtime/plan/Parser.h"
+#include "runtime/verify/Verify.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace shardc::tools {
+namespace {
+
+struct ReportOptions {
+  CommonOptions common;
+  std::vector<std::string> inputs, metrics, traces;
+  std::string output;
+  int64_t seconds = 20;
+};
+
+/// What one of the inputs gives.
+struct Input {
+  plan::Plan plan;
+  std::optional<config::Config> config; ///< of a recipe
+  page::Subject subject;                ///< points to `plan`
+  page::Json data;
+};
+
+bool isCompiledPlan(const std::string &path) {
+  return std::filesystem::path(path).extension() == ".plan";
+}
+
+/// Other splits of the same ranks that the page lists.
+constexpr size_t kOtherSplitsMax = 8;
+
+/// The usual changes of `shardc fit`, then other splits of the ranks, the fastest first.
+std::vector<page::Alternative> alternativesOf(const Input &input, const CommonOptions &common,
+                                              int64_t seconds) {
+  std::vector<page::Alternative> list;
+  for (FitChange &change : tryChanges(*input.config, common)) {
+    page::Alternative other{std::move(change.what), std::move(change.sets), change.bytes, 0};
+    if (std::optional<plan::Plan> plan = planWith(common, other.sets))
+      other.seconds = predictedStep(*plan).value_or(predict::StepTime()).step;
+    list.push_back(std::move(other));
+  }
+  if (input.config->derived().worldSize == 1)
+    return list;
+  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  Splits splits = trySplits(*input.config, input.plan, common,
+                            [&](size_t, size_t) { return std::chrono::steady_clock::now() < end; });
+  for (size_t i = 1; i < std::min(splits.all.size(), kOtherSplitsMax + 1); ++i) {
+    const Split &split = splits.all[i];
+    list.push_back({fmt::format("tensor {}, context {}, pipeline {}, data {}", split.tensor,
+                                split.context, split.pipeline, split.data),
+                    split.sets, split.bytes, split.seconds});
+  }
+  return list;
+}
+
+/// Compiles a recipe, as `shardc run` would.
+bool readRecipe(Session &session, const CommonOptions &common, int64_t seconds, Input &input) {
+  input.config = config::loadConfig(session.sources(), session.diags(), common.load);
+  if (!input.config)
+    return false;
+  std::optional<Compiled> compiled =
+      compile(*input.config, session.sources(), session.diags(), common, {});
+  if (!compiled)
+    return false;
+  input.plan = std::move(compiled->plan);
+  input.subject.options = page::optionsData(*input.config, session.sources());
+  input.subject.memoryBytes = input.config->derived().memoryBytes;
+  input.subject.areAlternativesTried = seconds > 0;
+  if (seconds > 0)
+    input.subject.alternatives = alternativesOf(input, common, seconds);
+  return true;
+}
+
+bool readPlan(Session &session, const std::string &path, Input &input) {
+  Result<std::string> text = readFile(path);
+  Result<plan::Plan> plan = text.isOk() ? plan::parse(*text, path) : text.status();
+  if (!plan.isOk()) {
+    session.diags().report(diag::CannotReadPlan, SourceRange(), plan.status().message());
+    return false;
+  }
+  if (plan->level != plan::Level::Placed) {
+    session.diags().report(diag::NotAPlacedPlan, SourceRange(), path,
+                           std::string(plan::toString(plan->level)));
+    return false;
+  }
+  for (const plan::Finding &finding : plan::verify(*plan))
+    session.diags().report(diag::PlanRefused, SourceRange(), plan::ruleId(finding.rule),
+                           finding.message);
+  input.plan = std::move(*plan);
+  input.subject.memoryBytes = input.plan.deviceBytes;
+  input.subject.isCompiledPlan = true;
+  return !session.diags().hasErrors();
+}
+
+std::optional<std::string> readInput(Session &session, const std::string &path) {
+  Result<std::string> text = readFile(path);
+  if (text.isOk())
+    return std::move(*text);
+  session.diags().report(diag::CannotReadFile, SourceRange(), text.status().message());
+  return std::nullopt;
+}
+
+std::optional<page::Metrics> readMetrics(Session &session, const std::string &path) {
+  std::optional<std::string> text = readInput(session, path);
+  page::Metrics metrics;
+  page::MetricsFault fault;
+  metrics.name = path;
+  if (!text || page::readMetrics(*text, metrics, fault))
+    return text ? std::optional(std::move(metrics)) : std::nullopt;
+  if (fault.line == 0)
+    session.diags().report(diag::MetricsWithoutSteps, SourceRange(), path);
+  else
+    session.diags().report(diag::MetricsMalformed, SourceRange(), path,
+                           static_cast<int64_t>(fault.line), fault.what);
+  return std::nullopt;
+}
+
+std::optional<page::TracedRun> readTrace(Session &session, const std::string &path,
+                                         const Input &input) {
+  std::optional<std::string> text = readInput(session, path);
+  if (!text)
+    return std::nullopt;
+  Result<std::vector<trace::Span>> spans = page::readTrace(*text);
+  if (!spans.isOk()) {
+    session.diags().report(diag::TraceMalformed, SourceRange(), path, spans.status().message());
+    return std::nullopt;
+  }
+  auto count = static_cast<int64_t>(spans->size());
+  std::optional<page::TracedRun> traced = page::tracedRunOf(input.plan, std::move(*spans));
+  if (traced)
+    traced->name = path;
+  else
+    session.diags().report(diag::TraceOfOtherPlan, SourceRange(), path, count,
+                           input.subject.source);
+  return traced;
+}
+
+/// What tells the input from the others: its file, with the number of several of the same name.
+std::string titleOf(const ReportOptions &options, size_t index) {
+  auto nameOf = [&](size_t i) { return std::filesystem::path(options.inputs[i]).stem().string(); };
+  size_t same = 0, before = 0;
+  for (size_t i = 0; i < options.inputs.size(); ++i) {
+    same += nameOf(i) == nameOf(index);
+    before += i < index && nameOf(i) == nameOf(index);
+  }
+  return same == 1 ? nameOf(index) : fmt::format("{} ({})", nameOf(index), before + 1);
+}
+
+/// One input, with the run that is given for it. Errors are reported.
+bool readOne(Session &session, const CommonOptions &common, const ReportOptions &options,
+             size_t index, Input &input) {
+  const std::string &path = options.inputs[index];
+  input.subject.source = path;
+  input.subject.title = titleOf(options, index);
+  if (!(isCompiledPlan(path) ? readPlan(session, path, input)
+                             : readRecipe(session, common, options.seconds, input)))
+    return false;
+  page::Subject &subject = input.subject;
+  subject.plan = &input.plan;
+  subject.deviceBytes = deviceBytesOf(input.plan);
+  if (std::optional<predict::Gpu> gpu = predict::findDevice(input.plan.needsGpu))
+    if (const predict::Device &device = predict::device(*gpu); !device.isHost())
+      subject.device = &device;
+  std::optional<page::Metrics> metrics;
+  std::optional<page::TracedRun> traced;
+  if (index < options.metrics.size())
+    metrics = readMetrics(session, options.metrics[index]);
+  if (index < options.traces.size())
+    traced = readTrace(session, options.traces[index], input);
+  if (session.diags().hasErrors())
+    return false;
+  page::Limits limits; // a page of several plans is as large as one of one plan
+  for (size_t *limit : {&limits.blocks, &limits.exposed, &limits.rects})
+    *limit /= options.inputs.size();
+  std::optional<page::Prediction> prediction = page::predictionOf(subject);
+  input.data = page::planData(subject, prediction, limits);
+  if (metrics || traced)
+    input.data["run"] = page::runData(subject, prediction, metrics, traced, limits);
+  return true;
+}
+
+page::Json differences(const std::vector<std::unique_ptr<Input>> &inputs) {
+  std::vector<config::Config> configs;
+  std::vector<const plan::Plan *> plans;
+  for (const std::unique_ptr<Input> &input : inputs) {
+    plans.push_back(&input->plan);
+    if (input->config)
+      configs.push_back(*input->config);
+  }
+  return configs.size() == inputs.size() ? page::differingOptions(configs)
+                                         : page::differingJobs(plans);
+}
+
+ExitStatus refuseUsage(const std::string &text) {
+  llvm::errs() << "shardc: error: " << text << "\n";
+  return kUsage;
+}
+
+/// What the command line asks for that no report can show.
+std::optional<std::string> wrongUse(const ReportOptions &options) {
+  for (auto [flag, files] :
+       {std::pair{"--metrics", &options.metrics}, {"--trace", &options.traces}})
+    if (files->size() > options.inputs.size())
+      return fmt::format(
+          "'{}' is given {} times for {} plan{}; the first is of the first plan, and "
+          "so on",
+          flag, files->size(), options.inputs.size(), options.inputs.size() == 1 ? "" : "s");
+  bool changes = !options.common.load.sets.empty() || !options.common.load.overlays.empty();
+  for (const std::string &path : options.inputs)
+    if (changes && isCompiledPlan(path))
+      return fmt::format("'--set' and '--overlay' change recipes; '{}' is a compiled plan", path);
+  return std::nullopt;
+}
+
+int runReport(const ReportOptions &options) {
+  if (std::optional<std::string> wrong = wrongUse(options))
+    return refuseUsage(*wrong);
+  std::vector<std::unique_ptr<Input>> inputs;
+  page::Json plans = page::Json::array();
+  ExitStatus status = kFine;
+  for (size_t i = 0; i < options.inputs.size(); ++i) {
+    CommonOptions common = options.common;
+    common.load.path = options.inputs[i];
+    Session session(common);
+    if (ExitStatus usage = session.applyFlags(); usage != kFine)
+      return usage;
+    inputs.push_back(std::make_unique<Input>());
+    bool isRead = readOne(session, common, options, i, *inputs.back());
+    ExitStatus finished = session.finish();
+    status = std::max(status, isRead ? finished : kInputErrors);
+    plans.push_back(std::move(inputs.back()->data));
+  }
+  if (status != kFine)
+    return status;
+  page::Json data = {{"format", 1}, {"version", versionText()}, {"plans", std::move(plans)}};
+  if (inputs.size() > 1)
+    data["differences"] = differences(inputs);
+  return writeOutput(options.output, page::htmlPage(data));
+}
+
+} // namespace
+
+void addReport(cli::Command &app, int &status) {
+  auto options = std::make_shared<ReportOptions>();
+  cli::Command &command = app.addCommand("report", "write an HTML page about plans and their runs")
+                              .alsoCalled({"html", "view", "visualize", "dashboard"});
+  command.option("recipe", options->inputs, "recipes and compiled plans").required();
+  options->common.addTo(command, /*needsRecipe=*/false);
+  command.option("-o", options->output, "file to write; default: standard output");
+  command
+      .option("--metrics", options->metrics,
+              "metrics of a run; the first is of the first plan, and so on")
+      .repeatableOneByOne();
+  command
+      .option("--trace", options->traces,
+              "trace of a run; the first is of the first plan, and so on")
+      .repeatableOneByOne();
+  command
+      .option("--seconds", options->seconds,
+              "time for compiling other splits of the ranks of a recipe; 0 compiles no changes")
+      .nonNegative()
+      .showsDefault();
+  command.onUse([options, &status] { status = runReport(*options); });
+}
+
+} // namespace shardc::tools
