@@ -359,11 +359,14 @@ Result<Plan> parse(std::string_view text, std::string_view fileName) {
 }
 
 std::vector<std::string_view> plansOf(std::string_view text) {
-  static constexpr std::string_view kNext = "\nshardc.plan ";
+  static constexpr std::string_view kBegin = "\nshardc.plan ";
+  constexpr size_t kNone = std::string_view::npos;
   std::vector<std::string_view> plans;
-  for (size_t next = 0; next != std::string_view::npos; text.remove_prefix(plans.back().size())) {
-    next = text.find(kNext);
-    plans.push_back(text.substr(0, next == std::string_view::npos ? next : next + 1));
+  for (size_t next = 0; next != kNone; text.remove_prefix(plans.back().size())) {
+    // What comes before the first line of the first plan is part of it.
+    size_t own = text.starts_with(kBegin.substr(1)) ? 0 : text.find(kBegin);
+    next = own == kNone ? kNone : text.find(kBegin, own + 1);
+    plans.push_back(text.substr(0, next == kNone ? kNone : next + 1));
   }
   return plans;
 }

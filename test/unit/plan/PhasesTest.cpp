@@ -90,6 +90,8 @@ TEST(Phases, StandInOneTextOneAfterTheOther) {
   EXPECT_EQ(again, text);
   EXPECT_EQ(plansOf(print(job()[0])).size(), 1u);
   EXPECT_EQ(plansOf("").size(), 1u) << "which is no plan";
+  EXPECT_EQ(plansOf("\n// shardc.plan 2\nshardc.plan 2 logical \"a\"\n").size(), 1u);
+  EXPECT_EQ(plansOf("\nshardc.plan 2 logical \"a\"\nshardc.plan 2 logical \"b\"").size(), 2u);
 }
 
 TEST(Phases, ErrorsHaveTheirLineInTheText) {
