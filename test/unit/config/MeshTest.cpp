@@ -7,6 +7,7 @@
 
 #include "Cases.h"
 #include "compiler/config/Mesh.h"
+#include "runtime/plan/Limits.h"
 
 namespace shardc::config {
 namespace {
@@ -121,6 +122,21 @@ TEST(Mesh, CutsAnAxisWhereExpertsNeedIt) {
   EXPECT_THAT(mesh.findGroup("edp")->axes, ElementsAre(0));
   EXPECT_THAT(mesh.findGroup("dp")->axes, ElementsAre(0, 1));
   EXPECT_EQ(mesh.findGroup("cp"), nullptr);
+}
+
+TEST(Mesh, LinksWithTheSameRanksShareAGroup) {
+  Mesh mesh = refine({{"tp", 1}, {"cp", 1}, {"dp", 8}, {"dp_outer", 1}, {"pp", 1}},
+                     {{"etp", 1}, {"ep", 8}, {"edp", 1}, {"edp_outer", 1}, {"pp", 1}});
+  EXPECT_EQ(mesh.findGroup("ep"), mesh.findGroup("dp"));
+  EXPECT_EQ(mesh.findGroup("edp"), nullptr);
+}
+
+/// Both chains cut at other numbers of ranks, and inside of two degrees.
+TEST(Mesh, HasNoMoreAxesThanPlansTake) {
+  Mesh mesh = refine({{"tp", 4}, {"cp", 64}, {"dp", 16}, {"dp_outer", 16}, {"pp", 2}},
+                     {{"etp", 8}, {"ep", 8}, {"edp", 32}, {"edp_outer", 32}, {"pp", 2}}, {16, 2});
+  EXPECT_EQ(axesOf(mesh), "pp=2 dp_outer=16 dp.hi=2 dp.lo=8 cp.2=4 cp.1=8 cp.0=2 tp.hi=2 tp.lo=2");
+  EXPECT_LE(mesh.axes.size(), static_cast<size_t>(plan::limits::kMeshAxesMax));
 }
 
 TEST(Mesh, ContextRanksDivideParametersWithDataRanks) {
