@@ -356,6 +356,8 @@ void ruleTensorDividesHidden(RuleContext &ctx) {
 
 void ruleStagesDivideLayers(RuleContext &ctx) {
   const Derived &d = ctx.derived();
+  if (ctx.cfg().is(Opt::ModelPipelineSplit, PipelineSplit::Balanced))
+    return;
   for (Opt opt : {Opt::ModelNumLayersInFirstPipelineStage, Opt::ModelNumLayersInLastPipelineStage,
                   Opt::ModelPipelineModelParallelLayout})
     if (ctx.has(opt))
@@ -383,6 +385,21 @@ void ruleUnevenStages(RuleContext &ctx) {
                {layers, stages});
 }
 
+void ruleBalancedStages(RuleContext &ctx) {
+  if (!ctx.cfg().is(Opt::ModelPipelineSplit, PipelineSplit::Balanced))
+    return;
+  auto divides = [&](Opt opt, bool does) {
+    if (does)
+      ctx.report({Opt::ModelPipelineSplit, opt}, {pathOf(opt)}).fix(ctx.fixRemove(opt));
+  };
+  for (Opt opt : {Opt::ModelNumLayersInFirstPipelineStage, Opt::ModelNumLayersInLastPipelineStage,
+                  Opt::ModelPipelineModelParallelLayout})
+    divides(opt, ctx.has(opt));
+  for (Opt opt :
+       {Opt::ModelAccountForEmbeddingInPipelineSplit, Opt::ModelAccountForLossInPipelineSplit})
+    divides(opt, ctx.on(opt));
+}
+
 void ruleVirtualStagesAlone(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   Opt opt = Opt::ModelVirtualPipelineModelParallelSize;
@@ -404,6 +421,7 @@ void rulePipelineStages(RuleContext &ctx) {
   request.last = ctx.num(Opt::ModelNumLayersInLastPipelineStage);
   request.countsEmbedding = ctx.on(Opt::ModelAccountForEmbeddingInPipelineSplit);
   request.countsLoss = ctx.on(Opt::ModelAccountForLossInPipelineSplit);
+  request.isBalanced = ctx.cfg().is(Opt::ModelPipelineSplit, PipelineSplit::Balanced);
   std::string text = ctx.has(layout) ? ctx.text(layout) : "";
   request.layout = text;
   model::StageLayout stages = model::divideLayers(request);

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <optional>
 
 #include <fmt/format.h>
+
+#include "runtime/base/Status.h"
 
 namespace shardc::model {
 namespace {
@@ -163,7 +166,140 @@ StageLayout divideEvenly(const StageRequest &request) {
   return layout;
 }
 
+/// Cuts layers between chunks by their seconds.
+class Balancer {
+public:
+  explicit Balancer(const StageRequest &request)
+      : request_(request), chunks_(static_cast<size_t>(request.stages * request.chunks)),
+        layers_(static_cast<size_t>(request.layers)), until_(layers_ + 1) {
+    for (size_t i = 0; i < layers_; ++i)
+      until_[i + 1] = until_[i] + (request.seconds.empty() ? 1 : request.seconds[i]);
+  }
+
+  std::vector<int64_t> run() {
+    double most = shortest();
+    std::vector<size_t> need = chunksNeeded(most);
+    std::vector<int64_t> counts(chunks_);
+    size_t end = layers_;
+    for (size_t chunk = chunks_; chunk-- > 0;) {
+      size_t begin = beginOf(chunk, end, most, need);
+      counts[chunk] = static_cast<int64_t>(end - begin);
+      end = begin;
+    }
+    return counts;
+  }
+
+  /// The seconds of the stage that has most to do.
+  double longestStage(const std::vector<int64_t> &counts) const {
+    std::vector<double> stages(static_cast<size_t>(request_.stages));
+    size_t begin = 0;
+    for (size_t chunk = 0; chunk < chunks_; ++chunk) {
+      size_t end = begin + static_cast<size_t>(counts[chunk]);
+      stages[chunk % stages.size()] += secondsOf(chunk, begin, end);
+      begin = end;
+    }
+    return *std::ranges::max_element(stages);
+  }
+
+private:
+  double secondsOf(size_t chunk, size_t begin, size_t end) const {
+    return until_[end] - until_[begin] + (chunk == 0 ? request_.before : 0) +
+           (chunk + 1 == chunks_ ? request_.behind : 0);
+  }
+
+  /// For each number of layers from the front the fewest chunks that hold them, each no longer than
+  /// this; more than there are if there is no such division.
+  std::vector<size_t> chunksNeeded(double most) const {
+    std::vector<size_t> need(layers_ + 1, chunks_ + 1);
+    need[0] = 0;
+    size_t chunk = 0, begin = 0;
+    for (size_t end = 1; end <= layers_; ++end) {
+      if (secondsOf(chunk == 0 ? 0 : kInner, begin, end) > most) {
+        begin = end - 1;
+        ++chunk;
+        if (end == 1 || secondsOf(kInner, begin, end) > most)
+          break; // no chunk holds this layer
+      }
+      need[end] = chunk + 1;
+    }
+    return need;
+  }
+
+  /// Whether chunks before this one can hold the layers before `begin`, one at least each.
+  bool holdsBefore(size_t chunk, size_t begin, const std::vector<size_t> &need) const {
+    return begin >= chunk && need[begin] <= chunk;
+  }
+
+  bool isPossible(double most) const {
+    std::vector<size_t> need = chunksNeeded(most);
+    for (size_t begin = 0; begin <= layers_; ++begin)
+      if (holdsBefore(chunks_ - 1, begin, need) && secondsOf(chunks_ - 1, begin, layers_) <= most)
+        return true;
+    return false;
+  }
+
+  /// Seconds of the longest chunk, at least, up to what rounding takes away.
+  double shortest() const {
+    double low = 0, high = until_.back() + request_.before + request_.behind;
+    for (int i = 0; i < kHalvings; ++i) {
+      double middle = (low + high) / 2;
+      (isPossible(middle) ? high : low) = middle;
+    }
+    return high;
+  }
+
+  /// Where a chunk begins that ends there: nearest to an equal share of what is left.
+  size_t beginOf(size_t chunk, size_t end, double most, const std::vector<size_t> &need) const {
+    double left = until_[end] + request_.before + (chunk + 1 == chunks_ ? request_.behind : 0);
+    double share = left / static_cast<double>(chunk + 1);
+    size_t best = kNowhere;
+    double nearest = 0;
+    size_t last = chunk + 1 == chunks_ ? end : end - 1; // the last chunk may have no layer
+    for (size_t begin = chunk; begin <= last; ++begin) {
+      double seconds = secondsOf(chunk, begin, end);
+      if (seconds > most || !holdsBefore(chunk, begin, need))
+        continue;
+      double apart = std::abs(seconds - share);
+      if (best == kNowhere || apart < nearest) {
+        best = begin;
+        nearest = apart;
+      }
+    }
+    SHARDC_CHECK(best != kNowhere, "no begin of chunk {} that ends before layer {}", chunk, end);
+    return best;
+  }
+
+  static constexpr size_t kNowhere = SIZE_MAX, kInner = SIZE_MAX - 1;
+  static constexpr int kHalvings = 60;
+  const StageRequest &request_;
+  size_t chunks_, layers_;
+  std::vector<double> until_; ///< seconds of the layers before
+};
+
+StageLayout divideByTime(const StageRequest &request) {
+  int64_t chunks = request.stages * request.chunks;
+  if (request.layers < std::max<int64_t>(chunks - 1, 1))
+    return refused(Fault::Empty, fmt::format("{} are needed", std::max<int64_t>(chunks - 1, 1)));
+  Balancer balancer(request);
+  StageLayout layout;
+  layout.layers = balancer.run();
+  StageLayout even =
+      divideEvenly({.layers = request.layers, .stages = request.stages, .chunks = request.chunks});
+  bool isNoLonger =
+      even.isValid() && balancer.longestStage(even.layers) <= balancer.longestStage(layout.layers);
+  return isNoLonger ? even : layout;
+}
+
 } // namespace
+
+std::string layoutText(const std::vector<int64_t> &layers) {
+  std::string text = "E";
+  for (size_t chunk = 0; chunk < layers.size(); ++chunk) {
+    text += chunk == 0 ? "" : "|";
+    text += layers[chunk] > 1 ? fmt::format("t*{}", layers[chunk]) : layers[chunk] == 1 ? "t" : "";
+  }
+  return text + "L";
+}
 
 StageLayout divideLayers(const StageRequest &request) {
   if (request.stages < 1 || request.chunks < 1)
@@ -175,6 +311,8 @@ StageLayout divideLayers(const StageRequest &request) {
     return refused(Fault::Remainder, fmt::format("more than {} layers", kChunksMax));
   if (!request.layout.empty())
     return withoutEmptyStages(divideByText(request));
+  if (request.isBalanced)
+    return divideByTime(request);
   bool isUneven = request.first > 0 || request.last > 0;
   return withoutEmptyStages(isUneven ? divideBetween(request) : divideEvenly(request));
 }

@@ -20,6 +20,11 @@ struct StageRequest {
   int64_t chunks = 1;          ///< on each stage
   int64_t first = 0, last = 0; ///< layers of the first and of the last stage; 0: as the others
   bool countsEmbedding = false, countsLoss = false; ///< as if each were a layer
+  bool isBalanced = false;                          ///< by time, and not by number
+  /// Of a balanced division: seconds of each layer, all alike if empty; of what the first stage
+  /// does before its layers, and the last one behind them.
+  std::vector<double> seconds;
+  double before = 0, behind = 0;
   std::string_view layout; ///< chunks one by one; empty if the numbers above say it all
 };
 
@@ -39,6 +44,13 @@ struct StageLayout {
 /// The text of a layout lists what each stage has, in order: `E` the embedding, `t` a layer, `L`
 /// the loss; `|` ends a stage, or a chunk, `*n` repeats what stands before it, and parentheses hold
 /// together: `Et*3|(t*4|)*2tttL`. Commas and blanks mean nothing.
+///
+/// A balanced division makes the longest chunk as short as it can be and then all as alike as
+/// contiguous chunks can be; it has more layers in later chunks where it may choose. If equal
+/// numbers give a longest stage that is as short, it is these. Each chunk but the last has a layer.
 StageLayout divideLayers(const StageRequest &request);
+
+/// The text of a layout with these numbers of layers.
+std::string layoutText(const std::vector<int64_t> &layers);
 
 } // namespace shardc::model

@@ -22,6 +22,8 @@ constexpr PassId kOrder[] = {
     PassId::ChunkLossHead,
     // Before Recompute: writing an activation again is cheaper than recomputing it.
     PassId::ReemitActivations,
+    // Before Recompute, whose regions lie in stages.
+    PassId::BalanceStages,
     // On the whole body, forward and backward, but before ShardUnits: recomputed ops read weights,
     // and gathers must be placed around these reads too.
     PassId::Recompute,

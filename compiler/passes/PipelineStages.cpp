@@ -2,10 +2,24 @@
 
 #include <algorithm>
 
-#include "compiler/model/Stages.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::passes {
+
+model::StageRequest stageRequestOf(const plan::Plan &plan) {
+  const plan::Job::Model &model = plan.job.model;
+  model::StageRequest request;
+  request.layers = std::ranges::count(plan.units, plan::UnitKind::Layer, &plan::Unit::kind);
+  request.stages = model.pipelineModelParallelSize;
+  request.chunks = model.virtualPipelineModelParallelSize;
+  request.first = model.numLayersInFirstPipelineStage;
+  request.last = model.numLayersInLastPipelineStage;
+  request.countsEmbedding = model.accountForEmbeddingInPipelineSplit;
+  request.countsLoss = model.accountForLossInPipelineSplit;
+  request.isBalanced = model.pipelineSplit == plan::Job::PipelineSplit::Balanced;
+  request.layout = model.pipelineModelParallelLayout;
+  return request;
+}
 
 PipelineStages readStages(const plan::Plan &plan) {
   PipelineStages stages;
@@ -13,17 +27,8 @@ PipelineStages readStages(const plan::Plan &plan) {
   stages.count = plan.job.model.pipelineModelParallelSize;
   if (stages.count == 1)
     return stages;
-  model::StageRequest request;
-  request.layers = std::ranges::count(plan.units, plan::UnitKind::Layer, &plan::Unit::kind);
   stages.chunks = plan.job.model.virtualPipelineModelParallelSize;
-  request.stages = stages.count;
-  request.chunks = stages.chunks;
-  request.first = plan.job.model.numLayersInFirstPipelineStage;
-  request.last = plan.job.model.numLayersInLastPipelineStage;
-  request.countsEmbedding = plan.job.model.accountForEmbeddingInPipelineSplit;
-  request.countsLoss = plan.job.model.accountForLossInPipelineSplit;
-  request.layout = plan.job.model.pipelineModelParallelLayout;
-  model::StageLayout layout = model::divideLayers(request);
+  model::StageLayout layout = model::divideLayers(stageRequestOf(plan));
   SHARDC_CHECK(layout.isValid(), "the layers have no stages: {}", layout.problem);
   size_t stage = 0;
   int64_t seen = 0; // layers of this stage

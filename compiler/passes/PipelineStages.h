@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "compiler/model/Stages.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::passes {
@@ -15,7 +16,15 @@ struct PipelineStages {
   std::vector<int32_t> ofUnit;
 };
 
-/// As the job asks for it.
+/// What the job asks for; of a balanced division without the seconds.
+model::StageRequest stageRequestOf(const plan::Plan &plan);
+
+/// Adds the seconds of a balanced division: those of one microbatch, by the ops of a body that is
+/// ready to be cut into stages.
+void addSeconds(const plan::Plan &body, model::StageRequest &request);
+
+/// As the job asks for it. A balanced division is that of equal layers until the pass
+/// balance-stages has written its layout into the job.
 PipelineStages readStages(const plan::Plan &plan);
 
 } // namespace shardc::passes

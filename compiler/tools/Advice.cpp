@@ -11,6 +11,9 @@ namespace {
 
 using config::Opt;
 
+/// A step that is so many times as long is worth a remark.
+constexpr double kWorthSaying = 1.01;
+
 /// Bytes that a rank sends in one step.
 int64_t sentBytesOf(const plan::Plan &plan) {
   int64_t most = 0;
@@ -59,6 +62,7 @@ public:
     }
     largerMicroBatch();
     halfPrecision();
+    balancedStages();
   }
 
 private:
@@ -127,6 +131,26 @@ private:
       return;
     auto [bytes, own] = plan::formatBytesApart(deviceBytesOf(*other), bytes_);
     diags_.report(diag::Bf16Saves, placeOf(Opt::ModelBf16), bytes, own);
+  }
+
+  /// Equal numbers of layers give the stages with the embedding and the head more to do.
+  void balancedStages() {
+    bool isOurs = config_.is(Opt::ModelPipelineSplit, config::PipelineSplit::Even) &&
+                  !config_.has(Opt::ModelPipelineModelParallelLayout) &&
+                  !config_.has(Opt::ModelNumLayersInFirstPipelineStage) &&
+                  !config_.has(Opt::ModelNumLayersInLastPipelineStage) &&
+                  !config_.isOn(Opt::ModelAccountForEmbeddingInPipelineSplit) &&
+                  !config_.isOn(Opt::ModelAccountForLossInPipelineSplit);
+    if (d_.pipelineParallel == 1 || !isOurs)
+      return;
+    std::optional<plan::Plan> other = planWith(common_, {"model.pipeline_split=balanced"});
+    if (!other || deviceBytesOf(*other) > d_.memoryBytes)
+      return;
+    double seconds = predictedStep(*other)->step, own = predictedStep(plan_)->step;
+    if (own > kWorthSaying * seconds)
+      diags_.report(diag::BalancedStagesAreFaster, placeOf(Opt::ModelPipelineModelParallelSize),
+                    formatDuration(seconds), formatDuration(own),
+                    other->job.model.pipelineModelParallelLayout);
   }
 
   /// A rank holds the complete unit after its gather, and its complete gradient before the

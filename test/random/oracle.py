@@ -278,6 +278,8 @@ def conflict(f):
 
 def uneven(f):
     first, last = "model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage"
+    if f.pp > 1 and f.has("model.num_layers") and f["model.pipeline_split"] == "balanced":
+        return f["model.num_layers"] < f.pp * f.vp - 1
     if not f.has(first) and not f.has(last):
         return False
     layers = f.num("model.num_layers", 1) - f.num(first) - f.num(last)
@@ -295,7 +297,17 @@ def empty_stage(f):
     return any(n % f.vp != 0 for n in (f.num(first), f.num(last), each)) or (each == 0 and stages > 0 and f.pp * f.vp > 2)
 
 
+def divided_twice(f):
+    """Stages that are to be balanced by time, and divided by hand too."""
+    by_hand = (f.has("model.num_layers_in_first_pipeline_stage") or f.has("model.num_layers_in_last_pipeline_stage") or
+               f.has("model.pipeline_model_parallel_layout") or f.on("model.account_for_embedding_in_pipeline_split") or
+               f.on("model.account_for_loss_in_pipeline_split"))
+    return f["model.pipeline_split"] == "balanced" and by_hand
+
+
 def split_evenly(f):
+    if f["model.pipeline_split"] == "balanced":
+        return True
     if f.has("model.num_layers_in_first_pipeline_stage") or f.has("model.num_layers_in_last_pipeline_stage"):
         return True
     more = f.on("model.account_for_embedding_in_pipeline_split") + f.on("model.account_for_loss_in_pipeline_split")
@@ -513,6 +525,7 @@ ERRORS = {
     "interleaved-needs-chunks": lambda f: f["model.pipeline_schedule"] == "interleaved" and (f.pp == 1 or f.vp == 1),
     "zero-bubble-needs-stages": lambda f: f["model.pipeline_schedule"] == "zero_bubble" and (f.pp == 1 or f.vp > 1),
     "pipeline-stages": empty_stage,
+    "balanced-stages-divided": divided_twice,
     "context-parallel-divides-sequence": lambda f: f.cp > 1 and f["model.seq_length"] % (2 * f.cp) != 0,  # V22
     "finetuning-context-per-token-loss": lambda f: f.on("dataset.finetuning") and f.cp > 1 and
     not f.on("model.calculate_per_token_loss"),  # V23

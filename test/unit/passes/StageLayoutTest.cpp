@@ -9,6 +9,69 @@ namespace {
 using Layers = std::vector<int64_t>;
 using Fault = StageLayout::Fault;
 
+/// By time, with seconds of what lies before the layers and behind them.
+Layers balanced(int64_t stages, int64_t chunks, std::vector<double> seconds, double before,
+                double behind) {
+  return divideLayers({.layers = static_cast<int64_t>(seconds.size()),
+                       .stages = stages,
+                       .chunks = chunks,
+                       .isBalanced = true,
+                       .seconds = std::move(seconds),
+                       .before = before,
+                       .behind = behind})
+      .layers;
+}
+
+TEST(StageLayout, BalancedByTime) {
+  std::vector<double> alike(32, 1.0);
+  EXPECT_EQ(balanced(2, 1, alike, 0.1, 2.4), (Layers{17, 15}));
+  EXPECT_EQ(balanced(2, 1, alike, 0, 0), (Layers{16, 16}));
+  EXPECT_EQ(balanced(4, 1, alike, 0, 2.4), (Layers{8, 9, 9, 6}))
+      << "the first stage keeps most microbatches";
+  EXPECT_EQ(balanced(3, 1, {1, 1, 1, 1}, 0, 5), (Layers{2, 2, 0})) << "the head alone";
+  EXPECT_EQ(balanced(3, 1, {5, 1, 1, 1, 1}, 0, 1), (Layers{1, 2, 2})) << "layers differ";
+  EXPECT_EQ(balanced(2, 2, std::vector<double>(8, 1.0), 0, 0.5), (Layers{2, 2, 2, 2}))
+      << "equal numbers are no worse";
+  EXPECT_EQ(divideLayers({.layers = 2, .stages = 4, .isBalanced = true}).fault, Fault::Empty);
+  EXPECT_EQ(divideLayers({.layers = 3, .stages = 4, .isBalanced = true}).layers,
+            (Layers{1, 1, 1, 0}));
+}
+
+/// Exhaustive: no contiguous division has a shorter longest chunk.
+TEST(StageLayout, BalancedIsShortest) {
+  uint32_t state = 7;
+  auto draw = [&] { return 1 + (state = state * 1664525 + 1013904223) / (1 << 28); };
+  for (int round = 0; round < 200; ++round) {
+    std::vector<double> seconds(4 + draw() % 5);
+    for (double &each : seconds)
+      each = draw();
+    double before = draw() / 4.0, behind = draw();
+    auto longest = [&](const Layers &layers) {
+      double most = 0;
+      size_t at = 0;
+      for (size_t chunk = 0; chunk < layers.size(); ++chunk) {
+        double sum = chunk == 0 ? before : chunk == 2 ? behind : 0;
+        for (int64_t i = 0; i < layers[chunk]; ++i)
+          sum += seconds[at++];
+        most = std::max(most, sum);
+      }
+      return most;
+    };
+    auto all = static_cast<int64_t>(seconds.size());
+    double best = longest({1, 1, all - 2});
+    for (int64_t first = 1; first < all; ++first)
+      for (int64_t second = 1; first + second <= all; ++second)
+        best = std::min(best, longest({first, second, all - first - second}));
+    EXPECT_NEAR(longest(balanced(3, 1, seconds, before, behind)), best, 1e-9);
+  }
+}
+
+TEST(StageLayout, TextOfALayout) {
+  EXPECT_EQ(layoutText({17, 1, 0}), "Et*17|t|L");
+  EXPECT_EQ(divideLayers({.layers = 18, .stages = 3, .layout = layoutText({17, 1, 0})}).layers,
+            (Layers{17, 1, 0}));
+}
+
 TEST(StageLayout, DividesEvenly) {
   EXPECT_EQ(divideLayers({.layers = 8, .stages = 4}).layers, (Layers{2, 2, 2, 2}));
   EXPECT_EQ(divideLayers({.layers = 7, .stages = 4}).fault, Fault::Remainder);
