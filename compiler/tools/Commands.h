@@ -24,6 +24,7 @@ void addLsp(cli::Command &app, int &status);
 void addData(cli::Command &app, int &status);
 void addRecipes(cli::Command &app, int &status);
 void addShrink(cli::Command &app, int &status);
+void addTune(cli::Command &app, int &status);
 
 /// shardc-run, which is in the folder of this program; `program` is the name with which this one
 /// was started.

@@ -67,6 +67,7 @@ int main(int argc, char **argv) {
   addDumpPlan(app, status);
   addFit(app, status);
   addReport(app, status);
+  addTune(app, status);
   addRun(app, status, argv[0]);
   addCkpt(app, status);
   addData(app, status);

@@ -1,0 +1,342 @@
+// shardc tune: searches layouts of a recipe's ranks for the fastest that fits, says why it is, and
+// writes it as an overlay.
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "compiler/basic/Numbers.h"
+#include "compiler/predict/DeviceTable.h"
+#include "compiler/tools/Commands.h"
+#include "compiler/tools/TuneReport.h"
+#include "runtime/base/CommandLine.h"
+#include "runtime/base/Status.h"
+#include "runtime/plan/Summary.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace shardc::tools {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+struct TuneOptions {
+  CommonOptions common;
+  std::vector<std::string> free, allow;
+  std::string gpus, output;
+  int64_t memory = 0, deadline = 0, threads = 0, rows = 10, microBatchMax = 4, most = 400;
+  std::vector<std::string> explain;
+  bool exhaustive = false, force = false;
+};
+
+/// While it lives, the first SIGINT or SIGTERM ends the search, and a second one the process.
+class EndsSearch {
+public:
+  EndsSearch() {
+    for (size_t i = 0; i < std::size(kSignals); ++i) {
+      struct sigaction action {};
+      action.sa_handler = [](int) { isAsked_ = 1; };
+      action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+      ::sigaction(kSignals[i], &action, &before_[i]);
+    }
+  }
+  ~EndsSearch() {
+    for (size_t i = 0; i < std::size(kSignals); ++i)
+      ::sigaction(kSignals[i], &before_[i], nullptr);
+  }
+  EndsSearch(const EndsSearch &) = delete;
+  EndsSearch &operator=(const EndsSearch &) = delete;
+  static bool isAsked() { return isAsked_ != 0; }
+
+private:
+  static constexpr int kSignals[] = {SIGINT, SIGTERM};
+  static inline volatile std::sig_atomic_t isAsked_ = 0;
+  struct sigaction before_[std::size(kSignals)];
+};
+
+/// One line on a terminal, which is taken away at the end.
+class Progress {
+public:
+  ~Progress() {
+    if (hasShown_)
+      llvm::errs() << "\r\x1b[K";
+  }
+  void show(size_t compiled, size_t left, const Tuned *best) {
+    if (!isTerminal_)
+      return;
+    hasShown_ = true;
+    llvm::errs() << fmt::format("\r\x1b[Kcompiled {}, at most {} left{}", compiled, left,
+                                best ? ", best step " + formatDuration(best->time.step) : "");
+  }
+
+private:
+  bool isTerminal_ = llvm::errs().is_displayed(), hasShown_ = false;
+};
+
+/// The least and the most GPUs, `16..256` or one number; nothing if the text is neither.
+std::optional<std::pair<int64_t, int64_t>> parseRange(const std::string &text) {
+  auto [first, last] = llvm::StringRef(text).split("..");
+  int64_t least = 0, most = 0;
+  if (first.getAsInteger(10, least) ||
+      (last.empty() ? text != first.str() : last.getAsInteger(10, most)))
+    return std::nullopt;
+  most = last.empty() ? least : most;
+  return least > 0 && least <= most ? std::optional(std::pair(least, most)) : std::nullopt;
+}
+
+/// A use that no recipe makes right; empty if there is none.
+std::string wrongUse(const TuneOptions &options) {
+  for (const std::string &path : options.free)
+    if (path != "all" && !config::findOption(path))
+      return fmt::format("'--free={}' names no option", path);
+  if (!options.gpus.empty() && !parseRange(options.gpus))
+    return fmt::format("'--gpus={}' is no number and no range like 16..256", options.gpus);
+  if (options.gpus.empty() != (options.deadline == 0))
+    return "'--gpus' and '--deadline' go together: the fewest GPUs that end a run in time";
+  auto isRow = [&](const std::string &text) {
+    int64_t row = 0;
+    return !llvm::StringRef(text).getAsInteger(10, row) && row >= 1 && row <= options.rows;
+  };
+  for (const std::string &row : options.explain)
+    if (!isRow(row))
+      return fmt::format("'--explain' takes two rows of the table, from 1 to {}; found '{}'",
+                         options.rows, row);
+  std::error_code error;
+  if (!options.output.empty() && options.output != "-" && !options.force &&
+      std::filesystem::exists(options.output, error))
+    return "'" + options.output + "' exists; '--force' replaces it";
+  return "";
+}
+
+class Tuner {
+public:
+  Tuner(const TuneOptions &options, Session &session) : options_(options), session_(session) {}
+
+  ExitStatus run() {
+    std::optional<config::Config> config = load({});
+    if (!config)
+      return session_.finish();
+    const config::Derived &d = config->derived();
+    if (!d.gpu || predict::device(*d.gpu).isHost()) {
+      session_.diags().report(diag::TuneNeedsGpu, config->range(config::Opt::ClusterGpu),
+                              d.gpu ? fmt::format("'{}'", config::spelling(*d.gpu).str())
+                                    : "not set");
+      return session_.finish();
+    }
+    if (options_.gpus.empty())
+      return finish(*config, searchOf(*config, {}), {});
+    return fewest(*config);
+  }
+
+private:
+  std::optional<config::Config> load(const std::vector<std::string> &sets) {
+    config::LoadOptions load = options_.common.load;
+    load.sets.insert(load.sets.end(), sets.begin(), sets.end());
+    return config::loadConfig(session_.sources(), session_.diags(), load);
+  }
+
+  /// What the recipe itself says, an overlay or the command line; what it extends does not count.
+  bool isFixed(const config::Config &config, config::Opt opt) const {
+    const config::Provenance &from = config[opt].from;
+    if (from.origin == config::Origin::CommandLine)
+      return true;
+    for (const std::string &path : options_.free)
+      if (path == "all" || config::findOption(path) == opt)
+        return false;
+    if (from.origin == config::Origin::Recipe)
+      return session_.sources().bufferOf(from.item.begin) == config.buffer();
+    return from.origin == config::Origin::Overlay;
+  }
+
+  int64_t memoryOf(const config::Derived &d) const {
+    int64_t limit = options_.memory * kGiB;
+    return limit > 0 && (d.memoryBytes == 0 || limit < d.memoryBytes) ? limit : d.memoryBytes;
+  }
+
+  TuneResult searchOf(const config::Config &config, const std::vector<std::string> &sets) {
+    const config::Derived &d = config.derived();
+    TuneSizes sizes{d.worldSize,
+                    std::min(d.gpusPerNode, d.worldSize),
+                    d.numLayers,
+                    d.globalBatch,
+                    options_.microBatchMax,
+                    std::ranges::find(options_.allow, "fp8") != options_.allow.end()};
+    TuneSpace space =
+        makeSpace(config, sizes, [&](config::Opt opt) { return isFixed(config, opt); });
+    kept_ = space.kept;
+    TuneRequest request;
+    request.common = options_.common;
+    request.common.load.sets.insert(request.common.load.sets.end(), sets.begin(), sets.end());
+    request.common.load.sets.push_back(fmt::format("train.global_batch_size={}", d.globalBatch));
+    request.memoryBytes = memoryOf(d);
+    request.threads = options_.threads > 0
+                          ? static_cast<size_t>(options_.threads)
+                          : std::max<size_t>(std::thread::hardware_concurrency(), 1);
+    request.prunes = !options_.exhaustive;
+    if (request.prunes)
+      request.most = static_cast<size_t>(options_.most);
+    Progress progress;
+    request.isStopped = EndsSearch::isAsked;
+    request.onProgress = [&](size_t compiled, size_t left, const Tuned *best) {
+      progress.show(compiled, left, best);
+    };
+    return search(space, request);
+  }
+
+  /// Doubles the nodes until the run ends in time.
+  ExitStatus fewest(const config::Config &config) {
+    auto [least, most] = *parseRange(options_.gpus);
+    int64_t perNode = config.derived().gpusPerNode;
+    double fastest = 0;
+    for (int64_t nodes = std::max<int64_t>((least + perNode - 1) / perNode, 1);
+         nodes * perNode <= most && !EndsSearch::isAsked(); nodes *= 2) {
+      std::vector<std::string> sets = {fmt::format("cluster.nodes={}", nodes)};
+      std::optional<config::Config> with = load(sets);
+      if (!with)
+        return session_.finish();
+      TuneResult result = searchOf(*with, sets);
+      if (result.found.empty())
+        continue;
+      double seconds =
+          result.found.front().time.step * static_cast<double>(with->derived().trainIters);
+      llvm::outs() << fmt::format("{} GPUs: {} steps take {}\n", nodes * perNode,
+                                  with->derived().trainIters, formatDuration(seconds));
+      fastest = fastest > 0 ? std::min(fastest, seconds) : seconds;
+      if (seconds <= 3600.0 * static_cast<double>(options_.deadline))
+        return finish(*with, std::move(result), sets);
+    }
+    session_.diags().report(diag::TuneMissesDeadline, config.range(config::Opt::TrainTrainIters),
+                            most, fastest > 0 ? formatDuration(fastest) : "no time: none fits",
+                            formatDuration(3600.0 * static_cast<double>(options_.deadline)));
+    return session_.finish();
+  }
+
+  ExitStatus reportNothing(const config::Config &config, const TuneResult &result) {
+    SourceRange place = config.range(config::Opt::ClusterGpu);
+    auto all = static_cast<int64_t>(result.all);
+    if (result.beyondMemory == 0)
+      session_.diags().report(diag::TuneNothingCompiles, place, all);
+    else
+      session_.diags().report(diag::TuneFoundNothing, place, all,
+                              result.leastBytes < INT64_MAX ? plan::formatBytes(result.leastBytes)
+                                                            : "more",
+                              plan::formatBytes(memoryOf(config.derived())));
+    return session_.finish();
+  }
+
+  ExitStatus finish(const config::Config &config, TuneResult result,
+                    const std::vector<std::string> &sets) {
+    const config::Derived &d = config.derived();
+    if (result.found.empty() && !EndsSearch::isAsked())
+      return reportNothing(config, result);
+    std::vector<const Tuned *> rows = bestOfKinds(result, static_cast<size_t>(options_.rows));
+    std::string text;
+    for (const std::string &line : kept_)
+      text += fmt::format("kept: {}\n", line);
+    if (EndsSearch::isAsked())
+      text += "interrupted: these are the best so far\n";
+    text += countsText(result) + tableText(rows, d, memoryOf(d)) + ownText(config, rows, sets);
+    if (options_.explain.size() == 2)
+      text += explanation(rows);
+    llvm::outs() << text;
+    llvm::outs().flush();
+    if (options_.output.empty() || rows.empty())
+      return session_.finish();
+    return write(config, *rows.front(), sets);
+  }
+
+  /// The recipe's own layout, and why the best one beats it.
+  std::string ownText(const config::Config &config, const std::vector<const Tuned *> &rows,
+                      const std::vector<std::string> &sets) const {
+    CommonOptions common = options_.common;
+    common.load.sets.insert(common.load.sets.end(), sets.begin(), sets.end());
+    std::optional<Tuned> own = evaluate(common, {});
+    if (!own || rows.empty())
+      return "";
+    int64_t limit = memoryOf(config.derived());
+    const char *fits = limit > 0 && own->bytes > limit ? "; it does not fit" : "";
+    return fmt::format(
+        "the recipe itself: {}, a step takes {}{}{}\n", plan::formatBytes(own->bytes),
+        formatDuration(own->time.step), fits,
+        own->time.step < rows.front()->time.step && *fits == 0 ? "; none of these is faster" : "");
+  }
+
+  std::string explanation(const std::vector<const Tuned *> &rows) const {
+    auto at = [&](size_t i) { return static_cast<size_t>(std::stoll(options_.explain[i])); };
+    if (std::max(at(0), at(1)) > rows.size())
+      return fmt::format("the table has {} rows: there is nothing to compare\n", rows.size());
+    return comparisonText(*rows[at(0) - 1], *rows[at(1) - 1], "row " + options_.explain[0],
+                          "row " + options_.explain[1]);
+  }
+
+  ExitStatus write(const config::Config &config, const Tuned &best,
+                   const std::vector<std::string> &sets) {
+    std::vector<std::string> all = best.layout.sets();
+    all.insert(all.end(), sets.begin(), sets.end());
+    SourceManager sources; // what it remarks is about settings that nobody wrote
+    DiagEngine diags(sources);
+    config::LoadOptions load = options_.common.load;
+    load.sets.insert(load.sets.end(), all.begin(), all.end());
+    std::optional<config::Config> tuned = config::loadConfig(sources, diags, load);
+    SHARDC_CHECK(tuned, "the best layout was compiled, and now it cannot be read");
+    std::string heading = fmt::format(
+        "// For {} GPUs: a step is predicted to take {} in {} of a device.\n",
+        tuned->derived().worldSize, formatDuration(best.time.step), plan::formatBytes(best.bytes));
+    ExitStatus written = writeOutput(options_.output, overlayText(config, *tuned, all, heading));
+    return std::max(session_.finish(), written);
+  }
+
+  const TuneOptions &options_;
+  Session &session_;
+  std::vector<std::string> kept_;
+};
+
+ExitStatus runTune(const TuneOptions &options) {
+  if (std::string why = wrongUse(options); !why.empty()) {
+    llvm::errs() << "shardc: error: " << why << "\n";
+    return kUsage;
+  }
+  Session session(options.common);
+  if (ExitStatus status = session.applyFlags(); status != kFine)
+    return status;
+  EndsSearch ends;
+  return Tuner(options, session).run();
+}
+
+} // namespace
+
+void addTune(cli::Command &app, int &status) {
+  auto options = std::make_shared<TuneOptions>();
+  options->common.remarks = "hidden"; // they are about the recipe, not about what is found
+  cli::Command &command =
+      app.addCommand("tune", "search the fastest layout of a recipe's ranks that fits");
+  options->common.addTo(command);
+  command.option("--free", options->free, "search an option that the recipe sets, or all of them")
+      .repeatableOneByOne();
+  command.option("--allow", options->allow, "search types that change numbers")
+      .oneOf({"fp8"})
+      .repeatableOneByOne();
+  command.option("--memory", options->memory, "most GiB of a device; default: all it has")
+      .positive();
+  command.option("--gpus", options->gpus, "with --deadline: least and most GPUs, as 16..256");
+  command.option("--deadline", options->deadline, "hours in which all steps are to end").positive();
+  command.option("--micro-batch-max", options->microBatchMax, "largest micro batch that is tried")
+      .positive()
+      .showsDefault();
+  command.option("--most", options->most, "layouts that are compiled; the search then ends")
+      .positive()
+      .showsDefault();
+  command.option("--rows", options->rows, "rows of the table, which differ in kind")
+      .positive()
+      .showsDefault();
+  command.option("--explain", options->explain, "why one row of the table beats another: A B")
+      .takes(2, 2);
+  command.option("-o,--output", options->output, "write the best layout as an overlay");
+  command.flag("--force", options->force, "replace the output file if it exists");
+  command.option("--threads", options->threads, "threads; default: one for each processor")
+      .positive();
+  command.flag("--exhaustive", options->exhaustive, "compile every layout, to check the search");
+  command.onUse([options, &status] { status = runTune(*options); });
+}
+
+} // namespace shardc::tools

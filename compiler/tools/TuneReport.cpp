@@ -1,0 +1,174 @@
+#include "compiler/tools/TuneReport.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "compiler/basic/Numbers.h"
+#include "runtime/plan/Summary.h"
+
+namespace shardc::tools {
+namespace {
+
+using config::Opt;
+
+/// Where the time of a step goes; the parts sum up to it.
+struct Parts {
+  double compute = 0, exposed = 0, bubble = 0, recompute = 0;
+};
+
+Parts partsOf(const Tuned &tuned) {
+  const predict::StepTime &time = tuned.time;
+  Parts parts;
+  parts.recompute = std::min(tuned.recomputed, time.compute);
+  parts.exposed = time.exposed;
+  parts.bubble = time.waiting;
+  // Launches are with what they launch.
+  parts.compute = std::max(time.step - parts.exposed - parts.bubble - parts.recompute, 0.0);
+  return parts;
+}
+
+/// Memory of which less than this share is left limits what comes next.
+constexpr double kNearlyAll = 0.9;
+
+/// What would have to change first for a faster step.
+std::string limitOf(const Tuned &tuned, int64_t memoryBytes) {
+  Parts parts = partsOf(tuned);
+  double used =
+      memoryBytes > 0 ? static_cast<double>(tuned.bytes) / static_cast<double>(memoryBytes) : 0;
+  std::pair<double, const char *> losses[] = {{parts.exposed, "exposed communication"},
+                                              {parts.bubble, "pipeline bubble"},
+                                              {parts.recompute, "recomputation"}};
+  auto most = std::ranges::max_element(losses);
+  constexpr double kWorthSaying = 0.02;
+  std::string limit = most->first > kWorthSaying * tuned.time.step ? most->second : "compute";
+  return used > kNearlyAll ? "memory, " + limit : limit;
+}
+
+std::vector<std::string> cellsOf(const Tuned &tuned, const config::Derived &d,
+                                 int64_t memoryBytes) {
+  std::vector<std::string> cells(tuned.layout.words.begin(), tuned.layout.words.end());
+  Parts parts = partsOf(tuned);
+  double tokens = static_cast<double>(d.globalBatch * d.seqLength) /
+                  static_cast<double>(d.worldSize) / tuned.time.step;
+  auto share = [&](double seconds) {
+    return fmt::format("{:.1f} %", 100 * seconds / tuned.time.step);
+  };
+  for (const std::string &cell :
+       {plan::formatBytes(tuned.bytes), formatDuration(tuned.time.step), formatNumber(tokens),
+        share(parts.compute), share(parts.exposed), share(parts.bubble), share(parts.recompute),
+        limitOf(tuned, memoryBytes)})
+    cells.push_back(cell);
+  return cells;
+}
+
+} // namespace
+
+std::vector<const Tuned *> bestOfKinds(const TuneResult &result, size_t most) {
+  std::vector<const Tuned *> rows;
+  std::set<std::string> seen;
+  for (const Tuned &tuned : result.found)
+    if (rows.size() < most && seen.insert(tuned.layout.kindKey()).second)
+      rows.push_back(&tuned);
+  return rows;
+}
+
+std::string tableText(const std::vector<const Tuned *> &rows, const config::Derived &d,
+                      int64_t memoryBytes) {
+  std::vector<std::vector<std::string>> lines(1, {""});
+  for (size_t knob = 0; knob < kKnobCount; ++knob)
+    lines[0].emplace_back(knobInfo(static_cast<Knob>(knob)).column);
+  for (const char *column :
+       {"memory", "step", "tokens/s", "compute", "exposed", "bubble", "recomputed", "next limit"})
+    lines[0].emplace_back(column);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::vector<std::string> line = cellsOf(*rows[i], d, memoryBytes);
+    line.insert(line.begin(), std::to_string(i + 1));
+    lines.push_back(std::move(line));
+  }
+  std::string text;
+  std::vector<size_t> widths(lines[0].size());
+  for (const std::vector<std::string> &line : lines)
+    for (size_t c = 0; c < line.size(); ++c)
+      widths[c] = std::max(widths[c], line[c].size());
+  for (const std::vector<std::string> &line : lines) {
+    std::string row;
+    for (size_t c = 0; c + 1 < line.size(); ++c)
+      row += fmt::format("{:>{}}  ", line[c], widths[c]);
+    text += row + line.back() + "\n";
+  }
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (!rows[i]->stages.empty())
+      text += fmt::format("{}: its stages have {}\n", i + 1, rows[i]->stages);
+  return text;
+}
+
+std::string countsText(const TuneResult &result) {
+  std::string text = fmt::format(
+      "{} combinations of settings: {} compiled; {} need more memory; {} are refused by a rule; {} "
+      "cannot be faster than the best\n",
+      result.all, result.compiled, result.beyondMemory, result.refused, result.slower);
+  if (result.isPartial())
+    text += fmt::format("by their bounds {} others could be faster; they were not compiled\n",
+                        result.unseen);
+  if (result.wrongBounds > 0)
+    text += fmt::format("{} bounds are above what their plans take: the best layout may have been "
+                        "passed over\n",
+                        result.wrongBounds);
+  return text;
+}
+
+std::string comparisonText(const Tuned &first, const Tuned &second, const std::string &nameOfFirst,
+                           const std::string &nameOfSecond) {
+  bool isInOrder = first.time.step <= second.time.step;
+  const Tuned &fast = isInOrder ? first : second, &slow = isInOrder ? second : first;
+  double more = slow.time.step - fast.time.step;
+  std::string text = fmt::format(
+      "{} is faster than {} by {:.1f} %: {} instead of {}\n",
+      isInOrder ? nameOfFirst : nameOfSecond, isInOrder ? nameOfSecond : nameOfFirst,
+      100 * more / slow.time.step, formatDuration(fast.time.step), formatDuration(slow.time.step));
+  for (size_t knob = 0; knob < kKnobCount; ++knob)
+    if (fast.layout.words[knob] != slow.layout.words[knob])
+      text += fmt::format("  {}: {} instead of {} ({})\n", knobInfo(static_cast<Knob>(knob)).column,
+                          fast.layout.words[knob], slow.layout.words[knob],
+                          knobInfo(static_cast<Knob>(knob)).doc);
+  Parts of = partsOf(fast), than = partsOf(slow);
+  auto part = [&](const char *name, double has, double had) {
+    double less = had - has;
+    if (std::abs(less) > 5e-4 * slow.time.step)
+      text += fmt::format("  {}: {} {}, from {} to {}\n", name, formatDuration(std::abs(less)),
+                          less > 0 ? "less" : "more", formatDuration(had), formatDuration(has));
+  };
+  part("compute", of.compute, than.compute);
+  part("exposed communication", of.exposed, than.exposed);
+  part("waiting for other stages", of.bubble, than.bubble);
+  part("recomputation", of.recompute, than.recompute);
+  text += fmt::format("  memory: {} instead of {}\n", plan::formatBytes(fast.bytes),
+                      plan::formatBytes(slow.bytes));
+  return text;
+}
+
+std::string overlayText(const config::Config &config, const config::Config &tuned,
+                        const std::vector<std::string> &sets, const std::string &heading) {
+  std::set<Opt> options;
+  for (const std::string &set : sets)
+    options.insert(*config::findOption(llvm::StringRef(set).split('=').first));
+  std::map<std::string, std::string> bodies; // by section
+  for (Opt opt : options) {
+    std::string value = config::toRecipeText(tuned, opt);
+    // What is derived may follow from what the overlay changes.
+    bool isSame = value == config::toRecipeText(config, opt) && config.isWritten(opt);
+    const config::OptionInfo &info = config::info(opt);
+    auto [section, name] = llvm::StringRef(info.path).split('.');
+    if (!isSame)
+      bodies[section.str()] += fmt::format("    {} = {}\n", name.str(), value);
+  }
+  std::string text = heading + fmt::format("recipe {}_tuned {{\n", config.name());
+  for (const auto &[section, body] : bodies)
+    text += fmt::format("  {} {{\n{}  }}\n", section, body);
+  return text + "}\n";
+}
+
+} // namespace shardc::tools

@@ -1,0 +1,256 @@
+#include "compiler/tools/TuneSearch.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include "compiler/lower/Lower.h"
+#include "compiler/tools/FitCheck.h"
+#include "runtime/base/Thread.h"
+#include "runtime/plan/Graphs.h"
+#include "runtime/plan/Limits.h"
+
+namespace shardc::tools {
+namespace {
+
+/// Layouts that are compiled before the best one is looked at again, whatever the threads.
+constexpr size_t kBatch = 16;
+/// Meshes with which a body is tried. One that none of them can have is taken to be refused.
+constexpr size_t kTriesMax = 6;
+constexpr size_t kOfKindInRound = 2;
+
+/// Calls `work` with each number below `count`, on several threads.
+void parallelFor(size_t count, const TuneRequest &request,
+                 const std::function<void(size_t)> &work) {
+  std::atomic<size_t> next = 0;
+  auto run = [&] {
+    for (size_t i = next++; i < count && !request.isStopped(); i = next++)
+      work(i);
+  };
+  std::vector<std::jthread> others(std::min(request.threads, count) - (count > 0 ? 1 : 0));
+  for (std::jthread &thread : others)
+    if (!startThread(thread, run).isOk())
+      break; // the others do its work
+  run();
+}
+
+std::optional<config::Config> load(const CommonOptions &common, SourceManager &sources,
+                                   const std::vector<std::string> &sets) {
+  DiagEngine diags(sources);
+  config::LoadOptions load = common.load;
+  load.sets.insert(load.sets.end(), sets.begin(), sets.end());
+  std::optional<config::Config> config = config::loadConfig(sources, diags, load);
+  return config && lower::findMissing(*config).empty() ? std::move(config) : std::nullopt;
+}
+
+/// The whole model of a layout as it is before it is cut into stages.
+std::optional<BodyCost> bodyCost(const CommonOptions &common, const Layout &layout) {
+  SourceManager sources;
+  std::optional<config::Config> config = load(common, sources, layout.sets());
+  if (!config)
+    return std::nullopt;
+  plan::Plan plan = lower::lower(*config, sources);
+  passes::Notes notes;
+  for (passes::PassId id : passes::allPasses()) {
+    if (id == passes::PassId::SplitStages)
+      break;
+    if (!passes::isOnRequest(id))
+      passes::runPass(id, plan, notes);
+  }
+  BodyCost cost = costOfBody(plan);
+  const config::Derived &d = config->derived();
+  cost.weightBytes = dtypeBytes(d.params);
+  cost.gradientBytes = std::min(dtypeBytes(d.mainGrads), dtypeBytes(d.wire));
+  cost.stateBytes = dtypeBytes(d.expAvg) + dtypeBytes(d.expAvgSq) +
+                    (d.params == d.master ? 0 : dtypeBytes(d.master));
+  return cost;
+}
+
+bool canRun(const plan::Plan &plan) {
+  return std::ranges::none_of(plan.roles, [](const plan::Role &role) {
+    return plan::graphsBeyondLimit(role).has_value() ||
+           std::ranges::any_of(role.arenaBytes,
+                               [](int64_t bytes) { return bytes > plan::limits::kBytesMax; });
+  });
+}
+
+struct Candidate {
+  size_t body, mesh;
+  Bound bound;
+  size_t round = 0;
+};
+
+class Search {
+public:
+  Search(const TuneSpace &space, const TuneRequest &request) : space_(space), request_(request) {
+    result_.all = space.count();
+  }
+
+  TuneResult run() {
+    costBodies();
+    bound();
+    compile();
+    std::ranges::sort(result_.found, {}, [](const Tuned &tuned) {
+      return std::tuple(tuned.time.step, tuned.bytes, tuned.layout.sets());
+    });
+    return std::move(result_);
+  }
+
+private:
+  const std::vector<Layout> &meshesOf(size_t body) const {
+    return space_.meshes[space_.meshesOf[body]];
+  }
+  Layout layoutOf(const Candidate &at) const {
+    return joined(space_.bodies[at.body], meshesOf(at.body)[at.mesh]);
+  }
+
+  /// Meshes that divide the batch into whole microbatches.
+  std::vector<size_t> possible(size_t body) const {
+    std::vector<size_t> meshes;
+    for (size_t mesh = 0; mesh < meshesOf(body).size(); ++mesh)
+      if (microbatchesOf(space_.bodies[body], meshesOf(body)[mesh], space_.sizes) > 0)
+        meshes.push_back(mesh);
+    return meshes;
+  }
+
+  void costBodies() {
+    costs_.resize(space_.bodies.size());
+    parallelFor(space_.bodies.size(), request_, [&](size_t body) {
+      std::vector<size_t> meshes = possible(body);
+      size_t tries = std::min(kTriesMax, meshes.size());
+      for (size_t i = 0; i < tries && !costs_[body]; ++i)
+        costs_[body] =
+            bodyCost(request_.common, layoutOf({body, meshes[i * meshes.size() / tries], {}, 0}));
+    });
+  }
+
+  void bound() {
+    for (size_t body = 0; body < space_.bodies.size(); ++body) {
+      std::vector<size_t> meshes = possible(body);
+      result_.refused += meshesOf(body).size() - meshes.size();
+      if (!costs_[body]) {
+        result_.refused += meshes.size();
+        continue;
+      }
+      Bounds bounds(*costs_[body], space_.bodies[body], space_.sizes);
+      for (size_t mesh : meshes) {
+        Candidate candidate{body, mesh, bounds.of(meshesOf(body)[mesh])};
+        if (request_.prunes && request_.memoryBytes > 0 &&
+            candidate.bound.bytes > request_.memoryBytes)
+          ++result_.beyondMemory;
+        else
+          candidates_.push_back(candidate);
+      }
+    }
+    std::ranges::sort(candidates_, {}, [](const Candidate &candidate) {
+      return std::tuple(candidate.bound.seconds, candidate.body, candidate.mesh);
+    });
+    inRounds();
+  }
+
+  /// Takes a few of each kind in turn, so that a good layout is found before all of the kind with
+  /// the most hopeful bounds are compiled.
+  void inRounds() {
+    std::map<std::string, size_t> seen;
+    for (Candidate &candidate : candidates_)
+      candidate.round = seen[layoutOf(candidate).kindKey()]++ / kOfKindInRound;
+    std::ranges::stable_sort(candidates_, {}, &Candidate::round);
+  }
+
+  void compile() {
+    for (size_t begin = 0; begin < candidates_.size();) {
+      std::vector<size_t> batch;
+      size_t end = begin;
+      for (; end < candidates_.size() && batch.size() < kBatch; ++end)
+        if (canWin(candidates_[end]))
+          batch.push_back(end);
+        else
+          ++result_.slower;
+      if (request_.isStopped() || result_.compiled >= request_.most) {
+        result_.unseen += batch.size();
+        countRest(end);
+        return;
+      }
+      std::vector<std::optional<Tuned>> tuned(batch.size());
+      std::vector<uint8_t> isDone(batch.size());
+      parallelFor(batch.size(), request_, [&](size_t i) {
+        tuned[i] = evaluate(request_.common, layoutOf(candidates_[batch[i]]).sets());
+        isDone[i] = 1;
+      });
+      for (size_t i = 0; i < tuned.size(); ++i)
+        if (isDone[i] != 0)
+          take(candidates_[batch[i]], std::move(tuned[i]));
+        else
+          ++result_.unseen;
+      begin = end;
+      request_.onProgress(result_.compiled, candidates_.size() - begin, best());
+    }
+  }
+
+  /// What was not compiled: the candidates from there on.
+  void countRest(size_t begin) {
+    for (size_t i = begin; i < candidates_.size(); ++i)
+      ++(canWin(candidates_[i]) ? result_.unseen : result_.slower);
+  }
+
+  bool canWin(const Candidate &candidate) const {
+    const Tuned *found = best();
+    return !request_.prunes || found == nullptr || candidate.bound.seconds <= found->time.step;
+  }
+
+  const Tuned *best() const { return result_.found.empty() ? nullptr : &result_.found[best_]; }
+
+  void take(const Candidate &candidate, std::optional<Tuned> tuned) {
+    ++result_.compiled;
+    if (!tuned) {
+      ++result_.refused;
+      return;
+    }
+    if (candidate.bound.seconds > tuned->time.step || candidate.bound.bytes > tuned->bytes)
+      ++result_.wrongBounds;
+    if (request_.memoryBytes > 0 && tuned->bytes > request_.memoryBytes) {
+      ++result_.beyondMemory;
+      result_.leastBytes = std::min(result_.leastBytes, tuned->bytes);
+      return;
+    }
+    tuned->layout = layoutOf(candidate);
+    tuned->bound = candidate.bound;
+    for (const PartCost &layer : costs_[candidate.body]->layers)
+      tuned->recomputed += layer.recomputed;
+    tuned->recomputed *=
+        static_cast<double>(microbatchesOf(tuned->layout, tuned->layout, space_.sizes)) /
+        static_cast<double>(tuned->layout.size(Knob::Stages));
+    result_.found.push_back(std::move(*tuned));
+    if (result_.found.back().time.step < result_.found[best_].time.step)
+      best_ = result_.found.size() - 1;
+  }
+
+  const TuneSpace &space_;
+  const TuneRequest &request_;
+  std::vector<std::optional<BodyCost>> costs_; ///< by body
+  std::vector<Candidate> candidates_;
+  TuneResult result_;
+  size_t best_ = 0;
+};
+
+} // namespace
+
+std::optional<Tuned> evaluate(const CommonOptions &common, const std::vector<std::string> &sets) {
+  std::optional<plan::Plan> plan = planWith(common, sets);
+  if (!plan || !canRun(*plan))
+    return std::nullopt;
+  Tuned tuned;
+  tuned.bytes = deviceBytesOf(*plan);
+  tuned.time = predictedStep(*plan).value_or(predict::StepTime());
+  if (plan->job.model.pipelineSplit == plan::Job::PipelineSplit::Balanced)
+    tuned.stages = plan->job.model.pipelineModelParallelLayout;
+  return tuned;
+}
+
+TuneResult search(const TuneSpace &space, const TuneRequest &request) {
+  return Search(space, request).run();
+}
+
+} // namespace shardc::tools
