@@ -27,7 +27,7 @@ struct RunCommand {
   std::string program;
   std::string backend, metrics, trace; ///< the plan's own backend if empty
   std::string groupFolder; ///< where the optimizer group of each parameter is written, if anywhere
-  int64_t simulateRanks = 0;
+  int64_t simulateRanks = 0, restarts = 0;
   bool check = false, explain = false, noGraph = false, processes = false;
 };
 
@@ -213,6 +213,8 @@ int runRun(RunCommand &options) {
     arguments.push_back("--no-graph");
   if (options.processes)
     arguments.push_back("--processes");
+  if (options.restarts > 0)
+    arguments.push_back("--restarts=" + std::to_string(options.restarts));
   if (options.simulateRanks > 0)
     arguments.push_back("--simulate-ranks=" + std::to_string(options.simulateRanks));
   return execute(findRunner(options.program), std::move(arguments));
@@ -247,11 +249,17 @@ void addRun(cli::Command &app, int &status, const char *program) {
   command.flag("--check", options->check, "run op by op and check results and bounds of buffers");
   command.flag("--explain", options->explain, "print the kernel of every op");
   command.flag("--processes", options->processes, "start a process for each rank");
+  cli::Option restarts =
+      command
+          .option("--restarts", options->restarts,
+                  "after a fault start the ranks again from the newest save, so often at most")
+          .nonNegative();
   command.flag("--no-graph", options->noGraph, "launch every op separately, without graphs");
-  command
-      .option("--simulate-ranks", options->simulateRanks,
-              "run all ranks of a plan for another backend on this machine")
-      .positive();
+  cli::Option simulated = command
+                              .option("--simulate-ranks", options->simulateRanks,
+                                      "run all ranks of a plan for another backend on this machine")
+                              .positive();
+  restarts.excludes(simulated);
   command.onUse([options, &status] { status = runRun(*options); });
 }
 

@@ -14,7 +14,8 @@ namespace shardc::exec {
 /// A segment that is about to be launched on one rank; no rank has begun it.
 struct LaunchPoint {
   int rank = 0;
-  int64_t step = 0; ///< counted from 1 in this run
+  int64_t step = 0;             ///< counted from 1 in this run
+  bool isEvaluation = false;    ///< of an evaluation
   std::span<const BoundOp> ops; ///< with addresses and channels of the process' first rank
   std::function<hal::Channel *(size_t op)> channel; ///< of a collective, the rank's own
   hal::Backend &backend;

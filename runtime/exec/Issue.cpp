@@ -195,8 +195,9 @@ Status Executable::callFaultHooks(Rank &rank, const plan::Segment &segment,
                                                    ProgressWord::inside(map_.numberOf(segment, op)))
                       : Status::ok();
   };
-  return options_.faults->beforeLaunch(
-      {rank.device->rank(), step, ops, channel, backend_, *rank.streams[0], enter});
+  return options_.faults->beforeLaunch({rank.device->rank(), step,
+                                        segment.kind == plan::SegmentKind::Eval, ops, channel,
+                                        backend_, *rank.streams[0], enter});
 }
 
 /// Enqueues all ops of a segment. All streams start after earlier work of the compute stream, and

@@ -36,6 +36,9 @@ public:
   /// Reports that `rank` did not answer in `what`; this ends the job.
   virtual void reportLost(int rank, std::string_view what) = 0;
 
+  /// Restarts of the job's ranks before this start of them.
+  virtual int64_t attempt() const { return 0; }
+
   /// Reports at once why this rank cannot continue. Its cleanup afterwards may take long.
   virtual void reportFailure(const Status &) {}
 

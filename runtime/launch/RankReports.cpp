@@ -1,6 +1,7 @@
 #include "runtime/launch/RankReports.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "runtime/launch/Wire.h"
 
@@ -38,6 +39,15 @@ std::vector<Report> mergeReports(const std::vector<std::vector<Report>> &byRank)
         merged.back().text = fmt::format("rank {}: {}", rangesOf(ranks), report.text);
     }
   return merged;
+}
+
+std::optional<int64_t> rankNamedBy(std::string_view text) {
+  constexpr std::string_view kBegin = "rank ";
+  int64_t rank = 0;
+  if (!text.starts_with(kBegin))
+    return std::nullopt;
+  auto [end, error] = std::from_chars(text.data() + kBegin.size(), text.data() + text.size(), rank);
+  return error == std::errc() ? std::optional(rank) : std::nullopt;
 }
 
 std::string rangesOf(const std::vector<int64_t> &ranks) {

@@ -1,6 +1,7 @@
 // Reports from all ranks, told once for the job.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,9 @@ Result<std::vector<std::vector<Report>>> gatherReports(hal::Peers &peers, std::s
 /// Each report once, in the order of ranks. The text of one that not all ranks have begins with the
 /// ranks: `rank 1: ...`.
 std::vector<Report> mergeReports(const std::vector<std::vector<Report>> &byRank);
+
+/// The rank that a report is about: its text begins with `rank N`. None of the others.
+std::optional<int64_t> rankNamedBy(std::string_view text);
 
 /// `1, 2, 5-7`.
 std::string rangesOf(const std::vector<int64_t> &ranks);

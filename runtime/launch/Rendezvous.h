@@ -10,9 +10,23 @@
 
 #include <poll.h>
 
+#include "runtime/launch/Restarts.h"
 #include "runtime/launch/Wire.h"
 
 namespace shardc::launch {
+
+/// What ends a start of the ranks.
+struct Downfall {
+  int exitStatus = 3;
+  std::span<const Report> reports;
+  int64_t step = 0; ///< the last that some rank has ended, as far as is known
+};
+
+/// What comes of it.
+struct Aftermath {
+  bool startsAgain = false;
+  std::optional<Report> last; ///< why not
+};
 
 struct RendezvousOptions {
   int64_t worldSize = 1;
@@ -30,6 +44,12 @@ struct RendezvousOptions {
   std::function<std::string(const RankProgress &)> describe;
   /// What distinguishes a rank beside its number, as `, stage 2 of 4`; empty if nothing does.
   std::function<std::string(int64_t rank)> stageOf;
+  Attempt attempt; ///< which start of the ranks this is
+  /// Decides about a fault that ends this start: whether the ranks start again, or else what is to
+  /// be told after the fault itself. Empty: they never do.
+  std::function<Aftermath(const Downfall &)> judge;
+  /// Ranks have supervisors elsewhere, which ask again after a fault: there is time to answer.
+  bool hasFollowers = false;
   /// Takes the reports of the one failure, and of the first connection that was refused.
   ReportSink tell;
 };

@@ -46,6 +46,7 @@ Result<std::unique_ptr<RendezvousClient>>
 RendezvousClient::join(const RendezvousClientOptions &options) {
   std::unique_ptr<RendezvousClient> client(new RendezvousClient(options));
   if (Status status = client->connect(); !status.isOk()) {
+    client->note(kHeardOver);
     if (options.problem)
       options.tell(*options.problem);
     else if (status.code() != StatusCode::Aborted) // otherwise another rank tells it
@@ -62,9 +63,17 @@ RendezvousClient::join(const RendezvousClientOptions &options) {
   auto patience = std::chrono::milliseconds(static_cast<int64_t>(options.joinSeconds * 1e3)) +
                   std::chrono::seconds(30);
   client->changed_.wait_for(lock, patience, [&] { return client->isWelcome_ || client->isOver_; });
-  if (!client->isWelcome_)
+  if (!client->isWelcome_) {
+    if (!client->isOver_) // the word that ended it says whether the rank starts again
+      client->note(kHeardOver);
     return wasTold();
+  }
   return client;
+}
+
+void RendezvousClient::note(uint32_t heard) {
+  if (options_.heard)
+    options_.heard->fetch_or(heard);
 }
 
 Status RendezvousClient::startThread() {
@@ -78,8 +87,9 @@ Status RendezvousClient::startThread() {
 Status RendezvousClient::connect() {
   machine_ = machineId();
   double begin = now(), misfitSince = -1, askedSince = -1;
+  double patience = options_.connectSeconds > 0 ? options_.connectSeconds : options_.joinSeconds;
   while (true) {
-    Attempt attempt = tryToJoin(options_.joinSeconds - (now() - begin));
+    Attempt attempt = tryToJoin(patience - (now() - begin));
     if (attempt.outcome == Attempt::Joined)
       return Status::ok();
     if (attempt.outcome == Attempt::Failed)
@@ -94,9 +104,8 @@ Status RendezvousClient::connect() {
       askedSince = now();
     if (askedSince >= 0 && now() - askedSince > kAskedJoinSeconds)
       return wasTold(); // rank 0 was asked too, and has ended
-    if (now() - begin > options_.joinSeconds)
-      return makeStatus(report::NoAnswer, options_.rank, options_.joinSeconds,
-                        attempt.reason.message());
+    if (now() - begin > patience)
+      return makeStatus(report::NoAnswer, options_.rank, patience, attempt.reason.message());
     std::this_thread::sleep_for(kAgainPause);
   }
 }
@@ -118,6 +127,7 @@ RendezvousClient::Attempt RendezvousClient::tryToJoin(double seconds) {
   Wire wire(std::move(*socket), kStrangerFrameBytesMax);
   Attempt attempt = shakeHands(wire, std::clamp(seconds, 1.0, kListenerSeconds));
   if (attempt.outcome == Attempt::Joined) {
+    note(kHeardLeader);
     wire.setBytesMax(kFrameBytesMax);
     wire_ = std::move(wire);
   }
@@ -199,6 +209,7 @@ RendezvousClient::Attempt RendezvousClient::answer(Wire &wire, const Message &me
     hello.pid = ::getpid();
     hello.machine = machine_;
     hello.host = hostName();
+    hello.gpu = options_.gpu;
     if (options_.problem) {
       hello.problems.push_back(*options_.problem);
       std::string &text = hello.problems.back().text;
@@ -271,6 +282,8 @@ void RendezvousClient::watchServer(double seconds) {
 /// The process that reports failures cannot report its own, so one of the others does. If rank 0's
 /// supervisor continues after all, it reports nothing more.
 void RendezvousClient::endWithoutServer(const Report &report) {
+  if (options_.startsAgain) // it asks again, and says then if nobody answers
+    endProcessOf(Abort{.exitStatus = kAgainStatus});
   bool isSpeaker = false;
   {
     std::lock_guard lock(mutex_);
@@ -335,8 +348,9 @@ bool RendezvousClient::serve() {
 
 void RendezvousClient::take(const Message &message) {
   if (message.kind == MessageKind::Abort) {
-    std::optional<Abort> abort = Abort::unpack(message.body);
-    endProcessOf(abort.value_or(Abort{}));
+    Abort abort = Abort::unpack(message.body).value_or(Abort{});
+    note(abort.exitStatus == kAgainStatus ? kHeardLeader : kHeardLeader | kHeardOver);
+    endProcessOf(abort);
   }
   std::lock_guard lock(mutex_);
   if (message.kind == MessageKind::Welcome) {
@@ -441,6 +455,10 @@ void RendezvousClient::reportFailure(const Status &status) {
 
 void RendezvousClient::sendFailure(const Failure &failure) {
   {
+    std::lock_guard lock(mutex_);
+    hasFailed_ = true;
+  }
+  {
     std::lock_guard lock(readMutex_);
     if (read_) // the report includes the current position of this rank
       send(MessageKind::Progress, read_().pack());
@@ -469,6 +487,8 @@ int RendezvousClient::awaitEnd(int exitStatus) {
 void RendezvousClient::leave(int exitStatus) {
   {
     std::lock_guard lock(mutex_);
+    if (!isOver_ && !hasFailed_) // otherwise rank 0's supervisor decides, and says so
+      note(kHeardOver);
     isLeaving_ = true;
     wire_.queue(MessageKind::Bye, Packer().number(static_cast<uint64_t>(exitStatus)).take());
   }

@@ -2,6 +2,7 @@
 // its progress, and ends this process when the job has ended because of another rank.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -13,6 +14,12 @@
 #include "runtime/launch/Wire.h"
 
 namespace shardc::launch {
+
+/// What a rank has heard of its job, for its own supervisor, as bits.
+enum Heard : uint32_t {
+  kHeardLeader = 1, ///< rank 0's supervisor has answered
+  kHeardOver = 2    ///< the job is over, or this rank's part of it
+};
 
 struct RendezvousClientOptions {
   std::string address; ///< where rank 0's supervisor listens
@@ -26,6 +33,12 @@ struct RendezvousClientOptions {
   double joinSeconds = 600;      ///< until all have come
   /// Longest silence of rank 0's supervisor, seconds: dist.distributed_timeout_minutes.
   double timeoutSeconds = 600;
+  double connectSeconds = 0; ///< until rank 0 answers; 0: the same
+  std::string gpu;           ///< of this rank, for people
+  /// A supervisor starts this rank again if it loses rank 0's, which is then not told.
+  bool startsAgain = false;
+  /// Where that supervisor reads what the rank has heard; null: nowhere.
+  std::atomic<uint32_t> *heard = nullptr;
   /// Another process says so if rank 0's supervisor is killed.
   bool hasWitness = false;
   /// Whether this process was asked to end; never if empty.
@@ -45,6 +58,9 @@ public:
   int localRank() const override { return static_cast<int>(options_.localRank); }
   int localSize() const override { return static_cast<int>(welcome_.localSize); }
   std::string address() const override { return ownAddress_; }
+  int64_t attempt() const override { return welcome_.attempt; }
+  /// The step of the save from which this start of the ranks continues; -1: the options say.
+  int64_t savedStep() const { return welcome_.savedStep; }
   Key jobKey() const override {
     return deriveKey(options_.secret, {"job", bytesOf(welcome_.nonce)});
   }
@@ -88,6 +104,7 @@ private:
   Attempt refusedBy(const std::string &where, const std::optional<Refusal> &refusal) const;
   Status misfit(Status reason) const;
   void run();
+  void note(uint32_t heard);
   void watchServer(double seconds);
   bool serve();
   void take(const Message &message);
@@ -108,6 +125,7 @@ private:
   std::vector<std::string> gathered_;
   bool hasGathered_ = false, isWelcome_ = false, isLeaving_ = false;
   bool isStopping_ = false, isOver_ = false;
+  bool hasFailed_ = false;  ///< this rank has said that it cannot continue
   bool isAborting_ = false; ///< what waits is being ended
   int exitStatus_ = 3;
   std::function<void()> onAbort_;

@@ -44,7 +44,7 @@ void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {
   if (isEnding_)
     return;
   if (std::optional<RootCause::Verdict> verdict = rootCause_.decide(ranks_, progress_, clock_))
-    end(verdict->exitStatus, verdict->reports);
+    endByFault(verdict->exitStatus, verdict->reports);
 }
 
 void RendezvousServer::advanceClock(double seconds) {
@@ -93,6 +93,8 @@ void RendezvousServer::welcomeAll() {
   isRunning_ = true;
   Welcome welcome;
   welcome.nonce = randomBytes32();
+  welcome.attempt = options_.attempt.number;
+  welcome.savedStep = options_.attempt.savedStep;
   std::map<std::string, int64_t> count;
   for (const std::unique_ptr<Connection> &rank : ranks_)
     ++count[rank->hello->machine];
@@ -190,7 +192,7 @@ void RendezvousServer::handleFailure(const Connection &rank, const std::string &
   if (!failure)
     return;
   if (failure->isTold && !isEnding_)
-    return end(failure->exitStatus, {});
+    return endByFault(failure->exitStatus, {});
   fail({rank.hello->rank, failure->code, failure->exitStatus, std::move(failure->reports)});
 }
 
@@ -213,7 +215,7 @@ void RendezvousServer::showLife() {
 void RendezvousServer::checkTimes() {
   if (isRunning_) {
     if (std::optional<Report> stuck = progress_.find(ranks_, exchange_, clock_))
-      end(kFailureStatus, {*stuck});
+      endByFault(kFailureStatus, {located(*stuck)});
     return;
   }
   if (clock_ <= options_.joinSeconds)
@@ -222,8 +224,8 @@ void RendezvousServer::checkTimes() {
   for (size_t r = 0; r < ranks_.size(); ++r)
     if (!ranks_[r])
       missing.push_back(static_cast<int64_t>(r));
-  end(kInputStatus, {makeReport(report::RanksMissing, rangesOf(missing), options_.worldSize,
-                                options_.where, options_.joinSeconds)});
+  endByFault(kInputStatus, {makeReport(report::RanksMissing, rangesOf(missing), options_.worldSize,
+                                       options_.where, options_.joinSeconds)});
 }
 
 void RendezvousServer::rankEnded(int64_t pid, const std::string &how) {
@@ -251,6 +253,36 @@ void RendezvousServer::stopBeforeSteps() {
 void RendezvousServer::fail(RootCause::Failure failure) {
   if (!isEnding_)
     rootCause_.add(std::move(failure), clock_);
+}
+
+int64_t RendezvousServer::lastStep() const {
+  int64_t step = std::max<int64_t>(options_.attempt.savedStep, 0);
+  for (size_t r = 0; r < ranks_.size(); ++r)
+    step = std::max(step, static_cast<int64_t>(progress_.last(static_cast<int64_t>(r)).steps));
+  return step;
+}
+
+/// A stall with the place of the rank that the others wait for: where to look for the fault.
+Report RendezvousServer::located(Report stall) const {
+  std::optional<int64_t> rank = rankNamedBy(stall.text);
+  if (!rank || *rank >= options_.worldSize || !ranks_[static_cast<size_t>(*rank)])
+    return stall;
+  const Hello &hello = *ranks_[static_cast<size_t>(*rank)]->hello;
+  stall.text += fmt::format("; rank {} is process {} on {}{}{}", *rank, hello.pid, hello.host,
+                            hello.gpu.empty() ? "" : ", ", hello.gpu);
+  return stall;
+}
+
+void RendezvousServer::endByFault(int exitStatus, const std::vector<Report> &reports) {
+  Aftermath after;
+  if (options_.judge)
+    after = options_.judge({exitStatus, reports, lastStep()});
+  if (after.startsAgain)
+    return end(kAgainStatus, {});
+  std::vector<Report> all = reports;
+  if (after.last)
+    all.push_back(*after.last);
+  end(exitStatus, all);
 }
 
 void RendezvousServer::end(int exitStatus, const std::vector<Report> &reports) {
@@ -286,7 +318,8 @@ void RendezvousServer::endSilent() {
 bool RendezvousServer::isOver() const {
   if (!isEnding_)
     return done_ == options_.worldSize;
-  bool areAllTold = joined_ == options_.worldSize &&
+  bool isAskedAgain = options_.hasFollowers && exitStatus_ != kAgainStatus;
+  bool areAllTold = !isAskedAgain && joined_ == options_.worldSize &&
                     std::ranges::none_of(ranks_, [](const std::unique_ptr<Connection> &rank) {
                       return rank && rank->wire.isOpen();
                     });

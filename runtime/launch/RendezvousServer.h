@@ -35,6 +35,8 @@ public:
   bool hasFailed() const { return isEnding_; }
   /// All ranks have come.
   bool isRunning() const { return isRunning_; }
+  /// The last step that some rank has ended, as far as they have said.
+  int64_t lastStep() const;
   /// The exit status of the job, once it is over.
   int exitStatus() const { return exitStatus_; }
 
@@ -55,6 +57,9 @@ private:
 
   void fail(RootCause::Failure failure);
   void end(int exitStatus, const std::vector<Report> &reports);
+  /// The same where ranks may start again instead.
+  void endByFault(int exitStatus, const std::vector<Report> &reports);
+  Report located(Report stall) const;
   void endSilent();
 
   RendezvousOptions options_;

@@ -103,9 +103,9 @@ std::vector<Report> RootCause::reportsOf(const Failure &failure, const RankConne
 Report RootCause::reportOfEnded(const Hello &rank, const std::string &position) const {
   auto how = howEnded_.find(rank.pid);
   std::string stage = stageOf(rank.rank);
-  std::string text =
-      fmt::format("rank {} (process {} on {}{}) {}", rank.rank, rank.pid, rank.host, stage,
-                  how != howEnded_.end() ? how->second : "ended without a message");
+  std::string text = fmt::format("rank {} (process {} on {}{}{}{}) {}", rank.rank, rank.pid,
+                                 rank.host, rank.gpu.empty() ? "" : ", ", rank.gpu, stage,
+                                 how != howEnded_.end() ? how->second : "ended without a message");
   auto lost = lostIn_.find(rank.rank);
   if (lost != lostIn_.end())
     text += "; " + lost->second;

@@ -5,8 +5,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <new>
 #include <optional>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -18,6 +21,7 @@
 #include "runtime/base/Notice.h"
 #include "runtime/base/Reports.h"
 #include "runtime/launch/Machine.h"
+#include "runtime/launch/RendezvousClient.h"
 #include "runtime/launch/Witness.h"
 
 namespace shardc::launch {
@@ -25,6 +29,8 @@ namespace {
 
 constexpr double kKillSeconds = 6; ///< for processes to leave once the job has failed
 constexpr int kPollMilliseconds = 100;
+/// For rank 0's supervisor to answer a rank that starts again: it does so within seconds.
+constexpr double kAskAgainSeconds = 120;
 
 double secondsNow() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -37,13 +43,38 @@ std::string howEnded(int status) {
   return fmt::format("ended with status {}", WEXITSTATUS(status));
 }
 
+/// When the job first came to each of its steps, as far as its ranks have said. They say it a few
+/// times a second, so what is known is a little late, and steps in between are not known.
+class StepLog {
+public:
+  /// It begins, or begins again, behind a step.
+  void begin(int64_t step, double now) { at_ = {{step, now}}; }
+  void reached(int64_t step, double now) {
+    if (step <= at_.rbegin()->first)
+      return;
+    at_.emplace_hint(at_.end(), step, now);
+    if (at_.size() > kStepsMax)
+      at_.erase(at_.begin());
+  }
+  /// When it had not come further than to this step for the last time that is known.
+  double lastAt(int64_t step) const {
+    auto next = at_.upper_bound(step);
+    return next == at_.begin() ? next->second : std::prev(next)->second;
+  }
+
+private:
+  static constexpr size_t kStepsMax = 100'000;
+  std::map<int64_t, double> at_ = {{0, secondsNow()}};
+};
+
 class Supervisor {
 public:
   explicit Supervisor(const SupervisorOptions &options)
-      : options_(options), isLaunched_(options.position.launcher != Launcher::Plain) {}
+      : options_(options), isLaunched_(options.position.launcher != Launcher::Plain),
+        leader_(options.restarts.restartsMax), follower_(options.restarts.restartsMax > 0) {}
 
   int run(const std::function<int(const WorkerOptions &)> &work) {
-    if (Status status = openServer(); !status.isOk()) {
+    if (Status status = openListener(); !status.isOk()) {
       options_.tell(status.report());
       return kInputStatus;
     }
@@ -56,16 +87,15 @@ public:
       options_.tell(makeReport(report::ProcessNotStarted, status.message()));
       return kFailureStatus;
     }
-    int64_t first = isLaunched_ ? options_.position.rank : 0;
-    int64_t count = isLaunched_ ? 1 : options_.worldSize;
-    for (int64_t rank = first; rank < first + count; ++rank)
-      if (!start(rank, work))
-        break;
+    work_ = &work;
+    startRanks();
     // Signals have waited since blockSignals, so none is lost between the two ways of taking them.
     if (options_.isAsked && options_.isAsked()) // which the processes that were started since know
       takeRequest();
-    while (!isOver())
+    while (!isOver()) {
       wait();
+      goOn();
+    }
     return exitStatus();
   }
 
@@ -77,16 +107,76 @@ private:
     double stoppedAt = -1;
   };
 
+  void startRanks() {
+    children_.clear();
+    failedAt_ = -1;
+    int64_t first = isLaunched_ ? options_.position.rank : 0;
+    int64_t count = isLaunched_ ? 1 : options_.worldSize;
+    for (int64_t rank = first; rank < first + count; ++rank)
+      if (!start(rank))
+        break;
+  }
+
+  /// Carries out what the machines of restarts decide.
+  void goOn() {
+    if (leader_.state() == RestartLeader::State::Ends && isAttemptOver())
+      prepareRestart();
+    if (leader_.startsNow(secondsNow()))
+      startRanks();
+    if (follower_.startsNow(secondsNow())) {
+      worker_.connectSeconds = std::min(options_.timeoutSeconds, kAskAgainSeconds);
+      startRanks();
+    }
+  }
+
+  /// The next attempt's server comes before its own ranks, so that others find it.
+  void prepareRestart() {
+    Attempt attempt = leader_.ended(secondsNow(), options_.restarts.newestSave());
+    int64_t step = std::max<int64_t>(attempt.savedStep, 0);
+    double now = secondsNow();
+    options_.restarts.note(
+        {cause_, attempt, options_.restarts.restartsMax, now - log_.lastAt(step)});
+    log_.begin(step, now);
+    failedAt_ = -1;
+    children_.clear();
+    openServer(attempt);
+  }
+
+  /// Judges what ends an attempt.
+  Aftermath judge(const Downfall &fall) {
+    cause_ = fall.reports.empty()
+                 ? makeReport(report::RankEnded, "a rank ended on account of another one")
+                 : fall.reports.front();
+    bool isFinal = fall.exitStatus != kFailureStatus;
+    switch (leader_.faulted({std::string(cause_.id), fall.step, isFinal})) {
+    case RestartLeader::Verdict::Again:
+      return {.startsAgain = true, .last = {}};
+    case RestartLeader::Verdict::UsedUp:
+      return {.startsAgain = false,
+              .last = makeReport(report::RestartsUsedUp, leader_.restartsMax())};
+    case RestartLeader::Verdict::CameBack:
+      return {.startsAgain = false, .last = makeReport(report::FaultCameBack, fall.step)};
+    case RestartLeader::Verdict::NoRestarts:
+    case RestartLeader::Verdict::Final:
+    case RestartLeader::Verdict::Asked:
+      break;
+    }
+    return {};
+  }
+
   bool holdsServer() const { return !isLaunched_ || options_.position.rank == 0; }
 
   /// Rank 0 listens at the address that the others use; without a launcher all processes rendezvous
   /// on this machine.
-  Status openServer() {
+  Status openListener() {
     worker_.job = launchName(options_.position);
     worker_.secret = isLaunched_ ? options_.secret : Secret{randomBytes32(), "this start"};
     worker_.joinSeconds = worker_.timeoutSeconds = options_.timeoutSeconds;
     worker_.problem = options_.problem;
     worker_.hasWitness = !isLaunched_;
+    worker_.startsAgain = isLaunched_ && options_.restarts.restartsMax > 0;
+    if (worker_.startsAgain && !holdsServer())
+      RETURN_IF_ERROR(makeHeard());
     worker_.address = isLaunched_ ? options_.position.masterAddress : "127.0.0.1";
     worker_.port = isLaunched_ ? options_.rendezvousPort : 0;
     if (!holdsServer())
@@ -96,6 +186,24 @@ private:
     if (!listener.isOk())
       return listenError(listener.status());
     worker_.port = portOf(*listener);
+    listener_ = std::move(*listener);
+    openServer({});
+    return Status::ok();
+  }
+
+  /// What a rank of this supervisor has heard, in memory that both processes have.
+  Status makeHeard() {
+    void *page = ::mmap(nullptr, sizeof(std::atomic<uint32_t>), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+      return makeStatus(StatusCode::Exhausted, "cannot share memory with a rank: {}",
+                        std::strerror(errno));
+    worker_.heard = new (page) std::atomic<uint32_t>(0);
+    return Status::ok();
+  }
+
+  /// All attempts have one port, which stays open in between.
+  void openServer(const Attempt &attempt) {
     RendezvousOptions server;
     server.worldSize = isLaunched_ ? options_.position.worldSize : options_.worldSize;
     server.planHash = options_.planHash;
@@ -105,13 +213,16 @@ private:
     server.where = endpoint(worker_.address, worker_.port);
     server.timeoutSeconds = options_.timeoutSeconds;
     // A rank that cannot reach this place knows more than this one, and has the first word.
-    server.joinSeconds = options_.timeoutSeconds + 2;
+    server.joinSeconds = options_.timeoutSeconds + 2 + attempt.pause;
+    server.attempt = attempt;
+    if (options_.restarts.restartsMax > 0)
+      server.judge = [this](const Downfall &fall) { return judge(fall); };
+    server.hasFollowers = isLaunched_ && options_.restarts.restartsMax > 0;
     server.explainStall = options_.explainStall;
     server.describe = options_.describe;
     server.stageOf = options_.stageOf;
     server.tell = options_.tell;
-    server_.emplace(std::move(*listener), std::move(server));
-    return Status::ok();
+    server_.emplace(Socket(::fcntl(listener_.fd(), F_DUPFD_CLOEXEC, 0)), std::move(server));
   }
 
   Status listenError(const Status &status) const {
@@ -153,7 +264,9 @@ private:
         [pid = ::getpid(), tell = options_.tell] { tell(makeReport(report::RunKilled, pid)); });
   }
 
-  bool start(int64_t rank, const std::function<int(const WorkerOptions &)> &work) {
+  bool start(int64_t rank) {
+    if (worker_.heard)
+      *worker_.heard = 0;
     std::fflush(nullptr);
     pid_t parent = ::getpid();
     pid_t pid = ::fork();
@@ -174,11 +287,14 @@ private:
     if (::getppid() != parent) // it ended meanwhile
       ::_exit(kFailureStatus);
     server_.reset();
+    listener_.close();
     signals_.close();
     ::sigprocmask(SIG_SETMASK, &oldMask_, nullptr);
     worker_.rank = rank;
     worker_.localRank = isLaunched_ ? options_.position.localRank : rank;
-    std::exit(work(worker_));
+    if (options_.gpuOf)
+      worker_.gpu = options_.gpuOf(worker_.localRank);
+    std::exit((*work_)(worker_));
   }
 
   void wait() {
@@ -191,6 +307,7 @@ private:
     if (!server_)
       return;
     server_->step(secondsNow(), entries);
+    log_.reached(server_->lastStep(), secondsNow());
     if (server_->hasFailed() && failedAt_ < 0)
       failedAt_ = secondsNow();
     if (failedAt_ >= 0 && secondsNow() - failedAt_ > kKillSeconds)
@@ -212,6 +329,8 @@ private:
   /// once. Before all ranks have come there is no step to finish.
   void takeRequest() {
     ++requests_;
+    leader_.asked();
+    follower_.asked();
     if (askedAt_ < 0)
       askedAt_ = secondsNow();
     if (!holdsServer())
@@ -260,6 +379,10 @@ private:
     bool isWell = WIFEXITED(status) && WEXITSTATUS(status) == 0;
     if (server_ && !isWell)
       server_->rankEnded(child.pid, howEnded(status));
+    if (server_)
+      return;
+    uint32_t heard = worker_.heard ? worker_.heard->load() : kHeardOver;
+    follower_.rankEnded({(heard & kHeardOver) != 0, (heard & kHeardLeader) != 0}, secondsNow());
   }
 
   void killAll() {
@@ -269,6 +392,12 @@ private:
   }
 
   bool isOver() const {
+    bool isBetween = leader_.isBetweenAttempts() && !isHurried_ && !failedToStart_;
+    bool isStoppedBetween = leader_.isBetweenAttempts() && requests_ > 0;
+    return isAttemptOver() && !follower_.isPausing() && (!isBetween || isStoppedBetween);
+  }
+
+  bool isAttemptOver() const {
     for (const Child &child : children_)
       if (!child.hasEnded)
         return false;
@@ -276,16 +405,25 @@ private:
   }
 
   int exitStatus() const {
-    if (server_)
-      return failedToStart_ ? kFailureStatus : server_->exitStatus();
+    if (server_) {
+      int status = server_->exitStatus(); // between attempts there is none for others
+      return failedToStart_ || status == kAgainStatus ? kFailureStatus : status;
+    }
     int status = children_.empty() ? kFailureStatus << 8 : children_.front().status;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : kFailureStatus;
+    bool isOwn = WIFEXITED(status) && WEXITSTATUS(status) != kAgainStatus;
+    return isOwn ? WEXITSTATUS(status) : kFailureStatus;
   }
 
   const SupervisorOptions &options_;
   bool isLaunched_, failedToStart_ = false;
   bool isHurried_ = false; ///< asked to end while it only waited for others to leave
   WorkerOptions worker_;
+  const std::function<int(const WorkerOptions &)> *work_ = nullptr;
+  RestartLeader leader_;
+  RestartFollower follower_;
+  Report cause_; ///< of the last fault
+  StepLog log_;
+  Socket listener_;
   std::optional<RendezvousServer> server_;
   std::vector<Child> children_;
   Witness witness_;

@@ -3,6 +3,7 @@
 // the run itself, so a rank that is stuck or stopped cannot block it.
 #pragma once
 
+#include <atomic>
 #include <functional>
 
 #include "runtime/launch/JobPosition.h"
@@ -10,6 +11,23 @@
 #include "runtime/launch/Secret.h"
 
 namespace shardc::launch {
+
+/// A restart, once all ranks of the attempt before it have ended.
+struct Restart {
+  Report cause;
+  Attempt attempt;
+  int64_t restartsMax = 0;
+  double secondsLost =
+      0; ///< since the job was last known to be no further than where it begins again
+};
+
+/// Whether and how ranks start again after a fault.
+struct RestartOptions {
+  int64_t restartsMax = 0;
+  /// The step of the newest complete save that this job has made, or -1.
+  std::function<int64_t()> newestSave;
+  std::function<void(const Restart &)> note; ///< tells a restart
+};
 
 struct SupervisorOptions {
   JobPosition position;   ///< of this process, or Plain: then all ranks are started here
@@ -20,6 +38,9 @@ struct SupervisorOptions {
   Secret secret;
   std::optional<Report> problem; ///< why this rank cannot take part
   ReportSink tell;               ///< takes the one failure, and warnings
+  RestartOptions restarts;
+  /// The GPU of a rank, by its number on its node, for people; empty function: none.
+  std::function<std::string(int64_t localRank)> gpuOf;
   /// Tells whether a signal arrived before the supervisor took signals itself. It is asked once,
   /// after that; empty means no.
   std::function<bool()> isAsked;
@@ -41,6 +62,10 @@ struct WorkerOptions {
   double joinSeconds = 600;
   double timeoutSeconds = 600;
   std::optional<Report> problem;
+  double connectSeconds = 0;              ///< until rank 0 answers; 0: joinSeconds
+  bool startsAgain = false;               ///< after a fault, by the supervisor
+  std::atomic<uint32_t> *heard = nullptr; ///< bits of Heard, for the supervisor
+  std::string gpu;
   bool hasWitness = false; ///< a process that says if the one that started this one is killed
 };
 

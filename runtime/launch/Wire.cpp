@@ -118,6 +118,7 @@ std::string Hello::pack(const Key &secret, const Nonce &challenge) const {
                          .number(static_cast<uint64_t>(pid))
                          .text(machine)
                          .text(host)
+                         .text(gpu)
                          .reports(problems)
                          .take();
   body += bytesOf(authCode(secret, {"hello", bytesOf(challenge), body}));
@@ -152,6 +153,7 @@ std::optional<Hello> Hello::unpack(std::string_view opened) {
   hello.pid = static_cast<int64_t>(in.bounded(INT32_MAX));
   hello.machine = in.text();
   hello.host = in.text();
+  hello.gpu = in.text();
   hello.problems = in.reports();
   return isNonce && in.isComplete() ? std::optional(hello) : std::nullopt;
 }
@@ -174,6 +176,8 @@ std::string Welcome::pack() const {
       .text(bytesOf(nonce))
       .number(static_cast<uint64_t>(localSize))
       .number(isSpeaker)
+      .number(static_cast<uint64_t>(attempt))
+      .number(static_cast<uint64_t>(savedStep + 1))
       .take();
 }
 
@@ -183,6 +187,8 @@ std::optional<Welcome> Welcome::unpack(std::string_view body) {
   bool isNonce = copyBytes(in.text(), welcome.nonce);
   welcome.localSize = static_cast<int64_t>(in.bounded(1 << 20));
   welcome.isSpeaker = in.bounded(1) != 0;
+  welcome.attempt = static_cast<int64_t>(in.bounded(INT32_MAX));
+  welcome.savedStep = static_cast<int64_t>(in.bounded(INT64_MAX)) - 1;
   return isNonce && in.isComplete() ? std::optional(welcome) : std::nullopt;
 }
 

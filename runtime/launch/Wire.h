@@ -17,7 +17,7 @@
 
 namespace shardc::launch {
 
-inline constexpr uint32_t kProtocolVersion = 5;
+inline constexpr uint32_t kProtocolVersion = 6;
 inline constexpr size_t kBlobBytesMax = 64 << 10; ///< of one rank in one exchange
 inline constexpr size_t kFrameBytesMax = 64 << 20;
 inline constexpr size_t kRankFrameBytesMax = 256 << 10;    ///< of what a rank sends
@@ -99,6 +99,7 @@ struct Hello {
   int64_t pid = 0;
   std::string machine;          ///< identifies the machine, for its process numbers
   std::string host;             ///< its name, for people
+  std::string gpu;              ///< its GPU there, for people; empty on the host
   std::vector<Report> problems; ///< why this rank cannot take part
 
   /// With the code that answers the challenge.
@@ -129,6 +130,8 @@ struct Welcome {
   Nonce nonce{};          ///< of this start of the job
   int64_t localSize = 1;  ///< ranks of the receiver's machine
   bool isSpeaker = false; ///< reports the failure of rank 0's supervisor if that cannot
+  int64_t attempt = 0;    ///< restarts before this start
+  int64_t savedStep = -1; ///< the run's own save to load; -1: as its options say
   std::string pack() const;
   static std::optional<Welcome> unpack(std::string_view body);
 };
@@ -160,8 +163,11 @@ struct Failure {
   static std::optional<Failure> unpack(std::string_view body);
 };
 
-/// The job is over, and a person was told why. The named processes do not respond; a rank on their
-/// machine ends them.
+/// The exit status of a rank whose job starts its ranks again. No supervisor ends with it.
+inline constexpr int kAgainStatus = 75;
+
+/// The job is over, and a person was told why; or its ranks start again (kAgainStatus). The named
+/// processes do not respond; a rank on their machine ends them.
 struct Abort {
   int exitStatus = 3;
   struct Process {

@@ -26,6 +26,14 @@ std::string kindsText() {
   return text;
 }
 
+struct MomentName {
+  FaultMoment moment;
+  std::string_view text;
+};
+constexpr MomentName kMoments[] = {{FaultMoment::Collective, "/collective"},
+                                   {FaultMoment::Evaluation, "/evaluation"},
+                                   {FaultMoment::Save, "/save"}};
+
 bool readNumber(std::string_view text, auto &number) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size();
@@ -37,6 +45,12 @@ Result<Fault> Fault::parse(std::string_view text) {
   Fault fault;
   if (text.empty())
     return fault;
+  std::string_view whole = text;
+  for (const MomentName &row : kMoments)
+    if (text.ends_with(row.text)) {
+      fault.moment = row.moment;
+      text.remove_suffix(row.text.size());
+    }
   size_t at = text.find('@'), colon = text.find(':');
   for (const Row &row : kRows)
     if (at != std::string_view::npos && text.substr(0, at) == row.text &&
@@ -46,8 +60,9 @@ Result<Fault> Fault::parse(std::string_view text) {
                  readNumber(text.substr(at + 1, colon - at - 1), fault.rank) && fault.rank >= 0;
   bool hasStep = colon == std::string_view::npos ||
                  (readNumber(text.substr(colon + 1), fault.step) && fault.step >= 1);
-  if (!hasRank || !hasStep)
-    return makeStatus(report::FaultRefused, text, kindsText());
+  bool hasMoment = fault.moment == FaultMoment::Begin || colon != std::string_view::npos;
+  if (!hasRank || !hasStep || !hasMoment)
+    return makeStatus(report::FaultRefused, whole, kindsText());
   return fault;
 }
 

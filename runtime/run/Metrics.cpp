@@ -41,9 +41,10 @@ MetricsWriter::~MetricsWriter() {
     ::close(fd_);
 }
 
-Status MetricsWriter::open(const std::string &path) {
+Status MetricsWriter::open(const std::string &path, bool addsLines) {
   path_ = path;
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  fd_ =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | (addsLines ? O_APPEND : O_TRUNC) | O_CLOEXEC, 0644);
   if (fd_ >= 0)
     return Status::ok();
   int error = errno;

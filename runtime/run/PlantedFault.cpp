@@ -1,8 +1,10 @@
 #include "runtime/run/PlantedFault.h"
 
 #include <csignal>
+#include <limits>
 #include <stdexcept>
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 namespace shardc::run {
@@ -10,7 +12,44 @@ namespace {
 
 void throwPlanted(const kernels::Call &) { throw std::runtime_error("an exception was planted"); }
 
+/// Of a device's memory this would need a copy: the host's alone is spoilt.
+void spoilPlanted(const kernels::Call &call) {
+  const kernels::Tensor &first = call.list[0];
+  if (first.dtype == DType::F32 && first.numel() > 0)
+    *static_cast<float *>(const_cast<void *>(static_cast<const void *>(first.data))) =
+        std::numeric_limits<float>::quiet_NaN();
+}
+
+bool isOfProcess(FaultKind kind) {
+  return kind == FaultKind::Kill || kind == FaultKind::Stop || kind == FaultKind::Exit ||
+         kind == FaultKind::Cut;
+}
+
+/// As a network that is cut off: no peer of this process hears of it any more.
+void closeConnections() {
+  constexpr int kDescriptorsMax = 4096;
+  for (int fd = 0; fd < kDescriptorsMax; ++fd) {
+    sockaddr_storage own = {};
+    socklen_t bytes = sizeof own;
+    if (::getsockname(fd, reinterpret_cast<sockaddr *>(&own), &bytes) == 0 &&
+        (own.ss_family == AF_INET || own.ss_family == AF_INET6))
+      ::shutdown(fd, SHUT_RDWR);
+  }
+}
+
 } // namespace
+
+void strikeProcess(FaultKind kind) {
+  constexpr int kOddStatus = 7;
+  if (kind == FaultKind::Kill)
+    ::raise(SIGKILL);
+  if (kind == FaultKind::Stop)
+    ::kill(::getpid(), SIGSTOP);
+  if (kind == FaultKind::Exit)
+    ::_exit(kOddStatus);
+  if (kind == FaultKind::Cut)
+    closeConnections();
+}
 
 void PlantedFault::beforeChannel(int rank) {
   if (fault_.strikes(FaultKind::StopInSetUp, rank))
@@ -19,24 +58,54 @@ void PlantedFault::beforeChannel(int rank) {
     ::pause();
 }
 
-/// The progress word says that the rank is inside the collective that the error would strike.
+bool PlantedFault::isNow(const exec::LaunchPoint &point) const {
+  if (fault_.rank != point.rank || hasStruck_)
+    return false;
+  if (fault_.moment == FaultMoment::Evaluation)
+    return point.isEvaluation && point.step >= fault_.step;
+  return fault_.moment != FaultMoment::Save && point.step == fault_.step;
+}
+
 Status PlantedFault::beforeLaunch(const exec::LaunchPoint &point) {
-  if (fault_.step != point.step || fault_.rank != point.rank)
+  if (!isNow(point))
     return Status::ok();
   while (fault_.kind == FaultKind::Hang)
     ::pause();
-  for (size_t i = 0; i < point.ops.size() && !hasStruck_; ++i) {
+  if (fault_.kind == FaultKind::Throw || fault_.kind == FaultKind::NotANumber)
+    return strikeKernel(point);
+  if (isOfProcess(fault_.kind) && fault_.moment != FaultMoment::Collective) {
+    hasStruck_ = true;
+    strikeProcess(fault_.kind);
+    return Status::ok();
+  }
+  return strikeCollective(point);
+}
+
+/// A kernel that throws, or sums that become NaN: those of the step's gradients.
+Status PlantedFault::strikeKernel(const exec::LaunchPoint &point) {
+  for (const exec::BoundOp &op : point.ops) {
+    bool isThrow = fault_.kind == FaultKind::Throw;
+    if (op.kind != exec::BoundOp::Kernel || (!isThrow && op.call->listCount == 0))
+      continue;
+    hasStruck_ = true;
+    return point.compute.launch(isThrow ? throwPlanted : spoilPlanted, *op.call, op.label);
+  }
+  return Status::ok();
+}
+
+/// The progress word says that the rank is inside the collective that the error would strike.
+Status PlantedFault::strikeCollective(const exec::LaunchPoint &point) {
+  for (size_t i = 0; i < point.ops.size(); ++i) {
     const exec::BoundOp &op = point.ops[i];
-    if (fault_.kind == FaultKind::Throw && op.kind == exec::BoundOp::Kernel) {
-      hasStruck_ = true;
-      return point.compute.launch(throwPlanted, *op.call, op.label);
-    }
-    if (fault_.kind == FaultKind::Throw || op.kind != exec::BoundOp::Collective ||
-        op.channel->size() < 2)
+    if (op.kind != exec::BoundOp::Collective || op.channel->size() < 2)
       continue;
     hasStruck_ = true;
     RETURN_IF_ERROR(point.enter(i));
     RETURN_IF_ERROR(point.backend.synchronize());
+    if (isOfProcess(fault_.kind)) {
+      strikeProcess(fault_.kind);
+      return Status::ok();
+    }
     hal::TestPort *port = point.backend.testPort();
     if (!port)
       return makeStatus(StatusCode::Unavailable, "backend {} plants no errors",

@@ -7,6 +7,10 @@
 
 namespace shardc::run {
 
+/// What such a fault does to this process: ends or stops it, or closes its connections. Nothing for
+/// faults of other kinds.
+void strikeProcess(FaultKind kind);
+
 /// Strikes once.
 class PlantedFault final : public exec::FaultHooks {
 public:
@@ -15,6 +19,10 @@ public:
   Status beforeLaunch(const exec::LaunchPoint &point) override;
 
 private:
+  bool isNow(const exec::LaunchPoint &point) const;
+  Status strikeCollective(const exec::LaunchPoint &point);
+  Status strikeKernel(const exec::LaunchPoint &point);
+
   const Fault fault_;
   bool hasStruck_ = false;
 };

@@ -13,8 +13,6 @@ namespace shardc::run {
 namespace {
 
 constexpr double kRedrawSeconds = 0.1;
-/// More than it takes from the first loss scale of Megatron, 2^32, to one that fits any model.
-constexpr int64_t kSkippedInRowMax = 50;
 
 /// Text of one line, built without allocating.
 class Text {
@@ -113,7 +111,7 @@ void ProgressOutput::countSkipped(const StepState &state) {
   largeNormsInRow_ = isLarge ? largeNormsInRow_ + 1 : 0;
   if (!state.skip || options_.isQuiet)
     return;
-  if ((isLarge ? largeNormsInRow_ : overflowsInRow_) % kSkippedInRowMax != 0)
+  if ((isLarge ? largeNormsInRow_ : overflowsInRow_) % kOverflowsMax != 0)
     return;
   clearLine();
   if (isLarge)

@@ -342,6 +342,11 @@ private:
     result_.state = state;
     observer_.step(state);
     memory_.stepEnded();
+    overflowsInRow_ = isOverflow ? overflowsInRow_ + 1 : 0;
+    if (options_.overflowsMax > 0 && overflowsInRow_ >= options_.overflowsMax)
+      return makeStatus(StatusCode::Numeric,
+                        "step {}: gradients of the last {} steps were not finite", iteration + 1,
+                        overflowsInRow_);
     isEnding_ = isEnding_ || state.stop;
     if (state.halt)
       return makeStatus(StatusCode::Aborted, "step {}: the plan's ops ended the run",
@@ -396,6 +401,7 @@ private:
   std::vector<StepPart> step_;
   SegmentRunner::Series inStep_; ///< its runs, without those of `every`
   int64_t lastSaved_ = 0;        ///< step
+  int64_t overflowsInRow_ = 0;   ///< steps
   bool isStopRequested_ = false, isEnding_ = false, isRestored_ = false;
 };
 

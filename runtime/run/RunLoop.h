@@ -18,6 +18,10 @@
 
 namespace shardc::run {
 
+/// More overflows in a row than it takes from the first loss scale of Megatron, 2^32, to one that
+/// fits any model.
+inline constexpr int64_t kOverflowsMax = 50;
+
 /// Receives the results of a run. Called on the thread of the loop; must not allocate in steps.
 class RunObserver {
 public:
@@ -85,6 +89,9 @@ struct RunOptions {
   std::vector<int64_t> skippedSteps;
   /// If set: the run ends after the step in which this time comes, as on request.
   std::optional<std::chrono::steady_clock::time_point> deadline;
+  /// If above 0: so many steps in a row whose gradients are not finite end the run, although the
+  /// loss scale accounts for them.
+  int64_t overflowsMax = 0;
   bool check = false; ///< op by op, with a check of every result
   /// Non-zero requests a clean end. Read once per step.
   const std::atomic<int> *stopRequest = nullptr;

@@ -8,6 +8,7 @@
 #include "runtime/run/JobCheck.h"
 #include "runtime/run/ModelFlops.h"
 #include "runtime/run/Preflight.h"
+#include "runtime/tools/Restarts.h"
 #include "runtime/tools/Variables.h"
 
 namespace shardc::tools {
@@ -33,22 +34,29 @@ void prepareCheckpoints(std::span<const plan::Plan> plans, const ProcessContext 
   ReportSink tell = [&environment](const Report &report) { environment.tell(report); };
   auto saver = plan.job.validation.skipTrain // has nothing to save
                    ? Result<std::unique_ptr<save::Saver>>(nullptr)
-                   : save::Saver::create(plan, tell, process.client);
+                   : save::Saver::create(plan, tell, process.client,
+                                         {.faults = environment.fileFaults.get()});
   if (saver.isOk())
     environment.saver = std::move(*saver);
   else
     findings.push_back(saver.status().report());
-  auto loader = save::Loader::open(plans, tell);
+  if (int64_t step = process.savedStep(); step >= 0)
+    for (const plan::Plan &each : plans)
+      environment.continued.push_back(continuedPlan(each, step));
+  std::span<const plan::Plan> loaded = environment.continued.empty()
+                                           ? plans
+                                           : std::span<const plan::Plan>(environment.continued);
+  auto loader = save::Loader::open(loaded, tell);
   if (loader.isOk())
     environment.loader = std::move(*loader);
   else
     return findings.push_back(loader.status().report());
   const save::Loader *from = environment.loader.get();
-  environment.phase = from ? static_cast<size_t>(&from->plan() - plans.data()) : 0;
+  environment.phase = from ? static_cast<size_t>(&from->plan() - loaded.data()) : 0;
   if (!environment.saver)
     return;
   if (environment.phase > 0)
-    if (Status status = environment.saver->turnTo(from->plan(), from->progress()); !status.isOk())
+    if (Status status = environment.saver->turnTo(plans[environment.phase], from->progress()); !status.isOk())
       findings.push_back(status.report());
   std::string continued = from ? from->continuedFolder() : "";
   int64_t step = continued.empty() ? 0 : from->progress().step;
@@ -108,7 +116,7 @@ std::vector<Report> prepare(std::span<const plan::Plan> plans, const RunToolOpti
     environment.source = std::move(*source);
   findings.insert(findings.end(), ofCheckpoints.begin(), ofCheckpoints.end());
   if (!options.metrics.empty() && process.isFirst())
-    need(environment.metrics.open(options.metrics));
+    need(environment.metrics.open(options.metrics, /*addsLines=*/options.restarts > 0));
   if (const std::string &folder = plan.job.logger.tensorboardDir;
       !folder.empty() && process.isFirst() && findings.empty())
     need(environment.events.open(

@@ -9,6 +9,7 @@
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/launch/Supervisor.h"
 #include "runtime/tools/Backends.h"
+#include "runtime/tools/Restarts.h"
 #include "runtime/tools/Signals.h"
 
 namespace shardc::tools {
@@ -37,8 +38,22 @@ Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
   return meeting;
 }
 
+/// As tools of the system call it: the number in what CUDA_VISIBLE_DEVICES shows to this process.
+std::string gpuOf(int64_t localRank) {
+  const char *visible = ::getenv("CUDA_VISIBLE_DEVICES");
+  std::vector<std::string> names;
+  for (std::string_view left = visible ? visible : ""; !left.empty();) {
+    size_t end = left.find(',');
+    names.emplace_back(left.substr(0, end));
+    left.remove_prefix(end == std::string_view::npos ? left.size() : end + 1);
+  }
+  auto index = static_cast<size_t>(names.size() == 1 ? 0 : localRank);
+  return "GPU " + (index < names.size() ? names[index] : std::to_string(localRank));
+}
+
 int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t planHash,
-                const Console &console, const std::function<int(ProcessContext &)> &work) {
+                const Console &console, std::chrono::steady_clock::time_point begin,
+                const std::function<int(ProcessContext &)> &work) {
   launch::RendezvousClientOptions options;
   options.address = worker.address;
   options.port = worker.port;
@@ -53,6 +68,10 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   options.joinSeconds = worker.joinSeconds;
   options.timeoutSeconds = worker.timeoutSeconds;
   options.hasWitness = worker.hasWitness;
+  options.connectSeconds = worker.connectSeconds;
+  options.startsAgain = worker.startsAgain;
+  options.heard = worker.heard;
+  options.gpu = worker.gpu;
   options.tell = console.sink();
   options.isAsked = [] { return stopRequests().load() > 0; };
   auto client = launch::RendezvousClient::join(options);
@@ -61,6 +80,7 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   ProcessContext process;
   process.console = console;
   process.client = client->get();
+  process.begin = begin;
   return work(process);
 }
 
@@ -135,7 +155,7 @@ int refuseJob(const RunToolOptions &options) {
   worker.job = launch::launchName(meeting->position);
   worker.joinSeconds = kSeconds;
   worker.problem = problem;
-  return joinAndWork(worker, meeting->position.worldSize, 0, options.console,
+  return joinAndWork(worker, meeting->position.worldSize, 0, options.console, {},
                      [](ProcessContext &) { return kInputStatus; });
 }
 
@@ -155,8 +175,13 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   const launch::JobPosition &position = meeting->position;
   bool isLaunched = position.launcher != Launcher::Plain;
   // Ranks on the host are threads unless processes are asked for; a GPU has a process of its own.
-  bool isOneEach =
-      options.processes || (findBackend(options.backend)->traits.isOnGpus && plan.worldSize() > 1);
+  bool isOneEach = options.processes || options.restarts > 0 ||
+                   (findBackend(options.backend)->traits.isOnGpus && plan.worldSize() > 1);
+  std::optional<Report> refusal = refuseRestarts(plan, options, position.launcher);
+  if (refusal && !isLaunched) {
+    options.console.tell(*refusal);
+    return kInputStatus;
+  }
   if (!isLaunched && !isOneEach) {
     ProcessContext process;
     process.console = options.console;
@@ -174,6 +199,14 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   if (isLaunched && position.worldSize != plan.worldSize())
     supervisor.problem = makeReport(report::OtherNumberOfRanks, toString(position.launcher),
                                     position.worldSize, plan.worldSize());
+  else if (refusal)
+    supervisor.problem = *refusal;
+  else if (!isLaunched || position.rank == 0)
+    supervisor.restarts = leadRestarts(plan, options);
+  else
+    supervisor.restarts.restartsMax = options.restarts;
+  if (findBackend(options.backend)->traits.isOnGpus)
+    supervisor.gpuOf = gpuOf;
   supervisor.explainStall = [&texts](std::span<const launch::RankProgress> ranks, int silent) {
     return texts.explainStall(ranks, silent);
   };
@@ -183,8 +216,9 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
       /*isQuiet=*/true); // in the ranks that start here; this process says what becomes of one
   supervisor.isAsked = [] { return stopRequests().load() > 0; };
   int64_t worldSize = isLaunched ? position.worldSize : plan.worldSize();
+  auto begin = std::chrono::steady_clock::now();
   return launch::supervise(supervisor, [&](const launch::WorkerOptions &worker) {
-    return joinAndWork(worker, worldSize, planHash, options.console, work);
+    return joinAndWork(worker, worldSize, planHash, options.console, begin, work);
   });
 }
 

@@ -26,6 +26,10 @@ struct ProcessContext {
   std::atomic<uint32_t> phase{0};
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
 
+  /// Restarts of the ranks before this start of them.
+  int64_t attempt() const { return client ? client->attempt() : 0; }
+  /// The step of the job's own save from which this start continues; -1: its options say.
+  int64_t savedStep() const { return client ? client->savedStep() : -1; }
   bool isFirst() const { return !client || client->rank() == 0; }
   int processesHere() const { return client ? client->localSize() : 1; }
   /// Tells an error, once for all ranks, and gives the exit status.

@@ -38,10 +38,17 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
       .positive();
   app.flag("--processes", options.processes,
            "starts a process for each rank on this machine; not needed under a launcher");
-  app.option("--simulate-ranks", options.simulateRanks,
+  cli::Option restarts =
+      app.option("--restarts", options.restarts,
+                 "after a fault starts the ranks again from the newest save, so often at most")
+          .nonNegative();
+  cli::Option simulated =
+      app.option(
+             "--simulate-ranks", options.simulateRanks,
              "runs all ranks of a plan for another backend on this machine; the number must be the "
              "plan's")
-      .positive();
+          .positive();
+  restarts.excludes(simulated);
   app.option("--workers", options.workers, "threads that execute ops; default: one per core")
       .positive();
   app.option("--seed-schedule", options.scheduleSeed,

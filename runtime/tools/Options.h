@@ -22,6 +22,7 @@ struct RunToolOptions {
   bool explain = false;
   bool noGraph = false;
   bool processes = false; ///< one per rank
+  int64_t restarts = 0;   ///< how often ranks may start again after a fault
   /// Nodes of graphs that may be queued on a GPU; 0: as many as come, and a launch that finds the
   /// queue full waits inside of the driver, which costs llama3_8b on four GPUs 1.3 % of its step.
   int64_t nodesAhead = 2048;

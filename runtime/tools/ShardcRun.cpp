@@ -12,7 +12,9 @@
 #include "runtime/plan/Phases.h"
 #include "runtime/run/PlantedFault.h"
 #include "runtime/tools/Backends.h"
+#include "runtime/tools/PlantedSaveFault.h"
 #include "runtime/tools/Rehearsal.h"
+#include "runtime/tools/Restarts.h"
 #include "runtime/tools/Signals.h"
 #include "runtime/tools/Training.h"
 #include "runtime/tools/Variables.h"
@@ -54,8 +56,10 @@ int runRanks(std::span<const plan::Plan> plans, const RunToolOptions &options,
       process.client->leave(status);
     return status;
   }
-  if (options.fault.kind != run::FaultKind::Nothing)
+  if (options.fault.kind != run::FaultKind::Nothing && process.attempt() == 0) {
     environment.faults = std::make_unique<run::PlantedFault>(options.fault);
+    environment.fileFaults = plantInSaves(options.fault, process);
+  }
   auto findings = findingsOfAll(process, prepare(plans, options, process, environment));
   if (findings.isOk() && (findings->empty() || !process.client)) // all that is wrong in one go
     prepareBackend(plans, process, environment, *findings);

@@ -182,6 +182,7 @@ private:
   void begin() {
     runOptions_.check = options_.check;
     setLength(plan(), process_, runOptions_);
+    runOptions_.overflowsMax = options_.restarts > 0 ? run::kOverflowsMax : 0;
     if (save::Loader *loader = environment_.loader.get(); loader && loader->hasCheckpoint()) {
       progress_ = loader->progress();
       runOptions_.isFreshStart = !loader->isWhole();

@@ -22,10 +22,23 @@ TEST(Fault, IsReadWithRankAndStep) {
   EXPECT_EQ(Fault::parse("")->kind, FaultKind::Nothing);
 }
 
+TEST(Fault, StrikesAtAMomentOfItsStep) {
+  for (auto [text, moment] : {std::pair("kill@2:6", FaultMoment::Begin),
+                              {"stop@2:6/collective", FaultMoment::Collective},
+                              {"cut@2:6/evaluation", FaultMoment::Evaluation},
+                              {"disk-full@2:6/save", FaultMoment::Save}}) {
+    Result<Fault> fault = Fault::parse(text);
+    ASSERT_TRUE(fault.isOk()) << text;
+    EXPECT_EQ(fault->moment, moment) << text;
+    EXPECT_EQ(fault->step, 6) << text;
+  }
+}
+
 TEST(Fault, WhatIsNoneIsRefusedWithWhatIs) {
-  for (const char *text : {"stop", "stop-in-set-up", "stop-in-set-up@", "stop-in-set-up@-1",
-                           "stop-in-set-up@1:2", "channel-error@1", "channel-error@1:0",
-                           "channel-error@1:2x", "@1", ":", "channel-error:1@2"})
+  for (const char *text :
+       {"stop", "stop-in-set-up", "stop-in-set-up@", "stop-in-set-up@-1", "stop-in-set-up@1:2",
+        "channel-error@1", "channel-error@1:0", "channel-error@1:2x", "@1", ":",
+        "channel-error:1@2", "kill@1:2/noon", "stop-in-set-up@1/save"})
     EXPECT_THAT(Fault::parse(text).status().message(), HasSubstr("channel-error@RANK:STEP"))
         << text;
 }

@@ -1,0 +1,45 @@
+#include "runtime/tools/PlantedSaveFault.h"
+
+#include <cerrno>
+
+#include "runtime/run/PlantedFault.h"
+
+namespace shardc::tools {
+namespace {
+
+/// Strikes once the step has ended, in the middle of a rank's file: a full disk from there on, what
+/// happens to a process once.
+class PlantedSaveFault final : public checkpoint::FileFaults {
+public:
+  PlantedSaveFault(const run::Fault &fault, const std::atomic<uint64_t> &steps)
+      : fault_(fault), steps_(steps) {}
+
+  int beforeOperation() override {
+    constexpr int kBefore = 3; // operations of the save that still work
+    if (steps_.load() < static_cast<uint64_t>(fault_.step))
+      return 0;
+    int number = operations_.fetch_add(1);
+    if (fault_.kind == run::FaultKind::DiskFull)
+      return number >= kBefore ? ENOSPC : 0;
+    if (number == kBefore)
+      run::strikeProcess(fault_.kind);
+    return 0;
+  }
+
+private:
+  const run::Fault fault_;
+  const std::atomic<uint64_t> &steps_;
+  std::atomic<int> operations_{0};
+};
+
+} // namespace
+
+std::unique_ptr<checkpoint::FileFaults> plantInSaves(const run::Fault &fault,
+                                                     const ProcessContext &process) {
+  int rank = process.client ? process.client->rank() : 0;
+  if (fault.moment != run::FaultMoment::Save || fault.rank != rank)
+    return nullptr;
+  return std::make_unique<PlantedSaveFault>(fault, process.steps);
+}
+
+} // namespace shardc::tools

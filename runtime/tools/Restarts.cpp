@@ -1,0 +1,168 @@
+#include "runtime/tools/Restarts.h"
+
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
+#include "runtime/checkpoint/CheckpointWriter.h"
+#include "runtime/launch/RankReports.h"
+
+namespace shardc::tools {
+namespace {
+
+/// The complete saves of a folder that were made since this object was: a folder may have those of
+/// earlier runs, which this one replaces.
+class OwnSaves {
+public:
+  explicit OwnSaves(std::string root) : root_(std::move(root)), before_(stamps()) {}
+
+  int64_t newest() const {
+    int64_t newest = -1;
+    for (const auto &[step, stamp] : stamps())
+      if (auto old = before_.find(step); old == before_.end() || old->second != stamp)
+        newest = std::max(newest, step);
+    return newest;
+  }
+
+private:
+  /// What tells a file from the one that had its name before.
+  using Stamp = std::tuple<dev_t, ino_t, int64_t, int64_t>;
+
+  std::map<int64_t, Stamp> stamps() const {
+    std::map<int64_t, Stamp> found;
+    Result<std::vector<checkpoint::SavedIteration>> all = checkpoint::listIterations(root_);
+    if (!all.isOk())
+      return found;
+    for (const checkpoint::SavedIteration &saved : *all) {
+      struct stat info = {};
+      if (::stat((saved.folder + "/.metadata").c_str(), &info) == 0)
+        found[saved.iteration] = {info.st_dev, info.st_ino, info.st_mtim.tv_sec,
+                                  info.st_mtim.tv_nsec};
+    }
+    return found;
+  }
+
+  std::string root_;
+  std::map<int64_t, Stamp> before_;
+};
+
+/// The op that a report names first: `'micro: all_gather %W (a.recipe:4)'`. Empty if it names none.
+std::string opNamedBy(const std::string &text) {
+  for (size_t at = text.find('\''); at != std::string::npos; at = text.find('\'', at + 1)) {
+    size_t end = text.find('\'', at + 1);
+    if (end == std::string::npos)
+      return "";
+    std::string quoted = text.substr(at + 1, end - at - 1);
+    if (quoted.find(": ") != std::string::npos)
+      return quoted;
+    at = end;
+  }
+  return "";
+}
+
+std::string metricsLine(const launch::Restart &restart) {
+  nlohmann::ordered_json line;
+  line["restart"] = restart.attempt.number;
+  line["step"] = std::max<int64_t>(restart.attempt.savedStep, 0);
+  line["from_save"] = restart.attempt.savedStep >= 0;
+  line["seconds_lost"] = restart.secondsLost;
+  line["why"] = restart.cause.text;
+  line["id"] = restart.cause.id;
+  if (std::optional<int64_t> rank = launch::rankNamedBy(restart.cause.text))
+    line["rank"] = *rank;
+  if (std::string op = opNamedBy(restart.cause.text); !op.empty())
+    line["op"] = op;
+  return toText(line) + "\n";
+}
+
+/// In one write: no attempt has the file open.
+Status addLine(const std::string &path, const std::string &line) {
+  int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  ssize_t written = fd < 0 ? -1 : ::write(fd, line.data(), line.size());
+  int error = errno;
+  if (fd >= 0)
+    ::close(fd);
+  if (written == static_cast<ssize_t>(line.size()))
+    return Status::ok();
+  return makeStatus(report::MetricsLost,
+                    fmt::format("cannot write a restart to '{}': {}", path, std::strerror(error)));
+}
+
+/// What ranks find that start later: a file that cannot be written is theirs to tell.
+void emptyMetrics(const std::string &path) {
+  if (int fd = ::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC); fd >= 0)
+    ::close(fd);
+}
+
+/// torchrun's own restarts; 0 where it makes none.
+int64_t torchrunRestarts() {
+  const char *text = ::getenv("TORCHELASTIC_MAX_RESTARTS");
+  int64_t count = 0;
+  if (text)
+    std::from_chars(text, text + std::strlen(text), count);
+  return count;
+}
+
+} // namespace
+
+std::optional<Report> refuseRestarts(const plan::Plan &plan, const RunToolOptions &options,
+                                     Launcher launcher) {
+  if (options.restarts == 0)
+    return std::nullopt;
+  if (launcher == Launcher::Torchrun && torchrunRestarts() > 0)
+    return makeReport(report::RestartsTwice, options.restarts, torchrunRestarts());
+  if (plan.job.validation.skipTrain)
+    return makeReport(report::RestartsEvaluate, options.restarts);
+  if (plan.job.checkpoint.save.empty())
+    return makeReport(report::RestartsNeedSaves, options.restarts);
+  return std::nullopt;
+}
+
+launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions &options) {
+  launch::RestartOptions restarts;
+  restarts.restartsMax = options.restarts;
+  if (options.restarts == 0)
+    return restarts;
+  if (plan.job.checkpoint.saveInterval == 0)
+    options.console.tell(makeReport(report::RestartsFromBegin));
+  if (!options.metrics.empty())
+    emptyMetrics(options.metrics);
+  auto saves = std::make_shared<OwnSaves>(plan.job.checkpoint.save);
+  restarts.newestSave = [saves] { return saves->newest(); };
+  restarts.note = [console = options.console, metrics = options.metrics,
+                   folder = plan.job.checkpoint.save](const launch::Restart &restart) {
+    int64_t step = restart.attempt.savedStep;
+    std::string from = step >= 0 ? fmt::format("after step {} from '{}'", step, folder)
+                                 : std::string("where the run began, as it has saved nothing yet");
+    console.tell(makeReport(report::Restarted, restart.attempt.number, restart.restartsMax,
+                            restart.cause.text, from, restart.secondsLost, restart.attempt.pause));
+    if (metrics.empty())
+      return;
+    if (Status status = addLine(metrics, metricsLine(restart)); !status.isOk())
+      console.tell(status.report());
+  };
+  return restarts;
+}
+
+plan::Plan continuedPlan(const plan::Plan &plan, int64_t savedStep) {
+  plan::Plan out = plan;
+  auto &options = out.job.checkpoint;
+  options.load = options.save;
+  options.ckptStep = savedStep;
+  options.pretrainedCheckpoint.clear();
+  options.finetune = false;
+  options.loadOptim = true;
+  return out;
+}
+
+} // namespace shardc::tools

@@ -1,0 +1,24 @@
+// Restarts after faults (`--restarts`): whether a run can have them, which of its saves is the
+// newest, and what is told of each restart. Supervisors decide (launch/Restarts.h).
+#pragma once
+
+#include <optional>
+
+#include "runtime/launch/Supervisor.h"
+#include "runtime/plan/Plan.h"
+#include "runtime/tools/Options.h"
+
+namespace shardc::tools {
+
+/// Why this run cannot restart its ranks as it is asked to; none if it can, or is not asked to.
+std::optional<Report> refuseRestarts(const plan::Plan &plan, const RunToolOptions &options,
+                                     Launcher launcher);
+
+/// Restarts of a run, for the supervisor that leads. It empties the file of metrics, to which
+/// attempts and restarts add lines. None where none are asked for.
+launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions &options);
+
+/// The plan with the options by which it loads what the job itself has saved after this step.
+plan::Plan continuedPlan(const plan::Plan &plan, int64_t savedStep);
+
+} // namespace shardc::tools

@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""Runs that restart after faults (`--restarts`): each goes on to the parameters and losses of a run without a fault, to the bit, or
+ends with a reason. Needs only Python.
+
+    restart_runs.py CHECK [SHARDC_FOLDER]
+
+CHECK is what has to hold; see CHECKS. A few cells of the matrix of layouts, faults and moments run; all of them with SHARDC_LONG=1.
+"""
+
+import json
+import os
+import signal
+import subprocess
+
+import launch_runs as launch
+from launch_runs import expect
+
+WHOLE = os.environ.get("SHARDC_LONG") == "1"
+STEPS = 12
+TOGETHER = 4  # cells that run at the same time
+LAYOUTS = {
+    "FSDP 4": [],
+    "tp 2 x pp 2": ["model.num_layers=4", "model.tensor_model_parallel_size=2", "model.pipeline_model_parallel_size=2",
+                    "model.share_embeddings_and_output_weights=false"],
+    "cp 2": ["model.context_parallel_size=2"],
+    "HSDP 2x2": ["ddp.num_distributed_optimizer_instances=2", "ddp.outer_dp_sharding_strategy=no_shard"],
+}
+MOMENTS = {"start": "1", "forward": "6", "collective": "6/collective", "save": "4/save", "evaluation": "4/evaluation"}
+SAVES = ["checkpoint.save_interval=4", "validation.eval_interval=2", "validation.eval_iters=1"]
+# What a fault can strike: a process at each moment, the others where they are made.
+FAULTS = {kind: MOMENTS for kind in ("kill", "stop", "exit", "cut")}
+FAULTS |= {"throw": ("start", "forward"), "nan": ("start", "forward"), "disk-full": ("save",)}
+CELLS = [(layout, kind, moment) for layout in LAYOUTS for kind, moments in FAULTS.items() for moment in moments]
+FEW = [("FSDP 4", "kill", "collective"), ("FSDP 4", "disk-full", "save"), ("tp 2 x pp 2", "throw", "forward"),
+       ("cp 2", "exit", "save"), ("HSDP 2x2", "nan", "forward"), ("FSDP 4", "cut", "evaluation")]
+
+
+class Job:
+    """A run with a folder of saves and a file of metrics."""
+
+    def __init__(self, place, name, settings, *options, environment=None):
+        self.name, self.metrics, self.saves = name, place.metrics(name), place.folder / f"saves-{name}"
+        saving = [*SAVES, f'checkpoint.save="{self.saves}"']
+        plan = place.plan(*settings, *saving, steps=STEPS, timeout=launch.LIMIT)
+        self.command = ["shardc-run", plan, f"--metrics={self.metrics}", *options]
+        self.start = lambda: place.start(name, self.command, environment)
+
+    def records(self):
+        return [json.loads(line) for line in self.metrics.read_text().splitlines()]
+
+    def losses(self):
+        """By step; of one that ran twice those of the last time."""
+        found = {(record["step"], key): record[key] for record in self.records() for key in ("loss", "grad_norm", "eval_loss")
+                 if key in record}
+        return dict(sorted(found.items()))
+
+    def restarts(self):
+        return [record for record in self.records() if "restart" in record]
+
+
+def expect_equal(place, plain, job, *processes):
+    expect(len(plain.losses()) > STEPS and job.losses() == plain.losses(), f"{job.name}: other losses", *processes)
+    done = place.start("diff", ["shardc", "ckpt", "diff", plain.saves, job.saves])
+    status = done.wait()
+    expect(status == 0 and "nothing differs" in done.out, f"{job.name}: other parameters", done, *processes)
+
+
+def expect_restarted(place, plain, job, *processes, count=1):
+    launch.expect_status(0, *processes)
+    said = "".join(process.err for process in processes)
+    expect(said.count("[restarted]") == count, f"{job.name}: not {count} restart", *processes)
+    lines = job.restarts()
+    expect([line["restart"] for line in lines] == list(range(1, count + 1)), f"{job.name}: metrics say {lines}", *processes)
+    expect(all(line["why"] in said and line["seconds_lost"] >= 0 for line in lines), f"{job.name}: {lines}", *processes)
+    expect_equal(place, plain, job, *processes)
+    print(f"{job.name}: {lines[-1]['id']}, again after step {lines[-1]['step']}")
+
+
+def plain_run(place, layout, settings=()):
+    job = Job(place, f"plain-{layout}".replace(" ", "-"), [*LAYOUTS[layout], *settings], "--processes")
+    launch.expect_status(0, job.start())
+    return job
+
+
+def faulted(place, layout, kind, moment):
+    rank = {"start": 1, "forward": 2, "collective": 3, "save": 0, "evaluation": 1}[moment]
+    settings = [*LAYOUTS[layout], *(["checkpoint.stop_on_save_error=true"] if kind == "disk-full" else [])]
+    name = f"{layout}-{kind}-{moment}".replace(" ", "-")
+    environment = {"SHARDC_FAULT": f"{kind}@{rank}:{MOMENTS[moment]}"}
+    job = Job(place, name, settings, "--restarts=2", environment=environment)
+    return job, job.start()
+
+
+def check_matrix(place):
+    """A fault at a moment of a layout: the run goes on and comes to the same end."""
+    cells = CELLS if WHOLE else FEW
+    plain = {layout: plain_run(place, layout) for layout in LAYOUTS}
+    for first in range(0, len(cells), TOGETHER):
+        some = [(layout, *faulted(place, layout, kind, moment)) for layout, kind, moment in cells[first:first + TOGETHER]]
+        for layout, job, process in some:
+            expect_restarted(place, plain[layout], job, process)
+    launch.expect_no_orphans()
+
+
+def check_two(place):
+    """Two ranks that are killed at once, in each layout, or in one of them."""
+    for layout in LAYOUTS if WHOLE else ["FSDP 4"]:
+        plain = plain_run(place, layout)
+        job = Job(place, f"two-{layout}".replace(" ", "-"), LAYOUTS[layout], "--restarts=2",
+                  environment={"SHARDC_FAULT": "hang@3:6"}) # so that it does not end before
+        process = job.start()
+        process.await_text("saved step 4 to")
+        for pid in process.children()[1:3]:
+            os.kill(pid, signal.SIGKILL)
+        expect_restarted(place, plain, job, process)
+
+
+def check_launched(place):
+    """Supervisors with other parents, as torchrun starts them: a rank that dies, rank 0, and one that is cut off."""
+    plain = plain_run(place, "FSDP 4")
+    for fault in ("kill@2:6", "kill@0:6/collective", "cut@3:6", "exit@1:4/save"):
+        job = Job(place, f"launched-{fault}".replace("/", "-"), [], "--restarts=2")
+        everyone = {rank: {"SHARDC_FAULT": fault} for rank in range(launch.RANKS)}
+        expect_restarted(place, plain, job, *place.torchrun(job.command, changes=everyone, name=job.name))
+    launch.expect_no_orphans()
+
+
+def launched_long(place, name, kill):
+    """A launched run that would last for long; `kill` takes its processes by rank."""
+    plan = place.plan(f'checkpoint.save="{place.folder / name}"', steps=launch.LONG, timeout=launch.LIMIT)
+    processes = place.torchrun(["shardc-run", plan, "--restarts=2"], name=name)
+    processes[0].await_text("step 3/")
+    kill(processes)
+    return processes
+
+
+def check_supervisors(place):
+    """A supervisor that is killed with its rank: the run ends with a reason, here as under each launcher."""
+    plan = place.plan(f'checkpoint.save="{place.folder}/plain"', steps=launch.LONG)
+    process = place.start("run", ["shardc-run", plan, "--restarts=2"])
+    process.await_text("step 3/")
+    os.kill(process.popen.pid, signal.SIGKILL)
+    launch.expect_no_orphans()
+    expect("[run-killed]" in process.err, "it does not say that it was killed", process)
+    if not WHOLE:
+        return
+    first = launched_long(place, "first", lambda processes: processes[0].popen.kill())
+    other = launched_long(place, "other", lambda processes: processes[2].popen.kill())
+    statuses = [process.wait() for process in [*first, *other]]
+    expect(0 not in statuses, f"statuses {statuses}", *first, *other)
+    expect(any("[no-answer-from-rank-0]" in process.err for process in first), "no word of rank 0", *first)
+    expect("[restarted]" in other[0].err and "rank 2 of 4 did not reach" in other[0].err, "no word of rank 2", *other)
+
+
+def check_again(place):
+    """A fault that comes back at the same step, and one more than the restarts that are allowed, end the run."""
+    saves = f'checkpoint.save="{place.folder}/again"'
+    process = place.start("run", ["shardc-run", place.plan(saves, "optimizer.lr=1e30", "checkpoint.save_interval=4"), "--restarts=5"])
+    launch.expect_status(3, process)
+    expect(process.err.count("[restarted]") == 1, "not one restart", process)
+    expect("the same fault came back behind step " in process.err and "[fault-came-back]" in process.err, "no reason", process)
+    expect("[not-finite]" in process.err, "no fault", process)
+    process = place.start("run", ["shardc-run", place.plan(saves, steps=launch.LONG), "--restarts=1"])
+    process.await_text("a restart begins where this run begins [restarts-from-begin]")
+    for step in (3, 200):
+        process.await_text(f"step {step}/")
+        os.kill(process.children()[1], signal.SIGKILL)
+        if step == 3:
+            process.await_text("[restarted]")
+    launch.expect_status(3, process)
+    expect("all 1 restarts (--restarts) are used [restarts-used-up]" in process.err, "no reason", process)
+    launch.expect_no_orphans()
+
+
+def check_asked(place):
+    """SIGTERM in a pause between two attempts ends the run."""
+    plan = place.plan(f'checkpoint.save="{place.folder}/asked"', "checkpoint.save_interval=4", steps=launch.LONG)
+    process = place.start("run", ["shardc-run", plan, "--restarts=9"])
+    process.await_text("step 3/")
+    os.kill(process.children()[1], signal.SIGKILL)
+    process.await_text("[restarted]")
+    process.popen.send_signal(signal.SIGTERM)
+    launch.expect_status(0, process)
+    expect(process.err.count("[restarted]") == 1, "it went on", process)
+
+
+RECORDER = """#!/bin/bash
+printf '%s\\n' "$(basename "$0")" "$@" > "$RECORDS/$(basename "$0")"
+exit "${STATUS:-0}"
+"""
+
+
+def called(place, script, status=0, **environment):
+    """Runs a script of recipes/slurm; its status, and {program: words} of srun, scontrol and torchrun where it has called them."""
+    tools, records = place.folder / "tools", place.folder / "records"
+    for folder in (tools, records):
+        folder.mkdir(exist_ok=True)
+    for name in ("srun", "scontrol", "torchrun"):
+        (tools / name).write_text(RECORDER)
+        (tools / name).chmod(0o755)
+        (records / name).unlink(missing_ok=True)
+    changed = {**os.environ, **environment, "STATUS": str(status), "RECORDS": str(records), "PATH": f"{tools}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", launch.RECIPES / "slurm" / script, "tiny.recipe", "train.train_iters=20"], cwd=place.folder,
+                          capture_output=True, text=True, env=changed)
+    return done.returncode, {path.name: path.read_text().splitlines()[1:] for path in records.iterdir()}
+
+
+def check_scripts(place):
+    """The scripts restart ranks by one of the two ways, load what they save, and let Slurm start the job again after failures alone."""
+    allocation = {"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "8", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "tiny"}
+    both = [f'--set=checkpoint.{way}="checkpoints/tiny"' for way in ("save", "load")]
+    for status, start, again in ((0, 0, False), (1, 0, False), (3, 0, True), (137, 2, True), (3, 3, False)):
+        ended, words = called(place, "requeue.sbatch", status, **allocation, SLURM_RESTART_COUNT=str(start))
+        expect(ended == status and ("scontrol" in words) == again, f"status {status} at start {start}: {ended}, {words}")
+        expect(not again or words["scontrol"] == ["requeue", "7"], f"{words}")
+        run = words["srun"]
+        expect(run[:4] == ["--kill-on-bad-exit=1", "shardc", "run", "tiny.recipe"] and "--restarts=5" in run, f"{run}")
+        expect(all(word in run for word in [*both, "--set=train.train_iters=20"]), f"{run}")
+    ended, words = called(place, "restarts_torchrun.sh", JOB="x", GPUS="2")
+    run = words["torchrun"]
+    expect(ended == 0 and "--max-restarts=5" in run and not any(word.startswith("--restarts") for word in run), f"{run}")
+    expect('--set=checkpoint.load="checkpoints"' in run and "--nproc-per-node=2" in run, f"{run}")
+
+
+def check_wrong(place):
+    """What cannot be restarted is refused before anything starts."""
+    saves = f'checkpoint.save="{place.folder}/wrong"'
+    saving, plain = place.plan(saves, steps=2), place.plan(steps=2)
+    evaluating = place.plan(saves, "validation.skip_train=true", "validation.eval_interval=1", "validation.eval_iters=1", steps=2)
+    for plan, options, status, words in (
+        (saving, ["--restarts=three"], 2, "--restarts"),
+        (saving, ["--restarts=-1"], 2, "--restarts"),
+        (saving, ["--restarts=1", "--simulate-ranks=4"], 2, "--simulate-ranks"),
+        (plain, ["--restarts=3"], 1, "--restarts=3 needs checkpoints of this run, but 'checkpoint.save' is not set"),
+        (plain, ["--restarts=3"], 1, "[restarts-need-saves]"),
+        (evaluating, ["--restarts=3"], 1, "[restarts-of-evaluation]"),
+    ):
+        process = place.start("run", ["shardc-run", plan, *options])
+        launch.expect_status(status, process)
+        expect(words in process.err, f"'{words}' is not said", process)
+    own = {rank: {"TORCHELASTIC_MAX_RESTARTS": "2"} for rank in range(launch.RANKS)}
+    processes = place.torchrun(["shardc-run", saving, "--restarts=3"], changes=own)
+    statuses = launch.end_like_torchrun(processes)
+    launch.expect_one_message(processes, ["torchrun was started with --max-restarts=2", "[restarts-twice]"], statuses)
+
+
+CHECKS = {"matrix": check_matrix, "two": check_two, "launched": check_launched, "supervisors": check_supervisors,
+          "again": check_again, "asked": check_asked, "scripts": check_scripts, "wrong": check_wrong}
+
+
+if __name__ == "__main__":
+    launch.run_check(CHECKS)
