@@ -11,7 +11,7 @@ std::string_view assetOf(std::string_view name) {
   };
   static constexpr Asset kAssets[] = {
 #define ASSET(name, text) {name, text},
-#include "Assets.inc"
+#include "compiler/page/Assets.inc"
 #undef ASSET
   };
   for (const Asset &asset : kAssets)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "compiler/page/AddressMap.h"
 #include "compiler/page/Answers.h"
@@ -318,10 +319,21 @@ Json timelineData(const Work &work, const std::vector<Exposed> &exposed, size_t 
   Timeline timeline = timelineOf(work, blocksMax);
   Names names;
   Json blocks = Json::array(), bare = Json::array(), classes = Json::array();
-  for (const Block &block : timeline.blocks)
-    blocks.push_back({block.lane, toUs(block.begin), toUs(block.end - block.begin),
-                      toUs(block.busy), static_cast<int>(block.of), block.count,
-                      names.idOf(block.name), block.microbatch});
+  for (const Block &block : timeline.blocks) {
+    double busy = std::accumulate(block.busy.begin(), block.busy.end(), 0.0);
+    Json row = {block.lane,
+                toUs(block.begin),
+                toUs(block.end - block.begin),
+                toUs(busy),
+                static_cast<int>(block.of),
+                block.count,
+                names.idOf(block.name),
+                block.microbatch};
+    if (block.isMixed) // the share of each class, in percent
+      for (double part : block.busy)
+        row.push_back(std::round(100 * part / std::max(busy, 1e-12)));
+    blocks.push_back(std::move(row));
+  }
   for (const Exposed &stretch : thinned(exposed, exposedMax)) {
     const Piece &piece = work.pieces[stretch.piece];
     const std::vector<std::string> &texts = work.names.list();

@@ -60,30 +60,39 @@ public:
 
   std::vector<Block> blocks() const {
     std::vector<Block> list;
-    std::array<double, kClassCount> byClass{};
     for (size_t i = 0; i < work_.pieces.size(); ++i) {
-      const Piece &piece = work_.pieces[i];
-      if (begins(i)) {
-        byClass = {};
-        list.push_back(
-            {piece.lane, piece.begin, piece.end, 0, piece.of, 0, nameOf(piece), piece.microbatch});
-      }
-      Block &block = list.back();
-      block.end = std::max(block.end, piece.end);
-      if (grain_ == Grain::Time && nameOf(piece) != block.name)
-        block.name = "several segments";
-      block.busy += piece.seconds();
-      ++block.count;
-      if (block.microbatch != piece.microbatch)
-        block.microbatch = -1;
-      byClass[static_cast<size_t>(piece.of)] += piece.seconds();
-      auto most = std::max_element(byClass.begin(), byClass.end());
-      block.of = static_cast<Class>(most - byClass.begin());
+      if (begins(i))
+        list.push_back(blockOf(work_.pieces[i]));
+      add(work_.pieces[i], list.back());
     }
     return list;
   }
 
 private:
+  /// With nothing in it yet.
+  Block blockOf(const Piece &piece) const {
+    Block block;
+    block.lane = piece.lane;
+    block.begin = piece.begin;
+    block.of = piece.of;
+    block.name = nameOf(piece);
+    block.microbatch = piece.microbatch;
+    return block;
+  }
+
+  void add(const Piece &piece, Block &block) const {
+    block.end = std::max(block.end, piece.end);
+    ++block.count;
+    if (grain_ == Grain::Time && nameOf(piece) != block.name)
+      block.name = "several segments";
+    if (block.microbatch != piece.microbatch)
+      block.microbatch = -1;
+    block.isMixed = block.isMixed || piece.of != block.of;
+    block.busy[static_cast<size_t>(piece.of)] += piece.seconds();
+    auto most = std::max_element(block.busy.begin(), block.busy.end());
+    block.of = static_cast<Class>(most - block.busy.begin());
+  }
+
   std::string nameOf(const Piece &piece) const {
     const std::vector<std::string> &names = work_.names.list();
     if (grain_ == Grain::Op)

@@ -2,6 +2,8 @@
 // overlaps, and sums by op.
 #pragma once
 
+#include <array>
+
 #include "compiler/page/Work.h"
 
 namespace shardc::page {
@@ -9,12 +11,13 @@ namespace shardc::page {
 /// Neighbouring pieces of one stream, as one.
 struct Block {
   uint32_t lane = 0;
-  double begin = 0, end = 0; ///< seconds
-  double busy = 0;           ///< of the pieces themselves
-  Class of = Class::Other;   ///< that of most of the busy time
-  size_t count = 0;          ///< of pieces
-  std::string name;          ///< the piece's label, or what the pieces have in common
-  int64_t microbatch = -1;   ///< of all of them; -1 otherwise
+  double begin = 0, end = 0;              ///< seconds
+  std::array<double, kClassCount> busy{}; ///< of the pieces themselves, by class
+  Class of = Class::Other;                ///< that of most of the busy time
+  bool isMixed = false;                   ///< there are pieces of other classes
+  size_t count = 0;                       ///< of pieces
+  std::string name;                       ///< the piece's label, or what the pieces have in common
+  int64_t microbatch = -1;                ///< of all of them; -1 otherwise
 };
 
 /// What the pieces of a block have in common, from fine to coarse.

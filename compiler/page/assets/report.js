@@ -28,8 +28,8 @@ const sum = list => list.reduce((a, b) => a + b, 0);
 function number(value, digits = 4) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e4) return Math.round(value).toLocaleString("en");
-  if (size < 1e-3) return value.toExponential(2);
+  if (size >= 1e3) return Math.round(value).toLocaleString("en");
+  if (size < 1e-3) return value.toExponential(2).replace(/[.]?0+e/, "e");
   return String(Number(value.toPrecision(digits)));
 }
 function seconds(value) {
@@ -238,7 +238,7 @@ function timelineChart(timelines) {
     timeline.lanes.forEach((name, lane) => { if (used[lane]) { at[lane] = lanes.length; lanes.push({name}); } });
     if (timeline.exposed.length) { at.exposed = lanes.length; lanes.push({name: "exposed", isExposed: true}); }
     for (const b of timeline.blocks) {
-      items.push({timeline, row: at[b[0]], begin: b[1], end: b[1] + b[2], busy: b[3], of: b[4], count: b[5], name: timeline.names[b[6]], microbatch: b[7], lane: timeline.lanes[b[0]]});
+      items.push({timeline, row: at[b[0]], begin: b[1], end: b[1] + b[2], busy: b[3], of: b[4], count: b[5], name: timeline.names[b[6]], microbatch: b[7], mix: b.length > 8 ? b.slice(8) : null, lane: timeline.lanes[b[0]]});
       last = Math.max(last, b[1] + b[2]);
     }
     for (const e of timeline.exposed)
@@ -246,18 +246,18 @@ function timelineChart(timelines) {
   }
   const rowHeight = lanes.length > 40 ? 13 : lanes.length > 16 ? 17 : 22;
   return {
-    x: [0, last || 1], y: [0, lanes.length], isFlat: true, left: 92, top: 20, items,
+    x: [0, last || 1], y: [0, lanes.length], isFlat: true, left: 104, top: 20, items,
     height: () => 20 + lanes.length * rowHeight,
     boxOf: item => [item.begin, item.end, item.row, item.row + 1],
     describe: item => item.isExposed
       ? `exposed communication: ${item.name}\n${seconds(item.bare / 1e6)} of ${seconds((item.end - item.begin) / 1e6)} from ${seconds(item.begin / 1e6)} on`
-      : `${item.name}\n${item.timeline.classes[item.of]}, stream ${item.lane}${item.microbatch >= 0 ? `, microbatch ${item.microbatch}` : ""}\n` +
+      : `${item.name}\n${item.mix ? item.mix.map((share, i) => share ? `${item.timeline.classes[i]} ${share} %` : "").filter(Boolean).join(", ") : item.timeline.classes[item.of]}, stream ${item.lane}${item.microbatch >= 0 ? `, microbatch ${item.microbatch}` : ""}\n` +
         `${seconds((item.end - item.begin) / 1e6)} from ${seconds(item.begin / 1e6)} on` +
         (item.count > 1 ? `; ${plural(item.count, "op")} that run ${seconds(item.busy / 1e6)}` : ""),
     draw(context, toX, toY, view, w, h) {
       const line = colour("line"), soft = colour("soft"), exposed = colour("exposed"), on = colour("on");
       context.clearRect(0, 0, w, h);
-      const step = tickStep(view.x1 - view.x0, (w - 92) / 110);
+      const step = tickStep(view.x1 - view.x0, (w - 104) / 110);
       context.fillStyle = soft;
       context.strokeStyle = line;
       context.lineWidth = 1;
@@ -268,19 +268,28 @@ function timelineChart(timelines) {
       }
       const colours = {};
       context.save();
-      context.beginPath(); context.rect(92, 0, w - 92, h); context.clip();
+      context.beginPath(); context.rect(104, 0, w - 104, h); context.clip();
       for (const item of items) {
         if (item.end < view.x0 || item.begin > view.x1) continue;
         const x = toX(item.begin), wide = Math.max(toX(item.end) - x, .6), y = toY(item.row) + 1, tall = rowHeight - 2;
         const name = item.isExposed ? "exposed" : "c-" + item.timeline.classes[item.of];
         context.fillStyle = item.isExposed ? exposed : colours[name] ||= colour(name);
+        if (item.mix) { // a block of several classes has a stripe for each
+          let at = y;
+          item.mix.forEach((part, i) => {
+            context.fillStyle = colours["c-" + item.timeline.classes[i]] ||= colour("c-" + item.timeline.classes[i]);
+            context.fillRect(x, at, wide > 3 ? wide - .7 : wide, tall * part / 100);
+            at += tall * part / 100;
+          });
+          continue;
+        }
         const share = item.isExposed ? item.bare / Math.max(item.end - item.begin, 1e-9) : 1;
         context.fillRect(x, y + tall * (1 - share), wide > 3 && !item.isExposed ? wide - .7 : wide, Math.max(tall * share, 1));
         if (wide > 44 && tall > 12 && !item.isExposed) {
           context.save();
           context.beginPath(); context.rect(x, y, wide - 4, tall); context.clip();
           context.fillStyle = on;
-          context.fillText(item.name, Math.max(x, 92) + 4, y + tall / 2 + .5);
+          context.fillText(item.name, Math.max(x, 104) + 4, y + tall / 2 + .5);
           context.restore();
         }
       }
@@ -524,7 +533,7 @@ function addressMap(plan) {
 }
 function stages(plan) {
   const units = row => row.units.map(u => u.count > 1 ? `${u.count} x ${u.name}` : u.name).join(", ");
-  const columns = [{name: "role", get: r => r.name}, {name: "ranks", get: r => r.ranks, number: true, show: count}, {name: "of which the first", get: r => r.rank, number: true, show: count}, {name: "has", get: r => units(r) || r.why}, bytesColumn("arenas", "arena_bytes")];
+  const columns = [{name: "role", get: r => r.name}, {name: "ranks", get: r => r.ranks, number: true, show: count}, {name: "first rank", get: r => r.rank, number: true, show: count}, {name: "has", get: r => units(r) || r.why}, bytesColumn("arenas", "arena_bytes")];
   if (plan.predicted) columns.push(secondsColumn("kernels", "compute_s"), secondsColumn("exposed", "exposed_s"), secondsColumn("waiting", "waiting_s"));
   return [el("p", {class: "soft"}, `Ranks of a role execute the same ops. Mesh: ${plan.mesh.map(a => `${a.name} ${a.size}`).join(", ")}.`), table(columns, plan.stages, "Stages")];
 }

@@ -34,6 +34,7 @@ public:
     work_.pieces.push_back(piece);
     return *this;
   }
+  void reclass(size_t piece, Class of) { work_.pieces[piece].of = of; }
   const Work &get() const { return work_; }
   operator const Work &() const { return work_; }
 
@@ -87,13 +88,25 @@ TEST(Timeline, KeepsEveryPieceInAFewBlocks) {
     double busy = 0;
     for (const Block &block : timeline.blocks) {
       count += block.count;
-      busy += block.busy;
+      busy += block.busy[static_cast<size_t>(Class::Forward)];
     }
     EXPECT_LE(timeline.blocks.size(), blocksMax);
     EXPECT_EQ(timeline.grain, Grain::Time);
     EXPECT_EQ(count, 1000u);
     EXPECT_DOUBLE_EQ(busy, 1000);
   }
+}
+
+TEST(Timeline, SaysOfWhichClassesABlockIs) {
+  TestWork work;
+  work.add(kCompute, 0, 1, "matmul").add(kCompute, 1, 4, "matmul").add(kCompute, 4, 5, "matmul");
+  work.reclass(1, Class::Backward);
+  Block block = timelineOf(work, 1).blocks[0];
+  EXPECT_TRUE(block.isMixed);
+  EXPECT_EQ(block.of, Class::Backward);
+  EXPECT_EQ(block.busy[static_cast<size_t>(Class::Forward)], 2);
+  EXPECT_EQ(block.busy[static_cast<size_t>(Class::Backward)], 3);
+  EXPECT_FALSE(timelineOf(work, 3).blocks[0].isMixed);
 }
 
 TEST(Timeline, OfNoWorkHasNoBlocks) { EXPECT_TRUE(timelineOf(TestWork(), 10).blocks.empty()); }
