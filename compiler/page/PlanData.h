@@ -9,7 +9,6 @@
 #include "compiler/page/Timeline.h"
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/base/Json.h"
-#include "runtime/trace/Breakdown.h"
 
 namespace shardc::page {
 

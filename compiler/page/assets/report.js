@@ -538,12 +538,11 @@ function stages(plan) {
   return [el("p", {class: "soft"}, `Ranks of a role execute the same ops. Mesh: ${plan.mesh.map(a => `${a.name} ${a.size}`).join(", ")}.`), table(columns, plan.stages, "Stages")];
 }
 function sharding(plan) {
-  const over = text => text;
   return [
     el("h3", {}, "Groups"),
     table([{name: "group", get: r => r.name}, {name: "axes of the mesh", get: r => r.axes.join(", ")}, {name: "ranks", get: r => r.ranks, number: true, show: count}], plan.groups, "Groups"),
     el("h3", {}, "Blocks: parameters that are gathered and reduced together"),
-    table([{name: "block", get: r => r.name, code: true}, {name: "number", get: r => r.count, number: true, show: count}, {name: "elements", get: r => r.elements, number: true, show: count}, {name: "weights over", get: r => r.weights_over, show: over}, {name: "on each rank", get: r => r.weights_each, number: true, show: count}, {name: "optimizer over", get: r => r.state_over, show: over}, {name: "on each rank", get: r => r.state_each, number: true, show: count}], plan.blocks, "Blocks"),
+    table([{name: "block", get: r => r.name, code: true}, {name: "number", get: r => r.count, number: true, show: count}, {name: "elements", get: r => r.elements, number: true, show: count}, {name: "weights over", get: r => r.weights_over}, {name: "on each rank", get: r => r.weights_each, number: true, show: count}, {name: "optimizer over", get: r => r.state_over}, {name: "on each rank", get: r => r.state_each, number: true, show: count}], plan.blocks, "Blocks"),
     el("h3", {}, "Parameters"),
     table([{name: "parameter", get: r => r.name, code: true}, {name: "number", get: r => r.count, number: true, show: count}, {name: "shape", get: r => r.whole.join(" x ")}, {name: "on each rank, before blocks are cut", get: r => r.each.join(" x ")}, {name: "cut", get: r => r.splits.map(s => `dimension ${s.dim} over ${s.over}`).join("; ") || "-"}, {name: "copies in", get: r => r.copies.join(", ") || "-"}], plan.params, "Parameters"),
     el("h3", {}, "Traffic of a step, of a rank"),
