@@ -43,9 +43,8 @@ void prepareCheckpoints(std::span<const plan::Plan> plans, const ProcessContext 
   if (int64_t step = process.savedStep(); step >= 0)
     for (const plan::Plan &each : plans)
       environment.continued.push_back(continuedPlan(each, step));
-  std::span<const plan::Plan> loaded = environment.continued.empty()
-                                           ? plans
-                                           : std::span<const plan::Plan>(environment.continued);
+  std::span<const plan::Plan> loaded =
+      environment.continued.empty() ? plans : std::span<const plan::Plan>(environment.continued);
   auto loader = save::Loader::open(loaded, tell);
   if (loader.isOk())
     environment.loader = std::move(*loader);
@@ -56,7 +55,8 @@ void prepareCheckpoints(std::span<const plan::Plan> plans, const ProcessContext 
   if (!environment.saver)
     return;
   if (environment.phase > 0)
-    if (Status status = environment.saver->turnTo(plans[environment.phase], from->progress()); !status.isOk())
+    if (Status status = environment.saver->turnTo(plans[environment.phase], from->progress());
+        !status.isOk())
       findings.push_back(status.report());
   std::string continued = from ? from->continuedFolder() : "";
   int64_t step = continued.empty() ? 0 : from->progress().step;

@@ -28,11 +28,11 @@ struct Environment {
   std::unique_ptr<run::JobSource> source;
   run::MetricsWriter metrics;
   run::EventLog events;
-  size_t phase = 0;                     ///< of the plans the one whose steps come next
+  size_t phase = 0; ///< of the plans the one whose steps come next
   std::unique_ptr<checkpoint::FileFaults> fileFaults; ///< what a test plants in saves
   std::unique_ptr<save::Saver> saver;                 ///< null where the plan does not save
-  std::vector<plan::Plan> continued;    ///< the loader's, of a job that has restarted
-  std::unique_ptr<save::Loader> loader; ///< null where it does not load
+  std::vector<plan::Plan> continued;                  ///< the loader's, of a job that has restarted
+  std::unique_ptr<save::Loader> loader;               ///< null where it does not load
   /// Takes what saver and loader tell. Before the run begins it is kept.
   ReportList kept;
   ReportSink tell = kept.sink();

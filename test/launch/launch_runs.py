@@ -504,7 +504,7 @@ def check_stopped(place):
     for pid in (run.children()[2], nodes[1].popen.pid, nodes[1].children()[0]):
         os.kill(pid, signal.SIGSTOP)
     # Who got the stopped rank's part before may wait elsewhere: one rank at least waits for it.
-    words = ["rank 2 fell behind: rank", " for it in '", "recipe:", "distributed_timeout_minutes) has expired [rank-stuck]"]
+    words = ["rank 2 fell behind: rank", " for it in '", "recipe:", "distributed_timeout_minutes) has expired; rank ", "[rank-stuck]"]
     status = run.wait()
     expect(status == 3, f"status {status}", run)
     expect_one_message([run], words, [status])

@@ -89,7 +89,7 @@ def check_stopped(place):
         for rank in struck(shape):
             process = start(place, shape)
             os.kill(process.children()[rank], signal.SIGSTOP)
-            words = [f"rank {rank}, {stage_of(shape, rank)}, fell behind: rank", "distributed_timeout_minutes) has expired [rank-stuck]"]
+            words = [f"rank {rank}, {stage_of(shape, rank)}, fell behind: rank", "distributed_timeout_minutes) has expired; rank ", "[rank-stuck]"]
             launch.expect_end(process, 3, words)
             expect_place(process)
 
