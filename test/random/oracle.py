@@ -276,42 +276,38 @@ def conflict(f):
     return False
 
 
+FIRST, LAST = "model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage"
+COUNTED = "model.account_for_embedding_in_pipeline_split", "model.account_for_loss_in_pipeline_split"
+
+
 def uneven(f):
-    first, last = "model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage"
     if f.pp > 1 and f.has("model.num_layers") and f["model.pipeline_split"] == "balanced":
         return f["model.num_layers"] < f.pp * f.vp - 1
-    if not f.has(first) and not f.has(last):
+    if not f.has(FIRST) and not f.has(LAST):
         return False
-    layers = f.num("model.num_layers", 1) - f.num(first) - f.num(last)
-    stages = f.pp - f.has(first) - f.has(last)
+    layers, stages = f.num("model.num_layers", 1) - f.num(FIRST) - f.num(LAST), f.pp - f.has(FIRST) - f.has(LAST)
     return not (layers >= 0 and layers % stages == 0 if stages > 0 else layers == 0 and stages == 0)
 
 
 def empty_stage(f):
     """A chunk between the first and the last one without a layer, or a stage whose chunks differ; layouts are not drawn."""
-    first, last = "model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage"
-    if f.pp == 1 or not f.has("model.num_layers") or not (f.has(first) or f.has(last)) or uneven(f):
+    if f.pp == 1 or not f.has("model.num_layers") or not (f.has(FIRST) or f.has(LAST)) or uneven(f):
         return False
-    layers, stages = f["model.num_layers"] - f.num(first) - f.num(last), f.pp - f.has(first) - f.has(last)
+    layers, stages = f["model.num_layers"] - f.num(FIRST) - f.num(LAST), f.pp - f.has(FIRST) - f.has(LAST)
     each = layers // stages if stages > 0 else 0
-    return any(n % f.vp != 0 for n in (f.num(first), f.num(last), each)) or (each == 0 and stages > 0 and f.pp * f.vp > 2)
+    return any(n % f.vp != 0 for n in (f.num(FIRST), f.num(LAST), each)) or (each == 0 and stages > 0 and f.pp * f.vp > 2)
 
 
 def divided_twice(f):
     """Stages that are to be balanced by time, and divided by hand too."""
-    by_hand = (f.has("model.num_layers_in_first_pipeline_stage") or f.has("model.num_layers_in_last_pipeline_stage") or
-               f.has("model.pipeline_model_parallel_layout") or f.on("model.account_for_embedding_in_pipeline_split") or
-               f.on("model.account_for_loss_in_pipeline_split"))
+    by_hand = any(map(f.has, (FIRST, LAST, "model.pipeline_model_parallel_layout"))) or any(map(f.on, COUNTED))
     return f["model.pipeline_split"] == "balanced" and by_hand
 
 
 def split_evenly(f):
-    if f["model.pipeline_split"] == "balanced":
+    if f["model.pipeline_split"] == "balanced" or f.has(FIRST) or f.has(LAST):
         return True
-    if f.has("model.num_layers_in_first_pipeline_stage") or f.has("model.num_layers_in_last_pipeline_stage"):
-        return True
-    more = f.on("model.account_for_embedding_in_pipeline_split") + f.on("model.account_for_loss_in_pipeline_split")
-    return not f.has("model.num_layers") or (f["model.num_layers"] + more) % (f.pp * f.vp) == 0
+    return not f.has("model.num_layers") or (f["model.num_layers"] + sum(map(f.on, COUNTED))) % (f.pp * f.vp) == 0
 
 
 def group(f):

@@ -639,14 +639,12 @@ bool takesCell(const Role &role, const Segment &segment, CellKind kind) {
 /// Of one list of nodes: the batches of a step, or of an evaluation.
 std::string findOtherBatches(const Plan &plan, const Role &role,
                              const std::vector<ProgramNode> &nodes) {
-  int64_t readers = groupOfKind(plan, GroupKind::Data) < 0
-                        ? 1
-                        : plan.groupSize(groupOfKind(plan, GroupKind::Data));
+  int16_t data = groupOfKind(plan, GroupKind::Data);
+  int64_t readers = data < 0 ? 1 : plan.groupSize(data);
   if (!plan.job.has(JobField::train_microBatchSize) ||
       !plan.job.has(JobField::train_globalBatchSize))
     return {};
-  int64_t each = plan.job.train.microBatchSize * readers;
-  int64_t all = plan.job.train.globalBatchSize;
+  int64_t each = plan.job.train.microBatchSize * readers, all = plan.job.train.globalBatchSize;
   if (each <= 0 || all % each != 0)
     return {};
   int64_t trained = 0, evaluated = 0;
