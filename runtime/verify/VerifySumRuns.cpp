@@ -25,16 +25,17 @@ RunStart::RunStart(uint64_t context, const Variant &variant, const Holds &taken,
       add(held.mark.cover.begin), add(held.mark.cover.end);
   words_ = {context, static_cast<uint64_t>(variant.microbatch),
             static_cast<uint64_t>(variant.count)};
-  words_.reserve(words_.size() + about.size() + 2 * taken.size());
+  words_.reserve(words_.size() + about.size() + 3 * taken.size());
   for (int64_t microbatch : about)
     words_.push_back(static_cast<uint64_t>(placeOf(microbatch)));
   for (const Held &held : taken) {
     Mark mark = ordered(held.mark);
-    words_.push_back(mark.varies | uint64_t{mark.split} << 8 | uint64_t{mark.due} << 16 |
-                     static_cast<uint64_t>(mark.cover.kind) << 24 |
-                     static_cast<uint64_t>(mark.phase) << 28 |
-                     static_cast<uint64_t>(mark.evaluation) << 30 |
-                     static_cast<uint64_t>(static_cast<uint32_t>(mark.block)) << 32);
+    static_assert(sizeof(Axes) == 2, "three sets of axes take 48 bits");
+    words_.push_back(mark.varies | uint64_t{mark.split} << 16 | uint64_t{mark.due} << 32 |
+                     static_cast<uint64_t>(mark.cover.kind) << 48 |
+                     static_cast<uint64_t>(mark.phase) << 52 |
+                     static_cast<uint64_t>(mark.evaluation) << 54);
+    words_.push_back(static_cast<uint64_t>(static_cast<uint32_t>(mark.block)));
     words_.push_back(static_cast<uint64_t>(mark.cover.begin) << 32 |
                      static_cast<uint64_t>(mark.cover.end));
   }

@@ -293,8 +293,8 @@ def empty_stage(f):
     """A chunk between the first and the last one without a layer, or a stage whose chunks differ; layouts are not drawn."""
     if f.pp == 1 or not f.has("model.num_layers") or not (f.has(FIRST) or f.has(LAST)) or uneven(f):
         return False
-    layers, stages = f["model.num_layers"] - f.num(FIRST) - f.num(LAST), f.pp - f.has(FIRST) - f.has(LAST)
-    each = layers // stages if stages > 0 else 0
+    stages = f.pp - f.has(FIRST) - f.has(LAST)
+    each = (f["model.num_layers"] - f.num(FIRST) - f.num(LAST)) // stages if stages > 0 else 0
     return any(n % f.vp != 0 for n in (f.num(FIRST), f.num(LAST), each)) or (each == 0 and stages > 0 and f.pp * f.vp > 2)
 
 
@@ -607,6 +607,7 @@ ERRORS = {
     "fp8-quantizers-unsupported": lambda f: f.has("model.fp8") and (
         f.has("model.fp8_quantizer_factory") or f["model.fp8_recipe"] == "custom"),
     "fp8-weights-unsupported": lambda f: half(f) and f["model.params_dtype"] == "fp8",
+    "wandb-run-unsupported": lambda f: f.has("logger.wandb_project"),
     "fp16-weights-unsupported": lambda f: half(f) and f["model.params_dtype"] == "fp16" and not f.on("model.fp16"),
     "fp4-unsupported": lambda f: f.has("model.fp4"),
     "fp8-param-gather-needs": lambda f: f.on("ddp.fp8_param_gather") and not sharded(f),  # V47
