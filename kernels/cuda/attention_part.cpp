@@ -169,6 +169,7 @@ void differentiate(const Call &call, const BwdBuffers &buffers, AttentionPiece p
 /// to += from.
 void addTo(const Call &call, const Tensor &from, Tensor to) {
   Call cast = call;
+  cast.attrs = {}; // the scale is that of scores
   to.accumulate = true;
   cast.inCount = cast.outCount = 1;
   cast.in[0] = from, cast.out[0] = to;
