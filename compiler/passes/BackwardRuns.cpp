@@ -9,35 +9,31 @@ using plan::OpKind;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// Gradients of rows, or of rows in runs, go the way back, with the same weights; that of a weight
-/// is the product of both rows.
-void backDispatch(Gradients &gradients, const Op &op) {
-  ValueId dy = gradients.of(op.results[0]);
-  if (dy == kNone)
+namespace {
+
+/// A gradient goes the way back, by `kind`, with the same weights. That of a weight is the product
+/// of its row in a run and its row of tokens: of the operand the one, of the gradient the other.
+void goBack(Gradients &gradients, const Op &op, OpKind kind) {
+  ValueId gradient = gradients.of(op.results[0]);
+  if (gradient == kNone)
     return;
-  ValueId x = op.operands[0], places = op.operands[1];
-  Op back = gradients.makeOp(OpKind::Combine, {dy, places});
+  ValueId rows = op.operands[0], places = op.operands[1];
+  Op back = gradients.makeOp(kind, {gradient, places});
   if (op.operands.size() > 2) {
     ValueId weights = op.operands[2];
-    gradients.emitFor(weights, gradients.makeOp(OpKind::CombineBwd, {dy, x, places}));
+    bool isInRuns = op.kind == OpKind::Combine; // what it takes
+    gradients.emitFor(weights,
+                      gradients.makeOp(OpKind::CombineBwd, {isInRuns ? rows : gradient,
+                                                            isInRuns ? gradient : rows, places}));
     back.operands.push_back(weights);
   }
-  gradients.emitFor(x, std::move(back));
+  gradients.emitFor(rows, std::move(back));
 }
 
-void backCombine(Gradients &gradients, const Op &op) {
-  ValueId dx = gradients.of(op.results[0]);
-  if (dx == kNone)
-    return;
-  ValueId y = op.operands[0], places = op.operands[1];
-  Op back = gradients.makeOp(OpKind::Dispatch, {dx, places});
-  if (op.operands.size() > 2) {
-    ValueId weights = op.operands[2];
-    gradients.emitFor(weights, gradients.makeOp(OpKind::CombineBwd, {y, dx, places}));
-    back.operands.push_back(weights);
-  }
-  gradients.emitFor(y, std::move(back));
-}
+} // namespace
+
+void backDispatch(Gradients &gradients, const Op &op) { goBack(gradients, op, OpKind::Combine); }
+void backCombine(Gradients &gradients, const Op &op) { goBack(gradients, op, OpKind::Dispatch); }
 
 /// c = a·op(b[e]): weight gradient first, to end the live range of `a` as early as possible.
 void backGroupedMatMul(Gradients &gradients, const Op &op) {

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "compiler/passes/Passes.h"
+#include "compiler/passes/Pipeline.h"
 #include "compiler/passes/PipelineStages.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
@@ -23,12 +24,7 @@ plan::Plan finishedBody(const plan::Plan &plan) {
   model.pipelineModelParallelSize = model.virtualPipelineModelParallelSize = 1;
   if (model.recomputeMethod == plan::Job::RecomputeMethod::Block)
     model.recomputeGranularity.reset();
-  Notes notes;
-  runRecompute(body, notes);
-  runQuantize(body, notes);
-  runFuseQuantize(body, notes);
-  runFuseQkvAttention(body, notes);
-  runFuseEpilogues(body, notes);
+  finishBody(body, PassId::BalanceStages); // which leaves one stage as it is
   return body;
 }
 

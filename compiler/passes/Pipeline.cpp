@@ -86,6 +86,14 @@ bool isOnRequest(PassId id) {
   return id == PassId::DelayWeightGrads || id == PassId::ExchangeEmbeddingRows;
 }
 
+void finishBody(plan::Plan &plan, PassId first) {
+  Notes notes;
+  auto end = std::ranges::find(kOrder, PassId::SplitStages);
+  for (auto id = std::ranges::find(kOrder, first); id < end; ++id)
+    if (!isOnRequest(*id))
+      runPass(*id, plan, notes);
+}
+
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
   std::vector<PassTime> times;
   auto has = [](const std::vector<PassId> &ids, PassId id) {

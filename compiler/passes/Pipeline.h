@@ -28,6 +28,9 @@ bool isOptional(PassId id);
 /// Whether it runs only on request, because its benefit has not been measured.
 bool isOnRequest(PassId id);
 
+/// Runs the passes from `first` on until the body would be cut into stages, but those on request.
+void finishBody(plan::Plan &plan, PassId first);
+
 /// Turns the logical plan from lowering into a placed one. Returns the time of each pass in
 /// order.
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes);

@@ -52,13 +52,7 @@ std::optional<BodyCost> bodyCost(const CommonOptions &common, const Layout &layo
   if (!config)
     return std::nullopt;
   plan::Plan plan = lower::lower(*config, sources);
-  passes::Notes notes;
-  for (passes::PassId id : passes::allPasses()) {
-    if (id == passes::PassId::SplitStages)
-      break;
-    if (!passes::isOnRequest(id))
-      passes::runPass(id, plan, notes);
-  }
+  passes::finishBody(plan, passes::PassId::Partition);
   BodyCost cost = costOfBody(plan);
   const config::Derived &d = config->derived();
   cost.weightBytes = dtypeBytes(d.params);
