@@ -112,6 +112,7 @@ class Reader:
         self.expect("{")
         while not self.take("}"):
             name = self.name()
+            self.read_kinds()
             self.expect("=")
             self.expect("[")
             axes = []
@@ -119,6 +120,9 @@ class Reader:
                 self.take(",")
                 axes.append(self.name())
             self.groups[name] = tuple(axes)
+
+    def read_kinds(self):
+        """Of a group, behind its name: this format has none."""
 
     def read_unit(self):
         self.units[self.name()] = len(self.units)

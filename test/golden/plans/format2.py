@@ -21,20 +21,9 @@ class Reader(format1.Reader):
     def read_data(self):
         self.next()
 
-    def read_groups(self):
-        """Without the kinds, which stand between a name and its axes."""
-        self.expect("{")
-        while not self.take("}"):
-            name = self.name()
-            while self.peek() != "=":
-                self.next()
-            self.expect("=")
-            self.expect("[")
-            axes = []
-            while not self.take("]"):
-                self.take(",")
-                axes.append(self.name())
-            self.groups[name] = tuple(axes)
+    def read_kinds(self):
+        while self.peek() != "=":
+            self.next()
 
     def read_block(self):
         super().read_block()
