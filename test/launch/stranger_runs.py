@@ -7,6 +7,7 @@ runs that do not end on request. Needs only Python.
 CHECK is what has to hold; see CHECKS.
 """
 
+import concurrent.futures
 import os
 import random
 import re
@@ -115,9 +116,9 @@ def check_strangers(place):
     processes = place.torchrun(["shardc-run", plan], port=low, changes={RANKS - 1: {"MASTER_ADDR": "127.0.0.2"}})
     processes[0].await_text("step 3/")
     draw = random.Random(1)
-    for kind in range(KINDS + 2):
-        send(port, struct.pack("<IIII", MAGIC, kind, 0, 0))
-        send(port, struct.pack("<IIII", MAGIC, kind, 1 << 31, 0))
+    frames = [struct.pack("<IIII", MAGIC, kind, size, 0) for kind in range(KINDS + 2) for size in (0, 1 << 31)]
+    with concurrent.futures.ThreadPoolExecutor(len(frames)) as senders:  # side by side: the job waits for what follows some
+        list(senders.map(lambda frame: send(port, frame), frames))
     for _ in range(50):
         send(port, draw.randbytes(16))
     send(port, b"GET / HTTP/1.1\r\n\r\n")
