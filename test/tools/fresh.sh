@@ -23,6 +23,8 @@ Each form runs on a minimal Debian 12 with nothing else installed:
   -R REGEX     only the tests of that name, in every form
   --keep       continue with machines that an earlier call has made
 
+  BLIS_ARCH_TYPE=NUMBER in the environment: all runs use this set of BLIS' kernels
+
 What is made stands in build/fresh: machines, output of each command (logs), and base, the Debian that all start as.
 EOF
 }
@@ -101,7 +103,7 @@ inside() {
   fi
   ip link set lo up
   local name
-  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY BLIS_ARCH_TYPE; do
     [ -z "${!name:-}" ] || variables+=("$name=${!name}")
   done
   local home=/root
