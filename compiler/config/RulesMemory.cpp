@@ -1,5 +1,6 @@
 // Conflicts between offloading, recomputation, CUDA graphs and fusions.
 #include "compiler/config/RulePredicates.h"
+#include "compiler/model/RecomputeLayers.h"
 
 namespace shardc::config {
 
@@ -8,6 +9,7 @@ namespace {
 constexpr Opt kGranularity = Opt::ModelRecomputeGranularity;
 constexpr Opt kMethod = Opt::ModelRecomputeMethod;
 constexpr Opt kLayers = Opt::ModelRecomputeNumLayers;
+constexpr Opt kLayerList = Opt::ModelRecomputeLayers;
 
 bool isGranularity(const RuleContext &ctx, RecomputeGranularity value) {
   return ctx.cfg().is(kGranularity, value);
@@ -25,7 +27,18 @@ void exclude(RuleContext &ctx, Opt a, Opt b) {
         .fix(ctx.fixRemove(b, FixItKind::Alternative));
 }
 
+model::RecomputeLayers layersOf(const RuleContext &ctx) {
+  std::vector<std::string> entries;
+  for (const Value &entry : ctx.cfg().getList(kLayerList))
+    entries.push_back(*entry.asString());
+  return model::readRecomputeLayers(entries, ctx.derived().numLayers);
+}
+
 bool recomputes(const RuleContext &ctx, RecomputeModule module) {
+  if (isGranularity(ctx, RecomputeGranularity::Auto) && ctx.has(kLayerList))
+    return llvm::any_of(layersOf(ctx).layers, [&](model::LayerRecompute layer) {
+      return layer.has(static_cast<model::RecomputeModule>(module));
+    });
   if (!isGranularity(ctx, RecomputeGranularity::Selective) || !ctx.has(Opt::ModelRecomputeModules))
     return false;
   return llvm::is_contained(ctx.cfg().getEnums<RecomputeModule>(Opt::ModelRecomputeModules),
@@ -124,10 +137,42 @@ void ruleRecomputeModuleNeeds(RuleContext &ctx) {
       {RecomputeModule::Moe, Opt::ModelNumMoeExperts, hasExperts},
       {RecomputeModule::SharedExperts, Opt::ModelMoeSharedExpertIntermediateSize,
        ctx.has(Opt::ModelMoeSharedExpertIntermediateSize)}};
+  Opt names = ctx.has(kLayerList) ? kLayerList : Opt::ModelRecomputeModules;
   for (const Need &need : needs)
     if (recomputes(ctx, need.module) && !need.isMet)
-      ctx.report({Opt::ModelRecomputeModules, need.option},
-                 {DiagArg(spelling(need.module)), pathOf(need.option)});
+      ctx.report({names, need.option}, {DiagArg(spelling(need.module)), pathOf(need.option)});
+}
+
+void ruleRecomputeAutoMemory(RuleContext &ctx) {
+  if (isGranularity(ctx, RecomputeGranularity::Auto) && !ctx.has(kLayerList) &&
+      ctx.derived().memoryBytes == 0)
+    ctx.report({kGranularity});
+}
+
+void ruleRecomputeAutoChooses(RuleContext &ctx) {
+  if (!isGranularity(ctx, RecomputeGranularity::Auto))
+    return;
+  for (Opt opt : {kLayers, Opt::ModelRecomputeModules})
+    if (ctx.has(opt))
+      ctx.report({kGranularity, opt}, {pathOf(opt)}).fix(ctx.fixRemove(opt));
+}
+
+void ruleRecomputeLayersForm(RuleContext &ctx) {
+  if (!ctx.has(kLayerList) || !ctx.has(Opt::ModelNumLayers))
+    return;
+  if (model::RecomputeLayers read = layersOf(ctx); !read.isValid())
+    ctx.report({kLayerList, Opt::ModelNumLayers}, {arg(ctx, kLayerList), DiagArg(read.problem)})
+        .fix(ctx.fixRemove(kLayerList, FixItKind::Alternative));
+}
+
+void ruleRecomputeLayersWithout(RuleContext &ctx) {
+  if (!ctx.has(kLayerList) || isGranularity(ctx, RecomputeGranularity::Auto))
+    return;
+  std::string granularity = ctx.has(kGranularity) ? ctx.text(kGranularity) : "none";
+  ctx.report({kLayerList, kGranularity}, {DiagArg(granularity)})
+      .fix(ctx.fixRemove(kLayerList, FixItKind::Alternative))
+      .fix(ctx.fixSet(kGranularity, Value::ofEnum(RecomputeGranularity::Auto),
+                      FixItKind::Alternative));
 }
 
 void ruleGraphFullNan(RuleContext &ctx) {

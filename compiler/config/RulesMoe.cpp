@@ -49,7 +49,8 @@ void ruleOverlapDispatcher(RuleContext &ctx) {
 
 void ruleOverlapRecompute(RuleContext &ctx) {
   Opt granularity = Opt::ModelRecomputeGranularity;
-  if (ctx.on(kOverlap) && ctx.cfg().is(granularity, RecomputeGranularity::Full))
+  if (ctx.on(kOverlap) && (ctx.cfg().is(granularity, RecomputeGranularity::Full) ||
+                           ctx.cfg().is(granularity, RecomputeGranularity::Auto)))
     ctx.report({kOverlap, granularity});
 }
 

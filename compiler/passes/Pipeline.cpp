@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "compiler/passes/ChooseRecompute.h"
+
 namespace shardc::passes {
 namespace {
 
@@ -95,6 +97,8 @@ void finishBody(plan::Plan &plan, PassId first) {
 }
 
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
+  if (choosesRecompute(plan))
+    chooseRecompute(plan, options, notes);
   std::vector<PassTime> times;
   auto has = [](const std::vector<PassId> &ids, PassId id) {
     return std::find(ids.begin(), ids.end(), id) != ids.end();

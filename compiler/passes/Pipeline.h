@@ -31,7 +31,8 @@ bool isOnRequest(PassId id);
 /// Runs the passes from `first` on until the body would be cut into stages, but those on request.
 void finishBody(plan::Plan &plan, PassId first);
 
-/// Turns the logical plan from lowering into a placed one. Returns the time of each pass in
+/// Turns the logical plan from lowering into a placed one. Where the job leaves it to the compiler
+/// what is recomputed, that is chosen first (ChooseRecompute.h). Returns the time of each pass in
 /// order.
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes);
 

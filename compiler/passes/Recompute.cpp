@@ -6,13 +6,16 @@
 // What ranks have gathered of their parts is gathered again, rather than kept, without being asked
 // for.
 //
+// auto: `model.recompute_layers` says it of each layer; ChooseRecompute.cpp chooses it.
 // full: a region is `recompute_num_layers` layers of a stage (method uniform), or each of the first
 // `recompute_num_layers` layers of a stage (method block); it keeps its input. selective: only the
 // ops of the chosen modules are recomputed, from their operands.
 #include <algorithm>
 
+#include "compiler/model/RecomputeLayers.h"
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/PipelineStages.h"
+#include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
@@ -26,20 +29,46 @@ using plan::ValueId;
 plan::Recompute classOf(const Op &op) { return plan::opInfo(op).recompute; }
 bool isFusedNorm(const Op &op) { return classOf(op) == plan::Recompute::FusedNorm; }
 
-/// The effective recomputation options.
+/// What is recomputed, by unit.
 struct Request {
-  bool full = false;
-  bool coreAttention = false, layerNorm = false, mlp = false;
-  std::vector<int32_t> region; ///< of each unit; -1 keeps everything
+  std::vector<int32_t> region; ///< -1 keeps everything
+  std::vector<model::LayerRecompute> what;
 };
+
+/// Each layer is a region of its own.
+void addChosenLayers(const plan::Plan &plan, Request &request) {
+  std::vector<size_t> units;
+  for (size_t unit = 0; unit < plan.units.size(); ++unit)
+    if (isLayer(plan, static_cast<int32_t>(unit)))
+      units.push_back(unit);
+  if (plan.job.model.recomputeLayers.empty())
+    return; // not chosen yet
+  model::RecomputeLayers read = model::readRecomputeLayers(plan.job.model.recomputeLayers,
+                                                           static_cast<int64_t>(units.size()));
+  SHARDC_CHECK(read.isValid(), "'model.recompute_layers': {}", read.problem);
+  int32_t regions = 0;
+  for (size_t layer = 0; layer < units.size(); ++layer) {
+    request.what[units[layer]] = read.layers[layer];
+    request.region[units[layer]] = read.layers[layer].isNothing() ? -1 : regions++;
+  }
+}
 
 Request readRequest(const plan::Plan &plan) {
   Request request;
   request.region.assign(plan.units.size(), -1);
+  request.what.resize(plan.units.size());
   const plan::Job::Model &model = plan.job.model;
   if (!model.recomputeGranularity)
     return request;
-  request.full = model.recomputeGranularity == Job::RecomputeGranularity::Full;
+  if (model.recomputeGranularity == Job::RecomputeGranularity::Auto) {
+    addChosenLayers(plan, request);
+    return request;
+  }
+  model::LayerRecompute what = {
+      .isFull = model.recomputeGranularity == Job::RecomputeGranularity::Full};
+  if (!what.isFull)
+    for (Job::RecomputeModule module : model.recomputeModules)
+      what.modules |= uint32_t{1} << static_cast<int>(module);
   bool block = model.recomputeMethod == Job::RecomputeMethod::Block;
   int64_t count = model.recomputeNumLayers;
   PipelineStages stages = readStages(plan);
@@ -50,18 +79,13 @@ Request readRequest(const plan::Plan &plan) {
       continue;
     layer = stages.ofUnit[unit] == stage ? layer : 0;
     stage = stages.ofUnit[unit];
-    bool isIn = !request.full || !block || layer < count;
-    bool begins = !request.full || block || layer % count == 0;
+    bool isIn = !what.isFull || !block || layer < count;
+    bool begins = !what.isFull || block || layer % count == 0;
     regions += isIn && begins ? 1 : 0;
     request.region[unit] = isIn ? regions - 1 : -1;
+    request.what[unit] = what;
     ++layer;
   }
-  auto has = [&](Job::RecomputeModule module) {
-    return std::ranges::find(model.recomputeModules, module) != model.recomputeModules.end();
-  };
-  request.coreAttention = has(Job::RecomputeModule::CoreAttn);
-  request.layerNorm = has(Job::RecomputeModule::LayerNorm);
-  request.mlp = has(Job::RecomputeModule::Mlp);
   return request;
 }
 
@@ -107,7 +131,7 @@ private:
       for (size_t r = 0; r < op.results.size(); ++r) {
         // A fused norm's sum is the residual stream; at the beginning of a region it is the input,
         // which is kept.
-        bool keptSum = isFusedNorm(op) && r == 0 && (!request_.full || entry);
+        bool keptSum = isFusedNorm(op) && r == 0 && (!whatOf(op).isFull || entry);
         if (keptSum || !isChosen(op))
           continue;
         remade_[op.results[r]] = 1;
@@ -132,6 +156,11 @@ private:
     return op.unit < 0 ? -1 : request_.region[static_cast<size_t>(op.unit)];
   }
 
+  /// Of an op in a region.
+  model::LayerRecompute whatOf(const Op &op) const {
+    return request_.what[static_cast<size_t>(op.unit)];
+  }
+
   /// Values that one region passes to another are kept; otherwise recomputing a region would
   /// recompute all before it. Of a fused sum only the norm is recomputed, so its terms need not be
   /// kept.
@@ -147,31 +176,30 @@ private:
   }
 
   bool isChosen(const Op &op) const {
+    model::LayerRecompute what = whatOf(op);
     switch (classOf(op)) {
     case plan::Recompute::Never:
       return false;
     case plan::Recompute::Attention:
-      return request_.full || request_.coreAttention;
+      return what.isFull || what.has(Job::RecomputeModule::CoreAttn);
     case plan::Recompute::Norm:
     case plan::Recompute::FusedNorm:
-      return request_.full || request_.layerNorm;
+      return what.isFull || what.has(Job::RecomputeModule::LayerNorm);
     case plan::Recompute::WithLayer:
     case plan::Recompute::Activation:
     case plan::Recompute::Product:
     case plan::Recompute::Residual:
-      return request_.full;
+      return what.isFull;
     }
     return false;
   }
 
   /// Module `mlp`: everything from the second norm's output to the end of the layer is recomputed.
   void markMlp() {
-    if (request_.full || !request_.mlp)
-      return;
     std::vector<uint8_t> inside(segment_.values.size(), 0);
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];
-      if (regionOfOp(op) < 0)
+      if (regionOfOp(op) < 0 || !whatOf(op).has(Job::RecomputeModule::Mlp))
         continue;
       bool reads = std::any_of(op.operands.begin(), op.operands.end(),
                                [&](ValueId v) { return inside[v] != 0; });

@@ -116,6 +116,15 @@ int32_t limitFor(const Device &device, const std::vector<int32_t> &taken) {
 
 } // namespace
 
+int64_t deviceBytesOf(const plan::Plan &plan, const plan::Role &role) {
+  std::optional<Gpu> gpu = findDevice(plan.needsGpu);
+  bool isHost = !gpu || device(*gpu).isHost();
+  int64_t bytes = isHost ? role.arenaBytes[static_cast<size_t>(plan::Arena::Host)] : 0;
+  for (plan::Arena arena : {plan::Arena::State, plan::Arena::Work, plan::Arena::Sym})
+    bytes += role.arenaBytes[static_cast<size_t>(arena)];
+  return bytes + (gpu ? overheadsOf(device(*gpu), plan, role).total() : 0);
+}
+
 const plan::Role &largestRole(const plan::Plan &plan) {
   auto bytesOf = [](const plan::Role &role) {
     return std::accumulate(role.arenaBytes.begin(), role.arenaBytes.end(), int64_t{0});

@@ -30,6 +30,10 @@ Overheads overheadsOf(const Device &device, const plan::Plan &plan);
 /// The same for another role.
 Overheads overheadsOf(const Device &device, const plan::Plan &plan, const plan::Role &role);
 
+/// What a rank of the role needs of its device: the arenas, and what is beside the plan on the GPU
+/// that the plan is for. On the host, and for a plan without a device, host memory counts too.
+int64_t deviceBytesOf(const plan::Plan &plan, const plan::Role &role);
+
 /// Multiprocessors that the kernels of each channel may take, by ChannelId: what the plan issues on
 /// it decides. 0 on the host, for copy engines and for channels of one rank.
 std::vector<int32_t> multiprocessorsOf(const Device &device, const plan::Plan &plan);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "compiler/model/RecomputeLayers.h"
 #include "compiler/shrink/Sizes.h"
 
 namespace shardc::shrink {
@@ -147,6 +148,7 @@ private:
     changes_.setOwn(Opt::ModelVirtualPipelineModelParallelSize, chunks_);
     for (Opt pattern : kPatterns)
       shrinkPattern(pattern);
+    shrinkRecompute();
     shrinkCounts();
   }
 
@@ -209,6 +211,30 @@ private:
                      run->first);
     }
     changes_.set(pattern, Value::ofList(std::move(after)));
+  }
+
+  /// What the compiler chooses by the memory of the recipe's device is said of each layer here: as
+  /// the recipe says it of layers as far through the model, or half of the layers are recomputed.
+  void shrinkRecompute() {
+    if (!config_.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Auto))
+      return;
+    auto layers = static_cast<size_t>(layers_);
+    std::vector<model::LayerRecompute> small(layers);
+    std::vector<std::string> entries;
+    if (config_.has(Opt::ModelRecomputeLayers))
+      for (const Value &entry : config_.getList(Opt::ModelRecomputeLayers))
+        entries.push_back(*entry.asString());
+    std::vector<model::LayerRecompute> all =
+        model::readRecomputeLayers(entries, d_.numLayers).layers;
+    for (size_t layer = 0; layer < layers; ++layer)
+      if (entries.empty())
+        small[layer].isFull = layer < (layers + 1) / 2;
+      else
+        small[layer] = all[layer * all.size() / layers];
+    Value::List list;
+    for (std::string &entry : model::recomputeLayersText(small))
+      list.push_back(Value::ofString(std::move(entry)));
+    changes_.set(Opt::ModelRecomputeLayers, Value::ofList(std::move(list)));
   }
 
   /// Numbers of layers that some option is for.

@@ -133,17 +133,9 @@ std::optional<plan::Plan> planWith(const CommonOptions &common,
 }
 
 int64_t deviceBytesOf(const plan::Plan &plan) {
-  std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
-  bool isHost = !gpu || predict::device(*gpu).isHost();
   int64_t largest = 0;
-  for (const plan::Role &role : plan.roles) {
-    int64_t bytes = isHost ? role.arenaBytes[static_cast<size_t>(plan::Arena::Host)] : 0;
-    for (plan::Arena arena : {plan::Arena::State, plan::Arena::Work, plan::Arena::Sym})
-      bytes += role.arenaBytes[static_cast<size_t>(arena)];
-    if (gpu)
-      bytes += predict::overheadsOf(predict::device(*gpu), plan, role).total();
-    largest = std::max(largest, bytes);
-  }
+  for (const plan::Role &role : plan.roles)
+    largest = std::max(largest, predict::deviceBytesOf(plan, role));
   return largest;
 }
 

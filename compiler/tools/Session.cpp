@@ -134,11 +134,15 @@ ExitStatus Session::finish() {
 
 namespace {
 
-/// The plan of the configuration's steps, of one size.
+/// The plan of the configuration's steps, of one size. Where the compiler chooses what is
+/// recomputed, that of another size is taken, if there is one.
 Compiled makePlan(const config::Config &config, SourceManager &sources,
-                  const CompileOptions &options) {
+                  const CompileOptions &options,
+                  const std::vector<std::string> &recomputeLayers = {}) {
   Compiled compiled;
   compiled.plan = lower::lower(config, sources);
+  if (!recomputeLayers.empty())
+    compiled.plan.job.put(plan::JobField::model_recomputeLayers, recomputeLayers);
   if (options.afterLower)
     options.afterLower(compiled.plan);
   compiled.times = passes::runPipeline(compiled.plan, options.pipeline, compiled.notes);
@@ -183,12 +187,11 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
                                 const CompileOptions &options) {
   if (reportMissing(config, diags, options.mustExecute))
     return std::nullopt;
-  std::vector<Compiled> before;
+  Compiled compiled = makePlan(config, sources, options);
   for (const config::BatchPhase &phase : config.derived().phases)
     if (phase != config.derived().phase)
-      before.push_back(makePlan(config::atPhase(config, phase), sources, options));
-  Compiled compiled = makePlan(config, sources, options);
-  compiled.before = std::move(before);
+      compiled.before.push_back(makePlan(config::atPhase(config, phase), sources, options,
+                                         compiled.plan.job.model.recomputeLayers));
   for (const passes::Note &note : compiled.notes)
     diags.report(DiagInfo{Severity::Remark, note.id, note.id, "{0}"}, SourceRange(),
                  {DiagArg(note.text)});

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/passes/ChooseRecompute.h"
 #include "compiler/passes/PipelineStages.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
@@ -67,25 +68,6 @@ const plan::Segment *bodyOf(const plan::Plan &plan) {
 bool isCollective(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Collective; }
 bool isAlias(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Alias; }
 
-/// Adds what each unit keeps from the forward to the backward pass.
-void addKept(const plan::Segment &body, std::vector<PartCost> &units) {
-  std::vector<uint8_t> isKept(body.values.size());
-  auto keep = [&](const Op &reader, ValueId value) {
-    const plan::Value &kept = body.values[value];
-    if (reader.phase != Phase::Backward || isKept[value] != 0 || kept.def == plan::kNone ||
-        kept.purpose != plan::Purpose::Activations)
-      return;
-    const Op &maker = body.ops[kept.def];
-    if (maker.phase != Phase::Forward || isAlias(maker) || maker.unit < 0)
-      return;
-    isKept[value] = 1;
-    units[static_cast<size_t>(maker.unit)].keptBytes += kept.type.bytes();
-  };
-  for (const Op &op : body.ops)
-    for (ValueId operand : op.operands)
-      keep(op, operand);
-}
-
 std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &body) {
   const predict::Device &device = predict::deviceOf(plan);
   std::vector<PartCost> units(plan.units.size());
@@ -112,7 +94,9 @@ std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &
     units[unit].passing = std::min(backward[unit], units[unit].backward);
     units[unit].backward = std::max(units[unit].backward, backward[unit]);
   }
-  addKept(body, units);
+  std::vector<int64_t> kept = passes::keptBytesOfUnits(body, units.size());
+  for (size_t unit = 0; unit < units.size(); ++unit)
+    units[unit].keptBytes = kept[unit];
   for (const plan::Param &param : plan.params)
     if (param.block >= 0 && plan.blocks[static_cast<size_t>(param.block)].unit >= 0)
       units[static_cast<size_t>(plan.blocks[static_cast<size_t>(param.block)].unit)].numel +=

@@ -50,6 +50,7 @@ WAYS = {
     "model.rope_scaling": [*ROPE, "model.rope_scaling = true"], "model.rope_scaling_factor > 1": ROPE,
     "model.recompute_granularity = full": ["model.recompute_granularity = full", "model.recompute_method = uniform",
                                            "model.recompute_num_layers = 2"],
+    "model.recompute_granularity = auto": ["model.recompute_granularity = auto", 'model.recompute_layers = ["full", "none"]'],
     "model.cp_comm_type": ["cluster.gpus_per_node = 4", "model.context_parallel_size = 4", 'model.cp_comm_type = ["a2a+p2p"]',
                            "model.hierarchical_context_parallel_sizes = [2, 2]"],
     "model.tp_comm_overlap": ["model.tensor_model_parallel_size = 2", "model.sequence_parallel = true",

@@ -11,6 +11,7 @@ import operator
 import batches_that_grow
 from presets import PRESETS, targets
 from recipes import FAMILIES, OPTIONS, parse_value
+from recomputed import module_missing, recomputed_layers, selective
 from unexecuted import not_executed
 
 SHARDINGS, BYTES_TOKENS = ["no_shard", "optim", "optim_grads", "optim_grads_params"], 257
@@ -344,17 +345,6 @@ def samples_mixed(f):
     return False
 
 
-def selective(f, module):
-    return f["model.recompute_granularity"] == "selective" and module in (f["model.recompute_modules"] or [])
-
-
-def module_missing(f):
-    return (selective(f, "moe_act") and not f.on("model.moe_grouped_gemm") or
-            selective(f, "mla_up_proj") and not f.on("model.multi_latent_attention") or
-            selective(f, "moe") and not f.has("model.num_moe_experts") or
-            selective(f, "shared_experts") and not f.has("model.moe_shared_expert_intermediate_size"))
-
-
 def layers_wrong(f):
     layers = max(f.num("model.num_layers", 1) // f.pp, 1)
     return not f.has("model.recompute_num_layers") or f["model.recompute_num_layers"] > layers
@@ -562,6 +552,12 @@ ERRORS = {
     "recompute-full-layers": lambda f: f["model.recompute_granularity"] == FULL and layers_wrong(f),
     "recompute-selective-layers": lambda f: f["model.recompute_granularity"] == "selective" and
     f.has("model.recompute_num_layers"),
+    "recompute-auto-memory": lambda f: f["model.recompute_granularity"] == "auto" and not f.has("model.recompute_layers") and
+    not f.has("cluster.memory") and f["cluster.gpu"] in (None, "host"),
+    "recompute-auto-chooses": lambda f: f["model.recompute_granularity"] == "auto" and
+    (f.has("model.recompute_num_layers") or f.has("model.recompute_modules")),
+    "recompute-layers": lambda f: f.has("model.recompute_layers") and f.has("model.num_layers") and recomputed_layers(f) is None,
+    "recompute-layers-without-auto": lambda f: f.has("model.recompute_layers") and f["model.recompute_granularity"] != "auto",
     "recompute-module-needs": module_missing,
     "full-graph-nan-check": lambda f: f["model.cuda_graph_impl"] == "full_iteration" and
     f.on("rerun_state_machine.check_for_nan_in_loss"),  # V19
@@ -688,7 +684,7 @@ ERRORS = {
     # experts and overlap
     "expert-overlap-needs-experts": lambda f: overlap(f) and f.ep == 1,  # V54
     "expert-overlap-dispatcher": lambda f: overlap(f) and f["model.moe_token_dispatcher_type"] == "allgather",
-    "expert-overlap-recompute": lambda f: overlap(f) and f["model.recompute_granularity"] == FULL,
+    "expert-overlap-recompute": lambda f: overlap(f) and f["model.recompute_granularity"] in (FULL, "auto"),
     "expert-overlap-moe-recompute": lambda f: overlap(f) and selective(f, "moe"),
     "expert-overlap-precision": lambda f: overlap(f) and not f.on("model.bf16") and not f.on("model.fp16"),
     "expert-overlap-shared-expert": lambda f: overlap(f) and f.on("model.moe_shared_expert_overlap"),

@@ -114,6 +114,7 @@ DOMAINS = {
     "model.expert_tensor_parallel_num_weight_shards": [1, 2], "cluster.gpu": ["h100", "a100", "b200", "host", "h200"],
     "dataset.split": ["969,30,1", "1,0,0"], "model.cp_comm_type": [["p2p"], ["a2a+p2p"]], "cluster.memory": ["80GiB"],
     "model.recompute_modules": [["core_attn"], ["moe_act"], ["mla_up_proj", "moe"], ["shared_experts"]],
+    "model.recompute_layers": [["full", "none"], ["2*core_attn+mlp"], ["2*full", "moe"], ["4*none"], ["two*full"]],
 }
 # Drawn more often than the others: what most rules are about.
 RULED = sorted(set(DOMAINS) | {

@@ -24,7 +24,7 @@ ARROWS = {
     "compiler/passes": ["compiler/model", "compiler/predict", "runtime/base", "runtime/plan"],
     "compiler/upstream": ["compiler/ast", "compiler/basic", "compiler/config", "compiler/diag", "compiler/parse",
                         "runtime/base"],
-    "compiler/shrink": ["compiler/basic", "compiler/config", "compiler/diag", "compiler/parse", "runtime/base"],
+    "compiler/shrink": ["compiler/basic", "compiler/config", "compiler/diag", "compiler/model", "compiler/parse", "runtime/base"],
     # The language server compiles by a function that the tool hands in.
     "compiler/lsp": ["compiler/basic", "compiler/config", "compiler/diag", "compiler/parse", "runtime/base"],
     # Reports aggregate what plans, predictions and traces say; the settings of a recipe are explained as by `explain`.

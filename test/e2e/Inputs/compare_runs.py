@@ -8,7 +8,7 @@ CHECK is what has to agree:
     microbatches  several microbatches: to the bit within {no_shard, optim} and within {optim_grads,
                   optim_grads_params}, whose orders of addition differ; 1e-6 relative across, 10 steps
     sizes         data-parallel sizes 1, 2, 3, 4 at equal global batch: 1e-6 relative, 10 steps
-    recompute     none, selective, full: to the bit
+    recompute     none, selective, full, by layer: to the bit
     schedules     the pool's order and seeded random orders under poisoned memory: to the bit
     average       sums scaled before and averages in the collective: 1e-6 relative, 10 steps
     plan-file     a compiled plan in an empty folder and the recipe itself: to the bit
@@ -160,6 +160,9 @@ def check_recompute(runner):
     ways = {"full": FULL, "one layer": [setting.replace("uniform", "block") for setting in FULL]}
     for modules in ("[core_attn]", "[layernorm]", "[mlp]", "[core_attn, layernorm, mlp]"):
         ways[f"selective {modules}"] = ["model.recompute_granularity=selective", f"model.recompute_modules={modules}"]
+    auto = "model.recompute_granularity=auto"
+    ways["one layer's modules, one whole"] = [auto, 'model.recompute_layers=["core_attn+layernorm", "full"]']
+    ways["what fits"] = [auto, "cluster.memory=2250KiB"]
     for _ in runner.with_kernels(range(KINDS)):
         none = runner.run(*fsdp)
         for way, settings in ways.items():

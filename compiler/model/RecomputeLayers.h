@@ -1,0 +1,40 @@
+// What the backward pass recomputes of each layer (`model.recompute_granularity = auto`).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/Job.h"
+
+namespace shardc::model {
+
+using RecomputeModule = plan::Job::RecomputeModule;
+
+/// Of one layer: all of it, or modules.
+struct LayerRecompute {
+  bool isFull = false;
+  uint32_t modules = 0; ///< a bit for each RecomputeModule; 0 if isFull
+
+  bool has(RecomputeModule module) const { return (modules >> static_cast<int>(module) & 1) != 0; }
+  bool isNothing() const { return !isFull && modules == 0; }
+  bool operator==(const LayerRecompute &) const = default;
+};
+
+/// Of all layers, in their order.
+struct RecomputeLayers {
+  std::vector<LayerRecompute> layers;
+  std::string problem; ///< why the text is none, in words; empty if it is one
+
+  bool isValid() const { return problem.empty(); }
+};
+
+/// Each entry is a run of layers, `6*full`, `2*core_attn+layernorm`, `none`: how many (one without a
+/// number), and what is recomputed of them. The runs have `layers` layers together.
+RecomputeLayers readRecomputeLayers(std::span<const std::string> entries, int64_t layers);
+
+/// The entries of these layers, as few as possible.
+std::vector<std::string> recomputeLayersText(std::span<const LayerRecompute> layers);
+
+} // namespace shardc::model

@@ -1,0 +1,541 @@
+// A body of each way to recompute layers tells what a layer then keeps, how much it needs beside what
+// is kept while its gradients are computed, and how long it takes. The memory of a stage is a sum of
+// what the microbatches in flight keep, and a largest value: when a layer's gradients are computed,
+// layers before it still keep theirs. How many microbatches that are tell two plans.
+//
+// From these the choices of a stage follow that are not worse in memory and in time than another
+// one. Of them the one of least time is searched that fits by the address map. Where a choice is
+// said to need less, the map is nearly always smaller, so the search halves a range. The map has gaps
+// that no cost of a layer tells: at last some faster choices are tried that are said to need a little
+// too much.
+#include "compiler/passes/ChooseRecompute.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "compiler/model/RecomputeLayers.h"
+#include "compiler/passes/Clocks.h"
+#include "compiler/passes/PipelineStages.h"
+#include "compiler/predict/Overheads.h"
+#include "compiler/predict/StepTime.h"
+#include "runtime/plan/Summary.h"
+
+namespace shardc::passes {
+
+using model::LayerRecompute;
+using plan::Job;
+using plan::Op;
+using plan::Phase;
+
+namespace {
+
+/// Choices of a stage whose bytes differ by less than one part in so many are one.
+constexpr int64_t kGrid = 256;
+/// Placed plans that a search makes at most, and then to try what is said to need too much: up to
+/// this part of what choices differ by.
+constexpr int kTriesMax = 20, kMoreTries = 16;
+constexpr double kGaps = 0.125;
+
+const plan::Segment *trainingBody(const plan::Plan &plan) {
+  for (const plan::Segment &segment : plan.roles.front().segments)
+    if (segment.body && countForwardOps(segment) < segment.ops.size())
+      return &segment;
+  return nullptr;
+}
+
+std::vector<size_t> layersOf(const plan::Plan &plan) {
+  std::vector<size_t> units;
+  for (size_t unit = 0; unit < plan.units.size(); ++unit)
+    if (isLayer(plan, static_cast<int32_t>(unit)))
+      units.push_back(unit);
+  return units;
+}
+
+/// Of a layer and a microbatch, in bytes and seconds.
+struct LayerCost {
+  int64_t kept = 0;
+  int64_t beside = 0; ///< most that is there beside what this layer and those before it keep
+  double seconds = 0; ///< of its ops
+};
+
+/// A way to recompute a layer, and what each layer costs with it.
+struct RecomputeWay {
+  LayerRecompute what;
+  std::vector<LayerCost> layers;
+};
+
+void request(plan::Plan &plan, const std::vector<LayerRecompute> &layers) {
+  plan.job.put(plan::JobField::model_recomputeLayers, model::recomputeLayersText(layers));
+}
+
+/// Most activations that are there at an op of a unit's backward pass, by unit.
+std::vector<int64_t> peaksOfUnits(const plan::Segment &body, size_t units) {
+  std::vector<size_t> last(body.values.size());
+  for (size_t i = 0; i < body.ops.size(); ++i)
+    for (plan::ValueId operand : body.ops[i].operands)
+      last[operand] = i;
+  std::vector<std::vector<plan::ValueId>> ending(body.ops.size());
+  std::vector<int64_t> peaks(units);
+  int64_t live = 0;
+  for (size_t i = 0; i < body.ops.size(); ++i) {
+    const Op &op = body.ops[i];
+    for (plan::ValueId result : op.results) {
+      const plan::Value &value = body.values[result];
+      if (isAlias(op) || value.purpose != plan::Purpose::Activations || last[result] <= i)
+        continue;
+      live += value.type.bytes();
+      ending[last[result]].push_back(result);
+    }
+    if (op.phase == Phase::Backward && op.unit >= 0)
+      peaks[static_cast<size_t>(op.unit)] = std::max(peaks[static_cast<size_t>(op.unit)], live);
+    for (plan::ValueId value : ending[i])
+      live -= body.values[value].type.bytes();
+  }
+  return peaks;
+}
+
+/// What a stage's first layers may do. Memory of a microbatch that is alone: `peak`.
+struct Prefix {
+  int64_t kept = 0, peak = 0;
+  double added = 0; ///< seconds
+  uint32_t before = 0; ///< of the prefixes with a layer less
+  uint16_t way = 0; ///< of the last layer
+};
+
+/// One of a stage's choices.
+struct Choice {
+  int64_t kept = 0, peak = 0;
+  double added = 0;
+  std::vector<uint16_t> ways; ///< of each layer of the stage
+  double bytes = 0;           ///< expected, of all microbatches that are in flight
+};
+
+struct StageChoices {
+  std::vector<size_t> layers;  ///< numbers, in the order of the model
+  std::vector<Choice> all;
+  std::vector<Choice> choices; ///< each is expected to need less than those before it
+  size_t tooMuch = 0;          ///< the last choice that was found not to fit
+  size_t fits = 0;             ///< the first that fits, or the last of all
+  bool isKnown = false;        ///< `fits` has been placed
+  size_t tried = 0;
+  size_t stride = 1; ///< from the last guess to the next one, while only one end of a range is known
+  int64_t bytes = 0; ///< of `fits`, if it is known
+
+  bool isDone() const { return isKnown && (fits == 0 || fits == tooMuch + 1); }
+};
+
+/// The choices for a stage's layers, by a table of prefixes.
+class StageTable {
+public:
+  StageTable(const std::vector<RecomputeWay> &ways, const std::vector<size_t> &layers)
+      : ways_(ways), layers_(layers) {
+    int64_t most = 1;
+    for (size_t layer : layers) {
+      int64_t largest = 0;
+      for (const RecomputeWay &way : ways)
+        largest = std::max(largest, way.layers[layer].kept);
+      most += largest;
+    }
+    step_ = std::max<int64_t>(most / kGrid, 1);
+  }
+
+  std::vector<Choice> choices() {
+    table_ = {{Prefix()}};
+    for (size_t layer : layers_)
+      table_.push_back(extended(table_.back(), layer));
+    std::vector<Choice> all;
+    for (const Prefix &whole : table_.back())
+      all.push_back(choiceOf(whole));
+    return all;
+  }
+
+private:
+  /// Of those that need about the same, the fastest.
+  std::vector<Prefix> extended(const std::vector<Prefix> &prefixes, size_t layer) const {
+    std::map<std::pair<int64_t, int64_t>, Prefix> best;
+    double without = ways_.front().layers[layer].seconds;
+    for (size_t i = 0; i < prefixes.size(); ++i)
+      for (size_t way = 0; way < ways_.size(); ++way) {
+        const LayerCost &cost = ways_[way].layers[layer];
+        Prefix next = prefixes[i];
+        next.kept += cost.kept;
+        next.peak = std::max(next.peak, next.kept + cost.beside);
+        next.added += std::max(cost.seconds - without, 0.0);
+        next.before = static_cast<uint32_t>(i);
+        next.way = static_cast<uint16_t>(way);
+        auto [slot, isNew] =
+            best.try_emplace({next.kept / step_, next.peak / step_}, next);
+        if (!isNew && isBetter(next, slot->second))
+          slot->second = next;
+      }
+    std::vector<Prefix> kept;
+    int64_t bucket = -1, peak = 0;
+    double added = 0;
+    for (const auto &[key, prefix] : best) { // of those that keep as much, none with a higher peak and more time
+      if (key.first == bucket && prefix.peak >= peak && prefix.added >= added)
+        continue;
+      bucket = key.first, peak = prefix.peak, added = prefix.added;
+      kept.push_back(prefix);
+    }
+    return kept;
+  }
+
+  static bool isBetter(const Prefix &a, const Prefix &b) {
+    return std::tie(a.added, a.peak, a.kept) < std::tie(b.added, b.peak, b.kept);
+  }
+
+  Choice choiceOf(Prefix prefix) const {
+    Choice choice = {.kept = prefix.kept, .peak = prefix.peak, .added = prefix.added};
+    choice.ways.resize(layers_.size());
+    for (size_t place = layers_.size(); place-- > 0;) {
+      choice.ways[place] = prefix.way;
+      prefix = table_[place][prefix.before];
+    }
+    return choice;
+  }
+
+  const std::vector<RecomputeWay> &ways_;
+  const std::vector<size_t> &layers_;
+  std::vector<std::vector<Prefix>> table_; ///< by number of layers
+  int64_t step_;
+};
+
+class Chooser {
+public:
+  Chooser(plan::Plan &plan, const PipelineOptions &options, Notes &notes)
+      : plan_(plan), options_(options), notes_(notes), units_(layersOf(plan)) {
+    options_.after = nullptr;
+  }
+
+  void run() {
+    chosen_.assign(units_.size(), LayerRecompute());
+    request(plan_, chosen_);
+    Notes notes;
+    plan::Plan placed = plan_;
+    runPipeline(placed, options_, notes);
+    keepSplit(placed, notes);
+    if (units_.empty() || plan_.deviceBytes == 0 || !trainingBody(placed))
+      return;
+    std::vector<int64_t> bytes = bytesOfRoles(placed);
+    findStages(placed);
+    if (std::ranges::all_of(bytes, [&](int64_t b) { return b <= plan_.deviceBytes; })) {
+      tell(std::ranges::max(bytes), 0);
+      return;
+    }
+    costWays();
+    for (StageChoices &stage : stages_)
+      stage.choices = StageTable(ways_, stage.layers).choices();
+    expect(bytes);
+    search(bytes);
+    tryMore();
+    finish();
+  }
+
+private:
+  /// The stages stay those of the plan that recomputes nothing.
+  void keepSplit(const plan::Plan &placed, const Notes &notes) {
+    if (placed.job.model.pipelineModelParallelLayout ==
+        plan_.job.model.pipelineModelParallelLayout)
+      return;
+    plan_.job.put(plan::JobField::model_pipelineModelParallelLayout,
+                  placed.job.model.pipelineModelParallelLayout);
+    for (const Note &note : notes)
+      if (note.id == "balanced-stages")
+        notes_.push_back(note);
+  }
+
+  std::vector<int64_t> bytesOfRoles(const plan::Plan &placed) const {
+    std::vector<int64_t> bytes;
+    for (const plan::Role &role : placed.roles)
+      bytes.push_back(predict::deviceBytesOf(placed, role));
+    return bytes;
+  }
+
+  /// A plan with one role has one stage here.
+  void findStages(const plan::Plan &placed) {
+    PipelineStages stages = readStages(plan_);
+    bool isDivided = static_cast<int64_t>(placed.roles.size()) == stages.count;
+    stages_.resize(placed.roles.size());
+    for (size_t layer = 0; layer < units_.size(); ++layer) {
+      auto stage = static_cast<size_t>(stages.ofUnit[units_[layer]] % stages.count);
+      stages_[isDivided ? stage : 0].layers.push_back(layer);
+    }
+  }
+
+  std::vector<LayerCost> costsWith(LayerRecompute what) const {
+    plan::Plan body = plan_;
+    request(body, std::vector<LayerRecompute>(units_.size(), what));
+    finishBody(body, PassId::Partition);
+    const plan::Segment &segment = *trainingBody(body);
+    const predict::Device &device = predict::deviceOf(body);
+    std::vector<int64_t> kept = keptBytesOfUnits(segment, body.units.size());
+    std::vector<int64_t> peaks = peaksOfUnits(segment, body.units.size());
+    std::vector<double> seconds(body.units.size());
+    for (const Op &op : segment.ops)
+      if (op.unit >= 0 && !isAlias(op))
+        seconds[static_cast<size_t>(op.unit)] += predict::timeOf(device, body, segment, op);
+    std::vector<LayerCost> costs;
+    int64_t before = 0;
+    for (size_t unit : units_) {
+      before += kept[unit];
+      costs.push_back({kept[unit], std::max<int64_t>(peaks[unit] - before, 0), seconds[unit]});
+    }
+    return costs;
+  }
+
+  static bool isSame(const std::vector<LayerCost> &a, const std::vector<LayerCost> &b) {
+    return std::ranges::equal(a, b, {}, &LayerCost::kept, &LayerCost::kept);
+  }
+
+  /// Nothing, each set of modules that changes what is kept, and all.
+  void costWays() {
+    ways_.push_back({{}, costsWith({})});
+    uint32_t modules = 0;
+    const auto &words = plan::jobInfo(plan::JobField::model_recomputeModules).words;
+    for (size_t module = 0; module < words.size(); ++module) {
+      LayerRecompute what = {.modules = uint32_t{1} << module};
+      std::vector<LayerCost> costs = costsWith(what);
+      if (isSame(costs, ways_.front().layers))
+        continue;
+      modules |= what.modules;
+      ways_.push_back({what, std::move(costs)});
+    }
+    for (uint32_t set = 1; set <= modules; ++set)
+      if ((set & ~modules) == 0 && (set & (set - 1)) != 0)
+        ways_.push_back({{.modules = set}, costsWith({.modules = set})});
+    ways_.push_back({{.isFull = true}, costsWith({.isFull = true})});
+  }
+
+  std::vector<LayerRecompute> tried() const {
+    std::vector<LayerRecompute> layers(units_.size());
+    for (const StageChoices &stage : stages_)
+      for (size_t place = 0; place < stage.layers.size(); ++place)
+        layers[stage.layers[place]] = ways_[stage.choices[stage.tried].ways[place]].what;
+    return layers;
+  }
+
+  std::vector<int64_t> placedBytes() const {
+    plan::Plan placed = plan_;
+    request(placed, tried());
+    Notes notes;
+    runPipeline(placed, options_, notes);
+    return bytesOfRoles(placed);
+  }
+
+  /// Sorts out what each choice needs, by the plan that recomputes nothing and by the one that keeps
+  /// least, and leaves those that are not worse than another one.
+  void expect(const std::vector<int64_t> &bytes) {
+    for (StageChoices &stage : stages_) {
+      auto least = std::ranges::min_element(stage.choices, {}, &Choice::kept);
+      stage.tried = static_cast<size_t>(least - stage.choices.begin());
+    }
+    std::vector<int64_t> fewest = placedBytes();
+    for (size_t i = 0; i < stages_.size(); ++i) {
+      StageChoices &stage = stages_[i];
+      Choice none = nothing(stage);
+      const Choice &least = stage.choices[stage.tried];
+      auto kept = static_cast<double>(none.kept - least.kept);
+      auto rest = static_cast<double>(bytes[i] - fewest[i] - (none.peak - least.peak));
+      double others = kept > 0 ? std::max(rest / kept, 0.0) : 0; // microbatches
+      auto expected = [&](const Choice &choice) {
+        return static_cast<double>(bytes[i]) + static_cast<double>(choice.peak - none.peak) +
+               others * static_cast<double>(choice.kept - none.kept);
+      };
+      for (Choice &choice : stage.choices)
+        choice.bytes = expected(choice);
+      none.bytes = static_cast<double>(bytes[i]);
+      stage.all = stage.choices;
+      thin(stage.choices, std::move(none));
+    }
+  }
+
+  Choice nothing(const StageChoices &stage) const {
+    Choice none = {.ways = std::vector<uint16_t>(stage.layers.size())};
+    for (size_t layer : stage.layers) {
+      none.kept += ways_.front().layers[layer].kept;
+      none.peak = std::max(none.peak, none.kept + ways_.front().layers[layer].beside);
+    }
+    return none;
+  }
+
+  /// Nothing first; then each choice needs less than those before it, and more time.
+  static void thin(std::vector<Choice> &choices, Choice none) {
+    std::ranges::sort(choices, [](const Choice &a, const Choice &b) {
+      return std::tie(a.added, a.bytes) < std::tie(b.added, b.bytes);
+    });
+    std::vector<Choice> best = {std::move(none)};
+    for (Choice &choice : choices)
+      if (choice.bytes < best.back().bytes)
+        best.push_back(std::move(choice));
+    choices = std::move(best);
+  }
+
+  void search(const std::vector<int64_t> &bytes) {
+    for (size_t i = 0; i < stages_.size(); ++i) {
+      StageChoices &stage = stages_[i];
+      stage.isKnown = bytes[i] <= plan_.deviceBytes;
+      stage.bytes = bytes[i];
+      stage.fits = stage.isKnown ? 0 : stage.choices.size() - 1;
+      auto first = std::ranges::lower_bound(stage.choices, -static_cast<double>(plan_.deviceBytes),
+                                            {}, [](const Choice &choice) { return -choice.bytes; });
+      stage.tried = std::min(static_cast<size_t>(first - stage.choices.begin()), stage.fits);
+    }
+    for (int tries = 0; tries < kTriesMax && !std::ranges::all_of(stages_, isFinal); ++tries) {
+      place();
+      for (StageChoices &stage : stages_)
+        stage.tried = isFinal(stage) ? stage.fits : next(stage);
+    }
+  }
+
+  /// Found, or nothing fits.
+  static bool isFinal(const StageChoices &stage) {
+    return stage.isDone() || stage.tooMuch + 1 >= stage.choices.size();
+  }
+
+  /// Places the tried choices of all stages, and learns which of them fit.
+  void place() {
+    std::vector<int64_t> bytes = placedBytes();
+    for (size_t i = 0; i < stages_.size(); ++i) {
+      StageChoices &stage = stages_[i];
+      if (bytes[i] > plan_.deviceBytes)
+        stage.tooMuch = std::max(stage.tooMuch, stage.tried);
+      else
+        stage.fits = stage.tried, stage.isKnown = true;
+      if (stage.tried == stage.fits)
+        stage.bytes = bytes[i];
+    }
+  }
+
+  /// Away from the guess in growing steps until one choice fits and another does not, then the middle
+  /// between them.
+  static size_t next(StageChoices &stage) {
+    bool isTooMuchKnown = stage.tooMuch > 0;
+    if (!stage.isKnown && stage.tooMuch + 1 >= stage.fits)
+      return stage.fits;
+    if (isTooMuchKnown == stage.isKnown || stage.tooMuch + stage.stride >= stage.fits)
+      return stage.tooMuch + (stage.fits - stage.tooMuch + (stage.isKnown ? 0 : 1)) / 2;
+    size_t at = stage.isKnown ? stage.fits - stage.stride : stage.tooMuch + stage.stride;
+    stage.stride *= 2;
+    return at;
+  }
+
+  /// Faster choices than the one that was found, or others where nothing fits: those first that are
+  /// expected to need least.
+  std::vector<Choice> moreOf(const StageChoices &stage) const {
+    const Choice &found = stage.choices[stage.fits];
+    double least = stage.choices.back().bytes;
+    double limit = std::max(static_cast<double>(plan_.deviceBytes), least) +
+                   kGaps * (stage.choices.front().bytes - least);
+    std::vector<Choice> more;
+    for (const Choice &choice : stage.all)
+      if ((!stage.isKnown || choice.added < found.added) && choice.bytes < limit)
+        more.push_back(choice);
+    std::ranges::sort(more, [](const Choice &a, const Choice &b) {
+      return std::tie(a.bytes, a.added) < std::tie(b.bytes, b.added);
+    });
+    more.resize(std::min<size_t>(more.size(), kMoreTries));
+    return more;
+  }
+
+  void tryMore() {
+    std::vector<std::vector<Choice>> more;
+    size_t most = 0;
+    for (StageChoices &stage : stages_) {
+      more.push_back(moreOf(stage));
+      most = std::max(most, more.back().size());
+      stage.choices = {stage.choices[stage.fits], {}}; // the best until now, and what is tried
+      stage.fits = 0;
+    }
+    for (size_t turn = 0; turn < most; ++turn) {
+      for (size_t i = 0; i < stages_.size(); ++i) {
+        stages_[i].tried = turn < more[i].size() ? 1 : 0;
+        if (turn < more[i].size())
+          stages_[i].choices[1] = more[i][turn];
+      }
+      std::vector<int64_t> bytes = placedBytes();
+      for (size_t i = 0; i < stages_.size(); ++i) {
+        StageChoices &stage = stages_[i];
+        bool isFaster = !stage.isKnown || stage.choices[1].added < stage.choices[0].added;
+        if (stage.tried == 0 || bytes[i] > plan_.deviceBytes || !isFaster)
+          continue;
+        stage.choices[0] = stage.choices[1];
+        stage.isKnown = true;
+        stage.bytes = bytes[i];
+      }
+    }
+  }
+
+  void finish() {
+    int64_t bytes = 0;
+    double added = 0;
+    for (StageChoices &stage : stages_) {
+      stage.tried = stage.fits;
+      bytes = std::max(bytes, stage.bytes);
+      added = std::max(added, stage.choices[stage.fits].added);
+    }
+    chosen_ = tried();
+    request(plan_, chosen_);
+    tell(bytes, added);
+  }
+
+  void tell(int64_t bytes, double added) {
+    notes_.push_back(
+        {fmt::format("'model.recompute_granularity = auto' recomputes {}: {} of {} are needed, and "
+                     "recomputation is predicted to take {:.3g} ms of a microbatch",
+                     joined(model::recomputeLayersText(chosen_)), plan::formatBytes(bytes),
+                     plan::formatBytes(plan_.deviceBytes), 1e3 * added),
+         "chosen-recomputation"});
+  }
+
+  static std::string joined(const std::vector<std::string> &entries) {
+    std::string text;
+    for (const std::string &entry : entries)
+      text += fmt::format("{}'{}'", text.empty() ? "" : ", ", entry);
+    return text;
+  }
+
+  plan::Plan &plan_;
+  PipelineOptions options_;
+  Notes &notes_;
+  std::vector<size_t> units_;      ///< of the layers
+  std::vector<RecomputeWay> ways_; ///< the first recomputes nothing
+  std::vector<StageChoices> stages_;
+  std::vector<LayerRecompute> chosen_; ///< of each layer
+};
+
+} // namespace
+
+std::vector<int64_t> keptBytesOfUnits(const plan::Segment &body, size_t units) {
+  std::vector<int64_t> bytes(units);
+  std::vector<uint8_t> isKept(body.values.size());
+  auto keep = [&](const Op &reader, plan::ValueId value) {
+    const plan::Value &kept = body.values[value];
+    if (reader.phase != Phase::Backward || isKept[value] != 0 || kept.def == plan::kNone ||
+        kept.purpose != plan::Purpose::Activations)
+      return;
+    const Op &maker = body.ops[kept.def];
+    if (maker.phase != Phase::Forward || isAlias(maker) || maker.unit < 0)
+      return;
+    isKept[value] = 1;
+    bytes[static_cast<size_t>(maker.unit)] += kept.type.bytes();
+  };
+  for (const Op &op : body.ops)
+    for (plan::ValueId operand : op.operands)
+      keep(op, operand);
+  return bytes;
+}
+
+bool choosesRecompute(const plan::Plan &plan) {
+  return plan.job.model.recomputeGranularity == Job::RecomputeGranularity::Auto &&
+         plan.job.model.recomputeLayers.empty();
+}
+
+void chooseRecompute(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
+  Chooser(plan, options, notes).run();
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,30 @@
+"""Of the settings of a recipe, what is recomputed: a part of oracle.py."""
+
+RECOMPUTED = {"core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out", "gdp_in_proj",
+              "gdp_qkv", "mhc"}
+
+
+def recomputed_layers(f):
+    """What is recomputed of each layer, a set of words; none if the entries are wrong."""
+    layers = []
+    for entry in f["model.recompute_layers"]:
+        count, star, words = entry.rpartition("*")
+        words = words.split("+")
+        wrong = len(set(words)) < len(words) or words not in (["full"], ["none"]) and not set(words) <= RECOMPUTED
+        if star and not (count.isdigit() and int(count) > 0) or wrong:
+            return None
+        layers += [set(words)] * int(count or 1)
+    return layers if len(layers) == f.num("model.num_layers") else None
+
+
+def selective(f, module):
+    if f["model.recompute_granularity"] == "auto" and f.has("model.recompute_layers"):
+        return any(module in layer for layer in recomputed_layers(f) or [])
+    return f["model.recompute_granularity"] == "selective" and module in (f["model.recompute_modules"] or [])
+
+
+def module_missing(f):
+    return (selective(f, "moe_act") and not f.on("model.moe_grouped_gemm") or
+            selective(f, "mla_up_proj") and not f.on("model.multi_latent_attention") or
+            selective(f, "moe") and not f.has("model.num_moe_experts") or
+            selective(f, "shared_experts") and not f.has("model.moe_shared_expert_intermediate_size"))
