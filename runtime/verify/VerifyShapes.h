@@ -100,6 +100,7 @@ private:
   void needExtents();
   void needCounts(const Type &counts, int64_t bound);
   void needPlaces(const Type &places);
+  void needRouter(const Type &logits, const Type &ids, const Type &weights);
   void norm(size_t first, size_t last);
   void normBwd(size_t statistics);
   void splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v);

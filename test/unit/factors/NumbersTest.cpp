@@ -222,10 +222,11 @@ private:
       for (size_t i = 0; i < changed.operands.size(); ++i) {
         Array &array = changed.operands[i];
         Places places(sample_, row(i), extents_, f);
-        for (int64_t e = 0, count = array.numel(); e < count && array.isFloat(); ++e)
+        bool isPlaces = row(i).pointsInto != kNoFactor; // those outside of what they point into
+        for (int64_t e = 0, count = array.numel(); e < count && (array.isFloat() || isPlaces); ++e)
           if (Along along = places.of(e);
               !along.isNowhere() && (along.first < extents_.of(f) / 2) != isFirst)
-            array.put(e, 0);
+            array.put(e, isPlaces ? -1 : 0);
         if (row(i).isAddedOnce && !isFirst)
           clear(array);
       }

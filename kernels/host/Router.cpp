@@ -1,0 +1,291 @@
+// Routers: which experts a row goes to, and with what weights. router_topk: logits f32[T,E], bias
+// f32[E]? -> ids i32[T,K], weights f32[T,K], as Ops.def says. What experts are chosen by is rounded
+// to fp32 first; then the larger one is chosen, NaN before all others, and of equal ones that with
+// the smaller index. Sums are fp64. router_topk_bwd: dweights f32[T,K], logits, ids -> dlogits
+// f32[T,E]; ids that are no expert are left out. Limited by memory.
+#include "kernels/host/Router.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/host/Check.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+namespace shardc::kernels::host {
+namespace {
+
+/// Comes first: by its value, otherwise by its index.
+bool isBefore(const float *values, int32_t a, int32_t b) {
+  float x = values[a], y = values[b];
+  if (std::isnan(x) || std::isnan(y))
+    return std::isnan(x) && (!std::isnan(y) || a < b);
+  return x > y || (x == y && a < b);
+}
+
+/// The first `count` of n indices, in their order.
+void chooseFirst(const float *values, int32_t *indices, int64_t count, int64_t n) {
+  std::partial_sort(indices, indices + count, indices + n,
+                    [values](int32_t a, int32_t b) { return isBefore(values, a, b); });
+}
+
+RouterChoice choiceOf(const Call &call, const Tensor &logits) {
+  return {.experts = logits.cols(),
+          .topk = call.attrs.topk,
+          .groups = call.attrs.expert_groups,
+          .groupTopk = call.attrs.group_topk};
+}
+
+const char *checkRouter(const Call &call, const Tensor &logits, const Tensor &ids,
+                        const Tensor &weights) {
+  SHARDC_REQUIRE(logits.dtype == DType::F32, "logits are not f32[T, E]");
+  SHARDC_REQUIRE(choiceOf(call, logits).missing() == nullptr,
+                 "topk, expert_groups and group_topk do not fit the number of experts");
+  SHARDC_REQUIRE(call.attrs.score >= kRouterSoftmax && call.attrs.score <= kRouterSqrtSoftplus,
+                 "the score is none of the three");
+  SHARDC_REQUIRE(ids.dtype == DType::I32 && ids.rank == 2 && ids.shape[0] == logits.rows() &&
+                     ids.shape[1] == call.attrs.topk,
+                 "ids are not i32[T, topk]");
+  SHARDC_REQUIRE(weights.dtype == DType::F32 && sameShape(weights, ids),
+                 "weights are not f32[T, topk]");
+  return nullptr;
+}
+
+// ---- router_topk ----
+
+struct TopkBuffers {
+  double *scores;        ///< of the experts of a row
+  float *keys, *sums;    ///< what experts are chosen by, and groups
+  int32_t *order, *best; ///< indices of experts, and of groups
+
+  TopkBuffers(const Call &call, Scratch &scratch) {
+    int64_t experts = call.in[0].cols();
+    scores = scratch.take<double>(experts);
+    keys = scratch.take<float>(experts);
+    sums = scratch.take<float>(experts);
+    order = scratch.take<int32_t>(experts);
+    best = scratch.take<int32_t>(experts);
+  }
+};
+
+const char *acceptsRouterTopk(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 2, 2, 2}));
+  SHARDC_REQUIRE_OK(checkRouter(call, call.in[0], call.out[0], call.out[1]));
+  if (call.inCount > 1) {
+    SHARDC_REQUIRE(call.in[1].dtype == DType::F32 && isVector(call.in[1], call.in[0].cols()),
+                   "the bias is not f32[E]");
+    SHARDC_REQUIRE(call.attrs.score != kRouterSoftmax, "softmax has no bias");
+  }
+  return nullptr;
+}
+
+class TopkRow {
+public:
+  TopkRow(const Call &call, Scratch &scratch)
+      : choice_(choiceOf(call, call.in[0])), score_(call.attrs.score),
+        isOfAll_(call.attrs.pre_softmax), scale_(call.attrs.scale),
+        bias_(call.inCount > 1 ? static_cast<const float *>(call.in[1].data) : nullptr),
+        buffers_(call, scratch) {}
+
+  void run(const float *logits, int32_t *ids, float *weights) {
+    setScores(logits);
+    int64_t candidates = choice_.groups > 0 ? listGroups() : listAll();
+    chooseFirst(buffers_.keys, buffers_.order, choice_.topk, candidates);
+    std::copy_n(buffers_.order, choice_.topk, ids);
+    weigh(logits, ids, weights);
+  }
+
+private:
+  void setScores(const float *logits) {
+    int64_t experts = choice_.experts;
+    if (score_ == kRouterSoftmax && isOfAll_)
+      softmax(logits, experts, buffers_.scores);
+    for (int64_t e = 0; e < experts; ++e) {
+      if (score_ != kRouterSoftmax)
+        buffers_.scores[e] = routerScore(score_, logits[e]);
+      bool isLogit = score_ == kRouterSoftmax && !isOfAll_;
+      float key = isLogit ? logits[e] : static_cast<float>(buffers_.scores[e]);
+      buffers_.keys[e] = bias_ == nullptr ? key : key + bias_[e];
+    }
+  }
+
+  int64_t listAll() {
+    for (int64_t e = 0; e < choice_.experts; ++e)
+      buffers_.order[e] = static_cast<int32_t>(e);
+    return choice_.experts;
+  }
+
+  /// Lists the experts of the best groups.
+  int64_t listGroups() {
+    int64_t size = choice_.groupSize();
+    for (int64_t group = 0; group < choice_.groups; ++group) {
+      int32_t *members = buffers_.order;
+      for (int64_t i = 0; i < size; ++i)
+        members[i] = static_cast<int32_t>(group * size + i);
+      chooseFirst(buffers_.keys, members, choice_.summed(), size);
+      double total = 0;
+      for (int64_t i = 0; i < choice_.summed(); ++i)
+        total += buffers_.keys[members[i]];
+      buffers_.sums[group] = static_cast<float>(total);
+      buffers_.best[group] = static_cast<int32_t>(group);
+    }
+    chooseFirst(buffers_.sums, buffers_.best, choice_.groupTopk, choice_.groups);
+    int64_t count = 0;
+    for (int64_t i = 0; i < choice_.groupTopk; ++i)
+      for (int64_t e = buffers_.best[i] * size; e < (buffers_.best[i] + 1) * size; ++e)
+        buffers_.order[count++] = static_cast<int32_t>(e);
+    return count;
+  }
+
+  void weigh(const float *logits, const int32_t *ids, float *weights) {
+    int64_t topk = choice_.topk;
+    double divisor = 1;
+    if (score_ == kRouterSoftmax && !isOfAll_) {
+      for (int64_t k = 0; k < topk; ++k)
+        weights[k] = logits[ids[k]];
+      softmax(weights, topk, buffers_.scores);
+      for (int64_t k = 0; k < topk; ++k)
+        weights[k] = static_cast<float>(scale_ * buffers_.scores[k]);
+      return;
+    }
+    if (score_ != kRouterSoftmax && topk > 1) {
+      divisor = kRouterEps;
+      for (int64_t k = 0; k < topk; ++k)
+        divisor += buffers_.scores[ids[k]];
+    }
+    for (int64_t k = 0; k < topk; ++k)
+      weights[k] = static_cast<float>(scale_ * buffers_.scores[ids[k]] / divisor);
+  }
+
+  RouterChoice choice_;
+  int64_t score_;
+  bool isOfAll_;
+  double scale_;
+  const float *bias_;
+  TopkBuffers buffers_;
+};
+
+void runRouterTopk(const Call &call) {
+  Scratch scratch(call);
+  TopkRow row(call, scratch);
+  int64_t experts = call.in[0].cols(), topk = call.attrs.topk;
+  for (int64_t t = 0, rows = call.in[0].rows(); t < rows; ++t)
+    row.run(static_cast<const float *>(call.in[0].data) + t * experts,
+            static_cast<int32_t *>(call.out[0].data) + t * topk,
+            static_cast<float *>(call.out[1].data) + t * topk);
+}
+
+// ---- router_topk_bwd ----
+
+struct BwdBuffers {
+  double *scores; ///< of the experts that were chosen, or of all
+  double *grads;  ///< of these scores
+  float *logits;  ///< of those chosen
+  int32_t *ids;   ///< those that are experts
+
+  BwdBuffers(const Call &call, Scratch &scratch) {
+    int64_t experts = call.in[1].cols();
+    scores = scratch.take<double>(experts);
+    grads = scratch.take<double>(experts);
+    logits = scratch.take<float>(experts);
+    ids = scratch.take<int32_t>(experts);
+  }
+};
+
+const char *acceptsRouterTopkBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
+  SHARDC_REQUIRE_OK(checkRouter(call, call.in[1], call.in[2], call.in[0]));
+  SHARDC_REQUIRE(call.out[0].dtype == DType::F32 && sameShape(call.out[0], call.in[1]),
+                 "the gradient has not the type of the logits");
+  return nullptr;
+}
+
+class TopkBwdRow {
+public:
+  TopkBwdRow(const Call &call, Scratch &scratch)
+      : experts_(call.in[1].cols()), topk_(call.attrs.topk), score_(call.attrs.score),
+        isOfAll_(call.attrs.pre_softmax), scale_(call.attrs.scale), buffers_(call, scratch) {}
+
+  void run(const float *dweights, const float *logits, const int32_t *ids, float *dlogits) {
+    std::fill_n(dlogits, experts_, 0.0f);
+    if (score_ == kRouterSoftmax && isOfAll_)
+      return ofAll(dweights, logits, ids, dlogits);
+    int64_t count = 0;
+    for (int64_t k = 0; k < topk_; ++k)
+      if (isExpert(ids[k])) {
+        buffers_.ids[count] = ids[k];
+        buffers_.logits[count] = logits[ids[k]];
+        buffers_.grads[count++] = scale_ * static_cast<double>(dweights[k]);
+      }
+    if (count == 0)
+      return;
+    if (score_ == kRouterSoftmax)
+      softmaxBwd(buffers_.logits, count);
+    else
+      scoresBwd(count);
+    for (int64_t k = 0; k < count; ++k)
+      dlogits[buffers_.ids[k]] += static_cast<float>(buffers_.grads[k]);
+  }
+
+private:
+  bool isExpert(int32_t id) const { return id >= 0 && id < experts_; }
+
+  /// Gradients of n logits from those of their softmax, in their place.
+  void softmaxBwd(const float *logits, int64_t n) {
+    softmax(logits, n, buffers_.scores);
+    double mean = 0;
+    for (int64_t i = 0; i < n; ++i)
+      mean += buffers_.grads[i] * buffers_.scores[i];
+    for (int64_t i = 0; i < n; ++i)
+      buffers_.grads[i] = buffers_.scores[i] * (buffers_.grads[i] - mean);
+  }
+
+  void ofAll(const float *dweights, const float *logits, const int32_t *ids, float *dlogits) {
+    std::fill_n(buffers_.grads, experts_, 0.0);
+    for (int64_t k = 0; k < topk_; ++k)
+      if (isExpert(ids[k]))
+        buffers_.grads[ids[k]] += scale_ * static_cast<double>(dweights[k]);
+    softmaxBwd(logits, experts_);
+    for (int64_t e = 0; e < experts_; ++e)
+      dlogits[e] = static_cast<float>(buffers_.grads[e]);
+  }
+
+  /// weight = score / divisor, where each score is a term of the divisor.
+  void scoresBwd(int64_t count) {
+    double divisor = topk_ > 1 ? kRouterEps : 1, mean = 0;
+    for (int64_t k = 0; k < count; ++k) {
+      buffers_.scores[k] = routerScore(score_, buffers_.logits[k]);
+      divisor += topk_ > 1 ? buffers_.scores[k] : 0;
+    }
+    for (int64_t k = 0; k < count && topk_ > 1; ++k)
+      mean += buffers_.grads[k] * buffers_.scores[k] / divisor;
+    for (int64_t k = 0; k < count; ++k)
+      buffers_.grads[k] = (buffers_.grads[k] - mean) / divisor *
+                          routerSlope(score_, buffers_.logits[k], buffers_.scores[k]);
+  }
+
+  int64_t experts_, topk_, score_;
+  bool isOfAll_;
+  double scale_;
+  BwdBuffers buffers_;
+};
+
+void runRouterTopkBwd(const Call &call) {
+  Scratch scratch(call);
+  TopkBwdRow row(call, scratch);
+  int64_t experts = call.in[1].cols(), topk = call.attrs.topk;
+  for (int64_t t = 0, rows = call.in[1].rows(); t < rows; ++t)
+    row.run(static_cast<const float *>(call.in[0].data) + t * topk,
+            static_cast<const float *>(call.in[1].data) + t * experts,
+            static_cast<const int32_t *>(call.in[2].data) + t * topk,
+            static_cast<float *>(call.out[0].data) + t * experts);
+}
+
+} // namespace
+
+const Kernel kRouterTopk = {"router_topk_host", runRouterTopk, acceptsRouterTopk,
+                            workspaceOf<TopkBuffers>};
+const Kernel kRouterTopkBwd = {"router_topk_bwd_host", runRouterTopkBwd, acceptsRouterTopkBwd,
+                               workspaceOf<BwdBuffers>};
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,40 @@
+// What a router chooses from, and what it may be asked for. Kernels and the verifier read it.
+#pragma once
+
+#include <cstdint>
+
+namespace shardc {
+
+/// In the order of the words of `score` in Attrs.def.
+enum RouterScore : int64_t { kRouterSoftmax, kRouterSigmoid, kRouterSqrtSoftplus };
+
+/// Added to the sum that scores are divided by.
+inline constexpr double kRouterEps = 1e-20;
+
+struct RouterChoice {
+  int64_t experts, topk;
+  int64_t groups, groupTopk; ///< 0: none
+
+  int64_t groupSize() const { return experts / groups; }
+  /// The scores of a group whose sum is the group's.
+  int64_t summed() const { return topk / groupTopk; }
+
+  /// Null, or what these numbers lack.
+  const char *missing() const {
+    if (topk < 1 || topk > experts)
+      return "a topk from 1 to the number of experts";
+    if ((groups == 0) != (groupTopk == 0))
+      return "both expert_groups and group_topk, or neither";
+    if (groups == 0)
+      return nullptr;
+    if (groups < 0 || experts % groups != 0)
+      return "a number of experts that expert_groups divides";
+    if (groupTopk < 0 || groupTopk > groups || topk % groupTopk != 0)
+      return "a group_topk up to expert_groups that divides topk";
+    if (summed() > groupSize())
+      return "a topk / group_topk up to the experts of a group";
+    return nullptr;
+  }
+};
+
+} // namespace shardc

@@ -1,0 +1,264 @@
+// Routers against their formula in fp64: experts by rank, weights by sums over those chosen, and
+// gradients by differences.
+#include "test/kernels/Harness.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/Router.h"
+
+namespace shardc::kernels::test {
+namespace {
+
+struct Setting {
+  const char *name;
+  int64_t score;
+  bool isOfAll;
+  int64_t experts, topk, groups, groupTopk;
+  bool hasBias;
+  double scale;
+};
+
+/// Each score, with one expert of a row and with all, with groups whose sums are of one score and
+/// of several, with all groups and with one.
+const Setting kSettings[] = {
+    {"softmax", kRouterSoftmax, false, 6, 2, 0, 0, false, 1},
+    {"softmax of all", kRouterSoftmax, true, 6, 3, 0, 0, false, 2.5},
+    {"softmax of one", kRouterSoftmax, false, 5, 1, 0, 0, false, 1},
+    {"softmax of all, one", kRouterSoftmax, true, 5, 1, 0, 0, false, 1},
+    {"softmax of all, groups", kRouterSoftmax, true, 8, 4, 4, 2, false, 1},
+    {"softmax, groups", kRouterSoftmax, false, 8, 2, 4, 2, false, 1},
+    {"softmax, every expert", kRouterSoftmax, false, 4, 4, 0, 0, false, 1},
+    {"sigmoid", kRouterSigmoid, false, 6, 2, 0, 0, false, 1},
+    {"sigmoid of one", kRouterSigmoid, false, 6, 1, 0, 0, true, 1.5},
+    {"sigmoid, bias", kRouterSigmoid, false, 6, 3, 0, 0, true, 2.5},
+    {"sigmoid, bias, groups", kRouterSigmoid, false, 12, 4, 4, 2, true, 2.5},
+    {"sigmoid, one group", kRouterSigmoid, false, 9, 3, 3, 1, true, 1},
+    {"sigmoid, all groups", kRouterSigmoid, false, 6, 3, 3, 3, false, 1},
+    {"sqrtsoftplus", kRouterSqrtSoftplus, false, 6, 2, 0, 0, false, 1},
+    {"sqrtsoftplus, bias, groups", kRouterSqrtSoftplus, false, 8, 4, 4, 2, true, 1.5},
+    {"sqrtsoftplus of one", kRouterSqrtSoftplus, false, 7, 1, 0, 0, true, 1}};
+
+using Numbers = std::vector<double>;
+using Ids = std::vector<size_t>;
+
+/// How many of the numbers come before the i-th.
+int64_t rankOf(const Numbers &numbers, size_t i) {
+  int64_t rank = 0;
+  for (size_t j = 0; j < numbers.size(); ++j)
+    rank += numbers[j] > numbers[i] || (numbers[j] == numbers[i] && j < i) ? 1 : 0;
+  return rank;
+}
+
+Numbers softmaxOf(const Numbers &logits) {
+  Numbers out;
+  for (double each : logits) {
+    double sum = 0;
+    for (double other : logits)
+      sum += std::exp(other - each);
+    out.push_back(1 / sum);
+  }
+  return out;
+}
+
+Numbers scoresOf(const Setting &setting, const Numbers &logits) {
+  if (setting.score == kRouterSoftmax)
+    return setting.isOfAll ? softmaxOf(logits) : logits;
+  Numbers out;
+  for (double logit : logits)
+    out.push_back(setting.score == kRouterSigmoid ? 1 / (1 + std::exp(-logit))
+                                                  : std::sqrt(std::log1p(std::exp(logit))));
+  return out;
+}
+
+double asFloat(double value) { return static_cast<double>(static_cast<float>(value)); }
+
+/// Those chosen, the first one first.
+Ids choose(const Setting &setting, const Numbers &logits, const Numbers &bias) {
+  Numbers keys = scoresOf(setting, logits);
+  for (size_t e = 0; e < keys.size(); ++e)
+    keys[e] = asFloat(asFloat(keys[e]) + (setting.hasBias ? bias[e] : 0));
+  if (setting.groups > 0) {
+    size_t size = keys.size() / static_cast<size_t>(setting.groups);
+    Numbers sums;
+    for (size_t begin = 0; begin < keys.size(); begin += size) {
+      Numbers group(keys.begin() + static_cast<ptrdiff_t>(begin),
+                    keys.begin() + static_cast<ptrdiff_t>(begin + size));
+      sums.push_back(0);
+      for (size_t i = 0; i < size; ++i)
+        sums.back() += rankOf(group, i) < setting.topk / setting.groupTopk ? group[i] : 0;
+    }
+    for (size_t e = 0; e < keys.size(); ++e)
+      if (rankOf(sums, e / size) >= setting.groupTopk)
+        keys[e] = -std::numeric_limits<double>::infinity();
+  }
+  Ids ids(static_cast<size_t>(setting.topk));
+  for (size_t e = 0; e < keys.size(); ++e)
+    if (int64_t rank = rankOf(keys, e); rank < setting.topk)
+      ids[static_cast<size_t>(rank)] = e;
+  return ids;
+}
+
+Numbers weigh(const Setting &setting, const Numbers &logits, const Ids &ids) {
+  Numbers scores = scoresOf(setting, logits), weights;
+  for (size_t e : ids)
+    weights.push_back(scores[e]);
+  if (setting.score == kRouterSoftmax && !setting.isOfAll)
+    weights = softmaxOf(weights);
+  if (setting.score != kRouterSoftmax && setting.topk > 1) {
+    double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+    for (double &weight : weights)
+      weight /= sum + 1e-20;
+  }
+  for (double &weight : weights)
+    weight *= setting.scale;
+  return weights;
+}
+
+void setAttrs(Attrs &attrs, const Setting &setting) {
+  attrs.score = setting.score;
+  attrs.pre_softmax = setting.isOfAll;
+  attrs.topk = setting.topk;
+  attrs.expert_groups = setting.groups;
+  attrs.group_topk = setting.groupTopk;
+  attrs.scale = setting.scale;
+}
+
+constexpr int64_t kRows = 40;
+
+Numbers rowOf(const Array &array, int64_t t) {
+  auto cols = static_cast<ptrdiff_t>(array.shape.back());
+  auto begin = array.values.begin() + static_cast<ptrdiff_t>(t) * cols;
+  return Numbers(begin, begin + cols);
+}
+
+std::vector<Array> route(const Setting &setting, const Array &logits, const Array &bias) {
+  KernelRun run("router_topk");
+  setAttrs(run.attrs, setting);
+  run.in(logits);
+  if (setting.hasBias)
+    run.in(bias);
+  int64_t rows = logits.numel() / setting.experts;
+  run.out(DType::I32, {rows, setting.topk}).out(DType::F32, {rows, setting.topk});
+  return run.run();
+}
+
+TEST(RouterTopk, ChoosesAndWeighsByItsFormula) {
+  for (const Setting &setting : kSettings) {
+    Array logits = randoms(DType::F32, {4, kRows / 4, setting.experts}, 1, 3);
+    Array bias = randoms(DType::F32, {setting.experts}, 2, 0.5);
+    std::vector<Array> got = route(setting, logits, bias);
+    Numbers ids, weights;
+    for (int64_t t = 0; t < kRows; ++t) {
+      Numbers row = rowOf(logits, t);
+      Ids chosen = choose(setting, row, bias.values);
+      Numbers wanted = weigh(setting, row, chosen);
+      ids.insert(ids.end(), chosen.begin(), chosen.end());
+      weights.insert(weights.end(), wanted.begin(), wanted.end());
+    }
+    EXPECT_EQ(got[0].values, ids) << setting.name;
+    expectClose(got[1], weights, {1e-7, 2}, setting.name);
+  }
+}
+
+TEST(RouterTopk, GradientIsThatOfTheWeightsOfThoseChosen) {
+  for (const Setting &setting : kSettings) {
+    Array logits = randoms(DType::F32, {kRows, setting.experts}, 3, 3);
+    Array bias = randoms(DType::F32, {setting.experts}, 4, 0.5);
+    Array dweights = randoms(DType::F32, {kRows, setting.topk}, 5);
+    Array ids = route(setting, logits, bias)[0];
+    KernelRun run("router_topk_bwd");
+    setAttrs(run.attrs, setting);
+    run.in(dweights).in(logits).in(ids).out(DType::F32, logits.shape);
+    Array got = run.run()[0];
+    Numbers want;
+    for (int64_t t = 0; t < kRows; ++t) {
+      Numbers row = rowOf(ids, t), gradient = rowOf(dweights, t);
+      Ids chosen(row.begin(), row.end());
+      Numbers wanted = numericGradient(rowOf(logits, t), [&](const Numbers &x) {
+        return inner(gradient, weigh(setting, x, chosen));
+      });
+      want.insert(want.end(), wanted.begin(), wanted.end());
+    }
+    expectClose(got, want, {1e-6, 2}, setting.name);
+  }
+}
+
+/// Of equal scores the smaller index, of groups too; what the score cannot tell apart is equal.
+TEST(RouterTopk, TiesGoToTheSmallerIndex) {
+  Setting plain = {"", kRouterSoftmax, false, 4, 2, 0, 0, false, 1};
+  Array logits = array(DType::F32, {3, 4}, {1, 1, 1, 1, 0, 2, 1, 2, -1, 3, 5, 3});
+  EXPECT_EQ(route(plain, logits, {})[0].values, (Numbers{0, 1, 1, 3, 2, 1}));
+  Setting full = {"", kRouterSigmoid, false, 4, 2, 0, 0, false, 1};
+  EXPECT_EQ(route(full, array(DType::F32, {1, 4}, {-1, 50, 60, 70}), {})[0].values,
+            (Numbers{1, 2}));
+  Setting groups = {"", kRouterSoftmax, false, 6, 2, 3, 2, false, 1};
+  EXPECT_EQ(route(groups, array(DType::F32, {1, 6}, {0, 1, 2, 1, 2, 0}), {})[0].values,
+            (Numbers{2, 4}));
+  EXPECT_EQ(route(groups, array(DType::F32, {1, 6}, {0, 1, 1, 0, 0, 1}), {})[0].values,
+            (Numbers{1, 2}));
+}
+
+/// A row with NaN keeps it, so that its loss shows it.
+TEST(RouterTopk, NaNComesFirst) {
+  double nan = std::numeric_limits<double>::quiet_NaN();
+  Setting setting = {"", kRouterSoftmax, false, 4, 2, 0, 0, false, 1};
+  std::vector<Array> got = route(setting, array(DType::F32, {1, 4}, {1, 9, nan, 2}), {});
+  EXPECT_EQ(got[0].values, (Numbers{2, 1}));
+  EXPECT_TRUE(std::isnan(got[1][0]));
+}
+
+/// What is not chosen for its logit is weighed by it all the same.
+TEST(RouterTopk, ABiasSelectsAndDoesNotWeigh) {
+  Setting setting = {"", kRouterSigmoid, false, 3, 2, 0, 0, true, 1};
+  Array logits = array(DType::F32, {1, 3}, {2, 1, -3});
+  std::vector<Array> got = route(setting, logits, array(DType::F32, {3}, {0, -1, 4}));
+  EXPECT_EQ(got[0].values, (Numbers{2, 0}));
+  double low = 1 / (1 + std::exp(3)), high = 1 / (1 + std::exp(-2));
+  expectClose(got[1], {low / (low + high), high / (low + high)}, {1e-7, 2}, "weights");
+}
+
+/// Logits so small that every score is 0 give weights of 0, and no NaN.
+TEST(RouterTopk, ScoresOfZeroAreNoNaN) {
+  Setting setting = {"", kRouterSqrtSoftplus, false, 3, 2, 0, 0, false, 1};
+  Array logits = constant(DType::F32, {1, 3}, -2e4);
+  EXPECT_EQ(route(setting, logits, {})[1].values, (Numbers{0, 0}));
+  KernelRun run("router_topk_bwd");
+  setAttrs(run.attrs, setting);
+  run.in(constant(DType::F32, {1, 2}, 1)).in(logits).in(array(DType::I32, {1, 2}, {0, 1}));
+  run.out(DType::F32, {1, 3});
+  EXPECT_EQ(run.run()[0].values, (Numbers{0, 0, 0}));
+}
+
+const char *refusalOf(const Setting &setting, int64_t biasOf) {
+  static KernelRun run("router_topk");
+  run = KernelRun("router_topk");
+  setAttrs(run.attrs, setting);
+  run.in(constant(DType::F32, {2, setting.experts}, 0));
+  if (biasOf > 0)
+    run.in(constant(DType::F32, {biasOf}, 0));
+  run.out(DType::I32, {2, setting.topk}).out(DType::F32, {2, setting.topk});
+  return run.refusal();
+}
+
+TEST(RouterTopk, RefusesWhatDoesNotFit) {
+  constexpr const char *kGroups =
+      "topk, expert_groups and group_topk do not fit the number of experts";
+  EXPECT_STREQ(refusalOf({"", kRouterSoftmax, false, 4, 5, 0, 0, false, 1}, 0), kGroups);
+  EXPECT_STREQ(refusalOf({"", kRouterSoftmax, false, 4, 2, 3, 1, false, 1}, 0), kGroups);
+  EXPECT_STREQ(refusalOf({"", kRouterSoftmax, false, 8, 3, 4, 2, false, 1}, 0), kGroups);
+  EXPECT_STREQ(refusalOf({"", kRouterSoftmax, false, 8, 4, 4, 1, false, 1}, 0), kGroups);
+  EXPECT_STREQ(refusalOf({"", kRouterSoftmax, false, 8, 4, 4, 0, false, 1}, 0), kGroups);
+  EXPECT_STREQ(refusalOf({"", 3, false, 4, 2, 0, 0, false, 1}, 0), "the score is none of the three");
+  EXPECT_STREQ(refusalOf({"", kRouterSoftmax, false, 4, 2, 0, 0, true, 1}, 4),
+               "softmax has no bias");
+  EXPECT_STREQ(refusalOf({"", kRouterSigmoid, false, 4, 2, 0, 0, true, 1}, 3),
+               "the bias is not f32[E]");
+  EXPECT_EQ(refusalOf({"", kRouterSigmoid, false, 4, 2, 2, 2, true, 1}, 4), nullptr);
+}
+
+} // namespace
+} // namespace shardc::kernels::test
