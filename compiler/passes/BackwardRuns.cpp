@@ -35,6 +35,16 @@ void goBack(Gradients &gradients, const Op &op, OpKind kind) {
 void backDispatch(Gradients &gradients, const Op &op) { goBack(gradients, op, OpKind::Combine); }
 void backCombine(Gradients &gradients, const Op &op) { goBack(gradients, op, OpKind::Dispatch); }
 
+/// The gradient of weights first: it reads what the other op may be the last to need.
+void backScaleRows(Gradients &gradients, const Op &op) {
+  ValueId dy = gradients.of(op.results[0]);
+  if (dy == kNone)
+    return;
+  ValueId x = op.operands[0], weights = op.operands[1];
+  gradients.emitFor(weights, gradients.makeOp(OpKind::DotRows, {dy, x}));
+  gradients.emitFor(x, gradients.makeOp(OpKind::ScaleRows, {dy, weights}));
+}
+
 /// c = a·op(b[e]): weight gradient first, to end the live range of `a` as early as possible.
 void backGroupedMatMul(Gradients &gradients, const Op &op) {
   ValueId dc = gradients.of(op.results[0]);

@@ -521,6 +521,16 @@ void makeCombineBwd(Builder &b) {
   b.ids({m.rows(), 2}, 2 * m.rows()).toData({m.rows(), 2});
 }
 
+void makeScaleRows(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.ffn}).data({m.rows(), 1}).toData({m.rows(), m.ffn});
+}
+
+void makeDotRows(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.ffn}).data({m.rows(), m.ffn}).toData({m.rows(), 1});
+}
+
 /// Runs of as many rows as a sequence has positions, in two slots.
 void makeGroupedMatMul(Builder &b) {
   const Model &m = b.model;
@@ -715,6 +725,8 @@ constexpr Maker kMakers[] = {
     {"dispatch", makeDispatch},
     {"combine", makeCombine},
     {"combine_bwd", makeCombineBwd},
+    {"scale_rows", makeScaleRows},
+    {"dot_rows", makeDotRows},
     {"grouped_matmul", makeGroupedMatMul},
     {"grouped_matmul_bwd", makeGroupedMatMulBwd},
     {"cross_entropy", makeCrossEntropy},

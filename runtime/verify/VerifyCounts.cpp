@@ -176,12 +176,14 @@ private:
     at[op.results[1]] = {State::Places, true, source};
   }
 
-  /// A view of all elements, with the same rows, is the value by another name.
+  /// A view of all elements, with the same rows, is the value by another name. Places stay places
+  /// in any shape.
   void followView(const Values &at, uint32_t i, const Op &op) const {
     const State &from = at.operand(op, 0);
     const Type &type = at.scope.value(op.operands[0]).type,
                &part = at.scope.value(op.results[0]).type;
-    if (part.numel() == type.numel() && part.shape[0] == type.shape[0])
+    if (part.numel() == type.numel() &&
+        (part.shape[0] == type.shape[0] || from.kind == State::Places))
       at[op.results[0]] = from;
     else if (from.lacksRows())
       refuse(at, i, op.operands[0],

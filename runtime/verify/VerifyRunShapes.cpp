@@ -39,6 +39,14 @@ void ShapeCheck::checkCombineBwd() {
   need(isData(out(0)), "floating point gradients of weights as a result");
 }
 
+void ShapeCheck::checkScaleRows() {
+  need(isData(in(0)) && isData(in(1)) && isData(out(0)), "floating point x, weights and y");
+}
+
+void ShapeCheck::checkDotRows() {
+  need(isData(in(0)) && isData(in(1)) && isData(out(0)), "floating point a, b and y");
+}
+
 void ShapeCheck::checkGroupedMatMul() {
   need(isData(in(0)) && isData(in(1)) && isData(out(0)) && in(0).rank == 2 && in(1).rank == 3 &&
            out(0).rank == 2,

@@ -257,6 +257,32 @@ TEST(Combine, GradientOfAWeightIsTheProductOfRowAndGradient) {
   }
 }
 
+TEST(ScaleRows, MultipliesEachRowByItsWeight) {
+  constexpr int64_t kRows = 5, kCols = 700; // more than a block
+  for (DType dtype : kDataTypes) {
+    Array x = randoms(dtype, {kRows, kCols}, 1), weights = randoms(DType::F32, {kRows, 1}, 2);
+    KernelRun run("scale_rows");
+    run.in(x).in(weights).out(dtype, x.shape);
+    std::vector<double> want;
+    for (int64_t i = 0; i < x.numel(); ++i)
+      want.push_back(x[i] * weights[i / kCols]);
+    expectClose(run.run()[0], want, {1e-6, 2}, "y");
+  }
+}
+
+TEST(ScaleRows, GradientOfAWeightIsTheProductOfRows) {
+  constexpr int64_t kRows = 5, kCols = 700;
+  for (DType dtype : kDataTypes) {
+    Array x = randoms(dtype, {kRows, kCols}, 3), dy = randoms(dtype, {kRows, kCols}, 4);
+    KernelRun run("dot_rows");
+    run.in(dy).in(x).out(DType::F32, {kRows, 1});
+    std::vector<double> want(kRows);
+    for (int64_t i = 0; i < x.numel(); ++i)
+      want[static_cast<size_t>(i / kCols)] += x[i] * dy[i];
+    expectClose(run.run()[0], want, {1e-6, 2}, "y");
+  }
+}
+
 TEST(Dispatch, RefusesOtherShapes) {
   KernelRun run("dispatch");
   run.in(constant(DType::F32, {4, 8}, 0)).in(constant(DType::I32, {4, 2}, 0));

@@ -104,8 +104,8 @@ INSTANTIATE_TEST_SUITE_P(Cuda, Ops, testing::ValuesIn(kRows), nameOf);
 
 /// A plan with these is refused before it runs on GPUs (`no-kernel`).
 constexpr std::string_view kOfTheHostAlone[] = {
-    "router_topk", "router_topk_bwd", "make_runs",      "dispatch",
-    "combine",     "combine_bwd",     "grouped_matmul", "grouped_matmul_bwd"};
+    "router_topk", "router_topk_bwd", "make_runs", "dispatch",       "combine",
+    "combine_bwd", "scale_rows",      "dot_rows",  "grouped_matmul", "grouped_matmul_bwd"};
 
 TEST(CudaOps, EveryRowOfTheHostHasItsTwin) {
   for (std::string_view op : {

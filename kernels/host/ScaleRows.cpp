@@ -1,0 +1,74 @@
+// Weights of rows. scale_rows: y[r,:] = x[r,:]·weights[r], x[R,C], weights[R,1], y[R,C]. dot_rows:
+// y[r] = a[r,:]·b[r,:], a[R,C], b[R,C], y[R,1]. Leading dimensions are rows. Data are f32, bf16 or
+// f16 each; products are fp32, sums of dot_rows fp64, rounded once. Limited by memory.
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Rows.h"
+
+#include <algorithm>
+
+namespace shardc::kernels::host {
+namespace {
+
+SHARDC_CLONES void scaleBlock(const float *x, float weight, int64_t n, float *y) {
+  for (int64_t i = 0; i < n; ++i)
+    y[i] = x[i] * weight;
+}
+
+/// One element for each row of the matrix.
+bool isColumn(const Tensor &column, const Tensor &matrix) {
+  return column.cols() == 1 && column.rows() == matrix.rows();
+}
+
+const char *acceptsScaleRows(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  const Tensor &x = call.in[0], &weights = call.in[1], &y = call.out[0];
+  SHARDC_REQUIRE(isData(x) && isData(weights) && isData(y), "scale_rows takes f32, bf16 and f16");
+  SHARDC_REQUIRE(sameMatrix(x, y), "x and y differ in shape");
+  SHARDC_REQUIRE(isColumn(weights, x), "there is not one weight for each row");
+  return nullptr;
+}
+
+void runScaleRows(const Call &call) {
+  float buffer[kBlock], scaled[kBlock], weight = 0;
+  int64_t rows = call.out[0].rows(), cols = call.out[0].cols();
+  for (int64_t row = 0; row < rows; ++row) {
+    weight = *readF32(call.in[1], row, 1, &weight);
+    for (int64_t begin = 0; begin < cols; begin += kBlock) {
+      int64_t n = std::min(kBlock, cols - begin), offset = row * cols + begin;
+      float *to = targetF32(call.out[0], offset, scaled);
+      scaleBlock(readF32(call.in[0], offset, n, buffer), weight, n, to);
+      writeF32(call.out[0], offset, n, to);
+    }
+  }
+}
+
+const char *acceptsDotRows(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  const Tensor &a = call.in[0], &b = call.in[1], &y = call.out[0];
+  SHARDC_REQUIRE(isData(a) && isData(b) && isData(y), "dot_rows takes f32, bf16 and f16");
+  SHARDC_REQUIRE(sameMatrix(a, b), "a and b differ in shape");
+  SHARDC_REQUIRE(isColumn(y, a), "there is not one product for each row");
+  return nullptr;
+}
+
+void runDotRows(const Call &call) {
+  float a[kBlock], b[kBlock];
+  int64_t rows = call.in[0].rows(), cols = call.in[0].cols();
+  for (int64_t row = 0; row < rows; ++row) {
+    double sum = 0;
+    for (int64_t begin = 0; begin < cols; begin += kBlock) {
+      int64_t n = std::min(kBlock, cols - begin), offset = row * cols + begin;
+      sum += dot(readF32(call.in[0], offset, n, a), readF32(call.in[1], offset, n, b), n);
+    }
+    auto product = static_cast<float>(sum);
+    writeF32(call.out[0], row, 1, &product);
+  }
+}
+
+} // namespace
+
+const Kernel kScaleRows = {"scale_rows_host", runScaleRows, acceptsScaleRows};
+const Kernel kDotRows = {"dot_rows_host", runDotRows, acceptsDotRows};
+
+} // namespace shardc::kernels::host
