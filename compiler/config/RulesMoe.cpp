@@ -3,6 +3,7 @@
 
 #include "compiler/config/Mesh.h"
 #include "compiler/config/RulePredicates.h"
+#include "runtime/base/Router.h"
 
 namespace shardc::config {
 
@@ -26,6 +27,21 @@ bool usesLevels(const RuleContext &ctx) {
 }
 
 } // namespace
+
+void ruleRouterGroups(RuleContext &ctx) {
+  Opt groups = Opt::ModelMoeRouterNumGroups, groupTopk = Opt::ModelMoeRouterGroupTopk;
+  if (!ctx.has(Opt::ModelNumMoeExperts) || !ctx.has(groupTopk)) // upstream then looks at no groups
+    return;
+  RouterChoice choice = {.experts = ctx.num(Opt::ModelNumMoeExperts),
+                         .topk = ctx.num(Opt::ModelMoeRouterTopk),
+                         .groups = ctx.cfg().getIntOr(groups, 0),
+                         .groupTopk = ctx.num(groupTopk)};
+  if (choice.topk > choice.experts) // which has its own rule
+    return;
+  if (choice.missing() != nullptr)
+    ctx.report({groupTopk, groups, Opt::ModelMoeRouterTopk, Opt::ModelNumMoeExperts},
+               {choice.topk, choice.experts, choice.groupTopk, choice.groups});
+}
 
 void ruleExpertsWantSequenceParallel(RuleContext &ctx) {
   if (ctx.derived().expertParallel > 1 && ctx.derived().tensorParallel > 1 &&

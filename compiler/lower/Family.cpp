@@ -220,9 +220,34 @@ private:
     return mlp;
   }
 
+  model::RouterSettings router() const {
+    model::RouterSettings router;
+    router.topk = config_.getInt(Opt::ModelMoeRouterTopk);
+    if (config_.has(Opt::ModelMoeRouterGroupTopk)) { // without it upstream looks at no groups
+      router.groups = config_.getIntOr(Opt::ModelMoeRouterNumGroups, 0);
+      router.groupTopk = config_.getInt(Opt::ModelMoeRouterGroupTopk);
+    }
+    switch (config_.getEnumOr(Opt::ModelMoeRouterScoreFunction, config::RouterScore::Softmax)) {
+    case config::RouterScore::Softmax:
+      router.score = kRouterSoftmax;
+      break;
+    case config::RouterScore::Sigmoid:
+      router.score = kRouterSigmoid;
+      break;
+    case config::RouterScore::SqrtSoftplus:
+      router.score = kRouterSqrtSoftplus;
+      break;
+    }
+    router.preSoftmax = config_.isOn(Opt::ModelMoeRouterPreSoftmax);
+    router.scale = config_.getFloatOr(Opt::ModelMoeRouterTopkScalingFactor, 1);
+    router.isFp32 = config_.has(Opt::ModelMoeRouterDtype);
+    return router;
+  }
+
   model::MoeSettings moe() const {
     model::MoeSettings moe;
     moe.experts = config_.getIntOr(Opt::ModelNumMoeExperts, 1);
+    moe.router = router();
     moe.expert = feedForward(config_.getIntOr(Opt::ModelMoeFfnHiddenSize, d_.ffnHidden));
     if (config_.has(Opt::ModelMoeSharedExpertIntermediateSize))
       moe.shared = feedForward(config_.getInt(Opt::ModelMoeSharedExpertIntermediateSize));

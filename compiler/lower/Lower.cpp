@@ -178,14 +178,14 @@ private:
   std::filesystem::path folder_;
 };
 
-/// One unit and its block, without parameters.
-void addUnit(plan::Plan &plan, const model::Unit &unit, int16_t group, int16_t stateGroup) {
+/// A block of the last unit, without parameters. Returns its index.
+size_t addBlock(plan::Plan &plan, std::string name, int16_t group, int16_t stateGroup) {
   plan::Block block;
   block.group = group, block.stateGroup = stateGroup;
-  block.name = unit.name;
-  block.unit = static_cast<int32_t>(plan.units.size());
-  plan.units.push_back({unit.name, unit.kind});
+  block.name = std::move(name);
+  block.unit = static_cast<int32_t>(plan.units.size()) - 1;
   plan.blocks.push_back(std::move(block));
+  return plan.blocks.size() - 1;
 }
 
 /// Whether weight decay applies: Megatron decays no biases and no one-dimensional parameters, but
@@ -197,10 +197,18 @@ bool isDecayed(const Config &config, const plan::Param &param) {
                                                config.has(Opt::SchedulerNoWeightDecayCondType)));
 }
 
-/// Puts the parameter behind the others of the last block. `tensor`: the group of tensor-parallel
-/// ranks, among whom partition cuts it; -1 if there is none.
-void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &spec, DType dtype,
-              int16_t tensor) {
+/// Elements of a row of one of the tensors that a parameter stacks.
+int64_t stackedRowOf(const plan::Type &type) {
+  int64_t row = 1;
+  for (uint8_t d = 2; d < type.rank; ++d)
+    row *= type.shape[d];
+  return row;
+}
+
+/// Puts the parameter behind the others of the block. `tensor`: the group of tensor-parallel ranks,
+/// among whom partition cuts it; -1 if there is none.
+void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &spec, size_t index,
+              DType dtype, int16_t tensor) {
   plan::Param param;
   param.name = spec.name;
   param.type.dtype = dtype;
@@ -210,8 +218,10 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
     param.splits.push_back({spec.split->dim, tensor, spec.split->parts});
   else if (tensor >= 0)
     param.copies.push_back(tensor);
-  plan::Block &block = plan.blocks.back();
-  param.block = static_cast<int32_t>(plan.blocks.size()) - 1;
+  if (spec.isStacked)
+    param.stackedRow = stackedRowOf(param.type);
+  plan::Block &block = plan.blocks[index];
+  param.block = static_cast<int32_t>(index);
   param.offset = block.numel;
   block.numel = (block.numel + param.type.numel() + kAlign - 1) / kAlign * kAlign;
   block.shard = block.stateShard = block.numel;
@@ -374,13 +384,17 @@ private:
                   Opt::ClusterGpusPerNode, Opt::ClusterNodes, Opt::ClusterGpu});
   }
 
-  /// One block for each unit, with its parameters one after the other. shard-units replaces this
-  /// layout.
+  /// One block for each unit, with its parameters one after the other, and a further one for its
+  /// experts. shard-units replaces this layout.
   void addParameters() {
     for (const model::Unit &unit : units_) {
-      addUnit(plan_, unit, shards_, states_);
-      for (const model::ParamSpec &param : model::paramsOf(unit))
-        addParam(config_, plan_, param, d_.params, tensor_);
+      plan_.units.push_back({unit.name, unit.kind});
+      size_t dense = addBlock(plan_, unit.name, shards_, states_), experts = dense;
+      for (const model::ParamSpec &param : model::paramsOf(unit)) {
+        if (param.isStacked && experts == dense)
+          experts = addBlock(plan_, unit.name + ".experts", shards_, states_);
+        addParam(config_, plan_, param, param.isStacked ? experts : dense, d_.params, tensor_);
+      }
     }
   }
 

@@ -1,5 +1,7 @@
 // Lists the features that a configuration requests and no op implements. A recipe without any of
 // them must compile, and its plan must run: test/random/run.py tests that on random recipes.
+#include <llvm/ADT/STLExtras.h>
+
 #include "compiler/config/Evaluate.h"
 #include "compiler/lower/Family.h"
 #include "compiler/lower/Lower.h"
@@ -29,6 +31,24 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelGluLinearOffset, "an offset in the gated unit"},
     {Opt::ModelActivationFuncClampValue, "clamping of activations"},
     {Opt::ModelUseMup, "scaling by width"},
+    {Opt::ModelMoeSharedExpertGate, "a gate on the shared expert"},
+    {Opt::ModelMoeSharedExpertGluInterleaveSize, "interleaving of gate and value in experts"},
+    {Opt::ModelMoeMlpGluInterleaveSize, "interleaving of gate and value in experts"},
+    {Opt::ModelMoeLatentSize, "a projection before experts"},
+    {Opt::ModelMoeZLossCoeff, "the z loss of routers"},
+    {Opt::ModelMoeInputJitterEps, "noise on the input of routers"},
+    {Opt::ModelMoeRouterTopkLimitedDevices, "routing limited to devices"},
+    {Opt::ModelMoeRouterEnableExpertBias, "balancing by a bias on experts"},
+    {Opt::ModelMoeRouterForceLoadBalancing, "routing at random"},
+    {Opt::ModelMoeRouterForceBiased, "routing at random"},
+    {Opt::ModelMoeRouterQuantileBalancingEma, "balancing by quantiles"},
+    {Opt::ModelMoeEnableRoutingReplay, "replay of routings"},
+    {Opt::ModelMoeApplyProbsOnInput, "scaling of the input of experts"},
+    {Opt::ModelMoeDispatchFwdDtype, "another type of tokens that are sent to experts"},
+    {Opt::ModelMoeCombineBwdDtype, "another type of gradients that are sent to experts"},
+    {Opt::ModelMoeExpertCapacityFactor, "a capacity of experts"},
+    {Opt::ModelMoeExpertRankCapacityFactor, "a capacity of the experts of a rank"},
+    {Opt::ModelMoeLayerRecompute, "the older spelling of recompute_modules = [moe]"},
 };
 
 /// Options that refine those that findMissing names, that are valid only together with them, or
@@ -39,7 +59,6 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.beta_",
     "model.cpu_offloading_",
     "model.dsa_",
-    "model.expert_model_parallel_size",
     "model.fp4",
     "model.fp4_",
     "model.fp8_",
@@ -51,7 +70,10 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.max_seqlen_per_dp_cp_rank",
     "model.mhc_",
     "model.mla_down_proj_fusion",
-    "model.moe_",
+    "model.moe_pad_expert_input_to_capacity",
+    "model.moe_router_bias_update_rate",
+    "model.moe_token_drop_policy",
+    "model.moe_token_dropping",
     "model.mscale",
     "model.mscale_all_dim",
     "model.mtp_",
@@ -84,6 +106,37 @@ bool asksFor(const Config &config, Opt option) {
          config[option].value != config::parseTableValue(info.defaultText, info);
 }
 
+/// What is missing in a model with experts: `need(asked, what, option)` names each.
+template <typename Need> void needOfExperts(const Config &config, Need need) {
+  const config::Derived &d = config.derived();
+  if (!config.has(Opt::ModelNumMoeExperts))
+    return;
+  need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
+  need(d.tensorParallel > 1, "tensor parallelism of a model with experts",
+       Opt::ModelTensorModelParallelSize);
+  need(d.expertTensorParallel > 1, "expert tensor parallelism", Opt::ModelExpertTensorParallelSize);
+  need(d.contextParallel > 1, "context parallelism of a model with experts",
+       Opt::ModelContextParallelSize);
+  // Counts of rows would have to be kept as often as the rows.
+  need(config.is(Opt::ModelPipelineSchedule, config::PipelineSchedule::ZeroBubble),
+       "a model with experts under this schedule", Opt::ModelPipelineSchedule);
+  need(config.has(Opt::ModelFp8), "a model with experts in fp8", Opt::ModelFp8);
+  need(config.isOn(Opt::ModelAddBiasLinear), "biases of experts", Opt::ModelAddBiasLinear);
+  need(config.is(Opt::ModelMoeRouterDtype, config::RouterType::Fp64), "a router in fp64",
+       Opt::ModelMoeRouterDtype);
+  using config::RouterBalancing;
+  auto balances = [&](RouterBalancing type) {
+    return llvm::is_contained(
+        config.getEnums<RouterBalancing>(Opt::ModelMoeRouterLoadBalancingType), type);
+  };
+  need(balances(RouterBalancing::Sinkhorn), "balancing by Sinkhorn's algorithm",
+       Opt::ModelMoeRouterLoadBalancingType);
+  bool hasLosses = llvm::any_of(config.getList(Opt::ModelMoeAuxLossCoeff),
+                                [](const config::Value &value) { return *value.asFloat() != 0; });
+  need(hasLosses && !balances(RouterBalancing::NoBalancing), "the balancing loss of routers",
+       Opt::ModelMoeAuxLossCoeff);
+}
+
 } // namespace
 
 std::vector<Missing> findMissing(const Config &config) {
@@ -93,8 +146,7 @@ std::vector<Missing> findMissing(const Config &config) {
     if (asked)
       missing.push_back({std::move(what), option});
   };
-  need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
-  need(config.has(Opt::ModelNumMoeExperts), "mixture of experts", Opt::ModelNumMoeExperts);
+  needOfExperts(config, need);
   need(!activationOp(config),
        fmt::format("{}activation '{}'", d.gated ? "gated " : "",
                    config::toRecipeText(config, Opt::ModelActivationFunc)),

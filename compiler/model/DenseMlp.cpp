@@ -8,12 +8,13 @@ using plan::Op;
 using plan::Type;
 using plan::ValueId;
 
-DenseMlp::DenseMlp(const MlpSettings &settings, const std::string &stem)
+DenseMlp::DenseMlp(const MlpSettings &settings, const std::string &stem, std::string what)
     : s_(settings), fc1_{stem + "linear_fc1", s_.gated ? times(2, s_.width) : s_.width,
                          s_.hidden,           s_.hasBias,
                          s_.initStd,          Linear::Columns,
                          s_.gated ? 2 : 1},
-      fc2_{stem + "linear_fc2", s_.hidden, s_.width, s_.hasBias, s_.residualStd, Linear::Sum} {}
+      fc2_{stem + "linear_fc2", s_.hidden, s_.width, s_.hasBias, s_.residualStd, Linear::Sum},
+      what_(std::move(what)) {}
 
 void DenseMlp::declare(Params &params) const {
   fc1_.declare(params);
@@ -21,13 +22,14 @@ void DenseMlp::declare(Params &params) const {
 }
 
 ValueId DenseMlp::forward(Forward &to, ValueId x) const {
-  ValueId f1 = fc1_.apply(to, x, "fc1");
+  ValueId f1 = fc1_.apply(to, x, (what_ + "fc1").c_str());
   Type type = to.typeOf(f1);
   type.shape[type.rank - 1u] = s_.width;
   Op activation = to.op(s_.activation, {f1});
   activation.set(plan::AttrKey::tanh_approx, int64_t{s_.tanhApprox});
-  ValueId a = to.emit(std::move(activation), to.name("act"), type);
-  return to.dropout(fc2_.apply(to, a, "fc2"), s_.hiddenDropout, "fc2.drop");
+  ValueId a = to.emit(std::move(activation), to.name((what_ + "act").c_str()), type);
+  return to.dropout(fc2_.apply(to, a, (what_ + "fc2").c_str()), s_.hiddenDropout,
+                    (what_ + "fc2.drop").c_str());
 }
 
 } // namespace shardc::model

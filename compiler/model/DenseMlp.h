@@ -16,8 +16,9 @@ struct MlpSettings {
 
 class DenseMlp : public Module {
 public:
-  /// The parameters' names begin with `stem`.
-  explicit DenseMlp(const MlpSettings &settings, const std::string &stem = "mlp.");
+  /// The parameters' names begin with `stem`, those of values with `what`.
+  explicit DenseMlp(const MlpSettings &settings, const std::string &stem = "mlp.",
+                    std::string what = "");
 
   void declare(Params &params) const override;
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
@@ -25,6 +26,7 @@ public:
 private:
   MlpSettings s_;
   Linear fc1_, fc2_;
+  std::string what_;
 };
 
 } // namespace shardc::model

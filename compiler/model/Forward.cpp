@@ -48,6 +48,19 @@ ValueId Forward::emit(Op op, std::string name, const Type &type) {
   return result;
 }
 
+ValueId Forward::emitRows(Op op, std::string name, const Type &type, ValueId counts) {
+  ValueId result = emit(std::move(op), std::move(name), type);
+  segment_.values[result].counts = counts;
+  return result;
+}
+
+ValueId Forward::reshaped(ValueId value, const char *what, std::initializer_list<int64_t> shape) {
+  const plan::Value like = segment_.values[value];
+  ValueId result = emit(op(OpKind::View, {value}), name(what), Type::of(like.type.dtype, shape));
+  setPurpose(result, like.purpose);
+  return result;
+}
+
 std::vector<ValueId>
 Forward::emitMany(Op op, std::initializer_list<std::pair<const char *, Type>> results) {
   std::vector<ValueId> values;

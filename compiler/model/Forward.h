@@ -56,6 +56,16 @@ public:
   plan::Op op(plan::OpKind kind, std::initializer_list<plan::ValueId> operands) const;
   /// Appends an op with one result. `name` is complete.
   plan::ValueId emit(plan::Op op, std::string name, const plan::Type &type);
+  /// The same of a result of which those rows are there that `counts` says.
+  plan::ValueId emitRows(plan::Op op, std::string name, const plan::Type &type,
+                         plan::ValueId counts);
+  /// All elements of a value in another shape.
+  plan::ValueId reshaped(plan::ValueId value, const char *what,
+                         std::initializer_list<int64_t> shape);
+  /// What is neither activation nor weight: numbers of rows and places.
+  void setPurpose(plan::ValueId value, plan::Purpose purpose) {
+    segment_.values[value].purpose = purpose;
+  }
   /// Appends an op with several results, which are named within the unit.
   std::vector<plan::ValueId>
   emitMany(plan::Op op, std::initializer_list<std::pair<const char *, plan::Type>> results);

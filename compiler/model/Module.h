@@ -28,6 +28,9 @@ struct ParamSpec {
   plan::InitKind init = plan::InitKind::Zeros;
   double initStd = 0;               ///< for InitKind::Normal
   std::optional<TensorSplit> split; ///< none: tensor-parallel ranks have all of it
+  /// The first dimension counts tensors of the same shape, those of the experts of a layer. They
+  /// have a block of their own.
+  bool isStacked = false;
 };
 using Params = std::vector<ParamSpec>;
 

@@ -38,7 +38,8 @@ void backAllToAll(Gradients &gradients, const Op &op) { collective(gradients, op
 void backShift(Gradients &gradients, const Op &op) { collective(gradients, op); }
 
 /// Each member has computed a part of the gradient of what it shares. Otherwise views cut a value
-/// into pieces one after the other, whose gradients are those of its own.
+/// into pieces one after the other, whose gradients are those of its own; one of all elements is
+/// the value in another shape.
 void backView(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)
@@ -50,6 +51,8 @@ void backView(Gradients &gradients, const Op &op) {
   }
   if (op.getInt(plan::AttrKey::offset) > 0)
     return; // with the first piece
+  if (gradients.numelOf(op.results[0]) == gradients.numelOf(op.operands[0]))
+    return gradients.emitFor(op.operands[0], gradients.makeOp(OpKind::View, {dy}));
   Op pack = gradients.makeOp(OpKind::Pack, {});
   for (ValueId piece : gradients.piecesOf(op))
     pack.operands.push_back(gradients.of(piece));

@@ -23,6 +23,8 @@ void backMatMul(Gradients &gradients, const Op &op) {
   if (constexpr size_t kBias = plan::operandIndex<OpKind::MatMul>("bias");
       op.operands.size() > kBias)
     gradients.emitForParam(op.operands[kBias], gradients.makeOp(OpKind::ReduceRows, {dc}));
+  if (gradients.typeOf(dc).dtype != gradients.typeOf(b).dtype) // both factors have one type
+    dc = gradients.castTo(dc, gradients.typeOf(b).dtype);
   Op input = gradients.makeOp(OpKind::MatMul, {dc, b});
   input.role = plan::ProductRole::InputGradient;
   Op weight = gradients.makeOp(OpKind::MatMul, {dc, a});

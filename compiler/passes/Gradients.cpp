@@ -143,6 +143,18 @@ void Gradients::settle(ValueId of, ValueId contribution) {
   append(std::move(add));
 }
 
+ValueId Gradients::castTo(ValueId gradient, DType dtype) {
+  const plan::Value like = segment_.values[gradient];
+  plan::Type type = like.type;
+  type.dtype = dtype;
+  Op cast = makeOp(OpKind::Cast, {gradient});
+  ValueId result = plan::addValue(segment_, like.name + ".rounded", type, like.purpose);
+  segment_.values[result].counts = like.counts;
+  cast.results = {result};
+  append(std::move(cast));
+  return result;
+}
+
 ValueId Gradients::take(ValueId of) { return std::exchange(grads_[of], kNone); }
 
 void Gradients::emitFor(ValueId of, Op op) {

@@ -65,6 +65,9 @@ public:
   /// What the views of a value are that cut it into pieces, of which the op whose rule runs is the
   /// first one.
   std::vector<plan::ValueId> piecesOf(const plan::Op &first) const;
+  /// Appends an op that rounds a gradient to another type.
+  plan::ValueId castTo(plan::ValueId gradient, DType dtype);
+  const plan::Type &typeOf(plan::ValueId value) const { return segment_.values[value].type; }
   int64_t numelOf(plan::ValueId value) const { return segment_.values[value].type.numel(); }
   /// Whether a value was made from parts that ranks have, or each rank makes a part of its
   /// gradient.

@@ -10,6 +10,9 @@
 // full: a region is `recompute_num_layers` layers of a stage (method uniform), or each of the first
 // `recompute_num_layers` layers of a stage (method block); it keeps its input. selective: only the
 // ops of the chosen modules are recomputed, from their operands.
+//
+// What a router has chosen, and the counts and places of rows, are kept in any case: they are
+// small, and both passes have to have the same rows.
 #include <algorithm>
 
 #include "compiler/model/RecomputeLayers.h"
@@ -94,7 +97,10 @@ public:
   Rewriter(plan::Segment &segment, const Request &request, size_t forwardOps)
       : segment_(segment), request_(request), forwardOps_(forwardOps),
         copies_(segment.values.size(), kNone), regionOf_(segment.values.size(), -1),
-        remade_(segment.values.size(), 0) {
+        remade_(segment.values.size(), 0), hasExperts_(request.region.size(), 0) {
+    for (size_t i = 0; i < forwardOps_; ++i)
+      if (const Op &op = segment.ops[i]; op.kind == plan::OpKind::MakeRuns && op.unit >= 0)
+        hasExperts_[static_cast<size_t>(op.unit)] = 1;
     classify();
   }
 
@@ -140,6 +146,7 @@ private:
     }
     keepRegionInputs();
     markMlp();
+    markExperts();
   }
 
   /// Of activations: ranks keep their parts, and not those of others, in whatever order.
@@ -194,16 +201,20 @@ private:
     return false;
   }
 
+  /// Only some of the value's rows are there: those that a router gave to experts.
+  bool isOfExperts(ValueId value) const { return segment_.values[value].counts != kNone; }
+
   /// Module `mlp`: everything from the second norm's output to the end of the layer is recomputed.
+  /// In a layer with experts that is module `shared_experts`, of what works on all rows.
   void markMlp() {
     std::vector<uint8_t> inside(segment_.values.size(), 0);
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];
-      if (regionOfOp(op) < 0 || !whatOf(op).has(Job::RecomputeModule::Mlp))
+      if (regionOfOp(op) < 0 || !isWithMlp(op))
         continue;
       bool reads = std::any_of(op.operands.begin(), op.operands.end(),
                                [&](ValueId v) { return inside[v] != 0; });
-      bool activation = classOf(op) == plan::Recompute::Activation;
+      bool activation = classOf(op) == plan::Recompute::Activation && !isOfExperts(op.results[0]);
       if (!activation && !reads)
         continue;
       if (classOf(op) == plan::Recompute::Residual || isFusedNorm(op))
@@ -212,6 +223,34 @@ private:
         markProducers(op.operands[0], op.unit);
       for (ValueId result : op.results)
         inside[result] = remade_[result] = 1;
+    }
+  }
+
+  bool isWithMlp(const Op &op) const {
+    model::LayerRecompute what = whatOf(op);
+    bool hasExperts = hasExperts_[static_cast<size_t>(op.unit)] != 0;
+    return hasExperts ? what.has(Job::RecomputeModule::Moe) ||
+                            what.has(Job::RecomputeModule::SharedExperts)
+                      : what.has(Job::RecomputeModule::Mlp);
+  }
+
+  /// Module `moe`: all rows of experts are recomputed. Module `moe_act`: an activation of theirs,
+  /// and what follows up to the next product.
+  void markExperts() {
+    for (size_t i = 0; i < forwardOps_; ++i) {
+      const Op &op = segment_.ops[i];
+      if (regionOfOp(op) < 0 || op.results.empty() || !isOfExperts(op.results[0]))
+        continue;
+      bool isWhole = whatOf(op).has(Job::RecomputeModule::Moe);
+      if (!isWhole && !whatOf(op).has(Job::RecomputeModule::MoeAct))
+        continue;
+      bool reads = std::ranges::any_of(
+          op.operands, [&](ValueId v) { return isOfExperts(v) && remade_[v] != 0; });
+      bool isProduct = plan::opInfo(op).work.cost == plan::CostClass::Product;
+      bool isActivation = classOf(op) == plan::Recompute::Activation || (reads && !isProduct);
+      if (isWhole || isActivation)
+        for (ValueId result : op.results)
+          remade_[result] = 1;
     }
   }
 
@@ -263,6 +302,7 @@ private:
   std::vector<ValueId> copies_;
   std::vector<int32_t> regionOf_;
   std::vector<uint8_t> remade_;
+  std::vector<uint8_t> hasExperts_; ///< by unit
 };
 
 bool hasGathers(const plan::Segment &segment) {

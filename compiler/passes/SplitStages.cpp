@@ -55,6 +55,7 @@ public:
     std::map<StagePart, uint32_t> segmentOf;
     for (StagePart part : parts) {
       segmentOf[part] = static_cast<uint32_t>(role_.segments.size());
+      takeCountsFirst(done_.at(part));
       role_.segments.push_back(std::move(done_.at(part)));
     }
     return segmentOf;
@@ -93,6 +94,17 @@ private:
     for (auto &[reader, segment] : done_)
       keep(writer, part, segment, reader);
     done_.emplace(part, writer.take(kindOf(part), nameOf(part)));
+  }
+
+  /// Types of rows name their counts, which have to be known before.
+  static void takeCountsFirst(Segment &segment) {
+    std::vector<uint8_t> isCounts(segment.values.size());
+    for (const plan::Value &value : segment.values)
+      if (value.counts != kNone)
+        isCounts[value.counts] = 1;
+    std::stable_partition(
+        segment.ins.begin(), segment.ins.end(),
+        [&](const plan::Segment::Boundary &in) { return isCounts[in.value] != 0; });
   }
 
   SegmentKind kindOf(StagePart part) const {
@@ -209,9 +221,41 @@ private:
     return out == body_.segment.outs.end() ? kNone : out->cell;
   }
 
+  /// Lets a later pass view what it reads of what one of the part has made: that lies where it is
+  /// kept, and not in a buffer of its own.
+  void viewAgain(const std::vector<uint8_t> &isMade, Segment &reader) {
+    std::vector<uint8_t> isHere(body_.segment.values.size());
+    for (const Op &op : reader.ops)
+      for (ValueId result : op.results)
+        if (result < isHere.size())
+          isHere[result] = 1;
+    std::vector<Op> views; // the last one first
+    auto view = [&](ValueId value) {
+      if (value >= isHere.size() || isHere[value] != 0 || isMade[value] == 0)
+        return;
+      const Op &maker = body_.segment.ops[body_.segment.values[value].def];
+      if (maker.kind != plan::OpKind::View)
+        return;
+      isHere[value] = 1;
+      views.push_back(maker);
+      views.back().phase = plan::segmentKindInfo(reader.kind).phase;
+    };
+    for (const Op &op : reader.ops)
+      std::ranges::for_each(op.operands, view);
+    for (size_t i = 0; i < views.size(); ++i) {
+      ValueId viewed = views[i].operands[0];
+      view(viewed);
+    }
+    if (views.empty())
+      return;
+    reader.ops.insert(reader.ops.begin(), views.rbegin(), views.rend());
+    plan::renumber(reader);
+  }
+
   /// Lets a later pass find what one of the part has made.
   void keep(SegmentWriter &writer, StagePart part, Segment &reader, StagePart by) {
     std::vector<uint8_t> isMade = writer.madeValues();
+    viewAgain(isMade, reader);
     std::vector<uint8_t> isKnown(body_.segment.values.size());
     for (const Op &op : reader.ops)
       for (ValueId result : op.results)
@@ -240,8 +284,13 @@ private:
       slots = std::max(slots, schedule_.slotsBetween(stage_, part, by));
       reader.ins.push_back({value, cell});
     };
+    auto readWithCounts = [&](ValueId value) {
+      if (value < isKnown.size() && body_.segment.values[value].counts != kNone)
+        read(body_.segment.values[value].counts); // which its type names
+      read(value);
+    };
     for (const Op &op : reader.ops) {
-      std::ranges::for_each(op.operands, read);
+      std::ranges::for_each(op.operands, readWithCounts);
       for (const plan::Tie &tie : op.ties)
         read(tie.value);
     }

@@ -235,6 +235,11 @@ def divides(f, whole, part):
     return not f.has(whole) or f[whole] % part == 0
 
 
+def chooses_groups(experts, topk, groups, chosen):
+    """Whether a router can choose so many of equal groups, and as many experts in each."""
+    return groups and experts % groups == 0 and chosen <= groups and topk % chosen == 0 and topk // chosen <= experts // groups
+
+
 def expert_mesh(f):
     """Whether dense layers and experts divide the same number of ranks."""
     return (f.has("model.num_moe_experts") or f.ep > 1) and f.world % (f.tp * f.pp * f.cp) == 0 and \
@@ -430,8 +435,7 @@ FULL = "full"
 ERRORS = {
     # what shardc does not do, by docs/options.md
     "option-not-executed": not_executed,
-    "skip-train-without-evaluation": lambda f: f.on("validation.skip_train") and (
-        not f.has("validation.eval_interval") or
+    "skip-train-without-evaluation": lambda f: f.on("validation.skip_train") and (not f.has("validation.eval_interval") or
         f.num("validation.eval_iters") == 0 and not f.on("validation.full_validation")),
     # sections 2.1 and 2.2: which scheme runs
     "fsdp-flags-contradict": lambda f: f.on("dist.use_megatron_fsdp") != f.on("ddp.use_megatron_fsdp"),
@@ -525,8 +529,10 @@ ERRORS = {
     f["model.position_embedding_type"] == "learned_absolute" and positions(f)[1] == 0 and positions(f)[0] % 4 != 0,
     "experts-divide": lambda f: not divides(f, "model.num_moe_experts", f.ep),
     "experts-needed": lambda f: f.ep > 1 and not f.has("model.num_moe_experts"),
-    "router-topk": lambda f: f.has("model.num_moe_experts") and
-    f.num("model.moe_router_topk") > f["model.num_moe_experts"],
+    "router-topk": lambda f: f.has("model.num_moe_experts") and f.num("model.moe_router_topk") > f["model.num_moe_experts"],
+    "router-groups": lambda f: f.has("model.num_moe_experts") and f.has("model.moe_router_group_topk") and
+    f["model.moe_router_topk"] <= f["model.num_moe_experts"] and not chooses_groups(
+        f["model.num_moe_experts"], f["model.moe_router_topk"], f.num("model.moe_router_num_groups"), f["model.moe_router_group_topk"]),
     "vocabulary-not-padded": lambda f: not f.on("model.should_pad_vocab") and f.num("model.vocab_size", 1) % f.tp != 0,
     "positions-fit": lambda f: f["model.position_embedding_type"] == "learned_absolute" and
     f["model.seq_length"] > f["model.max_position_embeddings"],
@@ -561,8 +567,7 @@ ERRORS = {
     "recompute-module-needs": module_missing,
     "full-graph-nan-check": lambda f: f["model.cuda_graph_impl"] == "full_iteration" and
     f.on("rerun_state_machine.check_for_nan_in_loss"),  # V19
-    "modelopt-fusion": lambda f: f.on("model.restore_modelopt_state") and
-    f.on("model.gradient_accumulation_fusion"),  # V20
+    "modelopt-fusion": lambda f: f.on("model.restore_modelopt_state") and f.on("model.gradient_accumulation_fusion"),  # V20
     "deferred-embedding-pipeline": lambda f: f.on("model.defer_embedding_wgrad_compute") and f.pp == 1,  # V77
     "deferred-embedding-fusion": lambda f: f.on("model.defer_embedding_wgrad_compute") and f.pp > 1 and
     not f.on("model.gradient_accumulation_fusion"),  # V77
@@ -588,8 +593,7 @@ ERRORS = {
     "mxfp-device": lambda f: f.has("cluster.gpu") and f["cluster.gpu"] not in BLACKWELL and (
         f.has("model.fp4") or f.has("model.fp8") and f["model.fp8_recipe"] == "mxfp8" and
         f["cluster.gpu"] not in NO_FP8),
-    "master-weights-unsupported": lambda f: f.fsdp and (
-        f["ddp.megatron_fsdp_main_params_dtype"] == "bf16" or
+    "master-weights-unsupported": lambda f: f.fsdp and (f["ddp.megatron_fsdp_main_params_dtype"] == "bf16" or
         f["ddp.megatron_fsdp_main_params_dtype"] in ("auto", None) and half(f) and f["model.params_dtype"] != "fp32"),
     "moments-unsupported": lambda f: any(f[f"optimizer.{name}_dtype"] != "fp32" for name in ("exp_avg", "exp_avg_sq")),
     "fp8-blockwise-device": lambda f: f.has("model.fp8") and f["model.fp8_recipe"] == "blockwise" and
@@ -621,11 +625,9 @@ ERRORS = {
     "optimizer-offload-fp8": lambda f: f.on("optimizer.optimizer_cpu_offload") and f.on("ddp.fp8_param_gather") and
     f["model.fp8_recipe"] != "delayed",  # V49
     # checkpoints, data, schedule
-    "async-save-format": lambda f: f.on("checkpoint.async_save") and
-    f.format not in ("torch_dist", "fsdp_dtensor"),  # V09
+    "async-save-format": lambda f: f.on("checkpoint.async_save") and f.format not in ("torch_dist", "fsdp_dtensor"),  # V09
     "async-save-needs-save": lambda f: f.on("checkpoint.async_save") and not f.has("checkpoint.save"),  # V10
-    "async-save-worker": lambda f: f.on("checkpoint.async_save") and
-    not f.on("checkpoint.use_persistent_ckpt_worker"),  # V10
+    "async-save-worker": lambda f: f.on("checkpoint.async_save") and not f.on("checkpoint.use_persistent_ckpt_worker"),  # V10
     "hf-copy-format": lambda f: f.on("checkpoint.also_save_hf_checkpoint") and f.format == "fsdp_dtensor",  # V11
     "hf-copy-local": lambda f: f.on("checkpoint.also_save_hf_checkpoint") and
     f["checkpoint.non_persistent_ckpt_type"] == "local",  # V11
@@ -648,8 +650,7 @@ ERRORS = {
     ("bf16", "fp16") and f["ddp.megatron_fsdp_grad_comm_dtype"] == "fp32",  # the plan's limit
     "master-weights-in-fp16": lambda f: f.fsdp and
     f["ddp.megatron_fsdp_main_params_dtype"] == "fp16",  # no optimizer takes them
-    "loss-scale-range": lambda f: any(
-        f.has(f"optimizer.{name}") and f[f"optimizer.{name}"] > 3.4028234663852886e38
+    "loss-scale-range": lambda f: any(f.has(f"optimizer.{name}") and f[f"optimizer.{name}"] > 3.4028234663852886e38
         for name in ("loss_scale", "initial_loss_scale", "min_loss_scale")),  # the scale is an f32
     "loss-scale-minimum": lambda f: f.on("model.fp16") and not f.has("optimizer.loss_scale") and
     f["optimizer.min_loss_scale"] > f["optimizer.initial_loss_scale"],  # an assertion of DynamicGradScaler
@@ -689,8 +690,7 @@ ERRORS = {
     "expert-overlap-precision": lambda f: overlap(f) and not f.on("model.bf16") and not f.on("model.fp16"),
     "expert-overlap-shared-expert": lambda f: overlap(f) and f.on("model.moe_shared_expert_overlap"),
     "expert-overlap-mtp": lambda f: overlap(f) and f.num("model.mtp_num_layers") > 1,
-    "expert-overlap-pipeline": lambda f: overlap(f) and f.pp > 1 and
-    not f.has("model.virtual_pipeline_model_parallel_size"),
+    "expert-overlap-pipeline": lambda f: overlap(f) and f.pp > 1 and not f.has("model.virtual_pipeline_model_parallel_size"),
     "expert-overlap-double-buffer": lambda f: f.fsdp and overlap(f) and f.on("ddp.fsdp_double_buffer"),  # V50
     "expert-overlap-graph": lambda f: f.fsdp and overlap(f) and f["model.cuda_graph_impl"] in PER_LAYER,  # V51
     "delayed-wgrad-needs-overlap": lambda f: f.on("model.delay_wgrad_compute") and not overlap(f) and not f.v2,  # V55

@@ -88,6 +88,7 @@ DOMAINS = {
     "model.virtual_pipeline_model_parallel_size": [1, 2], "model.microbatch_group_size_per_vp_stage": [1, 2, 4],
     "model.num_layers_in_first_pipeline_stage": [1, 2],
     "model.num_layers_in_last_pipeline_stage": [1, 2], "model.num_moe_experts": [2, 3, 4],
+    "model.moe_router_num_groups": [1, 2, 3], "model.moe_router_group_topk": [1, 2, 4],
     "model.moe_router_topk": [1, 2, 3, 8], "model.moe_ffn_hidden_size": [32, 33],
     "model.moe_shared_expert_intermediate_size": [32, 33], "model.cpu_offloading_num_layers": [0, 1, 2, 9],
     "model.recompute_num_layers": [1, 2, 9], "model.mtp_num_layers": [1, 2], "cluster.nodes": [1, 2, 3],

@@ -88,6 +88,16 @@ constexpr const char *kContexts[] = {
        optimizer { lr = 1e-3 }
        ddp.use_megatron_fsdp = true
        mixed_precision bf16_mixed { fp8 = hybrid  fp8_recipe = tensorwise })",
+    // Experts, which tokens choose by groups, and one that all tokens share, in bf16.
+    R"(model qwen3_moe { num_layers = 2  hidden_size = 32  num_attention_heads = 4
+                         num_query_groups = 2  seq_length = 8  vocab_size = 61
+                         ffn_hidden_size = 48  moe_ffn_hidden_size = 16  num_moe_experts = 8
+                         moe_router_topk = 2  moe_router_num_groups = 2  moe_router_group_topk = 1
+                         moe_shared_expert_intermediate_size = 24  moe_aux_loss_coeff = [0.0] }
+       cluster { gpu = host  gpus_per_node = 2 }
+       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 }
+       mixed_precision = bf16_mixed)",
 };
 
 /// Where the fields of mixed_precision go.

@@ -28,6 +28,9 @@ class Case:
     # Tokens before its own that a token sees, in all layers but every `full_every`-th.
     window: int = -1
     full_every: int = 0
+    # Experts of each layer, of which a token is given to `topk`; 0: layers have none.
+    experts: int = 0
+    topk: int = 2
     seed: int = 1234
     # Draws samples with many document ends first, so that step 1 already has unequal token counts.
     data_seed: int = 110
@@ -117,6 +120,13 @@ WINDOWS = replace(QWEN3, name="windows", num_layers=3, window=5, full_every=2)
 GEGLU = replace(
     LLAMA, name="geglu", module="llama", num_layers=2, activation="gelu", init_std=0.06
 )
+# A token goes to two of four experts, or to four of eight whose width is not that of dense layers.
+MIXTRAL = replace(
+    LLAMA, name="mixtral", module="mixtral", num_layers=2, ffn=64, experts=4, init_std=0.06
+)
+QWEN3_MOE = replace(
+    QWEN3, name="qwen3_moe", module="qwen3_moe", ffn=40, experts=8, topk=4
+)
 
 # fp64 gives the values that are compared with, fp32 is recorded beside them.
 CASES = [
@@ -133,6 +143,8 @@ CASES = [
     MISTRAL,
     WINDOWS,
     GEGLU,
+    MIXTRAL,
+    QWEN3_MOE,
 ]
 
 # Trained in bf16 with fp32 master weights, beside the fp64 values of the same case.

@@ -42,6 +42,13 @@ def parameter_shapes(case):
             norm(f"{layer}self_attention.q_layernorm.", head)
             norm(f"{layer}self_attention.k_layernorm.", head)
         linear(f"{layer}self_attention.linear_proj", h, case.heads * head)
+        if case.experts:
+            norm(f"{layer}pre_mlp_layernorm.")
+            linear(f"{layer}mlp.router", case.experts, h)
+            for e in range(case.experts):
+                shapes[f"{layer}mlp.experts.linear_fc1.weight{e}"] = (2 * case.ffn, h)
+                shapes[f"{layer}mlp.experts.linear_fc2.weight{e}"] = (h, case.ffn)
+            continue
         norm(f"{layer}mlp.linear_fc1.layer_norm_")
         linear(f"{layer}mlp.linear_fc1", 2 * case.ffn if case.gated else case.ffn, h)
         linear(f"{layer}mlp.linear_fc2", h, case.ffn)
@@ -60,7 +67,7 @@ def initial_values(case):
         elif len(shape) == 1:
             values[name] = np.full(shape, 0 if case.zero_centered else 1, np.float32)
         else:
-            scaled = name.endswith(("linear_proj.weight", "linear_fc2.weight"))
+            scaled = "linear_proj.weight" in name or "linear_fc2.weight" in name
             std = case.init_std / math.sqrt(2 * case.num_layers) if scaled else case.init_std
             drawn = normals(case.seed, name, math.prod(shape)).astype(np.float64)
             values[name] = (std * drawn).astype(np.float32).reshape(shape)

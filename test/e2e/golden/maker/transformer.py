@@ -6,6 +6,7 @@ The parameters are cut and renamed by differentiable steps, so that gradients co
 import functools
 
 import torch
+import torch.nn.functional as F
 from torch.func import functional_call
 
 
@@ -40,6 +41,7 @@ def module_of(case, dtype):
         },
         "use_cache": False,
         "attn_implementation": "sdpa",
+        "experts_implementation": "eager",  # which knows fp64
     }
     epsilon = {"rms_norm_eps": case.eps}
     # transformers count the own token among those of the window.
@@ -57,10 +59,49 @@ def module_of(case, dtype):
             },
         ),
         "nemotron": ("Nemotron", {"norm_eps": case.eps}),
+        "mixtral": (
+            "Mixtral",
+            {
+                **epsilon,
+                **window,
+                "num_local_experts": case.experts,
+                "num_experts_per_tok": case.topk,
+            },
+        ),
+        "qwen3_moe": (
+            "Qwen3Moe",
+            {
+                **epsilon,
+                "moe_intermediate_size": case.ffn,
+                "num_experts": case.experts,
+                "num_experts_per_tok": case.topk,
+                "norm_topk_prob": True,
+            },
+        ),
     }
     name, special = kinds[case.module]
     config = getattr(transformers, f"{name}Config")(**common, **special)
-    return getattr(transformers, f"{name}ForCausalLM")(config).to(dtype).train()
+    module = getattr(transformers, f"{name}ForCausalLM")(config).to(dtype).train()
+    if case.experts and dtype == torch.float64:
+        for layer in module.model.layers:
+            layer.mlp.gate.forward = functools.partial(route, layer.mlp.gate)
+    return module
+
+
+def route(router, x):
+    """What routers of transformers do, all of it in fp64: theirs have the softmax in fp32."""
+    found = F.linear(x.reshape(-1, router.hidden_dim), router.weight)
+    scores, chosen = found.softmax(-1).topk(router.top_k, dim=-1)
+    return found, scores / scores.sum(-1, keepdim=True), chosen
+
+
+def of_experts(case, p, state, theirs, mlp):
+    """Adds the router and the stacked experts of a layer."""
+    state[f"{theirs}.mlp.gate.weight"] = p[f"{mlp}.router.weight"]
+    for name, ours in (("gate_up_proj", "linear_fc1"), ("down_proj", "linear_fc2")):
+        state[f"{theirs}.mlp.experts.{name}"] = torch.stack(
+            [p[f"{mlp}.experts.{ours}.weight{e}"] for e in range(case.experts)]
+        )
 
 
 def state_of(case, p):
@@ -81,7 +122,8 @@ def state_of(case, p):
         theirs, ours = f"model.layers.{i}", f"decoder.layers.{i}"
         attention, mlp = f"{ours}.self_attention", f"{ours}.mlp"
         norm(f"{theirs}.input_layernorm", f"{attention}.linear_qkv.layer_norm_")
-        norm(f"{theirs}.post_attention_layernorm", f"{mlp}.linear_fc1.layer_norm_")
+        before = f"{ours}.pre_mlp_layernorm." if case.experts else f"{mlp}.linear_fc1.layer_norm_"
+        norm(f"{theirs}.post_attention_layernorm", before)
         # Each group has its queries, its key and its value.
         qkv = p[f"{attention}.linear_qkv.weight"].view(
             case.groups, queries + 2, case.head, case.hidden
@@ -93,6 +135,9 @@ def state_of(case, p):
         if case.qk_norm:
             norm(f"{theirs}.self_attn.q_norm", f"{attention}.q_layernorm.")
             norm(f"{theirs}.self_attn.k_norm", f"{attention}.k_layernorm.")
+        if case.experts:
+            of_experts(case, p, state, theirs, mlp)
+            continue
         fc1 = p[f"{mlp}.linear_fc1.weight"]
         if case.gated:
             gate, up = fc1.chunk(2)

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Trains small recipes with experts. Needs only Python.
+
+    expert_runs.py CHECK RECIPE [--set path=value ...]
+
+CHECK is what has to agree:
+    one-rank  strategies, groups of data-parallel ranks, stages of a pipeline and their schedules, microbatches,
+              recomputation, routers, the expert of all tokens, layers without experts, dropout, losses per token, and one
+              rank: losses of 5 steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows.
+              A part of them runs unless SHARDC_LONG=1.
+    same      any schedule, selective and full recomputation, and a process for each rank to the bit
+    layouts   saved under one layout, loaded under another: weights and moments to the bit
+"""
+
+import os
+import random
+
+from compare_runs import FULL, LONG, STRATEGIES, equal, fsdp2_settings, run_check, strategy_settings
+from hybrid_runs import compare, compare_layouts, with_gradients
+from matrix import name_of, pairwise
+from pipeline_runs import SCHEDULES
+
+ROWS = 8  # of the table, unless all run
+MICRO_BATCH, STEPS = 2, 5
+
+
+def modules(*names):
+    return ["model.recompute_granularity=selective", f"model.recompute_modules=[{', '.join(names)}]"]
+
+
+RECOMPUTE = {"none": [], "activation": modules("moe_act"), "experts": modules("moe", "layernorm"),
+             "shared": modules("shared_experts", "core_attn"), "mlp": modules("mlp", "moe_act"), "full": FULL}
+ROUTERS = {
+    "softmax": [],
+    "first": ["model.moe_router_pre_softmax=true", "model.moe_router_topk_scaling_factor=1.5"],
+    "sigmoid": ["model.moe_router_score_function=sigmoid"],
+    "groups": ["model.moe_router_score_function=sigmoid", "model.num_moe_experts=8", "model.moe_router_num_groups=4",
+               "model.moe_router_group_topk=2"],
+    "one": ["model.moe_router_topk=1", "model.moe_router_pre_softmax=true"],
+}
+AXES = {
+    "strategy": (*STRATEGIES, "torch_fsdp2"),
+    "data": (1, 2, 4),
+    "instances": (1, 2),
+    "outer": ("no_shard", "optim"),  # of state between instances
+    "stages": (1, 2),
+    "schedule": ("1f1b", "interleaved"),
+    "microbatches": (1, 4),
+    "recompute": tuple(RECOMPUTE),
+    "router": tuple(ROUTERS),
+    "shared": (False, True),
+    "layers": ("experts", "mixed"),
+    "dropout": (False, True),
+    "per_token": (False, True),
+}
+
+
+def is_valid(row):
+    """Whether no rule refuses the row, as far as it is chosen."""
+    if row.get("instances", 1) > 1 and (row.get("data", 2) < 2 or row.get("strategy") in ("no_shard", "torch_fsdp2")):
+        return False
+    if row.get("outer", "no_shard") == "optim" and (row.get("instances", 2) == 1 or row.get("strategy") != "optim_grads_params"):
+        return False
+    if row.get("stages", 1) > 1 and row.get("strategy") == "torch_fsdp2":
+        return False
+    if row.get("schedule", "1f1b") != "1f1b" and (row.get("stages", 2) == 1 or row.get("microbatches", 4) == 1):
+        return False
+    return not (row.get("recompute") == "shared" and not row.get("shared", True))
+
+
+def layout(strategy="no_shard", data=1, instances=1, outer="no_shard", stages=1, schedule="1f1b"):
+    ranks = data * stages
+    if strategy == "torch_fsdp2":
+        found = [*fsdp2_settings(True, ranks), "checkpoint.ckpt_format=torch_dist"]
+    else:
+        found = [*strategy_settings(strategy), f"cluster.gpus_per_node={ranks}"]
+    return [*found, *SCHEDULES[schedule], f"ddp.num_distributed_optimizer_instances={instances}", f"ddp.outer_dp_sharding_strategy={outer}",
+            f"model.pipeline_model_parallel_size={stages}", f"train.micro_batch_size={MICRO_BATCH}"]
+
+
+def model(row):
+    shared = ["model.moe_shared_expert_intermediate_size=48"] * row["shared"]
+    mixed = ["model.moe_layer_freq=[0, 1]"] * (row["layers"] == "mixed")
+    dropout = ["model.hidden_dropout=0.1"] * row["dropout"]
+    return ["model.num_layers=4", *ROUTERS[row["router"]], *shared, *mixed, *dropout,
+            f"model.calculate_per_token_loss={str(row['per_token']).lower()}",
+            f"train.global_batch_size={MICRO_BATCH * row['data'] * row['microbatches']}", f"train.train_iters={STEPS}"]
+
+
+def check_one_rank(runner):
+    draw = random.Random(int(os.environ.get("SEED", "1")))
+    rows = list(pairwise(AXES, is_valid, draw))
+    chosen = rows if LONG else rows[:ROWS]
+    for row in chosen:
+        expected = with_gradients(runner, *model(row), *layout())
+        own = layout(*(row[axis] for axis in ("strategy", "data", "instances", "outer", "stages", "schedule")))
+        compare(name_of(row), with_gradients(runner, *model(row), *own, *RECOMPUTE[row["recompute"]]), expected)
+    print(f"{len(chosen)} of {len(rows)} rows")
+
+
+def check_same(runner):
+    settings = ["train.global_batch_size=8", "train.train_iters=4", *layout("optim_grads_params", 2),
+                "model.moe_shared_expert_intermediate_size=48", "validation.eval_interval=2", "validation.eval_iters=2"]
+    expected = runner.run_plan(*settings)
+    for seed in (1, 2):
+        equal(f"seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
+    for name, settings_of in RECOMPUTE.items():
+        equal(f"recomputation {name}", expected, runner.run_plan(*settings, *settings_of))
+    records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
+    equal("a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
+
+
+def check_layouts(runner):
+    def under(*axes):
+        return [*layout(*axes), *strategy_settings("optim_grads_params")[:2]]
+
+    layouts = {"one rank": under("optim_grads_params"), "FSDP on 2": under("optim_grads_params", 2),
+               "FSDP on 3": under("optim_grads_params", 3)}
+    compare_layouts(runner, layouts, ("one rank", "FSDP on 3"))
+
+
+if __name__ == "__main__":
+    run_check({"one-rank": check_one_rank, "same": check_same, "layouts": check_layouts})
