@@ -20,4 +20,21 @@ void backRouterTopk(Gradients &gradients, const Op &op) {
   gradients.emitFor(logits, std::move(back));
 }
 
+/// The load that a loss is for is none of its operands that have a gradient.
+void backRouterLoss(Gradients &gradients, const Op &op) {
+  ValueId logits = op.operands[plan::operandIndex<OpKind::RouterLoss>("logits")];
+  ValueId load = op.operands[plan::operandIndex<OpKind::RouterLoss>("load")];
+  Op back = gradients.start({logits, load}, /*isAppended=*/true);
+  back.attrs = op.attrs;
+  back.group = op.group;
+  gradients.emitFor(logits, std::move(back));
+}
+
+void backRouterZLoss(Gradients &gradients, const Op &op) {
+  ValueId logits = op.operands[plan::operandIndex<OpKind::RouterZLoss>("logits")];
+  Op back = gradients.start({logits}, /*isAppended=*/true);
+  back.attrs = op.attrs;
+  gradients.emitFor(logits, std::move(back));
+}
+
 } // namespace shardc::passes

@@ -244,8 +244,9 @@ void Gradients::findSeeds() {
     if (!info.lossGradient)
       continue;
     int mask = plan::positionOf(info.operands, "mask");
-    Seed seed{i, countOf(op.operands[static_cast<size_t>(mask)])};
-    SHARDC_CHECK(seed.tokens != kNone, "no op counts the tokens of '{}'",
+    bool divides = plan::positionOf(plan::opInfo(*info.lossGradient).operands, "n") >= 0;
+    Seed seed{i, divides ? countOf(op.operands[static_cast<size_t>(mask)]) : kNone};
+    SHARDC_CHECK(!divides || seed.tokens != kNone, "no op counts the tokens of '{}'",
                  segment_.values[op.results[0]].name);
     bool isReplaced = plan::positionOf(plan::opInfo(*info.lossGradient).results, "losses") >= 0;
     if (isReplaced)
@@ -294,7 +295,8 @@ Op Gradients::start(std::initializer_list<ValueId> operands, bool isAppended) co
   SHARDC_CHECK(seed != seeds_.end(), "'{}' starts no gradients",
                plan::opInfo(segment_.ops[index_]).name);
   Op op = makeOp(*plan::opInfo(segment_.ops[index_]).lossGradient, operands);
-  op.operands.push_back(seed->tokens);
+  if (seed->tokens != kNone)
+    op.operands.push_back(seed->tokens);
   if (isScaled_)
     op.operands.push_back(stateAt(isAppended ? segment_.ops.size() : index_));
   return op;

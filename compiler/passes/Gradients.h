@@ -74,16 +74,16 @@ public:
   bool isBetweenRanks(plan::ValueId value) const;
 
   /// An op that starts the gradients of the loss whose rule runs, as its STARTS_GRADIENT row says:
-  /// of these operands, the count of the loss' tokens over all slices of their sequences, and the
-  /// step state if that has a loss scale for them. The op will be appended, or takes the loss'
-  /// place.
+  /// of these operands, the count of the loss' tokens over all slices of their sequences if it
+  /// divides by one, and the step state if that has a loss scale for them. The op will be appended,
+  /// or takes the loss' place.
   plan::Op start(std::initializer_list<plan::ValueId> operands, bool isAppended) const;
 
 private:
   /// A loss, where gradients begin.
   struct Seed {
     uint32_t loss;        ///< index of the op
-    plan::ValueId tokens; ///< their count
+    plan::ValueId tokens; ///< their count, or kNone if it does not divide by it
   };
   void findSeeds();
   /// The count of the tokens that a mask lets count: of all ranks that have slices of their

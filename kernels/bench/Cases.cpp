@@ -1,4 +1,5 @@
 #include "kernels/bench/CaseBuilder.h"
+#include "kernels/bench/RouterCases.h"
 
 #include "runtime/base/Float8.h"
 #include "runtime/base/StepState.h"
@@ -473,28 +474,6 @@ void makeJoin(Builder &b) {
 
 void makeTokenCount(Builder &b) { b.ones({b.model.batch, b.model.positions}).toFloats({1}); }
 
-/// Of as many experts as there are heads, in as many groups as they have.
-void setRouter(Builder &b) {
-  Attrs &attrs = b.attrs();
-  attrs.topk = 2, attrs.score = 1; // sigmoid
-  attrs.expert_groups = b.model.groups, attrs.group_topk = 2;
-  attrs.scale = 1.5;
-}
-
-void makeRouterTopk(Builder &b) {
-  const Model &m = b.model;
-  setRouter(b);
-  b.floats({m.rows(), m.heads}).floats({m.heads});
-  b.to(DType::I32, {m.rows(), 2}).toFloats({m.rows(), 2});
-}
-
-void makeRouterTopkBwd(Builder &b) {
-  const Model &m = b.model;
-  setRouter(b);
-  b.floats({m.rows(), 2}).floats({m.rows(), m.heads}).ids({m.rows(), 2}, m.heads);
-  b.toFloats({m.rows(), m.heads});
-}
-
 /// Two choices for each row, of runs in two slots.
 void makeMakeRuns(Builder &b) {
   const Model &m = b.model;
@@ -721,6 +700,15 @@ constexpr Maker kMakers[] = {
     {"token_count", makeTokenCount},
     {"router_topk", makeRouterTopk},
     {"router_topk_bwd", makeRouterTopkBwd},
+    {"router_drop", makeRouterDrop},
+    {"expert_load", makeExpertLoad},
+    {"router_loss", makeRouterLoss},
+    {"router_loss_bwd", makeRouterLossBwd},
+    {"router_z_loss", makeRouterZLoss},
+    {"router_z_loss_bwd", makeRouterZLossBwd},
+    {"tally", makeTally},
+    {"running_mean", makeRunningMean},
+    {"expert_bias.update", makeExpertBiasUpdate},
     {"make_runs", makeMakeRuns},
     {"dispatch", makeDispatch},
     {"combine", makeCombine},

@@ -15,14 +15,6 @@
 namespace shardc::kernels::host {
 namespace {
 
-/// Comes first: by its value, otherwise by its index.
-bool isBefore(const float *values, int32_t a, int32_t b) {
-  float x = values[a], y = values[b];
-  if (std::isnan(x) || std::isnan(y))
-    return std::isnan(x) && (!std::isnan(y) || a < b);
-  return x > y || (x == y && a < b);
-}
-
 /// The first `count` of n indices, in their order.
 void chooseFirst(const float *values, int32_t *indices, int64_t count, int64_t n) {
   std::partial_sort(indices, indices + count, indices + n,

@@ -1,4 +1,4 @@
-// Scores of experts, in fp64.
+// Scores of experts, in fp64, and which come first.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +21,21 @@ inline double routerSlope(int64_t score, double logit, double value) {
   if (score == kRouterSigmoid)
     return value * (1 - value);
   return value == 0 ? 0 : 0.5 / ((1 + std::exp(-logit)) * value);
+}
+
+/// Whether the a-th of these comes before the b-th: by its value, NaN first, otherwise by its
+/// index.
+inline bool isBefore(const float *values, int32_t a, int32_t b) {
+  float x = values[a], y = values[b];
+  if (std::isnan(x) || std::isnan(y))
+    return std::isnan(x) && (!std::isnan(y) || a < b);
+  return x > y || (x == y && a < b);
+}
+
+/// Rows that an expert may have of so many choices of all rows.
+inline int64_t expertCapacity(int64_t choices, int64_t experts, double factor) {
+  double rows = std::ceil(static_cast<double>(choices) / static_cast<double>(experts) * factor);
+  return static_cast<int64_t>(std::min(rows, static_cast<double>(choices)));
 }
 
 /// The softmax of n > 0 logits.

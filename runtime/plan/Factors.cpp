@@ -212,8 +212,8 @@ private:
         isInside = false;
         text.remove_prefix(1);
         if (text.starts_with('%')) {
-          for (FactorAtom &atom : value.atoms)
-            atom.isInSharedDim |= atom.dim == value.dimCount;
+          for (size_t a = 0; a < value.atomCount; ++a)
+            value.atoms[a].isInSharedDim |= value.atoms[a].dim == value.dimCount;
           text.remove_prefix(1);
         }
         ++value.dimCount;

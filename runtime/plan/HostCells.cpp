@@ -6,6 +6,10 @@ bool isWrittenByHost(const Cell &cell) {
   return cellKindInfo(cell.kind).host == CellKindInfo::Writes;
 }
 
+bool isReadByHost(const Cell &cell) {
+  return cellKindInfo(cell.kind).host == CellKindInfo::Reads;
+}
+
 bool isFeed(const Cell &cell) {
   return cell.kind == CellKind::Feed || cell.kind == CellKind::EvalFeed;
 }
@@ -33,7 +37,8 @@ std::vector<bool> cellsInCheckpoint(const Role &role, const std::vector<const Bl
   std::vector<bool> isHeld(role.cells.size());
   for (size_t c = 0; c < role.cells.size(); ++c)
     isHeld[c] = blocks[c] != nullptr || role.cells[c].kind == CellKind::Step ||
-                role.cells[c].kind == CellKind::AmaxHistory;
+                role.cells[c].kind == CellKind::AmaxHistory ||
+                role.cells[c].kind == CellKind::ExpertBias;
   return isHeld;
 }
 

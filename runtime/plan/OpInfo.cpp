@@ -185,11 +185,10 @@ constexpr bool sharesByName(OpKind kind) {
 constexpr bool isCollective(OpKind kind) { return rowOf(kind).traits == OpTraits::Collective; }
 constexpr bool isAliasOp(OpKind kind) { return rowOf(kind).traits == OpTraits::Alias; }
 
-/// What starts gradients takes a count of tokens, and a step state for its loss scale.
+/// What starts gradients takes a step state for its loss scale.
 constexpr bool startsByRow(OpKind kind) {
   const OpInfo &info = rowOf(kind);
-  return !info.startsGradient ||
-         (positionOf(info.operands, "n") >= 0 && positionOf(info.operands, "state") >= 0);
+  return !info.startsGradient || positionOf(info.operands, "state") >= 0;
 }
 
 /// The same fact in two columns.
@@ -199,7 +198,8 @@ constexpr bool isConsistent(OpKind kind) {
          (info.sum == SumRole::Combines) == isCollective(kind) &&
          (info.work.cost == CostClass::Nothing) == isAliasOp(kind) &&
          (info.traffic == OpTraffic::Nothing) == isAliasOp(kind) &&
-         (info.indexed.empty() || info.sum == SumRole::Computes || info.sum == SumRole::Loads) &&
+         (info.indexed.empty() || info.sum == SumRole::Computes ||
+          info.sum == SumRole::CountsRows || info.sum == SumRole::Loads) &&
          (info.work.cost != CostClass::Attention || info.queries >= 0);
 }
 
@@ -225,13 +225,13 @@ constexpr bool isConsistent(OpKind kind) {
                     (isCollective(OpKind::enumerator) ? 1 : 0),                                    \
                 "op " #enumerator " has a COLLECTIVE row if it is a collective");                  \
   static_assert(startsByRow(OpKind::enumerator),                                                   \
-                "op " #enumerator " starts gradients and takes 'n' and 'state'");                  \
+                "op " #enumerator " starts gradients and takes 'state'");                          \
   static_assert(sharesByName(OpKind::enumerator),                                                  \
                 "op " #enumerator " has an INPLACE row for a result with an operand's name");      \
   static_assert(isConsistent(OpKind::enumerator),                                                  \
                 "op " #enumerator ": collectives are transfer() and Combines; aliases are "        \
                 "nothing() and move Nothing; attention takes 'q' or 'qkv'; indexed ops are "       \
-                "Computes or Loads");
+                "Computes, CountsRows or Loads");
 #include "runtime/plan/Ops.def"
 
 } // namespace

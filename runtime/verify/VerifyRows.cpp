@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "runtime/plan/Factors.h"
 #include "runtime/verify/VerifyFlow.h"
 #include "runtime/verify/VerifySums.h"
 
@@ -131,8 +132,9 @@ bool isOneOf(std::string_view name, std::initializer_list<std::string_view> name
 
 /// By the names of the op table: sums over rows and what is one of a tensor, and transposed copies.
 bool isRowless(std::string_view result) {
-  return isOneOf(result, {"scale", "tscale", "yscale", "seen", "m", "n", "counts", "state", "stats",
-                          "dw", "dbias", "dtable", "dshard", "samples", "ss", "partial"});
+  return isOneOf(result, {"scale", "tscale",  "yscale", "seen",  "m",      "n",      "counts",
+                          "state", "stats",   "dw",     "dbias", "dtable", "dshard", "samples",
+                          "ss",    "partial", "load",   "mean",  "total",  "bias",   "sums"});
 }
 bool isTurnedCopy(std::string_view result) { return isOneOf(result, {"t", "yt"}); }
 
@@ -185,7 +187,7 @@ public:
     auto isExchange = [](const Op &op) {
       return ((op.kind == OpKind::ReduceScatter || op.kind == OpKind::AllGather) &&
               op.getInt(Key::block) < 0) ||
-             (op.kind == OpKind::Dropout && op.group >= 0);
+             (isByPlace(op) && op.group >= 0);
     };
     return tokens_ > 0 &&
            (sliceAxes_ != 0 || std::ranges::any_of(plan_.roles, [&](const Role &role) {
@@ -193,6 +195,13 @@ public:
                 return std::ranges::any_of(segment.ops, isExchange);
               });
             }));
+  }
+
+  /// Whether it depends on a row's place among those of all members what is made of it.
+  static bool isByPlace(const Op &op) {
+    const OpFactors &factors = factorsOf(op);
+    return factors.operandCount > 0 && factors.operand(0).atomCount > 0 &&
+           factors.operand(0).atoms[0].isInSharedDim;
   }
 
   State loaded(const Role &, const Cell &) const { return {.isReached = true}; }
@@ -233,8 +242,8 @@ private:
       followProduct(op, op.getBool(Key::trans_a), op.getBool(Key::trans_b));
     else if (op.kind == OpKind::MatMulScaled)
       followProduct(op, false, true);
-    else if (op.kind == OpKind::Dropout)
-      followDropout(op);
+    else if (isByPlace(op))
+      followByPlace(op);
     else if (opInfo(op).hasSlices)
       followParts(op);
     else if (opInfo(op).collective)
@@ -299,14 +308,14 @@ private:
       rows(op.results[r]).layout = isForward || r == 0 ? queries : keys;
   }
 
-  /// Its random numbers are those of the rank's rows by index, of all where no group is named.
-  void followDropout(const Op &op) {
+  /// Places are those of the rank's rows by index, of all where no group is named.
+  void followByPlace(const Op &op) {
     int has = rowsOf(op, 0);
     int16_t group = op.group < 0 ? int16_t{-1} : firstAlike(plan_, op.group);
     Layout all = {-1, {{{0, tokens_}}}};
     int wanted = group < 0 ? table_.add(all) : scattered(all, group);
     if (isKnown(has) && isKnown(wanted) && has != wanted)
-      refuseDropout(op, table_.at(has), table_.at(wanted));
+      refusePlaces(op, table_.at(has), table_.at(wanted));
     give(op, has);
   }
 
@@ -635,12 +644,13 @@ private:
     return false;
   }
 
-  void refuseDropout(const Op &op, const Layout &has, const Layout &wanted) {
+  void refusePlaces(const Op &op, const Layout &has, const Layout &wanted) {
     auto [group, index] = differenceOf(has, wanted);
     if (values_->isReport)
       scope().addValue(Rule::Origin, opIndex_, op.operands[0],
-                       "'{}' takes rows {} of '%{}', with the random numbers of rows {}{}",
-                       opInfo(op).name, toString(has.of(index)), scope().nameOf(op.operands[0]),
+                       "'{}' takes rows {} of '%{}', {} of rows {}{}", opInfo(op).name,
+                       toString(has.of(index)), scope().nameOf(op.operands[0]),
+                       op.kind == OpKind::Dropout ? "with the random numbers" : "in the places",
                        toString(wanted.of(index)), atIndex(group, index));
   }
 

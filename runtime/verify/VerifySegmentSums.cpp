@@ -170,9 +170,9 @@ private:
   Mark markOf(uint32_t i, const Op &op) {
     switch (opInfo(op).sum) {
     case SumRole::Computes:
-      if (op.kind == OpKind::CrossEntropyBwd)
-        needAlike(i, op.operands[1], axesOf(plan_, op.group));
+      needAlike(i, op);
       return fresh(op);
+    case SumRole::CountsRows:
     case SumRole::Loads:
     case SumRole::ComputesShard:
       return fresh(op);
@@ -198,7 +198,8 @@ private:
       return mark;
     }
     case SumRole::EndsMaxima:
-      needMaxima(i, op);
+    case SumRole::Balances:
+      opInfo(op).sum == SumRole::Balances ? needWholeLoad(i, op) : needMaxima(i, op);
       return fresh(op);
     case SumRole::ResetsStep: {
       Mark mark;
@@ -580,6 +581,46 @@ private:
                     "'{}' takes '%{}', which may differ between ranks along {}; ranks with the "
                     "same tokens need equal losses",
                     opInfo(segment_->ops[i]).name, name(losses), namesOf(plan_, apart));
+  }
+
+  /// Of ranks with parts of the columns, statistics are the same. What rows are held against is the
+  /// load of all rows of their samples.
+  void needAlike(uint32_t i, const Op &op) {
+    if (op.kind == OpKind::CrossEntropyBwd)
+      needAlike(i, op.operands[1], axesOf(plan_, op.group));
+    int load = positionOf(opInfo(op.kind).operands, "load");
+    if (load < 0)
+      return;
+    ValueId value = op.operands[static_cast<size_t>(load)];
+    auto apart = static_cast<Axes>(marks_[value].varies & allAxes_ & ~dataAxes_);
+    if (apart != 0)
+      scope(segmentIndex_)
+          .addValue(Rule::Sum, i, value,
+                    "'{}' takes '%{}', which may differ between ranks along {}; it needs the load "
+                    "of all ranks with the same samples",
+                    opInfo(op).name, name(value), namesOf(plan_, apart));
+  }
+
+  /// A bias that all ranks have changes by the rows of all microbatches and of all ranks.
+  void needWholeLoad(uint32_t i, const Op &op) {
+    constexpr size_t kBias = 0, kLoad = 1;
+    needEachStep(i);
+    const Mark &load = marks_[op.operands[kLoad]];
+    if (!isComplete(load.cover))
+      scope(segmentIndex_)
+          .addValue(Rule::Sum, i, op.operands[kLoad],
+                    "'{}' takes '%{}' as the load of a step; it {}", opInfo(op).name,
+                    name(op.operands[kLoad]), whyIncomplete(load.cover.kind));
+    for (size_t operand : {kBias, kLoad}) {
+      const Mark &mark = marks_[op.operands[operand]];
+      auto apart = static_cast<Axes>((mark.varies | mark.split) & ~stages_.axes);
+      if (apart != 0)
+        scope(segmentIndex_)
+            .addValue(Rule::Sum, i, op.operands[operand],
+                      "'{}' takes '%{}', which may differ between ranks along {}; they need the "
+                      "load of all of them",
+                      opInfo(op).name, name(op.operands[operand]), namesOf(plan_, apart));
+    }
   }
 
   /// Ranks that quantise alike keep the largest magnitudes of all of them.

@@ -81,9 +81,9 @@ private:
          "step states of 128 bytes as operand and result");
   }
   /// Of ops that start gradients: with the loss scale.
-  void needScaleState() {
-    if (has(5))
-      need(in(5).bytes() == static_cast<int64_t>(sizeof(StepState)),
+  void needScaleState(size_t operand = 5) {
+    if (has(operand))
+      need(in(operand).bytes() == static_cast<int64_t>(sizeof(StepState)),
            "a step state of 128 bytes as the last operand");
   }
   void needData() {
@@ -100,6 +100,7 @@ private:
   void needExtents();
   void needCounts(const Type &counts, int64_t bound);
   void needPlaces(const Type &places);
+  void needLoad(const Type &load, int64_t rows);
   void needRouter(const Type &logits, const Type &ids, const Type &weights);
   void norm(size_t first, size_t last);
   void normBwd(size_t statistics);

@@ -1,10 +1,11 @@
 // Compares kernels with PyTorch: golden/golden.txt has its results on the same inputs, made by
-// golden/make_golden.py, whose head describes the file.
+// golden/make_golden.py, whose head describes the file. golden/router.txt has Megatron-Core's.
 #include "test/kernels/Harness.h"
 
 #include "runtime/base/StepState.h"
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -95,17 +96,15 @@ void parseLine(const std::string &text, std::vector<GoldenCase> &cases) {
   }
 }
 
-std::vector<GoldenCase> readGolden() {
+std::vector<GoldenCase> readGolden(const std::filesystem::path &path) {
   std::vector<GoldenCase> cases;
-  std::ifstream file(SHARDC_GOLDEN);
+  std::ifstream file(path);
   for (std::string line; std::getline(file, line);)
     parseLine(line, cases);
   return cases;
 }
 
-TEST(Golden, AgreesWithPyTorch) {
-  std::vector<GoldenCase> cases = readGolden();
-  ASSERT_GT(cases.size(), 40u) << SHARDC_GOLDEN;
+void compare(std::vector<GoldenCase> cases) {
   for (GoldenCase &golden : cases) {
     std::vector<Array> got = golden.run.run();
     ASSERT_EQ(got.size(), golden.expected.size()) << golden.name;
@@ -113,6 +112,20 @@ TEST(Golden, AgreesWithPyTorch) {
       expectClose(got[r], golden.expected[r].array.values, {golden.expected[r].tolerance, 2},
                   golden.name + " result " + std::to_string(r));
   }
+}
+
+TEST(Golden, AgreesWithPyTorch) {
+  std::vector<GoldenCase> cases = readGolden(SHARDC_GOLDEN);
+  ASSERT_GT(cases.size(), 40u) << SHARDC_GOLDEN;
+  compare(std::move(cases));
+}
+
+/// golden/make_router.py's head says of which version.
+TEST(Golden, RoutersAgreeWithMegatronCore) {
+  auto path = std::filesystem::path(SHARDC_GOLDEN).replace_filename("router.txt");
+  std::vector<GoldenCase> cases = readGolden(path);
+  ASSERT_GT(cases.size(), 40u) << path;
+  compare(std::move(cases));
 }
 
 } // namespace

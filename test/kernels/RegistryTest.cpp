@@ -249,6 +249,10 @@ constexpr FreeExtent kFreeExtents[] = {{"batch.load", "i0", 0},
                                        {"embedding", "i1", 0},
                                        {"embedding_bwd", "r0", 0},
                                        {"make_runs", "r0", 1},
+                                       {"expert_load", "i0", 1},
+                                       {"expert_load", "r0", 1},
+                                       {"router_z_loss", "i0", 1},
+                                       {"tally", "i0", 0},
                                        {"dispatch", "r0", 0},
                                        {"combine", "i0", 0},
                                        {"combine_bwd", "i0", 0},
@@ -313,7 +317,7 @@ TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
     std::string wanted;
     for (std::string_view name :
          {"matmul", "matmul_scaled", "add", "cast", "reduce_rows", "embedding_bwd",
-          "embedding_shard_bwd", "grouped_matmul_bwd", "combine_bwd"})
+          "embedding_shard_bwd", "grouped_matmul_bwd", "combine_bwd", "expert_load", "tally"})
       if (op.name == name)
         wanted = "0";
     if (op.name == "rmsnorm_bwd")

@@ -252,7 +252,8 @@ TEST(RouterTopk, RefusesWhatDoesNotFit) {
   EXPECT_STREQ(refusalOf({"", kRouterSoftmax, false, 8, 3, 4, 2, false, 1}, 0), kGroups);
   EXPECT_STREQ(refusalOf({"", kRouterSoftmax, false, 8, 4, 4, 1, false, 1}, 0), kGroups);
   EXPECT_STREQ(refusalOf({"", kRouterSoftmax, false, 8, 4, 4, 0, false, 1}, 0), kGroups);
-  EXPECT_STREQ(refusalOf({"", 3, false, 4, 2, 0, 0, false, 1}, 0), "the score is none of the three");
+  EXPECT_STREQ(refusalOf({"", 3, false, 4, 2, 0, 0, false, 1}, 0),
+               "the score is none of the three");
   EXPECT_STREQ(refusalOf({"", kRouterSoftmax, false, 4, 2, 0, 0, true, 1}, 4),
                "softmax has no bias");
   EXPECT_STREQ(refusalOf({"", kRouterSigmoid, false, 4, 2, 0, 0, true, 1}, 3),

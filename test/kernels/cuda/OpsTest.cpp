@@ -104,8 +104,11 @@ INSTANTIATE_TEST_SUITE_P(Cuda, Ops, testing::ValuesIn(kRows), nameOf);
 
 /// A plan with these is refused before it runs on GPUs (`no-kernel`).
 constexpr std::string_view kOfTheHostAlone[] = {
-    "router_topk", "router_topk_bwd", "make_runs", "dispatch",       "combine",
-    "combine_bwd", "scale_rows",      "dot_rows",  "grouped_matmul", "grouped_matmul_bwd"};
+    "router_topk", "router_topk_bwd", "router_drop",        "expert_load",
+    "router_loss", "router_loss_bwd", "router_z_loss",      "router_z_loss_bwd",
+    "tally",       "running_mean",    "expert_bias.update", "make_runs",
+    "dispatch",    "combine",         "combine_bwd",        "scale_rows",
+    "dot_rows",    "grouped_matmul",  "grouped_matmul_bwd"};
 
 TEST(CudaOps, EveryRowOfTheHostHasItsTwin) {
   for (std::string_view op : {

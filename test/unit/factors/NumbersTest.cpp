@@ -24,10 +24,11 @@ bool executes(const OpForm &form) {
 }
 
 /// Operands that the host's kernel has no use for: it makes the sum of do·o of a row from the row's
-/// probabilities, while devices read o.
+/// probabilities, while devices read o. A total of microbatches begins with the first one.
 bool isUnread(OpKind kind, size_t operand) {
   return (kind == OpKind::AttentionBwd && operand == 4) ||
-         (kind == OpKind::AttentionQkvBwd && operand == 2);
+         (kind == OpKind::AttentionQkvBwd && operand == 2) ||
+         (kind == OpKind::RunningMean && operand == 1);
 }
 
 /// The forms of an op that read its row in different ways.
@@ -413,6 +414,8 @@ private:
       if (atom.isInSharedDim) { // which is the first: rows
         Array out = array;
         out.shape = {array.numel() / array.shape.back() / 2, array.shape.back()};
+        if (array.shape.size() == 1)
+          out.shape = {array.numel() / 2};
         size_t half = array.bytes.size() / 2;
         out.bytes.assign(array.bytes.begin() + static_cast<ptrdiff_t>(half * (part > 0 ? 1 : 0)),
                          array.bytes.begin() + static_cast<ptrdiff_t>(half * (part > 0 ? 2 : 1)));

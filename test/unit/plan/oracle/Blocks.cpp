@@ -104,6 +104,7 @@ bool isSaved(const Role &role, const Cell &cell) {
   switch (cell.kind) {
   case CellKind::Step:
   case CellKind::AmaxHistory:
+  case CellKind::ExpertBias:
   case CellKind::Master:
   case CellKind::FirstMoment:
   case CellKind::SecondMoment:

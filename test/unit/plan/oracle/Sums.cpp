@@ -151,7 +151,9 @@ private:
     if (isOpen_)
       return;
     for (size_t c = 0; c < cells_.size(); ++c)
-      if (isSaved(*role_, role_->cells[c]))
+      if (CellKind kind = role_->cells[c].kind; isSaved(*role_, role_->cells[c]) ||
+                                                kind == CellKind::ExpertLoad ||
+                                                kind == CellKind::RouterLosses)
         readCell(static_cast<uint32_t>(c));
     for (const Segment &segment : role_->segments)
       for (const Segment::Boundary &in : segment.ins)

@@ -1,0 +1,65 @@
+// router_drop: ids i32[T,K], weights f32[T,K] -> kept i32[T,K]. An expert keeps as many rows as it
+// has room for, ceil(capacity_factor·T·K/experts): those with the largest weights, or with
+// `by_position` the first ones; of equal weights the first row, NaN before all others. The ids of
+// the others become -1; ids that are no expert stay. Limited by memory.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/host/Check.h"
+#include "kernels/host/Router.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+namespace shardc::kernels::host {
+namespace {
+
+const char *acceptsRouterDrop(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  const Tensor &ids = call.in[0], &weights = call.in[1], &kept = call.out[0];
+  SHARDC_REQUIRE(ids.dtype == DType::I32 && ids.rank == 2, "ids are not i32[T, K]");
+  SHARDC_REQUIRE(weights.dtype == DType::F32 && sameShape(weights, ids),
+                 "weights are not f32[T, K]");
+  SHARDC_REQUIRE(kept.dtype == DType::I32 && sameShape(kept, ids), "kept ids are not i32[T, K]");
+  SHARDC_REQUIRE(call.attrs.experts > 0 && call.attrs.capacity_factor > 0,
+                 "the number of experts or the capacity is not above 0");
+  return nullptr;
+}
+
+struct Buffers {
+  int32_t *choices; ///< of one expert, as places in ids
+
+  Buffers(const Call &call, Scratch &scratch) {
+    choices = scratch.take<int32_t>(call.in[0].numel());
+  }
+};
+
+void runRouterDrop(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const int32_t *ids = static_cast<const int32_t *>(call.in[0].data);
+  const float *weights = static_cast<const float *>(call.in[1].data);
+  int32_t *kept = static_cast<int32_t *>(call.out[0].data);
+  int64_t numel = call.in[0].numel(), experts = call.attrs.experts;
+  int64_t capacity = expertCapacity(numel, experts, call.attrs.capacity_factor);
+  std::copy_n(ids, numel, kept);
+  for (int64_t expert = 0; expert < experts; ++expert) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < numel; ++i)
+      if (ids[i] == expert)
+        buffers.choices[count++] = static_cast<int32_t>(i);
+    if (count <= capacity)
+      continue;
+    if (!call.attrs.by_position)
+      std::nth_element(buffers.choices, buffers.choices + capacity, buffers.choices + count,
+                       [weights](int32_t a, int32_t b) { return isBefore(weights, a, b); });
+    for (int64_t i = capacity; i < count; ++i)
+      kept[buffers.choices[i]] = -1;
+  }
+}
+
+} // namespace
+
+const Kernel kRouterDrop = {"router_drop_host", runRouterDrop, acceptsRouterDrop,
+                            workspaceOf<Buffers>};
+
+} // namespace shardc::kernels::host
