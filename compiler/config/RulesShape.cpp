@@ -91,22 +91,29 @@ std::vector<Size> sizesOfMesh(RuleContext &ctx) {
 std::vector<Size> sizesOfModel(RuleContext &ctx) {
   static constexpr Opt kFirst = Opt::ModelNumLayersInFirstPipelineStage,
                        kLast = Opt::ModelNumLayersInLastPipelineStage;
-  static constexpr std::initializer_list<Opt> kLayers = {Opt::ModelNumLayers},
-                                              kEnds = {kFirst, kLast},
-                                              kMoe = {Opt::ModelNumMoeExperts},
-                                              kVocab = {Opt::ModelVocabSize,
-                                                        Opt::ModelMakeVocabSizeDivisibleBy},
-                                              kHidden = {Opt::ModelHiddenSize},
-                                              kFfn = {Opt::ModelFfnHiddenSize},
-                                              kHeads = {Opt::ModelNumAttentionHeads,
-                                                        Opt::ModelKvChannels},
-                                              kPositions = {Opt::ModelMaxPositionEmbeddings},
-                                              kParameters = {
-                                                  Opt::ModelNumLayers, Opt::ModelHiddenSize,
-                                                  Opt::ModelFfnHiddenSize, Opt::ModelVocabSize};
+  static constexpr Opt kPlain = Opt::ModelQkHeadDim, kRotated = Opt::ModelQkPosEmbHeadDim,
+                       kValues = Opt::ModelVHeadDim, kQueryRank = Opt::ModelQLoraRank,
+                       kKeyRank = Opt::ModelKvLoraRank;
+  static constexpr std::initializer_list<Opt>
+      kLayers = {Opt::ModelNumLayers},
+      kEnds = {kFirst, kLast}, kMoe = {Opt::ModelNumMoeExperts},
+      kVocab = {Opt::ModelVocabSize, Opt::ModelMakeVocabSizeDivisibleBy},
+      kHidden = {Opt::ModelHiddenSize}, kFfn = {Opt::ModelFfnHiddenSize},
+      kHeads = {Opt::ModelNumAttentionHeads, Opt::ModelKvChannels},
+      kLatent = {kPlain, kRotated, kValues, kQueryRank, kKeyRank, Opt::ModelNumAttentionHeads},
+      kPositions = {Opt::ModelMaxPositionEmbeddings},
+      kParameters = {Opt::ModelNumLayers, Opt::ModelHiddenSize, Opt::ModelFfnHiddenSize,
+                     Opt::ModelVocabSize};
   const Derived &d = ctx.derived();
   double heads = real(d.numHeads) * real(d.headSize);
-  double layer = real(d.hidden) * (3 * real(d.ffnHidden) + 4 * heads);
+  double latent = 0, ranks = 0;
+  if (ctx.on(Opt::ModelMultiLatentAttention)) {
+    latent = real(d.numHeads) *
+             (2 * (real(ctx.num(kPlain)) + real(ctx.num(kRotated))) + real(ctx.num(kValues)));
+    ranks = real(ctx.num(kQueryRank)) + real(ctx.num(kKeyRank)) + real(ctx.num(kRotated));
+  }
+  double layer =
+      real(d.hidden) * (3 * real(d.ffnHidden) + 4 * heads + latent + ranks) + latent * ranks;
   double tables = real(d.hidden) * (2 * real(d.paddedVocab) + real(d.maxPositions));
   return {
       {"layers", real(d.numLayers), 12, kLayers},
@@ -117,6 +124,7 @@ std::vector<Size> sizesOfModel(RuleContext &ctx) {
       {"channels", real(d.hidden), 30, kHidden},
       {"feed-forward channels", real(d.ffnHidden), 30, kFfn},
       {"attention channels", heads, 30, kHeads},
+      {"channels of latent attention", latent + ranks, 30, kLatent},
       {"positions", real(d.maxPositions), 30, kPositions},
       {"parameters", real(d.numLayers) * layer + tables, 44, kParameters},
   };
@@ -610,10 +618,11 @@ void ruleEvalMicroBatchDiffers(RuleContext &ctx) {
 }
 
 void ruleRotaryEven(RuleContext &ctx) {
-  if (!ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::Rope) ||
+  bool isYarn = ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::Yarn);
+  if ((!isYarn && !ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::Rope)) ||
       ctx.on(Opt::ModelMultiLatentAttention) || !ctx.has(Opt::ModelKvChannels))
     return;
-  double share = ctx.cfg().getFloatOr(Opt::ModelRotaryPercent, 1);
+  double share = isYarn ? 1 : ctx.cfg().getFloatOr(Opt::ModelRotaryPercent, 1);
   // What is larger is refused by its size; here it must not leave 64 bits on the way.
   int64_t size = std::min<int64_t>(ctx.derived().headSize, int64_t{1} << 40);
   int64_t rotated = static_cast<int64_t>(static_cast<double>(size) * share);

@@ -157,16 +157,67 @@ private:
   }
 
   std::optional<model::RopeSettings> rope() const {
-    if (!config_.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Rope))
+    using config::PositionEmbedding;
+    bool isYarn = config_.is(Opt::ModelPositionEmbeddingType, PositionEmbedding::Yarn);
+    if (!isYarn && !config_.is(Opt::ModelPositionEmbeddingType, PositionEmbedding::Rope))
       return std::nullopt;
     model::RopeSettings rope;
     rope.base = config_.getFloat(Opt::ModelRotaryBase);
+    if (isYarn) {
+      rope.yarn = yarn();
+      rope.dim = d_.headSize;
+      return rope;
+    }
     if (config_.isOn(Opt::ModelRopeScaling))
       rope.scaling = config_.getFloat(Opt::ModelRopeScalingFactor);
-    rope.dim =
-        std::llround(config_.getFloat(Opt::ModelRotaryPercent) * static_cast<double>(d_.headSize));
+    rope.interpolation = config_.getFloatOr(Opt::ModelSeqLenInterpolationFactor, 1);
+    rope.dim = static_cast<int64_t>(config_.getFloat(Opt::ModelRotaryPercent) *
+                                    static_cast<double>(d_.headSize));
     rope.interleaved = config_.isOn(Opt::ModelRotaryInterleaved);
     return rope;
+  }
+
+  /// Factor of YaRN on what the extension of a context by `factor` scales.
+  static double yarnMagnitude(double factor, double weight) {
+    return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1;
+  }
+
+  model::YarnSettings yarn() const {
+    model::YarnSettings yarn;
+    yarn.factor = config_.getFloat(Opt::ModelYarnRotaryScalingFactor);
+    yarn.positions = config_.getInt(Opt::ModelYarnOriginalMaxPositionEmbeddings);
+    yarn.betaFast = config_.getFloat(Opt::ModelYarnBetaFast);
+    yarn.betaSlow = config_.getFloat(Opt::ModelYarnBetaSlow);
+    yarn.roundsRange = config_.isOn(Opt::ModelYarnCorrectionRangeRoundToInt);
+    Opt weight = Opt::ModelYarnMscale, divisor = Opt::ModelYarnMscaleAllDim;
+    yarn.magnitude = yarnMagnitude(yarn.factor, 1);
+    if (config_.has(weight) && config_.has(divisor))
+      yarn.magnitude = yarnMagnitude(yarn.factor, config_.getFloat(weight)) /
+                       yarnMagnitude(yarn.factor, config_.getFloat(divisor));
+    return yarn;
+  }
+
+  model::RopeSettings latentRope() const {
+    model::RopeSettings rope;
+    rope.base = config_.getFloat(Opt::ModelRotaryBase);
+    if (!config_.is(Opt::ModelRopeType, config::RopeType::Yarn))
+      return rope;
+    model::YarnSettings &yarn = rope.yarn.emplace();
+    yarn.factor = config_.getFloat(Opt::ModelRotaryScalingFactor);
+    yarn.positions = config_.getInt(Opt::ModelOriginalMaxPositionEmbeddings);
+    yarn.betaFast = config_.getFloat(Opt::ModelBetaFast);
+    yarn.betaSlow = config_.getFloat(Opt::ModelBetaSlow);
+    yarn.magnitude = yarnMagnitude(yarn.factor, config_.getFloat(Opt::ModelMscale)) /
+                     yarnMagnitude(yarn.factor, config_.getFloat(Opt::ModelMscaleAllDim));
+    return rope;
+  }
+
+  model::ScoreSettings scores(double scale) const {
+    model::ScoreSettings scores;
+    scores.scale = scale;
+    scores.resetMask = config_.isOn(Opt::DatasetResetAttentionMask);
+    scores.dropout = config_.getFloat(Opt::ModelAttentionDropout);
+    return scores;
   }
 
   model::GqaSettings gqa(LayerKind kind) const {
@@ -176,13 +227,11 @@ private:
     gqa.qkvBias = hasBias() || config_.isOn(Opt::ModelAddQkvBias);
     gqa.projBias = hasBias();
     gqa.rope = rope();
-    gqa.scale = config_.getFloatOr(Opt::ModelSoftmaxScale,
-                                   1.0 / std::sqrt(static_cast<double>(d_.headSize)));
-    gqa.resetMask = config_.isOn(Opt::DatasetResetAttentionMask);
+    gqa.scores = scores(config_.getFloatOr(Opt::ModelSoftmaxScale,
+                                           1.0 / std::sqrt(static_cast<double>(d_.headSize))));
     if (kind.hasWindow)
-      gqa.window = window();
+      gqa.scores.window = window();
     gqa.initStd = std_, gqa.residualStd = residualStd_;
-    gqa.attentionDropout = config_.getFloat(Opt::ModelAttentionDropout);
     gqa.hiddenDropout = config_.getFloat(Opt::ModelHiddenDropout);
     if (config_.isOn(Opt::ModelQkLayernorm))
       gqa.qkNorm = normSettings();
@@ -202,8 +251,16 @@ private:
     mla.keyRank = config_.getIntOr(Opt::ModelKvLoraRank, 1);
     if (config_.isOn(Opt::ModelQkLayernorm))
       mla.norm = normSettings();
+    mla.rope = latentRope();
+    // As in Megatron-Core, whichever frequencies the rotation has.
+    double magnitude = yarnMagnitude(config_.getFloatOr(Opt::ModelRotaryScalingFactor, 1),
+                                     config_.getFloat(Opt::ModelMscaleAllDim));
+    mla.scores =
+        scores(magnitude * magnitude /
+               std::sqrt(static_cast<double>(mla.channels) + static_cast<double>(mla.rotated)));
     mla.projBias = hasBias();
     mla.initStd = std_, mla.residualStd = residualStd_;
+    mla.hiddenDropout = config_.getFloat(Opt::ModelHiddenDropout);
     return mla;
   }
 

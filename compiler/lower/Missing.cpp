@@ -17,6 +17,7 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelPeft, "training of adapters"},
     {Opt::ModelMegatronMimo, "a model of several modules"},
     {Opt::ModelMtpNumLayers, "multi-token prediction"},
+    {Opt::ModelMlaDownProjFusion, "one product for both down projections"},
     {Opt::ModelSoftmaxType, "softmax with attention sinks"},
     {Opt::ModelQkL2Norm, "an L2 norm on query and key"},
     {Opt::ModelQkClip, "clipping of query and key"},
@@ -56,7 +57,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
 constexpr llvm::StringLiteral kPlanned[] = {
     "ddp.megatron_fsdp_main_params_dtype",
     "dist.eval_context_parallel_size",
-    "model.beta_",
     "model.cpu_offloading_",
     "model.dsa_",
     "model.fp4",
@@ -64,31 +64,19 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.fp8_",
     "model.gdp_",
     "model.hybrid_context_parallel",
-    "model.kv_lora_rank",
     "model.linear_",
     "model.mamba_",
     "model.max_seqlen_per_dp_cp_rank",
     "model.mhc_",
-    "model.mla_down_proj_fusion",
     "model.moe_pad_expert_input_to_capacity",
     "model.moe_router_bias_update_rate",
     "model.moe_token_drop_policy",
     "model.moe_token_dropping",
-    "model.mscale",
-    "model.mscale_all_dim",
     "model.mtp_",
     "model.mup_",
-    "model.original_max_position_embeddings",
     "model.peft",
-    "model.q_lora_rank",
     "model.qk_clip_",
-    "model.qk_head_dim",
-    "model.qk_pos_emb_head_dim",
-    "model.rope_type",
-    "model.rotary_scaling_factor",
     "model.use_mamba_mem_eff_path",
-    "model.v_head_dim",
-    "model.yarn_",
     "optimizer.adaptive_muon_",
     "optimizer.exp_avg_dtype",
     "optimizer.exp_avg_sq_dtype",
@@ -151,12 +139,8 @@ std::vector<Missing> findMissing(const Config &config) {
        fmt::format("{}activation '{}'", d.gated ? "gated " : "",
                    config::toRecipeText(config, Opt::ModelActivationFunc)),
        Opt::ModelActivationFunc);
-  need(config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn),
-       "position embedding 'yarn'", Opt::ModelPositionEmbeddingType);
-  need(config.has(Opt::ModelSeqLenInterpolationFactor), "interpolation of positions",
-       Opt::ModelSeqLenInterpolationFactor);
-  need(config.isOn(Opt::ModelMultiLatentAttention), "latent attention",
-       Opt::ModelMultiLatentAttention);
+  need(config.isOn(Opt::ModelMultiLatentAttention) && config.has(Opt::ModelFp8),
+       "latent attention in 8 bits", Opt::ModelFp8);
   using config::CkptFormat;
   need(config.has(Opt::CheckpointSave) &&
            (config.is(Opt::CheckpointCkptFormat, CkptFormat::Torch) ||

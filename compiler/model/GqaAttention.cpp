@@ -62,29 +62,14 @@ ValueId GqaAttention::forward(Forward &to, ValueId x) const {
     v[0] = rotate(to, v[0], "q");
     v[1] = rotate(to, v[1], "k");
   }
-  ValueId o = attend(to, v[0], v[1], v[2]);
+  ValueId o = attend(to, v[0], v[1], v[2], s_.scores);
   return to.dropout(proj_.apply(to, o, "proj"), s_.hiddenDropout, "proj.drop");
 }
 
 ValueId GqaAttention::rotate(Forward &to, ValueId x, const char *what) const {
   Op rope = to.op(OpKind::Rope, {x});
-  rope.set(Key::rotary_base, s_.rope->base).set(Key::rotary_scaling, s_.rope->scaling);
-  rope.set(Key::rotary_dim, s_.rope->dim);
-  rope.set(Key::rotary_interleaved, int64_t{s_.rope->interleaved});
+  setRotation(rope, *s_.rope);
   return to.emit(std::move(rope), to.name(what), to.typeOf(x));
-}
-
-ValueId GqaAttention::attend(Forward &to, ValueId q, ValueId k, ValueId v) const {
-  const Batch &batch = to.batch();
-  int64_t b = to.settings().microBatch, s = to.settings().seqLength;
-  Op attend = to.op(OpKind::Attention, {q, k, v, batch.docs, batch.samples});
-  attend.set(Key::scale, s_.scale).set(Key::causal, int64_t{1});
-  attend.set(Key::reset_mask, int64_t{s_.resetMask});
-  if (s_.window)
-    attend.set(Key::window, *s_.window);
-  to.setDropout(attend, s_.attentionDropout);
-  return to.emitMany(std::move(attend), {{"attn", to.activations({b, s, s_.heads * s_.headSize})},
-                                         {"attn.lse", Type::of(DType::F32, {b, s_.heads, s})}})[0];
 }
 
 } // namespace shardc::model

@@ -4,27 +4,18 @@
 
 #include <optional>
 
-#include "compiler/model/Parts.h"
+#include "compiler/model/AttentionParts.h"
 
 namespace shardc::model {
-
-struct RopeSettings {
-  double base = 10000;
-  double scaling = 1; ///< Llama 3.1's factor; 1: none
-  int64_t dim = 0;    ///< leading channels of a head that are rotated
-  bool interleaved = false;
-};
 
 struct GqaSettings {
   int64_t hidden = 1, heads = 1, groups = 1, headSize = 1;
   bool qkvBias = false, projBias = false;
   std::optional<RopeSettings> rope;
-  double scale = 1;                   ///< of scores, before the softmax
-  bool resetMask = false;             ///< attention ends at the ends of documents
-  std::optional<int64_t> window;      ///< keys before its own that a query sees; none: all
+  ScoreSettings scores;
   std::optional<NormSettings> qkNorm; ///< of each head's queries and keys
   double initStd = 0, residualStd = 0;
-  double attentionDropout = 0, hiddenDropout = 0;
+  double hiddenDropout = 0;
 
   // Parts that have parameters and no forward ops.
   bool hasGate = false;  ///< a gate for each channel of the output
@@ -40,7 +31,6 @@ public:
 
 private:
   plan::ValueId rotate(Forward &to, plan::ValueId x, const char *what) const;
-  plan::ValueId attend(Forward &to, plan::ValueId q, plan::ValueId k, plan::ValueId v) const;
 
   GqaSettings s_;
   Linear qkv_, proj_;

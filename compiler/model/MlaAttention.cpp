@@ -1,29 +1,81 @@
 #include "compiler/model/MlaAttention.h"
 
+#include "compiler/model/Forward.h"
+
 namespace shardc::model {
 
-void MlaAttention::declare(Params &params) const {
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+
+MlaAttention::MlaAttention(const MlaSettings &settings) : s_(settings) {
   const std::string stem = "self_attention.";
-  auto linear = [&](const char *what, int64_t out, int64_t in) {
-    Linear{stem + what, out, in, false, s_.initStd}.declare(params);
-  };
-  auto norm = [&](const char *what, int64_t size) {
-    if (s_.norm)
-      Norm(*s_.norm, size, stem + what, "").declare(params);
-  };
   int64_t queries = times(s_.heads, plus(s_.channels, s_.rotated));
-  if (s_.queryRank) {
-    linear("linear_q_down_proj", *s_.queryRank, s_.hidden);
-    norm("linear_q_up_proj.layer_norm_", *s_.queryRank);
-    linear("linear_q_up_proj", queries, *s_.queryRank);
-  } else {
-    linear("linear_q_proj", queries, s_.hidden);
-  }
-  linear("linear_kv_down_proj", plus(s_.keyRank, s_.rotated), s_.hidden);
-  norm("linear_kv_up_proj.layer_norm_", s_.keyRank);
-  linear("linear_kv_up_proj", times(s_.heads, plus(s_.channels, s_.values)), s_.keyRank);
-  Linear{stem + "linear_proj", s_.hidden, times(s_.heads, s_.values), s_.projBias, s_.residualStd}
-      .declare(params);
+  if (s_.queryRank)
+    queryRank_ = rank("q", *s_.queryRank, 0, queries);
+  else
+    query_ = {stem + "linear_q_proj", queries, s_.hidden, false, s_.initStd};
+  keyRank_ = rank("kv", s_.keyRank, s_.rotated, times(s_.heads, plus(s_.channels, s_.values)));
+  proj_ = {stem + "linear_proj", s_.hidden,      times(s_.heads, s_.values),
+           s_.projBias,          s_.residualStd, Linear::Sum};
+  s_.rope.dim = s_.rotated;
+  s_.rope.interleaved =
+      true; // Megatron-Core separates neighbours, which no product of q and k sees
+}
+
+MlaAttention::Rank MlaAttention::rank(const char *which, int64_t rank, int64_t beside,
+                                      int64_t out) const {
+  const std::string stem = std::string("self_attention.linear_") + which, up = stem + "_up_proj";
+  Rank result;
+  result.down = {stem + "_down_proj", plus(rank, beside), s_.hidden, false,
+                 s_.initStd,          Linear::All};
+  result.up = {up, out, rank, false, s_.initStd};
+  if (s_.norm)
+    result.norm.emplace(*s_.norm, rank, up + ".layer_norm_", std::string(which) + ".normed");
+  return result;
+}
+
+void MlaAttention::declare(Params &params) const {
+  auto declareRank = [&](const Rank &rank) {
+    rank.down.declare(params);
+    if (rank.norm)
+      rank.norm->declare(params);
+    rank.up.declare(params);
+  };
+  if (query_)
+    query_->declare(params);
+  else
+    declareRank(*queryRank_);
+  declareRank(keyRank_);
+  proj_.declare(params);
+}
+
+ValueId MlaAttention::normed(Forward &to, const Rank &rank, ValueId compressed) {
+  return rank.norm ? rank.norm->forward(to, compressed) : compressed;
+}
+
+ValueId MlaAttention::forward(Forward &to, ValueId x) const {
+  int64_t b = to.settings().microBatch, s = to.settings().seqLength;
+  ValueId queries = plan::kNone;
+  if (query_)
+    queries = query_->apply(to, x, "q.rows");
+  else
+    queries = queryRank_->up.apply(
+        to, normed(to, *queryRank_, queryRank_->down.apply(to, x, "q.rank")), "q.rows");
+  ValueId down = keyRank_.down.apply(to, x, "kv.down");
+  auto parts = to.emitMany(to.op(OpKind::SplitColumns, {down}),
+                           {{"kv.rank", to.activations({b, s, s_.keyRank})},
+                            {"k.rot", to.activations({b, s, s_.rotated})}});
+  ValueId rows = keyRank_.up.apply(to, normed(to, keyRank_, parts[0]), "kv.rows");
+  Op heads = to.op(OpKind::LatentHeads, {queries, rows, parts[1]});
+  setRotation(heads, s_.rope);
+  Type key = to.activations({b, s, s_.heads, s_.channels + s_.rotated});
+  auto v =
+      to.emitMany(std::move(heads),
+                  {{"q", key}, {"k", key}, {"v", to.activations({b, s, s_.heads, s_.values})}});
+  ValueId o = attend(to, v[0], v[1], v[2], s_.scores);
+  return to.dropout(proj_.apply(to, o, "proj"), s_.hiddenDropout, "proj.drop");
 }
 
 } // namespace shardc::model

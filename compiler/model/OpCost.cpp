@@ -53,9 +53,14 @@ double visibleKeys(const Op &op, double positions) {
   return reach - reach * reach / (2 * positions);
 }
 
-/// Scores and weighted values: 4·B·N·S·D for each visible key. The heads of rows of queries, keys
-/// and values are in the attributes.
-double attentionFlops(const Segment &segment, const Op &op) {
+/// The products of attention: of queries and keys, and of probabilities and values.
+struct AttentionFlops {
+  double scores = 0, values = 0;
+};
+
+/// Scores and weighted values: 2·B·N·S·(D + E) for each visible key, of D channels of keys and E of
+/// values. The heads of rows of queries, keys and values are in the attributes.
+AttentionFlops attentionFlops(const Segment &segment, const Op &op) {
   const plan::OpInfo &info = plan::opInfo(op);
   plan::ValueId query = op.operands[static_cast<size_t>(info.queries)];
   plan::ValueId key = op.operands[static_cast<size_t>(info.keys)];
@@ -65,7 +70,12 @@ double attentionFlops(const Segment &segment, const Op &op) {
                                              static_cast<double>(op.getInt(Key::num_heads)) *
                                              static_cast<double>(op.getInt(Key::head_dim))
                                        : numel(segment, query);
-  return 4 * queries * visibleKeys(op, static_cast<double>(segment.values[key].type.shape[1]));
+  double each =
+      2 * queries * visibleKeys(op, static_cast<double>(segment.values[key].type.shape[1]));
+  if (info.hasPackedHeads)
+    return {each, each};
+  plan::ValueId value = op.operands[static_cast<size_t>(info.values)];
+  return {each, each * lastExtent(segment, value) / lastExtent(segment, query)};
 }
 
 /// x·wᵀ once: logits of all rows.
@@ -80,7 +90,7 @@ double classFlops(const Segment &segment, const Op &op) {
   case CostClass::Product:
     return productFlops(segment, op);
   case CostClass::Attention:
-    return attentionFlops(segment, op);
+    return attentionFlops(segment, op).scores + attentionFlops(segment, op).values;
   case CostClass::Head:
     return headFlops(segment, op);
   case CostClass::Nothing:
@@ -94,6 +104,8 @@ double classFlops(const Segment &segment, const Op &op) {
 double flopsOf(const Segment &segment, const Op &op) {
   const plan::OpInfo &info = plan::opInfo(op);
   double flops = info.work.times > 0 ? info.work.times * classFlops(segment, op) : 0;
+  if (info.work.scores > 0)
+    flops += info.work.scores * attentionFlops(segment, op).scores;
   if (info.work.perResult > 0)
     flops += info.work.perResult * numel(segment, op.results[0]);
   size_t counted = info.operandsMax == plan::kAnyNumber ? op.operands.size() : 1;

@@ -28,8 +28,9 @@ ValueId Declared::forward(Forward &, ValueId) const {
 
 void Linear::declare(Params &params) const {
   const TensorSplit columns{0, parts}, summed{1};
-  params.push_back(
-      {stem + ".weight", {out, in}, InitKind::Normal, initStd, cut == Columns ? columns : summed});
+  params.push_back({stem + ".weight", {out, in}, InitKind::Normal, initStd});
+  if (cut != All)
+    params.back().split = cut == Columns ? columns : summed;
   if (!hasBias)
     return;
   params.push_back({stem + ".bias", {out}, InitKind::Zeros, 0});

@@ -11,8 +11,9 @@ struct Linear {
   int64_t out = 1, in = 1;
   bool hasBias = false;
   double initStd = 0;
-  /// Tensor-parallel ranks have parts of the columns of its result, or of what it sums over.
-  enum Cut : uint8_t { Columns, Sum } cut = Columns;
+  /// Tensor-parallel ranks have parts of the columns of its result, or of what it sums over; or
+  /// each has all of it.
+  enum Cut : uint8_t { Columns, Sum, All } cut = Columns;
   int64_t parts = 1; ///< equal parts of the columns, each of which is cut
 
   void declare(Params &params) const;

@@ -167,6 +167,29 @@ void backSplitQkvRope(Gradients &gradients, const Op &op) {
   splitQkv(gradients, op, OpKind::MergeQkvRope);
 }
 
+void backSplitColumns(Gradients &gradients, const Op &op) {
+  ValueId da = gradients.of(op.results[0]), db = gradients.of(op.results[1]);
+  if (da != kNone && db != kNone)
+    gradients.emitFor(op.operands[0], gradients.makeOp(OpKind::JoinColumns, {da, db}));
+}
+
+void backLatentHeads(Gradients &gradients, const Op &op) {
+  ValueId dq = gradients.of(op.results[0]), dk = gradients.of(op.results[1]),
+          dv = gradients.of(op.results[2]);
+  if (dq == kNone)
+    return;
+  constexpr size_t kRows = 3; // operands that have a gradient
+  Op back = gradients.makeOp(OpKind::LatentHeadsBwd, {dq, dk, dv});
+  back.attrs = op.attrs;
+  back.operands.insert(back.operands.end(), op.operands.begin() + kRows, op.operands.end());
+  ValueId d[kRows];
+  for (size_t i = 0; i < kRows; ++i)
+    d[i] = gradients.contribute(back, op.operands[i]);
+  gradients.append(std::move(back));
+  for (size_t i = 0; i < kRows; ++i)
+    gradients.settle(op.operands[i], d[i]);
+}
+
 void backAttention(Gradients &gradients, const Op &op) {
   if (ValueId dout = gradients.of(op.results[0]); dout != kNone)
     attention(gradients, OpKind::AttentionBwd, op, headsOf(op), dout, op);

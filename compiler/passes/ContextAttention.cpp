@@ -199,7 +199,7 @@ private:
     part.group = attention.getFloat(Key::p) > 0 ? ranks_.groupOfHeads(levels) : kNoGroup;
     ValueId o = attention.results[0];
     if (levels.heads >= 0)
-      o = plan::addValue(segment_, name_ + ".heads", typeOfOutput(heads.q));
+      o = plan::addValue(segment_, name_ + ".heads", typeOfOutput(heads));
     if (levels.ring >= 0)
       attendAround(part, heads, levels, o);
     else if (levels.all >= 0)
@@ -233,7 +233,7 @@ private:
       if (by + 1 < members)
         next = shifted(keys, levels, by + 1);
       bool isLast = by + 1 == members;
-      Result each{isLast && by == 0 ? o : addOutput(heads.q, by, typeOf(o).dtype),
+      Result each{isLast && by == 0 ? o : addOutput(heads, by, typeOf(o).dtype),
                   addStats(heads.q, fmt::format(".{}", by))};
       part(attention, heads.q, own, keys, levels.ring, each);
       sum = by == 0 ? each : joined(sum, each, heads.q, by, isLast ? o : kNone);
@@ -280,18 +280,19 @@ private:
     type.dtype = dtype;
     return type;
   }
-  /// o[B,S,N·D] of q[B,S,N,D].
-  Type typeOfOutput(ValueId q) const {
-    const Type &type = typeOf(q);
-    return Type::of(type.dtype, {type.shape[0], type.shape[1], type.shape[2] * type.shape[3]});
+  /// o[B,S,N·E] of q[B,S,N,D] and v[B,S,G,E].
+  Type typeOfOutput(const Heads &heads) const {
+    const Type &type = typeOf(heads.q);
+    int64_t channels = typeOf(heads.v).shape[3];
+    return Type::of(type.dtype, {type.shape[0], type.shape[1], type.shape[2] * channels});
   }
   Type typeOfStats(ValueId q) const {
     const Type &type = typeOf(q);
     return Type::of(DType::F32, {type.shape[0], type.shape[2], type.shape[1]});
   }
-  ValueId addOutput(ValueId q, int64_t by, DType dtype) {
+  ValueId addOutput(const Heads &heads, int64_t by, DType dtype) {
     return plan::addValue(segment_, fmt::format("{}.{}", name_, by),
-                          withType(typeOfOutput(q), dtype));
+                          withType(typeOfOutput(heads), dtype));
   }
   ValueId addStats(ValueId q, const std::string &which) {
     return plan::addValue(segment_, name_ + ".lse" + which, typeOfStats(q));

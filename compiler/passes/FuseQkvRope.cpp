@@ -17,12 +17,14 @@ bool samePositions(const Op &a, const Op &b) {
                     b.operands.end());
 }
 
+bool sameAttr(const plan::Attr &a, const plan::Attr &b) {
+  bool isFloat = plan::attrInfo(a.key).type == plan::AttrInfo::Float;
+  return a.key == b.key && (isFloat ? a.f == b.f : a.i == b.i);
+}
+
 bool sameRotation(const Op &a, const Op &b) {
-  return samePositions(a, b) && a.getFloat(Key::rotary_base) == b.getFloat(Key::rotary_base) &&
-         a.getFloat(Key::rotary_scaling) == b.getFloat(Key::rotary_scaling) &&
-         a.getInt(Key::rotary_dim) == b.getInt(Key::rotary_dim) &&
-         a.getBool(Key::rotary_interleaved) == b.getBool(Key::rotary_interleaved) &&
-         !a.getBool(Key::inverse) && !b.getBool(Key::inverse);
+  return samePositions(a, b) && std::ranges::equal(a.attrs, b.attrs, sameAttr) &&
+         !a.getBool(Key::inverse);
 }
 
 bool isBefore(const plan::Segment &segment, plan::ValueId value, size_t op) {
@@ -55,10 +57,8 @@ void fuseQkvRope(plan::Segment &segment) {
       continue;
     split.operands.insert(split.operands.end(), rope.operands.begin() + 1, rope.operands.end());
     split.kind = OpKind::SplitQkvRope;
-    split.set(Key::rotary_base, rope.getFloat(Key::rotary_base));
-    split.set(Key::rotary_scaling, rope.getFloat(Key::rotary_scaling));
-    split.set(Key::rotary_dim, rope.getInt(Key::rotary_dim));
-    split.set(Key::rotary_interleaved, int64_t{rope.getBool(Key::rotary_interleaved)});
+    split.attrs.insert(split.attrs.end(), rope.attrs.begin(), rope.attrs.end());
+    std::ranges::sort(split.attrs, {}, &plan::Attr::key); // split_qkv has others
     split.results[0] = rope.results[0];
     split.results[1] = segment.ops[k].results[0];
     dead[q] = dead[k] = 1;

@@ -175,7 +175,7 @@ private:
   static bool needsWhole(const Op &op, const OpFactors &factors, FactorId factor) {
     for (size_t i = 0; i < op.operands.size(); ++i)
       if (const auto *word = plan::operandOf(op, factors, i).find(factor);
-          word != nullptr && word->isNeededWhole)
+          word != nullptr && (word->isNeededWhole || word->form == plan::FactorAtom::Joined))
         return true;
     return false;
   }

@@ -147,6 +147,7 @@ private:
     keepRegionInputs();
     markMlp();
     markExperts();
+    markUpProjections();
   }
 
   /// Of activations: ranks keep their parts, and not those of others, in whatever order.
@@ -195,6 +196,7 @@ private:
     case plan::Recompute::WithLayer:
     case plan::Recompute::Activation:
     case plan::Recompute::Product:
+    case plan::Recompute::UpProjection:
     case plan::Recompute::Residual:
       return what.isFull;
     }
@@ -254,7 +256,21 @@ private:
     }
   }
 
-  /// The products (and biases) between a norm and the activation.
+  /// Module `mla_up_proj`: heads are made again from compressed vectors.
+  void markUpProjections() {
+    for (size_t i = 0; i < forwardOps_; ++i) {
+      const Op &op = segment_.ops[i];
+      if (regionOfOp(op) < 0 || classOf(op) != plan::Recompute::UpProjection ||
+          !whatOf(op).has(Job::RecomputeModule::MlaUpProj))
+        continue;
+      for (ValueId operand : op.operands)
+        markProducers(operand, op.unit);
+      for (ValueId result : op.results)
+        remade_[result] = 1;
+    }
+  }
+
+  /// The products (and biases) between a norm and the value.
   void markProducers(ValueId value, int32_t unit) {
     uint32_t def = segment_.values[value].def;
     if (def == kNone || def >= forwardOps_ || segment_.ops[def].unit != unit)

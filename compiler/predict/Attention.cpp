@@ -11,6 +11,10 @@ const plan::Type &keysOf(const plan::Segment &segment, const plan::Op &op) {
   return segment.values[op.operands[static_cast<size_t>(plan::opInfo(op).keys)]].type;
 }
 
+const plan::Type &valuesOf(const plan::Segment &segment, const plan::Op &op) {
+  return segment.values[op.operands[static_cast<size_t>(plan::opInfo(op).values)]].type;
+}
+
 const plan::Type &queriesOf(const plan::Segment &segment, const plan::Op &op) {
   return segment.values[op.operands[static_cast<size_t>(plan::opInfo(op).queries)]].type;
 }
@@ -28,11 +32,12 @@ AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op) 
   if (kind.packed) {
     kind.heads = op.getInt(Key::num_heads);
     kind.groups = op.getInt(Key::num_groups);
-    kind.channels = op.getInt(Key::head_dim);
+    kind.channels = kind.values = op.getInt(Key::head_dim);
   } else {
     kind.heads = q.shape[2];
     kind.groups = keysOf(segment, op).shape[2];
     kind.channels = q.shape[3];
+    kind.values = valuesOf(segment, op).shape[3];
   }
   return kind;
 }

@@ -15,6 +15,7 @@ const plan::Type &queriesOf(const plan::Segment &segment, const plan::Op &op);
 /// The keys, or the rows that hold them with queries and values.
 const plan::Type &keysOf(const plan::Segment &segment, const plan::Op &op);
 
+const plan::Type &valuesOf(const plan::Segment &segment, const plan::Op &op);
 AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op);
 
 } // namespace shardc::predict

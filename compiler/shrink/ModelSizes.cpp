@@ -95,7 +95,7 @@ private:
   }
 
   void shrinkLatent() {
-    int64_t half = std::max<int64_t>(head_ / 2, 2);
+    int64_t half = std::max<int64_t>(head_ / 4 * 2, 2); // pairs of channels
     changes_.setOwn(Opt::ModelQkHeadDim, std::min(number(Opt::ModelQkHeadDim), head_));
     changes_.setOwn(Opt::ModelQkPosEmbHeadDim, std::min(number(Opt::ModelQkPosEmbHeadDim), half));
     changes_.setOwn(Opt::ModelVHeadDim, std::min(number(Opt::ModelVHeadDim), head_));

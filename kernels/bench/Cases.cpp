@@ -359,6 +359,45 @@ void makeRope(Builder &b) {
   b.toData({m.batch, m.positions, m.heads, m.channels});
 }
 
+/// Half of a key's channels have positions, values have as many as the other half.
+void makeLatentHeads(Builder &b) {
+  const Model &m = b.model;
+  int64_t half = m.channels / 2;
+  b.attrs().rotary_dim = half;
+  b.attrs().rotary_interleaved = true;
+  b.data({m.batch, m.positions, m.heads * m.channels})
+      .data({m.batch, m.positions, m.heads * m.channels});
+  b.data({m.batch, m.positions, half}).ids({m.batch, m.positions}, m.positions);
+  for (int i = 0; i < 2; ++i)
+    b.toData({m.batch, m.positions, m.heads, m.channels});
+  b.toData({m.batch, m.positions, m.heads, half});
+}
+
+void makeLatentHeadsBwd(Builder &b) {
+  const Model &m = b.model;
+  int64_t half = m.channels / 2;
+  b.attrs().rotary_dim = half;
+  b.attrs().rotary_interleaved = true;
+  for (int i = 0; i < 2; ++i)
+    b.data({m.batch, m.positions, m.heads, m.channels});
+  b.data({m.batch, m.positions, m.heads, half}).ids({m.batch, m.positions}, m.positions);
+  for (int i = 0; i < 2; ++i)
+    b.toData({m.batch, m.positions, m.heads * m.channels});
+  b.toData({m.batch, m.positions, half});
+}
+
+void makeSplitColumns(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.batch, m.positions, m.ffn + m.hidden()});
+  b.toData({m.batch, m.positions, m.ffn}).toData({m.batch, m.positions, m.hidden()});
+}
+
+void makeJoinColumns(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.batch, m.positions, m.ffn}).data({m.batch, m.positions, m.hidden()});
+  b.toData({m.batch, m.positions, m.ffn + m.hidden()});
+}
+
 /// Queries, keys and values, and the attributes of attention. Half of the scores of a causal mask
 /// count.
 void attentionOperands(Builder &b, double products) {
@@ -690,6 +729,8 @@ constexpr Maker kMakers[] = {
     {"split_qkv", makeSplit<false>},
     {"rope", makeRope},
     {"split_qkv_rope", makeSplit<true>},
+    {"split_columns", makeSplitColumns},
+    {"latent_heads", makeLatentHeads},
     {"attention", makeAttention},
     {"attention_qkv", makeAttentionQkv},
     {"attention_part", makeAttentionPart},
@@ -736,6 +777,8 @@ constexpr Maker kMakers[] = {
     {"layernorm_bwd", makeNormBwd<true>},
     {"merge_qkv", makeMerge<false>},
     {"merge_qkv_rope", makeMerge<true>},
+    {"join_columns", makeJoinColumns},
+    {"latent_heads_bwd", makeLatentHeadsBwd},
     {"attention_bwd", makeAttentionBwd},
     {"attention_qkv_bwd", makeAttentionQkvBwd},
     {"attention_part_bwd", makeAttentionPartBwd},

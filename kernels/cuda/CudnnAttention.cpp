@@ -25,7 +25,8 @@ constexpr int kDevicesMax = 64;
 enum Uid : int64_t { Q = 1, K, V, O, Stats, DO, DQ, DK, DV };
 
 struct Key {
-  int64_t batch, queries, keys, heads, groups, channels;
+  int64_t batch, queries, keys, heads, groups;
+  int64_t channels, values;   ///< of a head's queries and keys, and of its values
   int64_t queryRows, keyRows; ///< of a sample in memory, of which those are some
   double scale;
   uint8_t causal, backward, deterministic, packed;
@@ -33,7 +34,7 @@ struct Key {
 
   bool operator==(const Key &other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
-static_assert(sizeof(Key) == 80, "keys are compared and hashed as bytes: no padding");
+static_assert(sizeof(Key) == 88, "keys are compared and hashed as bytes: no padding");
 
 struct KeyHash {
   size_t operator()(const Key &key) const {
@@ -75,10 +76,11 @@ Key keyOf(const Call &call, AttentionOp op) {
   Key key = {};
   if (op.packed) {
     key.heads = call.attrs.num_heads, key.groups = call.attrs.num_groups;
-    key.channels = call.attrs.head_dim;
+    key.channels = key.values = call.attrs.head_dim;
   } else {
     key.heads = first.shape[2], key.channels = first.shape[3];
     key.groups = call.in[op.backward ? 2 : 1].shape[2];
+    key.values = call.in[op.backward ? 3 : 2].shape[3];
   }
   key.batch = first.shape[0];
   key.queries = key.queryRows = first.shape[1];
@@ -169,21 +171,24 @@ public:
 private:
   using Handle = std::shared_ptr<Tensors>;
 
-  /// Heads, and rows that are read or written of those that a sample has in memory.
+  /// Heads of so many channels, and rows that are read or written of those that a sample has in
+  /// memory.
   struct Side {
-    int64_t heads, rows, rowsOfSample;
+    int64_t heads, rows, rowsOfSample, channels;
   };
-  Side queries() const { return {key_.heads, key_.queries, key_.queryRows}; }
+  Side queries() const { return {key_.heads, key_.queries, key_.queryRows, key_.channels}; }
+  Side outputs() const { return {key_.heads, key_.queries, key_.queryRows, key_.values}; }
   bool isSquare() const { return key_.queries == key_.keys; }
-  Side keys() const { return {key_.groups, key_.keys, key_.keyRows}; }
+  Side keys() const { return {key_.groups, key_.keys, key_.keyRows, key_.channels}; }
+  Side values() const { return {key_.groups, key_.keys, key_.keyRows, key_.values}; }
 
   /// [B, S, heads, D] in memory, [B, heads, S, D] for cuDNN.
   std::vector<int64_t> dims(const Side &side) const {
-    return {key_.batch, side.heads, side.rows, key_.channels};
+    return {key_.batch, side.heads, side.rows, side.channels};
   }
   std::vector<int64_t> strides(const Side &side) const {
-    int64_t row = side.heads * key_.channels;
-    return {side.rowsOfSample * row, key_.channels, row, 1};
+    int64_t row = side.heads * side.channels;
+    return {side.rowsOfSample * row, side.channels, row, 1};
   }
   /// The same for queries, keys or values, which may share rows: each group has its queries, its
   /// key and its value.
@@ -221,15 +226,15 @@ private:
                        .set_causal_mask(key_.causal && isSquare())
                        .set_causal_mask_bottom_right(key_.causal && !isSquare())
                        .set_attn_scale(static_cast<float>(key_.scale));
-    auto [o, stats] = graph_->sdpa(part(Q, queries()), part(K, keys()), part(V, keys()), options);
-    output(o, O, queries());
+    auto [o, stats] = graph_->sdpa(part(Q, queries()), part(K, keys()), part(V, values()), options);
+    output(o, O, outputs());
     stats->set_output(true);
     statistics(*stats);
   }
 
   void addBackward() {
-    Handle q = part(Q, queries()), k = part(K, keys()), v = part(V, keys());
-    Handle o = input(O, queries()), dOut = input(DO, queries());
+    Handle q = part(Q, queries()), k = part(K, keys()), v = part(V, values());
+    Handle o = input(O, outputs()), dOut = input(DO, outputs());
     Tensors stats;
     statistics(stats);
     auto options = fe::graph::SDPA_backward_attributes()
@@ -241,7 +246,7 @@ private:
     auto [dq, dk, dv] = graph_->sdpa_backward(q, k, v, o, dOut, graph_->tensor(stats), options);
     outputPart(dq, DQ, queries());
     outputPart(dk, DK, keys());
-    outputPart(dv, DV, keys());
+    outputPart(dv, DV, values());
   }
 
   const Key key_;
@@ -299,9 +304,10 @@ void addParts(Addresses &data, const Key &key, void *rows, Uid q, Uid k, Uid v) 
 /// From the first rows of the operands to those of a piece, whose statistics lie apart.
 void moveTo(const AttentionPiece &piece, const Key &key, Addresses &data) {
   for (Uid uid : {Q, O, DO, DQ})
-    if (auto at = data.find(uid); at != data.end())
-      at->second =
-          static_cast<uint16_t *>(at->second) + piece.firstQuery * key.heads * key.channels;
+    if (auto at = data.find(uid); at != data.end()) {
+      int64_t channels = uid == O || uid == DO ? key.values : key.channels;
+      at->second = static_cast<uint16_t *>(at->second) + piece.firstQuery * key.heads * channels;
+    }
   data[Stats] = piece.statistics;
 }
 

@@ -45,8 +45,8 @@ template <bool kBackward> const char *accepts(const Call &call) {
   const Kernel &oracle = kBackward ? host::kAttentionBwd : host::kAttention;
   if (const char *reason = oracle.accepts(call))
     return reason;
-  return call.in[kBackward ? 1 : 0].cols() > kPlainChannelsMax ? "a head has more than 256 channels"
-                                                               : nullptr;
+  const char *reason = plainRefusal(call.in[kBackward ? 1 : 0], call.in[kBackward ? 3 : 2]);
+  return reason && hasCudnnAttention(call, {kBackward}) ? nullptr : reason;
 }
 
 template <bool kBackward> void run(const Call &call) {

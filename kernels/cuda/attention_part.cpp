@@ -120,7 +120,9 @@ void run(const Call &call) {
 const char *accepts(const Call &call) {
   if (const char *reason = host::kAttentionPart.accepts(call))
     return reason;
-  return call.in[0].cols() > kPlainChannelsMax ? "a head has more than 256 channels" : nullptr;
+  const char *reason = plainRefusal(call.in[0], call.in[2]);
+  bool byCudnn = reason && Support(call, Pieces(call, call.in[0], call.in[1]), false).byCudnn;
+  return byCudnn ? nullptr : reason;
 }
 
 // ---- backward ----
@@ -146,8 +148,8 @@ struct BwdBuffers {
     statistics = scratch.take<float>(call.in[Lse].numel());
     if (pieces.countMax() == 1)
       return;
-    for (std::byte **gradient : {&dk, &dv})
-      *gradient = scratch.take<std::byte>(call.in[K].numel() * dtypeBytes(call.out[Dk].dtype));
+    dk = scratch.take<std::byte>(call.in[K].numel() * dtypeBytes(call.out[Dk].dtype));
+    dv = scratch.take<std::byte>(call.in[V].numel() * dtypeBytes(call.out[Dv].dtype));
   }
 };
 
@@ -197,7 +199,9 @@ void runBwd(const Call &call) {
 const char *acceptsBwd(const Call &call) {
   if (const char *reason = host::kAttentionPartBwd.accepts(call))
     return reason;
-  return call.in[Q].cols() > kPlainChannelsMax ? "a head has more than 256 channels" : nullptr;
+  const char *reason = plainRefusal(call.in[Q], call.in[V]);
+  bool byCudnn = reason && Support(call, Pieces(call, call.in[Q], call.in[K]), true).byCudnn;
+  return byCudnn ? nullptr : reason;
 }
 
 } // namespace

@@ -1,6 +1,6 @@
 // split_qkv takes rows of [G, N/G + 2, D] apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts
-// them together again. rope rotates the leading rotary_dim channels of x[B,S,heads,D] by the angle
-// s·base^(-2i/rotary_dim), scaled by rotary_scaling: halves (i, i + rotary_dim/2) or, interleaved,
+// them together again. rope rotates the leading rotary_dim channels of x[B,S,heads,D] as Rotary.h
+// has it: halves (i, i + rotary_dim/2) or, interleaved,
 // neighbours. In a group rows have the queries of all members: a member takes its own, and puts
 // zeros in place of the others. `inverse` rotates backwards. Data f32, bf16 or f16 each, rounded
 // once. Mapping: a block has some positions; it first computes their cosines and sines into shared
@@ -11,6 +11,7 @@
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/rotary.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -28,9 +29,8 @@ struct Qkv {
   const int32_t *given; ///< positions of rows, or null
   int perRow, groups, queries, channels;
   int all, before; ///< queries of a key: of all members, and those before this member's
-  int pairs;       ///< 0: nothing is rotated
-  float base, factor, sign;
-  bool interleaved, split;
+  Turns turns;
+  bool split;
 };
 
 /// Where a head of a row's whole lies in its part.
@@ -44,22 +44,16 @@ __device__ __forceinline__ HeadLocation locationOf(const Qkv &p, int64_t row, in
   int group = head / (p.all + 2), place = head % (p.all + 2), query = place - p.before;
   int64_t ofGroup = row * p.groups + group;
   if (place >= p.all)
-    return {place == p.all ? &p.k : &p.v, ofGroup * p.channels, p.pairs > 0 && place == p.all};
+    return {place == p.all ? &p.k : &p.v, ofGroup * p.channels,
+            p.turns.pairs > 0 && place == p.all};
   if (query < 0 || query >= p.queries)
     return {nullptr, 0, false};
-  return {&p.q, (ofGroup * p.queries + query) * p.channels, p.pairs > 0};
+  return {&p.q, (ofGroup * p.queries + query) * p.channels, p.turns.pairs > 0};
 }
 
 template <Mode M> __device__ __forceinline__ void clear8(const Data &to, int64_t at, int width) {
   const float zeros[kChunk] = {};
   store8<M>(to, at, width, zeros);
-}
-
-/// A pair by an angle, of cosine and sine.
-__device__ __forceinline__ void rotate(float2 angle, float &a, float &b) {
-  float first = a * angle.x - b * angle.y;
-  b = b * angle.x + a * angle.y;
-  a = first;
 }
 
 template <Mode M>
@@ -69,12 +63,12 @@ __device__ __forceinline__ void rotateHalves(const Data &from, int64_t in, const
   constexpr int kWidth = M == Mode::Scalar ? 1 : kChunk;
   float a[kChunk], b[kChunk];
   load8<M>(from, in + i, kWidth, a);
-  load8<M>(from, in + i + p.pairs, kWidth, b);
+  load8<M>(from, in + i + p.turns.pairs, kWidth, b);
 #pragma unroll
   for (int j = 0; j < kWidth; ++j)
     rotate(angles[i + j], a[j], b[j]);
   store8<M>(to, out + i, kWidth, a);
-  store8<M>(to, out + i + p.pairs, kWidth, b);
+  store8<M>(to, out + i + p.turns.pairs, kWidth, b);
 }
 
 __device__ __forceinline__ void rotateNeighbours(const Data &from, int64_t in, const Data &to,
@@ -85,45 +79,24 @@ __device__ __forceinline__ void rotateNeighbours(const Data &from, int64_t in, c
   setElement(to, out + 2 * i + 1, b);
 }
 
-/// The host kernel's, operation by operation.
-__device__ __forceinline__ float scaled(float frequency, float factor) {
-  constexpr float kPositions = 8192.0f, kLow = 1.0f, kHigh = 4.0f;
-  float wave = 6.2831855f / frequency;
-  if (factor == 1.0f || wave < kPositions / kHigh)
-    return frequency;
-  if (wave > kPositions / kLow)
-    return frequency / factor;
-  float ramp = (kPositions / wave - kLow) / (kHigh - kLow);
-  return (1.0f - ramp) * frequency / factor + ramp * frequency;
-}
-
-/// By how much pair i turns from one position to the next.
-__device__ __forceinline__ float frequencyOf(const Qkv &p, int i) {
-  float exponent = static_cast<float>(2 * i) / static_cast<float>(2 * p.pairs);
-  auto power = static_cast<float>(pow(static_cast<double>(p.base), static_cast<double>(exponent)));
-  return scaled(1.0f / power, p.factor);
-}
-
 /// Cosine and sine of a pair in a row.
 __device__ __forceinline__ float2 angleOf(const Qkv &p, int64_t row, float frequency) {
-  auto position = static_cast<float>(p.given ? p.given[row] : row % p.positions);
-  float sine, cosine;
-  sincosf(position * frequency, &sine, &cosine);
-  return {cosine, p.sign * sine};
+  return angleAt(p.turns, p.given ? p.given[row] : row % p.positions, frequency);
 }
 
 /// Cosines and sines of the block's rows, a row's after the other's. The powers are the same for
 /// all of them.
 __device__ __forceinline__ void makeAngles(const Qkv &p, int64_t first, int rows, float2 *angles) {
-  for (int i = static_cast<int>(threadIdx.x); i < p.pairs; i += static_cast<int>(blockDim.x)) {
-    float frequency = frequencyOf(p, i);
+  for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs;
+       i += static_cast<int>(blockDim.x)) {
+    float frequency = frequencyOf(p.turns, i);
     for (int r = 0; r < rows; ++r)
-      angles[r * p.pairs + i].x = frequency;
+      angles[r * p.turns.pairs + i].x = frequency;
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < rows * p.pairs;
+  for (int i = static_cast<int>(threadIdx.x); i < rows * p.turns.pairs;
        i += static_cast<int>(blockDim.x)) {
-    angles[i] = angleOf(p, first + i / p.pairs, angles[i].x);
+    angles[i] = angleOf(p, first + i / p.turns.pairs, angles[i].x);
   }
   __syncthreads();
 }
@@ -131,7 +104,7 @@ __device__ __forceinline__ void makeAngles(const Qkv &p, int64_t first, int rows
 template <Mode M>
 __device__ __forceinline__ void moveRow(const Qkv &p, int64_t row, const float2 *angles) {
   constexpr int kWidth = M == Mode::Scalar ? 1 : kChunk;
-  int slots = p.channels / kWidth, rotatedSlots = 2 * p.pairs / kWidth;
+  int slots = p.channels / kWidth, rotatedSlots = 2 * p.turns.pairs / kWidth;
   for (int at = static_cast<int>(threadIdx.x); at < p.perRow * slots;
        at += static_cast<int>(blockDim.x)) {
     int head = at / slots, slot = at % slots;
@@ -149,7 +122,7 @@ __device__ __forceinline__ void moveRow(const Qkv &p, int64_t row, const float2 
       load8<M>(from, in + slot * kWidth, kWidth, x);
       store8<M>(to, out + slot * kWidth, kWidth, x);
     } else if (slot < rotatedSlots / 2) { // the upper half has gone with the lower
-      if (M == Mode::Scalar && p.interleaved)
+      if (M == Mode::Scalar && p.turns.interleaved)
         rotateNeighbours(from, in, to, out, slot, angles);
       else
         rotateHalves<M>(from, in, to, out, slot * kWidth, p, angles);
@@ -190,7 +163,7 @@ __device__ __forceinline__ Pair pairAt(const Qkv &p, int item, int perGroup) {
   if (!pair.to) // another member has it
     return {};
   pair.row = row;
-  pair.angle = row * p.pairs + channel;
+  pair.angle = row * p.turns.pairs + channel;
   pair.isRotated = location.rotated;
   return pair;
 }
@@ -202,10 +175,10 @@ __global__ void __launch_bounds__(kPairThreads)
     movePairs(const __grid_constant__ Qkv p, int64_t rows, int perGroup) {
   awaitPrevious();
   extern __shared__ float2 angles[]; // of two groups, and the frequencies
-  int perAngles = perGroup * p.pairs, half = p.channels / (2 * kChunk);
+  int perAngles = perGroup * p.turns.pairs, half = p.channels / (2 * kChunk);
   auto *frequencies = reinterpret_cast<float *>(angles + 2 * perAngles);
-  for (int i = static_cast<int>(threadIdx.x); i < p.pairs; i += kPairThreads)
-    frequencies[i] = frequencyOf(p, i);
+  for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs; i += kPairThreads)
+    frequencies[i] = frequencyOf(p.turns, i);
   Pair pairs[kPairsEach];
   uint4 low[kPairsEach] = {}, high[kPairsEach] = {}, nextLow[kPairsEach] = {},
         nextHigh[kPairsEach] = {};
@@ -225,8 +198,8 @@ __global__ void __launch_bounds__(kPairThreads)
   };
   auto turn = [&](int64_t group, float2 *to) {
     for (int i = static_cast<int>(threadIdx.x); i < perAngles; i += kPairThreads)
-      if (int64_t row = group * perGroup + i / p.pairs; row < rows)
-        to[i] = angleOf(p, row, frequencies[i % p.pairs]);
+      if (int64_t row = group * perGroup + i / p.turns.pairs; row < rows)
+        to[i] = angleOf(p, row, frequencies[i % p.turns.pairs]);
   };
   read(blockIdx.x);
   __syncthreads();
@@ -261,7 +234,8 @@ __global__ void __launch_bounds__(kPairThreads)
 }
 
 template <Mode M> void launchPairs(const Qkv &p, int64_t rows, int perGroup, Queue &queue) {
-  size_t shared = static_cast<size_t>(p.pairs) * (2 * perGroup * sizeof(float2) + sizeof(float));
+  size_t shared =
+      static_cast<size_t>(p.turns.pairs) * (2 * perGroup * sizeof(float2) + sizeof(float));
   int64_t items = static_cast<int64_t>(perGroup) * p.perRow * (p.channels / (2 * kChunk));
   auto together = static_cast<unsigned>(ceilDiv(items, kPairsOfBlock));
   unsigned blocks = ceilDiv(gridOfTurns(movePairs<M>, kPairThreads, shared, INT32_MAX), together);
@@ -276,45 +250,38 @@ __global__ void __launch_bounds__(256) moveHeads(const Qkv p, int64_t rows, int 
   extern __shared__ float2 angles[];
   int64_t first = static_cast<int64_t>(blockIdx.x) * perBlock;
   int count = static_cast<int>(rows - first < perBlock ? rows - first : perBlock);
-  if (p.pairs > 0)
+  if (p.turns.pairs > 0)
     makeAngles(p, first, count, angles);
   for (int r = 0; r < count; ++r)
-    moveRow<M>(p, first + r, angles + r * p.pairs);
+    moveRow<M>(p, first + r, angles + r * p.turns.pairs);
 }
 
 void launch(const Call &call, Qkv p, Mode mode, int64_t rows) {
-  bool wholeChunks = p.pairs % kChunk == 0 && !(p.pairs > 0 && p.interleaved);
+  bool wholeChunks = p.turns.pairs % kChunk == 0 && !(p.turns.pairs > 0 && p.turns.interleaved);
   if (!wholeChunks)
     mode = Mode::Scalar;
   // All channels of a head are rotated, or none, in halves of whole chunks.
-  bool wholeHeads = !p.interleaved && (p.pairs == 0 || 2 * p.pairs == p.channels) &&
-                    p.channels % (2 * kChunk) == 0 && p.pairs <= kPairsMax;
+  bool wholeHeads = !p.turns.interleaved &&
+                    (p.turns.pairs == 0 || 2 * p.turns.pairs == p.channels) &&
+                    p.channels % (2 * kChunk) == 0 && p.turns.pairs <= kPairsMax;
   int mates = p.perRow * (p.channels / (2 * kChunk));
   int perGroup = std::max(kPairsOfBlock / std::max(mates, 1), 1);
-  if (wholeHeads && perGroup * p.pairs > kAnglesMax / 4)
+  if (wholeHeads && perGroup * p.turns.pairs > kAnglesMax / 4)
     perGroup = 1;
   if (wholeHeads && mode == Mode::Bf16)
     return launchPairs<Mode::Bf16>(p, rows, perGroup, queueOf(call));
   if (wholeHeads && mode == Mode::F16)
     return launchPairs<Mode::F16>(p, rows, perGroup, queueOf(call));
   // As many rows per block as fit their angles in shared memory, if there are blocks enough.
-  int64_t most = std::max<int64_t>(kAnglesMax / std::max(p.pairs, 1), 1);
+  int64_t most = std::max<int64_t>(kAnglesMax / std::max(p.turns.pairs, 1), 1);
   auto perBlock = static_cast<int>(std::min({most, kRowsPerBlock, ceilDiv(rows, kBlocksMin)}));
-  auto shared = static_cast<size_t>(p.pairs * perBlock) * sizeof(float2);
+  auto shared = static_cast<size_t>(p.turns.pairs * perBlock) * sizeof(float2);
   forMode(mode, [&]<Mode M>() {
     int slots = p.perRow * (p.channels / (M == Mode::Scalar ? 1 : kChunk));
     int threads = static_cast<int>(std::min<int64_t>(ceilDiv(slots, kWarp) * kWarp, 256));
     auto blocks = static_cast<unsigned>(ceilDiv(rows, perBlock));
     launchKernel(moveHeads<M>, blocks, threads, shared, queueOf(call), p, rows, perBlock);
   });
-}
-
-void setRotation(Qkv &p, const Attrs &attrs, bool inverse) {
-  p.pairs = static_cast<int>(attrs.rotary_dim / 2);
-  p.base = static_cast<float>(attrs.rotary_base);
-  p.factor = static_cast<float>(attrs.rotary_scaling);
-  p.sign = inverse ? -1.0f : 1.0f;
-  p.interleaved = attrs.rotary_interleaved;
 }
 
 Qkv partsOf(const Call &call, const Tensor &whole, const Tensor &q, const Tensor &k,
@@ -342,7 +309,7 @@ template <bool kRotated> void runSplit(const Call &call) {
   Qkv p = partsOf(call, qkv, q, k, v, true);
   setPositions(p, call, 1);
   if (kRotated)
-    setRotation(p, call.attrs, call.attrs.inverse);
+    p.turns = turnsOf(call.attrs, call.attrs.inverse);
   launch(call, p, modeOf({&qkv, &q, &k, &v}, p.channels), q.shape[0] * q.shape[1]);
 }
 
@@ -351,7 +318,7 @@ template <bool kRotated> void runMerge(const Call &call) {
   Qkv p = partsOf(call, qkv, q, k, v, false);
   setPositions(p, call, 3);
   if (kRotated) // the inverse of what split_qkv_rope does with the same attributes
-    setRotation(p, call.attrs, !call.attrs.inverse);
+    p.turns = turnsOf(call.attrs, !call.attrs.inverse);
   launch(call, p, modeOf({&qkv, &q, &k, &v}, p.channels), q.shape[0] * q.shape[1]);
 }
 
@@ -364,7 +331,7 @@ void runRope(const Call &call) {
   p.channels = static_cast<int>(x.cols());
   p.split = true;
   setPositions(p, call, 1);
-  setRotation(p, call.attrs, call.attrs.inverse);
+  p.turns = turnsOf(call.attrs, call.attrs.inverse);
   launch(call, p, modeOf({&x, &y}, p.channels), x.shape[0] * x.shape[1]);
 }
 

@@ -1,6 +1,6 @@
 // o[b,s,n,:] = sum over visible keys j of dropout(P[j])·v[b,j,g,:], P = softmax(scale·q·k_j), with
-// g = n/(N/G); lse[b,n,s] = log of the sum of exp(scale·q·k_j). q[B,S,N,D], k and v[B,S,G,D],
-// o[B,S,N·D] are f32, bf16 or f16 each, lse is f32. A query sees the keys up to its own position if
+// g = n/(N/G); lse[b,n,s] = log of the sum of exp(scale·q·k_j). q[B,S,N,D], k[B,S,G,D], v[B,S,G,E],
+// o[B,S,N·E] are f32, bf16 or f16 each, lse is f32. A query sees the keys up to its own position if
 // causal, no more than `window` before its own, and of its own document if reset_mask. Products are
 // fp32 through BLAS, sums of exponentials fp64. Limited by exp at small D and by BLAS' rate at
 // large D.
@@ -65,16 +65,17 @@ const char *checkAttention(const Call &call, const Tensor &q, const Tensor &k, c
   SHARDC_REQUIRE(isData(q) && isData(k) && isData(v) && isData(o),
                  "queries, keys, values or outputs are not f32, bf16 or f16");
   SHARDC_REQUIRE(q.rank == 4 && k.rank == 4 && v.rank == 4, "q, k or v is not [B, S, heads, D]");
-  AttentionExtents extents(q, k);
-  SHARDC_REQUIRE(std::equal(k.shape, k.shape + 4, v.shape), "k and v differ in shape");
+  AttentionExtents extents(q, v);
+  SHARDC_REQUIRE(std::equal(k.shape, k.shape + 3, v.shape),
+                 "k and v differ in batch, sequence or heads");
   SHARDC_REQUIRE(k.shape[0] == extents.batch && k.shape[1] == extents.positions &&
                      k.shape[3] == extents.channels,
                  "q and k differ in batch, sequence or channels");
   SHARDC_REQUIRE(extents.heads % extents.groups == 0,
                  "key/value heads do not divide the query heads");
   SHARDC_REQUIRE(o.rank >= 3 && o.shape[0] == extents.batch && o.shape[1] == extents.positions &&
-                     o.numel() == q.numel(),
-                 "the output is not [B, S, N·D]");
+                     o.numel() == q.numel() / extents.channels * extents.values,
+                 "the output is not [B, S, N·E]");
   SHARDC_REQUIRE(lse.dtype == DType::F32 && lse.rank == 3 && lse.shape[0] == extents.batch &&
                      lse.shape[1] == extents.heads && lse.shape[2] == extents.positions,
                  "lse is not f32[B, N, S]");
@@ -84,7 +85,8 @@ const char *checkAttention(const Call &call, const Tensor &q, const Tensor &k, c
   SHARDC_REQUIRE(samples.dtype == DType::I64 && isVector(samples, extents.batch),
                  "samples are not i64[B]");
   SHARDC_REQUIRE(call.groupSize * extents.heads * extents.positions < (int64_t{1} << 32) &&
-                     extents.heads * extents.channels < (int64_t{1} << 31),
+                     extents.heads * std::max(extents.channels, extents.values) <
+                         (int64_t{1} << 31),
                  "heads times positions or channels are too many");
   const Attrs &attrs = call.attrs;
   SHARDC_REQUIRE(attrs.window < 0 || attrs.causal, "a window has no causal mask");
@@ -101,12 +103,12 @@ struct Buffers {
   float *q, *k, *v, *o, *scores, *factors;
 
   Buffers(const Call &call, Scratch &scratch) {
-    AttentionExtents extents(call.in[0], call.in[1]);
+    AttentionExtents extents(call.in[0], call.in[2]);
     int64_t block = std::min(kQueryBlock, extents.positions);
     q = scratch.takeUnlessF32(call.in[0], block * extents.channels);
     k = scratch.takeUnlessF32(call.in[1], extents.positions * extents.channels);
-    v = scratch.takeUnlessF32(call.in[2], extents.positions * extents.channels);
-    o = scratch.takeUnlessF32(call.out[0], block * extents.channels);
+    v = scratch.takeUnlessF32(call.in[2], extents.positions * extents.values);
+    o = scratch.takeUnlessF32(call.out[0], block * extents.values);
     scores = scratch.take<float>(block * extents.positions);
     factors = scratch.take<float>(extents.positions);
   }
@@ -163,7 +165,7 @@ void probabilities(const Task &task, const Dropout &dropout, int64_t begin, int6
 }
 
 void attendHead(const Task &task, const Dropout &dropout) {
-  int64_t channels = task.extents.channels;
+  int64_t channels = task.extents.channels, values = task.extents.values;
   float scale = static_cast<float>(task.call.attrs.scale);
   for (int64_t begin = 0; begin < task.extents.positions; begin += kQueryBlock) {
     int64_t end = std::min(begin + kQueryBlock, task.extents.positions);
@@ -175,7 +177,7 @@ void attendHead(const Task &task, const Dropout &dropout) {
          task.buffers.scores, width);
     probabilities(task, dropout, begin, end, keys);
     float *to = task.o.target(begin, task.buffers.o);
-    gemm(end - begin, channels, width, 1.0f, {task.buffers.scores, width}, v, 0.0f, to,
+    gemm(end - begin, values, width, 1.0f, {task.buffers.scores, width}, v, 0.0f, to,
          task.o.targetStride());
     task.o.write(begin, end, to, task.o.targetStride());
   }
@@ -184,13 +186,14 @@ void attendHead(const Task &task, const Dropout &dropout) {
 void runAttention(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
-  AttentionExtents extents(call.in[0], call.in[1]);
+  AttentionExtents extents(call.in[0], call.in[2]);
   Dropout dropout(call.attrs);
   const int32_t *docs = static_cast<const int32_t *>(call.in[3].data);
   const int64_t *samples = static_cast<const int64_t *>(call.in[4].data);
   int64_t positions = extents.positions, perGroup = extents.heads / extents.groups;
   auto headOf = [&](const Tensor &tensor, int64_t b, int64_t head, int64_t heads) {
-    return Head{tensor, b, head, positions, heads, extents.channels};
+    int64_t channels = tensor.numel() / extents.batch / positions / heads;
+    return Head{tensor, b, head, positions, heads, channels};
   };
   for (int64_t b = 0; b < extents.batch; ++b)
     for (int64_t group = 0; group < extents.groups; ++group) {

@@ -14,12 +14,13 @@ namespace shardc::kernels::host {
 inline constexpr int64_t kQueryBlock = 64;
 
 struct AttentionExtents {
-  int64_t batch, positions, heads, groups, channels;
+  int64_t batch, positions, heads, groups;
+  int64_t channels, values; ///< of a head's queries and keys, and of its values
 
-  /// From q[B,S,N,D] and k[B,S,G,D].
-  AttentionExtents(const Tensor &q, const Tensor &k)
-      : batch(q.shape[0]), positions(q.shape[1]), heads(q.shape[2]), groups(k.shape[2]),
-        channels(q.shape[3]) {}
+  /// From q[B,S,N,D], and v[B,S,G,E] beside k[B,S,G,D].
+  AttentionExtents(const Tensor &q, const Tensor &v)
+      : batch(q.shape[0]), positions(q.shape[1]), heads(q.shape[2]), groups(v.shape[2]),
+        channels(q.shape[3]), values(v.shape[3]) {}
 };
 
 /// Row of dropout's mask of a query of one of this rank's heads, which are those of its index.

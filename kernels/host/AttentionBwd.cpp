@@ -23,16 +23,17 @@ struct Buffers {
   float *dOut, *q, *k, *v, *dq, *dk, *dv, *p, *dProbs, *factors;
 
   Buffers(const Call &call, Scratch &scratch) {
-    AttentionExtents extents(call.in[Q], call.in[K]);
+    AttentionExtents extents(call.in[Q], call.in[V]);
     int64_t block = std::min(kQueryBlock, extents.positions);
-    int64_t blockOfHead = block * extents.channels, head = extents.positions * extents.channels;
-    dOut = scratch.takeUnlessF32(call.in[Do], blockOfHead);
-    q = scratch.takeUnlessF32(call.in[Q], blockOfHead);
-    k = scratch.takeUnlessF32(call.in[K], head);
-    v = scratch.takeUnlessF32(call.in[V], head);
-    dq = scratch.takeUnlessF32(call.out[0], blockOfHead);
-    dk = scratch.take<float>(head);
-    dv = scratch.take<float>(head);
+    int64_t keys = extents.positions * extents.channels;
+    int64_t values = extents.positions * extents.values;
+    dOut = scratch.takeUnlessF32(call.in[Do], block * extents.values);
+    q = scratch.takeUnlessF32(call.in[Q], block * extents.channels);
+    k = scratch.takeUnlessF32(call.in[K], keys);
+    v = scratch.takeUnlessF32(call.in[V], values);
+    dq = scratch.takeUnlessF32(call.out[0], block * extents.channels);
+    dk = scratch.take<float>(keys);
+    dv = scratch.take<float>(values);
     p = scratch.take<float>(block * extents.positions);
     dProbs = scratch.take<float>(block * extents.positions);
     factors = scratch.take<float>(extents.positions);
@@ -89,7 +90,8 @@ void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, K
 
 void differentiateBlock(const Task &task, const Dropout &dropout, int64_t begin, int64_t end) {
   const Buffers &buffers = task.buffers;
-  int64_t positions = task.extents.positions, channels = task.extents.channels, rows = end - begin;
+  int64_t positions = task.extents.positions, rows = end - begin;
+  int64_t channels = task.extents.channels, values = task.extents.values;
   KeySpan keys = visibleKeys(task.call.attrs, task.docs, positions, begin, end);
   int64_t width = keys.end - keys.begin;
   Factor k = {task.k.data + keys.begin * task.k.stride, task.k.stride};
@@ -97,7 +99,7 @@ void differentiateBlock(const Task &task, const Dropout &dropout, int64_t begin,
   Factor q = task.q.read(begin, end, buffers.q), dOut = task.dOut.read(begin, end, buffers.dOut);
   gemm(rows, width, channels, static_cast<float>(task.call.attrs.scale), q,
        {k.data, k.stride, true}, 0.0f, buffers.p, width);
-  gemm(rows, width, channels, 1.0f, dOut, vT, 0.0f, buffers.dProbs, width);
+  gemm(rows, width, values, 1.0f, dOut, vT, 0.0f, buffers.dProbs, width);
   for (int64_t query = begin; query < end; ++query) {
     KeySpan seen = visibleKeys(task.call.attrs, task.docs, positions, query);
     int64_t first = seen.begin - keys.begin, last = seen.end - keys.begin;
@@ -109,9 +111,9 @@ void differentiateBlock(const Task &task, const Dropout &dropout, int64_t begin,
     int64_t offset = (query - begin) * width + first;
     differentiateRow(task, dropout, query, seen, buffers.p + offset, buffers.dProbs + offset);
   }
-  float *dk = buffers.dk + keys.begin * channels, *dv = buffers.dv + keys.begin * channels;
+  float *dk = buffers.dk + keys.begin * channels, *dv = buffers.dv + keys.begin * values;
   float *dq = task.dq.target(begin, buffers.dq);
-  gemm(width, channels, rows, 1.0f, {buffers.p, width, true}, dOut, 1.0f, dv, channels);
+  gemm(width, values, rows, 1.0f, {buffers.p, width, true}, dOut, 1.0f, dv, values);
   gemm(width, channels, rows, 1.0f, {buffers.dProbs, width, true}, q, 1.0f, dk, channels);
   gemm(rows, channels, width, 1.0f, {buffers.dProbs, width}, k, 0.0f, dq, task.dq.targetStride());
   task.dq.write(begin, end, dq, task.dq.targetStride());
@@ -120,21 +122,22 @@ void differentiateBlock(const Task &task, const Dropout &dropout, int64_t begin,
 void runAttentionBwd(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
-  AttentionExtents extents(call.in[Q], call.in[K]);
+  AttentionExtents extents(call.in[Q], call.in[V]);
   Dropout dropout(call.attrs);
   const int32_t *docs = static_cast<const int32_t *>(call.in[Docs].data);
   const int64_t *samples = static_cast<const int64_t *>(call.in[Samples].data);
   const float *lse = static_cast<const float *>(call.in[Lse].data);
   int64_t positions = extents.positions, perGroup = extents.heads / extents.groups;
   auto headOf = [&](const Tensor &tensor, int64_t b, int64_t head, int64_t heads) {
-    return Head{tensor, b, head, positions, heads, extents.channels};
+    int64_t channels = tensor.numel() / extents.batch / positions / heads;
+    return Head{tensor, b, head, positions, heads, channels};
   };
   for (int64_t b = 0; b < extents.batch; ++b)
     for (int64_t group = 0; group < extents.groups; ++group) {
       Factor k = headOf(call.in[K], b, group, extents.groups).read(0, positions, buffers.k);
       Factor v = headOf(call.in[V], b, group, extents.groups).read(0, positions, buffers.v);
       std::fill_n(buffers.dk, positions * extents.channels, 0.0f);
-      std::fill_n(buffers.dv, positions * extents.channels, 0.0f);
+      std::fill_n(buffers.dv, positions * extents.values, 0.0f);
       for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head) {
         Task task = {call,
                      extents,
@@ -152,8 +155,7 @@ void runAttentionBwd(const Call &call) {
       }
       headOf(call.out[1], b, group, extents.groups)
           .write(0, positions, buffers.dk, extents.channels);
-      headOf(call.out[2], b, group, extents.groups)
-          .write(0, positions, buffers.dv, extents.channels);
+      headOf(call.out[2], b, group, extents.groups).write(0, positions, buffers.dv, extents.values);
     }
 }
 

@@ -37,11 +37,12 @@ struct Operands {
 };
 
 struct Extents {
-  int64_t batch, queries, keys, heads, groups, channels;
+  int64_t batch, queries, keys, heads, groups;
+  int64_t channels, values; ///< of a head's queries and keys, and of its values
 
-  Extents(const Tensor &q, const Tensor &k)
-      : batch(q.shape[0]), queries(q.shape[1]), keys(k.shape[1]), heads(q.shape[2]),
-        groups(k.shape[2]), channels(q.shape[3]) {}
+  Extents(const Tensor &q, const Tensor &v)
+      : batch(q.shape[0]), queries(q.shape[1]), keys(v.shape[1]), heads(q.shape[2]),
+        groups(v.shape[2]), channels(q.shape[3]), values(v.shape[3]) {}
 };
 
 bool isWords(const Tensor &t, int64_t rows, int64_t cols) {
@@ -53,14 +54,15 @@ const char *checkPart(const Call &call, const Operands &in, const Tensor &o, con
                  "queries, keys, values or outputs are not f32, bf16 or f16");
   SHARDC_REQUIRE(in.q.rank == 4 && in.k.rank == 4 && in.v.rank == 4,
                  "q, k or v is not [B, S, heads, D]");
-  Extents e(in.q, in.k);
-  SHARDC_REQUIRE(std::equal(in.k.shape, in.k.shape + 4, in.v.shape), "k and v differ in shape");
+  Extents e(in.q, in.v);
+  SHARDC_REQUIRE(std::equal(in.k.shape, in.k.shape + 3, in.v.shape),
+                 "k and v differ in batch, sequence or heads");
   SHARDC_REQUIRE(in.k.shape[0] == e.batch && in.k.shape[3] == e.channels,
                  "q and k differ in batch or channels");
   SHARDC_REQUIRE(e.heads % e.groups == 0, "key/value heads do not divide the query heads");
   SHARDC_REQUIRE(o.rank >= 3 && o.shape[0] == e.batch && o.shape[1] == e.queries &&
-                     o.numel() == in.q.numel(),
-                 "the output is not [B, S, N·D]");
+                     o.numel() == in.q.numel() / e.channels * e.values,
+                 "the output is not [B, S, N·E]");
   SHARDC_REQUIRE(lse.dtype == DType::F32 && lse.rank == 3 && lse.shape[0] == e.batch &&
                      lse.shape[1] == e.heads && lse.shape[2] == e.queries,
                  "lse is not f32[B, N, S]");
@@ -159,8 +161,8 @@ private:
   int64_t sample_, firstRow_;
 };
 
-Head headOf(const Tensor &tensor, int64_t sample, int64_t head, int64_t positions, int64_t heads,
-            int64_t channels) {
+Head headOf(const Tensor &tensor, int64_t sample, int64_t head, int64_t positions, int64_t heads) {
+  int64_t channels = tensor.numel() / tensor.shape[0] / positions / heads;
   return {tensor, sample, head, positions, heads, channels};
 }
 
@@ -180,12 +182,12 @@ struct Buffers {
   int32_t *positions;
 
   Buffers(const Call &call, Scratch &scratch) {
-    Extents e(call.in[0], call.in[1]);
+    Extents e(call.in[0], call.in[2]);
     int64_t block = std::min(kQueryBlock, e.queries);
     q = scratch.takeUnlessF32(call.in[0], block * e.channels);
     k = scratch.takeUnlessF32(call.in[1], e.keys * e.channels);
-    v = scratch.takeUnlessF32(call.in[2], e.keys * e.channels);
-    o = scratch.takeUnlessF32(call.out[0], block * e.channels);
+    v = scratch.takeUnlessF32(call.in[2], e.keys * e.values);
+    o = scratch.takeUnlessF32(call.out[0], block * e.values);
     scores = scratch.take<float>(block * e.keys);
     factors = scratch.take<float>(e.keys);
     positions = scratch.take<int32_t>(Positions::room(call, e));
@@ -237,7 +239,7 @@ void attendHead(const Task &task, const Buffers &buffers, const Dropout &dropout
       lse[query] = makeProbabilities(task, dropout, query,
                                      buffers.scores + (query - begin) * e.keys, buffers.factors);
     float *to = o.target(begin, buffers.o);
-    gemm(end - begin, e.channels, e.keys, 1.0f, {buffers.scores, e.keys}, task.v, 0.0f, to,
+    gemm(end - begin, e.values, e.keys, 1.0f, {buffers.scores, e.keys}, task.v, 0.0f, to,
          o.targetStride());
     o.write(begin, end, to, o.targetStride());
   }
@@ -247,7 +249,7 @@ void runPart(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
   Operands in(call, false);
-  Extents e(in.q, in.k);
+  Extents e(in.q, in.v);
   Positions positions(call, in, e, buffers.positions);
   Dropout dropout(call.attrs);
   auto *lse = static_cast<float *>(call.out[1].data);
@@ -255,14 +257,13 @@ void runPart(const Call &call) {
   int64_t perGroup = e.heads / e.groups;
   for (int64_t b = 0; b < e.batch; ++b)
     for (int64_t group = 0; group < e.groups; ++group) {
-      Factor k = headOf(in.k, b, group, e.keys, e.groups, e.channels).read(0, e.keys, buffers.k);
-      Factor v = headOf(in.v, b, group, e.keys, e.groups, e.channels).read(0, e.keys, buffers.v);
+      Factor k = headOf(in.k, b, group, e.keys, e.groups).read(0, e.keys, buffers.k);
+      Factor v = headOf(in.v, b, group, e.keys, e.groups).read(0, e.keys, buffers.v);
       for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head) {
         Task task = {e,     Pairs(call, in, positions, e, b, head),
-                     scale, headOf(in.q, b, head, e.queries, e.heads, e.channels),
+                     scale, headOf(in.q, b, head, e.queries, e.heads),
                      k,     v};
-        attendHead(task, buffers, dropout,
-                   headOf(call.out[0], b, head, e.queries, e.heads, e.channels),
+        attendHead(task, buffers, dropout, headOf(call.out[0], b, head, e.queries, e.heads),
                    lse + (b * e.heads + head) * e.queries);
       }
     }
@@ -277,17 +278,17 @@ struct BwdBuffers {
   int32_t *positions;
 
   BwdBuffers(const Call &call, Scratch &scratch) {
-    Extents e(call.in[Q], call.in[K]);
+    Extents e(call.in[Q], call.in[V]);
     int64_t block = std::min(kQueryBlock, e.queries);
-    int64_t ofBlock = block * e.channels, ofKeys = e.keys * e.channels;
-    dOut = scratch.takeUnlessF32(call.in[Do], ofBlock);
-    o = scratch.takeUnlessF32(call.in[O], ofBlock);
-    q = scratch.takeUnlessF32(call.in[Q], ofBlock);
+    int64_t ofKeys = e.keys * e.channels, ofValues = e.keys * e.values;
+    dOut = scratch.takeUnlessF32(call.in[Do], block * e.values);
+    o = scratch.takeUnlessF32(call.in[O], block * e.values);
+    q = scratch.takeUnlessF32(call.in[Q], block * e.channels);
     k = scratch.takeUnlessF32(call.in[K], ofKeys);
-    v = scratch.takeUnlessF32(call.in[V], ofKeys);
-    dq = scratch.takeUnlessF32(call.out[0], ofBlock);
+    v = scratch.takeUnlessF32(call.in[V], ofValues);
+    dq = scratch.takeUnlessF32(call.out[0], block * e.channels);
     dk = scratch.take<float>(ofKeys);
-    dv = scratch.take<float>(ofKeys);
+    dv = scratch.take<float>(ofValues);
     p = scratch.take<float>(block * e.keys);
     dProbs = scratch.take<float>(block * e.keys);
     factors = scratch.take<float>(e.keys);
@@ -334,18 +335,18 @@ void differentiateHead(const Task &task, const BwdBuffers &buffers, const Dropou
     Factor oRows = o.read(begin, end, buffers.o);
     gemm(rows, e.keys, e.channels, task.scale, q, {task.k.data, task.k.stride, true}, 0.0f,
          buffers.p, e.keys);
-    gemm(rows, e.keys, e.channels, 1.0f, dRows, {task.v.data, task.v.stride, true}, 0.0f,
+    gemm(rows, e.keys, e.values, 1.0f, dRows, {task.v.data, task.v.stride, true}, 0.0f,
          buffers.dProbs, e.keys);
     for (int64_t query = begin; query < end; ++query) {
       int64_t row = query - begin;
       auto delta = static_cast<float>(
-          dot(dRows.data + row * dRows.stride, oRows.data + row * oRows.stride, e.channels));
+          dot(dRows.data + row * dRows.stride, oRows.data + row * oRows.stride, e.values));
       differentiateRow(task, dropout, query, lse[query], delta, buffers, buffers.p + row * e.keys,
                        buffers.dProbs + row * e.keys);
     }
     float *to = dq.target(begin, buffers.dq);
-    gemm(e.keys, e.channels, rows, 1.0f, {buffers.p, e.keys, true}, dRows, 1.0f, buffers.dv,
-         e.channels);
+    gemm(e.keys, e.values, rows, 1.0f, {buffers.p, e.keys, true}, dRows, 1.0f, buffers.dv,
+         e.values);
     gemm(e.keys, e.channels, rows, 1.0f, {buffers.dProbs, e.keys, true}, q, 1.0f, buffers.dk,
          e.channels);
     gemm(rows, e.channels, e.keys, 1.0f, {buffers.dProbs, e.keys}, task.k, 0.0f, to,
@@ -358,24 +359,24 @@ void runPartBwd(const Call &call) {
   Scratch scratch(call);
   BwdBuffers buffers(call, scratch);
   Operands in(call, true);
-  Extents e(in.q, in.k);
+  Extents e(in.q, in.v);
   Positions positions(call, in, e, buffers.positions);
   Dropout dropout(call.attrs);
   const auto *lse = static_cast<const float *>(call.in[Lse].data);
   auto scale = static_cast<float>(call.attrs.scale);
   int64_t perGroup = e.heads / e.groups;
   auto ofQueries = [&](const Tensor &tensor, int64_t b, int64_t head) {
-    return headOf(tensor, b, head, e.queries, e.heads, e.channels);
+    return headOf(tensor, b, head, e.queries, e.heads);
   };
   for (int64_t b = 0; b < e.batch; ++b)
     for (int64_t group = 0; group < e.groups; ++group) {
       auto ofKeys = [&](const Tensor &tensor) {
-        return headOf(tensor, b, group, e.keys, e.groups, e.channels);
+        return headOf(tensor, b, group, e.keys, e.groups);
       };
       Factor k = ofKeys(in.k).read(0, e.keys, buffers.k);
       Factor v = ofKeys(in.v).read(0, e.keys, buffers.v);
       std::fill_n(buffers.dk, e.keys * e.channels, 0.0f);
-      std::fill_n(buffers.dv, e.keys * e.channels, 0.0f);
+      std::fill_n(buffers.dv, e.keys * e.values, 0.0f);
       for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head) {
         Task task = {e, Pairs(call, in, positions, e, b, head), scale, ofQueries(in.q, b, head), k,
                      v};
@@ -384,7 +385,7 @@ void runPartBwd(const Call &call) {
                           lse + (b * e.heads + head) * e.queries);
       }
       ofKeys(call.out[1]).write(0, e.keys, buffers.dk, e.channels);
-      ofKeys(call.out[2]).write(0, e.keys, buffers.dv, e.channels);
+      ofKeys(call.out[2]).write(0, e.keys, buffers.dv, e.values);
     }
 }
 

@@ -2,20 +2,17 @@
 // value) into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv joins them again. In a group of n members
 // rows are [G, n·N/G + 2, D]: the member with index i has the i-th N/G queries of each key, and
 // joins its own with zeros in place of the others. rope rotates the leading rotary_dim channels of
-// x[B,S,heads,D] by the angle s·base^(-2i/rotary_dim), computed in fp32 like PyTorch. It pairs
-// halves (i, i + rotary_dim/2) or, if interleaved, neighbours (2i, 2i + 1), and copies the other
-// channels. A rotary_scaling other than 1 lowers the frequencies of long waves as Llama 3.1 does.
-// With positions i32[B,S] as the last operand, s is the position that they give a row. `inverse`
-// rotates backwards, which is the gradient. Operands and results are f32 or bf16 each, rounded
-// once. Limited by memory, and by the sines of a table of S·rotary_dim/2 angles per call.
+// x[B,S,heads,D] as Rotary.h has it, and copies the others. With positions i32[B,S] as the last
+// operand, the position of a row is the one that they give it. `inverse` rotates backwards, which
+// is the gradient. Operands and results are f32 or bf16 each, rounded once. Limited by memory, and
+// by the sines of a table of S·rotary_dim/2 angles per call.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
+#include "kernels/host/Rotary.h"
 #include "kernels/host/Rows.h"
 #include "kernels/host/Scratch.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 
 namespace shardc::kernels::host {
 namespace {
@@ -33,7 +30,7 @@ struct Buffers {
     // The one 4-dimensional tensor that every op here has: x, dq or the result q.
     const Tensor &heads = call.in[0].rank == 4 ? call.in[0] : call.out[0];
     int64_t rows = heads.shape[1] * (positionsOf(call) != nullptr ? heads.shape[0] : 1);
-    int64_t angles = rows * (call.attrs.rotary_dim / 2);
+    int64_t angles = Angles::room(call.attrs, rows);
     cosines = scratch.take<float>(angles);
     sines = scratch.take<float>(angles);
     from = scratch.take<float>(heads.cols());
@@ -41,62 +38,16 @@ struct Buffers {
   }
 };
 
-/// The rotation of a call: its angles, and how channels pair up.
-struct Rotation {
-  const float *cosines, *sines;
-  int64_t pairs;  ///< 0: nothing is rotated
-  int64_t period; ///< rows after which angles repeat
-  bool interleaved;
-};
-
-/// Llama 3.1's frequencies, with its constants. The model was trained on 8,192 positions. Waves
-/// longer than that are stretched by the factor, waves shorter than a quarter of it are unchanged,
-/// and between the two there is a ramp. In fp32 like Megatron's _apply_scaling.
-float scaled(float frequency, float factor) {
-  constexpr float kPositions = 8192.0f, kLow = 1.0f, kHigh = 4.0f;
-  float wave = 2.0f * std::numbers::pi_v<float> / frequency;
-  if (factor == 1.0f || wave < kPositions / kHigh)
-    return frequency;
-  if (wave > kPositions / kLow)
-    return frequency / factor;
-  float ramp = (kPositions / wave - kLow) / (kHigh - kLow);
-  return (1.0f - ramp) * frequency / factor + ramp * frequency;
-}
-
-Rotation makeRotation(const Call &call, const Tensor &heads, bool inverse, const Buffers &buffers) {
-  int64_t pairs = call.attrs.rotary_dim / 2, period = heads.shape[1];
-  const int32_t *given = nullptr;
-  if (const Tensor *positions = positionsOf(call)) {
-    given = static_cast<const int32_t *>(positions->data);
-    period *= heads.shape[0];
-  }
-  auto base = static_cast<float>(call.attrs.rotary_base);
-  auto factor = static_cast<float>(call.attrs.rotary_scaling);
-  for (int64_t i = 0; i < pairs; ++i) {
-    float exponent = static_cast<float>(2 * i) / static_cast<float>(call.attrs.rotary_dim);
-    float frequency = scaled(1.0f / std::pow(base, exponent), factor);
-    for (int64_t s = 0; s < period; ++s) {
-      float angle = static_cast<float>(given ? given[s] : s) * frequency;
-      float sine = std::sin(angle);
-      buffers.cosines[s * pairs + i] = std::cos(angle);
-      buffers.sines[s * pairs + i] = inverse ? -sine : sine;
-    }
-  }
-  return {buffers.cosines, buffers.sines, pairs, period, call.attrs.rotary_interleaved};
-}
-
-/// Rotates one head's n channels of a row.
-void rotate(const Rotation &rotation, int64_t row, const float *x, int64_t n, float *y) {
-  int64_t s = row % rotation.period;
-  const float *cosines = rotation.cosines + s * rotation.pairs;
-  const float *sines = rotation.sines + s * rotation.pairs;
-  int64_t stride = rotation.interleaved ? 2 : 1, mate = rotation.interleaved ? 1 : rotation.pairs;
-  for (int64_t i = 0; i < rotation.pairs; ++i) {
-    float first = x[i * stride], second = x[i * stride + mate];
-    y[i * stride] = first * cosines[i] - second * sines[i];
-    y[i * stride + mate] = second * cosines[i] + first * sines[i];
-  }
-  std::copy(x + 2 * rotation.pairs, x + n, y + 2 * rotation.pairs);
+/// The angles of a call's rows.
+Angles anglesOf(const Call &call, const Tensor &heads, bool isBackwards, const Buffers &buffers) {
+  const Tensor *given = positionsOf(call);
+  int64_t rows = heads.shape[1] * (given != nullptr ? heads.shape[0] : 1);
+  return {call.attrs,
+          rows,
+          given != nullptr ? static_cast<const int32_t *>(given->data) : nullptr,
+          isBackwards,
+          buffers.cosines,
+          buffers.sines};
 }
 
 const char *checkPositions(const Call &call, const Tensor &heads) {
@@ -108,15 +59,6 @@ const char *checkPositions(const Call &call, const Tensor &heads) {
   return nullptr;
 }
 
-const char *checkRotation(const Call &call, int64_t channels) {
-  int64_t rotated = call.attrs.rotary_dim;
-  SHARDC_REQUIRE(rotated >= 2 && rotated % 2 == 0 && rotated <= channels,
-                 "rotary_dim is not an even number from 2 to the head's channels");
-  SHARDC_REQUIRE(call.attrs.rotary_base > 0, "rotary_base is not positive");
-  SHARDC_REQUIRE(call.attrs.rotary_scaling > 0, "rotary_scaling is not positive");
-  return nullptr;
-}
-
 const char *acceptsRope(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 2, 1, 1}));
   const Tensor &x = call.in[0], &y = call.out[0];
@@ -125,7 +67,7 @@ const char *acceptsRope(const Call &call) {
   SHARDC_REQUIRE(y.rank == 4 && std::equal(x.shape, x.shape + 4, y.shape),
                  "x and y differ in shape");
   SHARDC_REQUIRE_OK(checkPositions(call, x));
-  return checkRotation(call, x.cols());
+  return checkRotary(call.attrs, x.cols());
 }
 
 void runRope(const Call &call) {
@@ -133,9 +75,9 @@ void runRope(const Call &call) {
   Buffers buffers(call, scratch);
   const Tensor &x = call.in[0];
   int64_t heads = x.shape[2], n = x.cols();
-  Rotation rotation = makeRotation(call, x, call.attrs.inverse, buffers);
+  Angles angles = anglesOf(call, x, call.attrs.inverse, buffers);
   for (int64_t row = 0, rows = x.rows(); row < rows; ++row) {
-    rotate(rotation, row / heads, readF32(x, row * n, n, buffers.from), n, buffers.to);
+    angles.turn(row / heads, readF32(x, row * n, n, buffers.from), n, buffers.to);
     writeF32(call.out[0], row * n, n, buffers.to);
   }
 }
@@ -204,7 +146,7 @@ const char *acceptsSplit(const Call &call) { return checkSplit(call, 1); }
 const char *acceptsSplitRope(const Call &call) {
   SHARDC_REQUIRE_OK(checkSplit(call, 2));
   SHARDC_REQUIRE_OK(checkPositions(call, call.out[0]));
-  return checkRotation(call, call.out[0].cols());
+  return checkRotary(call.attrs, call.out[0].cols());
 }
 
 const char *checkMerge(const Call &call, int operandsMax) {
@@ -218,20 +160,20 @@ const char *acceptsMerge(const Call &call) { return checkMerge(call, 3); }
 const char *acceptsMergeRope(const Call &call) {
   SHARDC_REQUIRE_OK(checkMerge(call, 4));
   SHARDC_REQUIRE_OK(checkPositions(call, call.in[0]));
-  return checkRotation(call, call.in[0].cols());
+  return checkRotary(call.attrs, call.in[0].cols());
 }
 
 template <bool kRotated> void runSplit(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
   const Tensor &qkv = call.in[0], &q = call.out[0];
-  Rotation rotation = {};
+  Angles angles;
   if (kRotated)
-    rotation = makeRotation(call, q, call.attrs.inverse, buffers);
+    angles = anglesOf(call, q, call.attrs.inverse, buffers);
   auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t row) {
     const float *x = readF32(qkv, whole, q.cols(), buffers.from);
     if (kRotated && rotated) {
-      rotate(rotation, row, x, q.cols(), buffers.to);
+      angles.turn(row, x, q.cols(), buffers.to);
       x = buffers.to;
     }
     writeF32(part, offset, q.cols(), x);
@@ -243,13 +185,13 @@ template <bool kRotated> void runMerge(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
   const Tensor &qkv = call.out[0], &q = call.in[0];
-  Rotation rotation = {};
+  Angles angles;
   if (kRotated) // the inverse of what split_qkv_rope does with the same attributes
-    rotation = makeRotation(call, q, !call.attrs.inverse, buffers);
+    angles = anglesOf(call, q, !call.attrs.inverse, buffers);
   auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t row) {
     const float *x = readF32(part, offset, q.cols(), buffers.from);
     if (kRotated && rotated) {
-      rotate(rotation, row, x, q.cols(), buffers.to);
+      angles.turn(row, x, q.cols(), buffers.to);
       x = buffers.to;
     }
     writeF32(qkv, whole, q.cols(), x);

@@ -10,13 +10,14 @@
 namespace shardc {
 
 struct AttentionKind {
-  DType type = DType::F32;   ///< of queries, keys and values
-  bool drops = false;        ///< dropout of probabilities
-  bool hasDocuments = false; ///< masks of documents
-  bool hasWindow = false;    ///< a query sees a number of keys before its own
-  bool packed = false;       ///< queries, keys and values share rows
+  DType type = DType::F32;      ///< of queries, keys and values
+  bool drops = false;           ///< dropout of probabilities
+  bool hasDocuments = false;    ///< masks of documents
+  bool hasWindow = false;       ///< a query sees a number of keys before its own
+  bool packed = false;          ///< queries, keys and values share rows
   bool hasUnknownOrder = false; ///< causal, of slices whose positions only operands tell
-  int64_t heads = 1, groups = 1, channels = 64;
+  int64_t heads = 1, groups = 1;
+  int64_t channels = 64, values = 64; ///< of a head's queries and keys, and of its values
 };
 
 /// Why cuDNN is not asked for attention. cuDNN may still refuse, depending on its version and the

@@ -90,6 +90,8 @@ void appendWord(std::string &text, const OpFactors &factors, const FactorAtom &a
   text += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   if (isPrimed)
     text += '\'';
+  if (atom.form == FactorAtom::Joined)
+    text += std::string("+") + factors.letters[static_cast<size_t>(atom.other)];
   if (atom.form == FactorAtom::Beside || atom.form == FactorAtom::Blocks)
     text += (atom.form == FactorAtom::Beside ? '+' : '/') + std::to_string(atom.number);
 }
@@ -179,6 +181,7 @@ void FactorExtents::refuse(const Equation &equation, int64_t needed) {
 
 bool FactorExtents::use(Equation &equation) {
   const FactorAtom *unknown = nullptr;
+  FactorId missing = kNoFactor; // of the unknown word
   int64_t known = 1, shares = 1;
   constexpr int64_t kMost = INT64_MAX / UINT16_MAX;
   for (const FactorAtom &atom : equation.value->words()) {
@@ -187,15 +190,17 @@ bool FactorExtents::use(Equation &equation) {
     if (atom.isShare || atom.isInSharedDim)
       shares = members_;
     int64_t extent = atom.form == FactorAtom::Number ? 1 : at(atom.factor);
-    if (extent == 0 && unknown != nullptr)
-      return false;
-    if (extent == 0) {
+    int64_t other = atom.form == FactorAtom::Joined ? at(atom.other) : 1;
+    if (extent == 0 || other == 0) {
+      if (unknown != nullptr || extent == other) // more than one
+        return false;
       unknown = &atom;
+      missing = extent == 0 ? atom.factor : atom.other;
       continue;
     }
-    if (extent > kMost)
+    if (extent > kMost || other > kMost)
       return refuse(equation, 0), false;
-    int64_t words = atom.extent(extent);
+    int64_t words = atom.extent(extent, other);
     if (known > kMost / words)
       return refuse(equation, 0), false;
     known *= words;
@@ -216,9 +221,11 @@ bool FactorExtents::use(Equation &equation) {
     rest -= unknown->number;
   if (unknown->form == FactorAtom::Mirrored)
     rest = rest % 2 == 0 ? rest / 2 : 0;
+  if (unknown->form == FactorAtom::Joined)
+    rest -= at(missing == unknown->factor ? unknown->other : unknown->factor);
   if (rest <= 0)
     return refuse(equation, 0), false;
-  at(unknown->factor) = rest;
+  at(missing) = rest;
   return true;
 }
 

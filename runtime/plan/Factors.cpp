@@ -258,7 +258,11 @@ private:
     bool isPrimed = text.size() > 1 && text[1] == '\'';
     atom.factor = factorOf(text[0], isPrimed);
     text.remove_prefix(isPrimed ? 2 : 1);
-    if (text.starts_with('+') || text.starts_with('/')) {
+    if (text.size() > 1 && text[0] == '+' && isLetter(text[1])) {
+      atom.form = FactorAtom::Joined;
+      atom.other = factorOf(text[1], false);
+      text.remove_prefix(2);
+    } else if (text.starts_with('+') || text.starts_with('/')) {
       atom.form = text[0] == '+' ? FactorAtom::Beside : FactorAtom::Blocks;
       text.remove_prefix(1);
       atom.number = parseNumber(text);
@@ -471,7 +475,7 @@ private:
 
 } // namespace
 
-int64_t FactorAtom::extent(int64_t ofFactor) const {
+int64_t FactorAtom::extent(int64_t ofFactor, int64_t ofOther) const {
   switch (form) {
   case Plain:
     return ofFactor;
@@ -483,13 +487,15 @@ int64_t FactorAtom::extent(int64_t ofFactor) const {
     return (ofFactor + number - 1) / number;
   case Mirrored:
     return 2 * ofFactor;
+  case Joined:
+    return ofFactor + ofOther;
   }
   return ofFactor;
 }
 
 const FactorAtom *FactorValue::find(FactorId factor) const {
   for (const FactorAtom &atom : words())
-    if (atom.factor == factor && factor != kNoFactor)
+    if ((atom.factor == factor || atom.other == factor) && factor != kNoFactor)
       return &atom;
   return nullptr;
 }
@@ -497,7 +503,8 @@ const FactorAtom *FactorValue::find(FactorId factor) const {
 bool OpFactors::isNeededWhole(FactorId factor) const {
   auto keepsWhole = [&](const FactorValue &value) {
     const FactorAtom *atom = value.find(factor);
-    return atom != nullptr && (atom->isNeededWhole || atom->form == FactorAtom::Beside);
+    return atom != nullptr && (atom->isNeededWhole || atom->form == FactorAtom::Beside ||
+                               atom->form == FactorAtom::Joined);
   };
   return std::ranges::any_of(operands(), keepsWhole) || std::ranges::any_of(results(), keepsWhole);
 }

@@ -29,18 +29,21 @@ struct FactorAtom {
     Beside,   ///< `x+2`: the factor, and `number` more that all of it shares; keeps it whole
     Blocks,   ///< `x/128`: one for each started block of `number`
     Mirrored, ///< `~x`: two chunks for each element x of X: those with the numbers x and 2·X-1-x
+    Joined,   ///< `x+y`: all of the factor, then all of another one; keeps both whole
   };
   FactorId factor = kNoFactor; ///< none of a Number
+  FactorId other = kNoFactor;  ///< of Joined: the second one
   Form form = Plain;
   uint8_t number = 0;
-  uint8_t dim = 0;                        ///< of the value
-  bool isNeededWhole = false;             ///< `!`
-  bool isCounted = false;                 ///< `#`
-  bool isToldByIndex = false;             ///< `@`
-  bool isShare = false;                   ///< `%` at this factor
-  bool isInSharedDim = false;             ///< `%` at the dimension that it is part of
-  bool isBound = false;                   ///< `?`: counts say which of its rows are there
-  int64_t extent(int64_t ofFactor) const; ///< of the word, where the factor has this extent
+  uint8_t dim = 0;            ///< of the value
+  bool isNeededWhole = false; ///< `!`
+  bool isCounted = false;     ///< `#`
+  bool isToldByIndex = false; ///< `@`
+  bool isShare = false;       ///< `%` at this factor
+  bool isInSharedDim = false; ///< `%` at the dimension that it is part of
+  bool isBound = false;       ///< `?`: counts say which of its rows are there
+  /// Of the word, where the factors have these extents.
+  int64_t extent(int64_t ofFactor, int64_t ofOther = 0) const;
 };
 
 /// The dimensions of one operand or result.

@@ -84,13 +84,13 @@ constexpr OpTable makeOpTable() {
     info.results = results_;                                                                       \
     info.traits = OpTraits::traits_;                                                               \
     info.doc = doc_;                                                                               \
-    info.inPlace.fill(-1);                                                                         \
-    info.scaleOf.fill(-1);                                                                         \
+    info.inPlace.fill(-1), info.scaleOf.fill(-1);                                                  \
     countNames(operands_, info.operandsMin, info.operandsMax);                                     \
     countNames(results_, info.resultsMin, info.resultsMax);                                        \
     info.hasPackedHeads = positionOf(operands_, "qkv") >= 0;                                       \
     info.queries = static_cast<int8_t>(positionOf(operands_, info.hasPackedHeads ? "qkv" : "q"));  \
     info.keys = static_cast<int8_t>(positionOf(operands_, info.hasPackedHeads ? "qkv" : "k"));     \
+    info.values = static_cast<int8_t>(positionOf(operands_, info.hasPackedHeads ? "qkv" : "v"));   \
     info.hasSlices = positionOf(operands_, "kpos") >= 0;                                           \
   }
 #define INPLACE(enumerator, result, operand)                                                       \

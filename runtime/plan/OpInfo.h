@@ -101,6 +101,7 @@ constexpr OpKind opOfEpilogue(Epilogue epilogue) {
 struct OpWork {
   CostClass cost = CostClass::Nothing;
   double times = 0;
+  double scores = 0;     ///< products of queries and keys beside those, of attention
   double modelTimes = 0; ///< of them, those that the model's definition asks for
   double perResult = 0;  ///< for each element of the first result
   double perOperand = 0; ///< for each element of the first operand, or of all operands of a list
@@ -119,7 +120,8 @@ constexpr OpWork product(double n) {
 constexpr OpWork attention() { return {.cost = CostClass::Attention, .times = 1, .modelTimes = 1}; }
 /// Scores again, which do not count for the model, then four products of the same size.
 constexpr OpWork attentionBwd() {
-  return {.cost = CostClass::Attention, .times = 2.5, .modelTimes = 2, .isGradient = true};
+  return {
+      .cost = CostClass::Attention, .times = 2, .scores = 1, .modelTimes = 2, .isGradient = true};
 }
 constexpr OpWork head(double n) { return {.cost = CostClass::Head, .times = n, .modelTimes = n}; }
 constexpr OpWork transfer(double n) { return {.cost = CostClass::Transfer, .perOperand = n}; }
@@ -181,6 +183,7 @@ struct OpInfo {
   bool needsEpilogue = false;  ///< may not stand in a plan without one
   int8_t queries = -1;         ///< for CostClass::Attention: the operand with the queries
   int8_t keys = -1;            ///< for CostClass::Attention: the operand with the keys
+  int8_t values = -1;          ///< for CostClass::Attention: the operand with the values
   bool hasPackedHeads = false; ///< one operand has queries, keys and values
   bool hasSlices = false;      ///< queries and keys are slices of sequences, each with positions
 

@@ -145,4 +145,28 @@ void ShapeCheck::checkRope() {
   need(in(0).rank == 4 && out(0).rank == 4, "an operand and a result of [B,S,heads,D]");
 }
 
+void ShapeCheck::checkSplitColumns() { needData(); }
+
+void ShapeCheck::checkJoinColumns() { needData(); }
+
+/// Heads and rows, in whichever direction. The parts of heads follow from factors.
+void ShapeCheck::latentHeads() {
+  for (size_t i = 0; i < 3; ++i)
+    need(isData(in(i)) && isData(out(i)), "floating point operands and results");
+  needPositions(3);
+  int64_t rotated = op_.getInt(Key::rotary_dim);
+  need(rotated >= 2 && rotated % 2 == 0, "attribute 'rotary_dim' of an even number of channels");
+}
+
+void ShapeCheck::checkLatentHeads() {
+  latentHeads();
+  need(out(0).rank == 4 && out(1).rank == 4 && out(2).rank == 4,
+       "q, k[B,S,N,C+P] and v[B,S,N,E] as results");
+}
+
+void ShapeCheck::checkLatentHeadsBwd() {
+  latentHeads();
+  need(in(0).rank == 4 && in(1).rank == 4 && in(2).rank == 4, "dq, dk[B,S,N,C+P] and dv[B,S,N,E]");
+}
+
 } // namespace shardc::plan::verifier

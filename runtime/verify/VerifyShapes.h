@@ -105,6 +105,7 @@ private:
   void norm(size_t first, size_t last);
   void normBwd(size_t statistics);
   void splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v);
+  void latentHeads();
   void needWindow();
   void attentionPart(size_t first, size_t words, const Type &o, const Type &lse);
   void needPositions(size_t operand);

@@ -48,15 +48,18 @@ Array lseAt(const Array &all, const Slice &slice) {
 /// A whole sequence, and what the op on it gives.
 struct Whole {
   static constexpr int64_t kBatch = 2, kPositions = 24, kHeads = 4, kGroups = 2, kChannels = 6;
+  static constexpr int64_t kValues = 4; ///< channels of values
   Attrs attrs;
   Array q, k, v, docs, samples, dOut;
   Array o, lse, dq, dk, dv;
 
   Whole(DType dtype, bool causal, bool resetMask, int64_t window, double p)
       : q(randoms(dtype, heads(kHeads), 1, 2.0)), k(randoms(dtype, heads(kGroups), 2, 2.0)),
-        v(randoms(dtype, heads(kGroups), 3)), docs{DType::I32, {kBatch, kPositions}, {}},
+        v(randoms(dtype, {kBatch, kPositions, kGroups, kValues}, 3)), docs{DType::I32,
+                                                                           {kBatch, kPositions},
+                                                                           {}},
         samples(array(DType::I64, {kBatch}, {1000, 77})),
-        dOut(randoms(dtype, {kBatch, kPositions, kHeads * kChannels}, 4)) {
+        dOut(randoms(dtype, {kBatch, kPositions, kHeads * kValues}, 4)) {
     attrs.causal = causal, attrs.reset_mask = resetMask, attrs.window = window;
     attrs.p = p, attrs.salt = 7, attrs.seed = 1234, attrs.positions = kPositions;
     attrs.scale = 1 / std::sqrt(static_cast<double>(kChannels));
@@ -77,7 +80,7 @@ struct Whole {
     std::vector<Array> got = forward.out(DType::F32, {kBatch, kHeads, kPositions}).run();
     o = got[0], lse = got[1];
     backward.in(dOut).in(q).in(k).in(v).in(o).in(lse).in(docs).in(samples);
-    backward.out(DType::F32, q.shape).out(DType::F32, k.shape).out(DType::F32, k.shape);
+    backward.out(DType::F32, q.shape).out(DType::F32, k.shape).out(DType::F32, v.shape);
     got = backward.run();
     dq = got[0], dk = got[1], dv = got[2];
   }
@@ -100,18 +103,19 @@ struct Whole {
     KernelRun run("attention_part");
     run.in(rowsAt(q, queries)).in(rowsAt(k, keys)).in(rowsAt(v, keys));
     auto count = static_cast<int64_t>(queries.size());
-    words(run, queries, keys).out(DType::F32, {kBatch, count, kHeads * kChannels});
+    words(run, queries, keys).out(DType::F32, {kBatch, count, kHeads * kValues});
     return run.out(DType::F32, {kBatch, kHeads, count}).run();
   }
 
   /// What keys add to dq of these queries, and dk and dv.
   std::vector<Array> gradients(const Slice &queries, const Slice &keys) const {
     KernelRun run("attention_part_bwd");
-    Array keysHere = rowsAt(k, keys), queriesHere = rowsAt(q, queries);
-    run.in(rowsAt(dOut, queries)).in(queriesHere).in(keysHere).in(rowsAt(v, keys));
+    Array keysHere = rowsAt(k, keys), valuesHere = rowsAt(v, keys);
+    Array queriesHere = rowsAt(q, queries);
+    run.in(rowsAt(dOut, queries)).in(queriesHere).in(keysHere).in(valuesHere);
     run.in(rowsAt(o, queries)).in(lseAt(lse, queries));
     words(run, queries, keys).out(DType::F32, queriesHere.shape);
-    return run.out(DType::F32, keysHere.shape).out(DType::F32, keysHere.shape).run();
+    return run.out(DType::F32, keysHere.shape).out(DType::F32, valuesHere.shape).run();
   }
 };
 
@@ -222,7 +226,7 @@ TEST(AttentionPart, DropoutNeedsToKnowTheSequence) {
   KernelRun run("attention_part");
   Slice slice = zigzag(Whole::kPositions, 2, 0);
   run.in(rowsAt(whole.q, slice)).in(rowsAt(whole.k, slice)).in(rowsAt(whole.v, slice));
-  whole.words(run, slice, slice).out(DType::F32, {2, 12, 24}).out(DType::F32, {2, 4, 12});
+  whole.words(run, slice, slice).out(DType::F32, {2, 12, 16}).out(DType::F32, {2, 4, 12});
   EXPECT_STREQ(run.refusal(), "dropout does not know how many positions a sequence has");
 }
 

@@ -13,9 +13,12 @@ namespace {
 
 struct Shape {
   int64_t batch, positions, heads, groups, channels;
+  int64_t own = 0; ///< channels of values, if they have others
+  int64_t values() const { return own == 0 ? channels : own; }
   std::vector<int64_t> q() const { return {batch, positions, heads, channels}; }
   std::vector<int64_t> k() const { return {batch, positions, groups, channels}; }
-  std::vector<int64_t> o() const { return {batch, positions, heads * channels}; }
+  std::vector<int64_t> v() const { return {batch, positions, groups, values()}; }
+  std::vector<int64_t> o() const { return {batch, positions, heads * values()}; }
   std::vector<int64_t> lse() const { return {batch, heads, positions}; }
 };
 
@@ -31,7 +34,7 @@ Case makeCase(Shape s, DType dtype, bool causal, bool resetMask, double p) {
             {},
             randoms(dtype, s.q(), 1, 2.0),
             randoms(dtype, s.k(), 2, 2.0),
-            randoms(dtype, s.k(), 3),
+            randoms(dtype, s.v(), 3),
             {DType::I32, {s.batch, s.positions}, {}},
             {DType::I64, {s.batch}, {}}};
   c.attrs.causal = causal;
@@ -73,13 +76,13 @@ std::vector<double> attend(const Case &c, const std::vector<double> &q,
                            const std::vector<double> &k, const std::vector<double> &v,
                            std::vector<double> *lse = nullptr) {
   const Shape &s = c.shape;
-  std::vector<double> o(q.size());
+  std::vector<double> o(static_cast<size_t>(s.batch * s.positions * s.heads * s.values()));
   if (lse)
     lse->assign(static_cast<size_t>(s.batch * s.heads * s.positions), 0);
   auto at = [&](int64_t b, int64_t position, int64_t head, int64_t heads) {
-    return static_cast<size_t>(((b * s.positions + position) * heads + head) * s.channels);
+    return static_cast<size_t>((b * s.positions + position) * heads + head);
   };
-  auto channels = static_cast<size_t>(s.channels);
+  auto channels = static_cast<size_t>(s.channels), values = static_cast<size_t>(s.values());
   for (int64_t b = 0; b < s.batch; ++b)
     for (int64_t head = 0; head < s.heads; ++head)
       for (int64_t i = 0; i < s.positions; ++i) {
@@ -92,15 +95,15 @@ std::vector<double> attend(const Case &c, const std::vector<double> &q,
           size_t other = at(b, j, group, s.groups);
           double score = 0;
           for (size_t d = 0; d < channels; ++d)
-            score += q[own + d] * k[other + d];
+            score += q[own * channels + d] * k[other * channels + d];
           double weight = std::exp(c.attrs.scale * score);
           total += weight;
           weight *= dropoutFactor(c, b, head, i, j);
-          for (size_t d = 0; d < channels; ++d)
-            o[own + d] += weight * v[other + d];
+          for (size_t d = 0; d < values; ++d)
+            o[own * values + d] += weight * v[other * values + d];
         }
-        for (size_t d = 0; d < channels; ++d)
-          o[own + d] /= total;
+        for (size_t d = 0; d < values; ++d)
+          o[own * values + d] /= total;
         if (lse)
           (*lse)[static_cast<size_t>((b * s.heads + head) * s.positions + i)] = std::log(total);
       }
@@ -127,7 +130,7 @@ void checkBackward(const Case &c, size_t samples) {
   run.attrs = c.attrs;
   run.in(dOut).in(c.q).in(c.k).in(c.v).in(array(c.q.dtype, s.o(), o));
   run.in(array(DType::F32, s.lse(), lse)).in(c.docs).in(c.samples);
-  run.out(c.q.dtype, s.q()).out(c.q.dtype, s.k()).out(c.q.dtype, s.k());
+  run.out(c.q.dtype, s.q()).out(c.q.dtype, s.k()).out(c.q.dtype, s.v());
   std::vector<Array> got = run.run();
   using Vector = std::vector<double>;
   // Gradients of keys sum over all queries.
@@ -146,8 +149,10 @@ void checkBackward(const Case &c, size_t samples) {
       tolerance, "dv", samples);
 }
 
-/// Minimal, odd with grouped queries, and one that takes more than two blocks of queries.
-const Shape kShapes[] = {{1, 1, 1, 1, 1}, {2, 7, 6, 2, 3}, {1, 131, 4, 2, 8}};
+/// Minimal, odd with grouped queries, one that takes more than two blocks of queries, and values of
+/// fewer and of more channels than keys.
+const Shape kShapes[] = {
+    {1, 1, 1, 1, 1}, {2, 7, 6, 2, 3}, {1, 131, 4, 2, 8}, {2, 7, 4, 4, 6, 4}, {1, 70, 2, 1, 3, 5}};
 
 TEST(Attention, ForwardAndBackward) {
   for (Shape shape : kShapes)

@@ -42,11 +42,15 @@ BASE = """recipe base {
 # How a recipe gets what options need, where that takes more than the setting itself.
 FP8 = ["mixed_precision = bf16_with_fp8_delayed_scaling_mixed", "mixed_precision.fp8_param_gather = false", "model.seq_length = 16",
        "model.ffn_hidden_size = 32"]
+YARN = ["model.position_embedding_type = yarn", "model.yarn_rotary_scaling_factor = 4.0"]
 ROPE = ["model.position_embedding_type = rope", "model.rope_scaling_factor = 8.0"]
 WAYS = {
     "model.fp8": FP8, "model.first_last_layers_bf16": [*FP8, "model.num_layers = 3", "model.first_last_layers_bf16 = true"],
     "model.fp16": ["mixed_precision = fp16_mixed"], "model.bf16": ["mixed_precision = bf16_mixed"],
     "model.window_size": ["model.window_size = [2, 0]"],
+    "model.multi_latent_attention": ["model.multi_latent_attention = true", "model.position_embedding_type = rope"],
+    "model.rope_type = yarn": ["model.multi_latent_attention = true", "model.position_embedding_type = rope"],
+    "model.position_embedding_type = yarn": [*YARN, "model.yarn_mscale = 1.0", "model.yarn_mscale_all_dim = 0.5"],
     "model.rope_scaling": [*ROPE, "model.rope_scaling = true"], "model.rope_scaling_factor > 1": ROPE,
     "model.recompute_granularity = full": ["model.recompute_granularity = full", "model.recompute_method = uniform",
                                            "model.recompute_num_layers = 2"],

@@ -9,6 +9,7 @@ import math
 import operator
 
 import batches_that_grow
+import rotations
 from presets import PRESETS, targets
 from recipes import FAMILIES, OPTIONS, parse_value
 from recomputed import module_missing, recomputed_layers, selective
@@ -92,6 +93,8 @@ class Facts:
         if hidden > 0 and heads > 0 and hidden >= heads:
             self.derive("model.kv_channels", hidden // heads)
         self.derive("model.num_query_groups", self["model.num_attention_heads"])
+        if self.on("model.multi_latent_attention"):
+            self.derive("model.rope_type", "yarn")
         if self.has("model.hidden_size"):
             self.derive("model.ffn_hidden_size", 4 * hidden)
         self.derive("model.max_position_embeddings", self["model.seq_length"])
@@ -328,15 +331,6 @@ def eval_divides(f):
     return f.num("validation.eval_global_batch_size", f["train.global_batch_size"]) % (size * ranks) == 0
 
 
-def rotated_odd(f):
-    if f["model.position_embedding_type"] != "rope" or f.on("model.multi_latent_attention"):
-        return False
-    if not f.has("model.kv_channels"):
-        return False
-    rotated = int(f["model.kv_channels"] * f.num("model.rotary_percent", 1.0))
-    return rotated % 2 != 0 or rotated == 0
-
-
 def is_window(numbers):
     return len(numbers) == 2 and numbers[0] >= -1 and numbers[1] in (-1, 0)
 
@@ -540,8 +534,8 @@ ERRORS = {
     "eval-batch-divides": lambda f: not eval_divides(f),  # V27
     "eval-micro-batch-differs": lambda f: f.tp * f.cp * f.pp > 1 and f.num(
         "validation.eval_micro_batch_size", f["train.micro_batch_size"]) != f["train.micro_batch_size"],
-    "rotary-even": rotated_odd,
     "window-size": lambda f: f.has("model.window_size") and not is_window(f["model.window_size"]),
+    **rotations.RULES,
     # memory, recomputation, graphs
     "cpu-offload-layers": lambda f: f.on("model.cpu_offloading") and
     f.num("model.cpu_offloading_num_layers") >= f.num("model.num_layers", 1),  # V70

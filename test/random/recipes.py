@@ -114,6 +114,9 @@ DOMAINS = {
     "dataset.train_data_path": [["a.txt"]], "model.tensor_parallel_num_weight_shards": [1, 2],
     "model.expert_tensor_parallel_num_weight_shards": [1, 2], "cluster.gpu": ["h100", "a100", "b200", "host", "h200"],
     "dataset.split": ["969,30,1", "1,0,0"], "model.cp_comm_type": [["p2p"], ["a2a+p2p"]], "cluster.memory": ["80GiB"],
+    "model.qk_head_dim": [4, 8, 12], "model.qk_pos_emb_head_dim": [2, 4, 8, 5], "model.v_head_dim": [4, 8, 10],
+    "model.q_lora_rank": [8, 12], "model.kv_lora_rank": [8, 12], "model.yarn_rotary_scaling_factor": [1.0, 4.0, 32.0],
+    "model.rotary_scaling_factor": [1.0, 4.0, 40.0], "model.seq_len_interpolation_factor": [0.5, 2.0],
     "model.recompute_modules": [["core_attn"], ["moe_act"], ["mla_up_proj", "moe"], ["shared_experts"]],
     "model.recompute_layers": [["full", "none"], ["2*core_attn+mlp"], ["2*full", "moe"], ["4*none"], ["two*full"]],
 }

@@ -36,6 +36,24 @@ TEST(Derived, SizesOfTheModel) {
   EXPECT_EQ(ruleOf(*loaded, Opt::ModelEmbeddingInitMethodStd), "embedding-deviation");
 }
 
+TEST(Derived, RotationsOfLatentAttentionAndYarn) {
+  auto latent = loadBody(model("multi_latent_attention = true", "llama"));
+  EXPECT_EQ(latent->config->getEnum<RopeType>(Opt::ModelRopeType), RopeType::Yarn);
+  EXPECT_EQ(latent->config->getFloat(Opt::ModelRotaryScalingFactor), 40);
+  EXPECT_EQ(ruleOf(*latent, Opt::ModelRopeType), "latent-rotation");
+  EXPECT_EQ(ruleOf(*latent, Opt::ModelRotaryScalingFactor), "latent-rotation");
+  auto yarn = loadBody(model(
+      "position_embedding_type = yarn  yarn_rotary_scaling_factor = 4.0  yarn_beta_slow = 2.0",
+      "llama"));
+  const Config &config = *yarn->config;
+  EXPECT_EQ(config.getInt(Opt::ModelYarnOriginalMaxPositionEmbeddings), 4096);
+  EXPECT_EQ(config.getFloat(Opt::ModelYarnBetaFast), 32);
+  EXPECT_EQ(config.getFloat(Opt::ModelYarnBetaSlow), 2) << "as written";
+  EXPECT_TRUE(config.getBool(Opt::ModelYarnCorrectionRangeRoundToInt));
+  EXPECT_EQ(ruleOf(*yarn, Opt::ModelYarnBetaFast), "yarn-range");
+  EXPECT_FALSE(loadBody(model("", "llama"))->config->has(Opt::ModelRopeType));
+}
+
 TEST(Derived, FamiliesAreDefaultsAndNothingMore) {
   auto loaded = loadBody(model("add_bias_linear = true", "qwen2"));
   const Config &config = *loaded->config;

@@ -259,7 +259,8 @@ Digits digitsOf(const Sample &sample, const FactorValue &row, const FactorExtent
       if (placeOfDim(row, isTurned, atom.dim) == place) {
         digits.atoms.push_back(&atom);
         int64_t factor = atom.form == FactorAtom::Number ? 1 : extents.of(atom.factor);
-        digits.radices.push_back(atom.extent(factor));
+        int64_t other = atom.form == FactorAtom::Joined ? extents.of(atom.other) : 0;
+        digits.radices.push_back(atom.extent(factor, other));
       }
   return digits;
 }
@@ -273,6 +274,8 @@ Along placeOf(const FactorAtom &atom, int64_t digit, int64_t extent) {
   case FactorAtom::Mirrored:
     digit = digit < extent ? digit : 2 * extent - 1 - digit;
     return {digit, digit};
+  case FactorAtom::Joined: // which begins where the other factor ends
+    return digit >= 0 && digit < extent ? Along{digit, digit} : Along{};
   case FactorAtom::Plain:
   case FactorAtom::Number:
     break;
@@ -286,14 +289,15 @@ Places::Places(const Sample &sample, const FactorValue &row, const FactorExtents
                FactorId factor) {
   Digits digits = digitsOf(sample, row, extents);
   for (size_t a = digits.atoms.size(); a-- > 0; stride_ *= digits.radices[a])
-    if (digits.atoms[a]->factor == factor) {
+    if (digits.atoms[a]->factor == factor || digits.atoms[a]->other == factor) {
       atom_ = digits.atoms[a], radix_ = digits.radices[a], extent_ = extents.of(factor);
+      first_ = atom_->other == factor ? extents.of(atom_->factor) : 0;
       return;
     }
 }
 
 Along Places::of(int64_t i) const {
-  return atom_ == nullptr ? Along{} : placeOf(*atom_, i / stride_ % radix_, extent_);
+  return atom_ == nullptr ? Along{} : placeOf(*atom_, i / stride_ % radix_ - first_, extent_);
 }
 
 Array sliced(const Sample &sample, const Array &array, const FactorValue &row,

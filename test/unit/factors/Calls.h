@@ -70,6 +70,7 @@ public:
 private:
   const FactorAtom *atom_ = nullptr;
   int64_t stride_ = 1, radix_ = 1, extent_ = 0;
+  int64_t first_ = 0; ///< of the second factor of `x+y`: where it begins
 };
 
 /// The elements of a value that lie between two of a factor, in their order; of `x+2` with the 2.

@@ -52,6 +52,11 @@ TEST(FactorRows, KeepEachMark) {
   EXPECT_EQ(merge.result(0).find(merge.find('i'))->form, FactorAtom::Mirrored);
   EXPECT_EQ(merge.reversedBy, AttrKey::inverse);
   EXPECT_NE(factorsOf(OpKind::AllGather).members, kNoFactor);
+  const OpFactors &columns = factorsOf(OpKind::SplitColumns);
+  const FactorAtom *second = columns.operand(0).find(columns.find('b'));
+  EXPECT_EQ(second, columns.operand(0).find(columns.find('a')));
+  EXPECT_EQ(second->form, FactorAtom::Joined);
+  EXPECT_TRUE(columns.isNeededWhole(columns.find('b'))) << "nothing cuts it in the whole row";
 }
 
 TEST(FactorRows, SayWhatCountsRows) {
@@ -149,6 +154,29 @@ TEST(FactorExtents, AttributesTurnDimensionsAndSayExtents) {
   transpose.set(AttrKey::outer, int64_t{4}).set(AttrKey::inner, int64_t{3});
   EXPECT_FALSE(faultOf(transpose, {f32({12, 5})}, {f32({3, 20})}));
   EXPECT_TRUE(faultOf(transpose, {f32({11, 5})}, {f32({11, 5})}));
+}
+
+/// Of `a+b`, two sizes say the third.
+TEST(FactorExtents, JoinedFactorsAddUp) {
+  Op op;
+  op.kind = OpKind::SplitColumns;
+  EXPECT_FALSE(faultOf(op, {f32({2, 3, 12})}, {f32({6, 5}), f32({6, 7})}));
+  std::optional<ExtentFault> fault = faultOf(op, {f32({6, 12})}, {f32({6, 5}), f32({6, 6})});
+  ASSERT_TRUE(fault);
+  EXPECT_TRUE(fault->isOperand);
+  EXPECT_EQ(fault->dims, "a+b");
+  EXPECT_EQ(fault->found, 12);
+  EXPECT_EQ(fault->needed, 11);
+  EXPECT_TRUE(faultOf(op, {f32({6, 5})}, {f32({6, 5}), f32({6, 6})})) << "nothing is left";
+
+  op.kind = OpKind::LatentHeads;
+  op.set(AttrKey::rotary_dim, int64_t{4});
+  std::vector<Type> rows = {f32({2, 3, 20}), f32({2, 3, 26}), f32({2, 3, 4})};
+  EXPECT_FALSE(faultOf(op, rows, {f32({2, 3, 2, 10}), f32({2, 3, 2, 10}), f32({2, 3, 2, 7})}));
+  EXPECT_TRUE(faultOf(op, rows, {f32({2, 3, 2, 10}), f32({2, 3, 2, 10}), f32({2, 3, 2, 8})}));
+  rows[2] = f32({2, 3, 6});
+  EXPECT_TRUE(faultOf(op, rows, {f32({2, 3, 2, 10}), f32({2, 3, 2, 10}), f32({2, 3, 2, 7})}))
+      << "the attribute says 4";
 }
 
 TEST(FactorExtents, MembersHaveShares) {

@@ -98,6 +98,20 @@ constexpr const char *kContexts[] = {
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 }
        mixed_precision = bf16_mixed)",
+    // Latent attention.
+    R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                     vocab_size = 61  multi_latent_attention = true  mscale_all_dim = 0.5 }
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 })",
+    // YaRN.
+    R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                     vocab_size = 61  position_embedding_type = yarn
+                     yarn_rotary_scaling_factor = 4.0  yarn_mscale = 1.0
+                     yarn_mscale_all_dim = 0.25 }
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 })",
 };
 
 /// Where the fields of mixed_precision go.

@@ -23,7 +23,16 @@ class Case:
     rotary_base: float = 10000.0
     rotary_share: float = 1.0
     init_std: float = 0.02
+    # Of transformers' rope_parameters, beside base and share, in alphabetical order.
+    rope: tuple = ()
     qk_norm: bool = False
+    # Latent attention: ranks of queries (0: not compressed) and of keys and values, channels of a head
+    # without positions, with them, and of values.
+    query_rank: int = 0
+    key_rank: int = 0
+    plain: int = 0
+    rotated: int = 0
+    values: int = 0
     activation: str = "silu"
     # Tokens before its own that a token sees, in all layers but every `full_every`-th.
     window: int = -1
@@ -68,6 +77,10 @@ class Case:
     @property
     def zero_centered(self):
         return self.family == "nemotron"
+
+    @property
+    def latent(self):
+        return self.key_rank > 0
 
     def has_window(self, layer):
         """Layers are counted from 0."""
@@ -127,6 +140,57 @@ MIXTRAL = replace(
 QWEN3_MOE = replace(
     QWEN3, name="qwen3_moe", module="qwen3_moe", ffn=40, experts=8, topk=4
 )
+# YaRN without rounding, and positions that are divided.
+YARN = replace(
+    LLAMA,
+    name="yarn",
+    module="llama",
+    num_layers=2,
+    init_std=0.06,
+    rope=(
+        ("beta_fast", 16.0),
+        ("beta_slow", 1.0),
+        ("factor", 8.0),
+        ("original_max_position_embeddings", 200),
+        ("rope_type", "yarn"),
+        ("truncate", False),
+    ),
+)
+INTERPOLATED = replace(
+    LLAMA,
+    name="interpolated",
+    module="llama",
+    num_layers=2,
+    init_std=0.06,
+    rope=(("factor", 2.0), ("rope_type", "linear")),
+)
+# DeepSeek-V3's attention with YaRN, and DeepSeek-V2's without compressed queries.
+LATENT = replace(
+    LLAMA,
+    name="latent",
+    module="deepseek_v3",
+    num_layers=2,
+    groups=4,
+    init_std=0.06,
+    eps=1e-6,
+    query_rank=28,
+    key_rank=20,
+    plain=12,
+    rotated=8,
+    values=10,
+    rope=(
+        ("beta_fast", 32.0),
+        ("beta_slow", 1.0),
+        ("factor", 4.0),
+        ("mscale", 1.0),
+        ("mscale_all_dim", 0.5),
+        ("original_max_position_embeddings", 256),
+        ("rope_type", "yarn"),
+    ),
+)
+LATENT_QUERIES = replace(
+    LATENT, name="latent_queries", module="deepseek_v2", query_rank=0, values=24, rope=()
+)
 
 # fp64 gives the values that are compared with, fp32 is recorded beside them.
 CASES = [
@@ -145,6 +209,10 @@ CASES = [
     GEGLU,
     MIXTRAL,
     QWEN3_MOE,
+    YARN,
+    INTERPOLATED,
+    LATENT,
+    LATENT_QUERIES,
 ]
 
 # Trained in bf16 with fp32 master weights, beside the fp64 values of the same case.

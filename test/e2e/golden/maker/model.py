@@ -34,14 +34,33 @@ def parameter_shapes(case):
         if case.has_bias:
             shapes[f"{name}.bias"] = (rows,)
 
+    def rank(name, size, beside, rows):
+        linear(f"{name}_down_proj", size + beside, h)
+        norm(f"{name}_up_proj.layer_norm_", size)
+        linear(f"{name}_up_proj", rows, size)
+
+    def latent(layer):
+        norm(f"{layer}input_layernorm.")
+        stem = f"{layer}self_attention.linear_"
+        queries = case.heads * (case.plain + case.rotated)
+        if case.query_rank:
+            rank(f"{stem}q", case.query_rank, 0, queries)
+        else:
+            linear(f"{stem}q_proj", queries, h)
+        rank(f"{stem}kv", case.key_rank, case.rotated, case.heads * (case.plain + case.values))
+        linear(f"{stem}proj", h, case.heads * case.values)
+
     for i in range(case.num_layers):
         layer = f"decoder.layers.{i}."
-        norm(f"{layer}self_attention.linear_qkv.layer_norm_")
-        linear(f"{layer}self_attention.linear_qkv", (case.heads + 2 * case.groups) * head, h)
-        if case.qk_norm:
-            norm(f"{layer}self_attention.q_layernorm.", head)
-            norm(f"{layer}self_attention.k_layernorm.", head)
-        linear(f"{layer}self_attention.linear_proj", h, case.heads * head)
+        if case.latent:
+            latent(layer)
+        else:
+            norm(f"{layer}self_attention.linear_qkv.layer_norm_")
+            linear(f"{layer}self_attention.linear_qkv", (case.heads + 2 * case.groups) * head, h)
+            if case.qk_norm:
+                norm(f"{layer}self_attention.q_layernorm.", head)
+                norm(f"{layer}self_attention.k_layernorm.", head)
+            linear(f"{layer}self_attention.linear_proj", h, case.heads * head)
         if case.experts:
             norm(f"{layer}pre_mlp_layernorm.")
             linear(f"{layer}mlp.router", case.experts, h)

@@ -17,6 +17,17 @@ def layer_types(case):
     ]
 
 
+def latent_sizes(case):
+    return {
+        "q_lora_rank": case.query_rank or None,
+        "kv_lora_rank": case.key_rank,
+        "qk_nope_head_dim": case.plain,
+        "qk_rope_head_dim": case.rotated,
+        "v_head_dim": case.values,
+        "first_k_dense_replace": case.num_layers,  # no experts
+    }
+
+
 @functools.cache
 def module_of(case, dtype):
     """The model without values: every call gives it some."""
@@ -29,7 +40,7 @@ def module_of(case, dtype):
         "num_hidden_layers": case.num_layers,
         "num_attention_heads": case.heads,
         "num_key_value_heads": case.groups,
-        "head_dim": case.head,
+        "head_dim": case.rotated if case.latent else case.head,
         "max_position_embeddings": case.seq_length,
         "hidden_act": case.activation,
         "tie_word_embeddings": case.tied,
@@ -38,6 +49,7 @@ def module_of(case, dtype):
             "rope_type": "default",
             "rope_theta": case.rotary_base,
             "partial_rotary_factor": case.rotary_share,
+            **dict(case.rope),
         },
         "use_cache": False,
         "attn_implementation": "sdpa",
@@ -78,6 +90,8 @@ def module_of(case, dtype):
                 "norm_topk_prob": True,
             },
         ),
+        "deepseek_v2": ("DeepseekV2", {**epsilon, **latent_sizes(case)}),
+        "deepseek_v3": ("DeepseekV3", {**epsilon, **latent_sizes(case)}),
     }
     name, special = kinds[case.module]
     config = getattr(transformers, f"{name}Config")(**common, **special)
@@ -104,6 +118,31 @@ def of_experts(case, p, state, theirs, mlp):
         )
 
 
+def add_grouped(case, p, state, theirs, ours):
+    """Adds attention whose groups have their queries, their key and their value each."""
+    queries = case.heads // case.groups
+    qkv = p[f"{ours}.linear_qkv.weight"].view(case.groups, queries + 2, case.head, case.hidden)
+    state[f"{theirs}.q_proj.weight"] = qkv[:, :queries].reshape(-1, case.hidden)
+    state[f"{theirs}.k_proj.weight"] = qkv[:, queries].reshape(-1, case.hidden)
+    state[f"{theirs}.v_proj.weight"] = qkv[:, queries + 1].reshape(-1, case.hidden)
+
+
+def add_latent(case, p, state, theirs, ours):
+    """Adds latent attention without its output projection."""
+
+    def rank(down, up, name):
+        state[f"{theirs}.{down}.weight"] = p[f"{ours}.linear_{name}_down_proj.weight"]
+        norm = p[f"{ours}.linear_{name}_up_proj.layer_norm_weight"]
+        state[f"{theirs}.{name}_a_layernorm.weight"] = norm
+        state[f"{theirs}.{up}.weight"] = p[f"{ours}.linear_{name}_up_proj.weight"]
+
+    rank("kv_a_proj_with_mqa", "kv_b_proj", "kv")
+    if case.query_rank:
+        rank("q_a_proj", "q_b_proj", "q")
+    else:
+        state[f"{theirs}.q_proj.weight"] = p[f"{ours}.linear_q_proj.weight"]
+
+
 def state_of(case, p):
     """Name in transformers -> tensor."""
     state = {"model.embed_tokens.weight": p["embedding.word_embeddings.weight"]}
@@ -117,20 +156,17 @@ def state_of(case, p):
             state[f"{theirs}.bias"] = p[f"{ours}bias"]
 
     norm("model.norm", "decoder.final_layernorm.")
-    queries = case.heads // case.groups
     for i in range(case.num_layers):
         theirs, ours = f"model.layers.{i}", f"decoder.layers.{i}"
         attention, mlp = f"{ours}.self_attention", f"{ours}.mlp"
-        norm(f"{theirs}.input_layernorm", f"{attention}.linear_qkv.layer_norm_")
         before = f"{ours}.pre_mlp_layernorm." if case.experts else f"{mlp}.linear_fc1.layer_norm_"
         norm(f"{theirs}.post_attention_layernorm", before)
-        # Each group has its queries, its key and its value.
-        qkv = p[f"{attention}.linear_qkv.weight"].view(
-            case.groups, queries + 2, case.head, case.hidden
-        )
-        state[f"{theirs}.self_attn.q_proj.weight"] = qkv[:, :queries].reshape(-1, case.hidden)
-        state[f"{theirs}.self_attn.k_proj.weight"] = qkv[:, queries].reshape(-1, case.hidden)
-        state[f"{theirs}.self_attn.v_proj.weight"] = qkv[:, queries + 1].reshape(-1, case.hidden)
+        if case.latent:
+            norm(f"{theirs}.input_layernorm", f"{ours}.input_layernorm.")
+            add_latent(case, p, state, f"{theirs}.self_attn", attention)
+        else:
+            norm(f"{theirs}.input_layernorm", f"{attention}.linear_qkv.layer_norm_")
+            add_grouped(case, p, state, f"{theirs}.self_attn", attention)
         state[f"{theirs}.self_attn.o_proj.weight"] = p[f"{attention}.linear_proj.weight"]
         if case.qk_norm:
             norm(f"{theirs}.self_attn.q_norm", f"{attention}.q_layernorm.")

@@ -1,0 +1,44 @@
+// What kinds of attention have in common: the rotation of channels by positions, and attention
+// itself.
+#pragma once
+
+#include <optional>
+
+#include "compiler/model/Parts.h"
+
+namespace shardc::model {
+
+/// Frequencies of YaRN (arXiv 2309.00071).
+struct YarnSettings {
+  double factor = 1;       ///< by which the context is extended
+  int64_t positions = 1;   ///< before the extension
+  double betaFast = 32;    ///< turns within them from which a frequency stays
+  double betaSlow = 1;     ///< turns up to which it shrinks by the whole factor
+  bool roundsRange = true; ///< pairs of channels between these are whole numbers
+  double magnitude = 1;    ///< factor on cosines and sines
+};
+
+struct RopeSettings {
+  double base = 10000;
+  double scaling = 1;       ///< Llama 3.1's factor; 1: none
+  double interpolation = 1; ///< positions are divided by it
+  std::optional<YarnSettings> yarn;
+  int64_t dim = 0; ///< channels of a head that are rotated
+  bool interleaved = false;
+};
+
+/// Sets the attributes of a rotation.
+void setRotation(plan::Op &op, const RopeSettings &rope);
+
+struct ScoreSettings {
+  double scale = 1;              ///< of scores, before the softmax
+  bool resetMask = false;        ///< attention ends at the ends of documents
+  std::optional<int64_t> window; ///< keys before its own that a query sees; none: all
+  double dropout = 0;            ///< of probabilities
+};
+
+/// Writes attention of queries [B,S,N,D] to keys and values [B,S,G,...], as rows of heads.
+plan::ValueId attend(Forward &to, plan::ValueId q, plan::ValueId k, plan::ValueId v,
+                     const ScoreSettings &settings);
+
+} // namespace shardc::model

@@ -1,0 +1,68 @@
+// The rotary embedding on devices: the host's frequencies and angles (kernels/host/Rotary.h),
+// operation by operation, but for a power in fp64 and for sines.
+#pragma once
+
+#include "kernels/cuda/common.cuh"
+#include "kernels/host/Rotary.h"
+
+namespace shardc::kernels::cuda {
+
+/// What the angles of a call follow from. Without an interleaving, pairs are halves.
+struct Turns {
+  int pairs = 0; ///< 0: nothing is rotated
+  float base = 1, scaling = 1, yarnFactor = 1, rampFirst = 0, rampWidth = 1, perPosition = 1;
+  float magnitude = 1, sign = 1; ///< of sines; of cosines their magnitude
+  bool interleaved = false;
+};
+
+inline Turns turnsOf(const Attrs &attrs, bool isBackwards) {
+  host::Rotary rotary(attrs);
+  Turns turns;
+  turns.pairs = static_cast<int>(rotary.pairs);
+  turns.base = rotary.base, turns.scaling = rotary.scaling;
+  turns.yarnFactor = rotary.yarnFactor;
+  turns.rampFirst = rotary.rampFirst, turns.rampWidth = rotary.rampWidth;
+  turns.perPosition = rotary.perPosition, turns.magnitude = rotary.magnitude;
+  turns.sign = isBackwards ? -1.0f : 1.0f;
+  turns.interleaved = rotary.interleaved;
+  return turns;
+}
+
+__device__ __forceinline__ float scaled(float frequency, float factor) {
+  constexpr float kPositions = 8192.0f, kLow = 1.0f, kHigh = 4.0f;
+  float wave = 6.2831855f / frequency;
+  if (factor == 1.0f || wave < kPositions / kHigh)
+    return frequency;
+  if (wave > kPositions / kLow)
+    return frequency / factor;
+  float ramp = (kPositions / wave - kLow) / (kHigh - kLow);
+  return (1.0f - ramp) * frequency / factor + ramp * frequency;
+}
+
+/// By how much pair i turns from one position to the next.
+__device__ __forceinline__ float frequencyOf(const Turns &t, int i) {
+  float exponent = static_cast<float>(2 * i) / static_cast<float>(2 * t.pairs);
+  auto power = static_cast<float>(pow(static_cast<double>(t.base), static_cast<double>(exponent)));
+  float plain = 1.0f / power;
+  if (t.yarnFactor == 1.0f)
+    return scaled(plain, t.scaling);
+  float ramp = fminf(fmaxf((static_cast<float>(i) - t.rampFirst) / t.rampWidth, 0.0f), 1.0f);
+  float kept = 1.0f - ramp, low = 1.0f / (t.yarnFactor * power);
+  return low * (1.0f - kept) + plain * kept;
+}
+
+/// Cosine and sine of a pair at a position.
+__device__ __forceinline__ float2 angleAt(const Turns &t, int64_t position, float frequency) {
+  float sine, cosine;
+  sincosf(static_cast<float>(position) * t.perPosition * frequency, &sine, &cosine);
+  return {cosine * t.magnitude, t.sign * (sine * t.magnitude)};
+}
+
+/// A pair by an angle, of cosine and sine.
+__device__ __forceinline__ void rotate(float2 angle, float &a, float &b) {
+  float first = a * angle.x - b * angle.y;
+  b = b * angle.x + a * angle.y;
+  a = first;
+}
+
+} // namespace shardc::kernels::cuda

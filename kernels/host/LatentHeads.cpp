@@ -1,0 +1,220 @@
+// Heads of latent attention. latent_heads makes q[B,S,N,C+P], k[B,S,N,C+P] and v[B,S,N,E] of the
+// products of compressed vectors: of a row of queries, N times C+P channels, the last P of each
+// head are rotated; of a row of keys and values, N times C+E channels, each head's first C are
+// those of its key and the others its value; the key's last P channels are those of krot[B,S,P],
+// rotated, the same for all heads. latent_heads_bwd makes the gradients; krot's is the sum over the
+// heads, in fp32 in their order, rotated backwards and rounded once. Rotary.h has the rotation.
+// split_columns takes rows apart, join_columns puts them together. Data are f32, bf16 or f16 each,
+// rounded once. Limited by memory.
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Rotary.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+
+namespace shardc::kernels::host {
+namespace {
+
+/// The tensors of a call in either direction.
+struct Parts {
+  const Tensor &q, &k, &v;                  ///< heads
+  const Tensor &queries, &keyValues, &krot; ///< rows
+  const Tensor *positions;
+  int64_t batch, length, heads, keyChannels, valueChannels, rotated;
+
+  Parts(const Call &call, bool isBackward)
+      : q(isBackward ? call.in[0] : call.out[0]), k(isBackward ? call.in[1] : call.out[1]),
+        v(isBackward ? call.in[2] : call.out[2]), queries(isBackward ? call.out[0] : call.in[0]),
+        keyValues(isBackward ? call.out[1] : call.in[1]),
+        krot(isBackward ? call.out[2] : call.in[2]),
+        positions(call.inCount > 3 ? &call.in[3] : nullptr), batch(q.shape[0]), length(q.shape[1]),
+        heads(q.shape[2]), keyChannels(q.shape[3]), valueChannels(v.shape[3]),
+        rotated(call.attrs.rotary_dim) {}
+
+  int64_t rows() const { return batch * length; }
+  int64_t plain() const { return keyChannels - rotated; } ///< channels of a key without positions
+};
+
+struct Buffers {
+  float *cosines, *sines, *from, *to, *sum;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    bool isBackward = call.in[0].rank == 4;
+    Parts parts(call, isBackward);
+    int64_t rows = parts.positions != nullptr ? parts.rows() : parts.length;
+    cosines = scratch.take<float>(Angles::room(call.attrs, rows));
+    sines = scratch.take<float>(Angles::room(call.attrs, rows));
+    int64_t channels = std::max(parts.keyChannels, parts.valueChannels);
+    from = scratch.take<float>(channels);
+    to = scratch.take<float>(channels);
+    sum = scratch.take<float>(parts.rotated);
+  }
+};
+
+Angles anglesOf(const Call &call, const Parts &parts, bool isBackwards, const Buffers &buffers) {
+  const Tensor *given = parts.positions;
+  return {call.attrs,
+          given != nullptr ? parts.rows() : parts.length,
+          given != nullptr ? static_cast<const int32_t *>(given->data) : nullptr,
+          isBackwards,
+          buffers.cosines,
+          buffers.sines};
+}
+
+bool isRows(const Tensor &t, int64_t rows, int64_t cols) {
+  return (t.rank == 2 || t.rank == 3) && t.cols() == cols && t.rows() == rows;
+}
+
+const char *check(const Call &call, bool isBackward) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 4, 3, 3}));
+  for (int i = 0; i < 3; ++i)
+    SHARDC_REQUIRE(isData(call.in[i]) && isData(call.out[i]),
+                   "heads or rows are not f32, bf16 or f16");
+  for (int i = 0; i < 3; ++i)
+    SHARDC_REQUIRE((isBackward ? call.in[i] : call.out[i]).rank == 4,
+                   "q, k or v is not [B, S, N, channels]");
+  Parts parts(call, isBackward);
+  SHARDC_REQUIRE(std::equal(parts.q.shape, parts.q.shape + 4, parts.k.shape),
+                 "q and k differ in shape");
+  SHARDC_REQUIRE(std::equal(parts.q.shape, parts.q.shape + 3, parts.v.shape),
+                 "k and v differ in batch, sequence or heads");
+  SHARDC_REQUIRE_OK(checkRotary(call.attrs, parts.keyChannels));
+  SHARDC_REQUIRE(parts.plain() > 0, "keys have no channels without positions");
+  SHARDC_REQUIRE(isRows(parts.queries, parts.rows(), parts.heads * parts.keyChannels),
+                 "rows of queries are not [B, S, N·(C+P)]");
+  SHARDC_REQUIRE(
+      isRows(parts.keyValues, parts.rows(), parts.heads * (parts.plain() + parts.valueChannels)),
+      "rows of keys and values are not [B, S, N·(C+E)]");
+  SHARDC_REQUIRE(isRows(parts.krot, parts.rows(), parts.rotated),
+                 "rotated channels of keys are not [B, S, P]");
+  const Tensor *given = parts.positions;
+  SHARDC_REQUIRE(given == nullptr ||
+                     (given->dtype == DType::I32 && given->rank == 2 &&
+                      given->shape[0] == parts.batch && given->shape[1] == parts.length),
+                 "positions are not i32[B, S]");
+  return nullptr;
+}
+
+const char *accepts(const Call &call) { return check(call, false); }
+const char *acceptsBwd(const Call &call) { return check(call, true); }
+
+/// Places of one row's head.
+struct Head {
+  int64_t q, k, v, query, key, value;
+
+  Head(const Parts &p, int64_t row, int64_t head) {
+    int64_t at = row * p.heads + head;
+    q = k = query = at * p.keyChannels;
+    v = at * p.valueChannels;
+    key = at * (p.plain() + p.valueChannels);
+    value = key + p.plain();
+  }
+};
+
+/// Copies n channels; those from `first` on are turned as the row's position says.
+void move(const Tensor &from, int64_t in, const Tensor &to, int64_t out, int64_t n, int64_t first,
+          const Angles &angles, int64_t row, const Buffers &buffers) {
+  const float *x = readF32(from, in, n, buffers.from);
+  std::copy(x, x + first, buffers.to);
+  angles.turn(row, x + first, n - first, buffers.to + first);
+  writeF32(to, out, n, buffers.to);
+}
+
+void copy(const Tensor &from, int64_t in, const Tensor &to, int64_t out, int64_t n,
+          const Buffers &buffers) {
+  writeF32(to, out, n, readF32(from, in, n, buffers.from));
+}
+
+void run(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  Parts p(call, false);
+  Angles angles = anglesOf(call, p, false, buffers);
+  for (int64_t row = 0; row < p.rows(); ++row) {
+    angles.turn(row, readF32(p.krot, row * p.rotated, p.rotated, buffers.from), p.rotated,
+                buffers.sum);
+    for (int64_t head = 0; head < p.heads; ++head) {
+      Head at(p, row, head);
+      move(p.queries, at.query, p.q, at.q, p.keyChannels, p.plain(), angles, row, buffers);
+      copy(p.keyValues, at.key, p.k, at.k, p.plain(), buffers);
+      writeF32(p.k, at.k + p.plain(), p.rotated, buffers.sum);
+      copy(p.keyValues, at.value, p.v, at.v, p.valueChannels, buffers);
+    }
+  }
+}
+
+void runBwd(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  Parts p(call, true);
+  Angles angles = anglesOf(call, p, true, buffers);
+  for (int64_t row = 0; row < p.rows(); ++row) {
+    std::fill_n(buffers.sum, p.rotated, 0.0f);
+    for (int64_t head = 0; head < p.heads; ++head) {
+      Head at(p, row, head);
+      move(p.q, at.q, p.queries, at.query, p.keyChannels, p.plain(), angles, row, buffers);
+      copy(p.k, at.k, p.keyValues, at.key, p.plain(), buffers);
+      copy(p.v, at.v, p.keyValues, at.value, p.valueChannels, buffers);
+      const float *rotated = readF32(p.k, at.k + p.plain(), p.rotated, buffers.from);
+      for (int64_t i = 0; i < p.rotated; ++i)
+        buffers.sum[i] += rotated[i];
+    }
+    angles.turn(row, buffers.sum, p.rotated, buffers.to);
+    writeF32(p.krot, row * p.rotated, p.rotated, buffers.to);
+  }
+}
+
+// ---- columns ----
+
+const char *checkColumns(const Tensor &x, const Tensor &a, const Tensor &b) {
+  SHARDC_REQUIRE(isData(x) && isData(a) && isData(b), "rows are not f32, bf16 or f16");
+  SHARDC_REQUIRE(x.rank >= 2 && a.rank >= 2 && b.rank >= 2, "parts of rows are no matrices");
+  SHARDC_REQUIRE(x.rows() == a.rows() && x.rows() == b.rows(), "parts differ in rows");
+  SHARDC_REQUIRE(x.cols() == a.cols() + b.cols(), "a row is not as long as its parts");
+  return nullptr;
+}
+
+const char *acceptsSplit(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 2, 2}));
+  return checkColumns(call.in[0], call.out[0], call.out[1]);
+}
+
+const char *acceptsJoin(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  return checkColumns(call.out[0], call.in[0], call.in[1]);
+}
+
+void copyRow(const Tensor &from, int64_t in, const Tensor &to, int64_t out, int64_t n) {
+  float buffer[kBlock];
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    int64_t count = std::min(kBlock, n - begin);
+    writeF32(to, out + begin, count, readF32(from, in + begin, count, buffer));
+  }
+}
+
+void runSplit(const Call &call) {
+  const Tensor &x = call.in[0], &a = call.out[0], &b = call.out[1];
+  for (int64_t row = 0, rows = x.rows(); row < rows; ++row) {
+    copyRow(x, row * x.cols(), a, row * a.cols(), a.cols());
+    copyRow(x, row * x.cols() + a.cols(), b, row * b.cols(), b.cols());
+  }
+}
+
+void runJoin(const Call &call) {
+  const Tensor &a = call.in[0], &b = call.in[1], &x = call.out[0];
+  for (int64_t row = 0, rows = x.rows(); row < rows; ++row) {
+    copyRow(a, row * a.cols(), x, row * x.cols(), a.cols());
+    copyRow(b, row * b.cols(), x, row * x.cols() + a.cols(), b.cols());
+  }
+}
+
+} // namespace
+
+const Kernel kLatentHeads = {"latent_heads_host", run, accepts, workspaceOf<Buffers>};
+const Kernel kLatentHeadsBwd = {"latent_heads_bwd_host", runBwd, acceptsBwd, workspaceOf<Buffers>};
+const Kernel kSplitColumns = {"split_columns_host", runSplit, acceptsSplit};
+const Kernel kJoinColumns = {"join_columns_host", runJoin, acceptsJoin};
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,46 @@
+"""What the rule book says of latent attention and of rotations by positions: rows of the oracle's table.
+
+`f` are the facts of a recipe (oracle.py).
+"""
+
+
+def rotated_odd(f):
+    kind = f["model.position_embedding_type"]
+    if kind not in ("rope", "yarn") or f.on("model.multi_latent_attention"):
+        return False
+    if not f.has("model.kv_channels"):
+        return False
+    rotated = int(f["model.kv_channels"] * (f.num("model.rotary_percent", 1.0) if kind == "rope" else 1))
+    return rotated % 2 != 0 or rotated == 0
+
+
+def ignored_by_rotation(f):
+    """Upstream's latent attention reads none of these, and YaRN none of the second ones."""
+    heads = f.num("model.num_attention_heads", 1)
+    own = f.has("model.softmax_scale") or f.on("model.add_qkv_bias") or f.num("model.num_query_groups", heads) != heads
+    both = (f.num("model.rotary_percent", 1.0) != 1 or f.has("model.seq_len_interpolation_factor") or
+            f.on("model.rotary_interleaved") or f.on("model.rope_scaling"))
+    return own or both if f.on("model.multi_latent_attention") else both and f["model.position_embedding_type"] == "yarn"
+
+
+def betas_turned(f):
+    latent = f.on("model.multi_latent_attention")
+    if (f["model.rope_type"] if latent else f["model.position_embedding_type"]) != "yarn":
+        return False
+    fast, slow = (f.num(f"model.{'' if latent else 'yarn_'}beta_{name}", other) for name, other in (("fast", 32), ("slow", 1)))
+    return fast <= slow
+
+
+RULES = {
+    "rotary-even": rotated_odd,
+    "latent-positions-unsupported": lambda f: f.on("model.multi_latent_attention") and
+    f["model.position_embedding_type"] != "rope",
+    "latent-rotary-even": lambda f: f.on("model.multi_latent_attention") and f["model.qk_pos_emb_head_dim"] % 2 != 0,
+    "rotation-ignores": ignored_by_rotation,
+    "latent-rope-fusion": lambda f: f.on("model.multi_latent_attention") and f.on("model.apply_rope_fusion") and
+    f["model.rope_type"] != "yarn",
+    "latent-window-unsupported": lambda f: f.on("model.multi_latent_attention") and f.has("model.window_size"),
+    "yarn-factor": lambda f: f["model.position_embedding_type"] == "yarn" and
+    not f.has("model.yarn_rotary_scaling_factor"),
+    "yarn-betas": betas_turned,
+}
