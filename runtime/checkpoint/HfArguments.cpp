@@ -45,6 +45,7 @@ private:
   void addScaling(const json &rope, const std::string &prefix);
   void addLlama3(const json &rope, const std::string &prefix);
   void addYarn(const json &rope, const std::string &prefix);
+  void addMagnitude(const json &rope, const std::string &prefix);
   void addWindow();
   void addExperts();
   void addLatent();
@@ -115,8 +116,10 @@ void Arguments::addSizes() {
   add("num_layers", config_.layers);
   add("hidden_size", config_.hidden);
   add("num_attention_heads", config_.heads);
-  add("group_query_attention", config_.groups != config_.heads);
-  add("num_query_groups", config_.groups);
+  // Latent attention has keys for each head, whatever the file says.
+  int64_t groups = config_.family == HfFamily::Deepseek ? config_.heads : config_.groups;
+  add("group_query_attention", groups != config_.heads);
+  add("num_query_groups", groups);
   add("kv_channels", config_.headDim);
   add("ffn_hidden_size", isGpt2() ? whole("n_inner", 4 * config_.hidden) : config_.ffn);
   add("vocab_size", config_.vocab);
@@ -134,7 +137,7 @@ void Arguments::addNorms() {
   add("layernorm_epsilon",
       number(isGpt2() ? "layer_norm_epsilon" : "rms_norm_eps", isLarge ? 1e-5 : 1e-6));
   add("layernorm_zero_centered_gamma", false);
-  add("qk_layernorm", is("qwen3"));
+  add("qk_layernorm", is("qwen3") || config_.family == HfFamily::Deepseek);
 }
 
 /// "gelu_new" is the approximation by tanh, which a recipe computes where bias and activation are
@@ -184,6 +187,23 @@ void Arguments::addLlama3(const json &rope, const std::string &prefix) {
       refuse(prefix + key, rope[key], fmt::format("{}, the constant of Llama 3.1,", needed));
 }
 
+/// The library scales by the factor alone unless both weights are there and are not zero.
+void Arguments::addMagnitude(const json &rope, const std::string &prefix) {
+  bool isLatent = config_.family == HfFamily::Deepseek;
+  double weight = number(rope, prefix, "mscale", 0);
+  double divisor = number(rope, prefix, "mscale_all_dim", 0);
+  bool hasBoth = weight != 0 && divisor != 0;
+  if (isLatent && !hasBoth && divisor != 0)
+    refuse(prefix + "mscale_all_dim", divisor, "0, or a number beside a 'mscale' that is not 0,");
+  if (isLatent) {
+    add("mscale", hasBoth ? weight : 1.0);
+    add("mscale_all_dim", divisor);
+  } else if (hasBoth) {
+    add("yarn_mscale", weight);
+    add("yarn_mscale_all_dim", divisor);
+  }
+}
+
 /// Latent attention has options of its own for it.
 void Arguments::addYarn(const json &rope, const std::string &prefix) {
   bool isLatent = config_.family == HfFamily::Deepseek;
@@ -194,12 +214,17 @@ void Arguments::addYarn(const json &rope, const std::string &prefix) {
     double otherwise;
   };
   const Field fields[] = {{"beta_fast", "beta_fast", "yarn_beta_fast", 32},
-                          {"beta_slow", "beta_slow", "yarn_beta_slow", 1},
-                          {"mscale", "mscale", "yarn_mscale", 1},
-                          {"mscale_all_dim", "mscale_all_dim", "yarn_mscale_all_dim", 0}};
+                          {"beta_slow", "beta_slow", "yarn_beta_slow", 1}};
   for (const Field &field : fields)
     if (find(rope, field.key) != nullptr || isLatent)
       add(isLatent ? field.latent : field.other, number(rope, prefix, field.key, field.otherwise));
+  addMagnitude(rope, prefix);
+  const json *truncates = find(rope, "truncate");
+  bool isWhole = truncates == nullptr || !truncates->is_boolean() || truncates->get<bool>();
+  if (!isWhole && isLatent)
+    refuse(prefix + "truncate", *truncates, "true, as latent attention has it");
+  else if (!isLatent)
+    add("yarn_correction_range_round_to_int", isWhole);
   int64_t positions = whole(rope, prefix, "original_max_position_embeddings",
                             whole("max_position_embeddings", 4096));
   add(isLatent ? "original_max_position_embeddings" : "yarn_original_max_position_embeddings",
@@ -278,7 +303,9 @@ void Arguments::addWindow() {
 }
 
 void Arguments::addExperts() {
-  if (config_.experts == 0)
+  bool isDense = config_.family == HfFamily::Deepseek && config_.mtpLayers == 0 &&
+                 config_.firstDenseLayers >= config_.layers;
+  if (config_.experts == 0 || isDense)
     return;
   add("num_moe_experts", config_.experts);
   add("num_experts", config_.experts);
@@ -305,6 +332,7 @@ void Arguments::addLatent() {
   add("multi_latent_attention", isLatent);
   if (!isLatent)
     return;
+  needFlag("rope_interleave", true);
   if (config_.qLoraRank > 0)
     add("q_lora_rank", config_.qLoraRank);
   for (auto [key, name] : {std::pair("kv_lora_rank", "kv_lora_rank"),

@@ -264,7 +264,8 @@ def check_arguments(work):
         "qwen3": ["qk_layernorm = true"],
         "mixtral": ["rotary_base = 1000000.0", "num_moe_experts = 3"],
         "gpt2": ["ffn_hidden_size = 32", "bias_activation_fusion = true", "vocab_size = 10"],
-        "deepseek_v3": ["multi_latent_attention = true", "moe_router_score_function = sigmoid", "kv_lora_rank = 4"],
+        "deepseek_v3": ["multi_latent_attention = true", "moe_router_score_function = sigmoid", "kv_lora_rank = 4",
+                        "qk_layernorm = true", "rope_type = rope"],
     }
     for kind, lines in wanted.items():
         expect_lines(kind, import_recipe(work, work / f"{kind}.ckpt"), lines)
@@ -277,6 +278,8 @@ def check_arguments(work):
         "linear": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ["seq_len_interpolation_factor = 2.0"]),
         "yarn": ({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
                  ["position_embedding_type = yarn", "yarn_rotary_scaling_factor = 4.0", "yarn_original_max_position_embeddings = 64"]),
+        "unrounded": ({"rope_scaling": {"type": "yarn", "factor": 4.0, "truncate": False, "mscale": 0.5, "mscale_all_dim": 2.0}},
+                      ["yarn_correction_range_round_to_int = false", "yarn_mscale = 0.5", "yarn_mscale_all_dim = 2.0"]),
         "tied": ({"tie_word_embeddings": True}, []),  # as recipes are
     }
     for name, (config, lines) in changed.items():
@@ -286,6 +289,19 @@ def check_arguments(work):
         text = import_recipe(work, work / f"{name}.ckpt")
         expect_lines(name, text, lines)
     expect("share_embeddings_and_output_weights" not in text, text)
+    yarn = {"type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5, "original_max_position_embeddings": 64}
+    kind, (sizes, shapes) = "deepseek_v3", MODELS["deepseek_v3"]
+    write_model(work / "latent", kind, {**sizes, "rope_scaling": yarn}, shapes)
+    call("import", "hf", work / "latent", work / "latent.ckpt")
+    latent = import_recipe(work, work / "latent.ckpt")
+    expect_lines(kind, latent, ["rope_type = yarn", "rotary_scaling_factor = 4.0", "mscale_all_dim = 0.5",
+                                "original_max_position_embeddings = 64"])
+    expect("num_query_groups" not in latent, latent)
+    for setting, said in (({"rope_scaling": {**yarn, "truncate": False}}, "rope_scaling.truncate is false"),
+                          ({"rope_interleave": False}, "rope_interleave is false")):
+        write_model(work / "turned", kind, {**sizes, **setting}, shapes)
+        expect(said in call("import", "hf", work / "turned", work / "none", status=1), said)
+        shutil.rmtree(work / "turned")
     write_model(work / "window", "mistral", {"sliding_window": 4}, dense())
     call("import", "hf", work / "window", work / "window.ckpt")
     expect_lines("mistral", import_recipe(work, work / "window.ckpt"), ["window_size = [3, 0]"])
