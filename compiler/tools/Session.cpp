@@ -187,11 +187,17 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
                                 const CompileOptions &options) {
   if (reportMissing(config, diags, options.mustExecute))
     return std::nullopt;
-  Compiled compiled = makePlan(config, sources, options);
+  // Smaller sizes recompute what the largest one does.
+  std::vector<std::string> recomputed;
+  if (config.derived().phases.size() > 1 &&
+      config.is(config::Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Auto))
+    recomputed = placedPlan(config, sources).job.model.recomputeLayers;
+  std::vector<Compiled> before;
   for (const config::BatchPhase &phase : config.derived().phases)
     if (phase != config.derived().phase)
-      compiled.before.push_back(makePlan(config::atPhase(config, phase), sources, options,
-                                         compiled.plan.job.model.recomputeLayers));
+      before.push_back(makePlan(config::atPhase(config, phase), sources, options, recomputed));
+  Compiled compiled = makePlan(config, sources, options);
+  compiled.before = std::move(before);
   for (const passes::Note &note : compiled.notes)
     diags.report(DiagInfo{Severity::Remark, note.id, note.id, "{0}"}, SourceRange(),
                  {DiagArg(note.text)});

@@ -312,6 +312,9 @@ class Reader:
     def predicate(self):
         return self.next()
 
+    def counted_rows(self):
+        """What says which rows of a result are there; never in this format."""
+
     def op(self, segment):
         names = []
         while self.peek()[0] == "%":
@@ -331,7 +334,9 @@ class Reader:
             op.waits.append(segment.ops[self.integer()] if self.take("#") else self.makers[self.next()])
         for index, name in enumerate(names):
             self.expect("," if index else ":")
-            value = model.Value(self.type(), self.next())
+            type_ = self.type()
+            self.counted_rows()
+            value = model.Value(type_, self.next())
             if self.take("at"):
                 value.place = self.place()
             op.results.append(value)

@@ -188,6 +188,10 @@ class Reader(format1.Reader):
         self.words[self.at] = name
         return super().segment(role)
 
+    def counted_rows(self):
+        if self.take("rows"):
+            self.next()
+
     def end_of_op(self):
         if self.peek() in PHASES:
             self.next()
