@@ -43,6 +43,34 @@ void ruleRouterGroups(RuleContext &ctx) {
                {choice.topk, choice.experts, choice.groupTopk, choice.groups});
 }
 
+void ruleExpertBiasScore(RuleContext &ctx) {
+  Opt bias = Opt::ModelMoeRouterEnableExpertBias, score = Opt::ModelMoeRouterScoreFunction;
+  if (ctx.has(Opt::ModelNumMoeExperts) && ctx.on(bias) && ctx.cfg().is(score, RouterScore::Softmax))
+    ctx.report({bias, score}, {arg(ctx, score)}).fix(ctx.fixRemove(bias));
+}
+
+void ruleBalanceWeights(RuleContext &ctx) {
+  Opt weights = Opt::ModelMoeAuxLossCoeff, kinds = Opt::ModelMoeRouterLoadBalancingType;
+  auto given = static_cast<int64_t>(ctx.cfg().getList(weights).size());
+  auto wanted = static_cast<int64_t>(ctx.cfg().getList(kinds).size());
+  if (ctx.has(Opt::ModelNumMoeExperts) && given != wanted)
+    ctx.report({weights, kinds}, {given, wanted});
+}
+
+void ruleCapacityPadding(RuleContext &ctx) {
+  Opt padding = Opt::ModelMoePadExpertInputToCapacity, factor = Opt::ModelMoeExpertCapacityFactor;
+  if (ctx.has(Opt::ModelNumMoeExperts) && ctx.on(padding) && !ctx.has(factor))
+    ctx.report({padding, factor}).fix(ctx.fixRemove(padding));
+}
+
+void rulePaddedBias(RuleContext &ctx) {
+  Opt padding = Opt::ModelMoePadExpertInputToCapacity, bias = Opt::ModelMoeRouterEnableExpertBias;
+  if (ctx.has(Opt::ModelNumMoeExperts) && ctx.on(padding) && ctx.on(bias))
+    ctx.report({padding, bias})
+        .fix(ctx.fixRemove(padding, FixItKind::Alternative))
+        .fix(ctx.fixRemove(bias, FixItKind::Alternative));
+}
+
 void ruleExpertsWantSequenceParallel(RuleContext &ctx) {
   if (ctx.derived().expertParallel > 1 && ctx.derived().tensorParallel > 1 &&
       !ctx.on(Opt::ModelSequenceParallel))

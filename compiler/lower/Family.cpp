@@ -277,6 +277,14 @@ private:
     return mlp;
   }
 
+public:
+  int64_t countWithExperts() const {
+    int64_t count = 0;
+    for (int64_t i = 0; i < std::min(d_.numLayers, kLayersMax); ++i)
+      count += hasExperts(i) ? 1 : 0;
+    return count;
+  }
+
   model::RouterSettings router() const {
     model::RouterSettings router;
     router.topk = config_.getInt(Opt::ModelMoeRouterTopk);
@@ -298,9 +306,41 @@ private:
     router.preSoftmax = config_.isOn(Opt::ModelMoeRouterPreSoftmax);
     router.scale = config_.getFloatOr(Opt::ModelMoeRouterTopkScalingFactor, 1);
     router.isFp32 = config_.has(Opt::ModelMoeRouterDtype);
+    setLosses(router);
+    router.capacityFactor = config_.getFloatOr(Opt::ModelMoeExpertCapacityFactor, 0);
+    router.dropsByPosition =
+        config_.is(Opt::ModelMoeTokenDropPolicy, config::TokenDropPolicy::Position);
     return router;
   }
 
+  /// Each kind of loss by the first weight that is given for it.
+  void setLosses(model::RouterSettings &router) const {
+    const config::Value::List &weights = config_.getList(Opt::ModelMoeAuxLossCoeff);
+    auto kinds = config_.getEnums<config::RouterBalancing>(Opt::ModelMoeRouterLoadBalancingType);
+    for (size_t i = std::min(kinds.size(), weights.size()); i-- > 0;)
+      if (std::optional<RouterLoss> loss = lossOf(kinds[i]))
+        router.losses[*loss] = *weights[i].asFloat();
+    router.losses[kZLoss] = config_.getFloatOr(Opt::ModelMoeZLossCoeff, 0);
+    router.dataRanks = d_.dataParallel;
+    router.toldShare = 1 / static_cast<double>(d_.numMicrobatches * countWithExperts());
+  }
+
+  static std::optional<RouterLoss> lossOf(config::RouterBalancing kind) {
+    switch (kind) {
+    case config::RouterBalancing::AuxLoss:
+      return kBalanceLoss;
+    case config::RouterBalancing::SeqAuxLoss:
+      return kSequenceLoss;
+    case config::RouterBalancing::GlobalAuxLoss:
+      return kGlobalLoss;
+    case config::RouterBalancing::Sinkhorn:
+    case config::RouterBalancing::NoBalancing:
+      return std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+private:
   model::MoeSettings moe() const {
     model::MoeSettings moe;
     moe.experts = config_.getIntOr(Opt::ModelNumMoeExperts, 1);
@@ -327,6 +367,15 @@ std::optional<OpKind> activationOp(const config::Config &config) {
     if (row.activation == activation && row.gated == config.derived().gated)
       return row.op;
   return std::nullopt;
+}
+
+std::optional<model::RouterSettings> routerOf(const config::Config &config) {
+  Lists lists(config);
+  return lists.countWithExperts() == 0 ? std::nullopt : std::optional(lists.router());
+}
+
+int64_t countLayersWithExperts(const config::Config &config) {
+  return Lists(config).countWithExperts();
 }
 
 int64_t countParameters(const config::Config &config) {

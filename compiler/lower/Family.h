@@ -5,6 +5,7 @@
 
 #include "compiler/config/Config.h"
 #include "compiler/model/Decoder.h"
+#include "compiler/model/MoeMlp.h"
 
 namespace shardc::lower {
 
@@ -15,6 +16,10 @@ model::Decoder decoderOf(const config::Config &config);
 /// The op of the feed-forward layer's activation, with its gate if it has one; none if there is no
 /// such op.
 std::optional<plan::OpKind> activationOp(const config::Config &config);
+
+/// How the layers with experts choose them; none if there are no such layers.
+std::optional<model::RouterSettings> routerOf(const config::Config &config);
+int64_t countLayersWithExperts(const config::Config &config);
 
 /// Elements of all parameters on all ranks, rows of the padded vocabulary included, each tied
 /// weight once. Equal to the sum over Plan::params where the configuration compiles.

@@ -410,12 +410,38 @@ private:
     addCell(*role_, "stop", Stop, Type::of(DType::I32, {1}), plan::Arena::Host,
             plan::Purpose::Data);
     feed_ = addFeed("feed", Feed, d_.numMicrobatches, d_.microBatch);
+    addExpertCells();
     if (!evaluates())
       return;
     int64_t ahead = d_.evalMicrobatches;
     if (config_.isOn(Opt::ValidationFullValidation)) // may be any number
       ahead = std::min(ahead, std::max(d_.numMicrobatches, kWholeAhead));
     evalFeed_ = addFeed("eval_feed", EvalFeed, ahead, d_.evalMicroBatch);
+  }
+
+  /// What chooses the experts of each layer, and what a run tells of them, where they are balanced.
+  void addExpertCells() {
+    const std::optional<model::RouterSettings> router = routerOf(config_);
+    if (!router)
+      return;
+    auto add = [&](const char *name, plan::CellKind kind, int64_t rows, int64_t columns) {
+      addCell(*role_, name, kind, Type::of(DType::F32, {rows, columns}), plan::Arena::State,
+              plan::Purpose::Step);
+    };
+    // Rows begin at multiples of 16 bytes, as all that kernels read.
+    constexpr int64_t kRow = 4;
+    int64_t layers = countLayersWithExperts(config_);
+    int64_t experts = (config_.getInt(Opt::ModelNumMoeExperts) + kRow - 1) / kRow * kRow;
+    bool hasBias = config_.isOn(Opt::ModelMoeRouterEnableExpertBias);
+    bool hasLosses = std::ranges::any_of(router->losses, [](double each) { return each != 0; });
+    if (hasBias)
+      add("expert_bias", plan::CellKind::ExpertBias, layers, experts);
+    if (hasBias || hasLosses || router->capacityFactor > 0)
+      add("expert_load", plan::CellKind::ExpertLoad, layers, experts);
+    if (hasLosses)
+      add("router_losses", plan::CellKind::RouterLosses, kRouterLosses, 1);
+    if (router->losses[kGlobalLoss] != 0)
+      add("global_load", plan::CellKind::Buffer, layers, experts);
   }
 
   /// A ring in which the host is some microbatches ahead.
@@ -471,6 +497,7 @@ private:
     Op add = plan::makeOp(training ? OpKind::LossAdd : OpKind::EvalAdd,
                           {state, losses, forward.tokenCount}, -1, places_.vocab);
     state = chainState(segment, std::move(add), state, "step.summed");
+    forward.leaveTallies();
     if (!training)
       state = finishEval(segment, state);
     segment.outs.push_back({state, step_});
@@ -481,7 +508,7 @@ private:
   /// loss is per token.
   void setLossScale(plan::Segment &segment) {
     for (Op &op : segment.ops) {
-      if (op.kind != OpKind::CrossEntropy)
+      if (!plan::opInfo(op).lossGradient)
         continue;
       bool perToken = config_.isOn(Opt::ModelCalculatePerTokenLoss);
       double scale = 1.0;
@@ -492,7 +519,11 @@ private:
         else // gradients of slices are parts of a sum
           scale *= static_cast<double>(d_.contextParallel);
       }
-      op.set(Key::loss_scale, scale).set(Key::per_token, int64_t{perToken});
+      if (op.kind == OpKind::CrossEntropy)
+        op.set(Key::per_token, int64_t{perToken});
+      else if (perToken) // as many as the gradient is divided by at the end, of each microbatch
+        scale *= static_cast<double>(d_.microBatch * d_.seqLength);
+      op.set(Key::loss_scale, scale);
     }
   }
 

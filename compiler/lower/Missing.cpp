@@ -36,10 +36,8 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelMoeSharedExpertGluInterleaveSize, "interleaving of gate and value in experts"},
     {Opt::ModelMoeMlpGluInterleaveSize, "interleaving of gate and value in experts"},
     {Opt::ModelMoeLatentSize, "a projection before experts"},
-    {Opt::ModelMoeZLossCoeff, "the z loss of routers"},
     {Opt::ModelMoeInputJitterEps, "noise on the input of routers"},
     {Opt::ModelMoeRouterTopkLimitedDevices, "routing limited to devices"},
-    {Opt::ModelMoeRouterEnableExpertBias, "balancing by a bias on experts"},
     {Opt::ModelMoeRouterForceLoadBalancing, "routing at random"},
     {Opt::ModelMoeRouterForceBiased, "routing at random"},
     {Opt::ModelMoeRouterQuantileBalancingEma, "balancing by quantiles"},
@@ -47,7 +45,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelMoeApplyProbsOnInput, "scaling of the input of experts"},
     {Opt::ModelMoeDispatchFwdDtype, "another type of tokens that are sent to experts"},
     {Opt::ModelMoeCombineBwdDtype, "another type of gradients that are sent to experts"},
-    {Opt::ModelMoeExpertCapacityFactor, "a capacity of experts"},
     {Opt::ModelMoeExpertRankCapacityFactor, "a capacity of the experts of a rank"},
     {Opt::ModelMoeLayerRecompute, "the older spelling of recompute_modules = [moe]"},
 };
@@ -68,9 +65,6 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.mamba_",
     "model.max_seqlen_per_dp_cp_rank",
     "model.mhc_",
-    "model.moe_pad_expert_input_to_capacity",
-    "model.moe_router_bias_update_rate",
-    "model.moe_token_drop_policy",
     "model.moe_token_dropping",
     "model.mtp_",
     "model.mup_",
@@ -121,8 +115,18 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
        Opt::ModelMoeRouterLoadBalancingType);
   bool hasLosses = llvm::any_of(config.getList(Opt::ModelMoeAuxLossCoeff),
                                 [](const config::Value &value) { return *value.asFloat() != 0; });
-  need(hasLosses && !balances(RouterBalancing::NoBalancing), "the balancing loss of routers",
-       Opt::ModelMoeAuxLossCoeff);
+  bool hasBias = config.isOn(Opt::ModelMoeRouterEnableExpertBias);
+  bool hasPipeline = d.pipelineParallel > 1;
+  need(hasPipeline && hasLosses && !balances(RouterBalancing::NoBalancing),
+       "the balancing loss of routers in a pipeline", Opt::ModelMoeAuxLossCoeff);
+  need(hasPipeline && config.getFloatOr(Opt::ModelMoeZLossCoeff, 0) != 0,
+       "the z loss of routers in a pipeline", Opt::ModelMoeZLossCoeff);
+  need(hasPipeline && hasBias, "a bias on experts in a pipeline",
+       Opt::ModelMoeRouterEnableExpertBias);
+  need(hasPipeline && config.has(Opt::ModelMoeExpertCapacityFactor),
+       "a capacity of experts in a pipeline", Opt::ModelMoeExpertCapacityFactor);
+  need(hasBias && (config.has(Opt::CheckpointSave) || config.has(Opt::CheckpointLoad)),
+       "checkpoints of a bias on experts", Opt::ModelMoeRouterEnableExpertBias);
 }
 
 } // namespace

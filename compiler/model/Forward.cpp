@@ -1,5 +1,9 @@
 #include "compiler/model/Forward.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+
 #include "runtime/base/Status.h"
 
 namespace shardc::model {
@@ -101,6 +105,67 @@ ValueId Forward::dropout(ValueId x, double p, const char *what) {
   Type type = typeOf(x);
   type.dtype = settings_.residual;
   return drop.getFloat(Key::p) > 0 ? emit(std::move(drop), name(what), type) : x;
+}
+
+ValueId Forward::expertBias(int64_t layer, int64_t experts) {
+  uint32_t cell = plan::findCell(role_, plan::CellKind::ExpertBias);
+  if (cell == kNone)
+    return kNone;
+  if (bias_ == kNone)
+    bias_ = plan::addLiveIn(segment_, "expert_bias", role_, cell);
+  return row(bias_, layer, Type::of(DType::F32, {experts}), "router.bias");
+}
+
+bool Forward::tallies(std::string_view cell) const {
+  return settings_.training &&
+         std::ranges::find(role_.cells, cell, &plan::Cell::name) != role_.cells.end();
+}
+
+ValueId Forward::tally(std::string_view cell, ValueId x, int64_t slot, double scale) {
+  auto at = std::ranges::find(role_.cells, cell, &plan::Cell::name);
+  SHARDC_CHECK(at != role_.cells.end(), "there is no cell '{}'", cell);
+  auto index = static_cast<uint32_t>(at - role_.cells.begin());
+  auto sums = std::ranges::find(sums_, index, &Sums::cell);
+  if (sums == sums_.end())
+    sums =
+        sums_.insert(sums, {index, plan::addLiveIn(segment_, at->name + ".before", role_, index)});
+  Op add = op(OpKind::Tally, {x});
+  add.set(Key::slots, at->type.shape[0]).set(Key::slot, slot).set(Key::scale, scale);
+  add.ties.push_back(
+      {plan::Tie::Acc, 0, sums->value, sums->isFirst ? plan::Pred::NotFirst : plan::Pred::Always});
+  std::string what = fmt::format("{}.{}", at->name, slot);
+  sums->value = emit(std::move(add), name(what.c_str()), at->type);
+  sums->isFirst = false;
+  setPurpose(sums->value, at->purpose);
+  return sums->value;
+}
+
+int64_t Forward::columnsOf(std::string_view cell) const {
+  auto at = std::ranges::find(role_.cells, cell, &plan::Cell::name);
+  SHARDC_CHECK(at != role_.cells.end(), "there is no cell '{}'", cell);
+  return at->type.shape[1];
+}
+
+ValueId Forward::row(ValueId matrix, int64_t index, const Type &type, const char *what) {
+  const plan::Value of = segment_.values[matrix];
+  Op view = op(OpKind::View, {matrix});
+  view.set(Key::offset, index * of.type.shape[1]);
+  ValueId row = emit(std::move(view), name(what), type);
+  setPurpose(row, of.purpose);
+  return row;
+}
+
+void Forward::leaveTallies() {
+  for (const Sums &sums : sums_)
+    segment_.outs.push_back({sums.value, sums.cell});
+}
+
+ValueId Forward::summed(ValueId value, const char *what, int16_t group) {
+  if (plan_.groupSize(group) == 1)
+    return value;
+  Op sum = op(OpKind::AllReduce, {value});
+  sum.group = group;
+  return emit(std::move(sum), name(what), typeOf(value));
 }
 
 } // namespace shardc::model

@@ -79,7 +79,33 @@ public:
   /// The head's token count of the microbatch, f32[1].
   plan::ValueId tokenCount = plan::kNone;
 
+  /// The number of the layer with experts that is written, counted from 0.
+  int64_t nextExperts() { return experts_++; }
+  /// What its experts are chosen by beside their scores, f32[E]; kNone if that is nothing.
+  plan::ValueId expertBias(int64_t layer, int64_t experts);
+  /// Whether the body leaves sums of the step in such a cell.
+  bool tallies(std::string_view cell) const;
+  /// Adds scale times the rows of x to row `slot` of the sums that the cell holds. Returns the sums
+  /// so far, which the next ones take over.
+  plan::ValueId tally(std::string_view cell, plan::ValueId x, int64_t slot, double scale);
+  /// Columns of the sums that the cell holds.
+  int64_t columnsOf(std::string_view cell) const;
+  /// The first elements of a row of a matrix.
+  plan::ValueId row(plan::ValueId matrix, int64_t index, const plan::Type &type, const char *what);
+  /// Leaves all such sums in their cells.
+  void leaveTallies();
+  /// The sum of a value over the members of a group.
+  plan::ValueId summed(plan::ValueId value, const char *what, int16_t group);
+  int16_t groupOf(plan::GroupKind kind) const { return plan::groupOfKind(plan_, kind); }
+
 private:
+  /// The sums of a step that a cell holds, as far as they are written.
+  struct Sums {
+    uint32_t cell;
+    plan::ValueId value;
+    bool isFirst = true; ///< as the microbatch finds them
+  };
+
   const plan::Plan &plan_;
   const plan::Role &role_;
   plan::Segment &segment_;
@@ -91,7 +117,9 @@ private:
   std::string paramPrefix_, valuePrefix_;
   int32_t unit_ = 0;
   uint32_t loc_ = plan::kNone;
-  int64_t salt_ = 0;
+  int64_t salt_ = 0, experts_ = 0;
+  plan::ValueId bias_ = plan::kNone; ///< of all layers with experts
+  std::vector<Sums> sums_;
 };
 
 } // namespace shardc::model

@@ -68,22 +68,129 @@ ValueId MoeMlp::logits(Forward &to, ValueId x) const {
   return to.emit(to.op(OpKind::Cast, {rounded}), to.name("router"), type);
 }
 
-/// Each token has a row for each of its experts: no more rows are ever needed.
-MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
+Op MoeMlp::chooser(Forward &to, ValueId logits) const {
   const RouterSettings &router = s_.router;
-  int64_t tokens = to.settings().microBatch * to.settings().seqLength, rows = tokens * router.topk;
-  Op choose = to.op(OpKind::RouterTopk, {logits(to, x)});
+  Op choose = to.op(OpKind::RouterTopk, {logits});
   choose.set(Key::topk, router.topk).set(Key::scale, router.scale);
-  choose.set(Key::expert_groups, router.groups).set(Key::group_topk, router.groupTopk);
   choose.set(Key::score, int64_t{router.score}).set(Key::pre_softmax, int64_t{router.preSoftmax});
+  return choose;
+}
+
+/// The experts of each row, and their weights.
+std::vector<ValueId> MoeMlp::choose(Forward &to, ValueId logits, ValueId bias) const {
+  const RouterSettings &router = s_.router;
+  int64_t tokens = to.settings().microBatch * to.settings().seqLength;
+  Op choose = chooser(to, logits);
+  if (bias != plan::kNone)
+    choose.operands.push_back(bias);
+  choose.set(Key::expert_groups, router.groups).set(Key::group_topk, router.groupTopk);
   auto chosen = to.emitMany(std::move(choose),
                             {{"router.ids", Type::of(DType::I32, {tokens, router.topk})},
                              {"router.weights", Type::of(DType::F32, {tokens, router.topk})}});
-  Op make = to.op(OpKind::MakeRuns, {chosen[0]});
+  to.setPurpose(chosen[0], plan::Purpose::Data);
+  return chosen;
+}
+
+/// The experts of each row with the largest shares, which balancing losses count whatever bias and
+/// groups the row was routed with.
+ValueId MoeMlp::bestOf(Forward &to, ValueId logits, ValueId ids, ValueId bias) const {
+  if (bias == plan::kNone && s_.router.groups == 0)
+    return ids;
+  const Type type = to.typeOf(ids);
+  auto best =
+      to.emitMany(chooser(to, logits),
+                  {{"router.best", type},
+                   {"router.best.weights", Type::of(DType::F32, {type.shape[0], type.shape[1]})}});
+  to.setPurpose(best[0], plan::Purpose::Data);
+  return best[0];
+}
+
+/// How often each expert is chosen in each of so many equal parts of the rows. What is kept of
+/// steps has longer rows, with zeros behind the experts.
+ValueId MoeMlp::load(Forward &to, ValueId ids, int64_t parts, const char *what) const {
+  return to.emit(to.op(OpKind::ExpertLoad, {ids}), to.name(what),
+                 Type::of(DType::F32, {parts, s_.experts}));
+}
+ValueId MoeMlp::keptLoad(Forward &to, ValueId ids, const char *cell, const char *what) const {
+  return to.emit(to.op(OpKind::ExpertLoad, {ids}), to.name(what),
+                 Type::of(DType::F32, {1, to.columnsOf(cell)}));
+}
+
+/// A loss of each row, which a run tells without its weight.
+void MoeMlp::addLoss(Forward &to, ValueId logits, ValueId load, RouterLoss kind,
+                     double scale) const {
+  int64_t rows = to.settings().microBatch * to.settings().seqLength;
+  double weight = s_.router.losses[static_cast<size_t>(kind)];
+  Op op = load == plan::kNone ? to.op(OpKind::RouterZLoss, {logits})
+                              : to.op(OpKind::RouterLoss, {logits, load});
+  if (load != plan::kNone)
+    op.set(Key::score, int64_t{s_.router.score});
+  op.set(Key::scale, weight * scale);
+  std::string what = std::string("router.") + kRouterLossNames[kind];
+  ValueId losses = to.emit(std::move(op), to.name(what.c_str()), Type::of(DType::F32, {rows}));
+  ValueId column = to.reshaped(losses, (what + ".column").c_str(), {rows, 1});
+  // One of all samples is the same sum for each of them.
+  double share =
+      s_.router.toldShare / static_cast<double>(kind == kGlobalLoss ? 1 : s_.router.dataRanks);
+  to.tally("router_losses", column, kind, share / weight);
+}
+
+/// The losses of a microbatch, of the experts that `ids` has of each row.
+void MoeMlp::balance(Forward &to, ValueId logits, ValueId ids, int64_t layer) const {
+  const RouterSettings &router = s_.router;
+  auto batch = static_cast<double>(to.settings().microBatch);
+  auto sequence = static_cast<double>(to.settings().seqLength), tokens = batch * sequence;
+  auto has = [&](RouterLoss kind) { return router.losses[static_cast<size_t>(kind)] != 0; };
+  double perChoice = static_cast<double>(s_.experts) / static_cast<double>(router.topk);
+  if (has(kZLoss))
+    addLoss(to, logits, plan::kNone, kZLoss, 1 / tokens);
+  if (has(kBalanceLoss))
+    addLoss(to, logits, load(to, ids, 1, "router.load"), kBalanceLoss,
+            perChoice / (tokens * tokens));
+  if (has(kSequenceLoss))
+    addLoss(to, logits, load(to, ids, to.settings().microBatch, "router.loads"), kSequenceLoss,
+            perChoice / (sequence * sequence * batch));
+  if (!has(kGlobalLoss))
+    return;
+  ValueId all = to.summed(keptLoad(to, ids, "global_load", "router.load.own"), "router.load.all",
+                          to.groupOf(plan::GroupKind::Data));
+  ValueId total = to.row(to.tally("global_load", all, layer, 1), layer,
+                         Type::of(DType::F32, {1, s_.experts}), "router.load.total");
+  ValueId mean =
+      to.emit(to.op(OpKind::RunningMean, {total}), to.name("router.load.mean"), to.typeOf(total));
+  double everywhere = tokens * static_cast<double>(router.dataRanks);
+  addLoss(to, logits, mean, kGlobalLoss, perChoice / (everywhere * everywhere));
+}
+
+/// Ids without those that an expert has no room for.
+ValueId MoeMlp::dropped(Forward &to, const std::vector<ValueId> &chosen) const {
+  if (s_.router.capacityFactor == 0)
+    return chosen[0];
+  Op drop = to.op(OpKind::RouterDrop, {chosen[0], chosen[1]});
+  drop.set(Key::experts, s_.experts).set(Key::capacity_factor, s_.router.capacityFactor);
+  drop.set(Key::by_position, int64_t{s_.router.dropsByPosition});
+  ValueId kept = to.emit(std::move(drop), to.name("router.kept"), to.typeOf(chosen[0]));
+  to.setPurpose(kept, plan::Purpose::Data);
+  return kept;
+}
+
+/// Each token has a row for each of its experts: no more rows are ever needed.
+MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
+  const RouterSettings &router = s_.router;
+  int64_t layer = to.nextExperts();
+  int64_t tokens = to.settings().microBatch * to.settings().seqLength, rows = tokens * router.topk;
+  ValueId logits = this->logits(to, x), bias = to.expertBias(layer, s_.experts);
+  auto chosen = choose(to, logits, bias);
+  ValueId kept = dropped(to, chosen);
+  if (to.settings().training && isBalanced())
+    balance(to, logits, bestOf(to, logits, chosen[0], bias), layer);
+  if (to.tallies("expert_load"))
+    to.tally("expert_load", keptLoad(to, kept, "expert_load", "router.load.kept"), layer, 1);
+  Op make = to.op(OpKind::MakeRuns, {kept});
   make.set(Key::bound, rows);
   auto runs = to.emitMany(std::move(make), {{"counts", Type::of(DType::I32, {1, s_.experts})},
                                             {"places", to.typeOf(chosen[0])}});
-  for (ValueId value : {chosen[0], runs[0], runs[1]})
+  for (ValueId value : {runs[0], runs[1]})
     to.setPurpose(value, plan::Purpose::Data);
   // Weights go to their rows as tokens do, each by its own place.
   ValueId weights = to.reshaped(chosen[1], "router.weights.flat", {rows, 1});

@@ -2,6 +2,8 @@
 // of theirs. Experts are stacked parameters. Each token may also go through a shared expert.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <optional>
 
 #include "compiler/model/DenseMlp.h"
@@ -17,6 +19,13 @@ struct RouterSettings {
   bool preSoftmax = false; ///< of all experts, and not only of those chosen
   double scale = 1;        ///< on the weights of experts
   bool isFp32 = false;     ///< its product writes fp32, whatever the type of activations
+  /// Weights of the losses that balance experts, by enum RouterLoss; 0: none.
+  std::array<double, kRouterLosses> losses{};
+  /// What a run tells of the losses: this of the sum over ranks, microbatches and layers.
+  double toldShare = 1;
+  int64_t dataRanks = 1;     ///< with other samples
+  double capacityFactor = 0; ///< rows of an expert, as a multiple of an even share; 0: no bound
+  bool dropsByPosition = false;
 };
 
 struct MoeSettings {
@@ -42,6 +51,20 @@ private:
   };
   Runs route(Forward &to, plan::ValueId x) const;
   plan::ValueId logits(Forward &to, plan::ValueId x) const;
+  std::vector<plan::ValueId> choose(Forward &to, plan::ValueId logits, plan::ValueId bias) const;
+  plan::ValueId bestOf(Forward &to, plan::ValueId logits, plan::ValueId ids,
+                       plan::ValueId bias) const;
+  plan::Op chooser(Forward &to, plan::ValueId logits) const;
+  void balance(Forward &to, plan::ValueId logits, plan::ValueId ids, int64_t layer) const;
+  void addLoss(Forward &to, plan::ValueId logits, plan::ValueId load, RouterLoss kind,
+               double scale) const;
+  plan::ValueId load(Forward &to, plan::ValueId ids, int64_t parts, const char *what) const;
+  plan::ValueId keptLoad(Forward &to, plan::ValueId ids, const char *cell, const char *what) const;
+  /// Whether any loss balances experts.
+  bool isBalanced() const {
+    return std::ranges::any_of(s_.router.losses, [](double weight) { return weight != 0; });
+  }
+  plan::ValueId dropped(Forward &to, const std::vector<plan::ValueId> &chosen) const;
   plan::ValueId apply(Forward &to, plan::ValueId rows, const Runs &runs) const;
 
   MoeSettings s_;

@@ -127,6 +127,11 @@ private:
     plan::append(segment, std::move(reset));
     if (hasAmaxHistory())
       initAmaxHistory(role_, segment);
+    if (uint32_t bias = plan::findCell(role_, plan::CellKind::ExpertBias); bias != kNone) {
+      Op fill = plan::makeOp(OpKind::Fill, {}, -1, loc_);
+      define(segment, fill, "expert_bias", bias);
+      plan::append(segment, std::move(fill));
+    }
     for (size_t b : blocks_) {
       const std::string &name = plan_.blocks[b].name;
       Op init = blockOp(OpKind::InitBlock, b);
@@ -219,6 +224,7 @@ private:
     ValueId state = buildNorm(segment, grads);
     if (hasAmaxHistory())
       updateAmaxHistory(plan_, role_, segment, state);
+    balanceExperts(segment);
     std::vector<ValueId> masters(cells_.size(), kNone);
     for (size_t b : blocks_) {
       ValueId master = buildOptimizer(segment, b, grads[b], state);
@@ -226,6 +232,40 @@ private:
         masters[b] = master;
     }
     quantizeWeights(segment, masters);
+  }
+
+  /// Sums what a run tells of experts over all ranks, and moves the bias by which they are chosen.
+  void balanceExperts(plan::Segment &segment) {
+    ValueId load = sumOfRanks(segment, plan::CellKind::ExpertLoad);
+    sumOfRanks(segment, plan::CellKind::RouterLosses);
+    uint32_t bias = plan::findCell(role_, plan::CellKind::ExpertBias);
+    if (bias == kNone)
+      return;
+    Op op = plan::makeOp(OpKind::ExpertBiasUpdate,
+                         {plan::addLiveIn(segment, "expert_bias", role_, bias), load}, -1, loc_);
+    op.set(Key::experts, plan_.job.model.numMoeExperts);
+    op.set(Key::rate, plan_.job.model.moeRouterBiasUpdateRate);
+    define(segment, op, "expert_bias.new", bias);
+    plan::append(segment, std::move(op));
+  }
+
+  /// Leaves in the cell what all ranks have left in theirs. Returns it; kNone without such a cell.
+  ValueId sumOfRanks(plan::Segment &segment, plan::CellKind kind) {
+    uint32_t cell = plan::findCell(role_, kind);
+    if (cell == kNone)
+      return kNone;
+    const std::string name = role_.cells[cell].name;
+    ValueId own = plan::addLiveIn(segment, name, role_, cell);
+    int16_t group = groupOfSteps(plan_);
+    if (plan_.groupSize(group) == 1)
+      return own;
+    Op sum = plan::makeOp(OpKind::AllReduce, {own}, -1, loc_);
+    plan::setChannel(
+        plan_, sum,
+        plan::channelOf(plan_, group, plan::StreamKind::Compute, plan::Transport::Nccl, "misc"));
+    ValueId all = define(segment, sum, name + ".all", cell);
+    plan::append(segment, std::move(sum));
+    return all;
   }
 
   /// Whether tensors are quantised by magnitudes of steps before.

@@ -67,14 +67,13 @@ void makeTally(Builder &b) {
 }
 
 void makeRunningMean(Builder &b) {
-  const Model &m = b.model;
-  b.floats({1, m.heads}).floats({1, m.heads}).toFloats({1, m.heads}).update(1);
+  b.floats({1, b.model.heads}).toFloats({1, b.model.heads});
 }
 
 /// Of several layers.
 void makeExpertBiasUpdate(Builder &b) {
   const Model &m = b.model;
-  b.attrs().rate = 0.125;
+  b.attrs().rate = 0.125, b.attrs().experts = b.model.heads;
   b.floats({m.rows(), m.heads}).floats({m.rows(), m.heads}).update(0);
 }
 

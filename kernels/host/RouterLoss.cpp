@@ -8,7 +8,7 @@
 //   router_z_loss       logits f32[T,E] -> losses f32[T]
 //   router_z_loss_bwd   logits, state? -> dlogits f32[T,E]
 //   tally               x f32[R,C] -> sums f32[slots,C], which may accumulate
-//   running_mean        x f32, total f32 -> mean f32, total in its place
+//   running_mean        total f32 -> mean f32
 //   expert_bias.update  bias f32[R,E], load f32[R,E] -> bias in its place
 // clang-format on
 //
@@ -240,24 +240,18 @@ void runTally(const Call &call) {
 }
 
 const char *acceptsRunningMean(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 2, 2}));
-  for (const Tensor *each : {&call.in[1], &call.out[0], &call.out[1]})
-    SHARDC_REQUIRE(each->dtype == DType::F32 && sameShape(*each, call.in[0]),
-                   "operands and results are not f32 of one shape");
-  SHARDC_REQUIRE(call.in[0].dtype == DType::F32, "operands and results are not f32 of one shape");
-  SHARDC_REQUIRE(call.in[1].data == call.out[1].data, "the total is not updated in place");
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
+  SHARDC_REQUIRE(call.in[0].dtype == DType::F32 && call.out[0].dtype == DType::F32 &&
+                     sameShape(call.out[0], call.in[0]),
+                 "operand and result are not f32 of one shape");
   return nullptr;
 }
 
 void runRunningMean(const Call &call) {
-  const float *x = static_cast<const float *>(call.in[0].data);
+  const float *total = static_cast<const float *>(call.in[0].data);
   float *mean = static_cast<float *>(call.out[0].data);
-  float *total = static_cast<float *>(call.out[1].data);
-  auto count = static_cast<float>(call.microbatch + 1);
-  for (int64_t i = 0; i < call.in[0].numel(); ++i) {
-    total[i] = call.microbatch == 0 ? x[i] : total[i] + x[i];
-    mean[i] = total[i] / count;
-  }
+  for (int64_t i = 0; i < call.in[0].numel(); ++i)
+    mean[i] = total[i] / static_cast<float>(call.microbatch + 1);
 }
 
 const char *acceptsExpertBiasUpdate(const Call &call) {
@@ -268,6 +262,8 @@ const char *acceptsExpertBiasUpdate(const Call &call) {
   SHARDC_REQUIRE(call.out[0].dtype == DType::F32 && sameShape(call.out[0], bias) &&
                      call.out[0].data == bias.data,
                  "the bias is not updated in place");
+  SHARDC_REQUIRE(call.attrs.experts > 0 && call.attrs.experts <= bias.cols(),
+                 "a row is not of so many experts");
   return nullptr;
 }
 
@@ -275,11 +271,11 @@ void runExpertBiasUpdate(const Call &call) {
   const Tensor &load = call.in[1];
   float *bias = static_cast<float *>(call.out[0].data);
   auto rate = static_cast<float>(call.attrs.rate);
-  for (int64_t row = 0, experts = load.cols(); row < load.rows(); ++row) {
+  for (int64_t row = 0, experts = call.attrs.experts; row < load.rows(); ++row) {
     const float *ofRow = rowOf(load, row);
     auto mean = static_cast<float>(sum(ofRow, experts) / static_cast<double>(experts));
     for (int64_t e = 0; e < experts; ++e)
-      bias[row * experts + e] += ofRow[e] < mean ? rate : ofRow[e] > mean ? -rate : 0.0f;
+      bias[row * load.cols() + e] += ofRow[e] < mean ? rate : ofRow[e] > mean ? -rate : 0.0f;
   }
 }
 

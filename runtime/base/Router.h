@@ -8,6 +8,12 @@ namespace shardc {
 /// In the order of the words of `score` in Attrs.def.
 enum RouterScore : int64_t { kRouterSoftmax, kRouterSigmoid, kRouterSqrtSoftplus };
 
+/// The losses of routers, in the order in which a run keeps their sums.
+enum RouterLoss : int64_t { kBalanceLoss, kSequenceLoss, kGlobalLoss, kZLoss, kRouterLosses };
+/// Upstream's names of them.
+inline constexpr const char *kRouterLossNames[] = {"load_balancing_loss", "seq_load_balancing_loss",
+                                                   "global_load_balancing_loss", "z_loss"};
+
 /// Added to the sum that scores are divided by.
 inline constexpr double kRouterEps = 1e-20;
 

@@ -145,7 +145,7 @@ void EventLog::end() {
   addRecord(records_, event_);
 }
 
-Status EventLog::step(const StepState &state, double seconds) {
+Status EventLog::step(const StepState &state, double seconds, std::span<const NamedValue> told) {
   if (!isOpen())
     return Status::ok();
   recent_[static_cast<size_t>(steps_++) % recent_.size()] = seconds;
@@ -157,6 +157,8 @@ Status EventLog::step(const StepState &state, double seconds) {
     training(state, "");
     if (options_.decoupledLr)
       scalar("decoupled-learning-rate", state.decoupledLr);
+    for (const NamedValue &each : told)
+      scalar(each.name, each.value);
     if (options_.skippedSamples > 0)
       scalar("skipped-train-samples", static_cast<double>(options_.skippedSamples));
     if (options_.throughput)

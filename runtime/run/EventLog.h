@@ -8,6 +8,7 @@
 
 #include "runtime/base/Status.h"
 #include "runtime/base/StepState.h"
+#include "runtime/run/StepValues.h"
 
 namespace shardc::run {
 
@@ -49,8 +50,8 @@ public:
   bool isOpen() const { return fd_ >= 0; }
 
   /// A step has ended; `seconds` is the time that it took. A step that was skipped, because its
-  /// gradients were not finite, has neither loss nor norm.
-  Status step(const StepState &state, double seconds);
+  /// gradients were not finite, has neither loss nor norm. `told` is what the plan tells beside it.
+  Status step(const StepState &state, double seconds, std::span<const NamedValue> told = {});
   /// The steps after this one have so many samples.
   void grow(int64_t step, int64_t batchSize) {
     options_.samplesBefore = samplesUpTo(step);

@@ -23,14 +23,14 @@ public:
     return *this;
   }
   /// A JSON number; JSON has no infinities.
-  template <typename T> Line &number(const char *name, T value) {
+  template <typename T> Line &number(std::string_view name, T value) {
     return std::isfinite(value) ? add(",\"{}\":{}", name, value) : add(",\"{}\":null", name);
   }
   const char *data() const { return buffer_.data(); }
   size_t size() const { return size_; }
 
 private:
-  std::array<char, 512> buffer_;
+  std::array<char, 1024> buffer_;
   size_t size_ = 0;
 };
 
@@ -53,8 +53,8 @@ Status MetricsWriter::open(const std::string &path, bool addsLines) {
       .as(report::MetricsRefused.info());
 }
 
-Status MetricsWriter::step(const StepState &state, const Speed &speed,
-                           const MetricsFields &fields) {
+Status MetricsWriter::step(const StepState &state, const Speed &speed, const MetricsFields &fields,
+                           std::span<const NamedValue> told) {
   Line line;
   line.add("{{\"step\":{}", state.step).number("loss", state.loss).number("lr", state.lr);
   line.number("grad_norm", state.gradNorm)
@@ -67,6 +67,8 @@ Status MetricsWriter::step(const StepState &state, const Speed &speed,
     line.number("decoupled_lr", state.decoupledLr);
   if (fields.weightDecay)
     line.number("weight_decay", state.weightDecay);
+  for (const NamedValue &each : told)
+    line.number(each.name, each.value);
   line.number("tokens_per_s", speed.tokensPerSecond);
   if (speed.modelTflops > 0)
     line.number("model_tflops", speed.modelTflops);

@@ -83,9 +83,11 @@ void ProgressOutput::step(const StepState &state) {
   auto tokens = static_cast<double>(
       std::accumulate(recentTokens_.begin(), recentTokens_.begin() + counted, int64_t{0}));
   if (options_.metrics)
-    keep(options_.metrics->step(state, speedOf(window > 0 ? tokens / window : 0), options_.fields));
+    keep(options_.metrics->step(state, speedOf(window > 0 ? tokens / window : 0), options_.fields,
+                                told_));
   if (options_.events)
-    keep(options_.events->step(state, took));
+    keep(options_.events->step(state, took, told_));
+  told_ = {};
   bool isPlain =
       state.step % options_.logInterval == 0 || state.step == stepsTotal_ || stepsSeen_ == 1;
   bool isDue = options_.isTerminal && seconds(now - lastShown_) >= kRedrawSeconds;

@@ -40,6 +40,7 @@ public:
   void evaluated(const StepState &state) override;
   void saved() override;
   void queued(const HostTime &time) override { host_ = time; }
+  void told(std::span<const NamedValue> values) override { told_ = values; }
   void took(double seconds) override { took_ = seconds; }
   /// The steps that follow have so many tokens.
   void grow(int64_t tokensPerStep) { options_.tokensPerStep = tokensPerStep; }
@@ -75,11 +76,12 @@ private:
   double firstLoss_ = 0, lastLoss_ = 0;
   int64_t stepsSeen_ = 0;
   int64_t stepsPassedOver_ = 0;
-  int64_t skipped_ = 0;         ///< steps whose update was left out
-  int64_t overflowsInRow_ = 0;  ///< steps whose gradients were not finite
-  int64_t largeNormsInRow_ = 0; ///< steps whose norm was above the largest that the job takes
-  HostTime host_;               ///< of the step that ends next
-  std::optional<double> took_;  ///< seconds of the device, of that step too
+  int64_t skipped_ = 0;              ///< steps whose update was left out
+  int64_t overflowsInRow_ = 0;       ///< steps whose gradients were not finite
+  int64_t largeNormsInRow_ = 0;      ///< steps whose norm was above the largest that the job takes
+  HostTime host_;                    ///< of the step that ends next
+  std::span<const NamedValue> told_; ///< of that step too
+  std::optional<double> took_;       ///< seconds of the device, of that step too
   bool lineIsOpen_ = false;
 };
 

@@ -42,7 +42,7 @@ public:
   RunLoop(exec::Executable &executable, BatchSource &source, RunObserver &observer,
           const RunOptions &options)
       : executable_(executable), observer_(observer), options_(options),
-        segments_(executable, source, timer_), readback_(executable),
+        segments_(executable, source, timer_), readback_(executable), values_(executable.plan()),
         tracer_(executable, options.trace), finder_(executable), guards_(executable),
         memory_(executable) {
     checks_.observers[0] = &guards_; // a write outside a buffer may be the cause of a NaN
@@ -330,6 +330,8 @@ private:
       return Status::ok();
     }
     observer_.queued(copy.host);
+    if (std::span<const NamedValue> values = values_.of(copy.told); !values.empty())
+      observer_.told(values);
     if (!std::isnan(copy.took))
       observer_.took(copy.took);
     return endStep(copy.iteration, copy.state);
@@ -389,6 +391,7 @@ private:
   HostTimer timer_;
   SegmentRunner segments_;
   StepReadback readback_;
+  StepValues values_;
   StopFlag stop_;
   StepTracer tracer_;
   NonFiniteFinder finder_;

@@ -15,6 +15,7 @@
 #include "runtime/run/HostTimer.h"
 #include "runtime/run/MemoryWatch.h"
 #include "runtime/run/StepTracer.h"
+#include "runtime/run/StepValues.h"
 
 namespace shardc::run {
 
@@ -39,6 +40,8 @@ public:
   /// Before `step`: the host time to enqueue that step and to report on steps that ended
   /// meanwhile.
   virtual void queued(const HostTime &) {}
+  /// Before `step`: what the plan tells of that step beside its state, if it tells anything.
+  virtual void told(std::span<const NamedValue>) {}
   /// Before `step`: seconds of the device from the end of the previous work to the end of that
   /// step. Not called if the backend records no time.
   virtual void took(double) {}

@@ -17,13 +17,32 @@ Status StepReadback::prepare() {
     return makeStatus(report::PlanCannotRun, "@step has {} bytes, a step state has {}",
                       cell.type.bytes(), sizeof(StepState));
   ASSIGN_OR_RETURN(address_, executable_.arenas(0).resolve(cell.place, cell.type.bytes(), "@step"));
+  RETURN_IF_ERROR(findTold());
   hal::Device &device = executable_.device(0);
-  ASSIGN_OR_RETURN(buffer_, device.allocate(hal::MemoryKind::Host, kCopies * sizeof(StepState),
-                                            "step readback"));
+  ASSIGN_OR_RETURN(buffer_,
+                   device.allocate(hal::MemoryKind::Host, kCopies * slotBytes_, "step readback"));
   for (Slot &slot : slots_) {
     ASSIGN_OR_RETURN(slot.event, device.createTimedEvent());
   }
   ASSIGN_OR_RETURN(clockStart_, device.createTimedEvent());
+  return Status::ok();
+}
+
+Status StepReadback::findTold() {
+  const plan::Role &role = executable_.role();
+  for (size_t i = 0; i < kToldCount; ++i) {
+    uint32_t index = plan::findCell(role, kToldCells[i]);
+    if (index == plan::kNone)
+      continue;
+    const plan::Cell &cell = role.cells[index];
+    ASSIGN_OR_RETURN(told_[i].address,
+                     executable_.arenas(0).resolve(cell.place, cell.type.bytes(), cell.name));
+    told_[i].floats = static_cast<size_t>(cell.type.numel());
+    told_[i].offset = slotBytes_;
+    slotBytes_ += told_[i].floats * sizeof(float);
+  }
+  constexpr size_t kAlign = 128;
+  slotBytes_ = (slotBytes_ + kAlign - 1) / kAlign * kAlign;
   return Status::ok();
 }
 
@@ -41,8 +60,12 @@ Status StepReadback::queue(Kind kind, int64_t iteration, const HostTimer &timer)
   slot.kind = kind;
   slot.iteration = iteration;
   hal::Stream &stream = executable_.computeStream(0);
-  RETURN_IF_ERROR(stream.copy(buffer_->data() + queued_ % kCopies * sizeof(StepState), address_,
-                              sizeof(StepState), "read the step state back"));
+  uint8_t *to = buffer_->data() + queued_ % kCopies * slotBytes_;
+  RETURN_IF_ERROR(stream.copy(to, address_, sizeof(StepState), "read the step state back"));
+  for (const Told &told : told_)
+    if (told.address != nullptr)
+      RETURN_IF_ERROR(stream.copy(to + told.offset, told.address, told.floats * sizeof(float),
+                                  "read sums of the step back"));
   RETURN_IF_ERROR(stream.record(*slot.event));
   slot.host = timer.step();
   ++queued_;
@@ -53,9 +76,12 @@ Status StepReadback::queue(Kind kind, int64_t iteration, const HostTimer &timer)
 Result<StepReadback::Copy> StepReadback::take(HostTimer &timer) {
   Slot &slot = slots_[taken_ % kCopies];
   RETURN_IF_ERROR(timer.wait([&] { return slot.event->synchronize(); }));
-  Copy copy{slot.kind, slot.iteration, {}, slot.host};
-  std::memcpy(&copy.state, buffer_->data() + taken_ % kCopies * sizeof(StepState),
-              sizeof(StepState));
+  Copy copy{slot.kind, slot.iteration, {}, {}, slot.host};
+  const uint8_t *from = buffer_->data() + taken_ % kCopies * slotBytes_;
+  std::memcpy(&copy.state, from, sizeof(StepState));
+  for (size_t i = 0; i < kToldCount; ++i)
+    if (told_[i].address != nullptr)
+      copy.told[i] = {reinterpret_cast<const float *>(from + told_[i].offset), told_[i].floats};
   hal::Event &before =
       taken_ == clockStartsAt_ ? *clockStart_ : *slots_[(taken_ - 1) % kCopies].event;
   copy.took = slot.event->secondsSince(before);

@@ -1,5 +1,5 @@
-// Copies of the step state on their way from the device to the host, in the order in which they
-// were queued.
+// Copies of the step state, and of what a plan tells beside it, on their way from the device to the
+// host, in the order in which they were queued.
 #pragma once
 
 #include <array>
@@ -8,6 +8,7 @@
 #include "runtime/base/StepState.h"
 #include "runtime/exec/Executable.h"
 #include "runtime/run/HostTimer.h"
+#include "runtime/run/StepValues.h"
 
 namespace shardc::run {
 
@@ -39,6 +40,7 @@ public:
     Kind kind = Kind::Step;
     int64_t iteration = 0;
     StepState state{};
+    ToldCells told;  ///< valid until the next copy is queued
     HostTime host;   ///< to queue the step and this
     double took = 0; ///< seconds of the device since the copy before or the clock's start; or NaN
   };
@@ -55,7 +57,16 @@ private:
   /// Times are measured from the copy before the oldest, so one slot more than copies under way.
   static constexpr size_t kCopies = 2 * (kStepsAhead + 1);
 
+  /// A cell that is copied behind the step state.
+  struct Told {
+    const uint8_t *address = nullptr; ///< null if the plan has no such cell
+    size_t floats = 0, offset = 0;
+  };
+  Status findTold();
+
   exec::Executable &executable_;
+  std::array<Told, kToldCount> told_;
+  size_t slotBytes_ = sizeof(StepState);
   const uint8_t *address_ = nullptr; ///< on the first rank of this process
   std::unique_ptr<hal::Buffer> buffer_;
   std::array<Slot, kCopies> slots_;

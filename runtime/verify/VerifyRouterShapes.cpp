@@ -81,13 +81,14 @@ void ShapeCheck::checkTally() {
 }
 
 void ShapeCheck::checkRunningMean() {
-  need(in(0).dtype == DType::F32 && in(1) == in(0) && out(0) == in(0) && out(1) == in(0),
-       "operands and results of one f32 type");
+  need(in(0).dtype == DType::F32 && out(0) == in(0), "an f32 operand and a result of its type");
 }
 
 void ShapeCheck::checkExpertBiasUpdate() {
   need(in(0).dtype == DType::F32 && in(0).rank == 2 && in(1) == in(0) && out(0) == in(0),
        "a bias and a load of f32[rows, E]");
+  int64_t experts = op_.getInt(Key::experts);
+  need(experts > 0 && experts <= cols(in(0)), "a number of experts up to that of columns");
 }
 
 } // namespace shardc::plan::verifier

@@ -221,16 +221,13 @@ TEST(Tally, IsTheSumOfTheRowsInItsSlot) {
 }
 
 TEST(RunningMean, IsOverTheMicrobatchesSoFar) {
-  Array total = array(DType::F32, {1, 2}, {100, 100}); // of the step before
-  for (int64_t microbatch = 0; microbatch < 3; ++microbatch) {
+  for (int64_t microbatch : {0, 1, 3}) {
     KernelRun run("running_mean");
-    run.microbatch = microbatch, run.microbatches = 3;
-    run.in(array(DType::F32, {1, 2}, {2.0 + static_cast<double>(microbatch), 6})).in(total);
-    std::vector<Array> got = run.out(DType::F32, {1, 2}).inPlace(1).run();
-    EXPECT_EQ(got[0].values, (Numbers{2 + 0.5 * static_cast<double>(microbatch), 6}));
-    total = got[1];
+    run.microbatch = microbatch, run.microbatches = 4;
+    Array got = run.in(array(DType::F32, {1, 2}, {12, 30})).out(DType::F32, {1, 2}).run()[0];
+    auto count = static_cast<double>(microbatch + 1);
+    EXPECT_EQ(got.values, (Numbers{12 / count, 30 / count}));
   }
-  EXPECT_EQ(total.values, (Numbers{9, 18}));
 }
 
 // ---- what follows from the load ----
@@ -240,9 +237,22 @@ TEST(ExpertBias, ChangesAgainstTheLoad) {
   Array bias = array(DType::F32, {2, 4}, {0.5, 0, -0.25, 1, 0, 0, 0, 0});
   Array load = array(DType::F32, {2, 4}, {1, 3, 2, 2, 7, 0, 0, 0});
   KernelRun run("expert_bias.update");
-  run.attrs.rate = 0.125;
+  run.attrs.rate = 0.125, run.attrs.experts = 4;
   Array got = run.in(bias).in(load).inPlace(0).run()[0];
   EXPECT_EQ(got.values, (Numbers{0.625, -0.125, -0.25, 1, -0.125, 0.125, 0.125, 0.125}));
+}
+
+/// Columns behind those of experts make rows longer.
+TEST(ExpertBias, OfNoExpertStays) {
+  Array bias = array(DType::F32, {2, 4}, {0, 0, 9, 9, 0, 0, 9, 9});
+  Array load = array(DType::F32, {2, 4}, {1, 3, 0, 0, 2, 2, 0, 0});
+  KernelRun run("expert_bias.update");
+  run.attrs.rate = 0.125, run.attrs.experts = 2;
+  Array got = run.in(bias).in(load).inPlace(0).run()[0];
+  EXPECT_EQ(got.values, (Numbers{0.125, -0.125, 9, 9, 0, 0, 9, 9}));
+  KernelRun more("expert_bias.update");
+  more.attrs.experts = 5;
+  EXPECT_STREQ(more.in(bias).in(load).inPlace(0).refusal(), "a row is not of so many experts");
 }
 
 Numbers dropped(const Numbers &ids, const Numbers &weights, double factor, bool byPosition) {

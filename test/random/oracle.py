@@ -524,6 +524,14 @@ ERRORS = {
     "experts-divide": lambda f: not divides(f, "model.num_moe_experts", f.ep),
     "experts-needed": lambda f: f.ep > 1 and not f.has("model.num_moe_experts"),
     "router-topk": lambda f: f.has("model.num_moe_experts") and f.num("model.moe_router_topk") > f["model.num_moe_experts"],
+    "expert-bias-score": lambda f: f.has("model.num_moe_experts") and f.on("model.moe_router_enable_expert_bias") and
+    f["model.moe_router_score_function"] == "softmax",
+    "balance-weights": lambda f: f.has("model.num_moe_experts") and
+    len(f["model.moe_aux_loss_coeff"]) != len(f["model.moe_router_load_balancing_type"]),
+    "padded-expert-bias": lambda f: f.has("model.num_moe_experts") and f.on("model.moe_pad_expert_input_to_capacity") and
+    f.on("model.moe_router_enable_expert_bias"),
+    "capacity-padding": lambda f: f.has("model.num_moe_experts") and f.on("model.moe_pad_expert_input_to_capacity") and
+    not f.has("model.moe_expert_capacity_factor"),
     "router-groups": lambda f: f.has("model.num_moe_experts") and f.has("model.moe_router_group_topk") and
     f["model.moe_router_topk"] <= f["model.num_moe_experts"] and not chooses_groups(
         f["model.num_moe_experts"], f["model.moe_router_topk"], f.num("model.moe_router_num_groups"), f["model.moe_router_group_topk"]),

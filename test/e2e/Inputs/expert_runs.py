@@ -38,6 +38,15 @@ ROUTERS = {
                "model.moe_router_group_topk=2"],
     "one": ["model.moe_router_topk=1", "model.moe_router_pre_softmax=true"],
 }
+BIAS = ["model.moe_router_score_function=sigmoid", "model.moe_router_enable_expert_bias=true", "model.moe_router_bias_update_rate=0.1"]
+BALANCE = {
+    "none": [],
+    "losses": ["model.moe_router_load_balancing_type=[aux_loss, seq_aux_loss]", "model.moe_aux_loss_coeff=[0.5, 0.3]",
+               "model.moe_z_loss_coeff=0.02"],
+    "bias": [*BIAS, "model.moe_aux_loss_coeff=[0.2]"],
+    "capacity": ["model.moe_expert_capacity_factor=0.8", "model.moe_aux_loss_coeff=[0.2]"],
+    "position": [*BIAS, "model.moe_expert_capacity_factor=0.8", "model.moe_token_drop_policy=position"],
+}
 AXES = {
     "strategy": (*STRATEGIES, "torch_fsdp2"),
     "data": (1, 2, 4),
@@ -48,6 +57,7 @@ AXES = {
     "microbatches": (1, 4),
     "recompute": tuple(RECOMPUTE),
     "router": tuple(ROUTERS),
+    "balance": tuple(BALANCE),
     "shared": (False, True),
     "layers": ("experts", "mixed"),
     "dropout": (False, True),
@@ -64,6 +74,8 @@ def is_valid(row):
     if row.get("stages", 1) > 1 and row.get("strategy") == "torch_fsdp2":
         return False
     if row.get("schedule", "1f1b") != "1f1b" and (row.get("stages", 2) == 1 or row.get("microbatches", 4) == 1):
+        return False
+    if row.get("stages", 1) > 1 and row.get("balance", "none") != "none":
         return False
     return not (row.get("recompute") == "shared" and not row.get("shared", True))
 
@@ -82,7 +94,7 @@ def model(row):
     shared = ["model.moe_shared_expert_intermediate_size=48"] * row["shared"]
     mixed = ["model.moe_layer_freq=[0, 1]"] * (row["layers"] == "mixed")
     dropout = ["model.hidden_dropout=0.1"] * row["dropout"]
-    return ["model.num_layers=4", *ROUTERS[row["router"]], *shared, *mixed, *dropout,
+    return ["model.num_layers=4", *ROUTERS[row["router"]], *BALANCE[row["balance"]], *shared, *mixed, *dropout,
             f"model.calculate_per_token_loss={str(row['per_token']).lower()}",
             f"train.global_batch_size={MICRO_BATCH * row['data'] * row['microbatches']}", f"train.train_iters={STEPS}"]
 
@@ -99,9 +111,11 @@ def check_one_rank(runner):
 
 
 def check_same(runner):
-    settings = ["train.global_batch_size=8", "train.train_iters=4", *layout("optim_grads_params", 2),
+    settings = [*BALANCE["losses"], *BIAS, "model.moe_expert_capacity_factor=0.9", "train.global_batch_size=8", "train.train_iters=4", *layout("optim_grads_params", 2),
                 "model.moe_shared_expert_intermediate_size=48", "validation.eval_interval=2", "validation.eval_iters=2"]
     expected = runner.run_plan(*settings)
+    without = [each for each in settings if not each.startswith("validation.")]
+    equal("without evaluations, which move no bias", expected, runner.run_plan(*without))
     for seed in (1, 2):
         equal(f"seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
     for name, settings_of in RECOMPUTE.items():

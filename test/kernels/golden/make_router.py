@@ -117,7 +117,7 @@ def bias_update():
         group = torch.distributed.group.WORLD
         updated = upstream.get_updated_expert_bias(load.clone(), bias, 0.125, tp_dp_cp_group=group)
         torch.distributed.destroy_process_group()
-    Case("bias", "expert_bias.update", rate=0.125).given(bias).given(load).updated(0, updated, 1e-7)
+    Case("bias", "expert_bias.update", rate=0.125, experts=E).given(bias).given(load).updated(0, updated, 1e-7)
 
 
 def main():

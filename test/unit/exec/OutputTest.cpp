@@ -61,6 +61,33 @@ TEST(Metrics, LinesHaveAllDigits) {
             "per_s\":1000}\n");
 }
 
+/// Losses with a weight, the experts with the most and the fewest rows, and choices without room.
+TEST(Metrics, TellWhatRoutersLoseAndHowExpertsAreLoaded) {
+  plan::Plan plan = toyPlan({});
+  plan.job.put("model.moe_router_load_balancing_type", std::vector<std::string>{"seq_aux_loss"});
+  plan.job.put("model.moe_aux_loss_coeff", std::vector<std::string>{"0.01"});
+  plan.job.put("model.moe_expert_capacity_factor", 1.0);
+  plan.job.put("model.moe_router_topk", int64_t{2});
+  plan.job.put("model.num_moe_experts", int64_t{3});
+  plan.job.put("model.seq_length", int64_t{4});
+  plan.job.put("train.global_batch_size", int64_t{2});
+  plan::addCell(plan.roles[0], "load", plan::CellKind::ExpertLoad,
+                plan::Type::of(DType::F32, {2, 4}), plan::Arena::State, plan::Purpose::Step);
+  run::StepValues values(plan);
+  const float losses[] = {0, 1.25, 0, 0}, load[] = {5, 6, 3, 0, 4, 7, 5, 0};
+  std::span<const run::NamedValue> told = values.of({losses, load});
+  TempFolder folder;
+  {
+    run::MetricsWriter metrics;
+    ASSERT_TRUE(metrics.open(folder.path() + "/m.jsonl").isOk());
+    EXPECT_TRUE(metrics.step(makeState(1, 2), 1000, {}, told).isOk());
+  }
+  EXPECT_THAT(*readFile(folder.path() + "/m.jsonl"),
+              HasSubstr("\"tokens\":512,\"seq_load_balancing_loss\":1.25,\"expert_rows_most\":7,"
+                        "\"expert_rows_least\":3,\"dropped_rows\":2,\"tokens_per_s\":1000}"));
+  EXPECT_TRUE(run::StepValues(toyPlan({})).of({}).empty());
+}
+
 TEST(Metrics, TheHostsWorkIsInMilliseconds) {
   TempFolder folder;
   {

@@ -24,11 +24,10 @@ bool executes(const OpForm &form) {
 }
 
 /// Operands that the host's kernel has no use for: it makes the sum of do·o of a row from the row's
-/// probabilities, while devices read o. A total of microbatches begins with the first one.
+/// probabilities, while devices read o.
 bool isUnread(OpKind kind, size_t operand) {
   return (kind == OpKind::AttentionBwd && operand == 4) ||
-         (kind == OpKind::AttentionQkvBwd && operand == 2) ||
-         (kind == OpKind::RunningMean && operand == 1);
+         (kind == OpKind::AttentionQkvBwd && operand == 2);
 }
 
 /// The forms of an op that read its row in different ways.

@@ -63,6 +63,8 @@ TEST(JobTable, HasTheOptionsDefaults) {
     }
     if (std::holds_alternative<std::string>(value))
       text = '"' + text + '"';
+    if (std::holds_alternative<std::vector<std::string>>(value) && text != "[]") // of one item
+      text = "[\"" + text.substr(1, text.size() - 2) + "\"]";
     auto said = plan::parse(
         "shardc.plan 2 logical \"t\" job { " + option.path.str() + " = " + text + " }", "t.plan");
     ASSERT_TRUE(said.isOk()) << said.status().message();

@@ -88,6 +88,16 @@ constexpr const char *kContexts[] = {
        optimizer { lr = 1e-3 }
        ddp.use_megatron_fsdp = true
        mixed_precision bf16_mixed { fp8 = hybrid  fp8_recipe = tensorwise })",
+    // Experts with all that balances them.
+    R"(model mixtral { num_layers = 2  hidden_size = 32  num_attention_heads = 4
+                       num_query_groups = 2  seq_length = 8  vocab_size = 61
+                       ffn_hidden_size = 16  num_moe_experts = 4  moe_router_topk = 2
+                       moe_router_score_function = sigmoid  moe_router_enable_expert_bias = true
+                       moe_aux_loss_coeff = [0.1]  moe_z_loss_coeff = 0.01
+                       moe_expert_capacity_factor = 0.75 }
+       cluster { gpu = host  gpus_per_node = 2 }
+       train { micro_batch_size = 2  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 })",
     // Experts, which tokens choose by groups, and one that all tokens share, in bf16.
     R"(model qwen3_moe { num_layers = 2  hidden_size = 32  num_attention_heads = 4
                          num_query_groups = 2  seq_length = 8  vocab_size = 61

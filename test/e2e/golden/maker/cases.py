@@ -40,6 +40,8 @@ class Case:
     # Experts of each layer, of which a token is given to `topk`; 0: layers have none.
     experts: int = 0
     topk: int = 2
+    # Weights of what balances them: of a microbatch, of each sequence, and of the size of logits.
+    balance: tuple = ()
     seed: int = 1234
     # Draws samples with many document ends first, so that step 1 already has unequal token counts.
     data_seed: int = 110
@@ -192,6 +194,9 @@ LATENT_QUERIES = replace(
     LATENT, name="latent_queries", module="deepseek_v2", query_rank=0, values=24, rope=()
 )
 
+# The losses of routers are a part of what is minimised, and not of the loss that is told.
+MIXTRAL_BALANCED = replace(MIXTRAL, name="mixtral_balanced", balance=(0.5, 0.3, 0.02))
+
 # fp64 gives the values that are compared with, fp32 is recorded beside them.
 CASES = [
     GPT2,
@@ -208,6 +213,7 @@ CASES = [
     WINDOWS,
     GEGLU,
     MIXTRAL,
+    MIXTRAL_BALANCED,
     QWEN3_MOE,
     YARN,
     INTERPOLATED,

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from . import dataset, model
+from . import dataset, model, transformer
 
 
 def learning_rate(case, applied):
@@ -60,7 +60,11 @@ class Run:
         ).sum()
         count = mask.sum()
         microbatches = case.global_batch // case.micro_batch // self.ranks
-        (total if case.per_token else total / count / microbatches).backward()
+        objective = total if case.per_token else total / count / microbatches
+        if case.balance:
+            assert not case.per_token
+            objective = objective + transformer.balance(case, dtype) / microbatches
+        objective.backward()
         return total.item(), count.item(), {n: w.grad for n, w in weights.items()}
 
     def step(self, number):

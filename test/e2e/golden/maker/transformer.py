@@ -99,7 +99,28 @@ def module_of(case, dtype):
     if case.experts and dtype == torch.float64:
         for layer in module.model.layers:
             layer.mlp.gate.forward = functools.partial(route, layer.mlp.gate)
+    if case.balance:
+        module.found = []  # logits of the routers of a pass
+        for layer in module.model.layers:
+            layer.mlp.gate.register_forward_hook(lambda _, x, y: module.found.append(y[0]))
     return module
+
+
+def balance(case, dtype):
+    """The losses of the routers in the pass before, by Megatron-Core's formulas."""
+    of_all, of_sequence, of_size = case.balance
+    total = 0
+    for found in module_of(case, dtype).found:
+        found = found.view(case.micro_batch, case.seq_length, case.experts)
+        shares = found.softmax(-1)
+        chosen = torch.zeros_like(shares).scatter(-1, shares.topk(case.topk, -1).indices, 1)
+        for weight, parts in ((of_all, 1), (of_sequence, case.micro_batch)):
+            rows = case.micro_batch * case.seq_length // parts
+            load = chosen.view(parts, rows, case.experts).sum(1)
+            sums = shares.view(parts, rows, case.experts).sum(1)
+            total += weight * case.experts / (case.topk * rows * rows * parts) * (load * sums).sum()
+        total += of_size * found.logsumexp(-1).square().mean()
+    return total
 
 
 def route(router, x):
@@ -187,6 +208,8 @@ def state_of(case, p):
 
 def logits(case, p, dtype, tokens):
     module = module_of(case, dtype)
+    if case.balance:
+        module.found.clear()
     state = state_of(case, p)
     missing = {name for name, _ in module.named_parameters()} - set(state)
     assert not missing and len(state) == len(module.state_dict()), (missing, case.name)

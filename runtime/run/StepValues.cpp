@@ -1,0 +1,56 @@
+#include "runtime/run/StepValues.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+namespace shardc::run {
+
+StepValues::StepValues(const plan::Plan &plan) {
+  const plan::Job::Model &model = plan.job.model;
+  using Kind = plan::Job::RouterBalancing;
+  constexpr std::pair<Kind, RouterLoss> kKinds[] = {{Kind::AuxLoss, kBalanceLoss},
+                                                    {Kind::SeqAuxLoss, kSequenceLoss},
+                                                    {Kind::GlobalAuxLoss, kGlobalLoss}};
+  size_t count = std::min(model.moeRouterLoadBalancingType.size(), model.moeAuxLossCoeff.size());
+  for (size_t i = 0; i < count; ++i)
+    for (auto [kind, loss] : kKinds)
+      if (model.moeRouterLoadBalancingType[i] == kind)
+        hasLoss_[loss] = std::strtod(model.moeAuxLossCoeff[i].c_str(), nullptr) != 0;
+  hasLoss_[kZLoss] = model.moeZLossCoeff != 0;
+  drops_ = model.moeExpertCapacityFactor > 0;
+  double layers = 0;
+  for (const plan::Cell &cell : plan.roles[0].cells)
+    if (cell.kind == plan::CellKind::ExpertLoad) {
+      layers = static_cast<double>(cell.type.shape[0]);
+      columns_ = static_cast<size_t>(cell.type.shape[1]);
+    }
+  experts_ = static_cast<size_t>(model.numMoeExperts);
+  choices_ = static_cast<double>(plan.job.train.globalBatchSize * model.seqLength) *
+             static_cast<double>(model.moeRouterTopk) * layers;
+}
+
+std::span<const NamedValue> StepValues::of(const ToldCells &cells) {
+  count_ = 0;
+  auto [losses, load] = cells;
+  for (size_t kind = 0; kind < losses.size() && kind < hasLoss_.size(); ++kind)
+    if (hasLoss_[kind])
+      add(kRouterLossNames[kind], static_cast<double>(losses[kind]));
+  if (load.empty())
+    return {values_.data(), count_};
+  float most = load[0], least = load[0];
+  for (size_t i = 0; i < load.size(); ++i)
+    if (i % columns_ < experts_) {
+      most = std::max(most, load[i]);
+      least = std::min(least, load[i]);
+    }
+  add("expert_rows_most", static_cast<double>(most));
+  add("expert_rows_least", static_cast<double>(least));
+  if (drops_) {
+    double rows = std::accumulate(load.begin(), load.end(), 0.0);
+    add("dropped_rows", choices_ - rows);
+  }
+  return {values_.data(), count_};
+}
+
+} // namespace shardc::run

@@ -1,0 +1,46 @@
+// What a plan tells of a step beside its state: losses of routers, and how experts are loaded. The
+// plan leaves sums over all ranks in cells; this makes named numbers of them.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "runtime/base/Router.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::run {
+
+struct NamedValue {
+  std::string_view name; ///< lives as long as the program
+  double value = 0;
+};
+
+/// The cells that are read back beside the step state.
+inline constexpr plan::CellKind kToldCells[] = {plan::CellKind::RouterLosses,
+                                                plan::CellKind::ExpertLoad};
+inline constexpr size_t kToldCount = std::size(kToldCells);
+/// The content of each after a step; empty if the plan has no such cell.
+using ToldCells = std::array<std::span<const float>, kToldCount>;
+
+class StepValues {
+public:
+  explicit StepValues(const plan::Plan &plan);
+
+  /// By the names of upstream the losses that have a weight; "expert_rows_most" and
+  /// "expert_rows_least", rows of the experts of all layers that have had the most and the fewest;
+  /// "dropped_rows", choices of tokens for which no expert had room. Valid until the next call.
+  std::span<const NamedValue> of(const ToldCells &cells);
+
+private:
+  void add(std::string_view name, double value) { values_[count_++] = {name, value}; }
+
+  std::array<bool, kRouterLosses> hasLoss_{};
+  size_t experts_ = 0, columns_ = 1; ///< of a row of the load, which may be longer
+  double choices_ = 0;               ///< of all tokens of a step, in all layers
+  bool drops_ = false;
+  std::array<NamedValue, kRouterLosses + 3> values_;
+  size_t count_ = 0;
+};
+
+} // namespace shardc::run
