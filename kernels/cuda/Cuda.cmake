@@ -91,14 +91,15 @@ set(SHARDC_NVCC_COMMAND ${nvcc_command} CACHE INTERNAL "nvcc as it is called")
 option(SHARDC_CUDA_PTX "also PTX in CUDA objects, for GPUs other than Hopper, from Ampere on; without it they take two thirds of the time" ON)
 
 # shardc_cuda_objects(var a.cu ...): objects with machine code for Hopper and, unless SHARDC_CUDA_PTX is off, PTX for all
-# from Ampere on.
+# from Ampere on. shardc_cuda_objects(var HOPPER a.cu ...): machine code for Hopper alone, of kernels that no other GPU can run.
 function(shardc_cuda_objects var)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "HOPPER" "" "")
   set(objects)
   set(architectures -gencode=arch=compute_90a,code=sm_90a)
-  if(SHARDC_CUDA_PTX)
+  if(SHARDC_CUDA_PTX AND NOT arg_HOPPER)
     list(APPEND architectures -gencode=arch=compute_80,code=compute_80)
   endif()
-  foreach(source ${ARGN})
+  foreach(source ${arg_UNPARSED_ARGUMENTS})
     set(from ${CMAKE_CURRENT_SOURCE_DIR}/${source})
     set(to ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
     add_custom_command(

@@ -14,10 +14,9 @@
 // Limited by memory. H200, 2026-11, of a copy's 4.24 TB/s: 3.0 forward for rows read and written,
 // 3.2 backward for the table written, including the sort (4,096 rows of 4,096; 1.6 for GPT-2's
 // table).
-#include <cub/device/device_radix_sort.cuh>
-
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/Sort.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/host/Ranges.h"
 
@@ -202,13 +201,6 @@ template <Mode M> __global__ void __launch_bounds__(256) joinTiles(const Scatter
   addToTable<M>(p, key, c, n, sum);
 }
 
-int bitsOf(int64_t vocabulary) {
-  int bits = 1;
-  while ((int64_t{1} << bits) <= vocabulary)
-    ++bits;
-  return bits;
-}
-
 struct Buffers {
   uint32_t *keys, *sortedKeys;
   int32_t *order, *sortedOrder;
@@ -223,15 +215,15 @@ struct Buffers {
     order = scratch.take<int32_t>(rows), sortedOrder = scratch.take<int32_t>(rows);
     // Rows of sums begin at multiples of 16 bytes where whole chunks are moved.
     partials = scratch.take<float>(ceilDiv(rows, kTile) * 2 * cols);
-    bits = bitsOf(call.out[0].numel() / cols);
+    bits = bitsOfKeys(call.out[0].numel() / cols);
     static_cast<void>(sort(nullptr, rows, nullptr)); // the sort itself fails likewise
     temporary = scratch.take<std::byte>(static_cast<int64_t>(temporaryBytes));
   }
 
   /// Sorts; without `memory` it only sets temporaryBytes.
   cudaError_t sort(void *memory, int64_t rows, cudaStream_t stream) {
-    return cub::DeviceRadixSort::SortPairs(memory, temporaryBytes, keys, sortedKeys, order,
-                                           sortedOrder, static_cast<int>(rows), 0, bits, stream);
+    return sortPairs({keys, order, sortedKeys, sortedOrder, rows, bits}, memory, temporaryBytes,
+                     stream);
   }
 };
 

@@ -41,6 +41,8 @@ struct Tolerances {
 Tolerances tolerancesOf(std::string_view op) {
   static const std::map<std::string_view, Tolerances> kOthers = {
       {"matmul", {1e-5, 4e-3}},
+      {"grouped_matmul", {1e-5, 4e-3}},
+      {"grouped_matmul_bwd", {1e-5, 4e-3}},
       {"matmul_gelu", {1e-5, 4e-3}},
       {"matmul_gelu_bwd", {1e-5, 6e-3}},
       {"matmul_scaled", {1e-3, 4e-3}},
@@ -86,6 +88,8 @@ TEST_P(Ops, AgreeWithTheHost) {
       SCOPED_TRACE(testing::Message() << dtypeName(data) << " hidden " << model.hidden());
       DeviceRun run(row.op, data, model);
       scaleLogits(run, row.op);
+      if (row.op == "dispatch") // writes no other row
+        run.keep(0);
       // Hopper's tensor cores add products of 8 bits with about 14 bits.
       bool isOf8Bits = row.op == "matmul_scaled";
       run.compare(data == DType::F32 && !isOf8Bits ? std::min(tolerances.f32, 2e-5)
@@ -102,32 +106,29 @@ std::string nameOf(const testing::TestParamInfo<Row> &info) {
 }
 INSTANTIATE_TEST_SUITE_P(Cuda, Ops, testing::ValuesIn(kRows), nameOf);
 
-/// A plan with these is refused before it runs on GPUs (`no-kernel`).
-constexpr std::string_view kOfTheHostAlone[] = {
-    "router_topk", "router_topk_bwd", "router_drop",        "expert_load",
-    "router_loss", "router_loss_bwd", "router_z_loss",      "router_z_loss_bwd",
-    "tally",       "running_mean",    "expert_bias.update", "make_runs",
-    "dispatch",    "combine",         "combine_bwd",        "scale_rows",
-    "dot_rows",    "grouped_matmul",  "grouped_matmul_bwd"};
-
 TEST(CudaOps, EveryRowOfTheHostHasItsTwin) {
   for (std::string_view op : {
 #define SHARDC_ROW_Host(op) op,
 #define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(op)
 #include "kernels/Kernels.def"
        })
-    EXPECT_EQ(findCudaKernel(op) == nullptr,
-              std::ranges::find(kOfTheHostAlone, op) != std::end(kOfTheHostAlone))
-        << op;
+    EXPECT_NE(findCudaKernel(op), nullptr) << op;
 }
 
 TEST(CudaOps, AccumulateOntoWhatIsThere) {
   SKIP_WITHOUT_GPU();
-  const std::map<std::string_view, std::vector<int>> results = {
-      {"add", {0}},           {"cast", {0}},          {"matmul", {0}},
-      {"matmul_scaled", {0}}, {"embedding_bwd", {0}}, {"embedding_shard_bwd", {0}},
-      {"reduce_rows", {0}},   {"rmsnorm_bwd", {1}},   {"layernorm_bwd", {1, 2}},
-      {"lm_loss_grad", {2}}};
+  const std::map<std::string_view, std::vector<int>> results = {{"add", {0}},
+                                                                {"cast", {0}},
+                                                                {"matmul", {0}},
+                                                                {"matmul_scaled", {0}},
+                                                                {"embedding_bwd", {0}},
+                                                                {"embedding_shard_bwd", {0}},
+                                                                {"combine_bwd", {0}},
+                                                                {"grouped_matmul_bwd", {0}},
+                                                                {"reduce_rows", {0}},
+                                                                {"rmsnorm_bwd", {1}},
+                                                                {"layernorm_bwd", {1, 2}},
+                                                                {"lm_loss_grad", {2}}};
   for (auto &[op, which] : results)
     for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel})
       for (DType data : kDataTypes) {

@@ -1,0 +1,266 @@
+// Rows that go into runs and come back. make_runs: ids i32[T,K] of runs, id = slot·runs + run ->
+// counts i32[slots,runs], places i32[T,K] among `bound` rows: a run has its rows in the order of t,
+// then k; where a slot has too little room, its first runs have it; who finds none, or has an id
+// that is no run, has place -1 and is not counted. dispatch: y[places[t,k],:] = x[t,:]
+// (·weights[t,k]). combine: x[t,:] = sum over k, in their order, of y[places[t,k],:]
+// (·weights[t,k]). combine_bwd: dweights[t,k] (+)= dx[t,:]·y[places[t,k],:]. Places outside of y
+// are left out. Data and weights are f32, bf16 or f16 each; sums are fp32, those of combine_bwd
+// fp64 of eight products each, rounded once. Mapping: make_runs sorts ids stably and finds each
+// run's first by bisection, so a place is the distance from the slot's first id. dispatch and
+// combine: one block column a row of x, one chunk of 8 elements a thread; a chunk of x is read once
+// for all K. combine_bwd: a warp for each weight. Limited by memory, make_runs by the latency of
+// its launches.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/Sort.h"
+#include "kernels/cuda/common.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+// ---- make_runs ----
+
+/// Keys that sort: a run's id, or the number of runs for an id that is none.
+__global__ void __launch_bounds__(256)
+    makeRunKeys(const int32_t *ids, int64_t count, int32_t runs, uint32_t *keys, int32_t *order) {
+  awaitPrevious();
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= count)
+    return;
+  int32_t id = ids[i];
+  keys[i] = static_cast<uint32_t>(id >= 0 && id < runs ? id : runs);
+  order[i] = static_cast<int32_t>(i);
+}
+
+struct Sorted {
+  const uint32_t *keys;
+  const int32_t *order;
+  int64_t count, slotRows;
+  int32_t runs, runsOfSlot; ///< of all slots, and of one
+  int32_t *firsts;          ///< of each run in `keys`, and of what is no run
+  int32_t *counts, *places;
+};
+
+__global__ void __launch_bounds__(256) findFirsts(const Sorted p) {
+  awaitPrevious();
+  auto run = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (run > p.runs)
+    return;
+  int64_t from = 0, to = p.count; // the first key that is not below `run`
+  while (from < to) {
+    int64_t middle = (from + to) / 2;
+    if (p.keys[middle] < static_cast<uint32_t>(run))
+      from = middle + 1;
+    else
+      to = middle;
+  }
+  p.firsts[run] = static_cast<int32_t>(from);
+}
+
+__global__ void __launch_bounds__(256) givePlaces(const Sorted p) {
+  awaitPrevious();
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < p.runs) {
+    auto run = static_cast<int32_t>(i);
+    int64_t first = p.firsts[run / p.runsOfSlot * p.runsOfSlot];
+    int64_t begin = min(p.firsts[run] - first, p.slotRows);
+    p.counts[run] = static_cast<int32_t>(min(p.firsts[run + 1] - first, p.slotRows) - begin);
+  }
+  if (i >= p.count)
+    return;
+  auto run = static_cast<int32_t>(p.keys[i]);
+  int64_t place = -1;
+  if (run < p.runs) {
+    int32_t slot = run / p.runsOfSlot;
+    int64_t inSlot = i - p.firsts[slot * p.runsOfSlot];
+    if (inSlot < p.slotRows)
+      place = slot * p.slotRows + inSlot;
+  }
+  p.places[p.order[i]] = static_cast<int32_t>(place);
+}
+
+struct Buffers {
+  uint32_t *keys, *sortedKeys;
+  int32_t *order, *sortedOrder, *firsts;
+  std::byte *temporary;
+  size_t temporaryBytes = 0;
+  SortedPairs pairs;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    int64_t count = call.in[0].numel(), runs = call.out[0].numel();
+    keys = scratch.take<uint32_t>(count), sortedKeys = scratch.take<uint32_t>(count);
+    order = scratch.take<int32_t>(count), sortedOrder = scratch.take<int32_t>(count);
+    firsts = scratch.take<int32_t>(runs + 1);
+    pairs = {keys, order, sortedKeys, sortedOrder, count, bitsOfKeys(runs)};
+    static_cast<void>(sortPairs(pairs, nullptr, temporaryBytes, nullptr)); // or the sort fails
+    temporary = scratch.take<std::byte>(static_cast<int64_t>(temporaryBytes));
+  }
+};
+
+void runMakeRuns(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &ids = call.in[0], &counts = call.out[0], &places = call.out[1];
+  Queue &queue = queueOf(call);
+  auto runs = static_cast<int32_t>(counts.numel());
+  auto blocks = [](int64_t threads) { return static_cast<unsigned>(ceilDiv(threads, 256)); };
+  launchKernel(makeRunKeys, blocks(ids.numel()), 256, 0, queue,
+               static_cast<const int32_t *>(ids.data), ids.numel(), runs, buffers.keys,
+               buffers.order);
+  cudaError_t error =
+      sortPairs(buffers.pairs, buffers.temporary, buffers.temporaryBytes, streamOf(queue));
+  if (error != cudaSuccess)
+    reportError(queue, "cub::DeviceRadixSort::SortPairs", error);
+  noteOther(queue);
+  Sorted p = {buffers.sortedKeys,
+              buffers.sortedOrder,
+              ids.numel(),
+              call.attrs.bound / counts.shape[0],
+              runs,
+              static_cast<int32_t>(counts.shape[1]),
+              buffers.firsts,
+              static_cast<int32_t *>(counts.data),
+              static_cast<int32_t *>(places.data)};
+  launchKernel(findFirsts, blocks(runs + 1), 256, 0, queue, p);
+  launchKernel(givePlaces, blocks(std::max<int64_t>(ids.numel(), runs)), 256, 0, queue, p);
+}
+
+// ---- rows ----
+
+/// Places of a row of x, and their weights, if there are any.
+struct Choices {
+  const int32_t *places;
+  Data weights;
+  int64_t count, rows; ///< places for each row of x; rows of y
+  bool isWeighted;
+
+  __device__ bool isIn(int64_t place) const { return place >= 0 && place < rows; }
+  __device__ float weight(int64_t i) const { return isWeighted ? element(weights, i) : 1.0f; }
+};
+
+Choices choicesOf(const Call &call, const Tensor &places, const Tensor &y) {
+  Choices choices = {static_cast<const int32_t *>(places.data), {}, places.shape[1], y.shape[0]};
+  choices.isWeighted = call.inCount > 2;
+  if (choices.isWeighted)
+    choices.weights = dataOf(call.in[2]);
+  return choices;
+}
+
+struct DispatchOp {
+  Data x, y;
+  Choices choices;
+  int64_t cols;
+  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
+    float v[kChunk];
+    load8<M>(x, row * cols + c, n, v);
+    for (int64_t i = row * choices.count; i < (row + 1) * choices.count; ++i) {
+      int64_t place = choices.places[i];
+      if (!choices.isIn(place))
+        continue;
+      float weight = choices.weight(i), scaled[kChunk];
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        scaled[j] = v[j] * weight;
+      store8<M>(y, place * cols + c, n, scaled);
+    }
+  }
+};
+
+void runDispatch(const Call &call) {
+  const Tensor &x = call.in[0], &places = call.in[1], &y = call.out[0];
+  DispatchOp op = {dataOf(x), dataOf(y), choicesOf(call, places, y), x.cols()};
+  launchRows(call, modeOf({&x, &y}, x.cols()), op, x.rows(), x.cols());
+}
+
+constexpr int kRowsAhead = 4; ///< rows of y that a thread loads before it adds the first
+
+struct CombineOp {
+  Data y, x;
+  Choices choices;
+  int64_t cols;
+  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
+    float sum[kChunk] = {};
+    int64_t end = (row + 1) * choices.count;
+    for (int64_t i = row * choices.count; i < end; i += kRowsAhead) {
+      float v[kRowsAhead][kChunk];
+      bool isThere[kRowsAhead];
+#pragma unroll
+      for (int k = 0; k < kRowsAhead; ++k) {
+        int64_t place = i + k < end ? choices.places[i + k] : -1;
+        isThere[k] = choices.isIn(place);
+        if (isThere[k])
+          load8<M>(y, place * cols + c, n, v[k]);
+      }
+#pragma unroll
+      for (int k = 0; k < kRowsAhead; ++k) {
+        float weight = isThere[k] ? choices.weight(i + k) : 0.0f;
+#pragma unroll
+        for (int j = 0; j < kChunk; ++j)
+          sum[j] = isThere[k] ? sum[j] + v[k][j] * weight : sum[j];
+      }
+    }
+    store8<M>(x, row * cols + c, n, sum);
+  }
+};
+
+void runCombine(const Call &call) {
+  const Tensor &y = call.in[0], &places = call.in[1], &x = call.out[0];
+  CombineOp op = {dataOf(y), dataOf(x), choicesOf(call, places, y), x.cols()};
+  launchRows(call, modeOf({&y, &x}, x.cols()), op, x.rows(), x.cols());
+}
+
+struct WeightGradients {
+  Data y, dx, dweights;
+  const int32_t *places;
+  int64_t choices, count, rows, cols;
+};
+
+constexpr int kWarps = 8; ///< of a block
+
+template <Mode M>
+__global__ void __launch_bounds__(kWarps *kWarp) sumProducts(const WeightGradients p) {
+  awaitPrevious();
+  int64_t i = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  if (i >= p.count)
+    return;
+  int64_t place = p.places[i];
+  double sum = 0;
+  if (place >= 0 && place < p.rows) {
+    int64_t ofY = place * p.cols, ofX = i / p.choices * p.cols;
+#pragma unroll 4
+    for (int64_t c = threadIdx.x % kWarp * kChunk; c < p.cols; c += kWarp * kChunk) {
+      float a[kChunk], b[kChunk], part = 0;
+      load8<M>(p.y, ofY + c, upToChunk(p.cols - c), a);
+      load8<M>(p.dx, ofX + c, upToChunk(p.cols - c), b);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        part += a[j] * b[j];
+      sum += static_cast<double>(part);
+    }
+  }
+  sum = warpSum(sum);
+  if (threadIdx.x % kWarp == 0)
+    setElement(p.dweights, i, static_cast<float>(sum));
+}
+
+void runCombineBwd(const Call &call) {
+  const Tensor &y = call.in[0], &dx = call.in[1], &places = call.in[2];
+  WeightGradients p = {dataOf(y),           dataOf(dx),
+                       dataOf(call.out[0]), static_cast<const int32_t *>(places.data),
+                       places.shape[1],     places.numel(),
+                       y.shape[0],          y.cols()};
+  auto blocks = static_cast<unsigned>(ceilDiv(p.count, kWarps));
+  forMode(modeOf({&y, &dx}, p.cols), [&]<Mode M>() {
+    launchKernel(sumProducts<M>, blocks, kWarps * kWarp, 0, queueOf(call), p);
+  });
+}
+
+} // namespace
+
+const Kernel kMakeRuns = {"make_runs_cuda", runMakeRuns, acceptsAs<&host::kMakeRuns>,
+                          workspaceOf<Buffers>};
+const Kernel kDispatch = {"dispatch_cuda", runDispatch, acceptsAs<&host::kDispatch>};
+const Kernel kCombine = {"combine_cuda", runCombine, acceptsAs<&host::kCombine>};
+const Kernel kCombineBwd = {"combine_bwd_cuda", runCombineBwd, acceptsAs<&host::kCombineBwd>};
+
+} // namespace shardc::kernels::cuda

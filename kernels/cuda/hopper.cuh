@@ -1,0 +1,202 @@
+// Hopper's tensor cores and its copy engine, one function an instruction: barriers in shared
+// memory, tiles that come and go through tensor maps, products of a warp group. For code of sm_90a
+// only. Source: PTX ISA 9.0, chapters on mbarrier, cp.async.bulk.tensor and wgmma.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace shardc::kernels::cuda::hopper {
+
+__device__ __forceinline__ uint32_t sharedAddress(const void *p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// ---- barriers ----
+
+__device__ __forceinline__ void initBarrier(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+/// Makes barriers visible to the cluster and to the copy engine.
+__device__ __forceinline__ void fenceBarriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/// Arrives, and makes the phase wait for so many bytes of copies.
+__device__ __forceinline__ void expectBytes(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+/// Arrives at the same barrier of a block of the cluster.
+__device__ __forceinline__ void arriveAt(uint32_t barrier, uint32_t block) {
+  asm volatile("{\n"
+               ".reg .b32 remote;\n"
+               "mapa.shared::cluster.u32 remote, %0, %1;\n"
+               "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+               "}" ::"r"(barrier),
+               "r"(block)
+               : "memory");
+}
+
+/// Returns when the phase of this parity has ended.
+__device__ __forceinline__ void waitFor(uint32_t barrier, uint32_t parity) {
+  asm volatile("{\n"
+               ".reg .pred done;\n"
+               "again:\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@done bra ended;\n"
+               "bra again;\n"
+               "ended:\n"
+               "}" ::"r"(barrier),
+               "r"(parity)
+               : "memory");
+}
+
+__device__ __forceinline__ void syncCluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\n"
+               "barrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+}
+
+__device__ __forceinline__ uint32_t blockOfCluster() {
+  uint32_t rank = 0;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+/// A barrier of so many threads of the block, by number; 0 is __syncthreads.
+__device__ __forceinline__ void syncThreads(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+// ---- tiles ----
+
+/// Where a tile begins in a tensor of three dimensions, the innermost first.
+struct Corner {
+  int x, y, z;
+};
+
+/// Copies a tile to this block.
+__device__ __forceinline__ void loadTile(const CUtensorMap *map, uint32_t to, uint32_t barrier,
+                                         Corner at) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+               "l"(map), "r"(barrier), "r"(at.x), "r"(at.y), "r"(at.z)
+               : "memory");
+}
+
+/// Copies a tile to the same place in both blocks of a cluster of two; each barrier counts it.
+__device__ __forceinline__ void loadTileForBoth(const CUtensorMap *map, uint32_t to,
+                                                uint32_t barrier, Corner at) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+               ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+               "l"(map), "r"(barrier), "r"(at.x), "r"(at.y), "r"(at.z),
+               "h"(static_cast<uint16_t>(3))
+               : "memory");
+}
+
+/// Zeroes 16 bytes of shared memory.
+__device__ __forceinline__ void clear16(uint32_t address) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
+}
+
+/// Makes what threads wrote to shared memory visible to copies and products.
+__device__ __forceinline__ void fenceForCopies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- products ----
+
+template <int kRegisters> __device__ __forceinline__ void takeRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters> __device__ __forceinline__ void giveRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+/// A factor in shared memory in rows of 128 bytes, whose 16-byte parts are swizzled by the row. A
+/// factor whose rows lie along k has them one behind the other; one whose rows lie across k has
+/// blocks of 64 columns, `blockBytes` apart.
+__device__ __forceinline__ uint64_t factorAt(uint32_t address, uint32_t blockBytes) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
+  return kSwizzle128 | kEightRows | uint64_t{blockBytes >> 4} << 16 | ((address & 0x3ffff) >> 4);
+}
+
+__device__ __forceinline__ void beginProducts() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void endProducts() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/// Returns when all but so many groups of products have ended.
+template <int kGroups> __device__ __forceinline__ void waitForProducts() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
+}
+
+#define SHARDC_NAMES64                                                                             \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "     \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "     \
+  "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "     \
+  "%56, %57, %58, %59, %60, %61, %62, %63"
+#define SHARDC_NAMES128                                                                            \
+  SHARDC_NAMES64                                                                                   \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "   \
+  "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "     \
+  "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, "     \
+  "%115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define SHARDC_SUMS8(i)                                                                            \
+  "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]),            \
+      "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
+#define SHARDC_SUMS64(i)                                                                           \
+  SHARDC_SUMS8(i), SHARDC_SUMS8(i + 8), SHARDC_SUMS8(i + 16), SHARDC_SUMS8(i + 24),                \
+      SHARDC_SUMS8(i + 32), SHARDC_SUMS8(i + 40), SHARDC_SUMS8(i + 48), SHARDC_SUMS8(i + 56)
+#define SHARDC_PRODUCT64(type)                                                                     \
+  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                  \
+               "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" SHARDC_NAMES64    \
+               "}, %64, %65, adds, 1, 1, %67, %68;\n}"                                             \
+               : SHARDC_SUMS64(0)                                                                  \
+               : "l"(a), "l"(b), "r"(adds), "n"(kTransA), "n"(kTransB))
+#define SHARDC_PRODUCT128(type)                                                                    \
+  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %130, 0;\n"                                 \
+               "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" SHARDC_NAMES128   \
+               "}, %128, %129, adds, 1, 1, %131, %132;\n}"                                         \
+               : SHARDC_SUMS64(0), SHARDC_SUMS64(64)                                               \
+               : "l"(a), "l"(b), "r"(adds), "n"(kTransA), "n"(kTransB))
+
+/// sum[64, kCols] = a[64, 16]·b[16, kCols], of a warp group, with the old sum unless `adds` is 0. A
+/// thread has of rows t/4 and t/4 + 8 of its warp's 16 rows, and of each 8 columns, columns
+/// 2·(t mod 4) and the next: sum[4·j ..] = (row, col), (row, col + 1), (row + 8, col), ...
+/// Transposed factors have rows across k.
+template <int kCols, bool kIsF16, int kTransA, int kTransB>
+__device__ __forceinline__ void addProduct(float (&sum)[128], uint64_t a, uint64_t b, int adds) {
+  static_assert(kCols == 128 || kCols == 256, "one or two halves of a tile");
+  if constexpr (kCols == 256 && kIsF16)
+    SHARDC_PRODUCT128("f16");
+  else if constexpr (kCols == 256)
+    SHARDC_PRODUCT128("bf16");
+  else if constexpr (kIsF16)
+    SHARDC_PRODUCT64("f16");
+  else
+    SHARDC_PRODUCT64("bf16");
+}
+
+#undef SHARDC_PRODUCT128
+#undef SHARDC_PRODUCT64
+#undef SHARDC_SUMS64
+#undef SHARDC_SUMS8
+#undef SHARDC_NAMES128
+#undef SHARDC_NAMES64
+
+/// Writes four 8-by-8 matrices of 16-bit elements; lane l has the address of row l mod 8 of matrix
+/// l/8.
+__device__ __forceinline__ void storeMatrices(uint32_t address, const uint32_t (&v)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+               : "memory");
+}
+
+} // namespace shardc::kernels::cuda::hopper

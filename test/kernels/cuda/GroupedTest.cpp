@@ -1,0 +1,388 @@
+// Routers, products of runs of rows, and rows that go into runs, on the device against the host:
+// runs without rows and with all, tiles that are full, cut and empty, slots. Rows that are not
+// there are NaN in operands, and NaN in results before and after.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/Queue.h"
+#include "kernels/cuda/Registry.h"
+#include "runtime/base/Float8.h"
+#include "runtime/base/Philox.h"
+#include "test/kernels/Harness.h"
+#include "test/kernels/cuda/DeviceRun.h"
+
+namespace shardc::kernels::test {
+namespace {
+
+struct Layout {
+  int64_t slots, runs, slotRows;
+  std::vector<int32_t> counts;
+
+  int64_t bound() const { return slots * slotRows; }
+  bool isThere(int64_t row) const {
+    int64_t slot = row / slotRows, sum = 0;
+    for (int64_t run = 0; run < runs; ++run)
+      sum += counts[static_cast<size_t>(slot * runs + run)];
+    return row % slotRows < sum;
+  }
+};
+
+/// All rows, none, one run with all; odd and even numbers of tiles of 128; runs that begin inside
+/// of tiles; more runs than a block has threads; slots.
+std::vector<Layout> layouts() {
+  std::vector<Layout> all = {{1, 1, 300, {300}},
+                             {1, 2, 64, {0, 0}},
+                             {1, 5, 700, {0, 257, 0, 1, 400}},
+                             {1, 3, 520, {0, 512, 0}},
+                             {3, 2, 200, {200, 0, 7, 190, 0, 0}},
+                             {2, 3, 333, {1, 129, 65, 64, 128, 3}}};
+  Layout many = {1, 600, 1300, {}};
+  for (int32_t run = 0; run < 600; ++run)
+    many.counts.push_back(run * 7 % 5);
+  all.push_back(many);
+  return all;
+}
+
+struct Extents {
+  int64_t k, m;
+};
+/// Odd; fewer columns than half a tile; one tile and a part; several tiles both ways.
+constexpr Extents kExtents[] = {{35, 13}, {72, 8}, {64, 264}, {200, 136}, {328, 600}};
+
+/// Not too long for a test: large matrices only of few runs.
+bool isShort(const Layout &layout, Extents at) { return layout.runs < 100 || at.k * at.m < 1000; }
+
+void setNan(const Tensor &tensor, int64_t i) {
+  if (tensor.dtype == DType::F32)
+    static_cast<float *>(tensor.data)[i] = std::numeric_limits<float>::quiet_NaN();
+  else
+    static_cast<uint16_t *>(tensor.data)[i] = 0x7fff; // NaN in both types of 16 bits
+}
+
+void shape(DeviceRun &run, Tensor &tensor, DType dtype, std::initializer_list<int64_t> extents) {
+  tensor.rank = 0;
+  for (int64_t extent : extents)
+    tensor.shape[tensor.rank++] = extent;
+  run.retype(tensor, dtype, dtype != DType::I32);
+}
+
+void setCounts(DeviceRun &run, const Layout &layout) {
+  Tensor &counts = run.call().in[2];
+  shape(run, counts, DType::I32, {layout.slots, layout.runs});
+  std::memcpy(counts.data, layout.counts.data(), layout.counts.size() * sizeof(int32_t));
+}
+
+void hideRows(const Layout &layout, const Tensor &rows) {
+  for (int64_t i = 0; i < rows.numel(); ++i)
+    if (!layout.isThere(i / rows.cols()))
+      setNan(rows, i);
+}
+
+void multiply(const Layout &layout, Extents at, DType factors, DType result, bool transB) {
+  DeviceRun run("grouped_matmul", DType::F32, bench::kTinyModel);
+  Call &call = run.call();
+  call.attrs.trans_b = transB;
+  shape(run, call.in[0], factors, {layout.bound(), at.k});
+  shape(run, call.in[1], factors, {layout.runs, transB ? at.m : at.k, transB ? at.k : at.m});
+  setCounts(run, layout);
+  shape(run, call.out[0], result, {layout.bound(), at.m});
+  hideRows(layout, call.in[0]);
+  hideRows(layout, call.out[0]);
+  run.keep(0).compare(1e-5, 4e-3);
+}
+
+void differentiate(const Layout &layout, Extents at, DType factors, DType result, bool adds) {
+  DeviceRun run("grouped_matmul_bwd", DType::F32, bench::kTinyModel);
+  Call &call = run.call();
+  shape(run, call.in[0], factors, {layout.bound(), at.k});
+  shape(run, call.in[1], factors, {layout.bound(), at.m});
+  setCounts(run, layout);
+  shape(run, call.out[0], result, {layout.runs, at.k, at.m});
+  hideRows(layout, call.in[0]);
+  hideRows(layout, call.in[1]);
+  if (adds)
+    accumulate(run, 0);
+  run.compare(1e-5, 4e-3);
+}
+
+TEST(CudaGrouped, ProductsOfRunsAreTheHosts) {
+  SKIP_WITHOUT_GPU();
+  for (const Layout &layout : layouts())
+    for (Extents at : kExtents)
+      for (DType data : kDataTypes)
+        for (bool transB : {false, true}) {
+          SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << layout.bound() << " by "
+                                          << at.k << " by " << at.m << ' ' << transB);
+          if (isShort(layout, at))
+            multiply(layout, at, data, data, transB);
+        }
+}
+
+TEST(CudaGrouped, GradientsOfRunsAreTheHosts) {
+  SKIP_WITHOUT_GPU();
+  for (const Layout &layout : layouts())
+    for (Extents at : kExtents)
+      for (DType data : kDataTypes)
+        for (DType result : {data, DType::F32})
+          for (bool adds : {false, true}) {
+            SCOPED_TRACE(testing::Message()
+                         << dtypeName(data) << dtypeName(result) << ' ' << layout.bound() << " by "
+                         << at.k << " by " << at.m << (adds ? " added" : ""));
+            if (isShort(layout, at))
+              differentiate(layout, at, data, result, adds);
+          }
+}
+
+TEST(CudaGrouped, TypesMayDiffer) {
+  SKIP_WITHOUT_GPU();
+  Layout layout = {2, 2, 70, {20, 50, 0, 66}};
+  for (DType factors : kDataTypes)
+    for (DType result : kDataTypes) {
+      SCOPED_TRACE(testing::Message() << dtypeName(factors) << dtypeName(result));
+      multiply(layout, {64, 128}, factors, result, true);
+      differentiate(layout, {64, 128}, factors, result, true);
+    }
+}
+
+/// So many tiles that blocks take several, in bands.
+TEST(CudaGrouped, ManyTiles) {
+  SKIP_WITHOUT_GPU();
+  Layout layout = {1, 3, 6000, {3000, 77, 2300}};
+  multiply(layout, {128, 2048}, DType::BF16, DType::BF16, true);
+  multiply(layout, {128, 2048}, DType::F16, DType::F16, false);
+  differentiate(layout, {1160, 1096}, DType::BF16, DType::BF16, false);
+  differentiate(layout, {1160, 1096}, DType::F16, DType::F32, true);
+}
+
+/// No run leaves its slot, whatever counts say.
+TEST(CudaGrouped, CountsBeyondTheRoom) {
+  SKIP_WITHOUT_GPU();
+  for (DType data : {DType::F32, DType::BF16}) {
+    DeviceRun run("grouped_matmul", DType::F32, bench::kTinyModel);
+    Call &call = run.call();
+    shape(run, call.in[0], data, {400, 64});
+    shape(run, call.in[1], data, {2, 64, 64});
+    setCounts(run, {2, 2, 200, {150, 1 << 30, -4, 1 << 30}});
+    shape(run, call.out[0], data, {400, 64});
+    run.compare(1e-5, 4e-3);
+  }
+}
+
+/// Device memory that holds a call's operands and results.
+class OnDevice {
+public:
+  explicit OnDevice(DeviceRun &run) : call(run.call()) {
+    for (int i = 0; i < call.inCount; ++i)
+      move(call.in[i]);
+    move(call.out[0]);
+  }
+  ~OnDevice() {
+    for (void *p : memory_)
+      cudaFree(p);
+  }
+  OnDevice(const OnDevice &) = delete;
+  OnDevice &operator=(const OnDevice &) = delete;
+
+  Call call;
+
+  void *allocate(size_t bytes) {
+    EXPECT_EQ(cudaMalloc(&memory_.emplace_back(), bytes), cudaSuccess);
+    return memory_.back();
+  }
+
+private:
+  void move(Tensor &tensor) {
+    auto bytes = static_cast<size_t>(tensor.numel() * dtypeBytes(tensor.dtype));
+    void *device = allocate(bytes);
+    EXPECT_EQ(cudaMemcpy(device, tensor.data, bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    tensor.data = device;
+  }
+
+  std::vector<void *> memory_;
+};
+
+/// A graph that was captured with some counts, and runs with others.
+class CapturedProduct {
+public:
+  CapturedProduct(const Kernel &kernel, OnDevice &device) {
+    EXPECT_EQ(cudaStreamCreate(&stream_), cudaSuccess);
+    cuda::Queue queue(testContext(), stream_);
+    Call &call = device.call;
+    call.context = &testContext(), call.stream = &queue;
+    call.workspaceBytes = kernel.workspaceBytes(call);
+    call.workspace = device.allocate(call.workspaceBytes);
+    EXPECT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    kernel.run(call);
+    EXPECT_EQ(cudaStreamEndCapture(stream_, &graph_), cudaSuccess);
+    EXPECT_FALSE(queue.takeError());
+    EXPECT_EQ(cudaGraphInstantiate(&instance_, graph_, 0), cudaSuccess);
+  }
+  ~CapturedProduct() {
+    cudaGraphExecDestroy(instance_);
+    cudaGraphDestroy(graph_);
+    cudaStreamDestroy(stream_);
+  }
+  CapturedProduct(const CapturedProduct &) = delete;
+  CapturedProduct &operator=(const CapturedProduct &) = delete;
+
+  void run() {
+    EXPECT_EQ(cudaGraphLaunch(instance_, stream_), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  }
+
+private:
+  cudaStream_t stream_ = nullptr;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t instance_ = nullptr;
+};
+
+TEST(CudaGrouped, GraphsReadCountsWhenTheyRun) {
+  SKIP_WITHOUT_GPU();
+  for (std::string_view op : {"grouped_matmul", "grouped_matmul_bwd"})
+    for (DType data : {DType::F32, DType::BF16}) {
+      bool isGradient = op == "grouped_matmul_bwd";
+      DeviceRun run(op, DType::F32, bench::kTinyModel);
+      Call &call = run.call();
+      shape(run, call.in[0], data, {600, 136});
+      if (isGradient)
+        shape(run, call.in[1], data, {600, 264});
+      else
+        shape(run, call.in[1], data, {3, 264, 136});
+      setCounts(run, {1, 3, 600, {100, 200, 300}});
+      if (isGradient)
+        shape(run, call.out[0], data, {3, 136, 264});
+      else
+        shape(run, call.out[0], data, {600, 264});
+      OnDevice device(run);
+      CapturedProduct product(*findCudaKernel(op), device);
+      for (std::vector<int32_t> counts : {std::vector<int32_t>{0, 600, 0}, {590, 3, 7}}) {
+        std::memcpy(call.in[2].data, counts.data(), 12);
+        EXPECT_EQ(cudaMemcpy(device.call.in[2].data, counts.data(), 12, cudaMemcpyHostToDevice),
+                  cudaSuccess);
+        product.run();
+        auto bytes = static_cast<size_t>(call.out[0].numel() * dtypeBytes(data));
+        std::vector<std::byte> got(bytes);
+        cudaMemcpy(got.data(), device.call.out[0].data, bytes, cudaMemcpyDeviceToHost);
+        SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data) << ' ' << counts[0]);
+        expectNear(call.out[0], got, run.onHost()[0], 1e-5, 4e-3, "result");
+      }
+    }
+}
+
+/// All scores, with and without groups and a bias; logits that are equal, and some that are NaN.
+TEST(CudaRouter, ChoosesAsTheHost) {
+  SKIP_WITHOUT_GPU();
+  struct {
+    int64_t rows, experts, topk, groups, groupTopk;
+  } cases[] = {{1, 1, 1, 0, 0},   {100, 8, 2, 0, 0},   {77, 130, 8, 0, 0}, {50, 256, 8, 8, 4},
+               {9, 64, 6, 16, 3}, {300, 60, 60, 0, 0}, {40, 384, 8, 1, 1}};
+  for (auto [rows, experts, topk, groups, groupTopk] : cases)
+    for (int64_t score = 0; score < 3; ++score)
+      for (bool other : {false, true}) { // a softmax of all; a bias of other scores
+        DeviceRun run("router_topk", DType::F32, bench::kTinyModel);
+        Call &call = run.call();
+        Attrs &attrs = call.attrs;
+        attrs.topk = topk, attrs.expert_groups = groups, attrs.group_topk = groupTopk;
+        attrs.score = score, attrs.pre_softmax = score == 0 && other, attrs.scale = 2.5;
+        shape(run, call.in[0], DType::F32, {rows, experts});
+        shape(run, call.in[1], DType::F32, {experts});
+        call.inCount = score > 0 && other ? 2 : 1;
+        shape(run, call.out[0], DType::I32, {rows, topk});
+        shape(run, call.out[1], DType::F32, {rows, topk});
+        auto *logits = static_cast<float *>(call.in[0].data);
+        for (int64_t i = 0; i < rows * experts; ++i)
+          logits[i] = i % 3 == 0 ? 0.25f : 9 * logits[i];
+        if (rows > 20 && score == 1)
+          setNan(call.in[0], 17 * experts + experts / 2);
+        SCOPED_TRACE(testing::Message() << experts << ' ' << topk << ' ' << score << other);
+        run.compare(2e-6);
+
+        DeviceRun back("router_topk_bwd", DType::F32, bench::kTinyModel);
+        Call &backward = back.call();
+        backward.attrs = attrs;
+        shape(back, backward.in[0], DType::F32, {rows, topk});
+        shape(back, backward.in[1], DType::F32, {rows, experts});
+        shape(back, backward.in[2], DType::I32, {rows, topk});
+        shape(back, backward.out[0], DType::F32, {rows, experts});
+        std::memcpy(backward.in[1].data, logits,
+                    static_cast<size_t>(rows * experts) * sizeof(float));
+        std::memcpy(backward.in[2].data, run.onHost()[0].data(),
+                    static_cast<size_t>(rows * topk) * sizeof(int32_t));
+        static_cast<int32_t *>(backward.in[2].data)[0] = -1; // of no expert
+        back.compare(2e-6);
+      }
+}
+
+/// Ids of no run among others; runs and slots that get everything; slots without room for all.
+TEST(CudaRuns, PlacesAreTheHosts) {
+  SKIP_WITHOUT_GPU();
+  struct {
+    int64_t rows, choices, slots, runs, bound;
+    int32_t ids; ///< different ones
+  } cases[] = {{1, 1, 1, 1, 1, 1},           {5000, 8, 1, 128, 40000, 130},
+               {5000, 2, 8, 16, 16000, 128}, {3000, 4, 4, 3, 6000, 2},
+               {100, 6, 2, 700, 600, 1400},  {70000, 1, 1, 7, 70000, 7},
+               {300, 3, 16, 1, 160, 20}};
+  for (auto [rows, choices, slots, runs, bound, ids] : cases) {
+    DeviceRun run("make_runs", DType::F32, bench::kTinyModel);
+    Call &call = run.call();
+    call.attrs.bound = bound;
+    shape(run, call.in[0], DType::I32, {rows, choices});
+    shape(run, call.out[0], DType::I32, {slots, runs});
+    shape(run, call.out[1], DType::I32, {rows, choices});
+    for (int64_t i = 0; i < call.in[0].numel(); ++i)
+      static_cast<int32_t *>(call.in[0].data)[i] =
+          static_cast<int32_t>(uniformAt(9, static_cast<uint64_t>(i)) * (ids + 0.5)) -
+          (i % 97 == 5);
+    SCOPED_TRACE(testing::Message() << rows << ' ' << slots << ' ' << runs);
+    EXPECT_TRUE(run.onDevice() == run.onHost());
+  }
+}
+
+/// Rows without places, weights of another type, rows that have one place and many.
+TEST(CudaRuns, RowsGoAndComeAsOnTheHost) {
+  SKIP_WITHOUT_GPU();
+  for (std::string_view op : {"dispatch", "combine", "combine_bwd"})
+    for (int64_t choices : {1, 3, 8})
+      for (int64_t cols : {8, 33, 1000, 2880})
+        for (DType data : kDataTypes) {
+          bool isBack = op == "combine_bwd";
+          DeviceRun run(op, data, bench::kTinyModel);
+          Call &call = run.call();
+          Tensor &places = call.in[isBack ? 2 : 1];
+          Tensor &x = op == "dispatch" ? call.in[0] : isBack ? call.in[1] : call.out[0];
+          Tensor &y = op == "dispatch" ? call.out[0] : call.in[0];
+          int64_t rows = 37, bound = rows * choices + 5;
+          shape(run, x, data, {rows, cols});
+          shape(run, y, data, {bound, cols});
+          shape(run, places, DType::I32, {rows, choices});
+          for (int64_t i = 0; i < places.numel(); ++i)
+            static_cast<int32_t *>(places.data)[i] =
+                static_cast<int32_t>(i % 11 == 4   ? -1
+                                     : i % 11 == 7 ? bound + i
+                                                   : bound - 1 - i);
+          if (isBack)
+            shape(run, call.out[0], data, {rows, choices});
+          else
+            shape(run, call.in[2], DType::F32, {rows, choices});
+          if (op == "dispatch")
+            run.keep(0);
+          SCOPED_TRACE(testing::Message()
+                       << op << ' ' << choices << ' ' << cols << dtypeName(data));
+          run.compare(2e-6, 4e-3);
+          if (isBack) {
+            accumulate(run, 0);
+            run.compare(2e-6, 4e-3);
+          } else {
+            --call.inCount; // no weights
+            run.compare(2e-6, 4e-3);
+          }
+        }
+}
+
+} // namespace
+} // namespace shardc::kernels::test
