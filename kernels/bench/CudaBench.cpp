@@ -6,6 +6,8 @@
 //   shardc-cuda-bench [WORD...]     ops whose names contain one of these; rank_sum is the sum
 //                                   that channels compute over exchanged pieces
 //   shardc-cuda-bench --workspaces  scratch of attention by shape, for compiler/predict
+//   shardc-cuda-bench --experts [MODEL...]  layers of experts, and their products as dense ones;
+//                                   --skewed-experts the same with some experts most wanted
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -15,6 +17,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/bench/Cases.h"
+#include "kernels/bench/Experts.h"
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/RankSum.h"
 #include "kernels/cuda/Registry.h"
@@ -251,6 +254,12 @@ int main(int count, char **arguments) {
              return name.find(word) != name.npos;
            });
   };
+  for (double skew : {0.0, 6.0})
+    if (!words.empty() &&
+        std::string_view(words[0]) == (skew > 0 ? "--skewed-experts" : "--experts")) {
+      timeExperts(words.subspan(1), skew);
+      return 0;
+    }
   Settings settings;
   if (!words.empty() && std::string_view(words[0]) == "--workspaces") {
     printWorkspaces(settings);
