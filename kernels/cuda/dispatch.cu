@@ -172,41 +172,49 @@ void runDispatch(const Call &call) {
   launchRows(call, modeOf({&x, &y}, x.cols()), op, x.rows(), x.cols());
 }
 
-constexpr int kRowsAhead = 4; ///< rows of y that a thread loads before it adds the first
-
-struct CombineOp {
+struct Combine {
   Data y, x;
   Choices choices;
   int64_t cols;
-  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
-    float sum[kChunk] = {};
-    int64_t end = (row + 1) * choices.count;
-    for (int64_t i = row * choices.count; i < end; i += kRowsAhead) {
-      float v[kRowsAhead][kChunk];
-      bool isThere[kRowsAhead];
-#pragma unroll
-      for (int k = 0; k < kRowsAhead; ++k) {
-        int64_t place = i + k < end ? choices.places[i + k] : -1;
-        isThere[k] = choices.isIn(place);
-        if (isThere[k])
-          load8<M>(y, place * cols + c, n, v[k]);
-      }
-#pragma unroll
-      for (int k = 0; k < kRowsAhead; ++k) {
-        float weight = isThere[k] ? choices.weight(i + k) : 0.0f;
-#pragma unroll
-        for (int j = 0; j < kChunk; ++j)
-          sum[j] = isThere[k] ? sum[j] + v[k][j] * weight : sum[j];
-      }
-    }
-    store8<M>(x, row * cols + c, n, sum);
-  }
 };
+
+constexpr int kColsAhead = 4; ///< chunks of a row that a thread loads before it adds the first
+
+/// A block has a row of x; a thread several chunks of it, so that enough loads are under way.
+template <Mode M> __global__ void __launch_bounds__(256, 3) combineRows(const Combine p) {
+  awaitPrevious();
+  int64_t row = blockIdx.x, step = int64_t{blockDim.x} * kChunk;
+  int64_t first = blockIdx.y * step * kColsAhead + threadIdx.x * kChunk;
+  float sum[kColsAhead][kChunk] = {};
+  for (int64_t i = row * p.choices.count; i < (row + 1) * p.choices.count; ++i) {
+    int64_t place = p.choices.places[i];
+    if (!p.choices.isIn(place))
+      continue;
+    float weight = p.choices.weight(i), v[kColsAhead][kChunk];
+#pragma unroll
+    for (int k = 0; k < kColsAhead; ++k)
+      if (int64_t c = first + k * step; c < p.cols)
+        load8<M>(p.y, place * p.cols + c, upToChunk(p.cols - c), v[k]);
+#pragma unroll
+    for (int k = 0; k < kColsAhead; ++k)
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        sum[k][j] = first + k * step < p.cols ? sum[k][j] + v[k][j] * weight : 0.0f;
+  }
+#pragma unroll
+  for (int k = 0; k < kColsAhead; ++k)
+    if (int64_t c = first + k * step; c < p.cols)
+      store8<M>(p.x, row * p.cols + c, upToChunk(p.cols - c), sum[k]);
+}
 
 void runCombine(const Call &call) {
   const Tensor &y = call.in[0], &places = call.in[1], &x = call.out[0];
-  CombineOp op = {dataOf(y), dataOf(x), choicesOf(call, places, y), x.cols()};
-  launchRows(call, modeOf({&y, &x}, x.cols()), op, x.rows(), x.cols());
+  Combine p = {dataOf(y), dataOf(x), choicesOf(call, places, y), x.cols()};
+  int threads = threadsForRow(ceilDiv(p.cols, kColsAhead), 256);
+  dim3 grid(static_cast<unsigned>(x.rows()),
+            static_cast<unsigned>(ceilDiv(p.cols, int64_t{threads} * kChunk * kColsAhead)));
+  forMode(modeOf({&y, &x}, p.cols),
+          [&]<Mode M>() { launchKernel(combineRows<M>, grid, threads, 0, queueOf(call), p); });
 }
 
 struct WeightGradients {

@@ -465,6 +465,8 @@ constexpr int kThreads = 384; ///< a warp group that copies, two that multiply
 __device__ __forceinline__ void begin(const Params &p, const Ring &ring) {
   Shared &shared = ring.shared;
   if (threadIdx.x == 0) {
+    if (ring.stages % 1024 != 0)
+      __trap(); // swizzled tiles begin at multiples of 1024 bytes
     for (int stage = 0; stage < kStages; ++stage) {
       hopper::initBarrier(ring.full(stage), 1);
       hopper::initBarrier(ring.empty(stage), 4); // of two warp groups of two blocks

@@ -17,44 +17,46 @@ constexpr int kWarps = 4; ///< rows of a block
 
 __device__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 
+/// What an index is chosen by, as a number whose order is that of choice: NaN is the largest, and
+/// zeros of both signs are equal.
+__device__ uint32_t keyOf(float value) {
+  if (value != value)
+    return 0xffffffffu;
+  uint32_t bits = __float_as_uint(value + 0.0f);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
 /// An index with what it is chosen by; none: an index below 0.
 struct Candidate {
-  float key;
+  uint32_t key;
   int32_t index;
 
   /// Is chosen before the other. Both are there.
   __device__ bool isBefore(const Candidate &other) const {
-    bool isNan = key != key, isOtherNan = other.key != other.key;
-    if (isNan || isOtherNan)
-      return isNan && (!isOtherNan || index < other.index);
     return key > other.key || (key == other.key && index < other.index);
   }
 };
 
-__device__ Candidate firstOf(Candidate a, Candidate b) {
-  if (a.index < 0 || b.index < 0)
-    return a.index < 0 ? b : a;
-  return b.isBefore(a) ? b : a;
-}
-
+/// The first of the warp.
 __device__ Candidate firstOfWarp(Candidate best) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    Candidate other = {__shfl_xor_sync(0xffffffffu, best.key, offset),
-                       __shfl_xor_sync(0xffffffffu, best.index, offset)};
-    best = firstOf(best, other);
-  }
-  return best;
+  uint32_t key = best.index < 0 ? 0u : best.key; // which no number has
+  Candidate first = {__reduce_max_sync(0xffffffffu, key), -1};
+  uint32_t index =
+      best.index >= 0 && key == first.key ? static_cast<uint32_t>(best.index) : 0x7fffffffu;
+  index = __reduce_min_sync(0xffffffffu, index);
+  first.index = index == 0x7fffffffu ? -1 : static_cast<int32_t>(index);
+  return first;
 }
 
 /// The first of n indices behind `last`, in steps of the warp; of all, if there is no last one.
-template <typename KeyOf, typename IsThere>
-__device__ Candidate nextOf(Candidate last, int32_t n, KeyOf keyOf, IsThere isThere) {
+template <typename IsThere>
+__device__ Candidate nextOf(Candidate last, int32_t n, const uint32_t *keys, IsThere isThere) {
   Candidate best = {0, -1};
   for (int32_t i = lane(); i < n; i += kWarp) {
-    Candidate candidate = {keyOf(i), i};
-    if ((last.index < 0 || last.isBefore(candidate)) && isThere(i))
-      best = firstOf(best, candidate);
+    Candidate candidate = {keys[i], i};
+    if ((last.index < 0 || last.isBefore(candidate)) &&
+        (best.index < 0 || candidate.isBefore(best)) && isThere(i))
+      best = candidate;
   }
   return firstOfWarp(best);
 }
@@ -91,21 +93,19 @@ __device__ Softmax softmaxOfRow(const float *logits, int32_t n) {
   return softmax;
 }
 
-/// Of those logits whose ids are experts, by one thread.
+/// Of those logits whose ids are experts.
 __device__ Softmax softmaxOfChosen(const float *logits, const int32_t *ids, int64_t topk,
                                    int32_t experts) {
-  Softmax softmax = {-INFINITY, 0};
-  bool isFirst = true;
-  auto each = [&](auto take) {
-    for (int64_t k = 0; k < topk; ++k)
-      if (ids[k] >= 0 && ids[k] < experts)
-        take(static_cast<double>(logits[ids[k]]));
-  };
-  each([&](double logit) {
-    softmax.largest = isFirst || softmax.largest < logit ? logit : softmax.largest;
-    isFirst = false;
-  });
-  each([&](double logit) { softmax.sum += exp(logit - softmax.largest); });
+  auto isExpert = [&](int64_t k) { return ids[k] >= 0 && ids[k] < experts; };
+  float largest = -INFINITY;
+  for (int64_t k = lane(); k < topk; k += kWarp)
+    if (isExpert(k))
+      largest = fmaxf(largest, logits[ids[k]]);
+  Softmax softmax = {static_cast<double>(warpMax(largest)), 0};
+  for (int64_t k = lane(); k < topk; k += kWarp)
+    if (isExpert(k))
+      softmax.sum += exp(logits[ids[k]] - softmax.largest);
+  softmax.sum = warpSum(softmax.sum);
   return softmax;
 }
 
@@ -116,13 +116,16 @@ struct Router {
   int64_t score;
   double scale;
   bool isOfAll;
-  float *keys, *sums; ///< scratch: of all experts of all rows, and of all groups
+  uint32_t *keys, *sums; ///< scratch: of all experts of all rows, and of all groups
   int32_t *ids;
   float *weights;
 };
 
-/// Leaves in `sums` what groups are chosen by. Returns the last one that is.
-__device__ Candidate chooseGroups(const Router &p, const float *keys, float *sums) {
+/// Leaves in `sums` what groups are chosen by. Returns the last one that is. `numberOf` gives what
+/// an expert is chosen by.
+template <typename NumberOf>
+__device__ Candidate chooseGroups(const Router &p, const uint32_t *keys, uint32_t *sums,
+                                  NumberOf numberOf) {
   auto size = static_cast<int32_t>(p.groupSize);
   for (int32_t group = lane(); group < p.groups; group += kWarp) {
     double total = 0;
@@ -130,38 +133,38 @@ __device__ Candidate chooseGroups(const Router &p, const float *keys, float *sum
     for (int64_t i = 0; i < p.summed; ++i) {
       Candidate best = {0, -1};
       for (int32_t e = group * size; e < (group + 1) * size; ++e)
-        if (Candidate candidate = {keys[e], e}; last.index < 0 || last.isBefore(candidate))
-          best = firstOf(best, candidate);
+        if (Candidate candidate = {keys[e], e}; (last.index < 0 || last.isBefore(candidate)) &&
+                                                (best.index < 0 || candidate.isBefore(best)))
+          best = candidate;
       last = best;
-      total += static_cast<double>(best.key);
+      total += static_cast<double>(numberOf(best.index));
     }
-    sums[group] = static_cast<float>(total);
+    sums[group] = keyOf(static_cast<float>(total));
   }
   __syncwarp();
   Candidate last = {0, -1};
   for (int64_t i = 0; i < p.groupTopk; ++i)
-    last = nextOf(
-        last, static_cast<int32_t>(p.groups), [&](int32_t g) { return sums[g]; },
-        [](int32_t) { return true; });
+    last = nextOf(last, static_cast<int32_t>(p.groups), sums, [](int32_t) { return true; });
   return last;
 }
 
-/// By one thread.
+/// Gives the chosen experts their weights; a lane has every 32nd.
 __device__ void weigh(const Router &p, const float *logits, const Softmax &ofAll,
                       const int32_t *ids, float *weights) {
-  int64_t topk = p.topk;
-  if (p.score == kRouterSoftmax) {
-    Softmax softmax =
-        p.isOfAll ? ofAll : softmaxOfChosen(logits, ids, topk, static_cast<int32_t>(p.experts));
-    for (int64_t k = 0; k < topk; ++k)
-      weights[k] = static_cast<float>(p.scale * softmax.of(logits[ids[k]]));
-    return;
-  }
-  double divisor = topk > 1 ? kRouterEps : 1;
-  for (int64_t k = 0; k < topk && topk > 1; ++k)
-    divisor += scoreOf(p.score, logits[ids[k]]);
-  for (int64_t k = 0; k < topk; ++k)
-    weights[k] = static_cast<float>(p.scale * scoreOf(p.score, logits[ids[k]]) / divisor);
+  bool isSoftmax = p.score == kRouterSoftmax;
+  Softmax softmax = ofAll;
+  if (isSoftmax && !p.isOfAll)
+    softmax = softmaxOfChosen(logits, ids, p.topk, static_cast<int32_t>(p.experts));
+  double divisor = 0;
+  auto valueOf = [&](int64_t k) {
+    return isSoftmax ? softmax.of(logits[ids[k]]) : scoreOf(p.score, logits[ids[k]]);
+  };
+  bool isDivided = !isSoftmax && p.topk > 1;
+  for (int64_t k = lane(); k < p.topk && isDivided; k += kWarp)
+    divisor += valueOf(k);
+  divisor = isDivided ? warpSum(divisor) + kRouterEps : 1;
+  for (int64_t k = lane(); k < p.topk; k += kWarp)
+    weights[k] = static_cast<float>(p.scale * valueOf(k) / divisor);
 }
 
 __global__ void __launch_bounds__(kWarps *kWarp) chooseExperts(const Router p) {
@@ -171,44 +174,44 @@ __global__ void __launch_bounds__(kWarps *kWarp) chooseExperts(const Router p) {
     return;
   auto experts = static_cast<int32_t>(p.experts);
   const float *logits = p.logits + row * experts;
-  float *keys = p.keys + row * experts, *sums = p.sums + row * p.groups;
+  uint32_t *keys = p.keys + row * experts, *sums = p.sums + row * p.groups;
   Softmax ofAll = {};
   if (p.score == kRouterSoftmax && p.isOfAll)
     ofAll = softmaxOfRow(logits, experts);
-  for (int32_t e = lane(); e < experts; e += kWarp) {
-    float key = p.score != kRouterSoftmax ? static_cast<float>(scoreOf(p.score, logits[e]))
-                : p.isOfAll               ? static_cast<float>(ofAll.of(logits[e]))
-                                          : logits[e];
-    keys[e] = p.bias == nullptr ? key : key + p.bias[e];
-  }
+  auto numberOf = [&](int32_t e) {
+    float number = p.score != kRouterSoftmax ? static_cast<float>(scoreOf(p.score, logits[e]))
+                   : p.isOfAll               ? static_cast<float>(ofAll.of(logits[e]))
+                                             : logits[e];
+    return p.bias == nullptr ? number : number + p.bias[e];
+  };
+  for (int32_t e = lane(); e < experts; e += kWarp)
+    keys[e] = keyOf(numberOf(e));
   __syncwarp();
   Candidate lastGroup = {0, -1}, last = {0, -1};
   if (p.groups > 0)
-    lastGroup = chooseGroups(p, keys, sums);
+    lastGroup = chooseGroups(p, keys, sums, numberOf);
   int32_t *ids = p.ids + row * p.topk;
   for (int64_t k = 0; k < p.topk; ++k) {
-    last = nextOf(
-        last, experts, [&](int32_t e) { return keys[e]; },
-        [&](int32_t e) {
-          if (p.groups == 0)
-            return true;
-          Candidate group = {sums[e / p.groupSize], static_cast<int32_t>(e / p.groupSize)};
-          return group.index == lastGroup.index || group.isBefore(lastGroup);
-        });
+    last = nextOf(last, experts, keys, [&](int32_t e) {
+      if (p.groups == 0)
+        return true;
+      Candidate group = {sums[e / p.groupSize], static_cast<int32_t>(e / p.groupSize)};
+      return group.index == lastGroup.index || group.isBefore(lastGroup);
+    });
     if (lane() == 0)
       ids[k] = last.index;
   }
-  if (lane() == 0)
-    weigh(p, logits, ofAll, ids, p.weights + row * p.topk);
+  __syncwarp();
+  weigh(p, logits, ofAll, ids, p.weights + row * p.topk);
 }
 
 struct Buffers {
-  float *keys, *sums;
+  uint32_t *keys, *sums;
 
   Buffers(const Call &call, Scratch &scratch) {
     const Tensor &logits = call.in[0];
-    keys = scratch.take<float>(logits.numel());
-    sums = scratch.take<float>(logits.rows() * call.attrs.expert_groups);
+    keys = scratch.take<uint32_t>(logits.numel());
+    sums = scratch.take<uint32_t>(logits.rows() * call.attrs.expert_groups);
   }
 };
 
@@ -257,14 +260,24 @@ struct RouterBwd {
   }
 };
 
+/// The gradient of weight = value / divisor, where each value is a term of the divisor. `valueOf`
+/// gives the value of a logit. The mean of the weights' gradients, by their weights, is subtracted.
+template <typename ValueOf>
+__device__ double meanOf(const RouterBwd &p, const float *dweights, const float *logits,
+                         const int32_t *ids, double divisor, ValueOf valueOf) {
+  double mean = 0;
+  for (int64_t k = lane(); k < p.topk; k += kWarp)
+    if (p.isExpert(ids[k]))
+      mean += p.grad(dweights, k) * valueOf(logits[ids[k]]) / divisor;
+  return warpSum(mean);
+}
+
 /// The gradient through a softmax of all logits.
 __device__ void gradientOfAll(const RouterBwd &p, const float *dweights, const float *logits,
                               const int32_t *ids, float *dlogits) {
   Softmax softmax = softmaxOfRow(logits, p.experts);
-  double mean = 0;
-  for (int64_t k = 0; k < p.topk; ++k)
-    if (p.isExpert(ids[k]))
-      mean += p.grad(dweights, k) * softmax.of(logits[ids[k]]);
+  auto valueOf = [&](float logit) { return softmax.of(logit); };
+  double mean = meanOf(p, dweights, logits, ids, 1, valueOf);
   for (int32_t e = lane(); e < p.experts; e += kWarp) {
     double grad = 0;
     for (int64_t k = 0; k < p.topk; ++k)
@@ -273,7 +286,8 @@ __device__ void gradientOfAll(const RouterBwd &p, const float *dweights, const f
   }
 }
 
-/// The gradient through scores of those chosen alone, by one thread: weight = score / divisor.
+/// The gradient through scores of those chosen alone. An expert that was chosen several times has
+/// the sum, in the order of choices, by the lane of the first.
 __device__ void gradientOfChosen(const RouterBwd &p, const float *dweights, const float *logits,
                                  const int32_t *ids, float *dlogits) {
   bool isSoftmax = p.score == kRouterSoftmax, isDivided = !isSoftmax && p.topk > 1;
@@ -283,19 +297,26 @@ __device__ void gradientOfChosen(const RouterBwd &p, const float *dweights, cons
   auto valueOf = [&](float logit) {
     return isSoftmax ? softmax.of(logit) : scoreOf(p.score, logit);
   };
-  double divisor = isDivided ? kRouterEps : 1, mean = 0;
-  for (int64_t k = 0; k < p.topk && isDivided; ++k)
+  double divisor = 0;
+  for (int64_t k = lane(); k < p.topk && isDivided; k += kWarp)
     if (p.isExpert(ids[k]))
       divisor += valueOf(logits[ids[k]]);
-  for (int64_t k = 0; k < p.topk && (isSoftmax || isDivided); ++k)
-    if (p.isExpert(ids[k]))
-      mean += p.grad(dweights, k) * valueOf(logits[ids[k]]) / divisor;
-  for (int64_t k = 0; k < p.topk; ++k) {
-    if (!p.isExpert(ids[k]))
+  divisor = isDivided ? warpSum(divisor) + kRouterEps : 1;
+  double mean = 0;
+  if (isSoftmax || isDivided)
+    mean = meanOf(p, dweights, logits, ids, divisor, valueOf);
+  for (int64_t k = lane(); k < p.topk; k += kWarp) {
+    bool isFirst = p.isExpert(ids[k]);
+    for (int64_t other = 0; other < k && isFirst; ++other)
+      isFirst = ids[other] != ids[k];
+    if (!isFirst)
       continue;
-    float logit = logits[ids[k]];
+    float logit = logits[ids[k]], sum = 0;
     double value = valueOf(logit), slope = isSoftmax ? value : slopeOf(p.score, logit, value);
-    dlogits[ids[k]] += static_cast<float>((p.grad(dweights, k) - mean) / divisor * slope);
+    for (int64_t other = k; other < p.topk; ++other)
+      if (ids[other] == ids[k])
+        sum += static_cast<float>((p.grad(dweights, other) - mean) / divisor * slope);
+    dlogits[ids[k]] = sum;
   }
 }
 
@@ -312,8 +333,7 @@ __global__ void __launch_bounds__(kWarps *kWarp) differentiate(const RouterBwd p
   for (int32_t e = lane(); e < p.experts; e += kWarp)
     dlogits[e] = 0;
   __syncwarp();
-  if (lane() == 0)
-    gradientOfChosen(p, dweights, logits, ids, dlogits);
+  gradientOfChosen(p, dweights, logits, ids, dlogits);
 }
 
 void runRouterTopkBwd(const Call &call) {
