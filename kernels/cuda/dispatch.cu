@@ -14,6 +14,8 @@
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/Sort.h"
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/router.cuh"
+#include "kernels/host/Router.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -219,7 +221,7 @@ void runCombine(const Call &call) {
 
 struct WeightGradients {
   Data y, dx, dweights;
-  const int32_t *places;
+  const int32_t *places; ///< null: row i of y
   int64_t choices, count, rows, cols;
 };
 
@@ -231,7 +233,7 @@ __global__ void __launch_bounds__(kWarps *kWarp) sumProducts(const WeightGradien
   int64_t i = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   if (i >= p.count)
     return;
-  int64_t place = p.places[i];
+  int64_t place = p.places == nullptr ? i : p.places[i];
   double sum = 0;
   if (place >= 0 && place < p.rows) {
     int64_t ofY = place * p.cols, ofX = i / p.choices * p.cols;
@@ -251,16 +253,140 @@ __global__ void __launch_bounds__(kWarps *kWarp) sumProducts(const WeightGradien
     setElement(p.dweights, i, static_cast<float>(sum));
 }
 
+void launchProducts(const Call &call, const Tensor &a, const Tensor &b, const WeightGradients &p) {
+  auto blocks = static_cast<unsigned>(ceilDiv(p.count, kWarps));
+  forMode(modeOf({&a, &b}, p.cols), [&]<Mode M>() {
+    launchKernel(sumProducts<M>, blocks, kWarps * kWarp, 0, queueOf(call), p);
+  });
+}
+
 void runCombineBwd(const Call &call) {
   const Tensor &y = call.in[0], &dx = call.in[1], &places = call.in[2];
   WeightGradients p = {dataOf(y),           dataOf(dx),
                        dataOf(call.out[0]), static_cast<const int32_t *>(places.data),
                        places.shape[1],     places.numel(),
                        y.shape[0],          y.cols()};
-  auto blocks = static_cast<unsigned>(ceilDiv(p.count, kWarps));
-  forMode(modeOf({&y, &dx}, p.cols), [&]<Mode M>() {
-    launchKernel(sumProducts<M>, blocks, kWarps * kWarp, 0, queueOf(call), p);
-  });
+  launchProducts(call, y, dx, p);
+}
+
+void runDotRows(const Call &call) {
+  const Tensor &a = call.in[0], &b = call.in[1];
+  WeightGradients p = {dataOf(a), dataOf(b), dataOf(call.out[0]), nullptr, 1, a.rows(),
+                       a.rows(),  a.cols()};
+  launchProducts(call, a, b, p);
+}
+
+struct ScaleRowsOp {
+  Data x, weights, y;
+  int64_t cols;
+  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
+    float v[kChunk], weight = element(weights, row);
+    load8<M>(x, row * cols + c, n, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] *= weight;
+    store8<M>(y, row * cols + c, n, v);
+  }
+};
+
+void runScaleRows(const Call &call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  ScaleRowsOp op = {dataOf(x), dataOf(call.in[1]), dataOf(y), y.cols()};
+  launchRows(call, modeOf({&x, &y}, y.cols()), op, y.rows(), y.cols());
+}
+
+// ---- router_drop ----
+
+/// Keys that sort by falling weight, NaN first.
+__global__ void __launch_bounds__(256)
+    makeWeightKeys(const float *weights, int64_t count, uint32_t *keys, int32_t *order) {
+  awaitPrevious();
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= count)
+    return;
+  keys[i] = ~keyOf(weights[i]);
+  order[i] = static_cast<int32_t>(i);
+}
+
+/// Keys that sort by expert what is sorted by weight; `order` may be null: by position.
+__global__ void __launch_bounds__(256)
+    makeExpertKeys(const int32_t *ids, const int32_t *order, int64_t count, int32_t experts,
+                   uint32_t *keys, int32_t *values) {
+  awaitPrevious();
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= count)
+    return;
+  auto choice = static_cast<int32_t>(order == nullptr ? i : order[i]);
+  int32_t id = ids[choice];
+  keys[i] = static_cast<uint32_t>(id >= 0 && id < experts ? id : experts);
+  values[i] = choice;
+}
+
+__global__ void __launch_bounds__(256)
+    keepFirst(const Sorted p, const int32_t *ids, int64_t capacity) {
+  awaitPrevious();
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= p.count)
+    return;
+  auto expert = static_cast<int32_t>(p.keys[i]);
+  bool isKept = expert == p.runs || i - p.firsts[expert] < capacity;
+  p.places[p.order[i]] = isKept ? ids[p.order[i]] : -1;
+}
+
+struct DropBuffers {
+  uint32_t *keys, *sortedKeys;
+  int32_t *order, *sortedOrder, *firsts;
+  std::byte *temporary;
+  size_t temporaryBytes = 0;
+
+  DropBuffers(const Call &call, Scratch &scratch) {
+    int64_t count = call.in[0].numel();
+    keys = scratch.take<uint32_t>(count), sortedKeys = scratch.take<uint32_t>(count);
+    order = scratch.take<int32_t>(count), sortedOrder = scratch.take<int32_t>(count);
+    firsts = scratch.take<int32_t>(call.attrs.experts + 1);
+    for (int bits : {32, bitsOfKeys(call.attrs.experts)}) {
+      size_t bytes = 0;
+      static_cast<void>(sortPairs(pairs(count, bits), nullptr, bytes, nullptr));
+      temporaryBytes = std::max(temporaryBytes, bytes);
+    }
+    temporary = scratch.take<std::byte>(static_cast<int64_t>(temporaryBytes));
+  }
+  SortedPairs pairs(int64_t count, int bits) const {
+    return {keys, order, sortedKeys, sortedOrder, count, bits};
+  }
+};
+
+void runRouterDrop(const Call &call) {
+  Scratch scratch(call);
+  DropBuffers buffers(call, scratch);
+  int64_t count = call.in[0].numel();
+  auto experts = static_cast<int32_t>(call.attrs.experts);
+  const auto *ids = static_cast<const int32_t *>(call.in[0].data);
+  Queue &queue = queueOf(call);
+  auto blocks = [](int64_t threads) { return static_cast<unsigned>(ceilDiv(threads, 256)); };
+  auto sort = [&](int bits) {
+    cudaError_t error = sortPairs(buffers.pairs(count, bits), buffers.temporary,
+                                  buffers.temporaryBytes, streamOf(queue));
+    if (error != cudaSuccess)
+      reportError(queue, "cub::DeviceRadixSort::SortPairs", error);
+    noteOther(queue);
+  };
+  if (!call.attrs.by_position) {
+    launchKernel(makeWeightKeys, blocks(count), 256, 0, queue,
+                 static_cast<const float *>(call.in[1].data), count, buffers.keys, buffers.order);
+    sort(32);
+  }
+  launchKernel(makeExpertKeys, blocks(count), 256, 0, queue, ids,
+               call.attrs.by_position ? nullptr : buffers.sortedOrder, count, experts, buffers.keys,
+               buffers.order);
+  sort(bitsOfKeys(experts));
+  Sorted p = {};
+  p.keys = buffers.sortedKeys, p.order = buffers.sortedOrder, p.count = count;
+  p.runs = experts, p.firsts = buffers.firsts;
+  p.places = static_cast<int32_t *>(call.out[0].data);
+  int64_t capacity = host::expertCapacity(count, experts, call.attrs.capacity_factor);
+  launchKernel(findFirsts, blocks(experts + 1), 256, 0, queue, p);
+  launchKernel(keepFirst, blocks(count), 256, 0, queue, p, ids, capacity);
 }
 
 } // namespace
@@ -270,5 +396,9 @@ const Kernel kMakeRuns = {"make_runs_cuda", runMakeRuns, acceptsAs<&host::kMakeR
 const Kernel kDispatch = {"dispatch_cuda", runDispatch, acceptsAs<&host::kDispatch>};
 const Kernel kCombine = {"combine_cuda", runCombine, acceptsAs<&host::kCombine>};
 const Kernel kCombineBwd = {"combine_bwd_cuda", runCombineBwd, acceptsAs<&host::kCombineBwd>};
+const Kernel kScaleRows = {"scale_rows_cuda", runScaleRows, acceptsAs<&host::kScaleRows>};
+const Kernel kDotRows = {"dot_rows_cuda", runDotRows, acceptsAs<&host::kDotRows>};
+const Kernel kRouterDrop = {"router_drop_cuda", runRouterDrop, acceptsAs<&host::kRouterDrop>,
+                            workspaceOf<DropBuffers>};
 
 } // namespace shardc::kernels::cuda

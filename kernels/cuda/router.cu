@@ -8,23 +8,10 @@
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
-#include "runtime/base/Router.h"
+#include "kernels/cuda/router.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
-
-constexpr int kWarps = 4; ///< rows of a block
-
-__device__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
-
-/// What an index is chosen by, as a number whose order is that of choice: NaN is the largest, and
-/// zeros of both signs are equal.
-__device__ uint32_t keyOf(float value) {
-  if (value != value)
-    return 0xffffffffu;
-  uint32_t bits = __float_as_uint(value + 0.0f);
-  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-}
 
 /// An index with what it is chosen by; none: an index below 0.
 struct Candidate {
@@ -59,38 +46,6 @@ __device__ Candidate nextOf(Candidate last, int32_t n, const uint32_t *keys, IsT
       best = candidate;
   }
   return firstOfWarp(best);
-}
-
-/// The score of a logit by itself: sigmoid or sqrt(softplus).
-__device__ double scoreOf(int64_t score, double logit) {
-  if (score == kRouterSigmoid)
-    return 1 / (1 + exp(-logit));
-  return sqrt(fmax(logit, 0.0) + log1p(exp(-fabs(logit))));
-}
-
-/// Its derivative, from the score of the logit; 0 where sqrt(softplus) is 0.
-__device__ double slopeOf(int64_t score, double logit, double value) {
-  if (score == kRouterSigmoid)
-    return value * (1 - value);
-  return value == 0 ? 0 : 0.5 / ((1 + exp(-logit)) * value);
-}
-
-/// The softmax of some logits: exp(logit - largest) / sum.
-struct Softmax {
-  double largest, sum;
-
-  __device__ double of(float logit) const { return exp(logit - largest) / sum; }
-};
-
-__device__ Softmax softmaxOfRow(const float *logits, int32_t n) {
-  float largest = logits[0];
-  for (int32_t i = lane(); i < n; i += kWarp)
-    largest = fmaxf(largest, logits[i]);
-  Softmax softmax = {static_cast<double>(warpMax(largest)), 0};
-  for (int32_t i = lane(); i < n; i += kWarp)
-    softmax.sum += exp(logits[i] - softmax.largest);
-  softmax.sum = warpSum(softmax.sum);
-  return softmax;
 }
 
 /// Of those logits whose ids are experts.
@@ -167,9 +122,9 @@ __device__ void weigh(const Router &p, const float *logits, const Softmax &ofAll
     weights[k] = static_cast<float>(p.scale * valueOf(k) / divisor);
 }
 
-__global__ void __launch_bounds__(kWarps *kWarp) chooseExperts(const Router p) {
+__global__ void __launch_bounds__(kRouterWarps *kWarp) chooseExperts(const Router p) {
   awaitPrevious();
-  int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  int64_t row = rowOfWarp();
   if (row >= p.rows)
     return;
   auto experts = static_cast<int32_t>(p.experts);
@@ -215,8 +170,6 @@ struct Buffers {
   }
 };
 
-unsigned blocksOf(int64_t rows) { return static_cast<unsigned>(ceilDiv(rows, kWarps)); }
-
 void runRouterTopk(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
@@ -242,7 +195,7 @@ void runRouterTopk(const Call &call) {
               buffers.sums,
               static_cast<int32_t *>(call.out[0].data),
               static_cast<float *>(call.out[1].data)};
-  launchKernel(chooseExperts, blocksOf(p.rows), kWarps * kWarp, 0, queueOf(call), p);
+  launchKernel(chooseExperts, blocksOfRouter(p.rows), kRouterWarps * kWarp, 0, queueOf(call), p);
 }
 
 struct RouterBwd {
@@ -320,9 +273,9 @@ __device__ void gradientOfChosen(const RouterBwd &p, const float *dweights, cons
   }
 }
 
-__global__ void __launch_bounds__(kWarps *kWarp) differentiate(const RouterBwd p) {
+__global__ void __launch_bounds__(kRouterWarps *kWarp) differentiate(const RouterBwd p) {
   awaitPrevious();
-  int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  int64_t row = rowOfWarp();
   if (row >= p.rows)
     return;
   const float *dweights = p.dweights + row * p.topk, *logits = p.logits + row * p.experts;
@@ -348,7 +301,7 @@ void runRouterTopkBwd(const Call &call) {
                  call.attrs.scale,
                  call.attrs.pre_softmax,
                  static_cast<float *>(call.out[0].data)};
-  launchKernel(differentiate, blocksOf(p.rows), kWarps * kWarp, 0, queueOf(call), p);
+  launchKernel(differentiate, blocksOfRouter(p.rows), kRouterWarps * kWarp, 0, queueOf(call), p);
 }
 
 } // namespace

@@ -317,6 +317,67 @@ TEST(CudaRouter, ChoosesAsTheHost) {
       }
 }
 
+/// Room for none, some and all; equal weights, and some that are NaN; ids of no expert.
+TEST(CudaRouter, DropsAsTheHost) {
+  SKIP_WITHOUT_GPU();
+  for (double factor : {1e-9, 0.5, 1.0, 100.0})
+    for (int64_t rows : {1, 300, 3000})
+      for (bool byPosition : {false, true}) {
+        DeviceRun run("router_drop", DType::F32, bench::kTinyModel);
+        Call &call = run.call();
+        call.attrs.experts = 7, call.attrs.capacity_factor = factor;
+        call.attrs.by_position = byPosition;
+        shape(run, call.in[0], DType::I32, {rows, 4});
+        shape(run, call.in[1], DType::F32, {rows, 4});
+        shape(run, call.out[0], DType::I32, {rows, 4});
+        auto *weights = static_cast<float *>(call.in[1].data);
+        for (int64_t i = 0; i < 4 * rows; ++i) {
+          static_cast<int32_t *>(call.in[0].data)[i] = static_cast<int32_t>(i * i % 10) - 1;
+          weights[i] = i % 3 == 0 ? 0.25f : i % 29 == 1 ? -0.0f : weights[i];
+          if (i % 101 == 7)
+            setNan(call.in[1], i);
+        }
+        SCOPED_TRACE(testing::Message() << factor << ' ' << rows << ' ' << byPosition);
+        EXPECT_TRUE(run.onDevice() == run.onHost());
+      }
+}
+
+/// What the second of four members has of two parts, by each score.
+TEST(CudaRouter, MembersHaveTheirRowsOfParts) {
+  SKIP_WITHOUT_GPU();
+  for (std::string_view op : {"expert_load", "router_loss", "router_loss_bwd"})
+    for (int64_t score = 0; score < 3; ++score) {
+      DeviceRun run(op, DType::F32, bench::kSmallModel);
+      Call &call = run.call();
+      call.index = 1, call.groupSize = 4;
+      call.attrs.score = score, call.attrs.loss_scale = 0.5;
+      Tensor &load = op == "expert_load" ? call.out[0] : call.in[1];
+      shape(run, load, DType::F32, {8, load.shape[1]});
+      SCOPED_TRACE(testing::Message() << op << ' ' << score);
+      run.compare(2e-6);
+    }
+}
+
+/// The sum begins again in the first microbatch, and a captured kernel reads which one runs.
+TEST(CudaRouter, MeansAreOfTheMicrobatchesSoFar) {
+  SKIP_WITHOUT_GPU();
+  for (int64_t microbatch : {0, 1, 6}) {
+    DeviceRun run("running_mean", DType::F32, bench::kSmallModel);
+    run.call().microbatch = microbatch;
+    SCOPED_TRACE(microbatch);
+    run.compare(1e-7);
+    Results want = run.onHost();
+    const int64_t words[] = {3, microbatch, 7};
+    int64_t *launch = nullptr;
+    ASSERT_EQ(cudaMalloc(&launch, sizeof words), cudaSuccess);
+    cudaMemcpy(launch, words, sizeof words, cudaMemcpyHostToDevice);
+    run.call().microbatch = 99;
+    run.call().launch = launch;
+    EXPECT_TRUE(run.onDevice() == want);
+    cudaFree(launch);
+  }
+}
+
 /// Ids of no run among others; runs and slots that get everything; slots without room for all.
 TEST(CudaRuns, PlacesAreTheHosts) {
   SKIP_WITHOUT_GPU();

@@ -124,6 +124,8 @@ TEST(CudaOps, AccumulateOntoWhatIsThere) {
                                                                 {"embedding_bwd", {0}},
                                                                 {"embedding_shard_bwd", {0}},
                                                                 {"combine_bwd", {0}},
+                                                                {"expert_load", {0}},
+                                                                {"tally", {0}},
                                                                 {"grouped_matmul_bwd", {0}},
                                                                 {"reduce_rows", {0}},
                                                                 {"rmsnorm_bwd", {1}},

@@ -1,0 +1,63 @@
+// Logits of routers on the device: a warp has a row of them, and a lane every 32nd expert. Scores
+// and sums are fp64.
+#pragma once
+
+#include "kernels/cuda/common.cuh"
+#include "runtime/base/Router.h"
+
+namespace shardc::kernels::cuda {
+
+inline constexpr int kRouterWarps = 4; ///< rows of a block
+
+inline unsigned blocksOfRouter(int64_t rows) {
+  return static_cast<unsigned>(ceilDiv(rows, kRouterWarps));
+}
+
+__device__ __forceinline__ int64_t rowOfWarp() {
+  return int64_t{blockIdx.x} * kRouterWarps + threadIdx.x / kWarp;
+}
+
+__device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
+
+/// What an index is chosen by, as a number whose order is that of choice: NaN is the largest, and
+/// zeros of both signs are equal.
+__device__ __forceinline__ uint32_t keyOf(float value) {
+  if (value != value)
+    return 0xffffffffu;
+  uint32_t bits = __float_as_uint(value + 0.0f);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
+/// The score of a logit by itself: sigmoid or sqrt(softplus).
+__device__ __forceinline__ double scoreOf(int64_t score, double logit) {
+  if (score == kRouterSigmoid)
+    return 1 / (1 + exp(-logit));
+  return sqrt(fmax(logit, 0.0) + log1p(exp(-fabs(logit))));
+}
+
+/// Its derivative, from the score of the logit; 0 where sqrt(softplus) is 0.
+__device__ __forceinline__ double slopeOf(int64_t score, double logit, double value) {
+  if (score == kRouterSigmoid)
+    return value * (1 - value);
+  return value == 0 ? 0 : 0.5 / ((1 + exp(-logit)) * value);
+}
+
+/// The softmax of some logits: exp(logit - largest) / sum.
+struct Softmax {
+  double largest, sum;
+
+  __device__ double of(float logit) const { return exp(logit - largest) / sum; }
+};
+
+__device__ __forceinline__ Softmax softmaxOfRow(const float *logits, int32_t n) {
+  float largest = logits[0];
+  for (int32_t i = lane(); i < n; i += kWarp)
+    largest = fmaxf(largest, logits[i]);
+  Softmax softmax = {static_cast<double>(warpMax(largest)), 0};
+  for (int32_t i = lane(); i < n; i += kWarp)
+    softmax.sum += exp(logits[i] - softmax.largest);
+  softmax.sum = warpSum(softmax.sum);
+  return softmax;
+}
+
+} // namespace shardc::kernels::cuda

@@ -1,0 +1,318 @@
+// How experts are loaded, and what that costs. Rows lie in G equal parts, one behind the other, of
+// which a member of a group has its share by its index. expert_load: ids i32[T,K] -> load f32[G,E],
+// which may accumulate. router_loss: logits f32[T,E], load -> losses f32[T]; router_loss_bwd:
+// logits, load, state? -> dlogits f32[T,E]. router_z_loss and router_z_loss_bwd: the same without a
+// load. tally: x f32[R,C] -> sums f32[slots,C], which may accumulate. running_mean: the mean of the
+// microbatches so far. expert_bias.update: bias f32[R,E], load f32[R,E] -> bias in its place.
+// Ops.def has the formulas. Sums are fp64, rounded once; loads are counted in whole numbers.
+// Mapping: losses have a warp for each row; a load has a thread for each choice, whose counts are
+// added by atomics in any order; sums of columns and means of rows have a block each. Limited by
+// the latency of fp64 exponentials, otherwise by that of launches.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/router.cuh"
+#include "runtime/base/StepState.h"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+/// The part that each row of a call belongs to.
+struct PartsOfRows {
+  int64_t first, size; ///< the member's first row among those of all, and rows of a part
+
+  __device__ int64_t of(int64_t row) const { return (first + row) / size; }
+};
+
+PartsOfRows partsOf(const Call &call, int64_t rows, const Tensor &load) {
+  return {call.index * rows, rows * call.groupSize / load.shape[0]};
+}
+
+unsigned blocksOf(int64_t threads) { return static_cast<unsigned>(ceilDiv(threads, 256)); }
+
+// ---- expert_load ----
+
+struct Load {
+  const int32_t *ids;
+  int32_t *counts; ///< i32[G,E]
+  float *load;
+  PartsOfRows parts;
+  int64_t choices, numel, experts, loads; ///< choices of a row; of all; elements of the load
+  bool accumulate;
+};
+
+__global__ void __launch_bounds__(256) clearCounts(const Load p) {
+  awaitPrevious();
+  if (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < p.loads)
+    p.counts[i] = 0;
+}
+
+__global__ void __launch_bounds__(256) countChoices(const Load p) {
+  awaitPrevious();
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= p.numel)
+    return;
+  int32_t id = p.ids[i];
+  if (id >= 0 && id < p.experts)
+    atomicAdd(p.counts + p.parts.of(i / p.choices) * p.experts + id, 1);
+}
+
+__global__ void __launch_bounds__(256) takeCounts(const Load p) {
+  awaitPrevious();
+  if (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < p.loads)
+    p.load[i] = (p.accumulate ? p.load[i] : 0.0f) + static_cast<float>(p.counts[i]);
+}
+
+struct LoadBuffers {
+  int32_t *counts;
+
+  LoadBuffers(const Call &call, Scratch &scratch) {
+    counts = scratch.take<int32_t>(call.out[0].numel());
+  }
+};
+
+void runExpertLoad(const Call &call) {
+  Scratch scratch(call);
+  LoadBuffers buffers(call, scratch);
+  const Tensor &ids = call.in[0], &load = call.out[0];
+  Load p = {static_cast<const int32_t *>(ids.data),
+            buffers.counts,
+            static_cast<float *>(load.data),
+            partsOf(call, ids.shape[0], load),
+            ids.shape[1],
+            ids.numel(),
+            load.shape[1],
+            load.numel(),
+            load.accumulate};
+  Queue &queue = queueOf(call);
+  launchKernel(clearCounts, blocksOf(p.loads), 256, 0, queue, p);
+  launchKernel(countChoices, blocksOf(p.numel), 256, 0, queue, p);
+  launchKernel(takeCounts, blocksOf(p.loads), 256, 0, queue, p);
+}
+
+// ---- router_loss, router_z_loss ----
+
+struct Losses {
+  const float *logits, *load; ///< no load: the loss of logits
+  const StepState *state;
+  PartsOfRows parts;
+  int64_t rows, score;
+  int32_t experts;
+  double scale; ///< with the factor on gradients, but for the state's
+  float *out;
+
+  __device__ double factor() const {
+    return scale * (state == nullptr ? 1.0 : static_cast<double>(state->lossScale));
+  }
+};
+
+/// What the shares of a row's experts come from.
+struct Shares {
+  int64_t score;
+  Softmax softmax;
+  double divisor; ///< of scores
+
+  __device__ Shares(int64_t score, const float *logits, int32_t experts)
+      : score(score), softmax{}, divisor(1) {
+    if (score == kRouterSoftmax) {
+      softmax = softmaxOfRow(logits, experts);
+      return;
+    }
+    double sum = 0;
+    for (int32_t e = lane(); e < experts; e += kWarp)
+      sum += scoreOf(score, logits[e]);
+    divisor = warpSum(sum) + kRouterEps;
+  }
+  __device__ double of(float logit) const {
+    return score == kRouterSoftmax ? softmax.of(logit) : scoreOf(score, logit) / divisor;
+  }
+  __device__ double slope(float logit) const {
+    return score == kRouterSoftmax ? softmax.of(logit)
+                                   : slopeOf(score, logit, scoreOf(score, logit)) / divisor;
+  }
+};
+
+__device__ double logOf(const Softmax &softmax) { return softmax.largest + log(softmax.sum); }
+
+/// The sum of load times share.
+__device__ double meanLoad(const Losses &p, const float *logits, const float *load,
+                           const Shares &shares) {
+  double sum = 0;
+  for (int32_t e = lane(); e < p.experts; e += kWarp)
+    sum += static_cast<double>(load[e]) * shares.of(logits[e]);
+  return warpSum(sum);
+}
+
+__global__ void __launch_bounds__(kRouterWarps *kWarp) lossesOfRows(const Losses p) {
+  awaitPrevious();
+  int64_t row = rowOfWarp();
+  if (row >= p.rows)
+    return;
+  const float *logits = p.logits + row * p.experts;
+  double loss;
+  if (p.load != nullptr) {
+    Shares shares(p.score, logits, p.experts);
+    loss = meanLoad(p, logits, p.load + p.parts.of(row) * p.experts, shares);
+  } else {
+    double lse = logOf(softmaxOfRow(logits, p.experts));
+    loss = lse * lse;
+  }
+  if (lane() == 0)
+    p.out[row] = static_cast<float>(p.scale * loss);
+}
+
+__global__ void __launch_bounds__(kRouterWarps *kWarp) gradientsOfRows(const Losses p) {
+  awaitPrevious();
+  int64_t row = rowOfWarp();
+  if (row >= p.rows)
+    return;
+  const float *logits = p.logits + row * p.experts;
+  float *out = p.out + row * p.experts;
+  double factor = p.factor();
+  if (p.load != nullptr) {
+    const float *load = p.load + p.parts.of(row) * p.experts;
+    Shares shares(p.score, logits, p.experts);
+    double mean = meanLoad(p, logits, load, shares);
+    for (int32_t e = lane(); e < p.experts; e += kWarp)
+      out[e] = static_cast<float>(factor * (static_cast<double>(load[e]) - mean) *
+                                  shares.slope(logits[e]));
+  } else {
+    Softmax softmax = softmaxOfRow(logits, p.experts);
+    factor *= 2 * logOf(softmax);
+    for (int32_t e = lane(); e < p.experts; e += kWarp)
+      out[e] = static_cast<float>(factor * softmax.of(logits[e]));
+  }
+}
+
+/// Launches one of both for `loads` operands behind the logits, and a state behind these.
+void launchLosses(const Call &call, void (*kernel)(const Losses), int loads, double factor) {
+  const Tensor &logits = call.in[0];
+  Losses p = {};
+  p.logits = static_cast<const float *>(logits.data);
+  if (loads > 0) {
+    p.load = static_cast<const float *>(call.in[1].data);
+    p.parts = partsOf(call, logits.rows(), call.in[1]);
+  }
+  if (call.inCount > 1 + loads)
+    p.state = static_cast<const StepState *>(call.in[1 + loads].data);
+  p.rows = logits.rows(), p.score = call.attrs.score;
+  p.experts = static_cast<int32_t>(logits.cols());
+  p.scale = call.attrs.scale * factor;
+  p.out = static_cast<float *>(call.out[0].data);
+  launchKernel(kernel, blocksOfRouter(p.rows), kRouterWarps * kWarp, 0, queueOf(call), p);
+}
+
+template <int kLoads> void runLosses(const Call &call) {
+  launchLosses(call, lossesOfRows, kLoads, 1);
+}
+template <int kLoads> void runGradients(const Call &call) {
+  launchLosses(call, gradientsOfRows, kLoads, call.attrs.loss_scale);
+}
+
+// ---- what is kept from one microbatch, or step, to the next ----
+
+struct Sums {
+  const float *x;
+  float *sums;
+  int64_t rows, cols, slots, slot;
+  double scale;
+  bool accumulate;
+};
+
+__global__ void __launch_bounds__(256) sumColumn(const Sums p) {
+  awaitPrevious();
+  int64_t col = blockIdx.x;
+  double sum[1] = {};
+  for (int64_t row = threadIdx.x; row < p.rows; row += blockDim.x)
+    sum[0] += static_cast<double>(p.x[row * p.cols + col]);
+  blockSum(sum);
+  for (int64_t slot = threadIdx.x; slot < p.slots; slot += blockDim.x) {
+    float own = slot == p.slot ? static_cast<float>(p.scale * sum[0]) : 0.0f;
+    float *to = p.sums + slot * p.cols + col;
+    *to = p.accumulate ? *to + own : own;
+  }
+}
+
+void runTally(const Call &call) {
+  const Tensor &x = call.in[0], &sums = call.out[0];
+  Sums p = {static_cast<const float *>(x.data),
+            static_cast<float *>(sums.data),
+            x.rows(),
+            x.cols(),
+            call.attrs.slots,
+            call.attrs.slot,
+            call.attrs.scale,
+            sums.accumulate};
+  launchKernel(sumColumn, static_cast<unsigned>(p.cols), 256, 0, queueOf(call), p);
+}
+
+struct Mean {
+  const float *x;
+  float *total, *mean;
+  const int64_t *launch; ///< step, microbatch, microbatches on the device, or null
+  int64_t microbatch, numel;
+};
+
+__global__ void __launch_bounds__(256) takeMean(const Mean p) {
+  awaitPrevious();
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= p.numel)
+    return;
+  int64_t microbatch = p.launch ? p.launch[1] : p.microbatch;
+  float total = microbatch == 0 ? p.x[i] : p.total[i] + p.x[i];
+  p.total[i] = total;
+  p.mean[i] = __fdiv_rn(total, static_cast<float>(microbatch + 1));
+}
+
+void runRunningMean(const Call &call) {
+  Mean p = {static_cast<const float *>(call.in[0].data),
+            static_cast<float *>(call.out[1].data),
+            static_cast<float *>(call.out[0].data),
+            call.launch,
+            call.microbatch,
+            call.in[0].numel()};
+  launchKernel(takeMean, blocksOf(p.numel), 256, 0, queueOf(call), p);
+}
+
+struct Biases {
+  const float *load;
+  float *bias;
+  int64_t experts;
+  float rate;
+};
+
+__global__ void __launch_bounds__(256) updateBias(const Biases p) {
+  awaitPrevious();
+  const float *load = p.load + blockIdx.x * p.experts;
+  double sum[1] = {};
+  for (int64_t e = threadIdx.x; e < p.experts; e += blockDim.x)
+    sum[0] += static_cast<double>(load[e]);
+  blockSum(sum);
+  auto mean = static_cast<float>(sum[0] / static_cast<double>(p.experts));
+  for (int64_t e = threadIdx.x; e < p.experts; e += blockDim.x)
+    p.bias[blockIdx.x * p.experts + e] += load[e] < mean ? p.rate : load[e] > mean ? -p.rate : 0.0f;
+}
+
+void runExpertBiasUpdate(const Call &call) {
+  const Tensor &load = call.in[1];
+  Biases p = {static_cast<const float *>(load.data), static_cast<float *>(call.out[0].data),
+              load.cols(), static_cast<float>(call.attrs.rate)};
+  launchKernel(updateBias, static_cast<unsigned>(load.rows()), 256, 0, queueOf(call), p);
+}
+
+} // namespace
+
+const Kernel kExpertLoad = {"expert_load_cuda", runExpertLoad, acceptsAs<&host::kExpertLoad>,
+                            workspaceOf<LoadBuffers>};
+const Kernel kRouterLoss = {"router_loss_cuda", runLosses<1>, acceptsAs<&host::kRouterLoss>};
+const Kernel kRouterLossBwd = {"router_loss_bwd_cuda", runGradients<1>,
+                               acceptsAs<&host::kRouterLossBwd>};
+const Kernel kRouterZLoss = {"router_z_loss_cuda", runLosses<0>, acceptsAs<&host::kRouterZLoss>};
+const Kernel kRouterZLossBwd = {"router_z_loss_bwd_cuda", runGradients<0>,
+                                acceptsAs<&host::kRouterZLossBwd>};
+const Kernel kTally = {"tally_cuda", runTally, acceptsAs<&host::kTally>};
+const Kernel kRunningMean = {"running_mean_cuda", runRunningMean, acceptsAs<&host::kRunningMean>};
+const Kernel kExpertBiasUpdate = {"expert_bias.update_cuda", runExpertBiasUpdate,
+                                  acceptsAs<&host::kExpertBiasUpdate>};
+
+} // namespace shardc::kernels::cuda
