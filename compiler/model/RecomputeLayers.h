@@ -30,8 +30,8 @@ struct RecomputeLayers {
   bool isValid() const { return problem.empty(); }
 };
 
-/// Each entry is a run of layers, `6*full`, `2*core_attn+layernorm`, `none`: how many (one without a
-/// number), and what is recomputed of them. The runs have `layers` layers together.
+/// Each entry is a run of layers, `6*full`, `2*core_attn+layernorm`, `none`: how many (one without
+/// a number), and what is recomputed of them. The runs have `layers` layers together.
 RecomputeLayers readRecomputeLayers(std::span<const std::string> entries, int64_t layers);
 
 /// The entries of these layers, as few as possible.

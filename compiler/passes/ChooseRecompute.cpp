@@ -1,18 +1,19 @@
-// A body of each way to recompute layers tells what a layer then keeps, how much it needs beside what
-// is kept while its gradients are computed, and how long it takes. The memory of a stage is a sum of
-// what the microbatches in flight keep, and a largest value: when a layer's gradients are computed,
-// layers before it still keep theirs. How many microbatches that are tell two plans.
+// A body of each way to recompute layers tells what a layer then keeps, how much it needs beside
+// what is kept while its gradients are computed, and how long it takes. The memory of a stage is a
+// sum of what the microbatches in flight keep, and a largest value: when a layer's gradients are
+// computed, layers before it still keep theirs. How many microbatches that are tell two plans.
 //
 // From these the choices of a stage follow that are not worse in memory and in time than another
 // one. Of them the one of least time is searched that fits by the address map. Where a choice is
-// said to need less, the map is nearly always smaller, so the search halves a range. The map has gaps
-// that no cost of a layer tells: at last some faster choices are tried that are said to need a little
-// too much.
+// said to need less, the map is nearly always smaller, so the search halves a range. The map has
+// gaps that no cost of a layer tells: at last some faster choices are tried that are said to need a
+// little too much.
 #include "compiler/passes/ChooseRecompute.h"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,6 +23,8 @@
 #include "compiler/passes/PipelineStages.h"
 #include "compiler/predict/Overheads.h"
 #include "compiler/predict/StepTime.h"
+#include "compiler/predict/Transfers.h"
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::passes {
@@ -101,9 +104,9 @@ std::vector<int64_t> peaksOfUnits(const plan::Segment &body, size_t units) {
 /// What a stage's first layers may do. Memory of a microbatch that is alone: `peak`.
 struct Prefix {
   int64_t kept = 0, peak = 0;
-  double added = 0; ///< seconds
+  double added = 0;    ///< seconds
   uint32_t before = 0; ///< of the prefixes with a layer less
-  uint16_t way = 0; ///< of the last layer
+  uint16_t way = 0;    ///< of the last layer
 };
 
 /// One of a stage's choices.
@@ -115,14 +118,15 @@ struct Choice {
 };
 
 struct StageChoices {
-  std::vector<size_t> layers;  ///< numbers, in the order of the model
+  std::vector<size_t> layers; ///< numbers, in the order of the model
   std::vector<Choice> all;
   std::vector<Choice> choices; ///< each is expected to need less than those before it
   size_t tooMuch = 0;          ///< the last choice that was found not to fit
   size_t fits = 0;             ///< the first that fits, or the last of all
   bool isKnown = false;        ///< `fits` has been placed
   size_t tried = 0;
-  size_t stride = 1; ///< from the last guess to the next one, while only one end of a range is known
+  size_t stride =
+      1; ///< from the last guess to the next one, while only one end of a range is known
   int64_t bytes = 0; ///< of `fits`, if it is known
 
   bool isDone() const { return isKnown && (fits == 0 || fits == tooMuch + 1); }
@@ -167,15 +171,15 @@ private:
         next.added += std::max(cost.seconds - without, 0.0);
         next.before = static_cast<uint32_t>(i);
         next.way = static_cast<uint16_t>(way);
-        auto [slot, isNew] =
-            best.try_emplace({next.kept / step_, next.peak / step_}, next);
+        auto [slot, isNew] = best.try_emplace({next.kept / step_, next.peak / step_}, next);
         if (!isNew && isBetter(next, slot->second))
           slot->second = next;
       }
     std::vector<Prefix> kept;
     int64_t bucket = -1, peak = 0;
     double added = 0;
-    for (const auto &[key, prefix] : best) { // of those that keep as much, none with a higher peak and more time
+    // Of those that keep as much, none with a higher peak and more time.
+    for (const auto &[key, prefix] : best) {
       if (key.first == bucket && prefix.peak >= peak && prefix.added >= added)
         continue;
       bucket = key.first, peak = prefix.peak, added = prefix.added;
@@ -238,8 +242,7 @@ public:
 private:
   /// The stages stay those of the plan that recomputes nothing.
   void keepSplit(const plan::Plan &placed, const Notes &notes) {
-    if (placed.job.model.pipelineModelParallelLayout ==
-        plan_.job.model.pipelineModelParallelLayout)
+    if (placed.job.model.pipelineModelParallelLayout == plan_.job.model.pipelineModelParallelLayout)
       return;
     plan_.job.put(plan::JobField::model_pipelineModelParallelLayout,
                   placed.job.model.pipelineModelParallelLayout);
@@ -326,8 +329,8 @@ private:
     return bytesOfRoles(placed);
   }
 
-  /// Sorts out what each choice needs, by the plan that recomputes nothing and by the one that keeps
-  /// least, and leaves those that are not worse than another one.
+  /// Sorts out what each choice needs, by the plan that recomputes nothing and by the one that
+  /// keeps least, and leaves those that are not worse than another one.
   void expect(const std::vector<int64_t> &bytes) {
     for (StageChoices &stage : stages_) {
       auto least = std::ranges::min_element(stage.choices, {}, &Choice::kept);
@@ -410,8 +413,8 @@ private:
     }
   }
 
-  /// Away from the guess in growing steps until one choice fits and another does not, then the middle
-  /// between them.
+  /// Away from the guess in growing steps until one choice fits and another does not, then the
+  /// middle between them.
   static size_t next(StageChoices &stage) {
     bool isTooMuchKnown = stage.tooMuch > 0;
     if (!stage.isKnown && stage.tooMuch + 1 >= stage.fits)

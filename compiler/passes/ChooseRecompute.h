@@ -14,9 +14,9 @@ std::vector<int64_t> keptBytesOfUnits(const plan::Segment &body, size_t units);
 /// Whether the job asks for a choice that has not been made.
 bool choosesRecompute(const plan::Plan &plan);
 
-/// Of each layer of a logical plan, chooses nothing, modules, or all of it to be recomputed, so that
-/// each stage fits into the device's memory (Plan::deviceBytes) and the predicted time of what is
-/// recomputed there is least; writes the choice into the job as `model.recompute_layers`. Layers
+/// Of each layer of a logical plan, chooses nothing, modules, or all of it to be recomputed, so
+/// that each stage fits into the device's memory (Plan::deviceBytes) and the predicted time of what
+/// is recomputed there is least; writes the choice into the job as `model.recompute_layers`. Layers
 /// that cost the same differ in an order of their stage: more is recomputed of earlier ones, whose
 /// activations are kept longer. If nothing fits, the choice saves the most.
 ///

@@ -67,8 +67,8 @@ Request readRequest(const plan::Plan &plan) {
     addChosenLayers(plan, request);
     return request;
   }
-  model::LayerRecompute what = {
-      .isFull = model.recomputeGranularity == Job::RecomputeGranularity::Full};
+  model::LayerRecompute what = {.isFull =
+                                    model.recomputeGranularity == Job::RecomputeGranularity::Full};
   if (!what.isFull)
     for (Job::RecomputeModule module : model.recomputeModules)
       what.modules |= uint32_t{1} << static_cast<int>(module);

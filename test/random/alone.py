@@ -55,6 +55,7 @@ WAYS = {
     "model.recompute_granularity = full": ["model.recompute_granularity = full", "model.recompute_method = uniform",
                                            "model.recompute_num_layers = 2"],
     "model.recompute_granularity = auto": ["model.recompute_granularity = auto", 'model.recompute_layers = ["full", "none"]'],
+    "model.num_moe_experts": ["model.num_moe_experts = 4", "model.moe_ffn_hidden_size = 16"],
     "model.cp_comm_type": ["cluster.gpus_per_node = 4", "model.context_parallel_size = 4", 'model.cp_comm_type = ["a2a+p2p"]',
                            "model.hierarchical_context_parallel_sizes = [2, 2]"],
     "model.tp_comm_overlap": ["model.tensor_model_parallel_size = 2", "model.sequence_parallel = true",

@@ -38,11 +38,12 @@ TEST(RecomputeLayers, OthersAreRefused) {
             "its entries have more layers than the model's 3");
   EXPECT_EQ(read({"9223372036854775807*full"}, 3).problem,
             "its entries have more layers than the model's 3");
-  EXPECT_EQ(read({"all"}, 1).problem, "'all' names neither 'full', 'none', nor modules joined by '+'");
+  EXPECT_EQ(read({"all"}, 1).problem,
+            "'all' names neither 'full', 'none', nor modules joined by '+'");
   for (const char *entry : {"", "+mlp", "mlp+", "mlp+mlp", "mlp+full", "1*", "mlp,mlp"})
     EXPECT_FALSE(read({entry}, 1).isValid()) << entry;
-  for (const char *entry : {"0*full", "-1*full", "x*full", "*full", " 1*full",
-                            "99999999999999999999*full"})
+  for (const char *entry :
+       {"0*full", "-1*full", "x*full", "*full", " 1*full", "99999999999999999999*full"})
     EXPECT_EQ(read({entry}, 1).problem,
               std::string("'") + entry + "' does not begin with a number of layers");
 }

@@ -1,0 +1,59 @@
+#include "kernels/bench/RunsCases.h"
+
+namespace shardc::kernels::bench {
+
+/// Two choices for each row, of runs in two slots.
+void makeMakeRuns(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().bound = 2 * m.rows();
+  b.ids({m.rows(), 2}, 2 * m.groups).to(DType::I32, {2, m.groups}).to(DType::I32, {m.rows(), 2});
+}
+
+/// With room for more rows than there are.
+void makeDispatch(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.hidden()}).ids({m.rows(), 2}, 2 * m.rows()).data({m.rows(), 2});
+  b.toData({3 * m.rows(), m.hidden()});
+}
+
+void makeCombine(Builder &b) {
+  const Model &m = b.model;
+  b.data({2 * m.rows(), m.hidden()}).ids({m.rows(), 2}, 2 * m.rows()).data({m.rows(), 2});
+  b.toData({m.rows(), m.hidden()});
+}
+
+void makeCombineBwd(Builder &b) {
+  const Model &m = b.model;
+  b.data({2 * m.rows(), m.hidden()}).data({m.rows(), m.hidden()});
+  b.ids({m.rows(), 2}, 2 * m.rows()).toData({m.rows(), 2});
+}
+
+void makeScaleRows(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.ffn}).data({m.rows(), 1}).toData({m.rows(), m.ffn});
+}
+
+void makeDotRows(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.ffn}).data({m.rows(), m.ffn}).toData({m.rows(), 1});
+}
+
+/// Runs of as many rows as a sequence has positions, in two slots.
+void makeGroupedMatMul(Builder &b) {
+  const Model &m = b.model;
+  int64_t rows = 2 * m.groups * m.positions;
+  b.attrs().trans_b = true;
+  b.data({rows, m.hidden()}).data({m.groups, m.ffn, m.hidden()});
+  b.counts({2, m.groups}, static_cast<int32_t>(m.positions));
+  b.toData({rows, m.ffn}).flops(rows, m.ffn, m.hidden());
+}
+
+void makeGroupedMatMulBwd(Builder &b) {
+  const Model &m = b.model;
+  int64_t rows = 2 * m.groups * m.positions;
+  b.data({rows, m.ffn}).data({rows, m.hidden()});
+  b.counts({2, m.groups}, static_cast<int32_t>(m.positions));
+  b.toData({m.groups, m.ffn, m.hidden()}).flops(rows, m.ffn, m.hidden());
+}
+
+} // namespace shardc::kernels::bench

@@ -1,0 +1,17 @@
+// The calls of ops on rows in runs, of as many runs as the model has groups of heads.
+#pragma once
+
+#include "kernels/bench/CaseBuilder.h"
+
+namespace shardc::kernels::bench {
+
+void makeMakeRuns(Builder &b);
+void makeDispatch(Builder &b);
+void makeCombine(Builder &b);
+void makeCombineBwd(Builder &b);
+void makeScaleRows(Builder &b);
+void makeDotRows(Builder &b);
+void makeGroupedMatMul(Builder &b);
+void makeGroupedMatMulBwd(Builder &b);
+
+} // namespace shardc::kernels::bench
