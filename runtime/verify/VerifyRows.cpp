@@ -263,15 +263,16 @@ private:
     return of.isTurned ? LayoutTable::kUnknown : of.layout;
   }
 
+  /// Counted rows are not rows of tokens: VerifyCounts.cpp follows which runs they are.
   void give(const Op &op, int layout) {
     if (layout == LayoutTable::kNone)
       return;
     ResultForms forms = formsOfAll()[opInfo(op).index];
     for (size_t r = 0; r < op.results.size(); ++r)
-      if ((forms.rowless >> r & 1) == 0)
+      if ((forms.rowless >> r & 1) == 0 && scope().value(op.results[r]).counts == plan::kNone)
         rows(op.results[r]) = {
             true, (forms.turned >> r & 1) != (r == 0 && op.getBool(Key::transposed) ? 1u : 0u),
-            scope().value(op.results[r]).counts == plan::kNone ? layout : LayoutTable::kUnknown};
+            layout};
   }
   void giveOne(const Op &op, int layout) { rows(op.results[0]).layout = layout; }
 

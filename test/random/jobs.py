@@ -10,8 +10,8 @@ import random
 from recipes import OPTIONS
 
 CHUNKS, SCHEDULE = "model.virtual_pipeline_model_parallel_size", "model.pipeline_schedule"
-# Modules of dense layers.
 MODULES = [["core_attn"], ["mlp"], ["layernorm"], ["layernorm", "mlp"], ["core_attn", "layernorm"], ["core_attn", "layernorm", "mlp"]]
+MODULES += [["moe"], ["moe_act"], ["shared_experts"]]  # of layers with experts
 # Devices that have each recipe of fp8.
 FP8_DEVICES = {"blockwise": ["host", "h100", "h200"], "mxfp8": ["host", "b200", "gb200"]}
 DEVICES = ["host", "h100", "b200"]
@@ -156,12 +156,32 @@ def evaluation(draw):
     return out
 
 
+def experts(draw):
+    if draw.random() < 0.8:
+        return {}
+    count = draw.choice([2, 4, 4, 8])
+    out = {"model.num_moe_experts": count, "model.moe_router_topk": draw.choice([1, 2, 2]), "model.moe_ffn_hidden_size": draw.choice([16, 32])}
+    if out["model.moe_router_topk"] == 1:
+        out["model.moe_router_pre_softmax"] = True
+    if draw.random() < 0.3:
+        out.update({"model.moe_router_score_function": draw.choice(["sigmoid", "sqrtsoftplus"]),
+                    "model.moe_router_enable_expert_bias": draw.random() < 0.5})
+    if draw.random() < 0.5:
+        out.update({"model.moe_router_load_balancing_type": [draw.choice(OPTIONS["model.moe_router_load_balancing_type"].words)],
+                    "model.moe_aux_loss_coeff": [0.1]})
+    if draw.random() < 0.25:
+        out.update({"model.moe_expert_capacity_factor": draw.choice([0.5, 1.0]), "model.moe_token_drop_policy": draw.choice(["probs", "position"])})
+    if draw.random() < 0.25:
+        out["model.moe_shared_expert_intermediate_size"] = draw.choice([16, 32])
+    return out
+
+
 def data(draw):
     return DATA if draw.random() < 0.15 else {}
 
 
 def draw_job(draw):
     out = {"cluster.gpu": "host" if draw.random() < 0.5 else draw.choice(OPTIONS["cluster.gpu"].words)}
-    for part in (sizes, strategy, precision, recomputation, saves, evaluation, data):
+    for part in (sizes, strategy, precision, recomputation, saves, evaluation, data, experts):
         out.update(part(draw))
     return out

@@ -33,7 +33,7 @@ BATCH, COUNT, COUNT_LONG = 50, 200, 20_000
 ROUNDS = 20  # of taking out what rules refuse
 LIMIT_S = 120
 # Sizes, ranks, batches and data, which have to fit each other, are drawn together; paths name what is not there.
-OWN = re.compile(r"(model\.(num_layers|hidden_size|num_attention_heads|seq_length|vocab_size|pipeline_model_parallel_layout)|"
+OWN = re.compile(r"(model\.(num_layers|num_moe_experts|hidden_size|num_attention_heads|seq_length|vocab_size|pipeline_model_parallel_layout)|"
                  r"(model|expert)\.\w*_parallel_size|cluster\.(nodes|gpus_per_node|memory)|train\.\w*(batch_size|iters|samples|epochs)|"
                  r"dataset\.(kind|blend|split|\w*data_path)|scheduler\.lr_decay_iters|dist\.rendezvous_port|"
                  r"checkpoint\.(save|load|pretrained_checkpoint|ckpt_step|accept_differences))$")
@@ -61,6 +61,11 @@ NEEDS = [(re.compile(pattern), needed) for pattern, needed in [
     (r"model\.(multi_latent|q_lora|kv_lora|qk_head|qk_pos|v_head|rope_type|rotary_scaling|original_max|mscale|beta_)",
      {"model.multi_latent_attention": True, "model.position_embedding_type": "rope"}),
     (r"model\.(yarn_|position_embedding_type)", {"model.position_embedding_type": "yarn", "model.yarn_rotary_scaling_factor": 4.0}),
+    (r"model\.(moe_|expert_)", {"model.num_moe_experts": 4, "model.moe_ffn_hidden_size": 32}),
+    (r"model\.moe_(expert_capacity|token_drop|pad_expert)", {"model.num_moe_experts": 4, "model.moe_expert_capacity_factor": 1.0}),
+    (r"model\.moe_router_(enable_expert_bias|bias_update_rate)", {"model.moe_router_score_function": "sigmoid", "model.moe_router_enable_expert_bias": True}),
+    (r"model\.moe_router_(num_groups|group_topk)", {"model.moe_router_num_groups": 2, "model.moe_router_group_topk": 1}),
+    (r"model\.moe_(aux_loss|router_load)", {"model.moe_aux_loss_coeff": [0.1]}),
     (r"model\.seq_len_interpolation", {"model.position_embedding_type": "rope"}),
     (r"dataset\.(reset_|eod_mask)", {"dataset.eod_token": 3}), (r"validation\.", {"validation.eval_interval": 2, "validation.eval_iters": 1}),
     (r"scheduler\.(\w+_weight_decay|weight_decay_incr_style)$",
