@@ -27,7 +27,7 @@ import reach
 from batches import make_parser, show, try_all
 from compare import REASONS
 from jobs import DATA, draw_job, write_data
-from recipes import DOMAINS, OPTIONS, write
+from recipes import DOMAINS, FAMILIES as MODELS, OPTIONS, write
 
 BATCH, COUNT, COUNT_LONG = 50, 200, 20_000
 ROUNDS = 20  # of taking out what rules refuse
@@ -72,7 +72,9 @@ NEEDS = [(re.compile(pattern), needed) for pattern, needed in [
      {"scheduler.weight_decay_incr_style": "cosine", "scheduler.start_weight_decay": 0.01, "scheduler.end_weight_decay": 0.1}),
     (r"dataset.drop_last_partial_validation_sequence|dataset.mid_level", {**DATA, "validation.eval_interval": 2})]]
 INTEGERS, NUMBERS = [0, 1, 2, 3, 4, 8, 16, 32, 64, 128], [0.0, 1e-5, 1e-3, 0.1, 0.5, 0.9, 1.0, 8.0, 1024.0]
-FIXED = {"cluster.gpu", "model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.seq_length",
+EXPERT_SIZE = {"model.moe_ffn_hidden_size": 16}
+WITH_EXPERTS = {model for model, settings in MODELS.items() if "num_moe_experts" in dict(settings)}
+FIXED = {*EXPERT_SIZE, "cluster.gpu", "model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.seq_length",
          "model.vocab_size", "train.train_iters", "train.train_samples"}  # stay in every recipe
 BATCHES = {"train.global_batch_size", "train.micro_batch_size"}
 # Errors about the text itself, and what says that a recipe is accepted but not compiled.
@@ -118,6 +120,8 @@ def draw_settings(seed):
     """A job, some options beside it, and the paths of the job."""
     draw = random.Random(seed)
     job = {"model": draw.choice(["gpt", "gpt", "llama", "llama", "qwen2", "qwen3", "mistral", *OPTIONS["model"].words]), **draw_job(draw)}
+    if job["model"] in WITH_EXPERTS:
+        job = {**EXPERT_SIZE, **job}
     settings, few = dict(job), draw.random() < 0.5  # of many options some rule each other out
     others = draw.sample(OTHERS, draw.randint(1, 2)) if draw.random() < 0.2 else []
     chosen = others + draw.sample(WORDS, draw.randint(0, 2 if few else 10)) + draw.sample(POOL, draw.randint(0, 2 if few else 5))
