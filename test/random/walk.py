@@ -296,6 +296,8 @@ def run_fault(shardc, settings, flags, counts):
     has_text, has_vocabulary = settings.get("dataset.kind") == "text", settings["model.vocab_size"] >= DATA["model.vocab_size"]
     if settings.get("dataset.dataloader_type") == "cyclic":  # each rank draws from a part of the data
         return None
+    if "global_aux_loss" in settings.get("model.moe_router_load_balancing_type", []):  # its gradient counts ranks, as upstream's
+        return None
     if "dataset.blend" in settings and not (has_text and has_vocabulary):  # the data are a text
         return None
     if "scheduler.lr_warmup_init" in settings or check(shardc, [settings])[0].errors:
