@@ -108,4 +108,10 @@ void ruleYarnBetas(RuleContext &ctx) {
     ctx.report({fast, slow}, {pathOf(fast), arg(ctx, fast), pathOf(slow), arg(ctx, slow)});
 }
 
+void ruleYarnBase(RuleContext &ctx) {
+  Opt base = Opt::ModelRotaryBase;
+  if (isYarn(ctx) && ctx.cfg().getFloat(base) <= 1)
+    ctx.report({base, ctx.on(kLatent) ? Opt::ModelRopeType : kPositions}, {arg(ctx, base)});
+}
+
 } // namespace shardc::config

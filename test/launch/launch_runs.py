@@ -644,7 +644,8 @@ class Slurm:
         return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **self.environment})
 
     def end(self):
-        self.await_end_of_jobs()
+        if self.daemons:
+            self.await_end_of_jobs()
         for daemon in reversed(self.daemons):
             daemon.popen.terminate()
         for daemon in self.daemons:

@@ -43,4 +43,6 @@ RULES = {
     "yarn-factor": lambda f: f["model.position_embedding_type"] == "yarn" and
     not f.has("model.yarn_rotary_scaling_factor"),
     "yarn-betas": betas_turned,
+    "yarn-base": lambda f: f["model.rope_type" if f.on("model.multi_latent_attention") else "model.position_embedding_type"] == "yarn" and
+    f.num("model.rotary_base", 10000) <= 1,
 }
