@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include <cublasLt.h>
 #include <fmt/format.h>
 
 #include "kernels/cuda/Choices.h"
+#include "kernels/cuda/CublasLt.h"
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/Timing.h"
 #include "kernels/cuda/Tuning.h"
@@ -65,9 +65,9 @@ struct Choice {
 void release(const Plan &plan) {
   for (cublasLtMatrixLayout_t layout : {plan.first, plan.second, plan.result})
     if (layout)
-      cublasLtMatrixLayoutDestroy(layout);
+      cublasLt().MatrixLayoutDestroy(layout);
   if (plan.op)
-    cublasLtMatmulDescDestroy(plan.op);
+    cublasLt().MatmulDescDestroy(plan.op);
 }
 
 } // namespace
@@ -86,14 +86,14 @@ struct GemmLibrary {
       release(plan);
     for (cublasLtHandle_t handle : handles)
       if (handle)
-        cublasLtDestroy(handle);
+        cublasLt().Destroy(handle);
   }
 
   bool ok(cublasStatus_t status, const char *what) {
     if (status == CUBLAS_STATUS_SUCCESS)
       return true;
     if (failure.empty())
-      failure = fmt::format("{}: {}", what, cublasLtGetStatusString(status));
+      failure = fmt::format("{}: {}", what, cublasLt().GetStatusString(status));
     return false;
   }
 };
@@ -169,15 +169,16 @@ cudaDataType typeOf(DType type) {
 
 template <typename T>
 bool setOp(Library &lib, const Plan &plan, cublasLtMatmulDescAttributes_t attribute, T value) {
-  return lib.ok(cublasLtMatmulDescSetAttribute(plan.op, attribute, &value, sizeof value),
+  return lib.ok(cublasLt().MatmulDescSetAttribute(plan.op, attribute, &value, sizeof value),
                 "cublasLtMatmulDescSetAttribute");
 }
 
 template <typename T>
 bool prefer(Library &lib, cublasLtMatmulPreference_t preference,
             cublasLtMatmulPreferenceAttributes_t attribute, T value) {
-  return lib.ok(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
-                "cublasLtMatmulPreferenceSetAttribute");
+  return lib.ok(
+      cublasLt().MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+      "cublasLtMatmulPreferenceSetAttribute");
 }
 
 cublasLtEpilogue_t epilogueOf(const Gemm &g) {
@@ -204,7 +205,7 @@ bool point(Library &lib, const Gemm &g, const Plan &plan) {
 /// cuBLASLt is column-major: it computes cᵀ[n,m] = op(b)ᵀ·op(a)ᵀ. A row-major matrix is already its
 /// transpose there, so b comes first, and factors are transposed for it exactly if they are here.
 bool describe(Library &lib, const Gemm &g, Plan &plan) {
-  bool good = lib.ok(cublasLtMatmulDescCreate(&plan.op, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+  bool good = lib.ok(cublasLt().MatmulDescCreate(&plan.op, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                      "cublasLtMatmulDescCreate");
   good =
       good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_TRANSA, g.transB ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -224,9 +225,9 @@ bool describe(Library &lib, const Gemm &g, Plan &plan) {
       good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogueOf(g)) && point(lib, g, plan);
   auto rows = [](int64_t count) { return static_cast<uint64_t>(count); };
   auto layout = [&](cublasLtMatrixLayout_t *to, DType type, int64_t cols, int64_t count) {
-    good =
-        good && lib.ok(cublasLtMatrixLayoutCreate(to, typeOf(type), rows(cols), rows(count), cols),
-                       "cublasLtMatrixLayoutCreate");
+    good = good &&
+           lib.ok(cublasLt().MatrixLayoutCreate(to, typeOf(type), rows(cols), rows(count), cols),
+                  "cublasLtMatrixLayoutCreate");
   };
   layout(&plan.first, g.isScaled ? g.inB : g.in, g.transB ? g.k : g.n, g.transB ? g.n : g.k);
   layout(&plan.second, g.in, g.transA ? g.m : g.k, g.transA ? g.k : g.m);
@@ -240,7 +241,7 @@ using Candidates = std::vector<cublasLtMatmulHeuristicResult_t>;
 bool findCandidates(Library &lib, const Key &key, const Plan &plan, int most,
                     Candidates &candidates) {
   cublasLtMatmulPreference_t preference = nullptr;
-  if (!lib.ok(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"))
+  if (!lib.ok(cublasLt().MatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"))
     return false;
   // Partial products are added in fp32 scratch by a separate kernel. In place, the order of
   // additions would be the order in which blocks arrive.
@@ -255,21 +256,25 @@ bool findCandidates(Library &lib, const Key &key, const Plan &plan, int most,
   candidates.resize(static_cast<size_t>(most));
   int found = 0;
   if (good &&
-      cublasLtMatmulAlgoGetHeuristic(lib.handles[key.device], plan.op, plan.first, plan.second,
-                                     plan.result, plan.result, preference, most, candidates.data(),
-                                     &found) != CUBLAS_STATUS_SUCCESS)
+      cublasLt().MatmulAlgoGetHeuristic(lib.handles[key.device], plan.op, plan.first, plan.second,
+                                        plan.result, plan.result, preference, most,
+                                        candidates.data(), &found) != CUBLAS_STATUS_SUCCESS)
     found = 0;
   candidates.resize(static_cast<size_t>(found));
   std::erase_if(candidates, [](const auto &c) { return c.state != CUBLAS_STATUS_SUCCESS; });
-  cublasLtMatmulPreferenceDestroy(preference);
+  cublasLt().MatmulPreferenceDestroy(preference);
   return good;
 }
 
 /// Null after a reported failure.
 cublasLtHandle_t handleOf(Library &lib, int device) {
   cublasLtHandle_t &handle = lib.handles[static_cast<size_t>(device)];
+  if (!cublasLt().failure.empty()) {
+    lib.failure = cublasLt().failure;
+    return nullptr;
+  }
   if (!handle)
-    lib.ok(cublasLtCreate(&handle), "cublasLtCreate");
+    lib.ok(cublasLt().Create(&handle), "cublasLtCreate");
   return handle;
 }
 
@@ -277,16 +282,16 @@ cublasLtHandle_t handleOf(Library &lib, int device) {
 /// deterministic order of additions. The algorithm may come from a file.
 bool serves(cublasLtHandle_t handle, const Plan &plan, const cublasLtMatmulAlgo_t &algo) {
   cublasLtMatmulHeuristicResult_t result = {};
-  if (cublasLtMatmulAlgoCheck(handle, plan.op, plan.first, plan.second, plan.result, plan.result,
-                              &algo, &result) != CUBLAS_STATUS_SUCCESS ||
+  if (cublasLt().MatmulAlgoCheck(handle, plan.op, plan.first, plan.second, plan.result, plan.result,
+                                 &algo, &result) != CUBLAS_STATUS_SUCCESS ||
       result.state != CUBLAS_STATUS_SUCCESS ||
       result.workspaceSize > static_cast<size_t>(kWorkspaceUsed))
     return false;
   uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_INPLACE;
   size_t written = 0;
-  return cublasLtMatmulAlgoConfigGetAttribute(&algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
-                                              &reduction, sizeof reduction,
-                                              &written) == CUBLAS_STATUS_SUCCESS &&
+  return cublasLt().MatmulAlgoConfigGetAttribute(&algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                                 &reduction, sizeof reduction,
+                                                 &written) == CUBLAS_STATUS_SUCCESS &&
          (reduction == CUBLASLT_REDUCTION_SCHEME_NONE ||
           reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
 }
@@ -336,9 +341,9 @@ cublasStatus_t launch(Library &lib, const Gemm &gemm, const Key &key, const Plan
       reinterpret_cast<void *>((address + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
   float one = 1.0f, beta = gemm.accumulate ? 1.0f : 0.0f;
   queue.noteLibrary();
-  return cublasLtMatmul(lib.handles[key.device], plan.op, &one, gemm.b, plan.first, gemm.a,
-                        plan.second, &beta, gemm.c, plan.result, gemm.c, plan.result, &algo,
-                        aligned, static_cast<size_t>(kWorkspaceUsed), queue);
+  return cublasLt().Matmul(lib.handles[key.device], plan.op, &one, gemm.b, plan.first, gemm.a,
+                           plan.second, &beta, gemm.c, plan.result, gemm.c, plan.result, &algo,
+                           aligned, static_cast<size_t>(kWorkspaceUsed), queue);
 }
 
 /// The driver's release; empty if the system does not provide it.
@@ -356,7 +361,8 @@ std::string choicesHead(int device) {
   cudaGetDeviceProperties(&properties, device);
   int driver = 0;
   cudaDriverGetVersion(&driver);
-  return fmt::format("gemm 4 cublasLt {} driver {} {} {}\n", cublasLtGetVersion(), driver,
+  return fmt::format("gemm 4 cublasLt {} driver {} {} {}\n",
+                     cublasLt().failure.empty() ? cublasLt().GetVersion() : 0, driver,
                      driverRelease(), properties.name);
 }
 

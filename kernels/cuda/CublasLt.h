@@ -1,0 +1,43 @@
+// cuBLASLt's functions, loaded when the first product needs them. Linked, the library would take 60
+// ms of every start of a program, on whatever backend: its half a million addresses are relocated
+// before main().
+#pragma once
+
+#include <string>
+
+#include <cublasLt.h>
+
+namespace shardc::kernels::cuda {
+
+#define SHARDC_CUBLASLT_FUNCTIONS(F)                                                               \
+  F(Create)                                                                                        \
+  F(Destroy)                                                                                       \
+  F(GetStatusString)                                                                               \
+  F(GetVersion)                                                                                    \
+  F(Matmul)                                                                                        \
+  F(MatmulAlgoCheck)                                                                               \
+  F(MatmulAlgoConfigGetAttribute)                                                                  \
+  F(MatmulAlgoGetHeuristic)                                                                        \
+  F(MatmulDescCreate)                                                                              \
+  F(MatmulDescDestroy)                                                                             \
+  F(MatmulDescSetAttribute)                                                                        \
+  F(MatmulPreferenceCreate)                                                                        \
+  F(MatmulPreferenceDestroy)                                                                       \
+  F(MatmulPreferenceSetAttribute)                                                                  \
+  F(MatrixLayoutCreate)                                                                            \
+  F(MatrixLayoutDestroy)
+
+/// The member X is cublasLtX of the library that the program was built for.
+struct CublasLt {
+#define SHARDC_CUBLASLT(name) decltype(&::cublasLt##name) name = nullptr;
+  SHARDC_CUBLASLT_FUNCTIONS(SHARDC_CUBLASLT)
+#undef SHARDC_CUBLASLT
+
+  /// Why the functions cannot be called; empty if they can.
+  std::string failure;
+};
+
+/// Loads the library in the first call. It stays loaded.
+const CublasLt &cublasLt();
+
+} // namespace shardc::kernels::cuda
