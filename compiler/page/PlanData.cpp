@@ -7,7 +7,7 @@
 #include "compiler/page/AddressMap.h"
 #include "compiler/page/Answers.h"
 #include "compiler/predict/Overheads.h"
-#include "runtime/plan/Stages.h"
+#include "runtime/plan/Coordinates.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::page {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::page {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "compiler/passes/Clocks.h"
-#include "runtime/plan/Moving.h"
+#include "runtime/plan/Coordinates.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::passes {

@@ -10,7 +10,7 @@
 #include "runtime/base/Status.h"
 #include "runtime/base/StepState.h"
 #include "runtime/plan/Builder.h"
-#include "runtime/plan/LossScale.h"
+#include "runtime/plan/JobFacts.h"
 #include "runtime/plan/WeightScales.h"
 
 namespace shardc::passes {

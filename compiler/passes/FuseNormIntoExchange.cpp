@@ -9,7 +9,7 @@
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
-#include "runtime/plan/Landing.h"
+#include "runtime/plan/Execution.h"
 
 namespace shardc::passes {
 namespace {

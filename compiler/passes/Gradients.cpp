@@ -4,7 +4,7 @@
 #include <array>
 
 #include "runtime/base/Status.h"
-#include "runtime/plan/LossScale.h"
+#include "runtime/plan/JobFacts.h"
 
 namespace shardc::passes {
 

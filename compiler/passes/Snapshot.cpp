@@ -9,8 +9,8 @@
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/HostCells.h"
 #include "runtime/plan/Limits.h"
-#include "runtime/plan/StateShare.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::passes {

@@ -8,7 +8,7 @@
 #include "compiler/predict/Scratch.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
-#include "runtime/plan/Landing.h"
+#include "runtime/plan/Execution.h"
 
 namespace shardc::predict {
 namespace {

@@ -11,7 +11,7 @@
 #include "compiler/predict/Attention.h"
 #include "compiler/predict/PipelineTime.h"
 #include "compiler/predict/Transfers.h"
-#include "runtime/plan/Coalesced.h"
+#include "runtime/plan/Execution.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Variants.h"
 

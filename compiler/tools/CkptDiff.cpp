@@ -6,7 +6,7 @@
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Json.h"
 #include "runtime/checkpoint/Diff.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::tools {
 using namespace checkpoint;

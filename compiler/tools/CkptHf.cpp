@@ -6,7 +6,7 @@
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/HfConvert.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::tools {
 using namespace checkpoint;

@@ -7,7 +7,7 @@
 #include "compiler/tools/CkptTools.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/plan/Summary.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::tools {
 using namespace checkpoint;

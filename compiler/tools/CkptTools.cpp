@@ -18,7 +18,7 @@
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/plan/Summary.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::tools {
 namespace fs = std::filesystem;

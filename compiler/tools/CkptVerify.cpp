@@ -9,7 +9,7 @@
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/ConvertWork.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/SHA256.h"
 

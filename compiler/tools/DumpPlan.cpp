@@ -7,7 +7,7 @@
 #include "compiler/tools/PlanTrace.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/raw_ostream.h"
 

@@ -4,7 +4,7 @@
 
 #include "compiler/lower/Lower.h"
 #include "compiler/predict/Overheads.h"
-#include "runtime/plan/Graphs.h"
+#include "runtime/plan/Execution.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Summary.h"
 

@@ -7,7 +7,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/checkpoint/GroupOrder.h"
 #include "runtime/plan/Limits.h"
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::tools {
 namespace {

@@ -5,9 +5,8 @@
 #include "compiler/passes/Pipeline.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
-#include "runtime/plan/Parser.h"
-#include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 
 namespace {

@@ -7,8 +7,8 @@
 
 #include "compiler/page/Work.h"
 #include "compiler/predict/StepTime.h"
-#include "runtime/plan/Printer.h"
-#include "runtime/plan/Stages.h"
+#include "runtime/plan/Coordinates.h"
+#include "runtime/plan/Text.h"
 #include "runtime/trace/ChromeTrace.h"
 
 namespace shardc::tools {

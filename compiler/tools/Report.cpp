@@ -16,7 +16,7 @@
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 #include "runtime/base/Version.h"
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 #include "llvm/Support/raw_ostream.h"
 

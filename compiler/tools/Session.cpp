@@ -20,10 +20,9 @@
 #include "compiler/tools/Pager.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
-#include "runtime/plan/BatchSizes.h"
-#include "runtime/plan/Phases.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/JobFacts.h"
 #include "runtime/plan/Summary.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 #include "llvm/Support/raw_ostream.h"
 

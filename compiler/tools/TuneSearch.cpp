@@ -9,7 +9,7 @@
 #include "compiler/lower/Lower.h"
 #include "compiler/tools/FitCheck.h"
 #include "runtime/base/Thread.h"
-#include "runtime/plan/Graphs.h"
+#include "runtime/plan/Execution.h"
 #include "runtime/plan/Limits.h"
 
 namespace shardc::tools {

@@ -26,8 +26,8 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/shardcConfigVersion.cmake V
 install(FILES ${CMAKE_BINARY_DIR}/shardcConfig.cmake ${CMAKE_BINARY_DIR}/shardcConfigVersion.cmake
         DESTINATION ${package_files} COMPONENT shardc-dev)
 # Its headers, with the tables that they include. test/tools/consumer includes each by itself.
-set(plan_headers Builder.h FactorExtents.h Factors.h HostCells.h Job.def Job.h JobEnums.def Kinds.def Landing.h Limits.h Moving.h OpColumns.def OpInfo.h Ops.def Parser.h Plan.h Printer.h StateShare.h
-                 Summary.h)
+set(plan_headers Builder.h Coordinates.h Execution.h FactorExtents.h Factors.h HostCells.h Job.def Job.h JobEnums.def Kinds.def Limits.h
+                 OpColumns.def OpInfo.h Ops.def Plan.h Summary.h Text.h)
 set(verify_headers Verify.h VerifyRules.def)
 set(base_headers Attrs.def CollectiveKind.h DType.h DTypes.def Io.h Report.h Status.h)
 foreach(folder verify plan base)

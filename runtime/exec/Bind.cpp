@@ -6,9 +6,8 @@
 #include "runtime/base/Reports.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/exec/Ranges.h"
-#include "runtime/plan/Coalesced.h"
-#include "runtime/plan/Landing.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Execution.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::exec {
 namespace {

@@ -7,9 +7,9 @@
 #include "runtime/base/ProgressWord.h"
 #include "runtime/base/Reports.h"
 #include "runtime/exec/Mesh.h"
-#include "runtime/plan/Landing.h"
-#include "runtime/plan/Printer.h"
-#include "runtime/plan/Stages.h"
+#include "runtime/plan/Coordinates.h"
+#include "runtime/plan/Execution.h"
+#include "runtime/plan/Text.h"
 #include "runtime/plan/Variants.h"
 
 namespace shardc::exec {

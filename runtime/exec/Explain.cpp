@@ -1,9 +1,8 @@
 #include "runtime/exec/Explain.h"
 
-#include "runtime/plan/Graphs.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Execution.h"
 #include "runtime/plan/Summary.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::exec {
 namespace {

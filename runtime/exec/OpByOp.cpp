@@ -4,7 +4,7 @@
 
 #include "runtime/base/Reports.h"
 #include "runtime/exec/Mesh.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::exec {
 

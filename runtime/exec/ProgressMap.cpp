@@ -7,9 +7,8 @@
 #include "runtime/base/ProgressWord.h"
 #include "runtime/exec/Bind.h"
 #include "runtime/exec/Mesh.h"
-#include "runtime/plan/Printer.h"
-#include "runtime/plan/Stages.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Coordinates.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::exec {
 namespace {

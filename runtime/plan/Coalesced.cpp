@@ -1,4 +1,4 @@
-#include "runtime/plan/Coalesced.h"
+#include "runtime/plan/Execution.h"
 
 #include <algorithm>
 

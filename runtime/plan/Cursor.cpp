@@ -5,7 +5,7 @@
 
 #include "runtime/base/Reports.h"
 #include "runtime/plan/Limits.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::plan {
 namespace {

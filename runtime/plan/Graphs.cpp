@@ -1,4 +1,4 @@
-#include "runtime/plan/Graphs.h"
+#include "runtime/plan/Execution.h"
 
 #include <algorithm>
 #include <map>

@@ -10,7 +10,7 @@
 
 #include "runtime/base/EditDistance.h"
 #include "runtime/base/Status.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::plan {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/plan/Moving.h"
+#include "runtime/plan/Coordinates.h"
 
 #include <algorithm>
 #include <vector>

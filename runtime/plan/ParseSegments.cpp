@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "runtime/plan/ParserImpl.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::plan {
 

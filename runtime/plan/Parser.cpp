@@ -1,10 +1,9 @@
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 
 #include <algorithm>
 
 #include "runtime/base/Reports.h"
 #include "runtime/plan/ParserImpl.h"
-#include "runtime/plan/Syntax.h"
 
 namespace shardc::plan {
 

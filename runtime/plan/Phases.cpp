@@ -1,9 +1,8 @@
-#include "runtime/plan/Phases.h"
+#include "runtime/plan/JobFacts.h"
 
 #include <algorithm>
 
 #include "runtime/base/Reports.h"
-#include "runtime/plan/BatchSizes.h"
 
 namespace shardc::plan {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "runtime/plan/PrinterImpl.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::plan {
 

@@ -3,7 +3,7 @@
 
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/PrinterImpl.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::plan {
 

@@ -1,10 +1,9 @@
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 
 #include <cmath>
 #include <iterator>
 
 #include "runtime/plan/PrinterImpl.h"
-#include "runtime/plan/Syntax.h"
 
 namespace shardc::plan {
 namespace {

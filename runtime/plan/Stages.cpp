@@ -1,4 +1,4 @@
-#include "runtime/plan/Stages.h"
+#include "runtime/plan/Coordinates.h"
 
 #include <algorithm>
 

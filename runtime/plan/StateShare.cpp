@@ -1,4 +1,4 @@
-#include "runtime/plan/StateShare.h"
+#include "runtime/plan/HostCells.h"
 
 #include <algorithm>
 #include <compare>

@@ -1,4 +1,4 @@
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 #include <algorithm>
 

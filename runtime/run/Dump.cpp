@@ -9,7 +9,7 @@
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
 #include "runtime/exec/Ranges.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::run {
 namespace {

@@ -1,7 +1,7 @@
 #include "runtime/run/JobCheck.h"
 
 #include "runtime/base/Reports.h"
-#include "runtime/plan/BatchSizes.h"
+#include "runtime/plan/JobFacts.h"
 #include "runtime/plan/Variants.h"
 #include "runtime/run/FeedRing.h"
 

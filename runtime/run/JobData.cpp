@@ -12,7 +12,7 @@
 #include "runtime/base/Reports.h"
 #include "runtime/data/BatchFeeder.h"
 #include "runtime/data/DataSets.h"
-#include "runtime/plan/BatchSizes.h"
+#include "runtime/plan/JobFacts.h"
 
 namespace shardc::run {
 namespace {

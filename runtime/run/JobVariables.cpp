@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "runtime/base/Reports.h"
-#include "runtime/plan/Landing.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Execution.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::run {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/plan/Graphs.h"
+#include "runtime/plan/Execution.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::run {

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "runtime/exec/Ranges.h"
-#include "runtime/plan/Stages.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Coordinates.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::run {
 namespace {

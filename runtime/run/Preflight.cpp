@@ -7,10 +7,9 @@
 #include "runtime/base/Reports.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/exec/Mesh.h"
-#include "runtime/plan/Landing.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Execution.h"
 #include "runtime/plan/Summary.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::run {
 namespace {

@@ -5,8 +5,7 @@
 #include <cmath>
 
 #include "runtime/base/Reports.h"
-#include "runtime/plan/LossScale.h"
-#include "runtime/plan/SkippedSteps.h"
+#include "runtime/plan/JobFacts.h"
 #include "runtime/run/GuardCheck.h"
 #include "runtime/run/NonFinite.h"
 #include "runtime/run/SegmentRunner.h"

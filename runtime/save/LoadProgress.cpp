@@ -3,9 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/Reports.h"
-#include "runtime/plan/BatchSizes.h"
-#include "runtime/plan/LossScale.h"
-#include "runtime/plan/Phases.h"
+#include "runtime/plan/JobFacts.h"
 #include "runtime/save/Loader.h"
 
 namespace shardc::save {

@@ -10,7 +10,7 @@
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Builder.h"
-#include "runtime/plan/LossScale.h"
+#include "runtime/plan/JobFacts.h"
 #include "runtime/save/ModelDifferences.h"
 
 namespace shardc::save {

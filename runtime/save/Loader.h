@@ -28,7 +28,7 @@ public:
   static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan, ReportSink tell) {
     return open(std::span(&plan, 1), std::move(tell));
   }
-  /// The same for a job of several plans (runtime/plan/Phases.h): it is loaded for the one whose
+  /// The same for a job of several plans (runtime/plan/JobFacts.h): it is loaded for the one whose
   /// steps come next.
   static Result<std::unique_ptr<Loader>> open(std::span<const plan::Plan> plans, ReportSink tell);
 

@@ -5,10 +5,8 @@
 #include <map>
 
 #include "runtime/base/Json.h"
-#include "runtime/plan/BatchSizes.h"
 #include "runtime/plan/Builder.h"
-#include "runtime/plan/LossScale.h"
-#include "runtime/plan/SkippedSteps.h"
+#include "runtime/plan/JobFacts.h"
 #include "runtime/run/ModelFlops.h"
 #include "runtime/run/RunLoop.h"
 

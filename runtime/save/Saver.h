@@ -38,8 +38,8 @@ public:
   /// executable outlives the saver's use.
   void attach(exec::Executable &executable) { executable_ = &executable; }
   void setBegin(const Progress &begin) { begin_ = begin; }
-  /// The job goes on with another plan (runtime/plan/Phases.h), from `begin` on; the last save has
-  /// ended. Comes before `attach`.
+  /// The job goes on with another plan (runtime/plan/JobFacts.h), from `begin` on; the last save
+  /// has ended. Comes before `attach`.
   Status turnTo(const plan::Plan &plan, const Progress &begin);
   /// The last save's failure, if it failed.
   const Status &lastStatus() const { return lastStatus_; }

@@ -4,8 +4,8 @@
 #include <map>
 
 #include "runtime/base/Reports.h"
-#include "runtime/plan/Printer.h"
-#include "runtime/plan/StateShare.h"
+#include "runtime/plan/HostCells.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::save {
 namespace {

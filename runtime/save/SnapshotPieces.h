@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "runtime/plan/Moving.h"
+#include "runtime/plan/Coordinates.h"
 #include "runtime/save/StateLayout.h"
 
 namespace shardc::save {

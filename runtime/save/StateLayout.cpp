@@ -6,7 +6,7 @@
 
 #include "runtime/base/Reports.h"
 #include "runtime/plan/Builder.h"
-#include "runtime/plan/StateShare.h"
+#include "runtime/plan/HostCells.h"
 
 namespace shardc::save {
 namespace {

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "runtime/base/Json.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::tools {
 namespace {

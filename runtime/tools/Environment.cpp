@@ -4,7 +4,7 @@
 
 #include "runtime/base/Reports.h"
 #include "runtime/launch/RankReports.h"
-#include "runtime/plan/BatchSizes.h"
+#include "runtime/plan/JobFacts.h"
 #include "runtime/run/JobCheck.h"
 #include "runtime/run/ModelFlops.h"
 #include "runtime/run/Preflight.h"

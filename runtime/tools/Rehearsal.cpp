@@ -6,7 +6,7 @@
 
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Reports.h"
-#include "runtime/plan/Phases.h"
+#include "runtime/plan/JobFacts.h"
 #include "runtime/run/JobCheck.h"
 #include "runtime/run/Preflight.h"
 #include "runtime/run/RunLoop.h"

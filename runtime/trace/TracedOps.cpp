@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::trace {
 namespace {

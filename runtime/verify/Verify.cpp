@@ -7,8 +7,7 @@
 #include "runtime/base/Reports.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Limits.h"
-#include "runtime/plan/Printer.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/VerifyImpl.h"
 #include "runtime/verify/VerifyRings.h"
 

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "runtime/plan/Limits.h"
-#include "runtime/plan/Printer.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/VerifyImpl.h"
 
 namespace shardc::plan::verifier {

@@ -2,9 +2,8 @@
 // evaluation. Steps that are passed over are numbers.
 #include <array>
 
-#include "runtime/plan/BatchSizes.h"
 #include "runtime/plan/HostCells.h"
-#include "runtime/plan/SkippedSteps.h"
+#include "runtime/plan/JobFacts.h"
 #include "runtime/verify/VerifyImpl.h"
 
 namespace shardc::plan::verifier {

@@ -2,10 +2,9 @@
 // share a buffer. VerifyBytes.cpp checks whether bytes hold what is read.
 #include <algorithm>
 
-#include "runtime/plan/Graphs.h"
-#include "runtime/plan/Landing.h"
+#include "runtime/plan/Execution.h"
 #include "runtime/plan/Limits.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/VerifyImpl.h"
 
 namespace shardc::plan::verifier {

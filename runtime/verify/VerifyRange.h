@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/plan/Moving.h"
+#include "runtime/plan/Coordinates.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::plan::verifier {

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "runtime/plan/Execution.h"
 #include "runtime/plan/FactorExtents.h"
-#include "runtime/plan/Landing.h"
 #include "runtime/plan/Limits.h"
 
 namespace shardc::plan::verifier {

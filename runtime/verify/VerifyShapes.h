@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/base/StepState.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/VerifyImpl.h"
 
 namespace shardc::plan::verifier {
@@ -133,7 +133,6 @@ private:
   void needSwiGlu();
 #define EPILOGUES(enumerator, makes, alone, delayed, amax, tensorwise, blocks)                     \
   const Type &madeBy##enumerator(size_t own);
-#include "runtime/plan/Ops.def"
   const Type &madeFirst(size_t own);
   void checkFused();
   void checkAlone();

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "runtime/plan/HostCells.h"
-#include "runtime/plan/StateShare.h"
 #include "runtime/verify/VerifyImpl.h"
 
 namespace shardc::plan::verifier {

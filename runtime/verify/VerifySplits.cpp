@@ -4,7 +4,7 @@
 #include <string>
 
 #include "runtime/plan/Limits.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {

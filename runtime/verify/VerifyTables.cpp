@@ -5,7 +5,7 @@
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Limits.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 #include "runtime/plan/WeightScales.h"
 #include "runtime/verify/VerifyImpl.h"
 

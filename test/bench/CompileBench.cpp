@@ -8,8 +8,8 @@
 #include "compiler/config/Steps.h"
 #include "compiler/lower/Lower.h"
 #include "compiler/passes/Pipeline.h"
-#include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc {

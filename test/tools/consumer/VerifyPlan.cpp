@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "runtime/base/Io.h"
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 
 int main(int argc, char **argv) {

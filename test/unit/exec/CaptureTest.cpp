@@ -5,7 +5,7 @@
 #include "kernels/host/Registry.h"
 #include "runtime/base/Io.h"
 #include "runtime/exec/Executable.h"
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 #include "test/unit/exec/HookedBackend.h"
 #include "test/unit/exec/ToyPlan.h"
 

@@ -7,7 +7,7 @@
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
 #include "runtime/exec/Executable.h"
-#include "runtime/plan/Landing.h"
+#include "runtime/plan/Execution.h"
 #include "runtime/run/Preflight.h"
 #include "test/unit/base/Told.h"
 #include "test/unit/exec/ToyPlan.h"

@@ -10,7 +10,7 @@
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
 #include "runtime/plan/Builder.h"
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 #include "runtime/run/RunLoop.h"
 #include "test/unit/exec/HookedBackend.h"
 #include "test/unit/exec/ToyPlan.h"

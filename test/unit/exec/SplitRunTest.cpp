@@ -7,7 +7,7 @@
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 #include "runtime/run/RunLoop.h"
 #include "runtime/save/StateLayout.h"
 #include "runtime/verify/Verify.h"

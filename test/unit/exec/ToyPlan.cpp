@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc::test {

@@ -5,7 +5,7 @@
 #include "runtime/base/ProgressWord.h"
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/launch/StallClock.h"
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc {
 namespace {

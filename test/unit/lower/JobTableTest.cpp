@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "compiler/config/Config.h"
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::lower {
 namespace {

@@ -17,7 +17,7 @@
 #include "compiler/config/Steps.h"
 #include "compiler/lower/Lower.h"
 #include "runtime/base/Io.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::lower {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::passes {
 namespace {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/plan/Builder.h"
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::passes {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc::passes {

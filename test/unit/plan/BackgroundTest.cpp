@@ -4,8 +4,7 @@
 
 #include "Saves.h"
 #include "TestPlans.h"
-#include "runtime/plan/Parser.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc::plan {

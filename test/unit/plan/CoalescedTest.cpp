@@ -1,5 +1,5 @@
 // Which gathers are issued as one.
-#include "runtime/plan/Coalesced.h"
+#include "runtime/plan/Execution.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include "TestPlans.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/Factors.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc::plan {

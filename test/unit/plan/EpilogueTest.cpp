@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "TestPlans.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc::plan {

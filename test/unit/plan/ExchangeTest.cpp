@@ -7,8 +7,8 @@
 
 #include "Oracle.h"
 #include "TestPlans.h"
-#include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc::plan {

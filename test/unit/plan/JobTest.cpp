@@ -6,8 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "TestPlans.h"
-#include "runtime/plan/Parser.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::plan {
 namespace {

@@ -3,10 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "TestPlans.h"
-#include "runtime/plan/BatchSizes.h"
-#include "runtime/plan/Parser.h"
-#include "runtime/plan/Phases.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/JobFacts.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::plan {
 namespace {

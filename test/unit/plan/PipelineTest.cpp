@@ -7,7 +7,7 @@
 #include "Oracle.h"
 #include "TestPlans.h"
 #include "runtime/plan/Builder.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 #include "test/unit/exec/PipelinePlan.h"
 #include "test/unit/support/Long.h"

@@ -2,11 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "TestPlans.h"
-#include "runtime/plan/Graphs.h"
+#include "runtime/plan/Execution.h"
 #include "runtime/plan/OpInfo.h"
-#include "runtime/plan/Parser.h"
-#include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::plan {
 namespace {

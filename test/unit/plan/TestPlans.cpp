@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/Io.h"
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::plan::test {
 

@@ -5,9 +5,7 @@
 
 #include "TestPlans.h"
 #include "runtime/plan/Limits.h"
-#include "runtime/plan/Parser.h"
-#include "runtime/plan/Printer.h"
-#include "runtime/plan/Syntax.h"
+#include "runtime/plan/Text.h"
 #include "runtime/plan/Variants.h"
 #include "runtime/verify/Verify.h"
 

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 #include "runtime/trace/ChromeTrace.h"
 
 namespace shardc::trace {

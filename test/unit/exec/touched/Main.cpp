@@ -14,7 +14,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/exec/Ranges.h"
 #include "runtime/plan/Limits.h"
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 #include "runtime/run/JobData.h"
 #include "runtime/run/RunLoop.h"
 #include "runtime/verify/Verify.h"

@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "runtime/base/Status.h"
-#include "runtime/plan/Parser.h"
-#include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc::plan::oracle {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/Io.h"
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc::plan::oracle {

@@ -13,7 +13,7 @@
 #include "Runs.h"
 #include "Saves.h"
 #include "Terms.h"
-#include "runtime/plan/Landing.h"
+#include "runtime/plan/Execution.h"
 
 namespace shardc::plan::oracle {
 namespace {

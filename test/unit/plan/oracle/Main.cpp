@@ -25,7 +25,7 @@
 #include "Compare.h"
 #include "Execute.h"
 #include "runtime/base/Io.h"
-#include "runtime/plan/Parser.h"
+#include "runtime/plan/Text.h"
 
 using namespace shardc;
 

@@ -1,6 +1,6 @@
 #include "MutatePipelines.h"
 
-#include "runtime/plan/Printer.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::plan::oracle {
 namespace {

@@ -11,7 +11,7 @@
 #include "Blocks.h"
 #include "Positions.h"
 #include "Splits.h"
-#include "runtime/plan/StateShare.h"
+#include "runtime/plan/HostCells.h"
 
 namespace shardc::plan::oracle {
 namespace {

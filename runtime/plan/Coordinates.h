@@ -1,12 +1,16 @@
-// What differs between the ranks of a role: it moves with a rank's index in one group.
+// How the ranks of a plan differ: what moves with a rank's index in a group, and the stages of a
+// pipeline. docs/coordinates.md explains groups and indices.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "runtime/plan/Plan.h"
 
 namespace shardc::plan {
+
+// ---- what moves with a rank's index in one group ----
 
 /// offset + coef · index(group)
 struct Moving {
@@ -33,5 +37,12 @@ std::optional<Moving> sumOf(const Plan &plan, const Moving &a, const Moving &b);
 bool isComposedOf(const Plan &plan, int16_t group, int16_t first, int16_t second);
 /// True if the axes of `larger` that have several coordinates begin with those of `group`.
 bool isExtendedBy(const Plan &plan, int16_t group, int16_t larger);
+
+// ---- roles that send to each other are the stages of a pipeline ----
+
+/// Roles send to each other: they are stages, in the plan's order.
+bool isPipeline(const Plan &plan);
+/// `, stage 2 of 4` of a role of a pipeline, to stand behind a rank; empty of other roles.
+std::string stageOf(const Plan &plan, uint32_t role);
 
 } // namespace shardc::plan
