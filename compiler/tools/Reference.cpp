@@ -8,6 +8,7 @@
 #include "compiler/diag/Diag.h"
 #include "compiler/passes/Pipeline.h"
 #include "runtime/plan/Factors.h"
+#include "runtime/plan/OpTypes.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc::tools {
@@ -221,6 +222,12 @@ std::string opColumns() {
 #define FACTOR_MARKS(mark, meaning)                                                                \
   out += fmt::format("| `{}` | {} |\n", codeCell(mark), cell(meaning));
 #include "runtime/plan/OpColumns.def"
+  out +=
+      "\nTypes: an element type, or one of these words. `/n` is the number of dimensions, where it "
+      "matters; `~x` is the element type of the operand or result x, `=x` its type.\n\n| type | "
+      "meaning |\n|---|---|\n";
+#define VALUE_TYPES(enumerator, word, meaning) out += fmt::format("| `{}` | {} |\n", word, meaning);
+#include "runtime/plan/OpColumns.def"
   out += "\n| column | entry | meaning |\n|---|---|---|\n";
   auto entry = [&](std::string_view column, std::string_view name, std::string_view meaning) {
     out += fmt::format("| {} | {} | {} |\n", column, name, cell(meaning));
@@ -282,6 +289,7 @@ std::string opReference() {
         fmt::format("\n## {}\n\n{}\n\n- operands: {}\n- results: {}\n- {}\n", op.name, cell(op.doc),
                     cell(orDash(op.operands)), cell(orDash(op.results)), traitsText(op.traits));
     out += fmt::format("- factors: `{}`\n", plan::factorsOf(kind).text);
+    out += fmt::format("- types: `{}`\n", plan::typesOf(kind, plan::Epilogue::None).text);
     if (std::string text = inPlaceText(op); !text.empty())
       out += fmt::format("- {}\n", text);
   };

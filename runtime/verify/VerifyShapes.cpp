@@ -1,422 +1,36 @@
-// Types of operands and results. Extents follow from the op's factors (runtime/plan/Factors.h). A
-// function for each op checks what factors cannot say: element types, ranks, and attributes. Data
-// is floating point of any width unless a row says otherwise; matrices have their leading
-// dimensions as rows, so [B,S,H] and [T,H] are the same matrix.
-#include "runtime/verify/VerifyShapes.h"
-
+// Types of operands and results. Their extents follow from the op's factors
+// (runtime/plan/Factors.h), their elements and numbers of dimensions from its TYPES row
+// (runtime/plan/OpTypes.h). A function for each CHECKED row says what attributes and types have to
+// do with each other beside that. Matrices have their leading dimensions as rows, so [B,S,H] and
+// [T,H] are the same matrix.
 #include <algorithm>
 
+#include "runtime/base/Float8.h"
+#include "runtime/base/Router.h"
 #include "runtime/plan/Execution.h"
 #include "runtime/plan/FactorExtents.h"
 #include "runtime/plan/Limits.h"
+#include "runtime/plan/OpTypes.h"
+#include "runtime/plan/Text.h"
+#include "runtime/plan/WeightScales.h"
+#include "runtime/verify/VerifyImpl.h"
 
 namespace shardc::plan::verifier {
+namespace {
 
-void ShapeCheck::checkBatchLoad() {
-  const Type &tokens = out(0);
-  need(in(0).dtype == DType::I32 && in(0).rank == 2, "a feed of i32[slots, words]");
-  need(tokens.rank == 2 && out(1) == tokens && out(3) == tokens && out(4) == tokens &&
-           tokens.dtype == DType::I32,
-       "tokens, labels, positions and docs of i32[B, S] as results");
-  needOf(out(2), DType::F32, "a mask of f32[B, S] as a result");
-  needOf(out(5), DType::I64, "samples of i64[B] as a result");
-  if (hasOut(6))
-    needOf(out(6), DType::I32, "places of i32[B, S] as a result");
-  need(cols(in(0)) >= (hasOut(6) ? 6 : 5) * tokens.numel() + 2 * tokens.shape[0],
-       "a feed of at least 5·B·S + 2·B words, and B·S of places");
-  int64_t slots = op_.getInt(Key::slots);
-  need(slots == 0 || slots == in(0).shape[0], "as many slots as its feed");
+using Key = AttrKey;
+
+int64_t cols(const Type &type) { return type.shape[type.rank - 1]; }
+int64_t rows(const Type &type) { return type.numel() / cols(type); }
+
+bool isOneScale(const Type &scale) {
+  return scale.rank == 1 && scale.dtype == DType::F32 && scale.numel() == 1;
 }
-
-void ShapeCheck::checkMatMul() { needData(); }
-
-void ShapeCheck::checkMatMulGelu() { needData(); }
-
-void ShapeCheck::checkMatMulGeluBwd() { needData(); }
-
-/// Results `first` to `last` are statistics.
-void ShapeCheck::norm(size_t first, size_t last) {
-  needData();
-  for (size_t r = first; r <= last; ++r)
-    needOf(out(r), DType::F32, "f32 statistics as results, one per row");
+bool isScaleOfBlocks(const Type &scale, const Type &factor) {
+  return scale.rank == 2 && (scale.dtype == DType::F32 || scale.dtype == DType::U8) &&
+         blocksOf(scale.dtype == DType::U8, {rows(scale), cols(scale)},
+                  {rows(factor), cols(factor)});
 }
-
-/// dy x w statistics... dres? -> dx, gradients of the vectors
-void ShapeCheck::normBwd(size_t statistics) {
-  needData();
-  for (size_t i = 0; i < statistics; ++i)
-    needOf(in(3 + i), DType::F32, "f32 statistics, one per row");
-}
-
-void ShapeCheck::needLabels(size_t labels, size_t mask) {
-  needOf(in(labels), DType::I32, "i32 labels, one per row");
-  needOf(in(mask), DType::F32, "an f32 mask, one element per row");
-}
-
-void ShapeCheck::crossEntropy(size_t labels, size_t mask) {
-  need(isData(in(0)), "floating point logits");
-  needLabels(labels, mask);
-  needValidCols(cols(in(0)));
-}
-
-/// Of the vocabulary, of which this rank has so many columns.
-void ShapeCheck::needValidCols(int64_t columns) {
-  int64_t valid = op_.getInt(Key::valid_cols);
-  need(valid >= 0 && valid <= columns * members(),
-       "valid_cols between 0 and the number of columns of all members");
-}
-
-void ShapeCheck::lmLoss() {
-  need(isData(in(0)) && isData(in(1)) && in(1).rank == 2, "floating point x[T,H] and w[V,H]");
-  needLabels(2, 3);
-  needOf(out(0), DType::F32, "f32 losses as a result, one per row");
-  int64_t valid = op_.getInt(Key::valid_cols);
-  need(valid >= 0 && valid <= rows(in(1)), "valid_cols between 0 and the number of rows of w");
-}
-
-void ShapeCheck::checkLmLossGrad() {
-  lmLoss();
-  needOf(in(4), DType::F32, "a token count of f32[1]");
-  needScaleState();
-  need(isData(out(1)) && isData(out(2)), "floating point gradients of x and w as results");
-}
-
-void ShapeCheck::checkView() {
-  int64_t coef = op_.getInt(Key::coef), offset = op_.getInt(Key::offset);
-  int64_t most = in(0).numel() - out(0).numel();
-  IndexRange indices;
-  if (coef != 0)
-    indices = Indices(scope_.plan(), scope_.role).of(op_.group);
-  need(in(0).dtype == out(0).dtype, "a result with its operand's element type");
-  bool inside = true;
-  // The start is affine in the coordinate, so both ends decide.
-  for (int64_t member : {indices.first, indices.last})
-    inside = inside && offset + coef * member >= 0 && offset + coef * member <= most;
-  if (!inside)
-    scope_.add(
-        Rule::Shape, index_,
-        "'view' takes {} elements from {} + {}*index (index up to {}); its operand has {} elements",
-        out(0).numel(), offset, coef, indices.last, in(0).numel());
-}
-
-void ShapeCheck::checkPack() {
-  const Plan &plan = scope_.plan();
-  int64_t block = op_.getInt(Key::block);
-  if (block < 0)
-    return checkJoined();
-  const std::vector<const Param *> &params =
-      scope_.inspection.paramsOf(static_cast<int32_t>(block));
-  need(out(0).numel() == plan.blocks[static_cast<size_t>(block)].numel,
-       "a result with as many elements as its block");
-  if (params.size() != op_.operands.size()) {
-    scope_.add(Rule::Shape, index_, "'pack' has {} parts; block '{}' has {} parameters",
-               op_.operands.size(), plan.blocks[static_cast<size_t>(block)].name, params.size());
-    return;
-  }
-  for (size_t i = 0; i < params.size(); ++i)
-    if (in(i).numel() != params[i]->type.numel() || in(i).dtype != out(0).dtype)
-      scope_.addValue(Rule::Shape, index_, op_.operands[i],
-                      "part {} of 'pack' is {}; parameter '{}' has {} elements of {}", i,
-                      printType(in(i)), params[i]->name, params[i]->type.numel(),
-                      dtypeName(out(0).dtype));
-}
-
-/// Parts of no block, one after the other.
-void ShapeCheck::checkJoined() {
-  int64_t numel = 0;
-  for (size_t i = 0; i < op_.operands.size(); ++i) {
-    numel += in(i).numel();
-    need(in(i).dtype == out(0).dtype, "parts of the type of its result");
-  }
-  need(numel == out(0).numel(), "a result with as many elements as its parts");
-}
-
-void ShapeCheck::collective() {
-  switch (collectiveKindOf(op_)) {
-  case CollectiveKind::AllGather:
-  case CollectiveKind::AllToAll:
-  case CollectiveKind::Shift:
-    need(in(0).dtype == out(0).dtype, "a result with its operand's element type");
-    return;
-  case CollectiveKind::ReduceScatter:
-    need(isData(in(0)) && isData(out(0)), "floating point operands and results");
-    needWire();
-    need(dtypeBytes(out(0).dtype) >= dtypeBytes(in(0).dtype),
-         "a result type at least as wide as its operand's");
-    return;
-  case CollectiveKind::AllReduce:
-    need(isData(in(0)) && in(0) == out(0),
-         "a floating point operand, and a result of the same type");
-    needWire();
-    return;
-  case CollectiveKind::Send: // of any type; the other member's is compared where both meet
-  case CollectiveKind::Recv:
-    return;
-  case CollectiveKind::AllReduceMax:
-    need(isData(in(0)) && in(0) == out(0),
-         "a floating point operand, and a result of the same type");
-    needKnown(op_.operands[0], isComputeType(in(0).dtype) || in(0).dtype == DType::F64,
-              "f32, bf16 and f64");
-    return;
-  }
-}
-
-/// What a sum over ranks is made of, and in what it is given.
-void ShapeCheck::needWire() {
-  for (ValueId id : {op_.operands[0], op_.results[0]}) {
-    DType type = scope_.value(id).type.dtype;
-    needKnown(id, isComputeType(type) || type == DType::F64, "sums of f32, bf16, f16 and f64");
-  }
-}
-
-void ShapeCheck::needPart(const Type &type, std::string_view what, int64_t Block::*numel) {
-  int64_t block = op_.getInt(Key::block);
-  if (block < 0)
-    return scope_.add(Rule::Shape, index_, "'{}' names no block", opInfo(op_).name), void();
-  const Block &each = scope_.plan().blocks[static_cast<size_t>(block)];
-  if (type.numel() != each.*numel)
-    scope_.add(Rule::Shape, index_, "'{}' has {} elements; a {} of block '{}' has {}",
-               opInfo(op_).name, type.numel(), what, each.name, each.*numel);
-}
-
-/// g master moments... state -> master moments... weight?
-void ShapeCheck::optimizer(size_t moments) {
-  needStateShard(in(1));
-  needState(in(2 + moments));
-  for (size_t i = 0; i < 2 + moments; ++i)
-    need(isData(in(i)), "floating point gradient, master and moments");
-  for (size_t i = 0; i <= moments; ++i)
-    need(out(i) == in(1 + i), "master and moments as results, in their operands' types");
-  need(!hasOut(1 + moments) || isData(out(1 + moments)), "a floating point weight as a result");
-  needKnown(op_.operands[0], isComputeType(in(0).dtype), "gradients of f32, bf16 and f16");
-  for (size_t i = 1; i < 2 + moments; ++i)
-    needKnown(op_.operands[i], in(i).dtype == DType::F32, "master weights and moments of f32");
-  if (hasOut(1 + moments))
-    needKnown(op_.results[1 + moments], isComputeType(out(1 + moments).dtype),
-              "weights of f32, bf16 and f16");
-}
-
-/// Ops that read the step state and leave it changed.
-void ShapeCheck::stepOp() {
-  needState(in(0));
-  needState(out(0));
-}
-
-void ShapeCheck::addLosses() {
-  stepOp();
-  need(in(1).dtype == DType::F32, "f32 losses");
-  needOf(in(2), DType::F32, "a token count of f32[1]");
-}
-
-void ShapeCheck::checkEmbedding() {
-  need(in(0).dtype == DType::I32 && in(1).rank == 2 && isData(in(1)), "i32 ids and a table [V,H]");
-  need(isData(out(0)), "floating point rows of the table as a result");
-}
-
-/// A shard of a block that holds one table with rows of `columns` elements, none of which a
-/// boundary cuts; with `tableRows` rows unless that is negative.
-void ShapeCheck::needTable(const Type &shard, int64_t columns, int64_t tableRows) {
-  needShard(shard);
-  int64_t block = op_.getInt(Key::block);
-  if (block < 0)
-    return;
-  const std::vector<const Param *> &params =
-      scope_.inspection.paramsOf(static_cast<int32_t>(block));
-  need(params.size() == 1 && params[0]->type.rank == 2 && cols(params[0]->type) == columns &&
-           (tableRows < 0 || rows(params[0]->type) == tableRows),
-       "a block that holds one table with the op's rows and columns");
-  need(shard.numel() % columns == 0 && (params.empty() || params[0]->offset % columns == 0),
-       "shards whose boundaries lie between rows");
-}
-
-void ShapeCheck::checkEmbeddingShard() {
-  need(in(0).dtype == DType::I32 && isData(in(1)), "i32 ids and a shard of a table");
-  need(isData(out(0)), "a floating point result");
-  needTable(in(1), cols(out(0)), op_.getInt(Key::table_rows));
-}
-
-void ShapeCheck::checkEmbeddingShardBwd() {
-  need(isData(in(0)) && in(1).dtype == DType::I32, "i32 ids, one per row of dx");
-  need(isData(out(0)), "a floating point result");
-  needTable(out(0), cols(in(0)), -1);
-}
-
-void ShapeCheck::checkBiasAdd() { needData(); }
-
-void ShapeCheck::checkAdd() { needData(); }
-
-void ShapeCheck::checkGelu() { needData(); }
-
-void ShapeCheck::checkSwiGlu() { needData(); }
-
-void ShapeCheck::checkSquaredRelu() { needData(); }
-
-void ShapeCheck::checkGeGlu() { needData(); }
-
-void ShapeCheck::checkRmsNorm() { norm(1, 1); }
-
-void ShapeCheck::checkAddRmsNorm() { norm(2, 2); }
-
-void ShapeCheck::checkLayerNorm() { norm(1, 2); }
-
-void ShapeCheck::checkAddLayerNorm() { norm(2, 3); }
-
-void ShapeCheck::checkDropout() {
-  need(isData(in(0)) && isData(out(0)), "a floating point operand and result");
-  needOf(in(1), DType::I64, "i64 samples whose number divides the rows of all members");
-  need(!has(2) || in(2).dtype == DType::I32, "i32 positions, one for each row of all members");
-}
-
-void ShapeCheck::checkTokenCount() {
-  need(in(0).dtype == DType::F32, "an f32 mask");
-  needOf(out(0), DType::F32, "a result of f32[1]");
-}
-
-void ShapeCheck::checkCrossEntropy() {
-  crossEntropy(1, 2);
-  needOf(out(1), DType::F32, "f32 lse as a result, one per row");
-  needOf(out(0), DType::F32, "f32 losses as a result, one per row");
-}
-
-void ShapeCheck::checkJoin() {
-  need(isData(out(0)), "a floating point result");
-  int64_t numel = 0;
-  for (size_t i = 0; has(i); ++i) {
-    need(in(i).dtype == out(0).dtype, "parts of its result's type");
-    numel += in(i).numel();
-  }
-  need(numel == out(0).numel(), "a result with as many elements as its parts have together");
-}
-
-void ShapeCheck::checkVocabStats() {
-  need(isData(in(0)), "floating point logits");
-  needOf(in(1), DType::I32, "i32 labels, one per row");
-  needValidCols(cols(in(0)));
-  need(out(0).dtype == DType::F32 && out(0).rank == 2, "stats of f32[3, T] as a result");
-}
-
-void ShapeCheck::checkVocabLoss() {
-  need(in(0).dtype == DType::F32 && in(0).rank == 2, "stats of f32[3·n, T]");
-  needOf(in(1), DType::F32, "an f32 mask, one element per row of logits");
-  needOf(out(0), DType::F32, "f32 losses as a result, one per row of logits");
-  needOf(out(1), DType::F32, "f32 lse as a result, one per row of logits");
-}
-
-void ShapeCheck::checkCrossEntropyBwd() {
-  crossEntropy(2, 3);
-  needOf(in(1), DType::F32, "f32 lse, one per row");
-  needOf(in(4), DType::F32, "a token count of f32[1]");
-  needScaleState();
-  need(isData(out(0)), "a floating point gradient as its result");
-}
-
-void ShapeCheck::checkLmLoss() { lmLoss(); }
-
-void ShapeCheck::checkEmbeddingBwd() {
-  need(isData(in(0)) && in(1).dtype == DType::I32, "i32 ids, one per row of dx");
-  need(isData(out(0)) && out(0).rank == 2, "a table with the columns of dx as its result");
-}
-
-void ShapeCheck::checkReduceRows() { needData(); }
-
-void ShapeCheck::checkGeluBwd() { needData(); }
-
-void ShapeCheck::checkSwiGluBwd() { needData(); }
-
-void ShapeCheck::checkSquaredReluBwd() { needData(); }
-
-void ShapeCheck::checkGeGluBwd() { needData(); }
-
-void ShapeCheck::checkRmsNormBwd() { normBwd(1); }
-
-void ShapeCheck::checkLayerNormBwd() { normBwd(2); }
-
-void ShapeCheck::checkCast() { needData(); }
-
-void ShapeCheck::checkFill() {} // any type
-
-void ShapeCheck::checkAllGather() { collective(); }
-
-void ShapeCheck::checkReduceScatter() {
-  collective();
-  if (!hasOut(1))
-    return;
-  needOf(out(1), DType::F64, "a sum of squares of f64[1] as a result");
-  need(isComputeType(out(0).dtype), "a scattered result of f32, bf16 or f16 to square");
-  need(std::ranges::none_of(op_.ties, [](const Tie &tie) { return tie.result == 1; }),
-       "a sum of squares without ties");
-  if (!isExchanged(scope_.plan(), scope_.segment, op_))
-    scope_.add(Rule::Shape, index_,
-               "'reduce_scatter' can return a sum of squares only if its ranks exchange parts and "
-               "add them themselves");
-  needStateShard(out(0));
-}
-
-void ShapeCheck::checkAllReduce() { collective(); }
-
-void ShapeCheck::checkSend() { collective(); }
-
-void ShapeCheck::checkRecv() { collective(); }
-
-void ShapeCheck::checkAllReduceMax() { collective(); }
-
-void ShapeCheck::checkAllToAll() { collective(); }
-
-void ShapeCheck::checkShift() { collective(); }
-
-void ShapeCheck::checkSumSquares() {
-  needOf(out(0), DType::F64, "a result of f64[1]");
-  for (size_t i = 0; has(i); ++i)
-    need(isPartial(in(i)) || (isData(in(i)) && in(i).dtype != DType::F64),
-         "shards of at most 32 bits per element, or sums of squares of f64[1]");
-}
-
-void ShapeCheck::checkAdamW() { optimizer(2); }
-
-void ShapeCheck::checkSgdMomentum() { optimizer(1); }
-
-void ShapeCheck::checkSgd() { optimizer(0); }
-
-void ShapeCheck::checkInitBlock() {
-  need(isData(out(0)), "a floating point result");
-  needKnown(op_.results[0], isComputeType(out(0).dtype), "f32, bf16 and f16");
-  needStateShard(out(0));
-}
-
-void ShapeCheck::checkLossAdd() { addLosses(); }
-
-void ShapeCheck::checkEvalAdd() { addLosses(); }
-
-void ShapeCheck::checkStepBegin() { stepOp(); }
-
-void ShapeCheck::checkStepPack() {
-  needState(in(0));
-  needOf(in(1), DType::F64, "a sum of squares of f64[1]");
-  need(!isData(in(2)), "an integer stop flag");
-  needOf(out(0), DType::F64, "partial sums of f64[4] as a result");
-}
-
-void ShapeCheck::checkStepFinish() {
-  stepOp();
-  needOf(in(1), DType::F64, "partial sums of f64[4]");
-  needOf(in(2), DType::F64, "a sum of squares of f64[1]");
-}
-
-void ShapeCheck::checkEvalBegin() { stepOp(); }
-
-void ShapeCheck::checkEvalPack() {
-  needState(in(0));
-  needOf(out(0), DType::F64, "partial sums of f64[2] as a result");
-}
-
-void ShapeCheck::checkEvalFinish() {
-  stepOp();
-  needOf(in(1), DType::F64, "partial sums of f64[2]");
-}
-
-void ShapeCheck::checkStepReset() { needState(out(0)); }
-
-void ShapeCheck::checkSnapshot() { need(in(0) == out(0), "a result of its operand's type"); }
 
 /// What operand or result i is called in the op's row.
 std::string_view nameInRow(std::string_view names, size_t i) {
@@ -426,50 +40,525 @@ std::string_view nameInRow(std::string_view names, size_t i) {
   return names.substr(0, names.find_first_of("?*"));
 }
 
-void ShapeCheck::needExtents() {
-  std::array<const Type *, kOperandsOfOpMax> operands{};
-  std::array<const Type *, kResultsOfOpMax> results{};
-  size_t operandCount = std::min(op_.operands.size(), operands.size());
-  bool isCollective = opInfo(op_.kind).traits == OpTraits::Collective;
-  for (size_t i = 0; i < operandCount; ++i)
-    operands[i] = &in(i);
-  for (size_t r = 0; r < op_.results.size(); ++r)
-    results[r] = &out(r);
-  FactorExtents extents(op_, std::span(operands.data(), operandCount),
-                        std::span(results.data(), op_.results.size()),
-                        isCollective ? scope_.plan().membersOf(op_) : members());
-  if (!extents.fault())
-    return;
-  const ExtentFault &fault = *extents.fault();
-  const OpInfo &info = opInfo(op_);
-  std::string_view name = nameInRow(fault.isOperand ? info.operands : info.results, fault.index);
-  bool isNumber = fault.dims == std::to_string(fault.needed);
-  std::string needed = isNumber           ? std::string()
-                       : fault.needed > 0 ? fmt::format(" = {}", fault.needed)
-                                          : " of a size that fits";
-  need(false, fmt::format("{}{} in {} '{}' by its factors '{}'", fault.dims, needed,
-                          fault.isOperand ? "operand" : "result", name, factorsOf(op_).text));
-}
+class ShapeCheck {
+public:
+  ShapeCheck(const Scope &scope, uint32_t index)
+      : scope_(scope), index_(index), op_(scope.segment.ops[index]), info_(opInfo(op_)) {}
 
-void ShapeCheck::run() {
-  if (op_.epilogue != Epilogue::None)
-    checkFused();
-  else
-    checkAlone();
-  if (!hasFailed_)
-    needExtents();
-}
-
-/// By the kind of an op without an epilogue.
-void ShapeCheck::checkAlone() {
-  switch (op_.kind) {
-#define OP(enumerator, name, operands, results, traits, doc)                                       \
-  case OpKind::enumerator:                                                                         \
-    check##enumerator();                                                                           \
-    break;
-#include "runtime/plan/Ops.def"
+  void run() {
+    checkTypes();
+    if (hasFailed_)
+      return;
+    if (op_.epilogue != Epilogue::None)
+      checkFused();
+    else
+      checkRelations();
+    if (!hasFailed_)
+      needExtents();
   }
-}
+
+private:
+  const Type &in(size_t i) const { return scope_.value(op_.operands[i]).type; }
+  const Type &out(size_t i) const { return scope_.value(op_.results[i]).type; }
+  /// By the name that the row has for it; another name does not compile.
+  template <OpKind kind> const Type &in(names::NameOf<kind, names::kOperands> name) const {
+    return in(name.index);
+  }
+  template <OpKind kind> const Type &out(names::NameOf<kind, names::kResults> name) const {
+    return out(name.index);
+  }
+  template <OpKind kind> bool has(names::NameOf<kind, names::kOperands> name) const {
+    return name.index < op_.operands.size();
+  }
+  bool hasOut(size_t i) const { return i < op_.results.size(); }
+  template <OpKind kind> bool hasOut(names::NameOf<kind, names::kResults> name) const {
+    return hasOut(name.index);
+  }
+  /// Of an op with an epilogue, which has no row of its own.
+  size_t operandNamed(std::string_view name) const {
+    return static_cast<size_t>(positionOf(info_.operands, name));
+  }
+
+  /// Reports `text` unless the condition holds. An op has one finding: an op with many operands
+  /// would make as many texts.
+  void need(bool condition, std::string_view text) {
+    if (condition || hasFailed_)
+      return;
+    hasFailed_ = true;
+    std::string types = typesOf(op_.operands);
+    types += (types.empty() ? "-> " : " -> ") + typesOf(op_.results);
+    scope_.add(Rule::Shape, index_, "'{}' needs {}; found {}", info_.name, text, types);
+  }
+  std::string typesOf(const std::vector<ValueId> &ids) const {
+    constexpr size_t kTextMax = 200;
+    std::string types;
+    for (ValueId id : ids) {
+      if (types.size() > kTextMax)
+        return types + ", ...";
+      types += (types.empty() ? "" : ", ") + printType(scope_.value(id).type);
+    }
+    return types;
+  }
+  /// Checks the type of a value that is kept of a block, or is sent.
+  void needKnown(ValueId id, bool isKnown, std::string_view what) {
+    if (!isKnown)
+      scope_.addValue(Rule::State, index_, id, "'%{}' has type {}; '{}' supports {}",
+                      scope_.nameOf(id), dtypeName(scope_.value(id).type.dtype), info_.name, what);
+  }
+  /// Of an op whose ranks have parts of the whole by their index.
+  int64_t members() const { return scope_.plan().groupSize(op_.group); }
+
+  // ---- what the rows say ----
+
+  void checkTypes() {
+    const OpTypes &types = plan::typesOf(op_);
+    for (size_t i = 0; i < op_.operands.size() && !hasFailed_; ++i)
+      needType(types.operand(i), in(i), "operand", nameInRow(info_.operands, i));
+    for (size_t r = 0; r < op_.results.size() && !hasFailed_; ++r)
+      needType(types.result(r), out(r), "result", nameInRow(info_.results, r));
+  }
+
+  void needType(const ValueType &needed, const Type &found, std::string_view side,
+                std::string_view name) {
+    auto at = static_cast<size_t>(std::max<int>(needed.like, 0));
+    const Type *like = needed.like < 0 ? nullptr : needed.isLikeOperand ? &in(at) : &out(at);
+    if (fits(needed, found, like))
+      return;
+    std::string_view names = needed.isLikeOperand ? info_.operands : info_.results;
+    need(false, fmt::format("{} in {} '{}'", toString(needed, nameInRow(names, at)), side, name));
+  }
+
+  /// Equal factors have equal extents.
+  void needExtents() {
+    std::array<const Type *, kOperandsOfOpMax> operands{};
+    std::array<const Type *, kResultsOfOpMax> results{};
+    size_t operandCount = std::min(op_.operands.size(), operands.size());
+    for (size_t i = 0; i < operandCount; ++i)
+      operands[i] = &in(i);
+    for (size_t r = 0; r < op_.results.size(); ++r)
+      results[r] = &out(r);
+    bool isCollective = opInfo(op_.kind).traits == OpTraits::Collective;
+    FactorExtents extents(op_, std::span(operands.data(), operandCount),
+                          std::span(results.data(), op_.results.size()),
+                          isCollective ? scope_.plan().membersOf(op_) : members());
+    if (!extents.fault())
+      return;
+    const ExtentFault &fault = *extents.fault();
+    std::string_view names = fault.isOperand ? info_.operands : info_.results;
+    bool isNumber = fault.dims == std::to_string(fault.needed);
+    std::string needed = isNumber           ? std::string()
+                         : fault.needed > 0 ? fmt::format(" = {}", fault.needed)
+                                            : " of a size that fits";
+    need(false, fmt::format("{}{} in {} '{}' by its factors '{}'", fault.dims, needed,
+                            fault.isOperand ? "operand" : "result", nameInRow(names, fault.index),
+                            factorsOf(op_).text));
+  }
+
+  void checkRelations() {
+    using Check = void (ShapeCheck::*)();
+    static constexpr std::array<Check, kOpCount> kChecks = [] {
+      std::array<Check, kOpCount> checks{};
+#define CHECKED(enumerator)                                                                        \
+  checks[static_cast<size_t>(OpKind::enumerator)] = &ShapeCheck::check##enumerator;
+#include "runtime/plan/Ops.def"
+      return checks;
+    }();
+    if (Check check = kChecks[static_cast<size_t>(op_.kind)])
+      (this->*check)();
+  }
+
+  // ---- data, tables and losses ----
+
+  void checkBatchLoad() {
+    constexpr OpKind kOp = OpKind::BatchLoad;
+    const Type &feed = in<kOp>("feed"), &tokens = out<kOp>("tokens");
+    need(cols(feed) >= (hasOut<kOp>("at") ? 6 : 5) * tokens.numel() + 2 * tokens.shape[0],
+         "a feed of at least 5·B·S + 2·B words, and B·S of places");
+    int64_t slots = op_.getInt(Key::slots);
+    need(slots == 0 || slots == feed.shape[0], "as many slots as its feed");
+  }
+
+  void needPart(const Type &type, std::string_view what, int64_t Block::*numel) {
+    int64_t block = op_.getInt(Key::block);
+    if (block < 0)
+      return scope_.add(Rule::Shape, index_, "'{}' names no block", info_.name), void();
+    const Block &each = scope_.plan().blocks[static_cast<size_t>(block)];
+    if (type.numel() != each.*numel)
+      scope_.add(Rule::Shape, index_, "'{}' has {} elements; a {} of block '{}' has {}", info_.name,
+                 type.numel(), what, each.name, each.*numel);
+  }
+  void needStateShard(const Type &type) {
+    needPart(type, "shard of the state", &Block::stateShard);
+  }
+
+  /// A shard of a block that holds one table with rows of `columns` elements, none of which a
+  /// boundary cuts; with `tableRows` rows unless that is negative.
+  void needTable(const Type &shard, int64_t columns, int64_t tableRows) {
+    needPart(shard, "shard", &Block::shard);
+    int64_t block = op_.getInt(Key::block);
+    if (block < 0)
+      return;
+    const std::vector<const Param *> &params =
+        scope_.inspection.paramsOf(static_cast<int32_t>(block));
+    need(params.size() == 1 && params[0]->type.rank == 2 && cols(params[0]->type) == columns &&
+             (tableRows < 0 || rows(params[0]->type) == tableRows),
+         "a block that holds one table with the op's rows and columns");
+    need(shard.numel() % columns == 0 && (params.empty() || params[0]->offset % columns == 0),
+         "shards whose boundaries lie between rows");
+  }
+  void checkEmbeddingShard() {
+    constexpr OpKind kOp = OpKind::EmbeddingShard;
+    needTable(in<kOp>("shard"), cols(out<kOp>("x")), op_.getInt(Key::table_rows));
+  }
+  void checkEmbeddingShardBwd() {
+    constexpr OpKind kOp = OpKind::EmbeddingShardBwd;
+    needTable(out<kOp>("dshard"), cols(in<kOp>("dx")), -1);
+  }
+
+  /// Of the vocabulary, of which this rank has so many columns.
+  void needValidCols(int64_t columns) {
+    int64_t valid = op_.getInt(Key::valid_cols);
+    need(valid >= 0 && valid <= columns * members(),
+         "valid_cols between 0 and the number of columns of all members");
+  }
+  void checkCrossEntropy() { needValidCols(cols(in<OpKind::CrossEntropy>("logits"))); }
+  void checkCrossEntropyBwd() { needValidCols(cols(in<OpKind::CrossEntropyBwd>("logits"))); }
+  void checkVocabStats() { needValidCols(cols(in<OpKind::VocabStats>("logits"))); }
+  void checkLmLoss() { needValidCols(rows(in<OpKind::LmLoss>("w"))); }
+  void checkLmLossGrad() { needValidCols(rows(in<OpKind::LmLossGrad>("w"))); }
+
+  // ---- attention ----
+
+  /// A window is counted from the query backwards.
+  void needWindow() {
+    int64_t window = op_.getInt(Key::window);
+    need(window == -1 || (window >= 0 && op_.getBool(Key::causal)),
+         "a window of at least 0 under a causal mask, or -1");
+  }
+  void checkAttention() { needWindow(); }
+  void checkAttentionBwd() { needWindow(); }
+
+  template <OpKind kind> void attentionPart() {
+    needWindow();
+    const Type &q = in<kind>("q"), &k = in<kind>("k");
+    need(op_.getFloat(Key::p) == 0 || op_.getInt(Key::positions) > 0,
+         "attribute 'positions' where it has dropout");
+    int64_t slices = op_.getInt(Key::slices);
+    need(slices == 0 ||
+             (slices > 0 && members() % slices == 0 && (slices == 1 || q.shape[1] % 2 == 0)),
+         "mirrored slices of the members of its group");
+    need(slices == 0 || k.shape[1] == q.shape[1] || k.shape[1] == slices * q.shape[1],
+         "keys of one slice or of all");
+    need(slices == 0 || (op_.getInt(Key::by) >= 0 && op_.getInt(Key::by) < slices),
+         "attribute 'by' below the number of slices");
+  }
+  void checkAttentionPart() { attentionPart<OpKind::AttentionPart>(); }
+  void checkAttentionPartBwd() { attentionPart<OpKind::AttentionPartBwd>(); }
+
+  void checkAttentionJoin() {
+    constexpr OpKind kOp = OpKind::AttentionJoin;
+    const Type &o = in<kOp>("o"), &more = in<kOp>("more"), &all = out<kOp>("all");
+    need(o.rank >= 3 && more.rank == o.rank && all.rank == o.rank && more.shape == o.shape &&
+             all.shape == o.shape,
+         "outputs of the same shape");
+  }
+
+  /// Rows of heads that follow from attributes.
+  void attentionQkv(const Type &qkv) {
+    needWindow();
+    int64_t heads = op_.getInt(Key::num_heads), groups = op_.getInt(Key::num_groups),
+            channels = op_.getInt(Key::head_dim);
+    bool isNamed = heads > 0 && groups > 0 && channels > 0 && heads % groups == 0 &&
+                   heads <= limits::kElementsMax / 3 &&
+                   channels <= limits::kElementsMax / (3 * heads);
+    need(isNamed, "attributes for heads, groups and channels, with groups that divide the heads");
+    need(!isNamed || cols(qkv) == (heads + 2 * groups) * channels, "qkv[B, S, (N+2G)·D]");
+  }
+  void checkAttentionQkv() { attentionQkv(in<OpKind::AttentionQkv>("qkv")); }
+  void checkAttentionQkvBwd() { attentionQkv(in<OpKind::AttentionQkvBwd>("qkv")); }
+
+  void needHeads(const Type &q) {
+    need(op_.getInt(Key::num_heads) == 0 || op_.getInt(Key::num_heads) == q.shape[2],
+         "attribute 'num_heads' as in its types");
+  }
+  void checkSplitQkv() { needHeads(out<OpKind::SplitQkv>("q")); }
+  void checkSplitQkvRope() { needHeads(out<OpKind::SplitQkvRope>("q")); }
+  void checkMergeQkv() { needHeads(in<OpKind::MergeQkv>("dq")); }
+  void checkMergeQkvRope() { needHeads(in<OpKind::MergeQkvRope>("dq")); }
+
+  void checkLatentHeads() {
+    int64_t rotated = op_.getInt(Key::rotary_dim);
+    need(rotated >= 2 && rotated % 2 == 0, "attribute 'rotary_dim' of an even number of channels");
+  }
+  void checkLatentHeadsBwd() { checkLatentHeads(); }
+
+  void checkTranspose() {
+    need(op_.getInt(Key::outer) > 0 && op_.getInt(Key::inner) > 0, "outer and inner parts");
+  }
+  void checkMergeSlices() {
+    const Type &x = in<OpKind::MergeSlices>("x");
+    need(isData(x) || x.dtype == DType::I32, "a floating point operand, or one of i32");
+    checkTranspose();
+  }
+
+  // ---- routers and runs ----
+
+  template <OpKind kind> void router() {
+    RouterChoice choice = {.experts = cols(in<kind>("logits")),
+                           .topk = op_.getInt(Key::topk),
+                           .groups = op_.getInt(Key::expert_groups),
+                           .groupTopk = op_.getInt(Key::group_topk)};
+    if (const char *wanted = choice.missing())
+      need(false, wanted);
+  }
+  void checkRouterTopk() {
+    constexpr OpKind kOp = OpKind::RouterTopk;
+    router<kOp>();
+    need(!has<kOp>("bias") || op_.getInt(Key::score) != kRouterSoftmax,
+         "a score other than softmax beside a bias");
+  }
+  void checkRouterTopkBwd() { router<OpKind::RouterTopkBwd>(); }
+  void checkRouterDrop() {
+    need(op_.getInt(Key::experts) > 0 && op_.getFloat(Key::capacity_factor) > 0,
+         "a number of experts and a capacity_factor above 0");
+  }
+
+  /// Of parts of equally many rows, which are those of all members.
+  void needLoad(const Type &load, int64_t rows) {
+    need(rows * members() % load.shape[0] == 0, "rows that consist of equal parts");
+  }
+  void checkExpertLoad() {
+    constexpr OpKind kOp = OpKind::ExpertLoad;
+    needLoad(out<kOp>("load"), in<kOp>("ids").shape[0]);
+  }
+  template <OpKind kind> void routerLoss() { needLoad(in<kind>("load"), rows(in<kind>("logits"))); }
+  void checkRouterLoss() { routerLoss<OpKind::RouterLoss>(); }
+  void checkRouterLossBwd() { routerLoss<OpKind::RouterLossBwd>(); }
+
+  void checkTally() {
+    int64_t slots = op_.getInt(Key::slots), slot = op_.getInt(Key::slot);
+    need(slots > 0 && slot < slots, "a slot among its slots");
+  }
+  void checkExpertBiasUpdate() {
+    int64_t experts = op_.getInt(Key::experts);
+    need(experts > 0 && experts <= cols(in<OpKind::ExpertBiasUpdate>("bias")),
+         "a number of experts up to that of columns");
+  }
+
+  /// Counts of rows, in slots of equal size.
+  void needSlots(const Type &counts, int64_t bound) {
+    need(bound % counts.shape[0] == 0, "a number of rows that its slots divide");
+  }
+  void checkMakeRuns() {
+    int64_t bound = op_.getInt(Key::bound);
+    need(bound > 0, "a bound of at least one row");
+    needSlots(out<OpKind::MakeRuns>("counts"), bound);
+  }
+  template <OpKind kind> void groupedMatMul() {
+    needSlots(in<kind>("counts"), rows(in<kind>("a")));
+  }
+  void checkGroupedMatMul() { groupedMatMul<OpKind::GroupedMatMul>(); }
+  void checkGroupedMatMulBwd() { groupedMatMul<OpKind::GroupedMatMulBwd>(); }
+
+  // ---- views, packs and collectives ----
+
+  void checkView() {
+    int64_t coef = op_.getInt(Key::coef), offset = op_.getInt(Key::offset);
+    int64_t taken = out<OpKind::View>("y").numel(), elements = in<OpKind::View>("x").numel();
+    IndexRange indices;
+    if (coef != 0)
+      indices = Indices(scope_.plan(), scope_.role).of(op_.group);
+    bool isInside = true;
+    // The start is affine in the coordinate, so both ends decide.
+    for (int64_t member : {indices.first, indices.last}) {
+      int64_t begin = offset + coef * member;
+      isInside = isInside && begin >= 0 && begin <= elements - taken;
+    }
+    if (!isInside)
+      scope_.add(Rule::Shape, index_,
+                 "'view' takes {} elements from {} + {}*index (index up to {}); its operand has {} "
+                 "elements",
+                 taken, offset, coef, indices.last, elements);
+  }
+
+  void checkPack() {
+    const Plan &plan = scope_.plan();
+    int64_t block = op_.getInt(Key::block);
+    const Type &whole = out<OpKind::Pack>("whole");
+    if (block < 0)
+      return checkJoin();
+    const Block &of = plan.blocks[static_cast<size_t>(block)];
+    const std::vector<const Param *> &params =
+        scope_.inspection.paramsOf(static_cast<int32_t>(block));
+    need(whole.numel() == of.numel, "a result with as many elements as its block");
+    if (params.size() != op_.operands.size()) {
+      scope_.add(Rule::Shape, index_, "'pack' has {} parts; block '{}' has {} parameters",
+                 op_.operands.size(), of.name, params.size());
+      return;
+    }
+    for (size_t i = 0; i < params.size(); ++i)
+      if (in(i).numel() != params[i]->type.numel() || in(i).dtype != whole.dtype)
+        scope_.addValue(Rule::Shape, index_, op_.operands[i],
+                        "part {} of 'pack' is {}; parameter '{}' has {} elements of {}", i,
+                        printType(in(i)), params[i]->name, params[i]->type.numel(),
+                        dtypeName(whole.dtype));
+  }
+
+  /// Parts one after the other.
+  void checkJoin() {
+    const Type &whole = out<OpKind::Join>("whole");
+    int64_t numel = 0;
+    for (size_t i = 0; i < op_.operands.size(); ++i) {
+      need(in(i).dtype == whole.dtype, "parts of the type of its result");
+      numel += in(i).numel();
+    }
+    need(numel == whole.numel(), "a result with as many elements as its parts");
+  }
+
+  /// What a sum over ranks is made of, and in what it is given.
+  void needWire() {
+    for (ValueId id : {op_.operands[0], op_.results[0]}) {
+      DType type = scope_.value(id).type.dtype;
+      needKnown(id, isComputeType(type) || type == DType::F64, "sums of f32, bf16, f16 and f64");
+    }
+  }
+  void checkAllReduce() { needWire(); }
+  void checkAllReduceMax() {
+    DType type = in<OpKind::AllReduceMax>("x").dtype;
+    needKnown(op_.operands[0], isComputeType(type) || type == DType::F64, "f32, bf16 and f64");
+  }
+  void checkReduceScatter() {
+    constexpr OpKind kOp = OpKind::ReduceScatter;
+    constexpr size_t kSquares = resultIndex<kOp>("ss");
+    const Type &shard = out<kOp>("shard");
+    needWire();
+    need(dtypeBytes(shard.dtype) >= dtypeBytes(in<kOp>("full").dtype),
+         "a result type at least as wide as its operand's");
+    if (!hasOut(kSquares))
+      return;
+    need(isComputeType(shard.dtype), "a scattered result of f32, bf16 or f16 to square");
+    need(std::ranges::none_of(op_.ties, [](const Tie &tie) { return tie.result == kSquares; }),
+         "a sum of squares without ties");
+    if (!isExchanged(scope_.plan(), scope_.segment, op_))
+      scope_.add(Rule::Shape, index_,
+                 "'reduce_scatter' can return a sum of squares only if its ranks exchange parts "
+                 "and add them themselves");
+    needStateShard(shard);
+  }
+
+  // ---- the step ----
+
+  void checkSumSquares() {
+    for (size_t i = 0; i < op_.operands.size(); ++i) {
+      bool isSum = in(i).dtype == DType::F64 && in(i).numel() == 1;
+      need(isSum || (isData(in(i)) && in(i).dtype != DType::F64),
+           "shards of at most 32 bits per element, or sums of squares of f64[1]");
+    }
+  }
+
+  /// g master moments... state -> master moments... weight?
+  template <OpKind kind> void optimizer() {
+    constexpr size_t kMaster = operandIndex<kind>("master"), kState = operandIndex<kind>("state");
+    constexpr size_t kWeight = resultIndex<kind>("weight");
+    needStateShard(in(kMaster));
+    needKnown(op_.operands[0], isComputeType(in(0).dtype), "gradients of f32, bf16 and f16");
+    for (size_t i = kMaster; i < kState; ++i)
+      needKnown(op_.operands[i], in(i).dtype == DType::F32, "master weights and moments of f32");
+    if (hasOut(kWeight))
+      needKnown(op_.results[kWeight], isComputeType(out(kWeight).dtype),
+                "weights of f32, bf16 and f16");
+  }
+  void checkAdamW() { optimizer<OpKind::AdamW>(); }
+  void checkSgd() { optimizer<OpKind::Sgd>(); }
+  void checkSgdMomentum() { optimizer<OpKind::SgdMomentum>(); }
+
+  void checkInitBlock() {
+    needKnown(op_.results[0], isComputeType(out<OpKind::InitBlock>("x").dtype),
+              "f32, bf16 and f16");
+    needStateShard(out<OpKind::InitBlock>("x"));
+  }
+
+  // ---- numbers of 8 bits ----
+
+  void checkMatMulScaled() {
+    constexpr OpKind kOp = OpKind::MatMulScaled;
+    const Type &a = in<kOp>("a"), &b = in<kOp>("b");
+    const Type &ofA = in<kOp>("ascale"), &ofB = in<kOp>("bscale");
+    need(a.dtype == DType::F8E4M3 || b.dtype == DType::F8E4M3, "one factor of f8e4m3 at least");
+    bool isOfBlocks = isScaleOfBlocks(ofA, a) && isScaleOfBlocks(ofB, b);
+    bool isOfAll = isOneScale(ofA) && isOneScale(ofB);
+    need(isOfAll || (isOfBlocks && ofA.dtype == ofB.dtype),
+         "scales of f32[1], or of blocks of both factors");
+  }
+
+  void needSlot(size_t amax, Key key) {
+    int64_t slot = op_.getInt(key);
+    need(slot >= 0 && slot < in(amax).numel(), "magnitudes of f32[n] with one for its slot");
+  }
+  /// What is quantised by one magnitude, with a transposed copy as result `copy`.
+  void quantized(size_t amax, size_t copy) {
+    needSlot(amax, Key::slot);
+    need(!hasOut(copy) || !op_.getBool(Key::transposed),
+         "a copy that is the transpose of a result that is none");
+  }
+  template <OpKind kind> void quantize() {
+    quantized(operandIndex<kind>("amax"), resultIndex<kind>("t"));
+  }
+  void checkQuantize() { quantize<OpKind::Quantize>(); }
+  void checkQuantizeDelayed() { quantize<OpKind::QuantizeDelayed>(); }
+  void checkQuantizeBlocks() {
+    constexpr OpKind kOp = OpKind::QuantizeBlocks;
+    need(isScaleOfBlocks(out<kOp>("scale"), out<kOp>("q")),
+         "scales of f32[C/128,R], f32[R/128,C/128] or u8[R,C/32]");
+  }
+
+  /// By the forms of its epilogue. The second result that an op makes is quantised turned, by a
+  /// magnitude of its own.
+  void checkFused() {
+    const OpInfo &maker = opInfo(op_.kind);
+    bool makesTwo = maker.makes.find(' ') != std::string_view::npos;
+    need(maker.formsOf(op_.epilogue) == EpilogueForms::Either || !op_.getBool(Key::transposed),
+         "a result that is not transposed");
+    if (op_.epilogue == Epilogue::Amax)
+      return;
+    if (op_.epilogue == Epilogue::QuantizeBlocks) {
+      need(!makesTwo || cols(in(operandNamed("dy"))) % blockOf(ScaleBlocks::Rows128).cols == 0,
+           "rows of dy in whole blocks of 128");
+      return;
+    }
+    quantized(operandNamed("amax"), static_cast<size_t>(positionOf(info_.results, "t")));
+    if (makesTwo)
+      needSlot(operandNamed("amax"), Key::y_slot);
+  }
+
+  void needMagnitudes(const Type &amax) {
+    need(amax.numel() == countWeightScales(scope_.plan()),
+         "magnitudes of f32[n], one for each parameter of 8 bits");
+  }
+  void checkAmaxShard() {
+    needStateShard(in<OpKind::AmaxShard>("x"));
+    needMagnitudes(in<OpKind::AmaxShard>("amax"));
+  }
+  void checkQuantizeShard() {
+    needStateShard(in<OpKind::QuantizeShard>("x"));
+    needStateShard(out<OpKind::QuantizeShard>("q"));
+    needMagnitudes(in<OpKind::QuantizeShard>("amax"));
+  }
+  void checkWeightScales() {
+    const Type &amax = in<OpKind::WeightScales>("amax");
+    needMagnitudes(amax);
+    need(out<OpKind::WeightScales>("scales") == Type::of(DType::F32, {amax.numel(), kScaleStride}),
+         "scales of f32[n,4]");
+  }
+
+  const Scope &scope_;
+  uint32_t index_;
+  const Op &op_;
+  const OpInfo &info_;
+  bool hasFailed_ = false;
+};
+
+} // namespace
 
 void checkShapes(const Scope &scope) {
   for (uint32_t i = 0; i < scope.segment.ops.size() && !scope.inspection.isFull(); ++i)

@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
             {"%k = shift %own {by = 1} channel ring : f32[4,4]",
              "%v = shift %own {by = 1} channel ring : bf16[4,4] activations at work 304\n    %k = "
              "gelu %own : f32[4,4]"},
-            "'shift' needs a result with its operand's element type"},
+            "'shift' needs the element type of 'x' in result 'y'"},
         WrongEdit{"shiftTooFar",
                   Rule::Attribute,
                   {"{by = -1}", "{by = -9223372036854775807}"},
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(
             {"%dtable = embedding_bwd %dx, %ids",
              "%i = all_reduce_max %tokens channel ring : i32[1,8] data at work 0\n    %dtable = "
              "embedding_bwd %dx, %ids"},
-            "'all_reduce_max' needs a floating point operand"},
+            "'all_reduce_max' needs floating point in operand 'x'"},
         WrongEdit{"resultOverOperand",
                   Rule::Overlap,
                   {"%dk = shift %dy {by = -1} channel ring : f32[4,4] activations at work 624",

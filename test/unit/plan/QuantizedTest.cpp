@@ -83,7 +83,7 @@ const Case kCases[] = {
        for (const char *name : {"e", "e1"})
          delayed(p).values[named(delayed(p), name)].type.shape[0] = 4;
      },
-     "as many magnitudes that are seen as are expected"},
+     "needs the type of 'amax' in operand 'seen'"},
     {"historyOfOtherTensors", Rule::Shape,
      [](Plan &p) {
        p.roles[0].cells[4].type.shape[1] = 2;
@@ -101,21 +101,21 @@ const Case kCases[] = {
        p.roles[0].cells[2].type.dtype = DType::F8E5M2;
        second(p).values[named(second(p), "xt")].type.dtype = DType::F8E5M2;
      },
-     "factors of f8e4m3 and f8e5m2, one of f8e4m3 at least"},
+     "needs one factor of f8e4m3 at least"},
     {"factorsOf16Bits", Rule::Shape,
      [](Plan &p) { first(p).ops[4].operands[0] = named(first(p), "x"); },
-     "factors of f8e4m3 and f8e5m2"},
+     "needs f8e4m3 or f8e5m2 in operand 'a'"},
     {"copyOfAnotherFormat", Rule::Shape,
      [](Plan &p) { first(p).values[named(first(p), "q")].type.dtype = DType::F8E5M2; },
-     "a copy that is the transpose of a result that is none"},
+     "needs the element type of 'q' in result 't'"},
     {"notTransposed", Rule::Shape, [](Plan &p) { second(p).ops[1].attrs.clear(); },
      "by its factors 'r c, a! -> transposed:r c, =1, c r'"},
     {"largestOfNumbersOf8Bits", Rule::Shape,
      [](Plan &p) { second(p).ops[0].operands[0] = named(second(p), "xt"); },
-     "'amax' needs a floating point operand of 16 bits or more"},
+     "'amax' needs floating point of 16 bits or more in operand 'x'"},
     {"scaleOfWords", Rule::Shape,
      [](Plan &p) { second(p).values[named(second(p), "r")].type.dtype = DType::I32; },
-     "a scale of f32[1]"},
+     "needs f32 in result 'scale'"},
     {"scaleOfAnotherMatrixOfBlocks", Rule::Scale,
      [](Plan &p) { std::swap(first(p).ops[8].operands[2], first(p).ops[8].operands[3]); },
      "'matmul_scaled' takes '%b' with the scale '%cs'"},
@@ -133,7 +133,7 @@ const Case kCases[] = {
      "'matmul_scaled' takes '%t' with the scale '%qs', which no 'quantize' has made with it"},
     {"formsOfTwoTypes", Rule::Shape,
      [](Plan &p) { blocks(p).values[named(blocks(p), "q")].type.dtype = DType::F8E4M3; },
-     "both forms of dx in one type"},
+     "needs the element type of 'q' in result 't'"},
     {"formNotTransposed", Rule::Shape,
      [](Plan &p) {
        Type &type = blocks(p).values[named(blocks(p), "yt")].type;
