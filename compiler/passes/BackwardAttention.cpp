@@ -14,23 +14,37 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-void splitQkv(Gradients &gradients, const Op &op, OpKind kind) {
-  ValueId dq = gradients.of(op.results[0]), dk = gradients.of(op.results[1]),
-          dv = gradients.of(op.results[2]);
+using plan::operandNamed;
+using plan::resultNamed;
+
+/// Gradients of rows of queries, keys and values; `merge` joins those of the heads, and takes what
+/// the op takes beside the rows.
+template <OpKind split> void splitQkv(Gradients &gradients, const Op &op, OpKind merge) {
+  ValueId dq = gradients.of(resultNamed<split>(op, "q")),
+          dk = gradients.of(resultNamed<split>(op, "k")),
+          dv = gradients.of(resultNamed<split>(op, "v"));
   if (dq == kNone)
     return;
-  Op merge = gradients.makeOp(kind, {dq, dk, dv});
-  merge.attrs = op.attrs;
-  merge.group = op.group;
-  merge.operands.insert(merge.operands.end(), op.operands.begin() + 1, op.operands.end());
-  gradients.emitFor(op.operands[0], std::move(merge));
+  constexpr size_t kRows = plan::operandIndex<split>("qkv");
+  Op back = gradients.makeOp(merge, {dq, dk, dv});
+  back.attrs = op.attrs;
+  back.group = op.group;
+  back.operands.insert(back.operands.end(), op.operands.begin() + kRows + 1, op.operands.end());
+  gradients.emitFor(op.operands[kRows], std::move(back));
 }
 
 /// Queries, keys and values, as the backward op reads them.
 using Heads = std::array<ValueId, 3>;
 
+Heads headsOf(const Op &op) {
+  const plan::OpInfo &info = plan::opInfo(op);
+  auto at = [&](int8_t operand) { return op.operands[static_cast<size_t>(operand)]; };
+  return {at(info.queries), at(info.keys), at(info.values)};
+}
+
 /// What an op's keys add to the gradients of what it took, from the gradient, the output and the
-/// statistics of the attention that it is, or is a part of.
+/// statistics of the attention that it is, or is a part of. Its queries, keys and values come
+/// first.
 void attention(Gradients &gradients, OpKind kind, const Op &op, const Heads &heads, ValueId dout,
                const Op &whole) {
   Op back = gradients.makeOp(kind, {dout});
@@ -38,20 +52,19 @@ void attention(Gradients &gradients, OpKind kind, const Op &op, const Heads &hea
   back.group = op.group;
   back.operands.insert(back.operands.end(), heads.begin(), heads.end());
   back.operands.insert(back.operands.end(), whole.results.begin(), whole.results.end());
-  back.operands.insert(back.operands.end(), op.operands.begin() + 3, op.operands.end());
-  ValueId d[3];
-  for (size_t i = 0; i < 3; ++i)
-    d[i] = gradients.contribute(back, op.operands[i]);
+  back.operands.insert(back.operands.end(), op.operands.begin() + heads.size(), op.operands.end());
+  Heads own = headsOf(op), d;
+  for (size_t i = 0; i < own.size(); ++i)
+    d[i] = gradients.contribute(back, own[i]);
   gradients.append(std::move(back));
-  for (size_t i = 0; i < 3; ++i)
-    gradients.settle(op.operands[i], d[i]);
+  for (size_t i = 0; i < own.size(); ++i)
+    gradients.settle(own[i], d[i]);
 }
-
-Heads headsOf(const Op &op) { return {op.operands[0], op.operands[1], op.operands[2]}; }
 
 /// The parts that were joined, in order.
 void collectParts(const Gradients &gradients, const Op &join, std::vector<Op> &parts) {
-  for (ValueId output : {join.operands[0], join.operands[2]}) {
+  for (ValueId output : {operandNamed<OpKind::AttentionJoin>(join, "o"),
+                         operandNamed<OpKind::AttentionJoin>(join, "more")}) {
     const Op maker = gradients.makerOf(output);
     if (maker.kind == OpKind::AttentionJoin)
       collectParts(gradients, maker, parts);
@@ -69,26 +82,30 @@ public:
 
   /// What the part reads.
   Heads bring(const Op &part) {
-    return {part.operands[0], again(part.operands[1]), again(part.operands[2])};
+    return {operandNamed<kPart>(part, "q"), again(operandNamed<kPart>(part, "k")),
+            again(operandNamed<kPart>(part, "v"))};
   }
 
   /// Gradients of what the part took from a ring.
   void giveBack(const Op &part) {
-    for (size_t operand : {size_t{1}, size_t{2}}) {
-      std::optional<Op> shift = shiftOf(part.operands[operand]);
-      ValueId gradient = shift ? gradients_.take(part.operands[operand]) : kNone;
+    for (ValueId taken : {operandNamed<kPart>(part, "k"), operandNamed<kPart>(part, "v")}) {
+      std::optional<Op> shift = shiftOf(taken);
+      ValueId gradient = shift ? gradients_.take(taken) : kNone;
       if (gradient == kNone)
         continue;
       Op back = gradients_.makeOp(OpKind::Shift, {gradient});
       back.group = shift->group;
       back.set(plan::AttrKey::by, -shift->getInt(plan::AttrKey::by));
-      gradients_.emitFor(shift->operands[0], std::move(back));
+      gradients_.emitFor(operandNamed<OpKind::Shift>(*shift, "x"), std::move(back));
     }
   }
 
-  bool isShifted(const Op &part) const { return shiftOf(part.operands[1]).has_value(); }
+  bool isShifted(const Op &part) const {
+    return shiftOf(operandNamed<kPart>(part, "k")).has_value();
+  }
 
 private:
+  static constexpr OpKind kPart = OpKind::AttentionPart;
   /// Of a value, how far it has gone.
   struct Brought {
     ValueId value;
@@ -107,7 +124,7 @@ private:
     while (std::optional<Op> shift = shiftOf(origin)) {
       by += shift->getInt(plan::AttrKey::by);
       group = shift->group;
-      origin = shift->operands[0];
+      origin = operandNamed<OpKind::Shift>(*shift, "x");
     }
     if (group < 0)
       return value;
@@ -152,46 +169,57 @@ void joined(Gradients &gradients, const Op &join, ValueId dout) {
 } // namespace
 
 void backAttentionPart(Gradients &gradients, const Op &op) {
-  if (ValueId dout = gradients.of(op.results[0]); dout != kNone)
+  ValueId dout = gradients.of(resultNamed<OpKind::AttentionPart>(op, "o"));
+  if (dout != kNone)
     attention(gradients, OpKind::AttentionPartBwd, op, headsOf(op), dout, op);
 }
 
 void backAttentionJoin(Gradients &gradients, const Op &op) {
-  if (ValueId dout = gradients.of(op.results[0]); dout != kNone)
+  ValueId dout = gradients.of(resultNamed<OpKind::AttentionJoin>(op, "all"));
+  if (dout != kNone)
     joined(gradients, op, dout);
 }
 
-void backSplitQkv(Gradients &gradients, const Op &op) { splitQkv(gradients, op, OpKind::MergeQkv); }
+void backSplitQkv(Gradients &gradients, const Op &op) {
+  splitQkv<OpKind::SplitQkv>(gradients, op, OpKind::MergeQkv);
+}
 
 void backSplitQkvRope(Gradients &gradients, const Op &op) {
-  splitQkv(gradients, op, OpKind::MergeQkvRope);
+  splitQkv<OpKind::SplitQkvRope>(gradients, op, OpKind::MergeQkvRope);
 }
 
 void backSplitColumns(Gradients &gradients, const Op &op) {
-  ValueId da = gradients.of(op.results[0]), db = gradients.of(op.results[1]);
+  constexpr OpKind kOp = OpKind::SplitColumns;
+  ValueId da = gradients.of(resultNamed<kOp>(op, "a")),
+          db = gradients.of(resultNamed<kOp>(op, "b"));
   if (da != kNone && db != kNone)
-    gradients.emitFor(op.operands[0], gradients.makeOp(OpKind::JoinColumns, {da, db}));
+    gradients.emitFor(operandNamed<kOp>(op, "x"), gradients.makeOp(OpKind::JoinColumns, {da, db}));
 }
 
 void backLatentHeads(Gradients &gradients, const Op &op) {
-  ValueId dq = gradients.of(op.results[0]), dk = gradients.of(op.results[1]),
-          dv = gradients.of(op.results[2]);
+  constexpr OpKind kOp = OpKind::LatentHeads;
+  ValueId dq = gradients.of(resultNamed<kOp>(op, "q")),
+          dk = gradients.of(resultNamed<kOp>(op, "k")),
+          dv = gradients.of(resultNamed<kOp>(op, "v"));
   if (dq == kNone)
     return;
-  constexpr size_t kRows = 3; // operands that have a gradient
+  constexpr size_t kPositions = plan::operandIndex<kOp>("positions"); // which have no gradient
   Op back = gradients.makeOp(OpKind::LatentHeadsBwd, {dq, dk, dv});
   back.attrs = op.attrs;
-  back.operands.insert(back.operands.end(), op.operands.begin() + kRows, op.operands.end());
-  ValueId d[kRows];
-  for (size_t i = 0; i < kRows; ++i)
-    d[i] = gradients.contribute(back, op.operands[i]);
+  back.operands.insert(back.operands.end(), op.operands.begin() + kPositions, op.operands.end());
+  Heads rows = {operandNamed<kOp>(op, "qrows"), operandNamed<kOp>(op, "kvrows"),
+                operandNamed<kOp>(op, "krot")};
+  Heads d;
+  for (size_t i = 0; i < rows.size(); ++i)
+    d[i] = gradients.contribute(back, rows[i]);
   gradients.append(std::move(back));
-  for (size_t i = 0; i < kRows; ++i)
-    gradients.settle(op.operands[i], d[i]);
+  for (size_t i = 0; i < rows.size(); ++i)
+    gradients.settle(rows[i], d[i]);
 }
 
 void backAttention(Gradients &gradients, const Op &op) {
-  if (ValueId dout = gradients.of(op.results[0]); dout != kNone)
+  ValueId dout = gradients.of(resultNamed<OpKind::Attention>(op, "o"));
+  if (dout != kNone)
     attention(gradients, OpKind::AttentionBwd, op, headsOf(op), dout, op);
 }
 

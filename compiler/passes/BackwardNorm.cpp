@@ -9,47 +9,54 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-/// `isFused`: the op adds two terms first, and its first result is their sum. `vectors`: number of
-/// parameters, the weight first.
-void norm(Gradients &gradients, const Op &op, OpKind kind, bool isFused, size_t vectors) {
-  size_t firstOperand = isFused ? 2 : 1, firstResult = isFused ? 1 : 0;
-  ValueId dy = gradients.of(op.results[firstResult]);
+/// From y on, an op's results are y and statistics; from w on, its operands are parameters. `x` is
+/// what is normalised. Returns the gradient of x; kNone where y has none.
+template <OpKind kind> ValueId norm(Gradients &gradients, const Op &op, OpKind bwd, ValueId x) {
+  constexpr size_t kWeight = plan::operandIndex<kind>("w"), kNormed = plan::resultIndex<kind>("y");
+  ValueId dy = gradients.of(op.results[kNormed]);
   if (dy == kNone)
-    return;
-  ValueId x = isFused ? op.results[0] : op.operands[0];
-  Op back = gradients.makeOp(kind, {dy, x, op.operands[firstOperand]});
+    return kNone;
+  Op back = gradients.makeOp(bwd, {dy, x, op.operands[kWeight]});
   back.attrs = op.attrs;
-  for (size_t r = firstResult + 1; r < op.results.size(); ++r)
+  for (size_t r = kNormed + 1; r < op.results.size(); ++r)
     back.operands.push_back(op.results[r]);
   if (ValueId residual = gradients.take(x); residual != kNone)
     back.operands.push_back(residual);
   ValueId dx = gradients.contribute(back, x);
-  for (size_t i = 0; i < vectors; ++i)
-    gradients.contribute(back, op.operands[firstOperand + i]);
+  for (size_t i = kWeight; i < op.operands.size(); ++i)
+    gradients.contribute(back, op.operands[i]);
   gradients.append(std::move(back));
   gradients.settle(x, dx);
-  if (isFused) {
-    gradients.settle(op.operands[0], dx);
-    gradients.settle(op.operands[1], dx);
-  }
+  return dx;
+}
+
+/// Of an op that adds two terms first: both have the gradient of their sum.
+template <OpKind kind> void normOfSum(Gradients &gradients, const Op &op, OpKind bwd) {
+  ValueId dx = norm<kind>(gradients, op, bwd, plan::resultNamed<kind>(op, "sum"));
+  if (dx == kNone)
+    return;
+  gradients.settle(plan::operandNamed<kind>(op, "a"), dx);
+  gradients.settle(plan::operandNamed<kind>(op, "b"), dx);
 }
 
 } // namespace
 
 void backRmsNorm(Gradients &gradients, const Op &op) {
-  norm(gradients, op, OpKind::RmsNormBwd, /*isFused=*/false, /*vectors=*/1);
+  ValueId x = plan::operandNamed<OpKind::RmsNorm>(op, "x");
+  norm<OpKind::RmsNorm>(gradients, op, OpKind::RmsNormBwd, x);
 }
 
 void backAddRmsNorm(Gradients &gradients, const Op &op) {
-  norm(gradients, op, OpKind::RmsNormBwd, /*isFused=*/true, /*vectors=*/1);
+  normOfSum<OpKind::AddRmsNorm>(gradients, op, OpKind::RmsNormBwd);
 }
 
 void backLayerNorm(Gradients &gradients, const Op &op) {
-  norm(gradients, op, OpKind::LayerNormBwd, /*isFused=*/false, /*vectors=*/2);
+  ValueId x = plan::operandNamed<OpKind::LayerNorm>(op, "x");
+  norm<OpKind::LayerNorm>(gradients, op, OpKind::LayerNormBwd, x);
 }
 
 void backAddLayerNorm(Gradients &gradients, const Op &op) {
-  norm(gradients, op, OpKind::LayerNormBwd, /*isFused=*/true, /*vectors=*/2);
+  normOfSum<OpKind::AddLayerNorm>(gradients, op, OpKind::LayerNormBwd);
 }
 
 } // namespace shardc::passes

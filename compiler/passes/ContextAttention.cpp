@@ -189,15 +189,18 @@ private:
 
   void attend(const Op &attention) {
     unit_ = attention.unit, loc_ = attention.loc;
-    name_ = nameOf(attention.results[0]);
+    constexpr OpKind kOp = OpKind::Attention;
+    const ValueId whole = plan::resultNamed<kOp>(attention, "o");
+    name_ = nameOf(whole);
     Levels levels = ranks_.levelsOf(unit_);
-    Heads heads{attention.operands[0], attention.operands[1], attention.operands[2]};
+    Heads heads{plan::operandNamed<kOp>(attention, "q"), plan::operandNamed<kOp>(attention, "k"),
+                plan::operandNamed<kOp>(attention, "v")};
     if (levels.heads >= 0)
       for (ValueId *each : {&heads.q, &heads.k, &heads.v})
         *each = withAllPositions(*each, levels.heads);
     Op part = attention;
     part.group = attention.getFloat(Key::p) > 0 ? ranks_.groupOfHeads(levels) : kNoGroup;
-    ValueId o = attention.results[0];
+    ValueId o = whole;
     if (levels.heads >= 0)
       o = plan::addValue(segment_, name_ + ".heads", typeOfOutput(heads));
     if (levels.ring >= 0)
@@ -207,7 +210,7 @@ private:
     else
       attendToWhole(part, heads, levels.heads, o);
     if (levels.heads >= 0)
-      withAllHeads(o, levels.heads, attention.results[0]);
+      withAllHeads(o, levels.heads, whole);
   }
 
   /// Each rank has the heads of whole sequences.

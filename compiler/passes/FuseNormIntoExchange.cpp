@@ -75,7 +75,8 @@ private:
     bool isLast = op.pred == plan::Pred::Always || op.pred == plan::Pred::Last;
     if (op.kind != OpKind::ReduceScatter || op.results.size() != 1 || !isLast)
       return false;
-    const plan::Type &type = segment.values[op.results[0]].type;
+    const plan::Type &type =
+        segment.values[plan::resultNamed<OpKind::ReduceScatter>(op, "shard")].type;
     return isComputeType(type.dtype) && op.getInt(Key::block) == static_cast<int64_t>(block) &&
            type.numel() == plan_.blocks[block].stateShard && plan::isExchanged(plan_, segment, op);
   }

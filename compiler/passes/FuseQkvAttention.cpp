@@ -10,7 +10,9 @@ namespace {
 
 using plan::kNone;
 using plan::Op;
+using plan::operandNamed;
 using plan::OpKind;
+using plan::resultNamed;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
@@ -35,60 +37,68 @@ private:
   /// The split that made the three operands from `first` on, or null.
   const Op *splitOf(const Op &op, size_t first) const {
     uint32_t def = segment_.values[op.operands[first]].def;
-    if (def == kNone || segment_.ops[def].kind != OpKind::SplitQkv)
+    if (def == kNone || segment_.ops[def].kind != kSplit)
       return nullptr;
     const Op &split = segment_.ops[def];
     if (split.group >= 0) // rows have queries of others
       return nullptr;
-    for (size_t i = 0; i < 3; ++i)
+    for (size_t i = 0; i < split.results.size(); ++i)
       if (split.results[i] != op.operands[first + i])
         return nullptr;
-    const plan::Type &q = segment_.values[split.results[0]].type,
-                     &k = segment_.values[split.results[1]].type;
+    const plan::Type &q = typeOf(resultNamed<kSplit>(split, "q")),
+                     &k = typeOf(resultNamed<kSplit>(split, "k"));
     bool evenly = k.shape[2] == 1 || k.shape[2] == q.shape[2];
-    return evenly && segment_.values[split.operands[0]].type.rank == 3 ? &split : nullptr;
+    return evenly && typeOf(operandNamed<kSplit>(split, "qkv")).rank == 3 ? &split : nullptr;
   }
 
+  const plan::Type &typeOf(ValueId value) const { return segment_.values[value].type; }
+
   void setHeads(Op &op, const Op &split) const {
-    const plan::Type &q = segment_.values[split.results[0]].type,
-                     &k = segment_.values[split.results[1]].type;
+    const plan::Type &q = typeOf(resultNamed<kSplit>(split, "q")),
+                     &k = typeOf(resultNamed<kSplit>(split, "k"));
     op.set(Key::num_heads, q.shape[2]).set(Key::num_groups, k.shape[2]);
     op.set(Key::head_dim, q.shape[3]);
   }
 
   void fuseForward(size_t index) {
     Op &op = segment_.ops[index];
-    const Op *split = splitOf(op, 0);
+    constexpr OpKind kOp = OpKind::Attention;
+    const Op *split = splitOf(op, plan::operandIndex<kOp>("q"));
     if (!split)
       return;
     setHeads(op, *split);
     op.kind = OpKind::AttentionQkv;
-    op.operands = {split->operands[0], op.operands[3], op.operands[4]};
+    op.operands = {operandNamed<kSplit>(*split, "qkv"), operandNamed<kOp>(op, "docs"),
+                   operandNamed<kOp>(op, "samples")};
   }
 
   /// The merge that is the only reader of all results of the op, or kNone.
   uint32_t mergeOf(const Op &op) const {
     for (ValueId result : op.results)
-      if (users_.count(result) != 1 || *users_.begin(result) != *users_.begin(op.results[0]))
+      if (users_.count(result) != 1 || *users_.begin(result) != *users_.begin(op.results.front()))
         return kNone;
-    uint32_t user = *users_.begin(op.results[0]);
+    uint32_t user = *users_.begin(op.results.front());
     const Op &merge = segment_.ops[user];
     return merge.kind == OpKind::MergeQkv && merge.operands == op.results ? user : kNone;
   }
 
   void fuseBackward(size_t index) {
     Op &op = segment_.ops[index];
-    const Op *split = splitOf(op, 1);
+    constexpr OpKind kOp = OpKind::AttentionBwd;
+    const Op *split = splitOf(op, plan::operandIndex<kOp>("q"));
     uint32_t merge = mergeOf(op);
     if (!split || merge == kNone)
       return;
     setHeads(op, *split);
     op.kind = OpKind::AttentionQkvBwd;
-    op.operands = {op.operands[0], split->operands[0], op.operands[4],
-                   op.operands[5], op.operands[6],     op.operands[7]};
+    op.operands = {operandNamed<kOp>(op, "do"),   operandNamed<kSplit>(*split, "qkv"),
+                   operandNamed<kOp>(op, "o"),    operandNamed<kOp>(op, "lse"),
+                   operandNamed<kOp>(op, "docs"), operandNamed<kOp>(op, "samples")};
     op.results = segment_.ops[merge].results;
     dead_[merge] = 1;
   }
+
+  static constexpr OpKind kSplit = OpKind::SplitQkv;
 
   plan::Segment &segment_;
   plan::Users users_; ///< before any change

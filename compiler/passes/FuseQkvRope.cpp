@@ -47,8 +47,10 @@ void fuseQkvRope(plan::Segment &segment) {
     Op &split = segment.ops[i];
     if (split.kind != OpKind::SplitQkv)
       continue;
-    uint32_t q = onlyRope(segment, users, split.results[0]),
-             k = onlyRope(segment, users, split.results[1]);
+    constexpr size_t kQueries = plan::resultIndex<OpKind::SplitQkv>("q"),
+                     kKeys = plan::resultIndex<OpKind::SplitQkv>("k");
+    uint32_t q = onlyRope(segment, users, split.results[kQueries]),
+             k = onlyRope(segment, users, split.results[kKeys]);
     if (q == plan::kNone || k == plan::kNone || !sameRotation(segment.ops[q], segment.ops[k]))
       continue;
     const Op &rope = segment.ops[q];
@@ -59,8 +61,8 @@ void fuseQkvRope(plan::Segment &segment) {
     split.kind = OpKind::SplitQkvRope;
     split.attrs.insert(split.attrs.end(), rope.attrs.begin(), rope.attrs.end());
     std::ranges::sort(split.attrs, {}, &plan::Attr::key); // split_qkv has others
-    split.results[0] = rope.results[0];
-    split.results[1] = segment.ops[k].results[0];
+    split.results[kQueries] = plan::resultNamed<OpKind::Rope>(rope, "y");
+    split.results[kKeys] = plan::resultNamed<OpKind::Rope>(segment.ops[k], "y");
     dead[q] = dead[k] = 1;
   }
   plan::eraseOps(segment, dead);

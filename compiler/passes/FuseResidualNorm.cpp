@@ -27,7 +27,8 @@ void fuseResidualNorm(plan::Segment &segment) {
     std::optional<OpKind> fused = fusedWithSum(norm.kind);
     if (!fused || norm.epilogue != plan::Epilogue::None)
       continue;
-    plan::ValueId sum = norm.operands[0];
+    plan::ValueId sum =
+        norm.operands[static_cast<size_t>(plan::positionOf(plan::opInfo(norm).operands, "x"))];
     uint32_t def = segment.values[sum].def;
     // The first user of the sum must be this norm, otherwise a user would precede its definition.
     if (def == plan::kNone || segment.ops[def].kind != OpKind::Add || dead[def] ||
@@ -35,8 +36,9 @@ void fuseResidualNorm(plan::Segment &segment) {
       continue;
     const Op &add = segment.ops[def];
     norm.kind = *fused;
-    norm.operands.insert(norm.operands.begin(), add.operands[0]);
-    norm.operands[1] = add.operands[1];
+    // x becomes the two terms of the sum, which is a result.
+    norm.operands.front() = plan::operandNamed<OpKind::Add>(add, "b");
+    norm.operands.insert(norm.operands.begin(), plan::operandNamed<OpKind::Add>(add, "a"));
     norm.results.insert(norm.results.begin(), sum);
     dead[def] = 1;
   }

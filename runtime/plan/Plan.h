@@ -368,6 +368,16 @@ struct Op {
 /// What is known of it with its epilogue.
 inline const OpInfo &opInfo(const Op &op) { return opInfo(op.kind, op.epilogue); }
 
+/// The operand, or the result, that the op's row calls so; a name that it lacks does not compile.
+template <OpKind kind>
+ValueId operandNamed(const Op &op, names::NameOf<kind, names::kOperands> name) {
+  return op.operands[name.index];
+}
+template <OpKind kind>
+ValueId resultNamed(const Op &op, names::NameOf<kind, names::kResults> name) {
+  return op.results[name.index];
+}
+
 inline bool isAlone(const Op &op, OpKind kind) {
   return op.kind == kind && op.epilogue == Epilogue::None;
 }
