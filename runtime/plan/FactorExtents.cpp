@@ -115,9 +115,10 @@ std::string printDims(const OpFactors &factors, const FactorValue &value, uint8_
   return text;
 }
 
-FactorExtents::FactorExtents(const Op &op, std::span<const Type *const> operands,
+FactorExtents::FactorExtents(const OpFactors &factors, const Op &op,
+                             std::span<const Type *const> operands,
                              std::span<const Type *const> results, int64_t members)
-    : factors_(factorsOf(op)), members_(members) {
+    : factors_(factors), members_(members) {
   for (size_t f = 0; f < factors_.factorCount; ++f)
     if (factors_.attrOf[f])
       extents_[f] = op.getInt(*factors_.attrOf[f]);

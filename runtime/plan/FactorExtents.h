@@ -32,6 +32,10 @@ public:
   /// Of an op with this row. Types are those of its operands and results, in order; those of lists
   /// are not looked at. `members` is the size of its group, 1 without one.
   FactorExtents(const Op &op, std::span<const Type *const> operands,
+                std::span<const Type *const> results, int64_t members)
+      : FactorExtents(factorsOf(op), op, operands, results, members) {}
+  /// With another row, which has to outlive it.
+  FactorExtents(const OpFactors &factors, const Op &op, std::span<const Type *const> operands,
                 std::span<const Type *const> results, int64_t members);
 
   /// 0 if no type says it.

@@ -475,6 +475,13 @@ private:
 
 } // namespace
 
+std::optional<OpFactors> parseFactors(OpKind kind, std::string_view text) {
+  OpFactors factors;
+  RowParser parser(factors);
+  parser.parse(text, opInfo(kind).operands, opInfo(kind).results);
+  return parser.fault() == FactorFault::None ? std::optional(factors) : std::nullopt;
+}
+
 int64_t FactorAtom::extent(int64_t ofFactor, int64_t ofOther) const {
   switch (form) {
   case Plain:

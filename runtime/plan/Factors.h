@@ -125,5 +125,8 @@ const OpFactors &factorsOf(OpKind kind);
 /// has the dimensions of what the op makes.
 const OpFactors &factorsOf(OpKind kind, Epilogue epilogue);
 inline const OpFactors &factorsOf(const Op &op) { return factorsOf(op.kind, op.epilogue); }
+/// Those that another FACTORS row of the op would say; the text has to outlive them. Nothing if the
+/// row is malformed, or does not fit the OP row. Tests hold wrong rows against kernels.
+std::optional<OpFactors> parseFactors(OpKind kind, std::string_view text);
 
 } // namespace shardc::plan

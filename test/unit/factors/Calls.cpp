@@ -194,7 +194,7 @@ FactorExtents Sample::extents() const {
     ins.push_back(&types.emplace_back(array.type()));
   for (const Array &array : results)
     outs.push_back(&types.emplace_back(array.type()));
-  return {op(), ins, outs, members};
+  return {factors(), op(), ins, outs, members};
 }
 
 const char *Sample::refusal() const { return kernelOf(*this).accepts(prepare(*this)->call); }

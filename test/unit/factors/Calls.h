@@ -42,8 +42,9 @@ struct Sample {
   std::vector<int64_t> rangesOf;
   std::vector<int> inPlace; ///< by result: the operand in whose place it is, or -1
   int64_t index = 0, members = 1;
+  const OpFactors *otherRow = nullptr; ///< in place of the row of the op table
 
-  const OpFactors &factors() const { return factorsOf(kind, epilogue); }
+  const OpFactors &factors() const { return otherRow ? *otherRow : factorsOf(kind, epilogue); }
   const FactorValue &operandRow(size_t i) const { return operandOf(op(), factors(), i); }
   const FactorValue &resultRow(size_t i) const { return resultOf(op(), factors(), i); }
   /// The op with its attributes, without values.

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <set>
 
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 namespace shardc::plan::factors {
@@ -440,6 +441,47 @@ TEST(Numbers, RowsSayWhatKernelsCompute) {
       if (!sample.results.empty())
         Trial(std::move(sample), form.name, kEachSlice).run();
     }
+}
+
+/// A row that is well-formed, and not true.
+struct WrongRow {
+  OpKind kind;
+  const char *text;
+};
+constexpr WrongRow kWrongRows[] = {
+    {OpKind::Gelu, "r c! -> r c"},                 // no mean over columns
+    {OpKind::RmsNorm, "r c, c -> r c, r"},         // there is one
+    {OpKind::Add, "r c, r! c -> r c"},             // row by row
+    {OpKind::ReduceRows, "r! c -> c"},             // a sum over rows
+    {OpKind::Amax, "m -> 1"},                      // the largest, and no sum
+    {OpKind::SwiGlu, "r (f 2) -> r f"},            // two blocks, and no pairs
+    {OpKind::CrossEntropy, "r v, r>v, r -> r, r"}, // each row needs all of its logits
+    {OpKind::SplitColumns, "r b+a -> r a, r b"},   // a stands first
+    {OpKind::ScaleRows, "r c!, r 1 -> r c"},       // each column by itself
+    {OpKind::EmbeddingBwd, "r! c, r>v -> v@ c"},   // a sum over rows
+    {OpKind::Rope, "b s# h d, b s -> b s h d"},    // channels rotate in pairs
+    {OpKind::SplitQkv, "b s (n+2 g d) -> b s (g n%) d, b s g d, b s g d; g=num_groups d=head_dim"},
+};
+
+/// What this test says of other rows is not by chance: a row with one mark too many or too few, or
+/// with factors in another order, is found out.
+TEST(Numbers, WrongRowsAreFound) {
+  for (const WrongRow &wrong : kWrongRows) {
+    std::optional<OpFactors> row = parseFactors(wrong.kind, wrong.text);
+    ASSERT_TRUE(row) << wrong.text;
+    Form form{{wrong.kind}, std::string(opInfo(wrong.kind).name)};
+    testing::TestPartResultArray failures;
+    {
+      testing::ScopedFakeTestPartResultReporter taken(
+          testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+      for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+        Sample sample = sampleOf(form, seed);
+        sample.otherRow = &*row;
+        Trial(std::move(sample), form.name, kEachSlice).run();
+      }
+    }
+    EXPECT_GT(failures.size(), 0) << form.name << " may say '" << wrong.text << "'";
+  }
 }
 
 bool hasBlocks(const OpForm &op) {
