@@ -143,13 +143,7 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkFactorScales(inspection, role);
   if (inspection.size() == 0)
-    checkCounts(inspection);
-  if (inspection.size() == 0)
-    checkOrigins(inspection);
-  if (inspection.size() == 0)
-    checkPartialSums(inspection);
-  if (inspection.size() == 0)
-    checkRows(inspection);
+    checkValues(inspection);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkPadding(inspection, role);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)

@@ -37,20 +37,13 @@ struct CountState {
     Rows,   ///< counted ones
     Unknown ///< one or another of these
   } kind = Plain;
-  bool isReached = false;
   CountSource source;
 
   bool is(Kind other, const CountSource &from) const { return kind == other && source == from; }
   bool lacksRows() const { return kind == Rows || kind == Unknown; }
   bool operator==(const CountState &) const = default;
 
-  bool join(const CountState &more) {
-    if (!more.isReached || *this == more)
-      return false;
-    CountState before = *this;
-    *this = isReached ? CountState{Unknown, true, {}} : more;
-    return *this != before;
-  }
+  void join(const CountState &) { *this = {Unknown, {}}; }
 };
 
 class CountDomain {
@@ -60,15 +53,7 @@ public:
 
   explicit CountDomain(const Plan &plan) : plan_(plan) {}
 
-  /// What a load or the host fills has all of its rows.
-  State loaded(const Role &, const Cell &) const { return {State::Plain, true, {}}; }
-
   void follow(const Values &at, uint32_t i, const Op &op) {
-    bool isReached =
-        std::ranges::all_of(op.operands, [&](ValueId operand) { return at[operand].isReached; });
-    at.setAll(op, {State::Plain, isReached, {}});
-    if (!isReached)
-      return;
     if (op.kind == OpKind::MakeRuns)
       makeRuns(at, i, op);
     else if (op.kind == OpKind::View)
@@ -83,10 +68,10 @@ public:
   void add(const Values &at, uint32_t i, const Tie &tie) {
     State &sum = at[at.scope.segment.ops[i].results[tie.result]];
     const State &more = at[tie.value];
-    if (!sum.isReached || !more.isReached || sum == more || (!sum.lacksRows() && !more.lacksRows()))
+    if (sum == more || (!sum.lacksRows() && !more.lacksRows()))
       return;
     refuse(at, i, tie.value, "{} adds to '%{}', of which other rows are there");
-    sum = {State::Unknown, true, {}};
+    sum = {State::Unknown, {}};
   }
 
   State received(const State &given, const Op &op) const {
@@ -104,10 +89,8 @@ public:
   }
 
   void finish(const Values &at) {
-    if (!at.isReport)
-      return;
     for (ValueId id = 0; id < at.scope.segment.values.size(); ++id)
-      if (at[id].isReached)
+      if (at.isReached(id))
         checkType(at, id);
     for (const Segment::Boundary &out : at.scope.segment.outs)
       if (at[out.value].lacksRows() && at.scope.role.cells[out.cell].kind != CellKind::Buffer)
@@ -172,8 +155,8 @@ private:
     CountSource source{at.scope.roleIndex, at.scope.segmentIndex, i};
     source.bound = op.getInt(AttrKey::bound);
     source.slots = at.scope.value(op.results[0]).type.shape[0];
-    at[op.results[0]] = {State::Counts, true, source};
-    at[op.results[1]] = {State::Places, true, source};
+    at[plan::resultNamed<OpKind::MakeRuns>(op, "counts")] = {State::Counts, source};
+    at[plan::resultNamed<OpKind::MakeRuns>(op, "places")] = {State::Places, source};
   }
 
   /// A view of all elements, with the same rows, is the value by another name. Places stay places
@@ -283,7 +266,7 @@ private:
     }
     for (size_t r = 0; r < op.results.size() && isKnown; ++r)
       if (factors.result(r).has(factor))
-        at[op.results[r]] = {State::Rows, true, which.source};
+        at[op.results[r]] = {State::Rows, which.source};
   }
 
   /// An op that works row by row makes of rows that are not there what is not there either.
@@ -379,10 +362,9 @@ bool hasCounts(const Plan &plan) {
 
 } // namespace
 
-void checkCounts(Inspection &inspection) {
-  CountDomain domain(inspection.plan());
-  if (hasCounts(inspection.plan()))
-    followProgram(inspection, domain);
+std::unique_ptr<ValueDomain> makeCounts(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  return hasCounts(plan) ? asValueDomain(CountDomain(plan)) : nullptr;
 }
 
 } // namespace shardc::plan::verifier

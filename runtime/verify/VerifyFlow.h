@@ -1,28 +1,29 @@
-// The walk that analyses of values share. A domain says what is known of a value, what an op makes
-// of what is known of its operands, and what two ways to a value have in common. The walk follows
-// segments, what they leave in buffers, and what stages send each other, until nothing changes.
+// The walk that all analyses of values share: segments, what they leave in buffers, and what stages
+// send each other, until nothing changes. What an analysis knows of a value is its state; a domain
+// says what an op makes of the states of its operands, and what two ways to a value have in common.
+// All domains are followed on one walk (VerifyFlow.cpp).
 //
 // A Domain has
-//   State                          what is known of a value; default-constructed of a value to
-//   which
-//                                  no way leads yet, about which everything is true
-//   bool State::join(const State&) adds another way; whether that changed anything
-//   State loaded(role, cell)       of a cell that is no buffer: a load or the host fills it
-//   void follow(Values, i, op)     sets the states of the results of an op, and, in the last walk,
-//                                  reports what is wrong
-//   void add(Values, i, tie)       adds to a result what is in its buffer
-//   void finish(Values)            may look at all values of a segment
+//   State                           what is known of a value; compared by ==
+//   void State::join(const State&)  adds another way to the value, of which something else is known
+//   void follow(Values, i, op)      sets the states of the results of an op, to whose operands ways
+//                                   lead, and, in the last walk, reports what is wrong
 // and may have
-//   State received(State, op)      what a transfer brings, of what was given to it
-//   State kept(State)              of a value that a segment leaves in a buffer
+//   State loaded(role, cell)        of a cell that is no buffer: a load or the host fills it
+//   void add(Values, i, tie)        adds to a result what is in its buffer
+//   State received(State, op)       what a transfer brings, of what was given to it
+//   State kept(State)               of a value that a segment leaves in a buffer
+//   void finish(Values)             may look at all values of a segment, in the last walk
+//   kFollowsAll                     follows ops also of values to which no way leads, as State()
+// A state that is not set is State(): nothing special is known of the value.
 #pragma once
 
-#include <map>
-#include <tuple>
+#include <algorithm>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "runtime/verify/VerifyImpl.h"
-#include "runtime/verify/VerifyRings.h"
 
 namespace shardc::plan::verifier {
 
@@ -30,9 +31,11 @@ namespace shardc::plan::verifier {
 template <typename State> struct SegmentValues {
   const Scope &scope;
   std::vector<State> &states;
-  bool isReport = false; ///< all is known: this is the walk that reports
+  const std::vector<uint8_t> &reached; ///< of each value: a way leads to it
+  bool isReport = false;               ///< all is known: this is the walk that reports
 
   State &operator[](ValueId value) const { return states[value]; }
+  bool isReached(ValueId value) const { return reached[value] != 0; }
   const State &operand(const Op &op, size_t k) const { return states[op.operands[k]]; }
   void setAll(const Op &op, const State &state) const {
     for (ValueId result : op.results)
@@ -45,185 +48,113 @@ template <typename State> struct SegmentValues {
 struct PartOperands {
   size_t k, v, positions, docs, q, queryPositions, queryDocs;
 };
-inline constexpr PartOperands kPartOperands = {1, 2, 4, 6, 0, 3, 5},
-                              kPartBwdOperands = {2, 3, 7, 9, 1, 6, 8};
-
-/// What a transfer moves: ops of both ends name its channel and have values of one type.
-using TransferKey = std::tuple<int16_t, DType, int64_t>;
-inline TransferKey transferKeyOf(const Segment &segment, const Op &op, ValueId value) {
-  const Type &type = segment.values[value].type;
-  return {op.channel, type.dtype, type.numel()};
+template <OpKind kind> constexpr PartOperands partOperandsOf() {
+  return {operandIndex<kind>("k"),     operandIndex<kind>("v"), operandIndex<kind>("kpos"),
+          operandIndex<kind>("kdocs"), operandIndex<kind>("q"), operandIndex<kind>("qpos"),
+          operandIndex<kind>("qdocs")};
 }
+inline constexpr PartOperands kPartOperands = partOperandsOf<OpKind::AttentionPart>(),
+                              kPartBwdOperands = partOperandsOf<OpKind::AttentionPartBwd>();
 
-template <typename Domain> class SegmentFlow {
+/// Where a value is left for another segment, or given to another stage: a buffer, or a transfer.
+using Passage = uint32_t;
+
+/// A domain, as the walk sees it.
+class ValueDomain {
+public:
+  ValueDomain() = default;
+  ValueDomain(const ValueDomain &) = delete;
+  ValueDomain &operator=(const ValueDomain &) = delete;
+  virtual ~ValueDomain() = default;
+
+  /// Begins a segment, which has to outlive the calls up to the next one.
+  virtual void begin(const Scope &scope, const std::vector<uint8_t> &reached, bool isReport) = 0;
+  /// What a value begins with: that of a load or of the host, or what was left.
+  virtual void load(ValueId value, const Cell &cell) = 0;
+  virtual void take(ValueId value, Passage from) = 0;
+  virtual void receive(const Op &recv, Passage from) = 0;
+  virtual void follow(uint32_t i, const Op &op) = 0;
+  virtual void add(uint32_t i, const Tie &tie) = 0;
+  /// Makes the result one or the other, by the way that the program took; `isFirst` leads there.
+  virtual void join(ValueId result, ValueId other, bool isFirst) = 0;
+  /// Leaves a value in a buffer (`isKept`), or gives it to a transfer; whether that is new.
+  virtual bool leave(ValueId value, Passage at, bool isKept, bool isFirst) = 0;
+  virtual void finish() = 0;
+  virtual bool followsAll() const = 0;
+};
+
+template <typename Domain> class DomainOf final : public ValueDomain {
 public:
   using State = typename Domain::State;
   using Values = SegmentValues<State>;
-  /// What was given to a transfer, by all that give to it.
-  using Transfers = std::map<TransferKey, State>;
 
-  /// `isReport` in the last walk.
-  SegmentFlow(const Scope &scope, Domain &domain, Transfers &transfers, bool isReport)
-      : scope_(scope), domain_(domain), transfers_(transfers),
-        states_(scope.segment.values.size()), values_{scope_, states_, isReport} {}
+  explicit DomainOf(Domain domain) : domain_(std::move(domain)) {}
 
-  State &operator[](ValueId value) { return states_[value]; }
-  /// Transfers to which the segment gives what was not known before.
-  const std::vector<TransferKey> &sentMore() const { return sentMore_; }
-
-  void walk() {
-    for (uint32_t i = 0; i < scope_.segment.ops.size(); ++i)
-      follow(i, scope_.segment.ops[i]);
-    if constexpr (requires { domain_.finish(values_); })
-      domain_.finish(values_);
+  void begin(const Scope &scope, const std::vector<uint8_t> &reached, bool isReport) override {
+    states_.assign(scope.segment.values.size(), State());
+    values_ = std::make_unique<Values>(Values{scope, states_, reached, isReport});
   }
-
-private:
-  void follow(uint32_t i, const Op &op) {
-    if (op.kind == OpKind::Recv)
-      states_[op.results[0]] =
-          received(op, transfers_[transferKeyOf(scope_.segment, op, op.results[0])]);
-    else
-      domain_.follow(values_, i, op);
-    if (op.kind == OpKind::Send) {
-      TransferKey key = transferKeyOf(scope_.segment, op, op.operands[0]);
-      if (transfers_[key].join(states_[op.operands[0]]))
-        sentMore_.push_back(key);
-    }
-    // In some microbatches a result is what it has in others added to its buffer, or what it keeps.
-    for (const Tie &tie : op.ties)
-      if (tie.kind == Tie::Acc)
-        domain_.add(values_, i, tie);
-    for (const Tie &tie : op.ties)
-      if (tie.kind == Tie::Else)
-        states_[op.results[tie.result]].join(states_[tie.value]);
+  void load(ValueId value, const Cell &cell) override {
+    if constexpr (requires { domain_.loaded(values_->scope.role, cell); })
+      states_[value] = domain_.loaded(values_->scope.role, cell);
   }
-
-  State received(const Op &op, const State &given) const {
-    if constexpr (requires { domain_.received(given, op); })
-      return domain_.received(given, op);
-    return given;
+  void take(ValueId value, Passage from) override { states_[value] = at(from); }
+  void receive(const Op &recv, Passage from) override {
+    State &state = states_[recv.results.front()] = at(from);
+    if constexpr (requires { domain_.received(state, recv); })
+      state = domain_.received(state, recv);
   }
-
-  const Scope &scope_;
-  Domain &domain_;
-  Transfers &transfers_;
-  std::vector<State> states_;
-  Values values_;
-  std::vector<TransferKey> sentMore_;
-};
-
-/// All roles. Segments that no program runs are left out.
-template <typename Domain> class ProgramFlow {
-public:
-  using State = typename Domain::State;
-
-  ProgramFlow(Inspection &inspection, Domain &domain)
-      : inspection_(inspection), plan_(inspection.plan()), domain_(domain) {
-    for (uint32_t r = 0; r < plan_.roles.size(); ++r) {
-      const Role &role = plan_.roles[r];
-      cells_.emplace_back(role.cells.size());
-      std::vector<bool> &isDue = isDue_.emplace_back(role.segments.size());
-      for (uint32_t s = 0; s < role.segments.size(); ++s)
-        isDue[s] = !inspection.variantsOf(r, s).empty();
-    }
-    isRun_ = isDue_;
+  void follow(uint32_t i, const Op &op) override { domain_.follow(*values_, i, op); }
+  void add(uint32_t i, const Tie &tie) override {
+    if constexpr (requires { domain_.add(*values_, i, tie); })
+      domain_.add(*values_, i, tie);
   }
-
-  void run() {
-    while (walkDue(false)) {
-    }
-    isDue_ = isRun_;
-    isBackward_ = true; // findings in the order of roles
-    walkDue(true);
+  void join(ValueId result, ValueId other, bool isFirst) override {
+    joinTo(states_[result], states_[other], isFirst);
   }
-
-private:
-  /// Whether a segment is due again, since it takes what others leave. Stages hand activations on
-  /// in their order and gradients against it, so that the order changes each time.
-  bool walkDue(bool isReport) {
-    isBackward_ = !isBackward_;
-    bool isAnyDue = false;
-    auto count = static_cast<uint32_t>(plan_.roles.size());
-    for (uint32_t k = 0; k < count; ++k) {
-      uint32_t r = isBackward_ ? count - 1 - k : k;
-      for (uint32_t s = 0; s < isRun_[r].size(); ++s)
-        if (isDue_[r][s]) {
-          isDue_[r][s] = false;
-          isAnyDue = true;
-          walk(r, s, isReport);
-        }
-    }
-    return isAnyDue;
-  }
-
-  void walk(uint32_t r, uint32_t s, bool isReport) {
-    const Role &role = plan_.roles[r];
-    const Segment &segment = role.segments[s];
-    if (!inspection_.spend(segment.values.size() + segment.ops.size()))
-      return;
-    Scope scope = {inspection_, role, segment, r, s};
-    SegmentFlow<Domain> flow(scope, domain_, transfers_, isReport);
-    for (const Segment::Boundary &in : segment.ins)
-      flow[in.value] = contentOf(r, in.cell);
-    flow.walk();
-    if (isReport)
-      return;
-    for (const Segment::Boundary &out : segment.outs)
-      if (isFollowed(r, out.cell) && cells_[r][placeOf(r, out.cell)].join(kept(flow[out.value])))
-        markReaders(r, placeOf(r, out.cell));
-    for (const TransferKey &key : flow.sentMore())
-      markReceivers(key);
-  }
-
-  State kept(const State &state) const {
+  bool leave(ValueId value, Passage at, bool isKept, bool isFirst) override {
+    State state = states_[value];
     if constexpr (requires { domain_.kept(state); })
-      return domain_.kept(state);
-    return state;
+      state = isKept ? domain_.kept(state) : state;
+    return joinTo(this->at(at), state, isFirst);
   }
-  bool isFollowed(uint32_t r, uint32_t cell) const {
-    return plan_.roles[r].cells[cell].kind == CellKind::Buffer;
-  }
-  /// Slots of a ring change places: they have one state.
-  uint32_t placeOf(uint32_t r, uint32_t cell) const {
-    const RoleRings &rings = inspection_.ringsOf(r);
-    return rings.isSlot(cell) ? rings.slotsOf(cell).front() : cell;
-  }
-  State contentOf(uint32_t r, uint32_t cell) {
-    return isFollowed(r, cell) ? cells_[r][placeOf(r, cell)]
-                               : domain_.loaded(plan_.roles[r], plan_.roles[r].cells[cell]);
+  void finish() override {
+    if constexpr (requires { domain_.finish(*values_); })
+      domain_.finish(*values_);
   }
 
-  void markReaders(uint32_t r, uint32_t place) {
-    for (uint32_t s = 0; s < isRun_[r].size(); ++s)
-      for (const Segment::Boundary &in : plan_.roles[r].segments[s].ins)
-        if (isRun_[r][s] && isFollowed(r, in.cell) && placeOf(r, in.cell) == place)
-          isDue_[r][s] = true;
-  }
-  void markReceivers(const TransferKey &key) {
-    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
-      for (uint32_t s = 0; s < isRun_[r].size(); ++s)
-        if (isRun_[r][s] && receives(plan_.roles[r].segments[s], key))
-          isDue_[r][s] = true;
-  }
-  static bool receives(const Segment &segment, const TransferKey &key) {
-    return std::ranges::any_of(segment.ops, [&](const Op &op) {
-      return op.kind == OpKind::Recv && transferKeyOf(segment, op, op.results[0]) == key;
-    });
+  bool followsAll() const override {
+    return requires { Domain::kFollowsAll; };
   }
 
-  Inspection &inspection_;
-  const Plan &plan_;
-  Domain &domain_;
-  std::vector<std::vector<State>> cells_; ///< by role and cell
-  typename SegmentFlow<Domain>::Transfers transfers_;
-  std::vector<std::vector<bool>> isDue_, isRun_; ///< by role and segment
-  bool isBackward_ = true;                       ///< the walk under way, from the last role on
+private:
+  State &at(Passage passage) {
+    passed_.resize(std::max<size_t>(passed_.size(), passage + 1));
+    return passed_[passage];
+  }
+  static bool joinTo(State &own, const State &more, bool isFirst) {
+    if (!isFirst && own == more)
+      return false;
+    State before = std::exchange(own, isFirst ? more : own);
+    if (!isFirst)
+      own.join(more);
+    return isFirst || !(own == before);
+  }
+
+  Domain domain_;
+  std::vector<State> states_; ///< of the values of the segment under way
+  std::unique_ptr<Values> values_;
+  std::vector<State> passed_; ///< of each passage
 };
 
-/// Follows the domain through the whole plan.
-template <typename Domain> void followProgram(Inspection &inspection, Domain &domain) {
-  ProgramFlow<Domain>(inspection, domain).run();
+template <typename Domain> std::unique_ptr<ValueDomain> asValueDomain(Domain domain) {
+  return std::make_unique<DomainOf<Domain>>(std::move(domain));
 }
+
+// The domains; null where the plan has nothing of it.
+std::unique_ptr<ValueDomain> makeCounts(Inspection &inspection); ///< VerifyCounts.cpp
+std::unique_ptr<ValueDomain> makeSlices(Inspection &inspection); ///< VerifyOrigins.cpp
+std::unique_ptr<ValueDomain> makeParts(Inspection &inspection);  ///< VerifyPartialSums.cpp
+std::unique_ptr<ValueDomain> makeRows(Inspection &inspection);   ///< VerifyRows.cpp
 
 } // namespace shardc::plan::verifier

@@ -92,6 +92,10 @@ public:
   }
   std::vector<Finding> take() { return std::move(findings_); }
 
+  /// How many times the sum over all ranks the gradients of blocks are: the first that is taken
+  /// says it for all (VerifySegmentSums.cpp).
+  std::optional<float> gradientMultiple;
+
 private:
   bool refuseWork();
 
@@ -228,11 +232,9 @@ void checkBlockUses(Inspection &inspection, uint32_t role);
 /// VerifyKinds.cpp: of cells, segments and ops.
 void checkKinds(Inspection &inspection, uint32_t role);
 void checkStreamKinds(Inspection &inspection);
-void checkCounts(Inspection &inspection);  ///< VerifyCounts.cpp: which counts are of which rows
-void checkOrigins(Inspection &inspection); ///< VerifyOrigins.cpp: whose keys attention takes
-/// VerifyPartialSums.cpp: of products with parts of a weight.
-void checkPartialSums(Inspection &inspection);
-void checkRows(Inspection &inspection); ///< VerifyRows.cpp: of tokens, on each rank
+/// VerifyFlow.cpp: which rows of a value are there, whose they are, of which sums it has parts, and
+/// which tokens its rows are of.
+void checkValues(Inspection &inspection);
 /// VerifyQuantized.cpp: that factors of 8 bits come with their scales.
 void checkFactorScales(Inspection &inspection, uint32_t role);
 /// VerifyWeightScales.cpp: that weights of 8 bits are left with their scales; the row of the scales

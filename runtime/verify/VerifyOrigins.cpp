@@ -73,7 +73,6 @@ struct Count {
 };
 
 struct SliceState {
-  bool isReached = false;
   Origin origin;
   Keys keys;
   Exchange exchange;
@@ -81,14 +80,7 @@ struct SliceState {
 
   bool operator==(const SliceState &) const = default;
 
-  bool join(const SliceState &more) {
-    if (!more.isReached || *this == more)
-      return false;
-    SliceState before = *this;
-    if (!isReached) {
-      *this = more;
-      return true;
-    }
+  void join(const SliceState &more) {
     if (origin != more.origin)
       origin = {Origin::Unknown};
     if (keys != more.keys)
@@ -97,7 +89,6 @@ struct SliceState {
       exchange = {Exchange::Unknown};
     if (count != more.count)
       count = {Count::Wrong};
-    return *this != before;
   }
 };
 
@@ -113,19 +104,9 @@ public:
   /// Whether ranks exchange slices, or load them.
   bool isNeeded() const { return sliceAxes_ != 0 || exchangesSlices_; }
 
-  State loaded(const Role &, const Cell &) const { return {.isReached = true}; }
-
   void follow(const Values &at, uint32_t i, const Op &op) {
-    bool isReached =
-        std::ranges::all_of(op.operands, [&](ValueId operand) { return at[operand].isReached; });
-    if (!isReached)
-      return at.setAll(op, {}); // nothing is known of its operands yet
-    State result{.isReached = true};
-    result.origin = originOf(at, i, op);
-    result.keys = keysOf(at, i, op);
-    result.exchange = exchangeOf(at, i, op);
-    result.count = countOf(at, i, op);
-    at.setAll(op, result);
+    at.setAll(op,
+              {originOf(at, i, op), keysOf(at, i, op), exchangeOf(at, i, op), countOf(at, i, op)});
     if (op.kind == OpKind::AttentionPartBwd) // gradients of keys and values are their members'
       for (size_t r = 1; r < op.results.size(); ++r)
         at[op.results[r]].origin = at.operand(op, kPartBwdOperands.k).origin;
@@ -133,9 +114,7 @@ public:
 
   void add(const Values &at, uint32_t i, const Tie &tie) {
     State &sum = at[at.scope.segment.ops[i].results[tie.result]];
-    const State &more = at[tie.value];
-    if (sum.isReached && more.isReached)
-      sum.origin = added(sum.origin, more.origin);
+    sum.origin = added(sum.origin, at[tie.value].origin);
   }
 
 private:
@@ -379,10 +358,9 @@ private:
 
 } // namespace
 
-void checkOrigins(Inspection &inspection) {
+std::unique_ptr<ValueDomain> makeSlices(Inspection &inspection) {
   SliceDomain domain(inspection);
-  if (inspection.size() == 0 && domain.isNeeded())
-    followProgram(inspection, domain);
+  return domain.isNeeded() ? asValueDomain(std::move(domain)) : nullptr;
 }
 
 } // namespace shardc::plan::verifier

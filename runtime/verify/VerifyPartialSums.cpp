@@ -25,25 +25,18 @@ struct Elements {
 };
 
 struct PartState {
-  bool isReached = false;
   Axes parts = 0; ///< of these: ranks have parts of a sum that none has made
   Elements elements;
   std::optional<Axes> columns; ///< along which ranks have other columns; nothing: not known
 
   bool operator==(const PartState &) const = default;
 
-  bool join(const PartState &more) {
-    PartState before = *this;
-    parts |= more.parts; // also of what depends on a value to which no way leads
-    if (more.isReached && !isReached)
-      *this = {true, parts, more.elements, more.columns};
-    if (!more.isReached)
-      return *this != before;
+  void join(const PartState &more) {
+    parts |= more.parts;
     if (elements != more.elements)
       elements = {};
     if (columns != more.columns)
       columns = std::nullopt;
-    return *this != before;
   }
 };
 
@@ -51,11 +44,13 @@ class PartDomain {
 public:
   using State = PartState;
   using Values = SegmentValues<PartState>;
+  /// A product with a part of a weight makes parts, whatever the other factor is.
+  static constexpr bool kFollowsAll = true;
 
   explicit PartDomain(Inspection &inspection) : inspection_(inspection), plan_(inspection.plan()) {}
 
   State loaded(const Role &, const Cell &cell) const {
-    State state{.isReached = true};
+    State state;
     if (cell.kind == CellKind::Weight || cell.kind == CellKind::GatheredWeight)
       state.elements.block = static_cast<int32_t>(cell.of);
     else if (cell.kind == CellKind::Param)
@@ -68,11 +63,7 @@ public:
     for (ValueId operand : op.operands)
       if (at.isReport && of(operand).parts != 0 && !mayTakeParts(op))
         refuse(i, fmt::format("'{}'", opInfo(op).name), operand);
-    bool isReached =
-        std::ranges::all_of(op.operands, [&](ValueId operand) { return at[operand].isReached; });
-    if (!isReached)
-      return at.setAll(op, {.parts = partsOf(op)});
-    at.setAll(op, {true, partsOf(op), {}, columnsOf(op)});
+    at.setAll(op, {partsOf(op), {}, columnsOf(op)});
     followElements(op);
   }
 
@@ -83,8 +74,6 @@ public:
   /// What is left in buffers is added by another segment.
   void finish(const Values &at) {
     values_ = &at;
-    if (!at.isReport)
-      return;
     const Segment &segment = at.scope.segment;
     for (const Segment::Boundary &out : segment.outs)
       if (at[out.value].parts != 0 && at.scope.role.cells[out.cell].purpose == Purpose::Grads)
@@ -301,10 +290,8 @@ bool hasParts(const Plan &plan) {
 
 } // namespace
 
-void checkPartialSums(Inspection &inspection) {
-  PartDomain domain(inspection);
-  if (hasParts(inspection.plan()))
-    followProgram(inspection, domain);
+std::unique_ptr<ValueDomain> makeParts(Inspection &inspection) {
+  return hasParts(inspection.plan()) ? asValueDomain(PartDomain(inspection)) : nullptr;
 }
 
 } // namespace shardc::plan::verifier

@@ -110,20 +110,12 @@ private:
 };
 
 struct Rows {
-  bool isReached = false;
   bool isTurned = false; ///< rows lie in the last dimension
   int layout = LayoutTable::kNone;
 
   bool isKnown() const { return layout > LayoutTable::kUnknown; }
   bool operator==(const Rows &) const = default;
-
-  bool join(const Rows &more) {
-    if (!more.isReached || *this == more)
-      return false;
-    Rows before = *this;
-    *this = isReached ? Rows{true, false, LayoutTable::kUnknown} : more;
-    return *this != before;
-  }
+  void join(const Rows &) { *this = {false, LayoutTable::kUnknown}; }
 };
 
 bool isOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
@@ -204,15 +196,9 @@ public:
            factors.operand(0).atoms[0].isInSharedDim;
   }
 
-  State loaded(const Role &, const Cell &) const { return {.isReached = true}; }
-
   void follow(const Values &at, uint32_t i, const Op &op) {
     values_ = &at, opIndex_ = i;
-    bool isReached =
-        std::ranges::all_of(op.operands, [&](ValueId operand) { return at[operand].isReached; });
-    at.setAll(op, {.isReached = isReached});
-    if (isReached)
-      followOp(op);
+    followOp(op);
   }
 
   void add(const Values &at, uint32_t i, const Tie &tie) {
@@ -271,8 +257,7 @@ private:
     for (size_t r = 0; r < op.results.size(); ++r)
       if ((forms.rowless >> r & 1) == 0 && scope().value(op.results[r]).counts == plan::kNone)
         rows(op.results[r]) = {
-            true, (forms.turned >> r & 1) != (r == 0 && op.getBool(Key::transposed) ? 1u : 0u),
-            layout};
+            (forms.turned >> r & 1) != (r == 0 && op.getBool(Key::transposed) ? 1u : 0u), layout};
   }
   void giveOne(const Op &op, int layout) { rows(op.results[0]).layout = layout; }
 
@@ -692,10 +677,9 @@ private:
 
 } // namespace
 
-void checkRows(Inspection &inspection) {
+std::unique_ptr<ValueDomain> makeRows(Inspection &inspection) {
   RowDomain domain(inspection);
-  if (domain.hasExchanges())
-    followProgram(inspection, domain);
+  return domain.hasExchanges() ? asValueDomain(std::move(domain)) : nullptr;
 }
 
 } // namespace shardc::plan::verifier

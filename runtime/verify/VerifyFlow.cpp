@@ -1,0 +1,216 @@
+// Follows all domains of values through the whole plan. An op that takes effect in some
+// microbatches only gives what both cases have in common. Segments are followed again until no
+// state changes; a last walk reports. Segments that no program runs are left out.
+#include "runtime/verify/VerifyFlow.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "runtime/verify/VerifyRings.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+class Flow {
+public:
+  Flow(Inspection &inspection, std::vector<std::unique_ptr<ValueDomain>> domains)
+      : inspection_(inspection), plan_(inspection.plan()), domains_(std::move(domains)) {
+    for (uint32_t r = 0; r < plan_.roles.size(); ++r) {
+      std::vector<bool> &isRun = isRun_.emplace_back(plan_.roles[r].segments.size());
+      for (uint32_t s = 0; s < isRun.size(); ++s)
+        isRun[s] = !inspection.variantsOf(r, s).empty();
+    }
+    isDue_ = isRun_;
+    findTakers();
+  }
+
+  /// Reports domain by domain, since what one refuses may follow from what another one does.
+  void run() {
+    for (const auto &domain : domains_)
+      followed_.push_back(domain.get());
+    do
+      while (walkDue(false)) {
+      }
+    while (openCycles());
+    for (const auto &domain : domains_) {
+      followed_ = {domain.get()};
+      isDue_ = isRun_;
+      isBackward_ = true; // findings in the order of roles
+      walkDue(true);
+      if (inspection_.size() != 0)
+        return;
+    }
+  }
+
+private:
+  /// What is left only where it is taken before has no beginning. Nothing special is known of it.
+  bool openCycles() {
+    bool isAny = false;
+    for (Passage at = 0; at < isLeft_.size(); ++at) {
+      if (isLeft_[at] || !hasSource_[at])
+        continue;
+      isLeft_[at] = isAny = true;
+      for (auto [role, segment] : takers_[at])
+        isDue_[role][segment] = true;
+    }
+    return isAny;
+  }
+
+  /// Whether a segment was due, since it takes what others leave. Stages hand activations on in
+  /// their order and gradients against it, so that the order changes each time.
+  bool walkDue(bool isReport) {
+    isBackward_ = !isBackward_;
+    bool isAnyDue = false;
+    auto count = static_cast<uint32_t>(plan_.roles.size());
+    for (uint32_t k = 0; k < count; ++k) {
+      uint32_t r = isBackward_ ? count - 1 - k : k;
+      for (uint32_t s = 0; s < isRun_[r].size(); ++s)
+        if (isDue_[r][s]) {
+          isDue_[r][s] = false;
+          isAnyDue = true;
+          walk(r, s, isReport);
+        }
+    }
+    return isAnyDue;
+  }
+
+  void walk(uint32_t r, uint32_t s, bool isReport) {
+    const Segment &segment = plan_.roles[r].segments[s];
+    if (!inspection_.spend(segment.values.size() + segment.ops.size()))
+      return;
+    Scope scope = {inspection_, plan_.roles[r], segment, r, s};
+    reached_.assign(segment.values.size(), 0);
+    for (ValueDomain *domain : followed_)
+      domain->begin(scope, reached_, isReport);
+    for (const Segment::Boundary &in : segment.ins)
+      enter(scope, in);
+    for (uint32_t i = 0; i < segment.ops.size(); ++i)
+      follow(scope, i, isReport);
+    for (ValueDomain *domain : followed_)
+      if (isReport)
+        domain->finish();
+    for (const Segment::Boundary &out : segment.outs)
+      if (!isReport && isBuffer(scope, out.cell))
+        leave(out.value, bufferOf(scope, out.cell), true);
+  }
+
+  void enter(const Scope &scope, const Segment::Boundary &in) {
+    bool isPassed = isBuffer(scope, in.cell);
+    Passage from = isPassed ? bufferOf(scope, in.cell) : 0;
+    reached_[in.value] = !isPassed || isLeft_[from];
+    for (ValueDomain *domain : followed_)
+      if (!isPassed)
+        domain->load(in.value, scope.role.cells[in.cell]);
+      else if (isLeft_[from])
+        domain->take(in.value, from);
+  }
+
+  void follow(const Scope &scope, uint32_t i, bool isReport) {
+    const Op &op = scope.segment.ops[i];
+    bool isRecv = op.kind == OpKind::Recv;
+    bool isReached =
+        isRecv ? isLeft_[transferOf(scope, op, op.results.front())]
+               : std::ranges::all_of(op.operands, [&](ValueId id) { return reached_[id] != 0; });
+    for (ValueId result : op.results)
+      reached_[result] = isReached;
+    for (ValueDomain *domain : followed_)
+      if (isReached && isRecv)
+        domain->receive(op, transferOf(scope, op, op.results.front()));
+      else if (isReached || domain->followsAll())
+        domain->follow(i, op);
+    if (op.kind == OpKind::Send && !isReport)
+      leave(op.operands.front(), transferOf(scope, op, op.operands.front()), false);
+    // In some microbatches a result is what it has in others added to its buffer, or what it keeps.
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Acc && reached_[tie.value] != 0)
+        followTie(i, tie, op.results[tie.result]);
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Else && reached_[tie.value] != 0)
+        followTie(i, tie, op.results[tie.result]);
+  }
+
+  void followTie(uint32_t i, const Tie &tie, ValueId result) {
+    for (ValueDomain *domain : followed_)
+      if (tie.kind == Tie::Else)
+        domain->join(result, tie.value, reached_[result] == 0);
+      else if (reached_[result] != 0)
+        domain->add(i, tie);
+    if (tie.kind == Tie::Else)
+      reached_[result] = 1;
+  }
+
+  void leave(ValueId value, Passage at, bool isKept) {
+    if (reached_[value] == 0)
+      return;
+    bool isFirst = !isLeft_[at], isNew = false;
+    isLeft_[at] = true;
+    for (ValueDomain *domain : followed_)
+      isNew |= domain->leave(value, at, isKept, isFirst);
+    if (isNew)
+      for (auto [role, segment] : takers_[at])
+        isDue_[role][segment] = true;
+  }
+
+  static bool isBuffer(const Scope &scope, uint32_t cell) {
+    return scope.role.cells[cell].kind == CellKind::Buffer;
+  }
+  /// Slots of a ring change places: they have one state.
+  Passage bufferOf(const Scope &scope, uint32_t cell) {
+    const RoleRings &rings = inspection_.ringsOf(scope.roleIndex);
+    return numberOf({scope.roleIndex, rings.isSlot(cell) ? rings.slotsOf(cell).front() : cell});
+  }
+  /// Ops of both ends name the channel and have values of one type.
+  Passage transferOf(const Scope &scope, const Op &op, ValueId value) {
+    const Type &type = scope.value(value).type;
+    return numberOf({-1 - int64_t{op.channel}, static_cast<int64_t>(type.dtype), type.numel()});
+  }
+  Passage numberOf(const std::array<int64_t, 3> &key) {
+    auto [at, isNew] = numbers_.try_emplace(key, static_cast<Passage>(numbers_.size()));
+    if (isNew)
+      isLeft_.push_back(false), hasSource_.push_back(false), takers_.emplace_back();
+    return at->second;
+  }
+
+  /// Which segments are due again when something new is left at a passage, and where any leaves it.
+  void findTakers() {
+    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
+      for (uint32_t s = 0; s < isRun_[r].size(); ++s) {
+        Scope scope = {inspection_, plan_.roles[r], plan_.roles[r].segments[s], r, s};
+        for (const Segment::Boundary &in : scope.segment.ins)
+          if (isRun_[r][s] && isBuffer(scope, in.cell))
+            takers_[bufferOf(scope, in.cell)].emplace_back(r, s);
+        for (const Segment::Boundary &out : scope.segment.outs)
+          if (isRun_[r][s] && isBuffer(scope, out.cell))
+            hasSource_[bufferOf(scope, out.cell)] = true;
+        for (const Op &op : scope.segment.ops)
+          if (isRun_[r][s] && op.kind == OpKind::Recv)
+            takers_[transferOf(scope, op, op.results.front())].emplace_back(r, s);
+      }
+  }
+
+  Inspection &inspection_;
+  const Plan &plan_;
+  std::vector<std::unique_ptr<ValueDomain>> domains_;
+  std::vector<std::vector<bool>> isDue_, isRun_; ///< by role and segment
+  bool isBackward_ = true;                       ///< the walk under way, from the last role on
+  std::vector<uint8_t> reached_;                 ///< of the values of the segment under way
+  std::vector<ValueDomain *> followed_;          ///< on the walk under way
+  std::map<std::array<int64_t, 3>, Passage> numbers_;
+  /// Of each passage: something has been left or given; some segment does that.
+  std::vector<bool> isLeft_, hasSource_;
+  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> takers_; ///< of each, by role and segment
+};
+
+} // namespace
+
+void checkValues(Inspection &inspection) {
+  std::vector<std::unique_ptr<ValueDomain>> domains;
+  for (auto make : {makeCounts, makeSlices, makeParts, makeRows})
+    if (std::unique_ptr<ValueDomain> domain = make(inspection))
+      domains.push_back(std::move(domain));
+  if (inspection.size() == 0 && !domains.empty())
+    Flow(inspection, std::move(domains)).run();
+}
+
+} // namespace shardc::plan::verifier
