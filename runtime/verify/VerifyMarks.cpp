@@ -33,8 +33,16 @@ static Phase joined(Phase a, Phase b) {
   return a == Phase::None ? b : Phase::Unclear;
 }
 
+/// What has no contributions is multiplied by anything.
+static float multipleOf(const Mark &a, const Mark &b) {
+  if (a.cover.kind == Cover::None || b.cover.kind == Cover::None)
+    return a.cover.kind == Cover::None ? b.multiple : a.multiple;
+  return a.multiple == b.multiple ? a.multiple : kManyMultiples;
+}
+
 Mark joined(const Mark &a, const Mark &b) {
   Mark mark;
+  mark.multiple = multipleOf(a, b);
   mark.varies = a.varies | b.varies;
   mark.split = a.split | b.split;
   mark.due = a.due | b.due;
@@ -93,8 +101,10 @@ Mark gathered(Mark mark, Axes over) {
 
 /// Ranks that hold the same, or sums already, are counted as often as there are; an average of what
 /// is the same is that.
-Mark reduced(Mark mark, Axes over, bool isAverage, bool isScattered) {
+Mark reduced(const Plan &plan, Mark mark, Axes over, bool isAverage, bool isScattered) {
   Axes counted = isAverage ? mark.varies | mark.split : over;
+  if (isAverage)
+    mark.multiple /= static_cast<float>(ranksAlong(plan, mark.due & over));
   if ((over & counted & ~mark.due) != 0 && mark.cover.kind == Cover::Some)
     mark.cover = {Cover::Twice};
   mark.varies &= ~over;
@@ -160,6 +170,13 @@ Axes axesOf(const Plan &plan) {
     if (plan.mesh[axis].size > 1)
       axes |= static_cast<Axes>(1u << axis);
   return axes;
+}
+
+int64_t ranksAlong(const Plan &plan, Axes axes) {
+  int64_t ranks = 1;
+  for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
+    ranks *= (axes >> axis & 1) != 0 ? plan.mesh[axis].size : 1;
+  return ranks;
 }
 
 int16_t firstAlike(const Plan &plan, int16_t group) {

@@ -4,6 +4,7 @@
 #include "runtime/verify/VerifySegmentSums.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "runtime/plan/Summary.h"
@@ -167,6 +168,11 @@ private:
     return op.attrs.empty() ? -1 : static_cast<int32_t>(op.getInt(AttrKey::block));
   }
 
+  static Mark times(Mark mark, const Op &op) {
+    mark.multiple *= static_cast<float>(op.getFloat(AttrKey::scale));
+    return mark;
+  }
+
   Mark markOf(uint32_t i, const Op &op) {
     switch (opInfo(op).sum) {
     case SumRole::Computes:
@@ -177,7 +183,7 @@ private:
     case SumRole::ComputesShard:
       return fresh(op);
     case SumRole::Passes:
-      return splits_.asBlock(marks_[op.operands[0]], blockNamedBy(op));
+      return splits_.asBlock(times(marks_[op.operands[0]], op), blockNamedBy(op));
     case SumRole::Cuts:
       return splits_.viewed(marks_[op.operands[0]], op, segment_->values);
     case SumRole::Joins: {
@@ -262,8 +268,10 @@ private:
     if (opInfo(op).takesIndex())
       mark.varies |= axesOf(plan_, op.group);
     mark.due = mark.varies | stages_.axes;
-    if (role == SumRole::ComputesShard) // rows of the whole batch, for this rank's part
+    if (role == SumRole::ComputesShard) { // rows of the whole batch, for this rank's part
       mark.varies |= heldBy(static_cast<int32_t>(op.getInt(AttrKey::block)), op.results[0]);
+      mark = times(mark, op);
+    }
     if (isTraining[segmentIndex_])
       mark.cover = Cover::of(microbatchOf(op));
     return mark;
@@ -290,9 +298,7 @@ private:
     Axes axes = 0;
     for (const Param &param : plan_.params)
       axes |= splitAxesOf(plan_, param);
-    int64_t members = 1, rows = type.numel() / type.shape[type.rank - 1];
-    for (size_t axis = 0; axis < plan_.mesh.size(); ++axis)
-      members *= (axes >> axis & 1) != 0 ? plan_.mesh[axis].size : 1;
+    int64_t members = ranksAlong(plan_, axes), rows = type.numel() / type.shape[type.rank - 1];
     return members > 1 && rows * members <= tokens_ ? axes : Axes{0};
   }
 
@@ -332,14 +338,14 @@ private:
         numbers.add(op.results[tie.result], tie.value);
   }
 
-  static Mark combined(const Op &op, const Mark &operand, Axes over) {
+  Mark combined(const Op &op, const Mark &operand, Axes over) const {
     switch (collectiveKindOf(op)) {
     case CollectiveKind::AllGather:
       return gathered(operand, over);
     case CollectiveKind::ReduceScatter:
-      return reduced(operand, over, op.getBool(AttrKey::average), /*isScattered=*/true);
+      return reduced(plan_, operand, over, op.getBool(AttrKey::average), /*isScattered=*/true);
     case CollectiveKind::AllReduce:
-      return reduced(operand, over, op.getBool(AttrKey::average), /*isScattered=*/false);
+      return reduced(plan_, operand, over, op.getBool(AttrKey::average), /*isScattered=*/false);
     case CollectiveKind::Send:
     case CollectiveKind::Recv:
       return operand; // followed by themselves
@@ -549,6 +555,29 @@ private:
       inspection(fmt::format(
           "may differ between ranks along {}, which need to update the block with equal values",
           namesOf(plan_, apart)));
+    else if (!isAllowed(mark.multiple))
+      inspection(mark.multiple == kManyMultiples
+                     ? "adds contributions that are multiplied by different numbers"
+                     : fmt::format("is {} times the sum over all ranks; it needs to be {}",
+                                   mark.multiple, multiplesAllowed()));
+  }
+
+  /// Gradients are sums over all tokens, or averages over the ranks with other tokens, and those of
+  /// all blocks the same.
+  bool isAllowed(float multiple) {
+    constexpr float kRounding = 1e-5f; // of a division and a factor in f32
+    auto isNear = [&](float other) { return std::abs(multiple - other) <= kRounding * other; };
+    std::optional<float> &ofAll = report_.gradientMultiple;
+    float average = 1 / static_cast<float>(ranksAlong(plan_, tokenAxes()));
+    if (!ofAll && (isNear(1) || isNear(average)))
+      ofAll = multiple;
+    return ofAll && isNear(*ofAll);
+  }
+  std::string multiplesAllowed() {
+    if (report_.gradientMultiple)
+      return fmt::format("{} times that sum, as for other blocks", *report_.gradientMultiple);
+    return fmt::format("that sum, or the sum divided by the {} ranks with other tokens",
+                       ranksAlong(plan_, tokenAxes()));
   }
 
   /// Where the content of the value's cell comes from.

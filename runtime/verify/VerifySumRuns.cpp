@@ -1,6 +1,7 @@
 #include "runtime/verify/VerifySumRuns.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace shardc::plan::verifier {
@@ -35,7 +36,8 @@ RunStart::RunStart(uint64_t context, const Variant &variant, const Holds &taken,
                      static_cast<uint64_t>(mark.cover.kind) << 48 |
                      static_cast<uint64_t>(mark.phase) << 52 |
                      static_cast<uint64_t>(mark.evaluation) << 54);
-    words_.push_back(static_cast<uint64_t>(static_cast<uint32_t>(mark.block)));
+    words_.push_back(static_cast<uint32_t>(mark.block) |
+                     uint64_t{std::bit_cast<uint32_t>(mark.multiple)} << 32);
     words_.push_back(static_cast<uint64_t>(mark.cover.begin) << 32 |
                      static_cast<uint64_t>(mark.cover.end));
   }

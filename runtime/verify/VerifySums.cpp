@@ -23,8 +23,7 @@ constexpr int kStepsCompared = 2;
 bool actsOnStep(const Segment &segment) {
   return std::ranges::any_of(segment.ops, [](const Op &op) {
     SumRole sum = opInfo(op).sum;
-    return opInfo(op).isOptimizer() || sum == SumRole::FinishesStep ||
-           sum == SumRole::FinishesEval;
+    return opInfo(op).isOptimizer() || sum == SumRole::FinishesStep || sum == SumRole::FinishesEval;
   });
 }
 

@@ -38,6 +38,9 @@ struct Cover {
   bool operator==(const Cover &) const = default;
 };
 
+/// In place of a mark's multiple: contributions are multiplied by different numbers.
+inline constexpr float kManyMultiples = 0;
+
 /// Where a step state is between two steps.
 enum class Phase : uint8_t { None, Ended, Begun, Unclear };
 
@@ -49,6 +52,8 @@ struct Mark {
   Phase phase = Phase::None;
   Phase evaluation = Phase::None; ///< of a step state, within what some steps do
   int32_t block = -1; ///< of which this is all, or a rank's part; -1: of none, or not known
+  /// By which its contributions are multiplied; kManyMultiples where these are different.
+  float multiple = 1;
   bool operator==(const Mark &) const = default;
 };
 
@@ -68,9 +73,9 @@ Mark packed(const Mark &a, const Mark &b);
 bool isMovedOn(const Mark &before, const Mark &after, int64_t step = 1);
 /// Moves a sum on as often as it was from the one to the other.
 void moveOn(const Cover &before, Cover &after, int64_t microbatches);
-/// The result of a collective over the axes.
+/// The result of a collective over the axes. An average divides by the ranks along them.
 Mark gathered(Mark mark, Axes over);
-Mark reduced(Mark mark, Axes over, bool isAverage, bool isScattered);
+Mark reduced(const Plan &plan, Mark mark, Axes over, bool isAverage, bool isScattered);
 /// What is made of all members' values, and is no sum of them; `isApart`: another on each member.
 Mark exchanged(Mark mark, Axes over, bool isApart);
 /// Another member's value.
@@ -87,6 +92,8 @@ std::string_view whyIncomplete(Cover::Kind cover);
 /// The group's axes, or all of the mesh's.
 Axes axesOf(const Plan &plan, int16_t group);
 Axes axesOf(const Plan &plan);
+/// How many ranks differ in these axes.
+int64_t ranksAlong(const Plan &plan, Axes axes);
 /// The first group in which ranks have the same indices; -1 if each rank is alone in it.
 int16_t firstAlike(const Plan &plan, int16_t group);
 /// The group's first axes that have so many coordinates together; none if no axes do. Ranks with
