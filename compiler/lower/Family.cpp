@@ -1,3 +1,4 @@
+// Chooses the modules of each layer, and their settings, by the options of a recipe.
 #include "compiler/lower/Family.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Writes the first plan of a configuration: job table, mesh and groups, parameter table, units,
+// and the forward bodies that modules emit.
 #include "compiler/lower/Lower.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Collects the files and settings that a configuration was read from, each once.
 #include "compiler/lower/Sources.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Finds the cells, groups and transports of each class of blocks, and makes their collectives.
 #include "compiler/passes/BlockCollectives.h"
 
 #include <algorithm>

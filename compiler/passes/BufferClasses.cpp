@@ -1,3 +1,5 @@
+// Joins values that share bytes into classes, and finds from which op to which each class is
+// alive.
 #include "compiler/passes/BufferClasses.h"
 
 #include <algorithm>

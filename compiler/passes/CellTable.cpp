@@ -1,3 +1,4 @@
+// Adds cells and drops those that no segment uses any more.
 #include "compiler/passes/CellTable.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Computes vector clocks from the order of streams and from waits.
 #include "compiler/passes/Clocks.h"
 
 namespace shardc::passes {

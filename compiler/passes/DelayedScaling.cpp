@@ -1,3 +1,5 @@
+// Writes what delayed scaling needs beside the products: the history of magnitudes, where it
+// begins, and its update after each step.
 #include "compiler/passes/DelayedScaling.h"
 
 #include "compiler/passes/CellTable.h"

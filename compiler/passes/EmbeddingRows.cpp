@@ -1,3 +1,5 @@
+// Finds an embedding's lookups and the chain of ops behind its gradient, and writes the exchange
+// of rows in their place.
 #include "compiler/passes/EmbeddingRows.h"
 
 #include <algorithm>

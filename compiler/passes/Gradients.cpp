@@ -1,3 +1,5 @@
+// Walks the forward ops from the last to the first, applies the rule of each, and accumulates the
+// gradients of values with several users.
 #include "compiler/passes/Gradients.h"
 
 #include <algorithm>

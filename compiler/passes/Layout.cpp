@@ -1,3 +1,5 @@
+// Orders parameters in blocks so that no shard boundary cuts a row, with as little padding as
+// possible.
 #include "compiler/passes/Layout.h"
 
 #include <algorithm>

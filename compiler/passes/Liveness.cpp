@@ -1,3 +1,5 @@
+// Follows the program backwards as a graph of segments and variants, with a set of cells at each
+// node, until no set grows.
 #include "compiler/passes/Liveness.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Looks passes up by flag, checks that a plan has what a pass needs, and runs it.
 #include "compiler/passes/Passes.h"
 
 #include <array>

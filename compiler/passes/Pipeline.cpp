@@ -1,3 +1,4 @@
+// Lists the passes in their order, each with the reason for its position.
 #include "compiler/passes/Pipeline.h"
 
 #include <algorithm>

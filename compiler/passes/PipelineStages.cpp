@@ -1,3 +1,4 @@
+// Reads the layout of stages from the job and gives each unit its stage.
 #include "compiler/passes/PipelineStages.h"
 
 #include <algorithm>

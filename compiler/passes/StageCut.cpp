@@ -1,3 +1,4 @@
+// Assigns each op of a body to stages, and finds the values that cross from one stage to another.
 #include "compiler/passes/StageCut.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Lists the passes of each stage in their order, finds what repeats, and writes it as loops of a
+// program.
 #include "compiler/passes/StageSchedule.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Copies the ops of a stage into a segment, with receives for what others make and sends for what
+// others take.
 #include "compiler/passes/StageSegment.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Derives the strategy of a block from its groups, the parameter table and the job.
 #include "compiler/passes/Strategy.h"
 
 #include <algorithm>

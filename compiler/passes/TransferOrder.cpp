@@ -1,3 +1,5 @@
+// Orders ops so that transfers inside of layers begin as early and are awaited as late as
+// possible.
 #include "compiler/passes/TransferOrder.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Basic operations on plans, which keep indices and definitions consistent: values, ops, users,
+// groups, channels.
 #include "runtime/plan/Builder.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Finds neighbouring gathers that may be issued as one: they are alike, and none writes bytes that
+// another one uses.
 #include "runtime/plan/Execution.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Reads a text word by word, skips blanks and comments, and renders errors with their line and a
+// caret.
 #include "runtime/plan/Cursor.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Solves an op's extents: each dimension of each type is an equation over factors, and what one of
+// them says is used in the others until none says more.
 #include "runtime/plan/FactorExtents.h"
 
 #include <algorithm>

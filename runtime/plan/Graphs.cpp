@@ -1,3 +1,4 @@
+// Counts the graphs of a role and their nodes, by segment, variant and slot.
 #include "runtime/plan/Execution.h"
 
 #include <algorithm>

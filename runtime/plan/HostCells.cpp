@@ -1,3 +1,4 @@
+// Tells by its kind what the host does with a cell, and of which block a checkpoint has it.
 #include "runtime/plan/HostCells.h"
 
 namespace shardc::plan {
@@ -6,9 +7,7 @@ bool isWrittenByHost(const Cell &cell) {
   return cellKindInfo(cell.kind).host == CellKindInfo::Writes;
 }
 
-bool isReadByHost(const Cell &cell) {
-  return cellKindInfo(cell.kind).host == CellKindInfo::Reads;
-}
+bool isReadByHost(const Cell &cell) { return cellKindInfo(cell.kind).host == CellKindInfo::Reads; }
 
 bool isFeed(const Cell &cell) {
   return cell.kind == CellKind::Feed || cell.kind == CellKind::EvalFeed;

@@ -1,3 +1,5 @@
+// Reads and writes the fields of a job by their rows of Job.def: ranges, words, defaults, nearest
+// names.
 #include "runtime/plan/Job.h"
 
 #include <algorithm>

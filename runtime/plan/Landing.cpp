@@ -1,3 +1,4 @@
+// Computes landing buffers from the reductions of runtime/base/Reduction.h, one for each channel.
 #include "runtime/plan/Execution.h"
 
 #include <algorithm>

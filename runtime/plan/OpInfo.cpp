@@ -1,3 +1,5 @@
+// Reads the rows of Ops.def but for factors and types while it is compiled. A row that is missing,
+// that names what the op lacks, or that contradicts another one does not compile.
 #include "runtime/plan/OpInfo.h"
 
 namespace shardc::plan {

@@ -8,8 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/StepState.h"
-
 namespace shardc::plan {
 namespace {
 
@@ -223,58 +221,13 @@ std::string_view wordOf(const ValueType &type) {
   return type.numbers == ValueType::Exact ? dtypeName(type.dtype) : kMeanings[type.numbers];
 }
 
-bool isOfClass(const ValueType &needed, const Type &type) {
-  switch (needed.numbers) {
-  case ValueType::Any:
-    return true;
-  case ValueType::Data:
-    return isData(type);
-  case ValueType::Float:
-    return isData(type) && !isFloat8(type);
-  case ValueType::Float8:
-    return isFloat8(type);
-  case ValueType::Integer:
-    return !isData(type);
-  case ValueType::State:
-    return type.bytes() == static_cast<int64_t>(sizeof(StepState));
-  case ValueType::Exact:
-    return type.dtype == needed.dtype;
-  }
-  return false;
-}
-
 } // namespace
 
-bool isData(const Type &type) {
-  switch (type.dtype) {
-  case DType::F64:
-  case DType::F32:
-  case DType::BF16:
-  case DType::F16:
-  case DType::F8E4M3:
-  case DType::F8E5M2:
-    return true;
-  case DType::I64:
-  case DType::I32:
-  case DType::I16:
-  case DType::I8:
-  case DType::U16:
-  case DType::U8:
-  case DType::Bool:
-    return false;
-  }
-  return false;
-}
-
 const OpTypes &typesOf(OpKind kind, Epilogue epilogue) {
-  static const FusedTypes types;
-  return epilogue == Epilogue::None ? typesRowOf(kind) : types.at(opInfo(kind, epilogue).index);
-}
-
-bool fits(const ValueType &needed, const Type &type, const Type *like) {
-  if (like != nullptr)
-    return needed.isSameType ? type == *like : type.dtype == like->dtype;
-  return isOfClass(needed, type) && (needed.rank == 0 || type.rank == needed.rank);
+  if (epilogue == Epilogue::None)
+    return typesRowOf(kind);
+  static const FusedTypes fused;
+  return fused.at(opInfo(kind, epilogue).index);
 }
 
 std::string toString(const ValueType &needed, std::string_view like) {

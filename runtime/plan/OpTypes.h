@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/StepState.h"
 #include "runtime/plan/Factors.h"
 
 namespace shardc::plan {
@@ -17,7 +18,26 @@ inline bool isFloat8(const Type &type) {
   return type.dtype == DType::F8E4M3 || type.dtype == DType::F8E5M2;
 }
 /// Floating point of any width: what layers compute with.
-bool isData(const Type &type);
+inline bool isData(const Type &type) {
+  switch (type.dtype) {
+  case DType::F64:
+  case DType::F32:
+  case DType::BF16:
+  case DType::F16:
+  case DType::F8E4M3:
+  case DType::F8E5M2:
+    return true;
+  case DType::I64:
+  case DType::I32:
+  case DType::I16:
+  case DType::I8:
+  case DType::U16:
+  case DType::U8:
+  case DType::Bool:
+    return false;
+  }
+  return false;
+}
 
 /// What a row says of the type of one operand or result.
 struct ValueType {
@@ -54,7 +74,29 @@ const OpTypes &typesOf(OpKind kind, Epilogue epilogue);
 inline const OpTypes &typesOf(const Op &op) { return typesOf(op.kind, op.epilogue); }
 
 /// Whether the type is what the row says; `like` is that of the value whose type it has, if any.
-bool fits(const ValueType &needed, const Type &type, const Type *like);
+inline bool fits(const ValueType &needed, const Type &type, const Type *like) {
+  if (like != nullptr)
+    return needed.isSameType ? type == *like : type.dtype == like->dtype;
+  if (needed.rank != 0 && type.rank != needed.rank)
+    return false;
+  switch (needed.numbers) {
+  case ValueType::Any:
+    return true;
+  case ValueType::Data:
+    return isData(type);
+  case ValueType::Float:
+    return isData(type) && !isFloat8(type);
+  case ValueType::Float8:
+    return isFloat8(type);
+  case ValueType::Integer:
+    return !isData(type);
+  case ValueType::State:
+    return type.bytes() == static_cast<int64_t>(sizeof(StepState));
+  case ValueType::Exact:
+    return type.dtype == needed.dtype;
+  }
+  return false;
+}
 /// `f32 with 2 dimensions`; `like` is the name of the value whose type it has.
 std::string toString(const ValueType &needed, std::string_view like);
 

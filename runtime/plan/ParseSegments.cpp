@@ -1,3 +1,4 @@
+// Parses segments: values, ops with their clauses, boundaries.
 #include <algorithm>
 
 #include "runtime/plan/ParserImpl.h"

@@ -1,3 +1,4 @@
+// Parses what stands before the roles: needs, job, mesh, groups, channels, blocks, parameters.
 #include <algorithm>
 
 #include "runtime/plan/ParserImpl.h"

@@ -1,3 +1,5 @@
+// Parses the first line and its hash, roles with their cells and programs, and texts of several
+// plans.
 #include "runtime/plan/Text.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Compares the plans of a job whose batch grows: each goes on where the one before it ends, with
+// the same state in the same places.
 #include "runtime/plan/JobFacts.h"
 
 #include <algorithm>

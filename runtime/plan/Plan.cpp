@@ -1,3 +1,5 @@
+// Words of enumerators, attributes of ops, groups by kind, parts of blocks, and what else follows
+// from the structs of a plan alone.
 #include "runtime/plan/Plan.h"
 
 #include <algorithm>

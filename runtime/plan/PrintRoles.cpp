@@ -1,3 +1,4 @@
+// Prints cells, ops with their clauses, segments and programs.
 #include <algorithm>
 
 #include "runtime/plan/PrinterImpl.h"

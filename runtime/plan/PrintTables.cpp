@@ -1,3 +1,4 @@
+// Prints what stands before the roles: needs, job, mesh, groups, channels, blocks, parameters.
 #include <algorithm>
 #include <iterator>
 

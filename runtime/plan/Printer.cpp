@@ -1,3 +1,4 @@
+// Prints numbers, names, types and places, single ops, and the labels of ops in messages.
 #include "runtime/plan/Text.h"
 
 #include <cmath>

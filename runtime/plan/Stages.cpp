@@ -1,3 +1,4 @@
+// Counts roles that send to each other as stages.
 #include "runtime/plan/Coordinates.h"
 
 #include <algorithm>

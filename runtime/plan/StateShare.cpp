@@ -1,3 +1,5 @@
+// Cuts replicated state into shares of whole rows, and traces views back to the parts of cells
+// that they are.
 #include "runtime/plan/HostCells.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Adds up what a plan takes: buffers by their first and last op, traffic of collectives, times
+// that segments run.
 #include "runtime/plan/Summary.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Escapes texts for terminals and looks up the words of enumerations.
 #include "runtime/plan/Text.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Finds the microbatches of a segment that execute alike, by the intervals of its predicates, and
+// the variants that a program runs.
 #include "runtime/plan/Variants.h"
 
 #include <algorithm>

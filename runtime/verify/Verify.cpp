@@ -1,3 +1,5 @@
+// Calls the phases in order, renders findings with their place and op, and keeps what several
+// phases ask of a plan.
 #include "runtime/verify/Verify.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Computes marks of values that hold blocks with split parameters: ranks along the splits have
+// other elements, and no parts of a sum.
 #include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {

@@ -1,3 +1,6 @@
+// Lays out the bytes that a segment touches as intervals between bounds, collects accesses in
+// order of issue, and plays them over a shadow: once for what does not move, and once for each
+// index that differs in zones over which something moves.
 #include "runtime/verify/VerifyBytes.h"
 
 #include <algorithm>

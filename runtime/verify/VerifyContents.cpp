@@ -1,3 +1,5 @@
+// Defines the content of each value op by op, and finds the variants of a segment that execute
+// alike.
 #include "runtime/verify/VerifyContents.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Cuts the turns of a loop where a run executes another variant: between two cuts all turns do the
+// same.
 #include "runtime/verify/VerifyLoops.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Checks that the bytes of rings are their own, and makes the plan in which each slot is a cell.
 #include "runtime/verify/VerifyRings.h"
 
 #include <algorithm>

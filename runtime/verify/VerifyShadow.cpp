@@ -1,3 +1,5 @@
+// Compares each read with what was written last, and each write with readers and writers that
+// nothing orders.
 #include "runtime/verify/VerifyShadow.h"
 
 #include <utility>

@@ -113,19 +113,26 @@ private:
   void checkTypes() {
     const OpTypes &types = plan::typesOf(op_);
     for (size_t i = 0; i < op_.operands.size() && !hasFailed_; ++i)
-      needType(types.operand(i), in(i), "operand", nameInRow(info_.operands, i));
+      if (const ValueType &needed = types.operand(i); !fits(needed, in(i), likeOf(needed)))
+        refuseType(needed, "operand", nameInRow(info_.operands, i));
     for (size_t r = 0; r < op_.results.size() && !hasFailed_; ++r)
-      needType(types.result(r), out(r), "result", nameInRow(info_.results, r));
+      if (const ValueType &needed = types.result(r); !fits(needed, out(r), likeOf(needed)))
+        refuseType(needed, "result", nameInRow(info_.results, r));
   }
 
-  void needType(const ValueType &needed, const Type &found, std::string_view side,
-                std::string_view name) {
-    auto at = static_cast<size_t>(std::max<int>(needed.like, 0));
-    const Type *like = needed.like < 0 ? nullptr : needed.isLikeOperand ? &in(at) : &out(at);
-    if (fits(needed, found, like))
-      return;
+  /// The type that another one is held against; null if it is held against none.
+  const Type *likeOf(const ValueType &needed) const {
+    if (needed.like < 0)
+      return nullptr;
+    auto at = static_cast<size_t>(needed.like);
+    return needed.isLikeOperand ? &in(at) : &out(at);
+  }
+
+  void refuseType(const ValueType &needed, std::string_view side, std::string_view name) {
     std::string_view names = needed.isLikeOperand ? info_.operands : info_.results;
-    need(false, fmt::format("{} in {} '{}'", toString(needed, nameInRow(names, at)), side, name));
+    std::string_view like =
+        needed.like < 0 ? "" : nameInRow(names, static_cast<size_t>(needed.like));
+    need(false, fmt::format("{} in {} '{}'", toString(needed, like), side, name));
   }
 
   /// Equal factors have equal extents.

@@ -1,3 +1,5 @@
+// Mixes numbers of values from ops, attributes and operands; what members make together is
+// numbered by how often they have met.
 #include "runtime/verify/VerifySumNumbers.h"
 
 #include <algorithm>

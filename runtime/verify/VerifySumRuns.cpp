@@ -1,3 +1,5 @@
+// Writes what a run finds as words with microbatches by their places in order, so that runs that
+// do the same have the same words.
 #include "runtime/verify/VerifySumRuns.h"
 
 #include <algorithm>

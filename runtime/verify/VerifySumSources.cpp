@@ -1,3 +1,5 @@
+// Traces a sum back, through ties and ops that hand contributions on, to the ops that have made
+// them.
 #include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {

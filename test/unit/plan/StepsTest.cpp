@@ -315,7 +315,7 @@ TEST(Roles, ChangeCommonStateAlike) {
   EXPECT_FALSE(findings[0].note.empty());
 }
 
-TEST(Verifier, JudgesArityBeforeOperandsAreNamed) {
+TEST(Findings, JudgeArityBeforeOperandsAreNamed) {
   for (const char *op : {"%t = step.begin else(0 = %s) if first : u8[128] step",
                          "%t = adamw %s else(0 = %s) if first : u8[128] step",
                          "%t = all_gather else(0 = %s) group g if first : u8[128] step"}) {
@@ -341,7 +341,7 @@ std::string squaresOf(int operands) {
          list + " : f64[1] step at work 32\n  }\n  program { run m }\n}\n";
 }
 
-TEST(Verifier, SaysOnceWhatIsWrongWithManyOperands) {
+TEST(Findings, SayOnceWhatIsWrongWithManyOperands) {
   Plan plan = parsed(squaresOf(60000));
   std::vector<Finding> findings = verify(plan);
   ASSERT_EQ(findings.size(), 1u);
@@ -384,7 +384,7 @@ std::string manyMovingPlaces(int values) {
   return text + "  }\n  program { run m }\n}\n";
 }
 
-TEST(Verify, WorkOfPlansThatAreFineIsNearLinear) {
+TEST(Work, OfPlansThatAreFineIsNearLinear) {
   std::string zero = planText("zero");
   auto withRuns = [&](int times) {
     std::string runs;
@@ -395,7 +395,7 @@ TEST(Verify, WorkOfPlansThatAreFineIsNearLinear) {
   EXPECT_LE(visitsOf(withRuns(160)), 32 * visitsOf(withRuns(10)));
 }
 
-TEST(Verify, WorkOfManySegmentsOverManyCellsIsCounted) {
+TEST(Work, OfManySegmentsOverManyCellsIsCounted) {
   Plan plan = parsed(manyCells(2000, 200));
   EXPECT_TRUE(verify(plan).empty());
   EXPECT_GE(visitsOf(plan), uint64_t{2000} * 200);
@@ -404,7 +404,7 @@ TEST(Verify, WorkOfManySegmentsOverManyCellsIsCounted) {
   EXPECT_EQ(findings[0].rule, Rule::Index);
 }
 
-TEST(Verify, WorkOfPlacesThatMoveIsCounted) {
+TEST(Work, OfPlacesThatMoveIsCounted) {
   Plan plan = parsed(manyMovingPlaces(200));
   EXPECT_TRUE(verify(plan).empty());
   EXPECT_GE(visitsOf(plan), uint64_t{200} * 200) << "each meets each other one on some rank";

@@ -516,7 +516,7 @@ INSTANTIATE_TEST_SUITE_P(Order, Broken, testing::ValuesIn(orderCases()), nameOf)
 INSTANTIATE_TEST_SUITE_P(Bytes, Broken, testing::ValuesIn(byteCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Host, Broken, testing::ValuesIn(hostCases()), nameOf);
 
-TEST(Verify, EveryRuleHasACase) {
+TEST(Rules, EveryRuleHasACase) {
   std::set<Rule> covered;
   for (const auto *cases : {&formCases(), &kindCases(), &typeCases(), &tableCases(), &blockCases(),
                             &orderCases(), &byteCases(), &hostCases()})
@@ -531,7 +531,7 @@ TEST(Verify, EveryRuleHasACase) {
     EXPECT_TRUE(covered.count(static_cast<Rule>(rule))) << ruleId(static_cast<Rule>(rule));
 }
 
-TEST(Verify, EveryRuleIsExplained) {
+TEST(Rules, EveryRuleIsExplained) {
   Result<std::string> page = readFile(SHARDC_PLAN_PAGE);
   ASSERT_TRUE(page.isOk()) << page.status().message();
   for (int rule = 0; rule < kRuleCount; ++rule)
@@ -539,13 +539,13 @@ TEST(Verify, EveryRuleIsExplained) {
         << ruleId(static_cast<Rule>(rule));
 }
 
-TEST(Verify, RuleIdsAreDistinct) {
+TEST(Rules, RuleIdsAreDistinct) {
   std::set<std::string_view> ids;
   for (int rule = 0; rule < kRuleCount; ++rule)
     EXPECT_TRUE(ids.insert(ruleId(static_cast<Rule>(rule))).second);
 }
 
-TEST(Verify, PlansOfAllLevelsNeedARole) {
+TEST(Levels, PlansOfAllLevelsNeedARole) {
   for (Level level : {Level::Logical, Level::Sharded, Level::Scheduled, Level::Placed}) {
     Plan plan;
     plan.level = level;
@@ -555,7 +555,7 @@ TEST(Verify, PlansOfAllLevelsNeedARole) {
   }
 }
 
-TEST(Verify, LowerLevelsKnowNoPlaces) {
+TEST(Levels, LowerLevelsKnowNoPlaces) {
   for (Level level : {Level::Logical, Level::Sharded, Level::Scheduled}) {
     Plan plan = parsed(planText("fsdp"));
     plan.level = level;
@@ -567,7 +567,7 @@ TEST(Verify, LowerLevelsKnowNoPlaces) {
   }
 }
 
-TEST(Verify, AWaitThatOthersImplyMayGo) {
+TEST(Waits, AWaitThatOthersImplyMayGo) {
   std::string text = replaced(planText("fsdp"), "%h1 = matmul %h0, %v1 after %W1",
                               "%h1 = matmul %h0, %v1 after %W0, %W1");
   EXPECT_TRUE(verify(parsed(text)).empty());
@@ -577,7 +577,7 @@ TEST(Verify, AWaitThatOthersImplyMayGo) {
   EXPECT_TRUE(verify(plan).empty());
 }
 
-TEST(Verify, EveryIsFollowedInEachStepThatDiffers) {
+TEST(Programs, EveryIsFollowedInEachStepThatDiffers) {
   Plan plan = parsed(planText("every"));
   for (Role &role : plan.roles)
     role.program[0].count = int64_t{1} << 40;
@@ -598,14 +598,14 @@ TEST(Verify, EveryIsFollowedInEachStepThatDiffers) {
   EXPECT_NE(verify(plan)[0].message.find("more than 256 different steps"), std::string::npos);
 }
 
-TEST(Verify, FindingsStopAtTheLimit) {
+TEST(Findings, FindingsStopAtTheLimit) {
   Plan plan = parsed(planText("fsdp"));
   for (Op &op : micro(plan).ops)
     op.unit = 50;
   EXPECT_EQ(verify(plan, 3).size(), 3u);
 }
 
-TEST(Verify, AFindingNamesOpBytesAndRecipeLine) {
+TEST(Findings, AFindingNamesOpBytesAndRecipeLine) {
   Plan plan = parsed(planText("fsdp"));
   micro(plan).values[micro(plan).ops[8].results[0]].place.offset = 0;
   Finding finding = verify(plan)[0];
@@ -624,7 +624,7 @@ TEST(Verify, AFindingNamesOpBytesAndRecipeLine) {
   EXPECT_EQ(verified(plan).code(), StatusCode::InvalidInput);
 }
 
-TEST(Verify, FindingsAboutCellsNameOpAndRecipeLine) {
+TEST(Findings, FindingsAboutCellsNameOpAndRecipeLine) {
   Plan plan = parsed(planText("fsdp"));
   plan.roles[0].cells[1].place.offset = 256; // @w.layers.0
   EXPECT_EQ(render(plan, verify(plan)[0]),
@@ -641,7 +641,7 @@ TEST(Verify, FindingsAboutCellsNameOpAndRecipeLine) {
             std::string::npos);
 }
 
-TEST(Verify, HostileNumbersDoNotOverflow) {
+TEST(Limits, HostileNumbersDoNotOverflow) {
   for (int64_t offset :
        {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()}) {
     Plan plan = parsed(planText("zero"));

@@ -36,7 +36,7 @@ std::string manyMeetings() {
          roles;
 }
 
-TEST(VerifyWork, WorkIsBounded) {
+TEST(Work, IsBounded) {
   std::vector<Finding> findings = verify(parsed(manyMeetings()));
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_NE(
@@ -63,13 +63,13 @@ void expectBoundedWork(const Plan &plan, const std::string &name) {
   }
 }
 
-TEST(VerifyWork, WorkMayExceedItsBoundAnywhere) {
+TEST(Work, MayExceedItsBoundAnywhere) {
   for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange",
                            "parts", "starts", "split"})
     expectBoundedWork(parsed(planText(name)), name);
 }
 
-TEST(VerifyWork, WorkOnCellsThatShareBytesIsBounded) {
+TEST(Work, OnCellsThatShareBytesIsBounded) {
   constexpr int64_t kCells = 40000;
   Plan plan = parsed(
       "shardc.plan 2 placed \"t\"\nmesh { dp = 1 } groups { dp = [dp] } data dp\nrole r "
@@ -114,7 +114,7 @@ std::string manyCellsAndSegments(int64_t cells, int64_t segments) {
   return text + "  program { " + program + "}\n}\n";
 }
 
-TEST(VerifyWork, WorkFollowsWhatSegmentsTouch) {
+TEST(Work, FollowsWhatSegmentsTouch) {
   Plan plan = parsed(manyCellsAndSegments(60000, 1000));
   EXPECT_TRUE(verify(plan, 20, 1 << 22).empty()) << "not cells times segments";
   expectBoundedWork(parsed(manyCellsAndSegments(100, 4)), "many");
@@ -158,7 +158,7 @@ std::string findingOfManyStates(int64_t cells, uint32_t filled) {
   return findings.size() == 1 && findings[0].rule == Rule::Index ? findings[0].message : "";
 }
 
-TEST(VerifyWork, StatesOfManyCellsAreBounded) {
+TEST(Work, StatesOfManyCellsAreBounded) {
   EXPECT_EQ(
       findingOfManyStates(1 << 16, 12),
       "the program leaves its 65536 cells in more than 128 different states, the verifier's limit");
@@ -167,7 +167,7 @@ TEST(VerifyWork, StatesOfManyCellsAreBounded) {
       "the program leaves its 4096 cells in more than 1024 different states, the verifier's limit");
 }
 
-TEST(VerifyWork, WorkOnStatesOfManyCellsIsBounded) {
+TEST(Work, OnStatesOfManyCellsIsBounded) {
   EXPECT_THAT(findingOfManyStates(1 << 18, 5),
               testing::HasSubstr("visits of bytes, cells and collectives, the verifier's limit"));
 }
