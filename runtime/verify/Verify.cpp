@@ -207,10 +207,7 @@ Inspection::Inspection(const Plan &plan, size_t findingsMax, uint64_t visitsMax)
 
 bool Inspection::refuseWork() {
   if (!isFull())
-    add(Rule::Index, {},
-        fmt::format("checking the plan takes more than {} visits of bytes, cells and collectives, "
-                    "the verifier's limit",
-                    visitsMax_));
+    add(finding::TooMuchWork, {}, visitsMax_);
   findingsMax_ = findings_.size();
   return false;
 }

@@ -116,27 +116,21 @@ public:
   void run() {
     if (segment_.before >= scope_.role.segments.size() ||
         !isRunInSteps(scope_.role, segment_.before)) {
-      scope_.add(Rule::Background, kNone,
-                 "no step runs the segment before which this background segment ends");
+      scope_.add(finding::BackgroundBeforeNothing, kNone);
       return;
     }
     if (segment_.body || isInProgram(scope_.role.program, scope_.segmentIndex))
-      scope_.add(Rule::Background, kNone,
-                 "a background segment cannot be a microbatch's body or part of the program");
+      scope_.add(finding::BackgroundInProgram, kNone);
     for (uint32_t i = 0; i < segment_.ops.size(); ++i)
       formOf(i);
     checkHandedOver();
     for (const Segment::Boundary &in : segment_.ins)
       if (scope_.role.cells[in.cell].arena == Arena::Host)
-        scope_.addValue(Rule::Background, scope_.opOf(in.value), in.value,
-                        "a background segment reads cell '@{}' in arena host, which the host may "
-                        "write at any time",
+        scope_.addValue(finding::BackgroundReadsHost, scope_.opOf(in.value), in.value,
                         scope_.role.cells[in.cell].name);
     for (const Segment::Boundary &out : segment_.outs)
       if (scope_.role.cells[out.cell].arena != Arena::Host)
-        scope_.addValue(Rule::Background, scope_.opOf(out.value), out.value,
-                        "a background segment fills cell '@{}' in arena {}; it may fill only "
-                        "cells in arena host",
+        scope_.addValue(finding::BackgroundFillsCell, scope_.opOf(out.value), out.value,
                         scope_.role.cells[out.cell].name,
                         toString(scope_.role.cells[out.cell].arena));
   }
@@ -146,15 +140,11 @@ private:
     const Op &op = segment_.ops[i];
     OpTraits traits = opInfo(op).traits;
     if (traits != OpTraits::Copy && traits != OpTraits::Alias)
-      scope_.add(Rule::Background, i,
-                 "a background segment contains '{}'; only copies, views and packs are allowed",
-                 opInfo(op).name);
+      scope_.add(finding::BackgroundComputes, i, opInfo(op).name);
     const Segment *other = usersOfStreams_[op.stream];
     if (traits != OpTraits::Alias && scope_.plan().level >= Level::Scheduled && other != nullptr)
-      scope_.add(Rule::Background, i,
-                 "a background segment and segment '{}' both use stream {}; a background segment "
-                 "needs its own streams",
-                 other->name, scope_.plan().streams[op.stream].name);
+      scope_.add(finding::BackgroundSharesStream, i, other->name,
+                 scope_.plan().streams[op.stream].name);
   }
 
   /// The host takes what a snapshot copies from its place; only a cell says that it is read there.
@@ -165,9 +155,7 @@ private:
     for (uint32_t i = 0; i < segment_.ops.size(); ++i)
       for (ValueId result : segment_.ops[i].results)
         if (opInfo(segment_.ops[i]).traits == OpTraits::Copy && !isLeft[result])
-          scope_.addValue(Rule::Background, i, result,
-                          "a background segment copies '%{}' but does not leave it in a cell",
-                          scope_.nameOf(result));
+          scope_.addValue(finding::BackgroundCopyNotLeft, i, result, scope_.nameOf(result));
   }
 
   const Scope &scope_;
@@ -249,21 +237,17 @@ private:
 
   void checkWrite(const Scope &scope, const Touch &touch) {
     if (touch.range.arena() != Arena::Host)
-      scope.addValue(
-          Rule::Background, touch.op, touch.value,
-          "a background segment writes '%{}' in arena {}; it may write only in arena host",
-          scope.nameOf(touch.value), toString(touch.range.arena()));
-    hostCells_.forEachIn(
-        touch.range.arena(), touch.range.hullBegin(indices_), touch.range.hullEnd(indices_),
-        [&](uint32_t c) {
-          Range range = Range::of(role_.cells[c], indices_);
-          if (!touch.range.intersect(range, indices_).isEmpty(indices_))
-            scope.addValue(
-                Rule::Background, touch.op, touch.value,
-                "a background segment writes '%{}' over cell '@{}', which the host fills",
-                scope.nameOf(touch.value), role_.cells[c].name);
-          return report_.spend(1);
-        });
+      scope.addValue(finding::BackgroundWritesArena, touch.op, touch.value,
+                     scope.nameOf(touch.value), toString(touch.range.arena()));
+    hostCells_.forEachIn(touch.range.arena(), touch.range.hullBegin(indices_),
+                         touch.range.hullEnd(indices_), [&](uint32_t c) {
+                           Range range = Range::of(role_.cells[c], indices_);
+                           if (!touch.range.intersect(range, indices_).isEmpty(indices_))
+                             scope.addValue(finding::BackgroundWritesHostCell, touch.op,
+                                            touch.value, scope.nameOf(touch.value),
+                                            role_.cells[c].name);
+                           return report_.spend(1);
+                         });
   }
 
   /// Ops of the background segments against one segment that runs beside them.
@@ -291,8 +275,7 @@ private:
       return;
     ours.forEachIn(theirs.range, [&](const Touch &touch, const ByteRange &bytes) {
       Scope own = scope(touch.segment);
-      if (Finding *finding = own.addValue(Rule::Background, touch.op, touch.value,
-                                          "the background segment {}: '%{}' in {}", what,
+      if (Finding *finding = own.addValue(finding::BackgroundConflicts, touch.op, touch.value, what,
                                           own.nameOf(touch.value), toString(bytes))) {
         finding->bytes = bytes;
         finding->note = fmt::format("'%{}' is {} here, in segment {}", beside.nameOf(theirs.value),

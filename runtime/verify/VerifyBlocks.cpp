@@ -218,10 +218,9 @@ private:
     if (claim.content == Content::Unclear)
       claim.content = content;
     if (claim.content != content)
-      report_.add(Rule::Block, spotOfCell(report_, roleIndex_, c),
-                  fmt::format("cell '@{}' is for {} of a block; it gets, or others get from it, {}",
-                              role_.cells[c].name, toString(content), toString(claim.content)),
-                  role_.cells[c].name);
+      report_.addAbout(finding::CellHoldsOther, spotOfCell(report_, roleIndex_, c),
+                       role_.cells[c].name, role_.cells[c].name, toString(content),
+                       toString(claim.content));
   }
 
   /// Squares are added over the blocks that the op lists.
@@ -243,19 +242,15 @@ private:
     if (isWeights && claim.content == Content::Unclear)
       claim.content = Content::Weights;
     if (isWeights && claim.content != Content::Weights)
-      report_.add(Rule::Block, {roleIndex_, s, i},
-                  fmt::format("the op takes or gives '%{}' as weights of block '{}'; it holds {}",
-                              value(s, id).name, plan_.blocks[static_cast<size_t>(block)].name,
-                              toString(claim.content)),
-                  value(s, id).name);
+      report_.addAbout(finding::WeightsExpected, {roleIndex_, s, i}, value(s, id).name,
+                       value(s, id).name, plan_.blocks[static_cast<size_t>(block)].name,
+                       toString(claim.content));
     if (claim.block == block)
       return;
-    Finding *finding = report_.add(
-        Rule::Block, {roleIndex_, s, i},
-        fmt::format("the op takes '%{}' as block {} ('{}'); it holds block {} ('{}')",
-                    value(s, id).name, block, plan_.blocks[static_cast<size_t>(block)].name,
-                    claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name),
-        value(s, id).name);
+    Finding *finding =
+        report_.addAbout(finding::BlockExpected, {roleIndex_, s, i}, value(s, id).name,
+                         value(s, id).name, block, plan_.blocks[static_cast<size_t>(block)].name,
+                         claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name);
     if (finding == nullptr)
       return;
     finding->note = "the other block is named here";
@@ -269,13 +264,10 @@ private:
     if (claim.block < 0 || whole.block < 0)
       return;
     const Value &result = value(part.segment, view.results[0]);
-    Finding *finding = report_.add(
-        Rule::Block, {roleIndex_, claim.segment, claim.op},
-        fmt::format("the op takes '%{}' as block {} ('{}'); it is a view of block {} ('{}') that "
-                    "is neither the whole block nor this rank's shard",
-                    result.name, claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name,
-                    whole.block, plan_.blocks[static_cast<size_t>(whole.block)].name),
-        result.name);
+    Finding *finding = report_.addAbout(
+        finding::PartOfBlock, {roleIndex_, claim.segment, claim.op}, result.name, result.name,
+        claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name, whole.block,
+        plan_.blocks[static_cast<size_t>(whole.block)].name);
     if (finding == nullptr)
       return;
     finding->note = "the view is taken here";
@@ -310,11 +302,9 @@ private:
                                : isComposedOf(plan_, block.group, -1, op.group);
     int16_t needed = small ? small->group : block.group;
     if (!isOver)
-      report_.add(Rule::Block, {roleIndex_, s, i},
-                  fmt::format("'{}' combines shards of block {} ('{}') over group '{}'; the shards "
-                              "lie on the ranks of group '{}'",
-                              opInfo(op).name, held, block.name, group.name,
-                              needed < 0 ? "" : plan_.groups[static_cast<size_t>(needed)].name));
+      report_.add(finding::ShardsOverOtherGroup, {roleIndex_, s, i}, opInfo(op).name, held,
+                  block.name, group.name,
+                  needed < 0 ? "" : plan_.groups[static_cast<size_t>(needed)].name);
   }
 
   /// Layers compute with whole parameters in their types. What keeps or moves a block, or works on
@@ -330,10 +320,8 @@ private:
       ValueId whole = cut.whole == kNone ? operand : cut.whole;
       const Claim &claim = claims_[find(node(s, whole))];
       if (claim.content == Content::Moments && isUsed(s, op))
-        report_.add(Rule::Block, {roleIndex_, s, i},
-                    fmt::format("'{}' takes '%{}', which holds moments; layers take weights",
-                                info.name, value(s, operand).name),
-                    value(s, operand).name);
+        report_.addAbout(finding::TakesMoments, {roleIndex_, s, i}, value(s, operand).name,
+                         info.name, value(s, operand).name);
       bool takesMaster = info.isWeightOperand(k); // in any type
       if (claim.content == Content::Weights && claim.block >= 0 && !takesMaster)
         checkWeight(claim.block, {s, i, whole}, operand, info.isBlockOperand(k));
@@ -359,19 +347,13 @@ private:
     const Value &taken = value(part.segment, operand);
     const Op &op = role_.segments[part.segment].ops[part.op];
     if (const Param *param = findOfOtherType(block, part, operand))
-      report_.add(Rule::State, {roleIndex_, part.segment, part.op},
-                  fmt::format("'{}' reads parameter '{}' as '%{}' of type {}; its type in the "
-                              "parameter table is {}",
-                              opInfo(op).name, param->name, taken.name, dtypeName(taken.type.dtype),
-                              dtypeName(param->type.dtype)),
-                  taken.name);
+      report_.addAbout(finding::WeightOfOtherType, {roleIndex_, part.segment, part.op}, taken.name,
+                       opInfo(op).name, param->name, taken.name, dtypeName(taken.type.dtype),
+                       dtypeName(param->type.dtype));
     else if (!isNamed && !isParameter(block, part, operand) && isUsed(part.segment, op))
-      report_.add(Rule::Block, {roleIndex_, part.segment, part.op},
-                  fmt::format("'{}' takes '%{}', {} elements of block '{}' that are not one "
-                              "parameter on each rank",
-                              opInfo(op).name, taken.name, taken.type.numel(),
-                              plan_.blocks[static_cast<size_t>(block)].name),
-                  taken.name);
+      report_.addAbout(finding::NotOneParameter, {roleIndex_, part.segment, part.op}, taken.name,
+                       opInfo(op).name, taken.name, taken.type.numel(),
+                       plan_.blocks[static_cast<size_t>(block)].name);
   }
 
   /// Whether the operand is all of one parameter of the block, the same on each rank of the role.

@@ -381,10 +381,7 @@ void ByteCheck::Impl::addAccess(const Access &access, const Range &range) {
   PlacedAccess &placed = arena.accesses.emplace_back();
   placed.access = access;
   if (range.isInexact())
-    scope_.addValue(Rule::Followed, access.op, access.value,
-                    "views and packs cut '%{}' into more pieces than the verifier follows, or "
-                    "into pieces that move with different groups",
-                    scope_.nameOf(access.value));
+    scope_.addValue(finding::CutTooOften, access.op, access.value, scope_.nameOf(access.value));
   if (range.isFixed()) {
     placed.span = spanOf(arena, range.begin(0), range.end(0));
   } else {
@@ -425,9 +422,8 @@ void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId
     addAccess(addPiece(source, range, false), range);
     uint32_t def = segment_.values[source].def;
     if (isCutOut && def != kNone && !order_.ends(def, op))
-      if (Finding *f = scope_.addValue(Rule::Order, op, operand,
-                                       "the op reads '%{}' without waiting for all of it",
-                                       scope_.nameOf(operand))) {
+      if (Finding *f =
+              scope_.addValue(finding::ReadWithoutAll, op, operand, scope_.nameOf(operand))) {
         f->variant = variant_;
         f->note = fmt::format("'%{}' is defined here", scope_.nameOf(source));
         f->noteAt = scope_.spot(def);
@@ -641,8 +637,7 @@ SegmentEffect ByteCheck::Impl::check(Variant variant) {
   const Contents &contents =
       scope_.inspection.contentsOf(scope_.roleIndex, scope_.segmentIndex, variant);
   if (contents.isTooDeep())
-    scope_.add(Rule::Index, kNone,
-               "packs and gathers of the segment are nested deeper than the verifier follows");
+    scope_.add(finding::NestedTooDeep, kNone);
   collect(contents, effect);
   Shadow shadow(scope_, order_, variant);
   for (int a = 0; a < kArenaCount && !scope_.inspection.isFull(); ++a) {

@@ -257,8 +257,7 @@ private:
     for (uint32_t r = 0; r < plan_.roles.size() && report_.size() == 0; ++r) {
       actors_.emplace_back(plan_, r, isShared_, starts);
       if (actors_.back().isTooLong())
-        report_.add(Rule::Index, {r, kNone, kNone},
-                    "the role's steps run more segments than the verifier follows");
+        report_.add(finding::StepsTooLong, {r, kNone, kNone});
     }
     while (report_.size() == 0) {
       while (report_.size() == 0 && advance()) {
@@ -289,14 +288,9 @@ private:
     const Channel &channel = plan_.channels[static_cast<size_t>(op.channel)];
     IndexRange own = indices.of(channel.group);
     if (!own.isSole() || (own.first != channel.pair[0] && own.first != channel.pair[1]))
-      report_.add(
-          Rule::Collective, at,
-          fmt::format(
-              "channel '{}' is between ranks {} and {} of group '{}'; role '{}' has ranks {} "
-              "to {}, and must contain exactly one of them",
-              channel.name, channel.pair[0], channel.pair[1],
-              plan_.groups[static_cast<size_t>(channel.group)].name, plan_.roles[at.role].name,
-              own.first, own.last));
+      report_.add(finding::PairNotInRole, at, channel.name, channel.pair[0], channel.pair[1],
+                  plan_.groups[static_cast<size_t>(channel.group)].name, plan_.roles[at.role].name,
+                  own.first, own.last);
   }
 
   void findMembers() {
@@ -355,20 +349,15 @@ private:
   void checkLoops() {
     for (const ProgramNode &node : plan_.roles[0].program)
       if (node.kind == ProgramNode::Steps && stepsThatDiffer(node).size() > kStepsMax)
-        report_.add(Rule::Index, {0, kNone, kNone},
-                    fmt::format("a loop has more than {} different steps, counted by the 'every' "
-                                "parts that are due; that is the verifier's limit",
-                                kStepsMax));
+        report_.add(finding::TooManySteps, {0, kNone, kNone}, kStepsMax);
     std::vector<int64_t> first;
     loopsOf(plan_.roles[0].program, first);
     for (uint32_t r = 1; r < plan_.roles.size(); ++r) {
       std::vector<int64_t> loops;
       loopsOf(plan_.roles[r].program, loops);
       if (loops != first)
-        report_.add(
-            Rule::Program, {r, kNone, kNone},
-            fmt::format("roles '{}' and '{}' share groups, but their loops differ in length",
-                        plan_.roles[0].name, plan_.roles[r].name));
+        report_.add(finding::LoopsDiffer, {r, kNone, kNone}, plan_.roles[0].name,
+                    plan_.roles[r].name);
     }
   }
 
@@ -450,11 +439,9 @@ private:
                alike(type(a, x.results[0]), type(b, y.results[0]))) {
       return true;
     }
-    if (Finding *f = report_.add(
-            Rule::Collective, b.spot(j),
-            fmt::format("roles '{}' and '{}' issue different collectives on group '{}'{}",
-                        plan_.roles[a.roleIndex()].name, plan_.roles[b.roleIndex()].name,
-                        plan_.groups[static_cast<size_t>(x.group)].name, channelOf(x)))) {
+    if (Finding *f = report_.add(finding::CollectivesDiffer, b.spot(j),
+                                 plan_.roles[a.roleIndex()].name, plan_.roles[b.roleIndex()].name,
+                                 plan_.groups[static_cast<size_t>(x.group)].name, channelOf(x))) {
       f->note = "the other role's collective is here";
       f->noteAt = a.spot(i);
     }
@@ -478,11 +465,8 @@ private:
     int64_t mine = of(a, i), theirs = of(b, j);
     if (mine == theirs)
       return true;
-    if (Finding *f = report_.add(
-            Rule::Collective, b.spot(j),
-            fmt::format("'{}' is for microbatch {}, and the other side of the transfer for "
-                        "microbatch {}",
-                        opInfo(b.op(j)).name, theirs, mine))) {
+    if (Finding *f = report_.add(finding::TransferMicrobatchesDiffer, b.spot(j),
+                                 opInfo(b.op(j)).name, theirs, mine)) {
       f->note = "the other side is here";
       f->noteAt = a.spot(i);
     }
@@ -497,11 +481,8 @@ private:
     if (stuck == nullptr)
       return;
     Finding *f = report_.add(
-        Rule::Rendezvous, stuck->firstLeft(),
-        fmt::format(
-            "role '{}' deadlocks{}: the other members of the group never reach its collective",
-            plan_.roles[stuck->roleIndex()].name,
-            starts_ ? "" : " when a checkpoint is loaded and 'start' does not run"));
+        finding::RoleDeadlocks, stuck->firstLeft(), plan_.roles[stuck->roleIndex()].name,
+        starts_ ? "" : " when a checkpoint is loaded and 'start' does not run");
     for (const Actor &actor : actors_) {
       if (f == nullptr || &actor == stuck)
         continue;

@@ -94,9 +94,7 @@ public:
         checkType(at, id);
     for (const Segment::Boundary &out : at.scope.segment.outs)
       if (at[out.value].lacksRows() && at.scope.role.cells[out.cell].kind != CellKind::Buffer)
-        at.scope.addValue(Rule::Counts, at.scope.opOf(out.value), out.value,
-                          "'%{}', of which only counted rows are there, is left in cell '@{}', "
-                          "which is taken whole",
+        at.scope.addValue(finding::CountedRowsLeft, at.scope.opOf(out.value), out.value,
                           at.scope.nameOf(out.value), at.scope.role.cells[out.cell].name);
   }
 

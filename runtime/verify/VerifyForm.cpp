@@ -22,8 +22,7 @@ public:
 
   void run() {
     if (static_cast<int64_t>(segment_.ops.size()) > limits::kOpsMax) {
-      scope_.add(Rule::Index, kNone, "the segment has {} ops; the limit is {}", segment_.ops.size(),
-                 limits::kOpsMax);
+      scope_.add(finding::TooManyOps, kNone, segment_.ops.size(), limits::kOpsMax);
       return;
     }
     checkValues();
@@ -51,12 +50,10 @@ private:
     for (ValueId id = 0; id < segment_.values.size(); ++id) {
       const Value &value = segment_.values[id];
       if (!names.insert(value.name))
-        scope_.addValue(Rule::Definition, value.def, id,
-                        "two values of the segment have the name '%{}'", value.name);
+        scope_.addValue(finding::NameTwice, value.def, id, value.name);
       checkNameLength(scope_.inspection, scope_.spot(value.def), "value", value.name);
       if (!isTypeSane(value.type))
-        scope_.addValue(Rule::Shape, value.def, id, "the type of '%{}' has no elements or too many",
-                        value.name);
+        scope_.addValue(finding::TypeNotSane, value.def, id, value.name);
     }
   }
 
@@ -64,15 +61,13 @@ private:
     Taken isTaken{std::vector<bool>(scope_.role.cells.size()), {}};
     for (const Segment::Boundary &in : segment_.ins) {
       if (!isValue(in.value) || in.cell >= scope_.role.cells.size()) {
-        scope_.add(Rule::Index, kNone,
-                   "an 'in' names value {} of {} and cell {} of {}; both need to exist", in.value,
-                   segment_.values.size(), in.cell, scope_.role.cells.size());
+        scope_.add(finding::InOutOfRange, kNone, in.value, segment_.values.size(), in.cell,
+                   scope_.role.cells.size());
         continue;
       }
       const Value &value = scope_.value(in.value);
       if (value.def != kNone || defined_[in.value] != kNone)
-        scope_.addValue(Rule::Definition, scope_.opOf(in.value), in.value,
-                        "'%{}' is a live-in, but it has another definition", value.name);
+        scope_.addValue(finding::LiveInDefined, scope_.opOf(in.value), in.value, value.name);
       checkCountsOf(in.value);
       defined_[in.value] = 0;
       checkBoundary(in, isTaken, "in");
@@ -100,21 +95,19 @@ private:
     const Value &value = scope_.value(boundary.value);
     const Cell &cell = scope_.role.cells[boundary.cell];
     if (!take(isTaken, boundary, cell))
-      scope_.addValue(Rule::Boundary, scope_.opOf(boundary.value), boundary.value,
-                      "cell '@{}' appears twice as '{}'", cell.name, word);
+      scope_.addValue(finding::CellTwice, scope_.opOf(boundary.value), boundary.value, cell.name,
+                      word);
     if (value.type != cell.type)
-      scope_.addValue(Rule::Boundary, scope_.opOf(boundary.value), boundary.value,
-                      "'%{}' has type {}; its cell '@{}' has type {}", value.name,
-                      printType(value.type), cell.name, printType(cell.type));
+      scope_.addValue(finding::BoundaryType, scope_.opOf(boundary.value), boundary.value,
+                      value.name, printType(value.type), cell.name, printType(cell.type));
   }
 
   void checkOuts() {
     Taken isTaken{std::vector<bool>(scope_.role.cells.size()), {}};
     for (const Segment::Boundary &out : segment_.outs) {
       if (!isValue(out.value) || out.cell >= scope_.role.cells.size())
-        scope_.add(Rule::Index, kNone,
-                   "an 'out' names value {} of {} and cell {} of {}; both need to exist", out.value,
-                   segment_.values.size(), out.cell, scope_.role.cells.size());
+        scope_.add(finding::OutOutOfRange, kNone, out.value, segment_.values.size(), out.cell,
+                   scope_.role.cells.size());
       else
         checkBoundary(out, isTaken, "out");
     }
@@ -175,7 +168,7 @@ private:
     const OpInfo &info = opInfo(op(i));
     const OpInfo &maker = opInfo(op(i).kind);
     if (op(i).epilogue == Epilogue::None ? maker.needsEpilogue : !maker.takes(op(i).epilogue)) {
-      scope_.add(Rule::Kind, i, "'{}' {}", maker.name,
+      scope_.add(finding::EpilogueRefused, i, maker.name,
                  maker.needsEpilogue ? "stands without an epilogue; it needs one that it takes"
                                      : "has an epilogue that it does not take");
       return false;
@@ -192,27 +185,23 @@ private:
     const Op &o = op(i);
     size_t count = opInfo(o).block == BlockUse::List ? o.operands.size() : 0;
     if (o.blocks.size() != count) {
-      scope_.add(Rule::Arity, i, "'{}' names {} blocks; it takes {}", opInfo(o).name,
-                 o.blocks.size(), count);
+      scope_.add(finding::BlockCount, i, opInfo(o).name, o.blocks.size(), count);
       return false;
     }
     std::set<int32_t> named;
     for (const ListedBlock &each : o.blocks) {
       if (each.block < 0 || static_cast<size_t>(each.block) >= scope_.plan().blocks.size()) {
-        scope_.add(Rule::Index, i, "the op names block {}; there are {}", each.block,
-                   scope_.plan().blocks.size());
+        scope_.add(finding::NoSuchBlock, i, each.block, scope_.plan().blocks.size());
         return false;
       }
       if (!named.insert(each.block).second)
-        scope_.add(Rule::Attribute, i, "'{}' names block '{}' twice", opInfo(o).name,
+        scope_.add(finding::BlockTwice, i, opInfo(o).name,
                    scope_.plan().blocks[static_cast<size_t>(each.block)].name);
       if (each.copies < 1 || each.copies > limits::kWorldSizeMax)
-        scope_.add(Rule::Attribute, i, "the op has {} copies of a block; it takes 1 to {}",
-                   each.copies, limits::kWorldSizeMax);
+        scope_.add(finding::CopiesOutOfRange, i, each.copies, limits::kWorldSizeMax);
     }
     if (count > 0 && o.getInt(AttrKey::block) >= 0)
-      scope_.add(Rule::Attribute, i, "'{}' has the attribute 'block' beside its list of blocks",
-                 opInfo(o).name);
+      scope_.add(finding::BlockBesideList, i, opInfo(o).name);
     return true;
   }
 
@@ -220,16 +209,15 @@ private:
                   std::string_view names) {
     if (count >= min && (max == kAnyNumber || count <= max))
       return true;
-    scope_.add(Rule::Arity, i, "'{}' has {} {}{}; it takes ({})", opInfo(op(i)).name, count, what,
-               count == 1 ? "" : "s", names);
+    scope_.add(finding::ArityDiffers, i, opInfo(op(i)).name, count, what, count == 1 ? "" : "s",
+               names);
     return false;
   }
 
   void checkUses(uint32_t i) {
     auto use = [&](ValueId id) {
       if (defined_[id] == kNone)
-        scope_.addValue(Rule::Definition, i, id, "'%{}' is used before it is defined",
-                        scope_.nameOf(id));
+        scope_.addValue(finding::UsedBeforeDefined, i, id, scope_.nameOf(id));
     };
     for (ValueId id : op(i).operands)
       use(id);
@@ -243,13 +231,12 @@ private:
     if (value.counts == kNone)
       return;
     if (!isValue(value.counts))
-      scope_.addValue(Rule::Index, value.def, id, "'%{}' has rows by value {}; there are {}",
-                      value.name, value.counts, segment_.values.size());
+      scope_.addValue(finding::NoSuchCounts, value.def, id, value.name, value.counts,
+                      segment_.values.size());
     else if (defined_[value.counts] == kNone || scope_.value(value.counts).counts != kNone)
-      scope_.addValue(Rule::Definition, value.def, id, "'%{}' has rows by '%{}', which {}",
-                      value.name, scope_.nameOf(value.counts),
-                      defined_[value.counts] == kNone ? "is defined behind it"
-                                                      : "has counted rows itself");
+      scope_.addValue(
+          finding::CountsRefused, value.def, id, value.name, scope_.nameOf(value.counts),
+          defined_[value.counts] == kNone ? "is defined behind it" : "has counted rows itself");
   }
 
   void defineResults(uint32_t i) {
@@ -260,9 +247,7 @@ private:
       ValueId id = o.results[r];
       const Value &value = scope_.value(id);
       if (defined_[id] != kNone || value.def != i || value.defResult != r)
-        scope_.addValue(Rule::Definition, i, id,
-                        "'%{}' is defined here, but its entry names result {} of op {}", value.name,
-                        value.defResult, value.def);
+        scope_.addValue(finding::DefinedElsewhere, i, id, value.name, value.defResult, value.def);
       defined_[id] = i;
     }
   }
@@ -270,8 +255,7 @@ private:
   void checkAllDefined() {
     for (ValueId id = 0; id < segment_.values.size(); ++id)
       if (defined_[id] == kNone)
-        scope_.addValue(Rule::Definition, scope_.opOf(id), id, "nothing defines '%{}'",
-                        scope_.nameOf(id));
+        scope_.addValue(finding::NeverDefined, scope_.opOf(id), id, scope_.nameOf(id));
   }
 
   void checkAttrs(uint32_t i) {
@@ -285,22 +269,17 @@ private:
       if (a > 0 && attrs[a - 1].key >= attrs[a].key)
         scope_.add(Rule::Attribute, i, "attribute '{}' is repeated or out of order", info.name);
       if (info.type == AttrInfo::Float && !(attrs[a].f - attrs[a].f == 0))
-        scope_.add(Rule::Attribute, i, "attribute '{}' is {}, which is not finite", info.name,
-                   attrs[a].f);
+        scope_.add(finding::AttributeNotFinite, i, info.name, attrs[a].f);
       if (info.type == AttrInfo::Int && (attrs[a].i < info.least || attrs[a].i > info.most))
-        scope_.add(Rule::Attribute, i, "attribute '{}' is {}; it takes {} to {}", info.name,
-                   attrs[a].i, info.least, info.most);
+        scope_.add(finding::AttributeOutOfRange, i, info.name, attrs[a].i, info.least, info.most);
       if (info.type == AttrInfo::Bool && attrs[a].i != 0 && attrs[a].i != 1)
-        scope_.add(Rule::Attribute, i, "attribute '{}' is {}; it takes true or false", info.name,
-                   attrs[a].i);
+        scope_.add(finding::AttributeNotBool, i, info.name, attrs[a].i);
       if (info.type == AttrInfo::Enum && enumeratorName(info, attrs[a].i).empty())
-        scope_.add(Rule::Attribute, i, "attribute '{}' is {}; it takes {}", info.name, attrs[a].i,
-                   info.enumerators);
+        scope_.add(finding::AttributeNotEnum, i, info.name, attrs[a].i, info.enumerators);
     }
     int64_t block = op(i).getInt(AttrKey::block);
     if (block < -1 || block >= static_cast<int64_t>(scope_.plan().blocks.size()))
-      scope_.add(Rule::Index, i, "the op names block {}; there are {}", block,
-                 scope_.plan().blocks.size());
+      scope_.add(finding::NoSuchBlockAttribute, i, block, scope_.plan().blocks.size());
   }
 
   void checkTies(uint32_t i) {
@@ -308,11 +287,9 @@ private:
     const OpInfo &info = opInfo(o);
     bool isAlias = info.traits == OpTraits::Alias;
     if (isAlias && (!o.ties.empty() || o.pred != Pred::Always))
-      scope_.add(Rule::Tie, i, "'{}' executes nothing, so it cannot have ties or a predicate",
-                 info.name);
+      scope_.add(finding::AliasWithTies, i, info.name);
     if (!segment_.body && o.pred != Pred::Always)
-      scope_.add(Rule::Predicate, i,
-                 "the op has a predicate, but its segment is not a microbatch's body");
+      scope_.add(finding::PredicateOutsideBody, i);
     for (size_t t = 0; t < o.ties.size(); ++t)
       checkTie(i, t);
   }
@@ -322,8 +299,7 @@ private:
     const Tie &tie = o.ties[t];
     const OpInfo &info = opInfo(o);
     if (tie.result >= o.results.size()) {
-      scope_.add(Rule::Tie, i, "a tie names result {}; the op has {}", tie.result,
-                 o.results.size());
+      scope_.add(finding::NoSuchResult, i, tie.result, o.results.size());
       return;
     }
     if (tie.kind != Tie::Acc && tie.kind != Tie::Else) {
@@ -335,23 +311,16 @@ private:
     const std::string &name = scope_.nameOf(tie.value);
     const Type &tied = scope_.value(tie.value).type;
     if (const Type &type = scope_.value(o.results[tie.result]).type; tied != type)
-      scope_.addValue(Rule::Tie, i, tie.value,
-                      "'%{}' has type {}; result {}, which takes over its buffer, has type {}",
-                      name, printType(tied), tie.result, printType(type));
+      scope_.addValue(finding::TieType, i, tie.value, name, printType(tied), tie.result,
+                      printType(type));
     if (tie.kind == Tie::Acc && (inPlace || !accumulates(info)))
-      scope_.addValue(Rule::Tie, i, tie.value, "result {} of '{}' does not accumulate", tie.result,
-                      info.name);
+      scope_.addValue(finding::DoesNotAccumulate, i, tie.value, tie.result, info.name);
     if (inPlace && tie.kind == Tie::Else && o.operands[static_cast<size_t>(operand)] != tie.value)
-      scope_.addValue(
-          Rule::Tie, i, tie.value,
-          "result {} of '{}' is in an operand's buffer, so an 'else' tie cannot make it '%{}'",
-          tie.result, info.name, name);
+      scope_.addValue(finding::ElseOfInPlace, i, tie.value, tie.result, info.name, name);
     if (tie.kind == Tie::Else && tie.pred != Pred::Always)
-      scope_.addValue(Rule::Tie, i, tie.value,
-                      "an 'else' tie uses the op's predicate and cannot have another");
+      scope_.addValue(finding::ElseWithPredicate, i, tie.value);
     if (tie.pred != Pred::Always && !segment_.body)
-      scope_.addValue(Rule::Predicate, i, tie.value,
-                      "the tie has a predicate, but its segment is not a microbatch's body");
+      scope_.addValue(finding::TiePredicateOutsideBody, i, tie.value);
     for (size_t other = 0; other < t; ++other) {
       const Tie &earlier = o.ties[other];
       if (earlier.result == tie.result && (earlier.kind == tie.kind || earlier.value != tie.value))
@@ -368,8 +337,7 @@ private:
       if (wait >= i)
         scope_.add(Rule::Wait, i, "the op waits for op {}, which does not come before it", wait);
       else if (opInfo(op(wait)).traits == OpTraits::Alias)
-        scope_.add(Rule::Wait, i, "the op waits for op {} ('{}'), which executes nothing", wait,
-                   opInfo(op(wait)).name);
+        scope_.add(finding::WaitsForAlias, i, wait, opInfo(op(wait)).name);
     }
   }
 
@@ -383,14 +351,10 @@ private:
       if (moves && o.group < 0)
         scope_.add(Rule::Index, i, "'view' moves with the index in a group, but names none");
       else if (isShared && (o.group < 0 || moves || scope_.plan().level != Level::Logical))
-        scope_.add(
-            Rule::Index, i,
-            "'view' is of what a group shares; it needs a group, a place that does not move, "
-            "and a logical plan, since the backward pass makes a sum of it");
+        scope_.add(finding::SharedView, i);
       else if (o.channel != kNoChannel ||
                (o.group != -1 && !moves && !isShared && !info.takesIndex()))
-        scope_.add(Rule::Collective, i,
-                   "'{}' is not a collective, so it cannot have a group or a channel", info.name);
+        scope_.add(finding::NotCollective, i, info.name);
       return;
     }
     if (o.group < 0)
@@ -399,24 +363,18 @@ private:
       scope_.add(Rule::Collective, i, "'{}' names no channel", info.name);
     if (o.channel == kNoChannel) {
       if (isPointToPoint(info.collective->kind))
-        scope_.add(Rule::Collective, i, "'{}' names no channel, whose pair it is between",
-                   info.name);
+        scope_.add(finding::NoPairChannel, i, info.name);
       return;
     }
     const Plan &plan = scope_.plan();
     const Channel &channel = plan.channels[static_cast<size_t>(o.channel)];
     CollectiveKind kind = info.collective->kind;
     if (isPointToPoint(kind) && !channel.isPair())
-      scope_.add(Rule::Collective, i,
-                 "'{}' names channel '{}', which is of a group; a transfer needs one of a pair",
-                 info.name, channel.name);
+      scope_.add(finding::TransferNeedsPair, i, info.name, channel.name);
     if (channel.isPair() && !isPointToPoint(kind) && kind != CollectiveKind::AllReduce)
-      scope_.add(Rule::Collective, i,
-                 "'{}' names channel '{}' of a pair, which has transfers and 'all_reduce' only",
-                 info.name, channel.name);
+      scope_.add(finding::PairHasTransfers, i, info.name, channel.name);
     if (o.group >= 0 && o.group != channel.group)
-      scope_.add(Rule::Collective, i,
-                 "'{}' names group '{}' and channel '{}', which is of group '{}'", info.name,
+      scope_.add(finding::ChannelOfOtherGroup, i, info.name,
                  plan.groups[static_cast<size_t>(o.group)].name, channel.name,
                  plan.groups[static_cast<size_t>(channel.group)].name);
   }

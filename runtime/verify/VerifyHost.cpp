@@ -143,8 +143,7 @@ private:
     }
     for (const Segment::Boundary &out : where.segment.outs)
       if (isWrittenByHost(role_.cells[out.cell]))
-        where.addValue(Rule::Host, where.opOf(out.value), out.value,
-                       "segment '{}' leaves '%{}' in cell '@{}', which only the host may fill",
+        where.addValue(finding::LeavesHostCell, where.opOf(out.value), out.value,
                        where.segment.name, where.nameOf(out.value), role_.cells[out.cell].name);
   }
 
@@ -156,11 +155,8 @@ private:
     bool isWhole = read.type == cell.type && liesAt(report_.plan(), role_, read.place, cell.place);
     if (op.kind == taker.kind && operand == taker.operand && isWhole)
       return;
-    where.addValue(Rule::Host, i, op.operands[operand],
-                   "'{}' reads {}cell '@{}', which the host may write at any time; only '{}' may "
-                   "read it, and only the whole cell",
-                   opInfo(op).name, isWhole ? "" : "a part of ", cell.name,
-                   opInfo(taker.kind).name);
+    where.addValue(finding::ReadsHostCell, i, op.operands[operand], opInfo(op).name,
+                   isWhole ? "" : "a part of ", cell.name, opInfo(taker.kind).name);
   }
 
   /// The flag is set on one rank before it is on another one. All end after the same step where all
@@ -177,10 +173,7 @@ private:
           (sum.pred == Pred::Always || sum.pred == finish.pred))
         return;
     }
-    where.addValue(Rule::Host, i, finish.operands[1],
-                   "'step.finish' takes '%{}', which is not a sum over all {} ranks; the ranks "
-                   "could stop after different steps",
-                   sums.name, plan.worldSize());
+    where.addValue(finding::StopsDiffer, i, finish.operands[1], sums.name, plan.worldSize());
   }
 
   /// The host follows one series of microbatches through a ring.
@@ -260,9 +253,7 @@ private:
       cellOf[in.value] = in.cell;
     for (const Segment::Boundary &out : where.segment.outs)
       if (isHeld_[out.cell] && !isMadeOf(where.segment, out.value, out.cell, cellOf))
-        where.addValue(Rule::Host, where.opOf(out.value), out.value,
-                       "segment '{}' fills cell '@{}', which a loaded checkpoint may have filled "
-                       "already; only 'start' may fill it",
+        where.addValue(finding::FillsLoadedCell, where.opOf(out.value), out.value,
                        where.segment.name, role_.cells[out.cell].name);
   }
 

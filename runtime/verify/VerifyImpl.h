@@ -33,6 +33,26 @@ class RoleRings;
 /// In place of the distance between microbatches: of no single one.
 inline constexpr int64_t kOfNone = INT64_MIN;
 
+/// The rows of VerifyFindings.def: `add(finding::NoContent, ...)` makes a finding with the row's
+/// rule and text. The number and the types of its arguments are checked when compiling.
+namespace finding {
+#define FINDING(enumerator, rule, text)                                                            \
+  inline constexpr struct enumerator##Row {                                                        \
+    static constexpr Rule kRule = Rule::rule;                                                      \
+    static constexpr std::string_view kText = text;                                                \
+  } enumerator{};
+#include "runtime/verify/VerifyFindings.def"
+} // namespace finding
+
+template <typename T>
+concept FindingRow = requires {
+  T::kRule;
+  T::kText;
+};
+template <FindingRow Row, typename... Args> std::string textOf(Row, Args &&...args) {
+  return fmt::format(fmt::format_string<Args...>(Row::kText), std::forward<Args>(args)...);
+}
+
 /// Collects findings up to the limit, one an op, rule and value; and keeps what several phases ask
 /// of the plan.
 class Inspection {
@@ -43,6 +63,14 @@ public:
   /// Keeps the finding; null if there is one like it, or no room. Valid until the next call.
   Finding *add(Rule rule, Spot at, std::string message, std::string value = {});
   Finding *add(Finding finding);
+  template <FindingRow Row, typename... Args> Finding *add(Row row, Spot at, Args &&...args) {
+    return add(Row::kRule, at, textOf(row, std::forward<Args>(args)...));
+  }
+  /// The same for what is about something with a name.
+  template <FindingRow Row, typename... Args>
+  Finding *addAbout(Row row, Spot at, const std::string &name, Args &&...args) {
+    return add(Row::kRule, at, textOf(row, std::forward<Args>(args)...), name);
+  }
   /// Parameters of a block by offset; built at the first call.
   const std::vector<const Param *> &paramsOf(int32_t block);
   /// For each cell of the role the block of whose state a checkpoint holds it, or null; and whether
@@ -162,6 +190,14 @@ struct Scope {
   template <typename... Args>
   Finding *add(Rule rule, uint32_t op, fmt::format_string<Args...> text, Args &&...args) const {
     return inspection.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...));
+  }
+  template <FindingRow Row, typename... Args>
+  Finding *add(Row row, uint32_t op, Args &&...args) const {
+    return inspection.add(row, spot(op), std::forward<Args>(args)...);
+  }
+  template <FindingRow Row, typename... Args>
+  Finding *addValue(Row row, uint32_t op, ValueId id, Args &&...args) const {
+    return inspection.addAbout(row, spot(op), nameOf(id), std::forward<Args>(args)...);
   }
   /// The same for what is about one value.
   template <typename... Args>

@@ -50,10 +50,8 @@ private:
       for (uint32_t s = 0; s < role_.segments.size(); ++s)
         add(s, named[s]);
       if (last != kNone && wanted > 0 && count != wanted)
-        report_.add(Rule::Job, {roleIndex_, last, op},
-                    fmt::format("segment '{}' and those in the same loop take {} microbatches; the "
-                                "job's batch sizes give {}",
-                                role_.segments[last].name, count, wanted));
+        report_.add(finding::MicrobatchCount, {roleIndex_, last, op}, role_.segments[last].name,
+                    count, wanted);
     }
     for (const ProgramNode &node : nodes)
       if (node.kind != ProgramNode::Loop) // its runs are those of the step
@@ -89,9 +87,7 @@ void checkStepSamples(Inspection &inspection, uint32_t roleIndex) {
       if (op.kind != OpKind::StepBegin && op.kind != OpKind::StepFinish)
         continue;
       if (int64_t counted = op.getInt(AttrKey::step_samples); counted != needed)
-        inspection.add(Rule::Job, {roleIndex, s, i},
-                       fmt::format("{} counts {} samples in a step; the job's steps have {}",
-                                   opInfo(op).name, counted, needed));
+        inspection.add(finding::StepSamples, {roleIndex, s, i}, opInfo(op).name, counted, needed);
     }
 }
 
@@ -101,8 +97,7 @@ void checkJob(Inspection &inspection, uint32_t role) {
   MicrobatchCountCheck(inspection, role).run();
   checkStepSamples(inspection, role);
   if (role == 0 && !skippedSteps(inspection.plan().job))
-    inspection.add(Rule::Job, {},
-                   "the job's 'train.iterations_to_skip' has entries that are not whole numbers");
+    inspection.add(finding::StepsToSkip, {});
 }
 
 } // namespace shardc::plan::verifier

@@ -36,11 +36,9 @@ private:
         continue;
       auto [at, isNew] = first.try_emplace({cell.kind, cell.of}, c);
       if (!isNew)
-        report_.add(Rule::Kind, spotOfCell(report_, roleIndex_, c),
-                    fmt::format("cells '@{}' and '@{}' are both '{}'{}; a role has one of each",
-                                role_.cells[at->second].name, cell.name,
-                                cellKindInfo(cell.kind).word, cell.of < 0 ? "" : " of the same"),
-                    cell.name);
+        report_.addAbout(finding::CellsOfOneKind, spotOfCell(report_, roleIndex_, c), cell.name,
+                         role_.cells[at->second].name, cell.name, cellKindInfo(cell.kind).word,
+                         cell.of < 0 ? "" : " of the same");
     }
   }
 
@@ -96,10 +94,8 @@ void checkStreamKinds(Inspection &inspection) {
     StreamKind kind = streams[s].kind;
     auto first = std::ranges::find(streams, kind, &Stream::kind) - streams.begin();
     if (kind != StreamKind::Other && static_cast<size_t>(first) < s)
-      inspection.add(Rule::Kind, Spot{},
-                     fmt::format("streams '{}' and '{}' are both '{}'; a plan has one of each",
-                                 streams[static_cast<size_t>(first)].name, streams[s].name,
-                                 toString(kind)));
+      inspection.add(finding::StreamsOfOneKind, Spot{}, streams[static_cast<size_t>(first)].name,
+                     streams[s].name, toString(kind));
   }
 }
 

@@ -246,11 +246,9 @@ private:
           out.region >= role_.cells.size() || isReadWithin(s, variant, out.value))
         continue;
       Scope where{report_, role_, role_.segments[s], roleIndex_, s};
-      if (Finding *finding = where.addValue(
-              Rule::Lost, where.opOf(out.value), out.value,
-              "segment '{}' leaves '%{}' in cell '@{}', which is overwritten before anything "
-              "reads it",
-              role_.segments[s].name, where.nameOf(out.value), role_.cells[out.region].name))
+      if (Finding *finding = where.addValue(finding::LeftUnread, where.opOf(out.value), out.value,
+                                            role_.segments[s].name, where.nameOf(out.value),
+                                            role_.cells[out.region].name))
         finding->variant = variant;
     }
   }
@@ -269,10 +267,8 @@ private:
           continue;
         Scope where{report_, role_, segment, roleIndex_, s};
         if (Finding *finding =
-                where.addValue(Rule::Lost, i, tie.value,
-                               "'{}' adds to '%{}' only {}, and otherwise overwrites it "
-                               "before anything reads it",
-                               opInfo(op).name, where.nameOf(tie.value), whenOf(tie.pred)))
+                where.addValue(finding::AddsOverUnread, i, tie.value, opInfo(op).name,
+                               where.nameOf(tie.value), whenOf(tie.pred)))
           finding->variant = variant;
       }
     }
@@ -377,8 +373,7 @@ private:
         continue;
       Scope where{report_, role_, segment, roleIndex_, s};
       if (Finding *finding =
-              where.addValue(Rule::Lost, i, result, "no op reads '%{}' before '%{}' overwrites it",
-                             unused.name, value.name)) {
+              where.addValue(finding::WrittenOver, i, result, unused.name, value.name)) {
         finding->note = "it is overwritten here";
         finding->noteAt = where.spot(value.def);
       }

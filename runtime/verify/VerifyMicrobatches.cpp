@@ -64,11 +64,8 @@ private:
       if (other == kOfNone || other == shift)
         continue;
       if (shift != kOfNone)
-        scope_.addValue(Rule::Ring, i, operand,
-                        "'{}' takes '%{}' of microbatch {}, and another operand of microbatch {}, "
-                        "counted from the "
-                        "segment's own; an op works on one",
-                        opInfo(op).name, scope_.nameOf(operand), other, shift);
+        scope_.addValue(finding::MicrobatchesMixed, i, operand, opInfo(op).name,
+                        scope_.nameOf(operand), other, shift);
       shift = other;
     }
     for (ValueId result : op.results)
@@ -78,20 +75,16 @@ private:
         continue;
       else if (int64_t tied = shifts_[tie.value];
                tied != kOfNone && shift != kOfNone && tied != shift)
-        scope_.addValue(Rule::Ring, i, tie.value,
-                        "a result of '{}' takes over '%{}' of microbatch {}; it is of microbatch "
-                        "{}, counted from the segment's own",
-                        opInfo(op).name, scope_.nameOf(tie.value), tied, shift);
+        scope_.addValue(finding::TieOfOtherMicrobatch, i, tie.value, opInfo(op).name,
+                        scope_.nameOf(tie.value), tied, shift);
   }
 
   void checkOut(const Segment::Boundary &out) {
     int64_t shift = shifts_[out.value];
     if (!rings_.isSlot(out.cell) || shift == kOfNone || shift == out.shift)
       return;
-    scope_.addValue(
-        Rule::Ring, scope_.opOf(out.value), out.value,
-        "'%{}' of microbatch {} is left for microbatch {}, counted from the segment's own",
-        scope_.nameOf(out.value), shift, out.shift);
+    scope_.addValue(finding::LeftForOtherMicrobatch, scope_.opOf(out.value), out.value,
+                    scope_.nameOf(out.value), shift, out.shift);
   }
 
   const Scope &scope_;

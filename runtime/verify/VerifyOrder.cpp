@@ -66,9 +66,7 @@ public:
 private:
   void read(uint32_t i, ValueId operand) {
     if (!contents_.isDefined(operand)) {
-      if (Finding *f = scope_.addValue(Rule::Predicate, i, operand,
-                                       "the op reads '%{}', which this microbatch does not define",
-                                       scope_.nameOf(operand)))
+      if (Finding *f = scope_.addValue(finding::ReadsUndefined, i, operand, scope_.nameOf(operand)))
         annotate(*f, scope_.value(operand).def,
                  "the value is defined here, only if the predicate holds");
       return;
@@ -84,11 +82,8 @@ private:
     uint32_t def = scope_.value(source).def;
     if (def == kNone || order_.ends(def, i))
       return;
-    if (Finding *f =
-            scope_.addValue(Rule::Order, i, operand,
-                            "the op reads '%{}' without waiting for it: it is written on stream {} "
-                            "and read on stream {}",
-                            scope_.nameOf(operand), streamOf(def), streamOf(i)))
+    if (Finding *f = scope_.addValue(finding::ReadsTooEarly, i, operand, scope_.nameOf(operand),
+                                     streamOf(def), streamOf(i)))
       annotate(*f, def, fmt::format("'%{}' is defined here", scope_.nameOf(source)));
   }
 
@@ -100,9 +95,8 @@ private:
     if (takenOver_[source] == kNone)
       return;
     bool isEnd = i == scope_.segment.ops.size();
-    if (Finding *f = scope_.addValue(Rule::Overwrite, isEnd ? scope_.opOf(operand) : i, operand,
-                                     "'%{}' is read after another op has taken over its buffer",
-                                     scope_.nameOf(operand)))
+    if (Finding *f = scope_.addValue(finding::ReadsTakenOver, isEnd ? scope_.opOf(operand) : i,
+                                     operand, scope_.nameOf(operand)))
       annotate(*f, takenOver_[source],
                fmt::format("the buffer of '%{}' is taken over here", scope_.nameOf(source)));
   }
@@ -128,10 +122,8 @@ private:
     contents_.forEachSource(value, [&](ValueId source) {
       for (uint32_t reader : readers_[source])
         if (reader != kNone && reader != i && !order_.ends(reader, i))
-          if (Finding *f = scope_.addValue(
-                  Rule::Overwrite, i, value,
-                  "the op takes over the buffer of '%{}' without waiting for all of its readers",
-                  scope_.nameOf(value)))
+          if (Finding *f =
+                  scope_.addValue(finding::TakesOverTooEarly, i, value, scope_.nameOf(value)))
             annotate(*f, reader, fmt::format("'%{}' is read here", scope_.nameOf(source)));
       takenOver_[source] = i;
     });
@@ -166,9 +158,7 @@ void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Varian
     at->second = i;
     if (isFirst || order.ends(earlier, i))
       continue;
-    if (Finding *f = scope.add(Rule::CollectiveOrder, i,
-                               "two collectives of channel '{}' are not ordered; ranks could start "
-                               "them in different orders",
+    if (Finding *f = scope.add(finding::CollectivesUnordered, i,
                                scope.plan().channels[static_cast<size_t>(op.channel)].name)) {
       f->variant = variant;
       f->note = "the other collective is here";
@@ -231,11 +221,8 @@ private:
       return checkNeedsNone(channel);
     if (sum <= scope_.plan().multiprocessors)
       return;
-    Finding *f = scope_.add(
-        Rule::CollectiveOrder, ops.first,
-        "kernels of channels that may run at once ({}) take {} multiprocessors; the device has {}, "
-        "so that ranks could wait for each other",
-        names, sum, scope_.plan().multiprocessors);
+    Finding *f = scope_.add(finding::TooManyMultiprocessors, ops.first, names, sum,
+                            scope_.plan().multiprocessors);
     if (f == nullptr || ops.second == kNone)
       return;
     f->variant = variant_;
@@ -245,10 +232,7 @@ private:
 
   void checkNeedsNone(ChannelId channel) {
     if (auto kernel = kernels_.find(channel); kernel != kernels_.end())
-      scope_.add(Rule::CollectiveOrder, kernel->second,
-                 "kernels of channel '{}' take 0 multiprocessors; only gathers by copy engines "
-                 "need none",
-                 channelAt(channel).name);
+      scope_.add(finding::NoMultiprocessors, kernel->second, channelAt(channel).name);
   }
 
   const Scope &scope_;

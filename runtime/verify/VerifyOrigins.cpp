@@ -138,12 +138,10 @@ private:
                    (op.group < 0 ? 1 : static_cast<int64_t>(plan_.groupSize(op.group)));
       sliceAxes_ |= axes;
       if (first != nullptr && axesOf(plan_, first->group) != axes)
-        scope.add(Rule::Origin, i, "'{}' loads slices along {}, and another one along {}",
-                  opInfo(op).name, names(axes), names(axesOf(plan_, first->group)));
+        scope.add(finding::LoadsAlongOther, i, opInfo(op).name, names(axes),
+                  names(axesOf(plan_, first->group)));
       else if ((axes & others) != 0)
-        scope.add(Rule::Origin, i,
-                  "'{}' loads slices along {}; ranks along {} have other samples or layers",
-                  opInfo(op).name, names(axes), names(axes & others));
+        scope.add(finding::LoadsOverData, i, opInfo(op).name, names(axes), names(axes & others));
       first = first == nullptr ? &op : first;
     });
   }
@@ -207,15 +205,13 @@ private:
     const Origin &keys = at.operand(op, operands.k).origin;
     for (size_t other : others)
       if (keys.kind != Origin::OfMember || at.operand(op, other).origin != keys)
-        at.scope.add(Rule::Origin, i, "'{}' takes keys '%{}' of one member, and '%{}' of another",
-                     opInfo(op).name, at.scope.nameOf(op.operands[operands.k]),
-                     at.scope.nameOf(op.operands[other]));
+        at.scope.add(finding::KeysOfTwoMembers, i, opInfo(op).name,
+                     at.scope.nameOf(op.operands[operands.k]), at.scope.nameOf(op.operands[other]));
   }
 
   void needOwn(const Values &at, uint32_t i, const Op &op, ValueId operand) {
     if (!at[operand].origin.isOwn())
-      at.scope.add(Rule::Origin, i, "'{}' takes '%{}', which is of another member", opInfo(op).name,
-                   at.scope.nameOf(operand));
+      at.scope.add(finding::OfOtherMember, i, opInfo(op).name, at.scope.nameOf(operand));
   }
 
   /// Where masks follow from the index, it is that of the slice that the rank has, and keys are
@@ -228,17 +224,12 @@ private:
     auto needed = static_cast<Axes>(sliceAxes_ & ~exchange.axes);
     Axes found = outerAxesOf(plan_, op.group, slices);
     if (exchange.kind == Exchange::Unknown || found != needed)
-      at.scope.add(Rule::Origin, i,
-                   "'{}' takes slices by the index along {}; ranks have slices along {}",
-                   opInfo(op).name, names(found), names(needed));
+      at.scope.add(finding::SlicesByOtherIndex, i, opInfo(op).name, names(found), names(needed));
     const Origin &keys = at.operand(op, operands.k).origin;
     bool isOfGroup = keys.isOwn() || axesOf(plan_, keys.group) == found;
     if (keys.kind == Origin::OfMember && (keys.by != op.getInt(AttrKey::by) || !isOfGroup))
-      at.scope.addValue(Rule::Origin, i, op.operands[operands.k],
-                        "'{}' takes '%{}', keys of the member {} places before, for those of the "
-                        "member {} places before",
-                        opInfo(op).name, at.scope.nameOf(op.operands[operands.k]), keys.by,
-                        op.getInt(AttrKey::by));
+      at.scope.addValue(finding::KeysOfOtherMember, i, op.operands[operands.k], opInfo(op).name,
+                        at.scope.nameOf(op.operands[operands.k]), keys.by, op.getInt(AttrKey::by));
   }
 
   // ---- of which keys attention is ----
@@ -255,9 +246,8 @@ private:
       return together(at, i, op);
     for (ValueId operand : op.operands)
       if (at.isReport && at[operand].keys.isPart() && at[operand].keys.seen() < positions_)
-        at.scope.addValue(
-            Rule::Origin, i, operand, "'{}' takes '%{}', which is attention to {} of {} positions",
-            opInfo(op).name, at.scope.nameOf(operand), at[operand].keys.seen(), positions_);
+        at.scope.addValue(finding::KeysMissing, i, operand, opInfo(op).name,
+                          at.scope.nameOf(operand), at[operand].keys.seen(), positions_);
     return {};
   }
 
@@ -273,11 +263,8 @@ private:
                       return keys.members.contains(member);
                     });
     if (at.isReport && (!keys.isPart() || !more.isPart() || !isPaired || !areApart))
-      at.scope.add(Rule::Origin, i,
-                   "'{}' joins '%{}' and '%{}'; it needs attention to some keys and to other keys, "
-                   "each with its statistics",
-                   opInfo(op).name, at.scope.nameOf(op.operands[kOutput]),
-                   at.scope.nameOf(op.operands[kMore]));
+      at.scope.add(finding::PartsDoNotJoin, i, opInfo(op).name,
+                   at.scope.nameOf(op.operands[kOutput]), at.scope.nameOf(op.operands[kMore]));
     keys.group = std::max(keys.group, more.group);
     keys.members.insert(more.members.begin(), more.members.end());
     return keys;
@@ -297,10 +284,8 @@ private:
       bool isAlike =
           result.kind == Exchange::NoTokens || (result == taken && taken.kind == Exchange::Tokens);
       if (at.isReport && !isAlike && opInfo(op).traits != OpTraits::Alias)
-        at.scope.addValue(Rule::Origin, i, operand,
-                          "'{}' takes '%{}', of which ranks have {}exchanged their slices, with "
-                          "what they have not",
-                          opInfo(op).name, at.scope.nameOf(operand), taken.axes == 0 ? "not " : "");
+        at.scope.addValue(finding::SlicesMixed, i, operand, opInfo(op).name,
+                          at.scope.nameOf(operand), taken.axes == 0 ? "not " : "");
       result = result.kind == Exchange::NoTokens ? taken : result;
     }
     if (op.kind == OpKind::AllToAll && result.kind == Exchange::Tokens)
@@ -337,16 +322,11 @@ private:
     if (isAnyNumber || count == Count{Count::OfTokens, sliceAxes_})
       return;
     if (count.kind == Count::OfTokens)
-      at.scope.addValue(Rule::Sum, i, value,
-                        "'{}' divides by '%{}', which counts tokens of ranks along {}; slices of "
-                        "the same sequences lie along {}",
-                        opInfo(op).name, at.scope.nameOf(value), names(count.axes),
-                        names(sliceAxes_));
+      at.scope.addValue(finding::TokensOfOtherRanks, i, value, opInfo(op).name,
+                        at.scope.nameOf(value), names(count.axes), names(sliceAxes_));
     else
-      at.scope.addValue(Rule::Sum, i, value,
-                        "'{}' divides by '%{}', which is not the number of tokens of all ranks "
-                        "along {} with slices of the same sequences",
-                        opInfo(op).name, at.scope.nameOf(value), names(sliceAxes_));
+      at.scope.addValue(finding::TokensUnknown, i, value, opInfo(op).name, at.scope.nameOf(value),
+                        names(sliceAxes_));
   }
 
   Inspection &inspection_;

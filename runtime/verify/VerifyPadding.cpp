@@ -227,12 +227,8 @@ private:
     std::string where = plan_.level == Level::Placed
                             ? toString(bytes)
                             : fmt::format("elements [{}, {}) of it", gap->begin, gap->end);
-    Finding *finding = report_.add(
-        Rule::Padding, {roleIndex_, segmentIndex_, op},
-        fmt::format(
-            "the op reads '%{}', which in {} holds padding of block '{}'; nothing writes padding",
-            read.name, where, block.name),
-        read.name);
+    Finding *finding = report_.addAbout(finding::ReadsPadding, {roleIndex_, segmentIndex_, op},
+                                        read.name, read.name, where, block.name);
     if (finding == nullptr)
       return;
     finding->variant = variant_;

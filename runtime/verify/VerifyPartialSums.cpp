@@ -88,10 +88,8 @@ private:
   const State &of(const Op &op, size_t operand) const { return of(op.operands[operand]); }
 
   void refuse(uint32_t i, std::string_view taker, ValueId value) const {
-    scope().addValue(Rule::Sum, i, value,
-                     "{} takes '%{}', of which ranks along {} have parts of a sum that none has "
-                     "made",
-                     taker, scope().nameOf(value), namesOf(plan_, of(value).parts));
+    scope().addValue(finding::TakesPartialSum, i, value, taker, scope().nameOf(value),
+                     namesOf(plan_, of(value).parts));
   }
 
   // ---- indices ----
@@ -138,9 +136,7 @@ private:
     auto nameOf = [&](Axes axes) {
       return axes == 0 ? std::string("no axis") : namesOf(plan_, axes);
     };
-    scope().add(Rule::Split, i,
-                "'{}' has what its rank has by the index along {}; its parameter is cut along {}",
-                opInfo(op).name, nameOf(found), nameOf(*needed));
+    scope().add(finding::PartByOtherIndex, i, opInfo(op).name, nameOf(found), nameOf(*needed));
   }
 
   /// Products have columns of their weight, and exchanges give other heads for rows, or back.

@@ -44,10 +44,7 @@ private:
       scope_.addValue(problem->first, op, id, "'%{}' {}", value.name, problem->second);
     if (value.place.arena == Arena::Host && op != kNone && scope_.segment.before == kNone &&
         opInfo(scope_.segment.ops[op]).traits != OpTraits::Alias)
-      scope_.addValue(Rule::Host, op, id,
-                      "the op writes '%{}' in arena host, where only the host and background "
-                      "segments write",
-                      value.name);
+      scope_.addValue(finding::WritesHostArena, op, id, value.name);
   }
 
   bool isSame(const Place &a, const Place &b) const {
@@ -58,9 +55,9 @@ private:
   void needSame(uint32_t i, ValueId result, ValueId other) {
     const Value &a = scope_.value(result), &b = scope_.value(other);
     if (!isSame(a.place, b.place))
-      scope_.addValue(
-          Rule::Place, i, result, "'%{}' at {} takes over the buffer of '%{}', which is at {}",
-          a.name, printPlace(scope_.plan(), a.place), b.name, printPlace(scope_.plan(), b.place));
+      scope_.addValue(finding::NotInSameBuffer, i, result, a.name,
+                      printPlace(scope_.plan(), a.place), b.name,
+                      printPlace(scope_.plan(), b.place));
   }
 
   void needAt(uint32_t i, ValueId part, ValueId whole, Moving apart) {
@@ -74,8 +71,8 @@ private:
         sumOf(scope_.plan(), {b.place.offset, b.place.coef, b.place.group}, apart);
     if (at)
       expected.offset = at->offset, expected.coef = at->coef, expected.group = at->group;
-    scope_.addValue(Rule::Place, i, part, "'%{}' is at {}; as a part of '%{}' it needs to be at {}",
-                    a.name, printPlace(scope_.plan(), a.place), b.name,
+    scope_.addValue(finding::NotInItsWhole, i, part, a.name, printPlace(scope_.plan(), a.place),
+                    b.name,
                     at ? printPlace(scope_.plan(), expected)
                        : "a place that moves with several groups, which no place does");
   }
@@ -108,9 +105,8 @@ private:
     const Value &value = scope_.value(boundary.value);
     const Cell &cell = scope_.role.cells[boundary.cell];
     if (!isSame(value.place, cell.place))
-      scope_.addValue(Rule::Place, scope_.opOf(boundary.value), boundary.value,
-                      "'%{}' is at {}; its cell '@{}' is at {}", value.name,
-                      printPlace(scope_.plan(), value.place), cell.name,
+      scope_.addValue(finding::NotInItsCell, scope_.opOf(boundary.value), boundary.value,
+                      value.name, printPlace(scope_.plan(), value.place), cell.name,
                       printPlace(scope_.plan(), cell.place));
   }
 
@@ -164,8 +160,8 @@ void checkCells(Inspection &inspection) {
     for (uint32_t c = 0; c < plan.roles[r].cells.size() && !inspection.isFull(); ++c) {
       const Cell &cell = plan.roles[r].cells[c];
       if (!cell.place.placed || cell.place.arena != cell.arena)
-        inspection.add(Rule::Place, spotOfCell(inspection, r, c),
-                       fmt::format("cell '@{}' has no place in its arena", cell.name), cell.name);
+        inspection.addAbout(finding::CellNotPlaced, spotOfCell(inspection, r, c), cell.name,
+                            cell.name);
       else if (auto problem =
                    placeProblem(cell.place, cell.type.bytes(), plan, plan.roles[r], indices))
         inspection.add(problem->first, spotOfCell(inspection, r, c),
@@ -178,11 +174,8 @@ void checkGraphs(Inspection &inspection) {
   for (uint32_t r = 0; r < inspection.plan().roles.size(); ++r) {
     const Role &role = inspection.plan().roles[r];
     if (std::optional<GraphNeed> need = graphsBeyondLimit(role))
-      inspection.add(
-          Rule::Graphs, {r, kNone, kNone},
-          fmt::format("each microbatch in flight of role '{}' needs its own graphs: {}; the limit "
-                      "is {} nodes",
-                      role.name, toString(*need), limits::kGraphNodesMax));
+      inspection.add(finding::TooManyGraphs, {r, kNone, kNone}, role.name, toString(*need),
+                     limits::kGraphNodesMax);
   }
 }
 
@@ -195,18 +188,12 @@ void checkCapacity(Inspection &inspection) {
     for (Arena arena : {Arena::State, Arena::Work, Arena::Sym})
       arenas += plan.roles[r].arenaBytes[static_cast<size_t>(arena)];
     if (arenas > plan.deviceBytes)
-      inspection.add(
-          Rule::Capacity, {r, kNone, kNone},
-          fmt::format("the arenas state, work and sym of role '{}' have {} bytes together; "
-                      "the device has {}",
-                      plan.roles[r].name, arenas, plan.deviceBytes));
+      inspection.add(finding::ArenasTooLarge, {r, kNone, kNone}, plan.roles[r].name, arenas,
+                     plan.deviceBytes);
     else if (int64_t landings = hasLandingBuffers(plan) ? landingBytes(plan, plan.roles[r]) : 0;
              landings > plan.deviceBytes - arenas)
-      inspection.add(
-          Rule::Capacity, {r, kNone, kNone},
-          fmt::format("the arenas state, work and sym of role '{}' have {} bytes, and its "
-                      "sums need landing buffers of {}; the device has {}",
-                      plan.roles[r].name, arenas, landings, plan.deviceBytes));
+      inspection.add(finding::LandingsTooLarge, {r, kNone, kNone}, plan.roles[r].name, arenas,
+                     landings, plan.deviceBytes);
   }
 }
 

@@ -275,9 +275,7 @@ private:
   void checkStart(uint32_t segment) {
     for (const Segment::Boundary &out : role_.segments[segment].outs)
       if (role_.cells[out.cell].arena != Arena::State)
-        scope(segment).addValue(Rule::Program, scope(segment).opOf(out.value), out.value,
-                                "'start' fills cell '@{}' in arena {}; it would be empty in a run "
-                                "that loads a checkpoint",
+        scope(segment).addValue(finding::StartFillsArena, scope(segment).opOf(out.value), out.value,
                                 role_.cells[out.cell].name, toString(role_.cells[out.cell].arena));
   }
 
@@ -420,10 +418,8 @@ private:
     Spot lost = state.lostAt(cell);
     ByteRange bytes = lostBytes(cell, state);
     Finding *finding =
-        report_.add(Rule::Cell, lost.segment == kNone ? used : lost,
-                    fmt::format("{} cell '@{}' in {} at the end of a step, but it has no content",
-                                who, role_.cells[cell].name, toString(bytes)),
-                    role_.cells[cell].name);
+        report_.addAbout(finding::NoContentAtStepEnd, lost.segment == kNone ? used : lost,
+                         role_.cells[cell].name, who, role_.cells[cell].name, toString(bytes));
     if (finding == nullptr)
       return;
     finding->bytes = bytes;
@@ -458,8 +454,7 @@ private:
     if (!report_.spend(1 + states.size() * out.from.size()))
       return;
     if (!out.isDefined && !isTried())
-      scope(s).addValue(Rule::Cell, scope(s).opOf(out.value), out.value,
-                        "the host reads cell '@{}' after segment '{}', which leaves nothing in it",
+      scope(s).addValue(finding::NothingForHost, scope(s).opOf(out.value), out.value,
                         role_.cells[regions_.cellOf(out.region)].name, role_.segments[s].name);
     for (const State &state : states)
       for (uint32_t region : out.from)
@@ -476,10 +471,8 @@ private:
       if (into.size() <= statesMax() && spend())
         into.insert(state);
     if (into.size() > statesMax() && !isTried())
-      report_.add(Rule::Index, {roleIndex_, kNone, kNone},
-                  fmt::format("the program leaves its {} cells in more than {} different states, "
-                              "the verifier's limit",
-                              role_.cells.size(), statesMax()));
+      report_.add(finding::TooManyStates, {roleIndex_, kNone, kNone}, role_.cells.size(),
+                  statesMax());
   }
 
   void runSegment(const ProgramNode &node, States &states) {
@@ -633,10 +626,8 @@ private:
     }
     const Cell &cell = role_.cells[regions_.cellOf(need.region)];
     ByteRange bytes = lostBytes(need.region, state);
-    Finding *finding =
-        scope(segment).addValue(Rule::Cell, need.op, need.operand,
-                                "the op reads cell '@{}' in {}, which has no content at this point",
-                                cell.name, toString(bytes));
+    Finding *finding = scope(segment).addValue(finding::NoContent, need.op, need.operand, cell.name,
+                                               toString(bytes));
     if (finding == nullptr)
       return;
     finding->variant = variant;
@@ -650,10 +641,9 @@ private:
   /// A slot holds another microbatch than the one that is taken.
   void reportOther(uint32_t segment, const Variant &variant, const SegmentEffect::Need &need,
                    int64_t wanted, int64_t held) {
-    Finding *finding = scope(segment).addValue(
-        Rule::Cell, need.op, need.operand,
-        "the op reads cell '@{}' for microbatch {}, which holds that of microbatch {}",
-        role_.cells[need.region].name, wanted, held);
+    Finding *finding =
+        scope(segment).addValue(finding::ContentOfOtherMicrobatch, need.op, need.operand,
+                                role_.cells[need.region].name, wanted, held);
     if (finding != nullptr)
       finding->variant = variant;
   }

@@ -75,20 +75,15 @@ private:
       bool isPair = factor && scale && areOfOne(segment, factor->value, scale->value) &&
                     factor->shift - pair.factorShift == scale->shift - pair.scaleShift;
       if ((factor || scale) && !isPair)
-        report_.add(Rule::Scale, pair.at,
-                    fmt::format("segment '{}' leaves no factor and scale of one 'quantize' in the "
-                                "cells '@{}' and '@{}'",
-                                segment.name, role_.cells[pair.factor].name,
-                                role_.cells[pair.scale].name));
+        report_.add(finding::FactorAndScaleNotLeft, pair.at, segment.name,
+                    role_.cells[pair.factor].name, role_.cells[pair.scale].name);
     }
     for (const CellOfWeight &weight : weights_)
       if (const Boundary *factor = left[weight.factor];
           factor != nullptr &&
           !isWeightOfRow(report_.plan(), role_, segment, factor->value, weight.row))
-        report_.add(Rule::Scale, weight.at,
-                    fmt::format("segment '{}' leaves no weight in the cell '@{}' whose scale "
-                                "'matmul_scaled' takes with it",
-                                segment.name, role_.cells[weight.factor].name));
+        report_.add(finding::WeightNotLeft, weight.at, segment.name,
+                    role_.cells[weight.factor].name);
   }
 
   /// What transposes have made a value of.
@@ -108,11 +103,8 @@ private:
   }
 
   void refuse(Spot at, const Segment &segment, ValueId factor, ValueId scale) {
-    report_.add(Rule::Scale, at,
-                fmt::format("'matmul_scaled' takes '%{}' with the scale '%{}', which no 'quantize' "
-                            "has made with it",
-                            segment.values[factor].name, segment.values[scale].name),
-                segment.values[factor].name);
+    report_.addAbout(finding::ScaleOfOther, at, segment.values[factor].name,
+                     segment.values[factor].name, segment.values[scale].name);
   }
 
   Inspection &report_;

@@ -141,9 +141,8 @@ private:
   void checkCell(uint32_t c) {
     const Cell &cell = role_.cells[c];
     if (cell.slots < 1 || cell.slots > limits::kSlotsMax || cell.place.slots < 1) {
-      report_.add(Rule::Index, {roleIndex_, kNone, kNone},
-                  fmt::format("cell '@{}' has {} slots; the range is 1 to {}", cell.name,
-                              cell.slots, limits::kSlotsMax));
+      report_.add(finding::SlotsOutOfRange, {roleIndex_, kNone, kNone}, cell.name, cell.slots,
+                  limits::kSlotsMax);
       return;
     }
     if (cell.isRing() && (cell.kind != CellKind::Buffer || cell.arena == Arena::Host))
@@ -208,11 +207,9 @@ private:
     bool isPlain = cell.kind == CellKind::Buffer && cell.arena != Arena::Host;
     if (boundary.shift == 0 || (isPlain && std::abs(boundary.shift) <= limits::kMicrobatchesMax))
       return;
-    scope.addValue(
-        Rule::Ring, scope.opOf(boundary.value), boundary.value,
-        "'%{}' is of a microbatch {} from the segment's own, in cell '@{}' of kind '{}'; "
-        "only buffers pass on what is of others",
-        scope.nameOf(boundary.value), boundary.shift, cell.name, cellKindInfo(cell.kind).word);
+    scope.addValue(finding::BoundaryShifts, scope.opOf(boundary.value), boundary.value,
+                   scope.nameOf(boundary.value), boundary.shift, cell.name,
+                   cellKindInfo(cell.kind).word);
   }
 
   void checkValue(const Scope &scope, ValueId id) {
@@ -223,16 +220,13 @@ private:
     const Extent *ring = ringWith(hullOf(value.place, bytes));
     if (value.place.slots == 1) {
       if (ring != nullptr)
-        scope.addValue(Rule::Ring, scope.opOf(id), id,
-                       "'%{}' lies in bytes of ring '@{}', and does not say in which slot",
-                       value.name, role_.cells[ring->cell].name);
+        scope.addValue(finding::SlotNotNamed, scope.opOf(id), id, value.name,
+                       role_.cells[ring->cell].name);
       return;
     }
     if (ring == nullptr || !isInSlot(value.place, bytes, role_.cells[ring->cell].place))
-      scope.addValue(Rule::Ring, scope.opOf(id), id,
-                     "'%{}' lies in a ring of {} slots, {} bytes apart; no ring of the role has "
-                     "such slots with these bytes",
-                     value.name, value.place.slots, value.place.stride);
+      scope.addValue(finding::NoSuchRing, scope.opOf(id), id, value.name, value.place.slots,
+                     value.place.stride);
   }
 
   /// Views of what lies in a ring may move within its slots.

@@ -34,11 +34,8 @@ void compare(Inspection &inspection, const PartUpdates &a, const PartUpdates &b)
         }))
       continue;
     if (Finding *finding = inspection.add(
-            Rule::Sum, {b.role, other->segment, other->op},
-            fmt::format("roles '{}' and '{}' update block '{}', which their ranks share, with "
-                        "different values",
-                        plan.roles[a.role].name, plan.roles[b.role].name,
-                        plan.blocks[static_cast<size_t>(mine.block)].name))) {
+            finding::UpdatesDiffer, {b.role, other->segment, other->op}, plan.roles[a.role].name,
+            plan.roles[b.role].name, plan.blocks[static_cast<size_t>(mine.block)].name)) {
       finding->note = "the other role updates it here";
       finding->noteAt = {a.role, mine.segment, mine.op};
     }

@@ -614,27 +614,22 @@ private:
     if (!values_->isReport)
       return false;
     if (!isKnown(b)) {
-      scope().addValue(Rule::Origin, opIndex_, other,
-                       "'{}' takes rows {} of '%{}', and '%{}', whose rows are not known to be "
-                       "these",
-                       opInfo(op).name, toString(table_.at(a).of(0)), scope().nameOf(one),
-                       scope().nameOf(other));
+      scope().addValue(finding::RowsUnknown, opIndex_, other, opInfo(op).name,
+                       toString(table_.at(a).of(0)), scope().nameOf(one), scope().nameOf(other));
       return false;
     }
     const Layout &its = table_.at(a), &others = table_.at(b);
     auto [group, index] = differenceOf(its, others);
-    scope().addValue(Rule::Origin, opIndex_, other,
-                     "'{}' takes rows {} of '%{}', and rows {} of '%{}'{}", opInfo(op).name,
-                     toString(its.of(index)), scope().nameOf(one), toString(others.of(index)),
-                     scope().nameOf(other), atIndex(group, index));
+    scope().addValue(finding::RowsDiffer, opIndex_, other, opInfo(op).name, toString(its.of(index)),
+                     scope().nameOf(one), toString(others.of(index)), scope().nameOf(other),
+                     atIndex(group, index));
     return false;
   }
 
   void refusePlaces(const Op &op, const Layout &has, const Layout &wanted) {
     auto [group, index] = differenceOf(has, wanted);
     if (values_->isReport)
-      scope().addValue(Rule::Origin, opIndex_, op.operands[0],
-                       "'{}' takes rows {} of '%{}', {} of rows {}{}", opInfo(op).name,
+      scope().addValue(finding::RowsInOtherPlaces, opIndex_, op.operands[0], opInfo(op).name,
                        toString(has.of(index)), scope().nameOf(op.operands[0]),
                        op.kind == OpKind::Dropout ? "with the random numbers" : "in the places",
                        toString(wanted.of(index)), atIndex(group, index));
@@ -655,8 +650,7 @@ private:
     while (index + 1 < membersOf(part.group) && part.of(index) == part.of(0))
       ++index;
     if (values_->isReport)
-      scope().addValue(Rule::Origin, opIndex_, op.operands[0],
-                       "'{}' adds rows {} of '%{}' to rows {}{}", opInfo(op).name,
+      scope().addValue(finding::AddsDifferentRows, opIndex_, op.operands[0], opInfo(op).name,
                        toString(part.of(0)), scope().nameOf(op.operands[0]),
                        toString(part.of(index)), atIndex(part.group, index));
   }

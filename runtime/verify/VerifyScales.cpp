@@ -49,10 +49,7 @@ private:
     if (op.getFloat(AttrKey::min_scale) != finish_->getFloat(AttrKey::min_scale))
       differs(at);
   }
-  void differs(Spot at) {
-    report_.add(Rule::Step, at,
-                "'step.finish' changes the loss scale otherwise than another one does");
-  }
+  void differs(Spot at) { report_.add(finding::LossScaleRules, at); }
 
   void checkStart(Spot at, const Segment &segment, const Op &op, size_t operand, bool isScaled) {
     std::string_view name = opInfo(op).name;
@@ -63,9 +60,7 @@ private:
                    : fmt::format("'{}' takes a loss scale, and 'step.finish' does not divide by it",
                                  name));
     else if (isScaled && !isStepState(at, segment, op.operands[operand]))
-      report_.add(
-          Rule::Step, at,
-          fmt::format("'{}' takes its loss scale from a value that is not the step state", name));
+      report_.add(finding::LossScaleNotOfState, at, name);
   }
 
   bool isStepState(Spot at, const Segment &segment, ValueId value) const {

@@ -477,11 +477,9 @@ private:
       if (bool isIn = std::ranges::find(sum->blocks, static_cast<int32_t>(block),
                                         &ListedBlock::block) != sum->blocks.end();
           isIn != hasState[block] && (isIn || !stages_.isHeldByOthers[block]))
-        report_.add(Rule::Step, scope(segmentIndex_).spot(def),
-                    fmt::format("the norm {} block '{}', whose state the role {}",
-                                isIn ? "includes" : "leaves out", plan_.blocks[block].name,
-                                isIn ? "does not have" : "has"),
-                    plan_.blocks[block].name);
+        report_.addAbout(finding::NormBlocks, scope(segmentIndex_).spot(def),
+                         plan_.blocks[block].name, isIn ? "includes" : "leaves out",
+                         plan_.blocks[block].name, isIn ? "does not have" : "has");
     for (size_t p = 0; p < sum->operands.size(); ++p)
       checkSum(def, sum->operands[p], sum->blocks[p].block);
   }
@@ -500,10 +498,8 @@ private:
       bool isOfBlock = operand + 1 < op.operands.size();
       if (Axes apart = apartIn(marks_[op.operands[operand]], isOfBlock ? block : -1); apart != 0)
         scope(segmentIndex_)
-            .addValue(Rule::Sum, i, op.operands[operand],
-                      "'{}' takes '%{}', which may differ between ranks along {}; these ranks need "
-                      "to update block '{}' with equal values",
-                      opInfo(op).name, name(op.operands[operand]), namesOf(plan_, apart),
+            .addValue(finding::UpdateOperandDiffers, i, op.operands[operand], opInfo(op).name,
+                      name(op.operands[operand]), namesOf(plan_, apart),
                       plan_.blocks[static_cast<size_t>(block)].name);
     }
     Mark mark = markOfState(block);
@@ -535,10 +531,9 @@ private:
     const Mark mark = splits_.asBlock(marks_[sum], block);
     const std::string &blockName = plan_.blocks[static_cast<size_t>(block)].name;
     auto inspection = [&](std::string what) {
-      Finding *finding =
-          scope(segmentIndex_)
-              .addValue(Rule::Sum, i, sum, "'{}' takes '%{}' as the gradient of block '{}'; it {}",
-                        opInfo(segment_->ops[i]).name, name(sum), blockName, what);
+      Finding *finding = scope(segmentIndex_)
+                             .addValue(finding::GradientTaken, i, sum,
+                                       opInfo(segment_->ops[i]).name, name(sum), blockName, what);
       if (finding == nullptr)
         return;
       finding->noteAt = leftAt(sum);
@@ -606,10 +601,8 @@ private:
     auto apart = static_cast<Axes>(marks_[losses].varies & axes);
     if (apart != 0)
       scope(segmentIndex_)
-          .addValue(Rule::Sum, i, losses,
-                    "'{}' takes '%{}', which may differ between ranks along {}; ranks with the "
-                    "same tokens need equal losses",
-                    opInfo(segment_->ops[i]).name, name(losses), namesOf(plan_, apart));
+          .addValue(finding::LossesDiffer, i, losses, opInfo(segment_->ops[i]).name, name(losses),
+                    namesOf(plan_, apart));
   }
 
   /// Of ranks with parts of the columns, statistics are the same. What rows are held against is the
@@ -624,10 +617,8 @@ private:
     auto apart = static_cast<Axes>(marks_[value].varies & allAxes_ & ~dataAxes_);
     if (apart != 0)
       scope(segmentIndex_)
-          .addValue(Rule::Sum, i, value,
-                    "'{}' takes '%{}', which may differ between ranks along {}; it needs the load "
-                    "of all ranks with the same samples",
-                    opInfo(op).name, name(value), namesOf(plan_, apart));
+          .addValue(finding::LoadDiffers, i, value, opInfo(op).name, name(value),
+                    namesOf(plan_, apart));
   }
 
   /// A bias that all ranks have changes by the rows of all microbatches and of all ranks.
@@ -637,18 +628,15 @@ private:
     const Mark &load = marks_[op.operands[kLoad]];
     if (!isComplete(load.cover))
       scope(segmentIndex_)
-          .addValue(Rule::Sum, i, op.operands[kLoad],
-                    "'{}' takes '%{}' as the load of a step; it {}", opInfo(op).name,
+          .addValue(finding::LoadIncomplete, i, op.operands[kLoad], opInfo(op).name,
                     name(op.operands[kLoad]), whyIncomplete(load.cover.kind));
     for (size_t operand : {kBias, kLoad}) {
       const Mark &mark = marks_[op.operands[operand]];
       auto apart = static_cast<Axes>((mark.varies | mark.split) & ~stages_.axes);
       if (apart != 0)
         scope(segmentIndex_)
-            .addValue(Rule::Sum, i, op.operands[operand],
-                      "'{}' takes '%{}', which may differ between ranks along {}; they need the "
-                      "load of all of them",
-                      opInfo(op).name, name(op.operands[operand]), namesOf(plan_, apart));
+            .addValue(finding::BalanceDiffers, i, op.operands[operand], opInfo(op).name,
+                      name(op.operands[operand]), namesOf(plan_, apart));
     }
   }
 
@@ -660,10 +648,8 @@ private:
     auto apart = static_cast<Axes>((mark.varies | mark.split) & ~stages_.axes);
     if (apart != 0)
       scope(segmentIndex_)
-          .addValue(Rule::Sum, i, seen,
-                    "'{}' takes '%{}', which may differ between ranks along {}; they need the "
-                    "largest magnitudes of all of them",
-                    opInfo(op.kind).name, name(seen), namesOf(plan_, apart));
+          .addValue(finding::MaximaDiffer, i, seen, opInfo(op.kind).name, name(seen),
+                    namesOf(plan_, apart));
   }
 
   void needEachStep(uint32_t i) {

@@ -137,18 +137,13 @@ void Shadow::reportRead(const Access &access, size_t at) {
 }
 
 void Shadow::reportRace(const Access &access, size_t at, uint32_t reader) {
-  annotate(
-      scope_.addValue(Rule::Race, access.op, access.value,
-                      "the op writes '%{}' to {} without waiting for an op that reads these bytes",
-                      scope_.nameOf(access.value), toString(bytesAt(at))),
-      access, at, reader, "these bytes are read here");
+  annotate(scope_.addValue(finding::WritesTooEarly, access.op, access.value,
+                           scope_.nameOf(access.value), toString(bytesAt(at))),
+           access, at, reader, "these bytes are read here");
 }
 
 void Shadow::reportOverlap(const Access &access, size_t at) {
-  annotate(scope_.addValue(Rule::Overlap, access.op, access.value,
-                           "the op's result '%{}' in {} overlaps an operand or result of the same "
-                           "op that it does not "
-                           "take over",
+  annotate(scope_.addValue(finding::ResultOverlaps, access.op, access.value,
                            scope_.nameOf(access.value), toString(bytesAt(at))),
            access, at, kNone, "");
 }

@@ -102,8 +102,8 @@ private:
   /// Checks the type of a value that is kept of a block, or is sent.
   void needKnown(ValueId id, bool isKnown, std::string_view what) {
     if (!isKnown)
-      scope_.addValue(Rule::State, index_, id, "'%{}' has type {}; '{}' supports {}",
-                      scope_.nameOf(id), dtypeName(scope_.value(id).type.dtype), info_.name, what);
+      scope_.addValue(finding::TypeNotSupported, index_, id, scope_.nameOf(id),
+                      dtypeName(scope_.value(id).type.dtype), info_.name, what);
   }
   /// Of an op whose ranks have parts of the whole by their index.
   int64_t members() const { return scope_.plan().groupSize(op_.group); }
@@ -191,8 +191,7 @@ private:
       return scope_.add(Rule::Shape, index_, "'{}' names no block", info_.name), void();
     const Block &each = scope_.plan().blocks[static_cast<size_t>(block)];
     if (type.numel() != each.*numel)
-      scope_.add(Rule::Shape, index_, "'{}' has {} elements; a {} of block '{}' has {}", info_.name,
-                 type.numel(), what, each.name, each.*numel);
+      scope_.add(finding::PartSize, index_, info_.name, type.numel(), what, each.name, each.*numel);
   }
   void needStateShard(const Type &type) {
     needPart(type, "shard of the state", &Block::stateShard);
@@ -382,10 +381,7 @@ private:
       isInside = isInside && begin >= 0 && begin <= elements - taken;
     }
     if (!isInside)
-      scope_.add(Rule::Shape, index_,
-                 "'view' takes {} elements from {} + {}*index (index up to {}); its operand has {} "
-                 "elements",
-                 taken, offset, coef, indices.last, elements);
+      scope_.add(finding::ViewOutside, index_, taken, offset, coef, indices.last, elements);
   }
 
   void checkPack() {
@@ -399,16 +395,13 @@ private:
         scope_.inspection.paramsOf(static_cast<int32_t>(block));
     need(whole.numel() == of.numel, "a result with as many elements as its block");
     if (params.size() != op_.operands.size()) {
-      scope_.add(Rule::Shape, index_, "'pack' has {} parts; block '{}' has {} parameters",
-                 op_.operands.size(), of.name, params.size());
+      scope_.add(finding::PackParts, index_, op_.operands.size(), of.name, params.size());
       return;
     }
     for (size_t i = 0; i < params.size(); ++i)
       if (in(i).numel() != params[i]->type.numel() || in(i).dtype != whole.dtype)
-        scope_.addValue(Rule::Shape, index_, op_.operands[i],
-                        "part {} of 'pack' is {}; parameter '{}' has {} elements of {}", i,
-                        printType(in(i)), params[i]->name, params[i]->type.numel(),
-                        dtypeName(whole.dtype));
+        scope_.addValue(finding::PartOfPack, index_, op_.operands[i], i, printType(in(i)),
+                        params[i]->name, params[i]->type.numel(), dtypeName(whole.dtype));
   }
 
   /// Parts one after the other.
@@ -447,9 +440,7 @@ private:
     need(std::ranges::none_of(op_.ties, [](const Tie &tie) { return tie.result == kSquares; }),
          "a sum of squares without ties");
     if (!isExchanged(scope_.plan(), scope_.segment, op_))
-      scope_.add(Rule::Shape, index_,
-                 "'reduce_scatter' can return a sum of squares only if its ranks exchange parts "
-                 "and add them themselves");
+      scope_.add(finding::SquaresNotExchanged, index_);
     needStateShard(shard);
   }
 

@@ -55,11 +55,7 @@ private:
       if (part.cell != kNone && blockOf_[part.cell] != nullptr)
         copiesOf_[part.cell].push_back({s, i, part, where.value(copied).type.numel()});
       else
-        where.addValue(
-            Rule::Background, i, copied,
-            "a background segment copies '%{}', which is not a part of a cell with state "
-            "of a block; nothing else is saved",
-            where.nameOf(copied));
+        where.addValue(finding::CopiesOther, i, copied, where.nameOf(copied));
     }
   }
 
@@ -86,23 +82,17 @@ private:
     for (const Copy &copy : copies) {
       Moving next{at, held.step, held.step == 0 ? int16_t{-1} : blockOf_[c]->stateGroup};
       if (!areSame(plan_, role_, copy.part.begin, next)) {
-        report_.add(Rule::Background, {roleIndex_, copy.segment, copy.op},
-                    fmt::format("a background segment copies {} elements of cell '@{}' from {} + "
-                                "{}*index on; the next that a rank saves are from {} + {}*index on",
-                                copy.count, role_.cells[c].name, copy.part.begin.offset,
-                                copy.part.begin.coef, next.offset, next.coef),
-                    role_.cells[c].name);
+        report_.addAbout(finding::CopiesOtherElements, {roleIndex_, copy.segment, copy.op},
+                         role_.cells[c].name, copy.count, role_.cells[c].name,
+                         copy.part.begin.offset, copy.part.begin.coef, next.offset, next.coef);
         return;
       }
       at += copy.count;
     }
     bool isLeftOut = copies.empty() && !savesBlock(plan_, roleIndex_, role_.cells[c].of);
     if (at != held.length && !isLeftOut)
-      report_.add(Rule::Background, spotOfCell(report_, roleIndex_, c),
-                  fmt::format("background segments copy {} of the {} elements of cell '@{}' that a "
-                              "rank saves",
-                              at, held.length, role_.cells[c].name),
-                  role_.cells[c].name);
+      report_.addAbout(finding::CopiesMissing, spotOfCell(report_, roleIndex_, c),
+                       role_.cells[c].name, at, held.length, role_.cells[c].name);
   }
 
   Inspection &report_;

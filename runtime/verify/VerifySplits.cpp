@@ -37,18 +37,14 @@ private:
     size_t before = report_.size();
     auto needGroup = [&](int16_t group, std::string_view what) {
       if (group < 0 || static_cast<size_t>(group) >= plan_.groups.size())
-        report_.add(Rule::Index, {},
-                    fmt::format("parameter '{}' names group {} for {}; there are {}", param_.name,
-                                group, what, plan_.groups.size()),
-                    param_.name);
+        report_.addAbout(finding::ParameterGroup, {}, param_.name, param_.name, group, what,
+                         plan_.groups.size());
     };
     for (const Split &split : param_.splits) {
       needGroup(split.group, "a split");
       if (split.dim >= param_.type.rank)
-        report_.add(Rule::Index, {},
-                    fmt::format("parameter '{}' has a split of dimension {}; it has {}",
-                                param_.name, split.dim, param_.type.rank),
-                    param_.name);
+        report_.addAbout(finding::SplitDimension, {}, param_.name, param_.name, split.dim,
+                         param_.type.rank);
     }
     for (int16_t group : param_.copies)
       needGroup(group, "copies");
@@ -144,10 +140,8 @@ private:
   }
 
   template <typename... Args> void broken(fmt::format_string<Args...> text, Args &&...args) {
-    report_.add(Rule::Split, {},
-                fmt::format("parameter '{}' {}", param_.name,
-                            fmt::format(text, std::forward<Args>(args)...)),
-                param_.name);
+    report_.addAbout(finding::SplitBroken, {}, param_.name, param_.name,
+                     fmt::format(text, std::forward<Args>(args)...));
   }
 
   Inspection &report_;
@@ -204,10 +198,7 @@ void checkTensorNames(Inspection &inspection) {
     for (int64_t number = 0; number < param.tensorCount() && inspection.spend(kVisitsOfName);
          ++number)
       if (std::string name = param.tensorName(number); !names.insert(name).second)
-        inspection.add(Rule::Save, {},
-                       fmt::format("tensor '{}' of parameter '{}' has the name of another one",
-                                   name, param.name),
-                       param.name);
+        inspection.addAbout(finding::TensorNamedTwice, {}, param.name, name, param.name);
 }
 
 } // namespace
@@ -241,12 +232,9 @@ void checkSplitRoles(Inspection &inspection) {
       for (uint32_t r = 0; (axes >> axis & 1) != 0 && r < plan.roles.size(); ++r)
         if (AxisRange own = extentOf(plan, plan.roles[r], axis);
             inspection.spend(1) && own.end - own.begin < plan.mesh[axis].size)
-          inspection.add(Rule::Split, {r, kNone, kNone},
-                         fmt::format("role '{}' has {} of {} ranks along '{}', over which "
-                                     "parameter '{}' is split or copied; it needs all of them",
-                                     plan.roles[r].name, own.end - own.begin, plan.mesh[axis].size,
-                                     plan.mesh[axis].name, param.name),
-                         param.name);
+          inspection.addAbout(finding::RoleCutAlongSplit, {r, kNone, kNone}, param.name,
+                              plan.roles[r].name, own.end - own.begin, plan.mesh[axis].size,
+                              plan.mesh[axis].name, param.name);
   }
 }
 
@@ -264,11 +252,7 @@ void checkSaved(Inspection &inspection) {
       axes |= axesOf(plan, block.stateGroup);
     if (seen.emplace(param.block, axes).second &&
         !CoverCheck(inspection, inspection.rolesThatSave(index), axes).isWhole())
-      inspection.add(Rule::Save, {},
-                     fmt::format("the plan saves, and no rank has the state of some elements of "
-                                 "parameter '{}'",
-                                 param.name),
-                     param.name);
+      inspection.addAbout(finding::StateMissing, {}, param.name, param.name);
   }
 }
 

@@ -138,10 +138,8 @@ private:
     Phase ended = stepCell_ == kNone ? Phase::None
                                      : std::exchange(cells[stepCell_].mark.evaluation, Phase::None);
     if (ended != Phase::Ended)
-      report_.add(Rule::Step, {roleIndex_, firstRunOf(node), kNone},
-                  fmt::format("role '{}' runs something every {} steps that does not begin with "
-                              "'eval.begin' and end with 'eval.finish'",
-                              role_.name, node.count));
+      report_.add(finding::NoEvaluation, {roleIndex_, firstRunOf(node), kNone}, role_.name,
+                  node.count);
   }
 
   static uint32_t firstRunOf(const ProgramNode &node) {
@@ -315,11 +313,7 @@ private:
     bool has = std::ranges::any_of(
         role_.program, [](const ProgramNode &node) { return node.kind == ProgramNode::Steps; });
     if (!has && report_.size() == 0)
-      report_.add(
-          Rule::Step, Spot{roleIndex_, kNone, kNone},
-          fmt::format(
-              "role '{}' updates blocks or saves checkpoints, but its program has no 'steps'",
-              role_.name));
+      report_.add(finding::NoSteps, Spot{roleIndex_, kNone, kNone}, role_.name);
   }
 
   /// All that a step has to do has been done by its end.
@@ -329,19 +323,13 @@ private:
     Spot where = stepCell_ == kNone ? Spot{roleIndex_, kNone, kNone}
                                     : spotOfCell(report_, roleIndex_, stepCell_);
     if (stepCell_ == kNone || !step_.hasEnded || cells[stepCell_].mark.phase != Phase::Ended) {
-      report_.add(Rule::Step, where,
-                  fmt::format("role '{}' runs a step that does not begin with 'step.begin' and end "
-                              "with 'step.finish'; each step needs both, once",
-                              role_.name));
+      report_.add(finding::NoStepBeginOrEnd, where, role_.name);
       return;
     }
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
       if (step_.updates[block] == 0 && ops_.hasState()[block])
-        report_.add(
-            Rule::Step, where,
-            fmt::format("role '{}' has a step that does not update block '{}'; each step needs to",
-                        role_.name, plan_.blocks[block].name),
-            plan_.blocks[block].name);
+        report_.addAbout(finding::BlockNotUpdated, where, plan_.blocks[block].name, role_.name,
+                         plan_.blocks[block].name);
   }
 
   /// A run that does what an earlier one has done does not have to be followed op by op.

@@ -25,36 +25,31 @@ template <typename T>
 void checkNames(Inspection &inspection, const std::vector<T> &table, int64_t countMax,
                 std::string_view what) {
   if (static_cast<int64_t>(table.size()) > countMax)
-    add(inspection, Rule::Index, "the plan has {} {}s; the limit is {}", table.size(), what,
-        countMax);
+    inspection.add(finding::TooManyEntries, Spot{}, table.size(), what, countMax);
   NameSet names(table.size());
   for (const T &entry : table) {
     checkNameLength(inspection, {}, what, entry.name);
     if (!names.insert(entry.name))
-      inspection.add(Rule::Definition, {},
-                     fmt::format("{} '{}' is declared twice", what, entry.name), entry.name);
+      inspection.addAbout(finding::DeclaredTwice, {}, entry.name, what, entry.name);
   }
 }
 
 void checkChannel(Inspection &inspection, const Channel &channel) {
   const Plan &plan = inspection.plan();
   if (!isIndex(channel.group, plan.groups))
-    add(inspection, Rule::Index, "channel '{}' names group {}; there are {}", channel.name,
-        channel.group, plan.groups.size());
+    inspection.add(finding::ChannelGroup, Spot{}, channel.name, channel.group, plan.groups.size());
   if (!isIndex(channel.stream, plan.streams))
-    add(inspection, Rule::Index, "channel '{}' names stream {}; there are {}", channel.name,
-        channel.stream, plan.streams.size());
+    inspection.add(finding::ChannelStream, Spot{}, channel.name, channel.stream,
+                   plan.streams.size());
   if (channel.pair != std::array<int32_t, 2>{-1, -1} && isIndex(channel.group, plan.groups)) {
     int64_t size = plan.groupSize(channel.group);
     auto [first, second] = channel.pair;
     if (first < 0 || second < 0 || first >= size || second >= size || first == second)
-      add(inspection, Rule::Index,
-          "channel '{}' is of the pair {} and {}; they need to be two of the {} ranks of its group",
-          channel.name, first, second, size);
+      inspection.add(finding::PairOutOfRange, Spot{}, channel.name, first, second, size);
   }
   if (channel.multiprocessors < 0 || channel.multiprocessors > limits::kMultiprocessorsMax)
-    add(inspection, Rule::Index, "channel '{}' takes {} multiprocessors; the range is 0 to {}",
-        channel.name, channel.multiprocessors, limits::kMultiprocessorsMax);
+    inspection.add(finding::ChannelMultiprocessors, Spot{}, channel.name, channel.multiprocessors,
+                   limits::kMultiprocessorsMax);
 }
 
 bool isGroup(const Plan &plan, int16_t group) {
@@ -80,10 +75,8 @@ void checkApart(Inspection &inspection, GroupKind a, GroupKind b) {
   const Group &one = plan.groups[static_cast<size_t>(groupOfKind(plan, a))];
   const Group &other = plan.groups[static_cast<size_t>(groupOfKind(plan, b))];
   if (std::optional<uint16_t> axis = sharedAxis(one, other))
-    add(inspection, Rule::Kind,
-        "group '{}' of the kind '{}' and group '{}' of the kind '{}' have "
-        "mesh axis {} in common",
-        one.name, groupKindInfo(a).word, other.name, groupKindInfo(b).word, *axis);
+    inspection.add(finding::GroupsShareAxis, Spot{}, one.name, groupKindInfo(a).word, other.name,
+                   groupKindInfo(b).word, *axis);
 }
 
 void checkGroupKinds(Inspection &inspection) {
@@ -93,8 +86,8 @@ void checkGroupKinds(Inspection &inspection) {
     auto kind = static_cast<GroupKind>(k);
     int16_t group = groupOfKind(plan, kind);
     if (!isGroup(plan, group))
-      add(inspection, Rule::Index, "'{}' names group {}; there are {}", groupKindInfo(kind).word,
-          group, plan.groups.size());
+      inspection.add(finding::KindGroup, Spot{}, groupKindInfo(kind).word, group,
+                     plan.groups.size());
     else if (group >= 0)
       kinds.push_back(kind);
   }
@@ -108,10 +101,7 @@ void checkGroupKinds(Inspection &inspection) {
   for (uint16_t axis : inside.axes)
     if (data < 0 || std::ranges::find(plan.groups[static_cast<size_t>(data)].axes, axis) ==
                         plan.groups[static_cast<size_t>(data)].axes.end())
-      add(inspection, Rule::Kind,
-          "group '{}' of the kind 'outer' has mesh axis {}, along which ranks read the same "
-          "samples",
-          inside.name, axis);
+      inspection.add(finding::OuterOutsideOfData, Spot{}, inside.name, axis);
 }
 
 void checkMesh(Inspection &inspection) {
@@ -124,20 +114,16 @@ void checkMesh(Inspection &inspection) {
     if (fits)
       world *= axis.size;
     if (!fits || world > limits::kWorldSizeMax)
-      add(inspection, Rule::Index,
-          "mesh axis '{}' of size {} makes the mesh smaller than 1 or larger than {} ranks",
-          axis.name, axis.size, limits::kWorldSizeMax);
+      inspection.add(finding::MeshTooLarge, Spot{}, axis.name, axis.size, limits::kWorldSizeMax);
   }
   checkNames(inspection, plan.groups, limits::kGroupsMax, "group");
   for (const Group &group : plan.groups) {
     for (size_t i = 0; i < group.axes.size(); ++i) {
       if (!isIndex(group.axes[i], plan.mesh))
-        add(inspection, Rule::Index, "group '{}' names mesh axis {}; the mesh has {}", group.name,
-            group.axes[i], plan.mesh.size());
+        inspection.add(finding::GroupAxis, Spot{}, group.name, group.axes[i], plan.mesh.size());
       if (std::find(group.axes.begin(), group.axes.begin() + static_cast<int64_t>(i),
                     group.axes[i]) != group.axes.begin() + static_cast<int64_t>(i))
-        add(inspection, Rule::Index, "group '{}' names mesh axis {} twice", group.name,
-            group.axes[i]);
+        inspection.add(finding::GroupAxisTwice, Spot{}, group.name, group.axes[i]);
     }
   }
   checkGroupKinds(inspection);
@@ -148,11 +134,10 @@ void checkMesh(Inspection &inspection) {
   for (const Channel &channel : plan.channels)
     checkChannel(inspection, channel);
   if (plan.multiprocessors < 0 || plan.multiprocessors > limits::kMultiprocessorsMax)
-    add(inspection, Rule::Index, "the device has {} multiprocessors; the range is 0 to {}",
-        plan.multiprocessors, limits::kMultiprocessorsMax);
+    inspection.add(finding::DeviceMultiprocessors, Spot{}, plan.multiprocessors,
+                   limits::kMultiprocessorsMax);
   if (plan.deviceBytes < 0 || plan.deviceBytes > limits::kBytesMax)
-    add(inspection, Rule::Index, "the device has {} bytes; the range is 0 to {}", plan.deviceBytes,
-        limits::kBytesMax);
+    inspection.add(finding::DeviceBytes, Spot{}, plan.deviceBytes, limits::kBytesMax);
 }
 
 /// Parts are equal and as many as the group has ranks, or all of the block.
@@ -160,19 +145,16 @@ bool checkPart(Inspection &inspection, const Block &block, std::string_view what
                int16_t group) {
   const Plan &plan = inspection.plan();
   if (!isGroup(plan, group)) {
-    add(inspection, Rule::Index, "block '{}' has {} over group {}; there are {}", block.name, what,
-        group, plan.groups.size());
+    inspection.add(finding::PartGroup, Spot{}, block.name, what, group, plan.groups.size());
     return false;
   }
   if (numel >= 1 && numel <= block.numel &&
       (numel == block.numel ||
        (block.numel % numel == 0 && block.numel / numel == plan.groupSize(group))))
     return true;
-  add(inspection, Rule::Parameter,
-      "block '{}' of {} elements has {} of {}; they need to be equal parts over the {} ranks of "
-      "group '{}'",
-      block.name, block.numel, what, numel, plan.groupSize(group),
-      group < 0 ? "" : plan.groups[static_cast<size_t>(group)].name);
+  inspection.add(finding::UnequalShards, Spot{}, block.name, block.numel, what, numel,
+                 plan.groupSize(group),
+                 group < 0 ? "" : plan.groups[static_cast<size_t>(group)].name);
   return false;
 }
 
@@ -180,8 +162,7 @@ bool checkPart(Inspection &inspection, const Block &block, std::string_view what
 bool checkSumGroup(Inspection &inspection, const Block &block) {
   const Plan &plan = inspection.plan();
   if (!isGroup(plan, block.sumGroup)) {
-    add(inspection, Rule::Index, "block '{}' has gradients summed over group {}; there are {}",
-        block.name, block.sumGroup, plan.groups.size());
+    inspection.add(finding::SumGroup, Spot{}, block.name, block.sumGroup, plan.groups.size());
     return false;
   }
   if (block.sumGroup < 0 || !isGroup(plan, block.stateGroup) || block.stateGroup < 0)
@@ -190,10 +171,7 @@ bool checkSumGroup(Inspection &inspection, const Block &block) {
   const Group &state = plan.groups[static_cast<size_t>(block.stateGroup)];
   for (uint16_t axis : state.axes)
     if (std::ranges::find(sum.axes, axis) == sum.axes.end())
-      add(inspection, Rule::Parameter,
-          "block '{}' has its state divided over group '{}' and its gradients summed over group "
-          "'{}', which lacks mesh axis {}",
-          block.name, state.name, sum.name, axis);
+      inspection.add(finding::StateOutsideOfSum, Spot{}, block.name, state.name, sum.name, axis);
   return true;
 }
 
@@ -201,15 +179,13 @@ bool checkSumGroup(Inspection &inspection, const Block &block) {
 void checkNested(Inspection &inspection, const Block &block) {
   const Plan &plan = inspection.plan();
   if (block.stateShard > block.shard)
-    add(inspection, Rule::Parameter,
-        "block '{}' has shards of {} and shards of state of {}; these cannot be larger", block.name,
-        block.shard, block.stateShard);
+    inspection.add(finding::StateLargerThanShard, Spot{}, block.name, block.shard,
+                   block.stateShard);
   else if (block.shard < block.numel && !isExtendedBy(plan, block.group, block.stateGroup))
-    add(inspection, Rule::Parameter,
-        "block '{}' is divided over group '{}' and its state over group '{}', whose axes do not "
-        "begin with those of the other group",
-        block.name, plan.groups[static_cast<size_t>(block.group)].name,
-        block.stateGroup < 0 ? "" : plan.groups[static_cast<size_t>(block.stateGroup)].name);
+    inspection.add(finding::StateNotNested, Spot{}, block.name,
+                   plan.groups[static_cast<size_t>(block.group)].name,
+                   block.stateGroup < 0 ? ""
+                                        : plan.groups[static_cast<size_t>(block.stateGroup)].name);
 }
 
 void checkBlocks(Inspection &inspection) {
@@ -218,11 +194,9 @@ void checkBlocks(Inspection &inspection) {
   checkNames(inspection, plan.blocks, limits::kBlocksMax, "block");
   for (const Block &block : plan.blocks) {
     if (block.unit < -1 || (block.unit >= 0 && !isIndex(block.unit, plan.units)))
-      add(inspection, Rule::Index, "block '{}' names unit {}; there are {}", block.name, block.unit,
-          plan.units.size());
+      inspection.add(finding::BlockUnit, Spot{}, block.name, block.unit, plan.units.size());
     if (block.numel < 1 || block.numel > limits::kElementsMax)
-      add(inspection, Rule::Parameter, "block '{}' has {} elements; the range is 1 to {}",
-          block.name, block.numel, limits::kElementsMax);
+      inspection.add(finding::BlockNumel, Spot{}, block.name, block.numel, limits::kElementsMax);
     else if (checkSumGroup(inspection, block) &&
              checkPart(inspection, block, "shards", block.shard, block.group) &&
              checkPart(inspection, block, "shards of state", block.stateShard, block.stateGroup))
@@ -251,11 +225,8 @@ void checkParam(Inspection &inspection, const Param &param) {
     return broken(
         fmt::format("the type of parameter '{}' has no elements or too many", param.name));
   if (!isComputeType(param.type.dtype) && !plan::isKeptIn8Bits(param)) {
-    inspection.add(
-        Rule::State, {},
-        fmt::format("parameter '{}' has type {}; it needs to be f32, bf16, f16 or f8e4m3",
-                    param.name, dtypeName(param.type.dtype)),
-        param.name);
+    inspection.addAbout(finding::ParameterType, {}, param.name, param.name,
+                        dtypeName(param.type.dtype));
     return;
   }
   checkSplits(inspection, param);
@@ -302,13 +273,8 @@ void checkParams(Inspection &inspection) {
   for (size_t i = 1; i < sorted.size(); ++i) {
     const Param &a = *sorted[i - 1], &b = *sorted[i];
     if (a.block == b.block && a.offset + a.type.numel() > b.offset)
-      inspection.add(
-          Rule::Parameter, {},
-          fmt::format(
-              "parameters '{}' (up to element {}) and '{}' (from element {}) overlap in block '{}'",
-              a.name, a.offset + a.type.numel(), b.name, b.offset,
-              plan.blocks[static_cast<size_t>(a.block)].name),
-          b.name);
+      inspection.addAbout(finding::ParametersOverlap, {}, b.name, a.name, a.offset + a.type.numel(),
+                          b.name, b.offset, plan.blocks[static_cast<size_t>(a.block)].name);
   }
 }
 
@@ -437,11 +403,9 @@ void checkSubject(Inspection &inspection, Spot spot, const Cell &cell) {
   size_t count = isOfBlock ? inspection.plan().blocks.size() : inspection.plan().params.size();
   if (info.of == CellKindInfo::Nothing ? cell.of != -1
                                        : cell.of < 0 || static_cast<size_t>(cell.of) >= count)
-    inspection.add(Rule::Index, spot,
-                   fmt::format("cell '@{}' of kind '{}' names {} {}; there are {}", cell.name,
-                               info.word, isOfBlock ? "block" : "parameter", cell.of,
-                               info.of == CellKindInfo::Nothing ? 0 : count),
-                   cell.name);
+    inspection.addAbout(finding::CellSubject, spot, cell.name, cell.name, info.word,
+                        isOfBlock ? "block" : "parameter", cell.of,
+                        info.of == CellKindInfo::Nothing ? 0 : count);
 }
 
 void checkRole(Inspection &inspection, uint32_t index) {
@@ -450,28 +414,20 @@ void checkRole(Inspection &inspection, uint32_t index) {
   checkNames(inspection, role.cells, limits::kCellsMax, "cell");
   checkNames(inspection, role.segments, limits::kSegmentsMax, "segment");
   if (static_cast<int64_t>(role.cells.size() * role.segments.size()) > limits::kCellsBySegmentsMax)
-    inspection.add(
-        Rule::Index, spot,
-        fmt::format("the role has {} cells and {} segments; their product is limited to {}",
-                    role.cells.size(), role.segments.size(), limits::kCellsBySegmentsMax));
+    inspection.add(finding::TooManyCells, spot, role.cells.size(), role.segments.size(),
+                   limits::kCellsBySegmentsMax);
   for (const Cell &cell : role.cells)
     checkSubject(inspection, spot, cell);
   for (const Cell &cell : role.cells)
     if (!isTypeSane(cell.type))
-      inspection.add(Rule::Shape, spot,
-                     fmt::format("the type of cell '@{}' has no elements or too many", cell.name),
-                     cell.name);
+      inspection.addAbout(finding::CellTypeNotSane, spot, cell.name, cell.name);
   for (int64_t bytes : role.arenaBytes)
     if (bytes < 0 || bytes > limits::kBytesMax)
-      inspection.add(
-          Rule::Index, spot,
-          fmt::format("an arena has {} bytes; the range is 0 to {}", bytes, limits::kBytesMax));
+      inspection.add(finding::ArenaOutOfRange, spot, bytes, limits::kBytesMax);
   for (const AxisRange &range : role.where)
     if (!isIndex(range.axis, inspection.plan().mesh) || range.begin < 0 ||
         range.begin >= range.end || range.end > inspection.plan().mesh[range.axis].size)
-      inspection.add(
-          Rule::Role, spot,
-          fmt::format("role '{}' has an empty or unknown range of a mesh axis", role.name));
+      inspection.add(finding::RoleRange, spot, role.name);
   ProgramFormCheck(inspection, index).check(role.program, ProgramNode::Run, 0);
 }
 
@@ -485,12 +441,9 @@ void checkState(Inspection &inspection, uint32_t index) {
       continue;
     const Cell &cell = role.cells[c];
     if (cell.type.dtype != DType::F32 || cell.type.numel() != blocks[c]->stateShard)
-      inspection.add(
-          Rule::State, spotOfCell(inspection, index, static_cast<uint32_t>(c)),
-          fmt::format("cell '@{}' has type {}; checkpoints save it as {} elements of f32, this "
-                      "rank's shard of block '{}'",
-                      cell.name, printType(cell.type), blocks[c]->stateShard, blocks[c]->name),
-          cell.name);
+      inspection.addAbout(finding::CheckpointType,
+                          spotOfCell(inspection, index, static_cast<uint32_t>(c)), cell.name,
+                          cell.name, printType(cell.type), blocks[c]->stateShard, blocks[c]->name);
   }
 }
 
@@ -516,23 +469,19 @@ void checkRolesDivideMesh(Inspection &inspection) {
     ranks += volume;
     for (uint32_t j = 0; j < i; ++j)
       if (haveCommonRank(plan, plan.roles[i], plan.roles[j]))
-        inspection.add(Rule::Role, {i, kNone, kNone},
-                       fmt::format("roles '{}' and '{}' have ranks in common", plan.roles[j].name,
-                                   plan.roles[i].name));
+        inspection.add(finding::RolesOverlap, {i, kNone, kNone}, plan.roles[j].name,
+                       plan.roles[i].name);
   }
   if (inspection.size() == 0 && ranks != plan.worldSize())
-    add(inspection, Rule::Role, "the roles cover {} of the mesh's {} ranks", ranks,
-        plan.worldSize());
+    inspection.add(finding::RolesCover, Spot{}, ranks, plan.worldSize());
 }
 
 void checkJobValue(Inspection &inspection, const std::string &path, const JobValue &value) {
   checkNameLength(inspection, {}, "option", path);
   auto checkText = [&](const std::string &text) {
     if (static_cast<int64_t>(text.size()) > limits::kStringBytesMax)
-      inspection.add(Rule::Index, {},
-                     fmt::format("the text of option '{}' has {} bytes; the limit is {}", path,
-                                 text.size(), limits::kStringBytesMax),
-                     path);
+      inspection.addAbout(finding::OptionTooLong, {}, path, path, text.size(),
+                          limits::kStringBytesMax);
   };
   if (const std::string *text = std::get_if<std::string>(&value))
     return checkText(*text);
@@ -540,10 +489,7 @@ void checkJobValue(Inspection &inspection, const std::string &path, const JobVal
   if (list == nullptr)
     return;
   if (static_cast<int64_t>(list->size()) > limits::kJobListMax)
-    inspection.add(Rule::Index, {},
-                   fmt::format("the list of option '{}' has {} items; the limit is {}", path,
-                               list->size(), limits::kJobListMax),
-                   path);
+    inspection.addAbout(finding::ListTooLong, {}, path, path, list->size(), limits::kJobListMax);
   for (const std::string &text : *list)
     checkText(text);
 }
@@ -551,14 +497,12 @@ void checkJobValue(Inspection &inspection, const std::string &path, const JobVal
 void checkJobAndLocs(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   if (static_cast<int64_t>(plan.sources.size()) > limits::kSourcesMax)
-    add(inspection, Rule::Index, "the plan has {} sources; the limit is {}", plan.sources.size(),
-        limits::kSourcesMax);
+    inspection.add(finding::TooManySources, Spot{}, plan.sources.size(), limits::kSourcesMax);
   if (static_cast<int64_t>(plan.locs.size()) > limits::kLocsMax)
-    add(inspection, Rule::Index, "the plan has {} recipe locations; the limit is {}",
-        plan.locs.size(), limits::kLocsMax);
+    inspection.add(finding::TooManyLocs, Spot{}, plan.locs.size(), limits::kLocsMax);
   if (static_cast<int64_t>(plan.job.environment.size()) > limits::kVariablesMax)
-    add(inspection, Rule::Index, "the job has {} variables; the limit is {}",
-        plan.job.environment.size(), limits::kVariablesMax);
+    inspection.add(finding::TooManyVariables, Spot{}, plan.job.environment.size(),
+                   limits::kVariablesMax);
   for (const auto &[path, value] : plan.job.entries())
     checkJobValue(inspection, path, value);
 }
@@ -568,9 +512,8 @@ void checkJobAndLocs(Inspection &inspection) {
 void checkNameLength(Inspection &inspection, Spot at, std::string_view what,
                      std::string_view name) {
   if (static_cast<int64_t>(name.size()) > limits::kNameBytesMax)
-    inspection.add(Rule::Index, at,
-                   fmt::format("the name of {} '{}...' has {} bytes; the limit is {}", what,
-                               name.substr(0, 40), name.size(), limits::kNameBytesMax));
+    inspection.add(finding::NameTooLong, at, what, name.substr(0, 40), name.size(),
+                   limits::kNameBytesMax);
 }
 
 bool isTypeSane(const Type &type) {

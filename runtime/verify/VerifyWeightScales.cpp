@@ -105,10 +105,7 @@ private:
     bool isAll = hasScales && amax.size() == 1 && made.size() == blocksOf8Bits();
     if (isOfOne && (isAll || (made.empty() && !hasScales)))
       return;
-    report_.add(Rule::Scale, {roleIndex_, s, kNone},
-                fmt::format("segment '{}' leaves weights of 8 bits and scales that are not all of "
-                            "them, made of the same magnitudes",
-                            segment.name));
+    report_.add(finding::Weights8BitsIncomplete, {roleIndex_, s, kNone}, segment.name);
   }
 
   /// Ranks that have other parts of the block quantise by the largest magnitudes of all of them.
@@ -118,16 +115,10 @@ private:
     const Op *largest = opOf(segment, op.operands[1]);
     bool isMax = largest != nullptr && largest->kind == OpKind::AllReduceMax;
     if ((parts & ~(isMax ? axesOf(plan_, largest->group) : Axes{0})) != 0)
-      report_.add(Rule::Scale, at,
-                  fmt::format("'quantize_shard' takes '%{}', which is not the largest of all ranks "
-                              "that have parts of block '{}'",
-                              segment.values[op.operands[1]].name, block.name));
+      report_.add(finding::NotLargestOfRanks, at, segment.values[op.operands[1]].name, block.name);
     if (!hasSeen(segment, op))
-      report_.add(Rule::Scale, at,
-                  fmt::format("'quantize_shard' takes '%{}', which is not made of magnitudes of "
-                              "'%{}'",
-                              segment.values[op.operands[1]].name,
-                              segment.values[op.operands[0]].name));
+      report_.add(finding::NotOwnMagnitudes, at, segment.values[op.operands[1]].name,
+                  segment.values[op.operands[0]].name);
   }
 
   /// Whether the shard's own magnitudes are among those that it is quantised by.

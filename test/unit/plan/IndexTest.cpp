@@ -88,7 +88,7 @@ TEST(Indices, WhatMembersMakeOfTheSameIsAPartOfASum) {
       "tensor", {{"embedding %tokens, %table after", "embedding %tokens, %table group tp after"}}));
   test::expectRefused(
       plan, Rule::Sum,
-      "'matmul' takes '%x', of which ranks along 'tp' have parts of a sum that none has made");
+      "'matmul' reads '%x' before the ranks along 'tp' have added their parts of it");
   EXPECT_NE(oracle::findBreak(plan), "");
 }
 

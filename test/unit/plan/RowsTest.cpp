@@ -47,13 +47,14 @@ constexpr test::Edit kNotDropped = {"dropout %es, %samples {p = 0.25} group tp :
 INSTANTIATE_TEST_SUITE_P(
     Plans, Rows,
     testing::Values(
-        WrongRows{"inReverse",
-                  {{kScatter, kInReverse}, kNotDropped},
-                  "'vocab_stats' takes rows 2 to 3, 0 to 1 of '%l', and rows 0 to 3 of '%labels'"},
+        WrongRows{
+            "inReverse",
+            {{kScatter, kInReverse}, kNotDropped},
+            "'vocab_stats' combines rows 2 to 3, 0 to 1 of '%l' with rows 0 to 3 of '%labels'"},
         WrongRows{
             "ofOneMember",
             {{kScatter, kOfOneMember}, kNotDropped},
-            "'vocab_stats' takes rows 2 to 3 of part 0, 2 to 3 of part 1 of '%l', and rows 0 to "
+            "'vocab_stats' combines rows 2 to 3 of part 0, 2 to 3 of part 1 of '%l' with rows 0 to "
             "3 of '%labels'"},
         WrongRows{"droppedInReverse",
                   {{kScatter, kInReverse}},
@@ -93,14 +94,14 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         WrongRows{"gradientsOfAllRows",
                   {{"embedding_bwd %de, %tokens group tp", "embedding_bwd %de, %tokens"}},
-                  "'embedding_bwd' has what its rank has by the index along no axis; its parameter "
-                  "is cut along 'tp'"},
+                  "'embedding_bwd' selects its part by the index along no axis; its parameter "
+                  "is divided along 'tp'"},
         WrongRows{"columnsOfTheVocabulary",
                   {{"vocab_stats %l, %labels group tp", "vocab_stats %l, %labels"}},
-                  "'vocab_stats' has what its rank has by the index along no axis"},
+                  "'vocab_stats' selects its part by the index along no axis"},
         WrongRows{"gradientsOfOtherColumns",
                   {{"%mask, %n group tp", "%mask, %n group dp"}},
-                  "'cross_entropy_bwd' has what its rank has by the index along 'dp'"}),
+                  "'cross_entropy_bwd' selects its part by the index along 'dp'"}),
     [](const auto &info) { return info.param.name; });
 
 /// The same rows as a reduce_scatter leaves.

@@ -194,18 +194,18 @@ const BadStep kBadSteps[] = {
      Rule::Sum,
      {{"    %dxs = all_reduce %dx channel rows : f32[4,4] activations at work 512\n", ""},
       {"matmul %x, %dxs {trans_a", "matmul %x, %dx {trans_a"}},
-     "'matmul' takes '%dx', of which ranks along 'tp' have parts of a sum that none has made"},
+     "'matmul' reads '%dx' before the ranks along 'tp' have added their parts of it"},
     {"productOfPartsThatIsNotSummed",
      Rule::Sum,
      {{"    %ys = all_reduce %y channel rows : f32[4,4] activations at work 128\n", ""},
       {"matmul %ys, %h", "matmul %y, %h"},
       {"matmul %ys, %down", "matmul %y, %down"},
       {"%begun, %ys, %n", "%begun, %y, %n"}},
-     "'matmul' takes '%y', of which ranks along 'tp' have parts of a sum that none has made"},
+     "'matmul' reads '%y' before the ranks along 'tp' have added their parts of it"},
     {"partsThatASegmentLeaves",
      Rule::Sum,
      {{"%dup = matmul %dh, %x {trans_a", "%dup = matmul %dh, %up {trans_a"}},
-     "the segment's end takes '%r', of which ranks along 'tp' have parts of a sum"},
+     "the segment's end reads '%r' before the ranks along 'tp' have added their parts"},
     {"partsOfACopy", Rule::Sum, {{kDown, "\"down\" : f32[4,4] copies [tp] block"}}, kMixed},
     {"gradientSummedOverItsSplit",
      Rule::Sum,
@@ -267,9 +267,8 @@ role all "every rank does the same" {
   }
 }
 )";
-  test::expectRefused(
-      parsed(kLeft), Rule::Sum,
-      "'gelu' takes '%p', of which ranks along 'tp' have parts of a sum that none has made");
+  test::expectRefused(parsed(kLeft), Rule::Sum,
+                      "'gelu' reads '%p' before the ranks along 'tp' have added their parts of it");
 }
 
 /// Copies that all have and one counts are no rank's own squares.
