@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/verify/VerifyContents.h"
-#include "runtime/verify/VerifyOrder.h"
 #include "runtime/verify/VerifyRegions.h"
+#include "runtime/verify/VerifyShadow.h"
 
 namespace shardc::plan::verifier {
 

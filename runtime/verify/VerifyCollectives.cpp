@@ -12,7 +12,7 @@
 #include <set>
 
 #include "runtime/verify/VerifyImpl.h"
-#include "runtime/verify/VerifyOrder.h"
+#include "runtime/verify/VerifyShadow.h"
 
 namespace shardc::plan::verifier {
 namespace {

@@ -1,8 +1,9 @@
 // Computes how ops, and joins of paths through the program, change the marks of values as parts of
-// sums.
+// sums; where values become blocks with split parameters; and which ops a sum consists of.
 #include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {
+
 namespace {
 
 Cover joined(const Cover &a, const Cover &b) {
@@ -212,6 +213,111 @@ std::string namesOf(const Plan &plan, Axes axes) {
     if ((axes >> axis & 1) != 0)
       names += fmt::format("{}'{}'", names.empty() ? "" : " and ", plan.mesh[axis].name);
   return names;
+}
+
+// ---- blocks with split parameters ----
+
+Mark withSplits(Mark mark, Axes splits) {
+  // The same contribution cannot be that of each rank to elements of its own.
+  if (mark.cover.kind == Cover::Some && (splits & ~(mark.varies | mark.split)) != 0)
+    mark.cover = {Cover::Mixed};
+  mark.split |= mark.varies & splits;
+  mark.varies &= ~splits;
+  mark.due &= ~splits;
+  return mark;
+}
+
+BlockSplits::BlockSplits(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {
+  for (const Param &param : plan_.params)
+    if (Axes axes = splitAxesOf(plan_, param); param.block >= 0 && axes != 0) {
+      axes_.resize(plan_.blocks.size());
+      axes_[static_cast<size_t>(param.block)] |= axes;
+    }
+}
+
+Mark BlockSplits::asBlock(Mark mark, int32_t block) {
+  if (axes_.empty() || block < 0 || mark.block >= 0)
+    return mark;
+  Axes common = of(block);
+  for (const Param *param : report_.paramsOf(block))
+    common &= splitAxesOf(plan_, *param);
+  mark = withSplits(mark, common);
+  mark.block = block;
+  return mark;
+}
+
+Mark BlockSplits::packed(const Mark &mark, int32_t block, size_t k) {
+  if (axes_.empty() || block < 0 || k >= report_.paramsOf(block).size())
+    return mark;
+  return withSplits(mark, splitAxesOf(plan_, *report_.paramsOf(block)[k]));
+}
+
+Mark BlockSplits::viewed(Mark mark, const Op &view, const std::vector<Value> &values) {
+  Axes along = view.getInt(AttrKey::coef) != 0 ? axesOf(plan_, view.group) : Axes{0};
+  bool moves = along != 0; // by the index of a group of one rank nothing does
+  mark.varies |= along;
+  int64_t numel = values[view.results[0]].type.numel();
+  int64_t from = values[view.operands[0]].type.numel();
+  if (mark.split == 0 || mark.block < 0 || numel == from)
+    return mark;
+  const Block &block = plan_.blocks[static_cast<size_t>(mark.block)];
+  bool isShard = moves && partOf(block, numel).has_value();
+  if (!moves && from == block.numel) {
+    int64_t begin = view.getInt(AttrKey::offset);
+    mark.split = 0;
+    for (const Param *param : report_.paramsOf(mark.block))
+      if (param->offset < begin + numel && begin < param->offset + param->type.numel())
+        mark.split |= splitAxesOf(plan_, *param);
+  }
+  if (!isShard)
+    mark.block = -1;
+  return mark;
+}
+
+// ---- what a sum is made of ----
+
+namespace {
+
+/// What it takes to follow a sum to what it is made of, for each value, in the visits that are
+/// counted.
+constexpr uint64_t kVisitsOfSource = 64;
+
+/// Whether the op's results consist of contributions that its operands have.
+bool handsOn(SumRole role) {
+  return role == SumRole::Passes || role == SumRole::Cuts || role == SumRole::Joins ||
+         role == SumRole::Combines;
+}
+
+} // namespace
+
+std::set<uint32_t> contributorsOf(Inspection &inspection, const Segment &segment, Variant variant,
+                                  ValueId value) {
+  std::set<uint32_t> ops;
+  std::set<ValueId> seen = {value};
+  for (std::vector<ValueId> left = {value}; !left.empty() && inspection.spend(kVisitsOfSource);) {
+    const Value &next = segment.values[left.back()];
+    left.pop_back();
+    if (next.def == kNone)
+      continue;
+    const Op &op = segment.ops[next.def];
+    OpTraits traits = opInfo(op).traits;
+    bool isExecuted = traits == OpTraits::Alias || holds(op.pred, variant);
+    bool isPassed = handsOn(opInfo(op).sum);
+    if (isExecuted && !isPassed)
+      ops.insert(next.def);
+    auto follow = [&](ValueId from) {
+      if (seen.insert(from).second)
+        left.push_back(from);
+    };
+    for (const Tie &tie : op.ties)
+      if (tie.result == next.defResult &&
+          (tie.kind == Tie::Else ? !isExecuted : isExecuted && holds(tie.pred, variant)))
+        follow(tie.value);
+    for (ValueId operand : op.operands)
+      if (isExecuted && isPassed)
+        follow(operand);
+  }
+  return ops;
 }
 
 } // namespace shardc::plan::verifier

@@ -1,7 +1,7 @@
 // Checks the order of ops by the values that they use: a definition ends before its readers start,
 // readers end before an op takes over the buffer, and collectives of one channel are
 // ordered. Needs no places, so it applies at every level.
-#include "runtime/verify/VerifyOrder.h"
+#include "runtime/verify/VerifyShadow.h"
 
 #include <algorithm>
 #include <map>

@@ -1,13 +1,16 @@
-// Holds roles against each other: ranks that share state of a block change it alike. A role may
-// have ranks at several coordinates of an axis that other roles divide, where sums over other axes
-// differ, so ranks are compared part by part.
+// What roles have in common: ranks that share state of a block change it alike, and stages of a
+// pipeline have other blocks and losses. A role may have ranks at several coordinates of an axis
+// that other roles divide, where sums over other axes differ, so ranks are compared part by part.
+#include "runtime/verify/VerifySums.h"
+
 #include <algorithm>
 #include <set>
 #include <unordered_map>
 
-#include "runtime/verify/VerifySums.h"
+#include "runtime/plan/Summary.h"
 
 namespace shardc::plan::verifier {
+
 namespace {
 
 /// True if ranks of both roles have the same part of the block's state.
@@ -91,6 +94,53 @@ void compareRoles(Inspection &inspection, const std::vector<PartUpdates> &update
     for (size_t a = 0; a < b && inspection.size() == 0; ++a)
       if (updates[a].role != updates[b].role)
         compare(inspection, updates[a], updates[b]);
+}
+
+// ---- stages of a pipeline ----
+
+namespace {
+
+bool addsLosses(const Role &role) {
+  return std::ranges::any_of(role.segments, [](const Segment &segment) {
+    return std::ranges::any_of(segment.ops,
+                               [](const Op &op) { return opInfo(op).sum == SumRole::AddsLosses; });
+  });
+}
+
+/// Axes along which other ones of the roles have other ranks than this part of a role.
+Axes axesApart(const Plan &plan, uint32_t role, const Role &part,
+               const std::vector<uint32_t> &roles) {
+  Axes axes = 0;
+  for (uint32_t r : roles)
+    for (uint16_t axis = 0; axis < plan.mesh.size() && r != role; ++axis) {
+      AxisRange own = extentOf(plan, part, axis), other = extentOf(plan, plan.roles[r], axis);
+      if (own.begin != other.begin || own.end != other.end)
+        axes |= static_cast<Axes>(1u << axis);
+    }
+  return axes;
+}
+
+} // namespace
+
+Stages stagesOf(Inspection &inspection, uint32_t role, const Role &part) {
+  const Plan &plan = inspection.plan();
+  Stages stages;
+  for (const Segment &segment : plan.roles[role].segments)
+    for (const Op &op : segment.ops)
+      if (op.channel >= 0 && plan.channels[static_cast<size_t>(op.channel)].isPair())
+        stages.axes |= axesOf(plan, op.group);
+  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis)
+    if (AxisRange own = extentOf(plan, part, axis); own.end - own.begin > 1)
+      stages.axes &= static_cast<Axes>(~(1u << axis));
+  for (size_t block = 0; block < plan.blocks.size(); ++block) {
+    const std::vector<uint32_t> &holders = inspection.rolesThatSave(block);
+    auto isOther = [&](uint32_t holder) { return holder != role; };
+    stages.isHeldByOthers.push_back(std::ranges::any_of(holders, isOther));
+    stages.sharedBy.push_back(axesApart(plan, role, part, holders) & stages.axes);
+  }
+  stages.othersAddLosses = stages.axes != 0 && !addsLosses(plan.roles[role]) &&
+                           std::ranges::any_of(plan.roles, addsLosses);
+  return stages;
 }
 
 } // namespace shardc::plan::verifier

@@ -1,14 +1,84 @@
-// What a run of a segment does to the marks of what it takes, and to the step under way.
+// What a run of a segment does to the marks of what it takes, and to the step under way. Values
+// have numbers, too: equal numbers are equal values, in whatever role they are computed, so that
+// what roles compute is compared by them. And what runs have done to the marks of cells is kept, so
+// that it need not be found out again: how marks change depends on which of two microbatches is the
+// earlier one, and on nothing else of their numbers. So a run that finds the same marks as an
+// earlier one, of microbatches in the same order, leaves the same marks, of the microbatches in the
+// same places of that order.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
-#include "runtime/verify/VerifySumNumbers.h"
+#include "runtime/verify/VerifyImpl.h"
 #include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {
+
+// ---- numbers of values ----
+
+/// Combines two numbers that represent values.
+uint64_t mixed(uint64_t a, uint64_t b);
+
+/// Numbers of the values of one run of a segment. All are 0 unless the numbering is on.
+class ValueNumbers {
+public:
+  /// Of a part of a role's ranks.
+  ValueNumbers(const Plan &plan, const Role &part, bool isOn)
+      : plan_(plan), part_(part), isOn_(isOn) {}
+
+  bool isOn() const { return isOn_; }
+  void beginStep() { meetings_.clear(); }
+
+  /// How often members of a group have met on a channel.
+  using Meetings = std::map<std::pair<int16_t, ChannelId>, uint64_t>;
+  /// Sets how often those of this step have met so far; what it was.
+  Meetings setMeetings(Meetings meetings) { return std::exchange(meetings_, std::move(meetings)); }
+  /// They have met so often again.
+  void addMeetings(const Meetings &more, uint64_t times);
+  /// Of how often those have met so far that meet again.
+  uint64_t ofMeetings(const Meetings &again) const;
+
+  void beginSegment(const Segment &segment) {
+    if (isOn_)
+      numbers_.assign(segment.values.size(), 0);
+  }
+
+  uint64_t of(ValueId value) const { return isOn_ ? numbers_[value] : 0; }
+  void set(ValueId value, uint64_t number) {
+    if (isOn_)
+      numbers_[value] = number;
+  }
+  /// The sum of both is in the first.
+  void add(ValueId into, ValueId value) {
+    if (isOn_)
+      numbers_[into] = mixed(numbers_[into], numbers_[value]);
+  }
+  /// Each result of an op, by the number of the first one.
+  void setResults(const Op &op, uint64_t number) {
+    for (size_t r = 0; isOn_ && r < op.results.size(); ++r)
+      numbers_[op.results[r]] = r == 0 ? number : mixed(number, r);
+  }
+
+  /// What an op computes: by its kind, group, attributes and operands.
+  uint64_t ofOp(const Op &op) const;
+  /// What members of a group make together, which is the same for all of them. The next collective
+  /// of the group and channel has another number.
+  uint64_t ofMeeting(const Op &op);
+
+private:
+  const Plan &plan_;
+  const Role &part_;
+  bool isOn_;
+  std::vector<uint64_t> numbers_;
+  Meetings meetings_; ///< in this step so far
+};
+
+// ---- one run of a segment ----
 
 /// A mark, and a number: equal where roles compute the same from the same.
 struct Held {
@@ -55,5 +125,56 @@ private:
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// ---- runs that are known ----
+
+/// What a run finds: what it takes from cells and in which variant, but for what differs between
+/// runs that do the same.
+class RunStart {
+public:
+  /// `context` is in which steps it runs; `about` are microbatches that it may make marks of.
+  RunStart(uint64_t context, const Variant &variant, const Holds &taken,
+           const std::vector<int64_t> &about);
+
+  bool doesAs(const RunStart &other) const { return words_ == other.words_; }
+  /// A mark with the places of its microbatches in their order, and back.
+  Mark ordered(Mark mark) const;
+  Mark numbered(Mark mark) const;
+
+private:
+  int64_t placeOf(int64_t number) const;
+
+  std::vector<int64_t> numbers_; ///< ends of microbatches, in order
+  std::vector<uint64_t> words_;
+};
+
+/// What a run has left, and what it has met in.
+struct KnownRun {
+  struct Out {
+    Mark mark; ///< with microbatches by their places
+    /// Of what is computed from numbers that stand for what is taken; or of which of these it is.
+    uint64_t number = 0;
+    uint32_t taken = kNone;
+  };
+  RunStart start;
+  std::vector<Out> outs; ///< for each boundary
+  ValueNumbers::Meetings meetings;
+};
+
+/// Of the segments of a role.
+class KnownRuns {
+public:
+  explicit KnownRuns(size_t segments) : runs_(segments) {}
+
+  /// One that has done what a run does that begins like this; null if none is known.
+  std::shared_ptr<const KnownRun> find(uint32_t segment, const RunStart &start) const;
+  void keep(uint32_t segment, std::shared_ptr<const KnownRun> run);
+
+private:
+  std::vector<std::vector<std::shared_ptr<const KnownRun>>> runs_;
+};
+
+/// What stands for the number of what is taken at a boundary.
+uint64_t standInFor(size_t boundary);
 
 } // namespace shardc::plan::verifier

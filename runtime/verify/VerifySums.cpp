@@ -8,7 +8,7 @@
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyLoops.h"
-#include "runtime/verify/VerifySumRuns.h"
+#include "runtime/verify/VerifySegmentSums.h"
 
 namespace shardc::plan::verifier {
 namespace {
