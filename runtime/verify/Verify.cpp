@@ -277,14 +277,10 @@ const std::vector<bool> &Inspection::cellsInCheckpoint(uint32_t role) {
 
 namespace {
 
-/// Coordinates of the role's ranks on an axis.
+/// Coordinates of the role's ranks on an axis, the first if it has none there.
 IndexRange coordinatesOf(const Plan &plan, const Role &role, uint16_t axis) {
-  IndexRange own{0, plan.mesh[axis].size - 1};
-  for (const AxisRange &range : role.where)
-    if (range.axis == axis)
-      own = {std::max(own.first, range.begin), std::min(own.last, range.end - 1)};
-  own.last = std::max(own.first, own.last);
-  return own;
+  AxisRange own = extentOf(plan, role, axis);
+  return {own.begin, std::max(own.begin, own.end - 1)};
 }
 
 /// A sum of multiples of coordinates. Products of hostile numbers do not fit 64 bits.
@@ -358,6 +354,27 @@ AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis) {
   return extent;
 }
 
+bool haveRanksInCommon(const Plan &plan, const Role &a, const Role &b, int16_t butOf) {
+  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
+    AxisRange x = extentOf(plan, a, axis), y = extentOf(plan, b, axis);
+    bool isFree = butOf >= 0 && std::ranges::count(plan.groups[size_t(butOf)].axes, axis) > 0;
+    if (!isFree && std::max(x.begin, y.begin) >= std::min(x.end, y.end))
+      return false;
+  }
+  return true;
+}
+
+std::set<int64_t> cutsIn(const Plan &plan, const AxisRange &extent) {
+  std::set<int64_t> cuts;
+  for (const Role &role : plan.roles) {
+    AxisRange own = extentOf(plan, role, extent.axis);
+    for (int64_t cut : {own.begin, own.end})
+      if (extent.begin < cut && cut < extent.end)
+        cuts.insert(cut);
+  }
+  return cuts;
+}
+
 std::string toString(const ByteRange &range) {
   std::string text = fmt::format("{} [{}, {})", toString(range.arena), range.begin, range.end);
   return range.member == 0 ? text : text + fmt::format(" at index {}", range.member);
@@ -373,9 +390,7 @@ uint32_t Scope::opOf(ValueId id) const {
 }
 
 bool updatesBlocks(const Role &role) {
-  return std::ranges::any_of(role.segments, [](const Segment &segment) {
-    return std::ranges::any_of(segment.ops, [](const Op &op) { return opInfo(op).isOptimizer(); });
-  });
+  return hasOp(role, [](const Op &op) { return opInfo(op).isOptimizer(); });
 }
 
 bool executes(const Op &op, const Variant &variant) {

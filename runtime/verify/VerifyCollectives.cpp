@@ -32,25 +32,6 @@ struct Instance {
   int64_t microbatch;
 };
 
-/// Roles that have ranks in common instances of a group.
-bool meet(const Plan &plan, const Role &a, const Role &b, const Group &group) {
-  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
-    if (std::find(group.axes.begin(), group.axes.end(), axis) != group.axes.end())
-      continue;
-    auto extent = [&](const Role &role) {
-      AxisRange range{axis, 0, plan.mesh[axis].size};
-      for (const AxisRange &each : role.where)
-        if (each.axis == axis)
-          range = {axis, std::max(range.begin, each.begin), std::min(range.end, each.end)};
-      return range;
-    };
-    AxisRange x = extent(a), y = extent(b);
-    if (std::max(x.begin, y.begin) >= std::min(x.end, y.end))
-      return false;
-  }
-  return true;
-}
-
 /// Whether ranks of several roles take part in the collective, where `isShared` says it of groups.
 bool isBetweenRoles(const Plan &plan, const std::vector<bool> &isShared, const Op &op) {
   bool isOfPair = op.channel >= 0 && plan.channels[static_cast<size_t>(op.channel)].isPair();
@@ -273,20 +254,17 @@ private:
 
   /// The two ranks of a pair have roles of their own.
   void checkPairs() {
-    for (uint32_t r = 0; r < plan_.roles.size(); ++r) {
-      const Indices &indices = indices_.emplace_back(plan_, plan_.roles[r]);
-      for (uint32_t s = 0; s < plan_.roles[r].segments.size(); ++s)
-        for (uint32_t i = 0; i < plan_.roles[r].segments[s].ops.size(); ++i)
-          checkPair(indices, {r, s, i});
-    }
+    for (const Role &role : plan_.roles)
+      indices_.emplace_back(plan_, role);
+    forEachOp(plan_, [&](Spot at, const Segment &, const Op &op) {
+      if (op.channel >= 0 && plan_.channels[static_cast<size_t>(op.channel)].isPair())
+        checkPair(at, op);
+    });
   }
 
-  void checkPair(const Indices &indices, Spot at) {
-    const Op &op = plan_.roles[at.role].segments[at.segment].ops[at.op];
-    if (op.channel < 0 || !plan_.channels[static_cast<size_t>(op.channel)].isPair())
-      return;
+  void checkPair(Spot at, const Op &op) {
     const Channel &channel = plan_.channels[static_cast<size_t>(op.channel)];
-    IndexRange own = indices.of(channel.group);
+    IndexRange own = indices_[at.role].of(channel.group);
     if (!own.isSole() || (own.first != channel.pair[0] && own.first != channel.pair[1]))
       report_.add(finding::PairNotInRole, at, channel.name, channel.pair[0], channel.pair[1],
                   plan_.groups[static_cast<size_t>(channel.group)].name, plan_.roles[at.role].name,
@@ -312,11 +290,10 @@ private:
                       (own.first == channel.pair[0] || own.first == channel.pair[1]));
     }
     std::vector<std::vector<uint32_t>> partners(plan_.roles.size());
-    const Group &group = plan_.groups[static_cast<size_t>(channel.group)];
     for (uint32_t a = 0; a < plan_.roles.size(); ++a)
       for (uint32_t b = 0; b < plan_.roles.size() && isOne[a]; ++b)
         if (a != b && isOne[b] && report_.spend(kVisitsOfPair) &&
-            meet(plan_, plan_.roles[a], plan_.roles[b], group))
+            haveRanksInCommon(plan_, plan_.roles[a], plan_.roles[b], channel.group))
           partners[a].push_back(b);
     std::vector<std::vector<uint32_t>> members(plan_.roles.size());
     for (uint32_t role = 0; role < plan_.roles.size(); ++role)
@@ -326,14 +303,14 @@ private:
   }
 
   void findGroups() {
-    for (const Group &group : plan_.groups) {
+    for (int16_t group = 0; group < static_cast<int16_t>(plan_.groups.size()); ++group) {
       if (!report_.spend(plan_.roles.size() * plan_.roles.size() * kVisitsOfPair))
         return;
       std::vector<std::vector<uint32_t>> partners(plan_.roles.size());
       bool isShared = false;
       for (uint32_t a = 0; a < plan_.roles.size(); ++a)
         for (uint32_t b = 0; b < plan_.roles.size(); ++b)
-          if (a != b && meet(plan_, plan_.roles[a], plan_.roles[b], group)) {
+          if (a != b && haveRanksInCommon(plan_, plan_.roles[a], plan_.roles[b], group)) {
             partners[a].push_back(b);
             isShared = true;
           }

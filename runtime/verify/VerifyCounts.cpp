@@ -349,13 +349,12 @@ const KindSet &kindsWithCounts() {
 
 bool hasCounts(const Plan &plan) {
   auto isCounted = [](const Op &op) { return kindsWithCounts()[static_cast<size_t>(op.kind)]; };
-  return std::ranges::any_of(plan.roles, [&](const Role &role) {
-    return std::ranges::any_of(role.segments, [&](const Segment &segment) {
-      return std::ranges::any_of(segment.ops, isCounted) ||
-             std::ranges::any_of(segment.values,
-                                 [](const Value &value) { return value.counts != kNone; });
-    });
-  });
+  return hasOp(plan, isCounted) || std::ranges::any_of(plan.roles, [&](const Role &role) {
+           return std::ranges::any_of(role.segments, [&](const Segment &segment) {
+             return std::ranges::any_of(segment.values,
+                                        [](const Value &value) { return value.counts != kNone; });
+           });
+         });
 }
 
 } // namespace

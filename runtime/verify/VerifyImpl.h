@@ -225,8 +225,27 @@ std::string toString(const ByteRange &range);
 /// The op that a message about a cell shows: the first that fills it, or reads it.
 Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell);
 
+/// Calls use(spot, segment, op) for all ops of the plan, role by role.
+template <typename Use> void forEachOp(const Plan &plan, const Use &use) {
+  for (uint32_t r = 0; r < plan.roles.size(); ++r)
+    for (uint32_t s = 0; s < plan.roles[r].segments.size(); ++s)
+      for (uint32_t i = 0; i < plan.roles[r].segments[s].ops.size(); ++i)
+        use(Spot{r, s, i}, plan.roles[r].segments[s], plan.roles[r].segments[s].ops[i]);
+}
+template <typename Is> bool hasOp(const Role &role, const Is &is) {
+  return std::ranges::any_of(
+      role.segments, [&](const Segment &segment) { return std::ranges::any_of(segment.ops, is); });
+}
+template <typename Is> bool hasOp(const Plan &plan, const Is &is) {
+  return std::ranges::any_of(plan.roles, [&](const Role &role) { return hasOp(role, is); });
+}
+
 /// Coordinates of a role on an axis.
 AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis);
+/// Whether some ranks of both have the same coordinates on all axes but those of a group.
+bool haveRanksInCommon(const Plan &plan, const Role &a, const Role &b, int16_t butOf = -1);
+/// Coordinates inside of an extent of an axis where ranks of any role begin or end.
+std::set<int64_t> cutsIn(const Plan &plan, const AxisRange &extent);
 /// True if both are the same on each rank of the role.
 bool areSame(const Plan &plan, const Role &role, const Moving &a, const Moving &b);
 /// True if both places are the same bytes on each rank of the role, `apart` bytes from each other.

@@ -27,11 +27,10 @@ public:
   }
 
   void run() {
-    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
-      for (uint32_t s = 0; s < plan_.roles[r].segments.size(); ++s)
-        for (uint32_t i = 0; i < plan_.roles[r].segments[s].ops.size(); ++i)
-          if (plan_.roles[r].segments[s].ops[i].kind == OpKind::StepFinish && !report_.isFull())
-            findPack({r, s, i});
+    forEachOp(plan_, [&](Spot at, const Segment &, const Op &op) {
+      if (op.kind == OpKind::StepFinish && !report_.isFull())
+        findPack(at);
+    });
     bool isSummed = std::ranges::any_of(norms_, [](const Norm &norm) { return !norm.isOwn; });
     for (const Norm &norm : norms_)
       checkNorm(norm, isSummed);
@@ -154,16 +153,8 @@ private:
     for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
       if ((divided >> axis & 1) == 0)
         continue;
-      AxisRange own = extentOf(plan_, role, axis);
-      std::set<int64_t> cuts;
-      for (const Role &each : plan_.roles) {
-        AxisRange other = extentOf(plan_, each, axis);
-        for (int64_t cut : {other.begin, other.end})
-          if (own.begin < cut && cut < own.end)
-            cuts.insert(cut);
-      }
       size_t before = parts.size();
-      for (int64_t cut : cuts)
+      for (int64_t cut : cutsIn(plan_, extentOf(plan_, role, axis)))
         for (size_t i = 0; i < before && report_.spend(1); ++i) {
           Coordinates part = parts[i];
           part[axis] = cut;

@@ -121,42 +121,28 @@ private:
   /// All stages load slices of the same sequences alike, and ranks with other samples, or other
   /// layers of the same ones, have no slices of them.
   void findSlices() {
-    const Op *first = nullptr;
     Axes others = axesOf(plan_, groupOfKind(plan_, GroupKind::Data));
-    forEachOp([&](const Scope &, uint32_t, const Op &op) {
+    std::vector<std::pair<Spot, const Op *>> loads;
+    forEachOp(plan_, [&](Spot at, const Segment &, const Op &op) {
       if (op.kind == OpKind::Send)
         others |= axesOf(plan_, op.group);
+      if (op.kind == OpKind::BatchLoad && !inspection_.variantsOf(at.role, at.segment).empty())
+        loads.emplace_back(at, &op);
       exchangesSlices_ |=
           opInfo(op).hasSlices || op.kind == OpKind::Shift || op.kind == OpKind::AllToAll;
     });
-    forEachOp([&](const Scope &scope, uint32_t i, const Op &op) {
-      if (op.kind != OpKind::BatchLoad)
-        return;
-      Axes axes = axesOf(plan_, op.group);
-      const Type &tokens = scope.value(op.results[0]).type;
+    for (const auto &[at, op] : loads) {
+      Axes axes = axesOf(plan_, op->group), first = axesOf(plan_, loads.front().second->group);
+      const Type &tokens = plan_.roles[at.role].segments[at.segment].values[op->results[0]].type;
       positions_ = tokens.shape[tokens.rank - 1] *
-                   (op.group < 0 ? 1 : static_cast<int64_t>(plan_.groupSize(op.group)));
+                   (op->group < 0 ? 1 : static_cast<int64_t>(plan_.groupSize(op->group)));
       sliceAxes_ |= axes;
-      if (first != nullptr && axesOf(plan_, first->group) != axes)
-        scope.add(finding::LoadsAlongOther, i, opInfo(op).name, names(axes),
-                  names(axesOf(plan_, first->group)));
+      if (first != axes)
+        inspection_.add(finding::LoadsAlongOther, at, opInfo(*op).name, names(axes), names(first));
       else if ((axes & others) != 0)
-        scope.add(finding::LoadsOverData, i, opInfo(op).name, names(axes), names(axes & others));
-      first = first == nullptr ? &op : first;
-    });
-  }
-
-  /// Of all segments that are run.
-  template <typename Fn> void forEachOp(const Fn &fn) {
-    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
-      for (uint32_t s = 0; s < plan_.roles[r].segments.size(); ++s) {
-        const Segment &segment = plan_.roles[r].segments[s];
-        if (inspection_.variantsOf(r, s).empty())
-          continue;
-        Scope scope = {inspection_, plan_.roles[r], segment, r, s};
-        for (uint32_t i = 0; i < segment.ops.size(); ++i)
-          fn(scope, i, segment.ops[i]);
-      }
+        inspection_.add(finding::LoadsOverData, at, opInfo(*op).name, names(axes),
+                        names(axes & others));
+    }
   }
 
   std::string names(Axes axes) const {

@@ -277,11 +277,7 @@ bool hasParts(const Plan &plan) {
   };
   return std::ranges::any_of(plan.params,
                              [](const Param &param) { return !param.splits.empty(); }) ||
-         std::ranges::any_of(plan.roles, [&](const Role &role) {
-           return std::ranges::any_of(role.segments, [&](const Segment &segment) {
-             return std::ranges::any_of(segment.ops, isPart);
-           });
-         });
+         hasOp(plan, isPart);
 }
 
 } // namespace

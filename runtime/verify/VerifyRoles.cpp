@@ -52,14 +52,12 @@ std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role) {
   std::vector<Role> parts(1);
   for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
     AxisRange own = extentOf(plan, plan.roles[role], axis);
-    std::set<int64_t> cuts;
-    for (const Role &each : plan.roles)
-      for (const AxisRange &range : each.where)
-        if (range.axis == axis)
-          cuts.insert({std::clamp(range.begin, own.begin, own.end),
-                       std::clamp(range.end, own.begin, own.end)});
-    if (cuts.empty())
+    bool isDivided = std::ranges::any_of(plan.roles, [&](const Role &each) {
+      return std::ranges::find(each.where, axis, &AxisRange::axis) != each.where.end();
+    });
+    if (!isDivided)
       continue;
+    std::set<int64_t> cuts = cutsIn(plan, own);
     cuts.insert({own.begin, own.end});
     if (!inspection.spend(parts.size() * cuts.size()))
       break;
@@ -76,17 +74,15 @@ std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role) {
 
 bool haveUpdatesInCommon(const Plan &plan) {
   std::vector<uint32_t> updater(plan.blocks.size(), kNone); // of each block: a role
-  for (uint32_t r = 0; r < plan.roles.size(); ++r)
-    for (const Segment &segment : plan.roles[r].segments)
-      for (const Op &op : segment.ops) {
-        if (!opInfo(op).isOptimizer())
-          continue;
-        uint32_t &role = updater[static_cast<size_t>(op.getInt(AttrKey::block))];
-        if (role != kNone && role != r)
-          return true;
-        role = r;
-      }
-  return false;
+  bool isAny = false;
+  forEachOp(plan, [&](Spot at, const Segment &, const Op &op) {
+    if (!opInfo(op).isOptimizer())
+      return;
+    uint32_t &role = updater[static_cast<size_t>(op.getInt(AttrKey::block))];
+    isAny |= role != kNone && role != at.role;
+    role = at.role;
+  });
+  return isAny;
 }
 
 void compareRoles(Inspection &inspection, const std::vector<PartUpdates> &updates) {
@@ -101,10 +97,7 @@ void compareRoles(Inspection &inspection, const std::vector<PartUpdates> &update
 namespace {
 
 bool addsLosses(const Role &role) {
-  return std::ranges::any_of(role.segments, [](const Segment &segment) {
-    return std::ranges::any_of(segment.ops,
-                               [](const Op &op) { return opInfo(op).sum == SumRole::AddsLosses; });
-  });
+  return hasOp(role, [](const Op &op) { return opInfo(op).sum == SumRole::AddsLosses; });
 }
 
 /// Axes along which other ones of the roles have other ranks than this part of a role.

@@ -165,13 +165,12 @@ public:
   using Values = SegmentValues<Rows>;
 
   explicit RowDomain(const Inspection &inspection) : plan_(inspection.plan()) {
-    for (const Role &role : plan_.roles)
-      for (const Segment &segment : role.segments)
-        for (const Op &op : segment.ops)
-          if (op.kind == OpKind::BatchLoad) {
-            tokens_ = segment.values[op.results[0]].type.numel();
-            sliceAxes_ = axesOf(plan_, op.group);
-          }
+    forEachOp(plan_, [&](Spot, const Segment &segment, const Op &op) {
+      if (op.kind != OpKind::BatchLoad)
+        return;
+      tokens_ = segment.values[op.results[0]].type.numel();
+      sliceAxes_ = axesOf(plan_, op.group);
+    });
   }
 
   /// Whether ranks exchange anything but parts of blocks, or take random numbers of some rows.
@@ -181,12 +180,7 @@ public:
               op.getInt(Key::block) < 0) ||
              (isByPlace(op) && op.group >= 0);
     };
-    return tokens_ > 0 &&
-           (sliceAxes_ != 0 || std::ranges::any_of(plan_.roles, [&](const Role &role) {
-              return std::ranges::any_of(role.segments, [&](const Segment &segment) {
-                return std::ranges::any_of(segment.ops, isExchange);
-              });
-            }));
+    return tokens_ > 0 && (sliceAxes_ != 0 || hasOp(plan_, isExchange));
   }
 
   /// Whether it depends on a row's place among those of all members what is made of it.

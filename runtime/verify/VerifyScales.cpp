@@ -16,29 +16,20 @@ public:
   explicit ScaleCheck(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {}
 
   void run() {
-    forEachOp([&](Spot at, const Segment &, const Op &op) {
+    forEachOp(plan_, [&](Spot at, const Segment &, const Op &op) {
       if (op.kind == OpKind::StepFinish)
         compare(at, op);
     });
     if (!finish_)
       return;
     bool isScaled = finish_->getInt(AttrKey::scaling) != 0;
-    forEachOp([&](Spot at, const Segment &segment, const Op &op) {
+    forEachOp(plan_, [&](Spot at, const Segment &segment, const Op &op) {
       if (int operand = scaleOperandOf(op.kind); operand >= 0)
         checkStart(at, segment, op, static_cast<size_t>(operand), isScaled);
     });
   }
 
 private:
-  template <typename Use> void forEachOp(Use use) {
-    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
-      for (uint32_t s = 0; s < plan_.roles[r].segments.size(); ++s) {
-        const Segment &segment = plan_.roles[r].segments[s];
-        for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i)
-          use({r, s, i}, segment, segment.ops[i]);
-      }
-  }
-
   /// All steps end by the same rule.
   void compare(Spot at, const Op &op) {
     if (!finish_)

@@ -281,13 +281,12 @@ private:
   Axes tokenAxes() {
     if (!tokenAxes_) {
       tokenAxes_ = dataAxes_;
-      for (const Role &role : plan_.roles)
-        for (const Segment &segment : role.segments)
-          for (const Op &op : segment.ops)
-            if (op.kind == OpKind::BatchLoad) {
-              *tokenAxes_ |= axesOf(plan_, op.group);
-              tokens_ = segment.values[op.results[0]].type.numel();
-            }
+      forEachOp(plan_, [&](Spot, const Segment &segment, const Op &op) {
+        if (op.kind != OpKind::BatchLoad)
+          return;
+        *tokenAxes_ |= axesOf(plan_, op.group);
+        tokens_ = segment.values[op.results[0]].type.numel();
+      });
     }
     return *tokenAxes_;
   }

@@ -447,15 +447,6 @@ void checkState(Inspection &inspection, uint32_t index) {
   }
 }
 
-bool haveCommonRank(const Plan &plan, const Role &a, const Role &b) {
-  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
-    AxisRange x = extentOf(plan, a, axis), y = extentOf(plan, b, axis);
-    if (std::max(x.begin, y.begin) >= std::min(x.end, y.end))
-      return false;
-  }
-  return true;
-}
-
 /// Boxes of the mesh that are apart and have as many ranks together as the mesh cover it.
 void checkRolesDivideMesh(Inspection &inspection) {
   const Plan &plan = inspection.plan();
@@ -468,7 +459,7 @@ void checkRolesDivideMesh(Inspection &inspection) {
     }
     ranks += volume;
     for (uint32_t j = 0; j < i; ++j)
-      if (haveCommonRank(plan, plan.roles[i], plan.roles[j]))
+      if (haveRanksInCommon(plan, plan.roles[i], plan.roles[j]))
         inspection.add(finding::RolesOverlap, {i, kNone, kNone}, plan.roles[j].name,
                        plan.roles[i].name);
   }
