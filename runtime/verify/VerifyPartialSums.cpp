@@ -131,6 +131,9 @@ private:
   }
 
   void needIndex(uint32_t i, const Op &op, Axes found, std::optional<Axes> needed) const {
+    // Plan text for a single pass may have weights that no parameter stands for.
+    if (!needed && found != 0 && plan_.level == Level::Placed)
+      scope().add(finding::PartUnknown, i, opInfo(op).name, namesOf(plan_, found));
     if (!needed || found == *needed)
       return;
     auto nameOf = [&](Axes axes) {

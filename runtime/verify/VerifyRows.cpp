@@ -294,7 +294,9 @@ private:
     int16_t group = op.group < 0 ? int16_t{-1} : firstAlike(plan_, op.group);
     Layout all = {-1, {{{0, tokens_}}}};
     int wanted = group < 0 ? table_.add(all) : scattered(all, group);
-    if (isKnown(has) && isKnown(wanted) && has != wanted)
+    if (has == LayoutTable::kUnknown)
+      refuseUnknown(op, op.operands[0]);
+    else if (isKnown(has) && isKnown(wanted) && has != wanted)
       refusePlaces(op, table_.at(has), table_.at(wanted));
     give(op, has);
   }
@@ -302,9 +304,12 @@ private:
   void followProduct(const Op &op, bool isTurnedA, bool isTurnedB) {
     const Rows &a = rows(op.operands[0]), &b = rows(op.operands[1]);
     bool hasRows = a.layout != LayoutTable::kNone && a.isTurned == isTurnedA;
-    bool isOverRows = a.isKnown() && !hasRows && b.isKnown() && b.isTurned == isTurnedB;
-    if (isOverRows)
+    bool hasBoth = a.layout != LayoutTable::kNone && b.layout != LayoutTable::kNone;
+    bool isOverRows = hasBoth && !hasRows && b.isTurned == isTurnedB;
+    if (isOverRows && a.isKnown())
       need(op, op.operands[0], op.operands[1]);
+    else if (isOverRows)
+      refuseUnknown(op, op.operands[0]);
     if (!hasRows)
       return;
     if (op.kind == OpKind::MatMulGeluBwd)
@@ -498,6 +503,8 @@ private:
       return;
     int of = rowsOf(op, 0);
     Axes axes = axesOf(plan_, op.group);
+    if (of == LayoutTable::kUnknown && isSum(opInfo(op).collective->kind) && axes != 0)
+      refuseUnknown(op, op.operands[0]);
     if (!isKnown(of) || axes == 0)
       return giveOne(op, of);
     int16_t group = firstAlike(plan_, op.group);
@@ -618,6 +625,13 @@ private:
                      scope().nameOf(one), toString(others.of(index)), scope().nameOf(other),
                      atIndex(group, index));
     return false;
+  }
+
+  /// An op that needs to know which rows a value has.
+  void refuseUnknown(const Op &op, ValueId value) {
+    if (values_->isReport)
+      scope().addValue(finding::RowsNeeded, opIndex_, value, opInfo(op).name,
+                       scope().nameOf(value));
   }
 
   void refusePlaces(const Op &op, const Layout &has, const Layout &wanted) {

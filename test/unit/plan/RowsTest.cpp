@@ -31,6 +31,7 @@ constexpr const char *kScatter =
   "    %es = cast %ev : f32[2,4] activations at work 64\n"
 constexpr const char *kInReverse = TAKING("{offset = 8  coef = -8} group tp", "32 - 32*tp");
 constexpr const char *kOfOneMember = TAKING("{offset = 8}", "32");
+constexpr const char *kFromTheMiddleOfRows = TAKING("{coef = 6} group tp", "0 + 32*tp");
 constexpr const char *kOwn = TAKING("{coef = 8} group tp", "0 + 32*tp");
 #undef TAKING
 
@@ -40,6 +41,13 @@ TEST_P(Rows, OfOtherTokensAreRefused) {
   Plan plan = parsed(edited("vocab", GetParam().edits));
   test::expectRefused(plan, Rule::Origin, GetParam().message);
   EXPECT_NE(oracle::findSumBreak(plan), "");
+}
+
+/// A view that begins in the middle of a row has no rows that are known, and dropout counts rows.
+TEST(UnknownRows, AreRefusedByOpsThatCountRows) {
+  Plan plan = parsed(edited("vocab", {{kScatter, kFromTheMiddleOfRows}}));
+  test::expectRefused(plan, Rule::Origin,
+                      "'dropout' takes '%es', whose rows are not known; it needs to know them");
 }
 
 constexpr test::Edit kNotDropped = {"dropout %es, %samples {p = 0.25} group tp :", "cast %es :"};
