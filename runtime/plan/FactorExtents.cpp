@@ -140,12 +140,14 @@ FactorExtents::FactorExtents(const OpFactors &factors, const Op &op,
 bool FactorExtents::settleOne() {
   for (size_t i = 0; i < equationCount_; ++i) {
     const Equation &equation = equations_[i];
+    if (equation.isDone) // nearly always
+      continue;
     FactorId first = kNoFactor;
     for (const FactorAtom &atom : equation.value->words()) {
       bool isIn = atom.dim >= equation.dims.first && atom.dim <= equation.dims.last;
       if (!isIn || atom.form == FactorAtom::Number || at(atom.factor) != 0)
         continue;
-      if (first != kNoFactor && !equation.isDone) {
+      if (first != kNoFactor) {
         at(first) = 1;
         return true;
       }

@@ -53,6 +53,7 @@ public:
   }
 
   void run() {
+    // Classes first, then what names them: an op may name a block of what another one makes of it.
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       joinSegment(s);
     for (uint32_t c = 0; c < role_.cells.size(); ++c)

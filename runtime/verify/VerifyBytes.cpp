@@ -521,6 +521,7 @@ void ByteCheck::Impl::addClobber(uint32_t region, const std::optional<Shadow::Wr
 void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
   ArenaLayout &bytes = layout(arena);
   shadow.reset(bytes.boundaries, arena, /*member=*/0);
+  // Where something moves, bytes are looked at for each index that differs: see playZone.
   for (const Zone &zone : bytes.zones) {
     Span span = spanOf(bytes, zone.begin, zone.end);
     shadow.skip(span.first, span.last);
@@ -592,6 +593,7 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
   if (!scope_.inspection.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax) *
                                kVisitsOfLines))
     return;
+  // Between two of these indices no bounds change places, so nothing else can overlap.
   for (int64_t member : coordinatesFor(play.lines, indices_.of(play.group))) {
     size_t ranged = play.accesses.size() + play.regions.size();
     if (!scope_.inspection.spend(ranged * kVisitsOfRange) || scope_.inspection.isFull())
@@ -646,6 +648,7 @@ SegmentEffect ByteCheck::Impl::check(Variant variant) {
     for (const ZonePlay &play : collectZones(layout(arena)))
       playZone(layout(arena), arena, play, shadow, effect);
   }
+  // What spoils a content matters only if somebody reads it: ProgramCheck and LostCheck know that.
   for (SegmentEffect::Out &out : effect.outs)
     if (auto found = shadow.spoiled().find(out.region); found != shadow.spoiled().end())
       out.loss.spoiled = std::make_shared<const Finding>(found->second);

@@ -70,6 +70,7 @@ public:
     if (at == queues_.end() || at->second.empty())
       return kNone;
     uint32_t op = at->second.front();
+    // An op that another queue's first one has to end before is not issued yet.
     for (const auto &[other, ops] : queues_)
       if (other != queue && !ops.empty() && order().ends(ops.front(), op))
         return kNone;

@@ -94,6 +94,7 @@ Contents::Content Contents::composite(const Op &op) {
       return {};
     content.depth = std::max<uint8_t>(content.depth, contents_[part].depth + 1);
   }
+  // Pieces of pieces multiply; plans of passes nest twice.
   if (content.depth > kDepthMax) {
     tooDeep_ = true;
     return {};

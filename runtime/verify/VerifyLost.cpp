@@ -220,6 +220,7 @@ private:
     std::vector<std::pair<uint8_t, uint8_t>> after; // read and kept, of each cell that is left
     for (const SegmentEffect::Out &out : effect->outs)
       after.emplace_back(live.read[cellAt(out.region)], live.kept[cellAt(out.region)]);
+    // Backwards: what a segment overwrites is dead before it, what it reads is alive.
     for (const SegmentEffect::Clobber &clobber : effect->clobbers)
       if (clobber.region < role_.cells.size())
         live.set(cellAt(clobber.region), false);
@@ -228,6 +229,7 @@ private:
       isLive[i] |= isSometimes_ ? isRead_[cell] : after[i].second;
       live.set(cell, false);
     }
+    // What passes through a segment lives before it if it lives behind it.
     for (size_t i = 0; i < effect->outs.size(); ++i)
       for (uint32_t region : effect->outs[i].from) {
         live.read[cellAt(region)] |= after[i].first;

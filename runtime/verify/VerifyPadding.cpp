@@ -137,6 +137,7 @@ private:
     return {whole.block, !first, first.value_or(Moving())};
   }
 
+  /// A pack has the padding of its block, and must not have that of its parts.
   Tag ofPack(const Op &op) {
     auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
     Tag tag = block < 0 ? Tag() : ofBlock(block, numel(op.results[0]));

@@ -82,6 +82,8 @@ public:
 
 private:
   void follow() {
+    // A plan that passes although more is taken to be due, or to be overwritten, than is so, is
+    // right.
     if (passesTrial(Due::Any))
       return;
     if (regions_.hasSeenParts() && !rings_.hasRings()) { // slots change places as a whole
@@ -298,7 +300,7 @@ private:
       States next;
       for (int64_t kind : kinds)
         for (const State &state : tryStep(loop, kind, fresh, ends))
-          if (seen.insert(state).second)
+          if (seen.insert(state).second) // one that was seen leads to nothing new
             next.insert(state);
       fresh = std::move(next);
     }
@@ -325,7 +327,7 @@ private:
     States now, ends, atPeriod;
     for (step_ = 1; step_ <= loop.count && !isStopped(); ++step_) {
       if (made.size() > statesMax())
-        made.clear();
+        made.clear(); // what is kept is bounded, and can be made again
       const std::vector<bool> due = dueIn(loop, step_);
       States starts = now, next;
       join(starts, begin);
@@ -340,9 +342,10 @@ private:
       join(ends, next);
       bool isRepeated = step_ % period == 0 && isSame(next, atPeriod);
       if (isRepeated)
-        break;
+        break; // from the same states the same is due: all steps behind do what these have done
       if (step_ % period == 0)
         atPeriod = next;
+      // Steps in which nothing is due, and which change nothing, are passed over.
       if (std::ranges::find(due, true) == due.end() && isSame(next, now))
         step_ = nextDue(loop, step_) - 1;
       now = std::move(next);
@@ -559,6 +562,7 @@ private:
     for (const SegmentEffect::Need &need : found->needs)
       if (!isThere(segment, need.region, state))
         reportNeed(segment, variant, need, state);
+    // A cell may be left from another one that the segment overwrites, so all is judged first.
     std::vector<const Loss *> losses; // by what was there at the start
     for (const SegmentEffect::Out &out : found->outs)
       losses.push_back(lossOf(out, state));

@@ -481,6 +481,7 @@ private:
         std::optional<RowList> part = partOf(rows, i, members);
         if (!part || part->empty())
           return std::nullopt;
+        // Columns of the own slice go out, and come back as own columns of each slice.
         bool isOfSlice = part->front().slice != kOwn;
         std::optional<RowList> own =
             moved(*part, isOfSlice ? i : kOwn, isOfSlice ? kOwn : i, kOwn, kOwn);
@@ -552,6 +553,7 @@ private:
   /// Among ranks with the same tokens.
   int overRows(const Op &op, const Layout &part, int of, int16_t group) {
     bool isGather = op.kind == OpKind::AllGather;
+    // Rows of another group's members: only a gather over other axes leaves them in order.
     if (!part.isSame() && part.group != group) // all have the same of other axes' rows
       return isGather && (axesOf(plan_, op.group) & axesOf(plan_, part.group)) == 0
                  ? gathered(part, group)

@@ -136,6 +136,7 @@ private:
     Mark mark = markOf(i, op);
     for (ValueId result : op.results)
       marks_[result] = mark;
+    // Magnitudes that others have seen are no contribution to what the op makes of its own values.
     if (size_t seen = seenBy(op); seen < op.results.size()) {
       Mark withoutSeen = fresh(op, inPlaceOperand(op, seen));
       for (size_t r = 0; r < op.results.size(); ++r)
@@ -267,6 +268,7 @@ private:
       mark.varies |= dataAxes_;
     if (opInfo(op).takesIndex())
       mark.varies |= axesOf(plan_, op.group);
+    // Stages compute different things: what each contributes to a block is a part of the sum, too.
     mark.due = mark.varies | stages_.axes;
     if (role == SumRole::ComputesShard) { // rows of the whole batch, for this rank's part
       mark.varies |= heldBy(static_cast<int32_t>(op.getInt(AttrKey::block)), op.results[0]);
@@ -322,6 +324,7 @@ private:
     Mark mark = combined(op, splits_.asBlock(marks_[op.operands[0]], blockNamedBy(op)), over);
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Acc && holds(tie.pred, variant_)) {
+        // A contribution that is in the sum already, and in what is added to it, would count twice.
         bool isAgain = contains(op, tie.value, op.operands[0]);
         mark = added(mark, marks_[tie.value], microbatchOf(op));
         if (isAgain)

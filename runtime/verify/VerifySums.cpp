@@ -288,6 +288,7 @@ private:
     step_.steps = loop.count;
     step_.microbatches = countOf(role_, ops_.isTraining(), loop);
     for (int64_t turn = 0; turn < std::min(loop.count, kTurnsMax) && !report_.isFull(); ++turn) {
+      // A contribution of the step before is none of this one.
       Cells now = cells;
       for (Held &held : now)
         if (held.mark.cover.kind != Cover::None)
