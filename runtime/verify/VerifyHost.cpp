@@ -16,8 +16,8 @@ struct Taker {
 };
 Taker takerOf(CellKind cell) {
   if (cell == CellKind::Stop)
-    return {OpKind::StepPack, 2};
-  return {OpKind::BatchLoad, 0};
+    return {OpKind::StepPack, operandIndex<OpKind::StepPack>("stop")};
+  return {OpKind::BatchLoad, operandIndex<OpKind::BatchLoad>("feed")};
 }
 
 bool hasNamedRun(const std::vector<ProgramNode> &nodes, uint32_t segment) {
@@ -164,7 +164,8 @@ private:
   void checkAgreement(const Scope &where, uint32_t i) {
     const Plan &plan = report_.plan();
     const Op &finish = where.segment.ops[i];
-    const Value &sums = where.value(finish.operands[1]);
+    const ValueId partial = operandNamed<OpKind::StepFinish>(finish, "partial");
+    const Value &sums = where.value(partial);
     if (plan.worldSize() < 2)
       return;
     if (sums.def != kNone) {
@@ -173,7 +174,7 @@ private:
           (sum.pred == Pred::Always || sum.pred == finish.pred))
         return;
     }
-    where.addValue(finding::StopsDiffer, i, finish.operands[1], sums.name, plan.worldSize());
+    where.addValue(finding::StopsDiffer, i, partial, sums.name, plan.worldSize());
   }
 
   /// The host follows one series of microbatches through a ring.

@@ -261,6 +261,14 @@ bool executes(const Op &op, const Variant &variant);
 /// Whether any op of the role is an optimizer.
 bool updatesBlocks(const Role &role);
 
+/// The factors of each op that is a product.
+inline constexpr size_t kFirstFactor = operandIndex<OpKind::MatMul>("a"),
+                        kSecondFactor = operandIndex<OpKind::MatMul>("b");
+static_assert(kSecondFactor == operandIndex<OpKind::MatMulScaled>("b") &&
+              kSecondFactor == operandIndex<OpKind::MatMulGelu>("b") &&
+              kSecondFactor == operandIndex<OpKind::MatMulGeluBwd>("b") &&
+              kSecondFactor == operandIndex<OpKind::GroupedMatMul>("b"));
+
 /// The limit of steps of one loop that differ in what is due.
 inline constexpr size_t kStepsMax = 256;
 /// Steps of the loop that stand for all: in any other one the same `every` are due as in one of

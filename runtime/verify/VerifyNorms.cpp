@@ -56,7 +56,7 @@ private:
     const Segment &segment = plan_.roles[at.role].segments[at.segment];
     const Op &finish = segment.ops[at.op];
     Axes summed = 0;
-    const Op *op = makerOf(segment, finish.operands[1]);
+    const Op *op = makerOf(segment, operandNamed<OpKind::StepFinish>(finish, "partial"));
     for (; op != nullptr && op->kind == OpKind::AllReduce; op = makerOf(segment, op->operands[0])) {
       Axes over = axesOf(plan_, op->group);
       need(at, (summed & over) == 0 && !op->getBool(AttrKey::average),
@@ -65,7 +65,7 @@ private:
     }
     if (op == nullptr || op->kind != OpKind::StepPack)
       return;
-    const Op *squares = makerOf(segment, op->operands[1]);
+    const Op *squares = makerOf(segment, operandNamed<OpKind::StepPack>(*op, "ss"));
     if (squares != nullptr && squares->kind == OpKind::SumSquares)
       norms_.push_back({at, op, squares, finish.getBool(AttrKey::norm_replicated)});
   }

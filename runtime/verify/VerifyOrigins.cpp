@@ -133,7 +133,8 @@ private:
     });
     for (const auto &[at, op] : loads) {
       Axes axes = axesOf(plan_, op->group), first = axesOf(plan_, loads.front().second->group);
-      const Type &tokens = plan_.roles[at.role].segments[at.segment].values[op->results[0]].type;
+      const Segment &segment = plan_.roles[at.role].segments[at.segment];
+      const Type &tokens = segment.values[resultNamed<OpKind::BatchLoad>(*op, "tokens")].type;
       positions_ = tokens.shape[tokens.rank - 1] *
                    (op->group < 0 ? 1 : static_cast<int64_t>(plan_.groupSize(op->group)));
       sliceAxes_ |= axes;
@@ -239,7 +240,9 @@ private:
 
   /// Outputs come with the statistics of the same keys, and no key is in both parts.
   Keys together(const Values &at, uint32_t i, const Op &op) {
-    constexpr size_t kOutput = 0, kStats = 1, kMore = 2, kMoreStats = 3;
+    constexpr OpKind kOp = OpKind::AttentionJoin;
+    constexpr size_t kOutput = operandIndex<kOp>("o"), kStats = operandIndex<kOp>("lse"),
+                     kMore = operandIndex<kOp>("more"), kMoreStats = operandIndex<kOp>("morelse");
     Keys keys = at.operand(op, kOutput).keys;
     const Keys &more = at.operand(op, kMore).keys;
     bool isPaired = at.operand(op, kStats).keys == keys && at.operand(op, kMoreStats).keys == more;
@@ -283,7 +286,8 @@ private:
 
   /// Gradients are divided by the tokens of all ranks with slices of the same sequences.
   Count countOf(const Values &at, uint32_t i, const Op &op) {
-    constexpr size_t kCount = 4;
+    constexpr size_t kCount = operandIndex<OpKind::CrossEntropyBwd>("n");
+    static_assert(kCount == operandIndex<OpKind::LmLossGrad>("n"));
     bool divides = (op.kind == OpKind::CrossEntropyBwd || op.kind == OpKind::LmLossGrad) &&
                    !op.getBool(AttrKey::per_token);
     if (at.isReport && divides)

@@ -98,9 +98,14 @@ private:
   /// the index by which the parameter is cut.
   void checkIndex(uint32_t i, const Op &op) {
     if (op.kind == OpKind::Embedding)
-      needIndex(i, op, axesOf(plan_, op.group), knownSplitsOf(op.operands[1], 1));
-    else if (op.kind == OpKind::VocabStats || op.kind == OpKind::CrossEntropyBwd)
-      needIndex(i, op, axesOf(plan_, op.group), of(op, 0).columns);
+      needIndex(i, op, axesOf(plan_, op.group),
+                knownSplitsOf(operandNamed<OpKind::Embedding>(op, "table"), 1));
+    else if (op.kind == OpKind::VocabStats)
+      needIndex(i, op, axesOf(plan_, op.group),
+                of(operandNamed<OpKind::VocabStats>(op, "logits")).columns);
+    else if (op.kind == OpKind::CrossEntropyBwd)
+      needIndex(i, op, axesOf(plan_, op.group),
+                of(operandNamed<OpKind::CrossEntropyBwd>(op, "logits")).columns);
     else if (op.kind == OpKind::Pack && op.getInt(Key::block) >= 0)
       checkGradients(op);
     else if (opInfo(op).queries >= 0 && op.getFloat(Key::p) > 0)
@@ -145,9 +150,9 @@ private:
   /// Products have columns of their weight, and exchanges give other heads for rows, or back.
   std::optional<Axes> columnsOf(const Op &op) const {
     if (op.kind == OpKind::MatMulScaled)
-      return knownSplitsOf(op.operands[1], 1);
+      return knownSplitsOf(op.operands[kSecondFactor], 1);
     if (isProduct(op))
-      return knownSplitsOf(op.operands[1], op.getBool(Key::trans_b) ? 1 : 0);
+      return knownSplitsOf(op.operands[kSecondFactor], op.getBool(Key::trans_b) ? 1 : 0);
     std::optional<Axes> columns = op.operands.empty() ? std::nullopt : of(op, 0).columns;
     if (columns && op.kind == OpKind::AllToAll)
       *columns ^= axesOf(plan_, op.group);
@@ -232,8 +237,8 @@ private:
 
   /// Of the inner dimension: columns of the first factor and rows of the second one.
   Axes innerSplits(const Op &op, bool isTurnedA, bool isTurnedB) const {
-    return static_cast<Axes>(splitsOf(op.operands[0], isTurnedA ? 1 : 0) |
-                             splitsOf(op.operands[1], isTurnedB ? 0 : 1));
+    return static_cast<Axes>(splitsOf(op.operands[kFirstFactor], isTurnedA ? 1 : 0) |
+                             splitsOf(op.operands[kSecondFactor], isTurnedB ? 0 : 1));
   }
 
   Axes partsOf(const Op &op) const {

@@ -6,7 +6,8 @@ namespace shardc::plan::verifier {
 namespace {
 
 /// Operands of `matmul_scaled`: two factors, and the scale of each as many operands on.
-constexpr size_t kFactors = 2;
+constexpr size_t kFactors = operandIndex<OpKind::MatMulScaled>("ascale");
+static_assert(kFactors == 2 && operandIndex<OpKind::MatMulScaled>("bscale") == kFactors + 1);
 
 /// A pair of cells from which a segment takes a factor and its scale.
 struct CellPair {

@@ -168,7 +168,7 @@ public:
     forEachOp(plan_, [&](Spot, const Segment &segment, const Op &op) {
       if (op.kind != OpKind::BatchLoad)
         return;
-      tokens_ = segment.values[op.results[0]].type.numel();
+      tokens_ = segment.values[resultNamed<OpKind::BatchLoad>(op, "tokens")].type.numel();
       sliceAxes_ = axesOf(plan_, op.group);
     });
   }
@@ -281,8 +281,10 @@ private:
         values.push_back(op.operands[operand]);
       return common(op, values);
     };
+    constexpr OpKind kBwd = OpKind::AttentionPartBwd;
     int queries = isForward ? of({at.q, at.queryPositions, at.queryDocs})
-                            : of({0, at.q, at.queryPositions, at.queryDocs, 4, 5}); // do, o, lse
+                            : of({operandIndex<kBwd>("do"), at.q, at.queryPositions, at.queryDocs,
+                                  operandIndex<kBwd>("o"), operandIndex<kBwd>("lse")});
     int keys = of({at.k, at.v, at.positions, at.docs});
     for (size_t r = 0; r < op.results.size(); ++r)
       rows(op.results[r]).layout = isForward || r == 0 ? queries : keys;
@@ -302,18 +304,19 @@ private:
   }
 
   void followProduct(const Op &op, bool isTurnedA, bool isTurnedB) {
-    const Rows &a = rows(op.operands[0]), &b = rows(op.operands[1]);
+    const ValueId first = op.operands[kFirstFactor], second = op.operands[kSecondFactor];
+    const Rows &a = rows(first), &b = rows(second);
     bool hasRows = a.layout != LayoutTable::kNone && a.isTurned == isTurnedA;
     bool hasBoth = a.layout != LayoutTable::kNone && b.layout != LayoutTable::kNone;
     bool isOverRows = hasBoth && !hasRows && b.isTurned == isTurnedB;
     if (isOverRows && a.isKnown())
-      need(op, op.operands[0], op.operands[1]);
+      need(op, first, second);
     else if (isOverRows)
-      refuseUnknown(op, op.operands[0]);
+      refuseUnknown(op, first);
     if (!hasRows)
       return;
     if (op.kind == OpKind::MatMulGeluBwd)
-      need(op, op.operands[0], op.operands[2]);
+      need(op, first, operandNamed<OpKind::MatMulGeluBwd>(op, "x"));
     give(op, a.layout);
   }
 

@@ -287,7 +287,7 @@ private:
         if (op.kind != OpKind::BatchLoad)
           return;
         *tokenAxes_ |= axesOf(plan_, op.group);
-        tokens_ = segment.values[op.results[0]].type.numel();
+        tokens_ = segment.values[resultNamed<OpKind::BatchLoad>(op, "tokens")].type.numel();
       });
     }
     return *tokenAxes_;
@@ -391,7 +391,9 @@ private:
 
   /// `isCounted` are contributions of microbatches that have to be complete.
   Mark withLosses(uint32_t i, const Op &op, Mark mark, bool isCounted) {
-    needAlike(i, op.operands[1], static_cast<Axes>(allAxes_ & ~tokenAxes()));
+    constexpr size_t kLosses = operandIndex<OpKind::LossAdd>("losses");
+    static_assert(kLosses == operandIndex<OpKind::EvalAdd>("losses"));
+    needAlike(i, op.operands[kLosses], static_cast<Axes>(allAxes_ & ~tokenAxes()));
     int64_t microbatch = step.microbatch;
     for (ValueId operand : op.operands)
       if (int64_t shift = shiftOf(operand); shift != 0)
@@ -412,7 +414,7 @@ private:
          "ends an evaluation without the losses of all its microbatches");
     mark.cover = {};
     mark.evaluation = Phase::Ended;
-    mark.varies |= marks_[op.operands[1]].varies;
+    mark.varies |= marks_[operandNamed<OpKind::EvalFinish>(op, "partial")].varies;
     return mark;
   }
 
@@ -421,9 +423,9 @@ private:
     finish(i, op);
     mark.cover = {};
     mark.phase = Phase::Ended;
-    mark.varies |= marks_[op.operands[1]].varies;
+    mark.varies |= marks_[operandNamed<OpKind::StepFinish>(op, "partial")].varies;
     if (op.getBool(AttrKey::norm_replicated))
-      mark.varies |= marks_[op.operands[2]].varies;
+      mark.varies |= marks_[operandNamed<OpKind::StepFinish>(op, "ss")].varies;
     return mark;
   }
 
@@ -434,15 +436,18 @@ private:
     need(i, isComplete(state.cover) || (stages_.othersAddLosses && state.cover.kind == Cover::None),
          "ends a step without the losses of all its microbatches");
     step.hasEnded = true;
-    const Op *pack = findPack(op.operands[1]);
+    constexpr OpKind kFinish = OpKind::StepFinish, kPack = OpKind::StepPack;
+    const ValueId squares = operandNamed<kFinish>(op, "ss");
+    const Op *pack = findPack(operandNamed<kFinish>(op, "partial"));
     need(i,
-         pack != nullptr && pack->operands[0] == op.operands[0] &&
-             pack->operands[1] == op.operands[2],
+         pack != nullptr &&
+             operandNamed<kPack>(*pack, "state") == operandNamed<kFinish>(op, "state") &&
+             operandNamed<kPack>(*pack, "ss") == squares,
          "takes sums that are not the result of 'step.pack' with the same step state and norm");
     if (pack != nullptr)
-      need(i, cellOf(pack->operands[2]) == CellKind::Stop,
+      need(i, cellOf(operandNamed<kPack>(*pack, "stop")) == CellKind::Stop,
            "takes its stop flag from a value other than cell '@stop'");
-    checkNorm(i, op.operands[2]);
+    checkNorm(i, squares);
   }
 
   /// What sums over ranks are made of.
@@ -611,7 +616,7 @@ private:
   /// load of all rows of their samples.
   void needAlike(uint32_t i, const Op &op) {
     if (op.kind == OpKind::CrossEntropyBwd)
-      needAlike(i, op.operands[1], axesOf(plan_, op.group));
+      needAlike(i, operandNamed<OpKind::CrossEntropyBwd>(op, "lse"), axesOf(plan_, op.group));
     int load = positionOf(opInfo(op.kind).operands, "load");
     if (load < 0)
       return;
@@ -625,7 +630,8 @@ private:
 
   /// A bias that all ranks have changes by the rows of all microbatches and of all ranks.
   void needWholeLoad(uint32_t i, const Op &op) {
-    constexpr size_t kBias = 0, kLoad = 1;
+    constexpr size_t kBias = operandIndex<OpKind::ExpertBiasUpdate>("bias"),
+                     kLoad = operandIndex<OpKind::ExpertBiasUpdate>("load");
     needEachStep(i);
     const Mark &load = marks_[op.operands[kLoad]];
     if (!isComplete(load.cover))
@@ -644,8 +650,7 @@ private:
 
   /// Ranks that quantise alike keep the largest magnitudes of all of them.
   void needMaxima(uint32_t i, const Op &op) {
-    constexpr size_t kSeen = 1;
-    ValueId seen = op.operands[kSeen];
+    ValueId seen = operandNamed<OpKind::AmaxUpdate>(op, "seen");
     const Mark &mark = marks_[seen];
     auto apart = static_cast<Axes>((mark.varies | mark.split) & ~stages_.axes);
     if (apart != 0)

@@ -85,7 +85,7 @@ private:
       if (op.kind != OpKind::QuantizeShard)
         continue;
       made.insert(op.getInt(AttrKey::block));
-      amax.insert(op.operands[1]);
+      amax.insert(operandNamed<OpKind::QuantizeShard>(op, "amax"));
       checkShared({roleIndex_, s, i}, segment, op);
     }
     bool isOfOne = true, hasScales = false;
@@ -96,7 +96,7 @@ private:
         hasScales = op != nullptr && op->kind == OpKind::WeightScales;
         isOfOne &= hasScales;
         if (hasScales)
-          amax.insert(op->operands[0]);
+          amax.insert(operandNamed<OpKind::WeightScales>(*op, "amax"));
       } else if (cell.of >= 0 && cell.type.dtype == DType::F8E4M3) {
         isOfOne &=
             op != nullptr && (op->kind == OpKind::QuantizeShard || op->kind == OpKind::AllGather);
@@ -112,24 +112,28 @@ private:
   void checkShared(Spot at, const Segment &segment, const Op &op) {
     const Block &block = plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))];
     Axes parts = axesOf(plan_, block.group) | axesOf(plan_, block.stateGroup);
-    const Op *largest = opOf(segment, op.operands[1]);
+    const ValueId amax = operandNamed<OpKind::QuantizeShard>(op, "amax");
+    const Op *largest = opOf(segment, amax);
     bool isMax = largest != nullptr && largest->kind == OpKind::AllReduceMax;
     if ((parts & ~(isMax ? axesOf(plan_, largest->group) : Axes{0})) != 0)
-      report_.add(finding::NotLargestOfRanks, at, segment.values[op.operands[1]].name, block.name);
+      report_.add(finding::NotLargestOfRanks, at, segment.values[amax].name, block.name);
     if (!hasSeen(segment, op))
-      report_.add(finding::NotOwnMagnitudes, at, segment.values[op.operands[1]].name,
-                  segment.values[op.operands[0]].name);
+      report_.add(finding::NotOwnMagnitudes, at, segment.values[amax].name,
+                  segment.values[operandNamed<OpKind::QuantizeShard>(op, "x")].name);
   }
 
   /// Whether the shard's own magnitudes are among those that it is quantised by.
   static bool hasSeen(const Segment &segment, const Op &quantize) {
-    for (const Op *op = opOf(segment, quantize.operands[1]); op != nullptr;) {
-      bool isShard = op->kind == OpKind::AmaxShard;
-      if (isShard && op->operands[0] == quantize.operands[0])
+    constexpr OpKind kOp = OpKind::QuantizeShard, kSeen = OpKind::AmaxShard;
+    const Op *op = opOf(segment, operandNamed<kOp>(quantize, "amax"));
+    while (op != nullptr) {
+      bool isShard = op->kind == kSeen;
+      if (isShard && operandNamed<kSeen>(*op, "x") == operandNamed<kOp>(quantize, "x"))
         return true;
       if (!isShard && op->kind != OpKind::AllReduceMax)
         return false;
-      op = opOf(segment, op->operands[isShard ? 1 : 0]);
+      op = opOf(segment, isShard ? operandNamed<kSeen>(*op, "amax")
+                                 : operandNamed<OpKind::AllReduceMax>(*op, "x"));
     }
     return false;
   }
