@@ -93,7 +93,6 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   const config::Derived &d = config.derived();
   if (!config.has(Opt::ModelNumMoeExperts))
     return;
-  need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
   need(d.tensorParallel > 1, "tensor parallelism of a model with experts",
        Opt::ModelTensorModelParallelSize);
   need(d.expertTensorParallel > 1, "expert tensor parallelism", Opt::ModelExpertTensorParallelSize);

@@ -306,9 +306,12 @@ private:
 
   // ---- what is exchanged ----
 
-  /// No op takes what is exchanged with what is not.
+  /// No op takes what is exchanged with what is not. Where counted rows are is followed with their
+  /// counts (VerifyCounts.cpp): exchanges of them move no slices of sequences.
   Exchange exchangeOf(const Values &at, uint32_t i, const Op &op) {
     Exchange result;
+    if (op.kind == OpKind::MakeRuns)
+      return result;
     if (op.kind == OpKind::Embedding || op.kind == OpKind::EmbeddingShard)
       result.kind = Exchange::Tokens;
     for (ValueId operand : op.operands) {
@@ -324,7 +327,8 @@ private:
                           opInfo(op).name, at.scope.nameOf(operand), taken.axes == 0 ? "not " : "");
       result = result.kind == Exchange::NoTokens ? taken : result;
     }
-    if (op.kind == OpKind::AllToAll && result.kind == Exchange::Tokens)
+    if (op.kind == OpKind::AllToAll && result.kind == Exchange::Tokens &&
+        at.scope.value(op.operands[0]).counts == kNone)
       result.axes ^= axesOf(plan_, op.group);
     return result;
   }
