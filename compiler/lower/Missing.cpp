@@ -112,18 +112,9 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   };
   need(balances(RouterBalancing::Sinkhorn), "balancing by Sinkhorn's algorithm",
        Opt::ModelMoeRouterLoadBalancingType);
-  bool hasLosses = llvm::any_of(config.getList(Opt::ModelMoeAuxLossCoeff),
-                                [](const config::Value &value) { return *value.asFloat() != 0; });
   bool hasBias = config.isOn(Opt::ModelMoeRouterEnableExpertBias);
-  bool hasPipeline = d.pipelineParallel > 1;
-  need(hasPipeline && hasLosses && !balances(RouterBalancing::NoBalancing),
-       "the balancing loss of routers in a pipeline", Opt::ModelMoeAuxLossCoeff);
-  need(hasPipeline && config.getFloatOr(Opt::ModelMoeZLossCoeff, 0) != 0,
-       "the z loss of routers in a pipeline", Opt::ModelMoeZLossCoeff);
-  need(hasPipeline && hasBias, "a bias on experts in a pipeline",
+  need(hasBias && d.virtualStages > 1, "a bias on experts with several chunks of layers on a stage",
        Opt::ModelMoeRouterEnableExpertBias);
-  need(hasPipeline && config.has(Opt::ModelMoeExpertCapacityFactor),
-       "a capacity of experts in a pipeline", Opt::ModelMoeExpertCapacityFactor);
   need(hasBias && (config.has(Opt::CheckpointSave) || config.has(Opt::CheckpointLoad)),
        "checkpoints of a bias on experts", Opt::ModelMoeRouterEnableExpertBias);
 }

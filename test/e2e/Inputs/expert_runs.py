@@ -10,6 +10,7 @@ CHECK is what has to agree:
               A part of them runs unless SHARDC_LONG=1.
     skewed    1, 2 and 4 ranks with other experts, in steps in which all tokens of a layer go to one expert, and one rank
               likewise, losses and norms
+    told      stages of a pipeline, some of them without experts, and one rank: gradients, with any balance, and what runs tell
     same      any schedule, selective and full recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit
 """
@@ -79,7 +80,7 @@ def is_valid(row):
         return False
     if row.get("schedule", "1f1b") != "1f1b" and (row.get("stages", 2) == 1 or row.get("microbatches", 4) == 1):
         return False
-    if row.get("stages", 1) > 1 and row.get("balance", "none") != "none":
+    if row.get("schedule", "1f1b") != "1f1b" and row.get("balance", "none") in ("bias", "position"):
         return False
     if row.get("experts", 1) > 1 and (row.get("data", 4) % row["experts"] or row.get("strategy") == "torch_fsdp2"):
         return False
@@ -135,6 +136,26 @@ def check_skewed(runner):
             sys.exit(f"norms differ by {norms:.3e}")
 
 
+def check_told(runner):
+    told = {"load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss", "z_loss", "expert_rows_most", "expert_rows_least"}
+    global_loss = [setting.replace("aux_loss, seq_aux_loss", "aux_loss, global_aux_loss") for setting in BALANCE["losses"]]
+    layouts = {"two stages": layout("no_shard", stages=2), "four stages": layout("optim", 2, 2, stages=4),
+               "chunks": layout("no_shard", stages=2, schedule="interleaved")}
+    for balance, settings in {**BALANCE, "global": global_loss}.items():
+        for name, own in layouts.items():
+            ranks = 2 if name == "four stages" else 1
+            if name == "chunks" and balance in ("bias", "position") or ranks > 1 and balance == "global":
+                continue
+            of_run = ["model.num_layers=4", "model.moe_layer_freq=[0, 1]" if name == "chunks" else "model.moe_layer_freq=[0, 0, 1, 1]",
+                      *settings, "train.global_batch_size=8", f"train.train_iters={STEPS}"]
+            compare(f"{name}, {balance}", with_gradients(runner, *of_run, *own), with_gradients(runner, *of_run, *layout()))
+            runs = [runner.metrics(["shardc", "run", runner.recipe, *runner.arguments([*of_run, *each])]) for each in (own, layout())]
+            for found, expected in zip(*runs):
+                apart = [key for key in told & set(expected) if abs(found[key] - expected[key]) > TOLERANCE * abs(expected[key])]
+                if apart or set(found) & told != set(expected) & told:
+                    sys.exit(f"{name}, {balance}: runs tell other values of {apart or told}")
+
+
 def check_same(runner):
     settings = [*BALANCE["losses"], *BIAS, "model.moe_expert_capacity_factor=0.9", "train.global_batch_size=8", "train.train_iters=4", *layout("optim_grads_params", 2),
                 "model.moe_shared_expert_intermediate_size=48", "validation.eval_interval=2", "validation.eval_iters=2"]
@@ -166,4 +187,4 @@ def check_layouts(runner):
 
 
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "skewed": check_skewed, "same": check_same, "layouts": check_layouts})
+    run_check({"one-rank": check_one_rank, "skewed": check_skewed, "told": check_told, "same": check_same, "layouts": check_layouts})
