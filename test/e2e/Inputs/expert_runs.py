@@ -80,7 +80,7 @@ def is_valid(row):
         return False
     if row.get("schedule", "1f1b") != "1f1b" and (row.get("stages", 2) == 1 or row.get("microbatches", 4) == 1):
         return False
-    if row.get("schedule", "1f1b") != "1f1b" and row.get("balance", "none") in ("bias", "position"):
+    if row.get("stages", 1) > 1 and row.get("balance", "none") != "none":  # see check_told
         return False
     if row.get("experts", 1) > 1 and (row.get("data", 4) % row["experts"] or row.get("strategy") == "torch_fsdp2"):
         return False
