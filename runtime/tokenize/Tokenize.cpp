@@ -42,8 +42,23 @@ struct Work {
   bool appendsEnd() const { return options.appendEod; }
 };
 
+/// Whether a file is what this command keeps until its end, also where the output lies in a folder
+/// of inputs.
+bool isOwnFile(const std::string &path, const std::string &prefix) {
+  std::string name = fs::path(path).lexically_normal().string();
+  std::string own = fs::path(prefix).lexically_normal().string();
+  for (const char *rest : {".parts/", ".bin.tmp.", ".idx.tmp.", ".json.tmp."})
+    if (name.starts_with(own + rest))
+      return true;
+  return false;
+}
+
 Status findInputs(std::span<const std::string> inputs, Work &work) {
-  ASSIGN_OR_RETURN(work.paths, data::expandInputs(inputs, data::PackedInputs::Taken));
+  ASSIGN_OR_RETURN(std::vector<std::string> found,
+                   data::expandInputs(inputs, data::PackedInputs::Taken));
+  for (std::string &path : found)
+    if (!isOwnFile(path, work.prefix))
+      work.paths.push_back(std::move(path));
   for (const std::string &path : work.paths) {
     for (const char *suffix : {".bin", ".idx", ".json"})
       if (path == work.prefix + suffix)

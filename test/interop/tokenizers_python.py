@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import struct
 import subprocess
 import sys
@@ -230,17 +231,18 @@ def measure(program, place, folders, megabytes):
             seed += 1
     print(f"{size / 1e6:.1f} MB of text, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     for name, folder in folders.items():
-        times = {"python": [], "shardc": []}
+        runs = {"shardc": lambda: tokenize(program, folder, [source], place / "speed"),
+                "Python alone": lambda: subprocess.run(
+                    [sys.executable, "-B", __file__, "--alone", str(folder), str(source), str(place / "alone")], check=True)}
+        costs = {who: [] for who in runs}
         for _ in range(3):
-            began = time.monotonic()
-            tokenize(program, folder, [source], place / "speed")
-            times["shardc"].append(time.monotonic() - began)
-            began = time.monotonic()
-            done = subprocess.run([sys.executable, "-B", __file__, "--alone", str(folder), str(source), str(place / "alone")], check=True)
-            assert done.returncode == 0
-            times["python"].append(time.monotonic() - began)
-        rates = {who: size / 1e6 / sorted(each)[1] for who, each in times.items()}
-        print(f"{name}: shardc {rates['shardc']:.2f} MB/s, Python alone {rates['python']:.2f} MB/s")
+            for who, run in runs.items():
+                began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+                run()
+                now = resource.getrusage(resource.RUSAGE_CHILDREN)
+                costs[who].append((time.monotonic() - began, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime))
+        print(name + ": " + "; ".join(f"{who} {size / 1e6 / wall:.2f} MB/s, {cpu:.2f} s of processors"
+                                      for who, each in costs.items() for wall, cpu in [sorted(each)[1]]))
 
 
 def main():

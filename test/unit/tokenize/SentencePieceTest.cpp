@@ -128,6 +128,21 @@ TEST_F(SentencePieceRuns, ContinueWithTheSameBytes) {
   }
 }
 
+TEST_F(SentencePieceRuns, ContinueWhereTheOutputLiesAmongTheInputs) {
+  folder_->write("among/a.jsonl", contentsOf(*folder_ / "corpus.jsonl"));
+  folder_->write("among/b.jsonl", contentsOf(*folder_ / "corpus.jsonl"));
+  std::vector<std::string> inputs = {*folder_ / "among"};
+  std::string prefix = *folder_ / "among/./out";
+  EXPECT_THROW(static_cast<void>(
+                   tokenize(inputs, prefix, options(), [](const Progress &) { throw Stop(); })),
+               Stop);
+  EXPECT_TRUE(fs::exists(prefix + ".parts/000000.json"));
+  auto summary = tokenize(inputs, prefix, options(), [](const Progress &) {});
+  ASSERT_OK(summary);
+  EXPECT_EQ(summary->files, 2);
+  EXPECT_GT(summary->resumedTokens, 0);
+}
+
 TEST_F(SentencePieceRuns, RefuseInputsThatChanged) {
   std::string path = folder_->write("changing.jsonl", "{\"text\": \"some words\"}\n");
   std::vector<std::string> inputs = {path, *folder_ / "corpus.jsonl"};
