@@ -18,7 +18,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelMegatronMimo, "a model of several modules"},
     {Opt::ModelMtpNumLayers, "multi-token prediction"},
     {Opt::ModelMlaDownProjFusion, "one product for both down projections"},
-    {Opt::ModelSoftmaxType, "softmax with attention sinks"},
     {Opt::ModelQkL2Norm, "an L2 norm on query and key"},
     {Opt::ModelQkClip, "clipping of query and key"},
     {Opt::ModelAttentionOutputGate, "gated attention output"},
@@ -29,8 +28,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelIsHybridModel, "a model with layers of several kinds"},
     {Opt::ModelEnableMhcConnections, "a model with several residual streams"},
     {Opt::ModelApplyResidualConnectionPostLayernorm, "a residual connection after the norm"},
-    {Opt::ModelGluLinearOffset, "an offset in the gated unit"},
-    {Opt::ModelActivationFuncClampValue, "clamping of activations"},
     {Opt::ModelUseMup, "scaling by width"},
     {Opt::ModelMoeSharedExpertGate, "a gate on the shared expert"},
     {Opt::ModelMoeSharedExpertGluInterleaveSize, "interleaving of gate and value in experts"},
@@ -133,6 +130,12 @@ std::vector<Missing> findMissing(const Config &config) {
        fmt::format("{}activation '{}'", d.gated ? "gated " : "",
                    config::toRecipeText(config, Opt::ModelActivationFunc)),
        Opt::ModelActivationFunc);
+  // Other gated units have neither a clamp nor an offset.
+  bool isQuick = activationOp(config) == plan::OpKind::QuickGeGlu;
+  need(!isQuick && asksFor(config, Opt::ModelGluLinearOffset), "an offset in this gated unit",
+       Opt::ModelGluLinearOffset);
+  need(!isQuick && asksFor(config, Opt::ModelActivationFuncClampValue),
+       "clamping of this activation", Opt::ModelActivationFuncClampValue);
   need(config.isOn(Opt::ModelMultiLatentAttention) && config.has(Opt::ModelFp8),
        "latent attention in 8 bits", Opt::ModelFp8);
   using config::CkptFormat;

@@ -224,7 +224,7 @@ ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
   };
   ValueId f1 = product(rows, "linear_fc1.weight", "experts.fc1", first);
   Op activation = to.op(s_.expert.activation, {f1});
-  activation.set(Key::tanh_approx, int64_t{s_.expert.tanhApprox});
+  setActivation(activation, s_.expert);
   const Type type = to.activations({runs.rows, width});
   ValueId act = to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts);
   ValueId weighted = to.emitRows(to.op(OpKind::ScaleRows, {act, runs.weights}),

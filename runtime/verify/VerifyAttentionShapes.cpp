@@ -71,6 +71,21 @@ void ShapeCheck::checkAttentionJoin() {
        "outputs of the same shape");
 }
 
+void ShapeCheck::checkAttentionSink() {
+  need(isData(in(0)) && isData(out(0)) && (op_.operands.size() < 3 || isData(in(2))),
+       "outputs and sinks of f32, bf16 or f16");
+  needOf(in(1), DType::F32, "lse of f32[B, N, S]");
+  needOf(out(1), DType::F32, "lse of f32[B, N, S]");
+  need(in(0).rank == 3 && in(1).rank == 3, "o[B, S, N·D]");
+}
+
+void ShapeCheck::checkAttentionSinkBwd() {
+  need(isData(in(0)) && isData(in(1)) && isData(in(3)) && isData(out(0)),
+       "gradients, outputs and sinks of f32, bf16 or f16");
+  needOf(in(2), DType::F32, "lse of f32[B, N, S]");
+  need(in(0).rank == 3 && in(1).rank == 3 && in(2).rank == 3, "o[B, S, N·D]");
+}
+
 void ShapeCheck::checkTranspose() {
   needData();
   need(in(0).dtype == out(0).dtype, "a result with its operand's type");

@@ -327,10 +327,23 @@ private:
                           opInfo(op).name, at.scope.nameOf(operand), taken.axes == 0 ? "not " : "");
       result = result.kind == Exchange::NoTokens ? taken : result;
     }
+    if (at.isReport && (op.kind == OpKind::AttentionSink || op.kind == OpKind::AttentionSinkBwd))
+      needHeads(at, i, op, result);
     if (op.kind == OpKind::AllToAll && result.kind == Exchange::Tokens &&
         at.scope.value(op.operands[0]).counts == kNone)
       result.axes ^= axesOf(plan_, op.group);
     return result;
+  }
+
+  /// Sinks are those of the heads for which ranks have exchanged their slices.
+  void needHeads(const Values &at, uint32_t i, const Op &op, const Exchange &exchange) {
+    bool hasSinks = op.kind == OpKind::AttentionSinkBwd || op.operands.size() > 2;
+    Axes found = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
+    if (hasSinks && exchange.kind != Exchange::NoTokens &&
+        (exchange.kind == Exchange::Unknown || found != exchange.axes))
+      at.scope.add(Rule::Origin, i,
+                   "'{}' takes sinks by the index along {}; ranks have heads along {}",
+                   opInfo(op).name, names(found), names(exchange.axes));
   }
 
   // ---- how many tokens there are ----

@@ -253,6 +253,8 @@ void ShapeCheck::checkSquaredRelu() { needData(); }
 
 void ShapeCheck::checkGeGlu() { needData(); }
 
+void ShapeCheck::checkQuickGeGlu() { needData(); }
+
 void ShapeCheck::checkRmsNorm() { norm(1, 1); }
 
 void ShapeCheck::checkAddRmsNorm() { norm(2, 2); }
@@ -326,6 +328,8 @@ void ShapeCheck::checkSwiGluBwd() { needData(); }
 void ShapeCheck::checkSquaredReluBwd() { needData(); }
 
 void ShapeCheck::checkGeGluBwd() { needData(); }
+
+void ShapeCheck::checkQuickGeGluBwd() { needData(); }
 
 void ShapeCheck::checkRmsNormBwd() { normBwd(1); }
 
