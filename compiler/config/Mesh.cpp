@@ -64,6 +64,8 @@ public:
     mesh_.shard = groupOf("shard", joined(dp, cp));
     mesh_.state = groupOf("state", joined(joined(dp, cp), outer));
     mesh_.all = groupOf("all", every);
+    if (!axesOf(expert, "ep").empty())
+      addCopiesOfExperts(expert);
   }
 
   Mesh take() { return std::move(mesh_); }
@@ -115,6 +117,13 @@ private:
     for (const Degree &degree : chain)
       if (degree.size > 1 || degree.name == "dp")
         mesh_.links.emplace_back(degree.name, groupOf(degree.name, axesOf(chain, degree.name)));
+  }
+
+  /// Ranks with the same experts may be one: then the groups have no axes.
+  void addCopiesOfExperts(const Chain &expert) {
+    std::vector<uint16_t> inside = axesOf(expert, "edp");
+    mesh_.expertShard = groupOf("edp", inside);
+    mesh_.expertState = groupOf("edp_all", joined(inside, axesOf(expert, "edp_outer")));
   }
 
   std::vector<uint16_t> axesOf(const Chain &chain, const std::string &name) const {

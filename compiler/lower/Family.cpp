@@ -35,6 +35,7 @@ constexpr ActivationRow kActivations[] = {
     {Activation::SquaredRelu, false, OpKind::SquaredRelu},
     {Activation::Silu, true, OpKind::SwiGlu},
     {Activation::Gelu, true, OpKind::GeGlu},
+    {Activation::QuickGelu, true, OpKind::QuickGeGlu},
 };
 
 /// The lists of modules of one configuration.
@@ -213,11 +214,24 @@ private:
     return rope;
   }
 
+  model::Sinks sinks() const {
+    switch (config_.getEnumOr(Opt::ModelSoftmaxType, config::SoftmaxType::Vanilla)) {
+    case config::SoftmaxType::Vanilla:
+      return model::Sinks::None;
+    case config::SoftmaxType::OffByOne:
+      return model::Sinks::Zero;
+    case config::SoftmaxType::Learnable:
+      return model::Sinks::Learned;
+    }
+    return model::Sinks::None;
+  }
+
   model::ScoreSettings scores(double scale) const {
     model::ScoreSettings scores;
     scores.scale = scale;
     scores.resetMask = config_.isOn(Opt::DatasetResetAttentionMask);
     scores.dropout = config_.getFloat(Opt::ModelAttentionDropout);
+    scores.sinks = sinks();
     return scores;
   }
 
@@ -237,7 +251,6 @@ private:
     if (config_.isOn(Opt::ModelQkLayernorm))
       gqa.qkNorm = normSettings();
     gqa.hasGate = config_.isOn(Opt::ModelAttentionOutputGate);
-    gqa.hasSinks = config_.is(Opt::ModelSoftmaxType, config::SoftmaxType::Learnable);
     return gqa;
   }
 
@@ -273,6 +286,8 @@ private:
     // Megatron's fused bias-GELU is the tanh approximation; without fusion GELU is exact.
     bool isGelu = mlp.activation == OpKind::Gelu || mlp.activation == OpKind::GeGlu;
     mlp.tanhApprox = isGelu && config_.isOn(Opt::ModelBiasActivationFusion);
+    mlp.clamp = config_.getFloatOr(Opt::ModelActivationFuncClampValue, 0);
+    mlp.linearOffset = config_.getFloatOr(Opt::ModelGluLinearOffset, 0);
     mlp.initStd = std_, mlp.residualStd = residualStd_;
     mlp.hiddenDropout = config_.getFloat(Opt::ModelHiddenDropout);
     return mlp;

@@ -180,10 +180,16 @@ private:
   std::filesystem::path folder_;
 };
 
+/// The groups of a block's ranks: that divide it, that divide its state, and that add its
+/// gradients.
+struct BlockGroups {
+  int16_t shard = -1, state = -1, sum = -1;
+};
+
 /// A block of the last unit, without parameters. Returns its index.
-size_t addBlock(plan::Plan &plan, std::string name, int16_t group, int16_t stateGroup) {
+size_t addBlock(plan::Plan &plan, std::string name, const BlockGroups &groups) {
   plan::Block block;
-  block.group = group, block.stateGroup = stateGroup;
+  block.group = groups.shard, block.stateGroup = groups.state, block.sumGroup = groups.sum;
   block.name = std::move(name);
   block.unit = static_cast<int32_t>(plan.units.size()) - 1;
   plan.blocks.push_back(std::move(block));
@@ -207,6 +213,13 @@ int64_t stackedRowOf(const plan::Type &type) {
   return row;
 }
 
+/// Gives each rank of the group its part of the tensors that a parameter stacks.
+void cutStack(plan::Plan &plan, plan::Param &param, int16_t group) {
+  param.whole = param.type;
+  param.splits.push_back({0, group});
+  param.type.shape[0] /= plan.groupSize(group);
+}
+
 /// Puts the parameter behind the others of the block. `tensor`: the group of tensor-parallel ranks,
 /// among whom partition cuts it; -1 if there is none.
 void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &spec, size_t index,
@@ -222,6 +235,9 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
     param.copies.push_back(tensor);
   if (spec.isStacked)
     param.stackedRow = stackedRowOf(param.type);
+  if (int16_t experts = plan::groupToCutOf(plan, plan::GroupKind::Expert);
+      spec.isStacked && experts >= 0)
+    cutStack(plan, param, experts);
   plan::Block &block = plan.blocks[index];
   param.block = static_cast<int32_t>(index);
   param.offset = block.numel;
@@ -355,13 +371,22 @@ private:
     for (config::Mesh::Group &group : mesh.groups)
       plan_.groups.push_back({std::move(group.name), std::move(group.axes)});
     all_ = static_cast<int16_t>(mesh.all);
-    shards_ = states_ = static_cast<int16_t>(mesh.shard);
-    if (d_.fsdp && d_.outerStrategy == config::OuterStrategy::Optim)
-      states_ = static_cast<int16_t>(mesh.state);
+    bool dividesAll = d_.fsdp && d_.outerStrategy == config::OuterStrategy::Optim;
+    auto groupsOf = [&](size_t shard, size_t state) {
+      return BlockGroups{static_cast<int16_t>(shard),
+                         static_cast<int16_t>(dividesAll ? state : shard)};
+    };
+    dense_ = experts_ = groupsOf(mesh.shard, mesh.state);
     // Inside instances of one rank nothing is divided; between them, state alone is.
-    if (plan_.groupSize(shards_) == 1 && plan_.groupSize(states_) > 1) {
-      shards_ = states_;
+    if (plan_.groupSize(dense_.shard) == 1 && plan_.groupSize(dense_.state) > 1) {
+      dense_.shard = experts_.shard = dense_.state;
       strategy_ = config::ShardingStrategy::Optim;
+    }
+    if (mesh.expertShard) {
+      experts_ = groupsOf(*mesh.expertShard, *mesh.expertState);
+      experts_.sum = static_cast<int16_t>(*mesh.expertState);
+      if (plan_.groupSize(experts_.sum) > 1)
+        plan_.kindGroup(ExpertData) = experts_.sum;
     }
   }
 
@@ -391,10 +416,10 @@ private:
   void addParameters() {
     for (const model::Unit &unit : units_) {
       plan_.units.push_back({unit.name, unit.kind});
-      size_t dense = addBlock(plan_, unit.name, shards_, states_), experts = dense;
+      size_t dense = addBlock(plan_, unit.name, dense_), experts = dense;
       for (const model::ParamSpec &param : model::paramsOf(unit)) {
         if (param.isStacked && experts == dense)
-          experts = addBlock(plan_, unit.name + ".experts", shards_, states_);
+          experts = addBlock(plan_, unit.name + ".experts", experts_);
         addParam(config_, plan_, param, param.isStacked ? experts : dense, d_.params, tensor_);
       }
     }
@@ -576,8 +601,7 @@ private:
   int16_t all_ = -1;     ///< the group of all ranks
   int16_t tensor_ = -1;  ///< the group of tensor-parallel ranks, if there are several
   int16_t context_ = -1; ///< the group of context-parallel ranks, likewise
-  int16_t shards_ = -1;  ///< the group among whose ranks parameters are divided
-  int16_t states_ = -1;  ///< the group among whose ranks their state is divided
+  BlockGroups dense_, experts_;
   Places places_;
   plan::Role *role_ = nullptr;
   uint32_t step_ = kNone, feed_ = kNone, evalFeed_ = kNone;

@@ -18,7 +18,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelMegatronMimo, "a model of several modules"},
     {Opt::ModelMtpNumLayers, "multi-token prediction"},
     {Opt::ModelMlaDownProjFusion, "one product for both down projections"},
-    {Opt::ModelSoftmaxType, "softmax with attention sinks"},
     {Opt::ModelQkL2Norm, "an L2 norm on query and key"},
     {Opt::ModelQkClip, "clipping of query and key"},
     {Opt::ModelAttentionOutputGate, "gated attention output"},
@@ -29,8 +28,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelIsHybridModel, "a model with layers of several kinds"},
     {Opt::ModelEnableMhcConnections, "a model with several residual streams"},
     {Opt::ModelApplyResidualConnectionPostLayernorm, "a residual connection after the norm"},
-    {Opt::ModelGluLinearOffset, "an offset in the gated unit"},
-    {Opt::ModelActivationFuncClampValue, "clamping of activations"},
     {Opt::ModelUseMup, "scaling by width"},
     {Opt::ModelMoeSharedExpertGate, "a gate on the shared expert"},
     {Opt::ModelMoeSharedExpertGluInterleaveSize, "interleaving of gate and value in experts"},
@@ -93,7 +90,6 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   const config::Derived &d = config.derived();
   if (!config.has(Opt::ModelNumMoeExperts))
     return;
-  need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
   need(d.tensorParallel > 1, "tensor parallelism of a model with experts",
        Opt::ModelTensorModelParallelSize);
   need(d.expertTensorParallel > 1, "expert tensor parallelism", Opt::ModelExpertTensorParallelSize);
@@ -113,18 +109,9 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   };
   need(balances(RouterBalancing::Sinkhorn), "balancing by Sinkhorn's algorithm",
        Opt::ModelMoeRouterLoadBalancingType);
-  bool hasLosses = llvm::any_of(config.getList(Opt::ModelMoeAuxLossCoeff),
-                                [](const config::Value &value) { return *value.asFloat() != 0; });
   bool hasBias = config.isOn(Opt::ModelMoeRouterEnableExpertBias);
-  bool hasPipeline = d.pipelineParallel > 1;
-  need(hasPipeline && hasLosses && !balances(RouterBalancing::NoBalancing),
-       "the balancing loss of routers in a pipeline", Opt::ModelMoeAuxLossCoeff);
-  need(hasPipeline && config.getFloatOr(Opt::ModelMoeZLossCoeff, 0) != 0,
-       "the z loss of routers in a pipeline", Opt::ModelMoeZLossCoeff);
-  need(hasPipeline && hasBias, "a bias on experts in a pipeline",
+  need(hasBias && d.virtualStages > 1, "a bias on experts with several chunks of layers on a stage",
        Opt::ModelMoeRouterEnableExpertBias);
-  need(hasPipeline && config.has(Opt::ModelMoeExpertCapacityFactor),
-       "a capacity of experts in a pipeline", Opt::ModelMoeExpertCapacityFactor);
   need(hasBias && (config.has(Opt::CheckpointSave) || config.has(Opt::CheckpointLoad)),
        "checkpoints of a bias on experts", Opt::ModelMoeRouterEnableExpertBias);
 }
@@ -143,6 +130,12 @@ std::vector<Missing> findMissing(const Config &config) {
        fmt::format("{}activation '{}'", d.gated ? "gated " : "",
                    config::toRecipeText(config, Opt::ModelActivationFunc)),
        Opt::ModelActivationFunc);
+  // Other gated units have neither a clamp nor an offset.
+  bool isQuick = activationOp(config) == plan::OpKind::QuickGeGlu;
+  need(!isQuick && asksFor(config, Opt::ModelGluLinearOffset), "an offset in this gated unit",
+       Opt::ModelGluLinearOffset);
+  need(!isQuick && asksFor(config, Opt::ModelActivationFuncClampValue),
+       "clamping of this activation", Opt::ModelActivationFuncClampValue);
   need(config.isOn(Opt::ModelMultiLatentAttention) && config.has(Opt::ModelFp8),
        "latent attention in 8 bits", Opt::ModelFp8);
   using config::CkptFormat;

@@ -22,6 +22,17 @@ void setRotation(Op &op, const RopeSettings &rope) {
   op.set(Key::yarn_round, int64_t{rope.yarn->roundsRange});
 }
 
+namespace {
+
+constexpr const char *kSinks = "self_attention.core_attention.softmax_offset";
+
+} // namespace
+
+void declareSinks(Params &params, int64_t heads, const ScoreSettings &settings) {
+  if (settings.sinks == Sinks::Learned)
+    params.push_back({kSinks, {heads}, plan::InitKind::Zeros, 0, TensorSplit{}});
+}
+
 ValueId attend(Forward &to, ValueId q, ValueId k, ValueId v, const ScoreSettings &settings) {
   const Batch &batch = to.batch();
   int64_t b = to.settings().microBatch, s = to.settings().seqLength;
@@ -32,8 +43,16 @@ ValueId attend(Forward &to, ValueId q, ValueId k, ValueId v, const ScoreSettings
   if (settings.window)
     attend.set(Key::window, *settings.window);
   to.setDropout(attend, settings.dropout);
-  return to.emitMany(std::move(attend), {{"attn", to.activations({b, s, heads * channels})},
-                                         {"attn.lse", Type::of(DType::F32, {b, heads, s})}})[0];
+  Type output = to.activations({b, s, heads * channels}),
+       statistics = Type::of(DType::F32, {b, heads, s});
+  if (settings.sinks == Sinks::None)
+    return to.emitMany(std::move(attend), {{"attn", output}, {"attn.lse", statistics}})[0];
+  auto keys =
+      to.emitMany(std::move(attend), {{"attn.keys", output}, {"attn.keys.lse", statistics}});
+  Op sink = to.op(OpKind::AttentionSink, {keys[0], keys[1]});
+  if (settings.sinks == Sinks::Learned)
+    sink.operands.push_back(to.weight(kSinks));
+  return to.emitMany(std::move(sink), {{"attn", output}, {"attn.lse", statistics}})[0];
 }
 
 } // namespace shardc::model

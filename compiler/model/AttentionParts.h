@@ -30,12 +30,24 @@ struct RopeSettings {
 /// Sets the attributes of a rotation.
 void setRotation(plan::Op &op, const RopeSettings &rope);
 
+/// One more key for each query, of value 0.
+enum class Sinks : uint8_t {
+  None,
+  Zero,   ///< its score is 0: Megatron-Core's softmax_type off-by-one
+  Learned ///< a parameter is its score for each head: learnable
+};
+
 struct ScoreSettings {
   double scale = 1;              ///< of scores, before the softmax
   bool resetMask = false;        ///< attention ends at the ends of documents
   std::optional<int64_t> window; ///< keys before its own that a query sees; none: all
   double dropout = 0;            ///< of probabilities
+  Sinks sinks = Sinks::None;
 };
+
+/// Appends the scores of sinks if they are learned. Transformer Engine, by which upstream computes
+/// attention, begins with zeros.
+void declareSinks(Params &params, int64_t heads, const ScoreSettings &settings);
 
 /// Writes attention of queries [B,S,N,D] to keys and values [B,S,G,...], as rows of heads.
 plan::ValueId attend(Forward &to, plan::ValueId q, plan::ValueId k, plan::ValueId v,

@@ -16,6 +16,12 @@ DenseMlp::DenseMlp(const MlpSettings &settings, const std::string &stem, std::st
       fc2_{stem + "linear_fc2", s_.hidden, s_.width, s_.hasBias, s_.residualStd, Linear::Sum},
       what_(std::move(what)) {}
 
+void setActivation(Op &op, const MlpSettings &settings) {
+  op.set(plan::AttrKey::tanh_approx, int64_t{settings.tanhApprox});
+  op.set(plan::AttrKey::clamp, settings.clamp);
+  op.set(plan::AttrKey::linear_offset, settings.linearOffset);
+}
+
 void DenseMlp::declare(Params &params) const {
   fc1_.declare(params);
   fc2_.declare(params);
@@ -26,7 +32,7 @@ ValueId DenseMlp::forward(Forward &to, ValueId x) const {
   Type type = to.typeOf(f1);
   type.shape[type.rank - 1u] = s_.width;
   Op activation = to.op(s_.activation, {f1});
-  activation.set(plan::AttrKey::tanh_approx, int64_t{s_.tanhApprox});
+  setActivation(activation, s_);
   ValueId a = to.emit(std::move(activation), to.name((what_ + "act").c_str()), type);
   return to.dropout(fc2_.apply(to, a, (what_ + "fc2").c_str()), s_.hiddenDropout,
                     (what_ + "fc2.drop").c_str());

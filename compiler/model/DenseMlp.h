@@ -11,8 +11,13 @@ struct MlpSettings {
   bool gated = false, hasBias = false;
   plan::OpKind activation = plan::OpKind::Gelu;
   bool tanhApprox = false; ///< of GELU
+  double clamp = 0;        ///< of what a gated unit multiplies; 0: none
+  double linearOffset = 0; ///< added to the half of it that is not the gate
   double initStd = 0, residualStd = 0, hiddenDropout = 0;
 };
+
+/// Sets the attributes of an activation.
+void setActivation(plan::Op &op, const MlpSettings &settings);
 
 class DenseMlp : public Module {
 public:

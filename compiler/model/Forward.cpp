@@ -168,4 +168,15 @@ ValueId Forward::summed(ValueId value, const char *what, int16_t group) {
   return emit(std::move(sum), name(what), typeOf(value));
 }
 
+ValueId Forward::exchanged(ValueId value, const char *what, int16_t group, ValueId counts) {
+  if (plan_.groupSize(group) == 1)
+    return value;
+  const plan::Value from = segment_.values[value];
+  Op exchange = op(OpKind::AllToAll, {value});
+  exchange.group = group;
+  ValueId taken = emitRows(std::move(exchange), name(what), from.type, counts);
+  setPurpose(taken, from.purpose);
+  return taken;
+}
+
 } // namespace shardc::model

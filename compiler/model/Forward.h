@@ -97,6 +97,11 @@ public:
   /// The sum of a value over the members of a group.
   plan::ValueId summed(plan::ValueId value, const char *what, int16_t group);
   int16_t groupOf(plan::GroupKind kind) const { return plan::groupOfKind(plan_, kind); }
+  int64_t membersOf(int16_t group) const { return plan_.groupSize(group); }
+  /// What the members of a group have for this one, each a part of the rows, in their order. The
+  /// rows that are there are those that `counts` says; kNone: all.
+  plan::ValueId exchanged(plan::ValueId value, const char *what, int16_t group,
+                          plan::ValueId counts = plan::kNone);
 
 private:
   /// The sums of a step that a cell holds, as far as they are written.

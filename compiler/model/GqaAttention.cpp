@@ -5,7 +5,6 @@
 
 namespace shardc::model {
 
-using plan::InitKind;
 using plan::Op;
 using plan::OpKind;
 using plan::Type;
@@ -32,17 +31,12 @@ void GqaAttention::declare(Params &params) const {
     queryNorm_->declare(params);
     keyNorm_->declare(params);
   }
-  if (s_.hasSinks)
-    params.push_back({"self_attention.core_attention.softmax_offset",
-                      {s_.heads},
-                      InitKind::Zeros,
-                      0,
-                      TensorSplit{}});
+  declareSinks(params, s_.heads, s_.scores);
   proj_.declare(params);
 }
 
 ValueId GqaAttention::forward(Forward &to, ValueId x) const {
-  SHARDC_CHECK(!s_.hasGate && !s_.hasSinks, "findMissing refuses these parts");
+  SHARDC_CHECK(!s_.hasGate, "findMissing refuses gates");
   int64_t b = to.settings().microBatch, s = to.settings().seqLength;
   Type query = to.activations({b, s, s_.heads, s_.headSize}),
        key = to.activations({b, s, s_.groups, s_.headSize});

@@ -18,8 +18,7 @@ struct GqaSettings {
   double hiddenDropout = 0;
 
   // Parts that have parameters and no forward ops.
-  bool hasGate = false;  ///< a gate for each channel of the output
-  bool hasSinks = false; ///< a learned score for each head, of nothing
+  bool hasGate = false; ///< a gate for each channel of the output
 };
 
 class GqaAttention : public Module {

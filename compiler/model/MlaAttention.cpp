@@ -48,6 +48,7 @@ void MlaAttention::declare(Params &params) const {
   else
     declareRank(*queryRank_);
   declareRank(keyRank_);
+  declareSinks(params, s_.heads, s_.scores);
   proj_.declare(params);
 }
 

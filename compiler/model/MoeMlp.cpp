@@ -41,9 +41,11 @@ ValueId MoeMlp::forward(Forward &to, ValueId x) const {
   SHARDC_CHECK(!s_.expert.hasBias && !s_.hasSharedGate, "findMissing refuses these parts");
   Runs runs = route(to, x);
   const Type type = to.typeOf(x);
-  ValueId rows = to.emitRows(to.op(OpKind::Dispatch, {x, runs.places}), to.name("rows"),
-                             to.activations({runs.rows, s_.expert.hidden}), runs.counts);
-  ValueId made = apply(to, rows, runs);
+  int16_t group = to.groupOf(plan::GroupKind::Expert);
+  ValueId given = to.emitRows(to.op(OpKind::Dispatch, {x, runs.places}), to.name("rows"),
+                              to.activations({runs.rows, s_.expert.hidden}), runs.given);
+  ValueId rows = to.exchanged(given, "rows.taken", group, runs.counts);
+  ValueId made = to.exchanged(apply(to, rows, runs), "experts.own", group, runs.given);
   ValueId y = to.emit(to.op(OpKind::Combine, {made, runs.places}), to.name("moe"), type);
   if (s_.shared) {
     MlpSettings settings = *s_.shared;
@@ -174,11 +176,30 @@ ValueId MoeMlp::dropped(Forward &to, const std::vector<ValueId> &chosen) const {
   return kept;
 }
 
-/// Each token has a row for each of its experts: no more rows are ever needed.
+/// The runs of all experts, in a slot for each rank that has some of them. Each token has a row for
+/// each of its experts: a slot with room for all that a rank has of them is never too short.
+MoeMlp::Runs MoeMlp::runsOf(Forward &to, ValueId ids, ValueId weights) const {
+  int64_t tokens = to.typeOf(ids).shape[0], choices = tokens * s_.router.topk;
+  int16_t group = to.groupOf(plan::GroupKind::Expert);
+  int64_t ranks = to.membersOf(group), experts = s_.experts / ranks; // of each of them
+  int64_t rows = ranks * tokens * std::min(s_.router.topk, experts);
+  Op make = to.op(OpKind::MakeRuns, {ids});
+  make.set(Key::bound, rows);
+  auto runs = to.emitMany(std::move(make), {{"counts", Type::of(DType::I32, {ranks, experts})},
+                                            {"places", to.typeOf(ids)}});
+  for (ValueId value : {runs[0], runs[1]})
+    to.setPurpose(value, plan::Purpose::Data);
+  ValueId counts = to.exchanged(runs[0], "counts.taken", group);
+  // Weights go to their rows as tokens do, each by its own place.
+  ValueId column = to.reshaped(weights, "router.weights.flat", {choices, 1});
+  ValueId places = to.reshaped(runs[1], "places.flat", {choices, 1});
+  ValueId given = to.emitRows(to.op(OpKind::Dispatch, {column, places}), to.name("weights"),
+                              Type::of(DType::F32, {rows, 1}), runs[0]);
+  return {rows, runs[0], runs[1], counts, to.exchanged(given, "weights.taken", group, counts)};
+}
+
 MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
-  const RouterSettings &router = s_.router;
   int64_t layer = to.nextExperts();
-  int64_t tokens = to.settings().microBatch * to.settings().seqLength, rows = tokens * router.topk;
   ValueId logits = this->logits(to, x), bias = to.expertBias(layer, s_.experts);
   auto chosen = choose(to, logits, bias);
   ValueId kept = dropped(to, chosen);
@@ -186,18 +207,7 @@ MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
     balance(to, logits, bestOf(to, logits, chosen[0], bias), layer);
   if (to.tallies("expert_load"))
     to.tally("expert_load", keptLoad(to, kept, "expert_load", "router.load.kept"), layer, 1);
-  Op make = to.op(OpKind::MakeRuns, {kept});
-  make.set(Key::bound, rows);
-  auto runs = to.emitMany(std::move(make), {{"counts", Type::of(DType::I32, {1, s_.experts})},
-                                            {"places", to.typeOf(chosen[0])}});
-  for (ValueId value : {runs[0], runs[1]})
-    to.setPurpose(value, plan::Purpose::Data);
-  // Weights go to their rows as tokens do, each by its own place.
-  ValueId weights = to.reshaped(chosen[1], "router.weights.flat", {rows, 1});
-  ValueId places = to.reshaped(runs[1], "places.flat", {rows, 1});
-  ValueId ofRows = to.emitRows(to.op(OpKind::Dispatch, {weights, places}), to.name("weights"),
-                               Type::of(DType::F32, {rows, 1}), runs[0]);
-  return {rows, runs[0], runs[1], ofRows};
+  return runsOf(to, kept, chosen[1]);
 }
 
 /// What each expert makes of its rows. Its weights scale what is between its products, as
@@ -214,7 +224,7 @@ ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
   };
   ValueId f1 = product(rows, "linear_fc1.weight", "experts.fc1", first);
   Op activation = to.op(s_.expert.activation, {f1});
-  activation.set(Key::tanh_approx, int64_t{s_.expert.tanhApprox});
+  setActivation(activation, s_.expert);
   const Type type = to.activations({runs.rows, width});
   ValueId act = to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts);
   ValueId weighted = to.emitRows(to.op(OpKind::ScaleRows, {act, runs.weights}),

@@ -43,13 +43,15 @@ public:
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
 
 private:
-  /// Rows of tokens that lie in runs, one for each expert.
+  /// Rows of tokens that lie in runs, one for each expert. Ranks with other experts exchange them.
   struct Runs {
-    int64_t rows; ///< that there is room for
-    plan::ValueId counts, places;
-    plan::ValueId weights; ///< f32[rows,1]: of the expert in the token's result
+    int64_t rows;                ///< that there is room for, of tokens here and of those of experts
+    plan::ValueId given, places; ///< counts and places of the rows of tokens here
+    plan::ValueId counts;        ///< of the rows that the experts here take: the same on one rank
+    plan::ValueId weights;       ///< f32[rows,1] of those: of the expert in the token's result
   };
   Runs route(Forward &to, plan::ValueId x) const;
+  Runs runsOf(Forward &to, plan::ValueId ids, plan::ValueId weights) const;
   plan::ValueId logits(Forward &to, plan::ValueId x) const;
   std::vector<plan::ValueId> choose(Forward &to, plan::ValueId logits, plan::ValueId bias) const;
   plan::ValueId bestOf(Forward &to, plan::ValueId logits, plan::ValueId ids,

@@ -147,9 +147,9 @@ private:
   std::map<ValueId, Brought> brought_; ///< the last one of each origin
 };
 
-/// The gradient goes to all parts that were joined, each with what all of them have made: first to
-/// that of the rank's own keys, then to those that have come the longest way.
-void joined(Gradients &gradients, const Op &join, ValueId dout) {
+/// The gradient goes to all parts that were joined, each with what `whole` has made of all: first
+/// to that of the rank's own keys, then to those that have come the longest way.
+void joined(Gradients &gradients, const Op &join, ValueId dout, const Op &whole) {
   std::vector<Op> parts;
   collectParts(gradients, join, parts);
   RingBack ring(gradients);
@@ -161,7 +161,7 @@ void joined(Gradients &gradients, const Op &join, ValueId dout) {
     Heads heads = next ? *next : ring.bring(parts[i]);
     if (i + 1 < parts.size())
       next = ring.bring(parts[i + 1]);
-    attention(gradients, OpKind::AttentionPartBwd, parts[i], heads, dout, join);
+    attention(gradients, OpKind::AttentionPartBwd, parts[i], heads, dout, whole);
     ring.giveBack(parts[i]);
   }
 }
@@ -175,9 +175,31 @@ void backAttentionPart(Gradients &gradients, const Op &op) {
 }
 
 void backAttentionJoin(Gradients &gradients, const Op &op) {
-  ValueId dout = gradients.of(resultNamed<OpKind::AttentionJoin>(op, "all"));
-  if (dout != kNone)
-    joined(gradients, op, dout);
+  if (ValueId dout = gradients.of(resultNamed<OpKind::AttentionJoin>(op, "all")); dout != kNone)
+    joined(gradients, op, dout, op);
+}
+
+/// A sink changes outputs and statistics, and with these alone what gradients of attention follow
+/// from: its own value is 0.
+void backAttentionSink(Gradients &gradients, const Op &op) {
+  constexpr OpKind kOp = OpKind::AttentionSink;
+  const ValueId all = resultNamed<kOp>(op, "all"), lse = resultNamed<kOp>(op, "alllse");
+  ValueId dout = gradients.of(all);
+  if (dout == kNone)
+    return;
+  if (op.operands.size() > plan::operandIndex<kOp>("sink")) {
+    const ValueId sink = operandNamed<kOp>(op, "sink");
+    Op back = gradients.makeOp(OpKind::AttentionSinkBwd, {dout, all, lse, sink});
+    back.group = op.group;
+    gradients.emitFor(sink, std::move(back));
+  }
+  const Op maker = gradients.makerOf(operandNamed<kOp>(op, "o"));
+  if (maker.kind == OpKind::AttentionJoin)
+    joined(gradients, maker, dout, op);
+  else
+    attention(gradients,
+              maker.kind == OpKind::Attention ? OpKind::AttentionBwd : OpKind::AttentionPartBwd,
+              maker, headsOf(maker), dout, op);
 }
 
 void backSplitQkv(Gradients &gradients, const Op &op) {

@@ -46,6 +46,10 @@ void backSquaredRelu(Gradients &gradients, const Op &op) {
 
 void backGeGlu(Gradients &gradients, const Op &op) { activation(gradients, op, OpKind::GeGluBwd); }
 
+void backQuickGeGlu(Gradients &gradients, const Op &op) {
+  activation(gradients, op, OpKind::QuickGeGluBwd);
+}
+
 void backDropout(Gradients &gradients, const Op &op) { linear(gradients, op, false); }
 
 void backCast(Gradients &gradients, const Op &op) { linear(gradients, op, false); }

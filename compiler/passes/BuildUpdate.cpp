@@ -249,13 +249,30 @@ private:
     plan::append(segment, std::move(op));
   }
 
+  /// What this rank has left in a cell that some rank has: nothing where the role has no such cell,
+  /// to which one is added. kNone without such a cell.
+  ValueId ownPart(plan::Segment &segment, plan::CellKind kind) {
+    if (uint32_t cell = plan::findCell(role_, kind); cell != kNone)
+      return plan::addLiveIn(segment, role_.cells[cell].name, role_, cell);
+    for (const plan::Role &other : plan_.roles)
+      if (uint32_t cell = plan::findCell(other, kind); cell != kNone) {
+        const plan::Cell like = other.cells[cell];
+        plan::addCell(role_, like.name, like.kind, like.type, like.arena, like.purpose);
+        Op none = plan::makeOp(OpKind::Fill, {}, -1, loc_);
+        ValueId own = addResult(segment, none, like.name, like.type);
+        plan::append(segment, std::move(none));
+        return own;
+      }
+    return kNone;
+  }
+
   /// Leaves in the cell what all ranks have left in theirs. Returns it; kNone without such a cell.
   ValueId sumOfRanks(plan::Segment &segment, plan::CellKind kind) {
-    uint32_t cell = plan::findCell(role_, kind);
-    if (cell == kNone)
+    ValueId own = ownPart(segment, kind);
+    if (own == kNone)
       return kNone;
+    uint32_t cell = plan::findCell(role_, kind);
     const std::string name = role_.cells[cell].name;
-    ValueId own = plan::addLiveIn(segment, name, role_, cell);
     int16_t group = groupOfSteps(plan_);
     if (plan_.groupSize(group) == 1)
       return own;

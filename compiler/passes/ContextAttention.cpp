@@ -117,11 +117,18 @@ public:
 
   void run() {
     std::vector<Op> old = std::move(segment_.ops);
+    std::map<ValueId, Op> sinks; // by the output that they are added to
+    for (const Op &op : old)
+      if (op.kind == OpKind::AttentionSink)
+        sinks[op.operands[0]] = op;
     for (Op &op : old) {
       if (op.kind == OpKind::Attention) {
-        attend(op);
+        auto sink = sinks.find(op.results[0]);
+        attend(op, sink == sinks.end() ? nullptr : &sink->second);
         continue;
       }
+      if (op.kind == OpKind::AttentionSink)
+        continue; // with its attention
       if (op.kind == OpKind::BatchLoad)
         load_ = op;
       ops_.push_back(std::move(op));
@@ -187,10 +194,12 @@ private:
 
   // ---- attention of a layer ----
 
-  void attend(const Op &attention) {
+  /// Sinks are no keys of any rank: they are added once, to attention to all keys.
+  void attend(const Op &attention, const Op *sink) {
     unit_ = attention.unit, loc_ = attention.loc;
     constexpr OpKind kOp = OpKind::Attention;
-    const ValueId whole = plan::resultNamed<kOp>(attention, "o");
+    const ValueId whole = sink ? plan::resultNamed<OpKind::AttentionSink>(*sink, "all")
+                               : plan::resultNamed<kOp>(attention, "o");
     name_ = nameOf(whole);
     Levels levels = ranks_.levelsOf(unit_);
     Heads heads{plan::operandNamed<kOp>(attention, "q"), plan::operandNamed<kOp>(attention, "k"),
@@ -203,14 +212,30 @@ private:
     ValueId o = whole;
     if (levels.heads >= 0)
       o = plan::addValue(segment_, name_ + ".heads", typeOfOutput(heads));
+    ValueId before = o; // the sinks
+    if (sink)
+      before = plan::addValue(segment_, name_ + ".keys", typeOf(o));
     if (levels.ring >= 0)
-      attendAround(part, heads, levels, o);
+      attendAround(part, heads, levels, before);
     else if (levels.all >= 0)
-      attendToAll(part, heads, levels.all, o);
+      attendToAll(part, heads, levels.all, before);
     else
-      attendToWhole(part, heads, levels.heads, o);
+      attendToWhole(part, heads, levels.heads, before);
+    if (sink)
+      addSinks(*sink, heads, levels.heads, o);
     if (levels.heads >= 0)
       withAllHeads(o, levels.heads, whole);
+  }
+
+  /// To what the op before has made of the heads, which may be a share of all.
+  void addSinks(Op sink, const Heads &heads, int16_t group, ValueId o) {
+    constexpr OpKind kOp = OpKind::AttentionSink;
+    sink.operands[plan::operandIndex<kOp>("o")] = ops_.back().results[0];
+    sink.operands[plan::operandIndex<kOp>("lse")] = ops_.back().results[1];
+    if (sink.operands.size() > plan::operandIndex<kOp>("sink"))
+      sink.group = group;
+    sink.results = {o, addStats(heads.q, ".sinks")};
+    ops_.push_back(std::move(sink));
   }
 
   /// Each rank has the heads of whole sequences.

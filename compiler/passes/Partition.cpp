@@ -435,7 +435,7 @@ private:
       else if (hasGradient(operand))
         operand = wholeOf(operand);
     }
-    if (hasShares(factors))
+    if (hasSharesOfOther(factors, cut.factor))
       return cutShares(std::move(op));
     if (takesIndex(op, factors, cut.factor))
       op.group = group_;
@@ -454,10 +454,12 @@ private:
     return type == DType::F32 || type == DType::BF16 || type == DType::F16;
   }
 
-  static bool hasShares(const OpFactors &factors) {
+  /// Whether the group of the op divides a factor of its results that is not cut: a cut of that
+  /// factor itself leaves each rank a part of it everywhere.
+  static bool hasSharesOfOther(const OpFactors &factors, plan::FactorId cut) {
     for (const FactorValue &row : factors.results())
       for (const plan::FactorAtom &word : row.words())
-        if (word.isShare)
+        if (word.isShare && word.factor != cut)
           return true;
     return false;
   }

@@ -138,7 +138,7 @@ private:
         // A fused norm's sum is the residual stream; at the beginning of a region it is the input,
         // which is kept.
         bool keptSum = isFusedNorm(op) && r == 0 && (!whatOf(op).isFull || entry);
-        if (keptSum || !isChosen(op))
+        if (keptSum || !isChosen(op) || isExchangedData(op))
           continue;
         remade_[op.results[r]] = 1;
         regionOf_[op.results[r]] = region;
@@ -158,6 +158,12 @@ private:
     }
     return (op.kind == plan::OpKind::AllGather || op.kind == plan::OpKind::Shift) &&
            segment_.values[op.results[0]].purpose != plan::Purpose::Data;
+  }
+
+  /// Counts of rows are small, and are kept.
+  bool isExchangedData(const Op &op) const {
+    return op.kind == plan::OpKind::AllToAll &&
+           segment_.values[op.results[0]].purpose == plan::Purpose::Data;
   }
 
   int32_t regionOfOp(const Op &op) const {

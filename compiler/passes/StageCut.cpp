@@ -2,6 +2,7 @@
 #include "compiler/passes/StageCut.h"
 
 #include <algorithm>
+#include <set>
 
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
@@ -35,6 +36,7 @@ StageCut::StageCut(const plan::Role &role, plan::Segment &body, const PipelineSt
     : body_(body), inputs_(static_cast<size_t>(stages.count * stages.chunks)),
       gradients_(inputs_.size()) {
   separateSums(stages);
+  separateTallies(stages);
   assign(role, stages);
   findCrossings();
   findWeightsOnly();
@@ -66,6 +68,33 @@ void StageCut::separateSums(const PipelineStages &stages) {
     ops.push_back(std::move(op));
   }
   plan::replaceOps(body_, std::move(ops));
+}
+
+/// Each stage sums in a cell of its own what its layers tell of a step. The first pass of a step
+/// begins with it, and later chunks go on with what is in the cell.
+void StageCut::separateTallies(const PipelineStages &stages) {
+  std::vector<ValueId> firstOf(body_.values.size(), kNone); // of each sum: the cell's content
+  std::vector<int32_t> chunkOf(body_.values.size(), kEveryStage);
+  std::set<std::pair<ValueId, int32_t>> begun; // by which stages
+  std::vector<plan::Segment::Boundary> outs;
+  for (Op &op : body_.ops) {
+    if (op.kind != OpKind::Tally)
+      continue;
+    SHARDC_CHECK(!op.ties.empty(), "'{}' goes on with no sum", plan::opInfo(op).name);
+    Tie &sum = op.ties.front();
+    ValueId before = sum.value, first = firstOf[before] == kNone ? before : firstOf[before];
+    int32_t chunk = stages.ofUnit[static_cast<size_t>(op.unit)];
+    if (before != first && chunkOf[before] != chunk) {
+      auto in = std::ranges::find(body_.ins, first, &plan::Segment::Boundary::value);
+      outs.push_back({before, in->cell});
+      sum.value = first;
+    }
+    bool isFirst = begun.emplace(first, chunk % static_cast<int32_t>(stages.count)).second;
+    if (sum.value == first)
+      sum.pred = isFirst ? plan::Pred::NotFirst : plan::Pred::Always;
+    firstOf[op.results[0]] = first, chunkOf[op.results[0]] = chunk;
+  }
+  body_.outs.insert(body_.outs.end(), outs.begin(), outs.end());
 }
 
 void StageCut::assign(const plan::Role &role, const PipelineStages &stages) {

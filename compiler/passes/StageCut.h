@@ -37,6 +37,7 @@ public:
 private:
   static size_t at(int32_t stage) { return static_cast<size_t>(stage); }
   void separateSums(const PipelineStages &stages);
+  void separateTallies(const PipelineStages &stages);
   void assign(const plan::Role &role, const PipelineStages &stages);
   int32_t stageOf(const plan::Op &op, const PipelineStages &stages) const;
   void findCrossings();

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "compiler/tools/Commands.h"
+#include "compiler/tools/DataTokenize.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/data/BuildIndexed.h"
@@ -47,12 +48,9 @@ int runBuild(const DataOptions &options) {
   return kFine;
 }
 
-} // namespace
+void addBuild(cli::Command &command, int &status) {
 
-void addData(cli::Command &app, int &status) {
   auto options = std::make_shared<DataOptions>();
-  cli::Command &command = app.addCommand("data", "make datasets");
-  command.requireCommand();
   cli::Command &build = command.addCommand("build", "convert text or JSON lines to OUT.bin and "
                                                     "OUT.idx");
   build.option("paths", options->paths, "IN... OUT").required();
@@ -62,6 +60,15 @@ void addData(cli::Command &app, int &status) {
   build.flag("!--no-append-eod", options->appendEod,
              "do not end documents with the document-end token");
   build.onUse([options, &status] { status = runBuild(*options); });
+}
+
+} // namespace
+
+void addData(cli::Command &app, int &status) {
+  cli::Command &command = app.addCommand("data", "make datasets");
+  command.requireCommand();
+  addBuild(command, status);
+  addDataTokenize(command, status);
 }
 
 } // namespace shardc::tools

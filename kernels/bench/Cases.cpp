@@ -301,6 +301,17 @@ void makeSwiGluBwd(Builder &b) {
   b.toData({m.rows(), m.ffn});
 }
 
+void makeQuickGeGlu(Builder &b) {
+  makeSwiGlu(b);
+  b.attrs().clamp = 0.5, b.attrs().linear_offset = 1;
+}
+
+void makeQuickGeGluBwd(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.ffn}).data({m.rows(), 2 * m.ffn}).toData({m.rows(), 2 * m.ffn});
+  b.attrs().clamp = 0.5, b.attrs().linear_offset = 1;
+}
+
 /// rmsnorm and layernorm, their fusions with an add, and their gradients.
 template <bool kCentered, bool kAdds> void makeNorm(Builder &b) {
   const Model &m = b.model;
@@ -494,6 +505,20 @@ void makeAttentionJoin(Builder &b) {
   b.toData({m.batch, m.positions, m.hidden()}).toFloats({m.batch, m.heads, m.positions});
 }
 
+void makeAttentionSink(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.batch, m.positions, m.hidden()}).floats({m.batch, m.heads, m.positions});
+  b.data({m.heads}).toData({m.batch, m.positions, m.hidden()});
+  b.toFloats({m.batch, m.heads, m.positions});
+}
+
+void makeAttentionSinkBwd(Builder &b) {
+  const Model &m = b.model;
+  for (int i = 0; i < 2; ++i)
+    b.data({m.batch, m.positions, m.hidden()});
+  b.ones({m.batch, m.heads, m.positions}).data({m.heads}).toFloats({m.heads});
+}
+
 void makeTranspose(Builder &b) {
   const Model &m = b.model;
   b.attrs().outer = m.rows(), b.attrs().inner = m.groups;
@@ -668,6 +693,7 @@ constexpr Maker kMakers[] = {
     {"squared_relu", makeGelu},
     {"swiglu", makeSwiGlu},
     {"geglu", makeSwiGlu},
+    {"quick_geglu", makeQuickGeGlu},
     {"rmsnorm", makeNorm<false, false>},
     {"add_rmsnorm", makeNorm<false, true>},
     {"layernorm", makeNorm<true, false>},
@@ -682,6 +708,7 @@ constexpr Maker kMakers[] = {
     {"attention_qkv", makeAttentionQkv},
     {"attention_part", makeAttentionPart},
     {"attention_join", makeAttentionJoin},
+    {"attention_sink", makeAttentionSink},
     {"transpose", makeTranspose},
     {"merge_slices", makeMergeSlices},
     {"join", makeJoin},
@@ -720,6 +747,7 @@ constexpr Maker kMakers[] = {
     {"squared_relu_bwd", makeGeluBwd},
     {"swiglu_bwd", makeSwiGluBwd},
     {"geglu_bwd", makeSwiGluBwd},
+    {"quick_geglu_bwd", makeQuickGeGluBwd},
     {"rmsnorm_bwd", makeNormBwd<false>},
     {"layernorm_bwd", makeNormBwd<true>},
     {"merge_qkv", makeMerge<false>},
@@ -729,6 +757,7 @@ constexpr Maker kMakers[] = {
     {"attention_bwd", makeAttentionBwd},
     {"attention_qkv_bwd", makeAttentionQkvBwd},
     {"attention_part_bwd", makeAttentionPartBwd},
+    {"attention_sink_bwd", makeAttentionSinkBwd},
     {"cross_entropy_bwd", makeCrossEntropyBwd},
     {"lm_loss_grad", makeLmLossGrad},
     {"cast", makeCast},

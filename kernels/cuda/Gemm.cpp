@@ -269,12 +269,12 @@ bool findCandidates(Library &lib, const Key &key, const Plan &plan, int most,
 /// Null after a reported failure.
 cublasLtHandle_t handleOf(Library &lib, int device) {
   cublasLtHandle_t &handle = lib.handles[static_cast<size_t>(device)];
-  if (!cublasLt().failure.empty()) {
-    lib.failure = cublasLt().failure;
-    return nullptr;
-  }
-  if (!handle)
+  if (handle)
+    return handle;
+  if (cublasLt().failure.empty())
     lib.ok(cublasLt().Create(&handle), "cublasLtCreate");
+  else if (lib.failure.empty())
+    lib.failure = cublasLt().failure;
   return handle;
 }
 

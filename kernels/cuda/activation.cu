@@ -1,7 +1,8 @@
 // gelu: y = x·Phi(x), by erf or by its tanh approximation. squared_relu: y = max(x, 0)². swiglu and
-// geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. Backward: dx =
-// dy·gelu'(x), dx = dy·2·max(x, 0); dgate = dy·up·s·(1 + gate·(1 - s)), dup = dy·gate·s with s =
-// sigmoid(gate); dgate = dy·up·gelu'(gate), dup = dy·gelu(gate). Data are f32, bf16 or f16 each,
+// geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. quick_geglu: y =
+// g·sigmoid(1.702·g)·(u + offset), g the gate cut at the clamp, u up cut on both sides. Backward:
+// dx = dy·gelu'(x), dx = dy·2·max(x, 0); dgate = dy·up·s·(1 + gate·(1 - s)), dup = dy·gate·s with s
+// = sigmoid(gate); dgate = dy·up·gelu'(gate), dup = dy·gelu(gate). Data are f32, bf16 or f16 each,
 // computed in fp32 and rounded once. Mapping: a thread moves one chunk of 8 elements of each
 // tensor; gelu and squared_relu flat, the gated ones one block column a row. Limited by memory:
 // swiglu 4.0, swiglu_bwd 3.6, gelu 3.2 and gelu_bwd 3.7 of a copy's 4.24 TB/s on an H200, 2026-11
@@ -139,6 +140,75 @@ template <typename Gated> void runGatedBwd(const Call &call) {
   launchRows(call, modeOf({&dy, &x, &dx, &y}, dy.cols()), op, dy.rows(), dy.cols());
 }
 
+/// What quick_geglu multiplies.
+struct Clamped {
+  float limit, offset; ///< no limit if it is not positive
+
+  __device__ __forceinline__ float gate(float x) const {
+    return limit > 0.0f && x > limit ? limit : x;
+  }
+  __device__ __forceinline__ float up(float x) const {
+    return limit > 0.0f && x < -limit ? -limit : gate(x);
+  }
+};
+
+constexpr float kQuick = 1.702f;
+
+struct QuickGeGluOp {
+  Data x, y;
+  int64_t cols; ///< of y
+  Clamped by;
+  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
+    float gate[kChunk], up[kChunk];
+    load8<M>(x, row * 2 * cols + c, n, gate);
+    load8<M>(x, row * 2 * cols + cols + c, n, up);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      float g = by.gate(gate[j]);
+      gate[j] = g * sigmoid(kQuick * g) * (by.up(up[j]) + by.offset);
+    }
+    store8<M>(y, row * cols + c, n, gate);
+  }
+};
+
+struct QuickGeGluBwdOp {
+  Data dy, x, dx;
+  int64_t cols; ///< of dy
+  Clamped by;
+  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
+    float d[kChunk], gate[kChunk], up[kChunk];
+    int64_t offset = row * 2 * cols + c;
+    load8<M>(dy, row * cols + c, n, d);
+    load8<M>(x, offset, n, gate);
+    load8<M>(x, offset + cols, n, up);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      float g = by.gate(gate[j]), u = by.up(up[j]), s = sigmoid(kQuick * g);
+      float slope = s * (1.0f + kQuick * g * (1.0f - s));
+      gate[j] = g < gate[j] ? 0.0f : d[j] * (u + by.offset) * slope;
+      up[j] = u < up[j] || u > up[j] ? 0.0f : d[j] * g * s;
+    }
+    store8<M>(dx, offset, n, gate);
+    store8<M>(dx, offset + cols, n, up);
+  }
+};
+
+Clamped clampOf(const Call &call) {
+  return {static_cast<float>(call.attrs.clamp), static_cast<float>(call.attrs.linear_offset)};
+}
+
+void runQuickGeGlu(const Call &call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  QuickGeGluOp op = {dataOf(x), dataOf(y), y.cols(), clampOf(call)};
+  launchRows(call, modeOf({&x, &y}, y.cols()), op, y.rows(), y.cols());
+}
+
+void runQuickGeGluBwd(const Call &call) {
+  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
+  QuickGeGluBwdOp op = {dataOf(dy), dataOf(x), dataOf(dx), dy.cols(), clampOf(call)};
+  launchRows(call, modeOf({&dy, &x, &dx}, dy.cols()), op, dy.rows(), dy.cols());
+}
+
 } // namespace
 
 const Kernel kGelu = {"gelu_cuda", runGelu, acceptsAs<&host::kGelu>};
@@ -150,5 +220,8 @@ const Kernel kSwiGlu = {"swiglu_cuda", runGated<SwiGlu>, acceptsAs<&host::kSwiGl
 const Kernel kSwiGluBwd = {"swiglu_bwd_cuda", runGatedBwd<SwiGlu>, acceptsAs<&host::kSwiGluBwd>};
 const Kernel kGeGlu = {"geglu_cuda", runGated<GeGlu>, acceptsAs<&host::kGeGlu>};
 const Kernel kGeGluBwd = {"geglu_bwd_cuda", runGatedBwd<GeGlu>, acceptsAs<&host::kGeGluBwd>};
+const Kernel kQuickGeGlu = {"quick_geglu_cuda", runQuickGeGlu, acceptsAs<&host::kQuickGeGlu>};
+const Kernel kQuickGeGluBwd = {"quick_geglu_bwd_cuda", runQuickGeGluBwd,
+                               acceptsAs<&host::kQuickGeGluBwd>};
 
 } // namespace shardc::kernels::cuda

@@ -1,7 +1,8 @@
 // gelu: y = x·Phi(x), by erf or by its tanh approximation. squared_relu: y = max(x, 0)². swiglu and
-// geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. Operands and results
-// are f32, bf16 or f16 each, computed in fp32 and rounded once. Limited by exp, erf and tanh;
-// squared_relu by memory.
+// geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. quick_geglu: y =
+// g·sigmoid(1.702·g)·(u + offset), g the gate cut at the clamp, u the other half cut on both sides.
+// Operands and results are f32, bf16 or f16 each, computed in fp32 and rounded once. Limited by
+// exp, erf and tanh; squared_relu by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Gelu.h"
@@ -152,6 +153,45 @@ void runGeGluBwd(const Call &call) {
   runGatedBwd(call, gradient);
 }
 
+/// Quick GELU's sigmoid is that of a multiple of the gate.
+constexpr float kQuick = 1.702f;
+
+/// Within the clamp; NaN stays NaN.
+float below(float x, float limit) { return limit > 0 && x > limit ? limit : x; }
+float within(float x, float limit) { return limit > 0 && x < -limit ? -limit : below(x, limit); }
+
+void runQuickGeGlu(const Call &call) {
+  auto limit = static_cast<float>(call.attrs.clamp);
+  auto offset = static_cast<float>(call.attrs.linear_offset);
+  runGated(call, [limit, offset](float gate, float up) {
+    float g = below(gate, limit);
+    return g / (1.0f + std::exp(-kQuick * g)) * (within(up, limit) + offset);
+  });
+}
+
+void runQuickGeGluBwd(const Call &call) {
+  auto limit = static_cast<float>(call.attrs.clamp);
+  auto offset = static_cast<float>(call.attrs.linear_offset);
+  runGatedBwd(call, [limit, offset](float dy, float gate, float up) {
+    float g = below(gate, limit), u = within(up, limit);
+    float sigmoid = 1.0f / (1.0f + std::exp(-kQuick * g));
+    float slope = sigmoid * (1.0f + kQuick * g * (1.0f - sigmoid));
+    return GatedGradient{g < gate ? 0.0f : dy * (u + offset) * slope,
+                         u < up || u > up ? 0.0f : dy * g * sigmoid, g * sigmoid * (u + offset)};
+  });
+}
+
+const char *acceptsQuickGeGlu(const Call &call) {
+  SHARDC_REQUIRE(call.attrs.clamp >= 0, "the clamp is negative");
+  return acceptsGated(call);
+}
+
+const char *acceptsQuickGeGluBwd(const Call &call) {
+  SHARDC_REQUIRE(call.attrs.clamp >= 0, "the clamp is negative");
+  SHARDC_REQUIRE(call.outCount == 1, "the gradient makes no activation again");
+  return acceptsGatedBwd(call);
+}
+
 } // namespace
 
 const Kernel kGelu = {"gelu_host", runGelu, acceptsPointwise};
@@ -162,5 +202,7 @@ const Kernel kSwiGlu = {"swiglu_host", runSwiGlu, acceptsGated};
 const Kernel kSwiGluBwd = {"swiglu_bwd_host", runSwiGluBwd, acceptsGatedBwd};
 const Kernel kGeGlu = {"geglu_host", runGeGlu, acceptsGated};
 const Kernel kGeGluBwd = {"geglu_bwd_host", runGeGluBwd, acceptsGatedBwd};
+const Kernel kQuickGeGlu = {"quick_geglu_host", runQuickGeGlu, acceptsQuickGeGlu};
+const Kernel kQuickGeGluBwd = {"quick_geglu_bwd_host", runQuickGeGluBwd, acceptsQuickGeGluBwd};
 
 } // namespace shardc::kernels::host

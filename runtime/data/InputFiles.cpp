@@ -71,9 +71,10 @@ Status addInput(const std::string &input, std::vector<std::string> &files) {
 }
 
 /// Refuses files that are certainly not text; as bytes, the model would only learn noise from them.
-Status checkIsText(const std::string &file) {
+Status checkIsText(const std::string &file, PackedInputs packed) {
+  bool isTaken = packed == PackedInputs::Taken && (file.ends_with(".gz") || file.ends_with(".zst"));
   for (std::string_view suffix : {".gz", ".bz2", ".xz", ".zst", ".zip"})
-    if (file.ends_with(suffix))
+    if (file.ends_with(suffix) && !isTaken)
       return makeStatus(report::DataRefused, "'{}' is compressed; unpack it first", file);
   if (!file.ends_with(".bin") && !file.ends_with(".idx"))
     return Status::ok();
@@ -88,7 +89,8 @@ Status checkIsText(const std::string &file) {
 
 } // namespace
 
-Result<std::vector<std::string>> expandInputs(std::span<const std::string> inputs) {
+Result<std::vector<std::string>> expandInputs(std::span<const std::string> inputs,
+                                              PackedInputs packed) {
   std::vector<std::string> all;
   for (const std::string &input : inputs) {
     std::vector<std::string> files;
@@ -98,7 +100,7 @@ Result<std::vector<std::string>> expandInputs(std::span<const std::string> input
                         kInputFilesMax, input);
     std::sort(files.begin(), files.end());
     for (std::string &file : files) {
-      RETURN_IF_ERROR(checkIsText(file));
+      RETURN_IF_ERROR(checkIsText(file, packed));
       all.push_back(std::move(file));
     }
   }

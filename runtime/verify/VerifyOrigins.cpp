@@ -261,9 +261,12 @@ private:
 
   // ---- what is exchanged ----
 
-  /// No op takes what is exchanged with what is not.
+  /// No op takes what is exchanged with what is not. Where counted rows are is followed with their
+  /// counts (VerifyCounts.cpp): exchanges of them move no slices of sequences.
   Exchange exchangeOf(const Values &at, uint32_t i, const Op &op) {
     Exchange result;
+    if (op.kind == OpKind::MakeRuns)
+      return result;
     if (op.kind == OpKind::Embedding || op.kind == OpKind::EmbeddingShard)
       result.kind = Exchange::Tokens;
     for (ValueId operand : op.operands) {
@@ -277,9 +280,23 @@ private:
                           at.scope.nameOf(operand), taken.axes == 0 ? "not " : "");
       result = result.kind == Exchange::NoTokens ? taken : result;
     }
-    if (op.kind == OpKind::AllToAll && result.kind == Exchange::Tokens)
+    if (at.isReport && (op.kind == OpKind::AttentionSink || op.kind == OpKind::AttentionSinkBwd))
+      needHeads(at, i, op, result);
+    if (op.kind == OpKind::AllToAll && result.kind == Exchange::Tokens &&
+        at.scope.value(op.operands[0]).counts == kNone)
       result.axes ^= axesOf(plan_, op.group);
     return result;
+  }
+
+  /// Sinks are those of the heads for which ranks have exchanged their slices.
+  void needHeads(const Values &at, uint32_t i, const Op &op, const Exchange &exchange) {
+    bool hasSinks = op.kind == OpKind::AttentionSinkBwd ||
+                    op.operands.size() > operandIndex<OpKind::AttentionSink>("sink");
+    Axes found = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
+    if (hasSinks && exchange.kind != Exchange::NoTokens &&
+        (exchange.kind == Exchange::Unknown || found != exchange.axes))
+      at.scope.add(finding::SinksOfOtherHeads, i, opInfo(op).name, names(found),
+                   names(exchange.axes));
   }
 
   // ---- how many tokens there are ----

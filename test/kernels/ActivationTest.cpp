@@ -1,5 +1,5 @@
-// gelu, squared_relu, swiglu and geglu against formulas in double, their gradients against
-// differences.
+// gelu, squared_relu, swiglu, geglu and quick_geglu against formulas in double, their gradients
+// against differences.
 #include "test/kernels/Harness.h"
 
 #include <algorithm>
@@ -81,6 +81,42 @@ TEST(Activation, SquaredReluHidesNoNan) {
   EXPECT_TRUE(std::isnan(y[0]) && std::isnan(dx[0]));
   EXPECT_EQ((std::vector<double>{y[1], y[2], y[3]}), (std::vector<double>{0, inf, 0}));
   EXPECT_EQ((std::vector<double>{dx[1], dx[2], dx[3]}), (std::vector<double>{0, inf, 0}));
+}
+
+/// With the clamp, without it, and an offset: values and slopes on both sides of each kink.
+TEST(Activation, QuickGeGlu) {
+  for (double clamp : {0.0, 2.1})
+    for (DType dtype : kDataTypes) {
+      constexpr int64_t kRows = 3, kCols = 171;
+      Array x = randoms(dtype, {kRows, 2 * kCols}, 3, 4.0), dy = randoms(dtype, {kRows, kCols}, 4);
+      KernelRun forward("quick_geglu"), backward("quick_geglu_bwd");
+      forward.attrs.clamp = backward.attrs.clamp = clamp;
+      forward.attrs.linear_offset = backward.attrs.linear_offset = 1.25;
+      std::vector<double> y, dx(x.values.size());
+      for (int64_t i = 0; i < kRows * kCols; ++i) {
+        auto gate = static_cast<size_t>(i / kCols * 2 * kCols + i % kCols);
+        size_t up = gate + static_cast<size_t>(kCols);
+        auto f = [&](const std::vector<double> &at) {
+          double g = clamp > 0 ? std::min(at[0], clamp) : at[0];
+          double u = clamp > 0 ? std::clamp(at[1], -clamp, clamp) : at[1];
+          return g / (1 + std::exp(-1.702 * g)) * (u + 1.25);
+        };
+        std::vector<double> at = {x.values[gate], x.values[up]};
+        y.push_back(f(at));
+        dx[gate] = dy[i] * numericPartial(at, 0, f, 1e-6);
+        dx[up] = dy[i] * numericPartial(at, 1, f, 1e-6);
+      }
+      expectClose(forward.in(x).out(dtype, dy.shape).run()[0], y, {4e-6, 6}, "y");
+      expectClose(backward.in(dy).in(x).out(dtype, x.shape).run()[0], dx, {2e-5, 6}, "dx");
+    }
+}
+
+TEST(Activation, QuickGeGluHidesNoNan) {
+  double nan = std::numeric_limits<double>::quiet_NaN();
+  KernelRun run("quick_geglu");
+  run.attrs.clamp = 1;
+  Array y = run.in(array(DType::F32, {2, 2}, {nan, 1, 1, nan})).out(DType::F32, {2, 1}).run()[0];
+  EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1]));
 }
 
 /// A gated activation's op and the function of its gate.

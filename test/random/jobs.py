@@ -176,6 +176,14 @@ def experts(draw):
     return out
 
 
+def ranks_of_experts(draw, job):
+    """Among how many of a stage's ranks experts are divided, where it has several."""
+    ranks = job["cluster.gpus_per_node"] * job.get("cluster.nodes", 1) // job["model.pipeline_model_parallel_size"]
+    fitting = [size for size in (1, 2, 2, 4) if ranks % size == 0 and job.get("model.num_moe_experts", 1) % size == 0]
+    size = draw.choice(fitting) if "model.num_moe_experts" in job else 1
+    return {"model.expert_model_parallel_size": size} if size > 1 else {}
+
+
 def data(draw):
     return DATA if draw.random() < 0.15 else {}
 
@@ -184,4 +192,5 @@ def draw_job(draw):
     out = {"cluster.gpu": "host" if draw.random() < 0.5 else draw.choice(OPTIONS["cluster.gpu"].words)}
     for part in (sizes, strategy, precision, recomputation, saves, evaluation, data, experts):
         out.update(part(draw))
+    out.update(ranks_of_experts(draw, out))
     return out

@@ -23,10 +23,14 @@ def ignored_by_rotation(f):
     return own or both if f.on("model.multi_latent_attention") else both and f["model.position_embedding_type"] == "yarn"
 
 
+def is_yarn(f):
+    return f["model.rope_type" if f.on("model.multi_latent_attention") else "model.position_embedding_type"] == "yarn"
+
+
 def betas_turned(f):
-    latent = f.on("model.multi_latent_attention")
-    if (f["model.rope_type"] if latent else f["model.position_embedding_type"]) != "yarn":
+    if not is_yarn(f):
         return False
+    latent = f.on("model.multi_latent_attention")
     fast, slow = (f.num(f"model.{'' if latent else 'yarn_'}beta_{name}", other) for name, other in (("fast", 32), ("slow", 1)))
     return fast <= slow
 
@@ -43,6 +47,5 @@ RULES = {
     "yarn-factor": lambda f: f["model.position_embedding_type"] == "yarn" and
     not f.has("model.yarn_rotary_scaling_factor"),
     "yarn-betas": betas_turned,
-    "yarn-base": lambda f: f["model.rope_type" if f.on("model.multi_latent_attention") else "model.position_embedding_type"] == "yarn" and
-    f.num("model.rotary_base", 10000) <= 1,
+    "yarn-base": lambda f: is_yarn(f) and f.num("model.rotary_base", 10000) <= 1,
 }

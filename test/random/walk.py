@@ -66,6 +66,7 @@ NEEDS = [(re.compile(pattern), needed) for pattern, needed in [
     (r"model\.moe_router_(enable_expert_bias|bias_update_rate)", {"model.moe_router_score_function": "sigmoid", "model.moe_router_enable_expert_bias": True}),
     (r"model\.moe_router_(num_groups|group_topk)", {"model.moe_router_num_groups": 2, "model.moe_router_group_topk": 1}),
     (r"model\.moe_(aux_loss|router_load)", {"model.moe_aux_loss_coeff": [0.1]}),
+    (r"model\.(activation_func_clamp|glu_linear)", {"model.activation_func": "quick_gelu", "model.gated_linear_unit": True}),
     (r"model\.seq_len_interpolation", {"model.position_embedding_type": "rope"}),
     (r"dataset\.(reset_|eod_mask)", {"dataset.eod_token": 3}), (r"validation\.", {"validation.eval_interval": 2, "validation.eval_iters": 1}),
     (r"scheduler\.(\w+_weight_decay|weight_decay_incr_style)$",

@@ -34,7 +34,7 @@ ARROWS = {
     "compiler/tools": ["compiler/ast", "compiler/basic", "compiler/config", "compiler/diag", "compiler/upstream",
                        "compiler/lower", "compiler/lsp", "compiler/model", "compiler/page", "compiler/parse",
                        "compiler/passes", "compiler/predict", "compiler/shrink", "runtime/base", "runtime/plan", "runtime/verify",
-                       "runtime/data", "runtime/checkpoint", "runtime/trace"],
+                       "runtime/data", "runtime/tokenize", "runtime/checkpoint", "runtime/trace"],
     "grammar": [],
     "runtime/base": [],
     "runtime/plan": ["runtime/base"],
@@ -44,6 +44,7 @@ ARROWS = {
     "runtime/backend/null": ["runtime/base", "runtime/hal", "kernels/api"],
     "runtime/backend/cuda": ["runtime/base", "runtime/hal", "runtime/trace", "kernels/api", "kernels/cuda"],
     "runtime/data": ["runtime/base"],
+    "runtime/tokenize": ["runtime/base", "runtime/data"],
     "runtime/checkpoint": ["runtime/base", "runtime/plan"],
     "runtime/launch": ["runtime/base", "runtime/hal", "runtime/launch/mpi"],
     # Builds alone, with any MPI's compiler.

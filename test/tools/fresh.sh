@@ -254,7 +254,7 @@ form_package() {
     "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends ./shardc.deb"
   record package "recipes with the deb" within deb someone /srv/someone "bash installed.sh shardc"
   record package "unpack the archive" within tgz root /tmp \
-    "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends libfmt9 libsodium23 &&
+    "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends libfmt9 libsodium23 libsentencepiece0 &&
      mkdir -p '/opt/some where' && tar -xzf shardc.tar.gz -C '/opt/some where' --strip-components=1"
   record package "recipes with the archive" within tgz someone /srv/someone "bash installed.sh '/opt/some where/bin/shardc'"
 }

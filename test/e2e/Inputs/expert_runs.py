@@ -4,19 +4,23 @@
     expert_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is what has to agree:
-    one-rank  strategies, groups of data-parallel ranks, stages of a pipeline and their schedules, microbatches,
+    one-rank  strategies, groups of data-parallel ranks, ranks with other experts, stages of a pipeline and their schedules, microbatches,
               recomputation, routers, the expert of all tokens, layers without experts, dropout, losses per token, and one
               rank: losses of 5 steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows.
               A part of them runs unless SHARDC_LONG=1.
+    skewed    1, 2 and 4 ranks with other experts, in steps in which all tokens of a layer go to one expert, and one rank
+              likewise, losses and norms
+    told      stages of a pipeline, some of them without experts, and one rank: gradients, with any balance, and what runs tell
     same      any schedule, selective and full recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit
 """
 
 import os
 import random
+import sys
 
-from compare_runs import FULL, LONG, STRATEGIES, equal, fsdp2_settings, run_check, strategy_settings
-from hybrid_runs import compare, compare_layouts, with_gradients
+from compare_runs import FULL, LONG, STRATEGIES, close, equal, fsdp2_settings, run_check, strategy_settings
+from hybrid_runs import TOLERANCE, compare, compare_layouts, with_gradients
 from matrix import name_of, pairwise
 from pipeline_runs import SCHEDULES
 
@@ -50,6 +54,7 @@ BALANCE = {
 AXES = {
     "strategy": (*STRATEGIES, "torch_fsdp2"),
     "data": (1, 2, 4),
+    "experts": (1, 2, 4),  # ranks that have other experts
     "instances": (1, 2),
     "outer": ("no_shard", "optim"),  # of state between instances
     "stages": (1, 2),
@@ -75,19 +80,21 @@ def is_valid(row):
         return False
     if row.get("schedule", "1f1b") != "1f1b" and (row.get("stages", 2) == 1 or row.get("microbatches", 4) == 1):
         return False
-    if row.get("stages", 1) > 1 and row.get("balance", "none") != "none":
+    if row.get("stages", 1) > 1 and row.get("balance", "none") != "none":  # see check_told
+        return False
+    if row.get("experts", 1) > 1 and (row.get("data", 4) % row["experts"] or row.get("strategy") == "torch_fsdp2"):
         return False
     return not (row.get("recompute") == "shared" and not row.get("shared", True))
 
 
-def layout(strategy="no_shard", data=1, instances=1, outer="no_shard", stages=1, schedule="1f1b"):
+def layout(strategy="no_shard", data=1, experts=1, instances=1, outer="no_shard", stages=1, schedule="1f1b"):
     ranks = data * stages
     if strategy == "torch_fsdp2":
         found = [*fsdp2_settings(True, ranks), "checkpoint.ckpt_format=torch_dist"]
     else:
         found = [*strategy_settings(strategy), f"cluster.gpus_per_node={ranks}"]
     return [*found, *SCHEDULES[schedule], f"ddp.num_distributed_optimizer_instances={instances}", f"ddp.outer_dp_sharding_strategy={outer}",
-            f"model.pipeline_model_parallel_size={stages}", f"train.micro_batch_size={MICRO_BATCH}"]
+            f"model.pipeline_model_parallel_size={stages}", f"model.expert_model_parallel_size={experts}", f"train.micro_batch_size={MICRO_BATCH}"]
 
 
 def model(row):
@@ -105,14 +112,59 @@ def check_one_rank(runner):
     chosen = rows if LONG else rows[:ROWS]
     for row in chosen:
         expected = with_gradients(runner, *model(row), *layout())
-        own = layout(*(row[axis] for axis in ("strategy", "data", "instances", "outer", "stages", "schedule")))
+        own = layout(*(row[axis] for axis in ("strategy", "data", "experts", "instances", "outer", "stages", "schedule")))
         compare(name_of(row), with_gradients(runner, *model(row), *own, *RECOMPUTE[row["recompute"]]), expected)
     print(f"{len(chosen)} of {len(rows)} rows")
+
+
+def check_skewed(runner):
+    """A bias that grows by 100 at once sends all tokens to experts that have had few."""
+    tokens = 8 * 32
+    settings = ["model.moe_router_topk=1", *BIAS, "model.moe_router_bias_update_rate=100.0", "train.global_batch_size=8",
+                "train.train_iters=6"]
+    expected = None
+    for data, experts in ((1, 1), (4, 1), (2, 2), (4, 2), (4, 4)):
+        own = layout("optim_grads_params", data, experts)
+        records = runner.metrics(["shardc", "run", runner.recipe, *runner.arguments([*settings, *own])])
+        if not any(record["expert_rows_most"] == tokens and record["expert_rows_least"] == 0 for record in records):
+            sys.exit(f"no expert has had all {tokens} tokens of a step")
+        found = [(record["loss"], record["grad_norm"]) for record in records]
+        expected = expected or found
+        close(f"{data} ranks, {experts} with other experts", found, expected, tolerance=TOLERANCE)
+        norms = max(abs(x / y - 1) for (_, x), (_, y) in zip(found, expected))
+        if norms > TOLERANCE:
+            sys.exit(f"norms differ by {norms:.3e}")
+
+
+def check_told(runner):
+    told = {"load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss", "z_loss", "expert_rows_most", "expert_rows_least"}
+    global_loss = [setting.replace("aux_loss, seq_aux_loss", "aux_loss, global_aux_loss") for setting in BALANCE["losses"]]
+    layouts = {"two stages": layout("no_shard", stages=2), "four stages": layout("optim", 2, 2, stages=4),
+               "chunks": layout("no_shard", stages=2, schedule="interleaved")}
+    for balance, settings in {**BALANCE, "global": global_loss}.items():
+        for name, own in layouts.items():
+            ranks = 2 if name == "four stages" else 1
+            if name == "chunks" and balance in ("bias", "position") or ranks > 1 and balance == "global":
+                continue
+            of_run = ["model.num_layers=4", "model.moe_layer_freq=[0, 1]" if name == "chunks" else "model.moe_layer_freq=[0, 0, 1, 1]",
+                      *settings, "train.global_batch_size=8", f"train.train_iters={STEPS}"]
+            compare(f"{name}, {balance}", with_gradients(runner, *of_run, *own), with_gradients(runner, *of_run, *layout()))
+            runs = [runner.metrics(["shardc", "run", runner.recipe, *runner.arguments([*of_run, *each])]) for each in (own, layout())]
+            for found, expected in zip(*runs):
+                apart = [key for key in told & set(expected) if abs(found[key] - expected[key]) > TOLERANCE * abs(expected[key])]
+                if apart or set(found) & told != set(expected) & told:
+                    sys.exit(f"{name}, {balance}: runs tell other values of {apart or told}")
 
 
 def check_same(runner):
     settings = [*BALANCE["losses"], *BIAS, "model.moe_expert_capacity_factor=0.9", "train.global_batch_size=8", "train.train_iters=4", *layout("optim_grads_params", 2),
                 "model.moe_shared_expert_intermediate_size=48", "validation.eval_interval=2", "validation.eval_iters=2"]
+    compare_orders(runner, settings)
+    print("ranks with other experts")
+    compare_orders(runner, [*settings, *layout("optim_grads_params", 4, experts=2)])
+
+
+def compare_orders(runner, settings):
     expected = runner.run_plan(*settings)
     without = [each for each in settings if not each.startswith("validation.")]
     equal("without evaluations, which move no bias", expected, runner.run_plan(*without))
@@ -129,9 +181,10 @@ def check_layouts(runner):
         return [*layout(*axes), *strategy_settings("optim_grads_params")[:2]]
 
     layouts = {"one rank": under("optim_grads_params"), "FSDP on 2": under("optim_grads_params", 2),
-               "FSDP on 3": under("optim_grads_params", 3)}
-    compare_layouts(runner, layouts, ("one rank", "FSDP on 3"))
+               "FSDP on 3": under("optim_grads_params", 3), "2 ranks with other experts": under("optim_grads_params", 2, 2),
+               "4 ranks, 2 with other experts": under("optim_grads_params", 4, 2)}
+    compare_layouts(runner, layouts, ("one rank", "FSDP on 3", "4 ranks, 2 with other experts"))
 
 
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "same": check_same, "layouts": check_layouts})
+    run_check({"one-rank": check_one_rank, "skewed": check_skewed, "told": check_told, "same": check_same, "layouts": check_layouts})

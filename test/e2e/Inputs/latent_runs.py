@@ -4,7 +4,7 @@
     latent_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is what has to agree:
-    one-rank  compressed queries or not, rope or YaRN, tensor-parallel sizes, sequence parallelism, rows in pieces, slices of sequences and
+    one-rank  compressed queries or not, rope or YaRN, sinks, tensor-parallel sizes, sequence parallelism, rows in pieces, slices of sequences and
               ways of exchanging, stages and schedules, strategies, groups of data-parallel ranks, microbatches, recomputation, tied
               tables, losses per token, documents, dropout, and one rank: losses of 5 steps, and gradients of the first, within 1e-5
               relative. Rows are drawn so that each has as many new pairs of values as possible; SEED=n (1 by default) draws them. A
@@ -37,6 +37,7 @@ ROTATIONS = {"rope": ["model.rope_type=rope"],
 AXES = {
     "queries": (False, True),  # compressed
     "rotation": tuple(ROTATIONS),
+    "sinks": ("vanilla", "learnable", "off_by_one"),
     "tensor": (1, 2, 4),
     "rows": (False, True),
     "pieces": (0, 2),
@@ -106,7 +107,7 @@ def switch(name, value):
 
 def model(row):
     batch = context_runs.MICRO_BATCH * row["data"] * row["microbatches"]
-    return [*SIZES, *ROTATIONS[row["rotation"]], *([] if row["queries"] else ["model.q_lora_rank=none"]),
+    return [*SIZES, *ROTATIONS[row["rotation"]], f"model.softmax_type={row['sinks']}", *([] if row["queries"] else ["model.q_lora_rank=none"]),
             *context_runs.MASKS["documents" if row["documents"] else "none"],
             switch("share_embeddings_and_output_weights", row["tied"]), switch("calculate_per_token_loss", row["per_token"]),
             f"model.hidden_dropout={0.1 * row['dropout']}", f"model.attention_dropout={0.1 * row['dropout']}",

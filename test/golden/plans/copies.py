@@ -63,8 +63,9 @@ def overlay(plan):
     tensor = job.get("model.tensor_model_parallel_size", 1)
     pipeline = job.get("model.pipeline_model_parallel_size", 1)
     context = job.get("model.context_parallel_size", 1)
+    experts = job.get("model.expert_model_parallel_size", 1)
     data, parts, stages, slices = world // (tensor * pipeline * context), min(tensor, 2), min(pipeline, 2), min(context, 2)
-    ranks = stages * slices * (4 if instances > 1 or tensor * context > 1 else min(world // pipeline, 4) if world <= 8 else 3)
+    ranks = stages * slices * (4 if instances > 1 or tensor * context * experts > 1 else min(world // pipeline, 4) if world <= 8 else 3)
     layers = min(job["model.num_layers"], 3 if pipeline == 1 else 4)
     micro = min(job["train.micro_batch_size"], 2)
     microbatches = min(job["train.global_batch_size"] // (job["train.micro_batch_size"] * data), 3)
@@ -72,8 +73,12 @@ def overlay(plan):
                            ranks=ranks, micro=micro, batch=micro * (ranks // (parts * stages * slices)) * microbatches,
                            steps=STEPS, instances=instances)
     sizes = {"tensor_model_parallel_size": (tensor, parts), "pipeline_model_parallel_size": (pipeline, stages),
-             "context_parallel_size": (context, slices)}
+             "context_parallel_size": (context, slices), "expert_model_parallel_size": (experts, min(experts, 2))}
     said = "".join(f"{option} = {own} " for option, (whole, own) in sizes.items() if whole > 1)
+    if experts > 1:
+        said += "moe_ffn_hidden_size = 96 "
+    if len(job.get("model.moe_layer_freq", [])) > 1:
+        said += f"moe_layer_freq = {[0] + [1] * (layers - 1)} "
     return small.replace("model {", f"model {{ {said}", 1) if said else small
 
 

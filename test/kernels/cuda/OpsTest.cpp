@@ -360,6 +360,29 @@ TEST(CudaOps, MembersOfAGroupHaveTheirQueries) {
       }
 }
 
+TEST(CudaOps, MembersOfAGroupTakeTheSinksOfTheirHeads) {
+  SKIP_WITHOUT_GPU();
+  constexpr bench::Model model = {2, 700, 8, 2, 64, 8, 8};
+  for (std::string_view op : {"attention_sink", "attention_sink_bwd"})
+    for (DType data : {DType::F32, DType::BF16}) {
+      DeviceRun run(op, data, model);
+      Call &call = run.call();
+      call.index = 1, call.groupSize = 2;
+      auto halve = [](kernels::Tensor &output, kernels::Tensor &statistics) {
+        output.shape[2] /= 2, statistics.shape[1] /= 2;
+      };
+      if (op == "attention_sink") {
+        halve(call.in[0], call.in[1]);
+        halve(call.out[0], call.out[1]);
+      } else {
+        call.in[0].shape[2] /= 2;
+        halve(call.in[1], call.in[2]);
+      }
+      SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data));
+      run.compare(2e-5, 1e-2);
+    }
+}
+
 TEST(CudaOps, StatisticsOfMembersWithoutValidColumns) {
   SKIP_WITHOUT_GPU();
   for (DType data : {DType::F32, DType::BF16}) {

@@ -507,3 +507,42 @@ def blocks_of_8_bits(data, dtype):
 
 for data, dtype in ((F32, E4M3), (BF16, E5M2)):
     blocks_of_8_bits(data, dtype)
+
+
+def sinks(dtype):
+    """Attention with a learned sink of each head, from attention without it."""
+    name, b, s, n, d = NAMES[dtype], 2, 5, 4, 3
+    scores, v, sink, do = rand(dtype, b, n, s, s), rand(dtype, b, n, s, d), rand(dtype, n), rand(dtype, b, s, n * d)
+    rows = lambda t: t.transpose(1, 2).reshape(b, s, n * d)
+    o, lse = rows(scores.softmax(-1) @ v), scores.logsumexp(-1)
+    leaf_of_sink = leaf(sink)
+    more = torch.cat((scores, leaf_of_sink[None, :, None, None].expand(b, n, s, 1)), -1)
+    all = rows(more.softmax(-1)[..., :-1] @ v)
+    all.backward(do)
+    o, all_lse = o.to(F32), more.logsumexp(-1)
+    Case(f"attention_sink_{name}", "attention_sink").given(o).given(lse.to(F32)).given(sink, dtype) \
+        .wanted(all, 2e-6, dtype).wanted(all_lse, 2e-6)
+    more = torch.cat((scores, torch.zeros(b, n, s, 1, dtype=F64)), -1)
+    Case(f"attention_sink_of_one_{name}", "attention_sink").given(o).given(lse.to(F32)) \
+        .wanted(rows(more.softmax(-1)[..., :-1] @ v), 2e-6, dtype).wanted(more.logsumexp(-1), 2e-6)
+    Case(f"attention_sink_bwd_{name}", "attention_sink_bwd").given(do, dtype).given(all.to(F32)).given(all_lse.to(F32)) \
+        .given(sink, dtype).wanted(leaf_of_sink.grad, 8e-6)
+
+
+def quick_geglu(dtype):
+    name = NAMES[dtype]
+    x, dy = rand(dtype, 3, 10, scale=3), rand(dtype, 3, 5)
+    lx = leaf(x)
+    gate, up = lx.chunk(2, dim=-1)
+    gate, up = gate.clamp(max=2.0), up.clamp(-2.0, 2.0)
+    y = gate * torch.sigmoid(1.702 * gate) * (up + 1)
+    y.backward(dy)
+    attrs = {"clamp": 2.0, "linear_offset": 1.0}
+    Case(f"quick_geglu_{name}", "quick_geglu", **attrs).given(x, dtype).wanted(y, 4e-6, dtype)
+    Case(f"quick_geglu_bwd_{name}", "quick_geglu_bwd", **attrs).given(dy, dtype).given(x, dtype) \
+        .wanted(lx.grad, 4e-6, dtype)
+
+
+for data in (F32, BF16):
+    sinks(data)
+    quick_geglu(data)

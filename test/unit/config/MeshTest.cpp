@@ -131,6 +131,29 @@ TEST(Mesh, LinksWithTheSameRanksShareAGroup) {
   EXPECT_EQ(mesh.findGroup("edp"), nullptr);
 }
 
+TEST(Mesh, RanksWithTheSameExpertsDivideThem) {
+  Mesh mesh = refine({{"tp", 1}, {"cp", 1}, {"dp", 4}, {"dp_outer", 2}, {"pp", 1}},
+                     {{"etp", 1}, {"ep", 2}, {"edp", 2}, {"edp_outer", 2}, {"pp", 1}});
+  EXPECT_EQ(axesOf(mesh), "dp_outer=2 dp.hi=2 dp.lo=2");
+  ASSERT_TRUE(mesh.expertShard && mesh.expertState);
+  EXPECT_THAT(mesh.groups[*mesh.expertShard].axes, ElementsAre(1));
+  EXPECT_THAT(mesh.groups[*mesh.expertState].axes, ElementsAre(1, 0));
+}
+
+TEST(Mesh, EachRankMayHaveOtherExperts) {
+  Mesh mesh = refine({{"tp", 1}, {"cp", 1}, {"dp", 4}, {"dp_outer", 1}, {"pp", 2}},
+                     {{"etp", 1}, {"ep", 4}, {"edp", 1}, {"edp_outer", 1}, {"pp", 2}});
+  ASSERT_TRUE(mesh.expertShard && mesh.expertState);
+  EXPECT_TRUE(mesh.groups[*mesh.expertShard].axes.empty());
+  EXPECT_EQ(mesh.expertShard, mesh.expertState);
+}
+
+TEST(Mesh, ExpertsOnAllRanksAreDividedAsLayers) {
+  Mesh mesh = refine({{"tp", 1}, {"cp", 1}, {"dp", 4}, {"dp_outer", 1}, {"pp", 1}},
+                     {{"etp", 1}, {"ep", 1}, {"edp", 4}, {"edp_outer", 1}, {"pp", 1}});
+  EXPECT_FALSE(mesh.expertShard || mesh.expertState);
+}
+
 /// Both chains cut at other numbers of ranks, and inside of two degrees.
 TEST(Mesh, HasNoMoreAxesThanPlansTake) {
   Mesh mesh = refine({{"tp", 4}, {"cp", 64}, {"dp", 16}, {"dp_outer", 16}, {"pp", 2}},

@@ -10,7 +10,7 @@
 
 #include "runtime/base/Status.h"
 #include "runtime/data/Sample.h"
-#include "test/unit/base/Told.h"
+#include "test/unit/support/StatusChecks.h"
 #include "test/unit/support/TempFolder.h"
 
 namespace shardc::data {
@@ -51,21 +51,4 @@ struct SampleBuffer {
 /// The text of a sample: its tokens and the one that follows.
 std::vector<int64_t> textOf(const DataSource &source, int64_t index);
 
-} // namespace shardc::data
-
-/// Expects a failure whose message holds `text`.
-#define EXPECT_FAILS(status, expectedCode, text)                                                   \
-  do {                                                                                             \
-    const ::shardc::Status failed_ = (status);                                                     \
-    EXPECT_EQ(failed_.code(), ::shardc::StatusCode::expectedCode) << failed_.message();            \
-    EXPECT_TRUE(::shardc::test::tells(failed_, text)) << failed_.message();                        \
-  } while (false)
-
-#define ASSERT_OK(result) ASSERT_TRUE((result).isOk()) << ::shardc::data::messageOf(result)
-
-namespace shardc::data {
-inline const std::string &messageOf(const Status &status) { return status.message(); }
-template <typename T> const std::string &messageOf(const Result<T> &result) {
-  return result.status().message();
-}
 } // namespace shardc::data

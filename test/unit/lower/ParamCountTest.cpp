@@ -31,7 +31,7 @@ TEST(ParamCount, IsThatOfThePlan) {
       continue;
     int64_t total = 0;
     for (const plan::Param &param : lower(*config, sources).params)
-      total += param.type.numel();
+      total += param.wholeType().numel();
     EXPECT_EQ(countParameters(*config), total) << entry.path();
     ++numCompared;
   }

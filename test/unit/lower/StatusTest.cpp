@@ -122,6 +122,12 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 })",
+    // Gated units that have a clamp and an offset.
+    R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                     vocab_size = 61  activation_func = quick_gelu }
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 })",
 };
 
 /// Where the fields of mixed_precision go.

@@ -37,6 +37,12 @@ class Case:
     # Tokens before its own that a token sees, in all layers but every `full_every`-th.
     window: int = -1
     full_every: int = 0
+    # Biases of all products, as gpt has them.
+    biases: bool = False
+    # A learned score for each head of a key that has no value.
+    sinks: bool = False
+    # Limit of what the gated unit of gpt_oss multiplies.
+    clamp: float = 0.0
     # Experts of each layer, of which a token is given to `topk`; 0: layers have none.
     experts: int = 0
     topk: int = 2
@@ -70,7 +76,7 @@ class Case:
 
     @property
     def has_bias(self):
-        return self.family == "gpt"
+        return self.family == "gpt" or self.biases
 
     @property
     def gated(self):
@@ -194,6 +200,32 @@ LATENT_QUERIES = replace(
     LATENT, name="latent_queries", module="deepseek_v2", query_rank=0, values=24, rope=()
 )
 
+# gpt-oss with dense layers, each the only expert of its layer in transformers. The clamp is within what
+# the gated units multiply.
+GPT_OSS = replace(
+    LLAMA,
+    name="gpt_oss",
+    module="gpt_oss",
+    num_layers=3,
+    head=16,
+    ffn=64,
+    init_std=0.12,
+    rotary_base=150000.0,
+    window=5,
+    full_every=2,
+    biases=True,
+    sinks=True,
+    clamp=0.75,
+    rope=(
+        ("beta_fast", 32.0),
+        ("beta_slow", 1.0),
+        ("factor", 32.0),
+        ("original_max_position_embeddings", 4096),
+        ("rope_type", "yarn"),
+        ("truncate", False),
+    ),
+)
+
 # The losses of routers are a part of what is minimised, and not of the loss that is told.
 MIXTRAL_BALANCED = replace(MIXTRAL, name="mixtral_balanced", balance=(0.5, 0.3, 0.02))
 
@@ -219,6 +251,7 @@ CASES = [
     INTERPOLATED,
     LATENT,
     LATENT_QUERIES,
+    GPT_OSS,
 ]
 
 # Trained in bf16 with fp32 master weights, beside the fp64 values of the same case.

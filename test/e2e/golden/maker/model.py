@@ -60,6 +60,8 @@ def parameter_shapes(case):
             if case.qk_norm:
                 norm(f"{layer}self_attention.q_layernorm.", head)
                 norm(f"{layer}self_attention.k_layernorm.", head)
+            if case.sinks:
+                shapes[f"{layer}self_attention.core_attention.softmax_offset"] = (case.heads,)
             linear(f"{layer}self_attention.linear_proj", h, case.heads * head)
         if case.experts:
             norm(f"{layer}pre_mlp_layernorm.")
@@ -81,7 +83,7 @@ def initial_values(case):
     """Name -> float32 array; the same for every precision."""
     values = {}
     for name, shape in parameter_shapes(case).items():
-        if name.endswith("bias"):
+        if name.endswith(("bias", "softmax_offset")):
             values[name] = np.zeros(shape, np.float32)
         elif len(shape) == 1:
             values[name] = np.full(shape, 0 if case.zero_centered else 1, np.float32)

@@ -52,7 +52,7 @@ def module_of(case, dtype):
             **dict(case.rope),
         },
         "use_cache": False,
-        "attn_implementation": "sdpa",
+        "attn_implementation": "eager" if case.sinks else "sdpa",
         "experts_implementation": "eager",  # which knows fp64
     }
     epsilon = {"rms_norm_eps": case.eps}
@@ -88,6 +88,17 @@ def module_of(case, dtype):
                 "num_experts": case.experts,
                 "num_experts_per_tok": case.topk,
                 "norm_topk_prob": True,
+            },
+        ),
+        "gpt_oss": (
+            "GptOss",
+            {
+                **epsilon,
+                **window,
+                "layer_types": layer_types(case),
+                "num_local_experts": 1,  # which is a dense layer
+                "num_experts_per_tok": 1,
+                "swiglu_limit": case.clamp,
             },
         ),
         "deepseek_v2": ("DeepseekV2", {**epsilon, **latent_sizes(case)}),
@@ -139,6 +150,23 @@ def of_experts(case, p, state, theirs, mlp):
         )
 
 
+def as_only_expert(case, p, state, theirs, mlp):
+    """Adds a dense layer as the expert that its router gives all tokens to, with a weight of 1. Gate and up take turns."""
+
+    def woven(value):
+        gate, up = value.chunk(2)
+        return torch.stack((gate, up), 1).flatten(0, 1)
+
+    fc1, fc2, experts = f"{mlp}.linear_fc1", f"{mlp}.linear_fc2", f"{theirs}.mlp.experts"
+    state[f"{experts}.gate_up_proj"] = woven(p[f"{fc1}.weight"]).T[None]
+    state[f"{experts}.gate_up_proj_bias"] = woven(p[f"{fc1}.bias"])[None]
+    state[f"{experts}.down_proj"] = p[f"{fc2}.weight"].T[None]
+    state[f"{experts}.down_proj_bias"] = p[f"{fc2}.bias"][None]
+    weight = p[f"{fc1}.weight"]
+    state[f"{theirs}.mlp.router.weight"] = weight.new_zeros((1, case.hidden))
+    state[f"{theirs}.mlp.router.bias"] = weight.new_zeros(1)
+
+
 def add_grouped(case, p, state, theirs, ours):
     """Adds attention whose groups have their queries, their key and their value each."""
     queries = case.heads // case.groups
@@ -146,6 +174,14 @@ def add_grouped(case, p, state, theirs, ours):
     state[f"{theirs}.q_proj.weight"] = qkv[:, :queries].reshape(-1, case.hidden)
     state[f"{theirs}.k_proj.weight"] = qkv[:, queries].reshape(-1, case.hidden)
     state[f"{theirs}.v_proj.weight"] = qkv[:, queries + 1].reshape(-1, case.hidden)
+    if case.has_bias:
+        bias = p[f"{ours}.linear_qkv.bias"].view(case.groups, queries + 2, case.head)
+        state[f"{theirs}.q_proj.bias"] = bias[:, :queries].flatten()
+        state[f"{theirs}.k_proj.bias"] = bias[:, queries].flatten()
+        state[f"{theirs}.v_proj.bias"] = bias[:, queries + 1].flatten()
+        state[f"{theirs}.o_proj.bias"] = p[f"{ours}.linear_proj.bias"]
+    if case.sinks:
+        state[f"{theirs}.sinks"] = p[f"{ours}.core_attention.softmax_offset"]
 
 
 def add_latent(case, p, state, theirs, ours):
@@ -194,6 +230,9 @@ def state_of(case, p):
             norm(f"{theirs}.self_attn.k_norm", f"{attention}.k_layernorm.")
         if case.experts:
             of_experts(case, p, state, theirs, mlp)
+            continue
+        if case.module == "gpt_oss":
+            as_only_expert(case, p, state, theirs, mlp)
             continue
         fc1 = p[f"{mlp}.linear_fc1.weight"]
         if case.gated:

@@ -20,6 +20,10 @@ public:
     if (kind == OpKind::Dropout)
       return rows(in(0)) * members_ % in(1).numel() == 0 &&
              (op_.operands.size() < 3 || in(2).numel() == rows(in(0)) * members_);
+    if (kind == OpKind::AttentionSink)
+      return op_.operands.size() < 3 || in(2).numel() == in(1).shape[1] * members_;
+    if (kind == OpKind::AttentionSinkBwd)
+      return in(3).numel() == in(2).shape[1] * members_;
     if (kind == OpKind::AttentionPart || kind == OpKind::AttentionPartBwd)
       return slicesFit(in(kind == OpKind::AttentionPart ? 0 : 1).shape[1]);
     return true;

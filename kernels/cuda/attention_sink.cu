@@ -1,0 +1,129 @@
+// attention_sink: attention with one more key for each query, of value 0 and a score of the head:
+// lse' = log(exp(lse) + exp(sink)), o' = exp(lse - lse')·o. Mapping: a warp a row of one head.
+// attention_sink_bwd: dsink (+)= -sum over queries of exp(sink - lse')·(do·o'). Mapping: a block a
+// head and one of 32 parts of its queries, a warp a query; one more kernel adds the parts in order,
+// so that results do not depend on the order of blocks. All arithmetic is fp32; limited by memory.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/columns.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kParts = 32; ///< of the queries of a head
+
+/// Outputs [B, S, N, D], statistics [B, N, S]; the first of the heads among those of sinks.
+struct SinkRows {
+  Data dOut, o, to, sinks;
+  const float *lse;
+  float *all;
+  int64_t rows, positions;
+  int heads, channels, firstHead;
+  bool hasSinks;
+};
+
+__global__ void __launch_bounds__(kThreads) addSinks(const SinkRows p) {
+  awaitPrevious();
+  int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+  int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (row >= p.rows)
+    return;
+  int head = static_cast<int>(row % p.heads);
+  int64_t position = row / p.heads % p.positions, sample = row / p.heads / p.positions;
+  int64_t at = (sample * p.heads + head) * p.positions + position;
+  float lse = p.lse[at], sink = p.hasSinks ? element(p.sinks, p.firstHead + head) : 0.0f;
+  float top = fmaxf(lse, sink);
+  float share = lse == -INFINITY ? 0.0f : expf(lse - top), total = share + expf(sink - top);
+  if (lane == 0)
+    p.all[at] = top + logf(total);
+  float weight = share / total;
+  for (int d = lane; d < p.channels; d += kWarp) {
+    int64_t i = row * p.channels + d;
+    setElement(p.to, i, weight * element(p.o, i));
+  }
+}
+
+/// partials[part, head] of all heads that sinks are of: those of others are 0.
+__global__ void __launch_bounds__(kThreads) sumSinks(const SinkRows p, float *partials) {
+  awaitPrevious();
+  __shared__ float sums[kWarps];
+  int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  int of = static_cast<int>(blockIdx.x), head = of - p.firstHead;
+  bool isOwn = head >= 0 && head < p.heads;
+  float sum = 0;
+  if (isOwn) {
+    float sink = element(p.sinks, of);
+    int64_t queries = p.rows / p.heads;
+    for (int64_t q = static_cast<int64_t>(blockIdx.y) * kWarps + warp; q < queries;
+         q += kParts * kWarps) {
+      int64_t row = (q * p.heads + head) * p.channels;
+      float delta = 0;
+      for (int d = lane; d < p.channels; d += kWarp)
+        delta += element(p.dOut, row + d) * element(p.o, row + d);
+#pragma unroll
+      for (int step = kWarp / 2; step > 0; step /= 2)
+        delta += __shfl_xor_sync(~0u, delta, step);
+      int64_t sample = q / p.positions, position = q % p.positions;
+      sum -= expf(sink - p.lse[(sample * p.heads + head) * p.positions + position]) * delta;
+    }
+  }
+  if (lane == 0)
+    sums[warp] = sum;
+  __syncthreads();
+  if (threadIdx.x != 0)
+    return;
+  float total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w)
+    total += sums[w];
+  partials[static_cast<int64_t>(blockIdx.y) * gridDim.x + of] = total;
+}
+
+SinkRows rowsOf(const Call &call, const Tensor &o, const Tensor &lse) {
+  SinkRows p = {};
+  p.o = dataOf(o), p.lse = static_cast<const float *>(lse.data);
+  p.rows = lse.numel(), p.positions = lse.shape[2];
+  p.heads = static_cast<int>(lse.shape[1]);
+  p.channels = static_cast<int>(o.numel() / p.rows);
+  p.firstHead = static_cast<int>(call.index) * p.heads;
+  return p;
+}
+
+void runSink(const Call &call) {
+  SinkRows p = rowsOf(call, call.in[0], call.in[1]);
+  p.to = dataOf(call.out[0]), p.all = static_cast<float *>(call.out[1].data);
+  p.hasSinks = call.inCount > 2;
+  p.sinks = dataOf(call.in[p.hasSinks ? 2 : 0]);
+  launchKernel(addSinks, static_cast<unsigned>(ceilDiv(p.rows, kWarps)), kThreads, 0, queueOf(call),
+               p);
+}
+
+struct Buffers {
+  float *partials;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    partials = scratch.take<float>(kParts * call.in[3].numel());
+  }
+};
+
+void runSinkBwd(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  SinkRows p = rowsOf(call, call.in[1], call.in[2]);
+  p.dOut = dataOf(call.in[0]), p.sinks = dataOf(call.in[3]);
+  int64_t heads = call.in[3].numel();
+  launchKernel(sumSinks, dim3(static_cast<unsigned>(heads), kParts), kThreads, 0, queueOf(call), p,
+               buffers.partials);
+  ColumnTargets targets = {};
+  targets.out[0] = dataOf(call.out[0]);
+  launchAddPartials(call, buffers.partials, kParts, 1, heads, targets);
+}
+
+} // namespace
+
+const Kernel kAttentionSink = {"attention_sink_cuda", runSink, acceptsAs<&host::kAttentionSink>};
+const Kernel kAttentionSinkBwd = {"attention_sink_bwd_cuda", runSinkBwd,
+                                  acceptsAs<&host::kAttentionSinkBwd>, workspaceOf<Buffers>};
+
+} // namespace shardc::kernels::cuda

@@ -1,0 +1,148 @@
+// attention_sink: attention with one more key for each query, whose value is 0 and whose score is a
+// number of the head: lse' = log(exp(lse) + exp(sink)), o' = exp(lse - lse')·o. A query that sees
+// no key has o' = 0. attention_sink_bwd: dsink = -sum over queries of exp(sink - lse')·(do·o'). In
+// a group, heads are the share of those that sinks are of. Data are f32, bf16 or f16 each, sums
+// fp64.
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace shardc::kernels::host {
+namespace {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+/// Outputs [B, S, N·D] with the statistics [B, N, S] of their heads.
+struct Extents {
+  int64_t batch, heads, positions, channels;
+
+  Extents(const Tensor &o, const Tensor &lse)
+      : batch(lse.shape[0]), heads(lse.shape[1]), positions(lse.shape[2]),
+        channels(o.numel() / lse.numel()) {}
+
+  /// Of a query's head in the outputs, and in the statistics.
+  int64_t row(int64_t b, int64_t s, int64_t n) const {
+    return ((b * positions + s) * heads + n) * channels;
+  }
+  int64_t at(int64_t b, int64_t s, int64_t n) const { return (b * heads + n) * positions + s; }
+};
+
+const char *checkOutput(const Tensor &o, const Tensor &lse) {
+  SHARDC_REQUIRE(isData(o), "outputs are not f32, bf16 or f16");
+  SHARDC_REQUIRE(lse.dtype == DType::F32 && lse.rank == 3, "lse is not f32[B, N, S]");
+  SHARDC_REQUIRE(o.rank >= 3 && o.shape[0] == lse.shape[0] && o.shape[1] == lse.shape[2] &&
+                     o.numel() % lse.numel() == 0,
+                 "the output is not [B, S, N·D]");
+  return nullptr;
+}
+
+const char *checkSinks(const Call &call, const Tensor &sinks, const Tensor &lse) {
+  SHARDC_REQUIRE(isData(sinks) && isVector(sinks, lse.shape[1] * call.groupSize),
+                 "sinks are not f32, bf16 or f16 of all heads");
+  return nullptr;
+}
+
+const char *acceptsSink(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 2, 2}));
+  SHARDC_REQUIRE_OK(checkOutput(call.in[0], call.in[1]));
+  SHARDC_REQUIRE(isData(call.out[0]) && sameShape(call.in[0], call.out[0]),
+                 "outputs differ in shape, or are not f32, bf16 or f16");
+  SHARDC_REQUIRE(call.out[1].dtype == DType::F32 && sameShape(call.in[1], call.out[1]),
+                 "lse is not f32[B, N, S]");
+  return call.inCount > 2 ? checkSinks(call, call.in[2], call.in[1]) : nullptr;
+}
+
+struct Buffers {
+  float *row, *to, *sinks;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    Extents e(call.in[0], call.in[1]);
+    row = scratch.take<float>(e.channels);
+    to = scratch.take<float>(e.channels);
+    sinks = scratch.take<float>(e.heads);
+  }
+};
+
+void runSink(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  Extents e(call.in[0], call.in[1]);
+  const float *sinks = buffers.sinks;
+  if (call.inCount > 2)
+    sinks = readF32(call.in[2], call.index * e.heads, e.heads, buffers.sinks);
+  else
+    std::fill_n(buffers.sinks, e.heads, 0.0f);
+  const auto *lse = static_cast<const float *>(call.in[1].data);
+  auto *all = static_cast<float *>(call.out[1].data);
+  for (int64_t b = 0; b < e.batch; ++b)
+    for (int64_t s = 0; s < e.positions; ++s)
+      for (int64_t n = 0; n < e.heads; ++n) {
+        int64_t row = e.row(b, s, n), at = e.at(b, s, n);
+        double top = std::max(double{lse[at]}, double{sinks[n]});
+        double share = lse[at] == kNothing ? 0 : std::exp(double{lse[at]} - top);
+        double total = share + std::exp(double{sinks[n]} - top);
+        all[at] = static_cast<float>(top + std::log(total));
+        auto weight = static_cast<float>(share / total);
+        const float *o = readF32(call.in[0], row, e.channels, buffers.row);
+        for (int64_t i = 0; i < e.channels; ++i)
+          buffers.to[i] = weight * o[i];
+        writeF32(call.out[0], row, e.channels, buffers.to);
+      }
+}
+
+const char *acceptsSinkBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {4, 4, 1, 1, 1}));
+  SHARDC_REQUIRE_OK(checkOutput(call.in[1], call.in[2]));
+  SHARDC_REQUIRE(isData(call.in[0]) && sameShape(call.in[0], call.in[1]),
+                 "do is not f32, bf16 or f16 in the output's shape");
+  SHARDC_REQUIRE_OK(checkSinks(call, call.in[3], call.in[2]));
+  SHARDC_REQUIRE(isData(call.out[0]) && sameShape(call.out[0], call.in[3]),
+                 "the gradient differs in shape from the sinks");
+  return nullptr;
+}
+
+struct BwdBuffers {
+  float *dOut, *o, *sinks, *gradient;
+
+  BwdBuffers(const Call &call, Scratch &scratch) {
+    Extents e(call.in[1], call.in[2]);
+    dOut = scratch.take<float>(e.channels);
+    o = scratch.take<float>(e.channels);
+    sinks = scratch.take<float>(e.heads);
+    gradient = scratch.take<float>(e.heads * call.groupSize);
+  }
+};
+
+void runSinkBwd(const Call &call) {
+  Scratch scratch(call);
+  BwdBuffers buffers(call, scratch);
+  Extents e(call.in[1], call.in[2]);
+  const float *sinks = readF32(call.in[3], call.index * e.heads, e.heads, buffers.sinks);
+  const auto *lse = static_cast<const float *>(call.in[2].data);
+  std::fill_n(buffers.gradient, e.heads * call.groupSize, 0.0f);
+  for (int64_t n = 0; n < e.heads; ++n) {
+    double sum = 0;
+    for (int64_t b = 0; b < e.batch; ++b)
+      for (int64_t s = 0; s < e.positions; ++s) {
+        int64_t row = e.row(b, s, n);
+        double delta = dot(readF32(call.in[0], row, e.channels, buffers.dOut),
+                           readF32(call.in[1], row, e.channels, buffers.o), e.channels);
+        sum -= std::exp(double{sinks[n]} - double{lse[e.at(b, s, n)]}) * delta;
+      }
+    buffers.gradient[call.index * e.heads + n] = static_cast<float>(sum);
+  }
+  writeF32(call.out[0], 0, e.heads * call.groupSize, buffers.gradient);
+}
+
+} // namespace
+
+const Kernel kAttentionSink = {"attention_sink_host", runSink, acceptsSink, workspaceOf<Buffers>};
+const Kernel kAttentionSinkBwd = {"attention_sink_bwd_host", runSinkBwd, acceptsSinkBwd,
+                                  workspaceOf<BwdBuffers>};
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,44 @@
+// What turns texts into tokens. Each thread has an encoder of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::tokenize {
+
+/// Tokens of several texts, one after the other.
+struct Encoding {
+  std::vector<int32_t> tokens;
+  std::vector<uint32_t> lengths; ///< tokens of each text
+};
+
+/// What is known of a tokenizer once its library has read it.
+struct TokenizerFacts {
+  std::string library; ///< for example `tokenizers 0.23.3`
+  int64_t vocabSize = 0;
+  std::string endToken;         ///< empty if there is none
+  std::optional<int32_t> endId; ///< of endToken
+};
+
+class Encoder {
+public:
+  virtual ~Encoder() = default;
+  /// Replaces `out` by the tokens of the texts, which are UTF-8. All tokens are in the vocabulary.
+  virtual Status encode(std::span<const std::string> texts, Encoding &out) = 0;
+  /// Makes encode() fail soon; another thread may call it.
+  virtual void cancel() {}
+};
+
+/// A tokenizer that is ready, with an encoder for each thread.
+struct Encoders {
+  TokenizerFacts facts;
+  std::vector<std::unique_ptr<Encoder>> each;
+};
+
+} // namespace shardc::tokenize

@@ -1,0 +1,145 @@
+#include "runtime/tokenize/HuggingFace.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
+#include "runtime/tokenize/PythonProcess.h"
+
+namespace shardc::tokenize {
+namespace {
+
+using Json = nlohmann::json;
+
+template <typename T> void appendNumber(std::string &out, T value) {
+  out.append(reinterpret_cast<const char *>(&value), sizeof(T));
+}
+
+class HuggingFaceEncoder : public Encoder {
+public:
+  Status start(const TokenizerFiles &files, const HuggingFaceOptions &options) {
+    path_ = files.path;
+    python_ = options.python;
+    endToken_ = options.endToken.empty() ? files.endToken : options.endToken;
+    return process_.start(python_, {path_, std::to_string(options.threads), endToken_});
+  }
+  /// Waits until the process has read the tokenizer.
+  Status meet(TokenizerFacts &facts);
+  Status encode(std::span<const std::string> texts, Encoding &out) override;
+  void cancel() override { process_.kill(); }
+
+private:
+  Status refuse(char kind) const;
+
+  PythonProcess process_;
+  std::string path_, python_, endToken_, request_, answer_;
+  int64_t vocabSize_ = 0;
+};
+
+Status HuggingFaceEncoder::refuse(char kind) const {
+  if (kind == 'M')
+    return makeStatus(StatusCode::Unavailable,
+                      "Python's package 'tokenizers' is missing ({}); install it with "
+                      "'{} -m pip install tokenizers', or name a Python that has it with "
+                      "--python=PROGRAM",
+                      answer_, python_);
+  return makeStatus(report::DataRefused, "'{}': {}", path_,
+                    kind == 'E' ? answer_ : "the process answers out of turn");
+}
+
+Status HuggingFaceEncoder::meet(TokenizerFacts &facts) {
+  ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
+  if (kind != 'H')
+    return refuse(kind);
+  Json json = parseJson(answer_);
+  auto number = [&](const char *name) {
+    auto found = json.is_object() ? json.find(name) : json.end();
+    return json.is_object() && found != json.end() && found->is_number_integer()
+               ? std::optional<int64_t>(found->get<int64_t>())
+               : std::nullopt;
+  };
+  std::optional<int64_t> tokens = number("tokens"), highest = number("highest");
+  if (!tokens || !highest || *highest > std::numeric_limits<int32_t>::max())
+    return refuse('?');
+  if (*tokens <= 0)
+    return makeStatus(report::DataRefused, "the tokenizer '{}' has no tokens", path_);
+  if (std::optional<int64_t> gap = number("gap"))
+    return makeStatus(report::DataRefused,
+                      "the ids of the tokenizer '{}' are not contiguous: it has {} tokens with ids "
+                      "up to {}, and none with id {}",
+                      path_, *tokens, *highest, *gap);
+  vocabSize_ = *highest + 1;
+  facts.vocabSize = vocabSize_;
+  auto library = json.find("library");
+  facts.library =
+      library != json.end() && library->is_string() ? library->get<std::string>() : "tokenizers";
+  facts.endToken = endToken_;
+  if (std::optional<int64_t> end = number("end"); end && *end >= 0 && *end < vocabSize_)
+    facts.endId = static_cast<int32_t>(*end);
+  return Status::ok();
+}
+
+Status HuggingFaceEncoder::encode(std::span<const std::string> texts, Encoding &out) {
+  request_.clear();
+  size_t bytes = sizeof(uint32_t) * (texts.size() + 1);
+  for (const std::string &text : texts)
+    bytes += text.size();
+  request_.reserve(bytes + sizeof(uint64_t));
+  appendNumber(request_, static_cast<uint64_t>(bytes));
+  appendNumber(request_, static_cast<uint32_t>(texts.size()));
+  for (const std::string &text : texts)
+    appendNumber(request_, static_cast<uint32_t>(text.size()));
+  for (const std::string &text : texts)
+    request_ += text;
+  RETURN_IF_ERROR(process_.write(request_));
+  ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
+  if (kind != 'T')
+    return refuse(kind);
+  return parseTokens(answer_, texts.size(), vocabSize_, out);
+}
+
+} // namespace
+
+Status parseTokens(std::string_view payload, size_t texts, int64_t vocabSize, Encoding &out) {
+  auto wrong = [](std::string_view what) {
+    return makeStatus(StatusCode::Io, "the process that encodes texts answers {}", what);
+  };
+  uint32_t count = 0;
+  if (payload.size() < sizeof(count))
+    return wrong("without a count");
+  std::memcpy(&count, payload.data(), sizeof(count));
+  payload.remove_prefix(sizeof(count));
+  if (count != texts || payload.size() / sizeof(uint32_t) < count)
+    return wrong("for another number of texts");
+  out.lengths.resize(count);
+  if (count > 0)
+    std::memcpy(out.lengths.data(), payload.data(), count * sizeof(uint32_t));
+  payload.remove_prefix(count * sizeof(uint32_t));
+  uint64_t tokens = std::accumulate(out.lengths.begin(), out.lengths.end(), uint64_t{0});
+  if (payload.size() != tokens * sizeof(int32_t))
+    return wrong("with another number of tokens than it announces");
+  out.tokens.resize(tokens);
+  if (tokens > 0)
+    std::memcpy(out.tokens.data(), payload.data(), payload.size());
+  for (int32_t token : out.tokens)
+    if (token < 0 || token >= vocabSize)
+      return wrong(fmt::format("with token {}, which is not below {}", token, vocabSize));
+  return Status::ok();
+}
+
+Result<Encoders> openHuggingFace(const TokenizerFiles &files, const HuggingFaceOptions &options) {
+  Encoders encoders;
+  std::vector<HuggingFaceEncoder *> started;
+  for (int64_t i = 0; i < options.processes; ++i) { // all read the tokenizer at the same time
+    auto encoder = std::make_unique<HuggingFaceEncoder>();
+    RETURN_IF_ERROR(encoder->start(files, options));
+    started.push_back(encoder.get());
+    encoders.each.push_back(std::move(encoder));
+  }
+  for (HuggingFaceEncoder *encoder : started)
+    RETURN_IF_ERROR(encoder->meet(encoders.facts));
+  return encoders;
+}
+
+} // namespace shardc::tokenize

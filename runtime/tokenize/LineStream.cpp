@@ -1,0 +1,80 @@
+#include "runtime/tokenize/LineStream.h"
+
+#include <algorithm>
+
+#include "runtime/base/Reports.h"
+
+namespace shardc::tokenize {
+
+constexpr uint64_t kReadBytes = uint64_t{1} << 20;
+
+Result<LineStream> LineStream::open(const std::string &path, uint64_t lineBytesMax) {
+  LineStream stream;
+  ASSIGN_OR_RETURN(stream.file_, data::DataFile::open(path));
+  stream.lineBytesMax_ = lineBytesMax;
+  RETURN_IF_ERROR(stream.readPacked());
+  ASSIGN_OR_RETURN(stream.unpacker_, makeUnpacker(path, stream.packed_));
+  return stream;
+}
+
+Status LineStream::readPacked() {
+  packed_.resize(std::min(kReadBytes, file_.size() - position_));
+  RETURN_IF_ERROR(
+      file_.readAt(position_, {reinterpret_cast<uint8_t *>(packed_.data()), packed_.size()}));
+  position_ += packed_.size();
+  digest_.add(packed_);
+  taken_ = 0;
+  return Status::ok();
+}
+
+Result<bool> LineStream::fill() {
+  text_.erase(0, given_);
+  given_ = 0;
+  for (size_t before = text_.size(); text_.size() == before;) {
+    if (taken_ == packed_.size() && position_ < file_.size())
+      RETURN_IF_ERROR(readPacked());
+    bool isLast = taken_ == packed_.size();
+    if (!unpacker_) {
+      text_.append(packed_, taken_);
+      taken_ = packed_.size();
+      return !isLast;
+    }
+    std::string_view left = std::string_view(packed_).substr(taken_);
+    RETURN_IF_ERROR(unpacker_->unpack(left, text_).withContext(fmt::format("'{}'", path())));
+    taken_ = packed_.size() - left.size();
+    if (isLast && text_.size() == before) {
+      if (!unpacker_->isComplete())
+        return makeStatus(report::DataRefused,
+                          "'{}' ends in the middle of its {} stream; it is truncated", path(),
+                          unpacker_->format());
+      return false;
+    }
+  }
+  return true;
+}
+
+Result<bool> LineStream::next(std::string &line) {
+  size_t searched = given_;
+  size_t end = text_.find('\n', searched);
+  while (end == std::string::npos) {
+    if (text_.size() - given_ > lineBytesMax_)
+      break;
+    searched = text_.size() - given_; // fill() moves the rest to the front
+    ASSIGN_OR_RETURN(bool isMore, fill());
+    if (!isMore)
+      break;
+    end = text_.find('\n', searched);
+  }
+  size_t bytes = std::min(end, text_.size()) - given_;
+  if (bytes > lineBytesMax_)
+    return makeStatus(report::DataRefused, "'{}:{}': the line has more than {} bytes, the limit",
+                      path(), lineNumber_ + 1, lineBytesMax_);
+  if (end == std::string::npos && bytes == 0)
+    return false;
+  line.assign(text_, given_, bytes);
+  given_ += bytes + (end == std::string::npos ? 0 : 1);
+  ++lineNumber_;
+  return true;
+}
+
+} // namespace shardc::tokenize

@@ -1,0 +1,136 @@
+#include "runtime/tokenize/PythonProcess.h"
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/base/Io.h"
+
+namespace shardc::tokenize {
+namespace {
+
+#define ASSET(name, text) constexpr const char *kScript = text;
+#include "runtime/tokenize/EncodeTexts.inc"
+#undef ASSET
+
+/// Larger than a batch's texts or tokens by far; more is not an answer of our script.
+constexpr uint64_t kPayloadBytesMax = uint64_t{1} << 35;
+constexpr size_t kReadStepBytes = size_t{64} << 20;
+
+} // namespace
+
+Status PythonProcess::start(const std::string &python, const std::vector<std::string> &arguments) {
+  python_ = python;
+  int to[2], from[2];
+  if (::pipe2(to, O_CLOEXEC) != 0)
+    return makeStatus(StatusCode::Exhausted, "cannot make a pipe: {}", std::strerror(errno));
+  input_ = to[1];
+  if (::pipe2(from, O_CLOEXEC) != 0) {
+    ::close(to[0]);
+    return makeStatus(StatusCode::Exhausted, "cannot make a pipe: {}", std::strerror(errno));
+  }
+  output_ = from[0];
+  std::vector<std::string> words = {python, "-c", kScript};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char *> argv;
+  for (std::string &word : words)
+    argv.push_back(word.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
+  // In a group of its own: Ctrl-C ends this program, and the process sees the end of its input.
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  pid_t pid = -1;
+  int error = ::posix_spawnp(&pid, python.c_str(), &actions, &attributes, argv.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
+  ::close(to[0]);
+  ::close(from[1]);
+  if (error != 0)
+    return makeStatus(StatusCode::Unavailable,
+                      "cannot start '{}': {}; a tokenizer.json is read with Python's package "
+                      "'tokenizers': install Python 3, or name it with --python=PROGRAM",
+                      python, std::strerror(error));
+  pid_ = pid;
+  return Status::ok();
+}
+
+PythonProcess::~PythonProcess() {
+  for (int fd : {input_, output_})
+    if (fd >= 0)
+      ::close(fd);
+  kill();
+  if (pid_t pid = pid_.exchange(-1); pid > 0)
+    ::waitpid(pid, nullptr, 0);
+}
+
+void PythonProcess::kill() {
+  if (pid_t pid = pid_; pid > 0)
+    ::kill(pid, SIGKILL);
+}
+
+Status PythonProcess::ended() {
+  int status = 0;
+  kill(); // a process that closed its output, but did not end, would be waited for
+  pid_t pid = pid_.exchange(-1);
+  if (pid <= 0 || ::waitpid(pid, &status, 0) != pid)
+    return makeStatus(StatusCode::Io, "the process of '{}' that encodes texts is gone", python_);
+  std::string how = WIFSIGNALED(status) ? fmt::format("by signal {}", WTERMSIG(status))
+                                        : fmt::format("with status {}", WEXITSTATUS(status));
+  return makeStatus(StatusCode::Io, "the process of '{}' that encodes texts ended early, {}",
+                    python_, how);
+}
+
+Status PythonProcess::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    ssize_t written = ::write(input_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written < 0)
+      return ended();
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return Status::ok();
+}
+
+Status PythonProcess::readFully(char *out, size_t bytes) {
+  while (bytes > 0) {
+    ssize_t got = ::read(output_, out, bytes);
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got <= 0)
+      return ended();
+    out += got;
+    bytes -= static_cast<size_t>(got);
+  }
+  return Status::ok();
+}
+
+Result<char> PythonProcess::readAnswer(std::string &payload) {
+  std::array<char, 9> head;
+  RETURN_IF_ERROR(readFully(head.data(), head.size()));
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, head.data() + 1, sizeof(bytes));
+  if (std::strchr("HTME", head[0]) == nullptr || head[0] == 0 || bytes > kPayloadBytesMax)
+    return makeStatus(StatusCode::Io,
+                      "'{}' answers in a form that is not that of the script it was given",
+                      python_);
+  payload.clear(); // grows with what arrives, not with what is announced
+  while (payload.size() < bytes) {
+    size_t before = payload.size();
+    payload.resize(std::min<uint64_t>(bytes, before + kReadStepBytes));
+    RETURN_IF_ERROR(readFully(payload.data() + before, payload.size() - before));
+  }
+  return head[0];
+}
+
+} // namespace shardc::tokenize

@@ -1,0 +1,268 @@
+#include "runtime/tokenize/Tokenize.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <new>
+#include <sys/stat.h>
+#include <thread>
+
+#include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
+#include "runtime/base/Version.h"
+#include "runtime/data/InputFiles.h"
+#include "runtime/tokenize/HuggingFace.h"
+#include "runtime/tokenize/Pipeline.h"
+#include "runtime/tokenize/SentencePiece.h"
+
+namespace shardc::tokenize {
+namespace {
+
+namespace fs = std::filesystem;
+using Ordered = nlohmann::ordered_json;
+
+/// A process of Python gives its tokens one after the other whatever threads the library uses, so
+/// more than this many threads would wait for it.
+constexpr int64_t kThreadsOfProcess = 1;
+
+struct Input {
+  std::string path;
+  uint64_t bytes = 0;
+  int64_t modified = 0; ///< ns since 1970
+};
+
+/// One call of tokenize(): what it knows of tokenizer and inputs.
+struct Work {
+  const TokenizeOptions &options;
+  const std::string &prefix;
+  TokenizerFiles tokenizer;
+  TokenizerFacts facts;
+  std::vector<Input> inputs;
+  std::vector<std::string> paths;
+
+  bool appendsEnd() const { return options.appendEod; }
+};
+
+/// Whether a file is what this command keeps until its end, also where the output lies in a folder
+/// of inputs.
+bool isOwnFile(const std::string &path, const std::string &prefix) {
+  std::string name = fs::path(path).lexically_normal().string();
+  std::string own = fs::path(prefix).lexically_normal().string();
+  for (const char *rest : {".parts/", ".bin.tmp.", ".idx.tmp.", ".json.tmp."})
+    if (name.starts_with(own + rest))
+      return true;
+  return false;
+}
+
+Status findInputs(std::span<const std::string> inputs, Work &work) {
+  ASSIGN_OR_RETURN(std::vector<std::string> found,
+                   data::expandInputs(inputs, data::PackedInputs::Taken));
+  for (std::string &path : found)
+    if (!isOwnFile(path, work.prefix))
+      work.paths.push_back(std::move(path));
+  for (const std::string &path : work.paths) {
+    for (const char *suffix : {".bin", ".idx", ".json"})
+      if (path == work.prefix + suffix)
+        return makeStatus(report::DataRefused, "'{}' is both input and output", path);
+    struct stat info = {};
+    if (::stat(path.c_str(), &info) != 0)
+      return data::systemError("read", path);
+    work.inputs.push_back({path, static_cast<uint64_t>(info.st_size),
+                           int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec});
+  }
+  return Status::ok();
+}
+
+Result<Encoders> openEncoders(const Work &work) {
+  int64_t threads = work.options.threads > 0
+                        ? work.options.threads
+                        : std::max<int64_t>(1, std::thread::hardware_concurrency());
+  if (work.tokenizer.kind == TokenizerKind::SentencePiece)
+    return openSentencePiece(work.tokenizer, work.options.endToken, threads);
+  HuggingFaceOptions options;
+  options.python = work.options.python;
+  options.endToken = work.options.endToken;
+  options.threads = std::min(threads, kThreadsOfProcess);
+  options.processes = (threads + options.threads - 1) / options.threads;
+  return openHuggingFace(work.tokenizer, options);
+}
+
+Status checkEnd(const Work &work) {
+  if (!work.appendsEnd() || work.facts.endId)
+    return Status::ok();
+  if (work.facts.endToken.empty())
+    return makeStatus(report::DataRefused,
+                      "'{}' says no end token (eos_token of tokenizer_config.json); name one with "
+                      "--eod=TOKEN, or leave it out with --no-append-eod",
+                      work.options.tokenizer);
+  return makeStatus(report::DataRefused, "the tokenizer '{}' has no token '{}', the end token",
+                    work.tokenizer.path, work.facts.endToken);
+}
+
+Ordered tokenizerJson(const Work &work) {
+  Ordered json = {{"file", fs::path(work.tokenizer.path).filename().string()},
+                  {"sha256", work.tokenizer.sha256},
+                  {"library", work.facts.library},
+                  {"vocab_size", work.facts.vocabSize}};
+  if (work.appendsEnd())
+    json["end_token"] = {{"text", work.facts.endToken}, {"id", *work.facts.endId}};
+  else
+    json["end_token"] = nullptr;
+  return json;
+}
+
+/// What has to be the same for a run to be continued.
+std::string identityOf(const Work &work) {
+  Ordered inputs = Ordered::array();
+  for (const Input &input : work.inputs)
+    inputs.push_back(
+        {{"path", input.path}, {"bytes", input.bytes}, {"modified_ns", input.modified}});
+  Ordered json = {{"tokenizer", tokenizerJson(work)},
+                  {"json_key", work.options.jsonKey},
+                  {"line_bytes_max", work.options.lineBytesMax},
+                  {"inputs", inputs}};
+  return toText(json, 1) + "\n";
+}
+
+/// The digests of all inputs, from the records of all shards; none where one is missing.
+std::optional<std::vector<FinishedInput>> finishedInputs(const Work &work,
+                                                         const ShardFolder &shards) {
+  std::vector<FinishedInput> all;
+  for (const ShardRecord &record : shards.records())
+    for (const FinishedInput &input : record.finished) {
+      if (input.file != all.size())
+        return std::nullopt;
+      all.push_back(input);
+    }
+  return all.size() == work.inputs.size() ? std::optional(all) : std::nullopt;
+}
+
+std::string manifestOf(const Work &work, const std::vector<FinishedInput> &finished,
+                       const Counts &counts, data::TokenType type) {
+  Ordered inputs = Ordered::array();
+  for (size_t i = 0; i < work.inputs.size(); ++i)
+    inputs.push_back({{"path", work.inputs[i].path},
+                      {"bytes", work.inputs[i].bytes},
+                      {"lines", finished[i].lines},
+                      {"sha256", finished[i].sha256}});
+  Ordered json = {{"shardc", versionNumber()},        {"tokenizer", tokenizerJson(work)},
+                  {"json_key", work.options.jsonKey}, {"dtype", data::tokenTypeName(type)},
+                  {"tokens", counts.tokens},          {"sequences", counts.sequences},
+                  {"documents", counts.documents},    {"empty_documents", counts.emptyDocuments},
+                  {"text_bytes", counts.textBytes},   {"inputs", inputs}};
+  return toText(json, 1) + "\n";
+}
+
+/// Removes the temporary files of an earlier merge that was ended by force. The lock of the folder
+/// of shards says that no other process writes them.
+void removeTemporaries(const std::string &prefix) {
+  fs::path folder = fs::path(prefix).parent_path();
+  std::string name = fs::path(prefix).filename().string();
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator entry(folder.empty() ? "." : folder, error), end;
+       !error && entry != end; entry.increment(error))
+    for (const char *suffix : {".bin.tmp.", ".idx.tmp.", ".json.tmp."})
+      if (entry->path().filename().string().starts_with(name + suffix))
+        found.push_back(entry->path());
+  for (const fs::path &path : found)
+    fs::remove(path, error);
+}
+
+/// Reads, encodes and writes shards until the inputs end.
+Status encodeAll(const Work &work, Encoders &encoders, ShardFolder &shards, Progress &progress,
+                 const std::function<void(const Progress &)> &tell) {
+  EncodeOptions options;
+  options.jsonKey = work.options.jsonKey;
+  if (work.appendsEnd())
+    options.endId = work.facts.endId;
+  ReaderOptions reading;
+  reading.lineBytesMax = work.options.lineBytesMax;
+  BatchReader reader(work.paths, reading, shards.next());
+  for (size_t i = 0; i < shards.next().file; ++i)
+    progress.bytesRead += work.inputs[i].bytes;
+  uint64_t before = progress.bytesRead;
+  Pipeline pipeline(reader, work.paths, options, encoders.each);
+  RETURN_IF_ERROR(pipeline.start());
+  Position next = shards.next();
+  while (std::optional<EncodedBatch> batch = pipeline.next()) {
+    RETURN_IF_ERROR(batch->status);
+    RETURN_IF_ERROR(shards.add(batch->documents, batch->finished));
+    next = batch->next;
+    progress.counts.add(batch->documents.counts);
+    progress.bytesRead = before + batch->bytesRead;
+    const Counts &open = shards.openCounts();
+    if (open.tokens + open.sequences + open.documents >= work.options.shardTokens)
+      RETURN_IF_ERROR(shards.close(next));
+    tell(progress);
+  }
+  return shards.close(next);
+}
+
+Status mergeShards(const Work &work, ShardFolder &shards, const Counts &counts,
+                   data::TokenType type) {
+  std::optional<std::vector<FinishedInput>> finished = finishedInputs(work, shards);
+  if (!finished)
+    return makeStatus(report::DataRefused,
+                      "'{0}.parts' does not have each input once; delete that folder to begin anew",
+                      work.prefix);
+  removeTemporaries(work.prefix);
+  ASSIGN_OR_RETURN(data::StagedFile manifest, data::StagedFile::create(work.prefix + ".json"));
+  RETURN_IF_ERROR(manifest.append(manifestOf(work, *finished, counts, type)));
+  RETURN_IF_ERROR(manifest.sync());
+  ASSIGN_OR_RETURN(data::IndexedBuilder builder, data::IndexedBuilder::create(work.prefix, type));
+  RETURN_IF_ERROR(shards.copyTo(builder));
+  // A manifest is beside the data that it describes, or there is none.
+  std::error_code error;
+  if (!fs::remove(work.prefix + ".json", error) && error)
+    return makeStatus(StatusCode::Io, "cannot replace '{}.json': {}", work.prefix, error.message());
+  RETURN_IF_ERROR(builder.finalize());
+  RETURN_IF_ERROR(manifest.commit());
+  return shards.remove();
+}
+
+Result<TokenizeSummary> run(std::span<const std::string> inputs, const std::string &prefix,
+                            const TokenizeOptions &options,
+                            const std::function<void(const Progress &)> &tell) {
+  Work work{options, prefix, {}, {}, {}, {}};
+  RETURN_IF_ERROR(findInputs(inputs, work));
+  ASSIGN_OR_RETURN(work.tokenizer, findTokenizer(options.tokenizer));
+  ASSIGN_OR_RETURN(Encoders encoders, openEncoders(work));
+  work.facts = encoders.facts;
+  RETURN_IF_ERROR(checkEnd(work));
+  data::TokenType type = data::tokenTypeFor(work.facts.vocabSize);
+  ASSIGN_OR_RETURN(ShardFolder shards, ShardFolder::open(prefix + ".parts", identityOf(work), type,
+                                                         work.inputs.size()));
+  Progress progress;
+  for (const Input &input : work.inputs)
+    progress.bytesTotal += input.bytes;
+  for (const ShardRecord &record : shards.records())
+    progress.counts.add(record.counts);
+  progress.resumedTokens = progress.counts.tokens;
+  RETURN_IF_ERROR(encodeAll(work, encoders, shards, progress, tell));
+  if (progress.counts.tokens == 0) {
+    RETURN_IF_ERROR(shards.remove());
+    return makeStatus(report::DataRefused, "the input contains no text; '{}' was not written",
+                      prefix);
+  }
+  encoders.each.clear();
+  progress.isMerging = true;
+  tell(progress);
+  RETURN_IF_ERROR(mergeShards(work, shards, progress.counts, type));
+  return TokenizeSummary{progress.counts, static_cast<int64_t>(work.inputs.size()),
+                         work.facts.vocabSize, work.appendsEnd() ? work.facts.endToken : "",
+                         progress.resumedTokens};
+}
+
+} // namespace
+
+Result<TokenizeSummary> tokenize(std::span<const std::string> inputs, const std::string &prefix,
+                                 const TokenizeOptions &options,
+                                 const std::function<void(const Progress &)> &tell) {
+  try {
+    return run(inputs, prefix, options, tell);
+  } catch (const std::bad_alloc &) {
+    return makeStatus(StatusCode::Exhausted, "not enough memory for the dataset '{}'", prefix);
+  }
+}
+
+} // namespace shardc::tokenize

@@ -1,0 +1,111 @@
+#include "runtime/tokenize/TokenizerFiles.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
+#include "runtime/base/Sha256.h"
+#include "runtime/data/DataFile.h"
+
+namespace shardc::tokenize {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+/// The object in a file of settings; an empty one if there is no such file.
+Result<Json> readSettings(const fs::path &path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored))
+    return Json(Json::object());
+  ASSIGN_OR_RETURN(std::string text, readWhole(path.string()));
+  Json json = parseJson(text);
+  if (!json.is_object())
+    return makeStatus(report::DataRefused, "'{}' is not a JSON object", path.string());
+  return json;
+}
+
+/// `eos_token` is a text, or an object with the text under `content`.
+std::string endTokenIn(const Json &settings) {
+  auto found = settings.find("eos_token");
+  if (found == settings.end())
+    return "";
+  const Json *value = &*found;
+  if (value->is_object() && value->contains("content"))
+    value = &value->at("content");
+  return value->is_string() ? value->get<std::string>() : "";
+}
+
+int64_t addedIdMaxIn(const Json &settings) {
+  int64_t most = -1;
+  auto found = settings.find("added_tokens_decoder");
+  if (found == settings.end() || !found->is_object())
+    return most;
+  for (const auto &item : found->items()) {
+    int64_t id = -1;
+    std::from_chars(item.key().data(), item.key().data() + item.key().size(), id);
+    most = std::max(most, id);
+  }
+  return most;
+}
+
+} // namespace
+
+Result<std::string> readWhole(const std::string &path) {
+  constexpr uint64_t kBytesMax = uint64_t{1} << 30;
+  ASSIGN_OR_RETURN(data::DataFile file, data::DataFile::open(path));
+  if (file.size() > kBytesMax)
+    return makeStatus(report::DataRefused, "'{}' has {} bytes; the limit is {}", path, file.size(),
+                      kBytesMax);
+  std::string bytes(file.size(), '\0');
+  RETURN_IF_ERROR(file.readAt(0, {reinterpret_cast<uint8_t *>(bytes.data()), bytes.size()}));
+  return bytes;
+}
+
+Result<std::string> digestOf(const std::string &path) {
+  ASSIGN_OR_RETURN(data::DataFile file, data::DataFile::open(path));
+  Sha256 digest;
+  std::string chunk;
+  for (uint64_t at = 0; at < file.size(); at += chunk.size()) {
+    chunk.resize(std::min(uint64_t{1} << 20, file.size() - at));
+    RETURN_IF_ERROR(file.readAt(at, {reinterpret_cast<uint8_t *>(chunk.data()), chunk.size()}));
+    digest.add(chunk);
+  }
+  return digest.hex();
+}
+
+Result<TokenizerFiles> findTokenizer(const std::string &path) {
+  TokenizerFiles files;
+  std::error_code ignored;
+  fs::path file = path;
+  if (fs::is_directory(path, ignored)) {
+    file = fs::path(path) / "tokenizer.json";
+    if (!fs::exists(file, ignored))
+      file = fs::path(path) / "tokenizer.model";
+    if (!fs::exists(file, ignored))
+      return makeStatus(report::DataNotFound,
+                        "the folder '{}' has neither a tokenizer.json nor a tokenizer.model", path);
+  } else if (!fs::exists(file, ignored)) {
+    return makeStatus(report::DataNotFound, "there is no tokenizer '{}'", path);
+  } else if (file.extension() != ".json" && file.extension() != ".model") {
+    return makeStatus(report::DataRefused,
+                      "'{}' is no tokenizer: needed is a folder, a tokenizer.json or a "
+                      "tokenizer.model",
+                      path);
+  }
+  files.kind =
+      file.extension() == ".json" ? TokenizerKind::HuggingFace : TokenizerKind::SentencePiece;
+  files.path = file.string();
+  ASSIGN_OR_RETURN(files.sha256, digestOf(files.path));
+  ASSIGN_OR_RETURN(Json config, readSettings(file.parent_path() / "tokenizer_config.json"));
+  ASSIGN_OR_RETURN(Json map, readSettings(file.parent_path() / "special_tokens_map.json"));
+  files.endToken = endTokenIn(config);
+  if (files.endToken.empty())
+    files.endToken = endTokenIn(map);
+  files.addedIdMax = addedIdMaxIn(config);
+  return files;
+}
+
+} // namespace shardc::tokenize

@@ -1,0 +1,34 @@
+// The files that a user's tokenizer consists of: tokenizer.json of Hugging Face's tokenizers, or
+// tokenizer.model of SentencePiece, and beside them the names of special tokens.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::tokenize {
+
+enum class TokenizerKind : uint8_t { HuggingFace, SentencePiece };
+
+struct TokenizerFiles {
+  TokenizerKind kind = TokenizerKind::HuggingFace;
+  std::string path;   ///< tokenizer.json or tokenizer.model
+  std::string sha256; ///< of that file
+  /// `eos_token` of tokenizer_config.json, or of special_tokens_map.json; empty if neither has one.
+  std::string endToken;
+  /// Largest id that tokenizer_config.json adds; -1 without any.
+  int64_t addedIdMax = -1;
+};
+
+/// Looks at a folder (tokenizer.json before tokenizer.model) or at one of these files, whatever its
+/// name before the suffix. NotFound or InvalidInput with what was looked for.
+Result<TokenizerFiles> findTokenizer(const std::string &path);
+
+/// SHA-256 of a file.
+Result<std::string> digestOf(const std::string &path);
+/// A file's bytes, at most 1 GiB.
+Result<std::string> readWhole(const std::string &path);
+
+} // namespace shardc::tokenize

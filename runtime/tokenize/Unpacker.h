@@ -1,0 +1,33 @@
+// Unpacks gzip and zstd streams piece by piece, in memory that does not depend on the stream.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::tokenize {
+
+class Unpacker {
+public:
+  virtual ~Unpacker() = default;
+
+  /// Takes bytes off the head of `packed` and appends what they unpack to, at most kOutputBytes, to
+  /// `out`. Call it until `packed` is empty and a call appends nothing. InvalidInput, without the
+  /// file's name, if the bytes are no such stream.
+  virtual Status unpack(std::string_view &packed, std::string &out) = 0;
+  /// Whether the bytes so far end with a stream; streams may follow each other.
+  virtual bool isComplete() const = 0;
+  /// `gzip` or `zstd`.
+  virtual std::string_view format() const = 0;
+
+  static constexpr size_t kOutputBytes = size_t{1} << 20;
+};
+
+/// What unpacks the file of this name with these first bytes; none for files that are not packed.
+/// The name's suffix decides (.gz, .zst), or else the first bytes. Unavailable if this program was
+/// built without the library.
+Result<std::unique_ptr<Unpacker>> makeUnpacker(std::string_view path, std::string_view head);
+
+} // namespace shardc::tokenize

@@ -1,0 +1,54 @@
+"""Stands in for PyPI's package `tokenizers` where it is not installed: the part of its interface that shardc uses.
+
+A tokenizer.json for it has {"words": {word: id}}; a word that is not there becomes the token "?", and blanks none.
+SHARDC_TEST_PACKAGE says how it misbehaves.
+"""
+
+import json
+import os
+import signal
+import time
+
+__version__ = "0.0-test"
+BEHAVIOUR = os.environ.get("SHARDC_TEST_PACKAGE", "")
+if BEHAVIOUR == "missing":
+    raise ImportError("No module named 'tokenizers'")
+print("a line that a library prints")  # must not come between answers
+
+
+class Encoding:
+    def __init__(self, ids):
+        self.ids = ids
+
+
+class Tokenizer:
+    def __init__(self, words):
+        self.words = words
+
+    @classmethod
+    def from_file(cls, path):
+        with open(path, encoding="utf-8") as file:
+            return cls(json.load(file)["words"])
+
+    def no_truncation(self):
+        pass
+
+    def no_padding(self):
+        pass
+
+    def get_vocab(self, with_added_tokens):
+        return self.words
+
+    def token_to_id(self, token):
+        return self.words.get(token)
+
+    def encode_batch(self, texts, add_special_tokens):
+        if BEHAVIOUR == "slow":
+            time.sleep(0.2)
+        if "die" in " ".join(texts):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if "raise" in " ".join(texts):
+            raise ValueError("a text that no tokenizer takes")
+        if "far" in " ".join(texts):
+            return [Encoding([1000]) for _ in texts]
+        return [Encoding([self.words.get(word, self.words["?"]) for word in text.split()]) for text in texts]

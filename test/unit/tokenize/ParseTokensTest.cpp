@@ -1,0 +1,39 @@
+#include "runtime/tokenize/HuggingFace.h"
+
+#include "test/unit/tokenize/PackedFiles.h"
+
+namespace shardc::tokenize {
+namespace {
+
+std::string words(std::initializer_list<uint32_t> values) {
+  std::string bytes;
+  for (uint32_t value : values)
+    bytes.append(reinterpret_cast<const char *>(&value), sizeof(value));
+  return bytes;
+}
+
+TEST(ParseTokens, ReadsLengthsAndTokens) {
+  Encoding encoding;
+  ASSERT_OK(parseTokens(words({3, 2, 0, 1, 7, 8, 9}), 3, 10, encoding));
+  EXPECT_EQ(encoding.lengths, (std::vector<uint32_t>{2, 0, 1}));
+  EXPECT_EQ(encoding.tokens, (std::vector<int32_t>{7, 8, 9}));
+  ASSERT_OK(parseTokens(words({0}), 0, 10, encoding));
+  EXPECT_TRUE(encoding.tokens.empty());
+}
+
+TEST(ParseTokens, RefusesWhatDoesNotFit) {
+  Encoding encoding;
+  EXPECT_FAILS(parseTokens("", 0, 10, encoding), Io, "without a count");
+  EXPECT_FAILS(parseTokens(words({2, 0, 0}), 1, 10, encoding), Io, "another number of texts");
+  EXPECT_FAILS(parseTokens(words({2, 0}), 2, 10, encoding), Io, "another number of texts");
+  EXPECT_FAILS(parseTokens(words({1, 2, 5}), 1, 10, encoding), Io, "another number of tokens");
+  EXPECT_FAILS(parseTokens(words({1, 0, 5}), 1, 10, encoding), Io, "another number of tokens");
+  EXPECT_FAILS(parseTokens(words({2, 0xffffffff, 0xffffffff}), 2, 10, encoding), Io,
+               "another number of tokens");
+  EXPECT_FAILS(parseTokens(words({1, 1, 10}), 1, 10, encoding), Io,
+               "token 10, which is not below 10");
+  EXPECT_FAILS(parseTokens(words({1, 1, 0xffffffff}), 1, 10, encoding), Io, "token -1");
+}
+
+} // namespace
+} // namespace shardc::tokenize
