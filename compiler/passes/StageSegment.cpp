@@ -117,11 +117,9 @@ bool SegmentWriter::hasOp(size_t i) {
     for (size_t r = 0; r < op.results.size(); ++r)
       if (plan::ValueId seen = cut_.amaxSeenBefore(op, r); seen != plan::kNone)
         state_[op.results[r]] = resolved(seen);
-  if (!isOfPass(i))
-    return false;
-  if (chunk == part_.chunk || (chunk == kEveryStage && isHere(op)))
+  if (isOfPass(i) && (chunk == part_.chunk || (chunk == kEveryStage && isHere(op))))
     return true;
-  // No losses are added to the state here, nor is it begun or ended.
+  // No losses are added to the state here, nor is it begun or ended: another pass has left it.
   if (isOfState(op) && cut_.stageOf(op.results[0]) == kEveryStage)
     state_[op.results[0]] = resolved(op.operands[0]);
   return false;

@@ -40,6 +40,7 @@ RECIPES = {
     "gathered-again": ([], set()),  # a layer, while its first copy is read, with double buffers
     "kept-weights": ([], set()),  # FSDP2 that keeps weights gathered, with evaluations
     "many-microbatches": ([], set()),  # of a step: a schedule lists them all
+    "scaled-balances": ([], set()),  # losses of routers in fp16, in stages that add no losses of tokens
     "counted-rows": ([], set()),  # rows of experts, beside embedding rows that ranks exchange
     "evaluated-turns": ([], set()),  # of 100 evaluations
     "many-turns": ([], set()),  # of chunks of layers: each group of microbatches has predicates of its own

@@ -299,7 +299,7 @@ def run_fault(shardc, settings, flags, counts):
         return None
     if "global_aux_loss" in settings.get("model.moe_router_load_balancing_type", []):  # its gradient counts ranks, as upstream's
         return None
-    if "dataset.blend" in settings and not (has_text and has_vocabulary):  # the data are a text
+    if "dataset.blend" in settings and not (has_text and has_vocabulary and "dataset.split" in settings):  # DATA is a text
         return None
     if "scheduler.lr_warmup_init" in settings or check(shardc, [settings])[0].errors:
         return None
