@@ -24,17 +24,23 @@ using plan::Segment;
 using Key = plan::AttrKey;
 
 /// Time between the end of one kernel of a graph and the start of the next, and around a graph.
-constexpr double kGapSeconds = 1.6e-6, kLaunchSeconds = 25e-6;
+constexpr double kGapSeconds = 1.2e-6, kLaunchSeconds = 25e-6;
 /// A kernel with almost no work.
 constexpr double kLeastSeconds = 1.5e-6;
 /// Time until all multiprocessors work on a product, and while only the last ones do.
 constexpr double kRampSeconds = 2e-6;
 /// An epilogue reads a bias, or the operand of GELU's gradient.
 constexpr double kBiasFactor = 0.92;
+/// Rows of the inner dimension from which on the epilogue of a tile of fp32 gradients, which reads
+/// and writes memory, overlaps with the next tile's products: with fewer it is exposed in part.
+constexpr double kEpilogueDepth = 400;
 /// Products of factors whose blocks have scales, beside those with one scale each: a step of
 /// llama3_8b with 4,096 channels takes 78 ms more of its 390 TFLOP
 /// (docs/benchmarks/cuda-multi-gpu.md).
 constexpr double kBlockScalesFactor = 0.79;
+/// Products of 8 bits beside those of 16, by their peaks: steps of llama_1b and of layers of
+/// llama3_8b (docs/benchmarks/cuda-step-time.md).
+constexpr double kFloat8Factor = 0.94;
 /// Slowdown of kernels by overlapping transfers, through multiprocessors, memory and power, as a
 /// share of the transfers' time over NVLink: 35.6 ms in a step of llama3_8b on four H200s, whose
 /// transfers take 103 ms, of which 3 overlap nothing (docs/benchmarks/cuda-multi-gpu.md).
@@ -110,6 +116,21 @@ constexpr std::array<Rates, plan::kOpCount> makeMemoryRates() {
 }
 constexpr std::array<Rates, plan::kOpCount> kMemoryGBs = makeMemoryRates();
 
+/// Of a call, and of a row and an element at least.
+struct OpSeconds {
+  double begin = 0, row = 0, element = 0;
+};
+
+constexpr std::array<OpSeconds, plan::kOpCount> makeSeconds() {
+  std::array<OpSeconds, plan::kOpCount> seconds{};
+#define BEGIN(op, us) seconds[static_cast<size_t>(OpKind::op)].begin = us * 1e-6;
+#define ROW(op, ns) seconds[static_cast<size_t>(OpKind::op)].row = ns * 1e-9;
+#define ELEMENT(op, ps) seconds[static_cast<size_t>(OpKind::op)].element = ps * 1e-12;
+#include "compiler/predict/KernelTable.def"
+  return seconds;
+}
+constexpr std::array<OpSeconds, plan::kOpCount> kSeconds = makeSeconds();
+
 /// Whether the op has rates for those of its epilogues that it may have.
 constexpr bool hasRates(OpKind kind, std::array<plan::EpilogueForms, plan::kEpilogueCount> forms) {
   for (size_t i = 1; i < forms.size(); ++i)
@@ -129,6 +150,40 @@ using plan::EpilogueForms;
                 "op " #op " has a MEMORY or ASSUMED row in KernelTable.def if memory limits it");
 #include "runtime/plan/Ops.def"
 
+double memorySeconds(const Device &device, double bytes, double gbs) {
+  double scale = device.sustained.memoryGBs / measured().sustained.memoryGBs;
+  return bytes / (gbs * scale * 1e9);
+}
+
+/// What is exposed of the traffic of a gradient in fp32 that a product with `depth` rows writes,
+/// and reads where it accumulates.
+double epilogueSeconds(const Device &device, const Segment &segment, const Op &op, size_t result,
+                       double depth) {
+  const plan::Type &out = segment.values[op.results[result]].type;
+  if (out.dtype != DType::F32)
+    return 0;
+  bool accumulates = std::ranges::any_of(op.ties, [&](const plan::Tie &tie) {
+    return tie.kind == plan::Tie::Acc && tie.result == result;
+  });
+  double bytes = static_cast<double>(out.bytes()) * (accumulates ? 2 : 1);
+  return std::min(kEpilogueDepth / depth, 1.0) *
+         memorySeconds(device, bytes, measured().sustained.memoryGBs);
+}
+
+/// Of the rate of products, by the rows of a run on average.
+double groupedShare(const Segment &segment, const Op &op, double flops) {
+  static const std::vector<Point> kPoints = {
+#define GROUPED(rows, share) {rows, share},
+#include "compiler/predict/KernelTable.def"
+  };
+  bool isGradient = op.kind == OpKind::GroupedMatMulBwd;
+  const plan::Type &weights =
+      segment
+          .values[isGradient ? op.results[0] : plan::operandNamed<OpKind::GroupedMatMul>(op, "b")]
+          .type; // of all runs
+  return curve(kPoints, flops / 2 / static_cast<double>(weights.numel()));
+}
+
 double productSeconds(const Device &device, const Segment &segment, const Op &op, double flops) {
   const plan::Type &out = segment.values[op.results[0]].type;
   const plan::Type &in = segment.values[op.operands[0]].type;
@@ -140,9 +195,13 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   bool hasCounts = op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulBwd;
   if (op.operands.size() > (isScaled ? 4u : hasCounts ? 3u : 2u))
     rate *= kBiasFactor;
+  if (isScaled)
+    rate *= kFloat8Factor;
+  if (hasCounts)
+    rate *= groupedShare(segment, op, flops);
   if (isScaled && segment.values[op.operands[2]].type.numel() > 1)
     rate *= kBlockScalesFactor;
-  return kRampSeconds + flops / (rate * 1e12);
+  return kRampSeconds + flops / (rate * 1e12) + epilogueSeconds(device, segment, op, 0, inner);
 }
 
 /// Kernels on CUDA cores compute in fp32, for every type.
@@ -154,16 +213,20 @@ double plainAttentionTflops(const Device &device, bool isBackward) {
   return kRates[isBackward] * device.sustained.fp32Tflops / measured().sustained.fp32Tflops;
 }
 
+constexpr std::array<double, 2> kAttentionBegin = {
+#define ATTENTION_BEGIN(forward, backward) forward * 1e-6, backward * 1e-6
+#include "compiler/predict/KernelTable.def"
+};
+
 double attentionSeconds(const Device &device, const Segment &segment, const Op &op, double flops) {
   const plan::Type &q = queriesOf(segment, op);
   AttentionKind kind = attentionKindOf(segment, op);
   bool isBackward = isAttentionBwd(op.kind);
-  double tflops =
-      cudnnBarOf(kind) == CudnnBar::None
-          ? attentionTflops(kind.channels, static_cast<double>(q.shape[1]), isBackward) *
-                matmulScale(device, q.dtype)
-          : plainAttentionTflops(device, isBackward);
-  return flops / (tflops * 1e12);
+  if (cudnnBarOf(kind) != CudnnBar::None)
+    return flops / (plainAttentionTflops(device, isBackward) * 1e12);
+  double tflops = attentionTflops(kind.channels, static_cast<double>(q.shape[1]), isBackward) *
+                  matmulScale(device, q.dtype);
+  return kAttentionBegin[isBackward] + flops / (tflops * 1e12);
 }
 
 /// Those of a pair are near each other if there are two of the group where they are.
@@ -240,6 +303,9 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
       } else {
         took = timeOf(device, plan, segment, op) + kGapSeconds;
         sum.compute += took;
+        plan::CostClass cost = plan::opInfo(op).work.cost;
+        if (cost == plan::CostClass::Product || cost == plan::CostClass::Head)
+          sum.products += took;
       }
       now += took;
     }
@@ -253,6 +319,20 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
   sum.step = longest + lost + kLaunchSeconds;
   sum.exposed = std::max(longest + lost - sum.compute, 0.0);
   return out;
+}
+
+double memoryOpSeconds(const Device &device, const Segment &segment, const Op &op, double bytes) {
+  const OpSeconds &least = kSeconds[static_cast<size_t>(op.kind)];
+  double rows = 0, elements = 0;
+  for (plan::ValueId operand : op.operands)
+    elements += static_cast<double>(segment.values[operand].type.numel());
+  if (!op.operands.empty()) {
+    const plan::Type &first = segment.values[op.operands[0]].type;
+    rows = static_cast<double>(first.numel() / std::max<int64_t>(first.shape[first.rank - 1], 1));
+  }
+  double gbs = kMemoryGBs[static_cast<size_t>(op.kind)][static_cast<size_t>(op.epilogue)];
+  return std::max({least.begin + memorySeconds(device, bytes, gbs), rows * least.row,
+                   elements * least.element});
 }
 
 /// Calls `run` with each launch of a step, its number of repetitions and the microbatch of the
@@ -358,36 +438,51 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
     break;
   case plan::CostClass::Head: {
     const plan::Type &x = segment.values[op.operands[0]].type;
-    double rate = headTflops(static_cast<double>(x.shape[x.rank - 1]));
-    seconds = cost.flops / (rate * matmulScale(device, x.dtype) * 1e12);
+    double hidden = static_cast<double>(x.shape[x.rank - 1]);
+    seconds = cost.flops / (headTflops(hidden) * matmulScale(device, x.dtype) * 1e12);
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (segment.values[op.results[r]].purpose == plan::Purpose::Grads)
+        seconds += epilogueSeconds(device, segment, op, r, static_cast<double>(x.numel()) / hidden);
     break;
   }
-  case plan::CostClass::Memory: {
-    double scale = device.sustained.memoryGBs / measured().sustained.memoryGBs;
-    double rate = kMemoryGBs[static_cast<size_t>(op.kind)][static_cast<size_t>(op.epilogue)];
-    seconds = cost.bytes / (rate * scale * 1e9);
+  case plan::CostClass::Memory:
+    seconds = memoryOpSeconds(device, segment, op, cost.bytes);
     break;
-  }
   }
   return std::max(seconds, kLeastSeconds);
 }
 
-StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::Role &role) {
+namespace {
+
+/// What power leaves of the rates, by the share of a step that products take.
+double powerFactor(double share) {
+  static const std::vector<Point> kPoints = {
+#define POWER(share, factor) {share, factor},
+#include "compiler/predict/KernelTable.def"
+  };
+  const Point &first = kPoints.front(), &last = kPoints.back();
+  double part = std::clamp((share - first.x) / (last.x - first.x), 0.0, 1.0);
+  return first.y + part * (last.y - first.y);
+}
+
+StepTime addLaunches(const Device &device, const plan::Plan &plan, const plan::Role &role) {
   StepTime sum;
   forEachLaunch(role, [&](const Launch &launch, int64_t count, int64_t) {
     StepTime one = timeLaunch(device, plan, role.segments[launch.segment], launch).sum;
     auto times = static_cast<double>(count);
     sum.step += times * one.step;
     sum.compute += times * one.compute;
+    sum.products += times * one.products;
     sum.transfers += times * one.transfers;
     sum.exposed += times * one.exposed;
   });
   return sum;
 }
 
-std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan) {
+/// Of each role, at the device's rates.
+std::vector<StepTime> stepsAt(const Device &device, const plan::Plan &plan) {
   if (plan.roles.size() == 1)
-    return {predictStep(device, plan, plan.roles.front())};
+    return {addLaunches(device, plan, plan.roles.front())};
   std::vector<StepTime> steps;
   std::vector<std::vector<Pass>> actors;
   for (const plan::Role &role : plan.roles) {
@@ -397,6 +492,7 @@ std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan)
       const StepTime &one = own.times[launch].sum;
       sum.waiting -= one.step;
       sum.compute += one.compute;
+      sum.products += one.products;
       sum.transfers += one.transfers;
       sum.exposed += one.exposed;
     }
@@ -412,6 +508,27 @@ std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan)
     step.waiting = std::max(step.waiting + end, 0.0);
   }
   return steps;
+}
+
+/// The device at the rates that power leaves in a step like these.
+Device settled(Device device, const std::vector<StepTime> &steps) {
+  double products = 0, all = 0;
+  for (const StepTime &step : steps)
+    products += step.products, all += step.step;
+  double factor = all > 0 ? powerFactor(products / all) : 1;
+  device.sustained.bf16Tflops *= factor;
+  device.sustained.fp8Tflops *= std::min(factor, 1.0);
+  return device;
+}
+
+} // namespace
+
+StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::Role &role) {
+  return addLaunches(settled(device, {addLaunches(device, plan, role)}), plan, role);
+}
+
+std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan) {
+  return stepsAt(settled(device, stepsAt(device, plan)), plan);
 }
 
 StepTime slowestOf(const std::vector<StepTime> &times) {
@@ -459,8 +576,9 @@ private:
 
 } // namespace
 
-std::vector<std::vector<Interval>> timelinesOf(const Device &device, const plan::Plan &plan,
+std::vector<std::vector<Interval>> timelinesOf(const Device &nominal, const plan::Plan &plan,
                                                size_t countMax) {
+  const Device device = settled(nominal, stepsAt(nominal, plan));
   std::vector<RoleLaunches> roles;
   std::vector<std::vector<Pass>> actors;
   for (const plan::Role &role : plan.roles) {

@@ -15,6 +15,7 @@ namespace shardc::predict {
 struct StepTime {
   double step = 0;
   double compute = 0;   ///< kernels on the compute stream, including their slowdown by overlap
+  double products = 0;  ///< of these, matrix products and the head: what takes the most power
   double transfers = 0; ///< of all collectives
   double exposed = 0;   ///< exposed communication: a collective runs and no kernel does
   double waiting = 0;   ///< for other stages of a pipeline

@@ -92,11 +92,6 @@ Status clearAway(const std::string &root, const checkpoint::FolderLock &lock) {
                        : Status::ok();
 }
 
-int exitStatusOf(const Status &status) {
-  bool isInput = status.code() == StatusCode::InvalidInput || status.code() == StatusCode::NotFound;
-  return status.isOk() ? kFine : isInput ? kInputErrors : kRunFailed;
-}
-
 } // namespace
 
 std::string shortened(const std::string &text) {

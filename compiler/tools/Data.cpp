@@ -36,10 +36,7 @@ int runBuild(const DataOptions &options) {
   Result<data::BuildSummary> summary = data::buildIndexed(inputs, options.paths.back(), build);
   if (!summary.isOk()) {
     llvm::errs() << "shardc: error: " << summary.status().message() << "\n";
-    return summary.status().code() == StatusCode::InvalidInput ||
-                   summary.status().code() == StatusCode::NotFound
-               ? kInputErrors
-               : kRunFailed;
+    return exitStatusOf(summary.status());
   }
   llvm::outs() << fmt::format(
       "{}.bin, {}.idx: {} tokens in {} documents from {} files ({} empty documents)\n",

@@ -79,10 +79,7 @@ int runTokenize(const TokenizeCommand &command) {
   lines.end();
   if (!summary.isOk()) {
     llvm::errs() << "shardc: error: " << summary.status().message() << "\n";
-    return summary.status().code() == StatusCode::InvalidInput ||
-                   summary.status().code() == StatusCode::NotFound
-               ? kInputErrors
-               : kRunFailed;
+    return exitStatusOf(summary.status());
   }
   if (summary->resumedTokens > 0)
     llvm::outs() << fmt::format("continued after {} tokens of an earlier run\n",

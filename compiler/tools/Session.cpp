@@ -85,6 +85,11 @@ bool reportFindings(const plan::Plan &plan, DiagEngine &diags) {
 
 } // namespace
 
+ExitStatus exitStatusOf(const Status &status) {
+  bool isInput = status.code() == StatusCode::InvalidInput || status.code() == StatusCode::NotFound;
+  return status.isOk() ? kFine : isInput ? kInputErrors : kRunFailed;
+}
+
 CommonOptions::CommonOptions() { load.measure = makeDataMeter(); }
 
 void CommonOptions::addTo(cli::Command &app, bool needsRecipe) {

@@ -11,6 +11,7 @@
 #include "compiler/diag/Engine.h"
 #include "compiler/passes/Pipeline.h"
 #include "compiler/predict/StepTime.h"
+#include "runtime/base/Status.h"
 
 namespace shardc::cli {
 class Command;
@@ -20,6 +21,9 @@ namespace shardc::tools {
 
 /// Exit statuses of all tools.
 enum ExitStatus : int { kFine = 0, kInputErrors = 1, kUsage = 2, kRunFailed = 3 };
+
+/// That of a tool whose work ended so.
+ExitStatus exitStatusOf(const Status &status);
 
 /// Options that every subcommand with a recipe takes.
 struct CommonOptions {

@@ -9,6 +9,22 @@ bool isTable(const plan::Plan &plan, const plan::Param &param) {
   return unit >= 0 && plan.units[static_cast<size_t>(unit)].kind == plan::UnitKind::Embedding;
 }
 
+/// Weights that a token is multiplied with: of experts, those of as many as it goes to.
+double weightsOf(const plan::Plan &plan, const plan::Param &param) {
+  auto numel = static_cast<double>(param.wholeType().numel());
+  if (!param.isStacked())
+    return numel;
+  return numel * static_cast<double>(plan.job.model.moeRouterTopk) /
+         static_cast<double>(param.tensorCount());
+}
+
+/// Channels of a head, as the mean of keys and values.
+double channelsOf(const plan::Job::Model &model) {
+  if (!model.multiLatentAttention)
+    return static_cast<double>(model.kvChannels);
+  return static_cast<double>(model.qkHeadDim + model.qkPosEmbHeadDim + model.vHeadDim) / 2;
+}
+
 } // namespace
 
 double modelFlopsPerToken(const plan::Plan &plan) {
@@ -16,13 +32,12 @@ double modelFlopsPerToken(const plan::Plan &plan) {
   double weights = 0;
   for (const plan::Param &param : plan.params)
     if (param.type.rank > 1 && !isTable(plan, param))
-      weights += static_cast<double>(param.wholeType().numel());
+      weights += weightsOf(plan, param);
   if (model.shareEmbeddingsAndOutputWeights) // the output projection takes the tokens' table
     weights += static_cast<double>(plan.job.derived.paddedVocabSize) *
                static_cast<double>(model.hiddenSize);
   double attention = static_cast<double>(model.numLayers) * static_cast<double>(model.seqLength) *
-                     static_cast<double>(model.numAttentionHeads) *
-                     static_cast<double>(model.kvChannels);
+                     static_cast<double>(model.numAttentionHeads) * channelsOf(model);
   return 6 * (weights + attention);
 }
 

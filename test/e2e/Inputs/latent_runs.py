@@ -34,27 +34,36 @@ RECOMPUTE |= {name: ["model.recompute_granularity=selective", f"model.recompute_
               for name in ("mla_up_proj", "core_attn, mla_up_proj", "core_attn, layernorm, mlp, mla_up_proj")}
 ROTATIONS = {"rope": ["model.rope_type=rope"],
              "yarn": ["model.rope_type=yarn", "model.mscale=1.0", "model.mscale_all_dim=0.5"]}
+
+
+def layout_axes(recompute):
+    """Of the layouts of a model whose attention differs; `recompute`: by name, what is computed again."""
+    return {
+        "tensor": (1, 2, 4),
+        "rows": (False, True),
+        "pieces": (0, 2),
+        "context": (1, 2, 4),
+        "way": ("p2p", "all_gather", "a2a", "a2a+p2p"),
+        "stages": (1, 2),
+        "schedule": tuple(SCHEDULES),
+        "strategy": (*STRATEGIES, "torch_fsdp2"),
+        "data": (1, 2),
+        "instances": (1, 2),
+        "outer": ("no_shard", "optim"),
+        "microbatches": (1, 4),
+        "recompute": tuple(recompute),
+        "tied": (False, True),
+        "per_token": (False, True),
+        "documents": (False, True),
+        "dropout": (False, True),
+    }
+
+
 AXES = {
     "queries": (False, True),  # compressed
     "rotation": tuple(ROTATIONS),
     "sinks": ("vanilla", "learnable", "off_by_one"),
-    "tensor": (1, 2, 4),
-    "rows": (False, True),
-    "pieces": (0, 2),
-    "context": (1, 2, 4),
-    "way": ("p2p", "all_gather", "a2a", "a2a+p2p"),
-    "stages": (1, 2),
-    "schedule": tuple(SCHEDULES),
-    "strategy": (*STRATEGIES, "torch_fsdp2"),
-    "data": (1, 2),
-    "instances": (1, 2),
-    "outer": ("no_shard", "optim"),
-    "microbatches": (1, 4),
-    "recompute": tuple(RECOMPUTE),
-    "tied": (False, True),
-    "per_token": (False, True),
-    "documents": (False, True),
-    "dropout": (False, True),
+    **layout_axes(RECOMPUTE),
 }
 
 
@@ -79,12 +88,12 @@ def is_valid(row):
     return tensor * context * stages * row["data"] <= RANKS_MAX
 
 
-def draw_rows(draw, count):
+def draw_rows(axes, is_valid, draw, count):
     seen = set()
     for _ in range(count):
         rows = []
         while len(rows) < SAMPLE:
-            row = {axis: draw.choice(values) for axis, values in AXES.items()}
+            row = {axis: draw.choice(values) for axis, values in axes.items()}
             if is_valid(row):
                 rows.append(row)
         row = max(rows, key=lambda each: len(pairs_of(each) - seen))
@@ -105,45 +114,52 @@ def switch(name, value):
     return f"model.{name}={str(value).lower()}"
 
 
-def model(row):
+def training(row):
+    """What both sides of a row train with, beside their model."""
     batch = context_runs.MICRO_BATCH * row["data"] * row["microbatches"]
-    return [*SIZES, *ROTATIONS[row["rotation"]], f"model.softmax_type={row['sinks']}", *([] if row["queries"] else ["model.q_lora_rank=none"]),
-            *context_runs.MASKS["documents" if row["documents"] else "none"],
+    return [*context_runs.MASKS["documents" if row["documents"] else "none"],
             switch("share_embeddings_and_output_weights", row["tied"]), switch("calculate_per_token_loss", row["per_token"]),
             f"model.hidden_dropout={0.1 * row['dropout']}", f"model.attention_dropout={0.1 * row['dropout']}",
             f"train.global_batch_size={batch}", f"train.train_iters={STEPS}"]
 
 
-def check_one_rank(runner):
-    draw = random.Random(int(os.environ.get("SEED", "1")))
+def check_rows(runner, axes, is_valid, model, recompute):
+    """Rows of the axes beside one rank."""
     count = ROWS_LONG if LONG else ROWS
-    for row in draw_rows(draw, count):
+    for row in draw_rows(axes, is_valid, random.Random(int(os.environ.get("SEED", "1"))), count):
         expected = with_gradients(runner, *model(row), *context_runs.layout())
-        found = with_gradients(runner, *model(row), *layout(row), *RECOMPUTE[row["recompute"]])
+        found = with_gradients(runner, *model(row), *layout(row), *recompute[row["recompute"]])
         compare(name_of(row), found, expected)
     print(f"{count} rows")
 
 
-def check_same(runner):
-    settings = [*SIZES, "train.global_batch_size=8", "train.train_iters=4", "model.attention_dropout=0.1",
-                *context_runs.layout(2, "p2p", 2, True, "optim_grads_params", 2)]
+def check_schedules(runner, way, recompute, *sizes):
+    settings = [*sizes, "train.global_batch_size=8", "train.train_iters=4", "model.attention_dropout=0.1",
+                *context_runs.layout(2, way, 2, True, "optim_grads_params", 2)]
     expected = runner.run_plan(*settings)
     for seed in (1, 2):
         equal(f"seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
-    for name, recompute in RECOMPUTE.items():
-        equal(f"{name} computed again", expected, runner.run_plan(*settings, *recompute))
+    for name, again in recompute.items():
+        equal(f"{name} computed again", expected, runner.run_plan(*settings, *again))
     records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
     equal("a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
 
 
-def check_layouts(runner):
+def check_saves(runner, *sizes):
     def under(*axes):
-        return [*SIZES, *context_runs.layout(*axes), *strategy_settings("optim_grads_params")[:2]]
+        return [*sizes, *context_runs.layout(*axes), *strategy_settings("optim_grads_params")[:2]]
 
     layouts = {"one rank": under(), "tensor 4 by rows": under(1, "p2p", 4, True, "optim_grads_params", 1),
                "context 2, tensor 2 by rows, FSDP 3": under(2, "all_gather", 2, True, "optim_grads_params", 3)}
     compare_layouts(runner, layouts, ("one rank", "context 2, tensor 2 by rows, FSDP 3"))
 
 
+def model(row):
+    return [*SIZES, *ROTATIONS[row["rotation"]], f"model.softmax_type={row['sinks']}", *([] if row["queries"] else ["model.q_lora_rank=none"]),
+            *training(row)]
+
+
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "same": check_same, "layouts": check_layouts})
+    run_check({"one-rank": lambda runner: check_rows(runner, AXES, is_valid, model, RECOMPUTE),
+               "same": lambda runner: check_schedules(runner, "p2p", RECOMPUTE, *SIZES),
+               "layouts": lambda runner: check_saves(runner, *SIZES)})

@@ -13,20 +13,12 @@ CHECK is what has to agree:
     layouts   saved under one layout, loaded under another: weights and moments to the bit
 """
 
-import os
-import random
-
 import context_runs
 import latent_runs
-from compare_runs import LONG, STRATEGIES, equal, run_check, strategy_settings
-from hybrid_runs import compare, compare_layouts, with_gradients
-from matrix import name_of, pairs_of
-from pipeline_runs import SCHEDULES
+from compare_runs import run_check
 from tensor_runs import RECOMPUTE
 
-ROWS, ROWS_LONG = 8, 80
-SAMPLE = 300  # rows to choose the next one from
-STEPS, HEADS = 5, 8
+HEADS = 8
 SIZES = ["model.num_layers=4", f"model.num_attention_heads={HEADS}", "model.kv_channels=8", "model.vocab_size=251",
          "model.make_vocab_size_divisible_by=64"]  # which pads alike for 1, 2 and 4 ranks
 AXES = {
@@ -34,23 +26,7 @@ AXES = {
     "window": (False, True),
     "clamp": (False, True),
     "groups": (8, 2, 1),  # of keys and values
-    "tensor": (1, 2, 4),
-    "rows": (False, True),
-    "pieces": (0, 2),
-    "context": (1, 2, 4),
-    "way": ("p2p", "all_gather", "a2a", "a2a+p2p"),
-    "stages": (1, 2),
-    "schedule": tuple(SCHEDULES),
-    "strategy": (*STRATEGIES, "torch_fsdp2"),
-    "data": (1, 2),
-    "instances": (1, 2),
-    "outer": ("no_shard", "optim"),
-    "microbatches": (1, 4),
-    "recompute": tuple(RECOMPUTE),
-    "tied": (False, True),
-    "per_token": (False, True),
-    "documents": (False, True),
-    "dropout": (False, True),
+    **latent_runs.layout_axes(RECOMPUTE),
 }
 
 
@@ -59,61 +35,14 @@ def is_valid(row):
     return latent_runs.is_valid(row) and own % context_runs.EXCHANGED.get(row["way"], row["context"]) == 0
 
 
-def draw_rows(draw, count):
-    seen = set()
-    for _ in range(count):
-        rows = []
-        while len(rows) < SAMPLE:
-            row = {axis: draw.choice(values) for axis, values in AXES.items()}
-            if is_valid(row):
-                rows.append(row)
-        row = max(rows, key=lambda each: len(pairs_of(each) - seen))
-        seen |= pairs_of(row)
-        yield row
-
-
 def model(row):
-    batch = context_runs.MICRO_BATCH * row["data"] * row["microbatches"]
-    switch = latent_runs.switch
     return [*SIZES, f"model.softmax_type={row['sinks']}", f"model.num_query_groups={row['groups']}",
             *([] if row["window"] else ["model.window_size=none", "model.window_attn_skip_freq=none"]),
-            *([] if row["clamp"] else ["model.activation_func_clamp_value=none"]),
-            *context_runs.MASKS["documents" if row["documents"] else "none"],
-            switch("share_embeddings_and_output_weights", row["tied"]), switch("calculate_per_token_loss", row["per_token"]),
-            f"model.hidden_dropout={0.1 * row['dropout']}", f"model.attention_dropout={0.1 * row['dropout']}",
-            f"train.global_batch_size={batch}", f"train.train_iters={STEPS}"]
-
-
-def check_one_rank(runner):
-    draw = random.Random(int(os.environ.get("SEED", "1")))
-    count = ROWS_LONG if LONG else ROWS
-    for row in draw_rows(draw, count):
-        expected = with_gradients(runner, *model(row), *context_runs.layout())
-        found = with_gradients(runner, *model(row), *latent_runs.layout(row), *RECOMPUTE[row["recompute"]])
-        compare(name_of(row), found, expected)
-    print(f"{count} rows")
-
-
-def check_same(runner):
-    settings = [*SIZES, "model.num_query_groups=4", "train.global_batch_size=8", "train.train_iters=4",
-                "model.attention_dropout=0.1", *context_runs.layout(2, "a2a", 2, True, "optim_grads_params", 2)]
-    expected = runner.run_plan(*settings)
-    for seed in (1, 2):
-        equal(f"seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
-    for name, recompute in RECOMPUTE.items():
-        equal(f"{name} computed again", expected, runner.run_plan(*settings, *recompute))
-    records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
-    equal("a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
-
-
-def check_layouts(runner):
-    def under(*axes):
-        return [*SIZES, "model.num_query_groups=4", *context_runs.layout(*axes), *strategy_settings("optim_grads_params")[:2]]
-
-    layouts = {"one rank": under(), "tensor 4 by rows": under(1, "p2p", 4, True, "optim_grads_params", 1),
-               "context 2, tensor 2 by rows, FSDP 3": under(2, "all_gather", 2, True, "optim_grads_params", 3)}
-    compare_layouts(runner, layouts, ("one rank", "context 2, tensor 2 by rows, FSDP 3"))
+            *([] if row["clamp"] else ["model.activation_func_clamp_value=none"]), *latent_runs.training(row)]
 
 
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "same": check_same, "layouts": check_layouts})
+    groups = "model.num_query_groups=4"
+    run_check({"one-rank": lambda runner: latent_runs.check_rows(runner, AXES, is_valid, model, RECOMPUTE),
+               "same": lambda runner: latent_runs.check_schedules(runner, "a2a", RECOMPUTE, *SIZES, groups),
+               "layouts": lambda runner: latent_runs.check_saves(runner, *SIZES, groups)})

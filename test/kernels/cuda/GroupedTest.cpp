@@ -358,7 +358,7 @@ TEST(CudaRouter, MembersHaveTheirRowsOfParts) {
     }
 }
 
-/// The sum begins again in the first microbatch, and a captured kernel reads which one runs.
+/// A captured kernel reads which microbatch runs.
 TEST(CudaRouter, MeansAreOfTheMicrobatchesSoFar) {
   SKIP_WITHOUT_GPU();
   for (int64_t microbatch : {0, 1, 6}) {

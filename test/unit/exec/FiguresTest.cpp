@@ -145,5 +145,21 @@ TEST(ModelFlops, FollowsTheUsualConvention) {
   EXPECT_NEAR(modelFlopsPerToken(plan), 0.566e9, 0.005e9);
 }
 
+/// A token goes to two of eight experts; keys have 192 channels and values 128.
+TEST(ModelFlops, CountsTheExpertsOfATokenAndLatentHeads) {
+  plan::Plan plan;
+  plan.params = {paramOf("decoder.layers.0.mlp.router.weight", 8, 64),
+                 paramOf("decoder.layers.0.mlp.experts.linear_fc1.weight", 8, 0)};
+  plan::Param &experts = plan.params[1];
+  experts.type.rank = 3;
+  experts.type.shape[1] = 256, experts.type.shape[2] = 64;
+  experts.stackedRow = 64;
+  plan.job = {{"model.hidden_size", int64_t{64}},        {"model.multi_latent_attention", true},
+              {"model.num_attention_heads", int64_t{4}}, {"model.num_layers", int64_t{1}},
+              {"model.num_moe_experts", int64_t{8}},     {"model.moe_router_topk", int64_t{2}},
+              {"model.seq_length", int64_t{32}}};
+  EXPECT_DOUBLE_EQ(modelFlopsPerToken(plan), 6.0 * (8 * 64 + 2 * 256 * 64 + 32 * 4 * 160));
+}
+
 } // namespace
 } // namespace shardc::run
