@@ -8,6 +8,8 @@ CHECK is what has to agree:
               recomputation, routers, the expert of all tokens, layers without experts, dropout, losses per token, and one
               rank: losses of 5 steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows.
               A part of them runs unless SHARDC_LONG=1.
+    divided   tensor-parallel ranks with sequence parallelism, context-parallel ones, ranks with other experts and with other
+              parts of them, in any combination with these, and one rank: likewise
     skewed    1, 2 and 4 ranks with other experts, in steps in which all tokens of a layer go to one expert, and one rank
               likewise, losses and norms
     told      stages of a pipeline, some of them without experts, and one rank: gradients, with any balance, and what runs tell
@@ -15,16 +17,18 @@ CHECK is what has to agree:
     layouts   saved under one layout, loaded under another: weights and moments to the bit
 """
 
+import math
 import os
 import random
 import sys
 
 from compare_runs import FULL, LONG, STRATEGIES, close, equal, fsdp2_settings, run_check, strategy_settings
 from hybrid_runs import TOLERANCE, compare, compare_layouts, with_gradients
-from matrix import name_of, pairwise
+from matrix import name_of, pairwise, sampled
 from pipeline_runs import SCHEDULES
 
 ROWS = 8  # of the table, unless all run
+DRAWN = 3000  # rows of divided layers that the table is chosen from
 MICRO_BATCH, STEPS = 2, 5
 
 
@@ -87,14 +91,18 @@ def is_valid(row):
     return not (row.get("recompute") == "shared" and not row.get("shared", True))
 
 
-def layout(strategy="no_shard", data=1, experts=1, instances=1, outer="no_shard", stages=1, schedule="1f1b"):
-    ranks = data * stages
+def layout(strategy="no_shard", data=1, experts=1, instances=1, outer="no_shard", stages=1, schedule="1f1b", tensor=1, context=1, parts=1,
+           exchange="p2p"):
+    ranks = data * stages * tensor * context
     if strategy == "torch_fsdp2":
         found = [*fsdp2_settings(True, ranks), "checkpoint.ckpt_format=torch_dist"]
     else:
         found = [*strategy_settings(strategy), f"cluster.gpus_per_node={ranks}"]
     return [*found, *SCHEDULES[schedule], f"ddp.num_distributed_optimizer_instances={instances}", f"ddp.outer_dp_sharding_strategy={outer}",
-            f"model.pipeline_model_parallel_size={stages}", f"model.expert_model_parallel_size={experts}", f"train.micro_batch_size={MICRO_BATCH}"]
+            f"model.pipeline_model_parallel_size={stages}", f"model.expert_model_parallel_size={experts}", f"train.micro_batch_size={MICRO_BATCH}",
+            *[f"model.tensor_model_parallel_size={tensor}", "model.sequence_parallel=true"] * (tensor > 1),
+            *[f"model.expert_tensor_parallel_size={parts}"] * (tensor > 1 or parts > 1),
+            *[f"model.context_parallel_size={context}", f"model.cp_comm_type=[{exchange}]"] * (context > 1)]
 
 
 def model(row):
@@ -114,6 +122,51 @@ def check_one_rank(runner):
         expected = with_gradients(runner, *model(row), *layout())
         own = layout(*(row[axis] for axis in ("strategy", "data", "experts", "instances", "outer", "stages", "schedule")))
         compare(name_of(row), with_gradients(runner, *model(row), *own, *RECOMPUTE[row["recompute"]]), expected)
+    print(f"{len(chosen)} of {len(rows)} rows")
+
+
+# Where ranks divide layers with experts.
+DIVIDED = {
+    "tensor": (1, 2, 4),
+    "context": (1, 2),
+    "experts": (1, 2, 4),
+    "parts": (1, 2, 4),  # of each expert
+    **{axis: AXES[axis] for axis in ("strategy", "instances", "stages", "microbatches", "recompute", "balance", "shared", "layers", "dropout", "per_token")},
+    "data": (1, 2),
+    "exchange": ("p2p", "all_gather"),
+    "average": (False, True),
+}
+
+
+def is_divided(row):
+    if not is_valid({**row, "experts": 1}):
+        return False
+    tensor, context, data, experts, parts = (row[axis] for axis in ("tensor", "context", "data", "experts", "parts"))
+    if row["strategy"] == "torch_fsdp2" and max(tensor, context, experts, parts) > 1:
+        return False
+    if context == 1 and row["exchange"] != "p2p":
+        return False
+    if row["average"] and (row["per_token"] or row["strategy"] in ("no_shard", "torch_fsdp2")):
+        return False
+    if row["balance"] in ("capacity", "position") and tensor * context > 1: # of the tokens of a rank
+        return False
+    return tensor * context * data % (experts * parts) == 0 and are_folded((tensor, context, data), (parts, experts))
+
+
+def are_folded(*chains):
+    cuts = [[math.prod(chain[:i + 1]) for i in range(len(chain))] for chain in chains]
+    return all(a % b == 0 or b % a == 0 for a in cuts[0] for b in cuts[1])
+
+
+def check_divided(runner):
+    draw = random.Random(int(os.environ.get("SEED", "1")))
+    rows = [{"router": "softmax", **row} for row in sampled(DIVIDED, is_divided, draw, DRAWN)]
+    chosen = rows if LONG else rows[:ROWS]
+    for row in chosen:
+        expected = with_gradients(runner, *model(row), *layout())
+        own = layout(**{axis: row[axis] for axis in ("strategy", "data", "experts", "instances", "stages", "tensor", "context", "parts", "exchange")})
+        average = ["ddp.average_in_collective=true"] * row["average"]
+        compare(name_of(row), with_gradients(runner, *model(row), *own, *average, *RECOMPUTE[row["recompute"]]), expected)
     print(f"{len(chosen)} of {len(rows)} rows")
 
 
@@ -187,4 +240,4 @@ def check_layouts(runner):
 
 
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "skewed": check_skewed, "told": check_told, "same": check_same, "layouts": check_layouts})
+    run_check({"one-rank": check_one_rank, "divided": check_divided, "skewed": check_skewed, "told": check_told, "same": check_same, "layouts": check_layouts})
