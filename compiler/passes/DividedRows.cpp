@@ -39,6 +39,18 @@ bool hasRowsOf(const Op &op, const OpFactors &factors, size_t result,
   return false;
 }
 
+std::vector<bool> readValues(const plan::Segment &segment) {
+  std::vector<bool> isRead(segment.values.size());
+  for (const Op &op : segment.ops)
+    for (plan::ValueId operand : op.operands)
+      isRead[operand] = true;
+  return isRead;
+}
+
+bool isLeftToUpdate(const Op &op, const std::vector<bool> &isRead) {
+  return op.kind == plan::OpKind::Tally && !isRead[op.results[0]];
+}
+
 void divideBound(Op &op, const OpFactors &factors, int64_t ranks) {
   for (const FactorValue &result : factors.results())
     if (result.countsRowsOf != kNoFactor)

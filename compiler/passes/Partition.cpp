@@ -100,7 +100,8 @@ public:
         byRows_(plan.job.model.sequenceParallel), parts_(segment.values.size(), Part::Whole),
         cuts_(segment.values.size()), params_(segment.values.size(), nullptr), isCut_(isCut),
         shared_(segment.values.size(), kNone), gathered_(segment.values.size(), kNone),
-        pieces_(segment.values.size()), loads_(segment.values.size(), kNone) {
+        pieces_(segment.values.size()), loads_(segment.values.size(), kNone),
+        isRead_(readValues(segment)) {
     for (const plan::Segment::Boundary &in : segment.ins)
       if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param) {
         params_[in.value] = &plan.params[static_cast<size_t>(cell.of)];
@@ -503,12 +504,11 @@ private:
     pushPieces(op);
   }
 
-  /// Loads of a rank's own rows: what rows are held against is that of all ranks. What a step
-  /// tallies stays a rank's own, since the update adds that up over all ranks.
+  /// Loads of a rank's own rows: what rows are held against is that of all ranks.
   void takeLoads(Op &op) {
     for (ValueId &operand : op.operands) {
       ValueId own = operand;
-      if (loads_[own] == kNone || op.kind == OpKind::Tally)
+      if (loads_[own] == kNone || isLeftToUpdate(op, isRead_))
         continue;
       if (loads_[own] == own) {
         Op sum = collective(OpKind::AllReduce, own);
@@ -597,6 +597,7 @@ private:
   std::vector<ValueId> shared_, gathered_;   ///< views and gathers of it so far
   std::vector<std::vector<ValueId>> pieces_; ///< of what is divided by rows
   std::vector<ValueId> loads_; ///< of loads of a rank's rows: of all ranks, or itself without users
+  std::vector<bool> isRead_;   ///< of values before
 };
 
 } // namespace

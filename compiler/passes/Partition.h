@@ -21,6 +21,11 @@ bool dividesRows(const plan::Type &type, int64_t parts);
 bool hasRowsOf(const plan::Op &op, const plan::OpFactors &factors, size_t result,
                const std::function<bool(plan::ValueId)> &isDivided);
 
+/// Of each value, whether an op takes it.
+std::vector<bool> readValues(const plan::Segment &segment);
+/// Whether the op only adds up what the update adds up over all ranks.
+bool isLeftToUpdate(const plan::Op &op, const std::vector<bool> &isRead);
+
 /// Lets an op that puts rows into runs have room for those of one of so many equal parts.
 void divideBound(plan::Op &op, const plan::OpFactors &factors, int64_t ranks);
 

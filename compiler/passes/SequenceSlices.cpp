@@ -36,7 +36,8 @@ int16_t groupToCut(const plan::Plan &plan) {
 class SequenceCutter {
 public:
   SequenceCutter(plan::Plan &plan, plan::Role &role, plan::Segment &segment, int16_t group)
-      : plan_(plan), role_(role), segment_(segment), group_(group), ranks_(plan.groupSize(group)) {}
+      : plan_(plan), role_(role), segment_(segment), group_(group), ranks_(plan.groupSize(group)),
+        isRead_(readValues(segment)) {}
 
   void run() {
     std::vector<Op> old = std::move(segment_.ops);
@@ -92,7 +93,7 @@ private:
   void takeLoads(Op &op) {
     for (ValueId &operand : op.operands) {
       auto load = std::ranges::find(loads_, operand, &Load::own);
-      if (load == loads_.end() || op.kind == OpKind::Tally)
+      if (load == loads_.end() || isLeftToUpdate(op, isRead_))
         continue;
       if (load->all == kNone) {
         const plan::Value own = segment_.values[operand];
@@ -217,7 +218,8 @@ private:
   struct Load {
     ValueId own, all; ///< the sum, or kNone before somebody takes it
   };
-  std::vector<Load> loads_; ///< of a rank's own rows
+  std::vector<Load> loads_;  ///< of a rank's own rows
+  std::vector<bool> isRead_; ///< of values before
   std::vector<Op> ops_;
 };
 
