@@ -233,10 +233,19 @@ def check_layouts(runner):
     def under(*axes):
         return [*layout(*axes), *strategy_settings("optim_grads_params")[:2]]
 
+    def with_parts(**axes):
+        return [*layout("optim_grads_params", **axes), *strategy_settings("optim_grads_params")[:2]]
+
+    # With no padding of the vocabulary, which tensor-parallel ranks have more of.
+    runner.settings = [*runner.settings, "model.vocab_size=256"]
     layouts = {"one rank": under("optim_grads_params"), "FSDP on 2": under("optim_grads_params", 2),
                "FSDP on 3": under("optim_grads_params", 3), "2 ranks with other experts": under("optim_grads_params", 2, 2),
-               "4 ranks, 2 with other experts": under("optim_grads_params", 4, 2)}
-    compare_layouts(runner, layouts, ("one rank", "FSDP on 3", "4 ranks, 2 with other experts"))
+               "4 ranks, 2 with other experts": under("optim_grads_params", 4, 2),
+               "2 parts of experts": with_parts(tensor=2, parts=2),
+               "2 parts of experts, 2 ranks with other ones": with_parts(data=2, experts=2, tensor=2, parts=2),
+               "4 ranks with other experts, of 2 layers' parts": with_parts(data=2, experts=4, tensor=2),
+               "slices": with_parts(data=1, experts=2, context=2)}
+    compare_layouts(runner, layouts, ("one rank", "FSDP on 3", "4 ranks, 2 with other experts", "2 parts of experts, 2 ranks with other ones"))
 
 
 if __name__ == "__main__":
