@@ -12,7 +12,8 @@ CHECK is what has to agree:
               parts of them, in any combination with these, and one rank: likewise
     skewed    1, 2 and 4 ranks with other experts, in steps in which all tokens of a layer go to one expert, and one rank
               likewise, losses and norms
-    told      stages of a pipeline, some of them without experts, and one rank: gradients, with any balance, and what runs tell
+    told      stages of a pipeline, some of them without experts, and one rank: gradients, with any balance, and what runs tell;
+              the latter with tensor- and context-parallel ranks, too
     same      any schedule, selective and full recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit
 """
@@ -131,7 +132,8 @@ DIVIDED = {
     "context": (1, 2),
     "experts": (1, 2, 4),
     "parts": (1, 2, 4),  # of each expert
-    **{axis: AXES[axis] for axis in ("strategy", "instances", "stages", "microbatches", "recompute", "balance", "shared", "layers", "dropout", "per_token")},
+    **{axis: AXES[axis] for axis in ("strategy", "instances", "outer", "stages", "schedule", "microbatches", "recompute", "router", "balance",
+                                     "shared", "layers", "dropout", "per_token")},
     "data": (1, 2),
     "exchange": ("p2p", "all_gather"),
     "average": (False, True),
@@ -160,11 +162,12 @@ def are_folded(*chains):
 
 def check_divided(runner):
     draw = random.Random(int(os.environ.get("SEED", "1")))
-    rows = [{"router": "softmax", **row} for row in sampled(DIVIDED, is_divided, draw, DRAWN)]
+    rows = list(sampled(DIVIDED, is_divided, draw, DRAWN))
     chosen = rows if LONG else rows[:ROWS]
     for row in chosen:
         expected = with_gradients(runner, *model(row), *layout())
-        own = layout(**{axis: row[axis] for axis in ("strategy", "data", "experts", "instances", "stages", "tensor", "context", "parts", "exchange")})
+        own = layout(**{axis: row[axis] for axis in ("strategy", "data", "experts", "instances", "outer", "stages", "schedule", "tensor", "context",
+                                                     "parts", "exchange")})
         average = ["ddp.average_in_collective=true"] * row["average"]
         compare(name_of(row), with_gradients(runner, *model(row), *own, *average, *RECOMPUTE[row["recompute"]]), expected)
     print(f"{len(chosen)} of {len(rows)} rows")
@@ -202,11 +205,30 @@ def check_told(runner):
             of_run = ["model.num_layers=4", "model.moe_layer_freq=[0, 1]" if name == "chunks" else "model.moe_layer_freq=[0, 0, 1, 1]",
                       *settings, "train.global_batch_size=8", f"train.train_iters={STEPS}"]
             compare(f"{name}, {balance}", with_gradients(runner, *of_run, *own), with_gradients(runner, *of_run, *layout()))
-            runs = [runner.metrics(["shardc", "run", runner.recipe, *runner.arguments([*of_run, *each])]) for each in (own, layout())]
-            for found, expected in zip(*runs):
-                apart = [key for key in told & set(expected) if abs(found[key] - expected[key]) > TOLERANCE * abs(expected[key])]
-                if apart or set(found) & told != set(expected) & told:
-                    sys.exit(f"{name}, {balance}: runs tell other values of {apart or told}")
+            need_told(f"{name}, {balance}", *(told_by(runner, [*of_run, *each], told) for each in (own, layout())))
+
+
+    for balance in ("losses", "bias"):
+        of_run = [*BALANCE[balance], "train.global_batch_size=8", f"train.train_iters={STEPS}"]
+        expected = told_by(runner, [*of_run, *layout()], told)
+        for axes in ({"tensor": 2}, {"data": 2, "experts": 4, "tensor": 2}, {"tensor": 2, "context": 2, "parts": 2}):
+            need_told(f"{axes}, {balance}", told_by(runner, [*of_run, *layout(**axes)], told), expected)
+    of_run = [*global_loss, "train.global_batch_size=8", f"train.train_iters={STEPS}"]  # of which each data-parallel rank has its own
+    for axes in ({"tensor": 2}, {"context": 2, "tensor": 2, "experts": 4}):
+        compare(f"{axes}, global", with_gradients(runner, *of_run, *layout(**axes)), with_gradients(runner, *of_run, *layout()))
+
+
+def told_by(runner, settings, told):
+    records = runner.metrics(["shardc", "run", runner.recipe, *runner.arguments(settings)])
+    return [{key: record[key] for key in sorted(told & set(record))} for record in records]
+
+
+def need_told(name, runs, expected):
+    for found, wanted in zip(runs, expected, strict=True):
+        apart = [key for key in wanted if abs(found[key] - wanted[key]) > TOLERANCE * abs(wanted[key])]
+        if apart or set(found) != set(wanted):
+            sys.exit(f"{name}: runs tell other values of {apart or set(found) ^ set(wanted)}")
+    print(f"{name}: runs tell the same of {', '.join(expected[0])}")
 
 
 def check_same(runner):
@@ -215,6 +237,8 @@ def check_same(runner):
     compare_orders(runner, settings)
     print("ranks with other experts")
     compare_orders(runner, [*settings, *layout("optim_grads_params", 4, experts=2)])
+    print("and parts of them, of tensor-parallel ranks with slices")
+    compare_orders(runner, [*settings, *layout("optim_grads_params", 1, experts=2, tensor=2, context=2, parts=2)])
 
 
 def compare_orders(runner, settings):
