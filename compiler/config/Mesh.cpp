@@ -64,7 +64,8 @@ public:
     mesh_.shard = groupOf("shard", joined(dp, cp));
     mesh_.state = groupOf("state", joined(joined(dp, cp), outer));
     mesh_.all = groupOf("all", every);
-    if (!axesOf(expert, "ep").empty())
+    bool isAsDense = axesOf(expert, "ep").empty() && axesOf(expert, "etp") == axesOf(dense, "tp");
+    if (!expert.empty() && !isAsDense)
       addCopiesOfExperts(expert);
   }
 

@@ -213,15 +213,26 @@ int64_t stackedRowOf(const plan::Type &type) {
   return row;
 }
 
-/// Gives each rank of the group its part of the tensors that a parameter stacks.
-void cutStack(plan::Plan &plan, plan::Param &param, int16_t group) {
-  param.whole = param.type;
-  param.splits.push_back({0, group});
-  param.type.shape[0] /= plan.groupSize(group);
+/// Gives each rank its part of the tensors that a parameter stacks: some of them, and of each what
+/// expert-tensor-parallel ranks have.
+void cutStack(plan::Plan &plan, plan::Param &param, const model::ParamSpec &spec) {
+  int16_t experts = plan::groupToCutOf(plan, plan::GroupKind::Expert);
+  int16_t tensor = plan::groupToCutOf(plan, plan::GroupKind::ExpertTensor);
+  if (experts >= 0)
+    param.splits.push_back({0, experts});
+  if (tensor >= 0 && spec.split)
+    param.splits.push_back({spec.split->dim, tensor, spec.split->parts});
+  else if (tensor >= 0)
+    param.copies.push_back(tensor);
+  if (!param.splits.empty())
+    param.whole = param.type;
+  for (const plan::Split &split : param.splits)
+    param.type.shape[split.dim] /= plan.groupSize(split.group);
+  param.stackedRow = stackedRowOf(param.type);
 }
 
 /// Puts the parameter behind the others of the block. `tensor`: the group of tensor-parallel ranks,
-/// among whom partition cuts it; -1 if there is none.
+/// among whom partition cuts it, if it is none of experts; -1 if there is none.
 void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &spec, size_t index,
               DType dtype, int16_t tensor) {
   plan::Param param;
@@ -229,15 +240,12 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
   param.type.dtype = dtype;
   param.type.rank = static_cast<uint8_t>(spec.shape.size());
   std::copy(spec.shape.begin(), spec.shape.end(), param.type.shape.begin());
-  if (tensor >= 0 && spec.split)
+  if (spec.isStacked)
+    cutStack(plan, param, spec);
+  else if (tensor >= 0 && spec.split)
     param.splits.push_back({spec.split->dim, tensor, spec.split->parts});
   else if (tensor >= 0)
     param.copies.push_back(tensor);
-  if (spec.isStacked)
-    param.stackedRow = stackedRowOf(param.type);
-  if (int16_t experts = plan::groupToCutOf(plan, plan::GroupKind::Expert);
-      spec.isStacked && experts >= 0)
-    cutStack(plan, param, experts);
   plan::Block &block = plan.blocks[index];
   param.block = static_cast<int32_t>(index);
   param.offset = block.numel;

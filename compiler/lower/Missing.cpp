@@ -90,11 +90,10 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   const config::Derived &d = config.derived();
   if (!config.has(Opt::ModelNumMoeExperts))
     return;
-  need(d.tensorParallel > 1, "tensor parallelism of a model with experts",
+  // Each rank would give the same tokens to experts. Upstream's layers refuse to train so, too.
+  need(d.tensorParallel > 1 && !config.isOn(Opt::ModelSequenceParallel),
+       "tensor parallelism of a model with experts without sequence parallelism",
        Opt::ModelTensorModelParallelSize);
-  need(d.expertTensorParallel > 1, "expert tensor parallelism", Opt::ModelExpertTensorParallelSize);
-  need(d.contextParallel > 1, "context parallelism of a model with experts",
-       Opt::ModelContextParallelSize);
   // Counts of rows would have to be kept as often as the rows.
   need(config.is(Opt::ModelPipelineSchedule, config::PipelineSchedule::ZeroBubble),
        "a model with experts under this schedule", Opt::ModelPipelineSchedule);

@@ -169,12 +169,29 @@ ValueId Forward::summed(ValueId value, const char *what, int16_t group) {
 }
 
 ValueId Forward::exchanged(ValueId value, const char *what, int16_t group, ValueId counts) {
+  return moved(OpKind::AllToAll, value, what, group, typeOf(value).shape[0], counts);
+}
+
+ValueId Forward::gathered(ValueId value, const char *what, int16_t group, ValueId counts) {
+  int64_t rows = typeOf(value).shape[0] * membersOf(group);
+  return moved(OpKind::AllGather, value, what, group, rows, counts);
+}
+
+ValueId Forward::scattered(ValueId value, const char *what, int16_t group, ValueId counts) {
+  int64_t rows = typeOf(value).shape[0] / membersOf(group);
+  return moved(OpKind::ReduceScatter, value, what, group, rows, counts);
+}
+
+ValueId Forward::moved(OpKind kind, ValueId value, const char *what, int16_t group, int64_t rows,
+                       ValueId counts) {
   if (plan_.groupSize(group) == 1)
     return value;
   const plan::Value from = segment_.values[value];
-  Op exchange = op(OpKind::AllToAll, {value});
-  exchange.group = group;
-  ValueId taken = emitRows(std::move(exchange), name(what), from.type, counts);
+  Type type = from.type;
+  type.shape[0] = rows;
+  Op move = op(kind, {value});
+  move.group = group;
+  ValueId taken = emitRows(std::move(move), name(what), type, counts);
   setPurpose(taken, from.purpose);
   return taken;
 }

@@ -102,8 +102,18 @@ public:
   /// rows that are there are those that `counts` says; kNone: all.
   plan::ValueId exchanged(plan::ValueId value, const char *what, int16_t group,
                           plan::ValueId counts = plan::kNone);
+  /// The rows of all members of a group, one member's behind the other's.
+  plan::ValueId gathered(plan::ValueId value, const char *what, int16_t group,
+                         plan::ValueId counts = plan::kNone);
+  /// Of what members have gathered: this one's rows of the sum of what each has made of them.
+  plan::ValueId scattered(plan::ValueId value, const char *what, int16_t group,
+                          plan::ValueId counts);
 
 private:
+  /// What the collective makes of a value, with so many rows.
+  plan::ValueId moved(plan::OpKind kind, plan::ValueId value, const char *what, int16_t group,
+                      int64_t rows, plan::ValueId counts);
+
   /// The sums of a step that a cell holds, as far as they are written.
   struct Sums {
     uint32_t cell;

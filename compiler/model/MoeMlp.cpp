@@ -41,11 +41,9 @@ ValueId MoeMlp::forward(Forward &to, ValueId x) const {
   SHARDC_CHECK(!s_.expert.hasBias && !s_.hasSharedGate, "findMissing refuses these parts");
   Runs runs = route(to, x);
   const Type type = to.typeOf(x);
-  int16_t group = to.groupOf(plan::GroupKind::Expert);
   ValueId given = to.emitRows(to.op(OpKind::Dispatch, {x, runs.places}), to.name("rows"),
                               to.activations({runs.rows, s_.expert.hidden}), runs.given);
-  ValueId rows = to.exchanged(given, "rows.taken", group, runs.counts);
-  ValueId made = to.exchanged(apply(to, rows, runs), "experts.own", group, runs.given);
+  ValueId made = returned(to, apply(to, taken(to, given, "rows", runs), runs), runs);
   ValueId y = to.emit(to.op(OpKind::Combine, {made, runs.places}), to.name("moe"), type);
   if (s_.shared) {
     MlpSettings settings = *s_.shared;
@@ -189,13 +187,30 @@ MoeMlp::Runs MoeMlp::runsOf(Forward &to, ValueId ids, ValueId weights) const {
                                             {"places", to.typeOf(ids)}});
   for (ValueId value : {runs[0], runs[1]})
     to.setPurpose(value, plan::Purpose::Data);
-  ValueId counts = to.exchanged(runs[0], "counts.taken", group);
+  ValueId taken = to.exchanged(runs[0], "counts.taken", group);
+  ValueId counts = to.gathered(taken, "counts.all", to.groupOf(plan::GroupKind::ExpertTensor));
   // Weights go to their rows as tokens do, each by its own place.
   ValueId column = to.reshaped(weights, "router.weights.flat", {choices, 1});
   ValueId places = to.reshaped(runs[1], "places.flat", {choices, 1});
   ValueId given = to.emitRows(to.op(OpKind::Dispatch, {column, places}), to.name("weights"),
                               Type::of(DType::F32, {rows, 1}), runs[0]);
-  return {rows, runs[0], runs[1], counts, to.exchanged(given, "weights.taken", group, counts)};
+  Runs made = {rows, runs[0], runs[1], taken, counts, given};
+  made.weights = this->taken(to, given, "weights", made);
+  return made;
+}
+
+/// What the experts here work on, of the rows that tokens here are given in.
+ValueId MoeMlp::taken(Forward &to, ValueId rows, const char *what, const Runs &runs) const {
+  const std::string taken = std::string(what) + ".taken", all = std::string(what) + ".all";
+  ValueId here = to.exchanged(rows, taken.c_str(), to.groupOf(plan::GroupKind::Expert), runs.taken);
+  return to.gathered(here, all.c_str(), to.groupOf(plan::GroupKind::ExpertTensor), runs.counts);
+}
+
+/// The same rows on the way back. Ranks with parts of experts have made parts of a sum.
+ValueId MoeMlp::returned(Forward &to, ValueId made, const Runs &runs) const {
+  int16_t parts = to.groupOf(plan::GroupKind::ExpertTensor);
+  ValueId sum = to.scattered(made, "experts.sum", parts, runs.taken);
+  return to.exchanged(sum, "experts.own", to.groupOf(plan::GroupKind::Expert), runs.given);
 }
 
 MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
@@ -214,18 +229,19 @@ MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
 /// upstream's experts have it: so the gradient of a weight does not need what the second product
 /// made.
 ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
-  int64_t width = s_.expert.width, first = s_.expert.gated ? times(2, width) : width;
+  int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::ExpertTensor));
+  int64_t width = s_.expert.width / parts, first = s_.expert.gated ? times(2, width) : width;
+  int64_t bound = to.typeOf(rows).shape[0];
   auto product = [&](ValueId from, const char *param, const char *what, int64_t columns) {
     Op op =
         to.op(OpKind::GroupedMatMul, {from, to.weight(std::string(kExperts) + param), runs.counts});
     op.set(Key::trans_b, int64_t{1});
-    return to.emitRows(std::move(op), to.name(what), to.activations({runs.rows, columns}),
-                       runs.counts);
+    return to.emitRows(std::move(op), to.name(what), to.activations({bound, columns}), runs.counts);
   };
   ValueId f1 = product(rows, "linear_fc1.weight", "experts.fc1", first);
   Op activation = to.op(s_.expert.activation, {f1});
   setActivation(activation, s_.expert);
-  const Type type = to.activations({runs.rows, width});
+  const Type type = to.activations({bound, width});
   ValueId act = to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts);
   ValueId weighted = to.emitRows(to.op(OpKind::ScaleRows, {act, runs.weights}),
                                  to.name("experts.weighted"), type, runs.counts);

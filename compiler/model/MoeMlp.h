@@ -43,12 +43,14 @@ public:
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
 
 private:
-  /// Rows of tokens that lie in runs, one for each expert. Ranks with other experts exchange them.
+  /// Rows of tokens that lie in runs, one for each expert. Ranks with other experts exchange them,
+  /// and ranks with other parts of the same experts gather what each of them has taken.
   struct Runs {
-    int64_t rows;                ///< that there is room for, of tokens here and of those of experts
+    int64_t rows;                ///< that there is room for, of tokens here, and of those taken
     plan::ValueId given, places; ///< counts and places of the rows of tokens here
-    plan::ValueId counts;        ///< of the rows that the experts here take: the same on one rank
-    plan::ValueId weights;       ///< f32[rows,1] of those: of the expert in the token's result
+    plan::ValueId taken;         ///< counts of those from ranks with other experts
+    plan::ValueId counts;        ///< of the rows that the experts here work on
+    plan::ValueId weights;       ///< f32[.,1] of those: of the expert in the token's result
   };
   Runs route(Forward &to, plan::ValueId x) const;
   Runs runsOf(Forward &to, plan::ValueId ids, plan::ValueId weights) const;
@@ -67,6 +69,8 @@ private:
     return std::ranges::any_of(s_.router.losses, [](double weight) { return weight != 0; });
   }
   plan::ValueId dropped(Forward &to, const std::vector<plan::ValueId> &chosen) const;
+  plan::ValueId taken(Forward &to, plan::ValueId rows, const char *what, const Runs &runs) const;
+  plan::ValueId returned(Forward &to, plan::ValueId made, const Runs &runs) const;
   plan::ValueId apply(Forward &to, plan::ValueId rows, const Runs &runs) const;
 
   MoeSettings s_;

@@ -51,7 +51,7 @@ private:
     return segment.body && segment.kind != plan::SegmentKind::Backward;
   }
 
-  /// The gathers of the first units, in order.
+  /// The gathers of the first units, in order: of the forward pass, which gathers no block again.
   void findGathers(const plan::Segment &body) {
     std::vector<int32_t> units;
     for (const Op &op : body.ops) {
@@ -60,7 +60,9 @@ private:
         continue;
       if (units.empty() || units.back() != op.unit)
         units.push_back(op.unit);
-      if (units.size() > kUnitsAhead)
+      bool isAgain = std::ranges::any_of(
+          gathers_, [&](const Op &gather) { return blockOf(gather) == blockOf(op); });
+      if (units.size() > kUnitsAhead || isAgain)
         return;
       gathers_.push_back(op);
     }

@@ -68,12 +68,15 @@ int64_t ranksOfKey(const plan::Plan &plan, int64_t ranks) {
   return 1;
 }
 
-/// Gives parameters the types of a rank's part, and blocks their size.
-void cutParams(plan::Plan &plan) {
+/// Gives parameters the types of a rank's part, and blocks their size. Returns which parameters it
+/// has cut: others may have parts already, of other ranks.
+std::vector<bool> cutParams(plan::Plan &plan) {
+  std::vector<bool> isCut;
   for (plan::Block &block : plan.blocks)
     block.numel = 0;
   for (plan::Param &param : plan.params) {
-    if (param.isUncut()) {
+    isCut.push_back(param.isUncut());
+    if (isCut.back()) {
       param.whole = param.type;
       for (const plan::Split &split : param.splits)
         param.type.shape[split.dim] /= plan.groupSize(split.group);
@@ -83,20 +86,22 @@ void cutParams(plan::Plan &plan) {
     block.numel = (block.numel + param.type.numel() + kParamAlign - 1) / kParamAlign * kParamAlign;
     block.shard = block.stateShard = block.numel;
   }
+  return isCut;
 }
 
 class Partitioner {
 public:
-  /// Ranks of `sharedKeys` have the same key/value heads; -1 if no two do. Rows are divided in so
-  /// many pieces.
+  /// `isCut`: of each parameter, whether ranks of the group have parts of it. Ranks of `sharedKeys`
+  /// have the same key/value heads; -1 if no two do. Rows are divided in so many pieces.
   Partitioner(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment, int16_t group,
-              int16_t sharedKeys, int64_t pieces)
+              const std::vector<bool> &isCut, int16_t sharedKeys, int64_t pieces)
       : plan_(plan), segment_(segment), group_(group), sharedKeys_(sharedKeys),
         ranks_(plan.groupSize(group)), pieceCount_(pieces),
         byRows_(plan.job.model.sequenceParallel), parts_(segment.values.size(), Part::Whole),
-        cuts_(segment.values.size()), params_(segment.values.size(), nullptr),
+        cuts_(segment.values.size()), params_(segment.values.size(), nullptr), isCut_(isCut),
         shared_(segment.values.size(), kNone), gathered_(segment.values.size(), kNone),
-        pieces_(segment.values.size()) {
+        pieces_(segment.values.size()), loads_(segment.values.size(), kNone),
+        isRead_(readValues(segment)) {
     for (const plan::Segment::Boundary &in : segment.ins)
       if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param) {
         params_[in.value] = &plan.params[static_cast<size_t>(cell.of)];
@@ -117,6 +122,7 @@ public:
 
 private:
   void cut(Op op) {
+    takeLoads(op);
     const OpFactors &factors = plan::factorsOf(op);
     if (std::optional<Cut> cut = cutOf(op, factors)) {
       if (needsWhole(op, factors, cut->factor))
@@ -208,13 +214,18 @@ private:
   /// all of it.
   std::optional<uint8_t> cutOf(ValueId value) const {
     const plan::Param *param = value < params_.size() ? params_[value] : nullptr;
-    if (param != nullptr)
+    if (param != nullptr && isCut_[static_cast<size_t>(param - plan_.params.data())])
       for (const plan::Split &split : param->splits)
         if (split.group == group_)
           return split.dim;
     return std::nullopt;
   }
   bool isParam(ValueId value) const { return value < params_.size() && params_[value] != nullptr; }
+  /// A parameter that all ranks of the group have. Experts are of other groups.
+  bool isCopied(ValueId value) const {
+    return isParam(value) &&
+           std::ranges::find(params_[value]->copies, group_) != params_[value]->copies.end();
+  }
 
   const Type &typeOf(ValueId value) const { return segment_.values[value].type; }
   const std::string &nameOf(ValueId value) const { return segment_.values[value].name; }
@@ -257,6 +268,7 @@ private:
     shared_.resize(segment_.values.size(), kNone);
     gathered_.resize(segment_.values.size(), kNone);
     pieces_.resize(segment_.values.size());
+    loads_.resize(segment_.values.size(), kNone);
     return value;
   }
 
@@ -394,7 +406,8 @@ private:
         if (!pieces_[operand].empty())
           operand = pieces_[operand][piece];
       for (ValueId &result : own.results)
-        result = pieces_[result][piece];
+        if (!pieces_[result].empty())
+          result = pieces_[result][piece];
       ops_.push_back(std::move(own));
     }
   }
@@ -469,21 +482,44 @@ private:
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const FactorValue &row = plan::operandOf(op, factors, i);
       ValueId &operand = op.operands[i];
-      if (isParam(operand))
+      if (isCopied(operand))
         operand = shared(operand);
-      else if (hasGradient(operand))
-        SHARDC_CHECK(partOf(operand) == Part::Rows && row.dimCount == 2,
-                     "'{}' takes '{}' of a part of the rows", plan::opInfo(op.kind).name,
-                     nameOf(operand));
+      else if (partOf(operand) == Part::Rows)
+        SHARDC_CHECK(row.dimCount <= 2, "'{}' takes '{}' of a part of the rows",
+                     plan::opInfo(op.kind).name, nameOf(operand));
       if (row.atomCount > 0 && row.atoms[0].isInSharedDim)
         op.group = group_; // what a row gets follows from its place among all rows
     }
-    for (ValueId result : op.results) {
-      const Type type = typeOf(result);
-      int64_t rows = rowsOf(typeOf(pieces_[op.operands[0]].front()));
-      becomeRows(result, type.rank == 1 ? Type::of(type.dtype, {rows}) : rowsOfRank(type));
+    divideBound(op, factors, ranks_);
+    auto isDivided = [&](ValueId value) { return partOf(value) == Part::Rows; };
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      const Type type = typeOf(op.results[r]);
+      if (hasRowsOf(op, factors, r, isDivided))
+        becomeRows(op.results[r], type.rank == 1
+                                      ? Type::of(type.dtype, {type.numel() / ranks_ / pieceCount_})
+                                      : rowsOfRank(type));
+      else if (plan::opInfo(op.kind).sum == plan::SumRole::CountsRows)
+        loads_[op.results[r]] = op.results[r];
     }
     pushPieces(op);
+  }
+
+  /// Loads of a rank's own rows: what rows are held against is that of all ranks.
+  void takeLoads(Op &op) {
+    for (ValueId &operand : op.operands) {
+      ValueId own = operand;
+      if (loads_[own] == kNone || isLeftToUpdate(op, isRead_))
+        continue;
+      if (loads_[own] == own) {
+        Op sum = collective(OpKind::AllReduce, own);
+        ValueId all = addValue(nameOf(own) + ".summed", typeOf(own));
+        segment_.values[all].purpose = plan::Purpose::Data;
+        sum.results = {all};
+        append(std::move(sum));
+        loads_[own] = all;
+      }
+      operand = loads_[own];
+    }
   }
 
   /// Of fewer key/value heads than ranks, several ranks have the same. A row of one has parts of
@@ -557,8 +593,11 @@ private:
   std::vector<Part> parts_;
   std::vector<CutDim> cuts_;                 ///< of what has Part::Columns
   std::vector<const plan::Param *> params_;  ///< whose content it is
+  const std::vector<bool> &isCut_;           ///< by parameter
   std::vector<ValueId> shared_, gathered_;   ///< views and gathers of it so far
   std::vector<std::vector<ValueId>> pieces_; ///< of what is divided by rows
+  std::vector<ValueId> loads_; ///< of loads of a rank's rows: of all ranks, or itself without users
+  std::vector<bool> isRead_;   ///< of values before
 };
 
 } // namespace
@@ -567,7 +606,7 @@ void runPartition(plan::Plan &plan, Notes &) {
   // Attention of slices is written last, with the heads that a rank then has.
   bool hasSlices = cutSequences(plan);
   if (int16_t group = groupToCut(plan); group >= 0) {
-    cutParams(plan);
+    const std::vector<bool> isCut = cutParams(plan);
     int16_t sharedKeys = plan::innerGroupOf(plan, group, ranksOfKey(plan, plan.groupSize(group)));
     int64_t pieces = choosePieces(plan, group);
     plan.job.model.tpCommOverlap = pieces > 1; // the job says what the plan does
@@ -577,7 +616,7 @@ void runPartition(plan::Plan &plan, Notes &) {
           cell.type = plan.params[static_cast<size_t>(cell.of)].type;
       for (plan::Segment &segment : role.segments)
         if (segment.body)
-          Partitioner(plan, role, segment, group, sharedKeys, pieces).run();
+          Partitioner(plan, role, segment, group, isCut, sharedKeys, pieces).run();
     }
   }
   if (hasSlices)

@@ -1,6 +1,9 @@
 // The parts of the pass `partition`.
 #pragma once
 
+#include <functional>
+
+#include "runtime/plan/Factors.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::passes {
@@ -11,6 +14,20 @@ int64_t choosePieces(const plan::Plan &plan, int16_t group);
 
 /// Whether the rows of a matrix divide into so many parts, and each begins where values may.
 bool dividesRows(const plan::Type &type, int64_t parts);
+
+/// Whether a result's rows are those of an operand that ranks have a part of the rows of: both have
+/// the same factors in their first dimension, or the result has rows in runs, whose number is in
+/// proportion.
+bool hasRowsOf(const plan::Op &op, const plan::OpFactors &factors, size_t result,
+               const std::function<bool(plan::ValueId)> &isDivided);
+
+/// Of each value, whether an op takes it.
+std::vector<bool> readValues(const plan::Segment &segment);
+/// Whether the op only adds up what the update adds up over all ranks.
+bool isLeftToUpdate(const plan::Op &op, const std::vector<bool> &isRead);
+
+/// Lets an op that puts rows into runs have room for those of one of so many equal parts.
+void divideBound(plan::Op &op, const plan::OpFactors &factors, int64_t ranks);
 
 /// Gives each context-parallel rank two mirrored chunks of each sequence. Attention is left as it
 /// is, of what a rank has: no op before `attendToSlices`. False if ranks have whole sequences.

@@ -160,9 +160,9 @@ private:
            segment_.values[op.results[0]].purpose != plan::Purpose::Data;
   }
 
-  /// Counts of rows are small, and are kept.
+  /// Counts of rows and loads are small, and are kept.
   bool isExchangedData(const Op &op) const {
-    return op.kind == plan::OpKind::AllToAll &&
+    return plan::opInfo(op).collective &&
            segment_.values[op.results[0]].purpose == plan::Purpose::Data;
   }
 

@@ -165,6 +165,8 @@ int64_t choosePieces(const plan::Plan &plan, int16_t group) {
   if (!model.tpCommOverlap || !model.sequenceParallel || model.pipelineModelParallelSize > 1 ||
       plan.job.ddp.fsdpDoubleBuffer)
     return 1;
+  if (std::ranges::any_of(plan.params, &plan::Param::isStacked))
+    return 1; // runs of experts are of all rows of a rank
   int64_t best = 1;
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments) {

@@ -36,7 +36,8 @@ int16_t groupToCut(const plan::Plan &plan) {
 class SequenceCutter {
 public:
   SequenceCutter(plan::Plan &plan, plan::Role &role, plan::Segment &segment, int16_t group)
-      : plan_(plan), role_(role), segment_(segment), group_(group), ranks_(plan.groupSize(group)) {}
+      : plan_(plan), role_(role), segment_(segment), group_(group), ranks_(plan.groupSize(group)),
+        isRead_(readValues(segment)) {}
 
   void run() {
     std::vector<Op> old = std::move(segment_.ops);
@@ -49,7 +50,10 @@ private:
   void cut(Op op) {
     if (plan::opInfo(op.kind).sum == plan::SumRole::Loads)
       return cutLoad(std::move(op));
+    takeLoads(op);
     const plan::OpFactors &factors = plan::factorsOf(op);
+    if (takesRows(op))
+      return cutRows(std::move(op), factors);
     for (auto [factor, like] : factorsToCut(op, factors)) {
       if (isCounted(factors, factor))
         tellPlaces(op, factors, factor);
@@ -61,6 +65,46 @@ private:
       }
     }
     ops_.push_back(std::move(op));
+  }
+
+  /// Whether an operand has a slice's tokens as rows: what routers choose, and what they give to
+  /// experts.
+  bool takesRows(const Op &op) const {
+    return std::ranges::any_of(op.operands, [&](ValueId operand) {
+      return cutDimOf(operand) == 0 && (typeOf(operand).rank == 2 || op.kind == OpKind::View);
+    });
+  }
+
+  void cutRows(Op op, const plan::OpFactors &factors) {
+    divideBound(op, factors, ranks_);
+    auto isDivided = [&](ValueId value) { return cutDimOf(value) >= 0; };
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      ValueId result = op.results[r];
+      uint8_t rank = typeOf(result).rank;
+      if (hasRowsOf(op, factors, r, isDivided)) // the last dimension of [B,S] for rows of both
+        shorten(result, static_cast<uint8_t>(std::max(rank - 2, 0)));
+      else if (plan::opInfo(op.kind).sum == plan::SumRole::CountsRows)
+        loads_.push_back({result, kNone});
+    }
+    ops_.push_back(std::move(op));
+  }
+
+  /// Loads of a rank's own rows, as in Partition.cpp.
+  void takeLoads(Op &op) {
+    for (ValueId &operand : op.operands) {
+      auto load = std::ranges::find(loads_, operand, &Load::own);
+      if (load == loads_.end() || isLeftToUpdate(op, isRead_))
+        continue;
+      if (load->all == kNone) {
+        const plan::Value own = segment_.values[operand];
+        load->all = plan::addValue(segment_, own.name + ".slices", own.type, plan::Purpose::Data);
+        Op sum = plan::makeOp(OpKind::AllReduce, {operand}, op.unit, op.loc);
+        sum.group = group_, sum.phase = op.phase;
+        sum.results = {load->all};
+        ops_.push_back(std::move(sum));
+      }
+      operand = load->all;
+    }
   }
 
   /// A factor, and the dimension of an operand that goes along it.
@@ -171,6 +215,11 @@ private:
   int64_t ranks_;
   ValueId places_ = kNone;      ///< of tokens in their sequences
   std::vector<int8_t> cutDims_; ///< by value: the dimension that a rank has a part of, or -1
+  struct Load {
+    ValueId own, all; ///< the sum, or kNone before somebody takes it
+  };
+  std::vector<Load> loads_;  ///< of a rank's own rows
+  std::vector<bool> isRead_; ///< of values before
   std::vector<Op> ops_;
 };
 

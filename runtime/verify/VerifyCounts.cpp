@@ -185,8 +185,10 @@ private:
     case CollectiveKind::Send:
       isMoved = from.kind != State::Unknown;
       break;
-    case CollectiveKind::Recv:
     case CollectiveKind::ReduceScatter:
+      isMoved = from.kind == State::Rows && isLast(from, op, CollectiveKind::AllGather);
+      break;
+    case CollectiveKind::Recv:
     case CollectiveKind::AllReduce:
     case CollectiveKind::AllReduceMax:
       break;
@@ -197,14 +199,26 @@ private:
       needsAll(at, i, op.operands[0]);
   }
 
+  /// Whether the rows have come from the members of the op's group by such an exchange, the last
+  /// one.
+  bool isLast(const State &from, const Op &op, CollectiveKind kind) const {
+    const std::vector<RowExchange> &exchanges = from.source.exchanges;
+    return !exchanges.empty() && exchanges.back().kind == kind &&
+           exchanges.back().of == firstAlike(plan_, op.group);
+  }
+
   State exchanged(const Values &at, uint32_t i, const Op &op, const State &from) const {
     CollectiveKind kind = opInfo(op).collective->kind;
     State to = from;
     std::vector<RowExchange> &exchanges = to.source.exchanges;
     int64_t members = plan_.membersOf(op);
     RowExchange exchange = {kind, firstAlike(plan_, op.group)};
-    bool isAgain =
-        !exchanges.empty() && exchanges.back().kind == kind && exchanges.back().of == exchange.of;
+    bool isAgain = isLast(from, op, kind);
+    if (kind == CollectiveKind::ReduceScatter) { // sums of what members make of gathered rows
+      to.source.bound /= members, to.source.slots /= members;
+      exchanges.pop_back();
+      return to;
+    }
     if (kind == CollectiveKind::AllGather) {
       to.source.bound *= members, to.source.slots *= members;
     } else if (kind == CollectiveKind::AllToAll) {

@@ -108,6 +108,8 @@ private:
                 of(operandNamed<OpKind::CrossEntropyBwd>(op, "logits")).columns);
     else if (op.kind == OpKind::Pack && op.getInt(Key::block) >= 0)
       checkGradients(op);
+    else if (op.kind == OpKind::GroupedMatMul)
+      checkExperts(i, op);
     else if (opInfo(op).queries >= 0 && op.getFloat(Key::p) > 0)
       checkHeads(i, op);
   }
@@ -135,20 +137,39 @@ private:
     }
   }
 
+  /// Counts have a column for each expert: ranks have exchanged them, and so the rows that they
+  /// count, for those of their own experts.
+  void checkExperts(uint32_t i, const Op &op) const {
+    const Param *param = paramOf(operandNamed<OpKind::GroupedMatMul>(op, "b"));
+    if (param == nullptr || param->isUncut() || !param->isStacked())
+      return;
+    Axes needed = 0;
+    for (const Split &split : param->splits)
+      if (split.dim == 0)
+        needed |= axesOf(plan_, split.group);
+    std::optional<Axes> found = of(operandNamed<OpKind::GroupedMatMul>(op, "counts")).columns;
+    if (found != needed)
+      scope().add(finding::ExpertsOfOtherRanks, i, opInfo(op).name,
+                  found ? nameOf(*found) : "axes that are not known", nameOf(needed));
+  }
+
+  std::string nameOf(Axes axes) const {
+    return axes == 0 ? std::string("no axis") : namesOf(plan_, axes);
+  }
+
   void needIndex(uint32_t i, const Op &op, Axes found, std::optional<Axes> needed) const {
     // Plan text for a single pass may have weights that no parameter stands for.
     if (!needed && found != 0 && plan_.level == Level::Placed)
       scope().add(finding::PartUnknown, i, opInfo(op).name, namesOf(plan_, found));
     if (!needed || found == *needed)
       return;
-    auto nameOf = [&](Axes axes) {
-      return axes == 0 ? std::string("no axis") : namesOf(plan_, axes);
-    };
     scope().add(finding::PartByOtherIndex, i, opInfo(op).name, nameOf(found), nameOf(*needed));
   }
 
   /// Products have columns of their weight, and exchanges give other heads for rows, or back.
   std::optional<Axes> columnsOf(const Op &op) const {
+    if (op.kind == OpKind::MakeRuns) // of all experts
+      return Axes{0};
     if (op.kind == OpKind::MatMulScaled)
       return knownSplitsOf(op.operands[kSecondFactor], 1);
     if (isProduct(op))

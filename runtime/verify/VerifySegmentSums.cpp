@@ -299,6 +299,8 @@ private:
     Axes axes = 0;
     for (const Param &param : plan_.params)
       axes |= splitAxesOf(plan_, param);
+    axes &=
+        static_cast<Axes>(~tokenAxes()); // experts are divided among ranks with other tokens, too
     int64_t members = ranksAlong(plan_, axes), rows = type.numel() / type.shape[type.rank - 1];
     return members > 1 && rows * members <= tokens_ ? axes : Axes{0};
   }

@@ -177,11 +177,18 @@ def experts(draw):
 
 
 def ranks_of_experts(draw, job):
-    """Among how many of a stage's ranks experts are divided, where it has several."""
+    """Among how many of a stage's ranks experts are divided, and each of them, where it has several."""
+    if "model.num_moe_experts" not in job:
+        return {}
     ranks = job["cluster.gpus_per_node"] * job.get("cluster.nodes", 1) // job["model.pipeline_model_parallel_size"]
     fitting = [size for size in (1, 2, 2, 4) if ranks % size == 0 and job.get("model.num_moe_experts", 1) % size == 0]
-    size = draw.choice(fitting) if "model.num_moe_experts" in job else 1
-    return {"model.expert_model_parallel_size": size} if size > 1 else {}
+    size, parts = draw.choice(fitting), draw.choice([None, 1, 1, 2])
+    out = {"model.expert_model_parallel_size": size} if size > 1 else {}
+    if parts and ranks % (size * parts) == 0:
+        out["model.expert_tensor_parallel_size"] = parts
+    if job["model.tensor_model_parallel_size"] > 1 and draw.random() < 0.9:
+        out["model.sequence_parallel"] = True
+    return out
 
 
 def data(draw):

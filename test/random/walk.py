@@ -299,6 +299,9 @@ def run_fault(shardc, settings, flags, counts):
         return None
     if "global_aux_loss" in settings.get("model.moe_router_load_balancing_type", []):  # its gradient counts ranks, as upstream's
         return None
+    rows = [settings.get(f"model.{kind}_parallel_size", 1) for kind in ("tensor_model", "context")]
+    if "model.moe_expert_capacity_factor" in settings and max(rows) > 1:  # is of the tokens of a rank
+        return None
     if "dataset.blend" in settings and not (has_text and has_vocabulary and "dataset.split" in settings):  # DATA is a text
         return None
     if "scheduler.lr_warmup_init" in settings or check(shardc, [settings])[0].errors:

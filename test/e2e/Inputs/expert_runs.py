@@ -8,23 +8,28 @@ CHECK is what has to agree:
               recomputation, routers, the expert of all tokens, layers without experts, dropout, losses per token, and one
               rank: losses of 5 steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows.
               A part of them runs unless SHARDC_LONG=1.
+    divided   tensor-parallel ranks with sequence parallelism, context-parallel ones, ranks with other experts and with other
+              parts of them, in any combination with these, and one rank: likewise
     skewed    1, 2 and 4 ranks with other experts, in steps in which all tokens of a layer go to one expert, and one rank
               likewise, losses and norms
-    told      stages of a pipeline, some of them without experts, and one rank: gradients, with any balance, and what runs tell
+    told      stages of a pipeline, some of them without experts, and one rank: gradients, with any balance, and what runs tell;
+              the latter with tensor- and context-parallel ranks, too
     same      any schedule, selective and full recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit
 """
 
+import math
 import os
 import random
 import sys
 
 from compare_runs import FULL, LONG, STRATEGIES, close, equal, fsdp2_settings, run_check, strategy_settings
 from hybrid_runs import TOLERANCE, compare, compare_layouts, with_gradients
-from matrix import name_of, pairwise
+from matrix import name_of, pairwise, sampled
 from pipeline_runs import SCHEDULES
 
 ROWS = 8  # of the table, unless all run
+DRAWN = 3000  # rows of divided layers that the table is chosen from
 MICRO_BATCH, STEPS = 2, 5
 
 
@@ -87,14 +92,18 @@ def is_valid(row):
     return not (row.get("recompute") == "shared" and not row.get("shared", True))
 
 
-def layout(strategy="no_shard", data=1, experts=1, instances=1, outer="no_shard", stages=1, schedule="1f1b"):
-    ranks = data * stages
+def layout(strategy="no_shard", data=1, experts=1, instances=1, outer="no_shard", stages=1, schedule="1f1b", tensor=1, context=1, parts=1,
+           exchange="p2p"):
+    ranks = data * stages * tensor * context
     if strategy == "torch_fsdp2":
         found = [*fsdp2_settings(True, ranks), "checkpoint.ckpt_format=torch_dist"]
     else:
         found = [*strategy_settings(strategy), f"cluster.gpus_per_node={ranks}"]
     return [*found, *SCHEDULES[schedule], f"ddp.num_distributed_optimizer_instances={instances}", f"ddp.outer_dp_sharding_strategy={outer}",
-            f"model.pipeline_model_parallel_size={stages}", f"model.expert_model_parallel_size={experts}", f"train.micro_batch_size={MICRO_BATCH}"]
+            f"model.pipeline_model_parallel_size={stages}", f"model.expert_model_parallel_size={experts}", f"train.micro_batch_size={MICRO_BATCH}",
+            *[f"model.tensor_model_parallel_size={tensor}", "model.sequence_parallel=true"] * (tensor > 1),
+            *[f"model.expert_tensor_parallel_size={parts}"] * (tensor > 1 or parts > 1),
+            *[f"model.context_parallel_size={context}", f"model.cp_comm_type=[{exchange}]"] * (context > 1)]
 
 
 def model(row):
@@ -114,6 +123,53 @@ def check_one_rank(runner):
         expected = with_gradients(runner, *model(row), *layout())
         own = layout(*(row[axis] for axis in ("strategy", "data", "experts", "instances", "outer", "stages", "schedule")))
         compare(name_of(row), with_gradients(runner, *model(row), *own, *RECOMPUTE[row["recompute"]]), expected)
+    print(f"{len(chosen)} of {len(rows)} rows")
+
+
+# Where ranks divide layers with experts.
+DIVIDED = {
+    "tensor": (1, 2, 4),
+    "context": (1, 2),
+    "experts": (1, 2, 4),
+    "parts": (1, 2, 4),  # of each expert
+    **{axis: AXES[axis] for axis in ("strategy", "instances", "outer", "stages", "schedule", "microbatches", "recompute", "router", "balance",
+                                     "shared", "layers", "dropout", "per_token")},
+    "data": (1, 2),
+    "exchange": ("p2p", "all_gather"),
+    "average": (False, True),
+}
+
+
+def is_divided(row):
+    if not is_valid({**row, "experts": 1}):
+        return False
+    tensor, context, data, experts, parts = (row[axis] for axis in ("tensor", "context", "data", "experts", "parts"))
+    if row["strategy"] == "torch_fsdp2" and max(tensor, context, experts, parts) > 1:
+        return False
+    if context == 1 and row["exchange"] != "p2p":
+        return False
+    if row["average"] and (row["per_token"] or row["strategy"] in ("no_shard", "torch_fsdp2")):
+        return False
+    if row["balance"] in ("capacity", "position") and tensor * context > 1: # of the tokens of a rank
+        return False
+    return tensor * context * data % (experts * parts) == 0 and are_folded((tensor, context, data), (parts, experts))
+
+
+def are_folded(*chains):
+    cuts = [[math.prod(chain[:i + 1]) for i in range(len(chain))] for chain in chains]
+    return all(a % b == 0 or b % a == 0 for a in cuts[0] for b in cuts[1])
+
+
+def check_divided(runner):
+    draw = random.Random(int(os.environ.get("SEED", "1")))
+    rows = list(sampled(DIVIDED, is_divided, draw, DRAWN))
+    chosen = rows if LONG else rows[:ROWS]
+    for row in chosen:
+        expected = with_gradients(runner, *model(row), *layout())
+        own = layout(**{axis: row[axis] for axis in ("strategy", "data", "experts", "instances", "outer", "stages", "schedule", "tensor", "context",
+                                                     "parts", "exchange")})
+        average = ["ddp.average_in_collective=true"] * row["average"]
+        compare(name_of(row), with_gradients(runner, *model(row), *own, *average, *RECOMPUTE[row["recompute"]]), expected)
     print(f"{len(chosen)} of {len(rows)} rows")
 
 
@@ -149,11 +205,30 @@ def check_told(runner):
             of_run = ["model.num_layers=4", "model.moe_layer_freq=[0, 1]" if name == "chunks" else "model.moe_layer_freq=[0, 0, 1, 1]",
                       *settings, "train.global_batch_size=8", f"train.train_iters={STEPS}"]
             compare(f"{name}, {balance}", with_gradients(runner, *of_run, *own), with_gradients(runner, *of_run, *layout()))
-            runs = [runner.metrics(["shardc", "run", runner.recipe, *runner.arguments([*of_run, *each])]) for each in (own, layout())]
-            for found, expected in zip(*runs):
-                apart = [key for key in told & set(expected) if abs(found[key] - expected[key]) > TOLERANCE * abs(expected[key])]
-                if apart or set(found) & told != set(expected) & told:
-                    sys.exit(f"{name}, {balance}: runs tell other values of {apart or told}")
+            need_told(f"{name}, {balance}", *(told_by(runner, [*of_run, *each], told) for each in (own, layout())))
+
+
+    for balance in ("losses", "bias"):
+        of_run = [*BALANCE[balance], "train.global_batch_size=8", f"train.train_iters={STEPS}"]
+        expected = told_by(runner, [*of_run, *layout()], told)
+        for axes in ({"tensor": 2}, {"data": 2, "experts": 4, "tensor": 2}, {"tensor": 2, "context": 2, "parts": 2}):
+            need_told(f"{axes}, {balance}", told_by(runner, [*of_run, *layout(**axes)], told), expected)
+    of_run = [*global_loss, "train.global_batch_size=8", f"train.train_iters={STEPS}"]  # of which each data-parallel rank has its own
+    for axes in ({"tensor": 2}, {"context": 2, "tensor": 2, "experts": 4}):
+        compare(f"{axes}, global", with_gradients(runner, *of_run, *layout(**axes)), with_gradients(runner, *of_run, *layout()))
+
+
+def told_by(runner, settings, told):
+    records = runner.metrics(["shardc", "run", runner.recipe, *runner.arguments(settings)])
+    return [{key: record[key] for key in sorted(told & set(record))} for record in records]
+
+
+def need_told(name, runs, expected):
+    for found, wanted in zip(runs, expected, strict=True):
+        apart = [key for key in wanted if abs(found[key] - wanted[key]) > TOLERANCE * abs(wanted[key])]
+        if apart or set(found) != set(wanted):
+            sys.exit(f"{name}: runs tell other values of {apart or set(found) ^ set(wanted)}")
+    print(f"{name}: runs tell the same of {', '.join(expected[0])}")
 
 
 def check_same(runner):
@@ -162,6 +237,8 @@ def check_same(runner):
     compare_orders(runner, settings)
     print("ranks with other experts")
     compare_orders(runner, [*settings, *layout("optim_grads_params", 4, experts=2)])
+    print("and parts of them, of tensor-parallel ranks with slices")
+    compare_orders(runner, [*settings, *layout("optim_grads_params", 1, experts=2, tensor=2, context=2, parts=2)])
 
 
 def compare_orders(runner, settings):
@@ -180,11 +257,20 @@ def check_layouts(runner):
     def under(*axes):
         return [*layout(*axes), *strategy_settings("optim_grads_params")[:2]]
 
+    def with_parts(**axes):
+        return [*layout("optim_grads_params", **axes), *strategy_settings("optim_grads_params")[:2]]
+
+    # With no padding of the vocabulary, which tensor-parallel ranks have more of.
+    runner.settings = [*runner.settings, "model.vocab_size=256"]
     layouts = {"one rank": under("optim_grads_params"), "FSDP on 2": under("optim_grads_params", 2),
                "FSDP on 3": under("optim_grads_params", 3), "2 ranks with other experts": under("optim_grads_params", 2, 2),
-               "4 ranks, 2 with other experts": under("optim_grads_params", 4, 2)}
-    compare_layouts(runner, layouts, ("one rank", "FSDP on 3", "4 ranks, 2 with other experts"))
+               "4 ranks, 2 with other experts": under("optim_grads_params", 4, 2),
+               "2 parts of experts": with_parts(tensor=2, parts=2),
+               "2 parts of experts, 2 ranks with other ones": with_parts(data=2, experts=2, tensor=2, parts=2),
+               "4 ranks with other experts, of 2 layers' parts": with_parts(data=2, experts=4, tensor=2),
+               "slices": with_parts(data=1, experts=2, context=2)}
+    compare_layouts(runner, layouts, ("one rank", "FSDP on 3", "4 ranks, 2 with other experts", "2 parts of experts, 2 ranks with other ones"))
 
 
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "skewed": check_skewed, "told": check_told, "same": check_same, "layouts": check_layouts})
+    run_check({"one-rank": check_one_rank, "divided": check_divided, "skewed": check_skewed, "told": check_told, "same": check_same, "layouts": check_layouts})

@@ -12,7 +12,21 @@ def pairs_of(row):
 def pairwise(axes, is_valid, draw):
     """`axes`: name -> values; `is_valid` says whether no rule refuses a row; `draw` is a random.Random."""
     rows = [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
-    rows = [row for row in rows if is_valid(row)]
+    yield from covering([row for row in rows if is_valid(row)], draw)
+
+
+def sampled(axes, is_valid, draw, count):
+    """Likewise of so many rows that are drawn, where there are too many to look at."""
+    rows = []
+    while len(rows) < count:
+        row = {axis: draw.choice(values) for axis, values in axes.items()}
+        if is_valid(row):
+            rows.append(row)
+    yield from covering(rows, draw)
+
+
+def covering(rows, draw):
+    """Those of the rows, in the order in which they are chosen, that have each pair of values that any of them has."""
     left = set().union(*map(pairs_of, rows))
     while left:
         row = max(draw.sample(rows, min(SAMPLE, len(rows))), key=lambda each: len(pairs_of(each) & left))

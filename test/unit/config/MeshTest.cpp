@@ -171,6 +171,18 @@ TEST(Mesh, ContextRanksDivideParametersWithDataRanks) {
   EXPECT_EQ(mesh.groups[mesh.all].axes.size(), 5u);
 }
 
+TEST(Mesh, ExpertsThatTensorRanksDoNotCutHaveRanksOfTheirOwn) {
+  Chain dense = {{"tp", 2}, {"cp", 2}, {"dp", 2}, {"dp_outer", 1}, {"pp", 1}};
+  Mesh cut = refine(dense, {{"etp", 2}, {"ep", 1}, {"edp", 4}, {"edp_outer", 1}, {"pp", 1}});
+  EXPECT_FALSE(cut.expertShard); // as dense layers
+  Mesh whole = refine(dense, {{"etp", 1}, {"ep", 1}, {"edp", 8}, {"edp_outer", 1}, {"pp", 1}});
+  ASSERT_TRUE(whole.expertShard);
+  EXPECT_EQ(whole.groups[*whole.expertShard].axes, whole.groups[whole.all].axes);
+  Mesh divided = refine(dense, {{"etp", 1}, {"ep", 4}, {"edp", 2}, {"edp_outer", 1}, {"pp", 1}});
+  ASSERT_TRUE(divided.expertShard);
+  EXPECT_THAT(divided.groups[*divided.expertShard].axes, ElementsAre(0));
+}
+
 /// All ways to divide 24 ranks between four degrees, for both chains.
 TEST(Mesh, GroupsAreThoseOfBothChains) {
   constexpr int64_t kRanks = 24;

@@ -1,0 +1,61 @@
+// Which results have rows of tokens where ranks have a part of them: those between a router and the
+// sum of its experts, too. There, rows compete for places of those that a rank has, whatever ranks
+// with the same samples have beside: capacity and runs are of a rank's own rows.
+#include "compiler/passes/Partition.h"
+#include "runtime/plan/FactorExtents.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::FactorId;
+using plan::FactorValue;
+using plan::kNoFactor;
+using plan::Op;
+using plan::OpFactors;
+
+/// The factors of the first dimension.
+std::vector<FactorId> firstOf(const FactorValue &value) {
+  std::vector<FactorId> factors;
+  for (const plan::FactorAtom &word : value.words())
+    if (word.dim == 0)
+      factors.push_back(word.factor);
+  return factors;
+}
+
+} // namespace
+
+bool hasRowsOf(const Op &op, const OpFactors &factors, size_t result,
+               const std::function<bool(plan::ValueId)> &isDivided) {
+  if (plan::opInfo(op).collective || op.kind == plan::OpKind::View)
+    return isDivided(op.operands[0]);
+  const std::vector<FactorId> rows = firstOf(plan::resultOf(op, factors, result));
+  if (rows.empty())
+    return false;
+  if (factors.isBound(rows.front()) && rows.size() == 1)
+    return true;
+  for (size_t i = 0; i < op.operands.size(); ++i)
+    if (isDivided(op.operands[i]) && firstOf(plan::operandOf(op, factors, i)) == rows)
+      return true;
+  return false;
+}
+
+std::vector<bool> readValues(const plan::Segment &segment) {
+  std::vector<bool> isRead(segment.values.size());
+  for (const Op &op : segment.ops)
+    for (plan::ValueId operand : op.operands)
+      isRead[operand] = true;
+  return isRead;
+}
+
+bool isLeftToUpdate(const Op &op, const std::vector<bool> &isRead) {
+  return op.kind == plan::OpKind::Tally && !isRead[op.results[0]];
+}
+
+void divideBound(Op &op, const OpFactors &factors, int64_t ranks) {
+  for (const FactorValue &result : factors.results())
+    if (result.countsRowsOf != kNoFactor)
+      if (auto bound = factors.attrOf[static_cast<size_t>(result.countsRowsOf)])
+        op.set(*bound, op.getInt(*bound) / ranks);
+}
+
+} // namespace shardc::passes
