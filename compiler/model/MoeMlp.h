@@ -67,6 +67,8 @@ private:
     return std::ranges::any_of(s_.router.losses, [](double weight) { return weight != 0; });
   }
   plan::ValueId dropped(Forward &to, const std::vector<plan::ValueId> &chosen) const;
+  plan::ValueId linear(Forward &to, plan::ValueId x, const char *name, const char *what,
+                       int64_t columns, const Runs &runs, plan::ValueId weights) const;
   plan::ValueId apply(Forward &to, plan::ValueId rows, const Runs &runs) const;
 
   MoeSettings s_;
