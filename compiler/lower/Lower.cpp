@@ -201,8 +201,9 @@ size_t addBlock(plan::Plan &plan, std::string name, const BlockGroups &groups) {
 bool isDecayed(const Config &config, const plan::Param &param) {
   bool isQkNorm = param.name.find("q_layernorm.") != std::string::npos ||
                   param.name.find("k_layernorm.") != std::string::npos;
-  return param.type.rank != 1 || (isQkNorm && (config.isOn(Opt::OptimizerApplyWdToQkLayernorm) ||
-                                               config.has(Opt::SchedulerNoWeightDecayCondType)));
+  return param.tensorType().rank != 1 ||
+         (isQkNorm && (config.isOn(Opt::OptimizerApplyWdToQkLayernorm) ||
+                       config.has(Opt::SchedulerNoWeightDecayCondType)));
 }
 
 /// Elements of a row of one of the tensors that a parameter stacks.

@@ -98,7 +98,10 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   need(config.is(Opt::ModelPipelineSchedule, config::PipelineSchedule::ZeroBubble),
        "a model with experts under this schedule", Opt::ModelPipelineSchedule);
   need(config.has(Opt::ModelFp8), "a model with experts in fp8", Opt::ModelFp8);
-  need(config.isOn(Opt::ModelAddBiasLinear), "biases of experts", Opt::ModelAddBiasLinear);
+  // Upstream asserts that there are none.
+  need(config.isOn(Opt::ModelAddBiasLinear) &&
+           config.has(Opt::ModelMoeSharedExpertIntermediateSize),
+       "biases of the expert of all tokens", Opt::ModelAddBiasLinear);
   need(config.is(Opt::ModelMoeRouterDtype, config::RouterType::Fp64), "a router in fp64",
        Opt::ModelMoeRouterDtype);
   using config::RouterBalancing;

@@ -12,13 +12,15 @@ using plan::ValueId;
 using Key = plan::AttrKey;
 
 namespace {
-constexpr const char *kRouter = "mlp.router.weight";
+constexpr const char *kRouter = "mlp.router.weight", *kRouterBias = "mlp.router.bias";
 constexpr const char *kExperts = "mlp.experts.", *kShared = "mlp.shared_experts.";
 } // namespace
 
 void MoeMlp::declare(Params &params) const {
   params.push_back(
       {kRouter, {s_.experts, s_.expert.hidden}, plan::InitKind::Normal, s_.expert.initStd});
+  if (s_.expert.hasBias) // drawn as the weights are
+    params.push_back({kRouterBias, {s_.experts}, plan::InitKind::Normal, s_.expert.initStd});
   Params one;
   DenseMlp(s_.expert, kExperts).declare(one);
   for (ParamSpec &param : one) {
@@ -38,7 +40,7 @@ void MoeMlp::declare(Params &params) const {
 }
 
 ValueId MoeMlp::forward(Forward &to, ValueId x) const {
-  SHARDC_CHECK(!s_.expert.hasBias && !s_.hasSharedGate, "findMissing refuses these parts");
+  SHARDC_CHECK(!s_.hasSharedGate, "findMissing refuses this part");
   Runs runs = route(to, x);
   const Type type = to.typeOf(x);
   ValueId given = to.emitRows(to.op(OpKind::Dispatch, {x, runs.places}), to.name("rows"),
@@ -61,11 +63,16 @@ ValueId MoeMlp::logits(Forward &to, ValueId x) const {
     type.dtype = DType::F32;
   Op product = to.op(OpKind::MatMul, {x, to.weight(kRouter)});
   product.set(Key::trans_b, int64_t{1});
-  if (type.dtype == DType::F32)
-    return to.emit(std::move(product), to.name("router"), type);
-  ValueId rounded = to.emit(std::move(product), to.name("router.product"), type);
+  bool isRounded = type.dtype != DType::F32;
+  const char *last = isRounded ? "router.product" : "router";
+  ValueId made =
+      to.emit(std::move(product), to.name(s_.expert.hasBias ? "router.bare" : last), type);
+  if (s_.expert.hasBias)
+    made = to.emit(to.op(OpKind::BiasAdd, {made, to.weight(kRouterBias)}), to.name(last), type);
+  if (!isRounded)
+    return made;
   type.dtype = DType::F32;
-  return to.emit(to.op(OpKind::Cast, {rounded}), to.name("router"), type);
+  return to.emit(to.op(OpKind::Cast, {made}), to.name("router"), type);
 }
 
 Op MoeMlp::chooser(Forward &to, ValueId logits) const {
@@ -225,27 +232,38 @@ MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
   return runsOf(to, kept, chosen[1]);
 }
 
+/// A product of each row with its expert's weight, and the expert's bias, which `weights` scale if
+/// there are any.
+ValueId MoeMlp::linear(Forward &to, ValueId x, const char *name, const char *what, int64_t columns,
+                       const Runs &runs, ValueId weights) const {
+  std::string param = std::string(kExperts) + name;
+  const Type type = to.activations({to.typeOf(x).shape[0], columns});
+  Op product = to.op(OpKind::GroupedMatMul, {x, to.weight(param + ".weight"), runs.counts});
+  product.set(Key::trans_b, int64_t{1});
+  if (!s_.expert.hasBias)
+    return to.emitRows(std::move(product), to.name(what), type, runs.counts);
+  ValueId y = to.emitRows(std::move(product), to.name(what) + ".product", type, runs.counts);
+  Op add = to.op(OpKind::GroupedBias, {y, to.weight(param + ".bias"), runs.counts});
+  if (weights != plan::kNone)
+    add.operands.push_back(weights);
+  return to.emitRows(std::move(add), to.name(what), type, runs.counts);
+}
+
 /// What each expert makes of its rows. Its weights scale what is between its products, as
 /// upstream's experts have it: so the gradient of a weight does not need what the second product
-/// made.
+/// made. They scale the second bias, too.
 ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
   int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::ExpertTensor));
   int64_t width = s_.expert.width / parts, first = s_.expert.gated ? times(2, width) : width;
   int64_t bound = to.typeOf(rows).shape[0];
-  auto product = [&](ValueId from, const char *param, const char *what, int64_t columns) {
-    Op op =
-        to.op(OpKind::GroupedMatMul, {from, to.weight(std::string(kExperts) + param), runs.counts});
-    op.set(Key::trans_b, int64_t{1});
-    return to.emitRows(std::move(op), to.name(what), to.activations({bound, columns}), runs.counts);
-  };
-  ValueId f1 = product(rows, "linear_fc1.weight", "experts.fc1", first);
+  ValueId f1 = linear(to, rows, "linear_fc1", "experts.fc1", first, runs, plan::kNone);
   Op activation = to.op(s_.expert.activation, {f1});
   setActivation(activation, s_.expert);
   const Type type = to.activations({bound, width});
   ValueId act = to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts);
   ValueId weighted = to.emitRows(to.op(OpKind::ScaleRows, {act, runs.weights}),
                                  to.name("experts.weighted"), type, runs.counts);
-  return product(weighted, "linear_fc2.weight", "experts.fc2", s_.expert.hidden);
+  return linear(to, weighted, "linear_fc2", "experts.fc2", s_.expert.hidden, runs, runs.weights);
 }
 
 } // namespace shardc::model

@@ -71,6 +71,8 @@ private:
   plan::ValueId dropped(Forward &to, const std::vector<plan::ValueId> &chosen) const;
   plan::ValueId taken(Forward &to, plan::ValueId rows, const char *what, const Runs &runs) const;
   plan::ValueId returned(Forward &to, plan::ValueId made, const Runs &runs) const;
+  plan::ValueId linear(Forward &to, plan::ValueId x, const char *name, const char *what,
+                       int64_t columns, const Runs &runs, plan::ValueId weights) const;
   plan::ValueId apply(Forward &to, plan::ValueId rows, const Runs &runs) const;
 
   MoeSettings s_;

@@ -60,4 +60,22 @@ void backGroupedMatMul(Gradients &gradients, const Op &op) {
   gradients.emitFor(a, std::move(back));
 }
 
+/// The gradient of x is that of the sum. A weight's is the product of its row with the bias.
+void backGroupedBias(Gradients &gradients, const Op &op) {
+  ValueId dy = gradients.of(op.results[0]);
+  if (dy == kNone)
+    return;
+  ValueId x = op.operands[0], bias = op.operands[1], counts = op.operands[2];
+  Op ofBias = gradients.makeOp(OpKind::GroupedBiasBwd, {dy, counts});
+  if (op.operands.size() > 3) {
+    ValueId weights = op.operands[3];
+    ofBias.operands.push_back(weights);
+    gradients.emitForParam(bias, std::move(ofBias));
+    gradients.emitFor(weights, gradients.makeOp(OpKind::GroupedBiasDot, {dy, bias, counts}));
+  } else {
+    gradients.emitForParam(bias, std::move(ofBias));
+  }
+  gradients.settle(x, dy);
+}
+
 } // namespace shardc::passes

@@ -586,13 +586,10 @@ void makeLosses(Builder &b) {
 }
 
 void makeReduceRows(Builder &b) { b.data({b.model.rows(), b.model.ffn}).toFloats({b.model.ffn}); }
-
 void makeCast(Builder &b) {
   b.floats({b.model.rows(), b.model.ffn}).toData({b.model.rows(), b.model.ffn});
 }
-
 void makeFill(Builder &b) { b.toData({b.model.rows(), b.model.ffn}); }
-
 void makeStateOnly(Builder &b) { b.state().update(0); }
 void makeStepReset(Builder &b) { b.to(DType::U8, {sizeof(StepState)}); }
 void makeStepPack(Builder &b) {
@@ -730,6 +727,9 @@ constexpr Maker kMakers[] = {
     {"combine_bwd", makeCombineBwd},
     {"scale_rows", makeScaleRows},
     {"dot_rows", makeDotRows},
+    {"grouped_bias", makeGroupedBias},
+    {"grouped_bias_bwd", makeGroupedBiasBwd},
+    {"grouped_bias_dot", makeGroupedBiasDot},
     {"grouped_matmul", makeGroupedMatMul},
     {"grouped_matmul_bwd", makeGroupedMatMulBwd},
     {"cross_entropy", makeCrossEntropy},

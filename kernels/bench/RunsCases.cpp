@@ -56,4 +56,26 @@ void makeGroupedMatMulBwd(Builder &b) {
   b.toData({m.groups, m.ffn, m.hidden()}).flops(rows, m.ffn, m.hidden());
 }
 
+void makeGroupedBias(Builder &b) {
+  const Model &m = b.model;
+  int64_t rows = 2 * m.groups * m.positions;
+  b.data({rows, m.ffn}).data({m.groups, m.ffn});
+  b.counts({2, m.groups}, static_cast<int32_t>(m.positions));
+  b.data({rows, 1}).toData({rows, m.ffn});
+}
+
+void makeGroupedBiasBwd(Builder &b) {
+  const Model &m = b.model;
+  int64_t rows = 2 * m.groups * m.positions;
+  b.data({rows, m.ffn}).counts({2, m.groups}, static_cast<int32_t>(m.positions));
+  b.data({rows, 1}).toData({m.groups, m.ffn});
+}
+
+void makeGroupedBiasDot(Builder &b) {
+  const Model &m = b.model;
+  int64_t rows = 2 * m.groups * m.positions;
+  b.data({rows, m.ffn}).data({m.groups, m.ffn});
+  b.counts({2, m.groups}, static_cast<int32_t>(m.positions)).toData({rows, 1});
+}
+
 } // namespace shardc::kernels::bench

@@ -11,6 +11,9 @@ void makeCombine(Builder &b);
 void makeCombineBwd(Builder &b);
 void makeScaleRows(Builder &b);
 void makeDotRows(Builder &b);
+void makeGroupedBias(Builder &b);
+void makeGroupedBiasBwd(Builder &b);
+void makeGroupedBiasDot(Builder &b);
 void makeGroupedMatMul(Builder &b);
 void makeGroupedMatMulBwd(Builder &b);
 

@@ -363,6 +363,15 @@ private:
   template <OpKind kind> void groupedMatMul() {
     needSlots(in<kind>("counts"), rows(in<kind>("a")));
   }
+  template <OpKind kind> void groupedGradient() {
+    needSlots(in<kind>("counts"), rows(in<kind>("dy")));
+  }
+  void checkGroupedBias() {
+    constexpr OpKind kOp = OpKind::GroupedBias;
+    needSlots(in<kOp>("counts"), rows(in<kOp>("x")));
+  }
+  void checkGroupedBiasBwd() { groupedGradient<OpKind::GroupedBiasBwd>(); }
+  void checkGroupedBiasDot() { groupedGradient<OpKind::GroupedBiasDot>(); }
   void checkGroupedMatMul() { groupedMatMul<OpKind::GroupedMatMul>(); }
   void checkGroupedMatMulBwd() { groupedMatMul<OpKind::GroupedMatMulBwd>(); }
 

@@ -256,6 +256,9 @@ constexpr FreeExtent kFreeExtents[] = {{"batch.load", "i0", 0},
                                        {"dispatch", "r0", 0},
                                        {"combine", "i0", 0},
                                        {"combine_bwd", "i0", 0},
+                                       {"grouped_bias", "i2", 0},
+                                       {"grouped_bias_bwd", "i1", 0},
+                                       {"grouped_bias_dot", "i2", 0},
                                        {"grouped_matmul", "i2", 0},
                                        {"grouped_matmul_bwd", "i2", 0},
                                        {"cross_entropy", "i0", 1},
@@ -315,9 +318,10 @@ TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
         accepted += std::to_string(r);
     }
     std::string wanted;
-    for (std::string_view name : {"matmul", "matmul_scaled", "add", "cast", "reduce_rows",
-                                  "embedding_bwd", "embedding_shard_bwd", "attention_sink_bwd",
-                                  "grouped_matmul_bwd", "combine_bwd", "expert_load", "tally"})
+    for (std::string_view name :
+         {"matmul", "matmul_scaled", "add", "cast", "reduce_rows", "embedding_bwd",
+          "embedding_shard_bwd", "attention_sink_bwd", "grouped_matmul_bwd", "grouped_bias_bwd",
+          "combine_bwd", "expert_load", "tally"})
       if (op.name == name)
         wanted = "0";
     if (op.name == "rmsnorm_bwd")

@@ -110,6 +110,85 @@ TEST(GroupedMatMul, GradientOfAMatrixIsTheSumOverTheRowsOfItsRun) {
     }
 }
 
+/// Weights of rows, or nothing, as operand of grouped_bias and its gradient.
+void giveWeights(KernelRun &run, const Array &weights, bool isWeighted) {
+  if (isWeighted)
+    run.in(weights);
+}
+
+TEST(GroupedBias, AddsTheBiasOfEachRun) {
+  for (const Layout &layout : kLayouts)
+    for (DType dtype : kDataTypes)
+      for (bool isWeighted : {false, true}) {
+        int64_t m = 13;
+        Array x = rowsOf(layout, dtype, m, 1), bias = randoms(dtype, {layout.runs, m}, 2);
+        Array weights = rowsOf(layout, DType::F32, 1, 3);
+        KernelRun run("grouped_bias");
+        run.in(x).in(bias).in(layout.array());
+        giveWeights(run, weights, isWeighted);
+        run.over(constant(dtype, {layout.bound(), m}, kNan));
+        std::vector<double> want(static_cast<size_t>(layout.bound() * m));
+        for (int64_t i = 0; i < layout.bound() * m; ++i)
+          if (int64_t e = layout.runOf(i / m); e >= 0)
+            want[static_cast<size_t>(i)] =
+                x[i] + bias[e * m + i % m] * (isWeighted ? weights[i / m] : 1.0);
+        expectRows(layout, run.run()[0], want, toleranceOf(dtype, 1));
+      }
+}
+
+TEST(GroupedBias, GradientOfABiasIsTheSumOverTheRowsOfItsRun) {
+  for (const Layout &layout : kLayouts)
+    for (DType dtype : kDataTypes)
+      for (bool isWeighted : {false, true}) {
+        int64_t m = 13;
+        Array dy = rowsOf(layout, dtype, m, 1), weights = rowsOf(layout, DType::F32, 1, 2);
+        KernelRun run("grouped_bias_bwd");
+        run.in(dy).in(layout.array());
+        giveWeights(run, weights, isWeighted);
+        run.out(DType::F32, {layout.runs, m});
+        std::vector<double> want(static_cast<size_t>(layout.runs * m));
+        for (int64_t i = 0; i < layout.bound() * m; ++i)
+          if (int64_t e = layout.runOf(i / m); e >= 0)
+            want[static_cast<size_t>(e * m + i % m)] += dy[i] * (isWeighted ? weights[i / m] : 1.0);
+        Array contribution = run.run()[0];
+        expectClose(contribution, want, {1e-6 * static_cast<double>(layout.slotRows), 2}, "dbias");
+
+        Array old = randoms(DType::F32, {layout.runs, m}, 3);
+        KernelRun again("grouped_bias_bwd");
+        again.in(dy).in(layout.array());
+        giveWeights(again, weights, isWeighted);
+        again.accumulate(old);
+        expectAccumulated(again.run()[0], contribution, old);
+      }
+}
+
+TEST(GroupedBias, GradientOfAWeightIsTheProductOfItsRowWithTheBias) {
+  for (const Layout &layout : kLayouts)
+    for (DType dtype : kDataTypes) {
+      int64_t m = 13;
+      Array dy = rowsOf(layout, dtype, m, 1), bias = randoms(dtype, {layout.runs, m}, 2);
+      KernelRun run("grouped_bias_dot");
+      run.in(dy).in(bias).in(layout.array());
+      run.over(constant(DType::F32, {layout.bound(), 1}, kNan));
+      std::vector<double> want(static_cast<size_t>(layout.bound()));
+      for (int64_t i = 0; i < layout.bound() * m; ++i)
+        if (int64_t e = layout.runOf(i / m); e >= 0)
+          want[static_cast<size_t>(i / m)] += dy[i] * bias[e * m + i % m];
+      expectRows(layout, run.run()[0], want, toleranceOf(DType::F32, m));
+    }
+}
+
+TEST(GroupedBias, RefusesOtherShapes) {
+  KernelRun run("grouped_bias");
+  run.in(constant(DType::F32, {6, 2}, 0)).in(constant(DType::F32, {4, 2}, 0));
+  run.in(constant(DType::I32, {2, 3}, 0)).out(DType::F32, {6, 2});
+  EXPECT_STREQ(run.refusal(), "there is not one bias for each run");
+  KernelRun dot("grouped_bias_dot");
+  dot.in(constant(DType::F32, {6, 2}, 0)).in(constant(DType::F32, {3, 2}, 0));
+  dot.in(constant(DType::I32, {2, 3}, 0)).out(DType::F32, {5, 1});
+  EXPECT_STREQ(dot.refusal(), "there is not one weight for each row");
+}
+
 /// Who says that more rows are there than there is room for gets no row of another slot.
 TEST(GroupedMatMul, NoRunLeavesItsSlot) {
   Layout layout = {2, 2, 3, {2, 9, -4, 9}};

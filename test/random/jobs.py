@@ -173,6 +173,8 @@ def experts(draw):
         out.update({"model.moe_expert_capacity_factor": draw.choice([0.5, 1.0]), "model.moe_token_drop_policy": draw.choice(["probs", "position"])})
     if draw.random() < 0.25:
         out["model.moe_shared_expert_intermediate_size"] = draw.choice([16, 32])
+    elif draw.random() < 0.3:
+        out["model.add_bias_linear"] = True
     return out
 
 

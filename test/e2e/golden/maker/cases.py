@@ -226,6 +226,9 @@ GPT_OSS = replace(
     ),
 )
 
+# gpt-oss as it is: a token goes to two of four experts. Router and experts have biases.
+GPT_OSS_EXPERTS = replace(GPT_OSS, name="gpt_oss_experts", num_layers=2, ffn=40, experts=4)
+
 # The losses of routers are a part of what is minimised, and not of the loss that is told.
 MIXTRAL_BALANCED = replace(MIXTRAL, name="mixtral_balanced", balance=(0.5, 0.3, 0.02))
 
@@ -252,6 +255,7 @@ CASES = [
     LATENT,
     LATENT_QUERIES,
     GPT_OSS,
+    GPT_OSS_EXPERTS,
 ]
 
 # Trained in bf16 with fp32 master weights, beside the fp64 values of the same case.

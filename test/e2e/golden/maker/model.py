@@ -34,6 +34,11 @@ def parameter_shapes(case):
         if case.has_bias:
             shapes[f"{name}.bias"] = (rows,)
 
+    def of_expert(name, expert, rows, cols):
+        shapes[f"{name}.weight{expert}"] = (rows, cols)
+        if case.has_bias:
+            shapes[f"{name}.bias{expert}"] = (rows,)
+
     def rank(name, size, beside, rows):
         linear(f"{name}_down_proj", size + beside, h)
         norm(f"{name}_up_proj.layer_norm_", size)
@@ -67,8 +72,8 @@ def parameter_shapes(case):
             norm(f"{layer}pre_mlp_layernorm.")
             linear(f"{layer}mlp.router", case.experts, h)
             for e in range(case.experts):
-                shapes[f"{layer}mlp.experts.linear_fc1.weight{e}"] = (2 * case.ffn, h)
-                shapes[f"{layer}mlp.experts.linear_fc2.weight{e}"] = (h, case.ffn)
+                of_expert(f"{layer}mlp.experts.linear_fc1", e, 2 * case.ffn, h)
+                of_expert(f"{layer}mlp.experts.linear_fc2", e, h, case.ffn)
             continue
         norm(f"{layer}mlp.linear_fc1.layer_norm_")
         linear(f"{layer}mlp.linear_fc1", 2 * case.ffn if case.gated else case.ffn, h)
@@ -83,9 +88,10 @@ def initial_values(case):
     """Name -> float32 array; the same for every precision."""
     values = {}
     for name, shape in parameter_shapes(case).items():
-        if name.endswith(("bias", "softmax_offset")):
+        is_drawn = len(shape) > 1 or name.endswith("router.bias")
+        if name.rstrip("0123456789").endswith(("bias", "softmax_offset")) and not is_drawn:
             values[name] = np.zeros(shape, np.float32)
-        elif len(shape) == 1:
+        elif not is_drawn:
             values[name] = np.full(shape, 0 if case.zero_centered else 1, np.float32)
         else:
             scaled = "linear_proj.weight" in name or "linear_fc2.weight" in name

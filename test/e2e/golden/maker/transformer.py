@@ -96,8 +96,8 @@ def module_of(case, dtype):
                 **epsilon,
                 **window,
                 "layer_types": layer_types(case),
-                "num_local_experts": 1,  # which is a dense layer
-                "num_experts_per_tok": 1,
+                "num_local_experts": case.experts or 1,  # one is a dense layer
+                "num_experts_per_tok": case.topk if case.experts else 1,
                 "swiglu_limit": case.clamp,
             },
         ),
@@ -107,7 +107,7 @@ def module_of(case, dtype):
     name, special = kinds[case.module]
     config = getattr(transformers, f"{name}Config")(**common, **special)
     module = getattr(transformers, f"{name}ForCausalLM")(config).to(dtype).train()
-    if case.experts and dtype == torch.float64:
+    if case.experts and not case.has_bias and dtype == torch.float64:
         for layer in module.model.layers:
             layer.mlp.gate.forward = functools.partial(route, layer.mlp.gate)
     if case.balance:
@@ -150,13 +150,25 @@ def of_experts(case, p, state, theirs, mlp):
         )
 
 
+def woven(value):
+    """Rows of gate and up in turns, as gpt-oss has them."""
+    gate, up = value.chunk(2)
+    return torch.stack((gate, up), 1).flatten(0, 1)
+
+
+def of_biased_experts(case, p, state, theirs, mlp):
+    """Adds the router and the experts of gpt-oss, all with biases. Products are of rows, not of columns."""
+    state[f"{theirs}.mlp.router.weight"] = p[f"{mlp}.router.weight"]
+    state[f"{theirs}.mlp.router.bias"] = p[f"{mlp}.router.bias"]
+    for name, ours, turn in (("gate_up_proj", "linear_fc1", woven), ("down_proj", "linear_fc2", lambda x: x)):
+        each = [f"{mlp}.experts.{ours}.%s{e}" for e in range(case.experts)]
+        weights, biases = ([turn(p[n % what]) for n in each] for what in ("weight", "bias"))
+        state[f"{theirs}.mlp.experts.{name}"] = torch.stack([w.T for w in weights])
+        state[f"{theirs}.mlp.experts.{name}_bias"] = torch.stack(biases)
+
+
 def as_only_expert(case, p, state, theirs, mlp):
-    """Adds a dense layer as the expert that its router gives all tokens to, with a weight of 1. Gate and up take turns."""
-
-    def woven(value):
-        gate, up = value.chunk(2)
-        return torch.stack((gate, up), 1).flatten(0, 1)
-
+    """Adds a dense layer as the expert that its router gives all tokens to, with a weight of 1."""
     fc1, fc2, experts = f"{mlp}.linear_fc1", f"{mlp}.linear_fc2", f"{theirs}.mlp.experts"
     state[f"{experts}.gate_up_proj"] = woven(p[f"{fc1}.weight"]).T[None]
     state[f"{experts}.gate_up_proj_bias"] = woven(p[f"{fc1}.bias"])[None]
@@ -229,7 +241,8 @@ def state_of(case, p):
             norm(f"{theirs}.self_attn.q_norm", f"{attention}.q_layernorm.")
             norm(f"{theirs}.self_attn.k_norm", f"{attention}.k_layernorm.")
         if case.experts:
-            of_experts(case, p, state, theirs, mlp)
+            add = of_biased_experts if case.has_bias else of_experts
+            add(case, p, state, theirs, mlp)
             continue
         if case.module == "gpt_oss":
             as_only_expert(case, p, state, theirs, mlp)

@@ -1,0 +1,196 @@
+// Biases of runs of rows. grouped_bias: y[r,:] = x[r,:] + bias[e,:] (·weights[r]) of each row r of
+// run e, x[n,m], bias[E,m], weights[n,1], y[n,m]. grouped_bias_bwd: dbias[e,:] (+)= sum over the
+// rows r of run e of all slots of dy[r,:] (·weights[r]). grouped_bias_dot: dweights[r] =
+// dy[r,:]·bias[e,:]. Data are f32, bf16 or f16 each. Sums over rows are fp32 in an order that does
+// not depend on that of blocks, those of grouped_bias_dot fp64 of eight products each; results are
+// rounded once. Rows that are not counted are neither read nor written. Mapping: grouped_bias gives
+// a block 16 rows, a thread a chunk of 8 columns of each; grouped_bias_dot gives a warp a row; who
+// has a row finds its run by adding up the counts of its slot. grouped_bias_bwd gives a block 256
+// columns of one run: each of 8 warps takes every eighth row. Limited by memory.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/common.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr int kRows = 16; ///< of a block of grouped_bias
+constexpr int kWarps = 8; ///< of a block of the others
+
+struct Counts {
+  const int32_t *counts;
+  int64_t slots, runs, slotRows;
+
+  /// Rows of a run, as far as its slot has room behind `used` rows.
+  __device__ int64_t rowsOf(int64_t slot, int64_t run, int64_t used) const {
+    int64_t rows = counts[slot * runs + run];
+    return rows < 0 ? 0 : rows < slotRows - used ? rows : slotRows - used;
+  }
+  /// The run that a row belongs to; -1 if the row is not there.
+  __device__ int32_t runOf(int64_t row) const {
+    int64_t slot = row / slotRows, in = row % slotRows, used = 0;
+    for (int64_t run = 0; run < runs; ++run) {
+      used += rowsOf(slot, run, used);
+      if (in < used)
+        return static_cast<int32_t>(run);
+    }
+    return -1;
+  }
+};
+
+Counts countsOf(const Tensor &counts, int64_t rows) {
+  return {static_cast<const int32_t *>(counts.data), counts.shape[0], counts.shape[1],
+          rows / counts.shape[0]};
+}
+
+struct Biased {
+  Data rows, bias, weights, to;
+  Counts counts;
+  int64_t rowCount, cols;
+  bool isWeighted;
+
+  __device__ float weight(int64_t row) const { return isWeighted ? element(weights, row) : 1.0f; }
+};
+
+template <Mode M> __global__ void __launch_bounds__(256) addBiases(const Biased p) {
+  awaitPrevious();
+  __shared__ int32_t runs[kRows];
+  int64_t first = int64_t{blockIdx.x} * kRows;
+  if (threadIdx.x < kRows)
+    runs[threadIdx.x] = first + threadIdx.x < p.rowCount ? p.counts.runOf(first + threadIdx.x) : -1;
+  __syncthreads();
+  int64_t c = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kChunk;
+  if (c >= p.cols)
+    return;
+  int n = upToChunk(p.cols - c);
+  float bias[kChunk] = {};
+  int32_t loaded = -1;
+  for (int i = 0; i < kRows; ++i) {
+    int32_t run = runs[i];
+    if (run < 0)
+      continue;
+    if (run != loaded)
+      load8<M>(p.bias, run * p.cols + c, n, bias);
+    loaded = run;
+    int64_t row = first + i;
+    float v[kChunk], weight = p.weight(row);
+    load8<M>(p.rows, row * p.cols + c, n, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] += bias[j] * weight;
+    store8<M>(p.to, row * p.cols + c, n, v);
+  }
+}
+
+void runGroupedBias(const Call &call) {
+  const Tensor &x = call.in[0], &bias = call.in[1], &y = call.out[0];
+  bool isWeighted = call.inCount > 3;
+  Biased p = {dataOf(x),
+              dataOf(bias),
+              isWeighted ? dataOf(call.in[3]) : Data{},
+              dataOf(y),
+              countsOf(call.in[2], x.rows()),
+              x.rows(),
+              x.cols(),
+              isWeighted};
+  int threads = threadsForRow(p.cols, 256);
+  dim3 grid(static_cast<unsigned>(ceilDiv(p.rowCount, kRows)),
+            static_cast<unsigned>(ceilDiv(p.cols, int64_t{threads} * kChunk)));
+  forMode(modeOf({&x, &bias, &y}, p.cols),
+          [&]<Mode M>() { launchKernel(addBiases<M>, grid, threads, 0, queueOf(call), p); });
+}
+
+template <Mode M> __global__ void __launch_bounds__(kWarps *kWarp) sumRuns(const Biased p) {
+  awaitPrevious();
+  __shared__ float lanes[kWarps][kWarp * kChunk];
+  int64_t run = blockIdx.y, c = (int64_t{blockIdx.x} * kWarp + threadIdx.x) * kChunk;
+  int n = upToChunk(p.cols - c);
+  float sum[kChunk] = {}, v[kChunk];
+  for (int64_t slot = 0; slot < p.counts.slots; ++slot) {
+    int64_t begin = 0;
+    for (int64_t before = 0; before < run; ++before)
+      begin += p.counts.rowsOf(slot, before, begin);
+    int64_t end = begin + p.counts.rowsOf(slot, run, begin), offset = slot * p.counts.slotRows;
+    if (c < p.cols)
+      for (int64_t row = offset + begin + threadIdx.y; row < offset + end; row += kWarps) {
+        float weight = p.weight(row);
+        load8<M>(p.rows, row * p.cols + c, n, v);
+#pragma unroll
+        for (int j = 0; j < kChunk; ++j)
+          sum[j] += v[j] * weight;
+      }
+  }
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    lanes[threadIdx.y][threadIdx.x * kChunk + j] = sum[j];
+  __syncthreads();
+  int64_t column = int64_t{blockIdx.x} * kWarp * kChunk + threadIdx.y * kWarp + threadIdx.x;
+  if (column >= p.cols)
+    return;
+  float total = 0;
+#pragma unroll
+  for (int lane = 0; lane < kWarps; ++lane)
+    total += lanes[lane][threadIdx.y * kWarp + threadIdx.x];
+  setElement(p.to, run * p.cols + column, total);
+}
+
+void runGroupedBiasBwd(const Call &call) {
+  const Tensor &dy = call.in[0], &dbias = call.out[0];
+  bool isWeighted = call.inCount > 2;
+  Biased p = {dataOf(dy),
+              {},
+              isWeighted ? dataOf(call.in[2]) : Data{},
+              dataOf(dbias),
+              countsOf(call.in[1], dy.rows()),
+              dy.rows(),
+              dy.cols(),
+              isWeighted};
+  dim3 grid(static_cast<unsigned>(ceilDiv(p.cols, kWarp * kChunk)),
+            static_cast<unsigned>(p.counts.runs));
+  forMode(modeOf({&dy}, p.cols), [&]<Mode M>() {
+    launchKernel(sumRuns<M>, grid, dim3(kWarp, kWarps), 0, queueOf(call), p);
+  });
+}
+
+template <Mode M> __global__ void __launch_bounds__(kWarps *kWarp) multiplyBiases(const Biased p) {
+  awaitPrevious();
+  int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  if (row >= p.rowCount)
+    return;
+  int64_t run = p.counts.runOf(row);
+  if (run < 0)
+    return;
+  double sum = 0;
+  for (int64_t c = threadIdx.x % kWarp * kChunk; c < p.cols; c += kWarp * kChunk) {
+    float a[kChunk], b[kChunk], part = 0;
+    load8<M>(p.rows, row * p.cols + c, upToChunk(p.cols - c), a);
+    load8<M>(p.bias, run * p.cols + c, upToChunk(p.cols - c), b);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      part += a[j] * b[j];
+    sum += static_cast<double>(part);
+  }
+  sum = warpSum(sum);
+  if (threadIdx.x % kWarp == 0)
+    setElement(p.to, row, static_cast<float>(sum));
+}
+
+void runGroupedBiasDot(const Call &call) {
+  const Tensor &dy = call.in[0], &bias = call.in[1];
+  Biased p = {dataOf(dy), dataOf(bias), {},   dataOf(call.out[0]), countsOf(call.in[2], dy.rows()),
+              dy.rows(),  dy.cols(),    false};
+  auto blocks = static_cast<unsigned>(ceilDiv(p.rowCount, kWarps));
+  forMode(modeOf({&dy, &bias}, p.cols), [&]<Mode M>() {
+    launchKernel(multiplyBiases<M>, blocks, kWarps * kWarp, 0, queueOf(call), p);
+  });
+}
+
+} // namespace
+
+const Kernel kGroupedBias = {"grouped_bias_cuda", runGroupedBias, acceptsAs<&host::kGroupedBias>};
+const Kernel kGroupedBiasBwd = {"grouped_bias_bwd_cuda", runGroupedBiasBwd,
+                                acceptsAs<&host::kGroupedBiasBwd>};
+const Kernel kGroupedBiasDot = {"grouped_bias_dot_cuda", runGroupedBiasDot,
+                                acceptsAs<&host::kGroupedBiasDot>};
+
+} // namespace shardc::kernels::cuda
