@@ -10,9 +10,10 @@ namespace shardc::checkpoint {
 
 inline constexpr const char *kRunConfigFile = "run_config.yaml";
 
-/// The text of `config.json` for a checkpoint: of the llama, qwen2 or qwen3 family or
-/// GPT-2, whichever computes what the run computes. `torchType` is what the weights are written as.
-/// NotFound if the run's options are not there, InvalidInput with the reason if no family fits.
+/// The text of `config.json` for a checkpoint: of the architecture of HfFields.def that computes
+/// what the run computes, which is made sure by reading it as an import does. `torchType` is what
+/// the weights are written as. NotFound if the run's options are not there, InvalidInput with the
+/// options that differ if no architecture fits.
 Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
                                    const std::string &torchType);
 

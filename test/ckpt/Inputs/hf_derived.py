@@ -72,8 +72,8 @@ def check_refusals(work, recipe):
     said = call("export", "hf", work / "back0", work / "none", status=1)
     expect("run_config.yaml" in said and "give a folder that has one with --config" in said, said)
     for settings, word in (
-        (["model.rotary_percent=0.5"], "rotary positions of a part of each head"),
-        (["model.add_bias_linear=true"], "neither that of llama, qwen2 and qwen3 nor that of GPT-2"),
+        (["model.rotary_percent=0.5"], "of LlamaForCausalLM, model.rotary_percent would be 1 and is 0.5"),
+        (["model.rotary_interleaved=true"], "model.rotary_interleaved would be false and is true"),
     ):
         shutil.rmtree(work / "odd", ignore_errors=True)
         train(recipe, work / "odd", settings)
