@@ -13,8 +13,8 @@ constexpr const char *kHead = R"(# Models of Hugging Face
 
 <!-- Generated from runtime/checkpoint/HfFields.def by `./dev docs`. -->
 
-This page is for people who train a model of Hugging Face further, or hand one on. Nothing is fetched: the model's
-folder, with `config.json` and safetensors, has to be on this machine.
+This page is for people who train a model of Hugging Face further, or hand one on. Nothing is
+fetched: the model's folder, with `config.json` and safetensors, has to be on this machine.
 
     shardc import hf FOLDER -o my.recipe            # the recipe of its config.json
     shardc ckpt import hf FOLDER weights            # its tensors, as a checkpoint
@@ -22,31 +22,35 @@ folder, with `config.json` and safetensors, has to be on this machine.
         --set=dist.use_megatron_fsdp=true --set=ddp.use_megatron_fsdp=true
     shardc ckpt export hf ckpt/my out --config FOLDER
 
-The recipe has the model's section alone. A model does not say how it is to be trained: the recipe begins with a list of
-what is to be filled in, such as the length of sequences and the weight of a loss that balances experts. A run whose
-recipe computes something else than the model is refused ([checkpoints.md](checkpoints.md)).
+The recipe has the model's section alone. A model does not say how it is to be trained: the recipe
+begins with a list of what is to be filled in, such as the length of sequences and the weight of a
+loss that balances experts. A run whose recipe computes something else than the model is refused
+([checkpoints.md](checkpoints.md)).
 
-An export copies `config.json` and the tokenizer from the folder that `--config` names. Without it, `config.json` is made
-of the run's options for the architecture that has them; it is read again as an import reads it, and an option that would
-differ refuses the export by its name. Experts are read from one tensor each or from one of all; they are written as
-hubs have them, one tensor for each expert, and for gpt-oss one of all.
+An export copies `config.json` and the tokenizer from the folder that `--config` names. Without
+it, `config.json` is made of the run's options for the architecture that has them; it is read
+again as an import reads it, and an option that would differ refuses the export by its name.
+Experts are read from one tensor each or from one of all; they are written as hubs have them, one
+tensor for each expert, and for gpt-oss one of all.
 
-`test/interop/hf_training.py` trains a small model of each architecture here and in transformers, from the same weights
-and with the same data, and compares ten losses and the models that both end with.
+`test/interop/hf_training.py` trains a small model of each architecture here and in transformers,
+from the same weights and with the same data, and compares ten losses and the models that both end
+with.
 
 ## Architectures
 
-The architecture is `model_type` of `config.json`. Another one is refused, with the nearest of these.
+The architecture is `model_type` of `config.json`. Another one is refused, with the nearest of
+these.
 
 )";
 
 constexpr const char *kFields = R"(
 ## Fields
 
-A field of `config.json` that is not here, or not of the model's architecture, is refused with its place
-(`hf-field-unknown`), since it may change what the model computes. So is a value that no recipe computes
-(`hf-setting-refused`). Fields that are null say nothing. `rope_parameters` is the newer name of `rope_scaling` and has
-the same fields.
+A field of `config.json` that is not here, or not of the model's architecture, is refused with its
+place (`hf-field-unknown`), since it may change what the model computes. So is a value that no
+recipe computes (`hf-setting-refused`). Fields that are null say nothing. `rope_parameters` is the
+newer name of `rope_scaling` and has the same fields.
 
 | field | architectures | meaning |
 |---|---|---|

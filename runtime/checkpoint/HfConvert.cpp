@@ -591,7 +591,10 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   ASSIGN_OR_RETURN(SavedParams source, SavedParams::open(in, options.tell));
   HfConfig config;
   if (!configFolder.empty()) {
-    ASSIGN_OR_RETURN(config, readHfConfig(configFolder));
+    const std::string path = configFolder + "/config.json";
+    ASSIGN_OR_RETURN(std::string text, readFile(path, kHfConfigBytesMax));
+    ASSIGN_OR_RETURN(config, parseHfConfig(text, path));
+    RETURN_IF_ERROR(checkHfConfig(source.reader(), config, text, path));
   }
   ASSIGN_OR_RETURN(auto chosen, exportType(source, config.weightType, options));
   Element weightType = chosen.first;

@@ -254,6 +254,7 @@ void Deriver::addExperts() {
   bool hasExperts = model_.has("num_moe_experts");
   std::vector<bool> layers = expertLayers();
   if (isLatent()) {
+    config_["num_key_value_heads"] = model_.integer("num_attention_heads");
     auto first = std::ranges::find(layers, hasExperts);
     config_["first_k_dense_replace"] = hasExperts ? first - layers.begin() : std::ssize(layers);
     if (!hasExperts) { // sizes that no layer has
@@ -390,6 +391,23 @@ Result<std::optional<Element>> computeTypeOf(const CheckpointReader &checkpoint)
     return std::optional(Element::F16);
   bool isSaid = type == "fp32" || (model.has("bf16") && model.has("fp16"));
   return isSaid ? std::optional(Element::F32) : std::nullopt;
+}
+
+Status checkHfConfig(const CheckpointReader &checkpoint, const HfConfig &config,
+                     std::string_view text, const std::string &path) {
+  if (!checkpoint.files().has(kRunConfigFile))
+    return Status::ok();
+  ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, checkpoint.openFile(kRunConfigFile));
+  Options model(textIn(*file), "model");
+  if (model.isEmpty())
+    return Status::ok();
+  ASSIGN_OR_RETURN(PlainEntries arguments,
+                   hfArguments(config, biasesSaid(config, text), text, path));
+  std::vector<std::string> others = differences(model, arguments);
+  return others.empty() ? Status::ok()
+                        : makeStatus(report::CannotConvert,
+                                     "'{}' is of another model than the run that saved '{}': {}",
+                                     path, checkpoint.folder(), joinedWords(others));
 }
 
 Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,

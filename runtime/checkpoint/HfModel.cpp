@@ -445,7 +445,7 @@ bool HfConfig::hasExperts(int64_t layer) const {
   if (family == HfFamily::Dense || family == HfFamily::Gpt2)
     return false;
   return layer >= firstDenseLayers && (layer + 1) % expertsEvery == 0 &&
-         std::ranges::find(denseLayers, layer) == denseLayers.end();
+         !std::ranges::binary_search(denseLayers, layer);
 }
 
 Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path, std::string *place) {
@@ -485,6 +485,7 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path, s
       {"q_lora_rank"}, json.contains("q_lora_rank") ? 0 : hfFallback(config.arch, "q_lora_rank"));
   config.expertsEvery = fields.size({"decoder_sparse_step"}, 1);
   config.denseLayers = fields.sizes("mlp_only_layers");
+  std::ranges::sort(config.denseLayers);
   for (const char *key : {"dtype", "torch_dtype"}) // new and old spelling
     if (std::optional<Element> type = elementOfTorchName(fields.text(key));
         type == Element::F32 || type == Element::BF16 || type == Element::F16)

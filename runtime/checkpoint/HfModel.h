@@ -23,7 +23,7 @@ struct HfConfig {
   int64_t ffn = 0, expertFfn = 0, sharedFfn = 0, experts = 0;
   int64_t firstDenseLayers = 0, mtpLayers = 0;
   int64_t expertsEvery = 1;              ///< `decoder_sparse_step`: every n-th layer has experts
-  std::vector<int64_t> denseLayers = {}; ///< `mlp_only_layers`, which have none whatever else
+  std::vector<int64_t> denseLayers = {}; ///< `mlp_only_layers`, sorted, which have none
   int64_t qLoraRank = 0;                 ///< 0: queries are not low-rank
   bool isTied = false;
   bool hasMlpBias = false;                ///< `mlp_bias`

@@ -2,13 +2,15 @@
 
 usage: hf_training.py BIN [FAMILY...]
 
-Each family: transformers makes a small model of random weights in fp32 and saves it. `shardc import hf` makes the
-recipe of its folder and `ckpt import hf` the checkpoint; a run on the host trains ten steps from there. The same steps
+Each family: transformers makes a small model in fp32 and saves it; its tensors are given values that follow from their
+names. `shardc import hf` makes the recipe of its folder and `ckpt import hf` the checkpoint; a run on the host trains
+ten steps from there. The same steps
 in transformers, with torch's AdamW, must have the same losses within 1e-5 (relative). What the run saves at the end is
 exported twice, with the model's config.json and with one derived from the run's options; transformers loads both
 without a missing or surplus weight, and the loss on the next batch is that of the model that it trained, within 1e-5.
-BIN is the folder of shardc and shardc-run. `--record FILE` writes the losses with the versions. Exits with 77 if torch
-or transformers is not there.
+BIN is the folder of shardc and shardc-run. `--record` writes configurations, shapes and losses with the versions into
+test/e2e/golden/values/hf_training.json, which `hf_losses.py` there needs no transformers for. Exits with 77 if torch or
+transformers is not there.
 """
 
 import json
@@ -28,10 +30,13 @@ except ImportError as error:
     sys.exit(77)
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "e2e" / "golden"
-sys.path.insert(0, str(GOLDEN))
+sys.path[:0] = [str(GOLDEN), str(GOLDEN.parent / "Inputs")]
 from maker import cases, dataset  # noqa: E402
 
-STEPS, TOLERANCE, LR = 10, 1e-5, 1e-3
+import hf_losses  # noqa: E402
+import hf_values  # noqa: E402
+
+STEPS, TOLERANCE, LR = 10, 1e-5, 1e-3  # as hf_losses.py has them
 CASE = cases.LLAMA  # for its data: 257 tokens, sequences of 32, batches of 8
 SIZES = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
          "num_key_value_heads": 2, "vocab_size": 257, "max_position_embeddings": 64, "initializer_range": 0.06}
@@ -76,21 +81,6 @@ FAMILIES = {
     "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
                             "swiglu_limit": 0.75}, []),
 }
-RUN = """recipe run extends "imported.recipe" {{
-  model {{ seq_length = {length} }}
-  cluster {{ gpu = host  nodes = 1  gpus_per_node = {ranks} }}
-  dist {{ use_megatron_fsdp = true }}
-  ddp {{ use_megatron_fsdp = true }}
-  dataset indexed {{ blend = ["{data}"]  split = "100,0,0"  random_seed = {seed}  eod_token = 256  eod_mask_loss = true }}
-  train {{ micro_batch_size = {micro}  global_batch_size = {batch}  train_iters = {steps} }}
-  optimizer adam {{ lr = {lr}  min_lr = {lr}  weight_decay = 0.0  betas = (0.9, 0.95)  eps = 1e-8  clip_grad = 0.0 }}
-  scheduler constant {{}}
-  logger {{ log_interval = 1 }}
-  checkpoint {{ load = "{load}"  finetune = true  save = "{save}" }}
-}}
-"""
-
-
 def expect(condition, text):
     if not condition:
         sys.exit(text)
@@ -112,13 +102,12 @@ def loaded(folder):
 
 
 def make(folder, kind, settings):
-    torch.manual_seed(7)
+    """Gives the shapes of the tensors as they are saved, by name."""
     config = AutoConfig.for_model(kind, **settings)
-    model = AutoModelForCausalLM.from_config(config).to(torch.float32)
-    with torch.no_grad():  # fresh biases, norms and sinks are zeros and ones, which no mistake would change
-        for value in model.parameters():
-            value.add_(0.05 * torch.randn_like(value))
-    model.save_pretrained(folder)
+    AutoModelForCausalLM.from_config(config).to(torch.float32).save_pretrained(folder)
+    shapes = hf_values.shapes_of(folder / "model.safetensors")
+    hf_values.write_tensors(folder / "model.safetensors", shapes, kind)
+    return shapes
 
 
 def microbatch_loss(model, order, first):
@@ -154,31 +143,24 @@ def train(model, order):
     return losses
 
 
-def run(binaries, work, settings, ranks):
-    text = RUN.format(length=CASE.seq_length, ranks=ranks, data=GOLDEN / "data" / "tokens", seed=CASE.data_seed,
-                      micro=CASE.micro_batch, batch=CASE.global_batch, steps=STEPS + 1, lr=LR, load=work / "weights",
-                      save=work / "saved")
-    (work / "run.recipe").write_text(text)
-    metrics = work / "metrics.jsonl"
-    call(binaries / "shardc", "run", work / "run.recipe", f"--metrics={metrics}", *(f"--set={s}" for s in settings),
-         f"--set=train.exit_interval={STEPS}")
-    records = [json.loads(line) for line in metrics.read_text().splitlines()]
-    return [record["loss"] for record in records if "loss" in record]
+def run(binaries, work, settings):
+    hf_losses.write_recipe(work, GOLDEN, STEPS)
+    return hf_losses.losses_of(binaries / "shardc", work, settings, STEPS)
 
 
 def apart(ours, theirs):
     return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
 
 
-def check(binaries, work, name, ranks=1):
+def check(binaries, work, name):
     kind, config, settings = FAMILIES[name]
     work.mkdir()
-    make(work / "made", kind, config)
+    shapes = make(work / "made", kind, config)
     call(binaries / "shardc", "import", "hf", work / "made", "-o", work / "imported.recipe")
     call(binaries / "shardc", "ckpt", "import", "hf", work / "made", work / "weights")
     order = dataset.SampleOrder(dataset.documents(), (STEPS + 1) * CASE.global_batch, CASE.seq_length, CASE.data_seed)
     theirs = train(loaded(work / "made"), order)
-    ours = run(binaries, work, settings, ranks)
+    ours = run(binaries, work, settings)
     first, worst = apart(ours[:1], theirs[:1]), apart(ours, theirs[:STEPS])
     print(f"{name}: first losses {ours[0]:.7f} and {theirs[0]:.7f}, {first:.1e} apart; {STEPS} losses {worst:.1e}", flush=True)
     expect(worst <= TOLERANCE, f"{name}: {ours}\n{theirs}")
@@ -190,23 +172,29 @@ def check(binaries, work, name, ranks=1):
     worst = apart(found, [theirs[STEPS]] * 2)
     print(f"{name}: exported, loss {found[0]:.7f}, in transformers {theirs[STEPS]:.7f}: {worst:.1e} apart", flush=True)
     expect(worst <= TOLERANCE, f"{name}: {found}, {theirs[STEPS]}")
-    return theirs[:STEPS]
+    config = json.loads((work / "made" / "config.json").read_text())
+    return {"config": config, "settings": settings, "shapes": shapes, "losses": theirs[:STEPS]}
+
+
+def record(cases_of):
+    """One line for each case."""
+    head = {"made_by": "test/interop/hf_training.py --record", "torch": torch.__version__, "transformers": transformers.__version__}
+    lines = [f"{json.dumps(name)}: {json.dumps(case, separators=(',', ':'))}" for name, case in cases_of.items()]
+    text = json.dumps(head)[:-1] + ', "cases": {\n' + ",\n".join(lines) + "\n}}\n"
+    (GOLDEN / "values" / "hf_training.json").write_text(text)
 
 
 def main():
-    words = sys.argv[1:]
-    record = words.pop(words.index("--record") + 1) if "--record" in words else None
+    words = [word for word in sys.argv[1:] if word != "--record"]
     binaries = pathlib.Path(words[0]).resolve()
-    names = [word for word in words[1:] if not word.startswith("--")] or list(FAMILIES)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    losses = {}
+    cases_of = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            losses[name] = check(binaries, pathlib.Path(folder) / name, name)
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    if record:
-        pathlib.Path(record).write_text(json.dumps({"versions": versions, "losses": losses}, indent=1) + "\n")
+        for name in words[1:] or FAMILIES:
+            cases_of[name] = check(binaries, pathlib.Path(folder) / name, name)
+    if "--record" in sys.argv:
+        record(cases_of)
     print(f"torch {torch.__version__}, transformers {transformers.__version__}: all equal")
 
 

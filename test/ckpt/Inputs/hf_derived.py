@@ -79,6 +79,8 @@ def check_refusals(work, recipe):
         train(recipe, work / "odd", settings)
         said = call("export", "hf", work / "odd", work / "none", status=1)
         expect(word in said and not (work / "none").exists(), said)
+    said = call("export", "hf", work / "odd", work / "none", "--config", work / "model0", status=1)
+    expect("is of another model than the run that saved" in said and "model.rotary_interleaved would be false and is true" in said, said)
     config = work / "odd" / "iter_0000001" / "run_config.yaml"
     (config.parent / ".shardc_integrity").unlink()  # with it the change is damage
     config.write_text("model:\n" + "".join(f"  {line}\n" for line in (
