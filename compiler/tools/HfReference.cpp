@@ -27,11 +27,12 @@ begins with a list of what is to be filled in, such as the length of sequences a
 loss that balances experts. A run whose recipe computes something else than the model is refused
 ([checkpoints.md](checkpoints.md)).
 
-An export copies `config.json` and the tokenizer from the folder that `--config` names. Without
-it, `config.json` is made of the run's options for the architecture that has them; it is read
-again as an import reads it, and an option that would differ refuses the export by its name.
-Experts are read from one tensor each or from one of all; they are written as hubs have them, one
-tensor for each expert, and for gpt-oss one of all.
+An export copies `config.json` and the tokenizer from the folder that `--config` names, or without
+it from the checkpoint, in which an import keeps them. A checkpoint that a run saved has none: there
+`config.json` is made of the run's options for the architecture that has them; it is read again as
+an import reads it, and an option that would differ refuses the export by its name. Experts are
+read from one tensor each or from one of all; they are written as hubs have them, one tensor for
+each expert, and for gpt-oss one of all.
 
 `test/interop/hf_training.py` trains a small model of each architecture here and in transformers,
 from the same weights and with the same data, and compares ten losses and the models that both end

@@ -26,6 +26,8 @@ namespace {
 constexpr int64_t kScaleBlock = 128;
 constexpr int64_t kModelTouchedMax = int64_t{128} << 20; ///< bytes of the model to hold in memory
 constexpr int64_t kStepBytes = int64_t{64} << 20;
+/// In a checkpoint that was imported: the files of the model beside its tensors.
+constexpr const char *kHfFolder = "huggingface", *kKeptConfig = "huggingface/config.json";
 
 int64_t roundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
@@ -292,9 +294,23 @@ Result<ConvertJob> importJob(const HfSource &source, const HfConfig &config, con
 
 /// Files that describe a model beside its weights.
 bool isModelFile(const std::string &name) {
-  return name.ends_with(".json") ? name.find("safetensors") == std::string::npos
-                                 : name.starts_with("tokenizer") || name.starts_with("merges") ||
-                                       name.starts_with("vocab");
+  return name.ends_with(".json")
+             ? name.find("safetensors") == std::string::npos
+             : name.starts_with("tokenizer") || name.starts_with("merges") ||
+                   name.starts_with("vocab") || name.starts_with("chat_template");
+}
+
+/// Names of such files in a folder, in order.
+std::vector<std::string> modelFilesIn(const std::string &folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    std::string name = at->path().filename().string();
+    if (isModelFile(name) && at->is_regular_file(error))
+      names.push_back(std::move(name));
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
 /// The hub's side of an export: which parameters' rows make up each of its tensors.
@@ -483,14 +499,53 @@ Status collectTargets(const SavedParams &source, const HfConfig &config,
   return Status::ok();
 }
 
-Status copyModelFiles(const Onlookers &onlookers, const std::string &from, const std::string &to) {
-  std::error_code error;
-  for (fs::directory_iterator at(from, error), end; !error && at != end; at.increment(error)) {
-    std::string name = at->path().filename().string();
-    if (!isModelFile(name) || !at->is_regular_file(error))
-      continue;
-    ASSIGN_OR_RETURN(std::string contents, readFile(at->path().string()));
-    RETURN_IF_ERROR(replaceFile(onlookers, to + "/" + name, contents));
+/// The files that describe a model: of a folder that the user names, or those that an import kept
+/// in a checkpoint, which are read like its others.
+class ModelFiles {
+public:
+  ModelFiles(std::string folder, const CheckpointReader *checkpoint)
+      : folder_(std::move(folder)), checkpoint_(checkpoint) {}
+
+  const std::string &folder() const { return folder_; }
+
+  Result<std::string> read(const std::string &name, uint64_t bytesMax = UINT64_MAX) const {
+    if (checkpoint_ == nullptr)
+      return readFile(folder_ + "/" + name, bytesMax);
+    ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file,
+                     checkpoint_->openFile(fmt::format("{}/{}", kHfFolder, name)));
+    if (file->bytes().size() > bytesMax)
+      return cannotConvert("'{}/{}' has {} bytes; the limit is {}", folder_, name,
+                           file->bytes().size(), bytesMax);
+    return std::string(reinterpret_cast<const char *>(file->bytes().data()), file->bytes().size());
+  }
+
+  Status copyTo(const Onlookers &onlookers, const std::string &to) const {
+    for (const std::string &name : modelFilesIn(folder_)) {
+      ASSIGN_OR_RETURN(std::string contents, read(name));
+      RETURN_IF_ERROR(replaceFile(onlookers, to + "/" + name, contents));
+    }
+    return Status::ok();
+  }
+
+private:
+  std::string folder_;
+  const CheckpointReader *checkpoint_;
+};
+
+/// Nothing where `config.json` is to be derived.
+std::optional<ModelFiles> modelFilesOf(const std::string &given, const CheckpointReader &reader) {
+  if (!given.empty())
+    return ModelFiles(given, nullptr);
+  if (!reader.files().has(kKeptConfig))
+    return std::nullopt;
+  return ModelFiles(fmt::format("{}/{}", reader.folder(), kHfFolder), &reader);
+}
+
+/// Keeps the model's files in the checkpoint, for an export of it.
+Status keepModelFiles(const std::string &from, const SaveTarget &out) {
+  for (const std::string &name : modelFilesIn(from)) {
+    ASSIGN_OR_RETURN(std::string contents, readFile(from + "/" + name));
+    RETURN_IF_ERROR(addFile(out, fmt::format("{}/{}", kHfFolder, name), contents));
   }
   return Status::ok();
 }
@@ -544,6 +599,7 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
                    state.args = arguments;
                    for (const BytesItem &item : runStateItems(state))
                      RETURN_IF_ERROR(writer.add(item));
+                   RETURN_IF_ERROR(keepModelFiles(in, out));
                    ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
                    return addFile(out, "train_state.pt", trainState);
                  });
@@ -589,10 +645,11 @@ void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress
 Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
                 const HfExportOptions &options) {
   ASSIGN_OR_RETURN(SavedParams source, SavedParams::open(in, options.tell));
+  std::optional<ModelFiles> files = modelFilesOf(configFolder, source.reader());
   HfConfig config;
-  if (!configFolder.empty()) {
-    const std::string path = configFolder + "/config.json";
-    ASSIGN_OR_RETURN(std::string text, readFile(path, kHfConfigBytesMax));
+  if (files) {
+    const std::string path = files->folder() + "/config.json";
+    ASSIGN_OR_RETURN(std::string text, files->read("config.json", kHfConfigBytesMax));
     ASSIGN_OR_RETURN(config, parseHfConfig(text, path));
     RETURN_IF_ERROR(checkHfConfig(source.reader(), config, text, path));
   }
@@ -601,7 +658,7 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   if (options.tellType)
     options.tellType(weightType, chosen.second);
   std::string derived; ///< config.json, where no folder has one
-  if (configFolder.empty()) {
+  if (!files) {
     ASSIGN_OR_RETURN(derived, deriveHfConfig(source.reader(), std::string(torchName(weightType))));
     ASSIGN_OR_RETURN(config, parseHfConfig(derived, in + "/" + kRunConfigFile));
   }
@@ -631,9 +688,8 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   RETURN_IF_ERROR(makeFolders(parent.string()));
   RETURN_IF_ERROR(removeTree(options.onlookers, staging));
   RETURN_IF_ERROR(makeFolder(options.onlookers, staging));
-  Status status = configFolder.empty()
-                      ? replaceFile(options.onlookers, staging + "/config.json", derived)
-                      : copyModelFiles(options.onlookers, configFolder, staging);
+  Status status = files ? files->copyTo(options.onlookers, staging)
+                        : replaceFile(options.onlookers, staging + "/config.json", derived);
   if (status.isOk())
     status =
         writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes, options.onlookers);

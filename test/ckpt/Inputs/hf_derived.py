@@ -69,6 +69,12 @@ def check_types(work, recipes):
 
 
 def check_refusals(work, recipe):
+    call("export", "hf", work / "back0", work / "kept", "--weight-dtype=float32")
+    for file in sorted((work / "model0").iterdir()):
+        expect(file.read_bytes() == (work / "kept" / file.name).read_bytes(), f"{file.name} was not kept")
+    bare = work / "back0" / "iter_0000000"
+    shutil.rmtree(bare / "huggingface")
+    (bare / ".shardc_integrity").unlink()
     said = call("export", "hf", work / "back0", work / "none", status=1)
     expect("run_config.yaml" in said and "give a folder that has one with --config" in said, said)
     for settings, word in (
