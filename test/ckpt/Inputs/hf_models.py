@@ -79,6 +79,25 @@ def deepseek():
     return tensors
 
 
+def gpt_oss():
+    """Experts in one tensor, transposed, gates and values taking turns; biases and sinks."""
+    tensors = ends()
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}"
+        tensors |= attention(at, bias=True)
+        tensors |= {f"{at}.self_attn.o_proj.bias": [HIDDEN], f"{at}.self_attn.sinks": [HEADS],
+                    f"{at}.mlp.router.weight": [EXPERTS, HIDDEN], f"{at}.mlp.router.bias": [EXPERTS],
+                    f"{at}.mlp.experts.gate_up_proj": [EXPERTS, HIDDEN, 2 * FFN], f"{at}.mlp.experts.gate_up_proj_bias": [EXPERTS, 2 * FFN],
+                    f"{at}.mlp.experts.down_proj": [EXPERTS, FFN, HIDDEN], f"{at}.mlp.experts.down_proj_bias": [EXPERTS, HIDDEN]}
+    return tensors
+
+
+def nemotron():
+    """Norms with biases, layers without gates."""
+    tensors = {name: shape for name, shape in dense().items() if "gate_proj" not in name}
+    return tensors | {name.replace(".weight", ".bias"): shape for name, shape in tensors.items() if "norm" in name}
+
+
 def gpt2():
     tensors = {"wte.weight": [VOCAB, HIDDEN], "wpe.weight": [16, HIDDEN], "ln_f.weight": [HIDDEN], "ln_f.bias": [HIDDEN]}
     for layer in range(LAYERS):
@@ -100,6 +119,10 @@ MODELS = {
     "deepseek_v3": ({"n_routed_experts": EXPERTS, "moe_intermediate_size": 4, "n_shared_experts": 1,
                      "first_k_dense_replace": 1, "q_lora_rank": 6, "kv_lora_rank": 4,
                      "num_nextn_predict_layers": 1}, deepseek()),  # transformers saves no predictor of further tokens
+    "deepseek_v2": ({"n_routed_experts": EXPERTS, "moe_intermediate_size": 4, "n_shared_experts": 1, "first_k_dense_replace": 1,
+                     "q_lora_rank": 6, "kv_lora_rank": 4, "num_experts_per_tok": 2}, deepseek()),
+    "nemotron": ({}, nemotron()),
+    "gpt_oss": ({"num_local_experts": EXPERTS}, gpt_oss()),
     "gpt2": ({"n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "tie_word_embeddings": True}, gpt2()),
 }
 
