@@ -31,10 +31,11 @@ RUN = """recipe run extends "imported.recipe" {{
 """
 
 
-def call(*command):
+def call(*command, status=0):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    if done.returncode != 0:
+    if done.returncode != status:
         sys.exit(f"{command}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
 
 
 def write_recipe(work, golden, steps):
@@ -75,6 +76,10 @@ def check(work, golden, name, case, hf_values):
     far = max(abs(ours - theirs) / theirs for ours, theirs in zip(found, case["losses"], strict=True))
     if far > TOLERANCE:
         sys.exit(f"{name}: {far:.1e} apart\n{found}\n{case['losses']}")
+    if "num_local_experts" in case["config"] and case["config"]["num_local_experts"] > 1:  # shapes do not show it
+        said = call("shardc", "run", work / "run.recipe", "--set=model.moe_router_topk=1", status=1)
+        if "model.moe_router_topk: 2 in the checkpoint, 1 in the recipe" not in said:
+            sys.exit(f"{name}: {said}")
     call("shardc", "ckpt", "export", "hf", work / "weights", work / "back", "--config", model, "--weight-dtype=float32")
     before, after = tensors_of(model), tensors_of(work / "back")
     # A router that gives all tokens to the only expert may have any values; an export writes zeros.
