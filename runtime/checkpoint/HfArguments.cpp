@@ -281,7 +281,9 @@ void Arguments::addRotation() {
     unscaled = {{"rope_type", "yarn"}, {"factor", 32.0},
                 {"beta_fast", 32.0},   {"beta_slow", 1.0},
                 {"truncate", false},   {"original_max_position_embeddings", 4096}};
-  const char *name = find("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
+  const json *scaling = find("rope_scaling"); // an empty one says nothing
+  bool isScaled = scaling != nullptr && !(scaling->is_object() && scaling->empty());
+  const char *name = isScaled ? "rope_scaling" : "rope_parameters";
   const json *rope = find(name);
   if (rope != nullptr && !rope->is_object())
     return refuse(name, *rope, "an object");
@@ -297,21 +299,28 @@ void Arguments::addRotation() {
 
 /// A window of W positions has W - 1 before the own one.
 void Arguments::addWindow() {
+  constexpr int64_t kSilentLayers = 28; // what the library takes where the file is silent
   bool isOn = !isQwen() || flag("use_sliding_window");
   int64_t silent = is(HfArch::Mistral) || isQwen() ? 4096 : is(HfArch::GptOss) ? 128 : 0;
   bool isSaid = file_.contains("sliding_window");
   int64_t width = isOn ? whole("sliding_window", isSaid ? 0 : silent) : 0;
   const json *types = find("layer_types");
-  int64_t from = isQwen() && types == nullptr ? whole("max_window_layers", config_.layers) : 0;
+  bool isFromLayer = (is(HfArch::Qwen2) || is(HfArch::Qwen3)) && types == nullptr;
+  int64_t from = isFromLayer ? whole("max_window_layers", kSilentLayers) : 0;
   if (from >= config_.layers)
     width = 0;
   if (width > 0 && from > 0)
     refuse("max_window_layers", from,
            "0 (a window in all layers) or the number of layers (in none)");
-  if (types != nullptr && types->is_array())
-    return addWindowLayers(width, *types);
-  if (types != nullptr)
+  if (types != nullptr && !types->is_array())
     return refuse("layer_types", *types, "a list");
+  bool readsTypes =
+      is(HfArch::Qwen2) || is(HfArch::Qwen3) || is(HfArch::Qwen2Moe) || is(HfArch::GptOss);
+  if (types != nullptr && readsTypes)
+    return addWindowLayers(width, *types);
+  const char *word = width > 0 ? "sliding_attention" : "full_attention";
+  if (types != nullptr && std::ranges::any_of(*types, [&](const json &t) { return t != word; }))
+    return refuse("layer_types", *types, fmt::format("{} in every layer", word));
   addWindowOf(width, is(HfArch::GptOss) ? 2 : 0);
 }
 

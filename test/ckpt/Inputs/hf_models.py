@@ -363,6 +363,15 @@ def check_refused_settings(work, biases):
         write_model(work / f"refused{number}", "llama", config, dense() | tensors)
         got = call("import", "hf", work / f"refused{number}", work / "none", status=1)
         expect(said in got and "[hf-setting-refused]" in got, f"{config}: {got}")
+    windows = {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 1}
+    for kind, config, tensors, said in (
+            ("qwen2", windows, dense(bias=True), "max_window_layers is 1, which recipes cannot express; 0 (a window in all layers)"),
+            ("qwen2_moe", {**windows, "num_experts": EXPERTS}, {}, "use_sliding_window is true, which recipes cannot express; false"),
+            ("mistral", {"sliding_window": 4, "layer_types": ["full_attention"] * 2}, dense(), "sliding_attention in every layer is needed"),
+            ("mixtral", {"num_local_experts": EXPERTS, "output_router_logits": True}, mixtral(), "output_router_logits is true")):
+        write_model(work / f"refused.{kind}", kind, config, tensors)
+        got = call("import", "hf", work / f"refused.{kind}", work / "none", status=1)
+        expect(said in got and "[hf-setting-refused]" in got, f"{config}: {got}")
     write_model(work / "scaled", "gpt2", {**MODELS["gpt2"][0], "scale_attn_by_inverse_layer_idx": True}, gpt2())
     got = call("import", "hf", work / "scaled", work / "none", status=1)
     expect("scale_attn_by_inverse_layer_idx is true" in got, got)
