@@ -1,4 +1,6 @@
 // shardc ckpt import hf, export hf, reshard: other forms of the same weights.
+#include <filesystem>
+
 #include <fmt/format.h>
 
 #include "compiler/tools/CkptTools.h"
@@ -71,6 +73,13 @@ int runImport(const HfCommand &command) {
   return ranks->finish(status);
 }
 
+bool hasTokenizer(const std::string &folder) {
+  std::error_code error;
+  return std::filesystem::exists(folder + "/tokenizer.json", error) ||
+         std::filesystem::exists(folder + "/tokenizer.model", error) ||
+         std::filesystem::exists(folder + "/vocab.json", error);
+}
+
 int runExport(const HfCommand &command) {
   if (std::optional<int> done = leftToFirst())
     return *done;
@@ -96,7 +105,7 @@ int runExport(const HfCommand &command) {
   }
   if (status.isOk())
     fmt::print("'{}' is now '{}': {}{}\n", plan::printable(*in), plan::printable(command.out), type,
-               command.config.empty() ? "; without a tokenizer" : "");
+               hasTokenizer(command.out) ? "" : "; without a tokenizer");
   return StopOnSignal::finish(status);
 }
 
@@ -156,7 +165,7 @@ void addCkptHf(cli::Command &ckpt, int &status) {
       addHf(ckpt, "export", "convert a checkpoint into a model of another project", *exported);
   writer.option("--config", exported->config,
                 "folder of the model's config.json and tokenizer, which are copied; default: "
-                "config.json is derived from the run's options");
+                "those that an import kept, or else a config.json of the run's options");
   writer
       .option(
           "--weight-dtype", exported->weightType,

@@ -5,6 +5,7 @@
 #include "compiler/config/Explain.h"
 #include "compiler/passes/Pipeline.h"
 #include "compiler/tools/CommandHelp.h"
+#include "compiler/tools/HfReference.h"
 #include "compiler/tools/Reference.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
@@ -26,7 +27,8 @@ std::vector<Page> pages() {
           {"ops.md", tools::opReference()},
           {"kinds.md", tools::kindReference()},
           {"passes.md", tools::passReference()},
-          {"job.md", tools::jobReference()}};
+          {"job.md", tools::jobReference()},
+          {"hugging-face.md", tools::hfReference()}};
 }
 
 /// True if the page that lies in the folder is the one that the tables give.

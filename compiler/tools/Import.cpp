@@ -1,7 +1,8 @@
 // shardc import: launch lines, stored arguments and configurations of Megatron-LM and
-// Megatron-Bridge to recipes.
+// Megatron-Bridge, and models of Hugging Face, to recipes.
 #include "compiler/upstream/Import.h"
 #include "compiler/tools/Commands.h"
+#include "compiler/tools/ImportHf.h"
 #include "compiler/tools/Session.h"
 #include "compiler/tools/StoredArgs.h"
 #include "runtime/base/CommandLine.h"
@@ -47,9 +48,13 @@ std::optional<std::string> importInput(const ImportCommand &command,
     session.diags().report(diag::ImportMalformed, SourceRange(), args.status().message());
     return std::nullopt;
   }
-  std::optional<BufferId> input = readInput(command.input, session);
+  bool isHf = command.format == "hf";
+  std::optional<BufferId> input =
+      readInput(isHf ? hfConfigPath(command.input) : command.input, session);
   if (!input)
     return std::nullopt;
+  if (isHf)
+    return importHf(*input, options, session.diags());
   if (command.format == "megatron-args")
     return upstream::importMegatronArgs(*input, options, session.diags());
   if (command.format == "bridge-yaml")
@@ -83,13 +88,14 @@ int runImport(const ImportCommand &command) {
 void addImport(cli::Command &app, int &status) {
   auto options = std::make_shared<ImportCommand>();
   cli::Command &command = app.addCommand(
-      "import", "write the recipe of a Megatron-LM launch or a Megatron-Bridge configuration");
+      "import", "write the recipe of a Megatron-LM launch, a Megatron-Bridge configuration or a "
+                "Hugging Face model");
   command.option("form", options->format, "kind of the input")
       .required()
-      .oneOf({"megatron-args", "bridge-yaml", "bridge-overrides"});
+      .oneOf({"megatron-args", "bridge-yaml", "bridge-overrides", "hf"});
   command
       .option("input", options->input,
-              "file, checkpoint folder (megatron-args), or - for standard input")
+              "file, checkpoint folder (megatron-args), model folder (hf), or - for standard input")
       .required();
   command.option("-o,--output", options->output,
                  "output file of the recipe; default: standard output");

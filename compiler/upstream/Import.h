@@ -30,6 +30,12 @@ std::optional<std::string> importMegatronArgs(BufferId input, const ImportOption
 std::optional<std::string> importStoredArgs(const Tree &args, const ImportOptions &options,
                                             DiagEngine &diags);
 
+/// The same of a Hugging Face model, whose settings are options by the last names of their paths:
+/// what is None is off. `family` is the word after `model`. The recipe is only a model, without
+/// defaults of Megatron-LM.
+std::optional<std::string> importHubArgs(const Tree &args, llvm::StringRef family,
+                                         const ImportOptions &options, DiagEngine &diags);
+
 /// Megatron-Bridge's run_config.yaml, or another YAML file with its sections.
 std::optional<std::string> importBridgeYaml(BufferId input, const ImportOptions &options,
                                             DiagEngine &diags);

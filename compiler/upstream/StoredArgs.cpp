@@ -31,7 +31,46 @@ public:
     recipe_.dropDefaults();
   }
 
+  /// Of a Hugging Face model.
+  void importHub(llvm::StringRef family) {
+    recipe_.set(Opt::ModelFamily, config::parseTableValue(family, config::info(Opt::ModelFamily)),
+                {});
+    for (const auto &[attribute, value] : args_.entries)
+      if (std::optional<Opt> opt = config::findOption("model." + attribute)) {
+        if (value->isNone())
+          recipe_.set(*opt, Value(), {});
+        else
+          recipe_.read(*opt, *value, attribute);
+      }
+    completeLength();
+    completeBalance();
+    recipe_.dropDefaults();
+  }
+
 private:
+  /// A model does not say how long the sequences of a run are.
+  void completeLength() {
+    constexpr int64_t kLength = 4096;
+    std::optional<int64_t> most = recipe_.integer(Opt::ModelMaxPositionEmbeddings);
+    bool isLearned =
+        recipe_.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::LearnedAbsolute);
+    if (!isLearned)
+      recipe_.clear(Opt::ModelMaxPositionEmbeddings);
+    if (most)
+      recipe_.set(Opt::ModelSeqLength, Value::ofInt(std::min(*most, kLength)), {});
+    recipe_.ask(most ? fmt::format("the length of sequences; the model has at most {}", *most)
+                     : std::string("the length of sequences"),
+                Opt::ModelSeqLength, {});
+  }
+
+  /// Losses that balance experts are a choice of whoever trains.
+  void completeBalance() {
+    if (!recipe_.integer(Opt::ModelNumMoeExperts))
+      return;
+    recipe_.set(Opt::ModelMoeAuxLossCoeff, Value::ofList({Value::ofFloat(0)}), {});
+    recipe_.ask("the weight of a loss that balances experts", Opt::ModelMoeAuxLossCoeff, {});
+  }
+
   static bool isOn(const Tree &value) { return value.kind == Tree::Kind::Bool && value.boolean; }
 
   bool readSpecial(llvm::StringRef attribute, const Tree &value) {
@@ -145,6 +184,13 @@ std::optional<std::string> importStoredArgs(const Tree &args, const ImportOption
                                             DiagEngine &diags) {
   RecipeBuilder recipe(diags);
   StoredArgs(recipe, args).import();
+  return printRecipe(recipe, options, diags);
+}
+
+std::optional<std::string> importHubArgs(const Tree &args, llvm::StringRef family,
+                                         const ImportOptions &options, DiagEngine &diags) {
+  RecipeBuilder recipe(diags);
+  StoredArgs(recipe, args).importHub(family);
   return printRecipe(recipe, options, diags);
 }
 

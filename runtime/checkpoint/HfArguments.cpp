@@ -15,15 +15,19 @@ using nlohmann::json;
 class Arguments {
 public:
   Arguments(const HfConfig &config, const HfBiases &biases, const json &file,
-            const std::string &path)
-      : config_(config), biases_(biases), file_(file), path_(path) {}
+            const std::string &path, std::string *place)
+      : config_(config), biases_(biases), file_(file), path_(path), place_(place) {}
 
   Result<PlainEntries> build();
 
 private:
-  bool is(std::string_view type) const { return config_.modelType.starts_with(type); }
-  bool isGpt2() const { return config_.family == HfFamily::Gpt2; }
-  void add(const char *name, PlainValue value) { entries_.emplace_back(name, std::move(value)); }
+  bool is(HfArch arch) const { return config_.arch == arch; }
+  bool isGpt2() const { return is(HfArch::Gpt2); }
+  bool isLatent() const { return config_.family == HfFamily::Deepseek; }
+  bool isQwen() const { return config_.modelType.starts_with("qwen"); }
+  void add(std::string name, PlainValue value) {
+    entries_.emplace_back(std::move(name), std::move(value));
+  }
   void refuse(const std::string &key, const json &value, const std::string &needed);
 
   static const json *find(const json &object, const char *key);
@@ -34,9 +38,6 @@ private:
   int64_t whole(const char *key, int64_t otherwise) { return whole(file_, "", key, otherwise); }
   std::string word(const json &object, const std::string &prefix, const char *key);
   bool flag(const char *key, bool otherwise = false);
-  /// Refuses any other value of a field that may be missing.
-  void needFlag(const char *key, bool needed);
-
   void addSizes();
   void addNorms();
   void addActivation();
@@ -47,13 +48,21 @@ private:
   void addYarn(const json &rope, const std::string &prefix);
   void addMagnitude(const json &rope, const std::string &prefix);
   void addWindow();
+  void addWindowOf(int64_t width, int64_t fullEvery);
+  void addWindowLayers(int64_t width, const json &types);
   void addExperts();
-  void addLatent();
+  void addExpertLayers();
+  void addRouter();
+  void addGroups();
+  void addDropout();
+  void addCopies();
+  void addSilent();
 
   const HfConfig &config_;
   const HfBiases &biases_;
   const json &file_;
   const std::string &path_;
+  std::string *place_;
   PlainEntries entries_;
   Status failure_;
 };
@@ -63,8 +72,11 @@ void Arguments::refuse(const std::string &key, const json &value, const std::str
   std::string shown = toText(value, /*indent=*/-1, /*isAscii=*/true);
   if (shown.size() > kShown)
     shown = shown.substr(0, kShown) + "...";
-  if (failure_.isOk())
-    failure_ = makeStatus(report::HfSettingRefused, path_, key, shown, needed);
+  if (!failure_.isOk())
+    return;
+  failure_ = makeStatus(report::HfSettingRefused, path_, key, shown, needed);
+  if (place_ != nullptr)
+    *place_ = key;
 }
 
 const json *Arguments::find(const json &object, const char *key) {
@@ -107,17 +119,12 @@ bool Arguments::flag(const char *key, bool otherwise) {
   return value != nullptr && value->is_boolean() ? value->get<bool>() : otherwise;
 }
 
-void Arguments::needFlag(const char *key, bool needed) {
-  if (flag(key, needed) != needed)
-    refuse(key, *find(key), needed ? "true" : "false");
-}
-
 void Arguments::addSizes() {
   add("num_layers", config_.layers);
   add("hidden_size", config_.hidden);
   add("num_attention_heads", config_.heads);
   // Latent attention has keys for each head, whatever the file says.
-  int64_t groups = config_.family == HfFamily::Deepseek ? config_.heads : config_.groups;
+  int64_t groups = isLatent() ? config_.heads : config_.groups;
   add("group_query_attention", groups != config_.heads);
   add("num_query_groups", groups);
   add("kv_channels", config_.headDim);
@@ -126,27 +133,30 @@ void Arguments::addSizes() {
   add("mask_padded_vocab", true); // rows of padding are made by the import
   add("share_embeddings_and_output_weights", config_.isTied);
   add("untie_embeddings_and_output_weights", !config_.isTied);
-  const char *positions = isGpt2() ? "n_positions" : "max_position_embeddings";
-  if (find(positions) != nullptr)
-    add("max_position_embeddings", whole(positions, 0));
+  if (find("max_position_embeddings") != nullptr)
+    add("max_position_embeddings", whole("max_position_embeddings", 0));
 }
 
 void Arguments::addNorms() {
-  bool isLarge = isGpt2() || is("mixtral"); // what the library takes where the file does not say
-  add("normalization", isGpt2() ? "LayerNorm" : "RMSNorm");
-  add("layernorm_epsilon",
-      number(isGpt2() ? "layer_norm_epsilon" : "rms_norm_eps", isLarge ? 1e-5 : 1e-6));
-  add("layernorm_zero_centered_gamma", false);
-  add("qk_layernorm", is("qwen3") || config_.family == HfFamily::Deepseek);
+  bool isZeroCentered = is(HfArch::Nemotron);
+  add("normalization", isGpt2() || isZeroCentered ? "LayerNorm" : "RMSNorm");
+  add("layernorm_zero_centered_gamma", isZeroCentered);
+  add("qk_layernorm", is(HfArch::Qwen3) || is(HfArch::Qwen3Moe) || isLatent());
 }
 
 /// "gelu_new" is the approximation by tanh, which a recipe computes where bias and activation are
 /// fused.
 void Arguments::addActivation() {
+  if (is(HfArch::GptOss)) {
+    add("activation_func", "quick_gelu");
+    add("gated_linear_unit", true);
+    add("glu_linear_offset", 1.0);
+    return add("softmax_type", "learnable");
+  }
   const char *key = isGpt2() ? "activation_function" : "hidden_act";
   std::string name = word(file_, "", key);
   if (name.empty())
-    name = isGpt2() ? "gelu_new" : "silu";
+    name = isGpt2() ? "gelu_new" : is(HfArch::Nemotron) ? "relu2" : "silu";
   bool isTanh = name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast";
   std::string ours = isTanh            ? "gelu"
                      : name == "swish" ? "silu"
@@ -156,8 +166,9 @@ void Arguments::addActivation() {
   if (std::ranges::find(kKnown, ours) == std::end(kKnown))
     refuse(key, name, "one of silu, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2, quick_gelu");
   add("activation_func", ours);
-  add("gated_linear_unit", !isGpt2());
-  add("swiglu", !isGpt2() && ours == "silu");
+  bool isGated = !isGpt2() && !is(HfArch::Nemotron);
+  add("gated_linear_unit", isGated);
+  add("swiglu", isGated && ours == "silu");
   add("squared_relu", ours == "squared_relu");
   if (ours == "gelu")
     add("bias_activation_fusion", isTanh);
@@ -165,7 +176,8 @@ void Arguments::addActivation() {
 
 /// A recipe has biases in all linear layers, or in those of queries, keys and values alone.
 void Arguments::addBiases() {
-  bool isInAll = isGpt2() || (biases_.ofQkv && biases_.ofProjection && biases_.ofMlp);
+  bool isInAll =
+      isGpt2() || is(HfArch::GptOss) || (biases_.ofQkv && biases_.ofProjection && biases_.ofMlp);
   if (!isInAll && biases_.ofProjection)
     refuse("attention_bias", true,
            "biases in all linear layers ('mlp_bias' too), or in those of queries, keys and values "
@@ -189,13 +201,12 @@ void Arguments::addLlama3(const json &rope, const std::string &prefix) {
 
 /// The library scales by the factor alone unless both weights are there and are not zero.
 void Arguments::addMagnitude(const json &rope, const std::string &prefix) {
-  bool isLatent = config_.family == HfFamily::Deepseek;
   double weight = number(rope, prefix, "mscale", 0);
   double divisor = number(rope, prefix, "mscale_all_dim", 0);
   bool hasBoth = weight != 0 && divisor != 0;
-  if (isLatent && !hasBoth && divisor != 0)
+  if (isLatent() && !hasBoth && divisor != 0)
     refuse(prefix + "mscale_all_dim", divisor, "0, or a number beside a 'mscale' that is not 0,");
-  if (isLatent) {
+  if (isLatent()) {
     add("mscale", hasBoth ? weight : 1.0);
     add("mscale_all_dim", divisor);
   } else if (hasBoth) {
@@ -206,8 +217,7 @@ void Arguments::addMagnitude(const json &rope, const std::string &prefix) {
 
 /// Latent attention has options of its own for it.
 void Arguments::addYarn(const json &rope, const std::string &prefix) {
-  bool isLatent = config_.family == HfFamily::Deepseek;
-  add(isLatent ? "rotary_scaling_factor" : "yarn_rotary_scaling_factor",
+  add(isLatent() ? "rotary_scaling_factor" : "yarn_rotary_scaling_factor",
       number(rope, prefix, "factor", 1));
   struct Field {
     const char *key, *latent, *other;
@@ -216,18 +226,19 @@ void Arguments::addYarn(const json &rope, const std::string &prefix) {
   const Field fields[] = {{"beta_fast", "beta_fast", "yarn_beta_fast", 32},
                           {"beta_slow", "beta_slow", "yarn_beta_slow", 1}};
   for (const Field &field : fields)
-    if (find(rope, field.key) != nullptr || isLatent)
-      add(isLatent ? field.latent : field.other, number(rope, prefix, field.key, field.otherwise));
+    if (find(rope, field.key) != nullptr || isLatent())
+      add(isLatent() ? field.latent : field.other,
+          number(rope, prefix, field.key, field.otherwise));
   addMagnitude(rope, prefix);
   const json *truncates = find(rope, "truncate");
   bool isWhole = truncates == nullptr || !truncates->is_boolean() || truncates->get<bool>();
-  if (!isWhole && isLatent)
+  if (!isWhole && isLatent())
     refuse(prefix + "truncate", *truncates, "true, as latent attention has it");
-  else if (!isLatent)
+  else if (!isLatent())
     add("yarn_correction_range_round_to_int", isWhole);
   int64_t positions = whole(rope, prefix, "original_max_position_embeddings",
                             whole("max_position_embeddings", 4096));
-  add(isLatent ? "original_max_position_embeddings" : "yarn_original_max_position_embeddings",
+  add(isLatent() ? "original_max_position_embeddings" : "yarn_original_max_position_embeddings",
       positions);
   if (const json *factor = find(rope, "attention_factor"); factor != nullptr)
     refuse(prefix + "attention_factor", *factor, "none");
@@ -236,16 +247,18 @@ void Arguments::addYarn(const json &rope, const std::string &prefix) {
 void Arguments::addScaling(const json &rope, const std::string &prefix) {
   const char *key = find(rope, "rope_type") != nullptr ? "rope_type" : "type";
   std::string type = word(rope, prefix, key);
-  bool isLatent = config_.family == HfFamily::Deepseek;
   if (type == "yarn") {
-    add("position_embedding_type", isLatent ? "rope" : "yarn");
-    if (isLatent)
+    add("position_embedding_type", isLatent() ? "rope" : "yarn");
+    if (isLatent())
       add("rope_type", "yarn");
     return addYarn(rope, prefix);
   }
   add("position_embedding_type", "rope");
-  if (isLatent)
+  if (isLatent()) { // the scale of its scores has the weight whatever the rotation
     add("rope_type", "rope");
+    add("mscale", 1.0);
+    add("mscale_all_dim", 0.0);
+  }
   if (type == "llama3")
     return addLlama3(rope, prefix);
   add("rope_scaling", false);
@@ -260,87 +273,215 @@ void Arguments::addScaling(const json &rope, const std::string &prefix) {
 void Arguments::addRotation() {
   if (isGpt2()) {
     add("position_embedding_type", "learned_absolute");
-    add("add_position_embedding", true);
-    needFlag("scale_attn_weights", true);
-    return needFlag("scale_attn_by_inverse_layer_idx", false);
+    return add("add_position_embedding", true);
   }
   add("add_position_embedding", false);
-  const json none = json::object();
-  const char *name = find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
+  json unscaled = json::object();
+  if (is(HfArch::GptOss)) // what the library takes where the file is silent
+    unscaled = {{"rope_type", "yarn"}, {"factor", 32.0},
+                {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                {"truncate", false},   {"original_max_position_embeddings", 4096}};
+  const json *scaling = find("rope_scaling"); // an empty one says nothing
+  bool isScaled = scaling != nullptr && !(scaling->is_object() && scaling->empty());
+  const char *name = isScaled ? "rope_scaling" : "rope_parameters";
   const json *rope = find(name);
   if (rope != nullptr && !rope->is_object())
     return refuse(name, *rope, "an object");
-  rope = rope != nullptr ? rope : &none;
+  rope = rope != nullptr ? rope : &unscaled;
   std::string prefix = fmt::format("{}.", name);
-  double base = number("rope_theta", is("mixtral") ? 1e6 : 1e4);
+  double base = number("rope_theta", is(HfArch::Mixtral) ? 1e6 : is(HfArch::GptOss) ? 1.5e5 : 1e4);
   add("rotary_base", number(*rope, prefix, "rope_theta", base));
-  add("rotary_percent",
-      number(*rope, prefix, "partial_rotary_factor", number("partial_rotary_factor", 1)));
+  double share = number("partial_rotary_factor", is(HfArch::Nemotron) ? 0.5 : 1);
+  add("rotary_percent", number(*rope, prefix, "partial_rotary_factor", share));
   add("rotary_interleaved", false);
   addScaling(*rope, prefix);
 }
 
 /// A window of W positions has W - 1 before the own one.
 void Arguments::addWindow() {
-  bool isOn = !is("qwen") || flag("use_sliding_window");
-  int64_t width = isOn ? whole("sliding_window", 0) : 0;
-  int64_t from = is("qwen") ? whole("max_window_layers", config_.layers) : 0;
+  constexpr int64_t kSilentLayers = 28; // what the library takes where the file is silent
+  bool isOn = !isQwen() || flag("use_sliding_window");
+  int64_t silent = is(HfArch::Mistral) || isQwen() ? 4096 : is(HfArch::GptOss) ? 128 : 0;
+  bool isSaid = file_.contains("sliding_window");
+  int64_t width = isOn ? whole("sliding_window", isSaid ? 0 : silent) : 0;
+  const json *types = find("layer_types");
+  bool isFromLayer = (is(HfArch::Qwen2) || is(HfArch::Qwen3)) && types == nullptr;
+  int64_t from = isFromLayer ? whole("max_window_layers", kSilentLayers) : 0;
   if (from >= config_.layers)
     width = 0;
   if (width > 0 && from > 0)
     refuse("max_window_layers", from,
            "0 (a window in all layers) or the number of layers (in none)");
-  if (const json *types = find("layer_types"); types != nullptr && types->is_array())
-    for (const json &type : *types)
-      if (type != json(width > 0 ? "sliding_attention" : "full_attention"))
-        return refuse("layer_types", *types,
-                      width > 0 ? "sliding_attention in every layer"
-                                : "full_attention in every layer");
+  if (types != nullptr && !types->is_array())
+    return refuse("layer_types", *types, "a list");
+  bool readsTypes =
+      is(HfArch::Qwen2) || is(HfArch::Qwen3) || is(HfArch::Qwen2Moe) || is(HfArch::GptOss);
+  if (types != nullptr && readsTypes)
+    return addWindowLayers(width, *types);
+  const char *word = width > 0 ? "sliding_attention" : "full_attention";
+  if (types != nullptr && std::ranges::any_of(*types, [&](const json &t) { return t != word; }))
+    return refuse("layer_types", *types, fmt::format("{} in every layer", word));
+  addWindowOf(width, is(HfArch::GptOss) ? 2 : 0);
+}
+
+/// Layers without a window are every n-th, or all or none.
+void Arguments::addWindowLayers(int64_t width, const json &types) {
+  constexpr const char *kWindow = "sliding_attention", *kFull = "full_attention";
+  auto isFull = [&](size_t layer) { return width == 0 || types[layer] == json(kFull); };
+  size_t every = 0;
+  while (every < types.size() && !isFull(every))
+    ++every;
+  every = every < types.size() ? every + 1 : 0; // 0: none is without
+  bool isKnown = static_cast<int64_t>(types.size()) == config_.layers;
+  for (size_t layer = 0; isKnown && layer < types.size(); ++layer) {
+    isKnown = types[layer] == json(kFull) || (types[layer] == json(kWindow) && width > 0);
+    isKnown &= isFull(layer) == (every != 0 && (layer + 1) % every == 0);
+  }
+  if (!isKnown)
+    return refuse("layer_types", types,
+                  fmt::format("one of {} layers, of which every n-th or none or all are '{}'{}",
+                              config_.layers, kFull,
+                              width > 0 ? fmt::format(" and the others '{}'", kWindow) : ""));
+  addWindowOf(every == 1 ? 0 : width, static_cast<int64_t>(every));
+}
+
+void Arguments::addWindowOf(int64_t width, int64_t fullEvery) {
   if (width > 0)
     add("window_size", PlainItems{width - 1, 0});
   else
     add("window_size", PlainValue());
+  if (width > 0 && fullEvery > 1)
+    add("window_attn_skip_freq", fullEvery);
+  else
+    add("window_attn_skip_freq", PlainValue());
+}
+
+/// Which layers have experts: all, or a list.
+void Arguments::addExpertLayers() {
+  PlainItems layers;
+  bool areAll = true;
+  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+    layers.push_back(static_cast<int64_t>(config_.hasExperts(layer)));
+    areAll &= config_.hasExperts(layer);
+  }
+  if (!areAll)
+    add("moe_layer_freq", std::move(layers));
 }
 
 void Arguments::addExperts() {
-  bool isDense = config_.family == HfFamily::Deepseek && config_.mtpLayers == 0 &&
-                 config_.firstDenseLayers >= config_.layers;
-  if (config_.experts == 0 || isDense)
-    return;
+  bool isDense = true;
+  for (int64_t layer = 0; layer < config_.layers; ++layer)
+    isDense &= !config_.hasExperts(layer);
+  bool isOnly = is(HfArch::GptOss) && config_.experts == 1; // which is a dense layer
+  if (isDense || isOnly)
+    return add("num_moe_experts", PlainValue());
   add("num_moe_experts", config_.experts);
   add("num_experts", config_.experts);
   add("moe_ffn_hidden_size", config_.expertFfn);
   if (config_.sharedFfn > 0)
     add("moe_shared_expert_intermediate_size", config_.sharedFfn);
-  add("moe_router_topk", whole("num_experts_per_tok", 2));
-  bool isDeepseek = config_.family == HfFamily::Deepseek;
-  add("moe_router_score_function", isDeepseek ? "sigmoid" : "softmax");
-  // The chosen probabilities add up to one if the softmax is over them alone.
-  bool isNormed = is("mixtral") || flag("norm_topk_prob", isDeepseek);
-  if (!isDeepseek)
-    add("moe_router_pre_softmax", !isNormed);
-  if (!isDeepseek)
-    return;
-  needFlag("norm_topk_prob", true);
-  add("moe_router_topk_scaling_factor", number("routed_scaling_factor", 1));
-  add("moe_router_num_groups", whole("n_group", 1));
-  add("moe_router_group_topk", whole("topk_group", 1));
+  if (is(HfArch::Qwen2Moe))
+    add("moe_shared_expert_gate", true);
+  if (const json *topk = find("experts_per_token"); topk != nullptr)
+    add("moe_router_topk", whole("experts_per_token", 0));
+  addExpertLayers();
+  addRouter();
 }
 
-void Arguments::addLatent() {
-  bool isLatent = config_.family == HfFamily::Deepseek;
-  add("multi_latent_attention", isLatent);
-  if (!isLatent)
-    return;
-  needFlag("rope_interleave", true);
-  if (config_.qLoraRank > 0)
-    add("q_lora_rank", config_.qLoraRank);
-  for (auto [key, name] : {std::pair("kv_lora_rank", "kv_lora_rank"),
-                           {"qk_nope_head_dim", "qk_head_dim"},
-                           {"qk_rope_head_dim", "qk_pos_emb_head_dim"},
-                           {"v_head_dim", "v_head_dim"}})
-    if (find(key) != nullptr)
-      add(name, whole(key, 0));
+void Arguments::addRouter() {
+  add("moe_router_score_function", is(HfArch::DeepseekV3) ? "sigmoid" : "softmax");
+  if (is(HfArch::DeepseekV3))
+    add("moe_router_enable_expert_bias", true);
+  // The chosen probabilities add up to one if the softmax is over them alone.
+  bool isOfAll = is(HfArch::DeepseekV2) ||
+                 ((is(HfArch::Qwen2Moe) || is(HfArch::Qwen3Moe)) && !flag("norm_topk_prob"));
+  if (!is(HfArch::DeepseekV3))
+    add("moe_router_pre_softmax", isOfAll);
+  if (isLatent())
+    addGroups();
+}
+
+/// A recipe adds up the best scores of a group, as many as each chosen group gives experts.
+void Arguments::addGroups() {
+  bool isV3 = is(HfArch::DeepseekV3);
+  int64_t topk = whole("num_experts_per_tok", hfFallback(config_.arch, "num_experts_per_tok"));
+  std::string method = word(file_, "", "topk_method");
+  bool isGreedy = !isV3 && (method.empty() || method == "greedy");
+  if (!isV3 && !isGreedy && method != "group_limited_greedy")
+    refuse("topk_method", method, "greedy or group_limited_greedy");
+  if (topk < 1 || (isV3 && topk == 1)) // one sigmoid divided by itself
+    refuse("num_experts_per_tok", topk, fmt::format("{} or more", isV3 ? 2 : 1));
+  int64_t groups = isGreedy ? 1 : whole("n_group", isV3 ? 8 : 1);
+  int64_t chosen = isGreedy ? 1 : whole("topk_group", isV3 ? 4 : 1);
+  int64_t summed = isV3 ? 2 : 1; // by the library
+  if (groups > 1 && chosen != groups && topk != summed * chosen)
+    refuse(
+        "topk_group", chosen,
+        fmt::format("{} (with another, a recipe judges a group by other scores than the library)",
+                    topk / summed));
+  if (groups > 1 && chosen != groups) {
+    add("moe_router_num_groups", groups);
+    return add("moe_router_group_topk", chosen);
+  }
+  add("moe_router_num_groups", PlainValue());
+  add("moe_router_group_topk", PlainValue());
+}
+
+/// A recipe has one dropout after embeddings and in layers.
+void Arguments::addDropout() {
+  if (!isGpt2())
+    return add("hidden_dropout", 0.0);
+  double inLayers = number("resid_pdrop", 0.1), ofEmbedding = number("embd_pdrop", 0.1);
+  if (inLayers != ofEmbedding)
+    refuse("embd_pdrop", ofEmbedding, fmt::format("{}, that of resid_pdrop,", inLayers));
+}
+
+/// Fields that are options as they are; what is there already follows from several.
+void Arguments::addCopies() {
+  const PlainValue *experts = findEntry(entries_, "num_moe_experts");
+  bool hasExperts = experts != nullptr && experts->wholeNumber().has_value();
+  for (const HfField &row : hfFields()) {
+    bool isOff = row.text.starts_with("moe_") && !hasExperts;
+    if (!row.isOf(config_.arch) || row.use != HfUse::Copy || isOff ||
+        findEntry(entries_, row.text) != nullptr)
+      continue;
+    const std::string field(row.name), option(row.text);
+    json from = parseJson(row.fallback.empty() ? "null" : row.fallback);
+    if (auto found = file_.find(field); found != file_.end())
+      from = *found;
+    if (from.is_null()) // as the library's own null: none
+      add(option, PlainValue());
+    else if (row.type == HfType::Whole)
+      add(option, whole(json{{field, from}}, "", field.c_str(), 0));
+    else
+      add(option, number(json{{field, from}}, "", field.c_str(), 0));
+  }
+}
+
+/// What else a recipe could have, which models of this architecture do not.
+void Arguments::addSilent() {
+  const PlainValue *experts = findEntry(entries_, "num_moe_experts");
+  bool hasExperts = experts != nullptr && experts->wholeNumber().has_value();
+  struct Silent {
+    const char *option;
+    PlainValue value;
+    bool isOfExperts = false;
+  };
+  const Silent rows[] = {{"softmax_type", "vanilla"},
+                         {"softmax_scale", {}},
+                         {"glu_linear_offset", 0.0},
+                         {"activation_func_clamp_value", {}},
+                         {"seq_len_interpolation_factor", {}},
+                         {"moe_layer_freq", {}, true},
+                         {"moe_shared_expert_intermediate_size", {}, true},
+                         {"moe_shared_expert_gate", false, true},
+                         {"moe_router_num_groups", {}, true},
+                         {"moe_router_group_topk", {}, true},
+                         {"moe_router_topk_scaling_factor", {}, true},
+                         {"moe_router_enable_expert_bias", false, true}};
+  for (const Silent &row : rows)
+    if ((hasExperts || !row.isOfExperts) && findEntry(entries_, row.option) == nullptr)
+      add(row.option, row.value);
 }
 
 Result<PlainEntries> Arguments::build() {
@@ -351,18 +492,33 @@ Result<PlainEntries> Arguments::build() {
   addRotation();
   addWindow();
   addExperts();
-  addLatent();
+  add("multi_latent_attention", isLatent());
+  addDropout();
+  addCopies();
+  addSilent();
   RETURN_IF_ERROR(failure_);
   return std::move(entries_);
 }
 
 } // namespace
 
+HfBiases biasesSaid(const HfConfig &config, std::string_view text) {
+  const json file = parseJson(text);
+  SHARDC_CHECK(file.is_object(), "the file was parsed before");
+  auto said = file.find("attention_bias");
+  bool isInAttention = said != file.end() && said->is_boolean() && said->get<bool>();
+  bool isQwen2 = config.arch == HfArch::Qwen2 || config.arch == HfArch::Qwen2Moe;
+  return {
+      .ofQkv = isQwen2 || isInAttention, .ofProjection = isInAttention, .ofMlp = config.hasMlpBias};
+}
+
 Result<PlainEntries> hfArguments(const HfConfig &config, const HfBiases &biases,
-                                 std::string_view text, const std::string &path) {
+                                 std::string_view text, const std::string &path,
+                                 std::string *place) {
   const json file = parseJson(text);
   SHARDC_CHECK(file.is_object(), "'{}' was parsed before", path);
-  return Arguments(config, biases, file, path).build();
+  RETURN_IF_ERROR(checkHfFields(file, path, place));
+  return Arguments(config, biases, file, path, place).build();
 }
 
 } // namespace shardc::checkpoint

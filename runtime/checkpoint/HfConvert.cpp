@@ -26,6 +26,8 @@ namespace {
 constexpr int64_t kScaleBlock = 128;
 constexpr int64_t kModelTouchedMax = int64_t{128} << 20; ///< bytes of the model to hold in memory
 constexpr int64_t kStepBytes = int64_t{64} << 20;
+/// In a checkpoint that was imported: the files of the model beside its tensors.
+constexpr const char *kHfFolder = "huggingface", *kKeptConfig = "huggingface/config.json";
 
 int64_t roundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
@@ -34,6 +36,7 @@ struct HfRows {
   Element type = Element::F32;
   int64_t rows = 0, columns = 1;
   int64_t rowStride = 1, columnStride = 1; ///< in elements
+  int64_t slabs = 1;                       ///< of the tensor, where one of them is meant
   bool isVector = false;
   const uint8_t *data = nullptr;
 };
@@ -47,8 +50,10 @@ public:
   }
 
   bool has(const std::string &name) const { return plain_.contains(name); }
-  Result<HfRows> rowsOf(const std::string &name, bool isTransposed) const;
-  Status readRows(const std::string &name, bool isTransposed, int64_t first, int64_t rows,
+  /// Of one slab of the tensor where `slab` is not negative.
+  Result<HfRows> rowsOf(const std::string &name, bool isTransposed, int64_t slab = -1) const;
+  /// Rows `first` to `first + rows` of what the segment names in the hub's tensor.
+  Status readRows(const HfSegment &segment, bool isTransposed, int64_t first, int64_t rows,
                   Element type, uint8_t *dst) const;
   std::vector<std::string> unused(const std::set<std::string> &used, const HfConfig &config) const;
 
@@ -69,7 +74,7 @@ void HfSource::touch(int64_t bytes) const {
     model_.drop();
 }
 
-Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed) const {
+Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed, int64_t slab) const {
   auto found = plain_.find(name);
   if (found == plain_.end())
     return makeStatus(report::TensorsMissing, "the model has no tensor '{}'", name);
@@ -79,9 +84,20 @@ Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed) cons
   HfRows rows;
   rows.type = tensor->type;
   rows.data = model_.bytes(found->second).data();
-  rows.isVector = tensor->shape.size() == 1;
+  size_t rank = tensor->shape.size();
+  int64_t count = *elementCount(tensor->shape);
+  if (slab >= 0) {
+    if (rank < 2 || slab >= tensor->shape[0])
+      return cannotConvert("'{}' is {}; part {} of its first dimension is needed", name,
+                           shapeText(tensor->shape), slab);
+    rows.slabs = tensor->shape[0];
+    count /= rows.slabs;
+    rows.data += slab * count * elementBits(tensor->type) / 8;
+    --rank;
+  }
+  rows.isVector = rank == 1;
   rows.columns = rows.isVector ? 1 : tensor->shape.back();
-  rows.rows = *elementCount(tensor->shape) / std::max<int64_t>(rows.columns, 1);
+  rows.rows = count / std::max<int64_t>(rows.columns, 1);
   rows.rowStride = rows.columns;
   if (isTransposed) {
     std::swap(rows.rows, rows.columns);
@@ -104,16 +120,21 @@ void HfSource::unscale(const HfRows &source, const SafeTensor &scales, int64_t f
     }
 }
 
-Status HfSource::readRows(const std::string &name, bool isTransposed, int64_t first, int64_t rows,
+Status HfSource::readRows(const HfSegment &segment, bool isTransposed, int64_t first, int64_t rows,
                           Element type, uint8_t *dst) const {
-  ASSIGN_OR_RETURN(HfRows source, rowsOf(name, isTransposed));
-  if (first < 0 || rows < 0 || first > source.rows - rows)
-    return cannotConvert("'{}' has {} rows; rows {} to {} are needed", name, source.rows, first,
-                         first + rows);
+  const std::string &name = segment.hf;
+  ASSIGN_OR_RETURN(HfRows source, rowsOf(name, isTransposed, segment.slab));
+  if (rows == 0)
+    return Status::ok();
+  int64_t begin = segment.hfRow + first * segment.step;
+  if (begin < 0 || rows < 0 || begin > source.rows - 1 - (rows - 1) * segment.step)
+    return cannotConvert("'{}' has {} rows; rows {} to {} are needed", name, source.rows, begin,
+                         begin + (rows - 1) * segment.step + 1);
   touch(rows * source.columns * elementBits(source.type) / 8);
-  const uint8_t *src = source.data + first * source.rowStride * elementBits(source.type) / 8;
+  const uint8_t *src = source.data + begin * source.rowStride * elementBits(source.type) / 8;
   const int64_t extents[] = {rows, source.columns};
-  const int64_t from[] = {source.rowStride, source.columnStride}, to[] = {source.columns, 1};
+  const int64_t from[] = {source.rowStride * segment.step, source.columnStride},
+                to[] = {source.columns, 1};
   auto scaleName = plain_.find(scaleNameOf(name));
   const SafeTensor *scales = scaleName != plain_.end() ? model_.find(scaleName->second) : nullptr;
   if (scales == nullptr) {
@@ -125,14 +146,15 @@ Status HfSource::readRows(const std::string &name, bool isTransposed, int64_t fi
   }
   Shape blocks = {(source.rows + kScaleBlock - 1) / kScaleBlock,
                   (source.columns + kScaleBlock - 1) / kScaleBlock};
-  if (scales->shape != blocks || isTransposed || !isConvertible(scales->type, Element::F32) ||
+  bool isPlain = !isTransposed && segment.slab < 0 && segment.step == 1;
+  if (scales->shape != blocks || !isPlain || !isConvertible(scales->type, Element::F32) ||
       !isConvertible(source.type, Element::F32))
     return cannotConvert("'{}' has scales of shape {}; {} is needed", name,
                          shapeText(scales->shape), shapeText(blocks));
   std::vector<float> values(static_cast<size_t>(rows * source.columns));
   copyBox(extents, {source.type, from}, src, {Element::F32, to},
           reinterpret_cast<uint8_t *>(values.data()));
-  unscale(source, *scales, first, rows, values.data());
+  unscale(source, *scales, begin, rows, values.data());
   convertElements(Element::F32, reinterpret_cast<const uint8_t *>(values.data()), type, dst,
                   rows * source.columns);
   return Status::ok();
@@ -167,10 +189,11 @@ Status resolve(const HfSource &source, const HfParam &param, std::vector<HfSegme
   rows = 0;
   columns = -1;
   for (HfSegment &segment : segments) {
-    ASSIGN_OR_RETURN(HfRows from, source.rowsOf(segment.hf, param.isTransposed));
+    ASSIGN_OR_RETURN(HfRows from, source.rowsOf(segment.hf, param.isTransposed, segment.slab));
     if (segment.rows < 0)
       segment.rows = from.rows;
-    if (segment.hfRow > from.rows - segment.rows || (columns >= 0 && columns != from.columns))
+    if (segment.hfRow > from.rows - 1 - (segment.rows - 1) * segment.step ||
+        (columns >= 0 && columns != from.columns))
       return cannotConvert("'{}' is {} x {}, which does not give rows {} to {} of '{}'", segment.hf,
                            from.rows, from.columns, segment.row, segment.row + segment.rows,
                            param.name);
@@ -186,7 +209,7 @@ class TakenRows {
 public:
   void add(const HfParam &param, const std::vector<HfSegment> &segments) {
     for (const HfSegment &segment : segments) {
-      Taken &taken = tensors_[segment.hf];
+      Taken &taken = tensors_[segment.hf][segment.slab];
       taken.isTransposed = param.isTransposed;
       taken.isWhole = segment.rows < 0;
       taken.rows += segment.rows;
@@ -194,18 +217,22 @@ public:
   }
 
   Status check(const HfSource &source) const {
-    for (const auto &[name, taken] : tensors_) {
-      ASSIGN_OR_RETURN(HfRows found, source.rowsOf(name, taken.isTransposed));
-      if (!taken.isWhole && taken.rows != found.rows)
-        return cannotConvert("'{}' is {} x {}; the sizes in config.json need {} x {}", name,
-                             found.rows, found.columns, taken.rows, found.columns);
-    }
+    for (const auto &[name, slabs] : tensors_)
+      for (const auto &[slab, taken] : slabs) {
+        ASSIGN_OR_RETURN(HfRows found, source.rowsOf(name, taken.isTransposed, slab));
+        if (!taken.isWhole && taken.rows != found.rows)
+          return cannotConvert("'{}' is {} x {}; the sizes in config.json need {} x {}", name,
+                               found.rows, found.columns, taken.rows, found.columns);
+        if (slab >= 0 && found.slabs != static_cast<int64_t>(slabs.size()))
+          return cannotConvert("'{}' is of {} experts; the sizes in config.json need {}", name,
+                               found.slabs, slabs.size());
+      }
     return Status::ok();
   }
 
   std::set<std::string> names() const {
     std::set<std::string> names;
-    for (const auto &[name, taken] : tensors_)
+    for (const auto &[name, slabs] : tensors_)
       names.insert(name);
     return names;
   }
@@ -215,7 +242,7 @@ private:
     int64_t rows = 0;
     bool isWhole = false, isTransposed = false;
   };
-  std::map<std::string, Taken> tensors_;
+  std::map<std::string, std::map<int64_t, Taken>> tensors_; ///< by their slabs
 };
 
 /// Reads rows of a parameter from the segments that hold them; padded rows are zeros.
@@ -228,9 +255,8 @@ Status readParam(const HfSource &source, const HfParam &param,
   for (const HfSegment &segment : segments) {
     int64_t low = std::max(first, segment.row), high = std::min(end, segment.row + segment.rows);
     if (low < high)
-      RETURN_IF_ERROR(source.readRows(segment.hf, param.isTransposed,
-                                      segment.hfRow + low - segment.row, high - low, type,
-                                      dst + (low - first) * rowBytes));
+      RETURN_IF_ERROR(source.readRows(segment, param.isTransposed, low - segment.row, high - low,
+                                      type, dst + (low - first) * rowBytes));
   }
   return Status::ok();
 }
@@ -240,7 +266,8 @@ Result<ConvertJob> importJob(const HfSource &source, const HfConfig &config, con
   std::vector<HfSegment> segments = hasAll(source, param.segments) ? param.segments : param.stacked;
   int64_t rows = 0, columns = 0;
   RETURN_IF_ERROR(resolve(source, param, segments, rows, columns));
-  ASSIGN_OR_RETURN(HfRows first, source.rowsOf(segments[0].hf, param.isTransposed));
+  ASSIGN_OR_RETURN(HfRows first,
+                   source.rowsOf(segments[0].hf, param.isTransposed, segments[0].slab));
   if (param.isVocab && rows != config.vocab)
     return cannotConvert("'{}' has {} rows but the vocabulary {}", segments[0].hf, rows,
                          config.vocab);
@@ -254,7 +281,7 @@ Result<ConvertJob> importJob(const HfSource &source, const HfConfig &config, con
   job.read = [&source, param, segments, columns, type](const Box &box, void *dst) {
     return readParam(source, param, segments, columns, box, type, static_cast<uint8_t *>(dst));
   };
-  bool isGated = config.family != HfFamily::Gpt2;
+  bool isGated = config.arch != HfArch::Gpt2 && config.arch != HfArch::Nemotron;
   job.write = [isGated](RankWriter &writer, const TensorSlice &slice) {
     std::vector<TensorSlice> slices;
     RETURN_IF_ERROR(addParamSlices(slice, ParamPart::Weight, isGated, slices));
@@ -267,9 +294,23 @@ Result<ConvertJob> importJob(const HfSource &source, const HfConfig &config, con
 
 /// Files that describe a model beside its weights.
 bool isModelFile(const std::string &name) {
-  return name.ends_with(".json") ? name.find("safetensors") == std::string::npos
-                                 : name.starts_with("tokenizer") || name.starts_with("merges") ||
-                                       name.starts_with("vocab");
+  return name.ends_with(".json")
+             ? name.find("safetensors") == std::string::npos
+             : name.starts_with("tokenizer") || name.starts_with("merges") ||
+                   name.starts_with("vocab") || name.starts_with("chat_template");
+}
+
+/// Names of such files in a folder, in order.
+std::vector<std::string> modelFilesIn(const std::string &folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    std::string name = at->path().filename().string();
+    if (isModelFile(name) && at->is_regular_file(error))
+      names.push_back(std::move(name));
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
 /// The hub's side of an export: which parameters' rows make up each of its tensors.
@@ -278,17 +319,75 @@ struct HfTarget {
   bool isTransposed = false;
   struct Part {
     std::string name;
-    int64_t row, hfRow, rows;
+    int64_t row, hfRow, rows, slab, step;
+
+    int64_t end() const { return hfRow + (rows - 1) * step + 1; }
   };
   std::vector<Part> parts;
+  int64_t rows = 0, columns = 1; ///< of each slab
+  int64_t slabs = 0;             ///< 0: the tensor is not divided
+
+  /// Sums up the parts: the shape, in which it had that of a parameter.
+  void finish();
 };
+
+void HfTarget::finish() {
+  std::ranges::sort(parts, {}, [](const Part &part) { return std::pair(part.slab, part.hfRow); });
+  bool isVector = shape.size() == 1;
+  columns = isVector ? 1 : shape[1];
+  for (const Part &part : parts) {
+    rows = std::max(rows, part.end());
+    slabs = std::max(slabs, part.slab + 1);
+  }
+  shape[0] = rows;
+  if (isTransposed && !isVector)
+    std::swap(shape[0], shape[1]);
+  if (slabs > 0)
+    shape.insert(shape.begin(), slabs);
+}
+
+/// Writes slabs of a tensor, each of which is in memory as a whole.
+Status writeSlabs(const SavedParams &source, const HfTarget &target, Element type, ByteSink &sink) {
+  int64_t columns = target.columns, rowBytes = columns * elementBits(type) / 8;
+  bool isVector = target.shape.size() == 2;
+  std::vector<uint8_t> straight(static_cast<size_t>(target.rows * rowBytes)), turned, taken;
+  for (int64_t slab = 0; slab < target.slabs; ++slab) {
+    for (const HfTarget::Part &part : target.parts) {
+      if (part.slab != slab)
+        continue;
+      Box box = {{part.row}, {part.rows}};
+      if (!isVector) {
+        box.offset.push_back(0);
+        box.shape.push_back(columns);
+      }
+      taken.resize(static_cast<size_t>(part.rows * rowBytes));
+      RETURN_IF_ERROR(source.read(part.name, box, type, taken.data()));
+      for (int64_t row = 0; row < part.rows; ++row)
+        std::copy_n(taken.data() + row * rowBytes, rowBytes,
+                    straight.data() + (part.hfRow + row * part.step) * rowBytes);
+    }
+    if (target.isTransposed) {
+      turned.resize(straight.size());
+      const int64_t extents[] = {columns, target.rows}, from[] = {1, columns},
+                    to[] = {target.rows, 1};
+      copyBox(extents, {type, from}, straight.data(), {type, to}, turned.data());
+    }
+    const std::vector<uint8_t> &made = target.isTransposed ? turned : straight;
+    RETURN_IF_ERROR(sink.write(made.data(), made.size()));
+  }
+  return Status::ok();
+}
 
 Status writeTarget(const SavedParams &source, const HfTarget &target, Element type,
                    ByteSink &sink) {
+  if (target.parts.empty()) {
+    std::vector<uint8_t> zeros(static_cast<size_t>(tensorBytes(type, target.shape).value_or(0)));
+    return sink.write(zeros.data(), zeros.size());
+  }
+  if (target.slabs > 0)
+    return writeSlabs(source, target, type, sink);
   bool isVector = target.shape.size() == 1;
-  int64_t rows = target.shape[0], columns = isVector ? 1 : target.shape[1];
-  if (target.isTransposed)
-    std::swap(rows, columns);
+  int64_t rows = target.rows, columns = target.columns;
   int64_t bytes = elementBits(type) / 8;
   auto readPart = [&](const HfTarget::Part &part, int64_t first, int64_t count, uint8_t *dst) {
     Box box = {{part.row + first}, {count}};
@@ -349,7 +448,8 @@ void addTargets(const HfConfig &config, const HfParam &param, const Shape &shape
     HfTarget &target = found->second;
     target.isTransposed = param.isTransposed;
     target.shape = shape;
-    target.parts.push_back({param.name, segment.row, segment.hfRow, rows});
+    target.parts.push_back(
+        {param.name, segment.row, segment.hfRow, rows, segment.slab, segment.step});
   }
 }
 
@@ -375,6 +475,10 @@ Status collectTargets(const SavedParams &source, const HfConfig &config,
     std::optional<Shape> shape = source.shapeOf(param.name);
     if (!shape && !param.isOptional)
       missing.push_back(param.name);
+    if (!shape && !param.zeros.empty()) {
+      order.push_back(param.segments[0].hf);
+      targets[order.back()].shape = Shape(param.zeros.begin(), param.zeros.end());
+    }
     if (!shape || shape->empty())
       continue;
     RETURN_IF_ERROR(checkRows(config, param, *shape));
@@ -389,23 +493,59 @@ Status collectTargets(const SavedParams &source, const HfConfig &config,
         "the model of config.json has no place for {} parameters of the checkpoint "
         "'{}':{}",
         left.size(), source.reader().folder(), listed(left));
-  for (auto &[name, target] : targets) {
-    std::ranges::sort(target.parts, {}, &HfTarget::Part::hfRow);
-    target.shape[0] = target.parts.back().hfRow + target.parts.back().rows;
-    if (target.isTransposed)
-      std::swap(target.shape[0], target.shape[1]);
-  }
+  for (auto &[name, target] : targets)
+    if (!target.parts.empty())
+      target.finish();
   return Status::ok();
 }
 
-Status copyModelFiles(const Onlookers &onlookers, const std::string &from, const std::string &to) {
-  std::error_code error;
-  for (fs::directory_iterator at(from, error), end; !error && at != end; at.increment(error)) {
-    std::string name = at->path().filename().string();
-    if (!isModelFile(name) || !at->is_regular_file(error))
-      continue;
-    ASSIGN_OR_RETURN(std::string contents, readFile(at->path().string()));
-    RETURN_IF_ERROR(replaceFile(onlookers, to + "/" + name, contents));
+/// The files that describe a model: of a folder that the user names, or those that an import kept
+/// in a checkpoint, which are read like its others.
+class ModelFiles {
+public:
+  ModelFiles(std::string folder, const CheckpointReader *checkpoint)
+      : folder_(std::move(folder)), checkpoint_(checkpoint) {}
+
+  const std::string &folder() const { return folder_; }
+
+  Result<std::string> read(const std::string &name, uint64_t bytesMax = UINT64_MAX) const {
+    if (checkpoint_ == nullptr)
+      return readFile(folder_ + "/" + name, bytesMax);
+    ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file,
+                     checkpoint_->openFile(fmt::format("{}/{}", kHfFolder, name)));
+    if (file->bytes().size() > bytesMax)
+      return cannotConvert("'{}/{}' has {} bytes; the limit is {}", folder_, name,
+                           file->bytes().size(), bytesMax);
+    return std::string(reinterpret_cast<const char *>(file->bytes().data()), file->bytes().size());
+  }
+
+  Status copyTo(const Onlookers &onlookers, const std::string &to) const {
+    for (const std::string &name : modelFilesIn(folder_)) {
+      ASSIGN_OR_RETURN(std::string contents, read(name));
+      RETURN_IF_ERROR(replaceFile(onlookers, to + "/" + name, contents));
+    }
+    return Status::ok();
+  }
+
+private:
+  std::string folder_;
+  const CheckpointReader *checkpoint_;
+};
+
+/// Nothing where `config.json` is to be derived.
+std::optional<ModelFiles> modelFilesOf(const std::string &given, const CheckpointReader &reader) {
+  if (!given.empty())
+    return ModelFiles(given, nullptr);
+  if (!reader.files().has(kKeptConfig))
+    return std::nullopt;
+  return ModelFiles(fmt::format("{}/{}", reader.folder(), kHfFolder), &reader);
+}
+
+/// Keeps the model's files in the checkpoint, for an export of it.
+Status keepModelFiles(const std::string &from, const SaveTarget &out) {
+  for (const std::string &name : modelFilesIn(from)) {
+    ASSIGN_OR_RETURN(std::string contents, readFile(from + "/" + name));
+    RETURN_IF_ERROR(addFile(out, fmt::format("{}/{}", kHfFolder, name), contents));
   }
   return Status::ok();
 }
@@ -434,6 +574,8 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
   std::vector<std::string> missing;
   TakenRows taken;
   for (const HfParam &param : params) {
+    if (param.isOnlyWritten)
+      continue;
     bool hasOwn = hasAll(source, param.segments);
     if (!hasOwn && !hasAll(source, param.stacked)) {
       for (const HfSegment &segment : param.segments)
@@ -457,6 +599,7 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
                    state.args = arguments;
                    for (const BytesItem &item : runStateItems(state))
                      RETURN_IF_ERROR(writer.add(item));
+                   RETURN_IF_ERROR(keepModelFiles(in, out));
                    ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
                    return addFile(out, "train_state.pt", trainState);
                  });
@@ -502,16 +645,20 @@ void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress
 Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
                 const HfExportOptions &options) {
   ASSIGN_OR_RETURN(SavedParams source, SavedParams::open(in, options.tell));
+  std::optional<ModelFiles> files = modelFilesOf(configFolder, source.reader());
   HfConfig config;
-  if (!configFolder.empty()) {
-    ASSIGN_OR_RETURN(config, readHfConfig(configFolder));
+  if (files) {
+    const std::string path = files->folder() + "/config.json";
+    ASSIGN_OR_RETURN(std::string text, files->read("config.json", kHfConfigBytesMax));
+    ASSIGN_OR_RETURN(config, parseHfConfig(text, path));
+    RETURN_IF_ERROR(checkHfConfig(source.reader(), config, text, path));
   }
   ASSIGN_OR_RETURN(auto chosen, exportType(source, config.weightType, options));
   Element weightType = chosen.first;
   if (options.tellType)
     options.tellType(weightType, chosen.second);
   std::string derived; ///< config.json, where no folder has one
-  if (configFolder.empty()) {
+  if (!files) {
     ASSIGN_OR_RETURN(derived, deriveHfConfig(source.reader(), std::string(torchName(weightType))));
     ASSIGN_OR_RETURN(config, parseHfConfig(derived, in + "/" + kRunConfigFile));
   }
@@ -541,9 +688,8 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   RETURN_IF_ERROR(makeFolders(parent.string()));
   RETURN_IF_ERROR(removeTree(options.onlookers, staging));
   RETURN_IF_ERROR(makeFolder(options.onlookers, staging));
-  Status status = configFolder.empty()
-                      ? replaceFile(options.onlookers, staging + "/config.json", derived)
-                      : copyModelFiles(options.onlookers, configFolder, staging);
+  Status status = files ? files->copyTo(options.onlookers, staging)
+                        : replaceFile(options.onlookers, staging + "/config.json", derived);
   if (status.isOk())
     status =
         writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes, options.onlookers);

@@ -40,8 +40,9 @@ struct HfExportOptions {
   ReportSink tell = {}; ///< as in CheckpointReader::open
 };
 /// Exports the checkpoint `in`, of any format, as a model of the kind that `configFolder`
-/// describes; its config and tokenizer files are copied along. If that is empty, `config.json` is
-/// made of the options that the run saved, and there is no tokenizer. The folder `out` appears when
+/// describes; its config and tokenizer files are copied along. If that is empty, they are those
+/// that an import kept in `in`, or else `config.json` is made of the options that the run saved,
+/// and there is no tokenizer. The folder `out` appears when
 /// all of it is written; InvalidInput if it is there already.
 Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
                 const HfExportOptions &options = {});

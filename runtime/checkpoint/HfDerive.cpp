@@ -1,11 +1,13 @@
 #include "runtime/checkpoint/HfDerive.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <vector>
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
+#include "runtime/checkpoint/HfArguments.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -40,6 +42,28 @@ public:
     const json *found = find(name);
     return found && found->is_number() ? found->get<double>() : static_cast<double>(lack(name));
   }
+  int64_t integerOr(const char *name, int64_t fallback) const {
+    const json *found = find(name);
+    return found && found->is_number_integer() ? found->get<int64_t>() : fallback;
+  }
+  /// A list of whole numbers, each of which the file has as text; a number is a list of one.
+  std::vector<int64_t> list(const char *name) const {
+    std::vector<int64_t> numbers;
+    const json *found = find(name);
+    if (found && found->is_number_integer())
+      numbers.push_back(found->get<int64_t>());
+    for (size_t i = 0; found && found->is_array() && i < found->size(); ++i) {
+      const json &item = (*found)[i];
+      json value = item.is_string() ? parseJson(item.get<std::string>()) : item;
+      numbers.push_back(value.is_number_integer() ? value.get<int64_t>() : -1);
+    }
+    return numbers;
+  }
+  /// Null where it is not set.
+  const json *find(std::string_view name) const {
+    auto found = values_.find(name);
+    return found != values_.end() && !found->second.is_null() ? &found->second : nullptr;
+  }
   bool isOn(const char *name) const {
     const json *found = find(name);
     return found && found->is_boolean() && found->get<bool>();
@@ -52,20 +76,13 @@ public:
     const json *found = find(name);
     return found && found->is_number() ? found->get<double>() : fallback;
   }
-  bool has(const char *name) const {
-    const json *found = find(name);
-    return found && !found->is_null();
-  }
+  bool has(const char *name) const { return find(name) != nullptr; }
   const std::vector<std::string> &missing() const { return missing_; }
 
 private:
   static json valueOf(std::string_view text) {
     json value = parseJson(text);
     return value.is_discarded() ? json(std::string(text)) : value; // YAML needs no quotes
-  }
-  const json *find(const char *name) const {
-    auto found = values_.find(name);
-    return found != values_.end() ? &found->second : nullptr;
   }
   int64_t lack(const char *name) {
     missing_.emplace_back(name);
@@ -83,91 +100,277 @@ std::string joinedWords(const std::vector<std::string> &words) {
   return text;
 }
 
-/// What no family has, one phrase each.
-std::vector<std::string> obstacles(const Options &model) {
-  std::vector<std::string> found;
-  auto refuse = [&](bool is, const char *what) {
-    if (is)
-      found.emplace_back(what);
+/// The architecture that may compute what the options say; what it lacks is found afterwards.
+HfArch archOf(const Options &model) {
+  bool hasExperts = model.has("num_moe_experts"), hasNorms = model.isOn("qk_layernorm");
+  if (model.isOn("multi_latent_attention"))
+    return hasExperts && model.word("moe_router_score_function") != "sigmoid" ? HfArch::DeepseekV2
+                                                                              : HfArch::DeepseekV3;
+  if (model.word("softmax_type") == "learnable")
+    return HfArch::GptOss;
+  if (model.word("normalization") == "LayerNorm")
+    return model.isOn("layernorm_zero_centered_gamma") ? HfArch::Nemotron : HfArch::Gpt2;
+  if (hasExperts)
+    return hasNorms                               ? HfArch::Qwen3Moe
+           : model.isOn("moe_shared_expert_gate") ? HfArch::Qwen2Moe
+                                                  : HfArch::Mixtral;
+  return hasNorms                        ? HfArch::Qwen3
+         : model.isOn("add_bias_linear") ? HfArch::Llama
+         : model.isOn("add_qkv_bias")    ? HfArch::Qwen2
+         : model.has("window_size")      ? HfArch::Mistral
+                                         : HfArch::Llama;
+}
+
+/// Writes the fields of one architecture.
+class Deriver {
+public:
+  Deriver(Options &model, HfArch arch) : model_(model), arch_(arch) {}
+
+  json run();
+
+private:
+  bool is(HfArch arch) const { return arch_ == arch; }
+  bool isLatent() const { return is(HfArch::DeepseekV2) || is(HfArch::DeepseekV3); }
+  bool isQwen() const { return infoOf(arch_).modelType.starts_with("qwen"); }
+  /// Writes a field if the architecture has it.
+  void set(const char *field, json value) {
+    if (findHfField(arch_, field) != nullptr)
+      config_[field] = std::move(value);
+  }
+  void addCopies();
+  void addActivation();
+  void addRotation();
+  json yarn();
+  void addWindow();
+  void addExperts();
+  /// Of each layer whether it has experts.
+  std::vector<bool> expertLayers();
+
+  Options &model_;
+  HfArch arch_;
+  json config_ = json::object();
+};
+
+/// Options that a field is, as they are.
+void Deriver::addCopies() {
+  for (const char *needed :
+       {"num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size"})
+    model_.integer(needed);
+  model_.number("layernorm_epsilon");
+  for (const HfField &row : hfFields())
+    if (row.isOf(arch_) && row.use == HfUse::Copy)
+      if (const json *value = model_.find(row.text); value != nullptr)
+        config_[std::string(row.name)] = *value;
+  if (isLatent() && !model_.has("q_lora_rank"))
+    config_["q_lora_rank"] = nullptr;
+}
+
+void Deriver::addActivation() {
+  std::string name = model_.word("activation_func");
+  bool isTanh = name == "gelu" && model_.isOn("bias_activation_fusion");
+  std::string theirs = isTanh ? "gelu_new" : name == "squared_relu" ? "relu2" : name;
+  if (!is(HfArch::GptOss))
+    set("hidden_act", theirs);
+  set("activation_function", theirs);
+  if (is(HfArch::Gpt2))
+    config_["embd_pdrop"] = model_.numberOr("hidden_dropout", 0);
+}
+
+json Deriver::yarn() {
+  bool latent = isLatent();
+  json rope = {{"rope_type", "yarn"}};
+  struct Row {
+    const char *field, *latent, *other;
   };
-  refuse(model.has("num_moe_experts"), "experts");
-  refuse(model.isOn("multi_latent_attention"), "latent attention");
-  refuse(model.isOn("rotary_interleaved"), "interleaved rotary positions");
-  refuse(model.numberOr("rotary_percent", 1.0) != 1.0, "rotary positions of a part of each head");
-  refuse(model.isOn("layernorm_zero_centered_gamma"), "norms centred on one");
-  refuse(model.has("window_size"), "sliding windows");
+  const Row rows[] = {{"factor", "rotary_scaling_factor", "yarn_rotary_scaling_factor"},
+                      {"beta_fast", "beta_fast", "yarn_beta_fast"},
+                      {"beta_slow", "beta_slow", "yarn_beta_slow"},
+                      {"original_max_position_embeddings", "original_max_position_embeddings",
+                       "yarn_original_max_position_embeddings"},
+                      {"mscale", "mscale", "yarn_mscale"},
+                      {"mscale_all_dim", "mscale_all_dim", "yarn_mscale_all_dim"}};
+  for (const Row &row : rows)
+    if (const json *value = model_.find(latent ? row.latent : row.other); value != nullptr)
+      rope[row.field] = *value;
+  if (!latent)
+    rope["truncate"] = model_.isOn("yarn_correction_range_round_to_int");
+  return rope;
+}
+
+void Deriver::addRotation() {
+  if (is(HfArch::Gpt2))
+    return;
+  set("max_position_embeddings",
+      model_.integerOr("max_position_embeddings", model_.integerOr("seq_length", 4096)));
+  config_["rope_theta"] = model_.numberOr("rotary_base", 1e4);
+  if (is(HfArch::Nemotron))
+    config_["partial_rotary_factor"] = model_.numberOr("rotary_percent", 1);
+  double interpolation = model_.numberOr("seq_len_interpolation_factor", 1);
+  bool isYarn = model_.word(isLatent() ? "rope_type" : "position_embedding_type") == "yarn";
+  if (isYarn)
+    config_["rope_scaling"] = yarn();
+  else if (model_.isOn("rope_scaling")) // Llama 3.1's, with the constants that the rotation has
+    config_["rope_scaling"] = {{"rope_type", "llama3"},
+                               {"factor", model_.number("rope_scaling_factor")},
+                               {"low_freq_factor", 1.0},
+                               {"high_freq_factor", 4.0},
+                               {"original_max_position_embeddings", 8192}};
+  else if (interpolation != 1)
+    config_["rope_scaling"] = {{"rope_type", "linear"}, {"factor", interpolation}};
+  else if (is(HfArch::GptOss)) // the library scales where nothing is said
+    config_["rope_scaling"] = {{"rope_type", "default"}};
+}
+
+void Deriver::addWindow() {
+  std::vector<int64_t> window = model_.list("window_size");
+  bool isOn = window.size() == 2 && window[0] >= 0;
+  set("use_sliding_window", isOn);
+  set("sliding_window", isOn ? json(window[0] + 1) : json());
+  if (isOn && isQwen())
+    config_["max_window_layers"] = 0;
+  int64_t every = model_.integerOr("window_attn_skip_freq", 0);
+  if (!isOn || (every <= 1 && !is(HfArch::GptOss)))
+    return;
+  json types = json::array();
+  for (int64_t layer = 0; layer < model_.integerOr("num_layers", 0); ++layer)
+    types.push_back(every > 0 && (layer + 1) % every == 0 ? "full_attention" : "sliding_attention");
+  set("layer_types", std::move(types));
+}
+
+std::vector<bool> Deriver::expertLayers() {
+  std::vector<int64_t> said = model_.list("moe_layer_freq");
+  int64_t layers = model_.integerOr("num_layers", 0);
+  std::vector<bool> has(static_cast<size_t>(std::max<int64_t>(layers, 0)), true);
+  if (said.size() == has.size())
+    for (size_t layer = 0; layer < has.size(); ++layer)
+      has[layer] = said[layer] != 0;
+  else if (said.size() == 1 && said[0] > 0) // the first of each so many
+    for (size_t layer = 0; layer < has.size(); ++layer)
+      has[layer] = layer % static_cast<size_t>(said[0]) == 0;
+  return has;
+}
+
+void Deriver::addExperts() {
+  bool hasExperts = model_.has("num_moe_experts");
+  std::vector<bool> layers = expertLayers();
+  if (isLatent()) {
+    config_["num_key_value_heads"] = model_.integer("num_attention_heads");
+    auto first = std::ranges::find(layers, hasExperts);
+    config_["first_k_dense_replace"] = hasExperts ? first - layers.begin() : std::ssize(layers);
+    if (!hasExperts) { // sizes that no layer has
+      config_["n_routed_experts"] = 1;
+      config_["moe_intermediate_size"] = model_.integer("ffn_hidden_size");
+    }
+    int64_t width = model_.integerOr("moe_ffn_hidden_size", 0);
+    int64_t shared = model_.integerOr("moe_shared_expert_intermediate_size", 0);
+    config_["n_shared_experts"] = width > 0 ? shared / width : 0;
+    bool isGrouped = model_.has("moe_router_group_topk");
+    config_["n_group"] = isGrouped ? model_.integerOr("moe_router_num_groups", 1) : 1;
+    config_["topk_group"] = isGrouped ? model_.integerOr("moe_router_group_topk", 1) : 1;
+    if (is(HfArch::DeepseekV2))
+      config_["topk_method"] = isGrouped ? "group_limited_greedy" : "greedy";
+    if (is(HfArch::DeepseekV3))
+      config_["num_nextn_predict_layers"] = 0;
+    return;
+  }
+  if (is(HfArch::GptOss) && !hasExperts) { // a dense layer is the only expert
+    config_["num_local_experts"] = 1;
+    config_["num_experts_per_tok"] = 1;
+  }
+  set("norm_topk_prob", !model_.isOn("moe_router_pre_softmax"));
+  set("shared_expert_intermediate_size",
+      model_.integerOr("moe_shared_expert_intermediate_size", 0));
+  json dense = json::array();
+  for (size_t layer = 0; layer < layers.size(); ++layer)
+    if (!layers[layer])
+      dense.push_back(layer);
+  set("mlp_only_layers", std::move(dense));
+}
+
+json Deriver::run() {
+  const HfArchitecture &info = infoOf(arch_);
+  addCopies();
+  addActivation();
+  addRotation();
+  addWindow();
+  addExperts();
+  config_["architectures"] = json::array({info.className});
+  config_["model_type"] = info.modelType;
+  config_["tie_word_embeddings"] = model_.isOn("share_embeddings_and_output_weights");
+  bool hasBiases = model_.isOn("add_bias_linear");
+  bool isOfQkv = isQwen() && model_.isOn("add_qkv_bias"); // with that of the output, as it were
+  set("attention_bias", hasBiases || isOfQkv);
+  set("mlp_bias", hasBiases);
+  return config_;
+}
+
+/// A value as it is compared: of numbers their value, "none" for what is not set.
+std::string comparedText(const json *value) {
+  if (value == nullptr || value->is_null())
+    return "none";
+  if (value->is_string()) {
+    json number = parseJson(value->get<std::string>()); // of lists
+    return number.is_number() ? comparedText(&number) : value->get<std::string>();
+  }
+  if (value->is_number())
+    return fmt::format("{}", value->get<double>());
+  if (!value->is_array())
+    return toText(*value);
+  std::string text;
+  for (const json &item : *value)
+    text += (text.empty() ? "" : ", ") + comparedText(&item);
+  return text.empty() ? "none" : fmt::format("[{}]", text);
+}
+
+std::string comparedText(const PlainValue &value) {
+  if (const bool *flag = value.as<bool>())
+    return *flag ? "true" : "false";
+  if (std::optional<double> number = value.number())
+    return fmt::format("{}", *number);
+  if (const auto *text = value.as<std::string>())
+    return *text;
+  std::string all;
+  if (const auto *items = value.as<PlainItems>())
+    for (const PlainValue &item : *items)
+      all += (all.empty() ? "" : ", ") + comparedText(item);
+  return all.empty() ? "none" : fmt::format("[{}]", all);
+}
+
+/// Whether the option changes what this model computes of its weights.
+bool isCompared(const Options &model, std::string_view option) {
+  constexpr std::string_view kOthers[] = {
+      // names that Megatron has for other options
+      "group_query_attention", "untie_embeddings_and_output_weights", "add_position_embedding",
+      "swiglu", "squared_relu", "num_experts", "use_rope_scaling",
+      // of training and of the vocabulary's padding
+      "mask_padded_vocab", "hidden_dropout", "attention_dropout", "init_method_std",
+      "max_position_embeddings"};
+  if (std::ranges::find(kOthers, option) != std::end(kOthers))
+    return false;
+  if (option == "moe_router_enable_expert_bias") // without one it is zero
+    return model.isOn("moe_router_enable_expert_bias");
+  bool isLatent = model.isOn("multi_latent_attention");
+  if (option == "kv_channels" || option == "num_query_groups")
+    return !isLatent;
+  if (option == "bias_activation_fusion")
+    return model.word("activation_func") == "gelu";
+  return true;
+}
+
+/// One phrase for each option that the model would have otherwise than the run.
+std::vector<std::string> differences(const Options &model, const PlainEntries &arguments) {
+  std::vector<std::string> found;
+  for (const auto &[option, value] : arguments) {
+    std::string theirs = comparedText(value), ours = comparedText(model.find(option));
+    bool isFactor = option.ends_with("_scaling_factor") || option.ends_with("interpolation_factor");
+    auto plain = [&](const std::string &text) { // what is not set is off, and a factor of one
+      return text == "false" || (isFactor && text == "1") ? "none" : text;
+    };
+    bool isBias = option == "add_qkv_bias" && model.isOn("add_bias_linear"); // which has them too
+    if (isCompared(model, option) && plain(theirs) != plain(ours) && !isBias)
+      found.push_back(fmt::format("model.{} would be {} and is {}", option, theirs, ours));
+  }
   return found;
-}
-
-bool isLlamaLike(const Options &model) {
-  return model.word("normalization") == "RMSNorm" && model.isOn("gated_linear_unit") &&
-         model.word("activation_func") == "silu" &&
-         model.word("position_embedding_type") == "rope" && !model.isOn("add_bias_linear");
-}
-
-/// Llama 3.1's, with the constants that the rotation has.
-json scaledRotation(Options &model) {
-  return {{"rope_type", "llama3"},
-          {"factor", model.number("rope_scaling_factor")},
-          {"low_freq_factor", 1.0},
-          {"high_freq_factor", 4.0},
-          {"original_max_position_embeddings", 8192}};
-}
-
-bool isGpt2Like(const Options &model) {
-  return model.word("normalization") == "LayerNorm" && !model.isOn("gated_linear_unit") &&
-         model.word("activation_func") == "gelu" &&
-         model.word("position_embedding_type") == "learned_absolute" &&
-         model.isOn("add_bias_linear") && model.isOn("share_embeddings_and_output_weights") &&
-         !model.isOn("qk_layernorm");
-}
-
-json llamaLike(Options &model) {
-  bool hasNorms = model.isOn("qk_layernorm"), hasBias = model.isOn("add_qkv_bias");
-  const char *type = hasNorms ? "qwen3" : hasBias ? "qwen2" : "llama";
-  const char *architecture = hasNorms  ? "Qwen3ForCausalLM"
-                             : hasBias ? "Qwen2ForCausalLM"
-                                       : "LlamaForCausalLM";
-  json config = {{"architectures", {architecture}},
-                 {"model_type", type},
-                 {"hidden_act", "silu"},
-                 {"hidden_size", model.integer("hidden_size")},
-                 {"intermediate_size", model.integer("ffn_hidden_size")},
-                 {"num_hidden_layers", model.integer("num_layers")},
-                 {"num_attention_heads", model.integer("num_attention_heads")},
-                 {"num_key_value_heads", model.integer("num_query_groups")},
-                 {"head_dim", model.integer("kv_channels")},
-                 {"vocab_size", model.integer("vocab_size")},
-                 {"max_position_embeddings", model.integer("seq_length")},
-                 {"rms_norm_eps", model.number("layernorm_epsilon")},
-                 {"rope_theta", model.number("rotary_base")},
-                 {"initializer_range", model.number("init_method_std")},
-                 {"attention_dropout", model.numberOr("attention_dropout", 0)},
-                 {"attention_bias", hasNorms && hasBias},
-                 {"mlp_bias", false},
-                 {"tie_word_embeddings", model.isOn("share_embeddings_and_output_weights")}};
-  if (model.isOn("rope_scaling"))
-    config["rope_scaling"] = scaledRotation(model);
-  return config;
-}
-
-json gpt2Like(Options &model) {
-  return {{"architectures", {"GPT2LMHeadModel"}},
-          {"model_type", "gpt2"},
-          // Fused with its bias it is computed by tanh, otherwise by erf.
-          {"activation_function", model.isOn("bias_activation_fusion") ? "gelu_new" : "gelu"},
-          {"n_embd", model.integer("hidden_size")},
-          {"n_inner", model.integer("ffn_hidden_size")},
-          {"n_layer", model.integer("num_layers")},
-          {"n_head", model.integer("num_attention_heads")},
-          {"n_positions", model.integer("max_position_embeddings")},
-          {"vocab_size", model.integer("vocab_size")},
-          {"layer_norm_epsilon", model.number("layernorm_epsilon")},
-          {"initializer_range", model.number("init_method_std")},
-          {"attn_pdrop", model.numberOr("attention_dropout", 0)},
-          {"embd_pdrop", model.numberOr("hidden_dropout", 0)},
-          {"resid_pdrop", model.numberOr("hidden_dropout", 0)},
-          {"tie_word_embeddings", true}};
 }
 
 std::string_view textIn(const CheckedFile &file) {
@@ -190,6 +393,23 @@ Result<std::optional<Element>> computeTypeOf(const CheckpointReader &checkpoint)
   return isSaid ? std::optional(Element::F32) : std::nullopt;
 }
 
+Status checkHfConfig(const CheckpointReader &checkpoint, const HfConfig &config,
+                     std::string_view text, const std::string &path) {
+  if (!checkpoint.files().has(kRunConfigFile))
+    return Status::ok();
+  ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, checkpoint.openFile(kRunConfigFile));
+  Options model(textIn(*file), "model");
+  if (model.isEmpty())
+    return Status::ok();
+  ASSIGN_OR_RETURN(PlainEntries arguments,
+                   hfArguments(config, biasesSaid(config, text), text, path));
+  std::vector<std::string> others = differences(model, arguments);
+  return others.empty() ? Status::ok()
+                        : makeStatus(report::CannotConvert,
+                                     "'{}' is of another model than the run that saved '{}': {}",
+                                     path, checkpoint.folder(), joinedWords(others));
+}
+
 Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
                                    const std::string &torchType) {
   std::string path = checkpoint.folder() + "/" + kRunConfigFile;
@@ -205,22 +425,28 @@ Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
                       "'{}' has no section 'model'; give a folder with the model's config.json "
                       "with --config",
                       path);
-  std::vector<std::string> against = obstacles(model);
-  bool isLlama = isLlamaLike(model);
-  if (!against.empty() || (!isLlama && !isGpt2Like(model)))
-    return makeStatus(report::CannotConvert,
-                      "no config.json can be derived for the model in '{}': {}; give a folder that "
-                      "has one with --config",
-                      path,
-                      !against.empty() ? "it has " + joinedWords(against)
-                                       : "its architecture is neither that of llama, qwen2 and "
-                                         "qwen3 nor that of GPT-2 with tied embeddings");
-  json config = isLlama ? llamaLike(model) : gpt2Like(model);
+  const HfArchitecture &arch = infoOf(archOf(model));
+  json config = Deriver(model, arch.arch).run();
   if (!model.missing().empty())
     return makeStatus(report::CannotConvert, "'{}' does not set {}", path,
                       joinedWords(model.missing()));
   config["torch_dtype"] = torchType;
-  return toText(config, 2) + "\n";
+  std::string derived = toText(config, 2) + "\n";
+  auto refused = [&](const std::string &reason) {
+    return makeStatus(report::CannotConvert,
+                      "no config.json can be derived for the model in '{}': of {}, {}; give a "
+                      "folder that has one with --config",
+                      path, arch.className, reason);
+  };
+  Result<HfConfig> sizes = parseHfConfig(derived, path);
+  if (!sizes.isOk())
+    return refused(sizes.status().message());
+  Result<PlainEntries> arguments = hfArguments(*sizes, biasesSaid(*sizes, derived), derived, path);
+  if (!arguments.isOk())
+    return refused(arguments.status().message());
+  if (std::vector<std::string> others = differences(model, *arguments); !others.empty())
+    return refused(joinedWords(others));
+  return derived;
 }
 
 } // namespace shardc::checkpoint

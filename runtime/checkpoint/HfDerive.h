@@ -5,16 +5,24 @@
 #include <string>
 
 #include "runtime/checkpoint/CheckpointReader.h"
+#include "runtime/checkpoint/HfModel.h"
 
 namespace shardc::checkpoint {
 
 inline constexpr const char *kRunConfigFile = "run_config.yaml";
 
-/// The text of `config.json` for a checkpoint: of the llama, qwen2 or qwen3 family or
-/// GPT-2, whichever computes what the run computes. `torchType` is what the weights are written as.
-/// NotFound if the run's options are not there, InvalidInput with the reason if no family fits.
+/// The text of `config.json` for a checkpoint: of the architecture of HfFields.def that computes
+/// what the run computes, which is made sure by reading it as an import does. `torchType` is what
+/// the weights are written as. NotFound if the run's options are not there, InvalidInput with the
+/// options that differ if no architecture fits.
 Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
                                    const std::string &torchType);
+
+/// Whether the model of a `config.json`, whose text this is, computes what the run computes; true
+/// where the run's options are not there. InvalidInput with the options that differ, or with what
+/// of the file is refused. `path` is where messages say that the text is from.
+Status checkHfConfig(const CheckpointReader &checkpoint, const HfConfig &config,
+                     std::string_view text, const std::string &path);
 
 /// What the run computed with: fp32, bf16 or fp16; none where its options are not there or say
 /// nothing of it. InvalidInput where they cannot be read.

@@ -17,21 +17,12 @@ constexpr int64_t kHeadsMax = 65'536;
 /// The limit of names of tensors and segments in a model: each takes hundreds of bytes.
 constexpr int64_t kPartsMax = 1 << 18;
 
-struct ModelType {
-  std::string_view name;
-  HfFamily family;
-};
-constexpr ModelType kModelTypes[] = {
-    {"llama", HfFamily::Dense}, {"mistral", HfFamily::Dense},        {"qwen2", HfFamily::Dense},
-    {"qwen3", HfFamily::Dense}, {"qwen2_moe", HfFamily::Moe},        {"qwen3_moe", HfFamily::Moe},
-    {"mixtral", HfFamily::Moe}, {"deepseek_v3", HfFamily::Deepseek}, {"gpt2", HfFamily::Gpt2},
-};
-
 /// Reads the fields of a `config.json` and checks their types. Reports the first field with a wrong
 /// type.
 class JsonFields {
 public:
-  JsonFields(const nlohmann::json &json, const std::string &path) : json_(json), path_(path) {}
+  JsonFields(const nlohmann::json &json, const std::string &path, std::string *place)
+      : json_(json), path_(path), place_(place) {}
 
   /// The first of some keys that says something; `fallback` if none does.
   int64_t size(std::initializer_list<const char *> keys, int64_t fallback = 0) {
@@ -47,6 +38,20 @@ public:
       }
     }
     return fallback;
+  }
+  /// Numbers of layers.
+  std::vector<int64_t> sizes(const char *key) {
+    constexpr size_t kListedMax = 10'000;
+    const nlohmann::json *value = find(key);
+    std::vector<int64_t> list;
+    bool isList = value != nullptr && value->is_array() && value->size() <= kListedMax;
+    for (size_t i = 0; isList && i < value->size(); ++i) {
+      isList = (*value)[i].is_number_integer();
+      list.push_back(isList ? (*value)[i].get<int64_t>() : 0);
+    }
+    if (value != nullptr && !isList)
+      refuse(key, *value, "a list of whole numbers");
+    return list;
   }
   bool flag(const char *key, bool fallback) {
     const nlohmann::json *value = find(key);
@@ -73,12 +78,16 @@ private:
     std::string shown = toText(value, /*indent=*/-1, /*isAscii=*/true);
     if (shown.size() > kShown)
       shown = shown.substr(0, kShown) + "...";
-    if (status_.isOk())
-      status_ = cannotConvert("'{}': {} is {}; {} is needed", path_, key, shown, needed);
+    if (!status_.isOk())
+      return;
+    status_ = cannotConvert("'{}': {} is {}; {} is needed", path_, key, shown, needed);
+    if (place_ != nullptr)
+      *place_ = key;
   }
 
   const nlohmann::json &json_;
   const std::string &path_;
+  std::string *place_;
   Status status_;
 };
 
@@ -106,6 +115,7 @@ Status checkBounds(const HfConfig &config, const std::string &path) {
       {"moe_intermediate_size", config.expertFfn, 0, kSizeMax},
       {"shared_expert_intermediate_size", config.sharedFfn, 0, kSizeMax},
       {"first_k_dense_replace", config.firstDenseLayers, 0, kSizeMax},
+      {"decoder_sparse_step", config.expertsEvery, 1, kSizeMax},
       {"num_nextn_predict_layers", config.mtpLayers, 0, 1'000},
       {"q_lora_rank", config.qLoraRank, 0, kSizeMax},
   };
@@ -135,7 +145,7 @@ Status checkSizes(const HfConfig &config, const std::string &path) {
   if (config.heads % config.groups != 0)
     return cannotConvert("'{}': {} heads are not divisible by {} key/value heads", path,
                          config.heads, config.groups);
-  bool hasExperts = config.family == HfFamily::Moe || config.family == HfFamily::Deepseek;
+  bool hasExperts = config.family != HfFamily::Dense && config.family != HfFamily::Gpt2;
   if (hasExperts && (config.experts == 0 || config.expertFfn == 0))
     return cannotConvert("'{}' does not set the number and the size of experts", path);
   if (config.family != HfFamily::Gpt2 && config.ffn == 0)
@@ -157,6 +167,9 @@ private:
   }
   void addGated(const std::string &name, const std::string &gate, const std::string &up,
                 int64_t rows);
+  void addNorm(const std::string &name, const std::string &hf);
+  void addWoven(const std::string &name, const std::string &hf, int64_t expert, int64_t rows,
+                bool isMatrix);
   void addQkv(const std::string &name, const std::string &hf, const char *kind, bool isOptional);
   void addEnds();
   void addAttention(const std::string &mine, const std::string &hf);
@@ -166,6 +179,7 @@ private:
   void addSharedExperts(const std::string &mine, const std::string &hf);
   void addDeepseekLayer(const std::string &mine, const std::string &hf, bool isDense);
   void addDeepseekMtp(int64_t index);
+  void addGptOssMlp(const std::string &mine, const std::string &hf);
   void addGpt2();
   void addGpt2Layer(int64_t layer);
 
@@ -177,6 +191,21 @@ private:
 void Mapper::addGated(const std::string &name, const std::string &gate, const std::string &up,
                       int64_t rows) {
   params_.push_back({name, {{gate, 0, 0, rows}, {up, 0, rows, rows}}});
+}
+
+/// Norms of Nemotron have a bias.
+void Mapper::addNorm(const std::string &name, const std::string &hf) {
+  add(name + "weight", hf + ".weight");
+  if (config_.arch == HfArch::Nemotron)
+    add(name + "bias", hf + ".bias");
+}
+
+/// One expert's part of a tensor of all experts, in which gate and up projection take turns.
+void Mapper::addWoven(const std::string &name, const std::string &hf, int64_t expert, int64_t rows,
+                      bool isMatrix) {
+  HfParam param{name, {{hf, 0, 0, rows, expert, 2}, {hf, 1, rows, rows, expert, 2}}};
+  param.isTransposed = isMatrix;
+  params_.push_back(std::move(param));
 }
 
 /// For each group its query heads, then its key, then its value head. GPT-2 has all three in one.
@@ -202,32 +231,68 @@ void Mapper::addQkv(const std::string &name, const std::string &hf, const char *
 
 void Mapper::addEnds() {
   add("embedding.word_embeddings.weight", "model.embed_tokens.weight").isVocab = true;
-  add("decoder.final_layernorm.weight", "model.norm.weight");
+  addNorm("decoder.final_layernorm.", "model.norm");
   if (!config_.isTied)
     add("output_layer.weight", "lm_head.weight").isVocab = true;
 }
 
 void Mapper::addAttention(const std::string &mine, const std::string &hf) {
   std::string attention = mine + ".self_attention.";
-  add(attention + "linear_qkv.layer_norm_weight", hf + ".input_layernorm.weight");
+  addNorm(attention + "linear_qkv.layer_norm_", hf + ".input_layernorm");
   addQkv(attention + "linear_qkv.weight", hf, "weight", false);
   addQkv(attention + "linear_qkv.bias", hf, "bias", true);
   add(attention + "q_layernorm.weight", hf + ".self_attn.q_norm.weight", true);
   add(attention + "k_layernorm.weight", hf + ".self_attn.k_norm.weight", true);
   add(attention + "linear_proj.weight", hf + ".self_attn.o_proj.weight");
   add(attention + "linear_proj.bias", hf + ".self_attn.o_proj.bias", true);
+  if (config_.family == HfFamily::GptOss)
+    add(attention + "core_attention.softmax_offset", hf + ".self_attn.sinks");
 }
 
 void Mapper::addDenseMlp(const std::string &mine, const std::string &hf) {
-  add(mine + ".mlp.linear_fc1.layer_norm_weight", hf + ".post_attention_layernorm.weight");
-  addGated(mine + ".mlp.linear_fc1.weight", hf + ".mlp.gate_proj.weight",
-           hf + ".mlp.up_proj.weight", config_.ffn);
-  add(mine + ".mlp.linear_fc2.weight", hf + ".mlp.down_proj.weight");
-  if (!config_.hasMlpBias)
-    return;
-  addGated(mine + ".mlp.linear_fc1.bias", hf + ".mlp.gate_proj.bias", hf + ".mlp.up_proj.bias",
-           config_.ffn);
-  add(mine + ".mlp.linear_fc2.bias", hf + ".mlp.down_proj.bias");
+  const std::string fc1 = mine + ".mlp.linear_fc1.", fc2 = mine + ".mlp.linear_fc2.";
+  addNorm(fc1 + "layer_norm_", hf + ".post_attention_layernorm");
+  for (const char *kind : {"weight", "bias"}) {
+    if (kind[0] == 'b' && !config_.hasMlpBias)
+      continue;
+    std::string up = fmt::format("{}.mlp.up_proj.{}", hf, kind);
+    if (config_.arch == HfArch::Nemotron)
+      add(fc1 + kind, up);
+    else
+      addGated(fc1 + kind, fmt::format("{}.mlp.gate_proj.{}", hf, kind), up, config_.ffn);
+    add(fc2 + kind, fmt::format("{}.mlp.down_proj.{}", hf, kind));
+  }
+}
+
+/// Tensors of all experts, transposed, with biases. A dense layer is the only expert of its layer,
+/// whose router gives it every token with the weight 1.
+void Mapper::addGptOssMlp(const std::string &mine, const std::string &hf) {
+  const std::string from = hf + ".mlp.experts.";
+  bool isDense = config_.experts == 1;
+  add(mine + (isDense ? ".mlp.linear_fc1.layer_norm_weight" : ".pre_mlp_layernorm.weight"),
+      hf + ".post_attention_layernorm.weight");
+  for (const char *kind : {"weight", "bias"}) {
+    bool isMatrix = kind[0] == 'w';
+    HfParam &router = add(fmt::format("{}.mlp.router.{}", mine, kind),
+                          fmt::format("{}.mlp.router.{}", hf, kind), isDense);
+    router.isOnlyWritten = isDense;
+    if (isDense && isMatrix)
+      router.zeros = {1, config_.hidden};
+    else if (isDense)
+      router.zeros = {1};
+    for (int64_t expert = 0; expert < config_.experts; ++expert) {
+      std::string number = isDense ? "" : std::to_string(expert);
+      std::string to = mine + (isDense ? ".mlp.linear_fc" : ".mlp.experts.linear_fc");
+      addWoven(fmt::format("{}1.{}{}", to, kind, number),
+               from + (isMatrix ? "gate_up_proj" : "gate_up_proj_bias"), expert, config_.ffn,
+               isMatrix);
+      HfParam &down = add(fmt::format("{}2.{}{}", to, kind, number),
+                          from + (isMatrix ? "down_proj" : "down_proj_bias"));
+      down.segments[0].slab = expert;
+      down.segments[0].rows = config_.hidden;
+      down.isTransposed = isMatrix;
+    }
+  }
 }
 
 void Mapper::addExperts(const std::string &mine, const std::string &hf) {
@@ -259,7 +324,7 @@ void Mapper::addSharedExperts(const std::string &mine, const std::string &hf) {
   addGated(to + ".linear_fc1.weight", from + ".gate_proj.weight", from + ".up_proj.weight",
            config_.sharedFfn);
   add(to + ".linear_fc2.weight", from + ".down_proj.weight");
-  if (config_.family == HfFamily::Moe)
+  if (config_.arch == HfArch::Qwen2Moe)
     add(to + ".gate_weight", hf + ".mlp.shared_expert_gate.weight");
 }
 
@@ -285,7 +350,9 @@ void Mapper::addDeepseekLayer(const std::string &mine, const std::string &hf, bo
   if (isDense)
     return addDenseMlp(mine, hf);
   addExperts(mine, hf);
-  add(mine + ".mlp.router.expert_bias", hf + ".mlp.gate.e_score_correction_bias", true);
+  if (config_.arch == HfArch::DeepseekV3)
+    add(mine + ".mlp.router.expert_bias", hf + ".mlp.gate.e_score_correction_bias", true).zeros = {
+        config_.experts};
   addSharedExperts(mine, hf);
 }
 
@@ -339,11 +406,13 @@ std::vector<HfParam> Mapper::run() {
     std::string mine = fmt::format("decoder.layers.{}", layer),
                 hf = fmt::format("model.layers.{}", layer);
     if (config_.family == HfFamily::Deepseek) {
-      addDeepseekLayer(mine, hf, layer < config_.firstDenseLayers);
+      addDeepseekLayer(mine, hf, !config_.hasExperts(layer));
       continue;
     }
     addAttention(mine, hf);
-    if (config_.family == HfFamily::Dense) {
+    if (config_.family == HfFamily::GptOss) {
+      addGptOssMlp(mine, hf);
+    } else if (!config_.hasExperts(layer)) {
       addDenseMlp(mine, hf);
     } else {
       addExperts(mine, hf);
@@ -357,44 +426,66 @@ std::vector<HfParam> Mapper::run() {
 
 } // namespace
 
+namespace {
+
+/// Shared experts where the file does not say how many.
+int64_t sharedOf(HfArch arch) {
+  return arch == HfArch::DeepseekV3 ? 1 : arch == HfArch::DeepseekV2 ? 2 : 0;
+}
+
+} // namespace
+
 Result<HfConfig> readHfConfig(const std::string &folder) {
   std::string path = folder + "/config.json";
   ASSIGN_OR_RETURN(std::string text, readFile(path, kHfConfigBytesMax));
   return parseHfConfig(text, path);
 }
 
-Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path) {
+bool HfConfig::hasExperts(int64_t layer) const {
+  if (family == HfFamily::Dense || family == HfFamily::Gpt2)
+    return false;
+  return layer >= firstDenseLayers && (layer + 1) % expertsEvery == 0 &&
+         !std::ranges::binary_search(denseLayers, layer);
+}
+
+Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path, std::string *place) {
   nlohmann::json json = parseJson(text);
   if (!json.is_object())
     return cannotConvert("'{}' is not a JSON object", path);
   HfConfig config;
-  JsonFields fields(json, path);
+  JsonFields fields(json, path, place);
   config.modelType = fields.text("model_type");
   RETURN_IF_ERROR(fields.status());
-  const ModelType *known = nullptr;
-  for (const ModelType &type : kModelTypes)
-    known = type.name == config.modelType ? &type : known;
-  if (known == nullptr)
-    return cannotConvert(
-        "'{}' has the model type '{}'; supported are llama, mistral, qwen2, qwen3, "
-        "qwen2_moe, qwen3_moe, "
-        "mixtral, deepseek_v3 and gpt2",
-        path, config.modelType);
-  config.family = known->family;
+  RETURN_IF_ERROR(checkHfFields(json, path, place));
+  const HfArchitecture &known = *findHfArchitecture(config.modelType);
+  config.arch = known.arch;
+  config.family = known.family;
   config.layers = fields.size({"num_hidden_layers", "n_layer"});
   config.hidden = fields.size({"hidden_size", "n_embd"});
   config.heads = fields.size({"num_attention_heads", "n_head"});
-  config.groups = fields.size({"num_key_value_heads"}, config.heads);
-  config.headDim = fields.size({"head_dim"}, config.heads > 0 ? config.hidden / config.heads : 0);
+  auto otherwise = [&](const char *key, int64_t derived) {
+    int64_t fallback = hfFallback(config.arch, key);
+    return fallback != 0 ? fallback : derived;
+  };
+  config.groups =
+      fields.size({"num_key_value_heads"}, otherwise("num_key_value_heads", config.heads));
+  int64_t share = config.heads > 0 ? config.hidden / config.heads : 0;
+  config.headDim = fields.size({"head_dim"}, otherwise("head_dim", share));
   config.vocab = fields.size({"vocab_size"});
   config.ffn = fields.size({"intermediate_size"});
   config.experts = fields.size({"num_experts", "num_local_experts", "n_routed_experts"});
   config.expertFfn = fields.size({"moe_intermediate_size"}, config.ffn);
-  config.sharedFfn = fields.size({"shared_expert_intermediate_size"},
-                                 productOf(fields.size({"n_shared_experts"}), config.expertFfn));
-  config.firstDenseLayers = fields.size({"first_k_dense_replace"});
-  config.mtpLayers = fields.size({"num_nextn_predict_layers"});
-  config.qLoraRank = fields.size({"q_lora_rank"});
+  config.sharedFfn = fields.size(
+      {"shared_expert_intermediate_size"},
+      productOf(fields.size({"n_shared_experts"}, sharedOf(config.arch)), config.expertFfn));
+  config.firstDenseLayers =
+      fields.size({"first_k_dense_replace"}, config.arch == HfArch::DeepseekV3 ? 3 : 0);
+  config.mtpLayers = fields.size({"num_nextn_predict_layers", "num_mtp_layers"});
+  config.qLoraRank = fields.size(
+      {"q_lora_rank"}, json.contains("q_lora_rank") ? 0 : hfFallback(config.arch, "q_lora_rank"));
+  config.expertsEvery = fields.size({"decoder_sparse_step"}, 1);
+  config.denseLayers = fields.sizes("mlp_only_layers");
+  std::ranges::sort(config.denseLayers);
   for (const char *key : {"dtype", "torch_dtype"}) // new and old spelling
     if (std::optional<Element> type = elementOfTorchName(fields.text(key));
         type == Element::F32 || type == Element::BF16 || type == Element::F16)
@@ -426,6 +517,9 @@ void dropAbsentPredictors(std::vector<HfParam> &params,
 bool isDroppedHfName(const HfConfig &config, std::string_view name) {
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with("_scale_inv"))
     return true;
+  if (config.family == HfFamily::GptOss && config.experts == 1 &&
+      name.find(".mlp.router.") != std::string_view::npos)
+    return true; // gives all tokens to the only expert
   if (config.family == HfFamily::Gpt2)
     return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
            name == "lm_head.weight";

@@ -10,40 +10,44 @@
 
 #include "runtime/base/Status.h"
 #include "runtime/checkpoint/Element.h"
+#include "runtime/checkpoint/HfFields.h"
 
 namespace shardc::checkpoint {
 
-enum class HfFamily : uint8_t {
-  Dense,    ///< llama, mistral, qwen2, qwen3
-  Moe,      ///< qwen2_moe, qwen3_moe, mixtral
-  Deepseek, ///< deepseek_v3
-  Gpt2,
-};
-
 /// What of a `config.json` decides the mapping.
 struct HfConfig {
+  HfArch arch = HfArch::Llama;
   HfFamily family = HfFamily::Dense;
   std::string modelType;
   int64_t layers = 0, hidden = 0, heads = 0, groups = 0, headDim = 0, vocab = 0;
   int64_t ffn = 0, expertFfn = 0, sharedFfn = 0, experts = 0;
   int64_t firstDenseLayers = 0, mtpLayers = 0;
-  int64_t qLoraRank = 0; ///< 0: queries are not low-rank
+  int64_t expertsEvery = 1;              ///< `decoder_sparse_step`: every n-th layer has experts
+  std::vector<int64_t> denseLayers = {}; ///< `mlp_only_layers`, sorted, which have none
+  int64_t qLoraRank = 0;                 ///< 0: queries are not low-rank
   bool isTied = false;
-  bool hasMlpBias = false; ///< `mlp_bias`
+  bool hasMlpBias = false;                ///< `mlp_bias`
   std::optional<Element> weightType = {}; ///< that it says; other types than fp32, bf16, fp16: none
+
+  bool hasExperts(int64_t layer) const;
 };
 inline constexpr uint64_t kHfConfigBytesMax = 16 << 20;
 /// Reads `folder/config.json`. InvalidInput for model types that are not known or sizes that are
 /// missing or do not fit together.
 Result<HfConfig> readHfConfig(const std::string &folder);
-/// The same of a text; `path` is where messages say that it is from.
-Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path);
+/// The same of a text; `path` is where messages say that it is from. `place` receives the dotted
+/// name of the field that is refused, if not null; it stays empty where no field is to blame.
+Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path,
+                               std::string *place = nullptr);
 
 /// Rows [hfRow, hfRow + rows) of a hub's tensor are rows [row, row + rows) of the parameter; -1
-/// rows are all of both. Tensors of more than two dims count as a list of rows of the last dim.
+/// rows are all of both. Tensors of more than two dims count as a list of rows of the last dim;
+/// with a `slab` they are that matrix of a list of matrices, or that vector of a list of vectors.
+/// From one row of the hub's to the next are `step` rows.
 struct HfSegment {
   std::string hf;
   int64_t hfRow = 0, row = 0, rows = -1;
+  int64_t slab = -1, step = 1;
 };
 
 struct HfParam {
@@ -53,6 +57,9 @@ struct HfParam {
   bool isOptional = false;             ///< biases and norms that some models have
   bool isTransposed = false;           ///< the hub stores [in, out]
   bool isVocab = false;                ///< rows are padded
+  /// What an export writes where the checkpoint has no such parameter: zeros of this shape.
+  std::vector<int64_t> zeros = {};
+  bool isOnlyWritten = false; ///< runs have no such parameter: an import leaves it out
 };
 
 /// All parameters that a model of this kind may have, in order of layers.

@@ -17,7 +17,20 @@ using plan::JobField;
 
 /// Only where positions are rotated, or other options make it matter. Parameters that the
 /// checkpoint lacks are found as missing tensors; those that the run lacks would be dropped.
-enum class Matters : uint8_t { Always, Rotated, Scaled, Gelu, IfDropped };
+enum class Matters : uint8_t {
+  Always,
+  Rotated,
+  Scaled,
+  Yarn,
+  Latent,
+  LatentYarn,
+  Windowed,
+  Gelu,
+  Experts,
+  Softmax, ///< of experts
+  Grouped, ///< experts
+  IfDropped,
+};
 
 struct Compared {
   JobField field;
@@ -45,12 +58,33 @@ constexpr Compared kCompared[] = {
     {JobField::model_ropeScaling, "use_rope_scaling", false, Matters::Rotated},
     {JobField::model_ropeScalingFactor, nullptr, false, Matters::Scaled},
     {JobField::model_windowSize},
+    {JobField::model_windowAttnSkipFreq, nullptr, false, Matters::Windowed},
     {JobField::model_softmaxScale},
+    {JobField::model_softmaxType},
+    {JobField::model_activationFuncClampValue},
+    {JobField::model_gluLinearOffset},
+    {JobField::model_seqLenInterpolationFactor, nullptr, false, Matters::Rotated},
+    {JobField::model_yarnRotaryScalingFactor, nullptr, false, Matters::Yarn},
+    {JobField::model_yarnOriginalMaxPositionEmbeddings, nullptr, false, Matters::Yarn},
+    {JobField::model_yarnBetaFast, nullptr, false, Matters::Yarn},
+    {JobField::model_yarnBetaSlow, nullptr, false, Matters::Yarn},
+    {JobField::model_yarnCorrectionRangeRoundToInt, nullptr, false, Matters::Yarn},
+    {JobField::model_ropeType, nullptr, false, Matters::Latent},
+    {JobField::model_qkPosEmbHeadDim, nullptr, false, Matters::Latent},
+    {JobField::model_mscaleAllDim, nullptr, false, Matters::Latent},
+    {JobField::model_mscale, nullptr, false, Matters::LatentYarn},
+    {JobField::model_rotaryScalingFactor, nullptr, false, Matters::LatentYarn},
+    {JobField::model_originalMaxPositionEmbeddings, nullptr, false, Matters::LatentYarn},
+    {JobField::model_betaFast, nullptr, false, Matters::LatentYarn},
+    {JobField::model_betaSlow, nullptr, false, Matters::LatentYarn},
+    {JobField::model_moeRouterTopk, nullptr, false, Matters::Experts},
+    {JobField::model_moeRouterScoreFunction, nullptr, false, Matters::Experts},
+    {JobField::model_moeRouterPreSoftmax, nullptr, false, Matters::Softmax},
+    {JobField::model_moeRouterGroupTopk, nullptr, false, Matters::Experts},
+    {JobField::model_moeRouterNumGroups, nullptr, false, Matters::Grouped},
+    {JobField::model_moeRouterTopkScalingFactor, nullptr, false, Matters::Experts},
     {JobField::model_shareEmbeddingsAndOutputWeights, "untie_embeddings_and_output_weights", true},
 };
-/// What no plan has, and what it has to be then; with one that has it the checkpoint is another
-/// model.
-constexpr const char *kInterpolation = "model.seq_len_interpolation_factor";
 constexpr const char *kVocabulary = "model.vocab_size";
 constexpr const char *kNotSet = "not set";
 
@@ -116,7 +150,12 @@ bool matters(const Compared &row, const plan::Job &job, const PlainEntries &args
     const PlainValue *value = findEntry(args, name);
     return value != nullptr && value->as<bool>() != nullptr && *value->as<bool>();
   };
-  bool isRotated = job.model.positionEmbeddingType == plan::Job::PositionEmbedding::Rope;
+  using Position = plan::Job::PositionEmbedding;
+  const plan::Job::Model &model = job.model;
+  bool isYarn = model.positionEmbeddingType == Position::Yarn;
+  bool isRotated = model.positionEmbeddingType == Position::Rope || isYarn;
+  bool isLatentYarn = model.multiLatentAttention && model.ropeType == plan::Job::RopeType::Yarn;
+  bool hasExperts = model.numMoeExperts > 0;
   switch (row.matters) {
   case Matters::Always:
   case Matters::IfDropped:
@@ -125,15 +164,38 @@ bool matters(const Compared &row, const plan::Job &job, const PlainEntries &args
     return isRotated;
   case Matters::Scaled:
     return isRotated && job.model.ropeScaling && (isOn("rope_scaling") || isOn("use_rope_scaling"));
+  case Matters::Yarn:
+    return isYarn;
+  case Matters::Latent:
+    return model.multiLatentAttention;
+  case Matters::LatentYarn:
+    return isLatentYarn;
+  case Matters::Windowed:
+    return !model.windowSize.empty();
+  case Matters::Experts:
+    return hasExperts;
+  case Matters::Softmax:
+    return hasExperts && model.moeRouterScoreFunction == plan::Job::RouterScore::Softmax;
+  case Matters::Grouped:
+    return hasExperts && model.moeRouterGroupTopk > 0;
   case Matters::Gelu:
     return job.model.activationFunc == plan::Job::Activation::Gelu;
   }
   return true;
 }
 
+/// A number that is not set adds nothing, a factor that is not set is one.
+bool isSame(JobField field, const std::string &saved, const std::string &ours) {
+  bool isFactor = field == JobField::model_seqLenInterpolationFactor ||
+                  field == JobField::model_moeRouterTopkScalingFactor;
+  auto plain = [&](const std::string &text) {
+    return text == "0" || (isFactor && text == "1") ? std::string(kNotSet) : text;
+  };
+  return plain(saved) == plain(ours);
+}
+
 bool isCompared(std::string_view option) {
-  return option == kInterpolation || option == kVocabulary ||
-         std::ranges::any_of(kCompared, [&](const Compared &row) {
+  return option == kVocabulary || std::ranges::any_of(kCompared, [&](const Compared &row) {
            return plan::jobInfo(row.field).path == option;
          });
 }
@@ -156,12 +218,9 @@ std::vector<ModelDifference> modelDifferences(const plan::Job &job,
     std::optional<std::string> saved = savedText(state.args, row);
     std::string ours = ownText(job, row.field);
     bool isLacking = row.matters == Matters::IfDropped && saved != "true";
-    if (saved && *saved != ours && !isLacking)
+    if (saved && !isSame(row.field, *saved, ours) && !isLacking)
       found.push_back({std::string(plan::jobInfo(row.field).path), *saved, ours});
   }
-  const PlainValue *factor = findEntry(state.args, lastSegment(kInterpolation));
-  if (factor != nullptr && factor->number().value_or(1) != 1)
-    found.push_back({kInterpolation, shownText(*factor), kNotSet});
   return found;
 }
 

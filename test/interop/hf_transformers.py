@@ -47,6 +47,11 @@ FAMILIES = {
                     "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "n_shared_experts": 1,
                     "first_k_dense_replace": 1, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8,
                     "qk_rope_head_dim": 8, "v_head_dim": 8},
+    "nemotron": {**SIZES, "head_dim": 8},
+    "deepseek_v2": {**SIZES, "num_key_value_heads": 4, "moe_intermediate_size": 24, "n_routed_experts": 4,
+                    "num_experts_per_tok": 2, "n_shared_experts": 2, "first_k_dense_replace": 1, "q_lora_rank": None,
+                    "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8},
+    "gpt_oss": {**SIZES, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64},
 }
 RUNS = {
@@ -85,10 +90,12 @@ def check_family(binaries, work, family):
     config = AutoConfig.for_model(family, **FAMILIES[family])
     model = AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
     with torch.no_grad():  # fresh biases and norms are zeros and ones, which no mistake would change
-        for value in model.parameters():
+        biases = [value for name, value in model.named_buffers() if name.endswith("e_score_correction_bias")]
+        for value in [*model.parameters(), *biases]:
             value.add_(0.1 * torch.randn_like(value))
     made, saved, back = (work / f"{family}_{part}" for part in ("made", "saved", "back"))
-    model.save_pretrained(made)
+    model.save_pretrained(made, max_shard_size="20KB")
+    expect((made / "model.safetensors.index.json").exists(), f"{family}: one file")
     call(binaries / "shardc", "ckpt", "import", "hf", made, saved, "--weight-dtype=float32")
     call(binaries / "shardc", "ckpt", "export", "hf", saved, back, "--config", made, "--weight-dtype=float32")
     tokens = torch.randint(0, 99, (2, 24))

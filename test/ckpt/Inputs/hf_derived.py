@@ -69,16 +69,24 @@ def check_types(work, recipes):
 
 
 def check_refusals(work, recipe):
+    call("export", "hf", work / "back0", work / "kept", "--weight-dtype=float32")
+    for file in sorted((work / "model0").iterdir()):
+        expect(file.read_bytes() == (work / "kept" / file.name).read_bytes(), f"{file.name} was not kept")
+    bare = work / "back0" / "iter_0000000"
+    shutil.rmtree(bare / "huggingface")
+    (bare / ".shardc_integrity").unlink()
     said = call("export", "hf", work / "back0", work / "none", status=1)
     expect("run_config.yaml" in said and "give a folder that has one with --config" in said, said)
     for settings, word in (
-        (["model.rotary_percent=0.5"], "rotary positions of a part of each head"),
-        (["model.add_bias_linear=true"], "neither that of llama, qwen2 and qwen3 nor that of GPT-2"),
+        (["model.rotary_percent=0.5"], "of LlamaForCausalLM, model.rotary_percent would be 1 and is 0.5"),
+        (["model.rotary_interleaved=true"], "model.rotary_interleaved would be false and is true"),
     ):
         shutil.rmtree(work / "odd", ignore_errors=True)
         train(recipe, work / "odd", settings)
         said = call("export", "hf", work / "odd", work / "none", status=1)
         expect(word in said and not (work / "none").exists(), said)
+    said = call("export", "hf", work / "odd", work / "none", "--config", work / "model0", status=1)
+    expect("is of another model than the run that saved" in said and "model.rotary_interleaved would be false and is true" in said, said)
     config = work / "odd" / "iter_0000001" / "run_config.yaml"
     (config.parent / ".shardc_integrity").unlink()  # with it the change is damage
     config.write_text("model:\n" + "".join(f"  {line}\n" for line in (

@@ -108,6 +108,7 @@ def config_of(inspected):
     return {"model_type": "llama", "num_hidden_layers": args["num_layers"], "hidden_size": args["hidden_size"],
             "num_attention_heads": args["num_attention_heads"], "num_key_value_heads": args["num_query_groups"],
             "head_dim": args["kv_channels"], "intermediate_size": args["ffn_hidden_size"],
+            "rms_norm_eps": args["layernorm_epsilon"], "rope_theta": args["rotary_base"],
             "vocab_size": args["vocab_size"], "tie_word_embeddings": not args["share_embeddings_and_output_weights"] is False}
 
 

@@ -38,8 +38,8 @@ TEST(ModelDifferences, ReadsTheNamesOfMegatronAndComparesValues) {
                         /*hasOutput=*/true, /*rows=*/256),
               ElementsAre("model.layernorm_epsilon: 1e-06, 1e-05",
                           "model.rope_scaling: true, false", "model.window_size: [3, 0], not set",
-                          "model.share_embeddings_and_output_weights: false, true",
-                          "model.seq_len_interpolation_factor: 2, not set"));
+                          "model.seq_len_interpolation_factor: 2, 1",
+                          "model.share_embeddings_and_output_weights: false, true"));
   // What is not said is not compared; rows within a step of padding may be padding.
   EXPECT_THAT(differing(plan, {}, false, 256), IsEmpty());
   EXPECT_THAT(differing(plan, {{"make_vocab_size_divisible_by", int64_t{8}}}, false, 256),
@@ -51,6 +51,30 @@ TEST(ModelDifferences, ReadsTheNamesOfMegatronAndComparesValues) {
   plan.job.put("model.add_qkv_bias", true);
   EXPECT_THAT(differing(plan, {{"add_qkv_bias", false}, {"qk_layernorm", true}}, false, 0),
               ElementsAre("model.qk_layernorm: true, false"));
+}
+
+TEST(ModelDifferences, WhatShapesDoNotShowOfExpertsAndLatentAttention) {
+  const checkpoint::PlainEntries args = {{"moe_router_topk", int64_t{4}},
+                                         {"moe_router_score_function", "sigmoid"},
+                                         {"moe_router_num_groups", {}},
+                                         {"moe_router_group_topk", int64_t{2}},
+                                         {"moe_router_topk_scaling_factor", 2.5},
+                                         {"rope_type", "rope"},
+                                         {"mscale", 0.707},
+                                         {"mscale_all_dim", 0.0},
+                                         {"glu_linear_offset", 0.0},
+                                         {"seq_len_interpolation_factor", {}},
+                                         {"window_attn_skip_freq", int64_t{2}}};
+  plan::Plan plan;
+  EXPECT_THAT(differing(plan, args, false, 0), IsEmpty());
+  plan.job.put("model.num_moe_experts", int64_t{8});
+  plan.job.put("model.multi_latent_attention", true);
+  EXPECT_THAT(differing(plan, args, false, 0),
+              ElementsAre("model.rope_type: rope, yarn", "model.mscale: 0.707, 1",
+                          "model.moe_router_topk: 4, 2",
+                          "model.moe_router_score_function: sigmoid, softmax",
+                          "model.moe_router_group_topk: 2, not set",
+                          "model.moe_router_topk_scaling_factor: 2.5, not set"));
 }
 
 } // namespace

@@ -1,0 +1,46 @@
+// Any text as a config.json: it is read or refused, a refusal names a field that is there, and what
+// is read gives options and parameters.
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
+#include "runtime/checkpoint/HfArguments.h"
+
+using namespace shardc;
+using namespace shardc::checkpoint;
+
+namespace {
+
+constexpr int64_t kPartsMax = 1000; ///< more parameters take long, and are no other case
+
+void require(bool holds) {
+  if (!holds)
+    std::abort();
+}
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  const std::string text(reinterpret_cast<const char *>(data), size);
+  const nlohmann::json file = parseJson(text);
+  std::string place;
+  Result<HfConfig> config = parseHfConfig(text, "config.json", &place);
+  if (!config.isOk()) {
+    const Report told = config.status().report();
+    require(!told.text.empty());
+    bool isThere = place.empty() || place.find('.') != std::string::npos || file.contains(place);
+    require(told.id != report::HfFieldUnknown.info().id || isThere);
+    return 0;
+  }
+  Result<PlainEntries> arguments =
+      hfArguments(*config, biasesSaid(*config, text), text, "config.json", &place);
+  require(arguments.isOk() || !place.empty());
+  if (arguments.isOk())
+    require(findEntry(*arguments, "num_layers") != nullptr);
+  int64_t parts = std::max(config->experts, config->groups) * (config->layers + config->mtpLayers);
+  if (parts <= kPartsMax)
+    require(!hfParams(*config).empty());
+  return 0;
+}

@@ -1,0 +1,208 @@
+"""Training of Hugging Face's models, here and in transformers: `shardc import hf` and `ckpt import/export hf`.
+
+usage: hf_training.py BIN [FAMILY...]
+
+Each family: transformers makes a small model in fp32 and saves it; its tensors are given values that follow from their
+names. `shardc import hf` makes the recipe of its folder and `ckpt import hf` the checkpoint; a run on the host trains
+ten steps from there. The same steps
+in transformers, with torch's AdamW, must have the same losses within 1e-5 (relative). What the run saves at the end is
+exported twice, with the model's config.json and with one derived from the run's options; transformers loads both
+without a missing or surplus weight, and the loss on the next batch is that of the model that it trained, within 1e-5.
+BIN is the folder of shardc and shardc-run. `--record` writes configurations, shapes and losses with the versions into
+test/e2e/golden/values/hf_training.json, which `hf_losses.py` there needs no transformers for. Exits with 77 if torch or
+transformers is not there.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import torch
+    import transformers
+    from transformers import AutoConfig, AutoModelForCausalLM
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "e2e" / "golden"
+sys.path[:0] = [str(GOLDEN), str(GOLDEN.parent / "Inputs")]
+from maker import cases, dataset  # noqa: E402
+
+import hf_losses  # noqa: E402
+import hf_values  # noqa: E402
+
+STEPS, TOLERANCE, LR = 10, 1e-5, 1e-3  # as hf_losses.py has them
+CASE = cases.LLAMA  # for its data: 257 tokens, sequences of 32, batches of 8
+SIZES = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "vocab_size": 257, "max_position_embeddings": 64, "initializer_range": 0.06}
+EXPERTS = {"moe_intermediate_size": 40, "num_experts": 8, "num_experts_per_tok": 2}
+YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 64,
+        "rope_theta": 10000.0}
+LATENT = {**SIZES, "num_key_value_heads": 4, "moe_intermediate_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 4,
+          "n_group": 4, "topk_group": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "q_lora_rank": 24,
+          "kv_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 12, "num_mtp_layers": 0}
+# Without a bias on experts, which no run loads yet.
+UNBIASED = ["model.moe_router_enable_expert_bias=false"]
+# Name: the type of the model, its configuration, further settings of the run.
+FAMILIES = {
+    "gpt2": ("gpt2", {"n_embd": 48, "n_layer": 3, "n_head": 4, "vocab_size": 257, "n_positions": 64, "resid_pdrop": 0.0,
+                      "embd_pdrop": 0.0, "attn_pdrop": 0.0, "initializer_range": 0.06}, []),
+    "llama2": ("llama", {**SIZES, "num_key_value_heads": 4, "rms_norm_eps": 1e-5}, []),
+    "llama3": ("llama", {**SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}, []),
+    "llama31": ("llama", {**SIZES, "rope_parameters": {
+        "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192}}, []),
+    "llama32_tied": ("llama", {**SIZES, "tie_word_embeddings": True}, []),
+    "llama_biases": ("llama", {**SIZES, "attention_bias": True, "mlp_bias": True}, []),
+    "llama_yarn": ("llama", {**SIZES, "rope_parameters": YARN}, []),
+    "llama_linear": ("llama", {**SIZES, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0},
+                               "hidden_act": "gelu_pytorch_tanh"}, []),
+    "mistral": ("mistral", {**SIZES, "head_dim": 16, "sliding_window": 8}, []),
+    "qwen2": ("qwen2", {**SIZES}, []),
+    "qwen25_tied": ("qwen2", {**SIZES, "tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, []),
+    "qwen3": ("qwen3", {**SIZES, "head_dim": 16}, []),
+    "qwen3_windows": ("qwen3", {**SIZES, "head_dim": 16, "use_sliding_window": True, "sliding_window": 6,
+                                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}, []),
+    "nemotron": ("nemotron", {**SIZES, "head_dim": 16}, []),
+    "mixtral": ("mixtral", {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}, []),
+    "qwen3_moe": ("qwen3_moe", {**SIZES, **EXPERTS, "head_dim": 16, "norm_topk_prob": True}, []),
+    "qwen3_moe_dense": ("qwen3_moe", {**SIZES, **EXPERTS, "head_dim": 16, "norm_topk_prob": False, "mlp_only_layers": [0]}, []),
+    "deepseek_v2": ("deepseek_v2", {**{k: v for k, v in LATENT.items() if k != "num_mtp_layers"}, "q_lora_rank": None,
+                                    "topk_method": "greedy", "n_group": 1, "topk_group": 1, "n_shared_experts": 2,
+                                    "routed_scaling_factor": 1.5}, []),
+    "deepseek_v3": ("deepseek_v3", {**LATENT}, UNBIASED),
+    "deepseek_v3_yarn": ("deepseek_v3", {**LATENT, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5}}, UNBIASED),
+    "moonlight": ("deepseek_v3", {**LATENT, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 2,
+                                  "routed_scaling_factor": 2.446}, UNBIASED),
+    # Dense layers, each the only expert of its layer.
+    "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
+                            "swiglu_limit": 0.75}, []),
+}
+def expect(condition, text):
+    if not condition:
+        sys.exit(text)
+
+
+def call(*command, cwd=None):
+    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
+    expect(done.returncode == 0, f"{command}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def loaded(folder):
+    """Loads the model as a user does; there must be no missing and no surplus weight."""
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True,
+                                                       attn_implementation="eager")
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        expect(not info.get(kind), f"{folder}: {kind}: {info.get(kind)}")
+    return model
+
+
+def make(folder, kind, settings):
+    """Gives the shapes of the tensors as they are saved, by name."""
+    config = AutoConfig.for_model(kind, **settings)
+    AutoModelForCausalLM.from_config(config).to(torch.float32).save_pretrained(folder)
+    shapes = hf_values.shapes_of(folder / "model.safetensors")
+    hf_values.write_tensors(folder / "model.safetensors", shapes, kind)
+    return shapes
+
+
+def microbatch_loss(model, order, first):
+    """The sum over the tokens that count, and their number."""
+    batch = dataset.batch(order, first, CASE.micro_batch, CASE)
+    tokens, labels, mask = (torch.from_numpy(part.astype("int64")) for part in batch[:3])
+    logits = model(tokens).logits.flatten(0, 1)
+    each = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="none")
+    return (each * mask.flatten()).sum(), mask.sum()
+
+
+def step_loss(model, order, step, backward):
+    """The mean over all tokens of a step; gradients are those of the mean of its microbatches' means."""
+    total, tokens, count = 0.0, 0, CASE.global_batch // CASE.micro_batch
+    for part in range(count):
+        loss, number = microbatch_loss(model, order, step * CASE.global_batch + part * CASE.micro_batch)
+        if backward:
+            (loss / number / count).backward()
+        total, tokens = total + loss.item(), tokens + number.item()
+    return total / tokens
+
+
+def train(model, order):
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+    losses = []
+    for step in range(STEPS):
+        losses.append(step_loss(model, order, step, backward=True))
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        losses.append(step_loss(model.eval(), order, STEPS, backward=False))
+    return losses
+
+
+def run(binaries, work, settings):
+    hf_losses.write_recipe(work, GOLDEN, STEPS)
+    return hf_losses.losses_of(binaries / "shardc", work, settings, STEPS)
+
+
+def apart(ours, theirs):
+    return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
+
+
+def check(binaries, work, name):
+    kind, config, settings = FAMILIES[name]
+    work.mkdir()
+    shapes = make(work / "made", kind, config)
+    call(binaries / "shardc", "import", "hf", work / "made", "-o", work / "imported.recipe")
+    call(binaries / "shardc", "ckpt", "import", "hf", work / "made", work / "weights")
+    order = dataset.SampleOrder(dataset.documents(), (STEPS + 1) * CASE.global_batch, CASE.seq_length, CASE.data_seed)
+    theirs = train(loaded(work / "made"), order)
+    ours = run(binaries, work, settings)
+    first, worst = apart(ours[:1], theirs[:1]), apart(ours, theirs[:STEPS])
+    print(f"{name}: first losses {ours[0]:.7f} and {theirs[0]:.7f}, {first:.1e} apart; {STEPS} losses {worst:.1e}", flush=True)
+    expect(worst <= TOLERANCE, f"{name}: {ours}\n{theirs}")
+    found = []
+    for part, more in (("back", ["--config", work / "made"]), ("derived", [])):
+        call(binaries / "shardc", "ckpt", "export", "hf", work / "saved", work / part, "--weight-dtype=float32", *more)
+        with torch.no_grad():
+            found.append(step_loss(loaded(work / part).eval(), order, STEPS, backward=False))
+    worst = apart(found, [theirs[STEPS]] * 2)
+    print(f"{name}: exported, loss {found[0]:.7f}, in transformers {theirs[STEPS]:.7f}: {worst:.1e} apart", flush=True)
+    expect(worst <= TOLERANCE, f"{name}: {found}, {theirs[STEPS]}")
+    config = json.loads((work / "made" / "config.json").read_text())
+    return {"config": config, "settings": settings, "shapes": shapes, "losses": theirs[:STEPS]}
+
+
+def record(cases_of):
+    """One line for each case. Cases that were not run stay as they are."""
+    path = GOLDEN / "values" / "hf_training.json"
+    before = json.loads(path.read_text())["cases"] if path.exists() else {}
+    cases_of = {name: cases_of.get(name) or before[name] for name in FAMILIES if name in cases_of or name in before}
+    head = {"made_by": "test/interop/hf_training.py --record", "torch": torch.__version__, "transformers": transformers.__version__}
+    lines = [f"{json.dumps(name)}: {json.dumps(case, separators=(',', ':'))}" for name, case in cases_of.items()]
+    text = json.dumps(head)[:-1] + ', "cases": {\n' + ",\n".join(lines) + "\n}}\n"
+    path.write_text(text)
+
+
+def main():
+    words = [word for word in sys.argv[1:] if word != "--record"]
+    binaries = pathlib.Path(words[0]).resolve()
+    torch.set_num_threads(1)  # the models are small
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    cases_of = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in words[1:] or FAMILIES:
+            cases_of[name] = check(binaries, pathlib.Path(folder) / name, name)
+    if "--record" in sys.argv:
+        record(cases_of)
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}: all equal")
+
+
+if __name__ == "__main__":
+    main()
