@@ -115,8 +115,6 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   bool hasBias = config.isOn(Opt::ModelMoeRouterEnableExpertBias);
   need(hasBias && d.virtualStages > 1, "a bias on experts with several chunks of layers on a stage",
        Opt::ModelMoeRouterEnableExpertBias);
-  need(hasBias && (config.has(Opt::CheckpointSave) || config.has(Opt::CheckpointLoad)),
-       "checkpoints of a bias on experts", Opt::ModelMoeRouterEnableExpertBias);
 }
 
 } // namespace
