@@ -102,6 +102,9 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   need(config.isOn(Opt::ModelAddBiasLinear) &&
            config.has(Opt::ModelMoeSharedExpertIntermediateSize),
        "biases of the expert of all tokens", Opt::ModelAddBiasLinear);
+  // Each part of an expert would add the bias of its sum.
+  need(config.isOn(Opt::ModelAddBiasLinear) && d.expertTensorParallel > 1,
+       "biases of experts that ranks have parts of", Opt::ModelExpertTensorParallelSize);
   need(config.is(Opt::ModelMoeRouterDtype, config::RouterType::Fp64), "a router in fp64",
        Opt::ModelMoeRouterDtype);
   using config::RouterBalancing;
@@ -114,8 +117,6 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   bool hasBias = config.isOn(Opt::ModelMoeRouterEnableExpertBias);
   need(hasBias && d.virtualStages > 1, "a bias on experts with several chunks of layers on a stage",
        Opt::ModelMoeRouterEnableExpertBias);
-  need(hasBias && (config.has(Opt::CheckpointSave) || config.has(Opt::CheckpointLoad)),
-       "checkpoints of a bias on experts", Opt::ModelMoeRouterEnableExpertBias);
 }
 
 } // namespace

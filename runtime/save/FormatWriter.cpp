@@ -40,4 +40,19 @@ Result<std::unique_ptr<FormatWriter>> FormatWriter::create(const plan::Plan &pla
   return makerOf(plan.job.checkpoint.ckptFormat)(plan, layout);
 }
 
+Status addExpertBias(const plan::Plan &plan, const Progress &progress, const FormatWriter &format,
+                     checkpoint::RankWriter &writer) {
+  if (progress.expertBias.empty())
+    return Status::ok();
+  const std::vector<ExpertBuffer> buffers = expertBuffersOf(plan);
+  const float *row = progress.expertBias.data();
+  for (const ExpertBuffer &buffer : buffers) {
+    RETURN_IF_ERROR(format.addBuffer(
+        {buffer.name, checkpoint::Element::F32, {buffer.experts}, {{0}, {buffer.experts}}, row},
+        writer));
+    row += progress.expertBias.size() / buffers.size();
+  }
+  return Status::ok();
+}
+
 } // namespace shardc::save

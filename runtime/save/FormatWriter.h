@@ -26,11 +26,18 @@ public:
   /// Rows of a tensor or of a moment of it, which are in the cell of `piece`.
   virtual Status addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,
                          checkpoint::RankWriter &writer) const = 0;
+  /// A tensor of the model that is no parameter.
+  virtual Status addBuffer(const checkpoint::TensorSlice &buffer,
+                           checkpoint::RankWriter &writer) const = 0;
   /// Files of this format beside those of the ranks.
   virtual Status addFiles(const Progress &, const checkpoint::SaveTarget &) const {
     return Status::ok();
   }
 };
+
+/// Adds what experts are chosen by, if there is such a bias, to what a rank saves.
+Status addExpertBias(const plan::Plan &plan, const Progress &progress, const FormatWriter &format,
+                     checkpoint::RankWriter &writer);
 
 /// Megatron FSDP's `fsdp_dtensor`.
 std::unique_ptr<FormatWriter> makeFsdpDtensorWriter(const plan::Plan &plan,

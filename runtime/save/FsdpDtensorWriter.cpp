@@ -13,6 +13,8 @@ public:
   Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const override;
   Status addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,
                  checkpoint::RankWriter &writer) const override;
+  Status addBuffer(const checkpoint::TensorSlice &buffer,
+                   checkpoint::RankWriter &writer) const override;
 
 private:
   Status addSettings(const Progress &progress, checkpoint::RankWriter &writer) const;
@@ -73,6 +75,16 @@ Status FsdpDtensorWriter::addRows(const checkpoint::TensorSlice &rows, const Sta
   std::vector<checkpoint::TensorSlice> slices;
   RETURN_IF_ERROR(checkpoint::addParamSlices(rows, piece.part, layout_.isGated(piece.param), slices,
                                              precision_));
+  for (const checkpoint::TensorSlice &slice : slices)
+    RETURN_IF_ERROR(writer.add(slice));
+  return Status::ok();
+}
+
+Status FsdpDtensorWriter::addBuffer(const checkpoint::TensorSlice &buffer,
+                                    checkpoint::RankWriter &writer) const {
+  std::vector<checkpoint::TensorSlice> slices;
+  RETURN_IF_ERROR(checkpoint::addParamSlices(buffer, checkpoint::ParamPart::Weight,
+                                             /*isGated=*/false, slices, precision_));
   for (const checkpoint::TensorSlice &slice : slices)
     RETURN_IF_ERROR(writer.add(slice));
   return Status::ok();

@@ -213,6 +213,25 @@ Status Loader::readAmaxHistory() {
                                     progress_.amaxHistory.data());
 }
 
+/// What experts were chosen by belongs to the weights. A layer that the checkpoint says nothing of
+/// begins with zeros, as in a new run.
+Status Loader::readExpertBias() {
+  std::optional<int64_t> holder = rankWithExpertBias(*plan_);
+  if (!holder)
+    return Status::ok();
+  const plan::Cell *cell = expertBiasOf(*plan_, exec::roleOf(*plan_, *holder));
+  progress_.expertBias.assign(static_cast<size_t>(cell->type.numel()), 0.0f);
+  float *row = progress_.expertBias.data();
+  for (const ExpertBuffer &buffer : expertBuffersOf(*plan_)) {
+    using checkpoint::ParamPart;
+    if (checkpoint_->shapeOf(buffer.name, ParamPart::Weight))
+      RETURN_IF_ERROR(checkpoint_->read(buffer.name, ParamPart::Weight, {{0}, {buffer.experts}},
+                                        checkpoint::Element::F32, row, /*padsRows=*/false));
+    row += cell->type.shape[1];
+  }
+  return Status::ok();
+}
+
 Status Loader::readProgress(const RunState &state) {
   int64_t batch = batchOf(*plan_);
   progress_.step = state.iteration;

@@ -195,6 +195,7 @@ Status Loader::compare() {
     RETURN_IF_ERROR(compareArguments(state));
   RETURN_IF_ERROR(compareModel(state));
   RETURN_IF_ERROR(compareTensors());
+  RETURN_IF_ERROR(readExpertBias());
   compareVocabulary(state);
   comparePadding(state);
   if (isFinetune_)
@@ -331,10 +332,14 @@ Status Loader::restoreAll(exec::Executable &executable) const {
     ASSIGN_OR_RETURN(std::vector<StatePiece> pieces, layout_.pieces(executable.worldRank(rank)));
     for (const StatePiece &piece : pieces)
       RETURN_IF_ERROR(restorePiece(executable, rank, piece, buffer));
+    uint32_t role = exec::roleOf(*plan_, executable.worldRank(rank));
+    RETURN_IF_ERROR(
+        restoreCell(executable, rank, expertBiasOf(*plan_, role), progress_.expertBias));
     if (isFinetune_)
       continue;
     RETURN_IF_ERROR(writeStep(executable, rank, progress_));
-    RETURN_IF_ERROR(restoreAmaxHistory(executable, rank));
+    RETURN_IF_ERROR(
+        restoreCell(executable, rank, amaxHistoryOf(*plan_, role), progress_.amaxHistory));
   }
   return executable.backend().synchronize();
 }
@@ -379,15 +384,14 @@ Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) 
 }
 
 /// Without one in the checkpoint it is that of a new run.
-Status Loader::restoreAmaxHistory(exec::Executable &executable, size_t rank) const {
-  const plan::Cell *cell = amaxHistoryOf(*plan_, exec::roleOf(*plan_, executable.worldRank(rank)));
+Status Loader::restoreCell(exec::Executable &executable, size_t rank, const plan::Cell *cell,
+                           std::vector<float> content) const {
   if (cell == nullptr)
     return Status::ok();
-  std::vector<float> history = progress_.amaxHistory;
-  history.resize(static_cast<size_t>(cell->type.numel()));
+  content.resize(static_cast<size_t>(cell->type.numel()));
   ASSIGN_OR_RETURN(uint8_t * address,
                    executable.arenas(rank).resolve(cell->place, cell->type.bytes(), cell->name));
-  return executable.write(rank, address, cell->type.bytes(), history.data());
+  return executable.write(rank, address, cell->type.bytes(), content.data());
 }
 
 } // namespace shardc::save

@@ -84,11 +84,13 @@ private:
   Status readUpdates(const checkpoint::RunState &state);
   void readLossScale(const checkpoint::RunState &state);
   Status readAmaxHistory();
+  Status readExpertBias();
   Status restoreAll(exec::Executable &executable) const;
   Status clearCells(exec::Executable &executable, size_t rank) const;
   Status restorePiece(exec::Executable &executable, size_t rank, const StatePiece &piece,
                       std::vector<uint8_t> &buffer) const;
-  Status restoreAmaxHistory(exec::Executable &executable, size_t rank) const;
+  Status restoreCell(exec::Executable &executable, size_t rank, const plan::Cell *cell,
+                     std::vector<float> content) const;
 
   std::span<const plan::Plan> plans_;
   const plan::Plan *plan_; ///< one of them

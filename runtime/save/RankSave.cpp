@@ -42,6 +42,8 @@ Result<RankSave> RankSave::begin(const SaveJob &job, const SaveTarget &target, i
   save.pieces_ = std::move(pieces);
   if (worldRank == 0)
     RETURN_IF_ERROR(job.format->addObjects(progress, save.writer_));
+  if (worldRank == rankWithExpertBias(*job.plan))
+    RETURN_IF_ERROR(addExpertBias(*job.plan, progress, *job.format, save.writer_));
   return save;
 }
 

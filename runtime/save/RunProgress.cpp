@@ -186,12 +186,49 @@ std::optional<LossScaler> lossScalerOf(const checkpoint::RunState &state) {
   return LossScaler{static_cast<float>(*scale), trackerOf(kGrowth), trackerOf(kHysteresis)};
 }
 
-const plan::Cell *amaxHistoryOf(const plan::Plan &plan, uint32_t index) {
+namespace {
+
+const plan::Cell *cellOf(const plan::Plan &plan, uint32_t index, plan::CellKind kind) {
   if (index >= plan.roles.size())
     return nullptr;
   const plan::Role &role = plan.roles[index];
-  uint32_t cell = plan::findCell(role, plan::CellKind::AmaxHistory);
+  uint32_t cell = plan::findCell(role, kind);
   return cell == plan::kNone ? nullptr : &role.cells[cell];
+}
+
+} // namespace
+
+const plan::Cell *amaxHistoryOf(const plan::Plan &plan, uint32_t role) {
+  return cellOf(plan, role, plan::CellKind::AmaxHistory);
+}
+
+const plan::Cell *expertBiasOf(const plan::Plan &plan, uint32_t role) {
+  return cellOf(plan, role, plan::CellKind::ExpertBias);
+}
+
+std::optional<int64_t> rankWithExpertBias(const plan::Plan &plan) {
+  for (uint32_t role = 0; role < plan.roles.size(); ++role)
+    if (expertBiasOf(plan, role) != nullptr)
+      for (int64_t rank = 0; rank < plan.worldSize(); ++rank)
+        if (expertBiasOf(plan, exec::roleOf(plan, rank)) != nullptr)
+          return rank;
+  return std::nullopt;
+}
+
+std::vector<ExpertBuffer> expertBuffersOf(const plan::Plan &plan) {
+  std::vector<ExpertBuffer> buffers;
+  if (!rankWithExpertBias(plan))
+    return buffers;
+  constexpr std::string_view kRouter = ".mlp.router.", kWeight = "weight";
+  for (const plan::Param &param : plan.params) {
+    std::string_view name = param.name;
+    if (!name.ends_with(kWeight))
+      continue;
+    name.remove_suffix(kWeight.size());
+    if (name.ends_with(kRouter))
+      buffers.push_back({fmt::format("{}expert_bias", name), param.wholeType().shape[0]});
+  }
+  return buffers;
 }
 
 Status addAmaxHistory(const plan::Plan &plan, const Progress &progress,

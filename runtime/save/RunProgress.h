@@ -27,6 +27,7 @@ struct Progress {
   float lr = 0, decoupledLr = 0, weightDecay = 0; ///< of the last step
   std::optional<LossScaler> lossScaler;           ///< none: that of a new run
   std::vector<float> amaxHistory; ///< of plans that keep one, on the first rank; empty: a new run's
+  std::vector<float> expertBias;  ///< the content of such a cell, on the rank that saves it
   int64_t consumedTrainSamples = 0, consumedValidSamples = 0;
   int64_t skippedTrainSamples = 0; ///< of steps that were passed over
   double floatingPointOperations = 0;
@@ -53,6 +54,18 @@ std::optional<LossScaler> lossScalerOf(const checkpoint::RunState &state);
 /// The cell of a role with the history of magnitudes; null if the plan has none. All ranks have the
 /// same history, each role in a place of its own.
 const plan::Cell *amaxHistoryOf(const plan::Plan &plan, uint32_t role = 0);
+/// The cell of a role with what experts are chosen by: a row for each layer with experts of any
+/// stage, with zeros behind. Stages without experts have none; the others have the same.
+const plan::Cell *expertBiasOf(const plan::Plan &plan, uint32_t role);
+/// The first rank with such a cell, which saves it; none if no rank has one.
+std::optional<int64_t> rankWithExpertBias(const plan::Plan &plan);
+/// Upstream's buffer of a layer with experts, f32[experts].
+struct ExpertBuffer {
+  std::string name; ///< `decoder.layers.3.mlp.router.expert_bias`
+  int64_t experts = 0;
+};
+/// Those of a plan with a bias on experts, by rows of its cells.
+std::vector<ExpertBuffer> expertBuffersOf(const plan::Plan &plan);
 /// The name of this history in checkpoints. Loaders upstream skip it: no tensor of theirs is the
 /// same.
 inline constexpr const char *kAmaxHistory = "decoder._extra_state.amax_history";

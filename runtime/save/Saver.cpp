@@ -159,8 +159,9 @@ bool Saver::isUnderWay() { return peers_ ? isShared_ : thread_ && thread_->isBus
 
 Result<bool> Saver::saveAhead(int64_t step) {
   // Several pieces, or a save under way, make steps wait: then the step may as well end first.
-  // So it does for a history of magnitudes, which is read in between.
-  if (snapshot_.size() != 1 || isUnderWay() || amaxHistoryOf(*plan_) != nullptr)
+  // So it does for a history of magnitudes and a bias on experts, which are read in between.
+  if (snapshot_.size() != 1 || isUnderWay() || amaxHistoryOf(*plan_) != nullptr ||
+      rankWithExpertBias(*plan_))
     return false;
   RETURN_IF_ERROR(begin(step).status());
   return true; // also if the save could not begin, which was reported
@@ -248,20 +249,25 @@ Status Saver::await() {
 
 Status Saver::save(const StepState &state) {
   Progress progress = progressAfter(*plan_, begin_, state);
-  RETURN_IF_ERROR(readAmaxHistory(progress));
+  if (isFirst())
+    RETURN_IF_ERROR(readCell(0, amaxHistoryOf, progress.amaxHistory));
+  std::optional<int64_t> holder = rankWithExpertBias(*plan_);
+  for (size_t rank = 0; holder && rank < executable_->rankCount(); ++rank)
+    if (executable_->worldRank(rank) == *holder)
+      RETURN_IF_ERROR(readCell(rank, expertBiasOf, progress.expertBias));
   return snapshot_.empty() ? saveNow(progress) : saveInBackground(progress);
 }
 
-/// All ranks have it alike, and the first saves it.
-Status Saver::readAmaxHistory(Progress &progress) {
-  const plan::Cell *cell = amaxHistoryOf(*plan_, exec::roleOf(*plan_, executable_->worldRank(0)));
-  if (cell == nullptr || !isFirst())
+/// Of one of the ranks here, which have it alike.
+Status Saver::readCell(size_t rank, CellOf cellOf, std::vector<float> &content) {
+  const plan::Cell *cell = cellOf(*plan_, exec::roleOf(*plan_, executable_->worldRank(rank)));
+  if (cell == nullptr)
     return Status::ok();
   RETURN_IF_ERROR(executable_->backend().synchronize());
   ASSIGN_OR_RETURN(uint8_t * address,
-                   executable_->arenas(0).resolve(cell->place, cell->type.bytes(), cell->name));
-  progress.amaxHistory.resize(static_cast<size_t>(cell->type.numel()));
-  return executable_->read(0, address, cell->type.bytes(), progress.amaxHistory.data());
+                   executable_->arenas(rank).resolve(cell->place, cell->type.bytes(), cell->name));
+  content.resize(static_cast<size_t>(cell->type.numel()));
+  return executable_->read(rank, address, cell->type.bytes(), content.data());
 }
 
 Status Saver::saveInBackground(const Progress &progress) {

@@ -61,7 +61,8 @@ private:
   Status agree(std::string_view what, Status mine) const;
   Status prepareRoot();
   Status needThread();
-  Status readAmaxHistory(Progress &progress);
+  using CellOf = const plan::Cell *(*)(const plan::Plan &, uint32_t role);
+  Status readCell(size_t rank, CellOf cellOf, std::vector<float> &content);
   Status saveNow(const Progress &progress);
   Status write(const checkpoint::SaveTarget &target, const Progress &progress);
   Status writeRank(size_t rank, const checkpoint::SaveTarget &target, const Progress &progress);

@@ -228,6 +228,8 @@ std::vector<checkpoint::ParamRequest> StateLayout::requests() const {
              plan_->params[p].block == cell.block && i < plan_->params[p].tensorCount(); ++i)
           requests.push_back({plan_->params[p].tensorName(i), cell.part, shapeOf(p), isGated(p)});
     }
+  for (const ExpertBuffer &buffer : expertBuffersOf(*plan_))
+    requests.push_back({buffer.name, checkpoint::ParamPart::Weight, {buffer.experts}, false});
   return requests;
 }
 

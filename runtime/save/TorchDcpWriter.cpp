@@ -61,6 +61,8 @@ public:
   Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const override;
   Status addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,
                  checkpoint::RankWriter &writer) const override;
+  Status addBuffer(const checkpoint::TensorSlice &buffer,
+                   checkpoint::RankWriter &writer) const override;
 
 private:
   const plan::Plan &plan_;
@@ -72,6 +74,14 @@ Status TorchDcpWriter::addRows(const checkpoint::TensorSlice &rows, const StateP
   slice.path = {"model", rows.name};
   if (piece.part != ParamPart::Weight)
     slice.path = {"optimizer", "state", rows.name, std::string(momentName(piece.part))};
+  slice.name = checkpoint::nameOfPath(slice.path);
+  return writer.add(slice);
+}
+
+Status TorchDcpWriter::addBuffer(const checkpoint::TensorSlice &buffer,
+                                 checkpoint::RankWriter &writer) const {
+  checkpoint::TensorSlice slice = buffer;
+  slice.path = {"model", buffer.name};
   slice.name = checkpoint::nameOfPath(slice.path);
   return writer.add(slice);
 }

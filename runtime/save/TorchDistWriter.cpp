@@ -75,6 +75,10 @@ Status TorchDistWriter::addRows(const TensorSlice &rows, const StatePiece &piece
   return addAs(rows, isMaster ? type : rows.dtype, StoredPart::Weight, writer);
 }
 
+Status TorchDistWriter::addBuffer(const TensorSlice &buffer, checkpoint::RankWriter &writer) const {
+  return addAs(buffer, buffer.dtype, StoredPart::Weight, writer);
+}
+
 /// Adds the rows in this type.
 Status TorchDistWriter::addAs(const TensorSlice &rows, checkpoint::Element type, StoredPart part,
                               checkpoint::RankWriter &writer) const {

@@ -13,6 +13,8 @@ public:
   Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const override;
   Status addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,
                  checkpoint::RankWriter &writer) const override;
+  Status addBuffer(const checkpoint::TensorSlice &buffer,
+                   checkpoint::RankWriter &writer) const override;
   Status addFiles(const Progress &progress, const checkpoint::SaveTarget &target) const override;
 
   /// How the plan's layers are stacked.

@@ -16,15 +16,17 @@ CHECK is what has to agree:
               the latter with tensor- and context-parallel ranks, too
     same      any schedule, selective and full recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit
+    resumed   the same where experts have biases and are chosen by one, in each format of checkpoints: losses to the bit
 """
 
 import math
 import os
 import random
 import sys
+import tempfile
 
 from compare_runs import FULL, LONG, STRATEGIES, close, equal, fsdp2_settings, run_check, strategy_settings
-from hybrid_runs import TOLERANCE, compare, compare_layouts, with_gradients
+from hybrid_runs import SAVED, TOLERANCE, batch, compare, compare_layouts, with_gradients
 from matrix import name_of, pairwise, sampled
 from pipeline_runs import SCHEDULES
 
@@ -41,7 +43,7 @@ RECOMPUTE = {"none": [], "activation": modules("moe_act"), "experts": modules("m
              "shared": modules("shared_experts", "core_attn"), "mlp": modules("mlp", "moe_act"), "full": FULL}
 ROUTERS = {
     "softmax": [],
-    "first": ["model.moe_router_pre_softmax=true", "model.moe_router_topk_scaling_factor=1.5"],
+    "biases": ["model.moe_router_pre_softmax=true", "model.moe_router_topk_scaling_factor=1.5", "model.add_bias_linear=true"],
     "sigmoid": ["model.moe_router_score_function=sigmoid"],
     "groups": ["model.moe_router_score_function=sigmoid", "model.num_moe_experts=8", "model.moe_router_num_groups=4",
                "model.moe_router_group_topk=2"],
@@ -88,6 +90,8 @@ def is_valid(row):
     if row.get("stages", 1) > 1 and row.get("balance", "none") != "none":  # see check_told
         return False
     if row.get("experts", 1) > 1 and (row.get("data", 4) % row["experts"] or row.get("strategy") == "torch_fsdp2"):
+        return False
+    if row.get("shared", False) and row.get("router", "softmax") == "biases":  # the expert of all tokens has none
         return False
     return not (row.get("recompute") == "shared" and not row.get("shared", True))
 
@@ -272,5 +276,24 @@ def check_layouts(runner):
     compare_layouts(runner, layouts, ("one rank", "FSDP on 3", "4 ranks, 2 with other experts", "2 parts of experts, 2 ranks with other ones"))
 
 
+def check_resumed(runner):
+    """The bias that experts are chosen by moves by 0.1 a step, so that other steps follow where it is lost."""
+    def under(strategy, *axes, form="torch_dist"):
+        return [*layout(strategy, *axes), *BIAS, "model.add_bias_linear=true", f"checkpoint.ckpt_format={form}"]
+
+    fsdp = strategy_settings("optim_grads_params")[:2]
+    layouts = {"fsdp_dtensor": [*under("optim_grads_params", 2, form="fsdp_dtensor"), *fsdp],
+               "fsdp_dtensor, 2 ranks with other experts": [*under("optim_grads_params", 4, 2, form="fsdp_dtensor"), *fsdp],
+               "torch_dist": under("optim", 3),
+               "torch_dcp": under("torch_fsdp2", 3, form="torch_dcp")}
+    in_background = {"fsdp_dtensor": ["checkpoint.async_save=true"]}
+    compare_layouts(runner, layouts, tuple(layouts), in_background, ["checkpoint.convert_on_load=true"])
+    stages = [*under("no_shard", 2, 2, 1, "no_shard", 2), "model.moe_layer_freq=[0, 1]", *batch(8, steps=SAVED + 2)]
+    with tempfile.TemporaryDirectory() as folder:
+        runner.run(*stages, f'checkpoint.save="{folder}"', f"train.exit_interval={SAVED}")
+        equal("two stages, the first without experts", runner.run(*stages)[SAVED:], runner.run(*stages, f'checkpoint.load="{folder}"'))
+
+
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "divided": check_divided, "skewed": check_skewed, "told": check_told, "same": check_same, "layouts": check_layouts})
+    run_check({"one-rank": check_one_rank, "divided": check_divided, "skewed": check_skewed, "told": check_told, "same": check_same,
+               "layouts": check_layouts, "resumed": check_resumed})
