@@ -53,9 +53,13 @@ bool isBeforeBlackwell(const RuleContext &ctx) {
 
 void ruleFsdpFlagsContradict(RuleContext &ctx) {
   Opt dist = Opt::DistUseMegatronFsdp, ddp = Opt::DdpUseMegatronFsdp;
-  if (ctx.on(dist) == ctx.on(ddp))
+  Opt custom = Opt::DdpUseCustomFsdp; // the old name of ddp's
+  bool isOther = ctx.on(dist) != ctx.on(ddp), isOld = ctx.on(custom) && !ctx.on(ddp);
+  if (!isOther && !isOld)
     return;
-  auto [isOn, isOff] = ctx.on(dist) ? std::pair(dist, ddp) : std::pair(ddp, dist);
+  auto [isOn, isOff] = !isOther       ? std::pair(custom, ddp)
+                       : ctx.on(dist) ? std::pair(dist, ddp)
+                                      : std::pair(ddp, dist);
   ctx.report({isOn, isOff}, {pathOf(isOn), pathOf(isOff)})
       .fix(ctx.fixSet(isOff, Value::ofBool(true), FixItKind::Alternative))
       .fix(ctx.fixSet(isOn, Value::ofBool(false), FixItKind::Alternative));

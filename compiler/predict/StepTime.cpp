@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "compiler/model/OpCost.h"
@@ -510,18 +511,23 @@ std::vector<StepTime> stepsAt(const Device &device, const plan::Plan &plan) {
   return steps;
 }
 
-/// The device at the rates that power leaves in a step like these.
-Device settled(Device device, const std::vector<StepTime> &steps) {
-  double products = 0, all = 0;
-  for (const StepTime &step : steps)
-    products += step.products, all += step.step;
-  double factor = all > 0 ? powerFactor(products / all) : 1;
+Device atPower(Device device, double factor) {
   device.sustained.bf16Tflops *= factor;
   device.sustained.fp8Tflops *= std::min(factor, 1.0);
   return device;
 }
 
+/// The device at the rates that power leaves in a step like these.
+Device settled(const Device &device, const std::vector<StepTime> &steps) {
+  double products = 0, all = 0;
+  for (const StepTime &step : steps)
+    products += step.products, all += step.step;
+  return atPower(device, all > 0 ? powerFactor(products / all) : 1);
+}
+
 } // namespace
+
+Device atFullPower(Device device) { return atPower(std::move(device), powerFactor(0)); }
 
 StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::Role &role) {
   return addLaunches(settled(device, {addLaunches(device, plan, role)}), plan, role);

@@ -30,6 +30,9 @@ inline constexpr double kContentionOfPieces = 0.9;
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
               const plan::Op &op);
 
+/// The device at the rates of a step in which power limits no product: no step has higher ones.
+Device atFullPower(Device device);
+
 /// Start and end of an op.
 struct Interval {
   uint32_t segment, op; ///< indices in the role, and in the segment

@@ -69,7 +69,7 @@ bool isCollective(const Op &op) { return plan::opInfo(op).traits == plan::OpTrai
 bool isAlias(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Alias; }
 
 std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &body) {
-  const predict::Device &device = predict::deviceOf(plan);
+  const predict::Device device = predict::atFullPower(predict::deviceOf(plan));
   std::vector<PartCost> units(plan.units.size());
   std::vector<double> seconds(body.ops.size());
   for (size_t i = 0; i < body.ops.size(); ++i) {

@@ -432,7 +432,8 @@ ERRORS = {
     "skip-train-without-evaluation": lambda f: f.on("validation.skip_train") and (not f.has("validation.eval_interval") or
         f.num("validation.eval_iters") == 0 and not f.on("validation.full_validation")),
     # sections 2.1 and 2.2: which scheme runs
-    "fsdp-flags-contradict": lambda f: f.on("dist.use_megatron_fsdp") != f.on("ddp.use_megatron_fsdp"),
+    "fsdp-flags-contradict": lambda f: f.on("dist.use_megatron_fsdp") != f.on("ddp.use_megatron_fsdp") or
+    f.on("ddp.use_custom_fsdp") and not f.on("ddp.use_megatron_fsdp"),
     "fsdp-and-torch-fsdp2": lambda f: f.fsdp and f.torch,  # V01
     "fsdp-version": lambda f: f["ddp.megatron_fsdp_version"] not in (1, 2),  # V02
     "fsdp-checkpoint-format": lambda f: f.fsdp and not f.v2 and f.format != "fsdp_dtensor",  # V03 V34
