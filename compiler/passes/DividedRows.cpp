@@ -39,16 +39,21 @@ bool hasRowsOf(const Op &op, const OpFactors &factors, size_t result,
   return false;
 }
 
-std::vector<bool> readValues(const plan::Segment &segment) {
-  std::vector<bool> isRead(segment.values.size());
+OwnLoads::OwnLoads(const plan::Segment &segment) : isRead_(segment.values.size()) {
   for (const Op &op : segment.ops)
     for (plan::ValueId operand : op.operands)
-      isRead[operand] = true;
-  return isRead;
+      isRead_[operand] = true;
 }
 
-bool isLeftToUpdate(const Op &op, const std::vector<bool> &isRead) {
-  return op.kind == plan::OpKind::Tally && !isRead[op.results[0]];
+void OwnLoads::take(Op &op, const std::function<plan::ValueId(plan::ValueId)> &sum) {
+  if (op.kind == plan::OpKind::Tally && !isRead_[op.results[0]])
+    return;
+  for (plan::ValueId &operand : op.operands)
+    if (auto load = sums_.find(operand); load != sums_.end()) {
+      if (load->second == plan::kNone)
+        load->second = sum(operand);
+      operand = load->second;
+    }
 }
 
 void divideBound(Op &op, const OpFactors &factors, int64_t ranks) {

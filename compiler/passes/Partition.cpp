@@ -100,8 +100,7 @@ public:
         byRows_(plan.job.model.sequenceParallel), parts_(segment.values.size(), Part::Whole),
         cuts_(segment.values.size()), params_(segment.values.size(), nullptr), isCut_(isCut),
         shared_(segment.values.size(), kNone), gathered_(segment.values.size(), kNone),
-        pieces_(segment.values.size()), loads_(segment.values.size(), kNone),
-        isRead_(readValues(segment)) {
+        pieces_(segment.values.size()), loads_(segment) {
     for (const plan::Segment::Boundary &in : segment.ins)
       if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param) {
         params_[in.value] = &plan.params[static_cast<size_t>(cell.of)];
@@ -122,7 +121,7 @@ public:
 
 private:
   void cut(Op op) {
-    takeLoads(op);
+    loads_.take(op, [this](ValueId own) { return sumOfLoads(own); });
     const OpFactors &factors = plan::factorsOf(op);
     if (std::optional<Cut> cut = cutOf(op, factors)) {
       if (needsWhole(op, factors, cut->factor))
@@ -268,7 +267,6 @@ private:
     shared_.resize(segment_.values.size(), kNone);
     gathered_.resize(segment_.values.size(), kNone);
     pieces_.resize(segment_.values.size());
-    loads_.resize(segment_.values.size(), kNone);
     return value;
   }
 
@@ -499,27 +497,18 @@ private:
                                       ? Type::of(type.dtype, {type.numel() / ranks_ / pieceCount_})
                                       : rowsOfRank(type));
       else if (plan::opInfo(op.kind).sum == plan::SumRole::CountsRows)
-        loads_[op.results[r]] = op.results[r];
+        loads_.add(op.results[r]);
     }
     pushPieces(op);
   }
 
-  /// Loads of a rank's own rows: what rows are held against is that of all ranks.
-  void takeLoads(Op &op) {
-    for (ValueId &operand : op.operands) {
-      ValueId own = operand;
-      if (loads_[own] == kNone || isLeftToUpdate(op, isRead_))
-        continue;
-      if (loads_[own] == own) {
-        Op sum = collective(OpKind::AllReduce, own);
-        ValueId all = addValue(nameOf(own) + ".summed", typeOf(own));
-        segment_.values[all].purpose = plan::Purpose::Data;
-        sum.results = {all};
-        append(std::move(sum));
-        loads_[own] = all;
-      }
-      operand = loads_[own];
-    }
+  ValueId sumOfLoads(ValueId own) {
+    Op sum = collective(OpKind::AllReduce, own);
+    ValueId all = addValue(nameOf(own) + ".summed", typeOf(own));
+    segment_.values[all].purpose = plan::Purpose::Data;
+    sum.results = {all};
+    append(std::move(sum));
+    return all;
   }
 
   /// Of fewer key/value heads than ranks, several ranks have the same. A row of one has parts of
@@ -596,8 +585,7 @@ private:
   const std::vector<bool> &isCut_;           ///< by parameter
   std::vector<ValueId> shared_, gathered_;   ///< views and gathers of it so far
   std::vector<std::vector<ValueId>> pieces_; ///< of what is divided by rows
-  std::vector<ValueId> loads_; ///< of loads of a rank's rows: of all ranks, or itself without users
-  std::vector<bool> isRead_;   ///< of values before
+  OwnLoads loads_;
 };
 
 } // namespace

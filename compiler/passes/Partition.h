@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 
 #include "runtime/plan/Factors.h"
 #include "runtime/plan/Plan.h"
@@ -21,10 +22,22 @@ bool dividesRows(const plan::Type &type, int64_t parts);
 bool hasRowsOf(const plan::Op &op, const plan::OpFactors &factors, size_t result,
                const std::function<bool(plan::ValueId)> &isDivided);
 
-/// Of each value, whether an op takes it.
-std::vector<bool> readValues(const plan::Segment &segment);
-/// Whether the op only adds up what the update adds up over all ranks.
-bool isLeftToUpdate(const plan::Op &op, const std::vector<bool> &isRead);
+/// Loads of a rank's own rows: what rows are held against is that of all ranks.
+class OwnLoads {
+public:
+  explicit OwnLoads(const plan::Segment &segment);
+
+  void add(plan::ValueId load) { sums_[load] = plan::kNone; }
+
+  /// Lets the op read sums over ranks in place of loads. `sum` appends that of a load, before the
+  /// first op that reads it, and returns it. What only adds up what the update adds up over all
+  /// ranks keeps the rank's own.
+  void take(plan::Op &op, const std::function<plan::ValueId(plan::ValueId)> &sum);
+
+private:
+  std::vector<bool> isRead_;                    ///< of the segment's values, whether an op takes it
+  std::map<plan::ValueId, plan::ValueId> sums_; ///< by load; kNone before somebody takes it
+};
 
 /// Lets an op that puts rows into runs have room for those of one of so many equal parts.
 void divideBound(plan::Op &op, const plan::OpFactors &factors, int64_t ranks);

@@ -37,7 +37,7 @@ class SequenceCutter {
 public:
   SequenceCutter(plan::Plan &plan, plan::Role &role, plan::Segment &segment, int16_t group)
       : plan_(plan), role_(role), segment_(segment), group_(group), ranks_(plan.groupSize(group)),
-        isRead_(readValues(segment)) {}
+        loads_(segment) {}
 
   void run() {
     std::vector<Op> old = std::move(segment_.ops);
@@ -50,7 +50,7 @@ private:
   void cut(Op op) {
     if (plan::opInfo(op.kind).sum == plan::SumRole::Loads)
       return cutLoad(std::move(op));
-    takeLoads(op);
+    loads_.take(op, [&](ValueId load) { return sumOfLoads(load, op); });
     const plan::OpFactors &factors = plan::factorsOf(op);
     if (takesRows(op))
       return cutRows(std::move(op), factors);
@@ -84,27 +84,19 @@ private:
       if (hasRowsOf(op, factors, r, isDivided)) // the last dimension of [B,S] for rows of both
         shorten(result, static_cast<uint8_t>(std::max(rank - 2, 0)));
       else if (plan::opInfo(op.kind).sum == plan::SumRole::CountsRows)
-        loads_.push_back({result, kNone});
+        loads_.add(result);
     }
     ops_.push_back(std::move(op));
   }
 
-  /// Loads of a rank's own rows, as in Partition.cpp.
-  void takeLoads(Op &op) {
-    for (ValueId &operand : op.operands) {
-      auto load = std::ranges::find(loads_, operand, &Load::own);
-      if (load == loads_.end() || isLeftToUpdate(op, isRead_))
-        continue;
-      if (load->all == kNone) {
-        const plan::Value own = segment_.values[operand];
-        load->all = plan::addValue(segment_, own.name + ".slices", own.type, plan::Purpose::Data);
-        Op sum = plan::makeOp(OpKind::AllReduce, {operand}, op.unit, op.loc);
-        sum.group = group_, sum.phase = op.phase;
-        sum.results = {load->all};
-        ops_.push_back(std::move(sum));
-      }
-      operand = load->all;
-    }
+  ValueId sumOfLoads(ValueId load, const Op &before) {
+    const plan::Value own = segment_.values[load];
+    ValueId all = plan::addValue(segment_, own.name + ".slices", own.type, plan::Purpose::Data);
+    Op sum = plan::makeOp(OpKind::AllReduce, {load}, before.unit, before.loc);
+    sum.group = group_, sum.phase = before.phase;
+    sum.results = {all};
+    ops_.push_back(std::move(sum));
+    return all;
   }
 
   /// A factor, and the dimension of an operand that goes along it.
@@ -215,11 +207,7 @@ private:
   int64_t ranks_;
   ValueId places_ = kNone;      ///< of tokens in their sequences
   std::vector<int8_t> cutDims_; ///< by value: the dimension that a rank has a part of, or -1
-  struct Load {
-    ValueId own, all; ///< the sum, or kNone before somebody takes it
-  };
-  std::vector<Load> loads_;  ///< of a rank's own rows
-  std::vector<bool> isRead_; ///< of values before
+  OwnLoads loads_;
   std::vector<Op> ops_;
 };
 
