@@ -272,42 +272,110 @@ struct LaunchTime {
   StepTime sum;
 };
 
+/// What each op of a segment takes, if it runs: a kernel and the gap behind it, or the collectives
+/// that are issued with it; and what these cost kernels beside them.
+struct OpTimes {
+  std::vector<std::vector<uint32_t>> together; ///< by op; empty: it is issued with another one
+  std::vector<double> took, contending;
+};
+
+bool takesPower(const Op &op) {
+  plan::CostClass cost = plan::opInfo(op).work.cost;
+  return cost == plan::CostClass::Product || cost == plan::CostClass::Head;
+}
+
+/// Of the ops of a role, segment by segment, as far as its segments are launched.
+class RoleTimes {
+public:
+  RoleTimes(const Device &device, const plan::Plan &plan, const plan::Role &role)
+      : device_(device), plan_(plan), role_(role), segments_(role.segments.size()) {}
+
+  const Device &device() const { return device_; }
+  const plan::Plan &plan() const { return plan_; }
+  const plan::Role &role() const { return role_; }
+
+  const OpTimes &of(uint32_t segment) {
+    std::optional<OpTimes> &times = segments_[segment];
+    if (!times)
+      times = timeOps(role_.segments[segment]);
+    return *times;
+  }
+
+  /// The rates of products, of the head and of attention are another device's from here on.
+  void setRates(const Device &device) {
+    device_ = device;
+    for (size_t s = 0; s < segments_.size(); ++s)
+      if (segments_[s])
+        timeKernels(role_.segments[s], *segments_[s], [](const Op &op) {
+          return takesPower(op) || plan::opInfo(op).work.cost == plan::CostClass::Attention;
+        });
+  }
+
+private:
+  static bool isIssued(const OpTimes &times, const Op &op, size_t i) {
+    return !times.together[i].empty() && !takesNoTime(op) && !isBetweenStages(op);
+  }
+
+  template <typename IsTimed>
+  void timeKernels(const Segment &segment, OpTimes &times, IsTimed isTimed) const {
+    for (size_t i = 0; i < segment.ops.size(); ++i)
+      if (const Op &op = segment.ops[i]; isIssued(times, op, i) && isTimed(op))
+        times.took[i] = timeOf(device_, plan_, segment, op) + kGapSeconds;
+  }
+
+  void timeTransfers(const Segment &segment, OpTimes &times) const {
+    for (size_t i = 0; i < segment.ops.size(); ++i) {
+      const Op &op = segment.ops[i];
+      if (!isIssued(times, op, i) || !isCollective(op))
+        continue;
+      Team team = membersOf(device_, plan_, op);
+      CollectiveKind kind = plan::collectiveKindOf(op);
+      plan::Transport transport = plan_.transportOf(op);
+      int64_t bytes = wholeBytesOf(segment, times.together[i]);
+      times.took[i] = collectiveSeconds(device_, kind, transport, bytes, team);
+      times.contending[i] = contentionOf(plan_, op) *
+                            contendingSeconds(kind, transport, bytes, team.members, times.took[i]);
+    }
+  }
+
+  OpTimes timeOps(const Segment &segment) const {
+    OpTimes times;
+    times.together = plan::issuedTogether(plan_, segment);
+    times.took.resize(segment.ops.size());
+    times.contending.resize(segment.ops.size());
+    timeKernels(segment, times, [](const Op &op) { return !isCollective(op); });
+    timeTransfers(segment, times);
+    return times;
+  }
+
+  Device device_;
+  const plan::Plan &plan_;
+  const plan::Role &role_;
+  std::vector<std::optional<OpTimes>> segments_;
+};
+
 /// Streams run concurrently, each in order, from a common start.
-LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segment &segment,
-                      const Launch &launch) {
+LaunchTime timeLaunch(RoleTimes &times, const Launch &launch) {
+  const Segment &segment = times.role().segments[launch.segment];
+  const OpTimes &ops = times.of(launch.segment);
   std::array<double, plan::kStreamsMax> clock{};
   LaunchTime out;
   out.begins.resize(segment.ops.size());
   out.ends.resize(segment.ops.size());
   StepTime &sum = out.sum;
-  std::vector<std::vector<uint32_t>> together = plan::issuedTogether(plan, segment);
   double contending = 0;
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     const Op &op = segment.ops[i];
     double &now = clock[op.stream];
-    for (uint32_t member : together[i])
+    for (uint32_t member : ops.together[i])
       for (uint32_t awaited : segment.ops[member].waits)
         now = std::max(now, out.ends[awaited]);
     out.begins[i] = now;
-    bool isIssued = !together[i].empty() && !takesNoTime(op);
-    if (isIssued && plan::holds(op.pred, launch.variant) && !isBetweenStages(op)) {
-      double took = 0;
-      if (isCollective(op)) {
-        Team team = membersOf(device, plan, op);
-        CollectiveKind kind = plan::collectiveKindOf(op);
-        plan::Transport transport = plan.transportOf(op);
-        int64_t bytes = wholeBytesOf(segment, together[i]);
-        took = collectiveSeconds(device, kind, transport, bytes, team);
-        sum.transfers += took;
-        contending +=
-            contentionOf(plan, op) * contendingSeconds(kind, transport, bytes, team.members, took);
-      } else {
-        took = timeOf(device, plan, segment, op) + kGapSeconds;
-        sum.compute += took;
-        plan::CostClass cost = plan::opInfo(op).work.cost;
-        if (cost == plan::CostClass::Product || cost == plan::CostClass::Head)
-          sum.products += took;
-      }
+    if (plan::holds(op.pred, launch.variant)) {
+      double took = ops.took[i];
+      (isCollective(op) ? sum.transfers : sum.compute) += took;
+      sum.products += takesPower(op) ? took : 0;
+      contending += ops.contending[i];
       now += took;
     }
     out.ends[i] = now;
@@ -398,15 +466,16 @@ struct RoleLaunches {
   std::vector<Pass> passes;          ///< of each launch
 };
 
-RoleLaunches launchesOf(const Device &device, const plan::Plan &plan, const plan::Role &role) {
+RoleLaunches launchesOf(RoleTimes &times) {
   RoleLaunches result;
   std::map<Launch, Pass> passes;
-  forEachLaunch(role, [&](const Launch &launch, int64_t count, int64_t microbatch) {
-    const Segment &segment = role.segments[launch.segment];
+  forEachLaunch(times.role(), [&](const Launch &launch, int64_t count, int64_t microbatch) {
     auto [at, isNew] = result.times.try_emplace(launch);
     if (isNew) {
-      at->second = timeLaunch(device, plan, segment, launch);
-      passes[launch] = {at->second.sum.step, meetingsOf(device, plan, segment, launch, at->second)};
+      at->second = timeLaunch(times, launch);
+      passes[launch] = {at->second.sum.step,
+                        meetingsOf(times.device(), times.plan(),
+                                   times.role().segments[launch.segment], launch, at->second)};
     }
     for (int64_t i = 0; i < count; ++i) {
       result.launches.push_back(launch);
@@ -466,10 +535,10 @@ double powerFactor(double share) {
   return first.y + part * (last.y - first.y);
 }
 
-StepTime addLaunches(const Device &device, const plan::Plan &plan, const plan::Role &role) {
+StepTime addLaunches(RoleTimes &role) {
   StepTime sum;
-  forEachLaunch(role, [&](const Launch &launch, int64_t count, int64_t) {
-    StepTime one = timeLaunch(device, plan, role.segments[launch.segment], launch).sum;
+  forEachLaunch(role.role(), [&](const Launch &launch, int64_t count, int64_t) {
+    StepTime one = timeLaunch(role, launch).sum;
     auto times = static_cast<double>(count);
     sum.step += times * one.step;
     sum.compute += times * one.compute;
@@ -480,14 +549,14 @@ StepTime addLaunches(const Device &device, const plan::Plan &plan, const plan::R
   return sum;
 }
 
-/// Of each role, at the device's rates.
-std::vector<StepTime> stepsAt(const Device &device, const plan::Plan &plan) {
-  if (plan.roles.size() == 1)
-    return {addLaunches(device, plan, plan.roles.front())};
+/// Of each role, at the rates that it has.
+std::vector<StepTime> stepsOf(std::vector<RoleTimes> &roles) {
+  if (roles.size() == 1)
+    return {addLaunches(roles.front())};
   std::vector<StepTime> steps;
   std::vector<std::vector<Pass>> actors;
-  for (const plan::Role &role : plan.roles) {
-    RoleLaunches own = launchesOf(device, plan, role);
+  for (RoleTimes &role : roles) {
+    RoleLaunches own = launchesOf(role);
     StepTime sum;
     for (const Launch &launch : own.launches) {
       const StepTime &one = own.times[launch].sum;
@@ -517,12 +586,23 @@ Device atPower(Device device, double factor) {
   return device;
 }
 
-/// The device at the rates that power leaves in a step like these.
-Device settled(const Device &device, const std::vector<StepTime> &steps) {
+/// Gives roles the rates that power leaves in their step.
+void settle(const Device &device, std::vector<RoleTimes> &roles) {
   double products = 0, all = 0;
-  for (const StepTime &step : steps)
+  for (const StepTime &step : stepsOf(roles))
     products += step.products, all += step.step;
-  return atPower(device, all > 0 ? powerFactor(products / all) : 1);
+  const Device own = atPower(device, all > 0 ? powerFactor(products / all) : 1);
+  for (RoleTimes &role : roles)
+    role.setRates(own);
+}
+
+/// Roles at the rates that power leaves in their step.
+std::vector<RoleTimes> settledRoles(const Device &device, const plan::Plan &plan) {
+  std::vector<RoleTimes> roles;
+  for (const plan::Role &role : plan.roles)
+    roles.emplace_back(device, plan, role);
+  settle(device, roles);
+  return roles;
 }
 
 } // namespace
@@ -530,11 +610,14 @@ Device settled(const Device &device, const std::vector<StepTime> &steps) {
 Device atFullPower(Device device) { return atPower(std::move(device), powerFactor(0)); }
 
 StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::Role &role) {
-  return addLaunches(settled(device, {addLaunches(device, plan, role)}), plan, role);
+  std::vector<RoleTimes> alone{{device, plan, role}};
+  settle(device, alone);
+  return addLaunches(alone.front());
 }
 
 std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan) {
-  return stepsAt(settled(device, stepsAt(device, plan)), plan);
+  std::vector<RoleTimes> roles = settledRoles(device, plan);
+  return stepsOf(roles);
 }
 
 StepTime slowestOf(const std::vector<StepTime> &times) {
@@ -582,13 +665,12 @@ private:
 
 } // namespace
 
-std::vector<std::vector<Interval>> timelinesOf(const Device &nominal, const plan::Plan &plan,
+std::vector<std::vector<Interval>> timelinesOf(const Device &device, const plan::Plan &plan,
                                                size_t countMax) {
-  const Device device = settled(nominal, stepsAt(nominal, plan));
   std::vector<RoleLaunches> roles;
   std::vector<std::vector<Pass>> actors;
-  for (const plan::Role &role : plan.roles) {
-    roles.push_back(launchesOf(device, plan, role));
+  for (RoleTimes &role : settledRoles(device, plan)) {
+    roles.push_back(launchesOf(role));
     actors.push_back(roles.back().passes);
   }
   std::optional<std::vector<std::vector<PassTime>>> times = timesOf(actors);
