@@ -5,6 +5,7 @@
 // written. Data are f32, bf16 or f16 each; sums over rows and columns are fp64, all else is fp32,
 // rounded once. Limited by memory.
 #include "kernels/host/Check.h"
+#include "kernels/host/ColumnSums.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
 #include "kernels/host/Runs.h"
@@ -123,9 +124,7 @@ void runGroupedBiasBwd(const Call &call) {
         addProducts(readF32(call.in[0], row * cols, cols, buffers.dy), weightOf(weights, row), cols,
                     buffers.sums);
       }
-    std::transform(buffers.sums, buffers.sums + cols, buffers.rounded,
-                   [](double sum) { return static_cast<float>(sum); });
-    writeF32(call.out[0], run * cols, cols, buffers.rounded);
+    writeSums(call.out[0], run * cols, cols, buffers.sums, buffers.rounded);
   }
 }
 

@@ -50,33 +50,10 @@ constexpr std::optional<AttrKey> attrNamed(std::string_view name) {
   return std::nullopt;
 }
 
-constexpr std::string_view trimmed(std::string_view text) {
-  while (text.starts_with(' '))
-    text.remove_prefix(1);
-  while (text.ends_with(' '))
-    text.remove_suffix(1);
-  return text;
-}
-
-/// Takes what stands before the first `end` off the text, and the end itself.
-constexpr std::string_view takeUntil(std::string_view &text, char end) {
-  size_t at = std::min(text.find(end), text.size());
-  std::string_view taken = text.substr(0, at);
-  text.remove_prefix(std::min(at + 1, text.size()));
-  return trimmed(taken);
-}
-
 constexpr bool isListName(std::string_view names, size_t at) {
   for (; at > 0; --at)
     takeUntil(names, ' ');
   return takeUntil(names, ' ').ends_with('*');
-}
-
-constexpr size_t countNames(std::string_view names) {
-  size_t count = 0;
-  for (; !names.empty(); ++count)
-    takeUntil(names, ' ');
-  return count;
 }
 
 class RowParser {

@@ -209,6 +209,31 @@ private:
   static bool isIn(uint8_t set, size_t at) { return at < 8 && (set >> at & 1u) != 0; }
 };
 
+/// Text of a row without the blanks around it.
+constexpr std::string_view trimmed(std::string_view text) {
+  while (text.starts_with(' '))
+    text.remove_prefix(1);
+  while (text.ends_with(' '))
+    text.remove_suffix(1);
+  return text;
+}
+
+/// Takes what stands before the first `end` off the text, and the end itself.
+constexpr std::string_view takeUntil(std::string_view &text, char end) {
+  size_t at = std::min(text.find(end), text.size());
+  std::string_view taken = text.substr(0, at);
+  text.remove_prefix(std::min(at + 1, text.size()));
+  return trimmed(taken);
+}
+
+/// How many names a list has.
+constexpr size_t countNames(std::string_view names) {
+  size_t count = 0;
+  for (; !names.empty(); ++count)
+    takeUntil(names, ' ');
+  return count;
+}
+
 /// Position of a word in a list of names, without marks; -1 if it is not there.
 constexpr int positionOf(std::string_view names, std::string_view word) {
   for (int at = 0; !names.empty(); ++at) {

@@ -27,18 +27,6 @@ struct ParsedTypes {
   TypeFault fault = TypeFault::None;
 };
 
-constexpr std::string_view trimmedType(std::string_view text) {
-  while (text.starts_with(' '))
-    text.remove_prefix(1);
-  while (text.ends_with(' '))
-    text.remove_suffix(1);
-  return text;
-}
-
-constexpr size_t countOfNames(std::string_view names) {
-  return names.empty() ? 0 : static_cast<size_t>(std::ranges::count(names, ' ')) + 1;
-}
-
 class TypesParser {
 public:
   constexpr TypesParser(ParsedTypes &out, std::string_view operands, std::string_view results)
@@ -52,9 +40,9 @@ public:
     if (arrow == std::string_view::npos)
       return fail(TypeFault::NoArrow);
     out_.types.operandCount = parseSide(text.substr(0, arrow), out_.types.operandTypes,
-                                        countOfNames(operands_), TypeFault::OperandCount);
+                                        countNames(operands_), TypeFault::OperandCount);
     out_.types.resultCount = parseSide(text.substr(arrow + kArrow.size()), out_.types.resultTypes,
-                                       countOfNames(results_), TypeFault::ResultCount);
+                                       countNames(results_), TypeFault::ResultCount);
   }
 
 private:
@@ -67,11 +55,8 @@ private:
   constexpr uint8_t parseSide(std::string_view text, Types &types, size_t wanted,
                               TypeFault countFault) {
     uint8_t count = 0;
-    for (text = trimmedType(text); !text.empty() && count < types.size();) {
-      size_t end = std::min(text.find(','), text.size());
-      types[count++] = parseValue(trimmedType(text.substr(0, end)));
-      text.remove_prefix(std::min(end + 1, text.size()));
-    }
+    for (text = trimmed(text); !text.empty() && count < types.size();)
+      types[count++] = parseValue(takeUntil(text, ','));
     if (count != wanted || !text.empty())
       fail(countFault);
     return count;
