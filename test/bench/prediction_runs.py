@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Compares predicted with measured step times of plans that one GPU can run.
 
-    prediction_runs.py plan SHARDC RECIPES FOLDER [DEVICE]
+    prediction_runs.py plan SHARDC ROOT FOLDER [DEVICE]
     prediction_runs.py run SHARDC_RUN FOLDER [--ops] [NAME...]
 
-`plan` compiles each row of ROWS for one DEVICE (h200 by default) into FOLDER, with its prediction; RECIPES is the repository's
-root. `run` trains each plan, and prints a table: predicted and measured milliseconds of a step, the predicted over the measured
-time. The measured time is the median of the second half of a run's steps. The last line has the median and the largest error. --ops leaves NAME.ops.json with the calls and microseconds of each op in three steps,
-by traces, which make small plans slower. The two stages may run on different machines.
+`plan` compiles each row of ROWS for one DEVICE (h200 by default) into FOLDER, with its prediction; ROOT is the
+repository's. `run` trains each plan, and prints a table: predicted and measured milliseconds of a step, the predicted over
+the measured time. The measured time is the median of the second half of a run's steps. The last line has the median and the
+largest error. --ops leaves NAME.ops.json with the calls and microseconds of each op in three steps, by traces, which make
+small plans slower. The two stages may run on different machines.
 """
 
 import json

@@ -4,32 +4,22 @@ usage: hf_training.py BIN [FAMILY...]
 
 Each family: transformers makes a small model in fp32 and saves it; its tensors are given values that follow from their
 names. `shardc import hf` makes the recipe of its folder and `ckpt import hf` the checkpoint; a run on the host trains
-ten steps from there. The same steps
-in transformers, with torch's AdamW, must have the same losses within 1e-5 (relative). What the run saves at the end is
-exported twice, with the model's config.json and with one derived from the run's options; transformers loads both
-without a missing or surplus weight, and the loss on the next batch is that of the model that it trained, within 1e-5.
+ten steps from there. The same steps in transformers, with torch's AdamW, must have the same losses within 1e-5
+(relative). What the run saves at the end is exported twice, with the model's config.json and with one derived from the
+run's options; transformers loads both without a missing or surplus weight, and the loss on the next batch is that of
+the model that it trained, within 1e-5.
 BIN is the folder of shardc and shardc-run. `--record` writes configurations, shapes and losses with the versions into
 test/e2e/golden/values/hf_training.json, which `hf_losses.py` there needs no transformers for. Exits with 77 if torch or
 transformers is not there.
 """
 
 import json
-import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-try:
-    import torch
-    import transformers
-    from transformers import AutoConfig, AutoModelForCausalLM
-except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+from hf_models import GOLDEN, VERSIONS, call, expect, loaded, made, torch, transformers
 
-GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "e2e" / "golden"
 sys.path[:0] = [str(GOLDEN), str(GOLDEN.parent / "Inputs")]
 from maker import cases, dataset  # noqa: E402
 
@@ -37,6 +27,7 @@ import hf_losses  # noqa: E402
 import hf_values  # noqa: E402
 
 STEPS, TOLERANCE, LR = 10, 1e-5, 1e-3  # as hf_losses.py has them
+EAGER = {"attn_implementation": "eager"}
 CASE = cases.LLAMA  # for its data: 257 tokens, sequences of 32, batches of 8
 SIZES = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
          "num_key_value_heads": 2, "vocab_size": 257, "max_position_embeddings": 64, "initializer_range": 0.06}
@@ -46,8 +37,8 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
 LATENT = {**SIZES, "num_key_value_heads": 4, "moe_intermediate_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 4,
           "n_group": 4, "topk_group": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "q_lora_rank": 24,
           "kv_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 12, "num_mtp_layers": 0}
-# Without a bias on experts, which no run loads yet.
-UNBIASED = ["model.moe_router_enable_expert_bias=false"]
+# transformers trains with the bias on experts as it is.
+CONSTANT_BIAS = ["model.moe_router_bias_update_rate=0"]
 # Name: the type of the model, its configuration, further settings of the run.
 FAMILIES = {
     "gpt2": ("gpt2", {"n_embd": 48, "n_layer": 3, "n_head": 4, "vocab_size": 257, "n_positions": 64, "resid_pdrop": 0.0,
@@ -75,38 +66,21 @@ FAMILIES = {
     "deepseek_v2": ("deepseek_v2", {**{k: v for k, v in LATENT.items() if k != "num_mtp_layers"}, "q_lora_rank": None,
                                     "topk_method": "greedy", "n_group": 1, "topk_group": 1, "n_shared_experts": 2,
                                     "routed_scaling_factor": 1.5}, []),
-    "deepseek_v3": ("deepseek_v3", {**LATENT}, UNBIASED),
-    "deepseek_v3_yarn": ("deepseek_v3", {**LATENT, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5}}, UNBIASED),
+    "deepseek_v3": ("deepseek_v3", {**LATENT}, CONSTANT_BIAS),
+    "deepseek_v3_yarn": ("deepseek_v3", {**LATENT, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5}}, CONSTANT_BIAS),
     "moonlight": ("deepseek_v3", {**LATENT, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 2,
-                                  "routed_scaling_factor": 2.446}, UNBIASED),
+                                  "routed_scaling_factor": 2.446}, CONSTANT_BIAS),
     # Dense layers, each the only expert of its layer.
     "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
                             "swiglu_limit": 0.75}, []),
+    "gpt_oss_experts": ("gpt_oss", {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16,
+                                    "sliding_window": 6}, []),
 }
-def expect(condition, text):
-    if not condition:
-        sys.exit(text)
-
-
-def call(*command, cwd=None):
-    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
-    expect(done.returncode == 0, f"{command}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout + done.stderr
-
-
-def loaded(folder):
-    """Loads the model as a user does; there must be no missing and no surplus weight."""
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True,
-                                                       attn_implementation="eager")
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        expect(not info.get(kind), f"{folder}: {kind}: {info.get(kind)}")
-    return model
 
 
 def make(folder, kind, settings):
     """Gives the shapes of the tensors as they are saved, by name."""
-    config = AutoConfig.for_model(kind, **settings)
-    AutoModelForCausalLM.from_config(config).to(torch.float32).save_pretrained(folder)
+    made(kind, settings).save_pretrained(folder)
     shapes = hf_values.shapes_of(folder / "model.safetensors")
     hf_values.write_tensors(folder / "model.safetensors", shapes, kind)
     return shapes
@@ -161,7 +135,7 @@ def check(binaries, work, name):
     call(binaries / "shardc", "import", "hf", work / "made", "-o", work / "imported.recipe")
     call(binaries / "shardc", "ckpt", "import", "hf", work / "made", work / "weights")
     order = dataset.SampleOrder(dataset.documents(), (STEPS + 1) * CASE.global_batch, CASE.seq_length, CASE.data_seed)
-    theirs = train(loaded(work / "made"), order)
+    theirs = train(loaded(work / "made", **EAGER), order)
     ours = run(binaries, work, settings)
     first, worst = apart(ours[:1], theirs[:1]), apart(ours, theirs[:STEPS])
     print(f"{name}: first losses {ours[0]:.7f} and {theirs[0]:.7f}, {first:.1e} apart; {STEPS} losses {worst:.1e}", flush=True)
@@ -170,7 +144,7 @@ def check(binaries, work, name):
     for part, more in (("back", ["--config", work / "made"]), ("derived", [])):
         call(binaries / "shardc", "ckpt", "export", "hf", work / "saved", work / part, "--weight-dtype=float32", *more)
         with torch.no_grad():
-            found.append(step_loss(loaded(work / part).eval(), order, STEPS, backward=False))
+            found.append(step_loss(loaded(work / part, **EAGER).eval(), order, STEPS, backward=False))
     worst = apart(found, [theirs[STEPS]] * 2)
     print(f"{name}: exported, loss {found[0]:.7f}, in transformers {theirs[STEPS]:.7f}: {worst:.1e} apart", flush=True)
     expect(worst <= TOLERANCE, f"{name}: {found}, {theirs[STEPS]}")
@@ -201,7 +175,7 @@ def main():
             cases_of[name] = check(binaries, pathlib.Path(folder) / name, name)
     if "--record" in sys.argv:
         record(cases_of)
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}: all equal")
+    print(f"{VERSIONS}: all equal")
 
 
 if __name__ == "__main__":

@@ -11,22 +11,12 @@ if torch or transformers is not there.
 """
 
 import json
-import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-try:
-    import torch
-    import transformers
-    from transformers import AutoConfig, AutoModelForCausalLM
-except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+from hf_models import GOLDEN, VERSIONS, AutoConfig, call, expect, loaded, made, torch, transformers
 
-GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "e2e" / "golden"
 sys.path.insert(0, str(GOLDEN))
 from maker import cases, dataset  # noqa: E402
 
@@ -62,24 +52,6 @@ RUNS = {
 }
 
 
-def expect(condition, text):
-    if not condition:
-        sys.exit(text)
-
-
-def call(*command, cwd=None):
-    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
-    expect(done.returncode == 0, f"{command}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
-
-
-def loaded(folder):
-    """Loads the model as a user does; there must be no missing and no surplus weight."""
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        expect(not info.get(kind), f"{folder}: {kind}: {info.get(kind)}")
-    return model.eval()
-
-
 def logits_of(model, tokens):
     with torch.no_grad():
         return model(tokens).logits
@@ -87,19 +59,18 @@ def logits_of(model, tokens):
 
 def check_family(binaries, work, family):
     torch.manual_seed(7)
-    config = AutoConfig.for_model(family, **FAMILIES[family])
-    model = AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+    model = made(family, FAMILIES[family]).eval()
     with torch.no_grad():  # fresh biases and norms are zeros and ones, which no mistake would change
         biases = [value for name, value in model.named_buffers() if name.endswith("e_score_correction_bias")]
         for value in [*model.parameters(), *biases]:
             value.add_(0.1 * torch.randn_like(value))
-    made, saved, back = (work / f"{family}_{part}" for part in ("made", "saved", "back"))
-    model.save_pretrained(made, max_shard_size="20KB")
-    expect((made / "model.safetensors.index.json").exists(), f"{family}: one file")
-    call(binaries / "shardc", "ckpt", "import", "hf", made, saved, "--weight-dtype=float32")
-    call(binaries / "shardc", "ckpt", "export", "hf", saved, back, "--config", made, "--weight-dtype=float32")
+    folder, saved, back = (work / f"{family}_{part}" for part in ("made", "saved", "back"))
+    model.save_pretrained(folder, max_shard_size="20KB")
+    expect((folder / "model.safetensors.index.json").exists(), f"{family}: one file")
+    call(binaries / "shardc", "ckpt", "import", "hf", folder, saved, "--weight-dtype=float32")
+    call(binaries / "shardc", "ckpt", "export", "hf", saved, back, "--config", folder, "--weight-dtype=float32")
     tokens = torch.randint(0, 99, (2, 24))
-    expect(torch.equal(logits_of(loaded(back), tokens), logits_of(loaded(made), tokens)), f"{family}: other logits")
+    expect(torch.equal(logits_of(loaded(back).eval(), tokens), logits_of(loaded(folder).eval(), tokens)), f"{family}: other logits")
     print(f"{family}: loaded without a missing or surplus weight, logits equal to the bit", flush=True)
 
 
@@ -127,7 +98,7 @@ def check_run(binaries, work, name):
     saved, exported = work / f"{name}_run", work / f"{name}_exported"
     losses_of(binaries, work, recipe, *fsdp, f'checkpoint.save="{saved}"', f"train.exit_interval={STEPS}")
     call(binaries / "shardc", "ckpt", "export", "hf", saved, exported, "--weight-dtype=float32")
-    config, model = AutoConfig.from_pretrained(exported), loaded(exported)
+    config, model = AutoConfig.from_pretrained(exported), loaded(exported).eval()
     expect(config.vocab_size == 257, f"{name}: {config.vocab_size} tokens")
     ours, theirs = whole[STEPS], loss_of(model, case)
     far = abs(ours - theirs) / ours
@@ -144,7 +115,7 @@ def main():
             check_family(binaries, work, family)
         for run in RUNS:
             check_run(binaries, work, run)
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}: all equal")
+    print(f"{VERSIONS}: all equal")
 
 
 if __name__ == "__main__":

@@ -15,12 +15,10 @@ def shapes_of(path):
 
 
 def values(name, shape, centre):
-    """Norms are near `centre`, router biases zero and all else between -0.1 and 0.1, in fp32."""
+    """Norms are near `centre`, all else is between -0.1 and 0.1, in fp32."""
     count = 1
     for extent in shape:
         count *= extent
-    if name.endswith("e_score_correction_bias"):
-        return array("f", [0.0] * count)
     is_norm = name.endswith(".weight") and ("norm" in name or "ln_" in name)
     base = centre if is_norm else 0.0
     draw = random.Random(name).random

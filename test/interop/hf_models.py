@@ -1,0 +1,42 @@
+"""What the tests with Hugging Face's transformers share. A test that imports it is skipped, with 77, where torch or transformers is
+not there."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import torch
+    import transformers
+    from transformers import AutoConfig, AutoModelForCausalLM
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "e2e" / "golden"
+VERSIONS = f"torch {torch.__version__}, transformers {transformers.__version__}"
+
+
+def expect(condition, text):
+    if not condition:
+        sys.exit(text)
+
+
+def call(*command, cwd=None):
+    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
+    expect(done.returncode == 0, f"{command}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def made(kind, settings):
+    """A model of the type, with the values that transformers draws."""
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings)).to(torch.float32)
+
+
+def loaded(folder, **options):
+    """Loads the model as a user does; there must be no missing and no surplus weight."""
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **options)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        expect(not info.get(kind), f"{folder}: {kind}: {info.get(kind)}")
+    return model
