@@ -37,10 +37,12 @@ double trafficOf(const Segment &segment, const Op &op) {
   return bytes;
 }
 
-/// 2·m·k·n with m·k the first factor's elements and n the columns of the result. Of runs of rows
-/// all that there is room for.
-double productFlops(const Segment &segment, const Op &op) {
-  return 2 * numel(segment, op.operands[0]) * lastExtent(segment, op.results[0]);
+/// 2·m·k·n with m·k the first factor's elements, of counted rows the expected `share`, and n the
+/// columns of the result.
+double productFlops(const Segment &segment, const Op &op, double share) {
+  bool isCounted = segment.values[op.operands[0]].counts != plan::kNone;
+  return 2 * numel(segment, op.operands[0]) * lastExtent(segment, op.results[0]) *
+         (isCounted ? share : 1);
 }
 
 /// Keys that a query sees on average: all, half of them under a causal mask, fewer with a window.
@@ -85,10 +87,10 @@ double headFlops(const Segment &segment, const Op &op) {
 }
 
 /// What an op of the class does once.
-double classFlops(const Segment &segment, const Op &op) {
+double classFlops(const Segment &segment, const Op &op, double share) {
   switch (plan::opInfo(op).work.cost) {
   case CostClass::Product:
-    return productFlops(segment, op);
+    return productFlops(segment, op, share);
   case CostClass::Attention:
     return attentionFlops(segment, op).scores + attentionFlops(segment, op).values;
   case CostClass::Head:
@@ -101,9 +103,9 @@ double classFlops(const Segment &segment, const Op &op) {
   return 0;
 }
 
-double flopsOf(const Segment &segment, const Op &op) {
+double flopsOf(const Segment &segment, const Op &op, double share) {
   const plan::OpInfo &info = plan::opInfo(op);
-  double flops = info.work.times > 0 ? info.work.times * classFlops(segment, op) : 0;
+  double flops = info.work.times > 0 ? info.work.times * classFlops(segment, op, share) : 0;
   if (info.work.scores > 0)
     flops += info.work.scores * attentionFlops(segment, op).scores;
   if (info.work.perResult > 0)
@@ -165,14 +167,25 @@ void forEachOpOfStep(const plan::Plan &plan, const plan::Role &role, Visit visit
 
 } // namespace
 
-OpCost costOf(const Segment &segment, const Op &op) {
-  return {flopsOf(segment, op), bytesOf(segment, op)};
+double expectedShareOfRows(const plan::Plan &plan) {
+  const plan::Job::Model &model = plan.job.model;
+  if (model.numMoeExperts == 0)
+    return 1;
+  auto ranks = static_cast<double>(std::max<int64_t>(model.expertModelParallelSize, 1));
+  auto topk = static_cast<double>(model.moeRouterTopk);
+  double kept =
+      model.moeExpertCapacityFactor > 0 ? std::min(model.moeExpertCapacityFactor, 1.0) : 1;
+  return kept * topk / (ranks * std::min(topk, static_cast<double>(model.numMoeExperts) / ranks));
+}
+
+OpCost costOf(const plan::Plan &plan, const Segment &segment, const Op &op) {
+  return {flopsOf(segment, op, expectedShareOfRows(plan)), bytesOf(segment, op)};
 }
 
 OpCost costOfStep(const plan::Plan &plan, const plan::Role &role) {
   OpCost sum;
   forEachOpOfStep(plan, role, [&](const Segment &segment, const Op &op, double times) {
-    OpCost cost = costOf(segment, op);
+    OpCost cost = costOf(plan, segment, op);
     sum.flops += times * cost.flops;
     sum.bytes += times * cost.bytes;
   });
@@ -180,11 +193,11 @@ OpCost costOfStep(const plan::Plan &plan, const plan::Role &role) {
 }
 
 double modelFlopsOfStep(const plan::Plan &plan, const plan::Role &role) {
-  double flops = 0;
+  double flops = 0, share = expectedShareOfRows(plan);
   forEachOpOfStep(plan, role, [&](const Segment &segment, const Op &op, double times) {
     double model = plan::opInfo(op).work.modelTimes;
     if (model > 0 && !op.isRecomputed)
-      flops += times * model * classFlops(segment, op);
+      flops += times * model * classFlops(segment, op, share);
   });
   return flops;
 }

@@ -188,9 +188,11 @@ double groupedShare(const Segment &segment, const Op &op, double flops) {
 double productSeconds(const Device &device, const Segment &segment, const Op &op, double flops) {
   const plan::Type &out = segment.values[op.results[0]].type;
   const plan::Type &in = segment.values[op.operands[0]].type;
-  int64_t cols = out.shape[out.rank - 1], rows = out.numel() / std::max<int64_t>(cols, 1);
-  double inner = flops / 2 / static_cast<double>(out.numel());
-  double least = std::min({static_cast<double>(rows), static_cast<double>(cols), inner});
+  auto cols = static_cast<double>(std::max<int64_t>(out.shape[out.rank - 1], 1));
+  auto room = static_cast<double>(out.numel()) / cols;
+  bool isCounted = segment.values[op.results[0]].counts != plan::kNone;
+  double inner = isCounted ? static_cast<double>(in.numel()) / room : flops / 2 / (room * cols);
+  double least = std::min({flops / 2 / (cols * inner), cols, inner});
   double rate = productTflops(least) * matmulScale(device, in.dtype);
   bool isScaled = op.kind == OpKind::MatMulScaled; // the scales are read once
   bool hasCounts = op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulBwd;
@@ -494,7 +496,7 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
     return collectiveSeconds(device, plan::collectiveKindOf(op), plan.transportOf(op),
                              segment.values[plan::wholeOf(op)].type.bytes(),
                              membersOf(device, plan, op));
-  model::OpCost cost = model::costOf(segment, op);
+  model::OpCost cost = model::costOf(plan, segment, op);
   double seconds = 0;
   switch (plan::opInfo(op).work.cost) {
   case plan::CostClass::Nothing:
