@@ -45,6 +45,19 @@ void backScaleRows(Gradients &gradients, const Op &op) {
   gradients.emitFor(x, gradients.makeOp(OpKind::ScaleRows, {dy, weights}));
 }
 
+/// Both gradients in one pass.
+void backWeightedSwiGlu(Gradients &gradients, const Op &op) {
+  ValueId dy = gradients.of(op.results[0]);
+  if (dy == kNone)
+    return;
+  ValueId x = op.operands[0], weights = op.operands[1];
+  Op back = gradients.makeOp(OpKind::WeightedSwiGluBwd, {dy, x, weights});
+  ValueId dx = gradients.contribute(back, x), dweights = gradients.contribute(back, weights);
+  gradients.append(std::move(back));
+  gradients.settle(weights, dweights);
+  gradients.settle(x, dx);
+}
+
 /// c = a·op(b[e]): weight gradient first, to end the live range of `a` as early as possible.
 void backGroupedMatMul(Gradients &gradients, const Op &op) {
   ValueId dc = gradients.of(op.results[0]);

@@ -1,5 +1,5 @@
 // Lets backward ops write activations again, at the price of one store, so that the forward pass
-// need not keep them. swiglu_bwd and geglu_bwd read gate and up, and rmsnorm_bwd its input and
+// need not keep them. Gradients of gated units read gate and up, and rmsnorm_bwd its input and
 // statistics, so each can write the activation as a further result, bitwise equal. The weight
 // gradient that reads the activation moves after it. This removes half of the bytes that a layer
 // keeps.
@@ -11,16 +11,29 @@
 namespace shardc::passes {
 namespace {
 
+using plan::Job;
 using plan::kNone;
 using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
+struct Gated {
+  OpKind forward, backward; ///< takes x behind dy
+  size_t gradients;         ///< results before y
+};
+
+constexpr Gated kGated[] = {
+    {OpKind::SwiGlu, OpKind::SwiGluBwd, 1},
+    {OpKind::GeGlu, OpKind::GeGluBwd, 1},
+    {OpKind::WeightedSwiGlu, OpKind::WeightedSwiGluBwd, 2},
+};
+
 class Reemitter {
 public:
-  explicit Reemitter(plan::Segment &segment)
-      : segment_(segment), users_(segment), forwardOps_(countForwardOps(segment)),
-        behind_(segment.ops.size()), moved_(segment.ops.size(), 0) {}
+  Reemitter(plan::Segment &segment, bool keepsExperts)
+      : segment_(segment), keepsExperts_(keepsExperts), users_(segment),
+        forwardOps_(countForwardOps(segment)), behind_(segment.ops.size()),
+        moved_(segment.ops.size(), 0) {}
 
   void run() {
     bool changed = false;
@@ -38,14 +51,13 @@ private:
   ValueId activationOf(const Op &back) const {
     if (back.epilogue != plan::Epilogue::None)
       return kNone;
-    bool isGated = back.kind == OpKind::SwiGluBwd || back.kind == OpKind::GeGluBwd;
-    if (isGated && back.results.size() == 1) {
-      ValueId x = back.operands[plan::operandIndex<OpKind::SwiGluBwd>("x")];
-      OpKind forward = back.kind == OpKind::SwiGluBwd ? OpKind::SwiGlu : OpKind::GeGlu;
-      for (const uint32_t *user = users_.begin(x); user != users_.end(x); ++user)
-        if (isAlone(segment_.ops[*user], forward))
-          return segment_.ops[*user].results[0];
-    }
+    for (const Gated &gated : kGated)
+      if (back.kind == gated.backward && back.results.size() == gated.gradients) {
+        ValueId x = back.operands[plan::operandIndex<OpKind::SwiGluBwd>("x")];
+        for (const uint32_t *user = users_.begin(x); user != users_.end(x); ++user)
+          if (isAlone(segment_.ops[*user], gated.forward))
+            return segment_.ops[*user].results[0];
+      }
     if (back.kind == OpKind::RmsNormBwd && back.results.size() == 2) {
       uint32_t def =
           segment_.values[back.operands[plan::operandIndex<OpKind::RmsNormBwd>("rstd")]].def;
@@ -64,13 +76,16 @@ private:
   /// follow the op.
   bool canFollow(ValueId y, size_t back) const {
     bool any = false;
+    if (segment_.values[y].counts != kNone && !keepsExperts_)
+      return false;
     for (const uint32_t *user = users_.begin(y); user != users_.end(y); ++user) {
       if (*user < forwardOps_)
         continue;
       const Op &op = segment_.ops[*user];
-      bool isWeightGradient = op.kind == OpKind::MatMul && op.operands.size() == 2 &&
-                              op.role == plan::ProductRole::WeightGradient && op.operands[1] == y &&
-                              op.operands[0] != y;
+      bool isProduct = op.kind == OpKind::GroupedMatMulBwd ||
+                       (op.kind == OpKind::MatMul && op.operands.size() == 2 &&
+                        op.role == plan::ProductRole::WeightGradient);
+      bool isWeightGradient = isProduct && op.operands[1] == y && op.operands[0] != y;
       if (!isWeightGradient || *user > back || moved_[*user] != 0)
         return false;
       for (ValueId result : op.results)
@@ -85,6 +100,7 @@ private:
   void reemit(ValueId y, size_t back) {
     plan::Value value = segment_.values[y];
     ValueId again = plan::addValue(segment_, value.name + ".again", value.type, value.purpose);
+    segment_.values[again].counts = value.counts;
     segment_.ops[back].results.push_back(again);
     for (const uint32_t *user = users_.begin(y); user != users_.end(y); ++user) {
       if (*user < forwardOps_)
@@ -109,19 +125,31 @@ private:
   }
 
   plan::Segment &segment_;
+  bool keepsExperts_; ///< else the forward pass keeps no activation of experts
   plan::Users users_; ///< before any change
   size_t forwardOps_;
   std::vector<std::vector<uint32_t>> behind_; ///< ops that will follow each op
   std::vector<uint8_t> moved_;
 };
 
+/// Whether the forward pass would keep activations of experts. Where it keeps none, the weight
+/// gradient had better not wait: the rows of the layer's gradient, which it reads, are long.
+bool keepsExperts(const Job::Model &model) {
+  if (model.recomputeGranularity != Job::RecomputeGranularity::Selective)
+    return !model.recomputeGranularity;
+  return std::ranges::none_of(model.recomputeModules, [](Job::RecomputeModule module) {
+    return module == Job::RecomputeModule::Moe || module == Job::RecomputeModule::MoeAct;
+  });
+}
+
 } // namespace
 
 void runReemitActivations(plan::Plan &plan, Notes &) {
+  bool keeps = keepsExperts(plan.job.model);
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
       if (segment.body)
-        Reemitter(segment).run();
+        Reemitter(segment, keeps).run();
 }
 
 } // namespace shardc::passes

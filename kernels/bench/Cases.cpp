@@ -1,4 +1,5 @@
 #include "kernels/bench/CaseBuilder.h"
+#include "kernels/bench/GatedCases.h"
 #include "kernels/bench/RouterCases.h"
 #include "kernels/bench/RunsCases.h"
 
@@ -289,27 +290,6 @@ void makeGelu(Builder &b) {
 void makeGeluBwd(Builder &b) {
   b.data({b.model.rows(), b.model.ffn});
   makeGelu(b);
-}
-
-void makeSwiGlu(Builder &b) {
-  b.data({b.model.rows(), 2 * b.model.ffn}).toData({b.model.rows(), b.model.ffn});
-}
-
-void makeSwiGluBwd(Builder &b) {
-  const Model &m = b.model;
-  b.data({m.rows(), m.ffn}).data({m.rows(), 2 * m.ffn}).toData({m.rows(), 2 * m.ffn});
-  b.toData({m.rows(), m.ffn});
-}
-
-void makeQuickGeGlu(Builder &b) {
-  makeSwiGlu(b);
-  b.attrs().clamp = 0.5, b.attrs().linear_offset = 1;
-}
-
-void makeQuickGeGluBwd(Builder &b) {
-  const Model &m = b.model;
-  b.data({m.rows(), m.ffn}).data({m.rows(), 2 * m.ffn}).toData({m.rows(), 2 * m.ffn});
-  b.attrs().clamp = 0.5, b.attrs().linear_offset = 1;
 }
 
 /// rmsnorm and layernorm, their fusions with an add, and their gradients.
@@ -725,6 +705,8 @@ constexpr Maker kMakers[] = {
     {"dispatch", makeDispatch},
     {"combine", makeCombine},
     {"combine_bwd", makeCombineBwd},
+    {"weighted_swiglu", makeWeightedSwiGlu},
+    {"weighted_swiglu_bwd", makeWeightedSwiGluBwd},
     {"scale_rows", makeScaleRows},
     {"dot_rows", makeDotRows},
     {"grouped_bias", makeGroupedBias},

@@ -140,6 +140,82 @@ template <typename Gated> void runGatedBwd(const Call &call) {
   launchRows(call, modeOf({&dy, &x, &dx, &y}, dy.cols()), op, dy.rows(), dy.cols());
 }
 
+struct WeightedOp {
+  Data x, weights, y;
+  int64_t cols; ///< of y
+  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
+    float gate[kChunk], up[kChunk], weight = element(weights, row);
+    load8<M>(x, row * 2 * cols + c, n, gate);
+    load8<M>(x, row * 2 * cols + cols + c, n, up);
+    SwiGlu::forward<M>(gate, up, false);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      gate[j] *= weight;
+    store8<M>(y, row * cols + c, n, gate);
+  }
+};
+
+void runWeightedSwiGlu(const Call &call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  WeightedOp op = {dataOf(x), dataOf(call.in[1]), dataOf(y), y.cols()};
+  launchRows(call, modeOf({&x, &y}, y.cols()), op, y.rows(), y.cols());
+}
+
+struct WeightedBwd {
+  Data dy, x, weights, dx, dweights, y;
+  int64_t cols; ///< of dy
+  bool hasY;
+};
+
+constexpr int kWeightedThreadsMax = 256; ///< of the block that has a row
+
+template <Mode M>
+__global__ void __launch_bounds__(kWeightedThreadsMax) weightedBackward(const WeightedBwd p) {
+  awaitPrevious();
+  int64_t row = blockIdx.x;
+  float weight = element(p.weights, row);
+  double sum[1] = {0};
+  for (int64_t c = int64_t{threadIdx.x} * kChunk; c < p.cols; c += int64_t{blockDim.x} * kChunk) {
+    float d[kChunk], gate[kChunk], up[kChunk], again[kChunk], part = 0;
+    int64_t offset = row * 2 * p.cols + c;
+    int n = upToChunk(p.cols - c);
+    load8<M>(p.dy, row * p.cols + c, n, d);
+    load8<M>(p.x, offset, n, gate);
+    load8<M>(p.x, offset + p.cols, n, up);
+    float weighted[kChunk];
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      weighted[j] = d[j] * weight;
+    SwiGlu::backward<M>(weighted, gate, up, again, false);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      part += j < n ? d[j] * again[j] : 0.0f;
+      again[j] *= weight;
+    }
+    sum[0] += static_cast<double>(part);
+    store8<M>(p.dx, offset, n, gate);
+    store8<M>(p.dx, offset + p.cols, n, up);
+    if (p.hasY)
+      store8<M>(p.y, row * p.cols + c, n, again);
+  }
+  blockSum(sum);
+  if (threadIdx.x == 0)
+    setElement(p.dweights, row, static_cast<float>(sum[0]));
+}
+
+void runWeightedSwiGluBwd(const Call &call) {
+  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
+  bool hasY = call.outCount > 2;
+  const Tensor &y = hasY ? call.out[2] : dx;
+  WeightedBwd p = {dataOf(dy),          dataOf(x), dataOf(call.in[2]), dataOf(dx),
+                   dataOf(call.out[1]), dataOf(y), dy.cols(),          hasY};
+  int threads = threadsForRow(p.cols, kWeightedThreadsMax);
+  forMode(modeOf({&dy, &x, &dx, &y}, p.cols), [&]<Mode M>() {
+    launchKernel(weightedBackward<M>, static_cast<unsigned>(dy.rows()), threads, 0, queueOf(call),
+                 p);
+  });
+}
+
 /// What quick_geglu multiplies.
 struct Clamped {
   float limit, offset; ///< no limit if it is not positive
@@ -218,6 +294,10 @@ const Kernel kSquaredReluBwd = {"squared_relu_bwd_cuda", runSquaredReluBwd,
                                 acceptsAs<&host::kSquaredReluBwd>};
 const Kernel kSwiGlu = {"swiglu_cuda", runGated<SwiGlu>, acceptsAs<&host::kSwiGlu>};
 const Kernel kSwiGluBwd = {"swiglu_bwd_cuda", runGatedBwd<SwiGlu>, acceptsAs<&host::kSwiGluBwd>};
+const Kernel kWeightedSwiGlu = {"weighted_swiglu_cuda", runWeightedSwiGlu,
+                                acceptsAs<&host::kWeightedSwiGlu>};
+const Kernel kWeightedSwiGluBwd = {"weighted_swiglu_bwd_cuda", runWeightedSwiGluBwd,
+                                   acceptsAs<&host::kWeightedSwiGluBwd>};
 const Kernel kGeGlu = {"geglu_cuda", runGated<GeGlu>, acceptsAs<&host::kGeGlu>};
 const Kernel kGeGluBwd = {"geglu_bwd_cuda", runGatedBwd<GeGlu>, acceptsAs<&host::kGeGluBwd>};
 const Kernel kQuickGeGlu = {"quick_geglu_cuda", runQuickGeGlu, acceptsAs<&host::kQuickGeGlu>};

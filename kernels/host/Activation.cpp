@@ -1,8 +1,9 @@
 // gelu: y = x·Phi(x), by erf or by its tanh approximation. squared_relu: y = max(x, 0)². swiglu and
 // geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. quick_geglu: y =
 // g·sigmoid(1.702·g)·(u + offset), g the gate cut at the clamp, u the other half cut on both sides.
-// Operands and results are f32, bf16 or f16 each, computed in fp32 and rounded once. Limited by
-// exp, erf and tanh; squared_relu by memory.
+// weighted_swiglu: y[r,:] = swiglu(x)[r,:]·weights[r], weights[T,1]; the sums of its gradients are
+// fp64. Operands and results are f32, bf16 or f16 each, computed in fp32 and rounded once. Limited
+// by exp, erf and tanh; squared_relu by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Gelu.h"
@@ -65,20 +66,24 @@ float squaredReluSlope(float x) { return 2.0f * relu(x); }
 void runSquaredRelu(const Call &call) { runPointwise(call, squaredRelu); }
 void runSquaredReluBwd(const Call &call) { runPointwiseBwd(call, squaredReluSlope); }
 
-const char *acceptsGated(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
-  const Tensor &x = call.in[0], &y = call.out[0];
+const char *checkUnit(const Tensor &x, const Tensor &y) {
   SHARDC_REQUIRE(isData(x) && isData(y), "gated activations take f32, bf16 and f16");
   SHARDC_REQUIRE(x.cols() == 2 * y.cols() && x.rows() == y.rows(),
                  "a row of x is not a gate and an up of y's length");
   return nullptr;
 }
 
-/// y = combine(gate, up).
-template <typename Combine> void runGated(const Call &call, Combine combine) {
+const char *acceptsGated(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
+  return checkUnit(call.in[0], call.out[0]);
+}
+
+/// y = combine(gate, up), with what `combineOf` gives for the row.
+template <typename CombineOf> void runGatedRows(const Call &call, CombineOf combineOf) {
   float gateBuffer[kBlock], upBuffer[kBlock], y[kBlock];
   int64_t rows = call.out[0].rows(), cols = call.out[0].cols();
-  for (int64_t row = 0; row < rows; ++row)
+  for (int64_t row = 0; row < rows; ++row) {
+    auto combine = combineOf(row);
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
       int64_t n = std::min(kBlock, cols - begin), offset = row * 2 * cols + begin;
       const float *gate = readF32(call.in[0], offset, n, gateBuffer);
@@ -87,6 +92,11 @@ template <typename Combine> void runGated(const Call &call, Combine combine) {
         y[i] = combine(gate[i], up[i]);
       writeF32(call.out[0], row * cols + begin, n, y);
     }
+  }
+}
+
+template <typename Combine> void runGated(const Call &call, Combine combine) {
+  runGatedRows(call, [&](int64_t) { return combine; });
 }
 
 const char *acceptsGatedBwd(const Call &call) {
@@ -139,6 +149,66 @@ GatedGradient swigluGradient(float dy, float gate, float up) {
 
 void runSwiGlu(const Call &call) { runGated(call, swiglu); }
 void runSwiGluBwd(const Call &call) { runGatedBwd(call, swigluGradient); }
+
+const char *checkWeights(const Tensor &weights, const Tensor &x) {
+  SHARDC_REQUIRE(isData(weights) && weights.cols() == 1 && weights.rows() == x.rows(),
+                 "there is not one weight for each row");
+  return nullptr;
+}
+
+const char *acceptsWeighted(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  SHARDC_REQUIRE_OK(checkUnit(call.in[0], call.out[0]));
+  return checkWeights(call.in[1], call.in[0]);
+}
+
+void runWeightedSwiGlu(const Call &call) {
+  runGatedRows(call, [&](int64_t row) {
+    float buffer, weight = *readF32(call.in[1], row, 1, &buffer);
+    return [weight](float gate, float up) { return swiglu(gate, up) * weight; };
+  });
+}
+
+const char *acceptsWeightedBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 2, 3}));
+  const Tensor &dy = call.in[0], &x = call.in[1], &dweights = call.out[1];
+  SHARDC_REQUIRE_OK(checkUnit(x, dy));
+  SHARDC_REQUIRE_OK(checkWeights(call.in[2], x));
+  SHARDC_REQUIRE(isData(call.out[0]) && sameMatrix(x, call.out[0]), "x and dx differ in shape");
+  SHARDC_REQUIRE(isData(dweights) && dweights.cols() == 1 && dweights.rows() == x.rows(),
+                 "there is not one gradient for each weight");
+  if (call.outCount > 2)
+    SHARDC_REQUIRE(isData(call.out[2]) && sameMatrix(dy, call.out[2]),
+                   "y does not have the shape of dy");
+  return nullptr;
+}
+
+void runWeightedSwiGluBwd(const Call &call) {
+  float dyBuffer[kBlock], gateBuffer[kBlock], upBuffer[kBlock];
+  float dGate[kBlock], dUp[kBlock], y[kBlock], weighted[kBlock];
+  int64_t rows = call.in[0].rows(), cols = call.in[0].cols();
+  for (int64_t row = 0; row < rows; ++row) {
+    float buffer, weight = *readF32(call.in[2], row, 1, &buffer);
+    double sum = 0;
+    for (int64_t begin = 0; begin < cols; begin += kBlock) {
+      int64_t n = std::min(kBlock, cols - begin), offset = row * 2 * cols + begin;
+      const float *dy = readF32(call.in[0], row * cols + begin, n, dyBuffer);
+      const float *gate = readF32(call.in[1], offset, n, gateBuffer);
+      const float *up = readF32(call.in[1], offset + cols, n, upBuffer);
+      for (int64_t i = 0; i < n; ++i) {
+        GatedGradient g = swigluGradient(dy[i] * weight, gate[i], up[i]);
+        dGate[i] = g.dGate, dUp[i] = g.dUp, y[i] = g.y, weighted[i] = g.y * weight;
+      }
+      sum += dot(dy, y, n);
+      writeF32(call.out[0], offset, n, dGate);
+      writeF32(call.out[0], offset + cols, n, dUp);
+      if (call.outCount > 2)
+        writeF32(call.out[2], row * cols + begin, n, weighted);
+    }
+    auto dweight = static_cast<float>(sum);
+    writeF32(call.out[1], row, 1, &dweight);
+  }
+}
 
 void runGeGlu(const Call &call) {
   runGated(call, [f = geluOf(call.attrs)](float gate, float up) { return f(gate) * up; });
@@ -200,6 +270,9 @@ const Kernel kSquaredRelu = {"squared_relu_host", runSquaredRelu, acceptsPointwi
 const Kernel kSquaredReluBwd = {"squared_relu_bwd_host", runSquaredReluBwd, acceptsPointwiseBwd};
 const Kernel kSwiGlu = {"swiglu_host", runSwiGlu, acceptsGated};
 const Kernel kSwiGluBwd = {"swiglu_bwd_host", runSwiGluBwd, acceptsGatedBwd};
+const Kernel kWeightedSwiGlu = {"weighted_swiglu_host", runWeightedSwiGlu, acceptsWeighted};
+const Kernel kWeightedSwiGluBwd = {"weighted_swiglu_bwd_host", runWeightedSwiGluBwd,
+                                   acceptsWeightedBwd};
 const Kernel kGeGlu = {"geglu_host", runGeGlu, acceptsGated};
 const Kernel kGeGluBwd = {"geglu_bwd_host", runGeGluBwd, acceptsGatedBwd};
 const Kernel kQuickGeGlu = {"quick_geglu_host", runQuickGeGlu, acceptsQuickGeGlu};

@@ -136,6 +136,7 @@ constexpr OpTable makeOpTable() {
   table.info(OpKind::enumerator).needsEpilogue = !alone;
 #define AGAIN(enumerator, other, values)                                                           \
   table.setAgain(OpKind::enumerator, {OpKind::other, values});
+#define WEIGHTED(enumerator, weighted_) table.info(OpKind::enumerator).weighted = OpKind::weighted_;
 #define STARTS_GRADIENT(enumerator, gradient)                                                      \
   table.info(OpKind::enumerator).lossGradient = OpKind::gradient;                                  \
   table.info(OpKind::gradient).startsGradient = true;

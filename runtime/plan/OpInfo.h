@@ -174,6 +174,7 @@ struct OpInfo {
   int64_t nodes = 1;                  ///< of a captured graph, at most
   std::optional<OpKind> norm;         ///< for Recompute::FusedNorm: the norm of the sum
   std::optional<MadeAgain> again;     ///< result y
+  std::optional<OpKind> weighted;     ///< makes result y with a weight for each row
   std::optional<OpKind> lossGradient; ///< of an op whose results are losses: what starts gradients
   bool startsGradient = false;        ///< it is that of a loss
   /// By epilogue; None where it has none of this kind, and in the first place.

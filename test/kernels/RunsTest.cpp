@@ -336,6 +336,64 @@ TEST(Combine, GradientOfAWeightIsTheProductOfRowAndGradient) {
   }
 }
 
+double silu(double x) { return x / (1 + std::exp(-x)); }
+
+TEST(WeightedSwiGlu, MultipliesEachRowOfTheUnitByItsWeight) {
+  constexpr int64_t kRows = 5, kCols = 700; // more than a block
+  for (DType dtype : kDataTypes) {
+    Array x = randoms(dtype, {kRows, 2 * kCols}, 1), weights = randoms(DType::F32, {kRows, 1}, 2);
+    KernelRun run("weighted_swiglu");
+    run.in(x).in(weights).out(dtype, {kRows, kCols});
+    std::vector<double> want;
+    for (int64_t i = 0; i < kRows * kCols; ++i) {
+      int64_t gate = i / kCols * 2 * kCols + i % kCols;
+      want.push_back(silu(x[gate]) * x[gate + kCols] * weights[i / kCols]);
+    }
+    expectClose(run.run()[0], want, {1e-5, 4}, "y");
+  }
+}
+
+TEST(WeightedSwiGlu, GradientsAreOfGateUpAndWeight) {
+  constexpr int64_t kRows = 5, kCols = 700;
+  for (DType dtype : kDataTypes) {
+    Array x = randoms(dtype, {kRows, 2 * kCols}, 3), dy = randoms(dtype, {kRows, kCols}, 4);
+    Array weights = randoms(DType::F32, {kRows, 1}, 5);
+    KernelRun run("weighted_swiglu_bwd");
+    run.in(dy).in(x).in(weights).out(dtype, x.shape).out(DType::F32, {kRows, 1});
+    run.out(dtype, dy.shape);
+    std::vector<double> dx(static_cast<size_t>(x.numel())), dweights(kRows), y;
+    for (int64_t i = 0; i < dy.numel(); ++i) {
+      auto row = static_cast<size_t>(i / kCols);
+      auto gate = static_cast<size_t>(i / kCols * 2 * kCols + i % kCols);
+      double g = x[static_cast<int64_t>(gate)], u = x[static_cast<int64_t>(gate) + kCols];
+      double d = dy[i] * weights[i / kCols], s = 1 / (1 + std::exp(-g));
+      dx[gate] = d * u * s * (1 + g * (1 - s));
+      dx[gate + kCols] = d * silu(g);
+      dweights[row] += dy[i] * silu(g) * u;
+      y.push_back(silu(g) * u * weights[i / kCols]);
+    }
+    std::vector<Array> got = run.run();
+    expectClose(got[0], dx, {1e-5, 4}, "dx");
+    expectClose(got[1], dweights, {1e-5, 4}, "dweights");
+    expectClose(got[2], y, {1e-5, 4}, "y");
+  }
+}
+
+TEST(WeightedSwiGlu, MakesTheSameUnitAgainAndRefusesOtherShapes) {
+  Array x = randoms(DType::BF16, {6, 80}, 6), dy = randoms(DType::BF16, {6, 40}, 7);
+  Array weights = randoms(DType::F32, {6, 1}, 8);
+  KernelRun once("weighted_swiglu"), again("weighted_swiglu_bwd");
+  once.in(x).in(weights).out(DType::BF16, dy.shape);
+  again.in(dy).in(x).in(weights).out(DType::BF16, x.shape).out(DType::F32, {6, 1});
+  again.out(DType::BF16, dy.shape);
+  Array first = once.run()[0], second = again.run()[2];
+  for (int64_t i = 0; i < first.numel(); ++i)
+    ASSERT_EQ(first[i], second[i]) << i;
+  KernelRun run("weighted_swiglu");
+  run.in(x).in(constant(DType::F32, {5, 1}, 0)).out(DType::BF16, dy.shape);
+  EXPECT_STREQ(run.refusal(), "there is not one weight for each row");
+}
+
 TEST(ScaleRows, MultipliesEachRowByItsWeight) {
   constexpr int64_t kRows = 5, kCols = 700; // more than a block
   for (DType dtype : kDataTypes) {

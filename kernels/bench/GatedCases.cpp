@@ -1,0 +1,37 @@
+#include "kernels/bench/GatedCases.h"
+
+namespace shardc::kernels::bench {
+
+void makeSwiGlu(Builder &b) {
+  b.data({b.model.rows(), 2 * b.model.ffn}).toData({b.model.rows(), b.model.ffn});
+}
+
+void makeSwiGluBwd(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.ffn}).data({m.rows(), 2 * m.ffn}).toData({m.rows(), 2 * m.ffn});
+  b.toData({m.rows(), m.ffn});
+}
+
+void makeQuickGeGlu(Builder &b) {
+  makeSwiGlu(b);
+  b.attrs().clamp = 0.5, b.attrs().linear_offset = 1;
+}
+
+void makeQuickGeGluBwd(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.ffn}).data({m.rows(), 2 * m.ffn}).toData({m.rows(), 2 * m.ffn});
+  b.attrs().clamp = 0.5, b.attrs().linear_offset = 1;
+}
+
+void makeWeightedSwiGlu(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), 2 * m.ffn}).data({m.rows(), 1}).toData({m.rows(), m.ffn});
+}
+
+void makeWeightedSwiGluBwd(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.ffn}).data({m.rows(), 2 * m.ffn}).data({m.rows(), 1});
+  b.toData({m.rows(), 2 * m.ffn}).toData({m.rows(), 1}).toData({m.rows(), m.ffn});
+}
+
+} // namespace shardc::kernels::bench

@@ -1,0 +1,15 @@
+// The calls of gated units, of as many columns as the model's feed-forward layers have.
+#pragma once
+
+#include "kernels/bench/CaseBuilder.h"
+
+namespace shardc::kernels::bench {
+
+void makeSwiGlu(Builder &b);
+void makeSwiGluBwd(Builder &b);
+void makeQuickGeGlu(Builder &b);
+void makeQuickGeGluBwd(Builder &b);
+void makeWeightedSwiGlu(Builder &b);
+void makeWeightedSwiGluBwd(Builder &b);
+
+} // namespace shardc::kernels::bench
