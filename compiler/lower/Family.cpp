@@ -56,8 +56,8 @@ public:
     decoder.head.push_back(std::make_unique<model::Head>(head()));
     decoder.numPredictions = config_.getIntOr(Opt::ModelMtpNumLayers, 0);
     if (decoder.numPredictions > 0)
-      decoder.prediction.push_back(std::make_unique<model::MtpBlock>(
-          model::MtpSettings{d_.hidden, normSettings(), std_}, layer(kindOf(d_.numLayers - 1))));
+      decoder.prediction.push_back(
+          std::make_unique<model::MtpBlock>(prediction(), layer(kindOf(d_.numLayers - 1))));
     return decoder;
   }
 
@@ -86,6 +86,19 @@ private:
     // Megatron's softmax runs over the rows of padding too.
     int64_t valid = config_.isOn(Opt::ModelMaskPaddedVocab) ? d_.vocab : d_.paddedVocab;
     return {d_.paddedVocab, d_.hidden, valid, d_.tied, std_};
+  }
+
+  /// What is told is the mean over microbatches and over ranks with other samples; those of a
+  /// tensor group have the same losses.
+  model::MtpSettings prediction() const {
+    double ranks = static_cast<double>(d_.dataParallel) * static_cast<double>(d_.tensorParallel);
+    return {d_.hidden,
+            normSettings(),
+            std_,
+            embedding(),
+            head(),
+            config_.isOn(Opt::ModelCalculatePerTokenLoss),
+            1 / (static_cast<double>(d_.numMicrobatches) * ranks)};
   }
 
   /// moe_layer_freq is a number n, for every n-th layer, or a list of 0 and 1.
@@ -298,7 +311,8 @@ public:
     int64_t count = 0;
     for (int64_t i = 0; i < std::min(d_.numLayers, kLayersMax); ++i)
       count += hasExperts(i) ? 1 : 0;
-    return count;
+    // Blocks that predict further tokens have the last layer's kind.
+    return count + (hasExperts(d_.numLayers - 1) ? config_.getIntOr(Opt::ModelMtpNumLayers, 0) : 0);
   }
 
   model::RouterSettings router() const {

@@ -29,7 +29,7 @@ using Key = plan::AttrKey;
 
 /// Recipe locations of ops, as indices in Plan::locs.
 struct Places {
-  uint32_t model = kNone, layers = kNone, vocab = kNone;
+  uint32_t model = kNone, layers = kNone, vocab = kNone, predictions = kNone;
   uint32_t optimizer = kNone, train = kNone, strategy = kNone;
   uint32_t checkpoint = kNone; ///< set if saves run in the background
 };
@@ -409,6 +409,7 @@ private:
       return loc == kNone ? places_.model : loc;
     };
     places_.layers = orModels({Opt::ModelNumLayers});
+    places_.predictions = orModels({Opt::ModelMtpNumLayers});
     places_.vocab = orModels({Opt::ModelVocabSize});
     places_.train = orModels({Opt::TrainMicroBatchSize, Opt::TrainGlobalBatchSize});
     places_.optimizer = orModels({Opt::OptimizerOptimizer, Opt::OptimizerLr});
@@ -447,6 +448,10 @@ private:
             plan::Purpose::Data);
     feed_ = addFeed("feed", Feed, d_.numMicrobatches, d_.microBatch);
     addExpertCells();
+    if (decoder_.numPredictions > 0)
+      addCell(*role_, "prediction_losses", PredictionLosses,
+              Type::of(DType::F32, {decoder_.numPredictions, 1}), plan::Arena::State,
+              plan::Purpose::Step);
     if (!evaluates())
       return;
     int64_t ahead = d_.evalMicrobatches;
@@ -498,13 +503,22 @@ private:
             training};
   }
 
-  /// Everything from batch.load to the masked losses, f32[T], which it returns.
+  uint32_t placeOf(plan::UnitKind kind) const {
+    return kind == plan::UnitKind::Layer        ? places_.layers
+           : kind == plan::UnitKind::Prediction ? places_.predictions
+                                                : places_.vocab;
+  }
+
+  /// Everything from batch.load to the masked losses, f32[T], which it returns. Evaluations tell no
+  /// loss of further tokens.
   plan::ValueId writeForward(model::Forward &forward, uint32_t feed) {
     plan::ValueId x = kNone;
     for (size_t i = 0; i < units_.size(); ++i) {
       const model::Unit &unit = units_[i];
-      uint32_t loc = unit.kind == plan::UnitKind::Layer ? places_.layers : places_.vocab;
-      forward.enter(static_cast<int32_t>(i), loc, unit.paramPrefix, unit.valuePrefix);
+      if (unit.kind == plan::UnitKind::Prediction && !forward.settings().training)
+        continue;
+      forward.enter(static_cast<int32_t>(i), placeOf(unit.kind), unit.paramPrefix,
+                    unit.valuePrefix);
       if (i == 0)
         forward.loadBatch(feed, role_->cells[feed].type.shape[0], places_.train);
       for (const auto &module : *unit.modules)
@@ -555,6 +569,10 @@ private:
         else // gradients of slices are parts of a sum
           scale *= static_cast<double>(d_.contextParallel);
       }
+      if (plan_.units[static_cast<size_t>(op.unit)].kind == plan::UnitKind::Prediction &&
+          op.kind == OpKind::CrossEntropy)
+        scale *= config_.getFloat(Opt::ModelMtpLossScalingFactor) /
+                 static_cast<double>(decoder_.numPredictions);
       if (op.kind == OpKind::CrossEntropy)
         op.set(Key::per_token, int64_t{perToken});
       else if (perToken) // as many as the gradient is divided by at the end, of each microbatch

@@ -16,7 +16,11 @@ using config::Opt;
 constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelPeft, "training of adapters"},
     {Opt::ModelMegatronMimo, "a model of several modules"},
-    {Opt::ModelMtpNumLayers, "multi-token prediction"},
+    {Opt::ModelMtpUseRepeatedLayer, "one layer for all further tokens"},
+    {Opt::ModelMtpDetachHeads, "further tokens without gradients into the model"},
+    {Opt::ModelMtpHsm, "further tokens by hierarchical softmax"},
+    {Opt::ModelMtpHybridOverridePattern, "other kinds of layers for further tokens"},
+    {Opt::ModelMtpStandalone, "a stage of their own for further tokens"},
     {Opt::ModelMlaDownProjFusion, "one product for both down projections"},
     {Opt::ModelQkL2Norm, "an L2 norm on query and key"},
     {Opt::ModelQkClip, "clipping of query and key"},
@@ -119,6 +123,27 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
        Opt::ModelMoeRouterEnableExpertBias);
 }
 
+/// What is missing in a model that predicts further tokens.
+template <typename Need> void needOfPredictions(const Config &config, Need need) {
+  if (!config.has(Opt::ModelMtpNumLayers))
+    return;
+  const config::Derived &d = config.derived();
+  need(config.getInt(Opt::ModelMtpNumLayers) >= d.seqLength,
+       "prediction of tokens behind the sequence", Opt::ModelMtpNumLayers);
+  // A rank would need tokens of others' slices.
+  need(d.contextParallel > 1, "multi-token prediction with context parallelism",
+       Opt::ModelContextParallelSize);
+  need(config.has(Opt::ModelFp8), "multi-token prediction in fp8", Opt::ModelFp8);
+  need(config.is(Opt::ModelPipelineSchedule, config::PipelineSchedule::ZeroBubble),
+       "multi-token prediction under this schedule", Opt::ModelPipelineSchedule);
+  // Upstream asserts the same.
+  need(config.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Full) &&
+           config.is(Opt::ModelRecomputeMethod, config::RecomputeMethod::Uniform) &&
+           config.getIntOr(Opt::ModelRecomputeNumLayers, 1) != 1,
+       "recomputation of several layers at once beside multi-token prediction",
+       Opt::ModelRecomputeNumLayers);
+}
+
 } // namespace
 
 std::vector<Missing> findMissing(const Config &config) {
@@ -129,6 +154,7 @@ std::vector<Missing> findMissing(const Config &config) {
       missing.push_back({std::move(what), option});
   };
   needOfExperts(config, need);
+  needOfPredictions(config, need);
   need(!activationOp(config),
        fmt::format("{}activation '{}'", d.gated ? "gated " : "",
                    config::toRecipeText(config, Opt::ModelActivationFunc)),

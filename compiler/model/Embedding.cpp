@@ -15,12 +15,15 @@ void Embedding::declare(Params &params) const {
 }
 
 ValueId Embedding::forward(Forward &to, ValueId) const {
-  const Batch &batch = to.batch();
+  return lookUp(to, to.batch().tokens, to.batch().positions);
+}
+
+ValueId Embedding::lookUp(Forward &to, ValueId tokens, ValueId positions) const {
   plan::Type type = to.activations({to.settings().microBatch, to.settings().seqLength, s_.hidden});
   ValueId x =
-      to.emit(to.op(OpKind::Embedding, {batch.tokens, to.weight(kWords)}), to.name("embed"), type);
+      to.emit(to.op(OpKind::Embedding, {tokens, to.weight(kWords)}), to.name("embed"), type);
   if (s_.positions > 0) {
-    ValueId position = to.emit(to.op(OpKind::Embedding, {batch.positions, to.weight(kPositions)}),
+    ValueId position = to.emit(to.op(OpKind::Embedding, {positions, to.weight(kPositions)}),
                                to.name("embed.position"), type);
     x = to.emit(to.op(OpKind::Add, {x, position}), to.name("embed.sum"), type);
   }

@@ -20,6 +20,9 @@ public:
   void declare(Params &params) const override;
   /// Takes the batch's tokens, not the operand.
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
+  /// The embedding of other tokens at other positions. Names of parameters have no prefix.
+  plan::ValueId lookUp(Forward &to, plan::ValueId tokens, plan::ValueId positions) const;
+  bool hasPositions() const { return s_.positions > 0; }
 
 private:
   static constexpr const char *kPositions = "embedding.position_embeddings.weight";

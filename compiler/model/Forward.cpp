@@ -121,7 +121,7 @@ bool Forward::tallies(std::string_view cell) const {
          std::ranges::find(role_.cells, cell, &plan::Cell::name) != role_.cells.end();
 }
 
-ValueId Forward::tally(std::string_view cell, ValueId x, int64_t slot, double scale) {
+ValueId Forward::tally(std::string_view cell, ValueId x, int64_t slot, double scale, ValueId n) {
   auto at = std::ranges::find(role_.cells, cell, &plan::Cell::name);
   SHARDC_CHECK(at != role_.cells.end(), "there is no cell '{}'", cell);
   auto index = static_cast<uint32_t>(at - role_.cells.begin());
@@ -130,6 +130,8 @@ ValueId Forward::tally(std::string_view cell, ValueId x, int64_t slot, double sc
     sums =
         sums_.insert(sums, {index, plan::addLiveIn(segment_, at->name + ".before", role_, index)});
   Op add = op(OpKind::Tally, {x});
+  if (n != kNone)
+    add.operands.push_back(n);
   add.set(Key::slots, at->type.shape[0]).set(Key::slot, slot).set(Key::scale, scale);
   add.ties.push_back(
       {plan::Tie::Acc, 0, sums->value, sums->isFirst ? plan::Pred::NotFirst : plan::Pred::Always});

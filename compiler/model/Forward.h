@@ -36,6 +36,11 @@ public:
   /// its values' names with `valuePrefix`.
   void enter(int32_t unit, uint32_t loc, std::string paramPrefix, std::string valuePrefix);
 
+  /// Lets names of parameters begin otherwise from now on. Returns what they began with.
+  std::string swapParamPrefix(std::string prefix) {
+    return std::exchange(paramPrefix_, std::move(prefix));
+  }
+
   /// Writes batch.load from the ring of `slots` entries that the cell holds.
   void loadBatch(uint32_t feedCell, int64_t slots, uint32_t loc);
 
@@ -78,16 +83,21 @@ public:
 
   /// The head's token count of the microbatch, f32[1].
   plan::ValueId tokenCount = plan::kNone;
+  /// What the head takes, behind the last norm; then that of the last further token so far.
+  plan::ValueId hidden = plan::kNone;
 
   /// The number of the layer with experts that is written, counted from 0.
   int64_t nextExperts() { return experts_++; }
+  /// The number of the block that predicts a further token, counted from 0.
+  int64_t nextPrediction() { return predictions_++; }
   /// What its experts are chosen by beside their scores, f32[E]; kNone if that is nothing.
   plan::ValueId expertBias(int64_t layer, int64_t experts);
   /// Whether the body leaves sums of the step in such a cell.
   bool tallies(std::string_view cell) const;
-  /// Adds scale times the rows of x to row `slot` of the sums that the cell holds. Returns the sums
-  /// so far, which the next ones take over.
-  plan::ValueId tally(std::string_view cell, plan::ValueId x, int64_t slot, double scale);
+  /// Adds scale times the rows of x, divided by n unless that is kNone, to row `slot` of the sums
+  /// that the cell holds. Returns the sums so far, which the next ones take over.
+  plan::ValueId tally(std::string_view cell, plan::ValueId x, int64_t slot, double scale,
+                      plan::ValueId n = plan::kNone);
   /// Columns of the sums that the cell holds.
   int64_t columnsOf(std::string_view cell) const;
   /// The first elements of a row of a matrix.
@@ -132,7 +142,7 @@ private:
   std::string paramPrefix_, valuePrefix_;
   int32_t unit_ = 0;
   uint32_t loc_ = plan::kNone;
-  int64_t salt_ = 0, experts_ = 0;
+  int64_t salt_ = 0, experts_ = 0, predictions_ = 0;
   plan::ValueId bias_ = plan::kNone; ///< of all layers with experts
   std::vector<Sums> sums_;
 };

@@ -18,14 +18,21 @@ void Head::declare(Params &params) const {
 }
 
 ValueId Head::forward(Forward &to, ValueId x) const {
-  int64_t b = to.settings().microBatch, s = to.settings().seqLength;
   const Batch &batch = to.batch();
   to.tokenCount =
       to.emit(to.op(OpKind::TokenCount, {batch.mask}), "count", Type::of(DType::F32, {1}));
+  to.hidden = x;
+  return losses(to, x, batch.labels, batch.mask, "logits");
+}
+
+ValueId Head::losses(Forward &to, ValueId x, ValueId labels, ValueId mask,
+                     std::string name) const {
+  int64_t b = to.settings().microBatch, s = to.settings().seqLength;
   Op product = to.op(OpKind::MatMul, {x, to.weight(s_.tied ? Embedding::kWords : kWeight)});
   product.set(Key::trans_b, int64_t{1});
-  ValueId logits = to.emit(std::move(product), "logits", to.activations({b, s, s_.vocab}));
-  Op entropy = to.op(OpKind::CrossEntropy, {logits, batch.labels, batch.mask});
+  ValueId logits =
+      to.emit(std::move(product), std::move(name), to.activations({b, s, s_.vocab}));
+  Op entropy = to.op(OpKind::CrossEntropy, {logits, labels, mask});
   entropy.set(Key::valid_cols, s_.validCols);
   Type rows = Type::of(DType::F32, {b * s});
   return to.emitMany(std::move(entropy), {{"losses", rows}, {"losses.lse", rows}})[0];

@@ -19,8 +19,12 @@ public:
   explicit Head(const HeadSettings &settings) : s_(settings) {}
 
   void declare(Params &params) const override;
-  /// Returns the masked losses, f32[B·S], and leaves the token count in `to`.
+  /// Returns the masked losses, f32[B·S], and leaves the token count and `x` in `to`.
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
+  /// The masked losses of these labels, f32[B·S]. `logits` is the complete name of what they are
+  /// made of. Names of parameters have no prefix.
+  plan::ValueId losses(Forward &to, plan::ValueId x, plan::ValueId labels, plan::ValueId mask,
+                       std::string logits) const;
 
 private:
   HeadSettings s_;

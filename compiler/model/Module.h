@@ -44,13 +44,6 @@ public:
   virtual plan::ValueId forward(Forward &to, plan::ValueId x) const = 0;
 };
 
-/// A module without forward ops: lower::findMissing refuses every model that has one, and its
-/// parameters are counted.
-class Declared : public Module {
-public:
-  plan::ValueId forward(Forward &to, plan::ValueId x) const final;
-};
-
 /// Modules that follow each other.
 using Modules = std::vector<std::unique_ptr<const Module>>;
 

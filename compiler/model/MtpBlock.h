@@ -1,7 +1,10 @@
-// A block that predicts a further token: norms of its two inputs, a product of both, a layer, a
-// norm. Parameters alone.
+// A block that predicts a further token (Megatron-Core's MultiTokenPredictionLayer; DeepSeek-V3,
+// arXiv 2412.19437, 2.2): norms of the embedding of a token ahead and of what the head took, a
+// product of both, a layer, a norm, and the shared head.
 #pragma once
 
+#include "compiler/model/Embedding.h"
+#include "compiler/model/Head.h"
 #include "compiler/model/Parts.h"
 
 namespace shardc::model {
@@ -10,15 +13,28 @@ struct MtpSettings {
   int64_t hidden = 1;
   NormSettings norm;
   double initStd = 0;
+  EmbeddingSettings embedding;
+  HeadSettings head;
+  bool isPerToken = false; ///< gradients are divided by the tokens of the step at its end
+  /// The part of its mean loss of a microbatch that a rank adds to what is told of a step.
+  double toldShare = 1;
 };
 
-class MtpBlock : public Declared {
+class MtpBlock : public Module {
 public:
-  MtpBlock(const MtpSettings &settings, Modules layer) : s_(settings), layer_(std::move(layer)) {}
+  MtpBlock(const MtpSettings &settings, Modules layer);
   void declare(Params &params) const override;
+  /// Block k, counted from 1, reads tokens, positions, labels and mask k places ahead, and what the
+  /// head or the block before has taken from its last norm. `losses`, those of the head, are
+  /// returned: its own start gradients, and their mean is told.
+  plan::ValueId forward(Forward &to, plan::ValueId losses) const override;
 
 private:
+  plan::ValueId joined(Forward &to, plan::ValueId embedded) const;
+
   MtpSettings s_;
+  Norm enorm_, hnorm_, norm_;
+  Linear projection_;
   Modules layer_;
 };
 

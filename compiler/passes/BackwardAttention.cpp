@@ -218,6 +218,19 @@ void backSplitColumns(Gradients &gradients, const Op &op) {
     gradients.emitFor(operandNamed<kOp>(op, "x"), gradients.makeOp(OpKind::JoinColumns, {da, db}));
 }
 
+void backJoinColumns(Gradients &gradients, const Op &op) {
+  constexpr OpKind kOp = OpKind::JoinColumns;
+  ValueId dx = gradients.of(resultNamed<kOp>(op, "x"));
+  if (dx == kNone)
+    return;
+  Op back = gradients.makeOp(OpKind::SplitColumns, {dx});
+  ValueId a = operandNamed<kOp>(op, "a"), b = operandNamed<kOp>(op, "b");
+  ValueId da = gradients.contribute(back, a), db = gradients.contribute(back, b);
+  gradients.append(std::move(back));
+  gradients.settle(a, da);
+  gradients.settle(b, db);
+}
+
 void backLatentHeads(Gradients &gradients, const Op &op) {
   constexpr OpKind kOp = OpKind::LatentHeads;
   ValueId dq = gradients.of(resultNamed<kOp>(op, "q")),

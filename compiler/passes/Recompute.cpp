@@ -78,6 +78,10 @@ Request readRequest(const plan::Plan &plan) {
   int64_t layer = 0; // of the stage
   int32_t stage = 0, regions = 0;
   for (size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (plan.units[unit].kind == plan::UnitKind::Prediction && (!what.isFull || !block)) {
+      request.region[unit] = regions++; // as upstream: alone, and not by blocks
+      request.what[unit] = what;
+    }
     if (!isLayer(plan, static_cast<int32_t>(unit)))
       continue;
     layer = stages.ofUnit[unit] == stage ? layer : 0;
@@ -101,6 +105,7 @@ public:
     for (size_t i = 0; i < forwardOps_; ++i)
       if (const Op &op = segment.ops[i]; op.kind == plan::OpKind::MakeRuns && op.unit >= 0)
         hasExperts_[static_cast<size_t>(op.unit)] = 1;
+    markLosses();
     classify();
   }
 
@@ -167,7 +172,31 @@ private:
   }
 
   int32_t regionOfOp(const Op &op) const {
-    return op.unit < 0 ? -1 : request_.region[static_cast<size_t>(op.unit)];
+    if (op.unit < 0 || isOfLoss(op))
+      return -1;
+    return request_.region[static_cast<size_t>(op.unit)];
+  }
+
+  /// Logits, losses and where their gradients begin, in a unit that predicts a further token: what
+  /// reads logits is never recomputed, and no activation of a layer has its name.
+  bool isOfLoss(const Op &op) const {
+    return !op.results.empty() && op.results[0] < isOfLoss_.size() && isOfLoss_[op.results[0]] != 0;
+  }
+
+  /// Marks logits, and what is made of them before the backward pass.
+  void markLosses() {
+    isOfLoss_.assign(segment_.values.size(), 0);
+    for (size_t i = 0; i < forwardOps_; ++i) {
+      const Op &op = segment_.ops[i];
+      bool takesLogits =
+          op.kind == plan::OpKind::VocabStats || op.kind == plan::OpKind::CrossEntropy;
+      if (takesLogits)
+        isOfLoss_[op.operands[0]] = 1;
+      bool reads = std::ranges::any_of(op.operands, [&](ValueId v) { return isOfLoss_[v] != 0; });
+      if (takesLogits || reads || plan::opInfo(op).lossGradient)
+        for (ValueId result : op.results)
+          isOfLoss_[result] = 1;
+    }
   }
 
   /// Of an op in a region.
@@ -325,6 +354,7 @@ private:
   std::vector<int32_t> regionOf_;
   std::vector<uint8_t> remade_;
   std::vector<uint8_t> hasExperts_; ///< by unit
+  std::vector<uint8_t> isOfLoss_;   ///< by value
 };
 
 bool hasGathers(const plan::Segment &segment) {

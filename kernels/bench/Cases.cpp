@@ -20,6 +20,12 @@ void makeBatchLoad(Builder &b) {
   b.to(DType::I64, {m.batch}).to(DType::I32, {m.batch, m.positions});
 }
 
+void makeRoll(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().by = 1;
+  b.floats({m.batch, m.positions}).toFloats({m.batch, m.positions});
+}
+
 void makeEmbedding(Builder &b) {
   const Model &m = b.model;
   b.ids({m.batch, m.positions}, m.vocabulary).data({m.vocabulary, m.hidden()});
@@ -689,6 +695,7 @@ constexpr Maker kMakers[] = {
     {"transpose", makeTranspose},
     {"merge_slices", makeMergeSlices},
     {"join", makeJoin},
+    {"roll", makeRoll},
     {"token_count", makeTokenCount},
     {"router_topk", makeRouterTopk},
     {"router_topk_bwd", makeRouterTopkBwd},

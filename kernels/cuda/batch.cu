@@ -4,7 +4,7 @@
 // tokens, labels i32, mask f32, positions, docs i32 of B·S each, samples i64[B] and, of slices of
 // sequences, their places i32 of B·S, in 4-byte words. Mapping: one thread per word. Limited by
 // PCIe or C2C, at 20 bytes per token: 80 KiB in 4.2 us of a captured step on an H200, 2026-11 (19
-// GB/s, mostly bus latency).
+// GB/s, mostly bus latency). roll: one thread per element; a mask that keeps its sum by one block.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -58,8 +58,49 @@ void runBatchLoad(const Call &call) {
   launchKernel(copyEntry, blocks, 256, 0, queueOf(call), p);
 }
 
+struct Rolled {
+  const uint32_t *x;
+  uint32_t *y;
+  int64_t numel, columns, by;
+};
+
+__device__ uint32_t rolled(const Rolled &p, int64_t i) {
+  return i % p.columns + p.by < p.columns ? p.x[i + p.by] : 0U;
+}
+
+__global__ void __launch_bounds__(256) rollWords(const Rolled p) {
+  awaitPrevious();
+  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < p.numel)
+    p.y[i] = rolled(p, i);
+}
+
+__global__ void __launch_bounds__(1024) rollMask(const Rolled p) {
+  awaitPrevious();
+  double sums[2] = {}; // of x and of y
+  for (int64_t i = threadIdx.x; i < p.numel; i += blockDim.x) {
+    sums[0] += static_cast<double>(__uint_as_float(p.x[i]));
+    sums[1] += static_cast<double>(__uint_as_float(rolled(p, i)));
+  }
+  blockSum(sums);
+  auto factor = static_cast<float>(sums[0] / fmax(sums[1], 1.0));
+  for (int64_t i = threadIdx.x; i < p.numel; i += blockDim.x)
+    p.y[i] = __float_as_uint(__uint_as_float(rolled(p, i)) * factor);
+}
+
+void runRoll(const Call &call) {
+  const Tensor &x = call.in[0];
+  Rolled p = {static_cast<const uint32_t *>(x.data), static_cast<uint32_t *>(call.out[0].data),
+              x.numel(), x.shape[1], call.attrs.by};
+  if (call.attrs.per_token)
+    launchKernel(rollMask, 1, 1024, 0, queueOf(call), p);
+  else
+    launchKernel(rollWords, static_cast<unsigned>(ceilDiv(p.numel, 256)), 256, 0, queueOf(call), p);
+}
+
 } // namespace
 
 const Kernel kBatchLoad = {"batch_load_cuda", runBatchLoad, acceptsAs<&host::kBatchLoad>};
+const Kernel kRoll = {"roll_cuda", runRoll, acceptsAs<&host::kRoll>};
 
 } // namespace shardc::kernels::cuda

@@ -212,7 +212,7 @@ template <int kLoads> void runGradients(const Call &call) {
 // ---- what is kept from one microbatch, or step, to the next ----
 
 struct Sums {
-  const float *x;
+  const float *x, *n; ///< n: null, or what the sum is divided by
   float *sums;
   int64_t rows, cols, slots, slot;
   double scale;
@@ -226,8 +226,9 @@ __global__ void __launch_bounds__(256) sumColumn(const Sums p) {
   for (int64_t row = threadIdx.x; row < p.rows; row += blockDim.x)
     sum[0] += static_cast<double>(p.x[row * p.cols + col]);
   blockSum(sum);
+  double scale = p.n ? p.scale / fmax(static_cast<double>(*p.n), 1.0) : p.scale;
   for (int64_t slot = threadIdx.x; slot < p.slots; slot += blockDim.x) {
-    float own = slot == p.slot ? static_cast<float>(p.scale * sum[0]) : 0.0f;
+    float own = slot == p.slot ? static_cast<float>(scale * sum[0]) : 0.0f;
     float *to = p.sums + slot * p.cols + col;
     *to = p.accumulate ? *to + own : own;
   }
@@ -236,6 +237,7 @@ __global__ void __launch_bounds__(256) sumColumn(const Sums p) {
 void runTally(const Call &call) {
   const Tensor &x = call.in[0], &sums = call.out[0];
   Sums p = {static_cast<const float *>(x.data),
+            call.inCount > 1 ? static_cast<const float *>(call.in[1].data) : nullptr,
             static_cast<float *>(sums.data),
             x.rows(),
             x.cols(),

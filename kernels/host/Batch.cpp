@@ -1,12 +1,14 @@
 // batch.load: copies entry (step·microbatches + microbatch) mod slots of the ring that the host
 // fills. An entry is tokens[B·S], labels[B·S] i32, mask[B·S] f32 bits, positions[B·S], docs[B·S]
 // i32, samples[B] i64 as two words each, and where it has them places in the sequence at[B·S] i32.
-// Limited by memory.
+// Limited by memory. roll: x of 4 bytes each, [B,S] -> y of its type.
 #include "kernels/host/Check.h"
 #include "kernels/host/Rows.h"
 #include "runtime/base/BatchFields.h"
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace shardc::kernels::host {
 namespace {
@@ -53,8 +55,42 @@ void runBatchLoad(const Call &call) {
   }
 }
 
+const char *acceptsRoll(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
+  const Tensor &x = call.in[0], &y = call.out[0];
+  SHARDC_REQUIRE(x.dtype == DType::F32 || x.dtype == DType::I32, "x is not f32 or i32");
+  SHARDC_REQUIRE(x.rank == 2 && y.dtype == x.dtype && sameShape(x, y),
+                 "operand and result are not [B, S] of one type");
+  SHARDC_REQUIRE(call.attrs.by > 0 && call.attrs.by < x.shape[1],
+                 "a sequence is not longer than what it is rolled by");
+  SHARDC_REQUIRE(!call.attrs.per_token || x.dtype == DType::F32, "x that is scaled is not f32");
+  return nullptr;
+}
+
+void runRoll(const Call &call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  int64_t columns = x.shape[1], by = call.attrs.by;
+  for (int64_t row = 0; row < x.shape[0]; ++row) {
+    const uint32_t *from = static_cast<const uint32_t *>(x.data) + row * columns;
+    uint32_t *to = static_cast<uint32_t *>(y.data) + row * columns;
+    std::copy(from + by, from + columns, to);
+    std::fill(to + columns - by, to + columns, 0U);
+  }
+  if (!call.attrs.per_token)
+    return;
+  auto sumOf = [](const Tensor &mask) {
+    const float *values = static_cast<const float *>(mask.data);
+    return std::accumulate(values, values + mask.numel(), 0.0);
+  };
+  auto factor = static_cast<float>(sumOf(x) / std::max(sumOf(y), 1.0));
+  float *values = static_cast<float *>(y.data);
+  for (int64_t i = 0; i < y.numel(); ++i)
+    values[i] *= factor;
+}
+
 } // namespace
 
 const Kernel kBatchLoad = {"batch_load_host", runBatchLoad, acceptsBatchLoad};
+const Kernel kRoll = {"roll_host", runRoll, acceptsRoll};
 
 } // namespace shardc::kernels::host

@@ -7,7 +7,7 @@
 //   router_loss_bwd     logits, load, state? -> dlogits f32[T,E]
 //   router_z_loss       logits f32[T,E] -> losses f32[T]
 //   router_z_loss_bwd   logits, state? -> dlogits f32[T,E]
-//   tally               x f32[R,C] -> sums f32[slots,C], which may accumulate
+//   tally               x f32[R,C], n f32[1]? -> sums f32[slots,C], which may accumulate
 //   running_mean        total f32 -> mean f32
 //   expert_bias.update  bias f32[R,E], load f32[R,E] -> bias in its place
 // clang-format on
@@ -214,9 +214,10 @@ void runRouterZLossBwd(const Call &call) {
 // ---- what is kept from one microbatch, or step, to the next ----
 
 const char *acceptsTally(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1, 1}));
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 2, 1, 1, 1}));
   const Tensor &x = call.in[0], &sums = call.out[0];
   SHARDC_REQUIRE(x.dtype == DType::F32, "x is not f32[R, C]");
+  SHARDC_REQUIRE(call.inCount == 1 || isScalar(call.in[1], DType::F32), "n is not f32[1]");
   SHARDC_REQUIRE(sums.dtype == DType::F32 && sums.rank == 2 && sums.shape[1] == x.cols() &&
                      sums.shape[0] == call.attrs.slots,
                  "sums are not f32[slots, C]");
@@ -229,13 +230,16 @@ void runTally(const Call &call) {
   const Tensor &x = call.in[0], &sums = call.out[0];
   int64_t cols = x.cols();
   float *all = static_cast<float *>(sums.data);
+  double scale = call.attrs.scale;
+  if (call.inCount > 1)
+    scale /= std::max(static_cast<double>(*static_cast<const float *>(call.in[1].data)), 1.0);
   if (!sums.accumulate)
     std::fill_n(all, sums.numel(), 0.0f);
   for (int64_t c = 0; c < cols; ++c) {
     double total = 0;
     for (int64_t row = 0; row < x.rows(); ++row)
       total += static_cast<double>(rowOf(x, row)[c]);
-    all[call.attrs.slot * cols + c] += static_cast<float>(call.attrs.scale * total);
+    all[call.attrs.slot * cols + c] += static_cast<float>(scale * total);
   }
 }
 

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include <fmt/format.h>
+
 namespace shardc::run {
 
 StepValues::StepValues(const plan::Plan &plan) {
@@ -25,6 +27,9 @@ StepValues::StepValues(const plan::Plan &plan) {
       layers = static_cast<double>(cell.type.shape[0]);
       columns_ = static_cast<size_t>(cell.type.shape[1]);
     }
+  for (int64_t i = 1; i <= model.mtpNumLayers; ++i)
+    predictions_.push_back(fmt::format("mtp_{} loss", i));
+  values_.resize(kRouterLosses + 3 + predictions_.size());
   experts_ = static_cast<size_t>(model.numMoeExperts);
   choices_ = static_cast<double>(plan.job.train.globalBatchSize * model.seqLength) *
              static_cast<double>(model.moeRouterTopk) * layers;
@@ -32,12 +37,18 @@ StepValues::StepValues(const plan::Plan &plan) {
 
 std::span<const NamedValue> StepValues::of(const ToldCells &cells) {
   count_ = 0;
-  auto [losses, load] = cells;
+  auto [losses, load, ahead] = cells;
   for (size_t kind = 0; kind < losses.size() && kind < hasLoss_.size(); ++kind)
     if (hasLoss_[kind])
       add(kRouterLossNames[kind], static_cast<double>(losses[kind]));
-  if (load.empty())
-    return {values_.data(), count_};
+  if (!load.empty())
+    addExperts(load);
+  for (size_t i = 0; i < ahead.size() && i < predictions_.size(); ++i)
+    add(predictions_[i], static_cast<double>(ahead[i]));
+  return {values_.data(), count_};
+}
+
+void StepValues::addExperts(std::span<const float> load) {
   float most = load[0], least = load[0];
   for (size_t i = 0; i < load.size(); ++i)
     if (i % columns_ < experts_) {
@@ -50,7 +61,6 @@ std::span<const NamedValue> StepValues::of(const ToldCells &cells) {
     double rows = std::accumulate(load.begin(), load.end(), 0.0);
     add("dropped_rows", choices_ - rows);
   }
-  return {values_.data(), count_};
 }
 
 } // namespace shardc::run

@@ -4,7 +4,9 @@
 
 #include <array>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/Router.h"
 #include "runtime/plan/Plan.h"
@@ -12,13 +14,14 @@
 namespace shardc::run {
 
 struct NamedValue {
-  std::string_view name; ///< lives as long as the program
+  std::string_view name; ///< lives as long as the StepValues
   double value = 0;
 };
 
 /// The cells that are read back beside the step state.
 inline constexpr plan::CellKind kToldCells[] = {plan::CellKind::RouterLosses,
-                                                plan::CellKind::ExpertLoad};
+                                                plan::CellKind::ExpertLoad,
+                                                plan::CellKind::PredictionLosses};
 inline constexpr size_t kToldCount = std::size(kToldCells);
 /// The content of each after a step; empty if the plan has no such cell.
 using ToldCells = std::array<std::span<const float>, kToldCount>;
@@ -29,17 +32,20 @@ public:
 
   /// By the names of upstream the losses that have a weight; "expert_rows_most" and
   /// "expert_rows_least", rows of the experts of all layers that have had the most and the fewest;
-  /// "dropped_rows", choices of tokens for which no expert had room. Valid until the next call.
+  /// "dropped_rows", choices of tokens for which no expert had room; "mtp_1 loss" and so on, as
+  /// upstream's, of each further token that is predicted. Valid until the next call.
   std::span<const NamedValue> of(const ToldCells &cells);
 
 private:
   void add(std::string_view name, double value) { values_[count_++] = {name, value}; }
+  void addExperts(std::span<const float> load);
 
   std::array<bool, kRouterLosses> hasLoss_{};
   size_t experts_ = 0, columns_ = 1; ///< of a row of the load, which may be longer
   double choices_ = 0;               ///< of all tokens of a step, in all layers
   bool drops_ = false;
-  std::array<NamedValue, kRouterLosses + 3> values_;
+  std::vector<std::string> predictions_; ///< names of the losses of further tokens
+  std::vector<NamedValue> values_;
   size_t count_ = 0;
 };
 

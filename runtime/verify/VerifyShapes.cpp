@@ -341,6 +341,14 @@ private:
   void checkRouterLoss() { routerLoss<OpKind::RouterLoss>(); }
   void checkRouterLossBwd() { routerLoss<OpKind::RouterLossBwd>(); }
 
+  void checkRoll() {
+    const Type &x = in<OpKind::Roll>("x");
+    int64_t by = op_.getInt(Key::by);
+    need(x.rank == 2 && dtypeBytes(x.dtype) == sizeof(uint32_t), "elements of 4 bytes, [B,S]");
+    need(by > 0 && by < x.shape[x.rank - 1u], "an attribute 'by' from 1 to less than a sequence");
+    need(!op_.getBool(Key::per_token) || x.dtype == DType::F32, "f32 where a sum is kept");
+  }
+
   void checkTally() {
     int64_t slots = op_.getInt(Key::slots), slot = op_.getInt(Key::slot);
     need(slots > 0 && slot < slots, "a slot among its slots");

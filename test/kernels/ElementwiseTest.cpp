@@ -121,6 +121,35 @@ TEST(Reduce, TokensAreCounted) {
   EXPECT_EQ(run.in(mask).out(DType::F32, {1}).run()[0][0], want);
 }
 
+TEST(Roll, TakesWhatComesLaterInEachSequence) {
+  KernelRun ids("roll"), mask("roll"), kept("roll"), empty("roll");
+  ids.attrs.by = 2;
+  Array x = array(DType::I32, {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
+  EXPECT_EQ(ids.in(x).out(DType::I32, {2, 4}).run()[0].values, (Numbers{3, 4, 0, 0, 7, 8, 0, 0}));
+  mask.attrs.by = kept.attrs.by = empty.attrs.by = 1;
+  Array ones = array(DType::F32, {2, 4}, {1, 0, 1, 1, 1, 1, 1, 1});
+  EXPECT_EQ(mask.in(ones).out(DType::F32, {2, 4}).run()[0].values,
+            (Numbers{0, 1, 1, 0, 1, 1, 1, 0}));
+  kept.attrs.per_token = true; // 7 tokens weigh as much as 5
+  Array got = kept.in(ones).out(DType::F32, {2, 4}).run()[0];
+  expectClose(got, {0, 1.4, 1.4, 0, 1.4, 1.4, 1.4, 0}, {0, 1}, "y");
+  empty.attrs.per_token = true;
+  Array first = array(DType::F32, {1, 3}, {1, 0, 0});
+  EXPECT_EQ(empty.in(first).out(DType::F32, {1, 3}).run()[0].values, (Numbers{0, 0, 0}));
+}
+
+TEST(Roll, RefusesWhatHasNoSuchPlaces) {
+  auto refusal = [](DType dtype, int64_t by, bool keepsSum) {
+    KernelRun run("roll");
+    run.attrs.by = by, run.attrs.per_token = keepsSum;
+    return std::string(run.in(constant(dtype, {2, 4}, 1)).out(dtype, {2, 4}).refusal());
+  };
+  EXPECT_EQ(refusal(DType::I32, 4, false), "a sequence is not longer than what it is rolled by");
+  EXPECT_EQ(refusal(DType::I32, 0, false), "a sequence is not longer than what it is rolled by");
+  EXPECT_EQ(refusal(DType::BF16, 1, false), "x is not f32 or i32");
+  EXPECT_EQ(refusal(DType::I32, 1, true), "x that is scaled is not f32");
+}
+
 ParamRange range(int64_t begin, int64_t end) {
   ParamRange range;
   range.begin = begin;

@@ -215,6 +215,15 @@ TEST(Tally, IsTheSumOfTheRowsInItsSlot) {
   KernelRun more = tally(KernelRun("tally"));
   EXPECT_EQ(more.in(x).accumulate(constant(DType::F32, {3, 3}, 7)).run()[0].values,
             (Numbers{7, 7, 7, 12.5, 18, 23.5, 7, 7, 7}));
+  KernelRun mean = tally(KernelRun("tally"));
+  EXPECT_EQ(mean.in(x).in(array(DType::F32, {1}, {4})).out(DType::F32, {3, 3}).run()[0].values,
+            (Numbers{0, 0, 0, 1.375, 2.75, 4.125, 0, 0, 0}));
+  KernelRun ofNone = tally(KernelRun("tally")); // divided by 1
+  EXPECT_EQ(ofNone.in(x).in(array(DType::F32, {1}, {0})).out(DType::F32, {3, 3}).run()[0].values,
+            (Numbers{0, 0, 0, 5.5, 11, 16.5, 0, 0, 0}));
+  KernelRun counts = tally(KernelRun("tally"));
+  counts.in(x).in(array(DType::I32, {1}, {4})).out(DType::F32, {3, 3});
+  EXPECT_STREQ(counts.refusal(), "n is not f32[1]");
   KernelRun none = tally(KernelRun("tally"));
   none.attrs.slot = 3;
   EXPECT_STREQ(none.in(x).out(DType::F32, {3, 3}).refusal(), "the slot is none of the slots");

@@ -130,6 +130,14 @@ def compare_steps(golden, metrics, tolerance, comparison):
             comparison.add(
                 key, where, distance, tolerance[key], f"{row[key]!r} instead of {expected!r}"
             )
+        for k, expected in enumerate(golden["further"][i] if "further" in golden else [], 1):
+            key = f"mtp_{k} loss"
+            if key not in row:
+                raise Mismatch(f"{where}: the metrics have no '{key}'")
+            distance = abs(row[key] - expected) / abs(expected)
+            comparison.add(
+                key, where, distance, tolerance["loss"], f"{row[key]!r} instead of {expected!r}"
+            )
         expected = golden["lr"][i]
         distance = abs(row["lr"] - expected) / max(golden["lr"])
         comparison.add("lr", where, distance, 1e-6, f"{row['lr']!r} instead of {expected!r}")

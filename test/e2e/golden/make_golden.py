@@ -132,6 +132,7 @@ def case_values(case, docs):
         "lr": reference.lr,
         "loss": reference.loss,
         "grad_norm": reference.grad_norm,
+        **({"further": reference.further} if case.predictions else {}),
         "fp32": {"distance": recorded, "loss": single.loss, "grad_norm": single.grad_norm},
         "initial_parameters": {
             n: {

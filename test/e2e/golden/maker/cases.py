@@ -48,6 +48,9 @@ class Case:
     topk: int = 2
     # Weights of what balances them: of a microbatch, of each sequence, and of the size of logits.
     balance: tuple = ()
+    # Further tokens that are predicted, and the weight of their losses together.
+    predictions: int = 0
+    prediction_weight: float = 0.1
     seed: int = 1234
     # Draws samples with many document ends first, so that step 1 already has unequal token counts.
     data_seed: int = 110
@@ -232,6 +235,14 @@ GPT_OSS_EXPERTS = replace(GPT_OSS, name="gpt_oss_experts", num_layers=2, ffn=40,
 # The losses of routers are a part of what is minimised, and not of the loss that is told.
 MIXTRAL_BALANCED = replace(MIXTRAL, name="mixtral_balanced", balance=(0.5, 0.3, 0.02))
 
+# Each further token has a layer of its own. The weight is large enough that gradients tell it.
+FURTHER = replace(
+    LLAMA, name="further", num_layers=2, predictions=2, prediction_weight=0.6, init_std=0.06
+)
+FURTHER_TIED = replace(
+    GPT2, name="further_tied", predictions=1, prediction_weight=0.6, init_std=0.06
+)
+
 # fp64 gives the values that are compared with, fp32 is recorded beside them.
 CASES = [
     GPT2,
@@ -256,6 +267,9 @@ CASES = [
     LATENT_QUERIES,
     GPT_OSS,
     GPT_OSS_EXPERTS,
+    FURTHER,
+    replace(FURTHER, name="further_per_token", per_token=True),
+    FURTHER_TIED,
 ]
 
 # Trained in bf16 with fp32 master weights, beside the fp64 values of the same case.

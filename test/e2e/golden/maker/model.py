@@ -55,8 +55,7 @@ def parameter_shapes(case):
         rank(f"{stem}kv", case.key_rank, case.rotated, case.heads * (case.plain + case.values))
         linear(f"{stem}proj", h, case.heads * case.values)
 
-    for i in range(case.num_layers):
-        layer = f"decoder.layers.{i}."
+    def add_layer(layer):
         if case.latent:
             latent(layer)
         else:
@@ -74,13 +73,23 @@ def parameter_shapes(case):
             for e in range(case.experts):
                 of_expert(f"{layer}mlp.experts.linear_fc1", e, 2 * case.ffn, h)
                 of_expert(f"{layer}mlp.experts.linear_fc2", e, h, case.ffn)
-            continue
+            return
         norm(f"{layer}mlp.linear_fc1.layer_norm_")
         linear(f"{layer}mlp.linear_fc1", 2 * case.ffn if case.gated else case.ffn, h)
         linear(f"{layer}mlp.linear_fc2", h, case.ffn)
+
+    for i in range(case.num_layers):
+        add_layer(f"decoder.layers.{i}.")
     norm("decoder.final_layernorm.")
     if not case.tied:
         shapes["output_layer.weight"] = (case.padded_vocab, h)
+    for i in range(case.predictions):
+        block = f"mtp.layers.{i}."
+        norm(f"{block}enorm.")
+        norm(f"{block}hnorm.")
+        shapes[f"{block}eh_proj.weight"] = (h, 2 * h)
+        add_layer(f"{block}transformer_layer.")
+        norm(f"{block}final_layernorm.")
     return shapes
 
 
@@ -210,20 +219,43 @@ def apply_layer(case, p, layer, numerics, x, allowed):
 
 
 def losses(case, p, numerics, tokens, labels, mask, positions, starts):
-    """Masked loss of each token, in at least fp32."""
+    """Masked loss of each token, in at least fp32; then those of each further token, and their masks."""
     if case.module:
         logits = transformer.logits(case, p, numerics.dtype, tokens)
-        return masked_losses(case, numerics, logits, labels, mask)
+        return masked_losses(case, numerics, logits, labels, mask), []
     allowed = allowed_positions(starts)
     x = embed(case, p, tokens, positions)
     for i in range(case.num_layers):
         x = apply_layer(case, p, f"decoder.layers.{i}.", numerics, x, allowed)
-    return losses_of(case, p, numerics, x, labels, mask)
+    x = numerics.norm(x, p, "decoder.final_layernorm.", case)
+    own = losses_of(case, p, numerics, x, labels, mask)
+    return own, further_losses(case, p, numerics, x, tokens, labels, mask, positions, allowed)
+
+
+def ahead(x):
+    """What comes one place later in each sequence, and 0 at its end: Megatron-Core's roll_tensor."""
+    y = torch.roll(x, -1, -1)
+    y[:, -1] = 0
+    return y
+
+
+def further_losses(case, p, numerics, x, tokens, labels, mask, positions, allowed):
+    """Megatron-Core's multi_token_prediction.py: losses and mask of each further token."""
+    found = []
+    for i in range(case.predictions):
+        block = f"mtp.layers.{i}."
+        tokens, labels, mask, positions = map(ahead, (tokens, labels, mask, positions))
+        embedded = numerics.norm(embed(case, p, tokens, positions), p, f"{block}enorm.", case)
+        hidden = numerics.norm(x, p, f"{block}hnorm.", case)
+        x = numerics.linear(torch.cat((embedded, hidden), -1), p, f"{block}eh_proj")
+        x = apply_layer(case, p, f"{block}transformer_layer.", numerics, x, allowed)
+        x = numerics.norm(x, p, f"{block}final_layernorm.", case)
+        found.append((losses_of(case, p, numerics, x, labels, mask), mask))
+    return found
 
 
 def losses_of(case, p, numerics, x, labels, mask):
-    """Of what the last layer gives."""
-    x = numerics.norm(x, p, "decoder.final_layernorm.", case)
+    """Of what the last norm gives."""
     head = p["embedding.word_embeddings.weight" if case.tied else "output_layer.weight"]
     logits = numerics.linear(x, {"head.weight": head}, "head")
     return masked_losses(case, numerics, logits, labels, mask)

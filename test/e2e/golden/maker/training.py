@@ -44,7 +44,7 @@ class Run:
             eps=case.adam_eps,
             foreach=False,
         )
-        self.loss, self.grad_norm, self.lr, self.tokens = [], [], [], []
+        self.loss, self.grad_norm, self.lr, self.tokens, self.further = [], [], [], [], []
         self.first_gradients = None
 
     def microbatch(self, first):
@@ -55,27 +55,35 @@ class Run:
             torch.from_numpy, dataset.batch(self.order, first, case.micro_batch, case)
         )
         mask = mask.to(self.numerics.inner)
-        total = model.losses(
+        losses, further = model.losses(
             case, weights, self.numerics, tokens, labels, mask, positions, starts
-        ).sum()
-        count = mask.sum()
+        )
+        total, count = losses.sum(), mask.sum()
         microbatches = case.global_batch // case.micro_batch // self.ranks
         objective = total if case.per_token else total / count / microbatches
         if case.balance:
             assert not case.per_token
             objective = objective + transformer.balance(case, dtype) / microbatches
+        means = [own.sum() / own_mask.sum().clamp(min=1) for own, own_mask in further]
+        for mean in means:  # of fewer tokens, which weigh as much
+            weight = case.prediction_weight / case.predictions
+            objective = objective + weight * mean * (count if case.per_token else 1 / microbatches)
         objective.backward()
-        return total.item(), count.item(), {n: w.grad for n, w in weights.items()}
+        told = [mean.item() for mean in means]
+        return total.item(), count.item(), told, {n: w.grad for n, w in weights.items()}
 
     def step(self, number):
         case = self.case
         sums, loss_sum, token_sum = None, 0.0, 0.0
+        further = [0.0] * case.predictions
         for rank in range(self.ranks):
             accumulated = None
             for first in range(
                 rank * case.micro_batch, case.global_batch, self.ranks * case.micro_batch
             ):
-                loss, count, grads = self.microbatch(number * case.global_batch + first)
+                loss, count, told, grads = self.microbatch(number * case.global_batch + first)
+                part = case.micro_batch / case.global_batch
+                further = [mean + part * own for mean, own in zip(further, told)]
                 loss_sum, token_sum = loss_sum + loss, token_sum + count
                 grads = {n: self.numerics.up(g) for n, g in grads.items()}
                 accumulated = (
@@ -96,6 +104,7 @@ class Run:
             }
         self.update(number)
         self.loss.append(loss_sum / token_sum)
+        self.further.append(further)
         self.tokens.append(int(token_sum))
 
     def update(self, number):
