@@ -67,7 +67,6 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.max_seqlen_per_dp_cp_rank",
     "model.mhc_",
     "model.moe_token_dropping",
-    "model.mtp_",
     "model.mup_",
     "model.peft",
     "model.qk_clip_",

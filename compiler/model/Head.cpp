@@ -25,13 +25,11 @@ ValueId Head::forward(Forward &to, ValueId x) const {
   return losses(to, x, batch.labels, batch.mask, "logits");
 }
 
-ValueId Head::losses(Forward &to, ValueId x, ValueId labels, ValueId mask,
-                     std::string name) const {
+ValueId Head::losses(Forward &to, ValueId x, ValueId labels, ValueId mask, std::string name) const {
   int64_t b = to.settings().microBatch, s = to.settings().seqLength;
   Op product = to.op(OpKind::MatMul, {x, to.weight(s_.tied ? Embedding::kWords : kWeight)});
   product.set(Key::trans_b, int64_t{1});
-  ValueId logits =
-      to.emit(std::move(product), std::move(name), to.activations({b, s, s_.vocab}));
+  ValueId logits = to.emit(std::move(product), std::move(name), to.activations({b, s, s_.vocab}));
   Op entropy = to.op(OpKind::CrossEntropy, {logits, labels, mask});
   entropy.set(Key::valid_cols, s_.validCols);
   Type rows = Type::of(DType::F32, {b * s});

@@ -67,9 +67,8 @@ ValueId MtpBlock::forward(Forward &to, ValueId losses) const {
   const Batch &batch = to.batch();
   const Embedding embedding(s_.embedding);
   ValueId tokens = rolled(to, batch.tokens, by, "tokens", false);
-  ValueId positions = embedding.hasPositions()
-                          ? rolled(to, batch.positions, by, "positions", false)
-                          : batch.positions;
+  ValueId positions = embedding.hasPositions() ? rolled(to, batch.positions, by, "positions", false)
+                                               : batch.positions;
   const std::string prefix = to.swapParamPrefix("");
   ValueId embedded = embedding.lookUp(to, tokens, positions);
   to.swapParamPrefix(prefix);
@@ -81,8 +80,8 @@ ValueId MtpBlock::forward(Forward &to, ValueId losses) const {
   to.hidden = norm_.forward(to, x);
   ValueId labels = rolled(to, batch.labels, by, "labels", false);
   ValueId mask = rolled(to, batch.mask, by, "mask", s_.isPerToken);
-  ValueId count = to.emit(to.op(OpKind::TokenCount, {mask}), to.name("count"),
-                          Type::of(DType::F32, {1}));
+  ValueId count =
+      to.emit(to.op(OpKind::TokenCount, {mask}), to.name("count"), Type::of(DType::F32, {1}));
   to.swapParamPrefix("");
   ValueId own = Head(s_.head).losses(to, to.hidden, labels, mask, to.name("logits"));
   to.swapParamPrefix(prefix);

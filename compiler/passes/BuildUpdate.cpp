@@ -234,7 +234,8 @@ private:
     quantizeWeights(segment, masters);
   }
 
-  /// Sums what a run tells of experts and further tokens over all ranks, and moves the bias by which they are chosen.
+  /// Sums what a run tells of experts and further tokens over all ranks, and moves the bias by
+  /// which they are chosen.
   void balanceExperts(plan::Segment &segment) {
     ValueId load = sumOfRanks(segment, plan::CellKind::ExpertLoad);
     sumOfRanks(segment, plan::CellKind::RouterLosses);

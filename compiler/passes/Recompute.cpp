@@ -177,8 +177,8 @@ private:
     return request_.region[static_cast<size_t>(op.unit)];
   }
 
-  /// Logits, losses and where their gradients begin, in a unit that predicts a further token: what
-  /// reads logits is never recomputed, and no activation of a layer has its name.
+  /// Logits, losses of tokens and where their gradients begin, which units that predict further
+  /// tokens have too: nothing recomputes them.
   bool isOfLoss(const Op &op) const {
     return !op.results.empty() && op.results[0] < isOfLoss_.size() && isOfLoss_[op.results[0]] != 0;
   }
@@ -188,12 +188,12 @@ private:
     isOfLoss_.assign(segment_.values.size(), 0);
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];
-      bool takesLogits =
-          op.kind == plan::OpKind::VocabStats || op.kind == plan::OpKind::CrossEntropy;
-      if (takesLogits)
-        isOfLoss_[op.operands[0]] = 1;
+      const plan::OpInfo &info = plan::opInfo(op);
+      bool takesLabels = plan::positionOf(info.operands, "labels") >= 0;
+      if (int logits = plan::positionOf(info.operands, "logits"); takesLabels && logits >= 0)
+        isOfLoss_[op.operands[static_cast<size_t>(logits)]] = 1;
       bool reads = std::ranges::any_of(op.operands, [&](ValueId v) { return isOfLoss_[v] != 0; });
-      if (takesLogits || reads || plan::opInfo(op).lossGradient)
+      if (takesLabels || reads)
         for (ValueId result : op.results)
           isOfLoss_[result] = 1;
     }

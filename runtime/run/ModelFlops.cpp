@@ -18,8 +18,7 @@ int64_t countUnits(const plan::Plan &plan, plan::UnitKind kind) {
 /// Logits of a token: of the next one, and of each further one that is predicted.
 double timesOf(const plan::Plan &plan, const plan::Param &param) {
   int32_t unit = param.block < 0 ? -1 : plan.blocks[static_cast<size_t>(param.block)].unit;
-  bool isHead =
-      unit >= 0 && plan.units[static_cast<size_t>(unit)].kind == plan::UnitKind::Head;
+  bool isHead = unit >= 0 && plan.units[static_cast<size_t>(unit)].kind == plan::UnitKind::Head;
   return isHead ? 1 + static_cast<double>(countUnits(plan, plan::UnitKind::Prediction)) : 1;
 }
 

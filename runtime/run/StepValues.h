@@ -19,9 +19,8 @@ struct NamedValue {
 };
 
 /// The cells that are read back beside the step state.
-inline constexpr plan::CellKind kToldCells[] = {plan::CellKind::RouterLosses,
-                                                plan::CellKind::ExpertLoad,
-                                                plan::CellKind::PredictionLosses};
+inline constexpr plan::CellKind kToldCells[] = {
+    plan::CellKind::RouterLosses, plan::CellKind::ExpertLoad, plan::CellKind::PredictionLosses};
 inline constexpr size_t kToldCount = std::size(kToldCells);
 /// The content of each after a step; empty if the plan has no such cell.
 using ToldCells = std::array<std::span<const float>, kToldCount>;

@@ -125,17 +125,19 @@ TEST(Roll, TakesWhatComesLaterInEachSequence) {
   KernelRun ids("roll"), mask("roll"), kept("roll"), empty("roll");
   ids.attrs.by = 2;
   Array x = array(DType::I32, {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
-  EXPECT_EQ(ids.in(x).out(DType::I32, {2, 4}).run()[0].values, (Numbers{3, 4, 0, 0, 7, 8, 0, 0}));
+  EXPECT_EQ(ids.in(x).out(DType::I32, {2, 4}).run()[0].values,
+            (std::vector<double>{3, 4, 0, 0, 7, 8, 0, 0}));
   mask.attrs.by = kept.attrs.by = empty.attrs.by = 1;
   Array ones = array(DType::F32, {2, 4}, {1, 0, 1, 1, 1, 1, 1, 1});
   EXPECT_EQ(mask.in(ones).out(DType::F32, {2, 4}).run()[0].values,
-            (Numbers{0, 1, 1, 0, 1, 1, 1, 0}));
+            (std::vector<double>{0, 1, 1, 0, 1, 1, 1, 0}));
   kept.attrs.per_token = true; // 7 tokens weigh as much as 5
   Array got = kept.in(ones).out(DType::F32, {2, 4}).run()[0];
   expectClose(got, {0, 1.4, 1.4, 0, 1.4, 1.4, 1.4, 0}, {0, 1}, "y");
   empty.attrs.per_token = true;
   Array first = array(DType::F32, {1, 3}, {1, 0, 0});
-  EXPECT_EQ(empty.in(first).out(DType::F32, {1, 3}).run()[0].values, (Numbers{0, 0, 0}));
+  EXPECT_EQ(empty.in(first).out(DType::F32, {1, 3}).run()[0].values,
+            (std::vector<double>{0, 0, 0}));
 }
 
 TEST(Roll, RefusesWhatHasNoSuchPlaces) {

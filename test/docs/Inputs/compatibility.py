@@ -98,6 +98,7 @@ PROOFS = [
     ("CP", (*SHARDINGS, "HSDP", "HFSDP", "torch FSDP2"), "test/e2e/context-agrees.test", "tested on host"),
     ("TP with SP", (*SHARDINGS, "HSDP", "HFSDP"), "test/e2e/tensor-agrees.test", "tested on host"),
     ("PP", (*SHARDINGS, "HSDP"), "test/e2e/pipelines-agree.test", "tested on host"),
+    ("MTP", SHARDINGS, "test/e2e/further-agrees.test", "tested on host"),
     ("checkpoint, default format", ("HSDP",), "test/e2e/hybrid-layouts.test", "tested on host"),
     ("tied embeddings", ("HSDP",), "test/e2e/hybrid-agrees.test", "tested on host"),
     ("loss per token", ("HSDP",), "test/e2e/hybrid-average-agrees.test", "tested on host"),

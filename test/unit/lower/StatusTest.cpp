@@ -67,9 +67,9 @@ constexpr const char *kContexts[] = {
        optimizer { lr = 1e-3 }
        scheduler { lr_decay_style = WSD  lr_wsd_decay_samples = 16 }
        dist.use_torch_fsdp2 = true)",
-    // fp16, whose loss has a scale.
+    // fp16, whose loss has a scale, and a further token.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
-                     vocab_size = 61 }
+                     vocab_size = 61  mtp_num_layers = 1 }
        cluster { gpu = host  gpus_per_node = 2 }
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 }

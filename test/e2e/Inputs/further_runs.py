@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Trains small recipes that predict further tokens. Needs only Python.
+
+    further_runs.py CHECK RECIPE [--set path=value ...]
+
+CHECK is what has to agree:
+    one-rank  strategies, tensor-parallel ranks with and without sequence parallelism, stages of a pipeline and their
+              schedules, microbatches, recomputation, tied tables, layers with and without experts, losses per token and
+              masks, and one rank: losses of 5 steps, those of further tokens, and gradients of the first step, within 1e-5
+              relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. A part of them runs unless
+              SHARDC_LONG=1.
+    same      any schedule, each kind of recomputation, evaluations beside it, and a process for each rank to the bit
+    layouts   saved under one layout, loaded under another: weights and moments to the bit
+"""
+
+import os
+import random
+
+from compare_runs import FULL, LONG, STRATEGIES, equal, run_check, strategy_settings
+from expert_runs import modules, need_told, told_by
+from hybrid_runs import compare, compare_layouts, with_gradients
+from matrix import name_of, pairwise
+from pipeline_runs import SCHEDULES
+
+ROWS, MICRO_BATCH, STEPS = 10, 2, 5
+RECOMPUTE = {"none": [], "selective": modules("core_attn", "layernorm"), "full": FULL,
+             "block": [*FULL[:1], "model.recompute_method=block", "model.recompute_num_layers=1"]}
+EXPERTS = ["model.num_moe_experts=4", "model.moe_layer_freq=[0, 1]", "model.moe_router_topk=2",
+           "model.moe_router_load_balancing_type=[aux_loss, seq_aux_loss]", "model.moe_aux_loss_coeff=[0.5, 0.3]"]
+AXES = {
+    "tokens": (1, 2),
+    "strategy": STRATEGIES,
+    "data": (1, 2),
+    "tensor": (1, 2),
+    "rows": (False, True),  # divided among tensor-parallel ranks
+    "stages": (1, 2),
+    "schedule": ("1f1b", "interleaved"),
+    "microbatches": (1, 4),
+    "recompute": tuple(RECOMPUTE),
+    "tied": (False, True),
+    "experts": (False, True),
+    "per_token": (False, True),
+    "masked": (False, True),
+}
+
+
+def is_valid(row):
+    if row["tensor"] == 1 and row["rows"] or row["tensor"] > 1 and row["experts"] and not row["rows"]:
+        return False
+    return row["schedule"] == "1f1b" or row["stages"] > 1 and row["microbatches"] > 1
+
+
+def layout(strategy="no_shard", data=1, tensor=1, rows=False, stages=1, schedule="1f1b"):
+    return [*strategy_settings(strategy), *SCHEDULES[schedule], f"cluster.gpus_per_node={data * tensor * stages}",
+            f"model.pipeline_model_parallel_size={stages}", f"model.tensor_model_parallel_size={tensor}",
+            f"model.sequence_parallel={str(rows).lower()}", f"train.micro_batch_size={MICRO_BATCH}"]
+
+
+def model(tokens=2, tied=False, experts=False, per_token=False, masked=False):
+    return ["model.num_layers=4", f"model.mtp_num_layers={tokens}", "model.mtp_loss_scaling_factor=0.7", "model.vocab_size=251",
+            "model.make_vocab_size_divisible_by=64", f"model.share_embeddings_and_output_weights={str(tied).lower()}",
+            f"model.calculate_per_token_loss={str(per_token).lower()}", *EXPERTS * experts,
+            *["dataset.eod_mask_loss=true", "dataset.eod_token=3"] * masked]
+
+
+def batch(samples, steps=STEPS):
+    return [f"train.global_batch_size={samples}", f"train.train_iters={steps}"]
+
+
+def check_one_rank(runner):
+    draw = random.Random(int(os.environ.get("SEED", "1")))
+    rows = list(pairwise(AXES, is_valid, draw))
+    chosen = rows if LONG else rows[:ROWS]
+    for row in chosen:
+        of_run = [*model(*(row[axis] for axis in ("tokens", "tied", "experts", "per_token", "masked"))),
+                  *batch(MICRO_BATCH * row["data"] * row["microbatches"])]
+        own = [*of_run, *layout(*(row[axis] for axis in ("strategy", "data", "tensor", "rows", "stages", "schedule"))),
+               *RECOMPUTE[row["recompute"]]]
+        alone = [*of_run, *layout()]
+        compare(name_of(row), with_gradients(runner, *own), with_gradients(runner, *alone))
+        names = {f"mtp_{k} loss" for k in range(1, row["tokens"] + 1)}
+        # Means of microbatches of unequal tokens are those of the same microbatches.
+        need_told(name_of(row), told_by(runner, own, names), told_by(runner, alone, names))
+    print(f"{len(chosen)} of {len(rows)} rows")
+
+
+def check_same(runner):
+    for experts in (False, True):
+        settings = [*model(experts=experts), *batch(8, 4), *layout("optim_grads_params", 2, 2, True)]
+        expected = runner.run_plan(*settings)
+        evaluated = [*settings, "validation.eval_interval=2", "validation.eval_iters=2"]
+        equal("with evaluations", expected, runner.run_plan(*evaluated))
+        for seed in (1, 2):
+            equal(f"seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
+        for name, settings_of in RECOMPUTE.items():
+            equal(f"recomputation {name}", expected, runner.run_plan(*settings, *settings_of))
+        records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
+        equal("a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
+
+
+def check_layouts(runner):
+    # With no padding of the vocabulary, which tensor-parallel ranks have more of.
+    runner.settings = [*runner.settings, *model(), "model.vocab_size=256"]
+    layouts = {"one rank": layout("optim_grads_params"), "FSDP on 2": layout("optim_grads_params", 2),
+               "2 tensor-parallel ranks": [*layout("optim_grads_params", 1, 2, True)],
+               "2 tensor-parallel ranks, twice": [*layout("optim_grads_params", 2, 2, True)]}
+    compare_layouts(runner, layouts, ("one rank", "FSDP on 2"))
+
+
+if __name__ == "__main__":
+    run_check({"one-rank": check_one_rank, "same": check_same, "layouts": check_layouts})
