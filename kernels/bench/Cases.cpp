@@ -20,12 +20,6 @@ void makeBatchLoad(Builder &b) {
   b.to(DType::I64, {m.batch}).to(DType::I32, {m.batch, m.positions});
 }
 
-void makeRoll(Builder &b) {
-  const Model &m = b.model;
-  b.attrs().by = 1;
-  b.floats({m.batch, m.positions}).toFloats({m.batch, m.positions});
-}
-
 void makeEmbedding(Builder &b) {
   const Model &m = b.model;
   b.ids({m.batch, m.positions}, m.vocabulary).data({m.vocabulary, m.hidden()});
@@ -522,8 +516,6 @@ void makeJoin(Builder &b) {
   b.listed({m.rows(), m.hidden()}).listed({m.rows() / 2, m.hidden()});
   b.toData({m.rows() + m.rows() / 2, m.hidden()});
 }
-
-void makeTokenCount(Builder &b) { b.ones({b.model.batch, b.model.positions}).toFloats({1}); }
 
 void makeCrossEntropy(Builder &b) {
   const Model &m = b.model;

@@ -63,8 +63,16 @@ void makeRouterZLossBwd(Builder &b) {
 void makeTally(Builder &b) {
   const Model &m = b.model;
   b.attrs().slots = 4, b.attrs().slot = 1, b.attrs().scale = 0.5;
-  b.floats({m.rows(), m.heads}).toFloats({4, m.heads});
+  b.floats({m.rows(), m.heads}).ones({1}).toFloats({4, m.heads});
 }
+
+void makeRoll(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().by = 1;
+  b.floats({m.batch, m.positions}).toFloats({m.batch, m.positions});
+}
+
+void makeTokenCount(Builder &b) { b.ones({b.model.batch, b.model.positions}).toFloats({1}); }
 
 void makeRunningMean(Builder &b) {
   b.floats({1, b.model.heads}).toFloats({1, b.model.heads});

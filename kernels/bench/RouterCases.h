@@ -14,6 +14,8 @@ void makeRouterLossBwd(Builder &b);
 void makeRouterZLoss(Builder &b);
 void makeRouterZLossBwd(Builder &b);
 void makeTally(Builder &b);
+void makeRoll(Builder &b);
+void makeTokenCount(Builder &b);
 void makeRunningMean(Builder &b);
 void makeExpertBiasUpdate(Builder &b);
 
