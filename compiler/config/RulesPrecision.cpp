@@ -153,28 +153,63 @@ void ruleBlockwiseDevice(RuleContext &ctx) {
                {DiagArg("fp8 recipe blockwise"), arg(ctx, Opt::ClusterGpu)});
 }
 
+namespace {
+
+/// A size that products of layers have on a rank.
+struct Extent {
+  const char *what;
+  uint64_t size;
+  Opt option;
+};
+
+// What does not fit wraps around, which keeps the remainder by a power of two.
+uint64_t sizeOf(int64_t number) { return static_cast<uint64_t>(number); }
+
+/// Those of attention beside the hidden size.
+llvm::SmallVector<Extent> attentionExtents(const RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  uint64_t ranks = sizeOf(d.tensorParallel), head = sizeOf(d.headSize);
+  uint64_t heads = sizeOf(d.numHeads) / ranks;
+  if (!ctx.on(Opt::ModelMultiLatentAttention))
+    return {{"the width of a rank's heads", heads * head, Opt::ModelNumAttentionHeads},
+            {"the width of a rank's queries, keys and values",
+             (sizeOf(d.numHeads) + 2 * sizeOf(d.numGroups)) * head / ranks,
+             Opt::ModelNumQueryGroups}};
+  auto size = [&](Opt option) { return sizeOf(ctx.num(option)); };
+  uint64_t channels = size(Opt::ModelQkHeadDim), rotated = size(Opt::ModelQkPosEmbHeadDim);
+  uint64_t values = size(Opt::ModelVHeadDim), rank = size(Opt::ModelKvLoraRank);
+  uint64_t tokens = sizeOf(d.microBatch) * sizeOf(d.seqLength / d.contextParallel);
+  llvm::SmallVector<Extent> extents = {
+      {"the rank of keys and values", rank, Opt::ModelKvLoraRank},
+      {"the rank of keys and values with the channels that are rotated", rank + rotated,
+       Opt::ModelQkPosEmbHeadDim},
+      {"the width of a rank's queries", heads * (channels + rotated), Opt::ModelQkHeadDim},
+      {"the width of a rank's keys and values", heads * (channels + values), Opt::ModelVHeadDim},
+      {"the width of a rank's values", heads * values, Opt::ModelVHeadDim},
+  };
+  if (ctx.has(Opt::ModelQLoraRank))
+    extents.push_back({"the rank of queries", size(Opt::ModelQLoraRank), Opt::ModelQLoraRank});
+  if (ctx.on(Opt::ModelSequenceParallel)) // the down projections take them as they are divided
+    extents.push_back({"the number of tokens of a rank's part of a microbatch", tokens / ranks,
+                       Opt::ModelSeqLength});
+  return extents;
+}
+
+} // namespace
+
 void ruleFp8Extents(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   if (!isFp8On(ctx))
     return;
-  // What does not fit wraps around, which keeps the remainder by a power of two.
-  auto size = [](int64_t number) { return static_cast<uint64_t>(number); };
   uint64_t divisor = ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Mxfp8) ? 32 : 16;
-  uint64_t ranks = size(d.tensorParallel), head = size(d.headSize);
-  struct Extent {
-    const char *what;
-    uint64_t size;
-    Opt option;
-  };
-  const Extent extents[] = {
+  llvm::SmallVector<Extent> extents = {
       {"the number of tokens of a rank's microbatch",
-       size(d.microBatch) * size(d.seqLength / d.contextParallel), Opt::ModelSeqLength},
-      {"the hidden size", size(d.hidden), Opt::ModelHiddenSize},
-      {"the width of a rank's heads", size(d.numHeads) / ranks * head, Opt::ModelNumAttentionHeads},
-      {"the width of a rank's queries, keys and values",
-       (size(d.numHeads) + 2 * size(d.numGroups)) * head / ranks, Opt::ModelNumQueryGroups},
-      {"the width of a rank's MLP", size(d.ffnHidden / d.tensorParallel), Opt::ModelFfnHiddenSize},
+       sizeOf(d.microBatch) * sizeOf(d.seqLength / d.contextParallel), Opt::ModelSeqLength},
+      {"the hidden size", sizeOf(d.hidden), Opt::ModelHiddenSize},
+      {"the width of a rank's MLP", sizeOf(d.ffnHidden / d.tensorParallel),
+       Opt::ModelFfnHiddenSize},
   };
+  extents.append(attentionExtents(ctx));
   const Extent *odd =
       llvm::find_if(extents, [&](const Extent &extent) { return extent.size % divisor != 0; });
   if (odd != std::end(extents))

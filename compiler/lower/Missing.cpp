@@ -164,8 +164,6 @@ std::vector<Missing> findMissing(const Config &config) {
        Opt::ModelGluLinearOffset);
   need(!isQuick && asksFor(config, Opt::ModelActivationFuncClampValue),
        "clamping of this activation", Opt::ModelActivationFuncClampValue);
-  need(config.isOn(Opt::ModelMultiLatentAttention) && config.has(Opt::ModelFp8),
-       "latent attention in 8 bits", Opt::ModelFp8);
   using config::CkptFormat;
   need(config.has(Opt::CheckpointSave) &&
            (config.is(Opt::CheckpointCkptFormat, CkptFormat::Torch) ||

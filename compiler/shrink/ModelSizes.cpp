@@ -14,8 +14,9 @@ using config::Opt;
 using config::Value;
 
 constexpr int64_t kHeadSize = 16;
-constexpr int64_t kWidthStep = 16; ///< widths are multiples of this
-constexpr int64_t kLayers = 4;     ///< enough for layers that are neither first nor last
+constexpr int64_t kWidthStep = 16;      ///< widths are multiples of this
+constexpr int64_t kMicroscaleStep = 32; ///< or of this, where so many numbers have a scale
+constexpr int64_t kLayers = 4;          ///< enough for layers that are neither first nor last
 constexpr int64_t kVocabulary = 512;
 constexpr int64_t kByteTokens = 257; ///< what text is made of: bytes, and the end of a document
 constexpr int64_t kSequence = 32;
@@ -44,6 +45,11 @@ public:
 
 private:
   int64_t number(Opt option) const { return config_.getIntOr(option, 0); }
+  bool isInFp8() const { return config_.has(Opt::ModelFp8); }
+  int64_t widthStep() const {
+    bool isMicroscaled = config_.is(Opt::ModelFp8Recipe, config::Fp8Recipe::Mxfp8);
+    return isInFp8() && isMicroscaled ? kMicroscaleStep : kWidthStep;
+  }
 
   // --- heads -------------------------------------------------------------------------------------
   int64_t smallGroups() const {
@@ -80,7 +86,7 @@ private:
     changes_.setOwn(Opt::ModelNumQueryGroups, groups);
     changes_.setOwn(Opt::ModelKvChannels, head_);
     hidden_ = heads_ * head_;
-    int64_t step = kWidthStep * layout_.tensor;
+    int64_t step = widthStep() * layout_.tensor;
     // Where the heads together are not as wide as the model, they are not in the copy either.
     if (d_.numHeads * d_.headSize != d_.hidden) {
       int64_t heads = hidden_;
@@ -96,6 +102,8 @@ private:
 
   void shrinkLatent() {
     int64_t half = std::max<int64_t>(head_ / 4 * 2, 2); // pairs of channels
+    if (isInFp8())                                      // one product makes them and a rank
+      half = roundUp(half, widthStep());
     changes_.setOwn(Opt::ModelQkHeadDim, std::min(number(Opt::ModelQkHeadDim), head_));
     changes_.setOwn(Opt::ModelQkPosEmbHeadDim, std::min(number(Opt::ModelQkPosEmbHeadDim), half));
     changes_.setOwn(Opt::ModelVHeadDim, std::min(number(Opt::ModelVHeadDim), head_));
@@ -107,7 +115,7 @@ private:
   // --- widths ------------------------------------------------------------------------------------
   /// A width in the recipe's proportion to the hidden size, for `ranks` ranks that split it.
   int64_t width(int64_t before, int64_t ranks) const {
-    return std::min(roundUp(shareOf(before, d_.hidden, hidden_), kWidthStep * ranks), before);
+    return std::min(roundUp(shareOf(before, d_.hidden, hidden_), widthStep() * ranks), before);
   }
 
   void shrinkWidths() {

@@ -178,6 +178,19 @@ def experts(draw):
     return out
 
 
+def latent(draw):
+    """Compressed keys and values, and queries too; sizes that products of 8 bits take are drawn more often."""
+    if draw.random() < 0.85:
+        return {}
+    fits = draw.random() < 0.8
+    out = {"model.multi_latent_attention": True, "model.position_embedding_type": "rope", "model.rope_type": draw.choice(["rope", "yarn"]),
+           "model.kv_lora_rank": 32 if fits else 20, "model.qk_pos_emb_head_dim": 32 if fits else 8, "model.qk_head_dim": 32 if fits else 16,
+           "model.v_head_dim": 32 if fits else 24}
+    if draw.random() < 0.5:
+        out["model.q_lora_rank"] = 32 if fits else 24
+    return out
+
+
 def ranks_of_experts(draw, job):
     """Among how many of a stage's ranks experts are divided, and each of them, where it has several."""
     if "model.num_moe_experts" not in job:
@@ -202,4 +215,5 @@ def draw_job(draw):
     for part in (sizes, strategy, precision, recomputation, saves, evaluation, data, experts):
         out.update(part(draw))
     out.update(ranks_of_experts(draw, out))
+    out.update(latent(draw))
     return out

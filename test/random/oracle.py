@@ -10,6 +10,7 @@ import operator
 
 import batches_that_grow
 import rotations
+from extents import has_odd_extent
 from presets import PRESETS, targets
 from recipes import FAMILIES, OPTIONS, parse_value
 from recomputed import module_missing, recomputed_layers, selective
@@ -399,16 +400,6 @@ def half(f):
     return f.on("model.bf16") or f.on("model.fp16")
 
 
-def fp8_extent(f):
-    """Whether some extent of a layer's products on a rank is not a multiple of what fp8 takes."""
-    heads, groups = (max(f.num(f"model.{name}", 1), 1) for name in ("num_attention_heads", "num_query_groups"))
-    hidden, ffn, length = (max(f.num(f"model.{name}", 1), 1) for name in ("hidden_size", "ffn_hidden_size", "seq_length"))
-    head = max(f.num("model.kv_channels", hidden // heads), 1)
-    rows = max(f.num("train.micro_batch_size", 1), 1) * (length // f.cp)
-    part = 32 if f["model.fp8_recipe"] == "mxfp8" else 16
-    return any(size % part for size in (rows, hidden, heads // f.tp * head, (heads + 2 * groups) * head // f.tp, ffn // f.tp))
-
-
 def decay_at(f, end):
     """Weight decay at the start or the end of the run."""
     return f.num(f"scheduler.{end}_weight_decay", f.num("optimizer.weight_decay"))
@@ -601,7 +592,7 @@ ERRORS = {
     "moments-unsupported": lambda f: any(f[f"optimizer.{name}_dtype"] != "fp32" for name in ("exp_avg", "exp_avg_sq")),
     "fp8-blockwise-device": lambda f: f.has("model.fp8") and f["model.fp8_recipe"] == "blockwise" and
     f.has("cluster.gpu") and f["cluster.gpu"] not in HOPPER | NO_FP8,
-    "fp8-extents": lambda f: f.has("model.fp8") and fp8_extent(f),
+    "fp8-extents": lambda f: f.has("model.fp8") and has_odd_extent(f),
     "fp8-param-gather-unsupported": lambda f: f.has("model.fp8") and f.on("ddp.fp8_param_gather") and (
         f["model.fp8_recipe"] not in ("tensorwise", "delayed") or not f.fsdp),
     "fp8-attention-unsupported": lambda f: f.has("model.fp8") and (

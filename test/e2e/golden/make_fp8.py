@@ -1,23 +1,24 @@
 #!/usr/bin/env python3
 """Makes the values that shardc's training in fp8 is compared with, by PyTorch's float8 types, autograd and AdamW.
 
-Needs numpy and torch; nothing of shardc runs here. Writes values/CASE_fp8.json: 50 steps of each variant, as losses and norms.
+Needs numpy, torch and, for latent attention, transformers; nothing of shardc runs here. Writes values/CASE_fp8.json: 50 steps of each variant, as losses and norms.
 Products of layers take factors of 8 bits, each with one scale from its largest magnitude, as Transformer Engine's current scaling
 has them, or from those of steps before, as its delayed scaling, which is updated after each step here; all else is bf16. Two
 runs of each variant round bf16 at other places (see maker/model.py), and both are right: what is allowed follows from the
-distance between them.
+distance between them. Latent attention is that of transformers, whose two ways of attention are the two runs.
 
     make_fp8.py [CASE...]
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 import sys
 
 import torch
 
-from maker import cases, dataset, model
+from maker import cases, dataset, model, transformer
 from maker.float8 import E4M3, E5M2, DelayedScales, block_quantised, quantised
 from maker.training import Run
 
@@ -106,10 +107,35 @@ class Numerics(model.Numerics):
     def linear(self, x, p, name):
         if not any(name.startswith(layer) for layer in self.layers):
             return super().linear(x, p, name)
-        factors = self.up(x), self.up(p[f"{name}.weight"]), self.variant
-        y = BlockProduct.apply(*factors) if self.variant.blocks else Product.apply(*factors, self.scales, name)
+        y = self.product(x, p[f"{name}.weight"], name)
         b = p.get(f"{name}.bias")
         return self.down(y if b is None else y + self.up(b))
+
+    def product(self, x, w, name):
+        factors = self.up(x), self.up(w), self.variant
+        return BlockProduct.apply(*factors) if self.variant.blocks else Product.apply(*factors, self.scales, name)
+
+
+def module_in_8_bits(case, numerics):
+    """A model of transformers whose layers take products of `numerics`. Gate and up are one product, as in Megatron-Core."""
+    module = transformer.new_module(case, numerics.dtype, "eager" if numerics.native else "sdpa")
+
+    def linear(layer, name, x):
+        return numerics.down(numerics.product(x, layer.weight, name))
+
+    def mlp(layer, name, x):
+        joined = torch.cat([layer.gate_proj.weight, layer.up_proj.weight])
+        gate, up = numerics.down(numerics.product(x, joined, name)).chunk(2, dim=-1)
+        return layer.down_proj(layer.act_fn(gate) * up)
+
+    ends = numerics.variant.bf16_layers
+    for i in range(ends, case.num_layers - ends):
+        for name, layer in module.model.layers[i].named_modules():
+            if isinstance(layer, torch.nn.Linear):
+                layer.forward = functools.partial(linear, layer, f"{i}.{name}")
+            elif name == "mlp":
+                layer.forward = functools.partial(mlp, layer, f"{i}.{name}")
+    return module
 
 
 class ScaledRun(Run):
@@ -123,6 +149,8 @@ def train(case, order, variant, native):
     run = ScaledRun(case, order, torch.bfloat16, native=native)
     if variant:
         run.numerics = Numerics(case, variant, native)
+        if case.module:
+            run.numerics.module = module_in_8_bits(case, run.numerics)
     return run.train()
 
 
@@ -136,7 +164,7 @@ def mean_distance(values, reference):
 
 def main(names):
     docs = dataset.documents()
-    for case in (cases.GPT2, cases.LLAMA):
+    for case in (cases.GPT2, cases.LLAMA, cases.LATENT_ALIGNED):
         if names and case.name not in names:
             continue
         case = dataclasses.replace(case, steps=STEPS)

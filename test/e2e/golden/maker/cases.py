@@ -202,6 +202,17 @@ LATENT = replace(
 LATENT_QUERIES = replace(
     LATENT, name="latent_queries", module="deepseek_v2", query_rank=0, values=24, rope=()
 )
+# The same attention in sizes that 32 divides, which products of 8 bits take.
+LATENT_ALIGNED = replace(
+    LATENT,
+    name="latent_aligned",
+    num_layers=3,
+    query_rank=32,
+    key_rank=32,
+    plain=16,
+    rotated=32,
+    values=16,
+)
 
 # gpt-oss with dense layers, each the only expert of its layer in transformers. The clamp is within what
 # the gated units multiply.

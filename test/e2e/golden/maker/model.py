@@ -113,6 +113,8 @@ def initial_values(case):
 class Numerics:
     """How an op's operands become what it computes with, and its result what is kept."""
 
+    module = None  # of transformers, with products of its own
+
     def __init__(self, dtype, native=False):
         self.dtype, self.native = dtype, native
         self.inner = torch.float64 if dtype == torch.float64 else torch.float32
@@ -221,7 +223,7 @@ def apply_layer(case, p, layer, numerics, x, allowed):
 def losses(case, p, numerics, tokens, labels, mask, positions, starts):
     """Masked loss of each token, in at least fp32; then those of each further token, and their masks."""
     if case.module:
-        logits = transformer.logits(case, p, numerics.dtype, tokens)
+        logits = transformer.logits(case, p, numerics.dtype, tokens, numerics.module)
         return masked_losses(case, numerics, logits, labels, mask), []
     allowed = allowed_positions(starts)
     x = embed(case, p, tokens, positions)

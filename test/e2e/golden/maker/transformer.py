@@ -31,6 +31,10 @@ def latent_sizes(case):
 @functools.cache
 def module_of(case, dtype):
     """The model without values: every call gives it some."""
+    return new_module(case, dtype, "eager" if case.sinks else "sdpa")
+
+
+def new_module(case, dtype, attention):
     import transformers
 
     common = {
@@ -52,7 +56,7 @@ def module_of(case, dtype):
             **dict(case.rope),
         },
         "use_cache": False,
-        "attn_implementation": "eager" if case.sinks else "sdpa",
+        "attn_implementation": attention,
         "experts_implementation": "eager",  # which knows fp64
     }
     epsilon = {"rms_norm_eps": case.eps}
@@ -258,8 +262,8 @@ def state_of(case, p):
     return state
 
 
-def logits(case, p, dtype, tokens):
-    module = module_of(case, dtype)
+def logits(case, p, dtype, tokens, module=None):
+    module = module or module_of(case, dtype)
     if case.balance:
         module.found.clear()
     state = state_of(case, p)
