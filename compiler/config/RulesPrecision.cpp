@@ -195,6 +195,22 @@ llvm::SmallVector<Extent> attentionExtents(const RuleContext &ctx) {
   return extents;
 }
 
+/// Those of layers with experts. Runs of rows are filled up to what GPUs multiply.
+llvm::SmallVector<Extent> expertExtents(const RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  llvm::SmallVector<Extent> extents;
+  if (!ctx.has(Opt::ModelNumMoeExperts))
+    return extents;
+  Opt shared = Opt::ModelMoeSharedExpertIntermediateSize, own = Opt::ModelMoeFfnHiddenSize;
+  int64_t width = ctx.cfg().getIntOr(own, d.ffnHidden);
+  extents.push_back(
+      {"the width of a rank's part of an expert", sizeOf(width / d.expertTensorParallel), own});
+  if (ctx.has(shared))
+    extents.push_back({"the width of a rank's part of the expert of all tokens",
+                       sizeOf(ctx.num(shared) / d.tensorParallel), shared});
+  return extents;
+}
+
 } // namespace
 
 void ruleFp8Extents(RuleContext &ctx) {
@@ -210,6 +226,7 @@ void ruleFp8Extents(RuleContext &ctx) {
        Opt::ModelFfnHiddenSize},
   };
   extents.append(attentionExtents(ctx));
+  extents.append(expertExtents(ctx));
   const Extent *odd =
       llvm::find_if(extents, [&](const Extent &extent) { return extent.size % divisor != 0; });
   if (odd != std::end(extents))

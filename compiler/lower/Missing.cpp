@@ -88,6 +88,18 @@ bool asksFor(const Config &config, Opt option) {
          config[option].value != config::parseTableValue(info.defaultText, info);
 }
 
+/// Their products bring factors to 8 bits themselves, by magnitudes of now, and only on the host.
+template <typename Need> void needOfExpertsInFp8(const Config &config, Need need) {
+  if (!config.has(Opt::ModelFp8))
+    return;
+  const std::optional<config::Gpu> &gpu = config.derived().gpu;
+  need(gpu && !predict::device(*gpu).isHost(), "products of experts in fp8 on GPUs", Opt::ModelFp8);
+  need(config.is(Opt::ModelFp8Recipe, config::Fp8Recipe::Delayed),
+       "experts in fp8 by delayed scaling", Opt::ModelFp8Recipe);
+  need(config.isOn(Opt::DdpFp8ParamGather), "weights of experts that are gathered in fp8",
+       Opt::DdpFp8ParamGather);
+}
+
 /// What is missing in a model with experts: `need(asked, what, option)` names each.
 template <typename Need> void needOfExperts(const Config &config, Need need) {
   const config::Derived &d = config.derived();
@@ -100,7 +112,7 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   // Counts of rows would have to be kept as often as the rows.
   need(config.is(Opt::ModelPipelineSchedule, config::PipelineSchedule::ZeroBubble),
        "a model with experts under this schedule", Opt::ModelPipelineSchedule);
-  need(config.has(Opt::ModelFp8), "a model with experts in fp8", Opt::ModelFp8);
+  needOfExpertsInFp8(config, need);
   // Upstream asserts that there are none.
   need(config.isOn(Opt::ModelAddBiasLinear) &&
            config.has(Opt::ModelMoeSharedExpertIntermediateSize),

@@ -9,6 +9,8 @@
 // and all its forms at once. The backward pass makes its own
 //   - of weights, unless they are to be kept (`keep_fp8_transpose_cache`): it has them again;
 //   - of activations that it reads otherwise too, which are there whatever their copies do.
+// Grouped products of experts bring their factors to 8 bits themselves: an attribute says so.
+// Routers' products stay as they are, as upstream's, which are not layers of Transformer Engine.
 // Magnitudes are those of the forward pass, so that both quantise alike. Where ranks have parts of
 // weights and activations, the largest is taken over these ranks: all of them have the same scale.
 #include <map>
@@ -38,6 +40,7 @@ using Key = plan::AttrKey;
 struct Recipe {
   /// Of weights and of all else; nothing: each tensor has one scale.
   std::optional<ScaleBlocks> weightBlocks, blocks;
+  Fp8Factors ofExperts = Fp8Factors::None;
   DType gradients = DType::F8E4M3;
   bool weightGradients = true;
   bool keepsTransposed = false;
@@ -51,6 +54,10 @@ struct Recipe {
   bool isProduct(const Op &op) const {
     return op.kind == OpKind::MatMul && holds(op.unit) &&
            (op.role != plan::ProductRole::WeightGradient || weightGradients);
+  }
+  bool isGrouped(const Op &op) const {
+    bool isGradient = op.kind == OpKind::GroupedMatMulBwd;
+    return (op.kind == OpKind::GroupedMatMul || (isGradient && weightGradients)) && holds(op.unit);
   }
 };
 
@@ -80,14 +87,18 @@ std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   Recipe recipe;
   switch (model.fp8Recipe) {
   case Job::Fp8Recipe::Tensorwise:
+    recipe.ofExperts = Fp8Factors::Tensorwise;
+    break;
   case Job::Fp8Recipe::Delayed:
     break;
   case Job::Fp8Recipe::Blockwise:
     recipe.weightBlocks = ScaleBlocks::Squares128;
     recipe.blocks = ScaleBlocks::Rows128;
+    recipe.ofExperts = Fp8Factors::Blockwise;
     break;
   case Job::Fp8Recipe::Mxfp8:
     recipe.weightBlocks = recipe.blocks = ScaleBlocks::Rows32;
+    recipe.ofExperts = Fp8Factors::Mxfp8;
     break;
   case Job::Fp8Recipe::Custom:
     return std::nullopt;
@@ -100,6 +111,31 @@ std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   recipe.group = plan::groupToCutOf(plan, plan::GroupKind::Tensor);
   return recipe;
 }
+
+/// The products of a segment that take factors of 8 bits.
+class Products {
+public:
+  Products(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
+           const Recipe &recipe)
+      : plan_(plan), recipe_(recipe), params_(paramsOfValues(role, segment)) {}
+
+  bool has(const Op &op) const { return recipe_.isProduct(op) && !isOfRouter(weightOf(op)); }
+  int32_t weightOf(const Op &op) const {
+    bool isGradient = op.role == plan::ProductRole::WeightGradient;
+    return params_[isGradient ? op.results[0] : op.operands[1]];
+  }
+  int32_t paramOf(ValueId value) const { return params_[value]; }
+
+private:
+  bool isOfRouter(int32_t param) const {
+    return param >= 0 &&
+           plan_.params[static_cast<size_t>(param)].name.find(".mlp.router.") != std::string::npos;
+  }
+
+  const plan::Plan &plan_;
+  const Recipe &recipe_;
+  std::vector<int32_t> params_; ///< by value
+};
 
 /// A value in 8 bits: its copy in one of the two passes, as it is and transposed.
 struct Copy {
@@ -124,19 +160,20 @@ class Quantizer {
 public:
   Quantizer(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment,
             const Recipe &recipe, const std::optional<DelayedScaling> &delayed)
-      : plan_(plan), role_(role), segment_(segment), recipe_(recipe), delayed_(delayed),
+      : plan_(plan), role_(role), segment_(segment), recipe_(recipe),
+        products_(plan, role, segment, recipe), delayed_(delayed),
         isWeight_(segment.values.size(), 0), staysForBackward_(segment.values.size(), 0) {
     for (const plan::Segment::Boundary &in : segment.ins)
       isWeight_[in.value] = role.cells[in.cell].kind == plan::CellKind::Param;
     for (const Op &op : segment.ops)
-      if (isBackward(op) && !recipe_.isProduct(op))
+      if (isBackward(op) && !products_.has(op))
         for (ValueId operand : op.operands)
           staysForBackward_[operand] = 1;
   }
 
   void run() {
     for (const Op &op : segment_.ops)
-      if (recipe_.isProduct(op))
+      if (products_.has(op))
         for (size_t i = 0; i < 2; ++i) {
           Factor factor = factorOf(op, i);
           Forms &forms = forms_[factor.copy];
@@ -144,12 +181,11 @@ public:
         }
     if (forms_.empty())
       return;
-    params_ = paramsOfValues(role_, segment_);
     if (delayed_)
       beginDelayed();
     std::vector<Op> old = std::move(segment_.ops);
     for (Op &op : old) {
-      if (recipe_.isProduct(op))
+      if (products_.has(op))
         replace(op);
       ops_.push_back(std::move(op));
     }
@@ -260,7 +296,7 @@ private:
       scales_ = plan::addLiveIn(segment_, "weight_scales", role_,
                                 plan::findCell(role_, plan::CellKind::WeightScales));
     Op op = opLike(product, OpKind::View, {scales_});
-    auto param = static_cast<size_t>(params_[weight]);
+    auto param = static_cast<size_t>(products_.paramOf(weight));
     op.set(Key::offset, plan::kScaleStride * plan::numberOfScale(plan_, param));
     at->second = addResult(op, segment_.values[weight].name + ".scale", Type::of(DType::F32, {1}));
     ops_.push_back(std::move(op));
@@ -278,7 +314,7 @@ private:
   /// What is the same again is looked at once.
   Op delayedOp(ValueId value, const Op &product, size_t factor) {
     bool isOfGradient = product.role == plan::ProductRole::WeightGradient;
-    int32_t param = params_[isOfGradient ? product.results[0] : product.operands[1]];
+    int32_t param = products_.weightOf(product);
     SHARDC_CHECK(param >= 0, "product of '{}' is that of no weight", segment_.values[value].name);
     Quantised tensor = factor == 1
                            ? (isOfGradient ? Quantised::Activation : Quantised::Weight)
@@ -347,8 +383,8 @@ private:
   const plan::Role &role_;
   plan::Segment &segment_;
   const Recipe &recipe_;
+  Products products_;                            ///< before any change
   const std::optional<DelayedScaling> &delayed_; ///< by the recipe delayed
-  std::vector<int32_t> params_;                  ///< by value
   ValueId scales_ = kNone;                       ///< of weights that come in 8 bits
   std::map<ValueId, ValueId> scaleOf_;           ///< of these weights
   ValueId amax_ = kNone, seen_ = kNone;          ///< magnitudes expected, and seen up to here
@@ -361,15 +397,16 @@ private:
 };
 
 /// The weights of products that are quantised, in their order.
-std::vector<int32_t> quantisedParams(const plan::Role &role, const Recipe &recipe) {
+std::vector<int32_t> quantisedParams(const plan::Plan &plan, const plan::Role &role,
+                                     const Recipe &recipe) {
   std::vector<int32_t> found;
   for (const plan::Segment &segment : role.segments) {
     if (!segment.body)
       continue;
-    std::vector<int32_t> params = paramsOfValues(role, segment);
+    Products products(plan, role, segment, recipe);
     for (const Op &op : segment.ops)
-      if (recipe.isProduct(op) && isForward(op))
-        found.push_back(params[op.operands[1]]);
+      if (products.has(op) && isForward(op))
+        found.push_back(products.weightOf(op));
   }
   return found;
 }
@@ -394,6 +431,17 @@ void keepIn8Bits(plan::Plan &plan, plan::Role &role, const std::vector<int32_t> 
           plan::Arena::State, plan::Purpose::Params);
 }
 
+/// Experts' weights are [E, m, k], so gradients are the first factors of both products with them.
+void quantiseExperts(plan::Segment &segment, const Recipe &recipe) {
+  for (Op &op : segment.ops) {
+    if (!recipe.isGrouped(op))
+      continue;
+    bool takesGradient = op.phase == plan::Phase::Backward && !op.isRecomputed;
+    op.set(Key::fp8_recipe, static_cast<int64_t>(recipe.ofExperts));
+    op.set(Key::e5m2, int64_t{takesGradient && recipe.gradients == DType::F8E5M2});
+  }
+}
+
 } // namespace
 
 void runQuantize(plan::Plan &plan, Notes &) {
@@ -402,7 +450,10 @@ void runQuantize(plan::Plan &plan, Notes &) {
     return;
   for (plan::Role &role : plan.roles) {
     std::optional<DelayedScaling> delayed;
-    std::vector<int32_t> params = quantisedParams(role, *recipe);
+    for (plan::Segment &segment : role.segments)
+      if (segment.body)
+        quantiseExperts(segment, *recipe);
+    std::vector<int32_t> params = quantisedParams(plan, role, *recipe);
     if (params.empty())
       continue;
     if (plan.job.model.fp8Recipe == Job::Fp8Recipe::Delayed)

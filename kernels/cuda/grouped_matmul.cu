@@ -235,11 +235,17 @@ template <bool kIsGradient> void run(const Call &call) {
     launchPlain(grouped, buffers.list, queue);
 }
 
+template <const Kernel *kOracle> const char *accepts(const Call &call) {
+  if (call.attrs.fp8_recipe != 0)
+    return "GPUs have no grouped product of 8-bit factors yet";
+  return acceptsAs<kOracle>(call);
+}
+
 } // namespace
 
-const Kernel kGroupedMatMul = {"grouped_matmul_cuda", run<false>, acceptsAs<&host::kGroupedMatMul>,
+const Kernel kGroupedMatMul = {"grouped_matmul_cuda", run<false>, accepts<&host::kGroupedMatMul>,
                                workspaceOf<Buffers>};
 const Kernel kGroupedMatMulBwd = {"grouped_matmul_bwd_cuda", run<true>,
-                                  acceptsAs<&host::kGroupedMatMulBwd>, workspaceOf<Buffers>};
+                                  accepts<&host::kGroupedMatMulBwd>, workspaceOf<Buffers>};
 
 } // namespace shardc::kernels::cuda

@@ -2,10 +2,12 @@
 // a[r,:]·op(b[e]) of each row r of run e, a[n,k], b[E,k,m] or with trans_b [E,m,k], c[n,m].
 // grouped_matmul_bwd, the gradient of b: dw[e] = sum over the rows r of run e of all slots of
 // a[r,:]ᵀ·b[r,:], a[n,k], b[n,m], dw[E,k,m]; may accumulate. Rows that are not counted are neither
-// read nor written. Data are f32, bf16 or f16 each; products are fp32, rounded once.
+// read nor written. Data are f32, bf16 or f16 each; products are fp32, rounded once. With an
+// fp8_recipe, factors are brought to 8 bits first.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
+#include "kernels/host/GroupedFloat8.h"
 #include "kernels/host/Rows.h"
 #include "kernels/host/Runs.h"
 #include "kernels/host/Scratch.h"
@@ -35,6 +37,7 @@ struct Buffers {
 
 const char *acceptsGroupedMatMul(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
+  SHARDC_REQUIRE_OK(checkFloat8(call));
   const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &c = call.out[0];
   SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "factors are not f32, bf16 or f16");
   SHARDC_REQUIRE(a.rank == 2 && b.rank == 3 && c.rank == 2,
@@ -48,6 +51,8 @@ const char *acceptsGroupedMatMul(const Call &call) {
 }
 
 void runGroupedMatMul(const Call &call) {
+  if (call.attrs.fp8_recipe != 0)
+    return runGroupedFloat8(call);
   Scratch scratch(call);
   Buffers buffers(call, scratch);
   Runs &runs = buffers.runs;
@@ -85,6 +90,7 @@ struct GradientBuffers {
 
 const char *acceptsGroupedMatMulBwd(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1, 1}));
+  SHARDC_REQUIRE_OK(checkFloat8(call));
   const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &dw = call.out[0];
   SHARDC_REQUIRE(isData(a) && isData(b) && isData(dw), "factors are not f32, bf16 or f16");
   SHARDC_REQUIRE(a.rank == 2 && b.rank == 2 && dw.rank == 3,
@@ -97,6 +103,8 @@ const char *acceptsGroupedMatMulBwd(const Call &call) {
 }
 
 void runGroupedMatMulBwd(const Call &call) {
+  if (call.attrs.fp8_recipe != 0)
+    return runGroupedFloat8Bwd(call);
   Scratch scratch(call);
   GradientBuffers buffers(call, scratch);
   Runs &runs = buffers.runs;
@@ -117,11 +125,15 @@ void runGroupedMatMulBwd(const Call &call) {
   }
 }
 
+template <typename Plain> size_t workspace(const Call &call) {
+  return call.attrs.fp8_recipe != 0 ? workspaceOf<Float8Buffers>(call) : workspaceOf<Plain>(call);
+}
+
 } // namespace
 
 const Kernel kGroupedMatMul = {"grouped_matmul_host", runGroupedMatMul, acceptsGroupedMatMul,
-                               workspaceOf<Buffers>};
+                               workspace<Buffers>};
 const Kernel kGroupedMatMulBwd = {"grouped_matmul_bwd_host", runGroupedMatMulBwd,
-                                  acceptsGroupedMatMulBwd, workspaceOf<GradientBuffers>};
+                                  acceptsGroupedMatMulBwd, workspace<GradientBuffers>};
 
 } // namespace shardc::kernels::host

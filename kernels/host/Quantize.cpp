@@ -13,6 +13,7 @@
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
+#include "kernels/host/Float8Scales.h"
 #include "kernels/host/Ranges.h"
 #include "kernels/host/Rows.h"
 #include "kernels/host/Scratch.h"
@@ -31,29 +32,6 @@ namespace shardc::kernels::host {
 namespace {
 
 bool isFloat8(const Tensor &t) { return t.dtype == DType::F8E4M3 || t.dtype == DType::F8E5M2; }
-
-/// Of the types in which numbers have 8 bits.
-float limitOf(DType type) { return type == DType::F8E5M2 ? 57344.0f : 448.0f; }
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-/// What numbers are multiplied with before they are rounded.
-float multiplierOf(float amax, DType type) {
-  if (!std::isfinite(amax))
-    return kNan;
-  if (amax == 0)
-    return 1;
-  float quotient = limitOf(type) / amax;
-  return std::isinf(quotient) ? std::numeric_limits<float>::max() : quotient;
-}
-
-uint8_t toBits(float x, DType type) {
-  constexpr uint8_t kNanBits = 0x7f;
-  if (std::isnan(x))
-    return kNanBits;
-  return type == DType::F8E5M2 ? toF8E5M2(x, Overflow::Saturate).bits
-                               : toF8E4M3(x, Overflow::Saturate).bits;
-}
 
 // amax
 
@@ -245,22 +223,14 @@ const char *acceptsQuantizeBlocks(const Call &call) {
   return nullptr;
 }
 
-/// Writes a block's scale, a power of two, and gives its reciprocal: the largest that keeps the
-/// block inside of the type, or, as e8m0, that of the smallest scale.
+/// Writes a block's scale and gives what its numbers are multiplied with.
 float blockMultiplier(float amax, DType type, const Tensor &scale, int64_t index) {
-  if (isE8M0(scale)) {
-    uint8_t bits = std::isfinite(amax) ? toE8M0(amax * (1.0f / limitOf(type))) : 0xff;
-    static_cast<uint8_t *>(scale.data)[index] = bits;
-    if (bits == 0xff)
-      return kNan;
-    return bits == 0 ? 1.0f : toFloatE8M0(static_cast<uint8_t>(254 - bits));
-  }
-  constexpr uint32_t kNoMantissa = 0xff800000u;
-  float multiplier = multiplierOf(amax, type);
-  if (!std::isnan(multiplier))
-    multiplier = std::bit_cast<float>(std::bit_cast<uint32_t>(multiplier) & kNoMantissa);
-  static_cast<float *>(scale.data)[index] = 1.0f / multiplier;
-  return multiplier;
+  BlockScale block = blockScaleOf(amax, type, isE8M0(scale));
+  if (isE8M0(scale))
+    static_cast<uint8_t *>(scale.data)[index] = block.bits;
+  else
+    static_cast<float *>(scale.data)[index] = block.scale;
+  return block.multiplier;
 }
 
 /// Number [row, col] of q before it is quantised.
@@ -410,7 +380,7 @@ std::array<float, 256> numbersOf(DType type) {
   std::array<float, 256> numbers{};
   for (size_t code = 0; code < numbers.size(); ++code) {
     auto bits = static_cast<uint8_t>(code);
-    numbers[code] = type == DType::F8E5M2 ? toFloat(F8E5M2{bits}) : toFloat(F8E4M3{bits});
+    numbers[code] = ofBits(bits, type);
   }
   return numbers;
 }

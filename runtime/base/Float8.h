@@ -81,6 +81,9 @@ inline F8E5M2 toF8E5M2(float x, Overflow overflow = Overflow::Special) {
   return {static_cast<uint8_t>((rest > 0x7f800000u ? kNan : code) | (bits >> 24 & 0x80u))};
 }
 
+/// How a grouped product brings its factors to 8 bits: the values of the attribute `fp8_recipe`.
+enum class Fp8Factors : uint8_t { None, Tensorwise, Blockwise, Mxfp8 };
+
 /// The blocks of a matrix that have a scale each. Those at its ends may be smaller.
 enum class ScaleBlocks : uint8_t {
   Rows128,    ///< 1 by 128 with scales of f32[cols/128,rows], in the order that GPUs read

@@ -370,6 +370,9 @@ private:
   }
   template <OpKind kind> void groupedMatMul() {
     needSlots(in<kind>("counts"), rows(in<kind>("a")));
+    int64_t recipe = op_.getInt(Key::fp8_recipe);
+    need(recipe <= static_cast<int64_t>(Fp8Factors::Mxfp8), "a recipe of 8-bit factors");
+    need(recipe > 0 || !op_.getBool(Key::e5m2), "a first factor in 8 bits where it is e5m2");
   }
   template <OpKind kind> void groupedGradient() {
     needSlots(in<kind>("counts"), rows(in<kind>("dy")));

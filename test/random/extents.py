@@ -7,13 +7,21 @@ def has_odd_extent(f):
     rows = max(f.num("train.micro_batch_size", 1), 1) * (length // f.cp)
     part = 32 if f["model.fp8_recipe"] == "mxfp8" else 16
     attention = latent_extents(f, rows, heads // f.tp) if f.on("model.multi_latent_attention") else grouped_extents(f, hidden, heads)
-    return any(size % part for size in (rows, hidden, ffn // f.tp, *attention))
+    return any(size % part for size in (rows, hidden, ffn // f.tp, *attention, *expert_extents(f, ffn)))
 
 
 def grouped_extents(f, hidden, heads):
     groups = max(f.num("model.num_query_groups", 1), 1)
     head = max(f.num("model.kv_channels", hidden // heads), 1)
     return heads // f.tp * head, (heads + 2 * groups) * head // f.tp
+
+
+def expert_extents(f, ffn):
+    """Widths of a rank's part of an expert, and of that of all tokens."""
+    if not f.has("model.num_moe_experts"):
+        return ()
+    own, shared = (f.num(f"model.moe_{name}", default) for name, default in (("ffn_hidden_size", ffn), ("shared_expert_intermediate_size", 0)))
+    return own // f.etp, shared // f.tp
 
 
 def latent_extents(f, rows, heads):

@@ -178,6 +178,17 @@ def experts(draw):
     return out
 
 
+def experts_in_fp8(draw, job):
+    """Experts by a recipe that they are trained with."""
+    if "model.num_moe_experts" not in job or draw.random() < 0.6:
+        return {}
+    out = {"mixed_precision": "bf16_mixed", "mixed_precision.fp8": draw.choice(OPTIONS["mixed_precision.fp8"].words), "cluster.gpu": "host",
+           "mixed_precision.fp8_recipe": draw.choice(["tensorwise", "blockwise", "mxfp8"]), "model.moe_ffn_hidden_size": 64}
+    if "model.moe_shared_expert_intermediate_size" in job:
+        out["model.moe_shared_expert_intermediate_size"] = 64
+    return out
+
+
 def latent(draw):
     """Compressed keys and values, and queries too; sizes that products of 8 bits take are drawn more often."""
     if draw.random() < 0.85:
@@ -216,4 +227,5 @@ def draw_job(draw):
         out.update(part(draw))
     out.update(ranks_of_experts(draw, out))
     out.update(latent(draw))
+    out.update(experts_in_fp8(draw, out))
     return out

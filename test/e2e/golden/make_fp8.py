@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Makes the values that shardc's training in fp8 is compared with, by PyTorch's float8 types, autograd and AdamW.
 
-Needs numpy, torch and, for latent attention, transformers; nothing of shardc runs here. Writes values/CASE_fp8.json: 50 steps of each variant, as losses and norms.
+Needs numpy, torch and transformers; nothing of shardc runs here. Writes values/CASE_fp8.json: 50 steps of each variant, as losses and norms.
 Products of layers take factors of 8 bits, each with one scale from its largest magnitude, as Transformer Engine's current scaling
 has them, or from those of steps before, as its delayed scaling, which is updated after each step here; all else is bf16. Two
 runs of each variant round bf16 at other places (see maker/model.py), and both are right: what is allowed follows from the
-distance between them. Latent attention is that of transformers, whose two ways of attention are the two runs.
+distance between them. Latent attention and experts are those of transformers, whose two ways of attention are the two runs.
 
     make_fp8.py [CASE...]
 """
@@ -128,12 +128,28 @@ def module_in_8_bits(case, numerics):
         gate, up = numerics.down(numerics.product(x, joined, name)).chunk(2, dim=-1)
         return layer.down_proj(layer.act_fn(gate) * up)
 
+    def experts(layer, name, x, chosen, weights):
+        """The rows of each expert in the order of tokens; their weights are between the products, as in Megatron-Core."""
+        total = torch.zeros_like(x, dtype=torch.float32)
+        for e in range(case.experts):
+            rows, places = torch.where(chosen == e)
+            if len(rows) == 0:
+                continue
+            first = numerics.down(numerics.product(x[rows], layer.gate_up_proj[e], f"{name}.{e}.fc1"))
+            gate, up = first.chunk(2, dim=-1)
+            act = numerics.down(numerics.up(layer.act_fn(gate) * up) * weights[rows, places, None])
+            second = numerics.down(numerics.product(act, layer.down_proj[e], f"{name}.{e}.fc2"))
+            total = total.index_add(0, rows, numerics.up(second))
+        return numerics.down(total)
+
     ends = numerics.variant.bf16_layers
     for i in range(ends, case.num_layers - ends):
         for name, layer in module.model.layers[i].named_modules():
             if isinstance(layer, torch.nn.Linear):
                 layer.forward = functools.partial(linear, layer, f"{i}.{name}")
-            elif name == "mlp":
+            elif name == "mlp.experts":
+                layer.forward = functools.partial(experts, layer, f"{i}.{name}")
+            elif name == "mlp" and not case.experts:
                 layer.forward = functools.partial(mlp, layer, f"{i}.{name}")
     return module
 
@@ -164,14 +180,14 @@ def mean_distance(values, reference):
 
 def main(names):
     docs = dataset.documents()
-    for case in (cases.GPT2, cases.LLAMA, cases.LATENT_ALIGNED):
+    for case in (cases.GPT2, cases.LLAMA, cases.LATENT_ALIGNED, cases.MIXTRAL):
         if names and case.name not in names:
             continue
         case = dataclasses.replace(case, steps=STEPS)
         order = dataset.SampleOrder(docs, case.steps * case.global_batch, case.seq_length, case.data_seed)
         values = {"case": case.name, "torch": torch.__version__, "compared_steps": COMPARED, "variants": {}}
         for name, variant in VARIANTS.items():
-            if 2 * variant.bf16_layers >= case.num_layers:
+            if 2 * variant.bf16_layers >= case.num_layers or (variant.delayed and case.experts):
                 continue
             case = dataclasses.replace(case, hidden=variant.hidden, head=variant.hidden // case.heads)
             bf16 = train(case, order, None, False)

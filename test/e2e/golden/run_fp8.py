@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains golden cases in fp8 and compares losses and norms with PyTorch's. Needs nothing but Python.
 
-    run_fp8.py values CASE [--variants V...] [--ranks N...] [--strategies S...] [--pipelines P...] [--tensor N]   PyTorch's losses and norms
+    run_fp8.py values CASE [--variants V...] [--ranks N...] [--strategies S...] [--pipelines P...] [--tensor N] [--experts N]   PyTorch's losses and norms
     run_fp8.py resume CASE FORMAT... [--variants V...] [--pipelines P...]        a run from a checkpoint goes on to the bit
     run_fp8.py fused CASE [--variants V...] [--ranks N...] [--pipelines P...]    without the pass fuse-quantize a run is the same to the bit
 """
@@ -70,16 +70,17 @@ def expect(condition, text):
         sys.exit(text)
 
 
-def tensor_settings(parts):
-    sizes = [f"model.tensor_model_parallel_size={parts}", "model.sequence_parallel=true"]
-    return sizes if parts > 1 else []
+def divided(parts, experts):
+    """Layers over so many ranks, with rows by sequences, and experts over so many."""
+    sizes = [f"model.tensor_model_parallel_size={parts}", "model.sequence_parallel=true"] * (parts > 1)
+    return sizes + [f"model.expert_model_parallel_size={experts}"] * (experts > 1)
 
 
-def check_values(case, variant, ranks, strategy, pipeline, parts):
+def check_values(case, variant, ranks, strategy, pipeline, parts, experts):
     golden = json.loads((HERE / "values" / f"{case}_fp8.json").read_text())
     want = golden["variants"][SAME_AS.get(variant, variant)]
     bf16 = want["bf16"]
-    settings = [*STRATEGIES[strategy], *VARIANTS[variant], *PIPELINES[pipeline], *tensor_settings(parts),
+    settings = [*STRATEGIES[strategy], *VARIANTS[variant], *PIPELINES[pipeline], *divided(parts, experts),
                 f"cluster.gpus_per_node={ranks}", f"train.train_iters={len(bf16)}"]
     with tempfile.TemporaryDirectory() as folder:
         rows = train(case, settings, pathlib.Path(folder))
@@ -91,7 +92,7 @@ def check_values(case, variant, ranks, strategy, pipeline, parts):
         expect(worst[key] <= allowed, f"{case} {variant}: {key} is off by {worst[key]:.1e}, allowed {allowed:.1e}")
     apart = sum(abs(row["loss"] - value) / value for row, value in zip(rows, bf16)) / len(rows)
     expect(apart <= want["from_bf16"], f"{case} {variant}: losses are {apart:.1e} from bf16's, allowed {want['from_bf16']:.1e}")
-    print(f"{case} {variant}, ranks {ranks}, {strategy}, pipeline {pipeline}, tensor {parts}: loss off by {worst['loss']:.1e}, norm by {worst['grad_norm']:.1e}; "
+    print(f"{case} {variant}, ranks {ranks}, {strategy}, pipeline {pipeline}, tensor {parts}, experts {experts}: loss off by {worst['loss']:.1e}, norm by {worst['grad_norm']:.1e}; "
           f"{apart:.1e} from bf16", flush=True)
     return [row["loss"] for row in rows]
 
@@ -134,6 +135,7 @@ def main():
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=["no_shard"])
     parser.add_argument("--pipelines", nargs="+", choices=PIPELINES, default=["none"])
     parser.add_argument("--tensor", type=int, default=1, help="ranks that divide each layer, and rows by sequences")
+    parser.add_argument("--experts", type=int, default=1, help="ranks that have other experts")
     args = parser.parse_args()
     if args.what == "resume":
         for format_, variant, pipeline in itertools.product(args.formats, args.variants, args.pipelines):
@@ -145,7 +147,7 @@ def main():
         return
     first = {}
     for variant, ranks, strategy, pipeline in itertools.product(args.variants, args.ranks, args.strategies, args.pipelines):
-        loss = check_values(args.case, variant, ranks, strategy, pipeline, args.tensor)[0]
+        loss = check_values(args.case, variant, ranks, strategy, pipeline, args.tensor, args.experts)[0]
         # What is computed for a sample is the same in each layout; only sums over samples are rounded otherwise.
         want = first.setdefault(SAME_AS.get(variant, variant), loss)
         expect(abs(loss - want) <= 1e-6 * want, f"{variant}: the first loss is {loss}, and was {want}")

@@ -47,6 +47,7 @@ UNTIED = ["model.share_embeddings_and_output_weights=false"]
 THREE_RANKS = ["cluster.gpus_per_node=3"]
 BF16 = ["mixed_precision=bf16_mixed"]
 FP16 = ["mixed_precision=fp16_mixed", "optimizer.initial_loss_scale=1024"]
+FP8 = ["mixed_precision=bf16_mixed", "mixed_precision.fp8=hybrid", "model.num_attention_heads=1"]
 FP8_DELAYED = ["mixed_precision=bf16_mixed", "mixed_precision.fp8=hybrid", "mixed_precision.fp8_amax_history_len=3",
                "model.seq_length=8", "model.hidden_size=16", "model.ffn_hidden_size=16", "model.num_attention_heads=1",
                "model.num_query_groups=1"]
@@ -77,6 +78,11 @@ def variants():
                                          *ONE_MICROBATCH]
     yield "fp8-blockwise", "llama_tiny", [*fsdp, *FP8_DELAYED, "mixed_precision.fp8_recipe=blockwise", "model.ffn_hidden_size=128",
                                           *ONE_MICROBATCH]
+    scaled = ["mixed_precision.fp8_recipe=tensorwise", "model.hidden_size=16", "model.ffn_hidden_size=16", "model.seq_length=8"]
+    yield "fp8-latent", "latent_tiny", [*fsdp, *FP8, *scaled, "model.kv_lora_rank=16", "model.qk_pos_emb_head_dim=16", "model.v_head_dim=16",
+                                        "model.qk_head_dim=16", "model.q_lora_rank=16", *ONE_MICROBATCH]
+    yield "fp8-experts", "mixtral_tiny", [*fsdp, *FP8, *scaled, "model.num_query_groups=1", "model.num_moe_experts=2",
+                                          "model.expert_model_parallel_size=2", *ONE_MICROBATCH]
     yield "recompute", "llama_tiny", [*fsdp, *FULL]
     yield "eval", "llama_tiny", [*fsdp, *EVAL]
     yield "three-ranks", "llama_tiny", [*fsdp, *THREE_RANKS, "train.global_batch_size=12"]
