@@ -152,23 +152,40 @@ private:
 
   Modules layer(LayerKind kind) const {
     Modules attention, mlp, layer;
-    if (config_.isOn(Opt::ModelMultiLatentAttention)) {
-      attention.push_back(norm("input_layernorm.", "norm1"));
+    const bool isLatent = config_.isOn(Opt::ModelMultiLatentAttention);
+    if (config_.isOn(Opt::ModelPreLayernorm)) {
+      const char *stem = isLatent ? "input_layernorm." : "self_attention.linear_qkv.layer_norm_";
+      attention.push_back(norm(stem, "norm1"));
+      stem = kind.hasExperts ? "pre_mlp_layernorm." : "mlp.linear_fc1.layer_norm_";
+      mlp.push_back(norm(stem, "norm2"));
+    }
+    if (isLatent)
       attention.push_back(std::make_unique<model::MlaAttention>(mla()));
-    } else {
-      attention.push_back(norm("self_attention.linear_qkv.layer_norm_", "norm1"));
+    else
       attention.push_back(std::make_unique<model::GqaAttention>(gqa(kind)));
-    }
-    if (kind.hasExperts) {
-      mlp.push_back(norm("pre_mlp_layernorm.", "norm2"));
+    if (kind.hasExperts)
       mlp.push_back(std::make_unique<model::MoeMlp>(moe()));
-    } else {
-      mlp.push_back(norm("mlp.linear_fc1.layer_norm_", "norm2"));
+    else
       mlp.push_back(std::make_unique<model::DenseMlp>(feedForward(d_.ffnHidden)));
-    }
+    if (config_.isOn(Opt::ModelPostSelfAttnLayernorm))
+      addPostNorm(attention, "post_self_attn_layernorm.", "attn.normed", "attn.drop");
+    if (config_.isOn(Opt::ModelPostMlpLayernorm))
+      addPostNorm(mlp, "post_mlp_layernorm.", "mlp.normed", "mlp.drop");
     layer.push_back(std::make_unique<model::Residual>(std::move(attention), "mid"));
     layer.push_back(std::make_unique<model::Residual>(std::move(mlp), "out"));
     return layer;
+  }
+
+  /// A norm at the end of a branch; dropout, if any, comes behind it.
+  void addPostNorm(Modules &branch, const char *stem, const char *what, const char *drop) const {
+    branch.push_back(norm(stem, what));
+    branch.push_back(
+        std::make_unique<model::Dropout>(config_.getFloat(Opt::ModelHiddenDropout), drop));
+  }
+
+  /// Of what a branch makes, where no norm follows on it.
+  double branchDropout(Opt norm) const {
+    return config_.isOn(norm) ? 0 : config_.getFloat(Opt::ModelHiddenDropout);
   }
 
   std::optional<model::RopeSettings> rope() const {
@@ -260,9 +277,10 @@ private:
     if (kind.hasWindow)
       gqa.scores.window = window();
     gqa.initStd = std_, gqa.residualStd = residualStd_;
-    gqa.hiddenDropout = config_.getFloat(Opt::ModelHiddenDropout);
+    gqa.hiddenDropout = branchDropout(Opt::ModelPostSelfAttnLayernorm);
     if (config_.isOn(Opt::ModelQkLayernorm))
       gqa.qkNorm = normSettings();
+    gqa.isNormOfAllHeads = config_.isOn(Opt::ModelQkLayernormFullWidth);
     gqa.hasGate = config_.isOn(Opt::ModelAttentionOutputGate);
     return gqa;
   }
@@ -287,7 +305,7 @@ private:
                std::sqrt(static_cast<double>(mla.channels) + static_cast<double>(mla.rotated)));
     mla.projBias = hasBias();
     mla.initStd = std_, mla.residualStd = residualStd_;
-    mla.hiddenDropout = config_.getFloat(Opt::ModelHiddenDropout);
+    mla.hiddenDropout = branchDropout(Opt::ModelPostSelfAttnLayernorm);
     return mla;
   }
 
@@ -302,7 +320,7 @@ private:
     mlp.clamp = config_.getFloatOr(Opt::ModelActivationFuncClampValue, 0);
     mlp.linearOffset = config_.getFloatOr(Opt::ModelGluLinearOffset, 0);
     mlp.initStd = std_, mlp.residualStd = residualStd_;
-    mlp.hiddenDropout = config_.getFloat(Opt::ModelHiddenDropout);
+    mlp.hiddenDropout = branchDropout(Opt::ModelPostMlpLayernorm);
     return mlp;
   }
 

@@ -155,6 +155,20 @@ template <typename Need> void needOfPredictions(const Config &config, Need need)
        Opt::ModelRecomputeNumLayers);
 }
 
+/// What is missing of norms elsewhere than before attention and the feed-forward layer.
+template <typename Need> void needOfNorms(const Config &config, Need need) {
+  bool isOfAllHeads =
+      config.isOn(Opt::ModelQkLayernorm) && config.isOn(Opt::ModelQkLayernormFullWidth);
+  // Each rank would need the sums of squares of the heads of all ranks.
+  need(isOfAllHeads && config.derived().tensorParallel > 1,
+       "a norm over the heads of several tensor-parallel ranks", Opt::ModelQkLayernormFullWidth);
+  need(isOfAllHeads && config.isOn(Opt::ModelMultiLatentAttention),
+       "a norm over all heads of latent attention", Opt::ModelQkLayernormFullWidth);
+  // The norms are what makes numbers of the type of activations of it.
+  need(!config.isOn(Opt::ModelPreLayernorm) && config.isOn(Opt::ModelFp32ResidualConnection),
+       "layers that read a residual stream in fp32 without a norm", Opt::ModelPreLayernorm);
+}
+
 } // namespace
 
 std::vector<Missing> findMissing(const Config &config) {
@@ -176,6 +190,7 @@ std::vector<Missing> findMissing(const Config &config) {
        Opt::ModelGluLinearOffset);
   need(!isQuick && asksFor(config, Opt::ModelActivationFuncClampValue),
        "clamping of this activation", Opt::ModelActivationFuncClampValue);
+  needOfNorms(config, need);
   using config::CkptFormat;
   need(config.has(Opt::CheckpointSave) &&
            (config.is(Opt::CheckpointCkptFormat, CkptFormat::Torch) ||

@@ -18,10 +18,11 @@ GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
   proj_ = {
       "self_attention.linear_proj", s_.hidden, queries, s_.projBias, s_.residualStd, Linear::Sum};
   if (s_.qkNorm) {
-    queryNorm_.emplace(*s_.qkNorm, s_.headSize, "self_attention.q_layernorm.",
-                       s_.rope ? "q.normed" : "q");
-    keyNorm_.emplace(*s_.qkNorm, s_.headSize, "self_attention.k_layernorm.",
-                     s_.rope ? "k.normed" : "k");
+    bool isFinal = !s_.rope && !s_.isNormOfAllHeads;
+    queryNorm_.emplace(*s_.qkNorm, s_.isNormOfAllHeads ? queries : s_.headSize,
+                       "self_attention.q_layernorm.", isFinal ? "q" : "q.normed");
+    keyNorm_.emplace(*s_.qkNorm, s_.isNormOfAllHeads ? keys : s_.headSize,
+                     "self_attention.k_layernorm.", isFinal ? "k" : "k.normed");
   }
 }
 
@@ -49,8 +50,8 @@ ValueId GqaAttention::forward(Forward &to, ValueId x) const {
       std::move(split),
       {{isFinal ? "q" : "q.plain", query}, {isFinal ? "k" : "k.plain", key}, {"v", key}});
   if (s_.qkNorm) {
-    v[0] = queryNorm_->forward(to, v[0]);
-    v[1] = keyNorm_->forward(to, v[1]);
+    v[0] = normed(to, *queryNorm_, v[0], "q");
+    v[1] = normed(to, *keyNorm_, v[1], "k");
   }
   if (s_.rope) {
     v[0] = rotate(to, v[0], "q");
@@ -58,6 +59,17 @@ ValueId GqaAttention::forward(Forward &to, ValueId x) const {
   }
   ValueId o = attend(to, v[0], v[1], v[2], s_.scores);
   return to.dropout(proj_.apply(to, o, "proj"), s_.hiddenDropout, "proj.drop");
+}
+
+ValueId GqaAttention::normed(Forward &to, const Norm &norm, ValueId x, const char *what) const {
+  if (!s_.isNormOfAllHeads)
+    return norm.forward(to, x);
+  const Type heads = to.typeOf(x);
+  const std::string name = what;
+  ValueId rows = to.reshaped(x, (name + ".flat").c_str(),
+                             {heads.shape[0], heads.shape[1], heads.shape[2] * heads.shape[3]});
+  return to.reshaped(norm.forward(to, rows), (s_.rope ? name + ".unrotated" : name).c_str(),
+                     {heads.shape[0], heads.shape[1], heads.shape[2], heads.shape[3]});
 }
 
 ValueId GqaAttention::rotate(Forward &to, ValueId x, const char *what) const {

@@ -13,7 +13,8 @@ struct GqaSettings {
   bool qkvBias = false, projBias = false;
   std::optional<RopeSettings> rope;
   ScoreSettings scores;
-  std::optional<NormSettings> qkNorm; ///< of each head's queries and keys
+  std::optional<NormSettings> qkNorm; ///< of queries and keys
+  bool isNormOfAllHeads = false;      ///< over all heads together; else of each head
   double initStd = 0, residualStd = 0;
   double hiddenDropout = 0;
 
@@ -29,6 +30,7 @@ public:
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
 
 private:
+  plan::ValueId normed(Forward &to, const Norm &norm, plan::ValueId x, const char *what) const;
   plan::ValueId rotate(Forward &to, plan::ValueId x, const char *what) const;
 
   GqaSettings s_;

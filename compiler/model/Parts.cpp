@@ -70,6 +70,8 @@ ValueId Norm::forward(Forward &to, ValueId x) const {
   return to.emitMany(std::move(norm), {{what_.c_str(), type}, {rstd.c_str(), rows}})[0];
 }
 
+ValueId Dropout::forward(Forward &to, ValueId x) const { return to.dropout(x, p_, what_.c_str()); }
+
 void Residual::declare(Params &params) const {
   for (const auto &module : branch_)
     module->declare(params);

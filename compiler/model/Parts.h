@@ -43,6 +43,20 @@ private:
   std::string stem_, what_;
 };
 
+/// Dropout at the end of a branch, where a norm stands before it.
+class Dropout : public Module {
+public:
+  /// The result has the name `what`.
+  Dropout(double p, std::string what) : p_(p), what_(std::move(what)) {}
+
+  void declare(Params &) const override {}
+  plan::ValueId forward(Forward &to, plan::ValueId x) const override;
+
+private:
+  double p_;
+  std::string what_;
+};
+
 /// x + what its modules make of x.
 class Residual : public Module {
 public:

@@ -54,6 +54,10 @@ private:
     const plan::OpFactors &factors = plan::factorsOf(op);
     if (takesRows(op))
       return cutRows(std::move(op), factors);
+    if (joinsOtherDims(op)) {
+      shorten(op.results[0], 1);
+      return ops_.push_back(std::move(op));
+    }
     for (auto [factor, like] : factorsToCut(op, factors)) {
       if (isCounted(factors, factor))
         tellPlaces(op, factors, factor);
@@ -73,6 +77,15 @@ private:
     return std::ranges::any_of(op.operands, [&](ValueId operand) {
       return cutDimOf(operand) == 0 && (typeOf(operand).rank == 2 || op.kind == OpKind::View);
     });
+  }
+
+  /// Whether it names all elements of [B,S,...] with other dimensions behind the positions.
+  bool joinsOtherDims(const Op &op) const {
+    if (op.kind != OpKind::View || cutDimOf(op.operands[0]) != 1)
+      return false;
+    const Type &from = typeOf(op.operands[0]), &to = typeOf(op.results[0]);
+    return to.rank > 2 && to.shape[0] == from.shape[0] && to.shape[1] == from.shape[1] * ranks_ &&
+           to.numel() == from.numel() * ranks_;
   }
 
   void cutRows(Op op, const plan::OpFactors &factors) {

@@ -141,7 +141,12 @@ void Arguments::addNorms() {
   bool isZeroCentered = is(HfArch::Nemotron);
   add("normalization", isGpt2() || isZeroCentered ? "LayerNorm" : "RMSNorm");
   add("layernorm_zero_centered_gamma", isZeroCentered);
-  add("qk_layernorm", is(HfArch::Qwen3) || is(HfArch::Qwen3Moe) || isLatent());
+  bool isOlmo = is(HfArch::Olmo2);
+  add("qk_layernorm", is(HfArch::Qwen3) || is(HfArch::Qwen3Moe) || isLatent() || isOlmo);
+  add("qk_layernorm_full_width", isOlmo);
+  add("pre_layernorm", !isOlmo);
+  add("post_self_attn_layernorm", isOlmo || is(HfArch::Glm4));
+  add("post_mlp_layernorm", isOlmo || is(HfArch::Glm4));
 }
 
 /// "gelu_new" is the approximation by tanh, which a recipe computes where bias and activation are
@@ -247,6 +252,8 @@ void Arguments::addYarn(const json &rope, const std::string &prefix) {
 void Arguments::addScaling(const json &rope, const std::string &prefix) {
   const char *key = find(rope, "rope_type") != nullptr ? "rope_type" : "type";
   std::string type = word(rope, prefix, key);
+  if (is(HfArch::Phi3) && !type.empty() && type != "default")
+    return refuse(prefix + key, type, "default");
   if (type == "yarn") {
     add("position_embedding_type", isLatent() ? "rope" : "yarn");
     if (isLatent())
@@ -291,9 +298,14 @@ void Arguments::addRotation() {
   std::string prefix = fmt::format("{}.", name);
   double base = number("rope_theta", is(HfArch::Mixtral) ? 1e6 : is(HfArch::GptOss) ? 1.5e5 : 1e4);
   add("rotary_base", number(*rope, prefix, "rope_theta", base));
-  double share = number("partial_rotary_factor", is(HfArch::Nemotron) ? 0.5 : 1);
+  double share =
+      number("partial_rotary_factor", is(HfArch::Nemotron) || is(HfArch::Glm4) ? 0.5 : 1);
   add("rotary_percent", number(*rope, prefix, "partial_rotary_factor", share));
-  add("rotary_interleaved", false);
+  add("rotary_interleaved", is(HfArch::Glm4));
+  bool isWhole = findEntry(entries_, "rotary_percent")->number() == 1 && !is(HfArch::Glm4);
+  const char *key = find(*rope, "rope_type") != nullptr ? "rope_type" : "type";
+  if (!isWhole && word(*rope, prefix, key) == "yarn") // turns whole heads in halves in a recipe
+    refuse(prefix + key, "yarn", "one of default, llama3, linear, as parts of heads are rotated,");
   addScaling(*rope, prefix);
 }
 
@@ -506,8 +518,11 @@ HfBiases biasesSaid(const HfConfig &config, std::string_view text) {
   const json file = parseJson(text);
   SHARDC_CHECK(file.is_object(), "the file was parsed before");
   auto said = file.find("attention_bias");
-  bool isInAttention = said != file.end() && said->is_boolean() && said->get<bool>();
+  bool isSaid = said != file.end() && said->is_boolean();
+  bool isInAttention = isSaid && said->get<bool>();
   bool isQwen2 = config.arch == HfArch::Qwen2 || config.arch == HfArch::Qwen2Moe;
+  if (config.arch == HfArch::Glm4) // whose output projection has none
+    return {.ofQkv = isInAttention || !isSaid, .ofProjection = false, .ofMlp = false};
   return {
       .ofQkv = isQwen2 || isInAttention, .ofProjection = isInAttention, .ofMlp = config.hasMlpBias};
 }

@@ -108,12 +108,16 @@ HfArch archOf(const Options &model) {
                                                                               : HfArch::DeepseekV3;
   if (model.word("softmax_type") == "learnable")
     return HfArch::GptOss;
+  if (model.isOn("post_self_attn_layernorm"))
+    return model.isOn("pre_layernorm") ? HfArch::Glm4 : HfArch::Olmo2;
   if (model.word("normalization") == "LayerNorm")
     return model.isOn("layernorm_zero_centered_gamma") ? HfArch::Nemotron : HfArch::Gpt2;
   if (hasExperts)
     return hasNorms                               ? HfArch::Qwen3Moe
            : model.isOn("moe_shared_expert_gate") ? HfArch::Qwen2Moe
                                                   : HfArch::Mixtral;
+  if (!hasNorms && model.numberOr("rotary_percent", 1) != 1)
+    return HfArch::Phi3;
   return hasNorms                        ? HfArch::Qwen3
          : model.isOn("add_bias_linear") ? HfArch::Llama
          : model.isOn("add_qkv_bias")    ? HfArch::Qwen2
@@ -203,7 +207,8 @@ void Deriver::addRotation() {
   set("max_position_embeddings",
       model_.integerOr("max_position_embeddings", model_.integerOr("seq_length", 4096)));
   config_["rope_theta"] = model_.numberOr("rotary_base", 1e4);
-  if (is(HfArch::Nemotron))
+  const HfField *part = findHfField(arch_, "partial_rotary_factor");
+  if (part != nullptr && part->use == HfUse::Sets)
     config_["partial_rotary_factor"] = model_.numberOr("rotary_percent", 1);
   double interpolation = model_.numberOr("seq_len_interpolation_factor", 1);
   bool isYarn = model_.word(isLatent() ? "rope_type" : "position_embedding_type") == "yarn";
@@ -296,9 +301,13 @@ json Deriver::run() {
   addExperts();
   config_["architectures"] = json::array({info.className});
   config_["model_type"] = info.modelType;
+  if (is(HfArch::Phi3) || is(HfArch::Glm4) ||
+      is(HfArch::Olmo2)) // which take one where none is said
+    config_["pad_token_id"] = nullptr;
   config_["tie_word_embeddings"] = model_.isOn("share_embeddings_and_output_weights");
   bool hasBiases = model_.isOn("add_bias_linear");
-  bool isOfQkv = isQwen() && model_.isOn("add_qkv_bias"); // with that of the output, as it were
+  bool isOfQkv = (isQwen() || is(HfArch::Glm4)) &&
+                 model_.isOn("add_qkv_bias"); // with that of the output, as it were
   set("attention_bias", hasBiases || isOfQkv);
   set("mlp_bias", hasBiases);
   return config_;
@@ -364,7 +373,8 @@ std::vector<std::string> differences(const Options &model, const PlainEntries &a
     std::string theirs = comparedText(value), ours = comparedText(model.find(option));
     bool isFactor = option.ends_with("_scaling_factor") || option.ends_with("interpolation_factor");
     auto plain = [&](const std::string &text) { // what is not set is off, and a factor of one
-      return text == "false" || (isFactor && text == "1") ? "none" : text;
+      bool isUsual = text == (option == "pre_layernorm" ? "true" : "false");
+      return isUsual || (isFactor && text == "1") ? "none" : text;
     };
     bool isBias = option == "add_qkv_bias" && model.isOn("add_bias_linear"); // which has them too
     if (isCompared(model, option) && plain(theirs) != plain(ours) && !isBias)

@@ -27,6 +27,7 @@ constexpr uint32_t All = (1u << std::size(kArchitectures)) - 1;
 constexpr uint32_t Rotary = All & ~Gpt2;
 constexpr uint32_t Qwen = Qwen2 | Qwen3 | Qwen2Moe | Qwen3Moe;
 constexpr uint32_t Latent = DeepseekV2 | DeepseekV3;
+constexpr uint32_t PartRotary = Nemotron | Phi3 | Glm4;
 constexpr uint32_t Experts = Mixtral | Qwen2Moe | Qwen3Moe | Latent | GptOss;
 
 constexpr HfField kFields[] = {

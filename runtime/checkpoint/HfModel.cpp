@@ -153,10 +153,35 @@ Status checkSizes(const HfConfig &config, const std::string &path) {
   return Status::ok();
 }
 
+/// Of an architecture with layers of attention and a dense feed-forward part: the names of the
+/// norms of a layer, null where it has none, and which of its tensors are one.
+struct DenseNames {
+  const char *attentionNorm = "input_layernorm", *mlpNorm = "post_attention_layernorm";
+  const char *behindAttention = nullptr, *behindMlp = nullptr;
+  const char *qkv = nullptr, *gateAndUp = nullptr;
+};
+
+DenseNames namesOf(HfArch arch) {
+  DenseNames names;
+  if (arch == HfArch::Gpt2)
+    names.qkv = "attn.c_attn";
+  if (arch == HfArch::Phi3)
+    names.qkv = "self_attn.qkv_proj";
+  if (arch == HfArch::Phi3 || arch == HfArch::Glm4)
+    names.gateAndUp = "mlp.gate_up_proj";
+  if (arch == HfArch::Glm4) {
+    names.behindAttention = "post_self_attn_layernorm";
+    names.behindMlp = "post_mlp_layernorm";
+  }
+  if (arch == HfArch::Olmo2)
+    names = {nullptr, nullptr, "post_attention_layernorm", "post_feedforward_layernorm"};
+  return names;
+}
+
 /// Builds the list of parameters, family by family.
 class Mapper {
 public:
-  explicit Mapper(const HfConfig &config) : config_(config) {}
+  explicit Mapper(const HfConfig &config) : config_(config), names_(namesOf(config.arch)) {}
 
   std::vector<HfParam> run();
 
@@ -168,6 +193,7 @@ private:
   void addGated(const std::string &name, const std::string &gate, const std::string &up,
                 int64_t rows);
   void addNorm(const std::string &name, const std::string &hf);
+  void addNormOf(const std::string &name, const std::string &layer, const char *hf);
   void addWoven(const std::string &name, const std::string &hf, int64_t expert, int64_t rows,
                 bool isMatrix);
   void addQkv(const std::string &name, const std::string &hf, const char *kind, bool isOptional);
@@ -184,6 +210,7 @@ private:
   void addGpt2Layer(int64_t layer);
 
   const HfConfig &config_;
+  DenseNames names_;
   std::vector<HfParam> params_;
 };
 
@@ -200,6 +227,12 @@ void Mapper::addNorm(const std::string &name, const std::string &hf) {
     add(name + "bias", hf + ".bias");
 }
 
+/// A norm of a layer, if its architecture has it.
+void Mapper::addNormOf(const std::string &name, const std::string &layer, const char *hf) {
+  if (hf != nullptr)
+    addNorm(name, fmt::format("{}.{}", layer, hf));
+}
+
 /// One expert's part of a tensor of all experts, in which gate and up projection take turns.
 void Mapper::addWoven(const std::string &name, const std::string &hf, int64_t expert, int64_t rows,
                       bool isMatrix) {
@@ -208,22 +241,22 @@ void Mapper::addWoven(const std::string &name, const std::string &hf, int64_t ex
   params_.push_back(std::move(param));
 }
 
-/// For each group its query heads, then its key, then its value head. GPT-2 has all three in one.
+/// For each group its query heads, then its key, then its value head. Some have all three in one
+/// tensor, all queries first.
 void Mapper::addQkv(const std::string &name, const std::string &hf, const char *kind,
                     bool isOptional) {
   int64_t d = config_.headDim, perGroup = config_.heads / config_.groups;
-  bool isJoined = config_.family == HfFamily::Gpt2;
   HfParam param{name, {}, {}, isOptional};
   int64_t row = 0;
   for (int64_t group = 0; group < config_.groups; ++group) {
     const std::pair<const char *, int64_t> parts[] = {{"q", perGroup}, {"k", 1}, {"v", 1}};
     int64_t joinedAt = 0;
     for (const auto &[part, heads] : parts) {
-      std::string from = isJoined ? fmt::format("{}.attn.c_attn.{}", hf, kind)
-                                  : fmt::format("{}.self_attn.{}_proj.{}", hf, part, kind);
+      std::string from = names_.qkv ? fmt::format("{}.{}.{}", hf, names_.qkv, kind)
+                                    : fmt::format("{}.self_attn.{}_proj.{}", hf, part, kind);
       param.segments.push_back({std::move(from), joinedAt + group * heads * d, row, heads * d});
       row += heads * d;
-      joinedAt += isJoined ? config_.hidden : 0;
+      joinedAt += names_.qkv ? config_.groups * heads * d : 0;
     }
   }
   params_.push_back(std::move(param));
@@ -238,30 +271,35 @@ void Mapper::addEnds() {
 
 void Mapper::addAttention(const std::string &mine, const std::string &hf) {
   std::string attention = mine + ".self_attention.";
-  addNorm(attention + "linear_qkv.layer_norm_", hf + ".input_layernorm");
+  addNormOf(attention + "linear_qkv.layer_norm_", hf, names_.attentionNorm);
   addQkv(attention + "linear_qkv.weight", hf, "weight", false);
   addQkv(attention + "linear_qkv.bias", hf, "bias", true);
   add(attention + "q_layernorm.weight", hf + ".self_attn.q_norm.weight", true);
   add(attention + "k_layernorm.weight", hf + ".self_attn.k_norm.weight", true);
   add(attention + "linear_proj.weight", hf + ".self_attn.o_proj.weight");
   add(attention + "linear_proj.bias", hf + ".self_attn.o_proj.bias", true);
+  addNormOf(mine + ".post_self_attn_layernorm.", hf, names_.behindAttention);
   if (config_.family == HfFamily::GptOss)
     add(attention + "core_attention.softmax_offset", hf + ".self_attn.sinks");
 }
 
 void Mapper::addDenseMlp(const std::string &mine, const std::string &hf) {
   const std::string fc1 = mine + ".mlp.linear_fc1.", fc2 = mine + ".mlp.linear_fc2.";
-  addNorm(fc1 + "layer_norm_", hf + ".post_attention_layernorm");
+  addNormOf(fc1 + "layer_norm_", hf, names_.mlpNorm);
   for (const char *kind : {"weight", "bias"}) {
     if (kind[0] == 'b' && !config_.hasMlpBias)
       continue;
     std::string up = fmt::format("{}.mlp.up_proj.{}", hf, kind);
     if (config_.arch == HfArch::Nemotron)
       add(fc1 + kind, up);
+    else if (names_.gateAndUp)
+      add(fc1 + kind, fmt::format("{}.{}.{}", hf, names_.gateAndUp, kind)).segments[0].rows =
+          2 * config_.ffn;
     else
       addGated(fc1 + kind, fmt::format("{}.mlp.gate_proj.{}", hf, kind), up, config_.ffn);
     add(fc2 + kind, fmt::format("{}.mlp.down_proj.{}", hf, kind));
   }
+  addNormOf(mine + ".post_mlp_layernorm.", hf, names_.behindMlp);
 }
 
 /// Tensors of all experts, transposed, with biases. A dense layer is the only expert of its layer,

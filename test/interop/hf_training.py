@@ -70,6 +70,12 @@ FAMILIES = {
     "deepseek_v3_yarn": ("deepseek_v3", {**LATENT, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5}}, CONSTANT_BIAS),
     "moonlight": ("deepseek_v3", {**LATENT, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 2,
                                   "routed_scaling_factor": 2.446}, CONSTANT_BIAS),
+    "phi3": ("phi3", {**SIZES, "pad_token_id": None, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                                                         "partial_rotary_factor": 0.5}}, []),
+    "phi3_windows": ("phi3", {**SIZES, "pad_token_id": None, "sliding_window": 6, "tie_word_embeddings": True}, []),
+    "glm4": ("glm4", {**SIZES, "pad_token_id": None, "head_dim": 16}, []),
+    "glm4_plain": ("glm4", {**SIZES, "pad_token_id": None, "head_dim": 16, "attention_bias": False}, []),
+    "olmo2": ("olmo2", {**SIZES, "pad_token_id": None, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}, []),
     # Dense layers, each the only expert of its layer.
     "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
                             "swiglu_limit": 0.75}, []),

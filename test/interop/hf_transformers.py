@@ -42,6 +42,9 @@ FAMILIES = {
                     "num_experts_per_tok": 2, "n_shared_experts": 2, "first_k_dense_replace": 1, "q_lora_rank": None,
                     "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8},
     "gpt_oss": {**SIZES, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
+    "phi3": {**SIZES, "pad_token_id": None},
+    "glm4": {**SIZES, "pad_token_id": None, "head_dim": 8},
+    "olmo2": {**SIZES, "pad_token_id": None},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64},
 }
 RUNS = {

@@ -23,6 +23,8 @@ MODELS = [
     ("llama_tiny", ["model.rope_scaling=true", "model.rope_scaling_factor=8.0"],
      {**LLAMA, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                 "original_max_position_embeddings": 8192}}),
+    ("llama_tiny", ["model.rotary_percent=0.5"], {**LLAMA, "model_type": "phi3", "partial_rotary_factor": 0.5}),
+    ("glm4_tiny", [], {"model_type": "glm4", "attention_bias": True, "partial_rotary_factor": 0.5}),
     ("gpt2_tiny", [], {"model_type": "gpt2", "n_embd": 64, "n_inner": 256, "n_layer": 2, "n_head": 4,
                        "n_positions": 32, "vocab_size": 257, "activation_function": "gelu",
                        "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.1}),
@@ -78,7 +80,7 @@ def check_refusals(work, recipe):
     said = call("export", "hf", work / "back0", work / "none", status=1)
     expect("run_config.yaml" in said and "give a folder that has one with --config" in said, said)
     for settings, word in (
-        (["model.rotary_percent=0.5"], "of LlamaForCausalLM, model.rotary_percent would be 1 and is 0.5"),
+        (["model.rotary_percent=0.5", "model.qk_layernorm=true"], "of Qwen3ForCausalLM, model.rotary_percent would be 1 and is 0.5"),
         (["model.rotary_interleaved=true"], "model.rotary_interleaved would be false and is true"),
     ):
         shutil.rmtree(work / "odd", ignore_errors=True)

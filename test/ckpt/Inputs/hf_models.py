@@ -98,6 +98,34 @@ def nemotron():
     return tensors | {name.replace(".weight", ".bias"): shape for name, shape in tensors.items() if "norm" in name}
 
 
+def phi3():
+    """Queries, keys and values in one tensor, gate and up in another."""
+    tensors = {name: shape for name, shape in dense().items() if not any(part in name for part in ("q_proj", "k_proj", "v_proj", "gate_", "up_"))}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}"
+        tensors |= {f"{at}.self_attn.qkv_proj.weight": [(HEADS + 2 * GROUPS) * HEAD, HIDDEN], f"{at}.mlp.gate_up_proj.weight": [2 * FFN, HIDDEN]}
+    return tensors
+
+
+def glm4():
+    """Norms behind attention and behind the feed-forward layer too."""
+    tensors = {name: shape for name, shape in dense(bias=True).items() if "gate_" not in name and "up_" not in name}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}"
+        tensors |= {f"{at}.mlp.gate_up_proj.weight": [2 * FFN, HIDDEN], f"{at}.post_self_attn_layernorm.weight": [HIDDEN],
+                    f"{at}.post_mlp_layernorm.weight": [HIDDEN]}
+    return tensors
+
+
+def olmo2():
+    """Norms behind layers only, and of all heads together."""
+    tensors = {name.replace("input_layernorm", "post_feedforward_layernorm"): shape for name, shape in dense().items()}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}.self_attn"
+        tensors |= {f"{at}.q_norm.weight": [HEADS * HEAD], f"{at}.k_norm.weight": [GROUPS * HEAD]}
+    return tensors
+
+
 def gpt2():
     tensors = {"wte.weight": [VOCAB, HIDDEN], "wpe.weight": [16, HIDDEN], "ln_f.weight": [HIDDEN], "ln_f.bias": [HIDDEN]}
     for layer in range(LAYERS):
@@ -123,6 +151,9 @@ MODELS = {
                      "q_lora_rank": 6, "kv_lora_rank": 4, "num_experts_per_tok": 2}, deepseek()),
     "nemotron": ({}, nemotron()),
     "gpt_oss": ({"num_local_experts": EXPERTS}, gpt_oss()),
+    "phi3": ({}, phi3()),
+    "glm4": ({}, glm4()),
+    "olmo2": ({}, olmo2()),
     "gpt2": ({"n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "tie_word_embeddings": True}, gpt2()),
 }
 
@@ -295,6 +326,9 @@ def check_arguments(work):
         "gpt2": ["ffn_hidden_size = 32", "bias_activation_fusion = true", "vocab_size = 10"],
         "deepseek_v3": ["multi_latent_attention = true", "moe_router_score_function = sigmoid", "kv_lora_rank = 4",
                         "qk_layernorm = true", "rope_type = rope"],
+        "glm4": ["post_self_attn_layernorm = true", "post_mlp_layernorm = true", "rotary_percent = 0.5", "rotary_interleaved = true",
+                 "add_qkv_bias = true"],
+        "olmo2": ["pre_layernorm = false", "post_self_attn_layernorm = true", "qk_layernorm_full_width = true"],
     }
     for kind, lines in wanted.items():
         expect_lines(kind, import_recipe(work, work / f"{kind}.ckpt"), lines)
@@ -330,6 +364,11 @@ def check_arguments(work):
                           ({"rope_interleave": False}, "rope_interleave is false")):
         write_model(work / "turned", kind, {**sizes, **setting}, shapes)
         expect(said in call("import", "hf", work / "turned", work / "none", status=1), said)
+        shutil.rmtree(work / "turned")
+    for kind, needed in (("phi3", "default"), ("glm4", "one of default, llama3, linear")):  # which turn parts of heads
+        write_model(work / "turned", kind, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, MODELS[kind][1])
+        said = call("import", "hf", work / "turned", work / "none", status=1)
+        expect('rope_scaling.rope_type is "yarn"' in said and needed in said, said)
         shutil.rmtree(work / "turned")
     write_model(work / "window", "mistral", {"sliding_window": 4}, dense())
     call("import", "hf", work / "window", work / "window.ckpt")

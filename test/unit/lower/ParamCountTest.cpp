@@ -57,6 +57,12 @@ TEST(ParamCount, IsThatOfTheModelsReports) {
       {"qwen3/qwen3_8b", 8.19},
       {"qwen3/qwen3_32b", 32.76},
       {"nemotron/nemotron4_15b", 15.6},
+      {"phi/phi4", 14.66},
+      {"phi/phi4_mini", 3.836},
+      {"glm4/glm4_9b", 9.40},
+      {"glm4/glm4_32b", 32.57},
+      {"olmo2/olmo2_7b", 7.299},
+      {"olmo2/olmo2_13b", 13.72},
       {"llama3/llama31_405b", 405.9},
       {"deepseek/deepseek_v3", 671.0 + 11.6}, // with the layer that predicts a further token
   };
