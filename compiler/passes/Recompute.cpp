@@ -36,6 +36,7 @@ bool isFusedNorm(const Op &op) { return classOf(op) == plan::Recompute::FusedNor
 struct Request {
   std::vector<int32_t> region; ///< -1 keeps everything
   std::vector<model::LayerRecompute> what;
+  std::vector<uint8_t> predicts; ///< by unit: further tokens, and so it has losses
 };
 
 /// Each layer is a region of its own.
@@ -60,6 +61,8 @@ Request readRequest(const plan::Plan &plan) {
   Request request;
   request.region.assign(plan.units.size(), -1);
   request.what.resize(plan.units.size());
+  for (const plan::Unit &unit : plan.units)
+    request.predicts.push_back(unit.kind == plan::UnitKind::Prediction);
   const plan::Job::Model &model = plan.job.model;
   if (!model.recomputeGranularity)
     return request;
@@ -172,13 +175,14 @@ private:
   }
 
   int32_t regionOfOp(const Op &op) const {
-    if (op.unit < 0 || isOfLoss(op))
+    if (op.unit < 0)
       return -1;
-    return request_.region[static_cast<size_t>(op.unit)];
+    auto unit = static_cast<size_t>(op.unit);
+    return request_.predicts[unit] != 0 && isOfLoss(op) ? -1 : request_.region[unit];
   }
 
   /// Logits, losses of tokens and where their gradients begin, which units that predict further
-  /// tokens have too: nothing recomputes them.
+  /// tokens have: nothing recomputes them.
   bool isOfLoss(const Op &op) const {
     return !op.results.empty() && op.results[0] < isOfLoss_.size() && isOfLoss_[op.results[0]] != 0;
   }

@@ -46,7 +46,9 @@ template <bool kBackward> const char *accepts(const Call &call) {
   if (const char *reason = oracle.accepts(call))
     return reason;
   const char *reason = plainRefusal(call.in[kBackward ? 1 : 0], call.in[kBackward ? 3 : 2]);
-  return reason && hasCudnnAttention(call, {kBackward}) ? nullptr : reason;
+  // Whether cuDNN serves the call is known with a device. Without one it is asked again when it is
+  // bound.
+  return reason && call.context && !hasCudnnAttention(call, {kBackward}) ? reason : nullptr;
 }
 
 template <bool kBackward> void run(const Call &call) {

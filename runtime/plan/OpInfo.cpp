@@ -134,8 +134,7 @@ constexpr OpTable makeOpTable() {
                       EpilogueForms::tensorwise, EpilogueForms::blocks});                          \
   table.info(OpKind::enumerator).amaxWork = amax;                                                  \
   table.info(OpKind::enumerator).needsEpilogue = !alone;
-#define AGAIN(enumerator, other, values)                                                           \
-  table.setAgain(OpKind::enumerator, {OpKind::other, values});
+#define AGAIN(op, other, values) table.setAgain(OpKind::op, {OpKind::other, values});
 #define WEIGHTED(enumerator, weighted_) table.info(OpKind::enumerator).weighted = OpKind::weighted_;
 #define STARTS_GRADIENT(enumerator, gradient)                                                      \
   table.info(OpKind::enumerator).lossGradient = OpKind::gradient;                                  \

@@ -206,6 +206,20 @@ TEST(CudaAttentionFallback, IsToldOfSlicesInUnknownOrder) {
       << warnings[0].id;
 }
 
+/// What is asked before there is a device does without one, and is asked again when it is bound.
+TEST(CudaAttentionFallback, LeavesValuesOfAnotherSizeToTheDevice) {
+  Call call;
+  call.inCount = 5, call.outCount = 2;
+  for (int i = 0; i < 3; ++i)
+    call.in[i] = {nullptr, DType::BF16, 4, false, {1, 64, 4, i < 2 ? 192 : 128}};
+  call.in[3] = {nullptr, DType::I32, 2, false, {1, 64}};
+  call.in[4] = {nullptr, DType::I64, 1, false, {1}};
+  call.out[0] = {nullptr, DType::BF16, 3, false, {1, 64, 512}};
+  call.out[1] = {nullptr, DType::F32, 3, false, {1, 4, 64}};
+  call.attrs.causal = true;
+  EXPECT_STREQ(findCudaKernel("attention")->accepts(call), nullptr);
+}
+
 /// Long rows, many tiles of keys: as models have them.
 TEST(CudaAttentionTypical, GradientsAgreeEitherWay) {
   SKIP_WITHOUT_GPU();

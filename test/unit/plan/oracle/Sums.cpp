@@ -151,9 +151,9 @@ private:
     if (isOpen_)
       return;
     for (size_t c = 0; c < cells_.size(); ++c)
-      if (CellKind kind = role_->cells[c].kind; isSaved(*role_, role_->cells[c]) ||
-                                                kind == CellKind::ExpertLoad ||
-                                                kind == CellKind::RouterLosses)
+      if (CellKind kind = role_->cells[c].kind;
+          isSaved(*role_, role_->cells[c]) || kind == CellKind::ExpertLoad ||
+          kind == CellKind::PredictionLosses || kind == CellKind::RouterLosses)
         readCell(static_cast<uint32_t>(c));
     for (const Segment &segment : role_->segments)
       for (const Segment::Boundary &in : segment.ins)
