@@ -53,12 +53,7 @@ void attention(Gradients &gradients, OpKind kind, const Op &op, const Heads &hea
   back.operands.insert(back.operands.end(), heads.begin(), heads.end());
   back.operands.insert(back.operands.end(), whole.results.begin(), whole.results.end());
   back.operands.insert(back.operands.end(), op.operands.begin() + heads.size(), op.operands.end());
-  Heads own = headsOf(op), d;
-  for (size_t i = 0; i < own.size(); ++i)
-    d[i] = gradients.contribute(back, own[i]);
-  gradients.append(std::move(back));
-  for (size_t i = 0; i < own.size(); ++i)
-    gradients.settle(own[i], d[i]);
+  gradients.emitForEach(headsOf(op), std::move(back));
 }
 
 /// The parts that were joined, in order.
@@ -223,12 +218,8 @@ void backJoinColumns(Gradients &gradients, const Op &op) {
   ValueId dx = gradients.of(resultNamed<kOp>(op, "x"));
   if (dx == kNone)
     return;
-  Op back = gradients.makeOp(OpKind::SplitColumns, {dx});
-  ValueId a = operandNamed<kOp>(op, "a"), b = operandNamed<kOp>(op, "b");
-  ValueId da = gradients.contribute(back, a), db = gradients.contribute(back, b);
-  gradients.append(std::move(back));
-  gradients.settle(a, da);
-  gradients.settle(b, db);
+  const std::array<ValueId, 2> both = {operandNamed<kOp>(op, "a"), operandNamed<kOp>(op, "b")};
+  gradients.emitForEach(both, gradients.makeOp(OpKind::SplitColumns, {dx}));
 }
 
 void backLatentHeads(Gradients &gradients, const Op &op) {
@@ -244,12 +235,7 @@ void backLatentHeads(Gradients &gradients, const Op &op) {
   back.operands.insert(back.operands.end(), op.operands.begin() + kPositions, op.operands.end());
   Heads rows = {operandNamed<kOp>(op, "qrows"), operandNamed<kOp>(op, "kvrows"),
                 operandNamed<kOp>(op, "krot")};
-  Heads d;
-  for (size_t i = 0; i < rows.size(); ++i)
-    d[i] = gradients.contribute(back, rows[i]);
-  gradients.append(std::move(back));
-  for (size_t i = 0; i < rows.size(); ++i)
-    gradients.settle(rows[i], d[i]);
+  gradients.emitForEach(rows, std::move(back));
 }
 
 void backAttention(Gradients &gradients, const Op &op) {

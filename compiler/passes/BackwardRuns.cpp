@@ -1,4 +1,6 @@
 // Backward rules of rows that are gathered into runs, and of products with a factor for each run.
+#include <array>
+
 #include "compiler/passes/Gradients.h"
 
 namespace shardc::passes {
@@ -50,12 +52,8 @@ void backWeightedSwiGlu(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)
     return;
-  ValueId x = op.operands[0], weights = op.operands[1];
-  Op back = gradients.makeOp(OpKind::WeightedSwiGluBwd, {dy, x, weights});
-  ValueId dx = gradients.contribute(back, x), dweights = gradients.contribute(back, weights);
-  gradients.append(std::move(back));
-  gradients.settle(weights, dweights);
-  gradients.settle(x, dx);
+  const std::array<ValueId, 2> both = {op.operands[0], op.operands[1]}; // x and weights
+  gradients.emitForEach(both, gradients.makeOp(OpKind::WeightedSwiGluBwd, {dy, both[0], both[1]}));
 }
 
 /// c = a·op(b[e]): weight gradient first, to end the live range of `a` as early as possible.

@@ -166,6 +166,15 @@ void Gradients::emitFor(ValueId of, Op op) {
     settle(of, value);
 }
 
+void Gradients::emitForEach(std::span<const ValueId> of, Op op) {
+  std::vector<ValueId> made;
+  for (ValueId each : of)
+    made.push_back(contribute(op, each));
+  append(std::move(op));
+  for (size_t i = 0; i < of.size(); ++i)
+    settle(of[i], made[i]);
+}
+
 void Gradients::emitForParam(ValueId of, Op op) {
   SHARDC_CHECK(paramOf_[of] >= 0, "'{}' is not a parameter", segment_.values[of].name);
   contribute(op, of);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/plan/Builder.h"
@@ -43,6 +44,8 @@ public:
   /// Appends an op whose only result is a contribution to the gradient of an activation, or of a
   /// parameter.
   void emitFor(plan::ValueId of, plan::Op op);
+  /// Appends an op with as many results, which are contributions to the gradients of activations.
+  void emitForEach(std::span<const plan::ValueId> of, plan::Op op);
   /// Appends an op whose only result is a contribution to the gradient of a parameter.
   void emitForParam(plan::ValueId of, plan::Op op);
 
