@@ -99,17 +99,28 @@ template <typename Combine> void runGated(const Call &call, Combine combine) {
   runGatedRows(call, [&](int64_t) { return combine; });
 }
 
-const char *acceptsGatedBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 2}));
+/// Result `at`, if there is one.
+const char *checkAgain(const Call &call, int at) {
+  if (call.outCount > at)
+    SHARDC_REQUIRE(isData(call.out[at]) && sameMatrix(call.in[0], call.out[at]),
+                   "y does not have the shape of dy");
+  return nullptr;
+}
+
+/// Of a unit's gradients: dy, x and dx.
+const char *checkGradients(const Call &call) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "gated activations take f32, bf16 and f16");
   SHARDC_REQUIRE(x.cols() == 2 * dy.cols() && x.rows() == dy.rows(),
                  "a row of x is not a gate and an up of dy's length");
   SHARDC_REQUIRE(sameMatrix(x, dx), "x and dx differ in shape");
-  if (call.outCount > 1)
-    SHARDC_REQUIRE(isData(call.out[1]) && sameMatrix(dy, call.out[1]),
-                   "y does not have the shape of dy");
   return nullptr;
+}
+
+const char *acceptsGatedBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 2}));
+  SHARDC_REQUIRE_OK(checkGradients(call));
+  return checkAgain(call, 1);
 }
 
 /// Gradients of one element, and the activation again.
@@ -117,25 +128,37 @@ struct GatedGradient {
   float dGate, dUp, y;
 };
 
-/// gradient(dy, gate, up) of each element.
-template <typename Gradient> void runGatedBwd(const Call &call, Gradient gradient) {
+/// Elements of a row while their gradients are made.
+struct GatedBlock {
   float dyBuffer[kBlock], gateBuffer[kBlock], upBuffer[kBlock];
   float dGate[kBlock], dUp[kBlock], y[kBlock];
+  const float *dy = nullptr;
+
+  /// Reads n elements, and writes gradient(dy, gate, up) of each, which leaves the activation in y.
+  template <typename Gradient>
+  void run(const Call &call, int64_t row, int64_t begin, int64_t n, Gradient gradient) {
+    int64_t cols = call.in[0].cols(), offset = row * 2 * cols + begin;
+    dy = readF32(call.in[0], row * cols + begin, n, dyBuffer);
+    const float *gate = readF32(call.in[1], offset, n, gateBuffer);
+    const float *up = readF32(call.in[1], offset + cols, n, upBuffer);
+    for (int64_t i = 0; i < n; ++i) {
+      GatedGradient g = gradient(dy[i], gate[i], up[i]);
+      dGate[i] = g.dGate, dUp[i] = g.dUp, y[i] = g.y;
+    }
+    writeF32(call.out[0], offset, n, dGate);
+    writeF32(call.out[0], offset + cols, n, dUp);
+  }
+};
+
+template <typename Gradient> void runGatedBwd(const Call &call, Gradient gradient) {
+  GatedBlock block;
   int64_t rows = call.in[0].rows(), cols = call.in[0].cols();
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
-      int64_t n = std::min(kBlock, cols - begin), offset = row * 2 * cols + begin;
-      const float *dy = readF32(call.in[0], row * cols + begin, n, dyBuffer);
-      const float *gate = readF32(call.in[1], offset, n, gateBuffer);
-      const float *up = readF32(call.in[1], offset + cols, n, upBuffer);
-      for (int64_t i = 0; i < n; ++i) {
-        GatedGradient g = gradient(dy[i], gate[i], up[i]);
-        dGate[i] = g.dGate, dUp[i] = g.dUp, y[i] = g.y;
-      }
-      writeF32(call.out[0], offset, n, dGate);
-      writeF32(call.out[0], offset + cols, n, dUp);
+      int64_t n = std::min(kBlock, cols - begin);
+      block.run(call, row, begin, n, gradient);
       if (call.outCount > 1)
-        writeF32(call.out[1], row * cols + begin, n, y);
+        writeF32(call.out[1], row * cols + begin, n, block.y);
     }
 }
 
@@ -171,39 +194,31 @@ void runWeightedSwiGlu(const Call &call) {
 
 const char *acceptsWeightedBwd(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 2, 3}));
-  const Tensor &dy = call.in[0], &x = call.in[1], &dweights = call.out[1];
-  SHARDC_REQUIRE_OK(checkUnit(x, dy));
-  SHARDC_REQUIRE_OK(checkWeights(call.in[2], x));
-  SHARDC_REQUIRE(isData(call.out[0]) && sameMatrix(x, call.out[0]), "x and dx differ in shape");
-  SHARDC_REQUIRE(isData(dweights) && dweights.cols() == 1 && dweights.rows() == x.rows(),
+  SHARDC_REQUIRE_OK(checkGradients(call));
+  SHARDC_REQUIRE_OK(checkWeights(call.in[2], call.in[1]));
+  const Tensor &dweights = call.out[1];
+  SHARDC_REQUIRE(isData(dweights) && dweights.cols() == 1 && dweights.rows() == call.in[1].rows(),
                  "there is not one gradient for each weight");
-  if (call.outCount > 2)
-    SHARDC_REQUIRE(isData(call.out[2]) && sameMatrix(dy, call.out[2]),
-                   "y does not have the shape of dy");
-  return nullptr;
+  return checkAgain(call, 2);
 }
 
 void runWeightedSwiGluBwd(const Call &call) {
-  float dyBuffer[kBlock], gateBuffer[kBlock], upBuffer[kBlock];
-  float dGate[kBlock], dUp[kBlock], y[kBlock], weighted[kBlock];
+  GatedBlock block;
   int64_t rows = call.in[0].rows(), cols = call.in[0].cols();
   for (int64_t row = 0; row < rows; ++row) {
     float buffer, weight = *readF32(call.in[2], row, 1, &buffer);
     double sum = 0;
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
-      int64_t n = std::min(kBlock, cols - begin), offset = row * 2 * cols + begin;
-      const float *dy = readF32(call.in[0], row * cols + begin, n, dyBuffer);
-      const float *gate = readF32(call.in[1], offset, n, gateBuffer);
-      const float *up = readF32(call.in[1], offset + cols, n, upBuffer);
-      for (int64_t i = 0; i < n; ++i) {
-        GatedGradient g = swigluGradient(dy[i] * weight, gate[i], up[i]);
-        dGate[i] = g.dGate, dUp[i] = g.dUp, y[i] = g.y, weighted[i] = g.y * weight;
-      }
-      sum += dot(dy, y, n);
-      writeF32(call.out[0], offset, n, dGate);
-      writeF32(call.out[0], offset + cols, n, dUp);
-      if (call.outCount > 2)
-        writeF32(call.out[2], row * cols + begin, n, weighted);
+      int64_t n = std::min(kBlock, cols - begin);
+      block.run(call, row, begin, n, [weight](float dy, float gate, float up) {
+        return swigluGradient(dy * weight, gate, up);
+      });
+      sum += dot(block.dy, block.y, n);
+      if (call.outCount <= 2)
+        continue;
+      for (int64_t i = 0; i < n; ++i)
+        block.y[i] *= weight;
+      writeF32(call.out[2], row * cols + begin, n, block.y);
     }
     auto dweight = static_cast<float>(sum);
     writeF32(call.out[1], row, 1, &dweight);

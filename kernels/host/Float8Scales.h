@@ -16,6 +16,9 @@ inline float limitOf(DType type) { return type == DType::F8E5M2 ? 57344.0f : 448
 
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
+/// Without their sign, the bits of floats are ordered as the numbers are, and NaNs are the largest.
+inline uint32_t magnitudeBits(float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffu; }
+
 /// What numbers are multiplied with before they are rounded, by their largest magnitude; NaN where
 /// that is not finite.
 inline float multiplierOf(float amax, DType type) {

@@ -32,8 +32,7 @@ void roundBlock(const Factor &factor, int64_t row, int64_t col, Extents block, b
   uint32_t most = 0;
   for (int64_t r = row; r < rowEnd; ++r)
     for (int64_t c = col; c < colEnd; ++c)
-      most = std::max(most, std::bit_cast<uint32_t>(factor.numbers[r * factor.extents.cols + c]) &
-                                0x7fffffffu);
+      most = std::max(most, magnitudeBits(factor.numbers[r * factor.extents.cols + c]));
   BlockScale scale = blockScaleOf(std::bit_cast<float>(most), factor.type, isE8M0);
   for (int64_t r = row; r < rowEnd; ++r)
     for (int64_t c = col; c < colEnd; ++c) {
@@ -46,7 +45,7 @@ float roundWhole(const Factor &factor) {
   int64_t count = factor.extents.rows * factor.extents.cols;
   uint32_t most = 0;
   for (int64_t i = 0; i < count; ++i)
-    most = std::max(most, std::bit_cast<uint32_t>(factor.numbers[i]) & 0x7fffffffu);
+    most = std::max(most, magnitudeBits(factor.numbers[i]));
   float multiplier = multiplierOf(std::bit_cast<float>(most), factor.type);
   for (int64_t i = 0; i < count; ++i)
     factor.numbers[i] = ofBits(toBits(factor.numbers[i] * multiplier, factor.type), factor.type);

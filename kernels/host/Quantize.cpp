@@ -35,11 +35,10 @@ bool isFloat8(const Tensor &t) { return t.dtype == DType::F8E4M3 || t.dtype == D
 
 // amax
 
-/// Without their sign, the bits of floats are ordered as the numbers are, and NaNs are the largest.
 SHARDC_CLONES uint32_t largestBits(const float *x, int64_t n) {
   uint32_t most = 0;
   for (int64_t i = 0; i < n; ++i)
-    most = std::max(most, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
+    most = std::max(most, magnitudeBits(x[i]));
   return most;
 }
 
@@ -248,7 +247,7 @@ void quantizeBlock(const Call &call, int64_t row, int64_t col, Extents block, in
   uint32_t most = 0;
   for (int64_t r = row; r < rowEnd; ++r)
     for (int64_t c = col; c < colEnd; ++c)
-      most = std::max(most, std::bit_cast<uint32_t>(readOf(call, r, c)) & 0x7fffffffu);
+      most = std::max(most, magnitudeBits(readOf(call, r, c)));
   float multiplier = blockMultiplier(std::bit_cast<float>(most), q.dtype, call.out[1], index);
   for (int64_t r = row; r < rowEnd; ++r)
     for (int64_t c = col; c < colEnd; ++c)
