@@ -126,6 +126,16 @@ def equal(name, a, b):
     print(f"{name}: {len(a)} steps equal to the bit")
 
 
+def compare_orders(runner, settings, expected, recompute):
+    """Steps are those expected to the bit in any order of ops, with each kind of recomputation, and by processes."""
+    for seed in (1, 2):
+        equal(f"seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
+    for name, again in recompute.items():
+        equal(f"recomputation {name}", expected, runner.run_plan(*settings, *again))
+    records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
+    equal("a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
+
+
 def close(name, a, b, tolerance=1e-6):
     pairs = list(zip(a, b))[:COMPARED_STEPS]
     worst = max(abs(x[0] - y[0]) / abs(y[0]) for x, y in pairs)

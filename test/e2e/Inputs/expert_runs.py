@@ -25,7 +25,7 @@ import random
 import sys
 import tempfile
 
-from compare_runs import FULL, LONG, STRATEGIES, close, equal, fsdp2_settings, run_check, strategy_settings
+from compare_runs import FULL, LONG, STRATEGIES, close, compare_orders, equal, fsdp2_settings, run_check, strategy_settings
 from hybrid_runs import SAVED, TOLERANCE, batch, compare, compare_layouts, with_gradients
 from matrix import name_of, pairwise, sampled
 from pipeline_runs import SCHEDULES
@@ -240,23 +240,18 @@ def need_told(name, runs, expected):
 def check_same(runner):
     settings = [*BALANCE["losses"], *BIAS, "model.moe_expert_capacity_factor=0.9", "train.global_batch_size=8", "train.train_iters=4", *layout("optim_grads_params", 2),
                 "model.moe_shared_expert_intermediate_size=48", "validation.eval_interval=2", "validation.eval_iters=2"]
-    compare_orders(runner, settings)
+    compare_evaluated(runner, settings)
     print("ranks with other experts")
-    compare_orders(runner, [*settings, *layout("optim_grads_params", 4, experts=2)])
+    compare_evaluated(runner, [*settings, *layout("optim_grads_params", 4, experts=2)])
     print("and parts of them, of tensor-parallel ranks with slices")
-    compare_orders(runner, [*settings, *layout("optim_grads_params", 1, experts=2, tensor=2, context=2, parts=2)])
+    compare_evaluated(runner, [*settings, *layout("optim_grads_params", 1, experts=2, tensor=2, context=2, parts=2)])
 
 
-def compare_orders(runner, settings):
+def compare_evaluated(runner, settings):
     expected = runner.run_plan(*settings)
     without = [each for each in settings if not each.startswith("validation.")]
     equal("without evaluations, which move no bias", expected, runner.run_plan(*without))
-    for seed in (1, 2):
-        equal(f"seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
-    for name, settings_of in RECOMPUTE.items():
-        equal(f"recomputation {name}", expected, runner.run_plan(*settings, *settings_of))
-    records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
-    equal("a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
+    compare_orders(runner, settings, expected, RECOMPUTE)
 
 
 def check_layouts(runner):

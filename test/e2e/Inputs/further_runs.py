@@ -16,7 +16,7 @@ CHECK is what has to agree:
 import os
 import random
 
-from compare_runs import FULL, LONG, STRATEGIES, equal, run_check, strategy_settings
+from compare_runs import FULL, LONG, STRATEGIES, compare_orders, equal, run_check, strategy_settings
 from expert_runs import modules, need_told, told_by
 from hybrid_runs import compare, compare_layouts, with_gradients
 from matrix import name_of, pairwise
@@ -90,12 +90,7 @@ def check_same(runner):
         expected = runner.run_plan(*settings)
         evaluated = [*settings, "validation.eval_interval=2", "validation.eval_iters=2"]
         equal("with evaluations", expected, runner.run_plan(*evaluated))
-        for seed in (1, 2):
-            equal(f"seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
-        for name, settings_of in RECOMPUTE.items():
-            equal(f"recomputation {name}", expected, runner.run_plan(*settings, *settings_of))
-        records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
-        equal("a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
+        compare_orders(runner, settings, expected, RECOMPUTE)
 
 
 def check_layouts(runner):

@@ -17,7 +17,7 @@ import os
 import random
 
 import context_runs
-from compare_runs import FULL, LONG, STRATEGIES, equal, run_check, strategy_settings
+from compare_runs import FULL, LONG, STRATEGIES, compare_orders, run_check, strategy_settings
 from hybrid_runs import compare, compare_layouts, with_gradients
 from matrix import name_of, pairs_of
 from pipeline_runs import SCHEDULES
@@ -136,13 +136,7 @@ def check_rows(runner, axes, is_valid, model, recompute):
 def check_schedules(runner, way, recompute, *sizes):
     settings = [*sizes, "train.global_batch_size=8", "train.train_iters=4", "model.attention_dropout=0.1",
                 *context_runs.layout(2, way, 2, True, "optim_grads_params", 2)]
-    expected = runner.run_plan(*settings)
-    for seed in (1, 2):
-        equal(f"seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
-    for name, again in recompute.items():
-        equal(f"{name} computed again", expected, runner.run_plan(*settings, *again))
-    records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
-    equal("a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
+    compare_orders(runner, settings, runner.run_plan(*settings), recompute)
 
 
 def check_saves(runner, *sizes):
