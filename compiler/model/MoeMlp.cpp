@@ -260,12 +260,12 @@ ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
   Op activation = to.op(s_.expert.activation, {f1});
   setActivation(activation, s_.expert);
   const Type type = to.activations({bound, width});
-  Op weigh = to.op(OpKind::ScaleRows, {plan::kNone, runs.weights});
-  if (std::optional<OpKind> both = plan::opInfo(activation).weighted)
-    weigh = to.op(*both, {f1, runs.weights});
-  else
-    weigh.operands[0] =
-        to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts);
+  OpKind weighing = plan::opInfo(activation).weighted.value_or(OpKind::ScaleRows);
+  ValueId unweighted =
+      weighing == OpKind::ScaleRows
+          ? to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts)
+          : f1; // the op is the activation too
+  Op weigh = to.op(weighing, {unweighted, runs.weights});
   ValueId weighted = to.emitRows(std::move(weigh), to.name("experts.weighted"), type, runs.counts);
   return linear(to, weighted, "linear_fc2", "experts.fc2", s_.expert.hidden, runs, runs.weights);
 }

@@ -37,6 +37,19 @@ double trafficOf(const Segment &segment, const Op &op) {
   return bytes;
 }
 
+/// Of the rows that a plan with experts has room for, those that are there when each expert gets as
+/// many as any other: topk / (ranks·min(topk, experts of a rank)). 1 without experts.
+double expectedShareOfRows(const plan::Plan &plan) {
+  const plan::Job::Model &model = plan.job.model;
+  if (model.numMoeExperts == 0)
+    return 1;
+  auto ranks = static_cast<double>(std::max<int64_t>(model.expertModelParallelSize, 1));
+  auto topk = static_cast<double>(model.moeRouterTopk);
+  double kept =
+      model.moeExpertCapacityFactor > 0 ? std::min(model.moeExpertCapacityFactor, 1.0) : 1;
+  return kept * topk / (ranks * std::min(topk, static_cast<double>(model.numMoeExperts) / ranks));
+}
+
 /// 2·m·k·n with m·k the first factor's elements, of counted rows the expected `share`, and n the
 /// columns of the result.
 double productFlops(const Segment &segment, const Op &op, double share) {
@@ -166,17 +179,6 @@ void forEachOpOfStep(const plan::Plan &plan, const plan::Role &role, Visit visit
 }
 
 } // namespace
-
-double expectedShareOfRows(const plan::Plan &plan) {
-  const plan::Job::Model &model = plan.job.model;
-  if (model.numMoeExperts == 0)
-    return 1;
-  auto ranks = static_cast<double>(std::max<int64_t>(model.expertModelParallelSize, 1));
-  auto topk = static_cast<double>(model.moeRouterTopk);
-  double kept =
-      model.moeExpertCapacityFactor > 0 ? std::min(model.moeExpertCapacityFactor, 1.0) : 1;
-  return kept * topk / (ranks * std::min(topk, static_cast<double>(model.numMoeExperts) / ranks));
-}
 
 OpCost costOf(const plan::Plan &plan, const Segment &segment, const Op &op) {
   return {flopsOf(segment, op, expectedShareOfRows(plan)), bytesOf(segment, op)};

@@ -15,10 +15,6 @@ struct OpCost {
   double bytes = 0; ///< read and written once each, in device memory
 };
 
-/// Of the rows that a plan with experts has room for, those that are there when each expert gets as
-/// many as any other: topk / (ranks·min(topk, experts of a rank)). 1 without experts.
-double expectedShareOfRows(const plan::Plan &plan);
-
 /// Cost of one execution. Products of counted rows cost what the expected ones do, and what passes
 /// over memory all that there is room for, as the kernels do. Collectives cost the bytes that they
 /// read and write locally; plan::trafficOfStep has the bytes that they send.

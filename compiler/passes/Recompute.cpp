@@ -189,6 +189,8 @@ private:
 
   /// Marks logits, and what is made of them before the backward pass.
   void markLosses() {
+    if (std::ranges::find(request_.predicts, 1) == request_.predicts.end())
+      return; // no layer has any
     isOfLoss_.assign(segment_.values.size(), 0);
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];

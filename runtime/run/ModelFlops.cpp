@@ -5,21 +5,14 @@
 namespace shardc::run {
 namespace {
 
+bool isOf(const plan::Plan &plan, const plan::Param &param, plan::UnitKind kind) {
+  int32_t unit = param.block < 0 ? -1 : plan.blocks[static_cast<size_t>(param.block)].unit;
+  return unit >= 0 && plan.units[static_cast<size_t>(unit)].kind == kind;
+}
+
 /// True for a table of which a token takes one row.
 bool isTable(const plan::Plan &plan, const plan::Param &param) {
-  int32_t unit = param.block < 0 ? -1 : plan.blocks[static_cast<size_t>(param.block)].unit;
-  return unit >= 0 && plan.units[static_cast<size_t>(unit)].kind == plan::UnitKind::Embedding;
-}
-
-int64_t countUnits(const plan::Plan &plan, plan::UnitKind kind) {
-  return std::ranges::count(plan.units, kind, &plan::Unit::kind);
-}
-
-/// Logits of a token: of the next one, and of each further one that is predicted.
-double timesOf(const plan::Plan &plan, const plan::Param &param) {
-  int32_t unit = param.block < 0 ? -1 : plan.blocks[static_cast<size_t>(param.block)].unit;
-  bool isHead = unit >= 0 && plan.units[static_cast<size_t>(unit)].kind == plan::UnitKind::Head;
-  return isHead ? 1 + static_cast<double>(countUnits(plan, plan::UnitKind::Prediction)) : 1;
+  return isOf(plan, param, plan::UnitKind::Embedding);
 }
 
 /// Weights that a token is multiplied with: of experts, those of as many as it goes to.
@@ -42,14 +35,16 @@ double channelsOf(const plan::Job::Model &model) {
 
 double modelFlopsPerToken(const plan::Plan &plan) {
   const plan::Job::Model &model = plan.job.model;
-  auto predictions = static_cast<double>(countUnits(plan, plan::UnitKind::Prediction));
-  double weights = 0;
+  auto predictions = static_cast<double>(
+      std::ranges::count(plan.units, plan::UnitKind::Prediction, &plan::Unit::kind));
+  // Logits of a token: of the next one, and of each further one that is predicted.
+  double logits = 1 + predictions, weights = 0;
   for (const plan::Param &param : plan.params)
     if (param.type.rank > 1 && !isTable(plan, param))
-      weights += weightsOf(plan, param) * timesOf(plan, param);
+      weights += weightsOf(plan, param) * (isOf(plan, param, plan::UnitKind::Head) ? logits : 1);
   if (model.shareEmbeddingsAndOutputWeights) // the output projection takes the tokens' table
     weights += static_cast<double>(plan.job.derived.paddedVocabSize) *
-               static_cast<double>(model.hiddenSize) * (1 + predictions);
+               static_cast<double>(model.hiddenSize) * logits;
   double layers = static_cast<double>(model.numLayers) + predictions;
   double attention = layers * static_cast<double>(model.seqLength) *
                      static_cast<double>(model.numAttentionHeads) * channelsOf(model);
