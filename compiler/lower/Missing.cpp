@@ -88,12 +88,10 @@ bool asksFor(const Config &config, Opt option) {
          config[option].value != config::parseTableValue(info.defaultText, info);
 }
 
-/// Their products bring factors to 8 bits themselves, by magnitudes of now, and only on the host.
+/// Their products bring factors to 8 bits themselves, by magnitudes of now.
 template <typename Need> void needOfExpertsInFp8(const Config &config, Need need) {
   if (!config.has(Opt::ModelFp8))
     return;
-  const std::optional<config::Gpu> &gpu = config.derived().gpu;
-  need(gpu && !predict::device(*gpu).isHost(), "products of experts in fp8 on GPUs", Opt::ModelFp8);
   need(config.is(Opt::ModelFp8Recipe, config::Fp8Recipe::Delayed),
        "experts in fp8 by delayed scaling", Opt::ModelFp8Recipe);
   need(config.isOn(Opt::DdpFp8ParamGather), "weights of experts that are gathered in fp8",

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "compiler/predict/Attention.h"
+#include "runtime/base/Float8.h"
 
 namespace shardc::predict {
 namespace {
@@ -74,9 +75,44 @@ int64_t partScratch(const Segment &segment, const Op &op, bool isDeterministic) 
          (hasChunks ? 2 * k.bytes() : 0);
 }
 
+/// Codes and scales of the factors that a product of runs brings to 8 bits, along its sum in
+/// blocks, and which row is where.
+int64_t factorsScratch(const Segment &segment, const Op &op) {
+  constexpr int64_t kBlock = 128;
+  const plan::Type &a = segment.values[op.operands[0]].type;
+  const plan::Type &b = segment.values[op.operands[1]].type;
+  const plan::Type &c = segment.values[op.results[0]].type;
+  bool isGradient = c.rank == 3;
+  int64_t runs = isGradient ? c.shape[0] : b.shape[0];
+  int64_t depth = roundUp(isGradient ? a.shape[0] : a.shape[1], kBlock);
+  if (isGradient)
+    depth += runs * kBlock; // each run begins a block
+  int64_t rowsOfA = isGradient ? c.shape[1] : c.shape[0];
+  int64_t rowsOfB = isGradient ? c.shape[2] : runs * c.shape[1];
+  int64_t numbersOfScale = 0;
+  switch (static_cast<Fp8Factors>(op.getInt(Key::fp8_recipe))) {
+  case Fp8Factors::None:
+  case Fp8Factors::Tensorwise:
+    break;
+  case Fp8Factors::Blockwise:
+    numbersOfScale = kBlock / 4; // of 4 bytes
+    break;
+  case Fp8Factors::Mxfp8:
+    numbersOfScale = 32;
+    break;
+  }
+  bool hasSquares = numbersOfScale == kBlock / 4 && !isGradient;
+  int64_t codes = (rowsOfA + rowsOfB) * depth;
+  int64_t scaled = hasSquares ? rowsOfA * depth : codes;
+  return codes + (numbersOfScale == 0 ? 0 : scaled / numbersOfScale) +
+         (isGradient ? depth : rowsOfA) * 4;
+}
+
 } // namespace
 
 int64_t scratchOf(const Segment &segment, const Op &op, bool isDeterministic) {
+  if (op.getInt(Key::fp8_recipe) != 0)
+    return factorsScratch(segment, op);
   switch (plan::opInfo(op).workspace) {
   case plan::Workspace::None:
     return 0;

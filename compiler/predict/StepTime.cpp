@@ -42,6 +42,13 @@ constexpr double kBlockScalesFactor = 0.79;
 /// Products of 8 bits beside those of 16, by their peaks: steps of llama_1b and of layers of
 /// llama3_8b (docs/benchmarks/cuda-step-time.md).
 constexpr double kFloat8Factor = 0.94;
+
+/// Of the rate of grouped products in 16 bits times that of the units, what products of factors
+/// that they quantise themselves reach, and the rate at which they quantise: Mixtral's on an H200,
+/// docs/benchmarks/experts.md.
+constexpr double kQuantisedFactor = 0.8, kQuantisingGBs = 2500;
+/// With scales of blocks: of a product, and of a gradient.
+constexpr std::array<double, 2> kQuantisedBlocksFactor = {0.78, 0.49};
 /// Slowdown of kernels by overlapping transfers, through multiprocessors, memory and power, as a
 /// share of the transfers' time over NVLink: 35.6 ms in a step of llama3_8b on four H200s, whose
 /// transfers take 103 ms, of which 3 overlap nothing (docs/benchmarks/cuda-multi-gpu.md).
@@ -185,6 +192,21 @@ double groupedShare(const Segment &segment, const Op &op, double flops) {
   return curve(kPoints, flops / 2 / static_cast<double>(weights.numel()));
 }
 
+bool isScaledWhole(const Op &op) {
+  return op.getInt(Key::fp8_recipe) == static_cast<int64_t>(Fp8Factors::Tensorwise);
+}
+
+/// What it takes to bring both factors to 8 bits: they are read, twice for scales of runs, and
+/// written as codes.
+double factorsSeconds(const Device &device, const Segment &segment, const Op &op) {
+  double bytes = 0;
+  for (size_t i = 0; i < 2; ++i) {
+    const plan::Type &factor = segment.values[op.operands[i]].type;
+    bytes += static_cast<double>(factor.bytes() * (isScaledWhole(op) ? 2 : 1) + factor.numel());
+  }
+  return memorySeconds(device, bytes, kQuantisingGBs);
+}
+
 double productSeconds(const Device &device, const Segment &segment, const Op &op, double flops) {
   const plan::Type &out = segment.values[op.results[0]].type;
   const plan::Type &in = segment.values[op.operands[0]].type;
@@ -193,7 +215,8 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   bool isCounted = segment.values[op.results[0]].counts != plan::kNone;
   double inner = isCounted ? static_cast<double>(in.numel()) / room : flops / 2 / (room * cols);
   double least = std::min({flops / 2 / (cols * inner), cols, inner});
-  double rate = productTflops(least) * matmulScale(device, in.dtype);
+  bool quantises = op.getInt(Key::fp8_recipe) != 0;
+  double rate = productTflops(least) * matmulScale(device, quantises ? DType::F8E4M3 : in.dtype);
   bool isScaled = op.kind == OpKind::MatMulScaled; // the scales are read once
   bool hasCounts = op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulBwd;
   if (op.operands.size() > (isScaled ? 4u : hasCounts ? 3u : 2u))
@@ -204,7 +227,11 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
     rate *= groupedShare(segment, op, flops);
   if (isScaled && segment.values[op.operands[2]].type.numel() > 1)
     rate *= kBlockScalesFactor;
-  return kRampSeconds + flops / (rate * 1e12) + epilogueSeconds(device, segment, op, 0, inner);
+  if (quantises)
+    rate *= kQuantisedFactor *
+            (isScaledWhole(op) ? 1.0 : kQuantisedBlocksFactor[op.kind == OpKind::GroupedMatMulBwd]);
+  return kRampSeconds + flops / (rate * 1e12) + epilogueSeconds(device, segment, op, 0, inner) +
+         (quantises ? factorsSeconds(device, segment, op) : 0);
 }
 
 /// Kernels on CUDA cores compute in fp32, for every type.

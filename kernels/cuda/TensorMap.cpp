@@ -17,9 +17,10 @@ Encode findEncode() {
 }
 
 CUtensorMapDataType typeOf(DType dtype) {
-  return dtype == DType::BF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-         : dtype == DType::F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  return dtypeBytes(dtype) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+         : dtype == DType::BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+         : dtype == DType::F16  ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
 }
 
 } // namespace

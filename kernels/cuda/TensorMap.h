@@ -14,7 +14,7 @@ namespace shardc::kernels::cuda {
 /// Elements of a tile that lie outside of the tensor are read as zeros and not written.
 struct TiledTensor {
   const void *data;
-  DType dtype; ///< f32, bf16 or f16
+  DType dtype; ///< f32, bf16, f16, or one of 8 bits
   int64_t extents[3];
   uint32_t tile[2]; ///< of the two inner dimensions
 };

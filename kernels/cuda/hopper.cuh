@@ -184,6 +184,24 @@ __device__ __forceinline__ void addProduct(float (&sum)[128], uint64_t a, uint64
     SHARDC_PRODUCT64("bf16");
 }
 
+#define SHARDC_PRODUCT8(type)                                                                      \
+  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                  \
+               "wgmma.mma_async.sync.aligned.m64n128k32.f32." type ".e4m3 {" SHARDC_NAMES64        \
+               "}, %64, %65, adds, 1, 1;\n}"                                                       \
+               : SHARDC_SUMS64(0)                                                                  \
+               : "l"(a), "l"(b), "r"(adds))
+
+/// The same of factors in 8 bits, whose rows lie along k: sum[64, 128] = a[64, 32]·b[32, 128]. The
+/// second one is e4m3. Sums have fewer bits than fp32, so they must not become long.
+template <bool kIsE5M2>
+__device__ __forceinline__ void addProduct8(float (&sum)[64], uint64_t a, uint64_t b, int adds) {
+  if constexpr (kIsE5M2)
+    SHARDC_PRODUCT8("e5m2");
+  else
+    SHARDC_PRODUCT8("e4m3");
+}
+
+#undef SHARDC_PRODUCT8
 #undef SHARDC_PRODUCT128
 #undef SHARDC_PRODUCT64
 #undef SHARDC_SUMS64

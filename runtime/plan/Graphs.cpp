@@ -28,11 +28,19 @@ int64_t chunksOf(const Segment &segment, const Op &op) {
   return std::max<int64_t>((all + rows - 1) / rows, 1);
 }
 
+/// Kernels that bring both factors of a product to 8 bits: two lists of rows, and of each factor
+/// magnitudes and codes.
+constexpr int64_t kNodesOfFactors = 6;
+
+int64_t nodesOf(const Op &op) {
+  return opInfo(op).nodes + (op.getInt(AttrKey::fp8_recipe) != 0 ? kNodesOfFactors : 0);
+}
+
 int64_t nodesOf(const Segment &segment, const Variant &variant) {
   int64_t nodes = 0;
   for (const Op &op : segment.ops)
     if (opInfo(op).traits != OpTraits::Alias && holds(op.pred, variant))
-      nodes += opInfo(op).nodes * chunksOf(segment, op);
+      nodes += nodesOf(op) * chunksOf(segment, op);
   return nodes;
 }
 

@@ -99,13 +99,15 @@ def job_of(runs):
     number = lambda path: float(runs.value(path))
     groups = runs.value("model.num_query_groups")
     heads = int(runs.value("model.num_attention_heads"))
+    experts = runs.value("model.num_moe_experts")
     family = "llama" if runs.value("model.normalization").lower() == "rmsnorm" else "gpt"
     return torch_model.Job(
         family=family, layers=int(runs.value("model.num_layers")), heads=heads,
         groups=heads if groups in ("none", "unset") else int(groups), vocab=int(runs.value("model.vocab_size")),
         lr=number("optimizer.lr"), min_lr=number("optimizer.min_lr"), warmup=runs.options.warmup, steps=runs.options.steps,
         batch=int(runs.value("train.global_batch_size")), sequence=int(runs.value("model.seq_length")),
-        rotary_base=number("model.rotary_base") if family == "llama" else 0.0)
+        rotary_base=number("model.rotary_base") if family == "llama" else 0.0,
+        experts=0 if experts in ("none", "unset") else int(experts), chosen=int(runs.value("model.moe_router_topk")))
 
 
 def distance(curve, reference):

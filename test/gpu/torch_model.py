@@ -1,5 +1,5 @@
-"""GPT-2 and Llama style training in PyTorch, on the parameters of one of our checkpoints: the reference of loss
-curves.
+"""GPT-2, Llama and Mixtral style training in PyTorch, on the parameters of one of our checkpoints: the reference of
+loss curves.
 
 Parameters have Megatron-Core's names and row layouts. In bf16 weights and activations are bf16, masters, moments and the
 loss fp32; in fp32 everything is, without tf32.
@@ -8,6 +8,7 @@ loss fp32; in fp32 everything is, without tf32.
 import dataclasses
 import math
 import pathlib
+import re
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -38,6 +39,8 @@ class Job:
     weight_decay: float = 0.1
     betas: tuple = (0.9, 0.95)
     clip: float = 1.0
+    experts: int = 0  # of each layer; 0: dense
+    chosen: int = 0  # experts of a token
 
 
 def load_parameters(folder, device):
@@ -48,7 +51,7 @@ def load_parameters(folder, device):
              for name, item in metadata.state_dict_metadata.items() if name.startswith(prefix)}
     dcp.load(state, checkpoint_id=folder, no_dist=True)
     found = {name.removeprefix(prefix): value.float() for name, value in state.items()}
-    for name in [name for name in found if name.endswith(".weight_w")]:
+    for name in [name for name in found if re.search(r"\.weight\d*_w$", name)]:
         stem = name.removesuffix("_w")
         found[stem] = torch.cat([found.pop(name), found.pop(f"{stem}_v")])
     return {name: value.to(device) for name, value in found.items()}
@@ -92,6 +95,32 @@ def attend(x, p, layer, job):
     return linear(out.transpose(1, 2).flatten(2), p, f"{layer}self_attention.linear_proj")
 
 
+def feed_forward(x, p, block, job):
+    y = linear(x, p, f"{block}linear_fc1")
+    if job.family == "gpt":
+        y = F.gelu(y)
+    else:
+        gate, up = y.chunk(2, -1)
+        y = F.silu(gate) * up
+    return linear(y, p, f"{block}linear_fc2")
+
+
+def mix(x, p, block, job):
+    """Experts of a token by the largest logits, weighed by the softmax of these in fp32, as Megatron-Core's router without
+    `moe_router_pre_softmax`."""
+    rows = x.flatten(0, 1)
+    logits, chosen = linear(rows, p, f"{block}router").topk(job.chosen, -1)
+    weights = logits.float().softmax(-1).to(x.dtype)
+    out = torch.zeros_like(rows)
+    for expert in range(job.experts):
+        row, place = torch.where(chosen == expert)
+        y = rows[row]
+        gate, up = F.linear(y, p[f"{block}experts.linear_fc1.weight{expert}"]).chunk(2, -1)
+        y = F.linear(F.silu(gate) * up * weights[row, place, None], p[f"{block}experts.linear_fc2.weight{expert}"])
+        out = out.index_add(0, row, y)
+    return out.view_as(x)
+
+
 def loss_of(p, job, tokens, labels):
     x = p["embedding.word_embeddings.weight"][tokens]
     if job.family == "gpt":
@@ -99,13 +128,10 @@ def loss_of(p, job, tokens, labels):
     for i in range(job.layers):
         layer = f"decoder.layers.{i}."
         x = x + attend(norm(x, p, f"{layer}self_attention.linear_qkv.layer_norm_", job), p, layer, job)
-        y = linear(norm(x, p, f"{layer}mlp.linear_fc1.layer_norm_", job), p, f"{layer}mlp.linear_fc1")
-        if job.family == "gpt":
-            y = F.gelu(y)
+        if job.experts:
+            x = x + mix(norm(x, p, f"{layer}pre_mlp_layernorm.", job), p, f"{layer}mlp.", job)
         else:
-            gate, up = y.chunk(2, -1)
-            y = F.silu(gate) * up
-        x = x + linear(y, p, f"{layer}mlp.linear_fc2")
+            x = x + feed_forward(norm(x, p, f"{layer}mlp.linear_fc1.layer_norm_", job), p, f"{layer}mlp.", job)
     x = norm(x, p, "decoder.final_layernorm.", job)
     head = p.get("output_layer.weight", p["embedding.word_embeddings.weight"])
     logits = F.linear(x.flatten(0, 1), head)[:, : job.vocab].float()

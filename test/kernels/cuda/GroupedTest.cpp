@@ -82,9 +82,14 @@ void hideRows(const Layout &layout, const Tensor &rows) {
       setNan(rows, i);
 }
 
-void multiply(const Layout &layout, Extents at, DType factors, DType result, bool transB) {
+/// Of results in fp32. The tensor cores keep fewer bits of sums of factors in 8 bits.
+double toleranceOf(const Attrs &attrs) { return attrs.fp8_recipe == 0 ? 1e-5 : 2e-4; }
+
+void multiply(const Layout &layout, Extents at, DType factors, DType result, bool transB,
+              const Attrs &attrs = {}) {
   DeviceRun run("grouped_matmul", DType::F32, bench::kTinyModel);
   Call &call = run.call();
+  call.attrs = attrs;
   call.attrs.trans_b = transB;
   shape(run, call.in[0], factors, {layout.bound(), at.k});
   shape(run, call.in[1], factors, {layout.runs, transB ? at.m : at.k, transB ? at.k : at.m});
@@ -92,12 +97,14 @@ void multiply(const Layout &layout, Extents at, DType factors, DType result, boo
   shape(run, call.out[0], result, {layout.bound(), at.m});
   hideRows(layout, call.in[0]);
   hideRows(layout, call.out[0]);
-  run.keep(0).compare(1e-5, 4e-3);
+  run.keep(0).compare(toleranceOf(attrs), 4e-3);
 }
 
-void differentiate(const Layout &layout, Extents at, DType factors, DType result, bool adds) {
+void differentiate(const Layout &layout, Extents at, DType factors, DType result, bool adds,
+                   const Attrs &attrs = {}) {
   DeviceRun run("grouped_matmul_bwd", DType::F32, bench::kTinyModel);
   Call &call = run.call();
+  call.attrs = attrs;
   shape(run, call.in[0], factors, {layout.bound(), at.k});
   shape(run, call.in[1], factors, {layout.bound(), at.m});
   setCounts(run, layout);
@@ -106,7 +113,19 @@ void differentiate(const Layout &layout, Extents at, DType factors, DType result
   hideRows(layout, call.in[1]);
   if (adds)
     accumulate(run, 0);
-  run.compare(1e-5, 4e-3);
+  run.compare(toleranceOf(attrs), 4e-3);
+}
+
+/// By each recipe, with the first factor in both types.
+template <typename Test> void forFloat8(Test test) {
+  for (Fp8Factors recipe : {Fp8Factors::Tensorwise, Fp8Factors::Blockwise, Fp8Factors::Mxfp8})
+    for (bool isE5m2 : {false, true}) {
+      SCOPED_TRACE(testing::Message()
+                   << "recipe " << static_cast<int>(recipe) << " e5m2 " << isE5m2);
+      Attrs attrs;
+      attrs.fp8_recipe = static_cast<int64_t>(recipe), attrs.e5m2 = isE5m2;
+      test(attrs);
+    }
 }
 
 TEST(CudaGrouped, ProductsOfRunsAreTheHosts) {
@@ -135,6 +154,36 @@ TEST(CudaGrouped, GradientsOfRunsAreTheHosts) {
             if (isShort(layout, at))
               differentiate(layout, at, data, result, adds);
           }
+}
+
+TEST(CudaGrouped, ProductsOfFactorsIn8BitsAreTheHosts) {
+  SKIP_WITHOUT_GPU();
+  forFloat8([](const Attrs &attrs) {
+    for (const Layout &layout : layouts())
+      for (Extents at : kExtents)
+        for (DType data : kDataTypes)
+          for (bool transB : {false, true}) {
+            SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << layout.bound() << " by "
+                                            << at.k << " by " << at.m << ' ' << transB);
+            if (isShort(layout, at))
+              multiply(layout, at, data, data, transB, attrs);
+          }
+  });
+}
+
+TEST(CudaGrouped, GradientsOfFactorsIn8BitsAreTheHosts) {
+  SKIP_WITHOUT_GPU();
+  forFloat8([](const Attrs &attrs) {
+    for (const Layout &layout : layouts())
+      for (Extents at : kExtents)
+        for (DType result : {DType::F32, DType::BF16})
+          for (bool adds : {false, true}) {
+            SCOPED_TRACE(testing::Message() << dtypeName(result) << ' ' << layout.bound() << " by "
+                                            << at.k << " by " << at.m << ' ' << adds);
+            if (isShort(layout, at))
+              differentiate(layout, at, DType::BF16, result, adds, attrs);
+          }
+  });
 }
 
 TEST(CudaGrouped, TypesMayDiffer) {

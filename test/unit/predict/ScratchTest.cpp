@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "compiler/predict/Scratch.h"
+#include "runtime/base/Float8.h"
 
 namespace shardc::predict {
 namespace {
@@ -70,6 +71,29 @@ TEST(Scratch, OfHandWrittenAttentionOnRowsHoldsTheirParts) {
   op.kind = plan::OpKind::AttentionQkvBwd;
   op.operands = {0, 1};
   EXPECT_EQ(scratchOf(segment, op, false), 2 * kRows + 1024 * 12 * 4);
+}
+
+/// Codes along the sum in blocks of 128, scales, and which row is where; a gradient's runs each
+/// begin a block.
+TEST(Scratch, OfFactorsIn8BitsIsThatOfTheirCodes) {
+  plan::Segment segment;
+  for (plan::Type type :
+       {plan::Type::of(DType::BF16, {1024, 200}), plan::Type::of(DType::BF16, {4, 384, 200}),
+        plan::Type::of(DType::I32, {1, 4}), plan::Type::of(DType::BF16, {1024, 384}),
+        plan::Type::of(DType::F32, {4, 200, 384})})
+    segment.values.emplace_back().type = type;
+  plan::Op op;
+  op.kind = plan::OpKind::GroupedMatMul;
+  op.operands = {0, 1, 2}, op.results = {3};
+  op.set(plan::AttrKey::fp8_recipe, static_cast<int64_t>(Fp8Factors::Tensorwise));
+  constexpr int64_t kCodes = (1024 + 4 * 384) * 256;
+  EXPECT_EQ(scratchOf(segment, op, false), kCodes + 1024 * 4);
+  op.set(plan::AttrKey::fp8_recipe, static_cast<int64_t>(Fp8Factors::Blockwise));
+  EXPECT_EQ(scratchOf(segment, op, false), kCodes + 1024 * 256 / 32 + 1024 * 4);
+  op.kind = plan::OpKind::GroupedMatMulBwd;
+  op.operands = {0, 3, 2}, op.results = {4};
+  constexpr int64_t kRows = 1024 + 4 * 128;
+  EXPECT_EQ(scratchOf(segment, op, false), (200 + 384) * kRows * 33 / 32 + kRows * 4);
 }
 
 TEST(Scratch, IsSharedByTheOpsOfAStream) {

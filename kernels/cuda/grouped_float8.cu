@@ -1,0 +1,469 @@
+// grouped_matmul and grouped_matmul_bwd with factors that are brought to 8 bits first, to the bit
+// as kernels/host/GroupedFloat8.cpp does; products of the codes are summed in fp32. Codes and
+// scales are in scratch: rows of a product stay where they are, matrices lie along k, and rows of a
+// gradient are turned and sorted by run, so that every sum takes numbers one behind the other, and
+// blocks of scales begin where runs do. grouped_float8_tiles.cu multiplies on Hopper, the plain
+// kernel elsewhere. Limited by memory: each factor is read once, or with scales of runs twice, and
+// written as codes.
+#include <cub/block/block_scan.cuh>
+
+#include "kernels/cuda/Grouped.h"
+#include "kernels/cuda/chunk.cuh"
+#include "kernels/cuda/grouped_plain.cuh"
+#include "kernels/cuda/quantize.cuh"
+#include "kernels/cuda/quantize_blocks.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+__host__ __device__ constexpr int64_t alignedDepth(int64_t n) {
+  return (n + kDepthBlock - 1) / kDepthBlock * kDepthBlock;
+}
+
+// ---- which row is where ----
+
+/// The rows that a factor's codes are made of, by place. Those of matrices are taken in whole
+/// blocks of kDepthBlock if they are turned.
+struct Places {
+  const int32_t *rows; ///< of a place, or -1; null: its own number
+  const int32_t *runs; ///< of `together` places, or -1; null: of matrices
+  int64_t together;
+  int64_t matrixRows, aligned; ///< rows of a matrix, and places
+  int64_t count;
+
+  __device__ __forceinline__ int64_t runOf(int64_t place) const {
+    return runs ? runs[place / together] : place / aligned;
+  }
+  __device__ __forceinline__ int64_t rowOf(int64_t place) const {
+    if (rows)
+      return rows[place];
+    if (runs)
+      return runs[place] < 0 ? -1 : place;
+    int64_t inside = place % aligned;
+    return inside < matrixRows ? place / aligned * matrixRows + inside : -1;
+  }
+};
+
+constexpr int kListThreads = 1024;
+
+/// Where runs begin and end if rows are sorted by run, each from a multiple of kDepthBlock on.
+__global__ void __launch_bounds__(kListThreads)
+    listTurned(const RunList list, const RunList turned, int64_t slots, int64_t runs) {
+  awaitPrevious();
+  using Scan = cub::BlockScan<int64_t, kListThreads>;
+  __shared__ typename Scan::TempStorage storage;
+  int64_t before = 0;
+  for (int64_t base = 0; base < runs; base += kListThreads) {
+    int64_t run = base + threadIdx.x, rows = 0, begin = 0, sum = 0;
+    if (run < runs)
+      for (int64_t i = run; i < slots * runs; i += runs)
+        rows += list.ends[i] - list.begins[i];
+    Scan(storage).ExclusiveSum(alignedDepth(rows), begin, sum);
+    if (run < runs) {
+      turned.begins[run] = static_cast<int32_t>(before + begin);
+      turned.ends[run] = static_cast<int32_t>(before + begin + rows);
+      turned.firstItems[run] = 0; // the work of a gradient does not depend on it
+    }
+    before += sum;
+    __syncthreads();
+  }
+  if (threadIdx.x == 0)
+    turned.firstItems[runs] = 0;
+}
+
+/// The last of the runs [first, first + count) that begins at `at` or before, or -1.
+__device__ int64_t lastBegun(const RunList &list, int64_t first, int64_t count, int64_t at) {
+  int64_t inside = first - 1, outside = first + count;
+  while (outside - inside > 1) {
+    int64_t middle = (inside + outside) / 2;
+    (list.begins[middle] <= at ? inside : outside) = middle;
+  }
+  return inside < first ? -1 : inside;
+}
+
+struct Mapping {
+  RunList list, turned;
+  int64_t slots, runs, slotRows;
+  int32_t *rows, *runsOf;
+  unsigned *largest; ///< of runs, of both factors; cleared here
+  int64_t places;
+};
+
+/// Of each place of rows where they are, the run. Of each place of sorted rows, the row, and of
+/// each block of them the run.
+template <bool kIsSorted> __global__ void __launch_bounds__(256) mapPlaces(const Mapping p) {
+  awaitPrevious();
+  int64_t place = int64_t{blockIdx.x} * 256 + threadIdx.x;
+  if (place < 2 * p.runs)
+    p.largest[place] = 0;
+  if (place >= p.places)
+    return;
+  if constexpr (kIsSorted) {
+    int64_t run = max(lastBegun(p.turned, 0, p.runs, place), int64_t{0});
+    int64_t offset = place - p.turned.begins[run], row = -1;
+    for (int64_t i = run; row < 0 && i < p.slots * p.runs; i += p.runs) {
+      int64_t rows = p.list.ends[i] - p.list.begins[i];
+      if (offset < rows)
+        row = p.list.begins[i] + offset;
+      offset -= rows;
+    }
+    p.rows[place] = static_cast<int32_t>(row);
+    if (place % kDepthBlock == 0)
+      p.runsOf[place / kDepthBlock] = static_cast<int32_t>(run);
+  } else {
+    int64_t slot = place / p.slotRows, at = lastBegun(p.list, slot * p.runs, p.runs, place);
+    bool isThere = at >= 0 && place < p.list.ends[at];
+    p.runsOf[place] = isThere ? static_cast<int32_t>(at % p.runs) : -1;
+  }
+}
+
+// ---- codes ----
+
+/// A factor, and where its codes go.
+struct Source {
+  Data x;
+  int64_t cols;
+  Places places;
+  unsigned *largest; ///< of each run; scales of runs only
+  Factor8 to;
+};
+
+/// A block for each place.
+template <Mode M> __global__ void __launch_bounds__(256) findLargest(const Source s) {
+  awaitPrevious();
+  int64_t row = s.places.rowOf(blockIdx.x);
+  if (row < 0)
+    return;
+  unsigned most = 0;
+  for (int64_t c = int64_t{threadIdx.x} * kChunk; c < s.cols; c += int64_t{blockDim.x} * kChunk) {
+    float v[kChunk];
+    load8<M>(s.x, row * s.cols + c, upToChunk(s.cols - c), v);
+    most = largestOf(most, v);
+  }
+  joinLargest(most, s.largest + s.places.runOf(blockIdx.x));
+}
+
+/// The multiplier of a run, whose scale one thread writes.
+__device__ __forceinline__ float multiplierOfRun(const Source &s, int64_t run, bool isWriter) {
+  float multiplier = multiplierOf(__uint_as_float(s.largest[run]), s.to.isE5M2);
+  if (isWriter)
+    static_cast<float *>(s.to.scales)[run] = reciprocal(multiplier);
+  return multiplier;
+}
+
+/// Codes of rows that stay as they are, with scales of runs or of blocks within rows.
+template <Mode M, Scaling kScaling>
+__global__ void __launch_bounds__(256) codeRows(const Source s) {
+  awaitPrevious();
+  int64_t place = blockIdx.x, row = s.places.rowOf(place);
+  if (row < 0)
+    return;
+  int64_t c = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kChunk;
+  int n = static_cast<int>(max(min(s.cols - c, int64_t{kChunk}), int64_t{0}));
+  float v[kChunk];
+  load8<M>(s.x, row * s.cols + c, n, v);
+  float multiplier;
+  if constexpr (kScaling == Scaling::Run) {
+    multiplier = multiplierOfRun(s, s.places.runOf(place), c == 0);
+  } else {
+    constexpr ScaleBlocks kBlocks =
+        kScaling == Scaling::Rows32 ? ScaleBlocks::Rows32 : ScaleBlocks::Rows128;
+    constexpr int kNumbers = kScaling == Scaling::Rows32 ? 32 : 128, kTeam = kNumbers / kChunk;
+    unsigned most = largestOf(0, v);
+#pragma unroll
+    for (int offset = kTeam / 2; offset > 0; offset /= 2)
+      most = max(most, __shfl_xor_sync(0xffffffffu, most, offset));
+    bool isWriter = threadIdx.x % kTeam == 0 && c < s.to.depth;
+    multiplier = multiplierOfBlock<kBlocks>(most, {nullptr, s.to.scales, s.to.isE5M2},
+                                            c / kNumbers * s.to.rows + place, isWriter);
+  }
+  if (c < s.to.depth)
+    *reinterpret_cast<uint2 *>(s.to.codes + place * s.to.depth + c) =
+        convert(s.to.isE5M2, multiplier, v);
+}
+
+constexpr int kEdge = kDepthBlock; ///< of a tile of places and columns
+static_assert(kEdge == kTileRows && kEdge == 2 * kTileCols, "a tile is two that turn");
+
+/// The largest magnitudes of a tile: one for all, or of each column by 32 or 128 places.
+struct TileLargest {
+  unsigned whole, columns[kEdge / 32][kEdge];
+};
+
+/// Codes of tiles, straight or turned. Scales are of runs, of tiles (Squares), or of columns of 128
+/// or 32 places (Rows128 and Rows32 of the turned factor).
+template <Mode M, bool kIsTurned> __global__ void __launch_bounds__(256) codeTiles(const Source s) {
+  awaitPrevious();
+  __shared__ TileLargest largest;
+  __shared__ TurnedTile turned;
+  int64_t place0 = int64_t{blockIdx.x} * kEdge, col0 = int64_t{blockIdx.y} * kEdge;
+  bool isMatrix = s.places.runs == nullptr;
+  // Tiles of matrices that are not turned end where the matrix does.
+  int64_t tilesOfMatrix = (s.places.aligned + kEdge - 1) / kEdge;
+  int64_t run = isMatrix ? blockIdx.x / tilesOfMatrix : s.places.runOf(place0);
+  int64_t inside0 = isMatrix ? blockIdx.x % tilesOfMatrix * kEdge : place0;
+  if (isMatrix)
+    place0 = run * s.places.aligned + inside0;
+  int group = static_cast<int>(threadIdx.x) / 8, chunk = static_cast<int>(threadIdx.x) % 8;
+  float v[2][kRowsEach][kChunk];
+#pragma unroll
+  for (int r = 0; r < kRowsEach; ++r) {
+    int64_t inside = inside0 + group * kRowsEach + r;
+    int64_t place = place0 + group * kRowsEach + r;
+    bool isThere = isMatrix ? inside < s.places.aligned : place < s.places.count;
+    int64_t row = isThere ? s.places.rowOf(place) : -1;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      int64_t c = col0 + h * kTileCols + chunk * kChunk;
+      int n = row < 0 ? 0 : static_cast<int>(max(min(s.cols - c, int64_t{kChunk}), int64_t{0}));
+      load8<M>(s.x, row * s.cols + c, n, v[h][r]);
+    }
+  }
+  Scaling scaling = s.to.scaling;
+  for (int i = static_cast<int>(threadIdx.x); i < kEdge / 32 * kEdge; i += 256)
+    largest.columns[i / kEdge][i % kEdge] = 0;
+  if (threadIdx.x == 0)
+    largest.whole = 0;
+  __syncthreads();
+  if (scaling == Scaling::Squares) {
+    unsigned most = 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int r = 0; r < kRowsEach; ++r)
+        most = largestOf(most, v[h][r]);
+    most = __reduce_max_sync(0xffffffffu, most);
+    if (threadIdx.x % kWarp == 0)
+      atomicMax(&largest.whole, most);
+  } else if (scaling != Scaling::Run) {
+    int part = scaling == Scaling::Rows32 ? group * kRowsEach / 32 : 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        unsigned most = 0;
+#pragma unroll
+        for (int r = 0; r < kRowsEach; ++r)
+          most = max(most, __float_as_uint(v[h][r][j]) & 0x7fffffffu);
+        atomicMax(&largest.columns[part][h * kTileCols + chunk * kChunk + j], most);
+      }
+  }
+  __syncthreads();
+  BlockTarget scales = {nullptr, s.to.scales, s.to.isE5M2};
+  // Of matrices, rows of the factor are columns of all of them.
+  int64_t perMatrix = isMatrix ? s.to.rows / (s.places.count / s.places.aligned) : 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float multipliers[kChunk];
+    int64_t firstCol = col0 + h * kTileCols + chunk * kChunk;
+    if (scaling == Scaling::Run || scaling == Scaling::Squares) {
+      float multiplier;
+      if (scaling == Scaling::Run) {
+        multiplier = multiplierOfRun(s, run, threadIdx.x == 0);
+      } else {
+        int64_t depthTile = kIsTurned ? inside0 / kEdge : blockIdx.y;
+        int64_t rowTile = kIsTurned ? blockIdx.y : inside0 / kEdge;
+        int64_t index =
+            (run * ((perMatrix + kEdge - 1) / kEdge) + rowTile) * (s.to.depth / kDepthBlock) +
+            depthTile;
+        multiplier = multiplierOfBlock<ScaleBlocks::Squares128>(largest.whole, scales, index,
+                                                                threadIdx.x == 0);
+      }
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        multipliers[j] = multiplier;
+    } else {
+      bool isSmall = scaling == Scaling::Rows32;
+      int part = isSmall ? group * kRowsEach / 32 : 0;
+      bool isFirst = isSmall ? group * kRowsEach % 32 == 0 : group == 0;
+      int64_t depthBlock = isSmall ? inside0 / 32 + part : inside0 / kEdge;
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        int64_t col = firstCol + j, index = depthBlock * s.to.rows + run * perMatrix + col;
+        unsigned most = largest.columns[part][h * kTileCols + chunk * kChunk + j];
+        bool isWriter = isFirst && col < s.cols;
+        multipliers[j] =
+            isSmall ? multiplierOfBlock<ScaleBlocks::Rows32>(most, scales, index, isWriter)
+                    : multiplierOfBlock<ScaleBlocks::Rows128>(most, scales, index, isWriter);
+      }
+    }
+    uint2 codes[kRowsEach];
+#pragma unroll
+    for (int r = 0; r < kRowsEach; ++r)
+      codes[r] = convert(s.to.isE5M2, multipliers, v[h][r]);
+    if constexpr (kIsTurned) {
+      turned.put(group, chunk, codes);
+      __syncthreads();
+      turned.store(s.to.codes + run * perMatrix * s.to.depth, s.to.depth, s.cols, inside0,
+                   col0 + h * kTileCols);
+      __syncthreads();
+    } else {
+#pragma unroll
+      for (int r = 0; r < kRowsEach; ++r)
+        if (inside0 + group * kRowsEach + r < s.places.aligned)
+          *reinterpret_cast<uint2 *>(s.to.codes + (place0 + group * kRowsEach + r) * s.to.depth +
+                                     firstCol) = codes[r];
+    }
+  }
+}
+
+// ---- the plain kernel's numbers ----
+
+__device__ __forceinline__ float numberOf(uint8_t code, bool isE5M2) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, isE5M2 ? __NV_E5M2 : __NV_E4M3)));
+}
+
+struct Numbers8 {
+  Factor8 x, y;
+  int64_t m, runs;
+  static constexpr bool isAlongK = true;
+
+  static __device__ float e8m0(uint8_t code) {
+    return code == 255 ? __uint_as_float(kNan)
+                       : __uint_as_float(code == 0 ? 0x400000u : static_cast<unsigned>(code) << 23);
+  }
+  __device__ float number(const Factor8 &f, int64_t run, int64_t row, int64_t at) const {
+    float scale = 1.0f;
+    auto *scales = static_cast<const float *>(f.scales);
+    if (f.scaling == Scaling::Run)
+      scale = scales[run];
+    else if (f.scaling == Scaling::Rows128)
+      scale = scales[at / 128 * f.rows + row];
+    else if (f.scaling == Scaling::Rows32)
+      scale = e8m0(static_cast<const uint8_t *>(f.scales)[at / 32 * f.rows + row]);
+    else
+      scale =
+          scales[(run * ((m + 127) / 128) + (row - run * m) / 128) * (f.depth / 128) + at / 128];
+    return numberOf(f.codes[row * f.depth + at], f.isE5M2) * scale;
+  }
+  __device__ float a(int64_t run, int64_t row, int64_t at) const { return number(x, run, row, at); }
+  __device__ float b(int64_t run, int64_t at, int64_t col) const {
+    return number(y, run, run * m + col, at);
+  }
+  __device__ float first(int64_t run, int64_t row, int64_t col) const {
+    return number(x, run, col, row);
+  }
+  __device__ float second(int64_t run, int64_t row, int64_t col) const {
+    return number(y, run, col, row);
+  }
+};
+
+// ---- calls ----
+
+/// All of a call's scratch, and how its factors are scaled.
+struct Buffers8 {
+  Grouped8 g;
+  RunList list;
+  int64_t places;
+  int32_t *rows = nullptr, *runs;
+  unsigned *largest;
+
+  Buffers8(const Call &call, bool isGradient, Scratch &scratch)
+      : g{Grouped(call, isGradient), {}, {}, {}}, list(call, scratch) {
+    const Grouped &c = g.call;
+    auto recipe = static_cast<Fp8Factors>(call.attrs.fp8_recipe);
+    Scaling ofRows = recipe == Fp8Factors::Tensorwise ? Scaling::Run
+                     : recipe == Fp8Factors::Mxfp8    ? Scaling::Rows32
+                                                      : Scaling::Rows128;
+    Scaling ofMatrices = ofRows == Scaling::Rows128 ? Scaling::Squares : ofRows;
+    largest = scratch.take<unsigned>(2 * c.runs);
+    if (isGradient) {
+      places = alignedDepth(c.rows) + c.runs * kDepthBlock;
+      g.list = list;
+      g.list.begins = scratch.take<int32_t>(c.runs);
+      g.list.ends = scratch.take<int32_t>(c.runs);
+      g.list.firstItems = scratch.take<int32_t>(c.runs + 1);
+      rows = scratch.take<int32_t>(places);
+      runs = scratch.take<int32_t>(places / kDepthBlock);
+      g.a = take(scratch, c.k, places, ofRows);
+      g.b = take(scratch, c.m, places, ofRows);
+    } else {
+      places = c.rows;
+      g.list = list;
+      runs = scratch.take<int32_t>(places);
+      g.a = take(scratch, c.rows, alignedDepth(c.k), ofRows);
+      g.b = take(scratch, c.runs * c.m, alignedDepth(c.k), ofMatrices);
+    }
+    g.a.isE5M2 = call.attrs.e5m2;
+  }
+
+private:
+  Factor8 take(Scratch &scratch, int64_t rowCount, int64_t depth, Scaling scaling) const {
+    Factor8 f = {scratch.take<uint8_t>(rowCount * depth), nullptr, rowCount, depth, scaling, false};
+    int64_t runCount = g.call.runs, blocks = depth / kDepthBlock;
+    if (scaling == Scaling::Run)
+      f.scales = scratch.take<float>(runCount);
+    else if (scaling == Scaling::Rows128)
+      f.scales = scratch.take<float>(rowCount * blocks);
+    else if (scaling == Scaling::Rows32)
+      f.scales = scratch.take<uint8_t>(rowCount * blocks * 4);
+    else
+      f.scales = scratch.take<float>(runCount * ((g.call.m + 127) / 128) * blocks);
+    return f;
+  }
+};
+
+template <bool kIsGradient> struct BuffersOf : Buffers8 {
+  BuffersOf(const Call &call, Scratch &scratch) : Buffers8(call, kIsGradient, scratch) {}
+};
+
+void code(const Tensor &x, const Places &places, unsigned *largest, const Factor8 &to,
+          bool isTurned, Queue &queue) {
+  Source s = {dataOf(x), x.cols(), places, largest, to};
+  bool byTiles = isTurned || to.scaling == Scaling::Squares;
+  forQuantisedMode(modeOf({&x}, x.cols()), [&]<Mode M>() {
+    auto count = static_cast<unsigned>(places.count);
+    if (to.scaling == Scaling::Run)
+      launchKernel(findLargest<M>, count, threadsForRow(s.cols, 256), 0, queue, s);
+    if (byTiles) {
+      int64_t tiles = places.runs ? ceilDiv(places.count, kEdge)
+                                  : places.count / places.aligned * ceilDiv(places.aligned, kEdge);
+      dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(ceilDiv(s.cols, kEdge)));
+      launchKernel(isTurned ? codeTiles<M, true> : codeTiles<M, false>, grid, 256, 0, queue, s);
+      return;
+    }
+    int threads = threadsForRow(to.depth, 256);
+    dim3 grid(count, static_cast<unsigned>(ceilDiv(to.depth, int64_t{threads} * kChunk)));
+    auto *kernel = to.scaling == Scaling::Run       ? codeRows<M, Scaling::Run>
+                   : to.scaling == Scaling::Rows128 ? codeRows<M, Scaling::Rows128>
+                                                    : codeRows<M, Scaling::Rows32>;
+    launchKernel(kernel, grid, threads, 0, queue, s);
+  });
+}
+
+} // namespace
+
+void runFloat8(const Call &call, bool isGradient) {
+  Scratch scratch(call);
+  Buffers8 buffers(call, isGradient, scratch);
+  Grouped8 &g = buffers.g;
+  const Grouped &c = g.call;
+  Queue &queue = queueOf(call);
+  bool onTiles = hasTiles(g);
+  buffers.list.fill(call, c, onTiles ? tiles::kColsOf8Bits : 0);
+  if (isGradient)
+    launchKernel(listTurned, 1, kListThreads, 0, queue, buffers.list, g.list, c.slots, c.runs);
+  Mapping mapping = {buffers.list, g.list,       c.slots,         c.runs,        c.rows / c.slots,
+                     buffers.rows, buffers.runs, buffers.largest, buffers.places};
+  auto blocks = static_cast<unsigned>(ceilDiv(std::max(buffers.places, 2 * c.runs), 256));
+  launchKernel(isGradient ? mapPlaces<true> : mapPlaces<false>, blocks, 256, 0, queue, mapping);
+  Places ofRows = {buffers.rows, buffers.runs, isGradient ? kDepthBlock : 1, 0, 0, buffers.places};
+  code(c.a, ofRows, buffers.largest, g.a, isGradient, queue);
+  if (isGradient) {
+    code(c.b, ofRows, buffers.largest + c.runs, g.b, true, queue);
+  } else {
+    int64_t rows = c.b.shape[1], aligned = c.transB ? rows : alignedDepth(rows);
+    Places ofMatrices = {nullptr, nullptr, 1, rows, aligned, c.runs * aligned};
+    code(c.b, ofMatrices, buffers.largest + c.runs, g.b, !c.transB, queue);
+  }
+  if (onTiles)
+    return launchTiles(g, queue);
+  Numbers8 numbers = {g.a, g.b, c.m, c.runs};
+  plain::launch(c, isGradient ? 1 : c.slots, g.list, numbers, queue);
+}
+
+size_t workspaceOfFloat8(const Call &call, bool isGradient) {
+  return isGradient ? workspaceOf<BuffersOf<true>>(call) : workspaceOf<BuffersOf<false>>(call);
+}
+
+} // namespace shardc::kernels::cuda

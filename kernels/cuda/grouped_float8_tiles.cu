@@ -1,0 +1,226 @@
+// Products with a factor for each run of rows, of factors in 8 bits that have been quantised, on
+// the tensor cores of Hopper. The mapping is that of grouped_tiles.cu, with tiles of 128 by 128.
+// The tensor cores keep fewer bits of sums in 8 bits than fp32 has, so a product is taken 128 along
+// k at a time and added to sums in fp32, with the scales of its blocks if there are any. A gradient
+// is the product of turned factors: k is the rows of a run, behind which there are zeros.
+#include "kernels/cuda/grouped_tiles.cuh"
+
+namespace shardc::kernels::cuda::tiles {
+namespace {
+
+using Sizes = TileSizes<128, kDepthBlock, 6>;
+constexpr int kTileCols = Sizes::kTileCols, kSums = kTileCols / 2;
+static_assert(kTileCols == kColsOf8Bits);
+static_assert(kSharedBytes<Sizes> <= 232448, "a block of Hopper has 227 KiB");
+
+struct Scales {
+  const float *a, *b;
+  int64_t rowsOfA;      ///< of scales by blocks
+  int blocks, tilesOfB; ///< of squares: along k, and across of a matrix
+};
+
+/// What products of a stage are multiplied with, for the elements of a thread: two rows, and pairs
+/// of columns.
+template <bool kIsGradient> struct StageScales {
+  float rows[2];
+  float2 cols[kIsGradient ? kSums / 4 : 1];
+
+  __device__ __forceinline__ void load(const Params &p, const Scales &scales, const Tile &tile,
+                                       int64_t block, int rowOfThread) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      int row = tile.row + min(rowOfThread + 8 * i, tile.rows - 1);
+      rows[i] = __ldg(scales.a + block * scales.rowsOfA + row);
+    }
+    if constexpr (kIsGradient) {
+#pragma unroll
+      for (int j = 0; j < kSums / 4; ++j) {
+        int col = tile.col + 8 * j + static_cast<int>(threadIdx.x) % 4 * 2;
+        cols[j] = col < p.m ? __ldg(reinterpret_cast<const float2 *>(scales.b + block * p.m + col))
+                            : float2{};
+      }
+    } else {
+      int64_t square = int64_t{tile.run % p.runs} * scales.tilesOfB + tile.col / kTileCols;
+      float ofColumns = __ldg(scales.b + square * scales.blocks + block);
+      rows[0] *= ofColumns, rows[1] *= ofColumns;
+    }
+  }
+
+  __device__ __forceinline__ float of(int sum) const {
+    float row = rows[sum / 2 % 2];
+    if constexpr (kIsGradient)
+      return row * (sum % 2 == 0 ? cols[sum / 4].x : cols[sum / 4].y);
+    else
+      return row;
+  }
+};
+
+template <bool kIsE5M2>
+__device__ __forceinline__ void multiplyStage(const Ring<Sizes> &ring, int stage, int group,
+                                              float (&product)[kSums]) {
+  uint32_t a = ring.a(stage) + static_cast<uint32_t>(group) * kBlockBytes, b = ring.b(stage);
+  hopper::beginProducts();
+#pragma unroll
+  for (uint32_t step = 0; step < kRowBytes / 32; ++step)
+    hopper::addProduct8<kIsE5M2>(product, hopper::factorAt(a + step * 32, kBlockBytes),
+                                 hopper::factorAt(b + step * 32, kBlockBytes), step > 0);
+  hopper::endProducts();
+}
+
+template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>
+__device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
+                                         const Ring<Sizes> &ring, const Tile &tile, int group,
+                                         Turn<Sizes::kStages> &turn, float (&sum)[kSums]) {
+  int rowOfThread = group * kGroupRows + static_cast<int>(threadIdx.x) % 128 / kWarp * 16 +
+                    static_cast<int>(threadIdx.x) % kWarp / 4;
+  int64_t block = kIsGradient ? ring.shared.begins[tile.run] / kDepthBlock : 0;
+#pragma unroll
+  for (int i = 0; i < kSums; ++i)
+    sum[i] = 0;
+  for (int i = 0; i < tile.stages; ++i, ++turn.count, ++block) {
+    int stage = turn.stage();
+    // Read before the stage is there, so that neither waits for the other.
+    StageScales<kIsGradient> of;
+    if constexpr (kHasBlocks)
+      of.load(p, scales, tile, block, rowOfThread);
+    hopper::waitFor(ring.full(stage), turn.parity());
+    bool isThere = !kIsGradient || ring.shared.depths[stage] > 0;
+    float product[kSums];
+    multiplyStage<kIsE5M2>(ring, stage, group, product);
+    hopper::waitForProducts<0>();
+    release(ring, stage);
+    if (isThere)
+#pragma unroll
+      for (int j = 0; j < kSums; ++j)
+        if constexpr (kHasBlocks)
+          sum[j] += product[j] * of.of(j);
+        else
+          sum[j] += product[j];
+  }
+  if constexpr (!kHasBlocks) {
+    if (!kIsGradient || ring.shared.begins[tile.run] < ring.shared.ends[tile.run]) {
+      float scale = __ldg(scales.a + tile.run % p.runs) * __ldg(scales.b + tile.run % p.runs);
+#pragma unroll
+      for (int j = 0; j < kSums; ++j)
+        sum[j] *= scale;
+    }
+  }
+}
+
+__device__ __forceinline__ void writeTile(const Params &p, const Ring<Sizes> &ring,
+                                          const Tile &tile, const float (&sum)[kSums]) {
+  int warp = static_cast<int>(threadIdx.x) / kWarp - 4; // of both groups
+  int row = warp * 16;
+  TileTarget to = {p.c, ring.shared.warps[warp], tile.first + int64_t{row} * p.m,
+                   p.m, tile.rows - row,         tile.cols};
+  if (p.c.format == Format::F32 || p.c.accumulate)
+    writeWide<false, true>(to, sum);
+  else if (p.c.format == Format::F16)
+    writeNarrow<true>(to, sum);
+  else
+    writeNarrow<false>(to, sum);
+}
+
+template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>
+__device__ __forceinline__ void multiplyTiles(const Params &p, const Scales &scales,
+                                              const Ring<Sizes> &ring) {
+  int group = static_cast<int>(threadIdx.x) / 128 - 1;
+  Turn<Sizes::kStages> turn;
+  for (int count = 0;; ++count) {
+    hopper::waitFor(ring.full(turn.stage()), turn.parity());
+    const Tile tile = ring.shared.tiles[count % kTilesAhead];
+    if (tile.stages == 0)
+      break;
+    if (tile.rows <= group * kGroupRows || tile.cols <= 0) {
+      for (int i = 0; i < tile.stages; ++i, ++turn.count) {
+        hopper::waitFor(ring.full(turn.stage()), turn.parity());
+        release(ring, turn.stage());
+      }
+      continue;
+    }
+    float sum[kSums];
+    multiply<kIsE5M2, kHasBlocks, kIsGradient>(p, scales, ring, tile, group, turn, sum);
+    writeTile(p, ring, tile, sum);
+  }
+}
+
+template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads)
+    groupedTiles8(const __grid_constant__ Maps maps, const __grid_constant__ Params p,
+                  const __grid_constant__ Scales scales) {
+  constexpr Form kForm = kIsGradient ? Form::TurnedGradient : Form::AlongK;
+  awaitPrevious();
+  extern __shared__ __align__(1024) uint8_t memory[];
+  Ring<Sizes> ring = {hopper::sharedAddress(memory),
+                      *reinterpret_cast<Shared<Sizes> *>(memory + Sizes::kRingBytes)};
+  begin(p, ring);
+  if (threadIdx.x < 128) {
+    hopper::giveRegisters<40>();
+    if (threadIdx.x == 0)
+      Copies<Sizes, kForm, false>(maps, p, ring).run();
+    else if (threadIdx.x == kWarp)
+      Copies<Sizes, kForm, true>(maps, p, ring).run();
+  } else {
+    hopper::takeRegisters<232>();
+    multiplyTiles<kIsE5M2, kHasBlocks, kIsGradient>(p, scales, ring);
+  }
+  __syncwarp();
+  hopper::syncCluster(); // the other block may still copy to this one
+}
+
+template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>
+void launch(const Grouped8 &g, Queue &queue) {
+  const Grouped &call = g.call;
+  uint32_t half = kTileCols / 2;
+  bool isB3 = !call.isGradient;
+  TiledTensor a = {g.a.codes, DType::F8E4M3, {g.a.depth, g.a.rows, 1}, {kDepthBlock, kGroupRows}};
+  TiledTensor b = {g.b.codes,
+                   DType::F8E4M3,
+                   {g.b.depth, isB3 ? call.m : g.b.rows, isB3 ? call.runs : 1},
+                   {kDepthBlock, half}};
+  Maps maps;
+  if (!encodeTensorMap(a, maps.a) || !encodeTensorMap(b, maps.b))
+    return reportError(queue, "cuTensorMapEncodeTiled", cudaErrorInvalidValue);
+  Params p = {g.list,
+              dataOf(call.c),
+              static_cast<int>(call.isGradient ? 1 : call.slots),
+              static_cast<int>(call.runs),
+              static_cast<int>(call.k),
+              static_cast<int>(call.m)};
+  setItems(p, kTileCols);
+  Scales scales = {static_cast<const float *>(g.a.scales), static_cast<const float *>(g.b.scales),
+                   g.a.rows, static_cast<int>(g.b.depth / kDepthBlock),
+                   static_cast<int>(ceilDiv(call.m, kTileCols))};
+  launchPairs(groupedTiles8<kIsE5M2, kHasBlocks, kIsGradient>, kSharedBytes<Sizes>,
+              call.multiprocessors, queue, maps, p, scales);
+}
+
+template <bool kIsE5M2, bool kHasBlocks> void launchForm(const Grouped8 &g, Queue &queue) {
+  if (g.call.isGradient)
+    launch<kIsE5M2, kHasBlocks, true>(g, queue);
+  else
+    launch<kIsE5M2, kHasBlocks, false>(g, queue);
+}
+
+} // namespace
+} // namespace shardc::kernels::cuda::tiles
+
+namespace shardc::kernels::cuda {
+
+bool hasTiles(const Grouped8 &g) {
+  bool fits = g.a.scaling == Scaling::Run || g.a.scaling == Scaling::Rows128;
+  fits &= g.call.m % kChunk == 0 && g.call.allRuns() <= tiles::kRunsMax;
+  fits &= reinterpret_cast<uintptr_t>(g.call.c.data) % 16 == 0;
+  return fits && tiles::isHopper();
+}
+
+void launchTiles(const Grouped8 &g, Queue &queue) {
+  bool hasBlocks = g.a.scaling != Scaling::Run;
+  if (g.a.isE5M2)
+    hasBlocks ? tiles::launchForm<true, true>(g, queue) : tiles::launchForm<true, false>(g, queue);
+  else
+    hasBlocks ? tiles::launchForm<false, true>(g, queue)
+              : tiles::launchForm<false, false>(g, queue);
+}
+
+} // namespace shardc::kernels::cuda

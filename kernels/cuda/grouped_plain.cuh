@@ -1,0 +1,127 @@
+// The plain kernels of products of runs: fp32, mixed types, odd extents, GPUs without the tensor
+// cores that the others need. A block of 256 threads computes 64 by 64 elements, 16 each, from
+// tiles of 16 along k in shared memory; sums are in the order of k, or of rows. Limited by the CUDA
+// cores' arithmetic. `Numbers` reads factors: a(row, k) of a product and b(run, k, col), or of a
+// gradient first(run, row, col of a) and second(run, row, col of b).
+#pragma once
+
+#include "kernels/cuda/Grouped.h"
+#include "kernels/cuda/common.cuh"
+
+namespace shardc::kernels::cuda::plain {
+
+constexpr int kEdge = kPlainRows, kDepth = 16, kPerThread = 4;
+static_assert(kEdge == 64, "256 threads have 16 elements each");
+
+struct Tiles {
+  float a[kDepth][kEdge + 4], b[kDepth][kEdge + 4]; ///< along k first
+};
+
+/// Adds the product of tiles of so many rows along k.
+__device__ __forceinline__ void addTiles(const Tiles &tiles, int depth,
+                                         float (&sum)[kPerThread][kPerThread]) {
+  int row = static_cast<int>(threadIdx.x) / 16 * kPerThread;
+  int col = static_cast<int>(threadIdx.x) % 16 * kPerThread;
+  for (int k = 0; k < depth; ++k)
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i)
+#pragma unroll
+      for (int j = 0; j < kPerThread; ++j)
+        sum[i][j] += tiles.a[k][row + i] * tiles.b[k][col + j];
+}
+
+struct Shape {
+  Data c;
+  RunList list;
+  int64_t slots, runs, k, m;
+};
+
+/// The run that a piece of work belongs to.
+__device__ inline int64_t runOf(const RunList &list, int64_t all, int64_t item) {
+  int64_t inside = 0, outside = all;
+  while (outside - inside > 1) {
+    int64_t middle = (inside + outside) / 2;
+    (list.firstItems[middle] <= item ? inside : outside) = middle;
+  }
+  return inside;
+}
+
+template <typename Numbers>
+__global__ void __launch_bounds__(256) product(const Shape p, const Numbers numbers) {
+  awaitPrevious();
+  __shared__ Tiles tiles;
+  int64_t all = p.slots * p.runs, item = blockIdx.x;
+  if (item >= p.list.firstItems[all])
+    return;
+  int64_t run = runOf(p.list, all, item);
+  int64_t row0 = p.list.begins[run] + (item - p.list.firstItems[run]) * kEdge;
+  int64_t end = p.list.ends[run], col0 = int64_t{blockIdx.y} * kEdge;
+  float sum[kPerThread][kPerThread] = {};
+  for (int64_t k0 = 0; k0 < p.k; k0 += kDepth) {
+    for (int at = static_cast<int>(threadIdx.x); at < kDepth * kEdge; at += 256) {
+      int64_t k = k0 + at % kDepth, row = row0 + at / kDepth;
+      tiles.a[at % kDepth][at / kDepth] =
+          row < end && k < p.k ? numbers.a(run % p.runs, row, k) : 0.0f;
+      int depth = numbers.isAlongK ? at % kDepth : at / kEdge;
+      int across = numbers.isAlongK ? at / kDepth : at % kEdge;
+      int64_t kOfB = k0 + depth, col = col0 + across;
+      tiles.b[depth][across] = col < p.m && kOfB < p.k ? numbers.b(run % p.runs, kOfB, col) : 0.0f;
+    }
+    __syncthreads();
+    addTiles(tiles, kDepth, sum);
+    __syncthreads();
+  }
+  int64_t row = row0 + threadIdx.x / 16 * kPerThread, col = col0 + threadIdx.x % 16 * kPerThread;
+  for (int i = 0; i < kPerThread; ++i)
+    for (int j = 0; j < kPerThread; ++j)
+      if (row + i < end && col + j < p.m)
+        setElement(p.c, (row + i) * p.m + col + j, sum[i][j]);
+}
+
+template <typename Numbers>
+__global__ void __launch_bounds__(256) gradient(const Shape p, const Numbers numbers) {
+  awaitPrevious();
+  __shared__ Tiles tiles;
+  int64_t run = blockIdx.z, row0 = int64_t{blockIdx.x} * kEdge, col0 = int64_t{blockIdx.y} * kEdge;
+  float sum[kPerThread][kPerThread] = {};
+  for (int64_t slot = 0; slot < p.slots; ++slot) {
+    int64_t end = p.list.ends[slot * p.runs + run];
+    for (int64_t first = p.list.begins[slot * p.runs + run]; first < end; first += kDepth) {
+      for (int at = static_cast<int>(threadIdx.x); at < kDepth * kEdge; at += 256) {
+        int depth = at / kEdge, across = at % kEdge;
+        bool isThere = first + depth < end;
+        tiles.a[depth][across] = isThere && row0 + across < p.k
+                                     ? numbers.first(run, first + depth, row0 + across)
+                                     : 0.0f;
+        tiles.b[depth][across] = isThere && col0 + across < p.m
+                                     ? numbers.second(run, first + depth, col0 + across)
+                                     : 0.0f;
+      }
+      __syncthreads();
+      addTiles(tiles, kDepth, sum);
+      __syncthreads();
+    }
+  }
+  int64_t row = row0 + threadIdx.x / 16 * kPerThread, col = col0 + threadIdx.x % 16 * kPerThread;
+  for (int i = 0; i < kPerThread; ++i)
+    for (int j = 0; j < kPerThread; ++j)
+      if (row + i < p.k && col + j < p.m)
+        setElement(p.c, (run * p.k + row + i) * p.m + col + j, sum[i][j]);
+}
+
+/// `slots` are those of the list.
+template <typename Numbers>
+void launch(const Grouped &call, int64_t slots, const RunList &list, const Numbers &numbers,
+            Queue &queue) {
+  Shape p = {dataOf(call.c), list, slots, call.runs, call.k, call.m};
+  auto cols = static_cast<unsigned>(ceilDiv(call.m, kEdge));
+  if (call.isGradient) {
+    dim3 grid(static_cast<unsigned>(ceilDiv(call.k, kEdge)), cols,
+              static_cast<unsigned>(call.runs));
+    return launchKernel(gradient<Numbers>, grid, 256, 0, queue, p, numbers);
+  }
+  auto items = static_cast<unsigned>(call.rows / kEdge + call.allRuns());
+  launchKernel(product<Numbers>, dim3(items, cols), 256, 0, queue, p, numbers);
+}
+
+} // namespace shardc::kernels::cuda::plain

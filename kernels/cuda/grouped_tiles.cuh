@@ -1,0 +1,428 @@
+// What the products of runs on Hopper's tensor cores share: a ring of stages in shared memory, the
+// thread that finds tiles and copies them, and how results are written. A stage has 128 bytes along
+// k of the rows of a tile.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/Grouped.h"
+#include "kernels/cuda/TensorMap.h"
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/hopper.cuh"
+
+namespace shardc::kernels::cuda::tiles {
+
+/// Which op, and where rows of its factors lie.
+enum class Form : uint8_t {
+  AlongK,         ///< a product with b[E,m,k]
+  AcrossK,        ///< a product with b[E,k,m]
+  Gradient,       ///< both factors have rows across k
+  TurnedGradient, ///< both factors are turned, and have them along k
+};
+/// Whether k are the rows of runs.
+template <Form kForm>
+inline constexpr bool kSumsRows = kForm == Form::Gradient || kForm == Form::TurnedGradient;
+
+constexpr int kTilesAhead = 8; ///< more than the copying thread is ahead, since a tile has a stage
+constexpr int kGroupRows = 64; ///< of a tile, of one warp group
+constexpr int kBlockCols = 64; ///< elements of 16 bits in a row of shared memory
+constexpr int kBandPairs = 8;  ///< pairs of tiles, one below the other, before the next columns
+constexpr int kRunsMax = 1024; ///< whose list fits shared memory
+
+constexpr uint32_t kRowBytes = 128;                   ///< of shared memory
+constexpr uint32_t kBytesOfA = kTileRows * kRowBytes; ///< in a stage
+constexpr uint32_t kBlockBytes = 64 * kRowBytes;      ///< 64 rows
+constexpr uint32_t kWarpBytes = 16 * kRowBytes;       ///< in which a warp turns results into rows
+
+/// The sizes of a kernel: columns of a tile, k of a stage, stages.
+template <int kTileCols_, int kDepth_, int kStages_> struct TileSizes {
+  static constexpr int kTileCols = kTileCols_, kDepth = kDepth_, kStages = kStages_;
+  static constexpr uint32_t kBytesOfB = kTileCols * kRowBytes, kStageBytes = kBytesOfA + kBytesOfB;
+  static constexpr uint32_t kRingBytes = kStages * kStageBytes;
+};
+
+/// A block's tile as the copying thread announces it to those that multiply.
+struct Tile {
+  int64_t first;  ///< its first element in c
+  int rows, cols; ///< that are there; none: 0 or less
+  int stages;     ///< of the ring that hold it; 0: there are no more tiles
+  int run;        ///< in the list
+  int row, col;   ///< where it begins in the rows of a and the columns of b
+};
+
+/// The shared memory of a block behind the stages. Both blocks of a cluster have the same layout.
+template <typename Sizes> struct Shared {
+  uint8_t warps[8][kWarpBytes];
+  uint64_t full[Sizes::kStages], empty[Sizes::kStages]; ///< barriers
+  int depths[Sizes::kStages];                           ///< rows of a gradient in a stage
+  Tile tiles[kTilesAhead];
+  int32_t firstItems[kRunsMax + 1], begins[kRunsMax], ends[kRunsMax];
+};
+template <typename Sizes>
+inline constexpr uint32_t kSharedBytes = Sizes::kRingBytes + sizeof(Shared<Sizes>);
+
+struct Maps {
+  CUtensorMap a, b;
+};
+
+struct Params {
+  RunList list;
+  Data c;
+  int slots, runs, k, m;
+  int items; ///< of each run of a gradient
+};
+
+/// Where things are, as addresses of shared memory.
+template <typename Sizes> struct Ring {
+  uint32_t stages;
+  Shared<Sizes> &shared;
+
+  __device__ uint32_t a(int stage) const {
+    return stages + static_cast<uint32_t>(stage) * Sizes::kStageBytes;
+  }
+  __device__ uint32_t b(int stage) const { return a(stage) + kBytesOfA; }
+  __device__ uint32_t full(int stage) const {
+    return hopper::sharedAddress(&shared.full[0]) + static_cast<uint32_t>(stage) * 8;
+  }
+  __device__ uint32_t empty(int stage) const {
+    return hopper::sharedAddress(&shared.empty[0]) + static_cast<uint32_t>(stage) * 8;
+  }
+};
+
+/// A position in the ring: counts stages.
+template <int kStages> struct Turn {
+  uint32_t count = 0;
+
+  __device__ int stage() const { return static_cast<int>(count % kStages); }
+  __device__ int before() const { return static_cast<int>((count + kStages - 1) % kStages); }
+  __device__ uint32_t parity() const { return count / kStages % 2; }
+};
+
+// ---- the thread that copies ----
+
+/// Where a block's tile is.
+struct Place {
+  int run;      ///< in the list; of a gradient, the run of each slot
+  int row, col; ///< of c, its first; rows of a product count from the run's first
+  bool sharesA; ///< otherwise both blocks have the same columns of b
+};
+
+template <typename Sizes, Form kForm, bool kIsB> class Copies {
+  static constexpr int kDepth = Sizes::kDepth, kTileCols = Sizes::kTileCols;
+
+public:
+  __device__ Copies(const Maps &maps, const Params &p, const Ring<Sizes> &ring)
+      : maps_(maps), p_(p), ring_(ring), rank_(static_cast<int>(hopper::blockOfCluster())) {}
+
+  /// Copies all tiles of the cluster's pieces of work.
+  __device__ void run() {
+    const Shared<Sizes> &shared = ring_.shared;
+    int items = kSumsRows<kForm> ? p_.items * p_.runs : shared.firstItems[p_.slots * p_.runs];
+    int tile = 0;
+    for (int item = static_cast<int>(blockIdx.x) / 2; item < items;
+         item += static_cast<int>(gridDim.x) / 2, ++tile) {
+      Place place = placeOf(item);
+      if constexpr (!kIsB)
+        announce(tile, place);
+      copy(place);
+    }
+    if constexpr (kIsB)
+      return;
+    awaitStage();
+    ring_.shared.tiles[tile % kTilesAhead].stages = 0;
+    hopper::expectBytes(ring_.full(turn_.stage()), 0);
+  }
+
+private:
+  __device__ Place placeOf(int item) {
+    const Shared<Sizes> &shared = ring_.shared;
+    Place place;
+    int local, rows;
+    if constexpr (kSumsRows<kForm>) {
+      place.run = item / p_.items;
+      local = item % p_.items, rows = p_.k;
+    } else {
+      while (shared.firstItems[run_ + 1] <= item)
+        ++run_;
+      place.run = run_;
+      local = item - shared.firstItems[run_], rows = shared.ends[run_] - shared.begins[run_];
+    }
+    int tileCols = (p_.m + kTileCols - 1) / kTileCols;
+    int pairs = (rows + kTileRows - 1) / kTileRows / 2;
+    place.sharesA = local >= pairs * tileCols;
+    if (place.sharesA) {
+      place.row = 2 * pairs * kTileRows;
+      place.col = (2 * (local - pairs * tileCols) + rank_) * kTileCols;
+    } else {
+      int band = local / (kBandPairs * tileCols), inBand = local % (kBandPairs * tileCols);
+      int width = min(kBandPairs, pairs - band * kBandPairs);
+      place.row = (2 * (band * kBandPairs + inBand % width) + rank_) * kTileRows;
+      place.col = inBand / width * kTileCols;
+    }
+    return place;
+  }
+
+  __device__ int stagesOf(int rows) const { return (rows + kDepth - 1) / kDepth; }
+
+  __device__ void announce(int tile, const Place &place) {
+    Shared<Sizes> &shared = ring_.shared;
+    Tile &to = shared.tiles[tile % kTilesAhead];
+    int rows = 0;
+    to.cols = p_.m - place.col;
+    to.run = place.run, to.row = place.row, to.col = place.col;
+    if constexpr (kSumsRows<kForm>) {
+      to.first = (int64_t{place.run} * p_.k + place.row) * p_.m + place.col;
+      to.rows = p_.k - place.row;
+      for (int run = place.run; run < p_.slots * p_.runs; run += p_.runs)
+        rows += stagesOf(shared.ends[run] - shared.begins[run]);
+      to.stages = max(rows, 1);
+    } else {
+      int begin = shared.begins[place.run] + place.row;
+      to.first = int64_t{begin} * p_.m + place.col;
+      to.rows = shared.ends[place.run] - begin;
+      to.row = begin;
+      to.stages = stagesOf(p_.k);
+    }
+  }
+
+  __device__ void copy(const Place &place) {
+    const Shared<Sizes> &shared = ring_.shared;
+    if constexpr (kSumsRows<kForm>) {
+      bool isEmpty = true;
+      for (int run = place.run; run < p_.slots * p_.runs; run += p_.runs)
+        for (int depth = shared.begins[run]; depth < shared.ends[run]; depth += kDepth) {
+          copyStage(place, place.row, depth, 0, shared.ends[run] - depth);
+          isEmpty = false;
+        }
+      if (isEmpty) // a stage that is zeroed
+        copyStage(place, place.row, 0, 0, 0);
+    } else {
+      int row = shared.begins[place.run] + place.row;
+      for (int depth = 0; depth < p_.k; depth += kDepth)
+        copyStage(place, row, depth, place.run % p_.runs, kDepth);
+    }
+  }
+
+  __device__ void awaitStage() { hopper::waitFor(ring_.empty(turn_.stage()), turn_.parity() ^ 1); }
+
+  __device__ void copyStage(const Place &place, int row, int depth, int matrix, int rows) {
+    int stage = turn_.stage();
+    awaitStage();
+    if constexpr (kIsB) {
+      if (place.sharesA)
+        for (int half = 0; half < 2; ++half)
+          loadB(stage, half, place.col, depth, matrix, false);
+      else
+        loadB(stage, rank_, place.col, depth, matrix, true);
+    } else {
+      if constexpr (kSumsRows<kForm>)
+        ring_.shared.depths[stage] = rows;
+      hopper::expectBytes(ring_.full(stage), Sizes::kStageBytes);
+      if (place.sharesA)
+        loadA(stage, rank_, row, depth, true);
+      else
+        for (int half = 0; half < 2; ++half)
+          loadA(stage, half, row, depth, false);
+    }
+    ++turn_.count;
+  }
+
+  __device__ void load(const CUtensorMap &map, uint32_t to, int stage, hopper::Corner at,
+                       bool forBoth) const {
+    if (forBoth)
+      hopper::loadTileForBoth(&map, to, ring_.full(stage), at);
+    else
+      hopper::loadTile(&map, to, ring_.full(stage), at);
+  }
+  /// Half of a tile's rows of a.
+  __device__ void loadA(int stage, int half, int row, int depth, bool forBoth) const {
+    row += half * kGroupRows;
+    hopper::Corner at =
+        kForm == Form::Gradient ? hopper::Corner{row, depth, 0} : hopper::Corner{depth, row, 0};
+    load(maps_.a, ring_.a(stage) + static_cast<uint32_t>(half) * kBlockBytes, stage, at, forBoth);
+  }
+  /// Half of a tile's columns of b.
+  __device__ void loadB(int stage, int half, int col, int depth, int matrix, bool forBoth) const {
+    uint32_t to = ring_.b(stage) + static_cast<uint32_t>(half) * (Sizes::kBytesOfB / 2);
+    col += half * (kTileCols / 2);
+    if constexpr (kForm == Form::AlongK || kForm == Form::TurnedGradient) {
+      load(maps_.b, to, stage, {depth, col, matrix}, forBoth);
+    } else {
+      load(maps_.b, to, stage, {col, depth, matrix}, forBoth);
+      load(maps_.b, to + kBlockBytes, stage, {col + kBlockCols, depth, matrix}, forBoth);
+    }
+  }
+
+  const Maps &maps_;
+  const Params &p_;
+  const Ring<Sizes> &ring_;
+  int rank_, run_ = 0;
+  Turn<Sizes::kStages> turn_;
+};
+
+/// Tells both blocks that this group has read a stage.
+template <typename Sizes>
+__device__ __forceinline__ void release(const Ring<Sizes> &ring, int stage) {
+  if (uint32_t block = threadIdx.x % 128; block < 2)
+    hopper::arriveAt(ring.empty(stage), block);
+}
+
+// ---- results ----
+
+template <bool kIsF16> __device__ __forceinline__ uint32_t packed(float a, float b) {
+  if constexpr (kIsF16) {
+    __half2 pair = __floats2half2_rn(a, b);
+    return *reinterpret_cast<uint32_t *>(&pair);
+  } else {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+    return *reinterpret_cast<uint32_t *>(&pair);
+  }
+}
+
+/// The place of 16 bytes of a row in rows of 128 bytes.
+__device__ __forceinline__ int placeOf(int row, int part) {
+  return row * 128 + (part ^ (row & 7)) * 16;
+}
+
+/// Where a warp's 16 rows of results go.
+struct TileTarget {
+  const Data &c;
+  uint8_t *memory; ///< of the warp, 16 rows of 128 bytes
+  int64_t first;   ///< the first element in c
+  int m;           ///< the distance of rows
+  int rows, cols;  ///< that are there; none: 0 or less
+
+  __device__ bool has(int row, int col) const { return row < rows && col < cols; }
+  __device__ int64_t at(int row, int col) const { return first + int64_t{row} * m + col; }
+};
+
+/// Rounds 64 columns at a time and writes them in rows of 128 bytes.
+template <bool kIsF16, int kSums>
+__device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&sum)[kSums]) {
+  int lane = static_cast<int>(threadIdx.x) % kWarp, rowOfMatrix = lane % 8 + lane / 8 % 2 * 8;
+  uint32_t memory = hopper::sharedAddress(to.memory);
+#pragma unroll
+  for (int block = 0; block < kSums / (kBlockCols / 2); ++block) {
+    if (block * kBlockCols >= to.cols)
+      break;
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        int at = 4 * (8 * block + j) + 2 * i;
+        words[i] = packed<kIsF16>(sum[at], sum[at + 1]);
+      }
+      hopper::storeMatrices(memory + static_cast<uint32_t>(placeOf(rowOfMatrix, j + lane / 16)),
+                            words);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      int row = 4 * i + lane / 8, col = block * kBlockCols + lane % 8 * kChunk;
+      if (to.has(row, col))
+        __stcs(chunkOf(to.c, to.at(row, col)),
+               *reinterpret_cast<const uint4 *>(to.memory + placeOf(row, lane % 8)));
+    }
+  }
+}
+
+/// Writes 32 columns at a time in fp32, or adds them, also to results of 16 bits, which so are
+/// rounded once.
+template <bool kIsF16, bool kIsWide, int kSums>
+__device__ __forceinline__ void writeWide(const TileTarget &to, const float (&sum)[kSums]) {
+  constexpr int kCols = kBlockCols / 2;
+  constexpr Mode kMode = kIsWide ? Mode::Mixed : kIsF16 ? Mode::F16 : Mode::Bf16;
+  int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int block = 0; block < kSums / (kCols / 2); ++block) {
+    if (block * kCols >= to.cols)
+      break;
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        int place = placeOf(lane / 4 + 8 * i, 2 * j + lane % 4 / 2) + lane % 2 * 8;
+        int at = 4 * (4 * block + j) + 2 * i;
+        *reinterpret_cast<float2 *>(to.memory + place) = {sum[at], sum[at + 1]};
+      }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      int row = 8 * i + lane / 4, part = lane % 4 * 2, col = block * kCols + lane % 4 * kChunk;
+      if (!to.has(row, col))
+        continue;
+      float4 a = *reinterpret_cast<const float4 *>(to.memory + placeOf(row, part));
+      float4 b = *reinterpret_cast<const float4 *>(to.memory + placeOf(row, part + 1));
+      float v[kChunk] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+      store8<kMode>(to.c, to.at(row, col), kChunk, v);
+    }
+  }
+}
+
+constexpr int kThreads = 384; ///< a warp group that copies, two that multiply
+
+template <typename Sizes>
+__device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) {
+  Shared<Sizes> &shared = ring.shared;
+  if (threadIdx.x == 0) {
+    if (ring.stages % 1024 != 0)
+      __trap(); // swizzled tiles begin at multiples of 1024 bytes
+    for (int stage = 0; stage < Sizes::kStages; ++stage) {
+      hopper::initBarrier(ring.full(stage), 1);
+      hopper::initBarrier(ring.empty(stage), 4); // of two warp groups of two blocks
+    }
+    hopper::fenceBarriers();
+  }
+  int all = p.slots * p.runs;
+  for (int i = static_cast<int>(threadIdx.x); i < all; i += kThreads) {
+    shared.begins[i] = p.list.begins[i];
+    shared.ends[i] = p.list.ends[i];
+    shared.firstItems[i] = p.list.firstItems[i];
+  }
+  if (threadIdx.x == 0)
+    shared.firstItems[all] = p.list.firstItems[all];
+  __syncthreads();
+  hopper::syncCluster();
+}
+
+// ---- on the host ----
+
+inline bool isHopper() {
+  static const bool answer = [] {
+    int device = 0, major = 0, minor = 0;
+    bool isKnown =
+        cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess;
+    return isKnown && major == 9 && minor == 0;
+  }();
+  return answer;
+}
+
+/// The pieces of work of each run of a gradient.
+inline void setItems(Params &p, int tileColumns) {
+  int tileRows = (p.k + kTileRows - 1) / kTileRows, cols = (p.m + tileColumns - 1) / tileColumns;
+  p.items = tileRows / 2 * cols + tileRows % 2 * ((cols + 1) / 2);
+}
+
+/// Launches as many clusters of two blocks as fit the GPU, or so many multiprocessors of it.
+template <typename... Args>
+void launchPairs(void (*kernel)(Args...), uint32_t sharedBytes, int32_t multiprocessors,
+                 Queue &queue, const Maps &maps, const Params &p, const auto &...more) {
+  static_cast<void>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(sharedBytes)));
+  int device = 0, blocks = 0;
+  static_cast<void>(cudaGetDevice(&device));
+  static_cast<void>(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device));
+  if (multiprocessors > 0)
+    blocks = std::min(blocks, static_cast<int>(multiprocessors));
+  blocks = std::max(blocks / 2, 1) * 2;
+  launchKernel(kernel, static_cast<unsigned>(blocks), kThreads, sharedBytes, queue, maps, p,
+               more...);
+}
+
+} // namespace shardc::kernels::cuda::tiles
