@@ -142,7 +142,6 @@ template <typename Need> void needOfPredictions(const Config &config, Need need)
   // A rank would need tokens of others' slices.
   need(d.contextParallel > 1, "multi-token prediction with context parallelism",
        Opt::ModelContextParallelSize);
-  need(config.has(Opt::ModelFp8), "multi-token prediction in fp8", Opt::ModelFp8);
   need(config.is(Opt::ModelPipelineSchedule, config::PipelineSchedule::ZeroBubble),
        "multi-token prediction under this schedule", Opt::ModelPipelineSchedule);
   // The last stage would need gradients of positions that its ranks divide.

@@ -64,7 +64,8 @@ struct Recipe {
 /// Products of gradients take them first.
 bool isForward(const Op &product) { return product.role == plan::ProductRole::Forward; }
 
-/// The layers without the first and last ones that stay as they are.
+/// The layers without the first and last ones that stay as they are, and blocks that predict further
+/// tokens, which upstream does not count among layers.
 std::vector<uint8_t> quantisedUnits(const plan::Plan &plan) {
   const Job::Model &model = plan.job.model;
   std::vector<size_t> layers;
@@ -77,6 +78,9 @@ std::vector<uint8_t> quantisedUnits(const plan::Plan &plan) {
   std::vector<uint8_t> isQuantised(plan.units.size(), 0);
   for (int64_t layer = first; layer < last; ++layer)
     isQuantised[layers[static_cast<size_t>(layer)]] = 1;
+  for (size_t unit = 0; unit < plan.units.size(); ++unit)
+    if (plan.units[unit].kind == plan::UnitKind::Prediction)
+      isQuantised[unit] = 1;
   return isQuantised;
 }
 
@@ -119,7 +123,10 @@ public:
            const Recipe &recipe)
       : plan_(plan), recipe_(recipe), params_(paramsOfValues(role, segment)) {}
 
-  bool has(const Op &op) const { return recipe_.isProduct(op) && !isOfRouter(weightOf(op)); }
+  bool has(const Op &op) const {
+    int32_t param = weightOf(op);
+    return recipe_.isProduct(op) && isOfUnit(param, op.unit) && !isOfRouter(param);
+  }
   int32_t weightOf(const Op &op) const {
     bool isGradient = op.role == plan::ProductRole::WeightGradient;
     return params_[isGradient ? op.results[0] : op.operands[1]];
@@ -127,6 +134,13 @@ public:
   int32_t paramOf(ValueId value) const { return params_[value]; }
 
 private:
+  /// Blocks of further tokens take the products of the head, whose weight is another unit's.
+  bool isOfUnit(int32_t param, int32_t unit) const {
+    if (param < 0)
+      return plan::isLayer(plan_, unit);
+    int32_t block = plan_.params[static_cast<size_t>(param)].block;
+    return plan_.blocks[static_cast<size_t>(block)].unit == unit;
+  }
   bool isOfRouter(int32_t param) const {
     return param >= 0 &&
            plan_.params[static_cast<size_t>(param)].name.find(".mlp.router.") != std::string::npos;

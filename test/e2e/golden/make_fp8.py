@@ -103,6 +103,7 @@ class Numerics(model.Numerics):
         self.variant = variant
         self.scales = DelayedScales(*variant.delayed) if variant.delayed else None
         self.layers = {f"decoder.layers.{i}." for i in range(ends, case.num_layers - ends)}
+        self.layers |= {f"mtp.layers.{i}." for i in range(case.predictions)}  # upstream counts them nowhere else
 
     def linear(self, x, p, name):
         if not any(name.startswith(layer) for layer in self.layers):
@@ -180,7 +181,7 @@ def mean_distance(values, reference):
 
 def main(names):
     docs = dataset.documents()
-    for case in (cases.GPT2, cases.LLAMA, cases.LATENT_ALIGNED, cases.MIXTRAL):
+    for case in (cases.GPT2, cases.LLAMA, cases.LATENT_ALIGNED, cases.MIXTRAL, cases.FURTHER):
         if names and case.name not in names:
             continue
         case = dataclasses.replace(case, steps=STEPS)

@@ -44,6 +44,7 @@ TWO_STAGES = "model.pipeline_model_parallel_size=2"
 LAYOUT = "model.pipeline_model_parallel_layout"
 PIPELINES = {
     "none": [],
+    "halves": [TWO_STAGES],
     "1f1b": [TWO_STAGES, f'{LAYOUT}="Ett|tL"'],
     "zero_bubble": [TWO_STAGES, f'{LAYOUT}="Et|ttL"', "model.pipeline_schedule=zero_bubble"],
     "interleaved": [TWO_STAGES, f'{LAYOUT}="E|t|tt|L"', "model.pipeline_schedule=interleaved",
