@@ -394,6 +394,8 @@ private:
     if (mesh.expertShard) {
       experts_ = groupsOf(*mesh.expertShard, *mesh.expertState);
       experts_.sum = static_cast<int16_t>(*mesh.expertState);
+      if (plan_.groupSize(experts_.shard) == 1) // see strategyOf
+        experts_.shard = experts_.state;
       if (plan_.groupSize(experts_.sum) > 1)
         plan_.kindGroup(ExpertData) = experts_.sum;
     }

@@ -64,8 +64,8 @@ struct Recipe {
 /// Products of gradients take them first.
 bool isForward(const Op &product) { return product.role == plan::ProductRole::Forward; }
 
-/// The layers without the first and last ones that stay as they are, and blocks that predict further
-/// tokens, which upstream does not count among layers.
+/// The layers without the first and last ones that stay as they are, and blocks that predict
+/// further tokens, which upstream does not count among layers.
 std::vector<uint8_t> quantisedUnits(const plan::Plan &plan) {
   const Job::Model &model = plan.job.model;
   std::vector<size_t> layers;

@@ -16,6 +16,17 @@ int64_t ranksAlong(const plan::Plan &plan, const std::vector<uint16_t> &axes) {
   return ranks;
 }
 
+/// Whether instances of the model divide the block among them, and nothing inside of them does.
+bool isBetweenInstances(const plan::Plan &plan, const plan::Block &block) {
+  int16_t outer = plan::groupOfKind(plan, plan::GroupKind::Outer);
+  if (outer < 0 || block.group < 0)
+    return false;
+  const std::vector<uint16_t> &axes = plan.groups[static_cast<size_t>(block.group)].axes;
+  return !axes.empty() && std::ranges::all_of(axes, [&](uint16_t axis) {
+    return std::ranges::count(plan.groups[static_cast<size_t>(outer)].axes, axis) > 0;
+  });
+}
+
 /// Without the type of its parameters.
 BlockStrategy withGroups(const plan::Plan &plan, const JobStrategy &job, const plan::Block &block) {
   BlockStrategy strategy{job};
@@ -29,6 +40,8 @@ BlockStrategy withGroups(const plan::Plan &plan, const JobStrategy &job, const p
         static_cast<double>(strategy.sumRanks) / static_cast<double>(ranksOfTokens(plan));
   using enum plan::Job::ShardingStrategy;
   plan::Job::ShardingStrategy asked = plan.job.derived.strategy;
+  if (asked == OptimGradsParams && isBetweenInstances(plan, block))
+    asked = Optim; // between instances, state alone is divided
   if (strategy.ranks > 1) {
     strategy.shardsParams = asked == OptimGradsParams;
     strategy.shardsGrads = strategy.shardsParams || asked == OptimGrads;
