@@ -12,6 +12,7 @@
 #include "compiler/model/MlaAttention.h"
 #include "compiler/model/MoeMlp.h"
 #include "compiler/model/MtpBlock.h"
+#include "runtime/base/DType.h"
 
 namespace shardc::lower {
 namespace {
@@ -77,15 +78,27 @@ private:
   model::EmbeddingSettings embedding() const {
     bool learned =
         config_.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::LearnedAbsolute);
-    return {d_.paddedVocab, d_.hidden, learned ? d_.maxPositions : 0,
+    return {d_.paddedVocab,
+            d_.hidden,
+            learned ? d_.maxPositions : 0,
             config_.getFloatOr(Opt::ModelEmbeddingInitMethodStd, std_),
-            config_.getFloat(Opt::ModelHiddenDropout)};
+            config_.getFloat(Opt::ModelHiddenDropout),
+            config_.isOn(Opt::ModelScaleEmbeddings) ? embeddingScale() : 1};
+  }
+
+  /// As transformers, in the type of what it multiplies.
+  double embeddingScale() const {
+    auto root = static_cast<float>(std::sqrt(static_cast<double>(d_.hidden)));
+    return d_.compute == DType::BF16  ? toFloat(toBF16(root))
+           : d_.compute == DType::F16 ? toFloat(toF16(root))
+                                      : root;
   }
 
   model::HeadSettings head() const {
     // Megatron's softmax runs over the rows of padding too.
     int64_t valid = config_.isOn(Opt::ModelMaskPaddedVocab) ? d_.vocab : d_.paddedVocab;
-    return {d_.paddedVocab, d_.hidden, valid, d_.tied, std_};
+    return {d_.paddedVocab, d_.hidden, valid,
+            d_.tied,        std_,      config_.getFloatOr(Opt::ModelFinalLogitSoftcapping, 0)};
   }
 
   /// What is told is the mean over microbatches and over ranks with other samples; those of a
@@ -188,7 +201,7 @@ private:
     return config_.isOn(norm) ? 0 : config_.getFloat(Opt::ModelHiddenDropout);
   }
 
-  std::optional<model::RopeSettings> rope() const {
+  std::optional<model::RopeSettings> rope(LayerKind kind) const {
     using config::PositionEmbedding;
     bool isYarn = config_.is(Opt::ModelPositionEmbeddingType, PositionEmbedding::Yarn);
     if (!isYarn && !config_.is(Opt::ModelPositionEmbeddingType, PositionEmbedding::Rope))
@@ -200,9 +213,13 @@ private:
       rope.dim = d_.headSize;
       return rope;
     }
-    if (config_.isOn(Opt::ModelRopeScaling))
-      rope.scaling = config_.getFloat(Opt::ModelRopeScalingFactor);
-    rope.interpolation = config_.getFloatOr(Opt::ModelSeqLenInterpolationFactor, 1);
+    if (kind.hasWindow && config_.has(Opt::ModelWindowRotaryBase)) {
+      rope.base = config_.getFloat(Opt::ModelWindowRotaryBase);
+    } else {
+      if (config_.isOn(Opt::ModelRopeScaling))
+        rope.scaling = config_.getFloat(Opt::ModelRopeScalingFactor);
+      rope.interpolation = config_.getFloatOr(Opt::ModelSeqLenInterpolationFactor, 1);
+    }
     rope.dim = static_cast<int64_t>(config_.getFloat(Opt::ModelRotaryPercent) *
                                     static_cast<double>(d_.headSize));
     rope.interleaved = config_.isOn(Opt::ModelRotaryInterleaved);
@@ -259,6 +276,7 @@ private:
   model::ScoreSettings scores(double scale) const {
     model::ScoreSettings scores;
     scores.scale = scale;
+    scores.softCap = config_.getFloatOr(Opt::ModelAttnLogitSoftcapping, 0);
     scores.resetMask = config_.isOn(Opt::DatasetResetAttentionMask);
     scores.dropout = config_.getFloat(Opt::ModelAttentionDropout);
     scores.sinks = sinks();
@@ -271,7 +289,7 @@ private:
     gqa.groups = d_.numGroups, gqa.headSize = d_.headSize;
     gqa.qkvBias = hasBias() || config_.isOn(Opt::ModelAddQkvBias);
     gqa.projBias = hasBias();
-    gqa.rope = rope();
+    gqa.rope = rope(kind);
     gqa.scores = scores(config_.getFloatOr(Opt::ModelSoftmaxScale,
                                            1.0 / std::sqrt(static_cast<double>(d_.headSize))));
     if (kind.hasWindow)

@@ -193,6 +193,9 @@ std::vector<Missing> findMissing(const Config &config) {
   need(!isQuick && asksFor(config, Opt::ModelActivationFuncClampValue),
        "clamping of this activation", Opt::ModelActivationFuncClampValue);
   needOfNorms(config, need);
+  need(asksFor(config, Opt::ModelWindowRotaryBase) &&
+           config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn),
+       "another base of positions in layers with a window under YaRN", Opt::ModelWindowRotaryBase);
   using config::CkptFormat;
   need(config.has(Opt::CheckpointSave) &&
            (config.is(Opt::CheckpointCkptFormat, CkptFormat::Torch) ||

@@ -40,6 +40,8 @@ ValueId attend(Forward &to, ValueId q, ValueId k, ValueId v, const ScoreSettings
   Op attend = to.op(OpKind::Attention, {q, k, v, batch.docs, batch.samples});
   attend.set(Key::scale, settings.scale).set(Key::causal, int64_t{1});
   attend.set(Key::reset_mask, int64_t{settings.resetMask});
+  if (settings.softCap > 0)
+    attend.set(Key::soft_cap, settings.softCap);
   if (settings.window)
     attend.set(Key::window, *settings.window);
   to.setDropout(attend, settings.dropout);

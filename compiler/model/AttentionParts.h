@@ -39,6 +39,7 @@ enum class Sinks : uint8_t {
 
 struct ScoreSettings {
   double scale = 1;              ///< of scores, before the softmax
+  double softCap = 0;            ///< of scaled scores; 0: none
   bool resetMask = false;        ///< attention ends at the ends of documents
   std::optional<int64_t> window; ///< keys before its own that a query sees; none: all
   double dropout = 0;            ///< of probabilities

@@ -9,6 +9,7 @@ struct EmbeddingSettings {
   int64_t vocab = 1, hidden = 1;
   int64_t positions = 0; ///< rows of the learned table of positions; 0: none
   double initStd = 0, dropout = 0;
+  double scale = 1; ///< factor on rows of words
 };
 
 class Embedding : public Module {

@@ -32,6 +32,8 @@ ValueId Head::losses(Forward &to, ValueId x, ValueId labels, ValueId mask, std::
   ValueId logits = to.emit(std::move(product), std::move(name), to.activations({b, s, s_.vocab}));
   Op entropy = to.op(OpKind::CrossEntropy, {logits, labels, mask});
   entropy.set(Key::valid_cols, s_.validCols);
+  if (s_.softCap > 0)
+    entropy.set(Key::soft_cap, s_.softCap);
   Type rows = Type::of(DType::F32, {b * s});
   return to.emitMany(std::move(entropy), {{"losses", rows}, {"losses.lse", rows}})[0];
 }

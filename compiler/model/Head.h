@@ -10,6 +10,7 @@ struct HeadSettings {
   int64_t validCols = 1; ///< columns over which the softmax runs
   bool tied = false;     ///< the weight is that of the embedding
   double initStd = 0;
+  double softCap = 0; ///< of logits; 0: none
 };
 
 class Head : public Module {

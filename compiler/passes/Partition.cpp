@@ -557,6 +557,7 @@ private:
     int64_t rows = rowsOf(typeOf(logits));
     Op stats = plan::makeOp(OpKind::VocabStats, {logits, op.operands[1]}, unit_, loc_);
     stats.set(Key::valid_cols, op.getInt(Key::valid_cols));
+    stats.set(Key::soft_cap, op.getFloat(Key::soft_cap));
     stats.group = group_;
     stats.results = {addValue(name + ".stats", Type::of(DType::F32, {kStatistics, rows}))};
     Op gather = collective(OpKind::AllGather, stats.results[0]);

@@ -111,6 +111,8 @@ void noteBar(const Context &context, CudnnBar bar) {
     return context.tell(makeReport(report::AttentionDocuments));
   case CudnnBar::SlidingWindow:
     return context.tell(makeReport(report::AttentionWindow));
+  case CudnnBar::SoftCap:
+    return context.tell(makeReport(report::AttentionCap));
   case CudnnBar::Rows:
     return context.tell(makeReport(report::AttentionRows));
   case CudnnBar::Positions:
@@ -127,6 +129,7 @@ bool fits(const Call &call, AttentionOp op) {
                              .drops = attrs.p > 0,
                              .hasDocuments = attrs.reset_mask,
                              .hasWindow = attrs.window >= 0,
+                             .isCapped = attrs.soft_cap > 0,
                              .packed = op.packed,
                              .hasUnknownOrder = op.piece && attrs.causal && attrs.slices == 0,
                              .heads = attrs.num_heads,

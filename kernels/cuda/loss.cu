@@ -7,11 +7,11 @@
 // equal parts (kernels/host/VocabLoss.cpp), and so is cross_entropy_bwd of a group. Mapping: one
 // block of up to 1024 threads a row; each keeps a running maximum and sum over its chunks of 8
 // columns, then the block joins them. A row of 16-bit numbers that is short enough for two blocks a
-// multiprocessor lies in shared memory, one block's on its way while the other's gradient is
-// formed; of longer ones a thread keeps its first eight chunks in registers, and what is beyond
-// them is read a second time. Limited by memory: logits read once (beyond 65536 columns twice with
-// gradients), dlogits written once: 2.8 TB/s, 2.5 with gradients, of a copy's 4.24 on an H200,
-// 2026-11.
+// multiprocessor lies in shared memory, where logits have no soft cap, one block's on its way while
+// the other's gradient is formed; of longer ones a thread keeps its first eight chunks in
+// registers, and what is beyond them is read a second time. Limited by memory: logits read once
+// (beyond 65536 columns twice with gradients), dlogits written once: 2.8 TB/s, 2.5 with gradients,
+// of a copy's 4.24 on an H200, 2026-11.
 #include "kernels/cuda/loss.cuh"
 
 #include "kernels/cuda/Accepts.h"
@@ -23,6 +23,24 @@ namespace {
 constexpr float kNan = __builtin_nanf("");
 
 __device__ __forceinline__ int countAt(int64_t c, int64_t cols) { return upToChunk(cols - c); }
+
+/// With the soft cap, where there is one.
+__device__ __forceinline__ float capped(const LossRows &p, float logit) {
+  return p.cap > 0.0f ? p.cap * tanhf(logit / p.cap) : logit;
+}
+
+__device__ __forceinline__ void capChunk(const LossRows &p, float (&v)[kChunk]) {
+  if (p.cap > 0.0f)
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] = capped(p, v[j]);
+}
+
+/// Of the cap, at a logit that has it.
+__device__ __forceinline__ float slopeOfCap(const LossRows &p, float logit) {
+  float share = p.cap > 0.0f ? logit / p.cap : 0.0f;
+  return 1.0f - share * share;
+}
 
 constexpr int kHeld = 8; ///< chunks of a row of 16-bit numbers that a thread keeps for the gradient
 
@@ -45,6 +63,7 @@ __device__ __forceinline__ RowSum sumOfRow(const LossRows &p, int64_t base, Held
   int64_t stride = static_cast<int64_t>(blockDim.x) * kChunk;
   auto add = [&](int n) {
     float chunk = -INFINITY;
+    capChunk(p, v);
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
       chunk = j < n ? fmaxf(chunk, v[j]) : chunk;
@@ -125,7 +144,7 @@ template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRow
   Label label = labelOf(p, row);
   bool inside = label.isValid;
   float mask = p.mask[row];
-  float target = label.isHere ? element(p.logits, base + label.column) : 0.0f;
+  float target = label.isHere ? capped(p, element(p.logits, base + label.column)) : 0.0f;
   constexpr bool kHolds = kIsNarrow<M>;
   Held held;
   bool isHeld = kHolds && !p.lseIn;
@@ -140,10 +159,11 @@ template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRow
   int64_t c = static_cast<int64_t>(threadIdx.x) * kChunk;
   float v[kChunk];
   auto differentiate = [&](int n) {
+    capChunk(p, v);
 #pragma unroll
     for (int j = 0; j < kChunk; ++j) {
       float d = factor * __expf(v[j] - lse) - (c + j == label.column ? factor : 0.0f);
-      v[j] = c + j < p.valid ? d : 0.0f;
+      v[j] = c + j < p.valid ? d * slopeOfCap(p, v[j]) : 0.0f;
     }
     store8<M>(p.dlogits, base + c, n, v);
   };
@@ -173,7 +193,7 @@ __global__ void __launch_bounds__(1024) statsOfRows(const LossRows p, float *sta
     return;
   Label label = labelOf(p, row);
   stats[row] = sum.largest, stats[p.rows + row] = sum.total;
-  stats[2 * p.rows + row] = label.isHere    ? element(p.logits, base + label.column)
+  stats[2 * p.rows + row] = label.isHere    ? capped(p, element(p.logits, base + label.column))
                             : label.isValid ? -INFINITY
                                             : kNan;
 }
@@ -331,7 +351,7 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
 template <Mode M> size_t sharedRowBytes(const LossRows &rows) {
   constexpr int64_t kBytesMax = 112 << 10; // two of a multiprocessor's 227 KiB
   int64_t bytes = rows.cols * 2;
-  bool fits = kIsNarrow<M> && !rows.lseIn && bytes <= kBytesMax &&
+  bool fits = kIsNarrow<M> && !rows.lseIn && rows.cap == 0.0f && bytes <= kBytesMax &&
               rows.cols >= kSharedThreads * kChunk && !rows.dlogits.accumulate;
   return fits && cudaFuncSetAttribute(lossRowsShared<M>,
                                       cudaFuncAttributeMaxDynamicSharedMemorySize,

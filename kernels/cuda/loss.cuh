@@ -18,6 +18,7 @@ struct LossRows {
   int64_t valid;             ///< columns here that count, the first ones
   int64_t first, vocabulary; ///< the column of the vocabulary here first, and all that count
   float lossScale;
+  float cap;              ///< soft cap of logits; 0: none
   const StepState *state; ///< if given, its loss scale is a factor too
   bool perToken, gradients;
 };
@@ -25,11 +26,13 @@ struct LossRows {
 /// One block per row. Writes losses and lse if requested, then dlogits if `gradients`.
 void launchLossRows(const LossRows &rows, Mode mode, Queue &queue);
 
-/// Sets the columns of rows of this rank's logits: all, or those of one member of a group.
+/// Sets the columns of rows of this rank's logits, all or those of one member of a group, and the
+/// soft cap.
 inline void setColumns(LossRows &rows, const Call &call, int64_t cols) {
   host::Columns columns(call, cols);
   rows.cols = cols, rows.valid = columns.validHere();
   rows.first = columns.first, rows.vocabulary = columns.valid;
+  rows.cap = static_cast<float>(call.attrs.soft_cap);
 }
 
 } // namespace shardc::kernels::cuda

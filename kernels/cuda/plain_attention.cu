@@ -2,6 +2,7 @@
 // lse[b,n,s]. Backward with delta = do·o, P = exp(scale·q·kᵀ - lse), M dropout's factors and dP =
 // M·(do·vᵀ):
 //   dv = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q, summed over a group's heads.
+// With a soft cap c, a score x is c·tanh(x/c), and dS has the factor 1 - tanh(x/c)².
 // q[B,S,N,D], k and v[B,S,G,D], o[B,S,N·D] f32, bf16 or f16 each, lse f32. Online softmax over
 // tiles of 32 keys; all arithmetic fp32 on the CUDA cores, sums in a fixed order, no atomics: dq
 // has a kernel over query tiles, dk and dv one over key tiles. Of slices of a sequence, queries and
@@ -33,6 +34,7 @@ struct Attention {
   uint32_t firstHead; ///< of all ranks' heads, the first one here
   int window;         ///< keys before its own that a query sees; negative: all
   float scale;
+  float cap; ///< soft cap of scaled scores; 0: none
   bool causal, resetMask;
   DropoutMask mask;
 };
@@ -118,6 +120,11 @@ __device__ __forceinline__ void loadTile(const Data &x, const Side &side, int ch
     tile[row * pitch + d] =
         position < side.rows ? element(x, side.offset(position, channels) + d) : 0.0f;
   }
+}
+
+/// tanh of a score's share of the soft cap.
+__device__ __forceinline__ float shareOfCap(const Attention &p, float dot) {
+  return tanhf(dot * p.scale / p.cap);
 }
 
 /// dots[r] = a[row of r]·b[lane].
@@ -215,7 +222,9 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attentio
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       int key = key0 + lane, query = min(first + warp + r * kWarps, p.queries - 1);
-      float score = seen[r] ? scores[r] * p.scale : -INFINITY;
+      float score = !seen[r]       ? -INFINITY
+                    : p.cap > 0.0f ? p.cap * shareOfCap(p, scores[r])
+                                   : scores[r] * p.scale;
       float newLargest = fmaxf(largest[r], warpMax(score));
       // Tiles before the first visible key change nothing.
       float shrink = newLargest == -INFINITY ? 1.0f : __expf(largest[r] - newLargest);
@@ -273,12 +282,13 @@ __device__ __forceinline__ Element differentiate(const Sight<kParts> &sight, flo
                                                  float dProb, float lse, float delta, int sample,
                                                  int head, int query, int key) {
   const Attention &p = sight.p;
-  float prob = __expf(score * p.scale - lse);
+  float share = p.cap > 0.0f ? shareOfCap(p, score) : 0.0f;
+  float prob = __expf((p.cap > 0.0f ? p.cap * share : score * p.scale) - lse);
   float factor = p.mask.threshold > 0
                      ? p.mask.factor(p.samples[sample], sight.dropoutRow(head, query),
                                      sight.dropoutColumn(key))
                      : 1.0f;
-  return {prob * factor, p.scale * prob * (dProb * factor - delta)};
+  return {prob * factor, p.scale * prob * (dProb * factor - delta) * (1.0f - share * share)};
 }
 
 template <int kColumns, bool kParts>
@@ -410,6 +420,7 @@ Attention describe(const Call &call, int queries, int words, bool isPart) {
   p.positions = static_cast<uint32_t>(isPart ? call.attrs.positions : q.shape[1]);
   p.firstHead = static_cast<uint32_t>(host::Slices::headPart(call) * q.shape[2]);
   p.scale = static_cast<float>(call.attrs.scale);
+  p.cap = static_cast<float>(call.attrs.soft_cap);
   p.causal = call.attrs.causal, p.resetMask = call.attrs.reset_mask;
   p.window = static_cast<int>(std::clamp<int64_t>(call.attrs.window, -1, INT32_MAX / 2));
   p.mask = dropoutMask(call.attrs);

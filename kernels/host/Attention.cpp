@@ -1,5 +1,6 @@
 // o[b,s,n,:] = sum over visible keys j of dropout(P[j])·v[b,j,g,:], P = softmax(scale·q·k_j), with
-// g = n/(N/G); lse[b,n,s] = log of the sum of exp(scale·q·k_j). q[B,S,N,D], k[B,S,G,D], v[B,S,G,E],
+// g = n/(N/G); lse[b,n,s] = log of the sum of exp(scale·q·k_j). With a soft cap c, a score x is
+// c·tanh(x/c). q[B,S,N,D], k[B,S,G,D], v[B,S,G,E],
 // o[B,S,N·E] are f32, bf16 or f16 each, lse is f32. A query sees the keys up to its own position if
 // causal, no more than `window` before its own, and of its own document if reset_mask. Products are
 // fp32 through BLAS, sums of exponentials fp64. Limited by exp at small D and by BLAS' rate at
@@ -16,6 +17,15 @@
 #include <cmath>
 
 namespace shardc::kernels::host {
+
+void capScores(float *scores, int64_t n, float cap, float *slopes) {
+  for (int64_t i = 0; i < n; ++i) {
+    float share = std::tanh(scores[i] / cap);
+    scores[i] = cap * share;
+    if (slopes)
+      slopes[i] = 1.0f - share * share;
+  }
+}
 
 KeySpan visibleKeys(const Attrs &attrs, const int32_t *docs, int64_t positions, int64_t query) {
   KeySpan span = {0, attrs.causal ? query + 1 : positions};
@@ -154,6 +164,8 @@ void probabilities(const Task &task, const Dropout &dropout, int64_t begin, int6
     float *first = row + (seen.begin - keys.begin), *last = row + (seen.end - keys.begin);
     std::fill(row, first, 0.0f);
     std::fill(last, row + width, 0.0f);
+    if (task.call.attrs.soft_cap > 0)
+      capScores(first, last - first, static_cast<float>(task.call.attrs.soft_cap));
     task.lse[query] = softmax(first, last - first);
     if (!dropout.isOn())
       continue;

@@ -29,6 +29,9 @@ inline int64_t dropoutRow(const Call &call, const AttentionExtents &extents, int
   return (call.index * extents.heads + head) * extents.positions + query;
 }
 
+/// scores = cap·tanh(scores/cap), and with `slopes` the derivative of that.
+void capScores(float *scores, int64_t n, float cap, float *slopes = nullptr);
+
 /// Keys [begin, end).
 struct KeySpan {
   int64_t begin, end;

@@ -1,9 +1,9 @@
 // Gradients of attention (Attention.cpp). With P = exp(scale·q·kᵀ - lse) over visible keys, M
-// dropout's factors and dP = M·(do·vᵀ): dv += (M·P)ᵀ·do, dS = scale·P·(dP - sum_j P_j·dP_j), dq =
-// dS·k, dk += dSᵀ·q, summed over the queries of a group. The sum is computed from the probabilities
-// themselves and not as do·o, so that o's rounding does not affect it. Data are f32, bf16 or f16
-// each; products are fp32 through BLAS, dk and dv are summed in fp32 in query order and rounded
-// once. Limiter: as for attention.
+// dropout's factors and dP = M·(do·vᵀ): dv += (M·P)ᵀ·do, dS = scale·P·(dP - sum_j P_j·dP_j), with a
+// soft cap c of scores x times 1 - tanh(x/c)², dq = dS·k, dk += dSᵀ·q, summed over the queries of a
+// group. The sum is computed from the probabilities themselves and not as do·o, so that o's
+// rounding does not affect it. Data are f32, bf16 or f16 each; products are fp32 through BLAS, dk
+// and dv are summed in fp32 in query order and rounded once. Limiter: as for attention.
 #include "kernels/host/Attention.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -20,7 +20,7 @@ namespace {
 enum Operand { Do, Q, K, V, O, Lse, Docs, Samples, Operands };
 
 struct Buffers {
-  float *dOut, *q, *k, *v, *dq, *dk, *dv, *p, *dProbs, *factors;
+  float *dOut, *q, *k, *v, *dq, *dk, *dv, *p, *dProbs, *factors, *slopes;
 
   Buffers(const Call &call, Scratch &scratch) {
     AttentionExtents extents(call.in[Q], call.in[V]);
@@ -37,6 +37,7 @@ struct Buffers {
     p = scratch.take<float>(block * extents.positions);
     dProbs = scratch.take<float>(block * extents.positions);
     factors = scratch.take<float>(extents.positions);
+    slopes = call.attrs.soft_cap > 0 ? scratch.take<float>(extents.positions) : nullptr;
   }
 };
 
@@ -71,6 +72,10 @@ void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, K
                       float *p, float *dProbs) {
   int64_t n = seen.end - seen.begin;
   float lse = task.lse[query], scale = static_cast<float>(task.call.attrs.scale);
+  const auto cap = static_cast<float>(task.call.attrs.soft_cap);
+  const float *slopes = task.buffers.slopes;
+  if (cap > 0)
+    capScores(p, n, cap, task.buffers.slopes);
   for (int64_t i = 0; i < n; ++i)
     p[i] = std::exp(p[i] - lse);
   const float *factors = task.buffers.factors;
@@ -83,6 +88,9 @@ void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, K
   float mean = static_cast<float>(dot(p, dProbs, n));
   for (int64_t i = 0; i < n; ++i)
     dProbs[i] = scale * p[i] * (dProbs[i] - mean);
+  if (cap > 0)
+    for (int64_t i = 0; i < n; ++i)
+      dProbs[i] *= slopes[i];
   if (dropout.isOn())
     for (int64_t i = 0; i < n; ++i)
       p[i] *= factors[i];

@@ -4,7 +4,8 @@
 // results for the same queries together: lse = log(exp(a) + exp(b)), o = exp(a - lse)·oa + exp(b -
 // lse)·ob. attention_part_bwd: what the keys here add to the gradients, from o and lse of all parts
 // joined: with P = exp(scale·q·kᵀ - lse), M dropout's factors, dP = M·(do·vᵀ) and delta = do·o: dv
-// = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q. Dropout counts by positions, so
+// = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q. Soft caps are those of
+// attention. Dropout counts by positions, so
 // that masks are those of the whole sequence. Where ranks have mirrored slices (Slices.h), the
 // positions follow from that, and not from the operands. Data are f32, bf16 or f16 each, products
 // fp32 through BLAS, sums of exponentials fp64. Limited as attention is.
@@ -170,7 +171,7 @@ Head headOf(const Tensor &tensor, int64_t sample, int64_t head, int64_t position
 struct Task {
   const Extents &extents;
   Pairs pairs;
-  float scale;
+  float scale, cap; ///< of scores; 0: no cap
   Head q;
   Factor k, v;
 };
@@ -204,6 +205,8 @@ const char *acceptsPart(const Call &call) {
 float makeProbabilities(const Task &task, const Dropout &dropout, int64_t query, float *scores,
                         float *factors) {
   int64_t keys = task.extents.keys;
+  if (task.cap > 0)
+    capScores(scores, keys, task.cap);
   float top = kNothing;
   for (int64_t key = 0; key < keys; ++key) {
     if (!task.pairs.sees(query, key))
@@ -253,16 +256,16 @@ void runPart(const Call &call) {
   Positions positions(call, in, e, buffers.positions);
   Dropout dropout(call.attrs);
   auto *lse = static_cast<float *>(call.out[1].data);
-  auto scale = static_cast<float>(call.attrs.scale);
+  auto scale = static_cast<float>(call.attrs.scale), cap = static_cast<float>(call.attrs.soft_cap);
   int64_t perGroup = e.heads / e.groups;
   for (int64_t b = 0; b < e.batch; ++b)
     for (int64_t group = 0; group < e.groups; ++group) {
       Factor k = headOf(in.k, b, group, e.keys, e.groups).read(0, e.keys, buffers.k);
       Factor v = headOf(in.v, b, group, e.keys, e.groups).read(0, e.keys, buffers.v);
       for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head) {
-        Task task = {e,     Pairs(call, in, positions, e, b, head),
-                     scale, headOf(in.q, b, head, e.queries, e.heads),
-                     k,     v};
+        Task task = {e,   Pairs(call, in, positions, e, b, head),    scale,
+                     cap, headOf(in.q, b, head, e.queries, e.heads), k,
+                     v};
         attendHead(task, buffers, dropout, headOf(call.out[0], b, head, e.queries, e.heads),
                    lse + (b * e.heads + head) * e.queries);
       }
@@ -274,7 +277,7 @@ void runPart(const Call &call) {
 enum BwdOperand { Do, Q, K, V, O, Lse, BwdOperands = 11 };
 
 struct BwdBuffers {
-  float *dOut, *o, *q, *k, *v, *dq, *dk, *dv, *p, *dProbs, *factors;
+  float *dOut, *o, *q, *k, *v, *dq, *dk, *dv, *p, *dProbs, *factors, *slopes;
   int32_t *positions;
 
   BwdBuffers(const Call &call, Scratch &scratch) {
@@ -292,6 +295,7 @@ struct BwdBuffers {
     p = scratch.take<float>(block * e.keys);
     dProbs = scratch.take<float>(block * e.keys);
     factors = scratch.take<float>(e.keys);
+    slopes = call.attrs.soft_cap > 0 ? scratch.take<float>(e.keys) : nullptr;
     positions = scratch.take<int32_t>(Positions::room(call, e));
   }
 };
@@ -315,13 +319,16 @@ void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, f
   int64_t keys = task.extents.keys;
   if (dropout.isOn())
     task.pairs.factors(dropout, query, buffers.factors);
+  if (task.cap > 0)
+    capScores(p, keys, task.cap, buffers.slopes);
   for (int64_t key = 0; key < keys; ++key) {
     if (!task.pairs.sees(query, key)) {
       p[key] = dProbs[key] = 0.0f;
       continue;
     }
     float prob = std::exp(p[key] - lse), factor = dropout.isOn() ? buffers.factors[key] : 1.0f;
-    dProbs[key] = task.scale * prob * (dProbs[key] * factor - delta);
+    float slope = task.cap > 0 ? buffers.slopes[key] : 1.0f;
+    dProbs[key] = task.scale * prob * (dProbs[key] * factor - delta) * slope;
     p[key] = prob * factor;
   }
 }
@@ -363,7 +370,7 @@ void runPartBwd(const Call &call) {
   Positions positions(call, in, e, buffers.positions);
   Dropout dropout(call.attrs);
   const auto *lse = static_cast<const float *>(call.in[Lse].data);
-  auto scale = static_cast<float>(call.attrs.scale);
+  auto scale = static_cast<float>(call.attrs.scale), cap = static_cast<float>(call.attrs.soft_cap);
   int64_t perGroup = e.heads / e.groups;
   auto ofQueries = [&](const Tensor &tensor, int64_t b, int64_t head) {
     return headOf(tensor, b, head, e.queries, e.heads);
@@ -378,8 +385,8 @@ void runPartBwd(const Call &call) {
       std::fill_n(buffers.dk, e.keys * e.channels, 0.0f);
       std::fill_n(buffers.dv, e.keys * e.values, 0.0f);
       for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head) {
-        Task task = {e, Pairs(call, in, positions, e, b, head), scale, ofQueries(in.q, b, head), k,
-                     v};
+        Task task = {
+            e, Pairs(call, in, positions, e, b, head), scale, cap, ofQueries(in.q, b, head), k, v};
         differentiateHead(task, buffers, dropout, ofQueries(call.in[Do], b, head),
                           ofQueries(call.in[O], b, head), ofQueries(call.out[0], b, head),
                           lse + (b * e.heads + head) * e.queries);

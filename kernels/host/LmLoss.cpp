@@ -81,14 +81,17 @@ void lossesOfChunk(const Call &call, const float *x, const float *w, int64_t beg
   float *losses = static_cast<float *>(call.out[0].data);
   float n = withGradients ? *static_cast<const float *>(call.in[N].data) : 0.0f;
   float scale = withGradients ? lossScale(call, State) : 0.0f;
+  auto cap = static_cast<float>(call.attrs.soft_cap);
   gemm(end - begin, cols, hidden, 1.0f, {x, hidden}, {w, hidden, true}, 0.0f, logits, cols);
   for (int64_t row = begin; row < end; ++row) {
     float *logit = logits + (row - begin) * cols;
+    if (cap > 0)
+      capLogits(logit, cols, cap, logit);
     float lse = lseOfRow(logit, columns.valid);
     losses[row] = lossOfRow(logit, columns.valid, lse, labels[row], mask[row]);
     if (withGradients)
       gradientOfRow(logit, columns, lse, labels[row],
-                    gradientFactor(call.attrs, scale, mask[row], n), logit);
+                    gradientFactor(call.attrs, scale, mask[row], n), cap, logit);
   }
 }
 

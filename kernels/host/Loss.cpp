@@ -1,9 +1,9 @@
 // cross_entropy: lse[t] = log(sum over the valid columns of exp(logits[t,:])), losses[t] =
 // mask[t]·(lse[t] - logits[t,labels[t]]). cross_entropy_bwd: dlogits =
 // loss_scale·mask/max(n,1)·(softmax - onehot), without the division if per_token; if there is a
-// step state, times its loss scale. Logits are f32, bf16 or f16, labels i32, all else f32. Limited
-// by exp. Of a group, cross_entropy_bwd has the logits of this member's of as many equal parts of
-// the columns.
+// step state, times its loss scale. With a soft cap c, logits x are c·tanh(x/c) in all of it.
+// Logits are f32, bf16 or f16, labels i32, all else f32. Limited by exp. Of a group,
+// cross_entropy_bwd has the logits of this member's of as many equal parts of the columns.
 #include "kernels/host/Loss.h"
 
 #include "kernels/host/Check.h"
@@ -27,6 +27,26 @@ bool isValid(int32_t label, int64_t valid) { return label >= 0 && label < valid;
 
 int64_t validCols(const Call &call, int64_t cols) {
   return call.attrs.valid_cols == 0 ? cols * call.groupSize : call.attrs.valid_cols;
+}
+
+void capLogits(const float *logits, int64_t n, float cap, float *to) {
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = cap * std::tanh(logits[i] / cap);
+}
+
+float *takeLogits(const Call &call, Scratch &scratch) {
+  int64_t cols = call.in[0].cols();
+  return call.attrs.soft_cap > 0 ? scratch.take<float>(cols)
+                                 : scratch.takeUnlessF32(call.in[0], cols);
+}
+
+const float *readLogits(const Call &call, int64_t row, float *buffer) {
+  int64_t cols = call.in[0].cols();
+  const float *logits = readF32(call.in[0], row * cols, cols, buffer);
+  if (call.attrs.soft_cap <= 0)
+    return logits;
+  capLogits(logits, cols, static_cast<float>(call.attrs.soft_cap), buffer);
+  return buffer;
 }
 
 Exponentials exponentialsOfRow(const float *logits, int64_t valid) {
@@ -69,15 +89,23 @@ float gradientFactor(const Attrs &attrs, float scale, float mask, float n) {
 }
 
 void gradientOfRow(const float *logits, const Columns &columns, float lse, int32_t label,
-                   float factor, float *d) {
+                   float factor, float cap, float *d) {
   if (factor != 0.0f && !columns.isValid(label))
     factor = kNan;
   int64_t valid = columns.validHere();
-  for (int64_t i = 0; i < valid; ++i)
-    d[i] = factor * std::exp(logits[i] - lse);
+  auto slopeAt = [&](int64_t i) { // of the cap
+    float share = logits[i] / cap;
+    return 1.0f - share * share;
+  };
+  bool isHere = columns.has(label), isCapped = cap > 0;
+  float ofLabel = isHere && isCapped ? factor * slopeAt(label - columns.first) : factor;
+  for (int64_t i = 0; i < valid; ++i) {
+    float slope = isCapped ? slopeAt(i) : 1.0f;
+    d[i] = factor * std::exp(logits[i] - lse) * slope;
+  }
   std::fill(d + valid, d + columns.count, 0.0f);
-  if (columns.has(label))
-    d[label - columns.first] -= factor;
+  if (isHere)
+    d[label - columns.first] -= ofLabel;
 }
 
 const char *checkColumns(const Call &call, int64_t rows, int64_t cols, const Tensor &labels) {
@@ -99,9 +127,8 @@ struct Buffers {
   float *logits, *dlogits;
 
   Buffers(const Call &call, Scratch &scratch) {
-    int64_t cols = call.in[0].cols();
-    logits = scratch.takeUnlessF32(call.in[0], cols);
-    dlogits = scratch.take<float>(cols);
+    logits = takeLogits(call, scratch);
+    dlogits = scratch.take<float>(call.in[0].cols());
   }
 };
 
@@ -125,7 +152,7 @@ void runCrossEntropy(const Call &call) {
   float *lse = static_cast<float *>(call.out[1].data);
   int64_t cols = logits.cols(), valid = validCols(call, cols);
   for (int64_t row = 0, rows = logits.rows(); row < rows; ++row) {
-    const float *x = readF32(logits, row * cols, cols, buffers.logits);
+    const float *x = readLogits(call, row, buffers.logits);
     lse[row] = lseOfRow(x, valid);
     losses[row] = lossOfRow(x, valid, lse[row], labels[row], mask[row]);
   }
@@ -153,10 +180,11 @@ void runCrossEntropyBwd(const Call &call) {
   int64_t cols = logits.cols();
   Columns columns(call, cols);
   for (int64_t row = 0, rows = logits.rows(); row < rows; ++row) {
-    const float *x = readF32(logits, row * cols, cols, buffers.logits);
+    const float *x = readLogits(call, row, buffers.logits);
     float *to = targetF32(dlogits, row * cols, buffers.dlogits);
     gradientOfRow(x, columns, lse[row], labels[row],
-                  gradientFactor(call.attrs, scale, mask[row], n), to);
+                  gradientFactor(call.attrs, scale, mask[row], n),
+                  static_cast<float>(call.attrs.soft_cap), to);
     writeF32(dlogits, row * cols, cols, to);
   }
 }

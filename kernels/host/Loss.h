@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/api/Kernel.h"
+#include "kernels/host/Scratch.h"
 
 namespace shardc::kernels::host {
 
@@ -28,6 +29,15 @@ struct Columns {
     return isValid(label) && label >= first && label - first < count;
   }
 };
+
+/// to = cap·tanh(logits/cap); `to` may be `logits`.
+void capLogits(const float *logits, int64_t n, float cap, float *to);
+
+/// Room for a row of operand 0, the logits, where it is not read in place.
+float *takeLogits(const Call &call, Scratch &scratch);
+/// A row of operand 0 in fp32, with the soft cap of the call; in `buffer`, which takeLogits gave,
+/// or in place.
+const float *readLogits(const Call &call, int64_t row, float *buffer);
 
 /// The largest of the valid logits, and the sum of exp(logit - largest), which is fp64.
 struct Exponentials {
@@ -54,9 +64,10 @@ const char *checkScaleState(const Call &call, int state);
 float gradientFactor(const Attrs &attrs, float scale, float mask, float n);
 
 /// d = factor·(softmax - onehot(label)), 0 in the padded columns; `d` may be `logits`. NaN if the
-/// factor is not 0 and the label is not a valid column.
+/// factor is not 0 and the label is not a valid column. With a cap, logits are those that have it,
+/// and d is the gradient of those without.
 void gradientOfRow(const float *logits, const Columns &columns, float lse, int32_t label,
-                   float factor, float *d);
+                   float factor, float cap, float *d);
 
 /// Null, or the reason why labels and valid_cols do not match `rows` rows of `cols` logits.
 const char *checkColumns(const Call &call, int64_t rows, int64_t cols, const Tensor &labels);

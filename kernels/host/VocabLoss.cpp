@@ -25,9 +25,7 @@ constexpr int64_t kStats = 3;
 struct Buffers {
   float *logits;
 
-  Buffers(const Call &call, Scratch &scratch) {
-    logits = scratch.takeUnlessF32(call.in[0], call.in[0].cols());
-  }
+  Buffers(const Call &call, Scratch &scratch) : logits(takeLogits(call, scratch)) {}
 };
 
 Exponentials exponentialsHere(const float *logits, int64_t valid) {
@@ -56,7 +54,7 @@ void runStats(const Call &call) {
   float *sums = largest + rows, *targets = sums + rows;
   Columns columns(call, cols);
   for (int64_t row = 0; row < rows; ++row) {
-    const float *x = readF32(logits, row * cols, cols, buffers.logits);
+    const float *x = readLogits(call, row, buffers.logits);
     Exponentials here = exponentialsHere(x, columns.validHere());
     largest[row] = here.largest;
     sums[row] = static_cast<float>(here.sum);

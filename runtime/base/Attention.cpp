@@ -16,6 +16,8 @@ CudnnBar cudnnBarOf(const AttentionKind &kind) {
     return CudnnBar::Documents;
   if (kind.hasWindow)
     return CudnnBar::SlidingWindow;
+  if (kind.isCapped)
+    return CudnnBar::SoftCap;
   if (kind.hasUnknownOrder)
     return CudnnBar::Positions;
   // With several groups, the queries of a row do not have equal distances.

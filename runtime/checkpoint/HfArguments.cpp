@@ -24,6 +24,9 @@ private:
   bool is(HfArch arch) const { return config_.arch == arch; }
   bool isGpt2() const { return is(HfArch::Gpt2); }
   bool isLatent() const { return config_.family == HfFamily::Deepseek; }
+  bool isGemma() const { return is(HfArch::Gemma2) || is(HfArch::Gemma3); }
+  /// Experts by sigmoids and a bias, some dense layers first, and predictors of further tokens.
+  bool hasSigmoids() const { return is(HfArch::DeepseekV3) || is(HfArch::Glm4Moe); }
   bool isQwen() const { return config_.modelType.starts_with("qwen"); }
   void add(std::string name, PlainValue value) {
     entries_.emplace_back(std::move(name), std::move(value));
@@ -40,9 +43,11 @@ private:
   bool flag(const char *key, bool otherwise = false);
   void addSizes();
   void addNorms();
+  void addScales();
   void addActivation();
   void addBiases();
   void addRotation();
+  const json &ofFullLayers(const json &rope, const json &unscaled, std::string &prefix);
   void addScaling(const json &rope, const std::string &prefix);
   void addLlama3(const json &rope, const std::string &prefix);
   void addYarn(const json &rope, const std::string &prefix);
@@ -138,15 +143,29 @@ void Arguments::addSizes() {
 }
 
 void Arguments::addNorms() {
-  bool isZeroCentered = is(HfArch::Nemotron);
-  add("normalization", isGpt2() || isZeroCentered ? "LayerNorm" : "RMSNorm");
-  add("layernorm_zero_centered_gamma", isZeroCentered);
-  bool isOlmo = is(HfArch::Olmo2);
-  add("qk_layernorm", is(HfArch::Qwen3) || is(HfArch::Qwen3Moe) || isLatent() || isOlmo);
+  add("normalization", isGpt2() || is(HfArch::Nemotron) ? "LayerNorm" : "RMSNorm");
+  add("layernorm_zero_centered_gamma", is(HfArch::Nemotron) || isGemma());
+  bool isOlmo = is(HfArch::Olmo2), isChosen = is(HfArch::Glm4Moe) && flag("use_qk_norm");
+  add("qk_layernorm", is(HfArch::Qwen3) || is(HfArch::Qwen3Moe) || isLatent() || isOlmo ||
+                          is(HfArch::Gemma3) || isChosen);
   add("qk_layernorm_full_width", isOlmo);
   add("pre_layernorm", !isOlmo);
-  add("post_self_attn_layernorm", isOlmo || is(HfArch::Glm4));
-  add("post_mlp_layernorm", isOlmo || is(HfArch::Glm4));
+  bool isBehindToo = is(HfArch::Glm4) || isGemma();
+  add("post_self_attn_layernorm", isOlmo || isBehindToo);
+  add("post_mlp_layernorm", isOlmo || isBehindToo);
+}
+
+/// Gemma scales embeddings, and scores by a number that need not be the size of a head.
+void Arguments::addScales() {
+  add("scale_embeddings", isGemma());
+  constexpr double kSilent = 256; // what the library takes where the file is silent
+  if (!isGemma())
+    return;
+  double scalar = number("query_pre_attn_scalar", kSilent);
+  if (scalar <= 0)
+    refuse("query_pre_attn_scalar", scalar, "a number above 0");
+  else if (scalar != static_cast<double>(config_.headDim))
+    add("softmax_scale", std::pow(scalar, -0.5));
 }
 
 /// "gelu_new" is the approximation by tanh, which a recipe computes where bias and activation are
@@ -158,10 +177,15 @@ void Arguments::addActivation() {
     add("glu_linear_offset", 1.0);
     return add("softmax_type", "learnable");
   }
-  const char *key = isGpt2() ? "activation_function" : "hidden_act";
+  const char *key = isGpt2()    ? "activation_function"
+                    : isGemma() ? "hidden_activation"
+                                : "hidden_act";
   std::string name = word(file_, "", key);
   if (name.empty())
-    name = isGpt2() ? "gelu_new" : is(HfArch::Nemotron) ? "relu2" : "silu";
+    name = isGpt2()               ? "gelu_new"
+           : isGemma()            ? "gelu_pytorch_tanh"
+           : is(HfArch::Nemotron) ? "relu2"
+                                  : "silu";
   bool isTanh = name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast";
   std::string ours = isTanh            ? "gelu"
                      : name == "swish" ? "silu"
@@ -276,6 +300,30 @@ void Arguments::addScaling(const json &rope, const std::string &prefix) {
     refuse(prefix + key, type, "one of default, llama3, linear, yarn");
 }
 
+/// Newer files of Gemma 3 have an object for each kind of layers in place of one for all.
+const json &Arguments::ofFullLayers(const json &rope, const json &unscaled, std::string &prefix) {
+  const json *windows = find(rope, "sliding_attention"), *full = find(rope, "full_attention");
+  const std::pair<const char *, const json *> parts[] = {{"sliding_attention", windows},
+                                                         {"full_attention", full}};
+  for (const auto &[key, part] : parts)
+    if (part != nullptr && !part->is_object())
+      refuse(prefix + key, *part, "an object");
+  if (windows != nullptr && windows->is_object()) {
+    std::string own = prefix + "sliding_attention.", type = word(*windows, own, "rope_type");
+    if (!type.empty() && type != "default")
+      refuse(own + "rope_type", type, "default");
+    add("window_rotary_base",
+        number(*windows, own, "rope_theta", number("rope_local_base_freq", 1e4)));
+  }
+  if (windows == nullptr && full == nullptr) {
+    if (prefix == "rope_parameters." && !rope.empty()) // the library would not read it
+      refuse("rope_parameters", rope, "an object for each kind of layers");
+    return rope;
+  }
+  prefix += "full_attention.";
+  return full != nullptr && full->is_object() ? *full : unscaled;
+}
+
 /// Newer files have the base and the scaling in one object.
 void Arguments::addRotation() {
   if (isGpt2()) {
@@ -296,10 +344,13 @@ void Arguments::addRotation() {
     return refuse(name, *rope, "an object");
   rope = rope != nullptr ? rope : &unscaled;
   std::string prefix = fmt::format("{}.", name);
-  double base = number("rope_theta", is(HfArch::Mixtral) ? 1e6 : is(HfArch::GptOss) ? 1.5e5 : 1e4);
+  if (is(HfArch::Gemma3))
+    rope = &ofFullLayers(*rope, unscaled, prefix);
+  bool isMillion = is(HfArch::Mixtral) || is(HfArch::Gemma3);
+  double base = number("rope_theta", isMillion ? 1e6 : is(HfArch::GptOss) ? 1.5e5 : 1e4);
   add("rotary_base", number(*rope, prefix, "rope_theta", base));
-  double share =
-      number("partial_rotary_factor", is(HfArch::Nemotron) || is(HfArch::Glm4) ? 0.5 : 1);
+  bool isHalf = is(HfArch::Nemotron) || is(HfArch::Glm4) || is(HfArch::Glm4Moe);
+  double share = number("partial_rotary_factor", isHalf ? 0.5 : 1);
   add("rotary_percent", number(*rope, prefix, "partial_rotary_factor", share));
   add("rotary_interleaved", is(HfArch::Glm4));
   bool isWhole = findEntry(entries_, "rotary_percent")->number() == 1 && !is(HfArch::Glm4);
@@ -313,7 +364,8 @@ void Arguments::addRotation() {
 void Arguments::addWindow() {
   constexpr int64_t kSilentLayers = 28; // what the library takes where the file is silent
   bool isOn = !isQwen() || flag("use_sliding_window");
-  int64_t silent = is(HfArch::Mistral) || isQwen() ? 4096 : is(HfArch::GptOss) ? 128 : 0;
+  bool isLong = is(HfArch::Mistral) || isQwen() || isGemma();
+  int64_t silent = isLong ? 4096 : is(HfArch::GptOss) ? 128 : 0;
   bool isSaid = file_.contains("sliding_window");
   int64_t width = isOn ? whole("sliding_window", isSaid ? 0 : silent) : 0;
   const json *types = find("layer_types");
@@ -326,14 +378,18 @@ void Arguments::addWindow() {
            "0 (a window in all layers) or the number of layers (in none)");
   if (types != nullptr && !types->is_array())
     return refuse("layer_types", *types, "a list");
-  bool readsTypes =
-      is(HfArch::Qwen2) || is(HfArch::Qwen3) || is(HfArch::Qwen2Moe) || is(HfArch::GptOss);
+  bool readsTypes = is(HfArch::Qwen2) || is(HfArch::Qwen3) || is(HfArch::Qwen2Moe) ||
+                    is(HfArch::GptOss) || isGemma();
   if (types != nullptr && readsTypes)
     return addWindowLayers(width, *types);
   const char *word = width > 0 ? "sliding_attention" : "full_attention";
   if (types != nullptr && std::ranges::any_of(*types, [&](const json &t) { return t != word; }))
     return refuse("layer_types", *types, fmt::format("{} in every layer", word));
-  addWindowOf(width, is(HfArch::GptOss) ? 2 : 0);
+  int64_t every = is(HfArch::Gemma3) ? whole("sliding_window_pattern", 6) : 2;
+  bool isAlternating = is(HfArch::GptOss) || isGemma();
+  if (isAlternating && every == 1) // no layer has one
+    width = 0;
+  addWindowOf(width, isAlternating ? every : 0);
 }
 
 /// Layers without a window are every n-th, or all or none.
@@ -401,31 +457,31 @@ void Arguments::addExperts() {
 }
 
 void Arguments::addRouter() {
-  add("moe_router_score_function", is(HfArch::DeepseekV3) ? "sigmoid" : "softmax");
-  if (is(HfArch::DeepseekV3))
+  add("moe_router_score_function", hasSigmoids() ? "sigmoid" : "softmax");
+  if (hasSigmoids())
     add("moe_router_enable_expert_bias", true);
   // The chosen probabilities add up to one if the softmax is over them alone.
   bool isOfAll = is(HfArch::DeepseekV2) ||
                  ((is(HfArch::Qwen2Moe) || is(HfArch::Qwen3Moe)) && !flag("norm_topk_prob"));
-  if (!is(HfArch::DeepseekV3))
+  if (!hasSigmoids())
     add("moe_router_pre_softmax", isOfAll);
-  if (isLatent())
+  if (isLatent() || hasSigmoids())
     addGroups();
 }
 
 /// A recipe adds up the best scores of a group, as many as each chosen group gives experts.
 void Arguments::addGroups() {
-  bool isV3 = is(HfArch::DeepseekV3);
+  bool isOfSigmoids = hasSigmoids(), isGrouped = is(HfArch::DeepseekV3);
   int64_t topk = whole("num_experts_per_tok", hfFallback(config_.arch, "num_experts_per_tok"));
   std::string method = word(file_, "", "topk_method");
-  bool isGreedy = !isV3 && (method.empty() || method == "greedy");
-  if (!isV3 && !isGreedy && method != "group_limited_greedy")
+  bool isGreedy = !isOfSigmoids && (method.empty() || method == "greedy");
+  if (!isOfSigmoids && !isGreedy && method != "group_limited_greedy")
     refuse("topk_method", method, "greedy or group_limited_greedy");
-  if (topk < 1 || (isV3 && topk == 1)) // one sigmoid divided by itself
-    refuse("num_experts_per_tok", topk, fmt::format("{} or more", isV3 ? 2 : 1));
-  int64_t groups = isGreedy ? 1 : whole("n_group", isV3 ? 8 : 1);
-  int64_t chosen = isGreedy ? 1 : whole("topk_group", isV3 ? 4 : 1);
-  int64_t summed = isV3 ? 2 : 1; // by the library
+  if (topk < 1 || (isOfSigmoids && topk == 1)) // one sigmoid divided by itself
+    refuse("num_experts_per_tok", topk, fmt::format("{} or more", isOfSigmoids ? 2 : 1));
+  int64_t groups = isGreedy ? 1 : whole("n_group", isGrouped ? 8 : 1);
+  int64_t chosen = isGreedy ? 1 : whole("topk_group", isGrouped ? 4 : 1);
+  int64_t summed = isOfSigmoids ? 2 : 1; // by the library
   if (groups > 1 && chosen != groups && topk != summed * chosen)
     refuse(
         "topk_group", chosen,
@@ -481,6 +537,9 @@ void Arguments::addSilent() {
   };
   const Silent rows[] = {{"softmax_type", "vanilla"},
                          {"softmax_scale", {}},
+                         {"attn_logit_softcapping", {}},
+                         {"final_logit_softcapping", {}},
+                         {"window_rotary_base", {}},
                          {"glu_linear_offset", 0.0},
                          {"activation_func_clamp_value", {}},
                          {"seq_len_interpolation_factor", {}},
@@ -499,6 +558,7 @@ void Arguments::addSilent() {
 Result<PlainEntries> Arguments::build() {
   addSizes();
   addNorms();
+  addScales();
   addActivation();
   addBiases();
   addRotation();
@@ -523,6 +583,8 @@ HfBiases biasesSaid(const HfConfig &config, std::string_view text) {
   bool isQwen2 = config.arch == HfArch::Qwen2 || config.arch == HfArch::Qwen2Moe;
   if (config.arch == HfArch::Glm4) // whose output projection has none
     return {.ofQkv = isInAttention || !isSaid, .ofProjection = false, .ofMlp = false};
+  if (config.arch == HfArch::Glm4Moe) // neither has it
+    return {.ofQkv = isInAttention, .ofProjection = false, .ofMlp = false};
   return {
       .ofQkv = isQwen2 || isInAttention, .ofProjection = isInAttention, .ofMlp = config.hasMlpBias};
 }

@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/HfDerive.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <vector>
@@ -108,10 +109,14 @@ HfArch archOf(const Options &model) {
                                                                               : HfArch::DeepseekV3;
   if (model.word("softmax_type") == "learnable")
     return HfArch::GptOss;
+  if (model.isOn("scale_embeddings"))
+    return hasNorms ? HfArch::Gemma3 : HfArch::Gemma2;
   if (model.isOn("post_self_attn_layernorm"))
     return model.isOn("pre_layernorm") ? HfArch::Glm4 : HfArch::Olmo2;
   if (model.word("normalization") == "LayerNorm")
     return model.isOn("layernorm_zero_centered_gamma") ? HfArch::Nemotron : HfArch::Gpt2;
+  if (hasExperts && model.word("moe_router_score_function") == "sigmoid")
+    return HfArch::Glm4Moe;
   if (hasExperts)
     return hasNorms                               ? HfArch::Qwen3Moe
            : model.isOn("moe_shared_expert_gate") ? HfArch::Qwen2Moe
@@ -135,6 +140,7 @@ public:
 private:
   bool is(HfArch arch) const { return arch_ == arch; }
   bool isLatent() const { return is(HfArch::DeepseekV2) || is(HfArch::DeepseekV3); }
+  bool isGemma() const { return is(HfArch::Gemma2) || is(HfArch::Gemma3); }
   bool isQwen() const { return infoOf(arch_).modelType.starts_with("qwen"); }
   /// Writes a field if the architecture has it.
   void set(const char *field, json value) {
@@ -161,19 +167,26 @@ void Deriver::addCopies() {
        {"num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size"})
     model_.integer(needed);
   model_.number("layernorm_epsilon");
-  for (const HfField &row : hfFields())
-    if (row.isOf(arch_) && row.use == HfUse::Copy)
-      if (const json *value = model_.find(row.text); value != nullptr)
-        config_[std::string(row.name)] = *value;
-  if (isLatent() && !model_.has("q_lora_rank"))
-    config_["q_lora_rank"] = nullptr;
+  // What a model does not have where they are not set, while the library has a default.
+  constexpr std::string_view kSwitches[] = {"q_lora_rank", "attn_logit_softcapping",
+                                            "final_logit_softcapping"};
+  for (const HfField &row : hfFields()) {
+    if (!row.isOf(arch_) || row.use != HfUse::Copy)
+      continue;
+    if (const json *value = model_.find(row.text); value != nullptr)
+      config_[std::string(row.name)] = *value;
+    else if (std::ranges::find(kSwitches, row.text) != std::end(kSwitches))
+      config_[std::string(row.name)] = nullptr;
+  }
 }
 
 void Deriver::addActivation() {
   std::string name = model_.word("activation_func");
   bool isTanh = name == "gelu" && model_.isOn("bias_activation_fusion");
   std::string theirs = isTanh ? "gelu_new" : name == "squared_relu" ? "relu2" : name;
-  if (!is(HfArch::GptOss))
+  if (isGemma())
+    config_["hidden_activation"] = theirs;
+  else if (!is(HfArch::GptOss))
     set("hidden_act", theirs);
   set("activation_function", theirs);
   if (is(HfArch::Gpt2))
@@ -230,11 +243,15 @@ void Deriver::addWindow() {
   std::vector<int64_t> window = model_.list("window_size");
   bool isOn = window.size() == 2 && window[0] >= 0;
   set("use_sliding_window", isOn);
-  set("sliding_window", isOn ? json(window[0] + 1) : json());
+  bool isAlternating = is(HfArch::GptOss) || isGemma(); // where nothing is said of layers
+  if (isOn || !isGemma()) // whose classes need one, of whatever layers
+    set("sliding_window", isOn ? json(window[0] + 1) : json());
   if (isOn && isQwen())
     config_["max_window_layers"] = 0;
   int64_t every = model_.integerOr("window_attn_skip_freq", 0);
-  if (!isOn || (every <= 1 && !is(HfArch::GptOss)))
+  if (isGemma() && !isOn)
+    every = 1;
+  else if (!isOn || (every <= 1 && !isAlternating))
     return;
   json types = json::array();
   for (int64_t layer = 0; layer < model_.integerOr("num_layers", 0); ++layer)
@@ -258,8 +275,9 @@ std::vector<bool> Deriver::expertLayers() {
 void Deriver::addExperts() {
   bool hasExperts = model_.has("num_moe_experts");
   std::vector<bool> layers = expertLayers();
-  if (isLatent()) {
+  if (isLatent())
     config_["num_key_value_heads"] = model_.integer("num_attention_heads");
+  if (isLatent() || is(HfArch::Glm4Moe)) {
     auto first = std::ranges::find(layers, hasExperts);
     config_["first_k_dense_replace"] = hasExperts ? first - layers.begin() : std::ssize(layers);
     if (!hasExperts) { // sizes that no layer has
@@ -274,8 +292,7 @@ void Deriver::addExperts() {
     config_["topk_group"] = isGrouped ? model_.integerOr("moe_router_group_topk", 1) : 1;
     if (is(HfArch::DeepseekV2))
       config_["topk_method"] = isGrouped ? "group_limited_greedy" : "greedy";
-    if (is(HfArch::DeepseekV3))
-      config_["num_nextn_predict_layers"] = 0;
+    set("num_nextn_predict_layers", 0);
     return;
   }
   if (is(HfArch::GptOss) && !hasExperts) { // a dense layer is the only expert
@@ -301,12 +318,17 @@ json Deriver::run() {
   addExperts();
   config_["architectures"] = json::array({info.className});
   config_["model_type"] = info.modelType;
-  if (is(HfArch::Phi3) || is(HfArch::Glm4) ||
-      is(HfArch::Olmo2)) // which take one where none is said
+  if (info.padsBySilence())
     config_["pad_token_id"] = nullptr;
+  if (isGemma()) {
+    double scale = model_.numberOr("softmax_scale", 0);
+    config_["query_pre_attn_scalar"] =
+        scale > 0 ? std::llround(1 / (scale * scale)) : model_.integer("kv_channels");
+  }
+  set("use_qk_norm", model_.isOn("qk_layernorm"));
   config_["tie_word_embeddings"] = model_.isOn("share_embeddings_and_output_weights");
   bool hasBiases = model_.isOn("add_bias_linear");
-  bool isOfQkv = (isQwen() || is(HfArch::Glm4)) &&
+  bool isOfQkv = (isQwen() || is(HfArch::Glm4) || is(HfArch::Glm4Moe)) &&
                  model_.isOn("add_qkv_bias"); // with that of the output, as it were
   set("attention_bias", hasBiases || isOfQkv);
   set("mlp_bias", hasBiases);
@@ -358,6 +380,8 @@ bool isCompared(const Options &model, std::string_view option) {
     return false;
   if (option == "moe_router_enable_expert_bias") // without one it is zero
     return model.isOn("moe_router_enable_expert_bias");
+  if (option == "window_attn_skip_freq" || option == "window_rotary_base")
+    return model.has("window_size");
   bool isLatent = model.isOn("multi_latent_attention");
   if (option == "kv_channels" || option == "num_query_groups")
     return !isLatent;

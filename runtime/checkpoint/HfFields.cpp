@@ -12,23 +12,27 @@ namespace {
 
 using nlohmann::json;
 
+// The words of the last column.
+constexpr uint8_t Nothing = 0, Tied = HfArchitecture::kTied, Padding = HfArchitecture::kPadding;
+
 constexpr HfArchitecture kArchitectures[] = {
-#define HF_ARCHITECTURE(enumerator, type, name, layout, family)                                    \
-  {HfArch::enumerator, type, name, HfFamily::layout, family},
+#define HF_ARCHITECTURE(enumerator, type, name, layout, family, silence)                           \
+  {HfArch::enumerator, type, name, HfFamily::layout, family, silence},
 #include "runtime/checkpoint/HfFields.def"
 };
 
 /// The names of the table's first column.
 namespace arch {
-#define HF_ARCHITECTURE(enumerator, type, name, layout, family)                                    \
+#define HF_ARCHITECTURE(enumerator, type, name, layout, family, silence)                           \
   constexpr uint32_t enumerator = 1u << static_cast<unsigned>(HfArch::enumerator);
 #include "runtime/checkpoint/HfFields.def"
 constexpr uint32_t All = (1u << std::size(kArchitectures)) - 1;
 constexpr uint32_t Rotary = All & ~Gpt2;
 constexpr uint32_t Qwen = Qwen2 | Qwen3 | Qwen2Moe | Qwen3Moe;
 constexpr uint32_t Latent = DeepseekV2 | DeepseekV3;
-constexpr uint32_t PartRotary = Nemotron | Phi3 | Glm4;
-constexpr uint32_t Experts = Mixtral | Qwen2Moe | Qwen3Moe | Latent | GptOss;
+constexpr uint32_t Gemma = Gemma2 | Gemma3;
+constexpr uint32_t PartRotary = Nemotron | Phi3 | Glm4 | Glm4Moe;
+constexpr uint32_t Experts = Mixtral | Qwen2Moe | Qwen3Moe | Latent | GptOss | Glm4Moe;
 
 constexpr HfField kFields[] = {
 #define HF_COPY(architectures, field, option, type, fallback)                                      \
@@ -101,7 +105,8 @@ private:
       return makeStatus(report::HfSettingRefused, path_, own, shown(value),
                         fmt::format("{} ({})", row->text, row->what));
     }
-    bool isRope = name == "rope_scaling" || name == "rope_parameters";
+    // Of an object for layers of one kind, too.
+    bool isRope = name == "rope_parameters" || name.starts_with("rope_scaling");
     if (value.is_object() && (isRope || name == "quantization_config"))
       return check(value, isRope ? "rope_scaling." : name + ".", own + ".");
     return Status::ok();

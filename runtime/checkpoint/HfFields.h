@@ -21,7 +21,7 @@ enum class HfFamily : uint8_t {
 };
 
 enum class HfArch : uint8_t {
-#define HF_ARCHITECTURE(enumerator, type, name, layout, family) enumerator,
+#define HF_ARCHITECTURE(enumerator, type, name, layout, family, silence) enumerator,
 #include "runtime/checkpoint/HfFields.def"
 };
 
@@ -31,6 +31,12 @@ struct HfArchitecture {
   std::string_view className; ///< the class of transformers, as in `architectures`
   HfFamily family = HfFamily::Dense;
   std::string_view recipeFamily; ///< the word after `model` in a recipe
+  uint8_t silence = 0;           ///< what the library takes where the file is silent
+
+  static constexpr uint8_t kTied = 1;    ///< the output layer has the embeddings' weights
+  static constexpr uint8_t kPadding = 2; ///< some token's embedding is not trained
+  bool isTiedBySilence() const { return (silence & kTied) != 0; }
+  bool padsBySilence() const { return (silence & kPadding) != 0; }
 };
 
 std::span<const HfArchitecture> hfArchitectures();

@@ -175,6 +175,9 @@ DenseNames namesOf(HfArch arch) {
   }
   if (arch == HfArch::Olmo2)
     names = {nullptr, nullptr, "post_attention_layernorm", "post_feedforward_layernorm"};
+  if (arch == HfArch::Gemma2 || arch == HfArch::Gemma3)
+    names = {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
+             "post_feedforward_layernorm"};
   return names;
 }
 
@@ -203,8 +206,8 @@ private:
   void addDenseMlp(const std::string &mine, const std::string &hf);
   void addExperts(const std::string &mine, const std::string &hf);
   void addSharedExperts(const std::string &mine, const std::string &hf);
-  void addDeepseekLayer(const std::string &mine, const std::string &hf, bool isDense);
-  void addDeepseekMtp(int64_t index);
+  void addLayer(const std::string &mine, const std::string &hf, bool hasExperts);
+  void addMtp(int64_t index);
   void addGptOssMlp(const std::string &mine, const std::string &hf);
   void addGpt2();
   void addGpt2Layer(int64_t layer);
@@ -351,13 +354,16 @@ void Mapper::addExperts(const std::string &mine, const std::string &hf) {
     params_.back().stacked = {
         {hf + ".mlp.experts.down_proj", expert * config_.hidden, 0, config_.hidden}};
   }
+  if (config_.arch == HfArch::DeepseekV3 || config_.arch == HfArch::Glm4Moe)
+    add(mine + ".mlp.router.expert_bias", hf + ".mlp.gate.e_score_correction_bias", true).zeros = {
+        config_.experts};
 }
 
 void Mapper::addSharedExperts(const std::string &mine, const std::string &hf) {
   if (config_.sharedFfn == 0)
     return;
   std::string from =
-      hf + (config_.family == HfFamily::Deepseek ? ".mlp.shared_experts" : ".mlp.shared_expert");
+      hf + (config_.arch == HfArch::Qwen2Moe ? ".mlp.shared_expert" : ".mlp.shared_experts");
   std::string to = mine + ".mlp.shared_experts";
   addGated(to + ".linear_fc1.weight", from + ".gate_proj.weight", from + ".up_proj.weight",
            config_.sharedFfn);
@@ -382,27 +388,30 @@ void Mapper::addMla(const std::string &mine, const std::string &hf) {
   add(to + "linear_proj.weight", from + "o_proj.weight");
 }
 
-void Mapper::addDeepseekLayer(const std::string &mine, const std::string &hf, bool isDense) {
-  add(mine + ".input_layernorm.weight", hf + ".input_layernorm.weight");
-  addMla(mine, hf);
-  if (isDense)
+void Mapper::addLayer(const std::string &mine, const std::string &hf, bool hasExperts) {
+  if (config_.family == HfFamily::Deepseek) {
+    add(mine + ".input_layernorm.weight", hf + ".input_layernorm.weight");
+    addMla(mine, hf);
+  } else {
+    addAttention(mine, hf);
+  }
+  if (config_.family == HfFamily::GptOss)
+    return addGptOssMlp(mine, hf);
+  if (!hasExperts)
     return addDenseMlp(mine, hf);
   addExperts(mine, hf);
-  if (config_.arch == HfArch::DeepseekV3)
-    add(mine + ".mlp.router.expert_bias", hf + ".mlp.gate.e_score_correction_bias", true).zeros = {
-        config_.experts};
   addSharedExperts(mine, hf);
 }
 
 /// Predictors of further tokens are numbered after the layers in the hub's files.
-void Mapper::addDeepseekMtp(int64_t index) {
+void Mapper::addMtp(int64_t index) {
   std::string from = fmt::format("model.layers.{}", config_.layers + index);
   std::string to = fmt::format("mtp.layers.{}", index);
   add(to + ".enorm.weight", from + ".enorm.weight");
   add(to + ".hnorm.weight", from + ".hnorm.weight");
   add(to + ".eh_proj.weight", from + ".eh_proj.weight");
   add(to + ".final_layernorm.weight", from + ".shared_head.norm.weight");
-  addDeepseekLayer(to + ".transformer_layer", from, false);
+  addLayer(to + ".transformer_layer", from, /*hasExperts=*/true);
 }
 
 void Mapper::addGpt2Layer(int64_t layer) {
@@ -440,25 +449,11 @@ std::vector<HfParam> Mapper::run() {
     return std::move(params_);
   }
   addEnds();
-  for (int64_t layer = 0; layer < config_.layers; ++layer) {
-    std::string mine = fmt::format("decoder.layers.{}", layer),
-                hf = fmt::format("model.layers.{}", layer);
-    if (config_.family == HfFamily::Deepseek) {
-      addDeepseekLayer(mine, hf, !config_.hasExperts(layer));
-      continue;
-    }
-    addAttention(mine, hf);
-    if (config_.family == HfFamily::GptOss) {
-      addGptOssMlp(mine, hf);
-    } else if (!config_.hasExperts(layer)) {
-      addDenseMlp(mine, hf);
-    } else {
-      addExperts(mine, hf);
-      addSharedExperts(mine, hf);
-    }
-  }
+  for (int64_t layer = 0; layer < config_.layers; ++layer)
+    addLayer(fmt::format("decoder.layers.{}", layer), fmt::format("model.layers.{}", layer),
+             config_.hasExperts(layer));
   for (int64_t index = 0; index < config_.mtpLayers; ++index)
-    addDeepseekMtp(index);
+    addMtp(index);
   return std::move(params_);
 }
 
@@ -468,7 +463,14 @@ namespace {
 
 /// Shared experts where the file does not say how many.
 int64_t sharedOf(HfArch arch) {
-  return arch == HfArch::DeepseekV3 ? 1 : arch == HfArch::DeepseekV2 ? 2 : 0;
+  return arch == HfArch::DeepseekV3 || arch == HfArch::Glm4Moe ? 1
+         : arch == HfArch::DeepseekV2                          ? 2
+                                                               : 0;
+}
+
+/// The first layers, which have no experts, where the file does not say how many.
+int64_t firstDenseOf(HfArch arch) {
+  return arch == HfArch::DeepseekV3 ? 3 : arch == HfArch::Glm4Moe ? 1 : 0;
 }
 
 } // namespace
@@ -516,8 +518,7 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path, s
   config.sharedFfn = fields.size(
       {"shared_expert_intermediate_size"},
       productOf(fields.size({"n_shared_experts"}, sharedOf(config.arch)), config.expertFfn));
-  config.firstDenseLayers =
-      fields.size({"first_k_dense_replace"}, config.arch == HfArch::DeepseekV3 ? 3 : 0);
+  config.firstDenseLayers = fields.size({"first_k_dense_replace"}, firstDenseOf(config.arch));
   config.mtpLayers = fields.size({"num_nextn_predict_layers", "num_mtp_layers"});
   config.qLoraRank = fields.size(
       {"q_lora_rank"}, json.contains("q_lora_rank") ? 0 : hfFallback(config.arch, "q_lora_rank"));
@@ -529,7 +530,7 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path, s
         type == Element::F32 || type == Element::BF16 || type == Element::F16)
       config.weightType = type;
   config.hasMlpBias = fields.flag("mlp_bias", false);
-  config.isTied = fields.flag("tie_word_embeddings", config.family == HfFamily::Gpt2);
+  config.isTied = fields.flag("tie_word_embeddings", known.isTiedBySilence());
   RETURN_IF_ERROR(fields.status());
   RETURN_IF_ERROR(checkSizes(config, path));
   return config;

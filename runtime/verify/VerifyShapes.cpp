@@ -4,6 +4,7 @@
 // do with each other beside that. Matrices have their leading dimensions as rows, so [B,S,H] and
 // [T,H] are the same matrix.
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/base/Float8.h"
 #include "runtime/base/Router.h"
@@ -226,6 +227,7 @@ private:
     int64_t valid = op_.getInt(Key::valid_cols);
     need(valid >= 0 && valid <= columns * members(),
          "valid_cols between 0 and the number of columns of all members");
+    needSoftCap();
   }
   void checkCrossEntropy() { needValidCols(cols(in<OpKind::CrossEntropy>("logits"))); }
   void checkCrossEntropyBwd() { needValidCols(cols(in<OpKind::CrossEntropyBwd>("logits"))); }
@@ -235,8 +237,15 @@ private:
 
   // ---- attention ----
 
+  /// Of scores or of logits.
+  void needSoftCap() {
+    double cap = op_.getFloat(Key::soft_cap);
+    need(cap >= 0 && std::isfinite(cap), "a soft_cap that is a number of at least 0");
+  }
+
   /// A window is counted from the query backwards.
   void needWindow() {
+    needSoftCap();
     int64_t window = op_.getInt(Key::window);
     need(window == -1 || (window >= 0 && op_.getBool(Key::causal)),
          "a window of at least 0 under a causal mask, or -1");

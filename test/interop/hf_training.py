@@ -37,6 +37,12 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
 LATENT = {**SIZES, "num_key_value_heads": 4, "moe_intermediate_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 4,
           "n_group": 4, "topk_group": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "q_lora_rank": 24,
           "kv_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 12, "num_mtp_layers": 0}
+GLM = {**SIZES, "head_dim": 16, "moe_intermediate_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
+       "first_k_dense_replace": 1, "num_mtp_layers": 0}
+GEMMA = {**SIZES, "pad_token_id": None, "head_dim": 16, "query_pre_attn_scalar": 12, "sliding_window": 6}
+# Weights of norms are about 1, and so twice as large here: queries and keys with such norms have scores so far apart that the
+# rounding of gradients decides where Adam goes.
+MILD = {"query_pre_attn_scalar": 256}
 # transformers trains with the bias on experts as it is.
 CONSTANT_BIAS = ["model.moe_router_bias_update_rate=0"]
 # Name: the type of the model, its configuration, further settings of the run.
@@ -76,6 +82,16 @@ FAMILIES = {
     "glm4": ("glm4", {**SIZES, "pad_token_id": None, "head_dim": 16}, []),
     "glm4_plain": ("glm4", {**SIZES, "pad_token_id": None, "head_dim": 16, "attention_bias": False}, []),
     "olmo2": ("olmo2", {**SIZES, "pad_token_id": None, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}, []),
+    "glm4_moe": ("glm4_moe", {**GLM, "attention_bias": True, "use_qk_norm": True, "routed_scaling_factor": 2.5}, CONSTANT_BIAS),
+    "glm4_moe_groups": ("glm4_moe", {**GLM, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2, "n_shared_experts": 2}, CONSTANT_BIAS),
+    "gemma2": ("gemma2", {**GEMMA, "attn_logit_softcapping": 0.75, "final_logit_softcapping": 2.0}, []),
+    "gemma2_plain": ("gemma2", {**GEMMA, "query_pre_attn_scalar": 16, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+                                "tie_word_embeddings": False, "layer_types": ["full_attention"] * 3}, []),
+    "gemma3": ("gemma3_text", {**GEMMA, **MILD, "num_hidden_layers": 7, "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}}, []),
+    "gemma3_capped": ("gemma3_text", {**GEMMA, **MILD, "final_logit_softcapping": 2.0,
+                                      "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}, []),
     # Dense layers, each the only expert of its layer.
     "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
                             "swiglu_limit": 0.75}, []),

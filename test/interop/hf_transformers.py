@@ -45,6 +45,10 @@ FAMILIES = {
     "phi3": {**SIZES, "pad_token_id": None},
     "glm4": {**SIZES, "pad_token_id": None, "head_dim": 8},
     "olmo2": {**SIZES, "pad_token_id": None},
+    "glm4_moe": {**SIZES, "head_dim": 8, "moe_intermediate_size": 24, "n_routed_experts": 4, "num_experts_per_tok": 2,
+                 "attention_bias": True, "use_qk_norm": True},
+    "gemma2": {**SIZES, "pad_token_id": None, "head_dim": 8, "sliding_window": 8},
+    "gemma3_text": {**SIZES, "pad_token_id": None, "head_dim": 8, "sliding_window": 8},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64},
 }
 RUNS = {

@@ -300,8 +300,8 @@ void expectClose(const Array &got, const std::vector<double> &want, Tolerance to
                                          : 0x1p-23;
   for (size_t i = 0; i < want.size(); ++i) {
     double allowed = tolerance.abs + std::abs(want[i]) * tolerance.factor * eps;
-    // Written so that a NaN fails.
-    ASSERT_TRUE(std::abs(got.values[i] - want[i]) <= allowed)
+    // Written so that a NaN fails; equal infinities are equal.
+    ASSERT_TRUE(got.values[i] == want[i] || std::abs(got.values[i] - want[i]) <= allowed)
         << what << ": element " << i << " is " << got.values[i] << ", wanted " << want[i]
         << " within " << allowed;
   }

@@ -47,7 +47,7 @@ ROPE = ["model.position_embedding_type = rope", "model.rope_scaling_factor = 8.0
 WAYS = {
     "model.fp8": FP8, "model.first_last_layers_bf16": [*FP8, "model.num_layers = 3", "model.first_last_layers_bf16 = true"],
     "model.fp16": ["mixed_precision = fp16_mixed"], "model.bf16": ["mixed_precision = bf16_mixed"],
-    "model.window_size": ["model.window_size = [2, 0]"],
+    "model.window_size": ["model.window_size = [2, 0]", "model.position_embedding_type = rope"],
     "model.multi_latent_attention": ["model.multi_latent_attention = true", "model.position_embedding_type = rope"],
     "model.rope_type = yarn": ["model.multi_latent_attention = true", "model.position_embedding_type = rope"],
     "model.position_embedding_type = yarn": [*YARN, "model.yarn_mscale = 1.0", "model.yarn_mscale_all_dim = 0.5"],

@@ -769,6 +769,7 @@ WARNINGS = {
     "attention-on-cuda-cores": lambda f: f["cluster.gpu"] not in (None, "host") and
     (f.on("model.bf16") or f.on("model.fp16")) and (
         f.num("model.attention_dropout") > 0 or f.on("dataset.reset_attention_mask") or
+        f.has("model.attn_logit_softcapping") or
         f.has("model.window_size") and f["model.window_size"][:1] > [-1] and f["model.window_attn_skip_freq"] != 1),
     "save-interval-without-save": lambda f: f.has("checkpoint.save_interval") and not f.has("checkpoint.save"),
     "experts-want-sequence-parallel": lambda f: f.ep > 1 and f.tp > 1 and not f.on("model.sequence_parallel"),  # V76

@@ -126,6 +126,26 @@ def olmo2():
     return tensors
 
 
+def glm4_moe():
+    """One dense layer, one with experts, a bias on these and a shared one; norms of queries and keys."""
+    tensors = dense(bias=True, norms=True)
+    at = f"model.layers.{LAYERS - 1}.mlp"
+    tensors = {name: shape for name, shape in tensors.items() if not name.startswith(at)}
+    tensors |= {f"{at}.gate.weight": [EXPERTS, HIDDEN]} | mlp(f"{at}.shared_experts", rows=4)
+    for expert in range(EXPERTS):
+        tensors |= mlp(f"{at}.experts.{expert}", rows=4)
+    return tensors
+
+
+def gemma(norms):
+    """Norms before and behind attention and the feed-forward layer."""
+    tensors = dense(norms=norms)
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}"
+        tensors |= {f"{at}.{place}_feedforward_layernorm.weight": [HIDDEN] for place in ("pre", "post")}
+    return {name: shape for name, shape in tensors.items() if name != "lm_head.weight"}
+
+
 def gpt2():
     tensors = {"wte.weight": [VOCAB, HIDDEN], "wpe.weight": [16, HIDDEN], "ln_f.weight": [HIDDEN], "ln_f.bias": [HIDDEN]}
     for layer in range(LAYERS):
@@ -154,6 +174,10 @@ MODELS = {
     "phi3": ({}, phi3()),
     "glm4": ({}, glm4()),
     "olmo2": ({}, olmo2()),
+    "glm4_moe": ({"n_routed_experts": EXPERTS, "moe_intermediate_size": 4, "num_nextn_predict_layers": 1, "use_qk_norm": True,
+                  "attention_bias": True, "num_experts_per_tok": 2}, glm4_moe()),
+    "gemma2": ({"tie_word_embeddings": True}, gemma(norms=False)),
+    "gemma3_text": ({"tie_word_embeddings": True}, gemma(norms=True)),
     "gpt2": ({"n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "tie_word_embeddings": True}, gpt2()),
 }
 
@@ -329,6 +353,12 @@ def check_arguments(work):
         "glm4": ["post_self_attn_layernorm = true", "post_mlp_layernorm = true", "rotary_percent = 0.5", "rotary_interleaved = true",
                  "add_qkv_bias = true"],
         "olmo2": ["pre_layernorm = false", "post_self_attn_layernorm = true", "qk_layernorm_full_width = true"],
+        "glm4_moe": ["moe_router_score_function = sigmoid", "moe_router_enable_expert_bias = true", "moe_layer_freq = [0, 1]",
+                     "moe_shared_expert_intermediate_size = 4", "rotary_percent = 0.5", "qk_layernorm = true", "add_qkv_bias = true"],
+        "gemma2": ["scale_embeddings = true", "attn_logit_softcapping = 50.0", "final_logit_softcapping = 30.0", "softmax_scale = 0.0625",
+                   "window_size = [4095, 0]", "window_attn_skip_freq = 2", "layernorm_zero_centered_gamma = true",
+                   "bias_activation_fusion = true"],
+        "gemma3_text": ["window_rotary_base = 10000.0", "rotary_base = 1000000.0", "window_attn_skip_freq = 6", "qk_layernorm = true"],
     }
     for kind, lines in wanted.items():
         expect_lines(kind, import_recipe(work, work / f"{kind}.ckpt"), lines)
@@ -411,6 +441,23 @@ def check_refused_settings(work, biases):
         write_model(work / f"refused.{kind}", kind, config, tensors)
         got = call("import", "hf", work / f"refused.{kind}", work / "none", status=1)
         expect(said in got and "[hf-setting-refused]" in got, f"{config}: {got}")
+    both = {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+                                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}}
+    check(work, "two-bases", {"tie_word_embeddings": True, **both}, MODELS["gemma3_text"][1], kind="gemma3_text")
+    expect_lines("two-bases", import_recipe(work, work / "two-bases.ckpt"),
+                 ["rotary_base = 500000.0", "window_rotary_base = 100.0", "seq_len_interpolation_factor = 8.0"])
+    for kind, config, said in (
+            ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
+            ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0.0, which recipes cannot express; a number above 0"),
+            ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0, which recipes cannot express; null"),
+            ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+             'rope_parameters.sliding_attention.rope_type is "linear", which recipes cannot express; default'),
+            ("gemma3_text", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+             "which recipes cannot express; an object for each kind of layers is needed")):
+        write_model(work / "of-gemma", kind, {**MODELS[kind][0], **config}, MODELS[kind][1])
+        got = call("import", "hf", work / "of-gemma", work / "none", status=1)
+        expect(said in got and "[hf-setting-refused]" in got, f"{config}: {got}")
+        shutil.rmtree(work / "of-gemma")
     write_model(work / "scaled", "gpt2", {**MODELS["gpt2"][0], "scale_attn_by_inverse_layer_idx": True}, gpt2())
     got = call("import", "hf", work / "scaled", work / "none", status=1)
     expect("scale_attn_by_inverse_layer_idx is true" in got, got)

@@ -24,6 +24,7 @@ struct Setting {
   double p = 0;
   int64_t window = -1;
   int64_t headParts = 1;
+  double softCap = 0;
 };
 
 const Setting kSettings[] = {
@@ -52,6 +53,8 @@ const Setting kSettings[] = {
     {{2, 70, 2, 2, 32, 8, 8}, 2, 0, 0, true, false, false, true, 0.1},
     {{1, 66, 2, 1, 200, 8, 8}, 3, 2, 0, true, true, true, false, 0, 50},
     {{1, 66, 2, 1, 40, 8, 8}, 3, 2, 1, false, true, true, true, 0.1, 20},
+    {{2, 64, 4, 2, 64, 8, 8}, 2, 1, 1, false, true, true, false, 0, -1, 1, 1.5},
+    {{1, 66, 2, 1, 200, 8, 8}, 3, 2, 0, true, true, true, false, 0, 50, 1, 0.5},
 };
 
 int32_t *wordsOf(Tensor &t) { return static_cast<int32_t *>(t.data); }
@@ -63,6 +66,7 @@ void apply(const Setting &setting, DeviceRun &run, int q, int words) {
   Attrs &attrs = call.attrs;
   attrs.causal = setting.causal, attrs.reset_mask = setting.documents;
   attrs.p = setting.p, attrs.window = setting.window, attrs.salt = 3;
+  attrs.soft_cap = setting.softCap;
   attrs.slices = setting.slices, attrs.by = setting.by;
   attrs.positions = setting.slices * setting.model.positions;
   call.groupSize = setting.slices * setting.headParts;

@@ -17,6 +17,7 @@ struct Setting {
   bool causal = true, documents = false;
   double p = 0;
   int64_t window = -1;
+  double softCap = 0;
 
   bool seesOneKey() const { return model.positions == 1 || window == 0; }
 };
@@ -42,6 +43,9 @@ const Setting kSettings[] = {
     {{1, 300, 8, 2, 128, 8, 8}, true, false, 0, 32},
     {{2, 131, 2, 1, 40, 8, 8}, true, true, 0.1, 50},
     {{1, 100, 2, 2, 32, 8, 8}, true, false, 0, 4096},
+    {{2, 128, 4, 2, 64, 8, 8}, true, false, 0, -1, 1.5},
+    {{1, 131, 4, 2, 256, 8, 8}, true, false, 0, 32, 50.0},
+    {{2, 70, 2, 2, 32, 8, 8}, false, true, 0.1, -1, 0.5},
 };
 
 void apply(const Setting &setting, Call &call, int docsOperand) {
@@ -49,6 +53,7 @@ void apply(const Setting &setting, Call &call, int docsOperand) {
   call.attrs.reset_mask = setting.documents;
   call.attrs.p = setting.p;
   call.attrs.window = setting.window;
+  call.attrs.soft_cap = setting.softCap;
   call.attrs.salt = 3;
   auto *docs = static_cast<int32_t *>(call.in[docsOperand].data);
   int64_t positions = setting.model.positions;
@@ -147,8 +152,8 @@ TEST_P(CudaAttention, NondeterministicGradientsAgreeToo) {
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttention,
                          testing::Range(0, 3 * static_cast<int>(std::size(kSettings))));
 
-/// What bf16 loses by dropout, by masks of documents or by windows is told once, as soon as a plan
-/// is bound; no GPU is asked.
+/// What bf16 loses by dropout, by masks of documents, by windows or by soft caps is told once, as
+/// soon as a plan is bound; no GPU is asked.
 TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
   ReportList reports;
   cuda::ContextOptions options;
@@ -156,7 +161,7 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
   cuda::Context context(options);
   const Kernel *kernel = findCudaKernel("attention");
   ASSERT_NE(kernel, nullptr);
-  auto told = [&](DType type, double p, bool documents, int64_t window) {
+  auto told = [&](DType type, double p, bool documents, int64_t window, double softCap) {
     Call call;
     call.context = &context;
     for (int i = 0; i < 3; ++i)
@@ -166,21 +171,25 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
     call.attrs.reset_mask = documents;
     call.attrs.causal = true;
     call.attrs.window = window;
+    call.attrs.soft_cap = softCap;
     for (int i = 0; i < 2; ++i)
       kernel->workspaceBytes(call);
     return reports.take();
   };
-  EXPECT_TRUE(told(DType::F32, 0.1, true, 16).empty());
+  EXPECT_TRUE(told(DType::F32, 0.1, true, 16, 50).empty());
   struct Cause {
     double p;
     bool documents;
     int64_t window;
+    double softCap;
     const char *id;
   };
-  for (const Cause &cause : {Cause{0.1, false, -1, "attention-with-dropout"},
-                             Cause{0, true, -1, "attention-with-documents"},
-                             Cause{0, false, 16, "attention-with-window"}}) {
-    std::vector<Report> warnings = told(DType::BF16, cause.p, cause.documents, cause.window);
+  for (const Cause &cause : {Cause{0.1, false, -1, 0, "attention-with-dropout"},
+                             Cause{0, true, -1, 0, "attention-with-documents"},
+                             Cause{0, false, 16, 0, "attention-with-window"},
+                             Cause{0, false, -1, 50, "attention-with-soft-cap"}}) {
+    std::vector<Report> warnings =
+        told(DType::BF16, cause.p, cause.documents, cause.window, cause.softCap);
     ASSERT_EQ(warnings.size(), 1u);
     EXPECT_TRUE(warnings[0].id == "no-cudnn" || warnings[0].id == cause.id) << warnings[0].id;
   }

@@ -238,6 +238,24 @@ TEST(CudaOps, LossesOfLargeVocabularies) {
     }
 }
 
+/// In chunks of columns that fit into registers, and beyond them; of one rank and of a member.
+TEST(CudaOps, LossesOfCappedLogits) {
+  SKIP_WITHOUT_GPU();
+  for (int64_t vocabulary : {515, 4104, 128256})
+    for (std::string_view op :
+         {"cross_entropy", "cross_entropy_bwd", "vocab_stats", "lm_loss", "lm_loss_grad"})
+      for (DType data : kDataTypes) {
+        bench::Model model = {1, 35, 2, 2, 32, 8, vocabulary};
+        DeviceRun run(op, data, model);
+        scaleLogits(run, op);
+        run.call().attrs.valid_cols = vocabulary - 47;
+        run.call().attrs.chunk_rows = 16;
+        run.call().attrs.soft_cap = 1.5;
+        SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data) << ' ' << vocabulary);
+        run.compare(op.starts_with("lm") && data != DType::F32 ? 1e-2 : 1e-5, 1e-2);
+      }
+}
+
 TEST(CudaOps, LmLossGradOfOtherTypes) {
   SKIP_WITHOUT_GPU();
   for (DType x : kDataTypes)

@@ -546,3 +546,83 @@ def quick_geglu(dtype):
 for data in (F32, BF16):
     sinks(data)
     quick_geglu(data)
+
+
+def capped(x, cap):
+    """As transformers' Gemma2Attention and Gemma2ForCausalLM have it."""
+    return torch.tanh(x / cap) * cap
+
+
+def capped_attention(dtype, cap):
+    """Causal attention whose scores have a soft cap: of whole sequences, and by positions."""
+    b, s, n, g, d = 2, 7, 4, 2, 3
+    q, k, v, do = rand(dtype, b, s, n, d), rand(dtype, b, s, g, d), rand(dtype, b, s, g, d), rand(dtype, b, s, n * d)
+    lq, lk, lv = leaf(q), leaf(k), leaf(v)
+    keys, values = (t.repeat_interleave(n // g, dim=2) for t in (lk, lv))
+    scores = capped(torch.einsum("bsnd,btnd->bnst", lq, keys) * d**-0.5, cap)
+    scores = scores.masked_fill(~torch.ones(s, s, dtype=torch.bool).tril(), float("-inf"))
+    o = torch.einsum("bnst,btnd->bsnd", scores.softmax(-1), values).reshape(b, s, n * d)
+    lse = scores.logsumexp(-1).detach()
+    o.backward(do)
+    docs, samples = torch.zeros(b, s, dtype=torch.int32), torch.zeros(b, dtype=torch.int64)
+    positions = torch.arange(s, dtype=torch.int32).expand(b, s)
+    rounded, name = o.detach().to(dtype).to(F64), NAMES[dtype]
+    attrs = {"causal": True, "scale": d**-0.5, "soft_cap": cap}
+    for op, words in (("attention", (docs, samples)), ("attention_part", (positions, positions, docs, docs, samples))):
+        case = Case(f"{op}_{name}_capped", op, **attrs).given(q, dtype).given(k, dtype).given(v, dtype)
+        for word in words:
+            case.given(word)
+        case.wanted(o, 2e-6, dtype).wanted(lse, 2e-6)
+        # Gradients of a part take the sum of do and o, which is to have o's precision.
+        given = rounded if op == "attention" else o
+        case = Case(f"{op}_bwd_{name}_capped", f"{op}_bwd", **attrs).given(do, dtype).given(q, dtype).given(k, dtype) \
+            .given(v, dtype).given(given, dtype if op == "attention" else F32).given(lse)
+        for word in words:
+            case.given(word)
+        case.wanted(lq.grad, 4e-6, dtype).wanted(lk.grad, 4e-6, dtype).wanted(lv.grad, 4e-6, dtype)
+
+
+def capped_loss(dtype, cap):
+    """Losses of logits with a soft cap: whole, in chunks, and of two ranks with eight columns each, of which six are padding."""
+    rows, cols, members, valid, hidden = 5, 8, 2, 10, 4
+    labels = torch.tensor([0, 9, 5, 3, 4])
+    mask = torch.tensor([1, 1, 1, 0, 1], dtype=F64)
+    ints, n, name = labels.to(torch.int32), mask.sum().reshape(1), NAMES[dtype]
+    attrs = {"valid_cols": valid, "soft_cap": cap}
+
+    def losses_of(logits):
+        kept = capped(logits[:, :valid], cap)
+        losses = F.cross_entropy(kept, labels, reduction="none") * mask
+        (losses.sum() / mask.sum()).backward()
+        return losses, kept.logsumexp(1).detach()
+
+    x, w = rand(dtype, rows, hidden), rand(dtype, members * cols, hidden)
+    lx, lw = leaf(x), leaf(w)
+    losses, _ = losses_of(lx @ lw.T)
+    Case(f"lm_loss_{name}_capped", "lm_loss", chunk_rows=2, **attrs).given(x, dtype).given(w, dtype).given(ints) \
+        .given(mask).wanted(losses, 2e-6)
+    Case(f"lm_loss_grad_{name}_capped", "lm_loss_grad", chunk_rows=2, **attrs).given(x, dtype).given(w, dtype) \
+        .given(ints).given(mask).given(n).wanted(losses, 2e-6).wanted(lx.grad, 1e-6, dtype).wanted(lw.grad, 1e-6)
+    logits = rand(dtype, rows, members * cols, scale=3)
+    ll = leaf(logits)
+    losses, lse = losses_of(ll)
+    Case(f"cross_entropy_{name}_capped", "cross_entropy", **attrs).given(logits, dtype).given(ints).given(mask) \
+        .wanted(losses, 2e-6).wanted(lse, 2e-6)
+    Case(f"cross_entropy_bwd_{name}_capped", "cross_entropy_bwd", **attrs).given(logits, dtype).given(lse).given(ints) \
+        .given(mask).given(n).wanted(ll.grad, 1e-6, dtype)
+    for i in range(members):
+        first, columns = i * cols, slice(i * cols, (i + 1) * cols)
+        part = capped(logits[:, first:min(first + cols, valid)], cap)
+        largest = part.max(1).values
+        is_here = (labels >= first) & (labels < first + cols)
+        own = capped(logits.gather(1, labels[:, None])[:, 0], cap).masked_fill(~is_here, float("-inf"))
+        stats = torch.stack([largest, (part - largest[:, None]).exp().sum(1), own])
+        Case(f"vocab_stats_{name}_capped_of_{i}", "vocab_stats", **attrs).index(i, members) \
+            .given(logits[:, columns], dtype).given(ints).wanted(stats, 2e-6)
+        Case(f"cross_entropy_bwd_{name}_capped_of_{i}", "cross_entropy_bwd", **attrs).index(i, members) \
+            .given(logits[:, columns], dtype).given(lse).given(ints).given(mask).given(n).wanted(ll.grad[:, columns], 1e-6, dtype)
+
+
+for data in (F32, BF16):
+    capped_attention(data, 0.75)
+    capped_loss(data, 0.75)

@@ -63,6 +63,16 @@ TEST(ParamCount, IsThatOfTheModelsReports) {
       {"glm4/glm4_32b", 32.57},
       {"olmo2/olmo2_7b", 7.299},
       {"olmo2/olmo2_13b", 13.72},
+      {"gemma2/gemma2_2b", 2.614},
+      {"gemma2/gemma2_9b", 9.242},
+      {"gemma2/gemma2_27b", 27.23},
+      {"gemma3/gemma3_1b", 1.000},
+      {"gemma3/gemma3_4b", 3.880},
+      {"gemma3/gemma3_12b", 11.77},
+      {"gemma3/gemma3_27b", 27.01},
+      // Their files have embeddings and head a second time, for the layer that predicts a token.
+      {"glm45/glm45_355b_a32b", 358.0 - 1.55},
+      {"glm45/glm45_air_106b_a12b", 110.0 - 1.24},
       {"llama3/llama31_405b", 405.9},
       {"deepseek/deepseek_v3", 671.0 + 11.6}, // with the layer that predicts a further token
   };

@@ -41,6 +41,11 @@ class Case:
     biases: bool = False
     # A learned score for each head of a key that has no value.
     sinks: bool = False
+    # Soft caps of scores and of logits, and one by the square of what divides scores; 0: a head's size.
+    caps: tuple = (None, None)
+    score_size: int = 0
+    # Base of rotations in layers with a window, whose positions are not scaled; 0: that of all layers.
+    window_base: float = 0.0
     # Limit of what the gated unit of gpt_oss multiplies.
     clamp: float = 0.0
     # Experts of each layer, of which a token is given to `topk`; 0: layers have none.
@@ -86,8 +91,13 @@ class Case:
         return self.family == "llama"
 
     @property
+    def gemma(self):
+        """Norms before and behind branches, scaled embeddings."""
+        return self.module.startswith("gemma")
+
+    @property
     def zero_centered(self):
-        return self.family == "nemotron"
+        return self.family == "nemotron" or self.gemma
 
     @property
     def latent(self):
@@ -143,6 +153,33 @@ MISTRAL = replace(
 WINDOWS = replace(QWEN3, name="windows", num_layers=3, window=5, full_every=2)
 GEGLU = replace(
     LLAMA, name="geglu", module="llama", num_layers=2, activation="gelu", init_std=0.06
+)
+# Soft caps within what scores and logits are, and a window in every second layer.
+GEMMA2 = replace(
+    LLAMA,
+    name="gemma2",
+    module="gemma2",
+    tied=True,
+    head=16,
+    activation="gelu_pytorch_tanh",
+    init_std=0.06,
+    window=5,
+    full_every=2,
+    caps=(0.5, 0.75),
+    score_size=12,
+)
+# Layers with windows turn by another base than the third of four, whose positions are divided.
+GEMMA3 = replace(
+    GEMMA2,
+    name="gemma3",
+    module="gemma3",
+    num_layers=4,
+    qk_norm=True,
+    full_every=3,
+    caps=(None, None),
+    rotary_base=1000000.0,
+    window_base=100.0,
+    rope=(("factor", 8.0), ("rope_type", "linear")),
 )
 # A token goes to two of four experts, or to four of eight whose width is not that of dense layers.
 MIXTRAL = replace(
@@ -269,6 +306,8 @@ CASES = [
     MISTRAL,
     WINDOWS,
     GEGLU,
+    GEMMA2,
+    GEMMA3,
     MIXTRAL,
     MIXTRAL_BALANCED,
     QWEN3_MOE,

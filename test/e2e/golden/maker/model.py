@@ -67,6 +67,8 @@ def parameter_shapes(case):
             if case.sinks:
                 shapes[f"{layer}self_attention.core_attention.softmax_offset"] = (case.heads,)
             linear(f"{layer}self_attention.linear_proj", h, case.heads * head)
+        if case.gemma:
+            norm(f"{layer}post_self_attn_layernorm.")
         if case.experts:
             norm(f"{layer}pre_mlp_layernorm.")
             linear(f"{layer}mlp.router", case.experts, h)
@@ -77,6 +79,8 @@ def parameter_shapes(case):
         norm(f"{layer}mlp.linear_fc1.layer_norm_")
         linear(f"{layer}mlp.linear_fc1", 2 * case.ffn if case.gated else case.ffn, h)
         linear(f"{layer}mlp.linear_fc2", h, case.ffn)
+        if case.gemma:
+            norm(f"{layer}post_mlp_layernorm.")
 
     for i in range(case.num_layers):
         add_layer(f"decoder.layers.{i}.")

@@ -28,10 +28,27 @@ def latent_sizes(case):
     }
 
 
+def gemma_fields(case):
+    return {
+        "hidden_activation": case.activation,
+        "layer_types": layer_types(case),
+        "query_pre_attn_scalar": case.score_size,
+        "attn_logit_softcapping": case.caps[0],
+        "final_logit_softcapping": case.caps[1],
+        "pad_token_id": None,  # whose embedding would not be trained
+    }
+
+
+def rotations(case, of_all):
+    """Of each kind of layers."""
+    of_windows = {"rope_type": "default", "rope_theta": case.window_base}
+    return {"full_attention": of_all, "sliding_attention": of_windows}
+
+
 @functools.cache
 def module_of(case, dtype):
     """The model without values: every call gives it some."""
-    return new_module(case, dtype, "eager" if case.sinks else "sdpa")
+    return new_module(case, dtype, "eager" if case.sinks or case.gemma else "sdpa")
 
 
 def new_module(case, dtype, attention):
@@ -105,11 +122,17 @@ def new_module(case, dtype, attention):
                 "swiglu_limit": case.clamp,
             },
         ),
+        "gemma2": ("Gemma2", {**epsilon, **window, **gemma_fields(case)}),
+        "gemma3": (
+            "Gemma3Text",
+            {**epsilon, **window, **gemma_fields(case), "rope_parameters": rotations(case, common["rope_parameters"])},
+        ),
         "deepseek_v2": ("DeepseekV2", {**epsilon, **latent_sizes(case)}),
         "deepseek_v3": ("DeepseekV3", {**epsilon, **latent_sizes(case)}),
     }
     name, special = kinds[case.module]
-    config = getattr(transformers, f"{name}Config")(**common, **special)
+    config = getattr(transformers, f"{name}Config")(**{**common, **special})
+    name = name.removesuffix("Text")
     module = getattr(transformers, f"{name}ForCausalLM")(config).to(dtype).train()
     if case.experts and not case.has_bias and dtype == torch.float64:
         for layer in module.model.layers:
@@ -233,7 +256,10 @@ def state_of(case, p):
         theirs, ours = f"model.layers.{i}", f"decoder.layers.{i}"
         attention, mlp = f"{ours}.self_attention", f"{ours}.mlp"
         before = f"{ours}.pre_mlp_layernorm." if case.experts else f"{mlp}.linear_fc1.layer_norm_"
-        norm(f"{theirs}.post_attention_layernorm", before)
+        norm(f"{theirs}.{'pre_feedforward' if case.gemma else 'post_attention'}_layernorm", before)
+        if case.gemma:
+            norm(f"{theirs}.post_attention_layernorm", f"{ours}.post_self_attn_layernorm.")
+            norm(f"{theirs}.post_feedforward_layernorm", f"{ours}.post_mlp_layernorm.")
         if case.latent:
             norm(f"{theirs}.input_layernorm", f"{ours}.input_layernorm.")
             add_latent(case, p, state, f"{theirs}.self_attn", attention)

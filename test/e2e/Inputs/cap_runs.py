@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Trains a small recipe with soft caps, scaled embeddings and windows with positions of their own under many layouts. Needs only Python.
+
+    cap_runs.py CHECK RECIPE [--set path=value ...]
+
+CHECK is what has to agree:
+    one-rank  soft caps of scores, of logits or of both, scaled embeddings, windows of every second layer with the same base of
+              rotations or another, divided positions, key/value groups, tensor-parallel sizes, sequence parallelism, slices of
+              sequences and ways of exchanging, stages and schedules, strategies, groups of data-parallel ranks, microbatches,
+              recomputation, documents, dropout, and one rank: losses of 5 steps, and gradients of the first, within 1e-5
+              relative. Rows are drawn so that each has as many new pairs of values as possible; SEED=n (1 by default) draws
+              them. A part of them runs unless SHARDC_LONG=1.
+    same      any schedule, each kind of recomputation, and a process for each rank to the bit
+    layouts   saved under one layout, loaded under another: weights and moments to the bit
+"""
+
+import context_runs
+import latent_runs
+from compare_runs import run_check
+from latent_runs import switch
+from tensor_runs import RECOMPUTE
+
+HEADS = 8
+SIZES = ["model.num_layers=4", f"model.num_attention_heads={HEADS}", "model.kv_channels=8", "model.vocab_size=251",
+         "model.make_vocab_size_divisible_by=64"]  # which pads alike for 1, 2 and 4 ranks
+CAPS = {"none": (), "scores": ("attn",), "logits": ("final",), "both": ("attn", "final")}
+WINDOWS = {"none": ["model.window_size=none", "model.window_attn_skip_freq=none"], "one base": [],
+           "two bases": ["model.window_rotary_base=100.0", "model.seq_len_interpolation_factor=4.0"]}
+AXES = {
+    "caps": tuple(CAPS),
+    "scaled": (True, False),
+    "window": tuple(WINDOWS),
+    "groups": (8, 2),  # of keys and values
+    **latent_runs.layout_axes(RECOMPUTE),
+}
+
+
+def is_valid(row):
+    own = max(row["groups"] // row["tensor"], 1)
+    return latent_runs.is_valid(row) and own % context_runs.EXCHANGED.get(row["way"], row["context"]) == 0
+
+
+def model(row):
+    off = [f"model.{part}_logit_softcapping=none" for part in CAPS["both"] if part not in CAPS[row["caps"]]]
+    return [*SIZES, *off, switch("scale_embeddings", row["scaled"]), *WINDOWS[row["window"]],
+            f"model.num_query_groups={row['groups']}", *latent_runs.training(row)]
+
+
+if __name__ == "__main__":
+    groups = "model.num_query_groups=4"
+    run_check({"one-rank": lambda runner: latent_runs.check_rows(runner, AXES, is_valid, model, RECOMPUTE),
+               "same": lambda runner: latent_runs.check_schedules(runner, "p2p", RECOMPUTE, *SIZES, groups),
+               "layouts": lambda runner: latent_runs.check_saves(runner, *SIZES, groups)})
