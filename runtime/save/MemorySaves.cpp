@@ -204,7 +204,10 @@ Status MemorySaves::takeIntroductions(const std::vector<std::string> &all) {
 }
 
 Status MemorySaves::meet() {
-  ASSIGN_OR_RETURN(server_, ImageServer::start(peers_.address(), peers_.jobKey(), held_));
+  Result<std::unique_ptr<ImageServer>> server =
+      ImageServer::start(peers_.address(), peers_.jobKey(), held_);
+  RETURN_IF_ERROR(peers_.agree("serving state in memory", server.status()));
+  server_ = std::move(*server);
   ASSIGN_OR_RETURN(std::vector<std::string> all,
                    peers_.allGather("what ranks have in memory", introduction()));
   return takeIntroductions(all);
@@ -295,7 +298,6 @@ Result<std::optional<MemoryState>> MemorySaves::restore(int64_t newerThan) {
   keepOnly(choice);
   if (!choice)
     return std::optional<MemoryState>();
-  newest_ = choice->step;
   int self = peers_.rank();
   auto read = [&]() -> Result<MemoryState> {
     MemoryState state;
@@ -314,7 +316,13 @@ Result<std::optional<MemoryState>> MemorySaves::restore(int64_t newerThan) {
     return state;
   };
   Result<MemoryState> state = read();
-  RETURN_IF_ERROR(peers_.agree("reading state in memory", state.status()));
+  if (Status all = peers_.agree("reading state in memory", state.status()); !all.isOk()) {
+    keepOnly(std::nullopt);
+    options_.tell(makeReport(report::MemorySaveSkipped, choice->step,
+                             "a rank cannot read it: " + all.message(), "of no use then"));
+    return std::optional<MemoryState>();
+  }
+  newest_ = choice->step;
   RETURN_IF_ERROR(completeProgress(*phases_[state->phase].plan, state->progress));
   return std::optional<MemoryState>(std::move(*state));
 }

@@ -4,7 +4,7 @@ in memory, to the parameters and losses of a run without a fault, to the bit. Ne
 
     memory_runs.py CHECK [SHARDC_FOLDER]
 
-CHECK is what has to hold; see CHECKS. One layout of each check runs; all of them with SHARDC_LONG=1.
+CHECK is what has to hold; see CHECKS. Some layouts of each check run; all of them with SHARDC_LONG=1.
 """
 
 import os
@@ -22,7 +22,8 @@ SAVED = 28  # the only save before the fault
 FAULT = 55  # behind several steps in memory, of which the newest may still be under way
 KEPT = range(SAVED + 1, FAULT)
 LAYOUTS = {name: restarts.LAYOUTS[name] for name in ("FSDP 4", "tp 2 x pp 2", "HSDP 2x2")}
-LAYOUTS["DDP 4"] = ["dist.use_megatron_fsdp=false", "ddp.use_megatron_fsdp=false"]
+LAYOUTS["DDP 4"] = ["dist.use_megatron_fsdp=false", "ddp.use_megatron_fsdp=false"]  # ranks read from each other
+LAYOUTS["fp8"] = ["mixed_precision=bf16_with_fp8_delayed_scaling_mixed"]  # a history that steps wait for
 KEEPS = [f"checkpoint.in_memory_interval={INTERVAL}"]
 LINE = re.compile(r"going on after step (\d+) from memory, (.*); [\d.]+ s are lost, reading took [\d.]+ s")
 DAMAGED = re.compile(r"rank 1 has a damaged copy of the state of rank 1 after step (\d+) in memory")
@@ -70,13 +71,9 @@ def faulted(place, name, settings, fault, *more):
     return job, job.start()
 
 
-def chosen():
-    return LAYOUTS if restarts.WHOLE else ["FSDP 4", "tp 2 x pp 2", "HSDP 2x2"]
-
-
 def check_killed(place):
     """A rank that is killed between two saves, in each layout, with saves in the background or not."""
-    for layout in LAYOUTS:
+    for layout in LAYOUTS if restarts.WHOLE else ["FSDP 4", "tp 2 x pp 2", "DDP 4", "fp8"]:
         plain = plain_run(place, layout)
         more = ["checkpoint.async_save=true"] if layout == "FSDP 4" else []
         job, process = faulted(place, f"killed-{layout}", LAYOUTS[layout], f"kill@2:{FAULT}", *more)
@@ -132,7 +129,7 @@ def check_spoiled(place):
 
 def check_machine(place):
     """A supervisor that is killed with its rank takes their memory along; one that is started in its place gets the neighbour's copy."""
-    for layout in chosen():
+    for layout in LAYOUTS if restarts.WHOLE else ["tp 2 x pp 2", "HSDP 2x2"]:
         plain = plain_run(place, layout)
         job = Job(place, f"machine-{layout}".replace(" ", "-"), [*LAYOUTS[layout], *KEEPS], "--restarts=3")
         # The run stands still before the step, so that it is known what is lost.
