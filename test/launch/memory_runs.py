@@ -46,7 +46,7 @@ def plain_run(place, layout):
 
 
 def expect_from_memory(place, plain, job, *processes, whose, steps=KEPT, count=1):
-    """Each restart goes on from one of these steps; `whose` has the words of the last one."""
+    """Each restart goes on from one of these steps, as the line 'restored-from-memory' says; `whose` has the words of the last one."""
     launch.expect_status(0, *processes)
     said = "".join(process.out + process.err for process in processes)
     lines = LINE.findall(said)
@@ -155,6 +155,10 @@ def check_refused(place):
     process = place.start("run", ["shardc-run", place.plan(saves, *KEEPS, "checkpoint.snapshot_limit=4096", steps=2), "--restarts=1"])
     launch.expect_status(1, process)
     expect("[memory-saves-in-pieces]" in process.err, "no refusal of pieces", process)
+    large = ["model.vocab_size=400000000", "checkpoint.snapshot_limit=1TiB"]
+    process = place.start("run", ["shardc-run", place.plan(saves, *KEEPS, *large, steps=2), "--restarts=1"])
+    launch.expect_status(1, process)
+    expect("for 4 ranks, and " in process.err and "[memory-saves-too-large]" in process.err, "no refusal of its size", process)
 
 
 CHECKS = {"killed": check_killed, "two": check_two, "spoiled": check_spoiled, "machine": check_machine, "refused": check_refused}
