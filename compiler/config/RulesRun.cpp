@@ -41,6 +41,12 @@ void ruleAsyncSaveNeedsSave(RuleContext &ctx) {
         .fix(ctx.fixRemove(Opt::CheckpointAsyncSave));
 }
 
+void ruleMemorySavesNeedSave(RuleContext &ctx) {
+  Opt interval = Opt::CheckpointInMemoryInterval;
+  if (ctx.has(interval) && !ctx.has(Opt::CheckpointSave))
+    ctx.report({interval, Opt::CheckpointSave}, {ctx.num(interval)}).fix(ctx.fixRemove(interval));
+}
+
 void ruleAsyncSaveWorker(RuleContext &ctx) {
   Opt worker = Opt::CheckpointUsePersistentCkptWorker;
   if (ctx.on(Opt::CheckpointAsyncSave) && !ctx.on(worker))

@@ -125,7 +125,7 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
   // Recipe lines for ops that passes create from the job alone.
   add(JobField::derived_locStrategy, static_cast<int64_t>(static_cast<int32_t>(places.strategy)));
   add(JobField::derived_locOptimizer, static_cast<int64_t>(static_cast<int32_t>(places.optimizer)));
-  if (config.isOn(Opt::CheckpointAsyncSave))
+  if (config.isOn(Opt::CheckpointAsyncSave) || config.has(Opt::CheckpointInMemoryInterval))
     add(JobField::derived_locCheckpoint,
         static_cast<int64_t>(static_cast<int32_t>(places.checkpoint)));
   add(JobField::derived_master, std::string(dtypeName(d.master)));
@@ -415,8 +415,9 @@ private:
     places_.vocab = orModels({Opt::ModelVocabSize});
     places_.train = orModels({Opt::TrainMicroBatchSize, Opt::TrainGlobalBatchSize});
     places_.optimizer = orModels({Opt::OptimizerOptimizer, Opt::OptimizerLr});
-    if (config_.isOn(Opt::CheckpointAsyncSave))
-      places_.checkpoint = locs_.ofFirst({Opt::CheckpointAsyncSave});
+    if (config_.isOn(Opt::CheckpointAsyncSave) || config_.has(Opt::CheckpointInMemoryInterval))
+      places_.checkpoint =
+          locs_.ofFirst({Opt::CheckpointAsyncSave, Opt::CheckpointInMemoryInterval});
     places_.strategy =
         orModels({Opt::DdpDataParallelShardingStrategy, Opt::DdpUseMegatronFsdp,
                   Opt::DistUseMegatronFsdp, Opt::DdpUseDistributedOptimizer, Opt::DistUseTorchFsdp2,

@@ -158,7 +158,8 @@ private:
 } // namespace
 
 void runSnapshot(plan::Plan &plan, Notes &notes) {
-  if (!plan.job.checkpoint.asyncSave || plan.job.checkpoint.save.empty())
+  bool isWanted = plan.job.checkpoint.asyncSave || plan.job.checkpoint.inMemoryInterval > 0;
+  if (!isWanted || plan.job.checkpoint.save.empty())
     return;
   int64_t bytesMax = plan.job.checkpoint.snapshotLimitBytes;
   size_t pieces = 0;

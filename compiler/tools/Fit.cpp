@@ -13,6 +13,7 @@
 #include "compiler/tools/FitCheck.h"
 #include "compiler/tools/FitSplits.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/plan/HostCells.h"
 #include "runtime/plan/Summary.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
@@ -38,6 +39,10 @@ void printMemory(const plan::Plan &plan) {
     llvm::outs() << fmt::format("arena {:<12} {:>14}\n", plan::toString(arena),
                                 plan::formatBytes(role.arenaBytes[static_cast<size_t>(a)]));
   }
+  if (plan.job.checkpoint.inMemoryInterval > 0)
+    llvm::outs() << fmt::format(
+        "{:<18} {:>14}  of the host beside the plan, with --restarts\n", "saves in memory",
+        plan::formatBytes(plan::kImagesPerRank * plan::snapshotBytes(role)));
 }
 
 /// Marks what is larger than the device's memory.

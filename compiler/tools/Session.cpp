@@ -20,6 +20,7 @@
 #include "compiler/tools/Pager.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
+#include "runtime/plan/HostCells.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Text.h"
@@ -261,6 +262,23 @@ std::optional<predict::StepTime> predictedStep(const plan::Plan &plan) {
   return predict::slowestOf(predict::predictSteps(predict::device(*gpu), plan));
 }
 
+namespace {
+
+/// What saves in memory take of the link to the host, beside compute; empty if there are none.
+std::string memorySavesText(const predict::Device &device, const plan::Plan &plan) {
+  int64_t interval = plan.job.checkpoint.inMemoryInterval, bytes = 0;
+  for (const plan::Role &role : plan.roles)
+    bytes = std::max(bytes, plan::snapshotBytes(role));
+  if (interval == 0 || bytes == 0)
+    return "";
+  return fmt::format("saves in memory: every {} steps {} of a rank go to the host, which takes {} "
+                     "beside compute",
+                     interval, plan::formatBytes(bytes),
+                     formatDuration(static_cast<double>(bytes) / (device.pcieGBs * 1e9)));
+}
+
+} // namespace
+
 std::vector<std::string> predictionText(const plan::Plan &plan) {
   std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
   if (!gpu || predict::device(*gpu).isHost())
@@ -285,6 +303,8 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
                   formatDuration(time.transfers), formatDuration(time.exposed))};
   if (times.size() > 1)
     lines.push_back(stagesText(plan, times));
+  if (std::string copies = memorySavesText(device, plan); !copies.empty())
+    lines.push_back(std::move(copies));
   return lines;
 }
 

@@ -87,6 +87,10 @@ public:
       options_.tell(makeReport(report::ProcessNotStarted, status.message()));
       return kFailureStatus;
     }
+    if (Status status = mapHeldMemory(); !status.isOk()) {
+      options_.tell(status.report());
+      return kFailureStatus;
+    }
     work_ = &work;
     startRanks();
     // Signals have waited since blockSignals, so none is lost between the two ways of taking them.
@@ -202,6 +206,21 @@ private:
     return Status::ok();
   }
 
+  /// Zeros until they are written. Processes of ranks inherit it, and it stays when they end.
+  Status mapHeldMemory() {
+    int64_t ranks = isLaunched_ ? 1 : options_.worldSize;
+    if (options_.held.bytes() == 0)
+      return Status::ok();
+    auto bytes = static_cast<size_t>(options_.held.bytes() * ranks);
+    void *memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+      return makeStatus(StatusCode::Exhausted, "cannot map {} bytes for saves in memory: {}", bytes,
+                        std::strerror(errno));
+    held_ = {static_cast<uint8_t *>(memory), bytes};
+    return Status::ok();
+  }
+
   /// All attempts have one port, which stays open in between.
   void openServer(const Attempt &attempt) {
     RendezvousOptions server;
@@ -294,6 +313,14 @@ private:
     worker_.localRank = isLaunched_ ? options_.position.localRank : rank;
     if (options_.gpuOf)
       worker_.gpu = options_.gpuOf(worker_.localRank);
+    if (!held_.empty()) {
+      auto own = static_cast<size_t>(options_.held.ownBytes);
+      auto bytes = static_cast<size_t>(options_.held.bytes());
+      std::span<uint8_t> mine =
+          held_.subspan(isLaunched_ ? 0 : bytes * static_cast<size_t>(rank), bytes);
+      worker_.heldOwn = mine.first(own);
+      worker_.heldGuest = mine.subspan(own);
+    }
     std::exit((*work_)(worker_));
   }
 
@@ -426,6 +453,7 @@ private:
   Socket listener_;
   std::optional<RendezvousServer> server_;
   std::vector<Child> children_;
+  std::span<uint8_t> held_; ///< of all ranks that start here, for as long as this process lives
   Witness witness_;
   Socket signals_;
   sigset_t oldMask_ = {};

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <span>
 
 #include "runtime/launch/JobPosition.h"
 #include "runtime/launch/RendezvousServer.h"
@@ -29,6 +30,13 @@ struct RestartOptions {
   std::function<void(const Restart &)> note; ///< tells a restart
 };
 
+/// Memory of the supervisor for each rank that it starts, which outlives the rank's processes.
+struct HeldMemory {
+  int64_t ownBytes = 0;   ///< for what the rank itself keeps
+  int64_t guestBytes = 0; ///< for another rank's; none where all ranks are started here
+  int64_t bytes() const { return ownBytes + guestBytes; }
+};
+
 struct SupervisorOptions {
   JobPosition position;   ///< of this process, or Plain: then all ranks are started here
   int64_t worldSize = 1;  ///< of the plan
@@ -39,6 +47,7 @@ struct SupervisorOptions {
   std::optional<Report> problem; ///< why this rank cannot take part
   ReportSink tell;               ///< takes the one failure, and warnings
   RestartOptions restarts;
+  HeldMemory held;
   /// The GPU of a rank, by its number on its node, for people; empty function: none.
   std::function<std::string(int64_t localRank)> gpuOf;
   /// Tells whether a signal arrived before the supervisor took signals itself. It is asked once,
@@ -66,6 +75,7 @@ struct WorkerOptions {
   bool startsAgain = false;               ///< after a fault, by the supervisor
   std::atomic<uint32_t> *heard = nullptr; ///< bits of Heard, for the supervisor
   std::string gpu;
+  std::span<uint8_t> heldOwn, heldGuest; ///< the supervisor's memory for this rank
   bool hasWitness = false; ///< a process that says if the one that started this one is killed
 };
 

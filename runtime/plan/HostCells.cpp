@@ -13,6 +13,15 @@ bool isFeed(const Cell &cell) {
   return cell.kind == CellKind::Feed || cell.kind == CellKind::EvalFeed;
 }
 
+int64_t snapshotBytes(const Role &role) {
+  int64_t bytes = 0;
+  for (const Segment &segment : role.segments)
+    for (const Op &op : segment.ops)
+      if (op.kind == OpKind::Snapshot)
+        bytes += segment.values[op.results[0]].type.bytes();
+  return bytes;
+}
+
 std::vector<const Block *> blocksInCheckpoint(const Plan &plan, const Role &role) {
   std::vector<bool> hasMaster(plan.blocks.size());
   for (const Cell &cell : role.cells)

@@ -46,6 +46,12 @@ StateShare stateShareOf(const Plan &plan, int32_t block);
 /// The same for a block of so many elements whose longest row has `longestRow` of them.
 StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks);
 
+/// Bytes that the background segments of the role copy.
+int64_t snapshotBytes(const Role &role);
+/// Copies of them in memory beside the plan's (`checkpoint.in_memory_interval`): two generations of
+/// a rank's state, and two of the rank whose second copy it keeps.
+inline constexpr int64_t kImagesPerRank = 4;
+
 /// Whether ranks of the role save what they have of a block. They do not where ranks of another
 /// role have the same of it, and come before them.
 bool savesBlock(const Plan &plan, uint32_t role, int32_t block);

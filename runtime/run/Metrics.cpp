@@ -86,6 +86,12 @@ Status MetricsWriter::skipped(const StepState &state) {
   return write(line.data(), line.size());
 }
 
+Status MetricsWriter::restored(int64_t step, double secondsLost) {
+  Line line;
+  line.add("{{\"step\":{},\"from_memory\":1", step).number("seconds_lost", secondsLost).add("}}\n");
+  return write(line.data(), line.size());
+}
+
 Status MetricsWriter::evaluated(const StepState &state) {
   Line line;
   line.add("{{\"step\":{}", state.step).number("eval_loss", state.evalLoss).add("}}\n");

@@ -50,6 +50,9 @@ public:
               std::span<const NamedValue> told = {});
   /// {"step":3,"skipped":1}: the recipe passes over that step.
   Status skipped(const StepState &state);
+  /// {"step":3,"from_memory":1,"seconds_lost":2.5}: a restart goes on after that step from state
+  /// in memory; the seconds are since the step had ended.
+  Status restored(int64_t step, double secondsLost);
   /// {"step":3,"eval_loss":2.5}: an evaluation after that step.
   Status evaluated(const StepState &state);
 

@@ -59,7 +59,7 @@ void PlantedFault::beforeChannel(int rank) {
 }
 
 bool PlantedFault::isNow(const exec::LaunchPoint &point) const {
-  if (fault_.rank != point.rank || hasStruck_)
+  if (fault_.rank != point.rank || hasStruck_ || fault_.kind == FaultKind::SpoilMemory)
     return false;
   if (fault_.moment == FaultMoment::Evaluation)
     return point.isEvaluation && point.step >= fault_.step;

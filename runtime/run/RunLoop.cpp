@@ -187,6 +187,18 @@ private:
     return readback_.startClock();
   }
 
+  Status copyAfter(int64_t step) {
+    if (result_.state.step == step) // a save has waited for it
+      return options_.keeper->copy(result_.state);
+    ASSIGN_OR_RETURN(bool isTaken, options_.keeper->copyAhead(step));
+    if (isTaken)
+      return Status::ok();
+    RETURN_IF_ERROR(settle(0));
+    if (result_.state.step == step)
+      RETURN_IF_ERROR(options_.keeper->copy(result_.state));
+    return readback_.startClock();
+  }
+
   /// The runs of a step, up to each `every` in turn.
   void prepareSteps(const std::vector<Part> &nodes) {
     step_.clear();
@@ -235,6 +247,8 @@ private:
       RETURN_IF_ERROR(traceAfter(i));
       if (options_.keeper && options_.keeper->isDue(i + 1) && !isPassedOver)
         RETURN_IF_ERROR(saveAfter(i + 1));
+      if (options_.keeper && options_.keeper->isCopyDue(i + 1) && !isPassedOver)
+        RETURN_IF_ERROR(copyAfter(i + 1));
     }
     if (options_.evaluatesOnly)
       RETURN_IF_ERROR(evaluate());

@@ -58,6 +58,11 @@ public:
   virtual Status stepEnded(const StepState &state) = 0;
   /// Saves the state after the last step that ended; nothing is queued.
   virtual Status save(const StepState &state) = 0;
+  /// Whether the state after this step is copied into memory too, from which a restart may go on.
+  virtual bool isCopyDue(int64_t) const { return false; }
+  /// As saveAhead and save are for saves.
+  virtual Result<bool> copyAhead(int64_t) { return true; }
+  virtual Status copy(const StepState &) { return Status::ok(); }
   /// Waits for running saves. Called when the run ends normally.
   virtual Status finish() = 0;
 };

@@ -99,6 +99,18 @@ Result<std::unique_ptr<Loader>> Loader::open(std::span<const plan::Plan> plans, 
   return loader;
 }
 
+Result<std::unique_ptr<Loader>> Loader::ofSource(std::span<const plan::Plan> plans, size_t phase,
+                                                 Progress progress,
+                                                 std::unique_ptr<StateSource> source) {
+  ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plans[phase]));
+  std::unique_ptr<Loader> loader(new Loader(plans, std::move(layout), {}));
+  loader->plan_ = &plans[phase];
+  loader->progress_ = std::move(progress);
+  loader->source_ = std::move(source);
+  loader->isWhole_ = true;
+  return loader;
+}
+
 Status Loader::openChosen(const std::string &folder, const ReportSink &tell) {
   LoadChoice choice{plan_->job.text(plan::JobField::checkpoint_ckptFormat),
                     isFinetune_ || !loadsOptimizer_, plan_->job.checkpoint.convertOnLoad,
@@ -320,7 +332,7 @@ Status restoreStep(exec::Executable &executable, const Progress &progress) {
 
 Status Loader::restore(exec::Executable &executable) const {
   Status status = restoreAll(executable);
-  return status.isOk() ? status : withOlder(std::move(status), checkpoint_->folder());
+  return status.isOk() || source_ ? status : withOlder(std::move(status), checkpoint_->folder());
 }
 
 Status Loader::restoreAll(exec::Executable &executable) const {
@@ -369,6 +381,11 @@ Status Loader::restorePiece(exec::Executable &executable, size_t rank, const Sta
 }
 
 Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) const {
+  if (source_) {
+    bytes.resize(static_cast<size_t>(piece.bytes));
+    RETURN_IF_ERROR(source_->read(piece, bytes.data()));
+    return true;
+  }
   std::string name = layout_.nameOf(piece);
   std::optional<Shape> saved = checkpoint_->shapeOf(name, piece.part);
   bool isLoaded =

@@ -16,6 +16,14 @@
 
 namespace shardc::save {
 
+/// State that is somewhere else than in a checkpoint, in the form of the run's own plan.
+class StateSource {
+public:
+  virtual ~StateSource() = default;
+  /// Reads all bytes of a piece that a rank holds.
+  virtual Status read(const StatePiece &piece, uint8_t *to) const = 0;
+};
+
 class Loader {
 public:
   /// Finds the checkpoint that the plan's options name and compares it with the plan. None if the
@@ -32,9 +40,15 @@ public:
   /// steps come next.
   static Result<std::unique_ptr<Loader>> open(std::span<const plan::Plan> plans, ReportSink tell);
 
+  /// Loads from `source` instead, all of the state of a run of the plan with this index.
+  static Result<std::unique_ptr<Loader>> ofSource(std::span<const plan::Plan> plans, size_t phase,
+                                                  Progress progress,
+                                                  std::unique_ptr<StateSource> source);
+
   /// The plan that goes on with the state.
   const plan::Plan &plan() const { return *plan_; }
-  bool hasCheckpoint() const { return checkpoint_ != nullptr; }
+  /// Whether there is state to load.
+  bool hasCheckpoint() const { return checkpoint_ || source_; }
   /// The folder of the checkpoint whose run this one continues; empty where it begins at step 0.
   std::string continuedFolder() const;
   /// False where some state stays as a fresh start makes it: that has to come first.
@@ -96,6 +110,7 @@ private:
   const plan::Plan *plan_; ///< one of them
   StateLayout layout_;
   std::unique_ptr<LoadSource> checkpoint_;
+  std::unique_ptr<StateSource> source_; ///< in its place
   ReportSink tell_;
   bool isFinetune_ = false, loadsOptimizer_ = true, isWhole_ = true;
   std::vector<bool> lacksMoments_; ///< by parameter, where moments are asked for

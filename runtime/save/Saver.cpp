@@ -157,11 +157,20 @@ Status Saver::judge(int64_t step, Status status) {
 
 bool Saver::isUnderWay() { return peers_ ? isShared_ : thread_ && thread_->isBusy(); }
 
+/// Plans have background segments for saves in memory as well.
+bool Saver::isInBackground() const {
+  const auto &options = plan_->job.checkpoint;
+  return !snapshot_.empty() && (options.asyncSave || options.inMemoryInterval == 0);
+}
+
+bool Saver::readsCells() const {
+  return amaxHistoryOf(*plan_) != nullptr || rankWithExpertBias(*plan_);
+}
+
 Result<bool> Saver::saveAhead(int64_t step) {
   // Several pieces, or a save under way, make steps wait: then the step may as well end first.
   // So it does for a history of magnitudes and a bias on experts, which are read in between.
-  if (snapshot_.size() != 1 || isUnderWay() || amaxHistoryOf(*plan_) != nullptr ||
-      rankWithExpertBias(*plan_))
+  if (!isInBackground() || snapshot_.size() != 1 || isUnderWay() || readsCells())
     return false;
   RETURN_IF_ERROR(begin(step).status());
   return true; // also if the save could not begin, which was reported
@@ -183,9 +192,47 @@ Result<bool> Saver::begin(int64_t step) {
     isShared_ = true;
     isDecided_ = false;
   }
+  if (memory_)
+    memory_->awaitCopied(); // both read the same copy of the state
   RETURN_IF_ERROR(copyPiece(0));
   thread_->begin(step);
+  if (!memory_ || !memory_->isDue(step))
+    return true;
+  copiedAt_ = step;
+  ASSIGN_OR_RETURN(bool mayBegin, memory_->mayBegin(step));
+  if (mayBegin)
+    memory_->begin(step);
   return true;
+}
+
+/// Begins a copy in memory alone. Passes over the step while the one copy of the state on the host
+/// is still read for something else.
+Status Saver::beginCopy(int64_t step) {
+  if (isInBackground() && isUnderWay()) {
+    memory_->passOver(step, "a checkpoint of an earlier step is still being written");
+    return Status::ok();
+  }
+  ASSIGN_OR_RETURN(bool mayBegin, memory_->mayBegin(step));
+  if (!mayBegin)
+    return Status::ok();
+  RETURN_IF_ERROR(copyPiece(0));
+  memory_->begin(step);
+  return Status::ok();
+}
+
+Result<bool> Saver::copyAhead(int64_t step) {
+  if (readsCells())
+    return false;
+  RETURN_IF_ERROR(beginCopy(step));
+  return true;
+}
+
+Status Saver::copy(const StepState &state) {
+  ASSIGN_OR_RETURN(Progress progress, progressWithCells(state));
+  RETURN_IF_ERROR(beginCopy(state.step));
+  if (memory_->awaitedStep() == state.step)
+    memory_->setProgress(progress);
+  return Status::ok();
 }
 
 /// Queues the copies of a piece, of all roles that ranks here have.
@@ -196,6 +243,8 @@ Status Saver::copyPiece(size_t piece) {
 }
 
 Status Saver::stepEnded(const StepState &state) {
+  if (memory_ && memory_->awaitedStep() == state.step)
+    memory_->setProgress(progressAfter(*plan_, begin_, state));
   if (!thread_)
     return Status::ok();
   if (thread_->awaitedStep() == state.step)
@@ -248,6 +297,11 @@ Status Saver::await() {
 }
 
 Status Saver::save(const StepState &state) {
+  ASSIGN_OR_RETURN(Progress progress, progressWithCells(state));
+  return isInBackground() ? saveInBackground(progress) : saveNow(progress);
+}
+
+Result<Progress> Saver::progressWithCells(const StepState &state) {
   Progress progress = progressAfter(*plan_, begin_, state);
   if (isFirst())
     RETURN_IF_ERROR(readCell(0, amaxHistoryOf, progress.amaxHistory));
@@ -255,7 +309,7 @@ Status Saver::save(const StepState &state) {
   for (size_t rank = 0; holder && rank < executable_->rankCount(); ++rank)
     if (executable_->worldRank(rank) == *holder)
       RETURN_IF_ERROR(readCell(rank, expertBiasOf, progress.expertBias));
-  return snapshot_.empty() ? saveNow(progress) : saveInBackground(progress);
+  return progress;
 }
 
 /// Of one of the ranks here, which have it alike.
@@ -280,6 +334,8 @@ Status Saver::saveInBackground(const Progress &progress) {
   if (!isBegun)
     return Status::ok();
   thread_->setProgress(progress);
+  if (memory_ && memory_->awaitedStep() == progress.step)
+    memory_->setProgress(progress);
   for (size_t piece = 1; piece < snapshot_.size(); ++piece) {
     if (!thread_->waitForPieces(piece))
       return Status::ok(); // it has failed; the outcome says why
@@ -300,6 +356,8 @@ Status Saver::finish() {
 }
 
 void Saver::abandon() {
+  if (memory_)
+    memory_->release();
   if (!thread_)
     return;
   thread_->end();

@@ -11,6 +11,7 @@
 #include "runtime/exec/Executable.h"
 #include "runtime/hal/Peers.h"
 #include "runtime/run/RunLoop.h"
+#include "runtime/save/MemorySaves.h"
 #include "runtime/save/RankSave.h"
 #include "runtime/save/SaveThread.h"
 
@@ -37,6 +38,8 @@ public:
   /// What is saved, and what the process begins with where that is not the job's first step. The
   /// executable outlives the saver's use.
   void attach(exec::Executable &executable) { executable_ = &executable; }
+  /// Where the state is kept in memory between saves, or null. It has the executable too.
+  void setMemory(MemorySaves *memory) { memory_ = memory; }
   void setBegin(const Progress &begin) { begin_ = begin; }
   /// The job goes on with another plan (runtime/plan/JobFacts.h), from `begin` on; the last save
   /// has ended. Comes before `attach`.
@@ -50,6 +53,11 @@ public:
   Result<bool> saveAhead(int64_t step) override;
   Status stepEnded(const StepState &state) override;
   Status save(const StepState &state) override;
+  bool isCopyDue(int64_t step) const override {
+    return memory_ && memory_->isDue(step) && step != copiedAt_;
+  }
+  Result<bool> copyAhead(int64_t step) override;
+  Status copy(const StepState &state) override;
   Status finish() override;
   /// Ends what is under way where the run has failed; what can still be saved is. The executable is
   /// not used any more.
@@ -66,7 +74,13 @@ private:
   Status saveNow(const Progress &progress);
   Status write(const checkpoint::SaveTarget &target, const Progress &progress);
   Status writeRank(size_t rank, const checkpoint::SaveTarget &target, const Progress &progress);
+  /// Saves are written by a thread, from the background segments' copies.
+  bool isInBackground() const;
+  /// Some values are read between steps.
+  bool readsCells() const;
+  Result<Progress> progressWithCells(const StepState &state);
   Status saveInBackground(const Progress &progress);
+  Status beginCopy(int64_t step);
   bool isUnderWay();
   Result<bool> begin(int64_t step);
   Status copyPiece(size_t piece);
@@ -87,8 +101,10 @@ private:
   checkpoint::FolderLock lock_; ///< on the folder; the first rank has it for all
   int64_t interval_ = 0, mostRecent_ = -1;
   bool stopsOnError_ = false;
-  std::vector<SnapshotPiece> snapshot_; ///< empty: saves are not made in the background
+  std::vector<SnapshotPiece> snapshot_; ///< of the plan's background segments
   exec::Executable *executable_ = nullptr;
+  MemorySaves *memory_ = nullptr;
+  int64_t copiedAt_ = -1; ///< the step whose save began its copy in memory too
   Progress begin_;
   Status lastStatus_;
   std::vector<uint8_t> buffer_; ///< one piece

@@ -106,7 +106,7 @@ Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
       RETURN_IF_ERROR(covered.add(segment, copies));
       if (ofRole == pieces.size())
         pieces.emplace_back();
-      pieces[ofRole++].roles.push_back({own, std::move(copies)});
+      pieces[ofRole++].roles.push_back({own, std::move(copies), r});
     }
   }
   for (size_t r = 0; r < coverage.size() && !pieces.empty(); ++r)

@@ -21,6 +21,7 @@ struct SnapshotCopy {
 struct RoleSnapshot {
   uint32_t segment = 0;             ///< as exec::Executable numbers them
   std::vector<SnapshotCopy> copies; ///< by cell, then by place in the cell
+  uint32_t role = 0;                ///< index in Plan::roles
 };
 
 /// What is copied together: of each role its next background segment, if it has one more.

@@ -40,12 +40,17 @@ void prepareCheckpoints(std::span<const plan::Plan> plans, const ProcessContext 
     environment.saver = std::move(*saver);
   else
     findings.push_back(saver.status().report());
-  if (int64_t step = process.savedStep(); step >= 0)
+  if (Status status = prepareMemory(plans, process, environment); !status.isOk())
+    return findings.push_back(status.report());
+  if (environment.saver)
+    environment.saver->setMemory(environment.memory.get());
+  if (int64_t step = process.savedStep(); step >= 0 || environment.fromMemory)
     for (const plan::Plan &each : plans)
       environment.continued.push_back(continuedPlan(each, step));
   std::span<const plan::Plan> loaded =
       environment.continued.empty() ? plans : std::span<const plan::Plan>(environment.continued);
-  auto loader = save::Loader::open(loaded, tell);
+  auto loader = environment.fromMemory ? environment.fromMemory->load(loaded)
+                                       : save::Loader::open(loaded, tell);
   if (loader.isOk())
     environment.loader = std::move(*loader);
   else
@@ -54,13 +59,14 @@ void prepareCheckpoints(std::span<const plan::Plan> plans, const ProcessContext 
   environment.phase = from ? static_cast<size_t>(&from->plan() - loaded.data()) : 0;
   if (!environment.saver)
     return;
+  bool isOwn = environment.fromMemory != nullptr; // a first start has looked into the folder
   if (environment.phase > 0)
     if (Status status = environment.saver->turnTo(plans[environment.phase], from->progress());
         !status.isOk())
       findings.push_back(status.report());
   std::string continued = from ? from->continuedFolder() : "";
   int64_t step = continued.empty() ? 0 : from->progress().step;
-  if (Status status = environment.saver->checkOverwrites(step, continued); !status.isOk())
+  if (Status status = environment.saver->checkOverwrites(step, continued); !isOwn && !status.isOk())
     findings.push_back(status.report());
 }
 

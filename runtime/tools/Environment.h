@@ -13,6 +13,7 @@
 #include "runtime/save/Saver.h"
 #include "runtime/tools/BackendEntry.h"
 #include "runtime/tools/Job.h"
+#include "runtime/tools/MemoryRestarts.h"
 #include "runtime/tools/Options.h"
 
 namespace shardc::tools {
@@ -29,10 +30,13 @@ struct Environment {
   run::MetricsWriter metrics;
   run::EventLog events;
   size_t phase = 0; ///< of the plans the one whose steps come next
-  std::unique_ptr<checkpoint::FileFaults> fileFaults; ///< what a test plants in saves
-  std::unique_ptr<save::Saver> saver;                 ///< null where the plan does not save
-  std::vector<plan::Plan> continued;                  ///< the loader's, of a job that has restarted
-  std::unique_ptr<save::Loader> loader;               ///< null where it does not load
+  std::unique_ptr<checkpoint::FileFaults> fileFaults;          ///< what a test plants in saves
+  std::function<void(int64_t, std::span<uint8_t>)> imageFault; ///< and in saves in memory
+  std::unique_ptr<save::MemorySaves> memory; ///< null where state is not kept in memory
+  std::unique_ptr<MemoryRestart> fromMemory; ///< what a restart has read there, if it has
+  std::unique_ptr<save::Saver> saver;        ///< null where the plan does not save
+  std::vector<plan::Plan> continued;         ///< the loader's, of a job that has restarted
+  std::unique_ptr<save::Loader> loader;      ///< null where it does not load
   /// Takes what saver and loader tell. Before the run begins it is kept.
   ReportList kept;
   ReportSink tell = kept.sink();

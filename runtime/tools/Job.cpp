@@ -9,6 +9,7 @@
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/launch/Supervisor.h"
 #include "runtime/tools/Backends.h"
+#include "runtime/tools/MemoryRestarts.h"
 #include "runtime/tools/Restarts.h"
 #include "runtime/tools/Signals.h"
 
@@ -80,6 +81,9 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   ProcessContext process;
   process.console = console;
   process.client = client->get();
+  process.heldOwn = worker.heldOwn;
+  process.heldGuest = worker.heldGuest;
+  process.planHash = planHash;
   process.begin = begin;
   return work(process);
 }
@@ -178,6 +182,9 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   bool isOneEach = options.processes || options.restarts > 0 ||
                    (findBackend(options.backend)->traits.isOnGpus && plan.worldSize() > 1);
   std::optional<Report> refusal = refuseRestarts(plan, options, position.launcher);
+  Result<launch::HeldMemory> held = heldMemoryOf(plans, options, isLaunched);
+  if (!refusal && !held.isOk())
+    refusal = held.status().report();
   if (refusal && !isLaunched) {
     options.console.tell(*refusal);
     return kInputStatus;
@@ -205,6 +212,8 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
     supervisor.restarts = leadRestarts(plan, options);
   else
     supervisor.restarts.restartsMax = options.restarts;
+  if (held.isOk())
+    supervisor.held = *held;
   if (findBackend(options.backend)->traits.isOnGpus)
     supervisor.gpuOf = gpuOf;
   supervisor.explainStall = [&texts](std::span<const launch::RankProgress> ranks, int silent) {

@@ -24,6 +24,9 @@ struct ProcessContext {
   std::atomic<uint32_t> making{0};
   /// Index of the plan of the job that runs, or is set up.
   std::atomic<uint32_t> phase{0};
+  /// The supervisor's memory for this rank; empty if it holds none.
+  std::span<uint8_t> heldOwn, heldGuest;
+  uint64_t planHash = 0;
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
 
   /// Restarts of the ranks before this start of them.

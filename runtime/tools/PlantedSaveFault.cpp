@@ -42,4 +42,16 @@ std::unique_ptr<checkpoint::FileFaults> plantInSaves(const run::Fault &fault,
   return std::make_unique<PlantedSaveFault>(fault, process.steps);
 }
 
+std::function<void(int64_t, std::span<uint8_t>)> plantInImages(const run::Fault &fault,
+                                                               const ProcessContext &process) {
+  if (!process.client || !fault.strikes(run::FaultKind::SpoilMemory, process.client->rank()))
+    return nullptr;
+  return [from = fault.step](int64_t step, std::span<uint8_t> image) {
+    if (step < from)
+      return;
+    image[image.size() / 2] ^= 1;
+    run::strikeProcess(run::FaultKind::Kill);
+  };
+}
+
 } // namespace shardc::tools

@@ -13,4 +13,9 @@ namespace shardc::tools {
 std::unique_ptr<checkpoint::FileFaults> plantInSaves(const run::Fault &fault,
                                                      const ProcessContext &process);
 
+/// The same for images in memory: spoils the first one of this rank from the step on, once it is
+/// complete at the neighbour too, and ends the process. Empty if none is planted.
+std::function<void(int64_t, std::span<uint8_t>)> plantInImages(const run::Fault &fault,
+                                                               const ProcessContext &process);
+
 } // namespace shardc::tools

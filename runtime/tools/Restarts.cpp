@@ -140,10 +140,14 @@ launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions
   auto saves = std::make_shared<OwnSaves>(plan.job.checkpoint.save);
   restarts.newestSave = [saves] { return saves->newest(); };
   restarts.note = [console = options.console, metrics = options.metrics,
-                   folder = plan.job.checkpoint.save](const launch::Restart &restart) {
+                   folder = plan.job.checkpoint.save,
+                   hasMemory =
+                       plan.job.checkpoint.inMemoryInterval > 0](const launch::Restart &restart) {
     int64_t step = restart.attempt.savedStep;
     std::string from = step >= 0 ? fmt::format("after step {} from '{}'", step, folder)
                                  : std::string("where the run began, as it has saved nothing yet");
+    if (hasMemory)
+      from += ", unless memory has a newer step";
     console.tell(makeReport(report::Restarted, restart.attempt.number, restart.restartsMax,
                             restart.cause.text, from, restart.secondsLost, restart.attempt.pause));
     if (metrics.empty())

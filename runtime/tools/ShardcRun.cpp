@@ -59,6 +59,7 @@ int runRanks(std::span<const plan::Plan> plans, const RunToolOptions &options,
   if (options.fault.kind != run::FaultKind::Nothing && process.attempt() == 0) {
     environment.faults = std::make_unique<run::PlantedFault>(options.fault);
     environment.fileFaults = plantInSaves(options.fault, process);
+    environment.imageFault = plantInImages(options.fault, process);
   }
   auto findings = findingsOfAll(process, prepare(plans, options, process, environment));
   if (findings.isOk() && (findings->empty() || !process.client)) // all that is wrong in one go

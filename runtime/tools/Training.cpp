@@ -244,7 +244,12 @@ private:
       tell()(report);
     environment_.tell = tell();
     if (save::Loader *loader = environment_.loader.get(); loader && loader->hasCheckpoint()) {
-      runOptions_.restore = [loader, &executable] { return loader->restore(executable); };
+      runOptions_.restore = [this, loader, &executable]() -> Status {
+        RETURN_IF_ERROR(loader->restore(executable));
+        return environment_.fromMemory
+                   ? environment_.fromMemory->noteRead(tell(), environment_.metrics)
+                   : Status::ok();
+      };
       if (environment_.saver)
         environment_.saver->setBegin(progress_);
     }
@@ -267,6 +272,8 @@ private:
       runOptions_.stepsTotal = std::min(plan::lastStepOf(plans_.back()) + stepsAhead_, exitStep_);
     if (save::Saver *saver = environment_.saver.get()) {
       saver->attach(executable);
+      if (environment_.memory)
+        environment_.memory->attach(phase_, executable);
       runOptions_.keeper = saver;
     }
     if (!options_.trace.empty() && process_.isFirst() && !isTraced_)

@@ -142,8 +142,11 @@ def saves(draw):
     if draw.random() < 0.6:
         return {}
     out = {"checkpoint.save": "saved", "checkpoint.save_interval": 2}
-    if draw.random() < 0.5:
+    way = draw.random()
+    if way < 0.5:
         out["checkpoint.async_save"] = True
+    if 0.4 < way < 0.7:
+        out["checkpoint.in_memory_interval"] = 3
     return out
 
 

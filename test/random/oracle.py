@@ -621,6 +621,7 @@ ERRORS = {
     # checkpoints, data, schedule
     "async-save-format": lambda f: f.on("checkpoint.async_save") and f.format not in ("torch_dist", "fsdp_dtensor"),  # V09
     "async-save-needs-save": lambda f: f.on("checkpoint.async_save") and not f.has("checkpoint.save"),  # V10
+    "memory-saves-need-save": lambda f: f.has("checkpoint.in_memory_interval") and not f.has("checkpoint.save"),
     "async-save-worker": lambda f: f.on("checkpoint.async_save") and not f.on("checkpoint.use_persistent_ckpt_worker"),  # V10
     "hf-copy-format": lambda f: f.on("checkpoint.also_save_hf_checkpoint") and f.format == "fsdp_dtensor",  # V11
     "hf-copy-local": lambda f: f.on("checkpoint.also_save_hf_checkpoint") and

@@ -1,0 +1,71 @@
+// Where the bytes of a rank's state are in an image of it (StateImages.h): what the plan's
+// background segment has copied, one part after the other, behind the job's position.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/save/RunProgress.h"
+#include "runtime/save/SnapshotPieces.h"
+
+namespace shardc::save {
+
+class ImageLayout {
+public:
+  /// MemorySavesInPieces if the plan copies the state in several pieces, PlanCannotRun if it copies
+  /// none. The plan and the layout outlive it.
+  static Result<ImageLayout> create(const plan::Plan &plan, const StateLayout &layout,
+                                    const std::vector<SnapshotPiece> &pieces);
+
+  /// Bytes that a rank of the role copies.
+  int64_t stateBytes(uint32_t role) const { return roles_[role].bytes; }
+  /// What a rank of the role copies, in the order of its image.
+  const std::vector<SnapshotCopy> &copies(uint32_t role) const { return roles_[role].copies; }
+  /// The background segment that copies it, as exec::Executable numbers them; none if the role
+  /// saves nothing.
+  std::optional<uint32_t> segment(uint32_t role) const { return roles_[role].segment; }
+
+  /// Bytes of an image that hold a part of a piece of state, row by row.
+  struct Source {
+    int64_t owner = 0;
+    int64_t at = 0;      ///< in the state of the image
+    checkpoint::Box box; ///< of the piece's tensor
+  };
+  /// Finds out what each rank saves. Comes before `sourcesOf`.
+  Status findSaved();
+  /// Where all of a piece that some rank holds is: each element once.
+  Result<std::vector<Source>> sourcesOf(const StatePiece &piece) const;
+
+private:
+  struct RoleCopies {
+    std::optional<uint32_t> segment;
+    std::vector<SnapshotCopy> copies;
+    int64_t bytes = 0;
+  };
+  /// A piece of state that a rank saves.
+  struct Saved {
+    int64_t owner;
+    StatePiece piece;
+  };
+  using Key = std::tuple<checkpoint::ParamPart, uint32_t, int64_t>; ///< part, parameter, number
+
+  ImageLayout(const plan::Plan &plan, const StateLayout &layout) : plan_(&plan), layout_(&layout) {}
+  Result<int64_t> placeOf(int64_t owner, uint32_t role, uint32_t cell, int64_t begin,
+                          int64_t bytes) const;
+
+  const plan::Plan *plan_;
+  const StateLayout *layout_;
+  std::vector<RoleCopies> roles_;
+  std::map<Key, std::vector<Saved>> saved_;
+};
+
+/// The job's position as bytes for processes of the same program and plan.
+std::string packProgress(const Progress &progress);
+/// InvalidInput if the bytes are none.
+Result<Progress> unpackProgress(std::string_view bytes);
+/// The most bytes that packProgress gives of a run of the plan.
+int64_t progressBytesMax(const plan::Plan &plan);
+
+} // namespace shardc::save

@@ -1,0 +1,545 @@
+#include "runtime/save/MemorySaves.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+
+#include "runtime/base/Crc32.h"
+#include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
+#include "runtime/base/Thread.h"
+
+namespace shardc::save {
+namespace {
+
+constexpr std::chrono::microseconds kCopyPoll{
+    500}; ///< between two looks at whether copies have ended
+constexpr double kNeighbourSeconds = 10;
+constexpr int64_t kCopyBytes = 8 << 20; ///< copied and summed at once
+
+// What ranks say of how far they are; behind the last one comes the reason.
+constexpr const char *kIdle = "idle", *kBusy = "busy";
+const std::string kFailed = "failed: ";
+
+int64_t nowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+} // namespace
+
+/// Reads pieces of state from the chosen images, here or on other ranks.
+class MemorySaves::Reader final : public StateSource {
+public:
+  Reader(const MemorySaves &saves, const ImageLayout &layout, ImageChoice choice)
+      : saves_(saves), layout_(layout), choice_(std::move(choice)) {}
+
+  /// The position of the job that an image has.
+  Result<Progress> progressOf(int64_t owner) const {
+    ASSIGN_OR_RETURN(const Image *image, imageOf(owner));
+    std::string bytes(static_cast<size_t>(image->info.metaBytes), '\0');
+    RETURN_IF_ERROR(readFrom(*image, 0, bytes.data(), image->info.metaBytes));
+    return unpackProgress(bytes);
+  }
+  Result<ImageInfo> infoOf(int64_t owner) const {
+    ASSIGN_OR_RETURN(const Image *image, imageOf(owner));
+    return image->info;
+  }
+
+  Status read(const StatePiece &piece, uint8_t *to) const override {
+    ASSIGN_OR_RETURN(std::vector<ImageLayout::Source> sources, layout_.sourcesOf(piece));
+    int64_t rowBytes = piece.bytes / piece.box.shape[0];
+    for (const ImageLayout::Source &source : sources) {
+      ASSIGN_OR_RETURN(const Image *image, imageOf(source.owner));
+      int64_t row = source.box.offset[0] - piece.box.offset[0];
+      RETURN_IF_ERROR(readFrom(*image, image->info.metaBytes + source.at, to + row * rowBytes,
+                               source.box.shape[0] * rowBytes));
+    }
+    return Status::ok();
+  }
+
+private:
+  struct Image {
+    ImageInfo info;
+    const uint8_t *here = nullptr;   ///< in this rank's memory
+    std::unique_ptr<ImageLink> link; ///< or elsewhere
+  };
+
+  Result<const Image *> imageOf(int64_t owner) const {
+    auto known = images_.find(owner);
+    if (known != images_.end())
+      return &known->second;
+    Image image;
+    ImageId id{owner, choice_.attempt, choice_.step};
+    int holder = choice_.holders[static_cast<size_t>(owner)];
+    if (holder == saves_.peers_.rank()) {
+      for (const ImageSlots *slots : {&saves_.held_.own, &saves_.held_.guest})
+        if (std::optional<int> slot = slots->find(id); slot && !image.here) {
+          image.info = *slots->at(*slot);
+          image.here = slots->bytesOf(*slot).data();
+        }
+      if (!image.here)
+        return makeStatus(StatusCode::Internal, "rank {}'s state is not in memory any more", owner);
+    } else {
+      ASSIGN_OR_RETURN(image.link, ImageLink::open(saves_.addresses_[static_cast<size_t>(holder)],
+                                                   saves_.peers_.jobKey(), saves_.peers_.rank(),
+                                                   saves_.options_.timeoutSeconds));
+      ASSIGN_OR_RETURN(image.info, image.link->find(id, saves_.options_.timeoutSeconds));
+    }
+    return &images_.emplace(owner, std::move(image)).first->second;
+  }
+
+  Status readFrom(const Image &image, int64_t begin, void *to, int64_t bytes) const {
+    if (begin + bytes > image.info.bytes())
+      return makeStatus(StatusCode::Internal,
+                        "rank {}'s image has {} bytes, of which {} to {} are "
+                        "needed",
+                        image.info.id.owner, image.info.bytes(), begin, begin + bytes);
+    if (image.link)
+      return image.link->read(begin, to, bytes, saves_.options_.timeoutSeconds);
+    std::memcpy(to, image.here + begin, static_cast<size_t>(bytes));
+    return Status::ok();
+  }
+
+  const MemorySaves &saves_;
+  const ImageLayout &layout_;
+  ImageChoice choice_;
+  mutable std::map<int64_t, Image> images_; ///< by owner, once they are used
+};
+
+Result<int64_t> imageBytesMax(std::span<const plan::Plan> plans) {
+  int64_t most = 0;
+  for (const plan::Plan &plan : plans) {
+    if (plan.job.checkpoint.inMemoryInterval == 0)
+      continue;
+    ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
+    ASSIGN_OR_RETURN(std::vector<SnapshotPiece> pieces, snapshotPieces(plan, layout));
+    ASSIGN_OR_RETURN(ImageLayout images, ImageLayout::create(plan, layout, pieces));
+    for (uint32_t role = 0; role < plan.roles.size(); ++role)
+      most = std::max(most, images.stateBytes(role) + progressBytesMax(plan));
+  }
+  return most;
+}
+
+MemorySaves::MemorySaves(hal::Peers &peers, MemoryOptions options)
+    : peers_(peers), options_(std::move(options)) {
+  held_.own = ImageSlots(options_.own);
+  if (!options_.guest.empty())
+    held_.guest = ImageSlots(options_.guest);
+}
+
+Result<std::unique_ptr<MemorySaves>> MemorySaves::create(std::span<const plan::Plan> plans,
+                                                         hal::Peers &peers, MemoryOptions options) {
+  std::unique_ptr<MemorySaves> saves(new MemorySaves(peers, std::move(options)));
+  saves->interval_ = std::max<int64_t>(plans.front().job.checkpoint.inMemoryInterval, 1);
+  for (const plan::Plan &plan : plans) {
+    ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
+    Phase &phase = saves->phases_.emplace_back(Phase{&plan, std::move(layout), {}, {}});
+    ASSIGN_OR_RETURN(phase.pieces, snapshotPieces(plan, phase.layout));
+    ASSIGN_OR_RETURN(phase.images, ImageLayout::create(plan, phase.layout, phase.pieces));
+  }
+  RETURN_IF_ERROR(saves->meet());
+  RETURN_IF_ERROR(startThread(saves->thread_, [raw = saves.get()] { raw->run(); }));
+  return saves;
+}
+
+MemorySaves::~MemorySaves() {
+  {
+    std::lock_guard lock(mutex_);
+    isEnding_ = true;
+    if (link_)
+      link_->breakOff();
+  }
+  changed_.notify_all();
+  if (thread_.joinable())
+    thread_.join();
+}
+
+// ---- which images there are ----
+
+std::vector<ImageId> MemorySaves::idsHeld() const {
+  std::vector<ImageId> ids;
+  for (const ImageSlots *slots : {&held_.own, &held_.guest})
+    for (int slot = 0; slots->isThere() && slot < ImageSlots::kCount; ++slot)
+      if (std::optional<ImageInfo> info = slots->at(slot);
+          info && info->planHash == options_.planHash)
+        ids.push_back(info->id);
+  return ids;
+}
+
+std::string MemorySaves::introduction() const {
+  nlohmann::json ids = nlohmann::json::array();
+  for (const ImageId &id : idsHeld())
+    ids.push_back({id.owner, id.attempt, id.step});
+  return toText(nlohmann::json{
+             {"machine", options_.machine}, {"local", peers_.localRank()}, {"images", ids}}) +
+         "\n" + server_->address().pack();
+}
+
+Status MemorySaves::takeIntroductions(const std::vector<std::string> &all) {
+  std::vector<RankPlace> places;
+  for (const std::string &text : all) {
+    size_t line = text.find('\n');
+    nlohmann::json said = parseJson(std::string_view(text).substr(0, line));
+    if (line == std::string::npos || !said.is_object())
+      return makeStatus(StatusCode::Internal, "a rank has not said what it has in memory");
+    ASSIGN_OR_RETURN(ImageAddress address,
+                     ImageAddress::unpack(std::string_view(text).substr(line + 1)));
+    addresses_.push_back(std::move(address));
+    places.push_back({said.value("machine", ""), said.value("local", int64_t{0})});
+    std::vector<ImageId> &ids = heldByRank_.emplace_back();
+    for (const auto &id : said["images"])
+      ids.push_back({id[0].get<int64_t>(), id[1].get<int64_t>(), id[2].get<int64_t>()});
+  }
+  if (!held_.guest.isThere())
+    return Status::ok();
+  std::vector<int> neighbours = neighboursOf(places);
+  neighbour_ = neighbours[static_cast<size_t>(peers_.rank())];
+  if (auto alone = std::ranges::find(neighbours, -1); alone != neighbours.end())
+    options_.tell(makeReport(report::MemoryWithoutNeighbour, alone - neighbours.begin(),
+                             std::ranges::count(neighbours, -1), neighbours.size()));
+  return Status::ok();
+}
+
+Status MemorySaves::meet() {
+  Result<std::unique_ptr<ImageServer>> server =
+      ImageServer::start(peers_.address(), peers_.jobKey(), held_);
+  RETURN_IF_ERROR(peers_.agree("serving state in memory", server.status()));
+  server_ = std::move(*server);
+  ASSIGN_OR_RETURN(std::vector<std::string> all,
+                   peers_.allGather("what ranks have in memory", introduction()));
+  return takeIntroductions(all);
+}
+
+/// By rank, the owners of chosen images that are not what they were.
+Result<std::vector<std::vector<int>>> MemorySaves::findDamaged(const ImageChoice &choice) {
+  nlohmann::json mine = nlohmann::json::array();
+  for (size_t owner = 0; owner < choice.holders.size(); ++owner) {
+    if (choice.holders[owner] != peers_.rank())
+      continue;
+    ImageId id{static_cast<int64_t>(owner), choice.attempt, choice.step};
+    bool isIntact = false;
+    for (const ImageSlots *slots : {&held_.own, &held_.guest})
+      if (std::optional<int> slot = slots->find(id))
+        isIntact = isIntact || slots->isIntact(*slot);
+    if (!isIntact)
+      mine.push_back(owner);
+  }
+  ASSIGN_OR_RETURN(std::vector<std::string> all,
+                   peers_.allGather("whether state in memory is damaged", toText(mine)));
+  std::vector<std::vector<int>> damaged;
+  for (const std::string &text : all) {
+    std::vector<int> &owners = damaged.emplace_back();
+    for (const auto &owner : parseJson(text))
+      owners.push_back(owner.get<int>());
+  }
+  return damaged;
+}
+
+Result<std::optional<ImageChoice>> MemorySaves::choose(int64_t newerThan) {
+  while (std::optional<ImageChoice> choice = chooseImages(heldByRank_, newerThan)) {
+    ASSIGN_OR_RETURN(std::vector<std::vector<int>> damaged, findDamaged(*choice));
+    bool isAnyDamaged = false;
+    for (size_t rank = 0; rank < damaged.size(); ++rank)
+      for (int owner : damaged[rank]) {
+        isAnyDamaged = true;
+        std::erase(heldByRank_[rank], ImageId{owner, choice->attempt, choice->step});
+        options_.tell(makeReport(report::MemoryCopyDamaged, rank, owner, choice->step));
+      }
+    if (!isAnyDamaged)
+      return choice;
+  }
+  return std::optional<ImageChoice>();
+}
+
+/// What is not chosen is of no more use, and would be taken for the newer one.
+void MemorySaves::keepOnly(const std::optional<ImageChoice> &choice) const {
+  for (const ImageSlots *slots : {&held_.own, &held_.guest})
+    for (int slot = 0; slots->isThere() && slot < ImageSlots::kCount; ++slot) {
+      std::optional<ImageInfo> info = slots->at(slot);
+      bool isChosen = info && choice && info->id.attempt == choice->attempt &&
+                      info->id.step == choice->step && info->planHash == options_.planHash;
+      if (!isChosen)
+        slots->begin(slot);
+    }
+}
+
+std::string MemorySaves::whose(const ImageChoice &choice) const {
+  std::string others;
+  for (size_t owner = 0; owner < choice.holders.size(); ++owner)
+    if (choice.holders[owner] != static_cast<int>(owner))
+      others += fmt::format("{}rank {} from the copy of rank {}", others.empty() ? "" : ", ", owner,
+                            choice.holders[owner]);
+  return others.empty() ? "each rank from its own" : others + ", the others from their own";
+}
+
+/// What only some ranks keep of it.
+Status MemorySaves::completeProgress(const plan::Plan &plan, Progress &progress) {
+  auto take = [&](std::string_view what, int64_t from, std::vector<float> &list) -> Status {
+    std::string_view mine(reinterpret_cast<const char *>(list.data()), list.size() * sizeof(float));
+    ASSIGN_OR_RETURN(std::vector<std::string> all,
+                     peers_.allGatherLong(what, peers_.rank() == from ? mine : ""));
+    const std::string &bytes = all[static_cast<size_t>(from)];
+    list.resize(bytes.size() / sizeof(float));
+    std::memcpy(list.data(), bytes.data(), list.size() * sizeof(float));
+    return Status::ok();
+  };
+  if (amaxHistoryOf(plan) != nullptr)
+    RETURN_IF_ERROR(take("the history of magnitudes", 0, progress.amaxHistory));
+  if (std::optional<int64_t> holder = rankWithExpertBias(plan))
+    RETURN_IF_ERROR(take("the bias on experts", *holder, progress.expertBias));
+  return Status::ok();
+}
+
+Result<std::optional<MemoryState>> MemorySaves::restore(int64_t newerThan) {
+  ASSIGN_OR_RETURN(std::optional<ImageChoice> choice, choose(newerThan));
+  keepOnly(choice);
+  if (!choice)
+    return std::optional<MemoryState>();
+  int self = peers_.rank();
+  auto read = [&]() -> Result<MemoryState> {
+    MemoryState state;
+    state.whose = whose(*choice);
+    Reader first(*this, *phases_.front().images, *choice);
+    ASSIGN_OR_RETURN(ImageInfo info, first.infoOf(self));
+    ASSIGN_OR_RETURN(state.progress, first.progressOf(self));
+    if (info.phase < 0 || info.phase >= std::ssize(phases_))
+      return makeStatus(StatusCode::Internal, "an image is of plan {} of {}", info.phase,
+                        phases_.size());
+    state.phase = static_cast<size_t>(info.phase);
+    state.secondsLost = static_cast<double>(nowNs() - info.endedNs) / 1e9;
+    ImageLayout &layout = *phases_[state.phase].images;
+    RETURN_IF_ERROR(layout.findSaved());
+    state.source = std::make_unique<Reader>(*this, layout, *choice);
+    return state;
+  };
+  Result<MemoryState> state = read();
+  if (Status all = peers_.agree("reading state in memory", state.status()); !all.isOk()) {
+    keepOnly(std::nullopt);
+    options_.tell(makeReport(report::MemorySaveSkipped, choice->step,
+                             "a rank cannot read it: " + all.message(), "of no use then"));
+    return std::optional<MemoryState>();
+  }
+  newest_ = choice->step;
+  RETURN_IF_ERROR(completeProgress(*phases_[state->phase].plan, state->progress));
+  return std::optional<MemoryState>(std::move(*state));
+}
+
+// ---- images of steps ----
+
+void MemorySaves::attach(size_t phase, exec::Executable &executable) {
+  SHARDC_CHECK(executable.rankCount() == 1, "{} ranks of one process", executable.rankCount());
+  std::lock_guard lock(mutex_);
+  phase_ = phase;
+  executable_ = &executable;
+}
+
+void MemorySaves::release() {
+  std::unique_lock lock(mutex_);
+  if (task_ && !task_->isCopied)
+    task_->isCancelled = true;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return !task_ || task_->isCopied; });
+  executable_ = nullptr;
+}
+
+void MemorySaves::passOver(int64_t step, std::string_view why) {
+  if (!isLate_)
+    options_.tell(
+        makeReport(report::MemorySaveSkipped, step, why,
+                   newest_ >= 0 ? fmt::format("that after step {}", newest_) : "none yet"));
+  isLate_ = true;
+}
+
+/// A fault strikes before the next image begins, when others have most likely completed theirs.
+void MemorySaves::strike() {
+  ImageId id{peers_.rank(), peers_.attempt(), begun_};
+  std::optional<int> slot = held_.own.find(id);
+  {
+    std::lock_guard lock(mutex_);
+    if (task_ || !slot)
+      return;
+  }
+  auto bytes = static_cast<size_t>(held_.own.at(*slot)->bytes());
+  options_.imageFault(begun_, held_.own.bytesOf(*slot).first(bytes));
+}
+
+Result<bool> MemorySaves::mayBegin(int64_t step) {
+  if (options_.imageFault)
+    strike();
+  std::string mine = kIdle;
+  {
+    std::lock_guard lock(mutex_);
+    if (task_)
+      mine = kBusy;
+    else if (!outcome_.isOk())
+      mine = kFailed + outcome_.message();
+  }
+  ASSIGN_OR_RETURN(std::vector<std::string> all,
+                   peers_.allGather("how far state in memory is", mine));
+  std::string late;
+  bool hasFailed = false;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == kBusy)
+      late = fmt::format("rank {} still copies or sends its state after an earlier step", rank);
+    if (!all[rank].starts_with(kFailed))
+      continue;
+    if (!hasFailed && !hasToldFailure_)
+      options_.tell(
+          makeReport(report::MemoryCopyNotSent, rank, begun_, all[rank].substr(kFailed.size())));
+    hasFailed = true;
+  }
+  if (!late.empty()) {
+    passOver(step, late);
+    return false;
+  }
+  if (!hasFailed && begun_ >= 0)
+    newest_ = begun_;
+  hasToldFailure_ = hasFailed;
+  isLate_ = false;
+  begun_ = step;
+  return true;
+}
+
+void MemorySaves::begin(int64_t step) {
+  {
+    std::lock_guard lock(mutex_);
+    SHARDC_CHECK(!task_, "the state after step {} is still kept", task_->step);
+    task_ = Task{.step = step};
+    outcome_ = Status::ok();
+  }
+  changed_.notify_all();
+}
+
+std::optional<int64_t> MemorySaves::awaitedStep() {
+  std::lock_guard lock(mutex_);
+  return task_ && !task_->progress ? std::optional(task_->step) : std::nullopt;
+}
+
+void MemorySaves::setProgress(const Progress &progress) {
+  {
+    std::lock_guard lock(mutex_);
+    if (task_) {
+      task_->progress = progress;
+      task_->endedNs = nowNs();
+    }
+  }
+  changed_.notify_all();
+}
+
+void MemorySaves::awaitCopied() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !task_ || task_->isCopied; });
+}
+
+// ---- the thread ----
+
+void MemorySaves::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return isEnding_ || task_; });
+    if (isEnding_)
+      return;
+    Status status = keep(lock);
+    outcome_ = std::move(status);
+    task_.reset();
+    changed_.notify_all();
+  }
+}
+
+/// Makes the image of a step, and sends it. Enters and leaves with the mutex held.
+Status MemorySaves::keep(std::unique_lock<std::mutex> &lock) {
+  if (!awaitState(lock))
+    return Status::ok(); // given up
+  Task task = *task_;
+  lock.unlock();
+  Result<int> slot = copy(task);
+  lock.lock();
+  task_->isCopied = true;
+  changed_.notify_all();
+  RETURN_IF_ERROR(slot.status());
+  lock.unlock();
+  Status sent = neighbour_ >= 0 ? send(*slot) : Status::ok();
+  lock.lock();
+  return sent;
+}
+
+/// Until the step has ended and its state is in the arena `host`; false if that is given up. Asks
+/// instead of waiting: a thread that waits for the backend takes part in its search for deadlocks.
+bool MemorySaves::awaitState(std::unique_lock<std::mutex> &lock) {
+  changed_.wait(lock, [&] { return isEnding_ || task_->isCancelled || task_->progress; });
+  while (!isEnding_ && !task_->isCancelled) {
+    if (executable_->isBackgroundDone())
+      return true;
+    lock.unlock();
+    std::this_thread::sleep_for(kCopyPoll);
+    lock.lock();
+  }
+  return false;
+}
+
+/// Into this rank's memory: the slot of the image.
+Result<int> MemorySaves::copy(const Task &task) {
+  const Phase &phase = phases_[phase_];
+  const exec::Arenas &arenas = executable_->arenas(0);
+  uint32_t role = exec::roleOf(*phase.plan, executable_->worldRank(0));
+  std::string meta = packProgress(*task.progress);
+  ImageInfo info;
+  info.id = {peers_.rank(), peers_.attempt(), task.step};
+  info.planHash = options_.planHash;
+  info.phase = static_cast<int64_t>(phase_);
+  info.metaBytes = static_cast<int64_t>(meta.size());
+  info.stateBytes = phase.images->stateBytes(role);
+  info.endedNs = task.endedNs;
+  if (info.bytes() > held_.own.imageBytesMax())
+    return makeStatus(StatusCode::Internal, "an image of {} bytes is larger than the {} for it",
+                      info.bytes(), held_.own.imageBytesMax());
+  int slot = held_.own.next();
+  held_.own.begin(slot);
+  uint8_t *to = held_.own.bytesOf(slot).data();
+  uint32_t crc = 0;
+  auto add = [&](const void *data, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += kCopyBytes) { // the sum finds them in the cache
+      auto count = static_cast<size_t>(std::min(kCopyBytes, bytes - at));
+      std::memcpy(to, static_cast<const uint8_t *>(data) + at, count);
+      crc = crc32(crc, to, count);
+      to += count;
+    }
+  };
+  add(meta.data(), info.metaBytes);
+  for (const SnapshotCopy &each : phase.images->copies(role)) {
+    ASSIGN_OR_RETURN(uint8_t * data, arenas.resolve(each.place, each.bytes, "a snapshot"));
+    add(data, each.bytes);
+  }
+  info.crc = crc;
+  held_.own.complete(slot, info);
+  return slot;
+}
+
+Status MemorySaves::send(int slot) {
+  ImageInfo info = *held_.own.at(slot);
+  auto fail = [&](const Status &status) {
+    {
+      std::lock_guard lock(mutex_);
+      link_.reset();
+    }
+    return makeStatus(status.code(), "rank {}: {}", neighbour_, status.message());
+  };
+  if (!link_) {
+    Result<std::unique_ptr<ImageLink>> made =
+        ImageLink::open(addresses_[static_cast<size_t>(neighbour_)], peers_.jobKey(), peers_.rank(),
+                        kNeighbourSeconds);
+    if (!made.isOk())
+      return fail(made.status());
+    std::lock_guard lock(mutex_);
+    link_ = std::move(*made);
+    if (isEnding_)
+      link_->breakOff();
+  }
+  Status status = link_->send(info, held_.own.bytesOf(slot), options_.timeoutSeconds);
+  return status.isOk() ? status : fail(status);
+}
+
+} // namespace shardc::save

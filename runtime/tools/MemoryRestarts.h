@@ -1,0 +1,47 @@
+// Saves in memory for the program: how much memory supervisors hold for them, what a rank does with
+// it, and what is told of a restart that goes on from there.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+
+#include "runtime/launch/Supervisor.h"
+#include "runtime/plan/Plan.h"
+#include "runtime/run/Metrics.h"
+#include "runtime/save/MemorySaves.h"
+#include "runtime/tools/Job.h"
+#include "runtime/tools/Options.h"
+
+namespace shardc::tools {
+
+struct Environment;
+
+/// What a supervisor holds for each rank that it starts; nothing where the plans keep no state in
+/// memory, or where ranks do not restart. MemorySavesInPieces, or MemorySavesTooLarge if this
+/// machine has less.
+Result<launch::HeldMemory> heldMemoryOf(std::span<const plan::Plan> plans,
+                                        const RunToolOptions &options, bool isLaunched);
+
+/// State from which a restart goes on.
+class MemoryRestart {
+public:
+  explicit MemoryRestart(save::MemoryState state) : state_(std::move(state)) {}
+
+  /// What loads it into plans that continue the job, which outlive it. Once.
+  Result<std::unique_ptr<save::Loader>> load(std::span<const plan::Plan> plans);
+  /// Tells where the run goes on, once all of the state was read.
+  Status noteRead(const ReportSink &tell, run::MetricsWriter &metrics) const;
+
+private:
+  save::MemoryState state_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+/// Makes what keeps this rank's state in memory, if the plan asks for it and a supervisor holds
+/// memory, and after a restart finds the state that is newer than the newest checkpoint. All ranks
+/// call it together.
+Status prepareMemory(std::span<const plan::Plan> plans, const ProcessContext &process,
+                     Environment &environment);
+
+} // namespace shardc::tools
