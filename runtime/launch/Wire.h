@@ -96,8 +96,8 @@ struct Hello {
   uint32_t version = kProtocolVersion;
   std::string job; ///< distinguishes this launch from others that may have the same secret
   Nonce nonce{};
-  int64_t rank = 0,
-          worldSize = 0; ///< as the launcher counts; of an elastic job its place, and places
+  /// As the launcher counts; of an elastic job the place, and the number of places.
+  int64_t rank = 0, worldSize = 0;
   uint64_t planHash = 0;
   int64_t pid = 0;
   std::string machine;          ///< identifies the machine, for its process numbers

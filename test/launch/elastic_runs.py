@@ -21,7 +21,7 @@ BATCH = 24  # divides by the micro batch of 2 and each number of ranks
 SIZES = "4,3,2"
 STEPS = 12
 EVERY = 4  # steps between saves
-WAIT = 6  # seconds for places that are lost; a loaded machine may need more, and then a size changes once more
+WAIT = 4  # seconds for places that are lost; a loaded machine may need more, and then a size changes once more
 PER_MACHINE = 2
 TOLERANCE = 1e-5
 LIST = [f"train.global_batch_size={BATCH}", "train.micro_batch_size=2"]
@@ -91,10 +91,10 @@ class Run:
         return [(record["ranks_before"], record["ranks"], record["step"]) for record in self.records() if "ranks" in record]
 
 
-def plain_run(place, **options):
-    run = Run(place, "plain", "--processes", elastic=None, **options)
+def plain_run(place):
+    """One without a fault, which is awaited where others are compared with it."""
+    run = Run(place, "plain", "--processes", elastic=None)
     run.start_here()
-    launch.expect_status(0, run.first)
     return run
 
 
@@ -108,7 +108,7 @@ def most_apart(place, plain, run):
 def expect_end(place, plain, run, isEqual):
     """Losses and parameters of a run without a fault: to the bit, or within the tolerance where the sums of a step were added by
     other ranks."""
-    launch.expect_status(0, *run.processes.values())
+    launch.expect_status(0, plain.first, *run.processes.values())
     losses, wanted = run.losses(), plain.losses()
     expect(list(losses) == list(wanted), f"{run.name}: steps {list(losses)}", run.first)
     apart = max(abs(losses[step] - wanted[step]) for step in wanted)
@@ -145,15 +145,14 @@ def check_lost(place):
 def check_spare(place):
     """A spare takes the place of one that is lost, without a change of size; it ends with the run that does not need it."""
     plain = plain_run(place)
-    run = Run(place, "spare", "--restarts=3", spares=1)
+    run, unused = (Run(place, name, "--restarts=3", spares=1) for name in ("spare", "unused"))
     run.start_all(SHARDC_FAULT="hang@3:6")
+    unused.start_all(SHARDC_FAULT="kill@2:6")
     run.first.await_text("saved step 4 to")
     run.lose(2)
     run.processes.pop(2)
     expect_end(place, plain, run, isEqual=True)
     expect(run.sizes() == [(4, 4, 4)] and "[places-changed]" in run.first.err, f"sizes {run.sizes()}", run.first)
-    unused = Run(place, "unused", "--restarts=3", spares=1)
-    unused.start_all(SHARDC_FAULT="kill@2:6")
     expect_end(place, plain, unused, isEqual=True)
     launch.expect_no_orphans()
 
@@ -171,16 +170,16 @@ def check_left_out(place):
 
 def check_asked(place):
     """SIGTERM ends ranks and spares; too few places end the run with a reason."""
+    few = Run(place, "few", "--restarts=3", elastic="4,3", wait=WAIT)
+    few.start_all(SHARDC_FAULT="hang@3:6")
     run = Run(place, "asked", "--restarts=3", spares=1, steps=launch.LONG)
     run.start_all()
+    few.first.await_text("saved step 4 to")
+    few.lose(2, 3)
     run.first.await_text("step 3/")
     for process in run.processes.values():
         process.popen.send_signal(signal.SIGTERM)
     launch.expect_status(0, *run.processes.values())
-    few = Run(place, "few", "--restarts=3", elastic="4,3", wait=WAIT)
-    few.start_all(SHARDC_FAULT="hang@3:6")
-    few.first.await_text("saved step 4 to")
-    few.lose(2, 3)
     launch.expect_status(1, few.first, few.processes[1])
     expect("rank 2, 3 of 4 did not reach" in few.first.err and "[ranks-missing]" in few.first.err, "no reason", few.first)
     launch.expect_no_orphans()
