@@ -3,6 +3,7 @@
 
 #include "compiler/basic/Suggest.h"
 #include "compiler/tools/Commands.h"
+#include "compiler/tools/ElasticPlans.h"
 #include "compiler/tools/PlanJson.h"
 #include "compiler/tools/PlanTrace.h"
 #include "compiler/tools/Session.h"
@@ -22,6 +23,7 @@ struct DumpOptions {
   std::vector<std::string> printAfter, disabled, enabled;
   bool printAfterAll = false;
   bool timePasses = false;
+  ElasticOption elastic;
 
   bool prints(std::string_view step) const {
     return printAfterAll ||
@@ -141,7 +143,36 @@ ExitStatus emit(const Compiled &compiled, const DumpOptions &options) {
                      options.emit == "json" ? jsonText(compiled) : planText(compiled));
 }
 
-int runDumpPlan(const DumpOptions &options) {
+/// The plans of smaller sizes, as text behind the recipe's; nothing after an error.
+std::optional<std::string> smallerText(const config::Config &config, const DumpOptions &options,
+                                       CompileOptions compileOptions, DiagEngine &diags) {
+  compileOptions.afterLower = nullptr;
+  compileOptions.pipeline.after = nullptr;
+  std::optional<std::vector<Compiled>> smaller =
+      compileSizes(config, options.elastic.sizes, options.common, diags, compileOptions);
+  if (!smaller)
+    return std::nullopt;
+  std::string text;
+  for (const Compiled &each : *smaller)
+    text += planText(each);
+  return text;
+}
+
+/// Plans of several sizes are for runs, which read them as text.
+bool isElasticText(const DumpOptions &options) {
+  bool isText = options.emit == "text" && options.segment.empty() && options.unit.empty();
+  if (!options.elastic.sizes.empty() && !isText)
+    llvm::errs()
+        << "shardc: error: '--elastic' writes whole plans as text; it cannot be given with "
+           "'--emit', '--segment' or '--unit'\n";
+  return options.elastic.sizes.empty() || isText;
+}
+
+int runDumpPlan(DumpOptions &options) {
+  if (ExitStatus status = options.elastic.read(); status != kFine)
+    return status;
+  if (!isElasticText(options))
+    return kUsage;
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
@@ -171,12 +202,19 @@ int runDumpPlan(const DumpOptions &options) {
   };
   std::optional<Compiled> compiled =
       compile(*config, session.sources(), session.diags(), options.common, compileOptions);
-  if (ExitStatus status = session.finish(); status != kFine || !compiled)
+  std::optional<std::string> smaller;
+  if (compiled)
+    smaller = smallerText(*config, options, compileOptions, session.diags());
+  if (ExitStatus status = session.finish(); status != kFine || !smaller)
     return status == kFine ? kInputErrors : status;
   if (options.timePasses)
     printTimes(compiled->times);
   bool dumped = options.printAfterAll || !options.printAfter.empty();
-  return dumped && options.output.empty() ? kFine : emit(*compiled, options);
+  if (dumped && options.output.empty())
+    return kFine;
+  return options.elastic.sizes.empty()
+             ? emit(*compiled, options)
+             : writeOutput(options.output, planText(*compiled) + *smaller);
 }
 
 } // namespace
@@ -205,6 +243,7 @@ void addDumpPlan(cli::Command &app, int &status) {
       .repeatable()
       .oneOf(stepNames());
   command.flag("--print-after-all", options->printAfterAll, "print the plan after every step");
+  options->elastic.addTo(command);
   command.flag("--time-passes", options->timePasses,
                "print the time of each pass on standard error");
   command.onUse([options, &status] { status = runDumpPlan(*options); });

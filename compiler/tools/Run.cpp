@@ -11,6 +11,7 @@
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/Commands.h"
+#include "compiler/tools/ElasticPlans.h"
 #include "compiler/tools/GroupMapOf.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
@@ -27,7 +28,8 @@ struct RunCommand {
   std::string program;
   std::string backend, metrics, trace; ///< the plan's own backend if empty
   std::string groupFolder; ///< where the optimizer group of each parameter is written, if anywhere
-  int64_t simulateRanks = 0, restarts = 0;
+  int64_t simulateRanks = 0, restarts = 0, spares = 0;
+  ElasticOption elastic;
   bool check = false, explain = false, noGraph = false, processes = false;
 };
 
@@ -157,11 +159,17 @@ ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
   std::optional<Compiled> compiled;
   if (config)
     compiled = compile(*config, session.sources(), session.diags(), options.common, {});
-  if (ExitStatus status = session.finish(); status != kFine || !compiled)
+  std::optional<std::vector<Compiled>> smaller;
+  if (compiled)
+    smaller = compileSizes(*config, options.elastic.sizes, options.common, session.diags());
+  if (ExitStatus status = session.finish(); status != kFine || !smaller)
     return status == kFine ? kInputErrors : status;
   if (Status status = dumpGroupMap(options.groupFolder, compiled->plan); !status.isOk())
     return static_cast<ExitStatus>(finishCkpt(status));
-  int fd = makePlanFd(planText(*compiled));
+  std::string text = planText(*compiled);
+  for (const Compiled &each : *smaller)
+    text += planText(each);
+  int fd = makePlanFd(text);
   if (fd < 0)
     return static_cast<ExitStatus>(fail("pass the plan to the runtime"));
   argument = "--plan-fd=" + std::to_string(fd);
@@ -170,6 +178,8 @@ ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
 
 int runRun(RunCommand &options) {
   endOnSignals();
+  if (ExitStatus status = options.elastic.read(); status != kFine)
+    return status;
   std::vector<std::string> arguments;
   const std::string &input = options.common.load.path;
   if (std::filesystem::path(input).extension() == ".plan") {
@@ -215,6 +225,10 @@ int runRun(RunCommand &options) {
     arguments.push_back("--processes");
   if (options.restarts > 0)
     arguments.push_back("--restarts=" + std::to_string(options.restarts));
+  if (!options.elastic.sizes.empty())
+    arguments.push_back("--elastic=" + options.elastic.text);
+  if (options.spares > 0)
+    arguments.push_back("--spares=" + std::to_string(options.spares));
   if (options.simulateRanks > 0)
     arguments.push_back("--simulate-ranks=" + std::to_string(options.simulateRanks));
   return execute(findRunner(options.program), std::move(arguments));
@@ -254,6 +268,11 @@ void addRun(cli::Command &app, int &status, const char *program) {
           .option("--restarts", options->restarts,
                   "after a fault start the ranks again from the newest save, so often at most")
           .nonNegative();
+  options->elastic.addTo(command);
+  command
+      .option("--spares", options->spares,
+              "processes beside the ranks that wait to take the place of one that is lost")
+      .nonNegative();
   command.flag("--no-graph", options->noGraph, "launch every op separately, without graphs");
   cli::Option simulated = command
                               .option("--simulate-ranks", options->simulateRanks,

@@ -172,7 +172,7 @@ Status putInPlace(const SaveTarget &target) {
     status = exchangePaths(target.onlookers, staging, path);
     if (status.isOk()) {
       RETURN_IF_ERROR(syncFolder(target.onlookers, target.root));
-      return removeTree(target.onlookers, staging);
+      return removeTree(target.onlookers, target.stagingRoot());
     }
     if (status.code() != StatusCode::Unavailable)
       return status;
@@ -180,6 +180,8 @@ Status putInPlace(const SaveTarget &target) {
     RETURN_IF_ERROR(renamePath(target.onlookers, staging, path));
   }
   RETURN_IF_ERROR(syncFolder(target.onlookers, target.root));
+  if (target.attempt > 0)
+    RETURN_IF_ERROR(removeTree(target.onlookers, target.stagingRoot()));
   return removeTree(target.onlookers, old);
 }
 
@@ -191,12 +193,13 @@ SaveTarget SaveTarget::iteration(const std::string &root, int64_t iteration,
 }
 
 Status beginSave(const SaveTarget &target) {
-  RETURN_IF_ERROR(removeTree(target.onlookers, target.stagingPath()));
-  return makeFolder(target.onlookers, target.stagingPath());
+  RETURN_IF_ERROR(removeTree(target.onlookers, target.stagingRoot()));
+  RETURN_IF_ERROR(makeFolder(target.onlookers, target.stagingRoot()));
+  return target.attempt == 0 ? Status::ok() : makeFolder(target.onlookers, target.stagingPath());
 }
 
 Status abandonSave(const SaveTarget &target) {
-  return removeTree(target.onlookers, target.stagingPath());
+  return removeTree(target.onlookers, target.stagingRoot());
 }
 
 struct RankWriter::State {

@@ -44,12 +44,18 @@ struct SaveTarget {
   std::string folder;
   std::string trackerText = {}; ///< what the tracker file says afterwards; none is written if empty
   Onlookers onlookers = {};
+  /// Which start of a job's ranks saves: what is left of an earlier one writes elsewhere.
+  int64_t attempt = 0;
 
   /// `iter_0000100` under `root`, with the tracker.
   static SaveTarget iteration(const std::string &root, int64_t iteration,
                               const Onlookers &onlookers = {});
   std::string path() const { return root + "/" + folder; }
-  std::string stagingPath() const { return root + "/." + folder + ".saving"; }
+  /// What is removed with all that interrupted saves to this folder have left.
+  std::string stagingRoot() const { return root + "/." + folder + ".saving"; }
+  std::string stagingPath() const {
+    return attempt == 0 ? stagingRoot() : stagingRoot() + "/" + std::to_string(attempt);
+  }
 };
 
 /// Step 1, one rank, before the others start: an empty staging folder.

@@ -145,12 +145,15 @@ std::optional<Admission::Arrival> Admission::judge(Connection &connection, const
   if (phase == Phase::Ending &&
       connection.wire.isSealed()) // a rank that arrives late also learns it
     return Arrival{Arrival::TooLate, {}, nullptr};
-  if (phase != Phase::Joining) {
+  std::vector<Report> faults = findFaults(*hello, ranks);
+  bool isUnfit = !faults.empty();
+  // To an elastic job that runs, a place may come at any time; it has no effect where it does not
+  // fit.
+  if (phase != Phase::Joining && (!options_.elastic || isUnfit)) {
     refuse(connection, Refusal::Complete);
     return std::nullopt;
   }
-  std::vector<Report> faults = findFaults(*hello, ranks);
-  if (!faults.empty())
+  if (isUnfit)
     return Arrival{Arrival::Unfit, std::move(faults), nullptr};
   connection.hello = std::move(*hello);
   return Arrival{Arrival::Fits, {}, nullptr};
@@ -166,13 +169,17 @@ std::vector<Report> Admission::findFaults(const Hello &hello, const RankConnecti
   auto disagree = [](std::string text) -> std::vector<Report> {
     return {makeReport(report::RanksDisagree, text)};
   };
-  if (hello.worldSize != options_.worldSize)
+  int64_t started = options_.elastic ? options_.elastic->options().places() : options_.worldSize;
+  if (hello.worldSize != started)
     return disagree(fmt::format("rank {} ({}) was started as one of {} ranks, rank 0 as one of {}",
-                                hello.rank, who, hello.worldSize, options_.worldSize));
-  if (hello.rank >= options_.worldSize)
+                                hello.rank, who, hello.worldSize, started));
+  if (hello.rank >= started)
     return disagree(fmt::format("{} was started as rank {}; {} ranks are numbered 0 to {}", who,
-                                hello.rank, options_.worldSize, options_.worldSize - 1));
-  if (const auto &other = ranks[static_cast<size_t>(hello.rank)])
+                                hello.rank, started, started - 1));
+  // Of two processes of a place the later one counts: the other one may be gone without a word.
+  const Connection *other =
+      options_.elastic ? nullptr : ranks[static_cast<size_t>(hello.rank)].get();
+  if (other)
     return disagree(fmt::format("two processes were started as rank {}: process {} on {} and {}",
                                 hello.rank, other->hello->pid, other->hello->host, who));
   if (hello.problems.empty() && hello.planHash != options_.planHash)

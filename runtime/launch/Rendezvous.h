@@ -10,6 +10,7 @@
 
 #include <poll.h>
 
+#include "runtime/launch/Elastic.h"
 #include "runtime/launch/Restarts.h"
 #include "runtime/launch/Wire.h"
 
@@ -19,7 +20,8 @@ namespace shardc::launch {
 struct Downfall {
   int exitStatus = 3;
   std::span<const Report> reports;
-  int64_t step = 0; ///< the last that some rank has ended, as far as is known
+  int64_t step = 0;       ///< the last that some rank has ended, as far as is known
+  bool isInOrder = false; ///< nothing has failed: all ranks have saved, to go on as other ranks
 };
 
 /// What comes of it.
@@ -29,7 +31,7 @@ struct Aftermath {
 };
 
 struct RendezvousOptions {
-  int64_t worldSize = 1;
+  int64_t worldSize = 1; ///< of an elastic job: its places, until its ranks are chosen
   uint64_t planHash = 0;
   Key secret{};
   std::string job; ///< distinguishes this launch from others that may have the same secret
@@ -48,6 +50,11 @@ struct RendezvousOptions {
   /// Decides about a fault that ends this start: whether the ranks start again, or else what is to
   /// be told after the fault itself. Empty: they never do.
   std::function<Aftermath(const Downfall &)> judge;
+  /// Chooses the ranks of an elastic job among its places, by the server's clock; null: every
+  /// process that comes is a rank. Outlives the server.
+  ElasticLeader *elastic = nullptr;
+  /// Told the ranks of an elastic job before they begin.
+  std::function<void(const Crew &)> begins;
   /// Ranks have supervisors elsewhere, which ask again after a fault: there is time to answer.
   bool hasFollowers = false;
   /// Takes the reports of the one failure, and of the first connection that was refused.
@@ -59,7 +66,8 @@ struct Connection {
   Wire wire;
   std::string address; ///< the other end's
   Nonce challenge{};
-  std::optional<Hello> hello; ///< of a rank
+  std::optional<Hello> hello; ///< of a rank; its number is the place's until ranks are chosen
+  int64_t place = -1;         ///< of an elastic job
   bool isLeaving = false;     ///< was refused: closed once the refusal is sent
   size_t entry = SIZE_MAX;    ///< among what is waited for
   double since = 0;           ///< connected

@@ -57,18 +57,31 @@ RendezvousClient::join(const RendezvousClientOptions &options) {
     options.tell(std::move(status).withContext(fmt::format("rank {}", options.rank)).report());
     return wasTold();
   }
+  client->awaitWelcome();
   std::unique_lock lock(client->mutex_);
-  // The supervisor has its own end of this wait and says who is missing; this one is the last
-  // resort.
-  auto patience = std::chrono::milliseconds(static_cast<int64_t>(options.joinSeconds * 1e3)) +
-                  std::chrono::seconds(30);
-  client->changed_.wait_for(lock, patience, [&] { return client->isWelcome_ || client->isOver_; });
   if (!client->isWelcome_) {
     if (!client->isOver_) // the word that ended it says whether the rank starts again
       client->note(kHeardOver);
     return wasTold();
   }
   return client;
+}
+
+void RendezvousClient::awaitWelcome() {
+  std::unique_lock lock(mutex_);
+  auto isHeard = [this] { return isWelcome_ || isOver_; };
+  auto isAsked = [this] { return options_.isAsked && options_.isAsked(); };
+  if (options_.isElastic) { // a spare may wait for days; rank 0's supervisor shows that it lives
+    while (!changed_.wait_for(lock, std::chrono::milliseconds(kBeatMilliseconds), isHeard) &&
+           !isAsked()) {
+    }
+    return;
+  }
+  // The supervisor has its own end of this wait and says who is missing; this one is the last
+  // resort.
+  auto patience = std::chrono::milliseconds(static_cast<int64_t>(options_.joinSeconds * 1e3)) +
+                  std::chrono::seconds(30);
+  changed_.wait_for(lock, patience, isHeard);
 }
 
 void RendezvousClient::note(uint32_t heard) {
@@ -309,7 +322,7 @@ void RendezvousClient::sendProgress() {
     return;
   sent_ = now;
   std::lock_guard lock(mutex_);
-  if (isWelcome_ && !isLeaving_)
+  if ((isWelcome_ || options_.isElastic) && !isLeaving_) // it shows as well that a place is there
     wire_.queue(MessageKind::Progress, now.pack());
 }
 
@@ -352,10 +365,14 @@ void RendezvousClient::take(const Message &message) {
     note(abort.exitStatus == kAgainStatus ? kHeardLeader : kHeardLeader | kHeardOver);
     endProcessOf(abort);
   }
+  if (message.kind == MessageKind::Grow)
+    growsTo_.store(static_cast<int64_t>(Unpacker(message.body).bounded(1 << 20)));
   std::lock_guard lock(mutex_);
   if (message.kind == MessageKind::Welcome) {
     if (std::optional<Welcome> welcome = Welcome::unpack(message.body)) {
       welcome_ = *welcome;
+      options_.rank = welcome->rank;
+      options_.worldSize = welcome->worldSize;
       isWelcome_ = true;
     }
   } else if (message.kind == MessageKind::Gathered) {
@@ -482,6 +499,14 @@ int RendezvousClient::awaitEnd(int exitStatus) {
   // The process ends meanwhile. What is being ended must outlive that.
   changed_.wait_for(lock, kFailGrace, [&] { return isOver_ && !isAborting_; });
   return isOver_ ? exitStatus_ : exitStatus;
+}
+
+int RendezvousClient::rest() {
+  if (options_.rank == 0)
+    send(MessageKind::Rest, "");
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return isOver_ && !isAborting_; });
+  return exitStatus_;
 }
 
 void RendezvousClient::leave(int exitStatus) {

@@ -24,7 +24,10 @@ enum Heard : uint32_t {
 struct RendezvousClientOptions {
   std::string address; ///< where rank 0's supervisor listens
   int port = 0;
+  /// As the launcher counts: the number of a place of an elastic job, and of its places. The rank
+  /// is then given when the ranks begin, for which a place waits as long as it takes.
   int64_t rank = 0, worldSize = 1, localRank = 0;
+  bool isElastic = false;
   uint64_t planHash = 0;
   Key secret{};
   std::string secretSource; ///< where that is from, for messages
@@ -61,6 +64,8 @@ public:
   int64_t attempt() const override { return welcome_.attempt; }
   /// The step of the save from which this start of the ranks continues; -1: the options say.
   int64_t savedStep() const { return welcome_.savedStep; }
+  /// On rank 0: the ranks with which the job can go on behind its next save; 0: no others.
+  const std::atomic<int64_t> &growsTo() const { return growsTo_; }
   Key jobKey() const override {
     return deriveKey(options_.secret, {"job", bytesOf(welcome_.nonce)});
   }
@@ -81,6 +86,9 @@ public:
   int fail(const Status &status, int exitStatus);
   /// The same for errors that were all found before the first step.
   int fail(std::vector<Report> errors, int exitStatus);
+  /// All ranks call it together, having saved: waits until the supervisor of rank 0 has ended this
+  /// start of them, to begin another one with other ranks. The exit status for this process.
+  int rest();
   /// Reports that this rank has done its work.
   void leave(int exitStatus);
 
@@ -98,6 +106,7 @@ private:
   };
   Status connect();
   Status startThread();
+  void awaitWelcome();
   Attempt tryToJoin(double seconds);
   Attempt shakeHands(Wire &wire, double seconds);
   Attempt answer(Wire &wire, const Message &message);
@@ -129,6 +138,7 @@ private:
   bool isAborting_ = false; ///< what waits is being ended
   int exitStatus_ = 3;
   std::function<void()> onAbort_;
+  std::atomic<int64_t> growsTo_{0};
 
   // Used only by the thread.
   double clock_ = 0, lastSeconds_ = -1; ///< own time: a pause of this process does not count

@@ -14,19 +14,31 @@ namespace {
 constexpr double kLeaveSeconds = 5; ///< for ranks to leave once the job has failed
 constexpr double kPauseSeconds = 1; ///< beyond this between two steps this process was stopped
 constexpr double kAliveSeconds = 1; ///< this process says something this often
+/// A place without a rank that has said nothing for so long is not there.
+constexpr double kIdleSilentSeconds = 30;
 
 } // namespace
 
 RendezvousServer::RendezvousServer(Socket listener, RendezvousOptions options)
     : options_(std::move(options)), admission_(std::move(listener), options_),
-      exchange_(options_.worldSize), progress_(options_), rootCause_(options_),
-      ranks_(static_cast<size_t>(options_.worldSize)) {}
+      exchange_(options_.worldSize), progress_(options_), rootCause_(options_) {
+  (options_.elastic ? idle_ : ranks_).resize(static_cast<size_t>(options_.worldSize));
+}
+
+/// Ranks, and places that have none.
+std::vector<Connection *> RendezvousServer::everyone() const {
+  std::vector<Connection *> all;
+  for (const RankConnections *connections : {&ranks_, &idle_})
+    for (const std::unique_ptr<Connection> &each : *connections)
+      if (each)
+        all.push_back(each.get());
+  return all;
+}
 
 void RendezvousServer::addTo(std::vector<pollfd> &entries) {
   admission_.addTo(entries, clock_);
-  for (const std::unique_ptr<Connection> &rank : ranks_)
-    if (rank)
-      rank->addTo(entries);
+  for (Connection *each : everyone())
+    each->addTo(entries);
 }
 
 void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {
@@ -36,10 +48,17 @@ void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {
   for (const std::unique_ptr<Connection> &rank : ranks_)
     if (rank && rank->wire.isOpen() && (rank->isReady(entries) || rank->wire.hasUnsent()))
       serve(*rank);
+  for (std::unique_ptr<Connection> &idle : idle_)
+    if (idle)
+      serveIdle(idle);
   receiveRanks();
   if (isEnding_)
     return endSilent();
+  if (areAllDone())
+    tellIdleOver();
   showLife();
+  if (options_.elastic)
+    isRunning_ ? tellGrowth() : chooseRanks();
   checkTimes();
   if (isEnding_)
     return;
@@ -55,7 +74,10 @@ void RendezvousServer::advanceClock(double seconds) {
 
 void RendezvousServer::receiveRanks() {
   using enum Admission::Phase;
-  auto phase = [this] { return isEnding_ ? Ending : isRunning_ ? Running : Joining; };
+  auto phase = [this] {
+    bool isEnding = isEnding_ || (options_.elastic && areAllDone());
+    return isEnding ? Ending : isRunning_ ? Running : Joining;
+  };
   while (std::optional<Admission::Arrival> arrival = admission_.next(clock_, phase(), ranks_)) {
     Connection &connection = *arrival->connection;
     if (arrival->kind == Admission::Arrival::Fits) {
@@ -80,6 +102,8 @@ void RendezvousServer::receiveRanks() {
 }
 
 void RendezvousServer::admit(std::unique_ptr<Connection> connection) {
+  if (options_.elastic)
+    return admitPlace(std::move(connection));
   Connection &rank = *connection;
   ranks_[static_cast<size_t>(rank.hello->rank)] = std::move(connection);
   rank.wire.setBytesMax(kRankFrameBytesMax);
@@ -87,6 +111,53 @@ void RendezvousServer::admit(std::unique_ptr<Connection> connection) {
   if (++joined_ == options_.worldSize)
     welcomeAll();
   serve(rank); // it may have said more already
+}
+
+void RendezvousServer::admitPlace(std::unique_ptr<Connection> connection) {
+  connection->place = connection->hello->rank;
+  connection->wire.setBytesMax(kRankFrameBytesMax);
+  connection->wire.queue(MessageKind::Admitted, "");
+  options_.elastic->came(connection->place, connection->hello->machine);
+  std::unique_ptr<Connection> &idle = idle_[static_cast<size_t>(connection->place)];
+  idle = std::move(connection);
+  serveIdle(idle);
+}
+
+/// Begins once there are enough places for a size.
+void RendezvousServer::chooseRanks() {
+  std::optional<Crew> crew = options_.elastic->begin(clock_);
+  if (!crew)
+    return;
+  joined_ = options_.worldSize = std::ssize(*crew);
+  exchange_ = Exchange(options_.worldSize);
+  progress_.reset();
+  for (int64_t place : *crew) {
+    ranks_.push_back(std::move(idle_[static_cast<size_t>(place)]));
+    ranks_.back()->hello->rank = std::ssize(ranks_) - 1;
+  }
+  if (options_.begins)
+    options_.begins(*crew);
+  welcomeAll();
+}
+
+/// Rank 0 makes the job end at its next save where it can go on with more ranks.
+void RendezvousServer::tellGrowth() {
+  int64_t growsTo = options_.elastic->growsTo();
+  if (growsTo == growsTo_ || ranks_.front()->isDone || !ranks_.front()->wire.isOpen())
+    return;
+  growsTo_ = growsTo;
+  ranks_.front()->wire.queue(MessageKind::Grow,
+                             Packer().number(static_cast<uint64_t>(growsTo)).take());
+}
+
+void RendezvousServer::tellIdleOver() {
+  if (areIdleTold_)
+    return;
+  areIdleTold_ = true;
+  endedAt_ = clock_;
+  for (const std::unique_ptr<Connection> &idle : idle_)
+    if (idle)
+      tellOver(*idle);
 }
 
 void RendezvousServer::welcomeAll() {
@@ -106,6 +177,8 @@ void RendezvousServer::welcomeAll() {
   if (speaker == ranks_.end())
     speaker = ranks_.begin() + (ranks_.size() > 1 ? 1 : 0);
   for (const std::unique_ptr<Connection> &rank : ranks_) {
+    welcome.rank = rank->hello->rank;
+    welcome.worldSize = options_.worldSize;
     welcome.localSize = count[rank->hello->machine];
     welcome.isSpeaker = rank == *speaker;
     rank->wire.queue(MessageKind::Welcome, welcome.pack());
@@ -116,7 +189,7 @@ void RendezvousServer::welcomeAll() {
 /// Answers a connection that knows the secret when the job is over or about to end.
 void RendezvousServer::tellOver(Connection &connection) {
   Abort abort;
-  abort.exitStatus = isEnding_ ? exitStatus_ : kInputStatus;
+  abort.exitStatus = isEnding_ || areAllDone() ? exitStatus_ : kInputStatus;
   connection.wire.queue(MessageKind::Abort, abort.pack());
   connection.wire.flush();
 }
@@ -137,6 +210,24 @@ void RendezvousServer::serve(Connection &rank) {
   fail({rank.hello->rank, StatusCode::Unavailable, kFailureStatus, {}});
 }
 
+/// A place that has no rank only shows that it is there.
+void RendezvousServer::serveIdle(std::unique_ptr<Connection> &idle) {
+  Wire &wire = idle->wire;
+  bool isAlive = wire.receive();
+  while (std::optional<Message> message = wire.next()) {
+    idle->heardAt = clock_;
+    if (message->kind != MessageKind::Progress)
+      wire.close();
+    isAlive = isAlive && wire.receive();
+  }
+  isAlive = wire.flush() && isAlive && clock_ - idle->heardAt <= kIdleSilentSeconds;
+  if (isAlive)
+    return;
+  if (!isEnding_) // else it is expected to come again
+    options_.elastic->left(idle->place);
+  idle.reset();
+}
+
 void RendezvousServer::handle(Connection &rank, const Message &message) {
   switch (message.kind) {
   case MessageKind::Gather:
@@ -151,6 +242,8 @@ void RendezvousServer::handle(Connection &rank, const Message &message) {
     return handleFailure(rank, message.body);
   case MessageKind::Bye:
     return handleBye(rank, message.body);
+  case MessageKind::Rest:
+    return handleRest(rank);
   default:
     return rank.wire.close();
   }
@@ -203,13 +296,23 @@ void RendezvousServer::handleBye(Connection &rank, const std::string &body) {
   rank.isDone = true;
 }
 
+/// Only rank 0 says it, once all ranks have agreed on it.
+void RendezvousServer::handleRest(Connection &rank) {
+  if (rank.hello->rank != 0 || !options_.elastic || !options_.judge)
+    return rank.wire.close();
+  if (isEnding_)
+    return;
+  bool goesOn = options_.judge({0, {}, lastStep(), /*isInOrder=*/true}).startsAgain;
+  end(goesOn ? kAgainStatus : 0, {}); // else it was asked to end meanwhile
+}
+
 void RendezvousServer::showLife() {
   if (clock_ - aliveAt_ < kAliveSeconds)
     return;
   aliveAt_ = clock_;
-  for (const std::unique_ptr<Connection> &rank : ranks_)
-    if (rank && rank->wire.isOpen() && !rank->wire.hasUnsent())
-      rank->wire.queue(MessageKind::Alive, "");
+  for (Connection *each : everyone())
+    if (each->wire.isOpen() && !each->wire.hasUnsent())
+      each->wire.queue(MessageKind::Alive, "");
 }
 
 void RendezvousServer::checkTimes() {
@@ -218,11 +321,12 @@ void RendezvousServer::checkTimes() {
       endByFault(kFailureStatus, {located(*stuck)});
     return;
   }
-  if (clock_ <= options_.joinSeconds)
+  if (options_.elastic ? !options_.elastic->isHopeless(clock_) : clock_ <= options_.joinSeconds)
     return;
+  const RankConnections &all = options_.elastic ? idle_ : ranks_;
   std::vector<int64_t> missing;
-  for (size_t r = 0; r < ranks_.size(); ++r)
-    if (!ranks_[r])
+  for (size_t r = 0; r < all.size(); ++r)
+    if (!all[r])
       missing.push_back(static_cast<int64_t>(r));
   endByFault(kInputStatus, {makeReport(report::RanksMissing, rangesOf(missing), options_.worldSize,
                                        options_.where, options_.joinSeconds)});
@@ -230,9 +334,11 @@ void RendezvousServer::checkTimes() {
 
 void RendezvousServer::rankEnded(int64_t pid, const std::string &how) {
   rootCause_.noteEnd(pid, how);
-  for (const std::unique_ptr<Connection> &rank : ranks_)
-    if (rank && rank->hello->pid == pid)
+  for (Connection *each : everyone())
+    if (each->hello->pid == pid)
       return; // its connection says the rest
+  if (options_.elastic && isRunning_)
+    return; // it would have had no rank
   fail({-1,
         StatusCode::Unavailable,
         kFailureStatus,
@@ -265,7 +371,7 @@ int64_t RendezvousServer::lastStep() const {
 /// A stall with the place of the rank that the others wait for: where to look for the fault.
 Report RendezvousServer::located(Report stall) const {
   std::optional<int64_t> rank = rankNamedBy(stall.text);
-  if (!rank || *rank >= options_.worldSize || !ranks_[static_cast<size_t>(*rank)])
+  if (!rank || *rank >= std::ssize(ranks_) || !ranks_[static_cast<size_t>(*rank)])
     return stall;
   const Hello &hello = *ranks_[static_cast<size_t>(*rank)]->hello;
   stall.text += fmt::format("; rank {} is process {} on {}{}{}", *rank, hello.pid, hello.host,
@@ -293,14 +399,14 @@ void RendezvousServer::end(int exitStatus, const std::vector<Report> &reports) {
     options_.tell(report);
   Abort abort;
   abort.exitStatus = exitStatus;
-  for (const std::unique_ptr<Connection> &rank : ranks_)
-    if (rank && rank->wire.isOpen() && !rank->isDone && clock_ - rank->heardAt > kSilentSeconds)
-      abort.silent.push_back({rank->hello->machine, rank->hello->pid});
+  for (Connection *each : everyone())
+    if (each->wire.isOpen() && !each->isDone && clock_ - each->heardAt > kSilentSeconds)
+      abort.silent.push_back({each->hello->machine, each->hello->pid});
   std::string body = abort.pack();
-  for (const std::unique_ptr<Connection> &rank : ranks_)
-    if (rank && rank->wire.isOpen()) {
-      rank->wire.queue(MessageKind::Abort, body);
-      rank->wire.flush();
+  for (Connection *each : everyone())
+    if (each->wire.isOpen()) {
+      each->wire.queue(MessageKind::Abort, body);
+      each->wire.flush();
     }
 }
 
@@ -310,19 +416,19 @@ void RendezvousServer::endSilent() {
     return;
   hasEndedSilent_ = true;
   std::string here = machineId();
-  for (const std::unique_ptr<Connection> &rank : ranks_)
-    if (rank && rank->wire.isOpen() && rank->hello->machine == here && rank->heardAt < endedAt_)
-      endRank(static_cast<pid_t>(rank->hello->pid), ownEndOf(rank->wire.socket()));
+  for (Connection *each : everyone())
+    if (each->wire.isOpen() && each->hello->machine == here && each->heardAt < endedAt_)
+      endRank(static_cast<pid_t>(each->hello->pid), ownEndOf(each->wire.socket()));
 }
 
 bool RendezvousServer::isOver() const {
+  auto isOpen = [](const auto &each) { return each && each->wire.isOpen(); };
   if (!isEnding_)
-    return done_ == options_.worldSize;
+    return areAllDone() && (std::ranges::none_of(idle_, isOpen) ||
+                            (areIdleTold_ && clock_ - endedAt_ > kLeaveSeconds));
   bool isAskedAgain = options_.hasFollowers && exitStatus_ != kAgainStatus;
-  bool areAllTold = !isAskedAgain && joined_ == options_.worldSize &&
-                    std::ranges::none_of(ranks_, [](const std::unique_ptr<Connection> &rank) {
-                      return rank && rank->wire.isOpen();
-                    });
+  bool areAllTold =
+      !isAskedAgain && joined_ == options_.worldSize && std::ranges::none_of(everyone(), isOpen);
   return areAllTold || clock_ - endedAt_ > kLeaveSeconds;
 }
 

@@ -44,16 +44,24 @@ private:
   void advanceClock(double seconds);
   void receiveRanks();
   void admit(std::unique_ptr<Connection> connection);
+  void admitPlace(std::unique_ptr<Connection> connection);
+  void chooseRanks();
+  void tellGrowth();
   void welcomeAll();
   void tellOver(Connection &connection);
   void serve(Connection &rank);
+  void serveIdle(std::unique_ptr<Connection> &idle);
   void handle(Connection &rank, const Message &message);
   void handleGather(Connection &rank, const std::string &body);
   void handleLost(Connection &rank, const std::string &body);
   void handleBye(Connection &rank, const std::string &body);
   void handleFailure(const Connection &rank, const std::string &body);
+  void handleRest(Connection &rank);
   void showLife();
   void checkTimes();
+  std::vector<Connection *> everyone() const;
+  bool areAllDone() const { return isRunning_ && done_ == options_.worldSize; }
+  void tellIdleOver();
 
   void fail(RootCause::Failure failure);
   void end(int exitStatus, const std::vector<Report> &reports);
@@ -67,12 +75,15 @@ private:
   Exchange exchange_;
   StallDetector progress_;
   RootCause rootCause_;
-  RankConnections ranks_;
+  RankConnections ranks_; ///< of an elastic job: none until they are chosen
+  RankConnections idle_;  ///< its places that have no rank, by place
+  int64_t growsTo_ = 0;   ///< what rank 0 knows of it
   int64_t joined_ = 0, done_ = 0;
   double aliveAt_ = 0; ///< time of the last heartbeat to the ranks
   /// Own time: a pause of this process itself does not count.
   double clock_ = 0, lastSeconds_ = -1;
-  double endedAt_ = 0;
+  double endedAt_ = 0; ///< or when all ranks were done
+  bool areIdleTold_ = false;
   bool isRunning_ = false, isEnding_ = false, hasEndedSilent_ = false;
   int exitStatus_ = 0;
 };

@@ -30,18 +30,28 @@ RestartLeader::Verdict RestartLeader::faulted(const FaultSeen &fault) {
     return give(Verdict::Asked);
   if (fault.isFinal)
     return give(Verdict::Final);
-  if (last_ && last_->isSame(fault))
+  if (last_ && last_->isSame(fault) && !fault.isMended)
     return give(Verdict::CameBack);
-  if (attempt_.number >= restartsMax_)
+  if (restarts_ >= restartsMax_)
     return give(Verdict::UsedUp);
   last_ = fault;
+  ++restarts_;
+  isInOrder_ = false;
   return give(Verdict::Again);
+}
+
+bool RestartLeader::resizes() {
+  if (state_ != State::Runs || isAsked_)
+    return false;
+  isInOrder_ = true;
+  state_ = State::Ends;
+  return true;
 }
 
 Attempt RestartLeader::ended(double now, int64_t newestSave) {
   inRow_ = newestSave > attempt_.savedStep ? 0 : inRow_;
-  attempt_ = {attempt_.number + 1, newestSave, restartPause(inRow_)};
-  ++inRow_;
+  attempt_ = {attempt_.number + 1, restarts_, newestSave, isInOrder_ ? 0 : restartPause(inRow_)};
+  inRow_ += !isInOrder_;
   startsAt_ = now + attempt_.pause;
   state_ = State::Pauses;
   return attempt_;

@@ -15,12 +15,15 @@ struct FaultSeen {
   std::string id;       ///< of its report
   int64_t step = 0;     ///< the last step that some rank had ended
   bool isFinal = false; ///< no restart mends it: wrong input, or a request to end
+  /// What it is due to is left out from here on, so that it may not come back (Elastic.h).
+  bool isMended = false;
   bool isSame(const FaultSeen &other) const { return id == other.id && step == other.step; }
 };
 
 /// An attempt of all ranks to run the job. The first is number 0.
 struct Attempt {
   int64_t number = 0;
+  int64_t restarts = 0;   ///< faults before it; other attempts begin because the job grows
   int64_t savedStep = -1; ///< the save to load; -1: begin as the run's options say
   double pause = 0;       ///< seconds until its ranks may start
 };
@@ -38,6 +41,8 @@ public:
 
   /// A fault, the first of an attempt. Unless the verdict is Again, the job is over.
   Verdict faulted(const FaultSeen &fault);
+  /// All ranks have saved and wait, to go on as other ranks. False where nothing begins any more.
+  bool resizes();
   /// All processes that can still write a save have ended. `newestSave` is the step of the newest
   /// complete save of this run, or -1. The attempt that starts after its pause.
   Attempt ended(double now, int64_t newestSave);
@@ -47,6 +52,8 @@ public:
   void asked() { isAsked_ = true; }
 
   State state() const { return state_; }
+  /// The attempt that ends, or has ended, does so without a fault.
+  bool isInOrder() const { return isInOrder_; }
   bool isBetweenAttempts() const { return state_ == State::Ends || state_ == State::Pauses; }
   int64_t restartsMax() const { return restartsMax_; }
   const Attempt &attempt() const { return attempt_; }
@@ -54,10 +61,11 @@ public:
 private:
   int64_t restartsMax_;
   State state_ = State::Runs;
-  bool isAsked_ = false;
+  bool isAsked_ = false, isInOrder_ = false;
   Attempt attempt_;
   std::optional<FaultSeen> last_; ///< the fault before the attempt
-  int64_t inRow_ = 0;             ///< restarts since a save was made
+  int64_t restarts_ = 0;
+  int64_t inRow_ = 0; ///< restarts since a save was made
   double startsAt_ = 0;
 };
 

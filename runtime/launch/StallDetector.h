@@ -13,6 +13,8 @@ public:
   explicit StallDetector(const RendezvousOptions &options)
       : options_(options), ranks_(static_cast<size_t>(options.worldSize)) {}
 
+  /// As many ranks as the options have by now; nothing was heard of them yet.
+  void reset() { ranks_ = std::vector<Rank>(static_cast<size_t>(options_.worldSize)); }
   /// What a rank says of its progress.
   void note(int64_t rank, const RankProgress &position, double now);
   /// What it said last; empty if it has said nothing.

@@ -1,5 +1,6 @@
 #include "runtime/launch/Supervisor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <new>
+#include <numeric>
 #include <optional>
 
 #include <fcntl.h>
@@ -21,6 +23,7 @@
 #include "runtime/base/Notice.h"
 #include "runtime/base/Reports.h"
 #include "runtime/launch/Machine.h"
+#include "runtime/launch/RankReports.h"
 #include "runtime/launch/RendezvousClient.h"
 #include "runtime/launch/Witness.h"
 
@@ -71,7 +74,10 @@ class Supervisor {
 public:
   explicit Supervisor(const SupervisorOptions &options)
       : options_(options), isLaunched_(options.position.launcher != Launcher::Plain),
-        leader_(options.restarts.restartsMax), follower_(options.restarts.restartsMax > 0) {}
+        leader_(options.restarts.restartsMax), follower_(options.restarts.restartsMax > 0) {
+    if (options.elastic.isElastic() && holdsServer())
+      elastic_.emplace(options.elastic);
+  }
 
   int run(const std::function<int(const WorkerOptions &)> &work) {
     if (Status status = openListener(); !status.isOk()) {
@@ -115,9 +121,9 @@ private:
     children_.clear();
     failedAt_ = -1;
     int64_t first = isLaunched_ ? options_.position.rank : 0;
-    int64_t count = isLaunched_ ? 1 : options_.worldSize;
+    int64_t count = isLaunched_ ? 1 : options_.processes();
     for (int64_t rank = first; rank < first + count; ++rank)
-      if (!start(rank))
+      if (!(elastic_ && !isLaunched_ && elastic_->isLeftOut(rank)) && !start(rank))
         break;
   }
 
@@ -138,8 +144,13 @@ private:
     Attempt attempt = leader_.ended(secondsNow(), options_.restarts.newestSave());
     int64_t step = std::max<int64_t>(attempt.savedStep, 0);
     double now = secondsNow();
-    options_.restarts.note(
-        {cause_, attempt, options_.restarts.restartsMax, now - log_.lastAt(step)});
+    if (!leader_.isInOrder()) {
+      lostSince_ = log_.lastAt(step);
+      options_.restarts.note({cause_, attempt, options_.restarts.restartsMax, now - lostSince_});
+      if (leftOut_)
+        options_.tell(makeReport(report::PlaceLeftOut, *leftOut_));
+      leftOut_.reset();
+    }
     log_.begin(step, now);
     failedAt_ = -1;
     children_.clear();
@@ -148,11 +159,16 @@ private:
 
   /// Judges what ends an attempt.
   Aftermath judge(const Downfall &fall) {
+    if (fall.isInOrder) {
+      lostSince_ = secondsNow();
+      return {.startsAgain = leader_.resizes(), .last = {}};
+    }
     cause_ = fall.reports.empty()
                  ? makeReport(report::RankEnded, "a rank ended on account of another one")
                  : fall.reports.front();
     bool isFinal = fall.exitStatus != kFailureStatus;
-    switch (leader_.faulted({std::string(cause_.id), fall.step, isFinal})) {
+    bool isMended = !isFinal && leavesOut(rankNamedBy(cause_.text));
+    switch (leader_.faulted({std::string(cause_.id), fall.step, isFinal, isMended})) {
     case RestartLeader::Verdict::Again:
       return {.startsAgain = true, .last = {}};
     case RestartLeader::Verdict::UsedUp:
@@ -168,6 +184,44 @@ private:
     return {};
   }
 
+  /// Whether the job does without the place of this rank from here on.
+  bool leavesOut(std::optional<int64_t> rank) {
+    if (!elastic_ || !rank || *rank >= std::ssize(elastic_->crew()))
+      return false;
+    int64_t place = elastic_->crew()[static_cast<size_t>(*rank)];
+    if (!elastic_->accuse(*rank, options_.restarts.newestSave()))
+      return false;
+    leftOut_ = place;
+    return true;
+  }
+
+  /// Tells that the ranks are others than before.
+  void begins(const Crew &crew, const Attempt &attempt) {
+    Crew before = std::exchange(crew_, crew);
+    if (before.empty()) {
+      before.resize(static_cast<size_t>(options_.worldSize));
+      std::iota(before.begin(), before.end(), 0);
+    }
+    if (crew != before)
+      options_.noteCrew(
+          {before, crew, whyOther(before, crew), attempt.savedStep, secondsNow() - lostSince_});
+  }
+
+  static std::string whyOther(const Crew &before, const Crew &now) {
+    Crew gone, come;
+    std::ranges::set_difference(before, now, std::back_inserter(gone));
+    std::ranges::set_difference(now, before, std::back_inserter(come));
+    std::string text;
+    if (!gone.empty())
+      text = fmt::format("place{} {} missing", gone.size() == 1 ? "" : "s",
+                         rangesOf(gone) + (gone.size() == 1 ? " is" : " are"));
+    if (!come.empty())
+      text +=
+          fmt::format("{}place{} {} come", text.empty() ? "" : ", ", come.size() == 1 ? "" : "s",
+                      rangesOf(come) + (come.size() == 1 ? " has" : " have"));
+    return text;
+  }
+
   bool holdsServer() const { return !isLaunched_ || options_.position.rank == 0; }
 
   /// Rank 0 listens at the address that the others use; without a launcher all processes rendezvous
@@ -178,6 +232,7 @@ private:
     worker_.joinSeconds = worker_.timeoutSeconds = options_.timeoutSeconds;
     worker_.problem = options_.problem;
     worker_.hasWitness = !isLaunched_;
+    worker_.isElastic = options_.elastic.isElastic();
     worker_.startsAgain = isLaunched_ && options_.restarts.restartsMax > 0;
     if (worker_.startsAgain && !holdsServer())
       RETURN_IF_ERROR(makeHeard());
@@ -224,7 +279,7 @@ private:
   /// All attempts have one port, which stays open in between.
   void openServer(const Attempt &attempt) {
     RendezvousOptions server;
-    server.worldSize = isLaunched_ ? options_.position.worldSize : options_.worldSize;
+    server.worldSize = isLaunched_ ? options_.position.worldSize : options_.processes();
     server.planHash = options_.planHash;
     server.secret = worker_.secret.key;
     server.job = worker_.job;
@@ -236,10 +291,18 @@ private:
     server.attempt = attempt;
     if (options_.restarts.restartsMax > 0)
       server.judge = [this](const Downfall &fall) { return judge(fall); };
+    if (elastic_) {
+      elastic_->open(attempt.pause, attempt.savedStep, leader_.isInOrder());
+      server.elastic = &*elastic_;
+      server.begins = [this, attempt](const Crew &crew) { begins(crew, attempt); };
+    }
     server.hasFollowers = isLaunched_ && options_.restarts.restartsMax > 0;
     server.explainStall = options_.explainStall;
     server.describe = options_.describe;
-    server.stageOf = options_.stageOf;
+    if (options_.stageOf)
+      server.stageOf = [this](int64_t rank) {
+        return options_.stageOf(rank, crew_.empty() ? options_.worldSize : std::ssize(crew_));
+      };
     server.tell = options_.tell;
     server_.emplace(Socket(::fcntl(listener_.fd(), F_DUPFD_CLOEXEC, 0)), std::move(server));
   }
@@ -448,6 +511,10 @@ private:
   const std::function<int(const WorkerOptions &)> *work_ = nullptr;
   RestartLeader leader_;
   RestartFollower follower_;
+  std::optional<ElasticLeader> elastic_; ///< of the supervisor that leads an elastic job
+  Crew crew_;                            ///< of the attempt that has begun last
+  std::optional<int64_t> leftOut_;       ///< by the fault that ends this attempt
+  double lostSince_ = secondsNow();
   Report cause_; ///< of the last fault
   StepLog log_;
   Socket listener_;

@@ -37,9 +37,19 @@ struct HeldMemory {
   int64_t bytes() const { return ownBytes + guestBytes; }
 };
 
+/// An elastic job goes on as other ranks than before.
+struct CrewChange {
+  Crew before, now;       ///< places by rank; `before` is all of the largest size at first
+  std::string why;        ///< which places are missing or have come
+  int64_t savedStep = -1; ///< where it goes on
+  double secondsLost = 0; ///< as of a restart, until the new ranks begin
+};
+
 struct SupervisorOptions {
   JobPosition position;   ///< of this process, or Plain: then all ranks are started here
-  int64_t worldSize = 1;  ///< of the plan
+  int64_t worldSize = 1;  ///< of the plan; of an elastic job the largest
+  ElasticOptions elastic; ///< whether the job is elastic
+  std::function<void(const CrewChange &)> noteCrew;
   int rendezvousPort = 0; ///< where rank 0 of a launched job listens
   uint64_t planHash = 0;
   /// The secret of a launched job. If all ranks are started here, a random one is drawn.
@@ -57,12 +67,16 @@ struct SupervisorOptions {
   std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
   std::function<std::string(const RankProgress &)> describe;
   /// What distinguishes a rank beside its number, as `, stage 2 of 4`; empty if nothing does.
-  std::function<std::string(int64_t rank)> stageOf;
+  std::function<std::string(int64_t rank, int64_t worldSize)> stageOf;
+
+  /// Of the job on all machines: one for each rank, or for each place.
+  int64_t processes() const { return elastic.isElastic() ? elastic.places() : worldSize; }
 };
 
 /// What a started process needs to meet the others.
 struct WorkerOptions {
-  int64_t rank = 0;
+  int64_t rank = 0; ///< or the place of an elastic job
+  bool isElastic = false;
   int64_t localRank = 0; ///< the launcher's, or the rank where all are started here
   std::string address;
   int port = 0;

@@ -9,6 +9,7 @@
 namespace shardc::launch {
 namespace {
 
+constexpr uint64_t kCountMax = 1 << 20; ///< ranks
 constexpr uint32_t kMagic = 0x43445253; // "SRDC"
 
 struct FrameHead {
@@ -137,7 +138,6 @@ std::optional<std::string_view> Hello::open(std::string_view body, const Key &se
 }
 
 std::optional<Hello> Hello::unpack(std::string_view opened) {
-  constexpr uint64_t kCountMax = 1 << 20;
   Unpacker in(opened);
   Hello hello;
   hello.version = static_cast<uint32_t>(in.bounded(UINT32_MAX));
@@ -174,6 +174,8 @@ std::optional<Refusal> Refusal::unpack(std::string_view body) {
 std::string Welcome::pack() const {
   return Packer()
       .text(bytesOf(nonce))
+      .number(static_cast<uint64_t>(rank))
+      .number(static_cast<uint64_t>(worldSize))
       .number(static_cast<uint64_t>(localSize))
       .number(isSpeaker)
       .number(static_cast<uint64_t>(attempt))
@@ -185,6 +187,8 @@ std::optional<Welcome> Welcome::unpack(std::string_view body) {
   Unpacker in(body);
   Welcome welcome;
   bool isNonce = copyBytes(in.text(), welcome.nonce);
+  welcome.rank = static_cast<int64_t>(in.bounded(kCountMax));
+  welcome.worldSize = static_cast<int64_t>(in.bounded(kCountMax));
   welcome.localSize = static_cast<int64_t>(in.bounded(1 << 20));
   welcome.isSpeaker = in.bounded(1) != 0;
   welcome.attempt = static_cast<int64_t>(in.bounded(INT32_MAX));

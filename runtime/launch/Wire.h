@@ -17,7 +17,7 @@
 
 namespace shardc::launch {
 
-inline constexpr uint32_t kProtocolVersion = 6;
+inline constexpr uint32_t kProtocolVersion = 7;
 inline constexpr size_t kBlobBytesMax = 64 << 10; ///< of one rank in one exchange
 inline constexpr size_t kFrameBytesMax = 64 << 20;
 inline constexpr size_t kRankFrameBytesMax = 256 << 10;    ///< of what a rank sends
@@ -43,7 +43,9 @@ enum class MessageKind : uint32_t {
   Bye,   ///< a rank has done its work
   Alive, ///< to all, regularly: rank 0's supervisor is alive
   Abort, ///< to all: the job is over, and the reason was reported
-  kLast = Abort
+  Grow,  ///< to rank 0: places wait that can be taken at the next save, or do no longer
+  Rest,  ///< of rank 0: all ranks have saved and wait for an attempt with other ranks
+  kLast = Rest
 };
 inline bool hasCode(MessageKind kind) { return kind > MessageKind::Refused; }
 
@@ -94,6 +96,7 @@ struct Hello {
   uint32_t version = kProtocolVersion;
   std::string job; ///< distinguishes this launch from others that may have the same secret
   Nonce nonce{};
+  /// As the launcher counts; of an elastic job the place, and the number of places.
   int64_t rank = 0, worldSize = 0;
   uint64_t planHash = 0;
   int64_t pid = 0;
@@ -128,6 +131,8 @@ struct Refusal {
 
 struct Welcome {
   Nonce nonce{};          ///< of this start of the job
+  int64_t rank = 0;       ///< the receiver's
+  int64_t worldSize = 1;  ///< ranks of this start
   int64_t localSize = 1;  ///< ranks of the receiver's machine
   bool isSpeaker = false; ///< reports the failure of rank 0's supervisor if that cannot
   int64_t attempt = 0;    ///< restarts before this start

@@ -233,6 +233,7 @@ private:
     for (int64_t i = options_.firstStep; i < end && !isEnding_; ++i) {
       timer_.beginStep();
       RETURN_IF_ERROR(requestStop());
+      RETURN_IF_ERROR(requestEndAtSave(i, end));
       // The first step ends before the next is queued, so that all its allocations are counted.
       RETURN_IF_ERROR(settle(i == options_.firstStep + 1 ? 0 : kStepsAhead - 1));
       if (isEnding_)
@@ -245,10 +246,15 @@ private:
         return status;
       }
       RETURN_IF_ERROR(traceAfter(i));
-      if (options_.keeper && options_.keeper->isDue(i + 1) && !isPassedOver)
+      if (isSaveDue(i))
         RETURN_IF_ERROR(saveAfter(i + 1));
       if (options_.keeper && options_.keeper->isCopyDue(i + 1) && !isPassedOver)
         RETURN_IF_ERROR(copyAfter(i + 1));
+      if (options_.endsAtSave && isSaveDue(i)) { // whether all end here is known by now
+        RETURN_IF_ERROR(settle(0));
+        RETURN_IF_ERROR(readback_.startClock());
+        isEnding_ = isEnding_ || (result_.hasEndedAtSave && !stop_.isThere());
+      }
     }
     if (options_.evaluatesOnly)
       RETURN_IF_ERROR(evaluate());
@@ -396,6 +402,18 @@ private:
       return Status::ok();
     }
     return stop_.set(executable_);
+  }
+
+  bool isSaveDue(int64_t iteration) const {
+    return options_.keeper && options_.keeper->isDue(iteration + 1) && !isSkipped(iteration + 1);
+  }
+
+  Status requestEndAtSave(int64_t iteration, int64_t end) {
+    if (!options_.endsAtSave || isStopRequested_ || iteration + 1 >= end || !isSaveDue(iteration) ||
+        options_.endsAtSave->load(std::memory_order_relaxed) == 0)
+      return Status::ok();
+    isStopRequested_ = result_.hasEndedAtSave = true;
+    return stop_.isThere() ? stop_.set(executable_) : Status::ok();
   }
 
   exec::Executable &executable_;

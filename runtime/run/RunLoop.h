@@ -103,6 +103,9 @@ struct RunOptions {
   bool check = false; ///< op by op, with a check of every result
   /// Non-zero requests a clean end. Read once per step.
   const std::atomic<int> *stopRequest = nullptr;
+  /// If set: where it is not 0 on any rank, the run ends behind the next save that is due, as on
+  /// request. Set on all ranks or on none.
+  const std::atomic<int64_t> *endsAtSave = nullptr;
   /// If set: steps for which `wantsOps` is true run op by op and pass each op to this observer.
   exec::OpObserver *opObserver = nullptr;
   std::function<bool(int64_t step)> wantsOps; ///< steps count from 1
@@ -111,6 +114,7 @@ struct RunOptions {
 
 struct RunResult {
   bool isStopped = false;             ///< ended before the last step, as requested
+  bool hasEndedAtSave = false;        ///< by RunOptions::endsAtSave of this process
   StepState state{};                  ///< after the last step
   std::optional<MemoryChange> memory; ///< empty if no step has ended
 };

@@ -22,8 +22,15 @@ struct SaveJob {
   /// Set: counts the threads that are writing files, or removing some.
   std::atomic<int> *writers = nullptr;
   checkpoint::Onlookers onlookers; ///< of the files
+  int64_t attempt = 0;             ///< which start of the job's ranks it is
 
   static Result<SaveJob> of(const plan::Plan &plan, const StateLayout &layout);
+  /// Where the save after this step goes.
+  checkpoint::SaveTarget target(const std::string &root, int64_t step) const {
+    auto target = checkpoint::SaveTarget::iteration(root, step, onlookers);
+    target.attempt = attempt;
+    return target;
+  }
 };
 
 /// The thread is writing files while this lives: that may take long, and is not a standstill.

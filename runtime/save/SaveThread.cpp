@@ -147,8 +147,7 @@ void SaveThread::run() {
 SaveThread::Outcome SaveThread::saveTask(std::unique_lock<std::mutex> &lock) {
   Outcome outcome;
   outcome.step = task_->step;
-  checkpoint::SaveTarget target =
-      checkpoint::SaveTarget::iteration(root_, task_->step, job_.onlookers);
+  checkpoint::SaveTarget target = job_.target(root_, task_->step);
   outcome.path = target.path();
   outcome.status = writeTask(target, lock);
   lock.unlock();

@@ -75,6 +75,7 @@ Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, ReportSink 
   ASSIGN_OR_RETURN(saver->job_, SaveJob::of(plan, saver->layout_));
   saver->job_.writers = &saver->writers_;
   saver->job_.onlookers = onlookers;
+  saver->job_.attempt = peers ? peers->attempt() : 0;
   ASSIGN_OR_RETURN(saver->snapshot_, snapshotPieces(plan, saver->layout_));
   RETURN_IF_ERROR(saver->agree("preparing the folder of checkpoints",
                                saver->isFirst() ? saver->prepareRoot() : Status::ok()));
@@ -90,6 +91,7 @@ Status Saver::turnTo(const plan::Plan &plan, const Progress &begin) {
   ASSIGN_OR_RETURN(job_, SaveJob::of(plan, layout_));
   job_.writers = &writers_;
   job_.onlookers = std::move(onlookers);
+  job_.attempt = peers_ ? peers_->attempt() : 0;
   ASSIGN_OR_RETURN(snapshot_, snapshotPieces(plan, layout_));
   return Status::ok();
 }
@@ -183,8 +185,7 @@ Result<bool> Saver::begin(int64_t step) {
   if (peers_) { // others may only write once the folder is there
     Status begun =
         agree("beginning a save",
-              isFirst() ? checkpoint::beginSave(SaveTarget::iteration(root_, step, job_.onlookers))
-                        : Status::ok());
+              isFirst() ? checkpoint::beginSave(job_.target(root_, step)) : Status::ok());
     if (!begun.isOk()) {
       RETURN_IF_ERROR(judge(step, std::move(begun)));
       return false;
@@ -391,7 +392,7 @@ void Saver::noteSaved(int64_t step, const std::string &path) {
 }
 
 Status Saver::saveNow(const Progress &progress) {
-  SaveTarget target = SaveTarget::iteration(root_, progress.step, job_.onlookers);
+  SaveTarget target = job_.target(root_, progress.step);
   Status status = write(target, progress);
   if (!status.isOk()) {
     if (isFirst()) // only the first failure is reported

@@ -9,12 +9,16 @@
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/launch/Supervisor.h"
 #include "runtime/tools/Backends.h"
+#include "runtime/tools/Elastic.h"
 #include "runtime/tools/MemoryRestarts.h"
 #include "runtime/tools/Restarts.h"
 #include "runtime/tools/Signals.h"
 
 namespace shardc::tools {
 namespace {
+
+/// A rank that cannot reach rank 0 knows more than that one, and has the first word.
+constexpr double kJoinMarginSeconds = 2;
 
 /// What a launched process needs to take part.
 struct Meeting {
@@ -61,6 +65,7 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   options.rank = worker.rank;
   options.localRank = worker.localRank;
   options.worldSize = worldSize;
+  options.isElastic = worker.isElastic;
   options.planHash = planHash;
   options.secret = worker.secret.key;
   options.secretSource = worker.secret.source;
@@ -91,16 +96,16 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
 /// What words of progress mean, by the plan that they are of.
 class StallTexts {
 public:
-  explicit StallTexts(std::span<const plan::Plan> plans) {
+  explicit StallTexts(std::span<const plan::Plan> plans) : plans_(plans) {
     for (const plan::Plan &plan : plans)
       maps_.emplace_back(plan);
   }
 
   /// By the plan of those that are furthest behind, for whom the others wait.
   std::string explainStall(std::span<const launch::RankProgress> ranks, int silent) const {
-    uint32_t phase = UINT32_MAX;
+    uint32_t phase = UINT32_MAX, first = firstFor(std::ssize(ranks)); // some have said nothing yet
     for (const launch::RankProgress &rank : ranks)
-      phase = std::min(phase, rank.phase);
+      phase = std::min(phase, std::max(rank.phase, first));
     std::vector<std::vector<uint32_t>> words;
     for (const launch::RankProgress &rank : ranks)
       words.push_back(rank.phase == phase ? rank.words : std::vector<uint32_t>());
@@ -109,15 +114,41 @@ public:
   std::string place(const launch::RankProgress &rank) const {
     return mapOf(rank.phase).place(rank.words);
   }
-  std::string stageOf(int64_t rank) const { return maps_.front().stageOf(rank); }
+  std::string stageOf(int64_t rank, int64_t ranks) const {
+    return mapOf(firstFor(ranks)).stageOf(rank);
+  }
 
 private:
+  /// The first plan for so many ranks.
+  uint32_t firstFor(int64_t ranks) const {
+    auto at = std::ranges::find(plans_, ranks, &plan::Plan::worldSize);
+    return at == plans_.end() ? 0 : static_cast<uint32_t>(at - plans_.begin());
+  }
   const exec::ProgressMap &mapOf(uint32_t phase) const {
     return maps_[std::min<size_t>(phase, maps_.size() - 1)];
   }
 
+  std::span<const plan::Plan> plans_;
   std::deque<exec::ProgressMap> maps_;
 };
+
+/// The supervisor's sizes of an elastic job, and its problem where the launcher has started another
+/// number of processes than ranks and spares.
+void setSizes(const plan::Plan &plan, const RunToolOptions &options,
+              launch::SupervisorOptions &supervisor) {
+  const launch::JobPosition &position = supervisor.position;
+  supervisor.elastic =
+      elasticOptionsOf(options, plan.worldSize(), timeoutSeconds(plan) + kJoinMarginSeconds);
+  supervisor.noteCrew = noteCrewsOf(plan, options);
+  int64_t needed = supervisor.processes();
+  if (position.launcher == Launcher::Plain || position.worldSize == needed)
+    return;
+  supervisor.problem =
+      options.isElastic() ? makeReport(report::OtherNumberOfPlaces, toString(position.launcher),
+                                       position.worldSize, plan.worldSize(), options.spares, needed)
+                          : makeReport(report::OtherNumberOfRanks, toString(position.launcher),
+                                       position.worldSize, needed);
+}
 
 } // namespace
 
@@ -168,8 +199,8 @@ double timeoutSeconds(const plan::Plan &plan) {
 }
 
 int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOptions &options,
-           const std::function<int(ProcessContext &)> &work) {
-  const plan::Plan &plan = plans.front(); // all have the same ranks
+           const RunWork &work) {
+  const plan::Plan &plan = plans.front(); // what is asked of it here is the same in all
   Result<Meeting> meeting = findMeeting(options, plan.job.dist.rendezvousPort);
   if (!meeting.isOk()) {
     if (meeting.status().code() != StatusCode::Aborted)
@@ -182,6 +213,8 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   bool isOneEach = options.processes || options.restarts > 0 ||
                    (findBackend(options.backend)->traits.isOnGpus && plan.worldSize() > 1);
   std::optional<Report> refusal = refuseRestarts(plan, options, position.launcher);
+  if (!refusal)
+    refusal = refuseElastic(plan, options, position.launcher);
   Result<launch::HeldMemory> held = heldMemoryOf(plans, options, isLaunched);
   if (!refusal && !held.isOk())
     refusal = held.status().report();
@@ -192,7 +225,7 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   if (!isLaunched && !isOneEach) {
     ProcessContext process;
     process.console = options.console;
-    return work(process);
+    return work(plans, process);
   }
   StallTexts texts(plans);
   launch::SupervisorOptions supervisor;
@@ -203,14 +236,12 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   supervisor.planHash = planHash;
   supervisor.tell = options.console.sink();
   supervisor.timeoutSeconds = timeoutSeconds(plan);
-  if (isLaunched && position.worldSize != plan.worldSize())
-    supervisor.problem = makeReport(report::OtherNumberOfRanks, toString(position.launcher),
-                                    position.worldSize, plan.worldSize());
-  else if (refusal)
+  setSizes(plan, options, supervisor);
+  if (refusal && !supervisor.problem)
     supervisor.problem = *refusal;
-  else if (!isLaunched || position.rank == 0)
+  if (!supervisor.problem && (!isLaunched || position.rank == 0))
     supervisor.restarts = leadRestarts(plan, options);
-  else
+  else if (!supervisor.problem)
     supervisor.restarts.restartsMax = options.restarts;
   if (held.isOk())
     supervisor.held = *held;
@@ -220,14 +251,21 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
     return texts.explainStall(ranks, silent);
   };
   supervisor.describe = [&texts](const launch::RankProgress &rank) { return texts.place(rank); };
-  supervisor.stageOf = [&texts](int64_t rank) { return texts.stageOf(rank); };
+  supervisor.stageOf = [&texts](int64_t rank, int64_t ranks) { return texts.stageOf(rank, ranks); };
   holdSignals(
       /*isQuiet=*/true); // in the ranks that start here; this process says what becomes of one
   supervisor.isAsked = [] { return stopRequests().load() > 0; };
-  int64_t worldSize = isLaunched ? position.worldSize : plan.worldSize();
+  int64_t worldSize = isLaunched ? position.worldSize : supervisor.processes();
+  auto workAsRank = [&](ProcessContext &process) {
+    std::vector<std::span<const plan::Plan>> sizes = plansBySize(plans);
+    auto own = std::ranges::find(sizes, process.client->worldSize(),
+                                 [](const auto &size) { return size.front().worldSize(); });
+    process.firstPlan = static_cast<size_t>(own->data() - plans.data());
+    return work(*own, process);
+  };
   auto begin = std::chrono::steady_clock::now();
   return launch::supervise(supervisor, [&](const launch::WorkerOptions &worker) {
-    return joinAndWork(worker, worldSize, planHash, options.console, begin, work);
+    return joinAndWork(worker, worldSize, planHash, options.console, begin, workAsRank);
   });
 }
 

@@ -22,7 +22,8 @@ struct ProcessContext {
   std::atomic<uint64_t> steps{0};
   /// ProgressWord of the channel that is being made before the first step, or 0.
   std::atomic<uint32_t> making{0};
-  /// Index of the plan of the job that runs, or is set up.
+  size_t firstPlan = 0; ///< of all plans of the file the first for this number of ranks
+  /// Index of the plan that runs, or is set up, of all of the file.
   std::atomic<uint32_t> phase{0};
   /// The supervisor's memory for this rank; empty if it holds none.
   std::span<uint8_t> heldOwn, heldGuest;
@@ -41,6 +42,8 @@ struct ProcessContext {
   int fail(const std::vector<Report> &errors, int exitStatus);
 };
 
+using RunWork = std::function<int(std::span<const plan::Plan> plans, ProcessContext &process)>;
+
 /// A launcher has started this process, and the others of its job.
 bool isLaunched();
 
@@ -48,10 +51,11 @@ bool isLaunched();
 double timeoutSeconds(const plan::Plan &plan);
 
 /// Finds out how the run was started, starts the processes that it needs, and runs `work` in each
-/// of those that hold ranks. Returns the exit status of this process. `planHash` is the same in all
+/// of those that hold ranks, with the plans for their number. `plans` are those of all numbers, the
+/// largest first. Returns the exit status of this process. `planHash` is the same in all
 /// processes that have the same plans. The options name a backend of this program.
 int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOptions &options,
-           const std::function<int(ProcessContext &)> &work);
+           const RunWork &work);
 
 /// Tells the other ranks of a launched job why this one cannot run; the exit status.
 int refuseJob(const RunToolOptions &options);

@@ -1,9 +1,30 @@
 #include "runtime/tools/Options.h"
 
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/ElasticSizes.h"
 #include "runtime/tools/Backends.h"
 
 namespace shardc::tools {
+namespace {
+
+/// What becomes of a run after a fault. `sizes` is the text of --elastic.
+void addRestarts(cli::Program &app, RunToolOptions &options, std::string &sizes,
+                 const cli::Option &simulated) {
+  app.option("--restarts", options.restarts,
+             "after a fault starts the ranks again from the newest save, so often at most")
+      .nonNegative()
+      .excludes(simulated);
+  app.option("--elastic", sizes,
+             "numbers of ranks that the run may go on with, largest first, as 8,6,4; the plan file "
+             "has a plan for each")
+      .excludes(simulated);
+  app.option("--spares", options.spares,
+             "processes beside the ranks that wait to take the place of one that is lost")
+      .nonNegative()
+      .excludes(simulated);
+}
+
+} // namespace
 
 std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &status) {
   RunToolOptions options;
@@ -38,17 +59,14 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
       .positive();
   app.flag("--processes", options.processes,
            "starts a process for each rank on this machine; not needed under a launcher");
-  cli::Option restarts =
-      app.option("--restarts", options.restarts,
-                 "after a fault starts the ranks again from the newest save, so often at most")
-          .nonNegative();
   cli::Option simulated =
       app.option(
              "--simulate-ranks", options.simulateRanks,
              "runs all ranks of a plan for another backend on this machine; the number must be the "
              "plan's")
           .positive();
-  restarts.excludes(simulated);
+  std::string sizes;
+  addRestarts(app, options, sizes, simulated);
   app.option("--workers", options.workers, "threads that execute ops; default: one per core")
       .positive();
   app.option("--seed-schedule", options.scheduleSeed,
@@ -65,6 +83,13 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   std::optional<int> ended = app.parse(argc, argv);
   if (!ended && options.planPath.empty() && options.planFd < 0 && options.refuse.empty())
     ended = app.refuseWithout("plan");
+  if (!ended && !sizes.empty()) {
+    Result<std::vector<int64_t>> parsed = parseElasticSizes(sizes);
+    if (parsed.isOk())
+      options.elastic = std::move(*parsed);
+    else
+      ended = app.refuse(parsed.status().message());
+  }
   options.console.isJson = form == "json";
   if (!ended)
     return options;

@@ -21,8 +21,12 @@ struct RunToolOptions {
   bool check = false;
   bool explain = false;
   bool noGraph = false;
-  bool processes = false; ///< one per rank
-  int64_t restarts = 0;   ///< how often ranks may start again after a fault
+  bool processes = false;       ///< one per rank
+  int64_t restarts = 0;         ///< how often ranks may start again after a fault
+  std::vector<int64_t> elastic; ///< numbers of ranks that the job may have, largest first
+  int64_t spares = 0;           ///< processes that wait to take the place of others
+  /// The job may go on as other ranks than it began with.
+  bool isElastic() const { return !elastic.empty() || spares > 0; }
   /// Nodes of graphs that may be queued on a GPU; 0: as many as come, and a launch that finds the
   /// queue full waits inside of the driver, which costs llama3_8b on four GPUs 1.3 % of its step.
   int64_t nodesAhead = 2048;

@@ -72,7 +72,7 @@ std::string opNamedBy(const std::string &text) {
 
 std::string metricsLine(const launch::Restart &restart) {
   nlohmann::ordered_json line;
-  line["restart"] = restart.attempt.number;
+  line["restart"] = restart.attempt.restarts;
   line["step"] = std::max<int64_t>(restart.attempt.savedStep, 0);
   line["from_save"] = restart.attempt.savedStep >= 0;
   line["seconds_lost"] = restart.secondsLost;
@@ -83,19 +83,6 @@ std::string metricsLine(const launch::Restart &restart) {
   if (std::string op = opNamedBy(restart.cause.text); !op.empty())
     line["op"] = op;
   return toText(line) + "\n";
-}
-
-/// In one write: no attempt has the file open.
-Status addLine(const std::string &path, const std::string &line) {
-  int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  ssize_t written = fd < 0 ? -1 : ::write(fd, line.data(), line.size());
-  int error = errno;
-  if (fd >= 0)
-    ::close(fd);
-  if (written == static_cast<ssize_t>(line.size()))
-    return Status::ok();
-  return makeStatus(report::MetricsLost,
-                    fmt::format("cannot write a restart to '{}': {}", path, std::strerror(error)));
 }
 
 /// What ranks find that start later: a file that cannot be written is theirs to tell.
@@ -114,6 +101,23 @@ int64_t torchrunRestarts() {
 }
 
 } // namespace
+
+std::string whereFrom(int64_t savedStep, const std::string &folder) {
+  return savedStep >= 0 ? fmt::format("after step {} from '{}'", savedStep, folder)
+                        : "where the run began, as it has saved nothing yet";
+}
+
+Status addMetricsLine(const std::string &path, const std::string &line) {
+  int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  ssize_t written = fd < 0 ? -1 : ::write(fd, line.data(), line.size()); // in one: lines stay whole
+  int error = errno;
+  if (fd >= 0)
+    ::close(fd);
+  if (written == static_cast<ssize_t>(line.size()))
+    return Status::ok();
+  return makeStatus(report::MetricsLost,
+                    fmt::format("cannot write a restart to '{}': {}", path, std::strerror(error)));
+}
 
 std::optional<Report> refuseRestarts(const plan::Plan &plan, const RunToolOptions &options,
                                      Launcher launcher) {
@@ -143,16 +147,14 @@ launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions
                    folder = plan.job.checkpoint.save,
                    hasMemory =
                        plan.job.checkpoint.inMemoryInterval > 0](const launch::Restart &restart) {
-    int64_t step = restart.attempt.savedStep;
-    std::string from = step >= 0 ? fmt::format("after step {} from '{}'", step, folder)
-                                 : std::string("where the run began, as it has saved nothing yet");
+    std::string from = whereFrom(restart.attempt.savedStep, folder);
     if (hasMemory)
       from += ", unless memory has a newer step";
-    console.tell(makeReport(report::Restarted, restart.attempt.number, restart.restartsMax,
+    console.tell(makeReport(report::Restarted, restart.attempt.restarts, restart.restartsMax,
                             restart.cause.text, from, restart.secondsLost, restart.attempt.pause));
     if (metrics.empty())
       return;
-    if (Status status = addLine(metrics, metricsLine(restart)); !status.isOk())
+    if (Status status = addMetricsLine(metrics, metricsLine(restart)); !status.isOk())
       console.tell(status.report());
   };
   return restarts;

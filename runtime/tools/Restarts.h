@@ -18,6 +18,12 @@ std::optional<Report> refuseRestarts(const plan::Plan &plan, const RunToolOption
 /// attempts and restarts add lines. None where none are asked for.
 launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions &options);
 
+/// Where a start of the ranks begins, for people: `after step 8 from 'ckpt'`.
+std::string whereFrom(int64_t savedStep, const std::string &folder);
+
+/// Adds a line to the file of metrics while no rank has it open. Io if that fails.
+Status addMetricsLine(const std::string &path, const std::string &line);
+
 /// The plan with the options by which it loads what the job itself has saved after this step.
 plan::Plan continuedPlan(const plan::Plan &plan, int64_t savedStep);
 

@@ -1,5 +1,7 @@
 // shardc-run: reads a placed plan, verifies it, checks the environment, and trains.
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -10,8 +12,11 @@
 #include "runtime/plan/JobFacts.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Text.h"
+#include "runtime/run/JobCheck.h"
 #include "runtime/run/PlantedFault.h"
+#include "runtime/run/Preflight.h"
 #include "runtime/tools/Backends.h"
+#include "runtime/tools/Elastic.h"
 #include "runtime/tools/PlantedSaveFault.h"
 #include "runtime/tools/Rehearsal.h"
 #include "runtime/tools/Restarts.h"
@@ -31,7 +36,7 @@ uint64_t hashOf(std::string_view text) {
   return hash;
 }
 
-/// The job's plans, verified.
+/// The job's plans, verified, of all sizes that it may have.
 Result<std::vector<plan::Plan>> loadPlans(const RunToolOptions &options, uint64_t &hash) {
   constexpr uint64_t kBytesMax = plan::limits::kTextBytesMax;
   ASSIGN_OR_RETURN(std::string text, options.planFd >= 0 ? readDescriptor(options.planFd, kBytesMax)
@@ -41,13 +46,29 @@ Result<std::vector<plan::Plan>> loadPlans(const RunToolOptions &options, uint64_
                    plan::parseJob(text, options.planFd >= 0 ? "<plan>" : options.planPath));
   for (const plan::Plan &plan : plans)
     RETURN_IF_ERROR(plan::verified(plan));
-  RETURN_IF_ERROR(plan::checkPhases(plans));
+  RETURN_IF_ERROR(checkSizes(plans, options));
+  for (std::span<const plan::Plan> size : plansBySize(plans))
+    RETURN_IF_ERROR(plan::checkPhases(size));
   return plans;
 }
 
-/// Runs the ranks of this process.
-int runRanks(std::span<const plan::Plan> plans, const RunToolOptions &options,
-             const BackendEntry &entry, ProcessContext &process) {
+/// What would keep the job from going on with other numbers of ranks, found before its first step.
+std::vector<Report> findElastic(std::span<const plan::Plan> all, std::span<const plan::Plan> own,
+                                const RunToolOptions &options, const BackendEntry &entry) {
+  std::vector<Report> findings;
+  for (const plan::Plan &plan : all)
+    if (plan.worldSize() != own.front().worldSize())
+      for (const std::vector<Report> &found :
+           {run::preflight(plan, options.backend, entry.findKernel, {}), run::checkJob(plan)})
+        for (const Report &report : found)
+          if (std::ranges::find(findings, report) == findings.end())
+            findings.push_back(report);
+  return findings;
+}
+
+/// Runs the ranks of this process. `all` are the plans of all sizes that the job may have.
+int runRanks(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
+             const RunToolOptions &options, const BackendEntry &entry, ProcessContext &process) {
   Environment environment{.entry = entry};
   environment.session = entry.beginSession(plans.back(), options, environment.warnings.sink());
   if (!entry.traits.computes) {
@@ -56,12 +77,16 @@ int runRanks(std::span<const plan::Plan> plans, const RunToolOptions &options,
       process.client->leave(status);
     return status;
   }
-  if (options.fault.kind != run::FaultKind::Nothing && process.attempt() == 0) {
+  if (options.fault.kind != run::FaultKind::Nothing &&
+      (process.attempt() == 0 || options.fault.strikesAgain)) {
     environment.faults = std::make_unique<run::PlantedFault>(options.fault);
     environment.fileFaults = plantInSaves(options.fault, process);
     environment.imageFault = plantInImages(options.fault, process);
   }
-  auto findings = findingsOfAll(process, prepare(plans, options, process, environment));
+  std::vector<Report> own = prepare(plans, options, process, environment);
+  if (process.attempt() == 0)
+    std::ranges::move(findElastic(all, plans, options, entry), std::back_inserter(own));
+  auto findings = findingsOfAll(process, std::move(own));
   if (findings.isOk() && (findings->empty() || !process.client)) // all that is wrong in one go
     prepareBackend(plans, process, environment, *findings);
   if (!findings.isOk())
@@ -95,7 +120,8 @@ int run(RunToolOptions options) {
   Result<std::vector<plan::Plan>> plans = loadPlans(options, hash);
   if (!plans.isOk())
     return refuse(plans.status());
-  const plan::Plan *plan = &plans->back(); // what is asked of it here is the same in all
+  const plan::Plan *plan =
+      &plansBySize(*plans).front().back(); // the same in all, what is asked here
   std::string name = backendNameOf(*plan, options);
   const BackendEntry *backend = findBackend(name);
   if (Status status = setVariables(*plan, backend, options.console); !status.isOk())
@@ -111,9 +137,10 @@ int run(RunToolOptions options) {
     fmt::print("{}", exec::explain(*plan, backend->findKernel));
     return 0;
   }
-  return runJob(*plans, hash, options, [&](ProcessContext &process) {
-    return runRanks(*plans, options, *backend, process);
-  });
+  return runJob(*plans, hash, options,
+                [&](std::span<const plan::Plan> own, ProcessContext &process) {
+                  return runRanks(*plans, own, options, *backend, process);
+                });
 }
 
 } // namespace

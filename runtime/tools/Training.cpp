@@ -175,6 +175,18 @@ private:
     };
   }
 
+  /// Whether the run ends here only to go on as other ranks; all ranks ask it together.
+  Result<bool> rests() {
+    if (!options_.isElastic() || !result_.isStopped)
+      return false;
+    bool isLate = runOptions_.deadline && std::chrono::steady_clock::now() >= *runOptions_.deadline;
+    bool isAsked = isLate || stopRequests().load() > 0;
+    std::string_view mine = isAsked ? "ends" : result_.hasEndedAtSave ? "rests" : "";
+    ASSIGN_OR_RETURN(std::vector<std::string> all,
+                     process_.client->allGather("whether the run goes on as other ranks", mine));
+    return std::ranges::count(all, "ends") == 0 && std::ranges::count(all, "rests") > 0;
+  }
+
   /// Where the run begins, and where it ends.
   void begin() {
     runOptions_.check = options_.check;
@@ -190,6 +202,8 @@ private:
     stepsAhead_ = plans_.size() > 1 ? progress_.step - planned : 0;
     exitStep_ = lastStep(plan(), progress_.step, runOptions_.skippedSteps);
     runOptions_.stopRequest = &stopRequests();
+    if (options_.isElastic())
+      runOptions_.endsAtSave = &process_.client->growsTo();
   }
 
   /// The step with which this plan's part of the run ends.
@@ -197,7 +211,8 @@ private:
 
   /// The exit status where the run cannot go on.
   std::optional<int> runPhase() {
-    process_.phase.store(static_cast<uint32_t>(phase_), std::memory_order_relaxed);
+    process_.phase.store(static_cast<uint32_t>(process_.firstPlan + phase_),
+                         std::memory_order_relaxed);
     SetUpWatch setUp(process_);
     auto executable = exec::Executable::create(
         plan(), *environment_.backend, environment_.entry.findKernel,
@@ -348,6 +363,13 @@ private:
   }
 
   int end() {
+    Result<bool> isResting = rests();
+    if (!isResting.isOk())
+      return process_.fail(isResting.status(), kFailureStatus);
+    if (*isResting) {
+      output_.clearLine();
+      return process_.client->rest();
+    }
     Status met = isLast() ? Status::ok() : environment_.session->endMeeting();
     if (!met.isOk())
       return process_.fail(met, kFailureStatus);

@@ -190,15 +190,16 @@ class Place:
         path.write_text(RECIPE.format(base=base, strategy=strategy, steps=steps, ranks=ranks or RANKS))
         return path
 
-    def plan(self, *settings, timeout=None, **options):
-        """A compiled plan; `timeout` in seconds, shorter than a recipe may ask for."""
+    def plan(self, *settings, timeout=None, elastic=None, **options):
+        """A compiled plan, or one for each size of `elastic`; `timeout` in seconds, shorter than a recipe may ask for."""
         self.count += 1
         path = self.folder / f"job{self.count}.plan"
         command = ["shardc", "dump-plan", self.recipe(**options), "-o", path, *[f"--set={s}" for s in [*SETTINGS, *settings]]]
+        command += [f"--elastic={elastic}"] if elastic else []
         done = subprocess.run(command, capture_output=True, text=True)
         expect(done.returncode == 0, done.stdout + done.stderr)
         if timeout is not None:
-            text = re.sub(r"(shardc\.plan.*) hash \w+", r"\1", path.read_text(), count=1)
+            text = re.sub(r"^(shardc\.plan .*) hash \w+$", r"\1", path.read_text(), flags=re.MULTILINE)
             option = r"(dist\.distributed_timeout_minutes = )\S+"
             expect(re.search(option, text), "the plan says no timeout")
             path.write_text(re.sub(option, rf"\g<1>{timeout / 60}", text))

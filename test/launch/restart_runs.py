@@ -219,6 +219,10 @@ def check_scripts(place):
         run = words["srun"]
         expect(run[:4] == ["--kill-on-bad-exit=1", "shardc", "run", "tiny.recipe"] and "--restarts=5" in run, f"{run}")
         expect(all(word in run for word in [*both, "--set=train.train_iters=20"]), f"{run}")
+    ended, words = called(place, "requeue.sbatch", **{**allocation, "SLURM_JOB_NUM_NODES": "3"}, ELASTIC="16,8", SPARE_NODES="1")
+    run = words["srun"]
+    expect(run[:3] == ["--no-kill", "--kill-on-bad-exit=0", "shardc"] and "--set=cluster.nodes=2" in run, f"{run}")
+    expect("--elastic=16,8" in run and "--spares=8" in run, f"{run}")
     ended, words = called(place, "restarts_torchrun.sh", JOB="x", GPUS="2")
     run = words["torchrun"]
     expect(ended == 0 and "--max-restarts=5" in run and not any(word.startswith("--restarts") for word in run), f"{run}")

@@ -31,6 +31,8 @@ TEST(Fault, StrikesAtAMomentOfItsStep) {
     ASSERT_TRUE(fault.isOk()) << text;
     EXPECT_EQ(fault->moment, moment) << text;
     EXPECT_EQ(fault->step, 6) << text;
+    EXPECT_FALSE(fault->strikesAgain);
+    EXPECT_TRUE(Fault::parse(std::string(text) + "/again")->strikesAgain);
   }
 }
 

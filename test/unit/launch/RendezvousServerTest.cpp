@@ -38,6 +38,15 @@ protected:
       return last.words.empty() ? "" : fmt::format("in 'micro: op {}'", last.words[0]);
     };
     options.stageOf = stageOf;
+    if (elastic) {
+      elastic->open(0, -1, /*isInOrder=*/false);
+      options.elastic = &*elastic;
+      options.begins = [this](const Crew &crew) { began = crew; };
+      options.judge = [this](const Downfall &fall) {
+        falls.push_back(fall.isInOrder);
+        return Aftermath{.startsAgain = true, .last = {}};
+      };
+    }
     options.tell = [this](const Report &report) {
       (report.severity == Severity::Error ? said : warned).push_back(report.text);
       ids.insert(report.id);
@@ -131,6 +140,9 @@ protected:
   std::vector<std::string> said, warned;
   std::set<std::string_view> ids; ///< of all that was told
   std::vector<RankProgress> explained;
+  std::optional<ElasticLeader> elastic; ///< of servers that are opened
+  Crew began;
+  std::vector<bool> falls; ///< what the server asked about: whether it was in order
   std::function<std::string(int64_t rank)> stageOf; ///< the option, of servers that are opened
 };
 
@@ -187,6 +199,129 @@ TEST_F(RendezvousServerTest, TellsOfRanksThatAreMissing) {
   EXPECT_THAT(said, ElementsAre("rank 1, 3-5 of 6 did not reach here within 30 s"));
   EXPECT_THAT(ids, ElementsAre("ranks-missing"));
   EXPECT_EQ(server->exitStatus(), 1);
+}
+
+/// An elastic job of sizes 3 and 2, with a spare.
+class ElasticServerTest : public RendezvousServerTest {
+protected:
+  ElasticServerTest() {
+    elastic.emplace(ElasticOptions{.sizes = {3, 2}, .spares = 1, .waitSeconds = 20});
+    open(4);
+  }
+  /// Places come, in this order; their wires are kept in it.
+  void come(std::initializer_list<int64_t> places) {
+    for (int64_t place : places) {
+      wires.push_back(greet(helloOf(place, 4)));
+      auto admitted = read(wires.back());
+      ASSERT_TRUE(admitted && admitted->kind == MessageKind::Admitted);
+    }
+    step(0);
+  }
+  std::optional<Welcome> welcomeOf(size_t wire) {
+    auto message = read(wires[wire]);
+    return message && message->kind == MessageKind::Welcome ? Welcome::unpack(message->body)
+                                                            : std::nullopt;
+  }
+};
+
+TEST_F(ElasticServerTest, GivesRanksToPlaces) {
+  come({3, 0, 1});
+  EXPECT_FALSE(server->isRunning()) << "place 2 may come";
+  step(1.5);
+  EXPECT_TRUE(server->isRunning());
+  EXPECT_THAT(began, ElementsAre(0, 1, 3));
+  for (auto [wire, rank] : {std::pair(0, 2), {1, 0}, {2, 1}}) {
+    std::optional<Welcome> welcome = welcomeOf(static_cast<size_t>(wire));
+    ASSERT_TRUE(welcome);
+    EXPECT_EQ(welcome->rank, rank);
+    EXPECT_EQ(welcome->worldSize, 3);
+  }
+}
+
+TEST_F(ElasticServerTest, BeginsWithFewerWhereOthersDoNotCome) {
+  come({0, 2});
+  for (int second = 0; second < 19; ++second) {
+    progress(0, 0);
+    progress(1, 0);
+    step(1);
+  }
+  EXPECT_FALSE(server->isRunning());
+  step(1.5);
+  EXPECT_TRUE(server->isRunning());
+  EXPECT_THAT(began, ElementsAre(0, 2));
+  EXPECT_THAT(said, IsEmpty());
+}
+
+TEST_F(ElasticServerTest, TellsOfPlacesThatAreMissing) {
+  come({1, 2});
+  for (int second = 0; second < 21; ++second) {
+    progress(0, 0);
+    step(1);
+  }
+  EXPECT_EQ(falls, std::vector{false});
+}
+
+TEST_F(ElasticServerTest, TellsRankZeroOfPlacesThatWait) {
+  come({0, 1});
+  step(21);
+  ASSERT_THAT(began, ElementsAre(0, 1));
+  ASSERT_TRUE(welcomeOf(0));
+  come({2});
+  auto growth = [this] {
+    auto message = read(wires[0]);
+    return message && message->kind == MessageKind::Grow
+               ? static_cast<int64_t>(Unpacker(message->body).number())
+               : -1;
+  };
+  EXPECT_EQ(growth(), 3);
+  wires[2].close();
+  step(0);
+  EXPECT_EQ(growth(), 0);
+  EXPECT_THAT(falls, IsEmpty()) << "it had no rank";
+}
+
+TEST_F(ElasticServerTest, EndsInOrderWhenRankZeroSaysThatAllRest) {
+  come({0, 1, 2});
+  ASSERT_TRUE(server->isRunning());
+  come({3});
+  send(wires[0], MessageKind::Rest, "");
+  step(0);
+  EXPECT_EQ(falls, std::vector{true});
+  EXPECT_EQ(server->exitStatus(), kAgainStatus);
+  auto message = read(wires[3]);
+  ASSERT_TRUE(message && message->kind == MessageKind::Abort) << "spares start again too";
+  EXPECT_EQ(Abort::unpack(message->body)->exitStatus, kAgainStatus);
+}
+
+TEST_F(ElasticServerTest, TakesTheLaterOfTwoProcessesOfAPlace) {
+  come({0, 1, 1});
+  step(0);
+  EXPECT_THAT(said, IsEmpty());
+  come({2});
+  EXPECT_TRUE(server->isRunning());
+  EXPECT_TRUE(welcomeOf(2));
+  Hello other = helloOf(3, 4);
+  other.planHash = 8;
+  Wire wire = greet(other);
+  auto refused = read(wire);
+  ASSERT_TRUE(refused && refused->kind == MessageKind::Refused) << "another plan while it runs";
+  step(3);
+  EXPECT_THAT(falls, IsEmpty());
+}
+
+TEST_F(ElasticServerTest, TellsSparesThatAllIsDone) {
+  come({0, 1, 2, 3});
+  for (size_t wire = 0; wire < 3; ++wire)
+    send(wires[wire], MessageKind::Bye, Packer().number(0).take());
+  step(0);
+  EXPECT_FALSE(server->isOver()) << "the spare does not know it";
+  auto message = read(wires[3]);
+  ASSERT_TRUE(message && message->kind == MessageKind::Abort);
+  EXPECT_EQ(Abort::unpack(message->body)->exitStatus, 0);
+  wires[3].close();
+  step(0);
+  EXPECT_TRUE(server->isOver());
+  EXPECT_EQ(server->exitStatus(), 0);
 }
 
 TEST_F(RendezvousServerTest, AnotherJobOfTheSameSecretIsRefused) {

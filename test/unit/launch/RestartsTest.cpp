@@ -86,6 +86,37 @@ TEST(RestartLeader, WaitsLongerUntilASaveIsMade) {
   EXPECT_EQ(pauseAfter(21, 18), 2);
 }
 
+TEST(RestartLeader, ResizesWithoutAPauseAndWithoutCountingIt) {
+  RestartLeader leader(1);
+  ASSERT_TRUE(leader.resizes());
+  EXPECT_FALSE(leader.resizes()) << "its ranks are ending";
+  EXPECT_TRUE(leader.isInOrder());
+  Attempt next = leader.ended(/*now=*/10, /*newestSave=*/8);
+  EXPECT_EQ(next.number, 1);
+  EXPECT_EQ(next.restarts, 0);
+  EXPECT_EQ(next.savedStep, 8);
+  EXPECT_TRUE(leader.startsNow(10));
+  EXPECT_EQ(leader.faulted(faultAt(9)), Verdict::Again) << "the restart was not used";
+  EXPECT_FALSE(leader.isInOrder());
+  EXPECT_EQ(leader.ended(11, 8).restarts, 1);
+  EXPECT_TRUE(leader.startsNow(12));
+  leader.asked();
+  EXPECT_FALSE(leader.resizes());
+}
+
+TEST(RestartLeader, GoesOnWhereWhatTheFaultIsDueToIsLeftOut) {
+  RestartLeader leader(5);
+  EXPECT_EQ(leader.faulted(faultAt(2)), Verdict::Again);
+  leader.ended(0, -1);
+  ASSERT_TRUE(leader.startsNow(1));
+  FaultSeen again = faultAt(2);
+  again.isMended = true;
+  EXPECT_EQ(leader.faulted(again), Verdict::Again);
+  leader.ended(1, -1);
+  ASSERT_TRUE(leader.startsNow(10));
+  EXPECT_EQ(leader.faulted(faultAt(2)), Verdict::CameBack) << "it was not due to that";
+}
+
 TEST(RestartFollower, StartsItsRankUntilTheJobIsOver) {
   RestartFollower follower(true);
   for (int i = 0; i < 100; ++i) {

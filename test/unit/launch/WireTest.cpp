@@ -173,7 +173,7 @@ TEST(Wire, TakesWholeBodiesOnly) {
   EXPECT_FALSE(Hello::unpack(opened + "x"));
   expectWholeOnly(Challenge{});
   expectWholeOnly(Refusal{Refusal::AnotherJob});
-  expectWholeOnly(Welcome{{1}, 3, true});
+  expectWholeOnly(Welcome{{1}, 2, 4, 3, true});
   expectWholeOnly(RankProgress{4, {1, 2, 3}, true, 5, 6});
   expectWholeOnly(Failure::of(Status(StatusCode::Numeric, "text"), 3));
   Abort abort;

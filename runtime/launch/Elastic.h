@@ -1,0 +1,84 @@
+// Decides how many ranks an elastic job has (`--elastic`), and which of its processes they are.
+// Like the machines of restarts (Restarts.h) this one has no sockets, clocks or processes: what
+// happens goes in, with the time in seconds, and what to do comes out. Rank 0's supervisor has it,
+// and unit.launch's simulation drives it by seeds.
+//
+// A place is what a launcher has started a supervisor for, by the number that it gave to it. Rank 0
+// is always at place 0, where the supervisor is that decides. The other ranks are given to places
+// anew in each attempt, in the order of their numbers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace shardc::launch {
+
+struct ElasticOptions {
+  std::vector<int64_t> sizes; ///< numbers of ranks, largest first; empty: the job is not elastic
+  int64_t spares = 0;         ///< places beyond the largest size
+  double waitSeconds = 600;   ///< for places that are expected and do not come
+
+  bool isElastic() const { return !sizes.empty(); }
+  int64_t places() const { return isElastic() ? sizes.front() + spares : 0; }
+};
+
+/// The places of an attempt, by rank.
+using Crew = std::vector<int64_t>;
+
+class ElasticLeader {
+public:
+  explicit ElasticLeader(ElasticOptions options);
+
+  const ElasticOptions &options() const { return options_; }
+
+  /// An attempt whose processes may start from `startsAt` on; whoever was there comes again.
+  /// `savedStep` is where it begins, `isInOrder` says that the one before ended in order to grow.
+  void open(double startsAt, int64_t savedStep, bool isInOrder);
+  /// The process of a place has come; `machine` is the same for all of one machine.
+  void came(int64_t place, const std::string &machine);
+  /// It is gone again.
+  void left(int64_t place);
+  /// The ranks of the attempt, once, when it may begin: with as many as are expected as soon as
+  /// these are there, later with the largest size for which there are enough.
+  std::optional<Crew> begin(double now);
+  /// The time to wait is over, and there are too few for the smallest size.
+  bool isHopeless(double now) const;
+
+  /// The size with which a job that works goes on behind its next save; 0: with its own.
+  int64_t growsTo() const;
+  /// An attempt has failed because of this rank. True if its place is left out from here on: it was
+  /// the reason twice in a row without a save in between, and the job can do without it.
+  bool accuse(int64_t rank, int64_t newestSave);
+
+  const Crew &crew() const { return crew_; }
+  bool isThere(int64_t place) const { return places_[static_cast<size_t>(place)].isThere; }
+  bool isLeftOut(int64_t place) const { return places_[static_cast<size_t>(place)].isLeftOut; }
+  /// Expected in this attempt.
+  bool isExpected(int64_t place) const { return places_[static_cast<size_t>(place)].isExpected; }
+
+private:
+  struct Place {
+    bool isThere = false, isLeftOut = false, isExpected = false;
+    std::string machine;
+    bool isUsable() const { return isThere && !isLeftOut; }
+  };
+
+  int64_t largestUpTo(int64_t count) const;
+  int64_t usable() const;
+  bool hasFirst() const { return places_.front().isUsable(); }
+  Crew choose(int64_t size) const;
+
+  ElasticOptions options_;
+  std::vector<Place> places_;
+  Crew crew_;       ///< of the attempt that works; empty: it has not begun
+  int64_t aim_ = 0; ///< ranks for which there is no reason to wait longer
+  double deadline_ = 0, enoughSince_ = -1;
+  int64_t openedAt_ = -1; ///< the save with which the attempt began
+  bool hasOpened_ = false, isStalled_ = false;
+  std::optional<int64_t> accused_; ///< the place that the last fault was due to
+  int64_t accusedAt_ = -1;         ///< the newest save then
+};
+
+} // namespace shardc::launch

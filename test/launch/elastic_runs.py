@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Runs that go on with fewer or other ranks (`--elastic`, `--spares`): machines that are lost, that come back, and spares. The losses
+of each step and the final parameters are those of a run without a fault, to the bit where the number of ranks stays. Needs only Python.
+
+    elastic_runs.py CHECK [SHARDC_FOLDER]
+
+CHECK is what has to hold; see CHECKS. A machine is a group of processes, started with torchrun's variables.
+"""
+
+import array
+import contextlib
+import json
+import os
+import signal
+import time
+
+import launch_runs as launch
+from launch_runs import expect
+
+BATCH = 24  # divides by the micro batch of 2 and each number of ranks
+SIZES = "4,3,2"
+STEPS = 12
+EVERY = 4  # steps between saves
+WAIT = 4  # seconds for places that are lost; a loaded machine may need more, and then a size changes once more
+PER_MACHINE = 2
+TOLERANCE = 1e-5
+LIST = [f"train.global_batch_size={BATCH}", "train.micro_batch_size=2"]
+
+
+class Run:
+    """A run of places, with a folder of saves and a file of metrics."""
+
+    def __init__(self, place, name, *options, elastic=SIZES, spares=0, steps=STEPS, settings=(), wait=launch.LIMIT):
+        self.place, self.name, self.spares = place, name, spares
+        self.metrics, self.saves = place.metrics(name), place.folder / f"saves-{name}"
+        saving = [f'checkpoint.save="{self.saves}"', f"checkpoint.save_interval={EVERY}"]
+        plan = place.plan(*LIST, *saving, *settings, steps=steps, timeout=wait, elastic=elastic)
+        asked = [f"--elastic={elastic}"] if elastic else []
+        self.command = ["shardc-run", plan, f"--metrics={self.metrics}", *asked, *options]
+        if spares:
+            self.command.append(f"--spares={spares}")
+        self.port, self.processes = launch.free_port(), {}
+
+    def start(self, number, **environment):
+        """The supervisor of a place."""
+        known = {"RANK": number, "WORLD_SIZE": launch.RANKS + self.spares, "LOCAL_RANK": number % PER_MACHINE,
+                 "LOCAL_WORLD_SIZE": PER_MACHINE, "GROUP_RANK": number // PER_MACHINE, "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": self.port, "TORCHELASTIC_RUN_ID": "elastic-test", **environment}
+        text = {key: str(value) for key, value in known.items()}
+        name = f"{self.name}-{number}-{len(self.place.started)}"
+        self.processes[number] = self.place.start(name, self.command, text)
+
+    def start_all(self, **environment):
+        for number in range(launch.RANKS + self.spares):
+            self.start(number, **environment)
+
+    def start_here(self, **environment):
+        """All places on this machine, by one process."""
+        self.processes[0] = self.place.start(self.name, self.command, environment)
+
+    @contextlib.contextmanager
+    def held(self):
+        """Rank 0 stands still meanwhile, and until places that were started have had time to come."""
+        rank = self.first.children()[-1]
+        os.kill(rank, signal.SIGSTOP)
+        yield
+        while not all(process.children() for process in self.processes.values()):
+            time.sleep(0.02)
+        time.sleep(1)
+        os.kill(rank, signal.SIGCONT)
+
+    def lose(self, *numbers):
+        """Machines end with all that runs on them: supervisors, and the processes of ranks."""
+        for number in numbers:
+            os.killpg(self.processes[number].popen.pid, signal.SIGKILL)
+            self.processes[number].popen.wait()
+
+    @property
+    def first(self):
+        return self.processes[0]
+
+    def records(self):
+        return [json.loads(line) for line in self.metrics.read_text().splitlines()]
+
+    def losses(self):
+        """By step; of one that ran twice that of the last time."""
+        return dict(sorted((record["step"], record["loss"]) for record in self.records() if "loss" in record))
+
+    def sizes(self):
+        """Each change of places: from how many ranks, to how many, after which step."""
+        return [(record["ranks_before"], record["ranks"], record["step"]) for record in self.records() if "ranks" in record]
+
+
+def plain_run(place):
+    """One without a fault, which is awaited where others are compared with it."""
+    run = Run(place, "plain", "--processes", elastic=None)
+    run.start_here()
+    return run
+
+
+def most_apart(place, plain, run):
+    """The largest difference of an element that was saved."""
+    done = place.start(f"diff-{run.name}", ["shardc", "ckpt", "diff", "--tensors-only", "--json", plain.saves, run.saves])
+    expect(done.wait() in (0, 1), "no comparison", done)
+    return json.loads(done.out)["max_abs_difference"]
+
+
+def expect_end(place, plain, run, isEqual):
+    """Losses and parameters of a run without a fault: to the bit, or within the tolerance where the sums of a step were added by
+    other ranks."""
+    launch.expect_status(0, plain.first, *run.processes.values())
+    losses, wanted = run.losses(), plain.losses()
+    expect(list(losses) == list(wanted), f"{run.name}: steps {list(losses)}", run.first)
+    apart = max(abs(losses[step] - wanted[step]) for step in wanted)
+    most = most_apart(place, plain, run)
+    limit = 0 if isEqual else TOLERANCE
+    expect(apart <= limit and most <= limit, f"{run.name}: losses differ by {apart}, parameters by {most}", run.first)
+    print(f"{run.name}: {run.sizes()}; losses within {apart:.2g}, parameters within {most:.2g}")
+
+
+def check_lost(place):
+    """A machine of two is lost while the run trains, and the other one goes on; when it is back, it is taken at the next save."""
+    plain = plain_run(place)
+    dumps = ["--dump=micro:samples", f"--dump-dir={place.folder}/ids", "--dump-step=5"]
+    run = Run(place, "lost", "--restarts=9", *dumps, wait=WAIT)
+    run.start_all(SHARDC_FAULT="hang@3:6")  # so that it does not end before
+    run.first.await_text("saved step 4 to")
+    run.lose(2, 3)
+    run.first.await_text("[size-changed]")
+    with run.held():
+        run.start(2)
+        run.start(3)
+    expect_end(place, plain, run, isEqual=False)
+    sizes = run.sizes()
+    expect(sizes[0] == (4, 2, 4), f"sizes {sizes}", run.first)
+    expect(sizes[-1][1] == 4 and sizes[-1][2] in (8, 12), f"sizes {sizes}", run.first)
+    # Each of the two ranks took half of the samples of step 5.
+    ids = array.array("q")
+    for path in (place.folder / "ids").glob("*.rank[01].bin"):
+        ids.frombytes(path.read_bytes())
+    expect(sorted(ids) == list(range(4 * BATCH, 5 * BATCH)), f"step 5 takes the samples {sorted(ids)}", run.first)
+    launch.expect_no_orphans()
+
+
+def check_spare(place):
+    """A spare takes the place of one that is lost, without a change of size; it ends with the run that does not need it."""
+    plain = plain_run(place)
+    run, unused = (Run(place, name, "--restarts=3", spares=1) for name in ("spare", "unused"))
+    run.start_all(SHARDC_FAULT="hang@3:6")
+    unused.start_all(SHARDC_FAULT="kill@2:6")
+    run.first.await_text("saved step 4 to")
+    run.lose(2)
+    run.processes.pop(2)
+    expect_end(place, plain, run, isEqual=True)
+    expect(run.sizes() == [(4, 4, 4)] and "[places-changed]" in run.first.err, f"sizes {run.sizes()}", run.first)
+    expect_end(place, plain, unused, isEqual=True)
+    launch.expect_no_orphans()
+
+
+def check_left_out(place):
+    """On one machine: a place whose rank fails again and again is left out, and fewer ranks go on."""
+    plain = plain_run(place)
+    run = Run(place, "left-out", "--restarts=3")
+    run.start_here(SHARDC_FAULT="kill@3:2/again")
+    expect_end(place, plain, run, isEqual=False)
+    said = run.first.err
+    expect(run.sizes() == [(4, 3, 0)] and said.count("[restarted]") == 2, f"sizes {run.sizes()}", run.first)
+    expect("place 3 is left out from here on" in said and "[place-left-out]" in said, "place 3 is not left out", run.first)
+
+
+def check_asked(place):
+    """SIGTERM ends ranks and spares; too few places end the run with a reason."""
+    few = Run(place, "few", "--restarts=3", elastic="4,3", wait=WAIT)
+    few.start_all(SHARDC_FAULT="hang@3:6")
+    run = Run(place, "asked", "--restarts=3", spares=1, steps=launch.LONG)
+    run.start_all()
+    few.first.await_text("saved step 4 to")
+    few.lose(2, 3)
+    run.first.await_text("step 3/")
+    for process in run.processes.values():
+        process.popen.send_signal(signal.SIGTERM)
+    launch.expect_status(0, *run.processes.values())
+    launch.expect_status(1, few.first, few.processes[1])
+    expect("rank 2, 3 of 4 did not reach" in few.first.err and "[ranks-missing]" in few.first.err, "no reason", few.first)
+    launch.expect_no_orphans()
+
+
+def check_wrong(place):
+    """What cannot be is refused before anything starts, by the compiler or by the run."""
+    saves = f'checkpoint.save="{place.folder}/wrong"'
+    recipe = ["shardc", "run", place.recipe(), f"--set={saves}", *[f"--set={setting}" for setting in LIST]]
+    sized, plain = place.plan(*LIST, saves, elastic=SIZES), place.plan(*LIST, saves)
+    odd = ["--set=train.global_batch_size=8"]
+    for command, status, words in (
+        ([*recipe, "--restarts=1", "--elastic=4,x"], 2, "--elastic is '4,x'; it takes numbers of ranks"),
+        ([*recipe, "--restarts=1", "--elastic=3,4"], 2, "largest first, as 8,6,4"),
+        ([*recipe, "--restarts=1", "--elastic=8,4"], 1, "begins with 8 ranks, but the recipe has 4"),
+        ([*recipe, "--restarts=1", "--elastic=8,4"], 1, "[elastic-first-size]"),
+        ([*recipe, *odd, "--restarts=1", "--elastic=4,3"], 1, "there is no plan for 3 ranks, a size of '--elastic': "),
+        ([*recipe, *odd, "--restarts=1", "--elastic=4,3"], 1, "the nearest sizes for which there is one: 2, 4 [elastic-no-plan]"),
+        ([*recipe, "--set=dataset.dataloader_type=cyclic", "--restarts=1", "--elastic=4,2"], 1, "[elastic-cyclic]"),
+        ([*recipe, "--elastic=4,2"], 1, "--elastic and --spares need --restarts=N with N above 0 [elastic-needs-restarts]"),
+        (["shardc-run", sized], 1, "the plans are for 4,3,2 ranks, and --elastic is not given"),
+        (["shardc-run", plain, "--restarts=1", "--elastic=4,3"], 1, "the plans are for 4 ranks, and --elastic is 4,3"),
+        (["shardc-run", plain, "--restarts=1", "--elastic=4,3"], 1, "[elastic-sizes-differ]"),
+        (["shardc", "dump-plan", place.recipe(), "--elastic=4,2", "--emit=json"], 2, "'--elastic' writes whole plans as text"),
+    ):
+        process = place.start("run", command)
+        launch.expect_status(status, process)
+        expect(words in process.err, f"'{words}' is not said", process)
+    run = Run(place, "places", "--restarts=1", spares=1)
+    several = place.torchrun(run.command, name="places")
+    launch.expect_one_message(several, ["torchrun has started 4 processes; 4 ranks and 1 spares (--spares) need 5",
+                                        "[other-number-of-places]"], launch.end_like_torchrun(several))
+    under = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+             "MASTER_PORT": str(launch.free_port()), "OMPI_COMM_WORLD_LOCAL_SIZE": "5", "SHARDC_JOB_SECRET": "of this test alone"}
+    process = place.start("mpirun", run.command, under)
+    launch.expect_status(1, process)
+    expect("[elastic-under-mpirun]" in process.err, "mpirun is not refused", process)
+
+
+CHECKS = {"lost": check_lost, "spare": check_spare, "left-out": check_left_out, "asked": check_asked, "wrong": check_wrong}
+
+
+if __name__ == "__main__":
+    launch.run_check(CHECKS)
