@@ -6,6 +6,7 @@
 
 #include "runtime/launch/Admission.h"
 #include "runtime/launch/Exchange.h"
+#include "runtime/launch/LateRanks.h"
 #include "runtime/launch/RootCause.h"
 #include "runtime/launch/StallDetector.h"
 
@@ -54,6 +55,7 @@ private:
   void handleFailure(const Connection &rank, const std::string &body);
   void showLife();
   void checkTimes();
+  void tellLate();
 
   void fail(RootCause::Failure failure);
   void end(int exitStatus, const std::vector<Report> &reports);
@@ -66,6 +68,7 @@ private:
   Admission admission_;
   Exchange exchange_;
   StallDetector progress_;
+  LateRanks late_;
   RootCause rootCause_;
   RankConnections ranks_;
   int64_t joined_ = 0, done_ = 0;

@@ -221,6 +221,7 @@ private:
     server.explainStall = options_.explainStall;
     server.describe = options_.describe;
     server.stageOf = options_.stageOf;
+    server.noteLate = options_.noteLate;
     server.tell = options_.tell;
     server_.emplace(Socket(::fcntl(listener_.fd(), F_DUPFD_CLOEXEC, 0)), std::move(server));
   }

@@ -211,6 +211,7 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
     return texts.explainStall(ranks, silent);
   };
   supervisor.describe = [&texts](const launch::RankProgress &rank) { return texts.place(rank); };
+  supervisor.noteLate = noteLateIn(options);
   supervisor.stageOf = [&texts](int64_t rank) { return texts.stageOf(rank); };
   holdSignals(
       /*isQuiet=*/true); // in the ranks that start here; this process says what becomes of one

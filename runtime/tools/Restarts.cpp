@@ -85,7 +85,7 @@ std::string metricsLine(const launch::Restart &restart) {
   return toText(line) + "\n";
 }
 
-/// In one write: no attempt has the file open.
+/// In one write behind those of the ranks, which add theirs likewise.
 Status addLine(const std::string &path, const std::string &line) {
   int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   ssize_t written = fd < 0 ? -1 : ::write(fd, line.data(), line.size());
@@ -95,7 +95,7 @@ Status addLine(const std::string &path, const std::string &line) {
   if (written == static_cast<ssize_t>(line.size()))
     return Status::ok();
   return makeStatus(report::MetricsLost,
-                    fmt::format("cannot write a restart to '{}': {}", path, std::strerror(error)));
+                    fmt::format("cannot write a line to '{}': {}", path, std::strerror(error)));
 }
 
 /// What ranks find that start later: a file that cannot be written is theirs to tell.
@@ -152,6 +152,27 @@ launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions
       console.tell(status.report());
   };
   return restarts;
+}
+
+std::function<void(const launch::LateRank &, int64_t, const launch::Hello &)>
+noteLateIn(const RunToolOptions &options) {
+  if (options.metrics.empty())
+    return nullptr;
+  return [console = options.console, path = options.metrics](
+             const launch::LateRank &late, int64_t step, const launch::Hello &hello) {
+    nlohmann::ordered_json line;
+    line["late_rank"] = late.rank;
+    line["step"] = step;
+    line["host"] = hello.host;
+    if (!hello.gpu.empty())
+      line["gpu"] = hello.gpu;
+    line["waits"] = late.share;
+    line["others_wait"] = late.others;
+    line["seconds"] = late.seconds;
+    line["id"] = report::RankLate.info().id;
+    if (Status status = addLine(path, toText(line) + "\n"); !status.isOk())
+      console.tell(status.report());
+  };
 }
 
 plan::Plan continuedPlan(const plan::Plan &plan, int64_t savedStep) {

@@ -18,6 +18,10 @@ std::optional<Report> refuseRestarts(const plan::Plan &plan, const RunToolOption
 /// attempts and restarts add lines. None where none are asked for.
 launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions &options);
 
+/// What adds a rank that is late step after step to the file of metrics; empty without one.
+std::function<void(const launch::LateRank &, int64_t step, const launch::Hello &)>
+noteLateIn(const RunToolOptions &options);
+
 /// The plan with the options by which it loads what the job itself has saved after this step.
 plan::Plan continuedPlan(const plan::Plan &plan, int64_t savedStep);
 

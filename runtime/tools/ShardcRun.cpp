@@ -12,6 +12,7 @@
 #include "runtime/plan/Text.h"
 #include "runtime/run/PlantedFault.h"
 #include "runtime/tools/Backends.h"
+#include "runtime/tools/MeasureTool.h"
 #include "runtime/tools/PlantedSaveFault.h"
 #include "runtime/tools/Rehearsal.h"
 #include "runtime/tools/Restarts.h"
@@ -81,6 +82,8 @@ Status missingBackend(const plan::Plan &plan, const RunToolOptions &options) {
 int run(RunToolOptions options) {
   if (!options.refuse.empty())
     return refuseJob(options);
+  if (options.measure || options.doctor)
+    return measureMachine(std::move(options));
   auto refuse = [&options](const Status &status) {
     options.console.tell(status.report());
     return kInputStatus;
