@@ -70,11 +70,12 @@ private:
     switch (rate.kind) {
     case RateKind::Product:
     case RateKind::Attention:
-      return rate.dtype == DType::F32           ? peak.bf16Tflops // by tensor cores at most
-             : dtypeBytes(rate.dtype) == 2      ? peak.bf16Tflops
-                                                : peak.fp8Tflops;
+      return rate.dtype == DType::F32      ? peak.bf16Tflops // by tensor cores at most
+             : dtypeBytes(rate.dtype) == 2 ? peak.bf16Tflops
+                                           : peak.fp8Tflops;
     case RateKind::Memory:
-      return rate.op == "copy" || rate.op == "add" ? 4 * peak.memoryGBs : 0; // small ones hit caches
+      return rate.op == "copy" || rate.op == "add" ? 4 * peak.memoryGBs
+                                                   : 0; // small ones hit caches
     case RateKind::Collective:
       return peak.memoryGBs;
     }

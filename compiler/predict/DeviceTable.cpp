@@ -20,7 +20,7 @@ struct Row {
   llvm::StringRef doc, source;
 
   Device device() const {
-    return {gpu,          name,    architecture, multiprocessors, memoryBytes, peak, peak,
+    return {gpu,          name,    architecture, multiprocessors, memoryBytes, peak,  peak,
             nvlinkDomain, pcieGBs, networkGBs,   measured,        doc,         source};
   }
 };
@@ -28,18 +28,10 @@ struct Row {
 constexpr Row kRows[] = {
 #define DEVICE(enumerator, name, architecture, multiprocessors, memory, bf16, fp8, fp32, hbm,      \
                nvlink, domain, pcie, network, measured, doc, source)                               \
-  {Gpu::enumerator,                                                                                \
-   name,                                                                                           \
-   architecture,                                                                                   \
-   multiprocessors,                                                                                \
-   (memory)*kMiB,                                                                                  \
-   {bf16, fp8, fp32, hbm, nvlink},                                                                 \
-   domain,                                                                                         \
-   pcie,                                                                                           \
-   network,                                                                                        \
-   measured,                                                                                       \
-   doc,                                                                                            \
-   source},
+  {Gpu::enumerator, name,          architecture,                                                   \
+   multiprocessors, (memory)*kMiB, {bf16, fp8, fp32, hbm, nvlink},                                 \
+   domain,          pcie,          network,                                                        \
+   measured,        doc,           source},
 #include "compiler/predict/DeviceTable.def"
 };
 
@@ -97,8 +89,9 @@ std::vector<std::string> assumedFigures(const Device &device) {
     return {"all: they are nominal, and no time is predicted by them"};
   std::vector<std::string> lines;
   if (!device.measured)
-    lines.emplace_back("sustained rates of products, memory and NVLink: the share of the peaks that "
-                       "h200 sustains");
+    lines.emplace_back(
+        "sustained rates of products, memory and NVLink: the share of the peaks that "
+        "h200 sustains");
   lines.emplace_back("the rate to other nodes: it depends on the machine's adapters");
   return lines;
 }

@@ -45,7 +45,8 @@ struct Device {
   bool measured;     ///< whether `sustained` was measured; reports mark assumed rates
   llvm::StringRef doc;
   llvm::StringRef source; ///< of peaks, memory and NVLink
-  /// What was measured on such devices, which predictions use where it has something; null: nothing.
+  /// What was measured on such devices, which predictions use where it has something; null:
+  /// nothing.
   std::shared_ptr<const MeasuredRates> rates = nullptr;
   /// What power leaves of the sustained rates of products in a step, which they contain.
   double power = 1;

@@ -15,10 +15,10 @@ constexpr int64_t kNodeGpusMax = 8;
 double perSecond(const Device &device, const Rate &rate) {
   switch (rate.kind) {
   case RateKind::Product:
-    return rate.size("k") < kExtentMin         ? 0
-           : dtypeBytes(rate.dtype) == 2       ? device.sustained.bf16Tflops * 1e12
-           : rate.dtype == DType::F8E4M3       ? device.sustained.fp8Tflops * 1e12
-                                               : 0;
+    return rate.size("k") < kExtentMin   ? 0
+           : dtypeBytes(rate.dtype) == 2 ? device.sustained.bf16Tflops * 1e12
+           : rate.dtype == DType::F8E4M3 ? device.sustained.fp8Tflops * 1e12
+                                         : 0;
   case RateKind::Memory:
     return rate.size("bytes") < kBytesMin ? 0
            : rate.op == "copy"            ? device.sustained.memoryGBs * 1e9

@@ -92,8 +92,8 @@ std::optional<double> MeasuredRates::attentionTflops(DType type, int64_t channel
   std::map<double, double> rates;
   std::optional<double> nearest;
   auto far = [&](const Rate &rate) {
-    return std::abs(std::log2(static_cast<double>(channels) /
-                              static_cast<double>(rate.size("channels"))));
+    return std::abs(
+        std::log2(static_cast<double>(channels) / static_cast<double>(rate.size("channels"))));
   };
   auto isOfIt = [&](const Rate &rate) {
     return rate.kind == RateKind::Attention && rate.dtype == type &&
@@ -170,9 +170,9 @@ std::vector<std::string> MeasuredRates::lacking(DType compute, bool usesFp8, int
     need(attentionTflops(compute, 128, 1, isBackward).has_value(),
          fmt::format("{}attention of {}", isBackward ? "gradients of " : "", dtypeName(compute)));
   need(memoryGBs().has_value(), "copies");
-  for (CollectiveKind kind : {CollectiveKind::AllGather, CollectiveKind::ReduceScatter,
-                              CollectiveKind::AllReduce, CollectiveKind::AllToAll,
-                              CollectiveKind::Send}) {
+  for (CollectiveKind kind :
+       {CollectiveKind::AllGather, CollectiveKind::ReduceScatter, CollectiveKind::AllReduce,
+        CollectiveKind::AllToAll, CollectiveKind::Send}) {
     if (gpusPerNode > 1)
       need(link(kind, gpusPerNode, gpusPerNode).has_value(),
            fmt::format("{} inside a node", toString(kind)));

@@ -262,8 +262,8 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
     return flops / (ratedTflops(device, *rated) * 1e12);
   if (isPlain)
     return flops / (plainAttentionTflops(device, isBackward) * 1e12);
-  double tflops = attentionTflops(kind.channels, positions, isBackward) *
-                  matmulScale(device, q.dtype);
+  double tflops =
+      attentionTflops(kind.channels, positions, isBackward) * matmulScale(device, q.dtype);
   return kAttentionBegin[isBackward] + flops / (tflops * 1e12);
 }
 

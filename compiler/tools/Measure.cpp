@@ -52,8 +52,8 @@ ExitStatus become(const std::string &program, std::vector<std::string> arguments
 /// A path under which the text can be read after this process has become another program.
 std::optional<std::string> pathOfText(const std::string &text) {
   int fd = ::memfd_create("rates", 0);
-  bool isWritten = fd >= 0 && ::write(fd, text.data(), text.size()) ==
-                                  static_cast<ssize_t>(text.size());
+  bool isWritten =
+      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   return isWritten ? std::optional("/dev/fd/" + std::to_string(fd)) : std::nullopt;
 }
 
@@ -127,15 +127,16 @@ ExitStatus startOnHosts(const MeasureCommand &options, std::vector<std::string> 
   } else {
     std::optional<int64_t> ranks = ranksOn(options.hosts);
     if (!ranks)
-      return refuse("HOSTS are names with their numbers of ranks, as in 'node1:8,node2:8'; found '" +
-                    options.hosts + "'");
+      return refuse(
+          "HOSTS are names with their numbers of ranks, as in 'node1:8,node2:8'; found '" +
+          options.hosts + "'");
     if (options.ranks > 0)
       return refuse("HOSTS say how many ranks there are; '--ranks' is for this machine alone, and "
                     "for Slurm's nodes");
     std::string first = llvm::StringRef(options.hosts).split(',').first.split(':').first.str();
     program = "mpirun";
-    arguments = {"-n", std::to_string(*ranks), "--host", options.hosts, "-x",
-                 "MASTER_ADDR=" + first};
+    arguments = {"-n", std::to_string(*ranks), "--host", options.hosts,
+                 "-x", "MASTER_ADDR=" + first};
   }
   arguments.insert(arguments.end(), command.begin(), command.end());
   return become(program, std::move(arguments));
@@ -220,8 +221,8 @@ void addDoctor(cli::Command &app, int &status, const char *program) {
                  "hosts to start ranks on, as mpirun or srun takes them; without it this machine, "
                  "or the ranks that a launcher has started");
   addShared(command, *options);
-  cli::Option gpu = command.option("--gpu", options->gpu,
-                                   "compare with the device table's rates of this GPU");
+  cli::Option gpu =
+      command.option("--gpu", options->gpu, "compare with the device table's rates of this GPU");
   cli::Option rates =
       command.option("--rates", options->rates, "compare with this file, which 'measure' wrote");
   cli::Option recipe = command.option("--recipe", options->recipe,
@@ -230,8 +231,7 @@ void addDoctor(cli::Command &app, int &status, const char *program) {
   gpu.excludes(recipe);
   rates.excludes(recipe);
   command
-      .option("--slower", options->slower,
-              "percent below the median from which on a rank is named")
+      .option("--slower", options->slower, "percent below the median from which on a rank is named")
       .between(1, 99, "PERCENT")
       .showsDefault();
   command

@@ -275,13 +275,12 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
                   static_cast<double>(plan.worldSize());
   std::vector<std::string> lines;
   if (!device.isHost()) {
-    lines.push_back(fmt::format("outside the arenas: {}, of which workspaces {}, communicators {}, "
-                                "landing buffers {}, context {}",
-                                plan::formatBytes(memory.total()),
-                                plan::formatBytes(memory.workspaces),
-                                plan::formatBytes(memory.communicators),
-                                plan::formatBytes(memory.landings),
-                                plan::formatBytes(memory.context)));
+    lines.push_back(
+        fmt::format("outside the arenas: {}, of which workspaces {}, communicators {}, "
+                    "landing buffers {}, context {}",
+                    plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
+                    plan::formatBytes(memory.communicators), plan::formatBytes(memory.landings),
+                    plan::formatBytes(memory.context)));
     lines.push_back(channelsText(plan, memory));
   }
   lines.push_back(fmt::format("predicted step: {}, {} tokens/s per device; communication takes {}, "

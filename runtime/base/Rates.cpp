@@ -171,8 +171,8 @@ Rate readRate(RateKind kind, LineReader &line, const RatedMachine &machine) {
     std::string group = line.text("group");
     checkMembers(rate, line);
     if (line.isOk() && group != rate.group())
-      line.fail("'group' is {}; {} members with {} on each node are '{}'", shown(group), rate.sizes[0],
-                rate.sizes[1], rate.group());
+      line.fail("'group' is {}; {} members with {} on each node are '{}'", shown(group),
+                rate.sizes[0], rate.sizes[1], rate.group());
   }
   rate.seconds = line.positive("seconds", kSecondsMax);
   double said = line.positive("rate", 1e9);
@@ -284,7 +284,8 @@ std::optional<Rate> Rate::ofWords(std::string_view words) {
   for (size_t i = 0; i < infoOf(*kind).sizes.size(); ++i)
     if (!read(parts[3 + i], rate.sizes[i]) || rate.sizes[i] < 1 || rate.sizes[i] > kSizeMax)
       return std::nullopt;
-  bool isGroup = *kind != RateKind::Collective || (rate.sizes[0] > 1 && rate.sizes[1] <= rate.sizes[0]);
+  bool isGroup =
+      *kind != RateKind::Collective || (rate.sizes[0] > 1 && rate.sizes[1] <= rate.sizes[0]);
   return isGroup ? std::optional(rate) : std::nullopt;
 }
 

@@ -39,7 +39,7 @@ const RateKindInfo &infoOf(RateKind kind);
 struct Rate {
   RateKind kind = RateKind::Product;
   std::string op;
-  DType dtype = DType::BF16;                    ///< of the operands
+  DType dtype = DType::BF16;                     ///< of the operands
   std::array<int64_t, kRateSizesMax> sizes = {}; ///< in the order of the table
   double seconds = 0;
 

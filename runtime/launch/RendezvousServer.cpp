@@ -19,8 +19,8 @@ constexpr double kAliveSeconds = 1; ///< this process says something this often
 
 RendezvousServer::RendezvousServer(Socket listener, RendezvousOptions options)
     : options_(std::move(options)), admission_(std::move(listener), options_),
-      exchange_(options_.worldSize), progress_(options_), late_(options_.worldSize), rootCause_(options_),
-      ranks_(static_cast<size_t>(options_.worldSize)) {}
+      exchange_(options_.worldSize), progress_(options_), late_(options_.worldSize),
+      rootCause_(options_), ranks_(static_cast<size_t>(options_.worldSize)) {}
 
 void RendezvousServer::addTo(std::vector<pollfd> &entries) {
   admission_.addTo(entries, clock_);

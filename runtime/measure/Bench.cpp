@@ -181,15 +181,14 @@ Result<Bench::Enqueue> Bench::enqueueOf(const Rate &work) {
     return Status(StatusCode::Unavailable, why);
   call_.workspaceBytes = kernel->workspaceBytes ? kernel->workspaceBytes(call_) : 0;
   if (call_.workspaceBytes > 0) {
-    ASSIGN_OR_RETURN(call_.workspace, allocate(hal::MemoryKind::Work,
-                                               static_cast<int64_t>(call_.workspaceBytes)));
+    ASSIGN_OR_RETURN(call_.workspace,
+                     allocate(hal::MemoryKind::Work, static_cast<int64_t>(call_.workspaceBytes)));
   }
   RETURN_IF_ERROR(backend_.synchronize());
   if (options_.choose)
     options_.choose(work.op, call_);
-  return Enqueue([this, run = kernel->run](hal::Stream &stream) {
-    return stream.launch(run, call_, kLabel);
-  });
+  return Enqueue(
+      [this, run = kernel->run](hal::Stream &stream) { return stream.launch(run, call_, kLabel); });
 }
 
 /// Ranks begin together where they wait for each other.

@@ -1,7 +1,7 @@
-// Times one piece of work on the device of this process: a kernel's call, a copy or a collective, as
-// a run issues it, captured in a graph several times over. Operands hold random numbers, because the
-// power that products take depends on them. All ranks of the job call together, and agree after each
-// piece how often it is repeated.
+// Times one piece of work on the device of this process: a kernel's call, a copy or a collective,
+// as a run issues it, captured in a graph several times over. Operands hold random numbers, because
+// the power that products take depends on them. All ranks of the job call together, and agree after
+// each piece how often it is repeated.
 #pragma once
 
 #include <functional>

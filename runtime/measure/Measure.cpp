@@ -48,7 +48,8 @@ std::vector<double> byGroup(const Grouping &grouping, const Rate &work,
     std::vector<double> own;
     for (int rank : group)
       own.push_back(seconds[static_cast<size_t>(rank)]);
-    double time = work.op == "send" ? *std::ranges::max_element(own) : *std::ranges::min_element(own);
+    double time =
+        work.op == "send" ? *std::ranges::max_element(own) : *std::ranges::min_element(own);
     for (int rank : group)
       shared[static_cast<size_t>(rank)] = time;
   }
@@ -70,7 +71,7 @@ Status measureCompute(Bench &bench, const MeasureOptions &options) {
       continue;
     ASSIGN_OR_RETURN(Timing timing, bench.compute(work));
     if (!timing.refused.empty()) {
-      options.refused(work, timing.refused);
+      options.tell(makeReport(report::NotMeasured, work.text(), timing.refused));
       series.end(work);
       continue;
     }

@@ -1,10 +1,11 @@
-// Measures what predictions need of a machine: products, attention, copies, and collectives by group
-// and size. All ranks of the job measure together, each on its own device.
+// Measures what predictions need of a machine: products, attention, copies, and collectives by
+// group and size. All ranks of the job measure together, each on its own device.
 #pragma once
 
 #include <functional>
 #include <vector>
 
+#include "runtime/base/Report.h"
 #include "runtime/measure/Bench.h"
 
 namespace shardc::measure {
@@ -18,9 +19,9 @@ struct Measured {
 
 struct MeasureOptions {
   bool isQuick = false; ///< one size of each series, as before a run
-  /// Is told what was measured, on every rank; and what cannot be, with its reason.
+  /// Is told what was measured, on every rank.
   std::function<void(const Measured &)> measured;
-  std::function<void(const Rate &, const std::string &why)> refused;
+  ReportSink tell; ///< takes what cannot be measured, with its reason
 };
 
 /// Ranks by node, in their order: one that its node counts as its first begins a node.

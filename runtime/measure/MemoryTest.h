@@ -9,9 +9,9 @@
 namespace shardc::measure {
 
 struct MemoryFindings {
-  int64_t blocks = 0;      ///< that were written and read back, twice
-  int64_t differing = 0;   ///< blocks with other bytes than were written
-  int64_t firstByte = -1;  ///< of the first one
+  int64_t blocks = 0;     ///< that were written and read back, twice
+  int64_t differing = 0;  ///< blocks with other bytes than were written
+  int64_t firstByte = -1; ///< of the first one
 };
 
 /// Tests so many bytes of the device's memory, rounded up to whole blocks: numbers that differ from

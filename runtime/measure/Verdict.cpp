@@ -26,6 +26,14 @@ using Subject = std::pair<RateKind, std::string>;
 
 } // namespace
 
+std::optional<Report> judgeMemory(const MemoryFindings &findings, std::string_view what, int rank,
+                                  const RankPlace &place) {
+  if (findings.differing == 0)
+    return std::nullopt;
+  return makeReport(report::MemoryDiffers, rank, place.host, place.gpu, what, findings.differing,
+                    2 * findings.blocks, findings.firstByte);
+}
+
 std::vector<Report> judge(std::span<const Measured> measured, std::span<const Rate> expected,
                           std::span<const RankPlace> places, const VerdictOptions &options) {
   std::map<std::pair<size_t, Subject>, Worst> byRank;

@@ -2,12 +2,14 @@
 // expected.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/base/Report.h"
 #include "runtime/measure/Measure.h"
+#include "runtime/measure/MemoryTest.h"
 
 namespace shardc::measure {
 
@@ -21,6 +23,10 @@ struct RankPlace {
   std::string host;
   std::string gpu; ///< `, GPU 2`; empty on the host
 };
+
+/// What is wrong with memory of a rank; `what` is `device` or `host`.
+std::optional<Report> judgeMemory(const MemoryFindings &findings, std::string_view what, int rank,
+                                  const RankPlace &place);
 
 /// A report for each rank and kind of work whose rate is too low, the worst size of each kind; and
 /// one for each kind of work of which the median is below `expected` at the same sizes. Collectives

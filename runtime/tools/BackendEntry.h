@@ -61,8 +61,8 @@ struct BackendEntry {
   exec::FindKernel findKernel;
   /// The libraries that it uses, with their versions, as part of a line.
   std::string (*libraryVersions)();
-  /// Devices that this process sees; null: the backend has none of its own. Called in a process that
-  /// uses no device otherwise.
+  /// Devices that this process sees; null: the backend has none of its own. Called in a process
+  /// that uses no device otherwise.
   int (*countDevices)();
   /// Sets environment variables that nobody has set. Called before anything reads them and before
   /// there are threads; null where there are none.

@@ -27,7 +27,8 @@ namespace {
 constexpr int64_t kRanksMax = 1 << 16;
 constexpr double kTimeoutMinutes = 3;
 
-/// Counts in a process of its own: one that has looked at GPUs cannot start processes that use them.
+/// Counts in a process of its own: one that has looked at GPUs cannot start processes that use
+/// them.
 int countDevices(const BackendEntry &entry) {
   if (!entry.countDevices)
     return 0;
@@ -58,7 +59,7 @@ plan::Plan planOf(std::string_view backend, int64_t ranks) {
   plan.name = "measure";
   plan.level = plan::Level::Placed;
   plan.needsBackend = backend;
-  plan.mesh = {{"dp", ranks}};
+  plan.mesh = {{"rank", ranks}};
   plan.roles.emplace_back().name = "all";
   plan.job.put(plan::JobField::dist_distributedTimeoutMinutes, kTimeoutMinutes);
   return plan;
@@ -166,9 +167,9 @@ private:
       say(fmt::format("{:<48} {:>10.1f} us {:>10.4g} {}", rate.text(), rate.seconds * 1e6,
                       rate.rate(), infoOf(rate.kind).unit));
     };
-    options.refused = [this](const Rate &rate, const std::string &why) {
+    options.tell = [this](const Report &report) {
       if (process_.isFirst())
-        process_.console.tell(makeReport(report::NotMeasured, rate.text(), why));
+        process_.console.tell(report);
     };
     return measure::measureAll(*bench, nodes_, options);
   }
@@ -219,8 +220,8 @@ private:
     constexpr int64_t kGiB = int64_t{1} << 30, kHostBytes = kGiB / 4;
     constexpr double kShare = 0.9; // what is left is for libraries
     hal::Device &device = *backend_->devices().front();
-    int64_t most = static_cast<int64_t>(
-        kShare * static_cast<double>(device.bytesFree(hal::MemoryKind::Work)));
+    int64_t most =
+        static_cast<int64_t>(kShare * static_cast<double>(device.bytesFree(hal::MemoryKind::Work)));
     int64_t bytes = backend_->devicesShareMemory() ? std::min(most, kHostBytes) : most;
     if (options_.memoryGiB > 0)
       bytes = std::min(most, options_.memoryGiB * kGiB);
@@ -237,11 +238,10 @@ private:
 
   void note(const measure::MemoryFindings &findings, std::string_view what,
             std::vector<Report> &found) const {
-    auto rank = static_cast<size_t>(process_.client ? process_.client->rank() : 0);
-    if (findings.differing > 0)
-      found.push_back(makeReport(report::MemoryDiffers, rank, places_[rank].host, places_[rank].gpu,
-                                 what, findings.differing, 2 * findings.blocks,
-                                 findings.firstByte));
+    int rank = process_.client ? process_.client->rank() : 0;
+    if (std::optional<Report> report =
+            measure::judgeMemory(findings, what, rank, places_[static_cast<size_t>(rank)]))
+      found.push_back(std::move(*report));
   }
 
   /// Each rank's best rate of each kind of work.
@@ -279,14 +279,11 @@ private:
 
 int measureRanks(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
                  const RateFile &expected, ProcessContext &process) {
-  int exitStatus = 0;
-  {
-    MeasureJob job(plan, options, entry, expected, process);
-    if (Status status = job.run(); !status.isOk())
-      return process.fail(status, status.code() == StatusCode::InvalidInput ? kInputStatus
-                                                                            : kFailureStatus);
-    exitStatus = job.hasFound() ? kInputStatus : 0;
-  }
+  MeasureJob job(plan, options, entry, expected, process);
+  if (Status status = job.run(); !status.isOk())
+    return process.fail(status,
+                        status.code() == StatusCode::InvalidInput ? kInputStatus : kFailureStatus);
+  int exitStatus = job.hasFound() ? kInputStatus : 0;
   if (process.client)
     process.client->leave(exitStatus);
   return exitStatus;

@@ -9,8 +9,8 @@
 namespace shardc::launch {
 namespace {
 
-/// A job whose ranks say four times a second where they are. In each step of a second a rank is in a
-/// collective for its share of it.
+/// A job whose ranks say four times a second where they are. In each step of a second a rank is in
+/// a collective for its share of it.
 class Job {
 public:
   explicit Job(std::vector<double> shares) : shares_(std::move(shares)), late_(count()) {}
@@ -51,8 +51,8 @@ TEST(LateRanks, NamesTheOneThatWaitsForNobody) {
   std::vector<LateRank> found = job.runTo(LateRanks::kWindowSeconds + 1);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].rank, 2);
-  EXPECT_NEAR(found[0].share, 0.05, 0.02);
-  EXPECT_NEAR(found[0].others, 0.4, 0.02);
+  EXPECT_NEAR(found[0].share, 0.05, 0.04);
+  EXPECT_NEAR(found[0].others, 0.4, 0.04);
   EXPECT_GE(found[0].steps, LateRanks::kStepsMin);
 }
 

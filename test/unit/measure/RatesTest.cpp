@@ -38,7 +38,8 @@ std::string faultOf(const std::string &line) {
 }
 
 constexpr const char *kGood =
-    R"({"kind":"memory","op":"copy","dtype":"bf16","bytes":1000,"seconds":1e-6,"rate":1,"device":"P"})";
+    R"({"kind":"memory","op":"copy","dtype":"bf16","bytes":1000,"seconds":1e-6,)"
+    R"("rate":1,"device":"P"})";
 
 /// The good line with one text replaced.
 std::string with(const std::string &from, const std::string &to) {
@@ -99,7 +100,8 @@ TEST(Rates, NameFaultsOfLines) {
   EXPECT_EQ(faultOf(with("bf16", "bf17")), "'dtype' is \"bf17\", which is no element type");
   EXPECT_THAT(faultOf(with("1000", "-1000")), HasSubstr("'bytes' is -1000; it must be a whole"));
   EXPECT_THAT(faultOf(with("1000", "10.5")), HasSubstr("'bytes' is 10.5; it must be a whole"));
-  EXPECT_THAT(faultOf(with("1e-6", "-1e-6")), HasSubstr("'seconds' is -1e-06; it must be a number"));
+  EXPECT_THAT(faultOf(with("1e-6", "-1e-6")),
+              HasSubstr("'seconds' is -1e-06; it must be a number"));
   EXPECT_THAT(faultOf(with("1e-6", "1e6")), HasSubstr("and 3600 at most"));
   EXPECT_THAT(faultOf(with("1e-6", "[[1]]")), HasSubstr("'seconds' is a list"));
   EXPECT_EQ(faultOf(with("\"rate\":1", "\"rate\":2")),

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/backend/host/Options.h"
 #include "runtime/measure/Verdict.h"
 
 namespace shardc::measure {
@@ -52,6 +53,34 @@ TEST(Verdict, ComparesTheMedianWithWhatIsExpected) {
   EXPECT_THAT(judge(all, twice, kPlaces, {.below = 0.6}), IsEmpty());
   std::vector<Rate> other = {*Rate::ofWords("memory copy bf16 2000000 0.0005")};
   EXPECT_THAT(judge(all, other, kPlaces, {}), IsEmpty());
+}
+
+TEST(Verdict, TellsOfMemory) {
+  EXPECT_FALSE(judgeMemory({8, 0, -1}, "host", 1, kPlaces[1]));
+  std::optional<Report> report = judgeMemory({8, 2, 77}, "device", 1, kPlaces[1]);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->id, "memory-differs");
+  EXPECT_EQ(report->text, "rank 1 on node1, GPU 1: device memory read back other bytes than were "
+                          "written: 2 of 16 blocks differ, the first at byte 77");
+}
+
+/// A backend that has no kernels: copies are measured, and the rest is named.
+TEST(Measure, GoesOnWithoutWhatADeviceCannotDo) {
+  auto backend = host::makeBackend({});
+  BenchOptions options;
+  options.findKernel = [](std::string_view) -> const kernels::Kernel * { return nullptr; };
+  options.secondsEach = 0;
+  auto bench = Bench::create(**backend, nullptr, options);
+  ASSERT_TRUE(bench.isOk());
+  std::vector<std::string> done, ids;
+  MeasureOptions measure;
+  measure.isQuick = true;
+  measure.measured = [&](const Measured &each) { done.push_back(each.rate.op); };
+  measure.tell = [&](const Report &report) { ids.emplace_back(report.id); };
+  EXPECT_TRUE(measureAll(**bench, {{0}}, measure).isOk());
+  EXPECT_THAT(done, ::testing::ElementsAre("copy", "to_device", "to_host"));
+  EXPECT_THAT(ids, SizeIs(::testing::Ge(3u)));
+  EXPECT_EQ(ids[0], "not-measured");
 }
 
 TEST(Groupings, CoverNodesAndRanksBetweenThem) {

@@ -14,14 +14,17 @@ using ::testing::IsEmpty;
 
 constexpr int64_t kMiB = 1 << 20;
 
-const std::vector<std::string> kWords = {
-    "product matmul bf16 1024 1024 1024 0.001",  "product matmul bf16 4096 4096 4096 0.01",
-    "attention attention bf16 2 2048 8 2 128 0.001",
-    "attention attention_bwd bf16 2 2048 8 2 128 0.004",
-    "memory copy bf16 1048576 1e-7",             "memory copy bf16 268435456 0.1",
-    "memory to_host bf16 1000000000 0.1",        "collective all_gather bf16 8 8 1048576 0.001",
-    "collective all_gather bf16 8 8 67108864 0.01", "collective all_gather bf16 4 1 67108864 0.1",
-    "collective send bf16 2 2 67108864 0.02"};
+const std::vector<std::string> kWords = {"product matmul bf16 1024 1024 1024 0.001",
+                                         "product matmul bf16 4096 4096 4096 0.01",
+                                         "attention attention bf16 2 2048 8 2 128 0.001",
+                                         "attention attention_bwd bf16 2 2048 8 2 128 0.004",
+                                         "memory copy bf16 1048576 1e-7",
+                                         "memory copy bf16 268435456 0.1",
+                                         "memory to_host bf16 1000000000 0.1",
+                                         "collective all_gather bf16 8 8 1048576 0.001",
+                                         "collective all_gather bf16 8 8 67108864 0.01",
+                                         "collective all_gather bf16 4 1 67108864 0.1",
+                                         "collective send bf16 2 2 67108864 0.02"};
 
 TEST(MeasuredRates, AreLinearInTheLogarithmOfSizes) {
   auto rates = MeasuredRates::ofPlan(kWords);
