@@ -53,102 +53,112 @@ std::string_view measuredAs(CollectiveKind kind) {
 
 /// How far a measured group is from a wanted one; nothing if it tells nothing of it. A group inside
 /// a node says nothing of links between nodes, and the other way round.
-std::optional<double> distanceOf(const Rate &rate, int64_t members, int64_t inNode) {
-  int64_t measuredMembers = rate.size("members"), measuredInNode = rate.size("in_node");
-  bool isInside = members == inNode, isMeasuredInside = measuredMembers == measuredInNode;
-  if (isInside != isMeasuredInside)
+std::optional<double> distanceOf(int64_t measured, int64_t measuredInNode, int64_t members,
+                                 int64_t inNode) {
+  if ((members == inNode) != (measured == measuredInNode))
     return std::nullopt;
   auto far = [](int64_t a, int64_t b) {
     return std::abs(std::log2(static_cast<double>(a) / static_cast<double>(b)));
   };
-  double distance = far(members, measuredMembers) + (measuredMembers < members ? 0.5 : 0);
+  double distance = far(members, measured) + (measured < members ? 0.5 : 0);
   // What differs in a node matters first: its adapters share the bytes.
-  return isInside ? distance : 100 * far(inNode, measuredInNode) + distance;
+  return members == inNode ? distance : 100 * far(inNode, measuredInNode) + distance;
 }
 
 } // namespace
+
+MeasuredRates::MeasuredRates(const std::vector<Rate> &rates) {
+  for (const Rate &rate : rates) {
+    auto of = [&rate](std::string_view size) { return static_cast<double>(rate.size(size)); };
+    switch (rate.kind) {
+    case RateKind::Product:
+      keepHighest(products_[isFloat8(rate.dtype) ? DType::F8E4M3 : rate.dtype],
+                  std::min({of("m"), of("n"), of("k")}), rate.rate());
+      break;
+    case RateKind::Attention:
+      keepHighest(attention_[{rate.dtype, rate.op == "attention_bwd"}][rate.size("channels")],
+                  of("positions"), rate.rate());
+      break;
+    case RateKind::Memory:
+      keepHighest(memory_[rate.op], of("bytes"), rate.rate());
+      break;
+    case RateKind::Collective: {
+      std::vector<Group> &groups = links_[rate.op];
+      int64_t members = rate.size("members"), inNode = rate.size("in_node");
+      auto same = std::ranges::find_if(groups, [&](const Group &group) {
+        return group.members == members && group.inNode == inNode;
+      });
+      if (same == groups.end())
+        same = groups.insert(same, {members, inNode, {}});
+      same->points.push_back({rate.work(), rate.seconds});
+      break;
+    }
+    }
+  }
+  for (auto &[op, groups] : links_)
+    for (Group &group : groups) {
+      std::ranges::sort(group.points, {}, &RatedLink::Point::bytes);
+      // Noise must not make more bytes take less time.
+      for (size_t i = 1; i < group.points.size(); ++i)
+        group.points[i].seconds =
+            std::max(group.points[i].seconds, group.points[i - 1].seconds * 1.0001);
+    }
+}
 
 std::shared_ptr<const MeasuredRates> MeasuredRates::ofPlan(std::span<const std::string> words) {
   std::vector<Rate> rates;
   for (const std::string &each : words)
     if (std::optional<Rate> rate = Rate::ofWords(each))
       rates.push_back(std::move(*rate));
-  return rates.empty() ? nullptr : std::make_shared<const MeasuredRates>(std::move(rates));
+  return rates.empty() ? nullptr : std::make_shared<const MeasuredRates>(rates);
 }
 
 std::optional<double> MeasuredRates::productTflops(DType type, double extent) const {
-  std::map<double, double> rates;
-  for (const Rate &rate : rates_)
-    if (rate.kind == RateKind::Product &&
-        (rate.dtype == type || (isFloat8(type) && isFloat8(rate.dtype))))
-      keepHighest(rates,
-                  static_cast<double>(std::min({rate.size("m"), rate.size("n"), rate.size("k")})),
-                  rate.rate());
-  return between(rates, extent);
+  auto found = products_.find(isFloat8(type) ? DType::F8E4M3 : type);
+  return found == products_.end() ? std::nullopt : between(found->second, extent);
 }
 
 std::optional<double> MeasuredRates::attentionTflops(DType type, int64_t channels, double positions,
                                                      bool isBackward) const {
-  std::map<double, double> rates;
-  std::optional<double> nearest;
-  auto far = [&](const Rate &rate) {
-    return std::abs(
-        std::log2(static_cast<double>(channels) / static_cast<double>(rate.size("channels"))));
+  auto found = attention_.find({type, isBackward});
+  if (found == attention_.end())
+    return std::nullopt;
+  auto far = [&](const auto &entry) {
+    return std::abs(std::log2(static_cast<double>(channels) / static_cast<double>(entry.first)));
   };
-  auto isOfIt = [&](const Rate &rate) {
-    return rate.kind == RateKind::Attention && rate.dtype == type &&
-           rate.op == (isBackward ? "attention_bwd" : "attention");
-  };
-  for (const Rate &rate : rates_)
-    if (isOfIt(rate))
-      nearest = std::min(nearest.value_or(far(rate)), far(rate));
-  for (const Rate &rate : rates_)
-    if (isOfIt(rate) && far(rate) == *nearest)
-      keepHighest(rates, static_cast<double>(rate.size("positions")), rate.rate());
-  return between(rates, positions);
+  auto nearest = std::ranges::min_element(found->second, {}, far);
+  return between(nearest->second, positions);
 }
 
-std::optional<double> MeasuredRates::ofLargest(std::string_view op) const {
-  const Rate *largest = nullptr;
-  for (const Rate &rate : rates_)
-    if (rate.kind == RateKind::Memory && rate.op == op &&
-        (!largest || rate.size("bytes") > largest->size("bytes")))
-      largest = &rate;
-  return largest ? std::optional(largest->rate()) : std::nullopt;
+std::optional<double> MeasuredRates::largestOf(const std::string &op) const {
+  auto found = memory_.find(op);
+  return found == memory_.end() ? std::nullopt : std::optional(found->second.rbegin()->second);
 }
 
 std::optional<double> MeasuredRates::hostGBs() const {
-  std::optional<double> to = ofLargest("to_device"), from = ofLargest("to_host");
+  std::optional<double> to = largestOf("to_device"), from = largestOf("to_host");
   return to && from ? std::min(*to, *from) : to ? to : from;
 }
 
 std::optional<RatedLink> MeasuredRates::link(CollectiveKind kind, int64_t members,
                                              int64_t inNode) const {
-  bool isPair = isPointToPoint(kind) || kind == CollectiveKind::Shift;
-  auto distance = [&](const Rate &rate) -> std::optional<double> {
-    if (rate.kind != RateKind::Collective || rate.op != measuredAs(kind))
-      return std::nullopt;
-    return isPair ? distanceOf(rate, 2, std::min<int64_t>(inNode, inNode == members ? 2 : 1))
-                  : distanceOf(rate, members, inNode);
-  };
-  std::optional<double> least;
-  for (const Rate &rate : rates_)
-    if (std::optional<double> far = distance(rate); far && (!least || *far < *least))
-      least = far;
-  if (!least)
+  auto found = links_.find(std::string(measuredAs(kind)));
+  if (found == links_.end())
     return std::nullopt;
-  RatedLink link;
-  for (const Rate &rate : rates_)
-    if (distance(rate) == least) {
-      link.points.push_back({rate.work(), rate.seconds});
-      if (!isPair && members != inNode)
-        link.faster = static_cast<double>(inNode) / static_cast<double>(rate.size("in_node"));
-    }
-  std::ranges::sort(link.points, {}, &RatedLink::Point::bytes);
-  // Noise must not make more bytes take less time.
-  for (size_t i = 1; i < link.points.size(); ++i)
-    link.points[i].seconds = std::max(link.points[i].seconds, link.points[i - 1].seconds * 1.0001);
-  return link;
+  bool isPair = isPointToPoint(kind) || kind == CollectiveKind::Shift;
+  if (isPair)
+    inNode = inNode == members ? 2 : 1, members = 2;
+  const Group *nearest = nullptr;
+  double least = 0;
+  for (const Group &group : found->second)
+    if (std::optional<double> far = distanceOf(group.members, group.inNode, members, inNode);
+        far && (!nearest || *far < least))
+      nearest = &group, least = *far;
+  if (!nearest)
+    return std::nullopt;
+  double faster =
+      members == inNode ? 1 : static_cast<double>(inNode) / static_cast<double>(nearest->inNode);
+  return RatedLink{nearest->points, faster};
 }
 
 void MeasuredRates::applyTo(Device &device) const {

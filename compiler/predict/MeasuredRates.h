@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/CollectiveKind.h"
@@ -28,7 +30,7 @@ struct RatedLink {
 
 class MeasuredRates {
 public:
-  explicit MeasuredRates(std::vector<Rate> rates) : rates_(std::move(rates)) {}
+  explicit MeasuredRates(const std::vector<Rate> &rates);
   /// Of the words in a plan; null if there are none. Words that are no rate are left out: the
   /// compiler wrote them.
   static std::shared_ptr<const MeasuredRates> ofPlan(std::span<const std::string> words);
@@ -36,12 +38,12 @@ public:
   /// TFLOP/s of products whose smallest extent is `extent`, linear in its logarithm between two
   /// measurements. Nothing if products of the type were not measured.
   std::optional<double> productTflops(DType type, double extent) const;
-  /// TFLOP/s of attention by head size and sequence, likewise.
+  /// TFLOP/s of attention by head size, the nearest, and sequence, likewise.
   std::optional<double> attentionTflops(DType type, int64_t channels, double positions,
                                         bool isBackward) const;
   /// The rate of the largest copy inside the device, GB/s: smaller ones fit into caches.
-  std::optional<double> memoryGBs() const { return ofLargest("copy"); }
-  /// Of copies from and to pinned memory, the slower of both.
+  std::optional<double> memoryGBs() const { return largestOf("copy"); }
+  /// Of the largest copies from and to pinned memory, the slower of both.
   std::optional<double> hostGBs() const;
   /// Of the group that is placed most alike: inside a node as large or larger, between nodes with
   /// as many members on each, or another number, whose bandwidth each member's adapter adds to.
@@ -55,9 +57,20 @@ public:
                                    int64_t nodes) const;
 
 private:
-  std::optional<double> ofLargest(std::string_view op) const;
+  /// Rates by a size.
+  using Curve = std::map<double, double>;
+  struct Group {
+    int64_t members, inNode;
+    std::vector<RatedLink::Point> points;
+  };
 
-  std::vector<Rate> rates_;
+  std::optional<double> largestOf(const std::string &op) const;
+
+  std::map<DType, Curve> products_; ///< by extent; those of 8 bits as F8E4M3
+  std::map<std::pair<DType, bool>, std::map<int64_t, Curve>>
+      attention_; ///< of a type, forward or backward: by channels and positions
+  std::map<std::string, Curve> memory_;             ///< of each op by bytes
+  std::map<std::string, std::vector<Group>> links_; ///< of each collective
 };
 
 } // namespace shardc::predict
