@@ -76,10 +76,10 @@ std::vector<LateRank> LateRanks::find(double now,
       if (others.empty())
         continue;
       double own = ranks_[rank].waited / seconds, median = medianOf(std::move(others));
-      bool isLate = own <= kShareMost * median && median - own >= kGapLeast;
-      if (isLate && !ranks_[rank].wasLate)
+      int &lateWindows = ranks_[rank].lateWindows;
+      lateWindows = median - own >= kGapLeast ? lateWindows + 1 : 0;
+      if (lateWindows == kWindows)
         found.push_back({static_cast<int64_t>(rank), own, median, seconds, steps});
-      ranks_[rank].wasLate = isLate;
     }
   beginWindow(now);
   return found;

@@ -48,12 +48,26 @@ private:
 
 TEST(LateRanks, NamesTheOneThatWaitsForNobody) {
   Job job({0.4, 0.4, 0.05, 0.42});
-  std::vector<LateRank> found = job.runTo(LateRanks::kWindowSeconds + 1);
+  std::vector<LateRank> found = job.runTo(2 * LateRanks::kWindowSeconds + 1);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].rank, 2);
   EXPECT_NEAR(found[0].share, 0.05, 0.04);
   EXPECT_NEAR(found[0].others, 0.4, 0.04);
   EXPECT_GE(found[0].steps, LateRanks::kStepsMin);
+}
+
+/// Most of a step may be transfers, in which all ranks are equally long.
+TEST(LateRanks, NamesOneAmongLongTransfers) {
+  std::vector<LateRank> found = Job({0.9, 0.9, 0.7, 0.88}).runTo(200);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].rank, 2);
+}
+
+TEST(LateRanks, NamesNobodyForOneWindow) {
+  Job job({0.4, 0.4, 0.1});
+  EXPECT_TRUE(job.runTo(LateRanks::kWindowSeconds + 1).empty());
+  job.setShare(2, 0.4);
+  EXPECT_TRUE(job.runTo(500).empty());
 }
 
 TEST(LateRanks, NamesNobodyOfEqualRanks) {
@@ -64,7 +78,7 @@ TEST(LateRanks, NamesNobodyOfEqualRanks) {
 
 TEST(LateRanks, NamesOnceAndAgainAfterAPause) {
   Job job({0.4, 0.02});
-  EXPECT_EQ(job.runTo(400).size(), 1u); // in the first of three windows
+  EXPECT_EQ(job.runTo(400).size(), 1u); // in the second of six windows
   job.setShare(1, 0.4);
   EXPECT_TRUE(job.runTo(800).empty());
   job.setShare(1, 0.02);
