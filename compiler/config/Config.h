@@ -264,6 +264,11 @@ public:
   const std::optional<DataLengths> &lengths() const { return lengths_; }
   void setLengths(DataLengths lengths) { lengths_ = std::move(lengths); }
 
+  /// Measured rates of the cluster, as a plan has them (Rate::words); empty without
+  /// `cluster.rates`.
+  const std::vector<std::string> &rates() const { return rates_; }
+  void setRates(std::vector<std::string> rates) { rates_ = std::move(rates); }
+
   /// Variables of the env section that are not options, in the order of their names.
   const std::vector<EnvVariable> &env() const { return env_; }
   std::vector<EnvVariable> &env() { return env_; }
@@ -287,6 +292,7 @@ private:
   SourceLoc bodyEnd_;
   Derived derived_;
   std::optional<DataLengths> lengths_;
+  std::vector<std::string> rates_;
 };
 
 /// The value of an option in recipe syntax; `none` if it has none.

@@ -166,6 +166,18 @@ std::string describeOrigin(const Config &config, const SourceManager &sources, O
   return describeProvenance(config, sources, config[opt].from, opt);
 }
 
+/// What is known of the GPU that predictions are for.
+static std::string describeDevice(const Config &config) {
+  const predict::Device &device = predict::device(*config.derived().gpu);
+  std::string out = fmt::format("\n  device table: {}; source: {}\n", device.doc, device.source);
+  for (const std::string &line : predict::assumedFigures(device))
+    out += fmt::format("  assumed: {}\n", line);
+  if (!config.rates().empty())
+    out += fmt::format("  'cluster.rates' has {} measured rates in their place\n",
+                       config.rates().size());
+  return out;
+}
+
 std::string explainOption(const Config &config, const SourceManager &sources,
                           llvm::StringRef path) {
   std::optional<Opt> opt = optionOf(path);
@@ -180,7 +192,10 @@ std::string explainOption(const Config &config, const SourceManager &sources,
   for (auto past = setting.history.rbegin(); past != setting.history.rend(); ++past)
     out += fmt::format("  before: {} ({})\n", toRecipeText(past->first, option.type),
                        describeProvenance(config, sources, past->second, *opt));
-  return out + "\n" + describeRow(option);
+  out += "\n" + describeRow(option);
+  if (*opt == Opt::ClusterGpu && config.derived().gpu)
+    out += describeDevice(config);
+  return out;
 }
 
 std::string explainOption(llvm::StringRef path) {

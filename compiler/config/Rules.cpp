@@ -1,6 +1,7 @@
 #include "compiler/config/Rules.h"
 
 #include "compiler/basic/Format.h"
+#include "compiler/config/ReadRates.h"
 #include "compiler/config/RulePredicates.h"
 #include "llvm/ADT/StringMap.h"
 
@@ -135,6 +136,7 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
   done(Step::Defaults, *config);
   config = adjust(std::move(*config), diags);
   done(Step::Adjust, *config);
+  readRates(sources, diags, *config);
   validate(*config, diags, options.isForUpstream);
   done(Step::Validate, *config);
   return diags.hasErrors() ? std::nullopt : std::move(config);

@@ -129,6 +129,8 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
     add(JobField::derived_locCheckpoint,
         static_cast<int64_t>(static_cast<int32_t>(places.checkpoint)));
   add(JobField::derived_master, std::string(dtypeName(d.master)));
+  if (!config.rates().empty())
+    add(JobField::derived_rates, config.rates());
   if (d.gpu && !predict::device(*d.gpu).isHost()) { // the peak for the utilisation
     const predict::DeviceRates &peak = predict::device(*d.gpu).peak;
     add(JobField::derived_peakTflops, d.compute != DType::F32 ? peak.bf16Tflops : peak.fp32Tflops);

@@ -30,7 +30,7 @@ plan::Plan finishedBody(const plan::Plan &plan) {
 
 /// By unit.
 std::vector<double> secondsOfUnits(const plan::Plan &plan) {
-  const predict::Device &device = predict::deviceOf(plan);
+  const predict::Device device = predict::deviceOf(plan);
   std::vector<double> seconds(plan.units.size());
   for (const plan::Segment &segment : plan.roles.front().segments) {
     if (!segment.body || countForwardOps(segment) == segment.ops.size())

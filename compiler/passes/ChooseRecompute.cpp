@@ -274,7 +274,7 @@ private:
     request(body, std::vector<LayerRecompute>(units_.size(), what));
     finishBody(body, PassId::Partition);
     const plan::Segment &segment = *trainingBody(body);
-    const predict::Device &device = predict::deviceOf(body);
+    const predict::Device device = predict::deviceOf(body);
     std::vector<int64_t> kept = keptBytesOfUnits(segment, body.units.size());
     std::vector<int64_t> peaks = peaksOfUnits(segment, body.units.size());
     std::vector<double> seconds(body.units.size());

@@ -144,7 +144,7 @@ private:
   }
 
   const plan::Plan &plan_;
-  const predict::Device &device_;
+  const predict::Device device_;
   int16_t group_;
   predict::Team team_;
   const Body &body_;

@@ -152,7 +152,7 @@ private:
   }
 
   const plan::Plan &plan_;
-  const predict::Device &device_;
+  const predict::Device device_;
   plan::Segment &segment_;
   std::vector<std::vector<uint32_t>> needs_; ///< by op
   std::vector<double> ends_;                 ///< by op, predicted

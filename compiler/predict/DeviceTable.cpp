@@ -7,21 +7,31 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 enum : bool { Datasheet = false, Measured = true };
 
-constexpr Device kDevices[] = {
+struct Row {
+  Gpu gpu;
+  llvm::StringRef name;
+  unsigned architecture;
+  int32_t multiprocessors;
+  int64_t memoryBytes;
+  DeviceRates peak;
+  unsigned nvlinkDomain;
+  double pcieGBs, networkGBs;
+  bool measured;
+  llvm::StringRef doc, source;
+
+  Device device() const {
+    return {gpu,          name,    architecture, multiprocessors, memoryBytes, peak,  peak,
+            nvlinkDomain, pcieGBs, networkGBs,   measured,        doc,         source};
+  }
+};
+
+constexpr Row kRows[] = {
 #define DEVICE(enumerator, name, architecture, multiprocessors, memory, bf16, fp8, fp32, hbm,      \
-               nvlink, domain, pcie, network, measured, doc)                                       \
-  {Gpu::enumerator,                                                                                \
-   name,                                                                                           \
-   architecture,                                                                                   \
-   multiprocessors,                                                                                \
-   (memory)*kMiB,                                                                                  \
-   {bf16, fp8, fp32, hbm, nvlink},                                                                 \
-   {bf16, fp8, fp32, hbm, nvlink},                                                                 \
-   domain,                                                                                         \
-   pcie,                                                                                           \
-   network,                                                                                        \
-   measured,                                                                                       \
-   doc},
+               nvlink, domain, pcie, network, measured, doc, source)                               \
+  {Gpu::enumerator, name,          architecture,                                                   \
+   multiprocessors, (memory)*kMiB, {bf16, fp8, fp32, hbm, nvlink},                                 \
+   domain,          pcie,          network,                                                        \
+   measured,        doc,           source},
 #include "compiler/predict/DeviceTable.def"
 };
 
@@ -46,13 +56,13 @@ void takeShares(Device &device, const Device &like) {
 }
 
 struct Table {
-  Device devices[std::size(kDevices)];
-  llvm::StringRef names[std::size(kDevices)];
+  std::vector<Device> devices;
+  std::vector<llvm::StringRef> names;
 
   Table() {
-    for (size_t i = 0; i < std::size(kDevices); ++i) {
-      devices[i] = kDevices[i];
-      names[i] = kDevices[i].name;
+    for (const Row &row : kRows) {
+      devices.push_back(row.device());
+      names.push_back(row.name);
     }
 #define SUSTAINED(enumerator, bf16, fp8, fp32, hbm, nvlink)                                        \
   applySustained(devices[static_cast<size_t>(Gpu::enumerator)], {bf16, fp8, fp32, hbm, nvlink});
@@ -73,6 +83,18 @@ const Table &table() {
 llvm::ArrayRef<Device> devices() { return table().devices; }
 
 const Device &device(Gpu gpu) { return table().devices[static_cast<size_t>(gpu)]; }
+
+std::vector<std::string> assumedFigures(const Device &device) {
+  if (device.isHost())
+    return {"all: they are nominal, and no time is predicted by them"};
+  std::vector<std::string> lines;
+  if (!device.measured)
+    lines.emplace_back(
+        "sustained rates of products, memory and NVLink: the share of the peaks that "
+        "h200 sustains");
+  lines.emplace_back("the rate to other nodes: it depends on the machine's adapters");
+  return lines;
+}
 
 std::optional<Gpu> findDevice(llvm::StringRef name) {
   for (const Device &device : devices())

@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringRef.h"
@@ -26,6 +29,8 @@ struct DeviceRates {
   double nvlinkGBs = 0; ///< to a peer of the same domain; 0: none
 };
 
+class MeasuredRates; // MeasuredRates.h
+
 struct Device {
   Gpu gpu;
   llvm::StringRef name;
@@ -39,7 +44,15 @@ struct Device {
   double networkGBs; ///< to other nodes, per GPU
   bool measured;     ///< whether `sustained` was measured; reports mark assumed rates
   llvm::StringRef doc;
+  llvm::StringRef source; ///< of peaks, memory and NVLink
+  /// What was measured on such devices, which predictions use where it has something; null:
+  /// nothing.
+  std::shared_ptr<const MeasuredRates> rates = nullptr;
+  /// What power leaves of the sustained rates of products in a step, which they contain.
+  double power = 1;
 
+  /// Whether times are predicted: the table's figures of the host are nominal.
+  bool isPredicted() const { return !isHost() || rates; }
   bool isHost() const { return architecture == 0; }
   bool hasFp8() const { return peak.fp8Tflops > 0; }
   /// Whether the device is older than Blackwell. There, tensor and context parallelism need one
@@ -54,6 +67,9 @@ const Device &device(Gpu gpu);
 
 /// The device of this name, or nothing.
 std::optional<Gpu> findDevice(llvm::StringRef name);
+
+/// Figures of the table that are assumed, not of a vendor or measured: a line each.
+std::vector<std::string> assumedFigures(const Device &device);
 
 /// The names of all devices, for suggestions and lists.
 llvm::ArrayRef<llvm::StringRef> deviceNames();

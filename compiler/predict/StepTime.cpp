@@ -10,6 +10,7 @@
 
 #include "compiler/model/OpCost.h"
 #include "compiler/predict/Attention.h"
+#include "compiler/predict/MeasuredRates.h"
 #include "compiler/predict/PipelineTime.h"
 #include "compiler/predict/Transfers.h"
 #include "runtime/plan/Execution.h"
@@ -83,6 +84,22 @@ double matmulScale(const Device &device, DType type) {
   return device.sustained.fp32Tflops * 0.85 / base.bf16Tflops; // plain kernels
 }
 
+/// What power leaves of the rates, by the share of a step that products take.
+double powerFactor(double share) {
+  static const std::vector<Point> kPoints = {
+#define POWER(share, factor) {share, factor},
+#include "compiler/predict/KernelTable.def"
+  };
+  const Point &first = kPoints.front(), &last = kPoints.back();
+  double part = std::clamp((share - first.x) / (last.x - first.x), 0.0, 1.0);
+  return first.y + part * (last.y - first.y);
+}
+
+/// A file's rates were measured with nothing but such work, at the power that this leaves.
+double ratedTflops(const Device &device, double measured) {
+  return device.isHost() ? measured : measured / powerFactor(1) * device.power;
+}
+
 double productTflops(double extent) {
   static const std::vector<Point> kPoints = {
 #define PRODUCT(extent, tflops) {extent, tflops},
@@ -97,6 +114,14 @@ double headTflops(double hidden) {
 #include "compiler/predict/KernelTable.def"
   };
   return curve(kPoints, hidden);
+}
+
+/// Products of the head reach this share of those of layers with the same extent, by the tables.
+double headRate(const Device &device, DType type, double hidden) {
+  if (std::optional<double> rated =
+          device.rates ? device.rates->productTflops(type, hidden) : std::nullopt)
+    return ratedTflops(device, *rated) * headTflops(hidden) / productTflops(hidden);
+  return headTflops(hidden) * matmulScale(device, type);
 }
 
 double attentionTflops(int64_t head, double sequence, bool isBackward) {
@@ -216,12 +241,16 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   double inner = isCounted ? static_cast<double>(in.numel()) / room : flops / 2 / (room * cols);
   double least = std::min({flops / 2 / (cols * inner), cols, inner});
   bool quantises = op.getInt(Key::fp8_recipe) != 0;
-  double rate = productTflops(least) * matmulScale(device, quantises ? DType::F8E4M3 : in.dtype);
+  DType factors = quantises ? DType::F8E4M3 : in.dtype;
+  std::optional<double> rated =
+      device.rates ? device.rates->productTflops(factors, least) : std::nullopt;
+  double rate =
+      rated ? ratedTflops(device, *rated) : productTflops(least) * matmulScale(device, factors);
   bool isScaled = op.kind == OpKind::MatMulScaled; // the scales are read once
   bool hasCounts = op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulBwd;
   if (op.operands.size() > (isScaled ? 4u : hasCounts ? 3u : 2u))
     rate *= kBiasFactor;
-  if (isScaled)
+  if (isScaled && !rated)
     rate *= kFloat8Factor;
   if (hasCounts)
     rate *= groupedShare(segment, op, flops);
@@ -252,10 +281,17 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
   const plan::Type &q = queriesOf(segment, op);
   AttentionKind kind = attentionKindOf(segment, op);
   bool isBackward = isAttentionBwd(op.kind);
-  if (cudnnBarOf(kind) != CudnnBar::None)
+  auto positions = static_cast<double>(q.shape[1]);
+  bool isPlain = cudnnBarOf(kind) != CudnnBar::None;
+  std::optional<double> rated;
+  if (device.rates && (!isPlain || device.isHost() || q.dtype == DType::F32))
+    rated = device.rates->attentionTflops(q.dtype, kind.channels, positions, isBackward);
+  if (rated)
+    return flops / (ratedTflops(device, *rated) * 1e12);
+  if (isPlain)
     return flops / (plainAttentionTflops(device, isBackward) * 1e12);
-  double tflops = attentionTflops(kind.channels, static_cast<double>(q.shape[1]), isBackward) *
-                  matmulScale(device, q.dtype);
+  double tflops =
+      attentionTflops(kind.channels, positions, isBackward) * matmulScale(device, q.dtype);
   return kAttentionBegin[isBackward] + flops / (tflops * 1e12);
 }
 
@@ -538,7 +574,7 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
   case plan::CostClass::Head: {
     const plan::Type &x = segment.values[op.operands[0]].type;
     double hidden = static_cast<double>(x.shape[x.rank - 1]);
-    seconds = cost.flops / (headTflops(hidden) * matmulScale(device, x.dtype) * 1e12);
+    seconds = cost.flops / (headRate(device, x.dtype, hidden) * 1e12);
     for (size_t r = 0; r < op.results.size(); ++r)
       if (segment.values[op.results[r]].purpose == plan::Purpose::Grads)
         seconds += epilogueSeconds(device, segment, op, r, static_cast<double>(x.numel()) / hidden);
@@ -552,17 +588,6 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
 }
 
 namespace {
-
-/// What power leaves of the rates, by the share of a step that products take.
-double powerFactor(double share) {
-  static const std::vector<Point> kPoints = {
-#define POWER(share, factor) {share, factor},
-#include "compiler/predict/KernelTable.def"
-  };
-  const Point &first = kPoints.front(), &last = kPoints.back();
-  double part = std::clamp((share - first.x) / (last.x - first.x), 0.0, 1.0);
-  return first.y + part * (last.y - first.y);
-}
 
 StepTime addLaunches(RoleTimes &role) {
   StepTime sum;
@@ -612,6 +637,7 @@ std::vector<StepTime> stepsOf(std::vector<RoleTimes> &roles) {
 Device atPower(Device device, double factor) {
   device.sustained.bf16Tflops *= factor;
   device.sustained.fp8Tflops *= std::min(factor, 1.0);
+  device.power *= factor;
   return device;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "compiler/predict/MeasuredRates.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
 
@@ -194,8 +195,25 @@ Link farLink(const Device &device, const Team &team, const Link &near) {
   return {time, near.lost};
 }
 
+/// What a file has of a group that is placed alike; its bytes are those that a member receives.
+std::optional<Curve> ratedTime(const Device &device, CollectiveKind kind, const Team &team) {
+  if (!device.rates)
+    return std::nullopt;
+  std::optional<RatedLink> rated = device.rates->link(kind, team.members, team.inNode);
+  if (!rated)
+    return std::nullopt;
+  Curve curve;
+  if (rated->points.size() == 1)
+    curve.add(0, 0);
+  for (const RatedLink::Point &point : rated->points)
+    curve.add(point.bytes, point.seconds);
+  return curve.faster(rated->faster);
+}
+
 /// Links of other devices were not measured: they are assumed to be H200's with another bandwidth.
 Link linkOf(const Device &device, CollectiveKind kind, Transport transport, const Team &team) {
+  if (std::optional<Curve> rated = ratedTime(device, kind, team))
+    return {*rated, measuredLink(kind, transport, team.members).lost};
   double times = device.sustained.nvlinkGBs / predict::device(Gpu::H200).sustained.nvlinkGBs;
   Link near = measuredLink(kind, transport, team.members);
   if (times > 0)
@@ -243,10 +261,22 @@ int64_t membersAmong(const plan::Plan &plan, const plan::Group &group, int64_t r
 
 } // namespace
 
-const Device &deviceOf(const plan::Plan &plan) {
+std::optional<Device> plannedDevice(const plan::Plan &plan) {
   std::optional<Gpu> gpu = findDevice(plan.needsGpu);
-  bool isKnown = gpu && !device(*gpu).isHost();
-  return device(isKnown ? *gpu : Gpu::H200);
+  if (!gpu)
+    return std::nullopt;
+  Device planned = device(*gpu);
+  planned.rates = MeasuredRates::ofPlan(plan.job.derived.rates);
+  if (planned.rates) {
+    planned.rates->applyTo(planned);
+    planned.measured = true;
+  }
+  return planned;
+}
+
+Device deviceOf(const plan::Plan &plan) {
+  std::optional<Device> planned = plannedDevice(plan);
+  return planned && planned->isPredicted() ? *planned : device(Gpu::H200);
 }
 
 Team teamOf(const Device &device, const plan::Plan &plan, int group) {
@@ -307,7 +337,7 @@ Traffic trafficOf(const plan::Plan &plan, CollectiveKind kind, int group) {
 }
 
 Transport chooseLayerGather(const plan::Plan &plan, int group, int64_t wholeBytes) {
-  const Device &device = deviceOf(plan);
+  const Device device = deviceOf(plan);
   Traffic traffic = trafficOf(plan, CollectiveKind::AllGather, group);
   traffic.wholeBytes = {wholeBytes};
   traffic.isAwaited = true;

@@ -2,6 +2,7 @@
 // PCIe. The figures are in LinkTable.def and DeviceTable.def.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "compiler/predict/DeviceTable.h"
@@ -9,9 +10,13 @@
 
 namespace shardc::predict {
 
-/// The device for which a plan is predicted while it is made. If the plan names no GPU, that is the
-/// GPU whose links were measured.
-const Device &deviceOf(const plan::Plan &plan);
+/// The device that the plan names, with the measured rates that the plan has. Nothing if it names
+/// none.
+std::optional<Device> plannedDevice(const plan::Plan &plan);
+
+/// The device for which a plan is predicted while it is made. If times of the plan's device are not
+/// predicted, that is the GPU whose links were measured.
+Device deviceOf(const plan::Plan &plan);
 
 /// The ranks of a collective and their placement.
 struct Team {

@@ -15,6 +15,8 @@ void addCkpt(cli::Command &app, int &status);
 void addDumpPlan(cli::Command &app, int &status);
 void addExplain(cli::Command &app, int &status);
 void addFit(cli::Command &app, int &status);
+void addDoctor(cli::Command &app, int &status, const char *program);
+void addMeasure(cli::Command &app, int &status, const char *program);
 void addReport(cli::Command &app, int &status);
 void addRun(cli::Command &app, int &status, const char *program);
 void addFmt(cli::Command &app, int &status);

@@ -27,6 +27,7 @@ std::vector<Page> pages() {
           {"ops.md", tools::opReference()},
           {"kinds.md", tools::kindReference()},
           {"passes.md", tools::passReference()},
+          {"devices.md", tools::deviceReference()},
           {"job.md", tools::jobReference()},
           {"hugging-face.md", tools::hfReference()}};
 }

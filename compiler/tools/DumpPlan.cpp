@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "compiler/basic/Suggest.h"
+#include "compiler/predict/Transfers.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/ElasticPlans.h"
 #include "compiler/tools/PlanJson.h"
@@ -131,13 +132,13 @@ ExitStatus emit(const Compiled &compiled, const DumpOptions &options) {
   if (!options.segment.empty() || !options.unit.empty())
     return writeOutput(options.output, selectedText(compiled, options));
   if (options.emit == "trace") {
-    std::optional<predict::Gpu> gpu = predict::findDevice(compiled.plan.needsGpu);
-    if (!gpu || predict::device(*gpu).isHost()) {
+    std::optional<predict::Device> device = predict::plannedDevice(compiled.plan);
+    if (!device || !device->isPredicted()) {
       llvm::errs() << "shardc: error: '--emit=trace' shows the predicted step, but no step is "
                       "predicted on the host; set 'cluster.gpu' to a GPU\n";
       return kUsage;
     }
-    return writeOutput(options.output, planTrace(predict::device(*gpu), compiled.plan));
+    return writeOutput(options.output, planTrace(*device, compiled.plan));
   }
   return writeOutput(options.output,
                      options.emit == "json" ? jsonText(compiled) : planText(compiled));

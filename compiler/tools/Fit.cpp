@@ -57,7 +57,9 @@ void printDevice(const config::Derived &d, const plan::Plan &plan) {
   llvm::outs() << fmt::format(
       "device {}: {} of {}{}\n", device.name.str(), plan::formatBytes(deviceBytesOf(plan)),
       d.memoryBytes > 0 ? plan::formatBytes(d.memoryBytes) : "whatever the machine has",
-      device.measured || device.isHost() ? "" : " (figures of this device are not measured)");
+      !plan.job.derived.rates.empty()      ? " (with measured rates)"
+      : device.measured || device.isHost() ? ""
+                                           : " (figures of this device are not measured)");
   for (const std::string &line : predictionText(plan))
     llvm::outs() << "  " << line << "\n";
 }

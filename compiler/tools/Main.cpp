@@ -69,6 +69,8 @@ int main(int argc, char **argv) {
   addReport(app, status);
   addTune(app, status);
   addRun(app, status, argv[0]);
+  addMeasure(app, status, argv[0]);
+  addDoctor(app, status, argv[0]);
   addCkpt(app, status);
   addData(app, status);
   addRecipes(app, status);

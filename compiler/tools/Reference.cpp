@@ -7,6 +7,8 @@
 #include "compiler/config/Options.h"
 #include "compiler/diag/Diag.h"
 #include "compiler/passes/Pipeline.h"
+#include "compiler/predict/DeviceTable.h"
+#include "runtime/base/Rates.h"
 #include "runtime/plan/Factors.h"
 #include "runtime/plan/OpTypes.h"
 #include "runtime/verify/Verify.h"
@@ -369,6 +371,82 @@ std::string passReference() {
                        cell(pass.doc));
   }
   return out;
+}
+
+namespace {
+
+/// A rate of the table; `assumed` ones have a star.
+std::string rateText(double rate, bool isAssumed) {
+  return rate == 0 ? "-" : formatNumber(rate) + (isAssumed ? "*" : "");
+}
+
+/// `a, b and c` of the ops and epilogues whose rates were not measured.
+std::string assumedOps() {
+  std::string out;
+  auto add = [&out](std::string_view op, std::string_view epilogue) {
+    out += fmt::format("{}`{}{}{}`", out.empty() ? "" : ", ", op, epilogue.empty() ? "" : ".",
+                       epilogue);
+  };
+#define ASSUMED(op, gbs) add(plan::opInfo(plan::OpKind::op).name, "");
+#define ASSUMED_FUSED(op, epilogue, gbs)                                                           \
+  add(plan::opInfo(plan::OpKind::op).name,                                                         \
+      plan::opInfo(plan::opOfEpilogue(plan::Epilogue::epilogue)).name);
+#include "compiler/predict/KernelTable.def"
+  return out;
+}
+
+std::string rateKindRows() {
+  std::string out;
+  for (size_t k = 0; k < kRateKinds; ++k) {
+    const RateKindInfo &kind = infoOf(static_cast<RateKind>(k));
+    out += fmt::format("| `{}` | {} | {} | {} | {} |\n", kind.name, fmt::join(kind.ops, ", "),
+                       fmt::join(kind.sizes, ", "), kind.unit, kind.doc);
+  }
+  return out;
+}
+
+} // namespace
+
+std::string deviceReference() {
+  std::string out =
+      "# Devices\n\nThis page lists the GPUs that `cluster.gpu` can name, with the rates by which "
+      "times are predicted. It is generated from `compiler/predict/DeviceTable.def` and "
+      "`KernelTable.def`. `shardc measure` measures a machine, and `cluster.rates` puts what it "
+      "found in place of these figures ([tuning.md](tuning.md)).\n\nPeaks are the vendor's. "
+      "Sustained rates are what steps reach; a star marks one that is assumed: it was not measured "
+      "on such a device, and is the share of the peak that h200 sustains. The rate to other nodes "
+      "is assumed for every device, as it depends on the machine's adapters. Rates of links are of "
+      "one direction.\n\n| name | device | memory, GiB | bf16, TFLOP/s: peak | sustained | fp8: "
+      "peak "
+      "| sustained | fp32: peak | memory, GB/s: peak | sustained | NVLink, GB/s: peak | sustained "
+      "| "
+      "host, GB/s | nodes, GB/s | source of peaks |\n"
+      "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n";
+  for (const predict::Device &device : predict::devices()) {
+    const predict::DeviceRates &peak = device.peak, &sustained = device.sustained;
+    bool isAssumed = !device.measured;
+    out += fmt::format(
+        "| `{}` | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+        device.name.str(), device.doc.str(),
+        device.memoryBytes == 0
+            ? "-"
+            : formatNumber(static_cast<double>(device.memoryBytes >> 20) / 1024),
+        rateText(peak.bf16Tflops, false), rateText(sustained.bf16Tflops, isAssumed),
+        rateText(peak.fp8Tflops, false), rateText(sustained.fp8Tflops, isAssumed),
+        rateText(peak.fp32Tflops, false), rateText(peak.memoryGBs, false),
+        rateText(sustained.memoryGBs, isAssumed), rateText(peak.nvlinkGBs, false),
+        rateText(sustained.nvlinkGBs, isAssumed), rateText(device.pcieGBs, false),
+        rateText(device.networkGBs, true), device.source.str());
+  }
+  return out +
+         "\nAll kernels were measured on one H200 and scaled by these rates for the others. Rates "
+         "of "
+         "these ops were not measured and are assumed for every device; they are few and small: " +
+         assumedOps() +
+         ".\n\n## Kinds of measured rates\n\nEach line of a file of rates but the "
+         "first is one of these:\n\n| kind | `op` | sizes | `rate` in | what "
+         "|\n|---|---|---|---|---|\n" +
+         rateKindRows();
 }
 
 std::string jobReference() {

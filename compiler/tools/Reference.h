@@ -22,6 +22,9 @@ std::string kindReference();
 /// docs/passes.md: every pass in the pipeline's order.
 std::string passReference();
 
+/// docs/devices.md: every device with its rates and their source, and the kinds of measured rates.
+std::string deviceReference();
+
 /// docs/job.md: every field of a plan's job table.
 std::string jobReference();
 

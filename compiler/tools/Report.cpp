@@ -9,6 +9,7 @@
 #include "compiler/page/Page.h"
 #include "compiler/page/RunData.h"
 #include "compiler/page/TraceFile.h"
+#include "compiler/predict/Transfers.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/FitCheck.h"
 #include "compiler/tools/FitSplits.h"
@@ -32,6 +33,7 @@ struct ReportOptions {
 
 /// What one of the inputs gives.
 struct Input {
+  std::optional<predict::Device> device; ///< the subject's, where its times are predicted
   plan::Plan plan;
   std::optional<config::Config> config; ///< of a recipe
   page::Subject subject;                ///< points to `plan`
@@ -174,9 +176,9 @@ bool readOne(Session &session, const CommonOptions &common, const ReportOptions 
   page::Subject &subject = input.subject;
   subject.plan = &input.plan;
   subject.deviceBytes = deviceBytesOf(input.plan);
-  if (std::optional<predict::Gpu> gpu = predict::findDevice(input.plan.needsGpu))
-    if (const predict::Device &device = predict::device(*gpu); !device.isHost())
-      subject.device = &device;
+  input.device = predict::plannedDevice(input.plan);
+  if (input.device && input.device->isPredicted())
+    subject.device = &*input.device;
   std::optional<page::Metrics> metrics;
   std::optional<page::TracedRun> traced;
   if (index < options.metrics.size())

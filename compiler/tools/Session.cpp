@@ -14,6 +14,7 @@
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/predict/Overheads.h"
 #include "compiler/predict/StepTime.h"
+#include "compiler/predict/Transfers.h"
 #include "compiler/tools/Advice.h"
 #include "compiler/tools/DataLengths.h"
 #include "compiler/tools/FitCheck.h"
@@ -153,8 +154,8 @@ Compiled makePlan(const config::Config &config, SourceManager &sources,
   compiled.times = passes::runPipeline(compiled.plan, options.pipeline, compiled.notes);
   if (options.keepsSources)
     compiled.plan.sources = lower::sourcesOf(config, sources);
-  if (std::optional<predict::Gpu> gpu = predict::findDevice(compiled.plan.needsGpu))
-    predict::notePredictions(predict::device(*gpu), compiled.plan);
+  if (std::optional<predict::Device> device = predict::plannedDevice(compiled.plan))
+    predict::notePredictions(*device, compiled.plan);
   return compiled;
 }
 
@@ -256,10 +257,10 @@ static std::string stagesText(const plan::Plan &plan, const std::vector<predict:
 }
 
 std::optional<predict::StepTime> predictedStep(const plan::Plan &plan) {
-  std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
-  if (!gpu || predict::device(*gpu).isHost())
+  std::optional<predict::Device> device = predict::plannedDevice(plan);
+  if (!device || !device->isPredicted())
     return std::nullopt;
-  return predict::slowestOf(predict::predictSteps(predict::device(*gpu), plan));
+  return predict::slowestOf(predict::predictSteps(*device, plan));
 }
 
 namespace {
@@ -280,27 +281,30 @@ std::string memorySavesText(const predict::Device &device, const plan::Plan &pla
 } // namespace
 
 std::vector<std::string> predictionText(const plan::Plan &plan) {
-  std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
-  if (!gpu || predict::device(*gpu).isHost())
+  std::optional<predict::Device> planned = predict::plannedDevice(plan);
+  if (!planned || !planned->isPredicted())
     return {};
-  const predict::Device &device = predict::device(*gpu);
+  const predict::Device &device = *planned;
   predict::Overheads memory = predict::overheadsOf(device, plan);
   std::vector<predict::StepTime> times = predict::predictSteps(device, plan);
   predict::StepTime time = predict::slowestOf(times);
   int64_t sequences = plan::batchSizesOf(plan.job, /*isEval=*/false).global;
   double tokens = static_cast<double>(sequences * plan.job.model.seqLength) /
                   static_cast<double>(plan.worldSize());
-  std::vector<std::string> lines = {
-      fmt::format("outside the arenas: {}, of which workspaces {}, communicators {}, landing "
-                  "buffers {}, context {}",
-                  plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
-                  plan::formatBytes(memory.communicators), plan::formatBytes(memory.landings),
-                  plan::formatBytes(memory.context)),
-      channelsText(plan, memory),
-      fmt::format("predicted step: {}, {} tokens/s per device; communication takes {}, of "
-                  "which {} is exposed",
-                  formatDuration(time.step), formatNumber(tokens / time.step),
-                  formatDuration(time.transfers), formatDuration(time.exposed))};
+  std::vector<std::string> lines;
+  if (!device.isHost()) {
+    lines.push_back(
+        fmt::format("outside the arenas: {}, of which workspaces {}, communicators {}, "
+                    "landing buffers {}, context {}",
+                    plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
+                    plan::formatBytes(memory.communicators), plan::formatBytes(memory.landings),
+                    plan::formatBytes(memory.context)));
+    lines.push_back(channelsText(plan, memory));
+  }
+  lines.push_back(fmt::format("predicted step: {}, {} tokens/s per device; communication takes {}, "
+                              "of which {} is exposed",
+                              formatDuration(time.step), formatNumber(tokens / time.step),
+                              formatDuration(time.transfers), formatDuration(time.exposed)));
   if (times.size() > 1)
     lines.push_back(stagesText(plan, times));
   if (std::string copies = memorySavesText(device, plan); !copies.empty())
@@ -330,14 +334,15 @@ std::string planText(const Compiled &compiled) {
       formatNumber(cost.flops * 1e-12),
       formatNumber(model::modelFlopsOfStep(compiled.plan, role) * 1e-12),
       formatNumber(cost.bytes * 1e-9))};
-  if (std::optional<predict::Gpu> gpu = predict::findDevice(compiled.plan.needsGpu)) {
-    const predict::Device &device = predict::device(*gpu);
-    if (!device.isHost())
+  if (std::optional<predict::Device> device = predict::plannedDevice(compiled.plan)) {
+    if (!device->isHost())
       more.push_back(fmt::format("device {}: {} of memory, {} TFLOP/s in bf16, {} GB/s{}",
-                                 device.name.str(), plan::formatBytes(device.memoryBytes),
-                                 formatNumber(device.sustained.bf16Tflops),
-                                 formatNumber(device.sustained.memoryGBs),
-                                 device.measured ? "" : " (figures not measured)"));
+                                 device->name.str(), plan::formatBytes(device->memoryBytes),
+                                 formatNumber(device->sustained.bf16Tflops),
+                                 formatNumber(device->sustained.memoryGBs),
+                                 device->rates      ? " (with measured rates)"
+                                 : device->measured ? ""
+                                                    : " (figures not measured)"));
     for (std::string &line : predictionText(compiled.plan))
       more.push_back(std::move(line));
   }

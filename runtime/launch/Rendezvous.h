@@ -11,6 +11,7 @@
 #include <poll.h>
 
 #include "runtime/launch/Elastic.h"
+#include "runtime/launch/LateRanks.h"
 #include "runtime/launch/Restarts.h"
 #include "runtime/launch/Wire.h"
 
@@ -46,6 +47,8 @@ struct RendezvousOptions {
   std::function<std::string(const RankProgress &)> describe;
   /// What distinguishes a rank beside its number, as `, stage 2 of 4`; empty if nothing does.
   std::function<std::string(int64_t rank)> stageOf;
+  /// Notes a rank that is late step after step, in some step of the job; empty: nowhere.
+  std::function<void(const LateRank &late, int64_t step, const Hello &hello)> noteLate;
   Attempt attempt; ///< which start of the ranks this is
   /// Decides about a fault that ends this start: whether the ranks start again, or else what is to
   /// be told after the fault itself. Empty: they never do.

@@ -21,7 +21,8 @@ constexpr double kIdleSilentSeconds = 30;
 
 RendezvousServer::RendezvousServer(Socket listener, RendezvousOptions options)
     : options_(std::move(options)), admission_(std::move(listener), options_),
-      exchange_(options_.worldSize), progress_(options_), rootCause_(options_) {
+      exchange_(options_.worldSize), progress_(options_), late_(options_.worldSize),
+      rootCause_(options_) {
   (options_.elastic ? idle_ : ranks_).resize(static_cast<size_t>(options_.worldSize));
 }
 
@@ -233,8 +234,10 @@ void RendezvousServer::handle(Connection &rank, const Message &message) {
   case MessageKind::Gather:
     return handleGather(rank, message.body);
   case MessageKind::Progress:
-    if (std::optional<RankProgress> position = RankProgress::unpack(message.body))
-      return progress_.note(rank.hello->rank, *position, clock_);
+    if (std::optional<RankProgress> position = RankProgress::unpack(message.body)) {
+      progress_.note(rank.hello->rank, *position, clock_);
+      return late_.note(rank.hello->rank, *position, clock_);
+    }
     return rank.wire.close();
   case MessageKind::Lost:
     return handleLost(rank, message.body);
@@ -319,6 +322,8 @@ void RendezvousServer::checkTimes() {
   if (isRunning_) {
     if (std::optional<Report> stuck = progress_.find(ranks_, exchange_, clock_))
       endByFault(kFailureStatus, {located(*stuck)});
+    else
+      tellLate();
     return;
   }
   if (options_.elastic ? !options_.elastic->isHopeless(clock_) : clock_ <= options_.joinSeconds)
@@ -330,6 +335,18 @@ void RendezvousServer::checkTimes() {
       missing.push_back(static_cast<int64_t>(r));
   endByFault(kInputStatus, {makeReport(report::RanksMissing, rangesOf(missing), options_.worldSize,
                                        options_.where, options_.joinSeconds)});
+}
+
+/// Ranks that are late step after step: the job goes on.
+void RendezvousServer::tellLate() {
+  for (const LateRank &late : late_.find(clock_, options_.stageOf)) {
+    const Hello &hello = *ranks_[static_cast<size_t>(late.rank)]->hello;
+    options_.tell(makeReport(report::RankLate, late.rank, 100 * late.share, late.seconds,
+                             late.steps, 100 * late.others, hello.host,
+                             hello.gpu.empty() ? "" : ", " + hello.gpu));
+    if (options_.noteLate)
+      options_.noteLate(late, lastStep(), hello);
+  }
 }
 
 void RendezvousServer::rankEnded(int64_t pid, const std::string &how) {

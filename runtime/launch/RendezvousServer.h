@@ -6,6 +6,7 @@
 
 #include "runtime/launch/Admission.h"
 #include "runtime/launch/Exchange.h"
+#include "runtime/launch/LateRanks.h"
 #include "runtime/launch/RootCause.h"
 #include "runtime/launch/StallDetector.h"
 
@@ -62,6 +63,7 @@ private:
   std::vector<Connection *> everyone() const;
   bool areAllDone() const { return isRunning_ && done_ == options_.worldSize; }
   void tellIdleOver();
+  void tellLate();
 
   void fail(RootCause::Failure failure);
   void end(int exitStatus, const std::vector<Report> &reports);
@@ -74,6 +76,7 @@ private:
   Admission admission_;
   Exchange exchange_;
   StallDetector progress_;
+  LateRanks late_;
   RootCause rootCause_;
   RankConnections ranks_; ///< of an elastic job: none until they are chosen
   RankConnections idle_;  ///< its places that have no rank, by place

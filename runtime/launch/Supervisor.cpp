@@ -303,6 +303,7 @@ private:
       server.stageOf = [this](int64_t rank) {
         return options_.stageOf(rank, crew_.empty() ? options_.worldSize : std::ssize(crew_));
       };
+    server.noteLate = options_.noteLate;
     server.tell = options_.tell;
     server_.emplace(Socket(::fcntl(listener_.fd(), F_DUPFD_CLOEXEC, 0)), std::move(server));
   }

@@ -66,6 +66,8 @@ struct SupervisorOptions {
   double timeoutSeconds = 600;
   std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
   std::function<std::string(const RankProgress &)> describe;
+  /// Notes a rank that is late step after step; empty: nowhere.
+  std::function<void(const LateRank &late, int64_t step, const Hello &hello)> noteLate;
   /// What distinguishes a rank beside its number, as `, stage 2 of 4`; empty if nothing does.
   std::function<std::string(int64_t rank, int64_t worldSize)> stageOf;
 

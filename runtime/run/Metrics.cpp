@@ -43,8 +43,9 @@ MetricsWriter::~MetricsWriter() {
 
 Status MetricsWriter::open(const std::string &path, bool addsLines) {
   path_ = path;
-  fd_ =
-      ::open(path.c_str(), O_WRONLY | O_CREAT | (addsLines ? O_APPEND : O_TRUNC) | O_CLOEXEC, 0644);
+  // Supervisors add lines too.
+  int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (addsLines ? 0 : O_TRUNC);
+  fd_ = ::open(path.c_str(), flags, 0644);
   if (fd_ >= 0)
     return Status::ok();
   int error = errno;

@@ -35,6 +35,14 @@ public:
   /// Ends what processes have found each other by, once all channels are made. All ranks call it
   /// together.
   virtual Status endMeeting() { return Status::ok(); }
+  /// Chooses how a call that carries the backend's context and has its memory runs, before it is
+  /// timed by itself; empty where there is nothing to choose.
+  virtual std::function<void(std::string_view op, const kernels::Call &)> chooser() {
+    return nullptr;
+  }
+  /// The name of the device of a rank with this number on its node, as the driver or the system has
+  /// it.
+  virtual std::string deviceName(int localRank) = 0;
   /// A line about how they have, where that is worth one; else empty.
   virtual std::string meetingText() const { return ""; }
 };
@@ -53,6 +61,9 @@ struct BackendEntry {
   exec::FindKernel findKernel;
   /// The libraries that it uses, with their versions, as part of a line.
   std::string (*libraryVersions)();
+  /// Devices that this process sees; null: the backend has none of its own. Called in a process
+  /// that uses no device otherwise.
+  int (*countDevices)();
   /// Sets environment variables that nobody has set. Called before anything reads them and before
   /// there are threads; null where there are none.
   void (*setVariables)();

@@ -58,6 +58,13 @@ public:
   std::function<Status(exec::Executable &)> beforeCapture() override;
   Status endMeeting() override { return rendezvous_ ? rendezvous_->end() : Status::ok(); }
   std::string meetingText() const override { return wayOfIds_; }
+  std::function<void(std::string_view, const kernels::Call &)> chooser() override {
+    return [](std::string_view op, const kernels::Call &call) { kernels::cuda::tune(op, call); };
+  }
+  std::string deviceName(int localRank) override {
+    Result<int> device = cuda::deviceOf(localRank);
+    return device.isOk() ? cuda::nameOf(*device) : "";
+  }
 
 private:
   Result<std::unique_ptr<launch::MpiExchange>> beginMpi(hal::Peers &peers);
@@ -160,6 +167,11 @@ std::function<Status(exec::Executable &)> CudaSession::beforeCapture() {
   };
 }
 
+int countDevices() {
+  Result<int> count = cuda::deviceCount();
+  return count.isOk() ? *count : 0;
+}
+
 std::unique_ptr<BackendSession> beginCudaSession(const plan::Plan &plan,
                                                  const RunToolOptions &options, ReportSink tell) {
   return std::make_unique<CudaSession>(plan, options, std::move(tell));
@@ -173,6 +185,7 @@ const BackendEntry cudaBackend = {
     .traits = {.isOnGpus = true, .queuesNodes = true},
     .findKernel = kernels::findCudaKernel,
     .libraryVersions = cuda::libraryVersions,
+    .countDevices = countDevices,
     .setVariables = cuda::setVariables,
     .beginSession = beginCudaSession,
 };

@@ -5,6 +5,7 @@
 #include "kernels/host/Blas.h"
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
+#include "runtime/base/Io.h"
 #include "runtime/tools/BackendEntry.h"
 
 namespace shardc::tools {
@@ -17,6 +18,17 @@ constexpr std::string_view kHostKernels[] = {
 };
 #define KERNELS kHostKernels
 #include "runtime/tools/EpilogueKernels.def"
+
+/// As the system names it: `Intel(R) Xeon(R) Processor`.
+std::string processorName() {
+  constexpr std::string_view kKey = "model name";
+  Result<std::string> text = readFile("/proc/cpuinfo", 1 << 24);
+  size_t at = text.isOk() ? text->find(kKey) : std::string::npos;
+  if (at == std::string::npos)
+    return "processor";
+  at = text->find_first_not_of(" \t:", at + kKey.size());
+  return text->substr(at, text->find('\n', at) - at);
+}
 
 class HostSession final : public BackendSession {
 public:
@@ -38,6 +50,7 @@ public:
       out.workers = 1; // one worker makes the schedule a function of the seed
     return host::makeBackend(out);
   }
+  std::string deviceName(int) override { return processorName(); }
 
 private:
   const plan::Plan &plan_;
@@ -57,6 +70,7 @@ const BackendEntry hostBackend = {
     .traits = {},
     .findKernel = kernels::findHostKernel,
     .libraryVersions = kernels::host::blasVersion,
+    .countDevices = nullptr,
     .setVariables = nullptr,
     .beginSession = beginHostSession,
 };

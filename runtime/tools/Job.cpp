@@ -252,6 +252,7 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   };
   supervisor.describe = [&texts](const launch::RankProgress &rank) { return texts.place(rank); };
   supervisor.stageOf = [&texts](int64_t rank, int64_t ranks) { return texts.stageOf(rank, ranks); };
+  supervisor.noteLate = noteLateIn(options);
   holdSignals(
       /*isQuiet=*/true); // in the ranks that start here; this process says what becomes of one
   supervisor.isAsked = [] { return stopRequests().load() > 0; };

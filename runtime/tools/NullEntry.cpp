@@ -21,6 +21,7 @@ public:
     options.peers = peers;
     return null::makeBackend(options);
   }
+  std::string deviceName(int) override { return "nothing"; }
 
 private:
   const plan::Plan &plan_;
@@ -41,6 +42,7 @@ const BackendEntry nullBackend = {
     .traits = {.computes = false, .runsAnyPlan = true},
     .findKernel = kernels::findHostKernel,
     .libraryVersions = noLibraries,
+    .countDevices = nullptr,
     .setVariables = nullptr,
     .beginSession = beginNullSession,
 };

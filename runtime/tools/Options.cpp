@@ -26,6 +26,41 @@ void addRestarts(cli::Program &app, RunToolOptions &options, std::string &sizes,
 
 } // namespace
 
+namespace {
+
+/// What replaces running a plan.
+void addMeasuring(cli::Program &app, cli::Option path, RunToolOptions &options) {
+  cli::Option measure =
+      app.flag("--measure", options.measure,
+               "instead of running a plan, measures this machine: products, attention, copies and "
+               "collectives");
+  app.option("-o,--output", options.output, "file of rates that --measure writes");
+  cli::Option doctor = app.flag("--doctor", options.doctor,
+                                "instead of running a plan, tests memory, and names ranks that are "
+                                "slower than the others");
+  measure.excludes(doctor);
+  measure.excludes(path);
+  doctor.excludes(path);
+  app.option("--against", options.against, "file of rates that --doctor expects");
+  app.option("--ranks", options.ranks,
+             "ranks of --measure and --doctor on this machine; default: one for each GPU")
+      .positive();
+  app.flag("--quick", options.isQuick, "--measure takes one size of each series");
+  app.option("--slower", options.slowerPercent,
+             "percent below the median from which on --doctor names a rank")
+      .between(1, 99, "PERCENT")
+      .showsDefault();
+  app.option("--below", options.belowPercent,
+             "percent below what is expected from which on --doctor names the machine")
+      .between(1, 99, "PERCENT")
+      .showsDefault();
+  app.option("--memory-gib", options.memoryGiB,
+             "GiB of each device that --doctor tests; default: most of what is free")
+      .positive();
+}
+
+} // namespace
+
 std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &status) {
   RunToolOptions options;
   cli::Program app("Runs a placed plan.", "shardc-run");
@@ -75,13 +110,15 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
              "writes SEGMENT:VALUE or SEGMENT:@CELL to files; a final * matches any ending");
   app.option("--dump-dir", options.dumpFolder, "folder for --dump");
   app.option("--dump-step", options.dumpStep, "step in which --dump writes values").positive();
+  addMeasuring(app, path, options);
   std::string form = "text";
   app.option("--diag-format", form,
              "form of messages; json: one object per line on standard output")
       .oneOf({"text", "json"});
   app.versionFlag("--version", versionLines, "print version, backends and libraries");
   std::optional<int> ended = app.parse(argc, argv);
-  if (!ended && options.planPath.empty() && options.planFd < 0 && options.refuse.empty())
+  bool needsPlan = options.refuse.empty() && !options.measure && !options.doctor;
+  if (!ended && options.planPath.empty() && options.planFd < 0 && needsPlan)
     ended = app.refuseWithout("plan");
   if (!ended && !sizes.empty()) {
     Result<std::vector<int64_t>> parsed = parseElasticSizes(sizes);

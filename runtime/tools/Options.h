@@ -41,8 +41,17 @@ struct RunToolOptions {
   std::vector<std::string> dumps;
   std::string dumpFolder = "dump";
   int64_t dumpStep = 1;
-  run::Fault fault; ///< SHARDC_FAULT
-  Console console;  ///< where what is to be told goes
+  bool measure = false; ///< instead of a plan: measures this machine, and writes `output`
+  bool doctor = false;  ///< instead of a plan: looks for a slow or faulty rank
+  std::string output;   ///< the file of --measure
+  std::string against;  ///< a file of rates that --doctor expects
+  int64_t ranks = 0;    ///< of --measure and --doctor; 0: one for each GPU, or one on the host
+  bool isQuick = false; ///< --measure takes one size of each series
+  int64_t slowerPercent = 10; ///< below the median, from which on --doctor names a rank
+  int64_t belowPercent = 25;  ///< below what is expected, from which on it names the machine
+  int64_t memoryGiB = 0;      ///< that --doctor tests on each device; 0: most of what is free
+  run::Fault fault;           ///< SHARDC_FAULT
+  Console console;            ///< where what is to be told goes
 };
 
 /// Reads the command line. Sets `status` to the exit status where the program is to end here: 0

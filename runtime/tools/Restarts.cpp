@@ -116,7 +116,7 @@ Status addMetricsLine(const std::string &path, const std::string &line) {
   if (written == static_cast<ssize_t>(line.size()))
     return Status::ok();
   return makeStatus(report::MetricsLost,
-                    fmt::format("cannot write a restart to '{}': {}", path, std::strerror(error)));
+                    fmt::format("cannot write a line to '{}': {}", path, std::strerror(error)));
 }
 
 std::optional<Report> refuseRestarts(const plan::Plan &plan, const RunToolOptions &options,
@@ -158,6 +158,27 @@ launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions
       console.tell(status.report());
   };
   return restarts;
+}
+
+std::function<void(const launch::LateRank &, int64_t, const launch::Hello &)>
+noteLateIn(const RunToolOptions &options) {
+  if (options.metrics.empty())
+    return nullptr;
+  return [console = options.console, path = options.metrics](
+             const launch::LateRank &late, int64_t step, const launch::Hello &hello) {
+    nlohmann::ordered_json line;
+    line["late_rank"] = late.rank;
+    line["step"] = step;
+    line["host"] = hello.host;
+    if (!hello.gpu.empty())
+      line["gpu"] = hello.gpu;
+    line["waits"] = late.share;
+    line["others_wait"] = late.others;
+    line["seconds"] = late.seconds;
+    line["id"] = report::RankLate.info().id;
+    if (Status status = addMetricsLine(path, toText(line) + "\n"); !status.isOk())
+      console.tell(status.report());
+  };
 }
 
 plan::Plan continuedPlan(const plan::Plan &plan, int64_t savedStep) {

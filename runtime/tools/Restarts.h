@@ -24,6 +24,10 @@ std::string whereFrom(int64_t savedStep, const std::string &folder);
 /// Adds a line to the file of metrics while no rank has it open. Io if that fails.
 Status addMetricsLine(const std::string &path, const std::string &line);
 
+/// What adds a rank that is late step after step to the file of metrics; empty without one.
+std::function<void(const launch::LateRank &, int64_t step, const launch::Hello &)>
+noteLateIn(const RunToolOptions &options);
+
 /// The plan with the options by which it loads what the job itself has saved after this step.
 plan::Plan continuedPlan(const plan::Plan &plan, int64_t savedStep);
 

@@ -17,6 +17,7 @@
 #include "runtime/run/Preflight.h"
 #include "runtime/tools/Backends.h"
 #include "runtime/tools/Elastic.h"
+#include "runtime/tools/MeasureTool.h"
 #include "runtime/tools/PlantedSaveFault.h"
 #include "runtime/tools/Rehearsal.h"
 #include "runtime/tools/Restarts.h"
@@ -107,6 +108,8 @@ Status missingBackend(const plan::Plan &plan, const RunToolOptions &options) {
 int run(RunToolOptions options) {
   if (!options.refuse.empty())
     return refuseJob(options);
+  if (options.measure || options.doctor)
+    return measureMachine(std::move(options));
   auto refuse = [&options](const Status &status) {
     options.console.tell(status.report());
     return kInputStatus;

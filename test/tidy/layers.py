@@ -43,6 +43,7 @@ ARROWS = {
     "runtime/backend/host": ["runtime/base", "runtime/hal", "runtime/trace", "kernels/api", "kernels/host"],
     "runtime/backend/null": ["runtime/base", "runtime/hal", "kernels/api"],
     "runtime/backend/cuda": ["runtime/base", "runtime/hal", "runtime/trace", "kernels/api", "kernels/cuda"],
+    "runtime/measure": ["runtime/base", "runtime/hal", "kernels/api"],
     "runtime/data": ["runtime/base"],
     "runtime/tokenize": ["runtime/base", "runtime/data"],
     "runtime/checkpoint": ["runtime/base", "runtime/plan"],
@@ -55,7 +56,7 @@ ARROWS = {
                     "kernels/api"],
     "runtime/save": ["runtime/base", "runtime/plan", "runtime/hal", "runtime/exec", "runtime/run", "runtime/checkpoint"],
     "runtime/tools": ["runtime/base", "runtime/plan", "runtime/verify", "runtime/hal", "runtime/exec", "runtime/run",
-                      "runtime/save", "runtime/data", "runtime/checkpoint", "runtime/launch", "runtime/trace",
+                      "runtime/save", "runtime/data", "runtime/checkpoint", "runtime/launch", "runtime/measure", "runtime/trace",
                       "runtime/backend/host", "runtime/backend/null", "runtime/backend/cuda", "kernels", "kernels/api",
                       "kernels/host", "kernels/cuda"],
     # Kernels see plain structs.

@@ -13,6 +13,7 @@
 namespace shardc::launch {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -47,6 +48,9 @@ protected:
         return Aftermath{.startsAgain = true, .last = {}};
       };
     }
+    options.noteLate = [this](const LateRank &each, int64_t, const Hello &) {
+      late.push_back(each);
+    };
     options.tell = [this](const Report &report) {
       (report.severity == Severity::Error ? said : warned).push_back(report.text);
       ids.insert(report.id);
@@ -138,6 +142,7 @@ protected:
   std::optional<RendezvousServer> server;
   std::vector<Wire> wires;
   std::vector<std::string> said, warned;
+  std::vector<LateRank> late;
   std::set<std::string_view> ids; ///< of all that was told
   std::vector<RankProgress> explained;
   std::optional<ElasticLeader> elastic; ///< of servers that are opened
@@ -666,6 +671,25 @@ TEST_F(RendezvousServerTest, EndsWhatStaysInAnExchange) {
   step(62);
   ASSERT_EQ(said.size(), 1u);
   EXPECT_THAT(said[0], HasSubstr("rank 0, 2 did not reach 'writing a save', where rank 1 waits"));
+}
+
+TEST_F(RendezvousServerTest, NamesARankThatIsLateStepAfterStep) {
+  open(3);
+  join(3);
+  for (uint64_t second = 1; second <= 130; ++second) {
+    for (size_t rank : {0, 1})
+      progress(rank, ProgressWord::inside(4), second);
+    progress(2, ProgressWord::after(3), second);
+    step(1);
+  }
+  EXPECT_TRUE(said.empty());
+  ASSERT_EQ(warned.size(), 1u);
+  EXPECT_TRUE(ids.count("rank-late"));
+  EXPECT_THAT(warned[0], AllOf(HasSubstr("rank 2 is late step after step: it waited for others in "
+                                         "0 % of the last 60 s"),
+                               HasSubstr("it is on h")));
+  ASSERT_EQ(late.size(), 1u);
+  EXPECT_EQ(late[0].rank, 2);
 }
 
 } // namespace

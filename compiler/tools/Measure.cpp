@@ -1,0 +1,249 @@
+// shardc measure and shardc doctor: measure the machines of a job, and look for a slow or faulty
+// rank before a run. Both execute shardc-run from this program's folder, once in each process of a
+// launcher, or under mpirun or srun for the hosts that are named.
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "compiler/config/Steps.h"
+#include "compiler/predict/Expected.h"
+#include "compiler/tools/Commands.h"
+#include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
+#include "runtime/base/Launcher.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace shardc::tools {
+namespace {
+
+/// The largest group that the table's figures are made for.
+constexpr int64_t kMembersMax = 4096;
+
+struct MeasureCommand {
+  std::string program;
+  std::string output, backend, hosts, gpu, rates, recipe;
+  int64_t ranks = 0, slower = 10, below = 25, memoryGiB = 0;
+  bool isQuick = false;
+};
+
+ExitStatus refuse(const std::string &what) {
+  llvm::errs() << "shardc: error: " << what << "\n";
+  return kUsage;
+}
+
+/// This process becomes the program.
+ExitStatus become(const std::string &program, std::vector<std::string> arguments) {
+  std::vector<char *> argv = {const_cast<char *>(program.c_str())};
+  for (std::string &argument : arguments)
+    argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  llvm::outs().flush();
+  llvm::errs().flush();
+  ::execvp(program.c_str(), argv.data());
+  llvm::errs() << "shardc: error: cannot execute '" << program << "': " << std::strerror(errno)
+               << "\n";
+  return kRunFailed;
+}
+
+/// A path under which the text can be read after this process has become another program.
+std::optional<std::string> pathOfText(const std::string &text) {
+  int fd = ::memfd_create("rates", 0);
+  bool isWritten =
+      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  return isWritten ? std::optional("/dev/fd/" + std::to_string(fd)) : std::nullopt;
+}
+
+/// Takes from the recipe what its cluster says: its rates, or its GPU.
+ExitStatus readRecipe(MeasureCommand &options) {
+  CommonOptions common;
+  common.load.path = options.recipe;
+  Session session(common);
+  std::optional<config::Config> config =
+      config::loadConfig(session.sources(), session.diags(), common.load);
+  if (ExitStatus status = session.finish(); status != kFine || !config)
+    return status == kFine ? kInputErrors : status;
+  if (config->has(config::Opt::ClusterRates))
+    options.rates = config->getString(config::Opt::ClusterRates);
+  else if (config->derived().gpu)
+    options.gpu = config::spelling(*config->derived().gpu).str();
+  return kFine;
+}
+
+/// What the device table says of the GPU, as a file of rates.
+ExitStatus expect(const std::string &name, std::string &path) {
+  std::optional<predict::Gpu> gpu = predict::findDevice(name);
+  if (!gpu)
+    return refuse("'--gpu' takes one of " + llvm::join(predict::deviceNames(), ", ") + ", not '" +
+                  name + "'");
+  const predict::Device &device = predict::device(*gpu);
+  if (device.isHost()) // nothing is known of it
+    return kFine;
+  RateFile file;
+  file.machine = {"table", device.name.str(), 1, 1, "device table"};
+  file.rates = predict::expectedRates(device, kMembersMax);
+  std::optional<std::string> text = pathOfText(printRates(file));
+  if (!text)
+    return refuse("cannot pass the expected rates on: " + std::string(std::strerror(errno)));
+  path = *text;
+  return kFine;
+}
+
+/// The ranks on hosts `a:8,b:8`: 16; a host without a number has one. Nothing if it is malformed.
+std::optional<int64_t> ranksOn(llvm::StringRef hosts) {
+  int64_t sum = 0;
+  llvm::SmallVector<llvm::StringRef, 16> each;
+  hosts.split(each, ',');
+  for (llvm::StringRef host : each) {
+    auto [name, number] = host.split(':');
+    int64_t ranks = 1;
+    bool isNumber = number.empty() ? !host.contains(':') : !number.getAsInteger(10, ranks);
+    if (name.empty() || !isNumber || ranks < 1)
+      return std::nullopt;
+    sum += ranks;
+  }
+  return sum;
+}
+
+/// This program's own file.
+std::string selfOf(const MeasureCommand &options) {
+  std::error_code error;
+  std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? options.program : self.string();
+}
+
+/// Starts this command without HOSTS on them: by srun inside of an allocation, else by mpirun.
+ExitStatus startOnHosts(const MeasureCommand &options, std::vector<std::string> command) {
+  command.insert(command.begin(), {selfOf(options), "doctor"});
+  std::vector<std::string> arguments;
+  std::string program = "srun";
+  if (std::getenv("SLURM_JOB_ID")) {
+    arguments = {"--nodelist=" + options.hosts};
+    if (options.ranks > 0)
+      arguments.push_back("--ntasks-per-node=" + std::to_string(options.ranks));
+  } else {
+    std::optional<int64_t> ranks = ranksOn(options.hosts);
+    if (!ranks)
+      return refuse(
+          "HOSTS are names with their numbers of ranks, as in 'node1:8,node2:8'; found '" +
+          options.hosts + "'");
+    if (options.ranks > 0)
+      return refuse("HOSTS say how many ranks there are; '--ranks' is for this machine alone, and "
+                    "for Slurm's nodes");
+    std::string first = llvm::StringRef(options.hosts).split(',').first.split(':').first.str();
+    program = "mpirun";
+    arguments = {"-n", std::to_string(*ranks), "--host", options.hosts,
+                 "-x", "MASTER_ADDR=" + first};
+  }
+  arguments.insert(arguments.end(), command.begin(), command.end());
+  return become(program, std::move(arguments));
+}
+
+void addIf(std::vector<std::string> &arguments, const char *name, int64_t value) {
+  if (value > 0)
+    arguments.push_back(std::string(name) + "=" + std::to_string(value));
+}
+void addIf(std::vector<std::string> &arguments, const char *name, const std::string &value) {
+  if (!value.empty())
+    arguments.push_back(std::string(name) + "=" + value);
+}
+
+ExitStatus runMeasure(const MeasureCommand &options) {
+  std::vector<std::string> arguments = {"--measure", "--output=" + options.output};
+  addIf(arguments, "--backend", options.backend);
+  addIf(arguments, "--ranks", options.ranks);
+  if (options.isQuick)
+    arguments.emplace_back("--quick");
+  return become(findRunner(options.program), std::move(arguments));
+}
+
+ExitStatus runDoctor(MeasureCommand &options) {
+  std::vector<std::string> arguments;
+  addIf(arguments, "--slower", options.slower);
+  addIf(arguments, "--below", options.below);
+  addIf(arguments, "--backend", options.backend);
+  addIf(arguments, "--memory-gib", options.memoryGiB);
+  if (!options.hosts.empty()) {
+    if (findLauncher(Environment(::getenv)))
+      return refuse("HOSTS start ranks, but a launcher has started this process already: leave "
+                    "them out");
+    addIf(arguments, "--gpu", options.gpu);
+    addIf(arguments, "--rates", options.rates);
+    addIf(arguments, "--recipe", options.recipe);
+    return startOnHosts(options, std::move(arguments));
+  }
+  if (!options.recipe.empty())
+    if (ExitStatus status = readRecipe(options); status != kFine)
+      return status;
+  std::string against = options.rates;
+  if (against.empty() && !options.gpu.empty())
+    if (ExitStatus status = expect(options.gpu, against); status != kFine)
+      return status;
+  addIf(arguments, "--against", against);
+  addIf(arguments, "--ranks", options.ranks);
+  arguments.insert(arguments.begin(), "--doctor");
+  return become(findRunner(options.program), std::move(arguments));
+}
+
+void addShared(cli::Command &command, MeasureCommand &options) {
+  command
+      .option("--backend", options.backend,
+              "backend; default: cuda if there is a GPU, otherwise host")
+      .oneOf({"host", "cuda"});
+  command
+      .option("--ranks", options.ranks,
+              "ranks on this machine, or on each of Slurm's nodes; default: one for each GPU")
+      .positive();
+}
+
+} // namespace
+
+void addMeasure(cli::Command &app, int &status, const char *program) {
+  auto options = std::make_shared<MeasureCommand>();
+  options->program = program;
+  cli::Command &command = app.addCommand(
+      "measure", "measure products, attention, copies and collectives, for 'cluster.rates'");
+  command.option("-o,--output", options->output, "file of rates that is written").required();
+  addShared(command, *options);
+  command.flag("--quick", options->isQuick, "one size of each series");
+  command.onUse([options, &status] { status = runMeasure(*options); });
+}
+
+void addDoctor(cli::Command &app, int &status, const char *program) {
+  auto options = std::make_shared<MeasureCommand>();
+  options->program = program;
+  cli::Command &command =
+      app.addCommand("doctor", "test memory, and name ranks that are slower than the others");
+  command.option("HOSTS", options->hosts,
+                 "hosts to start ranks on, as mpirun or srun takes them; without it this machine, "
+                 "or the ranks that a launcher has started");
+  addShared(command, *options);
+  cli::Option gpu =
+      command.option("--gpu", options->gpu, "compare with the device table's rates of this GPU");
+  cli::Option rates =
+      command.option("--rates", options->rates, "compare with this file, which 'measure' wrote");
+  cli::Option recipe = command.option("--recipe", options->recipe,
+                                      "compare with the rates, or the GPU, of this recipe");
+  gpu.excludes(rates);
+  gpu.excludes(recipe);
+  rates.excludes(recipe);
+  command
+      .option("--slower", options->slower, "percent below the median from which on a rank is named")
+      .between(1, 99, "PERCENT")
+      .showsDefault();
+  command
+      .option("--below", options->below,
+              "percent below what is expected from which on the machine is named")
+      .between(1, 99, "PERCENT")
+      .showsDefault();
+  command
+      .option("--memory-gib", options->memoryGiB,
+              "GiB of each device that are tested; default: most of what is free")
+      .positive();
+  command.onUse([options, &status] { status = runDoctor(*options); });
+}
+
+} // namespace shardc::tools

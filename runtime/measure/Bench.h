@@ -1,0 +1,80 @@
+// Times one piece of work on the device of this process: a kernel's call, a copy or a collective,
+// as a run issues it, captured in a graph several times over. Operands hold random numbers, because
+// the power that products take depends on them. All ranks of the job call together, and agree after
+// each piece how often it is repeated.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/Rates.h"
+#include "runtime/hal/Backend.h"
+#include "runtime/hal/Peers.h"
+
+namespace shardc::measure {
+
+struct BenchOptions {
+  std::function<const kernels::Kernel *(std::string_view op)> findKernel;
+  /// Chooses how such a call runs, once, before it is timed; empty: nothing is chosen.
+  std::function<void(std::string_view op, const kernels::Call &call)> choose;
+  /// Whether the job was asked to end.
+  std::function<bool()> isAsked;
+  double secondsEach = 0.3; ///< of the repetitions of one piece
+  double secondsMax = 0.4;  ///< a call that takes longer is timed once
+};
+
+/// What all ranks found of one piece of work.
+struct Timing {
+  std::vector<double> seconds; ///< of one call, by rank
+  std::string refused;         ///< why some rank cannot do it; then there are no seconds
+};
+
+class Bench {
+public:
+  /// The backend has one device here; `peers` has the other ranks, or is null. Both outlive it.
+  static Result<std::unique_ptr<Bench>> create(hal::Backend &backend, hal::Peers *peers,
+                                               BenchOptions options);
+
+  /// Work inside the device, of any kind but collectives.
+  Result<Timing> compute(const Rate &work);
+  /// A collective of this rank's group; `index` is its place there.
+  Result<Timing> collective(const Rate &work, hal::Channel &channel, int index);
+
+  /// Seconds of all ranks, and whether one of them was asked to end, which is Aborted.
+  Result<std::vector<double>> exchange(double seconds);
+  hal::Device &device() const { return *backend_.devices().front(); }
+  hal::Peers *peers() const { return peers_; }
+  hal::Backend &backend() const { return backend_; }
+
+private:
+  using Enqueue = std::function<Status(hal::Stream &)>;
+
+  Bench(hal::Backend &backend, hal::Peers *peers, BenchOptions options)
+      : backend_(backend), peers_(peers), options_(std::move(options)) {}
+
+  Status makeCall(const Rate &work, kernels::Call &call);
+  Status makeProduct(const Rate &work, kernels::Call &call);
+  Status makeAttention(const Rate &work, kernels::Call &call);
+  Result<Enqueue> enqueueOf(const Rate &work);
+  Result<void *> allocate(hal::MemoryKind kind, int64_t bytes);
+  Status fillRandom(void *to, int64_t bytes, DType dtype);
+  Status addTensor(kernels::Tensor &to, DType dtype, std::initializer_list<int64_t> shape);
+  Result<Timing> time(const Result<Enqueue> &enqueue, bool isTogether);
+  Result<double> timeOnce(const std::function<Status()> &work, bool isTogether);
+  Result<double> timeRepeated(const Enqueue &enqueue, double once, bool isTogether);
+
+  hal::Backend &backend_;
+  hal::Peers *peers_;
+  BenchOptions options_;
+  std::unique_ptr<hal::Stream> stream_;
+  std::unique_ptr<hal::Event> begin_, end_;
+  std::vector<std::unique_ptr<hal::Buffer>> buffers_; ///< of the piece that is timed
+  kernels::Call call_;
+  hal::Collective collective_;
+};
+
+} // namespace shardc::measure

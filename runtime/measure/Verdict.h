@@ -1,0 +1,37 @@
+// Judges rates of all ranks: which rank is slower than the others, and whether all are slower than
+// expected.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/Report.h"
+#include "runtime/measure/Measure.h"
+#include "runtime/measure/MemoryTest.h"
+
+namespace shardc::measure {
+
+struct VerdictOptions {
+  double slower = 0.1; ///< share below the median from which on a rank is named
+  double below = 0.25; ///< share below what is expected from which on the machine is
+};
+
+/// Where a rank is, for people.
+struct RankPlace {
+  std::string host;
+  std::string gpu; ///< `, GPU 2`; empty on the host
+};
+
+/// What is wrong with memory of a rank; `what` is `device` or `host`.
+std::optional<Report> judgeMemory(const MemoryFindings &findings, std::string_view what, int rank,
+                                  const RankPlace &place);
+
+/// A report for each rank and kind of work whose rate is too low, the worst size of each kind; and
+/// one for each kind of work of which the median is below `expected` at the same sizes. Collectives
+/// name all ranks of a slow group. Places are by rank.
+std::vector<Report> judge(std::span<const Measured> measured, std::span<const Rate> expected,
+                          std::span<const RankPlace> places, const VerdictOptions &options);
+
+} // namespace shardc::measure

@@ -1,0 +1,117 @@
+// Ranks that are late step after step, from positions at times that the test gives.
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/ProgressWord.h"
+#include "runtime/launch/LateRanks.h"
+
+namespace shardc::launch {
+namespace {
+
+/// A job whose ranks say four times a second where they are. In each step of a second a rank is in
+/// a collective for its share of it.
+class Job {
+public:
+  explicit Job(std::vector<double> shares) : shares_(std::move(shares)), late_(count()) {}
+
+  /// Until `end`; what is found on the way.
+  std::vector<LateRank> runTo(double end) {
+    std::vector<LateRank> found;
+    for (; now_ < end; now_ += 0.25) {
+      for (int64_t rank = 0; rank < count(); ++rank) {
+        // Looks fall anywhere in a step: its begin drifts against them.
+        double place = now_ * 1.037 - std::floor(now_ * 1.037);
+        bool isInside = place < shares_[static_cast<size_t>(rank)];
+        RankProgress position;
+        position.steps = static_cast<uint64_t>(now_ * stepsPerSecond) + 1;
+        position.words = {isInside ? ProgressWord::inside(3) : ProgressWord::after(3),
+                          ProgressWord::ofMicrobatch(1)};
+        late_.note(rank, position, now_);
+      }
+      for (const LateRank &each : late_.find(now_, kindOf))
+        found.push_back(each);
+    }
+    return found;
+  }
+  void setShare(size_t rank, double share) { shares_[rank] = share; }
+
+  double stepsPerSecond = 1.037;
+  std::function<std::string(int64_t)> kindOf;
+
+private:
+  int64_t count() const { return static_cast<int64_t>(shares_.size()); }
+  std::vector<double> shares_;
+  LateRanks late_;
+  double now_ = 0;
+};
+
+TEST(LateRanks, NamesTheOneThatWaitsForNobody) {
+  Job job({0.4, 0.4, 0.05, 0.42});
+  std::vector<LateRank> found = job.runTo(2 * LateRanks::kWindowSeconds + 1);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].rank, 2);
+  EXPECT_NEAR(found[0].share, 0.05, 0.04);
+  EXPECT_NEAR(found[0].others, 0.4, 0.04);
+  EXPECT_GE(found[0].steps, LateRanks::kStepsMin);
+}
+
+/// Most of a step may be transfers, in which all ranks are equally long.
+TEST(LateRanks, NamesOneAmongLongTransfers) {
+  std::vector<LateRank> found = Job({0.9, 0.9, 0.7, 0.88}).runTo(200);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].rank, 2);
+}
+
+TEST(LateRanks, NamesNobodyForOneWindow) {
+  Job job({0.4, 0.4, 0.1});
+  EXPECT_TRUE(job.runTo(LateRanks::kWindowSeconds + 1).empty());
+  job.setShare(2, 0.4);
+  EXPECT_TRUE(job.runTo(500).empty());
+}
+
+TEST(LateRanks, NamesNobodyOfEqualRanks) {
+  EXPECT_TRUE(Job({0.4, 0.38, 0.42, 0.33}).runTo(500).empty());
+  EXPECT_TRUE(Job({0.09, 0.09, 0.0, 0.09}).runTo(500).empty()); // too little to matter
+  EXPECT_TRUE(Job({0.5}).runTo(500).empty());
+}
+
+TEST(LateRanks, NamesOnceAndAgainAfterAPause) {
+  Job job({0.4, 0.02});
+  EXPECT_EQ(job.runTo(400).size(), 1u); // in the second of six windows
+  job.setShare(1, 0.4);
+  EXPECT_TRUE(job.runTo(800).empty());
+  job.setShare(1, 0.02);
+  EXPECT_EQ(job.runTo(1200).size(), 1u);
+}
+
+TEST(LateRanks, WaitsForEnoughSteps) {
+  Job job({0.4, 0.02});
+  job.stepsPerSecond = 0.05;
+  EXPECT_TRUE(job.runTo(19 / 0.05).empty());
+  EXPECT_EQ(job.runTo(23 / 0.05).size(), 1u);
+}
+
+TEST(LateRanks, ComparesRanksOfAStage) {
+  Job job({0.4, 0.4, 0.05, 0.05});
+  job.kindOf = [](int64_t rank) { return rank < 2 ? "stage 0" : "stage 1"; };
+  EXPECT_TRUE(job.runTo(500).empty());
+  job.setShare(1, 0.05);
+  std::vector<LateRank> found = job.runTo(900);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].rank, 1);
+}
+
+TEST(LateRanks, SaysNothingBeforeTheFirstStep) {
+  LateRanks late(2);
+  RankProgress position;
+  position.words = {ProgressWord::inside(0)};
+  for (double now = 0; now < 500; now += 1) {
+    late.note(0, position, now);
+    late.note(1, {}, now);
+    EXPECT_TRUE(late.find(now, nullptr).empty());
+  }
+}
+
+} // namespace
+} // namespace shardc::launch
