@@ -63,9 +63,9 @@ std::vector<std::string> cellsOf(const Tuned &tuned, const config::Derived &d,
     return fmt::format("{:.1f} %", 100 * seconds / tuned.time.step);
   };
   for (const std::string &cell :
-       {plan::formatBytes(tuned.bytes), formatDuration(tuned.time.step), formatNumber(tokensOf(tuned, d)),
-        share(parts.compute), share(parts.exposed), share(parts.bubble), share(parts.recompute),
-        limitOf(tuned, memoryBytes)})
+       {plan::formatBytes(tuned.bytes), formatDuration(tuned.time.step),
+        formatNumber(tokensOf(tuned, d)), share(parts.compute), share(parts.exposed),
+        share(parts.bubble), share(parts.recompute), limitOf(tuned, memoryBytes)})
     cells.push_back(cell);
   return cells;
 }
