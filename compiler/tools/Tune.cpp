@@ -160,6 +160,7 @@ private:
                     d.numLayers,
                     d.globalBatch,
                     options_.microBatchMax,
+                    config.getIntOr(config::Opt::ModelNumMoeExperts, 1),
                     std::ranges::find(options_.allow, "fp8") != options_.allow.end()};
     TuneSpace space =
         makeSpace(config, sizes, [&](config::Opt opt) { return isFixed(config, opt); });
