@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compares layouts that were published with what `shardc tune` chooses for the same model, GPUs and batch.
 
-    published_layouts.py SHARDC [NAME...]
+    published_layouts.py SHARDC [--most=N] [NAME...]
 
 Prints the table of docs/benchmarks/published-layouts.md: of each row of ROWS the published layout, the published tokens per second
 and GPU, what we predict for that layout, and the fastest layout that tune finds, with its prediction and the processor's seconds
-of the search. A layout that does not fit or is refused has the reason in place of its figure.
+of the search, which compiles as many layouts as --most of tune says. A layout that does not fit or is refused has the reason in place of its figure.
 """
 
 import json
@@ -83,14 +83,14 @@ def predicted(shardc, words, folder):
     return rate[1]
 
 
-def print_row(shardc, name, folder):
+def print_row(shardc, name, folder, more):
     recipe, gpus, batch, sequence, is_fp8, layout, settings, figure = ROWS[name]
     words = [ROOT / f"recipes/{recipe}.recipe", "--set=cluster.gpu=h100", "--set=cluster.gpus_per_node=8",
              f"--set=cluster.nodes={gpus // 8}", f"--set=train.global_batch_size={batch}", f"--set=model.seq_length={sequence}",
              f"--set=dataset.seq_length={sequence}", "--set=checkpoint.save=none"]
     words += [f"--overlay={TENSORWISE}"] if is_fp8 else []
     whole = [*words, "--set=train.micro_batch_size=1", "--set=model.recompute_granularity=none",
-             *(f"--set={setting}" for setting in settings)]
+             "--set=model.recompute_method=none", "--set=model.recompute_num_layers=none", *(f"--set={setting}" for setting in settings)]
     own = predicted(shardc, whole, folder)
     # Without memory for it: with what the published pages recompute in such cases.
     if "needs" in own:
@@ -99,8 +99,8 @@ def print_row(shardc, name, folder):
     free = ["--free=all", "--force", "--list", folder / "list"]
     precision = [f"--set=mixed_precision.fp8={'hybrid' if is_fp8 else 'none'}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([shardc, "tune", *words, *precision, "--set=ddp.grad_reduce_in_fp32=false", *free], capture_output=True,
-                          text=True)
+    done = subprocess.run([shardc, "tune", *words, *precision, "--set=ddp.grad_reduce_in_fp32=false", *free, *more],
+                          capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     if done.returncode != 0:
@@ -118,8 +118,10 @@ def main(words):
     print("| model | GPUs | | batch | published layout | published tokens/s | ours for it | chosen | tokens/s | GiB | s |\n"
           "|---|--:|---|--:|---|--:|--:|---|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
-        for name in words[1:] or ROWS:
-            print_row(words[0], name, pathlib.Path(folder))
+        names = [word for word in words[1:] if not word.startswith("--")]
+        more = [word for word in words[1:] if word.startswith("--")]
+        for name in names or ROWS:
+            print_row(words[0], name, pathlib.Path(folder), more)
 
 
 if __name__ == "__main__":
