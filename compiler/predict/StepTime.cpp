@@ -50,10 +50,6 @@ constexpr double kFloat8Factor = 0.94;
 constexpr double kQuantisedFactor = 0.8, kQuantisingGBs = 2500;
 /// With scales of blocks: of a product, and of a gradient.
 constexpr std::array<double, 2> kQuantisedBlocksFactor = {0.78, 0.49};
-/// Slowdown of kernels by overlapping transfers, through multiprocessors, memory and power, as a
-/// share of the transfers' time over NVLink: 35.6 ms in a step of llama3_8b on four H200s, whose
-/// transfers take 103 ms, of which 3 overlap nothing (docs/benchmarks/cuda-multi-gpu.md).
-constexpr double kContention = 0.355;
 
 struct Point {
   double x, y;
@@ -344,11 +340,6 @@ struct OpTimes {
   std::vector<double> took, contending;
 };
 
-bool takesPower(const Op &op) {
-  plan::CostClass cost = plan::opInfo(op).work.cost;
-  return cost == plan::CostClass::Product || cost == plan::CostClass::Head;
-}
-
 /// Of the ops of a role, segment by segment, as far as its segments are launched.
 class RoleTimes {
 public:
@@ -553,6 +544,11 @@ RoleLaunches launchesOf(RoleTimes &times) {
 
 } // namespace
 
+bool takesPower(const Op &op) {
+  plan::CostClass cost = plan::opInfo(op).work.cost;
+  return cost == plan::CostClass::Product || cost == plan::CostClass::Head;
+}
+
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
               const plan::Op &op) {
   if (isCollective(op))
@@ -585,6 +581,23 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
     break;
   }
   return std::max(seconds, kLeastSeconds);
+}
+
+double powerFactor(double shareOfProducts) {
+  static const std::vector<Point> kPoints = {
+#define POWER(share, factor) {share, factor},
+#include "compiler/predict/KernelTable.def"
+  };
+  const Point &first = kPoints.front(), &last = kPoints.back();
+  double part = std::clamp((shareOfProducts - first.x) / (last.x - first.x), 0.0, 1.0);
+  return first.y + part * (last.y - first.y);
+}
+
+Device atPower(Device device, double factor) {
+  device.sustained.bf16Tflops *= factor;
+  device.sustained.fp8Tflops *= std::min(factor, 1.0);
+  device.power *= factor;
+  return device;
 }
 
 namespace {
@@ -634,13 +647,6 @@ std::vector<StepTime> stepsOf(std::vector<RoleTimes> &roles) {
   return steps;
 }
 
-Device atPower(Device device, double factor) {
-  device.sustained.bf16Tflops *= factor;
-  device.sustained.fp8Tflops *= std::min(factor, 1.0);
-  device.power *= factor;
-  return device;
-}
-
 /// Gives roles the rates that power leaves in their step.
 void settle(const Device &device, std::vector<RoleTimes> &roles) {
   double products = 0, all = 0;
@@ -661,8 +667,6 @@ std::vector<RoleTimes> settledRoles(const Device &device, const plan::Plan &plan
 }
 
 } // namespace
-
-Device atFullPower(Device device) { return atPower(std::move(device), powerFactor(0)); }
 
 StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::Role &role) {
   std::vector<RoleTimes> alone{{device, plan, role}};

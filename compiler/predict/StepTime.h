@@ -26,12 +26,25 @@ struct StepTime {
 /// four pieces in a step of llama3_8b on two H200s (docs/benchmarks/cuda-multi-gpu.md).
 inline constexpr double kContentionOfPieces = 0.9;
 
+/// Slowdown of kernels by other transfers that overlap them, through multiprocessors, memory and
+/// power, as a share of the transfers' time over NVLink: 35.6 ms in a step of llama3_8b on four
+/// H200s, whose transfers take 103 ms, of which 3 overlap nothing
+/// (docs/benchmarks/cuda-multi-gpu.md).
+inline constexpr double kContention = 0.355;
+
 /// Seconds of one op without overlap.
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
               const plan::Op &op);
 
-/// The device at the rates of a step in which power limits no product: no step has higher ones.
-Device atFullPower(Device device);
+/// What power leaves of the rates of products, of the head and of attention in a step of which
+/// products and the head take so much; more of them leave less.
+double powerFactor(double shareOfProducts);
+
+/// The device with these rates times a factor; those of fp8 are not raised.
+Device atPower(Device device, double factor);
+
+/// Whether the op is one of those that count in this share.
+bool takesPower(const plan::Op &op);
 
 /// Start and end of an op.
 struct Interval {

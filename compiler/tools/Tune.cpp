@@ -23,7 +23,7 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 struct TuneOptions {
   CommonOptions common;
   std::vector<std::string> free, allow;
-  std::string gpus, output;
+  std::string gpus, output, list;
   int64_t memory = 0, deadline = 0, threads = 0, rows = 10, microBatchMax = 4, most = 400;
   std::vector<std::string> explain;
   bool exhaustive = false, force = false;
@@ -102,9 +102,9 @@ std::string wrongUse(const TuneOptions &options) {
       return fmt::format("'--explain' takes two rows of the table, from 1 to {}; found '{}'",
                          options.rows, row);
   std::error_code error;
-  if (!options.output.empty() && options.output != "-" && !options.force &&
-      std::filesystem::exists(options.output, error))
-    return "'" + options.output + "' exists; '--force' replaces it";
+  for (const std::string &file : {options.output, options.list})
+    if (!file.empty() && file != "-" && !options.force && std::filesystem::exists(file, error))
+      return "'" + file + "' exists; '--force' replaces it";
   return "";
 }
 
@@ -160,6 +160,7 @@ private:
                     d.numLayers,
                     d.globalBatch,
                     options_.microBatchMax,
+                    config.getIntOr(config::Opt::ModelNumMoeExperts, 1),
                     std::ranges::find(options_.allow, "fp8") != options_.allow.end()};
     TuneSpace space =
         makeSpace(config, sizes, [&](config::Opt opt) { return isFixed(config, opt); });
@@ -240,9 +241,11 @@ private:
       text += explanation(rows);
     llvm::outs() << text;
     llvm::outs().flush();
+    ExitStatus listed =
+        options_.list.empty() ? kFine : writeOutput(options_.list, listText(result, d));
     if (options_.output.empty() || rows.empty())
-      return session_.finish();
-    return write(config, *rows.front(), sets);
+      return std::max(session_.finish(), listed);
+    return std::max(write(config, *rows.front(), sets), listed);
   }
 
   /// The recipe's own layout, and why the best one beats it.
@@ -332,7 +335,8 @@ void addTune(cli::Command &app, int &status) {
   command.option("--explain", options->explain, "why one row of the table beats another: A B")
       .takes(2, 2);
   command.option("-o,--output", options->output, "write the best layout as an overlay");
-  command.flag("--force", options->force, "replace the output file if it exists");
+  command.option("--list", options->list, "write each layout that fits as a line of JSON");
+  command.flag("--force", options->force, "replace output files that exist");
   command.option("--threads", options->threads, "threads; default: one for each processor")
       .positive();
   command.flag("--exhaustive", options->exhaustive, "compile every layout, to check the search");

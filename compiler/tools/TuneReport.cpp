@@ -8,6 +8,8 @@
 
 #include "compiler/basic/Numbers.h"
 #include "runtime/plan/Summary.h"
+#include "llvm/Support/JSON.h"
+#include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
 namespace {
@@ -47,19 +49,23 @@ std::string limitOf(const Tuned &tuned, int64_t memoryBytes) {
   return used > kNearlyAll ? "memory, " + limit : limit;
 }
 
+/// Tokens per second and GPU.
+double tokensOf(const Tuned &tuned, const config::Derived &d) {
+  return static_cast<double>(d.globalBatch * d.seqLength) / static_cast<double>(d.worldSize) /
+         tuned.time.step;
+}
+
 std::vector<std::string> cellsOf(const Tuned &tuned, const config::Derived &d,
                                  int64_t memoryBytes) {
   std::vector<std::string> cells(tuned.layout.words.begin(), tuned.layout.words.end());
   Parts parts = partsOf(tuned);
-  double tokens = static_cast<double>(d.globalBatch * d.seqLength) /
-                  static_cast<double>(d.worldSize) / tuned.time.step;
   auto share = [&](double seconds) {
     return fmt::format("{:.1f} %", 100 * seconds / tuned.time.step);
   };
   for (const std::string &cell :
-       {plan::formatBytes(tuned.bytes), formatDuration(tuned.time.step), formatNumber(tokens),
-        share(parts.compute), share(parts.exposed), share(parts.bubble), share(parts.recompute),
-        limitOf(tuned, memoryBytes)})
+       {plan::formatBytes(tuned.bytes), formatDuration(tuned.time.step),
+        formatNumber(tokensOf(tuned, d)), share(parts.compute), share(parts.exposed),
+        share(parts.bubble), share(parts.recompute), limitOf(tuned, memoryBytes)})
     cells.push_back(cell);
   return cells;
 }
@@ -102,6 +108,32 @@ std::string tableText(const std::vector<const Tuned *> &rows, const config::Deri
   for (size_t i = 0; i < rows.size(); ++i)
     if (!rows[i]->stages.empty())
       text += fmt::format("{}: its stages have {}\n", i + 1, rows[i]->stages);
+  return text;
+}
+
+std::string listText(const TuneResult &result, const config::Derived &d) {
+  std::string text;
+  llvm::raw_string_ostream out(text);
+  for (const Tuned &tuned : result.found) {
+    llvm::json::OStream json(out);
+    Parts parts = partsOf(tuned);
+    json.object([&] {
+      json.attributeObject("layout", [&] {
+        for (size_t knob = 0; knob < kKnobCount; ++knob)
+          json.attribute(knobInfo(static_cast<Knob>(knob)).column, tuned.layout.words[knob]);
+      });
+      json.attribute("settings", llvm::json::Array(tuned.layout.sets()));
+      json.attribute("tokens_per_s", tokensOf(tuned, d));
+      json.attribute("seconds", tuned.time.step);
+      json.attribute("least_seconds", tuned.bound.seconds);
+      json.attribute("exposed_seconds", parts.exposed);
+      json.attribute("bubble_seconds", parts.bubble);
+      json.attribute("recomputed_seconds", parts.recompute);
+      json.attribute("bytes", tuned.bytes);
+      json.attribute("least_bytes", tuned.bound.bytes);
+    });
+    out << "\n";
+  }
   return text;
 }
 

@@ -16,6 +16,9 @@ std::string tableText(const std::vector<const Tuned *> &rows, const config::Deri
 /// How many layouts there are, and why most of them were not compiled.
 std::string countsText(const TuneResult &result);
 
+/// A line of JSON for each layout that was compiled and fits, the fastest first.
+std::string listText(const TuneResult &result, const config::Derived &d);
+
 /// Why the faster of two layouts is faster: choices that differ, and parts of the time.
 std::string comparisonText(const Tuned &first, const Tuned &second, const std::string &nameOfFirst,
                            const std::string &nameOfSecond);

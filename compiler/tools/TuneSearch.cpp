@@ -6,6 +6,8 @@
 #include <thread>
 #include <tuple>
 
+#include <fmt/format.h>
+
 #include "compiler/lower/Lower.h"
 #include "compiler/tools/FitCheck.h"
 #include "runtime/base/Thread.h"
@@ -46,9 +48,10 @@ std::optional<config::Config> load(const CommonOptions &common, SourceManager &s
 }
 
 /// The whole model of a layout as it is before it is cut into stages.
-std::optional<BodyCost> bodyCost(const CommonOptions &common, const Layout &layout) {
+std::optional<BodyCost> bodyCost(const CommonOptions &common,
+                                 const std::vector<std::string> &sets) {
   SourceManager sources;
-  std::optional<config::Config> config = load(common, sources, layout.sets());
+  std::optional<config::Config> config = load(common, sources, sets);
   if (!config)
     return std::nullopt;
   plan::Plan plan = lower::lower(*config, sources);
@@ -56,10 +59,30 @@ std::optional<BodyCost> bodyCost(const CommonOptions &common, const Layout &layo
   BodyCost cost = costOfBody(plan);
   const config::Derived &d = config->derived();
   cost.weightBytes = dtypeBytes(d.params);
+  cost.gatheredBytes = plan.job.ddp.fp8ParamGather ? 1 : dtypeBytes(d.params);
   cost.gradientBytes = std::min(dtypeBytes(d.mainGrads), dtypeBytes(d.wire));
   cost.stateBytes = dtypeBytes(d.expAvg) + dtypeBytes(d.expAvgSq) +
                     (d.params == d.master ? 0 : dtypeBytes(d.master));
   return cost;
+}
+
+/// Layers of the small model that stands for one with more of the same.
+constexpr int64_t kLayersOfSmall = 3;
+
+/// The settings of a layout for that model, which is not cut into stages.
+std::vector<std::string> setsOfSmall(const Layout &layout, const TuneSizes &sizes) {
+  std::vector<std::string> sets = layout.sets();
+  int64_t replicas = sizes.ranks / (layout.size(Knob::Tensor) * layout.size(Knob::Context));
+  for (std::string set :
+       {fmt::format("model.num_layers={}", kLayersOfSmall),
+        fmt::format("train.global_batch_size={}", replicas * layout.size(Knob::MicroBatch)),
+        std::string("model.pipeline_model_parallel_size=1"),
+        std::string("model.virtual_pipeline_model_parallel_size=none"),
+        std::string("model.microbatch_group_size_per_vp_stage=none"),
+        std::string("model.pipeline_schedule=one_forward_one_backward"),
+        std::string("model.pipeline_split=even")})
+    sets.push_back(std::move(set));
+  return sets;
 }
 
 bool canRun(const plan::Plan &plan) {
@@ -109,14 +132,44 @@ private:
     return meshes;
   }
 
+  std::optional<BodyCost> costWhole(size_t body) const {
+    std::vector<size_t> meshes = possible(body);
+    size_t tries = std::min(kTriesMax, meshes.size());
+    for (size_t i = 0; i < tries; ++i)
+      if (std::optional<BodyCost> cost = bodyCost(
+              request_.common, layoutOf({body, meshes[i * meshes.size() / tries], {}, 0}).sets()))
+        return cost;
+    return std::nullopt;
+  }
+
+  /// By a model with fewer layers, if layers are alike.
+  std::optional<BodyCost> costSmall(size_t body) const {
+    std::vector<size_t> meshes = possible(body);
+    if (meshes.empty() || space_.sizes.layers <= kLayersOfSmall)
+      return std::nullopt;
+    std::optional<BodyCost> cost = bodyCost(
+        request_.common, setsOfSmall(layoutOf({body, meshes.front(), {}, 0}), space_.sizes));
+    if (!cost || cost->layers.size() != static_cast<size_t>(kLayersOfSmall))
+      return std::nullopt;
+    return withLayers(std::move(*cost), space_.sizes.layers);
+  }
+
   void costBodies() {
     costs_.resize(space_.bodies.size());
-    parallelFor(space_.bodies.size(), request_, [&](size_t body) {
-      std::vector<size_t> meshes = possible(body);
-      size_t tries = std::min(kTriesMax, meshes.size());
-      for (size_t i = 0; i < tries && !costs_[body]; ++i)
-        costs_[body] =
-            bodyCost(request_.common, layoutOf({body, meshes[i * meshes.size() / tries], {}, 0}));
+    // Of the first body that compiles both are made, to see whether layers are alike.
+    size_t first = 0;
+    bool areAlike = false;
+    for (bool has = false; first < costs_.size() && !request_.isStopped() && !has; ++first) {
+      has = (costs_[first] = costWhole(first)).has_value();
+      std::optional<BodyCost> small = has ? costSmall(first) : std::nullopt;
+      areAlike = small && small->hasSameParts(*costs_[first]);
+    }
+    parallelFor(costs_.size() - first, request_, [&](size_t i) {
+      size_t body = first + i;
+      if (areAlike)
+        costs_[body] = costSmall(body);
+      if (!costs_[body])
+        costs_[body] = costWhole(body);
     });
   }
 
@@ -138,10 +191,18 @@ private:
           candidates_.push_back(candidate);
       }
     }
-    std::ranges::sort(candidates_, {}, [](const Candidate &candidate) {
-      return std::tuple(candidate.bound.seconds, candidate.body, candidate.mesh);
+    std::ranges::sort(candidates_, {}, [this](const Candidate &candidate) {
+      return std::tuple(!isLikely(candidate), candidate.bound.seconds, candidate.body,
+                        candidate.mesh);
     });
     inRounds();
+  }
+
+  /// Whether a plan probably fits: it takes more than its bound.
+  bool isLikely(const Candidate &candidate) const {
+    constexpr double kShare = 0.88;
+    return request_.memoryBytes == 0 || static_cast<double>(candidate.bound.bytes) <
+                                            kShare * static_cast<double>(request_.memoryBytes);
   }
 
   /// Takes a few of each kind in turn, so that a good layout is found before all of the kind with
@@ -158,10 +219,8 @@ private:
       std::vector<size_t> batch;
       size_t end = begin;
       for (; end < candidates_.size() && batch.size() < kBatch; ++end)
-        if (canWin(candidates_[end]))
+        if (isPossible(candidates_[end]))
           batch.push_back(end);
-        else
-          ++result_.slower;
       if (request_.isStopped() || result_.compiled >= request_.most) {
         result_.unseen += batch.size();
         countRest(end);
@@ -186,7 +245,31 @@ private:
   /// What was not compiled: the candidates from there on.
   void countRest(size_t begin) {
     for (size_t i = begin; i < candidates_.size(); ++i)
-      ++(canWin(candidates_[i]) ? result_.unseen : result_.slower);
+      if (isPossible(candidates_[i]))
+        ++result_.unseen;
+  }
+
+  /// Whether a candidate is to be compiled; otherwise its reason is counted.
+  bool isPossible(const Candidate &candidate) {
+    bool wins = canWin(candidate), fits = !wins || canFit(candidate);
+    result_.slower += wins ? 0 : 1;
+    result_.beyondMemory += fits ? 0 : 1;
+    return wins && fits;
+  }
+
+  /// Layouts that differ in their state alone: kept activations and scratch are the same.
+  std::string familyOf(const Candidate &candidate) const {
+    const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
+    return fmt::format("{} {} {} {} {}", candidate.body, mesh.word(Knob::Stages),
+                       mesh.word(Knob::Chunks), mesh.word(Knob::Schedule), mesh.word(Knob::Split));
+  }
+
+  /// By its bound and what a plan of its family took beyond its own.
+  bool canFit(const Candidate &candidate) const {
+    auto known = beyond_.find(familyOf(candidate));
+    return !request_.prunes || request_.memoryBytes == 0 || known == beyond_.end() ||
+           candidate.bound.bytes + known->second - passingBytes(*costs_[candidate.body]) <=
+               request_.memoryBytes;
   }
 
   bool canWin(const Candidate &candidate) const {
@@ -204,6 +287,8 @@ private:
     }
     if (candidate.bound.seconds > tuned->time.step || candidate.bound.bytes > tuned->bytes)
       ++result_.wrongBounds;
+    int64_t &beyond = beyond_[familyOf(candidate)];
+    beyond = std::max(beyond, tuned->bytes - candidate.bound.bytes);
     if (request_.memoryBytes > 0 && tuned->bytes > request_.memoryBytes) {
       ++result_.beyondMemory;
       result_.leastBytes = std::min(result_.leastBytes, tuned->bytes);
@@ -225,6 +310,7 @@ private:
   const TuneRequest &request_;
   std::vector<std::optional<BodyCost>> costs_; ///< by body
   std::vector<Candidate> candidates_;
+  std::map<std::string, int64_t> beyond_; ///< of families: bytes beyond their bounds
   TuneResult result_;
   size_t best_ = 0;
 };

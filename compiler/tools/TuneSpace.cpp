@@ -60,13 +60,15 @@ public:
   }
 
   TuneSpace run() {
-    std::map<std::pair<int64_t, int64_t>, size_t> meshesOf;
+    std::map<std::string, size_t> meshesOf;
     choose(KnobPart::Body, 0, Layout(), [&](const Layout &body) { space_.bodies.push_back(body); });
     for (const Layout &body : space_.bodies) {
-      std::pair sizes(body.size(Knob::Tensor), body.size(Knob::Context));
-      auto [at, isFirst] = meshesOf.emplace(sizes, space_.meshes.size());
+      std::string asked;
+      for (Knob knob : kMeshAsks)
+        asked += body.word(knob) + " ";
+      auto [at, isFirst] = meshesOf.emplace(std::move(asked), space_.meshes.size());
       if (isFirst)
-        space_.meshes.push_back(meshes(sizes.first, sizes.second));
+        space_.meshes.push_back(meshes(body));
       space_.meshesOf.push_back(at->second);
     }
     return std::move(space_);
@@ -108,6 +110,12 @@ private:
     case Knob::Context:
       choice.size = d.contextParallel;
       break;
+    case Knob::Experts:
+      choice.size = d.expertParallel;
+      break;
+    case Knob::ExpertTensor:
+      choice.size = d.expertTensorParallel;
+      break;
     case Knob::Stages:
       choice.size = d.pipelineParallel;
       break;
@@ -127,12 +135,14 @@ private:
     return choice;
   }
 
-  std::vector<Layout> meshes(int64_t tensor, int64_t context) {
+  std::vector<Layout> meshes(const Layout &body) {
     std::vector<Layout> found;
     Layout start;
-    start.sizes[static_cast<size_t>(Knob::Tensor)] = tensor;
-    start.sizes[static_cast<size_t>(Knob::Context)] = context;
-    if (space_.sizes.ranks % (tensor * context) == 0)
+    for (Knob knob : kMeshAsks) {
+      start.sizes[static_cast<size_t>(knob)] = body.size(knob);
+      start.words[static_cast<size_t>(knob)] = body.word(knob);
+    }
+    if (space_.sizes.ranks % (body.size(Knob::Tensor) * body.size(Knob::Context)) == 0)
       choose(KnobPart::Mesh, 0, start, [&](const Layout &mesh) { found.push_back(mesh); });
     return found;
   }

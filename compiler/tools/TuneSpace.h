@@ -2,6 +2,7 @@
 // user has fixed has one choice.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -37,6 +38,7 @@ const KnobInfo &knobInfo(Knob knob);
 /// The sizes that conditions of the table ask for.
 struct TuneSizes {
   int64_t ranks = 1, inNode = 1, layers = 1, batch = 1, microBatchMax = 1;
+  int64_t experts = 1; ///< of a layer; 1 without any
   bool allowsFp8 = false;
 };
 
@@ -55,6 +57,20 @@ struct Layout {
   int64_t replicas(const TuneSizes &s) const {
     return s.ranks / (size(Knob::Tensor) * size(Knob::Context) * size(Knob::Stages));
   }
+  /// Ranks that divide the state of dense layers, or of experts, or add their gradients.
+  int64_t sharers(const TuneSizes &s, bool areExperts) const {
+    int64_t ranks = areExperts ? s.ranks / (size(Knob::Stages) * expertRanks())
+                               : replicas(s) * size(Knob::Context);
+    return std::max<int64_t>(ranks / size(Knob::Instances), 1);
+  }
+  /// Ranks that hold the experts of a layer together.
+  int64_t expertRanks() const { return size(Knob::Experts) * size(Knob::ExpertTensor); }
+  /// Whether groups of so many neighbouring ranks and those of dense layers are parts of each
+  /// other.
+  bool nests(int64_t ranks) const {
+    int64_t dense = size(Knob::Tensor) * size(Knob::Context);
+    return ranks % dense == 0 || dense % ranks == 0;
+  }
   /// By Megatron FSDP, which alone has instances.
   bool isSharded() const { return !is(Knob::Sharding, "none") && !is(Knob::Sharding, "distopt"); }
 
@@ -70,7 +86,11 @@ int64_t microbatchesOf(const Layout &body, const Layout &mesh, const TuneSizes &
 /// The body's choices, and the mesh's.
 Layout joined(const Layout &body, const Layout &mesh);
 
-/// Every layout is a body and one of the meshes of its tensor and context parallelism.
+/// Knobs of bodies that conditions of meshes ask for.
+inline constexpr Knob kMeshAsks[] = {Knob::Tensor, Knob::Rows, Knob::Context, Knob::Experts,
+                                     Knob::ExpertTensor};
+
+/// Every layout is a body and one of the meshes that its choices of kMeshAsks leave.
 struct TuneSpace {
   TuneSizes sizes;
   std::vector<Layout> bodies;

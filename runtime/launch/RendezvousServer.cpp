@@ -132,6 +132,7 @@ void RendezvousServer::chooseRanks() {
   joined_ = options_.worldSize = std::ssize(*crew);
   exchange_ = Exchange(options_.worldSize);
   progress_.reset();
+  late_ = LateRanks(options_.worldSize);
   for (int64_t place : *crew) {
     ranks_.push_back(std::move(idle_[static_cast<size_t>(place)]));
     ranks_.back()->hello->rank = std::ssize(ranks_) - 1;

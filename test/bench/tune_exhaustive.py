@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Compares the search of `shardc tune` with one that compiles every layout.
+
+    tune_exhaustive.py SHARDC [--table] [NAME...]
+
+Of each of PROBLEMS both searches must find winners with the same step time and memory, the bounds of no compiled layout may be
+above what its plan takes, and the search must end by proof. In tests only those of QUICK are searched; all of them with
+SHARDC_LONG=1, with --table or by their names. --table prints a table with the processor's seconds of both.
+"""
+
+import json
+import os
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+
+
+def model(family="llama", layers=4, hidden=512, heads=8, sequence=512, more=""):
+    return (f"model {family} {{ num_layers = {layers} hidden_size = {hidden} num_attention_heads = {heads} "
+            f"seq_length = {sequence} vocab_size = 32_000 {more} }}")
+
+
+EXPERTS = "ffn_hidden_size = 1024 num_moe_experts = 8 moe_router_topk = 2"
+FEW = ["--micro-batch-max=1"]
+ONE_STAGE = ["--set=model.pipeline_model_parallel_size=1"]
+NO_CONTEXT = ["--set=model.context_parallel_size=1"]
+NO_FSDP = ["--set=ddp.data_parallel_sharding_strategy=none"]
+
+# NAME: a model, GPUs, sequences of a step, options of tune.
+PROBLEMS = {
+    "dense-1": (model(), 1, 8, ["--micro-batch-max=8"]),
+    "dense-1-memory": (model(hidden=1024, sequence=4096), 1, 8, ["--memory=4"]),
+    "dense-1-fp8": (model(hidden=2048, heads=16, sequence=2048), 1, 4, ["--allow=fp8"]),
+    "dense-2": (model(), 2, 4, []),
+    "dense-2-memory": (model(hidden=1024, sequence=2048), 2, 4, ["--memory=3"]),
+    "dense-2-long": (model(sequence=16384), 2, 2, []),
+    "gqa-2": (model(hidden=1024, more="num_query_groups = 2"), 2, 4, []),
+    "gpt-2": (model("gpt", more="hidden_dropout = 0 attention_dropout = 0"), 2, 8, []),
+    "dense-4": (model(), 4, 8, FEW),
+    "dense-4-fp8": (model(hidden=1024), 4, 8, FEW + ONE_STAGE + ["--allow=fp8"]),
+    "wide-4-memory": (model(hidden=4096, heads=32), 4, 8, FEW + ["--memory=9"]),
+    "gqa-4-long": (model(sequence=8192, more="num_query_groups = 4"), 4, 4, FEW + ONE_STAGE),
+    "stages-4": (model(layers=8), 4, 16, FEW + NO_CONTEXT + ["--set=model.tensor_model_parallel_size=1"]),
+    "stages-2-head": (model(layers=6, hidden=256, heads=4), 2, 16, FEW + ["--set=model.pipeline_model_parallel_size=2"]),
+    "two-nodes": (model(hidden=1024), "2x2", 8, FEW + ONE_STAGE),
+    "two-nodes-stages": (model(layers=8), "2x2", 16, FEW + NO_CONTEXT),
+    "experts-2": (model(more=EXPERTS), 2, 4, FEW),
+    "experts-4": (model(more=EXPERTS), 4, 8, FEW + ONE_STAGE + NO_CONTEXT),
+    "experts-4-memory": (model(hidden=1024, more=EXPERTS), 4, 8, FEW + ONE_STAGE + NO_CONTEXT + ["--memory=4"]),
+    "deadline": (model(hidden=1024), 2, 8, FEW + NO_CONTEXT + ["--gpus=2..8", "--deadline=1"]),
+}
+QUICK = ["dense-1-memory", "dense-2-long", "gqa-2", "experts-2"]
+
+
+def recipe(name):
+    text, gpus, batch, _ = PROBLEMS[name]
+    nodes, _, in_node = str(gpus).rpartition("x")
+    steps = 100_000 if name == "deadline" else 100
+    return f"""recipe problem {{
+  {text}
+  cluster {{ gpu = h200 nodes = {nodes or 1} gpus_per_node = {in_node} }}
+  mixed_precision = bf16_mixed
+  dataset synthetic {{}}
+  optimizer adam {{ lr = 1e-3 }}
+  train {{ global_batch_size = {batch} train_iters = {steps} }}
+}}
+"""
+
+
+def search(shardc, path, options, listed):
+    """What tune printed, the layouts that it found, and the processor's seconds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([shardc, "tune", path, *options, f"--list={listed}", "--force", "--most=1000000"], capture_output=True,
+                          text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode != 0:
+        return done.stderr, [], 0
+    seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return done.stdout, [json.loads(line) for line in listed.read_text().splitlines()], seconds
+
+
+def compare(shardc, name, folder):
+    """What is wrong, and a row of the table."""
+    path = folder / f"{name}.recipe"
+    path.write_text(recipe(name))
+    options = PROBLEMS[name][3]
+    said, found, seconds = search(shardc, path, options, folder / "found")
+    said_of_all, everything, seconds_of_all = search(shardc, path, [*options, "--exhaustive"], folder / "all")
+    if not found or not everything:
+        return [f"{name}: nothing was found\n{said}{said_of_all}"], ""
+    wrong = []
+    if (found[0]["seconds"], found[0]["bytes"]) != (everything[0]["seconds"], everything[0]["bytes"]):
+        wrong.append(f"{name}: found {found[0]}, but there is {everything[0]}")
+    for text in (said, said_of_all):
+        wrong += [f"{name}: {line}" for line in text.splitlines() if "bounds" in line]
+    for row in everything:
+        if row["least_seconds"] > row["seconds"] or row["least_bytes"] > row["bytes"]:
+            wrong.append(f"{name}: a bound is above its plan: {row}")
+            break
+    all_layouts, compiled = re.search(r"(\d+) combinations of settings: (\d+) compiled", said).groups()
+    best = found[0]["layout"]
+    words = " ".join(f"{column} {word}" for column, word in best.items() if word not in ("1", "-", "exact", "bf16", "given", "none"))
+    return wrong, (f"| {name} | {int(all_layouts):,} | {int(compiled):,} | {seconds:.2f} | {seconds_of_all:.2f} | "
+                   f"{found[0]['least_seconds'] / found[0]['seconds']:.3f} | {words or 'none of these'} |")
+
+
+def main(words):
+    names = [word for word in words[1:] if word != "--table"]
+    has_table = "--table" in words
+    if not names:
+        names = list(PROBLEMS) if has_table or os.environ.get("SHARDC_LONG") == "1" else QUICK
+    if has_table:
+        print("| problem | layouts | compiled | seconds | seconds of all | bound of the winner | the winner has |\n"
+              "|---|--:|--:|--:|--:|--:|---|")
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            wrong, row = compare(words[0], name, pathlib.Path(folder))
+            failed |= bool(wrong)
+            print("\n".join(wrong) if wrong else row if has_table else f"{name}: the same winner", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Tests tune_winners.py with a small problem, and a program in place of shardc-run.
+
+    tune_winners_test.py SHARDC
+"""
+
+import contextlib
+import io
+import json
+import pathlib
+import re
+import stat
+import sys
+import tempfile
+
+import tune_winners
+
+# It writes a metrics file of four steps; the more recomputation a plan has, the more tokens it claims.
+RUN = """#!/usr/bin/env python3
+import re, sys
+text = open(sys.argv[2]).read()
+recompute = (re.findall(r'model.recompute_granularity = "(\\w+)"', text) or ["none"])[0]
+steps = re.search(r"train.train_iters = (\\d+)", text)[1]
+assert steps == "12", steps
+rate = {"none": 100, "selective": 200, "full": 400}[recompute]
+with open(sys.argv[1].removeprefix("--metrics="), "w") as metrics:
+    metrics.write('{"tokens": 64, "tokens_per_s": 1}\\n{"tokens": 64}\\n')
+    metrics.write(f'{{"tokens": 64, "tokens_per_s": {rate}}}\\n' * 2)
+"""
+
+
+def printed(words):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        tune_winners.main(words)
+    return out.getvalue()
+
+
+def main(shardc):
+    tune_winners.PROBLEMS = {"tiny": ("test/driver/Inputs/tune.recipe", [], ["--allow=fp8"])}
+    tune_winners.OTHERS = 4
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, run = pathlib.Path(scratch) / "plans", pathlib.Path(scratch) / "run"
+        run.write_text(RUN)
+        run.chmod(run.stat().st_mode | stat.S_IXUSR)
+        prepared = printed(["prepare", str(folder), "--gpu=h100", f"--shardc={shardc}"])
+        assert re.match(r"tiny: \d+ layouts fit, 5 are compiled; the winner has mbs 4, recompute none", prepared), prepared
+        rows = json.loads((folder / "manifest.json").read_text())["problems"][0]["rows"]
+        layouts = [json.dumps(row["layout"]) for row in rows]
+        assert len(set(layouts)) == 5, layouts
+        assert all(row["predicted"] <= rows[0]["predicted"] for row in rows), rows
+        # Each plan once, the winner and the best of the others twice.
+        measured = printed(["measure", str(folder), f"--shardc-run={run}"])
+        runs = [line for line in measured.splitlines() if re.match(r"tiny-\d.plan.xz: \d+ tokens/s", line)]
+        assert len(runs) == 7, measured
+        best = max({"none": 100, "full": 400}.get(row["layout"]["recompute"], 200) for row in rows)
+        assert best > 100, layouts
+        last = measured.splitlines()[-3]
+        assert re.match(rf"\| tiny \| \d+ \| 5 \| mbs 4, recompute none.* \| 100 \| {best} \(.*\) \| {100 / best:.3f} \|", last), measured
+        # What was measured is not repeated.
+        again = printed(["measure", str(folder), f"--shardc-run={run}"])
+        assert again == printed(["table", str(folder)]), again
+        # A run that fails is said.
+        failing = pathlib.Path(scratch) / "failing"
+        failing.write_text("#!/bin/sh\necho 'shardc-run: error: no GPU' >&2\nexit 2\n")
+        failing.chmod(0o755)
+        said = printed(["measure", str(folder), f"--shardc-run={failing}", f"--results={scratch}/failed.jsonl"])
+        assert "| tiny |" in said and "shardc-run: error: no GPU" in said, said
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
