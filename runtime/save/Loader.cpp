@@ -332,6 +332,8 @@ Status restoreStep(exec::Executable &executable, const Progress &progress) {
 
 Status Loader::restore(exec::Executable &executable) const {
   Status status = restoreAll(executable);
+  if (source_)
+    source_->end();
   return status.isOk() || source_ ? status : withOlder(std::move(status), checkpoint_->folder());
 }
 

@@ -22,6 +22,8 @@ public:
   virtual ~StateSource() = default;
   /// Reads all bytes of a piece that a rank holds.
   virtual Status read(const StatePiece &piece, uint8_t *to) const = 0;
+  /// All was read that will be: what was held for it is given back.
+  virtual void end() const {}
 };
 
 class Loader {

@@ -13,8 +13,8 @@
 namespace shardc::save {
 namespace {
 
-constexpr std::chrono::microseconds kCopyPoll{
-    500}; ///< between two looks at whether copies have ended
+/// Between two looks at whether copies have ended.
+constexpr std::chrono::microseconds kCopyPoll{500};
 constexpr double kNeighbourSeconds = 10;
 constexpr int64_t kCopyBytes = 8 << 20; ///< copied and summed at once
 
@@ -60,6 +60,8 @@ public:
     return Status::ok();
   }
 
+  void end() const override { images_.clear(); } // others need not serve the connections any more
+
 private:
   struct Image {
     ImageInfo info;
@@ -94,8 +96,7 @@ private:
   Status readFrom(const Image &image, int64_t begin, void *to, int64_t bytes) const {
     if (begin + bytes > image.info.bytes())
       return makeStatus(StatusCode::Internal,
-                        "rank {}'s image has {} bytes, of which {} to {} are "
-                        "needed",
+                        "rank {}'s image has {} bytes, of which {} to {} are needed",
                         image.info.id.owner, image.info.bytes(), begin, begin + bytes);
     if (image.link)
       return image.link->read(begin, to, bytes, saves_.options_.timeoutSeconds);

@@ -72,13 +72,24 @@ def faulted(place, name, settings, fault, *more):
 
 
 def check_killed(place):
-    """A rank that is killed between two saves, in each layout, with saves in the background or not."""
+    """A rank that is killed between two saves, in each layout."""
     for layout in LAYOUTS if restarts.WHOLE else ["FSDP 4", "tp 2 x pp 2", "DDP 4", "fp8"]:
         plain = plain_run(place, layout)
-        more = ["checkpoint.async_save=true"] if layout == "FSDP 4" else []
-        job, process = faulted(place, f"killed-{layout}", LAYOUTS[layout], f"kill@2:{FAULT}", *more)
+        job, process = faulted(place, f"killed-{layout}", LAYOUTS[layout], f"kill@2:{FAULT}")
         expect_from_memory(place, plain, job, process, whose=OWN)
     launch.expect_no_orphans()
+
+
+def check_background(place):
+    """The same beside saves in the background, which use the same copy on the host. A slow disk may have it up to the fault."""
+    plain = plain_run(place, "FSDP 4")
+    for number in range(9):
+        job, process = faulted(place, f"background-{number}", [], f"kill@2:{FAULT}", "checkpoint.async_save=true")
+        launch.expect_status(0, process)
+        if job.memory():
+            return expect_from_memory(place, plain, job, process, whose=OWN)
+        restarts.expect_restarted(place, plain, job, process)
+    sys.exit("no run went on from memory")
 
 
 def check_two(place):
@@ -161,7 +172,8 @@ def check_refused(place):
     expect("for 4 ranks, and " in process.err and "[memory-saves-too-large]" in process.err, "no refusal of its size", process)
 
 
-CHECKS = {"killed": check_killed, "two": check_two, "spoiled": check_spoiled, "machine": check_machine, "refused": check_refused}
+CHECKS = {"killed": check_killed, "background": check_background, "two": check_two, "spoiled": check_spoiled, "machine": check_machine,
+          "refused": check_refused}
 
 
 if __name__ == "__main__":
