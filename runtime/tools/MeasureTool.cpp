@@ -1,8 +1,10 @@
 #include "runtime/tools/MeasureTool.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 
 #include <fmt/format.h>
@@ -174,7 +176,19 @@ private:
     return measure::measureAll(*bench, nodes_, options);
   }
 
+  /// Before minutes are spent: whether rank 0 can write into the file's folder.
+  Status checkFolder() const {
+    Status status;
+    std::filesystem::path folder = std::filesystem::path(options_.output).parent_path();
+    if (folder.empty())
+      folder = ".";
+    if (process_.isFirst() && ::access(folder.c_str(), W_OK | X_OK) != 0)
+      status = systemError("write into", folder, errno);
+    return process_.client ? process_.client->agree("the folder of the rates", status) : status;
+  }
+
   Status measureToFile() {
+    RETURN_IF_ERROR(checkFolder());
     RETURN_IF_ERROR(measureRates());
     for (const measure::Measured &each : measured_)
       file_.rates.push_back(each.rate);
