@@ -13,6 +13,7 @@
 #include "compiler/predict/MeasuredRates.h"
 #include "compiler/predict/PipelineTime.h"
 #include "compiler/predict/Transfers.h"
+#include "runtime/base/Float8.h"
 #include "runtime/plan/Execution.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Variants.h"

@@ -148,24 +148,10 @@ template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads)
     groupedTiles8(const __grid_constant__ Maps maps, const __grid_constant__ Params p,
                   const __grid_constant__ Scales scales) {
-  constexpr Form kForm = kIsGradient ? Form::TurnedGradient : Form::AlongK;
-  awaitPrevious();
-  extern __shared__ __align__(1024) uint8_t memory[];
-  Ring<Sizes> ring = {hopper::sharedAddress(memory),
-                      *reinterpret_cast<Shared<Sizes> *>(memory + Sizes::kRingBytes)};
-  begin(p, ring);
-  if (threadIdx.x < 128) {
-    hopper::giveRegisters<40>();
-    if (threadIdx.x == 0)
-      Copies<Sizes, kForm, false>(maps, p, ring).run();
-    else if (threadIdx.x == kWarp)
-      Copies<Sizes, kForm, true>(maps, p, ring).run();
-  } else {
-    hopper::takeRegisters<232>();
-    multiplyTiles<kIsE5M2, kHasBlocks, kIsGradient>(p, scales, ring);
-  }
-  __syncwarp();
-  hopper::syncCluster(); // the other block may still copy to this one
+  runTiles<Sizes, kIsGradient ? Form::TurnedGradient : Form::AlongK>(
+      maps, p, [&](const Ring<Sizes> &ring) {
+        multiplyTiles<kIsE5M2, kHasBlocks, kIsGradient>(p, scales, ring);
+      });
 }
 
 template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>

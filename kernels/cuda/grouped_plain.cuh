@@ -30,6 +30,22 @@ __device__ __forceinline__ void addTiles(const Tiles &tiles, int depth,
         sum[i][j] += tiles.a[k][row + i] * tiles.b[k][col + j];
 }
 
+struct Range {
+  int64_t begin, end;
+};
+
+/// Writes the thread's sums of the tile that begins in these rows and columns, which end there.
+/// Rows have cols.end elements; `before` more come before them.
+__device__ __forceinline__ void writeSums(const Data &c, int64_t before, Range rows, Range cols,
+                                          const float (&sum)[kPerThread][kPerThread]) {
+  int64_t row = rows.begin + threadIdx.x / 16 * kPerThread;
+  int64_t col = cols.begin + threadIdx.x % 16 * kPerThread;
+  for (int i = 0; i < kPerThread; ++i)
+    for (int j = 0; j < kPerThread; ++j)
+      if (row + i < rows.end && col + j < cols.end)
+        setElement(c, (before + row + i) * cols.end + col + j, sum[i][j]);
+}
+
 struct Shape {
   Data c;
   RunList list;
@@ -71,11 +87,7 @@ __global__ void __launch_bounds__(256) product(const Shape p, const Numbers numb
     addTiles(tiles, kDepth, sum);
     __syncthreads();
   }
-  int64_t row = row0 + threadIdx.x / 16 * kPerThread, col = col0 + threadIdx.x % 16 * kPerThread;
-  for (int i = 0; i < kPerThread; ++i)
-    for (int j = 0; j < kPerThread; ++j)
-      if (row + i < end && col + j < p.m)
-        setElement(p.c, (row + i) * p.m + col + j, sum[i][j]);
+  writeSums(p.c, 0, {row0, end}, {col0, p.m}, sum);
 }
 
 template <typename Numbers>
@@ -102,11 +114,7 @@ __global__ void __launch_bounds__(256) gradient(const Shape p, const Numbers num
       __syncthreads();
     }
   }
-  int64_t row = row0 + threadIdx.x / 16 * kPerThread, col = col0 + threadIdx.x % 16 * kPerThread;
-  for (int i = 0; i < kPerThread; ++i)
-    for (int j = 0; j < kPerThread; ++j)
-      if (row + i < p.k && col + j < p.m)
-        setElement(p.c, (run * p.k + row + i) * p.m + col + j, sum[i][j]);
+  writeSums(p.c, run * p.k, {row0, p.k}, {col0, p.m}, sum);
 }
 
 /// `slots` are those of the list.

@@ -127,23 +127,8 @@ __device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes>
 template <Form kForm, bool kIsF16, bool kIsWide>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads)
     groupedTiles(const __grid_constant__ Maps maps, const __grid_constant__ Params p) {
-  awaitPrevious();
-  extern __shared__ __align__(1024) uint8_t memory[];
-  Ring<Sizes> ring = {hopper::sharedAddress(memory),
-                      *reinterpret_cast<Shared<Sizes> *>(memory + Sizes::kRingBytes)};
-  begin(p, ring);
-  if (threadIdx.x < 128) {
-    hopper::giveRegisters<40>();
-    if (threadIdx.x == 0)
-      Copies<Sizes, kForm, false>(maps, p, ring).run();
-    else if (threadIdx.x == kWarp)
-      Copies<Sizes, kForm, true>(maps, p, ring).run();
-  } else {
-    hopper::takeRegisters<232>();
-    multiplyTiles<kForm, kIsF16, kIsWide>(p, ring);
-  }
-  __syncwarp();
-  hopper::syncCluster(); // the other block may still copy to this one
+  runTiles<Sizes, kForm>(
+      maps, p, [&](const Ring<Sizes> &ring) { multiplyTiles<kForm, kIsF16, kIsWide>(p, ring); });
 }
 
 bool makeMaps(const Grouped &g, Form form, Maps &maps) {

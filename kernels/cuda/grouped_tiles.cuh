@@ -389,6 +389,29 @@ __device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) 
   hopper::syncCluster();
 }
 
+/// A kernel: one warp group copies, two call `multiply` with the ring.
+template <typename Sizes, Form kForm, typename Multiply>
+__device__ __forceinline__ void runTiles(const Maps &maps, const Params &p,
+                                         const Multiply &multiply) {
+  awaitPrevious();
+  extern __shared__ __align__(1024) uint8_t memory[];
+  Ring<Sizes> ring = {hopper::sharedAddress(memory),
+                      *reinterpret_cast<Shared<Sizes> *>(memory + Sizes::kRingBytes)};
+  begin(p, ring);
+  if (threadIdx.x < 128) {
+    hopper::giveRegisters<40>();
+    if (threadIdx.x == 0)
+      Copies<Sizes, kForm, false>(maps, p, ring).run();
+    else if (threadIdx.x == kWarp)
+      Copies<Sizes, kForm, true>(maps, p, ring).run();
+  } else {
+    hopper::takeRegisters<232>();
+    multiply(ring);
+  }
+  __syncwarp();
+  hopper::syncCluster(); // the other block may still copy to this one
+}
+
 // ---- on the host ----
 
 inline bool isHopper() {

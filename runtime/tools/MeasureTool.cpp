@@ -345,9 +345,10 @@ int measureMachine(RunToolOptions options) {
   if (Status status = setVariables(plan, entry, options.console); !status.isOk())
     return refuse(status);
   uint64_t kind = options.doctor ? 2 : options.isQuick ? 1 : 0; // all ranks do the same
-  return runJob(std::span(&plan, 1), kind, options, [&](ProcessContext &process) {
-    return measureRanks(plan, options, *entry, expected, process);
-  });
+  return runJob(std::span(&plan, 1), kind, options,
+                [&](std::span<const plan::Plan>, ProcessContext &process) {
+                  return measureRanks(plan, options, *entry, expected, process);
+                });
 }
 
 } // namespace shardc::tools

@@ -26,7 +26,7 @@ MODELS = [
     ("llama_tiny", ["model.rotary_percent=0.5"], {**LLAMA, "model_type": "phi3", "partial_rotary_factor": 0.5}),
     ("glm4_tiny", [], {"model_type": "glm4", "attention_bias": True, "partial_rotary_factor": 0.5}),
     ("glm45_tiny", [], {"model_type": "glm4_moe", "attention_bias": True, "use_qk_norm": True, "first_k_dense_replace": 1}),
-    ("gemma2_tiny", [], {"model_type": "gemma2", "query_pre_attn_scalar": 16, "attn_logit_softcapping": 0.02, "pad_token_id": None,
+    ("gemma2_tiny", [], {"model_type": "gemma2", "query_pre_attn_scalar": 16, "attn_logit_softcapping": 0.1, "pad_token_id": None,
                          "sliding_window": 8, "hidden_activation": "gelu_new"}),
     ("gemma2_tiny", ["model.window_size=none", "model.final_logit_softcapping=none", "model.softmax_scale=0.5"],
      {"query_pre_attn_scalar": 4, "final_logit_softcapping": None, "layer_types": ["full_attention"] * 2}),
