@@ -97,7 +97,7 @@ public:
 
 private:
   const plan::Plan &plan_;
-  const predict::Device &device_;
+  const predict::Device device_;
   const predict::Device half_, twice_;
 };
 
@@ -408,7 +408,7 @@ BodyCost costOfBody(const plan::Plan &plan) {
   if (body == nullptr)
     return cost;
   passes::addSeconds(plan, cost.times);
-  cost.device = &predict::deviceOf(plan);
+  cost.device = predict::deviceOf(plan);
   std::vector<PartCost> units = costsOfUnits(plan, *body);
   for (size_t unit = 0; unit < units.size(); ++unit)
     switch (plan.units[unit].kind) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "compiler/model/Stages.h"
 #include "compiler/predict/Transfers.h"
@@ -63,9 +64,9 @@ struct BodyCost {
   int64_t embeddingNumel = 0;
   /// Bytes of an element: of weights, gradients, and master weights and moments together.
   int64_t weightBytes = 0, gradientBytes = 0, stateBytes = 0;
-  int64_t gatheredBytes = 0;               ///< of an element of a weight that is gathered
-  const predict::Device *device = nullptr; ///< that runs it
-  model::StageRequest times;               ///< by which balanced stages are divided
+  int64_t gatheredBytes = 0;             ///< of an element of a weight that is gathered
+  std::optional<predict::Device> device; ///< that runs it
+  model::StageRequest times;             ///< by which balanced stages are divided
 
   bool hasSameParts(const BodyCost &other) const {
     return layers == other.layers && head == other.head && times.seconds == other.times.seconds;
