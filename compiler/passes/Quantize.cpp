@@ -136,10 +136,9 @@ public:
 private:
   /// Blocks of further tokens take the products of the head, whose weight is another unit's.
   bool isOfUnit(int32_t param, int32_t unit) const {
-    if (param < 0)
-      return plan::isLayer(plan_, unit);
-    int32_t block = plan_.params[static_cast<size_t>(param)].block;
-    return plan_.blocks[static_cast<size_t>(block)].unit == unit;
+    int32_t block = param < 0 ? -1 : plan_.params[static_cast<size_t>(param)].block;
+    return block < 0 ? plan::isLayer(plan_, unit)
+                     : plan_.blocks[static_cast<size_t>(block)].unit == unit;
   }
   bool isOfRouter(int32_t param) const {
     return param >= 0 &&

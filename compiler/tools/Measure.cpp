@@ -241,7 +241,7 @@ void addDoctor(cli::Command &app, int &status, const char *program) {
       .showsDefault();
   command
       .option("--memory-gib", options->memoryGiB,
-              "GiB of each device that are tested; default: most of what is free")
+              "GiB of each device that are tested; default: up to 48 of what is free")
       .positive();
   command.onUse([options, &status] { status = runDoctor(*options); });
 }

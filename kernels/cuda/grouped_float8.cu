@@ -190,36 +190,58 @@ struct TileLargest {
   unsigned whole, columns[kEdge / 32][kEdge];
 };
 
-/// Codes of tiles, straight or turned. Scales are of runs, of tiles (Squares), or of columns of 128
-/// or 32 places (Rows128 and Rows32 of the turned factor).
-template <Mode M, bool kIsTurned> __global__ void __launch_bounds__(256) codeTiles(const Source s) {
-  awaitPrevious();
-  __shared__ TileLargest largest;
-  __shared__ TurnedTile turned;
-  int64_t place0 = int64_t{blockIdx.x} * kEdge, col0 = int64_t{blockIdx.y} * kEdge;
-  bool isMatrix = s.places.runs == nullptr;
-  // Tiles of matrices that are not turned end where the matrix does.
-  int64_t tilesOfMatrix = (s.places.aligned + kEdge - 1) / kEdge;
-  int64_t run = isMatrix ? blockIdx.x / tilesOfMatrix : s.places.runOf(place0);
-  int64_t inside0 = isMatrix ? blockIdx.x % tilesOfMatrix * kEdge : place0;
-  if (isMatrix)
-    place0 = run * s.places.aligned + inside0;
-  int group = static_cast<int>(threadIdx.x) / 8, chunk = static_cast<int>(threadIdx.x) % 8;
-  float v[2][kRowsEach][kChunk];
+/// The numbers of a thread in both halves of a tile.
+using TileNumbers = float[2][kRowsEach][kChunk];
+
+/// Where a block's tile is, and a thread in it.
+struct TileSpot {
+  bool isMatrix;
+  int64_t run, inside, place, col; ///< the first place in the matrix, or among all; first column
+  int group, chunk;                ///< rows group·kRowsEach on, columns chunk·kChunk of each half
+
+  __device__ __forceinline__ explicit TileSpot(const Source &s)
+      : isMatrix(s.places.runs == nullptr), col(int64_t{blockIdx.y} * kEdge),
+        group(static_cast<int>(threadIdx.x) / 8), chunk(static_cast<int>(threadIdx.x) % 8) {
+    place = inside = int64_t{blockIdx.x} * kEdge;
+    if (isMatrix) { // tiles of matrices that are not turned end where the matrix does
+      int64_t tiles = (s.places.aligned + kEdge - 1) / kEdge;
+      run = blockIdx.x / tiles, inside = blockIdx.x % tiles * kEdge;
+      place = run * s.places.aligned + inside;
+    } else {
+      run = s.places.runOf(place);
+    }
+  }
+  __device__ __forceinline__ int row(int r) const { return group * kRowsEach + r; }
+  __device__ __forceinline__ int colOf(int half) const { return half * kTileCols + chunk * kChunk; }
+  /// Of a factor with so many rows of each matrix; those of gradients have no matrices.
+  __device__ __forceinline__ int64_t rowsOfMatrix(const Source &s) const {
+    return isMatrix ? s.to.rows / (s.places.count / s.places.aligned) : 0;
+  }
+};
+
+template <Mode M>
+__device__ __forceinline__ void loadTile(const Source &s, const TileSpot &at, TileNumbers &v) {
 #pragma unroll
   for (int r = 0; r < kRowsEach; ++r) {
-    int64_t inside = inside0 + group * kRowsEach + r;
-    int64_t place = place0 + group * kRowsEach + r;
-    bool isThere = isMatrix ? inside < s.places.aligned : place < s.places.count;
-    int64_t row = isThere ? s.places.rowOf(place) : -1;
+    bool isThere = at.isMatrix ? at.inside + at.row(r) < s.places.aligned
+                               : at.place + at.row(r) < s.places.count;
+    int64_t row = isThere ? s.places.rowOf(at.place + at.row(r)) : -1;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      int64_t c = col0 + h * kTileCols + chunk * kChunk;
+      int64_t c = at.col + at.colOf(h);
       int n = row < 0 ? 0 : static_cast<int>(max(min(s.cols - c, int64_t{kChunk}), int64_t{0}));
       load8<M>(s.x, row * s.cols + c, n, v[h][r]);
     }
   }
-  Scaling scaling = s.to.scaling;
+}
+
+/// Which of the columns' magnitudes a thread's rows belong to.
+__device__ __forceinline__ int partOf(Scaling scaling, const TileSpot &at) {
+  return scaling == Scaling::Rows32 ? at.row(0) / 32 : 0;
+}
+
+__device__ __forceinline__ void findTileLargest(Scaling scaling, const TileSpot &at,
+                                                const TileNumbers &v, TileLargest &largest) {
   for (int i = static_cast<int>(threadIdx.x); i < kEdge / 32 * kEdge; i += 256)
     largest.columns[i / kEdge][i % kEdge] = 0;
   if (threadIdx.x == 0)
@@ -236,7 +258,6 @@ template <Mode M, bool kIsTurned> __global__ void __launch_bounds__(256) codeTil
     if (threadIdx.x % kWarp == 0)
       atomicMax(&largest.whole, most);
   } else if (scaling != Scaling::Run) {
-    int part = scaling == Scaling::Rows32 ? group * kRowsEach / 32 : 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -245,64 +266,74 @@ template <Mode M, bool kIsTurned> __global__ void __launch_bounds__(256) codeTil
 #pragma unroll
         for (int r = 0; r < kRowsEach; ++r)
           most = max(most, __float_as_uint(v[h][r][j]) & 0x7fffffffu);
-        atomicMax(&largest.columns[part][h * kTileCols + chunk * kChunk + j], most);
+        atomicMax(&largest.columns[partOf(scaling, at)][at.colOf(h) + j], most);
       }
   }
   __syncthreads();
+}
+
+/// Of all numbers of the tile, whose scale one thread writes.
+template <bool kIsTurned>
+__device__ __forceinline__ float multiplierOfTile(const Source &s, const TileSpot &at,
+                                                  const TileLargest &largest) {
+  if (s.to.scaling == Scaling::Run)
+    return multiplierOfRun(s, at.run, threadIdx.x == 0);
+  int64_t depthTile = kIsTurned ? at.inside / kEdge : blockIdx.y;
+  int64_t rowTile = kIsTurned ? blockIdx.y : at.inside / kEdge;
+  int64_t tiles = (at.rowsOfMatrix(s) + kEdge - 1) / kEdge;
+  int64_t index = (at.run * tiles + rowTile) * (s.to.depth / kDepthBlock) + depthTile;
+  return multiplierOfBlock<ScaleBlocks::Squares128>(
+      largest.whole, {nullptr, s.to.scales, s.to.isE5M2}, index, threadIdx.x == 0);
+}
+
+/// Of a column, whose scale the first thread with its block writes.
+__device__ __forceinline__ float multiplierOfColumn(const Source &s, const TileSpot &at,
+                                                    const TileLargest &largest, int colOfTile) {
+  bool isSmall = s.to.scaling == Scaling::Rows32;
+  int part = partOf(s.to.scaling, at);
+  int64_t col = at.col + colOfTile, block = isSmall ? at.inside / 32 + part : at.inside / kEdge;
+  int64_t index = block * s.to.rows + at.run * at.rowsOfMatrix(s) + col;
+  bool isWriter = at.row(0) % (isSmall ? 32 : kEdge) == 0 && col < s.cols;
+  unsigned most = largest.columns[part][colOfTile];
   BlockTarget scales = {nullptr, s.to.scales, s.to.isE5M2};
-  // Of matrices, rows of the factor are columns of all of them.
-  int64_t perMatrix = isMatrix ? s.to.rows / (s.places.count / s.places.aligned) : 0;
+  return isSmall ? multiplierOfBlock<ScaleBlocks::Rows32>(most, scales, index, isWriter)
+                 : multiplierOfBlock<ScaleBlocks::Rows128>(most, scales, index, isWriter);
+}
+
+/// Codes of tiles, straight or turned. Scales are of runs, of tiles (Squares), or of columns of 128
+/// or 32 places (Rows128 and Rows32 of the turned factor).
+template <Mode M, bool kIsTurned> __global__ void __launch_bounds__(256) codeTiles(const Source s) {
+  awaitPrevious();
+  __shared__ TileLargest largest;
+  __shared__ TurnedTile turned;
+  TileSpot at(s);
+  TileNumbers v;
+  loadTile<M>(s, at, v);
+  findTileLargest(s.to.scaling, at, v, largest);
+  bool isWhole = s.to.scaling == Scaling::Run || s.to.scaling == Scaling::Squares;
+  float whole = isWhole ? multiplierOfTile<kIsTurned>(s, at, largest) : 0;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float multipliers[kChunk];
-    int64_t firstCol = col0 + h * kTileCols + chunk * kChunk;
-    if (scaling == Scaling::Run || scaling == Scaling::Squares) {
-      float multiplier;
-      if (scaling == Scaling::Run) {
-        multiplier = multiplierOfRun(s, run, threadIdx.x == 0);
-      } else {
-        int64_t depthTile = kIsTurned ? inside0 / kEdge : blockIdx.y;
-        int64_t rowTile = kIsTurned ? blockIdx.y : inside0 / kEdge;
-        int64_t index =
-            (run * ((perMatrix + kEdge - 1) / kEdge) + rowTile) * (s.to.depth / kDepthBlock) +
-            depthTile;
-        multiplier = multiplierOfBlock<ScaleBlocks::Squares128>(largest.whole, scales, index,
-                                                                threadIdx.x == 0);
-      }
 #pragma unroll
-      for (int j = 0; j < kChunk; ++j)
-        multipliers[j] = multiplier;
-    } else {
-      bool isSmall = scaling == Scaling::Rows32;
-      int part = isSmall ? group * kRowsEach / 32 : 0;
-      bool isFirst = isSmall ? group * kRowsEach % 32 == 0 : group == 0;
-      int64_t depthBlock = isSmall ? inside0 / 32 + part : inside0 / kEdge;
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        int64_t col = firstCol + j, index = depthBlock * s.to.rows + run * perMatrix + col;
-        unsigned most = largest.columns[part][h * kTileCols + chunk * kChunk + j];
-        bool isWriter = isFirst && col < s.cols;
-        multipliers[j] =
-            isSmall ? multiplierOfBlock<ScaleBlocks::Rows32>(most, scales, index, isWriter)
-                    : multiplierOfBlock<ScaleBlocks::Rows128>(most, scales, index, isWriter);
-      }
-    }
+    for (int j = 0; j < kChunk; ++j)
+      multipliers[j] = isWhole ? whole : multiplierOfColumn(s, at, largest, at.colOf(h) + j);
     uint2 codes[kRowsEach];
 #pragma unroll
     for (int r = 0; r < kRowsEach; ++r)
       codes[r] = convert(s.to.isE5M2, multipliers, v[h][r]);
     if constexpr (kIsTurned) {
-      turned.put(group, chunk, codes);
+      turned.put(at.group, at.chunk, codes);
       __syncthreads();
-      turned.store(s.to.codes + run * perMatrix * s.to.depth, s.to.depth, s.cols, inside0,
-                   col0 + h * kTileCols);
+      turned.store(s.to.codes + at.run * at.rowsOfMatrix(s) * s.to.depth, s.to.depth, s.cols,
+                   at.inside, at.col + h * kTileCols);
       __syncthreads();
     } else {
 #pragma unroll
       for (int r = 0; r < kRowsEach; ++r)
-        if (inside0 + group * kRowsEach + r < s.places.aligned)
-          *reinterpret_cast<uint2 *>(s.to.codes + (place0 + group * kRowsEach + r) * s.to.depth +
-                                     firstCol) = codes[r];
+        if (at.inside + at.row(r) < s.places.aligned)
+          *reinterpret_cast<uint2 *>(s.to.codes + (at.place + at.row(r)) * s.to.depth + at.col +
+                                     at.colOf(h)) = codes[r];
     }
   }
 }

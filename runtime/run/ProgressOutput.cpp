@@ -1,7 +1,7 @@
 #include "runtime/run/ProgressOutput.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -14,13 +14,11 @@ namespace {
 
 constexpr double kRedrawSeconds = 0.1;
 
-/// Text of one line, built without allocating.
+/// Text of one line, built without allocating unless it is long.
 class Text {
 public:
   template <typename... Args> Text &add(fmt::format_string<Args...> text, Args &&...args) {
-    auto result = fmt::format_to_n(buffer_.data() + size_, buffer_.size() - size_, text,
-                                   std::forward<Args>(args)...);
-    size_ = std::min(buffer_.size(), size_ + result.size);
+    fmt::format_to(std::back_inserter(buffer_), text, std::forward<Args>(args)...);
     return *this;
   }
   /// `0:42`, `3:07:12`.
@@ -35,11 +33,10 @@ public:
            : value >= 1e3 ? add("{:.1f}k", value / 1e3)
                           : add("{:.0f}", value);
   }
-  void write(std::FILE *out) const { std::fwrite(buffer_.data(), 1, size_, out); }
+  void write(std::FILE *out) const { std::fwrite(buffer_.data(), 1, buffer_.size(), out); }
 
 private:
-  std::array<char, 512> buffer_;
-  size_t size_ = 0;
+  fmt::basic_memory_buffer<char, 512> buffer_;
 };
 
 double seconds(std::chrono::steady_clock::duration duration) {

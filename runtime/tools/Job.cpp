@@ -243,8 +243,7 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
     supervisor.restarts = leadRestarts(plan, options);
   else if (!supervisor.problem)
     supervisor.restarts.restartsMax = options.restarts;
-  if (held.isOk())
-    supervisor.held = *held;
+  supervisor.held = held.isOk() ? *held : launch::HeldMemory();
   if (findBackend(options.backend)->traits.isOnGpus)
     supervisor.gpuOf = gpuOf;
   supervisor.explainStall = [&texts](std::span<const launch::RankProgress> ranks, int silent) {

@@ -229,14 +229,15 @@ private:
     return Status::ok();
   }
 
-  /// Most of what is free on a device of its own; a little of a memory that ranks share.
+  /// What the host writes and reads in some twenty seconds on a device of its own; a little of a
+  /// memory that ranks share.
   Status testMemory(std::vector<Report> &found) {
-    constexpr int64_t kGiB = int64_t{1} << 30, kHostBytes = kGiB / 4;
+    constexpr int64_t kGiB = int64_t{1} << 30, kDeviceBytes = 48 * kGiB, kHostBytes = kGiB / 4;
     constexpr double kShare = 0.9; // what is left is for libraries
     hal::Device &device = *backend_->devices().front();
     int64_t most =
         static_cast<int64_t>(kShare * static_cast<double>(device.bytesFree(hal::MemoryKind::Work)));
-    int64_t bytes = backend_->devicesShareMemory() ? std::min(most, kHostBytes) : most;
+    int64_t bytes = std::min(most, backend_->devicesShareMemory() ? kHostBytes : kDeviceBytes);
     if (options_.memoryGiB > 0)
       bytes = std::min(most, options_.memoryGiB * kGiB);
     ASSIGN_OR_RETURN(measure::MemoryFindings onDevice,

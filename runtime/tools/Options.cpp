@@ -55,8 +55,15 @@ void addMeasuring(cli::Program &app, cli::Option path, RunToolOptions &options) 
       .between(1, 99, "PERCENT")
       .showsDefault();
   app.option("--memory-gib", options.memoryGiB,
-             "GiB of each device that --doctor tests; default: most of what is free")
+             "GiB of each device that --doctor tests; default: up to 48 of what is free")
       .positive();
+}
+
+void addDumps(cli::Program &app, RunToolOptions &options) {
+  app.option("--dump", options.dumps,
+             "writes SEGMENT:VALUE or SEGMENT:@CELL to files; a final * matches any ending");
+  app.option("--dump-dir", options.dumpFolder, "folder for --dump");
+  app.option("--dump-step", options.dumpStep, "step in which --dump writes values").positive();
 }
 
 } // namespace
@@ -106,10 +113,7 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
       .positive();
   app.option("--seed-schedule", options.scheduleSeed,
              "runs ready ops in random order, with poisoned and guarded memory");
-  app.option("--dump", options.dumps,
-             "writes SEGMENT:VALUE or SEGMENT:@CELL to files; a final * matches any ending");
-  app.option("--dump-dir", options.dumpFolder, "folder for --dump");
-  app.option("--dump-step", options.dumpStep, "step in which --dump writes values").positive();
+  addDumps(app, options);
   addMeasuring(app, path, options);
   std::string form = "text";
   app.option("--diag-format", form,

@@ -49,7 +49,7 @@ struct RunToolOptions {
   bool isQuick = false; ///< --measure takes one size of each series
   int64_t slowerPercent = 10; ///< below the median, from which on --doctor names a rank
   int64_t belowPercent = 25;  ///< below what is expected, from which on it names the machine
-  int64_t memoryGiB = 0;      ///< that --doctor tests on each device; 0: most of what is free
+  int64_t memoryGiB = 0;      ///< that --doctor tests on each device; 0: up to 48 of what is free
   run::Fault fault;           ///< SHARDC_FAULT
   Console console;            ///< where what is to be told goes
 };

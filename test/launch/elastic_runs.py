@@ -200,6 +200,7 @@ def check_wrong(place):
         ([*recipe, *odd, "--restarts=1", "--elastic=4,3"], 1, "the nearest sizes for which there is one: 2, 4 [elastic-no-plan]"),
         ([*recipe, "--set=dataset.dataloader_type=cyclic", "--restarts=1", "--elastic=4,2"], 1, "[elastic-cyclic]"),
         ([*recipe, "--elastic=4,2"], 1, "--elastic and --spares need --restarts=N with N above 0 [elastic-needs-restarts]"),
+        ([*recipe, "--restarts=1", "--elastic=4,2", "--set=checkpoint.in_memory_interval=2"], 1, "[elastic-with-memory]"),
         (["shardc-run", sized], 1, "the plans are for 4,3,2 ranks, and --elastic is not given"),
         (["shardc-run", plain, "--restarts=1", "--elastic=4,3"], 1, "the plans are for 4 ranks, and --elastic is 4,3"),
         (["shardc-run", plain, "--restarts=1", "--elastic=4,3"], 1, "[elastic-sizes-differ]"),

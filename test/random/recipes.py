@@ -143,7 +143,7 @@ CONTEXTS = [
 PRESETS = ["bf16_mixed", "bf16_mixed", "fp16_mixed", "bf16_with_fp8_delayed_scaling_mixed", "bf16_with_mxfp8_mixed",
            "bf16_with_fp8_current_scaling_mixed", "bf16_with_fp8_subchannel_scaling_mixed", "bf16_with_nvfp4_mixed"]
 # Bytes of data that are not there, and words that only a path gives sense to, are not drawn by type.
-NEVER = {"model.pipeline_model_parallel_layout"}
+NEVER = {"model.pipeline_model_parallel_layout", "cluster.rates"}
 
 
 def value_of(option, random_):

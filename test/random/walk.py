@@ -33,8 +33,8 @@ BATCH, COUNT, COUNT_LONG = 50, 200, 20_000
 ROUNDS = 20  # of taking out what rules refuse
 LIMIT_S = 120
 # Sizes, ranks, batches and data, which have to fit each other, are drawn together; paths name what is not there.
-OWN = re.compile(r"(model\.(num_layers|num_moe_experts|hidden_size|num_attention_heads|seq_length|vocab_size|pipeline_model_parallel_layout)|"
-                 r"(model|expert)\.\w*_parallel_size|cluster\.(nodes|gpus_per_node|memory)|train\.\w*(batch_size|iters|samples|epochs)|"
+OWN = re.compile(r"(model\.(num_layers|recompute_layers|num_moe_experts|hidden_size|num_attention_heads|seq_length|vocab_size|pipeline_model_parallel_layout)|"
+                 r"(model|expert)\.\w*_parallel_size|cluster\.(nodes|gpus_per_node|memory|rates)|train\.\w*(batch_size|iters|samples|epochs)|"
                  r"dataset\.(kind|blend|split|\w*data_path)|scheduler\.lr_decay_iters|dist\.rendezvous_port|"
                  r"checkpoint\.(save|load|pretrained_checkpoint|ckpt_step|accept_differences))$")
 POOL = sorted(path for path, option in OPTIONS.items() if option.status == "Executed" and not OWN.match(path))

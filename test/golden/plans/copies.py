@@ -79,6 +79,8 @@ def overlay(plan):
         said += "moe_ffn_hidden_size = 96 "
     uneven = [option for option in ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage") if f"model.{option}" in job]
     said += "".join(f"{option} = none " for option in uneven)
+    if job.get("model.recompute_granularity") == "auto":  # what it chooses is for a device, and other layers
+        said += "recompute_granularity = none recompute_layers = none "
     if len(job.get("model.moe_layer_freq", [])) > 1:
         said += f"moe_layer_freq = {[0] + [1] * (layers - 1)} "
     return small.replace("model {", f"model {{ {said}", 1) if said else small

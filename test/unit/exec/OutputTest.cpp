@@ -87,6 +87,25 @@ TEST(Metrics, TellWhatRoutersLoseAndHowExpertsAreLoaded) {
   EXPECT_TRUE(run::StepValues(toyPlan({})).of({}).empty());
 }
 
+/// A line ends whole, however many losses there are.
+TEST(Metrics, ManyLossesAreTold) {
+  std::vector<std::string> names;
+  for (int i = 1; i <= 200; ++i)
+    names.push_back("mtp_" + std::to_string(i) + " loss");
+  std::vector<run::NamedValue> told;
+  for (const std::string &name : names)
+    told.push_back({name, 1.5});
+  TempFolder folder;
+  {
+    run::MetricsWriter metrics;
+    ASSERT_TRUE(metrics.open(folder.path() + "/m.jsonl").isOk());
+    EXPECT_TRUE(metrics.step(makeState(1, 2), 1000, {}, told).isOk());
+  }
+  EXPECT_THAT(*readFile(folder.path() + "/m.jsonl"),
+              AllOf(HasSubstr("\"mtp_199 loss\":1.5,\"mtp_200 loss\":1.5,"),
+                    testing::EndsWith("\"tokens_per_s\":1000}\n")));
+}
+
 TEST(Metrics, TheHostsWorkIsInMilliseconds) {
   TempFolder folder;
   {
