@@ -124,8 +124,10 @@ public:
       : plan_(plan), recipe_(recipe), params_(paramsOfValues(role, segment)) {}
 
   bool has(const Op &op) const {
+    if (!recipe_.isProduct(op))
+      return false;
     int32_t param = weightOf(op);
-    return recipe_.isProduct(op) && isOfUnit(param, op.unit) && !isOfRouter(param);
+    return isOfUnit(param, op.unit) && !isOfRouter(param);
   }
   int32_t weightOf(const Op &op) const {
     bool isGradient = op.role == plan::ProductRole::WeightGradient;
