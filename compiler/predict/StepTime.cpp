@@ -81,17 +81,6 @@ double matmulScale(const Device &device, DType type) {
   return device.sustained.fp32Tflops * 0.85 / base.bf16Tflops; // plain kernels
 }
 
-/// What power leaves of the rates, by the share of a step that products take.
-double powerFactor(double share) {
-  static const std::vector<Point> kPoints = {
-#define POWER(share, factor) {share, factor},
-#include "compiler/predict/KernelTable.def"
-  };
-  const Point &first = kPoints.front(), &last = kPoints.back();
-  double part = std::clamp((share - first.x) / (last.x - first.x), 0.0, 1.0);
-  return first.y + part * (last.y - first.y);
-}
-
 /// A file's rates were measured with nothing but such work, at the power that this leaves.
 double ratedTflops(const Device &device, double measured) {
   return device.isHost() ? measured : measured / powerFactor(1) * device.power;

@@ -148,12 +148,18 @@ def check_saves(runner, *sizes):
     compare_layouts(runner, layouts, ("one rank", "context 2, tensor 2 by rows, FSDP 3"))
 
 
+def checks(axes, is_valid, model, recompute, way, *sizes):
+    """What run_check takes: rows of these axes beside one rank, orders of ops with context-parallel ranks that exchange this way,
+    and saves that load in other layouts."""
+    return {"one-rank": lambda runner: check_rows(runner, axes, is_valid, model, recompute),
+            "same": lambda runner: check_schedules(runner, way, recompute, *sizes),
+            "layouts": lambda runner: check_saves(runner, *sizes)}
+
+
 def model(row):
     return [*SIZES, *ROTATIONS[row["rotation"]], f"model.softmax_type={row['sinks']}", *([] if row["queries"] else ["model.q_lora_rank=none"]),
             *training(row)]
 
 
 if __name__ == "__main__":
-    run_check({"one-rank": lambda runner: check_rows(runner, AXES, is_valid, model, RECOMPUTE),
-               "same": lambda runner: check_schedules(runner, "p2p", RECOMPUTE, *SIZES),
-               "layouts": lambda runner: check_saves(runner, *SIZES)})
+    run_check(checks(AXES, is_valid, model, RECOMPUTE, "p2p", *SIZES))

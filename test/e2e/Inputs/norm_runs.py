@@ -52,7 +52,4 @@ def model(row):
 
 
 if __name__ == "__main__":
-    groups = "model.num_query_groups=4"
-    run_check({"one-rank": lambda runner: latent_runs.check_rows(runner, AXES, is_valid, model, RECOMPUTE),
-               "same": lambda runner: latent_runs.check_schedules(runner, "a2a", RECOMPUTE, *SIZES, groups),
-               "layouts": lambda runner: latent_runs.check_saves(runner, *SIZES, groups)})
+    run_check(latent_runs.checks(AXES, is_valid, model, RECOMPUTE, "a2a", *SIZES, "model.num_query_groups=4"))

@@ -128,8 +128,7 @@ template <typename Test> void forFloat8(Test test) {
     }
 }
 
-TEST(CudaGrouped, ProductsOfRunsAreTheHosts) {
-  SKIP_WITHOUT_GPU();
+void multiplyAll(const Attrs &attrs) {
   for (const Layout &layout : layouts())
     for (Extents at : kExtents)
       for (DType data : kDataTypes)
@@ -137,8 +136,13 @@ TEST(CudaGrouped, ProductsOfRunsAreTheHosts) {
           SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << layout.bound() << " by "
                                           << at.k << " by " << at.m << ' ' << transB);
           if (isShort(layout, at))
-            multiply(layout, at, data, data, transB);
+            multiply(layout, at, data, data, transB, attrs);
         }
+}
+
+TEST(CudaGrouped, ProductsOfRunsAreTheHosts) {
+  SKIP_WITHOUT_GPU();
+  multiplyAll({});
 }
 
 TEST(CudaGrouped, GradientsOfRunsAreTheHosts) {
@@ -158,17 +162,7 @@ TEST(CudaGrouped, GradientsOfRunsAreTheHosts) {
 
 TEST(CudaGrouped, ProductsOfFactorsIn8BitsAreTheHosts) {
   SKIP_WITHOUT_GPU();
-  forFloat8([](const Attrs &attrs) {
-    for (const Layout &layout : layouts())
-      for (Extents at : kExtents)
-        for (DType data : kDataTypes)
-          for (bool transB : {false, true}) {
-            SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << layout.bound() << " by "
-                                            << at.k << " by " << at.m << ' ' << transB);
-            if (isShort(layout, at))
-              multiply(layout, at, data, data, transB, attrs);
-          }
-  });
+  forFloat8(multiplyAll);
 }
 
 TEST(CudaGrouped, GradientsOfFactorsIn8BitsAreTheHosts) {

@@ -5,9 +5,6 @@
 // read twice, and all ends. A thousandth of the seeds runs; all of them with SHARDC_LONG=1.
 #include <algorithm>
 #include <cstdio>
-#include <functional>
-#include <queue>
-#include <random>
 #include <set>
 #include <vector>
 
@@ -15,6 +12,7 @@
 
 #include "runtime/launch/Elastic.h"
 #include "runtime/launch/Restarts.h"
+#include "test/unit/launch/SimulatedEvents.h"
 #include "test/unit/support/Long.h"
 
 namespace shardc::launch {
@@ -34,9 +32,9 @@ struct PlaceProcess {
   bool isConnected = false; ///< as the leader sees it
 };
 
-class ElasticWorld {
+class ElasticWorld : SimulatedEvents {
 public:
-  explicit ElasticWorld(uint64_t seed) : random_(seed) {
+  explicit ElasticWorld(uint64_t seed) : SimulatedEvents(seed) {
     ElasticOptions options;
     for (int64_t size = 2 + below(7); size > 0; size -= 1 + below(3))
       options.sizes.push_back(size);
@@ -63,16 +61,9 @@ public:
     openMeeting({}, /*isInOrder=*/false);
     for (int64_t place = 0; place < places_; ++place)
       start(place);
-    while (!events_.empty()) {
-      ASSERT_LT(++count_, kElasticEventsMax) << "an endless loop";
-      Event event = events_.top();
-      events_.pop();
-      now_ = event.at;
-      event.run();
-      if (::testing::Test::HasFatalFailure() || ::testing::Test::HasNonfatalFailure())
-        return;
-    }
-    check();
+    runEvents(kElasticEventsMax);
+    if (!::testing::Test::HasFailure())
+      check();
   }
 
   bool isDone() const { return isDone_; }
@@ -83,28 +74,6 @@ public:
   int64_t leftOut() const { return leftOut_; }
 
 private:
-  struct Event {
-    double at;
-    uint64_t number;
-    std::function<void()> run;
-    bool operator<(const Event &other) const {
-      return std::pair(at, number) > std::pair(other.at, other.number);
-    }
-  };
-
-  int64_t below(int64_t count) {
-    return static_cast<int64_t>(random_() % static_cast<uint64_t>(count));
-  }
-  double uniform(double least, double most) {
-    return least + (most - least) * static_cast<double>(random_() >> 11) * 0x1p-53;
-  }
-  bool happens(double chance) { return uniform(0, 1) < chance; }
-  void after(double seconds, std::function<void()> run) {
-    events_.push({now_ + seconds, number_++, std::move(run)});
-  }
-  /// Most messages are fast, some are very late.
-  double delay() { return happens(0.05) ? uniform(0, 20) : uniform(0, 0.2); }
-
   PlaceProcess &at(int64_t id) { return processes_[static_cast<size_t>(id)]; }
   int64_t &metAt(int64_t place) { return met_[static_cast<size_t>(place)]; }
   std::string machineOf(int64_t place) const { return std::to_string(place / perMachine_); }
@@ -477,11 +446,6 @@ private:
 
   enum class Phase { Meets, Works, Ends, Lingers, Gone };
 
-  std::mt19937_64 random_;
-  std::priority_queue<Event> events_;
-  uint64_t number_ = 0;
-  int64_t count_ = 0;
-  double now_ = 0;
   int64_t places_, perMachine_, steps_, saveInterval_, restartsMax_, badPlace_ = -1;
   double faultChance_;
   std::optional<RestartLeader> leader_;

@@ -3,15 +3,13 @@
 // Time is simulated. In each world no two attempts work at the same time, no save is lost, and all
 // ends. A thousandth of the seeds runs; all of them with SHARDC_LONG=1.
 #include <cstdio>
-#include <functional>
-#include <queue>
-#include <random>
 #include <set>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "runtime/launch/Restarts.h"
+#include "test/unit/launch/SimulatedEvents.h"
 #include "test/unit/support/Long.h"
 
 namespace shardc::launch {
@@ -31,9 +29,9 @@ struct Process {
   bool isConnected = false; ///< as the leader sees it
 };
 
-class World {
+class World : SimulatedEvents {
 public:
-  explicit World(uint64_t seed) : random_(seed) {
+  explicit World(uint64_t seed) : SimulatedEvents(seed) {
     ranks_ = 2 + below(5);
     steps_ = 5 + below(30);
     saveInterval_ = 1 + below(10);
@@ -54,44 +52,15 @@ public:
     openMeeting({});
     for (int64_t rank = 0; rank < ranks_; ++rank)
       start(rank);
-    while (!events_.empty()) {
-      ASSERT_LT(++count_, kEventsMax) << "an endless loop";
-      Event event = events_.top();
-      events_.pop();
-      now_ = event.at;
-      event.run();
-      if (::testing::Test::HasFatalFailure() || ::testing::Test::HasNonfatalFailure())
-        return;
-    }
-    check();
+    runEvents(kEventsMax);
+    if (!::testing::Test::HasFailure())
+      check();
   }
 
   bool isDone() const { return isDone_; }
   int64_t restarts() const { return leader_->attempt().number; }
 
 private:
-  struct Event {
-    double at;
-    uint64_t number;
-    std::function<void()> run;
-    bool operator<(const Event &other) const {
-      return std::pair(at, number) > std::pair(other.at, other.number);
-    }
-  };
-
-  int64_t below(int64_t count) {
-    return static_cast<int64_t>(random_() % static_cast<uint64_t>(count));
-  }
-  double uniform(double least, double most) {
-    return least + (most - least) * static_cast<double>(random_() >> 11) * 0x1p-53;
-  }
-  bool happens(double chance) { return uniform(0, 1) < chance; }
-  void after(double seconds, std::function<void()> run) {
-    events_.push({now_ + seconds, number_++, std::move(run)});
-  }
-  /// Most messages are fast, some are very late.
-  double delay() { return happens(0.05) ? uniform(0, 20) : uniform(0, 0.2); }
-
   Process &at(size_t id) { return processes_[id]; }
 
   // --- the leader's machine ---
@@ -366,11 +335,6 @@ private:
 
   enum class Phase { Meets, Works, Ends, Lingers, Gone };
 
-  std::mt19937_64 random_;
-  std::priority_queue<Event> events_;
-  uint64_t number_ = 0;
-  int64_t count_ = 0;
-  double now_ = 0;
   int64_t ranks_, steps_, saveInterval_, restartsMax_, badStep_ = -1;
   double faultChance_;
   std::optional<RestartLeader> leader_;
