@@ -19,6 +19,7 @@ CHECK is what has to agree:
 """
 
 import json
+import operator
 import pathlib
 import sys
 import tempfile
@@ -26,7 +27,7 @@ import tempfile
 from compare_runs import FULL, LONG, STRATEGIES, Runner, close, equal, run_check, strategy_settings
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
-from check_golden import places_of, read_dump, unpack  # noqa: E402
+from check_golden import gathered, read_dump  # noqa: E402
 
 MICRO_BATCH, STEPS, SAVED = 2, 5, 3
 TOLERANCE = 1e-5
@@ -66,7 +67,7 @@ def compare(name, found, expected):
         sys.exit(f"{name}: norms differ by {norms:.3e}")
     for parameter, values in expected[1].items():
         most = max(map(abs, values))
-        apart = max(abs(x - y) for x, y in zip(found[1][parameter], values))
+        apart = max(map(abs, map(operator.sub, found[1][parameter], values)))
         if not apart <= TOLERANCE * most:
             sys.exit(f"{name}: the gradient of {parameter} differs by {apart:.3e} of {most:.3e}")
     print(f"{name}: {len(expected[1])} gradients within {TOLERANCE:.0e}")
@@ -140,21 +141,17 @@ def with_state(runner, settings):
     plan = pathlib.Path(runner.folder.name) / "job.plan"
     runner.call(["shardc", "dump-plan", runner.recipe, "-o", plan, *runner.arguments(settings)])
     prefixes = [prefix for each in STATE.values() for prefix in each if f"cell @{prefix}" in runner.plan_text()]
-    state = {}
     with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
         records = runner.metrics(["shardc-run", plan, f"--dump-dir={folder}", f"--dump-step={SAVED + 1}",
                                   *(f"--dump=micro:@{prefix}*" for prefix in prefixes)])
-        index = json.loads((pathlib.Path(folder) / "index.json").read_text())
-        for entry in index["tensors"]:
-            values = unpack((pathlib.Path(folder) / entry["file"]).read_bytes(), entry["dtype"], entry["file"])
-            prefix = entry["name"].removeprefix("@").split(".")[0] + "."
-            what = next(what for what, each in STATE.items() if prefix in each)
-            for part in entry["parts"]:
-                for i, place in enumerate(places_of(part), part["begin"]):
-                    key = (what, part["param"], place)
-                    if state.setdefault(key, values[i]) != values[i]:
-                        sys.exit(f"ranks hold different {key}")
+        state = gathered(folder, json.loads((folder / "index.json").read_text()), key_of_state)
     return [(record["loss"], record["grad_norm"]) for record in records], state
+
+
+def key_of_state(entry, part):
+    prefix = entry["name"].removeprefix("@").split(".")[0] + "."
+    return next(what for what, each in STATE.items() if prefix in each), part["param"]
 
 
 def under(strategy, ranks, groups=1, outer="no_shard"):
@@ -203,7 +200,7 @@ def compare_layouts(runner, layouts, sources, saving={}, loading=()):
                 if state != expected:
                     sys.exit(f"{source} to {target}: state differs")
                 (equal if source == target else close)(f"{source} to {target}", whole[SAVED:], rest)
-            print(f"{source}: {len(expected)} elements of state are the same under {count} layouts")
+            print(f"{source}: {sum(map(len, expected.values()))} elements of state are the same under {count} layouts")
 
 
 CHECKS = {"one-rank": check_one_rank, "average": check_average, "divided": check_divided,

@@ -151,7 +151,7 @@ def check_layouts(runner):
                 (equal if source == target else close)(f"{source} to {target}", steps[SAVED:], rest)
             if any(state != states[0] for state in states):
                 sys.exit(f"{source}: state differs")
-            print(f"{source}: {len(states[0])} elements of state are the same under {len(states)} layouts")
+            print(f"{source}: {sum(map(len, states[0].values()))} elements of state are the same under {len(states)} layouts")
 
 
 if __name__ == "__main__":

@@ -57,34 +57,54 @@ def read_npz(path):
     return tensors
 
 
-def places_of(part):
-    """Where each element of a part is in the whole tensor: ranks may have some of the columns of each row."""
-    count, begin = part["end"] - part["begin"], part["global_begin"]
+def rows_of(part):
+    """Where the part's elements are in the whole tensor, as slices with the slices of the part's values: ranks may have some of the
+    columns of each row."""
+    begin, count = part["begin"], part["end"] - part["begin"]
     columns = part.get("columns", count)
     stride = part.get("stride", columns)
-    return [begin + i // columns * stride + i % columns for i in range(count)]
+    if stride == columns:
+        columns = count
+    for row, first in enumerate(range(0, count, max(columns, 1))):
+        length = min(columns, count - first)
+        place = part["global_begin"] + row * stride
+        yield slice(place, place + length), slice(begin + first, begin + first + length)
 
 
-def read_dump(folder):
-    """Name -> (shape, values) of the parameters that dumped blocks, or their shards, make up."""
-    index = json.loads((folder / "index.json").read_text())
-    shapes = {param["name"]: param["shape"] for param in index["params"]}
-    tensors = {name: [None] * math.prod(shape) for name, shape in shapes.items()}
+def gathered(folder, index, key_of):
+    """Values of the tensors that dumped blocks, or their shards, make up; key_of(entry, part) names a part's tensor. None is an element
+    that no rank has dumped."""
+    sizes = {param["name"]: math.prod(param["shape"]) for param in index["params"]}
+    tensors = {}
     for entry in index["tensors"]:
         values = unpack((folder / entry["file"]).read_bytes(), entry["dtype"], entry["file"])
         if len(values) != math.prod(entry["shape"]):
             raise Mismatch(f"{entry['file']}: {len(values)} elements for {entry['shape']}")
         for part in entry["parts"]:
-            target = tensors[part["param"]]
-            # Replicas hold bitwise equal gradients.
-            for i, value in zip(places_of(part), values[part["begin"] : part["end"]]):
-                if target[i] not in (None, value):
-                    raise Mismatch(f"{entry['file']}: element {i} of '{part['param']}' differs")
-                target[i] = value
-    for name, values in tensors.items():
+            key = key_of(entry, part)
+            if key not in tensors:
+                tensors[key] = [None] * sizes[part["param"]]
+            target = tensors[key]
+            for there, own in rows_of(part):
+                before, found = target[there], list(values[own])
+                if len(before) != len(found):
+                    raise Mismatch(f"{entry['file']}: {len(found)} elements at {there.start} of {key}, which has {len(target)}")
+                # Replicas hold bitwise equal values.
+                if before != found and (differ := [i for i, each in enumerate(before) if each not in (None, found[i])]):
+                    raise Mismatch(f"{entry['file']}: element {there.start + differ[0]} of {key} differs")
+                target[there] = found
+    return tensors
+
+
+def read_dump(folder):
+    """Name -> (shape, values) of the parameters that dumped blocks, or their shards, make up."""
+    index = json.loads((folder / "index.json").read_text())
+    tensors = gathered(folder, index, lambda _, part: part["param"])
+    for param in index["params"]:
+        values = tensors.setdefault(param["name"], [None])
         if None in values:
-            raise Mismatch(f"element {values.index(None)} of '{name}' was not dumped")
-    return {name: (shapes[name], values) for name, values in tensors.items()}
+            raise Mismatch(f"element {values.index(None)} of '{param['name']}' was not dumped")
+    return {param["name"]: (param["shape"], tensors[param["name"]]) for param in index["params"]}
 
 
 def norm(values):
