@@ -51,27 +51,29 @@ def word(name):
 
 
 def tables(root):
-    """Kind, {id: pattern}: what users see of each row, and what a test names it by."""
+    """Kind, {id: patterns}: what users see of each row, and what a test names it by. Patterns stand by the words that they contain."""
     def by_id(kind, path, macro, scope, lead=""):
-        return kind, {name: rf"{word(name)}|{scope}::{enumerator}\b"
+        return kind, {name: {name: word(name), f"{scope}::{enumerator}": rf"{scope}::{enumerator}\b"}
                       for enumerator, name in rows(root, path, macro, lead)}
 
     yield by_id("diagnostic", "compiler/diag/Diagnostics.def", "DIAG", "diag", r"\w+,")
     # Ids of reports are words of the language too, so a test names them as they are printed, or as a string.
-    yield "report", {name: rf"\\?\[{re.escape(name)}\\?\]|[\"']{re.escape(name)}[\"']|report::{enumerator}\b"
+    yield "report", {name: {name: rf"\\?\[{re.escape(name)}\\?\]|[\"']{re.escape(name)}[\"']",
+                            f"report::{enumerator}": rf"report::{enumerator}\b"}
                      for enumerator, name in rows(root, "runtime/base/Reports.def", "REPORT", r"\w+,")}
     yield by_id("rule", "compiler/config/Rules.def", "RULE", "RuleId")
     yield by_id("plan rule", "runtime/verify/VerifyRules.def", "RULE", "Rule")
     yield by_id("op", "runtime/plan/Ops.def", "OP", "OpKind")
-    yield "op with an epilogue", {name: word(name) for name in ops_with_epilogues(root)}
-    yield "pass", {flag: rf"--{flag}(?![\w-])" for _, flag in rows(root, "compiler/passes/Passes.def", "PASS")}
+    yield "op with an epilogue", {name: {name: word(name)} for name in ops_with_epilogues(root)}
+    yield "pass", {flag: {f"--{flag}": rf"--{flag}(?![\w-])"} for _, flag in rows(root, "compiler/passes/Passes.def", "PASS")}
     options = {}
     text = without_comments(read(root, "compiler/config/Options.def"))
     for row in re.split(r"^(?=OPTION\()", text, flags=re.MULTILINE):
         head = re.match(r'OPTION\(\s*(\w+),\s*"([^"]+)"', row)
         if head and re.search(r",\s*Executed\b", row):
             # `section.option`, or the option's name in its section's block.
-            options[head.group(2)] = rf"{word(head.group(2).split('.')[-1])}|Opt::{head.group(1)}\b"
+            last = head.group(2).split(".")[-1]
+            options[head.group(2)] = {last: word(last), f"Opt::{head.group(1)}": rf"Opt::{head.group(1)}\b"}
     yield "option", options
 
 
@@ -87,6 +89,17 @@ def test_text(root):
     return "\n".join(parts)
 
 
+def is_named(text, patterns):
+    """Whether one of the patterns matches where its words occur."""
+    for words, pattern in patterns.items():
+        found, at = re.compile(pattern), text.find(words)
+        while at >= 0:
+            if found.search(text, max(0, at - 2), at + len(words) + 2):
+                return True
+            at = text.find(words, at + 1)
+    return False
+
+
 def main():
     root = sys.argv[1]
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "coverage_exempt.json"), encoding="utf-8") as file:
@@ -97,8 +110,8 @@ def main():
         if not names:
             findings.append(f"no {kind} was found in its table; its form has changed")
         excused = exempt.get(kind, {})
-        for name, pattern in names.items():
-            named = re.search(pattern, text) is not None
+        for name, patterns in names.items():
+            named = is_named(text, patterns)
             if not named and name not in excused:
                 findings.append(f"no test names {kind} '{name}'")
             if named and name in excused:

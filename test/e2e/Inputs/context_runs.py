@@ -20,7 +20,7 @@ from hybrid_runs import compare, compare_layouts, with_gradients
 from matrix import name_of, pairwise
 from tensor_runs import RECOMPUTE, SELECTIVE
 
-ROWS = 8  # of the table, unless all run
+ROWS = 5  # of the table, unless all run
 MICRO_BATCH, STEPS = 2, 5
 WAYS = {"p2p": "[p2p]", "all_gather": "[all_gather]", "a2a": "[a2a]", "a2a+p2p": '["a2a+p2p"]',
         "layers": '[p2p, a2a]', "levels": '["a2a+p2p", all_gather]'}

@@ -22,7 +22,7 @@ from hybrid_runs import compare, compare_layouts, with_gradients
 from matrix import name_of, pairwise
 from pipeline_runs import SCHEDULES
 
-ROWS, MICRO_BATCH, STEPS = 10, 2, 5
+ROWS, MICRO_BATCH, STEPS = 6, 2, 5
 RECOMPUTE = {"none": [], "selective": modules("core_attn", "layernorm"), "full": FULL,
              "block": [*FULL[:1], "model.recompute_method=block", "model.recompute_num_layers=1"]}
 EXPERTS = ["model.num_moe_experts=4", "model.moe_layer_freq=[0, 1]", "model.moe_router_topk=2",

@@ -23,7 +23,7 @@ from matrix import name_of, pairs_of
 from pipeline_runs import SCHEDULES
 from tensor_runs import pieces
 
-ROWS, ROWS_LONG = 8, 80
+ROWS, ROWS_LONG = 5, 80
 SAMPLE = 300  # rows to choose the next one from
 RANKS_MAX = 16
 STEPS, HEADS = 5, 8

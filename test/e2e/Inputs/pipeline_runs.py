@@ -25,7 +25,7 @@ from hybrid_runs import SAVED, batch, close, compare, under, with_gradients, wit
 from matrix import name_of, pairwise
 from tensor_runs import SIZES
 
-ROWS = 6  # of the table, unless all run
+ROWS = 4  # of the table, unless all run
 STEPS = 5
 LAYERS = 12  # divisible by every number of stages
 SELECTIVE = ["model.recompute_granularity=selective", "model.recompute_modules=[core_attn, layernorm, mlp]"]

@@ -23,7 +23,7 @@ from compare_runs import FULL, LONG, STRATEGIES, equal, fsdp2_settings, run_chec
 from hybrid_runs import compare, compare_layouts, with_gradients
 from matrix import name_of, pairwise
 
-ROWS = 8  # of the table, unless all run
+ROWS = 5  # of the table, unless all run
 MICRO_BATCH, STEPS = 2, 5
 SELECTIVE = ["model.recompute_granularity=selective", "model.recompute_modules=[core_attn, layernorm, mlp]"]
 SIZES = ["model.num_attention_heads=8", "model.num_query_groups=4",

@@ -9,6 +9,7 @@
 import argparse
 import itertools
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -77,12 +78,16 @@ def divided(parts, experts):
     return sizes + [f"model.expert_model_parallel_size={experts}"] * (experts > 1)
 
 
-def check_values(case, variant, ranks, strategy, pipeline, parts, experts):
+def check_values(case, variant, ranks, strategy, pipeline, parts, experts, whole):
+    """All steps, whose mean distance from bf16 is bounded, or those alone that are compared one by one."""
     golden = json.loads((HERE / "values" / f"{case}_fp8.json").read_text())
     want = golden["variants"][SAME_AS.get(variant, variant)]
     bf16 = want["bf16"]
     settings = [*STRATEGIES[strategy], *VARIANTS[variant], *PIPELINES[pipeline], *divided(parts, experts),
                 f"cluster.gpus_per_node={ranks}", f"train.train_iters={len(bf16)}"]
+    if not whole:
+        bf16 = bf16[:golden["compared_steps"]]
+        settings.append(f"train.exit_interval={len(bf16)}")
     with tempfile.TemporaryDirectory() as folder:
         rows = train(case, settings, pathlib.Path(folder))
     expect(len(rows) == len(bf16), f"{len(rows)} steps")
@@ -92,9 +97,10 @@ def check_values(case, variant, ranks, strategy, pipeline, parts, experts):
         worst[key] = max(abs(got - value) / abs(value) for got, value in pairs)
         expect(worst[key] <= allowed, f"{case} {variant}: {key} is off by {worst[key]:.1e}, allowed {allowed:.1e}")
     apart = sum(abs(row["loss"] - value) / value for row, value in zip(rows, bf16)) / len(rows)
-    expect(apart <= want["from_bf16"], f"{case} {variant}: losses are {apart:.1e} from bf16's, allowed {want['from_bf16']:.1e}")
-    print(f"{case} {variant}, ranks {ranks}, {strategy}, pipeline {pipeline}, tensor {parts}, experts {experts}: loss off by {worst['loss']:.1e}, norm by {worst['grad_norm']:.1e}; "
-          f"{apart:.1e} from bf16", flush=True)
+    if whole:
+        expect(apart <= want["from_bf16"], f"{case} {variant}: losses are {apart:.1e} from bf16's, allowed {want['from_bf16']:.1e}")
+    print(f"{case} {variant}, ranks {ranks}, {strategy}, pipeline {pipeline}, tensor {parts}, experts {experts}: "
+          f"loss off by {worst['loss']:.1e}, norm by {worst['grad_norm']:.1e}; {apart:.1e} from bf16 over {len(rows)} steps", flush=True)
     return [row["loss"] for row in rows]
 
 
@@ -148,9 +154,11 @@ def main():
         return
     first = {}
     for variant, ranks, strategy, pipeline in itertools.product(args.variants, args.ranks, args.strategies, args.pipelines):
-        loss = check_values(args.case, variant, ranks, strategy, pipeline, args.tensor, args.experts)[0]
+        same = SAME_AS.get(variant, variant)
+        whole = same not in first or os.environ.get("SHARDC_LONG") == "1"
+        loss = check_values(args.case, variant, ranks, strategy, pipeline, args.tensor, args.experts, whole)[0]
         # What is computed for a sample is the same in each layout; only sums over samples are rounded otherwise.
-        want = first.setdefault(SAME_AS.get(variant, variant), loss)
+        want = first.setdefault(same, loss)
         expect(abs(loss - want) <= 1e-6 * want, f"{variant}: the first loss is {loss}, and was {want}")
 
 
