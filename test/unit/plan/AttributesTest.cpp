@@ -13,7 +13,7 @@ namespace {
 
 /// Of the values of attributes that an op does not have: these are many, and most mean nothing to
 /// it.
-int64_t stride() { return shardc::test::isLong() ? 1 : 29; }
+int64_t stride() { return shardc::test::isLong() ? 1 : 61; }
 
 TEST(Attributes, OfEveryOpOfEachPlanNeverCrash) {
   oracle::AttributeTally tally;
@@ -30,7 +30,7 @@ TEST(Attributes, OfEveryOpOfEachPlanNeverCrash) {
 TEST(Attributes, OfEveryKindOfOpNeverCrash) {
   for (const OpForm &form : allOpForms()) {
     oracle::AttributeTally tally;
-    oracle::setEveryAttribute(oracle::planOfOne(form), shardc::test::isLong() ? 1 : 11, tally);
+    oracle::setEveryAttribute(oracle::planOfOne(form), shardc::test::isLong() ? 1 : 23, tally);
     EXPECT_GT(tally.mutants[static_cast<size_t>(form.kind)], 10)
         << opInfo(form.kind, form.epilogue).name;
     EXPECT_EQ(tally.changed, 0) << opInfo(form.kind, form.epilogue).name;

@@ -22,7 +22,7 @@ constexpr bool kIsSlow = false;
 class Agreement : public testing::TestWithParam<const char *> {};
 
 TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
-  int64_t count = kIsSlow && !shardc::test::isLong() ? 30 : 150;
+  int64_t count = shardc::test::isLong() ? 150 : kIsSlow ? 30 : 60;
   oracle::Comparison comparison;
   oracle::compare(test::parsed(test::planText(GetParam())), {.count = count, .seed = 20},
                   comparison);
