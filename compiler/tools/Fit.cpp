@@ -42,7 +42,9 @@ void printMemory(const plan::Plan &plan) {
   if (plan.job.checkpoint.inMemoryInterval > 0)
     llvm::outs() << fmt::format(
         "{:<18} {:>14}  of the host beside the plan, with --restarts\n", "saves in memory",
-        plan::formatBytes(plan::kImagesPerRank * plan::snapshotBytes(role)));
+        plan::formatBytes(
+            (plan.job.checkpoint.asyncSave ? plan::kImagesBesideSave : plan::kImagesPerRank) *
+            plan::snapshotBytes(role)));
 }
 
 /// Marks what is larger than the device's memory.

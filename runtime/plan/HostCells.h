@@ -51,6 +51,8 @@ int64_t snapshotBytes(const Role &role);
 /// Copies of them in memory beside the plan's (`checkpoint.in_memory_interval`): two generations of
 /// a rank's state, and two of the rank whose second copy it keeps.
 inline constexpr int64_t kImagesPerRank = 4;
+/// The same while an asynchronous save is written: it has a copy of its own.
+inline constexpr int64_t kImagesBesideSave = kImagesPerRank + 1;
 
 /// Whether ranks of the role save what they have of a block. They do not where ranks of another
 /// role have the same of it, and come before them.

@@ -46,11 +46,12 @@ Result<Fault> Fault::parse(std::string_view text) {
   if (text.empty())
     return fault;
   std::string_view whole = text;
-  constexpr std::string_view kAgain = "/again";
-  if (text.ends_with(kAgain)) {
-    fault.strikesAgain = true;
-    text.remove_suffix(kAgain.size());
-  }
+  for (auto [suffix, flag] : {std::pair(std::string_view("/again"), &fault.strikesAgain),
+                              {std::string_view("/kept"), &fault.awaitsKept}})
+    if (text.ends_with(suffix)) {
+      *flag = true;
+      text.remove_suffix(suffix.size());
+    }
   for (const MomentName &row : kMoments)
     if (text.ends_with(row.text)) {
       fault.moment = row.moment;

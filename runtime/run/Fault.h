@@ -1,7 +1,7 @@
 // A fault that a test injects into one rank to observe the job's reaction. SHARDC_FAULT names it:
 // KIND@RANK, and for faults of a step KIND@RANK:STEP, or KIND@RANK:STEP/MOMENT. It strikes in the
-// first start of the ranks alone, or with /again behind it in each. Without it this code has no
-// effect.
+// first start of the ranks alone, or with /again behind it in each. With /kept, steps whose state
+// is kept in memory wait until it is. Without it this code has no effect.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,7 @@ struct Fault {
   int64_t step = 0; ///< counted from 1 in this run
   FaultMoment moment = FaultMoment::Begin;
   bool strikesAgain = false; ///< in each start of the ranks
+  bool awaitsKept = false;   ///< on all ranks; what it finds in memory does not depend on the clock
 
   /// InvalidInput unless `text` is a fault; empty text means no fault.
   static Result<Fault> parse(std::string_view text);

@@ -1,14 +1,18 @@
 #include "runtime/run/PlantedFault.h"
 
+#include <chrono>
 #include <csignal>
 #include <limits>
 #include <stdexcept>
+#include <thread>
 
 #include <sys/socket.h>
 #include <unistd.h>
 
 namespace shardc::run {
 namespace {
+
+constexpr std::chrono::milliseconds kPlacesPoll{10};
 
 void throwPlanted(const kernels::Call &) { throw std::runtime_error("an exception was planted"); }
 
@@ -71,6 +75,11 @@ Status PlantedFault::beforeLaunch(const exec::LaunchPoint &point) {
     return Status::ok();
   while (fault_.kind == FaultKind::Hang)
     ::pause();
+  if (fault_.kind == FaultKind::AwaitPlaces) {
+    while (growsTo_ != nullptr && growsTo_->load() == 0)
+      std::this_thread::sleep_for(kPlacesPoll);
+    return Status::ok();
+  }
   if (fault_.kind == FaultKind::Throw || fault_.kind == FaultKind::NotANumber)
     return strikeKernel(point);
   if (isOfProcess(fault_.kind) && fault_.moment != FaultMoment::Collective) {

@@ -1,6 +1,8 @@
 // A fault that is planted: what happens at the points where SHARDC_FAULT says so.
 #pragma once
 
+#include <atomic>
+
 #include "runtime/base/Refusals.h"
 #include "runtime/exec/FaultHooks.h"
 #include "runtime/run/Fault.h"
@@ -14,7 +16,10 @@ void strikeProcess(FaultKind kind);
 /// Strikes once.
 class PlantedFault final : public exec::FaultHooks {
 public:
-  explicit PlantedFault(const Fault &fault) : fault_(fault) {}
+  /// `growsTo` is the size with which the job goes on behind its next save, 0 if it stays as it is;
+  /// null if it has its largest size.
+  PlantedFault(const Fault &fault, const std::atomic<int64_t> *growsTo)
+      : fault_(fault), growsTo_(growsTo) {}
   void beforeChannel(int rank) override;
   Status beforeLaunch(const exec::LaunchPoint &point) override;
 
@@ -24,6 +29,7 @@ private:
   Status strikeKernel(const exec::LaunchPoint &point);
 
   const Fault fault_;
+  const std::atomic<int64_t> *growsTo_;
   bool hasStruck_ = false;
 };
 

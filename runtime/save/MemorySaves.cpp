@@ -367,13 +367,13 @@ void MemorySaves::strike() {
   options_.imageFault(begun_, held_.own.bytesOf(*slot).first(bytes));
 }
 
-Result<bool> MemorySaves::mayBegin(int64_t step) {
+Result<bool> MemorySaves::mayBegin(int64_t step, bool isHostFree) {
   if (options_.imageFault)
     strike();
   std::string mine = kIdle;
   {
     std::lock_guard lock(mutex_);
-    if (task_)
+    if (task_ || !isHostFree)
       mine = kBusy;
     else if (!outcome_.isOk())
       mine = kFailed + outcome_.message();
@@ -433,6 +433,14 @@ void MemorySaves::setProgress(const Progress &progress) {
 void MemorySaves::awaitCopied() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !task_ || task_->isCopied; });
+}
+
+Status MemorySaves::awaitKept() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !task_; });
+  }
+  return peers_.agree("keeping state in memory", Status::ok());
 }
 
 // ---- the thread ----

@@ -38,6 +38,8 @@ struct MemoryOptions {
   ReportSink tell;
   /// A test's fault: takes images of this rank that are complete, here and at the neighbour.
   std::function<void(int64_t step, std::span<uint8_t> image)> imageFault;
+  /// A test's steps wait for their images (run::Fault::awaitsKept).
+  bool areAwaited = false;
 };
 
 /// From where a restart goes on.
@@ -70,17 +72,19 @@ public:
   /// After every so many steps, and after those that follow one that was passed over.
   bool isDue(int64_t step) const { return isLate_ || step % interval_ == 0; }
   /// All ranks call it together: whether an image of this step may begin. False, with a warning,
-  /// while an earlier one is not complete on each rank and at its neighbour.
-  Result<bool> mayBegin(int64_t step);
-  /// Why a step is passed over that all ranks know of.
-  void passOver(int64_t step, std::string_view why);
+  /// while an earlier one is not complete on each rank and at its neighbour, or while the arena
+  /// `host` of some rank is not free.
+  Result<bool> mayBegin(int64_t step, bool isHostFree);
   /// Begins the image of a step, whose copies into the arena `host` are queued.
   void begin(int64_t step);
   /// The step's state, which the image waits for; `awaitedStep` is none if none does.
   std::optional<int64_t> awaitedStep();
   void setProgress(const Progress &progress);
-  /// Waits until the arena `host` may be written again.
+  /// Waits until the arena `host` may be written again. Not while a step's state is awaited.
   void awaitCopied();
+  bool areAwaited() const { return options_.areAwaited; }
+  /// All ranks call it together: waits until each has completed its image, and its neighbour too.
+  Status awaitKept();
 
 private:
   struct Phase {
@@ -108,6 +112,7 @@ private:
   Status completeProgress(const plan::Plan &plan, Progress &progress);
   std::string whose(const ImageChoice &choice) const;
 
+  void passOver(int64_t step, std::string_view why);
   void strike();
   void run();
   Status keep(std::unique_lock<std::mutex> &lock);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <new>
 
 #include "runtime/base/Thread.h"
 
@@ -15,9 +17,9 @@ constexpr std::chrono::microseconds kPoll{500};
 
 SaveThread::SaveThread(const SaveJob &job, const std::vector<SnapshotPiece> &pieces,
                        exec::Executable *executable, std::string root, int64_t mostRecent,
-                       Part part)
+                       Part part, bool sharesHost)
     : job_(job), pieces_(pieces), executable_(executable), root_(std::move(root)),
-      mostRecent_(mostRecent), part_(part) {}
+      mostRecent_(mostRecent), part_(part), sharesHost_(sharesHost) {}
 
 Status SaveThread::start() {
   return startThread(thread_, [this] { run(); });
@@ -78,6 +80,16 @@ bool SaveThread::waitForPieces(size_t count) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !task_ || !task_->failure.isOk() || task_->written >= count; });
   return task_ && task_->failure.isOk();
+}
+
+bool SaveThread::isHostFree() {
+  std::lock_guard lock(mutex_);
+  return !task_ || task_->isHostFree;
+}
+
+void SaveThread::awaitHost() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !task_ || task_->isHostFree; });
 }
 
 void SaveThread::wait() {
@@ -166,7 +178,18 @@ Status SaveThread::writeTask(const checkpoint::SaveTarget &target,
   if (!task_->progress)
     return makeStatus(StatusCode::Aborted, "the run has ended before the step");
   Progress progress = *task_->progress;
-  Status status = awaitDecision(writeRanks(target, progress, lock), lock);
+  Status status;
+  if (sharesHost_) {
+    lock.unlock();
+    status = copySnapshot();
+    lock.lock();
+    task_->isHostFree = true;
+    changed_.notify_all();
+  }
+  if (status.isOk())
+    status = writeRanks(target, progress, lock);
+  copied_.reset();
+  status = awaitDecision(std::move(status), lock);
   if (!status.isOk() || part_ == Part::Other)
     return status;
   lock.unlock();
@@ -212,6 +235,7 @@ Status SaveThread::writeRanks(const checkpoint::SaveTarget &target, const Progre
 Status SaveThread::awaitDecision(Status mine, std::unique_lock<std::mutex> &lock) {
   if (part_ == Part::Alone)
     return mine;
+  task_->isHostFree = true;
   task_->isWritten = mine.isOk();
   task_->failure = mine;
   changed_.notify_all(); // a piece may be waited for
@@ -229,7 +253,7 @@ Status SaveThread::writePieces(std::vector<RankSave> &ranks, std::unique_lock<st
       return makeStatus(StatusCode::Aborted,
                         "the run has ended before all of the state was copied");
     lock.unlock();
-    Status status = waitForCopies();
+    Status status = copied_ ? Status::ok() : waitForCopies();
     if (status.isOk())
       status = writePiece(pieces_[p], ranks);
     lock.lock();
@@ -252,17 +276,51 @@ Status SaveThread::waitForCopies() {
   return Status::ok();
 }
 
-Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> &ranks) {
-  Writing writing(job_);
+/// Calls `use` for what each rank here copies.
+template <typename Use> Status SaveThread::forCopies(const SnapshotPiece &piece, const Use &use) {
   for (const RoleSnapshot &role : piece.roles)
     for (size_t rank : executable_->ranksOf(role.segment))
-      for (const SnapshotCopy &copy : role.copies) {
-        const exec::Arenas &arenas = executable_->arenas(rank);
-        ASSIGN_OR_RETURN(uint8_t * data, arenas.resolve(copy.place, copy.bytes, "a snapshot"));
-        int64_t begin = copy.byteBegin.at(arenas.indices().of(copy.byteBegin.group));
-        RETURN_IF_ERROR(ranks[rank].addCell(copy.cell, begin, data, copy.bytes));
-      }
+      for (const SnapshotCopy &copy : role.copies)
+        RETURN_IF_ERROR(use(rank, copy));
   return Status::ok();
+}
+
+Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> &ranks) {
+  Writing writing(job_);
+  const uint8_t *copied = copied_.get();
+  return forCopies(piece, [&](size_t rank, const SnapshotCopy &copy) -> Status {
+    const exec::Arenas &arenas = executable_->arenas(rank);
+    const uint8_t *data = copied;
+    if (copied) {
+      copied += copy.bytes;
+    } else {
+      ASSIGN_OR_RETURN(data, arenas.resolve(copy.place, copy.bytes, "a snapshot"));
+    }
+    int64_t begin = copy.byteBegin.at(arenas.indices().of(copy.byteBegin.group));
+    return ranks[rank].addCell(copy.cell, begin, data, copy.bytes);
+  });
+}
+
+/// What it reads while it writes files, which takes as long as a disk does.
+Status SaveThread::copySnapshot() {
+  SHARDC_CHECK(pieces_.size() == 1, "{} pieces share the arena with others", pieces_.size());
+  RETURN_IF_ERROR(waitForCopies());
+  int64_t bytes = 0;
+  RETURN_IF_ERROR(forCopies(pieces_.front(), [&](size_t, const SnapshotCopy &copy) {
+    bytes += copy.bytes;
+    return Status::ok();
+  }));
+  copied_.reset(new (std::nothrow) uint8_t[static_cast<size_t>(bytes)]);
+  if (!copied_)
+    return makeStatus(StatusCode::Exhausted, "there is no memory for {} bytes of state", bytes);
+  uint8_t *to = copied_.get();
+  return forCopies(pieces_.front(), [&](size_t rank, const SnapshotCopy &copy) -> Status {
+    ASSIGN_OR_RETURN(uint8_t * data,
+                     executable_->arenas(rank).resolve(copy.place, copy.bytes, "a snapshot"));
+    std::memcpy(to, data, static_cast<size_t>(copy.bytes));
+    to += copy.bytes;
+    return Status::ok();
+  });
 }
 
 Status SaveThread::removeOld() const {

@@ -1,5 +1,6 @@
 // The thread that writes snapshots and removes old checkpoints while training continues. The run's
 // thread enqueues the copies and asks for the outcome; the two communicate only through this class.
+// Where the arena `host` has another user, the thread copies the snapshot before it writes.
 #pragma once
 
 #include <condition_variable>
@@ -29,10 +30,12 @@ public:
     Status cleanup; ///< of the removal of old checkpoints
   };
 
-  /// `mostRecent` checkpoints stay under `root`, all if it is negative. Everything that is given
-  /// outlives the thread; without an executable it only removes.
+  /// `mostRecent` checkpoints stay under `root`, all if it is negative. `sharesHost`: snapshots, of
+  /// one piece, are copied before they are written. Everything that is given outlives the thread;
+  /// without an executable it only removes.
   SaveThread(const SaveJob &job, const std::vector<SnapshotPiece> &pieces,
-             exec::Executable *executable, std::string root, int64_t mostRecent, Part part);
+             exec::Executable *executable, std::string root, int64_t mostRecent, Part part,
+             bool sharesHost);
   ~SaveThread();
   /// Call once, before all others. Exhausted where no thread can be started.
   Status start();
@@ -53,6 +56,10 @@ public:
   void pieceQueued();
   /// Waits until so many pieces are written, or the save has failed: false then.
   bool waitForPieces(size_t count);
+  /// Whether the arena `host` may be written again; waits until it may. Not while a step's state is
+  /// awaited.
+  bool isHostFree();
+  void awaitHost();
   /// Waits until no save is under way.
   void wait();
   /// How far a save with others is here, for them: "writing", "written", "done", or what failureOf
@@ -72,6 +79,7 @@ private:
     int64_t step = 0;
     std::optional<Progress> progress;
     size_t queued = 1, written = 0; ///< pieces
+    bool isHostFree = false;        ///< all of the snapshot is copied or written, or given up
     bool isWritten = false;         ///< this process' files
     Status failure;                 ///< why they are not
     std::optional<Status> decision; ///< of all processes
@@ -85,6 +93,8 @@ private:
   Status awaitDecision(Status mine, std::unique_lock<std::mutex> &lock);
   Status writePieces(std::vector<RankSave> &ranks, std::unique_lock<std::mutex> &lock);
   Status writePiece(const SnapshotPiece &piece, std::vector<RankSave> &ranks);
+  template <typename Use> Status forCopies(const SnapshotPiece &piece, const Use &use);
+  Status copySnapshot();
   Status waitForCopies();
   Status removeOld() const;
 
@@ -94,6 +104,8 @@ private:
   std::string root_;
   int64_t mostRecent_;
   Part part_;
+  bool sharesHost_;
+  std::unique_ptr<uint8_t[]> copied_; ///< the snapshot, for as long as it is written
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -136,7 +136,8 @@ Status Saver::needThread() {
                                          isFirst() ? mostRecent_ : -1,
                                          !peers_     ? Part::Alone
                                          : isFirst() ? Part::First
-                                                     : Part::Other);
+                                                     : Part::Other,
+                                         memory_ != nullptr && isInBackground());
   Status status = thread_->start();
   if (!status.isOk())
     thread_.reset();
@@ -159,6 +160,11 @@ Status Saver::judge(int64_t step, Status status) {
 
 bool Saver::isUnderWay() { return peers_ ? isShared_ : thread_ && thread_->isBusy(); }
 
+/// A step whose state was copied, or is being copied, has not ended yet.
+bool Saver::isAwaitingState() {
+  return (thread_ && thread_->awaitedStep()) || (memory_ && memory_->awaitedStep());
+}
+
 /// Plans have background segments for saves in memory as well.
 bool Saver::isInBackground() const {
   const auto &options = plan_->job.checkpoint;
@@ -172,7 +178,9 @@ bool Saver::readsCells() const {
 Result<bool> Saver::saveAhead(int64_t step) {
   // Several pieces, or a save under way, make steps wait: then the step may as well end first.
   // So it does for a history of magnitudes and a bias on experts, which are read in between.
-  if (!isInBackground() || snapshot_.size() != 1 || isUnderWay() || readsCells())
+  // So it does where the copy of an earlier step waits for that step: it uses the same memory.
+  if (!isInBackground() || snapshot_.size() != 1 || isUnderWay() || readsCells() ||
+      isAwaitingState())
     return false;
   RETURN_IF_ERROR(begin(step).status());
   return true; // also if the save could not begin, which was reported
@@ -200,7 +208,7 @@ Result<bool> Saver::begin(int64_t step) {
   if (!memory_ || !memory_->isDue(step))
     return true;
   copiedAt_ = step;
-  ASSIGN_OR_RETURN(bool mayBegin, memory_->mayBegin(step));
+  ASSIGN_OR_RETURN(bool mayBegin, memory_->mayBegin(step, /*isHostFree=*/true));
   if (mayBegin)
     memory_->begin(step);
   return true;
@@ -209,11 +217,7 @@ Result<bool> Saver::begin(int64_t step) {
 /// Begins a copy in memory alone. Passes over the step while the one copy of the state on the host
 /// is still read for something else.
 Status Saver::beginCopy(int64_t step) {
-  if (isInBackground() && isUnderWay()) {
-    memory_->passOver(step, "a checkpoint of an earlier step is still being written");
-    return Status::ok();
-  }
-  ASSIGN_OR_RETURN(bool mayBegin, memory_->mayBegin(step));
+  ASSIGN_OR_RETURN(bool mayBegin, memory_->mayBegin(step, !thread_ || thread_->isHostFree()));
   if (!mayBegin)
     return Status::ok();
   RETURN_IF_ERROR(copyPiece(0));
@@ -231,9 +235,22 @@ Result<bool> Saver::copyAhead(int64_t step) {
 Status Saver::copy(const StepState &state) {
   ASSIGN_OR_RETURN(Progress progress, progressWithCells(state));
   RETURN_IF_ERROR(beginCopy(state.step));
-  if (memory_->awaitedStep() == state.step)
+  return giveProgress(progress);
+}
+
+/// The state of a step to what waits for it.
+Status Saver::giveProgress(const Progress &progress) {
+  bool isForMemory = memory_ && memory_->awaitedStep() == progress.step;
+  bool isForSave = thread_ && thread_->awaitedStep() == progress.step;
+  if (isForMemory)
     memory_->setProgress(progress);
-  return Status::ok();
+  if (isForSave)
+    thread_->setProgress(progress);
+  if (!memory_ || !memory_->areAwaited())
+    return Status::ok();
+  if (isForSave)
+    thread_->awaitHost();
+  return isForMemory ? memory_->awaitKept() : Status::ok();
 }
 
 /// Queues the copies of a piece, of all roles that ranks here have.
@@ -244,12 +261,10 @@ Status Saver::copyPiece(size_t piece) {
 }
 
 Status Saver::stepEnded(const StepState &state) {
-  if (memory_ && memory_->awaitedStep() == state.step)
-    memory_->setProgress(progressAfter(*plan_, begin_, state));
+  if (isAwaitingState())
+    RETURN_IF_ERROR(giveProgress(progressAfter(*plan_, begin_, state)));
   if (!thread_)
     return Status::ok();
-  if (thread_->awaitedStep() == state.step)
-    thread_->setProgress(progressAfter(*plan_, begin_, state));
   return isShared_ ? exchange() : tellOutcome();
 }
 
@@ -334,9 +349,7 @@ Status Saver::saveInBackground(const Progress &progress) {
   ASSIGN_OR_RETURN(bool isBegun, begin(progress.step));
   if (!isBegun)
     return Status::ok();
-  thread_->setProgress(progress);
-  if (memory_ && memory_->awaitedStep() == progress.step)
-    memory_->setProgress(progress);
+  RETURN_IF_ERROR(giveProgress(progress));
   for (size_t piece = 1; piece < snapshot_.size(); ++piece) {
     if (!thread_->waitForPieces(piece))
       return Status::ok(); // it has failed; the outcome says why

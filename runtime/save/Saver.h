@@ -82,6 +82,8 @@ private:
   Status saveInBackground(const Progress &progress);
   Status beginCopy(int64_t step);
   bool isUnderWay();
+  bool isAwaitingState();
+  Status giveProgress(const Progress &progress);
   Result<bool> begin(int64_t step);
   Status copyPiece(size_t piece);
   Status await();

@@ -32,6 +32,7 @@ struct Environment {
   size_t phase = 0; ///< of the plans the one whose steps come next
   std::unique_ptr<checkpoint::FileFaults> fileFaults;          ///< what a test plants in saves
   std::function<void(int64_t, std::span<uint8_t>)> imageFault; ///< and in saves in memory
+  bool awaitsKept = false;                                     ///< a test's steps wait for these
   std::unique_ptr<save::MemorySaves> memory; ///< null where state is not kept in memory
   std::unique_ptr<MemoryRestart> fromMemory; ///< what a restart has read there, if it has
   std::unique_ptr<save::Saver> saver;        ///< null where the plan does not save

@@ -39,7 +39,9 @@ Result<launch::HeldMemory> heldMemoryOf(std::span<const plan::Plan> plans,
   ASSIGN_OR_RETURN(int64_t image, save::imageBytesMax(plans));
   held.ownBytes = save::ImageSlots::bytesFor(image);
   held.guestBytes = isLaunched ? held.ownBytes : 0;
-  int64_t ranks = isLaunched ? 1 : plans.front().worldSize(), needed = held.bytes() * ranks;
+  int64_t ranks = isLaunched ? 1 : plans.front().worldSize();
+  int64_t beside = plans.front().job.checkpoint.asyncSave ? image : 0; // SaveThread's copy
+  int64_t needed = (held.bytes() + beside) * ranks;
   if (std::optional<int64_t> there = memoryAvailable(); there && needed > *there)
     return makeStatus(report::MemorySavesTooLarge, plan::formatBytes(needed), ranks,
                       plan::formatBytes(*there));
@@ -74,6 +76,7 @@ Status prepareMemory(std::span<const plan::Plan> plans, const ProcessContext &pr
   options.timeoutSeconds = timeoutSeconds(plan);
   options.tell = [&environment](const Report &report) { environment.tell(report); };
   options.imageFault = std::move(environment.imageFault);
+  options.areAwaited = environment.awaitsKept;
   ASSIGN_OR_RETURN(environment.memory,
                    save::MemorySaves::create(plans, *process.client, std::move(options)));
   if (process.attempt() == 0)

@@ -2,13 +2,15 @@
 
 #include <cerrno>
 
+#include <unistd.h>
+
 #include "runtime/run/PlantedFault.h"
 
 namespace shardc::tools {
 namespace {
 
-/// Strikes once the step has ended, in the middle of a rank's file: a full disk from there on, what
-/// happens to a process once.
+/// Strikes once the step has ended, in the middle of a rank's file: a full disk from there on, one
+/// that never answers, what happens to a process once.
 class PlantedSaveFault final : public checkpoint::FileFaults {
 public:
   PlantedSaveFault(const run::Fault &fault, const std::atomic<uint64_t> &steps)
@@ -21,6 +23,8 @@ public:
     int number = operations_.fetch_add(1);
     if (fault_.kind == run::FaultKind::DiskFull)
       return number >= kBefore ? ENOSPC : 0;
+    while (fault_.kind == run::FaultKind::StuckDisk && number >= kBefore)
+      ::pause();
     if (number == kBefore)
       run::strikeProcess(fault_.kind);
     return 0;

@@ -80,9 +80,12 @@ int runRanks(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
   }
   if (options.fault.kind != run::FaultKind::Nothing &&
       (process.attempt() == 0 || options.fault.strikesAgain)) {
-    environment.faults = std::make_unique<run::PlantedFault>(options.fault);
+    bool mayGrow = plans.front().worldSize() < all.front().worldSize();
+    environment.faults = std::make_unique<run::PlantedFault>(
+        options.fault, mayGrow ? &process.client->growsTo() : nullptr);
     environment.fileFaults = plantInSaves(options.fault, process);
     environment.imageFault = plantInImages(options.fault, process);
+    environment.awaitsKept = options.fault.awaitsKept;
   }
   std::vector<Report> own = prepare(plans, options, process, environment);
   if (process.attempt() == 0)

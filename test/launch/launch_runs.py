@@ -127,13 +127,17 @@ class Process:
         except FileNotFoundError:
             return []
 
-    def await_text(self, text):
-        """Until the output or the errors have the text."""
+    def await_text(self, text, count=1):
+        """Until the output or the errors have the text, so often."""
         end = time.monotonic() + WATCHDOG
-        while text not in self.out and text not in self.err:
+
+        def has_said():
+            return self.out.count(text) + self.err.count(text) >= count
+
+        while not has_said():
             expect(time.monotonic() < end, f"{self.name} has not said '{text}' within {WATCHDOG} s", self)
-            if self.popen.poll() is not None:  # what it said last may have come since
-                said = text in self.out or text in self.err
+            if self.popen.poll() is not None:
+                said = has_said()  # what it said last may have come since
                 expect(said, f"{self.name} ended with status {self.popen.poll()} before '{text}'", self)
             time.sleep(0.02)
 

@@ -19,8 +19,8 @@ from launch_runs import expect
 STEPS = 56
 INTERVAL = 4
 SAVED = 28  # the only save before the fault
-FAULT = 55  # behind several steps in memory, of which the newest may still be under way
-KEPT = range(SAVED + 1, FAULT)
+FAULT = 55
+KEPT = 52  # the newest step in memory before the fault: with /kept, steps wait until their state is complete there
 LAYOUTS = {name: restarts.LAYOUTS[name] for name in ("FSDP 4", "tp 2 x pp 2", "HSDP 2x2")}
 LAYOUTS["DDP 4"] = ["dist.use_megatron_fsdp=false", "ddp.use_megatron_fsdp=false"]  # ranks read from each other
 LAYOUTS["fp8"] = ["mixed_precision=bf16_with_fp8_delayed_scaling_mixed"]  # a history that steps wait for
@@ -45,15 +45,14 @@ def plain_run(place, layout):
     return job
 
 
-def expect_from_memory(place, plain, job, *processes, whose, steps=KEPT, count=1):
-    """Each restart goes on from one of these steps, as the line 'restored-from-memory' says; `whose` has the words of the last one."""
+def expect_from_memory(place, plain, job, *processes, whose, step=KEPT):
+    """The restart goes on from this step, as the line 'restored-from-memory' says; `whose` has its words."""
     launch.expect_status(0, *processes)
     said = "".join(process.out + process.err for process in processes)
     lines = LINE.findall(said)
-    expect(len(lines) == count and said.count("[restarted]") == count, f"{job.name}: not {count} restarts from memory", *processes)
-    expect(all(int(step) in steps for step, _ in lines), f"{job.name}: {lines}, not of {list(steps)}", *processes)
-    expect(lines[-1][1] == whose, f"{job.name}: {lines[-1]}, not {whose}", *processes)
-    expect(job.memory() == [int(step) for step, _ in lines], f"{job.name}: metrics have {job.memory()}, not {lines}", *processes)
+    expect(said.count("[restarted]") == 1, f"{job.name}: not one restart", *processes)
+    expect(lines == [(str(step), whose)], f"{job.name}: {lines}, not from step {step} by {whose}", *processes)
+    expect(job.memory() == [step], f"{job.name}: metrics have {job.memory()}, not {step}", *processes)
     restarts.expect_equal(place, plain, job, *processes)
     expect_samples(job, *processes)
     print(f"{job.name}: {lines}")
@@ -67,7 +66,7 @@ def expect_samples(job, *processes):
 
 def faulted(place, name, settings, fault, *more):
     job = Job(place, name.replace(" ", "-").replace("/", "-"), [*settings, *KEEPS, *more], "--restarts=3",
-              environment={"SHARDC_FAULT": fault})
+              environment={"SHARDC_FAULT": f"{fault}/kept"})
     return job, job.start()
 
 
@@ -81,15 +80,26 @@ def check_killed(place):
 
 
 def check_background(place):
-    """The same beside saves in the background, which use the same copy on the host. A slow disk may have it up to the fault."""
+    """Saves in the background use the same copy on the host, but not for as long as a disk takes: one that never answers stops none
+    of the copies in memory."""
     plain = plain_run(place, "FSDP 4")
-    for number in range(9):
-        job, process = faulted(place, f"background-{number}", [], f"kill@2:{FAULT}", "checkpoint.async_save=true")
-        launch.expect_status(0, process)
-        if job.memory():
-            return expect_from_memory(place, plain, job, process, whose=OWN)
-        restarts.expect_restarted(place, plain, job, process)
-    sys.exit("no run went on from memory")
+    job, process = faulted(place, "background", [], f"kill@2:{FAULT}", "checkpoint.async_save=true")
+    expect_from_memory(place, plain, job, process, whose=OWN)
+    job, process = faulted(place, "stuck-disk", [], f"stuck-disk@0:{SAVED}/save", "checkpoint.async_save=true")
+    process.await_text("[save-waits]") # for the save before, at the end
+    os.kill(process.children()[2], signal.SIGKILL)
+    expect_from_memory(place, plain, job, process, whose=OWN)
+    expect("[memory-save-skipped]" not in process.err, "steps were passed over", process)
+    check_next_steps(place, plain)
+
+
+def check_next_steps(place, plain):
+    """Both copies of the state in steps that follow each other: neither waits for a step that has not ended."""
+    job = restarts.Job(place, "next-steps", ["checkpoint.async_save=true", "checkpoint.save_interval=5", "checkpoint.in_memory_interval=1"],
+                       "--restarts=1")
+    process = job.start()
+    launch.expect_status(0, process)
+    restarts.expect_equal(place, plain, job, process)
 
 
 def check_two(place):
@@ -104,36 +114,25 @@ def check_two(place):
     expect_from_memory(place, plain, job, process, whose=OWN)
 
 
-def spoiled(place, name, begin):
-    """A run whose newest copy of rank 1 was damaged where all ranks had that generation: a slow rank may not have completed it."""
-    fault = f"spoil-memory@1:{FAULT - 10}"
-    for number in range(9):
-        job, processes = begin(f"{name}-{number}", fault)
-        launch.expect_status(0, *processes)
-        if damaged := DAMAGED.search(processes[0].err):
-            expect(int(damaged[1]) >= FAULT - 10, f"{name}: step {damaged[1]} is damaged", *processes)
-            return int(damaged[1]), job, processes
-    sys.exit(f"{name}: no damage was noticed in any run")
-
-
 def check_spoiled(place):
     """A copy whose bytes have changed is noticed: the older generation is used, or the neighbour's copy, or none."""
     plain = plain_run(place, "FSDP 4")
+    older, newer = KEPT - 2 * INTERVAL, KEPT - INTERVAL
 
-    def together(name, fault):
-        job, process = faulted(place, name, [], fault)
-        return job, [process]
+    def expect_noticed(job, step, *processes):
+        launch.expect_status(0, *processes)
+        expect(DAMAGED.findall(processes[0].err) == [str(step)], f"{job.name}: not step {step} is damaged", *processes)
 
-    def launched(name, fault):
-        job = Job(place, name, KEEPS, "--restarts=3")
-        everyone = {rank: {"SHARDC_FAULT": fault} for rank in range(launch.RANKS)}
-        return job, place.torchrun(job.command, changes=everyone, name=job.name)
-
-    step, job, processes = spoiled(place, "spoiled", together)
-    expect_from_memory(place, plain, job, *processes, whose=OWN, steps=range(SAVED + 1, step))
-    step, job, processes = spoiled(place, "spoiled-launched", launched)
-    expect_from_memory(place, plain, job, *processes, whose="rank 1 from the copy of rank 3, the others from their own", steps=[step])
-    job, process = faulted(place, "spoiled-first", [], "spoil-memory@1:1")
+    job, process = faulted(place, "spoiled", [], f"spoil-memory@1:{newer}")
+    expect_noticed(job, newer, process)
+    expect_from_memory(place, plain, job, process, whose=OWN, step=older)
+    job = Job(place, "spoiled-launched", KEEPS, "--restarts=3")
+    everyone = {rank: {"SHARDC_FAULT": f"spoil-memory@1:{newer}/kept"} for rank in range(launch.RANKS)}
+    processes = place.torchrun(job.command, changes=everyone, name=job.name)
+    expect_noticed(job, newer, *processes)
+    expect_from_memory(place, plain, job, *processes, whose="rank 1 from the copy of rank 3, the others from their own", step=newer)
+    job, process = faulted(place, "spoiled-first", [], f"spoil-memory@1:{INTERVAL}")
+    expect_noticed(job, INTERVAL, process)
     restarts.expect_restarted(place, plain, job, process)
     expect(job.memory() == [], f"spoiled-first: from a damaged copy, {job.memory()}", process)
 
@@ -144,7 +143,7 @@ def check_machine(place):
         plain = plain_run(place, layout)
         job = Job(place, f"machine-{layout}".replace(" ", "-"), [*LAYOUTS[layout], *KEEPS], "--restarts=3")
         # The run stands still before the step, so that it is known what is lost.
-        everyone = {rank: {"SHARDC_FAULT": f"hang@2:{FAULT}"} for rank in range(launch.RANKS)}
+        everyone = {rank: {"SHARDC_FAULT": f"hang@2:{FAULT}/kept"} for rank in range(launch.RANKS)}
         port = launch.free_port()
         processes = place.torchrun(job.command, port=port, changes=everyone, name=job.name)
         processes[0].await_text(f"step {FAULT - 1}/")

@@ -33,6 +33,7 @@ TEST(Fault, StrikesAtAMomentOfItsStep) {
     EXPECT_EQ(fault->step, 6) << text;
     EXPECT_FALSE(fault->strikesAgain);
     EXPECT_TRUE(Fault::parse(std::string(text) + "/again")->strikesAgain);
+    EXPECT_TRUE(Fault::parse(std::string(text) + "/kept/again")->awaitsKept);
   }
 }
 

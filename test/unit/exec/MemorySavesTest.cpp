@@ -110,25 +110,25 @@ TEST(MemorySaves, PassOverStepsWhileARankIsLate) {
   EXPECT_TRUE(kept.saves->isDue(4));
   EXPECT_FALSE(kept.saves->isDue(5));
   kept.peers.says["how far state in memory is"] = "busy";
-  EXPECT_FALSE(*kept.saves->mayBegin(4));
-  EXPECT_FALSE(*kept.saves->mayBegin(5));
+  EXPECT_FALSE(*kept.saves->mayBegin(4, true));
+  EXPECT_FALSE(*kept.saves->mayBegin(5, true));
   EXPECT_THAT(kept.told.lines,
               ElementsAre("warning: step 4 is not kept in memory: rank 1 still "
                           "copies or sends its state after an earlier step; the "
                           "newest state in memory is none yet [memory-save-skipped]"));
   EXPECT_TRUE(kept.saves->isDue(6)) << "it is tried again after each step";
   kept.peers.says.erase("how far state in memory is");
-  EXPECT_TRUE(*kept.saves->mayBegin(6));
+  EXPECT_TRUE(*kept.saves->mayBegin(6, true));
   EXPECT_FALSE(kept.saves->isDue(7));
 }
 
 TEST(MemorySaves, GoOnWhenACopyHasNotReachedANeighbour) {
   Kept kept;
   kept.start();
-  EXPECT_TRUE(*kept.saves->mayBegin(4));
+  EXPECT_TRUE(*kept.saves->mayBegin(4, true));
   kept.peers.says["how far state in memory is"] = "failed: rank 0: the other end is gone";
-  EXPECT_TRUE(*kept.saves->mayBegin(8));
-  EXPECT_TRUE(*kept.saves->mayBegin(12)); // which says it no more
+  EXPECT_TRUE(*kept.saves->mayBegin(8, true));
+  EXPECT_TRUE(*kept.saves->mayBegin(12, true)); // which says it no more
   EXPECT_THAT(kept.told.lines,
               ElementsAre(AllOf(HasSubstr("the state of rank 1 after step 4 has not reached its "
                                           "neighbour, rank 0: the other end is gone"),

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Runs the checks that mostly wait, for a time limit of a minute or for processes to leave, side by side: together they take as long
+as the longest one, and a core for a few seconds. Needs only Python.
+
+    limit_runs.py [SHARDC_FOLDER]
+
+One of them alone: SCRIPT CHECK [SHARDC_FOLDER], as in CHECKS.
+"""
+
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+
+import launch_runs as launch
+
+CHECKS = [("launch_runs.py", "late"), ("launch_runs.py", "stopped"), ("fault_runs_of_hosts.py", "set-up"), ("stranger_runs.py", "frozen"),
+          ("stranger_runs.py", "asked-stuck"), ("stranger_runs.py", "descriptors"), ("stranger_runs.py", "another-secret"),
+          ("launch_runs.py", "wrong-address"), ("pipeline_runs.py", "stopped"), ("elastic_runs.py", "lost"), ("elastic_runs.py", "few")]
+
+
+def main():
+    here, programs = pathlib.Path(__file__).resolve().parent, [os.path.abspath(folder) for folder in sys.argv[1:]]
+    with tempfile.TemporaryDirectory() as folder:
+        running = [launch.Process(pathlib.Path(folder), f"{script} {check}", [sys.executable, "-B", here / script, check, *programs], {})
+                   for script, check in CHECKS]
+        failed = []
+        try:
+            for process in running:
+                status = process.popen.wait() # what it starts has time limits
+                print(f"== {process.name}\n{process.out}{process.err}", flush=True)
+                failed += [process.name] if status else []
+        finally:
+            for process in running: # where this one is interrupted: each ends what it has started
+                if process.popen.poll() is None:
+                    process.popen.send_signal(signal.SIGINT)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
