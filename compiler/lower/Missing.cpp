@@ -127,9 +127,6 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   };
   need(balances(RouterBalancing::Sinkhorn), "balancing by Sinkhorn's algorithm",
        Opt::ModelMoeRouterLoadBalancingType);
-  bool hasBias = config.isOn(Opt::ModelMoeRouterEnableExpertBias);
-  need(hasBias && d.virtualStages > 1, "a bias on experts with several chunks of layers on a stage",
-       Opt::ModelMoeRouterEnableExpertBias);
 }
 
 /// What is missing in a model that predicts further tokens.
