@@ -115,9 +115,6 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   need(config.isOn(Opt::ModelAddBiasLinear) &&
            config.has(Opt::ModelMoeSharedExpertIntermediateSize),
        "biases of the expert of all tokens", Opt::ModelAddBiasLinear);
-  // Each part of an expert would add the bias of its sum.
-  need(config.isOn(Opt::ModelAddBiasLinear) && d.expertTensorParallel > 1,
-       "the addition of biases to parts of experts", Opt::ModelExpertTensorParallelSize);
   need(config.is(Opt::ModelMoeRouterDtype, config::RouterType::Fp64), "a router in fp64",
        Opt::ModelMoeRouterDtype);
   using config::RouterBalancing;

@@ -148,8 +148,6 @@ def is_divided(row):
     if not is_valid({**row, "experts": 1}):
         return False
     tensor, context, data, experts, parts = (row[axis] for axis in ("tensor", "context", "data", "experts", "parts"))
-    if parts > 1 and row["router"] == "biases":  # each part would add them
-        return False
     if row["strategy"] == "torch_fsdp2" and max(tensor, context, experts, parts) > 1:
         return False
     if context == 1 and row["exchange"] != "p2p":
