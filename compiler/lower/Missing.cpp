@@ -107,9 +107,6 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   need(d.tensorParallel > 1 && !config.isOn(Opt::ModelSequenceParallel),
        "tensor parallelism of a model with experts without sequence parallelism",
        Opt::ModelTensorModelParallelSize);
-  // Counts of rows would have to be kept as often as the rows.
-  need(config.is(Opt::ModelPipelineSchedule, config::PipelineSchedule::ZeroBubble),
-       "a model with experts under this schedule", Opt::ModelPipelineSchedule);
   needOfExpertsInFp8(config, need);
   // Upstream asserts that there are none.
   need(config.isOn(Opt::ModelAddBiasLinear) &&
