@@ -107,17 +107,11 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   need(d.tensorParallel > 1 && !config.isOn(Opt::ModelSequenceParallel),
        "tensor parallelism of a model with experts without sequence parallelism",
        Opt::ModelTensorModelParallelSize);
-  // Counts of rows would have to be kept as often as the rows.
-  need(config.is(Opt::ModelPipelineSchedule, config::PipelineSchedule::ZeroBubble),
-       "a model with experts under this schedule", Opt::ModelPipelineSchedule);
   needOfExpertsInFp8(config, need);
   // Upstream asserts that there are none.
   need(config.isOn(Opt::ModelAddBiasLinear) &&
            config.has(Opt::ModelMoeSharedExpertIntermediateSize),
        "biases of the expert of all tokens", Opt::ModelAddBiasLinear);
-  // Each part of an expert would add the bias of its sum.
-  need(config.isOn(Opt::ModelAddBiasLinear) && d.expertTensorParallel > 1,
-       "the addition of biases to parts of experts", Opt::ModelExpertTensorParallelSize);
   need(config.is(Opt::ModelMoeRouterDtype, config::RouterType::Fp64), "a router in fp64",
        Opt::ModelMoeRouterDtype);
   using config::RouterBalancing;
@@ -127,9 +121,6 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   };
   need(balances(RouterBalancing::Sinkhorn), "balancing by Sinkhorn's algorithm",
        Opt::ModelMoeRouterLoadBalancingType);
-  bool hasBias = config.isOn(Opt::ModelMoeRouterEnableExpertBias);
-  need(hasBias && d.virtualStages > 1, "a bias on experts with several chunks of layers on a stage",
-       Opt::ModelMoeRouterEnableExpertBias);
 }
 
 /// What is missing in a model that predicts further tokens.

@@ -170,6 +170,18 @@ ValueId Forward::summed(ValueId value, const char *what, int16_t group) {
   return emit(std::move(sum), name(what), typeOf(value));
 }
 
+ValueId Forward::shared(ValueId value, const char *what, int16_t group) {
+  if (plan_.groupSize(group) == 1)
+    return value;
+  const plan::Value from = segment_.values[value];
+  Op view = op(OpKind::View, {value});
+  view.set(Key::shared, int64_t{1});
+  view.group = group;
+  ValueId result = emit(std::move(view), name(what), from.type);
+  setPurpose(result, from.purpose);
+  return result;
+}
+
 ValueId Forward::exchanged(ValueId value, const char *what, int16_t group, ValueId counts) {
   return moved(OpKind::AllToAll, value, what, group, typeOf(value).shape[0], counts);
 }

@@ -108,6 +108,8 @@ public:
   plan::ValueId summed(plan::ValueId value, const char *what, int16_t group);
   int16_t groupOf(plan::GroupKind kind) const { return plan::groupOfKind(plan_, kind); }
   int64_t membersOf(int16_t group) const { return plan_.groupSize(group); }
+  /// A value that all members of a group have, as one takes it that makes a part of its gradient.
+  plan::ValueId shared(plan::ValueId value, const char *what, int16_t group);
   /// What the members of a group have for this one, each a part of the rows, in their order. The
   /// rows that are there are those that `counts` says; kNone: all.
   plan::ValueId exchanged(plan::ValueId value, const char *what, int16_t group,

@@ -14,6 +14,8 @@ using Key = plan::AttrKey;
 namespace {
 constexpr const char *kRouter = "mlp.router.weight", *kRouterBias = "mlp.router.bias";
 constexpr const char *kExperts = "mlp.experts.", *kShared = "mlp.shared_experts.";
+constexpr const char *kUp = "linear_fc1", *kDown = "linear_fc2";
+std::string biasOf(const char *linear) { return std::string(kExperts) + linear + ".bias"; }
 } // namespace
 
 void MoeMlp::declare(Params &params) const {
@@ -45,7 +47,8 @@ ValueId MoeMlp::forward(Forward &to, ValueId x) const {
   const Type type = to.typeOf(x);
   ValueId given = to.emitRows(to.op(OpKind::Dispatch, {x, runs.places}), to.name("rows"),
                               to.activations({runs.rows, s_.expert.hidden}), runs.given);
-  ValueId made = returned(to, apply(to, taken(to, given, "rows", runs), runs), runs);
+  ValueId rows = gathered(to, exchanged(to, given, "rows", runs), "rows", runs);
+  ValueId made = returned(to, apply(to, rows, runs), runs);
   ValueId y = to.emit(to.op(OpKind::Combine, {made, runs.places}), to.name("moe"), type);
   if (s_.shared) {
     MlpSettings settings = *s_.shared;
@@ -201,22 +204,32 @@ MoeMlp::Runs MoeMlp::runsOf(Forward &to, ValueId ids, ValueId weights) const {
   ValueId places = to.reshaped(runs[1], "places.flat", {choices, 1});
   ValueId given = to.emitRows(to.op(OpKind::Dispatch, {column, places}), to.name("weights"),
                               Type::of(DType::F32, {rows, 1}), runs[0]);
-  Runs made = {rows, runs[0], runs[1], taken, counts, given};
-  made.weights = this->taken(to, given, "weights", made);
+  Runs made = {rows, runs[0], runs[1], taken, counts, plan::kNone, plan::kNone};
+  made.takenWeights = exchanged(to, given, "weights", made);
+  made.weights = gathered(to, made.takenWeights, "weights", made);
   return made;
 }
 
-/// What the experts here work on, of the rows that tokens here are given in.
-ValueId MoeMlp::taken(Forward &to, ValueId rows, const char *what, const Runs &runs) const {
-  const std::string taken = std::string(what) + ".taken", all = std::string(what) + ".all";
-  ValueId here = to.exchanged(rows, taken.c_str(), to.groupOf(plan::GroupKind::Expert), runs.taken);
-  return to.gathered(here, all.c_str(), to.groupOf(plan::GroupKind::ExpertTensor), runs.counts);
+/// Those that ranks with other experts have given this one.
+ValueId MoeMlp::exchanged(Forward &to, ValueId rows, const char *what, const Runs &runs) const {
+  const std::string name = std::string(what) + ".taken";
+  return to.exchanged(rows, name.c_str(), to.groupOf(plan::GroupKind::Expert), runs.taken);
 }
 
-/// The same rows on the way back. Ranks with parts of experts have made parts of a sum.
+/// What the experts here work on: of all ranks that have parts of these.
+ValueId MoeMlp::gathered(Forward &to, ValueId taken, const char *what, const Runs &runs) const {
+  const std::string name = std::string(what) + ".all";
+  return to.gathered(taken, name.c_str(), to.groupOf(plan::GroupKind::ExpertTensor), runs.counts);
+}
+
+/// The same rows on the way back. Ranks with parts of experts have made parts of a sum, which has
+/// one bias: each rank adds it to the sums that it keeps, and has a part of its gradient.
 ValueId MoeMlp::returned(Forward &to, ValueId made, const Runs &runs) const {
   int16_t parts = to.groupOf(plan::GroupKind::ExpertTensor);
   ValueId sum = to.scattered(made, "experts.sum", parts, runs.taken);
+  if (s_.expert.hasBias)
+    sum = biased(to, sum, to.shared(to.weight(biasOf(kDown)), "experts.bias", parts), "experts.fc2",
+                 runs.taken, runs.takenWeights);
   return to.exchanged(sum, "experts.own", to.groupOf(plan::GroupKind::Expert), runs.given);
 }
 
@@ -232,31 +245,36 @@ MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
   return runsOf(to, kept, chosen[1]);
 }
 
-/// A product of each row with its expert's weight, and the expert's bias, which `weights` scale if
-/// there are any.
-ValueId MoeMlp::linear(Forward &to, ValueId x, const char *name, const char *what, int64_t columns,
-                       const Runs &runs, ValueId weights) const {
-  std::string param = std::string(kExperts) + name;
+/// A product of each row with its expert's weight.
+ValueId MoeMlp::product(Forward &to, ValueId x, const char *name, const std::string &what,
+                        int64_t columns, const Runs &runs) const {
   const Type type = to.activations({to.typeOf(x).shape[0], columns});
-  Op product = to.op(OpKind::GroupedMatMul, {x, to.weight(param + ".weight"), runs.counts});
-  product.set(Key::trans_b, int64_t{1});
-  if (!s_.expert.hasBias)
-    return to.emitRows(std::move(product), to.name(what), type, runs.counts);
-  ValueId y = to.emitRows(std::move(product), to.name(what) + ".product", type, runs.counts);
-  Op add = to.op(OpKind::GroupedBias, {y, to.weight(param + ".bias"), runs.counts});
+  Op op = to.op(OpKind::GroupedMatMul,
+                {x, to.weight(kExperts + std::string(name) + ".weight"), runs.counts});
+  op.set(Key::trans_b, int64_t{1});
+  return to.emitRows(std::move(op), to.name(what.c_str()), type, runs.counts);
+}
+
+/// Each row and its expert's bias, which `weights` scale if there are any.
+ValueId MoeMlp::biased(Forward &to, ValueId x, ValueId bias, const char *what, ValueId counts,
+                       ValueId weights) {
+  Op add = to.op(OpKind::GroupedBias, {x, bias, counts});
   if (weights != plan::kNone)
     add.operands.push_back(weights);
-  return to.emitRows(std::move(add), to.name(what), type, runs.counts);
+  return to.emitRows(std::move(add), to.name(what), to.typeOf(x), counts);
 }
 
 /// What each expert makes of its rows. Its weights scale what is between its products, as
 /// upstream's experts have it: so the gradient of a weight does not need what the second product
-/// made. They scale the second bias, too.
+/// made. They scale the second bias, too, which is added to the sum of parts of experts.
 ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
   int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::ExpertTensor));
   int64_t width = s_.expert.width / parts, first = s_.expert.gated ? times(2, width) : width;
   int64_t bound = to.typeOf(rows).shape[0];
-  ValueId f1 = linear(to, rows, "linear_fc1", "experts.fc1", first, runs, plan::kNone);
+  const std::string bare = s_.expert.hasBias ? ".product" : "";
+  ValueId f1 = product(to, rows, kUp, "experts.fc1" + bare, first, runs);
+  if (s_.expert.hasBias)
+    f1 = biased(to, f1, to.weight(biasOf(kUp)), "experts.fc1", runs.counts, plan::kNone);
   Op activation = to.op(s_.expert.activation, {f1});
   setActivation(activation, s_.expert);
   const Type type = to.activations({bound, width});
@@ -267,7 +285,7 @@ ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
           : f1; // the op is the activation too
   Op weigh = to.op(weighing, {unweighted, runs.weights});
   ValueId weighted = to.emitRows(std::move(weigh), to.name("experts.weighted"), type, runs.counts);
-  return linear(to, weighted, "linear_fc2", "experts.fc2", s_.expert.hidden, runs, runs.weights);
+  return product(to, weighted, kDown, "experts.fc2" + bare, s_.expert.hidden, runs);
 }
 
 } // namespace shardc::model

@@ -50,7 +50,8 @@ private:
     plan::ValueId given, places; ///< counts and places of the rows of tokens here
     plan::ValueId taken;         ///< counts of those from ranks with other experts
     plan::ValueId counts;        ///< of the rows that the experts here work on
-    plan::ValueId weights;       ///< f32[.,1] of those: of the expert in the token's result
+    plan::ValueId takenWeights;  ///< f32[.,1] of rows taken: of the expert in the token's result
+    plan::ValueId weights;       ///< the same of the rows that the experts work on
   };
   Runs route(Forward &to, plan::ValueId x) const;
   Runs runsOf(Forward &to, plan::ValueId ids, plan::ValueId weights) const;
@@ -69,10 +70,15 @@ private:
     return std::ranges::any_of(s_.router.losses, [](double weight) { return weight != 0; });
   }
   plan::ValueId dropped(Forward &to, const std::vector<plan::ValueId> &chosen) const;
-  plan::ValueId taken(Forward &to, plan::ValueId rows, const char *what, const Runs &runs) const;
+  plan::ValueId exchanged(Forward &to, plan::ValueId rows, const char *what,
+                          const Runs &runs) const;
+  plan::ValueId gathered(Forward &to, plan::ValueId taken, const char *what,
+                         const Runs &runs) const;
   plan::ValueId returned(Forward &to, plan::ValueId made, const Runs &runs) const;
-  plan::ValueId linear(Forward &to, plan::ValueId x, const char *name, const char *what,
-                       int64_t columns, const Runs &runs, plan::ValueId weights) const;
+  plan::ValueId product(Forward &to, plan::ValueId x, const char *name, const std::string &what,
+                        int64_t columns, const Runs &runs) const;
+  static plan::ValueId biased(Forward &to, plan::ValueId x, plan::ValueId bias, const char *what,
+                              plan::ValueId counts, plan::ValueId weights);
   plan::ValueId apply(Forward &to, plan::ValueId rows, const Runs &runs) const;
 
   MoeSettings s_;

@@ -33,10 +33,10 @@ const Tie *sumTie(const Op &op, uint8_t result) {
 } // namespace
 
 StageCut::StageCut(const plan::Role &role, plan::Segment &body, const PipelineStages &stages)
-    : body_(body), inputs_(static_cast<size_t>(stages.count * stages.chunks)),
-      gradients_(inputs_.size()) {
+    : body_(body), stages_(static_cast<int32_t>(stages.count)),
+      inputs_(static_cast<size_t>(stages.count * stages.chunks)), gradients_(inputs_.size()) {
   separateSums(stages);
-  separateTallies(stages);
+  separateTallies(role, stages);
   assign(role, stages);
   findCrossings();
   findWeightsOnly();
@@ -71,30 +71,38 @@ void StageCut::separateSums(const PipelineStages &stages) {
 }
 
 /// Each stage sums in a cell of its own what its layers tell of a step. The first pass of a step
-/// begins with it, and later chunks go on with what is in the cell.
-void StageCut::separateTallies(const PipelineStages &stages) {
+/// begins with it, and later chunks go on with what is in the cell. Where a step has to count each
+/// microbatch once, the stage's last chunk adds what all of them have kept of it.
+void StageCut::separateTallies(const plan::Role &role, const PipelineStages &stages) {
+  auto count = static_cast<int32_t>(stages.count);
   std::vector<ValueId> firstOf(body_.values.size(), kNone); // of each sum: the cell's content
-  std::vector<int32_t> chunkOf(body_.values.size(), kEveryStage);
-  std::set<std::pair<ValueId, int32_t>> begun; // by which stages
-  std::vector<plan::Segment::Boundary> outs;
+  std::map<std::pair<ValueId, int32_t>, ValueId> sums;      // so far, by cell and chunk
+  std::set<std::pair<ValueId, int32_t>> begun;              // by which stages
   for (Op &op : body_.ops) {
     if (op.kind != OpKind::Tally)
       continue;
     SHARDC_CHECK(!op.ties.empty(), "'{}' goes on with no sum", plan::opInfo(op).name);
-    Tie &sum = op.ties.front();
-    ValueId before = sum.value, first = firstOf[before] == kNone ? before : firstOf[before];
-    int32_t chunk = stages.ofUnit[static_cast<size_t>(op.unit)];
-    if (before != first && chunkOf[before] != chunk) {
-      auto in = std::ranges::find(body_.ins, first, &plan::Segment::Boundary::value);
-      outs.push_back({before, in->cell});
-      sum.value = first;
+    Tie &tie = op.ties.front();
+    ValueId first = firstOf[tie.value] == kNone ? tie.value : firstOf[tie.value];
+    auto in = std::ranges::find(body_.ins, first, &plan::Segment::Boundary::value);
+    int32_t chunk = stages.ofUnit[static_cast<size_t>(op.unit)], stage = chunk % count;
+    int32_t last = stage + (static_cast<int32_t>(stages.chunks) - 1) * count;
+    if (role.cells[in->cell].kind == plan::CellKind::ExpertLoad && chunk != last) {
+      chunkOfTally_[op.results[0]] = chunk = last;
+      op.unit = -1; // of no layer that the chunk has
     }
-    bool isFirst = begun.emplace(first, chunk % static_cast<int32_t>(stages.count)).second;
-    if (sum.value == first)
-      sum.pred = isFirst ? plan::Pred::NotFirst : plan::Pred::Always;
-    firstOf[op.results[0]] = first, chunkOf[op.results[0]] = chunk;
+    auto [sum, isNew] = sums.try_emplace({first, chunk}, first);
+    tie.value = sum->second;
+    if (isNew)
+      tie.pred = begun.emplace(first, stage).second ? plan::Pred::NotFirst : plan::Pred::Always;
+    sum->second = op.results[0];
+    firstOf[op.results[0]] = first;
   }
-  body_.outs.insert(body_.outs.end(), outs.begin(), outs.end());
+  std::erase_if(body_.outs, [&](const auto &out) { return firstOf[out.value] != kNone; });
+  for (const auto &[of, sum] : sums) {
+    auto in = std::ranges::find(body_.ins, of.first, &plan::Segment::Boundary::value);
+    body_.outs.push_back({sum, in->cell});
+  }
 }
 
 void StageCut::assign(const plan::Role &role, const PipelineStages &stages) {
@@ -118,6 +126,9 @@ void StageCut::assign(const plan::Role &role, const PipelineStages &stages) {
 }
 
 int32_t StageCut::stageOf(const Op &op, const PipelineStages &stages) const {
+  if (op.kind == OpKind::Tally)
+    if (auto moved = chunkOfTally_.find(op.results[0]); moved != chunkOfTally_.end())
+      return moved->second;
   int32_t ofOperand = kEveryStage;
   bool readsParam = false;
   for (ValueId operand : op.operands) {
@@ -167,6 +178,8 @@ void StageCut::cross(const Op &op, ValueId value, int32_t stage) {
   int32_t from = ofValue_[value];
   if (from == kEveryStage || from == stage)
     return;
+  if (op.kind == OpKind::Tally && from % stages_ == stage % stages_)
+    return; // the stage keeps it
   bool isBackward = body_.ops[body_.values[value].def].phase == plan::Phase::Backward;
   SHARDC_CHECK(from == (isBackward ? stage + 1 : stage - 1),
                "'{}' of stage {} reads '{}' of stage {}", plan::opInfo(op).name, stage,

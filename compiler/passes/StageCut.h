@@ -2,6 +2,7 @@
 // neighbours. Ops that read only what the host feeds and the step state are those of every stage.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "compiler/passes/PipelineStages.h"
@@ -37,7 +38,7 @@ public:
 private:
   static size_t at(int32_t stage) { return static_cast<size_t>(stage); }
   void separateSums(const PipelineStages &stages);
-  void separateTallies(const PipelineStages &stages);
+  void separateTallies(const plan::Role &role, const PipelineStages &stages);
   void assign(const plan::Role &role, const PipelineStages &stages);
   int32_t stageOf(const plan::Op &op, const PipelineStages &stages) const;
   void findCrossings();
@@ -45,6 +46,8 @@ private:
   void cross(const plan::Op &op, plan::ValueId value, int32_t stage);
 
   plan::Segment &body_;
+  int32_t stages_;                                ///< of which chunks are taken in turns
+  std::map<plan::ValueId, int32_t> chunkOfTally_; ///< by sum, where it is not that of its layer
   std::vector<int32_t> ofOp_, ofValue_;
   std::vector<uint8_t> isParam_;       ///< by value
   std::vector<uint8_t> isAmaxSeen_;    ///< by value

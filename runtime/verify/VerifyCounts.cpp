@@ -24,7 +24,7 @@ struct RowExchange {
 struct CountSource {
   uint32_t role = 0, segment = 0, op = 0; ///< that has made the counts
   std::vector<RowExchange> exchanges;     ///< since then
-  int kept = 0;                           ///< times that they were left in a buffer since then
+  bool isOld = false;                     ///< an earlier run of a segment under way has left them
   int64_t bound = 0, slots = 0;           ///< rows that there is room for, in so many slots
   bool operator==(const CountSource &) const = default;
 };
@@ -38,12 +38,26 @@ struct CountState {
     Unknown ///< one or another of these
   } kind = Plain;
   CountSource source;
+  /// The segments that have left it in buffers since, or what it is made from, in order. A run of
+  /// one of these finds there what is of a run before.
+  std::vector<uint32_t> leftBy;
 
   bool is(Kind other, const CountSource &from) const { return kind == other && source == from; }
   bool lacksRows() const { return kind == Rows || kind == Unknown; }
   bool operator==(const CountState &) const = default;
 
-  void join(const CountState &) { *this = {Unknown, {}}; }
+  void addLeft(const std::vector<uint32_t> &segments) {
+    for (uint32_t segment : segments)
+      if (auto at = std::ranges::lower_bound(leftBy, segment); at == leftBy.end() || *at != segment)
+        leftBy.insert(at, segment);
+  }
+
+  void join(const CountState &more) {
+    if (kind == more.kind && source == more.source)
+      addLeft(more.leftBy);
+    else
+      *this = {Unknown, {}, {}};
+  }
 };
 
 class CountDomain {
@@ -68,24 +82,34 @@ public:
   void add(const Values &at, uint32_t i, const Tie &tie) {
     State &sum = at[at.scope.segment.ops[i].results[tie.result]];
     const State &more = at[tie.value];
-    if (sum == more || (!sum.lacksRows() && !more.lacksRows()))
+    if (!sum.lacksRows() && !more.lacksRows())
       return;
+    if (more.is(sum.kind, sum.source))
+      return sum.addLeft(more.leftBy);
     refuse(at, i, tie.value, "{} adds to '%{}', of which other rows are there");
-    sum = {State::Unknown, {}};
+    sum = {State::Unknown, {}, {}};
   }
 
   State received(const State &given, const Op &op) const {
     State state = given;
     if (state.kind != State::Plain && state.kind != State::Unknown)
       state.source.exchanges.push_back({CollectiveKind::Recv, op.channel});
+    state.leftBy.clear(); // segments of another stage
     return state;
   }
 
-  State kept(const State &state) const {
+  State kept(const Scope &scope, const State &state) const {
     State left = state;
     if (left.kind != State::Plain && left.kind != State::Unknown)
-      ++left.source.kept;
+      left.addLeft({scope.segmentIndex});
     return left;
+  }
+
+  /// Of which microbatch rings hold something is proven beside this (VerifyMicrobatches.cpp).
+  State found(const Scope &scope, const State &state) const {
+    State own = state;
+    own.source.isOld |= std::ranges::binary_search(own.leftBy, scope.segmentIndex);
+    return own;
   }
 
   void finish(const Values &at) {
@@ -153,8 +177,8 @@ private:
     CountSource source{at.scope.roleIndex, at.scope.segmentIndex, i};
     source.bound = op.getInt(AttrKey::bound);
     source.slots = at.scope.value(op.results[0]).type.shape[0];
-    at[plan::resultNamed<OpKind::MakeRuns>(op, "counts")] = {State::Counts, source};
-    at[plan::resultNamed<OpKind::MakeRuns>(op, "places")] = {State::Places, source};
+    at[plan::resultNamed<OpKind::MakeRuns>(op, "counts")] = {State::Counts, source, {}};
+    at[plan::resultNamed<OpKind::MakeRuns>(op, "places")] = {State::Places, source, {}};
   }
 
   /// A view of all elements, with the same rows, is the value by another name. Places stay places
@@ -276,9 +300,11 @@ private:
       else if (!isCounted && at.operand(op, k).lacksRows())
         needsAll(at, i, op.operands[k]);
     }
+    State made = {State::Rows, which.source, {}};
+    addLeft(at, op, made);
     for (size_t r = 0; r < op.results.size() && isKnown; ++r)
       if (factors.result(r).has(factor))
-        at[op.results[r]] = {State::Rows, which.source};
+        at[op.results[r]] = made;
   }
 
   /// An op that works row by row makes of rows that are not there what is not there either.
@@ -298,7 +324,14 @@ private:
         refuse(at, i, op.operands[o], "{} takes '%{}' with other rows than its own");
       else if (!operandOf(op, factors, o).has(rows) && at.operand(op, o).lacksRows())
         needsAll(at, i, op.operands[o]);
-    at.setAll(op, state);
+    State made = state;
+    addLeft(at, op, made);
+    at.setAll(op, made);
+  }
+
+  static void addLeft(const Values &at, const Op &op, State &made) {
+    for (ValueId operand : op.operands)
+      made.addLeft(at[operand].leftBy);
   }
 
   /// Whether each row of each result depends on that row of operands alone.

@@ -12,7 +12,8 @@
 //   State loaded(role, cell)        of a cell that is no buffer: a load or the host fills it
 //   void add(Values, i, tie)        adds to a result what is in its buffer
 //   State received(State, op)       what a transfer brings, of what was given to it
-//   State kept(State)               of a value that a segment leaves in a buffer
+//   State kept(scope, State)        of a value that a segment leaves in a buffer
+//   State found(scope, State)       of what a segment takes from one
 //   void finish(Values)             may look at all values of a segment, in the last walk
 //   kFollowsAll                     follows ops also of values to which no way leads, as State()
 // A state that is not set is State(): nothing special is known of the value.
@@ -98,7 +99,11 @@ public:
     if constexpr (requires { domain_.loaded(values_->scope.role, cell); })
       states_[value] = domain_.loaded(values_->scope.role, cell);
   }
-  void take(ValueId value, Passage from) override { states_[value] = at(from); }
+  void take(ValueId value, Passage from) override {
+    State &state = states_[value] = at(from);
+    if constexpr (requires { domain_.found(values_->scope, state); })
+      state = domain_.found(values_->scope, state);
+  }
   void receive(const Op &recv, Passage from) override {
     State &state = states_[recv.results.front()] = at(from);
     if constexpr (requires { domain_.received(state, recv); })
@@ -114,8 +119,8 @@ public:
   }
   bool leave(ValueId value, Passage at, bool isKept, bool isFirst) override {
     State state = states_[value];
-    if constexpr (requires { domain_.kept(state); })
-      state = isKept ? domain_.kept(state) : state;
+    if constexpr (requires { domain_.kept(values_->scope, state); })
+      state = isKept ? domain_.kept(values_->scope, state) : state;
     return joinTo(this->at(at), state, isFirst);
   }
   void finish() override {

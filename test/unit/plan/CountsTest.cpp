@@ -112,6 +112,52 @@ TEST(Counts, GoThroughBuffersAndTransfers) {
                       Rule::Counts, "'%y' has rows by '%n', which does not count them");
 }
 
+/// Rows that one segment makes of those that another has left, and a third takes with the same
+/// counts.
+constexpr const char *kLeftTwice = R"(shardc.plan 2 sharded "left-twice"
+mesh { dp = 1 }
+role all "all ranks" {
+  cell @n : i32[1,3] in work for data
+  cell @y : f32[8,8] in work for data
+  cell @g : f32[8,8] in work for data
+  segment s {
+    %ids = fill : i32[4,2] data
+    %x = fill : f32[4,8] data
+    %n, %p = make_runs %ids {bound = 8} : i32[1,3] data, i32[4,2] data
+    %y = dispatch %x, %p : f32[8,8] rows %n activations
+    out @n = %n
+    out @y = %y
+  }
+  segment t {
+    in %n = @n
+    in %y = @y rows %n
+    %g = gelu %y : f32[8,8] rows %n activations
+    out @g = %g
+  }
+  segment u {
+    in %n = @n
+    in %y = @y rows %n
+    in %g = @g rows %n
+    %z = add %y, %g : f32[8,8] rows %n activations
+  }
+  program {
+    run s
+    run t
+    run u
+  }
+}
+)";
+
+TEST(Counts, AreThoseOfWhatSegmentsMakeOfRows) {
+  Plan plan = parsed(kLeftTwice);
+  std::vector<Finding> findings = verify(plan);
+  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  // What 't' finds where it leaves rows is of the run before.
+  test::expectRefused(parsed(test::replaced(kLeftTwice, "    %g = gelu %y",
+                                            "    in %old = @g rows %n\n    %g = add %y, %old")),
+                      Rule::Counts, "'add' takes '%old' with other rows than its own");
+}
+
 /// Changes one place of the plan after the other; each change has to be refused by the rule.
 template <typename Change> int expectAllRefused(const char *what, Change change) {
   int count = 0;
