@@ -14,6 +14,7 @@ using Key = plan::AttrKey;
 namespace {
 constexpr const char *kRouter = "mlp.router.weight", *kRouterBias = "mlp.router.bias";
 constexpr const char *kExperts = "mlp.experts.", *kShared = "mlp.shared_experts.";
+constexpr const char *kSharedGate = "mlp.shared_experts.gate_weight";
 } // namespace
 
 void MoeMlp::declare(Params &params) const {
@@ -33,14 +34,11 @@ void MoeMlp::declare(Params &params) const {
   if (s_.shared)
     DenseMlp(*s_.shared, kShared).declare(params);
   if (s_.hasSharedGate)
-    params.push_back({"mlp.shared_experts.gate_weight",
-                      {1, s_.expert.hidden},
-                      plan::InitKind::Normal,
-                      s_.expert.initStd});
+    params.push_back(
+        {kSharedGate, {1, s_.expert.hidden}, plan::InitKind::Normal, s_.expert.initStd});
 }
 
 ValueId MoeMlp::forward(Forward &to, ValueId x) const {
-  SHARDC_CHECK(!s_.hasSharedGate, "findMissing refuses this part");
   Runs runs = route(to, x);
   const Type type = to.typeOf(x);
   ValueId given = to.emitRows(to.op(OpKind::Dispatch, {x, runs.places}), to.name("rows"),
@@ -51,9 +49,35 @@ ValueId MoeMlp::forward(Forward &to, ValueId x) const {
     MlpSettings settings = *s_.shared;
     settings.hiddenDropout = 0; // of the sum
     ValueId shared = DenseMlp(settings, kShared, "shared.").forward(to, x);
+    if (s_.hasSharedGate)
+      shared = gated(to, x, shared);
     y = to.emit(to.op(OpKind::Add, {y, shared}), to.name("moe.all"), type);
   }
   return to.dropout(y, s_.expert.hiddenDropout, "moe.drop");
+}
+
+/// A token's logit is that of a router with one expert, whose weight is the sigmoid.
+ValueId MoeMlp::gated(Forward &to, ValueId x, ValueId shared) const {
+  Type type = to.typeOf(x);
+  int64_t tokens = to.settings().microBatch * to.settings().seqLength;
+  type.shape[type.rank - 1u] = 1;
+  bool isRounded = type.dtype != DType::F32;
+  Op product = to.op(OpKind::MatMul, {x, to.weight(kSharedGate)});
+  product.set(Key::trans_b, int64_t{1});
+  ValueId logit = to.emit(std::move(product),
+                          to.name(isRounded ? "shared.gate.product" : "shared.gate.logit"), type);
+  if (isRounded) {
+    type.dtype = DType::F32;
+    logit = to.emit(to.op(OpKind::Cast, {logit}), to.name("shared.gate.logit"), type);
+  }
+  Op choose = to.op(OpKind::RouterTopk, {logit});
+  choose.set(Key::topk, int64_t{1}).set(Key::score, int64_t{kRouterSigmoid});
+  auto chosen =
+      to.emitMany(std::move(choose), {{"shared.gate.ids", Type::of(DType::I32, {tokens, 1})},
+                                      {"shared.gate", Type::of(DType::F32, {tokens, 1})}});
+  to.setPurpose(chosen[0], plan::Purpose::Data);
+  return to.emit(to.op(OpKind::ScaleRows, {shared, chosen[1]}), to.name("shared.gated"),
+                 to.typeOf(shared));
 }
 
 ValueId MoeMlp::logits(Forward &to, ValueId x) const {
@@ -251,15 +275,22 @@ ValueId MoeMlp::linear(Forward &to, ValueId x, const char *name, const char *wha
 
 /// What each expert makes of its rows. Its weights scale what is between its products, as
 /// upstream's experts have it: so the gradient of a weight does not need what the second product
-/// made. They scale the second bias, too.
+/// made. They scale the second bias, too. Or they scale the rows that it takes, and nothing else.
 ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
   int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::ExpertTensor));
   int64_t width = s_.expert.width / parts, first = s_.expert.gated ? times(2, width) : width;
   int64_t bound = to.typeOf(rows).shape[0];
+  if (s_.weighsInput)
+    rows = to.emitRows(to.op(OpKind::ScaleRows, {rows, runs.weights}), to.name("experts.input"),
+                       to.typeOf(rows), runs.counts);
   ValueId f1 = linear(to, rows, "linear_fc1", "experts.fc1", first, runs, plan::kNone);
   Op activation = to.op(s_.expert.activation, {f1});
   setActivation(activation, s_.expert);
   const Type type = to.activations({bound, width});
+  if (s_.weighsInput) {
+    ValueId made = to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts);
+    return linear(to, made, "linear_fc2", "experts.fc2", s_.expert.hidden, runs, plan::kNone);
+  }
   OpKind weighing = plan::opInfo(activation).weighted.value_or(OpKind::ScaleRows);
   ValueId unweighted =
       weighing == OpKind::ScaleRows
