@@ -64,6 +64,9 @@ void ruleRotationIgnores(RuleContext &ctx) {
       {scale, ctx.has(scale), false},
       {groups, d.numGroups != d.numHeads, false},
       {Opt::ModelAddQkvBias, ctx.on(Opt::ModelAddQkvBias), false},
+      {Opt::ModelAttentionChunkSize, ctx.has(Opt::ModelAttentionChunkSize), false},
+      {Opt::ModelNoRopeFreq, ctx.has(Opt::ModelNoRopeFreq), false},
+      {Opt::ModelQkL2Norm, ctx.on(Opt::ModelQkL2Norm), false},
       {share, ctx.cfg().getFloatOr(share, 1) != 1, true},
       {factor, ctx.has(factor), true},
       {pairs, ctx.on(pairs), true},
@@ -91,6 +94,19 @@ void ruleLatentWindow(RuleContext &ctx) {
   if (ctx.on(kLatent) && ctx.has(window))
     ctx.report({kLatent, window}, {arg(ctx, window)})
         .fix(ctx.fixRemove(window, FixItKind::Alternative));
+}
+
+void ruleNoRopeLayers(RuleContext &ctx) {
+  Opt option = Opt::ModelNoRopeFreq;
+  if (!ctx.has(option))
+    return;
+  const Value::List &pattern = ctx.cfg().getList(option);
+  bool isNumber = pattern.size() == 1 && *pattern.front().asInt() > 0;
+  auto isSwitch = [](const Value &value) { return *value.asInt() == 0 || *value.asInt() == 1; };
+  bool isList = static_cast<int64_t>(pattern.size()) == ctx.derived().numLayers &&
+                std::ranges::all_of(pattern, isSwitch);
+  if (!isNumber && !isList)
+    ctx.report({option}, {arg(ctx, option), ctx.derived().numLayers});
 }
 
 void ruleYarnFactor(RuleContext &ctx) {

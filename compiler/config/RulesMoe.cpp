@@ -49,6 +49,13 @@ void ruleExpertBiasScore(RuleContext &ctx) {
     ctx.report({bias, score}, {arg(ctx, score)}).fix(ctx.fixRemove(bias));
 }
 
+void ruleScoreOnInput(RuleContext &ctx) {
+  Opt onInput = Opt::ModelMoeApplyProbsOnInput, topk = Opt::ModelMoeRouterTopk;
+  if (ctx.has(Opt::ModelNumMoeExperts) && ctx.on(onInput) && ctx.num(topk) != 1)
+    ctx.report({onInput, topk}, {ctx.num(topk)})
+        .fix(ctx.fixSet(topk, Value::ofInt(1), FixItKind::Alternative));
+}
+
 void ruleBalanceWeights(RuleContext &ctx) {
   Opt weights = Opt::ModelMoeAuxLossCoeff, kinds = Opt::ModelMoeRouterLoadBalancingType;
   auto given = static_cast<int64_t>(ctx.cfg().getList(weights).size());

@@ -447,6 +447,9 @@ void ruleCudaCoreAttention(RuleContext &ctx) {
   judge({.type = d.compute, .hasDocuments = ctx.on(documents)}, documents, Value::ofBool(false));
   // Without its window it would be another model.
   judge({.type = d.compute, .hasWindow = hasWindow(ctx)}, Opt::ModelWindowSize, {});
+  Opt chunk = Opt::ModelAttentionChunkSize;
+  judge({.type = d.compute, .hasChunks = ctx.has(chunk) && ctx.num(chunk) < d.seqLength}, chunk,
+        {});
   Opt cap = Opt::ModelAttnLogitSoftcapping;
   judge({.type = d.compute, .isCapped = ctx.has(cap)}, cap, {});
 }

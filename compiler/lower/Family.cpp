@@ -132,10 +132,24 @@ private:
   struct LayerKind {
     bool hasExperts = false;
     bool hasWindow = false; ///< for attention
+    bool isRotated = true;  ///< where the model has rotations
     auto operator<=>(const LayerKind &) const = default;
   };
 
-  LayerKind kindOf(int64_t layer) const { return {hasExperts(layer), hasWindow(layer)}; }
+  LayerKind kindOf(int64_t layer) const {
+    return {hasExperts(layer), hasWindow(layer), isRotated(layer)};
+  }
+
+  /// no_rope_freq is a number n, for every n-th layer counted from one, or a list in which 1 says
+  /// that a layer has no rotations.
+  bool isRotated(int64_t layer) const {
+    if (!config_.has(Opt::ModelNoRopeFreq) || config_.getList(Opt::ModelNoRopeFreq).empty())
+      return true;
+    const config::Value::List &pattern = config_.getList(Opt::ModelNoRopeFreq);
+    if (pattern.size() == 1 && *pattern.front().asInt() > 1)
+      return (layer + 1) % *pattern.front().asInt() != 0;
+    return *pattern[static_cast<size_t>(layer) % pattern.size()].asInt() == 0;
+  }
 
   /// Keys before its own that a query sees in layers with a window: the first number of
   /// window_size, whose second one is of no effect under a causal mask. None if it is -1.
@@ -203,6 +217,8 @@ private:
 
   std::optional<model::RopeSettings> rope(LayerKind kind) const {
     using config::PositionEmbedding;
+    if (!kind.isRotated)
+      return std::nullopt;
     bool isYarn = config_.is(Opt::ModelPositionEmbeddingType, PositionEmbedding::Yarn);
     if (!isYarn && !config_.is(Opt::ModelPositionEmbeddingType, PositionEmbedding::Rope))
       return std::nullopt;
@@ -294,6 +310,7 @@ private:
                                            1.0 / std::sqrt(static_cast<double>(d_.headSize))));
     if (kind.hasWindow)
       gqa.scores.window = window();
+    setPositions(gqa, kind);
     gqa.initStd = std_, gqa.residualStd = residualStd_;
     gqa.hiddenDropout = branchDropout(Opt::ModelPostSelfAttnLayernorm);
     if (config_.isOn(Opt::ModelQkLayernorm))
@@ -301,6 +318,17 @@ private:
     gqa.isNormOfAllHeads = config_.isOn(Opt::ModelQkLayernormFullWidth);
     gqa.hasGate = config_.isOn(Opt::ModelAttentionOutputGate);
     return gqa;
+  }
+
+  /// What layers with rotations have, and what layers that lack them have instead.
+  void setPositions(model::GqaSettings &gqa, LayerKind kind) const {
+    if (kind.isRotated && config_.has(Opt::ModelAttentionChunkSize))
+      gqa.scores.chunk = config_.getInt(Opt::ModelAttentionChunkSize);
+    if (kind.isRotated && config_.isOn(Opt::ModelQkL2Norm))
+      gqa.l2NormEps = config_.getFloat(Opt::ModelLayernormEpsilon);
+    if (!kind.isRotated && config_.isOn(Opt::ModelAttnTemperatureTuning))
+      gqa.queryScale = {config_.getInt(Opt::ModelAttnFloorScale),
+                        config_.getFloat(Opt::ModelAttnScale)};
   }
 
   model::MlaSettings mla() const {
@@ -414,7 +442,8 @@ private:
     moe.expert = feedForward(config_.getIntOr(Opt::ModelMoeFfnHiddenSize, d_.ffnHidden));
     if (config_.has(Opt::ModelMoeSharedExpertIntermediateSize))
       moe.shared = feedForward(config_.getInt(Opt::ModelMoeSharedExpertIntermediateSize));
-    moe.hasSharedGate = config_.isOn(Opt::ModelMoeSharedExpertGate);
+    moe.hasSharedGate = moe.shared && config_.isOn(Opt::ModelMoeSharedExpertGate);
+    moe.weighsInput = config_.isOn(Opt::ModelMoeApplyProbsOnInput);
     return moe;
   }
 

@@ -22,10 +22,8 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelMtpHybridOverridePattern, "other kinds of layers for further tokens"},
     {Opt::ModelMtpStandalone, "a stage of their own for further tokens"},
     {Opt::ModelMlaDownProjFusion, "one product for both down projections"},
-    {Opt::ModelQkL2Norm, "an L2 norm on query and key"},
     {Opt::ModelQkClip, "clipping of query and key"},
     {Opt::ModelAttentionOutputGate, "gated attention output"},
-    {Opt::ModelNoRopeFreq, "a layer without rotary positions"},
     {Opt::ModelMropeSection, "rotary embedding of several axes"},
     {Opt::ModelLinearAttentionFreq, "linear attention"},
     {Opt::ModelExperimentalAttentionVariant, "this kind of attention"},
@@ -33,7 +31,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelEnableMhcConnections, "a model with several residual streams"},
     {Opt::ModelApplyResidualConnectionPostLayernorm, "a residual connection after the norm"},
     {Opt::ModelUseMup, "scaling by width"},
-    {Opt::ModelMoeSharedExpertGate, "a gate on the shared expert"},
     {Opt::ModelMoeSharedExpertGluInterleaveSize, "interleaving of gate and value in experts"},
     {Opt::ModelMoeMlpGluInterleaveSize, "interleaving of gate and value in experts"},
     {Opt::ModelMoeLatentSize, "a projection before experts"},
@@ -43,7 +40,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelMoeRouterForceBiased, "routing at random"},
     {Opt::ModelMoeRouterQuantileBalancingEma, "balancing by quantiles"},
     {Opt::ModelMoeEnableRoutingReplay, "replay of routings"},
-    {Opt::ModelMoeApplyProbsOnInput, "scaling of the input of experts"},
     {Opt::ModelMoeDispatchFwdDtype, "another type of tokens that are sent to experts"},
     {Opt::ModelMoeCombineBwdDtype, "another type of gradients that are sent to experts"},
     {Opt::ModelMoeExpertRankCapacityFactor, "a capacity of the experts of a rank"},
@@ -130,9 +126,6 @@ template <typename Need> void needOfPredictions(const Config &config, Need need)
   const config::Derived &d = config.derived();
   need(config.getInt(Opt::ModelMtpNumLayers) >= d.seqLength,
        "prediction of tokens behind the sequence", Opt::ModelMtpNumLayers);
-  // A rank would need tokens of others' slices.
-  need(d.contextParallel > 1, "multi-token prediction with context parallelism",
-       Opt::ModelContextParallelSize);
   need(config.is(Opt::ModelPipelineSchedule, config::PipelineSchedule::ZeroBubble),
        "multi-token prediction under this schedule", Opt::ModelPipelineSchedule);
   // The last stage would need gradients of positions that its ranks divide.
@@ -157,9 +150,18 @@ template <typename Need> void needOfNorms(const Config &config, Need need) {
        "a norm over the heads of several tensor-parallel ranks", Opt::ModelQkLayernormFullWidth);
   need(isOfAllHeads && config.isOn(Opt::ModelMultiLatentAttention),
        "a norm over all heads of latent attention", Opt::ModelQkLayernormFullWidth);
+  need(config.isOn(Opt::ModelQkL2Norm) && config.isOn(Opt::ModelQkLayernorm),
+       "norms of queries and keys with weights and without", Opt::ModelQkL2Norm);
   // The norms are what makes numbers of the type of activations of it.
   need(!config.isOn(Opt::ModelPreLayernorm) && config.isOn(Opt::ModelFp32ResidualConnection),
        "layers that read a residual stream in fp32 without a norm", Opt::ModelPreLayernorm);
+}
+
+/// What is missing of layers that differ in their positions.
+template <typename Need> void needOfPositions(const Config &config, Need need) {
+  // Upstream counts chunks from the beginning of each document there.
+  need(config.has(Opt::ModelAttentionChunkSize) && config.isOn(Opt::DatasetResetAttentionMask),
+       "chunks of documents", Opt::ModelAttentionChunkSize);
 }
 
 } // namespace
@@ -184,6 +186,7 @@ std::vector<Missing> findMissing(const Config &config) {
   need(!isQuick && asksFor(config, Opt::ModelActivationFuncClampValue),
        "clamping of this activation", Opt::ModelActivationFuncClampValue);
   needOfNorms(config, need);
+  needOfPositions(config, need);
   need(asksFor(config, Opt::ModelWindowRotaryBase) &&
            config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn),
        "another base of positions in layers with a window under YaRN", Opt::ModelWindowRotaryBase);

@@ -44,6 +44,8 @@ ValueId attend(Forward &to, ValueId q, ValueId k, ValueId v, const ScoreSettings
     attend.set(Key::soft_cap, settings.softCap);
   if (settings.window)
     attend.set(Key::window, *settings.window);
+  if (settings.chunk && *settings.chunk < s)
+    attend.set(Key::chunk, *settings.chunk);
   to.setDropout(attend, settings.dropout);
   Type output = to.activations({b, s, heads * channels}),
        statistics = Type::of(DType::F32, {b, heads, s});

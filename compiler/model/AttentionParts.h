@@ -30,6 +30,12 @@ struct RopeSettings {
 /// Sets the attributes of a rotation.
 void setRotation(plan::Op &op, const RopeSettings &rope);
 
+/// A factor on queries that grows with their positions: 1 + slope·log(1 + floor((s + 1) / step)).
+struct PositionScale {
+  int64_t step = 1;
+  double slope = 0;
+};
+
 /// One more key for each query, of value 0.
 enum class Sinks : uint8_t {
   None,
@@ -42,6 +48,7 @@ struct ScoreSettings {
   double softCap = 0;            ///< of scaled scores; 0: none
   bool resetMask = false;        ///< attention ends at the ends of documents
   std::optional<int64_t> window; ///< keys before its own that a query sees; none: all
+  std::optional<int64_t> chunk;  ///< positions of which a query sees those of its own; none: all
   double dropout = 0;            ///< of probabilities
   Sinks sinks = Sinks::None;
 };

@@ -20,7 +20,7 @@ GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
   if (s_.qkNorm) {
     bool isFinal = !s_.rope && !s_.isNormOfAllHeads;
     queryNorm_.emplace(*s_.qkNorm, s_.isNormOfAllHeads ? queries : s_.headSize,
-                       "self_attention.q_layernorm.", isFinal ? "q" : "q.normed");
+                       "self_attention.q_layernorm.", isFinal && !s_.queryScale ? "q" : "q.normed");
     keyNorm_.emplace(*s_.qkNorm, s_.isNormOfAllHeads ? keys : s_.headSize,
                      "self_attention.k_layernorm.", isFinal ? "k" : "k.normed");
   }
@@ -46,17 +46,23 @@ ValueId GqaAttention::forward(Forward &to, ValueId x) const {
   split.set(Key::num_heads, s_.heads).set(Key::num_groups, s_.groups);
   split.set(Key::head_dim, s_.headSize);
   bool isFinal = !s_.qkNorm && !s_.rope; // as they are split
-  auto v = to.emitMany(
-      std::move(split),
-      {{isFinal ? "q" : "q.plain", query}, {isFinal ? "k" : "k.plain", key}, {"v", key}});
+  auto v = to.emitMany(std::move(split), {{isFinal && !s_.queryScale ? "q" : "q.plain", query},
+                                          {isFinal ? "k" : "k.plain", key},
+                                          {"v", key}});
   if (s_.qkNorm) {
     v[0] = normed(to, *queryNorm_, v[0], "q");
     v[1] = normed(to, *keyNorm_, v[1], "k");
   }
   if (s_.rope) {
-    v[0] = rotate(to, v[0], "q");
-    v[1] = rotate(to, v[1], "k");
+    v[0] = rotate(to, v[0], s_.l2NormEps || s_.queryScale ? "q.rotated" : "q");
+    v[1] = rotate(to, v[1], s_.l2NormEps ? "k.rotated" : "k");
   }
+  if (s_.l2NormEps) {
+    v[0] = normedWithoutWeight(to, v[0], s_.queryScale ? "q.normed" : "q");
+    v[1] = normedWithoutWeight(to, v[1], "k");
+  }
+  if (s_.queryScale)
+    v[0] = scaled(to, v[0], "q");
   ValueId o = attend(to, v[0], v[1], v[2], s_.scores);
   return to.dropout(proj_.apply(to, o, "proj"), s_.hiddenDropout, "proj.drop");
 }
@@ -68,14 +74,32 @@ ValueId GqaAttention::normed(Forward &to, const Norm &norm, ValueId x, const cha
   const std::string name = what;
   ValueId rows = to.reshaped(x, (name + ".flat").c_str(),
                              {heads.shape[0], heads.shape[1], heads.shape[2] * heads.shape[3]});
-  return to.reshaped(norm.forward(to, rows), (s_.rope ? name + ".unrotated" : name).c_str(),
-                     {heads.shape[0], heads.shape[1], heads.shape[2], heads.shape[3]});
+  return to.reshaped(
+      norm.forward(to, rows),
+      (s_.rope || (s_.queryScale && name == "q") ? name + ".unrotated" : name).c_str(),
+      {heads.shape[0], heads.shape[1], heads.shape[2], heads.shape[3]});
 }
 
 ValueId GqaAttention::rotate(Forward &to, ValueId x, const char *what) const {
   Op rope = to.op(OpKind::Rope, {x});
   setRotation(rope, *s_.rope);
   return to.emit(std::move(rope), to.name(what), to.typeOf(x));
+}
+
+ValueId GqaAttention::normedWithoutWeight(Forward &to, ValueId x, const char *what) const {
+  const Type type = to.typeOf(x);
+  Op norm = to.op(OpKind::L2Norm, {x});
+  norm.set(Key::eps, *s_.l2NormEps);
+  const Type rows = Type::of(DType::F32, {type.numel() / s_.headSize});
+  const std::string rstd = std::string(what) + ".rstd";
+  return to.emitMany(std::move(norm), {{what, type}, {rstd.c_str(), rows}})[0];
+}
+
+ValueId GqaAttention::scaled(Forward &to, ValueId x, const char *what) const {
+  Op scale = to.op(OpKind::ScalePositions, {x});
+  scale.set(Key::position_step, s_.queryScale->step);
+  scale.set(Key::position_slope, s_.queryScale->slope);
+  return to.emit(std::move(scale), to.name(what), to.typeOf(x));
 }
 
 } // namespace shardc::model

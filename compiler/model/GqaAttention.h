@@ -15,6 +15,8 @@ struct GqaSettings {
   ScoreSettings scores;
   std::optional<NormSettings> qkNorm; ///< of queries and keys
   bool isNormOfAllHeads = false;      ///< over all heads together; else of each head
+  std::optional<double> l2NormEps;    ///< of norms without weights, behind rotations; none: none
+  std::optional<PositionScale> queryScale;
   double initStd = 0, residualStd = 0;
   double hiddenDropout = 0;
 
@@ -32,6 +34,8 @@ public:
 private:
   plan::ValueId normed(Forward &to, const Norm &norm, plan::ValueId x, const char *what) const;
   plan::ValueId rotate(Forward &to, plan::ValueId x, const char *what) const;
+  plan::ValueId normedWithoutWeight(Forward &to, plan::ValueId x, const char *what) const;
+  plan::ValueId scaled(Forward &to, plan::ValueId x, const char *what) const;
 
   GqaSettings s_;
   Linear qkv_, proj_;

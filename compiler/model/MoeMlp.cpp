@@ -16,6 +16,7 @@ constexpr const char *kRouter = "mlp.router.weight", *kRouterBias = "mlp.router.
 constexpr const char *kExperts = "mlp.experts.", *kShared = "mlp.shared_experts.";
 constexpr const char *kUp = "linear_fc1", *kDown = "linear_fc2";
 std::string biasOf(const char *linear) { return std::string(kExperts) + linear + ".bias"; }
+constexpr const char *kSharedGate = "mlp.shared_experts.gate_weight";
 } // namespace
 
 void MoeMlp::declare(Params &params) const {
@@ -35,14 +36,11 @@ void MoeMlp::declare(Params &params) const {
   if (s_.shared)
     DenseMlp(*s_.shared, kShared).declare(params);
   if (s_.hasSharedGate)
-    params.push_back({"mlp.shared_experts.gate_weight",
-                      {1, s_.expert.hidden},
-                      plan::InitKind::Normal,
-                      s_.expert.initStd});
+    params.push_back(
+        {kSharedGate, {1, s_.expert.hidden}, plan::InitKind::Normal, s_.expert.initStd});
 }
 
 ValueId MoeMlp::forward(Forward &to, ValueId x) const {
-  SHARDC_CHECK(!s_.hasSharedGate, "findMissing refuses this part");
   Runs runs = route(to, x);
   const Type type = to.typeOf(x);
   ValueId given = to.emitRows(to.op(OpKind::Dispatch, {x, runs.places}), to.name("rows"),
@@ -54,9 +52,35 @@ ValueId MoeMlp::forward(Forward &to, ValueId x) const {
     MlpSettings settings = *s_.shared;
     settings.hiddenDropout = 0; // of the sum
     ValueId shared = DenseMlp(settings, kShared, "shared.").forward(to, x);
+    if (s_.hasSharedGate)
+      shared = gated(to, x, shared);
     y = to.emit(to.op(OpKind::Add, {y, shared}), to.name("moe.all"), type);
   }
   return to.dropout(y, s_.expert.hiddenDropout, "moe.drop");
+}
+
+/// A token's logit is that of a router with one expert, whose weight is the sigmoid.
+ValueId MoeMlp::gated(Forward &to, ValueId x, ValueId shared) const {
+  Type type = to.typeOf(x);
+  int64_t tokens = to.settings().microBatch * to.settings().seqLength;
+  type.shape[type.rank - 1u] = 1;
+  bool isRounded = type.dtype != DType::F32;
+  Op product = to.op(OpKind::MatMul, {x, to.weight(kSharedGate)});
+  product.set(Key::trans_b, int64_t{1});
+  ValueId logit = to.emit(std::move(product),
+                          to.name(isRounded ? "shared.gate.product" : "shared.gate.logit"), type);
+  if (isRounded) {
+    type.dtype = DType::F32;
+    logit = to.emit(to.op(OpKind::Cast, {logit}), to.name("shared.gate.logit"), type);
+  }
+  Op choose = to.op(OpKind::RouterTopk, {logit});
+  choose.set(Key::topk, int64_t{1}).set(Key::score, int64_t{kRouterSigmoid});
+  auto chosen =
+      to.emitMany(std::move(choose), {{"shared.gate.ids", Type::of(DType::I32, {tokens, 1})},
+                                      {"shared.gate", Type::of(DType::F32, {tokens, 1})}});
+  to.setPurpose(chosen[0], plan::Purpose::Data);
+  return to.emit(to.op(OpKind::ScaleRows, {shared, chosen[1]}), to.name("shared.gated"),
+                 to.typeOf(shared));
 }
 
 ValueId MoeMlp::logits(Forward &to, ValueId x) const {
@@ -229,7 +253,7 @@ ValueId MoeMlp::returned(Forward &to, ValueId made, const Runs &runs) const {
   ValueId sum = to.scattered(made, "experts.sum", parts, runs.taken);
   if (s_.expert.hasBias)
     sum = biased(to, sum, to.shared(to.weight(biasOf(kDown)), "experts.bias", parts), "experts.fc2",
-                 runs.taken, runs.takenWeights);
+                 runs.taken, s_.weighsInput ? plan::kNone : runs.takenWeights);
   return to.exchanged(sum, "experts.own", to.groupOf(plan::GroupKind::Expert), runs.given);
 }
 
@@ -266,11 +290,15 @@ ValueId MoeMlp::biased(Forward &to, ValueId x, ValueId bias, const char *what, V
 
 /// What each expert makes of its rows. Its weights scale what is between its products, as
 /// upstream's experts have it: so the gradient of a weight does not need what the second product
-/// made. They scale the second bias, too, which is added to the sum of parts of experts.
+/// made. They scale the second bias, too, which is added to the sum of parts of experts. Or they
+/// scale the rows that it takes, and nothing else.
 ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
   int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::ExpertTensor));
   int64_t width = s_.expert.width / parts, first = s_.expert.gated ? times(2, width) : width;
   int64_t bound = to.typeOf(rows).shape[0];
+  if (s_.weighsInput)
+    rows = to.emitRows(to.op(OpKind::ScaleRows, {rows, runs.weights}), to.name("experts.input"),
+                       to.typeOf(rows), runs.counts);
   const std::string bare = s_.expert.hasBias ? ".product" : "";
   ValueId f1 = product(to, rows, kUp, "experts.fc1" + bare, first, runs);
   if (s_.expert.hasBias)
@@ -278,6 +306,10 @@ ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
   Op activation = to.op(s_.expert.activation, {f1});
   setActivation(activation, s_.expert);
   const Type type = to.activations({bound, width});
+  if (s_.weighsInput) {
+    ValueId made = to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts);
+    return product(to, made, kDown, "experts.fc2" + bare, s_.expert.hidden, runs);
+  }
   OpKind weighing = plan::opInfo(activation).weighted.value_or(OpKind::ScaleRows);
   ValueId unweighted =
       weighing == OpKind::ScaleRows

@@ -33,7 +33,8 @@ struct MoeSettings {
   RouterSettings router;
   MlpSettings expert;                ///< each of them
   std::optional<MlpSettings> shared; ///< the expert of all tokens
-  bool hasSharedGate = false;        ///< parameters alone
+  bool hasSharedGate = false; ///< its result is scaled by the sigmoid of a logit of the token
+  bool weighsInput = false;   ///< weights scale rows before experts, and not what these make
 };
 
 class MoeMlp : public Module {
@@ -56,6 +57,7 @@ private:
   Runs route(Forward &to, plan::ValueId x) const;
   Runs runsOf(Forward &to, plan::ValueId ids, plan::ValueId weights) const;
   plan::ValueId logits(Forward &to, plan::ValueId x) const;
+  plan::ValueId gated(Forward &to, plan::ValueId x, plan::ValueId shared) const;
   std::vector<plan::ValueId> choose(Forward &to, plan::ValueId logits, plan::ValueId bias) const;
   plan::ValueId bestOf(Forward &to, plan::ValueId logits, plan::ValueId ids,
                        plan::ValueId bias) const;

@@ -58,12 +58,15 @@ double productFlops(const Segment &segment, const Op &op, double share) {
          (isCounted ? share : 1);
 }
 
-/// Keys that a query sees on average: all, half of them under a causal mask, fewer with a window.
+/// Keys that a query sees on average: all, half of them under a causal mask, fewer with a window or
+/// in chunks.
 /// So it is of mirrored slices too, whichever they are.
 double visibleKeys(const Op &op, double positions) {
   if (!op.getBool(Key::causal))
     return positions;
-  int64_t window = op.getInt(Key::window);
+  int64_t window = op.getInt(Key::window), chunk = op.getInt(Key::chunk);
+  if (chunk > 0)
+    positions = std::min(positions, static_cast<double>(chunk));
   double reach = window < 0 ? positions : std::min(static_cast<double>(window) + 1, positions);
   return reach - reach * reach / (2 * positions);
 }

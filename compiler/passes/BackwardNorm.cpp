@@ -46,6 +46,15 @@ void backRmsNorm(Gradients &gradients, const Op &op) {
   norm<OpKind::RmsNorm>(gradients, op, OpKind::RmsNormBwd, x);
 }
 
+void backL2Norm(Gradients &gradients, const Op &op) {
+  ValueId dy = gradients.of(op.results[0]), x = op.operands[0];
+  if (dy == kNone)
+    return;
+  Op back = gradients.makeOp(OpKind::L2NormBwd, {dy, x, op.results[1]});
+  back.attrs = op.attrs;
+  gradients.emitFor(x, std::move(back));
+}
+
 void backAddRmsNorm(Gradients &gradients, const Op &op) {
   normOfSum<OpKind::AddRmsNorm>(gradients, op, OpKind::RmsNormBwd);
 }

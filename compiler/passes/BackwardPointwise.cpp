@@ -76,4 +76,6 @@ void backMergeSlices(Gradients &gradients, const Op &op) {
 
 void backRope(Gradients &gradients, const Op &op) { linear(gradients, op, true); }
 
+void backScalePositions(Gradients &gradients, const Op &op) { linear(gradients, op, false); }
+
 } // namespace shardc::passes

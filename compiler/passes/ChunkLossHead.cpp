@@ -2,8 +2,10 @@
 // FuseLossHead says how many. Logits and their gradients exist for a chunk, and are complete on no
 // rank. Ranks gather the statistics of a chunk while they make the logits of the next one; then
 // follow the chunk's gradients, in the forward pass already, so that no product is made twice and
-// the gathered input is not needed again.
+// the gathered input is not needed again. Where several losses have one output layer, the gradient
+// of its weight is a sum in the order of the losses then, and not in the opposite one.
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include <fmt/format.h>
@@ -25,6 +27,8 @@ using Key = plan::AttrKey;
 struct LossHead {
   uint32_t product, stats, gather, loss;
   uint32_t entropy = kNone, dx = kNone, dw = kNone;
+  ValueId before = kNone; ///< gradient of the weight that this loss's is added to
+  ValueId sum = kNone;    ///< what it is then
 
   bool hasGradients() const { return entropy != kNone; }
 };
@@ -63,8 +67,7 @@ private:
     return def != kNone && op(def).kind == kind ? def : kNone;
   }
 
-  /// Both products with the gradient of the logits, which nothing else reads. Contributions to the
-  /// weight's gradient from before would have to stay there.
+  /// Both products with the gradient of the logits, which nothing else reads.
   bool findGradients(LossHead &head, uint32_t entropy) const {
     if (op(entropy).kind != OpKind::CrossEntropyBwd)
       return false;
@@ -74,11 +77,14 @@ private:
     if (users_.count(dlogits) != 2 || (counted != kNone && counted > head.loss))
       return false;
     head.entropy = entropy;
+    head.dx = head.dw = kNone;
     for (const uint32_t *user = users_.begin(dlogits); user != users_.end(dlogits); ++user) {
       const Op &product = op(*user);
       if (product.kind != OpKind::MatMul || product.operands.size() != 2 ||
-          product.operands[0] != dlogits || product.role == plan::ProductRole::Forward ||
-          !product.ties.empty())
+          product.operands[0] != dlogits || product.role == plan::ProductRole::Forward)
+        return false;
+      bool isWeight = product.role == plan::ProductRole::WeightGradient;
+      if (product.ties.size() > (isWeight ? 1u : 0u))
         return false;
       (product.role == plan::ProductRole::WeightGradient ? head.dw : head.dx) = *user;
     }
@@ -97,7 +103,7 @@ public:
   ChunkWriter(plan::Segment &segment, const LossHead &head, std::vector<Op> &ops)
       : segment_(segment), head_(head), ops_(ops),
         rows_(segment.values[op(head.loss).results[0]].type.numel()),
-        chunk_(std::min(rows_, op(head.loss).getInt(Key::chunk_rows))) {}
+        chunk_(std::min(rows_, op(head.loss).getInt(Key::chunk_rows))), dw_(head.before) {}
 
   void run() {
     Chunk before;
@@ -148,13 +154,13 @@ private:
     emitWeightGradient(dw, {dlogits, chunk.x}, chunk);
   }
 
-  /// The sum over the chunks so far.
+  /// The sum over the losses before and the chunks so far.
   void emitWeightGradient(const Op &dw, std::vector<ValueId> operands, const Chunk &chunk) {
-    ValueId last = dw.results[0];
-    const plan::Value like = segment_.values[last];
+    const plan::Value like = segment_.values[head_.sum];
     bool isLast = chunk.begin + chunk.rows == rows_;
     Op sum = copyOf(dw, std::move(operands));
-    sum.results = {isLast ? last : addValue(like.name, like.type, like.purpose, chunk)};
+    sum.results = {isLast ? head_.sum : addValue(like.name, like.type, like.purpose, chunk)};
+    sum.ties.clear();
     if (dw_ != kNone)
       sum.ties.push_back({plan::Tie::Acc, 0, dw_});
     dw_ = sum.results[0];
@@ -236,8 +242,54 @@ private:
   std::vector<Op> &ops_;
   int64_t rows_, chunk_;
   std::vector<ValueId> losses_, dx_;
-  ValueId dw_ = kNone;
+  ValueId dw_; ///< the weight's gradient so far
 };
+
+/// Whether a value is read by nothing but an op that adds to it.
+bool isOnlyAddedTo(const plan::Segment &segment, ValueId value) {
+  auto reads = [&](const Op &op) {
+    return std::ranges::find(op.operands, value) != op.operands.end();
+  };
+  return std::ranges::none_of(segment.ops, reads);
+}
+
+/// Puts the losses that add to the gradient of one weight into their own order, which the backward
+/// pass turns round. A loss that adds to something else stays as it is: that is not there yet where
+/// the loss is.
+void orderSums(const plan::Segment &segment, std::vector<std::optional<LossHead>> &heads) {
+  std::map<ValueId, uint32_t> addsTo; // the loss that adds to what another one has made
+  std::vector<uint32_t> firsts;       // of the backward pass
+  for (uint32_t i = 0; i < heads.size(); ++i) {
+    if (!heads[i] || !heads[i]->hasGradients())
+      continue;
+    const Op &dw = segment.ops[heads[i]->dw];
+    heads[i]->sum = dw.results[0];
+    if (dw.ties.empty())
+      firsts.push_back(i);
+    else if (dw.ties[0].kind == plan::Tie::Acc && dw.ties[0].pred == plan::Pred::Always)
+      addsTo[dw.ties[0].value] = i;
+  }
+  std::vector<uint8_t> isOrdered(heads.size());
+  for (uint32_t first : firsts) {
+    std::vector<uint32_t> chain = {first};
+    for (auto next = addsTo.find(heads[first]->sum);
+         next != addsTo.end() && isOnlyAddedTo(segment, next->first);
+         next = addsTo.find(heads[next->second]->sum))
+      chain.push_back(next->second);
+    std::vector<ValueId> sums;
+    for (uint32_t loss : chain)
+      sums.push_back(heads[loss]->sum);
+    std::ranges::sort(chain);
+    for (size_t i = 0; i < chain.size(); ++i) {
+      heads[chain[i]]->before = i == 0 ? kNone : sums[i - 1];
+      heads[chain[i]]->sum = sums[i];
+      isOrdered[chain[i]] = 1;
+    }
+  }
+  for (uint32_t i = 0; i < heads.size(); ++i)
+    if (heads[i] && heads[i]->hasGradients() && isOrdered[i] == 0)
+      heads[i].reset();
+}
 
 void chunkLosses(plan::Segment &segment) {
   LossHeadFinder finder(segment);
@@ -247,14 +299,14 @@ void chunkLosses(plan::Segment &segment) {
     if (segment.ops[i].kind != OpKind::VocabLoss || segment.ops[i].getInt(Key::chunk_rows) == 0)
       continue;
     heads[i] = finder.find(i);
-    if (!heads[i])
-      continue;
-    const LossHead &head = *heads[i];
-    for (uint32_t index :
-         {head.product, head.stats, head.gather, head.loss, head.entropy, head.dx, head.dw})
-      if (index != kNone)
-        isReplaced[index] = 1;
   }
+  orderSums(segment, heads);
+  for (const std::optional<LossHead> &head : heads)
+    if (head)
+      for (uint32_t index : {head->product, head->stats, head->gather, head->loss, head->entropy,
+                             head->dx, head->dw})
+        if (index != kNone)
+          isReplaced[index] = 1;
   std::vector<Op> ops;
   ops.reserve(segment.ops.size());
   for (uint32_t i = 0; i < segment.ops.size(); ++i)

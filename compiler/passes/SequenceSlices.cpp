@@ -2,8 +2,11 @@
 // index i has those with the numbers i and 2n-1-i, so that all have as many keys to look at under a
 // causal mask. The feed writes a rank's chunks. What is cut from there on follows from the factors
 // of ops: a result has the rows of the operand whose factor it has, and an op that counts along the
-// factor takes the places of tokens as an operand.
+// factor takes the places of tokens as an operand. A roll along the sequence needs what others
+// have: ranks gather whole sequences of words, and each takes its chunks of what is rolled.
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "compiler/passes/Partition.h"
 #include "runtime/base/BatchFields.h"
@@ -21,6 +24,7 @@ using plan::Op;
 using plan::OpKind;
 using plan::Type;
 using plan::ValueId;
+using Key = plan::AttrKey;
 
 /// The group among whose ranks sequences are still to be cut; -1 if there is none.
 int16_t groupToCut(const plan::Plan &plan) {
@@ -51,6 +55,10 @@ private:
     if (plan::opInfo(op.kind).sum == plan::SumRole::Loads)
       return cutLoad(std::move(op));
     loads_.take(op, [&](ValueId load) { return sumOfLoads(load, op); });
+    if (op.kind == OpKind::Roll)
+      return cutRoll(op);
+    if (op.kind == OpKind::TokenCount && rolled_.contains(op.operands[0]))
+      return countRolled(std::move(op));
     const plan::OpFactors &factors = plan::factorsOf(op);
     if (takesRows(op))
       return cutRows(std::move(op), factors);
@@ -200,6 +208,69 @@ private:
       countAll(first, mask);
   }
 
+  /// Appends an op with one result of the purpose that its operand has.
+  ValueId emit(Op op, std::string name, const Type &type) {
+    ValueId result =
+        plan::addValue(segment_, std::move(name), type, segment_.values[op.operands[0]].purpose);
+    op.results = {result};
+    ops_.push_back(std::move(op));
+    return result;
+  }
+  Op opLike(const Op &like, OpKind kind, ValueId operand) const {
+    Op op = plan::makeOp(kind, {operand}, like.unit, like.loc);
+    op.phase = like.phase;
+    return op;
+  }
+  Op mergeLike(const Op &like, ValueId operand, int64_t samples, bool isInverse) const {
+    Op op = opLike(like, OpKind::MergeSlices, operand);
+    op.set(Key::outer, samples).set(Key::inner, ranks_);
+    if (isInverse)
+      op.set(Key::inverse, int64_t{1});
+    return op;
+  }
+
+  /// Words of whole sequences, which are gathered once.
+  ValueId gathered(const Op &like, ValueId value) {
+    ValueId &whole = gathered_.try_emplace(value, kNone).first->second;
+    if (whole != kNone)
+      return whole;
+    const std::string name = segment_.values[value].name;
+    Type type = typeOf(value);
+    type.shape[1] *= ranks_;
+    Op gather = opLike(like, OpKind::AllGather, value);
+    gather.group = group_;
+    ValueId all = emit(std::move(gather), name + ".slices", type);
+    return whole = emit(mergeLike(like, all, type.shape[0], false), name + ".whole", type);
+  }
+
+  void cutRoll(Op roll) {
+    const ValueId result = roll.results[0];
+    const Type type = typeOf(result);
+    const std::string name = segment_.values[result].name;
+    const Op like = roll;
+    roll.operands[0] = gathered(like, roll.operands[0]);
+    ValueId whole = emit(std::move(roll), name + ".whole", type);
+    ValueId slices = emit(mergeLike(like, whole, type.shape[0], true), name + ".slices", type);
+    shorten(result, 1);
+    rolled_.insert(result);
+    Op own = opLike(like, OpKind::View, slices);
+    own.set(Key::coef, typeOf(result).numel());
+    own.group = group_;
+    own.results = {result};
+    ops_.push_back(std::move(own));
+  }
+
+  /// The mean of the losses of further tokens is over whole sequences, too.
+  void countRolled(Op count) {
+    const ValueId result = count.results[0];
+    const Op like = count;
+    ValueId slice = emit(std::move(count), segment_.values[result].name + ".slice", typeOf(result));
+    Op sum = opLike(like, OpKind::AllReduce, slice);
+    sum.group = group_;
+    sum.results = {result};
+    ops_.push_back(std::move(sum));
+  }
+
   /// The mean of a microbatch's losses is over the tokens of whole sequences.
   void countAll(const Op &load, ValueId mask) {
     Op count = plan::makeOp(OpKind::TokenCount, {mask}, load.unit, load.loc);
@@ -221,6 +292,8 @@ private:
   ValueId places_ = kNone;      ///< of tokens in their sequences
   std::vector<int8_t> cutDims_; ///< by value: the dimension that a rank has a part of, or -1
   OwnLoads loads_;
+  std::map<ValueId, ValueId> gathered_; ///< words of the batch, of whole sequences
+  std::set<ValueId> rolled_;            ///< this rank's part of what was rolled
   std::vector<Op> ops_;
 };
 

@@ -26,6 +26,7 @@ AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op) 
   kind.drops = op.getFloat(Key::p) > 0;
   kind.hasDocuments = op.getBool(Key::reset_mask);
   kind.hasWindow = op.getInt(Key::window) >= 0;
+  kind.hasChunks = op.getInt(Key::chunk) > 0;
   kind.isCapped = op.getFloat(Key::soft_cap) > 0;
   kind.packed = plan::opInfo(op).hasPackedHeads;
   kind.hasUnknownOrder =

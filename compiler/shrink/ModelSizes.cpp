@@ -299,6 +299,9 @@ private:
     changes_.setOwn(Opt::DatasetSeqLength, sequence);
     int64_t positions = d_.maxPositions == d_.seqLength ? sequence : 2 * sequence;
     changes_.setOwn(Opt::ModelMaxPositionEmbeddings, std::min(positions, d_.maxPositions));
+    shrinkSteps(Opt::ModelAttentionChunkSize, sequence);
+    if (config_.isOn(Opt::ModelAttnTemperatureTuning))
+      shrinkSteps(Opt::ModelAttnFloorScale, sequence);
     if (!config_.has(Opt::ModelWindowSize))
       return;
     Value::List window;
@@ -307,6 +310,12 @@ private:
       window.push_back(Value::ofInt(width > 0 ? std::min(width, sequence / 4 - 1) : width));
     }
     changes_.set(Opt::ModelWindowSize, Value::ofList(std::move(window)));
+  }
+
+  /// Positions of which a sequence has several.
+  void shrinkSteps(Opt option, int64_t sequence) {
+    if (config_.has(option))
+      changes_.setInt(option, std::min(number(option), std::max<int64_t>(sequence / 4, 1)));
   }
 
   // --- vocabulary --------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ it from the checkpoint, in which an import keeps them. A checkpoint that a run s
 `config.json` is made of the run's options for the architecture that has them; it is read again as
 an import reads it, and an option that would differ refuses the export by its name. Experts are
 read from one tensor each or from one of all; they are written as hubs have them, one tensor for
-each expert, and for gpt-oss one of all.
+each expert, and for gpt-oss and Llama 4 one of all.
 
 `test/interop/hf_training.py` trains a small model of each architecture here and in transformers,
 from the same weights and with the same data, and compares ten losses and the models that both end

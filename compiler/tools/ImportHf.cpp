@@ -6,6 +6,7 @@
 #include "compiler/upstream/Tree.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/HfArguments.h"
+#include "runtime/checkpoint/HfConvert.h"
 
 namespace shardc::tools {
 namespace {
@@ -66,6 +67,8 @@ std::optional<std::string> importHf(BufferId input, const upstream::ImportOption
     report(config.status(), field, input, diags);
     return std::nullopt;
   }
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  config->mtpLayers = checkpoint::predictorsIn(folder.empty() ? "." : folder.string(), *config);
   Result<PlainEntries> arguments =
       checkpoint::hfArguments(*config, checkpoint::biasesSaid(*config, text), text, path, &field);
   if (!arguments.isOk()) {

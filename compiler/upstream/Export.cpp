@@ -148,6 +148,10 @@ private:
       if (isExported(config_, opt))
         add("--moe-layer-freq", {patternText(config_.getList(opt))});
       return true;
+    case Opt::ModelNoRopeFreq:
+      if (isExported(config_, opt))
+        add("--no-rope-freq", {patternText(config_.getList(opt))});
+      return true;
     case Opt::ModelWindowSize:
       writeWindow();
       return true;

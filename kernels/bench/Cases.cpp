@@ -351,6 +351,28 @@ void makeRope(Builder &b) {
   b.toData({m.batch, m.positions, m.heads, m.channels});
 }
 
+void makeScalePositions(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().position_step = 16;
+  b.attrs().position_slope = 0.1;
+  b.data({m.batch, m.positions, m.heads, m.channels}).ids({m.batch, m.positions}, m.positions);
+  b.toData({m.batch, m.positions, m.heads, m.channels});
+}
+
+/// Rows are heads.
+void makeL2Norm(Builder &b) {
+  const Model &m = b.model;
+  int64_t rows = m.batch * m.positions * m.heads;
+  b.attrs().eps = 1e-5;
+  b.data({rows, m.channels}).toData({rows, m.channels}).toFloats({rows});
+}
+
+void makeL2NormBwd(Builder &b) {
+  const Model &m = b.model;
+  int64_t rows = m.batch * m.positions * m.heads;
+  b.data({rows, m.channels}).data({rows, m.channels}).floats({rows}).toData({rows, m.channels});
+}
+
 /// Half of a key's channels have positions, values have as many as the other half.
 void makeLatentHeads(Builder &b) {
   const Model &m = b.model;
@@ -671,11 +693,13 @@ constexpr Maker kMakers[] = {
     {"quick_geglu", makeQuickGeGlu},
     {"rmsnorm", makeNorm<false, false>},
     {"add_rmsnorm", makeNorm<false, true>},
+    {"l2norm", makeL2Norm},
     {"layernorm", makeNorm<true, false>},
     {"add_layernorm", makeNorm<true, true>},
     {"dropout", makeDropout},
     {"split_qkv", makeSplit<false>},
     {"rope", makeRope},
+    {"scale_positions", makeScalePositions},
     {"split_qkv_rope", makeSplit<true>},
     {"split_columns", makeSplitColumns},
     {"latent_heads", makeLatentHeads},
@@ -730,6 +754,7 @@ constexpr Maker kMakers[] = {
     {"geglu_bwd", makeSwiGluBwd},
     {"quick_geglu_bwd", makeQuickGeGluBwd},
     {"rmsnorm_bwd", makeNormBwd<false>},
+    {"l2norm_bwd", makeL2NormBwd},
     {"layernorm_bwd", makeNormBwd<true>},
     {"merge_qkv", makeMerge<false>},
     {"merge_qkv_rope", makeMerge<true>},

@@ -111,6 +111,8 @@ void noteBar(const Context &context, CudnnBar bar) {
     return context.tell(makeReport(report::AttentionDocuments));
   case CudnnBar::SlidingWindow:
     return context.tell(makeReport(report::AttentionWindow));
+  case CudnnBar::Chunks:
+    return context.tell(makeReport(report::AttentionChunks));
   case CudnnBar::SoftCap:
     return context.tell(makeReport(report::AttentionCap));
   case CudnnBar::Rows:
@@ -129,6 +131,7 @@ bool fits(const Call &call, AttentionOp op) {
                              .drops = attrs.p > 0,
                              .hasDocuments = attrs.reset_mask,
                              .hasWindow = attrs.window >= 0,
+                             .hasChunks = attrs.chunk > 0,
                              .isCapped = attrs.soft_cap > 0,
                              .packed = op.packed,
                              .hasUnknownOrder = op.piece && attrs.causal && attrs.slices == 0,

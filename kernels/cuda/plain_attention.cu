@@ -33,6 +33,7 @@ struct Attention {
   uint32_t positions; ///< of a whole sequence, which dropout counts
   uint32_t firstHead; ///< of all ranks' heads, the first one here
   int window;         ///< keys before its own that a query sees; negative: all
+  int chunk;          ///< positions of which a query sees those of its own; 0: all
   float scale;
   float cap; ///< soft cap of scaled scores; 0: none
   bool causal, resetMask;
@@ -64,6 +65,8 @@ template <bool kParts> struct Sight {
     Span span = {0, p.causal ? query + 1 : p.keys};
     if (p.window >= 0)
       span.begin = max(query - p.window, 0);
+    if (p.chunk > 0)
+      span.begin = max(span.begin, query - query % p.chunk);
     if (!p.resetMask)
       return span;
     span.begin = max(span.begin, min(max(docs[query], 0), query));
@@ -79,6 +82,7 @@ template <bool kParts> struct Sight {
       return true;
     int back = queryAt[query] - keyAt[key];
     return (!p.causal || back >= 0) && (p.window < 0 || back <= p.window) &&
+           (p.chunk == 0 || back <= queryAt[query] % p.chunk) &&
            (!p.resetMask || docs[query] == keyDocs[key]);
   }
 
@@ -358,6 +362,8 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attentio
   // The first query that may see a key of the tile, the last one, and the next.
   int begin = p.causal && !kParts ? first : 0;
   int end = p.window < 0 || kParts ? p.queries : min(p.queries, first + kTile + p.window);
+  if (p.chunk > 0 && !kParts) // those of the tile's last key's chunk
+    end = min(end, ((first + kTile - 1) / p.chunk + 1) * p.chunk);
   for (int head = group * perGroup; head < (group + 1) * perGroup; ++head) {
     Side queries = {sample, p.queries, p.heads, head};
     int64_t statistics = (static_cast<int64_t>(sample) * p.heads + head) * p.queries;
@@ -423,6 +429,7 @@ Attention describe(const Call &call, int queries, int words, bool isPart) {
   p.cap = static_cast<float>(call.attrs.soft_cap);
   p.causal = call.attrs.causal, p.resetMask = call.attrs.reset_mask;
   p.window = static_cast<int>(std::clamp<int64_t>(call.attrs.window, -1, INT32_MAX / 2));
+  p.chunk = static_cast<int>(std::min<int64_t>(call.attrs.chunk, INT32_MAX / 2));
   p.mask = dropoutMask(call.attrs);
   return p;
 }

@@ -2,9 +2,9 @@
 // g = n/(N/G); lse[b,n,s] = log of the sum of exp(scale·q·k_j). With a soft cap c, a score x is
 // c·tanh(x/c). q[B,S,N,D], k[B,S,G,D], v[B,S,G,E],
 // o[B,S,N·E] are f32, bf16 or f16 each, lse is f32. A query sees the keys up to its own position if
-// causal, no more than `window` before its own, and of its own document if reset_mask. Products are
-// fp32 through BLAS, sums of exponentials fp64. Limited by exp at small D and by BLAS' rate at
-// large D.
+// causal, no more than `window` before its own, of its own `chunk` positions, and of its own
+// document if reset_mask. Products are fp32 through BLAS, sums of exponentials fp64. Limited by exp
+// at small D and by BLAS' rate at large D.
 #include "kernels/host/Attention.h"
 
 #include "kernels/host/Check.h"
@@ -31,6 +31,8 @@ KeySpan visibleKeys(const Attrs &attrs, const int32_t *docs, int64_t positions, 
   KeySpan span = {0, attrs.causal ? query + 1 : positions};
   if (attrs.window >= 0)
     span.begin = std::max<int64_t>(query - attrs.window, 0);
+  if (attrs.chunk > 0)
+    span.begin = std::max(span.begin, query - query % attrs.chunk);
   if (!attrs.reset_mask)
     return span;
   span.begin = std::max(span.begin, std::clamp<int64_t>(docs[query], 0, query));
@@ -99,7 +101,8 @@ const char *checkAttention(const Call &call, const Tensor &q, const Tensor &k, c
                          (int64_t{1} << 31),
                  "heads times positions or channels are too many");
   const Attrs &attrs = call.attrs;
-  SHARDC_REQUIRE(attrs.window < 0 || attrs.causal, "a window has no causal mask");
+  SHARDC_REQUIRE((attrs.window < 0 && attrs.chunk == 0) || attrs.causal,
+                 "a window or a chunk has no causal mask");
   SHARDC_REQUIRE((attrs.num_heads == 0 || attrs.num_heads == extents.heads) &&
                      (attrs.num_groups == 0 || attrs.num_groups == extents.groups) &&
                      (attrs.head_dim == 0 || attrs.head_dim == extents.channels),

@@ -75,7 +75,8 @@ const char *checkPart(const Call &call, const Operands &in, const Tensor &o, con
   SHARDC_REQUIRE(in.samples.dtype == DType::I64 && isVector(in.samples, e.batch),
                  "samples are not i64[B]");
   const Attrs &attrs = call.attrs;
-  SHARDC_REQUIRE(attrs.window < 0 || attrs.causal, "a window has no causal mask");
+  SHARDC_REQUIRE((attrs.window < 0 && attrs.chunk == 0) || attrs.causal,
+                 "a window or a chunk has no causal mask");
   SHARDC_REQUIRE(attrs.p == 0 || attrs.positions > 0,
                  "dropout does not know how many positions a sequence has");
   SHARDC_REQUIRE(attrs.slices >= 0 && (attrs.slices == 0 || call.groupSize % attrs.slices == 0),
@@ -142,6 +143,7 @@ public:
   bool sees(int64_t query, int64_t key) const {
     int64_t back = int64_t{queryAt_[query]} - keyAt_[key];
     return (!attrs_.causal || back >= 0) && (attrs_.window < 0 || back <= attrs_.window) &&
+           (attrs_.chunk == 0 || back <= queryAt_[query] % attrs_.chunk) &&
            (!attrs_.reset_mask || queryDoc_[query] == keyDoc_[key]);
   }
 

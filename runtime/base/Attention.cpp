@@ -16,6 +16,8 @@ CudnnBar cudnnBarOf(const AttentionKind &kind) {
     return CudnnBar::Documents;
   if (kind.hasWindow)
     return CudnnBar::SlidingWindow;
+  if (kind.hasChunks)
+    return CudnnBar::Chunks;
   if (kind.isCapped)
     return CudnnBar::SoftCap;
   if (kind.hasUnknownOrder)

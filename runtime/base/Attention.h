@@ -14,6 +14,7 @@ struct AttentionKind {
   bool drops = false;           ///< dropout of probabilities
   bool hasDocuments = false;    ///< masks of documents
   bool hasWindow = false;       ///< a query sees a number of keys before its own
+  bool hasChunks = false;       ///< a query sees keys of its own part of the sequence
   bool isCapped = false;        ///< scores have a soft cap
   bool packed = false;          ///< queries, keys and values share rows
   bool hasUnknownOrder = false; ///< causal, of slices whose positions only operands tell
@@ -29,6 +30,7 @@ enum class CudnnBar : uint8_t {
   Dropout,       ///< its masks differ from those of the plan
   Documents,     ///< it has no document masks
   SlidingWindow, ///< windows are left to the hand-written kernels
+  Chunks,        ///< and chunks
   SoftCap,       ///< its graphs here have no tanh of scores
   Rows,          ///< heads do not have equal, aligned distances in their rows
   Positions,     ///< which keys a query sees follows from operands

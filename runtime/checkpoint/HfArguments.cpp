@@ -27,6 +27,7 @@ private:
   bool isGemma() const { return is(HfArch::Gemma2) || is(HfArch::Gemma3); }
   /// Experts by sigmoids and a bias, some dense layers first, and predictors of further tokens.
   bool hasSigmoids() const { return is(HfArch::DeepseekV3) || is(HfArch::Glm4Moe); }
+  bool isLlama4() const { return is(HfArch::Llama4); }
   bool isQwen() const { return config_.modelType.starts_with("qwen"); }
   void add(std::string name, PlainValue value) {
     entries_.emplace_back(std::move(name), std::move(value));
@@ -52,6 +53,7 @@ private:
   void addLlama3(const json &rope, const std::string &prefix);
   void addYarn(const json &rope, const std::string &prefix);
   void addMagnitude(const json &rope, const std::string &prefix);
+  void addUnrotatedLayers();
   void addWindow();
   void addWindowOf(int64_t width, int64_t fullEvery);
   void addWindowLayers(int64_t width, const json &types);
@@ -149,6 +151,7 @@ void Arguments::addNorms() {
   add("qk_layernorm", is(HfArch::Qwen3) || is(HfArch::Qwen3Moe) || isLatent() || isOlmo ||
                           is(HfArch::Gemma3) || isChosen);
   add("qk_layernorm_full_width", isOlmo);
+  add("qk_l2_norm", isLlama4() && flag("use_qk_norm", true));
   add("pre_layernorm", !isOlmo);
   bool isBehindToo = is(HfArch::Glm4) || isGemma();
   add("post_self_attn_layernorm", isOlmo || isBehindToo);
@@ -347,21 +350,58 @@ void Arguments::addRotation() {
   if (is(HfArch::Gemma3))
     rope = &ofFullLayers(*rope, unscaled, prefix);
   bool isMillion = is(HfArch::Mixtral) || is(HfArch::Gemma3);
-  double base = number("rope_theta", isMillion ? 1e6 : is(HfArch::GptOss) ? 1.5e5 : 1e4);
+  double base = number("rope_theta", isMillion            ? 1e6
+                                     : isLlama4()         ? 5e5
+                                     : is(HfArch::GptOss) ? 1.5e5
+                                                          : 1e4);
   add("rotary_base", number(*rope, prefix, "rope_theta", base));
   bool isHalf = is(HfArch::Nemotron) || is(HfArch::Glm4) || is(HfArch::Glm4Moe);
   double share = number("partial_rotary_factor", isHalf ? 0.5 : 1);
   add("rotary_percent", number(*rope, prefix, "partial_rotary_factor", share));
-  add("rotary_interleaved", is(HfArch::Glm4));
-  bool isWhole = findEntry(entries_, "rotary_percent")->number() == 1 && !is(HfArch::Glm4);
+  bool isByPairs = is(HfArch::Glm4) || isLlama4();
+  add("rotary_interleaved", isByPairs);
+  bool isWhole = findEntry(entries_, "rotary_percent")->number() == 1 && !isByPairs;
   const char *key = find(*rope, "rope_type") != nullptr ? "rope_type" : "type";
   if (!isWhole && word(*rope, prefix, key) == "yarn") // turns whole heads in halves in a recipe
     refuse(prefix + key, "yarn", "one of default, llama3, linear, as parts of heads are rotated,");
   addScaling(*rope, prefix);
 }
 
+/// Layers without rotations as a number for every n-th, or as a list. The others are those whose
+/// attention is limited to chunks.
+void Arguments::addUnrotatedLayers() {
+  if (!isLlama4())
+    return;
+  const std::vector<bool> &rotated = config_.isRotated;
+  auto first = std::ranges::find(rotated, false) - rotated.begin();
+  bool isEvery = true;
+  PlainItems list;
+  for (size_t layer = 0; layer < rotated.size(); ++layer) {
+    isEvery &= rotated[layer] == ((static_cast<int64_t>(layer) + 1) % (first + 1) != 0);
+    list.push_back(static_cast<int64_t>(!rotated[layer]));
+  }
+  if (first == std::ssize(rotated))
+    add("no_rope_freq", PlainValue());
+  else
+    add("no_rope_freq", isEvery && first > 0 ? PlainItems{first + 1} : std::move(list));
+  add("attn_temperature_tuning", flag("attn_temperature_tuning", true));
+  const json *types = find("layer_types");
+  if (types == nullptr)
+    return;
+  bool hasChunks = !file_.contains("attention_chunk_size") || find("attention_chunk_size");
+  bool isKnown = types->is_array() && types->size() == rotated.size();
+  for (size_t layer = 0; isKnown && layer < rotated.size(); ++layer)
+    isKnown =
+        (*types)[layer] == (rotated[layer] && hasChunks ? "chunked_attention" : "full_attention");
+  if (!isKnown)
+    refuse("layer_types", *types,
+           "\"chunked_attention\" for each layer with rotations and \"full_attention\" for others");
+}
+
 /// A window of W positions has W - 1 before the own one.
 void Arguments::addWindow() {
+  if (isLlama4())
+    return addWindowOf(0, 0);
   constexpr int64_t kSilentLayers = 28; // what the library takes where the file is silent
   bool isOn = !isQwen() || flag("use_sliding_window");
   bool isLong = is(HfArch::Mistral) || isQwen() || isGemma();
@@ -457,7 +497,7 @@ void Arguments::addExperts() {
 }
 
 void Arguments::addRouter() {
-  add("moe_router_score_function", hasSigmoids() ? "sigmoid" : "softmax");
+  add("moe_router_score_function", hasSigmoids() || isLlama4() ? "sigmoid" : "softmax");
   if (hasSigmoids())
     add("moe_router_enable_expert_bias", true);
   // The chosen probabilities add up to one if the softmax is over them alone.
@@ -467,6 +507,11 @@ void Arguments::addRouter() {
     add("moe_router_pre_softmax", isOfAll);
   if (isLatent() || hasSigmoids())
     addGroups();
+  if (!isLlama4())
+    return;
+  add("moe_apply_probs_on_input", true);
+  if (int64_t topk = whole("num_experts_per_tok", 1); topk != 1)
+    refuse("num_experts_per_tok", topk, "1, as scores multiply the input of experts,");
 }
 
 /// A recipe adds up the best scores of a group, as many as each chosen group gives experts.
@@ -541,6 +586,10 @@ void Arguments::addSilent() {
                          {"final_logit_softcapping", {}},
                          {"window_rotary_base", {}},
                          {"glu_linear_offset", 0.0},
+                         {"no_rope_freq", {}},
+                         {"attention_chunk_size", {}},
+                         {"attn_temperature_tuning", false},
+                         {"moe_apply_probs_on_input", false, true},
                          {"activation_func_clamp_value", {}},
                          {"seq_len_interpolation_factor", {}},
                          {"moe_layer_freq", {}, true},
@@ -562,8 +611,10 @@ Result<PlainEntries> Arguments::build() {
   addActivation();
   addBiases();
   addRotation();
+  addUnrotatedLayers();
   addWindow();
   addExperts();
+  add("mtp_num_layers", config_.mtpLayers > 0 ? PlainValue(config_.mtpLayers) : PlainValue());
   add("multi_latent_attention", isLatent());
   addDropout();
   addCopies();

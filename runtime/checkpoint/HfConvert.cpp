@@ -50,6 +50,10 @@ public:
   }
 
   bool has(const std::string &name) const { return plain_.contains(name); }
+  /// Whether two tensors that are there have the same bytes.
+  bool areEqual(const std::string &one, const std::string &other) const {
+    return std::ranges::equal(model_.bytes(plain_.at(one)), model_.bytes(plain_.at(other)));
+  }
   /// Of one slab of the tensor where `slab` is not negative.
   Result<HfRows> rowsOf(const std::string &name, bool isTransposed, int64_t slab = -1) const;
   /// Rows `first` to `first + rows` of what the segment names in the hub's tensor.
@@ -550,7 +554,34 @@ Status keepModelFiles(const std::string &from, const SaveTarget &out) {
   return Status::ok();
 }
 
+/// A predictor of further tokens has no embeddings and no head of its own here.
+Status checkCopy(const HfSource &source, const HfParam &param) {
+  const std::string &copy = param.segments[0].hf;
+  if (param.stacked.empty() || !source.has(copy) || !source.has(param.stacked[0].hf) ||
+      source.areEqual(copy, param.stacked[0].hf))
+    return Status::ok();
+  return cannotConvert("'{}' has other values than '{}', which it needs to be a copy of", copy,
+                       param.stacked[0].hf);
+}
+
+int64_t dropWithoutTensors(std::vector<HfParam> &params, const HfSource &source) {
+  return dropAbsentPredictors(params, [&](const HfParam &param) {
+    return std::ranges::any_of(param.segments,
+                               [&](const HfSegment &s) { return source.has(s.hf); });
+  });
+}
+
 } // namespace
+
+int64_t predictorsIn(const std::string &folder, const HfConfig &config) {
+  if (config.mtpLayers == 0)
+    return 0;
+  Result<SafeTensorsModel> model = SafeTensorsModel::open(folder);
+  if (!model.isOk())
+    return config.mtpLayers;
+  std::vector<HfParam> params = hfParams(config);
+  return dropWithoutTensors(params, HfSource(*model));
+}
 
 Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options,
                 const ConvertRank &rank, std::vector<std::string> *unused) {
@@ -563,19 +594,19 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
   ASSIGN_OR_RETURN(HfConfig config, parseHfConfig(configText, configPath));
   ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(in));
   HfSource source(model);
-  ASSIGN_OR_RETURN(PlainEntries arguments,
-                   hfArguments(config, biasesOf(source, config), configText, configPath));
   std::vector<HfParam> params = hfParams(config);
-  dropAbsentPredictors(params, [&](const HfParam &param) {
-    return std::ranges::any_of(param.segments,
-                               [&](const HfSegment &s) { return source.has(s.hf); });
-  });
+  HfConfig made = config;
+  made.mtpLayers = dropWithoutTensors(params, source);
+  ASSIGN_OR_RETURN(PlainEntries arguments,
+                   hfArguments(made, biasesOf(source, config), configText, configPath));
   std::vector<ConvertJob> jobs;
   std::vector<std::string> missing;
   TakenRows taken;
   for (const HfParam &param : params) {
-    if (param.isOnlyWritten)
+    if (param.isOnlyWritten) {
+      RETURN_IF_ERROR(checkCopy(source, param));
       continue;
+    }
     bool hasOwn = hasAll(source, param.segments);
     if (!hasOwn && !hasAll(source, param.stacked)) {
       for (const HfSegment &segment : param.segments)

@@ -27,6 +27,10 @@ struct HfImportOptions {
 Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options = {},
                 const ConvertRank &rank = {}, std::vector<std::string> *unused = nullptr);
 
+/// Predictors of further tokens with tensors in the folder; those that `config` names where the
+/// folder has no tensors that can be read.
+int64_t predictorsIn(const std::string &folder, const HfConfig &config);
+
 struct HfExportOptions {
   /// The type of the exported weights. If not given: the type in the `config.json` of
   /// `configFolder` (`torch_dtype` or `dtype`), or else the one that the run computed with

@@ -107,6 +107,9 @@ HfArch archOf(const Options &model) {
   if (model.isOn("multi_latent_attention"))
     return hasExperts && model.word("moe_router_score_function") != "sigmoid" ? HfArch::DeepseekV2
                                                                               : HfArch::DeepseekV3;
+  if (model.isOn("qk_l2_norm") || model.has("no_rope_freq") || model.has("attention_chunk_size") ||
+      model.isOn("moe_apply_probs_on_input"))
+    return HfArch::Llama4;
   if (model.word("softmax_type") == "learnable")
     return HfArch::GptOss;
   if (model.isOn("scale_embeddings"))
@@ -128,6 +131,16 @@ HfArch archOf(const Options &model) {
          : model.isOn("add_qkv_bias")    ? HfArch::Qwen2
          : model.has("window_size")      ? HfArch::Mistral
                                          : HfArch::Llama;
+}
+
+/// A number n, for every n-th layer counted from one, as a list of 0 and 1; a list as it is.
+std::vector<int64_t> patternOf(std::vector<int64_t> said, int64_t layers) {
+  if (said.size() != 1 || said[0] < 1 || layers == 1)
+    return said;
+  std::vector<int64_t> list;
+  for (int64_t layer = 1; layer <= layers; ++layer)
+    list.push_back(layer % said[0] == 0 ? 1 : 0);
+  return list;
 }
 
 /// Writes the fields of one architecture.
@@ -153,6 +166,7 @@ private:
   json yarn();
   void addWindow();
   void addExperts();
+  void addLlama4Layers(bool hasExperts, const std::vector<bool> &experts);
   /// Of each layer whether it has experts.
   std::vector<bool> expertLayers();
 
@@ -169,7 +183,7 @@ void Deriver::addCopies() {
   model_.number("layernorm_epsilon");
   // What a model does not have where they are not set, while the library has a default.
   constexpr std::string_view kSwitches[] = {"q_lora_rank", "attn_logit_softcapping",
-                                            "final_logit_softcapping"};
+                                            "final_logit_softcapping", "attention_chunk_size"};
   for (const HfField &row : hfFields()) {
     if (!row.isOf(arch_) || row.use != HfUse::Copy)
       continue;
@@ -292,13 +306,15 @@ void Deriver::addExperts() {
     config_["topk_group"] = isGrouped ? model_.integerOr("moe_router_group_topk", 1) : 1;
     if (is(HfArch::DeepseekV2))
       config_["topk_method"] = isGrouped ? "group_limited_greedy" : "greedy";
-    set("num_nextn_predict_layers", 0);
+    set("num_nextn_predict_layers", model_.integerOr("mtp_num_layers", 0));
     return;
   }
   if (is(HfArch::GptOss) && !hasExperts) { // a dense layer is the only expert
     config_["num_local_experts"] = 1;
     config_["num_experts_per_tok"] = 1;
   }
+  if (is(HfArch::Llama4))
+    return addLlama4Layers(hasExperts, layers);
   set("norm_topk_prob", !model_.isOn("moe_router_pre_softmax"));
   set("shared_expert_intermediate_size",
       model_.integerOr("moe_shared_expert_intermediate_size", 0));
@@ -307,6 +323,28 @@ void Deriver::addExperts() {
     if (!layers[layer])
       dense.push_back(layer);
   set("mlp_only_layers", std::move(dense));
+}
+
+/// Of each layer of Llama 4 whether it has experts, and whether it has rotations.
+void Deriver::addLlama4Layers(bool hasExperts, const std::vector<bool> &experts) {
+  config_["intermediate_size"] =
+      model_.integerOr("moe_ffn_hidden_size", model_.integerOr("ffn_hidden_size", 0));
+  if (!hasExperts) { // a size that no layer has
+    config_["num_local_experts"] = 1;
+    config_["num_experts_per_tok"] = 1;
+  }
+  json withExperts = json::array(), rotated = json::array();
+  std::vector<int64_t> unrotated =
+      patternOf(model_.list("no_rope_freq"), static_cast<int64_t>(experts.size()));
+  for (size_t layer = 0; layer < experts.size(); ++layer) {
+    if (hasExperts && experts[layer])
+      withExperts.push_back(layer);
+    rotated.push_back(layer < unrotated.size() && unrotated[layer] != 0 ? 0 : 1);
+  }
+  config_["moe_layers"] = std::move(withExperts);
+  config_["no_rope_layers"] = std::move(rotated);
+  config_["use_qk_norm"] = model_.isOn("qk_l2_norm");
+  config_["attn_temperature_tuning"] = model_.isOn("attn_temperature_tuning");
 }
 
 json Deriver::run() {
@@ -325,7 +363,8 @@ json Deriver::run() {
     config_["query_pre_attn_scalar"] =
         scale > 0 ? std::llround(1 / (scale * scale)) : model_.integer("kv_channels");
   }
-  set("use_qk_norm", model_.isOn("qk_layernorm"));
+  if (!is(HfArch::Llama4)) // whose norms have no weights
+    set("use_qk_norm", model_.isOn("qk_layernorm"));
   config_["tie_word_embeddings"] = model_.isOn("share_embeddings_and_output_weights");
   bool hasBiases = model_.isOn("add_bias_linear");
   bool isOfQkv = (isQwen() || is(HfArch::Glm4) || is(HfArch::Glm4Moe)) &&
@@ -367,6 +406,14 @@ std::string comparedText(const PlainValue &value) {
   return all.empty() ? "none" : fmt::format("[{}]", all);
 }
 
+std::vector<int64_t> wholeNumbers(const PlainValue &value) {
+  std::vector<int64_t> numbers;
+  if (const auto *items = value.as<PlainItems>())
+    for (const PlainValue &item : *items)
+      numbers.push_back(item.wholeNumber().value_or(-1));
+  return numbers;
+}
+
 /// Whether the option changes what this model computes of its weights.
 bool isCompared(const Options &model, std::string_view option) {
   constexpr std::string_view kOthers[] = {
@@ -380,6 +427,10 @@ bool isCompared(const Options &model, std::string_view option) {
     return false;
   if (option == "moe_router_enable_expert_bias") // without one it is zero
     return model.isOn("moe_router_enable_expert_bias");
+  if (option == "mtp_num_layers") // which the tensors say
+    return false;
+  if (option == "attn_floor_scale" || option == "attn_scale")
+    return model.isOn("attn_temperature_tuning");
   if (option == "window_attn_skip_freq" || option == "window_rotary_base")
     return model.has("window_size");
   bool isLatent = model.isOn("multi_latent_attention");
@@ -395,6 +446,11 @@ std::vector<std::string> differences(const Options &model, const PlainEntries &a
   std::vector<std::string> found;
   for (const auto &[option, value] : arguments) {
     std::string theirs = comparedText(value), ours = comparedText(model.find(option));
+    if (option == "no_rope_freq") { // whichever way it is written
+      int64_t layers = model.integerOr("num_layers", 0);
+      theirs = fmt::format("{}", fmt::join(patternOf(wholeNumbers(value), layers), ", "));
+      ours = fmt::format("{}", fmt::join(patternOf(model.list("no_rope_freq"), layers), ", "));
+    }
     bool isFactor = option.ends_with("_scaling_factor") || option.ends_with("interpolation_factor");
     auto plain = [&](const std::string &text) { // what is not set is off, and a factor of one
       bool isUsual = text == (option == "pre_layernorm" ? "true" : "false");

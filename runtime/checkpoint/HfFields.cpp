@@ -32,7 +32,7 @@ constexpr uint32_t Qwen = Qwen2 | Qwen3 | Qwen2Moe | Qwen3Moe;
 constexpr uint32_t Latent = DeepseekV2 | DeepseekV3;
 constexpr uint32_t Gemma = Gemma2 | Gemma3;
 constexpr uint32_t PartRotary = Nemotron | Phi3 | Glm4 | Glm4Moe;
-constexpr uint32_t Experts = Mixtral | Qwen2Moe | Qwen3Moe | Latent | GptOss | Glm4Moe;
+constexpr uint32_t Experts = Mixtral | Qwen2Moe | Qwen3Moe | Latent | GptOss | Glm4Moe | Llama4;
 
 constexpr HfField kFields[] = {
 #define HF_COPY(architectures, field, option, type, fallback)                                      \

@@ -66,13 +66,6 @@ public:
     return value != nullptr && value->is_string() ? value->get<std::string>() : "";
   }
   const Status &status() const { return status_; }
-
-private:
-  /// Null says nothing, as hubs write it.
-  const nlohmann::json *find(const char *key) const {
-    auto found = json_.find(key);
-    return found != json_.end() && !found->is_null() ? &*found : nullptr;
-  }
   void refuse(const char *key, const nlohmann::json &value, const std::string &needed) {
     constexpr size_t kShown = 40;
     std::string shown = toText(value, /*indent=*/-1, /*isAscii=*/true);
@@ -83,6 +76,13 @@ private:
     status_ = cannotConvert("'{}': {} is {}; {} is needed", path_, key, shown, needed);
     if (place_ != nullptr)
       *place_ = key;
+  }
+
+private:
+  /// Null says nothing, as hubs write it.
+  const nlohmann::json *find(const char *key) const {
+    auto found = json_.find(key);
+    return found != json_.end() && !found->is_null() ? &*found : nullptr;
   }
 
   const nlohmann::json &json_;
@@ -159,6 +159,7 @@ struct DenseNames {
   const char *attentionNorm = "input_layernorm", *mlpNorm = "post_attention_layernorm";
   const char *behindAttention = nullptr, *behindMlp = nullptr;
   const char *qkv = nullptr, *gateAndUp = nullptr;
+  const char *mlp = "mlp";
 };
 
 DenseNames namesOf(HfArch arch) {
@@ -175,6 +176,8 @@ DenseNames namesOf(HfArch arch) {
   }
   if (arch == HfArch::Olmo2)
     names = {nullptr, nullptr, "post_attention_layernorm", "post_feedforward_layernorm"};
+  if (arch == HfArch::Llama4)
+    names.mlp = "feed_forward";
   if (arch == HfArch::Gemma2 || arch == HfArch::Gemma3)
     names = {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
              "post_feedforward_layernorm"};
@@ -205,9 +208,11 @@ private:
   void addMla(const std::string &mine, const std::string &hf);
   void addDenseMlp(const std::string &mine, const std::string &hf);
   void addExperts(const std::string &mine, const std::string &hf);
+  void addLlama4Experts(const std::string &mine, const std::string &hf);
   void addSharedExperts(const std::string &mine, const std::string &hf);
   void addLayer(const std::string &mine, const std::string &hf, bool hasExperts);
   void addMtp(int64_t index);
+  void addCopy(const char *name, std::string hf, const char *of);
   void addGptOssMlp(const std::string &mine, const std::string &hf);
   void addGpt2();
   void addGpt2Layer(int64_t layer);
@@ -292,15 +297,16 @@ void Mapper::addDenseMlp(const std::string &mine, const std::string &hf) {
   for (const char *kind : {"weight", "bias"}) {
     if (kind[0] == 'b' && !config_.hasMlpBias)
       continue;
-    std::string up = fmt::format("{}.mlp.up_proj.{}", hf, kind);
+    std::string up = fmt::format("{}.{}.up_proj.{}", hf, names_.mlp, kind);
     if (config_.arch == HfArch::Nemotron)
       add(fc1 + kind, up);
     else if (names_.gateAndUp)
       add(fc1 + kind, fmt::format("{}.{}.{}", hf, names_.gateAndUp, kind)).segments[0].rows =
           2 * config_.ffn;
     else
-      addGated(fc1 + kind, fmt::format("{}.mlp.gate_proj.{}", hf, kind), up, config_.ffn);
-    add(fc2 + kind, fmt::format("{}.mlp.down_proj.{}", hf, kind));
+      addGated(fc1 + kind, fmt::format("{}.{}.gate_proj.{}", hf, names_.mlp, kind), up,
+               config_.ffn);
+    add(fc2 + kind, fmt::format("{}.{}.down_proj.{}", hf, names_.mlp, kind));
   }
   addNormOf(mine + ".post_mlp_layernorm.", hf, names_.behindMlp);
 }
@@ -336,7 +342,25 @@ void Mapper::addGptOssMlp(const std::string &mine, const std::string &hf) {
   }
 }
 
+/// Tensors of all experts, transposed.
+void Mapper::addLlama4Experts(const std::string &mine, const std::string &hf) {
+  const std::string block = hf + ".feed_forward.";
+  add(mine + ".pre_mlp_layernorm.weight", hf + ".post_attention_layernorm.weight");
+  add(mine + ".mlp.router.weight", block + "router.weight").segments[0].rows = config_.experts;
+  for (int64_t expert = 0; expert < config_.experts; ++expert)
+    for (const auto &[number, from, rows] : {std::tuple(1, "gate_up_proj", 2 * config_.expertFfn),
+                                             std::tuple(2, "down_proj", config_.hidden)}) {
+      HfParam &param = add(fmt::format("{}.mlp.experts.linear_fc{}.weight{}", mine, number, expert),
+                           fmt::format("{}experts.{}", block, from));
+      param.segments[0].slab = expert;
+      param.segments[0].rows = rows;
+      param.isTransposed = true;
+    }
+}
+
 void Mapper::addExperts(const std::string &mine, const std::string &hf) {
+  if (config_.arch == HfArch::Llama4)
+    return addLlama4Experts(mine, hf);
   bool isMixtral = config_.modelType == "mixtral";
   std::string block = hf + (isMixtral ? ".block_sparse_moe" : ".mlp");
   add(mine + ".pre_mlp_layernorm.weight", hf + ".post_attention_layernorm.weight");
@@ -362,8 +386,8 @@ void Mapper::addExperts(const std::string &mine, const std::string &hf) {
 void Mapper::addSharedExperts(const std::string &mine, const std::string &hf) {
   if (config_.sharedFfn == 0)
     return;
-  std::string from =
-      hf + (config_.arch == HfArch::Qwen2Moe ? ".mlp.shared_expert" : ".mlp.shared_experts");
+  bool isOne = config_.arch == HfArch::Qwen2Moe || config_.arch == HfArch::Llama4;
+  std::string from = fmt::format("{}.{}.shared_expert{}", hf, names_.mlp, isOne ? "" : "s");
   std::string to = mine + ".mlp.shared_experts";
   addGated(to + ".linear_fc1.weight", from + ".gate_proj.weight", from + ".up_proj.weight",
            config_.sharedFfn);
@@ -407,11 +431,24 @@ void Mapper::addLayer(const std::string &mine, const std::string &hf, bool hasEx
 void Mapper::addMtp(int64_t index) {
   std::string from = fmt::format("model.layers.{}", config_.layers + index);
   std::string to = fmt::format("mtp.layers.{}", index);
+  size_t first = params_.size();
   add(to + ".enorm.weight", from + ".enorm.weight");
   add(to + ".hnorm.weight", from + ".hnorm.weight");
   add(to + ".eh_proj.weight", from + ".eh_proj.weight");
   add(to + ".final_layernorm.weight", from + ".shared_head.norm.weight");
   addLayer(to + ".transformer_layer", from, /*hasExperts=*/true);
+  // What the model has once is there again.
+  addCopy("embedding.word_embeddings.weight", from + ".embed_tokens.weight", "model.embed_tokens");
+  if (!config_.isTied)
+    addCopy("output_layer.weight", from + ".shared_head.head.weight", "lm_head");
+  for (size_t i = first; i < params_.size(); ++i)
+    params_[i].predictor = index;
+}
+
+void Mapper::addCopy(const char *name, std::string hf, const char *of) {
+  HfParam &copy = add(name, std::move(hf));
+  copy.stacked = {{fmt::format("{}.weight", of)}};
+  copy.isVocab = copy.isOnlyWritten = true;
 }
 
 void Mapper::addGpt2Layer(int64_t layer) {
@@ -463,14 +500,33 @@ namespace {
 
 /// Shared experts where the file does not say how many.
 int64_t sharedOf(HfArch arch) {
-  return arch == HfArch::DeepseekV3 || arch == HfArch::Glm4Moe ? 1
-         : arch == HfArch::DeepseekV2                          ? 2
-                                                               : 0;
+  bool hasOne = arch == HfArch::DeepseekV3 || arch == HfArch::Glm4Moe || arch == HfArch::Llama4;
+  return hasOne ? 1 : arch == HfArch::DeepseekV2 ? 2 : 0;
 }
 
 /// The first layers, which have no experts, where the file does not say how many.
 int64_t firstDenseOf(HfArch arch) {
   return arch == HfArch::DeepseekV3 ? 3 : arch == HfArch::Glm4Moe ? 1 : 0;
+}
+
+/// Which layers have experts and which have rotations: all that a list names, or every n-th.
+void readLlama4Layers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
+  std::vector<int64_t> experts = fields.sizes("moe_layers");
+  if (auto said = json.find("moe_layers"); said != json.end() && said->is_array()) {
+    config.expertsEvery = 1;
+    for (int64_t layer = 0; layer < config.layers; ++layer)
+      if (std::ranges::find(experts, layer) == experts.end())
+        config.denseLayers.push_back(layer);
+  }
+  std::vector<int64_t> rotated = fields.sizes("no_rope_layers");
+  int64_t every = std::max<int64_t>(fields.size({"no_rope_layer_interval"}, 4), 1);
+  for (int64_t layer = 0; layer < config.layers; ++layer)
+    config.isRotated.push_back(rotated.empty()
+                                   ? (layer + 1) % every != 0
+                                   : layer < std::ssize(rotated) && rotated[layer] != 0);
+  if (!rotated.empty() && std::ssize(rotated) != config.layers)
+    fields.refuse("no_rope_layers", json["no_rope_layers"],
+                  fmt::format("one number for each of {} layers", config.layers));
 }
 
 } // namespace
@@ -513,8 +569,11 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path, s
   config.headDim = fields.size({"head_dim"}, otherwise("head_dim", share));
   config.vocab = fields.size({"vocab_size"});
   config.ffn = fields.size({"intermediate_size"});
-  config.experts = fields.size({"num_experts", "num_local_experts", "n_routed_experts"});
+  config.experts = fields.size({"num_experts", "num_local_experts", "n_routed_experts"},
+                               hfFallback(config.arch, "num_local_experts"));
   config.expertFfn = fields.size({"moe_intermediate_size"}, config.ffn);
+  if (config.arch == HfArch::Llama4) // whose experts have the size that other models' layers have
+    config.ffn = fields.size({"intermediate_size_mlp"}, otherwise("intermediate_size_mlp", 0));
   config.sharedFfn = fields.size(
       {"shared_expert_intermediate_size"},
       productOf(fields.size({"n_shared_experts"}, sharedOf(config.arch)), config.expertFfn));
@@ -522,7 +581,7 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path, s
   config.mtpLayers = fields.size({"num_nextn_predict_layers", "num_mtp_layers"});
   config.qLoraRank = fields.size(
       {"q_lora_rank"}, json.contains("q_lora_rank") ? 0 : hfFallback(config.arch, "q_lora_rank"));
-  config.expertsEvery = fields.size({"decoder_sparse_step"}, 1);
+  config.expertsEvery = fields.size({"decoder_sparse_step", "interleave_moe_layer_step"}, 1);
   config.denseLayers = fields.sizes("mlp_only_layers");
   std::ranges::sort(config.denseLayers);
   for (const char *key : {"dtype", "torch_dtype"}) // new and old spelling
@@ -533,24 +592,24 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path, s
   config.isTied = fields.flag("tie_word_embeddings", known.isTiedBySilence());
   RETURN_IF_ERROR(fields.status());
   RETURN_IF_ERROR(checkSizes(config, path));
+  if (config.arch == HfArch::Llama4)
+    readLlama4Layers(fields, json, config);
+  RETURN_IF_ERROR(fields.status());
   return config;
 }
 
 std::vector<HfParam> hfParams(const HfConfig &config) { return Mapper(config).run(); }
 
-void dropAbsentPredictors(std::vector<HfParam> &params,
-                          const std::function<bool(const HfParam &)> &isThere) {
-  constexpr std::string_view kPrefix = "mtp.layers.";
-  auto predictorOf = [&](const HfParam &param) {
-    return param.name.starts_with(kPrefix)
-               ? param.name.substr(0, param.name.find('.', kPrefix.size()))
-               : std::string();
-  };
-  std::set<std::string> there = {""};
+int64_t dropAbsentPredictors(std::vector<HfParam> &params,
+                             const std::function<bool(const HfParam &)> &isThere) {
+  std::set<int64_t> there;
   for (const HfParam &param : params)
-    if (isThere(param))
-      there.insert(predictorOf(param));
-  std::erase_if(params, [&](const HfParam &param) { return !there.contains(predictorOf(param)); });
+    if (param.predictor >= 0 && !param.isOnlyWritten && isThere(param))
+      there.insert(param.predictor);
+  std::erase_if(params, [&](const HfParam &param) {
+    return param.predictor >= 0 && !there.contains(param.predictor);
+  });
+  return std::ssize(there);
 }
 
 bool isDroppedHfName(const HfConfig &config, std::string_view name) {

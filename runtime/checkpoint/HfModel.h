@@ -23,7 +23,8 @@ struct HfConfig {
   int64_t ffn = 0, expertFfn = 0, sharedFfn = 0, experts = 0;
   int64_t firstDenseLayers = 0, mtpLayers = 0;
   int64_t expertsEvery = 1;              ///< `decoder_sparse_step`: every n-th layer has experts
-  std::vector<int64_t> denseLayers = {}; ///< `mlp_only_layers`, sorted, which have none
+  std::vector<int64_t> denseLayers = {}; ///< sorted, which have none
+  std::vector<bool> isRotated = {};      ///< of each layer of Llama 4: whether it has rotations
   int64_t qLoraRank = 0;                 ///< 0: queries are not low-rank
   bool isTied = false;
   bool hasMlpBias = false;                ///< `mlp_bias`
@@ -60,14 +61,15 @@ struct HfParam {
   /// What an export writes where the checkpoint has no such parameter: zeros of this shape.
   std::vector<int64_t> zeros = {};
   bool isOnlyWritten = false; ///< runs have no such parameter: an import leaves it out
+  int64_t predictor = -1;     ///< number of the predictor of further tokens that it is of
 };
 
 /// All parameters that a model of this kind may have, in order of layers.
 std::vector<HfParam> hfParams(const HfConfig &config);
 /// Leaves out predictors of further tokens (`mtp.layers.N`) without any tensor: models that
-/// transformers saved have none, whatever their config.json says.
-void dropAbsentPredictors(std::vector<HfParam> &params,
-                          const std::function<bool(const HfParam &)> &isThere);
+/// transformers saved have none, whatever their config.json says. Gives the number of the others.
+int64_t dropAbsentPredictors(std::vector<HfParam> &params,
+                             const std::function<bool(const HfParam &)> &isThere);
 /// Whether a hub's tensor has no counterpart by design: masks, frequencies, tied or doubled heads.
 bool isDroppedHfName(const HfConfig &config, std::string_view name);
 /// The tensor that scales the fp8 blocks of 128 x 128 of another.

@@ -59,6 +59,12 @@ constexpr Compared kCompared[] = {
     {JobField::model_ropeScalingFactor, nullptr, false, Matters::Scaled},
     {JobField::model_windowSize},
     {JobField::model_windowAttnSkipFreq, nullptr, false, Matters::Windowed},
+    {JobField::model_attentionChunkSize},
+    {JobField::model_noRopeFreq, nullptr, false, Matters::Rotated},
+    {JobField::model_qkL2Norm},
+    {JobField::model_attnTemperatureTuning},
+    {JobField::model_attnFloorScale},
+    {JobField::model_attnScale},
     {JobField::model_softmaxScale},
     {JobField::model_softmaxType},
     {JobField::model_activationFuncClampValue},
@@ -95,7 +101,10 @@ std::string numberText(double value) { return fmt::format("{}", value); }
 /// The same text for the same value, whichever program wrote it; "not set" for none.
 std::string shownText(const PlainValue &value);
 
+/// A list of one is as the number alone, which upstream has for a pattern of layers.
 std::string listText(const PlainItems &items) {
+  if (items.size() == 1)
+    return shownText(items.front());
   std::string text;
   for (const PlainValue &item : items)
     text += (text.empty() ? "" : ", ") + shownText(item);
@@ -126,7 +135,9 @@ std::string ownText(const plan::Job &job, JobField field) {
         else if constexpr (std::is_same_v<Type, std::string>)
           return v.empty() ? kNotSet : v;
         else if constexpr (std::is_same_v<Type, std::vector<std::string>>)
-          return v.empty() ? kNotSet : fmt::format("[{}]", fmt::join(v, ", "));
+          return v.empty()       ? kNotSet
+                 : v.size() == 1 ? v.front()
+                                 : fmt::format("[{}]", fmt::join(v, ", "));
         else
           return numberText(static_cast<double>(v));
       },

@@ -249,6 +249,8 @@ private:
     int64_t window = op_.getInt(Key::window);
     need(window == -1 || (window >= 0 && op_.getBool(Key::causal)),
          "a window of at least 0 under a causal mask, or -1");
+    int64_t chunk = op_.getInt(Key::chunk);
+    need(chunk == 0 || op_.getBool(Key::causal), "chunks under a causal mask");
   }
   void checkAttention() { needWindow(); }
   void checkAttentionBwd() { needWindow(); }

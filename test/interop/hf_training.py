@@ -40,6 +40,8 @@ LATENT = {**SIZES, "num_key_value_heads": 4, "moe_intermediate_size": 40, "n_rou
 GLM = {**SIZES, "head_dim": 16, "moe_intermediate_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
        "first_k_dense_replace": 1, "num_mtp_layers": 0}
 GEMMA = {**SIZES, "pad_token_id": None, "head_dim": 16, "query_pre_attn_scalar": 12, "sliding_window": 6}
+LLAMA4 = {**SIZES, "pad_token_id": None, "num_hidden_layers": 4, "head_dim": 16, "intermediate_size": 40, "intermediate_size_mlp": 64,
+          "num_local_experts": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
 # Weights of norms are about 1, and so twice as large here: queries and keys with such norms have scores so far apart that the
 # rounding of gradients decides where Adam goes.
 MILD = {"query_pre_attn_scalar": 256}
@@ -69,6 +71,7 @@ FAMILIES = {
     "mixtral": ("mixtral", {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}, []),
     "qwen3_moe": ("qwen3_moe", {**SIZES, **EXPERTS, "head_dim": 16, "norm_topk_prob": True}, []),
     "qwen3_moe_dense": ("qwen3_moe", {**SIZES, **EXPERTS, "head_dim": 16, "norm_topk_prob": False, "mlp_only_layers": [0]}, []),
+    "qwen2_moe": ("qwen2_moe", {**SIZES, **EXPERTS, "shared_expert_intermediate_size": 56, "mlp_only_layers": [0]}, []),
     "deepseek_v2": ("deepseek_v2", {**{k: v for k, v in LATENT.items() if k != "num_mtp_layers"}, "q_lora_rank": None,
                                     "topk_method": "greedy", "n_group": 1, "topk_group": 1, "n_shared_experts": 2,
                                     "routed_scaling_factor": 1.5}, []),
@@ -92,6 +95,9 @@ FAMILIES = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}}, []),
     "gemma3_capped": ("gemma3_text", {**GEMMA, **MILD, "final_logit_softcapping": 2.0,
                                       "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}, []),
+    "llama4": ("llama4_text", {**LLAMA4, "moe_layers": [1, 3], "attention_chunk_size": 12, "floor_scale": 5, "attn_scale": 0.5}, []),
+    "llama4_all": ("llama4_text", {**LLAMA4, "use_qk_norm": False, "attn_temperature_tuning": False, "no_rope_layers": [1, 0, 0, 1],
+                                   "attention_chunk_size": None, "tie_word_embeddings": True}, []),
     # Dense layers, each the only expert of its layer.
     "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
                             "swiglu_limit": 0.75}, []),

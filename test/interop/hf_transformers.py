@@ -49,6 +49,8 @@ FAMILIES = {
                  "attention_bias": True, "use_qk_norm": True},
     "gemma2": {**SIZES, "pad_token_id": None, "head_dim": 8, "sliding_window": 8},
     "gemma3_text": {**SIZES, "pad_token_id": None, "head_dim": 8, "sliding_window": 8},
+    "llama4_text": {**SIZES, "pad_token_id": None, "head_dim": 8, "intermediate_size": 24, "intermediate_size_mlp": 48,
+                    "num_local_experts": 4, "moe_layers": [1]},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64},
 }
 RUNS = {

@@ -53,7 +53,7 @@ struct Whole {
   Array q, k, v, docs, samples, dOut;
   Array o, lse, dq, dk, dv;
 
-  Whole(DType dtype, bool causal, bool resetMask, int64_t window, double p)
+  Whole(DType dtype, bool causal, bool resetMask, int64_t window, double p, int64_t chunk = 0)
       : q(randoms(dtype, heads(kHeads), 1, 2.0)), k(randoms(dtype, heads(kGroups), 2, 2.0)),
         v(randoms(dtype, {kBatch, kPositions, kGroups, kValues}, 3)), docs{DType::I32,
                                                                            {kBatch, kPositions},
@@ -61,6 +61,7 @@ struct Whole {
         samples(array(DType::I64, {kBatch}, {1000, 77})),
         dOut(randoms(dtype, {kBatch, kPositions, kHeads * kValues}, 4)) {
     attrs.causal = causal, attrs.reset_mask = resetMask, attrs.window = window;
+    attrs.chunk = chunk;
     attrs.p = p, attrs.salt = 7, attrs.seed = 1234, attrs.positions = kPositions;
     attrs.scale = 1 / std::sqrt(static_cast<double>(kChannels));
     for (int64_t b = 0; b < kBatch; ++b)
@@ -134,10 +135,11 @@ void add(Array &sum, const Array &more) {
 
 struct Mask {
   bool causal, resetMask;
-  int64_t window;
+  int64_t window, chunk = 0;
 };
-constexpr Mask kMasks[] = {
-    {false, false, -1}, {true, false, -1}, {true, true, -1}, {false, true, -1}, {true, false, 5}};
+// Chunks end within slices.
+constexpr Mask kMasks[] = {{false, false, -1}, {true, false, -1}, {true, true, -1},
+                           {false, true, -1},  {true, false, 5},  {true, false, -1, 7}};
 
 /// Where ranks have mirrored slices, the op knows their positions itself.
 TEST(AttentionPart, OfMirroredSlicesNeedsNoPositions) {
@@ -170,7 +172,7 @@ TEST(AttentionPart, JoinedAreThoseOfTheWhole) {
     for (const Mask &mask : kMasks)
       for (double p : {0.0, 0.3})
         for (DType dtype : kDataTypes) {
-          Whole whole(dtype, mask.causal, mask.resetMask, mask.window, p);
+          Whole whole(dtype, mask.causal, mask.resetMask, mask.window, p, mask.chunk);
           std::vector<Array> dk(static_cast<size_t>(members)), dv = dk;
           for (int64_t rank = 0; rank < members; ++rank) {
             Slice queries = zigzag(Whole::kPositions, members, rank);
@@ -320,6 +322,9 @@ TEST(Positions, SlicesAreRotatedAndDroppedAsInTheWhole) {
     };
     EXPECT_EQ(run("rope", rowsAt(whole.q, slice), true).values,
               rowsAt(run("rope", whole.q, false), slice).values);
+    whole.attrs.position_step = 5, whole.attrs.position_slope = 0.5;
+    EXPECT_EQ(run("scale_positions", rowsAt(whole.q, slice), true).values,
+              rowsAt(run("scale_positions", whole.q, false), slice).values);
     EXPECT_EQ(run("dropout", rowsAt(whole.dOut, slice), true).values,
               rowsAt(run("dropout", whole.dOut, false), slice).values);
   }

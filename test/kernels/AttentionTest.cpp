@@ -59,6 +59,7 @@ bool sees(const Case &c, int64_t b, int64_t query, int64_t key) {
   int64_t row = b * c.shape.positions;
   return (!c.attrs.causal || key <= query) &&
          (c.attrs.window < 0 || query - key <= c.attrs.window) &&
+         (c.attrs.chunk == 0 || query / c.attrs.chunk == key / c.attrs.chunk) &&
          (!c.attrs.reset_mask || c.docs[row + query] == c.docs[row + key]);
 }
 
@@ -180,14 +181,29 @@ TEST(Attention, AWindowHidesWhatIsFurtherBack) {
       }
 }
 
-TEST(Attention, AWindowNeedsACausalMask) {
-  Case c = makeCase({1, 5, 1, 1, 2}, DType::F32, false, false, 0);
-  c.attrs.window = 2;
-  KernelRun run("attention");
-  run.attrs = c.attrs;
-  run.in(c.q).in(c.k).in(c.v).in(c.docs).in(c.samples);
-  run.out(DType::F32, c.shape.o()).out(DType::F32, c.shape.lse());
-  EXPECT_STREQ(run.refusal(), "a window has no causal mask");
+/// Chunks may be shorter than a block of queries, longer than the sequence, or cut by a window.
+TEST(Attention, AChunkHidesWhatIsBeforeIt) {
+  for (int64_t chunk : {1, 6, 64, 100, 1 << 20})
+    for (int variant = 0; variant < 4; ++variant) {
+      SCOPED_TRACE(testing::Message() << "chunk " << chunk << " variant " << variant);
+      Case c = makeCase({1, 131, 4, 2, 8}, DType::F32, true, variant & 1, variant & 2 ? 0.3 : 0);
+      c.attrs.chunk = chunk;
+      c.attrs.window = variant == 0 ? 9 : -1;
+      checkForward(c);
+      checkBackward(c, 6);
+    }
+}
+
+TEST(Attention, WindowsAndChunksNeedACausalMask) {
+  for (bool isChunk : {false, true}) {
+    Case c = makeCase({1, 5, 1, 1, 2}, DType::F32, false, false, 0);
+    (isChunk ? c.attrs.chunk : c.attrs.window) = 2;
+    KernelRun run("attention");
+    run.attrs = c.attrs;
+    run.in(c.q).in(c.k).in(c.v).in(c.docs).in(c.samples);
+    run.out(DType::F32, c.shape.o()).out(DType::F32, c.shape.lse());
+    EXPECT_STREQ(run.refusal(), "a window or a chunk has no causal mask");
+  }
 }
 
 TEST(Attention, ASequenceOfATypicalLengthAgrees) {

@@ -44,9 +44,13 @@ FP8 = ["mixed_precision = bf16_with_fp8_delayed_scaling_mixed", "mixed_precision
        "model.ffn_hidden_size = 32"]
 YARN = ["model.position_embedding_type = yarn", "model.yarn_rotary_scaling_factor = 4.0"]
 ROPE = ["model.position_embedding_type = rope", "model.rope_scaling_factor = 8.0"]
+NO_ROPE = ["model.position_embedding_type = rope", "model.no_rope_freq = [2]"]
 WAYS = {
     "model.fp8": FP8, "model.first_last_layers_bf16": [*FP8, "model.num_layers = 3", "model.first_last_layers_bf16 = true"],
     "model.fp16": ["mixed_precision = fp16_mixed"], "model.bf16": ["mixed_precision = bf16_mixed"],
+    "model.no_rope_freq": NO_ROPE, "model.attn_temperature_tuning": [*NO_ROPE, "model.attn_temperature_tuning = true"],
+    "model.moe_shared_expert_intermediate_size": ["model.num_moe_experts = 4", "model.moe_ffn_hidden_size = 16",
+                                                   "model.moe_shared_expert_intermediate_size = 32"],
     "model.window_size": ["model.window_size = [2, 0]", "model.position_embedding_type = rope"],
     "model.multi_latent_attention": ["model.multi_latent_attention = true", "model.position_embedding_type = rope"],
     "model.rope_type = yarn": ["model.multi_latent_attention = true", "model.position_embedding_type = rope"],

@@ -518,6 +518,8 @@ ERRORS = {
     "router-topk": lambda f: f.has("model.num_moe_experts") and f.num("model.moe_router_topk") > f["model.num_moe_experts"],
     "expert-bias-score": lambda f: f.has("model.num_moe_experts") and f.on("model.moe_router_enable_expert_bias") and
     f["model.moe_router_score_function"] == "softmax",
+    "score-on-input": lambda f: f.has("model.num_moe_experts") and f.on("model.moe_apply_probs_on_input") and
+    f.num("model.moe_router_topk") != 1,
     "balance-weights": lambda f: f.has("model.num_moe_experts") and
     len(f["model.moe_aux_loss_coeff"]) != len(f["model.moe_router_load_balancing_type"]),
     "padded-expert-bias": lambda f: f.has("model.num_moe_experts") and f.on("model.moe_pad_expert_input_to_capacity") and
@@ -771,6 +773,7 @@ WARNINGS = {
     (f.on("model.bf16") or f.on("model.fp16")) and (
         f.num("model.attention_dropout") > 0 or f.on("dataset.reset_attention_mask") or
         f.has("model.attn_logit_softcapping") or
+        f.has("model.attention_chunk_size") and f["model.attention_chunk_size"] < f["model.seq_length"] or
         f.has("model.window_size") and f["model.window_size"][:1] > [-1] and f["model.window_attn_skip_freq"] != 1),
     "save-interval-without-save": lambda f: f.has("checkpoint.save_interval") and not f.has("checkpoint.save"),
     "experts-want-sequence-parallel": lambda f: f.ep > 1 and f.tp > 1 and not f.on("model.sequence_parallel"),  # V76

@@ -17,10 +17,18 @@ def rotated_odd(f):
 def ignored_by_rotation(f):
     """Upstream's latent attention reads none of these, and YaRN none of the second ones."""
     heads = f.num("model.num_attention_heads", 1)
-    own = f.has("model.softmax_scale") or f.on("model.add_qkv_bias") or f.num("model.num_query_groups", heads) != heads
+    own = (f.has("model.softmax_scale") or f.on("model.add_qkv_bias") or f.num("model.num_query_groups", heads) != heads or
+           f.has("model.attention_chunk_size") or f.has("model.no_rope_freq") or f.on("model.qk_l2_norm"))
     both = (f.num("model.rotary_percent", 1.0) != 1 or f.has("model.seq_len_interpolation_factor") or
             f.on("model.rotary_interleaved") or f.on("model.rope_scaling"))
     return own or both if f.on("model.multi_latent_attention") else both and f["model.position_embedding_type"] == "yarn"
+
+
+def no_layers(f):
+    """Neither a number nor a switch for each layer."""
+    pattern = f["model.no_rope_freq"]
+    is_number = len(pattern) == 1 and pattern[0] > 0
+    return not is_number and not (len(pattern) == f.num("model.num_layers", 1) and set(pattern) <= {0, 1})
 
 
 def is_yarn(f):
@@ -44,6 +52,7 @@ RULES = {
     "latent-rope-fusion": lambda f: f.on("model.multi_latent_attention") and f.on("model.apply_rope_fusion") and
     f["model.rope_type"] != "yarn",
     "latent-window-unsupported": lambda f: f.on("model.multi_latent_attention") and f.has("model.window_size"),
+    "no-rope-layers": lambda f: f.has("model.no_rope_freq") and no_layers(f),
     "yarn-factor": lambda f: f["model.position_embedding_type"] == "yarn" and
     not f.has("model.yarn_rotary_scaling_factor"),
     "yarn-betas": betas_turned,

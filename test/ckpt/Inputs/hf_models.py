@@ -137,6 +137,35 @@ def glm4_moe():
     return tensors
 
 
+def llama4():
+    """One dense layer, one with experts in one tensor, transposed, beside a shared one."""
+    tensors = {name.replace(".mlp.", ".feed_forward."): shape for name, shape in dense().items()}
+    at = f"model.layers.{LAYERS - 1}.feed_forward"
+    tensors = {name: shape for name, shape in tensors.items() if not name.startswith(at)}
+    return tensors | mlp(f"{at}.shared_expert", rows=4) | {
+        f"{at}.router.weight": [EXPERTS, HIDDEN], f"{at}.experts.gate_up_proj": [EXPERTS, HIDDEN, 8],
+        f"{at}.experts.down_proj": [EXPERTS, 4, HIDDEN]}
+
+
+def qwen2_moe():
+    tensors = {name: shape for name, shape in dense(bias=True).items() if ".mlp." not in name}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}.mlp"
+        tensors |= {f"{at}.gate.weight": [EXPERTS, HIDDEN], f"{at}.shared_expert_gate.weight": [1, HIDDEN]} | mlp(f"{at}.shared_expert", rows=6)
+        for expert in range(EXPERTS):
+            tensors |= mlp(f"{at}.experts.{expert}", rows=4)
+    return tensors
+
+
+def with_predictor(shapes):
+    """A further layer, as the last one, that predicts a token; embeddings and head are there again."""
+    last, at = f"model.layers.{LAYERS - 1}.", f"model.layers.{LAYERS}."
+    own = {"enorm.weight": [HIDDEN], "hnorm.weight": [HIDDEN], "eh_proj.weight": [HIDDEN, 2 * HIDDEN], "shared_head.norm.weight": [HIDDEN],
+           "embed_tokens.weight": [VOCAB, HIDDEN], "shared_head.head.weight": [VOCAB, HIDDEN]}
+    return shapes | {name.replace(last, at): shape for name, shape in shapes.items() if name.startswith(last)} | {
+        at + name: shape for name, shape in own.items()}
+
+
 def gemma(norms):
     """Norms before and behind attention and the feed-forward layer."""
     tensors = dense(norms=norms)
@@ -178,11 +207,18 @@ MODELS = {
                   "attention_bias": True, "num_experts_per_tok": 2}, glm4_moe()),
     "gemma2": ({"tie_word_embeddings": True}, gemma(norms=False)),
     "gemma3_text": ({"tie_word_embeddings": True}, gemma(norms=True)),
+    "llama4_text": ({"num_local_experts": EXPERTS, "intermediate_size": 4, "intermediate_size_mlp": FFN, "moe_layers": [LAYERS - 1]}, llama4()),
+    "qwen2_moe": ({"num_experts": EXPERTS, "moe_intermediate_size": 4, "shared_expert_intermediate_size": 6}, qwen2_moe()),
     "gpt2": ({"n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "tie_word_embeddings": True}, gpt2()),
 }
 
 
-def write_model(folder, kind, config, shapes):
+# What a predictor of further tokens has again.
+AGAIN = {f"model.layers.{LAYERS}.embed_tokens.weight": "model.embed_tokens.weight",
+         f"model.layers.{LAYERS}.shared_head.head.weight": "lm_head.weight"}
+
+
+def write_model(folder, kind, config, shapes, again=AGAIN):
     """Random bf16 values, none of them NaN."""
     folder.mkdir(parents=True)
     base = {"vocab_size": VOCAB, "torch_dtype": "bfloat16"} if kind == "gpt2" else BASE
@@ -194,7 +230,9 @@ def write_model(folder, kind, config, shapes):
         for extent in shape:
             count *= extent
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [len(data), len(data) + 2 * count]}
-        data += b"".join(struct.pack("<H", rng.randrange(0x3c00, 0x4200)) for _ in range(count))
+        begin = header[again[name]]["data_offsets"][0] if name in again else None
+        values = b"".join(struct.pack("<H", rng.randrange(0x3c00, 0x4200)) for _ in range(count))
+        data += values if begin is None else data[begin:begin + 2 * count]
     text = json.dumps(header).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
 
@@ -360,8 +398,18 @@ def check_arguments(work):
                    "bias_activation_fusion = true"],
         "gemma3_text": ["window_rotary_base = 10000.0", "rotary_base = 1000000.0", "window_attn_skip_freq = 6", "qk_layernorm = true"],
     }
+    wanted |= {
+        "llama4_text": ["attention_chunk_size = 8192", "no_rope_freq = [4]", "qk_l2_norm = true", "attn_temperature_tuning = true",
+                        "rotary_interleaved = true", "rotary_base = 500000.0", "moe_layer_freq = [0, 1]", "ffn_hidden_size = 12",
+                        "moe_ffn_hidden_size = 4", "moe_shared_expert_intermediate_size = 4", "moe_apply_probs_on_input = true",
+                        "moe_router_score_function = sigmoid", "moe_router_topk = 1"],
+        "qwen2_moe": ["moe_shared_expert_gate = true", "moe_shared_expert_intermediate_size = 6", "moe_router_pre_softmax = true",
+                      "add_qkv_bias = true"],
+    }
     for kind, lines in wanted.items():
-        expect_lines(kind, import_recipe(work, work / f"{kind}.ckpt"), lines)
+        text = import_recipe(work, work / f"{kind}.ckpt")
+        expect_lines(kind, text, lines)
+        expect("mtp_num_layers" not in text, f"{kind}: {text}")
     changed = {
         "theta": ({"rope_theta": 500000.0, "rms_norm_eps": 1e-5, "hidden_act": "gelu_pytorch_tanh"},
                   ["rotary_base = 500000.0", "bias_activation_fusion = true"]),
@@ -411,6 +459,20 @@ def check_arguments(work):
     return biases
 
 
+def check_predictors(work):
+    """Layers that predict further tokens are kept, and named in the recipe; their copies need to be copies."""
+    for kind in ("deepseek_v3", "glm4_moe"):
+        config, shapes = MODELS[kind]
+        check(work, f"{kind}.further", config, with_predictor(shapes), kind=kind)
+        expect_lines(kind, import_recipe(work, work / f"{kind}.further.ckpt"), ["mtp_num_layers = 1"])
+        for folder, count in ((f"{kind}.further", 1), (kind, 0)):
+            done = subprocess.run(["shardc", "import", "hf", work / folder], capture_output=True, text=True)
+            expect(done.returncode == 0 and done.stdout.count("mtp_num_layers = 1") == count, done.stdout + done.stderr)
+    write_model(work / "own", kind, config, with_predictor(shapes), again={})
+    said = call("import", "hf", work / "own", work / "none", status=1)
+    expect(f"'model.layers.{LAYERS}.embed_tokens.weight' has other values than 'model.embed_tokens.weight'" in said, said)
+
+
 def check_refused_settings(work, biases):
     """What no recipe computes is not imported."""
     attention = {name: shape for name, shape in biases.items() if "self_attn" in name}
@@ -453,10 +515,14 @@ def check_refused_settings(work, biases):
             ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
              'rope_parameters.sliding_attention.rope_type is "linear", which recipes cannot express; default'),
             ("gemma3_text", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
-             "which recipes cannot express; an object for each kind of layers is needed")):
+             "which recipes cannot express; an object for each kind of layers is needed"),
+            ("llama4_text", {"num_experts_per_tok": 2}, "num_experts_per_tok is 2, which recipes cannot express; 1, as scores multiply"),
+            ("llama4_text", {"layer_types": ["full_attention"] * LAYERS}, '"chunked_attention" for each layer with rotations'),
+            ("llama4_text", {"no_rope_layers": [1]}, "no_rope_layers is [1]; one number for each of 2 layers is needed"),
+            ("llama4_text", {"attention_bias": True}, "attention_bias is true, which recipes cannot express; false")):
         write_model(work / "of-gemma", kind, {**MODELS[kind][0], **config}, MODELS[kind][1])
         got = call("import", "hf", work / "of-gemma", work / "none", status=1)
-        expect(said in got and "[hf-setting-refused]" in got, f"{config}: {got}")
+        expect(said in got and ("[hf-setting-refused]" in got or "no_rope_layers" in config), f"{config}: {got}")
         shutil.rmtree(work / "of-gemma")
     write_model(work / "scaled", "gpt2", {**MODELS["gpt2"][0], "scale_attn_by_inverse_layer_idx": True}, gpt2())
     got = call("import", "hf", work / "scaled", work / "none", status=1)
@@ -472,6 +538,7 @@ def main():
     check_details(work)
     check_smaller(work)
     check_bounds(work)
+    check_predictors(work)
     check_refused_settings(work, check_arguments(work))
     left = [name for name in os.listdir(work) if name.startswith(".")]
     expect(not left, f"{left} were left")

@@ -5,7 +5,7 @@
 
 CHECK is what has to agree:
     one-rank  strategies, groups of data-parallel ranks, ranks with other experts, stages of a pipeline and their schedules, microbatches,
-              recomputation, routers, the expert of all tokens, layers without experts, dropout, losses per token, and one
+              recomputation, routers, the expert of all tokens and its gate, layers without experts, dropout, losses per token, and one
               rank: losses of 5 steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows.
               A part of them runs unless SHARDC_LONG=1.
     divided   tensor-parallel ranks with sequence parallelism, context-parallel ones, ranks with other experts and with other
@@ -49,6 +49,7 @@ ROUTERS = {
     "groups": ["model.moe_router_score_function=sigmoid", "model.num_moe_experts=8", "model.moe_router_num_groups=4",
                "model.moe_router_group_topk=2"],
     "one": ["model.moe_router_topk=1", "model.moe_router_pre_softmax=true"],
+    "input": ["model.moe_router_topk=1", "model.moe_router_score_function=sigmoid", "model.moe_apply_probs_on_input=true"],
 }
 BIAS = ["model.moe_router_score_function=sigmoid", "model.moe_router_enable_expert_bias=true", "model.moe_router_bias_update_rate=0.1"]
 BALANCE = {
@@ -72,6 +73,7 @@ AXES = {
     "router": tuple(ROUTERS),
     "balance": tuple(BALANCE),
     "shared": (False, True),
+    "gate": (False, True),  # on the expert of all tokens
     "layers": ("experts", "mixed"),
     "dropout": (False, True),
     "per_token": (False, True),
@@ -94,6 +96,8 @@ def is_valid(row):
         return False
     if row.get("shared", False) and row.get("router", "softmax") == "biases":  # the expert of all tokens has none
         return False
+    if row.get("gate", False) and not row.get("shared", True):
+        return False
     return not (row.get("recompute") == "shared" and not row.get("shared", True))
 
 
@@ -112,7 +116,7 @@ def layout(strategy="no_shard", data=1, experts=1, instances=1, outer="no_shard"
 
 
 def model(row):
-    shared = ["model.moe_shared_expert_intermediate_size=48"] * row["shared"]
+    shared = ["model.moe_shared_expert_intermediate_size=48"] * row["shared"] + ["model.moe_shared_expert_gate=true"] * row["gate"]
     mixed = ["model.moe_layer_freq=[0, 1]"] * (row["layers"] == "mixed")
     dropout = ["model.hidden_dropout=0.1"] * row["dropout"]
     return ["model.num_layers=4", *ROUTERS[row["router"]], *BALANCE[row["balance"]], *shared, *mixed, *dropout,
@@ -138,7 +142,7 @@ DIVIDED = {
     "experts": (1, 2, 4),
     "parts": (1, 2, 4),  # of each expert
     **{axis: AXES[axis] for axis in ("strategy", "instances", "outer", "stages", "schedule", "microbatches", "recompute", "router", "balance",
-                                     "shared", "layers", "dropout", "per_token")},
+                                     "shared", "gate", "layers", "dropout", "per_token")},
     "data": (1, 2),
     "exchange": ("p2p", "all_gather"),
     "average": (False, True),

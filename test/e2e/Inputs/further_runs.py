@@ -4,7 +4,7 @@
     further_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is what has to agree:
-    one-rank  strategies, tensor-parallel ranks with and without sequence parallelism, stages of a pipeline and their
+    one-rank  strategies, tensor-parallel ranks with and without sequence parallelism, slices of sequences, stages of a pipeline and their
               schedules, microbatches, recomputation, tied tables, layers with and without experts, losses per token and
               masks, and one rank: losses of 5 steps, those of further tokens, and gradients of the first step, within 1e-5
               relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. A part of them runs unless
@@ -33,6 +33,7 @@ AXES = {
     "data": (1, 2),
     "tensor": (1, 2),
     "rows": (False, True),  # divided among tensor-parallel ranks
+    "context": (1, 2),
     "stages": (1, 2),
     "schedule": ("1f1b", "interleaved"),
     "microbatches": (1, 4),
@@ -50,8 +51,9 @@ def is_valid(row):
     return row["schedule"] == "1f1b" or row["stages"] > 1 and row["microbatches"] > 1
 
 
-def layout(strategy="no_shard", data=1, tensor=1, rows=False, stages=1, schedule="1f1b"):
-    return [*strategy_settings(strategy), *SCHEDULES[schedule], f"cluster.gpus_per_node={data * tensor * stages}",
+def layout(strategy="no_shard", data=1, tensor=1, rows=False, stages=1, schedule="1f1b", context=1):
+    return [*strategy_settings(strategy), *SCHEDULES[schedule], f"cluster.gpus_per_node={data * tensor * stages * context}",
+            f"model.context_parallel_size={context}",
             f"model.pipeline_model_parallel_size={stages}", f"model.tensor_model_parallel_size={tensor}",
             f"model.sequence_parallel={str(rows).lower()}", f"train.micro_batch_size={MICRO_BATCH}"]
 
@@ -74,7 +76,7 @@ def check_one_rank(runner):
     for row in chosen:
         of_run = [*model(*(row[axis] for axis in ("tokens", "tied", "experts", "per_token", "masked"))),
                   *batch(MICRO_BATCH * row["data"] * row["microbatches"])]
-        own = [*of_run, *layout(*(row[axis] for axis in ("strategy", "data", "tensor", "rows", "stages", "schedule"))),
+        own = [*of_run, *layout(*(row[axis] for axis in ("strategy", "data", "tensor", "rows", "stages", "schedule", "context"))),
                *RECOMPUTE[row["recompute"]]]
         alone = [*of_run, *layout()]
         compare(name_of(row), with_gradients(runner, *own), with_gradients(runner, *alone))

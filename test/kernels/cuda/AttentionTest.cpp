@@ -18,8 +18,9 @@ struct Setting {
   double p = 0;
   int64_t window = -1;
   double softCap = 0;
+  int64_t chunk = 0;
 
-  bool seesOneKey() const { return model.positions == 1 || window == 0; }
+  bool seesOneKey() const { return model.positions == 1 || window == 0 || chunk == 1; }
 };
 
 const Setting kSettings[] = {
@@ -46,6 +47,10 @@ const Setting kSettings[] = {
     {{2, 128, 4, 2, 64, 8, 8}, true, false, 0, -1, 1.5},
     {{1, 131, 4, 2, 256, 8, 8}, true, false, 0, 32, 50.0},
     {{2, 70, 2, 2, 32, 8, 8}, false, true, 0.1, -1, 0.5},
+    {{2, 131, 4, 2, 64, 8, 8}, true, false, 0, -1, 0, 1},
+    {{1, 257, 4, 4, 64, 8, 8}, true, false, 0, -1, 0, 32},
+    {{2, 300, 8, 2, 128, 8, 8}, true, false, 0.1, 20, 0, 50},
+    {{1, 100, 2, 2, 32, 8, 8}, true, true, 0, -1, 0, 4096},
 };
 
 void apply(const Setting &setting, Call &call, int docsOperand) {
@@ -54,6 +59,7 @@ void apply(const Setting &setting, Call &call, int docsOperand) {
   call.attrs.p = setting.p;
   call.attrs.window = setting.window;
   call.attrs.soft_cap = setting.softCap;
+  call.attrs.chunk = setting.chunk;
   call.attrs.salt = 3;
   auto *docs = static_cast<int32_t *>(call.in[docsOperand].data);
   int64_t positions = setting.model.positions;
@@ -152,8 +158,8 @@ TEST_P(CudaAttention, NondeterministicGradientsAgreeToo) {
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttention,
                          testing::Range(0, 3 * static_cast<int>(std::size(kSettings))));
 
-/// What bf16 loses by dropout, by masks of documents, by windows or by soft caps is told once, as
-/// soon as a plan is bound; no GPU is asked.
+/// What bf16 loses by dropout, by masks of documents, by windows, chunks or soft caps is told once,
+/// as soon as a plan is bound; no GPU is asked.
 TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
   ReportList reports;
   cuda::ContextOptions options;
@@ -161,7 +167,8 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
   cuda::Context context(options);
   const Kernel *kernel = findCudaKernel("attention");
   ASSERT_NE(kernel, nullptr);
-  auto told = [&](DType type, double p, bool documents, int64_t window, double softCap) {
+  auto told = [&](DType type, double p, bool documents, int64_t window, double softCap,
+                  int64_t chunk = 0) {
     Call call;
     call.context = &context;
     for (int i = 0; i < 3; ++i)
@@ -172,6 +179,7 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
     call.attrs.causal = true;
     call.attrs.window = window;
     call.attrs.soft_cap = softCap;
+    call.attrs.chunk = chunk;
     for (int i = 0; i < 2; ++i)
       kernel->workspaceBytes(call);
     return reports.take();
@@ -183,13 +191,15 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
     int64_t window;
     double softCap;
     const char *id;
+    int64_t chunk = 0;
   };
   for (const Cause &cause : {Cause{0.1, false, -1, 0, "attention-with-dropout"},
                              Cause{0, true, -1, 0, "attention-with-documents"},
                              Cause{0, false, 16, 0, "attention-with-window"},
-                             Cause{0, false, -1, 50, "attention-with-soft-cap"}}) {
+                             Cause{0, false, -1, 50, "attention-with-soft-cap"},
+                             Cause{0, false, -1, 0, "attention-in-chunks", 16}}) {
     std::vector<Report> warnings =
-        told(DType::BF16, cause.p, cause.documents, cause.window, cause.softCap);
+        told(DType::BF16, cause.p, cause.documents, cause.window, cause.softCap, cause.chunk);
     ASSERT_EQ(warnings.size(), 1u);
     EXPECT_TRUE(warnings[0].id == "no-cudnn" || warnings[0].id == cause.id) << warnings[0].id;
   }

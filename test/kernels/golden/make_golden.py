@@ -626,3 +626,45 @@ def capped_loss(dtype, cap):
 for data in (F32, BF16):
     capped_attention(data, 0.75)
     capped_loss(data, 0.75)
+
+
+def bare_norm(dtype):
+    """A norm without weights, of rows that are longer than a chunk too."""
+    name, eps = NAMES[dtype], 1e-5
+    for columns in (9, 16):
+        x, dy = rand(dtype, 4, columns, scale=2), rand(dtype, 4, columns)
+        lx = leaf(x)
+        y = F.rms_norm(lx, (columns,), None, eps)
+        y.backward(dy)
+        rstd = 1 / (x.square().mean(1) + eps).sqrt()
+        Case(f"l2norm_{columns}_{name}", "l2norm", eps=eps).given(x, dtype).wanted(y, 1e-6, dtype).wanted(rstd, 1e-6)
+        Case(f"l2norm_bwd_{columns}_{name}", "l2norm_bwd", eps=eps).given(dy, dtype).given(x, dtype).given(rstd) \
+            .wanted(lx.grad, 4e-6, dtype)
+
+
+def by_position(dtype):
+    """Llama 4's factor on queries of layers without rotations."""
+    name, step, slope = NAMES[dtype], 3, 0.5
+    x = rand(dtype, 2, 8, 2, 4)
+    given = torch.tensor([[0, 1, 2, 3, 20, 21, 22, 23], [9, 8, 7, 6, 5, 4, 3, 2]], dtype=torch.int32)
+    for kind, places in (("own", torch.arange(8).expand(2, 8)), ("given", given)):
+        factor = torch.log1p(torch.floor((places.to(F64) + 1) / step)) * slope + 1
+        case = Case(f"scale_positions_{kind}_{name}", "scale_positions", position_step=step, position_slope=slope).given(x, dtype)
+        if kind == "given":
+            case.given(given)
+        case.wanted(x * factor[:, :, None, None], 4e-7, dtype)
+
+
+def chunks(dtype, size):
+    """Attention to earlier tokens of the same `size` ones."""
+    s = 9
+    places = torch.arange(s)
+    seen = (places[:, None] >= places[None, :]) & (places[:, None] // size == places[None, :] // size)
+    attention(dtype, s, f"chunk_{size}", seen, causal=True, chunk=size)
+
+
+for data in (F32, BF16):
+    bare_norm(data)
+    by_position(data)
+    for size in (1, 4):
+        chunks(data, size)

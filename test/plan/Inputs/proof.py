@@ -3,6 +3,9 @@
 
     proof.py plans DIR      writes the plans
     proof.py mutations      verifier and oracle agree on every mutation of every plan (500 each in full)
+    proof.py families       the same of plans with latent attention, further tokens, sinks, windows, soft caps and chunks, by
+                            the oracle and by execution as `runs` has it (one of every second plan, 500 of each in full; PLANS,
+                            SEED and KEEP as there)
     proof.py attributes     the verifier takes any value of any attribute of every op of every plan (every tenth plan, in full all)
     proof.py schedules      24 of the plans lose no bit in random schedules (1,000 each in full)
     proof.py touched        a run of each plan touches the bytes that its plan counts, and no others
@@ -154,6 +157,27 @@ def variants():
     yield "background-stages", "llama_tiny", [*stages(2, 2, ranks=2), *fsdp, *PIECES]
 
 
+def families():
+    """Likewise of kinds of attention and of losses that the others lack."""
+    fsdp, rows = STRATEGIES["optim_grads_params"], ["model.tensor_model_parallel_size=2", "model.sequence_parallel=true"]
+    context = ["cluster.gpus_per_node=2", "model.context_parallel_size=2"]
+    sinks, window = ["model.softmax_type=learnable"], ["model.window_size=[2, 0]"]
+    pairs = ["cluster.gpus_per_node=2", "train.global_batch_size=2"]
+    yield "latent-fsdp", "latent_tiny", [*fsdp, *ONE_MICROBATCH]
+    yield "latent-rows", "latent_tiny", [*rows, *pairs]
+    yield "latent-ring", "latent_tiny", [*fsdp, *context, "train.global_batch_size=6"]
+    yield "further-fsdp", "llama_tiny", [*fsdp, "model.mtp_num_layers=1", *THREE_MICROBATCHES]
+    yield "further-stages", "llama_tiny", [*stages(2, 2), *UNTIED, "model.mtp_num_layers=2"]
+    yield "sinks-ring", "llama_tiny", [*sinks, *context, *STRATEGIES["optim"], "train.global_batch_size=2"]
+    yield "sinks-rows", "llama_tiny", [*sinks, *window, *rows, *pairs, "model.num_query_groups=2"]
+    yield "windows-heads", "llama_tiny", [*window, *context, *fsdp, "model.cp_comm_type=[a2a]", "model.num_query_groups=2",
+                                          "train.global_batch_size=2"]
+    yield "caps-tensor", "gemma2_tiny", ["model.tensor_model_parallel_size=2", *pairs, "model.num_query_groups=2", *EVAL]
+    yield "chunks-ring", "llama4_tiny", [*context, *fsdp, "model.num_moe_experts=none", "model.moe_layer_freq=none", "model.num_layers=2",
+                                         "model.moe_shared_expert_intermediate_size=none", "model.no_rope_freq=[2]",
+                                         "model.attention_chunk_size=3", "train.global_batch_size=2"]
+
+
 def stages(count, microbatches, schedule="one_forward_one_backward", ranks=1):
     """With a layer in each chunk, and so many ranks in each stage."""
     chunks = 2 if schedule == "interleaved" else 1
@@ -176,9 +200,9 @@ def run(command, **options):
     return done.stdout
 
 
-def write_plans(folder, wanted=None):
+def write_plans(folder, wanted=None, of=variants):
     paths = []
-    for name, recipe, settings in variants():
+    for name, recipe, settings in of():
         if wanted is None or name in wanted:
             path = folder / f"{name}.plan"
             overlay = ["--overlay", HERE / "small_llama.recipe"]
@@ -239,9 +263,17 @@ def runs(folder):
     """Accepted mutations run in the process of plan-oracle; one that trains otherwise than its plan ends this."""
     count = int(os.environ.get("MUTATIONS", 260 if LONG else 3))
     plans = write_plans(folder, os.environ.get("PLANS", "").split() or None)
-    if not LONG and "PLANS" not in os.environ:
-        plans = plans[::2]
+    run_accepted(plans if LONG or "PLANS" in os.environ else plans[::2], count)
 
+
+def of_families(folder):
+    plans = write_plans(folder, os.environ.get("PLANS", "").split() or None, families)
+    plans, count, orders = (plans, 500, 60) if LONG else (plans[::2], 1, 4)
+    print(run(["plan-oracle", "--mutations", count, "--orders", orders, "--seed", SEED, *plans]), end="")
+    run_accepted(plans, count)
+
+
+def run_accepted(plans, count):
     def run_mutations(plan):
         command = ["plan-oracle", "--run", "--mutations", count, "--seed", SEED]
         keep = os.environ.get("KEEP")
@@ -277,7 +309,8 @@ def touched(folder):
 def main():
     if len(sys.argv) == 3 and sys.argv[1] == "plans":
         return print("\n".join(map(str, write_plans(pathlib.Path(sys.argv[2])))))
-    checks = {"mutations": mutations, "attributes": attributes, "schedules": schedules, "touched": touched, "runs": runs}
+    checks = {"mutations": mutations, "attributes": attributes, "schedules": schedules, "touched": touched, "runs": runs,
+              "families": of_families}
     if len(sys.argv) != 2 or sys.argv[1] not in checks:
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as folder:

@@ -73,6 +73,10 @@ TEST(ParamCount, IsThatOfTheModelsReports) {
       // Their files have embeddings and head a second time, for the layer that predicts a token.
       {"glm45/glm45_355b_a32b", 358.0 - 1.55},
       {"glm45/glm45_air_106b_a12b", 110.0 - 1.24},
+      {"llama4/llama4_scout_109b_a17b", 107.77},
+      {"llama4/llama4_maverick_400b_a17b", 400.7},
+      {"qwen2_moe/qwen15_moe_a2_7b", 14.32},
+      {"qwen2_moe/qwen2_57b_a14b", 57.41},
       {"llama3/llama31_405b", 405.9},
       {"deepseek/deepseek_v3", 671.0 + 11.6}, // with the layer that predicts a further token
   };

@@ -108,6 +108,15 @@ constexpr const char *kContexts[] = {
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 }
        mixed_precision = bf16_mixed)",
+    // Layers without rotations, whose queries grow, chunks in others, an expert of all tokens.
+    R"(model llama4 { num_layers = 2  hidden_size = 32  num_attention_heads = 4
+                      num_query_groups = 2  kv_channels = 8  seq_length = 8  vocab_size = 61
+                      ffn_hidden_size = 48  moe_ffn_hidden_size = 16  num_moe_experts = 4
+                      moe_shared_expert_intermediate_size = 24  moe_aux_loss_coeff = [0.0]
+                      no_rope_freq = [2]  attention_chunk_size = 3  attn_floor_scale = 2 }
+       cluster { gpu = host  gpus_per_node = 2 }
+       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 })",
     // Latent attention.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61  multi_latent_attention = true  mscale_all_dim = 0.5 }

@@ -51,6 +51,17 @@ class Case:
     # Experts of each layer, of which a token is given to `topk`; 0: layers have none.
     experts: int = 0
     topk: int = 2
+    # Every n-th layer has experts, counted from 1; the others are as wide as `dense_ffn`.
+    experts_every: int = 1
+    dense_ffn: int = 0
+    # Width of an expert of all tokens; 0: none. A logit of each token may scale what it makes.
+    shared: int = 0
+    has_gate: bool = False
+    # Layers but every `unrotated_every`-th see chunks of so many tokens; queries of the others grow by
+    # temperature[1] with the logarithm of one more than the number of temperature[0] tokens before them.
+    chunk: int = 0
+    unrotated_every: int = 0
+    temperature: tuple = ()
     # Weights of what balances them: of a microbatch, of each sequence, and of the size of logits.
     balance: tuple = ()
     # Further tokens that are predicted, and the weight of their losses together.
@@ -87,6 +98,11 @@ class Case:
         return self.family == "gpt" or self.biases
 
     @property
+    def has_qkv_bias(self):
+        """Beside products without biases."""
+        return self.module == "qwen2_moe"
+
+    @property
     def gated(self):
         return self.family == "llama"
 
@@ -102,6 +118,13 @@ class Case:
     @property
     def latent(self):
         return self.key_rank > 0
+
+    def has_experts(self, layer):
+        """Layers are counted from 0."""
+        return self.experts > 0 and (layer + 1) % self.experts_every == 0
+
+    def is_rotated(self, layer):
+        return self.unrotated_every == 0 or (layer + 1) % self.unrotated_every != 0
 
     def has_window(self, layer):
         """Layers are counted from 0."""
@@ -280,6 +303,30 @@ GPT_OSS = replace(
 # gpt-oss as it is: a token goes to two of four experts. Router and experts have biases.
 GPT_OSS_EXPERTS = replace(GPT_OSS, name="gpt_oss_experts", num_layers=2, ffn=40, experts=4)
 
+# Norms without weights and chunks in all layers but the second, whose queries grow; a score multiplies the
+# input of a token's expert, beside which there is one of all tokens. The first layer is dense.
+LLAMA4 = replace(
+    LLAMA,
+    name="llama4",
+    module="llama4",
+    head=16,
+    ffn=40,
+    experts=4,
+    topk=1,
+    experts_every=2,
+    dense_ffn=96,
+    shared=40,
+    chunk=12,
+    unrotated_every=2,
+    temperature=(5, 0.5),
+    rotary_base=500000.0,
+    init_std=0.06,
+)
+# Biases of queries, keys and values, and a gate on the expert of all tokens.
+QWEN2_MOE = replace(
+    MIXTRAL, name="qwen2_moe", module="qwen2_moe", ffn=40, experts=8, topk=4, shared=56, has_gate=True, eps=1e-6
+)
+
 # The losses of routers are a part of what is minimised, and not of the loss that is told.
 MIXTRAL_BALANCED = replace(MIXTRAL, name="mixtral_balanced", balance=(0.5, 0.3, 0.02))
 
@@ -311,6 +358,8 @@ CASES = [
     MIXTRAL,
     MIXTRAL_BALANCED,
     QWEN3_MOE,
+    QWEN2_MOE,
+    LLAMA4,
     YARN,
     INTERPOLATED,
     LATENT,

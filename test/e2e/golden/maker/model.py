@@ -55,12 +55,26 @@ def parameter_shapes(case):
         rank(f"{stem}kv", case.key_rank, case.rotated, case.heads * (case.plain + case.values))
         linear(f"{stem}proj", h, case.heads * case.values)
 
-    def add_layer(layer):
+    def add_experts(layer):
+        norm(f"{layer}pre_mlp_layernorm.")
+        linear(f"{layer}mlp.router", case.experts, h)
+        for e in range(case.experts):
+            of_expert(f"{layer}mlp.experts.linear_fc1", e, 2 * case.ffn, h)
+            of_expert(f"{layer}mlp.experts.linear_fc2", e, h, case.ffn)
+        if case.shared:
+            linear(f"{layer}mlp.shared_experts.linear_fc1", 2 * case.shared, h)
+            linear(f"{layer}mlp.shared_experts.linear_fc2", h, case.shared)
+        if case.has_gate:
+            shapes[f"{layer}mlp.shared_experts.gate_weight"] = (1, h)
+
+    def add_layer(layer, has_experts):
         if case.latent:
             latent(layer)
         else:
             norm(f"{layer}self_attention.linear_qkv.layer_norm_")
             linear(f"{layer}self_attention.linear_qkv", (case.heads + 2 * case.groups) * head, h)
+            if case.has_qkv_bias:
+                shapes[f"{layer}self_attention.linear_qkv.bias"] = ((case.heads + 2 * case.groups) * head,)
             if case.qk_norm:
                 norm(f"{layer}self_attention.q_layernorm.", head)
                 norm(f"{layer}self_attention.k_layernorm.", head)
@@ -69,21 +83,17 @@ def parameter_shapes(case):
             linear(f"{layer}self_attention.linear_proj", h, case.heads * head)
         if case.gemma:
             norm(f"{layer}post_self_attn_layernorm.")
-        if case.experts:
-            norm(f"{layer}pre_mlp_layernorm.")
-            linear(f"{layer}mlp.router", case.experts, h)
-            for e in range(case.experts):
-                of_expert(f"{layer}mlp.experts.linear_fc1", e, 2 * case.ffn, h)
-                of_expert(f"{layer}mlp.experts.linear_fc2", e, h, case.ffn)
-            return
+        if has_experts:
+            return add_experts(layer)
+        ffn = case.dense_ffn or case.ffn
         norm(f"{layer}mlp.linear_fc1.layer_norm_")
-        linear(f"{layer}mlp.linear_fc1", 2 * case.ffn if case.gated else case.ffn, h)
-        linear(f"{layer}mlp.linear_fc2", h, case.ffn)
+        linear(f"{layer}mlp.linear_fc1", 2 * ffn if case.gated else ffn, h)
+        linear(f"{layer}mlp.linear_fc2", h, ffn)
         if case.gemma:
             norm(f"{layer}post_mlp_layernorm.")
 
     for i in range(case.num_layers):
-        add_layer(f"decoder.layers.{i}.")
+        add_layer(f"decoder.layers.{i}.", case.has_experts(i))
     norm("decoder.final_layernorm.")
     if not case.tied:
         shapes["output_layer.weight"] = (case.padded_vocab, h)
@@ -92,7 +102,7 @@ def parameter_shapes(case):
         norm(f"{block}enorm.")
         norm(f"{block}hnorm.")
         shapes[f"{block}eh_proj.weight"] = (h, 2 * h)
-        add_layer(f"{block}transformer_layer.")
+        add_layer(f"{block}transformer_layer.", case.has_experts(case.num_layers - 1))
         norm(f"{block}final_layernorm.")
     return shapes
 

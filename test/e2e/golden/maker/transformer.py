@@ -28,6 +28,20 @@ def latent_sizes(case):
     }
 
 
+def llama4_fields(case):
+    return {
+        "intermediate_size": case.ffn,
+        "intermediate_size_mlp": case.dense_ffn,
+        "num_local_experts": case.experts,
+        "num_experts_per_tok": case.topk,
+        "moe_layers": [i for i in range(case.num_layers) if case.has_experts(i)],
+        "no_rope_layers": [int(case.is_rotated(i)) for i in range(case.num_layers)],
+        "attention_chunk_size": case.chunk,
+        "floor_scale": case.temperature[0],
+        "attn_scale": case.temperature[1],
+    }
+
+
 def gemma_fields(case):
     return {
         "hidden_activation": case.activation,
@@ -111,6 +125,18 @@ def new_module(case, dtype, attention):
                 "norm_topk_prob": True,
             },
         ),
+        "qwen2_moe": (
+            "Qwen2Moe",
+            {
+                **epsilon,
+                "moe_intermediate_size": case.ffn,
+                "shared_expert_intermediate_size": case.shared,
+                "num_experts": case.experts,
+                "num_experts_per_tok": case.topk,
+                "norm_topk_prob": False,
+            },
+        ),
+        "llama4": ("Llama4Text", {**epsilon, **(llama4_fields(case) if case.temperature else {})}),
         "gpt_oss": (
             "GptOss",
             {
@@ -134,6 +160,8 @@ def new_module(case, dtype, attention):
     config = getattr(transformers, f"{name}Config")(**{**common, **special})
     name = name.removesuffix("Text")
     module = getattr(transformers, f"{name}ForCausalLM")(config).to(dtype).train()
+    if case.module == "llama4":
+        return module
     if case.experts and not case.has_bias and dtype == torch.float64:
         for layer in module.model.layers:
             layer.mlp.gate.forward = functools.partial(route, layer.mlp.gate)
@@ -165,7 +193,9 @@ def route(router, x):
     """What routers of transformers do, all of it in fp64: theirs have the softmax in fp32."""
     found = F.linear(x.reshape(-1, router.hidden_dim), router.weight)
     scores, chosen = found.softmax(-1).topk(router.top_k, dim=-1)
-    return found, scores / scores.sum(-1, keepdim=True), chosen
+    if getattr(router, "norm_topk_prob", True):
+        scores = scores / scores.sum(-1, keepdim=True)
+    return found, scores, chosen
 
 
 def of_experts(case, p, state, theirs, mlp):
@@ -174,6 +204,25 @@ def of_experts(case, p, state, theirs, mlp):
     for name, ours in (("gate_up_proj", "linear_fc1"), ("down_proj", "linear_fc2")):
         state[f"{theirs}.mlp.experts.{name}"] = torch.stack(
             [p[f"{mlp}.experts.{ours}.weight{e}"] for e in range(case.experts)]
+        )
+
+
+def of_shared_expert(case, p, state, theirs, ours):
+    """Adds the expert of all tokens, and the weight of its gate."""
+    gate, up = p[f"{ours}.linear_fc1.weight"].chunk(2)
+    state[f"{theirs}.shared_expert.gate_proj.weight"] = gate
+    state[f"{theirs}.shared_expert.up_proj.weight"] = up
+    state[f"{theirs}.shared_expert.down_proj.weight"] = p[f"{ours}.linear_fc2.weight"]
+    if case.has_gate:
+        state[f"{theirs}.shared_expert_gate.weight"] = p[f"{ours}.gate_weight"]
+
+
+def of_llama4_experts(case, p, state, theirs, mlp):
+    """Adds the router and the stacked experts of Llama 4, whose products are of rows, not of columns."""
+    state[f"{theirs}.router.weight"] = p[f"{mlp}.router.weight"]
+    for name, ours in (("gate_up_proj", "linear_fc1"), ("down_proj", "linear_fc2")):
+        state[f"{theirs}.experts.{name}"] = torch.stack(
+            [p[f"{mlp}.experts.{ours}.weight{e}"].T for e in range(case.experts)]
         )
 
 
@@ -213,12 +262,13 @@ def add_grouped(case, p, state, theirs, ours):
     state[f"{theirs}.q_proj.weight"] = qkv[:, :queries].reshape(-1, case.hidden)
     state[f"{theirs}.k_proj.weight"] = qkv[:, queries].reshape(-1, case.hidden)
     state[f"{theirs}.v_proj.weight"] = qkv[:, queries + 1].reshape(-1, case.hidden)
-    if case.has_bias:
+    if case.has_bias or case.has_qkv_bias:
         bias = p[f"{ours}.linear_qkv.bias"].view(case.groups, queries + 2, case.head)
         state[f"{theirs}.q_proj.bias"] = bias[:, :queries].flatten()
         state[f"{theirs}.k_proj.bias"] = bias[:, queries].flatten()
         state[f"{theirs}.v_proj.bias"] = bias[:, queries + 1].flatten()
-        state[f"{theirs}.o_proj.bias"] = p[f"{ours}.linear_proj.bias"]
+        if case.has_bias:
+            state[f"{theirs}.o_proj.bias"] = p[f"{ours}.linear_proj.bias"]
     if case.sinks:
         state[f"{theirs}.sinks"] = p[f"{ours}.core_attention.softmax_offset"]
 
@@ -255,7 +305,7 @@ def state_of(case, p):
     for i in range(case.num_layers):
         theirs, ours = f"model.layers.{i}", f"decoder.layers.{i}"
         attention, mlp = f"{ours}.self_attention", f"{ours}.mlp"
-        before = f"{ours}.pre_mlp_layernorm." if case.experts else f"{mlp}.linear_fc1.layer_norm_"
+        before = f"{ours}.pre_mlp_layernorm." if case.has_experts(i) else f"{mlp}.linear_fc1.layer_norm_"
         norm(f"{theirs}.{'pre_feedforward' if case.gemma else 'post_attention'}_layernorm", before)
         if case.gemma:
             norm(f"{theirs}.post_attention_layernorm", f"{ours}.post_self_attn_layernorm.")
@@ -270,9 +320,14 @@ def state_of(case, p):
         if case.qk_norm:
             norm(f"{theirs}.self_attn.q_norm", f"{attention}.q_layernorm.")
             norm(f"{theirs}.self_attn.k_norm", f"{attention}.k_layernorm.")
-        if case.experts:
-            add = of_biased_experts if case.has_bias else of_experts
-            add(case, p, state, theirs, mlp)
+        block = "feed_forward" if case.module == "llama4" else "mlp"
+        if case.has_experts(i):
+            if case.module == "llama4":
+                of_llama4_experts(case, p, state, f"{theirs}.{block}", mlp)
+            else:
+                (of_biased_experts if case.has_bias else of_experts)(case, p, state, theirs, mlp)
+            if case.shared:
+                of_shared_expert(case, p, state, f"{theirs}.{block}", f"{mlp}.shared_experts")
             continue
         if case.module == "gpt_oss":
             as_only_expert(case, p, state, theirs, mlp)
@@ -280,11 +335,11 @@ def state_of(case, p):
         fc1 = p[f"{mlp}.linear_fc1.weight"]
         if case.gated:
             gate, up = fc1.chunk(2)
-            state[f"{theirs}.mlp.gate_proj.weight"] = gate
-            state[f"{theirs}.mlp.up_proj.weight"] = up
+            state[f"{theirs}.{block}.gate_proj.weight"] = gate
+            state[f"{theirs}.{block}.up_proj.weight"] = up
         else:
-            state[f"{theirs}.mlp.up_proj.weight"] = fc1
-        state[f"{theirs}.mlp.down_proj.weight"] = p[f"{mlp}.linear_fc2.weight"]
+            state[f"{theirs}.{block}.up_proj.weight"] = fc1
+        state[f"{theirs}.{block}.down_proj.weight"] = p[f"{mlp}.linear_fc2.weight"]
     return state
 
 
