@@ -147,8 +147,6 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   if (inspection.size() == 0)
     checkValues(inspection);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
-    checkPadding(inspection, role);
-  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkJob(inspection, role);
   if (inspection.size() != 0)
     return inspection.take();

@@ -295,8 +295,8 @@ void checkBlockUses(Inspection &inspection, uint32_t role);
 /// VerifyKinds.cpp: of cells, segments and ops.
 void checkKinds(Inspection &inspection, uint32_t role);
 void checkStreamKinds(Inspection &inspection);
-/// VerifyFlow.cpp: which rows of a value are there, whose they are, of which sums it has parts, and
-/// which tokens its rows are of.
+/// VerifyFlow.cpp: which rows of a value are there, whose they are, of which sums it has parts,
+/// which tokens its rows are of, and which padding it has.
 void checkValues(Inspection &inspection);
 /// VerifyQuantized.cpp: that factors of 8 bits come with their scales.
 void checkFactorScales(Inspection &inspection, uint32_t role);
@@ -307,8 +307,6 @@ std::optional<int64_t> rowOfWeightScale(const Role &role, const Segment &segment
 bool isWeightOfRow(const Plan &plan, const Role &role, const Segment &segment, ValueId factor,
                    int64_t row);
 void checkJob(Inspection &inspection, uint32_t role); ///< VerifyJob.cpp: programs against the job
-/// VerifyPadding.cpp: bytes of blocks in no parameter.
-void checkPadding(Inspection &inspection, uint32_t role);
 void checkCells(Inspection &inspection);                    ///< VerifyPlaces.cpp: places of cells
 void checkHostCells(Inspection &inspection, uint32_t role); ///< VerifyHost.cpp
 /// VerifyBackground.cpp: what background segments may hold, and their bytes against all beside
