@@ -143,7 +143,7 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
     checkBlockUses(inspection, role);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
-    checkFactorScales(inspection, role);
+    checkWeightScales(inspection, role);
   if (inspection.size() == 0)
     checkValues(inspection);
   for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)

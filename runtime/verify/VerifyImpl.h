@@ -298,14 +298,8 @@ void checkStreamKinds(Inspection &inspection);
 /// VerifyFlow.cpp: which rows of a value are there, whose they are, of which sums it has parts,
 /// which tokens its rows are of, and which padding it has.
 void checkValues(Inspection &inspection);
-/// VerifyQuantized.cpp: that factors of 8 bits come with their scales.
-void checkFactorScales(Inspection &inspection, uint32_t role);
-/// VerifyWeightScales.cpp: that weights of 8 bits are left with their scales; the row of the scales
-/// that a value is; and whether a value is the weight, or its transpose, whose scale a row is.
+/// VerifyWeightScales.cpp: that weights of 8 bits are left with their scales.
 void checkWeightScales(Inspection &inspection, uint32_t role);
-std::optional<int64_t> rowOfWeightScale(const Role &role, const Segment &segment, ValueId scale);
-bool isWeightOfRow(const Plan &plan, const Role &role, const Segment &segment, ValueId factor,
-                   int64_t row);
 void checkJob(Inspection &inspection, uint32_t role); ///< VerifyJob.cpp: programs against the job
 void checkCells(Inspection &inspection);                    ///< VerifyPlaces.cpp: places of cells
 void checkHostCells(Inspection &inspection, uint32_t role); ///< VerifyHost.cpp

@@ -40,14 +40,19 @@ void append(RowList &rows, const RowRange &more) {
     rows.push_back(more);
 }
 
-/// The same rows, if they are of that slice and column, of another slice and column.
-std::optional<RowList> moved(const RowList &rows, int64_t slice, int64_t column, int64_t toSlice,
-                             int64_t toColumn) {
+/// Whose rows: the member of `RowRange` that says it.
+using Whose = int64_t RowRange::*;
+
+/// The same rows, if they are that member's, as another member's. `from` and `to` may be the rank's
+/// own, which is no member's in either respect.
+std::optional<RowList> moved(const RowList &rows, Whose whose, int64_t from, int64_t to) {
   RowList changed;
   for (RowRange range : rows) {
-    if (range.slice != slice || range.column != column)
+    RowRange wanted{range.first, range.count};
+    wanted.*whose = from;
+    if (range != wanted)
       return std::nullopt;
-    range.slice = toSlice, range.column = toColumn;
+    range.*whose = to;
     append(changed, range);
   }
   return changed;
@@ -403,6 +408,33 @@ private:
     return slice(rows, i * (count / parts), count / parts);
   }
 
+  /// Own rows as often as there are members, each time as those of one of them.
+  static std::optional<RowList> ofEach(const RowList &rows, int64_t members, Whose whose) {
+    if (isTooLong(rows, members))
+      return std::nullopt;
+    RowList whole;
+    for (int64_t i = 0; i < members; ++i) {
+      std::optional<RowList> part = moved(rows, whose, kOwn, i);
+      if (!part)
+        return std::nullopt;
+      for (const RowRange &range : *part)
+        append(whole, range);
+    }
+    return whole;
+  }
+  /// The other way: the same rows of each member, one after the other, become the own ones.
+  static std::optional<RowList> ofOwn(const RowList &rows, int64_t members, Whose whose) {
+    std::optional<RowList> own;
+    for (int64_t i = 0; i < members; ++i) {
+      std::optional<RowList> part = partOf(rows, i, members);
+      part = part ? moved(*part, whose, i, kOwn) : std::nullopt;
+      if (!part || (own && *own != *part))
+        return std::nullopt;
+      own = std::move(part);
+    }
+    return own;
+  }
+
   /// Columns of each row in parts, which come to lie behind each other, each with all rows; or the
   /// other way. Extents that are neither leave no rows whole.
   int transposed(const Op &op) {
@@ -412,35 +444,9 @@ private:
       return LayoutTable::kNone;
     return changed(of, [&](const RowList &rows) -> std::optional<RowList> {
       if (countOf(rows) == outer)
-        return inParts(rows, inner);
-      return countOf(rows) == outer * inner ? fromParts(rows, outer) : std::nullopt;
+        return ofEach(rows, inner, &RowRange::column);
+      return countOf(rows) == outer * inner ? ofOwn(rows, outer, &RowRange::column) : std::nullopt;
     });
-  }
-
-  /// All rows as often as there are members, each time with the columns for one of them.
-  static std::optional<RowList> inParts(const RowList &rows, int64_t members) {
-    if (isTooLong(rows, members))
-      return std::nullopt;
-    RowList whole;
-    for (int64_t i = 0; i < members; ++i) {
-      std::optional<RowList> part = moved(rows, kOwn, kOwn, kOwn, i);
-      if (!part)
-        return std::nullopt;
-      for (const RowRange &range : *part)
-        append(whole, range);
-    }
-    return whole;
-  }
-  static std::optional<RowList> fromParts(const RowList &rows, int64_t members) {
-    std::optional<RowList> own;
-    for (int64_t i = 0; i < members; ++i) {
-      std::optional<RowList> part = partOf(rows, i, members);
-      part = part ? moved(*part, kOwn, i, kOwn, kOwn) : std::nullopt;
-      if (!part || (own && *own != *part))
-        return std::nullopt;
-      own = std::move(part);
-    }
-    return own;
   }
 
   /// Chunks of members' slices in the order of sequences, or the other way (see the op table).
@@ -475,28 +481,15 @@ private:
     return sample * 2 * members + (half == 0 ? member : 2 * members - 1 - member);
   }
 
-  /// Each member gives the others the columns of its slice, or its columns of their slices.
+  /// Each member gives the others the columns of its slice, or its columns of their slices: columns
+  /// of the own slice go out, and come back as own columns of each slice.
   int exchanged(int of, int64_t members) {
     return changed(of, [&](const RowList &rows) -> std::optional<RowList> {
-      RowList result;
-      std::optional<RowList> first;
-      for (int64_t i = 0; i < members; ++i) {
-        std::optional<RowList> part = partOf(rows, i, members);
-        if (!part || part->empty())
-          return std::nullopt;
-        // Columns of the own slice go out, and come back as own columns of each slice.
-        bool isOfSlice = part->front().slice != kOwn;
-        std::optional<RowList> own =
-            moved(*part, isOfSlice ? i : kOwn, isOfSlice ? kOwn : i, kOwn, kOwn);
-        if (!own || (first && *first != *own))
-          return std::nullopt;
-        first = own;
-        std::optional<RowList> taken =
-            moved(*own, kOwn, kOwn, isOfSlice ? kOwn : i, isOfSlice ? i : kOwn);
-        for (const RowRange &range : *taken)
-          append(result, range);
-      }
-      return result;
+      bool isOfSlices = !rows.empty() && rows.front().slice != kOwn;
+      Whose from = isOfSlices ? &RowRange::slice : &RowRange::column,
+            to = isOfSlices ? &RowRange::column : &RowRange::slice;
+      std::optional<RowList> own = ofOwn(rows, members, from);
+      return own && !own->empty() ? ofEach(*own, members, to) : std::nullopt;
     });
   }
 
@@ -522,35 +515,12 @@ private:
     if (op.kind == OpKind::AllToAll)
       return exchanged(of, members);
     if (op.kind == OpKind::AllGather)
-      return changed(of, [&](const RowList &rows) { return ofSlices(rows, members); });
+      return changed(of,
+                     [&](const RowList &rows) { return ofEach(rows, members, &RowRange::slice); });
     if (op.kind == OpKind::ReduceScatter)
-      return changed(of, [&](const RowList &rows) { return ofOwnSlice(rows, members); });
+      return changed(of,
+                     [&](const RowList &rows) { return ofOwn(rows, members, &RowRange::slice); });
     return of; // another member's, or the sum
-  }
-
-  static std::optional<RowList> ofSlices(const RowList &rows, int64_t members) {
-    if (isTooLong(rows, members))
-      return std::nullopt;
-    RowList whole;
-    for (int64_t i = 0; i < members; ++i) {
-      std::optional<RowList> slice = moved(rows, kOwn, kOwn, i, kOwn);
-      if (!slice)
-        return std::nullopt;
-      for (const RowRange &range : *slice)
-        append(whole, range);
-    }
-    return whole;
-  }
-  static std::optional<RowList> ofOwnSlice(const RowList &rows, int64_t members) {
-    std::optional<RowList> own;
-    for (int64_t i = 0; i < members; ++i) {
-      std::optional<RowList> part = partOf(rows, i, members);
-      part = part ? moved(*part, i, kOwn, kOwn, kOwn) : std::nullopt;
-      if (!part || (own && *own != *part))
-        return std::nullopt;
-      own = std::move(part);
-    }
-    return own;
   }
 
   /// Among ranks with the same tokens.
@@ -579,7 +549,8 @@ private:
       return LayoutTable::kUnknown;
     int64_t members = membersOf(group);
     if (part.group != group)
-      return changed(table_.add(part), [&](const RowList &rows) { return inParts(rows, members); });
+      return changed(table_.add(part),
+                     [&](const RowList &rows) { return ofEach(rows, members, &RowRange::column); });
     Layout whole = {-1, {{}}};
     for (int64_t i = 0; i < members; ++i)
       for (const RowRange &range : part.of(i))
@@ -594,7 +565,7 @@ private:
       std::optional<RowList> own = partOf(whole.of(0), i, members);
       if (!own || isTooLong(whole.of(0), members))
         return LayoutTable::kUnknown;
-      std::optional<RowList> ofColumns = moved(*own, kOwn, i, kOwn, kOwn);
+      std::optional<RowList> ofColumns = moved(*own, &RowRange::column, i, kOwn);
       part.rows.push_back(ofColumns ? std::move(*ofColumns) : std::move(*own));
     }
     return table_.add(std::move(part));
