@@ -48,8 +48,8 @@ class Actor : ProgramWalk<Actor, Instances, Walk::EachTurn> {
 
 public:
   Actor(Inspection &inspection, uint32_t roleIndex, const std::vector<bool> &isShared, bool starts)
-      : ProgramWalk(inspection, roleIndex), plan_(inspection.plan()), isShared_(isShared),
-        starts_(starts), runsMax_(kRunsMax / plan_.roles.size()) {
+      : ProgramWalk(inspection, roleIndex), isShared_(isShared), starts_(starts),
+        runsMax_(kRunsMax / plan_.roles.size()) {
     walk(role_.program, instances_);
     partEnds_.push_back(instances_.size());
     enter();
@@ -151,7 +151,6 @@ private:
     return at->second;
   }
 
-  const Plan &plan_;
   const std::vector<bool> &isShared_; ///< per group: it has members in several roles
   bool starts_;                       ///< no checkpoint is loaded
   int64_t step_ = 0;                  ///< under way
@@ -261,38 +260,39 @@ private:
       isOne.push_back(own.isSole() &&
                       (own.first == channel.pair[0] || own.first == channel.pair[1]));
     }
-    std::vector<std::vector<uint32_t>> partners(plan_.roles.size());
-    for (uint32_t a = 0; a < plan_.roles.size(); ++a)
-      for (uint32_t b = 0; b < plan_.roles.size() && isOne[a]; ++b)
-        if (a != b && isOne[b] && report_.spend(kVisitsOfPair) &&
-            haveRanksInCommon(plan_, plan_.roles[a], plan_.roles[b], channel.group))
-          partners[a].push_back(b);
-    std::vector<std::vector<uint32_t>> members(plan_.roles.size());
-    for (uint32_t role = 0; role < plan_.roles.size(); ++role)
-      if (isOne[role])
-        members[role] = membersWith(role, partners);
-    return members;
+    return membersOf(channel.group, isOne);
   }
 
   void findGroups() {
     for (int16_t group = 0; group < static_cast<int16_t>(plan_.groups.size()); ++group) {
-      if (!report_.spend(plan_.roles.size() * plan_.roles.size() * kVisitsOfPair))
-        return;
-      std::vector<std::vector<uint32_t>> partners(plan_.roles.size());
-      bool isShared = false;
-      for (uint32_t a = 0; a < plan_.roles.size(); ++a)
-        for (uint32_t b = 0; b < plan_.roles.size(); ++b)
-          if (a != b && haveRanksInCommon(plan_, plan_.roles[a], plan_.roles[b], group)) {
-            partners[a].push_back(b);
-            isShared = true;
-          }
-      isShared_.push_back(isShared);
-      std::vector<std::vector<uint32_t>> &members = members_.emplace_back(plan_.roles.size());
-      for (uint32_t role = 0; role < plan_.roles.size(); ++role)
-        if (members[role].empty())
-          for (std::vector<uint32_t> all = membersWith(role, partners); uint32_t member : all)
-            members[member] = all;
+      members_.push_back(membersOf(group, std::vector<bool>(plan_.roles.size(), true)));
+      isShared_.push_back(std::ranges::any_of(
+          members_.back(), [](const std::vector<uint32_t> &roles) { return roles.size() > 1; }));
     }
+  }
+
+  /// Of each of the roles all that meet on the group, directly or through others.
+  std::vector<std::vector<uint32_t>> membersOf(int16_t group, const std::vector<bool> &isOne) {
+    std::vector<std::vector<uint32_t>> members(plan_.roles.size());
+    for (uint32_t first = 0; first < plan_.roles.size(); ++first) {
+      if (!isOne[first] || !members[first].empty())
+        continue;
+      std::set<uint32_t> all = {first};
+      std::vector<uint32_t> fresh = {first};
+      while (!fresh.empty() && report_.spend(plan_.roles.size() * kVisitsOfPair)) {
+        uint32_t a = fresh.back();
+        fresh.pop_back();
+        for (uint32_t b = 0; b < plan_.roles.size(); ++b)
+          if (isOne[b] && !all.contains(b) &&
+              haveRanksInCommon(plan_, plan_.roles[a], plan_.roles[b], group)) {
+            all.insert(b);
+            fresh.push_back(b);
+          }
+      }
+      for (uint32_t role : all)
+        members[role].assign(all.begin(), all.end());
+    }
+    return members;
   }
 
   void checkLoops() {
@@ -323,21 +323,6 @@ private:
         moved |= report_.size() == 0 && tryEnd(actor, queue);
     }
     return moved;
-  }
-
-  /// All roles that meet, directly or through others, on the group.
-  std::vector<uint32_t> membersWith(uint32_t role,
-                                    const std::vector<std::vector<uint32_t>> &partners) const {
-    std::set<uint32_t> members = {role};
-    std::vector<uint32_t> fresh = {role};
-    while (!fresh.empty()) {
-      uint32_t next = fresh.back();
-      fresh.pop_back();
-      for (uint32_t partner : partners[next])
-        if (members.insert(partner).second)
-          fresh.push_back(partner);
-    }
-    return {members.begin(), members.end()};
   }
 
   bool tryEnd(Actor &actor, const Queue &queue) {

@@ -95,10 +95,11 @@ private:
         leave(out.value, bufferOf(scope, out.cell), true);
   }
 
+  /// Of what nobody leaves in a buffer nothing special is known.
   void enter(const Scope &scope, const Segment::Boundary &in) {
     bool isPassed = isBuffer(scope, in.cell);
     Passage from = isPassed ? bufferOf(scope, in.cell) : 0;
-    reached_[in.value] = !isPassed || isLeft_[from];
+    reached_[in.value] = !isPassed || isLeft_[from] || !hasSource_[from];
     for (ValueDomain *domain : followed_)
       if (!isPassed)
         domain->load(in.value, scope.role.cells[in.cell]);

@@ -4,7 +4,7 @@
 // reader at all, because a run may end after any step.
 #include <algorithm>
 #include <map>
-#include <numeric>
+#include <set>
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyBytes.h"
@@ -244,30 +244,19 @@ private:
     const Segment &segment = role_.segments[s];
     if (!report_.spend(segment.values.size() + 4 * segment.ops.size()))
       return true;
-    std::vector<ValueId> same(segment.values.size()); // names of the same bytes
-    std::iota(same.begin(), same.end(), 0u);
-    auto find = [&](ValueId id) {
-      while (same[id] != id)
-        id = same[id] = same[same[id]];
-      return id;
+    const Contents &contents = report_.contentsOf(roleIndex_, s, variant);
+    std::set<ValueId> wanted;
+    contents.forEachSource(value, [&](ValueId source) { wanted.insert(source); });
+    auto isPartOfIt = [&](ValueId read) {
+      bool isPart = contents.isCutOut(read); // of which of its sources is a matter of bytes
+      contents.forEachSource(read, [&](ValueId source) { isPart |= wanted.contains(source); });
+      return isPart;
     };
-    for (const Op &op : segment.ops) {
-      if (opInfo(op).traits == OpTraits::Alias) {
-        for (ValueId operand : op.operands)
-          same[find(operand)] = find(op.results[0]);
-      } else if (!holds(op.pred, variant)) {
-        for (const Tie &tie : op.ties)
-          if (tie.kind == Tie::Else)
-            same[find(tie.value)] = find(op.results[tie.result]);
-      }
-    }
-    ValueId wanted = find(value);
-    auto isWanted = [&](ValueId id) { return find(id) == wanted; };
     return std::ranges::any_of(segment.ops, [&](const Op &op) {
-      return executes(op, variant) && (std::ranges::any_of(op.operands, isWanted) ||
+      return executes(op, variant) && (std::ranges::any_of(op.operands, isPartOfIt) ||
                                        std::ranges::any_of(op.ties, [&](const Tie &tie) {
                                          return tie.kind == Tie::Acc && holds(tie.pred, variant) &&
-                                                isWanted(tie.value);
+                                                isPartOfIt(tie.value);
                                        }));
     });
   }

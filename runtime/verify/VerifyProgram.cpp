@@ -1,9 +1,9 @@
 // Follows the program and the contents of cells: which cells have a content when a segment begins.
 // Runs the byte checks of each segment, which give what the segment needs and leaves.
 //
-// The first attempt follows complete cells. It is fast, and a plan that passes is correct, although
-// more is taken to be overwritten than is so. If it fails, the parts of cells that are read are
-// followed.
+// The first attempt follows complete cells, and steps in any order. It is fast, and a plan that
+// passes is correct. If it fails, the parts of cells that are read are followed; if that fails too,
+// the program is followed step by step.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -74,21 +74,28 @@ public:
 
 private:
   void follow() {
-    isTrial_ = true;
+    if (passesTrial())
+      return;
+    if (regions_.hasSeenParts() && !rings_.hasRings()) { // slots change places as a whole
+      followParts();
+      if (report_.size() != 0 || passesTrial())
+        return;
+    }
+    walkProgram();
+  }
+
+  /// True too where something has been reported.
+  bool passesTrial() {
+    isTrial_ = true, hasFailed_ = false;
     walkProgram();
     isTrial_ = false;
-    if (!hasFailed_ || report_.size() != 0)
-      return;
-    if (regions_.hasSeenParts() && !rings_.hasRings()) // slots change places as a whole
-      followParts();
-    if (report_.size() == 0)
-      walkProgram();
+    return !hasFailed_ || report_.size() != 0;
   }
 
   void checkSegments() {
     regions_.index();
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
-      checkSegment(s);
+      checkBytes(scope(s), regions_, effects_);
   }
 
   /// A part that is read of what is left in another cell is a part of that one, and so on.
@@ -116,17 +123,6 @@ private:
   bool isTried() {
     hasFailed_ = true;
     return isTrial_;
-  }
-
-  void checkSegment(uint32_t s) {
-    Scope where = scope(s);
-    ByteCheck bytes(where, regions_);
-    std::map<Variant, std::shared_ptr<const SegmentEffect>> made;
-    for (const auto &[variant, standing] : report_.representativesOf(roleIndex_, s)) {
-      if (variant == standing)
-        made[variant] = std::make_shared<const SegmentEffect>(bytes.check(variant));
-      effects_.set(s, variant, made[standing]);
-    }
   }
 
   /// The state so many turns later, if turns do the same.
@@ -209,8 +205,33 @@ private:
   /// A run that loads a checkpoint begins with any step, or after the last one, and any run may
   /// end after a step.
   void runSteps(const ProgramNode &loop, States &states) {
-    States ends = runEachStep(loop, states);
+    States ends = isTrial_ ? tryManySteps(loop, states) : runEachStep(loop, states);
     join(states, ends);
+  }
+
+  /// Any number of steps up to the loop's, in any order; where they end. Others than these that
+  /// differ do nothing else.
+  States tryManySteps(const ProgramNode &loop, const States &begin) {
+    const std::set<int64_t> kinds = stepsThatDiffer(loop);
+    States seen = begin, fresh = begin, ends;
+    hasFailed_ |= kinds.size() > kStepsMax;
+    for (int64_t step = 0; step < loop.count && !fresh.empty() && !isStopped(); ++step) {
+      States next;
+      for (int64_t kind : kinds) {
+        States states;
+        join(states, fresh);
+        step_ = kind;
+        walkRings(loop.children, states);
+        readStep(states);
+        join(ends, states);
+        for (const State &state : states)
+          if (seen.insert(state).second) // one that was seen leads to nothing new
+            next.insert(state);
+      }
+      fresh = std::move(next);
+    }
+    checkStepEnds(ends);
+    return ends;
   }
 
   /// The steps one after the other, from each state that a run may find, until they repeat; where

@@ -7,7 +7,7 @@
 #include <map>
 #include <numeric>
 
-#include "runtime/plan/Factors.h"
+#include "runtime/plan/FactorExtents.h"
 #include "runtime/verify/VerifyFlow.h"
 #include "runtime/verify/VerifySums.h"
 
@@ -123,45 +123,19 @@ struct Rows {
   void join(const Rows &) { *this = {false, LayoutTable::kUnknown}; }
 };
 
-bool isOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::ranges::find(names, name) != names.end();
-}
-
-/// By the names of the op table: sums over rows and what is one of a tensor, and transposed copies.
-bool isRowless(std::string_view result) {
-  return isOneOf(result, {"scale", "tscale",  "yscale", "seen",  "m",      "n",      "counts",
-                          "state", "stats",   "dw",     "dbias", "dtable", "dshard", "samples",
-                          "ss",    "partial", "load",   "mean",  "total",  "bias",   "sums"});
-}
-bool isTurnedCopy(std::string_view result) { return isOneOf(result, {"t", "yt"}); }
-
-/// Of an op's results, bit by bit.
-struct ResultForms {
-  uint32_t rowless = 0, turned = 0;
-};
-
-ResultForms formsOf(const OpInfo &info) {
-  ResultForms forms;
-  uint32_t bit = 1;
-  for (std::string_view rest = info.results; !rest.empty(); bit *= 2) {
-    size_t end = std::min(rest.find(' '), rest.size());
-    std::string_view name = rest.substr(0, rest.find_first_of(" ?*"));
-    forms.rowless |= isRowless(name) ? bit : 0;
-    forms.turned |= isTurnedCopy(name) ? bit : 0;
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  return forms;
-}
-
-/// By OpInfo::index.
-const std::vector<ResultForms> &formsOfAll() {
-  static const std::vector<ResultForms> forms = [] {
-    std::vector<ResultForms> all;
-    for (const OpForm &form : allOpForms())
-      all.push_back(formsOf(opInfo(form.kind, form.epilogue)));
-    return all;
-  }();
-  return forms;
+/// Whether a dimension of one value goes along the same factors as one of another value.
+bool areAlong(const FactorValue &a, uint8_t dimOfA, const FactorValue &b, uint8_t dimOfB) {
+  auto next = [](const FactorValue &value, uint8_t dim, size_t from) {
+    while (from < value.atomCount && value.atoms[from].dim != dim)
+      ++from;
+    return from;
+  };
+  size_t i = next(a, dimOfA, 0), k = next(b, dimOfB, 0);
+  for (; i < a.atomCount && k < b.atomCount; i = next(a, dimOfA, i + 1), k = next(b, dimOfB, k + 1))
+    if (a.atoms[i].factor != b.atoms[k].factor || a.atoms[i].form != b.atoms[k].form ||
+        a.atoms[i].number != b.atoms[k].number)
+      return false;
+  return i == a.atomCount && k == b.atomCount;
 }
 
 class RowDomain {
@@ -214,7 +188,7 @@ private:
       return std::ranges::find(kinds, op.kind) != kinds.end();
     };
     if (op.kind == OpKind::BatchLoad)
-      give(op, table_.add({-1, {{{0, tokens_}}}}));
+      load(op);
     else if (op.kind == OpKind::View)
       giveOne(op, viewed(op));
     else if (isOneOf({OpKind::Pack, OpKind::Join}))
@@ -233,8 +207,8 @@ private:
       followParts(op);
     else if (opInfo(op).collective)
       followCollective(op);
-    else if (op.kind != OpKind::ReduceRows)
-      give(op, common(op, op.operands));
+    else
+      give(op, common(op, op.operands), firstWithRows(op));
   }
 
   const Scope &scope() const { return values_->scope; }
@@ -248,17 +222,40 @@ private:
     return of.isTurned ? LayoutTable::kUnknown : of.layout;
   }
 
-  /// Counted rows are not rows of tokens: VerifyCounts.cpp follows which runs they are.
-  void give(const Op &op, int layout) {
+  void load(const Op &op) {
+    for (ValueId result : op.results)
+      if (numelOf(result) == tokens_)
+        rows(result).layout = table_.add({-1, {{{0, tokens_}}}});
+  }
+
+  /// A result has rows if it goes along the factors of the rows of operand k: in its first
+  /// dimension, or turned in its last one. Counted rows are not rows of tokens: VerifyCounts.cpp
+  /// follows which runs they are.
+  void give(const Op &op, int layout, size_t k) {
     if (layout == LayoutTable::kNone)
       return;
-    ResultForms forms = formsOfAll()[opInfo(op).index];
-    for (size_t r = 0; r < op.results.size(); ++r)
-      if ((forms.rowless >> r & 1) == 0 && scope().value(op.results[r]).counts == plan::kNone)
-        rows(op.results[r]) = {
-            (forms.turned >> r & 1) != (r == 0 && op.getBool(Key::transposed) ? 1u : 0u), layout};
+    const OpFactors &factors = factorsOf(op);
+    const FactorValue &whole = operandOf(op, factors, k);
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      const FactorValue &value = resultOf(op, factors, r);
+      auto last = static_cast<uint8_t>(value.dimCount - 1);
+      bool isCopy =
+          last == 1 && value.atoms[0].form == FactorAtom::Plain && areAlong(value, last, whole, 0);
+      if (value.dimCount == 0 || (!areAlong(value, 0, whole, 0) && !isCopy) ||
+          scope().value(op.results[r]).counts != plan::kNone)
+        continue;
+      rows(op.results[r]) = {isCopy || (value.turnedBy && op.getBool(*value.turnedBy)), layout};
+    }
   }
   void giveOne(const Op &op, int layout) { rows(op.results[0]).layout = layout; }
+
+  size_t firstWithRows(const Op &op) {
+    auto hasRows = [&](ValueId id) {
+      return rows(id).layout != LayoutTable::kNone && !rows(id).isTurned;
+    };
+    auto first = std::ranges::find_if(op.operands, hasRows);
+    return static_cast<size_t>(first - op.operands.begin());
+  }
 
   /// The rows of those that have some, which are the same.
   int common(const Op &op, const std::vector<ValueId> &operands) {
@@ -305,7 +302,7 @@ private:
       refuseUnknown(op, op.operands[0]);
     else if (isKnown(has) && isKnown(wanted) && has != wanted)
       refusePlaces(op, table_.at(has), table_.at(wanted));
-    give(op, has);
+    give(op, has, 0);
   }
 
   void followProduct(const Op &op, bool isTurnedA, bool isTurnedB) {
@@ -322,7 +319,7 @@ private:
       return;
     if (op.kind == OpKind::MatMulGeluBwd)
       need(op, first, operandNamed<OpKind::MatMulGeluBwd>(op, "x"));
-    give(op, a.layout);
+    give(op, a.layout, kFirstFactor);
   }
 
   // ---- parts ----

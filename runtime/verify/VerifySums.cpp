@@ -47,8 +47,7 @@ class SumCheck : ProgramWalk<SumCheck, Cells> {
 public:
   /// Of a part of the role's ranks; `isCompared` is the role with others.
   SumCheck(Inspection &inspection, uint32_t roleIndex, const Role &part, bool isCompared)
-      : ProgramWalk(inspection, roleIndex), plan_(inspection.plan()),
-        blockOf_(inspection.blocksInCheckpoint(roleIndex)),
+      : ProgramWalk(inspection, roleIndex), blockOf_(inspection.blocksInCheckpoint(roleIndex)),
         ops_(inspection, roleIndex, part, isCompared), step_(ops_.step()),
         runs_(role_.segments.size()), known_(role_.segments.size()) {
     for (const Segment &segment : role_.segments) {
@@ -264,7 +263,7 @@ private:
       return;
     }
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
-      if (step_.updates[block] == 0 && ops_.hasState()[block])
+      if (step_.updates[block] == 0 && report_.hasState(roleIndex_, block))
         report_.addAbout(finding::BlockNotUpdated, where, plan_.blocks[block].name, role_.name,
                          plan_.blocks[block].name);
   }
@@ -360,7 +359,6 @@ private:
       cells[placeOf(role_.segments[segment].outs[i].cell)] = left[i];
   }
 
-  const Plan &plan_;
   const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
   uint32_t stepCell_ = kNone;
   SegmentSums ops_;

@@ -69,12 +69,12 @@ private:
 ///                                              first state to the second one
 /// A walk backwards goes from the end of the program to its begin.
 enum class Walk : uint8_t { Forwards, Backwards, EachTurn };
-template <typename Check, typename State, Walk kind = Walk::Forwards> class ProgramWalk {
+template <typename Check, typename State, Walk kind = Walk::Forwards>
+class ProgramWalk : protected RoleCheck {
 protected:
   ProgramWalk(Inspection &inspection, uint32_t roleIndex)
-      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
-        rings_(inspection.ringsOf(roleIndex)), tables_(inspection.variantTablesOf(roleIndex)),
-        counts_(role_.segments.size()) {
+      : RoleCheck(inspection, roleIndex), rings_(inspection.ringsOf(roleIndex)),
+        tables_(inspection.variantTablesOf(roleIndex)), counts_(role_.segments.size()) {
     for (const Segment &segment : role_.segments)
       usesRings_.push_back(touchesRings(rings_, segment));
   }
@@ -102,15 +102,9 @@ protected:
     walkLoop(loop, state, !usesRings_[node.segment]);
     counts_[node.segment] = named;
   }
-  Scope scope(uint32_t segment) const {
-    return {report_, role_, role_.segments[segment], roleIndex_, segment};
-  }
   /// Where the slots of rings lie in the microbatch under way; other cells do not move.
   uint32_t placeOf(uint32_t cell) const { return rings_.at(cell, microbatch_); }
 
-  Inspection &report_;
-  const uint32_t roleIndex_;
-  const Role &role_;
   const RoleRings &rings_;
   const std::vector<VariantTable> &tables_; ///< of each segment
   std::vector<bool> usesRings_;             ///< of each segment

@@ -8,15 +8,9 @@
 namespace shardc::plan::verifier {
 namespace {
 
-const Op *opOf(const Segment &segment, ValueId value) {
-  uint32_t def = segment.values[value].def;
-  return def == kNone ? nullptr : &segment.ops[def];
-}
-
-class WeightScaleCheck {
+class WeightScaleCheck : RoleCheck {
 public:
-  WeightScaleCheck(Inspection &report, uint32_t role)
-      : report_(report), plan_(report.plan()), roleIndex_(role), role_(plan_.roles[role]) {}
+  WeightScaleCheck(Inspection &inspection, uint32_t roleIndex) : RoleCheck(inspection, roleIndex) {}
 
   void run() {
     if (findCell(role_, CellKind::WeightScales) == kNone)
@@ -42,7 +36,7 @@ private:
     bool isOfOne = true, hasScales = false;
     for (const Segment::Boundary &out : segment.outs) {
       const Cell &cell = role_.cells[out.cell];
-      const Op *op = opOf(segment, out.value);
+      const Op *op = makerOf(segment, out.value);
       if (cell.kind == CellKind::WeightScales) {
         hasScales = op != nullptr && op->kind == OpKind::WeightScales;
         isOfOne &= hasScales;
@@ -64,7 +58,7 @@ private:
     const Block &block = plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))];
     Axes parts = axesOf(plan_, block.group) | axesOf(plan_, block.stateGroup);
     const ValueId amax = operandNamed<OpKind::QuantizeShard>(op, "amax");
-    const Op *largest = opOf(segment, amax);
+    const Op *largest = makerOf(segment, amax);
     bool isMax = largest != nullptr && largest->kind == OpKind::AllReduceMax;
     if ((parts & ~(isMax ? axesOf(plan_, largest->group) : Axes{0})) != 0)
       report_.add(finding::NotLargestOfRanks, at, segment.values[amax].name, block.name);
@@ -76,15 +70,15 @@ private:
   /// Whether the shard's own magnitudes are among those that it is quantised by.
   static bool hasSeen(const Segment &segment, const Op &quantize) {
     constexpr OpKind kOp = OpKind::QuantizeShard, kSeen = OpKind::AmaxShard;
-    const Op *op = opOf(segment, operandNamed<kOp>(quantize, "amax"));
+    const Op *op = makerOf(segment, operandNamed<kOp>(quantize, "amax"));
     while (op != nullptr) {
       bool isShard = op->kind == kSeen;
       if (isShard && operandNamed<kSeen>(*op, "x") == operandNamed<kOp>(quantize, "x"))
         return true;
       if (!isShard && op->kind != OpKind::AllReduceMax)
         return false;
-      op = opOf(segment, isShard ? operandNamed<kSeen>(*op, "amax")
-                                 : operandNamed<OpKind::AllReduceMax>(*op, "x"));
+      op = makerOf(segment, isShard ? operandNamed<kSeen>(*op, "amax")
+                                    : operandNamed<OpKind::AllReduceMax>(*op, "x"));
     }
     return false;
   }
@@ -95,11 +89,6 @@ private:
       count += cell.kind == CellKind::Weight && cell.type.dtype == DType::F8E4M3 ? 1 : 0;
     return count;
   }
-
-  Inspection &report_;
-  const Plan &plan_;
-  uint32_t roleIndex_;
-  const Role &role_;
 };
 
 } // namespace
