@@ -35,6 +35,12 @@ void forEachSegment(Inspection &inspection, void (*phase)(const Scope &)) {
       phase(Scope{inspection, plan.roles[r], plan.roles[r].segments[s], r, s});
 }
 
+/// Up to the first role with findings.
+void forEachRole(Inspection &inspection, void (*phase)(Inspection &, uint32_t)) {
+  for (uint32_t role = 0; role < inspection.plan().roles.size() && inspection.size() == 0; ++role)
+    phase(inspection, role);
+}
+
 const Op *opAt(const Plan &plan, const Spot &spot) {
   if (spot.role >= plan.roles.size() || spot.segment >= plan.roles[spot.role].segments.size())
     return nullptr;
@@ -132,24 +138,18 @@ namespace {
 std::vector<Finding> verifyFlat(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   checkStreamKinds(inspection);
-  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
-    checkKinds(inspection, role);
+  forEachRole(inspection, checkKinds);
   if (inspection.size() != 0)
     return inspection.take();
   forEachSegment(inspection, checkShapes);
   forEachSegment(inspection, checkMicrobatches);
   for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
     checkBackgroundForm(inspection, role);
-  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
-    checkBlockUses(inspection, role);
-  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
-    checkFactorScales(inspection, role);
+  forEachRole(inspection, checkBlockUses);
+  forEachRole(inspection, checkWeightScales);
   if (inspection.size() == 0)
     checkValues(inspection);
-  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
-    checkPadding(inspection, role);
-  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
-    checkJob(inspection, role);
+  forEachRole(inspection, checkJob);
   if (inspection.size() != 0)
     return inspection.take();
   if (plan.level == Level::Placed) {
@@ -157,10 +157,8 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
     checkCells(inspection);
     forEachSegment(inspection, checkPlaces);
     checkCapacity(inspection);
-    for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
-      checkHostCells(inspection, role);
-    for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
-      checkSnapshots(inspection, role);
+    forEachRole(inspection, checkHostCells);
+    forEachRole(inspection, checkSnapshots);
     if (inspection.size() == 0)
       checkSaved(inspection);
   }
@@ -168,9 +166,8 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
     return inspection.take();
   forEachSegment(inspection, checkOrder);
   checkCollectives(inspection);
-  for (uint32_t role = 0;
-       plan.level == Level::Placed && role < plan.roles.size() && inspection.size() == 0; ++role)
-    checkBackgroundBytes(inspection, role);
+  if (plan.level == Level::Placed)
+    forEachRole(inspection, checkBackgroundBytes);
   // Bytes are looked at where values are in order: otherwise each finding would come twice.
   if (plan.level == Level::Placed && inspection.size() == 0)
     for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)

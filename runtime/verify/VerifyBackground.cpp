@@ -50,40 +50,35 @@ private:
 /// or to the program's end. A loop of one step has no other one to run beside.
 std::set<uint32_t> segmentsBeside(const Role &role, uint32_t before) {
   std::set<uint32_t> beside;
-  auto add = [&](const ProgramNode &node, const auto &self) -> void {
-    if (node.segment != kNone)
-      beside.insert(node.segment);
-    for (const ProgramNode &child : node.children)
-      self(child, self);
+  auto add = [&](const std::vector<ProgramNode> &nodes) {
+    hasNode(nodes, [&](const ProgramNode &node) {
+      if (node.segment != kNone)
+        beside.insert(node.segment);
+      return false;
+    });
   };
   bool isBehind = false;
   for (const ProgramNode &node : role.program) {
     if (isBehind)
-      add(node, add);
+      add({node});
     if (node.kind != ProgramNode::Steps)
       continue;
     isBehind = true;
     for (const ProgramNode &child : node.children) {
       if (node.count == 1 || (child.kind == ProgramNode::Run && child.segment == before))
         break;
-      add(child, add);
+      add({child});
     }
   }
   return beside;
 }
 
 bool isRunInSteps(const Role &role, uint32_t segment) {
-  for (const ProgramNode &node : role.program)
-    if (node.kind == ProgramNode::Steps)
-      for (const ProgramNode &child : node.children)
-        if (child.kind == ProgramNode::Run && child.segment == segment)
-          return true;
-  return false;
-}
-
-bool isInProgram(const std::vector<ProgramNode> &nodes, uint32_t segment) {
-  return std::any_of(nodes.begin(), nodes.end(), [&](const ProgramNode &node) {
-    return node.segment == segment || isInProgram(node.children, segment);
+  auto isRun = [&](const ProgramNode &child) {
+    return child.kind == ProgramNode::Run && child.segment == segment;
+  };
+  return std::ranges::any_of(role.program, [&](const ProgramNode &node) {
+    return node.kind == ProgramNode::Steps && std::ranges::any_of(node.children, isRun);
   });
 }
 
@@ -119,7 +114,8 @@ public:
       scope_.add(finding::BackgroundBeforeNothing, kNone);
       return;
     }
-    if (segment_.body || isInProgram(scope_.role.program, scope_.segmentIndex))
+    auto isOwn = [&](const ProgramNode &node) { return node.segment == scope_.segmentIndex; };
+    if (segment_.body || hasNode(scope_.role.program, isOwn))
       scope_.add(finding::BackgroundInProgram, kNone);
     for (uint32_t i = 0; i < segment_.ops.size(); ++i)
       formOf(i);
@@ -174,11 +170,11 @@ BackgroundFormCheck::StreamUsers findUsersOfStreams(const Role &role) {
 
 /// The bytes of all background segments of a role. Those that end before the same segment are
 /// looked at together, since the same runs beside them.
-class BytesCheck {
+class BytesCheck : RoleCheck {
 public:
   BytesCheck(Inspection &inspection, uint32_t roleIndex)
-      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
-        indices_(inspection.plan(), role_), variants_(role_.segments.size()) {}
+      : RoleCheck(inspection, roleIndex), indices_(inspection.plan(), role_),
+        variants_(role_.segments.size()) {}
 
   void run() {
     std::map<uint32_t, std::vector<uint32_t>> byBefore;
@@ -202,10 +198,6 @@ public:
   }
 
 private:
-  Scope scope(uint32_t segment) {
-    return {report_, role_, role_.segments[segment], roleIndex_, segment};
-  }
-
   /// Cells that the host fills are written whenever it likes.
   void indexHostCells() {
     std::vector<bool> isSnapshot(role_.cells.size());
@@ -286,9 +278,6 @@ private:
     });
   }
 
-  Inspection &report_;
-  uint32_t roleIndex_;
-  const Role &role_;
   Indices indices_;
   std::vector<std::vector<Variant>> variants_; ///< of each segment, that the program takes
   RangeIndex<uint32_t> hostCells_;             ///< that no background segment fills

@@ -34,11 +34,10 @@ bool movesShards(CollectiveKind kind) {
 /// What it takes to find the parameters in a part of a block, in the visits that are counted.
 constexpr uint64_t kVisitsOfPart = 16;
 
-class BlockCheck {
+class BlockCheck : RoleCheck {
 public:
   BlockCheck(Inspection &inspection, uint32_t roleIndex)
-      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), indices_(plan_, role_) {
+      : RoleCheck(inspection, roleIndex), indices_(plan_, role_) {
     size_t nodes = role_.cells.size();
     for (const Segment &segment : role_.segments) {
       firstOf_.push_back(static_cast<uint32_t>(nodes));
@@ -425,10 +424,6 @@ private:
     }
   }
 
-  Inspection &report_;
-  const Plan &plan_;
-  uint32_t roleIndex_;
-  const Role &role_;
   Indices indices_;
   std::vector<int16_t> divisions_; ///< groups
   std::vector<Part> parts_;

@@ -138,11 +138,9 @@ std::vector<int64_t> coordinatesFor(std::vector<Moving> lines, IndexRange indice
   return all;
 }
 
-} // namespace
-
-class ByteCheck::Impl {
+class ByteCheck {
 public:
-  Impl(const Scope &scope, CellRegions &regions)
+  ByteCheck(const Scope &scope, CellRegions &regions)
       : scope_(scope), segment_(scope.segment), regions_(regions),
         regionCount_(regions.indexedCount()),
         order_(scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex)),
@@ -153,7 +151,30 @@ public:
     makeLayout();
   }
 
-  SegmentEffect check(Variant variant);
+  SegmentEffect check(Variant variant) {
+    variant_ = variant;
+    SegmentEffect effect;
+    if (scope_.inspection.isFull()) // perhaps there is no layout
+      return effect;
+    const Contents &contents =
+        scope_.inspection.contentsOf(scope_.roleIndex, scope_.segmentIndex, variant);
+    if (contents.isTooDeep())
+      scope_.add(finding::NestedTooDeep, kNone);
+    collect(contents, effect);
+    Shadow shadow(scope_, order_, variant);
+    for (int a = 0; a < kArenaCount && !scope_.inspection.isFull(); ++a) {
+      auto arena = static_cast<Arena>(a);
+      playFixed(arena, shadow, effect);
+      for (const ZonePlay &play : collectZones(layout(arena)))
+        playZone(layout(arena), arena, play, shadow, effect);
+    }
+    // What spoils a content matters only if somebody reads it: ProgramCheck and LostCheck know
+    // that.
+    for (SegmentEffect::Out &out : effect.outs)
+      if (auto found = shadow.spoiled().find(out.region); found != shadow.spoiled().end())
+        out.loss.spoiled = std::make_shared<const Finding>(found->second);
+    return effect;
+  }
 
 private:
   struct ArenaLayout {
@@ -163,35 +184,12 @@ private:
     std::vector<Range> moving;
     std::vector<RegionSpan> regions; ///< that it may write into, of cells that it gives no content
   };
-
-  ArenaLayout &layout(Arena arena) { return layouts_[static_cast<size_t>(arena)]; }
-  void makeLayout();
   struct Bound {
     int64_t at;
     uint32_t *index; ///< where its index among all boundaries goes
   };
   using Bounds = std::array<std::vector<Bound>, kArenaCount>;
-  void layOutValues(Bounds &bounds);
-  void layOutRegions(Bounds &bounds);
-  static void addFixed(const Place &place, int64_t bytes, Span &span, Bounds &bounds);
-  void addRange(const Range &range, Span &span, Bounds &bounds);
   using Hulls = std::vector<std::pair<int64_t, int64_t>>;
-  std::array<Hulls, kArenaCount> findWritten() const;
-  void setBoundaries(std::vector<Bound> &bounds, ArenaLayout &arena);
-  void mergeZones(ArenaLayout &layout);
-  Span spanOf(const ArenaLayout &layout, int64_t begin, int64_t end) const;
-  Span cut(Span a, Span b) const { return {std::max(a.first, b.first), std::min(a.last, b.last)}; }
-
-  void collect(const Contents &contents, SegmentEffect &effect);
-  void collectOp(const Contents &contents, uint32_t index, SegmentEffect &effect);
-  void collectRead(const Contents &contents, uint32_t op, ValueId operand, Access::Kind kind,
-                   SegmentEffect &effect);
-  void collectOuts(const Contents &contents, SegmentEffect &effect);
-  void collectOut(const Contents &contents, uint32_t region, SegmentEffect::Out &out);
-  void addAccess(const Access &access, const Range &range);
-  void addNeed(SegmentEffect &effect, uint32_t region, uint32_t op, ValueId operand);
-
-  void playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect);
   struct ZonePlay {
     Zone zone;
     std::vector<PlacedAccess> accesses;
@@ -199,12 +197,417 @@ private:
     std::vector<Moving> lines; ///< of bounds that move with this group, or with none
     std::vector<uint32_t> regions;
   };
-  Zone boundsOf(const Range &range, int16_t group, int64_t member) const;
-  std::vector<ZonePlay> collectZones(const ArenaLayout &bytes) const;
-  void playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play, Shadow &shadow,
-                SegmentEffect &effect);
+
+  ArenaLayout &layout(Arena arena) { return layouts_[static_cast<size_t>(arena)]; }
+
+  void mergeZones(ArenaLayout &layout) {
+    std::sort(layout.zones.begin(), layout.zones.end(),
+              [](const Zone &a, const Zone &b) { return a.begin < b.begin; });
+    std::vector<Zone> merged;
+    for (const Zone &zone : layout.zones)
+      if (!merged.empty() && zone.begin < merged.back().end)
+        merged.back().end = std::max(merged.back().end, zone.end);
+      else
+        merged.push_back(zone);
+    layout.zones = std::move(merged);
+  }
+
+  /// Bounds only of what the segment touches: there may be many more cells.
+  void makeLayout() {
+    if (!scope_.inspection.spend(segment_.values.size() * kVisitsOfBounds))
+      return;
+    Bounds bounds;
+    layOutValues(bounds);
+    layOutRegions(bounds);
+    for (size_t arena = 0; arena < layouts_.size(); ++arena) {
+      mergeZones(layouts_[arena]);
+      setBoundaries(bounds[arena], layouts_[arena]);
+    }
+    for (ValueId id = 0; id < segment_.values.size(); ++id)
+      spans_[id] = spans_[sameAs_[id]];
+  }
+
+  void addRange(const Range &range, Span &span, Bounds &bounds) {
+    Zone hull{range.hullBegin(indices_), range.hullEnd(indices_)};
+    if (range.isFixed()) {
+      std::vector<Bound> &arena = bounds[static_cast<size_t>(range.arena())];
+      arena.push_back({hull.begin, &span.first});
+      arena.push_back({hull.end, &span.last});
+    } else if (hull.begin < hull.end) {
+      layout(range.arena()).zones.push_back(hull);
+    }
+  }
+
+  static void addFixed(const Place &place, int64_t bytes, Span &span, Bounds &bounds) {
+    std::vector<Bound> &arena = bounds[static_cast<size_t>(place.arena)];
+    arena.push_back({place.offset, &span.first});
+    arena.push_back({place.offset + bytes, &span.last});
+  }
+
+  void layOutValues(Bounds &bounds) {
+    spans_.resize(segment_.values.size());
+    isMoving_.resize(segment_.values.size());
+    sameAs_.resize(segment_.values.size());
+    RecentPlaces places;
+    for (ValueId id = 0; id < segment_.values.size(); ++id) {
+      const Value &value = segment_.values[id];
+      sameAs_[id] = id;
+      if (value.place.coef == 0) { // nearly always
+        int64_t bytes = value.type.bytes();
+        sameAs_[id] = places.findOrAdd(value.place, bytes, id);
+        if (sameAs_[id] == id)
+          addFixed(value.place, bytes, spans_[id], bounds);
+        continue;
+      }
+      Range range = Range::of(value, indices_);
+      isMoving_[id] = !range.isFixed();
+      addRange(range, spans_[id], bounds);
+    }
+    // What a gather in place writes ends where this rank's own part begins, which moves; all of it
+    // may lie beyond the parts of the ranks that have this role.
+    for (const Op &op : segment_.ops)
+      if (op.kind == OpKind::AllGather && isMoving_[op.operands[0]] != 0 &&
+          gathersInPlace(scope_.plan(), scope_.role, segment_, op)) {
+        Range whole = Range::of(segment_.values[op.results[0]], indices_);
+        layout(whole.arena()).zones.push_back({whole.hullBegin(indices_), whole.hullEnd(indices_)});
+      }
+  }
+
+  /// The regions that the segment may write into, and of the cells that it gives a content the
+  /// parts.
+  void layOutRegions(Bounds &bounds) {
+    regions_.left.clear();
+    for (const Segment::Boundary &out : segment_.outs) {
+      regions_.left.insert(out.cell);
+      regions_.forEachOf(out.cell, regionCount_, [&](uint32_t region) {
+        if (region != out.cell)
+          leftParts_.push_back({region, {}});
+      });
+    }
+    std::array<Hulls, kArenaCount> written = findWritten();
+    for (size_t a = 0; a < layouts_.size(); ++a)
+      regions_.forEachIn(static_cast<Arena>(a), written[a], [&](uint32_t region) {
+        if (!regions_.left.contains(regions_.cellOf(region)))
+          layouts_[a].regions.push_back({region, {}});
+      });
+    size_t count = leftParts_.size();
+    for (ArenaLayout &arena : layouts_)
+      count += arena.regions.size();
+    if (!scope_.inspection.spend(count * kVisitsOfBounds))
+      return;
+    for (RegionSpan &part : leftParts_)
+      addRange(regions_.rangeOf(part.region), part.span, bounds);
+    for (ArenaLayout &arena : layouts_)
+      for (RegionSpan &region : arena.regions)
+        addRange(regions_.rangeOf(region.region), region.span, bounds);
+  }
+
+  /// Bytes that ops of the segment write, at any coordinate: apart and in order.
+  std::array<Hulls, kArenaCount> findWritten() const {
+    std::array<Hulls, kArenaCount> written;
+    std::vector<uint8_t> isKnown(segment_.values.size()); // by the value that stands for a place
+    for (const Op &op : segment_.ops)
+      if (opInfo(op).traits != OpTraits::Alias)
+        for (ValueId result : op.results) {
+          if (std::exchange(isKnown[sameAs_[result]], 1) != 0)
+            continue;
+          const Value &value = segment_.values[result];
+          Hulls &hulls = written[static_cast<size_t>(value.place.arena)];
+          if (value.place.coef == 0) { // nearly always
+            hulls.emplace_back(value.place.offset, value.place.offset + value.type.bytes());
+            continue;
+          }
+          Range range = Range::of(value, indices_);
+          hulls.emplace_back(range.hullBegin(indices_), range.hullEnd(indices_));
+        }
+    for (Hulls &hulls : written) {
+      sortBy(hulls, [](const auto &hull) { return hull.first; });
+      Hulls merged;
+      for (auto [begin, end] : hulls)
+        if (!merged.empty() && begin <= merged.back().second)
+          merged.back().second = std::max(merged.back().second, end);
+        else
+          merged.emplace_back(begin, end);
+      hulls = std::move(merged);
+    }
+    return written;
+  }
+
+  /// Sorts the bounds and writes to each its index among the distinct ones.
+  void setBoundaries(std::vector<Bound> &bounds, ArenaLayout &arena) {
+    uint32_t unused = 0;
+    for (const Zone &zone : arena.zones)
+      bounds.insert(bounds.end(), {{zone.begin, &unused}, {zone.end, &unused}});
+    sortBy(bounds, [](const Bound &bound) { return bound.at; });
+    for (const Bound &bound : bounds) {
+      if (arena.boundaries.empty() || arena.boundaries.back() != bound.at)
+        arena.boundaries.push_back(bound.at);
+      *bound.index = static_cast<uint32_t>(arena.boundaries.size()) - 1;
+    }
+  }
+
+  Span spanOf(const ArenaLayout &layout, int64_t begin, int64_t end) const {
+    auto index = [&](int64_t at) {
+      return static_cast<uint32_t>(
+          std::lower_bound(layout.boundaries.begin(), layout.boundaries.end(), at) -
+          layout.boundaries.begin());
+    };
+    return {index(begin), index(end)};
+  }
+
+  void addAccess(const Access &access, const Range &range) {
+    ArenaLayout &arena = layout(range.arena());
+    PlacedAccess &placed = arena.accesses.emplace_back();
+    placed.access = access;
+    if (range.isInexact())
+      scope_.addValue(finding::CutTooOften, access.op, access.value, scope_.nameOf(access.value));
+    if (range.isFixed()) {
+      placed.span = spanOf(arena, range.begin(0), range.end(0));
+    } else {
+      placed.moving = static_cast<uint32_t>(arena.moving.size());
+      arena.moving.push_back(range);
+    }
+  }
+
+  void addNeed(SegmentEffect &effect, uint32_t region, uint32_t op, ValueId operand) {
+    if (regions_.needed.insert(region))
+      effect.needs.push_back({region, op, operand});
+  }
+
+  void collectRead(const Contents &contents, uint32_t op, ValueId operand, Access::Kind kind,
+                   SegmentEffect &effect) {
+    auto addPiece = [&](ValueId source, const Range &range, bool isWhole) {
+      bool isLiveIn = cellOf_[source] != kNone;
+      if (isLiveIn && op < segment_.ops.size()) {
+        uint32_t cell = cellOf_[source];
+        addNeed(effect, isWhole ? cell : regions_.find(cell, range), op, operand);
+      }
+      return Access{op, isLiveIn ? kInitial : source, operand, kind};
+    };
+    const Value &read = segment_.values[operand];
+    ValueId sole = contents.soleSource(operand);
+    if (sole != kNone && isMoving_[operand] == 0) { // nearly always
+      bool isCellsPart = cellOf_[sole] != kNone && contents.isNarrow(operand);
+      Access access =
+          addPiece(sole, isCellsPart ? Range::of(read, indices_) : Range(), !isCellsPart);
+      layout(read.place.arena).accesses.push_back({access, spans_[operand], kNone});
+      return;
+    }
+    Range region = Range::of(read, indices_);
+    bool isCutOut = contents.isCutOut(operand);
+    contents.forEachPiece(operand, region, [&](ValueId source, const Range &range) {
+      if (!scope_.inspection.spend(kVisitsOfPiece))
+        return;
+      addAccess(addPiece(source, range, false), range);
+      uint32_t def = segment_.values[source].def;
+      if (isCutOut && def != kNone && !order_.ends(def, op))
+        if (Finding *f =
+                scope_.addValue(finding::ReadWithoutAll, op, operand, scope_.nameOf(operand))) {
+          f->variant = variant_;
+          f->note = fmt::format("'%{}' is defined here", scope_.nameOf(source));
+          f->noteAt = scope_.spot(def);
+        }
+    });
+  }
+
+  void collectOp(const Contents &contents, uint32_t index, SegmentEffect &effect) {
+    const Op &op = segment_.ops[index];
+    const OpInfo &info = opInfo(op);
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      bool isTaken = std::any_of(info.inPlace.begin(), info.inPlace.end(), [&](int8_t operand) {
+        return operand >= 0 && static_cast<size_t>(operand) == i;
+      });
+      collectRead(contents, index, op.operands[i], isTaken ? Access::ReadTaken : Access::Read,
+                  effect);
+    }
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
+        collectRead(contents, index, tie.value, Access::ReadTaken, effect);
+    bool inPlaceGather = gathersInPlace(scope_.plan(), scope_.role, segment_, op);
+    for (ValueId result : op.results) {
+      const Value &value = segment_.values[result];
+      Access access{index, result, result, Access::Write};
+      if (!inPlaceGather && isMoving_[result] == 0) {
+        layout(value.place.arena).accesses.push_back({access, spans_[result], kNone});
+        continue;
+      }
+      Range region = Range::of(value, indices_);
+      if (!inPlaceGather)
+        addAccess(access, region);
+      else
+        contents.forEachPiece(result, region, [&](ValueId source, const Range &range) {
+          if (source == result)
+            addAccess(access, range);
+        });
+    }
+  }
+
+  void collectOuts(const Contents &contents, SegmentEffect &effect) {
+    for (size_t i = 0; i < segment_.outs.size() && !scope_.inspection.isFull(); ++i) {
+      const Segment::Boundary &boundary = segment_.outs[i];
+      regions_.forEachOf(boundary.cell, regionCount_, [&](uint32_t region) {
+        SegmentEffect::Out &out = effect.outs.emplace_back();
+        out.region = region;
+        out.value = boundary.value;
+        out.loss.at = scope_.spot(segment_.values[boundary.value].def);
+        out.isDefined = contents.isDefined(boundary.value);
+        out.mayDrop = boundary.mayDrop;
+        if (out.isDefined)
+          collectOut(contents, region, out);
+      });
+    }
+  }
+
+  /// What the region is made of, and a read of it at the segment's end.
+  void collectOut(const Contents &contents, uint32_t region, SegmentEffect::Out &out) {
+    auto end = static_cast<uint32_t>(segment_.ops.size());
+    bool isWhole = regions_.cellOf(region) == region;
+    contents.forEachPiece(
+        out.value, regions_.rangeOf(region), [&](ValueId source, const Range &range) {
+          bool isLiveIn = cellOf_[source] != kNone;
+          if (isLiveIn && scope_.inspection.spend(kVisitsOfPiece))
+            out.from.push_back(regions_.find(cellOf_[source], range));
+          if (!isLiveIn && !shifts_.empty() && shifts_[source] != kOfNone)
+            out.shift = shifts_[source];
+          Access access{end + region, isLiveIn ? kInitial : source, out.value, Access::Read};
+          if (isWhole && isMoving_[out.value] == 0 && contents.soleSource(out.value) != kNone)
+            layout(range.arena()).accesses.push_back({access, spans_[out.value], kNone});
+          else
+            addAccess(access, range);
+        });
+  }
+
+  void collect(const Contents &contents, SegmentEffect &effect) {
+    for (ArenaLayout &arena : layouts_) {
+      arena.accesses.clear();
+      arena.moving.clear();
+    }
+    regions_.needed.clear();
+    regions_.clobbered.clear();
+    for (uint32_t i = 0; i < segment_.ops.size() && !scope_.inspection.isFull(); ++i)
+      if (executes(segment_.ops[i], variant_))
+        collectOp(contents, i, effect);
+    collectOuts(contents, effect);
+  }
+
   void addClobber(uint32_t region, const std::optional<Shadow::Written> &written,
-                  SegmentEffect &effect);
+                  SegmentEffect &effect) {
+    if (written && regions_.clobbered.insert(region) && scope_.inspection.spend(kVisitsOfClobber))
+      effect.clobbers.push_back({region, {scope_.spot(written->op), written->bytes, nullptr}});
+  }
+
+  void playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
+    ArenaLayout &bytes = layout(arena);
+    shadow.reset(bytes.boundaries, arena, /*member=*/0);
+    // Where something moves, bytes are looked at for each index that differs: see playZone.
+    for (const Zone &zone : bytes.zones) {
+      Span span = spanOf(bytes, zone.begin, zone.end);
+      shadow.skip(span.first, span.last);
+    }
+    for (const PlacedAccess &placed : bytes.accesses)
+      if (placed.moving == kNone)
+        shadow.play(placed.access, placed.span.first, placed.span.last);
+    for (const RegionSpan &at : bytes.regions)
+      if (at.span.first < at.span.last)
+        addClobber(at.region, shadow.findWritten(at.span.first, at.span.last), effect);
+  }
+
+  /// What touches each zone of the arena, with bounds that may move.
+  std::vector<ZonePlay> collectZones(const ArenaLayout &bytes) const {
+    std::vector<ZonePlay> plays;
+    for (const Zone &zone : bytes.zones)
+      plays.push_back({zone, {}, -1, {{zone.begin}, {zone.end}}, {}});
+    // Zones are apart and in order, so those that a range touches are neighbours.
+    auto forEachZone = [&](int64_t begin, int64_t end, const auto &fn) {
+      auto at = std::partition_point(plays.begin(), plays.end(),
+                                     [&](const ZonePlay &play) { return play.zone.end <= begin; });
+      for (; at != plays.end() && at->zone.begin < end; ++at)
+        fn(*at);
+    };
+    auto addMoving = [&](const Range &range, const auto &fn) {
+      forEachZone(range.hullBegin(indices_), range.hullEnd(indices_), [&](ZonePlay &play) {
+        if (play.group < 0)
+          play.group = range.group();
+        if (range.group() < 0 || range.group() == play.group)
+          range.forEachLine([&](const Moving &line) { play.lines.push_back(line); });
+        fn(play);
+      });
+    };
+    for (const PlacedAccess &placed : bytes.accesses) {
+      if (placed.moving != kNone) {
+        addMoving(bytes.moving[placed.moving],
+                  [&](ZonePlay &play) { play.accesses.push_back(placed); });
+        continue;
+      }
+      if (placed.span.first >= placed.span.last)
+        continue;
+      int64_t begin = bytes.boundaries[placed.span.first], end = bytes.boundaries[placed.span.last];
+      forEachZone(begin, end, [&](ZonePlay &play) {
+        play.accesses.push_back(placed);
+        play.lines.push_back({begin});
+        play.lines.push_back({end});
+      });
+    }
+    for (const RegionSpan &at : bytes.regions)
+      addMoving(regions_.rangeOf(at.region),
+                [&](ZonePlay &play) { play.regions.push_back(at.region); });
+    return plays;
+  }
+
+  /// The range at an index in the group. Of a range that moves with another group, all bytes that
+  /// it has at any index: whatever meets it there is taken to meet it.
+  Zone boundsOf(const Range &range, int16_t group, int64_t member) const {
+    if (range.group() >= 0 && range.group() != group)
+      return {range.hullBegin(indices_), range.hullEnd(indices_)};
+    return {range.begin(member), range.end(member)};
+  }
+
+  void playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play, Shadow &shadow,
+                SegmentEffect &effect) {
+    const Zone &zone = play.zone;
+    std::vector<Zone> ranges; // of accesses, then of regions
+    std::vector<int64_t> bounds;
+    if (!scope_.inspection.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax) *
+                                 kVisitsOfLines))
+      return;
+    // Between two of these indices no bounds change places, so nothing else can overlap.
+    for (int64_t member : coordinatesFor(play.lines, indices_.of(play.group))) {
+      size_t ranged = play.accesses.size() + play.regions.size();
+      if (!scope_.inspection.spend(ranged * kVisitsOfRange) || scope_.inspection.isFull())
+        return;
+      ranges.clear();
+      bounds.assign({zone.begin, zone.end});
+      auto add = [&](Zone bytes) {
+        ranges.push_back({std::max(bytes.begin, zone.begin), std::min(bytes.end, zone.end)});
+        if (ranges.back().begin < ranges.back().end)
+          bounds.insert(bounds.end(), {ranges.back().begin, ranges.back().end});
+      };
+      for (const PlacedAccess &placed : play.accesses)
+        if (placed.moving == kNone)
+          add({bytes.boundaries[placed.span.first], bytes.boundaries[placed.span.last]});
+        else
+          add(boundsOf(bytes.moving[placed.moving], play.group, member));
+      for (uint32_t region : play.regions)
+        add(boundsOf(regions_.rangeOf(region), play.group, member));
+      std::sort(bounds.begin(), bounds.end());
+      bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
+      auto index = [&](int64_t at) {
+        return static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), at) -
+                                   bounds.begin());
+      };
+      shadow.reset(bounds, arena, member);
+      for (size_t i = 0; i < ranges.size(); ++i) {
+        if (ranges[i].begin >= ranges[i].end)
+          continue;
+        size_t first = index(ranges[i].begin), last = index(ranges[i].end);
+        if (i < play.accesses.size())
+          shadow.play(play.accesses[i].access, first, last);
+        else
+          addClobber(play.regions[i - play.accesses.size()], shadow.findWritten(first, last),
+                     effect);
+      }
+    }
+  }
 
   const Scope scope_;
   const Segment &segment_;
@@ -222,442 +625,17 @@ private:
   std::vector<RegionSpan> leftParts_; ///< parts of cells that the segment gives a content
 };
 
-void ByteCheck::Impl::mergeZones(ArenaLayout &layout) {
-  std::sort(layout.zones.begin(), layout.zones.end(),
-            [](const Zone &a, const Zone &b) { return a.begin < b.begin; });
-  std::vector<Zone> merged;
-  for (const Zone &zone : layout.zones)
-    if (!merged.empty() && zone.begin < merged.back().end)
-      merged.back().end = std::max(merged.back().end, zone.end);
-    else
-      merged.push_back(zone);
-  layout.zones = std::move(merged);
-}
+} // namespace
 
-/// Bounds only of what the segment touches: there may be many more cells.
-void ByteCheck::Impl::makeLayout() {
-  if (!scope_.inspection.spend(segment_.values.size() * kVisitsOfBounds))
-    return;
-  Bounds bounds;
-  layOutValues(bounds);
-  layOutRegions(bounds);
-  for (size_t arena = 0; arena < layouts_.size(); ++arena) {
-    mergeZones(layouts_[arena]);
-    setBoundaries(bounds[arena], layouts_[arena]);
-  }
-  for (ValueId id = 0; id < segment_.values.size(); ++id)
-    spans_[id] = spans_[sameAs_[id]];
-}
-
-void ByteCheck::Impl::addRange(const Range &range, Span &span, Bounds &bounds) {
-  Zone hull{range.hullBegin(indices_), range.hullEnd(indices_)};
-  if (range.isFixed()) {
-    std::vector<Bound> &arena = bounds[static_cast<size_t>(range.arena())];
-    arena.push_back({hull.begin, &span.first});
-    arena.push_back({hull.end, &span.last});
-  } else if (hull.begin < hull.end) {
-    layout(range.arena()).zones.push_back(hull);
+void checkBytes(const Scope &scope, CellRegions &regions, SegmentEffects &effects) {
+  ByteCheck check(scope, regions);
+  std::map<Variant, SegmentEffects::Effect> made;
+  for (const auto &[variant, standing] :
+       scope.inspection.representativesOf(scope.roleIndex, scope.segmentIndex)) {
+    if (variant == standing)
+      made[variant] = std::make_shared<const SegmentEffect>(check.check(variant));
+    effects.set(scope.segmentIndex, variant, made[standing]);
   }
 }
-
-void ByteCheck::Impl::addFixed(const Place &place, int64_t bytes, Span &span, Bounds &bounds) {
-  std::vector<Bound> &arena = bounds[static_cast<size_t>(place.arena)];
-  arena.push_back({place.offset, &span.first});
-  arena.push_back({place.offset + bytes, &span.last});
-}
-
-void ByteCheck::Impl::layOutValues(Bounds &bounds) {
-  spans_.resize(segment_.values.size());
-  isMoving_.resize(segment_.values.size());
-  sameAs_.resize(segment_.values.size());
-  RecentPlaces places;
-  for (ValueId id = 0; id < segment_.values.size(); ++id) {
-    const Value &value = segment_.values[id];
-    sameAs_[id] = id;
-    if (value.place.coef == 0) { // nearly always
-      int64_t bytes = value.type.bytes();
-      sameAs_[id] = places.findOrAdd(value.place, bytes, id);
-      if (sameAs_[id] == id)
-        addFixed(value.place, bytes, spans_[id], bounds);
-      continue;
-    }
-    Range range = Range::of(value, indices_);
-    isMoving_[id] = !range.isFixed();
-    addRange(range, spans_[id], bounds);
-  }
-  // What a gather in place writes ends where this rank's own part begins, which moves; all of it
-  // may lie beyond the parts of the ranks that have this role.
-  for (const Op &op : segment_.ops)
-    if (op.kind == OpKind::AllGather && isMoving_[op.operands[0]] != 0 &&
-        gathersInPlace(scope_.plan(), scope_.role, segment_, op)) {
-      Range whole = Range::of(segment_.values[op.results[0]], indices_);
-      layout(whole.arena()).zones.push_back({whole.hullBegin(indices_), whole.hullEnd(indices_)});
-    }
-}
-
-/// The regions that the segment may write into, and of the cells that it gives a content the parts.
-void ByteCheck::Impl::layOutRegions(Bounds &bounds) {
-  regions_.left.clear();
-  for (const Segment::Boundary &out : segment_.outs) {
-    regions_.left.insert(out.cell);
-    regions_.forEachOf(out.cell, regionCount_, [&](uint32_t region) {
-      if (region != out.cell)
-        leftParts_.push_back({region, {}});
-    });
-  }
-  std::array<Hulls, kArenaCount> written = findWritten();
-  for (size_t a = 0; a < layouts_.size(); ++a)
-    regions_.forEachIn(static_cast<Arena>(a), written[a], [&](uint32_t region) {
-      if (!regions_.left.contains(regions_.cellOf(region)))
-        layouts_[a].regions.push_back({region, {}});
-    });
-  size_t count = leftParts_.size();
-  for (ArenaLayout &arena : layouts_)
-    count += arena.regions.size();
-  if (!scope_.inspection.spend(count * kVisitsOfBounds))
-    return;
-  for (RegionSpan &part : leftParts_)
-    addRange(regions_.rangeOf(part.region), part.span, bounds);
-  for (ArenaLayout &arena : layouts_)
-    for (RegionSpan &region : arena.regions)
-      addRange(regions_.rangeOf(region.region), region.span, bounds);
-}
-
-/// Bytes that ops of the segment write, at any coordinate: apart and in order.
-std::array<ByteCheck::Impl::Hulls, kArenaCount> ByteCheck::Impl::findWritten() const {
-  std::array<Hulls, kArenaCount> written;
-  std::vector<uint8_t> isKnown(segment_.values.size()); // by the value that stands for a place
-  for (const Op &op : segment_.ops)
-    if (opInfo(op).traits != OpTraits::Alias)
-      for (ValueId result : op.results) {
-        if (std::exchange(isKnown[sameAs_[result]], 1) != 0)
-          continue;
-        const Value &value = segment_.values[result];
-        Hulls &hulls = written[static_cast<size_t>(value.place.arena)];
-        if (value.place.coef == 0) { // nearly always
-          hulls.emplace_back(value.place.offset, value.place.offset + value.type.bytes());
-          continue;
-        }
-        Range range = Range::of(value, indices_);
-        hulls.emplace_back(range.hullBegin(indices_), range.hullEnd(indices_));
-      }
-  for (Hulls &hulls : written) {
-    sortBy(hulls, [](const auto &hull) { return hull.first; });
-    Hulls merged;
-    for (auto [begin, end] : hulls)
-      if (!merged.empty() && begin <= merged.back().second)
-        merged.back().second = std::max(merged.back().second, end);
-      else
-        merged.emplace_back(begin, end);
-    hulls = std::move(merged);
-  }
-  return written;
-}
-
-/// Sorts the bounds and writes to each its index among the distinct ones.
-void ByteCheck::Impl::setBoundaries(std::vector<Bound> &bounds, ArenaLayout &arena) {
-  uint32_t unused = 0;
-  for (const Zone &zone : arena.zones)
-    bounds.insert(bounds.end(), {{zone.begin, &unused}, {zone.end, &unused}});
-  sortBy(bounds, [](const Bound &bound) { return bound.at; });
-  for (const Bound &bound : bounds) {
-    if (arena.boundaries.empty() || arena.boundaries.back() != bound.at)
-      arena.boundaries.push_back(bound.at);
-    *bound.index = static_cast<uint32_t>(arena.boundaries.size()) - 1;
-  }
-}
-
-Span ByteCheck::Impl::spanOf(const ArenaLayout &layout, int64_t begin, int64_t end) const {
-  auto index = [&](int64_t at) {
-    return static_cast<uint32_t>(
-        std::lower_bound(layout.boundaries.begin(), layout.boundaries.end(), at) -
-        layout.boundaries.begin());
-  };
-  return {index(begin), index(end)};
-}
-
-void ByteCheck::Impl::addAccess(const Access &access, const Range &range) {
-  ArenaLayout &arena = layout(range.arena());
-  PlacedAccess &placed = arena.accesses.emplace_back();
-  placed.access = access;
-  if (range.isInexact())
-    scope_.addValue(finding::CutTooOften, access.op, access.value, scope_.nameOf(access.value));
-  if (range.isFixed()) {
-    placed.span = spanOf(arena, range.begin(0), range.end(0));
-  } else {
-    placed.moving = static_cast<uint32_t>(arena.moving.size());
-    arena.moving.push_back(range);
-  }
-}
-
-void ByteCheck::Impl::addNeed(SegmentEffect &effect, uint32_t region, uint32_t op,
-                              ValueId operand) {
-  if (regions_.needed.insert(region))
-    effect.needs.push_back({region, op, operand});
-}
-
-void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId operand,
-                                  Access::Kind kind, SegmentEffect &effect) {
-  auto addPiece = [&](ValueId source, const Range &range, bool isWhole) {
-    bool isLiveIn = cellOf_[source] != kNone;
-    if (isLiveIn && op < segment_.ops.size()) {
-      uint32_t cell = cellOf_[source];
-      addNeed(effect, isWhole ? cell : regions_.find(cell, range), op, operand);
-    }
-    return Access{op, isLiveIn ? kInitial : source, operand, kind};
-  };
-  const Value &read = segment_.values[operand];
-  ValueId sole = contents.soleSource(operand);
-  if (sole != kNone && isMoving_[operand] == 0) { // nearly always
-    bool isCellsPart = cellOf_[sole] != kNone && contents.isNarrow(operand);
-    Access access = addPiece(sole, isCellsPart ? Range::of(read, indices_) : Range(), !isCellsPart);
-    layout(read.place.arena).accesses.push_back({access, spans_[operand], kNone});
-    return;
-  }
-  Range region = Range::of(read, indices_);
-  bool isCutOut = contents.isCutOut(operand);
-  contents.forEachPiece(operand, region, [&](ValueId source, const Range &range) {
-    if (!scope_.inspection.spend(kVisitsOfPiece))
-      return;
-    addAccess(addPiece(source, range, false), range);
-    uint32_t def = segment_.values[source].def;
-    if (isCutOut && def != kNone && !order_.ends(def, op))
-      if (Finding *f =
-              scope_.addValue(finding::ReadWithoutAll, op, operand, scope_.nameOf(operand))) {
-        f->variant = variant_;
-        f->note = fmt::format("'%{}' is defined here", scope_.nameOf(source));
-        f->noteAt = scope_.spot(def);
-      }
-  });
-}
-
-void ByteCheck::Impl::collectOp(const Contents &contents, uint32_t index, SegmentEffect &effect) {
-  const Op &op = segment_.ops[index];
-  const OpInfo &info = opInfo(op);
-  for (size_t i = 0; i < op.operands.size(); ++i) {
-    bool isTaken = std::any_of(info.inPlace.begin(), info.inPlace.end(), [&](int8_t operand) {
-      return operand >= 0 && static_cast<size_t>(operand) == i;
-    });
-    collectRead(contents, index, op.operands[i], isTaken ? Access::ReadTaken : Access::Read,
-                effect);
-  }
-  for (const Tie &tie : op.ties)
-    if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
-      collectRead(contents, index, tie.value, Access::ReadTaken, effect);
-  bool inPlaceGather = gathersInPlace(scope_.plan(), scope_.role, segment_, op);
-  for (ValueId result : op.results) {
-    const Value &value = segment_.values[result];
-    Access access{index, result, result, Access::Write};
-    if (!inPlaceGather && isMoving_[result] == 0) {
-      layout(value.place.arena).accesses.push_back({access, spans_[result], kNone});
-      continue;
-    }
-    Range region = Range::of(value, indices_);
-    if (!inPlaceGather)
-      addAccess(access, region);
-    else
-      contents.forEachPiece(result, region, [&](ValueId source, const Range &range) {
-        if (source == result)
-          addAccess(access, range);
-      });
-  }
-}
-
-void ByteCheck::Impl::collectOuts(const Contents &contents, SegmentEffect &effect) {
-  for (size_t i = 0; i < segment_.outs.size() && !scope_.inspection.isFull(); ++i) {
-    const Segment::Boundary &boundary = segment_.outs[i];
-    regions_.forEachOf(boundary.cell, regionCount_, [&](uint32_t region) {
-      SegmentEffect::Out &out = effect.outs.emplace_back();
-      out.region = region;
-      out.value = boundary.value;
-      out.loss.at = scope_.spot(segment_.values[boundary.value].def);
-      out.isDefined = contents.isDefined(boundary.value);
-      out.mayDrop = boundary.mayDrop;
-      if (out.isDefined)
-        collectOut(contents, region, out);
-    });
-  }
-}
-
-/// What the region is made of, and a read of it at the segment's end.
-void ByteCheck::Impl::collectOut(const Contents &contents, uint32_t region,
-                                 SegmentEffect::Out &out) {
-  auto end = static_cast<uint32_t>(segment_.ops.size());
-  bool isWhole = regions_.cellOf(region) == region;
-  contents.forEachPiece(
-      out.value, regions_.rangeOf(region), [&](ValueId source, const Range &range) {
-        bool isLiveIn = cellOf_[source] != kNone;
-        if (isLiveIn && scope_.inspection.spend(kVisitsOfPiece))
-          out.from.push_back(regions_.find(cellOf_[source], range));
-        if (!isLiveIn && !shifts_.empty() && shifts_[source] != kOfNone)
-          out.shift = shifts_[source];
-        Access access{end + region, isLiveIn ? kInitial : source, out.value, Access::Read};
-        if (isWhole && isMoving_[out.value] == 0 && contents.soleSource(out.value) != kNone)
-          layout(range.arena()).accesses.push_back({access, spans_[out.value], kNone});
-        else
-          addAccess(access, range);
-      });
-}
-
-void ByteCheck::Impl::collect(const Contents &contents, SegmentEffect &effect) {
-  for (ArenaLayout &arena : layouts_) {
-    arena.accesses.clear();
-    arena.moving.clear();
-  }
-  regions_.needed.clear();
-  regions_.clobbered.clear();
-  for (uint32_t i = 0; i < segment_.ops.size() && !scope_.inspection.isFull(); ++i)
-    if (executes(segment_.ops[i], variant_))
-      collectOp(contents, i, effect);
-  collectOuts(contents, effect);
-}
-
-void ByteCheck::Impl::addClobber(uint32_t region, const std::optional<Shadow::Written> &written,
-                                 SegmentEffect &effect) {
-  if (written && regions_.clobbered.insert(region) && scope_.inspection.spend(kVisitsOfClobber))
-    effect.clobbers.push_back({region, {scope_.spot(written->op), written->bytes, nullptr}});
-}
-
-void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
-  ArenaLayout &bytes = layout(arena);
-  shadow.reset(bytes.boundaries, arena, /*member=*/0);
-  // Where something moves, bytes are looked at for each index that differs: see playZone.
-  for (const Zone &zone : bytes.zones) {
-    Span span = spanOf(bytes, zone.begin, zone.end);
-    shadow.skip(span.first, span.last);
-  }
-  for (const PlacedAccess &placed : bytes.accesses)
-    if (placed.moving == kNone)
-      shadow.play(placed.access, placed.span.first, placed.span.last);
-  for (const RegionSpan &at : bytes.regions)
-    if (at.span.first < at.span.last)
-      addClobber(at.region, shadow.findWritten(at.span.first, at.span.last), effect);
-}
-
-/// What touches each zone of the arena, with bounds that may move.
-std::vector<ByteCheck::Impl::ZonePlay>
-ByteCheck::Impl::collectZones(const ArenaLayout &bytes) const {
-  std::vector<ZonePlay> plays;
-  for (const Zone &zone : bytes.zones)
-    plays.push_back({zone, {}, -1, {{zone.begin}, {zone.end}}, {}});
-  // Zones are apart and in order, so those that a range touches are neighbours.
-  auto forEachZone = [&](int64_t begin, int64_t end, const auto &fn) {
-    auto at = std::partition_point(plays.begin(), plays.end(),
-                                   [&](const ZonePlay &play) { return play.zone.end <= begin; });
-    for (; at != plays.end() && at->zone.begin < end; ++at)
-      fn(*at);
-  };
-  auto addMoving = [&](const Range &range, const auto &fn) {
-    forEachZone(range.hullBegin(indices_), range.hullEnd(indices_), [&](ZonePlay &play) {
-      if (play.group < 0)
-        play.group = range.group();
-      if (range.group() < 0 || range.group() == play.group)
-        range.forEachLine([&](const Moving &line) { play.lines.push_back(line); });
-      fn(play);
-    });
-  };
-  for (const PlacedAccess &placed : bytes.accesses) {
-    if (placed.moving != kNone) {
-      addMoving(bytes.moving[placed.moving],
-                [&](ZonePlay &play) { play.accesses.push_back(placed); });
-      continue;
-    }
-    if (placed.span.first >= placed.span.last)
-      continue;
-    int64_t begin = bytes.boundaries[placed.span.first], end = bytes.boundaries[placed.span.last];
-    forEachZone(begin, end, [&](ZonePlay &play) {
-      play.accesses.push_back(placed);
-      play.lines.push_back({begin});
-      play.lines.push_back({end});
-    });
-  }
-  for (const RegionSpan &at : bytes.regions)
-    addMoving(regions_.rangeOf(at.region),
-              [&](ZonePlay &play) { play.regions.push_back(at.region); });
-  return plays;
-}
-
-/// The range at an index in the group. Of a range that moves with another group, all bytes that it
-/// has at any index: whatever meets it there is taken to meet it.
-Zone ByteCheck::Impl::boundsOf(const Range &range, int16_t group, int64_t member) const {
-  if (range.group() >= 0 && range.group() != group)
-    return {range.hullBegin(indices_), range.hullEnd(indices_)};
-  return {range.begin(member), range.end(member)};
-}
-
-void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play,
-                               Shadow &shadow, SegmentEffect &effect) {
-  const Zone &zone = play.zone;
-  std::vector<Zone> ranges; // of accesses, then of regions
-  std::vector<int64_t> bounds;
-  if (!scope_.inspection.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax) *
-                               kVisitsOfLines))
-    return;
-  // Between two of these indices no bounds change places, so nothing else can overlap.
-  for (int64_t member : coordinatesFor(play.lines, indices_.of(play.group))) {
-    size_t ranged = play.accesses.size() + play.regions.size();
-    if (!scope_.inspection.spend(ranged * kVisitsOfRange) || scope_.inspection.isFull())
-      return;
-    ranges.clear();
-    bounds.assign({zone.begin, zone.end});
-    auto add = [&](Zone bytes) {
-      ranges.push_back({std::max(bytes.begin, zone.begin), std::min(bytes.end, zone.end)});
-      if (ranges.back().begin < ranges.back().end)
-        bounds.insert(bounds.end(), {ranges.back().begin, ranges.back().end});
-    };
-    for (const PlacedAccess &placed : play.accesses)
-      if (placed.moving == kNone)
-        add({bytes.boundaries[placed.span.first], bytes.boundaries[placed.span.last]});
-      else
-        add(boundsOf(bytes.moving[placed.moving], play.group, member));
-    for (uint32_t region : play.regions)
-      add(boundsOf(regions_.rangeOf(region), play.group, member));
-    std::sort(bounds.begin(), bounds.end());
-    bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
-    auto index = [&](int64_t at) {
-      return static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), at) -
-                                 bounds.begin());
-    };
-    shadow.reset(bounds, arena, member);
-    for (size_t i = 0; i < ranges.size(); ++i) {
-      if (ranges[i].begin >= ranges[i].end)
-        continue;
-      size_t first = index(ranges[i].begin), last = index(ranges[i].end);
-      if (i < play.accesses.size())
-        shadow.play(play.accesses[i].access, first, last);
-      else
-        addClobber(play.regions[i - play.accesses.size()], shadow.findWritten(first, last), effect);
-    }
-  }
-}
-
-SegmentEffect ByteCheck::Impl::check(Variant variant) {
-  variant_ = variant;
-  SegmentEffect effect;
-  if (scope_.inspection.isFull()) // perhaps there is no layout
-    return effect;
-  const Contents &contents =
-      scope_.inspection.contentsOf(scope_.roleIndex, scope_.segmentIndex, variant);
-  if (contents.isTooDeep())
-    scope_.add(finding::NestedTooDeep, kNone);
-  collect(contents, effect);
-  Shadow shadow(scope_, order_, variant);
-  for (int a = 0; a < kArenaCount && !scope_.inspection.isFull(); ++a) {
-    auto arena = static_cast<Arena>(a);
-    playFixed(arena, shadow, effect);
-    for (const ZonePlay &play : collectZones(layout(arena)))
-      playZone(layout(arena), arena, play, shadow, effect);
-  }
-  // What spoils a content matters only if somebody reads it: ProgramCheck and LostCheck know that.
-  for (SegmentEffect::Out &out : effect.outs)
-    if (auto found = shadow.spoiled().find(out.region); found != shadow.spoiled().end())
-      out.loss.spoiled = std::make_shared<const Finding>(found->second);
-  return effect;
-}
-
-ByteCheck::ByteCheck(const Scope &scope, CellRegions &regions)
-    : impl_(std::make_unique<Impl>(scope, regions)) {}
-ByteCheck::~ByteCheck() = default;
-SegmentEffect ByteCheck::check(Variant variant) { return impl_->check(variant); }
 
 } // namespace shardc::plan::verifier

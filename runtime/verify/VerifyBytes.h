@@ -85,19 +85,8 @@ private:
 void checkLost(Inspection &inspection, uint32_t role, const CellRegions &regions,
                const SegmentEffects &effects);
 
-/// Checks variants of one segment; what does not depend on the variant is made once.
-class ByteCheck {
-public:
-  /// Adds the regions that the check finds; follows those that existed before.
-  ByteCheck(const Scope &scope, CellRegions &regions);
-  ~ByteCheck();
-
-  /// Reports what breaks reads-from; returns what the variant does to cells.
-  SegmentEffect check(Variant variant);
-
-private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
-};
+/// Finds what each variant of the segment that the program takes does to cells, and reports what
+/// breaks reads-from. Adds the regions that it comes upon; follows those that existed before.
+void checkBytes(const Scope &scope, CellRegions &regions, SegmentEffects &effects);
 
 } // namespace shardc::plan::verifier

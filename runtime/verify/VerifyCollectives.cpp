@@ -13,6 +13,7 @@
 
 #include "runtime/verify/VerifyImpl.h"
 #include "runtime/verify/VerifyShadow.h"
+#include "runtime/verify/VerifyWalk.h"
 
 namespace shardc::plan::verifier {
 namespace {
@@ -38,16 +39,18 @@ bool isBetweenRoles(const Plan &plan, const std::vector<bool> &isShared, const O
   return isOfPair || isShared[static_cast<size_t>(op.group)];
 }
 
+using Instances = std::vector<Instance>;
+
 /// A role on its way through its program, which it follows part by part: the part before a loop of
 /// steps, each of the loop's steps that differ, and the part after it.
-class Actor {
+class Actor : ProgramWalk<Actor, Instances, Walk::EachTurn> {
+  friend ProgramWalk;
+
 public:
-  Actor(const Plan &plan, uint32_t roleIndex, const std::vector<bool> &isShared, bool starts)
-      : plan_(plan), roleIndex_(roleIndex), role_(plan.roles[roleIndex]), isShared_(isShared),
-        starts_(starts), runsMax_(kRunsMax / plan.roles.size()) {
-    for (const Segment &segment : role_.segments)
-      orders_.emplace_back(segment), tables_.emplace_back(segment);
-    expand(role_.program);
+  Actor(Inspection &inspection, uint32_t roleIndex, const std::vector<bool> &isShared, bool starts)
+      : ProgramWalk(inspection, roleIndex), isShared_(isShared), starts_(starts),
+        runsMax_(kRunsMax / plan_.roles.size()) {
+    walk(role_.program, instances_);
     partEnds_.push_back(instances_.size());
     enter();
   }
@@ -104,56 +107,27 @@ public:
   }
 
 private:
-  const HappensBefore &order() const { return orders_[instances_[at_].segment]; }
+  const HappensBefore &order() const { return report_.orderOf(roleIndex_, segmentIndex()); }
 
-  void expand(const std::vector<ProgramNode> &nodes) {
-    for (const ProgramNode &node : nodes) {
-      if (node.kind != ProgramNode::Steps) {
-        run(node, 0, {});
-        continue;
-      }
-      for (int64_t step : stepsThatDiffer(node)) {
-        partEnds_.push_back(instances_.size());
-        expandStep(node, step);
-      }
-      partEnds_.push_back(instances_.size());
-    }
+  bool isStopped() const { return isTooLong() || report_.isFull(); }
+  void start(uint32_t segment, Instances &instances) {
+    if (starts_)
+      apply(segment, Variant::Only, instances);
   }
-
-  void expandStep(const ProgramNode &steps, int64_t step) {
-    const std::vector<int64_t> counts = namedRuns(role_, steps.children);
-    for (const ProgramNode &node : steps.children) {
-      if (node.kind != ProgramNode::Every)
-        run(node, 0, counts);
-      else if (step % node.count == 0)
-        runAll(node.children, 0, namedRuns(role_, node.children));
-    }
+  void apply(uint32_t segment, const Variant &variant, Instances &instances) {
+    instances.push_back({segment, variant, microbatch_});
   }
-
-  void runAll(const std::vector<ProgramNode> &nodes, int64_t turn,
-              const std::vector<int64_t> &counts) {
-    for (const ProgramNode &node : nodes)
-      run(node, turn, counts);
+  void runSteps(const ProgramNode &steps, Instances &instances) {
+    for (int64_t step : stepsThatDiffer(steps)) {
+      partEnds_.push_back(instances.size());
+      step_ = step;
+      walkAnew(steps.children, instances);
+    }
+    partEnds_.push_back(instances.size());
   }
-
-  /// In a turn of the innermost loop; `counts` are named runs of each segment.
-  void run(const ProgramNode &node, int64_t turn, const std::vector<int64_t> &counts) {
-    if (node.kind == ProgramNode::Start && !starts_)
-      return;
-    if (node.kind == ProgramNode::Loop) {
-      for (int64_t i = 0; i < node.count && !isTooLong(); ++i)
-        runAll(node.children, i, counts);
-      return;
-    }
-    if (node.microbatch) {
-      int64_t microbatch = node.microbatch->at(turn);
-      instances_.push_back(
-          {node.segment, tables_[node.segment].of(microbatch, counts[node.segment]), microbatch});
-      return;
-    }
-    bool body = role_.segments[node.segment].body;
-    for (int64_t i = 0; i < node.count && !isTooLong(); ++i)
-      instances_.push_back({node.segment, tables_[node.segment].of(i, node.count), body ? i : 0});
+  void runEvery(const ProgramNode &node, Instances &instances) {
+    if (step_ % node.count == 0)
+      walkAnew(node.children, instances);
   }
 
   /// Queues up the shared collectives of the part's next run that has any.
@@ -177,14 +151,10 @@ private:
     return at->second;
   }
 
-  const Plan &plan_;
-  uint32_t roleIndex_;
-  const Role &role_;
   const std::vector<bool> &isShared_; ///< per group: it has members in several roles
   bool starts_;                       ///< no checkpoint is loaded
-  std::vector<HappensBefore> orders_;
-  std::vector<VariantTable> tables_;
-  std::vector<Instance> instances_;
+  int64_t step_ = 0;                  ///< under way
+  Instances instances_;
   std::vector<size_t> partEnds_; ///< of instances_
   size_t part_ = 0, at_ = 0;
   size_t runsMax_;
@@ -237,7 +207,7 @@ private:
     starts_ = starts;
     actors_.clear();
     for (uint32_t r = 0; r < plan_.roles.size() && report_.size() == 0; ++r) {
-      actors_.emplace_back(plan_, r, isShared_, starts);
+      actors_.emplace_back(report_, r, isShared_, starts);
       if (actors_.back().isTooLong())
         report_.add(finding::StepsTooLong, {r, kNone, kNone});
     }
@@ -290,38 +260,39 @@ private:
       isOne.push_back(own.isSole() &&
                       (own.first == channel.pair[0] || own.first == channel.pair[1]));
     }
-    std::vector<std::vector<uint32_t>> partners(plan_.roles.size());
-    for (uint32_t a = 0; a < plan_.roles.size(); ++a)
-      for (uint32_t b = 0; b < plan_.roles.size() && isOne[a]; ++b)
-        if (a != b && isOne[b] && report_.spend(kVisitsOfPair) &&
-            haveRanksInCommon(plan_, plan_.roles[a], plan_.roles[b], channel.group))
-          partners[a].push_back(b);
-    std::vector<std::vector<uint32_t>> members(plan_.roles.size());
-    for (uint32_t role = 0; role < plan_.roles.size(); ++role)
-      if (isOne[role])
-        members[role] = membersWith(role, partners);
-    return members;
+    return membersOf(channel.group, isOne);
   }
 
   void findGroups() {
     for (int16_t group = 0; group < static_cast<int16_t>(plan_.groups.size()); ++group) {
-      if (!report_.spend(plan_.roles.size() * plan_.roles.size() * kVisitsOfPair))
-        return;
-      std::vector<std::vector<uint32_t>> partners(plan_.roles.size());
-      bool isShared = false;
-      for (uint32_t a = 0; a < plan_.roles.size(); ++a)
-        for (uint32_t b = 0; b < plan_.roles.size(); ++b)
-          if (a != b && haveRanksInCommon(plan_, plan_.roles[a], plan_.roles[b], group)) {
-            partners[a].push_back(b);
-            isShared = true;
-          }
-      isShared_.push_back(isShared);
-      std::vector<std::vector<uint32_t>> &members = members_.emplace_back(plan_.roles.size());
-      for (uint32_t role = 0; role < plan_.roles.size(); ++role)
-        if (members[role].empty())
-          for (std::vector<uint32_t> all = membersWith(role, partners); uint32_t member : all)
-            members[member] = all;
+      members_.push_back(membersOf(group, std::vector<bool>(plan_.roles.size(), true)));
+      isShared_.push_back(std::ranges::any_of(
+          members_.back(), [](const std::vector<uint32_t> &roles) { return roles.size() > 1; }));
     }
+  }
+
+  /// Of each of the roles all that meet on the group, directly or through others.
+  std::vector<std::vector<uint32_t>> membersOf(int16_t group, const std::vector<bool> &isOne) {
+    std::vector<std::vector<uint32_t>> members(plan_.roles.size());
+    for (uint32_t first = 0; first < plan_.roles.size(); ++first) {
+      if (!isOne[first] || !members[first].empty())
+        continue;
+      std::set<uint32_t> all = {first};
+      std::vector<uint32_t> fresh = {first};
+      while (!fresh.empty() && report_.spend(plan_.roles.size() * kVisitsOfPair)) {
+        uint32_t a = fresh.back();
+        fresh.pop_back();
+        for (uint32_t b = 0; b < plan_.roles.size(); ++b)
+          if (isOne[b] && !all.contains(b) &&
+              haveRanksInCommon(plan_, plan_.roles[a], plan_.roles[b], group)) {
+            all.insert(b);
+            fresh.push_back(b);
+          }
+      }
+      for (uint32_t role : all)
+        members[role].assign(all.begin(), all.end());
+    }
+    return members;
   }
 
   void checkLoops() {
@@ -352,21 +323,6 @@ private:
         moved |= report_.size() == 0 && tryEnd(actor, queue);
     }
     return moved;
-  }
-
-  /// All roles that meet, directly or through others, on the group.
-  std::vector<uint32_t> membersWith(uint32_t role,
-                                    const std::vector<std::vector<uint32_t>> &partners) const {
-    std::set<uint32_t> members = {role};
-    std::vector<uint32_t> fresh = {role};
-    while (!fresh.empty()) {
-      uint32_t next = fresh.back();
-      fresh.pop_back();
-      for (uint32_t partner : partners[next])
-        if (members.insert(partner).second)
-          fresh.push_back(partner);
-    }
-    return {members.begin(), members.end()};
   }
 
   bool tryEnd(Actor &actor, const Queue &queue) {

@@ -95,10 +95,11 @@ private:
         leave(out.value, bufferOf(scope, out.cell), true);
   }
 
+  /// Of what nobody leaves in a buffer nothing special is known.
   void enter(const Scope &scope, const Segment::Boundary &in) {
     bool isPassed = isBuffer(scope, in.cell);
     Passage from = isPassed ? bufferOf(scope, in.cell) : 0;
-    reached_[in.value] = !isPassed || isLeft_[from];
+    reached_[in.value] = !isPassed || isLeft_[from] || !hasSource_[from];
     for (ValueDomain *domain : followed_)
       if (!isPassed)
         domain->load(in.value, scope.role.cells[in.cell]);
@@ -206,7 +207,7 @@ private:
 
 void checkValues(Inspection &inspection) {
   std::vector<std::unique_ptr<ValueDomain>> domains;
-  for (auto make : {makeCounts, makeSlices, makeParts, makeRows})
+  for (auto make : {makeCounts, makeSlices, makeParts, makeRows, makePadding})
     if (std::unique_ptr<ValueDomain> domain = make(inspection))
       domains.push_back(std::move(domain));
   if (inspection.size() == 0 && !domains.empty())

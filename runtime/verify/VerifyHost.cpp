@@ -39,12 +39,11 @@ int64_t countSeries(const std::vector<ProgramNode> &nodes, uint32_t segment) {
   return count;
 }
 
-class HostCheck {
+class HostCheck : RoleCheck {
 public:
   HostCheck(Inspection &inspection, uint32_t roleIndex)
-      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
-        indices_(inspection.plan(), role_), isSnapshot_(role_.cells.size()),
-        isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
+      : RoleCheck(inspection, roleIndex), indices_(inspection.plan(), role_),
+        isSnapshot_(role_.cells.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
     for (const Segment &segment : role_.segments)
       if (segment.before != kNone)
         for (const Segment::Boundary &out : segment.outs)
@@ -61,35 +60,32 @@ public:
     if (!report_.plan().blocks.empty()) {
       checkStarts(role_.program);
       for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
-        if (isRun(role_.program, s))
+        if (hasNode(role_.program, [&](const ProgramNode &node) {
+              return node.kind == ProgramNode::Run && node.segment == s;
+            }))
           checkKept(scope(s));
     }
   }
 
 private:
-  template <typename... Args>
-  Finding *add(uint32_t cell, fmt::format_string<Args...> text, Args &&...args) {
-    return report_.add(Rule::Host, spotOfCell(report_, roleIndex_, cell),
-                       fmt::format(text, std::forward<Args>(args)...), role_.cells[cell].name);
-  }
-
   void checkCell(uint32_t c) {
     const Cell &cell = role_.cells[c];
     CellKindInfo::Host host = cellKindInfo(cell.kind).host;
     if (cell.arena == Arena::Host && !isWrittenByHost(cell) && !isSnapshot_[c]) {
-      add(c, "cell '@{}' is in arena host, but neither the host nor a background segment fills it",
-          cell.name);
+      addCell(Rule::Host, c,
+              "cell '@{}' is in arena host, but neither the host nor a background segment fills it",
+              cell.name);
       return;
     }
     if (host != CellKindInfo::Writes && host != CellKindInfo::Reads)
       return;
     Arena needed = host == CellKindInfo::Writes ? Arena::Host : Arena::State;
     if (cell.arena != needed)
-      add(c, "cell '@{}' is in arena {}; the host needs it in arena {}", cell.name,
-          toString(cell.arena), toString(needed));
+      addCell(Rule::Host, c, "cell '@{}' is in arena {}; the host needs it in arena {}", cell.name,
+              toString(cell.arena), toString(needed));
     if (cell.kind == CellKind::Step && cell.type.bytes() != static_cast<int64_t>(sizeof(StepState)))
-      add(c, "cell '@{}' has {} bytes; a step state has {}", cell.name, cell.type.bytes(),
-          sizeof(StepState));
+      addCell(Rule::Host, c, "cell '@{}' has {} bytes; a step state has {}", cell.name,
+              cell.type.bytes(), sizeof(StepState));
     if (host == CellKindInfo::Writes)
       checkApart(c);
   }
@@ -107,14 +103,11 @@ private:
         continue;
       ByteRange bytes{common.arena(), common.begin(*member), common.end(*member), *member};
       if (Finding *finding =
-              add(c, "the host may write cell '@{}' at any time, but cell '@{}' overlaps it in {}",
-                  role_.cells[c].name, cell.name, toString(bytes)))
+              addCell(Rule::Host, c,
+                      "the host may write cell '@{}' at any time, but cell '@{}' overlaps it in {}",
+                      role_.cells[c].name, cell.name, toString(bytes)))
         finding->bytes = bytes;
     }
-  }
-
-  Scope scope(uint32_t segment) const {
-    return {report_, role_, role_.segments[segment], roleIndex_, segment};
   }
 
   /// While a segment runs, only the entry of the current microbatch in a ring is stable, and only
@@ -233,18 +226,11 @@ private:
         continue;
       for (const Segment::Boundary &out : role_.segments[node.segment].outs)
         if (!isHeld_[out.cell])
-          add(out.cell,
-              "'start' fills cell '@{}', which no checkpoint holds; it would be empty in a run "
-              "that loads a checkpoint",
-              role_.cells[out.cell].name);
+          addCell(Rule::Host, out.cell,
+                  "'start' fills cell '@{}', which no checkpoint holds; it would be empty in a run "
+                  "that loads a checkpoint",
+                  role_.cells[out.cell].name);
     }
-  }
-
-  static bool isRun(const std::vector<ProgramNode> &nodes, uint32_t segment) {
-    return std::ranges::any_of(nodes, [&](const ProgramNode &node) {
-      return (node.kind == ProgramNode::Run && node.segment == segment) ||
-             isRun(node.children, segment);
-    });
   }
 
   /// What a load has filled is changed by ops in place, and never filled anew.
@@ -261,22 +247,17 @@ private:
   /// True if the value is the cell's content, as ops in place have changed it.
   bool isMadeOf(const Segment &segment, ValueId value, uint32_t cell,
                 const std::vector<uint32_t> &cellOf) const {
-    while (segment.values[value].def != kNone) {
+    while (const Op *op = makerOf(segment, value)) {
       if (!report_.spend(1))
         return true;
-      const Op &op = segment.ops[segment.values[value].def];
-      uint8_t result = segment.values[value].defResult;
-      int operand = inPlaceOperand(op, result);
+      int operand = inPlaceOperand(*op, segment.values[value].defResult);
       if (operand < 0)
         return false;
-      value = op.operands[static_cast<size_t>(operand)];
+      value = op->operands[static_cast<size_t>(operand)];
     }
     return cellOf[value] == cell;
   }
 
-  Inspection &report_;
-  uint32_t roleIndex_;
-  const Role &role_;
   Indices indices_;
   std::vector<bool> isSnapshot_;    ///< of each cell: a background segment fills it for the host
   const std::vector<bool> &isHeld_; ///< of each cell: a checkpoint has it

@@ -79,6 +79,9 @@ public:
   const std::vector<bool> &cellsInCheckpoint(uint32_t role);
   /// Roles of which a checkpoint holds state of the block, in order. Made at the first call.
   const std::vector<uint32_t> &rolesThatSave(size_t block);
+  bool hasState(uint32_t role, size_t block) {
+    return std::ranges::binary_search(rolesThatSave(block), role);
+  }
   /// Variants of the segment that the role's program takes, or all where there is no program yet. A
   /// background segment is taken always. Made at the first call.
   const std::vector<Variant> &variantsOf(uint32_t role, uint32_t segment);
@@ -173,6 +176,23 @@ private:
   std::vector<std::string_view> slots_; ///< no data where free
 };
 
+/// The op that makes a value; null of a live-in.
+inline const Op *makerOf(const Segment &segment, ValueId value) {
+  uint32_t def = segment.values[value].def;
+  return def == kNone ? nullptr : &segment.ops[def];
+}
+/// The cell of a live-in; null of other values.
+inline const Cell *cellOf(const Role &role, const Segment &segment, ValueId value) {
+  auto at = std::ranges::find(segment.ins, value, &Segment::Boundary::value);
+  return at == segment.ins.end() ? nullptr : &role.cells[at->cell];
+}
+
+/// Whether the condition holds for some of the nodes, or of those inside them.
+template <typename Is> bool hasNode(const std::vector<ProgramNode> &nodes, const Is &is) {
+  return std::ranges::any_of(
+      nodes, [&](const ProgramNode &node) { return is(node) || hasNode(node.children, is); });
+}
+
 /// One segment of one role, with what messages need.
 struct Scope {
   Inspection &inspection;
@@ -208,6 +228,41 @@ struct Scope {
   }
 };
 
+/// The op that a message about a cell shows: the first that fills it, or reads it.
+Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell);
+
+/// What a check of one role has.
+class RoleCheck {
+protected:
+  RoleCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
+        role_(plan_.roles[roleIndex]) {}
+  ~RoleCheck() = default;
+
+  Scope scope(uint32_t segment) const {
+    return {report_, role_, role_.segments[segment], roleIndex_, segment};
+  }
+  /// For the whole role, a segment or an op.
+  template <typename... Args>
+  Finding *add(Rule rule, uint32_t segment, uint32_t op, fmt::format_string<Args...> text,
+               Args &&...args) const {
+    return report_.add(rule, {roleIndex_, segment, op},
+                       fmt::format(text, std::forward<Args>(args)...));
+  }
+  /// About a cell.
+  template <typename... Args>
+  Finding *addCell(Rule rule, uint32_t cell, fmt::format_string<Args...> text,
+                   Args &&...args) const {
+    return report_.add(rule, spotOfCell(report_, roleIndex_, cell),
+                       fmt::format(text, std::forward<Args>(args)...), role_.cells[cell].name);
+  }
+
+  Inspection &report_;
+  const Plan &plan_;
+  const uint32_t roleIndex_;
+  const Role &role_;
+};
+
 /// True if the type has 1 to 4 dimensions, each with elements, and a size within the limits.
 bool isTypeSane(const Type &type);
 
@@ -221,9 +276,6 @@ std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int
 
 /// `work [0, 256) at index 2`; without the index where that is 0.
 std::string toString(const ByteRange &range);
-
-/// The op that a message about a cell shows: the first that fills it, or reads it.
-Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell);
 
 /// Calls use(spot, segment, op) for all ops of the plan, role by role.
 template <typename Use> void forEachOp(const Plan &plan, const Use &use) {
@@ -295,21 +347,13 @@ void checkBlockUses(Inspection &inspection, uint32_t role);
 /// VerifyKinds.cpp: of cells, segments and ops.
 void checkKinds(Inspection &inspection, uint32_t role);
 void checkStreamKinds(Inspection &inspection);
-/// VerifyFlow.cpp: which rows of a value are there, whose they are, of which sums it has parts, and
-/// which tokens its rows are of.
+/// VerifyFlow.cpp: which rows of a value are there, whose they are, of which sums it has parts,
+/// which tokens its rows are of, and which padding it has.
 void checkValues(Inspection &inspection);
-/// VerifyQuantized.cpp: that factors of 8 bits come with their scales.
-void checkFactorScales(Inspection &inspection, uint32_t role);
-/// VerifyWeightScales.cpp: that weights of 8 bits are left with their scales; the row of the scales
-/// that a value is; and whether a value is the weight, or its transpose, whose scale a row is.
+/// VerifyWeightScales.cpp: that weights of 8 bits are left with their scales.
 void checkWeightScales(Inspection &inspection, uint32_t role);
-std::optional<int64_t> rowOfWeightScale(const Role &role, const Segment &segment, ValueId scale);
-bool isWeightOfRow(const Plan &plan, const Role &role, const Segment &segment, ValueId factor,
-                   int64_t row);
 void checkJob(Inspection &inspection, uint32_t role); ///< VerifyJob.cpp: programs against the job
-/// VerifyPadding.cpp: bytes of blocks in no parameter.
-void checkPadding(Inspection &inspection, uint32_t role);
-void checkCells(Inspection &inspection);                    ///< VerifyPlaces.cpp: places of cells
+void checkCells(Inspection &inspection);              ///< VerifyPlaces.cpp: places of cells
 void checkHostCells(Inspection &inspection, uint32_t role); ///< VerifyHost.cpp
 /// VerifyBackground.cpp: what background segments may hold, and their bytes against all beside
 /// them.

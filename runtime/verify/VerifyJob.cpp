@@ -9,17 +9,16 @@
 namespace shardc::plan::verifier {
 namespace {
 
-class MicrobatchCountCheck {
+class MicrobatchCountCheck : RoleCheck {
 public:
   MicrobatchCountCheck(Inspection &inspection, uint32_t roleIndex)
-      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]) {
-    const Plan &plan = inspection.plan();
-    if (!plan.job.has(JobField::train_microBatchSize) ||
-        !plan.job.has(JobField::train_globalBatchSize))
+      : RoleCheck(inspection, roleIndex) {
+    if (!plan_.job.has(JobField::train_microBatchSize) ||
+        !plan_.job.has(JobField::train_globalBatchSize))
       return;
     // The data that the job opens have to fit, which is for the run to see.
-    ofStep_ = microbatchesOf(plan, /*isEval=*/false);
-    ofEvaluation_ = microbatchesOf(plan, /*isEval=*/true);
+    ofStep_ = microbatchesOf(plan_, /*isEval=*/false);
+    ofEvaluation_ = microbatchesOf(plan_, /*isEval=*/true);
   }
 
   void run() {
@@ -42,7 +41,7 @@ private:
         if (__builtin_add_overflow(count, runs, &count))
           count = -1;
         last = segment;
-        op = Scope{report_, role_, role_.segments[last], roleIndex_, last}.opOf(taken);
+        op = scope(last).opOf(taken);
       };
       for (const ProgramNode &node : nodes)
         if (node.kind == ProgramNode::Run && !node.microbatch)
@@ -67,9 +66,6 @@ private:
           taken_[cell.kind == CellKind::EvalFeed][s] = in.value;
   }
 
-  Inspection &report_;
-  uint32_t roleIndex_;
-  const Role &role_;
   /// Of training and of evaluations, for each segment, the live-in of the ring; kNone if the
   /// segment does not take it.
   std::array<std::vector<ValueId>, 2> taken_;

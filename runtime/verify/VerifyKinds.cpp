@@ -17,10 +17,9 @@ SegmentKindInfo::Form formOf(const Segment &segment) {
 /// By form.
 constexpr std::string_view kForms[] = {"any", "a body", "straight-line", "in the background"};
 
-class KindCheck {
+class KindCheck : RoleCheck {
 public:
-  KindCheck(Inspection &inspection, uint32_t roleIndex)
-      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]) {}
+  KindCheck(Inspection &inspection, uint32_t roleIndex) : RoleCheck(inspection, roleIndex) {}
 
   void run() {
     checkCells();
@@ -49,11 +48,11 @@ private:
       const SegmentKindInfo &info = segmentKindInfo(segment.kind);
       SegmentKindInfo::Form form = formOf(segment);
       if (info.form != SegmentKindInfo::Any && info.form != form)
-        add(s, kNone, "segment '{}' of kind '{}' is {}; it needs to be {}", segment.name, info.word,
-            kForms[form], kForms[info.form]);
+        add(Rule::Kind, s, kNone, "segment '{}' of kind '{}' is {}; it needs to be {}",
+            segment.name, info.word, kForms[form], kForms[info.form]);
       if (info.form == SegmentKindInfo::Straight)
         if (auto [at, isNew] = first.try_emplace(segment.kind, s); !isNew)
-          add(s, kNone, "segments '{}' and '{}' are both '{}'; a role has one of each",
+          add(Rule::Kind, s, kNone, "segments '{}' and '{}' are both '{}'; a role has one of each",
               role_.segments[at->second].name, segment.name, info.word);
       for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i)
         checkOp(s, i);
@@ -68,22 +67,14 @@ private:
     bool isBackward =
         (hasBoth || phase == plan::Phase::Backward) && op.phase == plan::Phase::Backward;
     if (op.phase != phase && !isBackward)
-      add(s, i, "'{}' is of phase '{}'; in a segment of kind '{}' ops are of phase '{}'",
-          opInfo(op).name, toString(op.phase), segmentKindInfo(segment.kind).word, toString(phase));
+      add(Rule::Kind, s, i,
+          "'{}' is of phase '{}'; in a segment of kind '{}' ops are of phase '{}'", opInfo(op).name,
+          toString(op.phase), segmentKindInfo(segment.kind).word, toString(phase));
     else if (op.isRecomputed && !isBackward)
-      add(s, i, "'{}' is recomputed, but of phase '{}'; only the backward pass recomputes",
+      add(Rule::Kind, s, i,
+          "'{}' is recomputed, but of phase '{}'; only the backward pass recomputes",
           opInfo(op).name, toString(op.phase));
   }
-
-  template <typename... Args>
-  void add(uint32_t segment, uint32_t op, fmt::format_string<Args...> text, Args &&...args) {
-    report_.add(Rule::Kind, {roleIndex_, segment, op},
-                fmt::format(text, std::forward<Args>(args)...));
-  }
-
-  Inspection &report_;
-  uint32_t roleIndex_;
-  const Role &role_;
 };
 
 } // namespace

@@ -4,26 +4,38 @@
 // reader at all, because a run may end after any step.
 #include <algorithm>
 #include <map>
-#include <numeric>
+#include <set>
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyBytes.h"
-#include "runtime/verify/VerifyLoops.h"
-#include "runtime/verify/VerifyRings.h"
+#include "runtime/verify/VerifyWalk.h"
 
 namespace shardc::plan::verifier {
 namespace {
 
-class LostCheck {
+using Set = std::vector<uint8_t>; ///< of cells
+/// Cells whose content is read later; and those, with what survives the program's end.
+struct Live {
+  Set read, kept;
+  void joinWith(const Live &other) {
+    for (size_t c = 0; c < read.size(); ++c) {
+      read[c] |= other.read[c];
+      kept[c] |= other.kept[c];
+    }
+  }
+  void set(uint32_t cell, bool isLive) { read[cell] = kept[cell] = isLive ? 1 : 0; }
+  bool operator==(const Live &) const = default;
+};
+
+class LostCheck : ProgramWalk<LostCheck, Live, Walk::Backwards> {
+  friend ProgramWalk;
+
 public:
   LostCheck(Inspection &inspection, uint32_t roleIndex, const CellRegions &regions,
             const SegmentEffects &effects)
-      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
-        regions_(regions), effects_(effects), readAtStepEnd_(role_.cells.size()),
-        isRead_(role_.cells.size()), isLive_(role_.segments.size()),
-        rings_(inspection.ringsOf(roleIndex)), tables_(inspection.variantTablesOf(roleIndex)) {
-    for (const Segment &segment : role_.segments)
-      usesRings_.push_back(touchesRings(rings_, segment));
+      : ProgramWalk(inspection, roleIndex), regions_(regions), effects_(effects),
+        readAtStepEnd_(role_.cells.size()), isRead_(role_.cells.size()),
+        isLive_(role_.segments.size()) {
     findReaders();
   }
 
@@ -42,20 +54,6 @@ public:
   }
 
 private:
-  using Set = std::vector<uint8_t>; ///< of cells
-  /// Cells whose content is read later; and those, with what survives the program's end.
-  struct Live {
-    Set read, kept;
-    void joinWith(const Live &other) {
-      for (size_t c = 0; c < read.size(); ++c) {
-        read[c] |= other.read[c];
-        kept[c] |= other.kept[c];
-      }
-    }
-    void set(uint32_t cell, bool isLive) { read[cell] = kept[cell] = isLive ? 1 : 0; }
-    bool operator==(const Live &) const = default;
-  };
-
   const SegmentEffect *effectOf(uint32_t segment, const Variant &variant) const {
     return effects_.find(segment, variant);
   }
@@ -90,38 +88,11 @@ private:
           add(region);
   }
 
-  /// From the last node to the first.
-  void walk(const std::vector<ProgramNode> &nodes, Live &live) {
-    for (auto node = nodes.rbegin(); node != nodes.rend() && !report_.isFull(); ++node) {
-      if (node->kind == ProgramNode::Start)
-        apply(node->segment, Variant::Only, live);
-      else if (node->kind == ProgramNode::Run)
-        run(*node, live);
-      else if (node->kind == ProgramNode::Steps)
-        runSteps(*node, live);
-      else if (node->kind == ProgramNode::Loop)
-        walkLoop(*node, live);
-      else if (node->count <= stepsOfLoop_)
-        runEvery(*node, live);
-    }
-  }
+  bool isStopped() const { return report_.isFull(); }
+  void start(uint32_t segment, Live &live) { apply(segment, Variant::Only, live); }
+  static bool isSame(const Live &after, const Live &before) { return after == before; }
 
-  void walkLoop(const ProgramNode &loop, Live &live) {
-    LoopTurns turns(report_, roleIndex_, loop, counts_);
-    int64_t outer = turn_;
-    for (turn_ = loop.count - 1; turn_ >= 0 && !report_.isFull(); --turn_) {
-      int64_t left = turns.alikeBefore(turn_);
-      Live before = left > 0 ? live : Live();
-      walk(loop.children, live);
-      if (left == 0 || !isMovedBack(before, live, turns))
-        continue;
-      live = movedBack(live, turns, left);
-      turn_ -= left;
-    }
-    turn_ = outer;
-  }
-
-  static bool isMovedBack(const Live &after, const Live &before, const LoopTurns &turns) {
+  static bool isSteady(const Live &after, const Live &before, const LoopTurns &turns) {
     for (uint32_t c = 0; c < after.read.size(); ++c)
       if (uint32_t to = turns.at(c, -1);
           after.read[c] != before.read[to] || after.kept[c] != before.kept[to])
@@ -130,40 +101,19 @@ private:
   }
 
   /// What is read after an earlier turn, if turns do the same.
-  Live movedBack(const Live &live, const LoopTurns &turns, int64_t count) const {
-    Live moved = live;
+  void skip(const Live &, Live &live, const LoopTurns &turns, int64_t count) const {
+    const Live own = live;
     for (uint32_t c = 0; c < role_.cells.size(); ++c) {
       uint32_t to = turns.at(c, -count);
-      moved.read[to] = live.read[c];
-      moved.kept[to] = live.kept[c];
+      live.read[to] = own.read[c];
+      live.kept[to] = own.kept[c];
     }
-    return moved;
-  }
-
-  void run(const ProgramNode &node, Live &live) {
-    if (node.microbatch)
-      return applyFor(node.segment, node.microbatch->at(turn_), counts_[node.segment], live);
-    if (usesRings_[node.segment] && role_.segments[node.segment].body)
-      return walkAsLoop(node, counts_, [&](const ProgramNode &loop) { walkLoop(loop, live); });
-    bool isBody = role_.segments[node.segment].body && node.count > 1;
-    int64_t between = isBody ? node.count - 2 : node.count;
-    if (isBody)
-      apply(node.segment, Variant::Last, live);
-    Variant variant = isBody ? Variant::Middle : Variant::Only;
-    if (between > 0)
-      apply(node.segment, variant, live);
-    for (int64_t i = 1; i < between && !report_.isFull(); ++i) {
-      Live before = live;
-      apply(node.segment, variant, live);
-      if (live == before || !report_.spend(live.read.size() / 4))
-        break;
-    }
-    if (isBody)
-      apply(node.segment, Variant::First, live);
   }
 
   /// What only some steps leave may survive the end of all.
   void runEvery(const ProgramNode &node, Live &live) {
+    if (node.count > stepsOfLoop_)
+      return;
     if (node.count == 1)
       return walkAnew(node.children, live);
     bool before = std::exchange(isSometimes_, true);
@@ -192,22 +142,8 @@ private:
     }
   }
 
-  /// The nodes of a step or an `every`.
-  void walkAnew(const std::vector<ProgramNode> &nodes, Live &live) {
-    std::vector<int64_t> before = std::exchange(counts_, namedRuns(role_, nodes));
-    walk(nodes, live);
-    counts_ = std::move(before);
-  }
-
-  /// Microbatch `microbatch` of `count`.
-  void applyFor(uint32_t segment, int64_t microbatch, int64_t count, Live &live) {
-    microbatch_ = role_.segments[segment].body ? microbatch : 0;
-    apply(segment, tables_[segment].of(microbatch, count), live);
-    microbatch_ = 0;
-  }
-
   /// The cell of a region, where slots have changed places.
-  uint32_t cellAt(uint32_t region) const { return rings_.at(regions_.cellOf(region), microbatch_); }
+  uint32_t cellAt(uint32_t region) const { return placeOf(regions_.cellOf(region)); }
 
   void apply(uint32_t segment, Variant variant, Live &live) {
     const SegmentEffect *effect = effectOf(segment, variant);
@@ -247,7 +183,7 @@ private:
       if (isLive[i] != 0 || out.mayDrop || !out.isDefined || !out.from.empty() ||
           out.region >= role_.cells.size() || isReadWithin(s, variant, out.value))
         continue;
-      Scope where{report_, role_, role_.segments[s], roleIndex_, s};
+      Scope where = scope(s);
       if (Finding *finding = where.addValue(finding::LeftUnread, where.opOf(out.value), out.value,
                                             role_.segments[s].name, where.nameOf(out.value),
                                             role_.cells[out.region].name))
@@ -267,7 +203,7 @@ private:
         if (tie.kind != Tie::Acc || holds(tie.pred, variant) || !executes(op, variant) ||
             !isComputed(segment, tie.value, variant) || isReadWithin(s, variant, tie.value))
           continue;
-        Scope where{report_, role_, segment, roleIndex_, s};
+        Scope where = scope(s);
         if (Finding *finding =
                 where.addValue(finding::AddsOverUnread, i, tie.value, opInfo(op).name,
                                where.nameOf(tie.value), whenOf(tie.pred)))
@@ -308,30 +244,19 @@ private:
     const Segment &segment = role_.segments[s];
     if (!report_.spend(segment.values.size() + 4 * segment.ops.size()))
       return true;
-    std::vector<ValueId> same(segment.values.size()); // names of the same bytes
-    std::iota(same.begin(), same.end(), 0u);
-    auto find = [&](ValueId id) {
-      while (same[id] != id)
-        id = same[id] = same[same[id]];
-      return id;
+    const Contents &contents = report_.contentsOf(roleIndex_, s, variant);
+    std::set<ValueId> wanted;
+    contents.forEachSource(value, [&](ValueId source) { wanted.insert(source); });
+    auto isPartOfIt = [&](ValueId read) {
+      bool isPart = contents.isCutOut(read); // of which of its sources is a matter of bytes
+      contents.forEachSource(read, [&](ValueId source) { isPart |= wanted.contains(source); });
+      return isPart;
     };
-    for (const Op &op : segment.ops) {
-      if (opInfo(op).traits == OpTraits::Alias) {
-        for (ValueId operand : op.operands)
-          same[find(operand)] = find(op.results[0]);
-      } else if (!holds(op.pred, variant)) {
-        for (const Tie &tie : op.ties)
-          if (tie.kind == Tie::Else)
-            same[find(tie.value)] = find(op.results[tie.result]);
-      }
-    }
-    ValueId wanted = find(value);
-    auto isWanted = [&](ValueId id) { return find(id) == wanted; };
     return std::ranges::any_of(segment.ops, [&](const Op &op) {
-      return executes(op, variant) && (std::ranges::any_of(op.operands, isWanted) ||
+      return executes(op, variant) && (std::ranges::any_of(op.operands, isPartOfIt) ||
                                        std::ranges::any_of(op.ties, [&](const Tie &tie) {
                                          return tie.kind == Tie::Acc && holds(tie.pred, variant) &&
-                                                isWanted(tie.value);
+                                                isPartOfIt(tie.value);
                                        }));
     });
   }
@@ -373,7 +298,7 @@ private:
       if (value.def == kNone || value.def <= i || value.type != unused.type ||
           value.place != unused.place || opInfo(segment.ops[value.def]).traits == OpTraits::Alias)
         continue;
-      Scope where{report_, role_, segment, roleIndex_, s};
+      Scope where = scope(s);
       if (Finding *finding =
               where.addValue(finding::WrittenOver, i, result, unused.name, value.name)) {
         finding->note = "it is overwritten here";
@@ -383,9 +308,6 @@ private:
     }
   }
 
-  Inspection &report_;
-  uint32_t roleIndex_;
-  const Role &role_;
   const CellRegions &regions_;
   const SegmentEffects &effects_;
   Set readAtStepEnd_; ///< by the host, or a background segment
@@ -395,12 +317,6 @@ private:
   std::vector<std::map<Variant, std::vector<uint8_t>>> isLive_;
   bool isSometimes_ = false;
   int64_t stepsOfLoop_ = 0;
-  const RoleRings &rings_;
-  const std::vector<VariantTable> &tables_; ///< of each segment
-  std::vector<bool> usesRings_;             ///< of each segment
-  std::vector<int64_t> counts_; ///< of each segment: its named runs in the step or `every`
-  int64_t turn_ = 0;            ///< of the loop under way
-  int64_t microbatch_ = 0;      ///< by which slots have changed places
 };
 
 } // namespace

@@ -17,14 +17,7 @@ struct Class {
 };
 class NormCheck {
 public:
-  explicit NormCheck(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {
-    for (uint32_t r = 0; r < plan_.roles.size(); ++r) {
-      std::vector<bool> &held = held_.emplace_back(plan_.blocks.size());
-      for (const Block *block : report_.blocksInCheckpoint(r))
-        if (block != nullptr)
-          held[static_cast<size_t>(block - plan_.blocks.data())] = true;
-    }
-  }
+  explicit NormCheck(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {}
 
   void run() {
     forEachOp(plan_, [&](Spot at, const Segment &, const Op &op) {
@@ -70,21 +63,16 @@ private:
       norms_.push_back({at, op, squares, finish.getBool(AttrKey::norm_replicated)});
   }
 
-  static const Op *makerOf(const Segment &segment, ValueId value) {
-    uint32_t def = segment.values[value].def;
-    return def == kNone ? nullptr : &segment.ops[def];
-  }
-
   /// What a role packs matters where any role takes the sum.
   void checkNorm(const Norm &norm, bool isSummed) {
     if (isSummed)
       need(norm.at, !norm.pack->getBool(AttrKey::norm_replicated),
            "sums squares over ranks, and its 'step.pack' leaves them out");
     for (size_t block = 0; block < plan_.blocks.size() && !report_.isFull(); ++block) {
-      bool isHeld = held_[norm.at.role][block];
+      bool isHeld = report_.hasState(norm.at.role, block);
       if (isSummed && isHeld)
         checkCopies(norm, block);
-      if (norm.isOwn && isHeldByAny(block))
+      if (norm.isOwn && !report_.rolesThatSave(block).empty())
         need(norm.at,
              norm.copiesOf(block) == 1 && !isSharded(block) &&
                  classesOf(block) == Classes{{Class{}, nullptr}},
@@ -92,9 +80,6 @@ private:
     }
   }
 
-  bool isHeldByAny(size_t block) const {
-    return std::ranges::any_of(held_, [&](const std::vector<bool> &held) { return held[block]; });
-  }
   bool isSharded(size_t block) const {
     return plan_.blocks[block].stateShard < plan_.blocks[block].numel;
   }
@@ -120,7 +105,8 @@ private:
   void checkCopies(const Norm &norm, size_t block) {
     int64_t said = norm.copiesOf(block);
     for (const auto &[each, param] : classesOf(block))
-      for (const Coordinates &part : partsThatDiffer(plan_.roles[norm.at.role], block, each)) {
+      for (const Role &part : partsAlong(report_, plan_.roles[norm.at.role],
+                                         static_cast<Axes>(axesOfParts(block) | each.splits))) {
         int64_t copies = copiesOf(block, part, each);
         bool isRight = norm.counts(block) ? copies == said : copies > 0;
         if (!report_.spend(plan_.roles.size()) || isRight)
@@ -140,43 +126,19 @@ private:
       }
   }
 
-  using Coordinates = std::vector<int64_t>; ///< on each axis of the mesh
-
-  /// Parts of the block that stand for those of all of the role's ranks: how many ranks hold a part
-  /// changes only where the ranks of a role begin or end.
-  std::vector<Coordinates> partsThatDiffer(const Role &role, size_t block, const Class &of) {
-    Axes divided = axesOfParts(block) | of.splits;
-    Coordinates first;
-    for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
-      first.push_back(extentOf(plan_, role, axis).begin);
-    std::vector<Coordinates> parts = {first};
-    for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
-      if ((divided >> axis & 1) == 0)
-        continue;
-      size_t before = parts.size();
-      for (int64_t cut : cutsIn(plan_, extentOf(plan_, role, axis)))
-        for (size_t i = 0; i < before && report_.spend(1); ++i) {
-          Coordinates part = parts[i];
-          part[axis] = cut;
-          parts.push_back(std::move(part));
-        }
-    }
-    return parts;
-  }
-
   /// Whether the role has the block, and its norm is of it.
-  bool counts(size_t role, size_t block) const {
-    return held_[role][block] && std::ranges::any_of(norms_, [&](const Norm &norm) {
+  bool counts(uint32_t role, size_t block) {
+    return report_.hasState(role, block) && std::ranges::any_of(norms_, [&](const Norm &norm) {
              return norm.at.role == role && norm.counts(block);
            });
   }
 
   /// Ranks that count the part of the block's state with these coordinates, and the squares of
   /// parameters of the class: of copies the first does.
-  int64_t copiesOf(size_t block, const Coordinates &part, const Class &of) const {
+  int64_t copiesOf(size_t block, const Role &part, const Class &of) {
     Axes divided = axesOfParts(block) | of.splits;
     int64_t copies = 0;
-    for (size_t r = 0; r < plan_.roles.size(); ++r) {
+    for (uint32_t r = 0; r < plan_.roles.size(); ++r) {
       if (!counts(r, block))
         continue;
       int64_t ranks = 1;
@@ -186,7 +148,8 @@ private:
           ranks *= extent.begin == 0 ? 1 : 0;
         else if ((divided >> axis & 1) == 0)
           ranks *= extent.end - extent.begin;
-        else if (part[axis] < extent.begin || extent.end <= part[axis])
+        else if (int64_t at = extentOf(plan_, part, axis).begin;
+                 at < extent.begin || extent.end <= at)
           ranks = 0;
       }
       copies += ranks;
@@ -201,7 +164,6 @@ private:
 
   Inspection &report_;
   const Plan &plan_;
-  std::vector<std::vector<bool>> held_; ///< of each role, blocks whose state it has
   std::vector<Norm> norms_;
 };
 

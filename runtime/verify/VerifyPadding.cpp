@@ -7,9 +7,7 @@
 #include <optional>
 #include <string_view>
 
-#include "runtime/plan/HostCells.h"
-#include "runtime/verify/VerifyContents.h"
-#include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifyFlow.h"
 
 namespace shardc::plan::verifier {
 namespace {
@@ -23,38 +21,67 @@ struct Tag {
   bool isAll = false; ///< what is padding is not known; any element may be
   Moving first;       ///< element of the block that the value begins with
   bool operator==(const Tag &) const = default;
+
+  void join(const Tag &more) {
+    if (block < 0)
+      *this = more;
+    else if (more.block >= 0 && *this != more)
+      *this = {block, true, {}};
+  }
 };
 
-Tag joined(const Tag &a, const Tag &b) {
-  if (a.block < 0 || a == b)
-    return b;
-  if (b.block < 0)
-    return a;
-  return {a.block, true, {}};
-}
-
-class PaddingCheck {
+class PaddingDomain {
 public:
-  PaddingCheck(Inspection &inspection, uint32_t roleIndex)
-      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), indices_(plan_, role_), cells_(role_.cells.size()),
-        hasPadding_(plan_.blocks.size()) {}
+  using State = Tag;
+  using Values = SegmentValues<Tag>;
+  /// What no way leads to may be read with padding of something else.
+  static constexpr bool kFollowsAll = true;
 
-  void run() {
+  explicit PaddingDomain(Inspection &inspection)
+      : report_(inspection), plan_(inspection.plan()), hasPadding_(plan_.blocks.size()) {
+    for (const Role &role : plan_.roles)
+      indices_.emplace_back(plan_, role);
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
       hasPadding_[block] =
-          firstGap({static_cast<int32_t>(block), false, {}}, plan_.blocks[block].numel).has_value();
-    if (std::ranges::find(hasPadding_, true) == hasPadding_.end())
-      return;
-    tagLoaded();
-    for (uint32_t s = 0; s < role_.segments.size(); ++s)
-      variants_.push_back(distinctVariants(report_, roleIndex_, s));
-    // What cells hold grows from round to round; the last one, which adds nothing, sees all of it.
-    for (bool isLast = false; !isLast && !report_.isFull(); isReporting_ = true) {
-      hasChanged_ = false;
-      followAll();
-      isLast = isReporting_ && !hasChanged_;
-    }
+          firstGap({static_cast<int32_t>(block), false, {}}, plan_.blocks[block].numel, 0)
+              .has_value();
+  }
+
+  bool isNeeded() const { return std::ranges::find(hasPadding_, true) != hasPadding_.end(); }
+
+  /// A load fills parameters, and leaves the rest of a block as it is.
+  State loaded(const Role &, const Cell &cell) const {
+    bool isOfBlock = cellKindInfo(cell.kind).of == CellKindInfo::Block;
+    return isOfBlock ? ofBlock(cell.of, cell.type.numel()) : Tag();
+  }
+
+  void follow(const Values &at, uint32_t i, const Op &op) {
+    if (op.kind == OpKind::View)
+      at[op.results[0]] = cutOf(at.operand(op, 0), op);
+    else if (op.kind == OpKind::Pack)
+      at[op.results[0]] = ofPack(at, op);
+    else if (opInfo(op).padding != Padding::Refused)
+      for (size_t r = 0; r < op.results.size(); ++r)
+        at[op.results[r]] = ofResult(at, op, r);
+    else
+      for (ValueId operand : op.operands)
+        checkRead(at, i, operand);
+  }
+
+  void add(const Values &at, uint32_t i, const Tie &tie) {
+    const Op &op = at.scope.segment.ops[i];
+    if (opInfo(op).padding == Padding::Refused)
+      checkRead(at, i, tie.value);
+    else
+      at[op.results[tie.result]].join(at[tie.value]);
+  }
+
+  /// What a cell of a block holds has the padding of the block.
+  void finish(const Values &at) {
+    for (const Segment::Boundary &out : at.scope.segment.outs)
+      if (const Cell &cell = at.scope.role.cells[out.cell];
+          cell.kind != CellKind::Buffer && at[out.value] != loaded(at.scope.role, cell))
+        checkRead(at, at.scope.opOf(out.value), out.value);
   }
 
 private:
@@ -63,17 +90,7 @@ private:
     int64_t member;
   };
 
-  const Value &value(ValueId id) const { return segment_->values[id]; }
-  int64_t numel(ValueId id) const { return value(id).type.numel(); }
-
-  /// A load fills parameters, and leaves the rest of a block's state as it is.
-  void tagLoaded() {
-    const std::vector<const Block *> &blocks = report_.blocksInCheckpoint(roleIndex_);
-    for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      if (blocks[c] != nullptr)
-        cells_[c] = ofBlock(static_cast<int32_t>(blocks[c] - plan_.blocks.data()),
-                            role_.cells[c].type.numel());
-  }
+  static int64_t numel(const Values &at, ValueId id) { return at.scope.value(id).type.numel(); }
 
   /// A value with so many elements that holds the block, whole or this rank's shard of it.
   Tag ofBlock(int32_t index, int64_t numel) const {
@@ -84,52 +101,6 @@ private:
     return {index, false, beginOf(*part)};
   }
 
-  void followAll() {
-    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
-      for (Variant variant : variants_[s])
-        follow(s, variant);
-  }
-
-  void follow(uint32_t s, Variant variant) {
-    segment_ = &role_.segments[s];
-    segmentIndex_ = s, variant_ = variant;
-    tags_.assign(segment_->values.size(), {});
-    if (!report_.spend(segment_->values.size() + segment_->ops.size() * kVisitsOfOp))
-      return;
-    for (const Segment::Boundary &in : segment_->ins)
-      tags_[in.value] = cells_[in.cell];
-    for (uint32_t i = 0; i < segment_->ops.size(); ++i)
-      followOp(i);
-    for (const Segment::Boundary &out : segment_->outs) {
-      Tag tag = joined(cells_[out.cell], tags_[out.value]);
-      hasChanged_ |= tag != cells_[out.cell];
-      cells_[out.cell] = tag;
-    }
-  }
-
-  void followOp(uint32_t i) {
-    const Op &op = segment_->ops[i];
-    if (op.kind == OpKind::View) {
-      tags_[op.results[0]] = cutOf(tags_[op.operands[0]], op);
-    } else if (op.kind == OpKind::Pack) {
-      tags_[op.results[0]] = ofPack(op);
-    } else if (!holds(op.pred, variant_)) {
-      for (const Tie &tie : op.ties)
-        if (tie.kind == Tie::Else)
-          tags_[op.results[tie.result]] = tags_[tie.value];
-    } else if (opInfo(op).padding != Padding::Refused) {
-      for (size_t r = 0; r < op.results.size(); ++r)
-        tags_[op.results[r]] = ofResult(op, r);
-    } else if (isReporting_) {
-      for (ValueId operand : op.operands)
-        if (tags_[operand].block >= 0)
-          checkRead(i, operand);
-      for (const Tie &tie : op.ties)
-        if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
-          checkRead(i, tie.value);
-    }
-  }
-
   Tag cutOf(const Tag &whole, const Op &view) const {
     if (whole.isAll || whole.block < 0)
       return whole;
@@ -138,16 +109,15 @@ private:
   }
 
   /// A pack has the padding of its block, and must not have that of its parts.
-  Tag ofPack(const Op &op) {
+  Tag ofPack(const Values &at, const Op &op) {
     auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
-    Tag tag = block < 0 ? Tag() : ofBlock(block, numel(op.results[0]));
     for (ValueId part : op.operands)
-      if (firstGap(tags_[part], numel(part)))
-        return {tags_[part].block, true, {}};
-    return tag;
+      if (firstGap(at[part], numel(at, part), at.scope.roleIndex))
+        return {at[part].block, true, {}};
+    return block < 0 ? Tag() : ofBlock(block, numel(at, op.results[0]));
   }
 
-  Tag ofResult(const Op &op, size_t r) const {
+  Tag ofResult(const Values &at, const Op &op, size_t r) {
     ValueId result = op.results[r];
     Tag tag;
     const OpInfo &info = opInfo(op);
@@ -155,49 +125,49 @@ private:
       return tag;
     if (auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
         block >= 0 && info.block != BlockUse::List)
-      tag = ofBlock(block, numel(result));
+      tag = ofBlock(block, numel(at, result));
     int taken = inPlaceOperand(op, r);
-    for (size_t i = 0; i < op.operands.size() && tag.block < 0; ++i)
-      if (taken < 0 || static_cast<size_t>(taken) == i)
-        tag = moved(op, tags_[op.operands[i]], op.operands[i], result);
-    for (const Tie &tie : op.ties)
-      if (tie.kind == Tie::Acc && tie.result == r && holds(tie.pred, variant_))
-        tag = joined(tag, tags_[tie.value]);
+    for (size_t k = 0; k < op.operands.size() && tag.block < 0; ++k)
+      if (taken < 0 || static_cast<size_t>(taken) == k)
+        tag = moved(at, op, op.operands[k], result);
     return tag;
   }
 
   /// Padding of the operand in a result of an op that names no block.
-  Tag moved(const Op &op, const Tag &tag, ValueId operand, ValueId result) const {
-    if (tag.block < 0 || numel(operand) == numel(result))
+  Tag moved(const Values &at, const Op &op, ValueId operand, ValueId result) {
+    const Tag &tag = at[operand];
+    const int64_t given = numel(at, operand), made = numel(at, result);
+    const uint32_t role = at.scope.roleIndex;
+    if (tag.block < 0 || given == made)
       return tag;
     if (!opInfo(op).keepsBlock() || result != op.results[0])
       return {};
-    if (isOfRole(op.group) && !firstGap(tag, numel(operand)))
+    if (isOfRole(op.group, role) && !firstGap(tag, given, role))
       return {}; // no rank has padding in its part
     const Block &block = plan_.blocks[static_cast<size_t>(tag.block)];
-    bool isGather = numel(operand) < numel(result);
-    std::optional<BlockPart> from = partOf(block, numel(operand)),
-                             to = partOf(block, numel(result));
-    bool isKnown = !tag.isAll && from && to && areSame(plan_, role_, tag.first, beginOf(*from)) &&
+    bool isGather = given < made;
+    std::optional<BlockPart> from = partOf(block, given), to = partOf(block, made);
+    bool isKnown = !tag.isAll && from && to &&
+                   areSame(plan_, at.scope.role, tag.first, beginOf(*from)) &&
                    isComposedOf(plan_, isGather ? from->group : to->group,
                                 isGather ? to->group : from->group, op.group);
     return {tag.block, !isKnown, isKnown ? beginOf(*to) : Moving{}};
   }
 
   /// Whether all members of the group are ranks of this role.
-  bool isOfRole(int16_t group) const {
-    IndexRange own = indices_.of(group);
+  bool isOfRole(int16_t group, uint32_t role) const {
+    IndexRange own = indices_[role].of(group);
     return own.first == 0 && own.last == plan_.groupSize(group) - 1;
   }
 
   /// The first elements of the value that are padding, at any coordinate.
-  std::optional<Gap> firstGap(const Tag &tag, int64_t numel) const {
+  std::optional<Gap> firstGap(const Tag &tag, int64_t numel, uint32_t role) const {
     if (tag.block < 0)
       return std::nullopt;
     if (tag.isAll)
       return Gap{0, numel, 0};
     const std::vector<const Param *> &params = report_.paramsOf(tag.block);
-    IndexRange own = tag.first.isFixed() ? IndexRange{} : indices_.of(tag.first.group);
+    IndexRange own = tag.first.isFixed() ? IndexRange{} : indices_[role].of(tag.first.group);
     for (int64_t member = own.first; member <= own.last; ++member) {
       int64_t begin = tag.first.at(member), at = begin, end = begin + numel;
       auto next = std::ranges::partition_point(
@@ -213,50 +183,42 @@ private:
     return std::nullopt;
   }
 
-  void checkRead(uint32_t op, ValueId id) {
-    std::optional<Gap> gap = firstGap(tags_[id], numel(id));
+  void checkRead(const Values &at, uint32_t op, ValueId id) {
+    const Tag &tag = at[id];
+    if (!at.isReport || tag.block < 0)
+      return;
+    std::optional<Gap> gap = firstGap(tag, numel(at, id), at.scope.roleIndex);
     if (!gap)
       return;
-    const Value &read = value(id);
-    const Block &block = plan_.blocks[static_cast<size_t>(tags_[id].block)];
+    const Value &read = at.scope.value(id);
+    const Block &block = plan_.blocks[static_cast<size_t>(tag.block)];
     int64_t each = dtypeBytes(read.type.dtype);
     int16_t group = read.place.group; // the first rank of the role has the gap, or this member
-    int64_t at = group == tags_[id].first.group ? gap->member : indices_.of(group).first;
-    int64_t base = read.place.offset + read.place.coef * at;
+    int64_t member =
+        group == tag.first.group ? gap->member : indices_[at.scope.roleIndex].of(group).first;
+    int64_t base = read.place.offset + read.place.coef * member;
     ByteRange bytes{read.place.arena, base + gap->begin * each, base + gap->end * each,
                     gap->member};
-    std::string where = plan_.level == Level::Placed
-                            ? toString(bytes)
-                            : fmt::format("elements [{}, {}) of it", gap->begin, gap->end);
-    Finding *finding = report_.addAbout(finding::ReadsPadding, {roleIndex_, segmentIndex_, op},
-                                        read.name, read.name, where, block.name);
-    if (finding == nullptr)
-      return;
-    finding->variant = variant_;
-    if (plan_.level == Level::Placed)
+    bool isPlaced = plan_.level == Level::Placed;
+    std::string where =
+        isPlaced ? toString(bytes) : fmt::format("elements [{}, {}) of it", gap->begin, gap->end);
+    Finding *finding =
+        at.scope.addValue(finding::ReadsPadding, op, id, read.name, where, block.name);
+    if (finding != nullptr && isPlaced)
       finding->bytes = bytes;
   }
 
   Inspection &report_;
   const Plan &plan_;
-  uint32_t roleIndex_;
-  const Role &role_;
-  Indices indices_;
-  std::vector<Tag> cells_;       ///< joined over all that is left in a cell
+  std::vector<Indices> indices_; ///< of each role
   std::vector<bool> hasPadding_; ///< of each block
-  std::vector<std::vector<Variant>> variants_;
-  bool hasChanged_ = false, isReporting_ = false;
-  const Segment *segment_ = nullptr; ///< under way
-  uint32_t segmentIndex_ = 0;
-  Variant variant_ = Variant::Only;
-  std::vector<Tag> tags_;
 };
 
 } // namespace
 
-void checkPadding(Inspection &inspection, uint32_t role) {
-  if (!inspection.plan().blocks.empty())
-    PaddingCheck(inspection, role).run();
+std::unique_ptr<ValueDomain> makePadding(Inspection &inspection) {
+  PaddingDomain domain(inspection);
+  return domain.isNeeded() ? asValueDomain(std::move(domain)) : nullptr;
 }
 
 } // namespace shardc::plan::verifier

@@ -1,11 +1,14 @@
-// Follows parts of sums over ranks with parts of a weight: a product that sums over a dimension in
-// which its weight is split, and rows of a split table, are parts until an all_reduce or a
-// reduce_scatter adds them. What takes them before is linear: views, packs, joins, casts, and sums
-// with other parts. Follows too along which axes ranks have other columns of a value, or heads:
-// what an op computes by an index is by the index among them.
+// Follows which parameter's elements a value has, and what comes of that. Parts of sums over ranks
+// with parts of a weight: a product that sums over a dimension in which its weight is split, and
+// rows of a split table, are parts until an all_reduce or a reduce_scatter adds them. What takes
+// them before is linear: views, packs, joins, casts, and sums with other parts. Follows too along
+// which axes ranks have other columns of a value, or heads: what an op computes by an index is by
+// the index among them. Factors of 8 bits: a product takes each with the scale that it was
+// quantised with, by the same op or as a weight is stored.
 #include <algorithm>
 #include <optional>
 
+#include "runtime/plan/WeightScales.h"
 #include "runtime/verify/VerifyFlow.h"
 #include "runtime/verify/VerifySums.h"
 
@@ -20,14 +23,30 @@ struct Elements {
   int64_t begin = 0;
   int32_t param = -1;
   bool isTurned = false; ///< a transposed matrix
+  bool isStored = false; ///< in 8 bits, as a cell has them
 
   bool operator==(const Elements &) const = default;
 };
+
+/// The result of an op that is the scale of what the op has quantised.
+struct ScaleMade {
+  uint32_t role, segment, op;
+  int result;
+  auto operator<=>(const ScaleMade &) const = default;
+};
+
+/// Operands of `matmul_scaled`: two factors, and the scale of each as many operands on.
+constexpr size_t kFactors = operandIndex<OpKind::MatMulScaled>("ascale");
+static_assert(kFactors == 2 && operandIndex<OpKind::MatMulScaled>("bscale") == kFactors + 1);
 
 struct PartState {
   Axes parts = 0; ///< of these: ranks have parts of a sum that none has made
   Elements elements;
   std::optional<Axes> columns; ///< along which ranks have other columns; nothing: not known
+  /// That the value is, or was quantised by: one of these, in order. None: not known.
+  std::vector<ScaleMade> scales;
+  bool isLeft = false;        ///< with its scale, by the segment that has made both
+  std::optional<int64_t> row; ///< with which it begins, of the scales of stored weights
 
   bool operator==(const PartState &) const = default;
 
@@ -37,8 +56,35 @@ struct PartState {
       elements = {};
     if (columns != more.columns)
       columns = std::nullopt;
+    if (row != more.row)
+      row = std::nullopt;
+    joinScales(more);
+  }
+
+private:
+  void joinScales(const PartState &more) {
+    isLeft &= more.isLeft;
+    if (scales == more.scales)
+      return;
+    std::vector<ScaleMade> all;
+    if (!scales.empty() && !more.scales.empty())
+      std::ranges::set_union(scales, more.scales, std::back_inserter(all));
+    scales = std::move(all);
   }
 };
+
+/// Whether ranks have parts of parameters, or ops compute parts.
+bool hasParts(const Plan &plan) {
+  auto isPart = [](const Op &op) {
+    bool dropsHeads = opInfo(op.kind).queries >= 0 && op.getFloat(Key::p) > 0;
+    return op.group >= 0 &&
+           (dropsHeads || op.kind == OpKind::Embedding || op.kind == OpKind::EmbeddingBwd ||
+            op.kind == OpKind::VocabStats || op.kind == OpKind::CrossEntropyBwd);
+  };
+  return std::ranges::any_of(plan.params,
+                             [](const Param &param) { return !param.splits.empty(); }) ||
+         hasOp(plan, isPart);
+}
 
 class PartDomain {
 public:
@@ -47,7 +93,11 @@ public:
   /// A product with a part of a weight makes parts, whatever the other factor is.
   static constexpr bool kFollowsAll = true;
 
-  explicit PartDomain(Inspection &inspection) : inspection_(inspection), plan_(inspection.plan()) {}
+  explicit PartDomain(Inspection &inspection)
+      : inspection_(inspection), plan_(inspection.plan()), hasParts_(hasParts(plan_)),
+        hasScales_(hasOp(plan_, [](const Op &op) { return op.kind == OpKind::MatMulScaled; })) {}
+
+  bool isNeeded() const { return hasParts_ || hasScales_; }
 
   State loaded(const Role &, const Cell &cell) const {
     State state;
@@ -55,6 +105,9 @@ public:
       state.elements.block = static_cast<int32_t>(cell.of);
     else if (cell.kind == CellKind::Param)
       state.elements.param = static_cast<int32_t>(cell.of);
+    state.elements.isStored = cell.type.dtype == DType::F8E4M3;
+    if (cell.kind == CellKind::WeightScales)
+      state.row = 0;
     return state;
   }
 
@@ -63,8 +116,27 @@ public:
     for (ValueId operand : op.operands)
       if (at.isReport && of(operand).parts != 0 && !mayTakeParts(op))
         refuse(i, fmt::format("'{}'", opInfo(op).name), operand);
-    at.setAll(op, {partsOf(op), {}, columnsOf(op)});
+    State state;
+    if (hasParts_)
+      state.parts = partsOf(op), state.columns = columnsOf(op);
+    at.setAll(op, state);
     followElements(op);
+    if (hasScales_)
+      followScales(i, op);
+  }
+
+  /// A factor and its scale are left together. What is left again, or sent, is not known.
+  State kept(const State &state) const {
+    State left = state;
+    if (state.isLeft)
+      left.scales.clear();
+    left.isLeft = !state.scales.empty();
+    return left;
+  }
+  State received(const State &given, const Op &) const {
+    State state = given;
+    state.scales.clear();
+    return state;
   }
 
   void add(const Values &at, uint32_t i, const Tie &tie) {
@@ -78,7 +150,7 @@ public:
     for (const Segment::Boundary &out : segment.outs)
       if (at[out.value].parts != 0 && at.scope.role.cells[out.cell].purpose == Purpose::Grads)
         refuse(at.scope.opOf(out.value), "the segment's end", out.value);
-    for (uint32_t i = 0; i < segment.ops.size(); ++i)
+    for (uint32_t i = 0; hasParts_ && i < segment.ops.size(); ++i)
       checkIndex(i, segment.ops[i]);
   }
 
@@ -202,11 +274,12 @@ private:
     if (op.kind == OpKind::View)
       from.begin += op.getInt(Key::offset);
     else if (op.kind == OpKind::AllGather && op.getInt(Key::block) >= 0)
-      from = {static_cast<int32_t>(op.getInt(Key::block))};
+      from = {.block = static_cast<int32_t>(op.getInt(Key::block)), .isStored = from.isStored};
     else if (op.kind == OpKind::Transpose)
       from.isTurned ^= true;
     else if (op.kind != OpKind::Cast)
       return;
+    from.isStored &= op.kind != OpKind::Cast;
     set(op.results[0], from);
   }
 
@@ -214,6 +287,7 @@ private:
 
   /// The transposed copy is the last result.
   void followQuantized(const Op &op, Elements from) {
+    from.isStored = false;
     size_t others = op.kind == OpKind::QuantizeDelayed ? 3 : 2;
     from.isTurned ^= op.getBool(Key::transposed);
     set(op.results[0], from);
@@ -252,6 +326,46 @@ private:
       if (split.dim == param.type.rank - 1 - fromEnd)
         axes |= axesOf(plan_, split.group);
     return axes;
+  }
+
+  // ---- scales ----
+
+  void followScales(uint32_t i, const Op &op) {
+    const Values &at = *values_;
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (int scale = opInfo(op).scaleOf[r]; scale >= 0)
+        for (ValueId result : {op.results[r], op.results[static_cast<size_t>(scale)]})
+          at[result].scales = {{scope().roleIndex, scope().segmentIndex, i, scale}};
+    if (op.kind == OpKind::Transpose) {
+      at[op.results[0]].scales = of(op, 0).scales;
+      at[op.results[0]].isLeft = of(op, 0).isLeft;
+    } else if (op.kind == OpKind::View && op.getInt(Key::coef) == 0 && of(op, 0).row) {
+      at[op.results[0]].row = *of(op, 0).row + op.getInt(Key::offset) / kScaleStride;
+    }
+    if (op.kind == OpKind::MatMulScaled && at.isReport)
+      for (size_t f = 0; f < kFactors; ++f)
+        checkScale(i, op.operands[f], op.operands[f + kFactors]);
+  }
+
+  void checkScale(uint32_t i, ValueId factor, ValueId scale) const {
+    const State &its = of(factor), &by = of(scale);
+    bool isPair = !its.scales.empty() && its.scales == by.scales &&
+                  microbatchOf(factor) == microbatchOf(scale);
+    bool isReached = values_->isReached(factor) || values_->isReached(scale);
+    if (isReached && !isPair && !(by.row && isStoredWith(factor, *by.row)))
+      scope().addValue(finding::ScaleOfOther, i, factor, scope().nameOf(factor),
+                       scope().nameOf(scale));
+  }
+
+  int64_t microbatchOf(ValueId value) const {
+    return inspection_.shiftOf(scope().roleIndex, scope().segmentIndex, value);
+  }
+
+  /// Whether the value is a weight of 8 bits, or its transpose, whose scale is in this row.
+  bool isStoredWith(ValueId value, int64_t row) const {
+    const Param *param = of(value).elements.isStored ? paramOf(value) : nullptr;
+    return param != nullptr && isKeptIn8Bits(*param) &&
+           numberOfScale(plan_, static_cast<size_t>(param - plan_.params.data())) == row;
   }
 
   // ---- parts ----
@@ -293,26 +407,15 @@ private:
 
   Inspection &inspection_;
   const Plan &plan_;
+  bool hasParts_, hasScales_;
   const Values *values_ = nullptr; ///< of the segment under way
 };
-
-/// Whether ranks have parts of parameters, or ops compute parts.
-bool hasParts(const Plan &plan) {
-  auto isPart = [](const Op &op) {
-    bool dropsHeads = opInfo(op.kind).queries >= 0 && op.getFloat(Key::p) > 0;
-    return op.group >= 0 &&
-           (dropsHeads || op.kind == OpKind::Embedding || op.kind == OpKind::EmbeddingBwd ||
-            op.kind == OpKind::VocabStats || op.kind == OpKind::CrossEntropyBwd);
-  };
-  return std::ranges::any_of(plan.params,
-                             [](const Param &param) { return !param.splits.empty(); }) ||
-         hasOp(plan, isPart);
-}
 
 } // namespace
 
 std::unique_ptr<ValueDomain> makeParts(Inspection &inspection) {
-  return hasParts(inspection.plan()) ? asValueDomain(PartDomain(inspection)) : nullptr;
+  PartDomain domain(inspection);
+  return domain.isNeeded() ? asValueDomain(std::move(domain)) : nullptr;
 }
 
 } // namespace shardc::plan::verifier

@@ -1,9 +1,9 @@
 // Follows the program and the contents of cells: which cells have a content when a segment begins.
 // Runs the byte checks of each segment, which give what the segment needs and leaves.
 //
-// The first attempt follows complete cells, and takes each `every` as due and not due in any step.
-// It is fast, and a plan that passes is correct. If it fails, the parts of cells that are read are
-// followed; if that fails too, the program is followed step by step.
+// The first attempt follows complete cells, and steps in any order. It is fast, and a plan that
+// passes is correct. If it fails, the parts of cells that are read are followed; if that fails too,
+// the program is followed step by step.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -12,8 +12,7 @@
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyBytes.h"
-#include "runtime/verify/VerifyLoops.h"
-#include "runtime/verify/VerifyRings.h"
+#include "runtime/verify/VerifyWalk.h"
 
 namespace shardc::plan::verifier {
 namespace {
@@ -25,13 +24,6 @@ constexpr size_t kStatesMax = 1024, kRegionsInStatesMax = size_t{1} << 23;
 constexpr uint64_t kVisitsOfRegion = 4;
 /// What it takes to find out what is due in a step, and whether it has been run from a state.
 constexpr uint64_t kVisitsOfStep = 64;
-
-/// In which steps an `every` is taken to be due.
-enum class Due : uint8_t {
-  Any,      ///< in any, whatever else is due
-  Together, ///< in any, with the others that some step is due with
-  ByStep    ///< where its count divides the step's number
-};
 
 /// Which regions of cells have a content.
 using Validity = std::vector<bool>;
@@ -55,15 +47,15 @@ struct State {
 };
 using States = std::set<State>; ///< different validities
 
-class ProgramCheck {
+class ProgramCheck : ProgramWalk<ProgramCheck, States> {
+  friend ProgramWalk;
+
 public:
   ProgramCheck(Inspection &inspection, uint32_t roleIndex)
-      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
+      : ProgramWalk(inspection, roleIndex),
         regions_(inspection, role_, Indices(inspection.plan(), role_)),
-        effects_(role_.segments.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)),
-        rings_(inspection.ringsOf(roleIndex)), tables_(inspection.variantTablesOf(roleIndex)) {
+        effects_(role_.segments.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
     for (const Segment &segment : role_.segments) {
-      usesRings_.push_back(touchesRings(rings_, segment));
       shiftsIn_.push_back(shiftsOf(segment.ins));
       shiftsOut_.push_back(shiftsOf(segment.outs));
     }
@@ -82,27 +74,28 @@ public:
 
 private:
   void follow() {
-    // A plan that passes although more is taken to be due, or to be overwritten, than is so, is
-    // right.
-    if (passesTrial(Due::Any))
+    if (passesTrial())
       return;
     if (regions_.hasSeenParts() && !rings_.hasRings()) { // slots change places as a whole
       followParts();
-      if (isStopped() || passesTrial(Due::Any))
+      if (report_.size() != 0 || passesTrial())
         return;
     }
-    if (!passesTrial(Due::Together))
-      walkProgram();
+    walkProgram();
   }
 
-  Scope scope(uint32_t segment) {
-    return {report_, role_, role_.segments[segment], roleIndex_, segment};
+  /// True too where something has been reported.
+  bool passesTrial() {
+    isTrial_ = true, hasFailed_ = false;
+    walkProgram();
+    isTrial_ = false;
+    return !hasFailed_ || report_.size() != 0;
   }
 
   void checkSegments() {
     regions_.index();
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
-      checkSegment(s);
+      checkBytes(scope(s), regions_, effects_);
   }
 
   /// A part that is read of what is left in another cell is a part of that one, and so on.
@@ -115,14 +108,6 @@ private:
     }
   }
 
-  /// True too where something has been reported.
-  bool passesTrial(Due due) {
-    due_ = due, hasFailed_ = false;
-    walkProgram();
-    due_ = Due::ByStep;
-    return !hasFailed_ || report_.size() != 0;
-  }
-
   void walkProgram() {
     State state{Validity(regions_.size()),
                 std::vector<int64_t>(rings_.hasRings() ? role_.cells.size() : 0),
@@ -133,66 +118,11 @@ private:
     walk(role_.program, states);
   }
 
-  bool isTrial() const { return due_ != Due::ByStep; }
-  bool isStopped() const { return (isTrial() && hasFailed_) || report_.size() != 0; }
+  bool isStopped() const { return (isTrial_ && hasFailed_) || report_.size() != 0; }
   /// True in a trial, where what fails is looked at again.
   bool isTried() {
     hasFailed_ = true;
-    return isTrial();
-  }
-
-  void checkSegment(uint32_t s) {
-    Scope where = scope(s);
-    ByteCheck bytes(where, regions_);
-    std::map<Variant, std::shared_ptr<const SegmentEffect>> made;
-    for (const auto &[variant, standing] : report_.representativesOf(roleIndex_, s)) {
-      if (variant == standing)
-        made[variant] = std::make_shared<const SegmentEffect>(bytes.check(variant));
-      effects_.set(s, variant, made[standing]);
-    }
-  }
-
-  void walk(const std::vector<ProgramNode> &nodes, States &states) {
-    for (const ProgramNode &node : nodes) {
-      if (isStopped())
-        return;
-      switch (node.kind) {
-      case ProgramNode::Start:
-        checkStart(node.segment);
-        runSegment(node, states);
-        break;
-      case ProgramNode::Run:
-        if (usesRings_[node.segment] && role_.segments[node.segment].body && !node.microbatch)
-          walkAsLoop(node, counts_, [&](const ProgramNode &loop) { walkLoop(loop, states); });
-        else
-          runSegment(node, states);
-        break;
-      case ProgramNode::Steps:
-        runSteps(node, states);
-        break;
-      case ProgramNode::Every:
-        runEvery(node, states);
-        break;
-      case ProgramNode::Loop:
-        walkLoop(node, states);
-        break;
-      }
-    }
-  }
-
-  void walkLoop(const ProgramNode &loop, States &states) {
-    LoopTurns turns(report_, roleIndex_, loop, counts_);
-    int64_t outer = turn_;
-    for (turn_ = 0; turn_ < loop.count && !isStopped(); ++turn_) {
-      int64_t left = turns.alikeAfter(turn_);
-      States before = left > 0 ? states : States();
-      walk(loop.children, states);
-      if (left == 0 || !isMovedOn(before, states, turns))
-        continue;
-      states = movedOn(states, turns, left);
-      turn_ += left;
-    }
-    turn_ = outer;
+    return isTrial_;
   }
 
   /// The state so many turns later, if turns do the same.
@@ -207,15 +137,15 @@ private:
     return moved;
   }
 
-  States movedOn(const States &states, const LoopTurns &turns, int64_t count) const {
+  void skip(const States &, States &states, const LoopTurns &turns, int64_t count) const {
     States moved;
     for (const State &state : states)
       moved.insert(movedOn(state, turns, count));
-    return moved;
+    states = std::move(moved);
   }
 
   /// True if a turn has changed nothing but the microbatch under way.
-  bool isMovedOn(const States &before, const States &after, const LoopTurns &turns) const {
+  bool isSteady(const States &before, const States &after, const LoopTurns &turns) const {
     return std::ranges::equal(before, after, [&](const State &a, const State &b) {
       for (uint32_t region = regions_.size(); region-- > 0;) { // slots, which change, are last
         uint32_t to = turns.at(region, 1);
@@ -233,27 +163,17 @@ private:
 
   void runEvery(const ProgramNode &node, States &states) {
     readStep(states);
-    if (due_ != Due::Any && step_ % node.count != 0)
+    if (step_ % node.count != 0)
       return;
-    for (size_t i = 0; i < states.size(); ++i)
-      if (!spend())
-        return;
-    States with = states;
-    walkAnew(node.children, with);
-    readStep(with);
-    if (due_ == Due::Any && node.count > 1)
-      join(states, with);
-    else
-      states = std::move(with);
+    walkRings(node.children, states);
+    readStep(states);
   }
 
   /// The nodes of a step or an `every`, which begin with empty rings and leave them empty.
-  void walkAnew(const std::vector<ProgramNode> &nodes, States &states) {
-    std::vector<int64_t> before = std::exchange(counts_, namedRuns(role_, nodes));
+  void walkRings(const std::vector<ProgramNode> &nodes, States &states) {
     emptyRings(states);
-    walk(nodes, states);
+    walkAnew(nodes, states);
     emptyRings(states);
-    counts_ = std::move(before);
   }
 
   void emptyRings(States &states) {
@@ -274,48 +194,44 @@ private:
 
   /// A run that loads a checkpoint does not start, and finds the same cells filled: those of the
   /// state.
-  void checkStart(uint32_t segment) {
+  void start(uint32_t segment, States &states) {
     for (const Segment::Boundary &out : role_.segments[segment].outs)
       if (role_.cells[out.cell].arena != Arena::State)
         scope(segment).addValue(finding::StartFillsArena, scope(segment).opOf(out.value), out.value,
                                 role_.cells[out.cell].name, toString(role_.cells[out.cell].arena));
+    apply(segment, Variant::Only, states);
   }
 
   /// A run that loads a checkpoint begins with any step, or after the last one, and any run may
   /// end after a step.
   void runSteps(const ProgramNode &loop, States &states) {
-    States ends = isTrial() ? tryManySteps(loop, states) : runEachStep(loop, states);
+    States ends = isTrial_ ? tryManySteps(loop, states) : runEachStep(loop, states);
     join(states, ends);
   }
 
-  /// Any number of steps up to the loop's, in any order; where they end.
+  /// Any number of steps up to the loop's, in any order; where they end. Others than these that
+  /// differ do nothing else.
   States tryManySteps(const ProgramNode &loop, const States &begin) {
-    std::set<int64_t> kinds = {1};
-    if (due_ == Due::Together)
-      kinds = stepsThatDiffer(loop);
+    const std::set<int64_t> kinds = stepsThatDiffer(loop);
     States seen = begin, fresh = begin, ends;
-    if (kinds.size() > kStepsMax)
-      isTried();
+    hasFailed_ |= kinds.size() > kStepsMax;
     for (int64_t step = 0; step < loop.count && !fresh.empty() && !isStopped(); ++step) {
       States next;
-      for (int64_t kind : kinds)
-        for (const State &state : tryStep(loop, kind, fresh, ends))
+      for (int64_t kind : kinds) {
+        States states;
+        join(states, fresh);
+        step_ = kind;
+        walkRings(loop.children, states);
+        readStep(states);
+        join(ends, states);
+        for (const State &state : states)
           if (seen.insert(state).second) // one that was seen leads to nothing new
             next.insert(state);
+      }
       fresh = std::move(next);
     }
     checkStepEnds(ends);
     return ends;
-  }
-
-  States tryStep(const ProgramNode &loop, int64_t step, const States &begin, States &ends) {
-    States states;
-    join(states, begin);
-    step_ = step;
-    walkAnew(loop.children, states);
-    readStep(states);
-    join(ends, states);
-    return states;
   }
 
   /// The steps one after the other, from each state that a run may find, until they repeat; where
@@ -355,7 +271,7 @@ private:
 
   State runStep(const ProgramNode &loop, const State &begin) {
     States states = {begin};
-    walkAnew(loop.children, states);
+    walkRings(loop.children, states);
     readStep(states);
     checkStepEnds(states);
     return *states.begin();
@@ -478,27 +394,12 @@ private:
                   statesMax());
   }
 
-  void runSegment(const ProgramNode &node, States &states) {
+  void apply(uint32_t segment, const Variant &variant, States &states) {
     States results;
     bool isCompared = states.size() > 1;
-    while (!states.empty()) {
+    while (!states.empty() && (!isCompared || spend())) {
       State now = std::move(states.extract(states.begin()).value());
-      if (isCompared)
-        spend();
-      if (node.microbatch) {
-        applyFor(node.segment, node.microbatch->at(turn_), counts_[node.segment], now);
-      } else if (usesRings_[node.segment]) {
-        for (int64_t i = 0; i < node.count && !isStopped(); ++i)
-          applyFor(node.segment, i, node.count, now);
-      } else if (!role_.segments[node.segment].body) {
-        repeat(node.segment, Variant::Only, node.count, now);
-      } else if (node.count == 1) {
-        apply(node.segment, Variant::Only, now);
-      } else {
-        apply(node.segment, Variant::First, now);
-        repeat(node.segment, Variant::Middle, node.count - 2, now);
-        apply(node.segment, Variant::Last, now);
-      }
+      apply(segment, variant, now);
       results.insert(std::move(now));
     }
     states = std::move(results);
@@ -506,25 +407,6 @@ private:
 
   /// For a look at all regions, and a copy of their state.
   bool spend() { return report_.spend(regions_.size() * kVisitsOfRegion); }
-
-  /// A run that changes nothing changes nothing again; a cell that is lost stays lost but for the
-  /// segments' own contents, so as many runs as there are cells show all that can happen.
-  void repeat(uint32_t segment, Variant variant, int64_t count, State &state) {
-    for (int64_t i = 0; i < count && !isStopped(); ++i) {
-      if (!apply(segment, variant, state))
-        return;
-    }
-  }
-
-  /// Microbatch `microbatch` of `count`.
-  void applyFor(uint32_t segment, int64_t microbatch, int64_t count, State &state) {
-    microbatch_ = role_.segments[segment].body ? microbatch : 0;
-    apply(segment, tables_[segment].of(microbatch, count), state);
-    microbatch_ = 0;
-  }
-
-  /// The region at the place where the effect of the segment has this one.
-  uint32_t regionAt(uint32_t region) const { return rings_.at(region, microbatch_); }
 
   /// How far the microbatch of what a segment takes from a slot, or leaves in it, is from its own.
   /// By cell; empty without rings.
@@ -537,7 +419,7 @@ private:
 
   /// True if the content is there that the segment takes from a region.
   bool isThere(uint32_t segment, uint32_t region, const State &state) const {
-    uint32_t at = regionAt(region);
+    uint32_t at = placeOf(region);
     return state.isValid[at] &&
            (!rings_.isSlot(at) ||
             state.microbatches[at] == microbatch_ + shiftsIn_[segment][region]);
@@ -547,18 +429,17 @@ private:
   int64_t microbatchLeft(uint32_t segment, const SegmentEffect::Out &out,
                          const State &state) const {
     for (uint32_t region : out.from)
-      if (uint32_t at = regionAt(region); rings_.isSlot(at))
+      if (uint32_t at = placeOf(region); rings_.isSlot(at))
         return state.microbatches[at];
     return microbatch_ + out.shift.value_or(shiftsOut_[segment][out.region]);
   }
 
-  /// True if a region gains or loses its content. Takes as long as there are regions that the
-  /// segment is about, not as there are regions.
-  bool apply(uint32_t segment, Variant variant, State &state) {
+  /// Takes as long as there are regions that the segment is about, not as there are regions.
+  void apply(uint32_t segment, const Variant &variant, State &state) {
     const SegmentEffect *found = effects_.find(segment, variant);
     if (found == nullptr ||
         !report_.spend(1 + found->needs.size() + found->clobbers.size() + found->outs.size()))
-      return false;
+      return;
     for (const SegmentEffect::Need &need : found->needs)
       if (!isThere(segment, need.region, state))
         reportNeed(segment, variant, need, state);
@@ -568,12 +449,10 @@ private:
       losses.push_back(lossOf(out, state));
     std::vector<std::pair<uint32_t, int64_t>> left; // slots, and the microbatch that they hold then
     for (const SegmentEffect::Out &out : found->outs)
-      if (uint32_t at = regionAt(out.region); rings_.isSlot(at))
+      if (uint32_t at = placeOf(out.region); rings_.isSlot(at))
         left.emplace_back(at, microbatchLeft(segment, out, state));
-    bool isChanged = false;
     auto set = [&](uint32_t given, const Loss *loss) {
-      uint32_t region = regionAt(given);
-      isChanged |= state.isValid[region] != (loss == nullptr);
+      uint32_t region = placeOf(given);
       state.isValid[region] = loss == nullptr;
       state.lost[region] = loss;
     };
@@ -583,7 +462,6 @@ private:
       set(found->outs[i].region, losses[i]);
     for (const auto &[cell, microbatch] : left)
       state.microbatches[cell] = microbatch;
-    return isChanged;
   }
 
   /// Why a segment leaves no content; null if it leaves one.
@@ -591,9 +469,8 @@ private:
     if (out.loss.spoiled || !out.isDefined || !report_.spend(out.from.size()))
       return &out.loss;
     for (uint32_t region : out.from)
-      if (!state.isValid[regionAt(region)])
-        return state.spoiled(regionAt(region)) != nullptr ? state.lost[regionAt(region)]
-                                                          : &out.loss;
+      if (!state.isValid[placeOf(region)])
+        return state.spoiled(placeOf(region)) != nullptr ? state.lost[placeOf(region)] : &out.loss;
     return nullptr;
   }
 
@@ -619,7 +496,7 @@ private:
     if (isTried())
       return;
     const uint32_t given = need.region;
-    need.region = regionAt(given);
+    need.region = placeOf(given);
     if (state.isValid[need.region])
       return reportOther(segment, variant, need, microbatch_ + shiftsIn_[segment][given],
                          state.microbatches[need.region]);
@@ -652,22 +529,13 @@ private:
       finding->variant = variant;
   }
 
-  Inspection &report_;
-  uint32_t roleIndex_;
-  const Role &role_;
   CellRegions regions_;
   SegmentEffects effects_;
-  const std::vector<bool> &isHeld_; ///< of each cell: saves read it
-  const RoleRings &rings_;
-  const std::vector<VariantTable> &tables_;                ///< of each segment
-  std::vector<bool> usesRings_;                            ///< of each segment
+  const std::vector<bool> &isHeld_;                        ///< of each cell: saves read it
   std::vector<std::vector<int64_t>> shiftsIn_, shiftsOut_; ///< of each segment
-  std::vector<int64_t> counts_; ///< of each segment: its named runs in the step or `every`
-  int64_t turn_ = 0;            ///< of the loop under way
-  int64_t microbatch_ = 0;      ///< by which slots have changed places
-  uint32_t stepCell_ = kNone;   ///< the cell with the step state
-  int64_t step_ = 0;            ///< that is run, where each one is
-  Due due_ = Due::ByStep;       ///< otherwise what fails is not reported, but followed more closely
+  uint32_t stepCell_ = kNone;                              ///< the cell with the step state
+  int64_t step_ = 0;                                       ///< that is run, where each one is
+  bool isTrial_ = false; ///< what fails is not reported, but followed more closely
   bool hasFailed_ = false;
 };
 

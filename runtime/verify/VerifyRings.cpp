@@ -100,11 +100,10 @@ RoleRings flatten(Role &role) {
 }
 
 /// What rings need so that the plan may be looked at in microbatch 0 alone.
-class RingCheck {
+class RingCheck : RoleCheck {
 public:
   RingCheck(Inspection &inspection, uint32_t roleIndex)
-      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), indices_(plan_, role_) {}
+      : RoleCheck(inspection, roleIndex), indices_(plan_, role_) {}
 
   void run() {
     for (uint32_t c = 0; c < role_.cells.size() && !report_.isFull(); ++c)
@@ -113,13 +112,12 @@ public:
       return;
     findExtents();
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s) {
-      Scope scope{report_, role_, role_.segments[s], roleIndex_, s};
-      for (const Segment::Boundary &in : scope.segment.ins)
-        checkBoundary(scope, in);
-      for (const Segment::Boundary &out : scope.segment.outs)
-        checkBoundary(scope, out);
-      for (ValueId id = 0; id < scope.segment.values.size(); ++id)
-        checkValue(scope, id);
+      Scope where = scope(s);
+      for (const auto *boundaries : {&where.segment.ins, &where.segment.outs})
+        for (const Segment::Boundary &boundary : *boundaries)
+          checkBoundary(where, boundary);
+      for (ValueId id = 0; id < where.segment.values.size(); ++id)
+        checkValue(where, id);
     }
   }
 
@@ -132,12 +130,6 @@ private:
     auto key() const { return std::pair(arena, begin); }
   };
 
-  template <typename... Args>
-  void add(uint32_t cell, fmt::format_string<Args...> text, Args &&...args) {
-    report_.add(Rule::Ring, spotOfCell(report_, roleIndex_, cell),
-                fmt::format(text, std::forward<Args>(args)...), role_.cells[cell].name);
-  }
-
   void checkCell(uint32_t c) {
     const Cell &cell = role_.cells[c];
     if (cell.slots < 1 || cell.slots > limits::kSlotsMax || cell.place.slots < 1) {
@@ -146,17 +138,19 @@ private:
       return;
     }
     if (cell.isRing() && (cell.kind != CellKind::Buffer || cell.arena == Arena::Host))
-      add(c, "ring '@{}' of kind '{}' is in arena {}; a ring is a buffer, and not in arena host",
-          cell.name, cellKindInfo(cell.kind).word, toString(cell.arena));
+      addCell(Rule::Ring, c,
+              "ring '@{}' of kind '{}' is in arena {}; a ring is a buffer, and not in arena host",
+              cell.name, cellKindInfo(cell.kind).word, toString(cell.arena));
     if (!cell.place.placed)
       return;
     if (cell.place.slots != cell.slots || cell.place.shift != 0)
-      add(c, "the place of cell '@{}' has {} slots; the cell has {}", cell.name, cell.place.slots,
-          cell.slots);
+      addCell(Rule::Ring, c, "the place of cell '@{}' has {} slots; the cell has {}", cell.name,
+              cell.place.slots, cell.slots);
     else if (cell.isRing() &&
              (cell.place.stride < cell.type.bytes() || cell.place.stride > limits::kBytesMax ||
               cell.place.stride % kAlignmentBytes != 0))
-      add(c,
+      addCell(
+          Rule::Ring, c,
           "the slots of ring '@{}' of {} bytes are {} bytes apart; they need to be at least as far "
           "as they are "
           "large, and a multiple of {}",
@@ -189,7 +183,8 @@ private:
   }
 
   void addOverlap(uint32_t ring, std::string_view other) {
-    add(ring, "{} lies in bytes of ring '@{}', which are its own", other, role_.cells[ring].name);
+    addCell(Rule::Ring, ring, "{} lies in bytes of ring '@{}', which are its own", other,
+            role_.cells[ring].name);
   }
 
   /// A ring with bytes of the range; null if there is none.
@@ -242,10 +237,6 @@ private:
            place.offset - ring.offset <= ring.stride - bytes;
   }
 
-  Inspection &report_;
-  const Plan &plan_;
-  uint32_t roleIndex_;
-  const Role &role_;
   Indices indices_;
   std::vector<Extent> rings_; ///< by arena and begin
 };

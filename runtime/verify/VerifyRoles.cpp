@@ -47,16 +47,13 @@ void compare(Inspection &inspection, const PartUpdates &a, const PartUpdates &b)
 
 } // namespace
 
-std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role) {
+std::vector<Role> partsAlong(Inspection &inspection, const Role &role, Axes axes) {
   const Plan &plan = inspection.plan();
   std::vector<Role> parts(1);
   for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
-    AxisRange own = extentOf(plan, plan.roles[role], axis);
-    bool isDivided = std::ranges::any_of(plan.roles, [&](const Role &each) {
-      return std::ranges::find(each.where, axis, &AxisRange::axis) != each.where.end();
-    });
-    if (!isDivided)
+    if ((axes >> axis & 1) == 0)
       continue;
+    AxisRange own = extentOf(plan, role, axis);
     std::set<int64_t> cuts = cutsIn(plan, own);
     cuts.insert({own.begin, own.end});
     if (!inspection.spend(parts.size() * cuts.size()))
@@ -70,6 +67,14 @@ std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role) {
     parts = std::move(finer);
   }
   return parts;
+}
+
+std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role) {
+  Axes divided = 0;
+  for (const Role &each : inspection.plan().roles)
+    for (const AxisRange &range : each.where)
+      divided |= static_cast<Axes>(1u << range.axis);
+  return partsAlong(inspection, inspection.plan().roles[role], divided);
 }
 
 bool haveUpdatesInCommon(const Plan &plan) {

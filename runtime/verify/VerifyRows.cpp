@@ -7,7 +7,7 @@
 #include <map>
 #include <numeric>
 
-#include "runtime/plan/Factors.h"
+#include "runtime/plan/FactorExtents.h"
 #include "runtime/verify/VerifyFlow.h"
 #include "runtime/verify/VerifySums.h"
 
@@ -40,14 +40,19 @@ void append(RowList &rows, const RowRange &more) {
     rows.push_back(more);
 }
 
-/// The same rows, if they are of that slice and column, of another slice and column.
-std::optional<RowList> moved(const RowList &rows, int64_t slice, int64_t column, int64_t toSlice,
-                             int64_t toColumn) {
+/// Whose rows: the member of `RowRange` that says it.
+using Whose = int64_t RowRange::*;
+
+/// The same rows, if they are that member's, as another member's. `from` and `to` may be the rank's
+/// own, which is no member's in either respect.
+std::optional<RowList> moved(const RowList &rows, Whose whose, int64_t from, int64_t to) {
   RowList changed;
   for (RowRange range : rows) {
-    if (range.slice != slice || range.column != column)
+    RowRange wanted{range.first, range.count};
+    wanted.*whose = from;
+    if (range != wanted)
       return std::nullopt;
-    range.slice = toSlice, range.column = toColumn;
+    range.*whose = to;
     append(changed, range);
   }
   return changed;
@@ -118,45 +123,19 @@ struct Rows {
   void join(const Rows &) { *this = {false, LayoutTable::kUnknown}; }
 };
 
-bool isOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::ranges::find(names, name) != names.end();
-}
-
-/// By the names of the op table: sums over rows and what is one of a tensor, and transposed copies.
-bool isRowless(std::string_view result) {
-  return isOneOf(result, {"scale", "tscale",  "yscale", "seen",  "m",      "n",      "counts",
-                          "state", "stats",   "dw",     "dbias", "dtable", "dshard", "samples",
-                          "ss",    "partial", "load",   "mean",  "total",  "bias",   "sums"});
-}
-bool isTurnedCopy(std::string_view result) { return isOneOf(result, {"t", "yt"}); }
-
-/// Of an op's results, bit by bit.
-struct ResultForms {
-  uint32_t rowless = 0, turned = 0;
-};
-
-ResultForms formsOf(const OpInfo &info) {
-  ResultForms forms;
-  uint32_t bit = 1;
-  for (std::string_view rest = info.results; !rest.empty(); bit *= 2) {
-    size_t end = std::min(rest.find(' '), rest.size());
-    std::string_view name = rest.substr(0, rest.find_first_of(" ?*"));
-    forms.rowless |= isRowless(name) ? bit : 0;
-    forms.turned |= isTurnedCopy(name) ? bit : 0;
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  return forms;
-}
-
-/// By OpInfo::index.
-const std::vector<ResultForms> &formsOfAll() {
-  static const std::vector<ResultForms> forms = [] {
-    std::vector<ResultForms> all;
-    for (const OpForm &form : allOpForms())
-      all.push_back(formsOf(opInfo(form.kind, form.epilogue)));
-    return all;
-  }();
-  return forms;
+/// Whether a dimension of one value goes along the same factors as one of another value.
+bool areAlong(const FactorValue &a, uint8_t dimOfA, const FactorValue &b, uint8_t dimOfB) {
+  auto next = [](const FactorValue &value, uint8_t dim, size_t from) {
+    while (from < value.atomCount && value.atoms[from].dim != dim)
+      ++from;
+    return from;
+  };
+  size_t i = next(a, dimOfA, 0), k = next(b, dimOfB, 0);
+  for (; i < a.atomCount && k < b.atomCount; i = next(a, dimOfA, i + 1), k = next(b, dimOfB, k + 1))
+    if (a.atoms[i].factor != b.atoms[k].factor || a.atoms[i].form != b.atoms[k].form ||
+        a.atoms[i].number != b.atoms[k].number)
+      return false;
+  return i == a.atomCount && k == b.atomCount;
 }
 
 class RowDomain {
@@ -209,7 +188,7 @@ private:
       return std::ranges::find(kinds, op.kind) != kinds.end();
     };
     if (op.kind == OpKind::BatchLoad)
-      give(op, table_.add({-1, {{{0, tokens_}}}}));
+      load(op);
     else if (op.kind == OpKind::View)
       giveOne(op, viewed(op));
     else if (isOneOf({OpKind::Pack, OpKind::Join}))
@@ -228,8 +207,8 @@ private:
       followParts(op);
     else if (opInfo(op).collective)
       followCollective(op);
-    else if (op.kind != OpKind::ReduceRows)
-      give(op, common(op, op.operands));
+    else
+      give(op, common(op, op.operands), firstWithRows(op));
   }
 
   const Scope &scope() const { return values_->scope; }
@@ -243,17 +222,40 @@ private:
     return of.isTurned ? LayoutTable::kUnknown : of.layout;
   }
 
-  /// Counted rows are not rows of tokens: VerifyCounts.cpp follows which runs they are.
-  void give(const Op &op, int layout) {
+  void load(const Op &op) {
+    for (ValueId result : op.results)
+      if (numelOf(result) == tokens_)
+        rows(result).layout = table_.add({-1, {{{0, tokens_}}}});
+  }
+
+  /// A result has rows if it goes along the factors of the rows of operand k: in its first
+  /// dimension, or turned in its last one. Counted rows are not rows of tokens: VerifyCounts.cpp
+  /// follows which runs they are.
+  void give(const Op &op, int layout, size_t k) {
     if (layout == LayoutTable::kNone)
       return;
-    ResultForms forms = formsOfAll()[opInfo(op).index];
-    for (size_t r = 0; r < op.results.size(); ++r)
-      if ((forms.rowless >> r & 1) == 0 && scope().value(op.results[r]).counts == plan::kNone)
-        rows(op.results[r]) = {
-            (forms.turned >> r & 1) != (r == 0 && op.getBool(Key::transposed) ? 1u : 0u), layout};
+    const OpFactors &factors = factorsOf(op);
+    const FactorValue &whole = operandOf(op, factors, k);
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      const FactorValue &value = resultOf(op, factors, r);
+      auto last = static_cast<uint8_t>(value.dimCount - 1);
+      bool isCopy =
+          last == 1 && value.atoms[0].form == FactorAtom::Plain && areAlong(value, last, whole, 0);
+      if (value.dimCount == 0 || (!areAlong(value, 0, whole, 0) && !isCopy) ||
+          scope().value(op.results[r]).counts != plan::kNone)
+        continue;
+      rows(op.results[r]) = {isCopy || (value.turnedBy && op.getBool(*value.turnedBy)), layout};
+    }
   }
   void giveOne(const Op &op, int layout) { rows(op.results[0]).layout = layout; }
+
+  size_t firstWithRows(const Op &op) {
+    auto hasRows = [&](ValueId id) {
+      return rows(id).layout != LayoutTable::kNone && !rows(id).isTurned;
+    };
+    auto first = std::ranges::find_if(op.operands, hasRows);
+    return static_cast<size_t>(first - op.operands.begin());
+  }
 
   /// The rows of those that have some, which are the same.
   int common(const Op &op, const std::vector<ValueId> &operands) {
@@ -300,7 +302,7 @@ private:
       refuseUnknown(op, op.operands[0]);
     else if (isKnown(has) && isKnown(wanted) && has != wanted)
       refusePlaces(op, table_.at(has), table_.at(wanted));
-    give(op, has);
+    give(op, has, 0);
   }
 
   void followProduct(const Op &op, bool isTurnedA, bool isTurnedB) {
@@ -317,7 +319,7 @@ private:
       return;
     if (op.kind == OpKind::MatMulGeluBwd)
       need(op, first, operandNamed<OpKind::MatMulGeluBwd>(op, "x"));
-    give(op, a.layout);
+    give(op, a.layout, kFirstFactor);
   }
 
   // ---- parts ----
@@ -403,6 +405,33 @@ private:
     return slice(rows, i * (count / parts), count / parts);
   }
 
+  /// Own rows as often as there are members, each time as those of one of them.
+  static std::optional<RowList> ofEach(const RowList &rows, int64_t members, Whose whose) {
+    if (isTooLong(rows, members))
+      return std::nullopt;
+    RowList whole;
+    for (int64_t i = 0; i < members; ++i) {
+      std::optional<RowList> part = moved(rows, whose, kOwn, i);
+      if (!part)
+        return std::nullopt;
+      for (const RowRange &range : *part)
+        append(whole, range);
+    }
+    return whole;
+  }
+  /// The other way: the same rows of each member, one after the other, become the own ones.
+  static std::optional<RowList> ofOwn(const RowList &rows, int64_t members, Whose whose) {
+    std::optional<RowList> own;
+    for (int64_t i = 0; i < members; ++i) {
+      std::optional<RowList> part = partOf(rows, i, members);
+      part = part ? moved(*part, whose, i, kOwn) : std::nullopt;
+      if (!part || (own && *own != *part))
+        return std::nullopt;
+      own = std::move(part);
+    }
+    return own;
+  }
+
   /// Columns of each row in parts, which come to lie behind each other, each with all rows; or the
   /// other way. Extents that are neither leave no rows whole.
   int transposed(const Op &op) {
@@ -412,35 +441,9 @@ private:
       return LayoutTable::kNone;
     return changed(of, [&](const RowList &rows) -> std::optional<RowList> {
       if (countOf(rows) == outer)
-        return inParts(rows, inner);
-      return countOf(rows) == outer * inner ? fromParts(rows, outer) : std::nullopt;
+        return ofEach(rows, inner, &RowRange::column);
+      return countOf(rows) == outer * inner ? ofOwn(rows, outer, &RowRange::column) : std::nullopt;
     });
-  }
-
-  /// All rows as often as there are members, each time with the columns for one of them.
-  static std::optional<RowList> inParts(const RowList &rows, int64_t members) {
-    if (isTooLong(rows, members))
-      return std::nullopt;
-    RowList whole;
-    for (int64_t i = 0; i < members; ++i) {
-      std::optional<RowList> part = moved(rows, kOwn, kOwn, kOwn, i);
-      if (!part)
-        return std::nullopt;
-      for (const RowRange &range : *part)
-        append(whole, range);
-    }
-    return whole;
-  }
-  static std::optional<RowList> fromParts(const RowList &rows, int64_t members) {
-    std::optional<RowList> own;
-    for (int64_t i = 0; i < members; ++i) {
-      std::optional<RowList> part = partOf(rows, i, members);
-      part = part ? moved(*part, kOwn, i, kOwn, kOwn) : std::nullopt;
-      if (!part || (own && *own != *part))
-        return std::nullopt;
-      own = std::move(part);
-    }
-    return own;
   }
 
   /// Chunks of members' slices in the order of sequences, or the other way (see the op table).
@@ -475,28 +478,15 @@ private:
     return sample * 2 * members + (half == 0 ? member : 2 * members - 1 - member);
   }
 
-  /// Each member gives the others the columns of its slice, or its columns of their slices.
+  /// Each member gives the others the columns of its slice, or its columns of their slices: columns
+  /// of the own slice go out, and come back as own columns of each slice.
   int exchanged(int of, int64_t members) {
     return changed(of, [&](const RowList &rows) -> std::optional<RowList> {
-      RowList result;
-      std::optional<RowList> first;
-      for (int64_t i = 0; i < members; ++i) {
-        std::optional<RowList> part = partOf(rows, i, members);
-        if (!part || part->empty())
-          return std::nullopt;
-        // Columns of the own slice go out, and come back as own columns of each slice.
-        bool isOfSlice = part->front().slice != kOwn;
-        std::optional<RowList> own =
-            moved(*part, isOfSlice ? i : kOwn, isOfSlice ? kOwn : i, kOwn, kOwn);
-        if (!own || (first && *first != *own))
-          return std::nullopt;
-        first = own;
-        std::optional<RowList> taken =
-            moved(*own, kOwn, kOwn, isOfSlice ? kOwn : i, isOfSlice ? i : kOwn);
-        for (const RowRange &range : *taken)
-          append(result, range);
-      }
-      return result;
+      bool isOfSlices = !rows.empty() && rows.front().slice != kOwn;
+      Whose from = isOfSlices ? &RowRange::slice : &RowRange::column,
+            to = isOfSlices ? &RowRange::column : &RowRange::slice;
+      std::optional<RowList> own = ofOwn(rows, members, from);
+      return own && !own->empty() ? ofEach(*own, members, to) : std::nullopt;
     });
   }
 
@@ -522,35 +512,12 @@ private:
     if (op.kind == OpKind::AllToAll)
       return exchanged(of, members);
     if (op.kind == OpKind::AllGather)
-      return changed(of, [&](const RowList &rows) { return ofSlices(rows, members); });
+      return changed(of,
+                     [&](const RowList &rows) { return ofEach(rows, members, &RowRange::slice); });
     if (op.kind == OpKind::ReduceScatter)
-      return changed(of, [&](const RowList &rows) { return ofOwnSlice(rows, members); });
+      return changed(of,
+                     [&](const RowList &rows) { return ofOwn(rows, members, &RowRange::slice); });
     return of; // another member's, or the sum
-  }
-
-  static std::optional<RowList> ofSlices(const RowList &rows, int64_t members) {
-    if (isTooLong(rows, members))
-      return std::nullopt;
-    RowList whole;
-    for (int64_t i = 0; i < members; ++i) {
-      std::optional<RowList> slice = moved(rows, kOwn, kOwn, i, kOwn);
-      if (!slice)
-        return std::nullopt;
-      for (const RowRange &range : *slice)
-        append(whole, range);
-    }
-    return whole;
-  }
-  static std::optional<RowList> ofOwnSlice(const RowList &rows, int64_t members) {
-    std::optional<RowList> own;
-    for (int64_t i = 0; i < members; ++i) {
-      std::optional<RowList> part = partOf(rows, i, members);
-      part = part ? moved(*part, i, kOwn, kOwn, kOwn) : std::nullopt;
-      if (!part || (own && *own != *part))
-        return std::nullopt;
-      own = std::move(part);
-    }
-    return own;
   }
 
   /// Among ranks with the same tokens.
@@ -579,7 +546,8 @@ private:
       return LayoutTable::kUnknown;
     int64_t members = membersOf(group);
     if (part.group != group)
-      return changed(table_.add(part), [&](const RowList &rows) { return inParts(rows, members); });
+      return changed(table_.add(part),
+                     [&](const RowList &rows) { return ofEach(rows, members, &RowRange::column); });
     Layout whole = {-1, {{}}};
     for (int64_t i = 0; i < members; ++i)
       for (const RowRange &range : part.of(i))
@@ -594,7 +562,7 @@ private:
       std::optional<RowList> own = partOf(whole.of(0), i, members);
       if (!own || isTooLong(whole.of(0), members))
         return LayoutTable::kUnknown;
-      std::optional<RowList> ofColumns = moved(*own, kOwn, i, kOwn, kOwn);
+      std::optional<RowList> ofColumns = moved(*own, &RowRange::column, i, kOwn);
       part.rows.push_back(ofColumns ? std::move(*ofColumns) : std::move(*own));
     }
     return table_.add(std::move(part));

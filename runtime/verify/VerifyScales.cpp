@@ -55,14 +55,10 @@ private:
   }
 
   bool isStepState(Spot at, const Segment &segment, ValueId value) const {
-    if (uint32_t def = segment.values[value].def; def != kNone) {
-      OpKind kind = segment.ops[def].kind;
-      return kind == OpKind::StepBegin || kind == OpKind::LossAdd;
-    }
-    for (const Segment::Boundary &in : segment.ins)
-      if (in.value == value)
-        return plan_.roles[at.role].cells[in.cell].kind == CellKind::Step;
-    return false;
+    const Op *maker = makerOf(segment, value);
+    const Cell *cell = cellOf(plan_.roles[at.role], segment, value);
+    return maker != nullptr ? maker->kind == OpKind::StepBegin || maker->kind == OpKind::LossAdd
+                            : cell != nullptr && cell->kind == CellKind::Step;
   }
 
   Inspection &report_;

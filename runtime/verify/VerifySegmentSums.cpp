@@ -16,19 +16,14 @@ namespace {
 /// What it takes to find the marks of an op, in the visits that are counted.
 constexpr uint64_t kVisitsOfMark = 4;
 
-class MarkFollower {
+class MarkFollower : RoleCheck {
 public:
   MarkFollower(Inspection &inspection, uint32_t roleIndex, const Role &part, bool areNumbered)
-      : numbers(inspection.plan(), part, areNumbered), report_(inspection),
-        plan_(inspection.plan()), roleIndex_(roleIndex), role_(plan_.roles[roleIndex]),
+      : RoleCheck(inspection, roleIndex), numbers(inspection.plan(), part, areNumbered),
         allAxes_(axesOf(plan_)), dataAxes_(axesOf(plan_, groupOfKind(plan_, GroupKind::Data))),
         splits_(inspection), stages_(stagesOf(inspection, roleIndex, part)) {
     step.updates.resize(plan_.blocks.size());
     findTraining();
-    hasState.resize(plan_.blocks.size());
-    for (const Block *block : inspection.blocksInCheckpoint(roleIndex))
-      if (block != nullptr)
-        hasState[static_cast<size_t>(block - plan_.blocks.data())] = true;
   }
 
   Holds follow(uint32_t s, const Variant &variant, const Holds &taken) {
@@ -66,12 +61,8 @@ public:
   ValueNumbers numbers;
   std::vector<Update> updates;
   std::vector<bool> isTraining; ///< of each segment
-  std::vector<bool> hasState;   ///< of each block: the role has its state
 
 private:
-  Scope scope(uint32_t segment) const {
-    return {report_, role_, role_.segments[segment], roleIndex_, segment};
-  }
   bool isSharded(int32_t block) const {
     const Block &each = plan_.blocks[static_cast<size_t>(block)];
     return each.stateShard < each.numel;
@@ -446,38 +437,28 @@ private:
              operandNamed<kPack>(*pack, "state") == operandNamed<kFinish>(op, "state") &&
              operandNamed<kPack>(*pack, "ss") == squares,
          "takes sums that are not the result of 'step.pack' with the same step state and norm");
-    if (pack != nullptr)
-      need(i, cellOf(operandNamed<kPack>(*pack, "stop")) == CellKind::Stop,
-           "takes its stop flag from a value other than cell '@stop'");
+    if (pack == nullptr)
+      return checkNorm(i, squares);
+    const Cell *stop = cellOf(role_, *segment_, operandNamed<kPack>(*pack, "stop"));
+    need(i, stop != nullptr && stop->kind == CellKind::Stop,
+         "takes its stop flag from a value other than cell '@stop'");
     checkNorm(i, squares);
   }
 
   /// What sums over ranks are made of.
   const Op *findPack(ValueId value) const {
-    for (uint32_t def = segment_->values[value].def; def != kNone;
-         def = segment_->values[value].def) {
-      const Op &op = segment_->ops[def];
-      if (op.kind == OpKind::StepPack)
-        return holds(op.pred, variant_) ? &op : nullptr;
-      if (op.kind != OpKind::AllReduce || !holds(op.pred, variant_))
-        return nullptr;
-      value = op.operands[0];
-    }
-    return nullptr;
-  }
-
-  CellKind cellOf(ValueId value) const {
-    for (const Segment::Boundary &in : segment_->ins)
-      if (in.value == value)
-        return role_.cells[in.cell].kind;
-    return CellKind::Buffer;
+    const Op *op = makerOf(*segment_, value);
+    while (op != nullptr && op->kind == OpKind::AllReduce && holds(op->pred, variant_))
+      op = makerOf(*segment_, op->operands[0]);
+    bool isPack = op != nullptr && op->kind == OpKind::StepPack && holds(op->pred, variant_);
+    return isPack ? op : nullptr;
   }
 
   /// The norm is that of the whole gradients of all blocks, each once. Of those that other roles
   /// have, too, see checkNorms.
   void checkNorm(uint32_t i, ValueId squares) {
     uint32_t def = segment_->values[squares].def;
-    const Op *sum = def == kNone ? nullptr : &segment_->ops[def];
+    const Op *sum = makerOf(*segment_, squares);
     if (sum == nullptr || sum->kind != OpKind::SumSquares || !holds(sum->pred, variant_)) {
       need(i, false, "takes a norm that is not the result of a 'sum_squares' in its segment");
       return;
@@ -485,7 +466,7 @@ private:
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
       if (bool isIn = std::ranges::find(sum->blocks, static_cast<int32_t>(block),
                                         &ListedBlock::block) != sum->blocks.end();
-          isIn != hasState[block] && (isIn || !stages_.isHeldByOthers[block]))
+          isIn != report_.hasState(roleIndex_, block) && (isIn || !stages_.isHeldByOthers[block]))
         report_.addAbout(finding::NormBlocks, scope(segmentIndex_).spot(def),
                          plan_.blocks[block].name, isIn ? "includes" : "leaves out",
                          plan_.blocks[block].name, isIn ? "does not have" : "has");
@@ -666,10 +647,6 @@ private:
     need(i, !step.isSometimes, "runs only in some steps; it needs to run in each");
   }
 
-  Inspection &report_;
-  const Plan &plan_;
-  uint32_t roleIndex_;
-  const Role &role_;
   Axes allAxes_, dataAxes_;
   std::optional<Axes> tokenAxes_; ///< found where a stage receives
   int64_t tokens_ = 0;            ///< of a microbatch of a rank; with tokenAxes_
@@ -701,7 +678,6 @@ StepState &SegmentSums::step() { return impl_->step; }
 ValueNumbers &SegmentSums::numbers() { return impl_->numbers; }
 std::vector<Update> SegmentSums::takeUpdates() { return std::move(impl_->updates); }
 const std::vector<bool> &SegmentSums::isTraining() const { return impl_->isTraining; }
-const std::vector<bool> &SegmentSums::hasState() const { return impl_->hasState; }
 Mark SegmentSums::markOfState(int32_t block) const { return impl_->markOfState(block); }
 
 } // namespace shardc::plan::verifier

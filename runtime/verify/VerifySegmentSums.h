@@ -117,8 +117,7 @@ public:
 
   /// Of each segment whether its microbatches are those of a step.
   const std::vector<bool> &isTraining() const;
-  /// Of each block whether the role has its state, and the mark of this rank's part of it.
-  const std::vector<bool> &hasState() const;
+  /// Of this rank's part of a block's state.
   Mark markOfState(int32_t block) const;
 
 private:

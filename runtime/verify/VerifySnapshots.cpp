@@ -9,11 +9,10 @@
 namespace shardc::plan::verifier {
 namespace {
 
-class SnapshotCheck {
+class SnapshotCheck : RoleCheck {
 public:
   SnapshotCheck(Inspection &inspection, uint32_t roleIndex)
-      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), indices_(plan_, role_),
+      : RoleCheck(inspection, roleIndex), indices_(plan_, role_),
         blockOf_(inspection.blocksInCheckpoint(roleIndex)), copiesOf_(role_.cells.size()) {}
 
   void run() {
@@ -42,7 +41,7 @@ private:
   }
 
   void collect(uint32_t s) {
-    Scope where{report_, role_, role_.segments[s], roleIndex_, s};
+    Scope where = scope(s);
     if (!report_.spend(where.segment.values.size() + where.segment.ops.size()))
       return;
     std::vector<CellPart> parts = partsOfCells(plan_, where.segment);
@@ -95,10 +94,6 @@ private:
                        role_.cells[c].name, at, held.length, role_.cells[c].name);
   }
 
-  Inspection &report_;
-  const Plan &plan_;
-  uint32_t roleIndex_;
-  const Role &role_;
   Indices indices_;
   const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
   std::vector<std::vector<Copy>> copiesOf_;   ///< each cell

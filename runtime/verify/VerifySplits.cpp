@@ -149,44 +149,15 @@ private:
   const Param &param_;
 };
 
-/// Whether ranks of some role with the block's state are at each coordinate of these axes.
-class CoverCheck {
-public:
-  CoverCheck(Inspection &inspection, const std::vector<uint32_t> &roles, Axes axes)
-      : report_(inspection), plan_(inspection.plan()), roles_(roles), axes_(axes) {}
-
-  bool isWhole() { return !roles_.empty() && isWhole(0, roles_); }
-
-private:
-  /// From the axis on, of the roles that have ranks at the coordinates chosen so far.
-  bool isWhole(uint16_t axis, const std::vector<uint32_t> &roles) {
-    while (axis < plan_.mesh.size() && (axes_ >> axis & 1) == 0)
-      ++axis;
-    if (axis == plan_.mesh.size())
-      return !roles.empty();
-    std::set<int64_t> begins = {0};
-    for (uint32_t role : roles)
-      for (AxisRange own = extentOf(plan_, plan_.roles[role], axis);
-           int64_t cut : {own.begin, own.end})
-        if (cut < plan_.mesh[axis].size)
-          begins.insert(cut);
-    for (int64_t begin : begins) {
-      std::vector<uint32_t> there;
-      for (uint32_t role : roles)
-        if (AxisRange own = extentOf(plan_, plan_.roles[role], axis);
-            own.begin <= begin && begin < own.end)
-          there.push_back(role);
-      if (!report_.spend(roles.size()) || !isWhole(axis + 1, there))
-        return false;
-    }
-    return true;
-  }
-
-  Inspection &report_;
-  const Plan &plan_;
-  const std::vector<uint32_t> &roles_; ///< that have the block's state
-  Axes axes_;
-};
+/// Whether ranks of some of the roles are at each coordinate of these axes.
+bool isCovered(Inspection &inspection, const std::vector<uint32_t> &roles, Axes axes) {
+  const Plan &plan = inspection.plan();
+  return std::ranges::all_of(partsAlong(inspection, Role(), axes), [&](const Role &part) {
+    return inspection.spend(roles.size()) && std::ranges::any_of(roles, [&](uint32_t role) {
+             return haveRanksInCommon(plan, plan.roles[role], part);
+           });
+  });
+}
 
 /// Tensors of a stack have names that no other one has.
 void checkTensorNames(Inspection &inspection) {
@@ -251,7 +222,7 @@ void checkSaved(Inspection &inspection) {
     if (block.stateShard < block.numel)
       axes |= axesOf(plan, block.stateGroup);
     if (seen.emplace(param.block, axes).second &&
-        !CoverCheck(inspection, inspection.rolesThatSave(index), axes).isWhole())
+        !isCovered(inspection, inspection.rolesThatSave(index), axes))
       inspection.addAbout(finding::StateMissing, {}, param.name, param.name);
   }
 }

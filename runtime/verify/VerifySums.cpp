@@ -7,8 +7,8 @@
 #include <set>
 
 #include "runtime/plan/HostCells.h"
-#include "runtime/verify/VerifyLoops.h"
 #include "runtime/verify/VerifySegmentSums.h"
+#include "runtime/verify/VerifyWalk.h"
 
 namespace shardc::plan::verifier {
 namespace {
@@ -39,15 +39,17 @@ uint64_t numberOf(CellKind kind, uint32_t which) {
 /// Of what turns of a role leave that are not followed.
 uint64_t numberOfSkipped(uint32_t role) { return mixed(uint64_t{1} << 32, role); }
 
-class SumCheck {
+using Cells = std::vector<Held>;
+
+class SumCheck : ProgramWalk<SumCheck, Cells> {
+  friend ProgramWalk;
+
 public:
   /// Of a part of the role's ranks; `isCompared` is the role with others.
   SumCheck(Inspection &inspection, uint32_t roleIndex, const Role &part, bool isCompared)
-      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), blockOf_(inspection.blocksInCheckpoint(roleIndex)),
+      : ProgramWalk(inspection, roleIndex), blockOf_(inspection.blocksInCheckpoint(roleIndex)),
         ops_(inspection, roleIndex, part, isCompared), step_(ops_.step()),
-        rings_(inspection.ringsOf(roleIndex)), tables_(inspection.variantTablesOf(roleIndex)),
-        known_(role_.segments.size()) {
+        runs_(role_.segments.size()), known_(role_.segments.size()) {
     for (const Segment &segment : role_.segments) {
       isKnowable_.push_back(!report_.followsAllTurns() && !actsOnStep(segment));
       addsEvalLosses_.push_back(hasSum(segment, SumRole::AddsEvalLosses));
@@ -63,10 +65,10 @@ public:
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       if (role_.cells[c].kind == CellKind::Step)
         stepCell_ = c;
-    std::vector<Held> cells(role_.cells.size());
+    Cells cells(role_.cells.size());
     for (uint32_t c = 0; c < cells.size(); ++c)
       cells[c] = loaded(c);
-    walkAnew(role_.program, cells);
+    walkMicrobatches(role_.program, cells);
     needSteps();
     return ops_.takeUpdates();
   }
@@ -91,7 +93,7 @@ private:
 
   // ---- the program ----
 
-  using Cells = std::vector<Held>;
+  bool isStopped() const { return report_.isFull(); }
 
   static void join(Cells &into, const Cells &from) {
     for (size_t c = 0; c < into.size(); ++c) {
@@ -101,38 +103,30 @@ private:
     }
   }
 
-  void walk(const std::vector<ProgramNode> &nodes, Cells &cells) {
-    for (const ProgramNode &node : nodes) {
-      if (report_.isFull())
-        return;
-      if (node.kind == ProgramNode::Start) {
-        Cells begun = cells; // or a checkpoint is loaded
-        apply(node.segment, Variant::Only, begun);
-        join(cells, begun);
-      } else if (node.kind == ProgramNode::Run) {
-        run(node, cells);
-      } else if (node.kind == ProgramNode::Loop) {
-        walkLoop(node, cells);
-      } else if (node.kind == ProgramNode::Steps) {
-        runSteps(node, cells);
-      } else { // also what no step reaches, since a run may evaluate alone
-        bool before = std::exchange(step_.isSometimes, step_.isSometimes || node.count > 1);
-        Cells with = cells;
-        evaluate(node, with);
-        step_.isSometimes = before;
-        if (node.count > 1)
-          join(cells, with);
-        else
-          cells = std::move(with);
-      }
-    }
+  /// Or a checkpoint is loaded.
+  void start(uint32_t segment, Cells &cells) {
+    Cells begun = cells;
+    apply(segment, Variant::Only, begun);
+    join(cells, begun);
+  }
+
+  /// Also what no step reaches, since a run may evaluate alone.
+  void runEvery(const ProgramNode &node, Cells &cells) {
+    bool before = std::exchange(step_.isSometimes, step_.isSometimes || node.count > 1);
+    Cells with = cells;
+    evaluate(node, with);
+    step_.isSometimes = before;
+    if (node.count > 1)
+      join(cells, with);
+    else
+      cells = std::move(with);
   }
 
   /// In a role that evaluates, what runs after some steps is an evaluation: the host reads its loss
   /// when it has ended.
   void evaluate(const ProgramNode &node, Cells &cells) {
     step_.evalMicrobatches = countOf(role_, addsEvalLosses_, node);
-    walkAnew(node.children, cells);
+    walkMicrobatches(node.children, cells);
     if (report_.size() != 0 || !evaluates_)
       return;
     Phase ended = stepCell_ == kNone ? Phase::None
@@ -146,27 +140,19 @@ private:
     return node.children.empty() ? kNone : node.children.front().segment;
   }
 
-  void walkLoop(const ProgramNode &loop, Cells &cells) {
-    LoopTurns turns(report_, roleIndex_, loop, counts_);
-    int64_t outer = turn_;
-    for (turn_ = 0; turn_ < loop.count && !report_.isFull(); ++turn_) {
-      int64_t left = turns.alikeAfter(turn_);
-      Cells before = left > 0 ? cells : Cells();
-      runsOfTurn_.clear();
-      walk(loop.children, cells);
-      if (left == 0 || report_.size() != 0 || runsOfTurn_.size() != loop.children.size() ||
-          !isSteady(before, cells, turns))
-        continue;
-      skip(before, cells, turns, left);
-      turn_ += left;
-    }
-    turn_ = outer;
+  static bool isSame(const Cells &before, const Cells &after) {
+    return std::ranges::equal(before, after, {}, &Held::mark, &Held::mark);
   }
 
   /// True if the next turn finds what this one has found, but for microbatches that are later by a
   /// step. Some sums begin with a microbatch that stays the same: it is before all that change, so
   /// it is in the next turn, too. Nothing else counts of microbatches.
   bool isSteady(const Cells &before, const Cells &after, const LoopTurns &turns) const {
+    auto isKnown = [&](const ProgramNode &node) { return bool(isKnowable_[node.segment]); };
+    if (report_.size() != 0 || (!turns.isPlain() && !std::ranges::all_of(turns.runs(), isKnown)))
+      return false;
+    if (turns.isPlain() && turn_ == kTurnsMax)
+      return true;
     int64_t lastStaying = INT64_MIN, firstMoving = turns.earliest(turn_);
     for (auto c = static_cast<uint32_t>(before.size()); c-- > 0;) { // slots, which change, are last
       const Mark &own = before[c].mark, &next = after[turns.at(c, 1)].mark;
@@ -181,96 +167,45 @@ private:
         else
           firstMoving = std::min(firstMoving, from);
     }
-    return lastStaying < firstMoving;
+    return turns.isPlain() || lastStaying < firstMoving;
   }
 
   /// What a turn has done is done `left` times again. Numbers of what these turns leave are of no
-  /// other role.
+  /// other role; what a plain loop does, all roles do alike.
   void skip(const Cells &before, Cells &cells, const LoopTurns &turns, int64_t left) {
     const Cells after = cells;
     for (uint32_t c = 0; c < cells.size(); ++c) {
       Held &held = cells[turns.at(c, 1 + left)] = after[turns.at(c, 1)];
       moveOn(before[c].mark.cover, held.mark.cover, left);
     }
-    for (const auto &[segment, run] : runsOfTurn_) {
+    for (size_t i = turns.isPlain() ? 0 : turns.runs().size(); i > 0; --i) {
+      const auto &[segment, run] = lastRuns_[lastRuns_.size() - i];
       ops_.numbers().addMeetings(run->meetings, static_cast<uint64_t>(left));
       const std::vector<Segment::Boundary> &ins = role_.segments[segment].ins,
                                            &outs = role_.segments[segment].outs;
-      for (size_t i = 0; i < outs.size(); ++i) {
-        uint32_t taken = run->outs[i].taken;
-        if (taken != kNone && ins[taken].cell == outs[i].cell && !rings_.isSlot(outs[i].cell))
+      for (size_t k = 0; k < outs.size(); ++k) {
+        uint32_t taken = run->outs[k].taken;
+        if (taken != kNone && ins[taken].cell == outs[k].cell && !rings_.isSlot(outs[k].cell))
           continue; // as it was
-        for (uint32_t cell : rings_.slotsOf(outs[i].cell))
+        for (uint32_t cell : rings_.slotsOf(outs[k].cell))
           cells[cell].number = mixed(numberOfSkipped(roleIndex_), ++skipped_);
       }
     }
   }
 
-  void run(const ProgramNode &node, Cells &cells) {
-    uint32_t s = node.segment;
-    if (node.microbatch)
-      return applyFor(s, node.microbatch->at(turn_), counts_[s], cells);
-    if (!role_.segments[s].body) {
-      repeatStraight(s, node.count, cells);
-      return;
-    }
-    int64_t begin = std::exchange(runs_[s], runs_[s] + node.count);
-    if (begin == 0 && touchesRings(rings_, role_.segments[s])) {
-      int64_t named = std::exchange(counts_[s], node.count);
-      walkLoop(asLoop(node), cells);
-      counts_[s] = named;
-      return;
-    }
-    for (int64_t i = 0; i < node.count && !report_.isFull(); ++i) {
-      Cells before = cells;
-      step_.microbatch = begin + i;
-      apply(s, tables_[s].of(i, node.count), cells);
-      // What is left of the microbatches changes nothing but the numbers up to which sums go.
-      bool isInside = i > 1 && i + 2 < node.count &&
-                      tables_[s].of(i, node.count) == tables_[s].of(node.count - 2, node.count) &&
-                      tables_[s].of(i - 1, node.count) == tables_[s].of(i, node.count);
-      if (!isInside || touchesRings(rings_, role_.segments[s]))
-        continue;
-      bool isSteady = std::ranges::equal(
-          before, cells, [](const Held &a, const Held &b) { return isMovedOn(a.mark, b.mark); });
-      int64_t left = node.count - 2 - i;
-      if (isSteady || i == kTurnsMax) {
-        for (size_t c = 0; c < cells.size(); ++c)
-          moveOn(before[c].mark.cover, cells[c].mark.cover, left);
-        i += left;
-      }
-    }
-    step_.microbatch = 0;
-  }
-
-  void repeatStraight(uint32_t segment, int64_t count, Cells &cells) {
-    for (int64_t i = 0; i < count && !report_.isFull(); ++i) {
-      Cells before = cells;
-      apply(segment, Variant::Only, cells);
-      bool isSame = std::ranges::equal(cells, before, {}, &Held::mark, &Held::mark);
-      if ((i > 0 && isSame) || i == kTurnsMax)
-        return;
-    }
-  }
-
-  /// Microbatch `microbatch` of `count`.
-  void applyFor(uint32_t segment, int64_t microbatch, int64_t count, Cells &cells) {
-    step_.microbatch = microbatch;
-    Variant variant = tables_[segment].of(microbatch, count);
-    if (isKnowable_[segment])
-      applyKnown(segment, variant, cells);
-    else
-      apply(segment, variant, cells);
-    step_.microbatch = 0;
+  /// Runs that name no microbatch take those that earlier ones have left.
+  void runNode(const ProgramNode &node, Cells &cells) {
+    ProgramWalk::runNode(node, cells);
+    if (!node.microbatch && role_.segments[node.segment].body)
+      runs_[node.segment] += node.count;
   }
 
   /// The nodes of a step or an `every`.
-  void walkAnew(const std::vector<ProgramNode> &nodes, Cells &cells) {
-    auto before = std::pair(std::move(counts_), std::move(runs_));
-    counts_ = namedRuns(role_, nodes);
-    runs_.assign(role_.segments.size(), 0);
-    walk(nodes, cells);
-    std::tie(counts_, runs_) = std::move(before);
+  void walkMicrobatches(const std::vector<ProgramNode> &nodes, Cells &cells) {
+    std::vector<int64_t> before = std::exchange(runs_, std::vector<int64_t>(role_.segments.size()));
+    lastRuns_.clear();
+    walkAnew(nodes, cells);
+    runs_ = std::move(before);
   }
 
   /// How many microbatches a step has.
@@ -297,7 +232,7 @@ private:
       ops_.numbers().beginStep();
       step_.isCompared = turn < kStepsCompared;
       step_.hasEnded = false;
-      walkAnew(loop.children, now);
+      walkMicrobatches(loop.children, now);
       checkStepEnd(now);
       bool isSame = true;
       for (size_t c = 0; c < cells.size(); ++c)
@@ -328,7 +263,7 @@ private:
       return;
     }
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
-      if (step_.updates[block] == 0 && ops_.hasState()[block])
+      if (step_.updates[block] == 0 && report_.hasState(roleIndex_, block))
         report_.addAbout(finding::BlockNotUpdated, where, plan_.blocks[block].name, role_.name,
                          plan_.blocks[block].name);
   }
@@ -349,7 +284,7 @@ private:
     }
     leave(segment, leftBy(*run, start, taken), cells);
     ops_.numbers().addMeetings(run->meetings, 1);
-    runsOfTurn_.emplace_back(segment, std::move(run));
+    lastRuns_.emplace_back(segment, std::move(run));
   }
 
   /// Those from the first that the segment works on to the last.
@@ -403,48 +338,39 @@ private:
 
   // ---- cells and segments ----
 
-  void apply(uint32_t s, Variant variant, Cells &cells) {
-    leave(s, ops_.follow(s, variant, takenBy(s, cells)), cells);
-  }
-
-  /// By which slots have changed places.
-  int64_t movedIn(uint32_t segment) const {
-    return role_.segments[segment].body ? step_.microbatch : 0;
+  void apply(uint32_t segment, const Variant &variant, Cells &cells) {
+    step_.microbatch = microbatch_ + runs_[segment];
+    if (role_.segments[segment].body && isKnowable_[segment])
+      applyKnown(segment, variant, cells);
+    else
+      leave(segment, ops_.follow(segment, variant, takenBy(segment, cells)), cells);
   }
 
   Holds takenBy(uint32_t segment, const Cells &cells) const {
     Holds taken;
     taken.reserve(role_.segments[segment].ins.size());
     for (const Segment::Boundary &in : role_.segments[segment].ins)
-      taken.push_back(cells[rings_.at(in.cell, movedIn(segment))]);
+      taken.push_back(cells[placeOf(in.cell)]);
     return taken;
   }
 
   void leave(uint32_t segment, const Holds &left, Cells &cells) const {
     for (size_t i = 0; i < left.size(); ++i)
-      cells[rings_.at(role_.segments[segment].outs[i].cell, movedIn(segment))] = left[i];
+      cells[placeOf(role_.segments[segment].outs[i].cell)] = left[i];
   }
 
-  Inspection &report_;
-  const Plan &plan_;
-  uint32_t roleIndex_;
-  const Role &role_;
   const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
   uint32_t stepCell_ = kNone;
   SegmentSums ops_;
   StepState &step_;
-  std::vector<int64_t> counts_; ///< of each segment: its named runs in the step or `every`
-  std::vector<int64_t> runs_;   ///< of each segment: other runs of it in it so far
-  int64_t turn_ = 0;            ///< of the loop under way
-  const RoleRings &rings_;
-  const std::vector<VariantTable> &tables_; ///< of each segment
-  std::vector<bool> addsEvalLosses_;        ///< of each segment
-  bool evaluates_ = false;                  ///< the role has evaluations
-  std::vector<bool> isKnowable_; ///< of each segment: what a run does, a run like it does
+  std::vector<int64_t> runs_;        ///< of each segment: those that name no microbatch, so far
+  std::vector<bool> addsEvalLosses_; ///< of each segment
+  bool evaluates_ = false;           ///< the role has evaluations
+  std::vector<bool> isKnowable_;     ///< of each segment: what a run does, a run like it does
   KnownRuns known_;
   std::map<uint32_t, std::vector<int64_t>> shiftsAbout_; ///< of segments
-  /// Runs of the turn under way, with their segments.
-  std::vector<std::pair<uint32_t, std::shared_ptr<const KnownRun>>> runsOfTurn_;
+  /// Runs that were known, with their segments, up to the one under way.
+  std::vector<std::pair<uint32_t, std::shared_ptr<const KnownRun>>> lastRuns_;
   uint64_t skipped_ = 0;
 };
 

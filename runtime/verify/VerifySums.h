@@ -160,8 +160,10 @@ struct PartUpdates {
   std::vector<Update> updates;
 };
 
-/// The ranks of a role, cut along each axis where ranks of any role begin or end. Each part says
-/// where it is, on the same axes, and has nothing else of the role.
+/// The ranks of a role, cut along each of the axes where ranks of any role begin or end. Each part
+/// says where it is on these axes, and has nothing else of the role.
+std::vector<Role> partsAlong(Inspection &inspection, const Role &role, Axes axes);
+/// The same along all axes along which a role is not all of the mesh.
 std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role);
 
 /// Whether optimizers of several roles update one block.

@@ -280,10 +280,9 @@ void checkParams(Inspection &inspection) {
 
 /// What a program may look like: starts, runs, and one loop of steps with runs, loops and `every`
 /// in it.
-class ProgramFormCheck {
+class ProgramFormCheck : RoleCheck {
 public:
-  ProgramFormCheck(Inspection &inspection, uint32_t roleIndex)
-      : report_(inspection), role_(inspection.plan().roles[roleIndex]), roleIndex_(roleIndex) {}
+  ProgramFormCheck(Inspection &inspection, uint32_t roleIndex) : RoleCheck(inspection, roleIndex) {}
 
   void check(const std::vector<ProgramNode> &nodes, ProgramNode::Kind parent, int depth) {
     for (const ProgramNode &node : nodes) {
@@ -385,13 +384,9 @@ private:
   }
 
   template <typename... Args> void fail(fmt::format_string<Args...> text, Args &&...args) {
-    report_.add(Rule::Program, {roleIndex_, kNone, kNone},
-                fmt::format(text, std::forward<Args>(args)...));
+    add(Rule::Program, kNone, kNone, text, std::forward<Args>(args)...);
   }
 
-  Inspection &report_;
-  const Role &role_;
-  uint32_t roleIndex_;
   int64_t count_ = 0;
   bool begun_ = false;
 };

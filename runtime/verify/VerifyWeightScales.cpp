@@ -1,71 +1,16 @@
 // Weights that are kept in 8 bits: one segment makes all of them and their scales, from the same
-// magnitudes, and products take each with its own scale.
+// magnitudes.
 #include <set>
 
 #include "runtime/plan/Builder.h"
-#include "runtime/plan/WeightScales.h"
-#include "runtime/verify/VerifyImpl.h"
 #include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {
 namespace {
 
-/// The elements of a block, or of a parameter that lies in none yet, that a value consists of.
-struct WeightPart {
-  int32_t block = -1, param = -1;
-  int64_t offset = 0, numel = 0;
-};
-
-const Op *opOf(const Segment &segment, ValueId value) {
-  uint32_t def = segment.values[value].def;
-  return def == kNone ? nullptr : &segment.ops[def];
-}
-
-const Cell *cellOf(const Role &role, const Segment &segment, ValueId value) {
-  for (const Segment::Boundary &in : segment.ins)
-    if (in.value == value)
-      return &role.cells[in.cell];
-  return nullptr;
-}
-
-bool isFixed(const Op &view) { return view.getInt(AttrKey::coef) == 0; }
-
-/// Through transposes, views and gathers.
-std::optional<WeightPart> weightOf(const Role &role, const Segment &segment, ValueId value) {
-  WeightPart part;
-  part.numel = segment.values[value].type.numel();
-  while (const Op *op = opOf(segment, value)) {
-    if (op->kind == OpKind::View && isFixed(*op))
-      part.offset += op->getInt(AttrKey::offset);
-    else if (op->kind != OpKind::Transpose && op->kind != OpKind::AllGather)
-      return std::nullopt;
-    value = op->operands[0];
-  }
-  const Cell *cell = cellOf(role, segment, value);
-  if (cell == nullptr || cell->type.dtype != DType::F8E4M3)
-    return std::nullopt;
-  (cell->kind == CellKind::Param ? part.param : part.block) = cell->of;
-  return part;
-}
-
-} // namespace
-
-std::optional<int64_t> rowOfWeightScale(const Role &role, const Segment &segment, ValueId scale) {
-  const Op *view = opOf(segment, scale);
-  if (view == nullptr || view->kind != OpKind::View || !isFixed(*view))
-    return std::nullopt;
-  const Cell *cell = cellOf(role, segment, view->operands[0]);
-  if (cell == nullptr || cell->kind != CellKind::WeightScales)
-    return std::nullopt;
-  return view->getInt(AttrKey::offset) / kScaleStride;
-}
-
-namespace {
-
-class WeightScaleCheck {
+class WeightScaleCheck : RoleCheck {
 public:
-  WeightScaleCheck(Inspection &report, uint32_t role)
-      : report_(report), plan_(report.plan()), roleIndex_(role), role_(plan_.roles[role]) {}
+  WeightScaleCheck(Inspection &inspection, uint32_t roleIndex) : RoleCheck(inspection, roleIndex) {}
 
   void run() {
     if (findCell(role_, CellKind::WeightScales) == kNone)
@@ -91,7 +36,7 @@ private:
     bool isOfOne = true, hasScales = false;
     for (const Segment::Boundary &out : segment.outs) {
       const Cell &cell = role_.cells[out.cell];
-      const Op *op = opOf(segment, out.value);
+      const Op *op = makerOf(segment, out.value);
       if (cell.kind == CellKind::WeightScales) {
         hasScales = op != nullptr && op->kind == OpKind::WeightScales;
         isOfOne &= hasScales;
@@ -113,7 +58,7 @@ private:
     const Block &block = plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))];
     Axes parts = axesOf(plan_, block.group) | axesOf(plan_, block.stateGroup);
     const ValueId amax = operandNamed<OpKind::QuantizeShard>(op, "amax");
-    const Op *largest = opOf(segment, amax);
+    const Op *largest = makerOf(segment, amax);
     bool isMax = largest != nullptr && largest->kind == OpKind::AllReduceMax;
     if ((parts & ~(isMax ? axesOf(plan_, largest->group) : Axes{0})) != 0)
       report_.add(finding::NotLargestOfRanks, at, segment.values[amax].name, block.name);
@@ -125,15 +70,15 @@ private:
   /// Whether the shard's own magnitudes are among those that it is quantised by.
   static bool hasSeen(const Segment &segment, const Op &quantize) {
     constexpr OpKind kOp = OpKind::QuantizeShard, kSeen = OpKind::AmaxShard;
-    const Op *op = opOf(segment, operandNamed<kOp>(quantize, "amax"));
+    const Op *op = makerOf(segment, operandNamed<kOp>(quantize, "amax"));
     while (op != nullptr) {
       bool isShard = op->kind == kSeen;
       if (isShard && operandNamed<kSeen>(*op, "x") == operandNamed<kOp>(quantize, "x"))
         return true;
       if (!isShard && op->kind != OpKind::AllReduceMax)
         return false;
-      op = opOf(segment, isShard ? operandNamed<kSeen>(*op, "amax")
-                                 : operandNamed<OpKind::AllReduceMax>(*op, "x"));
+      op = makerOf(segment, isShard ? operandNamed<kSeen>(*op, "amax")
+                                    : operandNamed<OpKind::AllReduceMax>(*op, "x"));
     }
     return false;
   }
@@ -144,30 +89,9 @@ private:
       count += cell.kind == CellKind::Weight && cell.type.dtype == DType::F8E4M3 ? 1 : 0;
     return count;
   }
-
-  Inspection &report_;
-  const Plan &plan_;
-  uint32_t roleIndex_;
-  const Role &role_;
 };
 
 } // namespace
-
-bool isWeightOfRow(const Plan &plan, const Role &role, const Segment &segment, ValueId factor,
-                   int64_t row) {
-  std::optional<WeightPart> part = weightOf(role, segment, factor);
-  if (!part)
-    return false;
-  for (size_t p = 0; p < plan.params.size(); ++p) {
-    const Param &param = plan.params[p];
-    bool isIt = part->param >= 0 ? part->param == static_cast<int32_t>(p)
-                                 : param.block == part->block && param.offset == part->offset &&
-                                       param.type.numel() == part->numel;
-    if (isIt)
-      return isKeptIn8Bits(param) && numberOfScale(plan, p) == row;
-  }
-  return false;
-}
 
 void checkWeightScales(Inspection &inspection, uint32_t role) {
   WeightScaleCheck(inspection, role).run();

@@ -65,10 +65,9 @@ const Case kCases[] = {
      "'matmul_scaled' takes '%p' with the scale '%n'"},
     {"scaleOfAnotherFactorInACell", Rule::Scale,
      [](Plan &p) { first(p).outs[1].value = named(first(p), "r"); },
-     "segment 'first' does not leave a factor and its scale, made by one op, in the cells '@xt' "
-     "and '@xs'"},
+     "'matmul_scaled' takes '%xt' with the scale '%xs', but no op has made both"},
     {"scaleNotLeft", Rule::Scale, [](Plan &p) { first(p).outs.pop_back(); },
-     "segment 'first' does not leave a factor and its scale, made by one op"},
+     "'matmul_scaled' takes '%xt' with the scale '%xs', but no op has made both"},
     {"scaleOfTheSegmentForAFactorOfACell", Rule::Scale,
      [](Plan &p) { second(p).ops[2].operands[3] = named(second(p), "r"); },
      "'matmul_scaled' takes '%xt' with the scale '%r'"},

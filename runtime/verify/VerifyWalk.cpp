@@ -1,21 +1,17 @@
 // Cuts the turns of a loop where a run executes another variant: between two cuts all turns do the
 // same.
-#include "runtime/verify/VerifyLoops.h"
+#include "runtime/verify/VerifyWalk.h"
 
 #include <algorithm>
 
 namespace shardc::plan::verifier {
 
-ProgramNode asLoop(const ProgramNode &run) {
-  ProgramNode turn{ProgramNode::Run, run.segment, 1, {}};
-  turn.microbatch = MicrobatchNumber{1, 0};
-  return {ProgramNode::Loop, kNone, run.count, {turn}};
-}
-
 LoopTurns::LoopTurns(Inspection &inspection, uint32_t role, const ProgramNode &loop,
-                     const std::vector<int64_t> &counts)
-    : rings_(inspection.ringsOf(role)), count_(loop.count),
-      step_(inspection.followsAllTurns() ? 0 : stepOf(inspection.plan().roles[role], loop)) {
+                     const std::vector<int64_t> &counts, bool isPlain)
+    : rings_(inspection.ringsOf(role)), runs_(loop.children), isPlain_(isPlain), count_(loop.count),
+      step_(inspection.followsAllTurns() && !isPlain
+                ? 0
+                : stepOf(inspection.plan().roles[role], loop)) {
   if (!isRegular())
     return;
   const Role &of = inspection.plan().roles[role];
