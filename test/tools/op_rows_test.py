@@ -46,10 +46,22 @@ class OpRowsTest(unittest.TestCase):
             self.assertIn(what, errors(source, rows))
 
     def test_rows_fit_the_op(self):
-        for text in ("r c -> r c", "r c, c -> r c, r", "r c, c -> r d", "r c, c r c", "(r c, c -> r c", "r c, =c -> r c"):
-            self.assertIn("the FACTORS row of op Twist is malformed", errors("Factors.cpp", [OP, FACTS, f'FACTORS(Twist, "{text}")', TYPES]))
-        for text in ("data -> ~x", "data, i32 -> data, f32", "data, i32 -> ~z", "data, i33 -> ~x", "data, i32/5 -> ~x", "data, i32"):
-            self.assertIn("the TYPES row of op Twist", errors("OpTypes.cpp", [OP, FACTS, FACTORS, f'TYPES(Twist, "{text}")']))
+        self.expect_each("Factors.cpp", FACTORS, "the FACTORS row of op {} is malformed",
+                         ("r c -> r c", "r c, c -> r c, r", "r c, c -> r d", "r c, c r c", "(r c, c -> r c", "r c, =c -> r c"))
+        self.expect_each("OpTypes.cpp", TYPES, "the TYPES row of op {}",
+                         ("data -> ~x", "data, i32 -> data, f32", "data, i32 -> ~z", "data, i33 -> ~x", "data, i32/5 -> ~x", "data, i32"))
+
+    def expect_each(self, source, row, message, texts):
+        """An error for each of the texts, which stand in the row of an op each."""
+        rows, wanted = [], []
+        for number, text in enumerate(texts):
+            name = f"Twist{number}"
+            wrong = row[:row.index(",")] + f', "{text}")'
+            rows += [each.replace("Twist", name).replace("twist", name) for each in (OP, FACTS, FACTORS, TYPES) if each != row]
+            rows.append(wrong.replace("Twist", name))
+            wanted.append(message.format(name))
+        said = errors(source, rows)
+        self.assertEqual([each for each in wanted if each not in said], [])
 
 
 if __name__ == "__main__":
