@@ -159,11 +159,29 @@ Compiled makePlan(const config::Config &config, SourceManager &sources,
   return compiled;
 }
 
+/// Saves in memory do not wait for each other's pieces. False, with an error, if there are several.
+bool reportPieces(const config::Config &config, const plan::Plan &plan, DiagEngine &diags) {
+  if (plan.job.checkpoint.inMemoryInterval == 0)
+    return true;
+  for (const plan::Role &role : plan.roles) {
+    int64_t pieces =
+        std::ranges::count(role.segments, plan::SegmentKind::Snapshot, &plan::Segment::kind);
+    if (pieces <= 1)
+      continue;
+    diags.report(diag::MemorySavesInPieces, config.range(config::Opt::CheckpointInMemoryInterval),
+                 plan::formatBytes(plan::snapshotBytes(role)),
+                 plan::formatBytes(plan.job.checkpoint.snapshotLimitBytes), pieces);
+    return false;
+  }
+  return true;
+}
+
 /// Whether the plan fits and is right. Size first: for a plan that does not fit, the message lists
 /// solutions; verify only refuses it.
 bool isAccepted(const config::Config &config, const plan::Plan &plan, DiagEngine &diags,
                 const CommonOptions &common) {
-  return reportFit(config, plan, diags, common) && !reportFindings(plan, diags);
+  return reportFit(config, plan, diags, common) && reportPieces(config, plan, diags) &&
+         !reportFindings(plan, diags);
 }
 
 /// The same of all plans of the job, which go on with each other's state.

@@ -167,15 +167,17 @@ private:
                  ? makeReport(report::RankEnded, "a rank ended on account of another one")
                  : fall.reports.front();
     bool isFinal = fall.exitStatus != kFailureStatus;
+    // What ranks have said of their steps may be older than a save.
+    int64_t step = std::max(fall.step, options_.restarts.newestSave());
     bool isMended = !isFinal && leavesOut(rankNamedBy(cause_.text));
-    switch (leader_.faulted({std::string(cause_.id), fall.step, isFinal, isMended})) {
+    switch (leader_.faulted({std::string(cause_.id), step, isFinal, isMended})) {
     case RestartLeader::Verdict::Again:
       return {.startsAgain = true, .last = {}};
     case RestartLeader::Verdict::UsedUp:
       return {.startsAgain = false,
               .last = makeReport(report::RestartsUsedUp, leader_.restartsMax())};
     case RestartLeader::Verdict::CameBack:
-      return {.startsAgain = false, .last = makeReport(report::FaultCameBack, fall.step)};
+      return {.startsAgain = false, .last = makeReport(report::FaultCameBack, step)};
     case RestartLeader::Verdict::NoRestarts:
     case RestartLeader::Verdict::Final:
     case RestartLeader::Verdict::Asked:
@@ -263,7 +265,7 @@ private:
 
   /// Zeros until they are written. Processes of ranks inherit it, and it stays when they end.
   Status mapHeldMemory() {
-    int64_t ranks = isLaunched_ ? 1 : options_.worldSize;
+    int64_t ranks = isLaunched_ ? 1 : options_.processes();
     if (options_.held.bytes() == 0)
       return Status::ok();
     auto bytes = static_cast<size_t>(options_.held.bytes() * ranks);

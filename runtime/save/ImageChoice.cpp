@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 namespace shardc::save {
 namespace {
+
+constexpr int64_t kRanksMax = 1 << 20; ///< more than any job has
 
 /// The nodes in the order of their first ranks, each with its ranks in their order.
 std::vector<std::vector<int>> nodesOf(std::span<const RankPlace> ranks) {
@@ -41,20 +44,21 @@ std::vector<int> neighboursOf(std::span<const RankPlace> ranks) {
 
 std::optional<ImageChoice> chooseImages(std::span<const std::vector<ImageId>> held,
                                         int64_t newerThan) {
-  std::map<std::pair<int64_t, int64_t>, std::vector<int>> sets; // holders, by step and attempt
+  // Holders, by step, attempt and number of ranks.
+  std::map<std::tuple<int64_t, int64_t, int64_t>, std::vector<int>> sets;
   for (size_t rank = 0; rank < held.size(); ++rank)
     for (const ImageId &id : held[rank]) {
-      if (id.step <= newerThan || id.owner < 0 || id.owner >= std::ssize(held))
+      if (id.step <= newerThan || id.owner < 0 || id.owner >= id.ranks || id.ranks > kRanksMax)
         continue;
-      std::vector<int> &holders = sets[{id.step, id.attempt}];
-      holders.resize(held.size(), -1);
+      std::vector<int> &holders = sets[{id.step, id.attempt, id.ranks}];
+      holders.resize(static_cast<size_t>(id.ranks), -1);
       int &holder = holders[static_cast<size_t>(id.owner)];
       if (holder < 0 || id.owner == static_cast<int64_t>(rank))
         holder = static_cast<int>(rank);
     }
   for (auto set = sets.rbegin(); set != sets.rend(); ++set)
     if (std::ranges::find(set->second, -1) == set->second.end())
-      return ImageChoice{set->first.second, set->first.first, set->second};
+      return ImageChoice{std::get<1>(set->first), std::get<0>(set->first), set->second};
   return std::nullopt;
 }
 

@@ -26,11 +26,15 @@ std::vector<int> neighboursOf(std::span<const RankPlace> ranks);
 /// The images from which a restart goes on.
 struct ImageChoice {
   int64_t attempt = 0, step = 0;
-  std::vector<int> holders; ///< by owner: the rank that has the image
+  std::vector<int> holders; ///< by owner: the rank that has the image now
+  ImageId idOf(size_t owner) const {
+    return {static_cast<int64_t>(owner), attempt, step, std::ssize(holders)};
+  }
 };
 
-/// The newest step after `newerThan` of which there is an image of each rank, of one attempt.
-/// `held` has by rank what it has in memory. An image that its owner has is taken from there.
+/// The newest step after `newerThan` of which there is an image of each rank, of one attempt, which
+/// may have had another number of ranks. `held` has by rank what it has in memory. An image that
+/// the rank with its owner's number has is taken from there.
 std::optional<ImageChoice> chooseImages(std::span<const std::vector<ImageId>> held,
                                         int64_t newerThan);
 

@@ -11,11 +11,11 @@ namespace shardc::save {
 
 Result<ImageLayout> ImageLayout::create(const plan::Plan &plan, const StateLayout &layout,
                                         const std::vector<SnapshotPiece> &pieces) {
-  if (pieces.size() > 1)
-    return makeStatus(report::MemorySavesInPieces, pieces.size());
-  if (pieces.empty())
-    return makeStatus(report::PlanCannotRun, "'checkpoint.in_memory_interval' is set, but the plan "
-                                             "has no background segments that copy the state");
+  if (pieces.size() != 1)
+    return makeStatus(report::PlanCannotRun,
+                      "'checkpoint.in_memory_interval' is set, but the plan has {} background "
+                      "segments that copy the state; it needs to have one",
+                      pieces.size());
   ImageLayout images(plan, layout);
   images.roles_.resize(plan.roles.size());
   for (const RoleSnapshot &role : pieces.front().roles) {
@@ -32,7 +32,7 @@ Status ImageLayout::findSaved() {
   for (int64_t rank = 0; rank < plan_->worldSize(); ++rank) {
     ASSIGN_OR_RETURN(std::vector<StatePiece> pieces, layout_->piecesToSave(rank));
     for (StatePiece &piece : pieces) {
-      Key key{piece.part, piece.param, piece.number};
+      Key key{piece.part, layout_->nameOf(piece)};
       saved_[key].push_back({rank, std::move(piece)});
     }
   }
@@ -56,10 +56,12 @@ Result<int64_t> ImageLayout::placeOf(int64_t owner, uint32_t role, uint32_t cell
 }
 
 /// Rows of the common box are behind each other in the saved piece if both have whole rows of it.
-Result<std::vector<ImageLayout::Source>> ImageLayout::sourcesOf(const StatePiece &piece) const {
+Result<std::vector<ImageLayout::Source>> ImageLayout::sourcesOf(const StatePiece &piece,
+                                                                const StateLayout &other) const {
   std::vector<Source> sources;
-  auto saved = saved_.find({piece.part, piece.param, piece.number});
-  int64_t found = 0, size = dtypeBytes(layout_->cellOf(piece).type.dtype);
+  auto saved = saved_.find({piece.part, other.nameOf(piece)});
+  DType type = other.cellOf(piece).type.dtype;
+  int64_t found = 0, size = dtypeBytes(type);
   for (size_t i = 0; saved != saved_.end() && i < saved->second.size(); ++i) {
     const auto &[owner, from] = saved->second[i];
     std::optional<checkpoint::Box> common = checkpoint::intersect(piece.box, from.box);
@@ -69,9 +71,9 @@ Result<std::vector<ImageLayout::Source>> ImageLayout::sourcesOf(const StatePiece
                                    from.box.shape.begin() + 1, from.box.shape.end()) &&
                         std::equal(common->shape.begin() + 1, common->shape.end(),
                                    piece.box.shape.begin() + 1, piece.box.shape.end());
-    if (!hasWholeRows || layout_->cellOf(from).type.dtype != layout_->cellOf(piece).type.dtype)
+    if (!hasWholeRows || layout_->cellOf(from).type.dtype != type)
       return makeStatus(report::PlanCannotRun, "'{}': rank {} saves {} in another form than {}",
-                        layout_->nameOf(piece), owner, checkpoint::boxText(from.box),
+                        other.nameOf(piece), owner, checkpoint::boxText(from.box),
                         checkpoint::boxText(piece.box));
     int64_t rowBytes = from.bytes / from.box.shape[0];
     int64_t begin = (common->offset[0] - from.box.offset[0]) * rowBytes;
@@ -83,7 +85,7 @@ Result<std::vector<ImageLayout::Source>> ImageLayout::sourcesOf(const StatePiece
   }
   if (found * size != piece.bytes)
     return makeStatus(report::PlanCannotRun, "images of ranks have {} of the {} bytes of '{}'",
-                      found * size, piece.bytes, layout_->nameOf(piece));
+                      found * size, piece.bytes, other.nameOf(piece));
   return sources;
 }
 

@@ -14,8 +14,8 @@ namespace shardc::save {
 
 class ImageLayout {
 public:
-  /// MemorySavesInPieces if the plan copies the state in several pieces, PlanCannotRun if it copies
-  /// none. The plan and the layout outlive it.
+  /// PlanCannotRun if the plan does not copy the state in one piece. The plan and the layout
+  /// outlive it.
   static Result<ImageLayout> create(const plan::Plan &plan, const StateLayout &layout,
                                     const std::vector<SnapshotPiece> &pieces);
 
@@ -35,8 +35,9 @@ public:
   };
   /// Finds out what each rank saves. Comes before `sourcesOf`.
   Status findSaved();
-  /// Where all of a piece that some rank holds is: each element once.
-  Result<std::vector<Source>> sourcesOf(const StatePiece &piece) const;
+  /// Where all of a piece is that some rank of `other` holds, which is the state of the same model
+  /// on this number of ranks or on another one: each element once.
+  Result<std::vector<Source>> sourcesOf(const StatePiece &piece, const StateLayout &other) const;
 
 private:
   struct RoleCopies {
@@ -49,7 +50,7 @@ private:
     int64_t owner;
     StatePiece piece;
   };
-  using Key = std::tuple<checkpoint::ParamPart, uint32_t, int64_t>; ///< part, parameter, number
+  using Key = std::pair<checkpoint::ParamPart, std::string>; ///< part, name of the tensor
 
   ImageLayout(const plan::Plan &plan, const StateLayout &layout) : plan_(&plan), layout_(&layout) {}
   Result<int64_t> placeOf(int64_t owner, uint32_t role, uint32_t cell, int64_t begin,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
 #include <map>
 
@@ -33,8 +35,23 @@ int64_t nowNs() {
 /// Reads pieces of state from the chosen images, here or on other ranks.
 class MemorySaves::Reader final : public StateSource {
 public:
-  Reader(const MemorySaves &saves, const ImageLayout &layout, ImageChoice choice)
-      : saves_(saves), layout_(layout), choice_(std::move(choice)) {}
+  Reader(const MemorySaves &saves, ImageChoice choice)
+      : saves_(saves), choice_(std::move(choice)) {}
+
+  /// The images are of a phase of these plans, for as many ranks as there were; what is read is of
+  /// `own`. Checks that all of it is there that this rank reads.
+  Status prepare(const plan::Plan &plan, const StateLayout &own) {
+    own_ = &own;
+    ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
+    saved_.emplace(std::move(layout));
+    ASSIGN_OR_RETURN(std::vector<SnapshotPiece> pieces, snapshotPieces(plan, *saved_));
+    ASSIGN_OR_RETURN(images_, ImageLayout::create(plan, *saved_, pieces));
+    RETURN_IF_ERROR(images_->findSaved());
+    ASSIGN_OR_RETURN(std::vector<StatePiece> mine, own.pieces(saves_.peers_.rank()));
+    for (const StatePiece &piece : mine)
+      RETURN_IF_ERROR(images_->sourcesOf(piece, own).status());
+    return Status::ok();
+  }
 
   /// The position of the job that an image has.
   Result<Progress> progressOf(int64_t owner) const {
@@ -49,7 +66,7 @@ public:
   }
 
   Status read(const StatePiece &piece, uint8_t *to) const override {
-    ASSIGN_OR_RETURN(std::vector<ImageLayout::Source> sources, layout_.sourcesOf(piece));
+    ASSIGN_OR_RETURN(std::vector<ImageLayout::Source> sources, images_->sourcesOf(piece, *own_));
     int64_t rowBytes = piece.bytes / piece.box.shape[0];
     for (const ImageLayout::Source &source : sources) {
       ASSIGN_OR_RETURN(const Image *image, imageOf(source.owner));
@@ -60,7 +77,7 @@ public:
     return Status::ok();
   }
 
-  void end() const override { images_.clear(); } // others need not serve the connections any more
+  void end() const override { opened_.clear(); } // others need not serve the connections any more
 
 private:
   struct Image {
@@ -70,11 +87,11 @@ private:
   };
 
   Result<const Image *> imageOf(int64_t owner) const {
-    auto known = images_.find(owner);
-    if (known != images_.end())
+    auto known = opened_.find(owner);
+    if (known != opened_.end())
       return &known->second;
     Image image;
-    ImageId id{owner, choice_.attempt, choice_.step};
+    ImageId id = choice_.idOf(static_cast<size_t>(owner));
     int holder = choice_.holders[static_cast<size_t>(owner)];
     if (holder == saves_.peers_.rank()) {
       for (const ImageSlots *slots : {&saves_.held_.own, &saves_.held_.guest})
@@ -90,7 +107,7 @@ private:
                                                    saves_.options_.timeoutSeconds));
       ASSIGN_OR_RETURN(image.info, image.link->find(id, saves_.options_.timeoutSeconds));
     }
-    return &images_.emplace(owner, std::move(image)).first->second;
+    return &opened_.emplace(owner, std::move(image)).first->second;
   }
 
   Status readFrom(const Image &image, int64_t begin, void *to, int64_t bytes) const {
@@ -105,9 +122,11 @@ private:
   }
 
   const MemorySaves &saves_;
-  const ImageLayout &layout_;
   ImageChoice choice_;
-  mutable std::map<int64_t, Image> images_; ///< by owner, once they are used
+  const StateLayout *own_ = nullptr;        ///< of the plan that goes on
+  std::optional<StateLayout> saved_;        ///< of the plan whose images they are
+  std::optional<ImageLayout> images_;       ///< of that one
+  mutable std::map<int64_t, Image> opened_; ///< by owner, once they are used
 };
 
 Result<int64_t> imageBytesMax(std::span<const plan::Plan> plans) {
@@ -173,7 +192,7 @@ std::vector<ImageId> MemorySaves::idsHeld() const {
 std::string MemorySaves::introduction() const {
   nlohmann::json ids = nlohmann::json::array();
   for (const ImageId &id : idsHeld())
-    ids.push_back({id.owner, id.attempt, id.step});
+    ids.push_back({id.owner, id.attempt, id.step, id.ranks});
   return toText(nlohmann::json{
              {"machine", options_.machine}, {"local", peers_.localRank()}, {"images", ids}}) +
          "\n" + server_->address().pack();
@@ -192,7 +211,8 @@ Status MemorySaves::takeIntroductions(const std::vector<std::string> &all) {
     places.push_back({said.value("machine", ""), said.value("local", int64_t{0})});
     std::vector<ImageId> &ids = heldByRank_.emplace_back();
     for (const auto &id : said["images"])
-      ids.push_back({id[0].get<int64_t>(), id[1].get<int64_t>(), id[2].get<int64_t>()});
+      ids.push_back(
+          {id[0].get<int64_t>(), id[1].get<int64_t>(), id[2].get<int64_t>(), id[3].get<int64_t>()});
   }
   if (!held_.guest.isThere())
     return Status::ok();
@@ -220,7 +240,7 @@ Result<std::vector<std::vector<int>>> MemorySaves::findDamaged(const ImageChoice
   for (size_t owner = 0; owner < choice.holders.size(); ++owner) {
     if (choice.holders[owner] != peers_.rank())
       continue;
-    ImageId id{static_cast<int64_t>(owner), choice.attempt, choice.step};
+    ImageId id = choice.idOf(owner);
     bool isIntact = false;
     for (const ImageSlots *slots : {&held_.own, &held_.guest})
       if (std::optional<int> slot = slots->find(id))
@@ -246,7 +266,7 @@ Result<std::optional<ImageChoice>> MemorySaves::choose(int64_t newerThan) {
     for (size_t rank = 0; rank < damaged.size(); ++rank)
       for (int owner : damaged[rank]) {
         isAnyDamaged = true;
-        std::erase(heldByRank_[rank], ImageId{owner, choice->attempt, choice->step});
+        std::erase(heldByRank_[rank], choice->idOf(static_cast<size_t>(owner)));
         options_.tell(makeReport(report::MemoryCopyDamaged, rank, owner, choice->step));
       }
     if (!isAnyDamaged)
@@ -260,8 +280,8 @@ void MemorySaves::keepOnly(const std::optional<ImageChoice> &choice) const {
   for (const ImageSlots *slots : {&held_.own, &held_.guest})
     for (int slot = 0; slots->isThere() && slot < ImageSlots::kCount; ++slot) {
       std::optional<ImageInfo> info = slots->at(slot);
-      bool isChosen = info && choice && info->id.attempt == choice->attempt &&
-                      info->id.step == choice->step && info->planHash == options_.planHash;
+      bool isChosen = info && choice && info->planHash == options_.planHash &&
+                      info->id == choice->idOf(static_cast<size_t>(info->id.owner));
       if (!isChosen)
         slots->begin(slot);
     }
@@ -269,6 +289,8 @@ void MemorySaves::keepOnly(const std::optional<ImageChoice> &choice) const {
 
 std::string MemorySaves::whose(const ImageChoice &choice) const {
   std::string others;
+  if (std::ssize(choice.holders) != peers_.worldSize())
+    return fmt::format("the state of {} ranks", choice.holders.size());
   for (size_t owner = 0; owner < choice.holders.size(); ++owner)
     if (choice.holders[owner] != static_cast<int>(owner))
       others += fmt::format("{}rank {} from the copy of rank {}", others.empty() ? "" : ", ", owner,
@@ -276,22 +298,66 @@ std::string MemorySaves::whose(const ImageChoice &choice) const {
   return others.empty() ? "each rank from its own" : others + ", the others from their own";
 }
 
-/// What only some ranks keep of it.
-Status MemorySaves::completeProgress(const plan::Plan &plan, Progress &progress) {
-  auto take = [&](std::string_view what, int64_t from, std::vector<float> &list) -> Status {
-    std::string_view mine(reinterpret_cast<const char *>(list.data()), list.size() * sizeof(float));
-    ASSIGN_OR_RETURN(std::vector<std::string> all,
-                     peers_.allGatherLong(what, peers_.rank() == from ? mine : ""));
-    const std::string &bytes = all[static_cast<size_t>(from)];
-    list.resize(bytes.size() / sizeof(float));
-    std::memcpy(list.data(), bytes.data(), list.size() * sizeof(float));
-    return Status::ok();
+/// What rank 0 reads for all: the position of the job, of which only some images have all parts.
+Result<MemorySaves::Position> MemorySaves::positionIn(const Reader &images,
+                                                      const ImageChoice &choice) const {
+  ASSIGN_OR_RETURN(ImageInfo info, images.infoOf(0));
+  ASSIGN_OR_RETURN(const plan::Plan *plan, planOf(choice, info.phase));
+  ASSIGN_OR_RETURN(Progress progress, images.progressOf(0));
+  if (std::optional<int64_t> holder = rankWithExpertBias(*plan)) {
+    ASSIGN_OR_RETURN(Progress its, images.progressOf(*holder));
+    progress.expertBias = std::move(its.expertBias);
+  }
+  return Position{info.phase, info.endedNs, std::move(progress)};
+}
+
+/// The plan whose state the images have.
+Result<const plan::Plan *> MemorySaves::planOf(const ImageChoice &choice, int64_t phase) const {
+  std::vector<const plan::Plan *> phases;
+  for (const plan::Plan &plan : options_.plans)
+    if (plan.worldSize() == std::ssize(choice.holders))
+      phases.push_back(&plan);
+  if (phase < 0 || phase >= std::ssize(phases) || phase >= std::ssize(phases_))
+    return makeStatus(StatusCode::Internal, "an image is of plan {} of {}", phase, phases.size());
+  return phases[static_cast<size_t>(phase)];
+}
+
+Result<MemorySaves::Position> MemorySaves::sharePosition(Result<Position> mine) {
+  bool isFirst = peers_.rank() == 0;
+  RETURN_IF_ERROR(
+      peers_.agree("reading the position in memory", isFirst ? mine.status() : Status::ok()));
+  std::string text;
+  if (isFirst)
+    text = fmt::format("{} {}\n", mine->phase, mine->endedNs) + packProgress(mine->progress);
+  ASSIGN_OR_RETURN(std::vector<std::string> all,
+                   peers_.allGatherLong("the position in memory", text));
+  Position position;
+  size_t line = all[0].find('\n');
+  if (line == std::string::npos ||
+      std::sscanf(all[0].c_str(), "%" SCNd64 " %" SCNd64, &position.phase, &position.endedNs) != 2)
+    return makeStatus(StatusCode::Internal, "rank 0 has not said the position in memory");
+  ASSIGN_OR_RETURN(position.progress, unpackProgress(std::string_view(all[0]).substr(line + 1)));
+  return position;
+}
+
+Result<MemoryState> MemorySaves::read(const ImageChoice &choice) {
+  auto reader = std::make_unique<Reader>(*this, choice);
+  Result<Position> mine = Position();
+  if (peers_.rank() == 0)
+    mine = positionIn(*reader, choice);
+  ASSIGN_OR_RETURN(Position position, sharePosition(std::move(mine)));
+  auto prepare = [&]() -> Status {
+    ASSIGN_OR_RETURN(const plan::Plan *plan, planOf(choice, position.phase));
+    return reader->prepare(*plan, phases_[static_cast<size_t>(position.phase)].layout);
   };
-  if (amaxHistoryOf(plan) != nullptr)
-    RETURN_IF_ERROR(take("the history of magnitudes", 0, progress.amaxHistory));
-  if (std::optional<int64_t> holder = rankWithExpertBias(plan))
-    RETURN_IF_ERROR(take("the bias on experts", *holder, progress.expertBias));
-  return Status::ok();
+  RETURN_IF_ERROR(peers_.agree("reading state in memory", prepare()));
+  MemoryState state;
+  state.phase = static_cast<size_t>(position.phase);
+  state.progress = std::move(position.progress);
+  state.secondsLost = static_cast<double>(nowNs() - position.endedNs) / 1e9;
+  state.whose = whose(choice);
+  state.source = std::move(reader);
+  return state;
 }
 
 Result<std::optional<MemoryState>> MemorySaves::restore(int64_t newerThan) {
@@ -299,32 +365,15 @@ Result<std::optional<MemoryState>> MemorySaves::restore(int64_t newerThan) {
   keepOnly(choice);
   if (!choice)
     return std::optional<MemoryState>();
-  int self = peers_.rank();
-  auto read = [&]() -> Result<MemoryState> {
-    MemoryState state;
-    state.whose = whose(*choice);
-    Reader first(*this, *phases_.front().images, *choice);
-    ASSIGN_OR_RETURN(ImageInfo info, first.infoOf(self));
-    ASSIGN_OR_RETURN(state.progress, first.progressOf(self));
-    if (info.phase < 0 || info.phase >= std::ssize(phases_))
-      return makeStatus(StatusCode::Internal, "an image is of plan {} of {}", info.phase,
-                        phases_.size());
-    state.phase = static_cast<size_t>(info.phase);
-    state.secondsLost = static_cast<double>(nowNs() - info.endedNs) / 1e9;
-    ImageLayout &layout = *phases_[state.phase].images;
-    RETURN_IF_ERROR(layout.findSaved());
-    state.source = std::make_unique<Reader>(*this, layout, *choice);
-    return state;
-  };
-  Result<MemoryState> state = read();
-  if (Status all = peers_.agree("reading state in memory", state.status()); !all.isOk()) {
+  Result<MemoryState> state = read(*choice);
+  if (!state.isOk()) { // on all ranks alike
     keepOnly(std::nullopt);
     options_.tell(makeReport(report::MemorySaveSkipped, choice->step,
-                             "a rank cannot read it: " + all.message(), "of no use then"));
+                             "a rank cannot read it: " + state.status().message(),
+                             "of no use then"));
     return std::optional<MemoryState>();
   }
   newest_ = choice->step;
-  RETURN_IF_ERROR(completeProgress(*phases_[state->phase].plan, state->progress));
   return std::optional<MemoryState>(std::move(*state));
 }
 
@@ -356,7 +405,7 @@ void MemorySaves::passOver(int64_t step, std::string_view why) {
 
 /// A fault strikes before the next image begins, when others have most likely completed theirs.
 void MemorySaves::strike() {
-  ImageId id{peers_.rank(), peers_.attempt(), begun_};
+  ImageId id{peers_.rank(), peers_.attempt(), begun_, peers_.worldSize()};
   std::optional<int> slot = held_.own.find(id);
   {
     std::lock_guard lock(mutex_);
@@ -496,7 +545,7 @@ Result<int> MemorySaves::copy(const Task &task) {
   uint32_t role = exec::roleOf(*phase.plan, executable_->worldRank(0));
   std::string meta = packProgress(*task.progress);
   ImageInfo info;
-  info.id = {peers_.rank(), peers_.attempt(), task.step};
+  info.id = {peers_.rank(), peers_.attempt(), task.step, peers_.worldSize()};
   info.planHash = options_.planHash;
   info.phase = static_cast<int64_t>(phase_);
   info.metaBytes = static_cast<int64_t>(meta.size());

@@ -24,14 +24,16 @@
 
 namespace shardc::save {
 
-/// Bytes of the largest image that a rank of these plans makes, 0 if they make none.
-/// MemorySavesInPieces if a plan copies state in pieces.
+/// Bytes of the largest image that a rank of these plans makes, 0 if they make none. PlanCannotRun
+/// if a plan copies state in pieces.
 Result<int64_t> imageBytesMax(std::span<const plan::Plan> plans);
 
 struct MemoryOptions {
   /// ImageSlots of this rank, and of the rank whose neighbour it is; empty without neighbours.
   std::span<uint8_t> own, guest;
   uint64_t planHash = 0;
+  /// Of all numbers of ranks that the job may have; outlive the MemorySaves.
+  std::span<const plan::Plan> plans;
   std::string machine;        ///< that this rank is on
   double timeoutSeconds = 60; ///< of a transfer in which nothing moves
   /// Takes what there is to tell, alike on all ranks, on the thread that calls.
@@ -109,7 +111,15 @@ private:
   Result<std::vector<std::vector<int>>> findDamaged(const ImageChoice &choice);
   Result<std::optional<ImageChoice>> choose(int64_t newerThan);
   void keepOnly(const std::optional<ImageChoice> &choice) const;
-  Status completeProgress(const plan::Plan &plan, Progress &progress);
+  /// Where the job was when images were made.
+  struct Position {
+    int64_t phase = 0, endedNs = 0;
+    Progress progress;
+  };
+  Result<Position> positionIn(const Reader &images, const ImageChoice &choice) const;
+  Result<const plan::Plan *> planOf(const ImageChoice &choice, int64_t phase) const;
+  Result<Position> sharePosition(Result<Position> mine);
+  Result<MemoryState> read(const ImageChoice &choice);
   std::string whose(const ImageChoice &choice) const;
 
   void passOver(int64_t step, std::string_view why);

@@ -20,7 +20,7 @@ ImageSlots::ImageSlots(std::span<uint8_t> memory)
     : memory_(memory.data()),
       slotBytes_(static_cast<int64_t>(memory.size()) / kCount / kImagePage * kImagePage) {
   static_assert(sizeof(Header) <= kImagePage);
-  static_assert(sizeof(ImageInfo) == 9 * sizeof(int64_t)); // no padding, whose bytes are nobody's
+  static_assert(sizeof(ImageInfo) == 10 * sizeof(int64_t)); // no padding, whose bytes are nobody's
 }
 
 int64_t ImageSlots::imageBytesMax() const { return slotBytes_ - kImagePage; }

@@ -15,6 +15,7 @@ struct ImageId {
   int64_t owner = 0;   ///< the rank whose state it is
   int64_t attempt = 0; ///< restarts before the start of the ranks that made it
   int64_t step = 0;    ///< after which the state is
+  int64_t ranks = 0;   ///< of the attempt; other attempts of an elastic job may have others
   auto operator<=>(const ImageId &) const = default;
 };
 

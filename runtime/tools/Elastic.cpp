@@ -45,16 +45,13 @@ Status checkSizes(std::span<const plan::Plan> plans, const RunToolOptions &optio
                     isAsked ? elasticText(options.elastic) : "not given");
 }
 
-std::optional<Report> refuseElastic(const plan::Plan &plan, const RunToolOptions &options,
-                                    Launcher launcher) {
+std::optional<Report> refuseElastic(const RunToolOptions &options, Launcher launcher) {
   if (!options.isElastic())
     return std::nullopt;
   if (options.restarts == 0)
     return makeReport(report::ElasticNeedsRestarts);
   if (launcher == Launcher::OpenMpi)
     return makeReport(report::ElasticUnderMpirun);
-  if (plan.job.checkpoint.inMemoryInterval > 0)
-    return makeReport(report::ElasticWithMemory);
   return std::nullopt;
 }
 
@@ -69,9 +66,9 @@ launch::ElasticOptions elasticOptionsOf(const RunToolOptions &options, int64_t r
 
 std::function<void(const launch::CrewChange &)> noteCrewsOf(const plan::Plan &plan,
                                                             const RunToolOptions &options) {
-  return [console = options.console, metrics = options.metrics,
-          folder = plan.job.checkpoint.save](const launch::CrewChange &change) {
-    std::string from = whereFrom(change.savedStep, folder);
+  return [console = options.console, metrics = options.metrics, folder = plan.job.checkpoint.save,
+          hasMemory = plan.job.checkpoint.inMemoryInterval > 0](const launch::CrewChange &change) {
+    std::string from = whereFrom(change.savedStep, folder, hasMemory);
     console.tell(change.now.size() == change.before.size()
                      ? makeReport(report::PlacesChanged, change.now.size(), from, change.why,
                                   change.secondsLost)

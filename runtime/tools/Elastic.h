@@ -19,8 +19,7 @@ std::vector<std::span<const plan::Plan>> plansBySize(std::span<const plan::Plan>
 Status checkSizes(std::span<const plan::Plan> plans, const RunToolOptions &options);
 
 /// Why this run cannot be elastic as it is asked to; none if it can, or is not asked to.
-std::optional<Report> refuseElastic(const plan::Plan &plan, const RunToolOptions &options,
-                                    Launcher launcher);
+std::optional<Report> refuseElastic(const RunToolOptions &options, Launcher launcher);
 
 /// The sizes of the run; none where it is not elastic. `ranks` is the largest number, and places
 /// that are lost are waited for as long as ranks that start.

@@ -26,8 +26,9 @@ std::vector<Report> ofAll(std::span<const plan::Plan> plans, const Find &find) {
 }
 
 /// Makes what saves and loads. Saving comes first: it puts back what an interrupted save put aside.
-void prepareCheckpoints(std::span<const plan::Plan> plans, const ProcessContext &process,
-                        Environment &environment, std::vector<Report> &findings) {
+void prepareCheckpoints(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
+                        const ProcessContext &process, Environment &environment,
+                        std::vector<Report> &findings) {
   const plan::Plan &plan = plans.front();
   if (Status status = save::checkCheckpointOptions(plan); !status.isOk())
     return findings.push_back(status.report());
@@ -40,7 +41,7 @@ void prepareCheckpoints(std::span<const plan::Plan> plans, const ProcessContext 
     environment.saver = std::move(*saver);
   else
     findings.push_back(saver.status().report());
-  if (Status status = prepareMemory(plans, process, environment); !status.isOk())
+  if (Status status = prepareMemory(all, plans, process, environment); !status.isOk())
     return findings.push_back(status.report());
   if (environment.saver)
     environment.saver->setMemory(environment.memory.get());
@@ -96,8 +97,9 @@ run::EventOptions eventOptionsOf(const plan::Plan &plan, const save::Loader *loa
 
 } // namespace
 
-std::vector<Report> prepare(std::span<const plan::Plan> plans, const RunToolOptions &options,
-                            const ProcessContext &process, Environment &environment) {
+std::vector<Report> prepare(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
+                            const RunToolOptions &options, const ProcessContext &process,
+                            Environment &environment) {
   const plan::Plan &plan = plans.front();
   std::vector<Report> findings = ofAll(plans, [&](const plan::Plan &each) {
     return run::preflight(each, options.backend, environment.entry.findKernel,
@@ -115,7 +117,7 @@ std::vector<Report> prepare(std::span<const plan::Plan> plans, const RunToolOpti
     findings.push_back(
         makeReport(report::OtherRanksSimulated, plan.worldSize(), options.simulateRanks));
   std::vector<Report> unfit = ofAll(plans, run::checkJob), ofCheckpoints;
-  prepareCheckpoints(plans, process, environment, ofCheckpoints);
+  prepareCheckpoints(all, plans, process, environment, ofCheckpoints);
   if (!unfit.empty())
     findings.insert(findings.end(), unfit.begin(), unfit.end());
   else if (auto source = run::openJobData(plans[environment.phase]); need(source.status()))

@@ -43,9 +43,11 @@ struct Environment {
   ReportSink tell = kept.sink();
 };
 
-/// Makes the environment but for the backend; returns all that is wrong with it here.
-std::vector<Report> prepare(std::span<const plan::Plan> plans, const RunToolOptions &options,
-                            const ProcessContext &process, Environment &environment);
+/// Makes the environment but for the backend; returns all that is wrong with it here. `plans` are
+/// those of `all` that are for this number of ranks.
+std::vector<Report> prepare(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
+                            const RunToolOptions &options, const ProcessContext &process,
+                            Environment &environment);
 
 /// The backend comes last: making it takes all ranks.
 void prepareBackend(std::span<const plan::Plan> plans, const ProcessContext &process,

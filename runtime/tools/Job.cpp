@@ -214,7 +214,7 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
                    (findBackend(options.backend)->traits.isOnGpus && plan.worldSize() > 1);
   std::optional<Report> refusal = refuseRestarts(plan, options, position.launcher);
   if (!refusal)
-    refusal = refuseElastic(plan, options, position.launcher);
+    refusal = refuseElastic(options, position.launcher);
   Result<launch::HeldMemory> held = heldMemoryOf(plans, options, isLaunched);
   if (!refusal && !held.isOk())
     refusal = held.status().report();

@@ -39,7 +39,7 @@ Result<launch::HeldMemory> heldMemoryOf(std::span<const plan::Plan> plans,
   ASSIGN_OR_RETURN(int64_t image, save::imageBytesMax(plans));
   held.ownBytes = save::ImageSlots::bytesFor(image);
   held.guestBytes = isLaunched ? held.ownBytes : 0;
-  int64_t ranks = isLaunched ? 1 : plans.front().worldSize();
+  int64_t ranks = isLaunched ? 1 : plans.front().worldSize() + options.spares;
   int64_t beside = plans.front().job.checkpoint.asyncSave ? image : 0; // SaveThread's copy
   int64_t needed = (held.bytes() + beside) * ranks;
   if (std::optional<int64_t> there = memoryAvailable(); there && needed > *there)
@@ -59,8 +59,8 @@ Status MemoryRestart::noteRead(const ReportSink &tell, run::MetricsWriter &metri
   return metrics.restored(state_.progress.step, state_.secondsLost);
 }
 
-Status prepareMemory(std::span<const plan::Plan> plans, const ProcessContext &process,
-                     Environment &environment) {
+Status prepareMemory(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
+                     const ProcessContext &process, Environment &environment) {
   const plan::Plan &plan = plans.front();
   if (!keepsInMemory(plan) || !environment.saver)
     return Status::ok();
@@ -72,6 +72,7 @@ Status prepareMemory(std::span<const plan::Plan> plans, const ProcessContext &pr
   options.own = process.heldOwn;
   options.guest = process.heldGuest;
   options.planHash = process.planHash;
+  options.plans = all;
   options.machine = launch::machineId();
   options.timeoutSeconds = timeoutSeconds(plan);
   options.tell = [&environment](const Report &report) { environment.tell(report); };

@@ -18,8 +18,8 @@ namespace shardc::tools {
 struct Environment;
 
 /// What a supervisor holds for each rank that it starts; nothing where the plans keep no state in
-/// memory, or where ranks do not restart. MemorySavesInPieces, or MemorySavesTooLarge if this
-/// machine has less.
+/// memory, or where ranks do not restart. PlanCannotRun if a plan copies state in pieces,
+/// MemorySavesTooLarge if this machine has less.
 Result<launch::HeldMemory> heldMemoryOf(std::span<const plan::Plan> plans,
                                         const RunToolOptions &options, bool isLaunched);
 
@@ -39,9 +39,9 @@ private:
 };
 
 /// Makes what keeps this rank's state in memory, if the plan asks for it and a supervisor holds
-/// memory, and after a restart finds the state that is newer than the newest checkpoint. All ranks
-/// call it together.
-Status prepareMemory(std::span<const plan::Plan> plans, const ProcessContext &process,
-                     Environment &environment);
+/// memory, and after a restart finds the state that is newer than the newest checkpoint. `all` are
+/// the plans of all numbers of ranks. All ranks call it together.
+Status prepareMemory(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
+                     const ProcessContext &process, Environment &environment);
 
 } // namespace shardc::tools

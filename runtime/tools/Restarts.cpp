@@ -102,9 +102,10 @@ int64_t torchrunRestarts() {
 
 } // namespace
 
-std::string whereFrom(int64_t savedStep, const std::string &folder) {
-  return savedStep >= 0 ? fmt::format("after step {} from '{}'", savedStep, folder)
-                        : "where the run began, as it has saved nothing yet";
+std::string whereFrom(int64_t savedStep, const std::string &folder, bool hasMemory) {
+  std::string from = savedStep >= 0 ? fmt::format("after step {} from '{}'", savedStep, folder)
+                                    : "where the run began, as it has saved nothing yet";
+  return hasMemory ? from + ", unless memory has a newer step" : from;
 }
 
 Status addMetricsLine(const std::string &path, const std::string &line) {
@@ -147,9 +148,7 @@ launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions
                    folder = plan.job.checkpoint.save,
                    hasMemory =
                        plan.job.checkpoint.inMemoryInterval > 0](const launch::Restart &restart) {
-    std::string from = whereFrom(restart.attempt.savedStep, folder);
-    if (hasMemory)
-      from += ", unless memory has a newer step";
+    std::string from = whereFrom(restart.attempt.savedStep, folder, hasMemory);
     console.tell(makeReport(report::Restarted, restart.attempt.restarts, restart.restartsMax,
                             restart.cause.text, from, restart.secondsLost, restart.attempt.pause));
     if (metrics.empty())

@@ -19,7 +19,7 @@ std::optional<Report> refuseRestarts(const plan::Plan &plan, const RunToolOption
 launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions &options);
 
 /// Where a start of the ranks begins, for people: `after step 8 from 'ckpt'`.
-std::string whereFrom(int64_t savedStep, const std::string &folder);
+std::string whereFrom(int64_t savedStep, const std::string &folder, bool hasMemory);
 
 /// Adds a line to the file of metrics while no rank has it open. Io if that fails.
 Status addMetricsLine(const std::string &path, const std::string &line);

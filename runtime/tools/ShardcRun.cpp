@@ -87,7 +87,7 @@ int runRanks(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
     environment.imageFault = plantInImages(options.fault, process);
     environment.awaitsKept = options.fault.awaitsKept;
   }
-  std::vector<Report> own = prepare(plans, options, process, environment);
+  std::vector<Report> own = prepare(all, plans, options, process, environment);
   if (process.attempt() == 0)
     std::ranges::move(findElastic(all, plans, options, entry), std::back_inserter(own));
   auto findings = findingsOfAll(process, std::move(own));

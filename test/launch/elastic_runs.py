@@ -27,11 +27,11 @@ LIST = [f"train.global_batch_size={BATCH}", "train.micro_batch_size=2"]
 class Run:
     """A run of places, with a folder of saves and a file of metrics."""
 
-    def __init__(self, place, name, *options, elastic=SIZES, spares=0, steps=STEPS, settings=()):
+    def __init__(self, place, name, *options, elastic=SIZES, spares=0, steps=STEPS, settings=(), wait=launch.LIMIT):
         self.place, self.name, self.spares = place, name, spares
         self.metrics, self.saves = place.metrics(name), place.folder / f"saves-{name}"
         saving = [f'checkpoint.save="{self.saves}"', f"checkpoint.save_interval={EVERY}"]
-        plan = place.plan(*LIST, *saving, *settings, steps=steps, timeout=launch.LIMIT, elastic=elastic)
+        plan = place.plan(*LIST, *saving, *settings, steps=steps, timeout=wait, elastic=elastic)
         asked = [f"--elastic={elastic}"] if elastic else []
         self.command = ["shardc-run", plan, f"--metrics={self.metrics}", *asked, *options]
         if spares:
@@ -105,25 +105,27 @@ def expect_end(place, plain, run, isEqual):
 
 
 def check_lost(place):
-    """A machine of two is lost while the run trains, and the other one goes on; when it is back, it is taken at the next save."""
+    """A machine of two is lost while the run trains, and the other one goes on from the state in memory, a half of which was kept for
+    the lost one; when it is back, it is taken at the next save."""
     plain = plain_run(place)
-    dumps = ["--dump=micro:samples", f"--dump-dir={place.folder}/ids", "--dump-step=5"]
-    run = Run(place, "lost", "--restarts=9", *dumps)
-    run.start(0, SHARDC_FAULT="await-places@0:1/again")  # so that the second attempt does not end before they are back
+    dumps = ["--dump=micro:samples", f"--dump-dir={place.folder}/ids", "--dump-step=6"]
+    run = Run(place, "lost", "--restarts=9", *dumps, settings=["checkpoint.in_memory_interval=5"])
+    run.start(0, SHARDC_FAULT="await-places@0:1/kept/again")  # so that the second attempt does not end before they are back
     for number in (1, 2, 3):
-        run.start(number, SHARDC_FAULT="hang@3:6")  # nor the first one before they are lost
-    run.first.await_text("saved step 4 to")
+        run.start(number, SHARDC_FAULT="hang@3:7/kept/again")  # nor the first one before they are lost
+    run.first.await_text("step 6/")  # so that the state after step 5 is kept
     run.lose(2, 3)
     run.first.await_text("[size-changed]")
     run.start(2)
     run.start(3)
     expect_end(place, plain, run, isEqual=False)
     expect(run.sizes() == [(4, 2, 4), (2, 4, 8)], f"sizes {run.sizes()}", run.first)
-    # Each of the two ranks took half of the samples of step 5.
+    expect("going on after step 5 from memory, the state of 4 ranks" in run.first.out, "not from memory", run.first)
+    # Each of the two ranks took half of the samples of step 6.
     ids = array.array("q")
     for path in (place.folder / "ids").glob("*.rank[01].bin"):
         ids.frombytes(path.read_bytes())
-    expect(sorted(ids) == list(range(4 * BATCH, 5 * BATCH)), f"step 5 takes the samples {sorted(ids)}", run.first)
+    expect(sorted(ids) == list(range(5 * BATCH, 6 * BATCH)), f"step 6 takes the samples {sorted(ids)}", run.first)
     launch.expect_no_orphans()
 
 
@@ -190,7 +192,6 @@ def check_wrong(place):
         ([*recipe, *odd, "--restarts=1", "--elastic=4,3"], 1, "the nearest sizes for which there is one: 2, 4 [elastic-no-plan]"),
         ([*recipe, "--set=dataset.dataloader_type=cyclic", "--restarts=1", "--elastic=4,2"], 1, "[elastic-cyclic]"),
         ([*recipe, "--elastic=4,2"], 1, "--elastic and --spares need --restarts=N with N above 0 [elastic-needs-restarts]"),
-        ([*recipe, "--restarts=1", "--elastic=4,2", "--set=checkpoint.in_memory_interval=2"], 1, "[elastic-with-memory]"),
         (["shardc-run", sized], 1, "the plans are for 4,3,2 ranks, and --elastic is not given"),
         (["shardc-run", plain, "--restarts=1", "--elastic=4,3"], 1, "the plans are for 4 ranks, and --elastic is 4,3"),
         (["shardc-run", plain, "--restarts=1", "--elastic=4,3"], 1, "[elastic-sizes-differ]"),

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 
 import launch_runs as launch
 from launch_runs import expect
@@ -233,6 +234,44 @@ def check_scripts(place):
     expect('--set=checkpoint.load="checkpoints"' in run and "--nproc-per-node=2" in run, f"{run}")
 
 
+FAILS_FIRST = """#!/bin/bash
+if [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then export SHARDC_FAULT=kill@2:6/again; fi
+exec shardc "$@"
+"""
+
+
+def check_requeue(place):
+    """The script under a Slurm of this machine alone: Slurm starts the job again after a run that has used up its restarts, and that
+    one continues from its newest save to the parameters of a run without a fault."""
+    settings = ["cluster.gpu=host", "checkpoint.save_interval=4"]
+    program, said = place.folder / "fails-first", place.folder / "said.txt"
+    program.write_text(FAILS_FIRST)
+    program.chmod(0o755)
+    plain = place.start("plain", ["shardc", "run", place.recipe(), *[f"--set={setting}" for setting in settings],
+                                  f'--set=checkpoint.save="{place.folder}/plain"'])
+    slurm = launch.Slurm(place)
+    try:
+        batch = ["sbatch", "--wait", "--nodes=1", f"--ntasks-per-node={launch.RANKS}", "--cpus-per-task=1", "--gpus-per-node=0",
+                 "--overcommit", "--export=ALL", f"--chdir={place.folder}", f"--output={said}"]
+        process = place.start("sbatch", [*batch, launch.RECIPES / "slurm" / "requeue.sbatch", place.recipe(), *settings],
+                              {**slurm.environment, "SHARDC": str(program), "RESTARTS": "1", "CHECKPOINTS": str(place.folder / "saves")})
+        while process.popen.poll() is None and "BeginTime" not in slurm.run_here(["squeue", "-h", "-o", "%r"]).stdout:
+            time.sleep(0.2)
+        for job in slurm.run_here(["squeue", "-h", "-o", "%i"]).stdout.split():  # it would wait for two minutes
+            slurm.run_here(["scontrol", "update", f"JobId={job}", "StartTime=now"])
+        status = process.wait()
+        text = said.read_text() if said.exists() else ""
+        expect(status == 0, f"sbatch ended with {status}:\n{text}", *slurm.daemons, process)
+    finally:
+        slurm.end()
+    for words in ("[restarted]", "all 1 restarts (--restarts) are used [restarts-used-up]", "start 0 ended with status ", "; the job is started again",
+                  "continuing after step ", "done after 12 of 12 steps"):
+        expect(words in text, f"'{words}' is not said:\n{text}")
+    launch.expect_status(0, plain)
+    done = place.start("diff", ["shardc", "ckpt", "diff", place.folder / "plain", place.folder / "saves"])
+    expect(done.wait() == 0 and "nothing differs" in done.out, "other parameters", done)
+
+
 def check_wrong(place):
     """What cannot be restarted is refused before anything starts."""
     saves = f'checkpoint.save="{place.folder}/wrong"'
@@ -256,7 +295,7 @@ def check_wrong(place):
 
 
 CHECKS = {"matrix": check_matrix, "two": check_two, "launched": check_launched, "supervisors": check_supervisors,
-          "again": check_again, "asked": check_asked, "scripts": check_scripts, "wrong": check_wrong}
+          "again": check_again, "asked": check_asked, "scripts": check_scripts, "requeue": check_requeue, "wrong": check_wrong}
 
 
 if __name__ == "__main__":

@@ -47,6 +47,8 @@ public:
   void reportLost(int, std::string_view) override {}
 };
 
+constexpr int64_t kRanks = 2;
+
 /// Rank 0's part, with memory that a test may fill.
 struct Kept {
   plan::Plan plan = toyPlan({.snapshots = 1});
@@ -68,6 +70,7 @@ struct Kept {
     save::MemoryOptions options;
     options.own = {begin(), bytes_};
     options.guest = {begin() + bytes_, bytes_};
+    options.plans = std::span(&plan, 1);
     options.machine = "this";
     options.tell = told.sink();
     auto made = save::MemorySaves::create(std::span(&plan, 1), peers, std::move(options));
@@ -85,7 +88,7 @@ struct Kept {
     progress.step = step;
     std::string bytes = save::packProgress(progress);
     save::ImageInfo info;
-    info.id = {owner, 0, step};
+    info.id = {owner, 0, step, kRanks};
     info.metaBytes = static_cast<int64_t>(bytes.size());
     int slot = slots.next();
     slots.begin(slot);
@@ -162,8 +165,8 @@ TEST(MemorySaves, GoOnFromTheirOwnImagesAndThoseOfOthers) {
   ASSERT_TRUE(*state);
   EXPECT_EQ((**state).progress.step, 8);
   EXPECT_EQ((**state).whose, "rank 1 from the copy of rank 0, the others from their own");
-  EXPECT_FALSE(kept.own().find({0, 0, 4})) << "what was not chosen is dropped";
-  EXPECT_TRUE(kept.own().find({0, 0, 8}));
+  EXPECT_FALSE(kept.own().find({0, 0, 4, kRanks})) << "what was not chosen is dropped";
+  EXPECT_TRUE(kept.own().find({0, 0, 8, kRanks}));
 }
 
 TEST(MemorySaves, LeaveOutWhatIsDamaged) {
@@ -174,7 +177,7 @@ TEST(MemorySaves, LeaveOutWhatIsDamaged) {
   }
   kept.start();
   kept.peers.says["whether state in memory is damaged"] = "[]";
-  kept.guest().bytesOf(*kept.guest().find({1, 0, 8}))[3] ^= 1;
+  kept.guest().bytesOf(*kept.guest().find({1, 0, 8, kRanks}))[3] ^= 1;
   auto state = kept.saves->restore(-1);
   ASSERT_TRUE(state.isOk() && *state);
   EXPECT_EQ((**state).progress.step, 4);
@@ -192,7 +195,7 @@ TEST(MemorySaves, LeaveWhatACheckpointIsNewerThan) {
   auto state = kept.saves->restore(8);
   ASSERT_TRUE(state.isOk());
   EXPECT_FALSE(*state);
-  EXPECT_FALSE(kept.own().find({0, 0, 8}));
+  EXPECT_FALSE(kept.own().find({0, 0, 8, kRanks}));
 }
 
 } // namespace

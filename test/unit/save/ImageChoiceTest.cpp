@@ -37,7 +37,7 @@ TEST(Neighbours, AreMissingWhereTheNextNodeIsSmaller) {
 }
 
 TEST(ChooseImages, TakesTheNewestStepOfAllRanks) {
-  Held held = {{{0, 0, 6}, {0, 0, 9}}, {{1, 0, 6}, {1, 0, 3}}};
+  Held held = {{{0, 0, 6, 2}, {0, 0, 9, 2}}, {{1, 0, 6, 2}, {1, 0, 3, 2}}};
   std::optional<ImageChoice> choice = chooseImages(held, -1);
   ASSERT_TRUE(choice);
   EXPECT_EQ(choice->step, 6);
@@ -45,27 +45,40 @@ TEST(ChooseImages, TakesTheNewestStepOfAllRanks) {
 }
 
 TEST(ChooseImages, TakesTheCopyOfANeighbourWhereTheOwnerHasNone) {
-  Held held = {{{0, 0, 9}, {2, 0, 9}}, {{1, 0, 9}, {0, 0, 9}}, {}};
+  Held held = {{{0, 0, 9, 3}, {2, 0, 9, 3}}, {{1, 0, 9, 3}, {0, 0, 9, 3}}, {}};
   std::optional<ImageChoice> choice = chooseImages(held, 6);
   ASSERT_TRUE(choice);
   EXPECT_THAT(choice->holders, ElementsAre(0, 1, 0));
 }
 
+TEST(ChooseImages, TakesThoseOfMoreAndOfFewerRanks) {
+  Held fewer = {{{0, 0, 9, 4}, {2, 0, 9, 4}}, {{1, 0, 9, 4}, {3, 0, 9, 4}}};
+  std::optional<ImageChoice> choice = chooseImages(fewer, 6);
+  ASSERT_TRUE(choice);
+  EXPECT_THAT(choice->holders, ElementsAre(0, 1, 0, 1));
+  EXPECT_EQ(choice->idOf(3), (ImageId{3, 0, 9, 4}));
+  Held more = {{{0, 1, 9, 2}}, {{1, 1, 9, 2}}, {}, {}};
+  EXPECT_THAT(chooseImages(more, 6)->holders, ElementsAre(0, 1));
+  fewer[1].pop_back();
+  EXPECT_FALSE(chooseImages(fewer, 6)) << "rank 3's state is lost";
+}
+
 TEST(ChooseImages, LeavesWhatIsNotNewerThanTheCheckpoint) {
-  Held held = {{{0, 0, 9}}, {{1, 0, 9}}};
+  Held held = {{{0, 0, 9, 2}}, {{1, 0, 9, 2}}};
   EXPECT_TRUE(chooseImages(held, 8));
   EXPECT_FALSE(chooseImages(held, 9));
 }
 
 TEST(ChooseImages, NeverMixesAttempts) {
-  Held held = {{{0, 0, 9}}, {{1, 1, 9}}};
+  Held held = {{{0, 0, 9, 2}}, {{1, 1, 9, 2}}};
   EXPECT_FALSE(chooseImages(held, -1));
-  held[0].push_back({0, 1, 9});
+  held[0].push_back({0, 1, 9, 2});
   EXPECT_EQ(chooseImages(held, -1)->attempt, 1);
 }
 
 TEST(ChooseImages, IgnoresRanksThatAreNone) {
-  Held held = {{{0, 0, 9}, {7, 0, 9}, {-1, 0, 12}}};
+  Held held = {
+      {{0, 0, 9, 1}, {7, 0, 9, 1}, {-1, 0, 12, 1}, {0, 0, 15, 0}, {0, 0, 15, int64_t{1} << 40}}};
   EXPECT_EQ(chooseImages(held, -1)->step, 9);
 }
 

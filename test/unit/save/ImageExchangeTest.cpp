@@ -41,13 +41,13 @@ TEST(ImageExchange, SendsImagesOneAfterTheOther) {
     ASSERT_TRUE(there);
     EXPECT_TRUE(two.guest.slots().isIntact(*there));
   }
-  EXPECT_TRUE(two.guest.slots().find({1, 0, 6}));
-  EXPECT_FALSE(two.guest.slots().find({1, 0, 3}));
+  EXPECT_TRUE(two.guest.slots().find({1, 0, 6, 2}));
+  EXPECT_FALSE(two.guest.slots().find({1, 0, 3, 2}));
 }
 
 TEST(ImageExchange, RefusesBytesThatAreNotThoseOfTheSum) {
   Two two;
-  ImageInfo info = fill(two.mine.slots(), 0, {1, 0, 3});
+  ImageInfo info = fill(two.mine.slots(), 0, {1, 0, 3, 2});
   two.mine.slots().bytesOf(0)[5] ^= 1;
   EXPECT_FALSE(two.link()->send(info, two.mine.slots().bytesOf(0), kSeconds).isOk());
   EXPECT_FALSE(two.guest.slots().at(0) || two.guest.slots().at(1));
@@ -56,7 +56,7 @@ TEST(ImageExchange, RefusesBytesThatAreNotThoseOfTheSum) {
 TEST(ImageExchange, RefusesAnImageThatDoesNotFit) {
   Two two;
   for (int64_t bytes : {int64_t{-5}, two.guest.slots().imageBytesMax() + 1}) {
-    ImageInfo info = infoOf({1, 0, 3});
+    ImageInfo info = infoOf({1, 0, 3, 2});
     info.metaBytes = 0;
     info.stateBytes = bytes;
     std::vector<uint8_t> data(static_cast<size_t>(std::max<int64_t>(bytes, 0)));
@@ -68,10 +68,10 @@ TEST(ImageExchange, RefusesAnImageThatDoesNotFit) {
 
 TEST(ImageExchange, GivesRangesOfImagesOfBothKinds) {
   Two two;
-  fill(two.own.slots(), 1, {0, 0, 6});
-  fill(two.guest.slots(), 0, {1, 0, 6});
+  fill(two.own.slots(), 1, {0, 0, 6, 2});
+  fill(two.guest.slots(), 0, {1, 0, 6, 2});
   for (int64_t owner : {0, 1}) {
-    ImageId id{owner, 0, 6};
+    ImageId id{owner, 0, 6, 2};
     auto link = two.link();
     Result<ImageInfo> info = link->find(id, kSeconds);
     ASSERT_TRUE(info.isOk());
@@ -83,25 +83,25 @@ TEST(ImageExchange, GivesRangesOfImagesOfBothKinds) {
     }
     EXPECT_FALSE(link->read(290, got.data(), 20, kSeconds).isOk()) << "behind its end";
   }
-  EXPECT_FALSE(two.link()->find({0, 0, 5}, kSeconds).isOk());
+  EXPECT_FALSE(two.link()->find({0, 0, 5, 2}, kSeconds).isOk());
 }
 
 TEST(ImageExchange, ServesNobodyWithoutTheKey) {
   Two two;
-  fill(two.own.slots(), 0, {0, 0, 6});
+  fill(two.own.slots(), 0, {0, 0, 6, 2});
   Key other{};
   auto link = std::move(*ImageLink::open(two.server->address(), other, 1, kSeconds));
-  EXPECT_FALSE(link->find({0, 0, 6}, kSeconds).isOk());
+  EXPECT_FALSE(link->find({0, 0, 6, 2}, kSeconds).isOk());
   ImageAddress address = two.server->address();
   address.nonce[0] ^= 1; // of another start
   link = std::move(*ImageLink::open(address, two.key, 1, kSeconds));
-  EXPECT_FALSE(link->find({0, 0, 6}, kSeconds).isOk());
+  EXPECT_FALSE(link->find({0, 0, 6, 2}, kSeconds).isOk());
 }
 
 TEST(ImageExchange, EndsWhileConnectionsAreOpen) {
   Two two;
   auto link = two.link();
-  ASSERT_FALSE(link->find({0, 0, 1}, kSeconds).isOk());
+  ASSERT_FALSE(link->find({0, 0, 1, 2}, kSeconds).isOk());
   auto silent = connectTo("127.0.0.1", two.server->address().port, kSeconds);
   ASSERT_TRUE(silent.isOk());
   two.server.reset();

@@ -94,7 +94,7 @@ private:
 
   void work(size_t index) {
     Rank &rank = ranks_[index];
-    ImageId id{static_cast<int64_t>(index), attempt_, begun_};
+    ImageId id{static_cast<int64_t>(index), attempt_, begun_, std::ssize(ranks_)};
     int to = neighbours_[index];
     if (rank.phase == Rank::Phase::Copies) {
       fill(rank.own.slots(), rank.ownSlot, id);
@@ -163,7 +163,7 @@ private:
     while (std::optional<ImageChoice> choice = chooseImages(all, saved_)) {
       bool areIntact = true;
       for (size_t owner = 0; owner < ranks_.size(); ++owner) {
-        ImageId id{static_cast<int64_t>(owner), choice->attempt, choice->step};
+        ImageId id = choice->idOf(owner);
         auto [slots, slot] = find(choice->holders[owner], id);
         if (slots.isIntact(slot))
           continue;
@@ -179,7 +179,7 @@ private:
   void restart(bool isCovered) {
     std::optional<ImageChoice> choice = choose();
     for (size_t owner = 0; choice && owner < ranks_.size(); ++owner) {
-      ImageId id{static_cast<int64_t>(owner), choice->attempt, choice->step};
+      ImageId id = choice->idOf(owner);
       auto [slots, slot] = find(choice->holders[owner], id);
       std::vector<uint8_t> wanted(Memory::kImageBytes);
       writeBytes(id, wanted);
