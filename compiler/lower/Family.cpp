@@ -402,6 +402,7 @@ public:
     router.isFp32 = config_.has(Opt::ModelMoeRouterDtype);
     setLosses(router);
     router.capacityFactor = config_.getFloatOr(Opt::ModelMoeExpertCapacityFactor, 0);
+    router.slotFactor = config_.getFloatOr(Opt::ModelMoeExpertRankCapacityFactor, 0);
     router.dropsByPosition =
         config_.is(Opt::ModelMoeTokenDropPolicy, config::TokenDropPolicy::Position);
     return router;

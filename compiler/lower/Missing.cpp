@@ -42,7 +42,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelMoeEnableRoutingReplay, "replay of routings"},
     {Opt::ModelMoeDispatchFwdDtype, "another type of tokens that are sent to experts"},
     {Opt::ModelMoeCombineBwdDtype, "another type of gradients that are sent to experts"},
-    {Opt::ModelMoeExpertRankCapacityFactor, "a capacity of the experts of a rank"},
     {Opt::ModelMoeLayerRecompute, "the older spelling of recompute_modules = [moe]"},
 };
 
@@ -103,6 +102,11 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   need(d.tensorParallel > 1 && !config.isOn(Opt::ModelSequenceParallel),
        "tensor parallelism of a model with experts without sequence parallelism",
        Opt::ModelTensorModelParallelSize);
+  // Steps that are not finite change the loss scale there, and the run goes on.
+  need(config.has(Opt::ModelMoeExpertRankCapacityFactor) && config.isOn(Opt::ModelFp16) &&
+           !config.has(Opt::OptimizerLossScale),
+       "a capacity of ranks under a loss scale that changes",
+       Opt::ModelMoeExpertRankCapacityFactor);
   needOfExpertsInFp8(config, need);
   // Upstream asserts that there are none.
   need(config.isOn(Opt::ModelAddBiasLinear) &&

@@ -1,5 +1,7 @@
 #include "compiler/model/MoeMlp.h"
 
+#include <cmath>
+
 #include "compiler/model/Forward.h"
 #include "runtime/base/Status.h"
 
@@ -208,13 +210,27 @@ ValueId MoeMlp::dropped(Forward &to, const std::vector<ValueId> &chosen) const {
   return kept;
 }
 
-/// The runs of all experts, in a slot for each rank that has some of them. Each token has a row for
-/// each of its experts: a slot with room for all that a rank has of them is never too short.
+/// Rows that there is room for in a slot: all that a rank can give another, since a token has a row
+/// for each of its experts; or what a recipe asks for.
+int64_t MoeMlp::slotRows(const Forward &to, int64_t tokens, int64_t ranks) const {
+  int64_t most = tokens * std::min(s_.router.topk, s_.experts / ranks);
+  if (s_.router.slotFactor == 0)
+    return most;
+  // What tensor- and context-parallel ranks have of it is a slot of whole rows, too.
+  int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::Tensor)) *
+                  to.membersOf(to.groupOf(plan::GroupKind::Context));
+  double even = static_cast<double>(tokens * s_.router.topk) / static_cast<double>(ranks * parts);
+  constexpr int64_t kWhole = 16; // rows, so that slots begin where kernels read
+  auto asked = static_cast<int64_t>(std::ceil(even * s_.router.slotFactor));
+  return std::min(most, (asked + kWhole - 1) / kWhole * kWhole * parts);
+}
+
+/// The runs of all experts, in a slot for each rank that has some of them.
 MoeMlp::Runs MoeMlp::runsOf(Forward &to, ValueId ids, ValueId weights) const {
   int64_t tokens = to.typeOf(ids).shape[0], choices = tokens * s_.router.topk;
   int16_t group = to.groupOf(plan::GroupKind::Expert);
   int64_t ranks = to.membersOf(group), experts = s_.experts / ranks; // of each of them
-  int64_t rows = ranks * tokens * std::min(s_.router.topk, experts);
+  int64_t rows = ranks * slotRows(to, tokens, ranks);
   Op make = to.op(OpKind::MakeRuns, {ids});
   make.set(Key::bound, rows);
   auto runs = to.emitMany(std::move(make), {{"counts", Type::of(DType::I32, {ranks, experts})},

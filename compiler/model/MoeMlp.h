@@ -25,6 +25,7 @@ struct RouterSettings {
   double toldShare = 1;
   int64_t dataRanks = 1;     ///< with other samples
   double capacityFactor = 0; ///< rows of an expert, as a multiple of an even share; 0: no bound
+  double slotFactor = 0;     ///< rows that a rank gives another, likewise; 0: all that can be
   bool dropsByPosition = false;
 };
 
@@ -55,6 +56,7 @@ private:
     plan::ValueId weights;       ///< the same of the rows that the experts work on
   };
   Runs route(Forward &to, plan::ValueId x) const;
+  int64_t slotRows(const Forward &to, int64_t tokens, int64_t ranks) const;
   Runs runsOf(Forward &to, plan::ValueId ids, plan::ValueId weights) const;
   plan::ValueId logits(Forward &to, plan::ValueId x) const;
   plan::ValueId gated(Forward &to, plan::ValueId x, plan::ValueId shared) const;

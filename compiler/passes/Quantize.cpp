@@ -121,13 +121,19 @@ class Products {
 public:
   Products(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
            const Recipe &recipe)
-      : plan_(plan), recipe_(recipe), params_(paramsOfValues(role, segment)) {}
+      : plan_(plan), recipe_(recipe), params_(paramsOfValues(role, segment)),
+        isOfRouter_(plan.params.size()) {
+    for (const Op &op : segment.ops)
+      if (op.kind == OpKind::RouterTopk)
+        markRouter(segment, plan::operandNamed<OpKind::RouterTopk>(op, "logits"));
+  }
 
   bool has(const Op &op) const {
     if (!recipe_.isProduct(op))
       return false;
     int32_t param = weightOf(op);
-    return isOfUnit(param, op.unit) && !isOfRouter(param);
+    bool isOfRouter = param >= 0 && isOfRouter_[static_cast<size_t>(param)] != 0;
+    return isOfUnit(param, op.unit) && !isOfRouter;
   }
   int32_t weightOf(const Op &op) const {
     bool isGradient = op.role == plan::ProductRole::WeightGradient;
@@ -142,14 +148,24 @@ private:
     return block < 0 ? plan::isLayer(plan_, unit)
                      : plan_.blocks[static_cast<size_t>(block)].unit == unit;
   }
-  bool isOfRouter(int32_t param) const {
-    return param >= 0 &&
-           plan_.params[static_cast<size_t>(param)].name.find(".mlp.router.") != std::string::npos;
+
+  /// The weight of the product whose results experts are chosen by, perhaps with a bias, or cast.
+  void markRouter(const plan::Segment &segment, ValueId logits) {
+    for (uint32_t def = segment.values[logits].def; def != kNone;
+         def = segment.values[logits].def) {
+      const Op &maker = segment.ops[def];
+      if (maker.kind == OpKind::MatMul && params_[maker.operands[1]] >= 0)
+        isOfRouter_[static_cast<size_t>(params_[maker.operands[1]])] = 1;
+      if (maker.kind == OpKind::MatMul || maker.operands.empty())
+        return;
+      logits = maker.operands[0];
+    }
   }
 
   const plan::Plan &plan_;
   const Recipe &recipe_;
-  std::vector<int32_t> params_; ///< by value
+  std::vector<int32_t> params_;     ///< by value
+  std::vector<uint8_t> isOfRouter_; ///< by parameter
 };
 
 /// A value in 8 bits: its copy in one of the two passes, as it is and transposed.

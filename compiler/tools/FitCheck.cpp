@@ -53,6 +53,7 @@ public:
     } else if (canBeSmaller) {
       moreRanks(smaller, ", 'train.micro_batch_size = 1'");
     }
+    roomOfExperts();
     return std::move(changes_);
   }
 
@@ -63,6 +64,19 @@ private:
       return false;
     changes_.push_back({sets, std::move(what), *bytes});
     return *bytes <= d_.memoryBytes;
+  }
+
+  /// What imbalance costs: ranks of experts that get twice an even share of rows, or all of them.
+  void roomOfExperts() {
+    if (d_.expertParallel == 1)
+      return;
+    constexpr double kTwice = 2;
+    Opt factor = Opt::ModelMoeExpertRankCapacityFactor;
+    const std::string path = "model.moe_expert_rank_capacity_factor";
+    if (!config_.has(factor) || config_.getFloat(factor) != kTwice)
+      attempt({path + "=2"}, fmt::format("room for twice an even share of rows ('{} = 2')", path));
+    if (config_.has(factor))
+      attempt({path + "=none"}, fmt::format("room for any imbalance ('{} = none')", path));
   }
 
   void nextStrategy() {
@@ -161,8 +175,8 @@ std::vector<std::pair<std::string, std::string>> withFewerGraphs(const config::C
   std::vector<std::pair<std::string, std::string>> found;
   for (const std::vector<std::string> &sets : attempts) {
     std::optional<plan::Plan> plan = planWith(common, sets);
-    if (!plan || std::ranges::any_of(plan->roles, [](const plan::Role &role) {
-          return plan::graphsBeyondLimit(role).has_value();
+    if (!plan || std::ranges::any_of(plan->roles, [&](const plan::Role &role) {
+          return plan::graphsBeyondLimit(*plan, role).has_value();
         }))
       continue;
     std::string what;
@@ -170,7 +184,7 @@ std::vector<std::pair<std::string, std::string>> withFewerGraphs(const config::C
       what += (what.empty() ? "'--set " : " --set ") + set;
     plan::GraphNeed most;
     for (const plan::Role &role : plan->roles)
-      if (plan::GraphNeed need = plan::graphsOf(role); need.nodes > most.nodes)
+      if (plan::GraphNeed need = plan::graphsOf(*plan, role); need.nodes > most.nodes)
         most = need;
     found.emplace_back(what + "'", plan::toString(most));
   }
@@ -183,7 +197,7 @@ bool reportLimits(const config::Config &config, const plan::Plan &plan, DiagEngi
                   const CommonOptions &common) {
   SourceRange place = config.range(Opt::TrainGlobalBatchSize);
   for (const plan::Role &role : plan.roles) {
-    if (std::optional<plan::GraphNeed> need = plan::graphsBeyondLimit(role)) {
+    if (std::optional<plan::GraphNeed> need = plan::graphsBeyondLimit(plan, role)) {
       DiagBuilder report = diags.report(diag::TooManyGraphs, place, role.name,
                                         plan::toString(*need), plan::limits::kGraphNodesMax);
       report.note(diag::GraphsOfSlots, SourceRange());

@@ -210,6 +210,9 @@ std::string opColumns() {
   out += "\nOps that have several nodes in a captured graph: kernels, copies and fills.\n\n| op | "
          "nodes at most |\n|---|---|\n";
 #define NODES(op, count) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), count);
+#define TENSOR_NODES(op, count)                                                                    \
+  out += fmt::format("| `{}` | {} more for each tensor that does not begin with zeros |\n",        \
+                     nameOf(plan::OpKind::op), count);
 #include "runtime/plan/Ops.def"
   out += "\nCollectives. The conjugate makes the gradient of the operand from that of the "
          "result.\n\n| op | conjugate |\n|---|---|\n";

@@ -86,8 +86,8 @@ std::vector<std::string> setsOfSmall(const Layout &layout, const TuneSizes &size
 }
 
 bool canRun(const plan::Plan &plan) {
-  return std::ranges::none_of(plan.roles, [](const plan::Role &role) {
-    return plan::graphsBeyondLimit(role).has_value() ||
+  return std::ranges::none_of(plan.roles, [&](const plan::Role &role) {
+    return plan::graphsBeyondLimit(plan, role).has_value() ||
            std::ranges::any_of(role.arenaBytes,
                                [](int64_t bytes) { return bytes > plan::limits::kBytesMax; });
   });

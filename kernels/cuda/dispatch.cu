@@ -1,21 +1,22 @@
 // Rows that go into runs and come back. make_runs: ids i32[T,K] of runs, id = slot·runs + run ->
 // counts i32[slots,runs], places i32[T,K] among `bound` rows: a run has its rows in the order of t,
 // then k; where a slot has too little room, its first runs have it; who finds none, or has an id
-// that is no run, has place -1 and is not counted. dispatch: y[places[t,k],:] = x[t,:]
+// that is no run, has place -2 or -1 and is not counted. dispatch: y[places[t,k],:] = x[t,:]
 // (·weights[t,k]). combine: x[t,:] = sum over k, in their order, of y[places[t,k],:]
-// (·weights[t,k]). combine_bwd: dweights[t,k] (+)= dx[t,:]·y[places[t,k],:]. Places outside of y
-// are left out. Data and weights are f32, bf16 or f16 each; sums are fp32, those of combine_bwd
-// fp64 of eight products each, rounded once. Mapping: make_runs sorts ids stably and finds each
-// run's first by bisection, so a place is the distance from the slot's first id. dispatch and
-// combine: one block column a row of x, one chunk of 8 elements a thread; a chunk of x is read once
-// for all K. combine_bwd: a warp for each weight. Limited by memory, make_runs by the latency of
-// its launches.
+// (·weights[t,k]), not a number where a place is -2. combine_bwd: dweights[t,k] (+)=
+// dx[t,:]·y[places[t,k],:]. Places outside of y are left out. Data and weights are f32, bf16 or f16
+// each; sums are fp32, those of combine_bwd fp64 of eight products each, rounded once. Mapping:
+// make_runs sorts ids stably and finds each run's first by bisection, so a place is the distance
+// from the slot's first id. dispatch and combine: one block column a row of x, one chunk of 8
+// elements a thread; a chunk of x is read once for all K. combine_bwd: a warp for each weight.
+// Limited by memory, make_runs by the latency of its launches.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/Sort.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/router.cuh"
 #include "kernels/host/Router.h"
+#include "runtime/base/Router.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -71,12 +72,11 @@ __global__ void __launch_bounds__(256) givePlaces(const Sorted p) {
   if (i >= p.count)
     return;
   auto run = static_cast<int32_t>(p.keys[i]);
-  int64_t place = -1;
+  int64_t place = kNoRun;
   if (run < p.runs) {
     int32_t slot = run / p.runsOfSlot;
     int64_t inSlot = i - p.firsts[slot * p.runsOfSlot];
-    if (inSlot < p.slotRows)
-      place = slot * p.slotRows + inSlot;
+    place = inSlot < p.slotRows ? slot * p.slotRows + inSlot : int64_t{kNoRoom};
   }
   p.places[p.order[i]] = static_cast<int32_t>(place);
 }
@@ -188,8 +188,10 @@ template <Mode M> __global__ void __launch_bounds__(256, 3) combineRows(const Co
   int64_t row = blockIdx.x, step = int64_t{blockDim.x} * kChunk;
   int64_t first = blockIdx.y * step * kColsAhead + threadIdx.x * kChunk;
   float sum[kColsAhead][kChunk] = {};
+  bool isLacking = false; // of a row that no slot had room for
   for (int64_t i = row * p.choices.count; i < (row + 1) * p.choices.count; ++i) {
     int64_t place = p.choices.places[i];
+    isLacking |= place == kNoRoom;
     if (!p.choices.isIn(place))
       continue;
     float weight = p.choices.weight(i), v[kColsAhead][kChunk];
@@ -202,6 +204,13 @@ template <Mode M> __global__ void __launch_bounds__(256, 3) combineRows(const Co
 #pragma unroll
       for (int j = 0; j < kChunk; ++j)
         sum[k][j] = first + k * step < p.cols ? sum[k][j] + v[k][j] * weight : 0.0f;
+  }
+  if (isLacking) { // the same for all threads of the row
+#pragma unroll
+    for (int k = 0; k < kColsAhead; ++k)
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        sum[k][j] = __int_as_float(0x7fc00000);
   }
 #pragma unroll
   for (int k = 0; k < kColsAhead; ++k)

@@ -1,18 +1,21 @@
 // Rows that go into runs (kernels/host/Runs.h) and come back. make_runs: ids i32[T,K] of runs,
 // id = slot·runs + run, -> counts i32[slots,runs], places i32[T,K] among attribute `bound` rows. A
 // run has its rows in the order of t, then k. Where a slot has too little room, its first runs have
-// it; who finds none, or has an id that is no run, has place -1 and is not counted. dispatch:
-// y[places[t,k],:] = x[t,:] (·weights[t,k]). combine: x[t,:] = sum over k, in their order, of
-// y[places[t,k],:] (·weights[t,k]). combine_bwd: dweights[t,k] = dx[t,:]·y[places[t,k],:]; may
-// accumulate. Places outside of y are left out. Data and weights are f32, bf16 or f16 each; sums
-// are fp32 and those of combine_bwd fp64, rounded once. Limited by memory.
+// it; who finds none has place -2, who has an id that is no run -1, and neither is counted.
+// dispatch: y[places[t,k],:] = x[t,:] (·weights[t,k]). combine: x[t,:] = sum over k, in their
+// order, of y[places[t,k],:] (·weights[t,k]), not a number where a place is -2. combine_bwd:
+// dweights[t,k] = dx[t,:]·y[places[t,k],:]; may accumulate. Places outside of y are left out. Data
+// and weights are f32, bf16 or f16 each; sums are fp32 and those of combine_bwd fp64, rounded once.
+// Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
 #include "kernels/host/Runs.h"
 #include "kernels/host/Scratch.h"
+#include "runtime/base/Router.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace shardc::kernels::host {
 namespace {
@@ -68,7 +71,9 @@ void runMakeRuns(const Call &call) {
   giveRoom(counts, slots, runs, call.attrs.bound / slots, buffers);
   for (int64_t i = 0, n = call.in[0].numel(); i < n; ++i) {
     bool hasRoom = isRun(ids[i]) && buffers.next[ids[i]] < buffers.end[ids[i]];
-    places[i] = hasRoom ? static_cast<int32_t>(buffers.next[ids[i]]++) : -1;
+    places[i] = hasRoom         ? static_cast<int32_t>(buffers.next[ids[i]]++)
+                : isRun(ids[i]) ? kNoRoom
+                                : kNoRun;
   }
 }
 
@@ -146,6 +151,8 @@ void runCombine(const Call &call) {
       int64_t n = std::min(kBlock, cols - begin);
       std::fill_n(sums, n, 0.0f);
       for (int64_t i = t * choices; i < (t + 1) * choices; ++i) {
+        if (at[i] == kNoRoom)
+          std::fill_n(sums, n, std::numeric_limits<float>::quiet_NaN());
         if (!isIn(y, at[i]))
           continue;
         float weight = weightAt(call, i);

@@ -14,6 +14,10 @@ enum RouterLoss : int64_t { kBalanceLoss, kSequenceLoss, kGlobalLoss, kZLoss, kR
 inline constexpr const char *kRouterLossNames[] = {"load_balancing_loss", "seq_load_balancing_loss",
                                                    "global_load_balancing_loss", "z_loss"};
 
+/// Places of choices that are none of a run's rows: of an expert that is dropped, or where a slot
+/// is full. Results that lack rows of the second kind are not numbers.
+inline constexpr int32_t kNoRun = -1, kNoRoom = -2;
+
 /// Added to the sum that scores are divided by.
 inline constexpr double kRouterEps = 1e-20;
 

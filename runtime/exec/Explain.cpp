@@ -39,7 +39,7 @@ std::string explain(const plan::Plan &plan, FindKernel findKernel) {
     for (int a = 0; a < plan::kArenaCount; ++a)
       out += fmt::format("  {} {}", plan::toString(static_cast<plan::Arena>(a)),
                          plan::formatBytes(role.arenaBytes[a]));
-    out += fmt::format("\ngraphs: {}\n", plan::toString(plan::graphsOf(role)));
+    out += fmt::format("\ngraphs: {}\n", plan::toString(plan::graphsOf(plan, role)));
     for (const plan::Segment &segment : role.segments) {
       out += fmt::format("segment {}\n", plan::printable(segment.name));
       for (const plan::Op &op : segment.ops)

@@ -31,10 +31,10 @@ struct GraphNeed {
 };
 
 /// Of one rank of the role.
-GraphNeed graphsOf(const Role &role);
+GraphNeed graphsOf(const Plan &plan, const Role &role);
 /// If that is more than a rank may capture. Without rings there are few variants, and limits of ops
 /// are enough.
-std::optional<GraphNeed> graphsBeyondLimit(const Role &role);
+std::optional<GraphNeed> graphsBeyondLimit(const Plan &plan, const Role &role);
 /// `12 graphs with 3456 nodes, about 13.5 MiB and 0.1 s to capture`.
 std::string toString(const GraphNeed &need);
 

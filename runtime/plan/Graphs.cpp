@@ -32,25 +32,68 @@ int64_t chunksOf(const Segment &segment, const Op &op) {
 /// magnitudes and codes.
 constexpr int64_t kNodesOfFactors = 6;
 
-int64_t nodesOf(const Op &op) {
-  return opInfo(op).nodes + (op.getInt(AttrKey::fp8_recipe) != 0 ? kNodesOfFactors : 0);
-}
+/// Counts the nodes of a plan's ops.
+class Nodes {
+public:
+  explicit Nodes(const Plan &plan) : paramsOf_(plan.blocks.size()) {
+    for (const Param &param : plan.params)
+      if (auto block = static_cast<size_t>(param.block);
+          block < paramsOf_.size() && param.init != InitKind::Zeros)
+        paramsOf_[block].push_back(&param);
+  }
 
-int64_t nodesOf(const Segment &segment, const Variant &variant) {
-  int64_t nodes = 0;
-  for (const Op &op : segment.ops)
-    if (opInfo(op).traits != OpTraits::Alias && holds(op.pred, variant))
-      nodes += nodesOf(op) * chunksOf(segment, op);
-  return nodes;
-}
+  int64_t of(const Segment &segment, const Variant &variant) const {
+    int64_t nodes = 0;
+    for (const Op &op : segment.ops)
+      if (opInfo(op).traits != OpTraits::Alias && holds(op.pred, variant))
+        nodes += of(segment, op) * chunksOf(segment, op);
+    return nodes;
+  }
+
+private:
+  int64_t of(const Segment &segment, const Op &op) const {
+    const OpInfo &info = opInfo(op);
+    int64_t nodes = info.nodes + (op.getInt(AttrKey::fp8_recipe) != 0 ? kNodesOfFactors : 0);
+    if (info.tensorNodes > 0 && !op.results.empty())
+      nodes += info.tensorNodes *
+               filledTensors(op.getInt(AttrKey::block), segment.values[op.results[0]].type.numel());
+    return nodes;
+  }
+
+  /// Tensors of the block that do not begin with zeros, in the part of a rank that has the most.
+  /// They are not counted on beyond what a rank may capture.
+  int64_t filledTensors(int64_t block, int64_t partElements) const {
+    if (block < 0 || block >= static_cast<int64_t>(paramsOf_.size()) || partElements <= 0)
+      return 0;
+    std::map<int64_t, int64_t> more; // than in the part before, by the part's index
+    int64_t counted = 0;
+    for (const Param *param : paramsOf_[static_cast<size_t>(block)]) {
+      int64_t tensors = param->isStacked() ? param->type.shape[0] : 1;
+      int64_t numel = tensors > 0 ? param->type.numel() / tensors : 0;
+      for (int64_t t = 0; numel > 0 && t < tensors && counted <= limits::kGraphNodesMax; ++t) {
+        int64_t begin = param->offset + t * numel;
+        ++more[begin / partElements];
+        --more[(begin + numel - 1) / partElements + 1];
+        ++counted;
+      }
+    }
+    int64_t most = 0, here = 0;
+    for (const auto &[part, change] : more)
+      most = std::max(most, here += change);
+    return most;
+  }
+
+  std::vector<std::vector<const Param *>> paramsOf_; ///< by block, without those of zeros
+};
 
 } // namespace
 
 int64_t GraphNeed::bytes() const { return nodes * kBytesPerNode; }
 double GraphNeed::seconds() const { return static_cast<double>(nodes) * kSecondsPerNode; }
 
-GraphNeed graphsOf(const Role &role) {
+GraphNeed graphsOf(const Plan &plan, const Role &role) {
   GraphNeed need;
+  const Nodes ofPlan(plan);
   std::vector<std::vector<SegmentInstance>> instances = instancesOfProgram(role);
   for (size_t s = 0; s < instances.size(); ++s) {
     const Segment &segment = role.segments[s];
@@ -60,7 +103,7 @@ GraphNeed graphsOf(const Role &role) {
     for (const SegmentInstance &instance : instances[s]) {
       auto [at, isNew] = nodes.try_emplace(instance.variant);
       if (isNew)
-        at->second = nodesOf(segment, instance.variant);
+        at->second = ofPlan.of(segment, instance.variant);
       need.nodes += at->second;
       ++need.graphs;
     }
@@ -68,10 +111,10 @@ GraphNeed graphsOf(const Role &role) {
   return need;
 }
 
-std::optional<GraphNeed> graphsBeyondLimit(const Role &role) {
+std::optional<GraphNeed> graphsBeyondLimit(const Plan &plan, const Role &role) {
   if (std::ranges::none_of(role.cells, &Cell::isRing))
     return std::nullopt;
-  GraphNeed need = graphsOf(role);
+  GraphNeed need = graphsOf(plan, role);
   return need.nodes > limits::kGraphNodesMax ? std::optional(need) : std::nullopt;
 }
 

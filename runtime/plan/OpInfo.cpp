@@ -127,6 +127,7 @@ constexpr OpTable makeOpTable() {
 #define NODES(enumerator, count)                                                                   \
   table.info(OpKind::enumerator).nodes = count;                                                    \
   ++table.countsAt(OpKind::enumerator).nodes;
+#define TENSOR_NODES(enumerator, count) table.info(OpKind::enumerator).tensorNodes = count;
 #define EPILOGUES(enumerator, makes_, alone, delayed, amax, tensorwise, blocks)                    \
   table.setEpilogues(OpKind::enumerator, makes_,                                                   \
                      {EpilogueForms::None, EpilogueForms::delayed,                                 \

@@ -172,6 +172,7 @@ struct OpInfo {
   /// What a rank has of the whole by its index in the op's group; empty: no group may be named.
   std::string_view indexed;
   int64_t nodes = 1;                  ///< of a captured graph, at most
+  int64_t tensorNodes = 0;            ///< more of them for each tensor of its block that it draws
   std::optional<OpKind> norm;         ///< for Recompute::FusedNorm: the norm of the sum
   std::optional<MadeAgain> again;     ///< result y
   std::optional<OpKind> weighted;     ///< makes result y with a weight for each row

@@ -119,9 +119,9 @@ std::string deviceMemoryTable(const plan::Plan &plan, const plan::Role &role,
     head += fmt::format("; {:.1f} predicted, {:+.1f}", mib(predictedTotal),
                         mib(stages.end - predictedTotal));
   if (stages.graphs > 0)
-    rows +=
-        fmt::format("graphs: {} with {} nodes, captured in {:.2f} s; predicted {}\n", stages.graphs,
-                    stages.nodes, stages.captureSeconds, plan::toString(plan::graphsOf(role)));
+    rows += fmt::format("graphs: {} with {} nodes, captured in {:.2f} s; predicted {}\n",
+                        stages.graphs, stages.nodes, stages.captureSeconds,
+                        plan::toString(plan::graphsOf(plan, role)));
   return fmt::format("{}\n  {:<15} {:>10}{}\n{}", head, "MiB", "in use",
                      isPredicted ? fmt::format(" {:>10}", "predicted") : "", rows);
 }

@@ -1,7 +1,9 @@
 #include "runtime/run/NonFinite.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "runtime/base/Router.h"
 #include "runtime/exec/Ranges.h"
 #include "runtime/plan/Coordinates.h"
 #include "runtime/plan/Text.h"
@@ -73,9 +75,50 @@ Status NonFiniteFinder::afterOp(const Position &position) {
     return Status::ok();
   RETURN_IF_ERROR(rows_.afterOp(position));
   for (size_t rank : executable_.ranksOf(position.segment))
+    if (op.kind == plan::OpKind::MakeRuns)
+      RETURN_IF_ERROR(checkRoom(position, rank, op));
+  for (size_t rank : executable_.ranksOf(position.segment))
     for (plan::ValueId result : op.results)
       RETURN_IF_ERROR(checkResult(position, rank, op, result));
   return Status::ok();
+}
+
+/// Whether each row that an expert has to get has found room.
+Status NonFiniteFinder::checkRoom(const Position &position, size_t rank, const plan::Op &op) {
+  const plan::Segment &segment = executable_.segment(position.segment);
+  auto read = [&](plan::ValueId id, std::vector<int32_t> &into) -> Status {
+    const plan::Value &value = segment.values[id];
+    ASSIGN_OR_RETURN(uint8_t * address,
+                     executable_.arenas(rank).resolve(value.place, value.type.bytes(), value.name,
+                                                      position.instance.slot));
+    into.resize(static_cast<size_t>(value.type.numel()));
+    return executable_.readBeside(rank, address, value.type.bytes(), into.data());
+  };
+  using enum plan::OpKind;
+  std::vector<int32_t> ids, places;
+  RETURN_IF_ERROR(read(plan::operandNamed<MakeRuns>(op, "ids"), ids));
+  RETURN_IF_ERROR(read(plan::resultNamed<MakeRuns>(op, "places"), places));
+  auto lacking = std::ranges::count(places, kNoRoom);
+  if (lacking == 0)
+    return Status::ok();
+  const plan::Type &counts = segment.values[plan::resultNamed<MakeRuns>(op, "counts")].type;
+  int64_t slots = counts.shape[0], runs = counts.shape[1];
+  std::vector<int64_t> needs(static_cast<size_t>(slots));
+  for (int32_t id : ids)
+    if (id >= 0 && id < slots * runs)
+      ++needs[static_cast<size_t>(id / runs)];
+  auto most = std::ranges::max_element(needs);
+  double factor = static_cast<double>(*most * slots) / static_cast<double>(ids.size());
+  return makeStatus(report::RowsWithoutRoom,
+                    "step {}, rank {}{}, microbatch {}: {} rows of %{} have found no room: the "
+                    "experts of rank {} "
+                    "of {} would get {} of them, and there is room for {}; "
+                    "'model.moe_expert_rank_capacity_factor' would have to be {:.2f} or more",
+                    step_, executable_.worldRank(rank),
+                    plan::stageOf(executable_.plan(), executable_.roleIndexOf(rank)),
+                    position.params.microbatch, lacking,
+                    plan::printable(segment.values[op.results[0]].name), most - needs.begin(),
+                    slots, *most, op.getInt(plan::AttrKey::bound) / slots, factor);
 }
 
 Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const plan::Op &op,
@@ -117,6 +160,25 @@ Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const
                     plan::stageOf(executable_.plan(), executable_.roleIndexOf(rank)),
                     plan::printable(segment.name), microbatch, found, plan::printable(value.name),
                     plan::opInfo(op).name, where, elementText(type, copy_.data(), found));
+}
+
+bool mayLackRoom(const plan::Plan &plan) {
+  auto isShort = [](const plan::Segment &segment, const plan::Op &op) {
+    if (op.kind != plan::OpKind::MakeRuns)
+      return false;
+    const plan::Type &ids =
+        segment.values[plan::operandNamed<plan::OpKind::MakeRuns>(op, "ids")].type;
+    const plan::Type &counts =
+        segment.values[plan::resultNamed<plan::OpKind::MakeRuns>(op, "counts")].type;
+    int64_t most = counts.shape[0] * ids.shape[0] * std::min(ids.shape[1], counts.shape[1]);
+    return op.getInt(plan::AttrKey::bound) < most;
+  };
+  return std::ranges::any_of(plan.roles, [&](const plan::Role &role) {
+    return std::ranges::any_of(role.segments, [&](const plan::Segment &segment) {
+      return std::ranges::any_of(segment.ops,
+                                 [&](const plan::Op &op) { return isShort(segment, op); });
+    });
+  });
 }
 
 } // namespace shardc::run

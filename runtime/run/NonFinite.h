@@ -25,6 +25,7 @@ public:
   Status afterOp(const Position &position) override;
 
 private:
+  Status checkRoom(const Position &position, size_t rank, const plan::Op &op);
   Status checkResult(const Position &position, size_t rank, const plan::Op &op,
                      plan::ValueId value);
 
@@ -33,5 +34,8 @@ private:
   int64_t step_ = 0;
   std::vector<uint8_t> copy_;
 };
+
+/// True if ranks may give each other more rows than slots have room for.
+bool mayLackRoom(const plan::Plan &plan);
 
 } // namespace shardc::run

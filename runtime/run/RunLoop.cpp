@@ -344,6 +344,11 @@ private:
       return Status::ok();
     }
     if (copy.kind == StepReadback::Kind::Evaluation) {
+      if (std::isnan(copy.state.evalLoss) && mayLackRoom(executable_.plan()))
+        return makeStatus(report::RowsWithoutRoom,
+                          "step {}: the loss of the evaluation is not a number; rows of its tokens "
+                          "have found no room at experts, or the weights are wrong",
+                          copy.state.step);
       result_.state = copy.state;
       observer_.evaluated(copy.state);
       return Status::ok();

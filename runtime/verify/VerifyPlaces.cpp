@@ -173,7 +173,7 @@ void checkCells(Inspection &inspection) {
 void checkGraphs(Inspection &inspection) {
   for (uint32_t r = 0; r < inspection.plan().roles.size(); ++r) {
     const Role &role = inspection.plan().roles[r];
-    if (std::optional<GraphNeed> need = graphsBeyondLimit(role))
+    if (std::optional<GraphNeed> need = graphsBeyondLimit(inspection.plan(), role))
       inspection.add(finding::TooManyGraphs, {r, kNone, kNone}, role.name, toString(*need),
                      limits::kGraphNodesMax);
   }

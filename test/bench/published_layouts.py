@@ -92,10 +92,17 @@ def print_row(shardc, name, folder, more):
     whole = [*words, "--set=train.micro_batch_size=1", "--set=model.recompute_granularity=none",
              "--set=model.recompute_method=none", "--set=model.recompute_num_layers=none", *(f"--set={setting}" for setting in settings)]
     own = predicted(shardc, whole, folder)
-    # Without memory for it: with what the published pages recompute in such cases.
-    if "needs" in own:
-        auto = predicted(shardc, [*whole, "--set=model.recompute_granularity=auto"], folder)
-        own = f"{auto} with recomputation" if re.match(r"[0-9,]+$", auto) else own
+    # Without memory for it: with room for twice an even share of rows at experts, whose routing is balanced in the published runs, then
+    # with what the published pages recompute in such cases.
+    room = ["--set=model.moe_expert_rank_capacity_factor=2"]
+    recompute = ["--set=model.recompute_granularity=auto", "--set=model.recompute_modules=none"]
+    attempts = [("recomputation", recompute)]
+    if any(setting.startswith("model.expert_model_parallel_size") for setting in settings):
+        attempts = [("room for twice an even share", room), ("that and recomputation", [*room, *recompute])]
+    for what, sets in attempts:
+        if not re.match(r"[0-9,]+( with .*)?$", own):
+            other = predicted(shardc, [*whole, *sets], folder)
+            own = f"{other} with {what}" if re.match(r"[0-9,]+$", other) else f"{own}; with {what}: {other}"
     free = ["--free=all", "--force", "--list", folder / "list"]
     precision = [f"--set=mixed_precision.fp8={'hybrid' if is_fp8 else 'none'}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

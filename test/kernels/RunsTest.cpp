@@ -224,8 +224,10 @@ struct SortedRows {
       if (ids[i] < 0 || ids[i] >= static_cast<double>(slots * runs))
         continue;
       auto id = static_cast<size_t>(ids[i]), slot = id / static_cast<size_t>(runs);
-      if (used[slot] == slotRows)
+      if (used[slot] == slotRows) {
+        places[i] = -2;
         continue;
+      }
       places[i] = static_cast<double>(static_cast<int64_t>(slot) * slotRows + used[slot]++);
       ++counts[id];
     }
@@ -257,6 +259,14 @@ TEST(MakeRuns, RefusesABoundThatSlotsDoNotDivide) {
   EXPECT_STREQ(run.refusal(), "the rows do not consist of equal slots");
   run.attrs.bound = 0;
   EXPECT_STREQ(run.refusal(), "the bound is not from 1 to 2^31 - 1 rows");
+}
+
+TEST(Combine, IsNoNumberWhereARowHasFoundNoRoom) {
+  KernelRun run("combine");
+  run.in(constant(DType::F32, {4, 2}, 1)).in(array(DType::I32, {3, 2}, {0, 1, -1, 2, -2, 3}));
+  std::vector<double> got = run.out(DType::F32, {3, 2}).run()[0].values;
+  EXPECT_EQ(std::vector(got.begin(), got.begin() + 4), (std::vector<double>{2, 2, 1, 1}));
+  EXPECT_TRUE(std::isnan(got[4]) && std::isnan(got[5]));
 }
 
 /// Rows, two choices each, some of which have no place; and what is at the places.

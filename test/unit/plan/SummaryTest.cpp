@@ -67,18 +67,31 @@ TEST(Summary, GraphsCountTheNodesOfEachOp) {
   Op op = captured->ops.front();
   op.pred = Pred::Always;
   captured->ops.clear();
-  int64_t others = graphsOf(role).nodes;
+  int64_t others = graphsOf(plan, role).nodes;
   captured->ops = {op};
   captured->ops.front().kind = OpKind::Add;
-  int64_t graphs = graphsOf(role).nodes - others;
+  int64_t graphs = graphsOf(plan, role).nodes - others;
   ASSERT_GT(graphs, 0);
   for (auto [kind, nodes] :
        {std::pair(OpKind::View, 0), std::pair(OpKind::MatMul, 2),
         std::pair(OpKind::AttentionQkv, 2), std::pair(OpKind::AttentionQkvBwd, 6),
         std::pair(OpKind::AttentionPart, 6), std::pair(OpKind::Send, 2)}) {
     captured->ops.front().kind = kind;
-    EXPECT_EQ(graphsOf(role).nodes - others, nodes * graphs) << opInfo(kind).name;
+    EXPECT_EQ(graphsOf(plan, role).nodes - others, nodes * graphs) << opInfo(kind).name;
   }
+}
+
+/// A new run fills each tensor by itself, of a stack as well: those of which a rank has a part.
+TEST(Summary, GraphsCountTheTensorsThatRanksFill) {
+  Plan plan = parsed(planText("fsdp")); // two blocks of 64 elements, 16 of each on a rank
+  auto nodes = [&] { return graphsOf(plan, plan.roles[0]).nodes; };
+  int64_t before = nodes();
+  for (Param &param : plan.params)
+    param.type = Type::of(DType::F32, {8, 1, 8}), param.stackedRow = 8;
+  EXPECT_EQ(nodes(), before + 2);
+  for (Param &param : plan.params)
+    param.init = InitKind::Zeros;
+  EXPECT_EQ(nodes(), before - 2);
 }
 
 TEST(Summary, PredicatesByCount) {
