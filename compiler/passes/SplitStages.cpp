@@ -55,8 +55,11 @@ public:
     std::map<StagePart, uint32_t> segmentOf;
     for (StagePart part : parts) {
       segmentOf[part] = static_cast<uint32_t>(role_.segments.size());
-      takeCountsFirst(done_.at(part));
-      role_.segments.push_back(std::move(done_.at(part)));
+      Segment &segment = done_.at(part);
+      takeCountsFirst(segment);
+      plan::dropUnusedValues(segment); // most of the body's are those of other stages
+      segment.values.shrink_to_fit();
+      role_.segments.push_back(std::move(segment));
     }
     return segmentOf;
   }

@@ -234,7 +234,10 @@ void StageSchedule::placeReceives() {
             stage, i, hasForward(passes(stage)[i].part.kind) ? second.inputs : second.gradients));
     if (receivedBy == receivedBy_)
       continue;
-    std::optional<double> seconds = secondsWith(receivedBy);
+    std::optional<double> seconds =
+        secondsWith(receivedBy, [](int32_t, const StagePass &pass) -> PassSeconds {
+          return {secondsOf(pass.part.kind), secondsOf(pass.part.kind)};
+        });
     if (seconds && *seconds < least)
       least = *seconds, receivedBy_ = std::move(receivedBy);
   }
@@ -255,10 +258,11 @@ size_t StageSchedule::receiverOf(int32_t stage, size_t i, bool isSecond) const {
   return by;
 }
 
-/// Of a step in which transfers begin when both ends are ready and take no time; nothing if stages
-/// wait for each other.
+/// Transfers begin when both ends are ready. Nothing if stages wait for each other.
 std::optional<double>
-StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy) const {
+StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
+                           const std::function<PassSeconds(int32_t, const StagePass &)> &of,
+                           double transfer) const {
   std::vector<std::vector<predict::Pass>> actors(passes_.size());
   auto channelOf = [&](int32_t from, bool isForward) { return 2 * from + (isForward ? 0 : 1); };
   for (int32_t stage = 0; stage < shape_.stages; ++stage) {
@@ -268,7 +272,7 @@ StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy) c
       if (std::optional<Place> maker = makerOf(stage, passes(stage)[i])) {
         int32_t channel = channelOf(maker->stage, hasForward(passes(stage)[i].part.kind));
         size_t by = receivedBy[at(stage)][i];
-        own[by].meetings.push_back({channel, false, 0, 0, by == i, 0});
+        own[by].meetings.push_back({channel, false, 0, transfer, by == i, 0});
       }
   }
   for (int32_t stage = 0; stage < shape_.stages; ++stage)
@@ -276,11 +280,12 @@ StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy) c
       const StagePart &part = passes(stage)[i].part;
       int64_t chunk = part.chunk * shape_.stages + stage;
       predict::Pass &pass = actors[at(stage)][i];
-      pass.seconds = secondsOf(part.kind);
+      auto [all, made] = of(stage, passes(stage)[i]);
+      pass.seconds = all;
       if (hasForward(part.kind) && chunk < lastChunk())
-        pass.meetings.push_back({channelOf(stage, true), true, pass.seconds, 0, false, 0});
+        pass.meetings.push_back({channelOf(stage, true), true, made, transfer, false, 0});
       if (hasInputs(part.kind) && chunk > 0)
-        pass.meetings.push_back({channelOf(stage, false), true, pass.seconds, 0, false, 0});
+        pass.meetings.push_back({channelOf(stage, false), true, made, transfer, false, 0});
     }
   std::optional<std::vector<std::vector<predict::PassTime>>> times = predict::timesOf(actors);
   if (!times)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -45,6 +46,11 @@ struct Receive {
   std::vector<plan::Pred> when; ///< one of them holds in the microbatches that receive it
 };
 
+/// Seconds of a pass, and from its begin until it has made what another stage takes.
+struct PassSeconds {
+  double all = 0, made = 0;
+};
+
 struct PipelineShape {
   int64_t stages = 1;
   /// Of layers, on each stage: chunk c of stage s is the one with number c * stages + s.
@@ -84,6 +90,12 @@ public:
   /// Slots for what passes of `from` leave to those of `to`.
   int32_t slotsBetween(int32_t stage, StagePart from, StagePart to) const;
 
+  /// Seconds of a step with passes that take so long, and transfers that take `transfer`.
+  double secondsWith(const std::function<PassSeconds(int32_t, const StagePass &)> &of,
+                     double transfer) const {
+    return *secondsWith(receivedBy_, of, transfer);
+  }
+
   /// The runs of the stage; `segmentOf` has the segment of each part.
   std::vector<plan::ProgramNode> program(int32_t stage,
                                          const std::map<StagePart, uint32_t> &segmentOf) const;
@@ -112,7 +124,10 @@ private:
   void findTimes();
   void placeReceives();
   size_t receiverOf(int32_t stage, size_t i, bool isSecond) const;
-  std::optional<double> secondsWith(const std::vector<std::vector<size_t>> &receivedBy) const;
+  std::optional<double>
+  secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
+              const std::function<PassSeconds(int32_t, const StagePass &)> &of,
+              double transfer = 0) const;
   std::vector<Receive> receivesOf(int32_t stage, StagePart by) const;
   int64_t lastChunk() const { return shape_.chunks * shape_.stages - 1; }
   bool isLastChunk(int32_t stage, int32_t chunk) const {

@@ -46,7 +46,8 @@ public:
       : links_(links), body_(body), cut_(cut), stage_(stage), part_(part),
         state_(body.values.size(), plan::kNone) {
     segment_.body = true;
-    segment_.values = body.values;
+    segment_.values.reserve(body.values.size() + kNewValues);
+    segment_.values.insert(segment_.values.end(), body.values.begin(), body.values.end());
   }
 
   /// The ops that the segment has of the body.
@@ -78,6 +79,9 @@ public:
   plan::Segment take(plan::SegmentKind kind, std::string name);
 
 private:
+  /// Room for what is received: to make it later would move all values of the body.
+  static constexpr size_t kNewValues = 256;
+
   plan::Phase phase() const {
     return hasForward(part_.kind) ? plan::Phase::Forward : plan::Phase::Backward;
   }

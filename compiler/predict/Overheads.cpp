@@ -26,13 +26,14 @@ constexpr int64_t kContext = 527 * kMiB, kLibraries = 2 * kMiB;
 constexpr int64_t kPage = 2 * kMiB;
 /// A communicator's memory by its connections: transfers with one multiprocessor, gathers by copy
 /// engines, reduce-scatters by kernels (486 and 670 were observed), gathers and all-reductions by
-/// kernels. Sends and receives: 1,118 MiB between two devices, 1,886 among four. More members, and
-/// members of other nodes, were not measured.
+/// kernels. Sends and receives: 1,118 MiB between two devices, 1,886 among four. Transfers between
+/// stages: the first communicator of a rank, and each further one, both with the small one in which
+/// the ends of a transfer wait for each other. More members, and members of other nodes, were not
+/// measured.
 constexpr int64_t kSmallCommunicator = 24 * kMiB, kCopyCommunicator = 428 * kMiB,
                   kScatterCommunicator = 600 * kMiB, kKernelCommunicator = 862 * kMiB,
-                  kExchangeCommunicator = 734 * kMiB, kPeer = 384 * kMiB;
-/// Collectives up to this size use one multiprocessor.
-constexpr int64_t kSmallBytes = 64 << 10;
+                  kExchangeCommunicator = 734 * kMiB, kPeer = 384 * kMiB,
+                  kFirstTransfers = 704 * kMiB, kFurtherTransfers = 268 * kMiB;
 constexpr int32_t kSmallMultiprocessors = 1;
 /// Transfers between stages hide behind a whole pass, so they take few; chosen, not measured.
 constexpr int32_t kTransferMultiprocessors = 8;
@@ -73,15 +74,23 @@ std::vector<Use> usesOf(const Device &device, const plan::Plan &plan, const plan
   return uses;
 }
 
-int64_t communicatorBytes(const Use &use) {
-  // Both ends of a large transfer wait for each other in a small communicator of their own.
-  return use.bytesMax == 0             ? 0
-         : use.copyEngines             ? kCopyCommunicator
-         : use.bytesMax <= kSmallBytes ? kSmallCommunicator
-         : use.transfersAlone          ? kKernelCommunicator + kSmallCommunicator
-         : use.peers > 0               ? kExchangeCommunicator + use.peers * kPeer
-         : use.scattersAlone           ? kScatterCommunicator
-                                       : kKernelCommunicator;
+/// By ChannelId.
+std::vector<int64_t> communicatorBytes(const std::vector<Use> &uses) {
+  std::vector<int64_t> bytes;
+  bool hasTransfers = false;
+  for (const Use &use : uses) {
+    bool isLarge = use.bytesMax > kSmallBytes;
+    bool transfers = isLarge && use.transfersAlone && !use.copyEngines;
+    bytes.push_back(use.bytesMax == 0   ? 0
+                    : use.copyEngines   ? kCopyCommunicator
+                    : !isLarge          ? kSmallCommunicator
+                    : transfers         ? (hasTransfers ? kFurtherTransfers : kFirstTransfers)
+                    : use.peers > 0     ? kExchangeCommunicator + use.peers * kPeer
+                    : use.scattersAlone ? kScatterCommunicator
+                                        : kKernelCommunicator);
+    hasTransfers |= transfers;
+  }
+  return bytes;
 }
 
 /// The bandwidth of the largest gather of the plan; 0 if it has none.
@@ -116,6 +125,16 @@ int32_t limitFor(const Device &device, const std::vector<int32_t> &taken) {
 
 } // namespace
 
+int64_t leastOverheadBytes() { return kContext + kLibraries; }
+
+int64_t leastCommunicatorBytes(const LeastChannels &channels) {
+  int64_t bytes =
+      channels.transfers > 0 ? kFirstTransfers + (channels.transfers - 1) * kFurtherTransfers : 0;
+  return bytes + (channels.kernels ? kCopyCommunicator : 0) +
+         (channels.gathers ? kCopyCommunicator : 0) +
+         (channels.reductions ? kScatterCommunicator : 0);
+}
+
 int64_t deviceBytesOf(const plan::Plan &plan, const plan::Role &role) {
   std::optional<Gpu> gpu = findDevice(plan.needsGpu);
   bool isHost = !gpu || device(*gpu).isHost();
@@ -126,10 +145,8 @@ int64_t deviceBytesOf(const plan::Plan &plan, const plan::Role &role) {
 }
 
 const plan::Role &largestRole(const plan::Plan &plan) {
-  auto bytesOf = [](const plan::Role &role) {
-    return std::accumulate(role.arenaBytes.begin(), role.arenaBytes.end(), int64_t{0});
-  };
-  return *std::ranges::max_element(plan.roles, {}, bytesOf);
+  return *std::ranges::max_element(
+      plan.roles, {}, [&](const plan::Role &role) { return deviceBytesOf(plan, role); });
 }
 
 Overheads overheadsOf(const Device &device, const plan::Plan &plan) {
@@ -141,10 +158,9 @@ Overheads overheadsOf(const Device &device, const plan::Plan &plan, const plan::
     return {};
   Overheads overheads;
   overheads.context = kContext;
-  for (const Use &use : usesOf(device, plan, role)) {
-    overheads.channels.push_back(communicatorBytes(use));
-    overheads.communicators += overheads.channels.back();
-  }
+  overheads.channels = communicatorBytes(usesOf(device, plan, role));
+  overheads.communicators =
+      std::accumulate(overheads.channels.begin(), overheads.channels.end(), int64_t{0});
   bool isDeterministic = plan.job.model.deterministicMode;
   overheads.workspaces = (workspacesOf(role, isDeterministic) + kPage - 1) / kPage * kPage;
   overheads.landings = (plan::landingBytes(plan, role) + kPage - 1) / kPage * kPage;
@@ -175,12 +191,12 @@ void notePredictions(const Device &device, plan::Plan &plan) {
   using plan::JobField;
   if (device.isHost() || plan.roles.empty())
     return;
-  Overheads memory = overheadsOf(device, plan);
-  plan.job.put(JobField::derived_memoryCommunicatorsBytes, memory.communicators);
-  plan.job.put(JobField::derived_memoryContextBytes, memory.context);
-  plan.job.put(JobField::derived_memoryLandingsBytes, memory.landings);
-  plan.job.put(JobField::derived_memoryLibrariesBytes, memory.libraries);
-  plan.job.put(JobField::derived_memoryWorkspacesBytes, memory.workspaces);
+  for (plan::Role &role : plan.roles) {
+    Overheads memory = overheadsOf(device, plan, role);
+    role.besideBytes = {memory.communicators, memory.landings, memory.workspaces};
+  }
+  plan.job.put(JobField::derived_memoryContextBytes, kContext);
+  plan.job.put(JobField::derived_memoryLibrariesBytes, kLibraries);
   const plan::Role &role = plan.roles.front();
   // Rounded, so that plans are equal byte for byte on machines with different logarithm functions.
   auto rounded = [](double value) { return std::round(value * 100) / 100; };

@@ -1,8 +1,6 @@
 #include "compiler/predict/PipelineTime.h"
 
 #include <algorithm>
-#include <deque>
-#include <map>
 
 namespace shardc::predict {
 namespace {
@@ -15,7 +13,14 @@ struct Queue {
 class Follower {
 public:
   explicit Follower(const std::vector<std::vector<Pass>> &actors)
-      : actors_(actors), state_(actors.size()), times_(actors.size()) {}
+      : actors_(actors), state_(actors.size()), times_(actors.size()) {
+    int32_t channels = 0;
+    for (const std::vector<Pass> &passes : actors)
+      for (const Pass &pass : passes)
+        for (const Meeting &meeting : pass.meetings)
+          channels = std::max(channels, meeting.channel + 1);
+    queues_.resize(static_cast<size_t>(channels));
+  }
 
   std::optional<std::vector<std::vector<PassTime>>> run() {
     for (bool moves = true; moves;) {
@@ -69,7 +74,7 @@ private:
   }
 
   void issue(const Meeting &meeting, State &state) {
-    Queue &queue = queues_[meeting.channel];
+    Queue &queue = queues_[static_cast<size_t>(meeting.channel)];
     std::vector<double> &ends = meeting.isSend ? queue.sends : queue.receives;
     state.places.push_back(ends.size());
     ends.push_back(state.now + meeting.after);
@@ -77,7 +82,7 @@ private:
   }
 
   std::optional<double> endOf(const Pass &pass, const State &state, size_t meeting) {
-    const Queue &queue = queues_[pass.meetings[meeting].channel];
+    const Queue &queue = queues_[static_cast<size_t>(pass.meetings[meeting].channel)];
     size_t place = state.places[meeting];
     if (place >= queue.sends.size() || place >= queue.receives.size())
       return std::nullopt;
@@ -87,7 +92,7 @@ private:
   const std::vector<std::vector<Pass>> &actors_;
   std::vector<State> state_;
   std::vector<std::vector<PassTime>> times_;
-  std::map<int32_t, Queue> queues_;
+  std::vector<Queue> queues_; ///< by channel
 };
 
 } // namespace

@@ -26,8 +26,6 @@ using plan::OpKind;
 using plan::Segment;
 using Key = plan::AttrKey;
 
-/// Time between the end of one kernel of a graph and the start of the next, and around a graph.
-constexpr double kGapSeconds = 1.2e-6, kLaunchSeconds = 25e-6;
 /// A kernel with almost no work.
 constexpr double kLeastSeconds = 1.5e-6;
 /// Time until all multiprocessors work on a product, and while only the last ones do.

@@ -21,6 +21,9 @@ struct StepTime {
   double waiting = 0;   ///< for other stages of a pipeline
 };
 
+/// Time between the end of one kernel of a graph and the start of the next, and around a graph.
+inline constexpr double kGapSeconds = 1.2e-6, kLaunchSeconds = 25e-6;
+
 /// Slowdown of products that are cut into pieces of rows, by the transfers of pieces beside them
 /// and by their smaller extents, as a share of these transfers' time: 0.8 with two and 0.9 with
 /// four pieces in a step of llama3_8b on two H200s (docs/benchmarks/cuda-multi-gpu.md).

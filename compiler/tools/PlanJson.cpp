@@ -166,6 +166,9 @@ Json roleJson(const plan::Plan &plan, const plan::Role &role) {
   for (int a = 0; a < plan::kArenaCount; ++a)
     json["arenas"][std::string(plan::toString(static_cast<plan::Arena>(a)))] =
         role.arenaBytes[static_cast<size_t>(a)];
+  for (int b = 0; b < plan::kBesideCount; ++b)
+    if (int64_t bytes = role.besideBytes[static_cast<size_t>(b)]; bytes >= 0)
+      json["beside"][std::string(plan::toString(static_cast<plan::Beside>(b)))] = bytes;
   for (const plan::Cell &cell : role.cells)
     json["cells"].push_back(cellJson(plan, cell));
   for (const plan::Segment &segment : role.segments)

@@ -265,6 +265,31 @@ static std::string channelsText(const plan::Plan &plan, const predict::Overheads
   return text.empty() ? "channels: none" : text;
 }
 
+/// Memory beside the arenas of each role, a line for neighbours of which it is the same.
+static std::vector<std::string> outsideText(const predict::Device &device, const plan::Plan &plan) {
+  std::vector<std::string> texts, lines;
+  for (const plan::Role &role : plan.roles) {
+    predict::Overheads memory = predict::overheadsOf(device, plan, role);
+    texts.push_back(
+        fmt::format("{}, of which workspaces {}, communicators {}, landing buffers {}, "
+                    "context {}",
+                    plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
+                    plan::formatBytes(memory.communicators), plan::formatBytes(memory.landings),
+                    plan::formatBytes(memory.context)));
+  }
+  for (size_t begin = 0, end = 0; begin < texts.size(); begin = end) {
+    while (end < texts.size() && texts[end] == texts[begin])
+      ++end;
+    std::string of;
+    if (plan.roles.size() > 1)
+      of = end - begin == 1
+               ? fmt::format(" of {}", plan.roles[begin].name)
+               : fmt::format(" of {} to {}", plan.roles[begin].name, plan.roles[end - 1].name);
+    lines.push_back(fmt::format("outside the arenas{}: {}", of, texts[begin]));
+  }
+  return lines;
+}
+
 /// How long each role of a pipeline waits for others.
 static std::string stagesText(const plan::Plan &plan, const std::vector<predict::StepTime> &times) {
   std::string text = "waiting for other stages: ";
@@ -303,7 +328,6 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
   if (!planned || !planned->isPredicted())
     return {};
   const predict::Device &device = *planned;
-  predict::Overheads memory = predict::overheadsOf(device, plan);
   std::vector<predict::StepTime> times = predict::predictSteps(device, plan);
   predict::StepTime time = predict::slowestOf(times);
   int64_t sequences = plan::batchSizesOf(plan.job, /*isEval=*/false).global;
@@ -311,13 +335,9 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
                   static_cast<double>(plan.worldSize());
   std::vector<std::string> lines;
   if (!device.isHost()) {
-    lines.push_back(
-        fmt::format("outside the arenas: {}, of which workspaces {}, communicators {}, "
-                    "landing buffers {}, context {}",
-                    plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
-                    plan::formatBytes(memory.communicators), plan::formatBytes(memory.landings),
-                    plan::formatBytes(memory.context)));
-    lines.push_back(channelsText(plan, memory));
+    std::vector<std::string> outside = outsideText(device, plan);
+    lines.insert(lines.end(), outside.begin(), outside.end());
+    lines.push_back(channelsText(plan, predict::overheadsOf(device, plan)));
   }
   lines.push_back(fmt::format("predicted step: {}, {} tokens/s per device; communication takes {}, "
                               "of which {} is exposed",

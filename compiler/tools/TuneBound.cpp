@@ -7,10 +7,11 @@
 
 #include <fmt/format.h>
 
-#include "compiler/passes/ChooseRecompute.h"
 #include "compiler/passes/PipelineStages.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
+#include "compiler/tools/TuneExchanges.h"
+#include "compiler/tools/TuneStages.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::tools {
@@ -109,9 +110,80 @@ double contendingOf(const plan::Plan &plan, const plan::Segment &body, const Op 
                                     took);
 }
 
+/// By op, whether no unit before its own waits for what it makes in the backward pass.
+std::vector<uint8_t> areForWeights(const plan::Segment &body) {
+  std::vector<uint8_t> isAwaited(body.values.size()), areFor(body.ops.size());
+  for (size_t i = body.ops.size(); i-- > 0;) {
+    const Op &op = body.ops[i];
+    if (op.phase != Phase::Backward)
+      continue;
+    areFor[i] = std::ranges::none_of(op.results, [&](ValueId value) { return isAwaited[value]; });
+    auto read = [&](ValueId value) {
+      uint32_t def = body.values[value].def;
+      isAwaited[value] |= areFor[i] == 0 || (def != plan::kNone && body.ops[def].unit != op.unit);
+    };
+    std::ranges::for_each(op.operands, read);
+    for (const plan::Tie &tie : op.ties)
+      read(tie.value);
+  }
+  return areFor;
+}
+
+/// Adds the bytes of activations that passes leave to later ones.
+class Kept {
+public:
+  Kept(const plan::Segment &body, const std::vector<uint8_t> &areFor, std::vector<PartCost> &units)
+      : body_(body), areFor_(areFor), units_(units), readers_(body.values.size()) {}
+
+  void run() {
+    for (size_t i = 0; i < body_.ops.size(); ++i)
+      if (body_.ops[i].phase == Phase::Backward && !isAlias(body_.ops[i]))
+        for (ValueId value : body_.ops[i].operands)
+          readers_[viewed(value)] |= areFor_[i] != 0 ? kWeights : kInputs;
+    for (ValueId value = 0; value < readers_.size(); ++value)
+      if (readers_[value] != 0)
+        add(value);
+  }
+
+private:
+  static constexpr uint8_t kInputs = 1, kWeights = 2;
+
+  /// What lies in the buffer that a view shows.
+  ValueId viewed(ValueId value) const {
+    for (uint32_t def = body_.values[value].def;
+         def != plan::kNone && body_.ops[def].kind == plan::OpKind::View;
+         def = body_.values[value].def)
+      value = body_.ops[def].operands[0];
+    return value;
+  }
+
+  void add(ValueId id) {
+    const plan::Value &value = body_.values[id];
+    if (value.def == plan::kNone || value.purpose != plan::Purpose::Activations)
+      return;
+    const Op &maker = body_.ops[value.def];
+    if (isAlias(maker) || maker.unit < 0)
+      return;
+    PartCost &unit = units_[static_cast<size_t>(maker.unit)];
+    bool isForWeights = (readers_[id] & kWeights) != 0;
+    if (maker.phase == Phase::Forward) {
+      unit.keptBytes += value.type.bytes();
+      unit.keptForWeights += isForWeights ? value.type.bytes() : 0;
+    } else if (areFor_[value.def] == 0 && isForWeights) {
+      unit.passedBytes += value.type.bytes();
+    }
+  }
+
+  const plan::Segment &body_;
+  const std::vector<uint8_t> &areFor_;
+  std::vector<PartCost> &units_;
+  std::vector<uint8_t> readers_;
+};
+
 std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &body) {
   std::vector<PartCost> units(plan.units.size());
   std::vector<PowerSeconds> seconds(body.ops.size());
+  std::vector<uint8_t> areFor = areForWeights(body);
   OpSeconds times(plan);
   // Pieces of rows move beside products that they do not belong to.
   bool movesPieces = plan.job.model.tpCommOverlap;
@@ -121,25 +193,31 @@ std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &
       continue;
     seconds[i] = times.of(body, op);
     PartCost &unit = units[static_cast<size_t>(op.unit)];
-    PassCost &pass = op.phase == Phase::Backward ? unit.backward : unit.forward;
+    if (!isCollective(op))
+      seconds[i].fixed += predict::kGapSeconds;
     double once = seconds[i].at(1);
-    if (isCollective(op)) {
-      pass.transfers += once;
-      pass.contending += contendingOf(plan, body, op, once);
-    } else {
-      pass.compute += seconds[i];
-    }
+    auto add = [&](PassCost &pass) {
+      if (isCollective(op)) {
+        pass.transfers += once;
+        pass.contending += contendingOf(plan, body, op, once);
+      } else {
+        pass.compute += seconds[i];
+      }
+    };
+    bool isBackward = op.phase == Phase::Backward;
+    add(isBackward ? unit.backward : unit.forward);
+    if (isBackward)
+      add(areFor[i] != 0 ? unit.weights : unit.inputs);
     unit.products += predict::takesPower(op) ? once : 0;
     unit.recomputed += op.isRecomputed ? once : 0;
   }
   Chains chains(body, seconds);
   std::vector<PowerSeconds> forward = chains.longest(Phase::Forward, units.size());
   std::vector<PowerSeconds> backward = chains.longest(Phase::Backward, units.size());
-  std::vector<int64_t> kept = passes::keptBytesOfUnits(body, units.size());
+  Kept(body, areFor, units).run();
   for (size_t unit = 0; unit < units.size(); ++unit) {
     units[unit].forward.chain = forward[unit];
     units[unit].backward.chain = backward[unit];
-    units[unit].keptBytes = kept[unit];
   }
   for (const plan::Param &param : plan.params)
     if (param.block >= 0 && plan.blocks[static_cast<size_t>(param.block)].unit >= 0) {
@@ -150,160 +228,31 @@ std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &
   return units;
 }
 
-struct Sums {
-  double both = 0, fill = 0; ///< of all passes; of what the first microbatch takes to get through
-};
-
-/// Of the layers.
-int64_t leastOf(const BodyCost &body, int64_t PartCost::*of) {
-  return (*std::ranges::min_element(body.layers, {}, of)).*of;
+/// Of what a layer makes and the next one reads in the forward pass, at least. Where it is a sum
+/// that the next one makes of several values, a stage adds these before it sends.
+int64_t boundaryBytes(const plan::Plan &plan, const plan::Segment &body) {
+  std::vector<int64_t> bytes(plan.units.size());
+  for (const Op &op : body.ops)
+    for (ValueId value : op.operands) {
+      uint32_t def = body.values[value].def;
+      if (op.phase != Phase::Forward || op.unit < 0 || def == plan::kNone)
+        continue;
+      const Op &maker = body.ops[def];
+      if (maker.unit < 0 || maker.unit == op.unit || isAlias(maker) ||
+          body.values[value].purpose != plan::Purpose::Activations)
+        continue;
+      int64_t &most = bytes[static_cast<size_t>(maker.unit)];
+      most = std::max(most, body.values[value].type.bytes());
+    }
+  int64_t least = INT64_MAX;
+  for (size_t unit = 0; unit < bytes.size(); ++unit)
+    if (plan.units[unit].kind == plan::UnitKind::Layer)
+      least = std::min(least, bytes[unit]);
+  return least == INT64_MAX ? 0 : least;
 }
 
-/// What the ranks of a stage hold at least.
-class StageBytes {
-public:
-  StageBytes(const BodyCost &body, const Layout &mesh, const TuneSizes &sizes, int64_t microbatches)
-      : body_(body), mesh_(mesh), stages_(mesh.size(Knob::Stages)),
-        chunks_(mesh.size(Knob::Chunks)), microbatches_(microbatches) {
-    if (mesh.is(Knob::Sharding, "none"))
-      return;
-    shards_ = mesh.sharers(sizes, false);
-    expertShards_ = mesh.sharers(sizes, true);
-  }
-
-  /// Of the stage that needs most; with an unknown division, of one with its share of the layers.
-  int64_t most(const std::vector<int64_t> &layers) const {
-    int64_t share = static_cast<int64_t>(body_.layers.size()) / stages_;
-    if (layers.empty() && stages_ > 1)
-      return state(share * leastLayer(&PartCost::numel), shards_) +
-             state(share * leastLayer(&PartCost::expertNumel), expertShards_);
-    int64_t bytes = 0;
-    for (int64_t stage = 0; stage < stages_; ++stage)
-      bytes = std::max(bytes, ofStage(stage, layers));
-    return bytes;
-  }
-
-private:
-  int64_t leastLayer(int64_t PartCost::*of) const { return leastOf(body_, of); }
-
-  int64_t state(int64_t numel, int64_t shards) const {
-    bool isFull = mesh_.is(Knob::Sharding, "fsdp");
-    bool sharesGrads = isFull || mesh_.is(Knob::Sharding, "optim_grads");
-    return numel * body_.weightBytes / (isFull ? shards : 1) +
-           numel * body_.gradientBytes / (sharesGrads ? shards : 1) +
-           numel * body_.stateBytes / shards;
-  }
-
-  /// Passes of chunks of which the stage keeps something at once.
-  int64_t inFlight(int64_t stage) const {
-    int64_t before = stages_ - 1 - stage;
-    return chunks_ == 1 ? std::min(microbatches_, before + 1)
-                        : std::min(microbatches_ * chunks_, 2 * before + (chunks_ - 1) * stages_);
-  }
-
-  /// Passes of layers of which it does. A stage runs its chunks in turn, each for as many
-  /// microbatches as there are stages.
-  int64_t layersInFlight(int64_t stage, const std::vector<int64_t> &layers) const {
-    if (stages_ == 1)
-      return static_cast<int64_t>(body_.layers.size()) * inFlight(stage);
-    int64_t sum = 0;
-    for (int64_t pass = 0; pass < inFlight(stage); ++pass)
-      sum += layers[static_cast<size_t>(pass / stages_ % chunks_ * stages_ + stage)];
-    return sum;
-  }
-
-  int64_t ofStage(int64_t stage, const std::vector<int64_t> &layers) const {
-    int64_t own = stages_ == 1 ? static_cast<int64_t>(body_.layers.size()) : 0;
-    for (auto chunk = static_cast<size_t>(stage); chunk < layers.size();
-         chunk += static_cast<size_t>(stages_))
-      own += layers[chunk];
-    bool isFirst = stage == 0, isLast = stage + 1 == stages_;
-    int64_t numel = own * leastLayer(&PartCost::numel) + (isFirst ? body_.embeddingNumel : 0) +
-                    (isLast ? body_.head.numel : 0);
-    return state(numel, shards_) + state(own * leastLayer(&PartCost::expertNumel), expertShards_) +
-           leastLayer(&PartCost::keptBytes) * layersInFlight(stage, layers);
-  }
-
-  const BodyCost &body_;
-  const Layout &mesh_;
-  int64_t stages_, chunks_, microbatches_, shards_ = 1, expertShards_ = 1;
-};
-
-/// What data-parallel ranks exchange in a step, and their optimizer, at least.
-class Exchanges {
-public:
-  Exchanges(const BodyCost &body, const Layout &mesh, const TuneSizes &sizes, int64_t microbatches)
-      : body_(body), mesh_(mesh), sizes_(sizes), microbatches_(static_cast<double>(microbatches)) {}
-
-  /// Seconds that are added to those of the passes of a stage with so many layers, and the least
-  /// that one of its streams of collectives takes.
-  struct Least {
-    double added = 0, stream = 0;
-  };
-  Least of(int64_t layers) const {
-    Least least;
-    for (bool areExperts : {false, true}) {
-      int64_t PartCost::*numel = areExperts ? &PartCost::expertNumel : &PartCost::numel;
-      int64_t all = layers * leastOf(body_, numel);
-      if (all > 0)
-        add(least, all, areExperts);
-    }
-    return least;
-  }
-
-private:
-  void add(Least &least, int64_t numel, bool areExperts) const {
-    bool isNone = mesh_.is(Knob::Sharding, "none"), isFull = mesh_.is(Knob::Sharding, "fsdp");
-    int64_t shards = mesh_.sharers(sizes_, areExperts);
-    // Master weights and moments are read and written.
-    auto bytes =
-        static_cast<double>(2 * body_.stateBytes + body_.weightBytes + body_.gradientBytes);
-    least.added += static_cast<double>(numel) * bytes / static_cast<double>(isNone ? 1 : shards) /
-                   (body_.device->sustained.memoryGBs * 1e9);
-    if (shards == 1)
-      return;
-    double reductions = mesh_.isSharded() ? microbatches_ : 1;
-    double gathers = isNone ? 0 : isFull ? 2 * microbatches_ : 1;
-    CollectiveKind sum = isNone ? CollectiveKind::AllReduce : CollectiveKind::ReduceScatter;
-    Cost reduced = costOf(sum, numel * body_.gradientBytes, shards, areExperts);
-    Cost gathered =
-        costOf(CollectiveKind::AllGather, numel * body_.gatheredBytes, shards, areExperts);
-    least.added += reductions * reduced.contending + gathers * gathered.contending;
-    least.stream = std::max({least.stream, reductions * reduced.took, gathers * gathered.took});
-    if (areExperts)
-      return;
-    // When the gradients of a backward pass that come last are exchanged, nothing is left beside
-    // it.
-    int64_t last =
-        mesh_.size(Knob::Stages) > 1 ? leastOf(body_, &PartCost::numel) : body_.embeddingNumel;
-    Cost exposed = costOf(sum, last * body_.gradientBytes, shards, areExperts);
-    double passes = mesh_.isSharded() ? static_cast<double>(mesh_.size(Knob::Chunks)) : 1;
-    least.added += passes * reductions * (exposed.took - exposed.contending);
-  }
-
-  struct Cost {
-    double took = 0, contending = 0;
-  };
-  /// By the fastest transport.
-  Cost costOf(CollectiveKind kind, int64_t bytes, int64_t members, bool areExperts) const {
-    int64_t stride = areExperts ? mesh_.expertRanks() : mesh_.size(Knob::Tensor);
-    int64_t inNode = std::clamp<int64_t>(sizes_.inNode / stride, 1, members);
-    predict::Team team{members, inNode, inNode};
-    Cost least{HUGE_VAL, HUGE_VAL};
-    for (plan::Transport way : {plan::Transport::Nccl, plan::Transport::Ce}) {
-      double took = predict::collectiveSeconds(*body_.device, kind, way, bytes, team);
-      least.took = std::min(least.took, took);
-      least.contending =
-          std::min(least.contending, predict::contendingSeconds(kind, way, bytes, members, took));
-    }
-    least.contending *= predict::kContention;
-    return least;
-  }
-
-  const BodyCost &body_;
-  const Layout &mesh_;
-  const TuneSizes &sizes_;
-  double microbatches_;
+struct Sums {
+  double both = 0, fill = 0; ///< of all passes; of what the first microbatch takes to get through
 };
 
 /// The factor of power of the fastest step in which products take so long at the factor 1, or of a
@@ -324,9 +273,23 @@ PowerSeconds &PowerSeconds::operator+=(const PowerSeconds &other) {
 }
 
 double PassCost::at(double factor) const {
-  double kernels = compute.at(factor), longest = std::max(kernels, chain.at(factor));
-  double hidden = std::max(transfers - (longest - kernels), 0.0);
-  return longest + (transfers > 0 ? contending * hidden / transfers : 0);
+  PassSum sum;
+  sum.add(*this, factor);
+  return sum.seconds();
+}
+
+void PassSum::add(const PassCost &pass, double factor) {
+  double own = pass.compute.at(factor);
+  kernels += own;
+  longest += std::max(own, pass.chain.at(factor));
+  transfers += pass.transfers;
+  contending += pass.contending;
+}
+
+double PassSum::seconds(double least) const {
+  double all = std::max(longest, least);
+  double hidden = std::max(transfers - (all - kernels), 0.0);
+  return all + (transfers > 0 ? contending * std::min(hidden / transfers, 1.0) : 0);
 }
 
 BodyCost withLayers(BodyCost cost, int64_t layers) {
@@ -335,14 +298,6 @@ BodyCost withLayers(BodyCost cost, int64_t layers) {
   if (!cost.times.seconds.empty())
     cost.times.seconds.insert(cost.times.seconds.begin() + 1, more, cost.times.seconds[1]);
   return cost;
-}
-
-int64_t passingBytes(const BodyCost &cost) {
-  // Two slots of weights, and gradients that are computed and sent.
-  int64_t most = cost.embeddingNumel + cost.head.numel;
-  for (const PartCost &layer : cost.layers)
-    most = std::max(most, layer.numel + layer.expertNumel);
-  return 2 * most * (cost.weightBytes + std::max<int64_t>(cost.gradientBytes, 4));
 }
 
 /// The passes of the stages of a pipeline, or of a model that is not cut.
@@ -410,6 +365,7 @@ BodyCost costOfBody(const plan::Plan &plan) {
   passes::addSeconds(plan, cost.times);
   cost.device = predict::deviceOf(plan);
   std::vector<PartCost> units = costsOfUnits(plan, *body);
+  cost.boundaryBytes = boundaryBytes(plan, *body);
   for (size_t unit = 0; unit < units.size(); ++unit)
     switch (plan.units[unit].kind) {
     case plan::UnitKind::Layer:
@@ -428,30 +384,45 @@ BodyCost costOfBody(const plan::Plan &plan) {
   return cost;
 }
 
-const std::vector<int64_t> &Bounds::layersOf(const Layout &mesh) {
-  auto [at, isFirst] = layers_.emplace(fmt::format("{} {} {}", mesh.word(Knob::Stages),
-                                                   mesh.word(Knob::Chunks), mesh.word(Knob::Split)),
-                                       std::vector<int64_t>());
+namespace {
+
+std::string keyOfLayers(const Layout &mesh) {
+  return fmt::format("{} {} {}", mesh.word(Knob::Stages), mesh.word(Knob::Chunks),
+                     mesh.word(Knob::Split));
+}
+
+std::string keyOfPasses(const Layout &mesh) {
+  return keyOfLayers(mesh) + " " + mesh.word(Knob::Schedule);
+}
+
+} // namespace
+
+const std::vector<int64_t> &Bounds::layersOf(const Layout &mesh) const {
+  return layers_.at(keyOfLayers(mesh));
+}
+
+const std::vector<int64_t> &Bounds::divide(const Layout &mesh) {
+  auto [at, isFirst] = layers_.try_emplace(keyOfLayers(mesh));
   model::StageRequest request = cost_.times;
   request.layers = sizes_.layers;
   request.stages = mesh.size(Knob::Stages);
   request.chunks = mesh.size(Knob::Chunks);
   request.isBalanced = mesh.is(Knob::Split, "balanced");
-  if (isFirst && (request.isBalanced || mesh.is(Knob::Split, "even")))
+  if (isFirst && request.stages == 1)
+    at->second = {request.layers};
+  else if (isFirst && (request.isBalanced || mesh.is(Knob::Split, "even")))
     at->second = model::divideLayers(request).layers;
   return at->second;
 }
 
 const Bounds::Passes &Bounds::passesOf(const Layout &mesh) {
-  std::shared_ptr<Passes> &known =
-      passes_[fmt::format("{} {} {} {}", mesh.word(Knob::Stages), mesh.word(Knob::Chunks),
-                          mesh.word(Knob::Split), mesh.word(Knob::Schedule))];
+  std::shared_ptr<Passes> &known = passes_[keyOfPasses(mesh)];
   if (known)
     return *known;
   known = std::make_shared<Passes>();
   Passes &passes = *known;
   auto count = static_cast<size_t>(mesh.size(Knob::Stages));
-  std::vector<int64_t> layers = layersOf(mesh);
+  std::vector<int64_t> layers = divide(mesh);
   passes.microbatches = static_cast<double>(microbatchesOf(body_, mesh, sizes_));
   passes.passesBack = !mesh.is(Knob::Schedule, "zero_bubble");
   if (layers.empty()) { // some stage has its share, whatever the division
@@ -491,11 +462,9 @@ const Bounds::Passes &Bounds::passesOf(const Layout &mesh) {
 
 double Bounds::secondsOf(const Layout &mesh) {
   const Passes &passes = passesOf(mesh);
-  const std::vector<int64_t> &layers = layersOf(mesh);
-  int64_t stages = mesh.size(Knob::Stages), fewest = 0;
-  if (stages == 1)
-    fewest = static_cast<int64_t>(cost_.layers.size());
-  else if (!layers.empty())
+  const std::vector<int64_t> &layers = divide(mesh);
+  int64_t fewest = 0;
+  if (!layers.empty())
     for (const Passes::Stage &stage : passes.stages) {
       int64_t own = std::accumulate(stage.layers.begin(), stage.layers.end(), int64_t{0});
       fewest = &stage == passes.stages.data() ? own : std::min(fewest, own);
@@ -510,9 +479,30 @@ double Bounds::secondsOf(const Layout &mesh) {
 Bound Bounds::of(const Layout &mesh) {
   if (cost_.layers.empty())
     return {};
-  return {
-      secondsOf(mesh),
-      StageBytes(cost_, mesh, sizes_, microbatchesOf(body_, mesh, sizes_)).most(layersOf(mesh))};
+  return {secondsOf(mesh),
+          StageBytes(cost_, mesh, sizes_, microbatchesOf(body_, mesh, sizes_)).most(divide(mesh))};
+}
+
+std::vector<int64_t> Bounds::statesOf(const Layout &mesh) const {
+  return StageBytes(cost_, mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
+      .states(layersOf(mesh));
+}
+
+int64_t Bounds::refinedBytes(const Layout &mesh, StageOrders &orders) const {
+  const std::vector<int64_t> &layers = layersOf(mesh);
+  int64_t microbatches = microbatchesOf(body_, mesh, sizes_);
+  const StageOrder *order = layers.empty() ? nullptr : &orders.of(mesh, microbatches);
+  return StageBytes(cost_, mesh, sizes_, microbatches, order).most(layers);
+}
+
+double Bounds::refinedSeconds(const Layout &mesh, StageOrders &orders, double within) const {
+  const std::vector<int64_t> &layers = layersOf(mesh);
+  if (layers.empty())
+    return 0;
+  int64_t microbatches = microbatchesOf(body_, mesh, sizes_);
+  double factor = mostPower(passes_.at(keyOfPasses(mesh))->products, within);
+  return StageSeconds(cost_, mesh, sizes_, microbatches, layers, orders.of(mesh, microbatches))
+      .at(factor);
 }
 
 } // namespace shardc::tools

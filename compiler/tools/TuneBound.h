@@ -40,14 +40,27 @@ struct PassCost {
   bool operator==(const PassCost &) const = default;
 };
 
+/// Of what runs in a launch, at a factor of power: seconds of its kernels, of the longest of them
+/// and of collectives that wait for each other, and of all collectives.
+struct PassSum {
+  double kernels = 0, longest = 0, transfers = 0, contending = 0;
+
+  void add(const PassCost &pass, double factor);
+  /// At least, of a launch in which something lasts `least`. What overlaps slows kernels down.
+  double seconds(double least = 0) const;
+};
+
 /// Least seconds of a part of the model for one microbatch, and what it holds on a rank.
 struct PartCost {
   PassCost forward, backward;
-  double products = 0;     ///< seconds of products of both, at the factor 1
-  double recomputed = 0;   ///< seconds of backward, what makes activations again
-  int64_t keptBytes = 0;   ///< from the forward to the backward pass
-  int64_t numel = 0;       ///< parameters that data-parallel ranks share
-  int64_t expertNumel = 0; ///< those of its experts
+  PassCost inputs, weights;   ///< backward in parts: what a stage before waits for, and the rest
+  double products = 0;        ///< seconds of products of both, at the factor 1
+  double recomputed = 0;      ///< seconds of backward, what makes activations again
+  int64_t keptBytes = 0;      ///< from the forward to the backward pass
+  int64_t keptForWeights = 0; ///< of these, what the second part of the backward pass reads
+  int64_t passedBytes = 0;    ///< from the first part of the backward pass to the second one
+  int64_t numel = 0;          ///< parameters that data-parallel ranks share
+  int64_t expertNumel = 0;    ///< those of its experts
 
   double both(double factor) const { return forward.at(factor) + backward.at(factor); }
   /// From the first gradient that it takes to the last one that it passes on: backward without the
@@ -62,12 +75,18 @@ struct BodyCost {
   std::vector<PartCost> layers;
   PartCost head;
   int64_t embeddingNumel = 0;
-  /// Bytes of an element: of weights, gradients, and master weights and moments together.
-  int64_t weightBytes = 0, gradientBytes = 0, stateBytes = 0;
+  /// Bytes of an element: of weights, gradients that are sent, their sums, and master weights and
+  /// moments together.
+  int64_t weightBytes = 0, gradientBytes = 0, sumBytes = 0, stateBytes = 0;
   int64_t gatheredBytes = 0;             ///< of an element of a weight that is gathered
+  int64_t boundaryBytes = 0;             ///< of activations that a layer leaves to the next one
+  bool movesPieces = false;              ///< of rows, beside products
   std::optional<predict::Device> device; ///< that runs it
   model::StageRequest times;             ///< by which balanced stages are divided
 
+  int64_t leastOfLayers(int64_t PartCost::*of) const {
+    return (*std::ranges::min_element(layers, {}, of)).*of;
+  }
   bool hasSameParts(const BodyCost &other) const {
     return layers == other.layers && head == other.head && times.seconds == other.times.seconds;
   }
@@ -80,9 +99,7 @@ BodyCost costOfBody(const plan::Plan &body);
 /// alike.
 BodyCost withLayers(BodyCost cost, int64_t layers);
 
-/// Most bytes of the weights and gradients that a rank has whole for a while, of one layer after
-/// the other: by these the memory of layouts differs that share all else but state.
-int64_t passingBytes(const BodyCost &cost);
+class StageOrders;
 
 /// Seconds of a step, and bytes of the rank that needs most.
 struct Bound {
@@ -98,9 +115,20 @@ public:
   /// Of one of its meshes that divides the batch.
   Bound of(const Layout &mesh);
 
+  /// By the order in which the stages run their passes; these take longer. No step that takes no
+  /// longer than `within` takes less than this.
+  double refinedSeconds(const Layout &mesh, StageOrders &orders, double within) const;
+  int64_t refinedBytes(const Layout &mesh, StageOrders &orders) const;
+  /// Of each stage, what it holds whatever its activations are. These three are for meshes of which
+  /// `of` has been asked; any thread may call them.
+  std::vector<int64_t> statesOf(const Layout &mesh) const;
+
+  /// Of each chunk of one of these; none if the division is not known.
+  const std::vector<int64_t> &layersOf(const Layout &mesh) const;
+
 private:
   struct Passes;
-  const std::vector<int64_t> &layersOf(const Layout &mesh);
+  const std::vector<int64_t> &divide(const Layout &mesh);
   const Passes &passesOf(const Layout &mesh);
   double secondsOf(const Layout &mesh);
 

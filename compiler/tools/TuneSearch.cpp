@@ -1,18 +1,23 @@
 #include "compiler/tools/TuneSearch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <thread>
 #include <tuple>
 
 #include <fmt/format.h>
 
 #include "compiler/lower/Lower.h"
+#include "compiler/predict/Overheads.h"
 #include "compiler/tools/FitCheck.h"
+#include "compiler/tools/TuneStages.h"
 #include "runtime/base/Thread.h"
 #include "runtime/plan/Execution.h"
 #include "runtime/plan/Limits.h"
+#include "runtime/plan/Summary.h"
 
 namespace shardc::tools {
 namespace {
@@ -22,6 +27,8 @@ constexpr size_t kBatch = 16;
 /// Meshes with which a body is tried. One that none of them can have is taken to be refused.
 constexpr size_t kTriesMax = 6;
 constexpr size_t kOfKindInRound = 2;
+/// Layouts whose bounds are refined before the best one is looked at again.
+constexpr size_t kRefined = 64;
 
 /// Calls `work` with each number below `count`, on several threads.
 void parallelFor(size_t count, const TuneRequest &request,
@@ -57,10 +64,12 @@ std::optional<BodyCost> bodyCost(const CommonOptions &common,
   plan::Plan plan = lower::lower(*config, sources);
   passes::finishBody(plan, passes::PassId::Partition);
   BodyCost cost = costOfBody(plan);
+  cost.movesPieces = plan.job.model.tpCommOverlap;
   const config::Derived &d = config->derived();
   cost.weightBytes = dtypeBytes(d.params);
   cost.gatheredBytes = plan.job.ddp.fp8ParamGather ? 1 : dtypeBytes(d.params);
   cost.gradientBytes = std::min(dtypeBytes(d.mainGrads), dtypeBytes(d.wire));
+  cost.sumBytes = dtypeBytes(d.mainGrads);
   cost.stateBytes = dtypeBytes(d.expAvg) + dtypeBytes(d.expAvgSq) +
                     (d.params == d.master ? 0 : dtypeBytes(d.master));
   return cost;
@@ -93,10 +102,18 @@ bool canRun(const plan::Plan &plan) {
   });
 }
 
+/// Of a rank, where its segments need most.
+int64_t activationsOf(const plan::Role &role) {
+  constexpr auto kActivations = static_cast<size_t>(plan::Purpose::Activations);
+  plan::MemoryByPurpose memory = plan::memoryByPurpose(role);
+  return memory.cells[kActivations] + memory.transient[kActivations];
+}
+
 struct Candidate {
   size_t body, mesh;
   Bound bound;
   size_t round = 0;
+  bool isRefined = false; ///< the bound is that of its stages' passes
 };
 
 class Search {
@@ -174,16 +191,21 @@ private:
   }
 
   void bound() {
+    bounds_.resize(space_.bodies.size());
     for (size_t body = 0; body < space_.bodies.size(); ++body) {
       std::vector<size_t> meshes = possible(body);
       result_.refused += meshesOf(body).size() - meshes.size();
+      if (isAsRows(body)) {
+        result_.slower += meshes.size();
+        continue;
+      }
       if (!costs_[body]) {
         result_.refused += meshes.size();
         continue;
       }
-      Bounds bounds(*costs_[body], space_.bodies[body], space_.sizes);
+      bounds_[body] = std::make_unique<Bounds>(*costs_[body], space_.bodies[body], space_.sizes);
       for (size_t mesh : meshes) {
-        Candidate candidate{body, mesh, bounds.of(meshesOf(body)[mesh])};
+        Candidate candidate{body, mesh, bounds_[body]->of(meshesOf(body)[mesh])};
         if (request_.prunes && request_.memoryBytes > 0 &&
             candidate.bound.bytes > request_.memoryBytes)
           ++result_.beyondMemory;
@@ -198,6 +220,20 @@ private:
     inRounds();
   }
 
+  /// Whether the body is one of rows that do not move in pieces, though they might, and another one
+  /// is the same.
+  bool isAsRows(size_t body) const {
+    const Layout &of = space_.bodies[body];
+    if (!request_.prunes || !of.is(Knob::Rows, "pieces") || !costs_[body] ||
+        costs_[body]->movesPieces)
+      return false;
+    return std::ranges::any_of(space_.bodies, [&](const Layout &other) {
+      Layout same = other;
+      same.words[static_cast<size_t>(Knob::Rows)] = of.word(Knob::Rows);
+      return other.is(Knob::Rows, "rows") && same.words == of.words;
+    });
+  }
+
   /// Whether a plan probably fits: it takes more than its bound.
   bool isLikely(const Candidate &candidate) const {
     constexpr double kShare = 0.88;
@@ -210,8 +246,15 @@ private:
   void inRounds() {
     std::map<std::string, size_t> seen;
     for (Candidate &candidate : candidates_)
-      candidate.round = seen[layoutOf(candidate).kindKey()]++ / kOfKindInRound;
+      candidate.round = hasExactSlots(candidate)
+                            ? seen[layoutOf(candidate).kindKey()]++ / kOfKindInRound
+                            : seen[layoutOf(candidate).kindKey()] / kOfKindInRound + 1;
     std::ranges::stable_sort(candidates_, {}, &Candidate::round);
+  }
+
+  /// Of layouts that differ in their slots, and take as long: what the others take is known then.
+  bool hasExactSlots(const Candidate &candidate) const {
+    return meshesOf(candidate.body)[candidate.mesh].is(Knob::Buffers, "exact");
   }
 
   void compile() {
@@ -219,7 +262,7 @@ private:
       std::vector<size_t> batch;
       size_t end = begin;
       for (; end < candidates_.size() && batch.size() < kBatch; ++end)
-        if (isPossible(candidates_[end]))
+        if (isPossible(end) && isFirstOfAlike(candidates_[end]))
           batch.push_back(end);
       if (request_.isStopped() || result_.compiled >= request_.most) {
         result_.unseen += batch.size();
@@ -244,17 +287,73 @@ private:
 
   /// What was not compiled: the candidates from there on.
   void countRest(size_t begin) {
-    for (size_t i = begin; i < candidates_.size(); ++i)
-      if (isPossible(candidates_[i]))
+    for (size_t i = begin; i < candidates_.size(); ++i) {
+      if (isPossible(i) && isFirstOfAlike(candidates_[i]))
         ++result_.unseen;
+    }
+  }
+
+  /// Tightens the bounds of the next candidates from there on that are possible.
+  void refine(size_t begin) {
+    std::vector<size_t> next;
+    for (size_t i = begin; i < candidates_.size() && next.size() < kRefined; ++i)
+      if (!candidates_[i].isRefined && canWin(candidates_[i]) && canFit(candidates_[i]))
+        next.push_back(i);
+    double within = best() == nullptr ? HUGE_VAL : best()->time.step;
+    parallelFor(next.size(), request_, [&](size_t i) { refine(candidates_[next[i]], within); });
+  }
+
+  /// Its seconds: unless its step takes longer than `within`.
+  void refine(Candidate &candidate, double within) {
+    const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
+    const Bounds &bounds = *bounds_[candidate.body];
+    candidate.isRefined = true;
+    candidate.bound.bytes = std::max(candidate.bound.bytes, bounds.refinedBytes(mesh, orders_));
+    if (fits(candidate))
+      candidate.bound.seconds =
+          std::max(candidate.bound.seconds, bounds.refinedSeconds(mesh, orders_, within));
   }
 
   /// Whether a candidate is to be compiled; otherwise its reason is counted.
-  bool isPossible(const Candidate &candidate) {
+  bool isPossible(size_t at) {
+    Candidate &candidate = candidates_[at];
+    if (request_.prunes && !candidate.isRefined && canWin(candidate) && canFit(candidate))
+      refine(at);
+    if (request_.prunes)
+      candidate.bound.seconds = std::max(candidate.bound.seconds, exactSeconds(candidate));
     bool wins = canWin(candidate), fits = !wins || canFit(candidate);
     result_.slower += wins ? 0 : 1;
     result_.beyondMemory += fits ? 0 : 1;
     return wins && fits;
+  }
+
+  /// Whether no layout with the same stages has been taken before.
+  bool isFirstOfAlike(const Candidate &candidate) {
+    std::string slots = meshesOf(candidate.body)[candidate.mesh].word(Knob::Buffers);
+    if (!request_.prunes || alike_.insert(keyOf(candidate) + slots).second)
+      return true;
+    ++result_.slower;
+    return false;
+  }
+
+  /// Equal for layouts of a body whose plans differ in their slots alone.
+  std::string keyOf(const Candidate &candidate) const {
+    const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
+    std::string key = std::to_string(candidate.body) + " ";
+    for (Knob knob : {Knob::Stages, Knob::Chunks, Knob::Schedule, Knob::Sharding, Knob::Instances,
+                      Knob::Gradients})
+      key += mesh.word(knob) + " ";
+    std::vector<int64_t> layers = bounds_[candidate.body]->layersOf(mesh);
+    key += layers.empty() ? mesh.word(Knob::Split) : "";
+    for (int64_t each : layers)
+      key += fmt::format("{} ", each);
+    return key;
+  }
+
+  /// The step of the layout with the same ops whose slots are exact; 0 if it was not compiled.
+  double exactSeconds(const Candidate &candidate) const {
+    auto known = exact_.find(keyOf(candidate));
+    return hasExactSlots(candidate) || known == exact_.end() ? 0 : known->second;
   }
 
   /// Layouts that differ in their state alone: kept activations and scratch are the same.
@@ -264,12 +363,28 @@ private:
                        mesh.word(Knob::Chunks), mesh.word(Knob::Schedule), mesh.word(Knob::Split));
   }
 
-  /// By its bound and what a plan of its family took beyond its own.
+  /// By its bound, and by what a plan of its family has in each stage beside the state.
   bool canFit(const Candidate &candidate) const {
-    auto known = beyond_.find(familyOf(candidate));
-    return !request_.prunes || request_.memoryBytes == 0 || known == beyond_.end() ||
-           candidate.bound.bytes + known->second - passingBytes(*costs_[candidate.body]) <=
-               request_.memoryBytes;
+    return !request_.prunes ||
+           (fits(candidate) &&
+            (request_.memoryBytes == 0 || familyBytes(candidate) <= request_.memoryBytes));
+  }
+
+  bool fits(const Candidate &candidate) const {
+    return request_.memoryBytes == 0 || candidate.bound.bytes <= request_.memoryBytes;
+  }
+
+  /// What the layout takes at least, by a plan of its family; 0 if there is none.
+  int64_t familyBytes(const Candidate &candidate) const {
+    auto known = beside_.find(familyOf(candidate));
+    if (known == beside_.end())
+      return 0;
+    std::vector<int64_t> bytes =
+        bounds_[candidate.body]->statesOf(meshesOf(candidate.body)[candidate.mesh]);
+    int64_t most = 0;
+    for (size_t stage = 0; stage < std::min(bytes.size(), known->second.size()); ++stage)
+      most = std::max(most, bytes[stage] + known->second[stage]);
+    return most;
   }
 
   bool canWin(const Candidate &candidate) const {
@@ -285,17 +400,22 @@ private:
       ++result_.refused;
       return;
     }
-    if (candidate.bound.seconds > tuned->time.step || candidate.bound.bytes > tuned->bytes)
+    Candidate refined = candidate;
+    if (!request_.prunes) // each bound is checked
+      refine(refined, tuned->time.step);
+    if (refined.bound.seconds > tuned->time.step || refined.bound.bytes > tuned->bytes ||
+        familyBytes(candidate) > tuned->bytes || exactSeconds(candidate) > tuned->time.step)
       ++result_.wrongBounds;
-    int64_t &beyond = beyond_[familyOf(candidate)];
-    beyond = std::max(beyond, tuned->bytes - candidate.bound.bytes);
+    if (hasExactSlots(candidate))
+      exact_.try_emplace(keyOf(candidate), tuned->time.step);
+    beside_.try_emplace(familyOf(candidate), tuned->besideState);
     if (request_.memoryBytes > 0 && tuned->bytes > request_.memoryBytes) {
       ++result_.beyondMemory;
       result_.leastBytes = std::min(result_.leastBytes, tuned->bytes);
       return;
     }
     tuned->layout = layoutOf(candidate);
-    tuned->bound = candidate.bound;
+    tuned->bound = refined.bound;
     for (const PartCost &layer : costs_[candidate.body]->layers)
       tuned->recomputed += layer.recomputed;
     tuned->recomputed *=
@@ -310,7 +430,12 @@ private:
   const TuneRequest &request_;
   std::vector<std::optional<BodyCost>> costs_; ///< by body
   std::vector<Candidate> candidates_;
-  std::map<std::string, int64_t> beyond_; ///< of families: bytes beyond their bounds
+  std::vector<std::unique_ptr<Bounds>> bounds_; ///< by body
+  StageOrders orders_;
+  /// Of families, by stage: bytes of activations, and of what any plan has beside its arenas.
+  std::map<std::string, std::vector<int64_t>> beside_;
+  std::map<std::string, double> exact_; ///< steps of those with exact slots, by key
+  std::set<std::string> alike_;
   TuneResult result_;
   size_t best_ = 0;
 };
@@ -324,6 +449,8 @@ std::optional<Tuned> evaluate(const CommonOptions &common, const std::vector<std
   Tuned tuned;
   tuned.bytes = deviceBytesOf(*plan);
   tuned.time = predictedStep(*plan).value_or(predict::StepTime());
+  for (const plan::Role &role : plan->roles)
+    tuned.besideState.push_back(activationsOf(role) + predict::leastOverheadBytes());
   if (plan->job.model.pipelineSplit == plan::Job::PipelineSplit::Balanced)
     tuned.stages = plan->job.model.pipelineModelParallelLayout;
   return tuned;

@@ -18,8 +18,9 @@ struct Tuned {
   Bound bound;
   int64_t bytes = 0; ///< of the device, as deviceBytesOf says
   predict::StepTime time;
-  double recomputed = 0; ///< seconds that an average stage makes activations again
-  std::string stages;    ///< the layout of a balanced pipeline
+  double recomputed = 0;            ///< seconds that an average stage makes activations again
+  std::string stages;               ///< the layout of a balanced pipeline
+  std::vector<int64_t> besideState; ///< bytes of each stage that no sharding changes
 };
 
 struct TuneRequest {

@@ -110,11 +110,13 @@ bool Parser::role() {
       ok = segment(role);
     else if (in_.takeIf(std::string_view("arenas")))
       ok = arenas(role);
+    else if (in_.takeIf(std::string_view("beside")))
+      ok = beside(role);
     else if (in_.takeIf(std::string_view("program")))
       ok = in_.expect('{') && program(role, role.program, 1);
     else
       in_.fail(in_.next(), "plan-syntax",
-               "expected arenas, cell, segment, program or '}}', found {}", in_.found());
+               "expected arenas, beside, cell, segment, program or '}}', found {}", in_.found());
     if (!ok)
       return false;
   }
@@ -153,6 +155,19 @@ bool Parser::arenas(Role &role) {
     Arena arena = Arena::State;
     if (!enumerator(arena, parseArena, "arena") || !in_.expect('=') ||
         !in_.integer(role.arenaBytes[static_cast<size_t>(arena)], "bytes of an arena", 0,
+                     limits::kBytesMax))
+      return false;
+  }
+  return true;
+}
+
+bool Parser::beside(Role &role) {
+  if (!in_.expect('{'))
+    return false;
+  while (!in_.takeIf('}')) {
+    Beside what = Beside::Communicators;
+    if (!enumerator(what, parseBeside, "memory beside arenas") || !in_.expect('=') ||
+        !in_.integer(role.besideBytes[static_cast<size_t>(what)], "bytes beside the arenas", 0,
                      limits::kBytesMax))
       return false;
   }

@@ -96,6 +96,7 @@ private:
   bool role();
   bool where(Role &role);
   bool arenas(Role &role);
+  bool beside(Role &role);
   bool cell(Role &role);
   bool cellKind(const Role &role, Cell &cell);
   bool place(Place &out);

@@ -19,6 +19,7 @@ constexpr Names<4> kLevelNames = {"logical", "sharded", "scheduled", "placed"};
 constexpr Names<5> kPredNames = {"always", "first", "not_first", "last", "not_last"};
 constexpr Names<4> kTransportNames = {"nccl", "window", "ce", "exchange"};
 constexpr Names<4> kArenaNames = {"state", "work", "sym", "host"};
+constexpr Names<kBesideCount> kBesideNames = {"communicators", "landings", "workspaces"};
 constexpr Names<8> kPurposeNames = {"params",      "grads", "master_params", "optimizer_state",
                                     "activations", "comm",  "data",          "step"};
 constexpr Names<5> kUnitKindNames = {
@@ -121,6 +122,7 @@ std::string toString(const Variant &x) {
 }
 std::string_view toString(Transport x) { return kTransportNames[static_cast<size_t>(x)]; }
 std::string_view toString(Arena x) { return kArenaNames[static_cast<size_t>(x)]; }
+std::string_view toString(Beside x) { return kBesideNames[static_cast<size_t>(x)]; }
 std::string_view toString(Purpose x) { return kPurposeNames[static_cast<size_t>(x)]; }
 std::string_view toString(UnitKind x) { return kUnitKindNames[static_cast<size_t>(x)]; }
 std::string_view toString(StreamKind x) { return kStreamKindNames[static_cast<size_t>(x)]; }
@@ -172,6 +174,9 @@ std::optional<Transport> parseTransport(std::string_view text) {
 }
 std::optional<Arena> parseArena(std::string_view text) {
   return parseEnum<Arena>(kArenaNames, text);
+}
+std::optional<Beside> parseBeside(std::string_view text) {
+  return parseEnum<Beside>(kBesideNames, text);
 }
 std::optional<Purpose> parsePurpose(std::string_view text) {
   return parseEnum<Purpose>(kPurposeNames, text);

@@ -160,6 +160,9 @@ inline constexpr ChannelId kNoChannel = -1;
 enum class Transport : uint8_t { Nccl, Window, Ce, Exchange };
 enum class Arena : uint8_t { State, Work, Sym, Host };
 inline constexpr int kArenaCount = 4;
+/// What a rank has of its device beside the arenas, as far as its role decides it.
+enum class Beside : uint8_t { Communicators, Landings, Workspaces };
+inline constexpr int kBesideCount = 3;
 
 /// What bytes are for, in summaries.
 enum class Purpose : uint8_t {
@@ -178,6 +181,7 @@ std::string_view toString(Level);
 std::string toString(const Pred &);
 std::string_view toString(Transport);
 std::string_view toString(Arena);
+std::string_view toString(Beside);
 std::string_view toString(Purpose);
 std::string toString(const Variant &);
 std::string_view toString(UnitKind);
@@ -188,6 +192,7 @@ std::optional<Level> parseLevel(std::string_view);
 std::optional<Pred> parsePred(std::string_view);
 std::optional<Transport> parseTransport(std::string_view);
 std::optional<Arena> parseArena(std::string_view);
+std::optional<Beside> parseBeside(std::string_view);
 std::optional<Purpose> parsePurpose(std::string_view);
 std::optional<UnitKind> parseUnitKind(std::string_view);
 std::optional<StreamKind> parseStreamKind(std::string_view);
@@ -453,9 +458,13 @@ struct Role {
   std::string why;              ///< what distinguishes it from the other roles
   std::vector<AxisRange> where; ///< the ranks that have it; every rank if empty
   std::array<int64_t, kArenaCount> arenaBytes{};
+  /// Predicted for the plan's device; -1 where it is not.
+  std::array<int64_t, kBesideCount> besideBytes{-1, -1, -1};
   std::vector<Cell> cells;
   std::vector<Segment> segments;
   std::vector<ProgramNode> program;
+
+  int64_t beside(Beside what) const { return besideBytes[static_cast<size_t>(what)]; }
 };
 
 struct MeshAxis {

@@ -337,6 +337,20 @@ void Writer::where(const Role &role) {
   text(" }");
 }
 
+void Writer::beside(const Role &role) {
+  if (std::ranges::all_of(role.besideBytes, [](int64_t bytes) { return bytes < 0; }))
+    return;
+  text("  beside {");
+  for (int what = 0; what < kBesideCount; ++what)
+    if (int64_t bytes = role.besideBytes[static_cast<size_t>(what)]; bytes >= 0) {
+      text(" ");
+      text(toString(static_cast<Beside>(what)));
+      text(" = ");
+      integer(bytes);
+    }
+  text(" }\n");
+}
+
 void Writer::role(const Role &role) {
   text("role ");
   name(role.name);
@@ -354,6 +368,7 @@ void Writer::role(const Role &role) {
     }
     text(" }\n");
   }
+  beside(role);
   for (const Cell &each : role.cells)
     cell(each);
   for (const Segment &each : role.segments)

@@ -24,6 +24,7 @@ public:
   void tables();
   void sources();
   void role(const Role &role);
+  void beside(const Role &role);
   void op(const Segment &segment, const Op &op);
   void type(const Type &type);
   void shape(const Type &type);

@@ -107,11 +107,11 @@ std::string deviceMemoryTable(const plan::Plan &plan, const plan::Role &role,
   add("context", stages.begin, predicted.memoryContextBytes);
   add("arenas", stages.arenas - stages.begin, arenas);
   add("communicators", stages.channels - stages.arenas - stages.landings,
-      predicted.memoryCommunicatorsBytes);
+      role.beside(plan::Beside::Communicators));
   for (const auto &[name, bytes] : stages.communicators)
     rows += fmt::format("    {:<13} {:>10.1f}\n", name, mib(bytes));
-  add("landing buffers", stages.landings, predicted.memoryLandingsBytes);
-  add("workspaces", stages.workspaces - stages.channels, predicted.memoryWorkspacesBytes);
+  add("landing buffers", stages.landings, role.beside(plan::Beside::Landings));
+  add("workspaces", stages.workspaces - stages.channels, role.beside(plan::Beside::Workspaces));
   add("libraries", stages.end - stages.workspaces, predicted.memoryLibrariesBytes);
   std::string head =
       fmt::format("device memory: {:.1f} of {:.1f} MiB in use", mib(stages.end), mib(stages.total));

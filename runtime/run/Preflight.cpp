@@ -91,6 +91,33 @@ std::vector<Report> preflight(const plan::Plan &plan, std::string_view backendNa
   return findings;
 }
 
+namespace {
+
+/// Bytes that a rank of a role is about to allocate.
+struct RankNeed {
+  int64_t arenas = 0, landings = 0, communicators = 0, workspaces = 0;
+  double sum() const { // of sizes that a plan's text may make as large as it likes
+    return static_cast<double>(arenas) + static_cast<double>(landings) +
+           static_cast<double>(communicators) + static_cast<double>(workspaces);
+  }
+};
+
+RankNeed needOf(const plan::Plan &plan, const plan::Role &role, const hal::Backend &backend) {
+  RankNeed need;
+  bool sharesMemory = backend.devicesShareMemory();
+  for (size_t arena = 0; arena < role.arenaBytes.size(); ++arena)
+    if (sharesMemory || static_cast<plan::Arena>(arena) != plan::Arena::Host)
+      need.arenas += role.arenaBytes[arena];
+  need.landings = backend.hasLandingBuffers() ? plan::landingBytes(plan, role) : 0;
+  if (!sharesMemory) {
+    need.communicators = std::max<int64_t>(role.beside(plan::Beside::Communicators), 0);
+    need.workspaces = std::max<int64_t>(role.beside(plan::Beside::Workspaces), 0);
+  }
+  return need;
+}
+
+} // namespace
+
 Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes) {
   int64_t each = 0;
   std::string parts;
@@ -102,25 +129,18 @@ Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t proces
     parts +=
         fmt::format("{}{} {}{}", parts.empty() ? "" : ", ", name, plan::formatBytes(bytes), how);
   };
-  int64_t arenas = 0, landings = 0; // of the rank that needs most
+  RankNeed most; // of the rank that needs most
   for (const hal::Device *device : backend.devices()) {
-    const plan::Role &role = plan.roles[exec::roleOf(plan, device->rank())];
-    int64_t own = 0;
-    for (size_t arena = 0; arena < role.arenaBytes.size(); ++arena)
-      if (backend.devicesShareMemory() || static_cast<plan::Arena>(arena) != plan::Arena::Host)
-        own += role.arenaBytes[arena];
-    int64_t landing = backend.hasLandingBuffers() ? plan::landingBytes(plan, role) : 0;
-    if (own + landing > arenas + landings)
-      arenas = own, landings = landing;
+    RankNeed own = needOf(plan, plan.roles[exec::roleOf(plan, device->rank())], backend);
+    if (own.sum() > most.sum())
+      most = own;
   }
-  add("arenas", arenas);
-  add("landing buffers", landings);
+  add("arenas", most.arenas);
+  add("landing buffers", most.landings);
+  add("communicators", most.communicators, " (predicted)");
+  add("workspaces", most.workspaces, " (predicted)");
   if (!backend.devicesShareMemory()) // the context exists already
-    for (auto [name, bytes] :
-         {std::pair("communicators", plan.job.derived.memoryCommunicatorsBytes),
-          {"workspaces", plan.job.derived.memoryWorkspacesBytes},
-          {"libraries", plan.job.derived.memoryLibrariesBytes}})
-      add(name, std::max<int64_t>(bytes, 0), " (predicted)");
+    add("libraries", std::max<int64_t>(plan.job.derived.memoryLibrariesBytes, 0), " (predicted)");
   auto here = static_cast<int64_t>(backend.devices().size()) * processes;
   int64_t ranks = backend.devicesShareMemory() ? here : 1;
   int64_t needed = 0;

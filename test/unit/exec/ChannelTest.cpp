@@ -220,7 +220,10 @@ TEST(Channels, MemoryOfTheHostIsNoneOfADeviceOfItsOwn) {
 TEST(Channels, WhatIsPredictedBesideArenasCountsOnDevicesOfTheirOwn) {
   for (const char *part : {"communicators", "workspaces", "libraries"}) {
     plan::Plan plan = toyPlan({});
-    plan.job.put(fmt::format("derived.memory.{}", part), int64_t{1} << 50);
+    if (std::optional<plan::Beside> what = plan::parseBeside(part))
+      plan.roles[0].besideBytes[static_cast<size_t>(*what)] = int64_t{1} << 50;
+    else
+      plan.job.put(fmt::format("derived.memory.{}", part), int64_t{1} << 50);
     ChannelRecorder backend(2);
     EXPECT_EQ(said(run::checkMemory(plan, backend)), "") << "simulated: there are none";
     backend.sharesMemory = false;

@@ -75,11 +75,9 @@ TEST(MemoryTable, ComparesTheDeviceWithThePlan) {
   std::string table = deviceMemoryTable(plan, role, stages);
   EXPECT_THAT(table, HasSubstr("device memory: 900.0 of 1000.0 MiB in use\n"));
   EXPECT_THAT(table, HasSubstr("arenas               350.0      350.0\n"));
-  plan.job = {{"derived.memory.communicators", int64_t{20 * kMiB}},
-              {"derived.memory.context", int64_t{490 * kMiB}},
-              {"derived.memory.landings", int64_t{7 * kMiB}},
-              {"derived.memory.libraries", int64_t{4 * kMiB}},
-              {"derived.memory.workspaces", int64_t{32 * kMiB}}};
+  plan.job = {{"derived.memory.context", int64_t{490 * kMiB}},
+              {"derived.memory.libraries", int64_t{4 * kMiB}}};
+  role.besideBytes = {20 * kMiB, 7 * kMiB, 32 * kMiB};
   table = deviceMemoryTable(plan, role, stages);
   EXPECT_THAT(table,
               HasSubstr("device memory: 900.0 of 1000.0 MiB in use; 903.0 predicted, -3.0\n"));

@@ -50,5 +50,36 @@ TEST(Multiprocessors, OfSmallCollectivesAreOne) {
   EXPECT_EQ(multiprocessorsOf(device(Gpu::H200), planOf(1, 64)), std::vector<int32_t>(1, 1));
 }
 
+/// A role that sends and receives `elements` in fp32 on so many channels.
+plan::Role transfersOf(plan::Plan &plan, int channels, int64_t elements) {
+  plan::Role role;
+  plan::Segment &segment = role.segments.emplace_back();
+  for (int i = 0; i < channels; ++i) {
+    plan::ValueId value = plan::addValue(segment, "x", plan::Type::of(DType::F32, {elements}));
+    plan::Op send = plan::makeOp(OpKind::Send, {value});
+    send.group = 0;
+    send.channel = static_cast<plan::ChannelId>(plan.channels.size());
+    plan.channels.push_back({});
+    plan.channels.back().group = 0;
+    plan.channels.back().pair = {0, 1};
+    plan::append(segment, std::move(send));
+  }
+  return role;
+}
+
+TEST(Overheads, AreThoseOfEachRole) {
+  constexpr int64_t kMiB = 1 << 20;
+  plan::Plan plan = planOf(0, 2);
+  plan.roles.clear();
+  plan.roles.push_back(transfersOf(plan, 2, 1 << 20));
+  plan.roles.push_back(transfersOf(plan, 4, 1 << 20));
+  plan.roles.push_back(transfersOf(plan, 1, 16));
+  notePredictions(device(Gpu::H200), plan);
+  EXPECT_EQ(plan.roles[0].beside(plan::Beside::Communicators), (704 + 268) * kMiB);
+  EXPECT_EQ(plan.roles[1].beside(plan::Beside::Communicators), (704 + 3 * 268) * kMiB);
+  EXPECT_EQ(plan.roles[2].beside(plan::Beside::Communicators), 24 * kMiB) << "a small one";
+  EXPECT_EQ(leastCommunicatorBytes({.transfers = 2}), (704 + 268) * kMiB);
+}
+
 } // namespace
 } // namespace shardc::predict

@@ -273,7 +273,7 @@ TEST(Overheads, HaveLandingBuffers) {
   wider.roles[0].segments[0].values[1].type.dtype = DType::F32;
   EXPECT_EQ(overheadsOf(h200, wider).landings, 4 * kMiB) << "3 MiB in pages of 2";
   notePredictions(h200, ordered);
-  EXPECT_EQ(ordered.job.derived.memoryLandingsBytes, 12 * kMiB);
+  EXPECT_EQ(ordered.roles[0].beside(plan::Beside::Landings), 12 * kMiB);
 }
 
 /// A step of one reduce-scatter of 256 MiB on four devices, on `nodes` nodes, and beside it `adds`
