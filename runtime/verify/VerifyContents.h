@@ -38,14 +38,16 @@ public:
   /// True if the value is only a part of its source.
   bool isNarrow(ValueId value) const { return contents_[value].isNarrow; }
 
-  /// Calls fn(source) for all sources of a defined value that is not a cut-out.
-  template <typename Fn> void forEachSource(ValueId value, const Fn &fn) const {
+  /// Calls fn(source) for all sources of a defined value that is not a cut-out; with `ofWhole`,
+  /// also for those of what it is cut out of.
+  template <typename Fn>
+  void forEachSource(ValueId value, const Fn &fn, bool ofWhole = false) const {
     const Content &content = contents_[value];
     if (content.kind == Kind::Leaf)
       fn(content.target);
-    else if (content.kind == Kind::Composite && !content.isNarrow)
+    else if (content.kind == Kind::Composite && (ofWhole || !content.isNarrow))
       forEachPart(
-          content, [&](ValueId part) { forEachSource(part, fn); }, fn);
+          content, [&](ValueId part) { forEachSource(part, fn, ofWhole); }, fn);
   }
 
   /// Calls fn(source, range) for all bytes of `range`, which lies inside the value's buffer. Bytes

@@ -279,7 +279,7 @@ private:
     }
     int64_t block = op(i).getInt(AttrKey::block);
     if (block < -1 || block >= static_cast<int64_t>(scope_.plan().blocks.size()))
-      scope_.add(finding::NoSuchBlockAttribute, i, block, scope_.plan().blocks.size());
+      scope_.add(finding::NoSuchBlock, i, block, scope_.plan().blocks.size());
   }
 
   void checkTies(uint32_t i) {

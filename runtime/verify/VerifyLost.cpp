@@ -246,10 +246,12 @@ private:
       return true;
     const Contents &contents = report_.contentsOf(roleIndex_, s, variant);
     std::set<ValueId> wanted;
-    contents.forEachSource(value, [&](ValueId source) { wanted.insert(source); });
+    contents.forEachSource(
+        value, [&](ValueId source) { wanted.insert(source); }, true);
     auto isPartOfIt = [&](ValueId read) {
-      bool isPart = contents.isCutOut(read); // of which of its sources is a matter of bytes
-      contents.forEachSource(read, [&](ValueId source) { isPart |= wanted.contains(source); });
+      bool isPart = false; // which bytes of a source a view has does not matter
+      contents.forEachSource(
+          read, [&](ValueId source) { isPart |= wanted.contains(source); }, true);
       return isPart;
     };
     return std::ranges::any_of(segment.ops, [&](const Op &op) {

@@ -228,11 +228,14 @@ Mark withSplits(Mark mark, Axes splits) {
 }
 
 BlockSplits::BlockSplits(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {
-  for (const Param &param : plan_.params)
-    if (Axes axes = splitAxesOf(plan_, param); param.block >= 0 && axes != 0) {
-      axes_.resize(plan_.blocks.size());
-      axes_[static_cast<size_t>(param.block)] |= axes;
-    }
+  for (const Param &param : plan_.params) {
+    Axes axes = splitAxesOf(plan_, param);
+    ofAll_ |= axes;
+    if (param.block < 0 || axes == 0)
+      continue;
+    axes_.resize(plan_.blocks.size());
+    axes_[static_cast<size_t>(param.block)] |= axes;
+  }
 }
 
 Mark BlockSplits::asBlock(Mark mark, int32_t block) {

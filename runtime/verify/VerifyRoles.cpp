@@ -1,7 +1,9 @@
 // What roles have in common: ranks that share state of a block change it alike, and stages of a
 // pipeline have other blocks and losses. A role may have ranks at several coordinates of an axis
-// that other roles divide, where sums over other axes differ, so ranks are compared part by part.
-#include "runtime/verify/VerifySums.h"
+// that other roles divide, where sums over other axes differ, so ranks are compared part by part,
+// by numbers of values: an op's follows from its attributes and operands, and what members make
+// together is numbered by how often they have met.
+#include "runtime/verify/VerifySegmentSums.h"
 
 #include <algorithm>
 #include <set>
@@ -10,6 +12,50 @@
 #include "runtime/plan/Summary.h"
 
 namespace shardc::plan::verifier {
+
+uint64_t mixed(uint64_t a, uint64_t b) {
+  uint64_t x = (a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2))) * 0xff51afd7ed558ccdu;
+  return x ^ (x >> 32);
+}
+
+/// Sums of losses in a step state are each rank's own until the step ends, and no part of it.
+bool ValueNumbers::passesOn(const Op &op) {
+  return op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd;
+}
+
+uint64_t ValueNumbers::ofOp(const Op &op) const {
+  if (!isOn_)
+    return 0;
+  if (passesOn(op))
+    return numbers_[op.operands[0]];
+  uint64_t number = mixed(opInfo(op).index, op.operands.size());
+  if (opInfo(op).takesIndex())
+    number = mixed(number, static_cast<uint64_t>(op.group));
+  for (const Attr &attr : op.attrs)
+    number = mixed(mixed(number, static_cast<uint64_t>(attr.key)), static_cast<uint64_t>(attr.i));
+  for (size_t i = 0; i < op.operands.size(); ++i)
+    if (op.kind != OpKind::StepFinish || i < 2 || op.getBool(AttrKey::norm_replicated))
+      number = mixed(number, numbers_[op.operands[i]]);
+  return number;
+}
+
+uint64_t ValueNumbers::ofMeeting(const Op &op) {
+  if (!isOn_)
+    return 0;
+  uint64_t number = mixed(static_cast<uint64_t>(op.group), static_cast<uint64_t>(op.channel));
+  number = mixed(number, ++meetings_[{op.group, op.channel}]);
+  const std::vector<uint16_t> &axes = plan_.groups[static_cast<size_t>(op.group)].axes;
+  for (const AxisRange &range : part_.where)
+    if (std::ranges::find(axes, range.axis) == axes.end())
+      number = mixed(mixed(number, range.axis), static_cast<uint64_t>(range.begin));
+  return number;
+}
+
+void ValueNumbers::addMeetings(const Segment &segment, const Variant &variant, uint64_t times) {
+  for (const Op &op : segment.ops)
+    if (opInfo(op).collective && op.kind != OpKind::Send && holds(op.pred, variant))
+      meetings_[{op.group, op.channel}] += times;
+}
 
 namespace {
 

@@ -16,6 +16,17 @@ namespace {
 /// What it takes to find the marks of an op, in the visits that are counted.
 constexpr uint64_t kVisitsOfMark = 4;
 
+/// The operand that has the rows of each expert; -1 without one.
+int loadOperandOf(OpKind kind) {
+  static const std::vector<int> operands = [] {
+    std::vector<int> all;
+    for (int each = 0; each < kOpCount; ++each)
+      all.push_back(positionOf(opInfo(static_cast<OpKind>(each)).operands, "load"));
+    return all;
+  }();
+  return operands[static_cast<size_t>(kind)];
+}
+
 class MarkFollower : RoleCheck {
 public:
   MarkFollower(Inspection &inspection, uint32_t roleIndex, const Role &part, bool areNumbered)
@@ -239,6 +250,8 @@ private:
   /// The result to which an op that quantises adds what it sees of its own values. What is there of
   /// others reaches no other result.
   static size_t seenBy(const Op &op) {
+    if (op.results.size() < 2) // nearly always
+      return op.results.size();
     const OpInfo &info = opInfo(op);
     bool quantises = std::ranges::any_of(info.scaleOf, [](int scale) { return scale >= 0; });
     for (size_t r = 0; quantises && r < op.results.size(); ++r)
@@ -287,11 +300,8 @@ private:
   /// Along which ranks with parts of layers have rows of their own, if a value has no more rows
   /// than these, or has a piece of them.
   Axes rowAxes(const Type &type) {
-    Axes axes = 0;
-    for (const Param &param : plan_.params)
-      axes |= splitAxesOf(plan_, param);
-    axes &=
-        static_cast<Axes>(~tokenAxes()); // experts are divided among ranks with other tokens, too
+    // Experts are divided among ranks with other tokens, too.
+    auto axes = static_cast<Axes>(splits_.ofAll() & ~tokenAxes());
     int64_t members = ranksAlong(plan_, axes), rows = type.numel() / type.shape[type.rank - 1];
     return members > 1 && rows * members <= tokens_ ? axes : Axes{0};
   }
@@ -600,7 +610,7 @@ private:
   void needAlike(uint32_t i, const Op &op) {
     if (op.kind == OpKind::CrossEntropyBwd)
       needAlike(i, operandNamed<OpKind::CrossEntropyBwd>(op, "lse"), axesOf(plan_, op.group));
-    int load = positionOf(opInfo(op.kind).operands, "load");
+    int load = loadOperandOf(op.kind);
     if (load < 0)
       return;
     ValueId value = op.operands[static_cast<size_t>(load)];

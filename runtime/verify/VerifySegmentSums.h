@@ -1,10 +1,6 @@
 // What a run of a segment does to the marks of what it takes, and to the step under way. Values
 // have numbers, too: equal numbers are equal values, in whatever role they are computed, so that
-// what roles compute is compared by them. And what runs have done to the marks of cells is kept, so
-// that it need not be found out again: how marks change depends on which of two microbatches is the
-// earlier one, and on nothing else of their numbers. So a run that finds the same marks as an
-// earlier one, of microbatches in the same order, leaves the same marks, of the microbatches in the
-// same places of that order.
+// what roles compute is compared by them.
 #pragma once
 
 #include <cstdint>
@@ -34,14 +30,10 @@ public:
   bool isOn() const { return isOn_; }
   void beginStep() { meetings_.clear(); }
 
-  /// How often members of a group have met on a channel.
-  using Meetings = std::map<std::pair<int16_t, ChannelId>, uint64_t>;
-  /// Sets how often those of this step have met so far; what it was.
-  Meetings setMeetings(Meetings meetings) { return std::exchange(meetings_, std::move(meetings)); }
-  /// They have met so often again.
-  void addMeetings(const Meetings &more, uint64_t times);
-  /// Of how often those have met so far that meet again.
-  uint64_t ofMeetings(const Meetings &again) const;
+  /// Those that meet in the segment have met so often again.
+  void addMeetings(const Segment &segment, const Variant &variant, uint64_t times);
+  /// Whether its result has the number of its first operand.
+  static bool passesOn(const Op &op);
 
   void beginSegment(const Segment &segment) {
     if (isOn_)
@@ -75,7 +67,8 @@ private:
   const Role &part_;
   bool isOn_;
   std::vector<uint64_t> numbers_;
-  Meetings meetings_; ///< in this step so far
+  /// How often members of a group have met on a channel in this step so far.
+  std::map<std::pair<int16_t, ChannelId>, uint64_t> meetings_;
 };
 
 // ---- one run of a segment ----
@@ -124,56 +117,5 @@ private:
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// ---- runs that are known ----
-
-/// What a run finds: what it takes from cells and in which variant, but for what differs between
-/// runs that do the same.
-class RunStart {
-public:
-  /// `context` is in which steps it runs; `about` are microbatches that it may make marks of.
-  RunStart(uint64_t context, const Variant &variant, const Holds &taken,
-           const std::vector<int64_t> &about);
-
-  bool doesAs(const RunStart &other) const { return words_ == other.words_; }
-  /// A mark with the places of its microbatches in their order, and back.
-  Mark ordered(Mark mark) const;
-  Mark numbered(Mark mark) const;
-
-private:
-  int64_t placeOf(int64_t number) const;
-
-  std::vector<int64_t> numbers_; ///< ends of microbatches, in order
-  std::vector<uint64_t> words_;
-};
-
-/// What a run has left, and what it has met in.
-struct KnownRun {
-  struct Out {
-    Mark mark; ///< with microbatches by their places
-    /// Of what is computed from numbers that stand for what is taken; or of which of these it is.
-    uint64_t number = 0;
-    uint32_t taken = kNone;
-  };
-  RunStart start;
-  std::vector<Out> outs; ///< for each boundary
-  ValueNumbers::Meetings meetings;
-};
-
-/// Of the segments of a role.
-class KnownRuns {
-public:
-  explicit KnownRuns(size_t segments) : runs_(segments) {}
-
-  /// One that has done what a run does that begins like this; null if none is known.
-  std::shared_ptr<const KnownRun> find(uint32_t segment, const RunStart &start) const;
-  void keep(uint32_t segment, std::shared_ptr<const KnownRun> run);
-
-private:
-  std::vector<std::vector<std::shared_ptr<const KnownRun>>> runs_;
-};
-
-/// What stands for the number of what is taken at a boundary.
-uint64_t standInFor(size_t boundary);
 
 } // namespace shardc::plan::verifier

@@ -49,9 +49,8 @@ public:
   SumCheck(Inspection &inspection, uint32_t roleIndex, const Role &part, bool isCompared)
       : ProgramWalk(inspection, roleIndex), blockOf_(inspection.blocksInCheckpoint(roleIndex)),
         ops_(inspection, roleIndex, part, isCompared), step_(ops_.step()),
-        runs_(role_.segments.size()), known_(role_.segments.size()) {
+        runs_(role_.segments.size()) {
     for (const Segment &segment : role_.segments) {
-      isKnowable_.push_back(!report_.followsAllTurns() && !actsOnStep(segment));
       addsEvalLosses_.push_back(hasSum(segment, SumRole::AddsEvalLosses));
       evaluates_ = evaluates_ || hasSum(segment, SumRole::AddsEvalLosses) ||
                    hasSum(segment, SumRole::FinishesEval);
@@ -148,17 +147,19 @@ private:
   /// step. Some sums begin with a microbatch that stays the same: it is before all that change, so
   /// it is in the next turn, too. Nothing else counts of microbatches.
   bool isSteady(const Cells &before, const Cells &after, const LoopTurns &turns) const {
-    auto isKnown = [&](const ProgramNode &node) { return bool(isKnowable_[node.segment]); };
-    if (report_.size() != 0 || (!turns.isPlain() && !std::ranges::all_of(turns.runs(), isKnown)))
+    auto acts = [&](const ProgramNode &run) { return actsOnStep(role_.segments[run.segment]); };
+    if (report_.size() != 0 || (!turns.isPlain() && std::ranges::any_of(turns.runs(), acts)))
       return false;
     if (turns.isPlain() && turn_ == kTurnsMax)
       return true;
     int64_t lastStaying = INT64_MIN, firstMoving = turns.earliest(turn_);
     for (auto c = static_cast<uint32_t>(before.size()); c-- > 0;) { // slots, which change, are last
+      if (!turns.touches(c))
+        continue;
       const Mark &own = before[c].mark, &next = after[turns.at(c, 1)].mark;
       if (!isMovedOn(own, next, turns.step()))
         return false;
-      if (!turns.touches(c) || own.cover.kind != Cover::Some)
+      if (own.cover.kind != Cover::Some)
         continue;
       for (auto [from, to] :
            {std::pair(own.cover.begin, next.cover.begin), {own.cover.end, next.cover.end}})
@@ -178,19 +179,27 @@ private:
       Held &held = cells[turns.at(c, 1 + left)] = after[turns.at(c, 1)];
       moveOn(before[c].mark.cover, held.mark.cover, left);
     }
-    for (size_t i = turns.isPlain() ? 0 : turns.runs().size(); i > 0; --i) {
-      const auto &[segment, run] = lastRuns_[lastRuns_.size() - i];
-      ops_.numbers().addMeetings(run->meetings, static_cast<uint64_t>(left));
-      const std::vector<Segment::Boundary> &ins = role_.segments[segment].ins,
-                                           &outs = role_.segments[segment].outs;
-      for (size_t k = 0; k < outs.size(); ++k) {
-        uint32_t taken = run->outs[k].taken;
-        if (taken != kNone && ins[taken].cell == outs[k].cell && !rings_.isSlot(outs[k].cell))
-          continue; // as it was
-        for (uint32_t cell : rings_.slotsOf(outs[k].cell))
-          cells[cell].number = mixed(numberOfSkipped(roleIndex_), ++skipped_);
-      }
+    if (turns.isPlain() || !ops_.numbers().isOn())
+      return;
+    for (const ProgramNode &run : turns.runs()) {
+      const Segment &segment = role_.segments[run.segment];
+      Variant variant = tables_[run.segment].of(run.microbatch->at(turn_), counts_[run.segment]);
+      ops_.numbers().addMeetings(segment, variant, static_cast<uint64_t>(left));
+      for (const Segment::Boundary &out : segment.outs)
+        for (uint32_t cell : rings_.slotsOf(out.cell))
+          if (rings_.isSlot(cell) || !keepsCell(segment, out))
+            cells[cell].number = mixed(numberOfSkipped(roleIndex_), ++skipped_);
     }
+  }
+
+  /// Whether a segment leaves in the cell what it has taken from it, as numbers say it.
+  static bool keepsCell(const Segment &segment, const Segment::Boundary &out) {
+    ValueId value = out.value;
+    for (const Op *op; (op = makerOf(segment, value)) != nullptr; value = op->operands[0])
+      if (!ValueNumbers::passesOn(*op))
+        return false;
+    auto in = std::ranges::find(segment.ins, value, &Segment::Boundary::value);
+    return in != segment.ins.end() && in->cell == out.cell;
   }
 
   /// Runs that name no microbatch take those that earlier ones have left.
@@ -203,7 +212,6 @@ private:
   /// The nodes of a step or an `every`.
   void walkMicrobatches(const std::vector<ProgramNode> &nodes, Cells &cells) {
     std::vector<int64_t> before = std::exchange(runs_, std::vector<int64_t>(role_.segments.size()));
-    lastRuns_.clear();
     walkAnew(nodes, cells);
     runs_ = std::move(before);
   }
@@ -268,82 +276,11 @@ private:
                          plan_.blocks[block].name);
   }
 
-  /// A run that does what an earlier one has done does not have to be followed op by op.
-  void applyKnown(uint32_t segment, const Variant &variant, Cells &cells) {
-    Holds taken = takenBy(segment, cells);
-    uint64_t context = step_.steps == 0 ? 0 : step_.isSometimes ? 1 : 2;
-    RunStart start(context, variant, taken, microbatchesAbout(segment));
-    if (!report_.spend(taken.size()))
-      return;
-    std::shared_ptr<const KnownRun> run = known_.find(segment, start);
-    if (run == nullptr) {
-      run = followAnew(segment, variant, taken, start);
-      if (report_.size() != 0)
-        return;
-      known_.keep(segment, run);
-    }
-    leave(segment, leftBy(*run, start, taken), cells);
-    ops_.numbers().addMeetings(run->meetings, 1);
-    lastRuns_.emplace_back(segment, std::move(run));
-  }
-
-  /// Those from the first that the segment works on to the last.
-  std::vector<int64_t> microbatchesAbout(uint32_t segment) {
-    std::vector<int64_t> &shifts = shiftsAbout_.try_emplace(segment).first->second;
-    if (shifts.empty()) {
-      std::set<int64_t> all = {0};
-      for (int64_t shift : report_.shiftsOf(roleIndex_, segment))
-        if (shift != kOfNone)
-          all.insert(shift);
-      shifts.assign(all.begin(), all.end());
-    }
-    std::vector<int64_t> about = shifts;
-    for (int64_t &microbatch : about)
-      microbatch += step_.microbatch;
-    return about;
-  }
-
-  std::shared_ptr<const KnownRun> followAnew(uint32_t segment, const Variant &variant, Holds taken,
-                                             const RunStart &start) {
-    for (size_t i = 0; i < taken.size(); ++i)
-      taken[i].number = standInFor(i);
-    ValueNumbers::Meetings before = ops_.numbers().setMeetings({});
-    Holds left = ops_.follow(segment, variant, taken);
-    auto run = std::make_shared<KnownRun>(KnownRun{start});
-    run->meetings = ops_.numbers().setMeetings(std::move(before));
-    for (const Held &held : left) {
-      auto same = std::ranges::find(taken, held.number, &Held::number);
-      run->outs.push_back(
-          {start.ordered(held.mark), held.number,
-           same == taken.end() ? kNone : static_cast<uint32_t>(same - taken.begin())});
-    }
-    return run;
-  }
-
-  /// Numbers are of all that the run takes, and of the meetings before it.
-  Holds leftBy(const KnownRun &run, const RunStart &start, const Holds &taken) {
-    uint64_t basis = 0;
-    if (ops_.numbers().isOn()) {
-      basis = ops_.numbers().ofMeetings(run.meetings);
-      for (const Held &held : taken)
-        basis = mixed(basis, held.number);
-    }
-    Holds left;
-    left.reserve(run.outs.size());
-    for (const KnownRun::Out &out : run.outs)
-      left.push_back({start.numbered(out.mark),
-                      out.taken == kNone ? mixed(out.number, basis) : taken[out.taken].number});
-    return left;
-  }
-
   // ---- cells and segments ----
 
   void apply(uint32_t segment, const Variant &variant, Cells &cells) {
     step_.microbatch = microbatch_ + runs_[segment];
-    if (role_.segments[segment].body && isKnowable_[segment])
-      applyKnown(segment, variant, cells);
-    else
-      leave(segment, ops_.follow(segment, variant, takenBy(segment, cells)), cells);
+    leave(segment, ops_.follow(segment, variant, takenBy(segment, cells)), cells);
   }
 
   Holds takenBy(uint32_t segment, const Cells &cells) const {
@@ -366,11 +303,6 @@ private:
   std::vector<int64_t> runs_;        ///< of each segment: those that name no microbatch, so far
   std::vector<bool> addsEvalLosses_; ///< of each segment
   bool evaluates_ = false;           ///< the role has evaluations
-  std::vector<bool> isKnowable_;     ///< of each segment: what a run does, a run like it does
-  KnownRuns known_;
-  std::map<uint32_t, std::vector<int64_t>> shiftsAbout_; ///< of segments
-  /// Runs that were known, with their segments, up to the one under way.
-  std::vector<std::pair<uint32_t, std::shared_ptr<const KnownRun>>> lastRuns_;
   uint64_t skipped_ = 0;
 };
 

@@ -110,6 +110,8 @@ public:
 
   /// Of all parameters of the block.
   Axes of(int32_t block) const { return axes_.empty() ? Axes{0} : axes_[size_t(block)]; }
+  /// Of all parameters.
+  Axes ofAll() const { return ofAll_; }
   /// What an op takes as a block, if it was not known as one.
   Mark asBlock(Mark mark, int32_t block);
   /// The k-th parameter of a block, in a pack of it.
@@ -121,6 +123,7 @@ private:
   Inspection &report_;
   const Plan &plan_;
   std::vector<Axes> axes_; ///< by block; empty if no parameter is split
+  Axes ofAll_ = 0;
 };
 
 /// The ops of a segment whose contributions a value is the sum of, in a microbatch.

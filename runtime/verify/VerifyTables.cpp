@@ -483,9 +483,11 @@ void checkJobValue(Inspection &inspection, const std::string &path, const JobVal
 void checkJobAndLocs(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   if (static_cast<int64_t>(plan.sources.size()) > limits::kSourcesMax)
-    inspection.add(finding::TooManySources, Spot{}, plan.sources.size(), limits::kSourcesMax);
+    inspection.add(finding::TooManyEntries, Spot{}, plan.sources.size(), "source",
+                   limits::kSourcesMax);
   if (static_cast<int64_t>(plan.locs.size()) > limits::kLocsMax)
-    inspection.add(finding::TooManyLocs, Spot{}, plan.locs.size(), limits::kLocsMax);
+    inspection.add(finding::TooManyEntries, Spot{}, plan.locs.size(), "recipe location",
+                   limits::kLocsMax);
   if (static_cast<int64_t>(plan.job.environment.size()) > limits::kVariablesMax)
     inspection.add(finding::TooManyVariables, Spot{}, plan.job.environment.size(),
                    limits::kVariablesMax);
