@@ -51,6 +51,7 @@ private:
     plan::ValueId given, places; ///< counts and places of the rows of tokens here
     plan::ValueId taken;         ///< counts of those from ranks with other experts
     plan::ValueId counts;        ///< of the rows that the experts here work on
+    plan::ValueId chosen;        ///< f32[T,K], weights of the experts of tokens here
     plan::ValueId weights;       ///< f32[.,1] of those: of the expert in the token's result
   };
   Runs route(Forward &to, plan::ValueId x) const;
