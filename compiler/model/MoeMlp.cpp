@@ -45,7 +45,10 @@ void MoeMlp::declare(Params &params) const {
 ValueId MoeMlp::forward(Forward &to, ValueId x) const {
   Runs runs = route(to, x);
   const Type type = to.typeOf(x);
-  ValueId given = to.emitRows(to.op(OpKind::Dispatch, {x, runs.places}), to.name("rows"),
+  Op give = to.op(OpKind::Dispatch, {x, runs.places});
+  if (s_.weighsInput) // before ranks exchange rows, of which each may make a part of a gradient
+    give.operands.push_back(runs.chosen);
+  ValueId given = to.emitRows(std::move(give), to.name("rows"),
                               to.activations({runs.rows, s_.expert.hidden}), runs.given);
   ValueId rows = gathered(to, exchanged(to, given, "rows", runs), "rows", runs);
   ValueId made = returned(to, apply(to, rows, runs), runs);
@@ -239,12 +242,14 @@ MoeMlp::Runs MoeMlp::runsOf(Forward &to, ValueId ids, ValueId weights) const {
     to.setPurpose(value, plan::Purpose::Data);
   ValueId taken = to.exchanged(runs[0], "counts.taken", group);
   ValueId counts = to.gathered(taken, "counts.all", to.groupOf(plan::GroupKind::ExpertTensor));
+  Runs made = {rows, runs[0], runs[1], taken, counts, weights, plan::kNone, plan::kNone};
+  if (s_.weighsInput)
+    return made;
   // Weights go to their rows as tokens do, each by its own place.
   ValueId column = to.reshaped(weights, "router.weights.flat", {choices, 1});
   ValueId places = to.reshaped(runs[1], "places.flat", {choices, 1});
   ValueId given = to.emitRows(to.op(OpKind::Dispatch, {column, places}), to.name("weights"),
                               Type::of(DType::F32, {rows, 1}), runs[0]);
-  Runs made = {rows, runs[0], runs[1], taken, counts, plan::kNone, plan::kNone};
   made.takenWeights = exchanged(to, given, "weights", made);
   made.weights = gathered(to, made.takenWeights, "weights", made);
   return made;
@@ -269,7 +274,7 @@ ValueId MoeMlp::returned(Forward &to, ValueId made, const Runs &runs) const {
   ValueId sum = to.scattered(made, "experts.sum", parts, runs.taken);
   if (s_.expert.hasBias)
     sum = biased(to, sum, to.shared(to.weight(biasOf(kDown)), "experts.bias", parts), "experts.fc2",
-                 runs.taken, s_.weighsInput ? plan::kNone : runs.takenWeights);
+                 runs.taken, runs.takenWeights);
   return to.exchanged(sum, "experts.own", to.groupOf(plan::GroupKind::Expert), runs.given);
 }
 
@@ -312,9 +317,6 @@ ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
   int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::ExpertTensor));
   int64_t width = s_.expert.width / parts, first = s_.expert.gated ? times(2, width) : width;
   int64_t bound = to.typeOf(rows).shape[0];
-  if (s_.weighsInput)
-    rows = to.emitRows(to.op(OpKind::ScaleRows, {rows, runs.weights}), to.name("experts.input"),
-                       to.typeOf(rows), runs.counts);
   const std::string bare = s_.expert.hasBias ? ".product" : "";
   ValueId f1 = product(to, rows, kUp, "experts.fc1" + bare, first, runs);
   if (s_.expert.hasBias)

@@ -52,6 +52,7 @@ private:
     plan::ValueId given, places; ///< counts and places of the rows of tokens here
     plan::ValueId taken;         ///< counts of those from ranks with other experts
     plan::ValueId counts;        ///< of the rows that the experts here work on
+    plan::ValueId chosen;        ///< f32[T,K], weights of the experts of tokens here
     plan::ValueId takenWeights;  ///< f32[.,1] of rows taken: of the expert in the token's result
     plan::ValueId weights;       ///< the same of the rows that the experts work on
   };

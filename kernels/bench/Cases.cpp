@@ -353,7 +353,7 @@ void makeRope(Builder &b) {
 
 void makeScalePositions(Builder &b) {
   const Model &m = b.model;
-  b.attrs().position_step = 16;
+  b.attrs().position_step = 1;
   b.attrs().position_slope = 0.1;
   b.data({m.batch, m.positions, m.heads, m.channels}).ids({m.batch, m.positions}, m.positions);
   b.toData({m.batch, m.positions, m.heads, m.channels});

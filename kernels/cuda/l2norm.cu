@@ -3,6 +3,7 @@
 // fixed order. Mapping: a warp has a row, whose chunks of 8 elements are read again for the result,
 // from cache. Limited by memory.
 #include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
 
 namespace shardc::kernels::cuda {

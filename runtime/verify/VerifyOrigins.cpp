@@ -169,7 +169,8 @@ private:
     Origin result;
     for (ValueId operand : op.operands)
       result = joined(result, at[operand].origin);
-    if (at.isReport && (op.kind == OpKind::MergeQkv || op.kind == OpKind::MergeQkvRope))
+    if (at.isReport && (op.kind == OpKind::MergeQkv || op.kind == OpKind::MergeQkvRope ||
+                        op.kind == OpKind::LatentHeadsBwd))
       for (ValueId operand : op.operands)
         needOwn(at, i, op, operand);
     return result;

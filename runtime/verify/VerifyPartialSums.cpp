@@ -120,6 +120,11 @@ public:
     if (hasParts_)
       state.parts = partsOf(op), state.columns = columnsOf(op);
     at.setAll(op, state);
+    if (hasParts_ && op.kind == OpKind::LatentHeadsBwd) { // all share what is rotated of keys
+      State &shared = at[resultNamed<OpKind::LatentHeadsBwd>(op, "dkrot")];
+      shared.parts |= of(operandNamed<OpKind::LatentHeadsBwd>(op, "dk")).columns.value_or(0);
+      shared.columns = Axes{0};
+    }
     followElements(op);
     if (hasScales_)
       followScales(i, op);
@@ -200,12 +205,18 @@ private:
     const std::vector<const Param *> &params =
         inspection_.paramsOf(static_cast<int32_t>(pack.getInt(Key::block)));
     for (size_t p = 0; p < std::min(params.size(), pack.operands.size()); ++p) {
-      uint32_t def = scope().value(pack.operands[p]).def;
-      if (def == kNone || params[p]->type.rank < 2 || params[p]->isUncut())
+      if (params[p]->type.rank < 2 || params[p]->isUncut())
         continue;
-      const Op &op = scope().segment.ops[def];
-      if (op.kind == OpKind::EmbeddingBwd)
-        needIndex(def, op, axesOf(plan_, op.group), splitsOf(*params[p], 1));
+      for (ValueId sum = pack.operands[p]; sum != kNone;) { // of several contributions
+        uint32_t def = scope().value(sum).def;
+        if (def == kNone)
+          break;
+        const Op &op = scope().segment.ops[def];
+        if (op.kind == OpKind::EmbeddingBwd)
+          needIndex(def, op, axesOf(plan_, op.group), splitsOf(*params[p], 1));
+        auto added = std::ranges::find(op.ties, Tie::Acc, &Tie::kind);
+        sum = added != op.ties.end() ? added->value : kNone;
+      }
     }
   }
 

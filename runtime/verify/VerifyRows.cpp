@@ -353,7 +353,19 @@ private:
         return LayoutTable::kUnknown;
       part.rows.push_back(std::move(*own));
     }
-    return table_.add(std::move(part));
+    return ofOwnSlices(std::move(part));
+  }
+
+  /// Among ranks with slices of the same sequences, each of which takes its own one of all.
+  int ofOwnSlices(Layout part) {
+    bool isOfSlices = part.group >= 0 && (axesOf(plan_, part.group) & ~sliceAxes_) == 0;
+    std::optional<RowList> same;
+    for (int64_t i = 0; isOfSlices && i < membersOf(part.group); ++i) {
+      std::optional<RowList> own = moved(part.of(i), i, kOwn, kOwn, kOwn);
+      isOfSlices = own && (!same || *same == *own);
+      same = std::move(own);
+    }
+    return table_.add(isOfSlices ? Layout{-1, {std::move(*same)}} : std::move(part));
   }
 
   int joined(const Op &op) {

@@ -207,7 +207,8 @@ MODELS = {
                   "attention_bias": True, "num_experts_per_tok": 2}, glm4_moe()),
     "gemma2": ({"tie_word_embeddings": True}, gemma(norms=False)),
     "gemma3_text": ({"tie_word_embeddings": True}, gemma(norms=True)),
-    "llama4_text": ({"num_local_experts": EXPERTS, "intermediate_size": 4, "intermediate_size_mlp": FFN, "moe_layers": [LAYERS - 1]}, llama4()),
+    "llama4_text": ({"num_local_experts": EXPERTS, "intermediate_size": 4, "intermediate_size_mlp": FFN, "moe_layers": [LAYERS - 1],
+                     "no_rope_layer_interval": 2}, llama4()),
     "qwen2_moe": ({"num_experts": EXPERTS, "moe_intermediate_size": 4, "shared_expert_intermediate_size": 6}, qwen2_moe()),
     "gpt2": ({"n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "tie_word_embeddings": True}, gpt2()),
 }
@@ -399,7 +400,7 @@ def check_arguments(work):
         "gemma3_text": ["window_rotary_base = 10000.0", "rotary_base = 1000000.0", "window_attn_skip_freq = 6", "qk_layernorm = true"],
     }
     wanted |= {
-        "llama4_text": ["attention_chunk_size = 8192", "no_rope_freq = [4]", "qk_l2_norm = true", "attn_temperature_tuning = true",
+        "llama4_text": ["attention_chunk_size = 8192", "no_rope_freq = [2]", "qk_l2_norm = true", "attn_temperature_tuning = true",
                         "rotary_interleaved = true", "rotary_base = 500000.0", "moe_layer_freq = [0, 1]", "ffn_hidden_size = 12",
                         "moe_ffn_hidden_size = 4", "moe_shared_expert_intermediate_size = 4", "moe_apply_probs_on_input = true",
                         "moe_router_score_function = sigmoid", "moe_router_topk = 1"],

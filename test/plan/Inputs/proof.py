@@ -163,9 +163,10 @@ def families():
     context = ["cluster.gpus_per_node=2", "model.context_parallel_size=2"]
     sinks, window = ["model.softmax_type=learnable"], ["model.window_size=[2, 0]"]
     pairs = ["cluster.gpus_per_node=2", "train.global_batch_size=2"]
-    yield "latent-fsdp", "latent_tiny", [*fsdp, *ONE_MICROBATCH]
-    yield "latent-rows", "latent_tiny", [*rows, *pairs]
-    yield "latent-ring", "latent_tiny", [*fsdp, *context, "train.global_batch_size=6"]
+    heads = ["model.num_query_groups=2"]  # latent attention has no groups
+    yield "latent-fsdp", "latent_tiny", [*heads, *fsdp, *ONE_MICROBATCH]
+    yield "latent-rows", "latent_tiny", [*heads, *rows, *pairs]
+    yield "latent-ring", "latent_tiny", [*heads, *fsdp, *context, "train.global_batch_size=6"]
     yield "further-fsdp", "llama_tiny", [*fsdp, "model.mtp_num_layers=1", *THREE_MICROBATCHES]
     yield "further-stages", "llama_tiny", [*stages(2, 2), *UNTIED, "model.mtp_num_layers=2"]
     yield "sinks-ring", "llama_tiny", [*sinks, *context, *STRATEGIES["optim"], "train.global_batch_size=2"]
