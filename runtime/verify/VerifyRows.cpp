@@ -361,7 +361,7 @@ private:
     bool isOfSlices = part.group >= 0 && (axesOf(plan_, part.group) & ~sliceAxes_) == 0;
     std::optional<RowList> same;
     for (int64_t i = 0; isOfSlices && i < membersOf(part.group); ++i) {
-      std::optional<RowList> own = moved(part.of(i), i, kOwn, kOwn, kOwn);
+      std::optional<RowList> own = moved(part.of(i), &RowRange::slice, i, kOwn);
       isOfSlices = own && (!same || *same == *own);
       same = std::move(own);
     }
