@@ -10,7 +10,10 @@ CHECK is what has to hold; see CHECKS. A machine is a group of processes, starte
 import array
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 
 import launch_runs as launch
 from launch_runs import expect
@@ -177,6 +180,81 @@ def check_few(place):
     launch.expect_no_orphans()
 
 
+class Networks:
+    """Machines as network namespaces, with an address each, on one bridge."""
+
+    def __init__(self, names):
+        self.names, self.mark = names, f"s{os.getpid()}"
+
+    def begin(self):
+        names = self.names
+        self.called("ip", "netns", "add", self.of("hub"))
+        self.inside("hub", "ip", "link", "add", "bridge", "type", "bridge")
+        self.inside("hub", "ip", "link", "set", "bridge", "up")
+        for number, name in enumerate(names, 1):
+            self.called("ip", "netns", "add", self.of(name))
+            self.inside("hub", "ip", "link", "add", "name", name, "type", "veth", "peer", "name", "out", "netns", self.of(name))
+            self.inside("hub", "ip", "link", "set", "dev", name, "master", "bridge", "up")
+            self.inside(name, "ip", "address", "add", f"10.91.7.{number}/24", "dev", "out")
+            for device in ("out", "lo"):
+                self.inside(name, "ip", "link", "set", device, "up")
+
+    def of(self, name):
+        return f"{self.mark}-{name}"
+
+    def called(self, *command):
+        done = subprocess.run(command, capture_output=True, text=True)
+        expect(done.returncode == 0, f"{' '.join(command)}: {done.stderr}")
+
+    def inside(self, name, *command):
+        self.called("ip", "netns", "exec", self.of(name), *command)
+
+    def cut(self, name):
+        """From here on nothing comes from this machine or reaches it, and nobody is told."""
+        self.inside("hub", "ip", "link", "set", "dev", name, "down")
+
+    def end(self):
+        for name in ("hub", *self.names):
+            subprocess.run(["ip", "netns", "del", self.of(name)], capture_output=True)
+
+
+def need_namespaces():
+    probe = f"s{os.getpid()}-probe"
+    made = shutil.which("ip") and subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
+    if not made or made.returncode != 0:
+        print("network namespaces cannot be made here: " + (made.stderr.strip() if made else "there is no ip"))
+        sys.exit(launch.SKIPPED)
+    subprocess.run(["ip", "netns", "del", probe])
+
+
+def check_cut_off(place):
+    """Machines with networks of their own. One of two is cut off without a word: a third one, which was spare, takes its place, with
+    the state that the first one has kept in memory. What is cut off ends by itself."""
+    need_namespaces()
+    plain = plain_run(place)
+    networks = Networks(["a", "b", "c"])
+    try:
+        networks.begin()
+        run = Run(place, "cut-off", "--restarts=3", spares=2, elastic=None, settings=["checkpoint.in_memory_interval=5"])
+        run.command[:0] = ["ip", "netns", "exec"]
+        whole = run.command
+        for number in range(launch.RANKS + run.spares):
+            run.command = [*whole[:3], networks.of("abc"[number // PER_MACHINE]), *whole[3:]]
+            run.start(number, SHARDC_FAULT="hang@3:7/kept", MASTER_ADDR="10.91.7.1")
+        run.first.await_text("step 6/")
+        networks.cut("b")
+        left = [run.processes.pop(number) for number in (2, 3)]
+        expect_end(place, plain, run, isEqual=True)
+        expect(run.sizes() == [(4, 4, 4)] and "[places-changed]" in run.first.err, f"sizes {run.sizes()}", run.first)
+        expect("going on after step 5 from memory, rank 2 from the copy of rank 0, rank 3 from the copy of rank 1" in run.first.out,
+               "not from memory", run.first)
+        statuses = [process.wait() for process in left]
+        expect(0 not in statuses, f"statuses {statuses} of what was cut off", *left)
+        launch.expect_no_orphans()
+    finally:
+        networks.end()
+
+
 def check_wrong(place):
     """What cannot be is refused before anything starts, by the compiler or by the run."""
     saves = f'checkpoint.save="{place.folder}/wrong"'
@@ -211,7 +289,7 @@ def check_wrong(place):
     expect("[elastic-under-mpirun]" in process.err, "mpirun is not refused", process)
 
 
-CHECKS = {"lost": check_lost, "spare": check_spare, "left-out": check_left_out, "asked": check_asked, "few": check_few, "wrong": check_wrong}
+CHECKS = {"lost": check_lost, "spare": check_spare, "left-out": check_left_out, "asked": check_asked, "few": check_few, "cut-off": check_cut_off, "wrong": check_wrong}
 
 
 if __name__ == "__main__":
