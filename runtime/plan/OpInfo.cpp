@@ -75,6 +75,7 @@ struct OpTable {
   }
 };
 
+#define TENSOR_NODES(enumerator, count) table.info(OpKind::enumerator).tensorNodes = count;
 constexpr OpTable makeOpTable() {
   OpTable table;
 #define OP(enumerator, name_, operands_, results_, traits_, doc_)                                  \
@@ -127,7 +128,6 @@ constexpr OpTable makeOpTable() {
 #define NODES(enumerator, count)                                                                   \
   table.info(OpKind::enumerator).nodes = count;                                                    \
   ++table.countsAt(OpKind::enumerator).nodes;
-#define TENSOR_NODES(enumerator, count) table.info(OpKind::enumerator).tensorNodes = count;
 #define EPILOGUES(enumerator, makes_, alone, delayed, amax, tensorwise, blocks)                    \
   table.setEpilogues(OpKind::enumerator, makes_,                                                   \
                      {EpilogueForms::None, EpilogueForms::delayed,                                 \

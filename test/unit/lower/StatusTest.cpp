@@ -88,9 +88,10 @@ constexpr const char *kContexts[] = {
        optimizer { lr = 1e-3 }
        ddp.use_megatron_fsdp = true
        mixed_precision bf16_mixed { fp8 = hybrid  fp8_recipe = tensorwise })",
-    // Experts with all that balances them.
+    // Experts on other ranks, with all that balances them.
     R"(model mixtral { num_layers = 2  hidden_size = 32  num_attention_heads = 4
                        num_query_groups = 2  seq_length = 8  vocab_size = 61
+                       expert_model_parallel_size = 2
                        ffn_hidden_size = 16  num_moe_experts = 4  moe_router_topk = 2
                        moe_router_score_function = sigmoid  moe_router_enable_expert_bias = true
                        moe_aux_loss_coeff = [0.1]  moe_z_loss_coeff = 0.01
