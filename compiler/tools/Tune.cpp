@@ -24,7 +24,7 @@ struct TuneOptions {
   CommonOptions common;
   std::vector<std::string> free, allow;
   std::string gpus, output, list;
-  int64_t memory = 0, deadline = 0, threads = 0, rows = 10, microBatchMax = 4, most = 400;
+  int64_t memory = 0, deadline = 0, threads = 0, rows = 10, microBatchMax = 4, most = 1000;
   std::vector<std::string> explain;
   bool exhaustive = false, force = false;
 };

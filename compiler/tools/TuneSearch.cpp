@@ -127,7 +127,7 @@ public:
     bound();
     compile();
     std::ranges::sort(result_.found, {}, [](const Tuned &tuned) {
-      return std::tuple(tuned.time.step, tuned.bytes, tuned.layout.sets());
+      return std::tuple(tuned.time.step, tuned.bytes, tuned.order);
     });
     return std::move(result_);
   }
@@ -252,7 +252,8 @@ private:
     std::ranges::stable_sort(candidates_, {}, &Candidate::round);
   }
 
-  /// Of layouts that differ in their slots, and take as long: what the others take is known then.
+  /// Layouts that differ in their slots have the same ops: the one with exact addresses comes
+  /// first.
   bool hasExactSlots(const Candidate &candidate) const {
     return meshesOf(candidate.body)[candidate.mesh].is(Knob::Buffers, "exact");
   }
@@ -287,10 +288,9 @@ private:
 
   /// What was not compiled: the candidates from there on.
   void countRest(size_t begin) {
-    for (size_t i = begin; i < candidates_.size(); ++i) {
+    for (size_t i = begin; i < candidates_.size(); ++i)
       if (isPossible(i) && isFirstOfAlike(candidates_[i]))
         ++result_.unseen;
-    }
   }
 
   /// Tightens the bounds of the next candidates from there on that are possible.
@@ -317,7 +317,8 @@ private:
   /// Whether a candidate is to be compiled; otherwise its reason is counted.
   bool isPossible(size_t at) {
     Candidate &candidate = candidates_[at];
-    if (request_.prunes && !candidate.isRefined && canWin(candidate) && canFit(candidate))
+    if (request_.prunes && !candidate.isRefined && !request_.isStopped() && canWin(candidate) &&
+        canFit(candidate))
       refine(at);
     if (request_.prunes)
       candidate.bound.seconds = std::max(candidate.bound.seconds, exactSeconds(candidate));
@@ -415,6 +416,7 @@ private:
       return;
     }
     tuned->layout = layoutOf(candidate);
+    tuned->order = {candidate.body, candidate.mesh};
     tuned->bound = refined.bound;
     for (const PartCost &layer : costs_[candidate.body]->layers)
       tuned->recomputed += layer.recomputed;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <utility>
 
 #include "compiler/predict/StepTime.h"
 #include "compiler/tools/Session.h"
@@ -15,6 +16,7 @@ namespace shardc::tools {
 /// A layout that was compiled and can run.
 struct Tuned {
   Layout layout;
+  std::pair<size_t, size_t> order; ///< of its choices in TuneKnobs.def: the earlier of two equals
   Bound bound;
   int64_t bytes = 0; ///< of the device, as deviceBytesOf says
   predict::StepTime time;
