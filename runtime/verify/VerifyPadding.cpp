@@ -76,12 +76,17 @@ public:
       at[op.results[tie.result]].join(at[tie.value]);
   }
 
-  /// What a cell of a block holds has the padding of the block.
+  /// What a cell of a block holds has the padding of that block.
   void finish(const Values &at) {
-    for (const Segment::Boundary &out : at.scope.segment.outs)
-      if (const Cell &cell = at.scope.role.cells[out.cell];
-          cell.kind != CellKind::Buffer && at[out.value] != loaded(at.scope.role, cell))
-        checkRead(at, at.scope.opOf(out.value), out.value);
+    for (const Segment::Boundary &out : at.scope.segment.outs) {
+      const Cell &cell = at.scope.role.cells[out.cell];
+      const Tag &tag = at[out.value];
+      if (cell.kind != CellKind::Buffer && tag != loaded(at.scope.role, cell) &&
+          firstGap(tag, numel(at, out.value), at.scope.roleIndex))
+        at.scope.addValue(finding::LeavesPadding, at.scope.opOf(out.value), out.value,
+                          at.scope.nameOf(out.value),
+                          plan_.blocks[static_cast<size_t>(tag.block)].name, cell.name);
+    }
   }
 
 private:
