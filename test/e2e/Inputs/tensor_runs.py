@@ -133,11 +133,13 @@ class InChunks:
 
 def check_chunks(runner):
     row = {"groups": 2, "tied": False, "per_token": False, "data": 2, "microbatches": 2}
-    for tied, rows, tensor, chunk, moved in ((False, True, 2, 20, 0), (False, True, 2, 12, 2), (True, False, 4, 12, 0)):
-        settings = [*model({**row, "tied": tied, "pieces": moved}), "validation.eval_interval=5", "validation.eval_iters=1"]
+    for tied, rows, tensor, chunk, moved, further in ((False, True, 2, 20, 0, 0), (False, True, 2, 12, 2, 0), (True, False, 4, 12, 0, 0),
+                                                      (False, True, 2, 20, 0, 2), (True, True, 2, 12, 0, 2)):
+        settings = [*model({**row, "tied": tied, "pieces": moved}), "validation.eval_interval=5", "validation.eval_iters=1",
+                    *[f"model.mtp_num_layers={further}"] * (further > 0)]
         expected = with_gradients(runner, *settings, *layout())
         own = [*layout(tensor, rows, "optim_grads_params", row["data"]), *(pieces(moved) if moved else [])]
-        compare(f"chunks of {chunk} rows, {moved or 1} pieces", with_gradients(InChunks(runner, chunk), *settings, *own), expected)
+        compare(f"chunks of {chunk} rows, {moved or 1} pieces, {further} further tokens", with_gradients(InChunks(runner, chunk), *settings, *own), expected)
 
 
 if __name__ == "__main__":
