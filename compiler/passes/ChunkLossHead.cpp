@@ -202,7 +202,7 @@ private:
     return plan::addValue(segment_, fmt::format("{}.rows{}", name, chunk.begin), type, purpose);
   }
 
-  /// Of statistics, each is a row of those of all rows.
+  /// Statistics are stored as [kind, row].
   Type typeOf(OpKind kind, const Type &whole, const Chunk &chunk) const {
     int64_t columns = whole.numel() / rows_;
     if (kind == OpKind::VocabStats || kind == OpKind::AllGather)

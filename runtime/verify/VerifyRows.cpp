@@ -249,12 +249,17 @@ private:
   }
   void giveOne(const Op &op, int layout) { rows(op.results[0]).layout = layout; }
 
+  /// The first operand that has rows as they lie, or the first that has some turned.
   size_t firstWithRows(const Op &op) {
-    auto hasRows = [&](ValueId id) {
-      return rows(id).layout != LayoutTable::kNone && !rows(id).isTurned;
-    };
-    auto first = std::ranges::find_if(op.operands, hasRows);
-    return static_cast<size_t>(first - op.operands.begin());
+    std::optional<size_t> turned;
+    for (size_t k = 0; k < op.operands.size(); ++k) {
+      const Rows &own = rows(op.operands[k]);
+      if (own.layout != LayoutTable::kNone && !own.isTurned)
+        return k;
+      if (own.layout != LayoutTable::kNone && !turned)
+        turned = k;
+    }
+    return turned.value_or(0);
   }
 
   /// The rows of those that have some, which are the same.
