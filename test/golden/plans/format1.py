@@ -217,6 +217,10 @@ class Reader:
                     arena = self.next()
                     self.expect("=")
                     role.arenas[arena] = self.integer()
+            elif word == "beside":  # what is predicted, not what is executed
+                self.expect("{")
+                while not self.take("}"):
+                    self.next()
             elif word == "cell":
                 role.cells.append(self.cell())
             elif word == "segment":
