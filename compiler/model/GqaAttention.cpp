@@ -45,7 +45,7 @@ ValueId GqaAttention::forward(Forward &to, ValueId x) const {
   Op split = to.op(OpKind::SplitQkv, {qkv});
   split.set(Key::num_heads, s_.heads).set(Key::num_groups, s_.groups);
   split.set(Key::head_dim, s_.headSize);
-  bool isFinal = !s_.qkNorm && !s_.rope; // as they are split
+  bool isFinal = !s_.qkNorm && !s_.rope && !s_.l2NormEps; // as they are split
   auto v = to.emitMany(std::move(split), {{isFinal && !s_.queryScale ? "q" : "q.plain", query},
                                           {isFinal ? "k" : "k.plain", key},
                                           {"v", key}});

@@ -1,5 +1,6 @@
 #include "kernels/bench/CaseBuilder.h"
 #include "kernels/bench/GatedCases.h"
+#include "kernels/bench/HeadCases.h"
 #include "kernels/bench/RouterCases.h"
 #include "kernels/bench/RunsCases.h"
 
@@ -349,28 +350,6 @@ void makeRope(Builder &b) {
   b.attrs().rotary_dim = m.channels;
   b.data({m.batch, m.positions, m.heads, m.channels}).ids({m.batch, m.positions}, m.positions);
   b.toData({m.batch, m.positions, m.heads, m.channels});
-}
-
-void makeScalePositions(Builder &b) {
-  const Model &m = b.model;
-  b.attrs().position_step = 1;
-  b.attrs().position_slope = 0.1;
-  b.data({m.batch, m.positions, m.heads, m.channels}).ids({m.batch, m.positions}, m.positions);
-  b.toData({m.batch, m.positions, m.heads, m.channels});
-}
-
-/// Rows are heads.
-void makeL2Norm(Builder &b) {
-  const Model &m = b.model;
-  int64_t rows = m.batch * m.positions * m.heads;
-  b.attrs().eps = 1e-5;
-  b.data({rows, m.channels}).toData({rows, m.channels}).toFloats({rows});
-}
-
-void makeL2NormBwd(Builder &b) {
-  const Model &m = b.model;
-  int64_t rows = m.batch * m.positions * m.heads;
-  b.data({rows, m.channels}).data({rows, m.channels}).floats({rows}).toData({rows, m.channels});
 }
 
 /// Half of a key's channels have positions, values have as many as the other half.

@@ -80,7 +80,7 @@ private:
     if (!inspection_.spend(segment.values.size() + segment.ops.size()))
       return;
     Scope scope = {inspection_, plan_.roles[r], segment, r, s};
-    reached_.assign(segment.values.size(), 0);
+    reached_.assign(segment.values.size(), Reach::None);
     for (ValueDomain *domain : followed_)
       domain->begin(scope, reached_, isReport);
     for (const Segment::Boundary &in : segment.ins)
@@ -99,7 +99,9 @@ private:
   void enter(const Scope &scope, const Segment::Boundary &in) {
     bool isPassed = isBuffer(scope, in.cell);
     Passage from = isPassed ? bufferOf(scope, in.cell) : 0;
-    reached_[in.value] = !isPassed || isLeft_[from] || !hasSource_[from];
+    reached_[in.value] = !isPassed || isLeft_[from] ? Reach::Way
+                         : hasSource_[from]         ? Reach::None
+                                                    : Reach::Given;
     for (ValueDomain *domain : followed_)
       if (!isPassed)
         domain->load(in.value, scope.role.cells[in.cell]);
@@ -110,39 +112,50 @@ private:
   void follow(const Scope &scope, uint32_t i, bool isReport) {
     const Op &op = scope.segment.ops[i];
     bool isRecv = op.kind == OpKind::Recv;
-    bool isReached =
-        isRecv ? isLeft_[transferOf(scope, op, op.results.front())]
-               : std::ranges::all_of(op.operands, [&](ValueId id) { return reached_[id] != 0; });
+    Reach reach =
+        isRecv ? (isLeft_[transferOf(scope, op, op.results.front())] ? Reach::Way : Reach::None)
+               : reachOf(op);
     for (ValueId result : op.results)
-      reached_[result] = isReached;
+      reached_[result] = reach;
     for (ValueDomain *domain : followed_)
-      if (isReached && isRecv)
+      if (reach == Reach::Way && isRecv)
         domain->receive(op, transferOf(scope, op, op.results.front()));
-      else if (isReached || domain->followsAll())
+      else if (reach == Reach::Way || domain->followsAll())
         domain->follow(i, op);
     if (op.kind == OpKind::Send && !isReport)
       leave(op.operands.front(), transferOf(scope, op, op.operands.front()), false);
     // In some microbatches a result is what it has in others added to its buffer, or what it keeps.
     for (const Tie &tie : op.ties)
-      if (tie.kind == Tie::Acc && reached_[tie.value] != 0)
+      if (tie.kind == Tie::Acc && isReached(tie.value))
         followTie(i, tie, op.results[tie.result]);
     for (const Tie &tie : op.ties)
-      if (tie.kind == Tie::Else && reached_[tie.value] != 0)
+      if (tie.kind == Tie::Else && isReached(tie.value))
         followTie(i, tie, op.results[tie.result]);
+  }
+
+  bool isReached(ValueId value) const { return reached_[value] != Reach::None; }
+  Reach reachOf(const Op &op) const {
+    Reach reach = Reach::Way;
+    for (ValueId operand : op.operands)
+      if (!isReached(operand))
+        return Reach::None;
+      else if (reached_[operand] != Reach::Way)
+        reach = Reach::OfGiven;
+    return reach;
   }
 
   void followTie(uint32_t i, const Tie &tie, ValueId result) {
     for (ValueDomain *domain : followed_)
       if (tie.kind == Tie::Else)
-        domain->join(result, tie.value, reached_[result] == 0);
-      else if (reached_[result] != 0)
+        domain->join(result, tie.value, !isReached(result));
+      else if (isReached(result))
         domain->add(i, tie);
     if (tie.kind == Tie::Else)
-      reached_[result] = 1;
+      reached_[result] = std::max(reached_[result], reached_[tie.value]);
   }
 
   void leave(ValueId value, Passage at, bool isKept) {
-    if (reached_[value] == 0)
+    if (!isReached(value))
       return;
     bool isFirst = !isLeft_[at], isNew = false;
     isLeft_[at] = true;
@@ -195,7 +208,7 @@ private:
   std::vector<std::unique_ptr<ValueDomain>> domains_;
   std::vector<std::vector<bool>> isDue_, isRun_; ///< by role and segment
   bool isBackward_ = true;                       ///< the walk under way, from the last role on
-  std::vector<uint8_t> reached_;                 ///< of the values of the segment under way
+  std::vector<Reach> reached_;                   ///< of the values of the segment under way
   std::vector<ValueDomain *> followed_;          ///< on the walk under way
   std::map<std::array<int64_t, 3>, Passage> numbers_;
   /// Of each passage: something has been left or given; some segment does that.

@@ -15,7 +15,8 @@
 //   State kept(scope, State)        of a value that a segment leaves in a buffer
 //   State found(scope, State)       of what a segment takes from one
 //   void finish(Values)             may look at all values of a segment, in the last walk
-//   kFollowsAll                     follows ops also of values to which no way leads, as State()
+//   kFollowsAll                     follows ops also of values to which no way leads, or one from
+//                                   what nobody leaves in a buffer, as State()
 // A state that is not set is State(): nothing special is known of the value.
 #pragma once
 
@@ -28,15 +29,25 @@
 
 namespace shardc::plan::verifier {
 
+/// Whether a way leads to a value.
+enum class Reach : uint8_t {
+  None,
+  Way,
+  OfGiven, ///< from what nobody leaves in a buffer, of which nothing is known
+  Given,   ///< the value is that
+};
+
 /// The states of the values of one segment.
 template <typename State> struct SegmentValues {
   const Scope &scope;
   std::vector<State> &states;
-  const std::vector<uint8_t> &reached; ///< of each value: a way leads to it
-  bool isReport = false;               ///< all is known: this is the walk that reports
+  const std::vector<Reach> &reached; ///< of each value
+  bool isReport = false;             ///< all is known: this is the walk that reports
 
   State &operator[](ValueId value) const { return states[value]; }
-  bool isReached(ValueId value) const { return reached[value] != 0; }
+  bool isReached(ValueId value) const { return reached[value] == Reach::Way; }
+  bool hasBegin(ValueId value) const { return reached[value] != Reach::None; }
+  bool isGiven(ValueId value) const { return reached[value] == Reach::Given; }
   const State &operand(const Op &op, size_t k) const { return states[op.operands[k]]; }
   void setAll(const Op &op, const State &state) const {
     for (ValueId result : op.results)
@@ -69,7 +80,7 @@ public:
   virtual ~ValueDomain() = default;
 
   /// Begins a segment, which has to outlive the calls up to the next one.
-  virtual void begin(const Scope &scope, const std::vector<uint8_t> &reached, bool isReport) = 0;
+  virtual void begin(const Scope &scope, const std::vector<Reach> &reached, bool isReport) = 0;
   /// What a value begins with: that of a load or of the host, or what was left.
   virtual void load(ValueId value, const Cell &cell) = 0;
   virtual void take(ValueId value, Passage from) = 0;
@@ -91,7 +102,7 @@ public:
 
   explicit DomainOf(Domain domain) : domain_(std::move(domain)) {}
 
-  void begin(const Scope &scope, const std::vector<uint8_t> &reached, bool isReport) override {
+  void begin(const Scope &scope, const std::vector<Reach> &reached, bool isReport) override {
     states_.assign(scope.segment.values.size(), State());
     values_ = std::make_unique<Values>(Values{scope, states_, reached, isReport});
   }

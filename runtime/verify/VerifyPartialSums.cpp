@@ -362,8 +362,9 @@ private:
     const State &its = of(factor), &by = of(scale);
     bool isPair = !its.scales.empty() && its.scales == by.scales &&
                   microbatchOf(factor) == microbatchOf(scale);
-    bool isReached = values_->isReached(factor) || values_->isReached(scale);
-    if (isReached && !isPair && !(by.row && isStoredWith(factor, *by.row)))
+    bool hasBegin = values_->hasBegin(factor) || values_->hasBegin(scale);
+    bool areGiven = values_->isGiven(factor) && values_->isGiven(scale);
+    if (hasBegin && !areGiven && !isPair && !(by.row && isStoredWith(factor, *by.row)))
       scope().addValue(finding::ScaleOfOther, i, factor, scope().nameOf(factor),
                        scope().nameOf(scale));
   }

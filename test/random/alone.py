@@ -45,12 +45,13 @@ FP8 = ["mixed_precision = bf16_with_fp8_delayed_scaling_mixed", "mixed_precision
 YARN = ["model.position_embedding_type = yarn", "model.yarn_rotary_scaling_factor = 4.0"]
 ROPE = ["model.position_embedding_type = rope", "model.rope_scaling_factor = 8.0"]
 NO_ROPE = ["model.position_embedding_type = rope", "model.no_rope_freq = [2]"]
+EXPERTS = ["model.num_moe_experts = 4", "model.moe_ffn_hidden_size = 16"]
+BALANCED = [*EXPERTS, "model.moe_aux_loss_coeff = [0.01]"]
 WAYS = {
     "model.fp8": FP8, "model.first_last_layers_bf16": [*FP8, "model.num_layers = 3", "model.first_last_layers_bf16 = true"],
     "model.fp16": ["mixed_precision = fp16_mixed"], "model.bf16": ["mixed_precision = bf16_mixed"],
     "model.no_rope_freq": NO_ROPE, "model.attn_temperature_tuning": [*NO_ROPE, "model.attn_temperature_tuning = true"],
-    "model.moe_shared_expert_intermediate_size": ["model.num_moe_experts = 4", "model.moe_ffn_hidden_size = 16",
-                                                   "model.moe_shared_expert_intermediate_size = 32"],
+    "model.moe_shared_expert_intermediate_size": [*EXPERTS, "model.moe_shared_expert_intermediate_size = 32"],
     "model.window_size": ["model.window_size = [2, 0]", "model.position_embedding_type = rope"],
     "model.multi_latent_attention": ["model.multi_latent_attention = true", "model.position_embedding_type = rope"],
     "model.rope_type = yarn": ["model.multi_latent_attention = true", "model.position_embedding_type = rope"],
@@ -59,7 +60,8 @@ WAYS = {
     "model.recompute_granularity = full": ["model.recompute_granularity = full", "model.recompute_method = uniform",
                                            "model.recompute_num_layers = 2"],
     "model.recompute_granularity = auto": ["model.recompute_granularity = auto", 'model.recompute_layers = ["full", "none"]'],
-    "model.num_moe_experts": ["model.num_moe_experts = 4", "model.moe_ffn_hidden_size = 16"],
+    "model.num_moe_experts": EXPERTS, "model.moe_aux_loss_coeff": BALANCED,
+    "model.moe_expert_capacity_factor": [*EXPERTS, "model.moe_expert_capacity_factor = 0.5"],
     "model.cp_comm_type": ["cluster.gpus_per_node = 4", "model.context_parallel_size = 4", 'model.cp_comm_type = ["a2a+p2p"]',
                            "model.hierarchical_context_parallel_sizes = [2, 2]"],
     "model.tp_comm_overlap": ["model.tensor_model_parallel_size = 2", "model.sequence_parallel = true",
@@ -70,7 +72,7 @@ WAYS = {
     "scheduler.lr_decay_style = WSD": ["scheduler.lr_decay_style = WSD", "scheduler.lr_wsd_decay_iters = 2"]}
 # What a value may be that of: where it shows nothing, it has to beside some of these.
 OTHERS = [["mixed_precision = fp16_mixed"], ["mixed_precision = bf16_mixed"], FP8, ["dist.use_megatron_fsdp = true"],
-          ["mixed_precision = bf16_mixed", "dist.use_megatron_fsdp = true"]]
+          ["mixed_precision = bf16_mixed", "dist.use_megatron_fsdp = true"], BALANCED]
 # Sections whose values are copied to options of other sections, which messages then name.
 COPIED = ("mixed_precision", "comm_overlap")
 

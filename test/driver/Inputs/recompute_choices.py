@@ -27,7 +27,8 @@ def plan(*settings):
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     arenas = re.search(r"^  arenas \{ state = (\d+)  work = (\d+)  sym = (\d+)", done.stdout, re.MULTILINE)
-    beside = re.findall(r"^  derived\.memory\.\w+ = (\d+)$", done.stdout, re.MULTILINE)
+    lines = re.findall(r"^  (?:derived\.memory\.\w+ =|beside \{).*$", done.stdout, re.MULTILINE)
+    beside = re.findall(r" = (\d+)", " ".join(lines))
     time = re.search(r"^  derived\.predicted\.step_ms = (\S+)$", done.stdout, re.MULTILINE)
     layers = re.search(r"^  model\.recompute_layers = (.*)$", done.stdout, re.MULTILINE)
     return sum(map(int, [*arenas.groups(), *beside])), float(time[1]), layers[1]

@@ -23,9 +23,10 @@ public:
     for (size_t i = 0; i < values.size(); ++i)
       values[i] = next_ + static_cast<float>(i);
     next_ += 1000;
-    values_[name] = values;
-    addBytes(name, Element::F32, std::move(shape),
-             {reinterpret_cast<const char *>(values.data()), values.size() * 4});
+    addValues(name, std::move(shape), std::move(values));
+  }
+  void addCopy(const std::string &name, Shape shape, const std::string &of) {
+    addValues(name, std::move(shape), values_.at(of));
   }
   void addBytes(const std::string &name, Element type, Shape shape, std::string bytes) {
     sources_.push_back({name, type, std::move(shape), [bytes](ByteSink &sink) {
@@ -39,6 +40,12 @@ public:
   const std::vector<float> &operator[](const std::string &name) const { return values_.at(name); }
 
 private:
+  void addValues(const std::string &name, Shape shape, std::vector<float> values) {
+    addBytes(name, Element::F32, std::move(shape),
+             {reinterpret_cast<const char *>(values.data()), values.size() * 4});
+    values_[name] = std::move(values);
+  }
+
   std::string folder_;
   float next_ = 0;
   std::map<std::string, std::vector<float>> values_;
@@ -296,8 +303,8 @@ TEST(HfImport, DeepseekWithLatentAttentionFp8AndPredictors) {
   for (const char *name : {"enorm", "hnorm", "shared_head.norm"})
     hub.add(fmt::format("model.layers.2.{}.weight", name), {kHidden});
   hub.add("model.layers.2.eh_proj.weight", {kHidden, 2 * kHidden});
-  hub.add("model.layers.2.embed_tokens.weight", {kVocab, kHidden});
-  hub.add("model.layers.2.shared_head.head.weight", {kVocab, kHidden});
+  hub.addCopy("model.layers.2.embed_tokens.weight", {kVocab, kHidden}, "model.embed_tokens.weight");
+  hub.addCopy("model.layers.2.shared_head.head.weight", {kVocab, kHidden}, "lm_head.weight");
   std::vector<std::string> unused;
   Result<FsdpCheckpoint> checkpoint = importOf(hub.finish(), folder.path(), {}, &unused);
   ASSERT_TRUE(checkpoint.isOk()) << checkpoint.status().message();

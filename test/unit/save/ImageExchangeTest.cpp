@@ -35,9 +35,9 @@ TEST(ImageExchange, SendsImagesOneAfterTheOther) {
   auto link = two.link();
   for (int64_t step : {3, 6, 9}) {
     int slot = two.mine.slots().next();
-    ImageInfo info = fill(two.mine.slots(), slot, {1, 0, step});
+    ImageInfo info = fill(two.mine.slots(), slot, {1, 0, step, 2});
     ASSERT_TRUE(link->send(info, two.mine.slots().bytesOf(slot), kSeconds).isOk());
-    std::optional<int> there = two.guest.slots().find({1, 0, step});
+    std::optional<int> there = two.guest.slots().find({1, 0, step, 2});
     ASSERT_TRUE(there);
     EXPECT_TRUE(two.guest.slots().isIntact(*there));
   }

@@ -1,0 +1,12 @@
+// The calls of ops on heads of queries and keys that have no weights.
+#pragma once
+
+#include "kernels/bench/CaseBuilder.h"
+
+namespace shardc::kernels::bench {
+
+void makeScalePositions(Builder &b);
+void makeL2Norm(Builder &b);
+void makeL2NormBwd(Builder &b);
+
+} // namespace shardc::kernels::bench
