@@ -25,6 +25,15 @@ StageSchedule scheduleOf(const Layout &mesh, int64_t microbatches) {
                                                 : StageSchedule::oneForwardOneBackward(shape);
 }
 
+/// Of all chunks of a stage.
+int64_t layersOfStage(const std::vector<int64_t> &layers, int64_t stage, int64_t stages) {
+  int64_t own = 0;
+  for (auto chunk = static_cast<size_t>(stage); chunk < layers.size();
+       chunk += static_cast<size_t>(stages))
+    own += layers[chunk];
+  return own;
+}
+
 } // namespace
 
 StageOrder::StageOrder(StageSchedule of) : schedule(std::move(of)) {
@@ -173,10 +182,7 @@ int64_t StageBytes::activations(int64_t stage, const std::vector<int64_t> &layer
 }
 
 StageBytes::Numels StageBytes::numelsOf(int64_t stage, const std::vector<int64_t> &layers) const {
-  int64_t own = 0;
-  for (auto chunk = static_cast<size_t>(stage); chunk < layers.size();
-       chunk += static_cast<size_t>(stages_))
-    own += layers[chunk];
+  int64_t own = layersOfStage(layers, stage, stages_);
   bool isFirst = stage == 0, isLast = stage + 1 == stages_;
   return {own * body_.leastOfLayers(&PartCost::numel) + (isFirst ? body_.embeddingNumel : 0) +
               (isLast ? body_.head.numel : 0),
@@ -188,7 +194,8 @@ StageSeconds::StageSeconds(const BodyCost &body, const Layout &mesh, const TuneS
                            const StageOrder &order)
     : body_(body), exchanges_(body, mesh, sizes, microbatches), order_(order),
       microbatches_(microbatches), fewest_(static_cast<int64_t>(body.layers.size())) {
-  if (int64_t stages = mesh.size(Knob::Stages); stages > 1) {
+  int64_t stages = mesh.size(Knob::Stages);
+  if (stages > 1) {
     int64_t near = std::clamp<int64_t>(sizes.inNode / (sizes.ranks / stages), 1, 2);
     transferSeconds_ =
         predict::collectiveSeconds(*body.device, CollectiveKind::Send, plan::Transport::Nccl,
@@ -200,13 +207,8 @@ StageSeconds::StageSeconds(const BodyCost &body, const Layout &mesh, const TuneS
     chunks_.push_back(chunkOf(begin, end));
     begin = end;
   }
-  for (int64_t stage = 0; stage < mesh.size(Knob::Stages); ++stage) {
-    int64_t own = 0;
-    for (auto chunk = static_cast<size_t>(stage); chunk < layers.size();
-         chunk += static_cast<size_t>(mesh.size(Knob::Stages)))
-      own += layers[chunk];
-    fewest_ = std::min(fewest_, own);
-  }
+  for (int64_t stage = 0; stage < stages; ++stage)
+    fewest_ = std::min(fewest_, layersOfStage(layers, stage, stages));
 }
 
 void StageSeconds::addExchange(Exchanged &sum, const ExchangeCost &cost, bool areExperts) const {

@@ -57,4 +57,20 @@ inline bool sameMatrix(const Tensor &a, const Tensor &b) {
   return a.cols() == b.cols() && a.numel() == b.numel();
 }
 
+/// Null, or the reason why x and y are not [B, S, heads, D] of the same extents.
+inline const char *checkSameHeads(const Tensor &x, const Tensor &y) {
+  SHARDC_REQUIRE(x.rank == 4, "x is not [B, S, heads, D]");
+  SHARDC_REQUIRE(sameShape(x, y), "x and y differ in shape");
+  return nullptr;
+}
+
+/// Null, or the reason why positions of the rows of `heads`, if there are any, are not i32[B, S].
+inline const char *checkPositions(const Tensor *positions, const Tensor &heads) {
+  SHARDC_REQUIRE(positions == nullptr || (positions->dtype == DType::I32 && positions->rank == 2 &&
+                                          positions->shape[0] == heads.shape[0] &&
+                                          positions->shape[1] == heads.shape[1]),
+                 "positions are not i32[B, S]");
+  return nullptr;
+}
+
 } // namespace shardc::kernels::host

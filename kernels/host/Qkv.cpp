@@ -50,23 +50,12 @@ Angles anglesOf(const Call &call, const Tensor &heads, bool isBackwards, const B
           buffers.sines};
 }
 
-const char *checkPositions(const Call &call, const Tensor &heads) {
-  const Tensor *positions = positionsOf(call);
-  SHARDC_REQUIRE(positions == nullptr || (positions->dtype == DType::I32 && positions->rank == 2 &&
-                                          positions->shape[0] == heads.shape[0] &&
-                                          positions->shape[1] == heads.shape[1]),
-                 "positions are not i32[B, S]");
-  return nullptr;
-}
-
 const char *acceptsRope(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 2, 1, 1}));
   const Tensor &x = call.in[0], &y = call.out[0];
   SHARDC_REQUIRE(isData(x) && isData(y), "rope takes f32, bf16 and f16");
-  SHARDC_REQUIRE(x.rank == 4, "x is not [B, S, heads, D]");
-  SHARDC_REQUIRE(y.rank == 4 && std::equal(x.shape, x.shape + 4, y.shape),
-                 "x and y differ in shape");
-  SHARDC_REQUIRE_OK(checkPositions(call, x));
+  SHARDC_REQUIRE_OK(checkSameHeads(x, y));
+  SHARDC_REQUIRE_OK(checkPositions(positionsOf(call), x));
   return checkRotary(call.attrs, x.cols());
 }
 
@@ -145,7 +134,7 @@ const char *acceptsSplit(const Call &call) { return checkSplit(call, 1); }
 
 const char *acceptsSplitRope(const Call &call) {
   SHARDC_REQUIRE_OK(checkSplit(call, 2));
-  SHARDC_REQUIRE_OK(checkPositions(call, call.out[0]));
+  SHARDC_REQUIRE_OK(checkPositions(positionsOf(call), call.out[0]));
   return checkRotary(call.attrs, call.out[0].cols());
 }
 
@@ -159,7 +148,7 @@ const char *acceptsMerge(const Call &call) { return checkMerge(call, 3); }
 
 const char *acceptsMergeRope(const Call &call) {
   SHARDC_REQUIRE_OK(checkMerge(call, 4));
-  SHARDC_REQUIRE_OK(checkPositions(call, call.in[0]));
+  SHARDC_REQUIRE_OK(checkPositions(positionsOf(call), call.in[0]));
   return checkRotary(call.attrs, call.in[0].cols());
 }
 

@@ -15,13 +15,8 @@ const char *acceptsScalePositions(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 2, 1, 1}));
   const Tensor &x = call.in[0], &y = call.out[0];
   SHARDC_REQUIRE(isData(x) && isData(y), "scale_positions takes f32, bf16 and f16");
-  SHARDC_REQUIRE(x.rank == 4, "x is not [B, S, heads, D]");
-  SHARDC_REQUIRE(y.rank == 4 && std::equal(x.shape, x.shape + 4, y.shape),
-                 "x and y differ in shape");
-  SHARDC_REQUIRE(call.inCount < 2 ||
-                     (call.in[1].dtype == DType::I32 && call.in[1].rank == 2 &&
-                      call.in[1].shape[0] == x.shape[0] && call.in[1].shape[1] == x.shape[1]),
-                 "positions are not i32[B, S]");
+  SHARDC_REQUIRE_OK(checkSameHeads(x, y));
+  SHARDC_REQUIRE_OK(checkPositions(call.inCount > 1 ? &call.in[1] : nullptr, x));
   SHARDC_REQUIRE(call.attrs.position_step >= 1, "position_step is not at least 1");
   return nullptr;
 }

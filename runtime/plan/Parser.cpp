@@ -149,29 +149,12 @@ bool Parser::where(Role &role) {
 }
 
 bool Parser::arenas(Role &role) {
-  if (!in_.expect('{'))
-    return false;
-  while (!in_.takeIf('}')) {
-    Arena arena = Arena::State;
-    if (!enumerator(arena, parseArena, "arena") || !in_.expect('=') ||
-        !in_.integer(role.arenaBytes[static_cast<size_t>(arena)], "bytes of an arena", 0,
-                     limits::kBytesMax))
-      return false;
-  }
-  return true;
+  return byteTable(role.arenaBytes, parseArena, "arena", "bytes of an arena");
 }
 
 bool Parser::beside(Role &role) {
-  if (!in_.expect('{'))
-    return false;
-  while (!in_.takeIf('}')) {
-    Beside what = Beside::Communicators;
-    if (!enumerator(what, parseBeside, "memory beside arenas") || !in_.expect('=') ||
-        !in_.integer(role.besideBytes[static_cast<size_t>(what)], "bytes beside the arenas", 0,
-                     limits::kBytesMax))
-      return false;
-  }
-  return true;
+  return byteTable(role.besideBytes, parseBeside, "memory beside arenas",
+                   "bytes beside the arenas");
 }
 
 bool Parser::cell(Role &role) {

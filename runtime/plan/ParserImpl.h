@@ -2,6 +2,7 @@
 // programs (Parser.cpp), segments and ops (ParseSegments.cpp). Nothing else includes this.
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -95,6 +96,9 @@ private:
   // roles
   bool role();
   bool where(Role &role);
+  template <typename E, size_t n>
+  bool byteTable(std::array<int64_t, n> &out, std::optional<E> (*parseName)(std::string_view),
+                 std::string_view row, std::string_view bytes);
   bool arenas(Role &role);
   bool beside(Role &role);
   bool cell(Role &role);
@@ -159,6 +163,21 @@ bool Parser::enumerator(E &out, std::optional<E> (*parseName)(std::string_view),
   if (!value)
     return in_.fail(in_.last(), "plan-name", "unknown {} '{}'", what, word.substr(0, 64));
   out = *value;
+  return true;
+}
+
+/// `{ row = bytes ... }`
+template <typename E, size_t n>
+bool Parser::byteTable(std::array<int64_t, n> &out, std::optional<E> (*parseName)(std::string_view),
+                       std::string_view row, std::string_view bytes) {
+  if (!in_.expect('{'))
+    return false;
+  while (!in_.takeIf('}')) {
+    E which{};
+    if (!enumerator(which, parseName, row) || !in_.expect('=') ||
+        !in_.integer(out[static_cast<size_t>(which)], bytes, 0, limits::kBytesMax))
+      return false;
+  }
   return true;
 }
 

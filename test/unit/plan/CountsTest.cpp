@@ -54,8 +54,7 @@ role all "" {
 
 TEST(Counts, OfRowsThatAreExchangedWithThemAreAccepted) {
   Plan plan = parsed(kExchanged);
-  std::vector<Finding> findings = verify(plan);
-  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  test::expectAccepted(plan);
   EXPECT_EQ(print(parsed(print(plan))), print(plan));
 }
 
@@ -102,8 +101,7 @@ role tail "second" where { pp = 1 to 1 } {
 
 TEST(Counts, GoThroughBuffersAndTransfers) {
   Plan plan = parsed(kHandedOn);
-  std::vector<Finding> findings = verify(plan);
-  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  test::expectAccepted(plan);
   test::expectRefused(
       parsed(test::replaced(kHandedOn, "grouped_matmul %y, %b, %n", "grouped_matmul %y, %b, %own")),
       Rule::Counts, "'grouped_matmul' takes '%y' with counts of other rows");
@@ -150,8 +148,7 @@ role all "all ranks" {
 
 TEST(Counts, AreThoseOfWhatSegmentsMakeOfRows) {
   Plan plan = parsed(kLeftTwice);
-  std::vector<Finding> findings = verify(plan);
-  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  test::expectAccepted(plan);
   // What 't' finds where it leaves rows is of the run before.
   test::expectRefused(parsed(test::replaced(kLeftTwice, "    %g = gelu %y",
                                             "    in %old = @g rows %n\n    %g = add %y, %old")),
@@ -288,8 +285,7 @@ TEST(Counts, StayWhileTheirRowsDo) {
   Segment &segment = plan.roles[0].segments[0];
   removeDeadOps(segment);
   dropUnusedValues(segment);
-  std::vector<Finding> findings = verify(plan);
-  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  test::expectAccepted(plan);
   EXPECT_EQ(std::ranges::count(segment.ops, OpKind::MakeRuns, &Op::kind), 2);
   EXPECT_EQ(std::ranges::count(segment.ops, OpKind::Combine, &Op::kind), 0);
 }
@@ -305,8 +301,7 @@ class RunsPlan : public testing::TestWithParam<WrongCounts> {};
 
 TEST(RunsPlan, IsAccepted) {
   Plan plan = parsed(planText("runs"));
-  std::vector<Finding> findings = verify(plan);
-  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  test::expectAccepted(plan);
   EXPECT_EQ(print(parsed(print(plan))), print(plan));
 }
 

@@ -44,8 +44,7 @@ TEST(Splits, ComeBackAsText) {
   EXPECT_EQ(stack.tensorName(3), "fc1.weight3");
   EXPECT_EQ(plan.params[1].tensorName(0), "down");
   EXPECT_EQ(plan.params[1].rowSize(), 4);
-  std::vector<Finding> findings = verify(plan);
-  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  test::expectAccepted(plan);
 }
 
 TEST(Splits, MayStillBeToBeMadeInLogicalPlans) {
@@ -55,8 +54,7 @@ TEST(Splits, MayStillBeToBeMadeInLogicalPlans) {
   EXPECT_THAT(print(plan), HasSubstr(uncut));
   EXPECT_TRUE(plan.params[0].isUncut());
   EXPECT_EQ(plan.params[0].wholeType(), Type::of(DType::F32, {8, 4}));
-  std::vector<Finding> findings = verify(plan);
-  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  test::expectAccepted(plan);
   plan.level = Level::Sharded;
   test::expectRefused(plan, Rule::Split,
                       "only logical plans have parameters that are still to be cut");
@@ -237,8 +235,7 @@ INSTANTIATE_TEST_SUITE_P(Plans, Tensor, testing::ValuesIn(kBadSteps),
 
 TEST(Tensor, IsAcceptedByVerifierAndOracle) {
   Plan plan = parsed(planText("tensor"));
-  std::vector<Finding> findings = verify(plan);
-  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  test::expectAccepted(plan);
   EXPECT_EQ(oracle::findBreak(plan), "");
 }
 

@@ -35,6 +35,11 @@ std::string edited(std::string_view name, const std::vector<Edit> &edits) {
 
 void PrintTo(const WrongEdit &each, std::ostream *out) { *out << each.name; }
 
+void expectAccepted(const Plan &plan) {
+  std::vector<Finding> findings = verify(plan);
+  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+}
+
 void expectRefused(const Plan &plan, Rule rule, std::string_view message) {
   std::vector<Finding> findings = verify(plan);
   ASSERT_FALSE(findings.empty());

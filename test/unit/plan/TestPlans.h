@@ -32,6 +32,9 @@ void PrintTo(const WrongEdit &each, std::ostream *out);
 /// The text of plans/<name>.plan with these edits, each of its only occurrence.
 std::string edited(std::string_view name, const std::vector<Edit> &edits);
 
+/// Fails the test, with the first finding, if there is any.
+void expectAccepted(const Plan &plan);
+
 /// Fails the test unless the first finding is of the rule and has the message, or a part of it.
 void expectRefused(const Plan &plan, Rule rule, std::string_view message);
 
