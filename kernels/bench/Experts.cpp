@@ -173,7 +173,13 @@ private:
 void transB(Attrs &attrs) { attrs.trans_b = true; }
 void transA(Attrs &attrs) { attrs.trans_a = true; }
 
-/// Rows of all experts and of the router, with their gradients, bf16.
+/// One element a row.
+Tensor flat(Tensor tensor) {
+  tensor.shape[0] = tensor.numel(), tensor.shape[1] = 1;
+  return tensor;
+}
+
+/// Rows of all experts and of the router, with their gradients, bf16: the ops that a plan has.
 void addLayer(Sequence &s, const Layer &l, double skew) {
   constexpr DType kData = DType::BF16;
   int64_t n = l.rows(), h = l.hidden, f = l.width;
@@ -182,12 +188,13 @@ void addLayer(Sequence &s, const Layer &l, double skew) {
          dlogits = s.make(kData, {l.tokens, l.experts});
   Tensor dlogitsWide = s.make(DType::F32, {l.tokens, l.experts});
   Tensor chosenIds = s.make(DType::I32, {l.tokens, l.choices});
-  Tensor ids = s.make(DType::I32, {l.tokens, l.choices}), places = ids;
+  Tensor ids = s.make(DType::I32, {l.tokens, l.choices});
   std::vector<int32_t> chosen = choose(l, skew);
   cudaMemcpy(ids.data, chosen.data(), chosen.size() * sizeof(int32_t), cudaMemcpyHostToDevice);
-  places = s.make(DType::I32, {l.tokens, l.choices});
+  Tensor places = s.make(DType::I32, {l.tokens, l.choices}), placesFlat = flat(places);
   Tensor counts = s.make(DType::I32, {1, l.experts});
-  Tensor weights = s.make(DType::F32, {l.tokens, l.choices}), dweights = weights;
+  Tensor weights = s.make(DType::F32, {l.tokens, l.choices});
+  Tensor ofRows = s.make(DType::F32, {n, 1}), dofRows = s.make(DType::F32, {n, 1});
   Tensor w1 = s.make(kData, {l.experts, 2 * f, h}), w2 = s.make(kData, {l.experts, h, f});
   Tensor dw1 = s.make(kData, {l.experts, 2 * f, h}), dw2 = s.make(kData, {l.experts, h, f});
   Tensor in = s.make(kData, {n, h}), gated = s.make(kData, {n, 2 * f}),
@@ -197,24 +204,25 @@ void addLayer(Sequence &s, const Layer &l, double skew) {
   s.add("router_topk", {logits}, {chosenIds, weights},
         [&l](Attrs &attrs) { attrs.topk = l.choices; });
   s.add("make_runs", {ids}, {counts, places}, [n](Attrs &attrs) { attrs.bound = n; });
+  s.add("dispatch", {flat(weights), placesFlat}, {ofRows});
   s.add("dispatch", {x, places}, {in});
   s.add("grouped_matmul", {in, w1, counts}, {gated}, transB);
-  s.add("swiglu", {gated}, {wide});
+  s.add("weighted_swiglu", {gated, ofRows}, {wide});
   s.add("grouped_matmul", {wide, w2, counts}, {y}, transB);
-  s.add("combine", {y, places, weights}, {out});
+  s.add("combine", {y, places}, {out});
   Tensor dout = s.make(kData, {l.tokens, h}), dy = s.make(kData, {n, h});
   Tensor dwide = s.make(kData, {n, f}), dgated = s.make(kData, {n, 2 * f});
   Tensor din = s.make(kData, {n, h}), dx = s.make(kData, {l.tokens, h});
   Tensor drouter = s.make(kData, {l.experts, h});
-  dweights = s.make(DType::F32, {l.tokens, l.choices});
-  s.add("combine_bwd", {y, dout, places}, {dweights});
-  s.add("dispatch", {dout, places, weights}, {dy});
-  s.add("grouped_matmul_bwd", {dy, wide, counts}, {dw2});
+  Tensor dweights = s.make(DType::F32, {l.tokens, l.choices});
+  s.add("dispatch", {dout, places}, {dy});
   s.add("grouped_matmul", {dy, w2, counts}, {dwide});
-  s.add("swiglu_bwd", {dwide, gated}, {dgated});
+  s.add("weighted_swiglu_bwd", {dwide, gated, ofRows}, {dgated, dofRows, wide});
+  s.add("grouped_matmul_bwd", {dy, wide, counts}, {dw2});
   s.add("grouped_matmul_bwd", {dgated, in, counts}, {dw1});
   s.add("grouped_matmul", {dgated, w1, counts}, {din});
   s.add("combine", {din, places}, {dx});
+  s.add("combine", {dofRows, placesFlat}, {flat(dweights)});
   s.add("router_topk_bwd", {dweights, logits, ids}, {dlogitsWide},
         [&l](Attrs &attrs) { attrs.topk = l.choices; });
   s.add("cast", {dlogitsWide}, {dlogits});

@@ -9,6 +9,7 @@
 // (gelu by erff).
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/chunk.cuh"
 #include "kernels/cuda/gelu.cuh"
 
 namespace shardc::kernels::cuda {
@@ -163,56 +164,71 @@ void runWeightedSwiGlu(const Call &call) {
 
 struct WeightedBwd {
   Data dy, x, weights, dx, dweights, y;
-  int64_t cols; ///< of dy
+  int64_t rows, cols; ///< of dy
   bool hasY;
 };
 
-constexpr int kWeightedThreadsMax = 256; ///< of the block that has a row
+constexpr int kWeightedRows = 8;  ///< of a block: a warp has a row
+constexpr int kWeightedAhead = 2; ///< chunks of a row that a thread loads before it uses the first
 
 template <Mode M>
-__global__ void __launch_bounds__(kWeightedThreadsMax) weightedBackward(const WeightedBwd p) {
+__global__ void __launch_bounds__(kWeightedRows *kWarp) weightedBackward(const WeightedBwd p) {
   awaitPrevious();
-  int64_t row = blockIdx.x;
+  int64_t row = int64_t{blockIdx.x} * kWeightedRows + threadIdx.x / kWarp;
+  if (row >= p.rows)
+    return;
   float weight = element(p.weights, row);
-  double sum[1] = {0};
-  for (int64_t c = int64_t{threadIdx.x} * kChunk; c < p.cols; c += int64_t{blockDim.x} * kChunk) {
-    float d[kChunk], gate[kChunk], up[kChunk], again[kChunk], part = 0;
-    int64_t offset = row * 2 * p.cols + c;
-    int n = upToChunk(p.cols - c);
-    load8<M>(p.dy, row * p.cols + c, n, d);
-    load8<M>(p.x, offset, n, gate);
-    load8<M>(p.x, offset + p.cols, n, up);
-    float weighted[kChunk];
+  double sum = 0;
+  constexpr int64_t kStep = kWarp * kChunk;
+  for (int64_t first = int64_t{threadIdx.x} % kWarp * kChunk; first < p.cols;
+       first += kWeightedAhead * kStep) {
+    Chunk<M> ofDy[kWeightedAhead], ofGate[kWeightedAhead], ofUp[kWeightedAhead];
 #pragma unroll
-    for (int j = 0; j < kChunk; ++j)
-      weighted[j] = d[j] * weight;
-    SwiGlu::backward<M>(weighted, gate, up, again, false);
+    for (int a = 0; a < kWeightedAhead; ++a)
+      if (int64_t c = first + a * kStep; c < p.cols) {
+        int n = upToChunk(p.cols - c);
+        ofDy[a] = readChunk<M>(p.dy, row * p.cols + c, n);
+        ofGate[a] = readChunk<M>(p.x, row * 2 * p.cols + c, n);
+        ofUp[a] = readChunk<M>(p.x, (row * 2 + 1) * p.cols + c, n);
+      }
 #pragma unroll
-    for (int j = 0; j < kChunk; ++j) {
-      part += j < n ? d[j] * again[j] : 0.0f;
-      again[j] *= weight;
+    for (int a = 0; a < kWeightedAhead; ++a) {
+      int64_t c = first + a * kStep;
+      if (c >= p.cols)
+        continue;
+      int n = upToChunk(p.cols - c);
+      float d[kChunk], gate[kChunk], up[kChunk], again[kChunk], weighted[kChunk], part = 0;
+      floatsOf<M>(ofDy[a], d), floatsOf<M>(ofGate[a], gate), floatsOf<M>(ofUp[a], up);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        weighted[j] = d[j] * weight;
+      SwiGlu::backward<M>(weighted, gate, up, again, false);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        part += j < n ? d[j] * again[j] : 0.0f;
+        again[j] *= weight;
+      }
+      sum += static_cast<double>(part);
+      store8<M>(p.dx, row * 2 * p.cols + c, n, gate);
+      store8<M>(p.dx, (row * 2 + 1) * p.cols + c, n, up);
+      if (p.hasY)
+        store8<M>(p.y, row * p.cols + c, n, again);
     }
-    sum[0] += static_cast<double>(part);
-    store8<M>(p.dx, offset, n, gate);
-    store8<M>(p.dx, offset + p.cols, n, up);
-    if (p.hasY)
-      store8<M>(p.y, row * p.cols + c, n, again);
   }
-  blockSum(sum);
-  if (threadIdx.x == 0)
-    setElement(p.dweights, row, static_cast<float>(sum[0]));
+  sum = warpSum(sum);
+  if (threadIdx.x % kWarp == 0)
+    setElement(p.dweights, row, static_cast<float>(sum));
 }
 
 void runWeightedSwiGluBwd(const Call &call) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   bool hasY = call.outCount > 2;
   const Tensor &y = hasY ? call.out[2] : dx;
-  WeightedBwd p = {dataOf(dy),          dataOf(x), dataOf(call.in[2]), dataOf(dx),
-                   dataOf(call.out[1]), dataOf(y), dy.cols(),          hasY};
-  int threads = threadsForRow(p.cols, kWeightedThreadsMax);
+  WeightedBwd p = {dataOf(dy), dataOf(x), dataOf(call.in[2]), dataOf(dx), dataOf(call.out[1]),
+                   dataOf(y),  dy.rows(), dy.cols(),          hasY};
+  auto blocks = static_cast<unsigned>(ceilDiv(p.rows, kWeightedRows));
   forMode(modeOf({&dy, &x, &dx, &y}, p.cols), [&]<Mode M>() {
-    launchKernel(weightedBackward<M>, static_cast<unsigned>(dy.rows()), threads, 0, queueOf(call),
-                 p);
+    launchKernel(weightedBackward<M>, blocks, kWeightedRows * kWarp, 0, queueOf(call), p);
   });
 }
 

@@ -239,21 +239,37 @@ __device__ __forceinline__ void awaitPrevious() {
 #endif
 }
 
-/// Enqueues a kernel that begins with awaitPrevious().
+/// Enqueues a kernel that begins with awaitPrevious(); with more than one block a cluster, on GPUs
+/// that have clusters, blocks that lie beside each other are one.
 template <typename... Params, typename... Args>
-void launchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, Queue &queue,
-                  const Args &...args) {
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+void launchClusters(void (*kernel)(Params...), unsigned blocksOfCluster, dim3 grid, dim3 block,
+                    size_t shared, Queue &queue, const Args &...args) {
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid, config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = streamOf(queue);
-  config.attrs = &early;
-  config.numAttrs = mayDepend(queue) ? 1 : 0;
+  config.attrs = attributes;
+  if (mayDepend(queue)) {
+    cudaLaunchAttribute &early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (blocksOfCluster > 1) {
+    cudaLaunchAttribute &cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = blocksOfCluster;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  }
   // A failure remains the last error, which the backend queries.
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
+/// Enqueues a kernel that begins with awaitPrevious().
+template <typename... Params, typename... Args>
+void launchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, Queue &queue,
+                  const Args &...args) {
+  launchClusters(kernel, 1, grid, block, shared, queue, args...);
 }
 
 /// The grid of a kernel whose blocks take `items` in turns: as many blocks as run at a time.
@@ -276,14 +292,30 @@ __global__ void __launch_bounds__(256) mapFlat(const Op op, int64_t numel) {
     op.template run<M>(i, upToChunk(numel - i));
 }
 
-/// An elementwise op over rows: op.run<M>(row, column, count up to 8). One block column covers up
-/// to 256 chunks of a row.
+/// Threads of a block that has rows beside each other, x of a row: one row, or as many as fit in
+/// 256 threads where a row has fewer than a warp's chunks.
+inline dim3 threadsOfRows(int64_t chunks) {
+  constexpr int kThreads = 256;
+  if (chunks >= kWarp)
+    return static_cast<unsigned>(std::min<int64_t>(ceilDiv(chunks, kWarp) * kWarp, kThreads));
+  return {static_cast<unsigned>(chunks), static_cast<unsigned>(kThreads / chunks)};
+}
+
+/// The grid of such blocks, y along a row.
+inline dim3 gridOfRows(dim3 threads, int64_t rows, int64_t chunks) {
+  return {static_cast<unsigned>(ceilDiv(rows, threads.y)),
+          static_cast<unsigned>(ceilDiv(chunks, threads.x))};
+}
+
+/// An elementwise op over rows: op.run<M>(row, column, count up to 8). Blocks as threadsOfRows has
+/// them, with a chunk a thread.
 template <Mode M, typename Op>
-__global__ void __launch_bounds__(256) mapRows(const Op op, int64_t cols) {
+__global__ void __launch_bounds__(256) mapRows(const Op op, int64_t rows, int64_t cols) {
   awaitPrevious();
+  int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kChunk;
-  if (c < cols)
-    op.template run<M>(static_cast<int64_t>(blockIdx.x), c, upToChunk(cols - c));
+  if (row < rows && c < cols)
+    op.template run<M>(row, c, upToChunk(cols - c));
 }
 
 template <typename Op> void launchFlat(const Call &call, Mode mode, const Op &op, int64_t numel) {
@@ -295,11 +327,10 @@ template <typename Op> void launchFlat(const Call &call, Mode mode, const Op &op
 
 template <typename Op>
 void launchRows(const Call &call, Mode mode, const Op &op, int64_t rows, int64_t cols) {
-  int threads = threadsForRow(cols, 256);
-  dim3 grid(static_cast<unsigned>(rows),
-            static_cast<unsigned>(ceilDiv(cols, static_cast<int64_t>(threads) * kChunk)));
+  dim3 threads = threadsOfRows(ceilDiv(cols, kChunk));
+  dim3 grid = gridOfRows(threads, rows, ceilDiv(cols, kChunk));
   forMode(mode, [&]<Mode M>() {
-    launchKernel(mapRows<M, Op>, grid, threads, 0, queueOf(call), op, cols);
+    launchKernel(mapRows<M, Op>, grid, threads, 0, queueOf(call), op, rows, cols);
   });
 }
 

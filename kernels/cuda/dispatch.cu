@@ -13,7 +13,7 @@
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/Sort.h"
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/chunk.cuh"
 #include "kernels/cuda/router.cuh"
 #include "kernels/host/Router.h"
 #include "runtime/base/Router.h"
@@ -177,53 +177,76 @@ void runDispatch(const Call &call) {
 struct Combine {
   Data y, x;
   Choices choices;
-  int64_t cols;
+  int64_t rows, cols; ///< of x
 };
 
-constexpr int kColsAhead = 4; ///< chunks of a row that a thread loads before it adds the first
+/// Of a thread of combine: chunks of a row of x, and choices whose rows it loads together.
+constexpr int kColsAhead = 2, kChoicesAhead = 2;
 
-/// A block has a row of x; a thread several chunks of it, so that enough loads are under way.
-template <Mode M> __global__ void __launch_bounds__(256, 3) combineRows(const Combine p) {
+/// Places of the choices from i on; none behind a row's last one.
+struct Taken {
+  int64_t place[kChoicesAhead];
+
+  __device__ Taken(const Choices &choices, int64_t i, int64_t end) {
+#pragma unroll
+    for (int k = 0; k < kChoicesAhead; ++k)
+      place[k] = i + k < end ? choices.places[i + k] : int64_t{kNoRun};
+  }
+};
+
+template <Mode M> __global__ void __launch_bounds__(256, 4) combineRows(const Combine p) {
   awaitPrevious();
-  int64_t row = blockIdx.x, step = int64_t{blockDim.x} * kChunk;
+  int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+  if (row >= p.rows)
+    return;
+  int64_t step = int64_t{blockDim.x} * kChunk;
   int64_t first = blockIdx.y * step * kColsAhead + threadIdx.x * kChunk;
   float sum[kColsAhead][kChunk] = {};
   bool isLacking = false; // of a row that no slot had room for
-  for (int64_t i = row * p.choices.count; i < (row + 1) * p.choices.count; ++i) {
-    int64_t place = p.choices.places[i];
-    isLacking |= place == kNoRoom;
-    if (!p.choices.isIn(place))
-      continue;
-    float weight = p.choices.weight(i), v[kColsAhead][kChunk];
+  int64_t end = (row + 1) * p.choices.count;
+  Taken next(p.choices, row * p.choices.count, end);
+  for (int64_t i = row * p.choices.count; i < end; i += kChoicesAhead) {
+    Taken now = next;
+    next = Taken(p.choices, i + kChoicesAhead, end);
+    Chunk<M> chunks[kChoicesAhead][kColsAhead];
 #pragma unroll
-    for (int k = 0; k < kColsAhead; ++k)
-      if (int64_t c = first + k * step; c < p.cols)
-        load8<M>(p.y, place * p.cols + c, upToChunk(p.cols - c), v[k]);
+    for (int k = 0; k < kChoicesAhead; ++k) {
+      isLacking |= now.place[k] == kNoRoom;
 #pragma unroll
-    for (int k = 0; k < kColsAhead; ++k)
+      for (int a = 0; a < kColsAhead; ++a)
+        if (int64_t c = first + a * step; p.choices.isIn(now.place[k]) && c < p.cols)
+          chunks[k][a] = readChunk<M>(p.y, now.place[k] * p.cols + c, upToChunk(p.cols - c));
+    }
 #pragma unroll
-      for (int j = 0; j < kChunk; ++j)
-        sum[k][j] = first + k * step < p.cols ? sum[k][j] + v[k][j] * weight : 0.0f;
+    for (int k = 0; k < kChoicesAhead; ++k) {
+      if (!p.choices.isIn(now.place[k]))
+        continue;
+      float weight = p.choices.weight(i + k);
+#pragma unroll
+      for (int a = 0; a < kColsAhead; ++a) {
+        float v[kChunk];
+        floatsOf<M>(chunks[k][a], v);
+#pragma unroll
+        for (int j = 0; j < kChunk; ++j)
+          sum[a][j] += v[j] * weight;
+      }
+    }
   }
-  if (isLacking) { // the same for all threads of the row
 #pragma unroll
-    for (int k = 0; k < kColsAhead; ++k)
+  for (int a = 0; a < kColsAhead; ++a) {
 #pragma unroll
-      for (int j = 0; j < kChunk; ++j)
-        sum[k][j] = __int_as_float(0x7fc00000);
+    for (int j = 0; j < kChunk; ++j)
+      sum[a][j] = isLacking ? __int_as_float(0x7fc00000) : sum[a][j];
+    if (int64_t c = first + a * step; c < p.cols)
+      store8<M>(p.x, row * p.cols + c, upToChunk(p.cols - c), sum[a]);
   }
-#pragma unroll
-  for (int k = 0; k < kColsAhead; ++k)
-    if (int64_t c = first + k * step; c < p.cols)
-      store8<M>(p.x, row * p.cols + c, upToChunk(p.cols - c), sum[k]);
 }
 
 void runCombine(const Call &call) {
   const Tensor &y = call.in[0], &places = call.in[1], &x = call.out[0];
-  Combine p = {dataOf(y), dataOf(x), choicesOf(call, places, y), x.cols()};
-  int threads = threadsForRow(ceilDiv(p.cols, kColsAhead), 256);
-  dim3 grid(static_cast<unsigned>(x.rows()),
-            static_cast<unsigned>(ceilDiv(p.cols, int64_t{threads} * kChunk * kColsAhead)));
+  Combine p = {dataOf(y), dataOf(x), choicesOf(call, places, y), x.rows(), x.cols()};
+  int64_t parts = ceilDiv(ceilDiv(p.cols, kChunk), kColsAhead); // of a row, a thread's
+  dim3 threads = threadsOfRows(parts), grid = gridOfRows(threads, p.rows, parts);
   forMode(modeOf({&y, &x}, p.cols),
           [&]<Mode M>() { launchKernel(combineRows<M>, grid, threads, 0, queueOf(call), p); });
 }

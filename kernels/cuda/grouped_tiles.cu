@@ -9,9 +9,10 @@
 // that one multiplies while the other writes results. A group without rows multiplies nothing, and
 // 128 columns are multiplied alone where a tile has no more. Eight pairs of tiles one below the
 // other come before the next columns, so that a and b come from the L2. A gradient is the product
-// of the transposed rows: its tiles have fixed places, and k is rows. Rows behind a run's end are
-// loaded with the others of its last tile. In a product they are not written; in a gradient they
-// are overwritten by zeros in shared memory first.
+// of the transposed rows: its tiles have fixed places, k is rows, and runs with most rows come
+// first, so that clusters end together. Rows behind a run's end are loaded with the others of its
+// last tile. In a product they are not written; in a gradient they are overwritten by zeros in
+// shared memory first.
 #include "kernels/cuda/grouped_tiles.cuh"
 
 namespace shardc::kernels::cuda::tiles {

@@ -57,7 +57,11 @@ template <typename Sizes> struct Shared {
   uint64_t full[Sizes::kStages], empty[Sizes::kStages]; ///< barriers
   int depths[Sizes::kStages];                           ///< rows of a gradient in a stage
   Tile tiles[kTilesAhead];
-  int32_t firstItems[kRunsMax + 1], begins[kRunsMax], ends[kRunsMax];
+  int32_t begins[kRunsMax], ends[kRunsMax];
+  union {
+    int32_t firstItems[kRunsMax + 1]; ///< of a product
+    int32_t order[kRunsMax];          ///< of a gradient: its runs, as orderRuns has them
+  };
 };
 template <typename Sizes>
 inline constexpr uint32_t kSharedBytes = Sizes::kRingBytes + sizeof(Shared<Sizes>);
@@ -140,7 +144,7 @@ private:
     Place place;
     int local, rows;
     if constexpr (kSumsRows<kForm>) {
-      place.run = item / p_.items;
+      place.run = ring_.shared.order[item / p_.items];
       local = item % p_.items, rows = p_.k;
     } else {
       while (shared.firstItems[run_ + 1] <= item)
@@ -365,7 +369,29 @@ __device__ __forceinline__ void writeWide(const TileTarget &to, const float (&su
 
 constexpr int kThreads = 384; ///< a warp group that copies, two that multiply
 
+/// Orders the runs of a gradient by falling numbers of rows. Clusters take pieces of work in turns,
+/// and those of a run all last as long: in this order no cluster has more to do than another one by
+/// more than one piece of the longest run.
 template <typename Sizes>
+__device__ __forceinline__ void orderRuns(const Params &p, Shared<Sizes> &shared) {
+  auto *rows = reinterpret_cast<int32_t *>(shared.warps); // not in use yet
+  static_assert(sizeof(shared.warps) >= kRunsMax * sizeof(int32_t));
+  for (int run = static_cast<int>(threadIdx.x); run < p.runs; run += kThreads) {
+    rows[run] = 0;
+    for (int i = run; i < p.slots * p.runs; i += p.runs)
+      rows[run] += p.list.ends[i] - p.list.begins[i];
+  }
+  __syncthreads();
+  for (int run = static_cast<int>(threadIdx.x); run < p.runs; run += kThreads) {
+    int before = 0;
+#pragma unroll 8
+    for (int other = 0; other < p.runs; ++other)
+      before += rows[other] > rows[run] || (rows[other] == rows[run] && other < run);
+    shared.order[before] = run;
+  }
+}
+
+template <typename Sizes, Form kForm>
 __device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) {
   Shared<Sizes> &shared = ring.shared;
   if (threadIdx.x == 0) {
@@ -381,10 +407,12 @@ __device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) 
   for (int i = static_cast<int>(threadIdx.x); i < all; i += kThreads) {
     shared.begins[i] = p.list.begins[i];
     shared.ends[i] = p.list.ends[i];
-    shared.firstItems[i] = p.list.firstItems[i];
   }
-  if (threadIdx.x == 0)
-    shared.firstItems[all] = p.list.firstItems[all];
+  if constexpr (kSumsRows<kForm>)
+    orderRuns(p, shared);
+  else
+    for (int i = static_cast<int>(threadIdx.x); i <= all; i += kThreads)
+      shared.firstItems[i] = p.list.firstItems[i];
   __syncthreads();
   hopper::syncCluster();
 }
@@ -397,7 +425,7 @@ __device__ __forceinline__ void runTiles(const Maps &maps, const Params &p,
   extern __shared__ __align__(1024) uint8_t memory[];
   Ring<Sizes> ring = {hopper::sharedAddress(memory),
                       *reinterpret_cast<Shared<Sizes> *>(memory + Sizes::kRingBytes)};
-  begin(p, ring);
+  begin<Sizes, kForm>(p, ring);
   if (threadIdx.x < 128) {
     hopper::giveRegisters<40>();
     if (threadIdx.x == 0)

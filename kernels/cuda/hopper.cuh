@@ -61,6 +61,20 @@ __device__ __forceinline__ void syncCluster() {
                    : "memory");
 }
 
+/// A float of the same shared memory of a block of the cluster.
+__device__ __forceinline__ float readFrom(uint32_t address, uint32_t block) {
+  float value;
+  asm volatile("{\n"
+               ".reg .b32 remote;\n"
+               "mapa.shared::cluster.u32 remote, %1, %2;\n"
+               "ld.shared::cluster.f32 %0, [remote];\n"
+               "}"
+               : "=f"(value)
+               : "r"(address), "r"(block)
+               : "memory");
+  return value;
+}
+
 __device__ __forceinline__ uint32_t blockOfCluster() {
   uint32_t rank = 0;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

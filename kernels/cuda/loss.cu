@@ -6,16 +6,17 @@
 // elsewhere. vocab_stats and vocab_loss are the same of columns that the ranks of a group have in
 // equal parts (kernels/host/VocabLoss.cpp), and so is cross_entropy_bwd of a group. Mapping: one
 // block of up to 1024 threads a row; each keeps a running maximum and sum over its chunks of 8
-// columns, then the block joins them. A row of 16-bit numbers that is short enough for two blocks a
-// multiprocessor lies in shared memory, where logits have no soft cap, one block's on its way while
-// the other's gradient is formed; of longer ones a thread keeps its first eight chunks in
-// registers, and what is beyond them is read a second time. Limited by memory: logits read once
-// (beyond 65536 columns twice with gradients), dlogits written once: 2.8 TB/s, 2.5 with gradients,
-// of a copy's 4.24 on an H200, 2026-11.
+// columns, then the block joins them. A row of 16-bit numbers lies in shared memory, where logits
+// have no soft cap, that of one block or of a cluster of two or four, so that two blocks fit a
+// multiprocessor: one's columns are on their way while the other's gradient is formed. Of other
+// rows a thread keeps its first eight chunks in registers, and what is beyond them is read a second
+// time. Limited by memory: logits read once, dlogits written once: 2.8 TB/s, 2.5 with gradients, of
+// a copy's 4.24 on an H200, 2026-11, for rows of one block.
 #include "kernels/cuda/loss.cuh"
 
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/hopper.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -279,8 +280,8 @@ __device__ __forceinline__ void copyRow(const uint4 *logits, int chunks, int per
   }
 }
 
-/// log of the sum of exponentials over the block, in all threads.
-__device__ __forceinline__ float joinExponentials(const Exponentials &mine) {
+/// Of the block's columns, in all threads.
+__device__ __forceinline__ RowSum joinExponentials(const Exponentials &mine) {
   __shared__ float warpLargest[kWarp];
   float largest = warpMax(mine.largest);
   if (threadIdx.x % kWarp == 0)
@@ -292,24 +293,64 @@ __device__ __forceinline__ float joinExponentials(const Exponentials &mine) {
                         ? 0.0f
                         : mine.total * __expf(mine.largest - largest)};
   blockSum(total);
-  return largest + logf(total[0]);
+  return {largest, total[0]};
 }
 
-/// One row of whole chunks: what lossRows does. Up to the sums a thread reads what it copied
-/// itself.
-template <Mode M>
+/// Of all columns of a row that the blocks of a cluster have, in their order, so that all of them
+/// find the same. The blocks may write where they read logits once it returns.
+template <int kBlocks> __device__ __forceinline__ RowSum joinBlocks(const RowSum &own) {
+  RowSum row = own;
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kBlocks > 1) {
+    __shared__ float told[2];
+    if (threadIdx.x == 0)
+      told[0] = own.largest, told[1] = own.total;
+    hopper::syncCluster();
+    float largest[kBlocks], total[kBlocks];
+    row = {-INFINITY, 0.0f};
+#pragma unroll
+    for (uint32_t block = 0; block < kBlocks; ++block) {
+      largest[block] = hopper::readFrom(hopper::sharedAddress(&told[0]), block);
+      total[block] = hopper::readFrom(hopper::sharedAddress(&told[1]), block);
+      row.largest = fmaxf(row.largest, largest[block]);
+    }
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block)
+      if (largest[block] != -INFINITY || total[block] != 0.0f) // it has valid columns
+        row.total += total[block] * __expf(largest[block] - row.largest);
+  }
+#endif
+  return row;
+}
+
+/// Returns when the other blocks of the cluster have read this one's shared memory.
+template <int kBlocks> __device__ __forceinline__ void leaveBlocks() {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kBlocks > 1)
+    hopper::syncCluster();
+#endif
+}
+
+/// One row of whole chunks, by as many blocks as share it: what lossRows does. Up to the sums a
+/// thread reads what it copied itself.
+template <Mode M, int kBlocks>
 __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRows p) {
   awaitPrevious();
   extern __shared__ uint4 held[];
-  int64_t row = blockIdx.x, base = row * p.cols;
+  int64_t row = blockIdx.x / kBlocks, ofRow = row * p.cols;
+  int chunksOfRow = static_cast<int>(p.cols / kChunk);
+  int perBlock = (chunksOfRow + kBlocks - 1) / kBlocks;
+  int first = static_cast<int>(blockIdx.x % kBlocks) * perBlock; // of this block's chunks
+  int chunks = max(min(perBlock, chunksOfRow - first), 0);
+  int64_t base = ofRow + int64_t{first} * kChunk;
   const uint4 *logits = chunkOf(p.logits, base);
-  int chunks = static_cast<int>(p.cols / kChunk), valid = static_cast<int>(p.valid);
+  int valid = static_cast<int>(p.valid) - first * kChunk;
   int perPart = (chunks + kParts - 1) / kParts;
   copyRow(logits, chunks, perPart, held);
   int32_t label = p.labels[row];
   bool inside = label >= 0 && label < p.valid;
   float mask = p.mask[row];
-  float target = inside ? element(p.logits, base + label) : 0.0f;
+  float target = inside ? element(p.logits, ofRow + label) : 0.0f;
   Exponentials mine;
   auto addPart = [&](int part) {
     int end = min((part + 1) * perPart, chunks);
@@ -321,15 +362,16 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
   awaitCopies<2>(), addPart(1);
   awaitCopies<1>(), addPart(2);
   awaitCopies<0>(), addPart(3);
-  float lse = joinExponentials(mine);
+  float lse = joinBlocks<kBlocks>(joinExponentials(mine)).lse();
   // The sums above have a barrier after the label's logit, whose place a gradient takes.
-  if (threadIdx.x == 0)
+  if (threadIdx.x == 0 && first == 0)
     writeLoss(p, row, lse, mask, inside ? target : mask == 0.0f ? lse : kNan);
   if (!p.gradients)
-    return;
+    return leaveBlocks<kBlocks>();
   float factor = factorOf(p, mask, inside);
   float shift = lse * kLog2E;
-  int labelChunk = inside ? label / kChunk : -1;
+  int labelHere = inside ? label - first * kChunk : -1;
+  int labelChunk = labelHere >= 0 ? labelHere / kChunk : -1;
   // All threads' copies have come: each waited for its own before the barriers of the sums.
   for (int k = static_cast<int>(threadIdx.x); k < chunks; k += kSharedThreads) {
     float v[kChunk];
@@ -340,33 +382,45 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
     if (k == labelChunk || (k + 1) * kChunk > valid)
 #pragma unroll
       for (int j = 0; j < kChunk; ++j) {
-        v[j] -= k * kChunk + j == label ? factor : 0.0f;
+        v[j] -= k * kChunk + j == labelHere ? factor : 0.0f;
         v[j] = k * kChunk + j < valid ? v[j] : 0.0f;
       }
     store8<M>(p.dlogits, base + static_cast<int64_t>(k) * kChunk, kChunk, v);
   }
+  leaveBlocks<kBlocks>();
 }
 
-/// Bytes of a row in shared memory, or 0 where rows do not go there.
-template <Mode M> size_t sharedRowBytes(const LossRows &rows) {
+bool hasClusters() {
+  static const bool answer = [] {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major >= 9;
+  }();
+  return answer;
+}
+
+/// False, and nothing is enqueued, where rows do not go to the shared memory of so many blocks.
+template <Mode M, int kBlocks> bool launchShared(const LossRows &rows, Queue &queue) {
   constexpr int64_t kBytesMax = 112 << 10; // two of a multiprocessor's 227 KiB
-  int64_t bytes = rows.cols * 2;
-  bool fits = kIsNarrow<M> && !rows.lseIn && rows.cap == 0.0f && bytes <= kBytesMax &&
-              rows.cols >= kSharedThreads * kChunk && !rows.dlogits.accumulate;
-  return fits && cudaFuncSetAttribute(lossRowsShared<M>,
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(bytes)) == cudaSuccess
-             ? static_cast<size_t>(bytes)
-             : 0;
+  int64_t bytes = ceilDiv(rows.cols / kChunk, kBlocks) * kChunk * 2;
+  bool fits = !rows.lseIn && rows.cap == 0.0f && bytes <= kBytesMax &&
+              rows.cols >= kSharedThreads * kChunk && !rows.dlogits.accumulate &&
+              (kBlocks == 1 || hasClusters());
+  if (!fits ||
+      cudaFuncSetAttribute(lossRowsShared<M, kBlocks>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(bytes)) != cudaSuccess)
+    return false;
+  launchClusters(lossRowsShared<M, kBlocks>, kBlocks, static_cast<unsigned>(rows.rows) * kBlocks,
+                 kSharedThreads, static_cast<size_t>(bytes), queue, rows);
+  return true;
 }
 
-/// False, and nothing is enqueued, where rows do not go to shared memory.
+/// By the fewest blocks whose shared memory has a row.
 template <Mode M> bool launchShared(const LossRows &rows, Queue &queue) {
-  size_t bytes = sharedRowBytes<M>(rows);
-  if (bytes > 0)
-    launchKernel(lossRowsShared<M>, static_cast<unsigned>(rows.rows), kSharedThreads, bytes, queue,
-                 rows);
-  return bytes > 0;
+  return launchShared<M, 1>(rows, queue) || launchShared<M, 2>(rows, queue) ||
+         launchShared<M, 4>(rows, queue);
 }
 
 } // namespace

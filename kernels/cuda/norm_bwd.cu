@@ -6,9 +6,12 @@
 // Mapping: a fixed number of blocks take rows in turn; a thread keeps its columns' sums in
 // registers over all its rows, and blocks' sums are partials that a second kernel adds in order.
 // Rows of whole chunks, up to 8192 elements, have one thread a chunk, which loads the next row's
-// before it forms this row's sums; others lie in the registers of a warp or a block (rows.cuh).
+// before it forms this row's sums; of rows up to 256 elements, as heads have, a block takes several
+// beside each other. Others lie in the registers of a warp or a block (rows.cuh).
 // Limited by memory: dy, x and dres read once, dx and y written once. H200, 2026-11, of a copy's
 // 4.24 TB/s, rows of 4096 / 768: rmsnorm_bwd 2.6 / 2.8, layernorm_bwd 2.4 / 2.6.
+#include <bit>
+
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"
@@ -26,6 +29,7 @@ struct Backward {
   int64_t rows, cols;
   float plus;
   bool hasResidual, hasY, warpRows;
+  int lanes; ///< threads of a short row
 };
 
 /// g and h of a chunk; dy is left in `dy`. Past the row's end all are zero.
@@ -138,6 +142,8 @@ __global__ void __launch_bounds__(kRowThreadsMax) normBackward(const __grid_cons
 // ---- rows of whole chunks, one a thread: what models have ----
 
 constexpr int kStreamThreadsMax = 1024;
+constexpr int kShortThreads = 256, kShortBlocks = 3; ///< where a block has several rows beside each
+                                                     ///< other; blocks of a multiprocessor
 
 /// A chunk as it lies in memory: the next row's are on their way while this row's sums are formed.
 struct Raw {
@@ -201,30 +207,73 @@ __device__ __forceinline__ void sumRow(float (&v)[2], float (*parts)[kWarp]) {
     v[k] = warpSum(lane < warps ? parts[k][lane] : 0.0f);
 }
 
-template <Mode M, bool kCentered, int kThreads>
-__global__ void __launch_bounds__(kThreads) normBackwardChunks(const __grid_constant__ Backward p) {
+/// Sums over each `lanes` threads, a power of two up to a warp.
+__device__ __forceinline__ void sumShortRow(float (&v)[2], int lanes) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2)
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      v[k] += __shfl_xor_sync(0xffffffffu, v[k], offset);
+}
+
+/// Writes the sums of a chunk's columns to the block's partials; where a block has several rows
+/// beside each other, those are added first, in their order.
+template <int kThreads, bool kIsShort>
+__device__ __forceinline__ void writeChunkSums(const Backward &p, int64_t c,
+                                               const float (&sums)[kChunk], float *partials) {
+  if constexpr (!kIsShort) {
+    if (c >= p.cols)
+      return;
+    float4 *to = reinterpret_cast<float4 *>(partials + c);
+    to[0] = {sums[0], sums[1], sums[2], sums[3]}, to[1] = {sums[4], sums[5], sums[6], sums[7]};
+  } else {
+    __shared__ float rows[kThreads * kChunk]; // [rows beside each other, cols]
+    int groups = kThreads / p.lanes, group = static_cast<int>(threadIdx.x) / p.lanes;
+    __syncthreads(); // the last use is over
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      if (c < p.cols)
+        rows[group * p.cols + c + j] = sums[j];
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < p.cols; i += kThreads) {
+      float total = 0;
+      for (int g = 0; g < groups; ++g)
+        total += rows[g * p.cols + i];
+      partials[i] = total;
+    }
+  }
+}
+
+template <Mode M, bool kCentered, int kThreads, bool kIsShort>
+__global__ void __launch_bounds__(kThreads, kIsShort ? kShortBlocks : 1)
+    normBackwardChunks(const __grid_constant__ Backward p) {
   awaitPrevious();
   __shared__ float parts[2][2][kWarp];
   constexpr int kResults = kCentered ? 2 : 1;
-  int64_t c = static_cast<int64_t>(threadIdx.x) * kChunk;
-  bool active = c < p.cols;
+  int thread = static_cast<int>(threadIdx.x);
+  int64_t c = int64_t{kIsShort ? thread % p.lanes : thread} * kChunk;
+  int rowsBeside = kIsShort ? kThreads / p.lanes : 1;
   float w[kChunk] = {}, dw[kChunk] = {}, dbias[kChunk] = {};
-  if (active)
+  if (c < p.cols)
     load8<M>(p.w, c, kChunk, w);
 #pragma unroll
   for (int j = 0; j < kChunk; ++j)
     w[j] += p.plus;
-  int64_t row = blockIdx.x;
+  int64_t first = int64_t{blockIdx.x} * rowsBeside, step = int64_t{gridDim.x} * rowsBeside;
+  int64_t row = first + (kIsShort ? thread / p.lanes : 0);
   RowInput next = row < p.rows ? loadRow<M, kCentered>(p, row, c) : RowInput{};
-  for (int turn = 0; row < p.rows; row += gridDim.x, turn ^= 1) {
+  // All threads of the block take part in each turn, since they sum together.
+  for (int turn = 0; first < p.rows; first += step, row += step, turn ^= 1) {
     RowInput in = next;
-    if (row + gridDim.x < p.rows)
-      next = loadRow<M, kCentered>(p, row + gridDim.x, c);
+    if (row + step < p.rows)
+      next = loadRow<M, kCentered>(p, row + step, c);
+    bool active = c < p.cols && row < p.rows;
     float dy[kChunk], h[kChunk], means[2] = {};
     toFloats<M>(p.dy, in.dy, dy);
     toFloats<M>(p.x, in.x, h);
 #pragma unroll
     for (int j = 0; j < kChunk; ++j) {
+      dy[j] =
+          !kIsShort || active ? dy[j] : 0.0f; // of a row that is not there, those of the last one
       h[j] = active ? (h[j] - in.mean) * in.rstd : 0.0f;
       dw[j] += dy[j] * h[j];
       if (kCentered)
@@ -233,7 +282,10 @@ __global__ void __launch_bounds__(kThreads) normBackwardChunks(const __grid_cons
       means[0] += dy[j] * h[j];
       means[1] += dy[j];
     }
-    sumRow(means, parts[turn]);
+    if constexpr (kIsShort)
+      sumShortRow(means, p.lanes);
+    else
+      sumRow(means, parts[turn]);
     if (!active)
       continue;
     means[0] /= static_cast<float>(p.cols);
@@ -252,16 +304,17 @@ __global__ void __launch_bounds__(kThreads) normBackwardChunks(const __grid_cons
       store8<M>(p.y, row * p.cols + c, kChunk, h);
     }
   }
-  if (!active)
-    return;
-  float4 *to = reinterpret_cast<float4 *>(p.partials +
-                                          static_cast<int64_t>(blockIdx.x) * kResults * p.cols + c);
-  to[0] = {dw[0], dw[1], dw[2], dw[3]}, to[1] = {dw[4], dw[5], dw[6], dw[7]};
-  if (!kCentered)
-    return;
-  to += p.cols / 4;
-  to[0] = {dbias[0], dbias[1], dbias[2], dbias[3]},
-  to[1] = {dbias[4], dbias[5], dbias[6], dbias[7]};
+  float *partials = p.partials + int64_t{blockIdx.x} * kResults * p.cols;
+  writeChunkSums<kThreads, kIsShort>(p, c, dw, partials);
+  if (kCentered)
+    writeChunkSums<kThreads, kIsShort>(p, c, dbias, partials + p.cols);
+}
+
+constexpr int64_t kShortColsMax = int64_t{kWarp} * kChunk;
+
+/// Threads of a short row.
+int lanesOf(int64_t cols) {
+  return static_cast<int>(std::bit_ceil(static_cast<uint64_t>(ceilDiv(cols, kChunk))));
 }
 
 bool hasChunkRows(const Tensor &x) {
@@ -271,6 +324,10 @@ bool hasChunkRows(const Tensor &x) {
 /// Blocks that fill an H200's multiprocessors, as far as there are rows for them.
 int chunkBlocks(const Tensor &x) {
   constexpr int kMultiprocessors = 132, kThreadsEach = 1024, kBlocksEachMax = 6;
+  if (x.cols() <= kShortColsMax) {
+    int64_t groups = ceilDiv(x.rows() * lanesOf(x.cols()), kShortThreads);
+    return static_cast<int>(std::min<int64_t>(groups, kMultiprocessors * kShortBlocks));
+  }
   int threads = threadsForRow(x.cols(), kStreamThreadsMax);
   int each = std::clamp(kThreadsEach / threads, 1, kBlocksEachMax);
   return static_cast<int>(std::min<int64_t>(x.rows(), kMultiprocessors * each));
@@ -278,10 +335,12 @@ int chunkBlocks(const Tensor &x) {
 
 template <bool kCentered>
 void launchChunks(const Backward &p, Mode mode, const Tensor &x, Queue &queue) {
-  int threads = threadsForRow(x.cols(), kStreamThreadsMax);
+  bool isShort = x.cols() <= kShortColsMax;
+  int threads = isShort ? kShortThreads : threadsForRow(x.cols(), kStreamThreadsMax);
   auto launch = [&]<Mode M>() {
-    auto kernel = threads <= 512 ? normBackwardChunks<M, kCentered, 512>
-                                 : normBackwardChunks<M, kCentered, 1024>;
+    auto kernel = isShort          ? normBackwardChunks<M, kCentered, kShortThreads, true>
+                  : threads <= 512 ? normBackwardChunks<M, kCentered, 512, false>
+                                   : normBackwardChunks<M, kCentered, 1024, false>;
     launchKernel(kernel, chunkBlocks(x), threads, 0, queue, p);
   };
   if (mode == Mode::Bf16)
@@ -333,6 +392,7 @@ template <bool kCentered> void runNormBwd(const Call &call) {
   p.rows = x.rows(), p.cols = x.cols();
   p.plus = call.attrs.zero_centered ? 1.0f : 0.0f;
   p.hasResidual = hasResidual, p.hasY = hasY, p.warpRows = layout.warpRows;
+  p.lanes = lanesOf(p.cols);
   int blocks = blocksFor(x);
   Mode mode = modeOf({&dy, &x, &w, &dres, &dx, &y}, p.cols);
   if (hasChunkRows(x) && mode != Mode::Scalar) {

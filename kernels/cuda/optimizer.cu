@@ -13,8 +13,8 @@
 // thread, so that each load and store of a warp is one piece of memory; the table's rows travel in
 // the launch's parameters, 64 at a time. Limited by memory: for adamw with gradients and weights in
 // bf16 14 bytes read and 14 written an element. These accesses alone reach 4.0 of a copy's 4.24
-// TB/s on an H200 for shards of 40 million to 1.4 billion elements, and 3.4 with eight elements in a
-// row a thread, 2026-11.
+// TB/s on an H200 for shards of 40 million to 1.4 billion elements, and 3.4 with eight elements in
+// a row a thread, 2026-11.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -34,6 +34,14 @@ struct Row {
   int64_t begin, end, firstTile, countOffset;
   float lrMult, wdMult;
   bool isDecoupled;
+
+  /// Tiles begin at multiples of a quad of the shard, so that whole quads are aligned.
+  int64_t tiles() const { return ceilDiv(end - begin / kQuad * kQuad, kTile); }
+  /// Whether `next` is updated alike and begins where this range ends.
+  bool isFollowedBy(const Row &next) const {
+    return next.begin == end && next.countOffset == countOffset && next.lrMult == lrMult &&
+           next.wdMult == wdMult && next.isDecoupled == isDecoupled;
+  }
 };
 
 struct Update {
@@ -44,6 +52,7 @@ struct Update {
   float eps, momentum, weightDecay;
   bool hasWeight, decoupled;
   int rows;
+  int64_t tiles;
   Row row[kRowsMax];
 };
 static_assert(sizeof(Update) <= 4096);
@@ -148,17 +157,11 @@ __device__ __forceinline__ void updateAlone(const Update &p, const Step &step, i
     setElement(p.weight, i, w);
 }
 
-template <Rule kRule>
-__global__ void __launch_bounds__(kThreads) updateShard(const __grid_constant__ Update p) {
-  awaitPrevious();
+/// In all threads of the block: what a row's elements need.
+template <Rule kRule> __device__ __forceinline__ Step stepOf(const Update &p, const Row &row) {
   __shared__ Step shared;
-  int at = 0;
-  int64_t tile = blockIdx.x;
-  while (at + 1 < p.rows && p.row[at + 1].firstTile <= tile)
-    ++at;
-  const Row &row = p.row[at];
-  bool applied = p.state->skip == 0;
-  if (threadIdx.x == 0) { // powers in fp64, once a block
+  __syncthreads();        // the last use is over
+  if (threadIdx.x == 0) { // powers in fp64
     auto t = static_cast<double>(p.state->applied + row.countOffset);
     float lr = row.isDecoupled ? p.state->decoupledLr : p.state->lr;
     float decay = (p.weightDecay + p.state->weightDecay) * row.wdMult;
@@ -177,27 +180,43 @@ __global__ void __launch_bounds__(kThreads) updateShard(const __grid_constant__ 
     }
   }
   __syncthreads();
-  Step step = shared;
-  // Tiles begin at multiples of a quad of the shard, so that whole quads are aligned.
-  int64_t first = row.begin / kQuad * kQuad + (tile - row.firstTile) * kTile +
-                  static_cast<int64_t>(threadIdx.x) * kQuad;
-  Quad quads[kQuads];
-  bool isWhole[kQuads];
+  return shared;
+}
+
+template <Rule kRule>
+__global__ void __launch_bounds__(kThreads) updateShard(const __grid_constant__ Update p) {
+  awaitPrevious();
+  int at = -1;
+  bool applied = p.state->skip == 0;
+  Step step = {};
+  for (int64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
+    bool isOther = at < 0;
+    at = max(at, 0);
+    for (; at + 1 < p.rows && p.row[at + 1].firstTile <= tile; ++at)
+      isOther = true;
+    const Row &row = p.row[at];
+    int64_t first = row.begin / kQuad * kQuad + (tile - row.firstTile) * kTile +
+                    static_cast<int64_t>(threadIdx.x) * kQuad;
+    Quad quads[kQuads];
+    bool isWhole[kQuads];
 #pragma unroll
-  for (int q = 0; q < kQuads; ++q) {
-    int64_t i = first + q * kTile / kQuads;
-    isWhole[q] = i >= row.begin && i + kQuad <= row.end;
-    if (isWhole[q])
-      readQuad<kRule>(p, i, applied, quads[q]);
-  }
+    for (int q = 0; q < kQuads; ++q) {
+      int64_t i = first + q * kTile / kQuads;
+      isWhole[q] = i >= row.begin && i + kQuad <= row.end;
+      if (isWhole[q])
+        readQuad<kRule>(p, i, applied, quads[q]);
+    }
+    if (isOther)
+      step = stepOf<kRule>(p, row);
 #pragma unroll
-  for (int q = 0; q < kQuads; ++q) {
-    int64_t i = first + q * kTile / kQuads;
-    if (isWhole[q])
-      updateQuad<kRule>(p, step, i, applied, quads[q]);
-    else
-      for (int64_t k = max(i, row.begin); k < min(i + kQuad, row.end); ++k)
-        updateAlone<kRule>(p, step, k, applied);
+    for (int q = 0; q < kQuads; ++q) {
+      int64_t i = first + q * kTile / kQuads;
+      if (isWhole[q])
+        updateQuad<kRule>(p, step, i, applied, quads[q]);
+      else
+        for (int64_t k = max(i, row.begin); k < min(i + kQuad, row.end); ++k)
+          updateAlone<kRule>(p, step, k, applied);
+    }
   }
 }
 
@@ -222,18 +241,27 @@ template <Rule kRule> void runUpdate(const Call &call) {
   p.decoupled = attrs.decoupled, p.weightDecay = static_cast<float>(attrs.weight_decay);
   int64_t tiles = 0;
   auto flush = [&] {
+    p.tiles = tiles;
     if (p.rows > 0)
-      launchKernel(updateShard<kRule>, static_cast<unsigned>(tiles), kThreads, 0, queueOf(call), p);
+      launchKernel(updateShard<kRule>, gridOfTurns(updateShard<kRule>, kThreads, 0, tiles),
+                   kThreads, 0, queueOf(call), p);
     p.rows = 0, tiles = 0;
   };
   for (const ParamRange &range : host::rangesOfShard(call, 0)) {
     if (range.begin == range.end)
       continue;
+    Row row = {range.begin,  range.end,        tiles, range.countOffset, range.lrMult,
+               range.wdMult, range.isDecoupled};
+    if (p.rows > 0 && p.row[p.rows - 1].isFollowedBy(row)) { // as with experts of one parameter
+      Row &last = p.row[p.rows - 1];
+      last.end = row.end, tiles = last.firstTile + last.tiles();
+      continue;
+    }
     if (p.rows == kRowsMax)
       flush();
-    p.row[p.rows++] = {range.begin,  range.end,        tiles, range.countOffset, range.lrMult,
-                       range.wdMult, range.isDecoupled};
-    tiles += ceilDiv(range.end - range.begin / kQuad * kQuad, kTile);
+    row.firstTile = tiles;
+    p.row[p.rows++] = row;
+    tiles += row.tiles();
   }
   flush();
 }

@@ -2,7 +2,7 @@
 // ss = sum of squares of the valid elements of a list of shards, in fp64. An f64[1] in the list is
 // already such a sum. Data f32, bf16 or f16 each.
 // Mapping: reduce_rows takes slabs of rows in blocks of 256 columns by 8 rows, then adds the slabs
-// in order. sum_squares cuts all shards' ranges into tiles of 2048 elements; 528 blocks take every
+// in order. sum_squares cuts all shards' ranges into tiles of 8192 elements; 528 blocks take every
 // 528th tile, and one block adds their sums in order, so the norm is deterministic. One block
 // counts tokens. Limited by memory: each element is read once. H200, 2026-11: sum_squares 2.6,
 // reduce_rows 2.4 TB/s of a copy's 4.24.
@@ -95,7 +95,9 @@ void runTokenCount(const Call &call) {
                mask.numel(), static_cast<float *>(call.out[0].data));
 }
 
-constexpr int64_t kTile = 2048;
+constexpr int kSquareThreads = 256,
+              kChunksAhead = 4; ///< chunks that a thread loads before it squares them
+constexpr int64_t kTile = int64_t{kSquareThreads} * kChunksAhead * kChunk;
 constexpr int kSquareBlocks = 528; ///< four for each multiprocessor
 constexpr int kPiecesMax = 96;     ///< a launch's rows travel in its parameters, 4 KiB of them
 constexpr int kSumsMax = 320;      ///< the addresses of sums that exist already are parameters too
@@ -123,7 +125,7 @@ __device__ void addSquare(float value, double times, double &sum) {
 }
 
 /// Tiles begin at multiples of 8 elements of the shard, so that whole chunks are aligned.
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(kSquareThreads)
     sumSquares(const __grid_constant__ Pieces pieces, double *partials) {
   awaitPrevious();
   double total[1] = {0.0};
@@ -134,17 +136,28 @@ __global__ void __launch_bounds__(256)
       ++at;
     const Piece &piece = pieces.piece[at];
     double times = static_cast<double>(piece.times);
-    int64_t i = piece.begin / kChunk * kChunk + (tile - piece.firstTile) * kTile +
-                static_cast<int64_t>(threadIdx.x) * kChunk;
-    float v[kChunk];
-    if (i >= piece.begin && i + kChunk <= piece.end) {
-      load8<Mode::Mixed>(piece.g, i, kChunk, v);
+    int64_t first = piece.begin / kChunk * kChunk + (tile - piece.firstTile) * kTile +
+                    static_cast<int64_t>(threadIdx.x) * kChunk;
+    float v[kChunksAhead][kChunk];
+    bool isWhole[kChunksAhead];
 #pragma unroll
-      for (int j = 0; j < kChunk; ++j)
-        addSquare(v[j], times, total[0]);
-    } else {
-      for (int64_t k = max(i, piece.begin); k < min(i + kChunk, piece.end); ++k)
-        addSquare(element(piece.g, k), times, total[0]);
+    for (int a = 0; a < kChunksAhead; ++a) {
+      int64_t i = first + a * kSquareThreads * kChunk;
+      isWhole[a] = i >= piece.begin && i + kChunk <= piece.end;
+      if (isWhole[a])
+        load8<Mode::Mixed>(piece.g, i, kChunk, v[a]);
+    }
+#pragma unroll
+    for (int a = 0; a < kChunksAhead; ++a) {
+      int64_t i = first + a * kSquareThreads * kChunk;
+      if (isWhole[a]) {
+#pragma unroll
+        for (int j = 0; j < kChunk; ++j)
+          addSquare(v[a][j], times, total[0]);
+      } else {
+        for (int64_t k = max(i, piece.begin); k < min(i + kChunk, piece.end); ++k)
+          addSquare(element(piece.g, k), times, total[0]);
+      }
     }
   }
   blockSum(total);
@@ -220,7 +233,7 @@ void runSumSquares(const Call &call) {
   const int64_t copies = host::copiesOf(call);
   int64_t launched = 0;
   auto flush = [&] {
-    launchKernel(sumSquares, kSquareBlocks, 256, 0, queueOf(call), pieces,
+    launchKernel(sumSquares, kSquareBlocks, kSquareThreads, 0, queueOf(call), pieces,
                  buffers.partials + launched++ * kSquareBlocks);
     pieces.count = 0, pieces.tiles = 0;
   };

@@ -81,6 +81,7 @@ BATCHES = {"train.global_batch_size", "train.micro_batch_size"}
 # Errors about the text itself, and what says that a recipe is accepted but not compiled.
 OF_TEXT = {"value-out-of-range", "wrong-type"}
 NOT_COMPILED = {"checks-only", "cannot-be-compiled", "plan-refused"}
+OF_SIZES = {"memory-saves-in-pieces"}  # rules about bytes that only a plan knows
 # Of these, what names an option of the recipe and its value: shardc only checks it, and says so.
 NOT_EXECUTED = re.compile(r"'([\w.]+)(?: = [^']*)?' is checked but cannot be executed")
 # Options that may make no sense on one rank, and say nothing of what is trained.
@@ -164,7 +165,7 @@ class Said:
             if message["id"] == "plan-refused" or message["id"] in NOT_COMPILED and not is_named:
                 rule = re.search(r"violates rule '([a-z-]+)'", message["text"])
                 return f"{message['id']} {rule.group(1) if rule else message['text'][:60]}"
-        unknown = self.errors - REASONS - OF_TEXT - NOT_COMPILED
+        unknown = self.errors - REASONS - OF_TEXT - NOT_COMPILED - OF_SIZES
         return f"refused by no rule: {sorted(unknown)}" if unknown else None
 
 
@@ -309,8 +310,8 @@ def run_fault(shardc, settings, flags, counts):
     status, many, stderr = run(shardc, settings, flags)
     counts["run"] += 1
     if status != 0:
-        diverged = re.search(r"not finite|non-finite|is nan|is -?inf|overflow", stderr, re.IGNORECASE)
-        return None if diverged else f"run ends with {status}: {stderr[-300:]}"
+        ended = re.search(r"not finite|non-finite|is nan|is -?inf|overflow|\[rows-without-room\]", stderr, re.IGNORECASE)
+        return None if ended else f"run ends with {status}: {stderr[-300:]}"
     one = of_one_rank(shardc, settings)
     if one is None:
         return None
