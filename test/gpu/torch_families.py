@@ -38,7 +38,7 @@ try:
     import torch.nn.functional as F
 
     import torch_attention
-    from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(SKIPPED)
@@ -184,21 +184,11 @@ def plain_attention(q, k, v, scale, window=None, sinks=None):
     return scores.softmax(-1)[..., : q.shape[2]] @ v
 
 
-def with_statistics(q, k, v, mask, scale):
-    """Output of flex attention and the logarithms of its sums."""
-    options = dict(block_mask=mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
-    try:
-        from torch.nn.attention.flex_attention import AuxRequest
-    except ImportError:
-        return flex_attention(q, k, v, return_lse=True, **options)
-    out, more = flex_attention(q, k, v, return_aux=AuxRequest(lse=True), **options)
-    return out, more.lse
-
-
 def sunk_attention(q, k, v, mask, scale, sinks):
     """A sink is one more key, of value 0: it takes its share of each query's sum."""
-    out, lse = with_statistics(q, k, v, mask, scale)
-    return out * torch.sigmoid(lse - sinks.float()[None, :, None])[..., None].to(out.dtype)
+    out, sums = flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1],
+                               return_aux=AuxRequest(lse=True))
+    return out * torch.sigmoid(sums.lse - sinks.float()[None, :, None])[..., None].to(out.dtype)
 
 
 class Latent(nn.Module):
