@@ -417,6 +417,14 @@ void ruleSgdUnderFsdp(RuleContext &ctx) {
 
 namespace {
 
+/// Whether some layer attends to slices of sequences: in all ways of exchanging them but by heads.
+bool hasSlices(RuleContext &ctx) {
+  Opt ways = Opt::ModelCpCommType;
+  return ctx.derived().contextParallel > 1 &&
+         (!ctx.has(ways) || !llvm::all_of(ctx.cfg().getEnums<CpCommType>(ways),
+                                          [](CpCommType way) { return way == CpCommType::A2a; }));
+}
+
 /// Whether some layer has a window before each token.
 bool hasWindow(RuleContext &ctx) {
   Opt window = Opt::ModelWindowSize;
@@ -446,7 +454,8 @@ void ruleCudaCoreAttention(RuleContext &ctx) {
         Value::ofFloat(0));
   judge({.type = d.compute, .hasDocuments = ctx.on(documents)}, documents, Value::ofBool(false));
   // Without its window it would be another model.
-  judge({.type = d.compute, .hasWindow = hasWindow(ctx)}, Opt::ModelWindowSize, {});
+  judge({.type = d.compute, .hasWindow = hasWindow(ctx), .hasSlices = hasSlices(ctx)},
+        Opt::ModelWindowSize, {});
   Opt chunk = Opt::ModelAttentionChunkSize;
   judge({.type = d.compute, .hasChunks = ctx.has(chunk) && ctx.num(chunk) < d.seqLength}, chunk,
         {});

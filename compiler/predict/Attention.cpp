@@ -29,8 +29,8 @@ AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op) 
   kind.hasChunks = op.getInt(Key::chunk) > 0;
   kind.isCapped = op.getFloat(Key::soft_cap) > 0;
   kind.packed = plan::opInfo(op).hasPackedHeads;
-  kind.hasUnknownOrder =
-      plan::opInfo(op).hasSlices && op.getBool(Key::causal) && op.getInt(Key::slices) == 0;
+  kind.hasSlices = plan::opInfo(op).hasSlices;
+  kind.hasUnknownOrder = kind.hasSlices && op.getBool(Key::causal) && op.getInt(Key::slices) == 0;
   if (kind.packed) {
     kind.heads = op.getInt(Key::num_heads);
     kind.groups = op.getInt(Key::num_groups);

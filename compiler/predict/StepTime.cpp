@@ -261,12 +261,21 @@ constexpr std::array<double, 2> kAttentionBegin = {
 #include "compiler/predict/KernelTable.def"
 };
 
+/// An assumption: the rows of a tile of cuDNN's attention, all of which compute with the keys that
+/// any of them sees.
+constexpr double kWindowTile = 128;
+
 double attentionSeconds(const Device &device, const Segment &segment, const Op &op, double flops) {
   const plan::Type &q = queriesOf(segment, op);
   AttentionKind kind = attentionKindOf(segment, op);
   bool isBackward = isAttentionBwd(op.kind);
   auto positions = static_cast<double>(q.shape[1]);
   bool isPlain = cudnnBarOf(kind) != CudnnBar::None;
+  auto seen = static_cast<double>(op.getInt(Key::window) + 1); // 0 without a window
+  if (!isPlain && seen > 0 && seen < positions) {
+    flops *= (seen + kWindowTile) / seen;
+    positions = std::min(positions, 2 * (seen + kWindowTile)); // of which a query sees half
+  }
   std::optional<double> rated;
   if (device.rates && (!isPlain || device.isHost() || q.dtype == DType::F32))
     rated = device.rates->attentionTflops(q.dtype, kind.channels, positions, isBackward);

@@ -105,9 +105,12 @@ private:
     return tensor;
   }
 
+  /// Those of large tensors repeat: drawing them takes longer than most measurements.
   Tensor randoms(DType dtype, Shape shape) {
+    constexpr int64_t kPeriod = 1'000'003; // no multiple of an extent
     Tensor tensor = place(dtype, shape);
-    for (int64_t i = 0; i < tensor.numel(); ++i) {
+    int64_t drawn = std::min(tensor.numel(), kPeriod);
+    for (int64_t i = 0; i < drawn; ++i) {
       auto value =
           static_cast<float>(2 * uniformAt(case_.memory.size(), static_cast<uint64_t>(i)) - 1);
       if (dtype == DType::F32)
@@ -116,6 +119,12 @@ private:
         static_cast<BF16 *>(tensor.data)[i] = toBF16(value);
       else
         static_cast<F16 *>(tensor.data)[i] = toF16(value);
+    }
+    auto *bytes = static_cast<std::byte *>(tensor.data);
+    for (int64_t size = dtypeBytes(dtype), done = drawn; done < tensor.numel();) {
+      int64_t more = std::min(done, tensor.numel() - done);
+      std::memcpy(bytes + done * size, bytes, static_cast<size_t>(more * size));
+      done += more;
     }
     return tensor;
   }

@@ -392,33 +392,52 @@ void makeJoinColumns(Builder &b) {
 }
 
 /// Queries, keys and values, and the attributes of attention. Half of the scores of a causal mask
-/// count.
-void attentionOperands(Builder &b, double products) {
+/// count, or those of the window, in so many products along the channels of keys and of values.
+void attentionOperands(Builder &b, double ofKeys, double ofValues) {
   const Model &m = b.model;
   b.attrs().causal = true;
+  b.attrs().window = m.window;
   b.attrs().scale = 1 / std::sqrt(static_cast<double>(m.channels));
   b.data({m.batch, m.positions, m.heads, m.channels});
-  for (int i = 0; i < 2; ++i)
-    b.data({m.batch, m.positions, m.groups, m.channels});
-  b.flops(m.rows() * m.heads, m.positions, m.channels, products / 2);
+  b.data({m.batch, m.positions, m.groups, m.channels});
+  b.data({m.batch, m.positions, m.groups, m.values()});
+  double seen = static_cast<double>(m.window < 0 ? m.positions : 2 * (m.window + 1)) / 2;
+  b.flops(m.rows() * m.heads, 1, m.channels, ofKeys * seen);
+  b.flops(m.rows() * m.heads, 1, m.values(), ofValues * seen);
+}
+
+void giveOutput(Builder &b) {
+  const Model &m = b.model;
+  b.toData({m.batch, m.positions, m.attended()}).toFloats({m.batch, m.heads, m.positions});
+}
+
+/// The gradient of the output comes first.
+void takeGradient(Builder &b) { b.data({b.model.batch, b.model.positions, b.model.attended()}); }
+
+void takeOutput(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.batch, m.positions, m.attended()}).ones({m.batch, m.heads, m.positions});
+}
+
+void giveGradients(Builder &b) {
+  const Model &m = b.model;
+  b.toData({m.batch, m.positions, m.heads, m.channels});
+  b.toData({m.batch, m.positions, m.groups, m.channels});
+  b.toData({m.batch, m.positions, m.groups, m.values()});
 }
 
 void makeAttention(Builder &b) {
-  const Model &m = b.model;
-  attentionOperands(b, 2);
-  b.ids({m.batch, m.positions}, 1).samples();
-  b.toData({m.batch, m.positions, m.hidden()}).toFloats({m.batch, m.heads, m.positions});
+  attentionOperands(b, 1, 1);
+  b.ids({b.model.batch, b.model.positions}, 1).samples();
+  giveOutput(b);
 }
 
 void makeAttentionBwd(Builder &b) {
-  const Model &m = b.model;
-  b.data({m.batch, m.positions, m.hidden()});
-  attentionOperands(b, 5);
-  b.data({m.batch, m.positions, m.hidden()}).ones({m.batch, m.heads, m.positions});
-  b.ids({m.batch, m.positions}, 1).samples();
-  b.toData({m.batch, m.positions, m.heads, m.channels});
-  for (int i = 0; i < 2; ++i)
-    b.toData({m.batch, m.positions, m.groups, m.channels});
+  takeGradient(b);
+  attentionOperands(b, 3, 2);
+  takeOutput(b);
+  b.ids({b.model.batch, b.model.positions}, 1).samples();
+  giveGradients(b);
 }
 
 void attentionQkvAttrs(Builder &b, double products) {
@@ -446,10 +465,9 @@ void makeAttentionQkvBwd(Builder &b) {
 }
 
 /// Slices of half a sequence, of which the keys are the second half.
-void sliceOperands(Builder &b, double products) {
-  const Model &m = b.model;
-  b.attrs().positions = 2 * m.positions;
-  attentionOperands(b, products);
+void sliceOperands(Builder &b, double ofKeys, double ofValues) {
+  b.attrs().positions = 2 * b.model.positions;
+  attentionOperands(b, ofKeys, ofValues);
 }
 
 void sliceWords(Builder &b) {
@@ -462,21 +480,17 @@ void sliceWords(Builder &b) {
 }
 
 void makeAttentionPart(Builder &b) {
-  const Model &m = b.model;
-  sliceOperands(b, 2);
+  sliceOperands(b, 1, 1);
   sliceWords(b);
-  b.toData({m.batch, m.positions, m.hidden()}).toFloats({m.batch, m.heads, m.positions});
+  giveOutput(b);
 }
 
 void makeAttentionPartBwd(Builder &b) {
-  const Model &m = b.model;
-  b.data({m.batch, m.positions, m.hidden()});
-  sliceOperands(b, 5);
-  b.data({m.batch, m.positions, m.hidden()}).ones({m.batch, m.heads, m.positions});
+  takeGradient(b);
+  sliceOperands(b, 3, 2);
+  takeOutput(b);
   sliceWords(b);
-  b.toData({m.batch, m.positions, m.heads, m.channels});
-  for (int i = 0; i < 2; ++i)
-    b.toData({m.batch, m.positions, m.groups, m.channels});
+  giveGradients(b);
 }
 
 void makeAttentionJoin(Builder &b) {

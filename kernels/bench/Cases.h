@@ -13,8 +13,12 @@ namespace shardc::kernels::bench {
 
 struct Model {
   int64_t batch, positions, heads, groups, channels, ffn, vocabulary;
+  int64_t ownValues = 0; ///< channels of a head's values; 0: as many as of its keys
+  int64_t window = -1;   ///< keys before its own that a query of attention sees; -1: all
 
   int64_t hidden() const { return heads * channels; }
+  int64_t values() const { return ownValues > 0 ? ownValues : channels; }
+  int64_t attended() const { return heads * values(); } ///< columns of attention's output
   int64_t rows() const { return batch * positions; }
   int64_t qkv() const { return (heads + 2 * groups) * channels; }
 };

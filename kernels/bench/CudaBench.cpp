@@ -6,6 +6,7 @@
 //   shardc-cuda-bench [WORD...]     ops whose names contain one of these; rank_sum is the sum
 //                                   that channels compute over exchanged pieces
 //   shardc-cuda-bench --workspaces  scratch of attention by shape, for compiler/predict
+//   shardc-cuda-bench --attention   latent attention, windows and sinks at published sizes
 //   shardc-cuda-bench --experts [MODEL...]  layers of experts, and their products as dense ones;
 //                                   --skewed-experts the same with some experts most wanted
 #include <algorithm>
@@ -146,12 +147,17 @@ void timeRow(Setting &setting, const Row &row, DType data, std::string_view name
   if (work->call.attrs.chunk_rows > 0)
     work->call.attrs.chunk_rows = 2048; // the value that recipes use
   DeviceCase device(*work, *kernel, setting);
+  if (const char *reason = kernel->accepts(device.call)) {
+    std::printf("%-19s %-5s %-7s %s\n", std::string(row.op).c_str(),
+                std::string(dtypeName(data)).c_str(), std::string(name).c_str(), reason);
+    return;
+  }
   double us = medianMicroseconds([&] { kernel->run(device.call); });
   std::optional<Report> failed = setting.queue.takeError();
   std::string error = failed ? failed->text : "";
   if (cudaError_t last = cudaGetLastError(); last != cudaSuccess)
     error += cudaGetErrorString(last);
-  std::printf("%-19s %-5s %-6s %9.1f %8.0f %7.2f %8.1f %9.1f %s\n", std::string(row.op).c_str(),
+  std::printf("%-19s %-5s %-7s %9.1f %8.0f %7.2f %8.1f %9.1f %s\n", std::string(row.op).c_str(),
               std::string(dtypeName(data)).c_str(), std::string(name).c_str(), us,
               work->bytes / us * 1e-3, copyMicroseconds(work->bytes) / us, work->flops / us * 1e-6,
               static_cast<double>(device.call.workspaceBytes) / (1 << 20), error.c_str());
@@ -164,6 +170,28 @@ void timeOrders(Settings &settings, const Row &row, DType data, std::string_view
   if (!row.op.starts_with("attention") || !row.op.ends_with("bwd") || data != DType::BF16)
     return;
   timeRow(settings.inAnyOrder, row, data, "any", model);
+}
+
+/// What test/gpu/torch_attention.py measures PyTorch at; and gpt-oss, with and without its window.
+void timeAttention(Settings &settings) {
+  struct Named {
+    std::string_view name;
+    Model model;
+  };
+  constexpr Named kLatent[] = {{"128 4k", {1, 4096, 128, 128, 192, 8, 8, 128}},
+                               {"128 16k", {1, 16384, 128, 128, 192, 8, 8, 128}},
+                               {"16 4k", {1, 4096, 16, 16, 192, 8, 8, 128}},
+                               {"16 16k", {1, 16384, 16, 16, 192, 8, 8, 128}}};
+  constexpr Named kSinks[] = {{"oss", {2, 4096, 64, 8, 64, 8, 8}},
+                              {"oss w", {2, 4096, 64, 8, 64, 8, 8, 0, 127}}};
+  auto timeBoth = [&](const Named &named) {
+    timeRow(settings.inAnyOrder, {"attention", ""}, DType::BF16, named.name, named.model);
+    timeRow(settings.inAnyOrder, {"attention_bwd", ""}, DType::BF16, named.name, named.model);
+  };
+  std::ranges::for_each(kLatent, timeBoth);
+  std::ranges::for_each(kSinks, timeBoth);
+  for (std::string_view op : {"attention_sink", "attention_sink_bwd"})
+    timeRow(settings.inAnyOrder, {op, ""}, DType::BF16, kSinks[0].name, kSinks[0].model);
 }
 
 /// The shard of a llama3_8b layer on four GPUs: the versions of four members.
@@ -193,7 +221,7 @@ void timeRankSum(Setting &setting, DType wire, DType shard, bool accumulates, bo
   std::string types =
       std::string(dtypeName(wire)) + (accumulates ? "+" : ">") + std::string(dtypeName(shard));
   cudaError_t last = cudaGetLastError();
-  std::printf("%-19s %-12s %9.1f %8.0f %8s %9s %s\n", squares ? "rank_sum, squares" : "rank_sum",
+  std::printf("%-19s %-13s %9.1f %8.0f %8s %9s %s\n", squares ? "rank_sum, squares" : "rank_sum",
               types.c_str(), us, static_cast<double>(bytes) / us * 1e-3, "", "",
               last == cudaSuccess ? "" : cudaGetErrorString(last));
   for (void *memory : {pieces, sum.out, partials, total})
@@ -234,7 +262,7 @@ void timeCeilings(Setting &setting) {
   cudaMemset(from, 1, bytes);
   double us =
       medianMicroseconds([&] { cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice); });
-  std::printf("%-19s %-5s %-6s %9.1f %8.0f\n", "copy of 2 GiB", "", "", us,
+  std::printf("%-19s %-5s %-7s %9.1f %8.0f\n", "copy of 2 GiB", "", "", us,
               2 * static_cast<double>(bytes) / us * 1e-3);
   cudaFree(from);
   cudaFree(to);
@@ -265,9 +293,13 @@ int main(int count, char **arguments) {
     printWorkspaces(settings);
     return 0;
   }
-  std::printf("%-19s %-5s %-6s %9s %8s %7s %8s %9s\n", "op", "type", "model", "us", "GB/s", "copy",
+  std::printf("%-19s %-5s %-7s %9s %8s %7s %8s %9s\n", "op", "type", "model", "us", "GB/s", "copy",
               "TFLOP/s", "MiB");
   timeCeilings(settings.inOrder);
+  if (!words.empty() && std::string_view(words[0]) == "--attention") {
+    timeAttention(settings);
+    return 0;
+  }
   for (const Row &row : kRows) {
     if (!isAsked(row.op))
       continue;

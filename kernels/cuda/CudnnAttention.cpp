@@ -28,13 +28,14 @@ struct Key {
   int64_t batch, queries, keys, heads, groups;
   int64_t channels, values;   ///< of a head's queries and keys, and of its values
   int64_t queryRows, keyRows; ///< of a sample in memory, of which those are some
+  int64_t seen;               ///< keys of a causal query's window, its own included; 0: all
   double scale;
   uint8_t causal, backward, deterministic, packed;
   uint16_t device, isF16;
 
   bool operator==(const Key &other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
-static_assert(sizeof(Key) == 88, "keys are compared and hashed as bytes: no padding");
+static_assert(sizeof(Key) == 96, "keys are compared and hashed as bytes: no padding");
 
 struct KeyHash {
   size_t operator()(const Key &key) const {
@@ -91,6 +92,8 @@ Key keyOf(const Call &call, AttentionOp op) {
     key.queries = op.piece->queries, key.keys = op.piece->keys;
     key.causal = op.piece->causal;
   }
+  if (int64_t window = call.attrs.window; window >= 0 && window + 1 < key.keys)
+    key.seen = window + 1;
   key.deterministic = contextOf(call).options().deterministic;
   int device = 0;
   cudaGetDevice(&device);
@@ -134,6 +137,7 @@ bool fits(const Call &call, AttentionOp op) {
                              .hasChunks = attrs.chunk > 0,
                              .isCapped = attrs.soft_cap > 0,
                              .packed = op.packed,
+                             .hasSlices = op.piece != nullptr,
                              .hasUnknownOrder = op.piece && attrs.causal && attrs.slices == 0,
                              .heads = attrs.num_heads,
                              .groups = attrs.num_groups,
@@ -185,6 +189,13 @@ private:
   Side queries() const { return {key_.heads, key_.queries, key_.queryRows, key_.channels}; }
   Side outputs() const { return {key_.heads, key_.queries, key_.queryRows, key_.values}; }
   bool isSquare() const { return key_.queries == key_.keys; }
+  /// Which keys a query sees.
+  template <typename Options> void setMask(Options &options) const {
+    options.set_causal_mask(key_.causal && isSquare())
+        .set_causal_mask_bottom_right(key_.causal && !isSquare());
+    if (key_.seen > 0)
+      options.set_diagonal_band_left_bound(static_cast<int>(key_.seen));
+  }
   Side keys() const { return {key_.groups, key_.keys, key_.keyRows, key_.channels}; }
   Side values() const { return {key_.groups, key_.keys, key_.keyRows, key_.values}; }
 
@@ -229,9 +240,8 @@ private:
     auto options = fe::graph::SDPA_attributes()
                        .set_name("attention")
                        .set_generate_stats(true)
-                       .set_causal_mask(key_.causal && isSquare())
-                       .set_causal_mask_bottom_right(key_.causal && !isSquare())
                        .set_attn_scale(static_cast<float>(key_.scale));
+    setMask(options);
     auto [o, stats] = graph_->sdpa(part(Q, queries()), part(K, keys()), part(V, values()), options);
     output(o, O, outputs());
     stats->set_output(true);
@@ -245,10 +255,9 @@ private:
     statistics(stats);
     auto options = fe::graph::SDPA_backward_attributes()
                        .set_name("attention_bwd")
-                       .set_causal_mask(key_.causal && isSquare())
-                       .set_causal_mask_bottom_right(key_.causal && !isSquare())
                        .set_deterministic_algorithm(key_.deterministic)
                        .set_attn_scale(static_cast<float>(key_.scale));
+    setMask(options);
     auto [dq, dk, dv] = graph_->sdpa_backward(q, k, v, o, dOut, graph_->tensor(stats), options);
     outputPart(dq, DQ, queries());
     outputPart(dk, DK, keys());

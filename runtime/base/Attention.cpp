@@ -14,7 +14,7 @@ CudnnBar cudnnBarOf(const AttentionKind &kind) {
     return CudnnBar::Dropout;
   if (kind.hasDocuments)
     return CudnnBar::Documents;
-  if (kind.hasWindow)
+  if (kind.hasWindow && kind.hasSlices)
     return CudnnBar::SlidingWindow;
   if (kind.hasChunks)
     return CudnnBar::Chunks;

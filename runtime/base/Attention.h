@@ -17,6 +17,7 @@ struct AttentionKind {
   bool hasChunks = false;       ///< a query sees keys of its own part of the sequence
   bool isCapped = false;        ///< scores have a soft cap
   bool packed = false;          ///< queries, keys and values share rows
+  bool hasSlices = false;       ///< queries and keys are slices of sequences
   bool hasUnknownOrder = false; ///< causal, of slices whose positions only operands tell
   int64_t heads = 1, groups = 1;
   int64_t channels = 64, values = 64; ///< of a head's queries and keys, and of its values
@@ -29,8 +30,8 @@ enum class CudnnBar : uint8_t {
   Type,          ///< anything but bf16 and f16
   Dropout,       ///< its masks differ from those of the plan
   Documents,     ///< it has no document masks
-  SlidingWindow, ///< windows are left to the hand-written kernels
-  Chunks,        ///< and chunks
+  SlidingWindow, ///< in slices, distances of positions are not those of rows
+  Chunks,        ///< chunks are left to the hand-written kernels
   SoftCap,       ///< its graphs here have no tanh of scores
   Rows,          ///< heads do not have equal, aligned distances in their rows
   Positions,     ///< which keys a query sees follows from operands

@@ -51,7 +51,7 @@ def load_parameters(folder, device):
              for name, item in metadata.state_dict_metadata.items() if name.startswith(prefix)}
     dcp.load(state, checkpoint_id=folder, no_dist=True)
     found = {name.removeprefix(prefix): value.float() for name, value in state.items()}
-    for name in [name for name in found if re.search(r"\.weight\d*_w$", name)]:
+    for name in [name for name in found if re.search(r"\.(weight|bias)\d*_w$", name)]:
         stem = name.removesuffix("_w")
         found[stem] = torch.cat([found.pop(name), found.pop(f"{stem}_v")])
     return {name: value.to(device) for name, value in found.items()}

@@ -774,7 +774,8 @@ WARNINGS = {
         f.num("model.attention_dropout") > 0 or f.on("dataset.reset_attention_mask") or
         f.has("model.attn_logit_softcapping") or
         f.has("model.attention_chunk_size") and f["model.attention_chunk_size"] < f["model.seq_length"] or
-        f.has("model.window_size") and f["model.window_size"][:1] > [-1] and f["model.window_attn_skip_freq"] != 1),
+        f.has("model.window_size") and f["model.window_size"][:1] > [-1] and f["model.window_attn_skip_freq"] != 1 and
+        f.cp > 1 and (not f.has("model.cp_comm_type") or any(way != "a2a" for way in f["model.cp_comm_type"]))),
     "save-interval-without-save": lambda f: f.has("checkpoint.save_interval") and not f.has("checkpoint.save"),
     "experts-want-sequence-parallel": lambda f: f.ep > 1 and f.tp > 1 and not f.on("model.sequence_parallel"),  # V76
     "dead-option": lambda f: f.on("ddp.enable_full_sharding_in_hsdp") or f.fsdp and (any(

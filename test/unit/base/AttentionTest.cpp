@@ -12,7 +12,9 @@ TEST(Attention, CudnnServesHalvesWithoutDropoutAndDocuments) {
   EXPECT_EQ(cudnnBarOf({.type = DType::F16}), CudnnBar::None);
   EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .drops = true}), CudnnBar::Dropout);
   EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .hasDocuments = true}), CudnnBar::Documents);
-  EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .hasWindow = true}), CudnnBar::SlidingWindow);
+  EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .hasWindow = true}), CudnnBar::None);
+  EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .hasWindow = true, .hasSlices = true}),
+            CudnnBar::SlidingWindow);
   EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .isCapped = true}), CudnnBar::SoftCap);
   EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .hasUnknownOrder = true}), CudnnBar::Positions);
 }
