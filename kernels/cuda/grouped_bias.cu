@@ -112,6 +112,7 @@ template <Mode M> __global__ void __launch_bounds__(kWarps *kWarp) sumRuns(const
       begin += p.counts.rowsOf(slot, before, begin);
     int64_t end = begin + p.counts.rowsOf(slot, run, begin), offset = slot * p.counts.slotRows;
     if (c < p.cols)
+#pragma unroll 8 // so that loads of eight rows are under way
       for (int64_t row = offset + begin + threadIdx.y; row < offset + end; row += kWarps) {
         float weight = p.weight(row);
         load8<M>(p.rows, row * p.cols + c, n, v);
