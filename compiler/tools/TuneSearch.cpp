@@ -66,6 +66,7 @@ std::optional<BodyCost> bodyCost(const CommonOptions &common,
   BodyCost cost = costOfBody(plan);
   cost.movesPieces = plan.job.model.tpCommOverlap;
   const config::Derived &d = config->derived();
+  cost.dividesInstances = d.outerStrategy != config::OuterStrategy::NoShard;
   cost.weightBytes = dtypeBytes(d.params);
   cost.gatheredBytes = plan.job.ddp.fp8ParamGather ? 1 : dtypeBytes(d.params);
   cost.gradientBytes = std::min(dtypeBytes(d.mainGrads), dtypeBytes(d.wire));
