@@ -79,7 +79,7 @@ def predicted(shardc, words, folder):
     done = subprocess.run([shardc, "dump-plan", *words, "-o", plan], capture_output=True, text=True)
     if done.returncode != 0:
         return first_error(done.stderr)
-    rate = re.search(r"^// predicted step: .*?, ([0-9,]+) tokens/s", plan.read_text(), re.MULTILINE)
+    rate = re.search(r"^// predicted step: .*?, ([0-9,.]+) tokens/s", plan.read_text(), re.MULTILINE)
     return rate[1]
 
 
@@ -99,7 +99,7 @@ def print_row(shardc, name, folder, more):
     attempts = [("recomputation", recompute)]
     has_experts = any(setting.startswith("model.expert_model_parallel_size") for setting in settings)
     if has_experts:
-        attempts = [("room for twice an even share", room), ("that and recomputation", [*room, *recompute])]
+        attempts = [("room for twice an even share", room), ("room for twice an even share and recomputation", [*room, *recompute])]
     for what, sets in attempts:
         if not re.match(r"[0-9,.]+( with .*)?$", own):
             other = predicted(shardc, [*whole, *sets], folder)
