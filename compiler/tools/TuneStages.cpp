@@ -274,12 +274,11 @@ PassSeconds StageSeconds::pass(const Chunk &chunk, PassKind kind, bool isFirst, 
   bool gathersForward = isForward && (gathersHere || (exchanges_.gathersOnce() && isFirst));
   bool reduces = hasGradients && (exchanges_.reducesEachPass() || isLast);
   Pass pass(factor);
-  auto gather = [&](const Exchanged &of) { pass.gather(of); };
   if (gathersForward && chunk.isFirst)
-    gather(*embedding_);
+    pass.gather(*embedding_);
   for (size_t layer = chunk.begin; isForward && layer < chunk.end; ++layer) {
     if (gathersForward)
-      gather(*layers_[layer]);
+      pass.gather(*layers_[layer]);
     pass.compute(body_.layers[layer].forward);
   }
   auto addBackward = [&](const PartCost &part, const Exchanged &of) {
@@ -294,7 +293,7 @@ PassSeconds StageSeconds::pass(const Chunk &chunk, PassKind kind, bool isFirst, 
   };
   if (chunk.isLast) {
     if (gathersForward)
-      gather(*head_);
+      pass.gather(*head_);
     if (isForward)
       pass.compute(body_.head.forward);
     if (isBackward)
@@ -302,7 +301,7 @@ PassSeconds StageSeconds::pass(const Chunk &chunk, PassKind kind, bool isFirst, 
   }
   for (size_t layer = chunk.end; isBackward && layer-- > chunk.begin;) {
     if (gathersHere)
-      gather(*layers_[layer]);
+      pass.gather(*layers_[layer]);
     addBackward(body_.layers[layer], *layers_[layer]);
   }
   PassSeconds seconds;
