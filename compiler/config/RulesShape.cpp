@@ -446,13 +446,12 @@ void ruleInterleavedMicrobatches(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   int64_t group = ctx.cfg().getIntOr(Opt::ModelMicrobatchGroupSizePerVpStage, d.pipelineParallel);
   for (int64_t microbatches : microbatchesOfSteps(d)) {
-    int64_t rest = microbatches % group;
-    if (d.virtualStages > 1 && microbatches > group && rest != 0 && rest < d.pipelineParallel)
+    if (d.virtualStages > 1 && !model::canInterleave(d.pipelineParallel, group, microbatches))
       return void(
           ctx.report({Opt::TrainGlobalBatchSize, Opt::TrainRampupBatchSize,
                       Opt::ModelVirtualPipelineModelParallelSize,
                       Opt::ModelPipelineModelParallelSize, Opt::ModelMicrobatchGroupSizePerVpStage},
-                     {microbatches, d.pipelineParallel, group, rest}));
+                     {microbatches, d.pipelineParallel, group, microbatches % group}));
   }
 }
 

@@ -50,6 +50,14 @@ struct StageLayout {
 /// numbers give a longest stage that is as short, it is these. Each chunk but the last has a layer.
 StageLayout divideLayers(const StageRequest &request);
 
+/// Whether stages with several chunks can run so many microbatches, of which each chunk takes
+/// `group` before the next one does: the first stage waits for what the last one makes of a group,
+/// so that a last group with fewer microbatches than stages would hold up both.
+inline bool canInterleave(int64_t stages, int64_t group, int64_t microbatches) {
+  int64_t rest = microbatches % group;
+  return microbatches <= group || rest == 0 || rest >= stages;
+}
+
 /// The text of a layout with these numbers of layers.
 std::string layoutText(const std::vector<int64_t> &layers);
 

@@ -240,6 +240,8 @@ private:
       if (maker.kind != plan::OpKind::View)
         return;
       isHere[value] = 1;
+      for (ValueId viewed : maker.operands)
+        SegmentWriter::use(reader, body_.segment, viewed);
       views.push_back(maker);
       views.back().phase = plan::segmentKindInfo(reader.kind).phase;
     };

@@ -117,11 +117,15 @@ void StageCut::assign(const plan::Role &role, const PipelineStages &stages) {
   for (const Op &op : body_.ops) {
     int32_t stage = stageOf(op, stages);
     ofOp_.push_back(stage);
+    bool passesState =
+        !op.results.empty() && body_.values[op.results[0]].purpose == plan::Purpose::Step;
     for (size_t r = 0; r < op.results.size(); ++r) {
       isAmaxSeen_[op.results[r]] = amaxSeenBefore(op, r) == kNone ? 0 : 1;
       bool isOfEvery = addsLosses(op) || isAmaxSeen_[op.results[r]] != 0;
       ofValue_[op.results[r]] = isOfEvery ? kEveryStage : stage;
+      passesState |= isAmaxSeen_[op.results[r]] != 0;
     }
+    passesState_.push_back(passesState ? 1 : 0);
   }
 }
 

@@ -29,6 +29,9 @@ public:
   /// Whether no stage waits for what the op of the backward pass makes: no gradient that the stage
   /// before takes is made from it.
   bool isWeightsOnly(size_t op) const { return isWeightsOnly_[op] != 0; }
+  /// Whether stages that do not have the op go on with the step state, or the largest magnitudes,
+  /// that it takes.
+  bool passesState(size_t op) const { return passesState_[op] != 0; }
   /// The op as the stage has it: it adds to contributions of its own stage only.
   plan::Op opFor(size_t op, int32_t stage) const;
   /// The largest magnitudes seen so far that the op adds to; kNone if it adds to none. Each stage
@@ -52,6 +55,7 @@ private:
   std::vector<uint8_t> isParam_;       ///< by value
   std::vector<uint8_t> isAmaxSeen_;    ///< by value
   std::vector<uint8_t> isWeightsOnly_; ///< by op
+  std::vector<uint8_t> passesState_;   ///< by op
   std::vector<std::vector<plan::ValueId>> inputs_, gradients_;
 };
 

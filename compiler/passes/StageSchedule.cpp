@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "compiler/predict/PipelineTime.h"
@@ -264,35 +265,46 @@ StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
                            const std::function<PassSeconds(int32_t, const StagePass &)> &of,
                            double transfer) const {
   std::vector<std::vector<predict::Pass>> actors(passes_.size());
+  std::vector<std::vector<predict::Meeting>> meetings(passes_.size());
   auto channelOf = [&](int32_t from, bool isForward) { return 2 * from + (isForward ? 0 : 1); };
   for (int32_t stage = 0; stage < shape_.stages; ++stage) {
-    std::vector<predict::Pass> &own = actors[at(stage)];
-    own.resize(passes(stage).size());
-    for (size_t i = 0; i < own.size(); ++i)
-      if (std::optional<Place> maker = makerOf(stage, passes(stage)[i])) {
-        int32_t channel = channelOf(maker->stage, hasForward(passes(stage)[i].part.kind));
-        size_t by = receivedBy[at(stage)][i];
-        own[by].meetings.push_back({channel, false, 0, transfer, by == i, 0});
-      }
-  }
-  for (int32_t stage = 0; stage < shape_.stages; ++stage)
-    for (size_t i = 0; i < passes(stage).size(); ++i) {
-      const StagePart &part = passes(stage)[i].part;
+    const std::vector<StagePass> &all = passes(stage);
+    const std::vector<size_t> &by = receivedBy[at(stage)];
+    auto sends = [&](const StagePart &part, bool isForward) {
       int64_t chunk = part.chunk * shape_.stages + stage;
-      predict::Pass &pass = actors[at(stage)][i];
-      auto [all, made] = of(stage, passes(stage)[i]);
-      pass.seconds = all;
-      if (hasForward(part.kind) && chunk < lastChunk())
-        pass.meetings.push_back({channelOf(stage, true), true, made, transfer, false, 0});
-      if (hasInputs(part.kind) && chunk > 0)
-        pass.meetings.push_back({channelOf(stage, false), true, made, transfer, false, 0});
+      return isForward ? hasForward(part.kind) && chunk < lastChunk()
+                       : hasInputs(part.kind) && chunk > 0;
+    };
+    // Those of a pass are neighbours: what it receives, and then what it sends.
+    std::vector<size_t> begins(all.size() + 1);
+    for (size_t i = 0; i < all.size(); ++i) {
+      begins[i + 1] += (sends(all[i].part, true) ? 1 : 0) + (sends(all[i].part, false) ? 1 : 0);
+      if (by[i] != kNoPass)
+        ++begins[by[i] + 1];
     }
-  std::optional<std::vector<std::vector<predict::PassTime>>> times = predict::timesOf(actors);
+    std::partial_sum(begins.begin(), begins.end(), begins.begin());
+    std::vector<predict::Meeting> &own = meetings[at(stage)];
+    own.resize(begins.back());
+    std::vector<size_t> next = begins;
+    for (size_t i = 0; i < all.size(); ++i)
+      if (by[i] != kNoPass) {
+        int32_t channel = channelOf(makerOf(stage, all[i])->stage, hasForward(all[i].part.kind));
+        own[next[by[i]]++] = {channel, false, 0, transfer, by[i] == i, 0};
+      }
+    for (size_t i = 0; i < all.size(); ++i) {
+      auto [seconds, made] = of(stage, all[i]);
+      for (bool isForward : {true, false})
+        if (sends(all[i].part, isForward))
+          own[next[i]++] = {channelOf(stage, isForward), true, made, transfer, false, 0};
+      actors[at(stage)].push_back({seconds, {own.data() + begins[i], own.data() + begins[i + 1]}});
+    }
+  }
+  std::optional<std::vector<predict::ActorTimes>> times = predict::timesOf(actors);
   if (!times)
     return std::nullopt;
   double end = 0;
-  for (const std::vector<predict::PassTime> &own : *times)
-    end = std::max(end, own.back().end);
+  for (const predict::ActorTimes &own : *times)
+    end = std::max(end, own.passes.back().end);
   return end;
 }
 

@@ -80,11 +80,13 @@ void SegmentWriter::copy(plan::ValueId received, plan::ValueId value) {
       plan::makeOp(plan::OpKind::Cast, {received}, -1, body_.ops[body_.values[value].def].loc);
   op.phase = phase();
   op.results = {value};
+  use(segment_, body_, value);
   segment_.ops.push_back(std::move(op));
 }
 
 void SegmentWriter::send(const std::vector<plan::ValueId> &values, int32_t to, bool isForward) {
   for (plan::ValueId value : values) {
+    use(segment_, body_, value);
     plan::Op op = links_.send(value, stage_, to, isForward);
     op.phase = phase();
     op.loc = body_.ops[body_.values[value].def].loc;
@@ -113,6 +115,8 @@ plan::Segment SegmentWriter::take(plan::SegmentKind kind, std::string name) {
 bool SegmentWriter::hasOp(size_t i) {
   const plan::Op &op = body_.ops[i];
   int32_t chunk = cut_.stageOfOp(i);
+  if (chunk != part_.chunk && chunk != kEveryStage && !cut_.passesState(i))
+    return false; // as most
   if (!isOfPass(i) || chunk != part_.chunk)
     for (size_t r = 0; r < op.results.size(); ++r)
       if (plan::ValueId seen = cut_.amaxSeenBefore(op, r); seen != plan::kNone)
@@ -172,6 +176,7 @@ void SegmentWriter::moveGradients() {
     plan::ValueId made = gradientOf(out);
     if (made == plan::kNone || isWeights(made) || part_.kind != PassKind::Weights)
       continue;
+    use(segment_, body_, made);
     segment_.values[made].purpose = plan::Purpose::Activations;
     plan::ValueId moved = plan::addValue(segment_, body_.values[made].name + ".all",
                                          body_.values[made].type, plan::Purpose::Grads);
@@ -216,10 +221,15 @@ plan::ValueId SegmentWriter::gradientOf(const plan::Segment::Boundary &out) cons
 }
 
 void SegmentWriter::addOp(plan::Op op) {
-  for (plan::ValueId &operand : op.operands)
-    operand = resolved(operand);
+  auto read = [&](plan::ValueId &value) {
+    value = resolved(value);
+    use(segment_, body_, value);
+  };
+  std::ranges::for_each(op.operands, read);
   for (plan::Tie &tie : op.ties)
-    tie.value = resolved(tie.value);
+    read(tie.value);
+  for (plan::ValueId result : op.results)
+    use(segment_, body_, result);
   segment_.ops.push_back(std::move(op));
 }
 

@@ -47,14 +47,25 @@ public:
         state_(body.values.size(), plan::kNone) {
     segment_.body = true;
     segment_.values.reserve(body.values.size() + kNewValues);
-    segment_.values.insert(segment_.values.end(), body.values.begin(), body.values.end());
+    segment_.values.resize(body.values.size());
   }
 
   /// The ops that the segment has of the body.
   void addOps();
 
+  /// Values of the body keep their numbers. Only those that a segment uses are copied, since most
+  /// are those of other stages; the others stay empty until they are dropped.
+  static void use(plan::Segment &segment, const plan::Segment &body, plan::ValueId value) {
+    if (value >= body.values.size() || !segment.values[value].name.empty())
+      return;
+    segment.values[value] = body.values[value];
+    if (plan::ValueId counts = body.values[value].counts; counts != plan::kNone)
+      use(segment, body, counts);
+  }
+
   /// The value is what a cell holds at the start.
   void takeFromCell(plan::ValueId value, uint32_t cell, int64_t shift = 0) {
+    use(segment_, body_, value);
     segment_.ins.push_back({value, cell, false, shift});
   }
   /// What is left is of the microbatch so many behind the one under way.

@@ -20,9 +20,11 @@ public:
         for (const Meeting &meeting : pass.meetings)
           channels = std::max(channels, meeting.channel + 1);
     queues_.resize(static_cast<size_t>(channels));
+    for (size_t actor = 0; actor < actors.size(); ++actor)
+      times_[actor].passes.reserve(actors[actor].size());
   }
 
-  std::optional<std::vector<std::vector<PassTime>>> run() {
+  std::optional<std::vector<ActorTimes>> run() {
     for (bool moves = true; moves;) {
       moves = false;
       for (size_t actor = 0; actor < actors_.size(); ++actor)
@@ -60,16 +62,22 @@ private:
       issue(pass.meetings[state.issued], state);
       return true;
     }
-    PassTime time{state.begin, state.now + pass.seconds, {}};
+    std::vector<double> &meetingEnds = times_[actor].meetingEnds;
+    PassTime time{state.begin, state.now + pass.seconds, meetingEnds.size()};
     for (size_t i = 0; i < pass.meetings.size(); ++i) {
       std::optional<double> met = endOf(pass, state, i);
-      if (!met)
+      if (!met) {
+        meetingEnds.resize(time.firstMeeting);
         return false;
+      }
       time.end = std::max(time.end, pass.meetings[i].isFirst ? *met + pass.seconds : *met);
-      time.meetingEnds.push_back(*met);
+      meetingEnds.push_back(*met);
     }
-    state = {state.pass + 1, 0, time.end, time.end, {}};
-    times_[actor].push_back(std::move(time));
+    ++state.pass;
+    state.issued = 0;
+    state.begin = state.now = time.end;
+    state.places.clear();
+    times_[actor].passes.push_back(time);
     return true;
   }
 
@@ -91,14 +99,13 @@ private:
 
   const std::vector<std::vector<Pass>> &actors_;
   std::vector<State> state_;
-  std::vector<std::vector<PassTime>> times_;
+  std::vector<ActorTimes> times_;
   std::vector<Queue> queues_; ///< by channel
 };
 
 } // namespace
 
-std::optional<std::vector<std::vector<PassTime>>>
-timesOf(const std::vector<std::vector<Pass>> &actors) {
+std::optional<std::vector<ActorTimes>> timesOf(const std::vector<std::vector<Pass>> &actors) {
   return Follower(actors).run();
 }
 

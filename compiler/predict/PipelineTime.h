@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace shardc::predict {
@@ -21,18 +22,23 @@ struct Meeting {
 };
 
 struct Pass {
-  double seconds = 0;            ///< without its transfers
-  std::vector<Meeting> meetings; ///< those that hold back the whole pass come first
+  double seconds = 0; ///< without its transfers
+  /// Those that hold back the whole pass come first. Passes that are alike may share them.
+  std::span<const Meeting> meetings;
 };
 
 /// Begin and end of a pass, seconds since the step began.
 struct PassTime {
   double begin = 0, end = 0;
-  std::vector<double> meetingEnds; ///< of each of its meetings
+  size_t firstMeeting = 0; ///< of its actor
 };
 
-/// For each actor the times of its passes, in order; nothing if they wait for each other forever.
-std::optional<std::vector<std::vector<PassTime>>>
-timesOf(const std::vector<std::vector<Pass>> &actors);
+struct ActorTimes {
+  std::vector<PassTime> passes;    ///< in order
+  std::vector<double> meetingEnds; ///< of the meetings of all passes
+};
+
+/// Of each actor; nothing if they wait for each other forever.
+std::optional<std::vector<ActorTimes>> timesOf(const std::vector<std::vector<Pass>> &actors);
 
 } // namespace shardc::predict

@@ -514,6 +514,7 @@ std::vector<Meeting> meetingsOf(const Device &device, const plan::Plan &plan,
 /// The launches of a step of one role, one by one.
 struct RoleLaunches {
   std::map<Launch, LaunchTime> times;
+  std::map<Launch, std::vector<Meeting>> meetings; ///< which the passes share
   std::vector<Launch> launches;
   std::vector<int64_t> microbatches; ///< of each launch
   std::vector<Pass> passes;          ///< of each launch
@@ -521,19 +522,18 @@ struct RoleLaunches {
 
 RoleLaunches launchesOf(RoleTimes &times) {
   RoleLaunches result;
-  std::map<Launch, Pass> passes;
   forEachLaunch(times.role(), [&](const Launch &launch, int64_t count, int64_t microbatch) {
     auto [at, isNew] = result.times.try_emplace(launch);
+    std::vector<Meeting> &meetings = result.meetings[launch];
     if (isNew) {
       at->second = timeLaunch(times, launch);
-      passes[launch] = {at->second.sum.step,
-                        meetingsOf(times.device(), times.plan(),
-                                   times.role().segments[launch.segment], launch, at->second)};
+      meetings = meetingsOf(times.device(), times.plan(), times.role().segments[launch.segment],
+                            launch, at->second);
     }
     for (int64_t i = 0; i < count; ++i) {
       result.launches.push_back(launch);
       result.microbatches.push_back(microbatch < 0 ? microbatch : microbatch + i);
-      result.passes.push_back(passes[launch]);
+      result.passes.push_back({at->second.sum.step, meetings});
     }
   });
   return result;
@@ -618,9 +618,10 @@ std::vector<StepTime> stepsOf(std::vector<RoleTimes> &roles) {
   if (roles.size() == 1)
     return {addLaunches(roles.front())};
   std::vector<StepTime> steps;
+  std::vector<RoleLaunches> launches;
   std::vector<std::vector<Pass>> actors;
   for (RoleTimes &role : roles) {
-    RoleLaunches own = launchesOf(role);
+    RoleLaunches &own = launches.emplace_back(launchesOf(role));
     StepTime sum;
     for (const Launch &launch : own.launches) {
       const StepTime &one = own.times[launch].sum;
@@ -634,9 +635,9 @@ std::vector<StepTime> stepsOf(std::vector<RoleTimes> &roles) {
     actors.push_back(std::move(own.passes));
   }
   double end = 0;
-  if (std::optional<std::vector<std::vector<PassTime>>> times = timesOf(actors))
-    for (const std::vector<PassTime> &own : *times)
-      end = std::max(end, own.empty() ? 0 : own.back().end);
+  if (std::optional<std::vector<ActorTimes>> times = timesOf(actors))
+    for (const ActorTimes &own : *times)
+      end = std::max(end, own.passes.empty() ? 0 : own.passes.back().end);
   for (StepTime &step : steps) {
     step.step = end;
     step.waiting = std::max(step.waiting + end, 0.0);
@@ -687,10 +688,11 @@ class Timeline {
 public:
   Timeline(RoleLaunches &of, size_t countMax) : of_(of), countMax_(countMax) {}
 
-  void add(size_t i, const PassTime &pass) {
+  void add(size_t i, const ActorTimes &times) {
+    const PassTime &pass = times.passes[i];
     const Launch &launch = of_.launches[i];
     const LaunchTime &time = of_.times[launch];
-    const std::vector<Meeting> &meetings = of_.passes[i].meetings;
+    std::span<const Meeting> meetings = of_.passes[i].meetings;
     double held = pass.end - pass.begin - time.sum.step; // by another stage
     bool isHeldFirst = !meetings.empty() && meetings[0].isFirst;
     double begin = pass.begin + kLaunchSeconds + (isHeldFirst ? held : 0);
@@ -701,9 +703,10 @@ public:
       if (time.ends[op] > time.begins[op])
         add({launch.segment, op, begin + stretch * time.begins[op], begin + stretch * time.ends[op],
              of_.microbatches[i]});
-    for (size_t m = 0; m < meetings.size(); ++m)
-      add({launch.segment, meetings[m].op, pass.meetingEnds[m] - meetings[m].seconds,
-           pass.meetingEnds[m], of_.microbatches[i]});
+    for (size_t m = 0; m < meetings.size(); ++m) {
+      double end = times.meetingEnds[pass.firstMeeting + m];
+      add({launch.segment, meetings[m].op, end - meetings[m].seconds, end, of_.microbatches[i]});
+    }
   }
 
   std::vector<Interval> take() { return std::move(intervals_); }
@@ -729,12 +732,12 @@ std::vector<std::vector<Interval>> timelinesOf(const Device &device, const plan:
     roles.push_back(launchesOf(role));
     actors.push_back(roles.back().passes);
   }
-  std::optional<std::vector<std::vector<PassTime>>> times = timesOf(actors);
+  std::optional<std::vector<ActorTimes>> times = timesOf(actors);
   std::vector<std::vector<Interval>> timelines;
   for (size_t r = 0; r < roles.size(); ++r) {
     Timeline timeline(roles[r], countMax / roles.size());
     for (size_t i = 0; times && i < roles[r].launches.size(); ++i)
-      timeline.add(i, (*times)[r][i]);
+      timeline.add(i, (*times)[r]);
     timelines.push_back(timeline.take());
   }
   return timelines;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
@@ -129,24 +128,40 @@ std::vector<uint8_t> areForWeights(const plan::Segment &body) {
   return areFor;
 }
 
-/// Adds the bytes of activations that passes leave to later ones.
+/// Adds the bytes of activations that passes leave to later ones. What a layer makes and only
+/// another one reads is held where that one is, also if a stage ends between both.
 class Kept {
 public:
   Kept(const plan::Segment &body, const std::vector<uint8_t> &areFor, std::vector<PartCost> &units)
       : body_(body), areFor_(areFor), units_(units), readers_(body.values.size()) {}
 
   void run() {
-    for (size_t i = 0; i < body_.ops.size(); ++i)
-      if (body_.ops[i].phase == Phase::Backward && !isAlias(body_.ops[i]))
-        for (ValueId value : body_.ops[i].operands)
-          readers_[viewed(value)] |= areFor_[i] != 0 ? kWeights : kInputs;
+    for (size_t i = 0; i < body_.ops.size(); ++i) {
+      const Op &op = body_.ops[i];
+      if (op.phase == Phase::Backward && !isAlias(op) && op.unit >= 0)
+        for (ValueId value : op.operands)
+          addReader(viewed(value), op.unit, areFor_[i] != 0);
+    }
     for (ValueId value = 0; value < readers_.size(); ++value)
-      if (readers_[value] != 0)
+      if (readers_[value].unit >= 0)
         add(value);
   }
 
 private:
-  static constexpr uint8_t kInputs = 1, kWeights = 2;
+  /// In the backward pass.
+  struct Readers {
+    int32_t unit = -1; ///< that made it, if that reads it, or the first one
+    bool isForWeights = false;
+  };
+
+  void addReader(ValueId value, int32_t unit, bool isForWeights) {
+    Readers &readers = readers_[value];
+    uint32_t def = body_.values[value].def;
+    int32_t maker = def == plan::kNone ? -1 : body_.ops[def].unit;
+    if (readers.unit < 0 || unit == maker || (readers.unit != maker && unit < readers.unit))
+      readers.unit = unit;
+    readers.isForWeights |= isForWeights;
+  }
 
   /// What lies in the buffer that a view shows.
   ValueId viewed(ValueId value) const {
@@ -164,20 +179,20 @@ private:
     const Op &maker = body_.ops[value.def];
     if (isAlias(maker) || maker.unit < 0)
       return;
-    PartCost &unit = units_[static_cast<size_t>(maker.unit)];
-    bool isForWeights = (readers_[id] & kWeights) != 0;
+    PartHeld &held = units_[static_cast<size_t>(readers_[id].unit)].held;
+    bool isForWeights = readers_[id].isForWeights;
     if (maker.phase == Phase::Forward) {
-      unit.keptBytes += value.type.bytes();
-      unit.keptForWeights += isForWeights ? value.type.bytes() : 0;
+      held.keptBytes += value.type.bytes();
+      held.keptForWeights += isForWeights ? value.type.bytes() : 0;
     } else if (areFor_[value.def] == 0 && isForWeights) {
-      unit.passedBytes += value.type.bytes();
+      held.passedBytes += value.type.bytes();
     }
   }
 
   const plan::Segment &body_;
   const std::vector<uint8_t> &areFor_;
   std::vector<PartCost> &units_;
-  std::vector<uint8_t> readers_;
+  std::vector<Readers> readers_;
 };
 
 std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &body) {
@@ -221,9 +236,9 @@ std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &
   }
   for (const plan::Param &param : plan.params)
     if (param.block >= 0 && plan.blocks[static_cast<size_t>(param.block)].unit >= 0) {
-      PartCost &unit =
-          units[static_cast<size_t>(plan.blocks[static_cast<size_t>(param.block)].unit)];
-      (param.isStacked() ? unit.expertNumel : unit.numel) += param.type.numel();
+      PartHeld &held =
+          units[static_cast<size_t>(plan.blocks[static_cast<size_t>(param.block)].unit)].held;
+      (param.isStacked() ? held.expertNumel : held.numel) += param.type.numel();
     }
   return units;
 }
@@ -264,6 +279,38 @@ double mostPower(double products, double seconds) {
 }
 
 } // namespace
+
+PartHeld &PartHeld::operator+=(const PartHeld &other) {
+  keptBytes += other.keptBytes;
+  keptForWeights += other.keptForWeights;
+  passedBytes += other.passedBytes;
+  numel += other.numel;
+  expertNumel += other.expertNumel;
+  return *this;
+}
+
+PartHeld PartHeld::operator-(const PartHeld &other) const {
+  return {keptBytes - other.keptBytes, keptForWeights - other.keptForWeights,
+          passedBytes - other.passedBytes, numel - other.numel, expertNumel - other.expertNumel};
+}
+
+LayerSums::LayerSums(const std::vector<PartCost> &layers) : before_(1) {
+  for (const PartCost &layer : layers) {
+    before_.push_back(before_.back());
+    before_.back() += layer.held;
+  }
+}
+
+std::vector<PartHeld> LayerSums::ofChunks(const std::vector<int64_t> &layers) const {
+  std::vector<PartHeld> sums;
+  size_t begin = 0;
+  for (int64_t count : layers) {
+    size_t end = begin + static_cast<size_t>(count);
+    sums.push_back(of(begin, end));
+    begin = end;
+  }
+  return sums;
+}
 
 PowerSeconds &PowerSeconds::operator+=(const PowerSeconds &other) {
   fixed += other.fixed;
@@ -348,7 +395,7 @@ struct Bounds::Passes {
 };
 
 Bounds::Bounds(const BodyCost &cost, const Layout &body, const TuneSizes &sizes)
-    : cost_(cost), body_(body), sizes_(sizes) {
+    : cost_(cost), body_(body), sizes_(sizes), sums_(cost.layers) {
   for (const PartCost &layer : cost.layers) {
     auto known = std::ranges::find(kinds_, layer);
     kindOf_.push_back(static_cast<size_t>(known - kinds_.begin()));
@@ -375,7 +422,7 @@ BodyCost costOfBody(const plan::Plan &plan) {
       cost.head = units[unit];
       break;
     case plan::UnitKind::Embedding:
-      cost.embeddingNumel += units[unit].numel;
+      cost.embeddingNumel += units[unit].held.numel;
       break;
     case plan::UnitKind::Prediction:
     case plan::UnitKind::Other:
@@ -462,15 +509,8 @@ const Bounds::Passes &Bounds::passesOf(const Layout &mesh) {
 
 double Bounds::secondsOf(const Layout &mesh) {
   const Passes &passes = passesOf(mesh);
-  const std::vector<int64_t> &layers = divide(mesh);
-  int64_t fewest = 0;
-  if (!layers.empty())
-    for (const Passes::Stage &stage : passes.stages) {
-      int64_t own = std::accumulate(stage.layers.begin(), stage.layers.end(), int64_t{0});
-      fewest = &stage == passes.stages.data() ? own : std::min(fewest, own);
-    }
-  Exchanges::Least exchanged =
-      Exchanges(cost_, mesh, sizes_, microbatchesOf(body_, mesh, sizes_)).of(fewest);
+  Exchanges::Least exchanged = Exchanges(cost_, mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
+                                   .of(leastOfStages(mesh, sums_.ofChunks(divide(mesh))));
   // Power leaves more to a step that also exchanges.
   double factor = mostPower(passes.products, passes.least + exchanged.added);
   return std::max(passes.at(factor, cost_, kinds_) + exchanged.added, exchanged.stream);
@@ -479,20 +519,20 @@ double Bounds::secondsOf(const Layout &mesh) {
 Bound Bounds::of(const Layout &mesh) {
   if (cost_.layers.empty())
     return {};
-  return {secondsOf(mesh),
-          StageBytes(cost_, mesh, sizes_, microbatchesOf(body_, mesh, sizes_)).most(divide(mesh))};
+  return {secondsOf(mesh), StageBytes(cost_, mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
+                               .most(sums_.ofChunks(divide(mesh)))};
 }
 
 std::vector<int64_t> Bounds::statesOf(const Layout &mesh) const {
   return StageBytes(cost_, mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
-      .states(layersOf(mesh));
+      .states(sums_.ofChunks(layersOf(mesh)));
 }
 
 int64_t Bounds::refinedBytes(const Layout &mesh, StageOrders &orders) const {
   const std::vector<int64_t> &layers = layersOf(mesh);
   int64_t microbatches = microbatchesOf(body_, mesh, sizes_);
   const StageOrder *order = layers.empty() ? nullptr : &orders.of(mesh, microbatches);
-  return StageBytes(cost_, mesh, sizes_, microbatches, order).most(layers);
+  return StageBytes(cost_, mesh, sizes_, microbatches, order).most(sums_.ofChunks(layers));
 }
 
 double Bounds::refinedSeconds(const Layout &mesh, StageOrders &orders, double within) const {
@@ -501,8 +541,9 @@ double Bounds::refinedSeconds(const Layout &mesh, StageOrders &orders, double wi
     return 0;
   int64_t microbatches = microbatchesOf(body_, mesh, sizes_);
   double factor = mostPower(passes_.at(keyOfPasses(mesh))->products, within);
+  Numels fewest = leastOfStages(mesh, sums_.ofChunks(layers));
   return StageSeconds(cost_, mesh, sizes_, microbatches, layers, orders.of(mesh, microbatches))
-      .at(factor);
+      .at(factor, fewest);
 }
 
 } // namespace shardc::tools

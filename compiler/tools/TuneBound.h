@@ -50,17 +50,26 @@ struct PassSum {
   double seconds(double least = 0) const;
 };
 
-/// Least seconds of a part of the model for one microbatch, and what it holds on a rank.
-struct PartCost {
-  PassCost forward, backward;
-  PassCost inputs, weights;   ///< backward in parts: what a stage before waits for, and the rest
-  double products = 0;        ///< seconds of products of both, at the factor 1
-  double recomputed = 0;      ///< seconds of backward, what makes activations again
+/// What a part of the model, or several ones, hold on a rank at least.
+struct PartHeld {
   int64_t keptBytes = 0;      ///< from the forward to the backward pass
   int64_t keptForWeights = 0; ///< of these, what the second part of the backward pass reads
   int64_t passedBytes = 0;    ///< from the first part of the backward pass to the second one
   int64_t numel = 0;          ///< parameters that data-parallel ranks share
   int64_t expertNumel = 0;    ///< those of its experts
+
+  PartHeld &operator+=(const PartHeld &other);
+  PartHeld operator-(const PartHeld &other) const;
+  bool operator==(const PartHeld &) const = default;
+};
+
+/// Least seconds of a part of the model for one microbatch, and what it holds.
+struct PartCost {
+  PassCost forward, backward;
+  PassCost inputs, weights; ///< backward in parts: what a stage before waits for, and the rest
+  double products = 0;      ///< seconds of products of both, at the factor 1
+  double recomputed = 0;    ///< seconds of backward, what makes activations again
+  PartHeld held;
 
   double both(double factor) const { return forward.at(factor) + backward.at(factor); }
   /// From the first gradient that it takes to the last one that it passes on: backward without the
@@ -81,11 +90,13 @@ struct BodyCost {
   int64_t gatheredBytes = 0;             ///< of an element of a weight that is gathered
   int64_t boundaryBytes = 0;             ///< of activations that a layer leaves to the next one
   bool movesPieces = false;              ///< of rows, beside products
+  bool dividesInstances = false;         ///< what instances hold, so that they do not sum it
   std::optional<predict::Device> device; ///< that runs it
   model::StageRequest times;             ///< by which balanced stages are divided
 
-  int64_t leastOfLayers(int64_t PartCost::*of) const {
-    return (*std::ranges::min_element(layers, {}, of)).*of;
+  int64_t leastOfLayers(int64_t PartHeld::*of) const {
+    auto held = [of](const PartCost &layer) { return layer.held.*of; };
+    return held(*std::ranges::min_element(layers, {}, held));
   }
   bool hasSameParts(const BodyCost &other) const {
     return layers == other.layers && head == other.head && times.seconds == other.times.seconds;
@@ -98,6 +109,19 @@ BodyCost costOfBody(const plan::Plan &body);
 /// That of a model with so many layers, of one whose layers between the first and the last are
 /// alike.
 BodyCost withLayers(BodyCost cost, int64_t layers);
+
+/// What the layers of chunks and stages hold.
+class LayerSums {
+public:
+  explicit LayerSums(const std::vector<PartCost> &layers);
+
+  PartHeld of(size_t begin, size_t end) const { return before_[end] - before_[begin]; }
+  /// By chunk, in the order of the model, of chunks with so many layers.
+  std::vector<PartHeld> ofChunks(const std::vector<int64_t> &layers) const;
+
+private:
+  std::vector<PartHeld> before_;
+};
 
 class StageOrders;
 
@@ -135,6 +159,7 @@ private:
   const BodyCost &cost_;
   const Layout &body_;
   const TuneSizes &sizes_;
+  LayerSums sums_;
   std::vector<PartCost> kinds_;                           ///< layers that differ
   std::vector<size_t> kindOf_;                            ///< of each layer
   std::map<std::string, std::vector<int64_t>> layers_;    ///< of each chunk, by stages and division

@@ -7,27 +7,41 @@
 
 namespace shardc::tools {
 
-Exchanges::Least Exchanges::of(int64_t layers) const {
-  Least least;
-  least.added = optimizerSeconds(layers);
-  for (bool areExperts : {false, true}) {
-    int64_t PartCost::*numel = areExperts ? &PartCost::expertNumel : &PartCost::numel;
-    int64_t all = layers * body_.leastOfLayers(numel);
-    if (all > 0)
-      add(least, all, areExperts);
+Numels leastOfStages(const Layout &mesh, const std::vector<PartHeld> &chunks) {
+  Numels least;
+  auto stages = static_cast<size_t>(mesh.size(Knob::Stages));
+  for (size_t stage = 0; stage < std::min(stages, chunks.size()); ++stage) {
+    Numels own;
+    for (size_t chunk = stage; chunk < chunks.size(); chunk += stages) {
+      own.dense += chunks[chunk].numel;
+      own.experts += chunks[chunk].expertNumel;
+    }
+    least = stage == 0
+                ? own
+                : Numels{std::min(least.dense, own.dense), std::min(least.experts, own.experts)};
   }
   return least;
 }
 
-double Exchanges::optimizerSeconds(int64_t layers) const {
+Exchanges::Least Exchanges::of(const Numels &numels) const {
+  Least least;
+  least.added = optimizerSeconds(numels);
+  for (bool areExperts : {false, true})
+    if (int64_t numel = areExperts ? numels.experts : numels.dense; numel > 0)
+      add(least, numel, areExperts);
+  return least;
+}
+
+double Exchanges::optimizerSeconds(const Numels &numels) const {
   // Master weights and moments are read and written.
   auto bytes = static_cast<double>(2 * body_.stateBytes + body_.weightBytes + body_.gradientBytes);
   bool isNone = mesh_.is(Knob::Sharding, "none");
   double seconds = 0;
   for (bool areExperts : {false, true}) {
-    int64_t PartCost::*numel = areExperts ? &PartCost::expertNumel : &PartCost::numel;
     int64_t shards = isNone ? 1 : mesh_.sharers(sizes_, areExperts);
-    seconds += static_cast<double>(layers * body_.leastOfLayers(numel)) * bytes /
+    if (body_.dividesInstances)
+      shards *= mesh_.size(Knob::Instances);
+    seconds += static_cast<double>(areExperts ? numels.experts : numels.dense) * bytes /
                static_cast<double>(shards) / (body_.device->sustained.memoryGBs * 1e9);
   }
   return seconds;
@@ -39,6 +53,17 @@ ExchangeCost Exchanges::reduced(int64_t numel, bool areExperts) const {
   return costOf(sum, numel * body_.gradientBytes, areExperts);
 }
 
+ExchangeCost Exchanges::summed(int64_t numel, bool areExperts) const {
+  int64_t instances = mesh_.size(Knob::Instances);
+  int64_t ranks = sizes_.ranks / (mesh_.size(Knob::Stages) *
+                                  (areExperts ? mesh_.expertRanks() : mesh_.size(Knob::Tensor)));
+  if (instances == 1 || body_.dividesInstances || ranks % instances != 0)
+    return {};
+  int64_t own = numel / mesh_.sharers(sizes_, areExperts);
+  // Instances are whole nodes.
+  return costOf(CollectiveKind::AllReduce, own * body_.gradientBytes, instances, 1);
+}
+
 ExchangeCost Exchanges::gathered(int64_t numel, bool areExperts) const {
   return costOf(CollectiveKind::AllGather, numel * body_.gatheredBytes, areExperts);
 }
@@ -46,25 +71,31 @@ ExchangeCost Exchanges::gathered(int64_t numel, bool areExperts) const {
 void Exchanges::add(Least &least, int64_t numel, bool areExperts) const {
   double reductions = reducesEachPass() ? microbatches_ : 1;
   double gathers = gathersEachPass() ? 2 * microbatches_ : gathersOnce() ? 1 : 0;
-  ExchangeCost all = reduced(numel, areExperts), weights = gathered(numel, areExperts);
-  least.added += reductions * all.contending + gathers * weights.contending;
-  least.stream = std::max({least.stream, reductions * all.took, gathers * weights.took});
+  ExchangeCost all = reduced(numel, areExperts), sum = summed(numel, areExperts),
+               weights = gathered(numel, areExperts);
+  least.added += reductions * all.contending + sum.contending + gathers * weights.contending;
+  least.stream = std::max({least.stream, reductions * all.took + sum.took, gathers * weights.took});
   if (areExperts)
     return;
   // When the gradients of a backward pass that come last are exchanged, nothing is left beside it.
   int64_t last =
-      mesh_.size(Knob::Stages) > 1 ? body_.leastOfLayers(&PartCost::numel) : body_.embeddingNumel;
-  ExchangeCost exposed = reduced(last, areExperts);
+      mesh_.size(Knob::Stages) > 1 ? body_.leastOfLayers(&PartHeld::numel) : body_.embeddingNumel;
+  ExchangeCost exposed = reduced(last, areExperts), exposedSum = summed(last, areExperts);
   double passes = reducesEachPass() ? static_cast<double>(mesh_.size(Knob::Chunks)) : 1;
-  least.added += passes * reductions * (exposed.took - exposed.contending);
+  least.added += passes * reductions * (exposed.took - exposed.contending) + exposedSum.took -
+                 exposedSum.contending;
 }
 
 ExchangeCost Exchanges::costOf(CollectiveKind kind, int64_t bytes, bool areExperts) const {
   int64_t members = mesh_.sharers(sizes_, areExperts);
+  int64_t stride = areExperts ? mesh_.expertRanks() : mesh_.size(Knob::Tensor);
+  return costOf(kind, bytes, members, std::clamp<int64_t>(sizes_.inNode / stride, 1, members));
+}
+
+ExchangeCost Exchanges::costOf(CollectiveKind kind, int64_t bytes, int64_t members,
+                               int64_t inNode) const {
   if (members == 1 || bytes == 0)
     return {};
-  int64_t stride = areExperts ? mesh_.expertRanks() : mesh_.size(Knob::Tensor);
-  int64_t inNode = std::clamp<int64_t>(sizes_.inNode / stride, 1, members);
   predict::Team team{members, inNode, inNode};
   ExchangeCost least{HUGE_VAL, HUGE_VAL};
   for (plan::Transport way : {plan::Transport::Nccl, plan::Transport::Ce}) {

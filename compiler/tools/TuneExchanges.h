@@ -10,23 +10,33 @@ struct ExchangeCost {
   double took = 0, contending = 0;
 };
 
+/// Parameters of dense layers, and of experts.
+struct Numels {
+  int64_t dense = 0, experts = 0;
+};
+
+/// The fewest of any stage, by what chunks hold.
+Numels leastOfStages(const Layout &mesh, const std::vector<PartHeld> &chunks);
+
 class Exchanges {
 public:
   Exchanges(const BodyCost &body, const Layout &mesh, const TuneSizes &sizes, int64_t microbatches)
       : body_(body), mesh_(mesh), sizes_(sizes), microbatches_(static_cast<double>(microbatches)) {}
 
-  /// Seconds that are added to those of the passes of a stage with so many layers, and the least
-  /// that one of its streams of collectives takes.
+  /// Seconds that are added to those of the passes of a stage with so many parameters, and the
+  /// least that one of its streams of collectives takes.
   struct Least {
     double added = 0, stream = 0;
   };
-  Least of(int64_t layers) const;
+  Least of(const Numels &numels) const;
 
-  /// Of the optimizer of a stage with so many layers.
-  double optimizerSeconds(int64_t layers) const;
+  /// Of the optimizer.
+  double optimizerSeconds(const Numels &numels) const;
   /// That add the gradients of so many parameters, and that gather these; nothing if one rank has
   /// them.
   ExchangeCost reduced(int64_t numel, bool areExperts) const;
+  /// That add what instances have added, once in a step.
+  ExchangeCost summed(int64_t numel, bool areExperts) const;
   ExchangeCost gathered(int64_t numel, bool areExperts) const;
 
   /// Whether gradients are added in each backward pass, and not once in a step.
@@ -39,6 +49,7 @@ public:
 
 private:
   void add(Least &least, int64_t numel, bool areExperts) const;
+  ExchangeCost costOf(CollectiveKind kind, int64_t bytes, int64_t members, int64_t inNode) const;
   ExchangeCost costOf(CollectiveKind kind, int64_t bytes, bool areExperts) const;
 
   const BodyCost &body_;

@@ -66,6 +66,7 @@ std::optional<BodyCost> bodyCost(const CommonOptions &common,
   BodyCost cost = costOfBody(plan);
   cost.movesPieces = plan.job.model.tpCommOverlap;
   const config::Derived &d = config->derived();
+  cost.dividesInstances = d.outerStrategy != config::OuterStrategy::NoShard;
   cost.weightBytes = dtypeBytes(d.params);
   cost.gatheredBytes = plan.job.ddp.fp8ParamGather ? 1 : dtypeBytes(d.params);
   cost.gradientBytes = std::min(dtypeBytes(d.mainGrads), dtypeBytes(d.wire));
@@ -140,12 +141,17 @@ private:
     return joined(space_.bodies[at.body], meshesOf(at.body)[at.mesh]);
   }
 
-  /// Meshes that divide the batch into whole microbatches.
+  /// Meshes that divide the batch into whole microbatches, which their chunks can take in turns.
   std::vector<size_t> possible(size_t body) const {
     std::vector<size_t> meshes;
-    for (size_t mesh = 0; mesh < meshesOf(body).size(); ++mesh)
-      if (microbatchesOf(space_.bodies[body], meshesOf(body)[mesh], space_.sizes) > 0)
-        meshes.push_back(mesh);
+    for (size_t i = 0; i < meshesOf(body).size(); ++i) {
+      const Layout &mesh = meshesOf(body)[i];
+      int64_t microbatches = microbatchesOf(space_.bodies[body], mesh, space_.sizes);
+      int64_t stages = mesh.size(Knob::Stages);
+      if (microbatches > 0 &&
+          (mesh.size(Knob::Chunks) == 1 || model::canInterleave(stages, stages, microbatches)))
+        meshes.push_back(i);
+    }
     return meshes;
   }
 

@@ -25,15 +25,6 @@ StageSchedule scheduleOf(const Layout &mesh, int64_t microbatches) {
                                                 : StageSchedule::oneForwardOneBackward(shape);
 }
 
-/// Of all chunks of a stage.
-int64_t layersOfStage(const std::vector<int64_t> &layers, int64_t stage, int64_t stages) {
-  int64_t own = 0;
-  for (auto chunk = static_cast<size_t>(stage); chunk < layers.size();
-       chunk += static_cast<size_t>(stages))
-    own += layers[chunk];
-  return own;
-}
-
 } // namespace
 
 StageOrder::StageOrder(StageSchedule of) : schedule(std::move(of)) {
@@ -85,26 +76,27 @@ StageBytes::StageBytes(const BodyCost &body, const Layout &mesh, const TuneSizes
     return;
   shards_ = mesh.sharers(sizes, false);
   expertShards_ = mesh.sharers(sizes, true);
+  instances_ = body.dividesInstances ? mesh.size(Knob::Instances) : 1;
 }
 
-int64_t StageBytes::most(const std::vector<int64_t> &layers) const {
+int64_t StageBytes::most(const std::vector<PartHeld> &chunks) const {
   int64_t share = static_cast<int64_t>(body_.layers.size()) / stages_;
   int64_t beside = predict::leastOverheadBytes();
-  if (layers.empty())
-    return beside + held(state({share * body_.leastOfLayers(&PartCost::numel),
-                                share * body_.leastOfLayers(&PartCost::expertNumel)}),
+  if (chunks.empty())
+    return beside + held(state({share * body_.leastOfLayers(&PartHeld::numel),
+                                share * body_.leastOfLayers(&PartHeld::expertNumel)}),
                          0);
   int64_t bytes = 0;
   for (int64_t stage = 0; stage < stages_; ++stage)
     bytes = std::max(bytes, communicators(stage) +
-                                held(state(numelsOf(stage, layers)), activations(stage, layers)));
+                                held(state(numelsOf(stage, chunks)), activations(stage, chunks)));
   return beside + bytes;
 }
 
-std::vector<int64_t> StageBytes::states(const std::vector<int64_t> &layers) const {
+std::vector<int64_t> StageBytes::states(const std::vector<PartHeld> &chunks) const {
   std::vector<int64_t> bytes;
   for (int64_t stage = 0; stage < stages_; ++stage)
-    bytes.push_back(held(state(numelsOf(stage, layers)), 0));
+    bytes.push_back(held(state(numelsOf(stage, chunks)), 0));
   return bytes;
 }
 
@@ -130,7 +122,8 @@ StageBytes::State StageBytes::stateOf(int64_t numel, int64_t shards) const {
   // With chunks nothing lies in bytes that a pass leaves something in.
   if (shards > 1 && !sharesGrads && chunks_ > 1)
     sum += numel * body_.sumBytes / shards;
-  return {numel * body_.weightBytes / (isFull ? shards : 1) + numel * body_.stateBytes / shards,
+  return {numel * body_.weightBytes / (isFull ? shards : 1) +
+              numel * body_.stateBytes / (shards * instances_),
           sum};
 }
 
@@ -141,7 +134,7 @@ int64_t StageBytes::communicators(int64_t stage) const {
     channels.transfers = chunks_ == 1 && (stage == 0 || stage + 1 == stages_) ? 2 : 4;
   bool movesRows = body_.boundaryBytes > predict::kSmallBytes;
   channels.kernels = movesRows && mesh_.size(Knob::Tensor) > 1 && mesh_.is(Knob::Rows, "rows");
-  if (shards_ > 1 && body_.leastOfLayers(&PartCost::numel) > predict::kSmallBytes)
+  if (shards_ > 1 && body_.leastOfLayers(&PartHeld::numel) > predict::kSmallBytes)
     channels.gathers = channels.reductions = true;
   return predict::leastCommunicatorBytes(channels);
 }
@@ -153,47 +146,47 @@ int64_t StageBytes::inFlight(int64_t stage) const {
                       : std::min(microbatches_ * chunks_, 2 * before + (chunks_ - 1) * stages_);
 }
 
-/// Passes of layers of which it does. A stage runs its chunks in turn, each for as many
-/// microbatches as there are stages.
-int64_t StageBytes::layersInFlight(int64_t stage, const std::vector<int64_t> &layers) const {
-  if (stages_ == 1)
-    return static_cast<int64_t>(body_.layers.size()) * inFlight(stage);
-  int64_t sum = 0;
+/// What is kept of them. A stage runs its chunks in turn, each for as many microbatches as there
+/// are stages.
+int64_t StageBytes::keptInFlight(int64_t stage, const std::vector<PartHeld> &chunks) const {
+  int64_t bytes = 0;
   for (int64_t pass = 0; pass < inFlight(stage); ++pass)
-    sum += layers[static_cast<size_t>(pass / stages_ % chunks_ * stages_ + stage)];
-  return sum;
+    bytes += held(stage, pass / stages_ % chunks_, chunks).keptBytes;
+  return bytes;
 }
 
-int64_t StageBytes::activations(int64_t stage, const std::vector<int64_t> &layers) const {
+int64_t StageBytes::activations(int64_t stage, const std::vector<PartHeld> &chunks) const {
   if (order_ == nullptr || stages_ == 1)
-    return body_.leastOfLayers(&PartCost::keptBytes) * layersInFlight(stage, layers);
+    return keptInFlight(stage, chunks);
   // Of each chunk as many as it ever keeps at once: they have their own bytes.
   int64_t bytes = 0;
   for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
     const StageOrder::Slots &slots =
         order_->slots[static_cast<size_t>(stage)][static_cast<size_t>(chunk)];
-    int64_t kept = body_.leastOfLayers(&PartCost::keptBytes);
-    int64_t longer = std::min(body_.leastOfLayers(&PartCost::keptForWeights), kept);
-    bytes += layers[static_cast<size_t>(chunk * stages_ + stage)] *
-             (slots.kept * (kept - longer) + slots.longer * longer +
-              slots.passed * body_.leastOfLayers(&PartCost::passedBytes));
+    const PartHeld &own = held(stage, chunk, chunks);
+    bytes += slots.kept * (own.keptBytes - own.keptForWeights) + slots.longer * own.keptForWeights +
+             slots.passed * own.passedBytes;
   }
   return bytes;
 }
 
-StageBytes::Numels StageBytes::numelsOf(int64_t stage, const std::vector<int64_t> &layers) const {
-  int64_t own = layersOfStage(layers, stage, stages_);
-  bool isFirst = stage == 0, isLast = stage + 1 == stages_;
-  return {own * body_.leastOfLayers(&PartCost::numel) + (isFirst ? body_.embeddingNumel : 0) +
-              (isLast ? body_.head.numel : 0),
-          own * body_.leastOfLayers(&PartCost::expertNumel)};
+Numels StageBytes::numelsOf(int64_t stage, const std::vector<PartHeld> &chunks) const {
+  Numels numels;
+  for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
+    numels.dense += held(stage, chunk, chunks).numel;
+    numels.experts += held(stage, chunk, chunks).expertNumel;
+  }
+  numels.dense += stage == 0 ? body_.embeddingNumel : 0;
+  numels.dense += stage + 1 == stages_ ? body_.head.held.numel : 0;
+  return numels;
 }
 
 StageSeconds::StageSeconds(const BodyCost &body, const Layout &mesh, const TuneSizes &sizes,
                            int64_t microbatches, const std::vector<int64_t> &layers,
                            const StageOrder &order)
     : body_(body), exchanges_(body, mesh, sizes, microbatches), order_(order),
-      microbatches_(microbatches), fewest_(static_cast<int64_t>(body.layers.size())) {
+      microbatches_(microbatches), embedding_(&exchangedOf(body.embeddingNumel, 0)),
+      head_(&exchangedOf(body.head.held.numel, body.head.held.expertNumel)) {
   int64_t stages = mesh.size(Knob::Stages);
   if (stages > 1) {
     int64_t near = std::clamp<int64_t>(sizes.inNode / (sizes.ranks / stages), 1, 2);
@@ -201,92 +194,129 @@ StageSeconds::StageSeconds(const BodyCost &body, const Layout &mesh, const TuneS
         predict::collectiveSeconds(*body.device, CollectiveKind::Send, plan::Transport::Nccl,
                                    body.boundaryBytes, {2, near, near});
   }
+  for (const PartCost &layer : body.layers)
+    layers_.push_back(&exchangedOf(layer.held.numel, layer.held.expertNumel));
   size_t begin = 0;
-  for (int64_t count : layers) {
-    auto end = begin + static_cast<size_t>(count);
-    chunks_.push_back(chunkOf(begin, end));
+  for (size_t chunk = 0; chunk < layers.size(); ++chunk) {
+    size_t end = begin + static_cast<size_t>(layers[chunk]);
+    chunks_.push_back({begin, end, chunk == 0, chunk + 1 == layers.size()});
     begin = end;
   }
-  for (int64_t stage = 0; stage < stages; ++stage)
-    fewest_ = std::min(fewest_, layersOfStage(layers, stage, stages));
 }
 
-void StageSeconds::addExchange(Exchanged &sum, const ExchangeCost &cost, bool areExperts) const {
-  (areExperts ? sum.experts : sum.dense) += cost.took;
-  sum.contending += cost.contending;
-}
-
-/// Layers are gathered and reduced one by one. The first kernel of a layer reads what it gathers,
-/// and behind the last kernel of its backward pass its gradients are complete.
-StageSeconds::Chunk StageSeconds::chunkOf(size_t begin, size_t end) const {
-  Chunk chunk{begin, end, {}, {}};
-  for (size_t layer = begin; layer < end; ++layer)
-    for (bool areExperts : {false, true}) {
-      const PartCost &part = body_.layers[layer];
-      int64_t numel = areExperts ? part.expertNumel : part.numel;
-      addExchange(chunk.gathers, exchanges_.gathered(numel, areExperts), areExperts);
-      addExchange(chunk.reductions, exchanges_.reduced(numel, areExperts), areExperts);
+/// Of a part with so many parameters. What is gathered and reduced comes one part after the other.
+const StageSeconds::Exchanged &StageSeconds::exchangedOf(int64_t numel, int64_t expertNumel) {
+  auto [at, isNew] = known_.try_emplace({numel, expertNumel});
+  for (bool areExperts : {false, true})
+    if (int64_t own = areExperts ? expertNumel : numel; isNew && own > 0) {
+      at->second.gathers[areExperts] = exchanges_.gathered(own, areExperts);
+      at->second.reductions[areExperts] = exchanges_.reduced(own, areExperts);
+      at->second.sums[areExperts] = exchanges_.summed(own, areExperts);
     }
-  if (begin < end) {
-    int64_t least = body_.leastOfLayers(&PartCost::numel);
-    chunk.gathers.exposed = exchanges_.gathered(least, false).took;
-    chunk.reductions.exposed =
-        exchanges_.reduced(chunks_.empty() ? std::min(least, body_.embeddingNumel) : least, false)
-            .took;
-  }
-  return chunk;
+  return at->second;
 }
 
-/// The kernels of a pass run in order, so the backward ones begin when the weights of all layers
-/// have been gathered for the forward ones, and gradients are reduced behind these.
-PassSeconds StageSeconds::pass(const Chunk &chunk, PassKind kind, bool isLastOfModel, bool isFirst,
-                               bool isLast, double factor) const {
-  bool isForward = passes::hasForward(kind),
-       hasGradients = kind != PassKind::Forward && kind != PassKind::Inputs;
-  PassSum forward, backward;
-  auto addPart = [&](const PartCost &part) {
-    if (isForward)
-      forward.add(part.forward, factor);
-    if (kind == PassKind::Inputs)
-      backward.add(part.inputs, factor);
-    else if (kind == PassKind::Weights)
-      backward.add(part.weights, factor);
-    else if (hasGradients)
-      backward.add(part.backward, factor);
-  };
-  for (size_t layer = chunk.begin; layer < chunk.end; ++layer)
-    addPart(body_.layers[layer]);
-  if (isLastOfModel)
-    addPart(body_.head);
-  PassSeconds seconds;
-  const Exchanged &gathers = chunk.gathers, &reductions = chunk.reductions;
+/// The kernels of a pass run in order, and so do the collectives of each stream. A part's kernels
+/// wait for what is gathered for them, and the sums of its gradients for its kernels.
+class StageSeconds::Pass {
+public:
+  explicit Pass(double factor) : factor_(factor) {}
+
+  void gather(const Exchanged &of) {
+    for (size_t stream : {0, 1})
+      run(gathered_[stream], 0, of.gathers[stream]);
+    now_ = std::max(now_, gathered_[kDense]);
+  }
+
+  /// A part's kernels, behind what has been gathered.
+  void compute(const PassCost &cost) {
+    sum_.add(cost, factor_);
+    now_ = std::max(now_ + std::max(cost.compute.at(factor_), cost.chain.at(factor_)),
+                    gathered_[kExperts]);
+  }
+
+  /// Gradients that are complete at a time, at least.
+  void reduce(const Exchanged &of, double complete, bool addsInstances) {
+    for (size_t stream : {0, 1}) {
+      run(reduced_[stream], complete, of.reductions[stream]);
+      if (addsInstances)
+        run(reduced_[stream], complete, of.sums[stream]);
+    }
+  }
+
+  double now() const { return now_; }
+  /// Since it began until all has ended.
+  double seconds() {
+    sum_.longest = 0;
+    return sum_.seconds(std::max(
+        {now_, gathered_[kDense], gathered_[kExperts], reduced_[kDense], reduced_[kExperts]}));
+  }
+
+private:
+  static constexpr size_t kDense = 0, kExperts = 1;
+
+  void run(double &stream, double ready, const ExchangeCost &cost) {
+    stream = std::max(stream, ready) + cost.took;
+    sum_.transfers += cost.took;
+    sum_.contending += cost.contending;
+  }
+
+  double factor_, now_ = 0;
+  double gathered_[2] = {}, reduced_[2] = {}; ///< ends of streams
+  PassSum sum_;
+};
+
+PassSeconds StageSeconds::pass(const Chunk &chunk, PassKind kind, bool isFirst, bool isLast,
+                               double factor) const {
+  bool isForward = passes::hasForward(kind), isBackward = kind != PassKind::Forward,
+       hasGradients = isBackward && kind != PassKind::Inputs;
   bool gathersHere = exchanges_.gathersEachPass() && kind != PassKind::Weights;
-  bool gathersOnce = exchanges_.gathersOnce() && isForward && isFirst;
+  bool gathersForward = isForward && (gathersHere || (exchanges_.gathersOnce() && isFirst));
   bool reduces = hasGradients && (exchanges_.reducesEachPass() || isLast);
-  int times = gathersHere && kind == PassKind::Both ? 2 : gathersHere || gathersOnce ? 1 : 0;
-  double behindForward = forward.longest, behind = backward.longest;
-  // What a step of one microbatch gathers first has been gathered behind the step before.
-  if (gathersHere && isForward && microbatches_ > 1)
-    behindForward = std::max(behindForward + gathers.exposed, gathers.stream());
-  seconds.made = behindForward + behind;
+  Pass pass(factor);
+  if (gathersForward && chunk.isFirst)
+    pass.gather(*embedding_);
+  for (size_t layer = chunk.begin; isForward && layer < chunk.end; ++layer) {
+    if (gathersForward)
+      pass.gather(*layers_[layer]);
+    pass.compute(body_.layers[layer].forward);
+  }
+  auto addBackward = [&](const PartCost &part, const Exchanged &of) {
+    const PassCost &cost = kind == PassKind::Inputs    ? part.inputs
+                           : kind == PassKind::Weights ? part.weights
+                                                       : part.backward;
+    // Behind the gradients of weights others may be passed on.
+    double complete = pass.now() + part.weights.compute.at(factor);
+    pass.compute(cost);
+    if (reduces)
+      pass.reduce(of, std::min(complete, pass.now()), isLast);
+  };
+  if (chunk.isLast) {
+    if (gathersForward)
+      pass.gather(*head_);
+    if (isForward)
+      pass.compute(body_.head.forward);
+    if (isBackward)
+      addBackward(body_.head, *head_);
+  }
+  for (size_t layer = chunk.end; isBackward && layer-- > chunk.begin;) {
+    if (gathersHere)
+      pass.gather(*layers_[layer]);
+    addBackward(body_.layers[layer], *layers_[layer]);
+  }
+  PassSeconds seconds;
+  seconds.made = pass.now();
   if (hasGradients && kind != PassKind::Weights && chunk.begin < chunk.end) {
     const PartCost &first = body_.layers[chunk.begin];
     seconds.made -= std::max(first.backward.compute.at(factor) - first.passing(factor), 0.0);
   }
-  if (reduces)
-    behind = std::max(behind + reductions.exposed, reductions.stream());
-  PassSum sum;
-  sum.kernels = forward.kernels + backward.kernels;
-  sum.longest = std::max(behindForward + behind, times * gathers.stream());
-  sum.transfers = forward.transfers + backward.transfers + times * gathers.all() +
-                  (reduces ? reductions.all() : 0);
-  sum.contending = forward.contending + backward.contending + times * gathers.contending +
-                   (reduces ? reductions.contending : 0);
-  seconds.all = sum.seconds() + predict::kLaunchSeconds;
+  if (reduces && chunk.isFirst)
+    pass.reduce(*embedding_, pass.now(), isLast);
+  seconds.all = pass.seconds() + predict::kLaunchSeconds;
   return seconds;
 }
 
-double StageSeconds::at(double factor) const {
+double StageSeconds::at(double factor, const Numels &fewest) const {
   constexpr size_t kKinds = 5, kTurns = 4;
   int64_t stages = order_.schedule.shape().stages;
   std::vector<std::array<std::optional<PassSeconds>, kKinds * kTurns>> known(chunks_.size());
@@ -297,11 +327,10 @@ double StageSeconds::at(double factor) const {
     std::optional<PassSeconds> &seconds =
         known[number][static_cast<size_t>(which.part.kind) * kTurns + turn];
     if (!seconds)
-      seconds = pass(chunks_[number], which.part.kind, number + 1 == chunks_.size(), isFirst,
-                     isLast, factor);
+      seconds = pass(chunks_[number], which.part.kind, isFirst, isLast, factor);
     return *seconds;
   };
-  return order_.schedule.secondsWith(of, transferSeconds_) + exchanges_.optimizerSeconds(fewest_);
+  return order_.schedule.secondsWith(of, transferSeconds_) + exchanges_.optimizerSeconds(fewest);
 }
 
 } // namespace shardc::tools

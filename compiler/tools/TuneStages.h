@@ -43,32 +43,34 @@ public:
   StageBytes(const BodyCost &body, const Layout &mesh, const TuneSizes &sizes, int64_t microbatches,
              const StageOrder *order = nullptr);
 
-  /// Of the stage that needs most; with an unknown division, of one with its share of the layers.
-  int64_t most(const std::vector<int64_t> &layers) const;
+  /// Of the stage that needs most, by what chunks hold; with an unknown division, of one with its
+  /// share of the layers.
+  int64_t most(const std::vector<PartHeld> &chunks) const;
   /// What it holds from one step to the next, and sums of gradients, by stage.
-  std::vector<int64_t> states(const std::vector<int64_t> &layers) const;
+  std::vector<int64_t> states(const std::vector<PartHeld> &chunks) const;
 
 private:
-  struct Numels {
-    int64_t dense = 0, experts = 0;
-  };
   /// Of parameters that divided among so many ranks.
   struct State {
     int64_t kept = 0, gradients = 0;
   };
   State state(const Numels &numels) const;
   State stateOf(int64_t numel, int64_t shards) const;
-  Numels numelsOf(int64_t stage, const std::vector<int64_t> &layers) const;
+  Numels numelsOf(int64_t stage, const std::vector<PartHeld> &chunks) const;
   int64_t held(const State &state, int64_t activations) const;
   int64_t communicators(int64_t stage) const;
   int64_t inFlight(int64_t stage) const;
-  int64_t layersInFlight(int64_t stage, const std::vector<int64_t> &layers) const;
-  int64_t activations(int64_t stage, const std::vector<int64_t> &layers) const;
+  int64_t keptInFlight(int64_t stage, const std::vector<PartHeld> &chunks) const;
+  int64_t activations(int64_t stage, const std::vector<PartHeld> &chunks) const;
+  const PartHeld &held(int64_t stage, int64_t chunk, const std::vector<PartHeld> &chunks) const {
+    return chunks[static_cast<size_t>(chunk * stages_ + stage)];
+  }
 
   const BodyCost &body_;
   const Layout &mesh_;
   const StageOrder *order_;
   int64_t stages_, chunks_, microbatches_, shards_ = 1, expertShards_ = 1;
+  int64_t instances_ = 1; ///< that divide what they hold
 };
 
 /// The least seconds of a step: of each pass of the order, what its kernels, its collectives and
@@ -79,33 +81,32 @@ public:
   StageSeconds(const BodyCost &body, const Layout &mesh, const TuneSizes &sizes,
                int64_t microbatches, const std::vector<int64_t> &layers, const StageOrder &order);
 
-  /// At a factor of power.
-  double at(double factor) const;
+  /// At a factor of power, of stages of which none updates less than `fewest`.
+  double at(double factor, const Numels &fewest) const;
 
 private:
+  /// Of a part of the model, whose collectives are those of dense layers and those of experts.
   struct Exchanged {
-    double dense = 0, experts = 0; ///< seconds of their streams
-    double contending = 0;
-    double exposed = 0; ///< of these seconds, before the first kernel or behind the last one
-
-    double stream() const { return std::max(dense, experts); }
-    double all() const { return dense + experts; }
+    ExchangeCost gathers[2], reductions[2], sums[2];
   };
   struct Chunk {
-    size_t begin = 0, end = 0; ///< layers
-    Exchanged gathers, reductions;
+    size_t begin = 0, end = 0;            ///< layers
+    bool isFirst = false, isLast = false; ///< it has the embedding, or the head
   };
-  Chunk chunkOf(size_t begin, size_t end) const;
-  void addExchange(Exchanged &sum, const ExchangeCost &cost, bool areExperts) const;
-  passes::PassSeconds pass(const Chunk &chunk, passes::PassKind kind, bool isLastOfModel,
-                           bool isFirst, bool isLast, double factor) const;
+  class Pass;
+  const Exchanged &exchangedOf(int64_t numel, int64_t expertNumel);
+  passes::PassSeconds pass(const Chunk &chunk, passes::PassKind kind, bool isFirst, bool isLast,
+                           double factor) const;
 
   const BodyCost &body_;
   Exchanges exchanges_;
   const StageOrder &order_;
-  int64_t microbatches_, fewest_;
-  double transferSeconds_ = 0; ///< from a stage to the next
-  std::vector<Chunk> chunks_;  ///< of the model
+  int64_t microbatches_;
+  double transferSeconds_ = 0;                             ///< from a stage to the next
+  std::vector<Chunk> chunks_;                              ///< of the model
+  std::map<std::pair<int64_t, int64_t>, Exchanged> known_; ///< by parameters
+  std::vector<const Exchanged *> layers_;
+  const Exchanged *embedding_, *head_;
 };
 
 } // namespace shardc::tools

@@ -1,29 +1,39 @@
 #!/usr/bin/env python3
 """Compares predicted with measured step times of plans that one GPU can run.
 
-    prediction_runs.py plan SHARDC ROOT FOLDER [DEVICE]
-    prediction_runs.py run SHARDC_RUN FOLDER [--ops] [NAME...]
+    prediction_runs.py prepare FOLDER --gpu=h200 [--shardc=PROGRAM]
+    prediction_runs.py measure FOLDER [--shardc-run=PROGRAM] [--set=others] [--share=I/N] [--seconds=S] [--results=FILE] [--ops]
+                       [NAME ...]
+    prediction_runs.py table FOLDER [RESULTS ...]
 
-`plan` compiles each row of ROWS for one DEVICE (h200 by default) into FOLDER, with its prediction; ROOT is the
-repository's. `run` trains each plan, and prints a table: predicted and measured milliseconds of a step, the predicted over
-the measured time. The measured time is the median of the second half of a run's steps. The last line has the median and the
-largest error. --ops leaves NAME.ops.json with the calls and microseconds of each op in three steps, by traces, which make
-small plans slower. The two stages may run on different machines.
+`prepare` compiles each row of FITTED and OTHERS for one GPU of a kind. Plans and manifest.json stay in FOLDER. `measure`
+needs FOLDER and shardc-run alone. It trains each plan, or those of one set, or those that are named; with --share, the I-th of N
+parts of them (from 0) that take about as long, so that GPUs of one machine can work side by side. What a run gave is a line of RESULTS (FOLDER/measured-I.jsonl by default); runs
+that have their lines are not repeated, and no run begins after S seconds. `table` prints, for FITTED and OTHERS, predicted and
+measured milliseconds of a step, the predicted over the measured time, and the median and the largest error. The measured time
+is the median of the second half of a run's steps. --ops leaves NAME.ops.json with the calls and microseconds of each op in
+three steps, by traces, which make small plans slower.
 """
 
+import argparse
 import json
+import lzma
 import pathlib
 import re
 import statistics
-import subprocess
 import sys
+import tempfile
+import time
+
+from tune_winners import ROOT, output, steps_of
 
 LLAMA = "test/gpu/llama_1b.recipe"
 GPT2 = "recipes/gpt2/gpt2_124m.recipe"
-EIGHT = "recipes/llama3/llama3_8b.recipe"
 BF16_SUMS = "ddp.grad_reduce_in_fp32=false"
 FULL = ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"]
 FP16 = ["mixed_precision=fp16_mixed", "optimizer.initial_loss_scale=4096"]  # no step is left out
+ONE_GPU = ["cluster.nodes=1", "checkpoint.save=none", *(f"model.{axis}_model_parallel_size=1" for axis in ("tensor", "pipeline", "expert")),
+           "model.context_parallel_size=1"]
 SELECTIVE = ["model.recompute_granularity=selective"]
 
 
@@ -35,19 +45,23 @@ def llama(sequence, micro, *settings, accumulated=1, overlay=None):
     return LLAMA, overlay, [f"model.seq_length={sequence}", *batch(micro, accumulated), *settings]
 
 
+def layers_of(recipe, layers, sequence, micro, *settings, accumulated=1, overlay=None):
+    """The first layers of a larger model, on one GPU."""
+    return f"recipes/{recipe}.recipe", overlay, [f"model.num_layers={layers}", f"model.seq_length={sequence}", *batch(micro, accumulated),
+                                                 *ONE_GPU, *settings]
+
+
 def eight(layers, sequence, micro, *settings, overlay=None):
     """Layers of Llama 3 8B: four have 1.9, eight 2.8, sixteen 4.5 billion parameters."""
-    return EIGHT, overlay, [f"model.num_layers={layers}", f"model.seq_length={sequence}", *batch(micro), BF16_SUMS,
-                            "cluster.nodes=1", "model.tensor_model_parallel_size=1", "model.pipeline_model_parallel_size=1",
-                            "model.context_parallel_size=1", "checkpoint.save=none", *settings]
+    return layers_of("llama3/llama3_8b", layers, sequence, micro, BF16_SUMS, *settings, overlay=overlay)
 
 
 def gpt2(micro, *settings, accumulated=1, overlay=None):
     return GPT2, overlay, [*batch(micro, accumulated), *settings]
 
 
-# NAME: a recipe, an overlay of recipes/overlays, what is set.
-ROWS = {
+# NAME: a recipe, an overlay of recipes/overlays, what is set. Rates were taken from runs of these.
+FITTED = {
     "llama_1b-s512-m16": llama(512, 16),
     "llama_1b-s512-m2": llama(512, 2),
     "llama_1b-s1024-m2": llama(1024, 2),
@@ -83,31 +97,57 @@ ROWS = {
     "gpt2_124m-m16-fp16": gpt2(16, *FP16),
     "gpt2_124m-m8-full": gpt2(8, *FULL),
 }
-MOST_STEPS, LEAST_STEPS, MOST_MS = 12, 4, 16e3  # of a run
+# Models, or sizes of them, no run of which gave a rate.
+OTHERS = {
+    "llama3_8b-l12-s512-m8-x4": layers_of("llama3/llama3_8b", 12, 512, 8, BF16_SUMS, accumulated=4),
+    "llama3_8b-l2-s131072-m1-full": eight(2, 131072, 1, *FULL),
+    "llama2_7b-l8-s4096-m2": layers_of("llama2/llama2_7b", 8, 4096, 2, BF16_SUMS),
+    "mistral_7b-l8-s16384-m1": layers_of("mistral/mistral_7b", 8, 16384, 1, BF16_SUMS),
+    "qwen25_7b-l8-s2048-m4-tensorwise": layers_of("qwen25/qwen25_7b", 8, 2048, 4, overlay="fp8_tensorwise"),
+    "qwen3_8b-l6-s4096-m2-delayed": layers_of("qwen3/qwen3_8b", 6, 4096, 2, BF16_SUMS, overlay="fp8_delayed"),
+    "qwen3_8b-l4-s32768-m1-full": layers_of("qwen3/qwen3_8b", 4, 32768, 1, BF16_SUMS, *FULL),
+    "gemma3_1b-s4096-m2": layers_of("gemma3/gemma3_1b", 26, 4096, 2, BF16_SUMS),
+    "phi4_mini-l8-s4096-m2": layers_of("phi/phi4_mini", 8, 4096, 2, BF16_SUMS),
+    "glm4_9b-l6-s8192-m1": layers_of("glm4/glm4_9b", 6, 8192, 1, BF16_SUMS),
+    "nemotron3_8b-l6-s4096-m2": layers_of("nemotron/nemotron3_8b", 6, 4096, 2, BF16_SUMS),
+    "gpt2_1558m-l24-m4": layers_of("gpt2/gpt2_1558m", 24, 1024, 4, BF16_SUMS),
+    "mixtral_8x7b-l2-s4096-m2-x2": layers_of("mixtral/mixtral_8x7b", 2, 4096, 2, BF16_SUMS, accumulated=2),
+    "gpt_oss_20b-l3-s4096-m2": layers_of("gpt_oss/gpt_oss_20b", 3, 4096, 2, BF16_SUMS),
+    "moonlight_16b-l4-s4096-m2": layers_of("deepseek/moonlight_16b_a3b", 4, 4096, 2, BF16_SUMS),
+    "qwen15_moe-l4-s4096-m2": layers_of("qwen2_moe/qwen15_moe_a2_7b", 4, 4096, 2, BF16_SUMS),
+}
+SETS = {"fitted": FITTED, "others": OTHERS}
+MOST_STEPS, LEAST_STEPS, RUN_MS = 12, 3, 6e3  # of a run
+START_MS = 4e3  # what a run takes besides its steps, about
 
 
-def output(command):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
-def compile_rows(shardc, root, folder, device="h200"):
+def prepare(arguments):
+    folder = pathlib.Path(arguments.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    predicted = {}
-    for name, (recipe, overlay, settings) in ROWS.items():
-        words = [root / recipe] + ([f"--overlay={root}/recipes/overlays/{overlay}.recipe"] if overlay else [])
-        for setting in [*settings, f"cluster.gpu={device}", "cluster.gpus_per_node=1"]:
-            words.append(f"--set={setting}")
-        text = output([shardc, "fit", *words])
-        milliseconds = re.search(r"predicted step: ([0-9.,]+) (ms|s|us),", text)
-        scale = {"us": 1e-3, "ms": 1, "s": 1e3}[milliseconds[2]]
-        predicted[name] = float(milliseconds[1].replace(",", "")) * scale
-        steps = max(LEAST_STEPS, min(MOST_STEPS, int(MOST_MS / predicted[name])))
-        output([shardc, "dump-plan", *words, f"--set=train.train_iters={steps}", "-o", folder / f"{name}.plan"])
-        print(f"{name}: {predicted[name]:.1f} ms", flush=True)
-    (folder / "predicted.json").write_text(json.dumps(predicted, indent=1))
+    manifest = []
+    for kind, rows in SETS.items():
+        for name, (recipe, overlay, settings) in rows.items():
+            words = [ROOT / recipe] + ([f"--overlay={ROOT}/recipes/overlays/{overlay}.recipe"] if overlay else [])
+            words += [f"--set={setting}" for setting in [*settings, f"cluster.gpu={arguments.gpu}", "cluster.gpus_per_node=1"]]
+            number, unit = re.search(r"predicted step: ([0-9.,]+) (ms|s|us),", output([arguments.shardc, "fit", *words])).groups()
+            predicted = float(number.replace(",", "")) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit]
+            steps = max(LEAST_STEPS, min(MOST_STEPS, int(RUN_MS / predicted)))
+            with tempfile.TemporaryDirectory() as scratch:
+                plan = pathlib.Path(scratch) / "plan"
+                output([arguments.shardc, "dump-plan", *words, f"--set=train.train_iters={steps}", "-o", plan])
+                (folder / f"{name}.plan.xz").write_bytes(lzma.compress(plan.read_bytes()))
+            manifest.append({"name": name, "set": kind, "predicted_ms": predicted, "steps": steps})
+            print(f"{name}: {predicted:.1f} ms, {steps} steps", flush=True)
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
+
+
+def share_of(rows, part, parts):
+    """The part-th of parts lists of rows that take about as long: the longest first, each to the part that has least."""
+    lists = [[] for _ in range(parts)]
+    milliseconds = lambda row: START_MS + row["predicted_ms"] * row["steps"]
+    for row in sorted(rows, key=milliseconds, reverse=True):
+        min(lists, key=lambda each: sum(map(milliseconds, each))).append(row)
+    return lists[part]
 
 
 def times_of_ops(trace):
@@ -121,43 +161,89 @@ def times_of_ops(trace):
     return times
 
 
-def measured(shardc_run, plan, metrics, has_ops):
-    """Seconds of a step, or a text that says why there are none. The times of ops are left beside the metrics."""
-    metrics.unlink(missing_ok=True)
-    trace = metrics.with_suffix(".trace.json")
-    options = [f"--metrics={metrics}", *([f"--trace={trace}"] if has_ops else [])]
-    done = subprocess.run([str(shardc_run), *options, str(plan)], capture_output=True, text=True)
-    if trace.exists():
-        metrics.with_suffix(".ops.json").write_text(json.dumps(times_of_ops(trace)))
-        trace.unlink()
-    if done.returncode != 0:
-        return (done.stderr.strip().splitlines() or ["no message"])[-1]
-    steps = [json.loads(line) for line in metrics.read_text().splitlines()]
-    seconds = [step["tokens"] / step["tokens_per_s"] for step in steps if "tokens_per_s" in step]
-    return statistics.median(seconds[len(seconds) // 2:])
+def run(arguments, folder, name):
+    """Milliseconds of a step, or a text that says why there are none. With --ops, the times of ops are left in the folder."""
+    with tempfile.TemporaryDirectory() as scratch:
+        trace = pathlib.Path(scratch) / "trace.json"
+        steps = steps_of(arguments.shardc_run, folder / f"{name}.plan.xz", [f"--trace={trace}"] if arguments.ops else [])
+        if trace.exists():
+            (folder / f"{name}.ops.json").write_text(json.dumps(times_of_ops(trace)))
+    if isinstance(steps, str):
+        return steps
+    return statistics.median(seconds for _, seconds in steps[len(steps) // 2:]) * 1e3
 
 
-def run_rows(shardc_run, folder, has_ops, names):
-    predicted = json.loads((folder / "predicted.json").read_text())
-    errors = {}
-    print("| plan | predicted ms | measured ms | predicted / measured |\n|---|--:|--:|--:|", flush=True)
-    for name, milliseconds in predicted.items():
-        if names and name not in names:
+def results_of(files):
+    """By name: milliseconds of a step that were measured last, or what a run said."""
+    lines = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
+    return {line["name"]: line["result"] for line in lines}
+
+
+def measure(arguments):
+    folder, begin = pathlib.Path(arguments.folder), time.monotonic()
+    part, parts = map(int, arguments.share.split("/"))
+    file = pathlib.Path(arguments.results or folder / f"measured-{part}.jsonl")
+    rows = [row for row in json.loads((folder / "manifest.json").read_text())
+            if arguments.set in (None, row["set"]) and (not arguments.names or row["name"] in arguments.names)]
+    for row in share_of(rows, part, parts):
+        name = row["name"]
+        if name in results_of([file]):
             continue
-        seconds = measured(shardc_run, folder / f"{name}.plan", folder / f"{name}.jsonl", has_ops)
-        if isinstance(seconds, str):
-            print(f"| {name} | {milliseconds:.1f} | {seconds} | |", flush=True)
-            continue
-        errors[name] = milliseconds / 1e3 / seconds - 1
-        print(f"| {name} | {milliseconds:.1f} | {seconds * 1e3:.1f} | {errors[name] + 1:.3f} |", flush=True)
-    sizes = [abs(error) for error in errors.values()]
-    print(f"\n{len(sizes)} plans: median {statistics.median(sizes):.1%}, largest {max(sizes):.1%} "
-          f"({max(errors, key=lambda name: abs(errors[name]))})")
+        if time.monotonic() - begin > arguments.seconds:
+            sys.exit(f"{arguments.seconds} s are over; the same command goes on")
+        result = run(arguments, folder, name)
+        with file.open("a") as lines:
+            lines.write(json.dumps({"name": name, "result": result}) + "\n")
+        print(f"{name}: {result if isinstance(result, str) else f'{result:.1f} ms'}", flush=True)
+
+
+def table(arguments):
+    folder = pathlib.Path(arguments.folder)
+    results = results_of([pathlib.Path(file) for file in arguments.results] or sorted(folder.glob("measured-*.jsonl")))
+    rows = json.loads((folder / "manifest.json").read_text())
+    for kind in SETS:
+        errors = {}
+        print(f"| {kind} | predicted ms | measured ms | predicted / measured |\n|---|--:|--:|--:|")
+        for row in rows:
+            result = results.get(row["name"], "not run")
+            if row["set"] != kind:
+                continue
+            if isinstance(result, str):
+                print(f"| {row['name']} | {row['predicted_ms']:,.1f} | {result} | |")
+                continue
+            errors[row["name"]] = row["predicted_ms"] / result - 1
+            print(f"| {row['name']} | {row['predicted_ms']:,.1f} | {result:,.1f} | {errors[row['name']] + 1:.3f} |")
+        if errors:
+            sizes = [abs(error) for error in errors.values()]
+            print(f"\n{len(sizes)} plans: median {statistics.median(sizes):.1%}, largest {max(sizes):.1%} "
+                  f"({max(errors, key=lambda name: abs(errors[name]))})\n")
+
+
+def main(words):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    stages = parser.add_subparsers(required=True)
+    stage = stages.add_parser("prepare")
+    stage.add_argument("folder")
+    stage.add_argument("--gpu", required=True, help="as cluster.gpu: h100 or h200")
+    stage.add_argument("--shardc", default=ROOT / "build/release/bin/shardc")
+    stage.set_defaults(call=prepare)
+    stage = stages.add_parser("measure")
+    stage.add_argument("folder")
+    stage.add_argument("names", nargs="*")
+    stage.add_argument("--shardc-run", default=ROOT / "build/release/bin/shardc-run")
+    stage.add_argument("--set", choices=SETS, help="only its plans")
+    stage.add_argument("--share", default="0/1", help="I/N: the I-th of N parts, from 0")
+    stage.add_argument("--seconds", type=float, default=540, help="after which no run begins")
+    stage.add_argument("--results", help="file of the lines; default: FOLDER/measured-I.jsonl")
+    stage.add_argument("--ops", action="store_true", help="leave NAME.ops.json")
+    stage.set_defaults(call=measure)
+    stage = stages.add_parser("table")
+    stage.add_argument("folder")
+    stage.add_argument("results", nargs="*")
+    stage.set_defaults(call=table)
+    arguments = parser.parse_args(words)
+    arguments.call(arguments)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "plan":
-        compile_rows(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), pathlib.Path(sys.argv[4]), *sys.argv[5:])
-    else:
-        names = [word for word in sys.argv[4:] if word != "--ops"]
-        run_rows(pathlib.Path(sys.argv[2]).resolve(), pathlib.Path(sys.argv[3]), "--ops" in sys.argv, names)
+    main(sys.argv[1:])

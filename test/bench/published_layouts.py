@@ -79,7 +79,7 @@ def predicted(shardc, words, folder):
     done = subprocess.run([shardc, "dump-plan", *words, "-o", plan], capture_output=True, text=True)
     if done.returncode != 0:
         return first_error(done.stderr)
-    rate = re.search(r"^// predicted step: .*?, ([0-9,]+) tokens/s", plan.read_text(), re.MULTILINE)
+    rate = re.search(r"^// predicted step: .*?, ([0-9,.]+) tokens/s", plan.read_text(), re.MULTILINE)
     return rate[1]
 
 
@@ -97,13 +97,14 @@ def print_row(shardc, name, folder, more):
     room = ["--set=model.moe_expert_rank_capacity_factor=2"]
     recompute = ["--set=model.recompute_granularity=auto", "--set=model.recompute_modules=none"]
     attempts = [("recomputation", recompute)]
-    if any(setting.startswith("model.expert_model_parallel_size") for setting in settings):
-        attempts = [("room for twice an even share", room), ("that and recomputation", [*room, *recompute])]
+    has_experts = any(setting.startswith("model.expert_model_parallel_size") for setting in settings)
+    if has_experts:
+        attempts = [("room for twice an even share", room), ("room for twice an even share and recomputation", [*room, *recompute])]
     for what, sets in attempts:
-        if not re.match(r"[0-9,]+( with .*)?$", own):
+        if not re.match(r"[0-9,.]+( with .*)?$", own):
             other = predicted(shardc, [*whole, *sets], folder)
-            own = f"{other} with {what}" if re.match(r"[0-9,]+$", other) else f"{own}; with {what}: {other}"
-    free = ["--free=all", "--force", "--list", folder / "list"]
+            own = f"{other} with {what}" if re.match(r"[0-9,.]+$", other) else f"{own}; with {what}: {other}"
+    free = ["--free=all", "--force", "--list", folder / "list", *(room if has_experts else [])]
     precision = [f"--set=mixed_precision.fp8={'hybrid' if is_fp8 else 'none'}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([shardc, "tune", *words, *precision, "--set=ddp.grad_reduce_in_fp32=false", *free, *more],

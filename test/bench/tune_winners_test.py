@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests tune_winners.py with a small problem, and a program in place of shardc-run.
+"""Tests tune_winners.py and prediction_runs.py with small plans, and a program in place of shardc-run.
 
     tune_winners_test.py SHARDC
 """
@@ -13,6 +13,7 @@ import stat
 import sys
 import tempfile
 
+import prediction_runs
 import tune_winners
 
 # It writes a metrics file of four steps; the more recomputation a plan has, the more tokens it claims.
@@ -29,11 +30,28 @@ with open(sys.argv[1].removeprefix("--metrics="), "w") as metrics:
 """
 
 
-def printed(words):
+def printed(words, program=tune_winners):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        tune_winners.main(words)
+        program.main(words)
     return out.getvalue()
+
+
+def test_predictions(shardc, scratch, run, failing):
+    plans = {f"m{micro}": ("test/driver/Inputs/tune.recipe", None, prediction_runs.batch(micro)) for micro in (1, 2, 4)}
+    prediction_runs.SETS = {"fitted": {"m1": plans["m1"], "m2": plans["m2"]}, "others": {"m4": plans["m4"]}}
+    folder = scratch / "predictions"
+    prepared = printed(["prepare", str(folder), "--gpu=h100", f"--shardc={shardc}"], prediction_runs)
+    assert re.match(r"m1: [0-9.]+ ms, 12 steps\nm2: ", prepared), prepared
+    # Each plan is in one of two parts.
+    parts = [printed(["measure", str(folder), f"--shardc-run={run}", f"--share={part}/2"], prediction_runs) for part in (0, 1)]
+    assert all(parts) and sorted("".join(parts).splitlines()) == ["m1: 640.0 ms", "m2: 640.0 ms", "m4: 640.0 ms"], parts
+    said = printed(["table", str(folder)], prediction_runs)
+    assert re.search(r"\| m2 \| [0-9.]+ \| 640.0 \| 0.\d{3} \|\n\n2 plans: median \d+.\d%, largest \d+.\d% \(m1\)", said), said
+    assert "| others |" in said and "1 plans" in said, said
+    printed(["measure", str(folder), f"--shardc-run={failing}", "--set=others", f"--results={scratch}/failed"], prediction_runs)
+    said = printed(["table", str(folder), str(scratch / "failed")], prediction_runs)
+    assert "| shardc-run: error: no GPU | |" in said and "| m1 |" in said and "| not run | |" in said, said
 
 
 def main(shardc):
@@ -66,6 +84,7 @@ def main(shardc):
         failing.chmod(0o755)
         said = printed(["measure", str(folder), f"--shardc-run={failing}", f"--results={scratch}/failed.jsonl"])
         assert "| tiny |" in said and "shardc-run: error: no GPU" in said, said
+        test_predictions(shardc, pathlib.Path(scratch), run, failing)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <list>
 #include <map>
 #include <set>
 
@@ -102,10 +103,12 @@ double secondsOf(PassKind kind) {
 /// weights. Nothing if stages wait for each other.
 std::optional<double> secondsOf(const Case &each, bool hasHead = false) {
   std::vector<std::vector<predict::Pass>> actors;
+  std::list<std::vector<predict::Meeting>> meetings;
   for (int32_t stage = 0; stage < each.stages; ++stage) {
     std::vector<predict::Pass> &passes = actors.emplace_back();
     for (const Turn &turn : turnsOf(each, stage)) {
       predict::Pass &timed = passes.emplace_back();
+      std::vector<predict::Meeting> &own = meetings.emplace_back();
       PassKind kind = turn.pass.part.kind;
       timed.seconds = secondsOf(kind);
       if (hasHead && each.isLastChunk(turn.pass.part.chunk * each.stages + stage))
@@ -117,18 +120,19 @@ std::optional<double> secondsOf(const Case &each, bool hasHead = false) {
       for (size_t i = 0; i < turn.receives.size(); ++i) {
         const Message &message = turn.receives[i];
         int64_t from = message.chunk + (message.isGradient ? 1 : -1);
-        timed.meetings.push_back({channelOf(from, message), false, 0, 0, turn.isOwn && i == 0});
+        own.push_back({channelOf(from, message), false, 0, 0, turn.isOwn && i == 0});
       }
       for (const Message &message : turn.sends)
-        timed.meetings.push_back({channelOf(stage, message), true, timed.seconds, 0, false});
+        own.push_back({channelOf(stage, message), true, timed.seconds, 0, false});
+      timed.meetings = own;
     }
   }
-  std::optional<std::vector<std::vector<predict::PassTime>>> times = predict::timesOf(actors);
+  std::optional<std::vector<predict::ActorTimes>> times = predict::timesOf(actors);
   if (!times)
     return std::nullopt;
   double end = 0;
-  for (const std::vector<predict::PassTime> &own : *times)
-    end = std::max(end, own.back().end);
+  for (const predict::ActorTimes &own : *times)
+    end = std::max(end, own.passes.back().end);
   return end;
 }
 
