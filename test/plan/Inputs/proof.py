@@ -86,6 +86,9 @@ def variants():
                                         "model.qk_head_dim=16", "model.q_lora_rank=16", *ONE_MICROBATCH]
     yield "fp8-experts", "mixtral_tiny", [*fsdp, *FP8, *scaled, "model.num_query_groups=1", "model.num_moe_experts=2",
                                           "model.expert_model_parallel_size=2", *ONE_MICROBATCH]
+    two = ["model.num_moe_experts=2"]
+    yield "fp8-experts-delayed", "mixtral_tiny", [*fsdp, *FP8_DELAYED, *two, "model.expert_model_parallel_size=2", *EVAL]
+    yield "fp8-experts-gathered", "mixtral_tiny", [*fsdp, *FP8_DELAYED, *two, "ddp.fp8_param_gather=true", *ONE_MICROBATCH]
     yield "recompute", "llama_tiny", [*fsdp, *FULL]
     yield "eval", "llama_tiny", [*fsdp, *EVAL]
     yield "three-ranks", "llama_tiny", [*fsdp, *THREE_RANKS, "train.global_batch_size=12"]
