@@ -4,7 +4,7 @@
 // a[r,:]ᵀ·b[r,:], a[n,k], b[n,m], dw[E,k,m]; may accumulate. Rows that are not counted are neither
 // read nor written. Data are f32, bf16 or f16 each; products are fp32, rounded once. With an
 // fp8_recipe, factors are brought to 8 bits first. grouped_matmul_scaled: grouped_matmul of
-// matrices b[e] of f8e4m3 times bscales[e,0], f32[E,n].
+// matrices b[e] of f8e4m3 times bscales[e,0], f32[E,4].
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -66,8 +66,8 @@ const char *acceptsGroupedMatMulScaled(const Call &call) {
                  "the recipe has no scales of whole matrices");
   SHARDC_REQUIRE_OK(checkProduct(call, 4));
   SHARDC_REQUIRE(scales.dtype == DType::F32 && scales.rank == 2 &&
-                     scales.rows() == call.in[1].shape[0],
-                 "there is not one row of scales for each matrix");
+                     scales.shape[0] == call.in[1].shape[0] && scales.shape[1] == 4,
+                 "scales of matrices are not f32[E, 4]");
   return nullptr;
 }
 
