@@ -281,7 +281,8 @@ def runs(folder):
 
 def of_families(folder):
     plans = write_plans(folder, os.environ.get("PLANS", "").split() or None, families)
-    plans, count, orders = (plans, 500, 60) if LONG else (plans[::2], 1, 4)
+    plans, count, orders = (plans, 500, 60) if LONG else (plans if "PLANS" in os.environ else plans[::2], 1, 4)
+    count = int(os.environ.get("MUTATIONS", count))
     print(run(["plan-oracle", "--mutations", count, "--orders", orders, "--seed", SEED, *plans]), end="")
     run_accepted(plans, count)
 
