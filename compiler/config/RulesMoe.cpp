@@ -78,6 +78,14 @@ void rulePaddedBias(RuleContext &ctx) {
         .fix(ctx.fixRemove(bias, FixItKind::Alternative));
 }
 
+void ruleRankCapacityScale(RuleContext &ctx) {
+  Opt room = Opt::ModelMoeExpertRankCapacityFactor;
+  if (ctx.has(Opt::ModelNumMoeExperts) && ctx.has(room) && ctx.on(Opt::ModelFp16) &&
+      !ctx.has(Opt::OptimizerLossScale))
+    ctx.report({room, Opt::ModelFp16, Opt::OptimizerLossScale}, {arg(ctx, room)})
+        .fix(ctx.fixRemove(room, FixItKind::Alternative));
+}
+
 void ruleExpertsWantSequenceParallel(RuleContext &ctx) {
   if (ctx.derived().expertParallel > 1 && ctx.derived().tensorParallel > 1 &&
       !ctx.on(Opt::ModelSequenceParallel))

@@ -83,16 +83,6 @@ bool asksFor(const Config &config, Opt option) {
          config[option].value != config::parseTableValue(info.defaultText, info);
 }
 
-/// Their products bring factors to 8 bits themselves, by magnitudes of now.
-template <typename Need> void needOfExpertsInFp8(const Config &config, Need need) {
-  if (!config.has(Opt::ModelFp8))
-    return;
-  need(config.is(Opt::ModelFp8Recipe, config::Fp8Recipe::Delayed),
-       "experts in fp8 by delayed scaling", Opt::ModelFp8Recipe);
-  need(config.isOn(Opt::DdpFp8ParamGather), "weights of experts that are gathered in fp8",
-       Opt::DdpFp8ParamGather);
-}
-
 /// What is missing in a model with experts: `need(asked, what, option)` names each.
 template <typename Need> void needOfExperts(const Config &config, Need need) {
   const config::Derived &d = config.derived();
@@ -102,12 +92,6 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   need(d.tensorParallel > 1 && !config.isOn(Opt::ModelSequenceParallel),
        "tensor parallelism of a model with experts without sequence parallelism",
        Opt::ModelTensorModelParallelSize);
-  // Steps that are not finite change the loss scale there, and the run goes on.
-  need(config.has(Opt::ModelMoeExpertRankCapacityFactor) && config.isOn(Opt::ModelFp16) &&
-           !config.has(Opt::OptimizerLossScale),
-       "a capacity of ranks under a loss scale that changes",
-       Opt::ModelMoeExpertRankCapacityFactor);
-  needOfExpertsInFp8(config, need);
   // Upstream asserts that there are none.
   need(config.isOn(Opt::ModelAddBiasLinear) &&
            config.has(Opt::ModelMoeSharedExpertIntermediateSize),

@@ -40,12 +40,17 @@ ValueId largestOfRanks(plan::Plan &plan, plan::Segment &segment, ValueId magnitu
   return all;
 }
 
-DelayedScaling addDelayedScaling(plan::Role &role, const std::vector<int32_t> &params) {
+DelayedScaling addDelayedScaling(const plan::Plan &plan, plan::Role &role,
+                                 const std::vector<int32_t> &params) {
   constexpr int64_t kTensors = 3;
   DelayedScaling scaling;
-  for (int32_t param : params)
-    scaling.firstSlot.try_emplace(param, kTensors * static_cast<int64_t>(scaling.firstSlot.size()));
-  Type type = Type::of(DType::F32, {kTensors * static_cast<int64_t>(scaling.firstSlot.size())});
+  int64_t count = 0;
+  for (int32_t param : params) {
+    int64_t experts = plan.params[static_cast<size_t>(param)].tensorCount();
+    if (scaling.slots.try_emplace(param, count, experts).second)
+      count += kTensors * experts;
+  }
+  Type type = Type::of(DType::F32, {count});
   scaling.amax =
       addCell(role, "amax", CellKind::Amax, type, plan::Arena::State, plan::Purpose::Step);
   scaling.seen =

@@ -1,6 +1,6 @@
 // Delayed scaling: tensors are quantised by magnitudes that steps before have seen. Each product of
 // a weight has three of them: of its activation, of the weight, and of the gradient that comes
-// back.
+// back. Products of experts have so many for each expert of all ranks.
 #pragma once
 
 #include <map>
@@ -15,16 +15,24 @@ enum class Quantised : uint8_t { Activation, Weight, Gradient };
 
 /// The cells of a role in which magnitudes lie, and the slots of tensors in them.
 struct DelayedScaling {
+  /// Of the tensors of a parameter's products: activations of all experts, then weights, then
+  /// gradients.
+  struct Slots {
+    int64_t first, experts;
+  };
   uint32_t amax = plan::kNone, seen = plan::kNone; ///< cells
-  std::map<int32_t, int64_t> firstSlot;            ///< by parameter, of its three
+  std::map<int32_t, Slots> slots;                  ///< by parameter
 
+  /// That of the first expert.
   int64_t slotOf(int32_t param, Quantised tensor) const {
-    return firstSlot.at(param) + static_cast<int64_t>(tensor);
+    const Slots &its = slots.at(param);
+    return its.first + static_cast<int64_t>(tensor) * its.experts;
   }
 };
 
 /// Gives slots to the tensors of these parameters' products, in this order, and adds the cells.
-DelayedScaling addDelayedScaling(plan::Role &role, const std::vector<int32_t> &params);
+DelayedScaling addDelayedScaling(const plan::Plan &plan, plan::Role &role,
+                                 const std::vector<int32_t> &params);
 
 /// For each value the parameter that it is, or whose gradient is made of it; -1 for other values.
 std::vector<int32_t> paramsOfValues(const plan::Role &role, const plan::Segment &segment);

@@ -9,10 +9,12 @@
 // and all its forms at once. The backward pass makes its own
 //   - of weights, unless they are to be kept (`keep_fp8_transpose_cache`): it has them again;
 //   - of activations that it reads otherwise too, which are there whatever their copies do.
-// Grouped products of experts bring their factors to 8 bits themselves: an attribute says so.
-// Routers' products stay as they are, as upstream's, which are not layers of Transformer Engine.
-// Magnitudes are those of the forward pass, so that both quantise alike. Where ranks have parts of
-// weights and activations, the largest is taken over these ranks: all of them have the same scale.
+// Grouped products of experts bring their factors to 8 bits themselves: an attribute says so. By
+// the recipe delayed they take the magnitudes of their experts, and those of the rank's own begin
+// by its index among the ranks with other experts. Routers' products stay as they are, as
+// upstream's, which are not layers of Transformer Engine. Magnitudes are those of the forward pass,
+// so that both quantise alike. Where ranks have parts of weights and activations, the largest is
+// taken over these ranks: all of them have the same scale.
 #include <map>
 #include <optional>
 #include <set>
@@ -94,6 +96,7 @@ std::optional<Recipe> readRecipe(const plan::Plan &plan) {
     recipe.ofExperts = Fp8Factors::Tensorwise;
     break;
   case Job::Fp8Recipe::Delayed:
+    recipe.ofExperts = Fp8Factors::Delayed;
     break;
   case Job::Fp8Recipe::Blockwise:
     recipe.weightBlocks = ScaleBlocks::Squares128;
@@ -136,7 +139,8 @@ public:
     return isOfUnit(param, op.unit) && !isOfRouter;
   }
   int32_t weightOf(const Op &op) const {
-    bool isGradient = op.role == plan::ProductRole::WeightGradient;
+    bool isGradient =
+        op.role == plan::ProductRole::WeightGradient || op.kind == OpKind::GroupedMatMulBwd;
     return params_[isGradient ? op.results[0] : op.operands[1]];
   }
   int32_t paramOf(ValueId value) const { return params_[value]; }
@@ -210,14 +214,20 @@ public:
           Forms &forms = forms_[factor.copy];
           (factor.isTransposed ? forms.needsTransposed : forms.needsPlain) = true;
         }
-    if (forms_.empty())
+    auto isGrouped = [&](const Op &op) { return recipe_.isGrouped(op); };
+    if (forms_.empty() && std::ranges::none_of(segment_.ops, isGrouped))
       return;
     if (delayed_)
       beginDelayed();
+    for (const Op &op : segment_.ops)
+      if (isGrouped(op) && op.kind == OpKind::GroupedMatMul && isBackward(op))
+        gradients_.insert(op.operands[0]);
     std::vector<Op> old = std::move(segment_.ops);
     for (Op &op : old) {
       if (products_.has(op))
         replace(op);
+      else if (isGrouped(op))
+        quantiseFactors(op);
       ops_.push_back(std::move(op));
     }
     plan::replaceOps(segment_, std::move(ops_));
@@ -319,6 +329,7 @@ private:
     ops_.push_back(std::move(op));
   }
 
+  /// Of a stack of experts' weights, the rows of the rank's own.
   ValueId scaleOf(ValueId weight, const Op &product) {
     auto [at, isNew] = scaleOf_.try_emplace(weight, kNone);
     if (!isNew)
@@ -327,11 +338,63 @@ private:
       scales_ = plan::addLiveIn(segment_, "weight_scales", role_,
                                 plan::findCell(role_, plan::CellKind::WeightScales));
     Op op = opLike(product, OpKind::View, {scales_});
-    auto param = static_cast<size_t>(products_.paramOf(weight));
-    op.set(Key::offset, plan::kScaleStride * plan::numberOfScale(plan_, param));
-    at->second = addResult(op, segment_.values[weight].name + ".scale", Type::of(DType::F32, {1}));
+    int32_t param = products_.paramOf(weight);
+    Type type = Type::of(DType::F32, {1});
+    if (isStacked(param)) {
+      type = Type::of(DType::F32, {segment_.values[weight].type.shape[0], plan::kScaleStride});
+      op.group = groupOfExperts(param);
+      op.set(Key::coef, op.group < 0 ? 0 : type.numel());
+    }
+    op.set(Key::offset,
+           plan::kScaleStride * plan::numberOfScale(plan_, static_cast<size_t>(param)));
+    at->second = addResult(op, segment_.values[weight].name + ".scale", type);
     ops_.push_back(std::move(op));
     return at->second;
+  }
+
+  // ---- products of experts ----
+
+  bool isStacked(int32_t param) const {
+    return plan_.params[static_cast<size_t>(param)].isStacked();
+  }
+  /// By whose index ranks have other experts; -1: all have all.
+  int16_t groupOfExperts(int32_t param) const {
+    for (const plan::Split &split : plan_.params[static_cast<size_t>(param)].splits)
+      if (split.dim == 0)
+        return split.group;
+    return -1;
+  }
+
+  /// Experts' weights are [E, m, k], so gradients are the first factors of both products with them.
+  void quantiseFactors(Op &op) {
+    bool takesGradient = isBackward(op) && !op.isRecomputed;
+    bool takesWeight = op.kind == OpKind::GroupedMatMul;
+    int32_t param = products_.weightOf(op);
+    ValueId first = op.operands[0];
+    op.set(Key::fp8_recipe, static_cast<int64_t>(recipe_.ofExperts));
+    op.set(Key::e5m2, int64_t{takesGradient && recipe_.gradients == DType::F8E5M2});
+    if (takesWeight && recipe_.gathersWeights) {
+      op.kind = OpKind::GroupedMatMulScaled;
+      op.operands.push_back(scaleOf(op.operands[1], op));
+    }
+    if (!delayed_)
+      return;
+    SHARDC_CHECK(param >= 0, "product of '{}' is that of no weight", segment_.values[first].name);
+    op.group = groupOfExperts(param);
+    op.set(Key::slot,
+           delayed_->slotOf(param, takesGradient ? Quantised::Gradient : Quantised::Activation));
+    if (op.kind != OpKind::GroupedMatMulScaled)
+      op.set(Key::b_slot,
+             delayed_->slotOf(param, takesWeight ? Quantised::Weight : Quantised::Activation));
+    op.operands.push_back(amax_);
+    // What is the same again is looked at once: of gradients, by the product that others wait for.
+    bool isAgain = op.isRecomputed || (!takesWeight && gradients_.contains(first));
+    if (seen_ == kNone || isAgain)
+      return;
+    op.operands.push_back(seen_);
+    seen_ =
+        addResult(op, segment_.values[op.results[0]].name + ".seen", segment_.values[seen_].type);
+    segment_.values[seen_].purpose = plan::Purpose::Step;
   }
 
   // ---- delayed: evaluations do not add to what is seen ----
@@ -422,12 +485,18 @@ private:
   std::vector<uint8_t> isWeight_;                ///< by value
   std::vector<uint8_t> staysForBackward_; ///< by value: other ops of the backward pass read it
   std::set<ValueId> seenValues_;
+  std::set<ValueId> gradients_; ///< that products with experts' weights take
   std::map<Copy, Forms> forms_;
   std::map<ValueId, ValueId> magnitudes_;
   std::vector<Op> ops_;
 };
 
-/// The weights of products that are quantised, in their order.
+bool isForwardOfExperts(const Op &op, const Recipe &recipe) {
+  return op.kind == OpKind::GroupedMatMul && recipe.isGrouped(op) &&
+         op.phase != plan::Phase::Backward;
+}
+
+/// The weights of products that are quantised, in their order, those of experts among them.
 std::vector<int32_t> quantisedParams(const plan::Plan &plan, const plan::Role &role,
                                      const Recipe &recipe) {
   std::vector<int32_t> found;
@@ -436,7 +505,7 @@ std::vector<int32_t> quantisedParams(const plan::Plan &plan, const plan::Role &r
       continue;
     Products products(plan, role, segment, recipe);
     for (const Op &op : segment.ops)
-      if (products.has(op) && isForward(op))
+      if ((products.has(op) && isForward(op)) || isForwardOfExperts(op, recipe))
         found.push_back(products.weightOf(op));
   }
   return found;
@@ -462,17 +531,6 @@ void keepIn8Bits(plan::Plan &plan, plan::Role &role, const std::vector<int32_t> 
           plan::Arena::State, plan::Purpose::Params);
 }
 
-/// Experts' weights are [E, m, k], so gradients are the first factors of both products with them.
-void quantiseExperts(plan::Segment &segment, const Recipe &recipe) {
-  for (Op &op : segment.ops) {
-    if (!recipe.isGrouped(op))
-      continue;
-    bool takesGradient = op.phase == plan::Phase::Backward && !op.isRecomputed;
-    op.set(Key::fp8_recipe, static_cast<int64_t>(recipe.ofExperts));
-    op.set(Key::e5m2, int64_t{takesGradient && recipe.gradients == DType::F8E5M2});
-  }
-}
-
 } // namespace
 
 void runQuantize(plan::Plan &plan, Notes &) {
@@ -481,14 +539,11 @@ void runQuantize(plan::Plan &plan, Notes &) {
     return;
   for (plan::Role &role : plan.roles) {
     std::optional<DelayedScaling> delayed;
-    for (plan::Segment &segment : role.segments)
-      if (segment.body)
-        quantiseExperts(segment, *recipe);
     std::vector<int32_t> params = quantisedParams(plan, role, *recipe);
     if (params.empty())
       continue;
     if (plan.job.model.fp8Recipe == Job::Fp8Recipe::Delayed)
-      delayed = addDelayedScaling(role, params);
+      delayed = addDelayedScaling(plan, role, params);
     if (recipe->gathersWeights)
       keepIn8Bits(plan, role, params);
     for (plan::Segment &segment : role.segments)

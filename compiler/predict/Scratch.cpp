@@ -93,6 +93,7 @@ int64_t factorsScratch(const Segment &segment, const Op &op) {
   switch (static_cast<Fp8Factors>(op.getInt(Key::fp8_recipe))) {
   case Fp8Factors::None:
   case Fp8Factors::Tensorwise:
+  case Fp8Factors::Delayed:
     break;
   case Fp8Factors::Blockwise:
     numbersOfScale = kBlock / 4; // of 4 bytes

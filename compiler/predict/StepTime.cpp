@@ -194,24 +194,23 @@ double groupedShare(const Segment &segment, const Op &op, double flops) {
 #include "compiler/predict/KernelTable.def"
   };
   bool isGradient = op.kind == OpKind::GroupedMatMulBwd;
+  constexpr size_t kWeights = plan::operandIndex<OpKind::GroupedMatMul>("b");
+  static_assert(kWeights == plan::operandIndex<OpKind::GroupedMatMulScaled>("b"));
   const plan::Type &weights =
-      segment
-          .values[isGradient ? op.results[0] : plan::operandNamed<OpKind::GroupedMatMul>(op, "b")]
-          .type; // of all runs
+      segment.values[isGradient ? op.results[0] : op.operands[kWeights]].type; // of all runs
   return curve(kPoints, flops / 2 / static_cast<double>(weights.numel()));
 }
 
-bool isScaledWhole(const Op &op) {
-  return op.getInt(Key::fp8_recipe) == static_cast<int64_t>(Fp8Factors::Tensorwise);
-}
+Fp8Factors factorsOf(const Op &op) { return static_cast<Fp8Factors>(op.getInt(Key::fp8_recipe)); }
 
-/// What it takes to bring both factors to 8 bits: they are read, twice for scales of runs, and
-/// written as codes.
+/// What it takes to bring both factors to 8 bits: they are read, twice for scales of runs by their
+/// magnitudes now, and written as codes. Weights of 8 bits are laid as the product needs them.
 double factorsSeconds(const Device &device, const Segment &segment, const Op &op) {
   double bytes = 0;
   for (size_t i = 0; i < 2; ++i) {
     const plan::Type &factor = segment.values[op.operands[i]].type;
-    bytes += static_cast<double>(factor.bytes() * (isScaledWhole(op) ? 2 : 1) + factor.numel());
+    bool isReadTwice = factorsOf(op) == Fp8Factors::Tensorwise && factor.dtype != DType::F8E4M3;
+    bytes += static_cast<double>(factor.bytes() * (isReadTwice ? 2 : 1) + factor.numel());
   }
   return memorySeconds(device, bytes, kQuantisingGBs);
 }
@@ -231,8 +230,9 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   double rate =
       rated ? ratedTflops(device, *rated) : productTflops(least) * matmulScale(device, factors);
   bool isScaled = op.kind == OpKind::MatMulScaled; // the scales are read once
-  bool hasCounts = op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulBwd;
-  if (op.operands.size() > (isScaled ? 4u : hasCounts ? 3u : 2u))
+  bool hasCounts = op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulBwd ||
+                   op.kind == OpKind::GroupedMatMulScaled;
+  if (!hasCounts && op.operands.size() > (isScaled ? 4u : 2u))
     rate *= kBiasFactor;
   if (isScaled && !rated)
     rate *= kFloat8Factor;
@@ -241,8 +241,9 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   if (isScaled && segment.values[op.operands[2]].type.numel() > 1)
     rate *= kBlockScalesFactor;
   if (quantises)
-    rate *= kQuantisedFactor *
-            (isScaledWhole(op) ? 1.0 : kQuantisedBlocksFactor[op.kind == OpKind::GroupedMatMulBwd]);
+    rate *= kQuantisedFactor * (isScaledWhole(factorsOf(op))
+                                    ? 1.0
+                                    : kQuantisedBlocksFactor[op.kind == OpKind::GroupedMatMulBwd]);
   return kRampSeconds + flops / (rate * 1e12) + epilogueSeconds(device, segment, op, 0, inner) +
          (quantises ? factorsSeconds(device, segment, op) : 0);
 }

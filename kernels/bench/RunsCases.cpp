@@ -48,6 +48,32 @@ void makeGroupedMatMul(Builder &b) {
   b.toData({rows, m.ffn}).flops(rows, m.ffn, m.hidden());
 }
 
+/// By magnitudes that are expected, with those that are seen.
+void makeGroupedMatMulDelayed(Builder &b) {
+  makeGroupedMatMul(b);
+  b.attrs().fp8_recipe = static_cast<int64_t>(Fp8Factors::Delayed);
+  b.attrs().b_slot = b.model.groups;
+  b.ones({2 * b.model.groups}).ones({2 * b.model.groups}).update(4);
+}
+
+void makeGroupedMatMulBwdDelayed(Builder &b) {
+  makeGroupedMatMulBwd(b);
+  b.attrs().fp8_recipe = static_cast<int64_t>(Fp8Factors::Delayed);
+  b.attrs().b_slot = b.model.groups;
+  b.ones({2 * b.model.groups}).ones({2 * b.model.groups}).update(4);
+}
+
+void makeGroupedMatMulScaled(Builder &b) {
+  const Model &m = b.model;
+  int64_t rows = 2 * m.groups * m.positions;
+  b.attrs().trans_b = true;
+  b.attrs().fp8_recipe = static_cast<int64_t>(Fp8Factors::Delayed);
+  b.data({rows, m.hidden()}).bytes8({m.groups, m.ffn, m.hidden()});
+  b.counts({2, m.groups}, static_cast<int32_t>(m.positions)).ones({m.groups, 4});
+  b.ones({m.groups}).ones({m.groups}).toData({rows, m.ffn}).update(5);
+  b.flops(rows, m.ffn, m.hidden());
+}
+
 void makeGroupedMatMulBwd(Builder &b) {
   const Model &m = b.model;
   int64_t rows = 2 * m.groups * m.positions;

@@ -84,7 +84,8 @@ struct Grouped8 {
 bool hasTiles(const Grouped8 &call);
 void launchTiles(const Grouped8 &call, Queue &queue);
 
-/// grouped_matmul, or its gradient, with factors that are brought to 8 bits first.
+/// grouped_matmul, grouped_matmul_scaled, or the gradient, with factors that are brought to 8 bits
+/// first, or have them.
 void runFloat8(const Call &call, bool isGradient);
 /// Bytes of scratch of it.
 size_t workspaceOfFloat8(const Call &call, bool isGradient);

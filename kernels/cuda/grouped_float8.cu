@@ -3,8 +3,8 @@
 // scales are in scratch: rows of a product stay where they are, matrices lie along k, and rows of a
 // gradient are turned and sorted by run, so that every sum takes numbers one behind the other, and
 // blocks of scales begin where runs do. grouped_float8_tiles.cu multiplies on Hopper, the plain
-// kernel elsewhere. Limited by memory: each factor is read once, or with scales of runs twice, and
-// written as codes.
+// kernel elsewhere. Limited by memory: each factor is read once, or with scales of runs by their
+// magnitudes now twice, and written as codes.
 #include <cub/block/block_scan.cuh>
 
 #include "kernels/cuda/Grouped.h"
@@ -124,7 +124,9 @@ struct Source {
   Data x;
   int64_t cols;
   Places places;
-  unsigned *largest; ///< of each run; scales of runs only
+  unsigned *largest;     ///< of each run; scales of runs only
+  const float *expected; ///< magnitudes of runs by which they are scaled; null: those in `largest`
+  unsigned *seen;        ///< null: nothing is seen
   Factor8 to;
 };
 
@@ -145,7 +147,8 @@ template <Mode M> __global__ void __launch_bounds__(256) findLargest(const Sourc
 
 /// The multiplier of a run, whose scale one thread writes.
 __device__ __forceinline__ float multiplierOfRun(const Source &s, int64_t run, bool isWriter) {
-  float multiplier = multiplierOf(__uint_as_float(s.largest[run]), s.to.isE5M2);
+  float amax = s.expected ? s.expected[run] : __uint_as_float(s.largest[run]);
+  float multiplier = multiplierOf(amax, s.to.isE5M2);
   if (isWriter)
     static_cast<float *>(s.to.scales)[run] = reciprocal(multiplier);
   return multiplier;
@@ -164,7 +167,12 @@ __global__ void __launch_bounds__(256) codeRows(const Source s) {
   load8<M>(s.x, row * s.cols + c, n, v);
   float multiplier;
   if constexpr (kScaling == Scaling::Run) {
-    multiplier = multiplierOfRun(s, s.places.runOf(place), c == 0);
+    int64_t run = s.places.runOf(place);
+    multiplier = multiplierOfRun(s, run, c == 0);
+    if (s.seen)
+      joinLargest(largestOf(0, v), s.seen + run);
+    if (s.expected)
+      markLost(v);
   } else {
     constexpr ScaleBlocks kBlocks =
         kScaling == Scaling::Rows32 ? ScaleBlocks::Rows32 : ScaleBlocks::Rows128;
@@ -240,6 +248,20 @@ __device__ __forceinline__ int partOf(Scaling scaling, const TileSpot &at) {
   return scaling == Scaling::Rows32 ? at.row(0) / 32 : 0;
 }
 
+/// Of magnitudes that were expected, each block sees those of its tile.
+__device__ __forceinline__ void seeTile(const Source &s, const TileSpot &at, TileNumbers &v) {
+  unsigned most = 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int r = 0; r < kRowsEach; ++r) {
+      most = largestOf(most, v[h][r]);
+      markLost(v[h][r]);
+    }
+  if (s.seen)
+    joinLargest(most, s.seen + at.run);
+}
+
 __device__ __forceinline__ void findTileLargest(Scaling scaling, const TileSpot &at,
                                                 const TileNumbers &v, TileLargest &largest) {
   for (int i = static_cast<int>(threadIdx.x); i < kEdge / 32 * kEdge; i += 256)
@@ -309,6 +331,8 @@ template <Mode M, bool kIsTurned> __global__ void __launch_bounds__(256) codeTil
   TileSpot at(s);
   TileNumbers v;
   loadTile<M>(s, at, v);
+  if (s.expected)
+    seeTile(s, at, v);
   findTileLargest(s.to.scaling, at, v, largest);
   bool isWhole = s.to.scaling == Scaling::Run || s.to.scaling == Scaling::Squares;
   float whole = isWhole ? multiplierOfTile<kIsTurned>(s, at, largest) : 0;
@@ -336,6 +360,41 @@ template <Mode M, bool kIsTurned> __global__ void __launch_bounds__(256) codeTil
                                      at.colOf(h)) = codes[r];
     }
   }
+}
+
+// ---- codes that are there already ----
+
+/// Matrices [rows, cols] of 8 bits, one behind the other, with the scale of each.
+struct StoredMatrices {
+  const uint8_t *codes;
+  const float *scales;
+  int64_t scaleStride, rows, cols;
+  Factor8 to;
+};
+
+constexpr int kSquare = 64; ///< codes that a block turns
+
+/// Lays them along the sum, zeros behind it. A block has the rows 64·y of matrix z, columns 64·x.
+template <bool kIsTurned> __global__ void __launch_bounds__(256) layCodes(const StoredMatrices s) {
+  awaitPrevious();
+  __shared__ uint8_t square[kSquare][kSquare + 4];
+  int64_t run = blockIdx.z, row = int64_t{blockIdx.y} * kSquare,
+          col = int64_t{blockIdx.x} * kSquare;
+  int inRow = static_cast<int>(threadIdx.x) % kSquare;
+  for (int r = static_cast<int>(threadIdx.x) / kSquare; r < kSquare; r += 256 / kSquare) {
+    bool isThere = row + r < s.rows && col + inRow < s.cols;
+    square[r][inRow] =
+        isThere ? s.codes[(run * s.rows + row + r) * s.cols + col + inRow] : uint8_t{0};
+  }
+  __syncthreads();
+  int64_t firstRow = kIsTurned ? col : row, firstAt = kIsTurned ? row : col;
+  int64_t rowsOfRun = kIsTurned ? s.cols : s.rows, at = firstAt + inRow;
+  for (int r = static_cast<int>(threadIdx.x) / kSquare; r < kSquare; r += 256 / kSquare)
+    if (firstRow + r < rowsOfRun && at < s.to.depth)
+      s.to.codes[(run * rowsOfRun + firstRow + r) * s.to.depth + at] =
+          kIsTurned ? square[inRow][r] : square[r][inRow];
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+    static_cast<float *>(s.to.scales)[run] = s.scales[run * s.scaleStride];
 }
 
 // ---- the plain kernel's numbers ----
@@ -393,9 +452,9 @@ struct Buffers8 {
       : g{Grouped(call, isGradient), {}, {}, {}}, list(call, scratch) {
     const Grouped &c = g.call;
     auto recipe = static_cast<Fp8Factors>(call.attrs.fp8_recipe);
-    Scaling ofRows = recipe == Fp8Factors::Tensorwise ? Scaling::Run
-                     : recipe == Fp8Factors::Mxfp8    ? Scaling::Rows32
-                                                      : Scaling::Rows128;
+    Scaling ofRows = isScaledWhole(recipe)         ? Scaling::Run
+                     : recipe == Fp8Factors::Mxfp8 ? Scaling::Rows32
+                                                   : Scaling::Rows128;
     Scaling ofMatrices = ofRows == Scaling::Rows128 ? Scaling::Squares : ofRows;
     largest = scratch.take<unsigned>(2 * c.runs);
     if (isGradient) {
@@ -438,13 +497,31 @@ template <bool kIsGradient> struct BuffersOf : Buffers8 {
   BuffersOf(const Call &call, Scratch &scratch) : Buffers8(call, kIsGradient, scratch) {}
 };
 
-void code(const Tensor &x, const Places &places, unsigned *largest, const Factor8 &to,
+/// Magnitudes of the runs of a factor.
+struct Magnitudes {
+  unsigned *largest;
+  const float *expected;
+  unsigned *seen;
+
+  /// Of the factor with these slots, for this member's runs; operand `amax` is the first of those
+  /// of delayed scaling.
+  Magnitudes(const Call &call, int amax, int64_t slot, unsigned *largest_)
+      : largest(largest_), expected(nullptr), seen(nullptr) {
+    int64_t first = slot + call.index * call.in[2].shape[1];
+    if (call.inCount > amax)
+      expected = static_cast<const float *>(call.in[amax].data) + first;
+    if (call.outCount > 1)
+      seen = static_cast<unsigned *>(call.out[1].data) + first;
+  }
+};
+
+void code(const Tensor &x, const Places &places, const Magnitudes &of, const Factor8 &to,
           bool isTurned, Queue &queue) {
-  Source s = {dataOf(x), x.cols(), places, largest, to};
+  Source s = {dataOf(x), x.cols(), places, of.largest, of.expected, of.seen, to};
   bool byTiles = isTurned || to.scaling == Scaling::Squares;
   forQuantisedMode(modeOf({&x}, x.cols()), [&]<Mode M>() {
     auto count = static_cast<unsigned>(places.count);
-    if (to.scaling == Scaling::Run)
+    if (to.scaling == Scaling::Run && !of.expected)
       launchKernel(findLargest<M>, count, threadsForRow(s.cols, 256), 0, queue, s);
     if (byTiles) {
       int64_t tiles = places.runs ? ceilDiv(places.count, kEdge)
@@ -460,6 +537,20 @@ void code(const Tensor &x, const Places &places, unsigned *largest, const Factor
                                                     : codeRows<M, Scaling::Rows32>;
     launchKernel(kernel, grid, threads, 0, queue, s);
   });
+}
+
+/// The scales of matrices are the first numbers of rows of `scales`.
+void layStored(const Grouped &c, const Tensor &scales, const Factor8 &to, Queue &queue) {
+  StoredMatrices s = {static_cast<const uint8_t *>(c.b.data),
+                      static_cast<const float *>(scales.data),
+                      scales.cols(),
+                      c.b.shape[1],
+                      c.b.shape[2],
+                      to};
+  int64_t rows = c.transB ? s.rows : to.depth, cols = c.transB ? to.depth : s.cols;
+  dim3 grid(static_cast<unsigned>(ceilDiv(cols, kSquare)),
+            static_cast<unsigned>(ceilDiv(rows, kSquare)), static_cast<unsigned>(c.runs));
+  launchKernel(c.transB ? layCodes<false> : layCodes<true>, grid, 256, 0, queue, s);
 }
 
 } // namespace
@@ -479,13 +570,19 @@ void runFloat8(const Call &call, bool isGradient) {
   auto blocks = static_cast<unsigned>(ceilDiv(std::max(buffers.places, 2 * c.runs), 256));
   launchKernel(isGradient ? mapPlaces<true> : mapPlaces<false>, blocks, 256, 0, queue, mapping);
   Places ofRows = {buffers.rows, buffers.runs, isGradient ? kDepthBlock : 1, 0, 0, buffers.places};
-  code(c.a, ofRows, buffers.largest, g.a, isGradient, queue);
+  bool isStored = c.b.dtype == DType::F8E4M3;
+  int amax = isStored ? 4 : 3;
+  Magnitudes ofA(call, amax, call.attrs.slot, buffers.largest);
+  Magnitudes ofB(call, amax, call.attrs.b_slot, buffers.largest + c.runs);
+  code(c.a, ofRows, ofA, g.a, isGradient, queue);
   if (isGradient) {
-    code(c.b, ofRows, buffers.largest + c.runs, g.b, true, queue);
+    code(c.b, ofRows, ofB, g.b, true, queue);
+  } else if (isStored) {
+    layStored(c, call.in[3], g.b, queue);
   } else {
     int64_t rows = c.b.shape[1], aligned = c.transB ? rows : alignedDepth(rows);
     Places ofMatrices = {nullptr, nullptr, 1, rows, aligned, c.runs * aligned};
-    code(c.b, ofMatrices, buffers.largest + c.runs, g.b, !c.transB, queue);
+    code(c.b, ofMatrices, ofB, g.b, !c.transB, queue);
   }
   if (onTiles)
     return launchTiles(g, queue);

@@ -2,6 +2,7 @@
 // [E,m,k], c[n,m]. grouped_matmul_bwd: dw[e] (+)= sum over the rows r of run e of all slots of
 // a[r,:]ᵀ·b[r,:], a[n,k], b[n,m], dw[E,k,m]. Data are f32, bf16 or f16 each; products are fp32,
 // rounded once. Rows that are not counted do not influence results and are not written.
+// grouped_matmul_scaled: grouped_matmul of matrices of 8 bits and their scales.
 // grouped_tiles.cu computes what Hopper's tensor cores can, grouped_plain.cuh the rest, and
 // grouped_float8.cu what is brought to 8 bits first. Here is the list of runs that all work from.
 #include <cub/block/block_scan.cuh>
@@ -143,6 +144,8 @@ Grouped::Grouped(const Call &call, bool isGradient_)
 
 const Kernel kGroupedMatMul = {"grouped_matmul_cuda", run<false>, acceptsAs<&host::kGroupedMatMul>,
                                workspace<false>};
+const Kernel kGroupedMatMulScaled = {"grouped_matmul_scaled_cuda", run<false>,
+                                     acceptsAs<&host::kGroupedMatMulScaled>, workspace<false>};
 const Kernel kGroupedMatMulBwd = {"grouped_matmul_bwd_cuda", run<true>,
                                   acceptsAs<&host::kGroupedMatMulBwd>, workspace<true>};
 

@@ -1,13 +1,15 @@
 // grouped_matmul and its gradient with factors of 8 bits. Rows of a run, of all slots one behind
 // the other, are a matrix that is quantised by itself, and so is each matrix that runs are
 // multiplied with, as Transformer Engine's grouped linear layers have it. Tensorwise, each has one
-// scale by its largest magnitude. Blockwise, 128 numbers along the sum have one, or 128 by 128 of a
-// matrix that is not rows; mxfp8, 32 along the sum. These are powers of two, so a number times its
-// scale is exact.
+// scale by its largest magnitude; delayed, by a magnitude that it is expected to have, as
+// quantize_delayed has it. Blockwise, 128 numbers along the sum have one, or 128 by 128 of a matrix
+// that is not rows; mxfp8, 32 along the sum. These are powers of two, so a number times its scale
+// is exact. Matrices of grouped_matmul_scaled are numbers of 8 bits already.
 #include "kernels/host/GroupedFloat8.h"
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "kernels/host/Blas.h"
 #include "kernels/host/Convert.h"
@@ -41,21 +43,33 @@ void roundBlock(const Factor &factor, int64_t row, int64_t col, Extents block, b
     }
 }
 
-float roundWhole(const Factor &factor) {
+/// Of a factor: the magnitude that it is expected to have, and where the one that it has is seen.
+struct Magnitude {
+  const float *expected = nullptr; ///< null: it is what it has
+  float *seen = nullptr;           ///< null: nowhere
+};
+
+float roundWhole(const Factor &factor, const Magnitude &magnitude) {
   int64_t count = factor.extents.rows * factor.extents.cols;
   uint32_t most = 0;
   for (int64_t i = 0; i < count; ++i)
     most = std::max(most, magnitudeBits(factor.numbers[i]));
-  float multiplier = multiplierOf(std::bit_cast<float>(most), factor.type);
-  for (int64_t i = 0; i < count; ++i)
-    factor.numbers[i] = ofBits(toBits(factor.numbers[i] * multiplier, factor.type), factor.type);
+  if (magnitude.seen)
+    *magnitude.seen = floatOfLargest(std::max(most, std::bit_cast<uint32_t>(*magnitude.seen)));
+  float amax = magnitude.expected ? *magnitude.expected : std::bit_cast<float>(most);
+  float multiplier = multiplierOf(amax, factor.type);
+  for (int64_t i = 0; i < count; ++i) {
+    float &number = factor.numbers[i]; // saturated, but for what is not finite
+    number = ofBits(toBits(std::isfinite(number) ? number * multiplier : kNan, factor.type),
+                    factor.type);
+  }
   return 1.0f / multiplier;
 }
 
 /// Rounds the numbers, and gives what their product is to be multiplied with.
-float quantize(const Factor &factor, Fp8Factors recipe) {
-  if (recipe == Fp8Factors::Tensorwise)
-    return roundWhole(factor);
+float quantize(const Factor &factor, Fp8Factors recipe, const Magnitude &magnitude) {
+  if (isScaledWhole(recipe))
+    return roundWhole(factor, magnitude);
   bool isE8M0 = recipe == Fp8Factors::Mxfp8;
   Extents block = blockOf(isE8M0          ? ScaleBlocks::Rows32
                           : factor.isRows ? ScaleBlocks::Rows128
@@ -93,6 +107,51 @@ void scaleAll(float *numbers, int64_t count, float scale) {
 DType typeOfFirst(const Call &call) { return call.attrs.e5m2 ? DType::F8E5M2 : DType::F8E4M3; }
 Fp8Factors recipeOf(const Call &call) { return static_cast<Fp8Factors>(call.attrs.fp8_recipe); }
 
+/// Of the factor with these slots, in a run of this member's. Magnitudes are from operand `amax`
+/// on.
+Magnitude magnitudeOf(const Call &call, int amax, int64_t slot, int64_t run) {
+  if (call.inCount <= amax)
+    return {};
+  int64_t runs = call.in[2].shape[1], at = slot + call.index * runs + run;
+  return {static_cast<const float *>(call.in[amax].data) + at,
+          call.outCount > 1 ? static_cast<float *>(call.out[1].data) + at : nullptr};
+}
+
+/// Runs without rows multiply nothing, but their matrices are seen.
+template <bool kIsScaled> void runProduct(const Call &call) {
+  constexpr int kAmax = kIsScaled ? 4 : 3;
+  Scratch scratch(call);
+  Float8Buffers buffers(call, scratch);
+  Runs &runs = buffers.runs;
+  const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
+  bool isTurned = call.attrs.trans_b;
+  Fp8Factors recipe = recipeOf(call);
+  int64_t k = a.cols(), m = c.cols();
+  runs.read();
+  for (int64_t run = 0; run < runs.runs; ++run) {
+    float scale = 1;
+    if constexpr (kIsScaled) {
+      const auto *codes = static_cast<const uint8_t *>(b.data) + run * k * m;
+      std::transform(codes, codes + k * m, buffers.b,
+                     [](uint8_t code) { return ofBits(code, DType::F8E4M3); });
+      scale = static_cast<const float *>(call.in[3].data)[run * call.in[3].cols()];
+    } else {
+      copyF32(b, run * k * m, k * m, buffers.b);
+      scale = quantize({buffers.b, {k * m / b.cols(), b.cols()}, !isTurned, false, DType::F8E4M3},
+                       recipe, magnitudeOf(call, kAmax, call.attrs.b_slot, run));
+    }
+    int64_t rows = gatherRun(a, runs, run, buffers.a);
+    if (rows == 0)
+      continue;
+    scale *= quantize({buffers.a, {rows, k}, false, true, typeOfFirst(call)}, recipe,
+                      magnitudeOf(call, kAmax, call.attrs.slot, run));
+    gemm(rows, m, k, 1.0f, {buffers.a, k}, {buffers.b, b.cols(), isTurned}, 0.0f, buffers.c, m);
+    scaleAll(buffers.c, rows * m, scale);
+    for (int64_t slot = 0, done = 0; slot < runs.slots; done += runs.rows(slot++, run))
+      writeF32(c, runs.begin(slot, run) * m, runs.rows(slot, run) * m, buffers.c + done * m);
+  }
+}
+
 } // namespace
 
 Float8Buffers::Float8Buffers(const Call &call, Scratch &scratch)
@@ -103,38 +162,37 @@ Float8Buffers::Float8Buffers(const Call &call, Scratch &scratch)
   c = scratch.take<float>(result.rank == 3 ? result.shape[1] * result.shape[2] : result.numel());
 }
 
-const char *checkFloat8(const Call &call) {
-  SHARDC_REQUIRE(call.attrs.fp8_recipe <= static_cast<int64_t>(Fp8Factors::Mxfp8),
+const char *checkFloat8(const Call &call, int amax) {
+  SHARDC_REQUIRE(call.attrs.fp8_recipe <= static_cast<int64_t>(Fp8Factors::Delayed),
                  "there is no such recipe of 8-bit factors");
+  bool isDelayed = recipeOf(call) == Fp8Factors::Delayed;
+  SHARDC_REQUIRE(isDelayed == (call.inCount > amax),
+                 "expected magnitudes are not those of the recipe");
+  SHARDC_REQUIRE(call.inCount - amax <= 1 ? call.outCount == 1 : call.outCount == 2,
+                 "magnitudes are seen in one of operands and results");
+  if (!isDelayed)
+    return nullptr;
+  const Tensor &expected = call.in[amax];
+  SHARDC_REQUIRE(expected.dtype == DType::F32 && expected.rank == 1,
+                 "largest magnitudes are not f32[n]");
+  int64_t runs = call.groupSize * call.in[2].shape[1];
+  SHARDC_REQUIRE(std::max(call.attrs.slot, call.attrs.b_slot) <= expected.numel() - runs,
+                 "a slot is beyond the largest magnitudes");
+  if (call.outCount == 1)
+    return nullptr;
+  const Tensor &in = call.in[amax + 1], &out = call.out[1];
+  SHARDC_REQUIRE(in.dtype == DType::F32 && sameShape(in, expected),
+                 "the numbers of seen and of expected magnitudes differ");
+  SHARDC_REQUIRE(in.data == out.data && out.dtype == in.dtype && sameShape(in, out),
+                 "magnitudes are not seen in place");
   return nullptr;
 }
 
-void runGroupedFloat8(const Call &call) {
-  Scratch scratch(call);
-  Float8Buffers buffers(call, scratch);
-  Runs &runs = buffers.runs;
-  const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
-  bool isTurned = call.attrs.trans_b;
-  int64_t k = a.cols(), m = c.cols();
-  runs.read();
-  for (int64_t run = 0; run < runs.runs; ++run) {
-    int64_t rows = gatherRun(a, runs, run, buffers.a);
-    if (rows == 0)
-      continue;
-    copyF32(b, run * k * m, k * m, buffers.b);
-    Fp8Factors recipe = recipeOf(call);
-    float scale =
-        quantize({buffers.a, {rows, k}, false, true, typeOfFirst(call)}, recipe) *
-        quantize({buffers.b, {k * m / b.cols(), b.cols()}, !isTurned, false, DType::F8E4M3},
-                 recipe);
-    gemm(rows, m, k, 1.0f, {buffers.a, k}, {buffers.b, b.cols(), isTurned}, 0.0f, buffers.c, m);
-    scaleAll(buffers.c, rows * m, scale);
-    for (int64_t slot = 0, done = 0; slot < runs.slots; done += runs.rows(slot++, run))
-      writeF32(c, runs.begin(slot, run) * m, runs.rows(slot, run) * m, buffers.c + done * m);
-  }
-}
+void runGroupedFloat8(const Call &call) { runProduct<false>(call); }
+void runGroupedScaled(const Call &call) { runProduct<true>(call); }
 
 void runGroupedFloat8Bwd(const Call &call) {
+  constexpr int kAmax = 3;
   Scratch scratch(call);
   Float8Buffers buffers(call, scratch);
   Runs &runs = buffers.runs;
@@ -147,8 +205,10 @@ void runGroupedFloat8Bwd(const Call &call) {
     std::fill_n(buffers.c, k * m, 0.0f);
     if (rows > 0) {
       Fp8Factors recipe = recipeOf(call);
-      float scale = quantize({buffers.a, {rows, k}, true, true, typeOfFirst(call)}, recipe) *
-                    quantize({buffers.b, {rows, m}, true, true, DType::F8E4M3}, recipe);
+      float scale = quantize({buffers.a, {rows, k}, true, true, typeOfFirst(call)}, recipe,
+                             magnitudeOf(call, kAmax, call.attrs.slot, run)) *
+                    quantize({buffers.b, {rows, m}, true, true, DType::F8E4M3}, recipe,
+                             magnitudeOf(call, kAmax, call.attrs.b_slot, run));
       gemm(k, m, rows, 1.0f, {buffers.a, k, true}, {buffers.b, m}, 0.0f, buffers.c, m);
       scaleAll(buffers.c, k * m, scale);
     }

@@ -10,14 +10,16 @@ struct Float8Buffers {
   Runs runs;
   float *a, *b, *c;
 
-  /// Of grouped_matmul, or of its gradient.
+  /// Of grouped_matmul, grouped_matmul_scaled, or the gradient.
   Float8Buffers(const Call &call, Scratch &scratch);
 };
 
-/// Null, or why the recipe is none.
-const char *checkFloat8(const Call &call);
+/// Null, or why the recipe, or the magnitudes that factors are expected to have, from operand
+/// `amax` on, are none.
+const char *checkFloat8(const Call &call, int amax);
 
 void runGroupedFloat8(const Call &call);
+void runGroupedScaled(const Call &call);
 void runGroupedFloat8Bwd(const Call &call);
 
 } // namespace shardc::kernels::host

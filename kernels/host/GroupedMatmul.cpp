@@ -3,7 +3,8 @@
 // grouped_matmul_bwd, the gradient of b: dw[e] = sum over the rows r of run e of all slots of
 // a[r,:]ᵀ·b[r,:], a[n,k], b[n,m], dw[E,k,m]; may accumulate. Rows that are not counted are neither
 // read nor written. Data are f32, bf16 or f16 each; products are fp32, rounded once. With an
-// fp8_recipe, factors are brought to 8 bits first.
+// fp8_recipe, factors are brought to 8 bits first. grouped_matmul_scaled: grouped_matmul of
+// matrices b[e] of f8e4m3 times bscales[e,0], f32[E,4].
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -13,6 +14,8 @@
 #include "kernels/host/Scratch.h"
 
 #include <algorithm>
+
+#include "runtime/base/Float8.h"
 
 namespace shardc::kernels::host {
 namespace {
@@ -35,11 +38,10 @@ struct Buffers {
   }
 };
 
-const char *acceptsGroupedMatMul(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  SHARDC_REQUIRE_OK(checkFloat8(call));
+/// Of both products, whose expected magnitudes are operand `amax` if there are any.
+const char *checkProduct(const Call &call, int amax) {
   const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &c = call.out[0];
-  SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "factors are not f32, bf16 or f16");
+  SHARDC_REQUIRE(isData(a) && isData(c), "factors are not f32, bf16 or f16");
   SHARDC_REQUIRE(a.rank == 2 && b.rank == 3 && c.rank == 2,
                  "factors and product are not [n, k], [E, k, m] and [n, m]");
   int64_t k = b.shape[call.attrs.trans_b ? 2 : 1], m = b.shape[call.attrs.trans_b ? 1 : 2];
@@ -47,6 +49,25 @@ const char *acceptsGroupedMatMul(const Call &call) {
                  "the product's shape is not that of the factors");
   SHARDC_REQUIRE_OK(checkCounts(counts, a.rows()));
   SHARDC_REQUIRE(counts.shape[1] == b.shape[0], "there is not one matrix for each run");
+  return checkFloat8(call, amax);
+}
+
+const char *acceptsGroupedMatMul(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 5, 1, 2}));
+  SHARDC_REQUIRE(isData(call.in[1]), "factors are not f32, bf16 or f16");
+  return checkProduct(call, 3);
+}
+
+const char *acceptsGroupedMatMulScaled(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {4, 6, 1, 2}));
+  const Tensor &scales = call.in[3];
+  SHARDC_REQUIRE(call.in[1].dtype == DType::F8E4M3, "matrices are not f8e4m3");
+  SHARDC_REQUIRE(isScaledWhole(static_cast<Fp8Factors>(call.attrs.fp8_recipe)),
+                 "the recipe has no scales of whole matrices");
+  SHARDC_REQUIRE_OK(checkProduct(call, 4));
+  SHARDC_REQUIRE(scales.dtype == DType::F32 && scales.rank == 2 &&
+                     scales.shape[0] == call.in[1].shape[0] && scales.shape[1] == 4,
+                 "scales of matrices are not f32[E, 4]");
   return nullptr;
 }
 
@@ -89,8 +110,7 @@ struct GradientBuffers {
 };
 
 const char *acceptsGroupedMatMulBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1, 1}));
-  SHARDC_REQUIRE_OK(checkFloat8(call));
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 5, 1, 2, 1}));
   const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &dw = call.out[0];
   SHARDC_REQUIRE(isData(a) && isData(b) && isData(dw), "factors are not f32, bf16 or f16");
   SHARDC_REQUIRE(a.rank == 2 && b.rank == 2 && dw.rank == 3,
@@ -99,7 +119,7 @@ const char *acceptsGroupedMatMulBwd(const Call &call) {
                  "the gradient's shape is not that of the factors");
   SHARDC_REQUIRE_OK(checkCounts(counts, a.rows()));
   SHARDC_REQUIRE(counts.shape[1] == dw.shape[0], "there is not one matrix for each run");
-  return nullptr;
+  return checkFloat8(call, 3);
 }
 
 void runGroupedMatMulBwd(const Call &call) {
@@ -133,6 +153,8 @@ template <typename Plain> size_t workspace(const Call &call) {
 
 const Kernel kGroupedMatMul = {"grouped_matmul_host", runGroupedMatMul, acceptsGroupedMatMul,
                                workspace<Buffers>};
+const Kernel kGroupedMatMulScaled = {"grouped_matmul_scaled_host", runGroupedScaled,
+                                     acceptsGroupedMatMulScaled, workspaceOf<Float8Buffers>};
 const Kernel kGroupedMatMulBwd = {"grouped_matmul_bwd_host", runGroupedMatMulBwd,
                                   acceptsGroupedMatMulBwd, workspace<GradientBuffers>};
 

@@ -42,12 +42,6 @@ SHARDC_CLONES uint32_t largestBits(const float *x, int64_t n) {
   return most;
 }
 
-/// With one NaN for all.
-float floatOfLargest(uint32_t most) {
-  constexpr uint32_t kInfinity = 0x7f800000u;
-  return most > kInfinity ? kNan : std::bit_cast<float>(most);
-}
-
 const char *acceptsAmax(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
   SHARDC_REQUIRE(isData(call.in[0]), "amax takes f32, bf16 and f16");

@@ -82,7 +82,12 @@ inline F8E5M2 toF8E5M2(float x, Overflow overflow = Overflow::Special) {
 }
 
 /// How a grouped product brings its factors to 8 bits: the values of the attribute `fp8_recipe`.
-enum class Fp8Factors : uint8_t { None, Tensorwise, Blockwise, Mxfp8 };
+enum class Fp8Factors : uint8_t { None, Tensorwise, Blockwise, Mxfp8, Delayed };
+
+/// Whether each run's rows and each matrix have one scale.
+inline bool isScaledWhole(Fp8Factors recipe) {
+  return recipe == Fp8Factors::Tensorwise || recipe == Fp8Factors::Delayed;
+}
 
 /// The blocks of a matrix that have a scale each. Those at its ends may be smaller.
 enum class ScaleBlocks : uint8_t {

@@ -133,7 +133,7 @@ kernels::ParamRange rangeOf(const plan::Plan &plan, size_t index, const RangeCon
   range.wdMult = static_cast<float>(param.wdMult);
   range.isDecoupled = param.isDecoupled;
   range.countOffset = context.countOffsets.empty() ? 0 : context.countOffsets[index];
-  range.number = plan::numberOfScale(plan, index);
+  range.number = plan::numberOfScale(plan, index) + number;
   switch (param.init) {
   case plan::InitKind::Zeros:
     range.init = kernels::ParamRange::Zeros;

@@ -387,10 +387,12 @@ inline bool isAlone(const Op &op, OpKind kind) {
   return op.kind == kind && op.epilogue == Epilogue::None;
 }
 
-/// Operand whose buffer a result takes over by the op's row; -1 if none's.
+/// Operand whose buffer a result takes over by the op's row; -1 if none's, or one that is not
+/// there.
 inline int inPlaceOperand(const Op &op, size_t result) {
   const OpInfo &info = opInfo(op);
-  return result < info.inPlace.size() ? info.inPlace[result] : -1;
+  int operand = result < info.inPlace.size() ? info.inPlace[result] : -1;
+  return operand < static_cast<int>(op.operands.size()) ? operand : -1;
 }
 /// The role of a product whose text names none, by what its factors are transposed to. Only the
 /// text form takes this for granted.

@@ -1,5 +1,5 @@
-// Weights that ranks keep and gather in 8 bits: their type in the parameter table says so. Each has
-// one scale, and all scales lie in one value.
+// Weights that ranks keep and gather in 8 bits: their type in the parameter table says so. Each
+// tensor, as checkpoints have it, has one scale, and all scales lie in one value.
 #pragma once
 
 #include <algorithm>
@@ -24,17 +24,20 @@ inline std::vector<uint8_t> blocksIn8Bits(const Plan &plan) {
 /// Elements from one scale to the next: views are aligned to 16 bytes.
 inline constexpr int64_t kScaleStride = 4;
 
-/// How many there are.
+/// How many belong to the first so many parameters.
+inline int64_t countWeightScales(const Plan &plan, size_t params) {
+  int64_t count = 0;
+  for (size_t p = 0; p < params; ++p)
+    count += isKeptIn8Bits(plan.params[p]) ? plan.params[p].tensorCount() : 0;
+  return count;
+}
 inline int64_t countWeightScales(const Plan &plan) {
-  return std::ranges::count_if(plan.params, isKeptIn8Bits);
+  return countWeightScales(plan, plan.params.size());
 }
 
-/// The position of a parameter's scale, which is its own among those of 8 bits; 0 for others.
+/// The position of a parameter's scale, or of the first of a stack's; 0 of what is not of 8 bits.
 inline int64_t numberOfScale(const Plan &plan, size_t param) {
-  if (!isKeptIn8Bits(plan.params[param]))
-    return 0;
-  auto first = plan.params.begin();
-  return std::count_if(first, first + static_cast<std::ptrdiff_t>(param), isKeptIn8Bits);
+  return isKeptIn8Bits(plan.params[param]) ? countWeightScales(plan, param) : 0;
 }
 
 } // namespace shardc::plan

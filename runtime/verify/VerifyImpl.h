@@ -319,7 +319,8 @@ inline constexpr size_t kFirstFactor = operandIndex<OpKind::MatMul>("a"),
 static_assert(kSecondFactor == operandIndex<OpKind::MatMulScaled>("b") &&
               kSecondFactor == operandIndex<OpKind::MatMulGelu>("b") &&
               kSecondFactor == operandIndex<OpKind::MatMulGeluBwd>("b") &&
-              kSecondFactor == operandIndex<OpKind::GroupedMatMul>("b"));
+              kSecondFactor == operandIndex<OpKind::GroupedMatMul>("b") &&
+              kSecondFactor == operandIndex<OpKind::GroupedMatMulScaled>("b"));
 
 /// The limit of steps of one loop that differ in what is due.
 inline constexpr size_t kStepsMax = 256;

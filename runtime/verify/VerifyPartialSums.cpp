@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "runtime/base/Float8.h"
 #include "runtime/plan/WeightScales.h"
 #include "runtime/verify/VerifyFlow.h"
 #include "runtime/verify/VerifySums.h"
@@ -35,9 +36,22 @@ struct ScaleMade {
   auto operator<=>(const ScaleMade &) const = default;
 };
 
+/// Of grouped products, and of their gradient.
+constexpr size_t kCounts = operandIndex<OpKind::GroupedMatMul>("counts");
+static_assert(kCounts == operandIndex<OpKind::GroupedMatMulScaled>("counts") &&
+              kCounts == operandIndex<OpKind::GroupedMatMulBwd>("counts"));
+
 /// Operands of `matmul_scaled`: two factors, and the scale of each as many operands on.
 constexpr size_t kFactors = operandIndex<OpKind::MatMulScaled>("ascale");
 static_assert(kFactors == 2 && operandIndex<OpKind::MatMulScaled>("bscale") == kFactors + 1);
+
+/// Rows of the scales of stored weights: with which they begin, and by how many more for each index
+/// along these axes.
+struct ScaleRows {
+  int64_t first = 0, step = 0;
+  Axes along = 0;
+  bool operator==(const ScaleRows &) const = default;
+};
 
 struct PartState {
   Axes parts = 0; ///< of these: ranks have parts of a sum that none has made
@@ -45,8 +59,8 @@ struct PartState {
   std::optional<Axes> columns; ///< along which ranks have other columns; nothing: not known
   /// That the value is, or was quantised by: one of these, in order. None: not known.
   std::vector<ScaleMade> scales;
-  bool isLeft = false;        ///< with its scale, by the segment that has made both
-  std::optional<int64_t> row; ///< with which it begins, of the scales of stored weights
+  bool isLeft = false; ///< with its scale, by the segment that has made both
+  std::optional<ScaleRows> rows;
 
   bool operator==(const PartState &) const = default;
 
@@ -56,8 +70,8 @@ struct PartState {
       elements = {};
     if (columns != more.columns)
       columns = std::nullopt;
-    if (row != more.row)
-      row = std::nullopt;
+    if (rows != more.rows)
+      rows = std::nullopt;
     joinScales(more);
   }
 
@@ -73,13 +87,18 @@ private:
   }
 };
 
+/// A grouped product, or its gradient, by magnitudes of the runs of all members.
+bool isByMagnitudes(const Op &op) {
+  return op.getInt(Key::fp8_recipe) == static_cast<int64_t>(Fp8Factors::Delayed);
+}
+
 /// Whether ranks have parts of parameters, or ops compute parts.
 bool hasParts(const Plan &plan) {
   auto isPart = [](const Op &op) {
     bool dropsHeads = opInfo(op.kind).queries >= 0 && op.getFloat(Key::p) > 0;
-    return op.group >= 0 &&
-           (dropsHeads || op.kind == OpKind::Embedding || op.kind == OpKind::EmbeddingBwd ||
-            op.kind == OpKind::VocabStats || op.kind == OpKind::CrossEntropyBwd);
+    return op.group >= 0 && (dropsHeads || isByMagnitudes(op) || op.kind == OpKind::Embedding ||
+                             op.kind == OpKind::EmbeddingBwd || op.kind == OpKind::VocabStats ||
+                             op.kind == OpKind::CrossEntropyBwd);
   };
   return std::ranges::any_of(plan.params,
                              [](const Param &param) { return !param.splits.empty(); }) ||
@@ -95,7 +114,9 @@ public:
 
   explicit PartDomain(Inspection &inspection)
       : inspection_(inspection), plan_(inspection.plan()), hasParts_(hasParts(plan_)),
-        hasScales_(hasOp(plan_, [](const Op &op) { return op.kind == OpKind::MatMulScaled; })) {}
+        hasScales_(hasOp(plan_, [](const Op &op) {
+          return op.kind == OpKind::MatMulScaled || op.kind == OpKind::GroupedMatMulScaled;
+        })) {}
 
   bool isNeeded() const { return hasParts_ || hasScales_; }
 
@@ -107,7 +128,7 @@ public:
       state.elements.param = static_cast<int32_t>(cell.of);
     state.elements.isStored = cell.type.dtype == DType::F8E4M3;
     if (cell.kind == CellKind::WeightScales)
-      state.row = 0;
+      state.rows = ScaleRows();
     return state;
   }
 
@@ -120,6 +141,9 @@ public:
     if (hasParts_)
       state.parts = partsOf(op), state.columns = columnsOf(op);
     at.setAll(op, state);
+    for (size_t r = 1; r < op.results.size(); ++r) // magnitudes that are seen are no sum
+      if (isProduct(op) && inPlaceOperand(op, r) >= 0)
+        at[op.results[r]] = State();
     if (hasParts_ && op.kind == OpKind::LatentHeadsBwd) { // all share what is rotated of keys
       State &shared = at[resultNamed<OpKind::LatentHeadsBwd>(op, "dkrot")];
       shared.parts |= of(operandNamed<OpKind::LatentHeadsBwd>(op, "dk")).columns.value_or(0);
@@ -185,8 +209,10 @@ private:
                 of(operandNamed<OpKind::CrossEntropyBwd>(op, "logits")).columns);
     else if (op.kind == OpKind::Pack && op.getInt(Key::block) >= 0)
       checkGradients(op);
-    else if (op.kind == OpKind::GroupedMatMul)
+    else if (op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulScaled)
       checkExperts(i, op);
+    if (isByMagnitudes(op))
+      needIndex(i, op, axesOf(plan_, op.group), of(op, kCounts).columns);
     else if (opInfo(op).queries >= 0 && op.getFloat(Key::p) > 0)
       checkHeads(i, op);
   }
@@ -223,17 +249,23 @@ private:
   /// Counts have a column for each expert: ranks have exchanged them, and so the rows that they
   /// count, for those of their own experts.
   void checkExperts(uint32_t i, const Op &op) const {
-    const Param *param = paramOf(operandNamed<OpKind::GroupedMatMul>(op, "b"));
+    const Param *param = paramOf(op.operands[kSecondFactor]);
     if (param == nullptr || param->isUncut() || !param->isStacked())
       return;
-    Axes needed = 0;
-    for (const Split &split : param->splits)
-      if (split.dim == 0)
-        needed |= axesOf(plan_, split.group);
-    std::optional<Axes> found = of(operandNamed<OpKind::GroupedMatMul>(op, "counts")).columns;
+    Axes needed = axesOfExperts(*param);
+    std::optional<Axes> found = of(op, kCounts).columns;
     if (found != needed)
       scope().add(finding::ExpertsOfOtherRanks, i, opInfo(op).name,
                   found ? nameOf(*found) : "axes that are not known", nameOf(needed));
+  }
+
+  /// Along which ranks have other tensors of a stack.
+  Axes axesOfExperts(const Param &stack) const {
+    Axes axes = 0;
+    for (const Split &split : stack.splits)
+      if (split.dim == 0)
+        axes |= axesOf(plan_, split.group);
+    return axes;
   }
 
   std::string nameOf(Axes axes) const {
@@ -269,7 +301,8 @@ private:
 
   static bool isProduct(const Op &op) {
     return op.kind == OpKind::MatMul || op.kind == OpKind::MatMulGelu ||
-           op.kind == OpKind::MatMulGeluBwd || op.kind == OpKind::GroupedMatMul;
+           op.kind == OpKind::MatMulGeluBwd || op.kind == OpKind::GroupedMatMul ||
+           op.kind == OpKind::GroupedMatMulScaled;
   }
 
   // ---- weights ----
@@ -350,22 +383,36 @@ private:
     if (op.kind == OpKind::Transpose) {
       at[op.results[0]].scales = of(op, 0).scales;
       at[op.results[0]].isLeft = of(op, 0).isLeft;
-    } else if (op.kind == OpKind::View && op.getInt(Key::coef) == 0 && of(op, 0).row) {
-      at[op.results[0]].row = *of(op, 0).row + op.getInt(Key::offset) / kScaleStride;
+    } else if (op.kind == OpKind::View && of(op, 0).rows) {
+      at[op.results[0]].rows = viewed(*of(op, 0).rows, op);
     }
     if (op.kind == OpKind::MatMulScaled && at.isReport)
       for (size_t f = 0; f < kFactors; ++f)
-        checkScale(i, op.operands[f], op.operands[f + kFactors]);
+        checkScale(i, op, op.operands[f], op.operands[f + kFactors]);
+    if (op.kind == OpKind::GroupedMatMulScaled && at.isReport)
+      checkScale(i, op, op.operands[kSecondFactor],
+                 operandNamed<OpKind::GroupedMatMulScaled>(op, "bscales"));
   }
 
-  void checkScale(uint32_t i, ValueId factor, ValueId scale) const {
+  /// Nothing where the view does not begin with a row, or moves a second time.
+  std::optional<ScaleRows> viewed(ScaleRows rows, const Op &view) const {
+    int64_t offset = view.getInt(Key::offset), coef = view.getInt(Key::coef);
+    if (offset % kScaleStride != 0 || coef % kScaleStride != 0 || (coef != 0 && rows.step != 0))
+      return std::nullopt;
+    rows.first += offset / kScaleStride;
+    if (coef != 0)
+      rows.step = coef / kScaleStride, rows.along = axesOf(plan_, view.group);
+    return rows;
+  }
+
+  void checkScale(uint32_t i, const Op &op, ValueId factor, ValueId scale) const {
     const State &its = of(factor), &by = of(scale);
     bool isPair = !its.scales.empty() && its.scales == by.scales &&
                   microbatchOf(factor) == microbatchOf(scale);
     bool hasBegin = values_->hasBegin(factor) || values_->hasBegin(scale);
     bool areGiven = values_->isGiven(factor) && values_->isGiven(scale);
-    if (hasBegin && !areGiven && !isPair && !(by.row && isStoredWith(factor, *by.row)))
-      scope().addValue(finding::ScaleOfOther, i, factor, scope().nameOf(factor),
+    if (hasBegin && !areGiven && !isPair && !(by.rows && isStoredWith(factor, *by.rows)))
+      scope().addValue(finding::ScaleOfOther, i, factor, opInfo(op).name, scope().nameOf(factor),
                        scope().nameOf(scale));
   }
 
@@ -373,11 +420,15 @@ private:
     return inspection_.shiftOf(scope().roleIndex, scope().segmentIndex, value);
   }
 
-  /// Whether the value is a weight of 8 bits, or its transpose, whose scale is in this row.
-  bool isStoredWith(ValueId value, int64_t row) const {
+  /// Whether the value is a weight of 8 bits, or its transpose, whose scale is in these rows. Of a
+  /// stack, ranks with other tensors have other rows.
+  bool isStoredWith(ValueId value, const ScaleRows &rows) const {
     const Param *param = of(value).elements.isStored ? paramOf(value) : nullptr;
-    return param != nullptr && isKeptIn8Bits(*param) &&
-           numberOfScale(plan_, static_cast<size_t>(param - plan_.params.data())) == row;
+    if (param == nullptr || !isKeptIn8Bits(*param) ||
+        numberOfScale(plan_, static_cast<size_t>(param - plan_.params.data())) != rows.first)
+      return false;
+    Axes along = param->isStacked() ? axesOfExperts(*param) : Axes{0};
+    return rows.along == along && (along == 0 || rows.step == param->type.shape[0]);
   }
 
   // ---- parts ----

@@ -253,7 +253,8 @@ private:
     if (op.results.size() < 2) // nearly always
       return op.results.size();
     const OpInfo &info = opInfo(op);
-    bool quantises = std::ranges::any_of(info.scaleOf, [](int scale) { return scale >= 0; });
+    bool quantises = op.getInt(AttrKey::fp8_recipe) != 0 ||
+                     std::ranges::any_of(info.scaleOf, [](int scale) { return scale >= 0; });
     for (size_t r = 0; quantises && r < op.results.size(); ++r)
       if (inPlaceOperand(op, r) >= 0)
         return r;

@@ -382,8 +382,18 @@ private:
   template <OpKind kind> void groupedMatMul() {
     needSlots(in<kind>("counts"), rows(in<kind>("a")));
     int64_t recipe = op_.getInt(Key::fp8_recipe);
-    need(recipe <= static_cast<int64_t>(Fp8Factors::Mxfp8), "a recipe of 8-bit factors");
+    need(recipe <= static_cast<int64_t>(Fp8Factors::Delayed), "a recipe of 8-bit factors");
     need(recipe > 0 || !op_.getBool(Key::e5m2), "a first factor in 8 bits where it is e5m2");
+    constexpr size_t kAmax = operandIndex<kind>("amax"), kSeen = operandIndex<kind>("seen");
+    bool isDelayed = recipe == static_cast<int64_t>(Fp8Factors::Delayed);
+    need(isDelayed == (op_.operands.size() > kAmax),
+         "expected magnitudes by the recipe delayed, and by no other one");
+    need(hasOut(resultIndex<kind>("seen")) == (op_.operands.size() > kSeen),
+         "magnitudes that are seen before it and behind it");
+    if (op_.operands.size() > kAmax)
+      for (Key key : {Key::slot, Key::b_slot})
+        need(op_.getInt(key) <= in(kAmax).numel() - members() * in<kind>("counts").shape[1],
+             "magnitudes of f32[n] with one for each run of all members from its slot on");
   }
   template <OpKind kind> void groupedGradient() {
     needSlots(in<kind>("counts"), rows(in<kind>("dy")));
@@ -395,6 +405,11 @@ private:
   void checkGroupedBiasBwd() { groupedGradient<OpKind::GroupedBiasBwd>(); }
   void checkGroupedBiasDot() { groupedGradient<OpKind::GroupedBiasDot>(); }
   void checkGroupedMatMul() { groupedMatMul<OpKind::GroupedMatMul>(); }
+  void checkGroupedMatMulScaled() {
+    groupedMatMul<OpKind::GroupedMatMulScaled>();
+    need(isScaledWhole(static_cast<Fp8Factors>(op_.getInt(Key::fp8_recipe))),
+         "a recipe by which whole matrices have scales");
+  }
   void checkGroupedMatMulBwd() { groupedMatMul<OpKind::GroupedMatMulBwd>(); }
 
   // ---- views, packs and collectives ----

@@ -2,6 +2,7 @@
 // run and each matrix, and multiply. Rows that are not counted are NaN and stay as they are.
 #include "test/kernels/Harness.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -152,9 +153,172 @@ TEST(GroupedFloat8, WhatIsNotFiniteIsNotLost) {
   }
 }
 
+// ---- delayed scaling ----
+
+constexpr int64_t kMembers = 2, kMember = 1, kFirstSlot = 2, kSecondSlot = 9;
+constexpr int64_t kMagnitudes = kSecondSlot + kMembers * kRuns + 1;
+
+/// Expected magnitudes that differ, below and above what there is.
+Array expected() {
+  Array amax = constant(DType::F32, {kMagnitudes}, 0);
+  for (int64_t i = 0; i < kMagnitudes; ++i)
+    amax.values[static_cast<size_t>(i)] =
+        std::ldexp(1.0 + static_cast<double>(i) / 16, static_cast<int>(i) % 5);
+  return amax;
+}
+
+/// The second of two members has its runs behind those of the first.
+int64_t slotOf(int64_t first, int64_t run) { return first + kMember * kRuns + run; }
+
+KernelRun delayedRun(const char *op, bool isE5m2) {
+  KernelRun run(op);
+  run.attrs.fp8_recipe = static_cast<int64_t>(Fp8Factors::Delayed), run.attrs.e5m2 = isE5m2;
+  run.attrs.slot = kFirstSlot, run.attrs.b_slot = kSecondSlot;
+  run.index = kMember, run.groupSize = kMembers;
+  return run;
+}
+
+/// The factor as quantize_delayed makes it, which also writes its largest magnitude to `seen`.
+std::pair<Array, Array> quantizedBy(int64_t slot, const Array &x, DType type, bool isTurned,
+                                    Array &seen) {
+  KernelRun run("quantize_delayed");
+  run.attrs.transposed = isTurned, run.attrs.slot = slot;
+  run.in(x).in(expected()).in(seen);
+  run.out(type, {x.shape[isTurned ? 1 : 0], x.shape[isTurned ? 0 : 1]}).out(DType::F32, {1});
+  std::vector<Array> made = run.inPlace(2).run();
+  seen = made[2];
+  return {made[0], made[1]};
+}
+
+Array matrixAt(const Array &stack, int64_t run) {
+  int64_t size = stack.shape[1] * stack.shape[2];
+  auto from = stack.values.begin() + run * size;
+  return array(stack.dtype, {stack.shape[1], stack.shape[2]}, {from, from + size});
+}
+
+TEST(GroupedFloat8, DelayedProductsAreThoseOfEachRunByItself) {
+  for (bool isTurned : {false, true})
+    for (bool isE5m2 : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "turned " << isTurned << " e5m2 " << isE5m2);
+      Array a = rowsWith(kInner, 1);
+      Array b = randoms(DType::BF16,
+                        isTurned ? std::vector<int64_t>{kRuns, kColumns, kInner}
+                                 : std::vector<int64_t>{kRuns, kInner, kColumns},
+                        2);
+      Array before = constant(DType::BF16, {kSlots * kSlotRows, kColumns}, kNan);
+      Array none = constant(DType::F32, {kMagnitudes}, 0), want = none;
+      KernelRun run = delayedRun("grouped_matmul", isE5m2);
+      run.attrs.trans_b = isTurned;
+      run.in(a).in(b).in(counts()).in(expected()).in(none);
+      std::vector<Array> got = run.over(before).inPlace(4).run();
+      for (int64_t e = 0; e < kRuns; ++e) { // weights of a run without rows are seen, too
+        std::pair<Array, Array> weights =
+            quantizedBy(slotOf(kSecondSlot, e), matrixAt(b, e), DType::F8E4M3, !isTurned, want);
+        if (rowsOf(e).empty())
+          continue;
+        std::pair<Array, Array> rows = quantizedBy(slotOf(kFirstSlot, e), matrixOf(a, rowsOf(e)),
+                                                   typeOfFirst(isE5m2), false, want);
+        expectClose(matrixOf(got[0], rowsOf(e)), product(rows, weights), {1e-5, 2},
+                    "run " + std::to_string(e));
+      }
+      EXPECT_EQ(got[1].values, want.values);
+      // An evaluation sees nothing, and computes the same.
+      KernelRun blind = delayedRun("grouped_matmul", isE5m2);
+      blind.attrs.trans_b = isTurned;
+      Array same = blind.in(a).in(b).in(counts()).in(expected()).over(before).run()[0];
+      for (int64_t e : {0, 2})
+        EXPECT_EQ(matrixOf(same, rowsOf(e)).values, matrixOf(got[0], rowsOf(e)).values);
+    }
+}
+
+TEST(GroupedFloat8, DelayedGradientsAreThoseOfEachRunByItself) {
+  for (bool isE5m2 : {false, true}) {
+    Array a = rowsWith(kInner, 3), b = rowsWith(kColumns, 4);
+    Array want = constant(DType::F32, {kMagnitudes}, 0);
+    KernelRun run = delayedRun("grouped_matmul_bwd", isE5m2);
+    run.in(a).in(b).in(counts()).in(expected()).in(want);
+    std::vector<Array> got = run.out(DType::BF16, {kRuns, kInner, kColumns}).inPlace(4).run();
+    for (int64_t e = 0; e < kRuns; ++e) {
+      Array part = matrixAt(got[0], e);
+      std::vector<double> product(part.values.size(), 0.0);
+      if (!rowsOf(e).empty())
+        product = test::product(
+            quantizedBy(slotOf(kFirstSlot, e), matrixOf(a, rowsOf(e)), typeOfFirst(isE5m2), true,
+                        want),
+            quantizedBy(slotOf(kSecondSlot, e), matrixOf(b, rowsOf(e)), DType::F8E4M3, true, want));
+      expectClose(part, product, {1e-3, 2}, "matrix " + std::to_string(e));
+    }
+    EXPECT_EQ(got[1].values, want.values);
+  }
+}
+
+/// Matrices that are there in 8 bits give what they give when the product quantises them.
+TEST(GroupedFloat8, StoredMatricesAreTakenWithTheirScales) {
+  for (Fp8Factors recipe : {Fp8Factors::Tensorwise, Fp8Factors::Delayed})
+    for (bool isTurned : {false, true}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(recipe) << " turned " << isTurned);
+      Array a = rowsWith(kInner, 1), b = randoms(DType::BF16, {kRuns, kColumns, kInner}, 2);
+      if (!isTurned)
+        b.shape = {kRuns, kInner, kColumns};
+      Array codes = constant(DType::F8E4M3, b.shape, 0);
+      Array scales = constant(DType::F32, {kRuns, 4}, 0),
+            none = constant(DType::F32, {kMagnitudes}, 0);
+      for (int64_t e = 0; e < kRuns; ++e) {
+        std::pair<Array, Array> its =
+            quantized(matrixAt(b, e), Fp8Factors::Tensorwise, DType::F8E4M3, false, true);
+        std::ranges::copy(its.first.values, codes.values.begin() + e * kInner * kColumns);
+        scales.values[static_cast<size_t>(e) * 4] = its.second[0];
+      }
+      bool isDelayed = recipe == Fp8Factors::Delayed;
+      KernelRun run = delayedRun("grouped_matmul_scaled", false);
+      run.attrs.fp8_recipe = static_cast<int64_t>(recipe), run.attrs.trans_b = isTurned;
+      run.in(a).in(codes).in(counts()).in(scales);
+      if (isDelayed)
+        run.in(expected()).in(none);
+      run.over(constant(DType::BF16, {kSlots * kSlotRows, kColumns}, kNan));
+      if (isDelayed)
+        run.inPlace(5);
+      std::vector<Array> got = run.run();
+      for (int64_t e : {0, 2}) {
+        Array rows = matrixOf(a, rowsOf(e));
+        std::pair<Array, Array> first =
+            isDelayed ? quantizedBy(slotOf(kFirstSlot, e), rows, DType::F8E4M3, false, none)
+                      : quantized(rows, recipe, DType::F8E4M3, false, false);
+        expectClose(matrixOf(got[0], rowsOf(e)),
+                    product(first, quantized(matrixAt(b, e), Fp8Factors::Tensorwise, DType::F8E4M3,
+                                             !isTurned, true)),
+                    {1e-5, 2}, "run " + std::to_string(e));
+      }
+      if (isDelayed) {
+        EXPECT_EQ(got[1].values, none.values) << "weights are not looked at";
+      }
+    }
+}
+
+TEST(GroupedFloat8, RefusesMagnitudesThatDoNotFit) {
+  auto refusalOf = [](int64_t slot, int64_t count, bool isSeen, Fp8Factors recipe) {
+    KernelRun run = delayedRun("grouped_matmul", false);
+    run.attrs.slot = slot, run.attrs.b_slot = 0;
+    run.attrs.fp8_recipe = static_cast<int64_t>(recipe);
+    run.in(constant(DType::F32, {2, 3}, 0)).in(constant(DType::F32, {1, 3, 4}, 0));
+    run.in(constant(DType::I32, {1, 1}, 2)).in(constant(DType::F32, {count}, 1));
+    if (isSeen)
+      run.in(constant(DType::F32, {count}, 1));
+    run.out(DType::F32, {2, 4});
+    const char *reason = run.refusal();
+    return std::string(reason ? reason : "");
+  };
+  EXPECT_EQ(refusalOf(0, 2, false, Fp8Factors::Delayed), "");
+  EXPECT_EQ(refusalOf(1, 2, false, Fp8Factors::Delayed), "a slot is beyond the largest magnitudes");
+  EXPECT_EQ(refusalOf(0, 2, true, Fp8Factors::Delayed),
+            "magnitudes are seen in one of operands and results");
+  EXPECT_EQ(refusalOf(0, 2, false, Fp8Factors::Tensorwise),
+            "expected magnitudes are not those of the recipe");
+}
+
 TEST(GroupedFloat8, RefusesAnotherRecipe) {
   KernelRun run("grouped_matmul");
-  run.attrs.fp8_recipe = 4;
+  run.attrs.fp8_recipe = 5;
   run.in(constant(DType::F32, {2, 3}, 0)).in(constant(DType::F32, {1, 3, 4}, 0));
   run.in(constant(DType::I32, {1, 1}, 2)).out(DType::F32, {2, 4});
   EXPECT_STREQ(run.refusal(), "there is no such recipe of 8-bit factors");

@@ -72,7 +72,7 @@ WAYS = {
     "scheduler.lr_decay_style = WSD": ["scheduler.lr_decay_style = WSD", "scheduler.lr_wsd_decay_iters = 2"]}
 # What a value may be that of: where it shows nothing, it has to beside some of these.
 OTHERS = [["mixed_precision = fp16_mixed"], ["mixed_precision = bf16_mixed"], FP8, ["dist.use_megatron_fsdp = true"],
-          ["mixed_precision = bf16_mixed", "dist.use_megatron_fsdp = true"], BALANCED]
+          ["mixed_precision = bf16_mixed", "dist.use_megatron_fsdp = true"], BALANCED, [*FP8, *EXPERTS]]
 # Sections whose values are copied to options of other sections, which messages then name.
 COPIED = ("mixed_precision", "comm_overlap")
 

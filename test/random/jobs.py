@@ -186,7 +186,11 @@ def experts_in_fp8(draw, job):
     if "model.num_moe_experts" not in job or draw.random() < 0.6:
         return {}
     out = {"mixed_precision": "bf16_mixed", "mixed_precision.fp8": draw.choice(OPTIONS["mixed_precision.fp8"].words), "cluster.gpu": "host",
-           "mixed_precision.fp8_recipe": draw.choice(["tensorwise", "blockwise", "mxfp8"]), "model.moe_ffn_hidden_size": 64}
+           "mixed_precision.fp8_recipe": draw.choice(["delayed", "delayed", "tensorwise", "blockwise", "mxfp8"]), "model.moe_ffn_hidden_size": 64}
+    if out["mixed_precision.fp8_recipe"] in ("delayed", "tensorwise") and draw.random() < 0.4:  # with a scale for each expert's weight
+        out.update({"mixed_precision.fp8_param_gather": True, "dist.use_megatron_fsdp": True, "ddp.data_parallel_sharding_strategy": "optim_grads_params"})
+    if out["mixed_precision.fp8_recipe"] == "delayed" and draw.random() < 0.5:
+        out.update({"mixed_precision.fp8_amax_history_len": draw.choice([2, 3]), "mixed_precision.fp8_amax_compute_algo": draw.choice(["max", "most_recent"])})
     if "model.moe_shared_expert_intermediate_size" in job:
         out["model.moe_shared_expert_intermediate_size"] = 64
     return out

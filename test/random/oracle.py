@@ -522,6 +522,8 @@ ERRORS = {
     f.num("model.moe_router_topk") != 1,
     "balance-weights": lambda f: f.has("model.num_moe_experts") and
     len(f["model.moe_aux_loss_coeff"]) != len(f["model.moe_router_load_balancing_type"]),
+    "rank-capacity-loss-scale": lambda f: f.has("model.num_moe_experts") and f.has("model.moe_expert_rank_capacity_factor") and
+    f.on("model.fp16") and not f.has("optimizer.loss_scale"),
     "padded-expert-bias": lambda f: f.has("model.num_moe_experts") and f.on("model.moe_pad_expert_input_to_capacity") and
     f.on("model.moe_router_enable_expert_bias"),
     "capacity-padding": lambda f: f.has("model.num_moe_experts") and f.on("model.moe_pad_expert_input_to_capacity") and

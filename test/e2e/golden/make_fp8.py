@@ -35,6 +35,7 @@ class Variant:
     bf16_layers: int = 0  # first ones, and last ones, that stay as they are
     blocks: str = ""  # "blockwise" or "mxfp8"; otherwise each tensor has one scale
     delayed: tuple = ()  # length of the history, whether the latest step counts alone, margin
+    weights_now: bool = False  # weights have scales of their magnitudes now, whatever those of other tensors are
     hidden: int = 48  # mxfp8 takes extents that 32 divides
 
 
@@ -45,6 +46,7 @@ VARIANTS = {
     "bf16_ends": Variant(bf16_layers=1),
     "delayed": Variant(delayed=(16, False, 0)),
     "delayed_recent": Variant(delayed=(1, True, 1)),
+    "gathered_delayed": Variant(delayed=(16, False, 0), weights_now=True),
     "blockwise": Variant(blocks="blockwise"),
     "mxfp8": Variant(blocks="mxfp8", gradients=E4M3, hidden=64),
 }
@@ -75,7 +77,8 @@ class Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, w, variant, scales, name):
         def take(x, dtype, tensor):
-            q, scale = scales.quantised(x, dtype, (name, tensor)) if scales else quantised(x, dtype)
+            is_delayed = scales and not (tensor == "w" and variant.weights_now)
+            q, scale = scales.quantised(x, dtype, (name, tensor)) if is_delayed else quantised(x, dtype)
             return q.float(), scale
 
         (a, a_scale), (b, b_scale) = take(x, E4M3, "x"), take(w, E4M3, "w")
@@ -112,6 +115,10 @@ class Numerics(model.Numerics):
         b = p.get(f"{name}.bias")
         return self.down(y if b is None else y + self.up(b))
 
+    def see(self, w, name):
+        if self.scales:
+            self.scales.quantised(self.up(w.detach()), E4M3, (name, "w"))
+
     def product(self, x, w, name):
         factors = self.up(x), self.up(w), self.variant
         return BlockProduct.apply(*factors) if self.variant.blocks else Product.apply(*factors, self.scales, name)
@@ -134,7 +141,9 @@ def module_in_8_bits(case, numerics):
         total = torch.zeros_like(x, dtype=torch.float32)
         for e in range(case.experts):
             rows, places = torch.where(chosen == e)
-            if len(rows) == 0:
+            if len(rows) == 0:  # weights are quantised all the same
+                numerics.see(layer.gate_up_proj[e], f"{name}.{e}.fc1")
+                numerics.see(layer.down_proj[e], f"{name}.{e}.fc2")
                 continue
             first = numerics.down(numerics.product(x[rows], layer.gate_up_proj[e], f"{name}.{e}.fc1"))
             gate, up = first.chunk(2, dim=-1)
@@ -188,7 +197,7 @@ def main(names):
         order = dataset.SampleOrder(docs, case.steps * case.global_batch, case.seq_length, case.data_seed)
         values = {"case": case.name, "torch": torch.__version__, "compared_steps": COMPARED, "variants": {}}
         for name, variant in VARIANTS.items():
-            if 2 * variant.bf16_layers >= case.num_layers or (variant.delayed and case.experts):
+            if 2 * variant.bf16_layers >= case.num_layers:
                 continue
             case = dataclasses.replace(case, hidden=variant.hidden, head=variant.hidden // case.heads)
             bf16 = train(case, order, None, False)

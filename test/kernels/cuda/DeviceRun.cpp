@@ -168,6 +168,8 @@ void DeviceRun::fill(Tensor &tensor, uint64_t seed, double scale) {
       static_cast<float *>(tensor.data)[i] = value;
     else if (tensor.dtype == DType::BF16)
       static_cast<BF16 *>(tensor.data)[i] = toBF16(value);
+    else if (tensor.dtype == DType::F8E4M3)
+      static_cast<F8E4M3 *>(tensor.data)[i] = toF8E4M3(value);
     else
       static_cast<F16 *>(tensor.data)[i] = toF16(value);
   }

@@ -180,6 +180,104 @@ TEST(CudaGrouped, GradientsOfFactorsIn8BitsAreTheHosts) {
   });
 }
 
+/// Magnitudes for the second of two members, which are seen or not.
+void expectMagnitudes(DeviceRun &run, const Layout &layout, int amax, bool isSeen) {
+  Call &call = run.call();
+  call.attrs.fp8_recipe = static_cast<int64_t>(Fp8Factors::Delayed);
+  call.attrs.slot = 1, call.attrs.b_slot = 1 + 2 * layout.runs;
+  call.index = 1, call.groupSize = 2;
+  for (int i = amax; i < amax + (isSeen ? 2 : 1); ++i)
+    shape(run, call.in[i], DType::F32, {1 + 4 * layout.runs});
+  for (int64_t i = 0; i < call.in[amax].numel(); ++i) // below, at and above what there is
+    static_cast<float *>(call.in[amax].data)[i] = static_cast<float>(i % 4) / 2;
+  call.inCount = static_cast<uint8_t>(amax + (isSeen ? 2 : 1));
+  call.outCount = isSeen ? 2 : 1;
+  if (!isSeen)
+    return;
+  std::memset(call.in[amax + 1].data, 0,
+              static_cast<size_t>(call.in[amax + 1].numel()) * sizeof(float));
+  call.out[1] = call.in[amax + 1];
+}
+
+template <typename Test> void forDelayed(Test test) {
+  for (const Layout &layout : layouts())
+    for (Extents at : kExtents)
+      for (bool isE5m2 : {false, true})
+        for (bool isSeen : {false, true}) {
+          SCOPED_TRACE(testing::Message() << layout.bound() << " by " << at.k << " by " << at.m
+                                          << " e5m2 " << isE5m2 << " seen " << isSeen);
+          Attrs attrs;
+          attrs.e5m2 = isE5m2;
+          if (isShort(layout, at))
+            test(layout, at, attrs, isSeen);
+        }
+}
+
+TEST(CudaGrouped, DelayedProductsAreTheHosts) {
+  SKIP_WITHOUT_GPU();
+  for (bool transB : {false, true})
+    forDelayed([&](const Layout &layout, Extents at, const Attrs &attrs, bool isSeen) {
+      DeviceRun run("grouped_matmul", DType::F32, bench::kTinyModel);
+      Call &call = run.call();
+      call.attrs = attrs;
+      call.attrs.trans_b = transB;
+      shape(run, call.in[0], DType::BF16, {layout.bound(), at.k});
+      shape(run, call.in[1], DType::BF16,
+            {layout.runs, transB ? at.m : at.k, transB ? at.k : at.m});
+      setCounts(run, layout);
+      shape(run, call.out[0], DType::BF16, {layout.bound(), at.m});
+      expectMagnitudes(run, layout, 3, isSeen);
+      hideRows(layout, call.in[0]);
+      hideRows(layout, call.out[0]);
+      run.keep(0).compare(2e-4, 4e-3);
+    });
+}
+
+TEST(CudaGrouped, DelayedGradientsAreTheHosts) {
+  SKIP_WITHOUT_GPU();
+  forDelayed([&](const Layout &layout, Extents at, const Attrs &attrs, bool isSeen) {
+    DeviceRun run("grouped_matmul_bwd", DType::F32, bench::kTinyModel);
+    Call &call = run.call();
+    call.attrs = attrs;
+    shape(run, call.in[0], DType::BF16, {layout.bound(), at.k});
+    shape(run, call.in[1], DType::BF16, {layout.bound(), at.m});
+    setCounts(run, layout);
+    shape(run, call.out[0], DType::F32, {layout.runs, at.k, at.m});
+    expectMagnitudes(run, layout, 3, isSeen);
+    hideRows(layout, call.in[0]);
+    hideRows(layout, call.in[1]);
+    run.compare(2e-4, 4e-3);
+  });
+}
+
+TEST(CudaGrouped, ProductsOfStoredMatricesAreTheHosts) {
+  SKIP_WITHOUT_GPU();
+  for (bool transB : {false, true})
+    for (bool isDelayed : {false, true})
+      forDelayed([&](const Layout &layout, Extents at, const Attrs &attrs, bool isSeen) {
+        if (!isDelayed && isSeen)
+          return;
+        DeviceRun run("grouped_matmul_scaled", DType::F32, bench::kTinyModel);
+        Call &call = run.call();
+        call.attrs = attrs;
+        call.attrs.trans_b = transB;
+        shape(run, call.in[0], DType::BF16, {layout.bound(), at.k});
+        shape(run, call.in[1], DType::F8E4M3,
+              {layout.runs, transB ? at.m : at.k, transB ? at.k : at.m});
+        setCounts(run, layout);
+        shape(run, call.in[3], DType::F32, {layout.runs, 4});
+        shape(run, call.out[0], DType::BF16, {layout.bound(), at.m});
+        expectMagnitudes(run, layout, 4, isSeen);
+        if (!isDelayed) {
+          call.attrs.fp8_recipe = static_cast<int64_t>(Fp8Factors::Tensorwise);
+          call.inCount = 4;
+        }
+        hideRows(layout, call.in[0]);
+        hideRows(layout, call.out[0]);
+        run.keep(0).compare(2e-4, 4e-3);
+      });
+}
+
 TEST(CudaGrouped, TypesMayDiffer) {
   SKIP_WITHOUT_GPU();
   Layout layout = {2, 2, 70, {20, 50, 0, 66}};

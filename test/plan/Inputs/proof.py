@@ -86,6 +86,9 @@ def variants():
                                         "model.qk_head_dim=16", "model.q_lora_rank=16", *ONE_MICROBATCH]
     yield "fp8-experts", "mixtral_tiny", [*fsdp, *FP8, *scaled, "model.num_query_groups=1", "model.num_moe_experts=2",
                                           "model.expert_model_parallel_size=2", *ONE_MICROBATCH]
+    two = ["model.num_moe_experts=2"]
+    yield "fp8-experts-delayed", "mixtral_tiny", [*fsdp, *FP8_DELAYED, *two, "model.expert_model_parallel_size=2", *EVAL]
+    yield "fp8-experts-gathered", "mixtral_tiny", [*fsdp, *FP8_DELAYED, *two, "ddp.fp8_param_gather=true", *ONE_MICROBATCH]
     yield "recompute", "llama_tiny", [*fsdp, *FULL]
     yield "eval", "llama_tiny", [*fsdp, *EVAL]
     yield "three-ranks", "llama_tiny", [*fsdp, *THREE_RANKS, "train.global_batch_size=12"]
@@ -174,6 +177,15 @@ def families():
     yield "windows-heads", "llama_tiny", [*window, *context, *fsdp, "model.cp_comm_type=[a2a]", "model.num_query_groups=2",
                                           "train.global_batch_size=2"]
     yield "caps-tensor", "gemma2_tiny", ["model.tensor_model_parallel_size=2", *pairs, "model.num_query_groups=2", *EVAL]
+    experts, divided = ["model.num_moe_experts=2"], ["model.expert_model_parallel_size=2"]
+    yield "experts-fsdp", "mixtral_tiny", [*fsdp, *experts, *divided, *THREE_MICROBATCHES]
+    yield "experts-gathered", "mixtral_tiny", [*fsdp, *BF16, *experts, *EVAL, *ONE_MICROBATCH]
+    yield "experts-parts", "mixtral_tiny", [*rows, *experts, "model.expert_tensor_parallel_size=2", "model.num_query_groups=2", *pairs]
+    yield "experts-stages", "mixtral_tiny", [*stages(2, 2, ranks=2), *STRATEGIES["optim"], *experts, *divided]
+    yield "experts-balanced", "mixtral_tiny", [*experts, *divided, *EVAL, "model.moe_router_score_function=sigmoid",
+                                               "model.moe_router_enable_expert_bias=true", "model.moe_aux_loss_coeff=[0.1]",
+                                               "model.moe_expert_capacity_factor=1.0", *ONE_MICROBATCH]
+    yield "experts-zero_bubble", "mixtral_tiny", [*stages(2, 2, "zero_bubble"), *FP8_DELAYED, *experts, "model.seq_length=16"]
     yield "chunks-ring", "llama4_tiny", [*context, *fsdp, "model.num_moe_experts=none", "model.moe_layer_freq=none", "model.num_layers=2",
                                          "model.moe_shared_expert_intermediate_size=none", "model.no_rope_freq=[2]",
                                          "model.attention_chunk_size=3", "train.global_batch_size=2"]
@@ -269,7 +281,8 @@ def runs(folder):
 
 def of_families(folder):
     plans = write_plans(folder, os.environ.get("PLANS", "").split() or None, families)
-    plans, count, orders = (plans, 500, 60) if LONG else (plans[::2], 1, 4)
+    plans, count, orders = (plans, 500, 60) if LONG else (plans if "PLANS" in os.environ else plans[::2], 1, 4)
+    count = int(os.environ.get("MUTATIONS", count))
     print(run(["plan-oracle", "--mutations", count, "--orders", orders, "--seed", SEED, *plans]), end="")
     run_accepted(plans, count)
 

@@ -45,6 +45,8 @@ std::vector<Form> forms() {
     if (executes(op))
       forms.push_back({op, std::string(opInfo(op.kind, op.epilogue).name)});
   forms.push_back({{OpKind::QuantizeBlocks}, "quantize_blocks, turned"});
+  forms.push_back({{OpKind::GroupedMatMul}, "grouped_matmul, delayed"});
+  forms.push_back({{OpKind::GroupedMatMulBwd}, "grouped_matmul_bwd, delayed"});
   forms.push_back({{OpKind::MatMul}, "matmul, plain"});
   forms.push_back({{OpKind::MatMul}, "matmul, first turned"});
   forms.push_back({{OpKind::Quantize}, "quantize, turned"});
@@ -58,7 +60,7 @@ void swapLast(Array &array) {
 }
 
 Sample sampleOf(const Form &form, uint64_t seed, bool hasBlocks = false) {
-  bool isCase = form.name == "quantize_blocks, turned";
+  bool isCase = form.name == "quantize_blocks, turned" || form.name.ends_with(", delayed");
   std::optional<Sample> made =
       makeSample(form.op, isCase ? form.name : infoOf(form).name, seed, hasBlocks);
   if (!made) {

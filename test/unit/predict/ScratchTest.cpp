@@ -88,6 +88,11 @@ TEST(Scratch, OfFactorsIn8BitsIsThatOfTheirCodes) {
   op.set(plan::AttrKey::fp8_recipe, static_cast<int64_t>(Fp8Factors::Tensorwise));
   constexpr int64_t kCodes = (1024 + 4 * 384) * 256;
   EXPECT_EQ(scratchOf(segment, op, false), kCodes + 1024 * 4);
+  for (plan::OpKind kind : {plan::OpKind::GroupedMatMulScaled, plan::OpKind::GroupedMatMul}) {
+    op.kind = kind; // weights of 8 bits are laid along the sum, too
+    op.set(plan::AttrKey::fp8_recipe, static_cast<int64_t>(Fp8Factors::Delayed));
+    EXPECT_EQ(scratchOf(segment, op, false), kCodes + 1024 * 4);
+  }
   op.set(plan::AttrKey::fp8_recipe, static_cast<int64_t>(Fp8Factors::Blockwise));
   EXPECT_EQ(scratchOf(segment, op, false), kCodes + 1024 * 256 / 32 + 1024 * 4);
   op.kind = plan::OpKind::GroupedMatMulBwd;

@@ -15,8 +15,12 @@ Facts factsOf(OpKind kind) {
 /// What quantises gives the scale after the numbers. An op that makes gradients quantises a second
 /// value too: its numbers, with their scale behind them, come last.
 Facts factsOf(const Op &op) {
-  if (op.epilogue == Epilogue::None)
-    return factsOf(op.kind);
+  if (op.epilogue == Epilogue::None) {
+    Facts facts = factsOf(op.kind);
+    if (facts.experts && op.operands.size() > static_cast<size_t>(facts.experts))
+      facts.hasOwnPart = facts.seesMagnitudes = true; // of the runs of all members
+    return facts;
+  }
   Facts facts;
   bool makesTwo = op.kind == OpKind::SwiGluBwd || op.kind == OpKind::GeGluBwd;
   if (op.epilogue == Epilogue::Amax)
@@ -26,6 +30,7 @@ Facts factsOf(const Op &op) {
     return facts;
   }
   facts.scale = 1;
+  facts.seesMagnitudes = true;
   if (makesTwo)
     facts.otherScale = op.epilogue == Epilogue::QuantizeDelayed ? 5 : 4;
   return facts;

@@ -92,6 +92,8 @@ std::string StepMutator::doChangeNode() {
   std::string text = fmt::format("role {}: node {} of a list of the program ", role_->name, at);
   switch (below(4)) {
   case 0:
+    if (nodes[at].kind == ProgramNode::Every) // how often is left to the compiler: change-every
+      return {};
     nodes.erase(nodes.begin() + static_cast<int64_t>(at));
     return text + "left out";
   case 1:

@@ -137,8 +137,9 @@ public:
   std::string find() {
     for (const Term &term : terms_) {
       std::set<Partners> found;
-      for (int from : term.from)
-        if (std::optional<Partners> partners = partnersOf(term, from))
+      for (size_t k = 0; k < term.from.size() && !isMagnitudes(term); ++k)
+        if (std::optional<Partners> partners = partnersOf(term, term.from[k]);
+            partners && dependsOn(term, k))
           found.insert(*partners);
       if (found.size() > 1 && !isAlias(*term.op))
         return fmt::format("rank {}: '{}' takes slices that are exchanged, and others", term.rank,
@@ -149,6 +150,12 @@ public:
 
 private:
   using Partners = std::set<std::vector<int64_t>>; ///< ranks of each exchange that is open
+
+  /// What is seen of several tensors.
+  static bool isMagnitudes(const Term &term) {
+    return term.op != nullptr && factsOf(*term.op).seesMagnitudes &&
+           inPlaceOperand(*term.op, term.result) >= 0;
+  }
 
   std::optional<Partners> partnersOf(const Term &taker, int from) {
     return terms_[static_cast<size_t>(from)].run == taker.run ? partnersOf(from) : std::nullopt;
@@ -162,7 +169,7 @@ private:
   }
 
   std::optional<Partners> find(const Term &term) {
-    if (term.op == nullptr)
+    if (term.op == nullptr || isMagnitudes(term))
       return std::nullopt;
     std::optional<Partners> partners;
     if (term.op->kind == OpKind::Embedding || term.op->kind == OpKind::EmbeddingShard)

@@ -92,6 +92,9 @@ private:
       isWrong = isOfOtherColumns(term);
     if (kind == OpKind::Pack)
       isWrong = hasOtherRows(term);
+    bool takesWeight = kind == OpKind::GroupedMatMul || kind == OpKind::GroupedMatMulScaled;
+    if (takesWeight && factsOf(*term.op).hasOwnPart)
+      isWrong = isOfOtherExperts(term);
     return isWrong ? fmt::format("rank {}: '{}' has what ranks have by another index", term.rank,
                                  opInfo(kind).name)
                    : std::string();
@@ -108,6 +111,18 @@ private:
       return false;
     bool isLast = !isScaled && !made->op->getBool(AttrKey::trans_b);
     return splitAt(made->from[1], isLast) != axesOf(loss.op->group);
+  }
+
+  /// Magnitudes are those of the experts that the rank has.
+  bool isOfOtherExperts(const Term &product) const {
+    bool isLast = false;
+    const Param *param = paramAt(product.from[1], isLast);
+    if (param == nullptr)
+      return false;
+    Axes axes = 0;
+    for (const Split &split : param->splits)
+      axes |= split.dim == 0 ? axesOf(split.group) : 0;
+    return axes != axesOf(product.op->group);
   }
 
   /// A gradient of a table, packed where another part of it is.

@@ -31,10 +31,11 @@ bool keepsRows(const Op &op, uint32_t result) {
   if (kind == OpKind::LmLossGrad)
     return result < 2;
   bool isQuantized = std::ranges::any_of(opInfo(kind).scaleOf, [](int8_t of) { return of >= 0; });
-  return !isQuantized && !isAnyOf(kind, {OpKind::TokenCount, OpKind::Amax, OpKind::LossAdd,
-                                         OpKind::EvalAdd, OpKind::ReduceRows, OpKind::VocabStats,
-                                         OpKind::EmbeddingBwd, OpKind::EmbeddingShardBwd,
-                                         OpKind::MakeRuns, OpKind::Dispatch});
+  return !isQuantized &&
+         !isAnyOf(kind, {OpKind::TokenCount, OpKind::Amax, OpKind::LossAdd, OpKind::EvalAdd,
+                         OpKind::ReduceRows, OpKind::VocabStats, OpKind::EmbeddingBwd,
+                         OpKind::EmbeddingShardBwd, OpKind::MakeRuns, OpKind::Dispatch,
+                         OpKind::ExpertLoad, OpKind::Tally});
 }
 
 class RowCheck {

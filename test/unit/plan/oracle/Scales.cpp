@@ -18,12 +18,16 @@ public:
       : plan_(plan), positions_(positions), terms_(terms) {}
 
   std::string find() const {
-    for (const Term &term : terms_)
+    for (const Term &term : terms_) {
+      if (is(term, OpKind::GroupedMatMulScaled) && !isWeight(term.from[1], at(term.from[3])))
+        return fmt::format("rank {}: experts' weights are taken with other scales than their own",
+                           term.rank);
       for (size_t f = 0; is(term, OpKind::MatMulScaled) && f < 2; ++f)
         if (int factor = unturned(term.from[f]);
             !areOfOne(at(factor), at(term.from[f + 2])) && !isWeight(factor, at(term.from[f + 2])))
           return fmt::format("rank {}: a product takes factor {} with another scale than its own",
                              term.rank, f);
+    }
     return {};
   }
 
@@ -64,11 +68,22 @@ private:
         continue;
       if (param.block == weights->block && param.offset == weights->begin &&
           param.type.numel() == at(factor).numel)
-        return scale.begin == number * kFromScaleToScale &&
+        return scale.begin == (number + firstOf(param, scale.rank)) * kFromScaleToScale &&
                isOfMagnitudes(factor, at(scale.from[0]).from[0]);
-      ++number;
+      number += param.stackedRow == 0   ? 1
+                : param.whole.rank == 0 ? param.type.shape[0]
+                                        : param.whole.shape[0];
     }
     return false;
+  }
+
+  /// Of the tensors of a stack, the first one that the rank has.
+  int64_t firstOf(const Param &param, int64_t rank) const {
+    int64_t first = 0;
+    for (const Split &split : param.splits)
+      if (param.stackedRow > 0 && split.dim == 0)
+        first = param.type.shape[0] * positions_.in(split.group, rank);
+    return first;
   }
 
   /// Whether all ranks have made their parts of it by these magnitudes.

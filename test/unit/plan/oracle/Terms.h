@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "Facts.h"
 #include "Pieces.h"
 #include "Positions.h"
 #include "runtime/plan/Plan.h"
@@ -85,9 +86,8 @@ inline std::vector<std::pair<int64_t, int64_t>> partsOfPack(const Plan &plan, co
 /// of other tensors, which nothing else that they make depends on.
 inline bool dependsOn(const Term &term, size_t operand) {
   const OpInfo &info = opInfo(*term.op);
-  bool isQuantizer = std::ranges::any_of(info.scaleOf, [](int8_t of) { return of >= 0; });
   auto shared = std::ranges::find(info.inPlace, static_cast<int8_t>(operand));
-  return !isQuantizer || shared == info.inPlace.end() ||
+  return !factsOf(*term.op).seesMagnitudes || shared == info.inPlace.end() ||
          static_cast<uint32_t>(shared - info.inPlace.begin()) == term.result;
 }
 
