@@ -155,8 +155,8 @@ std::string PartMutator::doDropContribution() {
     if (op(i).results.size() == 1)
       drops.emplace_back(i, i);
     uint32_t first = value(op(i).ties[0].value).def;
-    if (first != kNone && op(first).results.size() == 1 && op(first).ties.empty() &&
-        !isAlias(op(first)) && isTakenOnce(op(i).ties[0].value))
+    if (first != kNone && op(first).ties.empty() && !isAlias(op(first)) &&
+        isTakenOnce(op(i).ties[0].value))
       drops.emplace_back(first, i);
   }
   if (drops.empty())
@@ -167,6 +167,8 @@ std::string PartMutator::doDropContribution() {
     readInstead(op(dropped).results[0], op(dropped).ties[0].value);
   else
     op(adder).ties.clear();
+  if (op(dropped).results.size() > 1) // makes something else, too
+    return text;
   std::vector<uint32_t> earlier = opsWhere([&](const Op &o) {
     return &o < &op(dropped) && !isAlias(o) && o.stream == op(dropped).stream;
   });
