@@ -234,4 +234,61 @@ bool FactorExtents::use(Equation &equation) {
   return true;
 }
 
+namespace {
+
+/// The extents of factors of the first operand for which the condition holds. Of rows of a bound,
+/// each counts once for all, since counts say which of them are there.
+template <typename Is>
+int64_t rowsAlong(const Plan &plan, const Segment &segment, const Op &op, const Is &is) {
+  const OpFactors &factors = factorsOf(op);
+  std::vector<const Type *> operands, results;
+  for (ValueId id : op.operands)
+    operands.push_back(&segment.values[id].type);
+  for (ValueId id : op.results)
+    results.push_back(&segment.values[id].type);
+  FactorExtents extents(factors, op, operands, results,
+                        op.group < 0 ? 1 : plan.groupSize(op.group));
+  int64_t rows = 1;
+  for (FactorId factor = 0; factor < factors.factorCount; ++factor)
+    if (operandOf(op, factors, 0).has(factor) && !factors.isBound(factor) && is(factor))
+      rows *= std::max<int64_t>(extents.of(factor), 1);
+  return rows;
+}
+
+/// Of a shard of a table: what is looked up, or was, in all shards, so that each rank counts for
+/// its share.
+int64_t rowsOfShard(const Plan &plan, const Segment &segment, const Op &op, ValueId shard) {
+  const OpFactors &factors = factorsOf(op);
+  size_t ids = 0;
+  while (ids < op.operands.size() && operandOf(op, factors, ids).pointsInto == kNoFactor)
+    ++ids;
+  if (ids == op.operands.size() || op.getInt(AttrKey::block) < 0)
+    return 1;
+  int64_t rows = segment.values[op.operands[ids]].type.numel();
+  const Block &block = plan.blocks[static_cast<size_t>(op.getInt(AttrKey::block))];
+  return rows * segment.values[shard].type.numel() / block.numel;
+}
+
+} // namespace
+
+int64_t rowsOfOperand(const Plan &plan, const Segment &segment, const Op &op, size_t operand) {
+  const OpFactors &factors = factorsOf(op);
+  const FactorValue &value = operandOf(op, factors, operand);
+  if (value.form == FactorValue::Opaque)
+    return rowsOfShard(plan, segment, op, op.operands[operand]);
+  return rowsAlong(plan, segment, op, [&](FactorId factor) {
+    bool isKept = false;
+    for (size_t r = 0; r < op.results.size(); ++r)
+      isKept |= resultOf(op, factors, r).has(factor);
+    return isKept && !value.has(factor);
+  });
+}
+
+int64_t rowsOfResult(const Plan &plan, const Segment &segment, const Op &op, size_t result) {
+  const FactorValue &value = resultOf(op, factorsOf(op), result);
+  if (value.form == FactorValue::Opaque)
+    return rowsOfShard(plan, segment, op, op.results[result]);
+  return rowsAlong(plan, segment, op, [&](FactorId factor) { return !value.has(factor); });
+}
+
 } // namespace shardc::plan

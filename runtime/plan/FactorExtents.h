@@ -80,6 +80,14 @@ uint8_t placeOfDim(const FactorValue &value, bool isTurned, uint8_t dim);
 const FactorValue &operandOf(const Op &op, const OpFactors &factors, size_t i);
 const FactorValue &resultOf(const Op &op, const OpFactors &factors, size_t i);
 
+/// For how many rows an op uses each element of an operand: the extents along which the first
+/// operand and a result go, and this one does not.
+int64_t rowsOfOperand(const Plan &plan, const Segment &segment, const Op &op, size_t operand);
+/// Over how many rows it sums for each element of a result: the extents of the first operand that
+/// the result lacks. An op that makes a weight's gradient sums over those for which the weight was
+/// used.
+int64_t rowsOfResult(const Plan &plan, const Segment &segment, const Op &op, size_t result);
+
 /// How the dimensions of a value lie in a type of this rank.
 uint8_t dimRanges(const FactorValue &value, uint8_t rank,
                   std::array<DimRange, kDimsOfValueMax> &ranges);

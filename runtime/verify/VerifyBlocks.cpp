@@ -67,6 +67,7 @@ public:
         checkGroup(s, i);
         checkWeights(s, i);
       }
+    findUses();
   }
 
 private:
@@ -118,11 +119,12 @@ private:
     std::optional<Moving> begin;
   };
 
-  uint32_t find(uint32_t node) {
-    while (parent_[node] != node)
-      node = parent_[node] = parent_[parent_[node]];
+  static uint32_t rootOf(std::vector<uint32_t> &parent, uint32_t node) {
+    while (parent[node] != node)
+      node = parent[node] = parent[parent[node]];
     return node;
   }
+  uint32_t find(uint32_t node) { return rootOf(parent_, node); }
   uint32_t node(uint32_t segment, ValueId value) const { return firstOf_[segment] + value; }
   void join(uint32_t a, uint32_t b) { parent_[find(a)] = find(b); }
   const Value &value(uint32_t segment, ValueId id) const {
@@ -328,6 +330,51 @@ private:
     }
   }
 
+  // ---- uses of weights in the forward pass ----
+
+  /// Parts of weights, and weights in other forms, are what they are made of.
+  void findOrigins() {
+    origin_ = parent_;
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      for (const Op &op : role_.segments[s].ops) {
+        bool isPart = op.kind == OpKind::View || op.kind == OpKind::Transpose;
+        for (size_t r = 0; r < op.results.size(); ++r)
+          if (isPart || (changesForm(op) && opInfo(op).scaleOf[r] >= 0))
+            origin_[rootOf(origin_, node(s, op.results[r]))] =
+                rootOf(origin_, node(s, op.operands[0]));
+      }
+    weightsOf_.assign(origin_.size(), -1);
+    for (uint32_t node = 0; node < parent_.size(); ++node)
+      if (const Claim &claim = claims_[find(node)];
+          claim.content == Content::Weights && claim.block >= 0)
+        weightsOf_[rootOf(origin_, node)] = claim.block;
+  }
+
+  void findUses() {
+    findOrigins();
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i)
+        if (const Op &op = role_.segments[s].ops[i]; isUse(op))
+          for (size_t k = 0; k < op.operands.size(); ++k)
+            if (int32_t block = weightsOf_[rootOf(origin_, node(s, op.operands[k]))]; block >= 0)
+              report_.weightUses.push_back({{roleIndex_, s, i}, k, block});
+  }
+
+  /// Ops that quantise a value, or find its magnitude, and nothing else.
+  static bool changesForm(const Op &op) {
+    return op.epilogue == Epilogue::None && epilogueOf(op.kind).has_value();
+  }
+  static bool makesAgain(OpKind kind) {
+    return std::ranges::any_of(
+        kOpInfos, [&](const OpInfo &info) { return info.again && info.again->by == kind; });
+  }
+  /// Whether the op computes something new of what it takes. Losses come with their gradients.
+  static bool isUse(const Op &op) {
+    return op.phase == Phase::Forward && !op.isRecomputed && op.role == ProductRole::Forward &&
+           (opInfo(op).sum == SumRole::Computes || opInfo(op).sum == SumRole::ComputesShard) &&
+           !changesForm(op) && op.kind != OpKind::Transpose && !makesAgain(op.kind);
+  }
+
   /// Whether anything is made of the op's results, or left of them.
   bool isUsed(uint32_t s, const Op &op) {
     const Segment &segment = role_.segments[s];
@@ -427,11 +474,13 @@ private:
   Indices indices_;
   std::vector<int16_t> divisions_; ///< groups
   std::vector<Part> parts_;
-  std::vector<uint32_t> firstOf_; ///< node of each segment's first value; cells stand before
-  std::vector<uint32_t> parent_;  ///< of cells, then of values
-  std::vector<Claim> claims_;     ///< of each class, at its root
-  std::vector<Cut> cuts_;         ///< of values that are views
-  std::vector<Types> types_;      ///< of each block
+  std::vector<uint32_t> firstOf_;  ///< node of each segment's first value; cells stand before
+  std::vector<uint32_t> parent_;   ///< of cells, then of values
+  std::vector<uint32_t> origin_;   ///< as parent_, of coarser classes
+  std::vector<int32_t> weightsOf_; ///< of each of these, at its root: of which block
+  std::vector<Claim> claims_;      ///< of each class, at its root
+  std::vector<Cut> cuts_;          ///< of values that are views
+  std::vector<Types> types_;       ///< of each block
 };
 
 } // namespace

@@ -53,6 +53,13 @@ template <FindingRow Row, typename... Args> std::string textOf(Row, Args &&...ar
   return fmt::format(fmt::format_string<Args...>(Row::kText), std::forward<Args>(args)...);
 }
 
+/// An operand of an op of the forward pass that has weights of a block.
+struct WeightUse {
+  Spot at;
+  size_t operand;
+  int32_t block;
+};
+
 /// Collects findings up to the limit, one an op, rule and value; and keeps what several phases ask
 /// of the plan.
 class Inspection {
@@ -126,6 +133,7 @@ public:
   /// How many times the sum over all ranks the gradients of blocks are: the first that is taken
   /// says it for all (VerifySegmentSums.cpp).
   std::optional<float> gradientMultiple;
+  std::vector<WeightUse> weightUses; ///< VerifyBlocks.cpp
 
 private:
   bool refuseWork();

@@ -41,8 +41,12 @@ static float multipleOf(const Mark &a, const Mark &b) {
   return a.multiple == b.multiple ? a.multiple : kManyMultiples;
 }
 
-Mark joined(const Mark &a, const Mark &b) {
+Mark joined(OpSets &sets, const Mark &a, const Mark &b) {
   Mark mark;
+  bool hasBoth = a.cover.kind != Cover::None && b.cover.kind != Cover::None;
+  const Mark &one = a.cover.kind != Cover::None ? a : b;
+  mark.latest = hasBoth ? sets.common(a.latest, b.latest) : one.latest;
+  mark.before = hasBoth ? sets.common(a.before, b.before) : one.before;
   mark.multiple = multipleOf(a, b);
   mark.varies = a.varies | b.varies;
   mark.split = a.split | b.split;
@@ -54,19 +58,38 @@ Mark joined(const Mark &a, const Mark &b) {
   return mark;
 }
 
-Mark added(const Mark &a, const Mark &b, int64_t microbatch) {
-  Mark mark = joined(a, b);
+/// Of a sum of both, which covers so many microbatches.
+static void addOps(OpSets &sets, Mark &sum, const Mark &a, const Mark &b) {
+  const Mark &later = a.cover.end > b.cover.end ? a : b, &earlier = &later == &a ? b : a;
+  if (later.cover.end != earlier.cover.end) {
+    sum.latest = later.latest;
+    sum.before = sets.common(later.before, sets.common(earlier.latest, earlier.before));
+    return;
+  }
+  // Both have the last microbatch, and one of them has only that.
+  if (sets.haveCommon(a.latest, b.latest))
+    sum.cover = {Cover::Twice};
+  sum.latest = sets.united(a.latest, b.latest);
+  sum.before = sets.common(a.before, b.before);
+}
+
+Mark added(OpSets &sets, const Mark &a, const Mark &b, int64_t microbatch) {
+  Mark mark = joined(sets, a, b);
   mark.cover = added(a.cover, b.cover, microbatch);
+  if (mark.cover.kind == Cover::Some && a.cover.kind == b.cover.kind)
+    addOps(sets, mark, a, b);
   if (a.cover.kind != Cover::None && b.cover.kind != Cover::None && a.due != b.due &&
       !mark.cover.isBad())
     mark.cover = {Cover::Mixed};
   return mark;
 }
 
-Mark packed(const Mark &a, const Mark &b) {
-  Mark mark = joined(a, b);
+Mark packed(OpSets &sets, const Mark &a, const Mark &b) {
+  Mark mark = joined(sets, a, b);
   if (a.cover.kind == Cover::None || b.cover.kind == Cover::None || mark.cover.isBad())
     return mark;
+  mark.latest = sets.united(a.latest, b.latest);
+  mark.before = sets.united(a.before, b.before);
   if (a.due != b.due)
     mark.cover = {Cover::Mixed};
   return mark;
@@ -275,52 +298,6 @@ Mark BlockSplits::viewed(Mark mark, const Op &view, const std::vector<Value> &va
   if (!isShard)
     mark.block = -1;
   return mark;
-}
-
-// ---- what a sum is made of ----
-
-namespace {
-
-/// What it takes to follow a sum to what it is made of, for each value, in the visits that are
-/// counted.
-constexpr uint64_t kVisitsOfSource = 64;
-
-/// Whether the op's results consist of contributions that its operands have.
-bool handsOn(SumRole role) {
-  return role == SumRole::Passes || role == SumRole::Cuts || role == SumRole::Joins ||
-         role == SumRole::Combines;
-}
-
-} // namespace
-
-std::set<uint32_t> contributorsOf(Inspection &inspection, const Segment &segment, Variant variant,
-                                  ValueId value) {
-  std::set<uint32_t> ops;
-  std::set<ValueId> seen = {value};
-  for (std::vector<ValueId> left = {value}; !left.empty() && inspection.spend(kVisitsOfSource);) {
-    const Value &next = segment.values[left.back()];
-    left.pop_back();
-    if (next.def == kNone)
-      continue;
-    const Op &op = segment.ops[next.def];
-    OpTraits traits = opInfo(op).traits;
-    bool isExecuted = traits == OpTraits::Alias || holds(op.pred, variant);
-    bool isPassed = handsOn(opInfo(op).sum);
-    if (isExecuted && !isPassed)
-      ops.insert(next.def);
-    auto follow = [&](ValueId from) {
-      if (seen.insert(from).second)
-        left.push_back(from);
-    };
-    for (const Tie &tie : op.ties)
-      if (tie.result == next.defResult &&
-          (tie.kind == Tie::Else ? !isExecuted : isExecuted && holds(tie.pred, variant)))
-        follow(tie.value);
-    for (ValueId operand : op.operands)
-      if (isExecuted && isPassed)
-        follow(operand);
-  }
-  return ops;
 }
 
 } // namespace shardc::plan::verifier

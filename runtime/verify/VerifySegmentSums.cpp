@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 
+#include "runtime/plan/FactorExtents.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/verify/VerifyContents.h"
 
@@ -31,8 +32,9 @@ class MarkFollower : RoleCheck {
 public:
   MarkFollower(Inspection &inspection, uint32_t roleIndex, const Role &part, bool areNumbered)
       : RoleCheck(inspection, roleIndex), numbers(inspection.plan(), part, areNumbered),
-        allAxes_(axesOf(plan_)), dataAxes_(axesOf(plan_, groupOfKind(plan_, GroupKind::Data))),
-        splits_(inspection), stages_(stagesOf(inspection, roleIndex, part)) {
+        sets(inspection, role_), allAxes_(axesOf(plan_)),
+        dataAxes_(axesOf(plan_, groupOfKind(plan_, GroupKind::Data))), splits_(inspection),
+        stages_(stagesOf(inspection, roleIndex, part)) {
     step.updates.resize(plan_.blocks.size());
     findTraining();
   }
@@ -70,6 +72,7 @@ public:
 
   StepState step;
   ValueNumbers numbers;
+  OpSets sets;
   std::vector<Update> updates;
   std::vector<bool> isTraining; ///< of each segment
 
@@ -137,18 +140,29 @@ private:
       return followOptimizer(i);
     Mark mark = markOf(i, op);
     for (ValueId result : op.results)
-      marks_[result] = mark;
+      give(op, result, mark);
     // Magnitudes that others have seen are no contribution to what the op makes of its own values.
     if (size_t seen = seenBy(op); seen < op.results.size()) {
       Mark withoutSeen = fresh(op, inPlaceOperand(op, seen));
       for (size_t r = 0; r < op.results.size(); ++r)
         if (r != seen)
-          marks_[op.results[r]] = withoutSeen;
+          give(op, op.results[r], withoutSeen);
     }
     numbers.setResults(op, numbers.ofOp(op));
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
         addTo(op, op.results[tie.result], tie.value);
+  }
+
+  /// What an op computes is a contribution, each of its results another one.
+  void give(const Op &op, ValueId result, const Mark &mark) {
+    marks_[result] = mark;
+    if (contributes(opInfo(op).sum))
+      marks_[result].latest = sets.of(segmentIndex_, result);
+  }
+  static bool contributes(SumRole role) {
+    return role == SumRole::Computes || role == SumRole::CountsRows || role == SumRole::Loads ||
+           role == SumRole::ComputesShard;
   }
 
   void set(ValueId result, const Mark &mark, ValueId from) {
@@ -159,7 +173,7 @@ private:
   /// What is added to a split parameter's gradient is of the same elements.
   void addTo(const Op &op, ValueId result, ValueId value) {
     Mark contribution = withSplits(marks_[result], marks_[value].split);
-    marks_[result] = added(contribution, marks_[value], microbatchOf(op));
+    marks_[result] = added(sets, contribution, marks_[value], microbatchOf(op));
     numbers.add(result, value);
   }
 
@@ -192,7 +206,7 @@ private:
     case SumRole::Joins: {
       Mark mark = op.operands.empty() ? Mark{} : partOfPack(op, 0);
       for (size_t k = 0; k < op.operands.size(); ++k)
-        mark = packed(mark, partOfPack(op, k));
+        mark = packed(sets, mark, partOfPack(op, k));
       mark.block = blockNamedBy(op);
       return mark;
     }
@@ -315,6 +329,7 @@ private:
     mark.due = mark.varies | stages_.axes;
     if (isTraining[segmentIndex_])
       mark.cover = Cover::of(microbatchOf(op));
+    mark.latest = sets.of(segmentIndex_, op.results[0]);
     marks_[op.results[0]] = mark;
     numbers.set(op.results[0], numbers.ofMeeting(op));
   }
@@ -327,13 +342,8 @@ private:
     Axes over = axesOf(plan_, op.group);
     Mark mark = combined(op, splits_.asBlock(marks_[op.operands[0]], blockNamedBy(op)), over);
     for (const Tie &tie : op.ties)
-      if (tie.kind == Tie::Acc && holds(tie.pred, variant_)) {
-        // A contribution that is in the sum already, and in what is added to it, would count twice.
-        bool isAgain = contains(op, tie.value, op.operands[0]);
-        mark = added(mark, marks_[tie.value], microbatchOf(op));
-        if (isAgain)
-          mark.cover = {Cover::Twice};
-      }
+      if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
+        mark = added(sets, mark, marks_[tie.value], microbatchOf(op));
     uint64_t number = numbers.ofMeeting(op);
     for (ValueId result : op.results) {
       marks_[result] = mark;
@@ -363,16 +373,6 @@ private:
       return shifted(operand, over);
     }
     return operand;
-  }
-
-  /// True if a contribution of this microbatch is in the sum and in what is added to it.
-  bool contains(const Op &op, ValueId sum, ValueId value) const {
-    auto hasNew = [&](ValueId id) { return marks_[id].cover.has(microbatchOf(op)); };
-    if (!hasNew(sum) || !hasNew(value))
-      return false;
-    std::set<uint32_t> ours = contributorsOf(report_, *segment_, variant_, sum);
-    return std::ranges::any_of(contributorsOf(report_, *segment_, variant_, value),
-                               [&](uint32_t op) { return ours.contains(op); });
   }
 
   // ---- the step ----
@@ -406,7 +406,7 @@ private:
     Mark more;
     if (isCounted)
       more.cover = Cover::of(microbatch);
-    mark.cover = added(mark, more, microbatch).cover;
+    mark.cover = added(sets, mark, more, microbatch).cover;
     return mark;
   }
 
@@ -551,11 +551,40 @@ private:
       inspection(fmt::format(
           "may differ between ranks along {}, which need to update the block with equal values",
           namesOf(plan_, apart)));
+    else if (int64_t made = rowsIn(mark), needed = rowsUsed(block); made != needed)
+      inspection(
+          fmt::format("has contributions of {} rows of each microbatch; it needs those of {}, "
+                      "for which ops of the forward pass take weights of the block",
+                      made, needed));
     else if (!isAllowed(mark.multiple))
       inspection(mark.multiple == kManyMultiples
                      ? "adds contributions that are multiplied by different numbers"
                      : fmt::format("is {} times the sum over all ranks; it needs to be {}",
                                    mark.multiple, multiplesAllowed()));
+  }
+
+  /// Over how many rows the contributions are summed that all microbatches have in common. A weight
+  /// that is used several times, or in pieces, is used for the rows of all uses.
+  int64_t rowsIn(const Mark &mark) {
+    OpSet made = sets.common(mark.before, mark.latest);
+    int64_t rows = 0;
+    if (made == kAllOps)
+      return rows;
+    sets.forEach(made, [&](uint32_t s, ValueId value) {
+      const Segment &segment = role_.segments[s];
+      const Value &result = segment.values[value];
+      rows += rowsOfResult(plan_, segment, segment.ops[result.def], result.defResult);
+    });
+    return rows;
+  }
+  int64_t rowsUsed(int32_t block) const {
+    int64_t rows = 0;
+    for (const WeightUse &use : report_.weightUses) {
+      const Segment &segment = plan_.roles[use.at.role].segments[use.at.segment];
+      if (use.at.role == roleIndex_ && use.block == block && isTraining[use.at.segment])
+        rows += rowsOfOperand(plan_, segment, segment.ops[use.at.op], use.operand);
+    }
+    return rows;
   }
 
   /// Gradients are sums over all tokens, or averages over the ranks with other tokens, and those of
@@ -687,6 +716,7 @@ Holds SegmentSums::follow(uint32_t segment, const Variant &variant, const Holds 
 }
 StepState &SegmentSums::step() { return impl_->step; }
 ValueNumbers &SegmentSums::numbers() { return impl_->numbers; }
+OpSets &SegmentSums::sets() { return impl_->sets; }
 std::vector<Update> SegmentSums::takeUpdates() { return std::move(impl_->updates); }
 const std::vector<bool> &SegmentSums::isTraining() const { return impl_->isTraining; }
 Mark SegmentSums::markOfState(int32_t block) const { return impl_->markOfState(block); }

@@ -105,6 +105,7 @@ public:
   Holds follow(uint32_t segment, const Variant &variant, const Holds &taken);
   StepState &step();
   ValueNumbers &numbers();
+  OpSets &sets(); ///< of marks
   /// What optimizers have taken, for comparisons between roles.
   std::vector<Update> takeUpdates();
 

@@ -94,11 +94,11 @@ private:
 
   bool isStopped() const { return report_.isFull(); }
 
-  static void join(Cells &into, const Cells &from) {
+  void join(Cells &into, const Cells &from) {
     for (size_t c = 0; c < into.size(); ++c) {
       if (into[c].number != from[c].number)
         into[c].number = mixed(into[c].number, from[c].number);
-      into[c].mark = joined(into[c].mark, from[c].mark);
+      into[c].mark = joined(ops_.sets(), into[c].mark, from[c].mark);
     }
   }
 
@@ -244,7 +244,7 @@ private:
       checkStepEnd(now);
       bool isSame = true;
       for (size_t c = 0; c < cells.size(); ++c)
-        isSame = isSame && joined(cells[c].mark, now[c].mark) == cells[c].mark;
+        isSame = isSame && joined(ops_.sets(), cells[c].mark, now[c].mark) == cells[c].mark;
       join(cells, now);
       if (isSame && (turn + 1 >= kStepsCompared || !ops_.numbers().isOn()))
         break;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifyOpSets.h"
 
 namespace shardc::plan::verifier {
 
@@ -54,6 +55,9 @@ struct Mark {
   int32_t block = -1; ///< of which this is all, or a rank's part; -1: of none, or not known
   /// By which its contributions are multiplied; kManyMultiples where these are different.
   float multiple = 1;
+  /// What the contributions of the cover's last microbatch are, and those that all microbatches
+  /// before it have in common.
+  OpSet latest = kNoOps, before = kAllOps;
   bool operator==(const Mark &) const = default;
 };
 
@@ -63,12 +67,12 @@ Axes splitAxesOf(const Plan &plan, const Param &param);
 Axes copyAxesOf(const Plan &plan, const Param &param);
 
 /// What holds one or the other, by the way that the program took.
-Mark joined(const Mark &a, const Mark &b);
+Mark joined(OpSets &sets, const Mark &a, const Mark &b);
 /// The sum of both, which an op makes of its microbatch; one of them may have no contribution at
-/// all. Several ops may contribute to the same microbatch.
-Mark added(const Mark &a, const Mark &b, int64_t microbatch);
+/// all. Several ops may contribute to the same microbatch, each once.
+Mark added(OpSets &sets, const Mark &a, const Mark &b, int64_t microbatch);
 /// Parts of one buffer.
-Mark packed(const Mark &a, const Mark &b);
+Mark packed(OpSets &sets, const Mark &a, const Mark &b);
 /// The same but for a sum that goes up to the next microbatch, so many behind it.
 bool isMovedOn(const Mark &before, const Mark &after, int64_t step = 1);
 /// Moves a sum on as often as it was from the one to the other.
@@ -125,10 +129,6 @@ private:
   std::vector<Axes> axes_; ///< by block; empty if no parameter is split
   Axes ofAll_ = 0;
 };
-
-/// The ops of a segment whose contributions a value is the sum of, in a microbatch.
-std::set<uint32_t> contributorsOf(Inspection &inspection, const Segment &segment, Variant variant,
-                                  ValueId value);
 
 /// The axes of a role's transfers along which it has one coordinate. Along them ranks compute
 /// different things, so that what one contributes to a block that others have as well is a part of

@@ -474,9 +474,10 @@ TEST(Cells, AStartFillsOnlyWhatACheckpointHolds) {
 
 TEST(Cells, ACopyOfAnOwnPartLivesOnThroughItsGather) {
   // In 'zero' the shard's cell lies inside the whole's; both have a content after the gather.
-  std::string text = replaced(planText("zero"), "    %y = matmul %x, %weight, %bias after %W",
-                              "    %s = sum_squares %ws after %W : f64[1] step at work 512\n"
-                              "    %y = matmul %x, %weight, %bias after %W");
+  std::string text =
+      replaced(planText("zero"), "    %y = matmul %x, %weight, %bias {trans_b = true} after %W",
+               "    %s = sum_squares %ws after %W : f64[1] step at work 512\n"
+               "    %y = matmul %x, %weight, %bias {trans_b = true} after %W");
   EXPECT_EQ(firstFinding(parsed(text)), "");
 }
 

@@ -766,7 +766,6 @@ private:
   std::string doRepeatSum() { return steps().doRepeatSum(); }
   std::string doChangeCopies() { return steps().doChangeCopies(); }
   std::string doSplitRole() { return steps().doSplitRole(); }
-
   std::string doChangeSplit() { return steps().doChangeSplit(); }
 
   PipelineMutator pipelines() { return {plan_, random_, *role_, *segment_}; }
@@ -781,6 +780,7 @@ private:
   std::string doChangeRows() { return parts().doChangeRows(); }
   std::string doDropConjugate() { return parts().doDropConjugate(); }
   std::string doDropStatistic() { return parts().doDropStatistic(); }
+  std::string doDropContribution() { return parts().doDropContribution(); }
 };
 
 } // namespace

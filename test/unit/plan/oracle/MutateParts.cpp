@@ -137,6 +137,48 @@ std::string PartMutator::doDropStatistic() {
   return text;
 }
 
+bool PartMutator::isTakenOnce(ValueId id) const {
+  std::ptrdiff_t count = std::ranges::count(segment_->outs, id, &Segment::Boundary::value);
+  for (const Op &each : segment_->ops)
+    count += std::ranges::count(each.operands, id) + std::ranges::count(each.ties, id, &Tie::value);
+  return count == 1;
+}
+
+/// What adds to it begins the sum if the first contribution is left out. Who waited for the op
+/// waits for the one before it.
+std::string PartMutator::doDropContribution() {
+  auto addsTo = [](const Op &o) { return o.ties.size() == 1 && o.ties[0].kind == Tie::Acc; };
+  std::vector<std::pair<uint32_t, uint32_t>> drops; // an op, and the one that adds to it or itself
+  for (uint32_t i = 0; i < segment_->ops.size(); ++i) {
+    if (!addsTo(op(i)))
+      continue;
+    if (op(i).results.size() == 1)
+      drops.emplace_back(i, i);
+    uint32_t first = value(op(i).ties[0].value).def;
+    if (first != kNone && op(first).ties.empty() && !isAlias(op(first)) &&
+        isTakenOnce(op(i).ties[0].value))
+      drops.emplace_back(first, i);
+  }
+  if (drops.empty())
+    return {};
+  auto [dropped, adder] = pick(drops);
+  std::string text = at(dropped, fmt::format("{} contributes nothing", opInfo(op(dropped)).name));
+  if (dropped == adder)
+    readInstead(op(dropped).results[0], op(dropped).ties[0].value);
+  else
+    op(adder).ties.clear();
+  if (op(dropped).results.size() > 1) // makes something else, too
+    return text;
+  std::vector<uint32_t> earlier = opsWhere([&](const Op &o) {
+    return &o < &op(dropped) && !isAlias(o) && o.stream == op(dropped).stream;
+  });
+  for (Op &each : segment_->ops)
+    if (!earlier.empty())
+      std::ranges::replace(each.waits, dropped, earlier.back());
+  removeOp(dropped);
+  return text;
+}
+
 /// Alone, or with all collectives on it.
 std::string PartMutator::doChangeChannelGroup() {
   if (plan_.channels.empty())

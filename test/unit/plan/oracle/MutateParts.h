@@ -22,6 +22,10 @@ public:
   std::string doChangeRows();
   std::string doDropConjugate();
   std::string doDropStatistic();
+  std::string doDropContribution();
+
+private:
+  bool isTakenOnce(ValueId value) const;
 };
 
 } // namespace shardc::plan::oracle

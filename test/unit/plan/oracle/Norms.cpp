@@ -117,6 +117,18 @@ private:
 
 } // namespace
 
+int sumOf(const std::vector<Term> &terms, int term) {
+  const Term &squares = terms[static_cast<size_t>(term)];
+  if (squares.numel != 1 || squares.op == nullptr || squares.op->kind != OpKind::ReduceScatter ||
+      squares.result != 1)
+    return term;
+  for (size_t other = 0; other < terms.size(); ++other)
+    if (terms[other].op == squares.op && terms[other].run == squares.run &&
+        terms[other].rank == squares.rank && terms[other].result == 0)
+      return static_cast<int>(other);
+  return term;
+}
+
 std::string findNormBreak(const Plan &plan, const Positions &positions,
                           const std::vector<Term> &terms) {
   return Norms(plan, positions, terms).run();

@@ -33,14 +33,15 @@ public:
       return problem_;
     for (size_t term = 0; term < terms_.size(); ++term)
       if (isContribution(terms_[term]))
-        makers_[ownNumberOf(static_cast<int>(term))].insert(
-            {terms_[term].rank, terms_[term].batch});
+        makers_[ownNumberOf(static_cast<int>(term))].try_emplace(
+            {terms_[term].rank, terms_[term].batch}, static_cast<int>(term));
     for (const Update &update : updates_)
       if (problem_.empty())
-        checkGradient(update.terms[0], update.block, update.rank, update.step);
+        checkGradient(update.terms[0], update.block, update.rank, update.step, false);
     for (const Norm &norm : norms_)
       for (auto [term, block] : norm.gradients)
-        checkGradient(term, block, norm.rank, norm.step);
+        checkGradient(term, block, norm.rank, norm.step, true);
+    fail(findUseBreak(plan_, members_.positions(), terms_, gradients_, makers_));
     for (auto find : {findNormBreak, findScaleBreak, findPartialSumBreak})
       fail(find(plan_, members_.positions(), terms_));
     fail(findOriginBreak(terms_, members_));
@@ -345,7 +346,7 @@ private:
       return;
     }
     Term term;
-    term.rank = rank_, term.op = &op, term.run = run_, term.step = step_;
+    term.rank = rank_, term.op = &op, term.segment = segment_, term.run = run_, term.step = step_;
     term.batch = isTraining_ ? own_ : -1;
     for (ValueId operand : op.operands) {
       term.from.push_back(values_[operand]);
@@ -640,20 +641,15 @@ private:
   // ---- what optimizers take ----
 
   /// Each microbatch of each rank that has the block is in each element of a parameter, once.
-  void checkGradient(int gradient, int32_t index, int64_t rank, int64_t step) {
+  void checkGradient(int gradient, int32_t index, int64_t rank, int64_t step, bool isOfNorm) {
     const Block &block = plan_.blocks[static_cast<size_t>(index)];
-    Term sum = terms_[static_cast<size_t>(gradient)];
-    if (sum.numel == 1 && sum.op != nullptr && sum.op->kind == OpKind::ReduceScatter &&
-        sum.result == 1) {
-      // Squares are as whole as the sum that they were taken of.
-      for (size_t other = 0; other < terms_.size(); ++other)
-        if (terms_[other].op == sum.op && terms_[other].run == sum.run &&
-            terms_[other].rank == sum.rank && terms_[other].result == 0)
-          gradient = static_cast<int>(other);
-      sum = terms_[static_cast<size_t>(gradient)];
-    }
+    gradient = sumOf(terms_, gradient);
+    const Term sum = terms_[static_cast<size_t>(gradient)];
     int64_t first = members_.positions().begin(block, sum.numel, rank).value_or(0);
     const Pieces pieces = piecesOf(gradient);
+    for (const Piece &piece : pieces)
+      for (auto [number, count] : piece.counts)
+        gradients_[{isOfNorm, step, index}].insert(number);
     for (const Param &param : plan_.params) {
       if (param.block != index)
         continue;
@@ -682,12 +678,12 @@ private:
     for (auto [number, count] : piece->counts) {
       if (count != 1)
         return wrong("holds a contribution more than once");
-      for (auto [maker, batch] : makers_[number])
-        if (batchesIn(maker, step).count(batch) == 0)
+      for (const auto &[maker, term] : makers_[number])
+        if (batchesIn(maker.first, step).count(maker.second) == 0)
           return wrong("holds a contribution of another step");
       // What several ranks have computed alike is no contribution of each to elements of its own.
       if (!std::ranges::all_of(makers_[number], [&](const auto &each) {
-            return splits_.areSame(param, each.first, rank);
+            return splits_.areSame(param, each.first.first, rank);
           }))
         return wrong("holds a contribution to other elements");
     }
@@ -780,7 +776,8 @@ private:
   std::vector<Waiting> waiting_;
   std::unordered_map<int, Number> numbers_, ownNumbers_;
   std::unordered_map<int, Pieces> pieces_;
-  std::unordered_map<Number, std::set<std::pair<int64_t, int64_t>>> makers_; ///< rank, microbatch
+  Makers makers_;
+  Gradients gradients_;
   std::map<std::pair<int64_t, int64_t>, std::set<int64_t>> batches_;
   std::map<int32_t, std::vector<int64_t>> ranks_;
   std::vector<Written> written_;

@@ -3,11 +3,15 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "Facts.h"
@@ -38,7 +42,8 @@ inline bool isExchange(const Op &op) {
 /// One value of one rank, of one run of a segment.
 struct Term {
   int64_t rank = 0;
-  const Op *op = nullptr; ///< null: a load filled it
+  const Op *op = nullptr;           ///< null: a load filled it
+  const Segment *segment = nullptr; ///< the op's
   uint32_t result = 0;
   int64_t run = -1;   ///< of the rank's program
   int64_t batch = -1; ///< microbatch of all that it was made in; -1: in none
@@ -162,6 +167,27 @@ Number numberOfSplits(const Plan &plan, const Positions &positions, const Splits
 /// in it.
 std::string findTypeBreak(const Plan &plan, const Positions &positions,
                           const std::vector<Term> &terms);
+
+/// The sum beside which a reduction has made squares: of those, what they were taken of; of others,
+/// the term itself.
+int sumOf(const std::vector<Term> &terms, int term);
+
+/// What optimizers, or a norm, take as the gradient of a block, on all ranks.
+struct Taken {
+  bool isOfNorm;
+  int64_t step;
+  int32_t block;
+  auto operator<=>(const Taken &) const = default;
+};
+using Gradients = std::map<Taken, std::set<Number>>; ///< of which contributions they are the sum
+/// Which ranks have made a contribution, each in which microbatch, and the term there.
+using Makers = std::unordered_map<Number, std::map<std::pair<int64_t, int64_t>, int>>;
+
+/// Where a weight is used for more or fewer rows than its gradient has contributions of: which, or
+/// nothing.
+std::string findUseBreak(const Plan &plan, const Positions &positions,
+                         const std::vector<Term> &terms, const Gradients &gradients,
+                         const Makers &makers);
 
 /// Where a norm has the square of an element of a gradient not once: which, or nothing.
 std::string findNormBreak(const Plan &plan, const Positions &positions,
