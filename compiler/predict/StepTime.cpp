@@ -272,7 +272,7 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
   bool isBackward = isAttentionBwd(op.kind);
   auto positions = static_cast<double>(q.shape[1]);
   bool isPlain = cudnnBarOf(kind) != CudnnBar::None;
-  auto seen = static_cast<double>(op.getInt(Key::window) + 1); // 0 without a window
+  double seen = static_cast<double>(op.getInt(Key::window)) + 1; // 0 without a window
   if (!isPlain && seen > 0 && seen < positions) {
     flops *= (seen + kWindowTile) / seen;
     positions = std::min(positions, 2 * (seen + kWindowTile)); // of which a query sees half

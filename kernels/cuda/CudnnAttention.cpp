@@ -92,7 +92,7 @@ Key keyOf(const Call &call, AttentionOp op) {
     key.queries = op.piece->queries, key.keys = op.piece->keys;
     key.causal = op.piece->causal;
   }
-  if (int64_t window = call.attrs.window; window >= 0 && window + 1 < key.keys)
+  if (int64_t window = call.attrs.window; window >= 0 && window < key.keys - 1)
     key.seen = window + 1;
   key.deterministic = contextOf(call).options().deterministic;
   int device = 0;

@@ -1,7 +1,7 @@
 // Attention by cuDNN's fused kernels, through its header-only frontend: bf16 or f16, causal or
-// full, grouped queries; no dropout, because its masks differ from ours, and no documents. A graph
-// is built once per shape and kept; that takes tens of milliseconds on the host and no device
-// memory.
+// full, with windows, grouped queries; no dropout, because its masks differ from ours, and no
+// documents. A graph is built once per shape and kept; that takes tens of milliseconds on the host
+// and no device memory.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -224,6 +224,26 @@ TEST(Ops, AttentionGoesAtTheRateOfTheKernelsThatServeIt) {
   }
 }
 
+/// Tiles compute with all keys that any of their queries sees.
+TEST(Ops, WindowsTakeLessTimeThanAllKeys) {
+  plan::Segment segment;
+  plan::Op op;
+  op.kind = OpKind::Attention;
+  for (plan::ValueId i = 0; i < 3; ++i) {
+    op.operands.push_back(i);
+    segment.values.emplace_back().type = plan::Type::of(DType::BF16, {2, 4096, 64, 64});
+  }
+  op.set(plan::AttrKey::causal, int64_t{1});
+  auto secondsOf = [&](int64_t window) {
+    op.set(plan::AttrKey::window, window);
+    return timeOf(device(Gpu::H200), {}, segment, op);
+  };
+  double all = secondsOf(-1);
+  EXPECT_NEAR(secondsOf(4095), all, 1e-9) << "a window of all";
+  EXPECT_LT(secondsOf(127), all / 3);
+  EXPECT_GT(secondsOf(127), all / 16) << "half of 4,096 keys are 16 times 128";
+}
+
 TEST(Overheads, TheHostHasNone) {
   plan::Plan plan;
   plan.roles.emplace_back();
