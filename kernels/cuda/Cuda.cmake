@@ -98,8 +98,9 @@ function(shardc_cuda_objects var)
     list(APPEND architectures -gencode=arch=compute_80,code=compute_80)
   endif()
   foreach(source ${arg_UNPARSED_ARGUMENTS})
-    set(from ${CMAKE_CURRENT_SOURCE_DIR}/${source})
-    set(to ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
+    get_filename_component(from ${source} ABSOLUTE)
+    get_filename_component(file ${source} NAME)
+    set(to ${CMAKE_CURRENT_BINARY_DIR}/${file}.o)
     add_custom_command(
       OUTPUT ${to}
       COMMAND ${SHARDC_NVCC_COMMAND} -std=c++20 -O3 -lineinfo
@@ -109,10 +110,27 @@ function(shardc_cuda_objects var)
               -MD -MT ${to} -MF ${to}.d -c ${from} -o ${to}
       DEPENDS ${from}
       DEPFILE ${to}.d
-      COMMENT "Building CUDA object ${source}.o"
+      COMMENT "Building CUDA object ${file}.o"
       VERBATIM)
     list(APPEND objects ${to})
   endforeach()
   set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
   set(${var} ${objects} PARENT_SCOPE)
+endfunction()
+
+# shardc_cuda_batch(var name a.cu ...): one source for shardc_cuda_objects() that includes these, since CUDA's headers take longer to
+# compile than small kernels. Names in their anonymous namespaces differ. With SHARDC_BATCH off, the sources themselves.
+function(shardc_cuda_batch var name)
+  set(sources)
+  foreach(source ${ARGN})
+    get_filename_component(source ${source} ABSOLUTE)
+    list(APPEND sources ${source})
+  endforeach()
+  if(SHARDC_BATCH)
+    list(TRANSFORM sources REPLACE "(.+)" "#include \"\\1\"\n" OUTPUT_VARIABLE text)
+    string(JOIN "" text ${text})
+    set(sources ${CMAKE_CURRENT_BINARY_DIR}/${name}.cu)
+    file(CONFIGURE OUTPUT ${sources} CONTENT "${text}" @ONLY)
+  endif()
+  set(${var} ${sources} PARENT_SCOPE)
 endfunction()

@@ -48,9 +48,10 @@ set(standard_headers <algorithm> <array> <atomic> <charconv> <chrono> <cmath> <c
     <functional> <map> <memory> <mutex> <numeric> <optional> <set> <span> <string> <string_view> <thread> <tuple> <unordered_map>
     <unordered_set> <utility> <variant> <vector> <fmt/format.h>)
 
-# shardc_precompiled(kind HEADERS <a> ... DEPS lib ...): declares a kind; shardc_precompile() uses it.
+# shardc_precompiled(kind HEADERS <a> ... DEPS lib ... [OPTIONS option ...]): declares a kind; shardc_precompile() uses it. What uses
+# it has the options, too.
 function(shardc_precompiled kind)
-  cmake_parse_arguments(ARG "" "" "HEADERS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "HEADERS;DEPS;OPTIONS" ${ARGN})
   if(NOT SHARDC_PRECOMPILE)
     return()
   endif()
@@ -59,6 +60,7 @@ function(shardc_precompiled kind)
   add_library(shardc_precompiled_${kind} OBJECT ${source})
   target_link_libraries(shardc_precompiled_${kind} PRIVATE ${ARG_DEPS})
   target_precompile_headers(shardc_precompiled_${kind} PRIVATE ${standard_headers} ${ARG_HEADERS})
+  target_compile_options(shardc_precompiled_${kind} PRIVATE ${ARG_OPTIONS})
 endfunction()
 
 # shardc_precompile(target DEPS...): with the headers of the kind that its folder and what it links say.
@@ -69,6 +71,11 @@ function(shardc_precompile target)
     set(kind compiler)
   elseif("${ARGN}" MATCHES "GTest::")
     set(kind tests)
+    if(folder MATCHES "^test/unit")
+      set(kind unit_tests)
+      # Each line of a test runs once or a few times: to optimise it takes longer than to run it.
+      target_compile_options(${target} PRIVATE -O0)
+    endif()
   endif()
   if(TARGET shardc_precompiled_${kind})
     target_precompile_headers(${target} REUSE_FROM shardc_precompiled_${kind})

@@ -29,7 +29,7 @@ import tempfile
 
 from compare_runs import FULL, LONG, STRATEGIES, close, compare_orders, equal, fsdp2_settings, run_check, strategy_settings
 from hybrid_runs import SAVED, TOLERANCE, batch, compare, compare_layouts, with_gradients
-from matrix import name_of, sampled
+from matrix import name_of, table
 from pipeline_runs import SCHEDULES
 
 ROWS = 5  # of the table, unless all run
@@ -127,13 +127,12 @@ def model(row):
 
 def check_one_rank(runner):
     draw = random.Random(int(os.environ.get("SEED", "1")))
-    rows = list(sampled(AXES, is_valid, draw, DRAWN))
-    chosen = rows if LONG else rows[:ROWS]
-    for row in chosen:
+    rows = table(AXES, is_valid, draw, None if LONG else ROWS, DRAWN)
+    for row in rows:
         expected = with_gradients(runner, *model(row), *layout())
         own = layout(*(row[axis] for axis in ("strategy", "data", "experts", "instances", "outer", "stages", "schedule")))
         compare(name_of(row), with_gradients(runner, *model(row), *own, *RECOMPUTE[row["recompute"]]), expected)
-    print(f"{len(chosen)} of {len(rows)} rows")
+    print(f"{len(rows)} rows")
 
 
 # Where ranks divide layers with experts.
@@ -172,15 +171,14 @@ def are_folded(*chains):
 
 def check_divided(runner):
     draw = random.Random(int(os.environ.get("SEED", "1")))
-    rows = list(sampled(DIVIDED, is_divided, draw, DRAWN))
-    chosen = rows if LONG else rows[:ROWS]
-    for row in chosen:
+    rows = table(DIVIDED, is_divided, draw, None if LONG else ROWS, DRAWN)
+    for row in rows:
         expected = with_gradients(runner, *model(row), *layout())
         own = layout(**{axis: row[axis] for axis in ("strategy", "data", "experts", "instances", "outer", "stages", "schedule", "tensor", "context",
                                                      "parts", "exchange")})
         average = ["ddp.average_in_collective=true"] * row["average"]
         compare(name_of(row), with_gradients(runner, *model(row), *own, *average, *RECOMPUTE[row["recompute"]]), expected)
-    print(f"{len(chosen)} of {len(rows)} rows")
+    print(f"{len(rows)} rows")
 
 
 def check_skewed(runner):

@@ -3,6 +3,7 @@
 import itertools
 
 SAMPLE = 200  # rows to choose the next one from
+FEW = 2 * SAMPLE  # drawn rows to choose some from
 
 
 def pairs_of(row):
@@ -13,6 +14,14 @@ def pairwise(axes, is_valid, draw):
     """`axes`: name -> values; `is_valid` says whether no rule refuses a row; `draw` is a random.Random."""
     rows = [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
     yield from covering([row for row in rows if is_valid(row)], draw)
+
+
+def table(axes, is_valid, draw, some=None, drawn=None):
+    """All of these rows, those of so many `drawn` ones where there are too many to look at; or the first `some` rows of a few drawn
+    ones: to look at all takes longer than to train some."""
+    if some is not None:
+        return list(itertools.islice(sampled(axes, is_valid, draw, FEW), some))
+    return list(sampled(axes, is_valid, draw, drawn) if drawn else pairwise(axes, is_valid, draw))
 
 
 def sampled(axes, is_valid, draw, count):

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import platform
+import random
 import re
 import sys
 import tempfile
@@ -17,8 +18,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "
 import blas_kernels  # noqa: E402
 import canonical  # noqa: E402
 import recorded  # noqa: E402
+import matrix  # noqa: E402, of the folder that the one before adds
 
 STEPS = 5
+STRATEGY = re.compile(r"^// strategy +(\S+)", re.MULTILINE)
 PRECISIONS = {"fp32": "mixed_precision=fp32", "bf16": "mixed_precision=bf16_mixed"}
 # Where libraries or processors differ from those of the record: BLIS and libm round otherwise.
 NEAR = {"fp32": 1e-5, "bf16": 1e-2}
@@ -88,13 +91,37 @@ def overlay(plan):
     return small.replace("model {", f"model {{ {said}", 1) if said else small
 
 
-def small_plans(bin_, recipe, options, precisions):
+def head_of(bin_, recipe, options):
+    """The text of a plan down to its roles: its job, its mesh, and no ops, which take long to read."""
+    return recorded.compile_plan(bin_, recipe, options).partition("\nrole ")[0]
+
+
+def small_plans(bin_, recipe, options, head, precisions):
     """The text of the plan of the small copy of a recipe, by precision."""
     with tempfile.TemporaryDirectory() as folder:
         small = pathlib.Path(folder) / "small.recipe"
-        small.write_text(overlay(canonical.read(recorded.compile_plan(bin_, recipe, options))), encoding="utf-8")
+        small.write_text(overlay(canonical.read(head)), encoding="utf-8")
         return {precision: recorded.compile_plan(bin_, recipe, [*options, "--overlay", small, f"--set={PRECISIONS[precision]}"])
                 for precision in precisions}
+
+
+def features(name, head):
+    """What is said of each pair of values when a part of the recipes trains."""
+    plan = canonical.read(head)
+    return {"family": pathlib.PurePath(name).parts[0], "strategy": STRATEGY.search(head)[1],
+            "axes": " ".join(axis for axis, size in plan.mesh.axes if size > 1),
+            "recompute": str(plan.job.get("model.recompute_granularity", "none"))}
+
+
+def some(heads):
+    """By name of recipe, precisions with which each pair of features occurs that all recipes have in all precisions."""
+    rows = {json.dumps(row, sort_keys=True): (name, row["precision"]) for name, head in heads.items()
+            for row in ({**features(name, head), "precision": precision} for precision in PRECISIONS)}
+    out = {}
+    for row in matrix.covering([json.loads(row) for row in rows], random.Random(1)):
+        name, precision = rows[json.dumps(row, sort_keys=True)]
+        out.setdefault(name, []).append(precision)
+    return out
 
 
 def key(text):
@@ -120,12 +147,13 @@ def run(bin_, text):
 
 
 def all_losses(bin_, jobs, whole=True):
-    """By recipe and precision. Copies that train alike run once. Without `whole`, each recipe has one precision, in turns."""
+    """By recipe and precision, and the names of all recipes. Copies that train alike run once. Without `whole`, some of them."""
     wanted, texts = {}, {}
-    cases = [case for case in recorded.cases(bin_) if not case[0].startswith("small/")]
-    for number, (name, recipe, options) in enumerate(cases):
-        precisions = list(PRECISIONS) if whole else [list(PRECISIONS)[number % len(PRECISIONS)]]
-        for precision, text in small_plans(bin_, recipe, options, precisions).items():
+    cases = {name: (recipe, options) for name, recipe, options in recorded.cases(bin_) if not name.startswith("small/")}
+    heads = {name: head_of(bin_, *case) for name, case in cases.items()}
+    chosen = dict.fromkeys(cases, PRECISIONS) if whole else some(heads)
+    for name, precisions in chosen.items():
+        for precision, text in small_plans(bin_, *cases[name], heads[name], precisions).items():
             wanted[name, precision] = key(text)
             texts.setdefault(wanted[name, precision], text)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
@@ -134,7 +162,7 @@ def all_losses(bin_, jobs, whole=True):
     out = {}
     for (name, precision), which in wanted.items():
         out.setdefault(name, {})[precision] = losses[which]
-    return out
+    return out, cases.keys()
 
 
 def is_near(was, found, relative):
@@ -142,16 +170,13 @@ def is_near(was, found, relative):
     return abs(was - found) <= relative * max(abs(was), abs(found))
 
 
-def compare(was, found, bitwise):
-    """A line for each recipe whose losses differ."""
-    out = []
-    for name in {**was, **found}:
-        if name not in was or name not in found:
-            out.append(f"{name}: " + ("is not recorded" if name in found else "does not compile any more"))
-            continue
+def compare(was, found, names, bitwise):
+    """A line for each recipe whose losses differ, and for each of the names that the record lacks or has beside."""
+    out = [f"{name}: " + ("is not recorded" if name in names else "does not compile any more") for name in sorted(was.keys() ^ names)]
+    for name in found.keys() & was.keys():
         for precision in found[name]:
             for step, (before, after) in enumerate(zip(was[name][precision], found[name][precision], strict=True), 1):
                 if before != after if bitwise else not is_near(before[0], after[0], NEAR[precision]):
                     out.append(f"{name}: {precision}, step {step}: loss and norm were {before}, are {after}")
                     break
-    return out
+    return sorted(out)

@@ -40,21 +40,21 @@ class Reader:
     VERSION = "1"
 
     def __init__(self, text):
-        self.words = [word for word in TOKEN.findall(text) if not word.startswith("//")]
+        self.words = [word for word in TOKEN.findall(text) if not word.startswith("//")] + [""]  # which ends them
         self.at = 0
         self.units, self.blocks, self.axes, self.groups = {}, {}, [], {}
         self.plan = None
         self.found = {"needs": {}, "job": {}, "blocks": [], "params": [], "roles": []}
 
     def peek(self):
-        return self.words[self.at] if self.at < len(self.words) else ""
+        return self.words[self.at]
 
     def next(self):
         self.at += 1
         return self.words[self.at - 1]
 
     def take(self, word):
-        if self.peek() != word:
+        if self.words[self.at] != word:  # what takes most of the time
             return False
         self.at += 1
         return True
@@ -76,7 +76,7 @@ class Reader:
         self.next()
         if self.take("hash"):
             self.next()
-        while self.at < len(self.words):
+        while self.peek():
             getattr(self, "read_" + self.next())()
         return model.Plan(level=level, mesh=model.Mesh(tuple(self.axes)), **self.found)
 

@@ -110,7 +110,7 @@ def check_plans(bin_):
 
 
 def record_losses(bin_):
-    found = copies.all_losses(bin_, JOBS)
+    found, _ = copies.all_losses(bin_, JOBS)
     store("losses.json", {"arithmetic": copies.arithmetic(bin_), "losses": found})
     return f"losses of {len(found)} recipes recorded"
 
@@ -118,13 +118,12 @@ def record_losses(bin_):
 def check_losses(bin_):
     was = load("losses.json")
     same = was["arithmetic"] == copies.arithmetic(bin_)
-    whole = os.environ.get("SHARDC_LONG") == "1"
-    found = copies.all_losses(bin_, JOBS, whole)
-    wrong = copies.compare(was["losses"], found, bitwise=same)
+    found, names = copies.all_losses(bin_, JOBS, os.environ.get("SHARDC_LONG") == "1")
+    wrong = copies.compare(was["losses"], found, names, bitwise=same)
     if wrong:
         sys.exit("\n".join(wrong))
     how = "to the bit" if same else f"nearly: recorded with {was['arithmetic']}, here it is {copies.arithmetic(bin_)}"
-    return f"losses of {len(found)} recipes, in {'fp32 and bf16' if whole else 'fp32 or bf16'}, are as recorded, {how}"
+    return f"{sum(map(len, found.values()))} losses of {len(found)} of {len(names)} recipes are as recorded, {how}"
 
 
 def dump(name, bin_=None):

@@ -32,12 +32,23 @@ class Plans(unittest.TestCase):
 class Losses(unittest.TestCase):
     def test_bits_count(self):
         other = {"a": {**LOSSES["a"], "fp32": [["0x1.0000000000001p+2", "0x1.0p+0"]]}}
-        self.assertEqual(copies.compare(LOSSES, LOSSES, bitwise=True), [])
-        self.assertEqual(len(copies.compare(LOSSES, other, bitwise=True)), 1)
-        self.assertEqual(copies.compare(LOSSES, other, bitwise=False), [])
+        self.assertEqual(copies.compare(LOSSES, LOSSES, {"a"}, bitwise=True), [])
+        self.assertEqual(len(copies.compare(LOSSES, other, {"a"}, bitwise=True)), 1)
+        self.assertEqual(copies.compare(LOSSES, other, {"a"}, bitwise=False), [])
         far = {"a": {**LOSSES["a"], "bf16": [["0x1.1p+2", "0x1.0p+0"]]}}
-        self.assertEqual(len(copies.compare(LOSSES, far, bitwise=False)), 1)
-        self.assertEqual(copies.compare(LOSSES, {}, bitwise=True), ["a: does not compile any more"])
+        self.assertEqual(len(copies.compare(LOSSES, far, {"a"}, bitwise=False)), 1)
+        self.assertEqual(copies.compare(LOSSES, {}, set(), bitwise=True), ["a: does not compile any more"])
+        self.assertEqual(copies.compare({}, {}, {"a"}, bitwise=True), ["a: is not recorded"])
+        self.assertEqual(copies.compare(LOSSES, {}, {"a"}, bitwise=True), [])
+
+    def test_some_have_each_pair_of_features(self):
+        text = "shardc.plan 2 placed \"a\"\n// strategy   {}\nneeds {{}}\njob {{}}\nmesh {{ dp = {} }}\n"
+        heads = {f"{family}/{strategy}_{ranks}.recipe": text.format(strategy, ranks)
+                 for family in "ab" for strategy in ("optim", "no_shard") for ranks in (1, 2)}
+        found = copies.some(heads)
+        pairs = {(name[0], precision) for name, precisions in found.items() for precision in precisions}
+        self.assertEqual(pairs, {("a", "fp32"), ("a", "bf16"), ("b", "fp32"), ("b", "bf16")})
+        self.assertLess(sum(map(len, found.values())), 2 * len(heads))
 
 
 if __name__ == "__main__":
