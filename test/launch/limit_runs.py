@@ -17,8 +17,8 @@ import launch_runs as launch
 
 CHECKS = [("launch_runs.py", "late"), ("launch_runs.py", "stopped"), ("launch_runs.py", "wrong-address"), ("fault_runs_of_hosts.py", "set-up"),
           ("stranger_runs.py", "frozen"), ("stranger_runs.py", "asked-stuck"), ("stranger_runs.py", "descriptors"),
-          ("stranger_runs.py", "another-secret"), ("pipeline_runs.py", "stopped"), ("restart_runs.py", "requeue"), ("elastic_runs.py", "lost"),
-          ("elastic_runs.py", "few"), ("elastic_runs.py", "cut-off")]
+          ("stranger_runs.py", "another-secret"), ("pipeline_runs.py", "stopped"), ("restart_runs.py", "requeue"),
+          ("restart_runs.py", "lost-node"), ("elastic_runs.py", "lost"), ("elastic_runs.py", "few"), ("elastic_runs.py", "cut-off")]
 
 
 def main():
