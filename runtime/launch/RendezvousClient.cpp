@@ -447,7 +447,15 @@ Result<std::vector<std::string>> RendezvousClient::allGather(std::string_view wh
   return std::move(gathered_);
 }
 
+/// A report includes the current position of this rank: what it said last may be a beat old.
+void RendezvousClient::sendPosition() {
+  std::lock_guard lock(readMutex_);
+  if (read_)
+    send(MessageKind::Progress, read_().pack());
+}
+
 void RendezvousClient::reportLost(int rank, std::string_view what) {
+  sendPosition();
   send(MessageKind::Lost, Packer().number(static_cast<uint64_t>(rank)).text(what).take());
 }
 
@@ -475,11 +483,7 @@ void RendezvousClient::sendFailure(const Failure &failure) {
     std::lock_guard lock(mutex_);
     hasFailed_ = true;
   }
-  {
-    std::lock_guard lock(readMutex_);
-    if (read_) // the report includes the current position of this rank
-      send(MessageKind::Progress, read_().pack());
-  }
+  sendPosition();
   send(MessageKind::Fail, failure.pack());
 }
 

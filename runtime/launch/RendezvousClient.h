@@ -119,6 +119,7 @@ private:
   void take(const Message &message);
   [[noreturn]] void endWithoutServer(const Report &report);
   void sendProgress();
+  void sendPosition();
   [[noreturn]] void endProcessOf(const Abort &abort);
   void send(MessageKind kind, std::string_view body);
   void sendFailure(const Failure &failure);

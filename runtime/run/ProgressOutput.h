@@ -26,7 +26,7 @@ struct ProgressOptions {
   ReportSink tell;                        ///< takes the failure to write metrics or events
   MetricsFields fields;                   ///< beside what is always reported
   bool isQuiet = false;                   ///< prints nothing, because another process does
-  std::atomic<uint64_t> *steps = nullptr; ///< counts steps that have ended
+  std::atomic<uint64_t> *lastStep = nullptr; ///< of the job that has ended here
 };
 
 class ProgressOutput final : public RunObserver {
