@@ -19,6 +19,7 @@ CHECKS = [("launch_runs.py", "late"), ("launch_runs.py", "stopped"), ("launch_ru
           ("stranger_runs.py", "frozen"), ("stranger_runs.py", "asked-stuck"), ("stranger_runs.py", "descriptors"),
           ("stranger_runs.py", "another-secret"), ("pipeline_runs.py", "stopped"), ("restart_runs.py", "requeue"),
           ("restart_runs.py", "lost-node"), ("elastic_runs.py", "lost"), ("elastic_runs.py", "few"), ("elastic_runs.py", "cut-off")]
+CHECKS += [("restart_runs.py", "lost-first")] if os.environ.get("SHARDC_LONG") == "1" else []  # four minutes
 
 
 def main():

@@ -153,7 +153,8 @@ def check_supervisors(place):
     other = launched_long(place, "other", lambda processes: processes[2].popen.kill())
     statuses = [process.wait() for process in [*first, *other]]
     expect(0 not in statuses, f"statuses {statuses}", *first, *other)
-    expect(any("[no-answer-from-rank-0]" in process.err for process in first), "no word of rank 0", *first)
+    expect(statuses[1:4] == [3] * 3, f"statuses {statuses[1:4]} without rank 0", *first)
+    expect(any("[rank-0-gone]" in process.err for process in first), "no word of rank 0", *first)
     expect("[restarted]" in other[0].err and "rank 2 of 4 did not reach" in other[0].err, "no word of rank 2", *other)
 
 
@@ -224,9 +225,9 @@ def check_scripts(place):
         run = words["srun"]
         expect(run[:4] == ["--kill-on-bad-exit=1", "shardc", "run", "tiny.recipe"] and "--restarts=5" in run, f"{run}")
         expect(all(word in run for word in [*both, "--set=train.train_iters=20"]), f"{run}")
-    ended, words = called(place, "requeue.sbatch", **{**allocation, "SLURM_JOB_NUM_NODES": "3"}, ELASTIC="16,8", SPARE_NODES="1")
+    ended, words = called(place, "requeue.sbatch", **{**allocation, "SLURM_JOB_NUM_NODES": "3", "SLURMD_NODENAME": "n1"}, ELASTIC="16,8", SPARE_NODES="1")
     run = words["srun"]
-    expect(run[:3] == ["--no-kill", "--kill-on-bad-exit=0", "shardc"] and "--set=cluster.nodes=2" in run, f"{run}")
+    expect(run[:2] == ["--no-kill", "--kill-on-bad-exit=0"] and "--set=cluster.nodes=2" in run, f"{run}")
     expect("--elastic=16,8" in run and "--spares=8" in run, f"{run}")
     ended, words = called(place, "restarts_torchrun.sh", JOB="x", GPUS="2")
     run = words["torchrun"]
@@ -317,6 +318,19 @@ def check_lost_node(place):
         slurm.end()
 
 
+def check_lost_first(place):
+    """The node of rank 0, and of the script, ends with all that runs on it: Slurm starts the job again, on the node that is left too."""
+    plain, slurm = plain_recipe(place), launch.Slurm(place, ["n1", "n2", "n3", "n4"])
+    try:
+        batch = Batch(place, slurm, "first", "hang@3:6", "--nodes=3", "--no-kill", "--ntasks-per-node=2", MASTER_ADDR="127.0.0.1",
+                      SPARE_NODES="1")
+        batch.await_text("saved step 4 to")
+        slurm.lose("n1")
+        expect_batch_ends(place, plain, batch, "n1 is lost; the job is started again", "continuing after step 4")
+    finally:
+        slurm.end()
+
+
 def check_wrong(place):
     """What cannot be restarted is refused before anything starts."""
     saves = f'checkpoint.save="{place.folder}/wrong"'
@@ -340,7 +354,7 @@ def check_wrong(place):
 
 
 CHECKS = {"matrix": check_matrix, "two": check_two, "launched": check_launched, "supervisors": check_supervisors,
-          "again": check_again, "asked": check_asked, "scripts": check_scripts, "requeue": check_requeue, "lost-node": check_lost_node, "wrong": check_wrong}
+          "again": check_again, "asked": check_asked, "scripts": check_scripts, "requeue": check_requeue, "lost-node": check_lost_node, "lost-first": check_lost_first, "wrong": check_wrong}
 
 
 if __name__ == "__main__":
