@@ -73,8 +73,8 @@ ExitStatus readRecipe(MeasureCommand &options) {
   return kFine;
 }
 
-/// What the device table says of the GPU, as a file of rates. A machine whose GPUs cannot be used is
-/// not compared as a host.
+/// What the device table says of the GPU, as a file of rates. A machine whose GPUs cannot be used
+/// is not compared as a host.
 ExitStatus expect(const std::string &name, std::string &path, std::string &backend) {
   std::optional<predict::Gpu> gpu = predict::findDevice(name);
   if (!gpu)
@@ -186,8 +186,7 @@ ExitStatus runDoctor(MeasureCommand &options) {
       return status;
   std::string against = options.rates;
   if (against.empty() && !options.gpu.empty())
-    if (ExitStatus status = expect(options.gpu, against, options.backend);
-        status != kFine)
+    if (ExitStatus status = expect(options.gpu, against, options.backend); status != kFine)
       return status;
   addIf(arguments, "--backend", options.backend);
   addIf(arguments, "--against", against);

@@ -38,7 +38,7 @@ struct RendezvousClientOptions {
   double timeoutSeconds = 600;
   /// Until rank 0 answers a rank that is started again; 0: this one is not, and waits as above.
   double connectSeconds = 0;
-  std::string gpu;           ///< of this rank, for people
+  std::string gpu; ///< of this rank, for people
   /// A supervisor starts this rank again if it loses rank 0's, which is then not told.
   bool startsAgain = false;
   /// Where that supervisor reads what the rank has heard; null: nowhere.

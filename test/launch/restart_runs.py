@@ -245,14 +245,14 @@ FOR_HOST = ["cluster.gpu=host", "checkpoint.save_interval=4"]
 class Batch:
     """recipes/slurm/requeue.sbatch in a job, whose first start has a fault."""
 
-    def __init__(self, place, slurm, name, fault, *options, **environment):
+    def __init__(self, place, slurm, name, fault, *options, settings=(), **environment):
         self.slurm, self.saves, self.said = slurm, place.folder / f"saves-{name}", place.folder / f"{name}.txt"
         program = place.folder / f"{name}-fails-first"
         program.write_text(FAILS_FIRST.format(fault=fault))
         program.chmod(0o755)
         batch = ["sbatch", "--wait", f"--job-name={name}", "--cpus-per-task=1", "--gpus-per-node=0", "--overcommit", "--oversubscribe",
                  "--export=ALL", f"--chdir={place.folder}", f"--output={self.said}", *options]
-        self.process = place.start(name, [*batch, launch.RECIPES / "slurm" / "requeue.sbatch", place.recipe(), *FOR_HOST],
+        self.process = place.start(name, [*batch, launch.RECIPES / "slurm" / "requeue.sbatch", place.recipe(), *FOR_HOST, *settings],
                                    {**slurm.environment, "SHARDC": str(program), "CHECKPOINTS": str(self.saves), **environment})
 
     def text(self):
@@ -318,6 +318,20 @@ def check_lost_node(place):
         slurm.end()
 
 
+def check_asked_batch(place):
+    """SIGTERM to all processes of a job with a spare, as Slurm sends it before the end of an allocation: the run saves and ends well."""
+    slurm = launch.Slurm(place, ["n1", "n2", "n3"])
+    try:
+        batch = Batch(place, slurm, "asked", f"hang@0:{launch.LONG}", "--nodes=3", "--no-kill", "--ntasks-per-node=2", SPARE_NODES="1",
+                      MASTER_ADDR="127.0.0.1", settings=[f"train.train_iters={launch.LONG}", "checkpoint.save_interval=1000"])
+        batch.await_text("step 3/")
+        slurm.run_here(["scancel", "--signal=TERM", slurm.run_here(["squeue", "-h", "-o", "%i"]).stdout.strip()])
+        expect(batch.process.wait() == 0, f"the job has failed:\n{batch.text()}", *slurm.daemons, batch.process)
+        expect("ending after this step" in batch.text() and "saved step " in batch.text(), f"nothing is saved:\n{batch.text()}")
+    finally:
+        slurm.end()
+
+
 def check_lost_first(place):
     """The node of rank 0, and of the script, ends with all that runs on it: Slurm starts the job again, on the node that is left too."""
     plain, slurm = plain_recipe(place), launch.Slurm(place, ["n1", "n2", "n3", "n4"])
@@ -326,7 +340,7 @@ def check_lost_first(place):
                       SPARE_NODES="1")
         batch.await_text("saved step 4 to")
         slurm.lose("n1")
-        expect_batch_ends(place, plain, batch, "n1 is lost; the job is started again", "continuing after step 4")
+        expect_batch_ends(place, plain, batch, "continuing after step 4")
     finally:
         slurm.end()
 
@@ -354,7 +368,8 @@ def check_wrong(place):
 
 
 CHECKS = {"matrix": check_matrix, "two": check_two, "launched": check_launched, "supervisors": check_supervisors,
-          "again": check_again, "asked": check_asked, "scripts": check_scripts, "requeue": check_requeue, "lost-node": check_lost_node, "lost-first": check_lost_first, "wrong": check_wrong}
+          "again": check_again, "asked": check_asked, "scripts": check_scripts, "requeue": check_requeue,
+          "lost-node": check_lost_node, "lost-first": check_lost_first, "asked-batch": check_asked_batch, "wrong": check_wrong}
 
 
 if __name__ == "__main__":
