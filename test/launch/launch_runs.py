@@ -561,9 +561,7 @@ SLURM_CONF = """ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
 FirstJobId={job}
-AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
-CredType=cred/munge
 SlurmUser={user}
 SlurmdUser={user}
 StateSaveLocation={folder}/state
@@ -572,14 +570,11 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmdTimeout={lost}
 ProctrackType=proctrack/pgid
-TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 MessageTimeout=100
 TCPTimeout=60
-SwitchType=switch/none
-MpiDefault=none
 ReturnToService=2
 SchedulerType=sched/builtin
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
@@ -642,8 +637,7 @@ class Slurm:
             for daemon in self.daemons:
                 if daemon.popen.poll() is not None:
                     self.skip(f"{daemon.name} does not start; a container without cgroups does not let it: {daemon.out}{daemon.err}")
-            done = self.run_here(["sinfo", "-h", "-N", "-o", "%T"])
-            if done.stdout.split() == ["idle"] * len(self.nodes):
+            if self.run_here(["sinfo", "-h", "-N", "-o", "%T"]).stdout.split() == ["idle"] * len(self.nodes):
                 return
             time.sleep(0.1)
         self.skip("the nodes do not become idle")
@@ -663,9 +657,8 @@ class Slurm:
     def end(self):
         if self.daemons:
             self.await_end_of_jobs()
-        if len(self.nodes) > 1:
-            for node in list(self.nodes):
-                self.lose(node)
+        for node in list(self.nodes) if len(self.nodes) > 1 else []:
+            self.lose(node)
         for daemon in reversed(self.daemons):
             daemon.popen.terminate()
         for daemon in self.daemons:
